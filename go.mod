@@ -1,0 +1,3 @@
+module github.com/redrive-go/redrive
+
+go 1.26
