@@ -1,0 +1,187 @@
+package brokers
+
+import (
+	"context"
+	"time"
+)
+
+// Broker connects to one message broker. Its methods are safe for concurrent
+// use.
+type Broker interface {
+	// Open declares or verifies the topology of sub and starts to receive.
+	// A setting of the broker that voids a guarantee of this package is an
+	// error that says how to fix it; it is never clamped silently.
+	Open(ctx context.Context, sub Subscription) (Source, error)
+
+	// Publish stores msgs in topic and returns when they are durable. If any
+	// is not known to be, the error is a *PublishError that says which; those
+	// may be published again and may then be there twice.
+	Publish(ctx context.Context, topic string, msgs ...Message) error
+
+	// Close releases the connections, and the sources still open on them.
+	Close(ctx context.Context) error
+}
+
+// Subscription says what a worker is about to receive, and what it will ask
+// of the broker, so that Open can check all of it at start.
+type Subscription struct {
+	// Topics to receive from. A worker with many topics opens one source;
+	// how the topics share connections is the adapter's choice.
+	Topics []string
+
+	// Group names the set of workers that share the messages, where the
+	// broker has such a notion (Kafka). Empty lets the adapter choose.
+	Group string
+
+	// DeadLetters are the topics that exhausted messages will be published
+	// to. Open makes sure that they exist.
+	DeadLetters []string
+
+	// InFlight is the most deliveries that the worker will hold at once.
+	InFlight int
+
+	// Lease asks for leases of this length; 0 lets the adapter choose. The
+	// one in force is Capabilities.Lease.
+	Lease time.Duration
+
+	// MaxDelay is the longest delay that a Retry may ask for, and MaxAge the
+	// longest time that a message may spend in retries. A broker that would
+	// lose or refuse such a message is an error from Open.
+	MaxDelay time.Duration
+	MaxAge   time.Duration
+
+	// MaxAttempts is the most handler runs that a message may take. A
+	// broker-side delivery limit below it is an error from Open.
+	MaxAttempts int
+}
+
+// Source delivers the messages of one Subscription. Receive is called from
+// one goroutine; the other methods may be called from others at the same
+// time, and Settle from one goroutine at a time.
+type Source interface {
+	// Capabilities are constant for the life of the source.
+	Capabilities() Capabilities
+
+	// Receive blocks until there is at least one delivery and returns at most
+	// max, which is at least 1. It returns ctx's cause when ctx ends first
+	// and ErrClosed after Close; a delivery already taken from the broker is
+	// then given back, not dropped. An error that is ErrMisconfigured ends
+	// the work on this source; any other is temporary, and the caller backs
+	// off and calls again.
+	Receive(ctx context.Context, max int) ([]*Delivery, error)
+
+	// Settle ends deliveries and returns one error per entry, or nil when all
+	// went well. A nil error means that the action is durable, except that an
+	// Ack may still get lost on its way, which costs a duplicate and never a
+	// message. ErrLeaseLost, ErrSettled and ErrClosed are final for the
+	// entry; after any other error the delivery is unsettled and still held,
+	// and the caller may try again. Settle does not keep batch.
+	Settle(ctx context.Context, batch []Settlement) []error
+
+	// Extend makes the leases of ds last for at least lease from now, and
+	// sets LeaseUntil of those it extended. One error per entry, or nil when
+	// all went well: ErrLeaseLost is final, any other error leaves the lease
+	// as it was. It is not called when Capabilities.Lease is 0.
+	Extend(ctx context.Context, lease time.Duration, ds []*Delivery) []error
+
+	// Close unblocks Receive, and releases what is received but unsettled.
+	Close(ctx context.Context) error
+}
+
+// Capabilities describe a source. The pipeline and the conformance suite read
+// them; handlers never need to.
+type Capabilities struct {
+	// Lease is how long a delivery is held without Extend; 0 means as long as
+	// its session lives.
+	Lease time.Duration
+
+	// MaxLease is the longest that a delivery can be held in all, however
+	// often it is extended; 0 means no limit. (SQS: 12 h.)
+	MaxLease time.Duration
+
+	// Granularity is the step to which delays are rounded up; 0 means exact.
+	Granularity time.Duration
+
+	// Ordered says that messages of one key are delivered in order even over
+	// retries: while one of them is unsettled or waits for its retry, later
+	// ones are not handed out. (SQS FIFO.) One Receive may return several of
+	// one key; if an earlier one is not acked, the later ones must be
+	// released.
+	Ordered bool
+
+	// HeaderLimit is the room in bytes for framework headers on one message;
+	// 0 means 16 KiB.
+	HeaderLimit int
+
+	// MessageLimit is the largest message in bytes, headers included, that
+	// Publish takes; 0 means unknown.
+	MessageLimit int
+}
+
+// Delivery is a message that this worker holds until it settles it.
+type Delivery struct {
+	Message Message
+	Meta    Meta
+
+	// Abandoned counts earlier deliveries of this message that ended without
+	// a settlement: the worker died, or its lease ran out. It is an upper
+	// bound where the broker cannot tell these from releases, and 0 where it
+	// counts nothing.
+	Abandoned int
+
+	// ReceivedAt is when the delivery was handed out, or a moment before.
+	ReceivedAt time.Time
+
+	// LeaseUntil is when the lease runs out; zero if it has no deadline.
+	// Only Extend, and whoever calls it, may touch it after Receive.
+	LeaseUntil time.Time
+
+	// Session ends, with cause, when everything received in it is lost: the
+	// channel closed, the generation is over, the source was closed. Many
+	// deliveries share one. Nil means that the session cannot end.
+	Session context.Context
+
+	// Token is the adapter's own.
+	Token any
+}
+
+// Action is how a delivery ends.
+type Action uint8
+
+const (
+	// Ack removes the message: it was handled, or its copy is durable.
+	Ack Action = iota
+
+	// Retry makes the message available again after Settlement.Delay, with
+	// Settlement.Meta.
+	Retry
+
+	// Release gives the message back unhandled, to be delivered again as soon
+	// as the broker can, with its Meta as received. On a log that is the next
+	// assignment.
+	Release
+)
+
+// String returns "ack", "retry" or "release".
+func (a Action) String() string {
+	switch a {
+	case Ack:
+		return "ack"
+	case Retry:
+		return "retry"
+	case Release:
+		return "release"
+	}
+	return "invalid action"
+}
+
+// Settlement ends one delivery.
+type Settlement struct {
+	Delivery *Delivery
+	Action   Action
+
+	// Delay and Meta belong to Retry and are ignored otherwise. A delay that
+	// is zero or less means as soon as possible.
+	Delay time.Duration
+	Meta  Meta
+}

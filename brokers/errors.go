@@ -1,0 +1,70 @@
+package brokers
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+var (
+	// ErrLeaseLost reports that the delivery belongs to someone else by now:
+	// its lease ran out or its session ended. The settlement had no effect,
+	// and the message is, or will be, delivered again.
+	ErrLeaseLost = errors.New("the lease of the delivery is lost: the broker delivers the message again")
+
+	// ErrSettled reports a second settlement of one delivery. The first one
+	// stands.
+	ErrSettled = errors.New("the delivery is settled already")
+
+	// ErrClosed reports a call on a source or broker after Close.
+	ErrClosed = errors.New("the source or broker is closed")
+
+	// ErrUnknownOutcome reports that the request may or may not have taken
+	// effect, for example because its confirmation got lost. Treat it as not
+	// done: doing it again costs at most a duplicate.
+	ErrUnknownOutcome = errors.New("the outcome is unknown: the broker did not confirm")
+
+	// ErrMisconfigured reports what repeating cannot cure and an operator
+	// must: a queue that is gone, rights that are missing. No message is
+	// touched.
+	ErrMisconfigured = errors.New("the broker's configuration does not allow this: no message was touched")
+
+	// ErrTooLarge reports a message that the broker refuses for its size. It
+	// was not published.
+	ErrTooLarge = errors.New("the message is larger than the broker allows: it was not published")
+)
+
+// PublishError says which messages of a Publish are not known to be durable.
+type PublishError struct {
+	Topic string
+
+	// Failed maps the index of a message in the call to its error. Messages
+	// without an entry are durable.
+	Failed map[int]error
+}
+
+// Error names the topic, the count and the first few causes.
+func (e *PublishError) Error() string {
+	const shown = 3
+	var b strings.Builder
+	fmt.Fprintf(&b, "publish to %q: %d not confirmed, keep the originals", e.Topic, len(e.Failed))
+	for n, index := range slices.Sorted(maps.Keys(e.Failed)) {
+		if n == shown {
+			fmt.Fprintf(&b, "; and %d more", len(e.Failed)-shown)
+			break
+		}
+		fmt.Fprintf(&b, "; message %d: %v", index, e.Failed[index])
+	}
+	return b.String()
+}
+
+// Unwrap returns the causes in the order of the messages.
+func (e *PublishError) Unwrap() []error {
+	causes := make([]error, 0, len(e.Failed))
+	for _, index := range slices.Sorted(maps.Keys(e.Failed)) {
+		causes = append(causes, e.Failed[index])
+	}
+	return causes
+}

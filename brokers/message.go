@@ -1,0 +1,122 @@
+package brokers
+
+import (
+	"slices"
+	"time"
+)
+
+// Message is what a producer published, untouched by the framework.
+type Message struct {
+	// ID identifies the message over all of its hops: retries, dead letter,
+	// redrive. Publish sets it when it is empty.
+	ID string
+
+	// Topic names the queue or topic: on a delivery the one it was received
+	// from, or would have been had it not been retried. Publish ignores it.
+	Topic string
+
+	// Key groups messages that belong together: Kafka key, SQS message group,
+	// RabbitMQ routing hint. Empty means no key.
+	Key string
+
+	// Body is the payload. It is shared, not copied: do not write to it.
+	Body []byte
+
+	// Headers are the producer's own, in the order of the broker.
+	Headers Headers
+
+	// PublishedAt is when the broker, or failing that the producer, first saw
+	// the message. Zero when unknown. Publish sets it when it is zero.
+	PublishedAt time.Time
+}
+
+// Header is one name and value of a message.
+type Header struct {
+	Name string
+
+	// Value holds any bytes; text is UTF-8.
+	Value string
+
+	// Type is the broker's own type of the value where it is not text, in the
+	// adapter's spelling, so that a copy on the same broker keeps it. Empty
+	// means text. Handlers may ignore it.
+	Type string
+}
+
+// Headers is an ordered list that may repeat a name, as Kafka allows.
+// Names are case-sensitive.
+type Headers []Header
+
+// Get returns the last value of name, or "".
+func (h Headers) Get(name string) string {
+	value, _ := h.Lookup(name)
+	return value
+}
+
+// Lookup returns the last value of name and whether there is one.
+func (h Headers) Lookup(name string) (string, bool) {
+	for _, header := range slices.Backward(h) {
+		if header.Name == name {
+			return header.Value, true
+		}
+	}
+	return "", false
+}
+
+// With returns a copy of h in which name occurs once, with value. The
+// receiver is not changed, so headers may be shared between messages.
+func (h Headers) With(name, value string) Headers {
+	return append(h.Without(name), Header{Name: name, Value: value})
+}
+
+// Without returns a copy of h without any header called name.
+func (h Headers) Without(name string) Headers {
+	out := make(Headers, 0, len(h)+1)
+	for _, header := range h {
+		if header.Name != name {
+			out = append(out, header)
+		}
+	}
+	return out
+}
+
+// Meta is what the framework carries with a message from one delivery to the
+// next. Adapters store it next to the message (package internal/wire has the
+// spelling) and hand it back; only the pipeline changes it.
+type Meta struct {
+	// Attempt counts the handler runs that count: 0 before the first one.
+	Attempt int
+
+	// Throttles counts the retries a throttling dependency got free of charge.
+	Throttles int
+
+	// FirstFailedAt and LastFailedAt are when handler runs failed, zero
+	// before the first failure.
+	FirstFailedAt time.Time
+	LastFailedAt  time.Time
+
+	// DueAt is the time before which the message must not be handled; zero on
+	// a message that was never retried. The pipeline sets it with every Retry
+	// and, should the delivery arrive before, holds it until then.
+	DueAt time.Time
+
+	// Delay is the delay chosen for the last retry.
+	Delay time.Duration
+
+	// Class is the class of the last failure, see package classify.
+	Class string
+
+	// IdempotencyKey is made once per message and kept over hops and
+	// redrives. Empty means that ID serves as the key.
+	IdempotencyKey string
+
+	// RedriveCount says how often the message came back from a dead-letter
+	// queue.
+	RedriveCount int
+
+	// Origin says where the broker had the message when it was first
+	// received, in the broker's own words: partition and offset, exchange and
+	// routing key, message id. The adapter sets it on the first delivery;
+	// retries keep it.
+	Origin Headers
+}
