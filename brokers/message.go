@@ -106,6 +106,9 @@ type Meta struct {
 	// Class is the class of the last failure, see package classify.
 	Class string
 
+	// History holds the last failures, oldest first, at most HistoryLimit.
+	History []Failure
+
 	// IdempotencyKey is made once per message and kept over hops and
 	// redrives. Empty means that ID serves as the key.
 	IdempotencyKey string
@@ -119,4 +122,16 @@ type Meta struct {
 	// routing key, message id. The adapter sets it on the first delivery;
 	// retries keep it.
 	Origin Headers
+}
+
+// HistoryLimit bounds Meta.History.
+const HistoryLimit = 10
+
+// Failure is one failed handler run in Meta.History.
+type Failure struct {
+	Attempt     int           // the run, counted from 1
+	At          time.Time     // when it failed
+	Class       string        // see package classify
+	Fingerprint string        // groups equal faults, see package dlq
+	Delay       time.Duration // chosen before the next run
 }
