@@ -1,0 +1,101 @@
+package deptest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestArrowsPointDown(t *testing.T) {
+	pkgs, err := load(moduleRoot(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range violations(pkgs, house) {
+		t.Error(v)
+	}
+	if dirs := missing(pkgs, house); len(dirs) > 0 {
+		t.Logf("rows of the house without a package: %s", strings.Join(dirs, ", "))
+	}
+}
+
+func TestViolations(t *testing.T) {
+	ours := func(dir string) string { return modulePath + "/" + dir }
+	tests := []struct {
+		name string
+		pkg  pkg
+		want string // a part of the only violation; "" for none
+	}{
+		{"arrow of the house", pkg{dir: "retry", imports: []string{"time", ours("classify")}}, ""},
+		{"arrow upwards", pkg{dir: "classify", imports: []string{ours("retry")}}, "classify imports retry"},
+		{"arrow sideways", pkg{dir: "visibility", imports: []string{ours("brokers")}}, "visibility imports brokers"},
+		{"arrow to a longer path", pkg{dir: "consumer", imports: []string{ours("brokers/memory")}}, "consumer imports brokers/memory"},
+		{"arrow to the module's root", pkg{dir: "dlq", imports: []string{modulePath}}, "dlq imports " + modulePath},
+		{"extended library", pkg{dir: "consumer", imports: []string{"golang.org/x/time/rate"}}, ""},
+		{"third party", pkg{dir: "consumer", imports: []string{"github.com/aws/smithy-go"}}, "consumer imports github.com/aws/smithy-go"},
+		{"look-alike of the extended library", pkg{dir: "dlq", imports: []string{"golang.org/xtra"}}, "dlq imports golang.org/xtra"},
+		{"look-alike of this module", pkg{dir: "dlq", imports: []string{modulePath + "-fork/brokers"}}, "-fork/brokers"},
+		{"third party in a test", pkg{dir: "brokers", testImports: []string{"github.com/stretchr/testify/require"}}, "brokers (test) imports github.com/stretchr"},
+		{"testing in a test", pkg{dir: "brokers", testImports: []string{"testing", "testing/synctest"}}, ""},
+		{"testing in production", pkg{dir: "brokers", imports: []string{"testing"}}, "brokers imports testing"},
+		{"part of testing in production", pkg{dir: "cmd/redrive", imports: []string{"testing/fstest"}}, "cmd/redrive imports testing/fstest"},
+		{"testing in a test kit", pkg{dir: "brokers/brokertest", imports: []string{"testing", ours("brokers")}}, ""},
+		{"testing in a measuring command", pkg{dir: "internal/figures", imports: []string{"testing"}}, ""},
+		{"test of its own package", pkg{dir: "brokers", testImports: []string{ours("brokers")}}, ""},
+		{"test with more than the package", pkg{dir: "consumer", testImports: []string{ours("brokers/memory")}}, ""},
+		{"test with too much", pkg{dir: "dlq", testImports: []string{ours("consumer")}}, "dlq (test) imports consumer"},
+		{"example with everything", pkg{dir: "examples/worker", imports: []string{ours("consumer"), "github.com/acme/sdk"}}, ""},
+		{"package without a row", pkg{dir: "brokers/other"}, "brokers/other has no row"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := violations([]pkg{tt.pkg}, house)
+			switch {
+			case tt.want == "" && len(got) > 0:
+				t.Errorf("violations = %q, want none", got)
+			case tt.want != "" && (len(got) != 1 || !strings.Contains(got[0], tt.want)):
+				t.Errorf("violations = %q, want one with %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestMissing(t *testing.T) {
+	rows := map[string]row{"brokers": {}, "retry": {}, "dlq": {}}
+	got := missing([]pkg{{dir: "retry"}, {dir: "examples/worker"}}, rows)
+	if want := []string{"brokers", "dlq"}; !slices.Equal(got, want) {
+		t.Errorf("missing = %q, want %q", got, want)
+	}
+}
+
+func TestLoad(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":                 "module m\n",
+		"a/a.go":                 "package a\n\nimport \"errors\"\n",
+		"a/a_windows.go":         "package a\n\nimport \"syscall\"\n",
+		"a/a_other.go":           "//go:build never\n\npackage a\n\nimport _ \"embed\"\n",
+		"a/a_test.go":            "package a_test\n\nimport (\n\t\"testing\"\n\n\tother \"m/b\"\n)\n",
+		"a/testdata/broken.go":   "not Go at all",
+		"a/.hidden/h.go":         "not Go at all",
+		"nested/go.mod":          "module nested\n",
+		"nested/n.go":            "package nested\n\nimport \"acme.example/sdk\"\n",
+		"only/documentation.txt": "no package here\n",
+	} {
+		writeFile(t, root, name, text)
+	}
+	got, err := load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || got[0].dir != "a" {
+		t.Fatalf("packages = %+v, want a alone", got)
+	}
+	slices.Sort(got[0].imports)
+	if want := []string{"embed", "errors", "syscall"}; !slices.Equal(got[0].imports, want) {
+		t.Errorf("imports = %q, want %q", got[0].imports, want)
+	}
+	if want := []string{"testing", "m/b"}; !slices.Equal(got[0].testImports, want) {
+		t.Errorf("test imports = %q, want %q", got[0].testImports, want)
+	}
+}

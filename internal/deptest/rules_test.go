@@ -1,0 +1,90 @@
+package deptest
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+const (
+	modulePath = "github.com/redrive-go/redrive"
+	extended   = "golang.org/x/"
+)
+
+// pkg is a package directory and what its files import, over all build tags.
+type pkg struct {
+	dir         string // relative to the module, with slashes
+	imports     []string
+	testImports []string
+}
+
+// violations returns a sentence for every import that the rows do not allow.
+func violations(pkgs []pkg, rows map[string]row) []string {
+	var found []string
+	for _, p := range pkgs {
+		if !mayTest(p.dir) {
+			for _, path := range p.imports {
+				if within(path, "testing") {
+					found = append(found, fmt.Sprintf("%s imports %s: only packages named *test may, or every user's program carries it", p.dir, path))
+				}
+			}
+		}
+		r, ok := rows[p.dir]
+		if !ok {
+			if !slices.ContainsFunc(closed, func(tree string) bool { return within(p.dir, tree) }) {
+				found = append(found, p.dir+" has no row in the house: add one that says what it may import")
+			}
+			continue
+		}
+		found = append(found, strangers(p.dir, p.imports, r.imports)...)
+		inTests := slices.Concat(r.imports, r.tests, []string{p.dir})
+		found = append(found, strangers(p.dir+" (test)", p.testImports, inTests)...)
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// strangers are the imports that are neither standard library, nor
+// golang.org/x, nor one of the allowed packages of this module.
+func strangers(who string, imports, allowed []string) []string {
+	var found []string
+	for _, path := range imports {
+		ours, isOurs := strings.CutPrefix(path, modulePath+"/")
+		switch {
+		case isOurs && slices.Contains(allowed, ours):
+		case isOurs:
+			found = append(found, fmt.Sprintf("%s imports %s: the house has no such arrow", who, ours))
+		case !isStandard(path) && !strings.HasPrefix(path, extended):
+			found = append(found, fmt.Sprintf("%s imports %s: only the standard library and golang.org/x are allowed here", who, path))
+		}
+	}
+	return found
+}
+
+// missing returns the rows that no package of the module answers to.
+func missing(pkgs []pkg, rows map[string]row) []string {
+	left := maps.Clone(rows)
+	for _, p := range pkgs {
+		delete(left, p.dir)
+	}
+	return slices.Sorted(maps.Keys(left))
+}
+
+func mayTest(dir string) bool {
+	return strings.HasSuffix(path.Base(dir), "test") ||
+		slices.ContainsFunc(measuring, func(tree string) bool { return within(dir, tree) })
+}
+
+// isStandard reports whether an import path has no dot in its first element,
+// which the go command reserves for the standard library.
+func isStandard(importPath string) bool {
+	first, _, _ := strings.Cut(importPath, "/")
+	return !strings.Contains(first, ".")
+}
+
+// within reports whether a path is the tree or lies inside it.
+func within(path, tree string) bool {
+	return path == tree || strings.HasPrefix(path, tree+"/")
+}
