@@ -1,0 +1,114 @@
+# The one door for developers. Needs Go, a C compiler for the race detector, and the usual system packages.
+
+GO ?= go
+
+# Packages whose coverage is gated, and the gate in percent of statements.
+CORE ?= brokers classify retry visibility dlq consumer
+MIN_COVERAGE ?= 90
+
+# Systems that every package and test must compile for besides this one.
+CROSS ?= darwin windows
+
+FUZZTIME ?= 10s
+BENCH ?= .
+COUNT ?= 1
+AREA ?= core
+BROKER ?= memory
+SEED ?= 1
+MESSAGES ?= 10000
+
+# Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.
+TOOL := $(GO) tool -modfile=tools/go.mod
+
+CORE_PKGS := $(addprefix ./,$(CORE))
+comma := ,
+empty :=
+space := $(empty) $(empty)
+
+.DEFAULT_GOAL := help
+
+##@ Use
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: ## Watch the main job at work on the embedded broker
+	$(GO) run ./examples/quickstart
+
+##@ Develop
+.PHONY: test
+test: ## Run all tests with the race detector
+	$(GO) test -race ./...
+
+.PHONY: check
+check: fmt-check vet lint tidy-check cross cover test-rest ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
+
+.PHONY: fmt
+fmt: ## Format the code
+	gofmt -w .
+
+.PHONY: fmt-check
+fmt-check: ## List files that are not formatted, and fail if there are any
+	@files=$$(gofmt -l .) || exit 1; \
+	if [ -n "$$files" ]; then echo "not formatted, run 'make fmt':"; echo "$$files"; exit 1; fi
+
+.PHONY: vet
+vet: ## Run go vet
+	$(GO) vet ./...
+	$(GO) -C tools vet ./...
+
+.PHONY: lint
+lint: ## Run staticcheck at the version pinned in tools/go.mod
+	$(TOOL) staticcheck ./...
+
+.PHONY: tidy-check
+tidy-check: ## Fail if go.mod or go.sum is not tidy
+	$(GO) mod tidy -diff
+	$(GO) -C tools mod tidy -diff
+
+.PHONY: cross
+cross: ## Type-check code and tests for the other systems
+	@for os in $(CROSS); do echo "GOOS=$$os $(GO) vet ./..."; GOOS=$$os $(GO) vet ./... || exit 1; done
+
+.PHONY: cover
+cover: ## Test the core with the race detector and gate its coverage
+	$(GO) test -race -covermode=atomic -coverprofile=coverage.out \
+		-coverpkg=$(subst $(space),$(comma),$(CORE_PKGS)) $(CORE_PKGS)
+	$(GO) -C tools run ./covergate -min $(MIN_COVERAGE) -profile $(CURDIR)/coverage.out $(CORE)
+
+# What cover does not test: together the two run every test once.
+.PHONY: test-rest
+test-rest:
+	@core=$$($(GO) list $(CORE_PKGS)) && all=$$($(GO) list ./...) || exit 1; \
+	rest=$$(echo "$$all" | grep -vxF "$$core"); \
+	echo "$(GO) test -race" $$rest; $(GO) test -race $$rest
+	$(GO) -C tools test ./...
+
+##@ Measure
+.PHONY: bench
+bench: ## Run benchmarks (BENCH=regexp COUNT=n), raw output for benchstat
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./...
+
+.PHONY: bench-compare
+bench-compare: ## Compare two saved outputs of make bench (OLD=file NEW=file)
+	$(TOOL) benchstat $(OLD) $(NEW)
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target in turn, each for FUZZTIME
+	@list=$$($(GO) test -list '^Fuzz' ./...) || { echo "$$list"; exit 1; }; \
+	echo "$$list" | awk '/^Fuzz/ { name[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print $$2, name[i]; n = 0 }' | \
+	while read -r pkg name; do \
+		echo "$$pkg $$name"; \
+		$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$pkg" </dev/null || exit 1; \
+	done
+
+.PHONY: figures
+figures: ## Print the measured figures against their goals (AREA=core)
+	@$(GO) run ./internal/figures -area $(AREA)
+
+.PHONY: proof
+proof: ## Run ledger-checked scenarios (BROKER=memory SEED=n MESSAGES=n)
+	@$(GO) run ./internal/proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES)
