@@ -10,15 +10,20 @@ import (
 type Broker interface {
 	// Open declares or verifies the topology of sub and starts to receive.
 	// A setting of the broker that voids a guarantee of this package is an
-	// error that says how to fix it; it is never clamped silently.
+	// error that says how to fix it; it is never clamped silently. ctx bounds
+	// the call, not the life of the source.
 	Open(ctx context.Context, sub Subscription) (Source, error)
 
 	// Publish stores msgs in topic and returns when they are durable. If any
 	// is not known to be, the error is a *PublishError that says which; those
-	// may be published again and may then be there twice.
+	// may be published again and may then be there twice. An ID or PublishedAt
+	// that it sets, it sets in msgs, so that a repeat keeps them. Two calls
+	// store two messages, also for equal IDs: a broker's deduplication may
+	// only cover repeats inside one call.
 	Publish(ctx context.Context, topic string, msgs ...Message) error
 
-	// Close releases the connections, and the sources still open on them.
+	// Close releases the connections, and the sources still open on them. It
+	// may be called again.
 	Close(ctx context.Context) error
 }
 
@@ -33,9 +38,10 @@ type Subscription struct {
 	// broker has such a notion (Kafka). Empty lets the adapter choose.
 	Group string
 
-	// DeadLetters are the topics that exhausted messages will be published
-	// to. Open makes sure that they exist.
-	DeadLetters []string
+	// DeadLetters maps each of Topics to the topic that its exhausted messages
+	// will be published to. Open makes sure that these exist. A topic without
+	// an entry discards them.
+	DeadLetters map[string]string
 
 	// InFlight is the most deliveries that the worker will hold at once.
 	InFlight int
@@ -50,41 +56,50 @@ type Subscription struct {
 	MaxDelay time.Duration
 	MaxAge   time.Duration
 
-	// MaxAttempts is the most handler runs that a message may take. A
-	// broker-side delivery limit below it is an error from Open.
+	// MaxAttempts is the most handler runs that a message may take. A limit of
+	// the broker that could end a message before, or drop it, is an error from
+	// Open.
 	MaxAttempts int
 }
 
-// Source delivers the messages of one Subscription. Receive is called from
-// one goroutine; the other methods may be called from others at the same
-// time, and Settle from one goroutine at a time.
+// Source delivers the messages of one Subscription. Its methods may be called
+// at the same time, Settle for different deliveries; Receive is called from
+// one goroutine.
 type Source interface {
 	// Capabilities are constant for the life of the source.
 	Capabilities() Capabilities
 
 	// Receive blocks until there is at least one delivery and returns at most
-	// max, which is at least 1. It returns ctx's cause when ctx ends first
-	// and ErrClosed after Close; a delivery already taken from the broker is
+	// max, which is at least 1. At least half of the lease of each is left.
+	// It returns ctx's cause at once when ctx ends first, and ErrClosed after
+	// Close; a delivery already taken from the broker, or still on its way, is
 	// then given back, not dropped. An error that is ErrMisconfigured ends
-	// the work on this source; any other is temporary, and the caller backs
-	// off and calls again.
+	// the work on this source; any other is temporary, such as a failed
+	// attempt to connect, and the caller backs off and calls again. Not
+	// calling Receive for hours is safe.
 	Receive(ctx context.Context, max int) ([]*Delivery, error)
 
-	// Settle ends deliveries and returns one error per entry, or nil when all
-	// went well. A nil error means that the action is durable, except that an
-	// Ack may still get lost on its way, which costs a duplicate and never a
-	// message. ErrLeaseLost, ErrSettled and ErrClosed are final for the
-	// entry; after any other error the delivery is unsettled and still held,
-	// and the caller may try again. Settle does not keep batch.
+	// Settle ends deliveries, in the order of batch where the broker can, and
+	// returns one error per entry, or nil when all went well. A nil error
+	// means that the action is durable, except that the removal of the
+	// original may still get lost on its way, which costs a duplicate and
+	// never a message. ErrLeaseLost, ErrSettled and ErrClosed are final for
+	// the entry, and ErrRefused means that this Retry can never succeed; after
+	// any other error the delivery is unsettled and still held, and the caller
+	// may try again, which must not copy again what is confirmed already.
+	// Settle does not keep batch.
 	Settle(ctx context.Context, batch []Settlement) []error
 
-	// Extend makes the leases of ds last for at least lease from now, and
-	// sets LeaseUntil of those it extended. One error per entry, or nil when
-	// all went well: ErrLeaseLost is final, any other error leaves the lease
-	// as it was. It is not called when Capabilities.Lease is 0.
+	// Extend makes the leases of ds last for at least lease from now, or until
+	// MaxLease if that is sooner, and sets LeaseUntil of those it extended.
+	// One error per entry, or nil when all went well: ErrLeaseLost and
+	// ErrClosed are final, ErrSettled says that the delivery is settled or
+	// about to be and has no effect on the broker, any other error leaves the
+	// lease as it was. It is not called when Capabilities.Lease is 0.
 	Extend(ctx context.Context, lease time.Duration, ds []*Delivery) []error
 
-	// Close unblocks Receive, and releases what is received but unsettled.
+	// Close unblocks Receive, sends on what Settle has accepted, and releases
+	// what is received but unsettled. It may be called again.
 	Close(ctx context.Context) error
 }
 
@@ -95,8 +110,9 @@ type Capabilities struct {
 	// its session lives.
 	Lease time.Duration
 
-	// MaxLease is the longest that a delivery can be held in all, however
-	// often it is extended; 0 means no limit. (SQS: 12 h.)
+	// MaxLease is the longest that a delivery can be held from ReceivedAt,
+	// however often it is extended; 0 means no limit. (SQS: 12 h.) If it
+	// equals Lease, leases cannot be extended.
 	MaxLease time.Duration
 
 	// Granularity is the step to which delays are rounded up; 0 means exact.
@@ -106,7 +122,7 @@ type Capabilities struct {
 	// retries: while one of them is unsettled or waits for its retry, later
 	// ones are not handed out. (SQS FIFO.) One Receive may return several of
 	// one key; if an earlier one is not acked, the later ones must be
-	// released.
+	// released. Open refuses a subscription whose topics differ in this.
 	Ordered bool
 
 	// HeaderLimit is the room in bytes for framework headers on one message;
@@ -124,21 +140,24 @@ type Delivery struct {
 	Meta    Meta
 
 	// Abandoned counts earlier deliveries of this message that ended without
-	// a settlement: the worker died, or its lease ran out. It is an upper
-	// bound where the broker cannot tell these from releases, and 0 where it
-	// counts nothing.
+	// a settlement: the worker died, or its lease ran out. The pipeline takes
+	// it as evidence against the message, so an adapter whose broker also
+	// counts releases or bystanders subtracts a margin for them. 0 where
+	// nothing counts.
 	Abandoned int
 
 	// ReceivedAt is when the delivery was handed out, or a moment before.
 	ReceivedAt time.Time
 
-	// LeaseUntil is when the lease runs out; zero if it has no deadline.
-	// Only Extend, and whoever calls it, may touch it after Receive.
+	// LeaseUntil is when the lease runs out, less the adapter's margin for the
+	// network: a settlement sent before is in time. Zero if the lease has no
+	// deadline. Only Extend, and whoever calls it, may touch it after Receive.
 	LeaseUntil time.Time
 
-	// Session ends, with cause, when everything received in it is lost: the
-	// channel closed, the generation is over, the source was closed. Many
-	// deliveries share one. Nil means that the session cannot end.
+	// Session ends, with cause, when nothing received in it can be settled any
+	// more: the channel closed, the generation is over, the source was closed.
+	// That it is about to end does not end it. Many deliveries share one. Nil
+	// means that the session cannot end.
 	Session context.Context
 
 	// Token is the adapter's own.
@@ -157,8 +176,9 @@ const (
 	Retry
 
 	// Release gives the message back unhandled, to be delivered again as soon
-	// as the broker can, with its Meta as received. On a log that is the next
-	// assignment.
+	// as the broker can, with its Meta as received. A log hands it out again
+	// from memory while its source receives, and to the next owner after
+	// Close.
 	Release
 )
 

@@ -13,8 +13,8 @@
 //     says so in [Meta].DueAt; the pipeline then holds it until that time,
 //     whichever worker received it.
 //   - Nobody settles for somebody else. A settlement from an expired lease, a
-//     closed session or an old generation is [ErrLeaseLost] and has no effect
-//     on the broker.
+//     closed session or an old generation is [ErrLeaseLost] and removes
+//     nothing.
 //   - User headers, key and body arrive as they were published, byte for
 //     byte, after any number of retries.
 //
@@ -23,7 +23,15 @@
 // Delivery is at least once: crashes, expired leases and lost confirmations
 // cause duplicates. Messages carry an ID that is stable over all of
 // redrive's own hops so that handlers can tell. Order holds only where
-// [Capabilities.Ordered] says so.
+// [Capabilities.Ordered] says so. Due times are judged by the clock of the
+// worker that receives, so workers are as early or late as their clocks
+// differ.
+//
+// # Framework headers
+//
+// Header names that begin with "redrive-" are reserved. Publish writes them as
+// they are given; on a delivery the adapter reads them as hostile input,
+// bounded and clamped, because anybody may have written them.
 //
 // The suite in brokers/brokertest states each rule as a clause and checks it.
 package brokers

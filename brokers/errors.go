@@ -10,8 +10,9 @@ import (
 
 var (
 	// ErrLeaseLost reports that the delivery belongs to someone else by now:
-	// its lease ran out or its session ended. The settlement had no effect,
-	// and the message is, or will be, delivered again.
+	// its lease ran out or its session ended. The settlement removed nothing
+	// (after a Retry there may be a copy), and the message is, or will be,
+	// delivered again.
 	ErrLeaseLost = errors.New("the lease of the delivery is lost: the broker delivers the message again")
 
 	// ErrSettled reports a second settlement of one delivery. The first one
@@ -31,9 +32,10 @@ var (
 	// touched.
 	ErrMisconfigured = errors.New("the broker's configuration does not allow this: no message was touched")
 
-	// ErrTooLarge reports a message that the broker refuses for its size. It
-	// was not published.
-	ErrTooLarge = errors.New("the message is larger than the broker allows: it was not published")
+	// ErrRefused reports a message that the broker will never take as it is:
+	// too large, too many headers, characters that it does not allow. It was
+	// not stored; its original stays.
+	ErrRefused = errors.New("the broker refuses the message as it is: it was not stored")
 )
 
 // PublishError says which messages of a Publish are not known to be durable.

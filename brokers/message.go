@@ -26,7 +26,9 @@ type Message struct {
 	Headers Headers
 
 	// PublishedAt is when the broker, or failing that the producer, first saw
-	// the message. Zero when unknown. Publish sets it when it is zero.
+	// the message. Zero when unknown. Publish sets it when it is zero. Copies
+	// carry it with them; it is never the broker's own timestamp of a copy,
+	// which would let retention delete the copy early.
 	PublishedAt time.Time
 }
 
@@ -37,7 +39,8 @@ type Header struct {
 	// Value holds any bytes; text is UTF-8.
 	Value string
 
-	// Type is the broker's own type of the value where it is not text, in the
+	// Type is the broker's own type of the value where it is not text, or says
+	// that the value is a property of the broker rather than a header, in the
 	// adapter's spelling, so that a copy on the same broker keeps it. Empty
 	// means text. Handlers may ignore it.
 	Type string
@@ -82,7 +85,9 @@ func (h Headers) Without(name string) Headers {
 
 // Meta is what the framework carries with a message from one delivery to the
 // next. Adapters store it next to the message (package internal/wire has the
-// spelling) and hand it back; only the pipeline changes it.
+// spelling) and hand it back; only the pipeline changes it. An adapter whose
+// broker retries in place and cannot store anything (SQS FIFO) gives its best
+// estimate, with Attempt as an upper bound.
 type Meta struct {
 	// Attempt counts the handler runs that count: 0 before the first one.
 	Attempt int
