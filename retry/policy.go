@@ -1,0 +1,130 @@
+package retry
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	defaultMaxAttempts      = 10
+	defaultMaxAge           = 24 * time.Hour
+	defaultMaxRetryAfter    = 15 * time.Minute
+	defaultFreeThrottles    = 5
+	defaultEnvironmentDelay = time.Minute
+)
+
+// Policy says how often, how long and how far apart a message is tried. It is
+// a plain value, safe to copy and to share; its zero value suits a queue. For
+// calls that somebody waits for, see [Inline].
+//
+// [Policy.Validate] finds settings that cannot be meant. [Decide] takes a
+// policy as it comes: there, a refused value counts as unset.
+type Policy struct {
+	// MaxAttempts is how many counted runs a message gets, the first included.
+	// A verdict may ask for fewer, never for more. Zero means 10.
+	MaxAttempts int
+	// MaxAge is how long after its first failure a message may still be
+	// retried. A retry that would not be over by then is not begun; the time
+	// it takes is taken to be that of the run before. Zero means 24 hours.
+	MaxAge time.Duration
+	// Backoff is the delay between attempts.
+	Backoff Backoff
+	// MaxRetryAfter is the longest delay that a server's hint may cause, and
+	// the longest delay of a throttled message altogether. Zero means 15
+	// minutes.
+	MaxRetryAfter time.Duration
+	// FreeThrottles is how many throttled runs of a message go uncounted. Zero
+	// means 5; a negative number means none.
+	FreeThrottles int
+	// EnvironmentDelay is the longest delay after a failure of the environment
+	// (bad credentials, a full disk), which is never counted; the shortest is
+	// half of it. Zero means 1 minute.
+	EnvironmentDelay time.Duration
+}
+
+// Inline returns the preset for calls inside a process, where somebody holds a
+// connection or a worker slot while [Do] waits: 3 attempts, 100 ms base, 2 s
+// cap. A broken environment is given 1 to 2 s, a hint longer than 2 s is not
+// waited for, no throttle is free, and no attempt is begun that would not be
+// over within 1 minute.
+func Inline() Policy {
+	return Policy{
+		MaxAttempts:      3,
+		MaxAge:           time.Minute,
+		Backoff:          Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second},
+		MaxRetryAfter:    2 * time.Second,
+		FreeThrottles:    -1,
+		EnvironmentDelay: 2 * time.Second,
+	}
+}
+
+// Validate returns nil if the policy can be used as it is, otherwise every
+// fault at once, joined: the field, its value and what to write instead. Unset
+// fields are valid, and are compared with others by their default.
+func (p Policy) Validate() error {
+	return errors.Join(p.rangeFaults(), p.conflictFaults())
+}
+
+func (p Policy) rangeFaults() error {
+	const (
+		count    = "use 1 or more, or 0 for the default of %v"
+		duration = "use a positive duration, or 0 for the default of %v"
+		factor   = "use a finite number of at least 1, or 0 for the default of %v"
+	)
+	b := p.Backoff
+	return errors.Join(
+		refuse(p.MaxAttempts < 0, "MaxAttempts", p.MaxAttempts, count, defaultMaxAttempts),
+		refuse(p.MaxAge < 0, "MaxAge", p.MaxAge, duration, defaultMaxAge),
+		refuse(p.MaxRetryAfter < 0, "MaxRetryAfter", p.MaxRetryAfter, duration, defaultMaxRetryAfter),
+		refuse(p.EnvironmentDelay < 0, "EnvironmentDelay", p.EnvironmentDelay, duration, defaultEnvironmentDelay),
+		refuse(b.Base < 0, "Backoff.Base", b.Base, duration, defaultBase),
+		refuse(b.Cap < 0, "Backoff.Cap", b.Cap, duration, defaultCap),
+		refuse(b.Floor < 0, "Backoff.Floor", b.Floor, "use a positive duration, or %v for none", 0),
+		refuse(b.Multiplier != 0 && !validMultiplier(b.Multiplier), "Backoff.Multiplier", b.Multiplier, factor, defaultMultiplier),
+		refuse(b.Growth > Fixed, "Backoff.Growth", b.Growth, "use Exponential, Linear or Fixed (%v)", Fixed),
+		refuse(b.Jitter > NoJitter, "Backoff.Jitter", b.Jitter, "use FullJitter, EqualJitter, DecorrelatedJitter or NoJitter (%v)", NoJitter),
+	)
+}
+
+// conflictFaults compares fields with each other. A field that is out of range
+// takes part with its default, so that one mistake is reported once.
+func (p Policy) conflictFaults() error {
+	floor := p.Backoff.Floor
+	p = p.withDefaults()
+	b := p.Backoff
+	return errors.Join(
+		refuse(b.Cap < b.Base, "Backoff.Cap", b.Cap, "use at least Backoff.Base (%v)", b.Base),
+		refuse(floor > b.Cap, "Backoff.Floor", floor, "use at most Backoff.Cap (%v)", b.Cap),
+		refuse(b.Floor >= p.MaxAge, "Backoff.Floor", floor, "use less than MaxAge (%v), or no retry ever starts", p.MaxAge),
+	)
+}
+
+// refuse returns a fault if bad; fix is a format for limit. Being generic, it
+// allocates nothing for the fields that are right.
+func refuse[V, L any](bad bool, field string, value V, fix string, limit L) error {
+	if !bad {
+		return nil
+	}
+	return fmt.Errorf("retry: Policy.%s is %v: %s", field, value, fmt.Sprintf(fix, limit))
+}
+
+func (p Policy) withDefaults() Policy {
+	if p.MaxAttempts <= 0 {
+		p.MaxAttempts = defaultMaxAttempts
+	}
+	if p.MaxAge <= 0 {
+		p.MaxAge = defaultMaxAge
+	}
+	if p.MaxRetryAfter <= 0 {
+		p.MaxRetryAfter = defaultMaxRetryAfter
+	}
+	if p.FreeThrottles == 0 {
+		p.FreeThrottles = defaultFreeThrottles
+	}
+	if p.EnvironmentDelay <= 0 {
+		p.EnvironmentDelay = defaultEnvironmentDelay
+	}
+	p.Backoff = p.Backoff.withDefaults()
+	return p
+}
