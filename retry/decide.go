@@ -1,0 +1,251 @@
+// Package retry decides what happens to a message whose handler failed, and
+// retries calls inside a process by the same rules.
+//
+// It guarantees that
+//
+//   - every failure leads to exactly one [Action], whatever the input;
+//   - a failing message comes to an end: counted failures after MaxAttempts
+//     runs, all others when MaxAge is over;
+//   - errors that say nothing about the message (shutdown, a lost lease, a
+//     broken environment, the first few throttles) do not count as attempts;
+//   - a change of the error never restarts the count;
+//   - a delay keeps between the floor and the cap of its policy, and is never
+//     shorter than what the server asked for, unless that exceeds
+//     MaxRetryAfter;
+//   - messages that failed together do not come back together, unless the
+//     policy turns jitter off.
+//
+// [Decide] and [Backoff] are pure: time and chance are arguments. Only [Do]
+// waits, reads the clock and draws random numbers.
+//
+// It does not guarantee that a retry is safe. A run that failed may have had
+// its effect; keeping a second run from repeating it is the handler's part.
+package retry
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/classify"
+)
+
+// The reasons that [Decide] itself gives for a dead letter. A verdict may
+// bring its own instead of ReasonExhausted and ReasonPoison.
+const (
+	ReasonExhausted = "exhausted" // the last attempt failed
+	ReasonExpired   = "expired"   // the next attempt would not be over before MaxAge
+	ReasonPoison    = "poison"    // no attempt can succeed
+)
+
+// Failure is what [Decide] needs to know about a failed run.
+type Failure struct {
+	// Attempt is the number that this run has if it counts: one more than the
+	// counted runs before it. Less than 1 counts as 1.
+	Attempt int
+	// Throttles is how many throttled runs of this message went uncounted.
+	Throttles int
+	// FirstFailedAt is when this message first failed; zero means now. A time
+	// after Now, from a clock that was set back, means now as well.
+	FirstFailedAt time.Time
+	// Now is the time of the decision.
+	Now time.Time
+	// Ran is how long this run took, the estimate for the next one.
+	Ran time.Duration
+	// PrevDelay is the delay before this run; zero if there was none.
+	PrevDelay time.Duration
+	// Verdict is what [classify.Of] made of the error.
+	Verdict classify.Verdict
+}
+
+// Action is what becomes of a message. The zero value is ActionNone, so that
+// a decision nobody made never removes a message.
+type Action uint8
+
+const (
+	ActionNone       Action = iota // touch nothing: the delivery belongs to someone else
+	ActionAck                      // done: remove the message
+	ActionRetry                    // run it again after the delay
+	ActionDeadLetter               // move it to the dead-letter destination
+	ActionRelease                  // give it back now, as if it had not been received
+)
+
+// String returns the action as a word for logs, such as "dead-letter".
+func (a Action) String() string {
+	switch a {
+	case ActionNone:
+		return "none"
+	case ActionAck:
+		return "ack"
+	case ActionRetry:
+		return "retry"
+	case ActionDeadLetter:
+		return "dead-letter"
+	case ActionRelease:
+		return "release"
+	}
+	return fmt.Sprintf("action(%d)", uint8(a))
+}
+
+// Decision is what [Decide] makes of a failure.
+type Decision struct {
+	// Action is what to do with the message.
+	Action Action
+	// Delay is how long to wait first. Only ActionRetry has one.
+	Delay time.Duration
+	// Reason is one word. For a dead letter it is the verdict's own or one of
+	// the Reason constants, for a retry the error's class, otherwise
+	// "skipped", "shutdown" or "lost".
+	Reason string
+	// Counted reports whether this run was an attempt: whether the next one
+	// has a higher number.
+	Counted bool
+}
+
+// Decide says what happens to a message after a failed run. It is pure: random,
+// a number in [0, 1), is its only source of chance, and must be drawn anew for
+// every decision. By class of the verdict:
+//
+//   - lost: ActionNone. Skip, whatever the class: ActionAck. Shutdown:
+//     ActionRelease. None of them counts.
+//   - environment: retried between EnvironmentDelay/2 and EnvironmentDelay, and
+//     never counted. MaxAge alone ends it.
+//   - throttled: retried after the longer of the backoff and the server's hint,
+//     at most MaxRetryAfter, uncounted for the first FreeThrottles times. The
+//     backoff here grows with every throttle, counted or not.
+//   - poison: a dead letter, unless the verdict allows more than one attempt.
+//   - transient and unknown, to which any other class belongs: retried after
+//     the backoff.
+//
+// A counted failure is a dead letter once the attempt reaches MaxAttempts of
+// the policy or of the verdict, whichever is less, and every retry is one if
+// it would not be over before MaxAge.
+//
+// A hint in the verdict is a lower bound for the delay of any retry, plus a
+// jitter of up to a tenth of it or 5 s, whichever is less. One longer than
+// MaxRetryAfter is not waited out: the delay then ends within that jitter
+// below MaxRetryAfter. Verdict.Ambiguous has no influence.
+func Decide(p Policy, f Failure, random float64) Decision {
+	p, f = p.withDefaults(), f.sane()
+	switch {
+	case f.Verdict.Class == classify.ClassLost:
+		return Decision{Action: ActionNone, Reason: "lost"}
+	case f.Verdict.Skip:
+		return Decision{Action: ActionAck, Reason: "skipped"}
+	case f.Verdict.Class == classify.ClassShutdown:
+		return Decision{Action: ActionRelease, Reason: "shutdown"}
+	}
+	counted := p.counts(f)
+	if counted && f.Attempt >= p.limit(f.Verdict) {
+		return Decision{Action: ActionDeadLetter, Reason: endReason(f.Verdict), Counted: true}
+	}
+	delay := p.delay(f, random)
+	if p.expires(f, delay) {
+		return Decision{Action: ActionDeadLetter, Reason: ReasonExpired, Counted: counted}
+	}
+	return Decision{Action: ActionRetry, Delay: delay, Reason: string(f.Verdict.Class), Counted: counted}
+}
+
+// sane moves out-of-range values to the nearest meaningful one.
+func (f Failure) sane() Failure {
+	f.Attempt = max(f.Attempt, 1)
+	f.Throttles = max(f.Throttles, 0)
+	switch f.Verdict.Class {
+	case classify.ClassPoison, classify.ClassTransient, classify.ClassThrottled,
+		classify.ClassEnvironment, classify.ClassShutdown, classify.ClassLost:
+	default:
+		f.Verdict.Class = classify.ClassUnknown
+	}
+	return f
+}
+
+func (p Policy) counts(f Failure) bool {
+	switch f.Verdict.Class {
+	case classify.ClassEnvironment:
+		return false
+	case classify.ClassThrottled:
+		return f.Throttles >= p.FreeThrottles
+	default:
+		return true
+	}
+}
+
+// limit returns how many counted runs a message with this verdict gets.
+func (p Policy) limit(v classify.Verdict) int {
+	switch {
+	case v.MaxAttempts > 0:
+		return min(p.MaxAttempts, v.MaxAttempts)
+	case v.Class == classify.ClassPoison:
+		return 1
+	default:
+		return p.MaxAttempts
+	}
+}
+
+func endReason(v classify.Verdict) string {
+	switch {
+	case v.Reason != "":
+		return v.Reason
+	case v.Class == classify.ClassPoison:
+		return ReasonPoison
+	default:
+		return ReasonExhausted
+	}
+}
+
+func (p Policy) delay(f Failure, random float64) time.Duration {
+	var own time.Duration
+	switch f.Verdict.Class {
+	case classify.ClassEnvironment:
+		half := p.EnvironmentDelay / 2
+		own = half + share(p.EnvironmentDelay-half, random)
+	case classify.ClassThrottled:
+		b := p.Backoff
+		b.Cap = min(b.Cap, p.MaxRetryAfter)
+		own = b.Delay(addAttempts(f.Attempt, f.Throttles), f.PrevDelay, random)
+	default:
+		own = p.Backoff.Delay(f.Attempt, f.PrevDelay, random)
+	}
+	return p.honour(f.Verdict.RetryAfter, own, random)
+}
+
+// honour stretches own, a delay, to what the server asked for. The jitter on
+// top keeps messages that got the same hint apart, and must not eat into the
+// hint unless nobody waits that long.
+func (p Policy) honour(hint, own time.Duration, random float64) time.Duration {
+	if hint <= 0 {
+		return own
+	}
+	spread := min(min(hint, p.MaxRetryAfter)/10, 5*time.Second)
+	if hint > p.MaxRetryAfter {
+		hint = p.MaxRetryAfter - spread
+	}
+	start := max(own, hint)
+	room := max(p.MaxRetryAfter, own) - start
+	return start + share(min(spread, room), secondDraw(random))
+}
+
+// secondDraw makes another number in [0, 1) out of random. The backoff and the
+// jitter of a hint cannot share one number: the hint wins only where random is
+// small, and its jitter would crowd at the lower end. They share its digits
+// instead. The backoff goes by the leading 20 bits, and this is the rest.
+func secondDraw(random float64) float64 {
+	scaled := clampUnit(random) * (1 << 20)
+	return scaled - float64(int64(scaled))
+}
+
+// expires reports whether a retry after delay would not be over before MaxAge.
+func (p Policy) expires(f Failure, delay time.Duration) bool {
+	left := p.MaxAge
+	if !f.FirstFailedAt.IsZero() {
+		left -= max(f.Now.Sub(f.FirstFailedAt), 0)
+	}
+	return left < delay || left-delay < f.Ran
+}
+
+// addAttempts adds two numbers that are not negative, without overflow.
+func addAttempts(a, b int) int {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return a
+}

@@ -1,0 +1,67 @@
+package retry
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/classify"
+)
+
+func FuzzDecide(f *testing.F) {
+	f.Add("transient", 1, 0, 0, int64(0), int64(0), int64(0), int64(0), false, 0.5, uint64(0))
+	f.Add("throttled", 9, 5, 0, int64(time.Second), int64(time.Second), int64(30*time.Second), int64(time.Hour), false, 0.0, uint64(1))
+	f.Add("environment", math.MaxInt, math.MaxInt, math.MaxInt, int64(-1), int64(-1), int64(math.MaxInt64), int64(math.MaxInt64), false, 1.0, uint64(2))
+	f.Add("poison", math.MinInt, math.MinInt, 2, int64(math.MinInt64), int64(math.MinInt64), int64(math.MinInt64), int64(math.MinInt64), false, math.NaN(), uint64(3))
+	f.Add("lost", 1, 0, 0, int64(0), int64(0), int64(0), int64(0), true, -1.0, uint64(4))
+	f.Add("shutdown", 1, 0, 0, int64(0), int64(0), int64(0), int64(0), false, math.Inf(1), uint64(5))
+	f.Add("", 1, 0, -1, int64(0), int64(0), int64(0), int64(0), false, 0.9, uint64(6))
+	f.Fuzz(func(t *testing.T, class string, attempt, throttles, maxAttempts int, ran, prev, hint, elapsed int64, skip bool, random float64, policySeed uint64) {
+		p := anyPolicy(rand.New(rand.NewPCG(policySeed, 0)))
+		v := classify.Verdict{Class: classify.Class(class), Skip: skip, RetryAfter: time.Duration(hint), MaxAttempts: maxAttempts}
+		checkDecision(t, p, Failure{
+			Attempt: attempt, Throttles: throttles, Ran: time.Duration(ran), PrevDelay: time.Duration(prev),
+			FirstFailedAt: noon, Now: noon.Add(time.Duration(elapsed)), Verdict: v,
+		}, random)
+
+		if v.Class == classify.ClassEnvironment {
+			return // not counted: MaxAge ends it, not a number of runs
+		}
+		full := p.withDefaults()
+		m := newMessage(p)
+		for range full.MaxAttempts + max(full.FreeThrottles, 0) {
+			if d := m.fail(v, max(time.Duration(ran)%time.Minute, 0), random); d.Action != ActionRetry {
+				return
+			}
+		}
+		t.Fatalf("policy %+v\nverdict %+v\nretries for ever", p, v)
+	})
+}
+
+func FuzzBackoff(f *testing.F) {
+	f.Add(int64(0), int64(0), int64(0), 0.0, uint8(0), uint8(0), 1, int64(0), 0.5)
+	f.Add(int64(time.Second), int64(time.Hour), int64(ms), 1.5, uint8(1), uint8(1), 1<<30, int64(time.Minute), lastRandom)
+	f.Add(int64(1), int64(math.MaxInt64), int64(0), 2.0, uint8(0), uint8(2), math.MaxInt, int64(math.MaxInt64), 1.0)
+	f.Add(int64(math.MaxInt64), int64(1), int64(math.MaxInt64), math.Inf(1), uint8(2), uint8(3), math.MinInt, int64(-1), math.NaN())
+	f.Add(int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MaxInt64), math.MaxFloat64, uint8(9), uint8(9), 2, int64(1), -1.0)
+	f.Fuzz(func(t *testing.T, base, limit, floor int64, multiplier float64, growth, jitter uint8, attempt int, prev int64, random float64) {
+		b := Backoff{
+			Base: time.Duration(base), Cap: time.Duration(limit), Floor: time.Duration(floor),
+			Multiplier: multiplier, Growth: Growth(growth), Jitter: Jitter(jitter),
+		}
+		full := b.withDefaults()
+		if d := b.Delay(attempt, time.Duration(prev), random); d < full.Floor || d > full.Cap {
+			t.Fatalf("%+v: Delay(%d, %d, %v) = %d", b, attempt, prev, random, d)
+		}
+		env := b.Envelope(attempt)
+		if env < 1 || env > full.Cap {
+			t.Fatalf("%+v: Envelope(%d) = %d", b, attempt, env)
+		}
+		// Nearer to 1, rounding can be larger than the growth.
+		steep := full.Multiplier == 1 || full.Multiplier > 1.000001
+		if next := b.Envelope(max(attempt, 1)/2 + 1); steep && attempt > 1 && next > env {
+			t.Fatalf("%+v: envelope shrinks from %d at attempt %d to %d at %d", b, next, attempt/2+1, env, attempt)
+		}
+	})
+}
