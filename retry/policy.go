@@ -128,3 +128,11 @@ func (p Policy) withDefaults() Policy {
 	p.Backoff = p.Backoff.withDefaults()
 	return p
 }
+
+// Limits returns what the policy asks of a broker at most, defaults filled in:
+// the counted runs of a message, the longest delay before a retry, and the time
+// between the first failure and the end of the last run.
+func (p Policy) Limits() (attempts int, delay, age time.Duration) {
+	p = p.withDefaults()
+	return p.MaxAttempts, max(p.Backoff.Cap, p.MaxRetryAfter, p.EnvironmentDelay), p.MaxAge
+}

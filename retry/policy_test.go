@@ -72,3 +72,14 @@ func TestValidateReportsEveryFault(t *testing.T) {
 		t.Errorf("got %d faults, want 10:\n%s", len(got), strings.Join(got, "\n"))
 	}
 }
+
+func TestPolicyLimits(t *testing.T) {
+	attempts, delay, age := Policy{}.Limits()
+	if attempts != 10 || delay != 15*time.Minute || age != 24*time.Hour {
+		t.Errorf("Limits of the zero policy = %d, %v, %v, want 10, 15m, 24h", attempts, delay, age)
+	}
+	attempts, delay, _ = Policy{MaxAttempts: 3, EnvironmentDelay: time.Hour}.Limits()
+	if attempts != 3 || delay != time.Hour {
+		t.Errorf("Limits = %d, %v, want 3 and the environment delay of 1h", attempts, delay)
+	}
+}
