@@ -1,0 +1,153 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+// Publish stores copies of msgs in topic, in order. While the topic is full it
+// waits for room; if ctx ends first, the messages that are not stored yet are
+// reported and not stored. Errors are *brokers.PublishError.
+//
+// An ID that is empty is taken from the header redrive-id or made up, and
+// PublishedAt from redrive-published-at or the clock. The headers
+// redrive-idempotency-key and redrive-count set fields of the first Meta.
+// All other headers are data, and all of them are delivered as published.
+func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
+	p := publishing{broker: b, topic: topic, entries: make([]*entry, len(msgs))}
+	if topic == "" {
+		return p.fail(0, fmt.Errorf("the topic has no name: %w", brokers.ErrMisconfigured))
+	}
+	for i := range msgs {
+		m := &msgs[i]
+		meta := b.identify(m)
+		if err := b.fits(*m); err != nil {
+			p.failed(i, err)
+			continue
+		}
+		p.entries[i] = newEntry(topic, *m, meta)
+	}
+	faults, err := b.faults(ctx, len(msgs), func(i int) Op {
+		return Op{Operation: Publish, Topic: topic, ID: msgs[i].ID}
+	})
+	if err != nil {
+		return p.fail(0, fmt.Errorf("not stored: %w", err))
+	}
+	return p.run(ctx, faults)
+}
+
+// publishing is one call of Publish.
+type publishing struct {
+	broker  *Broker
+	topic   string
+	entries []*entry // nil where the message is refused
+	err     *brokers.PublishError
+}
+
+func (p *publishing) failed(i int, err error) {
+	if p.err == nil {
+		p.err = &brokers.PublishError{Topic: p.topic, Failed: make(map[int]error)}
+	}
+	p.err.Failed[i] = err
+}
+
+// fail reports err for the messages from i on.
+func (p *publishing) fail(i int, err error) error {
+	for ; i < len(p.entries); i++ {
+		if p.err == nil || p.err.Failed[i] == nil {
+			p.failed(i, err)
+		}
+	}
+	return p.result()
+}
+
+func (p *publishing) result() error {
+	if p.err == nil {
+		return nil
+	}
+	return p.err
+}
+
+func (p *publishing) run(ctx context.Context, faults []Fault) error {
+	b := p.broker
+	now := b.lock()
+	defer func() { b.unlock(now) }()
+	for i, e := range p.entries {
+		fault := faultAt(faults, i)
+		if fault.Err != nil && e != nil {
+			p.failed(i, fault.Err)
+		}
+		if e == nil || fault.skip() {
+			continue
+		}
+		if b.closed {
+			return p.fail(i, brokers.ErrClosed)
+		}
+		t := b.topic(p.topic)
+		var err error
+		if now, err = b.room(ctx, t, now); err != nil {
+			return p.fail(i, err)
+		}
+		if fault.Duplicate {
+			twin := *e
+			b.insert(t, &twin)
+			t.place(&twin)
+		}
+		b.insert(t, e)
+		t.place(e)
+	}
+	return p.result()
+}
+
+// room waits until t can take one more message. The broker is unlocked
+// meanwhile.
+func (b *Broker) room(ctx context.Context, t *topic, now time.Duration) (time.Duration, error) {
+	for t.len() >= b.options.Limit {
+		ticket := make(chan struct{})
+		t.blocked = append(t.blocked, ticket)
+		b.unlock(now)
+		select {
+		case <-ticket:
+		case <-ctx.Done():
+		}
+		now = b.lock()
+		if b.closed {
+			return now, brokers.ErrClosed
+		}
+		if ctx.Err() != nil {
+			t.leave(ticket)
+			return now, fmt.Errorf("not stored: the topic is full with %d messages, settle faster or raise Options.Limit: %w",
+				t.len(), context.Cause(ctx))
+		}
+	}
+	return now, nil
+}
+
+// leave takes a publisher that gave up out of the line; if it was let in
+// already, the next one is.
+func (t *topic) leave(ticket chan struct{}) {
+	if i := slices.Index(t.blocked, ticket); i >= 0 {
+		t.blocked = slices.Delete(t.blocked, i, i+1)
+		return
+	}
+	t.admit()
+}
+
+func (b *Broker) fits(m brokers.Message) error {
+	size := len(m.Body) + wire.Size(m.Headers)
+	if limit := b.options.MessageLimit; limit > 0 && size > limit {
+		return fmt.Errorf("%d bytes, the limit is %d: %w", size, limit, brokers.ErrRefused)
+	}
+	if limit := b.options.HeaderLimit; limit > 0 {
+		_, framework := wire.Partition(m.Headers)
+		if size := wire.Size(framework); size > limit {
+			return fmt.Errorf("%d bytes of %s headers, the limit is %d: %w", size, wire.Prefix, limit, brokers.ErrRefused)
+		}
+	}
+	return nil
+}

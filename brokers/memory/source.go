@@ -1,0 +1,394 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+type source struct {
+	broker       *Broker
+	capabilities brokers.Capabilities
+	session      context.Context
+	cancel       context.CancelCauseFunc
+	woken        chan struct{}
+
+	// The broker's lock guards the rest.
+	active    []*subscription
+	turn      int // the one of active to serve next
+	receiving bool
+	waiting   bool
+	closed    bool
+}
+
+var _ brokers.Source = (*source)(nil)
+
+var errNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)
+
+// errEnded is both, since the deliveries of a closed source are released.
+var errEnded = fmt.Errorf("%w, and %w", brokers.ErrClosed, brokers.ErrLeaseLost)
+
+func (s *source) Capabilities() brokers.Capabilities { return s.capabilities }
+
+func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
+	if max < 1 {
+		return nil, fmt.Errorf("memory: receive at most %d messages: the least is 1", max)
+	}
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.finish()
+	faults, err := s.broker.faults(ctx, 1, func(int) Op { return Op{Operation: Receive} })
+	if err != nil {
+		return nil, err
+	}
+	if f := faultAt(faults, 0); f.skip() {
+		return nil, fmt.Errorf("memory: receive: %w", f.Err)
+	}
+	for {
+		ds, err := s.wait(ctx, max)
+		if err != nil {
+			return nil, err
+		}
+		if ds, err = s.deliver(ctx, ds); len(ds) > 0 || err != nil {
+			return ds, err
+		}
+	}
+}
+
+// begin refuses what the contract excludes, since it would go wrong now and
+// then with other brokers.
+func (s *source) begin() error {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	if s.receiving {
+		return errors.New("memory: Receive is called from two goroutines at once")
+	}
+	s.receiving = true
+	return nil
+}
+
+func (s *source) finish() {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	s.receiving = false
+}
+
+// wait takes up to max deliveries as soon as there is one.
+func (s *source) wait(ctx context.Context, max int) ([]*brokers.Delivery, error) {
+	for {
+		ds, err := s.poll(max)
+		if len(ds) > 0 || err != nil {
+			return ds, err
+		}
+		select {
+		case <-s.woken:
+		case <-ctx.Done():
+			s.giveUp()
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// poll takes up to max deliveries, or registers the source to be woken.
+func (s *source) poll(max int) ([]*brokers.Delivery, error) {
+	b := s.broker
+	now := b.lock()
+	defer b.unlock(now)
+	if s.closed {
+		return nil, brokers.ErrClosed
+	}
+	if ds := s.take(now, max); len(ds) > 0 {
+		s.passOn()
+		return ds, nil
+	}
+	s.waiting = true
+	b.waiting++
+	return nil, nil
+}
+
+// take removes up to max available messages from the active topics, in turn
+// and in equal shares.
+func (s *source) take(now time.Duration, max int) []*brokers.Delivery {
+	var ds []*brokers.Delivery
+	hand := func(e *entry) { ds = append(ds, s.broker.hand(e, s, now)) }
+	share := 1
+	if n := len(s.active); n > 0 {
+		share = (max + n - 1) / n
+	}
+	for len(ds) < max && len(s.active) > 0 {
+		s.turn %= len(s.active)
+		sub := s.active[s.turn]
+		sub.topic.take(min(share, max-len(ds)), hand)
+		if sub.topic.available() {
+			s.turn++
+			continue
+		}
+		sub.active = false
+		last := len(s.active) - 1
+		s.active[s.turn] = s.active[last]
+		s.active[last] = nil
+		s.active = s.active[:last]
+	}
+	return ds
+}
+
+// wake ends the wait of a source that waits, and reports whether it did.
+func (s *source) wake() bool {
+	if !s.waiting {
+		return false
+	}
+	s.waiting = false
+	s.broker.waiting--
+	s.woken <- struct{}{}
+	return true
+}
+
+// passOn lets others have what this source left behind.
+func (s *source) passOn() {
+	for _, sub := range s.active {
+		if s.broker.waiting == 0 {
+			return
+		}
+		if sub.topic.available() {
+			sub.topic.wake()
+		}
+	}
+}
+
+// giveUp ends the wait of Receive. If the source was woken by then, somebody
+// else has to look instead.
+func (s *source) giveUp() {
+	now := s.broker.lock()
+	defer s.broker.unlock(now)
+	if !s.wake() {
+		s.passOn()
+	}
+	<-s.woken
+}
+
+// deliver applies the faults to what was taken. It may leave nothing.
+func (s *source) deliver(ctx context.Context, ds []*brokers.Delivery) ([]*brokers.Delivery, error) {
+	b := s.broker
+	if b.options.Fault == nil {
+		return ds, nil
+	}
+	faults, ended := b.faults(ctx, len(ds), func(i int) Op {
+		return Op{Operation: Deliver, Topic: ds[i].Message.Topic, ID: ds[i].Message.ID}
+	})
+	now := b.lock()
+	defer b.unlock(now)
+	if s.closed {
+		return nil, brokers.ErrClosed
+	}
+	var kept []*brokers.Delivery
+	err := ended
+	for i, d := range ds {
+		fault := faultAt(faults, i)
+		if ended != nil {
+			fault = Fault{Err: ended}
+		}
+		if s.disturb(now, d.Token.(*hold), fault) && fault.Err == nil {
+			kept = append(kept, d)
+		} else if err == nil && fault.Err != nil {
+			err = fmt.Errorf("memory: receive from %q: %w", d.Message.Topic, fault.Err)
+		}
+	}
+	if len(kept) > 0 {
+		err = nil
+	}
+	return kept, err
+}
+
+// disturb applies fault to h and reports whether it can be returned still:
+// at least half of its lease must be left.
+func (s *source) disturb(now time.Duration, h *hold, fault Fault) bool {
+	if h.end != nil {
+		return false
+	}
+	if fault.skip() || h.until-now < s.capabilities.Lease/2 {
+		s.broker.drop(h, brokers.ErrSettled)
+		return false
+	}
+	if fault.Duplicate {
+		h.entry.topic.repeat(h.entry)
+	}
+	if fault.Lost {
+		s.broker.drop(h, brokers.ErrLeaseLost)
+	}
+	return true
+}
+
+func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {
+	b := s.broker
+	faults, err := b.faults(ctx, len(batch), func(i int) Op {
+		op := opOn(Settle, batch[i].Delivery)
+		op.Action = batch[i].Action
+		return op
+	})
+	errs := failures{n: len(batch)}
+	now := b.lock()
+	defer b.unlock(now)
+	for i, st := range batch {
+		fault := faultAt(faults, i)
+		if err != nil {
+			fault = Fault{Err: err}
+		}
+		if err := s.settle(now, st, fault); err != nil {
+			errs.add(i, st.Action.String(), st.Delivery, err)
+		}
+	}
+	return errs.list
+}
+
+func (s *source) settle(now time.Duration, st brokers.Settlement, fault Fault) error {
+	b := s.broker
+	h, err := s.held(st.Delivery, fault)
+	if err != nil {
+		return err
+	}
+	e := h.entry
+	if fault.Duplicate && st.Action == brokers.Retry {
+		b.retryCopy(e, now, st)
+	}
+	if fault.skip() {
+		return fault.Err
+	}
+	switch st.Action {
+	case brokers.Ack:
+		b.win(h)
+		e.topic.remove(e)
+	case brokers.Retry:
+		b.win(h)
+		e.storeMeta(st.Meta)
+		b.postpone(e, now, st.Delay)
+	case brokers.Release:
+		b.drop(h, brokers.ErrSettled)
+	default:
+		return fmt.Errorf("action %d is none, the delivery is still held", st.Action)
+	}
+	return fault.Err
+}
+
+func (s *source) Extend(ctx context.Context, lease time.Duration, ds []*brokers.Delivery) []error {
+	b := s.broker
+	faults, err := b.faults(ctx, len(ds), func(i int) Op { return opOn(Extend, ds[i]) })
+	errs := failures{n: len(ds)}
+	now := b.lock()
+	defer b.unlock(now)
+	for i, d := range ds {
+		fault := faultAt(faults, i)
+		if err != nil {
+			fault = Fault{Err: err}
+		}
+		if err := s.extend(now, lease, d, fault); err != nil {
+			errs.add(i, "extend", d, err)
+		}
+	}
+	return errs.list
+}
+
+func (s *source) extend(now, lease time.Duration, d *brokers.Delivery, fault Fault) error {
+	h, err := s.held(d, fault)
+	if err != nil {
+		return err
+	}
+	if fault.skip() {
+		return fault.Err
+	}
+	b, until := s.broker, later(now, lease)
+	if limit := s.capabilities.MaxLease; limit > 0 {
+		until = min(until, later(h.since, limit))
+	}
+	if until <= h.until {
+		return fault.Err
+	}
+	h.until = until
+	b.leases.remove(&h.lease)
+	b.leases.push(&h.lease, until, h.entry.seq)
+	d.LeaseUntil = b.start.Add(until)
+	return fault.Err
+}
+
+// held returns the hold that d stands for if it is still this source's.
+func (s *source) held(d *brokers.Delivery, fault Fault) (*hold, error) {
+	if d == nil {
+		return nil, errNotHeld
+	}
+	h, ok := d.Token.(*hold)
+	switch {
+	case !ok || h.source != s:
+		return nil, errNotHeld
+	case h.end == brokers.ErrSettled:
+		return nil, brokers.ErrSettled
+	case s.closed:
+		return nil, errEnded
+	case h.end != nil:
+		return nil, h.end
+	case fault.Lost:
+		s.broker.drop(h, brokers.ErrLeaseLost)
+		return nil, brokers.ErrLeaseLost
+	}
+	return h, nil
+}
+
+func (s *source) Close(context.Context) error {
+	now := s.broker.lock()
+	defer s.broker.unlock(now)
+	s.close(false)
+	return nil
+}
+
+// close ends the session. A source that crashes keeps its leases.
+func (s *source) close(crash bool) {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.cancel(brokers.ErrClosed)
+	s.wake()
+	s.passOn()
+	s.active = nil
+	b := s.broker
+	delete(b.sources, s)
+	for _, t := range b.topics {
+		t.subs = slices.DeleteFunc(t.subs, func(sub *subscription) bool { return sub.source == s })
+	}
+	if crash {
+		return
+	}
+	var held []*hold
+	for _, l := range b.leases {
+		if l.alarm.hold.source == s {
+			held = append(held, l.alarm.hold)
+		}
+	}
+	for _, h := range held {
+		b.drop(h, errEnded)
+	}
+}
+
+// failures collects the errors of a batch; list is nil when there are none.
+type failures struct {
+	n    int
+	list []error
+}
+
+func (f *failures) add(i int, what string, d *brokers.Delivery, err error) {
+	if f.list == nil {
+		f.list = make([]error, f.n)
+	}
+	op := opOn("", d)
+	f.list[i] = fmt.Errorf("memory: %s message %q of %q: %w", what, op.ID, op.Topic, err)
+}
+
+func opOn(o Operation, d *brokers.Delivery) Op {
+	if d == nil {
+		return Op{Operation: o}
+	}
+	return Op{Operation: o, Topic: d.Message.Topic, ID: d.Message.ID}
+}
