@@ -1,0 +1,310 @@
+package wire
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+const (
+	maxCount  = 10_000              // attempts and other counters are clamped to it
+	maxMillis = 253_402_300_799_999 // the end of year 9999
+	maxOrigin = 16                  // details of the origin
+)
+
+// Writer collects framework headers. Empty and zero values write nothing.
+type Writer struct {
+	Headers brokers.Headers
+	Cut     []string // the names of fields that had to be cut, see [Field]
+}
+
+// Text writes value as [Text] makes it.
+func (w *Writer) Text(name, value string, max int) { w.text(name, value, max, false) }
+
+// Lines writes value as [Lines] makes it.
+func (w *Writer) Lines(name, value string, max int) { w.text(name, value, max, true) }
+
+func (w *Writer) text(name, value string, max int, lines bool) {
+	value, cut := escape(value, max, lines)
+	if cut {
+		w.Cut = append(w.Cut, Field(name))
+	}
+	w.put(name, value)
+}
+
+// exact writes value as it is or, where cutting would make it another value
+// or reading would refuse it, not at all.
+func (w *Writer) exact(name, value string, max int) {
+	if len(value) <= max && plain(value, false) {
+		w.put(name, value)
+	}
+}
+
+// Int writes a counter.
+func (w *Writer) Int(name string, n int) {
+	if n > 0 {
+		w.put(name, strconv.Itoa(min(n, maxCount)))
+	}
+}
+
+// Time writes t, rounded down to the millisecond. Times before 1970 are not
+// written.
+func (w *Writer) Time(name string, t time.Time) { w.put(name, millis(t)) }
+
+// Meta writes m with every name after prefix, which is [Prefix] or
+// [DeadPrefix]. The due time and delays are rounded up. Of the origin, it
+// writes at most 16 details whose names are words; of the history the last
+// brokers.HistoryLimit.
+func (w *Writer) Meta(prefix string, m brokers.Meta) {
+	name := func(carried string) string { return prefix + carried[len(Prefix):] }
+	w.exact(name(IdempotencyKey), m.IdempotencyKey, MaxName)
+	w.Int(name(RedriveCount), m.RedriveCount)
+	w.Int(name(Attempt), m.Attempt)
+	w.Int(name(Throttles), m.Throttles)
+	w.Time(name(FirstFailedAt), m.FirstFailedAt)
+	w.Time(name(LastFailedAt), m.LastFailedAt)
+	w.Time(name(DueAt), roundUp(m.DueAt))
+	w.put(name(Delay), durationMillis(m.Delay))
+	w.put(name(Class), knownClass(m.Class))
+	w.put(name(History), formatHistory(m.History))
+	for _, detail := range m.Origin[:min(len(m.Origin), maxOrigin)] {
+		if !word(detail.Name, MaxWord) {
+			continue
+		}
+		n := len(w.Headers)
+		w.Text(name(Origin)+detail.Name, detail.Value, MaxShort)
+		if len(w.Headers) > n && word(detail.Type, MaxWord) {
+			w.Headers[n].Type = detail.Type
+		}
+	}
+}
+
+func (w *Writer) put(name, value string) {
+	if value != "" {
+		w.Headers = append(w.Headers, brokers.Header{Name: name, Value: value})
+	}
+}
+
+// Reader looks up framework headers; of a repeated one it knows the last. Its
+// methods return the zero value for what is absent or cannot be read.
+type Reader struct {
+	values map[string]string
+	origin brokers.Headers // of one vocabulary, with full names
+}
+
+// NewReader reads h, which came from [Partition].
+func NewReader(h brokers.Headers) Reader {
+	var r Reader
+	for _, header := range h {
+		r.add(header)
+	}
+	return r
+}
+
+func (r *Reader) add(h brokers.Header) {
+	if strings.HasPrefix(h.Name, Origin) || strings.HasPrefix(h.Name, DeadOrigin) {
+		r.origin = append(r.origin, h)
+		return
+	}
+	if r.values == nil {
+		r.values = make(map[string]string, 16)
+	}
+	r.values[h.Name] = h.Value
+}
+
+// Text reads a text of at most max bytes that [Text] would not change.
+func (r Reader) Text(name string, max int) string { return r.text(name, max, false) }
+
+// Lines reads a text of at most max bytes that [Lines] would not change.
+func (r Reader) Lines(name string, max int) string { return r.text(name, max, true) }
+
+func (r Reader) text(name string, max int, lines bool) string {
+	if value := r.values[name]; len(value) <= max && plain(value, lines) {
+		return value
+	}
+	return ""
+}
+
+// Word reads at most [MaxWord] ASCII letters, digits and "-_.".
+func (r Reader) Word(name string) string {
+	if value := r.values[name]; word(value, MaxWord) {
+		return value
+	}
+	return ""
+}
+
+// Int reads a counter, clamped to 10,000.
+func (r Reader) Int(name string) int {
+	n, _ := parseNumber(r.values[name])
+	return int(min(n, maxCount))
+}
+
+// Time reads a time between 1970 and the end of year 9999.
+func (r Reader) Time(name string) time.Time { return parseTime(r.values[name]) }
+
+// Meta reads what [Writer.Meta] wrote with the same prefix.
+func (r Reader) Meta(prefix string) brokers.Meta {
+	name := func(carried string) string { return prefix + carried[len(Prefix):] }
+	return brokers.Meta{
+		Attempt:        r.Int(name(Attempt)),
+		Throttles:      r.Int(name(Throttles)),
+		FirstFailedAt:  r.Time(name(FirstFailedAt)),
+		LastFailedAt:   r.Time(name(LastFailedAt)),
+		DueAt:          r.Time(name(DueAt)),
+		Delay:          parseDuration(r.values[name(Delay)]),
+		Class:          knownClass(r.values[name(Class)]),
+		History:        parseHistory(r.values[name(History)]),
+		IdempotencyKey: r.Text(name(IdempotencyKey), MaxName),
+		RedriveCount:   r.Int(name(RedriveCount)),
+		Origin:         r.details(name(Origin)),
+	}
+}
+
+func (r Reader) details(prefix string) brokers.Headers {
+	var out brokers.Headers
+	for _, h := range r.origin {
+		name, ok := strings.CutPrefix(h.Name, prefix)
+		if !ok || !word(name, MaxWord) || h.Value == "" || len(h.Value) > MaxShort || !plain(h.Value, false) {
+			continue
+		}
+		if !word(h.Type, MaxWord) {
+			h.Type = ""
+		}
+		if out = append(out, brokers.Header{Name: name, Value: h.Value, Type: h.Type}); len(out) == maxOrigin {
+			break
+		}
+	}
+	return out
+}
+
+// knownClass returns class if it is one of package classify's and "" if not.
+// The list is closed because classes end up in the labels of metrics.
+func knownClass(class string) string {
+	switch class {
+	case "poison", "transient", "throttled", "environment", "shutdown", "lost", "unknown":
+		return class
+	}
+	return ""
+}
+
+// A history is "attempt,time,class,fingerprint,delay" per failure, with
+// semicolons between them and nothing for what is zero.
+
+func formatHistory(failures []brokers.Failure) string {
+	failures = failures[max(0, len(failures)-brokers.HistoryLimit):]
+	b := make([]byte, 0, 64*len(failures))
+	for i, f := range failures {
+		if i > 0 {
+			b = append(b, ';')
+		}
+		b = strconv.AppendInt(b, int64(min(max(f.Attempt, 0), maxCount)), 10)
+		fingerprint := f.Fingerprint
+		if !word(fingerprint, MaxWord) {
+			fingerprint = ""
+		}
+		for _, field := range []string{millis(f.At), knownClass(f.Class), fingerprint, durationMillis(f.Delay)} {
+			b = append(append(b, ','), field...)
+		}
+	}
+	return string(b)
+}
+
+func parseHistory(s string) []brokers.Failure {
+	var out []brokers.Failure
+	for rest := s; rest != "" && len(out) < brokers.HistoryLimit; {
+		var entry string
+		if i := strings.LastIndexByte(rest, ';'); i >= 0 {
+			rest, entry = rest[:i], rest[i+1:]
+		} else {
+			rest, entry = "", rest
+		}
+		if f, ok := parseFailure(entry); ok {
+			out = append(out, f)
+		}
+	}
+	slices.Reverse(out)
+	return out
+}
+
+func parseFailure(s string) (brokers.Failure, bool) {
+	attempt, s, _ := strings.Cut(s, ",")
+	at, s, _ := strings.Cut(s, ",")
+	class, s, _ := strings.Cut(s, ",")
+	fingerprint, delay, ok := strings.Cut(s, ",")
+	n, isNumber := parseNumber(attempt)
+	if !ok || !isNumber {
+		return brokers.Failure{}, false
+	}
+	if !word(fingerprint, MaxWord) {
+		fingerprint = ""
+	}
+	return brokers.Failure{
+		Attempt:     int(min(n, maxCount)),
+		At:          parseTime(at),
+		Class:       knownClass(class),
+		Fingerprint: fingerprint,
+		Delay:       parseDuration(delay),
+	}, true
+}
+
+func millis(t time.Time) string {
+	ms := t.UnixMilli()
+	if ms < 0 {
+		return ""
+	}
+	return strconv.FormatInt(min(ms, maxMillis), 10)
+}
+
+func roundUp(t time.Time) time.Time {
+	if t.Nanosecond()%int(time.Millisecond) == 0 {
+		return t
+	}
+	return t.Add(time.Millisecond)
+}
+
+func durationMillis(d time.Duration) string {
+	if d <= 0 {
+		return ""
+	}
+	ms := int64(d / time.Millisecond)
+	if d%time.Millisecond != 0 {
+		ms++
+	}
+	return strconv.FormatInt(ms, 10)
+}
+
+func parseTime(s string) time.Time {
+	ms, ok := parseNumber(s)
+	if !ok || ms > maxMillis {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+func parseDuration(s string) time.Duration {
+	ms, _ := parseNumber(s)
+	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+}
+
+// parseNumber reads decimal digits and nothing else. What is too large for
+// an int64 is the largest one.
+func parseNumber(s string) (n int64, ok bool) {
+	if s == "" || len(s) > MaxWord {
+		return 0, false
+	}
+	for _, c := range []byte(s) {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		if digit := int64(c - '0'); n > (math.MaxInt64-digit)/10 {
+			n = math.MaxInt64
+		} else {
+			n = n*10 + digit
+		}
+	}
+	return n, true
+}

@@ -1,0 +1,125 @@
+package wire
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// headersOf reads one header per line, "name: value".
+func headersOf(text string) brokers.Headers {
+	var h brokers.Headers
+	for line := range strings.SplitSeq(text, "\n") {
+		name, value, _ := strings.Cut(line, ": ")
+		h = append(h, brokers.Header{Name: name, Value: value})
+	}
+	return h
+}
+
+func FuzzSplitMeta(f *testing.F) {
+	msg, meta := full()
+	var seed strings.Builder
+	for _, h := range AppendMeta(msg, meta) {
+		seed.WriteString(h.Name + ": " + h.Value + "\n")
+	}
+	f.Add(seed.String(), int64(900))
+	f.Add("redrive-attempt: -1\nredrive-due-at: 9223372036854775807\nredrive-history: 1,,,,;;2,3,4,5,6", int64(-1))
+	f.Add("redrive-origin-: \xff\nredrive-origin-a: b\nredrive-dlq-v: 1\nredrive-meta: {}", int64(1<<40))
+	f.Fuzz(func(t *testing.T, text string, seconds int64) {
+		limits := Limits{Now: now, MaxDelay: time.Duration(seconds%(1<<30)) * time.Second}
+		h := headersOf(text)
+		msg, meta := SplitMeta(h, limits)
+		checkMeta(t, meta, limits)
+		kept := 0
+		for _, header := range h {
+			if !carried(header.Name) {
+				if header != msg.Headers[kept] {
+					t.Fatalf("user header %q became %q", header, msg.Headers[kept])
+				}
+				kept++
+			}
+		}
+		if kept != len(msg.Headers) {
+			t.Fatalf("%d user headers became %d", kept, len(msg.Headers))
+		}
+		msgAgain, metaAgain := SplitMeta(AppendMeta(msg, meta), limits)
+		if !reflect.DeepEqual(metaAgain, meta) || !reflect.DeepEqual(msgAgain, msg) {
+			t.Fatalf("written and read again\n got %+v %+v\nwant %+v %+v", msgAgain, metaAgain, msg, meta)
+		}
+	})
+}
+
+func checkMeta(t *testing.T, m brokers.Meta, limits Limits) {
+	t.Helper()
+	longest := max(limits.MaxDelay, 0)
+	for name, n := range map[string]int{"attempt": m.Attempt, "throttles": m.Throttles, "redrive count": m.RedriveCount} {
+		if n < 0 || n > maxCount {
+			t.Errorf("%s %d is out of bounds", name, n)
+		}
+	}
+	if m.DueAt.After(limits.Now.Add(longest)) || m.Delay < 0 || m.Delay > longest {
+		t.Errorf("due %v, delay %v: later than %v after %v", m.DueAt, m.Delay, longest, limits.Now)
+	}
+	if m.FirstFailedAt.After(limits.Now) || m.LastFailedAt.After(limits.Now) {
+		t.Errorf("failures in the future: %v, %v", m.FirstFailedAt, m.LastFailedAt)
+	}
+	if len(m.History) > brokers.HistoryLimit || len(m.Origin) > maxOrigin {
+		t.Errorf("%d failures and %d details are too many", len(m.History), len(m.Origin))
+	}
+	texts := []string{m.IdempotencyKey, m.Class}
+	for _, h := range m.Origin {
+		texts = append(texts, h.Name, h.Value, h.Type)
+	}
+	for _, text := range texts {
+		if len(text) > MaxName || !plain(text, false) {
+			t.Errorf("unsafe text %q", text)
+		}
+	}
+}
+
+func FuzzUnpack(f *testing.F) {
+	msg, meta := full()
+	f.Add(Pack(AppendMeta(msg, meta)))
+	f.Add(`{"attempt":"3","origin-offset":["42","long"],"color":"red","id":null}`)
+	f.Add(`{"attempt":"3",`)
+	f.Add(`[]`)
+	f.Fuzz(func(t *testing.T, packed string) {
+		h, _ := Unpack(packed)
+		if len(h) > MaxEntries {
+			t.Fatalf("%d headers", len(h))
+		}
+		for _, header := range h {
+			if !Reserved(header.Name) || header.Name == Packed {
+				t.Fatalf("header %q is not ours", header.Name)
+			}
+		}
+		again, err := Unpack(Pack(h))
+		if err != nil || !reflect.DeepEqual(again, h) {
+			t.Fatalf("packed again (%v)\n got %+v\nwant %+v", err, again, h)
+		}
+	})
+}
+
+func FuzzText(f *testing.F) {
+	f.Add("a\x1b[31m\xff\u202e一", 12)
+	f.Add("", 0)
+	f.Fuzz(func(t *testing.T, s string, max int) {
+		max = max & 0xfff
+		for _, lines := range []bool{false, true} {
+			got, cut := escape(s, max, lines)
+			if len(got) > max || !utf8.ValidString(got) || !plain(got, lines) {
+				t.Fatalf("escape(%q, %d, %v) = %q", s, max, lines, got)
+			}
+			if again, cutAgain := escape(got, max, lines); again != got || cutAgain {
+				t.Fatalf("escape(%q) = %q: not stable", got, again)
+			}
+			if !cut && plain(s, lines) && got != s {
+				t.Fatalf("escape(%q) = %q: a safe text is changed", s, got)
+			}
+		}
+	})
+}

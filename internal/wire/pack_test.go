@@ -1,0 +1,72 @@
+package wire
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+func TestPack(t *testing.T) {
+	h := brokers.Headers{
+		{Name: ID, Value: "7f3a"},
+		{Name: "tenant", Value: "not ours"},
+		{Name: Attempt, Value: "3"},
+		{Name: ErrorMessage, Value: `quote " and <tag>`},
+		{Name: Origin + "offset", Value: "42", Type: "long"},
+		{Name: Packed, Value: "{}"},
+	}
+	packed := Pack(h)
+	want := `{"id":"7f3a","attempt":"3","error-message":"quote \" and <tag>","origin-offset":["42","long"]}`
+	if packed != want {
+		t.Errorf("Pack =\n%s, want\n%s", packed, want)
+	}
+	got, err := Unpack(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (brokers.Headers{h[0], h[2], h[3], h[4]}); !reflect.DeepEqual(got, want) {
+		t.Errorf("Unpack = %+v, want %+v", got, want)
+	}
+	if got, err := Unpack(Pack(nil)); err != nil || got != nil {
+		t.Errorf("Unpack(Pack(nil)) = %v, %v, want nothing", got, err)
+	}
+}
+
+func TestUnpackHostile(t *testing.T) {
+	attempt := brokers.Headers{{Name: Attempt, Value: "3"}}
+	tests := []struct {
+		name, packed string
+		want         brokers.Headers
+		fails        bool
+	}{
+		{"empty", "", nil, true},
+		{"not JSON", "attempt=3", nil, true},
+		{"list", `["attempt","3"]`, nil, true},
+		{"null", `null`, nil, true},
+		{"open end", `{"attempt":"3"`, attempt, true},
+		{"cut in a value", `{"attempt":"3","class":"po`, attempt, true},
+		{"cut in a name", `{"attempt":"3","cla`, attempt, true},
+		{"name is no string", `{"attempt":"3",1:"2"}`, attempt, true},
+		{"foreign names", `{"attempt":"3","color":"red","":"x","meta":"{}"}`, attempt, false},
+		{"foreign values", `{"attempt":"3","class":1,"id":{"a":[]},"key":["a"],"topic":["a",1]}`, attempt, false},
+		{"deep nesting", `{"attempt":"3","id":` + strings.Repeat("[", 30_000) + strings.Repeat("]", 30_000) + `}`, attempt, true},
+		{"too large", `{"attempt":"` + strings.Repeat("3", maxPacked) + `"}`, nil, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Unpack(tt.packed)
+			if !reflect.DeepEqual(got, tt.want) || (err != nil) != tt.fails {
+				t.Errorf("Unpack(%.60q) = %+v, %v, want %+v and an error: %v", tt.packed, got, err, tt.want, tt.fails)
+			}
+			if err != nil && !strings.Contains(err.Error(), Packed) {
+				t.Errorf("error %q does not name the attribute", err)
+			}
+		})
+	}
+	many := "{" + strings.Repeat(`"attempt":"3",`, 1000) + `"id":"x"}`
+	if got, err := Unpack(many); len(got) != MaxEntries || err == nil {
+		t.Errorf("1001 entries: %d headers, %v, want %d and an error", len(got), err, MaxEntries)
+	}
+}
