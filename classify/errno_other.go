@@ -1,0 +1,6 @@
+//go:build !windows
+
+package classify
+
+// systemErrnos is what one system has beyond commonErrnos.
+var systemErrnos []errnoRow

@@ -1,0 +1,82 @@
+package classify
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// mark is an error with a word of the handler about it.
+type mark struct {
+	cause error
+	name  string // the constructor
+	found finding
+}
+
+func (m *mark) Error() string { return m.cause.Error() }
+
+func (m *mark) Unwrap() error { return m.cause }
+
+func newMark(cause error, name string, f finding) error {
+	if cause == nil {
+		return nil
+	}
+	return &mark{cause: cause, name: name, found: f}
+}
+
+// Permanent marks err as poison: the message becomes a dead letter without
+// another run. nil stays nil.
+func Permanent(err error) error {
+	return newMark(err, "Permanent", finding{rankMark, Verdict{Class: ClassPoison, Rule: "mark: permanent"}})
+}
+
+// Transient marks err as worth a retry, whatever it looks like. nil stays nil.
+func Transient(err error) error {
+	return newMark(err, "Transient", finding{rankMark, Verdict{Class: ClassTransient, Rule: "mark: transient"}})
+}
+
+// RetryAfter marks err as throttled: come back after d, or whenever the policy
+// likes if d is not positive. nil stays nil.
+func RetryAfter(err error, d time.Duration) error {
+	return newMark(err, "RetryAfter", finding{rankMark, Verdict{Class: ClassThrottled, RetryAfter: max(d, 0), Rule: "mark: retry after"}})
+}
+
+// Skip marks err as a reason to forget the message: it is acked, and leaves
+// neither a retry nor a dead letter. Its class is poison. nil stays nil.
+func Skip(err error) error {
+	return newMark(err, "Skip", finding{rankMark, Verdict{Class: ClassPoison, Skip: true, Rule: "mark: skip"}})
+}
+
+// Undecodable marks err as a failure to decode the message itself: poison, with
+// the reason "undecodable". It gives way to a mark inside err, so that a
+// decoder which asks a schema registry can return [Transient]. nil stays nil.
+func Undecodable(err error) error {
+	return newMark(err, "Undecodable", finding{rankDecode, Verdict{Class: ClassPoison, Reason: "undecodable", Rule: "undecodable"}})
+}
+
+// PanicError is a panic that was recovered from a handler. It is poison after a
+// second run, which sorts out races, and ambiguous. http.ErrAbortHandler as the
+// value makes it unknown: that panic is a way to give up, not a bug.
+type PanicError struct {
+	// Value is what recover returned.
+	Value any
+	// Stack is the stack of the panicking goroutine, as debug.Stack prints it.
+	Stack []byte
+}
+
+// Error returns the panic's value without the stack.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// Unwrap returns the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+func (e *PanicError) finding() *finding {
+	v := Verdict{Class: ClassPoison, Ambiguous: true, MaxAttempts: runsPanic, Reason: "panic", Rule: "panic"}
+	if e.Value == any(http.ErrAbortHandler) {
+		v.Class, v.MaxAttempts, v.Rule = ClassUnknown, 0, "panic: http.ErrAbortHandler"
+	}
+	return &finding{rankPanic, v}
+}
