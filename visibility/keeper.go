@@ -4,12 +4,12 @@
 //
 // What a [Keeper] guarantees:
 //
-//   - A tracked lease is extended from a third of its length on, in batches,
-//     with jitter, whether its work runs, waits for a free worker or waits for
-//     its retry to become due.
+//   - A tracked lease is extended when between a third and a half of it has
+//     passed, in batches, with jitter, whether its work runs, waits for a free
+//     worker or waits for its retry to become due.
 //   - Work hears of a lost lease when the broker says so, and at the latest
 //     when the lease runs out: a failing extension is tried again until then,
-//     not trusted.
+//     not trusted, and a hanging one holds nothing up.
 //   - Nothing is asked beyond the broker's total limit of one delivery.
 //
 // What it does not guarantee: that the work stops. It calls Lost, which
@@ -27,26 +27,30 @@ import (
 )
 
 // ErrExpired is the cause given to Lost when a lease ran out before an
-// extension succeeded.
+// extension succeeded. The cause also wraps the last error of Extend, if
+// there was one.
 var ErrExpired = errors.New("the lease ran out before it could be extended")
 
 // Config says how leases of type L are extended. All fields but MaxLease are
-// required.
+// required. The functions are called from several goroutines; Times and Final
+// must not call the keeper.
 type Config[L comparable] struct {
 	// Lease is the length of a lease, counted from its extension.
 	Lease time.Duration
 
 	// MaxLease is the longest that one delivery can be held from its receipt;
-	// 0 means no limit.
+	// 0 means no limit. The last second of it may stay unused.
 	MaxLease time.Duration
 
 	// Extend makes leases last for lease from now, in one batch: one error
-	// per entry, or nil when all went well.
+	// per entry, or nil when all went well. A missing entry counts as a
+	// temporary error. Its ctx ends after a quarter of the lease, in time for
+	// another try. A lease is never in two calls at once.
 	Extend func(ctx context.Context, lease time.Duration, leases []L) []error
 
 	// Times tells when the lease was received and when it runs out, as far
-	// as Extend has moved it. The keeper calls it, Extend and Lost from the
-	// goroutine of Run only.
+	// as Extend has moved it. It is not called for a lease that is in a call
+	// of Extend.
 	Times func(L) (receivedAt, until time.Time)
 
 	// Final says whether an error of Extend means that the lease is lost.
@@ -57,30 +61,43 @@ type Config[L comparable] struct {
 	Lost func(lease L, cause error)
 }
 
-// A Keeper keeps any number of leases alive from one goroutine. Make one with
-// [New], start it with [Keeper.Run].
+// A Keeper keeps any number of leases alive from one goroutine, and one more
+// per call of Extend under way. Make one with [New], start it with
+// [Keeper.Run].
 type Keeper[L comparable] struct {
 	cfg  Config[L]
-	wake chan struct{} // something to track after there was nothing
+	wake chan struct{} // a lease cannot wait for the next look
 
 	mu     sync.Mutex
-	leases map[L]struct{}
+	leases map[L]error // the tracked ones, with the last error of Extend
+	asked  map[L]span  // those in a call of Extend, as they were before
+	beat   time.Time   // nothing is asked before it; zero means ask at once
 }
+
+// span is the time for which a delivery is held.
+type span struct{ received, until time.Time }
 
 // New returns a Keeper that tracks nothing yet.
 func New[L comparable](cfg Config[L]) *Keeper[L] {
-	return &Keeper[L]{cfg: cfg, wake: make(chan struct{}, 1), leases: map[L]struct{}{}}
+	return &Keeper[L]{
+		cfg:    cfg,
+		wake:   make(chan struct{}, 1),
+		leases: map[L]error{},
+		asked:  map[L]span{},
+	}
 }
 
-// Track starts to keep leases alive.
+// Track starts to keep leases alive. It may be called before Run.
 func (k *Keeper[L]) Track(leases ...L) {
 	k.mu.Lock()
-	idle := len(k.leases) == 0
+	defer k.mu.Unlock()
 	for _, lease := range leases {
-		k.leases[lease] = struct{}{}
+		k.leases[lease] = nil
+		if !k.beat.IsZero() && k.span(lease).until.Sub(k.beat) < k.cfg.Lease/2 {
+			k.beat = time.Time{}
+		}
 	}
-	k.mu.Unlock()
-	if idle {
+	if k.beat.IsZero() {
 		select {
 		case k.wake <- struct{}{}:
 		default:
@@ -89,7 +106,8 @@ func (k *Keeper[L]) Track(leases ...L) {
 }
 
 // Forget stops to keep leases alive: they are settled, or nobody's any more.
-// Unknown ones are ignored.
+// Unknown ones are ignored. Calls under way go on: an extension may still
+// reach the broker, and a Lost that has begun is not taken back.
 func (k *Keeper[L]) Forget(leases ...L) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -105,8 +123,11 @@ func (k *Keeper[L]) Len() int {
 	return len(k.leases)
 }
 
-// Run extends leases until ctx ends. The leases then run out by themselves.
+// Run extends leases until ctx ends, and returns when the calls of Extend
+// have. The leases then run out by themselves. It is called once.
 func (k *Keeper[L]) Run(ctx context.Context) {
+	var calls sync.WaitGroup
+	defer calls.Wait()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -116,11 +137,9 @@ func (k *Keeper[L]) Run(ctx context.Context) {
 		case <-k.wake:
 		case <-timer.C:
 		}
-		now := time.Now()
-		due, next := k.due(now)
-		if len(due) > 0 {
-			k.extend(ctx, now, due)
-			_, next = k.due(time.Now())
+		due, next := k.look(time.Now())
+		for length, leases := range due {
+			calls.Go(func() { k.extend(ctx, length, leases) })
 		}
 		if next > 0 {
 			timer.Reset(next)
@@ -128,85 +147,106 @@ func (k *Keeper[L]) Run(ctx context.Context) {
 	}
 }
 
-// due returns the leases to extend now and how long to wait for the next
-// look, 0 when there is nothing to wait for. Expired leases are lost.
-func (k *Keeper[L]) due(now time.Time) (due []L, next time.Duration) {
-	type loss struct {
-		lease L
-		cause error
-	}
-	var lost []loss
+// look loses what has run out. It returns the leases to extend, by the length
+// to ask for, and how long to wait for the next look, 0 if nothing is tracked.
+// A look for a lease that runs out asks for nothing, so that many of them do
+// not speed up the asking.
+func (k *Keeper[L]) look(now time.Time) (due map[time.Duration][]L, next time.Duration) {
+	due = map[time.Duration][]L{}
+	lost := map[L]error{}
 	k.mu.Lock()
-	if len(k.leases) > 0 {
-		next = jittered(k.cfg.Lease / 6)
+	asking := !now.Before(k.beat)
+	if asking {
+		k.beat = now.Add(jittered(k.cfg.Lease / 6))
 	}
-	for lease := range k.leases {
-		received, until := k.cfg.Times(lease)
-		left := until.Sub(now)
-		switch {
-		case left <= 0:
+	next = k.beat.Sub(now)
+	for lease, failure := range k.leases {
+		s := k.span(lease)
+		age, left := now.Sub(s.received), s.until.Sub(now)
+		if left <= 0 {
 			delete(k.leases, lease)
-			lost = append(lost, loss{lease, fmt.Errorf("%w (held for %s)", ErrExpired, now.Sub(received))})
+			lost[lease] = expired(age, failure)
 			continue
-		case left <= k.cfg.Lease*2/3 && k.ask(now, received) > left:
-			due = append(due, lease)
 		}
 		next = min(next, left)
+		_, asked := k.asked[lease]
+		length := k.length(age)
+		if asking && !asked && left <= k.cfg.Lease*2/3 && length > left {
+			due[length] = append(due[length], lease)
+			k.asked[lease] = s
+		}
+	}
+	if len(k.leases) == 0 {
+		k.beat, next = time.Time{}, 0
 	}
 	k.mu.Unlock()
-	for _, l := range lost {
-		k.cfg.Lost(l.lease, l.cause)
-	}
+	k.lose(lost)
 	return due, next
 }
 
-// ask returns how long a lease may be asked for, given the total limit: in
-// whole seconds near the limit, so that leases still share calls.
-func (k *Keeper[L]) ask(now, received time.Time) time.Duration {
-	left := k.cfg.MaxLease - now.Sub(received)
+// span returns the times of a lease. mu is held.
+func (k *Keeper[L]) span(lease L) span {
+	if s, asked := k.asked[lease]; asked {
+		return s
+	}
+	received, until := k.cfg.Times(lease)
+	return span{received, until}
+}
+
+// length returns for how long a lease of that age may be asked for: in whole
+// seconds near the total limit, so that leases still share calls.
+func (k *Keeper[L]) length(age time.Duration) time.Duration {
+	left := k.cfg.MaxLease - age
 	if k.cfg.MaxLease == 0 || left >= k.cfg.Lease {
 		return k.cfg.Lease
 	}
 	return left.Truncate(time.Second)
 }
 
-// extend asks for more time, in one call per length asked for.
-func (k *Keeper[L]) extend(ctx context.Context, now time.Time, due []L) {
-	byLength := map[time.Duration][]L{}
-	expiry := now.Add(k.cfg.Lease)
-	for _, lease := range due {
-		received, until := k.cfg.Times(lease)
-		if until.Before(expiry) {
-			expiry = until
-		}
-		length := k.ask(now, received)
-		byLength[length] = append(byLength[length], lease)
-	}
-	ctx, cancel := context.WithDeadline(ctx, expiry)
+// extend asks once for more time.
+func (k *Keeper[L]) extend(ctx context.Context, length time.Duration, leases []L) {
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.Lease/4)
 	defer cancel()
-	for length, leases := range byLength {
-		for i, err := range k.cfg.Extend(ctx, length, leases) {
-			if err == nil || !k.cfg.Final(err) {
-				continue
-			}
-			if k.forgets(leases[i]) {
-				k.cfg.Lost(leases[i], err)
-			}
+	errs := k.cfg.Extend(ctx, length, leases)
+	lost := map[L]error{}
+	k.mu.Lock()
+	for i, lease := range leases {
+		delete(k.asked, lease)
+		if _, tracked := k.leases[lease]; !tracked {
+			continue
 		}
+		var err error
+		switch {
+		case i < len(errs):
+			err = errs[i]
+		case errs != nil:
+			err = fmt.Errorf("no answer: Extend returned %d errors for %d leases", len(errs), len(leases))
+		}
+		k.leases[lease] = err
+		if err != nil && k.cfg.Final(err) {
+			delete(k.leases, lease)
+			lost[lease] = err
+		}
+	}
+	k.mu.Unlock()
+	k.lose(lost)
+}
+
+func (k *Keeper[L]) lose(lost map[L]error) {
+	for lease, cause := range lost {
+		k.cfg.Lost(lease, cause)
 	}
 }
 
-// forgets reports whether lease was tracked until now.
-func (k *Keeper[L]) forgets(lease L) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	_, tracked := k.leases[lease]
-	delete(k.leases, lease)
-	return tracked
+func expired(held time.Duration, failure error) error {
+	if failure == nil {
+		return fmt.Errorf("%w (held for %s)", ErrExpired, held)
+	}
+	return fmt.Errorf("%w (held for %s): %w", ErrExpired, held, failure)
 }
 
-// jittered returns d less up to a tenth, so that workers started together do
-// not extend together.
+// jittered returns between half of d and d, so that workers started together
+// do not extend together.
 func jittered(d time.Duration) time.Duration {
-	return max(d-rand.N(d/10+1), 1)
+	return max(d-rand.N(d/2+1), 1)
 }
