@@ -1,0 +1,65 @@
+package consumer
+
+import (
+	"fmt"
+	"time"
+)
+
+// Batch says how the messages of a topic are collected for a BatchHandler.
+type Batch struct {
+	// Size is the most messages of one batch. Required; at least 1.
+	Size int
+
+	// Wait is how long the first message waits for others. Default 100 ms.
+	Wait time.Duration
+}
+
+const defaultBatchWait = 100 * time.Millisecond
+
+func (b Batch) faults(field string) error {
+	if b.Size < 1 {
+		return &ConfigError{field + ".Size", fmt.Sprintf("%d is out of range", b.Size), "use 1 or more"}
+	}
+	return below(field+".Wait", b.Wait, 0, "use a positive duration, or 0 for 100ms")
+}
+
+// collector gathers the next batch of a route.
+type collector struct {
+	jobs  []*run
+	timer *time.Timer
+}
+
+// collect adds r to the batch of its route and hands the batch over when it is
+// full. mu is held.
+func (p *pipeline) collect(r *run) {
+	c := p.batches[r.route]
+	if c == nil {
+		c = &collector{}
+		p.batches[r.route] = c
+	}
+	c.jobs = append(c.jobs, r)
+	switch len(c.jobs) {
+	case r.route.size:
+		p.dispatch(c)
+	case 1:
+		c.timer = time.AfterFunc(r.route.wait, func() { p.expire(c) })
+	}
+}
+
+// expire hands over a batch that has waited long enough.
+func (p *pipeline) expire(c *collector) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dispatch(c)
+}
+
+// dispatch hands the batch to the workers. mu is held.
+func (p *pipeline) dispatch(c *collector) {
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if len(c.jobs) > 0 {
+		p.ready <- c.jobs
+		c.jobs = nil
+	}
+}

@@ -1,0 +1,348 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// Config holds what all topics of a Consumer share. Only DeadLetter is
+// required; every other field has a default that suits production.
+type Config struct {
+	// DeadLetter names the topic for messages that are exhausted or poison:
+	// dlq.Topic, dlq.Suffix, or dlq.Discard to drop them on purpose.
+	// Required.
+	DeadLetter dlq.Destination
+
+	// Retry says how often and how far apart failures are tried again. Its
+	// zero value means 10 attempts, 1 s doubling to 15 min, full jitter.
+	Retry retry.Policy
+
+	// Concurrency is how many handlers run at once, over all topics.
+	// Default 10.
+	Concurrency int
+
+	// Prefetch is how many deliveries wait in the process for a free handler.
+	// Their leases are kept. Default is Concurrency; -1 means 1.
+	Prefetch int
+
+	// HandlerTimeout bounds one handler run; its context then ends with cause
+	// classify.ErrAttemptTimeout. Default 5 min.
+	HandlerTimeout time.Duration
+
+	// DrainTimeout is how long running handlers may go on after the context
+	// of Run has ended. Default 30 s; -1 means not at all.
+	DrainTimeout time.Duration
+
+	// HoldLimit is the longest retry delay that is waited for in the process,
+	// with the lease kept and no handler slot used; longer ones go to the
+	// broker. Default 2 s; -1 sends all to the broker.
+	HoldLimit time.Duration
+
+	// MaxHeld bounds the deliveries held so at a time. Default 1000.
+	MaxHeld int
+
+	// Order chooses which handlers may run at the same time. Default
+	// Unordered.
+	Order Order
+
+	// Group names the workers that share the messages, where the broker needs
+	// a name (Kafka). Default: the adapter's choice.
+	Group string
+
+	// Lease asks the broker for leases of this length. Default: the adapter's
+	// choice.
+	Lease time.Duration
+
+	// CrashLimit dead-letters a message, without running it, that was
+	// delivered this often without being settled: it presumably kills its
+	// worker. Default 3; -1 never does.
+	CrashLimit int
+
+	// MaxBody dead-letters larger messages without running them, in bytes.
+	// Default: no limit.
+	MaxBody int
+
+	// Rules classify errors before the built-in rules, see classify.Of.
+	Rules []classify.Rule
+
+	// Middleware wraps every handler; the first is outermost.
+	Middleware []Middleware
+
+	// Observers see every event, in order, on the goroutine that it happens
+	// on: they must be quick and must not block.
+	Observers []Observer
+
+	// Logger receives failures, dead letters and changes of state, sampled so
+	// that equal failures cannot flood it. Default slog.Default().
+	Logger *slog.Logger
+
+	// Redact removes secrets from error texts before they are stored in dead
+	// letters. Default dlq.Redact.
+	Redact func(string) string
+
+	// Stacks keeps the stack of a panic in the dead letter. Off by default:
+	// stacks may hold values of your program.
+	Stacks bool
+
+	// Instance names this worker in dead letters. Default: host name and
+	// process id.
+	Instance string
+
+	// Random draws from [0, 1) for the jitter of delays. Default
+	// rand.Float64 of math/rand/v2; tests may replace it.
+	Random func() float64
+}
+
+// Topic overrides settings of Config for one topic. The zero value changes
+// nothing.
+type Topic struct {
+	DeadLetter     dlq.Destination
+	Retry          *retry.Policy // replaces the policy as a whole
+	MaxAttempts    int           // replaces only the policy's MaxAttempts
+	HandlerTimeout time.Duration
+	MaxBody        int
+	Rules          []classify.Rule // asked before those of Config
+	Middleware     []Middleware    // inside that of Config
+}
+
+// Order says which messages may be handled at the same time.
+type Order uint8
+
+const (
+	// Unordered runs any messages in parallel.
+	Unordered Order = iota
+
+	// ByKey runs messages with the same topic and key one after the other, in
+	// the order received, and different keys in parallel. A retry held in the
+	// process holds its key; one that goes to the broker lets later messages
+	// of its key overtake. Messages without a key are unordered.
+	ByKey
+)
+
+// ConfigError is one fault of a Config, a Topic or a registration. New and
+// Run report all faults at once, joined.
+type ConfigError struct {
+	Field   string // such as "Config.Lease" or `Topic("orders").MaxAttempts`
+	Problem string
+	Fix     string
+}
+
+// Error says what is wrong and how to mend it.
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("consumer: %s: %s: %s", e.Field, e.Problem, e.Fix)
+}
+
+const (
+	defaultConcurrency    = 10
+	defaultHandlerTimeout = 5 * time.Minute
+	defaultDrainTimeout   = 30 * time.Second
+	defaultHoldLimit      = 2 * time.Second
+	defaultMaxHeld        = 1000
+	defaultCrashLimit     = 3
+)
+
+// withDefaults fills what is unset; -1 has become a plain zero or bound.
+func (c Config) withDefaults() Config {
+	c.Concurrency = setting(c.Concurrency, defaultConcurrency, defaultConcurrency)
+	c.Prefetch = setting(c.Prefetch, c.Concurrency, 1)
+	c.HandlerTimeout = setting(c.HandlerTimeout, defaultHandlerTimeout, defaultHandlerTimeout)
+	c.DrainTimeout = setting(c.DrainTimeout, defaultDrainTimeout, 0)
+	c.HoldLimit = setting(c.HoldLimit, defaultHoldLimit, 0)
+	c.MaxHeld = setting(c.MaxHeld, defaultMaxHeld, 0)
+	c.CrashLimit = setting(c.CrashLimit, defaultCrashLimit, 0)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Redact == nil {
+		c.Redact = dlq.Redact
+	}
+	if c.Random == nil {
+		c.Random = rand.Float64
+	}
+	if c.Instance == "" {
+		host, _ := os.Hostname()
+		c.Instance = fmt.Sprintf("%s/%d", host, os.Getpid())
+	}
+	return c
+}
+
+// setting returns unset for 0, none for negative values, else value.
+func setting[T ~int | ~int64](value, unset, none T) T {
+	switch {
+	case value == 0:
+		return unset
+	case value < 0:
+		return none
+	}
+	return value
+}
+
+// faults returns every fault of c, joined.
+func (c Config) faults() error {
+	faults := []error{
+		below("Config.Concurrency", c.Concurrency, 0, "use 1 or more, or 0 for 10"),
+		below("Config.Prefetch", c.Prefetch, -1, "use 0 for the default, or -1 for the least"),
+		below("Config.HandlerTimeout", c.HandlerTimeout, 0, "use a positive duration, or 0 for 5m"),
+		below("Config.DrainTimeout", c.DrainTimeout, -1, "use a positive duration, 0 for 30s, or -1 for none"),
+		below("Config.HoldLimit", c.HoldLimit, -1, "use a positive duration, 0 for 2s, or -1 to hold nothing"),
+		below("Config.MaxHeld", c.MaxHeld, 0, "use 1 or more, or 0 for 1000"),
+		below("Config.Lease", c.Lease, 0, "use a positive duration, or 0 for the adapter's choice"),
+		below("Config.CrashLimit", c.CrashLimit, -1, "use 1 or more, 0 for 3, or -1 for no limit"),
+		below("Config.MaxBody", c.MaxBody, 0, "use a size in bytes, or 0 for no limit"),
+		policyFaults("Config.Retry", c.Retry),
+	}
+	if c.Order > ByKey {
+		faults = append(faults, &ConfigError{"Config.Order", fmt.Sprintf("%d is no order", c.Order), "use Unordered or ByKey"})
+	}
+	if c.Lease > 0 && c.Lease < minLease {
+		faults = append(faults, &ConfigError{"Config.Lease", fmt.Sprintf("%s is too short to extend and settle in", c.Lease), fmt.Sprintf("use at least %s", minLease)})
+	}
+	for i, rule := range c.Rules {
+		faults = append(faults, missing(fmt.Sprintf("Config.Rules[%d]", i), rule == nil))
+	}
+	for i, middleware := range c.Middleware {
+		faults = append(faults, missing(fmt.Sprintf("Config.Middleware[%d]", i), middleware == nil))
+	}
+	for i, observer := range c.Observers {
+		faults = append(faults, missing(fmt.Sprintf("Config.Observers[%d]", i), observer == nil))
+	}
+	return errors.Join(faults...)
+}
+
+// minLease is the shortest lease that leaves time for an extension and a
+// settlement over a network.
+const minLease = time.Second
+
+func below[T ~int | ~int64](field string, value, least T, fix string) error {
+	if value >= least {
+		return nil
+	}
+	return &ConfigError{field, fmt.Sprintf("%v is out of range", value), fix}
+}
+
+func missing(field string, isNil bool) error {
+	if !isNil {
+		return nil
+	}
+	return &ConfigError{field, "is nil", "remove it or set it"}
+}
+
+func noDeadLetter(field string) error {
+	return &ConfigError{field, "is not set: exhausted messages would have nowhere to go",
+		"use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose"}
+}
+
+func policyFaults(field string, p retry.Policy) error {
+	err := p.Validate()
+	if err == nil {
+		return nil
+	}
+	return &ConfigError{field, err.Error(), "see retry.Policy"}
+}
+
+// route is a registered topic with its settings resolved.
+type route struct {
+	topic      string
+	handler    Handler // exactly one of handler and batch is set
+	batch      BatchHandler
+	size       int // of a batch
+	wait       time.Duration
+	policy     retry.Policy
+	deadLetter string // "" discards
+	timeout    time.Duration
+	maxBody    int
+	rules      []classify.Rule
+}
+
+// newRoute resolves the settings of topic; handlers are set by the caller.
+func newRoute(c Config, topic string, t Topic) (*route, error) {
+	field := fmt.Sprintf("Topic(%q)", topic)
+	faults := []error{
+		below(field+".MaxAttempts", t.MaxAttempts, 0, "use 1 or more, or 0 for that of Config.Retry"),
+		below(field+".HandlerTimeout", t.HandlerTimeout, 0, "use a positive duration, or 0 for that of Config"),
+		below(field+".MaxBody", t.MaxBody, 0, "use a size in bytes, or 0 for that of Config"),
+	}
+	r := &route{
+		topic:   topic,
+		policy:  c.Retry,
+		timeout: setting(t.HandlerTimeout, c.HandlerTimeout, c.HandlerTimeout),
+		maxBody: setting(t.MaxBody, c.MaxBody, c.MaxBody),
+		rules:   append(append([]classify.Rule{}, t.Rules...), c.Rules...),
+	}
+	if t.Retry != nil {
+		r.policy = *t.Retry
+		faults = append(faults, policyFaults(field+".Retry", r.policy))
+	}
+	if t.MaxAttempts > 0 {
+		r.policy.MaxAttempts = t.MaxAttempts
+	}
+	for i, rule := range t.Rules {
+		faults = append(faults, missing(fmt.Sprintf("%s.Rules[%d]", field, i), rule == nil))
+	}
+	for i, middleware := range t.Middleware {
+		faults = append(faults, missing(fmt.Sprintf("%s.Middleware[%d]", field, i), middleware == nil))
+	}
+	destination := t.DeadLetter
+	if destination == nil {
+		destination = c.DeadLetter
+	}
+	switch {
+	case topic == "":
+		faults = append(faults, &ConfigError{field, "the topic has no name", "name the topic to receive from"})
+	case destination(topic) == topic:
+		faults = append(faults, &ConfigError{field + ".DeadLetter", "dead letters would be received again as messages",
+			"choose another topic for dead letters"})
+	default:
+		r.deadLetter = destination(topic)
+	}
+	return r, errors.Join(faults...)
+}
+
+// unfit returns what of c the source cannot do, joined.
+func (c Config) unfit(caps brokers.Capabilities, routes []*route) error {
+	if caps.MaxLease == 0 {
+		return nil
+	}
+	var faults []error
+	for _, r := range routes {
+		if r.timeout >= caps.MaxLease {
+			faults = append(faults, &ConfigError{fmt.Sprintf("Topic(%q).HandlerTimeout", r.topic),
+				fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", r.timeout, caps.MaxLease), "use a shorter timeout"})
+		}
+	}
+	if c.HoldLimit >= caps.MaxLease {
+		faults = append(faults, &ConfigError{"Config.HoldLimit",
+			fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", c.HoldLimit, caps.MaxLease), "use a shorter limit"})
+	}
+	return errors.Join(faults...)
+}
+
+// subscription is what the routes together ask of the broker.
+func (c Config) subscription(routes []*route) brokers.Subscription {
+	sub := brokers.Subscription{
+		Group:       c.Group,
+		DeadLetters: map[string]string{},
+		InFlight:    c.Concurrency + c.Prefetch + c.MaxHeld,
+		Lease:       c.Lease,
+	}
+	for _, r := range routes {
+		sub.Topics = append(sub.Topics, r.topic)
+		if r.deadLetter != "" {
+			sub.DeadLetters[r.topic] = r.deadLetter
+		}
+		attempts, delay, age := r.policy.Limits()
+		sub.MaxAttempts = max(sub.MaxAttempts, attempts)
+		sub.MaxDelay = max(sub.MaxDelay, delay)
+		sub.MaxAge = max(sub.MaxAge, age)
+	}
+	return sub
+}

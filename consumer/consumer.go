@@ -1,0 +1,181 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// Consumer runs the handlers of its topics. Make one with [New], register
+// handlers, then call [Consumer.Run] once.
+type Consumer struct {
+	broker brokers.Broker
+	cfg    Config
+
+	mu      sync.Mutex
+	routes  []*route
+	faults  []error
+	started bool
+}
+
+// New returns a Consumer that receives from broker. The error joins every
+// fault of cfg as a *ConfigError.
+func New(broker brokers.Broker, cfg Config) (*Consumer, error) {
+	err := cfg.faults()
+	if broker == nil {
+		err = errors.Join(&ConfigError{"broker", "is nil", "pass a broker, such as memory.New(memory.Options{})"}, err)
+	}
+	if cfg.DeadLetter == nil {
+		err = errors.Join(err, noDeadLetter("Config.DeadLetter"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Consumer{broker: broker, cfg: cfg.withDefaults()}, nil
+}
+
+// Handle registers the handler of a topic, with the settings of at most one
+// Topic in place of those of Config. Faults are reported by Run.
+func (c *Consumer) Handle(topic string, h Handler, settings ...Topic) {
+	c.register(topic, settings, func(field string, r *route, t Topic) error {
+		if h == nil {
+			return &ConfigError{field, "the handler is nil", "pass a function"}
+		}
+		for _, wrap := range backwards(c.cfg.Middleware, t.Middleware) {
+			if wrap == nil {
+				return nil // reported by newRoute
+			}
+			if h = wrap(h); h == nil {
+				return &ConfigError{field, "a middleware returned a nil handler", "return a handler"}
+			}
+		}
+		r.handler = h
+		return nil
+	})
+}
+
+// HandleBatch registers a handler that takes the messages of a topic in
+// batches. Middleware does not apply to it, and a batch has one context, which
+// has the deadline of the topic and ends early only if all of its messages are
+// lost. Faults are reported by Run.
+func (c *Consumer) HandleBatch(topic string, h BatchHandler, b Batch, settings ...Topic) {
+	c.register(topic, settings, func(field string, r *route, t Topic) error {
+		if h == nil {
+			return &ConfigError{field, "the handler is nil", "pass a function"}
+		}
+		if len(t.Middleware) > 0 {
+			return &ConfigError{field + ".Middleware", "does not apply to a batch handler", "remove it"}
+		}
+		r.batch, r.size = h, b.Size
+		r.wait = setting(b.Wait, defaultBatchWait, defaultBatchWait)
+		return b.faults(field + ".Batch")
+	})
+}
+
+// register adds a route, or the faults that it has.
+func (c *Consumer) register(topic string, settings []Topic, handle func(field string, r *route, t Topic) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.started {
+		panic(fmt.Sprintf("consumer: topic %q is registered after Run", topic))
+	}
+	field := fmt.Sprintf("Topic(%q)", topic)
+	var t Topic
+	if len(settings) > 0 {
+		t = settings[0]
+	}
+	r, faults := newRoute(c.cfg, topic, t)
+	faults = errors.Join(faults, handle(field, r, t))
+	if len(settings) > 1 {
+		faults = errors.Join(faults, &ConfigError{field, "has more than one Topic", "merge them into one"})
+	}
+	for _, other := range c.routes {
+		if other.topic == topic {
+			faults = errors.Join(faults, &ConfigError{field, "is registered twice", "register one handler per topic"})
+		}
+		if r.deadLetter == other.topic || other.deadLetter == topic && topic != "" {
+			faults = errors.Join(faults, &ConfigError{field, fmt.Sprintf("%q is a topic and a dead-letter topic at once", r.deadLetter), "consume dead letters with a Consumer of its own"})
+		}
+	}
+	c.routes = append(c.routes, r)
+	if faults != nil {
+		c.faults = append(c.faults, faults)
+	}
+}
+
+// Run receives and handles messages until ctx ends, then drains: running
+// handlers get DrainTimeout to finish, everything else is given back. It
+// returns nil after a clean drain. It returns an error without having received
+// anything if the registrations are faulty (each a *ConfigError) or the broker
+// cannot be used as it is set up, and later if the broker reports
+// brokers.ErrMisconfigured; an unclean drain is ErrUnclean.
+func (c *Consumer) Run(ctx context.Context) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	source, err := c.broker.Open(ctx, c.cfg.subscription(c.routes))
+	if err != nil {
+		return fmt.Errorf("consumer: open %s: %w", c.topics(), err)
+	}
+	if err := c.cfg.unfit(source.Capabilities(), c.routes); err != nil {
+		return errors.Join(err, source.Close(ctx))
+	}
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	receiving, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	p := newPipeline(life, stop, c, source)
+	p.start()
+	p.log.started(c)
+	fatal := p.receive(receiving)
+	if ctx.Err() == nil && fatal == nil {
+		fatal = context.Cause(receiving)
+	}
+	err = errors.Join(fatal, p.drain(), p.closeSource())
+	end()
+	p.stages.Wait()
+	p.log.stopped(err)
+	return err
+}
+
+// begin lets Run go on once, if there are no faults.
+func (c *Consumer) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.started {
+		return errors.New("consumer: Run was called twice: make a new Consumer for each run")
+	}
+	if len(c.routes) == 0 {
+		return &ConfigError{"Consumer", "has no handler", "register one with Handle"}
+	}
+	if err := errors.Join(c.faults...); err != nil {
+		return err
+	}
+	c.started = true
+	return nil
+}
+
+func (c *Consumer) topics() string {
+	names := make([]string, len(c.routes))
+	for i, r := range c.routes {
+		names[i] = r.topic
+	}
+	return strings.Join(names, ", ")
+}
+
+// backwards joins the lists and reverses the result, so that the first of
+// outer is applied last.
+func backwards(outer, inner []Middleware) []Middleware {
+	out := make([]Middleware, 0, len(outer)+len(inner))
+	for i := len(inner) - 1; i >= 0; i-- {
+		out = append(out, inner[i])
+	}
+	for i := len(outer) - 1; i >= 0; i-- {
+		out = append(out, outer[i])
+	}
+	return out
+}

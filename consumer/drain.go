@@ -1,0 +1,133 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// ErrUnclean is wrapped by the error of Run when the worker could not stop
+// cleanly: a handler ignored its context, or a settlement was not confirmed in
+// time. No message is lost; the broker delivers the unsettled ones again.
+var ErrUnclean = errors.New("the worker did not stop cleanly")
+
+const (
+	// grace is how long interrupted handlers, and then the last settlements,
+	// may take after DrainTimeout.
+	grace = 500 * time.Millisecond
+
+	// closing is how long the source may take to close.
+	closing = 30 * time.Second
+)
+
+// drain finishes what the handlers have begun and gives everything else back,
+// within DrainTimeout and twice the grace.
+func (p *pipeline) drain() error {
+	end := time.Now().Add(p.cfg.DrainTimeout)
+	p.giveBack()
+	stuck := p.awaitHandlers(end)
+	return errors.Join(stuck, p.awaitOutboxes(end.Add(grace), end.Add(2*grace)))
+}
+
+// until waits for done, and reports false if that takes longer than t.
+func until(t time.Time, done <-chan struct{}) bool {
+	timer := time.NewTimer(time.Until(t))
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// giveBack ends the waiting of everything that does not run.
+func (p *pipeline) giveBack() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.draining.Store(true)
+	for r := range p.held {
+		p.unhold(r)
+		p.settleLocked(r, brokers.Retry)
+	}
+	for _, c := range p.batches {
+		p.dispatch(c)
+	}
+	close(p.ready)
+}
+
+// awaitHandlers waits for the workers, interrupts them when the time is up,
+// and in the end gives back what they still hold.
+func (p *pipeline) awaitHandlers(end time.Time) error {
+	worked := make(chan struct{})
+	go func() {
+		p.working.Wait()
+		close(worked)
+	}()
+	defer func() {
+		for _, w := range p.workers {
+			w.stop()
+		}
+	}()
+	if until(end, worked) {
+		return nil
+	}
+	for _, w := range p.workers {
+		w.interrupt(ErrShutdown)
+	}
+	if until(end.Add(grace), worked) {
+		return nil
+	}
+	var stuck []error
+	for _, w := range p.workers {
+		for _, r := range w.runs() {
+			p.observe(r, Event{Kind: EventStuck, Attempt: r.meta.Attempt + 1, Err: errStuck})
+			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; message %q is given back while it still runs",
+				ErrUnclean, r.message.Topic, r.message.ID))
+			p.settle(r, brokers.Release)
+		}
+	}
+	return errors.Join(stuck...)
+}
+
+// awaitOutboxes sends what is left: retries, which may turn out to be dead
+// letters, then dead letters, which become acks, then acks. Dead letters that
+// cannot be published by lettersEnd are given back.
+func (p *pipeline) awaitOutboxes(lettersEnd, end time.Time) error {
+	p.retrier.close()
+	until(lettersEnd, p.retrier.emptied)
+	p.mu.Lock()
+	letters := slices.Collect(maps.Values(p.letters))
+	p.mu.Unlock()
+	for _, o := range letters {
+		o.close()
+		if !until(lettersEnd, o.emptied) {
+			for _, r := range o.abandon() {
+				p.send(r, brokers.Release)
+			}
+		}
+	}
+	p.settler.close()
+	until(end, p.settler.emptied)
+	until(end, p.retrier.emptied)
+	if n := p.settler.unsent() + p.retrier.unsent(); n > 0 {
+		return fmt.Errorf("%w: %d settlements were not confirmed in time; the broker delivers their messages again", ErrUnclean, n)
+	}
+	return nil
+}
+
+// closeSource releases what is left with the source.
+func (p *pipeline) closeSource() error {
+	p.unwatch()
+	ctx, cancel := context.WithTimeout(p.values, closing)
+	defer cancel()
+	if err := p.source.Close(ctx); err != nil {
+		return fmt.Errorf("consumer: close the source: %w", err)
+	}
+	return nil
+}

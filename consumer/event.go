@@ -1,0 +1,122 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// Observer sees what happens to messages: metrics, tracing and logs hang
+// here. Observe must be quick, must not block, and may be called from several
+// goroutines at once. The context carries the values of the context of Run,
+// and in EventStarted, EventSucceeded and EventFailed those of the handler.
+type Observer interface {
+	Observe(ctx context.Context, e Event)
+}
+
+// EventKind says what happened.
+type EventKind string
+
+const (
+	EventReceived     EventKind = "received"      // a delivery came in
+	EventStarted      EventKind = "started"       // a handler starts; Lateness is set after a retry
+	EventSucceeded    EventKind = "succeeded"     // a handler returned nil
+	EventFailed       EventKind = "failed"        // a handler failed; Verdict, Decision and Err are set
+	EventAcked        EventKind = "acked"         // the message is removed
+	EventHeld         EventKind = "held"          // waits in the process for its due time
+	EventRetried      EventKind = "retried"       // rescheduled durably in the broker
+	EventReleased     EventKind = "released"      // given back, not counted
+	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set
+	EventDiscarded    EventKind = "discarded"     // dropped as dlq.Discard asked; DeadLetter is set
+	EventLeaseLost    EventKind = "lease-lost"    // somebody else has the delivery; Err says why
+	EventStuck        EventKind = "stuck"         // a handler ignores that its context has ended
+	EventUnstuck      EventKind = "unstuck"       // a stuck handler has returned after all
+	EventError        EventKind = "error"         // the broker failed an operation, which is tried again; Err says which
+)
+
+// Event is one thing that happened. Fields that do not belong to its kind are
+// zero.
+type Event struct {
+	Kind  EventKind
+	Time  time.Time
+	Topic string
+
+	// Message is nil in an EventError of the source as a whole. It is shared:
+	// do not change it, nor keep it.
+	Message *brokers.Message
+
+	// Meta is that of the message, after the event.
+	Meta brokers.Meta
+
+	// Attempt is the number of the handler run that starts or has ended, from
+	// 1, and of the last one in other events.
+	Attempt int
+
+	// Duration is how long the handler ran.
+	Duration time.Duration
+
+	// Lateness is how long after its due time a retry started.
+	Lateness time.Duration
+
+	Verdict    classify.Verdict
+	Decision   retry.Decision
+	DeadLetter *dlq.Entry
+	Err        error
+}
+
+// routine kinds are of no interest to the log.
+func (k EventKind) routine() bool {
+	switch k {
+	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventRetried:
+		return true
+	}
+	return false
+}
+
+// observe reports an event about r. The caller sets what belongs to its kind.
+func (p *pipeline) observe(r *run, e Event) {
+	if len(p.cfg.Observers) == 0 && e.Kind.routine() {
+		return
+	}
+	e.Topic = r.delivery.Message.Topic
+	e.Message = &r.delivery.Message
+	e.Meta = r.meta
+	if e.Attempt == 0 {
+		e.Attempt = r.meta.Attempt
+	}
+	ctx := p.values
+	switch e.Kind {
+	case EventStarted, EventSucceeded, EventFailed:
+		r.mu.Lock()
+		if r.current != nil {
+			ctx = r.current
+		}
+		r.mu.Unlock()
+	}
+	p.report(ctx, e)
+}
+
+// report hands an event to the log and to the observers. An observer that
+// panics is the user's fault, not the message's.
+func (p *pipeline) report(ctx context.Context, e Event) {
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	p.log.Observe(ctx, e)
+	for _, observer := range p.cfg.Observers {
+		p.guarded(ctx, observer, e)
+	}
+}
+
+func (p *pipeline) guarded(ctx context.Context, observer Observer, e Event) {
+	defer func() {
+		if v := recover(); v != nil {
+			p.cfg.Logger.ErrorContext(ctx, "observer panicked", "event", e.Kind, "panic", v)
+		}
+	}()
+	observer.Observe(ctx, e)
+}

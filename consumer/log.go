@@ -1,0 +1,160 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// logObserver writes events to a slog.Logger: failed attempts as warnings;
+// dead letters, stuck handlers and troubles of the broker as errors. Of equal
+// events it writes the first few in each period and counts the rest, so that a
+// million failures make a few lines.
+type logObserver struct {
+	logger *slog.Logger
+
+	mu         sync.Mutex
+	tallies    map[logKey]*tally
+	suppressed int // of keys that no longer fit
+}
+
+// logKey says which events are equal.
+type logKey struct {
+	kind         EventKind
+	topic, class string
+}
+
+type tally struct {
+	since      time.Time
+	written    int
+	suppressed int
+}
+
+const (
+	logPeriod = time.Minute
+	logBurst  = 10   // lines of one key and period
+	logKeys   = 1024 // keys at a time
+)
+
+func newLogObserver(logger *slog.Logger) *logObserver {
+	return &logObserver{logger: logger, tallies: map[logKey]*tally{}}
+}
+
+// Observe implements Observer.
+func (l *logObserver) Observe(ctx context.Context, e Event) {
+	if e.Kind.routine() {
+		return
+	}
+	key := logKey{e.Kind, e.Topic, string(e.Verdict.Class)}
+	write, before := l.sample(key, e.Time)
+	if before > 0 {
+		l.summarize(ctx, key, before)
+	}
+	if write {
+		l.logger.LogAttrs(ctx, level(e), logText[e.Kind], attributes(e)...)
+	}
+}
+
+// sample decides whether to write an event of key. If a period of suppressed
+// ones has ended with it, before is their number.
+func (l *logObserver) sample(key logKey, now time.Time) (write bool, before int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.tallies[key]
+	if t == nil {
+		if len(l.tallies) >= logKeys {
+			l.suppressed++
+			return false, 0
+		}
+		t = &tally{since: now}
+		l.tallies[key] = t
+	}
+	if now.Sub(t.since) >= logPeriod {
+		before = t.suppressed
+		*t = tally{since: now}
+	}
+	if t.written == logBurst {
+		t.suppressed++
+		return false, before
+	}
+	t.written++
+	return true, before
+}
+
+func (l *logObserver) summarize(ctx context.Context, key logKey, n int) {
+	l.logger.LogAttrs(ctx, slog.LevelWarn, "more of the same were not logged",
+		slog.String("event", string(key.kind)), slog.String("queue", key.topic),
+		slog.String("class", key.class), slog.Int("suppressed", n))
+}
+
+// started and stopped log the changes of state.
+func (l *logObserver) started(c *Consumer) {
+	l.logger.Info("worker started", "topics", c.topics(), "concurrency", c.cfg.Concurrency)
+}
+
+func (l *logObserver) stopped(err error) {
+	l.mu.Lock()
+	tallies, left := l.tallies, l.suppressed
+	l.tallies = map[logKey]*tally{}
+	l.mu.Unlock()
+	for key, t := range tallies {
+		if t.suppressed > 0 {
+			l.summarize(context.Background(), key, t.suppressed)
+		}
+	}
+	if left > 0 {
+		l.summarize(context.Background(), logKey{kind: "other"}, left)
+	}
+	if err != nil {
+		l.logger.Error("worker stopped", "error", err)
+		return
+	}
+	l.logger.Info("worker stopped")
+}
+
+var logText = map[EventKind]string{
+	EventFailed:       "handler failed",
+	EventReleased:     "message given back",
+	EventDeadLettered: "message dead-lettered",
+	EventDiscarded:    "message discarded",
+	EventLeaseLost:    "lease lost",
+	EventStuck:        "handler stuck",
+	EventUnstuck:      "stuck handler returned",
+	EventError:        "broker operation failed, will be tried again",
+}
+
+func level(e Event) slog.Level {
+	switch e.Kind {
+	case EventFailed, EventLeaseLost, EventUnstuck:
+		return slog.LevelWarn
+	case EventReleased:
+		return slog.LevelInfo
+	}
+	return slog.LevelError
+}
+
+// attributes are the fixed keys of a log line. Bodies and headers never appear.
+func attributes(e Event) []slog.Attr {
+	attrs := make([]slog.Attr, 0, 12)
+	if e.Topic != "" {
+		attrs = append(attrs, slog.String("queue", e.Topic))
+	}
+	if e.Message != nil {
+		attrs = append(attrs, slog.String("msg_id", e.Message.ID), slog.Int("attempt", e.Attempt))
+	}
+	if e.Verdict.Class != "" {
+		attrs = append(attrs, slog.String("class", string(e.Verdict.Class)), slog.String("rule", e.Verdict.Rule))
+	}
+	if e.Kind == EventFailed {
+		attrs = append(attrs, slog.String("outcome", e.Decision.Action.String()), slog.Duration("delay", e.Decision.Delay))
+	}
+	if d := e.DeadLetter; d != nil {
+		attrs = append(attrs, slog.String("reason", d.Reason), slog.String("fingerprint", d.Fingerprint),
+			slog.String("dead_error", d.ErrorText))
+	}
+	if e.Err != nil {
+		attrs = append(attrs, slog.String("error", e.Err.Error()))
+	}
+	return attrs
+}

@@ -1,0 +1,126 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// ErrShutdown is the cause with which a handler's context ends when the worker
+// must stop. The run is given back and not counted.
+var ErrShutdown = errors.New("the worker is shutting down: the message is given back, not counted")
+
+const throttledClass = string(classify.ClassThrottled)
+
+// Reasons of dead letters that the pipeline itself decides on.
+const (
+	reasonCrashLoop  = "crash-loop"
+	reasonOversize   = "oversize"
+	reasonUnroutable = "unroutable"
+)
+
+// errGoexit stands for a handler that ended its goroutine.
+var errGoexit = errors.New("the handler called runtime.Goexit instead of returning")
+
+func leaseLost(cause error) error {
+	if errors.Is(cause, brokers.ErrLeaseLost) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", brokers.ErrLeaseLost, cause)
+}
+
+// verdict classifies a failed run. What ended the handler's context decides
+// before the error's own text does, because a cut connection is then only the
+// consequence; but a handler that says what the failure is, is believed.
+func verdict(err, cause error, rules []classify.Rule) classify.Verdict {
+	switch {
+	case errors.Is(cause, brokers.ErrLeaseLost):
+		return classify.Verdict{Class: classify.ClassLost, Rule: "lease lost"}
+	case errors.Is(cause, ErrShutdown):
+		if isContextError(err) || isPanic(err) {
+			return stopping
+		}
+		return classify.Of(err, func(error) (classify.Verdict, bool) { return stopping, true })
+	case errors.Is(cause, classify.ErrAttemptTimeout):
+		return classify.Of(errors.Join(classify.ErrAttemptTimeout, err), rules...)
+	}
+	return classify.Of(err, rules...)
+}
+
+var stopping = classify.Verdict{Class: classify.ClassShutdown, Rule: "worker stopping"}
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+func isPanic(err error) bool {
+	_, panicked := errors.AsType[*classify.PanicError](err)
+	return panicked
+}
+
+// conclude takes r from its handler to what comes next.
+func (p *pipeline) conclude(r *run, err, cause error, now time.Time, ran time.Duration) {
+	if loss := r.lost(); loss != nil {
+		p.drop(r, loss)
+		return
+	}
+	if err == nil {
+		p.observe(r, Event{Kind: EventSucceeded, Time: now, Attempt: r.meta.Attempt + 1, Duration: ran})
+		p.settle(r, brokers.Ack)
+		return
+	}
+	v := verdict(err, cause, r.route.rules)
+	d := retry.Decide(r.route.policy, r.failure(now, ran, v), p.cfg.Random())
+	e := Event{Kind: EventFailed, Time: now, Attempt: r.meta.Attempt + 1, Duration: ran, Verdict: v, Decision: d, Err: err}
+	if d.Action != retry.ActionRetry && d.Action != retry.ActionDeadLetter {
+		p.observe(r, e)
+		p.end(r, d, cause)
+		return
+	}
+	entry := p.entry(r, err, v)
+	r.setMeta(r.failed(now, string(v.Class), entry.Fingerprint, d))
+	p.observe(r, e)
+	if d.Action == retry.ActionRetry {
+		p.reschedule(r)
+		return
+	}
+	p.bury(r, d.Reason, entry)
+}
+
+// end carries out a decision that says nothing against the message.
+func (p *pipeline) end(r *run, d retry.Decision, cause error) {
+	switch d.Action {
+	case retry.ActionAck:
+		p.settle(r, brokers.Ack)
+	case retry.ActionRelease:
+		p.settle(r, brokers.Release)
+	default:
+		p.drop(r, leaseLost(cause))
+	}
+}
+
+// failure is what retry.Decide needs to know about a failed run of r.
+func (r *run) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.Failure {
+	return retry.Failure{
+		Attempt:       r.meta.Attempt + 1,
+		Throttles:     r.meta.Throttles,
+		FirstFailedAt: r.meta.FirstFailedAt,
+		Now:           now,
+		Ran:           ran,
+		PrevDelay:     r.meta.Delay,
+		Verdict:       v,
+	}
+}
+
+// entry begins the dead letter of r, in case it comes to that.
+func (p *pipeline) entry(r *run, err error, v classify.Verdict) *dlq.Entry {
+	entry := &dlq.Entry{Message: r.delivery.Message}
+	entry.SetError(err, v, p.cfg.Redact, p.cfg.Stacks)
+	return entry
+}

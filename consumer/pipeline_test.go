@@ -1,0 +1,164 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// quiet is the Config of most tests: it logs nowhere and dead-letters to
+// topic + ".dead".
+func quiet() consumer.Config {
+	return consumer.Config{
+		DeadLetter: dlq.Suffix(".dead"),
+		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+}
+
+// worker is a Consumer that runs in the bubble of a test.
+type worker struct {
+	t    *testing.T
+	stop context.CancelFunc
+	done chan error
+}
+
+// start runs a Consumer with the handlers that register adds.
+func start(t *testing.T, broker brokers.Broker, cfg consumer.Config, register func(*consumer.Consumer)) *worker {
+	t.Helper()
+	c, err := consumer.New(broker, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	register(c)
+	ctx, stop := context.WithCancel(t.Context())
+	w := &worker{t: t, stop: stop, done: make(chan error, 1)}
+	go func() { w.done <- c.Run(ctx) }()
+	return w
+}
+
+// shutdown stops the worker and returns the error of Run.
+func (w *worker) shutdown() error {
+	w.t.Helper()
+	w.stop()
+	return <-w.done
+}
+
+func (w *worker) mustShutdown() {
+	w.t.Helper()
+	if err := w.shutdown(); err != nil {
+		w.t.Errorf("Run = %v, want nil after a clean drain", err)
+	}
+}
+
+func publish(t *testing.T, broker brokers.Broker, topic string, bodies ...string) {
+	t.Helper()
+	for _, body := range bodies {
+		if err := broker.Publish(t.Context(), topic, brokers.Message{Body: []byte(body)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// recorder is an Observer that keeps what it sees.
+type recorder struct {
+	mu     sync.Mutex
+	events []consumer.Event
+}
+
+func (r *recorder) Observe(_ context.Context, e consumer.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+func (r *recorder) kinds() (kinds []consumer.EventKind) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.events {
+		kinds = append(kinds, e.Kind)
+	}
+	return kinds
+}
+
+func (r *recorder) of(kind consumer.EventKind) (events []consumer.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.events {
+		if e.Kind == kind {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+func TestHandledMessageIsAcked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one", "two")
+		var got []string
+		cfg := quiet()
+		cfg.Concurrency = 1
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
+				got = append(got, string(m.Body))
+				return nil
+			})
+		})
+		synctest.Wait()
+		w.mustShutdown()
+		if len(got) != 2 || broker.Len("orders") != 0 {
+			t.Errorf("handled %q, %d left; want both handled and none left", got, broker.Len("orders"))
+		}
+	})
+}
+
+func TestFailureIsRetriedNeverEarly(t *testing.T) {
+	for _, hold := range []time.Duration{-1, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", "one")
+			cfg := quiet()
+			cfg.HoldLimit = hold
+			cfg.Retry = retry.Policy{MaxAttempts: 4, Backoff: retry.Backoff{Base: time.Second, Jitter: retry.NoJitter}}
+			var starts []time.Duration
+			began := time.Now()
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+					if got := consumer.MetaFrom(ctx).Attempt; got != len(starts)+1 {
+						t.Errorf("attempt %d, want %d", got, len(starts)+1)
+					}
+					starts = append(starts, time.Since(began))
+					return classify.Transient(errors.New("busy"))
+				})
+			})
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			w.mustShutdown()
+			want := []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second}
+			if len(starts) != len(want) {
+				t.Fatalf("hold %v: runs at %v, want %v", hold, starts, want)
+			}
+			for i := range want {
+				if starts[i] != want[i] {
+					t.Errorf("hold %v: runs at %v, want %v", hold, starts, want)
+				}
+			}
+			dead := broker.Messages("orders.dead")
+			if len(dead) != 1 || broker.Len("orders") != 0 {
+				t.Fatalf("%d dead letters and %d left, want 1 and 0", len(dead), broker.Len("orders"))
+			}
+		})
+	}
+}

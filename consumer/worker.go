@@ -1,0 +1,236 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+)
+
+// stuckAfter is how long after the end of its context a handler may take to
+// return before it is reported as stuck.
+const stuckAfter = 10 * time.Second
+
+// worker runs handlers, one job at a time. One timer watches the handler: it
+// is left running between jobs, because most end long before their time.
+type worker struct {
+	p     *pipeline
+	timer *time.Timer
+
+	mu      sync.Mutex
+	current *attempt
+	fires   time.Time // when timer fires; zero when it does not
+	stuck   bool
+}
+
+func newWorker(p *pipeline) *worker {
+	w := &worker{p: p}
+	w.timer = time.AfterFunc(time.Hour, w.watch)
+	w.timer.Stop()
+	return w
+}
+
+// loop works until no jobs are left.
+func (w *worker) loop() {
+	for job := range w.p.ready {
+		w.do(job)
+	}
+}
+
+// do runs the handler for job and concludes each of its runs.
+func (w *worker) do(job []*run) {
+	job = w.p.startable(job)
+	if len(job) == 0 {
+		return
+	}
+	a := w.begin(job)
+	w.announce(a)
+	w.call(a)
+}
+
+// startable drops from job what is lost, and gives it back if the worker is
+// stopping.
+func (p *pipeline) startable(job []*run) []*run {
+	draining := p.draining.Load()
+	kept := job[:0]
+	for _, r := range job {
+		if loss := r.lost(); loss != nil {
+			p.drop(r, loss)
+		} else if draining {
+			p.settle(r, brokers.Release)
+		} else {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
+func (w *worker) begin(job []*run) *attempt {
+	a := &job[0].first
+	if a.base != nil {
+		a = new(attempt)
+	}
+	a.base, a.runs, a.started = w.p.values, job, time.Now()
+	a.deadline = a.started.Add(job[0].route.timeout)
+	for _, r := range job {
+		r.setCurrent(a)
+	}
+	w.mu.Lock()
+	w.current = a
+	if w.fires.IsZero() || a.deadline.Before(w.fires) {
+		w.rearm(a.deadline)
+	}
+	w.mu.Unlock()
+	return a
+}
+
+func (w *worker) announce(a *attempt) {
+	if len(w.p.cfg.Observers) == 0 {
+		return
+	}
+	for _, r := range a.runs {
+		e := Event{Kind: EventStarted, Time: a.started, Attempt: r.meta.Attempt + 1}
+		if !r.meta.DueAt.IsZero() {
+			e.Lateness = a.started.Sub(r.meta.DueAt)
+		}
+		w.p.observe(r, e)
+	}
+}
+
+// call runs the handler. If it ends the goroutine, the worker goes on in a new
+// one.
+func (w *worker) call(a *attempt) {
+	var results []error
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		var err error = errGoexit
+		if v := recover(); v != nil {
+			err = &classify.PanicError{Value: v, Stack: debug.Stack()}
+			w.finish(a, same(err, len(a.runs)))
+			return
+		}
+		w.finish(a, same(err, len(a.runs)))
+		w.p.working.Go(w.loop)
+	}()
+	r := a.runs[0]
+	if r.route.batch != nil {
+		results = r.route.callBatch(a)
+	} else {
+		a.result[0] = r.route.handler(a, &r.message)
+		results = a.result[:]
+	}
+	returned = true
+	w.finish(a, results)
+}
+
+// callBatch returns one result for each run of a.
+func (r *route) callBatch(a *attempt) []error {
+	batch := make([]*brokers.Message, len(a.runs))
+	for i, member := range a.runs {
+		batch[i] = &member.message
+	}
+	results := r.batch(a, batch)
+	switch {
+	case results == nil:
+		return make([]error, len(batch))
+	case len(results) != len(batch):
+		return same(fmt.Errorf("the batch handler of %q returned %d results for %d messages", r.topic, len(results), len(batch)), len(batch))
+	}
+	return results
+}
+
+func same(err error, n int) []error {
+	errs := make([]error, n)
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}
+
+// finish ends the attempt and takes its runs to what comes next.
+func (w *worker) finish(a *attempt, results []error) {
+	now := time.Now()
+	w.mu.Lock()
+	unstuck := w.stuck
+	w.current, w.stuck = nil, false
+	w.mu.Unlock()
+	cause := a.finish()
+	for i, r := range a.runs {
+		if unstuck {
+			w.p.observe(r, Event{Kind: EventUnstuck, Time: now, Attempt: r.meta.Attempt + 1, Duration: now.Sub(a.started)})
+		}
+		w.p.conclude(r, results[i], cause, now, now.Sub(a.started))
+	}
+}
+
+// runs returns what the worker works on.
+func (w *worker) runs() []*run {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.current == nil {
+		return nil
+	}
+	return w.current.runs
+}
+
+// interrupt ends the context of the running handler.
+func (w *worker) interrupt(cause error) {
+	w.mu.Lock()
+	current := w.current
+	w.mu.Unlock()
+	if current != nil {
+		current.end(cause)
+	}
+}
+
+// rearm lets the timer fire at t. mu is held.
+func (w *worker) rearm(t time.Time) {
+	w.fires = t
+	w.timer.Reset(time.Until(t))
+}
+
+// watch is the timer: it ends the context of a handler whose time is up, and
+// reports one that goes on all the same.
+func (w *worker) watch() {
+	w.mu.Lock()
+	a, now := w.current, time.Now()
+	w.fires = time.Time{}
+	switch {
+	case a == nil || w.stuck:
+		w.mu.Unlock()
+		return
+	case now.Before(a.deadline):
+		w.rearm(a.deadline)
+		w.mu.Unlock()
+		return
+	case now.Before(a.deadline.Add(stuckAfter)):
+		w.rearm(a.deadline.Add(stuckAfter))
+		w.mu.Unlock()
+		a.end(classify.ErrAttemptTimeout)
+		return
+	}
+	w.stuck = true
+	w.mu.Unlock()
+	for _, r := range a.runs {
+		w.p.observe(r, Event{Kind: EventStuck, Time: now, Attempt: r.meta.Attempt + 1, Duration: now.Sub(a.started), Err: errStuck})
+	}
+}
+
+// stop ends the timer of an idle worker.
+func (w *worker) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer.Stop()
+}
+
+var errStuck = errors.New("the handler ignores that its context has ended; its slot stays in use until it returns")
+
+var _ context.Context = (*attempt)(nil)
