@@ -1,0 +1,176 @@
+package brokertest
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// Harness tells the suite how to reach a broker and what can be expected of
+// it. Open alone is required.
+type Harness struct {
+	// Open connects to an empty broker, or to an empty part of a shared one.
+	// The suite calls it once per clause and closes the Broker; what else
+	// there is to clean up belongs into t.Cleanup.
+	Open func(t testing.TB) brokers.Broker
+
+	// Topic turns the name of a topic into one that is free on a shared
+	// broker, and may create it where Open of the adapter only verifies. It is
+	// called once per name and clause, and the name of a subscription's Group
+	// is made from the result. Nil leaves names as they are.
+	Topic func(name string) string
+
+	// Virtual says that the broker lives in this process. Every clause then
+	// runs in a testing/synctest bubble: waiting costs nothing, duplicates
+	// are faults, and a goroutine that outlives Close is found. Such a broker
+	// must do without sockets and without goroutines from before Open.
+	Virtual bool
+
+	// Unit is the scale of delays and leases: delays of one to four units, a
+	// lease of five. It should be well above the broker's granularity and
+	// latency. 0 means one second.
+	Unit time.Duration
+
+	// Slack is how late a retry may come, beyond Capabilities.Granularity, how
+	// long a call may need to notice the end of its context, and how long
+	// after LeaseUntil the broker may still keep a lease. 0 means half a Unit.
+	Slack time.Duration
+
+	// CountsAbandoned says that Delivery.Abandoned is exact.
+	CountsAbandoned bool
+
+	// EstimatesMeta says that the broker retries in place and cannot store
+	// Meta (SQS FIFO). Then only Attempt is checked, as an upper bound.
+	EstimatesMeta bool
+
+	// SortsHeaders says that the broker keeps no order among headers of
+	// different names. Values of one name must stay in order all the same.
+	SortsHeaders bool
+
+	// TypedHeaders are examples of headers with a Type of the broker's own
+	// that must survive publishing and retries.
+	TypedHeaders brokers.Headers
+
+	// Refused returns a message that Publish must refuse for ever. Nil means
+	// one that is larger than Capabilities.MessageLimit; if that is 0 too, the
+	// clause is skipped.
+	Refused func() brokers.Message
+
+	// Crash ends a source of b as the death of its process would: nothing is
+	// settled, released or said to the broker. Clauses that need it are
+	// skipped if it is nil.
+	Crash func(b brokers.Broker, src brokers.Source)
+
+	// Fail makes the broker confirm nothing that it is asked to store, until
+	// heal is called. Clauses that need it are skipped if it is nil.
+	Fail func(b brokers.Broker) (heal func())
+}
+
+// Run checks a broker against every clause, each in a subtest of its name. A
+// failure prints the rule and what was observed instead. Clauses that would
+// only repeat the failure of a more basic one are skipped and say so.
+func Run(t *testing.T, h Harness) {
+	if h.Open == nil {
+		t.Fatal("brokertest: Harness.Open is nil: there is no broker to check")
+	}
+	s := suite{harness: h, broken: make(map[string]bool)}
+	for _, c := range clauses() {
+		t.Run(c.name, func(t *testing.T) { report(t, c, s.examine(t, c)) })
+	}
+}
+
+func report(t *testing.T, c clause, err error) {
+	if reason, ok := errors.AsType[skip](err); ok {
+		t.Skip(reason)
+	}
+	if err != nil {
+		t.Error(c.explain(err))
+	}
+}
+
+// clause is one rule of the contract and the check that guards it.
+type clause struct {
+	name  string
+	rule  string
+	needs []string // clauses whose failure this one would only repeat
+	check func(*trial) error
+}
+
+func clauses() []clause {
+	return slices.Concat(
+		publishClauses(), messageClauses(), endClauses(), receiveClauses(), closeClauses(),
+		carryClauses(), retryClauses(), settleClauses(), leaseClauses(), extendClauses(),
+		topicClauses(), crashClauses(), orderClauses(),
+	)
+}
+
+func (c clause) explain(err error) string {
+	return fmt.Sprintf("\nrule:     %s\nobserved: %v", c.rule, err)
+}
+
+// skip is the reason why a clause says nothing about a broker.
+type skip string
+
+func (s skip) Error() string { return string(s) }
+
+// suite is one pass over the clauses.
+type suite struct {
+	harness Harness
+	broken  map[string]bool // clauses that failed or rest on one that did
+}
+
+// examine returns nil, a skip, or what the broker did wrong.
+func (s *suite) examine(t *testing.T, c clause) error {
+	for _, name := range c.needs {
+		if s.broken[name] {
+			s.broken[c.name] = true
+			return skip(fmt.Sprintf("clause %q does not hold, and this one rests on it", name))
+		}
+	}
+	err := s.harness.try(t, c)
+	if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
+		s.broken[c.name] = true
+	}
+	return err
+}
+
+// try runs the check of c on a fresh broker.
+func (h Harness) try(t *testing.T, c clause) (err error) {
+	if !h.Virtual {
+		return h.once(t, c)
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = errors.Join(err, fmt.Errorf("goroutines are left after Close (%v):\n%s", v, bubbled()))
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) { err = h.once(t, c) })
+	return err
+}
+
+func (h Harness) once(t testing.TB, c clause) error {
+	tr := newTrial(t, h)
+	defer tr.close()
+	return c.check(tr)
+}
+
+// bubbled returns the stacks of the goroutines that wait in a bubble for ever.
+func bubbled() string {
+	buf := make([]byte, 1<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	var stuck []string
+	for stack := range strings.SplitSeq(string(buf), "\n\n") {
+		head, _, _ := strings.Cut(stack, "\n")
+		if strings.Contains(head, "synctest bubble") {
+			stuck = append(stuck, stack)
+		}
+	}
+	return strings.Join(stuck, "\n\n")
+}

@@ -1,0 +1,144 @@
+package brokertest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+func carryClauses() []clause {
+	return []clause{
+		{
+			name:  "retry-keeps-meta",
+			rule:  "A retried message must carry exactly the Meta of its Settlement, times and delays to the millisecond, and nothing of an older one.",
+			needs: []string{"retry-returns", "meta-fresh"},
+			check: retryKeepsMeta,
+		},
+		{
+			name:  "retry-keeps-id",
+			rule:  "The ID of a message must stay the same over all of its hops.",
+			needs: []string{"retry-returns", "id-set"},
+			check: retryKeepsID,
+		},
+		{
+			name:  "retry-keeps-message",
+			rule:  "Body, headers, key, topic and PublishedAt must be the same after any number of retries that the subscription allows.",
+			needs: []string{"retry-returns", "body-intact", "headers-intact", "key-intact", "topic-named", "published-at-set"},
+			check: retryKeepsMessage,
+		},
+	}
+}
+
+// story is a Meta with every field in use.
+func (tr *trial) story(w *worker, d *brokers.Delivery) brokers.Meta {
+	const failure, rest = 160, 1024 // bytes, about
+	room := w.caps.HeaderLimit
+	if room == 0 {
+		room = 16 << 10
+	}
+	now := time.Now()
+	meta := brokers.Meta{
+		Attempt:        7,
+		Throttles:      2,
+		FirstFailedAt:  now.Add(-90 * time.Minute),
+		LastFailedAt:   now.Add(-123456 * time.Microsecond),
+		DueAt:          now.Add(tr.Unit),
+		Delay:          1234567 * time.Microsecond,
+		Class:          "throttled",
+		IdempotencyKey: "clé of order 7, \"quoted\"",
+		RedriveCount:   3,
+		Origin:         d.Meta.Origin,
+	}
+	for n := range max(0, min(brokers.HistoryLimit, (room-rest)/failure)) {
+		meta.History = append(meta.History, brokers.Failure{
+			Attempt:     n + 1,
+			At:          now.Add(time.Duration(n-20) * time.Minute),
+			Class:       "transient",
+			Fingerprint: fmt.Sprintf("%016x", n*n),
+			Delay:       time.Duration(n) * 1500 * time.Millisecond,
+		})
+	}
+	return meta
+}
+
+// retryKeepsMeta carries a full Meta first and a short one next, in which what
+// the first one said must be gone.
+func retryKeepsMeta(tr *trial) error {
+	w, got, err := tr.deliver("retried")
+	if err != nil {
+		return err
+	}
+	full := tr.story(w, got[0].Delivery)
+	short := brokers.Meta{Attempt: 8, DueAt: time.Now().Add(3 * tr.Unit), Origin: got[0].Meta.Origin}
+	for _, want := range []brokers.Meta{full, short} {
+		if err := w.retryWith(got[0], tr.Unit, want); err != nil {
+			return err
+		}
+		if got, err = w.expect(4*tr.Unit+tr.patience, "retried"); err != nil {
+			return err
+		}
+		if err := tr.sameMeta(got[0], want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// over sends a message over as many hops as the subscription allows.
+func (tr *trial) over(m brokers.Message, check func(hop int, a *arrival) error) error {
+	w, got, err := tr.deliverMessages(m)
+	if err != nil {
+		return err
+	}
+	for hop := range w.sub.MaxAttempts - 1 {
+		if err := check(hop, got[0]); err != nil {
+			return fmt.Errorf("after %d retries: %w", hop, err)
+		}
+		delay := tr.Unit / 2 * time.Duration(hop%2) // with and without
+		if err := w.retry(got[0], delay); err != nil {
+			return err
+		}
+		if got, err = w.expect(delay+tr.patience, string(m.Body)); err != nil {
+			return fmt.Errorf("after %d retries: %w", hop+1, err)
+		}
+	}
+	if err := check(w.sub.MaxAttempts-1, got[0]); err != nil {
+		return fmt.Errorf("after %d retries: %w", w.sub.MaxAttempts-1, err)
+	}
+	if err := w.ack(got...); err != nil {
+		return err
+	}
+	return w.close()
+}
+
+func retryKeepsID(tr *trial) error {
+	ids := make(map[string]string)
+	for _, m := range []brokers.Message{{Body: []byte("with an ID"), ID: "order-7"}, {Body: []byte("without an ID")}} {
+		err := tr.over(m, func(hop int, a *arrival) error {
+			if hop == 0 {
+				ids[a.body()] = a.Message.ID
+			}
+			if want := ids[a.body()]; a.Message.ID != want {
+				return fmt.Errorf("%s had the ID %q at first", a, want)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func retryKeepsMessage(tr *trial) error {
+	m := brokers.Message{
+		Body:        []byte("not UTF-8: \xff\xfe\x00"),
+		Key:         "customer-7",
+		Headers:     tr.headers(),
+		PublishedAt: time.Now().Add(-time.Hour),
+	}
+	want := m
+	want.Topic = tr.Topic("orders")
+	return tr.over(m, func(_ int, a *arrival) error { return tr.sameMessage(a, want) })
+}

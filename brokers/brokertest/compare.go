@@ -1,0 +1,100 @@
+package brokertest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// precision is how exactly times and delays must be carried.
+const precision = time.Millisecond
+
+func sameTime(a, b time.Time) bool {
+	return a.IsZero() == b.IsZero() && a.Sub(b).Abs() < precision
+}
+
+func sameDelay(a, b time.Duration) bool { return (a - b).Abs() < precision }
+
+// sameMessage demands that a is want, apart from what Publish sets.
+func (tr *trial) sameMessage(a *arrival, want brokers.Message) error {
+	var errs []error
+	got := a.Message
+	if string(got.Body) != string(want.Body) {
+		errs = append(errs, fmt.Errorf("%s: the body was %.40q", a, want.Body))
+	}
+	if got.Key != want.Key {
+		errs = append(errs, fmt.Errorf("%s: the key was %q and is %q", a, want.Key, got.Key))
+	}
+	if got.Topic != want.Topic {
+		errs = append(errs, fmt.Errorf("%s: the topic was %q", a, want.Topic))
+	}
+	if !sameTime(got.PublishedAt, want.PublishedAt) {
+		errs = append(errs, fmt.Errorf("%s: PublishedAt was %v and is %v", a, want.PublishedAt, got.PublishedAt))
+	}
+	return errors.Join(append(errs, tr.sameHeaders(a, want.Headers))...)
+}
+
+func (tr *trial) sameHeaders(a *arrival, want brokers.Headers) error {
+	got := a.Message.Headers
+	if tr.SortsHeaders {
+		got, want = byName(got), byName(want)
+	}
+	if !slices.EqualFunc(got, want, sameHeader) {
+		return fmt.Errorf("%s has the headers\n\t%q,\nwant\n\t%q", a, got, want)
+	}
+	return nil
+}
+
+// sameHeader leaves it to the adapter what type a published value has that is
+// not text and names no type.
+func sameHeader(got, want brokers.Header) bool {
+	if want.Type == "" && !utf8.ValidString(want.Value) {
+		got.Type = ""
+	}
+	return got == want
+}
+
+func byName(h brokers.Headers) brokers.Headers {
+	return slices.SortedStableFunc(slices.Values(h), func(a, b brokers.Header) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
+}
+
+// sameMeta demands that a carries want, times and delays to the millisecond.
+func (tr *trial) sameMeta(a *arrival, want brokers.Meta) error {
+	got := a.Meta
+	if tr.EstimatesMeta {
+		if got.Attempt < want.Attempt {
+			return fmt.Errorf("%s: Meta.Attempt is %d, and at least %d runs have failed", a, got.Attempt, want.Attempt)
+		}
+		return nil
+	}
+	var errs []error
+	check := func(field string, same bool, got, want any) {
+		if !same {
+			errs = append(errs, fmt.Errorf("%s: Meta.%s is %v, want %v", a, field, got, want))
+		}
+	}
+	check("Attempt", got.Attempt == want.Attempt, got.Attempt, want.Attempt)
+	check("Throttles", got.Throttles == want.Throttles, got.Throttles, want.Throttles)
+	check("FirstFailedAt", sameTime(got.FirstFailedAt, want.FirstFailedAt), got.FirstFailedAt, want.FirstFailedAt)
+	check("LastFailedAt", sameTime(got.LastFailedAt, want.LastFailedAt), got.LastFailedAt, want.LastFailedAt)
+	check("DueAt", sameTime(got.DueAt, want.DueAt), got.DueAt, want.DueAt)
+	check("Delay", sameDelay(got.Delay, want.Delay), got.Delay, want.Delay)
+	check("Class", got.Class == want.Class, got.Class, want.Class)
+	check("History", slices.EqualFunc(got.History, want.History, sameFailure), got.History, want.History)
+	check("IdempotencyKey", got.IdempotencyKey == want.IdempotencyKey, got.IdempotencyKey, want.IdempotencyKey)
+	check("RedriveCount", got.RedriveCount == want.RedriveCount, got.RedriveCount, want.RedriveCount)
+	check("Origin", slices.Equal(got.Origin, want.Origin), got.Origin, want.Origin)
+	return errors.Join(errs...)
+}
+
+func sameFailure(a, b brokers.Failure) bool {
+	return a.Attempt == b.Attempt && sameTime(a.At, b.At) && a.Class == b.Class &&
+		a.Fingerprint == b.Fingerprint && sameDelay(a.Delay, b.Delay)
+}

@@ -1,0 +1,175 @@
+package brokertest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+func extendClauses() []clause {
+	return []clause{
+		{
+			name:  "extend-holds",
+			rule:  "A delivery whose lease is extended in time must stay held, however long.",
+			needs: []string{"lease-holds"},
+			check: extendHolds,
+		},
+		{
+			name:  "extend-sets-until",
+			rule:  "Extend must set LeaseUntil to at least the time asked for from now, or to the end of MaxLease.",
+			needs: []string{"lease-until"},
+			check: extendSetsUntil,
+		},
+		{
+			name:  "extend-partial",
+			rule:  "An entry that cannot be extended must report it and keep its LeaseUntil, and the others must be extended.",
+			needs: []string{"settle-answers", "ack-removes", "extend-holds", "extend-sets-until"},
+			check: extendPartial,
+		},
+		{
+			name:  "extend-lost",
+			rule:  "Extend of a delivery that somebody else has by now must be ErrLeaseLost, and leave it to them.",
+			needs: []string{"lease-ends"},
+			check: extendLost,
+		},
+		{
+			name:  "lease-limit",
+			rule:  "No delivery must be held for longer than Capabilities.MaxLease, and Extend must not promise it.",
+			needs: []string{"extend-sets-until", "lease-ends"},
+			check: leaseLimit,
+		},
+	}
+}
+
+// extensible is leased where leases can be extended.
+func (tr *trial) extensible(bodies ...string) (*worker, []*arrival, error) {
+	w, got, err := tr.leased(bodies...)
+	if err == nil && w.caps.MaxLease == w.caps.Lease {
+		err = skip("Capabilities.MaxLease equals Lease: leases cannot be extended")
+	}
+	return w, got, err
+}
+
+func extendHolds(tr *trial) error {
+	return tr.rounds(func(round int) error {
+		w, got, err := tr.extensible(fmt.Sprintf("held, round %d", round))
+		if err != nil {
+			return err
+		}
+		lease := w.caps.Lease
+		if limit := w.caps.MaxLease; limit > 0 && limit < 4*lease {
+			return skip(fmt.Sprintf("MaxLease is %v, less than four leases of %v", limit, lease))
+		}
+		other, err := tr.open(w.sub.Topics...)
+		if err != nil {
+			return err
+		}
+		for range 5 { // in steps of half a lease
+			if err := w.extend(lease, got[0].Delivery)[0]; err != nil {
+				return fmt.Errorf("Extend of %s: %w", got[0], err)
+			}
+			if err := other.quiet(lease / 2); err != nil {
+				return fmt.Errorf("while another source extends its lease of %v every %v: %w", lease, lease/2, err)
+			}
+		}
+		return w.ack(got...)
+	})
+}
+
+func extendSetsUntil(tr *trial) error {
+	w, got, err := tr.extensible("extended")
+	if err != nil {
+		return err
+	}
+	lease := 2 * w.caps.Lease
+	want := deadline(lease)
+	if limit := w.caps.MaxLease; limit > 0 {
+		want = earlier(want, got[0].ReceivedAt.Add(limit))
+	}
+	want = want.Add(-tr.Slack) // the adapter's margin
+	if err := w.extend(lease, got[0].Delivery)[0]; err != nil {
+		return fmt.Errorf("Extend of %s: %w", got[0], err)
+	}
+	if until := got[0].LeaseUntil; until.Before(want) {
+		return fmt.Errorf("%s was extended by %v from now: LeaseUntil is %v, want %v or later", got[0], lease, until, want)
+	}
+	return nil
+}
+
+func extendPartial(tr *trial) error {
+	w, got, err := tr.extensible("one", "settled", "two")
+	if err != nil {
+		return err
+	}
+	if err := w.ack(got[1]); err != nil {
+		return err
+	}
+	before := got[1].LeaseUntil
+	errs := w.extend(w.caps.Lease, got[0].Delivery, got[1].Delivery, got[2].Delivery)
+	if errs[0] != nil || !final(errs[1]) || errs[2] != nil {
+		return fmt.Errorf("Extend of %s, of %s, which is settled, and of %s: errors %v, want ErrSettled for the second only",
+			got[0], got[1], got[2], errs)
+	}
+	if !got[1].LeaseUntil.Equal(before) {
+		return fmt.Errorf("%s was not extended, yet its LeaseUntil went from %v to %v", got[1], before, got[1].LeaseUntil)
+	}
+	return nil
+}
+
+func extendLost(tr *trial) error {
+	w, got, err := tr.leased("lost")
+	if err != nil {
+		return err
+	}
+	other, err := tr.open(w.sub.Topics...)
+	if err != nil {
+		return err
+	}
+	again, err := other.expect(w.caps.Lease+tr.patience, "lost")
+	if err != nil {
+		return err
+	}
+	if err := w.extend(w.caps.Lease, got[0].Delivery)[0]; !errors.Is(err, brokers.ErrLeaseLost) {
+		return fmt.Errorf("Extend of %s, which another source has received, returned %v, want ErrLeaseLost", got[0], err)
+	}
+	return other.ack(again...)
+}
+
+// leaseLimit extends a lease for as long as the broker lets it, and sees that
+// another source has the message when MaxLease is over.
+func leaseLimit(tr *trial) error {
+	w, got, err := tr.leased("held too long")
+	if err != nil {
+		return err
+	}
+	lease, limit := w.caps.Lease, w.caps.MaxLease
+	if limit == 0 {
+		return skip("Capabilities.MaxLease is 0: there is no limit")
+	}
+	if err := tr.affordable(limit, "MaxLease"); err != nil {
+		return err
+	}
+	a := got[0]
+	end := a.ReceivedAt.Add(limit)
+	for lease < limit && time.Until(end) > 0 {
+		if err := w.extend(lease, a.Delivery)[0]; err != nil {
+			break
+		}
+		if a.LeaseUntil.After(end.Add(tr.Slack)) {
+			return fmt.Errorf("%s: MaxLease ends at %v, and Extend promised it until %v", a, end, a.LeaseUntil)
+		}
+		tr.pause(min(lease/3, time.Until(end)+precision))
+	}
+	tr.pause(time.Until(end))
+	other, err := tr.open(w.sub.Topics...)
+	if err != nil {
+		return err
+	}
+	again, err := other.expect(tr.patience, a.body())
+	if err != nil {
+		return fmt.Errorf("its MaxLease of %v is over: %w", limit, err)
+	}
+	return other.ack(again...)
+}

@@ -1,0 +1,44 @@
+package brokertest_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	"github.com/redrive-go/redrive/brokers/memory"
+)
+
+// TestMemory is how the reference broker is run through the suite.
+func TestMemory(t *testing.T) {
+	for name, options := range map[string]memory.Options{
+		"unordered": {},
+		"ordered":   {Ordered: true},
+		"limited":   {MaxLease: 20 * time.Second, MessageLimit: 256 << 10, HeaderLimit: 2 << 10},
+	} {
+		t.Run(name, func(t *testing.T) { brokertest.Run(t, memoryHarness(options)) })
+	}
+}
+
+// memoryHarness uses every hook of the suite.
+func memoryHarness(options memory.Options) brokertest.Harness {
+	var failing atomic.Bool
+	options.Fault = func(op memory.Op) memory.Fault {
+		if failing.Load() && (op.Operation == memory.Publish || op.Operation == memory.Settle) {
+			return memory.Fault{Err: brokers.ErrUnknownOutcome}
+		}
+		return memory.Fault{}
+	}
+	return brokertest.Harness{
+		Open:            func(testing.TB) brokers.Broker { return memory.New(options) },
+		Virtual:         true,
+		CountsAbandoned: true,
+		TypedHeaders:    brokers.Headers{{Name: "count", Value: "7", Type: "int64"}, {Name: "count", Value: "7"}},
+		Crash:           func(b brokers.Broker, src brokers.Source) { b.(*memory.Broker).Crash(src) },
+		Fail: func(brokers.Broker) (heal func()) {
+			failing.Store(true)
+			return func() { failing.Store(false) }
+		},
+	}
+}

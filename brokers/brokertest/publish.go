@@ -1,0 +1,323 @@
+package brokertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+func publishClauses() []clause {
+	return []clause{
+		{
+			name:  "close-leaves-nothing",
+			rule:  "No goroutine of a source or a broker may outlive its Close.",
+			check: closeLeavesNothing,
+		},
+		{
+			name:  "publish-delivers",
+			rule:  "What Publish reports as stored must be delivered.",
+			needs: []string{"close-leaves-nothing"},
+			check: publishDelivers,
+		},
+		{
+			name:  "publish-stores",
+			rule:  "What is published while no source is open must wait for the next one.",
+			needs: []string{"publish-delivers"},
+			check: publishStores,
+		},
+		{
+			name:  "open-context",
+			rule:  "The context of Open bounds the call, not the life of the source.",
+			needs: []string{"publish-delivers"},
+			check: openContext,
+		},
+		{
+			name:  "publish-fills-in",
+			rule:  "Publish must set the ID and the PublishedAt that it chose in the caller's messages, so that a repeat keeps them.",
+			needs: []string{"publish-delivers"},
+			check: publishFillsIn,
+		},
+		{
+			name:  "publish-repeated",
+			rule:  "Two calls of Publish must store two messages, also for equal IDs.",
+			needs: []string{"publish-delivers"},
+			check: publishRepeated,
+		},
+		{
+			name:  "publish-concurrent",
+			rule:  "The methods of a Broker must be safe for concurrent use.",
+			needs: []string{"publish-delivers"},
+			check: publishConcurrent,
+		},
+		{
+			name:  "publish-refused",
+			rule:  "Publish must name the messages that it refused in a *PublishError, with the reason, and store the others.",
+			needs: []string{"publish-delivers"},
+			check: publishRefused,
+		},
+		{
+			name:  "publish-interrupted",
+			rule:  "If the context of Publish ends, its *PublishError must name every message that is not known to be stored.",
+			needs: []string{"publish-delivers"},
+			check: publishInterrupted,
+		},
+		{
+			name:  "publish-unconfirmed",
+			rule:  "What the broker did not confirm must be reported as not stored.",
+			needs: []string{"publish-delivers"},
+			check: publishUnconfirmed,
+		},
+		{
+			name:  "dead-letter-topics",
+			rule:  "Open must make sure that the dead-letter topics of the subscription exist.",
+			needs: []string{"publish-delivers"},
+			check: deadLetterTopics,
+		},
+	}
+}
+
+// closeLeavesNothing leaves the verdict to the bubble.
+func closeLeavesNothing(tr *trial) error {
+	if !tr.Virtual {
+		return skip("goroutines are counted only where Harness.Virtual is set")
+	}
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	if err := tr.publish(topic, text("left behind")...); err != nil {
+		return err
+	}
+	if _, err := w.next(deadline(tr.Unit)); err != nil {
+		return err
+	}
+	_, err = w.next(deadline(tr.Unit)) // one Receive that finds nothing
+	return err
+}
+
+func publishDelivers(tr *trial) error {
+	w, got, err := tr.deliver("one", "two", "three")
+	if err != nil {
+		return err
+	}
+	w.settle(acks(got...)...) // what this does is the matter of other clauses
+	return nil
+}
+
+func publishStores(tr *trial) error {
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	if err := w.close(); err != nil {
+		return err
+	}
+	if err := tr.publish(topic, text("one", "two")...); err != nil {
+		return err
+	}
+	if w, err = tr.subscribe(w.sub); err != nil {
+		return err
+	}
+	_, err = w.expect(tr.patience, "one", "two")
+	return err
+}
+
+func openContext(tr *trial) error {
+	topic := tr.Topic("orders")
+	sub := tr.subscription(topic)
+	ctx, cancel := context.WithCancel(tr.ctx)
+	defer cancel()
+	w, err := tr.subscribeWith(ctx, sub)
+	if err != nil {
+		return err
+	}
+	cancel()
+	tr.pause(tr.Unit)
+	if err := tr.publish(topic, text("later")...); err != nil {
+		return err
+	}
+	if _, err = w.expect(tr.patience, "later"); err != nil {
+		return fmt.Errorf("the context of Open ended before the message was published: %w", err)
+	}
+	return nil
+}
+
+func publishFillsIn(tr *trial) error {
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	msgs := text("one", "two")
+	if err := tr.publish(topic, msgs...); err != nil {
+		return err
+	}
+	got, err := w.expect(tr.patience, "one", "two")
+	if err != nil {
+		return err
+	}
+	for i, a := range got {
+		if sent := msgs[i]; sent.ID == "" || sent.ID != a.Message.ID || !sameTime(sent.PublishedAt, a.Message.PublishedAt) {
+			return fmt.Errorf("%s, published at %v: after Publish the caller's message has the ID %q and PublishedAt %v",
+				a, a.Message.PublishedAt, sent.ID, sent.PublishedAt)
+		}
+	}
+	return nil
+}
+
+// publishRepeated tells the messages of one ID apart by their bodies.
+func publishRepeated(tr *trial) error {
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	for _, body := range []string{"a dead letter", "the same one, dead again"} {
+		if err := tr.publish(topic, brokers.Message{ID: "order-7", Body: []byte(body)}); err != nil {
+			return err
+		}
+	}
+	_, err = w.expect(tr.patience, "a dead letter", "the same one, dead again")
+	return err
+}
+
+func publishConcurrent(tr *trial) error {
+	const publishers, each = 3, 3
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	var bodies []string
+	errs := make([]error, publishers)
+	for p := range publishers {
+		var own []string
+		for m := range each {
+			own = append(own, fmt.Sprintf("publisher %d, message %d", p, m))
+		}
+		bodies = append(bodies, own...)
+		wg.Go(func() {
+			for _, body := range own {
+				errs[p] = errors.Join(errs[p], tr.publish(topic, text(body)...))
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	_, err = w.expect(tr.patience, bodies...)
+	return err
+}
+
+func publishRefused(tr *trial) error {
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	refused := brokers.Message{Body: bytes.Repeat([]byte("x"), w.caps.MessageLimit+1)}
+	switch {
+	case tr.Refused != nil:
+		refused = tr.Refused()
+	case w.caps.MessageLimit == 0:
+		return skip("the broker states no MessageLimit, and Harness.Refused is nil")
+	}
+	msgs := []brokers.Message{text("before")[0], refused, text("after")[0]}
+	tr.announce(msgs...)
+	err = tr.try("Publish", func(ctx context.Context) error { return tr.broker.Publish(ctx, topic, msgs...) })
+	perr, ok := errors.AsType[*brokers.PublishError](err)
+	if !ok {
+		return fmt.Errorf("Publish of a message that cannot be stored, between two that can, to %q: error %v, want a *PublishError", topic, err)
+	}
+	if len(perr.Failed) != 1 || perr.Failed[1] == nil {
+		return fmt.Errorf("Publish to %q: only message 1 of 0 to 2 cannot be stored, yet the error is: %w", topic, err)
+	}
+	if !errors.Is(err, brokers.ErrRefused) {
+		return fmt.Errorf("Publish to %q of %d bytes (MessageLimit is %d): the error is not ErrRefused: %w",
+			topic, len(refused.Body), w.caps.MessageLimit, err)
+	}
+	_, err = w.expect(tr.patience, "before", "after")
+	return err
+}
+
+func publishInterrupted(tr *trial) error {
+	return tr.unreliable("with its context ended", func(topic string, msgs []brokers.Message) error {
+		ctx, cancel := context.WithCancel(tr.ctx)
+		cancel()
+		return tr.broker.Publish(ctx, topic, msgs...)
+	})
+}
+
+func publishUnconfirmed(tr *trial) error {
+	if tr.Fail == nil {
+		return skip("Harness.Fail is nil")
+	}
+	return tr.unreliable("that the broker does not confirm", func(topic string, msgs []brokers.Message) error {
+		heal := tr.Fail(tr.broker)
+		defer heal()
+		ctx, cancel := context.WithTimeout(tr.ctx, 2*tr.Unit)
+		defer cancel()
+		err := tr.broker.Publish(ctx, topic, msgs...)
+		if err == nil {
+			return errors.New("Publish returned nil although nothing was confirmed")
+		}
+		return err
+	})
+}
+
+// unreliable runs a Publish of three messages that may go wrong, and demands
+// those that it did not report.
+func (tr *trial) unreliable(how string, publish func(string, []brokers.Message) error) error {
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	bodies := []string{"one", "two", "three"}
+	msgs := text(bodies...)
+	tr.announce(msgs...)
+	err, hung := call(tr, "Publish", tr.patience, func(context.Context) error { return publish(topic, msgs) })
+	if hung != nil {
+		return hung
+	}
+	var stored []string
+	perr, ok := errors.AsType[*brokers.PublishError](err)
+	if err != nil && (!ok || len(perr.Failed) == 0) {
+		return fmt.Errorf("Publish to %q %s: error %q, want a *PublishError that names messages", topic, how, err)
+	}
+	for i, body := range bodies {
+		if perr == nil || perr.Failed[i] == nil {
+			stored = append(stored, body)
+		}
+	}
+	if _, err = w.expect(tr.patience, stored...); err != nil {
+		return fmt.Errorf("Publish to %q %s reported %d of %d messages as stored, but %w", topic, how, len(stored), len(msgs), err)
+	}
+	return nil
+}
+
+func deadLetterTopics(tr *trial) error {
+	dead := tr.Topic("orders-dead")
+	sub := tr.subscription(tr.Topic("orders"))
+	sub.DeadLetters = map[string]string{sub.Topics[0]: dead}
+	if _, err := tr.subscribe(sub); err != nil {
+		return err
+	}
+	if err := tr.publish(dead, text("dead letter")...); err != nil {
+		return err
+	}
+	w, err := tr.open(dead)
+	if err != nil {
+		return err
+	}
+	_, err = w.expect(tr.patience, "dead letter")
+	return err
+}

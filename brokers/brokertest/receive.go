@@ -1,0 +1,327 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+func receiveClauses() []clause {
+	needs := []string{"publish-delivers"}
+	return []clause{
+		{
+			name:  "receive-waits",
+			rule:  "Receive must block until there is a delivery: it never returns empty-handed without an error.",
+			needs: needs,
+			check: receiveWaits,
+		},
+		{
+			name:  "receive-max",
+			rule:  "Receive must return at most max deliveries.",
+			needs: needs,
+			check: receiveMax,
+		},
+		{
+			name:  "receive-ends",
+			rule:  "Receive must return when its context ends.",
+			needs: needs,
+			check: receiveEnds,
+		},
+		{
+			name:  "receive-cause",
+			rule:  "When its context ends, Receive must return the context's cause.",
+			needs: []string{"receive-ends"},
+			check: receiveCause,
+		},
+		{
+			name:  "receive-gives-back",
+			rule:  "A delivery that was taken from the broker when the context of Receive ended must be given back, not dropped.",
+			needs: []string{"receive-ends", "ack-removes"},
+			check: receiveGivesBack,
+		},
+		{
+			name:  "receive-in-flight",
+			rule:  "A worker must be able to hold Subscription.InFlight deliveries at once.",
+			needs: needs,
+			check: receiveInFlight,
+		},
+		{
+			name:  "receive-after-pause",
+			rule:  "Not calling Receive for hours must be safe: what comes afterwards has half of its lease left and can be settled.",
+			needs: []string{"ack-removes", "lease-until", "receive-max"},
+			check: receiveAfterPause,
+		},
+		{
+			name:  "source-concurrent",
+			rule:  "The methods of a Source must work at the same time, Settle for different deliveries: none waits for a Receive.",
+			needs: []string{"ack-removes"},
+			check: sourceConcurrent,
+		},
+	}
+}
+
+func receiveWaits(tr *trial) error {
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	const units = 3
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(tr.ctx, units*tr.Unit)
+	out := w.receive(ctx, cancel, 1)
+	select {
+	case r := <-out:
+		if r.err == nil {
+			return fmt.Errorf("Receive from the empty topic %q returned %d deliveries and no error after %v", topic, len(r.ds), r.at.Sub(start))
+		}
+	case <-time.After(units*tr.Unit + tr.Slack):
+		w.pending = out // that it ends is another clause
+	}
+	if err := tr.publish(topic, text("at last")...); err != nil {
+		return err
+	}
+	_, err = w.expect(tr.patience, "at last")
+	return err
+}
+
+func receiveMax(tr *trial) error {
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	bodies := []string{"one", "two", "three", "four", "five", "six"}
+	if err := tr.publish(topic, text(bodies...)...); err != nil {
+		return err
+	}
+	for _, most := range []int{1, 2, 1} {
+		ctx, cancel := context.WithTimeout(tr.ctx, tr.patience)
+		select {
+		case r := <-w.receive(ctx, cancel, most):
+			if len(r.ds) > most {
+				return fmt.Errorf("Receive from %q of at most %d returned %d deliveries", topic, most, len(r.ds))
+			}
+		case <-time.After(tr.patience + tr.Slack):
+			return fmt.Errorf("Receive from %q, where messages are waiting, did not return", topic)
+		}
+	}
+	return nil
+}
+
+// interrupted ends the context of a Receive that waits, and of one that has
+// not begun, and returns what they returned.
+func (tr *trial) interrupted(cause error) ([]error, error) {
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, wait := range []time.Duration{tr.Unit, 0} {
+		ctx, cancel := context.WithCancelCause(tr.ctx)
+		if wait == 0 {
+			cancel(cause)
+		}
+		out := w.receive(ctx, func() { cancel(nil) }, 1)
+		tr.pause(wait)
+		cancel(cause)
+		select {
+		case r := <-out:
+			errs = append(errs, r.err)
+		case <-time.After(tr.Slack):
+			return nil, fmt.Errorf("Receive from the empty topic %q was waiting still, %v after its context ended", topic, tr.Slack)
+		}
+	}
+	return errs, nil
+}
+
+func receiveEnds(tr *trial) error {
+	_, err := tr.interrupted(errors.New("the worker stops"))
+	return err
+}
+
+func receiveCause(tr *trial) error {
+	cause := errors.New("the worker stops")
+	errs, err := tr.interrupted(cause)
+	if err != nil {
+		return err
+	}
+	for _, err := range errs {
+		if !errors.Is(err, cause) {
+			return fmt.Errorf("the context of Receive ended with the cause %q, and Receive returned %v", cause, err)
+		}
+	}
+	return nil
+}
+
+// receiveGivesBack ends the context of one Receive after another at different
+// times after a publish, so that some end with a delivery on its way.
+func receiveGivesBack(tr *trial) error {
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	rounds := 25
+	if !tr.Virtual {
+		rounds = 6
+	}
+	for n := range rounds {
+		body := fmt.Sprintf("round %d", n)
+		ctx, cancel := context.WithCancel(tr.ctx)
+		w.pending = w.receive(ctx, cancel, 1)
+		err := tr.publish(topic, text(body)...)
+		tr.pause(tr.Slack * time.Duration(n) / 50)
+		cancel()
+		if err != nil {
+			return err
+		}
+		got, err := w.expect(w.soon(), body)
+		if err != nil {
+			return fmt.Errorf("it was published %v before the context of a Receive ended: %w", tr.Slack*time.Duration(n)/50, err)
+		}
+		if err := w.ack(got...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func receiveInFlight(tr *trial) error {
+	const held = 12
+	topic := tr.Topic("orders")
+	sub := tr.subscription(topic)
+	sub.InFlight = held
+	w, err := tr.subscribe(sub)
+	if err != nil {
+		return err
+	}
+	bodies := numbered("message", held)
+	if err := tr.publish(topic, text(bodies...)...); err != nil {
+		return err
+	}
+	w.max = 5
+	_, err = w.expect(tr.patience, bodies...)
+	return err
+}
+
+// receiveAfterPause takes one of several messages, so that the adapter may
+// have buffered the others, and comes back for them much later.
+func receiveAfterPause(tr *trial) error {
+	bodies := numbered("message", 4)
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	if err := tr.publish(topic, text(bodies...)...); err != nil {
+		return err
+	}
+	w.max = 1
+	first, err := w.next(deadline(tr.patience))
+	if err != nil || first == nil {
+		return errors.Join(err, fmt.Errorf("four messages are waiting in %q, and none came", topic))
+	}
+	if err := w.ack(first); err != nil {
+		return err
+	}
+	pause := 3 * time.Hour
+	if !tr.Virtual {
+		pause = min(2*w.caps.Lease+tr.Unit, tr.patience)
+	}
+	tr.pause(pause)
+	bodies = slices.DeleteFunc(bodies, func(body string) bool { return body == first.body() })
+	got, err := w.expect(tr.patience, bodies...)
+	if err != nil {
+		return fmt.Errorf("after %v without a Receive: %w", pause, err)
+	}
+	for _, a := range got {
+		if left := a.LeaseUntil.Sub(a.raw); w.caps.Lease > 0 && left < w.caps.Lease/2 {
+			return fmt.Errorf("%s came after %v without a Receive and has %v of its lease of %v left", a, pause, left, w.caps.Lease)
+		}
+		if err := w.ack(a); err != nil {
+			return fmt.Errorf("after %v without a Receive: %w", pause, err)
+		}
+	}
+	return nil
+}
+
+// sourceConcurrent hands deliveries from the goroutine that receives them to
+// one that extends and on to two that settle them. The last one follows when
+// a Receive is waiting on the empty topic, and must not wait for it.
+func sourceConcurrent(tr *trial) error {
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return err
+	}
+	w.max = 3
+	bodies := numbered("message", 40)
+	if err := tr.publish(topic, text(bodies...)...); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	var extending []error
+	var settling [2][]error
+	toExtend, toSettle := make(chan *arrival), make(chan *arrival)
+	wg.Go(func() {
+		defer close(toSettle)
+		for a := range toExtend {
+			if w.caps.Lease > 0 {
+				extending = append(extending, w.extend(w.caps.Lease, a.Delivery)[0])
+			}
+			toSettle <- a
+		}
+	})
+	for i := range settling {
+		wg.Go(func() {
+			for a := range toSettle {
+				settling[i] = append(settling[i], w.ack(a))
+			}
+		})
+	}
+	err = w.feed(toExtend, bodies)
+	close(toExtend)
+	wg.Wait()
+	return errors.Join(err, errors.Join(extending...), errors.Join(slices.Concat(settling[:]...)...))
+}
+
+// feed receives every body, and starts one more Receive before it hands over
+// the last of them.
+func (w *worker) feed(out chan<- *arrival, bodies []string) error {
+	tr := w.tr
+	seen := make(map[string]bool)
+	for until := deadline(tr.patience); ; {
+		a, err := w.next(until)
+		if err != nil {
+			return err
+		}
+		if a == nil {
+			return fmt.Errorf("from %q: %d of %d messages came within %v", w.sub.Topics, len(seen), len(bodies), tr.patience)
+		}
+		if seen[a.body()] {
+			continue // a duplicate
+		}
+		seen[a.body()] = true
+		if len(seen) == len(bodies) {
+			ctx, cancel := context.WithTimeout(tr.ctx, 2*tr.patience)
+			w.pending = w.receive(ctx, cancel, 1)
+			tr.pause(tr.Unit / 2)
+			out <- a
+			return nil
+		}
+		out <- a
+	}
+}
+
+func numbered(what string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s %d", what, i)
+	}
+	return out
+}

@@ -1,0 +1,188 @@
+package brokertest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+)
+
+func topicClauses() []clause {
+	needs := []string{"ack-removes", "topic-named"}
+	return []clause{
+		{
+			name:  "topics-all",
+			rule:  "A subscription of several topics must receive from all of them, retries included.",
+			needs: append(needs, "retry-returns"),
+			check: topicsAll,
+		},
+		{
+			name:  "topics-own",
+			rule:  "A source must not receive from topics that its subscription does not name.",
+			needs: needs,
+			check: topicsOwn,
+		},
+		{
+			name:  "topics-fair",
+			rule:  "No topic of a subscription must starve while another one always has messages.",
+			needs: append(needs, "topics-all"),
+			check: topicsFair,
+		},
+		{
+			name:  "share-once",
+			rule:  "Sources of one group must share the messages: each goes to one of them.",
+			needs: needs,
+			check: shareOnce,
+		},
+	}
+}
+
+func topicsAll(tr *trial) error {
+	topics := []string{tr.Topic("orders"), tr.Topic("refunds"), tr.Topic("invoices")}
+	w, err := tr.open(topics...)
+	if err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		if err := tr.publish(topic, text("to "+topic)...); err != nil {
+			return err
+		}
+	}
+	for retries := range 2 {
+		bodies := []string{"to " + topics[0], "to " + topics[1], "to " + topics[2]}
+		got, err := w.expect(tr.patience, bodies...)
+		if err != nil {
+			return err
+		}
+		for i, a := range got {
+			if a.Message.Topic != topics[i] {
+				return fmt.Errorf("after %d retries: %s was published to %q", retries, a, topics[i])
+			}
+			if err := w.retry(a, tr.Unit/2); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// topicsOwn looks for a fresh and for a retried message of another topic.
+func topicsOwn(tr *trial) error {
+	other, err := tr.open(tr.Topic("refunds"))
+	if err != nil {
+		return err
+	}
+	if err := tr.publish(tr.Topic("refunds"), text("retried", "fresh")...); err != nil {
+		return err
+	}
+	got, err := other.expect(tr.patience, "retried", "fresh")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(other.retry(got[0], tr.Unit), other.release(got[1]), other.close()); err != nil {
+		return err
+	}
+	w, err := tr.open(tr.Topic("orders"))
+	if err != nil {
+		return err
+	}
+	if err := w.quiet(2 * tr.Unit); err != nil {
+		return fmt.Errorf("from a source of %q: %w", w.sub.Topics, err)
+	}
+	return nil
+}
+
+// topicsFair refills one topic as fast as it is worked off.
+func topicsFair(tr *trial) error {
+	busy, calm := tr.Topic("orders"), tr.Topic("refunds")
+	most := 300
+	if !tr.Virtual {
+		most = 100
+	}
+	w, err := tr.open(busy, calm)
+	if err != nil {
+		return err
+	}
+	if err := tr.publish(busy, text(numbered("backlog", 30)...)...); err != nil {
+		return err
+	}
+	if err := tr.publish(calm, text("the calm one")...); err != nil {
+		return err
+	}
+	for n := range most {
+		a, err := w.next(deadline(tr.patience))
+		if err != nil {
+			return err
+		}
+		if a == nil {
+			return fmt.Errorf("nothing came from %q within %v although messages are waiting", w.sub.Topics, tr.patience)
+		}
+		if err := w.ack(a); err != nil || a.Message.Topic == calm {
+			return err
+		}
+		if err := tr.publish(busy, text(fmt.Sprintf("more %d", n))...); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%d messages came from %q, and none from %q, where one was waiting from the start", most, busy, calm)
+}
+
+// shareOnce works off one topic with two sources at the same time.
+func shareOnce(tr *trial) error {
+	return tr.rounds(func(round int) error {
+		topic := tr.Topic(fmt.Sprintf("orders-%d", round))
+		bodies := numbered(fmt.Sprintf("round %d, message", round), 30)
+		var ws [2]*worker
+		for i := range ws {
+			var err error
+			if ws[i], err = tr.open(topic); err != nil {
+				return err
+			}
+		}
+		if err := tr.publish(topic, text(bodies...)...); err != nil {
+			return err
+		}
+		var mu sync.Mutex
+		counts := make(map[string]int)
+		var errs [2]error
+		var wg sync.WaitGroup
+		for i, w := range ws {
+			w.max = 2
+			wg.Go(func() {
+				errs[i] = w.work(func(a *arrival) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					counts[a.body()]++
+					return len(counts) < len(bodies)
+				})
+			})
+		}
+		wg.Wait()
+		if err := errors.Join(errs[:]...); err != nil {
+			return err
+		}
+		for _, body := range bodies {
+			if counts[body] != 1 {
+				return fmt.Errorf("two sources of %q: message %q was received %d times by both together, want once", topic, body, counts[body])
+			}
+		}
+		return nil
+	})
+}
+
+// work acks what comes, tells count, and ends when count says so or when
+// nothing has come for a while.
+func (w *worker) work(count func(*arrival) bool) error {
+	for {
+		a, err := w.next(deadline(4 * w.tr.Unit))
+		if a == nil || err != nil {
+			return err
+		}
+		more := count(a)
+		if err := w.ack(a); err != nil {
+			return err
+		}
+		if !more {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,276 @@
+package brokertest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// tolerated is how often a broker outside the process may deliver a message
+// again that was acked, since an Ack may get lost on its way.
+const tolerated = 2
+
+// trial is one run of one clause.
+type trial struct {
+	Harness
+	t        testing.TB
+	ctx      context.Context
+	cancel   context.CancelFunc
+	patience time.Duration // the longest wait for something that must happen
+	broker   brokers.Broker
+	ended    bool // the broker is closed
+	workers  []*worker
+	calls    sync.WaitGroup
+
+	mu    sync.Mutex
+	known map[string]bool // bodies that were published
+	extra map[string]bool // bodies of which there may be copies
+	acked map[string]int  // bodies that were acked, and how often
+}
+
+func newTrial(t testing.TB, h Harness) *trial {
+	h.Unit = cmp.Or(h.Unit, time.Second)
+	h.Slack = cmp.Or(h.Slack, h.Unit/2)
+	h.Topic = remembered(h.Topic)
+	ctx, cancel := context.WithCancel(t.Context())
+	return &trial{
+		Harness: h, t: t, ctx: ctx, cancel: cancel,
+		patience: 30*h.Unit + 10*h.Slack,
+		broker:   h.Open(t),
+		known:    make(map[string]bool),
+		extra:    make(map[string]bool),
+		acked:    make(map[string]int),
+	}
+}
+
+// remembered makes the topic names of one clause: the same for the same name.
+func remembered(topic func(string) string) func(string) string {
+	names := make(map[string]string)
+	return func(name string) string {
+		if topic == nil {
+			return name
+		}
+		if _, ok := names[name]; !ok {
+			names[name] = topic(name)
+		}
+		return names[name]
+	}
+}
+
+// close ends what the clause left open, and waits for the calls under way.
+func (tr *trial) close() {
+	for _, w := range tr.workers {
+		if err := w.close(); err != nil {
+			tr.t.Logf("while cleaning up: %v", err)
+		}
+	}
+	if err := tr.closeBroker(); err != nil {
+		tr.t.Logf("while cleaning up: %v", err)
+	}
+	tr.cancel()
+	idle := make(chan struct{})
+	go func() {
+		tr.calls.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+	case <-time.After(tr.patience):
+		tr.t.Log("while cleaning up: calls are blocked although their contexts ended and everything is closed")
+	}
+}
+
+func (tr *trial) closeBroker() error {
+	if tr.ended {
+		return nil
+	}
+	tr.ended = true
+	return tr.try("Broker.Close", tr.broker.Close)
+}
+
+// call runs f, a call of the broker, and stops waiting for it when it outlives
+// its context, whose length is limit.
+func call[T any](tr *trial, what string, limit time.Duration, f func(context.Context) T) (T, error) {
+	ctx, cancel := context.WithTimeout(tr.ctx, limit)
+	out := make(chan T, 1)
+	tr.calls.Go(func() {
+		defer cancel()
+		out <- f(ctx)
+	})
+	select {
+	case v := <-out:
+		return v, nil
+	case <-time.After(limit + tr.Slack):
+		var none T
+		return none, fmt.Errorf("%s has not returned %v after its context ended", what, tr.Slack)
+	}
+}
+
+// deadline is d from now.
+func deadline(d time.Duration) time.Time { return time.Now().Add(d) }
+
+// try is call for the methods that return an error.
+func (tr *trial) try(what string, f func(context.Context) error) error {
+	err, hung := call(tr, what, tr.patience, f)
+	if hung != nil {
+		return hung
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// pause waits for d.
+func (tr *trial) pause(d time.Duration) {
+	select {
+	case <-tr.ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// affordable skips a clause that would have to wait for d of real time.
+func (tr *trial) affordable(d time.Duration, what string) error {
+	if tr.Virtual || d <= tr.patience {
+		return nil
+	}
+	return skip(fmt.Sprintf("%s takes %v, which is more than 30 units: too long to wait for", what, d))
+}
+
+// rounds demands f at once where the suite decides alone what happens, and in
+// one of three rounds where a duplicate may be the broker's right.
+func (tr *trial) rounds(f func(round int) error) error {
+	if tr.Virtual {
+		return f(0)
+	}
+	var errs []error
+	for round := range 3 {
+		err := f(round)
+		if _, skipped := errors.AsType[skip](err); err == nil || skipped {
+			return err
+		}
+		errs = append(errs, err)
+	}
+	return fmt.Errorf("in each of three rounds: %w", errors.Join(errs...))
+}
+
+// subscription is what a worker with these topics asks for.
+func (tr *trial) subscription(topics ...string) brokers.Subscription {
+	return brokers.Subscription{
+		Topics:      topics,
+		Group:       topics[0] + "-workers",
+		InFlight:    32,
+		Lease:       5 * tr.Unit,
+		MaxDelay:    10 * tr.Unit,
+		MaxAge:      time.Hour + tr.patience,
+		MaxAttempts: 10,
+	}
+}
+
+// open starts a worker on topics, which the caller passed through tr.Topic.
+func (tr *trial) open(topics ...string) (*worker, error) {
+	return tr.subscribe(tr.subscription(topics...))
+}
+
+func (tr *trial) subscribe(sub brokers.Subscription) (*worker, error) {
+	return tr.subscribeWith(tr.ctx, sub)
+}
+
+func (tr *trial) subscribeWith(ctx context.Context, sub brokers.Subscription) (*worker, error) {
+	type opened struct {
+		src brokers.Source
+		err error
+	}
+	what := fmt.Sprintf("Open of %q", sub.Topics)
+	o, hung := call(tr, what, tr.patience, func(context.Context) opened {
+		src, err := tr.broker.Open(ctx, sub)
+		return opened{src, err}
+	})
+	switch {
+	case hung != nil:
+		return nil, hung
+	case o.err != nil:
+		return nil, fmt.Errorf("%s: %w", what, o.err)
+	case o.src == nil:
+		return nil, fmt.Errorf("%s returned neither a source nor an error", what)
+	}
+	w := &worker{tr: tr, src: o.src, sub: sub, caps: o.src.Capabilities(), max: 10}
+	tr.workers = append(tr.workers, w)
+	return w, nil
+}
+
+// text returns a message for every body.
+func text(bodies ...string) []brokers.Message {
+	msgs := make([]brokers.Message, len(bodies))
+	for i, body := range bodies {
+		msgs[i].Body = []byte(body)
+	}
+	return msgs
+}
+
+// publish stores msgs, whose bodies tell them apart.
+func (tr *trial) publish(topic string, msgs ...brokers.Message) error {
+	tr.announce(msgs...)
+	what := fmt.Sprintf("Publish of %d messages to %q", len(msgs), topic)
+	return tr.try(what, func(ctx context.Context) error { return tr.broker.Publish(ctx, topic, msgs...) })
+}
+
+// announce makes the bodies of msgs known.
+func (tr *trial) announce(msgs ...brokers.Message) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, m := range msgs {
+		tr.known[string(m.Body)] = true
+	}
+}
+
+// countAck notes that a was acked.
+func (tr *trial) countAck(a *arrival) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.acked[a.body()]++
+}
+
+// allowCopy notes that a late Retry of a may have left a copy.
+func (tr *trial) allowCopy(a *arrival) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.extra[a.body()] = true
+}
+
+func (tr *trial) mayCopy(a *arrival) bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.extra[a.body()]
+}
+
+// deliver opens a worker on one topic, publishes a message for every body and
+// receives them all.
+func (tr *trial) deliver(bodies ...string) (*worker, []*arrival, error) {
+	msgs := text(bodies...)
+	return tr.deliverMessages(msgs[0], msgs[1:]...)
+}
+
+func (tr *trial) deliverMessages(first brokers.Message, more ...brokers.Message) (*worker, []*arrival, error) {
+	msgs := append([]brokers.Message{first}, more...)
+	topic := tr.Topic("orders")
+	w, err := tr.open(topic)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := tr.publish(topic, msgs...); err != nil {
+		return nil, nil, err
+	}
+	bodies := make([]string, len(msgs))
+	for i, m := range msgs {
+		bodies[i] = string(m.Body)
+	}
+	got, err := w.expect(tr.patience, bodies...)
+	return w, got, err
+}

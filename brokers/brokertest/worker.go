@@ -1,0 +1,357 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// worker uses one source as the pipeline would.
+type worker struct {
+	tr     *trial
+	src    brokers.Source
+	sub    brokers.Subscription
+	caps   brokers.Capabilities
+	max    int // of Receive
+	closed bool
+
+	pending <-chan received // the Receive under way
+	inbox   []*arrival      // received, but not yet due or not yet taken
+}
+
+// received is what one Receive returned.
+type received struct {
+	ds  []*brokers.Delivery
+	err error
+	at  time.Time
+}
+
+// arrival is a delivery at the time when it may be handled.
+type arrival struct {
+	*brokers.Delivery
+	raw time.Time // when Receive returned it
+	at  time.Time // the same, or Meta.DueAt if that is later
+}
+
+func (a *arrival) body() string { return string(a.Message.Body) }
+
+func (a *arrival) String() string { return describe(a.Delivery) }
+
+func describe(d *brokers.Delivery) string {
+	return fmt.Sprintf("message %.40q (topic %q, ID %q)", d.Message.Body, d.Message.Topic, d.Message.ID)
+}
+
+// next returns the first delivery that may be handled before until, or nil.
+// Its part in "never early" is the pipeline's: a delivery whose Meta.DueAt
+// lies ahead counts as not delivered until then. It is held as long as its
+// lease lasts, and else settled as a Retry with the rest of the delay.
+func (w *worker) next(until time.Time) (*arrival, error) {
+	for {
+		now := time.Now()
+		if err := w.postpone(now); err != nil {
+			return nil, err
+		}
+		wake := until
+		for i, a := range w.inbox {
+			if due := a.Meta.DueAt; due.After(now) {
+				wake = earlier(wake, due)
+				continue
+			}
+			w.inbox = slices.Delete(w.inbox, i, i+1)
+			a.at = now
+			return a, nil
+		}
+		if !now.Before(until) {
+			return nil, nil
+		}
+		if err := w.fetch(wake); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// postpone retries what is due only after its lease has run out.
+func (w *worker) postpone(now time.Time) error {
+	kept := w.inbox[:0]
+	for _, a := range w.inbox {
+		due := a.Meta.DueAt
+		if a.LeaseUntil.IsZero() || !due.After(now) || due.Add(w.tr.Slack).Before(a.LeaseUntil) {
+			kept = append(kept, a)
+			continue
+		}
+		if err := w.retryWith(a, due.Sub(now), a.Meta); err != nil {
+			return fmt.Errorf("%s came %v before Meta.DueAt, to be retried then: %w", a, due.Sub(now), err)
+		}
+	}
+	w.inbox = kept
+	return nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// fetch waits for the Receive under way, or for a new one, until wake. A
+// Receive that outlives its context stays the one under way: clauses about
+// that look at it themselves, and the others go on.
+func (w *worker) fetch(wake time.Time) error {
+	if w.pending == nil {
+		ctx, cancel := context.WithDeadline(w.tr.ctx, wake)
+		w.pending = w.receive(ctx, cancel, w.max)
+	}
+	select {
+	case <-time.After(time.Until(wake) + w.tr.Slack):
+		return nil
+	case r := <-w.pending:
+		w.pending = nil
+		return w.take(r, wake)
+	}
+}
+
+// receive starts a Receive and hands over what it returns.
+func (w *worker) receive(ctx context.Context, cancel context.CancelFunc, max int) <-chan received {
+	out := make(chan received, 1)
+	w.tr.calls.Go(func() {
+		defer cancel()
+		ds, err := w.src.Receive(ctx, max)
+		out <- received{ds, err, time.Now()}
+	})
+	return out
+}
+
+// take puts deliveries into the inbox. After a temporary error it backs off.
+func (w *worker) take(r received, wake time.Time) error {
+	if errors.Is(r.err, brokers.ErrClosed) || errors.Is(r.err, brokers.ErrMisconfigured) {
+		return fmt.Errorf("Receive from %q: %w", w.sub.Topics, r.err)
+	}
+	if len(r.ds) == 0 && time.Now().Before(wake) {
+		w.tr.pause(min(w.tr.Unit/50, time.Until(wake)))
+	}
+	for _, d := range r.ds {
+		if d == nil {
+			return fmt.Errorf("Receive from %q returned a nil delivery", w.sub.Topics)
+		}
+		w.inbox = append(w.inbox, &arrival{Delivery: d, raw: r.at})
+	}
+	return nil
+}
+
+// expect receives until every body has come, and returns the arrivals, which
+// are held, in the order of bodies.
+func (w *worker) expect(within time.Duration, bodies ...string) ([]*arrival, error) {
+	return w.expectEach(within, func(*arrival) error { return nil }, bodies)
+}
+
+// consume is expect, and acks each message as it comes.
+func (w *worker) consume(within time.Duration, bodies ...string) ([]*arrival, error) {
+	return w.expectEach(within, func(a *arrival) error { return w.ack(a) }, bodies)
+}
+
+func (w *worker) expectEach(within time.Duration, each func(*arrival) error, bodies []string) ([]*arrival, error) {
+	got := make([]*arrival, len(bodies))
+	until := time.Now().Add(within)
+	for missing := len(bodies); missing > 0; {
+		a, err := w.next(until)
+		if err != nil {
+			return nil, err
+		}
+		if a == nil {
+			return nil, fmt.Errorf("from %q: %d of %d messages did not come within %v: %s",
+				w.sub.Topics, missing, len(bodies), within, absent(bodies, got))
+		}
+		i := slices.Index(bodies, a.body())
+		switch {
+		case i < 0:
+			err = w.stray(a)
+		case got[i] == nil:
+			missing--
+			fallthrough
+		default:
+			got[i] = a // of duplicates the latest holds the lease
+			err = each(a)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return got, nil
+}
+
+func absent(bodies []string, got []*arrival) string {
+	var out []string
+	for i, body := range bodies {
+		if got[i] == nil {
+			out = append(out, fmt.Sprintf("%.40q", body))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// stray judges a delivery that nobody waits for.
+func (w *worker) stray(a *arrival) error {
+	tr := w.tr
+	tr.mu.Lock()
+	known, acks := tr.known[a.body()], tr.acked[a.body()]
+	tr.mu.Unlock()
+	switch {
+	case !known:
+		return fmt.Errorf("%s was received, but nothing with this body was published", a)
+	case acks > 0 && (tr.Virtual || acks > tolerated):
+		return fmt.Errorf("%s was received again after its Ack", a)
+	case acks > 0 || w.tr.mayCopy(a):
+		return w.ack(a)
+	case tr.Virtual:
+		return fmt.Errorf("%s was received although it is held already", a)
+	}
+	return nil // a duplicate of a message in hand
+}
+
+// quiet demands that nothing is delivered for d. Outside the process a message
+// that was acked may come again.
+func (w *worker) quiet(d time.Duration) error {
+	until := time.Now().Add(d)
+	for {
+		a, err := w.next(until)
+		if a == nil || err != nil {
+			return err
+		}
+		w.tr.mu.Lock()
+		acks := w.tr.acked[a.body()]
+		w.tr.mu.Unlock()
+		if acks == 0 && !w.tr.mayCopy(a) {
+			return fmt.Errorf("%s was received, %v before the wait was over", a, time.Until(until))
+		}
+		if err := w.stray(a); err != nil {
+			return err
+		}
+	}
+}
+
+// settle ends deliveries in one call. Where the broker's answer is too short
+// it is filled up with nil, and what is too long is cut: one clause judges
+// that, and the others go on.
+func (w *worker) settle(batch ...brokers.Settlement) []error {
+	return w.settleWithin(w.tr.patience, batch...)
+}
+
+func (w *worker) settleWithin(limit time.Duration, batch ...brokers.Settlement) []error {
+	errs, hung := call(w.tr, "Settle", limit, func(ctx context.Context) []error {
+		return w.src.Settle(ctx, batch)
+	})
+	return padded(errs, hung, len(batch))
+}
+
+func (w *worker) extend(lease time.Duration, ds ...*brokers.Delivery) []error {
+	errs, hung := call(w.tr, "Extend", w.tr.patience, func(ctx context.Context) []error {
+		return w.src.Extend(ctx, lease, ds)
+	})
+	return padded(errs, hung, len(ds))
+}
+
+func padded(errs []error, hung error, n int) []error {
+	out := make([]error, n)
+	copy(out, errs)
+	if hung != nil {
+		for i := range out {
+			out[i] = hung
+		}
+	}
+	return out
+}
+
+// end settles one delivery, and repeats that after an error that is not final.
+func (w *worker) end(s brokers.Settlement) error {
+	const tries = 3
+	for try := 1; ; try++ {
+		err := w.settle(s)[0]
+		if err == nil {
+			if s.Action == brokers.Ack {
+				w.tr.countAck(&arrival{Delivery: s.Delivery})
+			}
+			return nil
+		}
+		if final(err) || try == tries {
+			return fmt.Errorf("Settle(%s) of %s: %w", s.Action, describe(s.Delivery), err)
+		}
+		w.tr.pause(w.tr.Unit / 20)
+	}
+}
+
+// final tells the errors that end a delivery from those that leave it held.
+func final(err error) bool {
+	return lost(err) || errors.Is(err, brokers.ErrSettled)
+}
+
+// lost tells that the delivery is no longer the caller's.
+func lost(err error) bool {
+	return errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrClosed)
+}
+
+func (w *worker) ack(as ...*arrival) error {
+	for _, a := range as {
+		if err := w.end(brokers.Settlement{Delivery: a.Delivery, Action: brokers.Ack}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *worker) retry(a *arrival, delay time.Duration) error {
+	return w.retryWith(a, delay, failed(a.Delivery, delay))
+}
+
+func (w *worker) retryWith(a *arrival, delay time.Duration, meta brokers.Meta) error {
+	return w.end(brokers.Settlement{Delivery: a.Delivery, Action: brokers.Retry, Delay: delay, Meta: meta})
+}
+
+func (w *worker) release(a *arrival) error {
+	return w.end(brokers.Settlement{Delivery: a.Delivery, Action: brokers.Release})
+}
+
+// failed is the Meta of d after one more handler run that failed now.
+func failed(d *brokers.Delivery, delay time.Duration) brokers.Meta {
+	now := time.Now()
+	meta := d.Meta
+	meta.Attempt++
+	if meta.FirstFailedAt.IsZero() {
+		meta.FirstFailedAt = now
+	}
+	meta.LastFailedAt = now
+	meta.DueAt = now.Add(max(delay, 0))
+	meta.Delay = delay
+	meta.Class = "transient"
+	return meta
+}
+
+// close ends the source, once.
+func (w *worker) close() error {
+	if w.closed {
+		return nil
+	}
+	w.closed = true
+	return w.tr.try(fmt.Sprintf("Close of the source of %q", w.sub.Topics), w.src.Close)
+}
+
+// reopen closes the source and opens another one like it.
+func (w *worker) reopen() (*worker, error) {
+	if err := w.close(); err != nil {
+		return nil, err
+	}
+	return w.tr.subscribe(w.sub)
+}
+
+// soon is how long a message may take that does not wait for its lease to end.
+func (w *worker) soon() time.Duration {
+	if w.caps.Lease > 0 {
+		return min(w.tr.patience, w.caps.Lease/2)
+	}
+	return w.tr.patience
+}
