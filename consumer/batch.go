@@ -25,7 +25,7 @@ func (b Batch) faults(field string) error {
 
 // collector gathers the next batch of a route.
 type collector struct {
-	jobs  []*run
+	runs  []*run
 	timer *time.Timer
 }
 
@@ -37,29 +37,29 @@ func (p *pipeline) collect(r *run) {
 		c = &collector{}
 		p.batches[r.route] = c
 	}
-	c.jobs = append(c.jobs, r)
-	switch len(c.jobs) {
+	c.runs = append(c.runs, r)
+	switch len(c.runs) {
 	case r.route.size:
-		p.dispatch(c)
+		p.complete(c)
 	case 1:
 		c.timer = time.AfterFunc(r.route.wait, func() { p.expire(c) })
 	}
 }
 
-// expire hands over a batch that has waited long enough.
+// expire ends the wait of a batch.
 func (p *pipeline) expire(c *collector) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.dispatch(c)
+	p.complete(c)
 }
 
-// dispatch hands the batch to the workers. mu is held.
-func (p *pipeline) dispatch(c *collector) {
+// complete hands the batch over as it is. mu is held.
+func (p *pipeline) complete(c *collector) {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-	if len(c.jobs) > 0 {
-		p.ready <- c.jobs
-		c.jobs = nil
+	if len(c.runs) > 0 {
+		p.dispatch(c.runs)
+		c.runs = nil
 	}
 }

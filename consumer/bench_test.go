@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -70,22 +71,19 @@ func BenchmarkPipeline(b *testing.B) {
 					b.Fatal(err)
 				}
 				ctx, stop := context.WithCancel(b.Context())
-				left := make(chan struct{}, b.N)
+				defer stop()
+				var handled atomic.Int64
 				for _, name := range names {
 					c.Handle(name, func(context.Context, *brokers.Message) error {
-						left <- struct{}{}
+						if handled.Add(1) == int64(b.N) {
+							stop()
+						}
 						return nil
 					})
 				}
 				b.ReportAllocs()
 				b.ResetTimer()
-				done := make(chan error, 1)
-				go func() { done <- c.Run(ctx) }()
-				for range b.N {
-					<-left
-				}
-				stop()
-				if err := <-done; err != nil {
+				if err := c.Run(ctx); err != nil {
 					b.Fatal(err)
 				}
 			})

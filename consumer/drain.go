@@ -56,7 +56,7 @@ func (p *pipeline) giveBack() {
 		p.settleLocked(r, brokers.Retry)
 	}
 	for _, c := range p.batches {
-		p.dispatch(c)
+		p.complete(c)
 	}
 	close(p.ready)
 }
@@ -70,21 +70,21 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 		close(worked)
 	}()
 	defer func() {
-		for _, w := range p.workers {
+		for _, w := range p.crew() {
 			w.stop()
 		}
 	}()
 	if until(end, worked) {
 		return nil
 	}
-	for _, w := range p.workers {
+	for _, w := range p.crew() {
 		w.interrupt(ErrShutdown)
 	}
 	if until(end.Add(grace), worked) {
 		return nil
 	}
 	var stuck []error
-	for _, w := range p.workers {
+	for _, w := range p.crew() {
 		for _, r := range w.runs() {
 			p.observe(r, Event{Kind: EventStuck, Attempt: r.meta.Attempt + 1, Err: errStuck})
 			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; message %q is given back while it still runs",

@@ -84,7 +84,7 @@ func (p *pipeline) observe(r *run, e Event) {
 	}
 	e.Topic = r.delivery.Message.Topic
 	e.Message = &r.delivery.Message
-	e.Meta = r.meta
+	e.Meta = *r.meta
 	if e.Attempt == 0 {
 		e.Attempt = r.meta.Attempt
 	}

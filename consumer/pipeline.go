@@ -37,7 +37,7 @@ type pipeline struct {
 	room   chan struct{}           // there may be room for another delivery
 
 	ready   chan []*run
-	workers []*worker
+	jobs    atomic.Int64 // in ready or with a worker
 	working sync.WaitGroup
 	stages  sync.WaitGroup // keeper and outboxes
 
@@ -46,6 +46,7 @@ type pipeline struct {
 	retrier *settler
 
 	mu       sync.Mutex
+	workers  []*worker
 	active   int // deliveries that count against Concurrency + Prefetch
 	held     map[*run]*time.Timer
 	batches  map[*route]*collector
@@ -97,11 +98,6 @@ func (p *pipeline) start() {
 	}
 	p.stages.Go(func() { p.settler.run(p.life) })
 	p.stages.Go(func() { p.retrier.run(p.life) })
-	p.workers = make([]*worker, p.cfg.Concurrency)
-	for i := range p.workers {
-		p.workers[i] = newWorker(p)
-		p.working.Go(p.workers[i].loop)
-	}
 }
 
 // receive takes deliveries in until ctx ends or the source fails for good.
@@ -139,6 +135,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
+// receiveLimit bounds one Receive, so that a batch stays in the cache.
+const receiveLimit = 256
+
 // awaitRoom returns how many deliveries may be received, at least 1 unless
 // ctx has ended.
 func (p *pipeline) awaitRoom(ctx context.Context) int {
@@ -147,7 +146,7 @@ func (p *pipeline) awaitRoom(ctx context.Context) int {
 		n := p.cfg.Concurrency + p.cfg.Prefetch - p.active
 		p.mu.Unlock()
 		if n > 0 {
-			return n
+			return min(n, receiveLimit)
 		}
 		select {
 		case <-ctx.Done():
@@ -172,7 +171,7 @@ func (p *pipeline) admit(deliveries []*brokers.Delivery) {
 	runs := make([]*run, len(deliveries))
 	for i, d := range deliveries {
 		r := &all[i]
-		r.delivery, r.message, r.meta = d, d.Message, d.Meta
+		r.delivery, r.message, r.meta = d, d.Message, &d.Meta
 		r.route = p.routes[d.Message.Topic]
 		r.self[0] = r
 		runs[i] = r
@@ -253,8 +252,26 @@ func (p *pipeline) enqueue(r *run) {
 	case r.route.batch != nil:
 		p.collect(r)
 	default:
-		p.ready <- r.self[:]
+		p.dispatch(r.self[:])
 	}
+}
+
+// dispatch hands a job to the workers. There are as many of them as there have
+// ever been jobs at a time, and at most Concurrency. mu is held.
+func (p *pipeline) dispatch(job []*run) {
+	if jobs := int(p.jobs.Add(1)); jobs > len(p.workers) && len(p.workers) < p.cfg.Concurrency {
+		w := newWorker(p)
+		p.workers = append(p.workers, w)
+		p.working.Go(w.loop)
+	}
+	p.ready <- job
+}
+
+// crew returns the workers there are.
+func (p *pipeline) crew() []*worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.workers)
 }
 
 // reschedule lets r wait for its due time: in the process if that is near, in
@@ -330,7 +347,7 @@ func (p *pipeline) loseSession(session context.Context) {
 		}
 	}
 	p.mu.Unlock()
-	for _, w := range p.workers {
+	for _, w := range p.crew() {
 		for _, r := range w.runs() {
 			if r.delivery.Session == session {
 				lost = append(lost, r)

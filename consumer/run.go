@@ -19,7 +19,7 @@ type run struct {
 	delivery *brokers.Delivery
 	route    *route
 	message  brokers.Message // the handler's copy
-	meta     brokers.Meta    // as of the last failure; written under mu
+	meta     *brokers.Meta   // as of the last failure; replaced under mu, never changed
 	laned    bool            // holds the lane of its key
 
 	action  brokers.Action // how it is settled
@@ -38,7 +38,7 @@ type run struct {
 // metaOfRun is what the handler sees. It may be asked after the run.
 func (r *run) metaOfRun() brokers.Meta {
 	r.mu.Lock()
-	m := r.meta
+	m := *r.meta
 	r.mu.Unlock()
 	m.Attempt++
 	if m.IdempotencyKey == "" {
@@ -49,7 +49,7 @@ func (r *run) metaOfRun() brokers.Meta {
 
 func (r *run) setMeta(m brokers.Meta) {
 	r.mu.Lock()
-	r.meta = m
+	r.meta = &m
 	r.mu.Unlock()
 }
 
@@ -82,10 +82,9 @@ func (r *run) setCurrent(a *attempt) {
 	r.mu.Unlock()
 }
 
-// failed is the Meta after a failed run. The history is copied, because the
-// old one may be shared with an earlier settlement.
+// failed is the Meta after a failed run.
 func (r *run) failed(now time.Time, class, fingerprint string, d retry.Decision) brokers.Meta {
-	m := r.meta
+	m := *r.meta
 	failure := brokers.Failure{Attempt: m.Attempt + 1, At: now, Class: class, Fingerprint: fingerprint, Delay: d.Delay}
 	if d.Counted {
 		m.Attempt++
@@ -108,11 +107,9 @@ func (r *run) failed(now time.Time, class, fingerprint string, d retry.Decision)
 // standard context behind it is made only when somebody asks for Done, so
 // that quick handlers pay nothing.
 type attempt struct {
-	base     context.Context // of Run, without its cancellation
-	runs     []*run
-	result   [1]error
-	started  time.Time
-	deadline time.Time
+	base    context.Context // of Run, without its cancellation
+	runs    []*run
+	started time.Time
 
 	mu       sync.Mutex
 	inner    context.Context
@@ -121,7 +118,9 @@ type attempt struct {
 }
 
 // Deadline implements context.Context.
-func (a *attempt) Deadline() (time.Time, bool) { return a.deadline, true }
+func (a *attempt) Deadline() (time.Time, bool) { return a.deadline(), true }
+
+func (a *attempt) deadline() time.Time { return a.started.Add(a.runs[0].route.timeout) }
 
 // Done implements context.Context.
 func (a *attempt) Done() <-chan struct{} {
@@ -160,7 +159,7 @@ func (a *attempt) context() context.Context {
 	if a.inner != nil {
 		return a.inner
 	}
-	timed, cancel := context.WithDeadlineCause(a.base, a.deadline, classify.ErrAttemptTimeout)
+	timed, cancel := context.WithDeadlineCause(a.base, a.deadline(), classify.ErrAttemptTimeout)
 	inner, stop := context.WithCancelCause(timed)
 	a.inner = inner
 	a.stop = func(cause error) {

@@ -66,7 +66,7 @@ func (s *settler) settle(ctx context.Context, runs []*run) (failed []*run) {
 	for _, r := range runs {
 		entry := brokers.Settlement{Delivery: r.delivery, Action: r.action}
 		if r.action == brokers.Retry {
-			entry.Meta, entry.Delay = r.meta, max(0, r.meta.DueAt.Sub(now))
+			entry.Meta, entry.Delay = *r.meta, max(0, r.meta.DueAt.Sub(now))
 		}
 		s.batch = append(s.batch, entry)
 	}
@@ -155,7 +155,7 @@ func (p *pipeline) bury(r *run, reason string, entry *dlq.Entry) {
 	if !r.settled.CompareAndSwap(false, true) {
 		return
 	}
-	entry.Reason, entry.Meta, entry.Abandoned = reason, r.meta, r.delivery.Abandoned
+	entry.Reason, entry.Meta, entry.Abandoned = reason, *r.meta, r.delivery.Abandoned
 	entry.Group, entry.DeadBy, entry.DeadAt = p.cfg.Group, p.cfg.Instance, time.Now()
 	r.entry = entry
 	p.mu.Lock()

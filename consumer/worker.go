@@ -39,6 +39,7 @@ func newWorker(p *pipeline) *worker {
 func (w *worker) loop() {
 	for job := range w.p.ready {
 		w.do(job)
+		w.p.jobs.Add(-1)
 	}
 }
 
@@ -76,14 +77,13 @@ func (w *worker) begin(job []*run) *attempt {
 		a = new(attempt)
 	}
 	a.base, a.runs, a.started = w.p.values, job, time.Now()
-	a.deadline = a.started.Add(job[0].route.timeout)
 	for _, r := range job {
 		r.setCurrent(a)
 	}
 	w.mu.Lock()
 	w.current = a
-	if w.fires.IsZero() || a.deadline.Before(w.fires) {
-		w.rearm(a.deadline)
+	if deadline := a.deadline(); w.fires.IsZero() || deadline.Before(w.fires) {
+		w.rearm(deadline)
 	}
 	w.mu.Unlock()
 	return a
@@ -105,7 +105,6 @@ func (w *worker) announce(a *attempt) {
 // call runs the handler. If it ends the goroutine, the worker goes on in a new
 // one.
 func (w *worker) call(a *attempt) {
-	var results []error
 	returned := false
 	defer func() {
 		if returned {
@@ -118,14 +117,16 @@ func (w *worker) call(a *attempt) {
 			return
 		}
 		w.finish(a, same(err, len(a.runs)))
+		w.p.jobs.Add(-1)
 		w.p.working.Go(w.loop)
 	}()
 	r := a.runs[0]
+	var results []error
 	if r.route.batch != nil {
 		results = r.route.callBatch(a)
 	} else {
-		a.result[0] = r.route.handler(a, &r.message)
-		results = a.result[:]
+		single := [1]error{r.route.handler(a, &r.message)}
+		results = single[:]
 	}
 	returned = true
 	w.finish(a, results)
@@ -207,12 +208,12 @@ func (w *worker) watch() {
 	case a == nil || w.stuck:
 		w.mu.Unlock()
 		return
-	case now.Before(a.deadline):
-		w.rearm(a.deadline)
+	case now.Before(a.deadline()):
+		w.rearm(a.deadline())
 		w.mu.Unlock()
 		return
-	case now.Before(a.deadline.Add(stuckAfter)):
-		w.rearm(a.deadline.Add(stuckAfter))
+	case now.Before(a.deadline().Add(stuckAfter)):
+		w.rearm(a.deadline().Add(stuckAfter))
 		w.mu.Unlock()
 		a.end(classify.ErrAttemptTimeout)
 		return
