@@ -2,22 +2,25 @@ package memory
 
 import "time"
 
-// alarm is the place of its owner in a heap of times: of an entry that waits
-// for its retry, or of a hold whose lease runs.
-type alarm struct {
-	pos   int // index in the heap plus one; 0 means not in it
-	entry *entry
-	hold  *hold
-}
-
-// alarms is a heap of times. Equal times go by seq, so that a run with
-// virtual time is the same every time.
+// alarms is a heap of times: of entries that wait for their retry, or of holds
+// whose leases run. Equal times go by seq, so that a run with virtual time is
+// the same every time.
 type alarms []timed
 
 type timed struct {
 	at    time.Duration
 	seq   uint64
-	alarm *alarm
+	entry *entry
+	hold  *hold // nil if it is the entry's own
+}
+
+// pos is where the owner keeps its index in the heap plus one; 0 means that it
+// has no alarm.
+func (t timed) pos() *int32 {
+	if t.hold != nil {
+		return &t.hold.pos
+	}
+	return &t.entry.pos
 }
 
 func (t timed) before(u timed) bool {
@@ -32,27 +35,28 @@ func (h alarms) next() (time.Duration, bool) {
 	return h[0].at, true
 }
 
-// pop removes the earliest alarm if its time has come, or returns nil.
-func (h *alarms) pop(now time.Duration) *alarm {
+// pop removes the earliest alarm if its time has come.
+func (h *alarms) pop(now time.Duration) (timed, bool) {
 	if len(*h) == 0 || (*h)[0].at > now {
-		return nil
+		return timed{}, false
 	}
-	a := (*h)[0].alarm
-	h.remove(a)
-	return a
+	first := (*h)[0]
+	h.remove(first.pos())
+	return first, true
 }
 
-func (h *alarms) push(a *alarm, at time.Duration, seq uint64) {
-	*h = append(*h, timed{at: at, seq: seq, alarm: a})
-	h.up(len(*h)-1, timed{at: at, seq: seq, alarm: a})
+func (h *alarms) push(t timed) {
+	*h = append(*h, t)
+	h.up(len(*h)-1, t)
 }
 
-func (h *alarms) remove(a *alarm) {
-	i, n := a.pos-1, len(*h)-1
+// remove removes the alarm whose index pos holds.
+func (h *alarms) remove(pos *int32) {
+	i, n := int(*pos)-1, len(*h)-1
 	last := (*h)[n]
 	(*h)[n] = timed{}
 	*h = (*h)[:n]
-	a.pos = 0
+	*pos = 0
 	if i == n {
 		return
 	}
@@ -91,5 +95,5 @@ func (h alarms) down(i int, t timed) {
 
 func (h alarms) set(i int, t timed) {
 	h[i] = t
-	t.alarm.pos = i + 1
+	*t.pos() = int32(i + 1)
 }

@@ -66,10 +66,11 @@ func (b *Broker) Records(topic string) []Record {
 	}
 	records := make([]Record, 0, t.len())
 	for e := t.first; e != nil; e = e.next {
-		r := Record{Message: e.message, Meta: e.loadMeta(), Abandoned: e.abandoned}
+		r := Record{Message: e.message, Abandoned: int(e.abandoned)}
+		e.loadMeta(&r.Meta)
 		switch e.state {
 		case delayed:
-			r.DueAt = b.start.Add(b.delays[e.delay.pos-1].at)
+			r.DueAt = b.start.Add(b.delays[e.pos-1].at)
 		case inFlight:
 			r.LeaseUntil = b.start.Add(e.holds.until)
 		}

@@ -1,20 +1,16 @@
 package memory
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/wire"
 )
 
 // Options configure a Broker. The zero value is ready to use.
@@ -93,7 +89,7 @@ func New(options Options) *Broker {
 	return &Broker{
 		options: options,
 		start:   time.Now(),
-		ids:     rand.Text() + "-",
+		ids:     rand.Text()[:13] + "-",
 		topics:  make(map[string]*topic),
 		sources: make(map[*source]struct{}),
 		ops:     make(map[Op]int),
@@ -104,11 +100,11 @@ func New(options Options) *Broker {
 func (b *Broker) lock() (now time.Duration) {
 	b.mu.Lock()
 	now = time.Since(b.start)
-	for a := b.leases.pop(now); a != nil; a = b.leases.pop(now) {
-		b.drop(a.hold, brokers.ErrLeaseLost)
+	for t, ok := b.leases.pop(now); ok; t, ok = b.leases.pop(now) {
+		b.drop(t.hold, lost)
 	}
-	for a := b.delays.pop(now); a != nil; a = b.delays.pop(now) {
-		b.due(a.entry)
+	for t, ok := b.delays.pop(now); ok; t, ok = b.delays.pop(now) {
+		b.due(t.entry)
 	}
 	return now
 }
@@ -152,6 +148,10 @@ func (b *Broker) topic(name string) *topic {
 		b.topics[name] = t
 	}
 	return t
+}
+
+func origin(topic string) brokers.Headers {
+	return brokers.Headers{{Name: "topic", Value: topic}}
 }
 
 // Open subscribes to the topics of sub, and creates them and the dead-letter
@@ -258,179 +258,4 @@ func (b *Broker) Crash(src brokers.Source) {
 	now := b.lock()
 	defer b.unlock(now)
 	s.close(true)
-}
-
-// hand makes a delivery of e, which is in flight from now on.
-func (b *Broker) hand(e *entry, s *source, now time.Duration) *brokers.Delivery {
-	h := &hold{entry: e, source: s, next: e.holds, since: now, until: later(now, s.capabilities.Lease)}
-	received := b.start.Add(now)
-	h.Delivery = brokers.Delivery{
-		Message:    e.message,
-		Abandoned:  e.abandoned,
-		ReceivedAt: received,
-		LeaseUntil: received.Add(h.until - now),
-		Session:    s.session,
-		Token:      h,
-	}
-	h.Meta = e.loadMeta()
-	h.lease.hold = h
-	e.holds = h
-	b.leases.push(&h.lease, h.until, e.seq)
-	return &h.Delivery
-}
-
-// drop ends h without a settlement of its message, which is available again
-// unless somebody else holds it, too.
-func (b *Broker) drop(h *hold, end error) {
-	e := h.entry
-	b.end(h, end)
-	for at := &e.holds; *at != nil; at = &(*at).next {
-		if *at == h {
-			*at = h.next
-			break
-		}
-	}
-	if end == brokers.ErrLeaseLost {
-		e.abandoned++
-	}
-	if e.holds == nil {
-		e.topic.set(e, ready)
-		e.topic.place(e)
-	}
-}
-
-func (b *Broker) end(h *hold, end error) {
-	h.end = end
-	if h.lease.pos > 0 {
-		b.leases.remove(&h.lease)
-	}
-}
-
-// win ends all holds of the message of h, of which h was settled first.
-func (b *Broker) win(h *hold) {
-	for other := h.entry.holds; other != nil; other = other.next {
-		b.end(other, brokers.ErrLeaseLost)
-	}
-	h.end = brokers.ErrSettled
-	h.entry.holds = nil
-}
-
-// postpone makes e available after delay.
-func (b *Broker) postpone(e *entry, now, delay time.Duration) {
-	if delay > 0 {
-		e.topic.set(e, delayed)
-		b.delays.push(&e.delay, later(now, delay), e.seq)
-		e.topic.place(e)
-		return
-	}
-	e.topic.set(e, ready)
-	b.requeue(e)
-	e.topic.place(e)
-}
-
-// retryCopy stores a copy of e as if st had been settled by copying.
-func (b *Broker) retryCopy(e *entry, now time.Duration, st brokers.Settlement) {
-	twin := &entry{message: e.message}
-	twin.storeMeta(st.Meta)
-	b.insert(e.topic, twin)
-	b.postpone(twin, now, st.Delay)
-}
-
-// due makes e, whose delay is over, available behind those that are. A
-// message that has an order kept its place in it.
-func (b *Broker) due(e *entry) {
-	e.topic.set(e, ready)
-	if e.lane != nil {
-		e.topic.offer(e.lane)
-		return
-	}
-	b.requeue(e)
-	e.topic.place(e)
-}
-
-func (b *Broker) requeue(e *entry) {
-	if e.lane == nil {
-		b.seq++
-		e.seq = b.seq
-	}
-}
-
-// insert stores e, ready or about to be delayed, as the newest of t.
-func (b *Broker) insert(t *topic, e *entry) {
-	b.seq++
-	e.seq = b.seq
-	e.delay.entry = e
-	t.add(e, b.options.Ordered)
-}
-
-// later returns now + d, or the end of time.
-func later(now, d time.Duration) time.Duration {
-	if d > math.MaxInt64-now {
-		return math.MaxInt64
-	}
-	return now + d
-}
-
-func (b *Broker) newID() string {
-	return b.ids + strconv.FormatUint(b.id.Add(1), 36)
-}
-
-// identify sets what m lacks of an identity, and returns the rest of it.
-func (b *Broker) identify(m *brokers.Message) *brokers.Meta {
-	now := time.Now()
-	var carried brokers.Message
-	var meta brokers.Meta
-	if len(m.Headers) > 0 {
-		carried, meta = wire.SplitIdentity(m.Headers, wire.Limits{Now: now})
-	}
-	if m.ID == "" {
-		m.ID = carried.ID
-	}
-	if m.ID == "" {
-		m.ID = b.newID()
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = carried.PublishedAt
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = now
-	}
-	if meta.IdempotencyKey == "" && meta.RedriveCount == 0 {
-		return nil
-	}
-	return &meta
-}
-
-// newEntry copies m, so that the producer may reuse what it passed.
-func newEntry(topic string, m brokers.Message, meta *brokers.Meta) *entry {
-	m.Topic = topic
-	m.Body = bytes.Clone(m.Body)
-	m.Headers = slices.Clip(slices.Clone(m.Headers))
-	if meta != nil {
-		meta.Origin = origin(topic)
-	}
-	return &entry{message: m, meta: meta}
-}
-
-func origin(topic string) brokers.Headers {
-	return brokers.Headers{{Name: "topic", Value: topic}}
-}
-
-func (e *entry) loadMeta() brokers.Meta {
-	if e.meta == nil {
-		return brokers.Meta{Origin: e.topic.origin}
-	}
-	return cloneMeta(*e.meta)
-}
-
-func (e *entry) storeMeta(m brokers.Meta) {
-	m = cloneMeta(m)
-	e.meta = &m
-}
-
-// cloneMeta keeps whoever changes a Meta in place from changing the store.
-func cloneMeta(m brokers.Meta) brokers.Meta {
-	m.History = slices.Clone(m.History)
-	m.Origin = slices.Clone(m.Origin)
-	return m
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,6 +105,15 @@ func (w *world) settle(src brokers.Source, s brokers.Settlement, want error) {
 	check(w.T, s.Action.String(), src.Settle(w.Context(), []brokers.Settlement{s}), want)
 }
 
+// refuse settles one delivery and checks that the error says text.
+func (w *world) refuse(src brokers.Source, s brokers.Settlement, text string) {
+	w.Helper()
+	errs := src.Settle(w.Context(), []brokers.Settlement{s})
+	if len(errs) != 1 || errs[0] == nil || !strings.Contains(errs[0].Error(), text) {
+		w.Fatalf("Settle = %v, want one error that says %q", errs, text)
+	}
+}
+
 func (w *world) ack(src brokers.Source, ds ...*brokers.Delivery) {
 	w.Helper()
 	for _, d := range ds {
@@ -152,5 +162,3 @@ func idsOf(ds []*brokers.Delivery) []string {
 	}
 	return ids
 }
-
-func since(t time.Time) time.Duration { return time.Since(t) }

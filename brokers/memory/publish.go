@@ -1,9 +1,11 @@
 package memory
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -107,9 +109,9 @@ func (p *publishing) run(ctx context.Context, faults []Fault) error {
 // room waits until t can take one more message. The broker is unlocked
 // meanwhile.
 func (b *Broker) room(ctx context.Context, t *topic, now time.Duration) (time.Duration, error) {
-	for t.len() >= b.options.Limit {
+	for waited := false; t.len() >= b.options.Limit; waited = true {
 		ticket := make(chan struct{})
-		t.blocked = append(t.blocked, ticket)
+		t.queueUp(ticket, waited)
 		b.unlock(now)
 		select {
 		case <-ticket:
@@ -126,6 +128,16 @@ func (b *Broker) room(ctx context.Context, t *topic, now time.Duration) (time.Du
 		}
 	}
 	return now, nil
+}
+
+// queueUp puts a publisher at the end of the line, or back at its head if it
+// was let in and somebody else was quicker.
+func (t *topic) queueUp(ticket chan struct{}, waited bool) {
+	at := len(t.blocked)
+	if waited {
+		at = 0
+	}
+	t.blocked = slices.Insert(t.blocked, at, ticket)
 }
 
 // leave takes a publisher that gave up out of the line; if it was let in
@@ -150,4 +162,46 @@ func (b *Broker) fits(m brokers.Message) error {
 		}
 	}
 	return nil
+}
+
+func (b *Broker) newID() string {
+	id := append(make([]byte, 0, 32), b.ids...)
+	return string(strconv.AppendUint(id, b.id.Add(1), 36))
+}
+
+// identify sets what m lacks of an identity, and returns the rest of it.
+func (b *Broker) identify(m *brokers.Message) *brokers.Meta {
+	now := time.Now()
+	var carried brokers.Message
+	var meta brokers.Meta
+	if len(m.Headers) > 0 {
+		carried, meta = wire.SplitIdentity(m.Headers, wire.Limits{Now: now})
+	}
+	if m.ID == "" {
+		m.ID = carried.ID
+	}
+	if m.ID == "" {
+		m.ID = b.newID()
+	}
+	if m.PublishedAt.IsZero() {
+		m.PublishedAt = carried.PublishedAt
+	}
+	if m.PublishedAt.IsZero() {
+		m.PublishedAt = now
+	}
+	if meta.IdempotencyKey == "" && meta.RedriveCount == 0 {
+		return nil
+	}
+	return &meta
+}
+
+// newEntry copies m, so that the producer may reuse what it passed.
+func newEntry(topic string, m brokers.Message, meta *brokers.Meta) *entry {
+	m.Topic = topic
+	m.Body = bytes.Clone(m.Body)
+	m.Headers = slices.Clip(slices.Clone(m.Headers))
+	if meta != nil {
+		meta.Origin = origin(topic)
+	}
+	return &entry{message: m, meta: meta}
 }

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,9 +29,6 @@ type source struct {
 var _ brokers.Source = (*source)(nil)
 
 var errNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)
-
-// errEnded is both, since the deliveries of a closed source are released.
-var errEnded = fmt.Errorf("%w, and %w", brokers.ErrClosed, brokers.ErrLeaseLost)
 
 func (s *source) Capabilities() brokers.Capabilities { return s.capabilities }
 
@@ -88,6 +86,8 @@ func (s *source) wait(ctx context.Context, max int) ([]*brokers.Delivery, error)
 		select {
 		case <-s.woken:
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
 			s.giveUp()
 			return nil, context.Cause(ctx)
 		}
@@ -114,12 +114,13 @@ func (s *source) poll(max int) ([]*brokers.Delivery, error) {
 // take removes up to max available messages from the active topics, in turn
 // and in equal shares.
 func (s *source) take(now time.Duration, max int) []*brokers.Delivery {
-	var ds []*brokers.Delivery
-	hand := func(e *entry) { ds = append(ds, s.broker.hand(e, s, now)) }
-	share := 1
-	if n := len(s.active); n > 0 {
-		share = (max + n - 1) / n
+	n := 0
+	for i := 0; i < len(s.active) && n < max; i++ {
+		n += s.active[i].topic.ready.len()
 	}
+	ds := make([]*brokers.Delivery, 0, min(n, max))
+	hand := func(e *entry) { ds = append(ds, s.broker.hand(e, s, now)) }
+	share := 1 + (max-1)/cmp.Or(len(s.active), 1)
 	for len(ds) < max && len(s.active) > 0 {
 		s.turn %= len(s.active)
 		sub := s.active[s.turn]
@@ -165,10 +166,16 @@ func (s *source) passOn() {
 func (s *source) giveUp() {
 	now := s.broker.lock()
 	defer s.broker.unlock(now)
-	if !s.wake() {
-		s.passOn()
+	if s.waiting {
+		s.waiting = false
+		s.broker.waiting--
+		return
 	}
-	<-s.woken
+	select {
+	case <-s.woken:
+	default:
+	}
+	s.passOn()
 }
 
 // deliver applies the faults to what was taken. It may leave nothing.
@@ -207,18 +214,18 @@ func (s *source) deliver(ctx context.Context, ds []*brokers.Delivery) ([]*broker
 // disturb applies fault to h and reports whether it can be returned still:
 // at least half of its lease must be left.
 func (s *source) disturb(now time.Duration, h *hold, fault Fault) bool {
-	if h.end != nil {
+	if h.end != held {
 		return false
 	}
 	if fault.skip() || h.until-now < s.capabilities.Lease/2 {
-		s.broker.drop(h, brokers.ErrSettled)
+		s.broker.drop(h, settled)
 		return false
 	}
 	if fault.Duplicate {
 		h.entry.topic.repeat(h.entry)
 	}
 	if fault.Lost {
-		s.broker.drop(h, brokers.ErrLeaseLost)
+		s.broker.drop(h, lost)
 	}
 	return true
 }
@@ -267,7 +274,7 @@ func (s *source) settle(now time.Duration, st brokers.Settlement, fault Fault) e
 		e.storeMeta(st.Meta)
 		b.postpone(e, now, st.Delay)
 	case brokers.Release:
-		b.drop(h, brokers.ErrSettled)
+		b.drop(h, settled)
 	default:
 		return fmt.Errorf("action %d is none, the delivery is still held", st.Action)
 	}
@@ -308,8 +315,8 @@ func (s *source) extend(now, lease time.Duration, d *brokers.Delivery, fault Fau
 		return fault.Err
 	}
 	h.until = until
-	b.leases.remove(&h.lease)
-	b.leases.push(&h.lease, until, h.entry.seq)
+	b.leases.remove(&h.pos)
+	b.leases.push(timed{at: until, seq: h.entry.seq, entry: h.entry, hold: h})
 	d.LeaseUntil = b.start.Add(until)
 	return fault.Err
 }
@@ -323,17 +330,14 @@ func (s *source) held(d *brokers.Delivery, fault Fault) (*hold, error) {
 	switch {
 	case !ok || h.source != s:
 		return nil, errNotHeld
-	case h.end == brokers.ErrSettled:
+	case h.end == settled:
 		return nil, brokers.ErrSettled
 	case s.closed:
 		return nil, errEnded
-	case h.end != nil:
-		return nil, h.end
-	case fault.Lost:
-		s.broker.drop(h, brokers.ErrLeaseLost)
-		return nil, brokers.ErrLeaseLost
+	case h.end == held && fault.Lost:
+		s.broker.drop(h, lost)
 	}
-	return h, nil
+	return h, h.end.err()
 }
 
 func (s *source) Close(context.Context) error {
@@ -361,14 +365,14 @@ func (s *source) close(crash bool) {
 	if crash {
 		return
 	}
-	var held []*hold
-	for _, l := range b.leases {
-		if l.alarm.hold.source == s {
-			held = append(held, l.alarm.hold)
+	var mine []*hold
+	for _, t := range b.leases {
+		if t.hold.source == s {
+			mine = append(mine, t.hold)
 		}
 	}
-	for _, h := range held {
-		b.drop(h, errEnded)
+	for _, h := range mine {
+		b.drop(h, released)
 	}
 }
 

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -26,9 +27,9 @@ type entry struct {
 	holds      *hold // newest first; more than one only by a fault
 	prev, next *entry
 	seq        uint64 // its place among those that are ready
-	abandoned  int
+	abandoned  int32
+	pos        int32 // in the delays, see timed
 	state      state
-	delay      alarm
 }
 
 // hold is one delivery and its lease.
@@ -39,16 +40,41 @@ type hold struct {
 	next   *hold
 	until  time.Duration
 	since  time.Duration
-	end    error // nil while held
-	lease  alarm
+	pos    int32 // in the leases, see timed
+	end    end
 }
+
+// end is how a hold ended.
+type end uint8
+
+const (
+	held end = iota // not yet
+	settled
+	released // by the close of its source
+	lost     // its lease
+)
+
+func (e end) err() error {
+	switch e {
+	case settled:
+		return brokers.ErrSettled
+	case released:
+		return errEnded
+	case lost:
+		return brokers.ErrLeaseLost
+	}
+	return nil
+}
+
+// errEnded is both, since the deliveries of a closed source are released.
+var errEnded = fmt.Errorf("%w, and %w", brokers.ErrClosed, brokers.ErrLeaseLost)
 
 // lane is the order of one key: its entries that are not in flight, and how
 // many are. Only the first of a lane is ever in topic.ready.
 type lane struct {
 	key     string
 	queue   queue
-	held    int
+	held    int // in flight
 	offered bool
 }
 
@@ -191,7 +217,7 @@ func (t *topic) take(limit int, hand func(*entry)) {
 	n := 0
 	for ; n < limit && len(t.again) > 0; n++ {
 		e := t.again[0]
-		t.again = t.again[1:]
+		t.again = slices.Delete(t.again, 0, 1)
 		if e.holds != nil {
 			hand(e)
 		}

@@ -1,0 +1,137 @@
+package memory
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// hand makes a delivery of e, which is in flight from now on.
+func (b *Broker) hand(e *entry, s *source, now time.Duration) *brokers.Delivery {
+	h := &hold{entry: e, source: s, next: e.holds, since: now, until: later(now, s.capabilities.Lease)}
+	h.Message = e.message
+	h.Abandoned = int(e.abandoned)
+	h.ReceivedAt = b.start.Add(now)
+	h.LeaseUntil = b.start.Add(h.until)
+	h.Session = s.session
+	h.Token = h
+	e.loadMeta(&h.Meta)
+	e.holds = h
+	b.leases.push(timed{at: h.until, seq: e.seq, entry: e, hold: h})
+	return &h.Delivery
+}
+
+// drop ends h without a settlement of its message, which is available again
+// unless somebody else holds it, too.
+func (b *Broker) drop(h *hold, how end) {
+	e := h.entry
+	b.end(h, how)
+	for at := &e.holds; *at != nil; at = &(*at).next {
+		if *at == h {
+			*at = h.next
+			break
+		}
+	}
+	if how == lost {
+		e.abandoned++
+	}
+	if e.holds == nil {
+		e.topic.set(e, ready)
+		e.topic.place(e)
+	}
+}
+
+func (b *Broker) end(h *hold, how end) {
+	h.end = how
+	if h.pos > 0 {
+		b.leases.remove(&h.pos)
+	}
+}
+
+// win ends all holds of the message of h, of which h was settled first.
+func (b *Broker) win(h *hold) {
+	for other := h.entry.holds; other != nil; other = other.next {
+		b.end(other, lost)
+	}
+	h.end = settled
+	h.entry.holds = nil
+}
+
+// postpone makes e available after delay.
+func (b *Broker) postpone(e *entry, now, delay time.Duration) {
+	if delay > 0 {
+		e.topic.set(e, delayed)
+		b.delays.push(timed{at: later(now, delay), seq: e.seq, entry: e})
+		e.topic.place(e)
+		return
+	}
+	e.topic.set(e, ready)
+	b.requeue(e)
+	e.topic.place(e)
+}
+
+// retryCopy stores a copy of e as if st had been settled by copying.
+func (b *Broker) retryCopy(e *entry, now time.Duration, st brokers.Settlement) {
+	twin := &entry{message: e.message}
+	twin.storeMeta(st.Meta)
+	b.insert(e.topic, twin)
+	b.postpone(twin, now, st.Delay)
+}
+
+// due makes e, whose delay is over, available behind those that are. A
+// message that has an order kept its place in it.
+func (b *Broker) due(e *entry) {
+	e.topic.set(e, ready)
+	if e.lane != nil {
+		e.topic.offer(e.lane)
+		return
+	}
+	b.requeue(e)
+	e.topic.place(e)
+}
+
+func (b *Broker) requeue(e *entry) {
+	if e.lane == nil {
+		b.seq++
+		e.seq = b.seq
+	}
+}
+
+// insert stores e, ready or about to be delayed, as the newest of t.
+func (b *Broker) insert(t *topic, e *entry) {
+	b.seq++
+	e.seq = b.seq
+	t.add(e, b.options.Ordered)
+}
+
+// later returns now + d, or the end of time.
+func later(now, d time.Duration) time.Duration {
+	if d > math.MaxInt64-now {
+		return math.MaxInt64
+	}
+	return now + d
+}
+
+func (e *entry) loadMeta(m *brokers.Meta) {
+	if e.meta == nil {
+		m.Origin = e.topic.origin
+	} else {
+		*m = cloneMeta(*e.meta)
+	}
+}
+
+func (e *entry) storeMeta(m brokers.Meta) {
+	if e.meta == nil {
+		e.meta = new(brokers.Meta)
+	}
+	*e.meta = cloneMeta(m)
+}
+
+// cloneMeta keeps whoever edits a history in place from editing the store.
+// Headers are shared everywhere and never edited.
+func cloneMeta(m brokers.Meta) brokers.Meta {
+	m.History = slices.Clone(m.History)
+	return m
+}
