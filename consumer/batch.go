@@ -1,7 +1,7 @@
 package consumer
 
 import (
-	"fmt"
+	"errors"
 	"time"
 )
 
@@ -17,10 +17,10 @@ type Batch struct {
 const defaultBatchWait = 100 * time.Millisecond
 
 func (b Batch) faults(field string) error {
-	if b.Size < 1 {
-		return &ConfigError{field + ".Size", fmt.Sprintf("%d is out of range", b.Size), "use 1 or more"}
-	}
-	return below(field+".Wait", b.Wait, 0, "use a positive duration, or 0 for 100ms")
+	return errors.Join(
+		below(field+".Size", b.Size, 1, "use 1 or more"),
+		below(field+".Wait", b.Wait, 0, "use a positive duration, or 0 for 100ms"),
+	)
 }
 
 // collector gathers the next batch of a route.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -189,12 +190,12 @@ func setting[T ~int | ~int64](value, unset, none T) T {
 // faults returns every fault of c, joined.
 func (c Config) faults() error {
 	faults := []error{
-		below("Config.Concurrency", c.Concurrency, 0, "use 1 or more, or 0 for 10"),
-		below("Config.Prefetch", c.Prefetch, -1, "use 0 for the default, or -1 for the least"),
+		count("Config.Concurrency", c.Concurrency, 0, "or 0 for 10"),
+		count("Config.Prefetch", c.Prefetch, -1, "0 for the default, or -1 for the least"),
 		below("Config.HandlerTimeout", c.HandlerTimeout, 0, "use a positive duration, or 0 for 5m"),
 		below("Config.DrainTimeout", c.DrainTimeout, -1, "use a positive duration, 0 for 30s, or -1 for none"),
 		below("Config.HoldLimit", c.HoldLimit, -1, "use a positive duration, 0 for 2s, or -1 to hold nothing"),
-		below("Config.MaxHeld", c.MaxHeld, 0, "use 1 or more, or 0 for 1000"),
+		count("Config.MaxHeld", c.MaxHeld, 0, "or 0 for 1000"),
 		below("Config.Lease", c.Lease, 0, "use a positive duration, or 0 for the adapter's choice"),
 		below("Config.CrashLimit", c.CrashLimit, -1, "use 1 or more, 0 for 3, or -1 for no limit"),
 		below("Config.MaxBody", c.MaxBody, 0, "use a size in bytes, or 0 for no limit"),
@@ -229,6 +230,19 @@ func below[T ~int | ~int64](field string, value, least T, fix string) error {
 	return &ConfigError{field, fmt.Sprintf("%v is out of range", value), fix}
 }
 
+// maxCount bounds what takes memory before there is any message.
+const maxCount = 1 << 20
+
+// count is below for numbers of deliveries and handlers, which have an upper
+// bound as well; others are the values besides that may be used.
+func count(field string, value, least int, others string) error {
+	fix := fmt.Sprintf("use 1 to %d, %s", maxCount, others)
+	if value > maxCount {
+		return &ConfigError{field, fmt.Sprintf("%d is out of range", value), fix}
+	}
+	return below(field, value, least, fix)
+}
+
 func missing(field string, isNil bool) error {
 	if !isNil {
 		return nil
@@ -241,12 +255,32 @@ func noDeadLetter(field string) error {
 		"use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose"}
 }
 
+// policyFaults returns each fault of p, joined. They read
+// "retry: Policy.Backoff.Cap is 1s: use at least 1m0s".
 func policyFaults(field string, p retry.Policy) error {
-	err := p.Validate()
-	if err == nil {
-		return nil
+	var faults []error
+	for _, fault := range leaves(p.Validate()) {
+		name, rest, _ := strings.Cut(strings.TrimPrefix(fault.Error(), "retry: Policy."), " ")
+		problem, fix, _ := strings.Cut(rest, ": ")
+		faults = append(faults, &ConfigError{field + "." + name, problem, fix})
 	}
-	return &ConfigError{field, err.Error(), "see retry.Policy"}
+	return errors.Join(faults...)
+}
+
+// leaves returns the errors that joins of joins hold.
+func leaves(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		if err == nil {
+			return nil
+		}
+		return []error{err}
+	}
+	var all []error
+	for _, branch := range joined.Unwrap() {
+		all = append(all, leaves(branch)...)
+	}
+	return all
 }
 
 // route is a registered topic with its settings resolved.

@@ -97,8 +97,10 @@ func (c *Consumer) register(topic string, settings []Topic, handle func(field st
 		if other.topic == topic {
 			faults = errors.Join(faults, &ConfigError{field, "is registered twice", "register one handler per topic"})
 		}
-		if r.deadLetter == other.topic || other.deadLetter == topic && topic != "" {
-			faults = errors.Join(faults, &ConfigError{field, fmt.Sprintf("%q is a topic and a dead-letter topic at once", r.deadLetter), "consume dead letters with a Consumer of its own"})
+		for _, dead := range []string{r.deadLetter, other.deadLetter} {
+			if dead != "" && (dead == topic || dead == other.topic) {
+				faults = errors.Join(faults, &ConfigError{field, fmt.Sprintf("%q is a topic and a dead-letter topic at once", dead), "consume dead letters with a Consumer of its own"})
+			}
 		}
 	}
 	c.routes = append(c.routes, r)

@@ -1,0 +1,422 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+func done(context.Context, *brokers.Message) error { return nil }
+
+func doneBatch(context.Context, []*brokers.Message) []error { return nil }
+
+func pass(next consumer.Handler) consumer.Handler { return next }
+
+// leaves returns the errors of a join of joins.
+func leaves(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, branch := range joined.Unwrap() {
+		all = append(all, leaves(branch)...)
+	}
+	return all
+}
+
+// checkFaults compares err with want, one line per fault, and each fault with
+// what a ConfigError promises.
+func checkFaults(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want\n%s", want)
+	}
+	if got := err.Error(); got != strings.TrimSpace(want) {
+		t.Errorf("faults:\n%s\nwant:\n%s", got, strings.TrimSpace(want))
+	}
+	for _, leaf := range leaves(err) {
+		fault, ok := errors.AsType[*consumer.ConfigError](leaf)
+		if !ok {
+			t.Errorf("%q is a %T, want a *ConfigError", leaf, leaf)
+			continue
+		}
+		if fault.Field == "" || fault.Problem == "" || fault.Fix == "" {
+			t.Errorf("%+v: want a field, a problem and a fix", *fault)
+		}
+	}
+}
+
+// Whoever got everything wrong should learn so at once.
+func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
+	_, err := consumer.New(nil, consumer.Config{
+		Concurrency:    -1,
+		Prefetch:       -2,
+		HandlerTimeout: -time.Second,
+		DrainTimeout:   -time.Second,
+		HoldLimit:      -time.Second,
+		MaxHeld:        -1,
+		Order:          7,
+		Lease:          -time.Second,
+		CrashLimit:     -2,
+		MaxBody:        -1,
+		Rules:          []classify.Rule{nil},
+		Middleware:     []consumer.Middleware{pass, nil},
+		Observers:      []consumer.Observer{nil},
+		Retry: retry.Policy{
+			MaxAttempts:      -1,
+			MaxAge:           -time.Hour,
+			MaxRetryAfter:    -time.Second,
+			EnvironmentDelay: -time.Second,
+			Backoff:          retry.Backoff{Base: time.Minute, Cap: time.Second, Floor: time.Hour, Multiplier: math.NaN(), Growth: 9, Jitter: 9},
+		},
+	})
+	checkFaults(t, err, `
+consumer: broker: is nil: pass a broker, such as memory.New(memory.Options{})
+consumer: Config.Concurrency: -1 is out of range: use 1 to 1048576, or 0 for 10
+consumer: Config.Prefetch: -2 is out of range: use 1 to 1048576, 0 for the default, or -1 for the least
+consumer: Config.HandlerTimeout: -1s is out of range: use a positive duration, or 0 for 5m
+consumer: Config.DrainTimeout: -1s is out of range: use a positive duration, 0 for 30s, or -1 for none
+consumer: Config.HoldLimit: -1s is out of range: use a positive duration, 0 for 2s, or -1 to hold nothing
+consumer: Config.MaxHeld: -1 is out of range: use 1 to 1048576, or 0 for 1000
+consumer: Config.Lease: -1s is out of range: use a positive duration, or 0 for the adapter's choice
+consumer: Config.CrashLimit: -2 is out of range: use 1 or more, 0 for 3, or -1 for no limit
+consumer: Config.MaxBody: -1 is out of range: use a size in bytes, or 0 for no limit
+consumer: Config.Retry.MaxAttempts: is -1: use 1 or more, or 0 for the default of 10
+consumer: Config.Retry.MaxAge: is -1h0m0s: use a positive duration, or 0 for the default of 24h0m0s
+consumer: Config.Retry.MaxRetryAfter: is -1s: use a positive duration, or 0 for the default of 15m0s
+consumer: Config.Retry.EnvironmentDelay: is -1s: use a positive duration, or 0 for the default of 1m0s
+consumer: Config.Retry.Backoff.Multiplier: is NaN: use a finite number of at least 1, or 0 for the default of 2
+consumer: Config.Retry.Backoff.Growth: is 9: use Exponential, Linear or Fixed (2)
+consumer: Config.Retry.Backoff.Jitter: is 9: use FullJitter, EqualJitter, DecorrelatedJitter or NoJitter (3)
+consumer: Config.Retry.Backoff.Cap: is 1s: use at least Backoff.Base (1m0s)
+consumer: Config.Retry.Backoff.Floor: is 1h0m0s: use at most Backoff.Cap (1s)
+consumer: Config.Order: 7 is no order: use Unordered or ByKey
+consumer: Config.Rules[0]: is nil: remove it or set it
+consumer: Config.Middleware[1]: is nil: remove it or set it
+consumer: Config.Observers[0]: is nil: remove it or set it
+consumer: Config.DeadLetter: is not set: exhausted messages would have nowhere to go: use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose
+`)
+}
+
+func TestFaultsOfOneField(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		set  func(*consumer.Config)
+		want string // of the one error; "" if there must be none
+	}{
+		{"zero value", func(c *consumer.Config) {}, ""},
+		{"no dead letter", func(c *consumer.Config) { c.DeadLetter = nil }, "Config.DeadLetter: is not set"},
+		{"explicit discard", func(c *consumer.Config) { c.DeadLetter = dlq.Discard }, ""},
+		{"least values", func(c *consumer.Config) {
+			c.Prefetch, c.DrainTimeout, c.HoldLimit, c.CrashLimit = -1, -1, -1, -1
+		}, ""},
+		{"concurrency without end", func(c *consumer.Config) { c.Concurrency = math.MaxInt }, "Config.Concurrency: 9223372036854775807 is out of range"},
+		{"prefetch without end", func(c *consumer.Config) { c.Prefetch = math.MaxInt }, "Config.Prefetch: 9223372036854775807 is out of range"},
+		{"hold without end", func(c *consumer.Config) { c.MaxHeld = math.MaxInt }, "Config.MaxHeld: 9223372036854775807 is out of range"},
+		{"longest times", func(c *consumer.Config) {
+			c.HandlerTimeout, c.DrainTimeout, c.HoldLimit = math.MaxInt64, math.MaxInt64, math.MaxInt64
+		}, ""},
+		{"lease too short to settle in", func(c *consumer.Config) { c.Lease = 10 * time.Millisecond }, "Config.Lease: 10ms is too short to extend and settle in: use at least 1s"},
+		{"lease just long enough", func(c *consumer.Config) { c.Lease = time.Second }, ""},
+		{"cap below base", func(c *consumer.Config) { c.Retry.Backoff = retry.Backoff{Base: time.Minute, Cap: time.Second} },
+			"Config.Retry.Backoff.Cap: is 1s: use at least Backoff.Base (1m0s)"},
+		{"one attempt", func(c *consumer.Config) { c.Retry.MaxAttempts = 1 }, ""},
+		{"attempts below none", func(c *consumer.Config) { c.Retry.MaxAttempts = -5 }, "Config.Retry.MaxAttempts: is -5"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := quiet()
+			tt.set(&cfg)
+			c, err := consumer.New(memory.New(memory.Options{}), cfg)
+			if tt.want == "" {
+				if err != nil || c == nil {
+					t.Errorf("New = %v, %v; want a Consumer", c, err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatalf("no error, want %q", tt.want)
+			}
+			if got := leaves(err); len(got) != 1 || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %q, want one fault: %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// Every field is in one of the tests above: a new one is to be added.
+func TestEveryFieldOfConfigIsChecked(t *testing.T) {
+	free := map[string]bool{"Group": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
+	_, err := consumer.New(nil, consumer.Config{
+		Concurrency: -1, Prefetch: -2, HandlerTimeout: -1, DrainTimeout: -2, HoldLimit: -2, MaxHeld: -1, Order: 7, Lease: -1,
+		CrashLimit: -2, MaxBody: -1, Retry: retry.Policy{MaxAttempts: -1}, Rules: []classify.Rule{nil},
+		Middleware: []consumer.Middleware{nil}, Observers: []consumer.Observer{nil},
+	})
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[consumer.Config]()) {
+		if !free[field.Name] && !strings.Contains(err.Error(), "consumer: Config."+field.Name) {
+			t.Errorf("no fault of Config.%s is reported by\n%v", field.Name, err)
+		}
+	}
+}
+
+// register adds faulty registrations and returns what Run says of them.
+func register(t *testing.T, cfg consumer.Config, handle func(*consumer.Consumer)) error {
+	t.Helper()
+	c, err := consumer.New(memory.New(memory.Options{}), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle(c)
+	ctx, stop := context.WithCancel(t.Context())
+	stop() // should Run accept the registrations, it must come back all the same
+	return c.Run(ctx)
+}
+
+func TestFaultsOfRegistrations(t *testing.T) {
+	hopeless := func(consumer.Handler) consumer.Handler { return nil }
+	for _, tt := range []struct {
+		name   string
+		handle func(*consumer.Consumer)
+		want   string
+	}{
+		{"no handler at all", func(*consumer.Consumer) {},
+			`consumer: Consumer: has no handler: register one with Handle`},
+		{"nil handler", func(c *consumer.Consumer) { c.Handle("orders", nil) },
+			`consumer: Topic("orders"): the handler is nil: pass a function`},
+		{"JSON of nil", func(c *consumer.Consumer) { c.Handle("orders", consumer.JSON[int](nil)) },
+			`consumer: Topic("orders"): the handler is nil: pass a function`},
+		{"nil batch handler", func(c *consumer.Consumer) { c.HandleBatch("orders", nil, consumer.Batch{Size: 1}) },
+			`consumer: Topic("orders"): the handler is nil: pass a function`},
+		{"empty topic", func(c *consumer.Consumer) { c.Handle("", done) },
+			`consumer: Topic(""): the topic has no name: name the topic to receive from`},
+		{"duplicate topic", func(c *consumer.Consumer) { c.Handle("orders", done); c.Handle("orders", done) },
+			`consumer: Topic("orders"): is registered twice: register one handler per topic`},
+		{"duplicate of another kind", func(c *consumer.Consumer) {
+			c.Handle("orders", done)
+			c.HandleBatch("orders", doneBatch, consumer.Batch{Size: 1})
+		}, `consumer: Topic("orders"): is registered twice: register one handler per topic`},
+		{"two Topics", func(c *consumer.Consumer) { c.Handle("orders", done, consumer.Topic{}, consumer.Topic{}) },
+			`consumer: Topic("orders"): has more than one Topic: merge them into one`},
+		{"dead letters to the topic itself", func(c *consumer.Consumer) {
+			c.Handle("orders", done, consumer.Topic{DeadLetter: dlq.Topic("orders")})
+		}, `consumer: Topic("orders").DeadLetter: dead letters would be received again as messages: choose another topic for dead letters`},
+		{"dead letters to a topic registered before", func(c *consumer.Consumer) {
+			c.Handle("refunds", done)
+			c.Handle("orders", done, consumer.Topic{DeadLetter: dlq.Topic("refunds")})
+		}, `consumer: Topic("orders"): "refunds" is a topic and a dead-letter topic at once: consume dead letters with a Consumer of its own`},
+		{"dead letters to a topic registered later", func(c *consumer.Consumer) {
+			c.Handle("orders", done)
+			c.Handle("orders.dead", done)
+		}, `consumer: Topic("orders.dead"): "orders.dead" is a topic and a dead-letter topic at once: consume dead letters with a Consumer of its own`},
+		{"batch of none", func(c *consumer.Consumer) { c.HandleBatch("orders", doneBatch, consumer.Batch{Wait: -1}) }, `
+consumer: Topic("orders").Batch.Size: 0 is out of range: use 1 or more
+consumer: Topic("orders").Batch.Wait: -1ns is out of range: use a positive duration, or 0 for 100ms`},
+		{"middleware around a batch", func(c *consumer.Consumer) {
+			c.HandleBatch("orders", doneBatch, consumer.Batch{Size: 1}, consumer.Topic{Middleware: []consumer.Middleware{pass}})
+		}, `consumer: Topic("orders").Middleware: does not apply to a batch handler: remove it`},
+		{"middleware that returns nil", func(c *consumer.Consumer) {
+			c.Handle("orders", done, consumer.Topic{Middleware: []consumer.Middleware{hopeless}})
+		}, `consumer: Topic("orders"): a middleware returned a nil handler: return a handler`},
+		{"everything", func(c *consumer.Consumer) {
+			c.Handle("orders", nil, consumer.Topic{
+				MaxAttempts: -1, HandlerTimeout: -1, MaxBody: -1, DeadLetter: dlq.Topic("orders"),
+				Retry: &retry.Policy{MaxAge: -1}, Rules: []classify.Rule{nil}, Middleware: []consumer.Middleware{nil},
+			})
+			c.Handle("", done)
+		}, `
+consumer: Topic("orders").MaxAttempts: -1 is out of range: use 1 or more, or 0 for that of Config.Retry
+consumer: Topic("orders").HandlerTimeout: -1ns is out of range: use a positive duration, or 0 for that of Config
+consumer: Topic("orders").MaxBody: -1 is out of range: use a size in bytes, or 0 for that of Config
+consumer: Topic("orders").Retry.MaxAge: is -1ns: use a positive duration, or 0 for the default of 24h0m0s
+consumer: Topic("orders").Rules[0]: is nil: remove it or set it
+consumer: Topic("orders").Middleware[0]: is nil: remove it or set it
+consumer: Topic("orders").DeadLetter: dead letters would be received again as messages: choose another topic for dead letters
+consumer: Topic("orders"): the handler is nil: pass a function
+consumer: Topic(""): the topic has no name: name the topic to receive from`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			checkFaults(t, register(t, quiet(), tt.handle), tt.want)
+		})
+	}
+}
+
+// Topics that discard share the empty name, which is no topic.
+func TestDiscardingTopicsDoNotConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := quiet()
+		cfg.DeadLetter = dlq.Discard
+		w := start(t, memory.New(memory.Options{}), cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", done)
+			c.Handle("refunds", done)
+		})
+		synctest.Wait()
+		w.mustShutdown()
+	})
+}
+
+// What only the broker knows is checked when it is open, before anything is
+// received.
+func TestFaultsThatTheBrokerReveals(t *testing.T) {
+	broker := memory.New(memory.Options{MaxLease: time.Minute})
+	publish(t, broker, "orders", "one")
+	cfg := quiet()
+	cfg.HoldLimit = time.Hour
+	c, err := consumer.New(broker, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handled := false
+	c.Handle("orders", func(context.Context, *brokers.Message) error { handled = true; return nil }, consumer.Topic{HandlerTimeout: time.Minute})
+	c.Handle("refunds", done)
+	c.Handle("quick", done, consumer.Topic{HandlerTimeout: time.Second})
+	checkFaults(t, c.Run(t.Context()), `
+consumer: Topic("orders").HandlerTimeout: 1m0s is not less than the 1m0s that the broker lets anybody hold a message: use a shorter timeout
+consumer: Topic("refunds").HandlerTimeout: 5m0s is not less than the 1m0s that the broker lets anybody hold a message: use a shorter timeout
+consumer: Config.HoldLimit: 1h0m0s is not less than the 1m0s that the broker lets anybody hold a message: use a shorter limit
+`)
+	if stats := broker.Stats("orders"); handled || stats != (memory.Stats{Ready: 1}) {
+		t.Errorf("handled %v, topic %+v; want the message untouched", handled, stats)
+	}
+}
+
+func TestRunTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		var c *consumer.Consumer
+		w := start(t, broker, quiet(), func(made *consumer.Consumer) {
+			c = made
+			c.Handle("orders", done)
+		})
+		synctest.Wait()
+		const want = "consumer: Run was called twice: make a new Consumer for each run"
+		if err := c.Run(t.Context()); err == nil || err.Error() != want {
+			t.Errorf("while running: %v, want %q", err, want)
+		}
+		publish(t, broker, "orders", "one")
+		synctest.Wait()
+		if n := broker.Len("orders"); n != 0 {
+			t.Errorf("%d messages left, want the first Run undisturbed", n)
+		}
+		w.mustShutdown()
+		if err := c.Run(t.Context()); err == nil || err.Error() != want {
+			t.Errorf("after Run: %v, want %q", err, want)
+		}
+	})
+}
+
+// A programmer's mistake, in a program that runs already: there is no error to
+// return it in.
+func TestHandleAfterRunPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c *consumer.Consumer
+		w := start(t, memory.New(memory.Options{}), quiet(), func(made *consumer.Consumer) {
+			c = made
+			c.Handle("orders", done)
+		})
+		synctest.Wait()
+		defer w.mustShutdown()
+		defer func() {
+			const want = `consumer: topic "refunds" is registered after Run`
+			if got := recover(); got != want {
+				t.Errorf("panic %v, want %q", got, want)
+			}
+		}()
+		c.Handle("refunds", done)
+	})
+}
+
+// deaf is a broker that cannot be used.
+type deaf struct{ *memory.Broker }
+
+func (deaf) Open(context.Context, brokers.Subscription) (brokers.Source, error) {
+	return nil, fmt.Errorf("queue orders: %w", brokers.ErrMisconfigured)
+}
+
+func TestBrokerThatCannotBeOpened(t *testing.T) {
+	c, err := consumer.New(deaf{memory.New(memory.Options{})}, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Handle("orders", done)
+	c.Handle("refunds", done)
+	err = c.Run(t.Context())
+	if !errors.Is(err, brokers.ErrMisconfigured) || !strings.HasPrefix(err.Error(), "consumer: open orders, refunds: ") {
+		t.Errorf("Run = %v, want what it could not open and why", err)
+	}
+}
+
+func TestRunWithAContextThatHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one")
+		c, err := consumer.New(broker, quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Handle("orders", func(context.Context, *brokers.Message) error { t.Error("handled"); return nil })
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if err := c.Run(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run = %v, want that the context had ended before it began", err)
+		}
+		if stats := broker.Stats("orders"); stats != (memory.Stats{Ready: 1}) {
+			t.Errorf("topic %+v, want the message untouched", stats)
+		}
+	})
+}
+
+// A Topic changes what it names and nothing else.
+func TestTopicOverridesConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "0123456789")
+		publish(t, broker, "refunds", "0123456789")
+		publish(t, broker, "small", "0123456789")
+		cfg := quiet()
+		cfg.HandlerTimeout = time.Hour
+		cfg.Retry = retry.Policy{MaxAttempts: 3, Backoff: retry.Backoff{Base: time.Second, Jitter: retry.NoJitter}}
+		runs := map[string]int{}
+		handler := func(ctx context.Context, m *brokers.Message) error {
+			deadline, _ := ctx.Deadline()
+			want := time.Hour
+			if m.Topic == "refunds" {
+				want = time.Minute
+			}
+			if got := time.Until(deadline); got != want {
+				t.Errorf("%s: %v until the deadline, want %v", m.Topic, got, want)
+			}
+			runs[m.Topic]++
+			return classify.Transient(errors.New("busy"))
+		}
+		cfg.Concurrency = 1
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", handler)
+			c.Handle("refunds", handler, consumer.Topic{MaxAttempts: 2, HandlerTimeout: time.Minute, DeadLetter: dlq.Topic("graveyard")})
+			c.Handle("small", handler, consumer.Topic{MaxBody: 9, Retry: &retry.Policy{MaxAttempts: 1}})
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		w.mustShutdown()
+		if runs["orders"] != 3 || runs["refunds"] != 2 || runs["small"] != 0 {
+			t.Errorf("runs %v, want orders 3, refunds 2, small 0", runs)
+		}
+		for _, topic := range []string{"orders.dead", "graveyard", "small.dead"} {
+			if n := broker.Len(topic); n != 1 {
+				t.Errorf("%d dead letters in %s, want 1", n, topic)
+			}
+		}
+	})
+}
