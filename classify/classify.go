@@ -30,7 +30,7 @@
 //  2. [Undecodable], then [*PanicError], then [ErrAttemptTimeout]
 //  3. the [Rule] functions of the caller, asked with the whole error
 //  4. the methods RetryableError() bool and RetryAfter() time.Duration
-//  5. service codes, SQLSTATE, Redis replies, HTTP status, and the like
+//  5. service codes, SQLSTATE, Redis replies and the like, then HTTP status
 //  6. contexts, DNS, TLS, errno and sentinel errors of the standard library
 //  7. Timeout() bool, then Temporary() bool
 //

@@ -10,6 +10,7 @@ import (
 const (
 	maxExplainLines = 200
 	maxExplainText  = 200 // bytes of an error's text
+	maxIndent       = 40
 )
 
 // trace records how a verdict came about. A nil trace records nothing.
@@ -129,7 +130,7 @@ func (t *trace) writeTree(b *strings.Builder) {
 	}
 }
 
-func indent(depth int) string { return strings.Repeat("  ", depth) }
+func indent(depth int) string { return strings.Repeat("  ", min(depth, maxIndent)) }
 
 // hit says which rule the error itself hit.
 func (s step) hit() string {

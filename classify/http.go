@@ -104,8 +104,8 @@ func cut(s string, n int) string {
 // Error says what was asked, what came back, and what the problem is.
 func (e *HTTPError) Error() string {
 	var b strings.Builder
-	if e.Method != "" {
-		b.WriteString(e.Method + " " + e.URL + ": ")
+	if request := strings.TrimSpace(e.Method + " " + e.URL); request != "" {
+		b.WriteString(request + ": ")
 	}
 	b.WriteString("http status " + strconv.Itoa(e.Status))
 	if text := http.StatusText(e.Status); text != "" {

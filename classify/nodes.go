@@ -34,7 +34,7 @@ var (
 	dnsTemporary   = system(transient, "dns temporary")
 	dnsNotFound    = system(transientUpTo(runsNotFound), "dns not found")
 	dnsFailure     = system(transient, "dns failure")
-	dialFailed     = system(transient, "net dial")
+	dialFailed     = finding{rankNamed, named(transient, "net dial")} // unless anything else is known
 	cutReply       = system(ambiguous, "http connection cut before the reply")
 	killed         = system(transient, "process ended by a signal")
 	exited         = system(unknown, "process exit status")

@@ -84,12 +84,12 @@ var statuses = func() map[int]*finding {
 		{environment, []int{401, 407, 426, 501, 505, 511, 525, 526}}, // credentials, protocol, proxy
 		{poison, []int{400, 402, 403, 404, 405, 406, 410, 411, 413, 414, 415, 416, 417, 422, 428, 431, 451, 508}},
 	}
-	return index(rankProtocol, "http status", strconv.Itoa, rows)
+	return index(rankStatus, "http status", strconv.Itoa, rows)
 }()
 
 // statusesWithHint are those whose meaning a Retry-After changes: 413 and 503
 // by RFC 9110, 403 because GitHub answers so to a client that is too fast.
-var statusesWithHint = index(rankProtocol, "Retry-After with http status", strconv.Itoa, []row[int]{
+var statusesWithHint = index(rankStatus, "Retry-After with http status", strconv.Itoa, []row[int]{
 	{throttled, []int{403, 413, 503}},
 })
 

@@ -21,6 +21,7 @@ const (
 	rankNamed                // recognised, but it does not tell whether a retry helps
 	rankHint                 // Timeout and Temporary
 	rankSystem               // contexts, DNS, TLS, errno, sentinels
+	rankStatus               // HTTP status: less telling than a code in the same answer
 	rankProtocol             // codes that a server sent
 	rankLibrary              // a library that says whether to retry
 	rankTimeout              // ErrAttemptTimeout: from here on no Rule is asked
@@ -83,12 +84,12 @@ func (w *walker) visit(err error, p place) (found finding) {
 		}
 	}()
 	for {
-		if p.depth >= maxDepth || w.nodes >= maxNodes {
+		w.nodes++
+		if p.depth >= maxDepth || w.nodes > maxNodes {
 			w.trace.cutOff()
 			found.absorb(&cutOff, false)
 			return found
 		}
-		w.nodes++
 		step := w.trace.enter(err, p.depth)
 		p = p.at(err)
 		own := nodeFinding(err)
@@ -136,9 +137,8 @@ func (w *walker) branches(errs []error, p place) (all finding, ok bool) {
 			next = join(all, next)
 		}
 		all, ok = next, true
-		if w.nodes >= maxNodes {
-			w.trace.cutOff()
-			return join(all, cutOff), true
+		if w.nodes > maxNodes {
+			break
 		}
 	}
 	return all, ok
