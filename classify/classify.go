@@ -4,8 +4,9 @@
 // Guarantees:
 //
 //   - [Of] is pure and total: every non-nil error gets exactly one of the seven
-//     classes, without I/O, clock or shared state. An error whose methods panic,
-//     or whose tree is cyclic or huge, is [ClassUnknown] and harms nobody.
+//     classes, without I/O, clock or shared state. Errors whose methods panic,
+//     and trees that are cyclic or huge, harm nobody: what cannot be read counts
+//     as unknown.
 //   - What the handler says wins. A mark ([Permanent], [Transient],
 //     [RetryAfter], [Skip]) decides, through any number of %w, over everything
 //     that it wraps.
