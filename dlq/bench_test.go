@@ -1,0 +1,58 @@
+package dlq
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redrive-go/redrive/classify"
+)
+
+const ordinary = `charge order 8471: Post "https://api.pay.example/v1/charges": dial tcp 10.0.0.7:443: connect: connection refused`
+
+func BenchmarkFingerprint(b *testing.B) {
+	for _, size := range []int{len(ordinary), 2048} {
+		text := strings.Repeat(ordinary+"; ", 20)[:size]
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				Fingerprint("*net.OpError", "ECONNREFUSED", text)
+			}
+		})
+	}
+}
+
+func BenchmarkRedact(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		Redact(ordinary)
+	}
+}
+
+func BenchmarkSetError(b *testing.B) {
+	err := fmt.Errorf("handler: %w", fmt.Errorf("charge: %w", errors.New(ordinary)))
+	b.ReportAllocs()
+	for b.Loop() {
+		var e Entry
+		e.SetError(err, classify.Verdict{Class: classify.ClassTransient, Code: "ECONNREFUSED", Rule: "errno ECONNREFUSED"}, nil, false)
+	}
+}
+
+func BenchmarkEncode(b *testing.B) {
+	e := full()
+	b.ReportAllocs()
+	for b.Loop() {
+		e.Encode(0)
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	letter := full().Encode(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Decode(letter); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+// Package dlq is the story of a dead letter: what a message that could not be
+// handled takes with it to the dead-letter topic, and how to read it there.
+//
+// Guarantees:
+//
+//   - The message itself is untouched: ID, key, body and the producer's headers,
+//     trace context included, are those that were published. The story rides in
+//     headers of its own that begin with redrive-dlq- or redrive-error-. Those
+//     of an earlier death are replaced; nothing else is.
+//   - [Entry.Encode] keeps the story within the broker's room for headers, and
+//     sheds the least useful part first. What is missing is named in
+//     [Entry.Truncated]. What a redrive needs is never shed.
+//   - [Decode] reads what anybody may have written: it never panics, and every
+//     text it returns is valid UTF-8, bounded and free of control characters.
+//   - [Entry.SetError] stores no control characters and no secrets that
+//     [Redact], or a function of your own, recognises. The body is never part
+//     of an error text.
+//   - Equal faults have equal fingerprints, whichever order, host or id is in
+//     the text, and in every process; see [Fingerprint].
+//
+// Not promised: that a dead letter is genuine. Whoever may write to the
+// dead-letter topic may write any story, so its origin topic is a hint that a
+// redrive checks, not an order. Nor that redaction finds every secret.
+package dlq
+
+// A Destination names the topic for the dead letters of a topic. It must be
+// pure: the worker asks it at start, to make sure that the topic exists, and
+// again later. An empty name discards the message; see [Discard].
+type Destination func(topic string) string
+
+// Topic sends all dead letters to the topic called name.
+func Topic(name string) Destination {
+	return func(string) string { return name }
+}
+
+// Suffix sends the dead letters of a topic to the topic of the same name with
+// suffix behind it, such as ".dead".
+func Suffix(suffix string) Destination {
+	return func(topic string) string { return topic + suffix }
+}
+
+// Discard is a [Destination] that DROPS dead letters: a message whose attempts
+// are exhausted, or that is poison, is acked and gone for good. Nobody can read
+// it or send it back. Use it, as DeadLetter: dlq.Discard, only for messages
+// whose loss is harmless.
+func Discard(topic string) string { return "" }

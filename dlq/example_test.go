@@ -1,0 +1,90 @@
+package dlq_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/dlq"
+)
+
+func ExampleSuffix() {
+	deadLetters := dlq.Suffix(".dead")
+	fmt.Println(deadLetters("orders"))
+	// Output: orders.dead
+}
+
+func ExampleFingerprint() {
+	for _, text := range []string{
+		"dial tcp 10.0.0.7:5432: connect: connection refused",
+		"dial tcp 10.0.0.9:5432: connect: connection refused",
+		"order 8471 declined",
+		"order 8472 declined",
+	} {
+		fmt.Println(dlq.Fingerprint("*shop.Error", "", text), text)
+	}
+	// Output:
+	// 86d550edc7aab4ce dial tcp 10.0.0.7:5432: connect: connection refused
+	// 86d550edc7aab4ce dial tcp 10.0.0.9:5432: connect: connection refused
+	// 18191dfe6d286067 order 8471 declined
+	// 18191dfe6d286067 order 8472 declined
+}
+
+func ExampleRedact() {
+	fmt.Println(dlq.Redact("dial postgres://app:hunter2@db/orders: token=s3cr3t refused"))
+	// Output: dial postgres://[redacted]@db/orders: token=[redacted] refused
+}
+
+// An error goes into an entry, the entry into the headers of the dead letter.
+func ExampleEntry_Encode() {
+	entry := dlq.Entry{
+		Message: brokers.Message{ID: "7f3a", Topic: "orders", Body: []byte(`{"order":8471}`), Headers: brokers.Headers{{Name: "tenant", Value: "acme"}}},
+		Meta:    brokers.Meta{Attempt: 10, Class: "transient"},
+		Reason:  "exhausted",
+		DeadAt:  time.UnixMilli(1767225600000),
+	}
+	entry.SetError(errors.New("order 8471 declined, password=hunter2"), classify.Verdict{Code: "402", Rule: "http status 402"}, nil, false)
+
+	for _, h := range entry.Encode(0).Headers {
+		fmt.Printf("%s: %s\n", h.Name, h.Value)
+	}
+	// Output:
+	// tenant: acme
+	// redrive-dlq-v: 1
+	// redrive-dlq-reason: exhausted
+	// redrive-dlq-topic: orders
+	// redrive-dlq-at: 1767225600000
+	// redrive-dlq-attempt: 10
+	// redrive-dlq-class: transient
+	// redrive-error-type: *errors.errorString
+	// redrive-error-code: 402
+	// redrive-error-fingerprint: 98236cd2d2fdc17c
+	// redrive-dlq-rule: http status 402
+	// redrive-error-message: order 8471 declined, password=[redacted]
+}
+
+// What cannot be read as a dead letter is still shown.
+func ExampleDecode() {
+	dead := dlq.Entry{
+		Message: brokers.Message{ID: "7f3a", Topic: "orders", Body: []byte(`{"order":8471}`)},
+		Meta:    brokers.Meta{Attempt: 10},
+		Reason:  "exhausted",
+	}
+	received := []brokers.Message{dead.Encode(0), {ID: "9c1b", Body: []byte("moved here by hand")}}
+
+	for _, message := range received {
+		entry, err := dlq.Decode(message)
+		switch {
+		case errors.Is(err, dlq.ErrNotDeadLetter):
+			fmt.Printf("%s has no story: %s\n", entry.Message.ID, entry.Message.Body)
+		case err == nil:
+			fmt.Printf("%s from %s is %s after %d attempts\n", entry.Message.ID, entry.Message.Topic, strings.ToUpper(entry.Reason), entry.Meta.Attempt)
+		}
+	}
+	// Output:
+	// 7f3a from orders is EXHAUSTED after 10 attempts
+	// 9c1b has no story: moved here by hand
+}
