@@ -59,7 +59,7 @@ func (p *pipeline) complete(c *collector) {
 		c.timer.Stop()
 	}
 	if len(c.runs) > 0 {
-		p.dispatch(c.runs)
+		p.crew.add(c.runs)
 		c.runs = nil
 	}
 }

@@ -58,7 +58,7 @@ func (p *pipeline) giveBack() {
 	for _, c := range p.batches {
 		p.complete(c)
 	}
-	close(p.ready)
+	p.crew.close()
 }
 
 // awaitHandlers waits for the workers, interrupts them when the time is up,
@@ -66,25 +66,25 @@ func (p *pipeline) giveBack() {
 func (p *pipeline) awaitHandlers(end time.Time) error {
 	worked := make(chan struct{})
 	go func() {
-		p.working.Wait()
+		p.crew.working.Wait()
 		close(worked)
 	}()
 	defer func() {
-		for _, w := range p.crew() {
+		for _, w := range p.crew.members() {
 			w.stop()
 		}
 	}()
 	if until(end, worked) {
 		return nil
 	}
-	for _, w := range p.crew() {
+	for _, w := range p.crew.members() {
 		w.interrupt(ErrShutdown)
 	}
 	if until(end.Add(grace), worked) {
 		return nil
 	}
 	var stuck []error
-	for _, w := range p.crew() {
+	for _, w := range p.crew.members() {
 		for _, r := range w.runs() {
 			p.observe(r, Event{Kind: EventStuck, Attempt: r.meta.Attempt + 1, Err: errStuck})
 			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; message %q is given back while it still runs",

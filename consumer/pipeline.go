@@ -16,12 +16,12 @@ import (
 
 // pipeline is one call of Run. A delivery passes through it in this order:
 //
-//	receive -> admit -> (lane) -> ready -> worker -> conclude -> settler
-//	                                 ^                  |-> letters -> settler
-//	                                 '----- held <------'
+//	receive -> admit -> (lane) -> crew -> conclude -> settler
+//	                               ^         |-> retrier
+//	                               |         |-> letters -> settler
+//	                               '- held <-'
 //
-// mu guards what decides whether a delivery may move on. Whatever puts a job
-// into ready does so under mu, and there is always room.
+// mu guards what decides whether a delivery may move on.
 type pipeline struct {
 	cfg    Config
 	routes map[string]*route
@@ -36,17 +36,14 @@ type pipeline struct {
 	stop   context.CancelCauseFunc // stops receiving, with the fatal error
 	room   chan struct{}           // there may be room for another delivery
 
-	ready   chan []*run
-	jobs    atomic.Int64 // in ready or with a worker
-	working sync.WaitGroup
-	stages  sync.WaitGroup // keeper and outboxes
+	crew   *crew
+	stages sync.WaitGroup // keeper and outboxes
 
 	keeper  *visibility.Keeper[*run] // nil if leases have no deadline
 	settler *settler
 	retrier *settler
 
 	mu       sync.Mutex
-	workers  []*worker
 	active   int // deliveries that count against Concurrency + Prefetch
 	held     map[*run]*time.Timer
 	batches  map[*route]*collector
@@ -67,7 +64,6 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		life:     life,
 		stop:     stop,
 		room:     make(chan struct{}, 1),
-		ready:    make(chan []*run, c.cfg.Concurrency+c.cfg.Prefetch+c.cfg.MaxHeld),
 		held:     map[*run]*time.Timer{},
 		batches:  map[*route]*collector{},
 		letters:  map[string]*outbox{},
@@ -79,6 +75,7 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 	if c.cfg.Order == ByKey || p.caps.Ordered {
 		p.lanes = lanes{}
 	}
+	p.crew = &crew{limit: c.cfg.Concurrency, start: func() *worker { return newWorker(p) }}
 	p.settler, p.retrier = newSettler(p), newSettler(p)
 	return p
 }
@@ -252,26 +249,8 @@ func (p *pipeline) enqueue(r *run) {
 	case r.route.batch != nil:
 		p.collect(r)
 	default:
-		p.dispatch(r.self[:])
+		p.crew.add(r.self[:])
 	}
-}
-
-// dispatch hands a job to the workers. There are as many of them as there have
-// ever been jobs at a time, and at most Concurrency. mu is held.
-func (p *pipeline) dispatch(job []*run) {
-	if jobs := int(p.jobs.Add(1)); jobs > len(p.workers) && len(p.workers) < p.cfg.Concurrency {
-		w := newWorker(p)
-		p.workers = append(p.workers, w)
-		p.working.Go(w.loop)
-	}
-	p.ready <- job
-}
-
-// crew returns the workers there are.
-func (p *pipeline) crew() []*worker {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.workers)
 }
 
 // reschedule lets r wait for its due time: in the process if that is near, in
@@ -347,7 +326,7 @@ func (p *pipeline) loseSession(session context.Context) {
 		}
 	}
 	p.mu.Unlock()
-	for _, w := range p.crew() {
+	for _, w := range p.crew.members() {
 		for _, r := range w.runs() {
 			if r.delivery.Session == session {
 				lost = append(lost, r)

@@ -19,8 +19,9 @@ const stuckAfter = 10 * time.Second
 // worker runs handlers, one job at a time. One timer watches the handler: it
 // is left running between jobs, because most end long before their time.
 type worker struct {
-	p     *pipeline
-	timer *time.Timer
+	p      *pipeline
+	called chan struct{} // by the crew, when idle
+	timer  *time.Timer
 
 	mu      sync.Mutex
 	current *attempt
@@ -29,7 +30,7 @@ type worker struct {
 }
 
 func newWorker(p *pipeline) *worker {
-	w := &worker{p: p}
+	w := &worker{p: p, called: make(chan struct{}, 1)}
 	w.timer = time.AfterFunc(time.Hour, w.watch)
 	w.timer.Stop()
 	return w
@@ -37,9 +38,8 @@ func newWorker(p *pipeline) *worker {
 
 // loop works until no jobs are left.
 func (w *worker) loop() {
-	for job := range w.p.ready {
+	for job := w.p.crew.next(w); job != nil; job = w.p.crew.next(w) {
 		w.do(job)
-		w.p.jobs.Add(-1)
 	}
 }
 
@@ -117,8 +117,7 @@ func (w *worker) call(a *attempt) {
 			return
 		}
 		w.finish(a, same(err, len(a.runs)))
-		w.p.jobs.Add(-1)
-		w.p.working.Go(w.loop)
+		w.p.crew.working.Go(w.loop)
 	}()
 	r := a.runs[0]
 	var results []error
