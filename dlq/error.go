@@ -29,7 +29,7 @@ func (e *Entry) SetError(err error, v classify.Verdict, redact func(string) stri
 	if redact == nil {
 		redact = Redact
 	}
-	told, panicked := telling(err)
+	panicked, told := telling(err)
 	raw := guard(err.Error, "(no text: the Error method panicked)")
 	raw = guard(func() string { return redact(head(raw, rawText)) }, "(no text: the redaction function panicked)")
 
@@ -78,9 +78,9 @@ func head(s string, max int) string {
 	return s[:strings.LastIndexAny(s, " \t\n\r,;&\"'<>(){}[]")+1] + "…"
 }
 
-// telling returns the error of the tree whose type says most about the fault,
-// and the first panic in it.
-func telling(err error) (best error, panicked *classify.PanicError) {
+// telling returns the first panic in the tree of err, and the error in it whose
+// type says most about the fault.
+func telling(err error) (panicked *classify.PanicError, best error) {
 	best, most := err, -1
 	todo := []error{err}
 	for n := 0; len(todo) > 0 && n < maxErrors; n++ {
@@ -96,7 +96,7 @@ func telling(err error) (best error, panicked *classify.PanicError) {
 		}
 		todo = append(unwrap(err), todo...)
 	}
-	return best, panicked
+	return panicked, best
 }
 
 func unwrap(err error) (wrapped []error) {

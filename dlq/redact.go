@@ -183,7 +183,7 @@ func (r *redactor) bare(secrecy secrecy, end int) (from, to int) {
 	}
 	to = from + wordEnd(r.text[from:])
 	to = from + len(strings.TrimRight(r.text[from:to], punctuation))
-	if value := r.text[from:to]; len(value) < 6 || strings.IndexAny(value, "0123456789") < 0 {
+	if value := r.text[from:to]; len(value) < 6 || !strings.ContainsAny(value, "0123456789") {
 		return 0, 0
 	}
 	return from, to
