@@ -1,0 +1,219 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+)
+
+func TestShortDelayIsHeldWithoutASlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		publish(t, broker, "orders", "bad", "good")
+		cfg := quiet()
+		cfg.Concurrency, cfg.Retry = 1, every(time.Second, 3)
+		d := newDiary()
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+				d.write("run %s, attempt %d", m.Body, consumer.MetaFrom(ctx).Attempt)
+				if string(m.Body) == "bad" && consumer.MetaFrom(ctx).Attempt == 1 {
+					return errBusy
+				}
+				return nil
+			})
+		})
+		synctest.Wait()
+		if got, want := broker.Stats("orders"), (memory.Stats{InFlight: 1}); got != want {
+			t.Errorf("while the retry is held: %+v, want %+v", got, want)
+		}
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		d.expect(t, "0s run bad, attempt 1", "0s run good, attempt 1", "1s run bad, attempt 2")
+		if calls := broker.of("retry"); len(calls) > 0 {
+			t.Errorf("the broker was asked for a retry: %+v", calls)
+		}
+		empty(t, broker.Broker, "orders", "orders.dead")
+	})
+}
+
+func TestHeldLeaseIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Lease: 2 * time.Second})
+		publish(t, broker, "orders", "one")
+		cfg := quiet()
+		cfg.HoldLimit, cfg.Retry = 10*time.Minute, every(5*time.Minute, 3)
+		d := newDiary()
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+				d.write("attempt %d", consumer.MetaFrom(ctx).Attempt)
+				if consumer.MetaFrom(ctx).Attempt == 1 {
+					return errBusy
+				}
+				return nil
+			})
+		})
+		time.Sleep(4 * time.Minute)
+		if got := broker.Records("orders")[0].Abandoned; got != 0 {
+			t.Errorf("the lease ran out %d times", got)
+		}
+		time.Sleep(6 * time.Minute)
+		w.mustShutdown()
+		d.expect(t, "0s attempt 1", "5m0s attempt 2")
+		empty(t, broker.Broker, "orders")
+		if n := len(broker.of("extend")); n < 150 || n > 600 {
+			t.Errorf("%d extensions of a lease of 2 s in 5 min, want about 300", n)
+		}
+	})
+}
+
+func TestFullHoldSendsRetriesToTheBroker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		publish(t, broker, "orders", "1", "2", "3", "4", "5")
+		cfg := quiet()
+		cfg.MaxHeld, cfg.Retry = 2, every(time.Second, 3)
+		began := time.Now()
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+				if consumer.MetaFrom(ctx).Attempt == 1 {
+					return errBusy
+				}
+				if got := time.Since(began); got != time.Second {
+					t.Errorf("message %s was retried after %v, want 1s", m.Body, got)
+				}
+				return nil
+			})
+		})
+		synctest.Wait()
+		if got, want := broker.Stats("orders"), (memory.Stats{InFlight: 2, Delayed: 3}); got != want {
+			t.Errorf("after the failures: %+v, want %+v", got, want)
+		}
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		empty(t, broker.Broker, "orders", "orders.dead")
+	})
+}
+
+func TestLongDelayGoesToTheBrokerWithItsMeta(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		publish(t, broker, "orders", "one")
+		cfg := quiet()
+		cfg.Retry = every(10*time.Second, 3)
+		began := time.Now()
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) })
+		})
+		time.Sleep(15 * time.Second) // the second run failed at 10 s
+		synctest.Wait()
+		records := broker.Records("orders")
+		if len(records) != 1 {
+			t.Fatalf("%d messages stored, want 1", len(records))
+		}
+		second, due := began.Add(10*time.Second), began.Add(20*time.Second)
+		m := records[0].Meta
+		if !records[0].DueAt.Equal(due) || !m.DueAt.Equal(due) || m.Attempt != 2 || m.Delay != 10*time.Second ||
+			!m.FirstFailedAt.Equal(began) || !m.LastFailedAt.Equal(second) || m.Class != "transient" || m.Throttles != 0 {
+			t.Errorf("stored until %v with %+v", records[0].DueAt, m)
+		}
+		if len(m.History) != 2 {
+			t.Fatalf("History = %+v, want two failures", m.History)
+		}
+		for i, f := range m.History {
+			at := began.Add(time.Duration(i) * 10 * time.Second)
+			if f.Attempt != i+1 || !f.At.Equal(at) || f.Class != "transient" || f.Fingerprint == "" || f.Delay != 10*time.Second {
+				t.Errorf("History[%d] = %+v", i, f)
+			}
+		}
+		w.mustShutdown()
+	})
+}
+
+func TestEarlyArrivalIsNeverRunEarly(t *testing.T) {
+	for early, retries := range map[time.Duration]int{time.Second: 0, time.Minute: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := newTap(memory.Options{})
+			due := time.Now().Add(early)
+			broker.deliver = func(delivery *brokers.Delivery) {
+				delivery.Meta.DueAt, delivery.Meta.Attempt = due, 3
+			}
+			publish(t, broker, "orders", "one")
+			var seen recorder
+			cfg := quiet()
+			cfg.Observers = []consumer.Observer{&seen}
+			var ran []time.Time
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+					ran = append(ran, time.Now())
+					if got := consumer.MetaFrom(ctx).Attempt; got != 4 {
+						t.Errorf("attempt %d, want 4: arriving early is no attempt", got)
+					}
+					return nil
+				})
+			})
+			time.Sleep(time.Hour)
+			w.mustShutdown()
+			if len(ran) != 1 || !ran[0].Equal(due) {
+				t.Errorf("%v early: ran at %v, want once at %v", early, ran, due)
+			}
+			calls := broker.of("retry")
+			if len(calls) != retries {
+				t.Errorf("%v early: %d retries in the broker, want %d", early, len(calls), retries)
+			}
+			for _, c := range calls {
+				if c.delay != early || !c.meta.DueAt.Equal(due) || c.meta.Attempt != 3 {
+					t.Errorf("rescheduled by %v with %+v, want the rest of the delay and an unchanged Meta", c.delay, c.meta)
+				}
+			}
+			if n := len(seen.of(consumer.EventFailed)); n != 0 {
+				t.Errorf("%d failures reported", n)
+			}
+		})
+	}
+}
+
+func TestHeldRunWhoseLeaseIsLostIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Lease: 2 * time.Second, Fault: on(memory.Extend, 1, memory.Fault{Lost: true})})
+		publish(t, broker, "orders", "one")
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{&seen}
+		cfg.HoldLimit, cfg.Retry = 10*time.Minute, every(5*time.Minute, 3)
+		var runs atomic.Int32
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error {
+				if runs.Add(1) == 1 {
+					return errBusy
+				}
+				return nil
+			})
+		})
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if runs.Load() != 2 {
+			t.Errorf("%d runs, want 2: the second from the delivery after the lost one", runs.Load())
+		}
+		time.Sleep(time.Hour)
+		w.mustShutdown()
+		if runs.Load() != 2 {
+			t.Errorf("%d runs, want 2: the lost one must not run when it would have been due", runs.Load())
+		}
+		lost := seen.of(consumer.EventLeaseLost)
+		if len(lost) != 1 || !errors.Is(lost[0].Err, brokers.ErrLeaseLost) {
+			t.Errorf("lease-lost events %+v, want one with ErrLeaseLost", lost)
+		}
+		if calls := broker.of("ack", "retry", "release"); len(calls) != 1 || calls[0].what != "ack" {
+			t.Errorf("settlements %+v, want the ack of the second delivery alone", calls)
+		}
+		empty(t, broker.Broker, "orders", "orders.dead")
+	})
+}

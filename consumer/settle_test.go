@@ -1,0 +1,257 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/consumer"
+)
+
+// counting handles orders without fault and counts the runs.
+func counting(runs *atomic.Int32) func(*consumer.Consumer) {
+	return func(c *consumer.Consumer) {
+		c.Handle("orders", func(context.Context, *brokers.Message) error {
+			runs.Add(1)
+			return nil
+		})
+	}
+}
+
+func TestFailedAckIsRepeatedWithBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const failures = 20
+		broker := newTap(memory.Options{Lease: 5 * time.Second,
+			Fault: on(memory.Settle, failures, memory.Fault{Err: errors.New("i/o timeout")})})
+		publish(t, broker, "orders", "one")
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{&seen}
+		var runs atomic.Int32
+		w := start(t, broker, cfg, counting(&runs))
+		time.Sleep(10 * time.Minute)
+		w.mustShutdown()
+		acks := broker.of("ack")
+		if len(acks) != failures+1 || runs.Load() != 1 {
+			t.Fatalf("%d acks and %d runs, want %d and 1", len(acks), runs.Load(), failures+1)
+		}
+		for i := 1; i < len(acks); i++ {
+			if gap := acks[i].at - acks[i-1].at; gap < time.Second || gap > 15*time.Second {
+				t.Errorf("acks at %v and %v, want 1 to 15 s between them", acks[i-1].at, acks[i].at)
+			}
+		}
+		if got := len(seen.of(consumer.EventError)); got != failures {
+			t.Errorf("%d errors reported, want %d", got, failures)
+		}
+		if got := len(seen.of(consumer.EventAcked)); got != 1 {
+			t.Errorf("%d acks reported, want 1", got)
+		}
+		empty(t, broker.Broker, "orders")
+	})
+}
+
+func TestUnknownOutcomeOfAnAck(t *testing.T) {
+	for _, done := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := newTap(memory.Options{Fault: on(memory.Settle, 1, memory.Fault{Err: brokers.ErrUnknownOutcome, Done: done})})
+			publish(t, broker, "orders", "one")
+			var runs atomic.Int32
+			w := start(t, broker, quiet(), counting(&runs))
+			time.Sleep(time.Minute)
+			w.mustShutdown()
+			if acks := broker.of("ack"); len(acks) != 2 || runs.Load() != 1 {
+				t.Errorf("done %v: %d acks and %d runs, want a second ack and no second run", done, len(acks), runs.Load())
+			}
+			empty(t, broker.Broker, "orders")
+		})
+	}
+}
+
+func TestUnknownOutcomeOfARetryLosesNothing(t *testing.T) {
+	for _, fault := range []memory.Fault{
+		{Err: brokers.ErrUnknownOutcome},
+		{Err: brokers.ErrUnknownOutcome, Done: true},
+		{Err: brokers.ErrUnknownOutcome, Duplicate: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := newTap(memory.Options{Fault: on(memory.Settle, 1, fault)})
+			publish(t, broker.Broker, "orders", "one")
+			cfg := quiet()
+			cfg.Retry = every(time.Minute, 2)
+			var late []time.Duration
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+					late = append(late, time.Since(broker.born))
+					return errBusy
+				})
+			})
+			time.Sleep(10 * time.Minute)
+			w.mustShutdown()
+			want := 2
+			if fault.Duplicate {
+				want = 3
+			}
+			if len(late) != want || late[1] < time.Minute {
+				t.Errorf("%+v: runs at %v, want %d and none but the first before 1m", fault, late, want)
+			}
+			if n := len(deadLetters(t, broker, "orders")); n != want-1 {
+				t.Errorf("%+v: %d dead letters, want %d", fault, n, want-1)
+			}
+			empty(t, broker.Broker, "orders")
+		})
+	}
+}
+
+func TestFinalSettleErrorsAreNotRepeated(t *testing.T) {
+	for _, final := range []error{brokers.ErrLeaseLost, brokers.ErrSettled, brokers.ErrClosed} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := newTap(memory.Options{Lease: time.Hour, Fault: on(memory.Settle, 1, memory.Fault{Err: fmt.Errorf("adapter: %w", final)})})
+			publish(t, broker, "orders", "one")
+			var seen recorder
+			cfg := quiet()
+			cfg.Observers = []consumer.Observer{&seen}
+			var runs atomic.Int32
+			w := start(t, broker, cfg, counting(&runs))
+			time.Sleep(10 * time.Minute)
+			w.mustShutdown()
+			if acks := broker.of("ack"); len(acks) != 1 || runs.Load() != 1 {
+				t.Errorf("%v: %d acks and %d runs, want 1 and 1", final, len(acks), runs.Load())
+			}
+			lost := seen.of(consumer.EventLeaseLost)
+			if len(lost) != 1 || !errors.Is(lost[0].Err, final) || len(seen.of(consumer.EventAcked)) != 0 {
+				t.Errorf("%v: events %v, want one lease-lost and no ack", final, seen.kinds())
+			}
+		})
+	}
+}
+
+func TestPartlyFailedSettlement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
+			switch {
+			case op.Operation != memory.Settle:
+			case op.ID == "first":
+				return memory.Fault{Latency: time.Second} // lets the others gather
+			case op.ID == "3" && op.Nth == 1:
+				return memory.Fault{Err: errBusy}
+			}
+			return memory.Fault{}
+		}})
+		for _, id := range []string{"first", "2", "3", "4"} {
+			if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: id, Body: []byte(id)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg := quiet()
+		cfg.Concurrency, cfg.Prefetch = 1, 5
+		var runs atomic.Int32
+		w := start(t, broker, cfg, counting(&runs))
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		settled := map[string]int{}
+		for _, c := range broker.of("ack") {
+			if !c.failed {
+				settled[c.body]++
+			}
+			if c.body != "3" && c.at != time.Second {
+				t.Errorf("ack of %s at %v, want it after 1s whatever happens to others", c.body, c.at)
+			}
+		}
+		if len(settled) != 4 || runs.Load() != 4 {
+			t.Errorf("settled %v after %d runs, want each of 4 after one run", settled, runs.Load())
+		}
+	})
+}
+
+func TestWrongNumberOfSettleErrorsIsAnUnknownOutcome(t *testing.T) {
+	for _, wrong := range [][]error{{}, {nil, nil, nil, nil, nil}} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := newTap(memory.Options{})
+			calls := 0
+			broker.settle = func(_ []brokers.Settlement, errs []error) []error {
+				if calls++; calls == 1 {
+					return wrong
+				}
+				return errs
+			}
+			publish(t, broker, "orders", "one")
+			var seen recorder
+			cfg := quiet()
+			cfg.Observers = []consumer.Observer{&seen}
+			var runs atomic.Int32
+			w := start(t, broker, cfg, counting(&runs))
+			time.Sleep(time.Minute)
+			w.mustShutdown()
+			failed := seen.of(consumer.EventError)
+			if calls != 2 || runs.Load() != 1 || len(failed) != 1 || !errors.Is(failed[0].Err, brokers.ErrUnknownOutcome) {
+				t.Errorf("%d answers: %d calls, %d runs, errors %+v; want a repeat after an unknown outcome", len(wrong), calls, runs.Load(), failed)
+			}
+		})
+	}
+}
+
+func TestMisconfiguredBrokerStopsTheWorkerAfterADrain(t *testing.T) {
+	denied := fmt.Errorf("access denied: %w", brokers.ErrMisconfigured)
+	for _, operation := range []memory.Operation{memory.Settle, memory.Extend} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := memory.New(memory.Options{Fault: on(operation, 1, memory.Fault{Err: denied})})
+			publish(t, broker, "orders", "one", "two")
+			var finished atomic.Int32
+			w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+				c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+					if string(m.Body) == "two" || operation == memory.Extend {
+						time.Sleep(25 * time.Second)
+					}
+					finished.Add(1)
+					return ctx.Err()
+				})
+			})
+			err := <-w.done
+			if !errors.Is(err, brokers.ErrMisconfigured) {
+				t.Errorf("%s: Run = %v, want ErrMisconfigured", operation, err)
+			}
+			if errors.Is(err, consumer.ErrUnclean) || finished.Load() != 2 {
+				t.Errorf("%s: %d of 2 handlers finished, Run = %v; want a clean drain", operation, finished.Load(), err)
+			}
+			empty(t, broker, "orders")
+		})
+	}
+}
+
+func TestSlowRetryDoesNotDelayAcks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
+			if op.Operation == memory.Settle && op.Action == brokers.Retry {
+				return memory.Fault{Latency: time.Minute}
+			}
+			return memory.Fault{}
+		}})
+		publish(t, broker, "orders", "bad", "good")
+		cfg := quiet()
+		cfg.Concurrency, cfg.Retry = 1, every(time.Hour, 5)
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
+				if string(m.Body) == "bad" {
+					return errBusy
+				}
+				return nil
+			})
+		})
+		synctest.Wait()
+		acks := broker.of("ack")
+		if len(acks) != 1 || acks[0].body != "good" || acks[0].at != 0 {
+			t.Errorf("acks %+v, want that of the good message at once", acks)
+		}
+		time.Sleep(2 * time.Minute)
+		if retries := broker.of("retry"); len(retries) != 1 || retries[0].at != time.Minute {
+			t.Errorf("retries %+v, want one after 1m", retries)
+		}
+		w.mustShutdown()
+	})
+}

@@ -1,0 +1,228 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+var errBusy = errors.New("the dependency is busy")
+
+// tap is a memory broker that notes the calls of the pipeline, and lets a test
+// change what the hooks of the broker itself cannot. Nil hooks change nothing.
+type tap struct {
+	*memory.Broker
+	born time.Time
+
+	deliver func(*brokers.Delivery) // edits what Receive returns
+	settle  func(batch []brokers.Settlement, errs []error) []error
+	closing func() error
+
+	mu      sync.Mutex
+	calls   []call
+	askedIn []int // the max of each Receive
+}
+
+// call is one call for one message.
+type call struct {
+	at     time.Duration
+	what   string // "publish", "ack", "retry", "release", "extend"
+	topic  string
+	body   string
+	id     string
+	delay  time.Duration
+	meta   brokers.Meta
+	failed bool
+}
+
+func newTap(options memory.Options) *tap {
+	return &tap{Broker: memory.New(options), born: time.Now()}
+}
+
+func (b *tap) note(c call) {
+	c.at = time.Since(b.born)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls = append(b.calls, c)
+}
+
+// of returns the calls of the kinds given, in their order.
+func (b *tap) of(kinds ...string) (calls []call) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.calls {
+		if slices.Contains(kinds, c.what) {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+// Publish notes the call when it is made, and is counted as a call on topic.
+func (b *tap) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
+	err := b.Broker.Publish(ctx, topic, msgs...)
+	partial, _ := errors.AsType[*brokers.PublishError](err)
+	for i, m := range msgs {
+		failed := err != nil && (partial == nil || partial.Failed[i] != nil)
+		b.note(call{what: "publish", topic: topic, body: string(m.Body), id: m.ID, failed: failed})
+	}
+	return err
+}
+
+func (b *tap) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
+	source, err := b.Broker.Open(ctx, sub)
+	return &tapSource{source, b}, err
+}
+
+type tapSource struct {
+	brokers.Source
+	b *tap
+}
+
+func (s *tapSource) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
+	s.b.mu.Lock()
+	s.b.askedIn = append(s.b.askedIn, max)
+	s.b.mu.Unlock()
+	ds, err := s.Source.Receive(ctx, max)
+	if s.b.deliver != nil {
+		for _, d := range ds {
+			s.b.deliver(d)
+		}
+	}
+	return ds, err
+}
+
+func (s *tapSource) Settle(ctx context.Context, batch []brokers.Settlement) []error {
+	errs := s.Source.Settle(ctx, batch)
+	if s.b.settle != nil {
+		errs = s.b.settle(batch, errs)
+	}
+	for i, st := range batch {
+		s.b.note(call{what: st.Action.String(), topic: st.Delivery.Message.Topic, body: string(st.Delivery.Message.Body),
+			id: st.Delivery.Message.ID, delay: st.Delay, meta: st.Meta, failed: i < len(errs) && errs[i] != nil})
+	}
+	return errs
+}
+
+func (s *tapSource) Extend(ctx context.Context, lease time.Duration, ds []*brokers.Delivery) []error {
+	errs := s.Source.Extend(ctx, lease, ds)
+	for i, d := range ds {
+		s.b.note(call{what: "extend", topic: d.Message.Topic, body: string(d.Message.Body), failed: i < len(errs) && errs[i] != nil})
+	}
+	return errs
+}
+
+func (s *tapSource) Close(ctx context.Context) error {
+	err := s.Source.Close(ctx)
+	if s.b.closing != nil {
+		return errors.Join(err, s.b.closing())
+	}
+	return err
+}
+
+// every is a policy that waits for exactly delay after each failure.
+func every(delay time.Duration, attempts int) retry.Policy {
+	return retry.Policy{MaxAttempts: attempts, Backoff: retry.Backoff{
+		Base: delay, Cap: max(delay, 15*time.Minute), Growth: retry.Fixed, Jitter: retry.NoJitter}}
+}
+
+// diary notes what a handler does and when.
+type diary struct {
+	mu    sync.Mutex
+	born  time.Time
+	lines []string
+}
+
+func newDiary() *diary { return &diary{born: time.Now()} }
+
+func (d *diary) write(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, fmt.Sprintf("%v ", time.Since(d.born))+fmt.Sprintf(format, args...))
+}
+
+// expect compares the diary with lines such as "1s run one".
+func (d *diary) expect(t *testing.T, want ...string) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !slices.Equal(d.lines, want) {
+		t.Errorf("got  %q\nwant %q", d.lines, want)
+	}
+}
+
+// deadLetters returns the stories in the dead-letter topic of topic.
+func deadLetters(t *testing.T, broker interface {
+	Messages(string) []brokers.Message
+}, topic string,
+) []dlq.Entry {
+	t.Helper()
+	var entries []dlq.Entry
+	for _, m := range broker.Messages(topic + ".dead") {
+		entry, err := dlq.Decode(m)
+		if err != nil {
+			t.Errorf("Decode of dead letter %q: %v", m.ID, err)
+		}
+		entries = append(entries, entry)
+	}
+	return entries
+}
+
+// oneDeadLetter returns the only dead letter of topic, whose original must be
+// gone.
+func oneDeadLetter(t *testing.T, broker *memory.Broker, topic string) dlq.Entry {
+	t.Helper()
+	entries := deadLetters(t, broker, topic)
+	if len(entries) != 1 || broker.Len(topic) != 0 {
+		t.Fatalf("%d dead letters and %d messages left in %q, want 1 and 0", len(entries), broker.Len(topic), topic)
+	}
+	return entries[0]
+}
+
+// empty fails the test if topic still holds messages.
+func empty(t *testing.T, broker *memory.Broker, topics ...string) {
+	t.Helper()
+	for _, topic := range topics {
+		if n := broker.Len(topic); n != 0 {
+			t.Errorf("%d messages left in %q, want none: %+v", n, topic, broker.Stats(topic))
+		}
+	}
+}
+
+func count(events []consumer.Event, match func(consumer.Event) bool) (n int) {
+	for _, e := range events {
+		if match(e) {
+			n++
+		}
+	}
+	return n
+}
+
+// on returns a hook that injects fault into the first n operations of that
+// kind on each message.
+func on(operation memory.Operation, n int, fault memory.Fault) func(memory.Op) memory.Fault {
+	return func(op memory.Op) memory.Fault {
+		if op.Operation == operation && op.Nth <= n {
+			return fault
+		}
+		return memory.Fault{}
+	}
+}
+
+// body returns the body of the message of an event.
+func body(e consumer.Event) string {
+	if e.Message == nil {
+		return ""
+	}
+	return string(e.Message.Body)
+}
