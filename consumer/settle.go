@@ -115,10 +115,8 @@ func (p *pipeline) settledRuns(runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
-	if len(p.cfg.Observers) > 0 || runs[0].action != brokers.Ack {
-		for _, r := range runs {
-			p.observe(r, Event{Kind: settledKind[r.action]})
-		}
+	for _, r := range runs {
+		p.observe(r, Event{Kind: settledKind[r.action]})
 	}
 	p.forget(runs...)
 }
