@@ -29,9 +29,10 @@
 //
 // # Framework headers
 //
-// Header names that begin with "redrive-" are reserved. Publish writes them as
-// they are given; on a delivery the adapter reads them as hostile input,
-// bounded and clamped, because anybody may have written them.
+// Header names that begin with "redrive-" are reserved. Publish keeps those
+// that identify a message and those of a dead letter, and may drop the rest;
+// on a delivery the adapter reads them as hostile input, bounded and clamped,
+// because anybody may have written them.
 //
 // The suite in brokers/brokertest states each rule as a clause and checks it.
 package brokers
