@@ -15,9 +15,9 @@
 //   - No topic of a subscription starves another, and no source keeps a
 //     message from the other sources that ask for its topic.
 //   - Memory is bounded: Publish waits while a topic is full.
-//   - It can be used inside testing/synctest. It starts no goroutine of its
-//     own, has at most one timer for all leases and delays, and leaves nothing
-//     behind after Close.
+//   - It can be used inside testing/synctest. It keeps no goroutine of its
+//     own, has one timer for all leases and delays, and leaves nothing behind
+//     after Close.
 //
 // # What it does not guarantee
 //

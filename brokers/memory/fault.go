@@ -14,12 +14,14 @@ const (
 	// Publish stores one message; asked once per message of a call.
 	Publish Operation = "publish"
 
-	// Receive is one call of Source.Receive. Its Op has no topic and no id.
+	// Receive is one call of Source.Receive on any source. Its Op has no topic
+	// and no id, and its Fault knows only Latency and Err.
 	Receive Operation = "receive"
 
 	// Deliver hands out one message: it is taken from the queue, and Receive
-	// is about to return it. What is done without an answer is held until
-	// its lease runs out, like a lost response.
+	// is about to return it. With Err it is given back and Receive returns
+	// the rest of its batch, or Err if there is no rest; with Err and Done,
+	// as when the response got lost, nobody has it until its lease runs out.
 	Deliver Operation = "deliver"
 
 	// Settle is one entry of Source.Settle, see Op.Action.
@@ -51,8 +53,7 @@ type Fault struct {
 
 	// Lost ends the lease of the delivery first: the message is available to
 	// others, Abandoned is one more, and the operation comes too late. With a
-	// Deliver the delivery is returned all the same. Publish and Receive
-	// ignore it.
+	// Deliver the delivery is returned all the same. Publish ignores it.
 	Lost bool
 
 	// Duplicate does the operation once more. Publish stores the message

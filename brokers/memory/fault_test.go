@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -164,6 +165,32 @@ func TestFaultyDelivery(t *testing.T) {
 			w.expect(w.source, "b")
 		})
 	})
+}
+
+func TestFaultyDeliveryKeepsOrder(t *testing.T) {
+	for _, fault := range []memory.Fault{
+		{Err: errBadDay}, {Err: errBadDay, Done: true}, {Latency: 40 * time.Second},
+	} {
+		options := memory.Options{Lease: time.Minute, Ordered: true, Fault: func(op memory.Op) memory.Fault {
+			if op.Operation == memory.Deliver && op.ID == "a2" && op.Nth == 1 {
+				return fault
+			}
+			return memory.Fault{}
+		}}
+		run(t, options, func(w *world) {
+			w.keyed("a1", "a2", "a3", "b1")
+			var got []string
+			for len(got) < 4 {
+				ds := w.receive(w.source, 10)
+				got = append(got, idsOf(ds)...)
+				w.ack(w.source, ds...)
+			}
+			slices.SortStableFunc(got, func(a, b string) int { return strings.Compare(a[:1], b[:1]) })
+			if want := []string{"a1", "a2", "a3", "b1"}; !slices.Equal(got, want) {
+				w.Errorf("with %+v on a2, the keys arrived as %v, want %v", fault, got, want)
+			}
+		})
+	}
 }
 
 func TestDuplicateDelivery(t *testing.T) {
@@ -406,6 +433,27 @@ func TestCloseDuringLatency(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if r := w.now(out); r.err != brokers.ErrClosed {
 			w.Errorf("Receive = %v, %v; want ErrClosed", idsOf(r.ds), r.err)
+		}
+	})
+}
+
+func TestClosedIsStrongerThanFaults(t *testing.T) {
+	always := memory.Options{Fault: func(op memory.Op) memory.Fault {
+		if op.Operation == memory.Deliver {
+			return memory.Fault{}
+		}
+		return memory.Fault{Err: errBadDay, Done: op.Operation == memory.Publish}
+	}}
+	run(t, always, func(w *world) {
+		if _, err := w.source.Receive(w.Context(), 1); !errors.Is(err, errBadDay) {
+			w.Errorf("Receive = %v, want %v", err, errBadDay)
+		}
+		w.broker.Close(w.Context())
+		if _, err := w.source.Receive(w.Context(), 1); err != brokers.ErrClosed {
+			w.Errorf("Receive after Close = %v, want ErrClosed", err)
+		}
+		if err := w.broker.Publish(w.Context(), "in", brokers.Message{}); !errors.Is(err, brokers.ErrClosed) {
+			w.Errorf("Publish after Close = %v, want ErrClosed", err)
 		}
 	})
 }

@@ -109,6 +109,22 @@ func TestExtend(t *testing.T) {
 	})
 }
 
+func TestExtendedLeaseEndsExactly(t *testing.T) {
+	for _, late := range []time.Duration{-1, 0} {
+		run(t, memory.Options{Lease: time.Minute}, func(w *world) {
+			w.publish("in", "a")
+			d := w.one(w.source)
+			w.extend(w.source, d, time.Hour, nil)
+			time.Sleep(time.Hour + late)
+			var want error
+			if late == 0 {
+				want = brokers.ErrLeaseLost
+			}
+			w.settle(w.source, brokers.Settlement{Delivery: d}, want)
+		})
+	}
+}
+
 func TestExtendNeverShortens(t *testing.T) {
 	run(t, memory.Options{Lease: time.Minute}, func(w *world) {
 		w.publish("in", "a")

@@ -117,7 +117,7 @@ func (b *Broker) unlock(now time.Duration) {
 		return
 	}
 	next, ok := b.leases.next()
-	if due, any := b.delays.next(); any && (!ok || due < next) {
+	if due, waits := b.delays.next(); waits && (!ok || due < next) {
 		next, ok = due, true
 	}
 	if !ok || b.armed && b.fires <= next {

@@ -2,6 +2,7 @@ package memory_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -74,9 +75,11 @@ func TestOrderedDelayedBlocksOnlyLaterOnes(t *testing.T) {
 		ds := w.expect(w.source, "a1", "a2")
 		w.retry(w.source, ds[1], time.Hour)
 		w.release(w.source, ds[0])
-		a1 := w.expect(w.source, "a1")[0]
-		w.ack(w.source, a1)
-		w.ack(w.source, w.expect(w.source, "b1")[0])
+		got := w.receive(w.source, 10)
+		if want := []string{"a1", "b1"}; !slices.Equal(idsOf(got), want) {
+			w.Fatalf("Receive(10) = %v, want %v: a2 waits for its retry", idsOf(got), want)
+		}
+		w.ack(w.source, got...)
 		start := time.Now()
 		w.expect(w.source, "a2")
 		if got := time.Since(start); got != time.Hour {

@@ -80,15 +80,15 @@ func (p *publishing) run(ctx context.Context, faults []Fault) error {
 	now := b.lock()
 	defer func() { b.unlock(now) }()
 	for i, e := range p.entries {
+		if b.closed {
+			return p.fail(i, brokers.ErrClosed)
+		}
 		fault := faultAt(faults, i)
 		if fault.Err != nil && e != nil {
 			p.failed(i, fault.Err)
 		}
 		if e == nil || fault.skip() {
 			continue
-		}
-		if b.closed {
-			return p.fail(i, brokers.ErrClosed)
 		}
 		t := b.topic(p.topic)
 		var err error

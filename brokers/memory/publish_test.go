@@ -74,6 +74,22 @@ func TestMessagesArriveAsPublished(t *testing.T) {
 	})
 }
 
+func TestAppendedHeadersReachNobody(t *testing.T) {
+	for n := range 40 {
+		run(t, memory.Options{}, func(w *world) {
+			w.send("in", brokers.Message{Headers: make(brokers.Headers, n)})
+			first := w.one(w.source)
+			first.Message.Headers = append(first.Message.Headers, brokers.Header{Name: "first"})
+			w.release(w.source, first)
+			second := w.one(w.source)
+			_ = append(second.Message.Headers, brokers.Header{Name: "second"})
+			if got := first.Message.Headers[n].Name; got != "first" {
+				w.Errorf("a receiver's own header, after %d published ones, became %q", n, got)
+			}
+		})
+	}
+}
+
 func TestEmptyBodies(t *testing.T) {
 	run(t, memory.Options{}, func(w *world) {
 		w.send("in", brokers.Message{ID: "nil"})

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
 // TestQueueIsSorted plays random pushes and pops against a sorted slice.
@@ -54,6 +56,29 @@ func TestQueueReusesItsSpace(t *testing.T) {
 	}
 	if got := cap(q.fifo); got > 100 {
 		t.Errorf("a queue of %d entries has room for %d", q.len(), got)
+	}
+}
+
+func TestKeysAreForgotten(t *testing.T) {
+	b := New(Options{Ordered: true})
+	src, err := b.Open(t.Context(), brokers.Subscription{Topics: []string{"in"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		if err := b.Publish(t.Context(), "in", brokers.Message{Key: string(rune('a' + i))}); err != nil {
+			t.Fatal(err)
+		}
+		ds, err := src.Receive(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if errs := src.Settle(t.Context(), []brokers.Settlement{{Delivery: ds[0]}}); errs != nil {
+			t.Fatal(errs)
+		}
+	}
+	if got := len(b.topic("in").lanes); got != 0 {
+		t.Errorf("an empty topic remembers %d keys", got)
 	}
 }
 

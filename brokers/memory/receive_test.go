@@ -55,6 +55,28 @@ func TestReceiveBlocksUntilPublish(t *testing.T) {
 	})
 }
 
+// A Receive that waits for a far time must not miss a nearer one.
+func TestReceiveWakesAtTheNearestTime(t *testing.T) {
+	run(t, memory.Options{Lease: time.Hour}, func(w *world) {
+		other := w.open("in")
+		w.publish("in", "a", "b", "c")
+		ds := w.expect(other, "a", "b", "c")
+		out := w.later(w.Context(), w.source, 1)
+		for i, delay := range []time.Duration{time.Minute, time.Second, 30 * time.Second} {
+			w.retry(other, ds[i], delay)
+		}
+		time.Sleep(time.Second)
+		if r := w.now(out); r.err != nil || len(r.ds) != 1 || r.ds[0].Message.ID != "b" {
+			w.Errorf("after 1s, Receive = %v, %v; want b", idsOf(r.ds), r.err)
+		}
+		start := time.Now()
+		w.expect(w.source, "c", "a")
+		if got := time.Since(start); got != 59*time.Second {
+			w.Errorf("the others took %v, want 59s", got)
+		}
+	})
+}
+
 func TestReceiveEndsWithItsContext(t *testing.T) {
 	run(t, memory.Options{}, func(w *world) {
 		cause := errors.New("the worker stops")

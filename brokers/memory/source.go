@@ -44,7 +44,7 @@ func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, err
 	if err != nil {
 		return nil, err
 	}
-	if f := faultAt(faults, 0); f.skip() {
+	if f := faultAt(faults, 0); f.Err != nil {
 		return nil, fmt.Errorf("memory: receive: %w", f.Err)
 	}
 	for {
@@ -63,6 +63,9 @@ func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, err
 func (s *source) begin() error {
 	s.broker.mu.Lock()
 	defer s.broker.mu.Unlock()
+	if s.closed {
+		return brokers.ErrClosed
+	}
 	if s.receiving {
 		return errors.New("memory: Receive is called from two goroutines at once")
 	}
@@ -192,16 +195,20 @@ func (s *source) deliver(ctx context.Context, ds []*brokers.Delivery) ([]*broker
 	if s.closed {
 		return nil, brokers.ErrClosed
 	}
-	var kept []*brokers.Delivery
+	kept := make([]*brokers.Delivery, 0, len(ds))
+	missing := make(map[*lane]bool) // a message of these is not returned
 	err := ended
 	for i, d := range ds {
-		fault := faultAt(faults, i)
+		h, fault := d.Token.(*hold), faultAt(faults, i)
 		if ended != nil {
-			fault = Fault{Err: ended}
+			fault.Err, fault.Done = ended, false
 		}
-		if s.disturb(now, d.Token.(*hold), fault) && fault.Err == nil {
+		if s.disturb(now, h, fault, missing[h.entry.lane]) && fault.Err == nil {
 			kept = append(kept, d)
-		} else if err == nil && fault.Err != nil {
+			continue
+		}
+		missing[h.entry.lane] = h.entry.lane != nil
+		if err == nil && fault.Err != nil {
 			err = fmt.Errorf("memory: receive from %q: %w", d.Message.Topic, fault.Err)
 		}
 	}
@@ -211,13 +218,13 @@ func (s *source) deliver(ctx context.Context, ds []*brokers.Delivery) ([]*broker
 	return kept, err
 }
 
-// disturb applies fault to h and reports whether it can be returned still:
-// at least half of its lease must be left.
-func (s *source) disturb(now time.Duration, h *hold, fault Fault) bool {
+// disturb applies fault to h and reports whether it can be returned still: no
+// earlier message of its key is missing, and half of its lease is left.
+func (s *source) disturb(now time.Duration, h *hold, fault Fault, missing bool) bool {
 	if h.end != held {
 		return false
 	}
-	if fault.skip() || h.until-now < s.capabilities.Lease/2 {
+	if missing || fault.skip() || h.until-now < s.capabilities.Lease/2 {
 		s.broker.drop(h, settled)
 		return false
 	}
