@@ -15,15 +15,16 @@ import (
 // report accounts for every order. Its numbers come from the input, the books
 // of the payment server, the ledger, and what lies in the topics.
 type report struct {
-	OK           bool `json:"ok"`   // nothing lost, early or duplicated
-	Read         int  `json:"read"` // = handled + dead_lettered + unfinished + lost
-	Handled      int  `json:"handled"`
-	DeadLettered int  `json:"dead_lettered"`
-	Unfinished   int  `json:"unfinished"` // still queued, after an interruption
-	Lost         int  `json:"lost"`
-	Early        int  `json:"early"`      // runs before they were due
-	Duplicates   int  `json:"duplicates"` // charges, and dead letters, too many
-	Retried      int  `json:"retried"`    // orders with more than one run
+	OK           bool  `json:"ok"`   // nothing lost, early or duplicated
+	Read         int   `json:"read"` // = handled + dead_lettered + unfinished + lost
+	Handled      int   `json:"handled"`
+	DeadLettered int   `json:"dead_lettered"`
+	Unfinished   int   `json:"unfinished"` // still queued, after an interruption
+	Lost         int   `json:"lost"`
+	LostLines    []int `json:"lost_lines,omitempty"`
+	Early        int   `json:"early"`      // runs before they were due
+	Duplicates   int   `json:"duplicates"` // charges, and dead letters, too many
+	Retried      int   `json:"retried"`    // orders with more than one run
 
 	// ChargedDead counts dead letters whose order was charged all the same,
 	// because the answer to the last run got lost.
@@ -33,8 +34,6 @@ type report struct {
 	Groups   []group     `json:"groups"`
 	Server   tally       `json:"payment_server"`
 	Seconds  float64     `json:"seconds"`
-
-	lostLines []int
 }
 
 // group is the dead letters of one fingerprint.
@@ -66,7 +65,7 @@ func audit(lines []line, b *bank, l *ledger, broker *memory.Broker) report {
 	letters := broker.Messages(deadTopic)
 	r := report{
 		Read:     len(lines),
-		Early:    l.early + b.tooSoon,
+		Early:    l.early,
 		Attempts: map[int]int{},
 		Groups:   grouped(letters, lines),
 		Server:   b.count,
@@ -121,7 +120,7 @@ func (r *report) balance(lines []line, charges map[string]charge, dead, queued m
 			r.Handled++
 		default:
 			r.Lost++
-			r.lostLines = append(r.lostLines, l.number)
+			r.LostLines = append(r.LostLines, l.number)
 		}
 	}
 	for _, l := range open {

@@ -31,8 +31,9 @@ func (m mood) String() string { return moods[m] }
 
 // day is the script of the server.
 type day struct {
-	second time.Duration // how long a second of the script takes
-	scenes []scene       // in the order of from
+	second   time.Duration // how long a second of the script takes
+	patience time.Duration // how long the worker waits for an answer
+	scenes   []scene       // in the order of from
 }
 
 type scene struct {
@@ -41,7 +42,7 @@ type scene struct {
 }
 
 func badDay() day {
-	return day{second: time.Second, scenes: []scene{
+	return day{second: time.Second, patience: time.Second, scenes: []scene{
 		{0, healthy}, {3, outage}, {6.5, healthy}, {8.5, limiting}, {12, healthy},
 		{13.5, resetting}, {15.5, healthy}, {16.5, slow}, {19.5, healthy},
 	}}
@@ -59,9 +60,6 @@ func (d day) mood(elapsed time.Duration) mood {
 	}
 	return now
 }
-
-// clientTimeout is how long the worker waits for an answer.
-func (d day) clientTimeout() time.Duration { return d.seconds(1) }
 
 // charge is an entry in the books of the bank.
 type charge struct {
@@ -94,11 +92,9 @@ type bank struct {
 	server *http.Server
 	served sync.WaitGroup
 
-	mu        sync.Mutex
-	count     tally
-	charges   map[string]charge // by idempotency key
-	notBefore map[string]time.Time
-	tooSoon   int // requests before the time that Retry-After named
+	mu      sync.Mutex
+	count   tally
+	charges map[string]charge // by idempotency key
 }
 
 func openBank(d day) (*bank, error) {
@@ -107,11 +103,10 @@ func openBank(d day) (*bank, error) {
 		return nil, fmt.Errorf("the payment server needs a port on loopback: %w", err)
 	}
 	b := &bank{
-		url:       "http://" + listener.Addr().String(),
-		day:       d,
-		start:     time.Now(),
-		charges:   map[string]charge{},
-		notBefore: map[string]time.Time{},
+		url:     "http://" + listener.Addr().String(),
+		day:     d,
+		start:   time.Now(),
+		charges: map[string]charge{},
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /charges", b.serve)
@@ -134,7 +129,7 @@ func (b *bank) now() (mood, time.Duration) {
 // serve is POST /charges.
 func (b *bank) serve(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get("Idempotency-Key")
-	n := b.arrive(key)
+	n := b.arrive()
 	var o order
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxLine)).Decode(&o)
 	if err != nil || key == "" || o.Cents <= 0 {
@@ -148,24 +143,21 @@ func (b *bank) serve(w http.ResponseWriter, r *http.Request) {
 		b.note(&b.count.Unavailable)
 		problem(w, http.StatusServiceUnavailable, "out of order", "our database is failing over")
 	case m == limiting && n%8 != 0:
-		b.limit(w, key, n)
+		b.limit(w, n)
 	case m == resetting:
 		b.reset(w, key, o, n%2 == 0)
 	case m == slow && n%3 != 0:
 		b.book(key, o, &b.count.Slow)
-		pause(r.Context(), 3*b.day.clientTimeout())
+		pause(r.Context(), 2*b.day.patience)
 	default:
 		b.answer(w, key, o)
 	}
 }
 
 // arrive counts a request and returns its number.
-func (b *bank) arrive(key string) int {
+func (b *bank) arrive() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if time.Now().Before(b.notBefore[key]) {
-		b.tooSoon++
-	}
 	b.count.Requests++
 	return b.count.Requests
 }
@@ -217,13 +209,10 @@ func (b *bank) book(key string, o order, lost *int) charge {
 }
 
 // limit tells the client to come back later, in either form of RFC 9110.
-func (b *bank) limit(w http.ResponseWriter, key string, n int) {
+func (b *bank) limit(w http.ResponseWriter, n int) {
 	wait := max(b.day.seconds(float64(1+n%3)), time.Second).Round(time.Second)
 	now := time.Now()
-	b.mu.Lock()
-	b.count.Limited++
-	b.notBefore[key] = now.Add(wait)
-	b.mu.Unlock()
+	b.note(&b.count.Limited)
 	if n%2 == 0 {
 		w.Header().Set("Retry-After", fmt.Sprint(int(wait.Seconds())))
 	} else {

@@ -21,7 +21,7 @@ import (
 type stage struct {
 	day       day
 	policy    retry.Policy
-	transport http.RoundTripper // nil means http.DefaultTransport
+	transport http.RoundTripper
 	ledger    *ledger
 	view      *view
 	logger    *slog.Logger
@@ -77,16 +77,17 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		messages = stderr
 	}
 	watch := stage{
-		day:    badDay(),
-		policy: demoPolicy(),
-		ledger: newLedger(),
-		view:   newView(messages, isTerminal(messages) && !o.log),
-		logger: slog.New(slog.DiscardHandler),
+		day:       badDay(),
+		policy:    demoPolicy(),
+		transport: http.DefaultTransport,
+		ledger:    newLedger(),
+		view:      newView(messages, isTerminal(messages) && !o.log),
+		logger:    slog.New(slog.DiscardHandler),
 	}
 	if o.log {
 		watch.logger = slog.New(slog.NewTextHandler(stderr, nil))
 	}
-	fmt.Fprintf(messages, "%s orders from %s, one worker, and a payment server that has a bad day\n\n", thousands(len(lines)), source(o.orders))
+	fmt.Fprintf(messages, "%s orders from %s, and a payment server that has a bad day\n\n", thousands(len(lines)), source(o.orders))
 	result, err := work(ctx, lines, watch)
 	if result.Read > 0 {
 		err = errors.Join(err, publish(result, o.json, stdout))
@@ -129,8 +130,7 @@ func work(ctx context.Context, lines []line, watch stage) (report, error) {
 	defer bank.close()
 	broker := memory.New(memory.Options{})
 	defer func() { _ = broker.Close(context.WithoutCancel(ctx)) }()
-	client := &http.Client{Transport: watch.transport, Timeout: watch.day.clientTimeout()}
-	defer client.CloseIdleConnections()
+	client := &http.Client{Transport: watch.ledger.tap(watch.transport), Timeout: watch.day.patience}
 	worker, err := newWorker(broker, payments{client, bank.url}, watch)
 	if err != nil {
 		return report{}, err
@@ -139,13 +139,16 @@ func work(ctx context.Context, lines []line, watch stage) (report, error) {
 		return report{}, err
 	}
 
+	shown, hide := context.WithCancel(context.WithoutCancel(ctx)) // the drain, too
+	defer hide()
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	var side sync.WaitGroup
-	side.Go(func() { watch.view.run(ctx, broker, bank, len(lines)) })
+	side.Go(func() { watch.view.run(shown, broker, bank, len(lines)) })
 	side.Go(func() { whenEmpty(ctx, broker, done) })
 	err = worker.Run(ctx)
 	done()
+	hide()
 	side.Wait()
 	return audit(lines, bank, watch.ledger, broker), err
 }

@@ -56,7 +56,7 @@ func (r report) headline() string {
 	took := fmt.Sprintf(" in %.1f s", r.Seconds)
 	switch {
 	case r.Lost > 0:
-		return fmt.Sprintf("BROKEN: %s lost%s: lines %v", orders(r.Lost), took, r.lostLines[:min(len(r.lostLines), 10)])
+		return fmt.Sprintf("BROKEN: %s lost%s: lines %v", orders(r.Lost), took, r.LostLines[:min(len(r.LostLines), 10)])
 	case !r.OK:
 		return "BROKEN: no order is lost, but some were charged twice or retried too early" + took
 	case r.Unfinished > 0:
@@ -108,7 +108,7 @@ func (r report) writeServer(b *strings.Builder) {
 	row(s.Requests, "requests, which are")
 	row(s.Charged, "charges, answered")
 	row(s.Repeated, "repeats with a known idempotency key: answered, not charged again")
-	row(s.Declined, "declined cards")
+	row(s.Declined, "402 Payment Required: declined cards")
 	row(s.Unavailable, "503 Service Unavailable")
 	row(s.Limited, "429 Too Many Requests, with a Retry-After")
 	row(s.Reset, "connection resets")

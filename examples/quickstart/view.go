@@ -104,19 +104,21 @@ func (v *view) run(ctx context.Context, broker *memory.Broker, b *bank, total in
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
-		v.show(v.frame(broker, b, total))
+		last := ctx.Err() != nil
+		mood, elapsed := b.now()
+		v.show(v.frame(elapsed, mood, total, broker.Stats(topic).Delayed))
+		if last {
+			return
+		}
 		select {
 		case <-ctx.Done():
-			v.show(v.frame(broker, b, total))
-			return
 		case <-ticker.C:
 		}
 	}
 }
 
-func (v *view) frame(broker *memory.Broker, b *bank, total int) frame {
-	f := frame{total: total, inBroker: broker.Stats(topic).Delayed}
-	f.mood, f.elapsed = b.now()
+func (v *view) frame(elapsed time.Duration, m mood, total, inBroker int) frame {
+	f := frame{elapsed: elapsed, mood: m, total: total, inBroker: inBroker}
 	now := time.Now()
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+func TestBalance(t *testing.T) {
+	moved := func(orders ...string) map[string]charge {
+		charges := map[string]charge{}
+		for i, id := range orders {
+			charges[strings.Repeat("k", i+1)] = charge{order: id}
+		}
+		return charges
+	}
+	one := map[string]int{"line-1": 1}
+	tests := []struct {
+		name         string
+		input        string
+		charges      map[string]charge
+		dead, queued map[string]int
+		want         report
+	}{
+		{"charged", `{"id":"a"}`, moved("a"), nil, nil, report{Handled: 1}},
+		{"charged twice", `{"id":"a"}`, moved("a", "a"), nil, nil, report{Handled: 1, Duplicates: 1}},
+		{"read twice, charged twice", "{\"id\":\"a\"}\n{\"id\":\"a\"}", moved("a", "a"), nil, nil, report{Handled: 2}},
+		{"read twice, charged once", "{\"id\":\"a\"}\n{\"id\":\"a\"}", moved("a"), nil, nil, report{Handled: 1, Lost: 1, LostLines: []int{2}}},
+		{"lost", `{"id":"a"}`, nil, nil, nil, report{Lost: 1, LostLines: []int{1}}},
+		{"declined is not charged", `{"id":"a"}`, map[string]charge{"k": {"a", "no money"}}, nil, nil, report{Lost: 1, LostLines: []int{1}}},
+		{"broken and gone", `{"id":`, nil, nil, nil, report{Lost: 1, LostLines: []int{1}}},
+		{"dead", `{"id":`, nil, one, nil, report{DeadLettered: 1}},
+		{"dead twice", `{"id":`, nil, map[string]int{"line-1": 2}, nil, report{DeadLettered: 1, Duplicates: 1}},
+		{"dead and charged", `{"id":"a"}`, moved("a"), one, nil, report{DeadLettered: 1, ChargedDead: 1}},
+		{"queued", `{"id":"a"}`, nil, nil, one, report{Unfinished: 1}},
+		{"charged and still queued", `{"id":"a"}`, moved("a"), nil, one, report{Handled: 1}},
+		{"charged though never read", `{"id":"a"}`, moved("a", "z"), nil, nil, report{Handled: 1, Duplicates: 1}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var got report
+			got.balance(parseLines(t, tt.input), tt.charges, tt.dead, tt.queued)
+			if got.Handled != tt.want.Handled || got.DeadLettered != tt.want.DeadLettered || got.Unfinished != tt.want.Unfinished ||
+				got.Lost != tt.want.Lost || got.Duplicates != tt.want.Duplicates || got.ChargedDead != tt.want.ChargedDead ||
+				!slices.Equal(got.LostLines, tt.want.LostLines) {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestLedgerSeesEarlyRuns(t *testing.T) {
+	l := newLedger()
+	now := time.Now()
+	l.ran("a", time.Time{}, now) // not a retry
+	l.ran("a", now, now)
+	l.ran("a", now.Add(time.Nanosecond), now)
+	if l.early != 1 || l.runs["a"] != 3 {
+		t.Errorf("early %d of %d runs, want 1 of 3", l.early, l.runs["a"])
+	}
+}
+
+// TestTapSeesImpatience sends three requests at once to a server that asks to
+// wait.
+func TestTapSeesImpatience(t *testing.T) {
+	t.Parallel()
+	b := openTestBank(t, limiting)
+	l := newLedger()
+	client := &http.Client{Transport: l.tap(http.DefaultTransport)}
+	for n, key := range []string{"k", "k", "other"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/charges", strings.NewReader(`{"cents":5}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Idempotency-Key", key)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if got := retryAfter(resp.Header); got != time.Second {
+			t.Errorf("answer %d asks to wait %v by %q, want 1 s", n+1, got, resp.Header.Get("Retry-After"))
+		}
+	}
+	if l.early != 1 {
+		t.Errorf("%d requests were too early, want the second one alone", l.early)
+	}
+}
+
+func TestGroupedKeepsWhatIsNoDeadLetter(t *testing.T) {
+	groups := grouped([]brokers.Message{{ID: "line-1", Body: []byte("x")}}, parseLines(t, "x"))
+	if len(groups) != 1 || groups[0].Reason != "unknown" || groups[0].Example.Line != 1 || groups[0].Error != dlq.ErrNotDeadLetter.Error() {
+		t.Errorf("groups = %+v, want one that says that its story is missing", groups)
+	}
+}
+
+// TestReportText compares the report of a small day with testdata.
+func TestReportText(t *testing.T) {
+	at := time.Date(2026, 11, 21, 14, 3, 7, 412e6, time.Local)
+	r := report{
+		OK: true, Read: 1234, Handled: 1230, DeadLettered: 4, Retried: 34, Seconds: 23.04,
+		Attempts: map[int]int{0: 1, 1: 1199, 2: 30, 11: 4},
+		Groups: []group{
+			{"00000000000000aa", 3, "poison", "poison", "POST http://127.0.0.1:8080/charges: http status 402 Payment Required: insufficient funds",
+				example{12, "ord-0012", `{"id":"ord-0012"}`, 2, at, at.Add(1500 * time.Millisecond)}},
+			{"00000000000000bb", 1, "oversize", "", "the body of 70000 bytes is over the limit of 65536 bytes",
+				example{Line: 99, Body: strings.Repeat("x", 100)}},
+		},
+		Server: tally{Requests: 1300, Charged: 1229, Repeated: 1, Declined: 3, Unavailable: 66, Reset: 1, AnswersLost: 1},
+	}
+	golden(t, "report.txt", r.text())
+	r.OK, r.Lost, r.LostLines = false, 1, []int{7}
+	if want := "BROKEN: 1 order lost in 23.0 s: lines [7]"; r.headline() != want {
+		t.Errorf("headline = %q, want %q", r.headline(), want)
+	}
+	r.Lost, r.Duplicates = 0, 1
+	if !strings.HasPrefix(r.headline(), "BROKEN: no order is lost") {
+		t.Errorf("headline = %q", r.headline())
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("differs from %s (rewrite it with -update):\n%s", file, got)
+	}
+}
+
+// TestNextSteps keeps the report from naming files that do not exist.
+func TestNextSteps(t *testing.T) {
+	for line := range strings.Lines(nextSteps) {
+		for word := range strings.FieldsSeq(line) {
+			word = strings.TrimPrefix(word, "./")
+			if strings.HasPrefix(word, "examples/") || strings.HasPrefix(word, "docs/") || strings.HasSuffix(word, ".md") {
+				if _, err := os.Stat(filepath.Join("..", "..", word)); err != nil {
+					t.Errorf("the report sends the reader to %s: %v", word, err)
+				}
+			}
+		}
+	}
+}
+
+func TestView(t *testing.T) {
+	v := newView(&bytes.Buffer{}, false)
+	now := time.Now()
+	observe := func(id string, e consumer.Event) {
+		e.Message = &brokers.Message{ID: id}
+		v.Observe(context.Background(), e)
+	}
+	fail := func(id string, due time.Time) {
+		observe(id, consumer.Event{Kind: consumer.EventFailed, Err: errors.New("no"), Meta: brokers.Meta{DueAt: due},
+			Decision: retry.Decision{Action: retry.ActionRetry}})
+	}
+	v.Observe(context.Background(), consumer.Event{Kind: consumer.EventError}) // of no message
+	observe("a", consumer.Event{Kind: consumer.EventSucceeded})
+	observe("b", consumer.Event{Kind: consumer.EventDeadLettered})
+	fail("c", now.Add(time.Hour))
+	observe("c", consumer.Event{Kind: consumer.EventHeld})
+	fail("d", now.Add(time.Minute))
+	observe("d", consumer.Event{Kind: consumer.EventHeld})
+	fail("e", now.Add(-time.Second)) // due, and waits for a slot
+	observe("e", consumer.Event{Kind: consumer.EventHeld})
+	fail("f", now.Add(time.Second))
+	observe("f", consumer.Event{Kind: consumer.EventStarted})
+	f := v.frame(2*time.Second, healthy, 10, 3)
+	if f.handled != 1 || f.dead != 1 || f.retries != 4 || f.held != 2 || f.inBroker != 3 {
+		t.Errorf("frame = %+v, want 1 handled, 1 dead, 4 retries, 2 held, 3 in the broker", f)
+	}
+	if f.nextDue <= 0 || f.nextDue > time.Minute {
+		t.Errorf("next due in %v, want that of d, within a minute", f.nextDue)
+	}
+}
+
+func TestFrame(t *testing.T) {
+	f := frame{elapsed: 4200 * time.Millisecond, mood: outage, total: 1000, handled: 480, dead: 20, retries: 1234,
+		held: 30, inBroker: 12, nextDue: 250 * time.Millisecond, rate: 85.4}
+	golden(t, "line.txt", f.line()+"\n"+frame{total: 1}.line()+"\n")
+	plain := func(_ int, s string) string { return s }
+	lines := append(f.lines(plain), frame{total: 1}.lines(plain)...)
+	golden(t, "frame.txt", strings.Join(lines, "\n")+"\n")
+}
+
+func TestShowRedrawsInPlace(t *testing.T) {
+	var out bytes.Buffer
+	v := newView(&out, true)
+	v.show(frame{total: 2})
+	first := out.String()
+	v.show(frame{total: 2, handled: 1})
+	if strings.Contains(first, "A\x1b[?7l") || !strings.Contains(out.String()[len(first):], "\x1b[8A") {
+		t.Errorf("want the second frame, and only that, to begin 8 lines further up:\n%q", out.String())
+	}
+	v.color = false
+	if got := v.paint(red, "x"); got != "x" {
+		t.Errorf("painted without colour: %q", got)
+	}
+	v.color = true
+	if got := v.paint(red, "x"); got != "\x1b[31mx\x1b[0m" {
+		t.Errorf("painted %q", got)
+	}
+}
+
+func TestNoColor(t *testing.T) {
+	t.Setenv("NO_COLOR", "1")
+	if newView(&bytes.Buffer{}, true).color {
+		t.Error("NO_COLOR is not honoured")
+	}
+}
+
+func TestIsTerminal(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if isTerminal(file) || isTerminal(&bytes.Buffer{}) {
+		t.Error("a file or a buffer was taken for a terminal")
+	}
+}
+
+func TestRate(t *testing.T) {
+	v := newView(&bytes.Buffer{}, true)
+	var got float64
+	for tick := range 50 { // 100 messages a second for 6 s, then 50
+		at := time.Duration(tick) * liveTick
+		finished := 20 * min(tick, 30)
+		finished += 10 * max(0, tick-30)
+		got = v.rate(at, finished)
+	}
+	if got != 50 || len(v.samples) > 12 {
+		t.Errorf("rate = %v with %d samples, want 50 of the last 2 s", got, len(v.samples))
+	}
+}
+
+func TestSmallThings(t *testing.T) {
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000", -100: "-100"} {
+		if got := thousands(n); got != want {
+			t.Errorf("thousands(%d) = %q, want %q", n, got, want)
+		}
+	}
+	if got := safe("a\x1b[31m\nb\u202ec€", 8); got != "a·[31m·b…" {
+		t.Errorf("safe = %q", got)
+	}
+	if got := bar(1, 1000, 40); got != "█" {
+		t.Errorf("bar of a single one = %q, want it visible", got)
+	}
+	if got := wrap("one two three verylongword x", 8); !slices.Equal(got, []string{"one two", "three", "verylongword", "x"}) {
+		t.Errorf("wrap = %q", got)
+	}
+	if got := source("/some/\x1bwhere/my\nfile"); got != "my·file" {
+		t.Errorf("source = %q", got)
+	}
+}
