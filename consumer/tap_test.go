@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -149,6 +150,18 @@ func (d *diary) write(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lines = append(d.lines, fmt.Sprintf("%v ", time.Since(d.born))+fmt.Sprintf(format, args...))
+}
+
+// times returns when each line was written.
+func (d *diary) times() (at []time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, line := range d.lines {
+		first, _, _ := strings.Cut(line, " ")
+		elapsed, _ := time.ParseDuration(first)
+		at = append(at, elapsed)
+	}
+	return at
 }
 
 // expect compares the diary with lines such as "1s run one".

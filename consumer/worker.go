@@ -86,6 +86,11 @@ func (w *worker) begin(job []*run) *attempt {
 		w.rearm(deadline)
 	}
 	w.mu.Unlock()
+	for _, r := range job { // what was lost before anybody could find the attempt
+		if loss := r.lost(); loss != nil {
+			r.lose(loss)
+		}
+	}
 	return a
 }
 

@@ -1,0 +1,210 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/consumer"
+)
+
+func TestLeaseOfASlowHandlerIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Lease: 5 * time.Second})
+		publish(t, broker.Broker, "orders", "slow", "queued")
+		cfg := quiet()
+		cfg.Concurrency = 1
+		d := newDiary()
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+				d.write("run %s", m.Body)
+				time.Sleep(2 * time.Minute)
+				return ctx.Err()
+			})
+		})
+		time.Sleep(time.Minute)
+		for _, r := range broker.Records("orders") {
+			if left := time.Until(r.LeaseUntil); r.Abandoned != 0 || left < time.Second {
+				t.Errorf("%s: lease ran out %d times, %v left", r.Message.Body, r.Abandoned, left)
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		w.mustShutdown()
+		d.expect(t, "0s run slow", "2m0s run queued")
+		empty(t, broker.Broker, "orders")
+	})
+}
+
+func TestLostLeaseEndsTheHandlerAndItsResult(t *testing.T) {
+	for name, result := range map[string]error{"success": nil, "failure": errBusy} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := newTap(memory.Options{Lease: 5 * time.Second, Fault: on(memory.Extend, 1, memory.Fault{Lost: true})})
+			publish(t, broker.Broker, "orders", "one")
+			var seen recorder
+			cfg := quiet()
+			cfg.Observers = []consumer.Observer{&seen}
+			var runs atomic.Int32
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+					if runs.Add(1) > 1 {
+						return nil
+					}
+					<-ctx.Done()
+					if cause := context.Cause(ctx); !errors.Is(cause, brokers.ErrLeaseLost) || !errors.Is(ctx.Err(), context.Canceled) {
+						t.Errorf("the context ended with %v because of %v, want ErrLeaseLost", ctx.Err(), cause)
+					}
+					time.Sleep(time.Minute) // the second delivery is settled meanwhile
+					return result
+				})
+			})
+			time.Sleep(10 * time.Minute)
+			w.mustShutdown()
+			if runs.Load() != 2 {
+				t.Errorf("%s: %d runs, want 2", name, runs.Load())
+			}
+			calls := broker.of("ack", "retry", "release")
+			if len(calls) != 1 || calls[0].what != "ack" || calls[0].at > 10*time.Second {
+				t.Errorf("%s: settlements %+v, want only that of the second delivery", name, calls)
+			}
+			lost := seen.of(consumer.EventLeaseLost)
+			if len(lost) != 1 || !errors.Is(lost[0].Err, brokers.ErrLeaseLost) || len(seen.of(consumer.EventFailed)) != 0 {
+				t.Errorf("%s: events %v, want one lease-lost and no failure", name, seen.kinds())
+			}
+			empty(t, broker.Broker, "orders", "orders.dead")
+		})
+	}
+}
+
+// One goes on to run, one waits for the only slot, one is held, and one waits
+// behind its key when the session that they came in ends.
+func TestEndOfASessionLosesWhatCameInIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Lease: time.Hour})
+		session, end := context.WithCancelCause(context.Background())
+		broker.deliver = func(d *brokers.Delivery) { d.Session = session }
+		for _, m := range []brokers.Message{
+			{Body: []byte("held")}, {Body: []byte("running"), Key: "k"}, {Body: []byte("behind"), Key: "k"}, {Body: []byte("queued")},
+		} {
+			if err := broker.Broker.Publish(t.Context(), "orders", m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers, cfg.Order = []consumer.Observer{&seen}, consumer.ByKey
+		cfg.Concurrency, cfg.Prefetch, cfg.HoldLimit, cfg.Retry = 1, 5, time.Hour, every(10*time.Minute, 3)
+		d := newDiary()
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+				d.write("run %s", m.Body)
+				if string(m.Body) == "held" {
+					return errBusy
+				}
+				<-ctx.Done()
+				if cause := context.Cause(ctx); !errors.Is(cause, brokers.ErrLeaseLost) || !errors.Is(cause, errChannel) {
+					t.Errorf("the context ended because of %v, want ErrLeaseLost and the end of the session", cause)
+				}
+				return nil
+			})
+		})
+		time.Sleep(time.Minute)
+		end(errChannel)
+		time.Sleep(20 * time.Minute)
+		d.expect(t, "0s run held", "0s run running")
+		var lost []string
+		for _, e := range seen.of(consumer.EventLeaseLost) {
+			lost = append(lost, string(e.Message.Body))
+			if !errors.Is(e.Err, brokers.ErrLeaseLost) || !errors.Is(e.Err, errChannel) {
+				t.Errorf("%s was lost because of %v", e.Message.Body, e.Err)
+			}
+		}
+		slices.Sort(lost)
+		if want := []string{"behind", "held", "queued", "running"}; !slices.Equal(lost, want) {
+			t.Errorf("lost %q, want %q", lost, want)
+		}
+		if calls := broker.of("ack", "retry", "release"); len(calls) != 0 {
+			t.Errorf("a stale worker settled: %+v", calls)
+		}
+		publish(t, broker.Broker, "orders", "room")
+		synctest.Wait()
+		if n := len(seen.of(consumer.EventReceived)); n != 5 {
+			t.Errorf("%d deliveries received, want 5: the lost ones must leave their room", n)
+		}
+		w.mustShutdown()
+	})
+}
+
+var errChannel = errors.New("the channel was closed")
+
+// closingSession ends at the very moment that somebody has found it alive.
+type closingSession struct {
+	context.Context
+	end   context.CancelCauseFunc
+	asked atomic.Int32
+}
+
+func (s *closingSession) Err() error {
+	err := s.Context.Err()
+	if s.asked.Add(1) == 1 {
+		s.end(errChannel)
+		time.Sleep(time.Millisecond) // those who watch it are told meanwhile
+	}
+	return err
+}
+
+func TestSessionThatEndsWhileAHandlerStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Lease: time.Hour})
+		inner, end := context.WithCancelCause(context.Background())
+		session := &closingSession{Context: inner, end: end}
+		broker.deliver = func(d *brokers.Delivery) { d.Session = session }
+		publish(t, broker.Broker, "orders", "one")
+		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+				began := time.Now()
+				<-ctx.Done()
+				if ran, cause := time.Since(began), context.Cause(ctx); ran > time.Second || !errors.Is(cause, brokers.ErrLeaseLost) {
+					t.Errorf("the context ended after %v because of %v, want ErrLeaseLost at once", ran, cause)
+				}
+				return ctx.Err()
+			})
+		})
+		time.Sleep(10 * time.Minute)
+		w.mustShutdown()
+		if calls := broker.of("ack", "retry", "release"); len(calls) != 0 {
+			t.Errorf("a stale worker settled: %+v", calls)
+		}
+	})
+}
+
+// Temporary trouble with extensions is reported, and costs nothing while the
+// lease lasts.
+func TestFailedExtensionIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Lease: 30 * time.Second, Fault: on(memory.Extend, 1, memory.Fault{Err: errors.New("i/o timeout")})})
+		publish(t, broker.Broker, "orders", "one", "two")
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{&seen}
+		var runs atomic.Int32
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+				runs.Add(1)
+				time.Sleep(2 * time.Minute)
+				return ctx.Err()
+			})
+		})
+		time.Sleep(10 * time.Minute)
+		w.mustShutdown()
+		if n := len(seen.of(consumer.EventError)); n != 2 || runs.Load() != 2 {
+			t.Errorf("%d errors and %d runs, want 2 and 2", n, runs.Load())
+		}
+		empty(t, broker.Broker, "orders")
+	})
+}

@@ -1,0 +1,213 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/consumer"
+)
+
+func TestReceiveErrorsBackOffAndRecover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var calls atomic.Int32
+		broker := memory.New(memory.Options{Fault: func(op memory.Op) memory.Fault {
+			if op.Operation == memory.Receive && time.Since(began) < 10*time.Minute {
+				calls.Add(1)
+				return memory.Fault{Err: errors.New("no route to host")}
+			}
+			return memory.Fault{}
+		}})
+		publish(t, broker, "orders", "one")
+		var seen recorder
+		var runs atomic.Int32
+		cfg := quiet()
+		cfg.Observers, cfg.Random = []consumer.Observer{&seen}, rand.New(rand.NewPCG(1, 2)).Float64
+		w := start(t, broker, cfg, counting(&runs))
+		time.Sleep(10*time.Minute + 2*time.Second)
+		if n := calls.Load(); n < 300 || n > 1200 {
+			t.Errorf("%d calls in 10 min without a broker, want about one a second", n)
+		}
+		if runs.Load() != 1 {
+			t.Errorf("%d runs within 2s of the recovery, want 1", runs.Load())
+		}
+		for _, e := range seen.of(consumer.EventError) {
+			if e.Message != nil || !strings.Contains(e.Err.Error(), "no route to host") {
+				t.Fatalf("event %+v, want the error without a message", e)
+			}
+		}
+		w.mustShutdown()
+	})
+}
+
+func TestFatalReceiveErrorsEndTheRun(t *testing.T) {
+	for _, fatal := range []error{brokers.ErrMisconfigured, brokers.ErrClosed} {
+		synctest.Test(t, func(t *testing.T) {
+			var calls atomic.Int32
+			broker := memory.New(memory.Options{Fault: func(op memory.Op) memory.Fault {
+				if op.Operation == memory.Receive && calls.Add(1) == 2 {
+					return memory.Fault{Err: fatal, Latency: time.Second}
+				}
+				return memory.Fault{}
+			}})
+			publish(t, broker, "orders", "one")
+			finished := false
+			w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+					time.Sleep(20 * time.Second)
+					finished = true
+					return nil
+				})
+			})
+			if err := <-w.done; !errors.Is(err, fatal) || errors.Is(err, consumer.ErrUnclean) {
+				t.Errorf("Run = %v, want %v after a clean drain", err, fatal)
+			}
+			if !finished {
+				t.Error("the running handler was not waited for")
+			}
+			empty(t, broker, "orders")
+		})
+	}
+}
+
+// census counts the deliveries that the pipeline has and has not settled.
+type census struct {
+	mu      sync.Mutex
+	now     int
+	highest int
+}
+
+func (c *census) change(by int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now += by
+	c.highest = max(c.highest, c.now)
+}
+
+func TestUnfinishedDeliveriesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const concurrency, prefetch, held = 3, 2, 4
+		var unfinished census
+		var running, most atomic.Int32
+		broker := newTap(memory.Options{})
+		broker.deliver = func(*brokers.Delivery) { unfinished.change(1) }
+		broker.settle = func(batch []brokers.Settlement, errs []error) []error {
+			unfinished.change(-len(batch))
+			return errs
+		}
+		for i := range 500 {
+			publish(t, broker.Broker, "orders", fmt.Sprint(i))
+		}
+		random := rand.New(rand.NewPCG(3, 4))
+		var mu sync.Mutex
+		draw := func() float64 {
+			mu.Lock()
+			defer mu.Unlock()
+			return random.Float64()
+		}
+		cfg := quiet()
+		cfg.Concurrency, cfg.Prefetch, cfg.MaxHeld, cfg.Random = concurrency, prefetch, held, draw
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error {
+				if n := running.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				defer running.Add(-1)
+				time.Sleep(time.Duration(draw() * float64(time.Second)))
+				if draw() < 0.4 {
+					return errBusy
+				}
+				return nil
+			})
+		})
+		time.Sleep(time.Hour)
+		w.mustShutdown()
+		empty(t, broker.Broker, "orders")
+		if got, limit := unfinished.highest, concurrency+prefetch+held; got > limit || got < concurrency+prefetch {
+			t.Errorf("%d unfinished deliveries at once, want %d to %d", got, concurrency+prefetch, limit)
+		}
+		if most.Load() != concurrency {
+			t.Errorf("%d handlers ran at once, want %d", most.Load(), concurrency)
+		}
+		for _, n := range broker.askedIn {
+			if n < 1 || n > concurrency+prefetch {
+				t.Fatalf("Receive was asked for %d deliveries, want 1 to %d", n, concurrency+prefetch)
+			}
+		}
+	})
+}
+
+func TestCrashLoopIsDeadLetteredWithoutARun(t *testing.T) {
+	for _, test := range []struct {
+		limit, abandoned int
+		refused          bool
+	}{
+		{0, 2, false}, {0, 3, true}, {0, 7, true}, {1, 1, true}, {5, 4, false}, {-1, 100, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := newTap(memory.Options{})
+			broker.deliver = func(d *brokers.Delivery) { d.Abandoned = test.abandoned }
+			publish(t, broker.Broker, "orders", "one")
+			cfg := quiet()
+			cfg.CrashLimit = test.limit
+			var runs atomic.Int32
+			w := start(t, broker, cfg, counting(&runs))
+			synctest.Wait()
+			w.mustShutdown()
+			if !test.refused {
+				if runs.Load() != 1 || broker.Len("orders.dead") != 0 {
+					t.Errorf("%+v: %d runs and %d dead letters, want a run", test, runs.Load(), broker.Len("orders.dead"))
+				}
+				return
+			}
+			entry := oneDeadLetter(t, broker.Broker, "orders")
+			if runs.Load() != 0 || entry.Reason != "crash-loop" || entry.Abandoned != test.abandoned || entry.Meta.Attempt != 0 {
+				t.Errorf("%+v: %d runs, entry %+v", test, runs.Load(), entry)
+			}
+		})
+	}
+}
+
+func TestMessageOfAnUnknownTopicIsDeadLettered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		broker.deliver = func(d *brokers.Delivery) { d.Message.Topic = "strange" }
+		publish(t, broker.Broker, "orders", "one")
+		var runs atomic.Int32
+		w := start(t, broker, quiet(), counting(&runs))
+		synctest.Wait()
+		w.mustShutdown()
+		empty(t, broker.Broker, "orders", "orders.dead")
+		dead := deadLetters(t, broker.Broker, "strange")
+		if len(dead) != 1 || dead[0].Reason != "unroutable" || string(dead[0].Message.Body) != "one" || runs.Load() != 0 {
+			t.Errorf("%d runs, dead letters %+v; want one that is unroutable", runs.Load(), dead)
+		}
+	})
+}
+
+func TestOversizeBodyIsDeadLetteredWithoutARun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "1234567890", "12345678901")
+		cfg := quiet()
+		cfg.MaxBody = 10
+		var runs atomic.Int32
+		w := start(t, broker, cfg, counting(&runs))
+		synctest.Wait()
+		w.mustShutdown()
+		entry := oneDeadLetter(t, broker, "orders")
+		if runs.Load() != 1 || entry.Reason != "oversize" || string(entry.Message.Body) != "12345678901" || !strings.Contains(entry.ErrorText, "limit of 10 bytes") {
+			t.Errorf("%d runs, entry %+v; want the long body dead and unchanged", runs.Load(), entry)
+		}
+	})
+}
