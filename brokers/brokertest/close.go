@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -21,7 +22,7 @@ func closeClauses() []clause {
 		{
 			name:  "close-unblocks",
 			rule:  "Close must unblock Receive, and every Receive after it must return ErrClosed at once.",
-			needs: needs,
+			needs: []string{"receive-waits"},
 			check: closeUnblocks,
 		},
 		{
@@ -51,7 +52,7 @@ func closeClauses() []clause {
 		{
 			name:  "close-apart",
 			rule:  "Closing one source must leave the others alone.",
-			needs: needs,
+			needs: []string{"close-releases"},
 			check: closeApart,
 		},
 		{
@@ -90,13 +91,30 @@ func closeUnblocks(tr *trial) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(tr.ctx, 2*tr.patience)
-	out := w.receive(ctx, cancel, 1)
-	tr.pause(tr.Unit)
+	out := w.waiting()
 	if err := w.close(); err != nil {
 		return err
 	}
 	return w.receivesClosed(out, "Close")
+}
+
+// waiting returns a Receive that waits for a message.
+func (w *worker) waiting() <-chan received {
+	for until := deadline(w.tr.patience); ; {
+		ctx, cancel := context.WithTimeout(w.tr.ctx, 2*w.tr.patience)
+		out := w.receive(ctx, cancel, 1)
+		select {
+		case r := <-out:
+			if time.Now().After(until) {
+				last := make(chan received, 1)
+				last <- r
+				return last
+			}
+			w.tr.pause(w.tr.Unit / 20) // after a temporary error
+		case <-time.After(w.tr.Unit):
+			return out
+		}
+	}
 }
 
 // receivesClosed demands ErrClosed from the Receive under way and from another.
@@ -116,6 +134,8 @@ func (w *worker) receivesClosed(out <-chan received, closer string) error {
 	return nil
 }
 
+// closeReleases closes a source that has acked one of eight messages, holds
+// three and has not received the others.
 func closeReleases(tr *trial) error {
 	bodies := numbered("message", 8)
 	topic := tr.Topic("orders")
@@ -127,32 +147,23 @@ func closeReleases(tr *trial) error {
 		return err
 	}
 	w.max = 1
-	left := make(map[string]bool)
-	for _, body := range bodies {
-		left[body] = true
-	}
-	for range 4 {
+	for n := range 4 {
 		a, err := w.next(deadline(tr.patience))
 		if err != nil || a == nil {
 			return errors.Join(err, fmt.Errorf("messages are waiting in %q, and none came", topic))
 		}
-		if len(left) == len(bodies) {
-			delete(left, a.body())
-			if err := w.ack(a); err != nil {
-				return err
-			}
+		if n > 0 {
+			continue
+		}
+		bodies = slices.DeleteFunc(bodies, func(body string) bool { return body == a.body() })
+		if err := w.ack(a); err != nil {
+			return err
 		}
 	}
 	if w, err = w.reopen(); err != nil {
 		return err
 	}
-	var rest []string
-	for _, body := range bodies {
-		if left[body] {
-			rest = append(rest, body)
-		}
-	}
-	got, err := w.expect(w.soon(), rest...)
+	got, err := w.expect(w.soon(), bodies...)
 	if err != nil {
 		return fmt.Errorf("one message was acked, three were received and four were not when the source was closed: %w", err)
 	}
@@ -278,9 +289,7 @@ func brokerCloses(tr *trial) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(tr.ctx, 2*tr.patience)
-	out := w.receive(ctx, cancel, 1)
-	tr.pause(tr.Unit / 2)
+	out := w.waiting()
 	if err := tr.closeBroker(); err != nil {
 		return err
 	}
@@ -289,13 +298,13 @@ func brokerCloses(tr *trial) error {
 		return err
 	}
 	if err := w.settle(acks(got[0])...)[0]; !lost(err) {
-		return fmt.Errorf("Settle(ack) of %s after Broker.Close returned %v, want ErrClosed", got[0], err)
+		return fmt.Errorf("source.Settle(ack) of %s after Broker.Close returned %v, want ErrClosed", got[0], err)
 	}
 	if err := tr.publish(topic, text("too late")...); !errors.Is(err, brokers.ErrClosed) {
-		return fmt.Errorf("Publish to %q after Broker.Close returned %v, want ErrClosed", topic, err)
+		return fmt.Errorf("broker.Publish to %q after Broker.Close returned %v, want ErrClosed", topic, err)
 	}
 	if _, err := tr.open(topic); !errors.Is(err, brokers.ErrClosed) {
-		return fmt.Errorf("Open of %q after Broker.Close returned %v, want ErrClosed", topic, err)
+		return fmt.Errorf("broker.Open of %q after Broker.Close returned %v, want ErrClosed", topic, err)
 	}
 	return nil
 }

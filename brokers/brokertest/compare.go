@@ -91,7 +91,10 @@ func (tr *trial) sameMeta(a *arrival, want brokers.Meta) error {
 	check("IdempotencyKey", got.IdempotencyKey == want.IdempotencyKey, got.IdempotencyKey, want.IdempotencyKey)
 	check("RedriveCount", got.RedriveCount == want.RedriveCount, got.RedriveCount, want.RedriveCount)
 	check("Origin", slices.Equal(got.Origin, want.Origin), got.Origin, want.Origin)
-	return errors.Join(errs...)
+	if len(errs) > 0 {
+		return duplicate{errors.Join(errs...)} // of the message before its last hop
+	}
+	return nil
 }
 
 func sameFailure(a, b brokers.Failure) bool {

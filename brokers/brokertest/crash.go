@@ -10,7 +10,7 @@ func crashClauses() []clause {
 		{
 			name:  "crash-loses-nothing",
 			rule:  "When a worker dies, everything that it had not acked must be delivered to another one.",
-			needs: []string{"ack-removes", "retry-returns", "retry-durable"},
+			needs: []string{"retry-durable", "lease-ends"},
 			check: crashLosesNothing,
 		},
 		{

@@ -53,29 +53,27 @@ func (tr *trial) extensible(bodies ...string) (*worker, []*arrival, error) {
 }
 
 func extendHolds(tr *trial) error {
-	return tr.rounds(func(round int) error {
-		w, got, err := tr.extensible(fmt.Sprintf("held, round %d", round))
-		if err != nil {
-			return err
+	w, got, err := tr.extensible("held")
+	if err != nil {
+		return err
+	}
+	lease := w.caps.Lease
+	if limit := w.caps.MaxLease; limit > 0 && limit < 4*lease {
+		return skip(fmt.Sprintf("MaxLease is %v, less than four leases of %v", limit, lease))
+	}
+	other, err := tr.open(w.sub.Topics...)
+	if err != nil {
+		return err
+	}
+	for range 5 { // in steps of half a lease
+		if err := w.extend(lease, got[0].Delivery)[0]; err != nil {
+			return fmt.Errorf("source.Extend of %s: %w", got[0], err)
 		}
-		lease := w.caps.Lease
-		if limit := w.caps.MaxLease; limit > 0 && limit < 4*lease {
-			return skip(fmt.Sprintf("MaxLease is %v, less than four leases of %v", limit, lease))
+		if err := other.quiet(lease / 2); err != nil {
+			return fmt.Errorf("while another source extends its lease of %v every %v: %w", lease, lease/2, err)
 		}
-		other, err := tr.open(w.sub.Topics...)
-		if err != nil {
-			return err
-		}
-		for range 5 { // in steps of half a lease
-			if err := w.extend(lease, got[0].Delivery)[0]; err != nil {
-				return fmt.Errorf("Extend of %s: %w", got[0], err)
-			}
-			if err := other.quiet(lease / 2); err != nil {
-				return fmt.Errorf("while another source extends its lease of %v every %v: %w", lease, lease/2, err)
-			}
-		}
-		return w.ack(got...)
-	})
+	}
+	return w.ack(got...)
 }
 
 func extendSetsUntil(tr *trial) error {
@@ -90,7 +88,7 @@ func extendSetsUntil(tr *trial) error {
 	}
 	want = want.Add(-tr.Slack) // the adapter's margin
 	if err := w.extend(lease, got[0].Delivery)[0]; err != nil {
-		return fmt.Errorf("Extend of %s: %w", got[0], err)
+		return fmt.Errorf("source.Extend of %s: %w", got[0], err)
 	}
 	if until := got[0].LeaseUntil; until.Before(want) {
 		return fmt.Errorf("%s was extended by %v from now: LeaseUntil is %v, want %v or later", got[0], lease, until, want)
@@ -107,9 +105,10 @@ func extendPartial(tr *trial) error {
 		return err
 	}
 	before := got[1].LeaseUntil
+	tr.pause(tr.Unit)
 	errs := w.extend(w.caps.Lease, got[0].Delivery, got[1].Delivery, got[2].Delivery)
 	if errs[0] != nil || !final(errs[1]) || errs[2] != nil {
-		return fmt.Errorf("Extend of %s, of %s, which is settled, and of %s: errors %v, want ErrSettled for the second only",
+		return fmt.Errorf("source.Extend of %s, of %s, which is settled, and of %s: errors %v, want ErrSettled for the second only",
 			got[0], got[1], got[2], errs)
 	}
 	if !got[1].LeaseUntil.Equal(before) {
@@ -132,7 +131,7 @@ func extendLost(tr *trial) error {
 		return err
 	}
 	if err := w.extend(w.caps.Lease, got[0].Delivery)[0]; !errors.Is(err, brokers.ErrLeaseLost) {
-		return fmt.Errorf("Extend of %s, which another source has received, returned %v, want ErrLeaseLost", got[0], err)
+		return fmt.Errorf("source.Extend of %s, which another source has received, returned %v, want ErrLeaseLost", got[0], err)
 	}
 	return other.ack(again...)
 }

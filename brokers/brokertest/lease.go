@@ -30,13 +30,13 @@ func leaseClauses() []clause {
 		{
 			name:  "settle-expired",
 			rule:  "A settlement after the lease has run out must be ErrLeaseLost and remove nothing, even before somebody else has the message.",
-			needs: []string{"lease-ends"},
+			needs: []string{"lease-ends", "ack-removes"},
 			check: settleExpired,
 		},
 		{
 			name:  "settle-stale",
 			rule:  "A settlement by an earlier holder must be ErrLeaseLost and leave the delivery of the present one alone.",
-			needs: []string{"lease-ends"},
+			needs: []string{"lease-ends", "ack-removes"},
 			check: settleStale,
 		},
 	}
@@ -64,32 +64,22 @@ func (tr *trial) expired(got []*arrival) {
 }
 
 func leaseHolds(tr *trial) error {
-	return tr.rounds(func(round int) error {
-		topic := tr.Topic(fmt.Sprintf("orders-%d", round))
-		holder, err := tr.open(topic)
-		if err != nil {
-			return err
-		}
-		if err := tr.publish(topic, text("held")...); err != nil {
-			return err
-		}
-		got, err := holder.expect(tr.patience, "held")
-		if err != nil {
-			return err
-		}
-		other, err := tr.open(topic)
-		if err != nil {
-			return err
-		}
-		wait := 3 * tr.Unit
-		if until := got[0].LeaseUntil; !until.IsZero() {
-			wait = min(time.Until(until)-tr.Slack, tr.patience)
-		}
-		if err := other.quiet(wait); err != nil {
-			return fmt.Errorf("while another source holds it: %w", err)
-		}
-		return nil
-	})
+	holder, got, err := tr.deliver("held")
+	if err != nil {
+		return err
+	}
+	other, err := tr.open(holder.sub.Topics...)
+	if err != nil {
+		return err
+	}
+	wait := 3 * tr.Unit
+	if until := got[0].LeaseUntil; !until.IsZero() {
+		wait = min(time.Until(until)-tr.Slack, tr.patience)
+	}
+	if err := other.quiet(wait); err != nil {
+		return fmt.Errorf("while another source holds it: %w", err)
+	}
+	return nil
 }
 
 func leaseEnds(tr *trial) error {
@@ -164,7 +154,7 @@ func (w *worker) stale(got []*arrival, when string) error {
 			w.tr.allowCopy(&arrival{Delivery: s.Delivery})
 		}
 		if err := w.settle(s)[0]; !lost(err) {
-			return fmt.Errorf("Settle(%s) of %s %s returned %v, want ErrLeaseLost", s.Action, describe(s.Delivery), when, err)
+			return fmt.Errorf("source.Settle(%s) of %s %s returned %v, want ErrLeaseLost", s.Action, describe(s.Delivery), when, err)
 		}
 	}
 	return nil

@@ -134,7 +134,7 @@ func orderWaitsForRetry(tr *trial) error {
 			continue
 		}
 		if a.Message.Key == "a" && a.at.Before(due) {
-			return fmt.Errorf("%s came %v before message \"a0\" of its key was due again; so far: %q", a, due.Sub(a.at), came)
+			return duplicate{fmt.Errorf("%s came %v before message \"a0\" of its key was due again; so far: %q", a, due.Sub(a.at), came)}
 		}
 		if a.Message.Key == "b" && !due.IsZero() && !a.at.Before(due) {
 			return fmt.Errorf("%s came only when message \"a0\" of another key was due; so far: %q", a, came)
@@ -170,7 +170,7 @@ func (w *worker) retryAndRelease(a *arrival, delay time.Duration) error {
 	w.inbox = kept
 	for i, err := range w.settle(batch...) {
 		if err != nil {
-			return fmt.Errorf("Settle(%s) of %s: %w", batch[i].Action, describe(batch[i].Delivery), err)
+			return fmt.Errorf("source.Settle(%s) of %s: %w", batch[i].Action, describe(batch[i].Delivery), err)
 		}
 	}
 	return nil

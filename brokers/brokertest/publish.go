@@ -232,16 +232,16 @@ func publishRefused(tr *trial) error {
 	}
 	msgs := []brokers.Message{text("before")[0], refused, text("after")[0]}
 	tr.announce(msgs...)
-	err = tr.try("Publish", func(ctx context.Context) error { return tr.broker.Publish(ctx, topic, msgs...) })
+	err = tr.try("broker.Publish", func(ctx context.Context) error { return tr.broker.Publish(ctx, topic, msgs...) })
 	perr, ok := errors.AsType[*brokers.PublishError](err)
 	if !ok {
-		return fmt.Errorf("Publish of a message that cannot be stored, between two that can, to %q: error %v, want a *PublishError", topic, err)
+		return fmt.Errorf("broker.Publish of a message that cannot be stored, between two that can, to %q: error %v, want a *PublishError", topic, err)
 	}
 	if len(perr.Failed) != 1 || perr.Failed[1] == nil {
-		return fmt.Errorf("Publish to %q: only message 1 of 0 to 2 cannot be stored, yet the error is: %w", topic, err)
+		return fmt.Errorf("broker.Publish to %q: only message 1 of 0 to 2 cannot be stored, yet the error is: %w", topic, err)
 	}
 	if !errors.Is(err, brokers.ErrRefused) {
-		return fmt.Errorf("Publish to %q of %d bytes (MessageLimit is %d): the error is not ErrRefused: %w",
+		return fmt.Errorf("broker.Publish to %q of %d bytes (MessageLimit is %d): the error is not ErrRefused: %w",
 			topic, len(refused.Body), w.caps.MessageLimit, err)
 	}
 	_, err = w.expect(tr.patience, "before", "after")
@@ -267,7 +267,7 @@ func publishUnconfirmed(tr *trial) error {
 		defer cancel()
 		err := tr.broker.Publish(ctx, topic, msgs...)
 		if err == nil {
-			return errors.New("Publish returned nil although nothing was confirmed")
+			return errors.New("broker.Publish returned nil although nothing was confirmed")
 		}
 		return err
 	})
@@ -284,14 +284,14 @@ func (tr *trial) unreliable(how string, publish func(string, []brokers.Message) 
 	bodies := []string{"one", "two", "three"}
 	msgs := text(bodies...)
 	tr.announce(msgs...)
-	err, hung := call(tr, "Publish", tr.patience, func(context.Context) error { return publish(topic, msgs) })
+	err, hung := call(tr, "broker.Publish", tr.patience, func(context.Context) error { return publish(topic, msgs) })
 	if hung != nil {
 		return hung
 	}
 	var stored []string
 	perr, ok := errors.AsType[*brokers.PublishError](err)
 	if err != nil && (!ok || len(perr.Failed) == 0) {
-		return fmt.Errorf("Publish to %q %s: error %q, want a *PublishError that names messages", topic, how, err)
+		return fmt.Errorf("broker.Publish to %q %s: error %q, want a *PublishError that names messages", topic, how, err)
 	}
 	for i, body := range bodies {
 		if perr == nil || perr.Failed[i] == nil {
@@ -299,7 +299,7 @@ func (tr *trial) unreliable(how string, publish func(string, []brokers.Message) 
 		}
 	}
 	if _, err = w.expect(tr.patience, stored...); err != nil {
-		return fmt.Errorf("Publish to %q %s reported %d of %d messages as stored, but %w", topic, how, len(stored), len(msgs), err)
+		return fmt.Errorf("broker.Publish to %q %s reported %d of %d messages as stored, but %w", topic, how, len(stored), len(msgs), err)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func receiveClauses() []clause {
 		{
 			name:  "receive-cause",
 			rule:  "When its context ends, Receive must return the context's cause.",
-			needs: []string{"receive-ends"},
+			needs: []string{"receive-ends", "receive-waits"},
 			check: receiveCause,
 		},
 		{
@@ -76,7 +76,7 @@ func receiveWaits(tr *trial) error {
 	select {
 	case r := <-out:
 		if r.err == nil {
-			return fmt.Errorf("Receive from the empty topic %q returned %d deliveries and no error after %v", topic, len(r.ds), r.at.Sub(start))
+			return fmt.Errorf("source.Receive from the empty topic %q returned %d deliveries and no error after %v", topic, len(r.ds), r.at.Sub(start))
 		}
 	case <-time.After(units*tr.Unit + tr.Slack):
 		w.pending = out // that it ends is another clause
@@ -103,10 +103,10 @@ func receiveMax(tr *trial) error {
 		select {
 		case r := <-w.receive(ctx, cancel, most):
 			if len(r.ds) > most {
-				return fmt.Errorf("Receive from %q of at most %d returned %d deliveries", topic, most, len(r.ds))
+				return fmt.Errorf("source.Receive from %q of at most %d returned %d deliveries", topic, most, len(r.ds))
 			}
 		case <-time.After(tr.patience + tr.Slack):
-			return fmt.Errorf("Receive from %q, where messages are waiting, did not return", topic)
+			return fmt.Errorf("source.Receive from %q, where messages are waiting, did not return", topic)
 		}
 	}
 	return nil
@@ -133,7 +133,7 @@ func (tr *trial) interrupted(cause error) ([]error, error) {
 		case r := <-out:
 			errs = append(errs, r.err)
 		case <-time.After(tr.Slack):
-			return nil, fmt.Errorf("Receive from the empty topic %q was waiting still, %v after its context ended", topic, tr.Slack)
+			return nil, fmt.Errorf("source.Receive from the empty topic %q was waiting still, %v after its context ended", topic, tr.Slack)
 		}
 	}
 	return errs, nil

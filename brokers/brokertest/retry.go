@@ -97,7 +97,7 @@ func (tr *trial) hops() (*worker, []hop, error) {
 		}
 		out[i].after = time.Now()
 	}
-	if got, err = w.expect(4*tr.Unit+tr.patience, bodies...); err != nil {
+	if got, err = w.consume(4*tr.Unit+tr.patience, bodies...); err != nil {
 		return nil, nil, err
 	}
 	for i, a := range got {
@@ -111,16 +111,15 @@ func retryNotEarly(tr *trial) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
 	for _, h := range hops {
 		if waited := h.at.Sub(h.before); waited < h.delay-precision {
-			errs = append(errs, fmt.Errorf("%s was retried in %v and came after %v (Meta.DueAt %v)", h, h.delay, waited, h.Meta.DueAt))
+			return duplicate{fmt.Errorf("%s was retried in %v and came after %v (Meta.DueAt %v)", h, h.delay, waited, h.Meta.DueAt)}
 		} else if waited := h.raw.Sub(h.before); h.delay == 4*tr.Unit && waited < h.delay/2 {
-			errs = append(errs, fmt.Errorf("%s was retried in %v and came after %v, which is not close; its Meta.DueAt cannot excuse that",
-				h, h.delay, waited))
+			return duplicate{fmt.Errorf("%s was retried in %v and came after %v, which is not close; its Meta.DueAt cannot excuse that",
+				h, h.delay, waited)}
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 func retryNotLate(tr *trial) error {
@@ -208,7 +207,7 @@ func retryDurable(tr *trial) error {
 		return fmt.Errorf("after Retry and Close: %w", err)
 	}
 	if waited := got[0].at.Sub(before); waited < units*tr.Unit-precision {
-		return fmt.Errorf("%s was retried in %v, then its source was closed, and it came after %v", got[0], units*tr.Unit, waited)
+		return duplicate{fmt.Errorf("%s was retried in %v, then its source was closed, and it came after %v", got[0], units*tr.Unit, waited)}
 	}
 	if err := tr.sameMeta(got[0], want); err != nil {
 		return err
@@ -264,7 +263,7 @@ func retryUnconfirmed(tr *trial) error {
 		return err
 	}
 	heal := tr.Fail(tr.broker)
-	errs, hung := call(tr, "Settle", tr.Unit, func(ctx context.Context) []error {
+	errs, hung := call(tr, "source.Settle", tr.Unit, func(ctx context.Context) []error {
 		return w.src.Settle(ctx, []brokers.Settlement{got[0].again(tr), got[1].again(tr)})
 	})
 	heal()
@@ -274,7 +273,7 @@ func retryUnconfirmed(tr *trial) error {
 	errs = padded(errs, nil, 2)
 	for i, a := range got {
 		if errs[i] == nil {
-			return fmt.Errorf("Settle(retry) of %s returned nil although the broker confirmed nothing", a)
+			return fmt.Errorf("source.Settle(retry) of %s returned nil although the broker confirmed nothing", a)
 		}
 	}
 	if !final(errs[0]) {

@@ -3,7 +3,6 @@ package brokertest
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -91,7 +90,7 @@ func (tr *trial) closeBroker() error {
 		return nil
 	}
 	tr.ended = true
-	return tr.try("Broker.Close", tr.broker.Close)
+	return tr.try("broker.Close", tr.broker.Close)
 }
 
 // call runs f, a call of the broker, and stops waiting for it when it outlives
@@ -143,23 +142,6 @@ func (tr *trial) affordable(d time.Duration, what string) error {
 	return skip(fmt.Sprintf("%s takes %v, which is more than 30 units: too long to wait for", what, d))
 }
 
-// rounds demands f at once where the suite decides alone what happens, and in
-// one of three rounds where a duplicate may be the broker's right.
-func (tr *trial) rounds(f func(round int) error) error {
-	if tr.Virtual {
-		return f(0)
-	}
-	var errs []error
-	for round := range 3 {
-		err := f(round)
-		if _, skipped := errors.AsType[skip](err); err == nil || skipped {
-			return err
-		}
-		errs = append(errs, err)
-	}
-	return fmt.Errorf("in each of three rounds: %w", errors.Join(errs...))
-}
-
 // subscription is what a worker with these topics asks for.
 func (tr *trial) subscription(topics ...string) brokers.Subscription {
 	return brokers.Subscription{
@@ -187,7 +169,7 @@ func (tr *trial) subscribeWith(ctx context.Context, sub brokers.Subscription) (*
 		src brokers.Source
 		err error
 	}
-	what := fmt.Sprintf("Open of %q", sub.Topics)
+	what := fmt.Sprintf("broker.Open of %q", sub.Topics)
 	o, hung := call(tr, what, tr.patience, func(context.Context) opened {
 		src, err := tr.broker.Open(ctx, sub)
 		return opened{src, err}
@@ -217,7 +199,7 @@ func text(bodies ...string) []brokers.Message {
 // publish stores msgs, whose bodies tell them apart.
 func (tr *trial) publish(topic string, msgs ...brokers.Message) error {
 	tr.announce(msgs...)
-	what := fmt.Sprintf("Publish of %d messages to %q", len(msgs), topic)
+	what := fmt.Sprintf("broker.Publish of %d messages to %q", len(msgs), topic)
 	return tr.try(what, func(ctx context.Context) error { return tr.broker.Publish(ctx, topic, msgs...) })
 }
 
@@ -242,6 +224,19 @@ func (tr *trial) allowCopy(a *arrival) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.extra[a.body()] = true
+}
+
+func (tr *trial) wasPublished(a *arrival) bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.known[a.body()]
+}
+
+// ackedBefore tells how often a was acked.
+func (tr *trial) ackedBefore(a *arrival) int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.acked[a.body()]
 }
 
 func (tr *trial) mayCopy(a *arrival) bool {

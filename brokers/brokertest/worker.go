@@ -58,6 +58,9 @@ func (w *worker) next(until time.Time) (*arrival, error) {
 		}
 		wake := until
 		for i, a := range w.inbox {
+			if a.raw.After(until) {
+				continue
+			}
 			if due := a.Meta.DueAt; due.After(now) {
 				wake = earlier(wake, due)
 				continue
@@ -130,14 +133,14 @@ func (w *worker) receive(ctx context.Context, cancel context.CancelFunc, max int
 // take puts deliveries into the inbox. After a temporary error it backs off.
 func (w *worker) take(r received, wake time.Time) error {
 	if errors.Is(r.err, brokers.ErrClosed) || errors.Is(r.err, brokers.ErrMisconfigured) {
-		return fmt.Errorf("Receive from %q: %w", w.sub.Topics, r.err)
+		return fmt.Errorf("source.Receive from %q: %w", w.sub.Topics, r.err)
 	}
 	if len(r.ds) == 0 && time.Now().Before(wake) {
 		w.tr.pause(min(w.tr.Unit/50, time.Until(wake)))
 	}
 	for _, d := range r.ds {
 		if d == nil {
-			return fmt.Errorf("Receive from %q returned a nil delivery", w.sub.Topics)
+			return fmt.Errorf("source.Receive from %q returned a nil delivery", w.sub.Topics)
 		}
 		w.inbox = append(w.inbox, &arrival{Delivery: d, raw: r.at})
 	}
@@ -198,15 +201,15 @@ func absent(bodies []string, got []*arrival) string {
 // stray judges a delivery that nobody waits for.
 func (w *worker) stray(a *arrival) error {
 	tr := w.tr
-	tr.mu.Lock()
-	known, acks := tr.known[a.body()], tr.acked[a.body()]
-	tr.mu.Unlock()
+	acks := tr.ackedBefore(a)
 	switch {
-	case !known:
+	case !tr.wasPublished(a):
 		return fmt.Errorf("%s was received, but nothing with this body was published", a)
+	case tr.mayCopy(a):
+		return w.ack(a)
 	case acks > 0 && (tr.Virtual || acks > tolerated):
 		return fmt.Errorf("%s was received again after its Ack", a)
-	case acks > 0 || w.tr.mayCopy(a):
+	case acks > 0:
 		return w.ack(a)
 	case tr.Virtual:
 		return fmt.Errorf("%s was received although it is held already", a)
@@ -223,11 +226,8 @@ func (w *worker) quiet(d time.Duration) error {
 		if a == nil || err != nil {
 			return err
 		}
-		w.tr.mu.Lock()
-		acks := w.tr.acked[a.body()]
-		w.tr.mu.Unlock()
-		if acks == 0 && !w.tr.mayCopy(a) {
-			return fmt.Errorf("%s was received, %v before the wait was over", a, time.Until(until))
+		if w.tr.ackedBefore(a) == 0 && !w.tr.mayCopy(a) {
+			return duplicate{fmt.Errorf("%s was received, %v before the wait was over", a, time.Until(until))}
 		}
 		if err := w.stray(a); err != nil {
 			return err
@@ -235,22 +235,42 @@ func (w *worker) quiet(d time.Duration) error {
 	}
 }
 
-// settle ends deliveries in one call. Where the broker's answer is too short
-// it is filled up with nil, and what is too long is cut: one clause judges
-// that, and the others go on.
+// settle ends deliveries in one call, and repeats what failed with an error
+// that is not final.
 func (w *worker) settle(batch ...brokers.Settlement) []error {
-	return w.settleWithin(w.tr.patience, batch...)
+	const tries = 3
+	errs := w.settleTry(batch)
+	for range tries - 1 {
+		var again []int
+		var rest []brokers.Settlement
+		for i, err := range errs {
+			if err != nil && !final(err) && !errors.Is(err, brokers.ErrRefused) {
+				again, rest = append(again, i), append(rest, batch[i])
+			}
+		}
+		if len(rest) == 0 {
+			break
+		}
+		w.tr.pause(w.tr.Unit / 20)
+		for i, err := range w.settleTry(rest) {
+			errs[again[i]] = err
+		}
+	}
+	return errs
 }
 
-func (w *worker) settleWithin(limit time.Duration, batch ...brokers.Settlement) []error {
-	errs, hung := call(w.tr, "Settle", limit, func(ctx context.Context) []error {
+// settleTry calls Settle once. Where the answer is too short it is filled up
+// with nil, and what is too long is cut: one clause judges that, and the others
+// go on.
+func (w *worker) settleTry(batch []brokers.Settlement) []error {
+	errs, hung := call(w.tr, "source.Settle", w.tr.patience, func(ctx context.Context) []error {
 		return w.src.Settle(ctx, batch)
 	})
 	return padded(errs, hung, len(batch))
 }
 
 func (w *worker) extend(lease time.Duration, ds ...*brokers.Delivery) []error {
-	errs, hung := call(w.tr, "Extend", w.tr.patience, func(ctx context.Context) []error {
+	errs, hung := call(w.tr, "source.Extend", w.tr.patience, func(ctx context.Context) []error {
 		return w.src.Extend(ctx, lease, ds)
 	})
 	return padded(errs, hung, len(ds))
@@ -267,22 +287,15 @@ func padded(errs []error, hung error, n int) []error {
 	return out
 }
 
-// end settles one delivery, and repeats that after an error that is not final.
+// end settles one delivery.
 func (w *worker) end(s brokers.Settlement) error {
-	const tries = 3
-	for try := 1; ; try++ {
-		err := w.settle(s)[0]
-		if err == nil {
-			if s.Action == brokers.Ack {
-				w.tr.countAck(&arrival{Delivery: s.Delivery})
-			}
-			return nil
-		}
-		if final(err) || try == tries {
-			return fmt.Errorf("Settle(%s) of %s: %w", s.Action, describe(s.Delivery), err)
-		}
-		w.tr.pause(w.tr.Unit / 20)
+	if err := w.settle(s)[0]; err != nil {
+		return fmt.Errorf("source.Settle(%s) of %s: %w", s.Action, describe(s.Delivery), err)
 	}
+	if s.Action == brokers.Ack {
+		w.tr.countAck(&arrival{Delivery: s.Delivery})
+	}
+	return nil
 }
 
 // final tells the errors that end a delivery from those that leave it held.
@@ -337,7 +350,7 @@ func (w *worker) close() error {
 		return nil
 	}
 	w.closed = true
-	return w.tr.try(fmt.Sprintf("Close of the source of %q", w.sub.Topics), w.src.Close)
+	return w.tr.try(fmt.Sprintf("source.Close of %q", w.sub.Topics), w.src.Close)
 }
 
 // reopen closes the source and opens another one like it.

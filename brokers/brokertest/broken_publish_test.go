@@ -1,0 +1,395 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+)
+
+func brokenPublishing() []broken {
+	return []broken{
+		{
+			name:  "open starts a goroutine that never ends",
+			fails: []string{"close-leaves-nothing"},
+			hooks: func() hooks {
+				return hooks{openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+					never := make(chan struct{})
+					go func() { <-never }()
+					return b.inner.Open(ctx, sub)
+				}}
+			},
+		},
+		{
+			name:  "publish reports success and stores nothing",
+			fails: []string{"publish-delivers"},
+			hooks: func() hooks {
+				return hooks{publish: func(context.Context, *faulty, string, []brokers.Message) error { return nil }}
+			},
+			adjust: func(h *Harness) { h.Fail = nil },
+		},
+		{
+			name:  "publish drops what no source is open for",
+			fails: []string{"publish-stores"},
+			hooks: func() hooks {
+				var closed atomic.Bool
+				return hooks{
+					publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+						if len(b.sources()) == 0 && !closed.Load() {
+							return nil
+						}
+						return b.store(ctx, topic, msgs...)
+					},
+					closeBroker: func(ctx context.Context, b *faulty) error {
+						closed.Store(true)
+						return b.inner.Close(ctx)
+					},
+				}
+			},
+		},
+		{
+			name:  "the source ends with the context of open",
+			fails: []string{"open-context"},
+			hooks: func() hooks {
+				return hooks{openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+					src, err := b.inner.Open(ctx, sub)
+					if err == nil {
+						context.AfterFunc(ctx, func() { src.Close(context.Background()) })
+					}
+					return src, err
+				}}
+			},
+		},
+		{
+			name:  "publish keeps the IDs that it made to itself",
+			fails: []string{"publish-fills-in"},
+			hooks: func() hooks {
+				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+					return b.store(ctx, topic, slices.Clone(msgs)...)
+				}}
+			},
+		},
+		{
+			name:  "publish takes an equal ID for a repeat",
+			fails: []string{"publish-repeated"},
+			hooks: func() hooks {
+				var seen = make(map[string]bool)
+				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+					if len(msgs) == 1 && msgs[0].ID != "" {
+						if seen[msgs[0].ID] {
+							return nil
+						}
+						seen[msgs[0].ID] = true
+					}
+					return b.store(ctx, topic, msgs...)
+				}}
+			},
+		},
+		{
+			name:  "publish loses a message when two calls overlap",
+			fails: []string{"publish-concurrent"},
+			hooks: func() hooks {
+				var busy atomic.Bool
+				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+					if !busy.CompareAndSwap(false, true) {
+						return nil
+					}
+					defer busy.Store(false)
+					time.Sleep(time.Millisecond)
+					return b.store(ctx, topic, msgs...)
+				}}
+			},
+		},
+		{
+			name:    "publish hides that one of several was refused",
+			fails:   []string{"publish-refused"},
+			options: memory.Options{MessageLimit: 256 << 10},
+			hooks: func() hooks {
+				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+					err := b.store(ctx, topic, msgs...)
+					if perr, ok := errors.AsType[*brokers.PublishError](err); ok && len(perr.Failed) < len(msgs) {
+						return nil
+					}
+					return err
+				}}
+			},
+		},
+		{
+			name:  "publish reports an ended context without saying what is stored",
+			fails: []string{"publish-interrupted"},
+			hooks: func() hooks {
+				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+					return b.store(ctx, topic, msgs...)
+				}}
+			},
+		},
+		{
+			name:  "publish takes a lost confirmation for success",
+			fails: []string{"publish-unconfirmed"},
+			hooks: func() hooks {
+				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+					err := b.store(ctx, topic, msgs...)
+					if errors.Is(err, brokers.ErrUnknownOutcome) {
+						return nil
+					}
+					return err
+				}}
+			},
+		},
+		{
+			name:  "open does not look at dead-letter topics",
+			fails: []string{"dead-letter-topics"},
+			hooks: func() hooks {
+				known := make(map[string]bool)
+				return hooks{
+					openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+						for _, topic := range sub.Topics {
+							known[topic] = true
+						}
+						return b.inner.Open(ctx, sub)
+					},
+					publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+						if !known[topic] {
+							return &brokers.PublishError{Topic: topic, Failed: map[int]error{0: brokers.ErrMisconfigured}}
+						}
+						return b.store(ctx, topic, msgs...)
+					},
+				}
+			},
+		},
+	}
+}
+
+func brokenMessages() []broken {
+	return []broken{
+		{
+			name:  "publish makes bodies valid UTF-8",
+			fails: []string{"body-intact"},
+			hooks: onPublish(func(m *brokers.Message) { m.Body = []byte(strings.ToValidUTF8(string(m.Body), "\uFFFD")) }),
+		},
+		{
+			name:  "publish cuts bodies at 64 KiB",
+			fails: []string{"body-intact"},
+			hooks: onPublish(func(m *brokers.Message) { m.Body = m.Body[:min(len(m.Body), 64<<10)] }),
+		},
+		{
+			name:  "publish drops headers without a value",
+			fails: []string{"headers-intact"},
+			hooks: onPublish(func(m *brokers.Message) {
+				m.Headers = slices.DeleteFunc(slices.Clone(m.Headers), func(h brokers.Header) bool { return h.Value == "" })
+			}),
+		},
+		{
+			name:  "publish merges headers of one name",
+			fails: []string{"headers-intact"},
+			hooks: onPublish(func(m *brokers.Message) {
+				for _, h := range slices.Clone(m.Headers) {
+					m.Headers = m.Headers.With(h.Name, m.Headers.Get(h.Name))
+				}
+			}),
+		},
+		{
+			name:  "publish reverses the headers",
+			fails: []string{"headers-intact"},
+			hooks: onPublish(func(m *brokers.Message) {
+				m.Headers = slices.Clone(m.Headers)
+				slices.Reverse(m.Headers)
+			}),
+		},
+		{
+			name:  "publish forgets the types of headers",
+			fails: []string{"headers-intact"},
+			hooks: onPublish(func(m *brokers.Message) {
+				m.Headers = slices.Clone(m.Headers)
+				for i := range m.Headers {
+					m.Headers[i].Type = ""
+				}
+			}),
+			adjust: func(h *Harness) {
+				h.TypedHeaders = brokers.Headers{{Name: "count", Value: "7", Type: "int64"}}
+			},
+		},
+		{
+			name:  "a due time that a producer made up is believed",
+			fails: []string{"headers-hostile"},
+			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) {
+				if string(d.Message.Body) == "hostile" {
+					d.Meta.DueAt = time.UnixMilli(9999999999999)
+				}
+			}),
+		},
+		{
+			name:  "publish loses the key",
+			fails: []string{"key-intact"},
+			hooks: onPublish(func(m *brokers.Message) { m.Key = "" }),
+		},
+		{
+			name:  "publish replaces IDs by its own",
+			fails: []string{"id-set"},
+			hooks: onPublish(func(m *brokers.Message) { m.ID = "" }),
+		},
+		{
+			name:  "publish gives every message the same ID",
+			fails: []string{"id-set"},
+			hooks: onPublish(func(m *brokers.Message) {
+				if m.ID == "" {
+					m.ID = "message"
+				}
+			}),
+		},
+		{
+			name:  "publish overwrites PublishedAt",
+			fails: []string{"published-at-set"},
+			hooks: onPublish(func(m *brokers.Message) { m.PublishedAt = time.Now() }),
+		},
+		{
+			name:  "deliveries name the topic that the producer wrote into the message",
+			fails: []string{"topic-named"},
+			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) {
+				if string(d.Message.Body) == "misdirected" {
+					d.Message.Topic = "elsewhere"
+				}
+			}),
+		},
+		{
+			name:  "the first delivery counts as an attempt",
+			fails: []string{"meta-fresh"},
+			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Meta.Attempt++ }),
+		},
+		{
+			name:  "the first delivery has no origin",
+			fails: []string{"meta-fresh"},
+			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Meta.Origin = nil }),
+		},
+		{
+			name:  "deliveries do not say when they were received",
+			fails: []string{"received-at"},
+			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.ReceivedAt = time.Time{} }),
+		},
+		{
+			name:  "leases are shorter than they are said to be",
+			fails: []string{"lease-until"},
+			hooks: onDelivery(func(s *faultySource, d *brokers.Delivery) {
+				d.LeaseUntil = d.LeaseUntil.Add(s.inner.Capabilities().Lease)
+			}),
+		},
+		{
+			name:  "another topic's messages come, too",
+			fails: []string{"topics-own"},
+			hooks: func() hooks {
+				known := make(map[string]bool)
+				return hooks{openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+					for _, topic := range sub.Topics {
+						known[topic] = true
+					}
+					sub.Topics = slices.Sorted(maps.Keys(known))
+					return b.inner.Open(ctx, sub)
+				}}
+			},
+		},
+		{
+			name:  "only the first topic of a subscription is received from",
+			fails: []string{"topics-all"},
+			hooks: func() hooks {
+				return hooks{openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+					sub.Topics = sub.Topics[:1]
+					return b.inner.Open(ctx, sub)
+				}}
+			},
+		},
+		{
+			name:  "topics are served in the order of the subscription",
+			fails: []string{"topics-fair"},
+			hooks: func() hooks {
+				return hooks{openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+					if len(sub.Topics) == 1 {
+						return b.inner.Open(ctx, sub)
+					}
+					return openRanked(ctx, b, sub)
+				}}
+			},
+		},
+		{
+			name:  "two sources both get the fresh messages",
+			fails: []string{"share-once"},
+			hooks: func() hooks {
+				copied := make(map[string]bool)
+				return onDelivery(func(s *faultySource, d *brokers.Delivery) {
+					s.b.mu.Lock()
+					defer s.b.mu.Unlock()
+					if len(s.b.open) > 1 && d.Abandoned == 0 && !copied[d.Message.ID] {
+						copied[d.Message.ID] = true
+						s.b.inner.Publish(context.Background(), d.Message.Topic, d.Message)
+					}
+				})()
+			},
+		},
+	}
+}
+
+// ranked has a source per topic and always asks the first one first.
+type ranked struct {
+	brokers.Source // the one of the first topic
+	sources        []brokers.Source
+}
+
+func openRanked(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+	r := &ranked{}
+	for _, topic := range sub.Topics {
+		one := sub
+		one.Topics = []string{topic}
+		src, err := b.inner.Open(ctx, one)
+		if err != nil {
+			return nil, err
+		}
+		r.sources = append(r.sources, src)
+	}
+	r.Source = r.sources[0]
+	return r, nil
+}
+
+func (r *ranked) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
+	for {
+		for _, src := range r.sources {
+			short, cancel := context.WithTimeout(ctx, time.Millisecond)
+			ds, err := src.Receive(short, max)
+			cancel()
+			if len(ds) > 0 || errors.Is(err, brokers.ErrClosed) {
+				return ds, err
+			}
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+		}
+	}
+}
+
+// Settle asks every source; one of them knows the delivery.
+func (r *ranked) Settle(ctx context.Context, batch []brokers.Settlement) []error {
+	errs := make([]error, len(batch))
+	for i, st := range batch {
+		for _, src := range r.sources {
+			if errs[i] = padded(src.Settle(ctx, []brokers.Settlement{st}), nil, 1)[0]; errs[i] == nil {
+				break
+			}
+		}
+	}
+	return errs
+}
+
+func (r *ranked) Close(ctx context.Context) error {
+	var errs []error
+	for _, src := range r.sources {
+		errs = append(errs, src.Close(ctx))
+	}
+	return errors.Join(errs...)
+}

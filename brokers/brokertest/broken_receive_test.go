@@ -1,0 +1,453 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+)
+
+func brokenReceiving() []broken {
+	return []broken{
+		{
+			name:  "receive returns more than max",
+			fails: []string{"receive-max"},
+			hooks: func() hooks {
+				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+					return s.take(ctx, max+1)
+				}}
+			},
+		},
+		{
+			name:  "receive returns empty-handed",
+			fails: []string{"receive-waits"},
+			hooks: func() hooks {
+				var times atomic.Int32
+				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+					if times.Add(1) > 20 {
+						return s.take(ctx, max)
+					}
+					short, cancel := context.WithTimeout(ctx, 2*time.Second)
+					defer cancel()
+					ds, err := s.take(short, max)
+					if err != nil && ctx.Err() == nil && short.Err() != nil {
+						return nil, nil
+					}
+					return ds, err
+				}}
+			},
+		},
+		{
+			name:  "receive ignores its context",
+			fails: []string{"receive-ends"},
+			hooks: func() hooks {
+				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+					return s.take(context.WithoutCancel(ctx), max)
+				}}
+			},
+		},
+		{
+			name:  "receive returns the error of its context and not the cause",
+			fails: []string{"receive-cause"},
+			hooks: func() hooks {
+				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+					ds, err := s.take(ctx, max)
+					if err != nil && ctx.Err() != nil {
+						err = ctx.Err()
+					}
+					return ds, err
+				}}
+			},
+		},
+		{
+			name:  "receive drops what comes when its context has ended",
+			fails: []string{"receive-gives-back"},
+			hooks: func() hooks {
+				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+					ds, err := s.take(ctx, max)
+					if err == nil {
+						time.Sleep(25 * time.Millisecond) // on the wire
+						if ctx.Err() != nil {
+							return nil, context.Cause(ctx)
+						}
+					}
+					return ds, err
+				}}
+			},
+		},
+		{
+			name:  "at most ten messages are in flight",
+			fails: []string{"receive-in-flight"},
+			hooks: func() hooks {
+				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+					for {
+						s.mu.Lock()
+						room := 10 - len(s.live)
+						s.mu.Unlock()
+						if room > 0 {
+							return s.take(ctx, min(room, max))
+						}
+						select {
+						case <-ctx.Done():
+							return nil, context.Cause(ctx)
+						case <-time.After(10 * time.Millisecond):
+						}
+					}
+				}}
+			},
+		},
+		{
+			name:  "receive buffers deliveries and forgets their leases",
+			fails: []string{"receive-after-pause"},
+			hooks: func() hooks {
+				var mu sync.Mutex
+				buffers := make(map[*faultySource][]*brokers.Delivery)
+				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+					mu.Lock()
+					ds := buffers[s]
+					mu.Unlock()
+					if len(ds) == 0 {
+						var err error
+						if ds, err = s.take(ctx, max+10); err != nil {
+							return nil, err
+						}
+					}
+					n := min(max, len(ds))
+					mu.Lock()
+					defer mu.Unlock()
+					buffers[s] = ds[n:]
+					return ds[:n:n], nil
+				}}
+			},
+		},
+		{
+			name:  "ordered is claimed and not kept",
+			fails: []string{"order-waits-for-holder", "order-waits-for-retry"},
+			hooks: func() hooks {
+				return hooks{capabilities: func(_ *faultySource, c brokers.Capabilities) brokers.Capabilities {
+					c.Ordered = true
+					return c
+				}}
+			},
+		},
+		{
+			name:    "a retry lets later messages of its key pass",
+			fails:   []string{"order-waits-for-retry"},
+			options: memory.Options{Ordered: true},
+			hooks: onRetry(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+				if st.Delivery.Message.Key != "a" {
+					return nil
+				}
+				s.settle(ctx, brokers.Settlement{Delivery: st.Delivery, Action: brokers.Ack})
+				return errors.Join(errNone, s.b.publishLater(st))
+			}),
+		},
+		{
+			name:    "receive reverses the messages",
+			fails:   []string{"order-kept"},
+			options: memory.Options{Ordered: true},
+			hooks: func() hooks {
+				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+					ds, err := s.take(ctx, max)
+					slices.Reverse(ds)
+					return ds, err
+				}}
+			},
+		},
+	}
+}
+
+// publishLater stores the message of st again when its delay is over.
+func (b *faulty) publishLater(st *brokers.Settlement) error {
+	m := st.Delivery.Message
+	time.AfterFunc(st.Delay, func() { b.inner.Publish(context.Background(), m.Topic, m) })
+	return nil
+}
+
+func brokenClosing() []broken {
+	return []broken{
+		{
+			name:  "capabilities are gone after close",
+			fails: []string{"capabilities-constant"},
+			hooks: func() hooks {
+				return hooks{capabilities: func(s *faultySource, c brokers.Capabilities) brokers.Capabilities {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					if s.closed {
+						return brokers.Capabilities{}
+					}
+					return c
+				}}
+			},
+		},
+		{
+			name:  "close does not unblock receive",
+			fails: []string{"close-unblocks"},
+			hooks: func() hooks {
+				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+					ds, err := s.take(ctx, max)
+					if errors.Is(err, brokers.ErrClosed) {
+						<-ctx.Done()
+						return nil, context.Cause(ctx)
+					}
+					return ds, err
+				}}
+			},
+		},
+		{
+			name:  "close acks what is unsettled",
+			fails: []string{"close-releases"},
+			hooks: func() hooks {
+				return hooks{closeSource: func(ctx context.Context, s *faultySource) error {
+					s.ackAll(ctx)
+					return s.inner.Close(ctx)
+				}}
+			},
+		},
+		{
+			name:  "close leaves what is unsettled to the lease",
+			fails: []string{"close-releases"},
+			hooks: func() hooks {
+				return hooks{closeSource: func(_ context.Context, s *faultySource) error {
+					s.b.inner.Crash(s.inner)
+					return nil
+				}}
+			},
+		},
+		{
+			name:  "the session goes on after close",
+			fails: []string{"close-ends-session"},
+			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Session = context.Background() }),
+		},
+		{
+			name:  "the session ends without a cause",
+			fails: []string{"close-ends-session"},
+			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) {
+				session, cancel := context.WithCancel(context.Background())
+				context.AfterFunc(d.Session, cancel)
+				d.Session = session
+			}),
+		},
+		{
+			name:  "the session ends with the first settlement",
+			fails: []string{"close-ends-session"},
+			hooks: func() hooks {
+				session, cancel := context.WithCancelCause(context.Background())
+				h := onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Session = session })()
+				h.settle = func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
+					cancel(brokers.ErrSettled)
+					return s.settle(ctx, batch...)
+				}
+				return h
+			},
+		},
+		{
+			name:  "a second close is an error",
+			fails: []string{"close-again"},
+			hooks: func() hooks {
+				return hooks{closeSource: func(ctx context.Context, s *faultySource) error {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					if s.closed {
+						return brokers.ErrClosed
+					}
+					return s.inner.Close(ctx)
+				}}
+			},
+		},
+		{
+			name:  "closing one source closes all",
+			fails: []string{"close-apart"},
+			hooks: func() hooks {
+				return hooks{closeSource: func(ctx context.Context, s *faultySource) error {
+					for _, other := range s.b.sources() {
+						other.inner.Close(ctx)
+					}
+					return s.inner.Close(ctx)
+				}}
+			},
+		},
+		{
+			name:  "closing the broker leaves its sources open",
+			fails: []string{"broker-closes"},
+			hooks: func() hooks {
+				return hooks{closeBroker: func(context.Context, *faulty) error { return nil }}
+			},
+		},
+		{
+			name:  "what a worker has received is settled already",
+			fails: []string{"crash-loses-nothing"},
+			hooks: func() hooks {
+				return hooks{crash: func(b *faulty, s *faultySource) {
+					s.ackAll(context.Background())
+					b.inner.Crash(s.inner)
+				}}
+			},
+		},
+		{
+			name:  "a crash counts as a release",
+			fails: []string{"crash-counted"},
+			hooks: func() hooks {
+				return hooks{crash: func(_ *faulty, s *faultySource) { s.inner.Close(context.Background()) }}
+			},
+		},
+	}
+}
+
+// ackAll acks everything that the source holds.
+func (s *faultySource) ackAll(ctx context.Context) {
+	s.mu.Lock()
+	var batch []brokers.Settlement
+	for d := range s.live {
+		batch = append(batch, brokers.Settlement{Delivery: d, Action: brokers.Ack})
+	}
+	s.mu.Unlock()
+	s.settle(ctx, batch...)
+}
+
+func brokenLeases() []broken {
+	return []broken{
+		{
+			name:  "a lease never ends",
+			fails: []string{"lease-ends"},
+			hooks: neverEnds,
+		},
+		{
+			name:  "a message is delivered again after half of its lease",
+			fails: []string{"lease-holds"},
+			hooks: redeliversEarly,
+		},
+		{
+			name:  "abandoned is never counted",
+			fails: []string{"abandoned-counted"},
+			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Abandoned = 0 }),
+		},
+		{
+			name:  "abandoned counts releases",
+			fails: []string{"abandoned-counted"},
+			hooks: func() hooks {
+				var mu sync.Mutex
+				released := make(map[string]int)
+				h := onDelivery(func(_ *faultySource, d *brokers.Delivery) {
+					mu.Lock()
+					defer mu.Unlock()
+					d.Abandoned += released[d.Message.ID]
+				})()
+				h.settle = onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if st.Action == brokers.Release {
+						released[st.Delivery.Message.ID]++
+					}
+					return nil
+				})().settle
+				return h
+			},
+		},
+		{
+			name:  "extend lies",
+			fails: []string{"extend-holds"},
+			hooks: onExtend(func(s *faultySource, lease time.Duration, d *brokers.Delivery, really func() error) error {
+				if !s.holds(d) {
+					return really()
+				}
+				d.LeaseUntil = time.Now().Add(lease)
+				return nil
+			}),
+		},
+		{
+			name:  "extend does not tell the new end",
+			fails: []string{"extend-sets-until"},
+			hooks: onExtend(func(_ *faultySource, _ time.Duration, d *brokers.Delivery, really func() error) error {
+				before := d.LeaseUntil
+				err := really()
+				d.LeaseUntil = before
+				return err
+			}),
+		},
+		{
+			name:  "extend promises what it could not do",
+			fails: []string{"extend-partial"},
+			hooks: onExtend(func(_ *faultySource, lease time.Duration, d *brokers.Delivery, really func() error) error {
+				d.LeaseUntil = time.Now().Add(lease)
+				return really()
+			}),
+		},
+		{
+			name:  "extend hides that a lease is lost",
+			fails: []string{"extend-lost"},
+			hooks: onExtend(func(_ *faultySource, _ time.Duration, _ *brokers.Delivery, really func() error) error {
+				if err := really(); !errors.Is(err, brokers.ErrLeaseLost) {
+					return err
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "the longest lease is not kept",
+			fails: []string{"lease-limit"},
+			hooks: func() hooks {
+				return hooks{capabilities: func(_ *faultySource, c brokers.Capabilities) brokers.Capabilities {
+					c.MaxLease = 4 * c.Lease
+					return c
+				}}
+			},
+		},
+	}
+}
+
+// onExtend changes single extensions; really does what was asked for.
+func onExtend(change func(s *faultySource, lease time.Duration, d *brokers.Delivery, really func() error) error) func() hooks {
+	return func() hooks {
+		return hooks{extend: func(ctx context.Context, s *faultySource, lease time.Duration, ds []*brokers.Delivery) []error {
+			errs := make([]error, len(ds))
+			for i, d := range ds {
+				errs[i] = change(s, lease, d, func() error {
+					return padded(s.inner.Extend(ctx, lease, []*brokers.Delivery{d}), nil, 1)[0]
+				})
+			}
+			return errs
+		}}
+	}
+}
+
+// neverEnds takes leases for ever and says that they are short.
+func neverEnds() hooks {
+	asked := 5 * time.Second
+	h := onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.LeaseUntil = d.ReceivedAt.Add(asked) })()
+	h.openSource = func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+		sub.Lease = 1000 * time.Hour
+		return b.inner.Open(ctx, sub)
+	}
+	h.extend = onExtend(func(_ *faultySource, lease time.Duration, d *brokers.Delivery, really func() error) error {
+		err := really()
+		if err == nil {
+			d.LeaseUntil = time.Now().Add(lease)
+		}
+		return err
+	})().extend
+	h.capabilities = func(_ *faultySource, c brokers.Capabilities) brokers.Capabilities {
+		c.Lease = asked
+		return c
+	}
+	return h
+}
+
+// redeliversEarly stores a copy of each message that is still held when half
+// of its lease is over.
+func redeliversEarly() hooks {
+	h := onDelivery(func(s *faultySource, d *brokers.Delivery) {
+		m := d.Message
+		time.AfterFunc(s.inner.Capabilities().Lease/2, func() {
+			if s.holds(d) {
+				s.b.inner.Publish(context.Background(), m.Topic, m)
+			}
+		})
+	})()
+	return h
+}

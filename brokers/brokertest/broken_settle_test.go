@@ -1,0 +1,482 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+)
+
+func brokenSettling() []broken {
+	return []broken{
+		{
+			name:  "ack does nothing",
+			fails: []string{"ack-removes"},
+			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				if st.Action == brokers.Ack {
+					return errNone
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "ack releases",
+			fails: []string{"ack-removes"},
+			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				if st.Action == brokers.Ack {
+					st.Action = brokers.Release
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "release acks",
+			fails: []string{"release-returns"},
+			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				if st.Action == brokers.Release {
+					st.Action = brokers.Ack
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "release leaves it to the lease",
+			fails: []string{"release-returns"},
+			hooks: onSettle(func(_ context.Context, s *faultySource, st *brokers.Settlement) error {
+				if st.Action == brokers.Release && s.holds(st.Delivery) {
+					return errNone
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "release waits for the delay",
+			fails: []string{"release-returns"},
+			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				if st.Action == brokers.Release && st.Delay > 0 {
+					st.Action, st.Meta = brokers.Retry, st.Delivery.Meta
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "release counts an attempt",
+			fails: []string{"release-keeps-meta"},
+			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				if st.Action == brokers.Release {
+					st.Action, st.Delay, st.Meta = brokers.Retry, 0, st.Delivery.Meta
+					st.Meta.Attempt++
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "settle answers with the errors only",
+			fails: []string{"settle-answers"},
+			hooks: func() hooks {
+				return hooks{settle: func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
+					return slices.DeleteFunc(s.settle(ctx, batch...), func(err error) bool { return err == nil })
+				}}
+			},
+		},
+		{
+			name:  "a second settlement is reported as done",
+			fails: []string{"settle-once"},
+			hooks: onAnswer(func(_ context.Context, _ *faultySource, _ brokers.Settlement, err error) error {
+				if errors.Is(err, brokers.ErrSettled) {
+					return nil
+				}
+				return err
+			}),
+		},
+		{
+			name:  "a second settlement revives the message",
+			fails: []string{"settle-once"},
+			hooks: onAnswer(func(ctx context.Context, s *faultySource, st brokers.Settlement, err error) error {
+				if errors.Is(err, brokers.ErrSettled) && st.Action == brokers.Retry {
+					return s.b.inner.Publish(ctx, st.Delivery.Message.Topic, st.Delivery.Message)
+				}
+				return err
+			}),
+		},
+		{
+			name:  "one bad entry fails the whole batch",
+			fails: []string{"settle-partial"},
+			hooks: func() hooks {
+				return hooks{settle: func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
+					if len(batch) > 1 && slices.ContainsFunc(batch, func(st brokers.Settlement) bool { return !s.holds(st.Delivery) }) {
+						return slices.Repeat([]error{brokers.ErrSettled}, len(batch))
+					}
+					return s.settle(ctx, batch...)
+				}}
+			},
+		},
+		{
+			name:  "settle acts on its batch later",
+			fails: []string{"settle-forgets-batch"},
+			hooks: settlesLater,
+			adjust: func(h *Harness) {
+				h.Fail, h.Crash = nil, nil
+			},
+		},
+		{
+			name:  "settle gives a delivery up when its context ends",
+			fails: []string{"settle-interrupted"},
+			hooks: func() hooks {
+				var mu sync.Mutex
+				gone := make(map[*brokers.Delivery]bool)
+				return onSettle(func(ctx context.Context, _ *faultySource, st *brokers.Settlement) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if gone[st.Delivery] {
+						return brokers.ErrSettled
+					}
+					gone[st.Delivery] = ctx.Err() != nil
+					return ctx.Err()
+				})()
+			},
+		},
+		{
+			name:  "a late settlement is reported as done",
+			fails: []string{"settle-expired", "settle-stale"},
+			hooks: onAnswer(func(_ context.Context, _ *faultySource, _ brokers.Settlement, err error) error {
+				if errors.Is(err, brokers.ErrLeaseLost) && !errors.Is(err, brokers.ErrClosed) {
+					return nil
+				}
+				return err
+			}),
+		},
+		{
+			name:  "a late settlement ends the delivery of the present holder",
+			fails: []string{"settle-stale"},
+			hooks: onAnswer(func(ctx context.Context, s *faultySource, st brokers.Settlement, err error) error {
+				if errors.Is(err, brokers.ErrLeaseLost) && !errors.Is(err, brokers.ErrClosed) {
+					s.b.instead(ctx, st)
+				}
+				return err
+			}),
+		},
+		{
+			name:  "a late settlement removes what nobody holds",
+			fails: []string{"settle-expired"},
+			hooks: onAnswer(func(ctx context.Context, s *faultySource, st brokers.Settlement, err error) error {
+				if errors.Is(err, brokers.ErrLeaseLost) && !errors.Is(err, brokers.ErrClosed) && len(s.b.sources()) == 1 {
+					s.b.remove(ctx, s.sub, st.Delivery.Message.ID)
+				}
+				return err
+			}),
+		},
+		{
+			name:  "a settlement after close is reported as done",
+			fails: []string{"close-ends-settling"},
+			hooks: onAnswer(func(_ context.Context, _ *faultySource, _ brokers.Settlement, err error) error {
+				if errors.Is(err, brokers.ErrClosed) {
+					return nil
+				}
+				return err
+			}),
+		},
+		{
+			name:  "a settlement after close ends the delivery of the present holder",
+			fails: []string{"close-ends-settling"},
+			hooks: onAnswer(func(ctx context.Context, s *faultySource, st brokers.Settlement, err error) error {
+				if errors.Is(err, brokers.ErrClosed) {
+					s.b.instead(ctx, st)
+				}
+				return err
+			}),
+		},
+		{
+			name:  "settle waits for receive",
+			fails: []string{"source-concurrent"},
+			hooks: func() hooks {
+				return hooks{
+					receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+						s.lock <- struct{}{}
+						defer func() { <-s.lock }()
+						return s.take(ctx, max)
+					},
+					settle: func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
+						s.lock <- struct{}{}
+						defer func() { <-s.lock }()
+						return s.settle(ctx, batch...)
+					},
+				}
+			},
+		},
+	}
+}
+
+// instead settles the delivery of whoever holds the message of st now.
+func (b *faulty) instead(ctx context.Context, st brokers.Settlement) {
+	b.mu.Lock()
+	now := b.holder[st.Delivery.Message.ID]
+	b.mu.Unlock()
+	if now.d != st.Delivery {
+		st.Delivery = now.d
+		now.src.inner.Settle(ctx, []brokers.Settlement{st})
+	}
+}
+
+// remove takes the message with this ID off the broker.
+func (b *faulty) remove(ctx context.Context, sub brokers.Subscription, id string) {
+	src, err := b.inner.Open(ctx, sub)
+	if err != nil {
+		return
+	}
+	defer src.Close(ctx)
+	short, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	ds, _ := src.Receive(short, 100)
+	for _, d := range ds {
+		if d.Message.ID == id {
+			src.Settle(ctx, []brokers.Settlement{{Delivery: d, Action: brokers.Ack}})
+		}
+	}
+}
+
+// settlesLater keeps the batches of retries until the next call on the source.
+func settlesLater() hooks {
+	var mu sync.Mutex
+	kept := make(map[*faultySource][][]brokers.Settlement)
+	flush := func(s *faultySource) {
+		mu.Lock()
+		batches := kept[s]
+		delete(kept, s)
+		mu.Unlock()
+		for _, batch := range batches {
+			s.settle(context.Background(), batch...)
+		}
+	}
+	return hooks{
+		receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+			flush(s)
+			return s.take(ctx, max)
+		},
+		settle: func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
+			if len(batch) == 1 && batch[0].Action == brokers.Retry && s.holds(batch[0].Delivery) {
+				mu.Lock()
+				defer mu.Unlock()
+				kept[s] = append(kept[s], batch)
+				return nil
+			}
+			flush(s)
+			return s.settle(ctx, batch...)
+		},
+		closeSource: func(ctx context.Context, s *faultySource) error {
+			flush(s)
+			return s.inner.Close(ctx)
+		},
+	}
+}
+
+func brokenRetries() []broken {
+	const day = 24 * time.Hour
+	return []broken{
+		{
+			name:  "retry acks",
+			fails: []string{"retry-returns"},
+			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				st.Action = brokers.Ack
+				return nil
+			}),
+		},
+		{
+			name:  "retry leaves a copy behind",
+			fails: []string{"retry-returns"},
+			hooks: onRetry(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+				if s.holds(st.Delivery) {
+					s.b.inner.Publish(ctx, st.Delivery.Message.Topic, st.Delivery.Message)
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "retry ignores the delay",
+			fails: []string{"retry-not-early"},
+			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				st.Delay = 0
+				return nil
+			}),
+		},
+		{
+			name:  "retry comes close and hides it",
+			fails: []string{"retry-keeps-meta", "retry-not-early"},
+			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				st.Delay = st.Delay * 9 / 10
+				st.Meta.DueAt = time.Time{}
+				return nil
+			}),
+		},
+		{
+			name:  "retry doubles the delay",
+			fails: []string{"retry-not-late"},
+			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				st.Delay *= 2
+				return nil
+			}),
+		},
+		{
+			name:  "retry without delay leaves it to the lease",
+			fails: []string{"retry-at-once"},
+			hooks: onRetry(func(_ context.Context, s *faultySource, st *brokers.Settlement) error {
+				if st.Delay <= 0 {
+					st.Delay = s.inner.Capabilities().Lease
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "retry refuses more than a quarter of an hour",
+			fails: []string{"retry-longest"},
+			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				if st.Delay > 15*time.Minute {
+					return brokers.ErrMisconfigured
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "retry overflows after some hours",
+			fails: []string{"retry-longest"},
+			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				if st.Delay >= day {
+					st.Delay -= 49 * time.Minute
+					st.Meta.DueAt = st.Meta.DueAt.Add(-49 * time.Minute)
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "retry drops the meta",
+			fails: []string{"retry-keeps-meta"},
+			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				st.Meta = st.Delivery.Meta
+				return nil
+			}),
+		},
+		{
+			name:  "retry merges the meta with the old one",
+			fails: []string{"retry-keeps-meta"},
+			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				if st.Meta.IdempotencyKey == "" {
+					st.Meta.IdempotencyKey = st.Delivery.Meta.IdempotencyKey
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "retry rounds times to seconds",
+			fails: []string{"retry-keeps-meta"},
+			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+				st.Meta.LastFailedAt = st.Meta.LastFailedAt.Truncate(time.Second)
+				return nil
+			}),
+		},
+		{
+			name:  "retry makes a new ID per hop",
+			fails: []string{"retry-keeps-id"},
+			hooks: onRetried(func(d *brokers.Delivery) { d.Message.ID += "-again" }),
+		},
+		{
+			name:  "retry drops the headers",
+			fails: []string{"retry-keeps-message"},
+			hooks: onRetried(func(d *brokers.Delivery) { d.Message.Headers = nil }),
+		},
+		{
+			name:  "retry stamps PublishedAt anew",
+			fails: []string{"retry-keeps-message"},
+			hooks: onRetried(func(d *brokers.Delivery) { d.Message.PublishedAt = d.ReceivedAt }),
+		},
+		{
+			name:  "retry names the delay queue as the topic",
+			fails: []string{"retry-keeps-message", "topics-all"},
+			hooks: onRetried(func(d *brokers.Delivery) { d.Message.Topic = "delay-4s" }),
+		},
+		{
+			name:  "retry waits inside the process",
+			fails: []string{"retry-durable"},
+			hooks: retryInProcess,
+		},
+		{
+			name:    "a refused retry removes the original",
+			fails:   []string{"retry-refused"},
+			options: memory.Options{MessageLimit: 16 << 10},
+			hooks: onRetry(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+				if len(st.Delivery.Message.Body) > 15<<10 {
+					s.settle(ctx, brokers.Settlement{Delivery: st.Delivery, Action: brokers.Ack})
+					return brokers.ErrRefused
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "retry acks first and copies then",
+			fails: []string{"retry-unconfirmed"},
+			hooks: func() hooks {
+				return hooks{unconfirmed: func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
+					for _, st := range batch {
+						s.settle(ctx, brokers.Settlement{Delivery: st.Delivery, Action: brokers.Ack})
+					}
+					return slices.Repeat([]error{brokers.ErrUnknownOutcome}, len(batch))
+				}}
+			},
+		},
+		{
+			name:  "retry takes a lost confirmation for success",
+			fails: []string{"retry-unconfirmed"},
+			hooks: func() hooks {
+				return hooks{unconfirmed: func(context.Context, *faultySource, []brokers.Settlement) []error { return nil }}
+			},
+		},
+	}
+}
+
+// onRetry changes retries only.
+func onRetry(change func(ctx context.Context, s *faultySource, st *brokers.Settlement) error) func() hooks {
+	return onSettle(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+		if st.Action != brokers.Retry {
+			return nil
+		}
+		return change(ctx, s, st)
+	})
+}
+
+// onRetried changes deliveries of messages that were retried.
+func onRetried(change func(d *brokers.Delivery)) func() hooks {
+	return onDelivery(func(_ *faultySource, d *brokers.Delivery) {
+		if d.Meta.Attempt > 0 {
+			change(d)
+		}
+	})
+}
+
+// retryInProcess keeps the lease of a message that waits for its retry, and
+// settles it when that is due.
+func retryInProcess() hooks {
+	var mu sync.Mutex
+	waiting := make(map[*brokers.Delivery]bool)
+	return onSettle(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if waiting[st.Delivery] {
+			return brokers.ErrSettled
+		}
+		if st.Action != brokers.Retry || st.Delay <= 0 || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		d := *st.Delivery
+		if err := padded(s.inner.Extend(ctx, st.Delay+time.Minute, []*brokers.Delivery{&d}), nil, 1)[0]; err != nil {
+			return err
+		}
+		waiting[st.Delivery] = true
+		later := *st
+		later.Delay = 0
+		time.AfterFunc(st.Delay, func() { s.settle(context.Background(), later) })
+		return errNone
+	})()
+}

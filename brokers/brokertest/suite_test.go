@@ -1,0 +1,141 @@
+package brokertest
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/redrive-go/redrive/brokers/memory"
+)
+
+// broken is a broker with one fault, and the clauses that must fail for it.
+type broken struct {
+	name    string
+	fails   []string
+	hooks   func() hooks
+	options memory.Options
+	adjust  func(*Harness)
+}
+
+func allBroken() []broken {
+	return slices.Concat(brokenPublishing(), brokenMessages(), brokenSettling(), brokenRetries(),
+		brokenLeases(), brokenReceiving(), brokenClosing())
+}
+
+// TestBrokenBrokers demands that each broken broker fails exactly its clauses,
+// that clauses are skipped only when they rest on one of these, and that the
+// failure prints the rule.
+func TestBrokenBrokers(t *testing.T) {
+	for _, b := range allBroken() {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			h := harness(b.options, b.hooks)
+			if b.adjust != nil {
+				b.adjust(&h)
+			}
+			s := suite{harness: h, broken: make(map[string]bool)}
+			failed := make(map[string]string)
+			for _, c := range clauses() {
+				err := s.examine(t, c)
+				if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
+					failed[c.name] = c.explain(err)
+					if !strings.Contains(failed[c.name], c.rule) {
+						t.Errorf("the failure of %s does not print its rule: %s", c.name, failed[c.name])
+					}
+				}
+			}
+			got := slices.Sorted(maps.Keys(failed))
+			if want := slices.Sorted(slices.Values(b.fails)); !slices.Equal(got, want) {
+				t.Errorf("failed clauses: %q, want %q", got, want)
+			}
+			for _, name := range got {
+				if !slices.Contains(b.fails, name) || testing.Verbose() {
+					t.Logf("%s:%s", name, failed[name])
+				}
+			}
+		})
+	}
+}
+
+// TestBrokenBrokersOutside takes away what the suite knows of a broker in its
+// own process. Brokers that break more than the right to deliver twice must
+// fail all the same, and fail nothing else.
+func TestBrokenBrokersOutside(t *testing.T) {
+	excused := []string{
+		"open starts a goroutine that never ends", // not visible from outside
+		"retry leaves a copy behind",              // duplicates are legal
+		"two sources both get the fresh messages", // as if the ack had been lost
+		"retry overflows after some hours",        // too long to wait for
+		"receive buffers deliveries and forgets their leases",
+	}
+	for _, b := range allBroken() {
+		if slices.Contains(excused, b.name) {
+			continue
+		}
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			h := harness(b.options, b.hooks)
+			if b.adjust != nil {
+				b.adjust(&h)
+			}
+			h.Virtual = false
+			s := suite{harness: h, broken: make(map[string]bool)}
+			var got []string
+			for _, c := range clauses() {
+				var err error
+				synctest.Test(t, func(t *testing.T) { err = s.examine(t, c) })
+				if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
+					got = append(got, c.name)
+					if !slices.Contains(b.fails, c.name) {
+						t.Errorf("%s failed, too:%s", c.name, c.explain(err))
+					}
+				}
+			}
+			if len(got) == 0 {
+				t.Errorf("no clause failed, want one of %q", b.fails)
+			}
+		})
+	}
+}
+
+// TestEveryClauseCatchesSomething demands a broken broker for every clause.
+func TestEveryClauseCatchesSomething(t *testing.T) {
+	caught := make(map[string]bool)
+	for _, b := range allBroken() {
+		for _, name := range b.fails {
+			caught[name] = true
+		}
+	}
+	for _, c := range clauses() {
+		if !caught[c.name] {
+			t.Errorf("no broken broker fails clause %q", c.name)
+		}
+		delete(caught, c.name)
+	}
+	for name := range caught {
+		t.Errorf("a broken broker must fail %q, which is no clause", name)
+	}
+}
+
+// TestClauses checks the list itself: names are unique, and what a clause rests
+// on comes before it.
+func TestClauses(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, c := range clauses() {
+		if seen[c.name] {
+			t.Errorf("there are two clauses called %q", c.name)
+		}
+		for _, name := range c.needs {
+			if !seen[name] {
+				t.Errorf("clause %q rests on %q, which does not come before it", c.name, name)
+			}
+		}
+		if !strings.HasSuffix(c.rule, ".") || c.check == nil {
+			t.Errorf("clause %q lacks a sentence or a check", c.name)
+		}
+		seen[c.name] = true
+	}
+}
