@@ -119,6 +119,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if err := c.begin(); err != nil {
 		return err
 	}
+	if ctx.Err() != nil {
+		return nil
+	}
 	source, err := c.broker.Open(ctx, c.cfg.subscription(c.routes))
 	if err != nil {
 		return fmt.Errorf("consumer: open %s: %w", c.topics(), err)

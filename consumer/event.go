@@ -11,8 +11,8 @@ import (
 )
 
 // Observer sees what happens to messages: metrics, tracing and logs hang
-// here. Observe must be quick, must not block, and may be called from several
-// goroutines at once. The context carries the values of the context of Run,
+// here. Observe must be quick and must not block, because the pipeline waits
+// for it, and may be called from several goroutines at once. The context carries the values of the context of Run,
 // and in EventStarted, EventSucceeded and EventFailed those of the handler.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
@@ -49,7 +49,8 @@ type Event struct {
 	// do not change it, nor keep it.
 	Message *brokers.Message
 
-	// Meta is that of the message, after the event.
+	// Meta is that of the message, after the event: in an EventFailed that
+	// leads to a retry it has the new DueAt already.
 	Meta brokers.Meta
 
 	// Attempt is the number of the handler run that starts or has ended, from
@@ -84,18 +85,19 @@ func (p *pipeline) observe(r *run, e Event) {
 	}
 	e.Topic = r.delivery.Message.Topic
 	e.Message = &r.delivery.Message
-	e.Meta = *r.meta
-	if e.Attempt == 0 {
-		e.Attempt = r.meta.Attempt
+	r.mu.Lock()
+	meta, last, current := r.meta, r.last, r.current
+	r.mu.Unlock()
+	e.Meta = *meta
+	if e.Attempt = last; last == 0 {
+		e.Attempt = meta.Attempt
 	}
 	ctx := p.values
 	switch e.Kind {
 	case EventStarted, EventSucceeded, EventFailed:
-		r.mu.Lock()
-		if r.current != nil {
-			ctx = r.current
+		if current != nil {
+			ctx = current
 		}
-		r.mu.Unlock()
 	}
 	p.report(ctx, e)
 }
@@ -115,7 +117,7 @@ func (p *pipeline) report(ctx context.Context, e Event) {
 func (p *pipeline) guarded(ctx context.Context, observer Observer, e Event) {
 	defer func() {
 		if v := recover(); v != nil {
-			p.cfg.Logger.ErrorContext(ctx, "observer panicked", "event", e.Kind, "panic", v)
+			p.log.panicked(ctx, observer, e, v)
 		}
 	}()
 	observer.Observe(ctx, e)

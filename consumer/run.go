@@ -18,9 +18,8 @@ import (
 type run struct {
 	delivery *brokers.Delivery
 	route    *route
-	message  brokers.Message // the handler's copy
-	meta     *brokers.Meta   // as of the last failure; replaced under mu, never changed
-	laned    bool            // holds the lane of its key
+	meta     *brokers.Meta // as of the last failure; replaced under mu, never changed
+	laned    bool          // holds the lane of its key
 
 	action  brokers.Action // how it is settled
 	settled atomic.Bool    // a settlement is decided: nobody may decide again
@@ -33,6 +32,7 @@ type run struct {
 	mu      sync.Mutex
 	loss    error    // why the lease is lost
 	current *attempt // of the handler that runs
+	last    int      // number of that run
 }
 
 // metaOfRun is what the handler sees. It may be asked after the run.
@@ -42,7 +42,7 @@ func (r *run) metaOfRun() brokers.Meta {
 	r.mu.Unlock()
 	m.Attempt++
 	if m.IdempotencyKey == "" {
-		m.IdempotencyKey = r.message.ID
+		m.IdempotencyKey = r.delivery.Message.ID
 	}
 	return m
 }
@@ -78,7 +78,7 @@ func (r *run) lost() error {
 
 func (r *run) setCurrent(a *attempt) {
 	r.mu.Lock()
-	r.current = a
+	r.current, r.last = a, r.meta.Attempt+1
 	r.mu.Unlock()
 }
 
@@ -97,7 +97,9 @@ func (r *run) failed(now time.Time, class, fingerprint string, d retry.Decision)
 	m.LastFailedAt = now
 	m.Class = class
 	m.Delay = d.Delay
-	m.DueAt = now.Add(d.Delay)
+	if d.Action == retry.ActionRetry {
+		m.DueAt = now.Add(d.Delay)
+	}
 	old := m.History[max(0, len(m.History)-brokers.HistoryLimit+1):]
 	m.History = append(append(make([]brokers.Failure, 0, len(old)+1), old...), failure)
 	return m
@@ -109,6 +111,7 @@ func (r *run) failed(now time.Time, class, fingerprint string, d retry.Decision)
 type attempt struct {
 	base    context.Context // of Run, without its cancellation
 	runs    []*run
+	message brokers.Message // the handler's own copy, unless it takes batches
 	started time.Time
 
 	mu       sync.Mutex
@@ -172,13 +175,20 @@ func (a *attempt) context() context.Context {
 	return a.inner
 }
 
-// end ends the context with cause; the first cause stays. Once its deadline
-// has passed, a context has ended by itself with classify.ErrAttemptTimeout.
+// end ends the context with cause; the first cause stays.
 func (a *attempt) end(cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.context()
 	a.stop(cause)
+}
+
+// expire sees to it that a context whose deadline has passed has ended: the
+// standard one does so by itself, once there is one.
+func (a *attempt) expire() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.context()
 }
 
 // finish ends the context of a handler that has returned and tells why it had

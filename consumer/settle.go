@@ -36,9 +36,14 @@ func (p *pipeline) settleLocked(r *run, action brokers.Action) {
 	p.advance(r, action == brokers.Ack)
 }
 
-// send hands r to the settlers. Retries have one of their own, because they
-// may have to wait for a copy to be confirmed.
+// send hands r to the settlers. What has failed in this process is not released
+// but retried, because a release would forget its attempts. Retries have a
+// settler of their own, because they may have to wait for a copy to be
+// confirmed.
 func (p *pipeline) send(r *run, action brokers.Action) {
+	if action == brokers.Release && r.meta != &r.delivery.Meta {
+		action = brokers.Retry
+	}
 	r.action = action
 	if action == brokers.Retry {
 		p.retrier.add(r)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,7 +59,10 @@ func (w *worker) do(job []*run) {
 // stopping.
 func (p *pipeline) startable(job []*run) []*run {
 	draining := p.draining.Load()
-	kept := job[:0]
+	if !draining && !slices.ContainsFunc(job, func(r *run) bool { return r.lost() != nil }) {
+		return job
+	}
+	kept := make([]*run, 0, len(job)) // the context of an earlier attempt may still read job
 	for _, r := range job {
 		if loss := r.lost(); loss != nil {
 			p.drop(r, loss)
@@ -77,6 +81,9 @@ func (w *worker) begin(job []*run) *attempt {
 		a = new(attempt)
 	}
 	a.base, a.runs, a.started = w.p.values, job, time.Now()
+	if job[0].route.batch == nil {
+		a.message = job[0].delivery.Message
+	}
 	for _, r := range job {
 		r.setCurrent(a)
 	}
@@ -99,7 +106,7 @@ func (w *worker) announce(a *attempt) {
 		return
 	}
 	for _, r := range a.runs {
-		e := Event{Kind: EventStarted, Time: a.started, Attempt: r.meta.Attempt + 1}
+		e := Event{Kind: EventStarted, Time: a.started}
 		if !r.meta.DueAt.IsZero() {
 			e.Lateness = a.started.Sub(r.meta.DueAt)
 		}
@@ -129,7 +136,7 @@ func (w *worker) call(a *attempt) {
 	if r.route.batch != nil {
 		results = r.route.callBatch(a)
 	} else {
-		single := [1]error{r.route.handler(a, &r.message)}
+		single := [1]error{r.route.handler(a, &a.message)}
 		results = single[:]
 	}
 	returned = true
@@ -138,9 +145,11 @@ func (w *worker) call(a *attempt) {
 
 // callBatch returns one result for each run of a.
 func (r *route) callBatch(a *attempt) []error {
+	copies := make([]brokers.Message, len(a.runs))
 	batch := make([]*brokers.Message, len(a.runs))
 	for i, member := range a.runs {
-		batch[i] = &member.message
+		copies[i] = member.delivery.Message
+		batch[i] = &copies[i]
 	}
 	results := r.batch(a, batch)
 	switch {
@@ -164,13 +173,16 @@ func same(err error, n int) []error {
 func (w *worker) finish(a *attempt, results []error) {
 	now := time.Now()
 	w.mu.Lock()
-	unstuck := w.stuck
+	forsaken, unstuck := w.current != a, w.stuck
 	w.current, w.stuck = nil, false
 	w.mu.Unlock()
 	cause := a.finish()
+	if forsaken {
+		return
+	}
 	for i, r := range a.runs {
 		if unstuck {
-			w.p.observe(r, Event{Kind: EventUnstuck, Time: now, Attempt: r.meta.Attempt + 1, Duration: now.Sub(a.started)})
+			w.p.observe(r, Event{Kind: EventUnstuck, Time: now, Duration: now.Sub(a.started)})
 		}
 		w.p.conclude(r, results[i], cause, now, now.Sub(a.started))
 	}
@@ -184,6 +196,16 @@ func (w *worker) runs() []*run {
 		return nil
 	}
 	return w.current.runs
+}
+
+// forsake takes the attempt of a stuck handler away from the worker, which
+// then ignores what it returns; nil if no handler runs.
+func (w *worker) forsake() *attempt {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a := w.current
+	w.current = nil
+	return a
 }
 
 // interrupt ends the context of the running handler.
@@ -219,13 +241,13 @@ func (w *worker) watch() {
 	case now.Before(a.deadline().Add(stuckAfter)):
 		w.rearm(a.deadline().Add(stuckAfter))
 		w.mu.Unlock()
-		a.end(classify.ErrAttemptTimeout)
+		a.expire()
 		return
 	}
 	w.stuck = true
 	w.mu.Unlock()
 	for _, r := range a.runs {
-		w.p.observe(r, Event{Kind: EventStuck, Time: now, Attempt: r.meta.Attempt + 1, Duration: now.Sub(a.started), Err: errStuck})
+		w.p.observe(r, Event{Kind: EventStuck, Time: now, Duration: now.Sub(a.started), Err: errStuck})
 	}
 }
 
