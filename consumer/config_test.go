@@ -369,8 +369,8 @@ func TestRunWithAContextThatHasEnded(t *testing.T) {
 		c.Handle("orders", func(context.Context, *brokers.Message) error { t.Error("handled"); return nil })
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
-		if err := c.Run(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("Run = %v, want that the context had ended before it began", err)
+		if err := c.Run(ctx); err != nil {
+			t.Errorf("Run = %v, want nil: there is nothing to drain", err)
 		}
 		if stats := broker.Stats("orders"); stats != (memory.Stats{Ready: 1}) {
 			t.Errorf("topic %+v, want the message untouched", stats)

@@ -85,10 +85,14 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 	}
 	var stuck []error
 	for _, w := range p.crew.members() {
-		for _, r := range w.runs() {
-			p.observe(r, Event{Kind: EventStuck, Attempt: r.meta.Attempt + 1, Err: errStuck})
+		a := w.forsake()
+		if a == nil {
+			continue
+		}
+		for _, r := range a.runs {
+			p.observe(r, Event{Kind: EventStuck, Duration: time.Since(a.started), Err: errStuck})
 			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; message %q is given back while it still runs",
-				ErrUnclean, r.message.Topic, r.message.ID))
+				ErrUnclean, r.delivery.Message.Topic, r.delivery.Message.ID))
 			p.settle(r, brokers.Release)
 		}
 	}

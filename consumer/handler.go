@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
@@ -40,7 +41,7 @@ func JSON[T any](fn func(ctx context.Context, value T) error) Handler {
 	return func(ctx context.Context, m *brokers.Message) error {
 		var value T
 		if err := decodeJSON(m.Body, &value); err != nil {
-			return classify.Undecodable(fmt.Errorf("decode the body as JSON for %T: %w", value, err))
+			return classify.Undecodable(fmt.Errorf("decode the body as JSON for %s: %w", reflect.TypeFor[T](), err))
 		}
 		return fn(ctx, value)
 	}
@@ -68,7 +69,7 @@ const attemptKey contextKey = iota
 // on, nil outside a handler and in a batch.
 func MessageFrom(ctx context.Context) *brokers.Message {
 	if a := attemptFrom(ctx); a != nil && len(a.runs) == 1 {
-		return &a.runs[0].message
+		return &a.message
 	}
 	return nil
 }

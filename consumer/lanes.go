@@ -6,11 +6,11 @@ type lanes map[laneKey][]*run
 
 type laneKey struct{ topic, key string }
 
-func (r *run) lane() laneKey { return laneKey{r.message.Topic, r.message.Key} }
+func (r *run) lane() laneKey { return laneKey{r.delivery.Message.Topic, r.delivery.Message.Key} }
 
 // enter reports whether r may go on. If not, next or clear returns it later.
 func (l lanes) enter(r *run) bool {
-	if r.message.Key == "" {
+	if r.delivery.Message.Key == "" {
 		return true
 	}
 	waiting, busy := l[r.lane()]

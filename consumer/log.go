@@ -2,7 +2,9 @@ package consumer
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 )
@@ -35,6 +37,7 @@ const (
 	logPeriod = time.Minute
 	logBurst  = 10   // lines of one key and period
 	logKeys   = 1024 // keys at a time
+	logError  = 2048 // bytes of an error text
 )
 
 func newLogObserver(logger *slog.Logger) *logObserver {
@@ -47,13 +50,27 @@ func (l *logObserver) Observe(ctx context.Context, e Event) {
 		return
 	}
 	key := logKey{e.Kind, e.Topic, string(e.Verdict.Class)}
-	write, before := l.sample(key, e.Time)
+	if l.admit(ctx, key, e.Time) {
+		l.logger.LogAttrs(ctx, level(e), logText[e.Kind], attributes(e)...)
+	}
+}
+
+// panicked logs that an observer did when it saw e.
+func (l *logObserver) panicked(ctx context.Context, observer Observer, e Event, value any) {
+	if l.admit(ctx, logKey{kind: "observer-panicked"}, e.Time) {
+		l.logger.LogAttrs(ctx, slog.LevelError, "observer panicked", slog.String("event", string(e.Kind)),
+			slog.String("observer", fmt.Sprintf("%T", observer)), slog.String("panic", text(value)))
+	}
+}
+
+// admit decides whether to write an event of key, and tells how many were not
+// written before.
+func (l *logObserver) admit(ctx context.Context, key logKey, now time.Time) bool {
+	write, before := l.sample(key, now)
 	if before > 0 {
 		l.summarize(ctx, key, before)
 	}
-	if write {
-		l.logger.LogAttrs(ctx, level(e), logText[e.Kind], attributes(e)...)
-	}
+	return write
 }
 
 // sample decides whether to write an event of key. If a period of suppressed
@@ -154,7 +171,17 @@ func attributes(e Event) []slog.Attr {
 			slog.String("dead_error", d.ErrorText))
 	}
 	if e.Err != nil {
-		attrs = append(attrs, slog.String("error", e.Err.Error()))
+		attrs = append(attrs, slog.String("error", text(e.Err)))
 	}
 	return attrs
+}
+
+// text is what v, an error or the value of a panic, says of itself. Package fmt
+// takes care of methods that panic.
+func text(v any) string {
+	s := fmt.Sprint(v)
+	if len(s) > logError {
+		s = strings.ToValidUTF8(s[:logError], "") + "…"
+	}
+	return s
 }

@@ -43,7 +43,7 @@ func verdict(err, cause error, rules []classify.Rule) classify.Verdict {
 	case errors.Is(cause, brokers.ErrLeaseLost):
 		return classify.Verdict{Class: classify.ClassLost, Rule: "lease lost"}
 	case errors.Is(cause, ErrShutdown):
-		if isContextError(err) || isPanic(err) {
+		if interrupted(err) {
 			return stopping
 		}
 		return classify.Of(err, func(error) (classify.Verdict, bool) { return stopping, true })
@@ -55,13 +55,16 @@ func verdict(err, cause error, rules []classify.Rule) classify.Verdict {
 
 var stopping = classify.Verdict{Class: classify.ClassShutdown, Rule: "worker stopping"}
 
-func isContextError(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
-
-func isPanic(err error) bool {
+// interrupted reports whether err may say no more than that the context has
+// ended: it is a context's error or a panic, or its own methods panic.
+func interrupted(err error) (yes bool) {
+	defer func() {
+		if recover() != nil {
+			yes = true
+		}
+	}()
 	_, panicked := errors.AsType[*classify.PanicError](err)
-	return panicked
+	return panicked || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // conclude takes r from its handler to what comes next.
@@ -71,13 +74,13 @@ func (p *pipeline) conclude(r *run, err, cause error, now time.Time, ran time.Du
 		return
 	}
 	if err == nil {
-		p.observe(r, Event{Kind: EventSucceeded, Time: now, Attempt: r.meta.Attempt + 1, Duration: ran})
+		p.observe(r, Event{Kind: EventSucceeded, Time: now, Duration: ran})
 		p.settle(r, brokers.Ack)
 		return
 	}
 	v := verdict(err, cause, r.route.rules)
 	d := retry.Decide(r.route.policy, r.failure(now, ran, v), p.cfg.Random())
-	e := Event{Kind: EventFailed, Time: now, Attempt: r.meta.Attempt + 1, Duration: ran, Verdict: v, Decision: d, Err: err}
+	e := Event{Kind: EventFailed, Time: now, Duration: ran, Verdict: v, Decision: d, Err: err}
 	if d.Action != retry.ActionRetry && d.Action != retry.ActionDeadLetter {
 		p.observe(r, e)
 		p.end(r, d, cause)

@@ -168,7 +168,7 @@ func (p *pipeline) admit(deliveries []*brokers.Delivery) {
 	runs := make([]*run, len(deliveries))
 	for i, d := range deliveries {
 		r := &all[i]
-		r.delivery, r.message, r.meta = d, d.Message, &d.Meta
+		r.delivery, r.meta = d, &d.Meta
 		r.route = p.routes[d.Message.Topic]
 		r.self[0] = r
 		runs[i] = r
@@ -202,14 +202,15 @@ func (p *pipeline) refuse(r *run) bool {
 }
 
 func (p *pipeline) refusal(r *run) (reason string, err error) {
+	m := &r.delivery.Message
 	switch {
 	case r.route == nil:
-		r.route = p.strayRoute(r.message.Topic)
-		return reasonUnroutable, fmt.Errorf("no handler is registered for topic %q", r.message.Topic)
+		r.route = p.strayRoute(m.Topic)
+		return reasonUnroutable, fmt.Errorf("no handler is registered for topic %q", m.Topic)
 	case p.cfg.CrashLimit > 0 && r.delivery.Abandoned >= p.cfg.CrashLimit:
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", r.delivery.Abandoned)
-	case r.route.maxBody > 0 && len(r.message.Body) > r.route.maxBody:
-		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(r.message.Body), r.route.maxBody)
+	case r.route.maxBody > 0 && len(m.Body) > r.route.maxBody:
+		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), r.route.maxBody)
 	}
 	return "", nil
 }

@@ -1,0 +1,529 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// day is longer than any retry of the tests takes.
+const day = 24 * time.Hour
+
+// work runs h on the messages of topic "orders" until nothing is left to do,
+// and checks that every message has an end.
+func work(t *testing.T, broker *memory.Broker, cfg consumer.Config, h consumer.Handler, settings ...consumer.Topic) {
+	t.Helper()
+	w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", h, settings...) })
+	time.Sleep(2 * day)
+	synctest.Wait()
+	w.mustShutdown()
+	if n := broker.Len("orders"); n != 0 {
+		t.Errorf("%d messages left in the topic, want all handled or dead", n)
+	}
+}
+
+// letters returns the dead letters of topic "orders".
+func letters(t *testing.T, broker *memory.Broker) (entries []dlq.Entry) {
+	t.Helper()
+	for _, m := range broker.Messages("orders.dead") {
+		entry, err := dlq.Decode(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, entry)
+	}
+	return entries
+}
+
+// letter returns the one dead letter that there must be.
+func letter(t *testing.T, broker *memory.Broker) dlq.Entry {
+	t.Helper()
+	entries := letters(t, broker)
+	if len(entries) != 1 {
+		t.Fatalf("%d dead letters, want 1", len(entries))
+	}
+	return entries[0]
+}
+
+type order struct {
+	ID     string `json:"id"`
+	Amount int    `json:"amount"`
+}
+
+// picky decodes itself, and not everything.
+type picky struct{ err error }
+
+func (p *picky) UnmarshalJSON(body []byte) error {
+	switch string(body) {
+	case `"later"`:
+		return classify.Transient(errors.New("the schema registry is down"))
+	case `"panic"`:
+		panic("no such schema")
+	}
+	return errors.New("no schema")
+}
+
+func TestBodiesThatAreNoJSONValueArePoison(t *testing.T) {
+	deep := strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)
+	for _, tt := range []struct{ name, body, want string }{
+		{"empty", "", "unexpected EOF"},
+		{"blank", " \n\t", "unexpected EOF"},
+		{"no JSON", "order 7", "invalid character"},
+		{"cut", `{"id":"7",`, "unexpected EOF"},
+		{"wrong type", `{"id":7}`, "cannot unmarshal number"},
+		{"wrong kind", `["7"]`, "cannot unmarshal array"},
+		{"overflow", `{"amount":1e99}`, "cannot unmarshal number"},
+		{"trailing value", `{"id":"7"} {"id":"8"}`, "more data after the value"},
+		{"trailing dirt", `{"id":"7"}]`, "more data after the value"},
+		{"trailing zero byte", "{\"id\":\"7\"}\x00", "more data after the value"},
+		{"deep", `{"id":` + deep + `}`, "exceeded max depth"},
+		{"binary", "\x00\xff\xfe\x80", "invalid character"},
+		{"byte order mark", "\ufeff{}", "invalid character"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				publish(t, broker, "orders", tt.body)
+				work(t, broker, quiet(), consumer.JSON(func(_ context.Context, o order) error {
+					t.Errorf("handled as %+v", o)
+					return nil
+				}))
+				got := letter(t, broker)
+				if got.Reason != "undecodable" || got.Meta.Attempt != 1 || got.Meta.Class != string(classify.ClassPoison) {
+					t.Errorf("reason %q, class %q, attempt %d; want undecodable poison at the first", got.Reason, got.Meta.Class, got.Meta.Attempt)
+				}
+				if !strings.Contains(got.ErrorText, tt.want) || !strings.Contains(got.ErrorText, "consumer_test.order") {
+					t.Errorf("error text %q, want %q and the type", got.ErrorText, tt.want)
+				}
+				if !bytes.Equal(got.Message.Body, []byte(tt.body)) {
+					t.Errorf("the body of the dead letter is %q, want %q", got.Message.Body, tt.body)
+				}
+			})
+		})
+	}
+}
+
+func TestBodiesThatAreJSONValues(t *testing.T) {
+	for _, tt := range []struct {
+		body string
+		want order
+	}{
+		{`{"id":"7","amount":3}`, order{"7", 3}},
+		{" {\"id\":\"7\"}\r\n", order{ID: "7"}},
+		{`{"id":"7","colour":"red"}`, order{ID: "7"}},
+		{`{}`, order{}},
+		{`null`, order{}},
+		{"{\"id\":\"\xff\"}", order{ID: "\ufffd"}},
+	} {
+		var got []order
+		h := consumer.JSON(func(_ context.Context, o order) error { got = append(got, o); return nil })
+		err := h(t.Context(), &brokers.Message{Body: []byte(tt.body)})
+		if err != nil || len(got) != 1 || got[0] != tt.want {
+			t.Errorf("%q: %v, %v; want %+v", tt.body, got, err, tt.want)
+		}
+	}
+}
+
+// What the decoder of a type says wins, as what a handler says does.
+func TestJSONOfTypesWithADecoderOfTheirOwn(t *testing.T) {
+	h := consumer.JSON(func(context.Context, picky) error { t.Error("handled"); return nil })
+	for body, want := range map[string]classify.Class{`"later"`: classify.ClassTransient, `"other"`: classify.ClassPoison} {
+		if got := classify.Of(h(t.Context(), &brokers.Message{Body: []byte(body)})); got.Class != want {
+			t.Errorf("%s: %+v, want %s", body, got, want)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", `"panic"`)
+		work(t, broker, quiet(), h)
+		if got := letter(t, broker); got.Reason != "panic" {
+			t.Errorf("reason %q, want panic", got.Reason)
+		}
+	})
+}
+
+func TestJSONNamesTheTypeItWanted(t *testing.T) {
+	h := consumer.JSON(func(context.Context, fmt.Stringer) error { return nil })
+	err := h(t.Context(), &brokers.Message{Body: []byte(`{}`)})
+	if _, ok := errors.AsType[*json.UnmarshalTypeError](err); !ok || !strings.Contains(err.Error(), "for fmt.Stringer") {
+		t.Errorf("error %q, want a *json.UnmarshalTypeError for fmt.Stringer", err)
+	}
+}
+
+func TestHugeBodies(t *testing.T) {
+	for _, limited := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			body := bytes.Repeat([]byte("x"), 64<<20)
+			broker := memory.New(memory.Options{})
+			if err := broker.Publish(t.Context(), "orders", brokers.Message{Body: body}); err != nil {
+				t.Fatal(err)
+			}
+			cfg := quiet()
+			if limited {
+				cfg.MaxBody = len(body) - 1
+			}
+			handled := 0
+			work(t, broker, cfg, func(_ context.Context, m *brokers.Message) error {
+				handled += len(m.Body)
+				return nil
+			})
+			if !limited {
+				if handled != len(body) || broker.Len("orders.dead") != 0 {
+					t.Errorf("%d bytes handled, %d dead letters; want all and none", handled, broker.Len("orders.dead"))
+				}
+				return
+			}
+			got := letter(t, broker)
+			if handled != 0 || got.Reason != "oversize" || got.Meta.Attempt != 0 || !bytes.Equal(got.Message.Body, body) {
+				t.Errorf("%d bytes handled, reason %q, attempt %d, %d bytes dead; want oversize, not run, unchanged",
+					handled, got.Reason, got.Meta.Attempt, len(got.Message.Body))
+			}
+		})
+	}
+}
+
+// A body of exactly the limit is not over it.
+func TestMaxBodyIsInclusive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "0123456789")
+		cfg := quiet()
+		cfg.MaxBody = 10
+		work(t, broker, cfg, done)
+		if n := broker.Len("orders.dead"); n != 0 {
+			t.Errorf("%d dead letters, want none", n)
+		}
+	})
+}
+
+// A body of no bytes is a message like any other for a plain Handler.
+func TestEmptyBodyIsHandled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "")
+		handled := 0
+		work(t, broker, quiet(), func(_ context.Context, m *brokers.Message) error {
+			handled++
+			return nil
+		})
+		if handled != 1 || broker.Len("orders.dead") != 0 {
+			t.Errorf("handled %d times, %d dead letters; want 1 and 0", handled, broker.Len("orders.dead"))
+		}
+	})
+}
+
+func TestPanics(t *testing.T) {
+	broken := errors.New("broken")
+	for _, tt := range []struct {
+		name  string
+		panic func()
+		text  string
+		runs  int
+	}{
+		{"nil", func() { panic(nil) }, "panic called with nil argument", 2},
+		{"error", func() { panic(broken) }, "broken", 2},
+		{"string", func() { panic("out of cheese") }, "out of cheese", 2},
+		{"runtime error", func() { _ = []int{}[len("x")] }, "index out of range", 2},
+		{"nil map", func() { map[string]int(nil)["a"] = 1 }, "assignment to entry in nil map", 2},
+		{"abort", func() { panic(http.ErrAbortHandler) }, "abort Handler", 6},
+	} {
+		for _, stacks := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/stacks=%t", tt.name, stacks), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					broker := memory.New(memory.Options{})
+					publish(t, broker, "orders", "one")
+					cfg := quiet()
+					cfg.Stacks, cfg.Concurrency = stacks, 1
+					seen := &recorder{}
+					cfg.Observers = []consumer.Observer{seen}
+					runs := 0
+					work(t, broker, cfg, func(context.Context, *brokers.Message) error {
+						runs++
+						tt.panic()
+						return nil
+					})
+					got := letter(t, broker)
+					if runs != tt.runs || tt.runs == 2 && got.Reason != "panic" || !strings.Contains(got.ErrorText, tt.text) {
+						t.Errorf("%d runs, reason %q, text %q; want %d, panic, %q", runs, got.Reason, got.ErrorText, tt.runs, tt.text)
+					}
+					if has := strings.Contains(got.Stack, "handler_test.go"); has != stacks {
+						t.Errorf("stack with the handler's line: %t, want %t:\n%s", has, stacks, got.Stack)
+					}
+					for _, e := range seen.of(consumer.EventFailed) {
+						p, ok := errors.AsType[*classify.PanicError](e.Err)
+						if !ok || !bytes.Contains(p.Stack, []byte("handler_test.go")) {
+							t.Errorf("event with %T, want a *PanicError with the stack", e.Err)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestPanicOfABatchFailsAllOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one", "two", "three")
+		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+			c.HandleBatch("orders", func(context.Context, []*brokers.Message) []error { panic("all") }, consumer.Batch{Size: 3})
+		})
+		time.Sleep(day)
+		synctest.Wait()
+		w.mustShutdown()
+		for _, entry := range letters(t, broker) {
+			if entry.Reason != "panic" || entry.Meta.Attempt != 2 {
+				t.Errorf("%s: reason %q after %d runs, want panic after 2", entry.Message.ID, entry.Reason, entry.Meta.Attempt)
+			}
+		}
+		if dead, left := broker.Len("orders.dead"), broker.Len("orders"); dead != 3 || left != 0 {
+			t.Errorf("%d dead and %d left, want 3 and 0", dead, left)
+		}
+	})
+}
+
+// Goexit ends the goroutine that the handler runs on, but not the slot, and
+// not the message either.
+func TestGoexit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 50
+		broker := memory.New(memory.Options{})
+		for range n {
+			publish(t, broker, "orders", "one")
+		}
+		cfg := quiet()
+		cfg.Concurrency = 1
+		cfg.Retry.MaxAttempts = 2
+		seen := &recorder{}
+		cfg.Observers = []consumer.Observer{seen}
+		runs := map[string]int{}
+		work(t, broker, cfg, func(_ context.Context, m *brokers.Message) error {
+			runs[m.ID]++
+			if runs[m.ID] == 1 {
+				runtime.Goexit()
+			}
+			return nil
+		})
+		for id, count := range runs {
+			if count != 2 {
+				t.Errorf("%s ran %d times, want 2", id, count)
+			}
+		}
+		if len(runs) != n || broker.Len("orders.dead") != 0 {
+			t.Errorf("%d messages handled and %d dead, want %d and 0", len(runs), broker.Len("orders.dead"), n)
+		}
+		failed := seen.of(consumer.EventFailed)
+		if len(failed) != n {
+			t.Errorf("%d failures, want %d", len(failed), n)
+		}
+		for _, e := range failed {
+			if e.Verdict.Class != classify.ClassUnknown || !e.Decision.Counted || !strings.Contains(e.Err.Error(), "runtime.Goexit") {
+				t.Fatalf("%+v %+v %v; want a counted failure of class unknown that names Goexit", e.Verdict, e.Decision, e.Err)
+			}
+		}
+	})
+}
+
+func TestGoexitForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one", "two")
+		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+			c.HandleBatch("orders", func(context.Context, []*brokers.Message) []error { runtime.Goexit(); return nil }, consumer.Batch{Size: 2})
+		})
+		time.Sleep(day)
+		synctest.Wait()
+		w.mustShutdown()
+		entries := letters(t, broker)
+		for _, entry := range entries {
+			if entry.Reason != "unclassified" || entry.Meta.Attempt != 6 {
+				t.Errorf("reason %q after %d runs, want unclassified after 6", entry.Reason, entry.Meta.Attempt)
+			}
+		}
+		if len(entries) != 2 || broker.Len("orders") != 0 {
+			t.Errorf("%d dead and %d left, want 2 and 0", len(entries), broker.Len("orders"))
+		}
+	})
+}
+
+// A handler that never returns keeps its slot, is reported, and does not keep
+// the worker from stopping; its message is given back, and what it returns
+// later changes nothing.
+func TestHandlerThatNeverReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one")
+		cfg := quiet()
+		cfg.HandlerTimeout = time.Minute
+		seen := &recorder{}
+		cfg.Observers = []consumer.Observer{seen}
+		release := make(chan struct{})
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error { <-release; return nil })
+		})
+		time.Sleep(time.Hour)
+		if n := len(seen.of(consumer.EventStuck)); n != 1 {
+			t.Errorf("reported as stuck %d times in an hour, want once", n)
+		}
+		began := time.Now()
+		err := w.shutdown()
+		if !errors.Is(err, consumer.ErrUnclean) || !strings.Contains(err.Error(), `the handler of "orders" ignores its context`) {
+			t.Errorf("Run = %v, want ErrUnclean that names the topic", err)
+		}
+		if took := time.Since(began); took > 32*time.Second {
+			t.Errorf("the stop took %v, want DrainTimeout and a little", took)
+		}
+		want := memory.Stats{Ready: 1}
+		if got := broker.Stats("orders"); got != want {
+			t.Errorf("after the stop %+v, want the message given back", got)
+		}
+		close(release)
+		synctest.Wait()
+		if got := broker.Stats("orders"); got != want {
+			t.Errorf("after the handler's return %+v, want the message untouched", got)
+		}
+	})
+}
+
+// An error that joins poison with something worth a retry is retried.
+func TestJoinedErrors(t *testing.T) {
+	undecodable := classify.Undecodable(errors.New("no such field"))
+	refused := &classify.HTTPError{Method: "POST", URL: "http://payments/", Status: 422}
+	down := &classify.HTTPError{Method: "POST", URL: "http://payments/", Status: 503}
+	busy := classify.Transient(errors.New("busy"))
+	never := classify.Permanent(errors.New("never"))
+	for _, tt := range []struct {
+		name string
+		err  error
+		runs int
+	}{
+		{"statuses", errors.Join(refused, down), 4},
+		{"statuses wrapped", fmt.Errorf("charge: %w, then %w", refused, down), 4},
+		{"all poison", errors.Join(refused, refused), 1},
+		{"undecodable and transient", errors.Join(undecodable, busy), 4},
+		{"marks", errors.Join(never, busy), 4},
+		{"mark and status", errors.Join(never, down), 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				publish(t, broker, "orders", "one")
+				cfg := quiet()
+				cfg.Retry.MaxAttempts = 4
+				runs := 0
+				work(t, broker, cfg, func(context.Context, *brokers.Message) error {
+					runs++
+					return tt.err
+				})
+				letter(t, broker)
+				if runs != tt.runs {
+					t.Errorf("%d runs, want %d", runs, tt.runs)
+				}
+			})
+		})
+	}
+}
+
+func TestMiddlewareOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []string
+		named := func(name string) consumer.Middleware {
+			return func(next consumer.Handler) consumer.Handler {
+				return func(ctx context.Context, m *brokers.Message) error {
+					calls = append(calls, name)
+					err := next(ctx, m)
+					calls = append(calls, "/"+name)
+					return err
+				}
+			}
+		}
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one")
+		cfg := quiet()
+		cfg.Middleware = []consumer.Middleware{named("a"), named("b")}
+		cfg.Retry = retry.Policy{MaxAttempts: 2}
+		work(t, broker, cfg, func(context.Context, *brokers.Message) error {
+			calls = append(calls, "handler")
+			if len(calls) > 9 {
+				return nil
+			}
+			return classify.Transient(errors.New("once more"))
+		}, consumer.Topic{Middleware: []consumer.Middleware{named("c"), named("d")}})
+		want := []string{"a", "b", "c", "d", "handler", "/d", "/c", "/b", "/a"}
+		want = append(want, want...) // it sees every run
+		if !slices.Equal(calls, want) {
+			t.Errorf("calls %v, want %v", calls, want)
+		}
+	})
+}
+
+// Middleware may keep a run from the handler, turn its result, and panic.
+func TestMiddlewareDecidesWhatTheRunReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "skip", "poison", "panic")
+		handled := 0
+		cfg := quiet()
+		cfg.Middleware = []consumer.Middleware{func(next consumer.Handler) consumer.Handler {
+			return func(ctx context.Context, m *brokers.Message) error {
+				switch string(m.Body) {
+				case "skip":
+					return classify.Skip(errors.New("done before"))
+				case "poison":
+					return classify.Permanent(next(ctx, m))
+				}
+				panic("middleware")
+			}
+		}}
+		work(t, broker, cfg, func(context.Context, *brokers.Message) error { handled++; return errors.New("odd") })
+		reasons := map[string]string{}
+		for _, entry := range letters(t, broker) {
+			reasons[string(entry.Message.Body)] = entry.Reason
+		}
+		want := map[string]string{"poison": "poison", "panic": "panic"}
+		if handled != 1 || !reflect.DeepEqual(reasons, want) {
+			t.Errorf("handled %d times, dead letters %v; want 1 and %v", handled, reasons, want)
+		}
+	})
+}
+
+// The result of a wrong length says nothing about any one message.
+func TestBatchResultsOfAnotherLength(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one", "two")
+		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+			c.HandleBatch("orders", func(context.Context, []*brokers.Message) []error { return []error{nil} },
+				consumer.Batch{Size: 2}, consumer.Topic{MaxAttempts: 1})
+		})
+		time.Sleep(day)
+		synctest.Wait()
+		w.mustShutdown()
+		entries := letters(t, broker)
+		for _, entry := range entries {
+			if !strings.Contains(entry.ErrorText, `the batch handler of "orders" returned 1 results for 2 messages`) {
+				t.Errorf("dead letter of %q", entry.ErrorText)
+			}
+		}
+		if len(entries) != 2 {
+			t.Errorf("%d dead letters, want 2", len(entries))
+		}
+	})
+}

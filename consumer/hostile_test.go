@@ -1,0 +1,347 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// Whoever may publish may write anything into the headers. None of it is taken
+// for the framework's own count.
+func TestHostileHeaders(t *testing.T) {
+	var many brokers.Headers
+	for i := range 10_000 {
+		many = append(many, brokers.Header{Name: fmt.Sprintf("h-%d", i), Value: strings.Repeat("v", 10)})
+	}
+	future := fmt.Sprint(time.Now().Add(1000 * day).UnixMilli())
+	for _, tt := range []struct {
+		name    string
+		headers brokers.Headers
+	}{
+		{"attempt", brokers.Headers{{Name: "redrive-attempt", Value: "9999"}}},
+		{"negative attempt", brokers.Headers{{Name: "redrive-attempt", Value: "-1"}}},
+		{"due time", brokers.Headers{{Name: "redrive-due-at", Value: future}}},
+		{"failed long ago", brokers.Headers{{Name: "redrive-first-failed-at", Value: "1"}, {Name: "redrive-failed-at", Value: "1"}}},
+		{"class and throttles", brokers.Headers{{Name: "redrive-class", Value: "poison"}, {Name: "redrive-throttles", Value: "9999"}}},
+		{"history", brokers.Headers{{Name: "redrive-history", Value: "[[[["}}},
+		{"story of a dead letter", brokers.Headers{{Name: "redrive-dlq-v", Value: "1"}, {Name: "redrive-dlq-reason", Value: "poison"}}},
+		{"other topic", brokers.Headers{{Name: "redrive-topic", Value: "admin"}}},
+		{"packed", brokers.Headers{{Name: "redrive-meta", Value: `{"attempt":"9999"}`}}},
+		{"10,000 headers", many},
+		{"duplicates", brokers.Headers{{Name: "a", Value: "1"}, {Name: "a", Value: "2"}, {Name: "A", Value: "3"}, {Name: "a", Value: "1"}}},
+		{"not UTF-8", brokers.Headers{{Name: "\xff\xfe", Value: "\x80\x00\n"}, {Name: "", Value: ""}}},
+		{"huge value", brokers.Headers{{Name: "a", Value: strings.Repeat("x", 1<<20)}}},
+		{"idempotency key with control characters", brokers.Headers{{Name: "redrive-idempotency-key", Value: "a\x00b\n"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				if err := broker.Publish(t.Context(), "orders", brokers.Message{Headers: slices.Clone(tt.headers)}); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				runs := 0
+				cfg := quiet()
+				cfg.Retry = retry.Policy{MaxAttempts: 2, Backoff: retry.Backoff{Base: time.Minute, Jitter: retry.NoJitter}}
+				work(t, broker, cfg, func(ctx context.Context, m *brokers.Message) error {
+					runs++
+					meta := consumer.MetaFrom(ctx)
+					if after := time.Since(began); meta.Attempt != runs || after != time.Duration(runs-1)*time.Minute {
+						t.Errorf("run %d is attempt %d after %v, want no delay but that of the policy", runs, meta.Attempt, after)
+					}
+					if m.Topic != "orders" || meta.IdempotencyKey != m.ID {
+						t.Errorf("topic %q, idempotency key %q; want orders and %q", m.Topic, meta.IdempotencyKey, m.ID)
+					}
+					if want := users(tt.headers); !slices.Equal(users(m.Headers), want) {
+						t.Errorf("run %d: %d headers of the user, want the %d published", runs, len(users(m.Headers)), len(want))
+					}
+					return classify.Transient(errors.New("busy"))
+				})
+				got := letter(t, broker)
+				if runs != 2 || got.Meta.Attempt != 2 || got.Reason != retry.ReasonExhausted || len(got.Meta.History) != 2 {
+					t.Errorf("%d runs, dead after %d with reason %q and history %v; want 2 and exhausted", runs, got.Meta.Attempt, got.Reason, got.Meta.History)
+				}
+				if want := users(tt.headers); !slices.Equal(users(got.Message.Headers), want) {
+					t.Errorf("the dead letter has %d headers of the user, want the %d published", len(users(got.Message.Headers)), len(want))
+				}
+			})
+		})
+	}
+}
+
+// users returns the headers that are not the framework's.
+func users(h brokers.Headers) (own brokers.Headers) {
+	for _, header := range h {
+		if !strings.HasPrefix(header.Name, "redrive-") {
+			own = append(own, header)
+		}
+	}
+	return own
+}
+
+// The message is the handler's copy: what it does to it reaches neither the
+// retry, held in the process or sent to the broker, nor the dead letter, nor
+// the lane of its key.
+func TestHandlerThatChangesItsMessage(t *testing.T) {
+	for _, hold := range []time.Duration{-1, time.Hour} {
+		for _, order := range []consumer.Order{consumer.Unordered, consumer.ByKey} {
+			t.Run(fmt.Sprintf("hold=%v/order=%d", hold, order), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					published := brokers.Message{
+						ID: "m-1", Key: "k", Body: []byte("body"),
+						Headers: brokers.Headers{{Name: "a", Value: "1"}}, PublishedAt: time.Now(),
+					}
+					broker := memory.New(memory.Options{})
+					follower := published
+					follower.ID = "m-2"
+					if err := broker.Publish(t.Context(), "orders", published, follower); err != nil {
+						t.Fatal(err)
+					}
+					cfg := quiet()
+					cfg.HoldLimit, cfg.Order = hold, order
+					cfg.Retry.MaxAttempts = 3
+					seen := &recorder{}
+					cfg.Observers = []consumer.Observer{seen}
+					work(t, broker, cfg, func(ctx context.Context, m *brokers.Message) error {
+						if string(m.Body) != "body" || m.Key != "k" || m.Topic != "orders" || len(m.Headers) != 1 || !strings.HasPrefix(m.ID, "m-") {
+							t.Errorf("attempt %d got %+v, want the message as published", consumer.MetaFrom(ctx).Attempt, m)
+						}
+						id := m.ID
+						*m = brokers.Message{ID: "forged", Topic: "forged", Key: "forged", Body: m.Body[:2], Headers: m.Headers.With("forged", "1")}
+						if got := consumer.MetaFrom(ctx).IdempotencyKey; got != id {
+							t.Errorf("idempotency key %q after the change, want %q", got, id)
+						}
+						return classify.Transient(errors.New("busy"))
+					})
+					dead := letters(t, broker)
+					if len(dead) != 2 {
+						t.Fatalf("%d dead letters, want 2", len(dead))
+					}
+					for _, got := range dead {
+						m := got.Message
+						if !strings.HasPrefix(m.ID, "m-") || m.Key != "k" || m.Topic != "orders" || !bytes.Equal(m.Body, published.Body) ||
+							!slices.Equal(users(m.Headers), published.Headers) || got.Meta.Attempt != 3 {
+							t.Errorf("dead letter %+v, want the message as published", got)
+						}
+					}
+					for _, e := range seen.of(consumer.EventFailed) {
+						if e.Topic != "orders" || e.Message.Topic != "orders" {
+							t.Errorf("event of topic %q, want orders", e.Topic)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// hostile is an error none of whose methods works.
+type hostile struct{}
+
+func (*hostile) Error() string     { panic("Error") }
+func (*hostile) Unwrap() error     { panic("Unwrap") }
+func (*hostile) Is(error) bool     { panic("Is") }
+func (*hostile) As(any) bool       { panic("As") }
+func (*hostile) Temporary() bool   { panic("Temporary") }
+func (*hostile) GoString() string  { panic("GoString") }
+func (*hostile) ErrorCode() string { panic("ErrorCode") }
+
+// typedNil is the mistake of returning a nil pointer as an error.
+type typedNil struct{ text string }
+
+func (e *typedNil) Error() string { return e.text }
+
+func TestErrorsWhoseMethodsPanic(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+	}{
+		{"hostile", &hostile{}},
+		{"wrapped", fmt.Errorf("charge: %w", &hostile{})},
+		{"joined", errors.Join(errors.New("odd"), &hostile{})},
+		{"typed nil", (*typedNil)(nil)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				publish(t, broker, "orders", "one")
+				runs := 0
+				var log bytes.Buffer
+				cfg := quiet()
+				cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+				cfg.Retry.MaxAttempts = 3
+				work(t, broker, cfg, func(context.Context, *brokers.Message) error {
+					runs++
+					return tt.err
+				})
+				got := letter(t, broker)
+				if runs != 3 || got.Meta.Class != string(classify.ClassUnknown) {
+					t.Errorf("%d runs, class %q; want 3 of class unknown", runs, got.Meta.Class)
+				}
+				if n := strings.Count(log.String(), `msg="handler failed"`); n != 3 {
+					t.Errorf("%d failures logged, want 3:\n%s", n, &log)
+				}
+			})
+		})
+	}
+}
+
+func TestErrorsWhoseMethodsPanicAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one")
+		cfg := quiet()
+		cfg.DrainTimeout = time.Second
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+				<-ctx.Done()
+				return &hostile{}
+			})
+		})
+		synctest.Wait()
+		w.mustShutdown()
+		if got := broker.Records("orders"); len(got) != 1 || got[0].Meta.Attempt != 0 {
+			t.Errorf("%+v, want the message given back, not counted", got)
+		}
+	})
+}
+
+func TestErrorTextsWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one")
+		var log bytes.Buffer
+		cfg := quiet()
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		text := strings.Repeat("x", 10<<20)
+		work(t, broker, cfg, func(context.Context, *brokers.Message) error { return classify.Permanent(errors.New(text)) })
+		if got := letter(t, broker); len(got.ErrorText) > 2<<10 || len(got.ErrorText) == 0 {
+			t.Errorf("an error text of %d bytes in the dead letter, want at most 2 KiB", len(got.ErrorText))
+		}
+		if log.Len() > 16<<10 {
+			t.Errorf("%d bytes logged, want a few lines of bounded length", log.Len())
+		}
+	})
+}
+
+func TestRuleThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one")
+		cfg := quiet()
+		cfg.Rules = []classify.Rule{func(error) (classify.Verdict, bool) { panic("rule") }}
+		runs := 0
+		work(t, broker, cfg, func(context.Context, *brokers.Message) error { runs++; return errors.New("odd") })
+		if got := letter(t, broker); runs != 6 || got.Meta.Class != string(classify.ClassUnknown) {
+			t.Errorf("%d runs, class %q; want the 6 of class unknown", runs, got.Meta.Class)
+		}
+	})
+}
+
+// The rules of a Topic are asked before those of Config.
+func TestRuleOrder(t *testing.T) {
+	is := func(class classify.Class) classify.Rule {
+		return func(error) (classify.Verdict, bool) { return classify.Verdict{Class: class}, true }
+	}
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one")
+		cfg := quiet()
+		cfg.Rules = []classify.Rule{is(classify.ClassTransient)}
+		runs := 0
+		work(t, broker, cfg, func(context.Context, *brokers.Message) error { runs++; return errors.New("odd") },
+			consumer.Topic{Rules: []classify.Rule{is(classify.ClassPoison)}})
+		if runs != 1 || broker.Len("orders.dead") != 1 {
+			t.Errorf("%d runs, %d dead; want the verdict of the topic's rule, poison", runs, broker.Len("orders.dead"))
+		}
+	})
+}
+
+type panicky struct{}
+
+func (panicky) Observe(context.Context, consumer.Event) { panic("observer") }
+
+// An observer that panics harms neither messages, nor other observers, nor the
+// log.
+func TestObserverThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 200
+		broker := memory.New(memory.Options{})
+		for range n {
+			publish(t, broker, "orders", "one")
+		}
+		var log bytes.Buffer
+		seen := &recorder{}
+		cfg := quiet()
+		cfg.Concurrency = 1
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		cfg.Observers = []consumer.Observer{panicky{}, seen}
+		runs := 0
+		work(t, broker, cfg, func(context.Context, *brokers.Message) error {
+			if runs++; runs == 1 {
+				return classify.Permanent(errors.New("odd"))
+			}
+			return nil
+		})
+		letter(t, broker)
+		if got := len(seen.of(consumer.EventAcked)); got != n {
+			t.Errorf("the second observer saw %d acks, want %d", got, n)
+		}
+		lines := strings.Count(log.String(), `msg="observer panicked"`)
+		if lines == 0 || lines > 100 {
+			t.Errorf("%d lines about the panics of %d events, want a bounded number", lines, len(seen.kinds()))
+		}
+	})
+}
+
+func TestRedactThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one")
+		cfg := quiet()
+		cfg.Redact = func(string) string { panic("redact") }
+		work(t, broker, cfg, func(context.Context, *brokers.Message) error { return classify.Permanent(errors.New("odd")) })
+		if got := letter(t, broker); got.Reason != retry.ReasonPoison || strings.Contains(got.ErrorText, "odd") {
+			t.Errorf("reason %q, text %q; want a dead letter without the text", got.Reason, got.ErrorText)
+		}
+	})
+}
+
+// stray is a source that also delivers what nobody asked for.
+type stray struct{ *memory.Broker }
+
+func (b stray) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
+	sub.Topics = append(slices.Clone(sub.Topics), "strays")
+	return b.Broker.Open(ctx, sub)
+}
+
+func TestMessageOfAnUnknownTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "strays", "lost")
+		publish(t, broker, "orders", "one")
+		handled := 0
+		w := start(t, stray{broker}, quiet(), func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error { handled++; return nil })
+		})
+		synctest.Wait()
+		w.mustShutdown()
+		dead := broker.Messages("strays.dead")
+		if handled != 1 || len(dead) != 1 || string(dead[0].Body) != "lost" || broker.Len("strays") != 0 {
+			t.Errorf("handled %d, dead %v, %d left; want 1, the stray, none", handled, dead, broker.Len("strays"))
+		}
+	})
+}
