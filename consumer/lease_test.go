@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -206,5 +207,34 @@ func TestFailedExtensionIsRepeated(t *testing.T) {
 			t.Errorf("%d errors and %d runs, want 2 and 2", n, runs.Load())
 		}
 		empty(t, broker.Broker, "orders")
+	})
+}
+
+// Both happen at one time, on two goroutines.
+func TestExtensionFailsAsTheHandlerDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		asked := make(chan struct{})
+		var once sync.Once
+		broker.extend = func(errs []error) []error {
+			once.Do(func() { close(asked) })
+			time.Sleep(time.Second)
+			return []error{errors.New("i/o timeout")}
+		}
+		publish(t, broker.Broker, "orders", "one")
+		cfg := quiet()
+		cfg.Retry = every(time.Hour, 2)
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error {
+				<-asked
+				time.Sleep(time.Second)
+				return errBusy
+			})
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		if got := broker.Records("orders"); len(got) != 1 || got[0].Meta.Attempt != 1 {
+			t.Errorf("stored %+v, want the message with one attempt", got)
+		}
 	})
 }

@@ -27,7 +27,7 @@ type tap struct {
 
 	deliver func(*brokers.Delivery) // edits what Receive returns
 	settle  func(batch []brokers.Settlement, errs []error) []error
-	closing func() error
+	extend  func(errs []error) []error
 
 	mu      sync.Mutex
 	calls   []call
@@ -117,18 +117,13 @@ func (s *tapSource) Settle(ctx context.Context, batch []brokers.Settlement) []er
 
 func (s *tapSource) Extend(ctx context.Context, lease time.Duration, ds []*brokers.Delivery) []error {
 	errs := s.Source.Extend(ctx, lease, ds)
+	if s.b.extend != nil {
+		errs = s.b.extend(errs)
+	}
 	for i, d := range ds {
 		s.b.note(call{what: "extend", topic: d.Message.Topic, body: string(d.Message.Body), failed: i < len(errs) && errs[i] != nil})
 	}
 	return errs
-}
-
-func (s *tapSource) Close(ctx context.Context) error {
-	err := s.Source.Close(ctx)
-	if s.b.closing != nil {
-		return errors.Join(err, s.b.closing())
-	}
-	return err
 }
 
 // every is a policy that waits for exactly delay after each failure.
@@ -212,13 +207,22 @@ func empty(t *testing.T, broker *memory.Broker, topics ...string) {
 	}
 }
 
-func count(events []consumer.Event, match func(consumer.Event) bool) (n int) {
-	for _, e := range events {
-		if match(e) {
-			n++
-		}
+// timeline is a recorder that tells when which message had an event.
+type timeline struct {
+	recorder
+	born time.Time
+}
+
+// expect compares the events of kind with lines such as "1s one".
+func (l *timeline) expect(t *testing.T, kind consumer.EventKind, want ...string) {
+	t.Helper()
+	var got []string
+	for _, e := range l.of(kind) {
+		got = append(got, fmt.Sprintf("%v %s", e.Time.Sub(l.born), e.Message.Body))
 	}
-	return n
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: got  %q\nwant %q", kind, got, want)
+	}
 }
 
 // on returns a hook that injects fault into the first n operations of that
@@ -230,12 +234,4 @@ func on(operation memory.Operation, n int, fault memory.Fault) func(memory.Op) m
 		}
 		return memory.Fault{}
 	}
-}
-
-// body returns the body of the message of an event.
-func body(e consumer.Event) string {
-	if e.Message == nil {
-		return ""
-	}
-	return string(e.Message.Body)
 }
