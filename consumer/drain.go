@@ -99,12 +99,9 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 	return errors.Join(stuck...)
 }
 
-// awaitOutboxes sends what is left: retries, which may turn out to be dead
-// letters, then dead letters, which become acks, then acks. Dead letters that
-// cannot be published by lettersEnd are given back.
+// awaitOutboxes sends what is left: dead letters first, because they become
+// acks. Those that cannot be published by lettersEnd are given back.
 func (p *pipeline) awaitOutboxes(lettersEnd, end time.Time) error {
-	p.retrier.close()
-	until(lettersEnd, p.retrier.emptied)
 	p.mu.Lock()
 	letters := slices.Collect(maps.Values(p.letters))
 	p.mu.Unlock()
@@ -116,11 +113,14 @@ func (p *pipeline) awaitOutboxes(lettersEnd, end time.Time) error {
 			}
 		}
 	}
-	p.settler.close()
-	until(end, p.settler.emptied)
-	until(end, p.retrier.emptied)
-	if n := p.settler.unsent() + p.retrier.unsent(); n > 0 {
-		return fmt.Errorf("%w: %d settlements were not confirmed in time; the broker delivers their messages again", ErrUnclean, n)
+	unsent := 0
+	for _, s := range []*settler{p.retrier, p.settler} {
+		s.close()
+		until(end, s.emptied)
+		unsent += s.unsent()
+	}
+	if unsent > 0 {
+		return fmt.Errorf("%w: %d settlements were not confirmed in time; the broker delivers their messages again", ErrUnclean, unsent)
 	}
 	return nil
 }
