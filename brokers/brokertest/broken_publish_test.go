@@ -219,6 +219,20 @@ func brokenMessages() []broken {
 			},
 		},
 		{
+			name:  "publish drops the record of a dead letter",
+			fails: []string{"headers-reserved"},
+			hooks: onPublish(func(m *brokers.Message) {
+				m.Headers = m.Headers.Without("redrive-dlq-reason")
+			}),
+		},
+		{
+			name:  "publish drops the idempotency key",
+			fails: []string{"headers-reserved"},
+			hooks: onPublish(func(m *brokers.Message) {
+				m.Headers = m.Headers.Without("redrive-idempotency-key")
+			}),
+		},
+		{
 			name:  "a due time that a producer made up is believed",
 			fails: []string{"headers-hostile"},
 			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) {

@@ -55,7 +55,7 @@ func allLenient() []lenient {
 		{name: "calls that fail for a while", hooks: temporaryErrors},
 		{name: "acks that get lost on their way", hooks: lostAcks, external: true},
 		{name: "a duplicate now and then", hooks: duplicates(), external: true},
-		{name: "a receive that buffers", hooks: func() hooks { return hooks{} }, options: memory.Options{Ordered: true}, external: true},
+		{name: "an ordered broker outside the process", hooks: func() hooks { return hooks{} }, options: memory.Options{Ordered: true}, external: true},
 	}
 }
 

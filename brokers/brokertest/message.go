@@ -27,6 +27,12 @@ func messageClauses() []clause {
 			check: headersIntact,
 		},
 		{
+			name:  "headers-reserved",
+			rule:  "Publish must keep the framework headers that identify a message, which become its Meta, and those of a dead letter.",
+			needs: needs,
+			check: headersReserved,
+		},
+		{
 			name:  "headers-hostile",
 			rule:  "Framework headers that come with a new message must be bounded and clamped: they cannot hide it, nor make it wait for longer than MaxDelay.",
 			needs: needs,
@@ -138,6 +144,33 @@ func headersIntact(tr *trial) error {
 		return fmt.Errorf("%s was published without headers and has %q", got[1], got[1].Message.Headers)
 	}
 	return tr.sameHeaders(got[0], want.Headers)
+}
+
+// headersReserved publishes what a dead letter and its redrive carry.
+func headersReserved(tr *trial) error {
+	record := brokers.Headers{
+		{Name: "redrive-dlq-reason", Value: "exhausted"},
+		{Name: "redrive-error-message", Value: "payment declined: żółw"},
+	}
+	m := brokers.Message{Body: []byte("dead letter"), Headers: append(brokers.Headers{
+		{Name: "redrive-idempotency-key", Value: "key-7"},
+		{Name: "redrive-count", Value: "2"},
+	}, record...)}
+	_, got, err := tr.deliverMessages(m)
+	if err != nil {
+		return err
+	}
+	a := got[0]
+	if a.Meta.IdempotencyKey != "key-7" || a.Meta.RedriveCount != 2 {
+		return fmt.Errorf("%s was published with the headers %q, and has the idempotency key %q and the redrive count %d",
+			a, m.Headers[:2], a.Meta.IdempotencyKey, a.Meta.RedriveCount)
+	}
+	for _, h := range record {
+		if !slices.Contains(a.Message.Headers, h) {
+			return fmt.Errorf("%s lost the header %q of a dead letter: %q", a, h, a.Message.Headers)
+		}
+	}
+	return nil
 }
 
 // headersHostile publishes what anybody may write into a queue.
