@@ -6,7 +6,6 @@ package consumertest
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -50,7 +49,8 @@ func Run(t testing.TB, h consumer.Handler, m brokers.Message, cfg consumer.Confi
 }
 
 // Deliver gives a delivery to h: with a Meta of your choice, such as that of a
-// last attempt. Its Session and LeaseUntil may be set to take the lease away.
+// last attempt. A Session that ends takes the delivery away, and a Meta.DueAt
+// ahead keeps it from being run.
 func Deliver(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.Config, settings ...consumer.Topic) Result {
 	t.Helper()
 	if d.Message.Topic == "" {
@@ -63,7 +63,7 @@ func Deliver(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.
 		cfg.DeadLetter = dlq.Suffix(".dead")
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.HoldLimit = -1
 	ctx, stop := context.WithCancel(t.Context())
@@ -101,7 +101,7 @@ func (b *bench) Observe(_ context.Context, e consumer.Event) {
 	case consumer.EventFailed:
 		b.result.Err, b.result.Verdict, b.result.Decision = e.Err, e.Verdict, e.Decision
 	case consumer.EventDeadLettered, consumer.EventDiscarded:
-		if e.Verdict.Class == "" && b.result.Decision.Action == retry.ActionNone {
+		if b.result.Decision.Action == retry.ActionNone { // it was not run
 			b.result.Decision = retry.Decision{Action: retry.ActionDeadLetter, Reason: e.DeadLetter.Reason}
 		}
 	case consumer.EventLeaseLost:
