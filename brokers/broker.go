@@ -30,8 +30,9 @@ type Broker interface {
 // Subscription says what a worker is about to receive, and what it will ask
 // of the broker, so that Open can check all of it at start.
 type Subscription struct {
-	// Topics to receive from. A worker with many topics opens one source;
-	// how the topics share connections is the adapter's choice.
+	// Topics to receive from. A worker with many topics opens one source; how
+	// the topics share connections is the adapter's choice, but a busy one
+	// must not starve the others.
 	Topics []string
 
 	// Group names the set of workers that share the messages, where the
