@@ -95,15 +95,18 @@ func (c *crew) call() {
 	}
 }
 
-// close lets the workers go home when all jobs are taken.
-func (c *crew) close() {
+// close lets the workers go home, and returns the jobs that none has taken.
+func (c *crew) close() (left [][]*run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
+	left = c.jobs[c.head:]
+	c.jobs, c.head = nil, 0
 	for _, w := range c.idle {
 		w.called <- struct{}{}
 	}
 	c.idle = nil
+	return left
 }
 
 // members returns the workers there are.

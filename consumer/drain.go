@@ -58,7 +58,11 @@ func (p *pipeline) giveBack() {
 	for _, c := range p.batches {
 		p.complete(c)
 	}
-	p.crew.close()
+	for _, job := range p.crew.close() {
+		for _, r := range job {
+			p.settleLocked(r, brokers.Release)
+		}
+	}
 }
 
 // awaitHandlers waits for the workers, interrupts them when the time is up,
@@ -99,9 +103,12 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 	return errors.Join(stuck...)
 }
 
-// awaitOutboxes sends what is left: dead letters first, because they become
-// acks. Those that cannot be published by lettersEnd are given back.
+// awaitOutboxes sends what is left: retries first, because a refused one
+// becomes a dead letter, then dead letters, which become acks, then those. Dead
+// letters that cannot be published by lettersEnd are given back.
 func (p *pipeline) awaitOutboxes(lettersEnd, end time.Time) error {
+	p.retrier.close()
+	until(lettersEnd, p.retrier.emptied)
 	p.mu.Lock()
 	letters := slices.Collect(maps.Values(p.letters))
 	p.mu.Unlock()
@@ -109,15 +116,17 @@ func (p *pipeline) awaitOutboxes(lettersEnd, end time.Time) error {
 		o.close()
 		if !until(lettersEnd, o.emptied) {
 			for _, r := range o.abandon() {
-				p.send(r, brokers.Release)
+				r.action = r.unhandled(brokers.Release)
+				p.settler.add(r) // the retrier may have gone home
 			}
 		}
 	}
-	unsent := 0
-	for _, s := range []*settler{p.retrier, p.settler} {
-		s.close()
-		until(end, s.emptied)
-		unsent += s.unsent()
+	p.settler.close()
+	until(end, p.settler.emptied)
+	until(end, p.retrier.emptied)
+	unsent := p.settler.unsent() + p.retrier.unsent()
+	for _, o := range letters {
+		unsent += o.unsent()
 	}
 	if unsent > 0 {
 		return fmt.Errorf("%w: %d settlements were not confirmed in time; the broker delivers their messages again", ErrUnclean, unsent)

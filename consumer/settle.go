@@ -36,20 +36,24 @@ func (p *pipeline) settleLocked(r *run, action brokers.Action) {
 	p.advance(r, action == brokers.Ack)
 }
 
-// send hands r to the settlers. What has failed in this process is not released
-// but retried, because a release would forget its attempts. Retries have a
-// settler of their own, because they may have to wait for a copy to be
-// confirmed.
+// send hands r to the settlers. Retries have one of their own, because they
+// may have to wait for a copy to be confirmed.
 func (p *pipeline) send(r *run, action brokers.Action) {
-	if action == brokers.Release && r.meta != &r.delivery.Meta {
-		action = brokers.Retry
-	}
-	r.action = action
-	if action == brokers.Retry {
+	r.action = r.unhandled(action)
+	if r.action == brokers.Retry {
 		p.retrier.add(r)
 		return
 	}
 	p.settler.add(r)
+}
+
+// unhandled returns Retry instead of Release for what has failed in this
+// process, because a release would forget its attempts.
+func (r *run) unhandled(action brokers.Action) brokers.Action {
+	if action == brokers.Release && r.meta != &r.delivery.Meta {
+		return brokers.Retry
+	}
+	return action
 }
 
 // settler is an outbox to the source.
@@ -182,9 +186,6 @@ func (p *pipeline) grave(topic string) *outbox {
 	if o == nil {
 		o = newOutbox(func(ctx context.Context, runs []*run) []*run { return p.flushLetters(ctx, topic, runs) })
 		p.letters[topic] = o
-		if p.draining.Load() {
-			o.close()
-		}
 		p.stages.Go(func() { o.run(p.life) })
 	}
 	return o
