@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -62,173 +61,6 @@ func letter(t *testing.T, broker *memory.Broker) dlq.Entry {
 	return entries[0]
 }
 
-type order struct {
-	ID     string `json:"id"`
-	Amount int    `json:"amount"`
-}
-
-// picky decodes itself, and not everything.
-type picky struct{ err error }
-
-func (p *picky) UnmarshalJSON(body []byte) error {
-	switch string(body) {
-	case `"later"`:
-		return classify.Transient(errors.New("the schema registry is down"))
-	case `"panic"`:
-		panic("no such schema")
-	}
-	return errors.New("no schema")
-}
-
-func TestBodiesThatAreNoJSONValueArePoison(t *testing.T) {
-	deep := strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)
-	for _, tt := range []struct{ name, body, want string }{
-		{"empty", "", "unexpected EOF"},
-		{"blank", " \n\t", "unexpected EOF"},
-		{"no JSON", "order 7", "invalid character"},
-		{"cut", `{"id":"7",`, "unexpected EOF"},
-		{"wrong type", `{"id":7}`, "cannot unmarshal number"},
-		{"wrong kind", `["7"]`, "cannot unmarshal array"},
-		{"overflow", `{"amount":1e99}`, "cannot unmarshal number"},
-		{"trailing value", `{"id":"7"} {"id":"8"}`, "more data after the value"},
-		{"trailing dirt", `{"id":"7"}]`, "more data after the value"},
-		{"trailing zero byte", "{\"id\":\"7\"}\x00", "more data after the value"},
-		{"deep", `{"id":` + deep + `}`, "exceeded max depth"},
-		{"binary", "\x00\xff\xfe\x80", "invalid character"},
-		{"byte order mark", "\ufeff{}", "invalid character"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", tt.body)
-				work(t, broker, quiet(), consumer.JSON(func(_ context.Context, o order) error {
-					t.Errorf("handled as %+v", o)
-					return nil
-				}))
-				got := letter(t, broker)
-				if got.Reason != "undecodable" || got.Meta.Attempt != 1 || got.Meta.Class != string(classify.ClassPoison) {
-					t.Errorf("reason %q, class %q, attempt %d; want undecodable poison at the first", got.Reason, got.Meta.Class, got.Meta.Attempt)
-				}
-				if !strings.Contains(got.ErrorText, tt.want) || !strings.Contains(got.ErrorText, "consumer_test.order") {
-					t.Errorf("error text %q, want %q and the type", got.ErrorText, tt.want)
-				}
-				if !bytes.Equal(got.Message.Body, []byte(tt.body)) {
-					t.Errorf("the body of the dead letter is %q, want %q", got.Message.Body, tt.body)
-				}
-			})
-		})
-	}
-}
-
-func TestBodiesThatAreJSONValues(t *testing.T) {
-	for _, tt := range []struct {
-		body string
-		want order
-	}{
-		{`{"id":"7","amount":3}`, order{"7", 3}},
-		{" {\"id\":\"7\"}\r\n", order{ID: "7"}},
-		{`{"id":"7","colour":"red"}`, order{ID: "7"}},
-		{`{}`, order{}},
-		{`null`, order{}},
-		{"{\"id\":\"\xff\"}", order{ID: "\ufffd"}},
-	} {
-		var got []order
-		h := consumer.JSON(func(_ context.Context, o order) error { got = append(got, o); return nil })
-		err := h(t.Context(), &brokers.Message{Body: []byte(tt.body)})
-		if err != nil || len(got) != 1 || got[0] != tt.want {
-			t.Errorf("%q: %v, %v; want %+v", tt.body, got, err, tt.want)
-		}
-	}
-}
-
-// What the decoder of a type says wins, as what a handler says does.
-func TestJSONOfTypesWithADecoderOfTheirOwn(t *testing.T) {
-	h := consumer.JSON(func(context.Context, picky) error { t.Error("handled"); return nil })
-	for body, want := range map[string]classify.Class{`"later"`: classify.ClassTransient, `"other"`: classify.ClassPoison} {
-		if got := classify.Of(h(t.Context(), &brokers.Message{Body: []byte(body)})); got.Class != want {
-			t.Errorf("%s: %+v, want %s", body, got, want)
-		}
-	}
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", `"panic"`)
-		work(t, broker, quiet(), h)
-		if got := letter(t, broker); got.Reason != "panic" {
-			t.Errorf("reason %q, want panic", got.Reason)
-		}
-	})
-}
-
-func TestJSONNamesTheTypeItWanted(t *testing.T) {
-	h := consumer.JSON(func(context.Context, fmt.Stringer) error { return nil })
-	err := h(t.Context(), &brokers.Message{Body: []byte(`{}`)})
-	if _, ok := errors.AsType[*json.UnmarshalTypeError](err); !ok || !strings.Contains(err.Error(), "for fmt.Stringer") {
-		t.Errorf("error %q, want a *json.UnmarshalTypeError for fmt.Stringer", err)
-	}
-}
-
-func TestHugeBodies(t *testing.T) {
-	for _, limited := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			body := bytes.Repeat([]byte("x"), 64<<20)
-			broker := memory.New(memory.Options{})
-			if err := broker.Publish(t.Context(), "orders", brokers.Message{Body: body}); err != nil {
-				t.Fatal(err)
-			}
-			cfg := quiet()
-			if limited {
-				cfg.MaxBody = len(body) - 1
-			}
-			handled := 0
-			work(t, broker, cfg, func(_ context.Context, m *brokers.Message) error {
-				handled += len(m.Body)
-				return nil
-			})
-			if !limited {
-				if handled != len(body) || broker.Len("orders.dead") != 0 {
-					t.Errorf("%d bytes handled, %d dead letters; want all and none", handled, broker.Len("orders.dead"))
-				}
-				return
-			}
-			got := letter(t, broker)
-			if handled != 0 || got.Reason != "oversize" || got.Meta.Attempt != 0 || !bytes.Equal(got.Message.Body, body) {
-				t.Errorf("%d bytes handled, reason %q, attempt %d, %d bytes dead; want oversize, not run, unchanged",
-					handled, got.Reason, got.Meta.Attempt, len(got.Message.Body))
-			}
-		})
-	}
-}
-
-// A body of exactly the limit is not over it.
-func TestMaxBodyIsInclusive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "0123456789")
-		cfg := quiet()
-		cfg.MaxBody = 10
-		work(t, broker, cfg, done)
-		if n := broker.Len("orders.dead"); n != 0 {
-			t.Errorf("%d dead letters, want none", n)
-		}
-	})
-}
-
-// A body of no bytes is a message like any other for a plain Handler.
-func TestEmptyBodyIsHandled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "")
-		handled := 0
-		work(t, broker, quiet(), func(_ context.Context, m *brokers.Message) error {
-			handled++
-			return nil
-		})
-		if handled != 1 || broker.Len("orders.dead") != 0 {
-			t.Errorf("handled %d times, %d dead letters; want 1 and 0", handled, broker.Len("orders.dead"))
-		}
-	})
-}
-
 func TestPanics(t *testing.T) {
 	broken := errors.New("broken")
 	for _, tt := range []struct {
@@ -241,7 +73,6 @@ func TestPanics(t *testing.T) {
 		{"error", func() { panic(broken) }, "broken", 2},
 		{"string", func() { panic("out of cheese") }, "out of cheese", 2},
 		{"runtime error", func() { _ = []int{}[len("x")] }, "index out of range", 2},
-		{"nil map", func() { map[string]int(nil)["a"] = 1 }, "assignment to entry in nil map", 2},
 		{"abort", func() { panic(http.ErrAbortHandler) }, "abort Handler", 6},
 	} {
 		for _, stacks := range []bool{false, true} {

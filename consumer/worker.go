@@ -122,7 +122,7 @@ func (w *worker) call(a *attempt) {
 		if returned {
 			return
 		}
-		var err error = errGoexit
+		err := errGoexit
 		if v := recover(); v != nil {
 			err = &classify.PanicError{Value: v, Stack: debug.Stack()}
 			w.finish(a, same(err, len(a.runs)))
