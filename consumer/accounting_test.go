@@ -1,0 +1,170 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/retry"
+)
+
+var errThrottled = errors.New("too many requests")
+
+// verdicts is a rule that gives errors of this file their class.
+func verdicts(err error) (classify.Verdict, bool) {
+	switch {
+	case errors.Is(err, errThrottled):
+		return classify.Verdict{Class: classify.ClassThrottled}, true
+	case errors.Is(err, errDisk):
+		return classify.Verdict{Class: classify.ClassEnvironment}, true
+	}
+	return classify.Verdict{}, false
+}
+
+var errDisk = errors.New("the disk is full")
+
+// failures runs one message that fails as next says, in every way of waiting,
+// until it is dead, and returns the attempt numbers that its handler saw.
+func failures(t *testing.T, hold time.Duration, policy retry.Policy, next func(run int) error) (attempts []int, m brokers.Meta, reason string) {
+	t.Helper()
+	broker := memory.New(memory.Options{})
+	publish(t, broker, "orders", "one")
+	cfg := quiet()
+	cfg.HoldLimit, cfg.Retry, cfg.Rules = hold, policy, []classify.Rule{verdicts}
+	w := start(t, broker, cfg, func(c *consumer.Consumer) {
+		c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+			attempts = append(attempts, consumer.MetaFrom(ctx).Attempt)
+			return next(len(attempts))
+		})
+	})
+	time.Sleep(72 * time.Hour)
+	w.mustShutdown()
+	entry := oneDeadLetter(t, broker, "orders")
+	return attempts, entry.Meta, entry.Reason
+}
+
+// whereHeld runs a test with retries held in the process and in the broker.
+func whereHeld(t *testing.T, test func(t *testing.T, hold time.Duration)) {
+	for _, hold := range []time.Duration{-1, 24 * time.Hour} {
+		t.Run(fmt.Sprint("hold limit ", hold), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, hold) })
+		})
+	}
+}
+
+func TestFirstThrottlesAreFree(t *testing.T) {
+	whereHeld(t, func(t *testing.T, hold time.Duration) {
+		attempts, m, reason := failures(t, hold, every(time.Minute, 3), func(int) error { return errThrottled })
+		if want := []int{1, 1, 1, 1, 1, 1, 2, 3}; !slices.Equal(attempts, want) {
+			t.Errorf("attempts %v, want five that are free and then %v", attempts, want)
+		}
+		if m.Throttles != 5 || m.Attempt != 3 || reason != retry.ReasonExhausted {
+			t.Errorf("dead by %q with %+v", reason, m)
+		}
+	})
+}
+
+func TestEnvironmentIsNeverCounted(t *testing.T) {
+	whereHeld(t, func(t *testing.T, hold time.Duration) {
+		policy := every(time.Second, 3)
+		policy.MaxAge = time.Hour
+		began := time.Now()
+		attempts, m, reason := failures(t, hold, policy, func(int) error { return errDisk })
+		for _, n := range attempts {
+			if n != 1 {
+				t.Fatalf("attempts %v, want 1 for ever", attempts)
+			}
+		}
+		if len(attempts) < 60 || reason != retry.ReasonExpired || m.Attempt != 0 {
+			t.Errorf("dead by %q after %d runs with %d counted, want it expired and none counted", reason, len(attempts), m.Attempt)
+		}
+		if age := m.LastFailedAt.Sub(began); age > time.Hour || age < 59*time.Minute {
+			t.Errorf("the last run was after %v, want just within MaxAge", age)
+		}
+	})
+}
+
+func TestMaxAgeEndsCountedRetries(t *testing.T) {
+	whereHeld(t, func(t *testing.T, hold time.Duration) {
+		policy := every(10*time.Minute, 1000)
+		policy.MaxAge = time.Hour
+		attempts, m, reason := failures(t, hold, policy, func(int) error { return classify.Transient(errBusy) })
+		if len(attempts) != 7 || m.Attempt != 7 || reason != retry.ReasonExpired {
+			t.Errorf("dead by %q after the attempts %v, want it expired after 7 in an hour", reason, attempts)
+		}
+	})
+}
+
+// A change of the error restarts nothing.
+func TestAlternatingErrorsExhaust(t *testing.T) {
+	whereHeld(t, func(t *testing.T, hold time.Duration) {
+		kinds := []error{classify.Transient(errBusy), errors.New("unknown"), context.DeadlineExceeded, errThrottled, errDisk}
+		attempts, m, reason := failures(t, hold, every(time.Minute, 6), func(run int) error { return kinds[run%len(kinds)] })
+		if !slices.IsSorted(attempts) || attempts[len(attempts)-1] != 6 || m.Attempt != 6 || reason == retry.ReasonExpired {
+			t.Errorf("dead by %q after the attempts %v, want 6 counted", reason, attempts)
+		}
+	})
+}
+
+func TestHistoryKeepsTheLastFailures(t *testing.T) {
+	whereHeld(t, func(t *testing.T, hold time.Duration) {
+		began := time.Now()
+		_, m, _ := failures(t, hold, every(time.Minute, 25), func(int) error { return classify.Transient(errBusy) })
+		if len(m.History) != brokers.HistoryLimit || !m.FirstFailedAt.Equal(began) {
+			t.Fatalf("%d failures kept since %v, want %d since %v", len(m.History), m.FirstFailedAt, brokers.HistoryLimit, began)
+		}
+		for i, f := range m.History {
+			if want := 25 - brokers.HistoryLimit + 1 + i; f.Attempt != want {
+				t.Errorf("History[%d] is of attempt %d, want %d", i, f.Attempt, want)
+			}
+		}
+	})
+}
+
+// What Settle was given must not change when the message fails again, because
+// an adapter may keep it.
+func TestMetaOfARetryIsNotChangedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		publish(t, broker.Broker, "orders", "one")
+		cfg := quiet()
+		cfg.HoldLimit, cfg.Retry = -1, every(time.Second, 30)
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) })
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		calls := broker.of("retry")
+		if len(calls) != 29 {
+			t.Fatalf("%d retries, want 29", len(calls))
+		}
+		for i, c := range calls {
+			if last := c.meta.History[len(c.meta.History)-1]; c.meta.Attempt != i+1 || last.Attempt != i+1 {
+				t.Errorf("retry %d has attempt %d and a history that ends with %d", i+1, c.meta.Attempt, last.Attempt)
+			}
+		}
+	})
+}
+
+func TestServerHintIsKept(t *testing.T) {
+	whereHeld(t, func(t *testing.T, hold time.Duration) {
+		var at []time.Time
+		policy := every(time.Second, 2)
+		policy.FreeThrottles = -1
+		failures(t, hold, policy, func(int) error {
+			at = append(at, time.Now())
+			return classify.RetryAfter(errThrottled, 5*time.Minute)
+		})
+		if len(at) != 2 || at[1].Sub(at[0]) < 5*time.Minute || at[1].Sub(at[0]) > 5*time.Minute+5*time.Second {
+			t.Errorf("runs at %v, want the second 5m after the first, or up to 5s later", at)
+		}
+	})
+}
