@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -31,7 +30,8 @@ type Config struct {
 	// Default 10.
 	Concurrency int
 
-	// Prefetch is how many deliveries wait in the process for a free handler.
+	// Prefetch is how many deliveries wait in the process for a free handler,
+	// or for the rest of their batch: at least as many as fill one.
 	// Their leases are kept. Default is Concurrency; -1 means 1.
 	Prefetch int
 
@@ -86,8 +86,8 @@ type Config struct {
 	// that equal failures cannot flood it. Default slog.Default().
 	Logger *slog.Logger
 
-	// Redact removes secrets from error texts before they are stored in dead
-	// letters. Default dlq.Redact.
+	// Redact removes secrets from error texts before they are logged or stored
+	// in dead letters. Default dlq.Redact.
 	Redact func(string) string
 
 	// Stacks keeps the stack of a panic in the dead letter. Off by default:
@@ -255,14 +255,14 @@ func noDeadLetter(field string) error {
 		"use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose"}
 }
 
-// policyFaults returns each fault of p, joined. They read
-// "retry: Policy.Backoff.Cap is 1s: use at least 1m0s".
+// policyFaults returns each fault of p, joined.
 func policyFaults(field string, p retry.Policy) error {
 	var faults []error
-	for _, fault := range leaves(p.Validate()) {
-		name, rest, _ := strings.Cut(strings.TrimPrefix(fault.Error(), "retry: Policy."), " ")
-		problem, fix, _ := strings.Cut(rest, ": ")
-		faults = append(faults, &ConfigError{field + "." + name, problem, fix})
+	for _, err := range leaves(p.Validate()) {
+		if fault, ok := errors.AsType[*retry.PolicyError](err); ok {
+			err = &ConfigError{field + "." + fault.Field, fault.Problem, fault.Fix}
+		}
+		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
 }
@@ -360,12 +360,22 @@ func (c Config) unfit(caps brokers.Capabilities, routes []*route) error {
 	return errors.Join(faults...)
 }
 
+// window is how many deliveries may be with the handlers, or on the way to or
+// from them.
+func (c Config) window(routes []*route) int {
+	waiting := c.Prefetch
+	for _, r := range routes {
+		waiting = max(waiting, r.size)
+	}
+	return c.Concurrency + waiting
+}
+
 // subscription is what the routes together ask of the broker.
 func (c Config) subscription(routes []*route) brokers.Subscription {
 	sub := brokers.Subscription{
 		Group:       c.Group,
 		DeadLetters: map[string]string{},
-		InFlight:    c.Concurrency + c.Prefetch + c.MaxHeld,
+		InFlight:    c.window(routes) + c.MaxHeld,
 		Lease:       c.Lease,
 	}
 	for _, r := range routes {

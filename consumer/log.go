@@ -15,10 +15,12 @@ import (
 // million failures make a few lines.
 type logObserver struct {
 	logger *slog.Logger
+	redact func(string) string
 
 	mu         sync.Mutex
 	tallies    map[logKey]*tally
-	suppressed int // of keys that no longer fit
+	swept      time.Time // when tallies was last full
+	suppressed int       // of keys that did not fit, or are forgotten
 }
 
 // logKey says which events are equal.
@@ -38,10 +40,11 @@ const (
 	logBurst  = 10   // lines of one key and period
 	logKeys   = 1024 // keys at a time
 	logError  = 2048 // bytes of an error text
+	logRaw    = 8192 // bytes of it that are looked at
 )
 
-func newLogObserver(logger *slog.Logger) *logObserver {
-	return &logObserver{logger: logger, tallies: map[logKey]*tally{}}
+func newLogObserver(logger *slog.Logger, redact func(string) string) *logObserver {
+	return &logObserver{logger: logger, redact: redact, tallies: map[logKey]*tally{}}
 }
 
 // Observe implements Observer.
@@ -51,7 +54,7 @@ func (l *logObserver) Observe(ctx context.Context, e Event) {
 	}
 	key := logKey{e.Kind, e.Topic, string(e.Verdict.Class)}
 	if l.admit(ctx, key, e.Time) {
-		l.logger.LogAttrs(ctx, level(e), logText[e.Kind], attributes(e)...)
+		l.logger.LogAttrs(ctx, level(e), logText[e.Kind], l.attributes(e)...)
 	}
 }
 
@@ -59,7 +62,7 @@ func (l *logObserver) Observe(ctx context.Context, e Event) {
 func (l *logObserver) panicked(ctx context.Context, observer Observer, e Event, value any) {
 	if l.admit(ctx, logKey{kind: "observer-panicked"}, e.Time) {
 		l.logger.LogAttrs(ctx, slog.LevelError, "observer panicked", slog.String("event", string(e.Kind)),
-			slog.String("observer", fmt.Sprintf("%T", observer)), slog.String("panic", text(value)))
+			slog.String("observer", fmt.Sprintf("%T", observer)), slog.String("panic", l.text(value)))
 	}
 }
 
@@ -80,6 +83,7 @@ func (l *logObserver) sample(key logKey, now time.Time) (write bool, before int)
 	defer l.mu.Unlock()
 	t := l.tallies[key]
 	if t == nil {
+		l.sweep(now)
 		if len(l.tallies) >= logKeys {
 			l.suppressed++
 			return false, 0
@@ -97,6 +101,21 @@ func (l *logObserver) sample(key logKey, now time.Time) (write bool, before int)
 	}
 	t.written++
 	return true, before
+}
+
+// sweep makes room in a full table by forgetting the keys whose period is
+// over, once a period. mu is held.
+func (l *logObserver) sweep(now time.Time) {
+	if len(l.tallies) < logKeys || now.Sub(l.swept) < logPeriod {
+		return
+	}
+	l.swept = now
+	for key, t := range l.tallies {
+		if now.Sub(t.since) >= logPeriod {
+			l.suppressed += t.suppressed
+			delete(l.tallies, key)
+		}
+	}
 }
 
 func (l *logObserver) summarize(ctx context.Context, key logKey, n int) {
@@ -124,7 +143,7 @@ func (l *logObserver) stopped(err error) {
 		l.summarize(context.Background(), logKey{kind: "other"}, left)
 	}
 	if err != nil {
-		l.logger.Error("worker stopped", "error", err)
+		l.logger.Error("worker stopped", "error", l.text(err))
 		return
 	}
 	l.logger.Info("worker stopped")
@@ -152,7 +171,7 @@ func level(e Event) slog.Level {
 }
 
 // attributes are the fixed keys of a log line. Bodies and headers never appear.
-func attributes(e Event) []slog.Attr {
+func (l *logObserver) attributes(e Event) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 12)
 	if e.Topic != "" {
 		attrs = append(attrs, slog.String("queue", e.Topic))
@@ -171,17 +190,25 @@ func attributes(e Event) []slog.Attr {
 			slog.String("dead_error", d.ErrorText))
 	}
 	if e.Err != nil {
-		attrs = append(attrs, slog.String("error", text(e.Err)))
+		attrs = append(attrs, slog.String("error", l.text(e.Err)))
 	}
 	return attrs
 }
 
-// text is what v, an error or the value of a panic, says of itself. Package fmt
-// takes care of methods that panic.
-func text(v any) string {
-	s := fmt.Sprint(v)
-	if len(s) > logError {
-		s = strings.ToValidUTF8(s[:logError], "") + "…"
+// text is what v, an error or the value of a panic, says of itself, without
+// secrets. Package fmt takes care of methods that panic.
+func (l *logObserver) text(v any) (s string) {
+	defer func() {
+		if recover() != nil {
+			s = "(no text: the redaction function panicked)"
+		}
+	}()
+	return head(l.redact(head(fmt.Sprint(v), logRaw)), logError)
+}
+
+func head(s string, n int) string {
+	if len(s) <= n {
+		return s
 	}
-	return s
+	return strings.ToValidUTF8(s[:n], "") + "…"
 }

@@ -36,6 +36,7 @@ type pipeline struct {
 	stop   context.CancelCauseFunc // stops receiving, with the fatal error
 	room   chan struct{}           // there may be room for another delivery
 
+	window int
 	crew   *crew
 	stages sync.WaitGroup // keeper and outboxes
 
@@ -44,7 +45,7 @@ type pipeline struct {
 	retrier *settler
 
 	mu       sync.Mutex
-	active   int // deliveries that count against Concurrency + Prefetch
+	active   int // deliveries that count against window
 	held     map[*run]*time.Timer
 	batches  map[*route]*collector
 	letters  map[string]*outbox // by dead-letter topic
@@ -58,8 +59,9 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		routes:   map[string]*route{},
 		broker:   c.broker,
 		source:   source,
+		window:   c.cfg.window(c.routes),
 		caps:     source.Capabilities(),
-		log:      newLogObserver(c.cfg.Logger),
+		log:      newLogObserver(c.cfg.Logger, c.cfg.Redact),
 		values:   context.WithoutCancel(life),
 		life:     life,
 		stop:     stop,
@@ -140,7 +142,7 @@ const receiveLimit = 256
 func (p *pipeline) awaitRoom(ctx context.Context) int {
 	for {
 		p.mu.Lock()
-		n := p.cfg.Concurrency + p.cfg.Prefetch - p.active
+		n := p.window - p.active
 		p.mu.Unlock()
 		if n > 0 {
 			return min(n, receiveLimit)

@@ -1,0 +1,227 @@
+package consumer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// ledger is a slog.Handler that adds up the lines and what they say of those
+// that were not written.
+type ledger struct {
+	mu         sync.Mutex
+	lines      int
+	events     int
+	suppressed int
+}
+
+func (l *ledger) Enabled(context.Context, slog.Level) bool { return true }
+func (l *ledger) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *ledger) WithGroup(string) slog.Handler            { return l }
+
+func (l *ledger) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines++
+	summary := false
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "suppressed" {
+			summary = true
+			l.suppressed += int(a.Value.Int64())
+		}
+		return true
+	})
+	if !summary && !strings.HasPrefix(r.Message, "worker ") {
+		l.events++
+	}
+	return nil
+}
+
+// logged returns what the log makes of the events that next returns until it
+// is done.
+func logged(n int, next func(i int) Event) (l *ledger, log *logObserver) {
+	l = new(ledger)
+	log = newLogObserver(slog.New(l), dlq.Redact)
+	for i := range n {
+		log.Observe(context.Background(), next(i))
+	}
+	return l, log
+}
+
+func TestMillionEqualFailuresMakeFewLines(t *testing.T) {
+	const n = 1_000_000
+	began := time.Now()
+	failure := Event{Kind: EventFailed, Topic: "orders", Message: &brokers.Message{ID: "m"}, Attempt: 1,
+		Verdict: classify.Verdict{Class: classify.ClassTransient}, Err: errors.New("status 503")}
+	l, log := logged(n, func(i int) Event {
+		failure.Time = began.Add(time.Duration(i) * 10 * time.Minute / n)
+		return failure
+	})
+	log.stopped(nil)
+	if l.lines >= 200 || l.lines < 100 {
+		t.Errorf("%d lines for a million equal failures in 10 min, want about 110", l.lines)
+	}
+	if l.events+l.suppressed != n {
+		t.Errorf("%d written and %d counted as suppressed, want %d together", l.events, l.suppressed, n)
+	}
+}
+
+func TestSuppressedCountIsWrittenWithTheNextPeriod(t *testing.T) {
+	began := time.Now()
+	l, _ := logged(101, func(i int) Event {
+		e := Event{Kind: EventLeaseLost, Topic: "orders", Time: began, Err: errors.New("gone")}
+		if i == 100 {
+			e.Time = began.Add(time.Minute)
+		}
+		return e
+	})
+	if l.events != 11 || l.suppressed != 90 {
+		t.Errorf("%d events written and %d suppressed, want 11 and 90", l.events, l.suppressed)
+	}
+}
+
+func TestKindsTopicsAndClassesAreSampledApart(t *testing.T) {
+	began := time.Now()
+	l, _ := logged(4000, func(i int) Event {
+		e := Event{Kind: EventFailed, Topic: "orders", Time: began, Verdict: classify.Verdict{Class: classify.ClassTransient}}
+		switch i % 4 {
+		case 1:
+			e.Topic = "refunds"
+		case 2:
+			e.Kind = EventDeadLettered
+		case 3:
+			e.Verdict.Class = classify.ClassPoison
+		}
+		return e
+	})
+	if l.events != 4*logBurst {
+		t.Errorf("%d lines, want %d of each of 4", l.events, logBurst)
+	}
+}
+
+func TestLogMemoryIsBounded(t *testing.T) {
+	const n = 20_000
+	began := time.Now()
+	at := func(minute int) func(int) Event {
+		return func(i int) Event {
+			return Event{Kind: EventFailed, Topic: fmt.Sprintf("topic-%d-%d", minute, i), Time: began.Add(time.Duration(minute) * time.Minute)}
+		}
+	}
+	l, log := logged(n, at(0))
+	if len(log.tallies) > logKeys || l.events > logKeys*logBurst || l.events < logKeys {
+		t.Errorf("%d keys kept and %d lines written, want %d at most and one of each that is kept", len(log.tallies), l.events, logKeys)
+	}
+	before := l.events
+	for i := range n {
+		log.Observe(context.Background(), at(2)(i))
+	}
+	if l.events < before+logKeys || len(log.tallies) > logKeys {
+		t.Errorf("%d lines two minutes later, want new topics to have their turn", l.events-before)
+	}
+	log.stopped(nil)
+	if l.events+l.suppressed != 2*n {
+		t.Errorf("%d written and %d suppressed, want %d together", l.events, l.suppressed, 2*n)
+	}
+}
+
+func TestRoutineEventsAreNotLogged(t *testing.T) {
+	kinds := []EventKind{EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventRetried}
+	l, log := logged(len(kinds), func(i int) Event { return Event{Kind: kinds[i]} })
+	if l.lines != 0 || len(log.tallies) != 0 {
+		t.Errorf("%d lines, want none", l.lines)
+	}
+}
+
+func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
+	const secret = "hunter2"
+	message := &brokers.Message{ID: "m-1", Topic: "orders", Key: "customer", Body: []byte(`{"card":"` + secret + `"}`),
+		Headers: brokers.Headers{{Name: "authorization", Value: "Bearer " + secret}}}
+	failed := fmt.Errorf("post https://shop:%s@pay.example/v1: password=%s: status 503", secret, secret)
+	entry := &dlq.Entry{Message: *message}
+	verdict := classify.Of(failed)
+	entry.SetError(failed, verdict, dlq.Redact, true)
+	entry.Reason = "exhausted"
+	for kind, want := range map[EventKind]struct{ level, message string }{
+		EventFailed:       {"WARN", "handler failed"},
+		EventReleased:     {"INFO", "message given back"},
+		EventDeadLettered: {"ERROR", "message dead-lettered"},
+		EventDiscarded:    {"ERROR", "message discarded"},
+		EventLeaseLost:    {"WARN", "lease lost"},
+		EventStuck:        {"ERROR", "handler stuck"},
+		EventUnstuck:      {"WARN", "stuck handler returned"},
+		EventError:        {"ERROR", "broker operation failed, will be tried again"},
+	} {
+		var out bytes.Buffer
+		log := newLogObserver(slog.New(slog.NewJSONHandler(&out, nil)), dlq.Redact)
+		log.Observe(context.Background(), Event{Kind: kind, Time: time.Now(), Topic: "orders", Message: message, Attempt: 3,
+			Verdict: verdict, Decision: retry.Decision{Action: retry.ActionRetry, Delay: time.Second}, DeadLetter: entry, Err: failed})
+		log.stopped(fmt.Errorf("consumer: open orders: amqp://user:%s@host/", secret))
+		if strings.Contains(out.String(), secret) {
+			t.Errorf("%s: the secret is in the log: %s", kind, out.String())
+		}
+		line, _, _ := strings.Cut(out.String(), "\n")
+		var got map[string]any
+		if err := json.Unmarshal([]byte(line), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got["level"] != want.level || got["msg"] != want.message || got["queue"] != "orders" || got["msg_id"] != "m-1" || got["attempt"] != 3.0 ||
+			!strings.Contains(fmt.Sprint(got["error"]), "status 503") {
+			t.Errorf("%s: line %s, want %v, the message and the error", kind, line, want)
+		}
+	}
+}
+
+func TestLogSurvivesARedactionThatPanics(t *testing.T) {
+	var out bytes.Buffer
+	log := newLogObserver(slog.New(slog.NewTextHandler(&out, nil)), func(string) string { panic("no") })
+	log.Observe(context.Background(), Event{Kind: EventFailed, Topic: "orders", Time: time.Now(), Err: errors.New("token=abcdef")})
+	if !strings.Contains(out.String(), "handler failed") || strings.Contains(out.String(), "abcdef") {
+		t.Errorf("log %q, want the line without its text", out.String())
+	}
+}
+
+// The log of a Consumer adds up: what it did not write, it counts when it
+// stops.
+func TestConsumerLogAddsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 5000
+		broker := memory.New(memory.Options{})
+		for range n {
+			if err := broker.Publish(t.Context(), "orders", brokers.Message{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := new(ledger)
+		c, err := New(broker, Config{DeadLetter: dlq.Suffix(".dead"), Logger: slog.New(l)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Permanent(errors.New("no")) })
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		time.Sleep(time.Minute)
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v", err)
+		}
+		if l.events+l.suppressed != 2*n || l.lines > 50 {
+			t.Errorf("%d lines, %d written and %d suppressed; want a failure and a dead letter of each of %d messages in 50 lines at most",
+				l.lines, l.events, l.suppressed, n)
+		}
+	})
+}
