@@ -60,7 +60,7 @@ func Inline() Policy {
 }
 
 // Validate returns nil if the policy can be used as it is, otherwise every
-// fault at once, joined: the field, its value and what to write instead. Unset
+// fault at once, each a *[PolicyError], joined: the field, its value and what to write instead. Unset
 // fields are valid, and are compared with others by their default.
 func (p Policy) Validate() error {
 	return errors.Join(p.rangeFaults(), p.conflictFaults())
@@ -100,13 +100,25 @@ func (p Policy) conflictFaults() error {
 	)
 }
 
+// PolicyError is one fault of a Policy.
+type PolicyError struct {
+	Field   string // such as "Backoff.Cap"
+	Problem string
+	Fix     string
+}
+
+// Error says what is wrong and what to write instead.
+func (e *PolicyError) Error() string {
+	return fmt.Sprintf("retry: Policy.%s %s: %s", e.Field, e.Problem, e.Fix)
+}
+
 // refuse returns a fault if bad; fix is a format for limit. Being generic, it
 // allocates nothing for the fields that are right.
 func refuse[V, L any](bad bool, field string, value V, fix string, limit L) error {
 	if !bad {
 		return nil
 	}
-	return fmt.Errorf("retry: Policy.%s is %v: %s", field, value, fmt.Sprintf(fix, limit))
+	return &PolicyError{Field: field, Problem: fmt.Sprintf("is %v", value), Fix: fmt.Sprintf(fix, limit)}
 }
 
 func (p Policy) withDefaults() Policy {
