@@ -10,8 +10,8 @@ import (
 )
 
 // outbox sends runs on in batches, in their order. What the flush could not
-// send stays and is tried again with backoff; if nothing at all could be sent,
-// the target is taken to be down, and new runs wait as well.
+// send stays and is tried again with backoff; if no new run could be sent
+// either, the target is taken to be down, and those that follow wait as well.
 type outbox struct {
 	flush   func(ctx context.Context, runs []*run) (failed []*run)
 	wake    chan struct{}
@@ -24,6 +24,7 @@ type outbox struct {
 	failures int       // flushes in a row that failed in part
 	retryAt  time.Time // when failed is tried again
 	down     bool
+	news     bool // the batch under way has new runs
 	closed   bool
 	flushing int
 }
@@ -104,6 +105,7 @@ func (o *outbox) next(now time.Time) (batch []*run, wait time.Duration, done boo
 	if len(o.fresh) > 0 && (again || !down) {
 		batch, o.fresh = o.fresh, o.spare[:0]
 	}
+	o.news = len(batch) > 0
 	if again {
 		batch, o.failed = append(batch, o.failed...), nil
 	}
@@ -123,16 +125,18 @@ func (o *outbox) sent(batch []*run, n int, failed []*run) {
 	defer o.mu.Unlock()
 	clear(batch)
 	o.spare, o.flushing = batch, 0
-	o.down = len(failed) == n
+	o.down = len(failed) == n && (o.news || o.down)
 	if len(failed) == 0 {
 		if len(o.failed) == 0 {
 			o.failures = 0
 		}
 		return
 	}
+	if len(o.failed) == 0 || o.down { // else those that failed before keep their time
+		o.failures++
+		o.retryAt = time.Now().Add(outboxBackoff.Delay(o.failures, 0, rand.Float64()))
+	}
 	o.failed = append(o.failed, failed...)
-	o.failures++
-	o.retryAt = time.Now().Add(outboxBackoff.Delay(o.failures, 0, rand.Float64()))
 }
 
 func (o *outbox) await(ctx context.Context, wait time.Duration) {

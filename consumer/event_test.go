@@ -1,0 +1,279 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+const (
+	received     = consumer.EventReceived
+	started      = consumer.EventStarted
+	succeeded    = consumer.EventSucceeded
+	failed       = consumer.EventFailed
+	acked        = consumer.EventAcked
+	held         = consumer.EventHeld
+	retried      = consumer.EventRetried
+	released     = consumer.EventReleased
+	deadLettered = consumer.EventDeadLettered
+	discarded    = consumer.EventDiscarded
+	stuck        = consumer.EventStuck
+	unstuck      = consumer.EventUnstuck
+)
+
+func TestEventsOfAMessage(t *testing.T) {
+	once := func(err error) consumer.Handler {
+		return func(ctx context.Context, _ *brokers.Message) error {
+			if consumer.MetaFrom(ctx).LastFailedAt.IsZero() {
+				return err
+			}
+			return nil
+		}
+	}
+	for name, test := range map[string]struct {
+		handler consumer.Handler
+		change  func(*consumer.Config)
+		want    []consumer.EventKind
+	}{
+		"success":       {once(nil), nil, []consumer.EventKind{received, started, succeeded, acked}},
+		"skip":          {once(classify.Skip(errBusy)), nil, []consumer.EventKind{received, started, failed, acked}},
+		"held retry":    {once(errBusy), nil, []consumer.EventKind{received, started, failed, held, started, succeeded, acked}},
+		"broker retry":  {once(errBusy), func(c *consumer.Config) { c.HoldLimit = -1 }, []consumer.EventKind{received, started, failed, retried, received, started, succeeded, acked}},
+		"poison":        {once(classify.Permanent(errBusy)), nil, []consumer.EventKind{received, started, failed, deadLettered, acked}},
+		"discarded":     {once(classify.Permanent(errBusy)), func(c *consumer.Config) { c.DeadLetter = dlq.Discard }, []consumer.EventKind{received, started, failed, discarded, acked}},
+		"oversize":      {once(nil), func(c *consumer.Config) { c.MaxBody = 1 }, []consumer.EventKind{received, deadLettered, acked}},
+		"exhausted":     {once(errBusy), func(c *consumer.Config) { c.Retry.MaxAttempts = 1 }, []consumer.EventKind{received, started, failed, deadLettered, acked}},
+		"interrupted":   {interrupted, func(c *consumer.Config) { c.DrainTimeout = time.Second }, []consumer.EventKind{received, started, failed, released}},
+		"timed out":     {timedOut, func(c *consumer.Config) { c.HandlerTimeout = time.Second }, []consumer.EventKind{received, started, failed, held, started, succeeded, acked}},
+		"stuck for 20s": {late, func(c *consumer.Config) { c.HandlerTimeout = time.Second }, []consumer.EventKind{received, started, stuck, unstuck, succeeded, acked}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				publish(t, broker, "orders", "one")
+				var seen recorder
+				cfg := quiet()
+				cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 5)
+				if test.change != nil {
+					test.change(&cfg)
+				}
+				w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", test.handler) })
+				time.Sleep(time.Minute)
+				w.mustShutdown()
+				if got := seen.kinds(); !slices.Equal(got, test.want) {
+					t.Errorf("events %q\nwant   %q", got, test.want)
+				}
+				began := time.Time{}
+				for _, e := range seen.events {
+					if e.Topic != "orders" || body(e) != "one" || e.Time.IsZero() || e.Time.Before(began) {
+						t.Errorf("event %+v, want its topic, message and time", e)
+					}
+					began = e.Time
+				}
+			})
+		})
+	}
+}
+
+func interrupted(ctx context.Context, _ *brokers.Message) error {
+	time.Sleep(50 * time.Second)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func timedOut(ctx context.Context, _ *brokers.Message) error {
+	if consumer.MetaFrom(ctx).Attempt > 1 {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func late(context.Context, *brokers.Message) error {
+	time.Sleep(20 * time.Second)
+	return nil
+}
+
+func body(e consumer.Event) string {
+	if e.Message == nil {
+		return ""
+	}
+	return string(e.Message.Body)
+}
+
+func TestEventFields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one", "two")
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers, cfg.Concurrency = []consumer.Observer{&seen}, 1
+		cfg.Retry = every(time.Second, 2)
+		began := time.Now()
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
+				if string(m.Body) == "two" {
+					time.Sleep(3 * time.Second) // the retry of the other is late
+					return nil
+				}
+				time.Sleep(time.Millisecond)
+				return classify.Transient(errBusy)
+			})
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		var events []consumer.Event
+		for _, e := range seen.events {
+			if body(e) == "one" {
+				events = append(events, e)
+			}
+		}
+		const ms = time.Millisecond
+		for i, want := range []struct {
+			kind               consumer.EventKind
+			at                 time.Duration
+			attempt, counted   int
+			duration, lateness time.Duration
+			action             retry.Action
+		}{
+			{kind: received},
+			{kind: started, attempt: 1},
+			{kind: failed, at: ms, attempt: 1, counted: 1, duration: ms, action: retry.ActionRetry},
+			{kind: held, at: ms, attempt: 1, counted: 1},
+			{kind: started, at: 3001 * ms, attempt: 2, counted: 1, lateness: 2 * time.Second},
+			{kind: failed, at: 3002 * ms, attempt: 2, counted: 2, duration: ms, action: retry.ActionDeadLetter},
+			{kind: deadLettered, at: 3002 * ms, attempt: 2, counted: 2},
+			{kind: acked, at: 3002 * ms, attempt: 2, counted: 2},
+		} {
+			if i >= len(events) {
+				t.Fatalf("%d events, want more", len(events))
+			}
+			e := events[i]
+			if e.Kind != want.kind || e.Time.Sub(began) != want.at || e.Attempt != want.attempt || e.Meta.Attempt != want.counted ||
+				e.Duration != want.duration || e.Lateness != want.lateness || e.Decision.Action != want.action {
+				t.Errorf("event %d: %+v\nwant %+v", i, e, want)
+			}
+			isFailure, isLetter := e.Kind == failed, e.Kind == deadLettered
+			if (e.Err != nil) != isFailure || (e.Verdict.Class != "") != isFailure || (e.DeadLetter != nil) != isLetter {
+				t.Errorf("%s: error %v, verdict %+v, dead letter %v; want each where it belongs", e.Kind, e.Err, e.Verdict, e.DeadLetter)
+			}
+		}
+	})
+}
+
+// The number of a run is its own, though it was not counted.
+func TestEventAttemptOfUncountedRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one")
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{&seen}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+				if consumer.MetaFrom(ctx).LastFailedAt.IsZero() {
+					return classify.RetryAfter(errBusy, time.Second)
+				}
+				return nil
+			})
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		for _, e := range seen.events {
+			want := 1
+			if e.Kind == received {
+				want = 0
+			}
+			if e.Attempt != want {
+				t.Errorf("%s: attempt %d, want %d", e.Kind, e.Attempt, want)
+			}
+		}
+	})
+}
+
+// span is an Observer that uses the contexts of events.
+type span struct {
+	mu   sync.Mutex
+	seen map[consumer.EventKind]int
+}
+
+func (s *span) Observe(ctx context.Context, e consumer.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Value(spanKey{}) != "of Run" {
+		s.seen["no value of Run"]++
+	}
+	if m := consumer.MessageFrom(ctx); m != nil && m.ID == e.Message.ID {
+		s.seen[e.Kind]++
+	}
+}
+
+type spanKey struct{}
+
+func TestContextsOfEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "good", "bad")
+		s := &span{seen: map[consumer.EventKind]int{}}
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{s}
+		c, err := consumer.New(broker, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
+			if string(m.Body) == "bad" {
+				return classify.Permanent(errBusy)
+			}
+			return nil
+		})
+		ctx, stop := context.WithCancel(context.WithValue(t.Context(), spanKey{}, "of Run"))
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		synctest.Wait()
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if s.seen["no value of Run"] != 0 || s.seen[started] != 2 || s.seen[succeeded] != 1 || s.seen[failed] != 1 || len(s.seen) != 3 {
+			t.Errorf("contexts seen %v, want those of the handler in started, succeeded and failed, and values of Run in all", s.seen)
+		}
+	})
+}
+
+// Sizes of a flood: every event must be told, in whatever configuration.
+func TestEventsAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 300
+		broker := memory.New(memory.Options{Fault: on(memory.Settle, 1, memory.Fault{Err: errors.New("i/o timeout")})})
+		for range n {
+			publish(t, broker, "orders", "one")
+		}
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 3)
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) })
+		})
+		time.Sleep(time.Hour)
+		w.mustShutdown()
+		for kind, want := range map[consumer.EventKind]int{
+			received: n, started: 3 * n, failed: 3 * n, held: 2 * n, deadLettered: n, acked: n, consumer.EventError: n,
+		} {
+			if got := len(seen.of(kind)); got != want {
+				t.Errorf("%d %s events, want %d", got, kind, want)
+			}
+		}
+	})
+}
