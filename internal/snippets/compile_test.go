@@ -1,0 +1,252 @@
+package snippets
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	// Named so that a change of the library runs the snippets again.
+	_ "github.com/redrive-go/redrive/brokers/brokertest"
+	_ "github.com/redrive-go/redrive/consumer/consumertest"
+)
+
+const modulePath = "github.com/redrive-go/redrive"
+
+// imports are the packages that a fragment may use without an import.
+var imports = byName(
+	"bytes", "cmp", "context", "database/sql", "encoding/json", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2",
+	"net", "net/http", "os", "os/signal", "slices", "strings", "sync", "sync/atomic", "syscall", "testing", "testing/synctest", "time",
+	modulePath+"/brokers", modulePath+"/brokers/brokertest", modulePath+"/brokers/memory", modulePath+"/classify",
+	modulePath+"/consumer", modulePath+"/consumer/consumertest", modulePath+"/dlq", modulePath+"/retry", modulePath+"/visibility",
+)
+
+func byName(paths ...string) map[string]string {
+	m := map[string]string{}
+	for _, p := range paths {
+		m[path.Base(strings.TrimSuffix(p, "/v2"))] = p
+	}
+	return m
+}
+
+// stage is what a fragment of statements finds around itself.
+const stage = "func _(ctx context.Context, t *testing.T, broker *memory.Broker, worker *consumer.Consumer) {"
+
+var stageImports = []string{"context", "testing", "memory", "consumer"}
+
+// example is what one page has to compile.
+type example struct {
+	files    map[string]string // by path inside the module of the snippets
+	programs []program
+	tests    map[string]bool // directories with tests to run
+}
+
+// program is a block with a package clause.
+type program struct {
+	dir    string
+	line   int
+	output string // expected on standard output, "" if the page does not say
+}
+
+var (
+	namedTest = regexp.MustCompile(`^// (\w+_test\.go)\n`)
+	testFunc  = regexp.MustCompile(`(?m)^func Test\w*\(`)
+)
+
+// examples turns the blocks of a page into Go files.
+func examples(p *page) (example, error) {
+	ex := example{files: map[string]string{}, tests: map[string]bool{}}
+	dir := strings.NewReplacer("/", "_", "-", "_", ".md", "").Replace(strings.ToLower(p.path))
+	var last *program
+	for i, b := range p.blocks {
+		switch {
+		case b.info == "text output":
+			if last == nil || last.output != "" {
+				return ex, fmt.Errorf("%s:%d: the output follows no program", p.path, b.line)
+			}
+			last.output = b.text
+		case b.info != "go":
+		case namedTest.MatchString(b.text):
+			if last == nil {
+				return ex, fmt.Errorf("%s:%d: the test follows no program", p.path, b.line)
+			}
+			ex.files[last.dir+"/"+namedTest.FindStringSubmatch(b.text)[1]] = p.directive(b) + b.text
+			ex.tests[last.dir] = true
+		case isFile(b.text):
+			ex.programs = append(ex.programs, program{dir: fmt.Sprintf("%s/program%d", dir, i), line: b.line})
+			last = &ex.programs[len(ex.programs)-1]
+			ex.files[last.dir+"/main.go"] = p.directive(b) + b.text
+		default:
+			file, err := p.fragment(b)
+			if err != nil {
+				return ex, err
+			}
+			ex.files[fmt.Sprintf("%s/fragment%d_test.go", dir, i)] = file
+			ex.tests[dir] = ex.tests[dir] || testFunc.MatchString(b.text)
+		}
+	}
+	return ex, nil
+}
+
+// directive lets errors of the compiler name the page.
+func (p *page) directive(b block) string { return fmt.Sprintf("//line %s:%d\n", p.path, b.line) }
+
+func isFile(text string) bool {
+	_, err := parser.ParseFile(token.NewFileSet(), "", text, parser.PackageClauseOnly)
+	return err == nil
+}
+
+// fragment makes a file of declarations or statements.
+func (p *page) fragment(b block) (string, error) {
+	const head = "package page\n"
+	body, used := p.directive(b)+b.text, []string{}
+	file, err := parser.ParseFile(token.NewFileSet(), "", head+body, parser.ParseComments)
+	if err != nil {
+		body, used = stage+"\n"+body+"}\n", slices.Clone(stageImports)
+		var second error
+		if file, second = parser.ParseFile(token.NewFileSet(), "", head+body, parser.ParseComments); second != nil {
+			return "", fmt.Errorf("%s:%d: neither declarations (%w) nor statements (%w)", p.path, b.line, err, second)
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := s.X.(*ast.Ident); ok && x.Obj == nil && imports[x.Name] != "" {
+				used = append(used, x.Name)
+			}
+		}
+		return true
+	})
+	var out strings.Builder
+	out.WriteString(head)
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(used))) {
+		fmt.Fprintf(&out, "import %q\n", imports[name])
+	}
+	return out.String() + body, nil
+}
+
+// TestSnippets compiles all code of the documentation, runs its tests and the
+// programs that say what they print.
+func TestSnippets(t *testing.T) {
+	root, dir := moduleRoot(t), t.TempDir()
+	writeFile(t, dir, "go.mod", fmt.Sprintf("module docs.example\n\ngo 1.26\n\nrequire %s v0.0.0\n\nreplace %s => %q\n", modulePath, modulePath, root))
+	if sum, err := os.ReadFile(filepath.Join(root, "go.sum")); err == nil {
+		writeFile(t, dir, "go.sum", string(sum))
+	}
+	var programs []program
+	tests, total := map[string]bool{}, 0
+	for _, p := range pages(t) {
+		ex, err := examples(p)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for name, text := range ex.files {
+			writeFile(t, dir, name, text)
+		}
+		programs, total = append(programs, ex.programs...), total+len(ex.files)
+		maps.Copy(tests, ex.tests)
+	}
+	if total < 20 || len(programs) == 0 {
+		t.Fatalf("found %d blocks of Go code with %d programs: the extraction is broken", total, len(programs))
+	}
+	if out, err := goCommand(t, dir, "vet", "./..."); err != nil {
+		t.Fatalf("the documentation does not compile: %v\n%s", err, out)
+	}
+	arguments := []string{"test"}
+	for _, d := range slices.Sorted(maps.Keys(tests)) {
+		if tests[d] {
+			arguments = append(arguments, "./"+d)
+		}
+	}
+	if out, err := goCommand(t, dir, arguments...); err != nil {
+		t.Errorf("the tests of the documentation fail: %v\n%s", err, out)
+	}
+	t.Run("programs", func(t *testing.T) {
+		for _, p := range programs {
+			if p.output != "" {
+				t.Run(p.dir, func(t *testing.T) {
+					t.Parallel()
+					compareOutput(t, dir, p)
+				})
+			}
+		}
+	})
+}
+
+func compareOutput(t *testing.T, dir string, p program) {
+	out, err := goCommand(t, dir, "run", "./"+p.dir)
+	if err != nil {
+		t.Fatalf("the program fails: %v\n%s", err, out)
+	}
+	got, want := sortedLines(out), sortedLines(p.output)
+	if !slices.Equal(got, want) {
+		t.Errorf("the program prints other lines than its page says\n got: %q\nwant: %q", got, want)
+	}
+}
+
+func sortedLines(s string) []string {
+	return slices.Sorted(slices.Values(strings.Split(strings.TrimSpace(s), "\n")))
+}
+
+// goCommand runs the go command offline in dir and returns its standard
+// output, with standard error if it failed.
+func goCommand(t *testing.T, dir string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=-mod=mod", "GOWORK=off", "GOSUMDB=off")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out) + stderr.String(), err
+	}
+	return string(out), nil
+}
+
+func writeFile(t *testing.T, dir, name, text string) {
+	t.Helper()
+	file := filepath.Join(dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestExamples(t *testing.T) {
+	const fence = "```"
+	text := fence + "go\npackage main\n\nfunc main() {}\n" + fence + "\n" + fence + "text output\nhello\n" + fence + "\n" +
+		fence + "go\n// main_test.go\npackage main\n" + fence + "\n" + fence + "go\nvar now = time.Now()\n" + fence + "\n" + fence + "go\nerr := errors.New(\"x\")\n_ = err\n" + fence + "\n"
+	p, err := parse("docs/a-b.md", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ex, err := examples(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"docs_a_b/fragment3_test.go", "docs_a_b/fragment4_test.go", "docs_a_b/program0/main.go", "docs_a_b/program0/main_test.go"}
+	if got := slices.Sorted(maps.Keys(ex.files)); !slices.Equal(got, want) {
+		t.Errorf("files = %q, want %q", got, want)
+	}
+	if ex.programs[0].output != "hello\n" {
+		t.Errorf("output = %q", ex.programs[0].output)
+	}
+	if got, want := ex.files[want[0]], "package page\nimport \"time\"\n//line docs/a-b.md:14\nvar now = time.Now()\n"; got != want {
+		t.Errorf("declarations become %q, want %q", got, want)
+	}
+	if got := ex.files[want[1]]; !strings.Contains(got, stage) || !strings.Contains(got, `import "errors"`) {
+		t.Errorf("statements become %q", got)
+	}
+}

@@ -1,0 +1,388 @@
+package snippets
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/token"
+	"io"
+	"io/fs"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/classify"
+)
+
+const classification = "docs/reference/classification.md"
+
+var generated = regexp.MustCompile(`(?s)<!-- generated: ([a-z-]+) -->\n.*?<!-- end -->`)
+
+// TestClassification compares the tables with what classify.Of says of errors
+// with the codes in its tables.
+func TestClassification(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the numbers of system errors differ")
+	}
+	tables := map[string]string{
+		"marks":     named(marks),
+		"http":      grouped("Status", statuses(t, 0)),
+		"http-hint": grouped("Status", hinted(t)),
+		"codes":     grouped("Code", keyed(t, "serviceCodes", func(s string) error { return codeError(s) })),
+		"sqlstate":  grouped("SQLSTATE", sqlStates(t)),
+		"redis":     grouped("Reply", redis(t)),
+		"errno":     grouped("errno", errnos()),
+		"methods":   named(methods),
+		"standard":  named(standard),
+	}
+	old := readFile(t, classification)
+	found := map[string]bool{}
+	text := generated.ReplaceAllStringFunc(old, func(section string) string {
+		name := generated.FindStringSubmatch(section)[1]
+		found[name] = true
+		return fmt.Sprintf("<!-- generated: %s -->\n%s<!-- end -->", name, tables[name])
+	})
+	if want := slices.Sorted(maps.Keys(tables)); !slices.Equal(slices.Sorted(maps.Keys(found)), want) {
+		t.Fatalf("%s has the sections %v, want %q", classification, found, want)
+	}
+	if text == old {
+		return
+	}
+	if *update {
+		rewrite(t, classification, text)
+		return
+	}
+	t.Errorf("%s is not what package classify does: run go test ./internal/snippets -update", classification)
+	for line := range strings.Lines(text) {
+		if !strings.Contains(old, line) {
+			t.Log("the code says: " + strings.TrimSpace(line))
+		}
+	}
+}
+
+// TestSentinelsAreListed looks for each sentinel of classify's table in the
+// table of the standard library.
+func TestSentinelsAreListed(t *testing.T) {
+	listed := map[string]bool{"ErrAttemptTimeout": true}
+	for _, row := range standard {
+		listed[strings.Trim(row.name, "`")] = true
+	}
+	ast.Inspect(variable(t, "sentinels"), func(n ast.Node) bool {
+		kv, ok := n.(*ast.KeyValueExpr)
+		if !ok || fmt.Sprint(kv.Key) != "err" {
+			return true
+		}
+		if name := expression(kv.Value); !listed[name] {
+			t.Errorf("%s does not list %s", classification, name)
+		}
+		return true
+	})
+}
+
+// sample is an error of which a table speaks.
+type sample struct {
+	name string // as Markdown
+	err  error
+}
+
+func named(samples []sample) string {
+	var b strings.Builder
+	b.WriteString("| Error | Class | Effect? | Runs |\n|---|---|---|---|\n")
+	for _, s := range samples {
+		fmt.Fprintf(&b, "| %s | %s |\n", s.name, cells(classify.Of(s.err)))
+	}
+	return b.String()
+}
+
+func cells(v classify.Verdict) string {
+	effect, runs := "", ""
+	if v.Ambiguous {
+		effect = "maybe"
+	}
+	if v.MaxAttempts > 0 {
+		runs = strconv.Itoa(v.MaxAttempts)
+	}
+	return fmt.Sprintf("%s | %s | %s", v.Class, effect, runs)
+}
+
+// order of the classes in a table.
+var order = []classify.Class{classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
+	classify.ClassPoison, classify.ClassLost, classify.ClassUnknown}
+
+// grouped has one row for each verdict.
+func grouped(title string, samples []sample) string {
+	names, verdicts := map[string][]string{}, map[string]classify.Verdict{}
+	for _, s := range samples {
+		v := classify.Of(s.err)
+		key := cells(v)
+		names[key], verdicts[key] = append(names[key], s.name), v
+	}
+	keys := slices.SortedFunc(maps.Keys(names), func(a, b string) int {
+		x, y := verdicts[a], verdicts[b]
+		return cmp.Or(cmp.Compare(slices.Index(order, x.Class), slices.Index(order, y.Class)), strings.Compare(a, b))
+	})
+	var b strings.Builder
+	fmt.Fprintf(&b, "| Class | Effect? | Runs | %s |\n|---|---|---|---|\n", title)
+	for _, key := range keys {
+		fmt.Fprintf(&b, "| %s | %s |\n", key, strings.Join(ranges(names[key]), ", "))
+	}
+	return b.String()
+}
+
+// ranges sorts names, and joins numbers that follow each other.
+func ranges(names []string) []string {
+	slices.Sort(names)
+	names = slices.Compact(names)
+	var out []string
+	for i := 0; i < len(names); {
+		first, err := strconv.Atoi(names[i])
+		last := i
+		for err == nil && len(names[i]) == 3 && last+1 < len(names) && names[last+1] == strconv.Itoa(first+last+1-i) {
+			last++
+		}
+		switch {
+		case err != nil || last < i+2:
+			out = append(out, names[i])
+			i++
+		default:
+			out = append(out, names[i]+" to "+names[last])
+			i = last + 1
+		}
+	}
+	return out
+}
+
+type statusError struct {
+	status int
+	wait   time.Duration
+}
+
+func (e statusError) Error() string             { return "status" }
+func (e statusError) HTTPStatusCode() int       { return e.status }
+func (e statusError) RetryAfter() time.Duration { return e.wait }
+
+func statuses(t *testing.T, wait time.Duration) []sample {
+	t.Helper()
+	var all []sample
+	for status := 400; status < 600; status++ {
+		err := error(statusError{status, wait})
+		real := &classify.HTTPError{Status: status, Wait: wait}
+		if a, b := cells(classify.Of(err)), cells(classify.Of(real)); a != b {
+			t.Errorf("status %d is %q by its method and %q as an HTTPError", status, a, b)
+		}
+		all = append(all, sample{strconv.Itoa(status), err})
+	}
+	return all
+}
+
+// hinted are the statuses whose class a Retry-After changes.
+func hinted(t *testing.T) []sample {
+	plain := statuses(t, 0)
+	return slices.DeleteFunc(statuses(t, time.Second), func(s sample) bool {
+		i := slices.IndexFunc(plain, func(p sample) bool { return p.name == s.name })
+		return classify.Of(plain[i].err).Class == classify.Of(s.err).Class
+	})
+}
+
+type codeError string
+
+func (e codeError) Error() string     { return string(e) }
+func (e codeError) ErrorCode() string { return string(e) }
+
+type redisError string
+
+func (e redisError) Error() string { return string(e) }
+func (e redisError) RedisError()   {}
+
+type stateError string
+
+func (e stateError) Error() string    { return string(e) }
+func (e stateError) SQLState() string { return string(e) }
+
+func sqlStates(t *testing.T) []sample {
+	all := keyed(t, "sqlStates", func(s string) error { return stateError(s) })
+	for _, class := range keyed(t, "sqlClasses", func(s string) error { return stateError(s + "ZZZ") }) {
+		all = append(all, sample{class.name + "\\*", class.err})
+	}
+	return all
+}
+
+func redis(t *testing.T) []sample {
+	all := keyed(t, "redisWords", func(s string) error { return redisError(s) })
+	for _, text := range []string{"ERR max number of clients", "redis: nil", "redis: transaction failed"} {
+		all = append(all, sample{text, redisError(text)})
+	}
+	return all
+}
+
+// keyed makes an error for each key of one of classify's tables.
+func keyed(t *testing.T, table string, make func(key string) error) []sample {
+	t.Helper()
+	var all []sample
+	ast.Inspect(variable(t, table), func(n ast.Node) bool {
+		list, ok := n.(*ast.CompositeLit)
+		if !ok || expression(list.Type) != "[]string" {
+			return true
+		}
+		for _, element := range list.Elts {
+			key, err := strconv.Unquote(element.(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, sample{key, make(key)})
+		}
+		return false
+	})
+	if len(all) == 0 {
+		t.Fatalf("classify's table %s has no keys", table)
+	}
+	return all
+}
+
+// variable returns the value of a variable of package classify.
+func variable(t *testing.T, name string) ast.Expr {
+	t.Helper()
+	for _, f := range goFiles(t) {
+		if f.path != "classify/tables.go" {
+			continue
+		}
+		for _, d := range f.syntax.Decls {
+			g, ok := d.(*ast.GenDecl)
+			if !ok || g.Tok != token.VAR {
+				continue
+			}
+			for _, spec := range g.Specs {
+				if v := spec.(*ast.ValueSpec); v.Names[0].Name == name && len(v.Values) == 1 {
+					return v.Values[0]
+				}
+			}
+		}
+	}
+	t.Fatalf("classify/tables.go has no variable %s", name)
+	return nil
+}
+
+// expression writes the simple expressions that tables have.
+func expression(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return expression(e.X) + "." + e.Sel.Name
+	case *ast.ArrayType:
+		return "[]" + expression(e.Elt)
+	}
+	return ""
+}
+
+// errnos are the system errors that classify knows by name.
+func errnos() []sample {
+	var all []sample
+	for n := range syscall.Errno(4096) {
+		if v := classify.Of(n); strings.HasPrefix(v.Rule, "errno ") {
+			all = append(all, sample{v.Code, n})
+		}
+	}
+	return all
+}
+
+var anyError = errors.New("any")
+
+var marks = []sample{
+	{"`classify.Permanent`", classify.Permanent(anyError)},
+	{"`classify.Transient`", classify.Transient(anyError)},
+	{"`classify.RetryAfter`", classify.RetryAfter(anyError, time.Second)},
+	{"`classify.Skip`: acked and forgotten", classify.Skip(anyError)},
+	{"`classify.Undecodable`, and a body that `consumer.JSON` cannot decode", classify.Undecodable(anyError)},
+	{"`*classify.PanicError`", &classify.PanicError{Value: "any"}},
+	{"a panic with `http.ErrAbortHandler`", &classify.PanicError{Value: http.ErrAbortHandler}},
+	{"`classify.ErrAttemptTimeout`", classify.ErrAttemptTimeout},
+	{"anything that no rule knows", anyError},
+}
+
+// Each has one method that libraries agree on.
+type (
+	retryable  struct{ error }
+	retriable  struct{ error }
+	validation struct{ error }
+	timeout    struct{ error }
+	temporary  struct{ error }
+	after      struct{ error }
+	safe       struct{ error }
+)
+
+func (retryable) RetryableError() bool  { return true }
+func (retriable) IsRetriable() bool     { return true }
+func (validation) Validation() bool     { return true }
+func (timeout) Timeout() bool           { return true }
+func (temporary) Temporary() bool       { return true }
+func (after) RetryAfter() time.Duration { return time.Second }
+func (safe) SafeToRetry() bool          { return true }
+func (e safe) Unwrap() error            { return e.error }
+
+var methods = []sample{
+	{"`RetryableError() bool`, true", retryable{anyError}},
+	{"`RetryAfter() time.Duration`, positive, without `HTTPStatusCode`", after{anyError}},
+	{"`IsRetriable() bool`, true", retriable{anyError}},
+	{"`Validation() bool`, true", validation{anyError}},
+	{"`Timeout() bool`, true", timeout{anyError}},
+	{"`Temporary() bool`, true", temporary{anyError}},
+	{"`SafeToRetry() bool`, true, around `syscall.ECONNRESET`: it says that the call had no effect", safe{syscall.ECONNRESET}},
+}
+
+var standard = []sample{
+	{"`context.DeadlineExceeded`", context.DeadlineExceeded},
+	{"`os.ErrDeadlineExceeded`", os.ErrDeadlineExceeded},
+	{"`context.Canceled`", context.Canceled},
+	{"`io.EOF`", io.EOF},
+	{"`io.ErrUnexpectedEOF`", io.ErrUnexpectedEOF},
+	{"one of these two below a `*url.Error`: the reply did not come", &url.Error{Op: "Post", Err: io.EOF}},
+	{"`*net.OpError` of a dial that nothing else explains", &net.OpError{Op: "dial", Err: anyError}},
+	{"`net.ErrClosed`", net.ErrClosed},
+	{"`*net.DNSError`, timeout", &net.DNSError{IsTimeout: true}},
+	{"`*net.DNSError`, temporary", &net.DNSError{IsTemporary: true}},
+	{"`*net.DNSError`, no such host", &net.DNSError{IsNotFound: true}},
+	{"`*net.DNSError`, other", &net.DNSError{}},
+	{"`*net.AddrError`, `*net.ParseError`, `net.UnknownNetworkError`, `net.InvalidAddrError`", &net.AddrError{}},
+	{"`*url.Error` of parsing", &url.Error{Op: "parse", Err: anyError}},
+	{"`http.ErrSchemeMismatch`", http.ErrSchemeMismatch},
+	{"`http.ErrAbortHandler`", http.ErrAbortHandler},
+	{"`*http.MaxBytesError`", &http.MaxBytesError{}},
+	{"an idle connection that the server closed", errors.New("http: server closed idle connection")},
+	{"a TLS handshake timeout", &url.Error{Op: "Get", Err: errors.New("net/http: TLS handshake timeout")}},
+	{"HTTP/2 GOAWAY, stream error, lost connection", &url.Error{Op: "Get", Err: errors.New("http2: server sent GOAWAY")}},
+	{"too many redirects", &url.Error{Op: "Get", Err: errors.New("stopped after 10 redirects")}},
+	{"an unsupported scheme, or no host", errors.New("unsupported protocol scheme")},
+	{"`x509.UnknownAuthorityError`, `x509.HostnameError`", x509.UnknownAuthorityError{}},
+	{"`x509.CertificateInvalidError`, expired and others", x509.CertificateInvalidError{Reason: x509.Expired}},
+	{"`tls.RecordHeaderError`", tls.RecordHeaderError{}},
+	{"`*tls.ECHRejectionError`", &tls.ECHRejectionError{}},
+	{"`tls.AlertError` of a misconfiguration, such as 42 (bad certificate)", tls.AlertError(42)},
+	{"`tls.AlertError`, other", tls.AlertError(80)},
+	{"`driver.ErrBadConn`", driver.ErrBadConn},
+	{"`sql.ErrConnDone`", sql.ErrConnDone},
+	{"`sql.ErrTxDone`", sql.ErrTxDone},
+	{"`sql.ErrNoRows`", sql.ErrNoRows},
+	{"`fs.ErrPermission`", fs.ErrPermission},
+	{"`fs.ErrNotExist`", fs.ErrNotExist},
+	{"`fs.ErrExist`", fs.ErrExist},
+	{"`exec.ErrNotFound`", exec.ErrNotFound},
+	{"`*exec.ExitError` of a program that a signal ended", &exec.ExitError{}},
+}

@@ -1,0 +1,192 @@
+package snippets
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+
+// TestLinks follows every link that stays in the repository.
+func TestLinks(t *testing.T) {
+	root, all := moduleRoot(t), map[string]*page{}
+	for _, p := range pages(t) {
+		all[p.path] = p
+	}
+	linked := map[string]bool{"README.md": true}
+	for _, p := range all {
+		for _, match := range link.FindAllStringSubmatch(p.prose, -1) {
+			target := match[1]
+			if strings.HasPrefix(target, "https://") {
+				continue
+			}
+			file, anchor, _ := strings.Cut(target, "#")
+			file = path.Join(path.Dir(p.path), file)
+			if target[0] == '#' {
+				file = p.path
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(file))); err != nil || strings.HasPrefix(target, "/") {
+				t.Errorf("%s: the link to %q leads nowhere", p.path, target)
+				continue
+			}
+			if p.path == "docs/README.md" {
+				linked[file] = true
+			}
+			if anchor != "" && (all[file] == nil || !slices.Contains(all[file].heads, anchor)) {
+				t.Errorf("%s: %s has no heading #%s, only %q", p.path, file, anchor, all[file].heads)
+			}
+		}
+	}
+	for name := range all {
+		if strings.HasPrefix(name, "docs/") && name != "docs/README.md" && !linked[name] {
+			t.Errorf("docs/README.md does not list %s", name)
+		}
+	}
+}
+
+var (
+	makeCommand = regexp.MustCompile(`\bmake((?: +[A-Za-z_-]+(?:=\S*)?)+)`)
+	goRun       = regexp.MustCompile(`\bgo (?:run|test)[^\n]* \./([\w/-]+)`)
+	testName    = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark|Example)[A-Z]\w*`)
+	qualified   = regexp.MustCompile(`\b(brokers|memory|brokertest|classify|consumer|consumertest|dlq|retry|visibility)\.([A-Z]\w*)`)
+)
+
+// commands returns what a page shows as code, apart from Go.
+func (p *page) commands() []string {
+	all := slices.Clone(p.spans)
+	for _, b := range p.blocks {
+		if b.info != "go" {
+			all = append(all, strings.Split(b.text, "\n")...)
+		}
+	}
+	return all
+}
+
+// TestCommands looks for what the documentation tells people to type.
+func TestCommands(t *testing.T) {
+	root, makefile := moduleRoot(t), readFile(t, "Makefile")
+	for _, p := range pages(t) {
+		for _, line := range p.commands() {
+			for _, match := range makeCommand.FindAllStringSubmatch(line, -1) {
+				for _, word := range strings.Fields(match[1]) {
+					name, _, isVariable := strings.Cut(word, "=")
+					pattern := `(?m)^` + regexp.QuoteMeta(name) + `:`
+					if isVariable {
+						pattern = `\b` + regexp.QuoteMeta(name) + `\b`
+					}
+					if !regexp.MustCompile(pattern).MatchString(makefile) {
+						t.Errorf("%s: the Makefile knows no %q of %q", p.path, name, line)
+					}
+				}
+			}
+			for _, match := range goRun.FindAllStringSubmatch(line, -1) {
+				if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(match[1]))); err != nil && match[1] != "brokers/yourbroker" {
+					t.Errorf("%s: there is no ./%s of %q", p.path, match[1], line)
+				}
+			}
+		}
+	}
+}
+
+// TestNames looks for the tests and the exported names that the documentation
+// speaks of.
+func TestNames(t *testing.T) {
+	tests, exported := declared(t)
+	for _, p := range pages(t) {
+		for _, span := range p.spans {
+			for _, name := range testName.FindAllString(span, -1) {
+				if !tests[name] && name != "FuzzName" { // which stands for any
+					t.Errorf("%s: there is no test %s", p.path, name)
+				}
+			}
+			for _, match := range qualified.FindAllStringSubmatch(span, -1) {
+				if !exported[match[0]] {
+					t.Errorf("%s: there is no %s", p.path, match[0])
+				}
+			}
+		}
+	}
+}
+
+// declared returns the tests of the module, and its exported names as
+// package.Name.
+func declared(t *testing.T) (tests, exported map[string]bool) {
+	t.Helper()
+	tests, exported = map[string]bool{}, map[string]bool{}
+	for _, f := range goFiles(t) {
+		for _, d := range f.syntax.Decls {
+			for _, name := range names(d) {
+				if f.isTest {
+					tests[name] = true
+				} else if ast.IsExported(name) {
+					exported[f.syntax.Name.Name+"."+name] = true
+				}
+			}
+		}
+	}
+	return tests, exported
+}
+
+// names returns what d declares at the top level, without methods.
+func names(d ast.Decl) []string {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil {
+			return []string{d.Name.Name}
+		}
+	case *ast.GenDecl:
+		var all []string
+		for _, spec := range d.Specs {
+			switch s := spec.(type) {
+			case *ast.TypeSpec:
+				all = append(all, s.Name.Name)
+			case *ast.ValueSpec:
+				for _, name := range s.Names {
+					all = append(all, name.Name)
+				}
+			}
+		}
+		return all
+	}
+	return nil
+}
+
+type goFile struct {
+	path   string
+	isTest bool
+	syntax *ast.File
+}
+
+// goFiles returns the syntax of all Go files of the module.
+func goFiles(t *testing.T) []goFile {
+	t.Helper()
+	root := moduleRoot(t)
+	var files []goFile
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") || d.Name() == "tools"):
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(name, ".go"):
+			return nil
+		}
+		relative, _ := filepath.Rel(root, name)
+		syntax, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		files = append(files, goFile{filepath.ToSlash(relative), strings.HasSuffix(name, "_test.go"), syntax})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}

@@ -1,0 +1,175 @@
+package snippets
+
+import (
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+var update = flag.Bool("update", false, "rewrite the generated parts of the documentation")
+
+// page is one Markdown file.
+type page struct {
+	path   string // relative to the module, with slashes
+	text   string
+	prose  string // text with code replaced by spaces
+	blocks []block
+	spans  []string // inline code
+	heads  []string // anchors of the headings
+}
+
+// block is fenced code.
+type block struct {
+	info string // what follows the fence
+	line int    // of the first line of text, from 1
+	text string
+}
+
+func moduleRoot(t *testing.T) string {
+	t.Helper()
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// pages returns all pages of the module.
+func pages(t *testing.T) []*page {
+	t.Helper()
+	root := moduleRoot(t)
+	names, err := filepath.Glob(filepath.Join(root, "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(filepath.Join(root, "docs"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".md") {
+			names = append(names, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*page
+	for _, name := range names {
+		path, err := filepath.Rel(root, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, readPage(t, filepath.ToSlash(path)))
+	}
+	return all
+}
+
+func readPage(t *testing.T, path string) *page {
+	t.Helper()
+	p, err := parse(path, readFile(t, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(moduleRoot(t), filepath.FromSlash(path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(text), "\r\n", "\n")
+}
+
+// rewrite stores text as the page at path.
+func rewrite(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(moduleRoot(t), filepath.FromSlash(path)), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// parse takes a page apart.
+func parse(path, text string) (*page, error) {
+	p := &page{path: path, text: text}
+	var prose strings.Builder
+	var open *block
+	for i, line := range strings.Split(text, "\n") {
+		info, fence := strings.CutPrefix(line, "```")
+		switch {
+		case fence && open == nil:
+			open = &block{info: strings.TrimSpace(info), line: i + 2}
+		case fence:
+			p.blocks = append(p.blocks, *open)
+			open = nil
+		case open != nil:
+			open.text += line + "\n"
+		default:
+			prose.WriteString(line)
+			if strings.HasPrefix(line, "#") {
+				p.heads = append(p.heads, p.anchor(line))
+			}
+		}
+		prose.WriteByte('\n')
+	}
+	if open != nil {
+		return nil, fmt.Errorf("%s:%d: the code block does not end", path, open.line-1)
+	}
+	p.prose = code.ReplaceAllStringFunc(prose.String(), func(span string) string {
+		p.spans = append(p.spans, strings.Trim(span, "`"))
+		return strings.Repeat(" ", len(span))
+	})
+	return p, nil
+}
+
+var code = regexp.MustCompile("`[^`\n]+`")
+
+// anchor is the name by which a link reaches a heading, made as GitHub does.
+func (p *page) anchor(heading string) string {
+	var b strings.Builder
+	for _, c := range strings.ToLower(strings.TrimSpace(strings.TrimLeft(heading, "#"))) {
+		switch {
+		case c == ' ':
+			b.WriteByte('-')
+		case c == '-' || c == '_' || unicode.IsLetter(c) || unicode.IsDigit(c):
+			b.WriteRune(c)
+		}
+	}
+	anchor, n := b.String(), 0
+	for _, other := range p.heads {
+		if other == anchor || strings.HasPrefix(other, anchor+"-") && strings.Trim(other[len(anchor):], "-0123456789") == "" {
+			n++
+		}
+	}
+	if n > 0 {
+		return fmt.Sprintf("%s-%d", anchor, n)
+	}
+	return anchor
+}
+
+func TestParse(t *testing.T) {
+	p, err := parse("x.md", "# A `b` C!\n\nsee [it](y.md) and `make run`\n\n```go\na := 1\n```\n\n## Same\n## Same\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.blocks) != 1 || p.blocks[0] != (block{info: "go", line: 6, text: "a := 1\n"}) {
+		t.Errorf("blocks = %+v", p.blocks)
+	}
+	if got, want := fmt.Sprint(p.heads), "[a-b-c same same-1]"; got != want {
+		t.Errorf("anchors = %s, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(p.spans), "[b make run]"; got != want {
+		t.Errorf("spans = %s, want %s", got, want)
+	}
+	if strings.Contains(p.prose, "make run") || !strings.Contains(p.prose, "[it](y.md)") {
+		t.Errorf("prose = %q, want the link and no code", p.prose)
+	}
+	if _, err := parse("x.md", "```go\n"); err == nil {
+		t.Error("a code block without an end is accepted")
+	}
+}
