@@ -303,18 +303,18 @@ func errnos() []sample {
 	return all
 }
 
-var anyError = errors.New("any")
+var errAny = errors.New("any")
 
 var marks = []sample{
-	{"`classify.Permanent`", classify.Permanent(anyError)},
-	{"`classify.Transient`", classify.Transient(anyError)},
-	{"`classify.RetryAfter`", classify.RetryAfter(anyError, time.Second)},
-	{"`classify.Skip`: acked and forgotten", classify.Skip(anyError)},
-	{"`classify.Undecodable`, and a body that `consumer.JSON` cannot decode", classify.Undecodable(anyError)},
+	{"`classify.Permanent`", classify.Permanent(errAny)},
+	{"`classify.Transient`", classify.Transient(errAny)},
+	{"`classify.RetryAfter`", classify.RetryAfter(errAny, time.Second)},
+	{"`classify.Skip`: acked and forgotten", classify.Skip(errAny)},
+	{"`classify.Undecodable`, and a body that `consumer.JSON` cannot decode", classify.Undecodable(errAny)},
 	{"`*classify.PanicError`", &classify.PanicError{Value: "any"}},
 	{"a panic with `http.ErrAbortHandler`", &classify.PanicError{Value: http.ErrAbortHandler}},
 	{"`classify.ErrAttemptTimeout`", classify.ErrAttemptTimeout},
-	{"anything that no rule knows", anyError},
+	{"anything that no rule knows", errAny},
 }
 
 // Each has one method that libraries agree on.
@@ -338,12 +338,12 @@ func (safe) SafeToRetry() bool          { return true }
 func (e safe) Unwrap() error            { return e.error }
 
 var methods = []sample{
-	{"`RetryableError() bool`, true", retryable{anyError}},
-	{"`RetryAfter() time.Duration`, positive, without `HTTPStatusCode`", after{anyError}},
-	{"`IsRetriable() bool`, true", retriable{anyError}},
-	{"`Validation() bool`, true", validation{anyError}},
-	{"`Timeout() bool`, true", timeout{anyError}},
-	{"`Temporary() bool`, true", temporary{anyError}},
+	{"`RetryableError() bool`, true", retryable{errAny}},
+	{"`RetryAfter() time.Duration`, positive, without `HTTPStatusCode`", after{errAny}},
+	{"`IsRetriable() bool`, true", retriable{errAny}},
+	{"`Validation() bool`, true", validation{errAny}},
+	{"`Timeout() bool`, true", timeout{errAny}},
+	{"`Temporary() bool`, true", temporary{errAny}},
 	{"`SafeToRetry() bool`, true, around `syscall.ECONNRESET`: it says that the call had no effect", safe{syscall.ECONNRESET}},
 }
 
@@ -354,14 +354,14 @@ var standard = []sample{
 	{"`io.EOF`", io.EOF},
 	{"`io.ErrUnexpectedEOF`", io.ErrUnexpectedEOF},
 	{"one of these two below a `*url.Error`: the reply did not come", &url.Error{Op: "Post", Err: io.EOF}},
-	{"`*net.OpError` of a dial that nothing else explains", &net.OpError{Op: "dial", Err: anyError}},
+	{"`*net.OpError` of a dial that nothing else explains", &net.OpError{Op: "dial", Err: errAny}},
 	{"`net.ErrClosed`", net.ErrClosed},
 	{"`*net.DNSError`, timeout", &net.DNSError{IsTimeout: true}},
 	{"`*net.DNSError`, temporary", &net.DNSError{IsTemporary: true}},
 	{"`*net.DNSError`, no such host", &net.DNSError{IsNotFound: true}},
 	{"`*net.DNSError`, other", &net.DNSError{}},
 	{"`*net.AddrError`, `*net.ParseError`, `net.UnknownNetworkError`, `net.InvalidAddrError`", &net.AddrError{}},
-	{"`*url.Error` of parsing", &url.Error{Op: "parse", Err: anyError}},
+	{"`*url.Error` of parsing", &url.Error{Op: "parse", Err: errAny}},
 	{"`http.ErrSchemeMismatch`", http.ErrSchemeMismatch},
 	{"`http.ErrAbortHandler`", http.ErrAbortHandler},
 	{"`*http.MaxBytesError`", &http.MaxBytesError{}},
