@@ -20,6 +20,9 @@ MESSAGES ?= 10000
 # Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.
 TOOL := $(GO) tool -modfile=tools/go.mod
 
+# Runs a command with real brokers, and stops those that were not up before.
+BROKERS := $(GO) run ./integration/brokers
+
 CORE_PKGS := $(addprefix ./,$(CORE))
 comma := ,
 empty :=
@@ -40,8 +43,8 @@ run: ## Watch the main job at work on the embedded broker
 
 ##@ Develop
 .PHONY: test
-test: ## Run all tests with the race detector
-	$(GO) test -race ./...
+test: ## Run all tests with the race detector, on real brokers too where they can run
+	$(BROKERS) run $(GO) test -race ./...
 
 .PHONY: check
 check: fmt-check vet lint tidy-check cross cover test-rest ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
@@ -84,8 +87,21 @@ cover: ## Test the core with the race detector and gate its coverage
 test-rest:
 	@core=$$($(GO) list $(CORE_PKGS)) && all=$$($(GO) list ./...) || exit 1; \
 	rest=$$(echo "$$all" | grep -vxF "$$core"); \
-	echo "$(GO) test -race" $$rest; $(GO) test -race $$rest
+	echo "$(GO) test -race" $$rest; $(BROKERS) run $(GO) test -race $$rest
 	$(GO) -C tools test ./...
+
+##@ Brokers
+.PHONY: up
+up: ## Start the real brokers and print their addresses
+	@$(BROKERS) up
+
+.PHONY: down
+down: ## Stop the real brokers and remove what they left
+	@$(BROKERS) down
+
+.PHONY: integration
+integration: ## Run the tests of the real brokers, and fail where one is missing
+	CI=true $(BROKERS) run $(GO) test -race -count=1 ./integration/... ./brokers/...
 
 ##@ Measure
 .PHONY: bench

@@ -1,0 +1,91 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+const (
+	buildTimeout = 10 * time.Minute
+	partial      = ".partial"
+)
+
+// root returns the folder that has the broker installed in the places where
+// its Debian package puts it: the machine's own root if it has that version,
+// or else a minimal Debian of the release that has it, made once and cached.
+func (l *local) root(ctx context.Context, b Broker) (string, error) {
+	if installed("/", b) {
+		return "/", nil
+	}
+	root := filepath.Join(l.cache, b.suite)
+	if installed(root, b) {
+		return root, nil
+	}
+	fmt.Fprintf(l.log, "%s: fetching Debian %s with rabbitmq-server to %s (once, about 400 MB, a minute or two)\n", b.Name, b.suite, root)
+	if err := l.build(ctx, b, root); err != nil {
+		return "", err
+	}
+	if !installed(root, b) {
+		return "", fmt.Errorf("rabbitmq-server of Debian %s is not the version %s* that %s is to be", b.suite, b.Version, b.Name)
+	}
+	return root, nil
+}
+
+func installed(root string, b Broker) bool {
+	found, err := filepath.Glob(filepath.Join(root, "usr/lib/rabbitmq/lib/rabbitmq_server-"+b.Version+"*"))
+	return err == nil && len(found) > 0
+}
+
+// build makes the root beside its place and moves it there when it is whole.
+func (l *local) build(ctx context.Context, b Broker, root string) error {
+	debootstrap, err := exec.LookPath("debootstrap")
+	if err != nil {
+		return fmt.Errorf("%s needs the package %s of Debian %s, which this machine has not: apt-get install debootstrap and run this again, or start a Docker engine", b.Name, "rabbitmq-server", b.suite)
+	}
+	for _, dir := range []string{root, root + partial} {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
+	defer cancel()
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-ec", `mount -t proc proc /proc; exec "$@"`, "sh",
+		debootstrap, "--variant=minbase", "--include=rabbitmq-server", b.suite, root+partial)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:   syscall.CLONE_NEWPID, // whatever a package starts ends with the namespace
+		Unshareflags: syscall.CLONE_NEWNS,
+		Pdeathsig:    syscall.SIGKILL, // and so it does when this process is killed
+	}
+	runtime.LockOSThread() // the signal comes when the thread ends
+	defer runtime.UnlockOSThread()
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("debootstrap %s: %w\n%s", b.suite, err, lastLines(out.Bytes()))
+	}
+	if err := empty(filepath.Join(root+partial, "var/cache/apt/archives")); err != nil {
+		return err
+	}
+	return os.Rename(root+partial, root)
+}
+
+// empty removes what is in a folder.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

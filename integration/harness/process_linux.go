@@ -1,0 +1,114 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is a process as it was put on record. A PID alone may be another
+// process by now; the time of its start tells them apart.
+type process struct {
+	pid   int
+	since string // clock ticks after boot
+}
+
+// record writes down a process that runs.
+func record(file string, pid int) error {
+	since, _, err := stat(pid)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, fmt.Appendf(nil, "%d %s\n", pid, since), 0o644)
+}
+
+// readProcess reads a record. Without one it returns a process that has ended.
+func readProcess(file string) process {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return process{}
+	}
+	var p process
+	if _, err := fmt.Sscan(string(text), &p.pid, &p.since); err != nil {
+		return process{}
+	}
+	return p
+}
+
+func (p process) alive() bool {
+	if p.pid <= 1 {
+		return false
+	}
+	since, state, err := stat(p.pid)
+	return err == nil && since == p.since && state != "Z" && state != "X"
+}
+
+// end sends the signal and returns when the process is gone. A process that
+// ended before is no error.
+func (p process) end(ctx context.Context, signal syscall.Signal) error {
+	handle, err := os.FindProcess(p.pid) // holds on to the process, not to the number
+	if err != nil || !p.alive() {
+		return nil
+	}
+	defer handle.Release()
+	if err := handle.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("%v to process %d: %w", signal, p.pid, err)
+	}
+	for p.alive() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("process %d is still there after %v: %w", p.pid, signal, ctx.Err())
+		case <-time.After(pollEvery):
+		}
+	}
+	return nil
+}
+
+// stat returns when a process started and its state, a letter.
+func stat(pid int) (since, state string, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", "", err
+	}
+	// The second field is the name, in brackets, and may have spaces itself.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	const state3, since22 = 0, 19
+	if len(fields) <= since22 {
+		return "", "", fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	}
+	return fields[since22], fields[state3], nil
+}
+
+// lock waits for the file's lock. The kernel takes it away when this process
+// ends, however it ends.
+func lock(file string) (unlock func(), err error) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// tail returns the last lines of a log.
+func tail(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	return lastLines(text)
+}
+
+func lastLines(text []byte) string {
+	const most = 15
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-most):], "\n")
+}

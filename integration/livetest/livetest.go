@@ -1,0 +1,58 @@
+// Package livetest gives tests the real brokers to run on.
+//
+// A test that asks for a broker runs on it, or is skipped with the reason. It
+// is never skipped where the environment has CI=true: there a missing broker
+// is a failure, so that a green run has met the real ones.
+package livetest
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/redrive-go/redrive/integration/harness"
+)
+
+// Target is a broker that a test runs on.
+type Target struct {
+	harness.Broker        // its Name is the one that the harness stops and starts it by
+	URL            string // from the environment, user and password included
+	ManagementURL  string // likewise; may be empty
+}
+
+// RabbitMQ runs a test on every RabbitMQ, in a subtest of the broker's name.
+func RabbitMQ(t *testing.T, test func(t *testing.T, target Target)) {
+	t.Helper()
+	for _, b := range harness.Brokers() {
+		t.Run(b.Name, func(t *testing.T) {
+			t.Helper()
+			test(t, Target{Broker: b, URL: Address(t, b.Env), ManagementURL: os.Getenv(b.ManagementEnv())})
+		})
+	}
+}
+
+// Address returns the address in an environment variable. Without one the test
+// ends here: it is skipped, or fails where CI=true.
+func Address(tb testing.TB, variable string) string {
+	tb.Helper()
+	address, skip, err := lookup(os.Getenv, variable)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if skip != "" {
+		tb.Skip(skip)
+	}
+	return address
+}
+
+// lookup returns exactly one of its three results.
+func lookup(getenv func(string) string, variable string) (address, skip string, err error) {
+	if address = getenv(variable); address != "" {
+		return address, "", nil
+	}
+	skip = variable + " is not set, so there is no broker to run on: make test and make integration start one, or make up prints the address"
+	if getenv("CI") == "true" {
+		return "", "", fmt.Errorf("%s; with CI=true this is a failure, not a skip", skip)
+	}
+	return "", skip, nil
+}
