@@ -36,20 +36,25 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := command(ctx, os.Args[1:])
 	stop()
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-	case errors.As(err, &exit):
-		os.Exit(exit.ExitCode())
-	default:
-		fmt.Fprintln(os.Stderr, "brokers:", err)
-		os.Exit(1)
+	if err == nil {
+		return
 	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && os.Args[1] == "run" {
+		os.Exit(exit.ExitCode()) // the command has said why
+	}
+	fmt.Fprintln(os.Stderr, "brokers:", err)
+	if errors.Is(err, errUsage) {
+		fmt.Fprint(os.Stderr, "\n", usage)
+		os.Exit(2)
+	}
+	os.Exit(1)
 }
+
+var errUsage = errors.New("no such command")
 
 func command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("what to do?\n\n" + usage)
+		return errUsage
 	}
 	name, args := args[0], args[1:]
 	switch {
@@ -84,7 +89,7 @@ func command(ctx context.Context, args []string) error {
 	case name == "ctl" && len(args) > 1:
 		return h.Control(ctx, args[0], args[1:]...)
 	}
-	return fmt.Errorf("cannot %s with %d arguments\n\n%s", name, len(args), usage)
+	return fmt.Errorf("%w: %s with %d arguments", errUsage, name, len(args))
 }
 
 func export(out io.Writer) {

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"context"
 	"embed"
 	"errors"
@@ -24,8 +25,8 @@ var settings embed.FS
 // when it ends, the kernel ends all it started and takes the mounts away.
 //
 // The state folder has for each broker NAME: the folder NAME, which the broker
-// sees as /mnt and keeps its data in, NAME.pid, NAME.log, and NAME.ready once
-// it has been ready for the first time.
+// sees as /mnt and keeps its data in, NAME.pid, NAME.log, and NAME.ready, which
+// has the PID that was the last to get ready.
 type local struct {
 	state string
 	cache string
@@ -189,10 +190,17 @@ func (l *local) check(_ context.Context, b Broker) error {
 }
 
 func (l *local) await(ctx context.Context, b Broker) error {
+	running, err := os.ReadFile(l.path(b, ".pid"))
+	if err != nil {
+		return err
+	}
+	if ready, err := os.ReadFile(l.path(b, ".ready")); err == nil && bytes.Equal(ready, running) {
+		return nil
+	}
 	if err := l.control(ctx, b, []string{"--quiet", "await_startup"}); err != nil {
 		return err
 	}
-	return os.WriteFile(l.path(b, ".ready"), nil, 0o644)
+	return os.WriteFile(l.path(b, ".ready"), running, 0o644)
 }
 
 func (l *local) control(ctx context.Context, b Broker, args []string) error {
