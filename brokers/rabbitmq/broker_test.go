@@ -1,0 +1,150 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"crypto/rand"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+)
+
+// servers are the brokers that the tests run against, and the variables of the
+// environment that hold their URLs.
+var servers = []struct{ name, variable string }{
+	{"3.10", "REDRIVE_RABBITMQ_URL"},
+	{"4", "REDRIVE_RABBITMQ4_URL"},
+}
+
+// each runs f against every broker.
+func each(t *testing.T, f func(t *testing.T, url string)) {
+	for _, server := range servers {
+		t.Run(server.name, func(t *testing.T) {
+			url := os.Getenv(server.variable)
+			if url == "" {
+				if os.Getenv("CI") == "true" {
+					t.Fatalf("%s is not set: this test needs a RabbitMQ broker", server.variable)
+				}
+				t.Skipf("%s is not set: this test needs a RabbitMQ broker, such as amqp://guest:guest@127.0.0.1:5672/", server.variable)
+			}
+			f(t, url)
+		})
+	}
+}
+
+// admin is a plain connection to look at the broker and to meddle with it.
+type admin struct {
+	*testing.T
+	conn *amqp.Connection
+}
+
+func newAdmin(t *testing.T, url string) *admin {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &admin{t, conn}
+}
+
+// do runs f on a fresh channel.
+func (a *admin) do(f func(ch *amqp.Channel) error) error {
+	ch, err := a.conn.Channel()
+	if err != nil {
+		a.Fatalf("open a channel: %v", err)
+	}
+	defer ch.Close()
+	return f(ch)
+}
+
+// topic returns a name that is free, and deletes what it stands for at the end.
+func (a *admin) topic(name string) string {
+	topic := "test." + name + "." + strings.ToLower(rand.Text()[:10])
+	a.Cleanup(func() { a.delete(topic, "redrive.retry.v1."+topic) })
+	return topic
+}
+
+func (a *admin) delete(queues ...string) {
+	for _, queue := range queues {
+		a.do(func(ch *amqp.Channel) error {
+			_, err := ch.QueueDelete(queue, false, false, false)
+			return err
+		})
+	}
+}
+
+// depth is the number of messages in a queue that nobody holds.
+func (a *admin) depth(queue string) int {
+	a.Helper()
+	var n int
+	err := a.do(func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		n = q.Messages
+		return err
+	})
+	if err != nil {
+		a.Fatalf("queue %q: %v", queue, err)
+	}
+	return n
+}
+
+func open(t testing.TB, options rabbitmq.Options) *rabbitmq.Broker {
+	t.Helper()
+	b, err := rabbitmq.New(options)
+	if err != nil {
+		t.Fatalf("New: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := b.Close(ctx); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return b
+}
+
+func TestConformance(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		a := newAdmin(t, url)
+		brokertest.Run(t, brokertest.Harness{
+			Open: func(t testing.TB) brokers.Broker {
+				return open(t, rabbitmq.Options{URLs: []string{url}})
+			},
+			Topic:        a.topic,
+			Unit:         500 * time.Millisecond,
+			SortsHeaders: true,
+			TypedHeaders: typed(),
+		})
+	})
+}
+
+// typed has a header of every type of AMQP.
+func typed() brokers.Headers {
+	return brokers.Headers{
+		{Name: "bool", Value: "true", Type: "bool"},
+		{Name: "count", Value: "9007199254740993", Type: "int64"},
+		{Name: "small", Value: "-7", Type: "int8"},
+		{Name: "ratio", Value: "0.1", Type: "float64"},
+		{Name: "at", Value: "1790000000", Type: "timestamp"},
+		{Name: "price", Value: "1234e-2", Type: "decimal"},
+		{Name: "nothing", Type: "void"},
+		{Name: "key", Value: "\x00\xff", Type: "bytes"},
+		{Name: "nested", Value: `{"a":["int64","1"],"b":["array",[["","x"],["raw","/w=="]]]}`, Type: "table"},
+		{Name: "list", Value: `[["bool","false"],["table",{}]]`, Type: "array"},
+		{Name: "content-type", Value: "application/json", Type: "property"},
+		{Name: "content-type", Value: "a header of the same name"},
+		{Name: "priority", Value: "3", Type: "property"},
+		{Name: "correlation-id", Value: "c-1", Type: "property"},
+		{Name: "reply-to", Value: "answers", Type: "property"},
+		{Name: "expiration", Value: "1", Type: "property"},
+		{Name: "user-id", Value: "somebody", Type: "property"},
+		{Name: "CC", Value: `[["","elsewhere"]]`, Type: "array"},
+	}
+}

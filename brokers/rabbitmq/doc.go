@@ -1,0 +1,2 @@
+// Package rabbitmq runs redrive on RabbitMQ.
+package rabbitmq

@@ -1,0 +1,210 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// link is one connection. The library's own recovery stays off: a link that is
+// lost is never used again, and neither is what was received on it.
+type link struct {
+	conn    *amqp.Connection
+	wire    net.Conn      // below TLS; closing it ends every call that hangs
+	limit   time.Duration // for calls that wait for an answer
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	blocked blockade
+	work    sync.WaitGroup
+	setup   *amqp.Channel // for declarations, one at a time
+}
+
+// dial connects to one of the endpoints, tried in random order. The result
+// lives until lost or closed; ctx bounds the call.
+func (b *Broker) dial(ctx context.Context, purpose string) (*link, error) {
+	var errs []error
+	for _, i := range rand.Perm(len(b.endpoints)) {
+		l, err := b.dialOne(ctx, b.endpoints[i], purpose)
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+func (b *Broker) dialOne(ctx context.Context, uri amqp.URI, purpose string) (*link, error) {
+	l := &link{limit: b.options.CallTimeout}
+	config := amqp.Config{
+		Heartbeat:       b.options.Heartbeat,
+		Locale:          "en_US",
+		TLSClientConfig: b.options.TLS.Clone(),
+		Properties:      amqp.NewConnectionProperties(),
+	}
+	config.Properties.SetClientConnectionName("redrive " + purpose)
+	if b.options.Credentials != nil {
+		user, password := b.options.Credentials()
+		config.SASL = []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.options.CallTimeout)
+	defer cancel()
+	stop := func() bool { return true }
+	config.Dial = func(network, addr string) (net.Conn, error) {
+		conn, err := b.options.Dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		l.wire = conn
+		stop = context.AfterFunc(ctx, func() { conn.Close() })
+		return conn, nil
+	}
+	conn, err := amqp.DialConfig(uri.String(), config)
+	if err == nil && !stop() {
+		conn.CloseDeadline(time.Now())
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		stop()
+		if l.wire != nil {
+			l.wire.Close()
+		}
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, connectError(uri, err)
+	}
+	l.conn = conn
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.watch()
+	return l, nil
+}
+
+// watch ends the context of the link when the connection does.
+func (l *link) watch() {
+	closed := l.conn.NotifyClose(make(chan *amqp.Error, 1))
+	blocks := l.conn.NotifyBlocked(make(chan amqp.Blocking, 8))
+	l.work.Go(func() {
+		defer l.blocked.set(false)
+		for {
+			select {
+			case b, ok := <-blocks:
+				if !ok {
+					blocks = nil
+					continue
+				}
+				l.blocked.set(b.Active)
+			case err := <-closed:
+				l.cancel(lostError(err))
+				return
+			}
+		}
+	})
+}
+
+// call runs f, which waits for an answer of the broker and knows no limit of
+// its own, and closes the connection when that takes too long.
+func (l *link) call(f func() error) error {
+	defer l.guard()()
+	if err := f(); err != nil {
+		if cause := context.Cause(l.ctx); cause != nil {
+			return cause
+		}
+		return err
+	}
+	return nil
+}
+
+// guard closes the connection unless the returned function is called in time.
+// While the broker blocks the connection, waiting is what it asks for.
+func (l *link) guard() (release func()) {
+	ctx, cancel := context.WithCancel(l.ctx)
+	timer := time.AfterFunc(l.limit, func() {
+		if free := l.blocked.wait(); free != nil {
+			select {
+			case <-free:
+			case <-ctx.Done():
+			}
+			select {
+			case <-time.After(l.limit):
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() == nil {
+			l.end(fmt.Errorf("the broker did not answer within %v: the connection was closed", l.limit))
+		}
+	})
+	return func() {
+		timer.Stop()
+		cancel()
+	}
+}
+
+// end gives the link up, whatever hangs on it.
+func (l *link) end(cause error) {
+	l.cancel(fmt.Errorf("%w: %w", cause, brokers.ErrLeaseLost))
+	l.wire.Close()
+}
+
+// close ends the connection within ctx, and waits for its goroutines.
+func (l *link) close(ctx context.Context, cause error) {
+	l.cancel(fmt.Errorf("%w: %w", cause, brokers.ErrLeaseLost))
+	stop := context.AfterFunc(ctx, func() { l.wire.Close() })
+	defer stop()
+	guard := time.AfterFunc(l.limit, func() { l.wire.Close() })
+	defer guard.Stop()
+	l.conn.Close()
+	l.wire.Close()
+	l.work.Wait()
+}
+
+// blockade is whether the broker has blocked the connection, because its
+// memory or disk is short, and lets wait for the end of that.
+type blockade struct {
+	mu   sync.Mutex
+	free chan struct{} // closed when it ends; nil while there is none
+}
+
+func (b *blockade) set(active bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case active && b.free == nil:
+		b.free = make(chan struct{})
+	case !active && b.free != nil:
+		close(b.free)
+		b.free = nil
+	}
+}
+
+func (b *blockade) active() bool { return b.wait() != nil }
+
+// wait returns nil, or what is closed when the blockade ends.
+func (b *blockade) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.free
+}
+
+// connectError names the endpoint without its credentials.
+func connectError(uri amqp.URI, err error) error {
+	where := fmt.Sprintf("%s://%s vhost %q", uri.Scheme, net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), uri.Vhost)
+	return fmt.Errorf("connect to %s: %w", where, explain(err))
+}
+
+func lostError(err *amqp.Error) error {
+	if err == nil {
+		return fmt.Errorf("the connection is closed: %w", brokers.ErrLeaseLost)
+	}
+	return fmt.Errorf("the connection is lost: %w: %w", explain(err), brokers.ErrLeaseLost)
+}

@@ -1,0 +1,224 @@
+package rabbitmq
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+const (
+	// headerRoom is what properties and headers may take of a frame together,
+	// so that there is room for what the broker notes when the message leaves
+	// a shelf.
+	headerRoom = 120 << 10
+
+	// farthest bounds the due times in a queue that only workers write to.
+	farthest = 10 * 365 * 24 * time.Hour
+
+	// set aside are headers and properties that would have an effect on the
+	// copy: its routing, its expiry, or a check of who publishes it.
+	setAside = "redrive-amqp-"
+
+	// bystanders is how many uncounted deliveries say nothing about a message:
+	// the broker charges everything that a lost connection held.
+	bystanders = 10
+)
+
+// The properties that travel as headers of type "property".
+var properties = []struct {
+	name string
+	get  func(*amqp.Publishing) *string
+}{
+	{"content-type", func(p *amqp.Publishing) *string { return &p.ContentType }},
+	{"content-encoding", func(p *amqp.Publishing) *string { return &p.ContentEncoding }},
+	{"correlation-id", func(p *amqp.Publishing) *string { return &p.CorrelationId }},
+	{"reply-to", func(p *amqp.Publishing) *string { return &p.ReplyTo }},
+	{"type", func(p *amqp.Publishing) *string { return &p.Type }},
+	{"app-id", func(p *amqp.Publishing) *string { return &p.AppId }},
+	{"expiration", func(p *amqp.Publishing) *string { return &p.Expiration }},
+	{"user-id", func(p *amqp.Publishing) *string { return &p.UserId }},
+}
+
+const (
+	propertyPriority  = "priority"
+	propertyTimestamp = "timestamp"
+)
+
+// isAside reports whether a header is set aside on copies.
+func isAside(h brokers.Header) bool {
+	if h.Type == typeProperty {
+		return h.Name == "expiration" || h.Name == "user-id"
+	}
+	return h.Name == "CC" || h.Name == "BCC"
+}
+
+// isTrace reports whether a header is a note of the broker about the queues
+// that a message was in. RabbitMQ 3 believes such notes also when a client
+// publishes them, and then takes a second retry for a cycle.
+func isTrace(name string) bool {
+	return name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-") ||
+		name == "x-delivery-count" || name == "x-acquired-count"
+}
+
+// publishing builds the message for the wire, or says why the broker would
+// never take it. h are all of its headers, those of the framework included.
+func (b *Broker) publishing(m brokers.Message, h brokers.Headers) (amqp.Publishing, error) {
+	p := amqp.Publishing{DeliveryMode: amqp.Persistent, Body: m.Body}
+	if len(m.ID) <= longestName {
+		p.MessageId = m.ID
+	}
+	size := len(p.MessageId)
+	plain := make(brokers.Headers, 0, len(h))
+	for _, header := range h {
+		size += len(header.Name) + len(header.Value) + 8
+		switch {
+		case isTrace(header.Name):
+		case isAside(header):
+			header.Name = setAside + header.Name
+			if header.Type == typeProperty {
+				header.Type = ""
+			}
+			plain = append(plain, header)
+		case header.Type == typeProperty:
+			if err := setProperty(&p, header); err != nil {
+				return p, err
+			}
+		default:
+			plain = append(plain, header)
+		}
+		if len(header.Name) > longestName {
+			return p, fmt.Errorf("the header name %.40q... has %d bytes, AMQP allows %d: %w",
+				header.Name, len(header.Name), longestName, brokers.ErrRefused)
+		}
+	}
+	if len(plain) > 0 {
+		p.Headers = toTable(plain)
+	}
+	if size > headerRoom {
+		return p, fmt.Errorf("the headers take %d bytes, the broker's frames have room for %d: %w", size, headerRoom, brokers.ErrRefused)
+	}
+	if total := size + len(m.Body); total > b.options.MessageLimit {
+		return p, fmt.Errorf("%d bytes, Options.MessageLimit is %d: %w", total, b.options.MessageLimit, brokers.ErrRefused)
+	}
+	return p, nil
+}
+
+func setProperty(p *amqp.Publishing, h brokers.Header) error {
+	switch h.Name {
+	case propertyPriority:
+		n, err := strconv.ParseUint(h.Value, 10, 8)
+		if err != nil {
+			return fmt.Errorf("the property priority is %.40q, and must be 0 to 255: %w", h.Value, brokers.ErrRefused)
+		}
+		p.Priority = uint8(n)
+		return nil
+	case propertyTimestamp:
+		seconds, err := strconv.ParseInt(h.Value, 10, 64)
+		if err != nil {
+			return fmt.Errorf("the property timestamp is %.40q, and must be in seconds since 1970: %w", h.Value, brokers.ErrRefused)
+		}
+		p.Timestamp = time.Unix(seconds, 0)
+		return nil
+	}
+	for _, property := range properties {
+		if property.name != h.Name {
+			continue
+		}
+		if len(h.Value) > longestName {
+			return fmt.Errorf("the property %s has %d bytes, AMQP allows %d: %w", h.Name, len(h.Value), longestName, brokers.ErrRefused)
+		}
+		*property.get(p) = h.Value
+		return nil
+	}
+	return fmt.Errorf("AMQP has no property %.40q: %w", h.Name, brokers.ErrRefused)
+}
+
+// headersOf returns headers and properties of what was received, without the
+// notes of the broker.
+func headersOf(d *amqp.Delivery) brokers.Headers {
+	var h brokers.Headers
+	p := amqp.Publishing{
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, CorrelationId: d.CorrelationId,
+		ReplyTo: d.ReplyTo, Type: d.Type, AppId: d.AppId, Expiration: d.Expiration, UserId: d.UserId,
+	}
+	for _, property := range properties {
+		if value := *property.get(&p); value != "" {
+			h = append(h, brokers.Header{Name: property.name, Value: value, Type: typeProperty})
+		}
+	}
+	if d.Priority > 0 {
+		h = append(h, brokers.Header{Name: propertyPriority, Value: strconv.Itoa(int(d.Priority)), Type: typeProperty})
+	}
+	if !d.Timestamp.IsZero() {
+		h = append(h, brokers.Header{Name: propertyTimestamp, Value: strconv.FormatInt(d.Timestamp.Unix(), 10), Type: typeProperty})
+	}
+	for _, header := range fromTable(d.Headers) {
+		if isTrace(header.Name) {
+			continue
+		}
+		if name, ok := strings.CutPrefix(header.Name, setAside); ok {
+			header.Name = name
+			if name == "expiration" || name == "user-id" {
+				header.Type = typeProperty
+			}
+		}
+		h = append(h, header)
+	}
+	return h
+}
+
+// understand turns what came from the queue of topic, or from its retries,
+// into a message. Only workers write to the queue of retries: elsewhere
+// anybody may have forged how far a message has come.
+func understand(d *amqp.Delivery, topic string, retried bool, limits wire.Limits) (brokers.Message, brokers.Meta) {
+	h := headersOf(d)
+	var m brokers.Message
+	var meta brokers.Meta
+	if retried {
+		limits.MaxDelay = farthest
+		m, meta = wire.SplitMeta(h, limits)
+	} else {
+		m, meta = wire.SplitIdentity(h, limits)
+	}
+	if d.MessageId != "" {
+		m.ID = d.MessageId
+	}
+	m.Topic, m.Body = topic, d.Body
+	if m.PublishedAt.IsZero() && !d.Timestamp.IsZero() {
+		m.PublishedAt = d.Timestamp
+	}
+	if meta.Origin == nil {
+		meta.Origin = origin(d, topic)
+	}
+	return m, meta
+}
+
+func origin(d *amqp.Delivery, topic string) brokers.Headers {
+	o := brokers.Headers{{Name: "queue", Value: topic}}
+	for _, detail := range []brokers.Header{
+		{Name: "exchange", Value: d.Exchange},
+		{Name: "routing-key", Value: d.RoutingKey},
+	} {
+		if detail.Value != "" {
+			o = append(o, detail)
+		}
+	}
+	return o
+}
+
+// count is how often the broker has delivered this copy before.
+func count(d *amqp.Delivery) int {
+	switch n := d.Headers["x-delivery-count"].(type) {
+	case int64:
+		return int(n)
+	case int32:
+		return int(n)
+	}
+	return 0
+}

@@ -1,0 +1,371 @@
+package rabbitmq
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+const (
+	chunk  = 128 // messages that are published before their confirms are awaited
+	chunks = 16  // that may be on their way at a time
+)
+
+// publisher publishes on a connection of its own: when the broker blocks that
+// one, acks go on.
+type publisher struct {
+	broker *Broker
+	turn   chan struct{} // taken while connecting
+	mu     sync.Mutex
+	outlet *outlet
+	closed bool
+	calls  sync.WaitGroup
+}
+
+// outlet is one connection of the publisher, with one channel.
+type outlet struct {
+	*link
+	ch    *amqp.Channel
+	slots chan struct{} // one for each chunk on its way
+
+	// returns holds every message that can be on its way, so that the library,
+	// which gives up after a while, never has to wait with one. A message that
+	// nobody can route is returned first and confirmed then: whoever saw the
+	// confirm finds the return here, or in flights.
+	returns chan amqp.Return
+	mu      sync.Mutex
+	flights map[flight]*progress
+}
+
+// flight tells messages on their way apart, as far as returns do: they carry
+// no number. Of two alike that are on their way at once, either both or none
+// counts as returned.
+type flight struct{ exchange, key, id string }
+
+type progress struct {
+	pending  int
+	returned string // the reason
+}
+
+func newPublisher(b *Broker) *publisher {
+	return &publisher{broker: b, turn: make(chan struct{}, 1)}
+}
+
+// Publish stores msgs in the queue topic, which must exist: it is one of a
+// Subscription that was opened, or a dead-letter topic of one. Errors are
+// *brokers.PublishError. Of headers with a Type, see the package
+// documentation. It may be called from several goroutines, which share one
+// connection.
+func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
+	failed := make(map[int]error)
+	var out []outgoing
+	var index []int
+	for i := range msgs {
+		m := &msgs[i]
+		identify(m)
+		p, err := b.publishing(*m, wire.AppendIdentity(withoutID(*m)))
+		if err == nil && (topic == "" || len(topic) > longestName) {
+			err = fmt.Errorf("the topic has %d bytes: use 1 to %d: %w", len(topic), longestName, brokers.ErrMisconfigured)
+		}
+		if err != nil {
+			failed[i] = err
+			continue
+		}
+		out, index = append(out, outgoing{key: topic, message: p}), append(index, i)
+	}
+	for at, err := range b.publisher.publish(ctx, out) {
+		if err != nil {
+			failed[index[at]] = err
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return &brokers.PublishError{Topic: topic, Failed: failed}
+}
+
+// identify sets what m lacks of an identity.
+func identify(m *brokers.Message) {
+	carried, _ := wire.SplitIdentity(m.Headers, wire.Limits{Now: time.Now()})
+	if m.ID == "" {
+		m.ID = carried.ID
+	}
+	if m.ID == "" {
+		m.ID = newID()
+	}
+	if m.PublishedAt.IsZero() {
+		m.PublishedAt = carried.PublishedAt
+	}
+	if m.PublishedAt.IsZero() {
+		m.PublishedAt = time.Now()
+	}
+}
+
+func newID() string { return rand.Text() }
+
+// publish sends out and waits until the broker has confirmed each, chunk by
+// chunk. It returns one error per message.
+func (p *publisher) publish(ctx context.Context, out []outgoing) []error {
+	errs := make([]error, len(out))
+	for from := 0; from < len(out); from += chunk {
+		to := min(from+chunk, len(out))
+		err := p.publishChunk(ctx, out[from:to], errs[from:to])
+		for i := range errs[from:to] {
+			if err != nil && errs[from+i] == nil {
+				errs[from+i] = err
+			}
+		}
+	}
+	return errs
+}
+
+// publishChunk sets errs. Its own error is that of the messages that were not
+// sent.
+func (p *publisher) publishChunk(ctx context.Context, out []outgoing, errs []error) error {
+	if !p.enter() {
+		return brokers.ErrClosed
+	}
+	defer p.calls.Done()
+	o, err := p.connected(ctx)
+	if err != nil {
+		return fmt.Errorf("not published: %w", err)
+	}
+	if err := o.admit(ctx); err != nil {
+		return fmt.Errorf("not published: %w", err)
+	}
+	confirms, err := o.send(out)
+	if err != nil {
+		for i := range errs[len(confirms):] {
+			errs[len(confirms)+i] = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, err)
+		}
+	}
+	o.await(ctx, p.broker.options.ConfirmTimeout, out[:len(confirms)], confirms, errs)
+	return nil
+}
+
+// enter counts a call that Close is to wait for.
+func (p *publisher) enter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.calls.Add(1)
+	}
+	return !p.closed
+}
+
+// connected returns the outlet, after connecting if there is none.
+func (p *publisher) connected(ctx context.Context) (*outlet, error) {
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if o := p.current(); o != nil {
+		if o.ctx.Err() == nil {
+			return o, nil
+		}
+		o.close(ctx, context.Cause(o.ctx))
+	}
+	l, err := p.broker.dial(ctx, "publisher")
+	if err != nil {
+		return nil, err
+	}
+	o := &outlet{
+		link:    l,
+		slots:   make(chan struct{}, chunks),
+		flights: make(map[flight]*progress),
+	}
+	if err := o.open(); err != nil {
+		o.close(ctx, err)
+		return nil, fmt.Errorf("open a channel: %w", explain(err))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.outlet = o
+	return o, nil
+}
+
+func (p *publisher) current() *outlet {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.outlet
+}
+
+// blocked returns nil, or what is closed when publishing is possible again.
+func (p *publisher) blocked() <-chan struct{} {
+	if o := p.current(); o != nil {
+		return o.blocked.wait()
+	}
+	return nil
+}
+
+func (p *publisher) close(ctx context.Context) {
+	p.mu.Lock()
+	p.closed = true
+	o := p.outlet
+	p.mu.Unlock()
+	if o != nil {
+		stop := context.AfterFunc(ctx, func() { o.end(brokers.ErrClosed) })
+		defer stop()
+	}
+	p.calls.Wait()
+	if o = p.current(); o != nil {
+		o.close(ctx, brokers.ErrClosed)
+	}
+}
+
+func (o *outlet) open() error {
+	return o.call(func() (err error) {
+		if o.ch, err = o.conn.Channel(); err != nil {
+			return err
+		}
+		o.returns = o.ch.NotifyReturn(make(chan amqp.Return, chunk*chunks))
+		closed := o.ch.NotifyClose(make(chan *amqp.Error, 1))
+		o.work.Go(func() {
+			select {
+			case err := <-closed:
+				if err != nil {
+					o.end(fmt.Errorf("the broker closed the channel: %w", explain(err)))
+				} else {
+					o.end(errors.New("the channel is closed"))
+				}
+			case <-o.ctx.Done():
+			}
+		})
+		return o.ch.Confirm(false)
+	})
+}
+
+// admit waits for room for a chunk, and for the end of a blockade.
+func (o *outlet) admit(ctx context.Context) error {
+	select {
+	case o.slots <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-o.ctx.Done():
+		return context.Cause(o.ctx)
+	}
+	for free := o.blocked.wait(); free != nil; free = o.blocked.wait() {
+		select {
+		case <-free:
+		case <-ctx.Done():
+			<-o.slots
+			return fmt.Errorf("the broker blocks publishing, because its memory or disk is short: %w", context.Cause(ctx))
+		case <-o.ctx.Done():
+			<-o.slots
+			return context.Cause(o.ctx)
+		}
+	}
+	return nil
+}
+
+// send writes out as far as the connection takes it.
+func (o *outlet) send(out []outgoing) ([]*amqp.DeferredConfirmation, error) {
+	defer o.guard()()
+	confirms := make([]*amqp.DeferredConfirmation, 0, len(out))
+	for _, m := range out {
+		o.depart(m)
+		confirm, err := o.ch.PublishWithDeferredConfirm(m.exchange, m.key, true, false, m.message)
+		if err != nil {
+			o.arrive(m)
+			o.end(fmt.Errorf("publish: %w", err))
+			return confirms, context.Cause(o.ctx)
+		}
+		confirms = append(confirms, confirm)
+	}
+	return confirms, nil
+}
+
+func (m outgoing) flight() flight { return flight{m.exchange, m.key, m.message.MessageId} }
+
+func (o *outlet) depart(m outgoing) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.flights[m.flight()]
+	if p == nil {
+		p = &progress{}
+		o.flights[m.flight()] = p
+	}
+	p.pending++
+}
+
+// arrive ends the flight of m, and returns the reason if it was returned.
+func (o *outlet) arrive(m outgoing) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for more := true; more; {
+		select {
+		case r, ok := <-o.returns:
+			if p := o.flights[flight{r.Exchange, r.RoutingKey, r.MessageId}]; ok && p != nil {
+				p.returned = r.ReplyText
+			}
+			more = ok
+		default:
+			more = false
+		}
+	}
+	p := o.flights[m.flight()]
+	if p.pending--; p.pending == 0 {
+		delete(o.flights, m.flight())
+	}
+	return p.returned
+}
+
+// await sets the errors of what was sent, and frees the slot of the chunk when
+// the broker is done with all of it.
+func (o *outlet) await(ctx context.Context, limit time.Duration, out []outgoing, confirms []*amqp.DeferredConfirmation, errs []error) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for i, confirm := range confirms {
+		select {
+		case <-confirm.Done():
+		case <-timer.C:
+			o.end(fmt.Errorf("the broker confirmed nothing for %v: the connection was closed", limit))
+			<-confirm.Done()
+		case <-ctx.Done():
+			for at := i; at < len(confirms); at++ {
+				errs[at] = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, context.Cause(ctx))
+			}
+			o.work.Go(func() { o.forget(out[i:], confirms[i:]) })
+			return
+		}
+		errs[i] = o.outcome(out[i], confirm)
+	}
+	<-o.slots
+}
+
+func (o *outlet) outcome(m outgoing, confirm *amqp.DeferredConfirmation) error {
+	reason := o.arrive(m)
+	switch {
+	case confirm.Acked() && reason == "":
+		return nil
+	case confirm.Acked():
+		return fmt.Errorf("no queue takes it (%s): %w: declare the queue %q and what leads to it, or let Open do so",
+			reason, brokers.ErrMisconfigured, m.key)
+	case o.ch.IsClosed():
+		<-o.ctx.Done()
+		return fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, context.Cause(o.ctx))
+	}
+	return fmt.Errorf("the broker refused it for now: the queue %q is full or unavailable", m.key)
+}
+
+// forget waits for confirms that nobody waits for any more.
+func (o *outlet) forget(out []outgoing, confirms []*amqp.DeferredConfirmation) {
+	for i, confirm := range confirms {
+		<-confirm.Done()
+		o.arrive(out[i])
+	}
+	<-o.slots
+}

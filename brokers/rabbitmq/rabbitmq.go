@@ -1,0 +1,229 @@
+package rabbitmq
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// Options configure a Broker. URLs is required.
+type Options struct {
+	// URLs are the endpoints of one cluster: amqp://user:password@host:5672/vhost,
+	// or amqps:// for TLS. Each attempt to connect tries them in random order.
+	// User, password and vhost are percent-encoded.
+	URLs []string
+
+	// TLS is used for amqps:// endpoints. Nil means what the parameters of the
+	// URL say, or else the certificates of the system.
+	TLS *tls.Config
+
+	// Credentials, unless nil, is asked for user and password at every attempt
+	// to connect, and those of the URLs are ignored.
+	Credentials func() (user, password string)
+
+	// Verify lets Open declare nothing: it fails where queues or exchanges are
+	// missing or differ from what it would have declared.
+	Verify bool
+
+	// Prefix begins the names of the exchanges and queues that retries go
+	// through. Workers share them if their prefixes are equal. Empty means
+	// "redrive".
+	Prefix string
+
+	// ConsumerTimeout is how long the broker lets a consumer hold a message,
+	// its setting consumer_timeout. It bounds leases. 0 means 30 minutes,
+	// RabbitMQ's default.
+	ConsumerTimeout time.Duration
+
+	// ConfirmTimeout is how long to wait until the broker confirms what was
+	// published; then the outcome counts as unknown. 0 means 30 s.
+	ConfirmTimeout time.Duration
+
+	// CallTimeout is how long an attempt to connect or a single request may
+	// take; then the connection is given up. 0 means 10 s.
+	CallTimeout time.Duration
+
+	// Heartbeat is the interval agreed with the broker; a connection that is
+	// silent for twice as long is dead. 0 means 10 s. A heartbeat parameter of
+	// a URL wins.
+	Heartbeat time.Duration
+
+	// MessageLimit is the largest message in bytes, body and headers together;
+	// larger ones are refused. 0 means 16 MiB, the default of RabbitMQ 4. Set
+	// it to the broker's max_message_size if that is less.
+	MessageLimit int
+
+	// Dial connects, for tests and proxies. Nil means net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+const (
+	defaultPrefix          = "redrive"
+	defaultConsumerTimeout = 30 * time.Minute
+	defaultConfirmTimeout  = 30 * time.Second
+	defaultCallTimeout     = 10 * time.Second
+	defaultHeartbeat       = 10 * time.Second
+	defaultMessageLimit    = 16 << 20
+)
+
+// Broker is a RabbitMQ cluster, or a single node. It connects when it is first
+// used: one connection for each source, and one for everything that is
+// published.
+type Broker struct {
+	options   Options
+	endpoints []amqp.URI
+	names     names
+	publisher *publisher
+
+	mu      sync.Mutex
+	closed  bool
+	sources map[*source]struct{}
+}
+
+var _ brokers.Broker = (*Broker)(nil)
+
+// New checks options, and does not connect. Its error names every fault and
+// no password.
+func New(options Options) (*Broker, error) {
+	endpoints, err := parse(options.URLs)
+	if err = errors.Join(err, options.check()); err != nil {
+		return nil, fmt.Errorf("rabbitmq: %w: %w", brokers.ErrMisconfigured, err)
+	}
+	b := &Broker{
+		options:   options.withDefaults(),
+		endpoints: endpoints,
+		sources:   make(map[*source]struct{}),
+	}
+	b.names = names{prefix: b.options.Prefix}
+	b.publisher = newPublisher(b)
+	return b, nil
+}
+
+// parse tells of an URL that it cannot read no more than its place: the rest
+// may be a password.
+func parse(urls []string) ([]amqp.URI, error) {
+	if len(urls) == 0 {
+		return nil, errors.New("Options.URLs is empty: name at least one endpoint, such as amqp://localhost:5672/")
+	}
+	var endpoints []amqp.URI
+	var faults []error
+	for i, url := range urls {
+		uri, err := amqp.ParseURI(url)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("Options.URLs[%d] is not an AMQP URL: use amqp://user:password@host:port/vhost "+
+				"with user, password and vhost percent-encoded", i))
+			continue
+		}
+		endpoints = append(endpoints, uri)
+	}
+	return endpoints, errors.Join(faults...)
+}
+
+func (o Options) check() error {
+	var faults []error
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+		least time.Duration
+	}{
+		{"ConsumerTimeout", o.ConsumerTimeout, time.Second},
+		{"ConfirmTimeout", o.ConfirmTimeout, 1},
+		{"CallTimeout", o.CallTimeout, 1},
+		{"Heartbeat", o.Heartbeat, time.Second},
+	} {
+		if d.value != 0 && d.value < d.least {
+			faults = append(faults, fmt.Errorf("Options.%s is %v: use at least %v, or 0 for the default", d.name, d.value, d.least))
+		}
+	}
+	if o.MessageLimit < 0 {
+		faults = append(faults, fmt.Errorf("Options.MessageLimit is %d: use a size in bytes, or 0 for 16 MiB", o.MessageLimit))
+	}
+	if len(o.Prefix) > longestPrefix {
+		faults = append(faults, fmt.Errorf("Options.Prefix has %d bytes, the longest has %d", len(o.Prefix), longestPrefix))
+	}
+	return errors.Join(faults...)
+}
+
+func (o Options) withDefaults() Options {
+	o.Prefix = cmp.Or(o.Prefix, defaultPrefix)
+	o.ConsumerTimeout = cmp.Or(o.ConsumerTimeout, defaultConsumerTimeout)
+	o.ConfirmTimeout = cmp.Or(o.ConfirmTimeout, defaultConfirmTimeout)
+	o.CallTimeout = cmp.Or(o.CallTimeout, defaultCallTimeout)
+	o.Heartbeat = cmp.Or(o.Heartbeat, defaultHeartbeat)
+	o.MessageLimit = cmp.Or(o.MessageLimit, defaultMessageLimit)
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{}).DialContext
+	}
+	return o
+}
+
+// Open declares what the subscription needs, or verifies it if Options.Verify
+// is set, and starts to consume. Group is ignored: on RabbitMQ a queue is what
+// workers share. See the package documentation for what is declared, and what
+// is refused.
+func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
+	s, err := b.open(ctx, sub)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: open %q: %w", sub.Topics, err)
+	}
+	return s, nil
+}
+
+func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, error) {
+	if err := b.names.check(sub); err != nil {
+		return nil, err
+	}
+	s := newSource(b, sub)
+	if !b.add(s) {
+		return nil, brokers.ErrClosed
+	}
+	if err := s.start(ctx); err != nil {
+		s.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return s, nil
+}
+
+func (b *Broker) add(s *source) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.sources[s] = struct{}{}
+	}
+	return !b.closed
+}
+
+func (b *Broker) remove(s *source) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.sources, s)
+}
+
+// Close closes the sources that are still open and then the connection for
+// publishing: what is on its way there is waited for as long as ctx lives.
+func (b *Broker) Close(ctx context.Context) error {
+	b.mu.Lock()
+	b.closed = true
+	var open []*source
+	for s := range b.sources {
+		open = append(open, s)
+	}
+	b.mu.Unlock()
+	var work sync.WaitGroup
+	errs := make([]error, len(open))
+	for i, s := range open {
+		work.Go(func() { errs[i] = s.Close(ctx) })
+	}
+	work.Wait()
+	b.publisher.close(ctx)
+	return errors.Join(errs...)
+}

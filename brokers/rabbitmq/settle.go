@@ -1,0 +1,223 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+var errNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)
+
+// Settle sends acks and releases first; then it publishes the copies of all
+// retries, waits for the broker to confirm them, and acks their originals.
+func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {
+	errs := make([]error, len(batch))
+	b := settlement{source: s, batch: batch, errs: errs}
+	b.sort()
+	b.ack(b.acks)
+	b.release()
+	b.retry(ctx)
+	failed := false
+	for i, err := range errs {
+		if err != nil {
+			errs[i] = describeError(batch[i].Action.String(), batch[i].Delivery, err)
+			failed = true
+		}
+	}
+	if !failed {
+		return nil
+	}
+	return errs
+}
+
+func describeError(what string, d *brokers.Delivery, err error) error {
+	if d == nil {
+		return fmt.Errorf("rabbitmq: %s of no delivery: %w", what, err)
+	}
+	return fmt.Errorf("rabbitmq: %s message %q of %q: %w", what, d.Message.ID, d.Message.Topic, err)
+}
+
+// settlement is one call of Settle. Its lists hold indexes of the batch.
+type settlement struct {
+	source   *source
+	batch    []brokers.Settlement
+	errs     []error
+	acks     []int
+	releases []int
+	copies   []int
+}
+
+func (b *settlement) token(i int) *token { return b.batch[i].Delivery.Token.(*token) }
+
+// sort claims what this call may settle.
+func (b *settlement) sort() {
+	for i, s := range b.batch {
+		if s.Action > brokers.Release {
+			b.errs[i] = fmt.Errorf("action %d is none, the delivery is still held", s.Action)
+			continue
+		}
+		if b.errs[i] = b.source.claim(s); b.errs[i] != nil {
+			continue
+		}
+		t := b.token(i)
+		switch {
+		case s.Action == brokers.Retry && !t.copied:
+			b.copies = append(b.copies, i)
+		case s.Action == brokers.Release && t.count >= bystanders:
+			b.copies = append(b.copies, i) // its copy begins to count anew
+		case s.Action == brokers.Release && !t.copied:
+			b.releases = append(b.releases, i)
+		default:
+			b.acks = append(b.acks, i)
+		}
+	}
+}
+
+// check says whether d is held and can be settled.
+func (s *source) check(d *brokers.Delivery) error {
+	if d == nil {
+		return errNotHeld
+	}
+	t, ok := d.Token.(*token)
+	if !ok || t.session.source != s {
+		return errNotHeld
+	}
+	switch t.state.Load() {
+	case settled, settling:
+		return brokers.ErrSettled
+	case lost:
+		return brokers.ErrLeaseLost
+	}
+	if s.isClosed() {
+		return brokers.ErrClosed
+	}
+	if t.session.ctx.Err() != nil {
+		return t.session.over()
+	}
+	if time.Now().After(t.deadline) {
+		return brokers.ErrLeaseLost
+	}
+	return nil
+}
+
+// claim takes a delivery for this call, so that no other one settles it.
+func (s *source) claim(st brokers.Settlement) error {
+	d := st.Delivery
+	err := s.check(d)
+	if err == nil && !d.Token.(*token).state.CompareAndSwap(held, settling) {
+		return brokers.ErrSettled
+	}
+	return err
+}
+
+// done ends the claim on entry i with the outcome err.
+func (b *settlement) done(i int, err error) {
+	t := b.token(i)
+	if err == nil {
+		t.state.Store(settled)
+	} else {
+		t.state.Store(held)
+	}
+	b.errs[i] = err
+}
+
+// ack removes originals. Where that fails the message comes again; after a
+// copy that is a duplicate, and no reason to settle once more.
+func (b *settlement) ack(entries []int) {
+	bySession := make(map[*session][]int, 1)
+	for _, i := range entries {
+		n := b.token(i).session
+		bySession[n] = append(bySession[n], i)
+	}
+	for n, entries := range bySession {
+		ts := make([]*token, len(entries))
+		for at, i := range entries {
+			ts[at] = b.token(i)
+		}
+		err := n.ackAll(ts)
+		for _, i := range entries {
+			if b.token(i).copied {
+				b.done(i, nil)
+			} else {
+				b.done(i, err)
+			}
+		}
+	}
+}
+
+func (b *settlement) release() {
+	for _, i := range b.releases {
+		t := b.token(i)
+		b.done(i, t.session.giveBack(t))
+	}
+}
+
+// retry publishes the copies and acks the originals of those that are
+// confirmed.
+func (b *settlement) retry(ctx context.Context) {
+	var out []outgoing
+	var entries []int
+	for _, i := range b.copies {
+		o, err := b.source.copyOf(b.batch[i])
+		if err != nil {
+			b.done(i, err)
+			continue
+		}
+		out, entries = append(out, o), append(entries, i)
+	}
+	if len(out) == 0 {
+		return
+	}
+	var confirmed []int
+	for at, err := range b.source.broker.publisher.publish(ctx, out) {
+		i := entries[at]
+		if err != nil {
+			b.done(i, fmt.Errorf("the original stays: %w", err))
+			continue
+		}
+		b.token(i).copied = true
+		confirmed = append(confirmed, i)
+	}
+	b.ack(confirmed)
+}
+
+// copyOf is the message that replaces the delivery of a retry, or of a release
+// that is done by a copy.
+func (s *source) copyOf(st brokers.Settlement) (outgoing, error) {
+	m, meta, delay := st.Delivery.Message, st.Meta, st.Delay
+	if st.Action == brokers.Release {
+		meta, delay = st.Delivery.Meta, 0
+	} else if delay > 0 && meta.DueAt.IsZero() {
+		meta.DueAt = time.Now().Add(delay)
+	}
+	topic := m.Topic
+	m.Topic = "" // the queue of retries says it
+	p, err := s.broker.publishing(m, wire.AppendMeta(withoutID(m), meta))
+	if err != nil {
+		return outgoing{}, err
+	}
+	o := outgoing{key: s.broker.names.retry(topic), message: p}
+	if shelf := s.shelves.pick(delay); shelf > 0 {
+		o.exchange = s.broker.names.shelf(shelf)
+	}
+	return o, nil
+}
+
+// withoutID leaves the ID to the property of the message, where it fits.
+func withoutID(m brokers.Message) brokers.Message {
+	if len(m.ID) <= longestName {
+		m.ID = ""
+	}
+	return m
+}
+
+// outgoing is a message on its way to an exchange.
+type outgoing struct {
+	exchange, key string
+	message       amqp.Publishing
+}

@@ -1,0 +1,86 @@
+package rabbitmq
+
+import (
+	"slices"
+	"time"
+)
+
+// A shelf is a queue whose messages all wait for the same time, so that none
+// waits behind another one. Between 1 and 16 s there are eight to the octave,
+// because most retries wait there and what is left of a delay keeps a message
+// in a worker; below and above there are four.
+const (
+	shortestShelf = 250 * time.Millisecond
+	longestShelf  = 24 * time.Hour
+
+	// tail is what a worker holds in process by default rather than send it
+	// to the broker once more.
+	tail = 2 * time.Second
+
+	// lateness is what a hop may add to a delay on a busy broker.
+	lateness = 250 * time.Millisecond
+)
+
+// shelfPlan lists the delays of the shelves, the shortest first.
+type shelfPlan []time.Duration
+
+// planShelves returns the shelves for delays up to maxDelay. Plans of
+// different workers agree: the shorter one is the beginning of the longer one.
+func planShelves(maxDelay time.Duration) shelfPlan {
+	var plan shelfPlan
+	for octave := shortestShelf; ; octave *= 2 {
+		steps := time.Duration(4)
+		if octave >= time.Second && octave < 16*time.Second {
+			steps = 8
+		}
+		for step := range steps {
+			shelf := octave + (octave * step / steps).Truncate(time.Millisecond)
+			if shelf > maxDelay || shelf > longestShelf {
+				return plan
+			}
+			plan = append(plan, shelf)
+		}
+	}
+}
+
+// floor returns the longest shelf that is not longer than delay, or 0.
+func (p shelfPlan) floor(delay time.Duration) time.Duration {
+	i, found := slices.BinarySearch(p, delay)
+	switch {
+	case found:
+		return delay
+	case i == 0:
+		return 0
+	}
+	return p[i-1]
+}
+
+// pick returns the shelf for a message that is to wait for delay, or 0 if
+// none is short enough. It is never longer than delay, so that the message
+// comes early rather than late. If the longest one that fits leaves more than
+// a worker holds, pick takes the one of at least half the delay after which
+// the next shelf leaves least.
+func (p shelfPlan) pick(delay time.Duration) time.Duration {
+	best := p.floor(delay)
+	if best == 0 || delay-best <= tail {
+		return best
+	}
+	least := p.leftAfter(delay - best)
+	for _, shelf := range slices.Backward(p) {
+		if shelf < delay/2 {
+			break
+		}
+		if shelf >= best {
+			continue
+		}
+		if left := p.leftAfter(delay - shelf); left < least {
+			best, least = shelf, left
+		}
+	}
+	return best
+}
+
+// leftAfter is what is left of rest after one more shelf.
+func (p shelfPlan) leftAfter(rest time.Duration) time.Duration {
+	return rest - p.floor(rest-lateness)
+}

@@ -1,0 +1,323 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+// source merges the consumers of a subscription. Receive does all the work of
+// connecting again: as long as nobody calls it, nothing is consumed.
+type source struct {
+	broker   *Broker
+	sub      brokers.Subscription
+	shelves  shelfPlan
+	prefetch int
+	caps     brokers.Capabilities
+	feeds    []*feed
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+	woken  chan struct{}
+	work   sync.WaitGroup
+
+	mu         sync.Mutex
+	session    *session // nil before the first and between two
+	connecting bool
+	failure    error // of the last attempt to connect, not yet reported
+	denials    int   // attempts in a row that only an operator could cure
+	turn       int   // the feed to serve next
+	closed     bool
+}
+
+// feed is a queue that the source consumes from and what has come from it.
+type feed struct {
+	topic   string
+	queue   string
+	retried bool
+	items   []item
+}
+
+type item struct {
+	delivery amqp.Delivery
+	token    *token
+}
+
+var _ brokers.Source = (*source)(nil)
+
+const (
+	mostPrefetch = 2000 // that quorum queues allow
+
+	// patience is how many attempts to connect in a row must be denied before
+	// that is taken for final: a broker that is going down denies too.
+	patience = 3
+
+	// blockedPace is how often a delivery is handed out while the broker
+	// blocks publishing: seldom, as a retry could not be stored, but not
+	// never, as consuming may be what frees its memory.
+	blockedPace = time.Second
+)
+
+func newSource(b *Broker, sub brokers.Subscription) *source {
+	s := &source{
+		broker:   b,
+		sub:      sub,
+		shelves:  planShelves(sub.MaxDelay),
+		prefetch: min(max(sub.InFlight, 1), mostPrefetch),
+		woken:    make(chan struct{}, 1),
+	}
+	margin := min(b.options.ConsumerTimeout/10, time.Minute)
+	lease := b.options.ConsumerTimeout - margin
+	s.caps = brokers.Capabilities{Lease: lease, MaxLease: lease, MessageLimit: b.options.MessageLimit}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	for _, topic := range sub.Topics {
+		s.feeds = append(s.feeds,
+			&feed{topic: topic, queue: topic},
+			&feed{topic: topic, queue: b.names.retry(topic), retried: true})
+	}
+	return s
+}
+
+func (s *source) Capabilities() brokers.Capabilities { return s.caps }
+
+// start declares the topology and opens the first session.
+func (s *source) start(ctx context.Context) error {
+	t := s.broker.names.plan(s.sub, s.shelves)
+	n, err := s.begin(ctx, &t)
+	if err != nil {
+		return err
+	}
+	return s.adopt(n, nil)
+}
+
+// connect opens the next session.
+func (s *source) connect() {
+	n, err := s.begin(s.ctx, nil)
+	s.adopt(n, err)
+}
+
+// adopt makes n the session of the source, or err its failure.
+func (s *source) adopt(n *session, err error) error {
+	s.mu.Lock()
+	s.connecting = false
+	closed := s.closed
+	switch {
+	case closed:
+		err = brokers.ErrClosed
+	case err != nil:
+		s.failure = s.judge(err)
+		s.clear()
+	default:
+		s.session, s.failure, s.denials = n, nil, 0
+	}
+	s.mu.Unlock()
+	if closed && n != nil {
+		n.finish(s.ctx, brokers.ErrClosed)
+	}
+	s.wake()
+	return err
+}
+
+// judge takes a denial for temporary until it is repeated.
+func (s *source) judge(err error) error {
+	if !errors.Is(err, brokers.ErrMisconfigured) {
+		s.denials = 0
+		return err
+	}
+	if s.denials++; s.denials >= patience {
+		return err
+	}
+	return fmt.Errorf("attempt %d of %d: %v", s.denials, patience, err)
+}
+
+func (s *source) wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
+}
+
+// push adds what the pump of a session received. What came in while the
+// session was being set up belongs to it too.
+func (s *source) push(n *session, f *feed, i item) {
+	s.mu.Lock()
+	if n.ctx.Err() == nil {
+		f.items = append(f.items, i)
+	}
+	s.mu.Unlock()
+	s.wake()
+}
+
+func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
+	if max < 1 {
+		return nil, fmt.Errorf("rabbitmq: receive at most %d messages: the least is 1", max)
+	}
+	for {
+		if ctx.Err() != nil && !s.isClosed() {
+			return nil, context.Cause(ctx)
+		}
+		ds, err := s.take(max)
+		if len(ds) > 0 || err != nil {
+			return ds, err
+		}
+		select {
+		case <-s.woken:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (s *source) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// take returns what is buffered, and sees to it that there is a session.
+func (s *source) take(most int) ([]*brokers.Delivery, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, brokers.ErrClosed
+	}
+	if s.session != nil && s.session.ctx.Err() != nil {
+		s.drop()
+	}
+	if s.failure != nil {
+		err := s.failure
+		s.failure = nil
+		return nil, fmt.Errorf("rabbitmq: receive from %q: %w", s.sub.Topics, err)
+	}
+	if s.session == nil {
+		if !s.connecting {
+			s.connecting = true
+			s.work.Go(s.connect)
+		}
+		return nil, nil
+	}
+	return s.gather(most), nil
+}
+
+// drop forgets a session that has ended, and what it left in the buffers: the
+// broker delivers it again.
+func (s *source) drop() {
+	n := s.session
+	s.session = nil
+	s.clear()
+	s.work.Go(func() { n.finish(s.ctx, context.Cause(n.ctx)) })
+}
+
+func (s *source) clear() {
+	for _, f := range s.feeds {
+		f.items = nil
+	}
+}
+
+// gather takes from the feeds in turn, an equal share from each.
+func (s *source) gather(most int) []*brokers.Delivery {
+	ready := 0
+	for _, f := range s.feeds {
+		if len(f.items) > 0 {
+			ready++
+		}
+	}
+	if ready == 0 {
+		return nil
+	}
+	share := 1 + (most-1)/ready
+	now := time.Now()
+	var ds []*brokers.Delivery
+	for idle := 0; len(ds) < most && idle < len(s.feeds); s.turn++ {
+		f := s.feeds[s.turn%len(s.feeds)]
+		n := min(share, most-len(ds), len(f.items))
+		if n == 0 {
+			idle++
+			continue
+		}
+		idle = 0
+		for _, i := range f.items[:n] {
+			ds = append(ds, s.delivery(f, i, now))
+		}
+		clear(f.items[:n])
+		f.items = f.items[n:]
+	}
+	s.turn %= len(s.feeds)
+	return ds
+}
+
+func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
+	m, meta := understand(&i.delivery, f.topic, f.retried, wire.Limits{Now: now, MaxDelay: s.sub.MaxDelay})
+	if m.ID == "" {
+		m.ID = newID()
+	}
+	return &brokers.Delivery{
+		Message:    m,
+		Meta:       meta,
+		Abandoned:  max(0, i.token.count-bystanders),
+		ReceivedAt: now,
+		LeaseUntil: i.token.deadline,
+		Session:    i.token.session.ctx,
+		Token:      i.token,
+	}
+}
+
+// refresh gives back what has waited in a buffer for so long that too little
+// of its lease is left.
+func (s *source) refresh(n *session) {
+	limit := time.Now().Add(s.caps.Lease * 5 / 8)
+	var stale []*token
+	s.mu.Lock()
+	if s.session == n {
+		for _, f := range s.feeds {
+			f.items = slices.DeleteFunc(f.items, func(i item) bool {
+				if i.token.deadline.After(limit) || !i.token.state.CompareAndSwap(held, lost) {
+					return false
+				}
+				stale = append(stale, i.token)
+				return true
+			})
+		}
+	}
+	s.mu.Unlock()
+	for _, t := range stale {
+		n.giveBack(t)
+	}
+}
+
+// Extend has no effect on the broker: how long it lets a message be held is
+// counted from its delivery.
+func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delivery) []error {
+	var errs []error
+	for i, d := range ds {
+		if err := s.check(d); err != nil {
+			if errs == nil {
+				errs = make([]error, len(ds))
+			}
+			errs[i] = describeError("extend", d, err)
+		}
+	}
+	return errs
+}
+
+func (s *source) Close(ctx context.Context) error {
+	s.mu.Lock()
+	n := s.session
+	s.closed, s.session = true, nil
+	s.mu.Unlock()
+	s.cancel(brokers.ErrClosed)
+	s.wake()
+	if n != nil {
+		n.finish(ctx, brokers.ErrClosed)
+	}
+	s.work.Wait()
+	s.broker.remove(s)
+	return nil
+}
