@@ -47,7 +47,7 @@ func installed(root string, b Broker) bool {
 func (l *local) build(ctx context.Context, b Broker, root string) error {
 	debootstrap, err := exec.LookPath("debootstrap")
 	if err != nil {
-		return fmt.Errorf("%s needs the package %s of Debian %s, which this machine has not: apt-get install debootstrap and run this again, or start a Docker engine", b.Name, "rabbitmq-server", b.suite)
+		return fmt.Errorf("%s comes from Debian %s, which debootstrap fetches: apt-get install debootstrap, or start a Docker engine", b.Name, b.suite)
 	}
 	for _, dir := range []string{root, root + partial} {
 		if err := os.RemoveAll(dir); err != nil {
@@ -71,6 +71,10 @@ func (l *local) build(ctx context.Context, b Broker, root string) error {
 		return fmt.Errorf("debootstrap %s: %w\n%s", b.suite, err, lastLines(out.Bytes()))
 	}
 	if err := empty(filepath.Join(root+partial, "var/cache/apt/archives")); err != nil {
+		return err
+	}
+	// A minimal Debian has none, and the broker looks its own node up.
+	if err := os.WriteFile(filepath.Join(root+partial, "etc/hosts"), []byte("127.0.0.1 localhost\n"), 0o644); err != nil {
 		return err
 	}
 	return os.Rename(root+partial, root)
