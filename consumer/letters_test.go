@@ -340,7 +340,7 @@ func TestRetryRefusedByTheBrokerIsDeadLettered(t *testing.T) {
 		})
 		synctest.Wait()
 		entry := oneDeadLetter(t, broker, "orders")
-		if runs.Load() != 1 || entry.Reason != "oversize" || entry.Meta.Attempt != 1 || !strings.Contains(entry.ErrorText, "300 KiB") {
+		if runs.Load() != 1 || entry.Reason != "refused" || entry.Meta.Attempt != 1 || !strings.Contains(entry.ErrorText, "300 KiB") {
 			t.Errorf("%d runs, entry %+v; want the broker's refusal as the reason", runs.Load(), entry)
 		}
 		w.mustShutdown()

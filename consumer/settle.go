@@ -175,7 +175,7 @@ func (p *pipeline) bury(r *run, reason string, entry *dlq.Entry) {
 // take. The reason is the broker's, not the handler's.
 func (p *pipeline) buryRefused(r *run, err error) {
 	r.settled.Store(false)
-	p.bury(r, reasonOversize, p.entry(r, err, refusedVerdict))
+	p.bury(r, reasonRefused, p.entry(r, err, refusedVerdict))
 }
 
 var refusedVerdict = classify.Verdict{Class: classify.ClassPoison, Rule: "refused"}
