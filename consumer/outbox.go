@@ -132,9 +132,14 @@ func (o *outbox) sent(batch []*run, n int, failed []*run) {
 		}
 		return
 	}
-	if len(o.failed) == 0 || o.down { // else those that failed before keep their time
+	now := time.Now()
+	soonest := now.Add(outboxBackoff.Floor)
+	switch {
+	case len(o.failed) == 0:
 		o.failures++
-		o.retryAt = time.Now().Add(outboxBackoff.Delay(o.failures, 0, rand.Float64()))
+		o.retryAt = now.Add(outboxBackoff.Delay(o.failures, 0, rand.Float64()))
+	case o.down && o.retryAt.Before(soonest):
+		o.retryAt = soonest
 	}
 	o.failed = append(o.failed, failed...)
 }
