@@ -140,9 +140,10 @@ func newScenario(seed uint64, n int, p pace) *scenario {
 	s.outageEnd = d.upTo(s.calm / 2)
 	s.kills = d.IntN(4)
 	s.options = memory.Options{
-		Lease:       d.between(p.lease[0], p.lease[1]),
-		Ordered:     d.chance(0.2),
-		HeaderLimit: pick(d, 0, 0, 0, 2<<10, 4<<10),
+		Lease:        d.between(p.lease[0], p.lease[1]),
+		Ordered:      d.chance(0.2),
+		HeaderLimit:  pick(d, 0, 0, 0, 2<<10, 4<<10),
+		MessageLimit: pick(d, 0, 0, 0, 1100),
 	}
 	dead := pick[dlq.Destination](d, dlq.Suffix(".dead"), dlq.Suffix(".dead"), dlq.Topic("graveyard"))
 	for i := range 1 + d.IntN(5) {
