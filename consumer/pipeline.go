@@ -211,6 +211,8 @@ func (p *pipeline) refusal(r *run) (reason string, err error) {
 		return reasonUnroutable, fmt.Errorf("no handler is registered for topic %q", m.Topic)
 	case p.cfg.CrashLimit > 0 && r.delivery.Abandoned >= p.cfg.CrashLimit:
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", r.delivery.Abandoned)
+	case r.delivery.Meta.Attempt >= r.route.attempts:
+		return retry.ReasonExhausted, fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", r.delivery.Meta.Attempt)
 	case r.route.maxBody > 0 && len(m.Body) > r.route.maxBody:
 		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), r.route.maxBody)
 	}
