@@ -297,6 +297,24 @@ func TestDeadLetterRefusedForItsSizeIsShrunk(t *testing.T) {
 	})
 }
 
+func TestDeadLetterFitsTheRoomForHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{HeaderLimit: 1500})
+		publish(t, broker.Broker, "orders", "one")
+		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error {
+				return classify.Permanent(errors.New(strings.Repeat("long story ", 200)))
+			})
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		entry := oneDeadLetter(t, broker.Broker, "orders")
+		if calls := broker.of("publish"); len(calls) != 1 || !slices.Contains(entry.Truncated, "error-message") {
+			t.Errorf("%d publishes, truncated %q; want the first to fit", len(calls), entry.Truncated)
+		}
+	})
+}
+
 func TestDiscardAcksAndSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})
