@@ -51,7 +51,8 @@ type Config struct {
 	// broker. Default 2 s; -1 sends all to the broker.
 	HoldLimit time.Duration
 
-	// MaxHeld bounds the deliveries held so at a time. Default 1000.
+	// MaxHeld bounds the deliveries held so at a time, together with those
+	// whose dead letter is on its way. Default 1000.
 	MaxHeld int
 
 	// Order chooses which handlers may run at the same time. Default

@@ -47,6 +47,7 @@ type pipeline struct {
 	mu       sync.Mutex
 	active   int // deliveries that count against window
 	held     map[*run]*time.Timer
+	parked   int // dead letters on their way, outside the window
 	batches  map[*route]*collector
 	letters  map[string]*outbox // by dead-letter topic
 	sessions map[context.Context]func() bool
@@ -268,7 +269,7 @@ func (p *pipeline) reschedule(r *run) {
 
 func (p *pipeline) waitLocked(r *run) {
 	wait := time.Until(r.meta.DueAt)
-	if p.draining.Load() || wait > p.cfg.HoldLimit || len(p.held) >= p.cfg.MaxHeld {
+	if p.draining.Load() || wait > p.cfg.HoldLimit || !p.roomToHold() {
 		p.settleLocked(r, brokers.Retry)
 		return
 	}
@@ -276,6 +277,10 @@ func (p *pipeline) waitLocked(r *run) {
 	p.held[r] = time.AfterFunc(wait, func() { p.resume(r) })
 	p.observe(r, Event{Kind: EventHeld})
 }
+
+// roomToHold reports whether one more delivery may wait outside the window.
+// mu is held.
+func (p *pipeline) roomToHold() bool { return len(p.held)+p.parked < p.cfg.MaxHeld }
 
 // resume ends the wait of a held run.
 func (p *pipeline) resume(r *run) {
@@ -361,8 +366,16 @@ func (p *pipeline) forget(runs ...*run) {
 		p.keeper.Forget(runs...)
 	}
 	p.mu.Lock()
-	p.leave(len(runs))
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	active := len(runs)
+	for _, r := range runs {
+		if r.parked {
+			r.parked = false
+			p.parked--
+			active--
+		}
+	}
+	p.leave(active)
 }
 
 // advance lets the next run of r's key start. If r did not succeed on a source

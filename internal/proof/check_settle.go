@@ -150,6 +150,9 @@ func (c *checker) takeSettled(e *event) {
 		}
 		return
 	}
+	if e.Err == alreadySettled { // by an earlier call whose answer got lost
+		c.settledBy[e.Action]++
+	}
 	switch done := f.done["settle"]; {
 	case e.Err.final(): // it came too late to take effect
 		f.done["settle"] = min(done, f.asking)
