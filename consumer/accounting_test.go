@@ -147,8 +147,8 @@ func TestMetaOfARetryIsNotChangedLater(t *testing.T) {
 			t.Fatalf("%d retries, want 29", len(calls))
 		}
 		for i, c := range calls {
-			if last := c.meta.History[len(c.meta.History)-1]; c.meta.Attempt != i+1 || last.Attempt != i+1 {
-				t.Errorf("retry %d has attempt %d and a history that ends with %d", i+1, c.meta.Attempt, last.Attempt)
+			if last := c.meta.History[len(c.meta.History)-1]; c.meta.Attempt != i+1 || last.Attempt != i+1 || len(c.meta.History) != min(i+1, brokers.HistoryLimit) {
+				t.Errorf("retry %d has attempt %d and %d failures of which the last is of attempt %d", i+1, c.meta.Attempt, len(c.meta.History), last.Attempt)
 			}
 		}
 	})

@@ -23,7 +23,10 @@ type Config struct {
 	DeadLetter dlq.Destination
 
 	// Retry says how often and how far apart failures are tried again. Its
-	// zero value means 10 attempts, 1 s doubling to 15 min, full jitter.
+	// zero value means 10 attempts, 1 s doubling to 15 min, full jitter. A
+	// message that comes in with no attempt left, because its dead letter
+	// could not be published before or MaxAttempts was lowered since, is
+	// dead-lettered without another run.
 	Retry retry.Policy
 
 	// Concurrency is how many handlers run at once, over all topics.
@@ -48,7 +51,8 @@ type Config struct {
 	// broker. Default 2 s; -1 sends all to the broker.
 	HoldLimit time.Duration
 
-	// MaxHeld bounds the deliveries held so at a time. Default 1000.
+	// MaxHeld bounds the deliveries held so at a time, together with those
+	// whose dead letter is on its way. Default 1000.
 	MaxHeld int
 
 	// Order chooses which handlers may run at the same time. Default
@@ -291,6 +295,7 @@ type route struct {
 	size       int // of a batch
 	wait       time.Duration
 	policy     retry.Policy
+	attempts   int    // the most runs that policy allows
 	deadLetter string // "" discards
 	timeout    time.Duration
 	maxBody    int
@@ -319,6 +324,7 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 	if t.MaxAttempts > 0 {
 		r.policy.MaxAttempts = t.MaxAttempts
 	}
+	r.attempts, _, _ = r.policy.Limits()
 	for i, rule := range t.Rules {
 		faults = append(faults, missing(fmt.Sprintf("%s.Rules[%d]", field, i), rule == nil))
 	}

@@ -119,11 +119,11 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if err := c.begin(); err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
-		return nil
-	}
 	source, err := c.broker.Open(ctx, c.cfg.subscription(c.routes))
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
 		return fmt.Errorf("consumer: open %s: %w", c.topics(), err)
 	}
 	if err := c.cfg.unfit(source.Capabilities(), c.routes); err != nil {

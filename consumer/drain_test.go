@@ -76,6 +76,26 @@ func TestDrainGivesHeldRetriesToTheBroker(t *testing.T) {
 	})
 }
 
+// What arrived early and was never run goes back with the rest of its delay.
+func TestDrainReschedulesEarlyArrivals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		due := time.Now().Add(time.Minute)
+		broker.deliver = func(d *brokers.Delivery) { d.Meta.DueAt, d.Meta.Attempt = due, 2 }
+		publish(t, broker.Broker, "orders", "one")
+		cfg := quiet()
+		cfg.HoldLimit = time.Hour
+		var runs atomic.Int32
+		w := start(t, broker, cfg, counting(&runs))
+		time.Sleep(20 * time.Second)
+		w.mustShutdown()
+		calls := broker.of("ack", "retry", "release")
+		if len(calls) != 1 || calls[0].what != "retry" || calls[0].delay != 40*time.Second || calls[0].meta.Attempt != 2 || runs.Load() != 0 {
+			t.Errorf("%d runs and the settlements %+v, want one retry with the remaining 40s", runs.Load(), calls)
+		}
+	})
+}
+
 // An attempt that failed in this process stays counted when the next one is
 // given back.
 func TestDrainKeepsTheAttemptsOfAnInterruptedRetry(t *testing.T) {

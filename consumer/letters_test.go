@@ -297,6 +297,24 @@ func TestDeadLetterRefusedForItsSizeIsShrunk(t *testing.T) {
 	})
 }
 
+func TestDeadLetterFitsTheRoomForHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{HeaderLimit: 1500})
+		publish(t, broker.Broker, "orders", "one")
+		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error {
+				return classify.Permanent(errors.New(strings.Repeat("long story ", 200)))
+			})
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		entry := oneDeadLetter(t, broker.Broker, "orders")
+		if calls := broker.of("publish"); len(calls) != 1 || !slices.Contains(entry.Truncated, "error-message") {
+			t.Errorf("%d publishes, truncated %q; want the first to fit", len(calls), entry.Truncated)
+		}
+	})
+}
+
 func TestDiscardAcksAndSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})
@@ -340,7 +358,7 @@ func TestRetryRefusedByTheBrokerIsDeadLettered(t *testing.T) {
 		})
 		synctest.Wait()
 		entry := oneDeadLetter(t, broker, "orders")
-		if runs.Load() != 1 || entry.Reason != "oversize" || entry.Meta.Attempt != 1 || !strings.Contains(entry.ErrorText, "300 KiB") {
+		if runs.Load() != 1 || entry.Reason != "refused" || entry.Meta.Attempt != 1 || !strings.Contains(entry.ErrorText, "300 KiB") {
 			t.Errorf("%d runs, entry %+v; want the broker's refusal as the reason", runs.Load(), entry)
 		}
 		w.mustShutdown()
@@ -373,5 +391,45 @@ func TestDeadLetterOfALostLeaseIsNotPublished(t *testing.T) {
 			t.Errorf("%d leases lost, %d runs, want 1 and a run per delivery", lost, runs.Load())
 		}
 		oneDeadLetter(t, broker.Broker, "orders")
+	})
+}
+
+func TestDeadLettersThatWaitLeaveRoomForOtherTopics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
+			if op.Operation == memory.Publish && op.Topic == "orders.dead" && time.Since(began) < 10*time.Minute {
+				return memory.Fault{Err: errors.New("connection refused")}
+			}
+			return memory.Fault{}
+		}})
+		for range 100 {
+			publish(t, broker.Broker, "orders", "poison")
+		}
+		var runs, healthy atomic.Int32
+		cfg := quiet()
+		cfg.MaxHeld = 150
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			poisonous(&runs)(c)
+			c.Handle("refunds", func(context.Context, *brokers.Message) error { healthy.Add(1); return nil })
+		})
+		time.Sleep(time.Minute)
+		publish(t, broker.Broker, "refunds", "refund")
+		time.Sleep(time.Minute)
+		if healthy.Load() != 1 {
+			t.Errorf("%d of 1 healthy message handled while %d dead letters of another topic wait", healthy.Load(), runs.Load())
+		}
+		for range 200 { // now more than may wait: intake must stop, not memory grow
+			publish(t, broker.Broker, "orders", "poison")
+		}
+		time.Sleep(time.Minute)
+		if held := broker.Stats("orders").InFlight; held > 150+20 {
+			t.Errorf("%d dead letters wait in the process, want at most MaxHeld and the window", held)
+		}
+		time.Sleep(10 * time.Minute)
+		if n := broker.Len("orders.dead"); n != 300 || broker.Len("orders") != 0 {
+			t.Errorf("%d dead letters and %d messages left, want 300 and 0", n, broker.Len("orders"))
+		}
+		w.mustShutdown()
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,6 +147,43 @@ func TestOrderedSourceKeepsTheOrderOverRetries(t *testing.T) {
 			if c.failed {
 				t.Errorf("ack of %s failed", c.id)
 			}
+		}
+		empty(t, broker.Broker, "orders")
+	})
+}
+
+// The head of a key is held when its lease is lost.
+func TestOrderedSourceKeepsTheOrderOverALostLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Ordered: true, Lease: 10 * time.Second, Fault: func(op memory.Op) memory.Fault {
+			if op.Operation == memory.Extend && op.ID == "a-1" && op.Nth == 1 {
+				return memory.Fault{Lost: true}
+			}
+			return memory.Fault{}
+		}})
+		publishKeyed(t, broker.Broker, "a-1", "a-2", "a-3")
+		cfg := quiet()
+		cfg.HoldLimit, cfg.Retry = time.Hour, every(10*time.Minute, 3)
+		var runs atomic.Int32
+		d := &diary{}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
+				d.write("%s", m.Body)
+				if runs.Add(1) == 1 {
+					return errBusy
+				}
+				return nil
+			})
+		})
+		time.Sleep(time.Hour)
+		w.mustShutdown()
+		var got []string
+		for _, line := range d.lines {
+			_, name, _ := strings.Cut(line, " ")
+			got = append(got, name)
+		}
+		if want := []string{"a-1", "a-1", "a-2", "a-3"}; !slices.Equal(got, want) {
+			t.Errorf("runs %q, want %q", got, want)
 		}
 		empty(t, broker.Broker, "orders")
 	})

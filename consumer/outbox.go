@@ -32,6 +32,9 @@ type outbox struct {
 // outboxBackoff keeps calls to a failing target at one a second or less.
 var outboxBackoff = retry.Backoff{Base: 2 * time.Second, Cap: 15 * time.Second, Floor: time.Second}
 
+// flushTimeout bounds one call to the broker; its outcome is unknown then.
+const flushTimeout = 30 * time.Second
+
 func newOutbox(flush func(context.Context, []*run) []*run) *outbox {
 	return &outbox{flush: flush, wake: make(chan struct{}, 1), emptied: make(chan struct{})}
 }
@@ -46,10 +49,10 @@ func (o *outbox) add(r *run) {
 	}
 }
 
-// close lets run return once everything is sent.
+// close lets run return once everything is sent, and has it try at once.
 func (o *outbox) close() {
 	o.mu.Lock()
-	o.closed = true
+	o.closed, o.retryAt = true, time.Time{}
 	o.mu.Unlock()
 	o.signal()
 }
@@ -87,12 +90,19 @@ func (o *outbox) run(ctx context.Context) {
 		case done:
 			return
 		case len(batch) > 0:
-			n := len(batch)
-			o.sent(batch, n, o.flush(ctx, batch))
+			o.send(ctx, batch)
 		default:
 			o.await(ctx, wait)
 		}
 	}
+}
+
+// send flushes batch, within the time that any broker should need.
+func (o *outbox) send(ctx context.Context, batch []*run) {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	n := len(batch)
+	o.sent(batch, n, o.flush(ctx, batch))
 }
 
 // next returns what to send now; failing that, how long to wait before the
@@ -132,9 +142,14 @@ func (o *outbox) sent(batch []*run, n int, failed []*run) {
 		}
 		return
 	}
-	if len(o.failed) == 0 || o.down { // else those that failed before keep their time
+	now := time.Now()
+	soonest := now.Add(outboxBackoff.Floor)
+	switch {
+	case len(o.failed) == 0:
 		o.failures++
-		o.retryAt = time.Now().Add(outboxBackoff.Delay(o.failures, 0, rand.Float64()))
+		o.retryAt = now.Add(outboxBackoff.Delay(o.failures, 0, rand.Float64()))
+	case o.down && o.retryAt.Before(soonest):
+		o.retryAt = soonest
 	}
 	o.failed = append(o.failed, failed...)
 }

@@ -22,6 +22,7 @@ const throttledClass = string(classify.ClassThrottled)
 const (
 	reasonCrashLoop  = "crash-loop"
 	reasonOversize   = "oversize"
+	reasonRefused    = "refused"
 	reasonUnroutable = "unroutable"
 )
 
@@ -37,7 +38,9 @@ func leaseLost(cause error) error {
 
 // verdict classifies a failed run. What ended the handler's context decides
 // before the error's own text does, because a cut connection is then only the
-// consequence; but a handler that says what the failure is, is believed.
+// consequence; but a handler that says what the failure is, is believed. That
+// the lease is lost or the worker stopping is for the pipeline to know: an
+// error that says so otherwise, say from the handler's own queue, is unknown.
 func verdict(err, cause error, rules []classify.Rule) classify.Verdict {
 	switch {
 	case errors.Is(cause, brokers.ErrLeaseLost):
@@ -50,7 +53,13 @@ func verdict(err, cause error, rules []classify.Rule) classify.Verdict {
 	case errors.Is(cause, classify.ErrAttemptTimeout):
 		return classify.Of(errors.Join(classify.ErrAttemptTimeout, err), rules...)
 	}
-	return classify.Of(err, rules...)
+	v := classify.Of(err, rules...)
+	if v.Class != classify.ClassLost && v.Class != classify.ClassShutdown {
+		return v
+	}
+	return classify.Of(err, func(error) (classify.Verdict, bool) {
+		return classify.Verdict{Class: classify.ClassUnknown, Rule: v.Rule, Code: v.Code}, true
+	})
 }
 
 var stopping = classify.Verdict{Class: classify.ClassShutdown, Rule: "worker stopping"}

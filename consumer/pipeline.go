@@ -47,6 +47,7 @@ type pipeline struct {
 	mu       sync.Mutex
 	active   int // deliveries that count against window
 	held     map[*run]*time.Timer
+	parked   int // dead letters on their way, outside the window
 	batches  map[*route]*collector
 	letters  map[string]*outbox // by dead-letter topic
 	sessions map[context.Context]func() bool
@@ -211,6 +212,8 @@ func (p *pipeline) refusal(r *run) (reason string, err error) {
 		return reasonUnroutable, fmt.Errorf("no handler is registered for topic %q", m.Topic)
 	case p.cfg.CrashLimit > 0 && r.delivery.Abandoned >= p.cfg.CrashLimit:
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", r.delivery.Abandoned)
+	case r.delivery.Meta.Attempt >= r.route.attempts:
+		return retry.ReasonExhausted, fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", r.delivery.Meta.Attempt)
 	case r.route.maxBody > 0 && len(m.Body) > r.route.maxBody:
 		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), r.route.maxBody)
 	}
@@ -266,7 +269,7 @@ func (p *pipeline) reschedule(r *run) {
 
 func (p *pipeline) waitLocked(r *run) {
 	wait := time.Until(r.meta.DueAt)
-	if p.draining.Load() || wait > p.cfg.HoldLimit || len(p.held) >= p.cfg.MaxHeld {
+	if p.draining.Load() || wait > p.cfg.HoldLimit || !p.roomToHold() {
 		p.settleLocked(r, brokers.Retry)
 		return
 	}
@@ -274,6 +277,10 @@ func (p *pipeline) waitLocked(r *run) {
 	p.held[r] = time.AfterFunc(wait, func() { p.resume(r) })
 	p.observe(r, Event{Kind: EventHeld})
 }
+
+// roomToHold reports whether one more delivery may wait outside the window.
+// mu is held.
+func (p *pipeline) roomToHold() bool { return len(p.held)+p.parked < p.cfg.MaxHeld }
 
 // resume ends the wait of a held run.
 func (p *pipeline) resume(r *run) {
@@ -359,8 +366,16 @@ func (p *pipeline) forget(runs ...*run) {
 		p.keeper.Forget(runs...)
 	}
 	p.mu.Lock()
-	p.leave(len(runs))
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	active := len(runs)
+	for _, r := range runs {
+		if r.parked {
+			r.parked = false
+			p.parked--
+			active--
+		}
+	}
+	p.leave(active)
 }
 
 // advance lets the next run of r's key start. If r did not succeed on a source

@@ -24,6 +24,7 @@ type run struct {
 	action  brokers.Action // how it is settled
 	settled atomic.Bool    // a settlement is decided: nobody may decide again
 	entry   *dlq.Entry     // its dead letter
+	parked  bool           // waits for it outside the window
 	tooBig  bool           // the broker refused the dead letter for its size
 
 	self  [1]*run // the job of this run alone

@@ -92,8 +92,8 @@ func (s *settler) settle(ctx context.Context, runs []*run) (failed []*run) {
 		if len(errs) == len(runs) {
 			err = errs[i]
 		}
-		if err == nil {
-			done = append(done, r)
+		if err == nil || errors.Is(err, brokers.ErrSettled) {
+			done = append(done, r) // now, or by an earlier call whose answer got lost
 		} else if s.p.unsettled(r, err) {
 			failed = append(failed, r)
 		}
@@ -157,7 +157,8 @@ func (p *pipeline) extend(ctx context.Context, lease time.Duration, runs []*run)
 }
 
 // bury sends r to the dead letters of its topic, and acks it when the dead
-// letter is durable.
+// letter is durable. It waits outside the window, so that one dead-letter topic
+// that is down does not stop the others at once.
 func (p *pipeline) bury(r *run, reason string, entry *dlq.Entry) {
 	if !r.settled.CompareAndSwap(false, true) {
 		return
@@ -167,6 +168,11 @@ func (p *pipeline) bury(r *run, reason string, entry *dlq.Entry) {
 	r.entry = entry
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.roomToHold() {
+		r.parked = true
+		p.parked++
+		p.leave(1)
+	}
 	p.grave(r.route.deadLetter).add(r)
 	p.advance(r, true)
 }
@@ -175,7 +181,7 @@ func (p *pipeline) bury(r *run, reason string, entry *dlq.Entry) {
 // take. The reason is the broker's, not the handler's.
 func (p *pipeline) buryRefused(r *run, err error) {
 	r.settled.Store(false)
-	p.bury(r, reasonOversize, p.entry(r, err, refusedVerdict))
+	p.bury(r, reasonRefused, p.entry(r, err, refusedVerdict))
 }
 
 var refusedVerdict = classify.Verdict{Class: classify.ClassPoison, Rule: "refused"}

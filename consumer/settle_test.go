@@ -124,6 +124,12 @@ func TestFinalSettleErrorsAreNotRepeated(t *testing.T) {
 				t.Errorf("%v: %d acks and %d runs, want 1 and 1", final, len(acks), runs.Load())
 			}
 			lost := seen.of(consumer.EventLeaseLost)
+			if final == brokers.ErrSettled { // an earlier settlement stands
+				if len(lost) != 0 || len(seen.of(consumer.EventAcked)) != 1 {
+					t.Errorf("%v: events %v, want one ack and nothing lost", final, seen.kinds())
+				}
+				return
+			}
 			if len(lost) != 1 || !errors.Is(lost[0].Err, final) || len(seen.of(consumer.EventAcked)) != 0 {
 				t.Errorf("%v: events %v, want one lease-lost and no ack", final, seen.kinds())
 			}
@@ -228,7 +234,7 @@ func TestSlowRetryDoesNotDelayAcks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
 			if op.Operation == memory.Settle && op.Action == brokers.Retry {
-				return memory.Fault{Latency: time.Minute}
+				return memory.Fault{Latency: 20 * time.Second}
 			}
 			return memory.Fault{}
 		}})
@@ -249,9 +255,24 @@ func TestSlowRetryDoesNotDelayAcks(t *testing.T) {
 			t.Errorf("acks %+v, want that of the good message at once", acks)
 		}
 		time.Sleep(2 * time.Minute)
-		if retries := broker.of("retry"); len(retries) != 1 || retries[0].at != time.Minute {
-			t.Errorf("retries %+v, want one after 1m", retries)
+		if retries := broker.of("retry"); len(retries) != 1 || retries[0].at != 20*time.Second {
+			t.Errorf("retries %+v, want one after 20s", retries)
 		}
+		w.mustShutdown()
+	})
+}
+
+func TestHangingSettlementIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Lease: time.Hour, Fault: on(memory.Settle, 1, memory.Fault{Latency: 24 * time.Hour})})
+		publish(t, broker, "orders", "one")
+		var runs atomic.Int32
+		w := start(t, broker, quiet(), counting(&runs))
+		time.Sleep(time.Minute)
+		if runs.Load() != 1 {
+			t.Errorf("%d runs, want 1", runs.Load())
+		}
+		empty(t, broker.Broker, "orders")
 		w.mustShutdown()
 	})
 }

@@ -151,6 +151,11 @@ func returnsLate(t *testing.T, after time.Duration, result error) {
 	cfg := quiet()
 	cfg.DrainTimeout, cfg.Order = 10*time.Second, consumer.ByKey
 	cfg.Retry = every(time.Hour, 2)
+	given := after > 10*time.Second+500*time.Millisecond
+	var seen recorder
+	if given { // otherwise its lock would hide a race
+		cfg.Observers = []consumer.Observer{&seen}
+	}
 	w := start(t, broker, cfg, func(c *consumer.Consumer) {
 		c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
 			if m.ID == "well" {
@@ -177,9 +182,13 @@ func returnsLate(t *testing.T, after time.Duration, result error) {
 	if len(settled) > 1 {
 		t.Errorf("the message was settled by %q, want one settlement at most", settled)
 	}
-	given := slices.Equal(settled, []string{"release"})
-	if after > 10*time.Second+500*time.Millisecond && !given {
+	if given && !slices.Equal(settled, []string{"release"}) {
 		t.Errorf("the message was settled by %q, want it given back", settled)
+	}
+	for _, e := range append(seen.of(consumer.EventSucceeded), seen.of(consumer.EventFailed)...) {
+		if e.Message.ID == "deaf" {
+			t.Errorf("%s is reported of a message that was given back", e.Kind)
+		}
 	}
 	if n := broker.Len("orders"); n != 2 && !slices.Contains(settled, "ack") || broker.Stats("orders").InFlight != 0 {
 		t.Errorf("the message was settled by %q, and after Run: %+v", settled, broker.Stats("orders"))

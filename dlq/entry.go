@@ -41,7 +41,8 @@ type Entry struct {
 	//	unclassified   no rule knows the error, and it did not go away
 	//	ambiguous      the effect of the failed call is unknown, and must not happen twice
 	//	crash-loop     the message seems to kill its worker
-	//	oversize       the message is over a size limit
+	//	oversize       the message is over the limit of the worker
+	//	refused        the broker will not take its retry: too large, or characters it does not allow
 	//	unroutable     no handler takes its topic
 	//	redrive-limit  it came back from the dead-letter topic too often
 	//	operator       somebody decided so

@@ -68,8 +68,8 @@ func TestFailuresOfEachClass(t *testing.T) {
 			want: retry.Decision{Action: retry.ActionRetry, Reason: "unknown", Counted: true}, settle: brokers.Retry},
 		{name: "environment", err: &classify.HTTPError{Status: 401}, class: classify.ClassEnvironment,
 			want: retry.Decision{Action: retry.ActionRetry, Reason: "environment"}, settle: brokers.Retry},
-		{name: "shutdown", err: odd, rule: shutdown, class: classify.ClassShutdown,
-			want: retry.Decision{Action: retry.ActionRelease, Reason: "shutdown"}, settle: brokers.Release},
+		{name: "a rule that says shutdown", err: odd, rule: shutdown, class: classify.ClassUnknown,
+			want: retry.Decision{Action: retry.ActionRetry, Reason: "unknown", Counted: true}, settle: brokers.Retry},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := consumer.Config{}

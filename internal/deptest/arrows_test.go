@@ -15,7 +15,7 @@ func TestArrowsPointDown(t *testing.T) {
 		t.Error(v)
 	}
 	if dirs := missing(pkgs, house); len(dirs) > 0 {
-		t.Logf("rows of the house without a package: %s", strings.Join(dirs, ", "))
+		t.Errorf("rows of the house without a package: %s", strings.Join(dirs, ", "))
 	}
 }
 

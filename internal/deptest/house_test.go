@@ -17,8 +17,6 @@ var house = map[string]row{
 	"brokers":        {},
 	"classify":       {},
 	"retry":          {imports: []string{"classify"}},
-	"retry/budget":   {},
-	"retry/breaker":  {},
 	"visibility":     {},
 	"internal/wire":  {imports: []string{"brokers"}},
 	"dlq":            {imports: []string{"brokers", "classify", "internal/wire"}},

@@ -1,0 +1,63 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// A dead-letter topic that is down while workers come and go must not buy a
+// message more runs than its policy allows.
+func TestRestartsDuringADeadLetterOutageAddNoRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		down.Store(true)
+		broker := memory.New(memory.Options{Fault: func(op memory.Op) (f memory.Fault) {
+			if down.Load() && op.Operation == memory.Publish && op.Topic == "orders.dead" {
+				f.Err = errors.New("no such topic")
+			}
+			return f
+		}})
+		publish(t, broker, "orders", "one")
+		cfg := quiet()
+		cfg.DrainTimeout = -1
+		cfg.Retry = retry.Policy{MaxAttempts: 2, Backoff: retry.Backoff{Base: time.Millisecond, Jitter: retry.NoJitter}}
+		var runs atomic.Int32
+		for restart := range 4 {
+			down.Store(restart < 3)
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.Handle("orders", func(context.Context, *brokers.Message) error {
+					runs.Add(1)
+					return classify.Transient(errors.New("no"))
+				})
+			})
+			time.Sleep(5 * time.Second)
+			w.mustShutdown()
+		}
+		if runs.Load() != 2 {
+			t.Errorf("%d runs, want the 2 that the policy allows", runs.Load())
+		}
+		letters := broker.Messages("orders.dead")
+		if len(letters) != 1 || broker.Len("orders") != 0 {
+			t.Fatalf("%d dead letters and %d messages left, want 1 and 0", len(letters), broker.Len("orders"))
+		}
+		entry, err := dlq.Decode(letters[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if entry.Reason != retry.ReasonExhausted || entry.Meta.Attempt != 2 || !strings.Contains(entry.ErrorText, "all 2 attempts") {
+			t.Errorf("dead letter after %d attempts: %s, %q", entry.Meta.Attempt, entry.Reason, entry.ErrorText)
+		}
+	})
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+// takeWorker follows the life of a worker.
+func (c *checker) takeWorker(e *event) {
+	if e.Kind == up {
+		config := c.scenario.slots[0].config
+		c.workers[e.Worker] = &life{number: e.Worker, up: e.At, drain: e.Delay, concurrency: e.Attempt,
+			crashLimit: max(0, or(config.CrashLimit, 3)), letters: map[*fate]int{}, lanes: map[string]int{}, busy: map[string]*delivery{}}
+		return
+	}
+	w := c.workers[e.Worker]
+	switch e.Kind {
+	case stopping:
+		c.stops++
+		w.stopping = max(e.At, 1)
+	case crashed:
+		c.crashes++
+		w.crashed = max(e.At, 1)
+	case closing:
+		c.takeClosing(w)
+	case down:
+		c.takeDown(w, e)
+	}
+}
+
+// takeClosing gives back what a worker still holds. What its handlers have
+// finished must not be among it.
+func (c *checker) takeClosing(w *life) {
+	w.closing = max(c.now, 1)
+	for _, d := range w.deliveries {
+		if d.settled || d.freed {
+			continue
+		}
+		inTime := w.stopping > 0 && d.ended < w.stopping+w.drain
+		if w.crashed == 0 && inTime && !d.told && d.runs > 0 && !d.running && d.asked == 0 && !d.buried && !d.lost() {
+			w.unfinished = append(w.unfinished, d)
+		}
+		if w.crashed == 0 {
+			c.free(d)
+		}
+	}
+}
+
+// lost reports whether the last run ended because the lease was lost.
+func (d *delivery) lost() bool {
+	for _, j := range d.next {
+		if j.acks || j.retries || j.dies || j.releases {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *checker) takeDown(w *life, e *event) {
+	w.down = true
+	if w.crashed > 0 {
+		return
+	}
+	if !strings.Contains(e.Note, consumer.ErrUnclean.Error()) {
+		for _, d := range w.unfinished {
+			c.violate(promiseShutdown, d.fate.id, "was finished by worker %d with %s at %v, and neither settled nor given back (delivery %d)",
+				w.number, outcomeNames[d.last], d.ended, d.number)
+		}
+	}
+	if w.stopping == 0 {
+		c.violate(promiseShutdown, "", "worker %d stopped by itself: %s", w.number, e.Note)
+		return
+	}
+	if limit := w.drain + time.Second + c.scenario.pace.slack; e.At-w.stopping > limit {
+		c.violate(promiseShutdown, "", "worker %d took %v to stop, allowed are %v", w.number, e.At-w.stopping, limit)
+	}
+	if e.Note != "" && !strings.Contains(e.Note, consumer.ErrUnclean.Error()) {
+		c.violate(promiseShutdown, "", "worker %d stopped with %s", w.number, e.Note)
+	}
+}
+
+// finish holds what is left at the end against the promises.
+func (c *checker) finish() {
+	c.checkLetters()
+	for _, w := range c.workers {
+		if !w.down {
+			c.violate(promiseShutdown, "", "worker %d never stopped", w.number)
+		}
+	}
+	for _, f := range c.all() {
+		c.finishMessage(f)
+	}
+	for topic, n := range c.left {
+		if n > 0 {
+			c.violate(promiseLiveness, "", "%d messages are left in %s", n, topic)
+		}
+	}
+	c.checkEvents()
+}
+
+func (c *checker) finishMessage(f *fate) {
+	if f.published > 0 {
+		c.sent++
+	}
+	if f.successes > 0 {
+		c.handled++
+	}
+	if f.forgotten {
+		c.discarded++
+	}
+	if f.confirmed && f.successes == 0 && f.letters == 0 && !f.forgotten {
+		c.lost++
+		c.violate(promiseLost, f.id, "was confirmed, and is neither handled nor dead")
+	}
+	ends := f.successes + f.letters
+	if f.forgotten {
+		ends++
+	}
+	if ends > 1 {
+		c.duplicates += ends - 1
+		if f.disturbed+f.spare+f.calls-1 == 0 {
+			c.violate(promiseDuplicate, f.id, "was handled %d times and has %d dead letters, and no fault explains it", f.successes, f.letters)
+		} else {
+			c.explained += ends - 1
+		}
+	}
+	m := c.scenario.message(f.id)
+	if m == nil {
+		return
+	}
+	attempts := or(c.scenario.topics[m.topic].policy.MaxAttempts, 10)
+	if allowed := attempts*(f.calls+f.wilds) + f.free + f.disturbed; f.runs > allowed {
+		c.violate(promiseAttempts, f.id, "was run %d times, explained are %d", f.runs, allowed)
+	}
+}
+
+// checkEvents compares how often observers were told of things with how often
+// they happened.
+func (c *checker) checkEvents() {
+	if c.told == nil {
+		return
+	}
+	for _, line := range []struct {
+		event consumer.EventKind
+		want  int
+	}{
+		{consumer.EventReceived, c.counts[received]},
+		{consumer.EventStarted, c.counts[started]},
+		{consumer.EventAcked, c.settledBy[brokers.Ack]},
+		{consumer.EventRetried, c.settledBy[brokers.Retry]},
+		{consumer.EventReleased, c.settledBy[brokers.Release]},
+		{consumer.EventDeadLettered, c.counts[buriedFine]},
+	} {
+		if got := c.told[line.event]; got != line.want {
+			c.violate(promiseEvents, "", "observers were told %d times of %q, it happened %d times", got, line.event, line.want)
+		}
+	}
+}
+
+// differs says in what got is not want, "" if it is the same.
+func differs(got, want brokers.Message, topic string) string {
+	switch {
+	case got.Topic != topic:
+		return "topic " + got.Topic
+	case string(got.Body) != string(want.Body):
+		return "body"
+	case got.Key != want.Key:
+		return "key " + got.Key
+	case !equalHeaders(got.Headers, want.Headers):
+		return "headers"
+	}
+	return ""
+}
+
+// own leaves out the headers that belong to the framework: a dead letter has
+// room for one story.
+func own(h brokers.Headers) brokers.Headers {
+	user, _ := wire.Partition(h)
+	return user
+}

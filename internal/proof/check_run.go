@@ -1,0 +1,277 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/consumer"
+)
+
+// takeReceived holds a delivery against what its topic should have held.
+func (c *checker) takeReceived(e *event) {
+	f, w := c.fate(e.ID), c.workers[e.Worker]
+	c.expire(f)
+	d := &delivery{
+		number: e.Delivery, fate: f, topic: c.scenario.topic(e.Topic), worker: w,
+		got:     token{e.Attempt, e.Throttles, e.Due},
+		attempt: e.Attempt, throttles: e.Throttles, first: e.First, due: e.Due, abandoned: e.Abandoned,
+		received: e.At, low: e.Until, high: e.Until,
+	}
+	w.received++
+	d.order = w.received
+	w.deliveries = append(w.deliveries, d)
+	f.deliveries = append(f.deliveries, d)
+	f.open = append(f.open, d)
+	c.deliveries[d.number] = d
+	if m := c.scenario.message(e.ID); m != nil {
+		d.bodySize = len(m.Body)
+	}
+	switch {
+	case c.scenario.message(e.ID) == nil || f.published == 0:
+		c.violate(promiseStranger, e.ID, "was received")
+	case e.Note != "":
+		c.violate(promiseContent, e.ID, "was received with another %s", e.Note)
+	}
+	c.account(d)
+	if known := f.losses + c.crashes; e.Abandoned > known { // a crash takes with it what is on its way, too
+		c.violate(promiseDelivery, e.ID, "is said to have been abandoned %d times, known are at most %d", e.Abandoned, known)
+	}
+}
+
+// account takes a token for d.
+func (c *checker) account(d *delivery) {
+	f := d.fate
+	same := func(t token) bool {
+		return t.attempt == d.got.attempt && t.throttles == d.got.throttles && c.near(t.due, d.got.due)
+	}
+	if i := slices.IndexFunc(f.tokens, same); i >= 0 {
+		d.due = max(d.due, f.tokens[i].due)
+		d.got = f.tokens[i]
+		f.tokens = slices.Delete(f.tokens, i, i+1)
+		return
+	}
+	if f.wild > 0 && slices.ContainsFunc(f.seen, same) {
+		f.wild--
+		return
+	}
+	switch {
+	case len(f.tokens) == 0:
+		c.violate(promiseDelivery, f.id, "was delivered once more (delivery %d), while it was held or settled", d.number)
+	default:
+		c.violate(promiseCount, f.id, "was delivered as %+v, stored was %+v", d.got, f.tokens)
+	}
+}
+
+// near allows for the rounding of times on their way through a broker.
+func (c *checker) near(a, b time.Duration) bool {
+	return a == b || a != 0 && b != 0 && (a-b).Abs() <= c.scenario.pace.rounding
+}
+
+func (s *scenario) topic(name string) *topic {
+	for i := range s.topics {
+		if s.topics[i].name == name {
+			return &s.topics[i]
+		}
+	}
+	return nil
+}
+
+// takeStarted holds the start of a handler run against what came before.
+func (c *checker) takeStarted(e *event) {
+	c.runs++
+	d := c.deliveries[e.Delivery]
+	if d == nil {
+		c.violate(promiseContent, e.ID, "was given to a handler with a body that was not received")
+		return
+	}
+	f, w := d.fate, d.worker
+	f.runs++
+	if d.fate.id != e.ID || e.Note != "" {
+		c.violate(promiseContent, f.id, "was given to a handler with another %s (as %s)", e.Note, e.ID)
+	}
+	c.startCount(d, e)
+	if d.attempt+1 > or(d.topic.policy.MaxAttempts, 10) {
+		c.violate(promiseAttempts, f.id, "starts attempt %d of at most %d", d.attempt+1, d.topic.policy.MaxAttempts)
+	}
+	if d.due = max(d.due, e.Due); e.At < d.due {
+		c.early++
+		c.violate(promiseEarly, f.id, "was due at %v and started %v before", d.due, d.due-e.At)
+	} else if d.due > 0 {
+		c.latest = max(c.latest, e.At-d.due)
+	}
+	slack := c.scenario.pace.slack
+	switch {
+	case d.running:
+		c.violate(promiseAttempts, f.id, "is run twice at once from delivery %d", d.number)
+	case d.runs > 0 && !slices.ContainsFunc(d.next, func(j judgement) bool { return j.retries }):
+		c.violate(promiseAttempts, f.id, "is run again after %s", outcomeNames[d.last])
+	case d.asked > 0:
+		c.violate(promiseSettlement, f.id, "is run after its settlement was asked for")
+	case d.told && d.toldAt+slack < e.At:
+		c.violate(promiseStale, f.id, "is run by worker %d, which was told at %v that its lease is lost", w.number, d.toldAt)
+	case w.crashed > 0 && w.crashed+slack < e.At, w.stopping > 0 && w.stopping+slack < e.At:
+		c.violate(promiseShutdown, f.id, "is started by worker %d, which was told to stop at %v", w.number, max(w.stopping, w.crashed))
+	case d.crashLoop():
+		c.violate(promiseAttempts, f.id, "is run although it was abandoned %d times", d.abandoned)
+	}
+	d.running, d.began, d.decided, d.buried, d.dueBefore = true, e.At, false, false, e.Due
+	d.runs++
+	if e.Flags&isFirst != 0 {
+		if w.running++; w.running > w.concurrency {
+			c.violate(promiseHarm, f.id, "is one of %d runs at once, allowed are %d", w.running, w.concurrency)
+		}
+	}
+	c.startLane(d)
+}
+
+// startCount takes over which of the possible judgements on the last run the
+// consumer made, and checks the number of this one.
+func (c *checker) startCount(d *delivery, e *event) {
+	for _, j := range d.next {
+		if j.retries && j.attempt == e.Attempt-1 && j.throttles == e.Throttles {
+			d.attempt, d.throttles = j.attempt, j.throttles
+			return
+		}
+	}
+	if len(d.next) > 0 {
+		d.attempt, d.throttles = d.next[0].attempt, d.next[0].throttles
+	}
+	if e.Attempt-1 != d.attempt || e.Throttles != d.throttles {
+		c.violate(promiseCount, d.fate.id, "is run as attempt %d after %d throttles, by the ledger it is attempt %d after %d",
+			e.Attempt, e.Throttles, d.attempt+1, d.throttles)
+	}
+}
+
+// startLane checks that one key is worked on in order.
+func (c *checker) startLane(d *delivery) {
+	m := c.scenario.message(d.fate.id)
+	ordered := c.scenario.options.Ordered
+	if m == nil || m.Key == "" || !ordered && c.scenario.slots[0].config.Order != consumer.ByKey {
+		return
+	}
+	key, w := d.topic.name+"\x00"+m.Key, d.worker
+	if busy := w.busy[key]; busy != nil && busy != d && busy.running {
+		c.violate(promiseOrder, d.fate.id, "is run beside %s of the same key, by the same worker", busy.fate.id)
+	}
+	if last := w.lanes[key]; last > d.order {
+		c.violate(promiseOrder, d.fate.id, "is run after another of its key that was received later")
+	}
+	w.busy[key], w.lanes[key] = d, d.order
+	if !ordered {
+		return
+	}
+	for _, f := range c.keys[key] {
+		for _, other := range f.open {
+			if f.wilds+d.fate.wilds == 0 && other.fate != d.fate && other.running && !other.excused && !other.freed && other.low > c.now && other.worker.crashed == 0 {
+				c.violate(promiseOrder, d.fate.id, "is run beside %s of the same key, by workers %d and %d", f.id, w.number, other.worker.number)
+			}
+		}
+	}
+}
+
+// takeEnded judges how a run ended.
+func (c *checker) takeEnded(e *event) {
+	d := c.deliveries[e.Delivery]
+	if d == nil {
+		return
+	}
+	f, w := d.fate, d.worker
+	d.running, d.last, d.ended = false, e.Outcome, e.At
+	if e.Flags&isFirst != 0 {
+		w.running--
+	}
+	d.next = d.next[:0]
+	for _, why := range c.causes(d, e) {
+		d.next = append(d.next, c.judge(d, e.Outcome, why, e.Delay))
+	}
+	if k := e.Outcome.class(e.Cause); e.Outcome != okay && (k == classLost || k == classShutdown || !d.next[0].counted) {
+		f.free++
+	}
+	if d.next[0].retries {
+		d.due = e.At + d.next[0].low
+		for _, j := range d.next {
+			d.due = min(d.due, e.At+j.low)
+		}
+		d.first = or(d.first, e.At)
+	}
+	if e.Outcome == okay {
+		f.successes++
+		c.endLane(d)
+	}
+	if e.Outcome == skipping {
+		f.forgotten = true
+	}
+}
+
+// causes are what may have ended the context of a run by the time that the
+// consumer looked.
+func (c *checker) causes(d *delivery, e *event) []cause {
+	causes := []cause{e.Cause}
+	slack := c.scenario.pace.slack
+	if e.Cause == noCause && e.At-d.began >= d.topic.timeout-slack {
+		causes = append(causes, timedOut)
+	}
+	if w := d.worker; e.Cause == noCause && w.stopping > 0 && e.At >= w.stopping+w.drain-slack {
+		causes = append(causes, shutDown)
+	}
+	return causes
+}
+
+// endLane checks the order of first successes where the broker keeps it.
+func (c *checker) endLane(d *delivery) {
+	m := c.scenario.message(d.fate.id)
+	if m == nil || m.Key == "" || !c.scenario.options.Ordered || d.fate.successes > 1 || !d.fate.plain() {
+		return
+	}
+	for _, f := range c.keys[d.topic.name+"\x00"+m.Key] {
+		if f == d.fate {
+			return
+		}
+		if f.plain() && f.confirmed && f.successes == 0 && !f.forgotten && f.letters == 0 && !f.dying() {
+			c.violate(promiseOrder, d.fate.id, "is handled before %s, which has the same key and was published earlier", f.id)
+		}
+	}
+}
+
+// plain reports whether nothing has disturbed the order of a message.
+func (f *fate) plain() bool { return f.calls == 1 && f.disturbed == 0 && f.wilds == 0 }
+
+// dying reports whether the message is on its way to the dead letters.
+func (f *fate) dying() bool {
+	return slices.ContainsFunc(f.deliveries, func(d *delivery) bool {
+		return !d.running && slices.ContainsFunc(d.next, func(j judgement) bool { return j.dies }) || d.runs == 0 && d.refused()
+	})
+}
+
+// takeDecided takes the due time from the decision, if it keeps to the policy.
+func (c *checker) takeDecided(e *event) {
+	d := c.deliveries[e.Delivery]
+	if d == nil || e.Note != "retry" {
+		return
+	}
+	c.checkDelay(d, e)
+	d.due, d.decided = e.Due, true
+}
+
+// checkDelay compares a due time with what the policy allows.
+func (c *checker) checkDelay(d *delivery, e *event) {
+	slack := c.scenario.pace.slack
+	var low, high time.Duration = -1, -1
+	for _, j := range d.next {
+		if !j.retries {
+			continue
+		}
+		if at := d.ended + j.low; low < 0 || at < low {
+			low = at
+		}
+		high = max(high, d.ended+j.high)
+	}
+	switch {
+	case low < 0:
+		c.violate(promiseSettlement, d.fate.id, "is to be retried after %s, attempt %d", outcomeNames[d.last], d.attempt+1)
+	case e.Due < low:
+		c.violate(promiseEarly, d.fate.id, "is due %v after its run, the policy wants at least %v", e.Due-d.ended, low-d.ended)
+	case e.Due > high+slack:
+		c.violate(promiseLate, d.fate.id, "is due %v after its run, the policy allows at most %v", e.Due-d.ended, high-d.ended)
+	}
+}

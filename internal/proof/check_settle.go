@@ -1,0 +1,223 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// takeSettling holds the action that the consumer asks for against what the
+// handler did. It may take effect from now on.
+func (c *checker) takeSettling(e *event) {
+	d := c.deliveries[e.Delivery]
+	if d == nil {
+		c.violate(promiseSettlement, e.ID, "is settled without having been received")
+		return
+	}
+	if d.ok {
+		c.violate(promiseSettlement, e.ID, "is settled twice (delivery %d)", d.number)
+	}
+	if e.Worker != d.worker.number {
+		c.violate(promiseStale, e.ID, "is settled by worker %d, but was received by %d", e.Worker, d.worker.number)
+	}
+	switch e.Action {
+	case brokers.Ack:
+		c.mayAck(d)
+	case brokers.Retry:
+		c.mayRetry(d, e)
+		d.maybe = token{e.Attempt, e.Throttles, e.Due}
+		d.fate.give(d.maybe)
+	case brokers.Release:
+		c.mayRelease(d)
+		d.maybe = d.got
+		d.fate.give(d.maybe)
+	}
+	d.asked++
+	d.askedAt = e.At
+	d.fate.asking++
+}
+
+func (c *checker) mayAck(d *delivery) {
+	f := d.fate
+	letter := func() {
+		switch letters := d.worker.letters; {
+		case d.topic.dead == "":
+			f.forgotten = true
+		case d.asked > 0: // this is another try
+		case letters[f] == 0:
+			c.violate(promiseConfirm, f.id, "is acked after %s (delivery %d), without a dead letter that is confirmed", outcomeNames[d.last], d.number)
+		default:
+			letters[f]--
+		}
+	}
+	switch {
+	case d.running:
+		c.violate(promiseSettlement, f.id, "is acked while its handler runs")
+	case d.runs == 0 && d.refused():
+		letter()
+	case d.runs == 0:
+		c.violate(promiseSettlement, f.id, "is acked without having been handled")
+	case slices.ContainsFunc(d.next, func(j judgement) bool { return j.acks }):
+	case slices.ContainsFunc(d.next, func(j judgement) bool { return j.dies }):
+		letter()
+	default:
+		c.violate(promiseSettlement, f.id, "is acked after %s, attempt %d of %d", outcomeNames[d.last], d.attempt+1, or(d.topic.policy.MaxAttempts, 10))
+	}
+}
+
+func (c *checker) mayRetry(d *delivery, e *event) {
+	f := d.fate
+	// What has failed before is given back as a retry, which keeps the count.
+	again := e.Attempt == d.attempt && e.Throttles == d.throttles && c.near(e.Due, d.dueBefore)
+	if again && d.runs > 0 {
+		c.mayRelease(d)
+		return
+	}
+	switch {
+	case d.running:
+		c.violate(promiseSettlement, f.id, "is sent to a retry while its handler runs")
+		return
+	case d.runs == 0:
+		if d.got.due <= c.now || e.Attempt != d.attempt {
+			c.violate(promiseSettlement, f.id, "is sent to a retry without having been handled")
+		}
+		return
+	}
+	dies := func(j judgement) bool { return j.dies && j.attempt == e.Attempt }
+	if d.worker.halting() && slices.ContainsFunc(d.next, dies) { // its dead letter could not be published in time
+		f.disturbed++
+		return
+	}
+	counts := func(j judgement) bool {
+		return j.retries && j.attempt == e.Attempt && j.throttles == e.Throttles
+	}
+	c.checkDelay(d, e)
+	if slices.ContainsFunc(d.next, func(j judgement) bool { return j.retries }) && !slices.ContainsFunc(d.next, counts) {
+		c.violate(promiseCount, f.id, "is retried with attempt %d and %d throttles, the ledger says %+v", e.Attempt, e.Throttles, d.next)
+	}
+	if d.decided && !c.near(e.Due, d.due) {
+		c.violate(promiseEarly, f.id, "is due at %v, the decision said %v", e.Due, d.due)
+	}
+	if e.At+e.Delay < e.Due-c.scenario.pace.rounding {
+		c.violate(promiseEarly, f.id, "is asked for in %v, which is before it is due at %v", e.Delay, e.Due)
+	}
+}
+
+func (c *checker) mayRelease(d *delivery) {
+	f, w, s := d.fate, d.worker, c.scenario
+	halting := w.halting()
+	if d.runs > 0 && d.asked == 0 {
+		f.disturbed++
+		f.free += d.runs
+	}
+	switch {
+	case d.running:
+		if !halting || w.stopping > 0 && c.now < w.stopping+w.drain {
+			c.violate(promiseSettlement, f.id, "is released while its handler runs")
+		}
+	case d.runs == 0:
+		if !halting && !s.options.Ordered {
+			c.violate(promiseSettlement, f.id, "is released without a reason")
+		}
+	case slices.ContainsFunc(d.next, func(j judgement) bool { return j.releases }):
+	case halting && slices.ContainsFunc(d.next, func(j judgement) bool { return j.dies }):
+	default:
+		c.violate(promiseSettlement, f.id, "is released after %s", outcomeNames[d.last])
+	}
+}
+
+func (w *life) halting() bool { return w.stopping > 0 || w.crashed > 0 || w.closing > 0 }
+
+// takeSettled takes in what became of a settlement.
+func (c *checker) takeSettled(e *event) {
+	d := c.deliveries[e.Delivery]
+	if d == nil {
+		return
+	}
+	f, w := d.fate, d.worker
+	f.asking--
+	if e.Err == fine {
+		if d.high <= d.askedAt || w.crashed > 0 && w.crashed < d.askedAt {
+			c.violate(promiseStale, f.id, "is settled by worker %d, whose lease ended at %v", w.number, d.high)
+		}
+		if d.freed {
+			f.takeBack(d.got)
+		}
+		c.settledBy[e.Action]++
+		d.ok, d.settled = true, true
+		if e.Action == brokers.Retry {
+			c.retries++
+		}
+		return
+	}
+	if e.Err == alreadySettled { // by an earlier call whose answer got lost
+		c.settledBy[e.Action]++
+	}
+	switch done := f.done["settle"]; {
+	case e.Err.final(): // it came too late to take effect
+		f.done["settle"] = min(done, f.asking)
+	case done > 0:
+		f.done["settle"]--
+		d.settled = true
+		f.disturbed++
+		return
+	}
+	if e.Action != brokers.Ack && !f.takeBack(d.maybe) && f.wilds == 0 {
+		c.violate(promiseStale, f.id, "is settled although worker %d was told that it was not: %s", w.number, failNames[e.Err])
+	}
+	if e.Err == leaseLost || e.Err == isClosed {
+		c.tell(d)
+	}
+}
+
+// tell notes that a worker knows that its lease is lost.
+func (c *checker) tell(d *delivery) {
+	if !d.told {
+		d.told, d.toldAt = true, c.now
+	}
+	c.free(d)
+}
+
+// takeExtended moves the end of a lease, or notes why it stays.
+func (c *checker) takeExtended(e *event) {
+	d := c.deliveries[e.Delivery]
+	if d == nil {
+		return
+	}
+	if e.Err != fine {
+		d.excused = true
+		d.high = max(d.high, e.At+e.Delay) // it may have been extended all the same
+		if e.Err == leaseLost || e.Err == isClosed {
+			c.tell(d)
+		}
+		return
+	}
+	if d.high <= e.Until-e.Delay {
+		c.violate(promiseStale, d.fate.id, "has its lease extended after its end at %v", d.high)
+	}
+	d.excused = false
+	low, high := e.Until, e.At+e.Delay
+	if longest := c.scenario.options.MaxLease; longest > 0 {
+		low, high = min(low, d.received+longest), min(high, d.received+longest)
+	}
+	d.low, d.high = max(d.low, low), max(d.high, high)
+}
+
+// takeLetter follows the publication of a dead letter.
+func (c *checker) takeLetter(e *event) {
+	f := c.fate(e.ID)
+	if e.Kind == burying {
+		if m := c.scenario.message(e.ID); m != nil && e.Topic != c.scenario.topics[m.topic].dead {
+			c.violate(promiseLetter, e.ID, "is sent to %s", e.Topic)
+		}
+		if d := c.story(e); d != nil {
+			d.buried = true
+		}
+		return
+	}
+	if e.Err == fine {
+		f.letters++
+		c.counts[buriedFine]++
+		c.workers[e.Worker].letters[f]++
+	}
+}

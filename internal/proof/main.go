@@ -1,0 +1,157 @@
+// Command proof plays random scenarios on a broker and holds what happened
+// against the promises of redrive: nothing is lost, nothing runs early, and
+// every duplicate and every extra run is explained by a fault that was written
+// down.
+//
+//	go run ./internal/proof -broker memory -seed 1 -messages 10000
+//
+// It prints one line a figure: name, value, unit, goal, and ok or short,
+// between tabs. The exit status is 1 when a promise is broken, with the lives
+// of the messages concerned on standard error, and 2 when it is called wrongly.
+//
+// # How it works
+//
+// A scenario is derived from a seed: topics, policies, workers and their
+// settings, messages, what each handler run does, what goes wrong with the
+// broker, and which workers stop or die when. While it plays, a ledger takes
+// down what the producer, the handlers and a wrapper around the broker see.
+// The checker is a pure function of the ledger and of what is left in the
+// topics; it asks nothing of the consumer's own counters, and has a
+// classification and a backoff of its own.
+//
+// The command runs in real time, with times of seconds and milliseconds. The
+// tests of this package play the same scenarios in virtual time, many thousands
+// of them, with times of minutes and hours.
+//
+// # Another broker
+//
+// A broker is added by a [prover], which connects workers to it as a target
+// and takes down the faults that it causes.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// prover plays scenarios with that many messages in all.
+type prover func(seed uint64, messages int) []*record
+
+// provers are the brokers that can be put to the proof.
+func provers() map[string]prover {
+	return map[string]prover{"memory": proveMemory}
+}
+
+func main() {
+	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func command(args []string, out, problems io.Writer) (status int) {
+	flags := flag.NewFlagSet("proof", flag.ContinueOnError)
+	flags.SetOutput(problems)
+	names := strings.Join(slices.Sorted(maps.Keys(provers())), ", ")
+	broker := flags.String("broker", "memory", "the broker to prove: "+names)
+	seed := flags.Uint64("seed", 1, "what everything is derived from")
+	messages := flags.Int("messages", 10000, "how many messages to send")
+	if flags.Parse(args) != nil {
+		return 2
+	}
+	prove := provers()[*broker]
+	switch {
+	case flags.NArg() > 0:
+		fmt.Fprintf(problems, "proof: unexpected argument %q\n", flags.Arg(0))
+		return 2
+	case prove == nil:
+		fmt.Fprintf(problems, "proof: unknown broker %q: use one of %s\n", *broker, names)
+		return 2
+	case *messages < 1:
+		fmt.Fprintf(problems, "proof: -messages is %d: send at least 1\n", *messages)
+		return 2
+	}
+	return report(prove(*seed, *messages), *messages, out, problems)
+}
+
+// report checks the records and writes the figures.
+func report(records []*record, messages int, out, problems io.Writer) (status int) {
+	var all figures
+	faults := map[string]int{}
+	broken := 0
+	for _, r := range records {
+		v := check(r)
+		all.add(v.figures)
+		broken += len(v.violations)
+		if len(v.violations) > 0 {
+			fmt.Fprintf(problems, "scenario with seed %d:\n", r.scenario.seed)
+			explain(problems, r, v)
+		}
+		for _, e := range r.events {
+			if e.Kind == faulted {
+				faults[e.Note]++
+			}
+		}
+	}
+	all.write(out, messages, broken)
+	for _, name := range slices.Sorted(maps.Keys(faults)) {
+		line(out, "faults_"+name, faults[name], "faults", "-", true)
+	}
+	if broken > 0 || all.sent != messages {
+		return 1
+	}
+	return 0
+}
+
+func (f figures) write(out io.Writer, messages, broken int) {
+	line(out, "sent", f.sent, "messages", strconv.Itoa(messages), f.sent == messages)
+	line(out, "handled", f.handled, "messages", "-", true)
+	line(out, "dead", f.dead, "messages", "-", true)
+	line(out, "discarded", f.discarded, "messages", "-", true)
+	line(out, "lost", f.lost, "messages", "0", f.lost == 0)
+	line(out, "early", f.early, "runs", "0", f.early == 0)
+	line(out, "duplicates", f.duplicates, "messages", "<=explained", f.duplicates <= f.explained)
+	line(out, "explained", f.explained, "messages", "-", true)
+	line(out, "violations", broken, "promises", "0", broken == 0)
+	line(out, "runs", f.runs, "runs", "-", true)
+	line(out, "retries", f.retries, "messages", "-", true)
+	line(out, "worst_lateness_ms", int(f.latest.Milliseconds()), "ms", "-", true)
+	line(out, "workers_stopped", f.stops, "workers", "-", true)
+	line(out, "workers_killed", f.crashes, "workers", "-", true)
+}
+
+func line(out io.Writer, name string, value int, unit, goal string, ok bool) {
+	verdict := "ok"
+	if !ok {
+		verdict = "short"
+	}
+	fmt.Fprintf(out, "%s\t%d\t%s\t%s\t%s\n", name, value, unit, goal, verdict)
+}
+
+// proveMemory plays several scenarios beside each other, so that one seed
+// covers several configurations. Their workers are goroutines.
+func proveMemory(seed uint64, messages int) []*record {
+	const perScenario, longest = 1000, time.Minute
+	ctx, cancel := context.WithTimeout(context.Background(), longest)
+	defer cancel()
+	records := make([]*record, (messages+perScenario-1)/perScenario)
+	var playing sync.WaitGroup
+	for i := range records {
+		n := min(perScenario, messages-i*perScenario)
+		playing.Go(func() {
+			s := newScenario(seed+uint64(i)<<32, n, compressed)
+			l := newLedger(nil)
+			t := newMemoryTarget(s, l)
+			records[i] = play(ctx, s, t, l, rig{})
+			t.close(ctx)
+		})
+	}
+	playing.Wait()
+	return records
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/retry"
+)
+
+func TestCommandRefusesWrongUse(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-broker", "carrier-pigeon"}, `unknown broker "carrier-pigeon": use one of memory`},
+		{[]string{"-messages", "0"}, "-messages is 0: send at least 1"},
+		{[]string{"-seed", "x"}, "invalid value"},
+		{[]string{"more"}, `unexpected argument "more"`},
+	} {
+		var out, problems bytes.Buffer
+		if status := command(tt.args, &out, &problems); status != 2 || !strings.Contains(problems.String(), tt.want) || out.Len() > 0 {
+			t.Errorf("%q: status %d, %q; want 2 and %q", tt.args, status, problems.String(), tt.want)
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	rec, _ := playVirtual(t, newScenario(7, messagesPerScenario, virtual), nil, rig{})
+	var out, problems bytes.Buffer
+	if status := report([]*record{rec}, messagesPerScenario, &out, &problems); status != 0 {
+		t.Errorf("status %d, want 0:\n%s", status, problems.String())
+	}
+	for line := range strings.Lines(out.String()) {
+		if fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t"); len(fields) != 5 || fields[4] != "ok" {
+			t.Errorf("line %q, want five fields, the last ok", line)
+		}
+	}
+
+	out.Reset()
+	for topic := range rec.letters {
+		rec.letters[topic] = nil
+	}
+	if status := report([]*record{rec}, messagesPerScenario, &out, &problems); status != 1 || !strings.Contains(out.String(), "\t0\tshort\n") {
+		t.Errorf("with the dead letters gone: status %d, want 1:\n%s", status, out.String())
+	}
+	if got := problems.String(); !strings.Contains(got, string(promiseConfirm)) || !strings.Contains(got, "handler ends with") {
+		t.Errorf("the problem is explained as\n%s\nwant the promise and the life of the message", got)
+	}
+}
+
+func TestScenarioIsDerivedFromItsSeed(t *testing.T) {
+	text := func(seed uint64) string {
+		s := newScenario(seed, messagesPerScenario, virtual)
+		for i := range s.slots {
+			s.slots[i].config.DeadLetter = nil
+		}
+		return fmt.Sprintf("%+v", *s)
+	}
+	first, again, other := text(3), text(3), text(4)
+	if first != again {
+		t.Error("one seed gives two scenarios")
+	}
+	if first == other {
+		t.Error("two seeds give one scenario")
+	}
+}
+
+// The checker has a classification of its own, which must fit the errors that
+// the scripts return.
+func TestOutcomesAreWhatTheySay(t *testing.T) {
+	for o := refusing; o < interrupted; o++ {
+		err := outcomeError(o)
+		got, want := classify.Of(err), o.class(noCause)
+		if o == skipping {
+			if !got.Skip {
+				t.Errorf("%s: %+v, want a skip", outcomeNames[o], got)
+			}
+			continue
+		}
+		reason := got.Reason
+		if reason == "" && got.Class == classify.ClassPoison {
+			reason = retry.ReasonPoison
+		}
+		if reason == "" {
+			reason = retry.ReasonExhausted
+		}
+		if string(got.Class) != want.name || got.MaxAttempts != want.limit || reason != want.reason {
+			t.Errorf("%s: %+v, want %+v", outcomeNames[o], got, want)
+		}
+	}
+}
+
+func outcomeError(o outcome) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &classify.PanicError{Value: v}
+		}
+	}()
+	if o == exiting {
+		return errBaffling // stands for any error that no rule knows
+	}
+	return o.perform(context.Background(), time.Second)
+}
+
+// The bounds of the checker must hold every delay, and must not be loose.
+func TestBoundsHoldTheDelays(t *testing.T) {
+	const draws = 300
+	for seed := range uint64(400) {
+		d := dice{rand.New(rand.NewPCG(seed, 1)), virtual}
+		p := d.policy()
+		p.MaxAge, p.MaxAttempts = 0, 100
+		o := pick(d, refusing, throttled, broken, baffling)
+		hint := d.between(time.Millisecond, 2*d.pace.longest)
+		f := retry.Failure{Attempt: 1 + d.IntN(5), Throttles: d.IntN(3), Now: time.Unix(1e9, 0), PrevDelay: d.upTo(time.Minute),
+			Verdict: classify.Of(o.perform(context.Background(), hint))}
+		low, high := o.class(noCause).bounds(p, f.Attempt, f.Throttles, hint)
+		least, most := high, low
+		for range draws {
+			got := retry.Decide(p, f, d.Float64()).Delay
+			least, most = min(least, got), max(most, got)
+		}
+		if least < low || most > high {
+			t.Errorf("seed %d: %s after attempt %d of %+v: delays %v to %v, bounds %v to %v", seed, outcomeNames[o], f.Attempt, p, least, most, low, high)
+		}
+		span := high - low
+		if p.Backoff.Jitter == retry.DecorrelatedJitter {
+			continue // goes by the delay before, which the bounds leave out
+		}
+		if least > low+span/4+time.Millisecond || most < high-span/4-time.Millisecond {
+			t.Errorf("seed %d: %s after attempt %d of %+v: delays %v to %v do not fill the bounds %v to %v", seed, outcomeNames[o], f.Attempt, p, least, most, low, high)
+		}
+	}
+}
+
+// A record in which nothing went wrong breaks no promise; each change to it
+// breaks one.
+func TestCheckOfSmallRecords(t *testing.T) {
+	s := newScenario(1, 1, virtual)
+	s.options.Ordered, s.options.MaxLease = false, 0
+	s.topics = []topic{{name: "orders", dead: "orders.dead", policy: retry.Policy{MaxAttempts: 3}, timeout: time.Minute}}
+	s.messages[0].topic = 0
+	life := func() []event {
+		on := event{ID: "m0", Topic: "orders", Worker: 1, Delivery: 1}
+		with := func(at time.Duration, k kind, change func(*event)) event {
+			e := on
+			e.At, e.Kind = at, k
+			change(&e)
+			return e
+		}
+		none := func(*event) {}
+		return []event{
+			{Kind: up, Worker: 1, Attempt: 1, Delay: time.Second},
+			{Kind: sent, ID: "m0", Topic: "orders"},
+			{Kind: confirmed, ID: "m0", Topic: "orders"},
+			with(1, received, func(e *event) { e.Until = 30 * time.Second }),
+			with(2, started, func(e *event) { e.Attempt, e.Flags = 1, isFirst }),
+			with(3, ended, func(e *event) { e.Flags = isFirst }),
+			with(4, settling, none),
+			with(5, settled, none),
+			{At: 6, Kind: stopping, Worker: 1},
+			{At: 7, Kind: closing, Worker: 1},
+			{At: 8, Kind: down, Worker: 1},
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(r *record)
+		want   promise
+	}{
+		{"nothing", func(*record) {}, ""},
+		{"no settlement", func(r *record) { r.events = append(r.events[:6:6], r.events[8:]...) }, promiseShutdown},
+		{"never handled", func(r *record) { r.events = append(r.events[:3:3], r.events[8:]...) }, promiseLost},
+		{"left in its topic", func(r *record) { r.left = map[string]int{"orders": 1} }, promiseLiveness},
+		{"a strange dead letter", func(r *record) {
+			r.letters = map[string][]brokers.Message{"orders.dead": {{ID: "m9"}}}
+		}, promiseStranger},
+		{"a dead letter without a story", func(r *record) {
+			r.letters = map[string][]brokers.Message{"orders.dead": {s.messages[0].Message}}
+		}, promiseLetter},
+		{"too slow to stop", func(r *record) { r.events[10].At = time.Minute }, promiseShutdown},
+		{"stopped by itself", func(r *record) { r.events = append(r.events[:8:8], r.events[9:]...) }, promiseShutdown},
+		{"settled after its lease", func(r *record) {
+			for i := 6; i < len(r.events); i++ {
+				r.events[i].At += time.Minute
+			}
+		}, promiseStale},
+	} {
+		r := &record{scenario: s, events: life()}
+		tt.change(r)
+		got := map[promise]bool{}
+		for _, v := range check(r).violations {
+			got[v.promise] = true
+		}
+		want := map[promise]bool{}
+		if tt.want != "" {
+			want[tt.want] = true
+		}
+		if tt.want == "" && len(got) > 0 || tt.want != "" && !got[tt.want] {
+			t.Errorf("%s: broken are %v, want %v", tt.name, reflect.ValueOf(got).MapKeys(), reflect.ValueOf(want).MapKeys())
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/consumer"
+)
+
+// run is a scenario in progress.
+type run struct {
+	scenario *scenario
+	ledger   *ledger
+	target   target
+	rig      rig
+	kills    atomic.Int64
+	workers  sync.WaitGroup
+	handlers sync.WaitGroup // some go on after their worker is gone
+}
+
+// record is what a run leaves behind for the checker.
+type record struct {
+	scenario *scenario
+	events   []event
+	told     map[consumer.EventKind]int // by observers, nil if there were none
+	letters  map[string][]brokers.Message
+	left     map[string]int // messages by topic
+}
+
+// play runs s on t from its first message until all are settled, or its time
+// is up. It returns when all workers have.
+func play(ctx context.Context, s *scenario, t target, l *ledger, g rig) *record {
+	r := &run{scenario: s, ledger: l, target: t, rig: g}
+	r.kills.Store(int64(s.kills))
+	stop := make(chan struct{})
+	for i := range s.slots {
+		r.workers.Go(func() { r.supervise(ctx, i, stop) })
+	}
+	r.produce(ctx)
+	if !r.settle(ctx) {
+		l.add(event{Kind: overdue})
+	}
+	close(stop)
+	r.workers.Wait()
+	r.handlers.Wait()
+	return r.record()
+}
+
+func (r *run) record() *record {
+	rec := &record{scenario: r.scenario, events: r.ledger.events, letters: map[string][]brokers.Message{}, left: map[string]int{}}
+	if r.scenario.slots[0].observed {
+		rec.told = r.ledger.told
+	}
+	for _, t := range r.scenario.topics {
+		rec.left[t.name] = r.target.left(t.name)
+		if t.dead != "" && rec.letters[t.dead] == nil {
+			rec.letters[t.dead] = r.target.letters(t.dead)
+		}
+	}
+	return rec
+}
+
+// produce publishes every message, and repeats what is not confirmed.
+func (r *run) produce(ctx context.Context) {
+	producer := newWitness(r.rig.under(r.scenario, r.target.worker(0)), r.ledger, r.scenario, 0)
+	for _, c := range r.scenario.calls {
+		wait(ctx, c.at-r.ledger.now())
+		batch := make([]brokers.Message, len(c.ids))
+		for i, id := range c.ids {
+			batch[i] = r.scenario.messages[id].Message
+		}
+		for try := 0; len(batch) > 0 && try < 4; try++ {
+			err := producer.Publish(ctx, r.scenario.topics[c.topic].name, batch...)
+			batch = unconfirmed(batch, err)
+		}
+	}
+}
+
+func unconfirmed(batch []brokers.Message, err error) (again []brokers.Message) {
+	partial, ok := errors.AsType[*brokers.PublishError](err)
+	switch {
+	case err == nil:
+		return nil
+	case !ok:
+		return batch
+	}
+	for i, m := range batch {
+		if partial.Failed[i] != nil {
+			again = append(again, m)
+		}
+	}
+	return again
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// settle waits until no topic has a message left. It reports false if that
+// takes too long.
+func (r *run) settle(ctx context.Context) bool {
+	wait(ctx, r.scenario.calm-r.ledger.now())
+	pause := r.scenario.pace.work
+	for ctx.Err() == nil && r.ledger.now() < r.scenario.limit {
+		left := 0
+		for _, t := range r.scenario.topics {
+			left += r.target.left(t.name)
+		}
+		if left == 0 {
+			return true
+		}
+		wait(ctx, pause)
+		pause = min(pause*5/4, r.scenario.pace.longest/30)
+	}
+	return false
+}
+
+// supervise keeps a worker running in a slot until stop is closed, and ends it
+// when the scenario wants that.
+func (r *run) supervise(ctx context.Context, slot int, stop <-chan struct{}) {
+	var mine []incident
+	for _, in := range r.scenario.incidents {
+		if in.slot == slot {
+			mine = append(mine, in)
+		}
+	}
+	for {
+		w := r.newWorker(&r.scenario.slots[slot])
+		life, cancel := context.WithCancel(ctx)
+		r.workers.Go(func() {
+			defer cancel()
+			w.work(life)
+		})
+		next := incident{at: 1 << 62}
+		if len(mine) > 0 {
+			next = mine[0]
+		}
+		timer := time.NewTimer(next.at - r.ledger.now())
+		select {
+		case <-stop:
+			w.stop(cancel)
+			timer.Stop()
+			return
+		case <-timer.C:
+			mine = mine[1:]
+			if next.crash {
+				w.crash()
+			} else {
+				w.stop(cancel)
+			}
+			wait(ctx, next.pause)
+		case <-w.killed:
+			w.crash()
+		case <-w.done: // nobody asked for that: the checker will tell
+			wait(ctx, time.Second)
+		}
+		timer.Stop()
+	}
+}
+
+// stop ends a worker cleanly, and waits for its end.
+func (w *worker) stop(cancel func()) {
+	w.asked.Store(true)
+	w.run.ledger.add(event{Kind: stopping, Worker: w.number})
+	cancel()
+	<-w.done
+}
+
+// crash kills a worker. What is left of it may run on, like a process that was
+// believed dead.
+func (w *worker) crash() {
+	w.asked.Store(true)
+	w.run.ledger.add(event{Kind: crashed, Worker: w.number})
+	w.link.kill()
+}

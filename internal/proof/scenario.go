@@ -1,0 +1,310 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// scenario is a run from its first message to its last, derived from a seed.
+// What the consumer draws by itself (jitter) and the order in which goroutines
+// run are not part of it.
+type scenario struct {
+	seed      uint64
+	pace      pace
+	options   memory.Options
+	topics    []topic
+	messages  []message
+	calls     []call
+	slots     []slot
+	incidents []incident
+	faults    faultPlan
+	outageEnd time.Duration // of the environment
+	kills     int           // how many workers the handlers may take with them
+	calm      time.Duration // from here on nothing goes wrong
+	limit     time.Duration // everything is over by then
+}
+
+type topic struct {
+	name       string
+	policy     retry.Policy
+	dead       string // "" discards
+	timeout    time.Duration
+	maxBody    int
+	batch      consumer.Batch // Size 0: one by one
+	middleware bool
+}
+
+type message struct {
+	brokers.Message
+	topic  int
+	script []step // the last one is repeated
+}
+
+// call is one Publish of the producer.
+type call struct {
+	at    time.Duration
+	topic int
+	ids   []int
+}
+
+// slot is a place for a worker; when one stops, the next takes its place.
+type slot struct {
+	config   consumer.Config
+	observed bool
+}
+
+// incident is the end of a worker.
+type incident struct {
+	at    time.Duration
+	slot  int
+	crash bool
+	pause time.Duration // until the next worker starts
+}
+
+// pace is how long things take: hours in virtual time, seconds in real time.
+type pace struct {
+	calm     time.Duration
+	lease    [2]time.Duration
+	timeout  [2]time.Duration
+	base     [2]time.Duration
+	longest  time.Duration // delay
+	drain    time.Duration
+	work     time.Duration // of a quick handler
+	slack    time.Duration // what a busy machine may add
+	rounding time.Duration // of times on their way through the broker
+	slow     float64       // how many of the slow handlers there shall be
+	liveness time.Duration // what a lost worker and a failing broker may add
+	most     time.Duration // of a run, 0 is no limit
+}
+
+var virtual = pace{
+	calm:     4 * time.Minute,
+	lease:    [2]time.Duration{time.Second, time.Minute},
+	timeout:  [2]time.Duration{time.Second, 5 * time.Minute},
+	base:     [2]time.Duration{time.Millisecond, 20 * time.Second},
+	longest:  15 * time.Minute,
+	drain:    30 * time.Second,
+	work:     100 * time.Millisecond,
+	slow:     1,
+	liveness: time.Hour,
+}
+
+var compressed = pace{
+	calm:     16 * time.Second,
+	lease:    [2]time.Duration{1500 * time.Millisecond, 3 * time.Second},
+	timeout:  [2]time.Duration{500 * time.Millisecond, 1500 * time.Millisecond},
+	base:     [2]time.Duration{time.Millisecond, 300 * time.Millisecond},
+	longest:  time.Second,
+	drain:    time.Second,
+	work:     5 * time.Millisecond,
+	slack:    2 * time.Second,
+	slow:     0.1,
+	liveness: 20 * time.Second,
+	most:     50 * time.Second,
+}
+
+// dice draws a scenario.
+type dice struct {
+	*rand.Rand
+	pace pace
+}
+
+func (d dice) chance(p float64) bool { return d.Float64() < p }
+
+// between draws evenly over the orders of magnitude.
+func (d dice) between(low, high time.Duration) time.Duration {
+	f := float64(low) * math.Pow(float64(high)/float64(low), d.Float64())
+	return min(time.Duration(f), high)
+}
+
+func (d dice) upTo(longest time.Duration) time.Duration {
+	return time.Duration(d.Int64N(int64(longest) + 1))
+}
+
+func pick[T any](d dice, of ...T) T { return of[d.IntN(len(of))] }
+
+// newScenario derives a scenario with n messages from seed.
+func newScenario(seed uint64, n int, p pace) *scenario {
+	d := dice{rand.New(rand.NewPCG(seed, 0)), p}
+	s := &scenario{seed: seed, pace: p, calm: p.calm/2 + d.upTo(p.calm/2)}
+	s.outageEnd = d.upTo(s.calm / 2)
+	s.kills = d.IntN(4)
+	s.options = memory.Options{
+		Lease:        d.between(p.lease[0], p.lease[1]),
+		Ordered:      d.chance(0.2),
+		HeaderLimit:  pick(d, 0, 0, 0, 2<<10, 4<<10),
+		MessageLimit: pick(d, 0, 0, 0, 1100),
+	}
+	dead := pick[dlq.Destination](d, dlq.Suffix(".dead"), dlq.Suffix(".dead"), dlq.Topic("graveyard"))
+	for i := range 1 + d.IntN(5) {
+		s.topics = append(s.topics, d.topic(i, dead))
+	}
+	if d.chance(0.1) { // it must leave room for every handler
+		longest := s.options.Lease
+		for _, t := range s.topics {
+			longest = max(longest, t.timeout)
+		}
+		s.options.MaxLease = longest + time.Second + d.upTo(2*longest)
+	}
+	d.workers(s)
+	for i := range n {
+		s.messages = append(s.messages, d.message(s, i, n))
+	}
+	d.calls(s)
+	d.incidents(s)
+	s.faults = d.faults(s)
+	if s.limit = s.calm + d.longest(s); p.most > 0 {
+		s.limit = min(s.limit, p.most)
+	}
+	return s
+}
+
+func (d dice) topic(i int, dead dlq.Destination) topic {
+	t := topic{name: "topic-" + strconv.Itoa(i), policy: d.policy(), timeout: d.between(d.pace.timeout[0], d.pace.timeout[1]),
+		middleware: d.chance(0.2)}
+	t.dead = dead(t.name)
+	if d.chance(0.08) {
+		t.dead = ""
+	}
+	if d.chance(0.1) {
+		t.maxBody = 200
+	}
+	if d.chance(0.15) {
+		t.batch = consumer.Batch{Size: 1 + d.IntN(10), Wait: d.between(time.Millisecond, d.pace.lease[0]/2)}
+	}
+	return t
+}
+
+func (d dice) policy() retry.Policy {
+	b := retry.Backoff{
+		Base:       d.between(d.pace.base[0], d.pace.base[1]),
+		Multiplier: pick(d, 0, 1, 1.5, 2, 3),
+		Growth:     pick(d, retry.Exponential, retry.Exponential, retry.Linear, retry.Fixed),
+		Jitter:     pick(d, retry.FullJitter, retry.FullJitter, retry.EqualJitter, retry.DecorrelatedJitter, retry.NoJitter),
+	}
+	b.Cap = d.between(b.Base, d.pace.longest)
+	if d.chance(0.3) {
+		b.Floor = d.upTo(b.Base)
+	}
+	p := retry.Policy{
+		MaxAttempts:      1 + d.IntN(8),
+		Backoff:          b,
+		MaxRetryAfter:    d.between(d.pace.base[1], d.pace.longest),
+		FreeThrottles:    pick(d, -1, 0, 1, 3),
+		EnvironmentDelay: d.between(d.pace.base[1]/10, d.pace.longest/10),
+	}
+	if d.chance(0.1) {
+		p.MaxAge = b.Floor + d.between(d.pace.base[1], d.pace.longest)
+	}
+	return p
+}
+
+// workers draws the places for workers. All of them share what a message can
+// notice, and differ in the rest.
+func (d dice) workers(s *scenario) {
+	order := pick(d, consumer.Unordered, consumer.ByKey)
+	lease := pick(d, 0, 0, d.between(d.pace.lease[0], d.pace.lease[1]))
+	if s.options.MaxLease > 0 {
+		lease = 0
+	}
+	crashLimit := pick(d, 0, 0, 2, -1)
+	observed := d.chance(0.7)
+	hold := d.pace.longest
+	if s.options.MaxLease > 0 {
+		hold = s.options.MaxLease / 2
+	}
+	for range 3 + d.IntN(3) {
+		s.slots = append(s.slots, slot{observed: observed, config: consumer.Config{
+			DeadLetter:   dlq.Suffix(".dead"),
+			Concurrency:  1 + d.IntN(12),
+			Prefetch:     pick(d, -1, 0, 0, 1+d.IntN(20)),
+			DrainTimeout: pick(d, -1, d.upTo(d.pace.drain)+1),
+			HoldLimit:    pick(d, -1, 0, d.between(d.pace.base[0], hold)),
+			MaxHeld:      pick(d, 0, 0, 1+d.IntN(10)),
+			Order:        order,
+			Lease:        lease,
+			CrashLimit:   crashLimit,
+		}})
+	}
+}
+
+func (d dice) message(s *scenario, i, n int) message {
+	m := message{topic: d.IntN(len(s.topics)), script: d.script(s)}
+	m.ID = "m" + strconv.Itoa(i)
+	m.Body = make([]byte, pick(d, 0, 1, d.IntN(60), d.IntN(60), d.IntN(300)))
+	for j := range m.Body {
+		m.Body[j] = byte(d.Uint32())
+	}
+	if d.chance(0.5) {
+		m.Key = "key-" + strconv.Itoa(d.IntN(max(10, n/6)))
+	}
+	for range d.IntN(4) {
+		m.Headers = append(m.Headers, brokers.Header{Name: pick(d, "trace", "tenant", "Tenant", "x-death"), Value: fmt.Sprint("value ", d.IntN(100))})
+	}
+	if d.chance(0.03) {
+		m.Headers = append(m.Headers, brokers.Header{Name: "redrive-attempt", Value: "99"}, brokers.Header{Name: "redrive-due-at", Value: "2100-01-01T00:00:00Z"})
+	}
+	return m
+}
+
+// message returns the message with this id, nil if there is none.
+func (s *scenario) message(id string) *message {
+	if len(id) < 2 || id[0] != 'm' {
+		return nil
+	}
+	i, err := strconv.Atoi(id[1:])
+	if err != nil || i < 0 || i >= len(s.messages) {
+		return nil
+	}
+	return &s.messages[i]
+}
+
+// calls spreads the messages over the first part of the run.
+func (d dice) calls(s *scenario) {
+	for i := 0; i < len(s.messages); {
+		c := call{at: d.upTo(s.calm / 2), topic: s.messages[i].topic}
+		for n := 1 + d.IntN(20); i < len(s.messages) && n > 0 && s.messages[i].topic == c.topic; n-- {
+			c.ids = append(c.ids, i)
+			i++
+		}
+		s.calls = append(s.calls, c)
+	}
+	slices.SortFunc(s.calls, func(a, b call) int { return int(a.at - b.at) })
+}
+
+func (d dice) incidents(s *scenario) {
+	for range 1 + d.IntN(6) {
+		s.incidents = append(s.incidents, incident{
+			at:    d.upTo(s.calm),
+			slot:  d.IntN(len(s.slots)),
+			crash: d.chance(0.5),
+			pause: d.upTo(s.calm / 20),
+		})
+	}
+	slices.SortFunc(s.incidents, func(a, b incident) int { return int(a.at - b.at) })
+}
+
+// longest is a generous bound on what is left to do once nothing goes wrong
+// any more.
+func (d dice) longest(s *scenario) time.Duration {
+	var all time.Duration
+	for _, t := range s.topics {
+		attempts, delay, _ := t.policy.Limits()
+		free := max(t.policy.FreeThrottles, 0) + 3
+		if t.policy.FreeThrottles == 0 {
+			free += 5
+		}
+		all = max(all, time.Duration(attempts+free+4)*(delay+delay/8+3*s.options.Lease+t.timeout))
+	}
+	return all + d.pace.liveness
+}

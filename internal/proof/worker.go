@@ -1,0 +1,265 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/consumer"
+)
+
+// rig is what tests put between the parts, to plant a bug. Nil is nothing.
+type rig struct {
+	above   func(s *scenario, b brokers.Broker) brokers.Broker // between the consumer and the ledger
+	below   func(s *scenario, b brokers.Broker) brokers.Broker // between the ledger and the broker
+	handler func(consumer.Handler) consumer.Handler            // between the consumer and the handler
+	config  func(*consumer.Config, []topic)
+}
+
+// worker is one life of a consumer.
+type worker struct {
+	number int
+	run    *run
+	slot   *slot
+	link   link
+	seen   *witness
+	killed chan struct{} // closed by the handler that takes the worker with it
+	dying  atomic.Bool
+	asked  atomic.Bool // to stop
+	done   chan struct{}
+}
+
+func (r *run) newWorker(sl *slot) *worker {
+	w := &worker{number: r.ledger.newWorker(), run: r, slot: sl, killed: make(chan struct{}), done: make(chan struct{})}
+	w.link = r.target.worker(w.number)
+	w.seen = newWitness(r.rig.under(r.scenario, w.link), r.ledger, r.scenario, w.number)
+	r.ledger.add(event{Kind: up, Worker: w.number, Delay: w.drainTimeout(), Attempt: sl.config.Concurrency})
+	return w
+}
+
+func (g rig) under(s *scenario, b brokers.Broker) brokers.Broker {
+	if g.below != nil {
+		return g.below(s, b)
+	}
+	return b
+}
+
+// work runs a consumer until ctx ends, and writes down how it went.
+func (w *worker) work(ctx context.Context) {
+	defer close(w.done)
+	l := w.run.ledger
+	e := event{Kind: down, Worker: w.number}
+	if err := w.consume(ctx); err != nil {
+		e.Err, e.Note = failOf(err), err.Error()
+	}
+	if w.asked.Load() {
+		e.Flags = isRequested
+	}
+	l.add(e)
+}
+
+func (w *worker) drainTimeout() time.Duration { return max(0, w.slot.config.DrainTimeout) }
+
+func (w *worker) consume(ctx context.Context) error {
+	s, g := w.run.scenario, w.run.rig
+	config := w.slot.config
+	config.Logger = slog.New(slog.DiscardHandler)
+	config.Instance = "proof"
+	config.Random = w.random()
+	if w.slot.observed {
+		config.Observers = []consumer.Observer{observer{w}}
+	}
+	topics := s.topics
+	if g.config != nil {
+		topics = append([]topic{}, topics...)
+		g.config(&config, topics)
+	}
+	var broker brokers.Broker = w.seen
+	if g.above != nil {
+		broker = g.above(s, broker)
+	}
+	c, err := consumer.New(broker, config)
+	if err != nil {
+		return err
+	}
+	for i := range topics {
+		w.register(c, &topics[i])
+	}
+	return c.Run(ctx)
+}
+
+// random draws the jitter of this life.
+func (w *worker) random() func() float64 {
+	var mu sync.Mutex
+	source := rand.New(rand.NewPCG(w.run.scenario.seed, uint64(w.number)))
+	return func() float64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return source.Float64()
+	}
+}
+
+func (w *worker) register(c *consumer.Consumer, t *topic) {
+	dead := t.dead
+	settings := consumer.Topic{
+		DeadLetter:     func(string) string { return dead },
+		Retry:          &t.policy,
+		HandlerTimeout: t.timeout,
+		MaxBody:        t.maxBody,
+	}
+	if t.batch.Size > 0 {
+		c.HandleBatch(t.name, w.handleBatch, t.batch, settings)
+		return
+	}
+	if t.middleware {
+		settings.Middleware = []consumer.Middleware{func(next consumer.Handler) consumer.Handler {
+			return func(ctx context.Context, m *brokers.Message) error { return next(ctx, m) }
+		}}
+	}
+	handle := consumer.Handler(w.handle)
+	if wrap := w.run.rig.handler; wrap != nil {
+		handle = wrap(handle)
+	}
+	c.Handle(t.name, handle, settings)
+}
+
+// handle is the handler: it does what the script of the message says.
+func (w *worker) handle(ctx context.Context, m *brokers.Message) error {
+	w.run.handlers.Add(1)
+	defer w.run.handlers.Done()
+	st := w.begin(m, consumer.MetaFrom(ctx), isFirst)
+	o := w.endure(ctx, st)
+	w.end(ctx, m, o, st.hint, isFirst)
+	return o.perform(ctx, st.hint)
+}
+
+// handleBatch works as long as the slowest script says. What tears down the
+// goroutine does so for all messages of the batch.
+func (w *worker) handleBatch(ctx context.Context, batch []*brokers.Message) []error {
+	w.run.handlers.Add(1)
+	defer w.run.handlers.Done()
+	metas := consumer.BatchMetaFrom(ctx)
+	steps := make([]step, len(batch))
+	slowest := 0
+	var tearing outcome
+	for i, m := range batch {
+		steps[i] = w.begin(m, metas[i], first(i))
+		if steps[i].works > steps[slowest].works || steps[i].kills {
+			slowest = i
+		}
+	}
+	how := w.endure(ctx, steps[slowest])
+	ends := make([]outcome, len(batch))
+	for i, st := range steps {
+		if ends[i] = w.now(st); how == interrupted {
+			ends[i] = interrupted
+		}
+		if tearing == okay && (ends[i] == panicking || ends[i] == exiting) {
+			tearing = ends[i]
+		}
+	}
+	errs := make([]error, len(batch))
+	for i, m := range batch {
+		if tearing != okay {
+			ends[i] = tearing
+		}
+		w.end(ctx, m, ends[i], steps[i].hint, first(i))
+	}
+	for i := range errs {
+		errs[i] = ends[i].perform(ctx, steps[i].hint)
+	}
+	return errs
+}
+
+func first(i int) flags {
+	if i == 0 {
+		return isFirst
+	}
+	return 0
+}
+
+// begin writes down the start of a run, and returns what it shall do.
+func (w *worker) begin(m *brokers.Message, meta brokers.Meta, f flags) step {
+	l, s := w.run.ledger, w.run.scenario
+	h := w.seen.source.holding(m)
+	e := event{Kind: started, Worker: w.number, Delivery: h.number, ID: m.ID, Topic: m.Topic, Flags: f, Note: s.differs(*m)}
+	e.meta(l, meta)
+	l.add(e)
+	sent := s.message(m.ID)
+	if sent == nil {
+		return step{}
+	}
+	return sent.script[min(l.run(m.ID), len(sent.script)-1)]
+}
+
+func (w *worker) end(ctx context.Context, m *brokers.Message, o outcome, hint time.Duration, f flags) {
+	h := w.seen.source.holding(m)
+	w.run.ledger.add(event{Kind: ended, Worker: w.number, Delivery: h.number, ID: m.ID, Topic: m.Topic, Flags: f,
+		Outcome: o, Cause: causeOf(ctx), Delay: hint})
+}
+
+// endure works for as long as st says, and returns how the run ends.
+func (w *worker) endure(ctx context.Context, st step) outcome {
+	if st.kills {
+		if !w.kill() {
+			return okay
+		}
+		<-ctx.Done()
+		return interrupted
+	}
+	switch {
+	case st.works == 0:
+	case st.deaf:
+		time.Sleep(st.works)
+	default:
+		timer := time.NewTimer(st.works)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return interrupted
+		}
+	}
+	return w.now(st)
+}
+
+// now returns how st ends at this moment.
+func (w *worker) now(st step) outcome {
+	over := st.outage && w.run.ledger.now() >= w.run.scenario.outageEnd
+	if over || st.kills {
+		return okay
+	}
+	return st.outcome
+}
+
+// kill asks for the death of the worker, unless enough have died.
+func (w *worker) kill() bool {
+	if w.asked.Load() || w.run.kills.Add(-1) < 0 {
+		return false
+	}
+	if w.dying.CompareAndSwap(false, true) {
+		close(w.killed)
+	}
+	return true
+}
+
+// observer writes down what the consumer says that it does.
+type observer struct{ w *worker }
+
+func (o observer) Observe(_ context.Context, e consumer.Event) {
+	l := o.w.run.ledger
+	l.mu.Lock()
+	l.told[e.Kind]++
+	l.mu.Unlock()
+	if e.Kind != consumer.EventFailed {
+		return
+	}
+	h := o.w.seen.source.holding(e.Message)
+	d := event{Kind: decided, Worker: o.w.number, Delivery: h.number, ID: h.id, Topic: h.topic, Delay: e.Decision.Delay, Note: e.Decision.Action.String()}
+	d.meta(l, e.Meta)
+	l.add(d)
+}
