@@ -125,6 +125,40 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// TestConformanceOfLeases runs the clauses that wait for leases, and those that
+// need faults: the broker is told of a short consumer timeout, which the
+// adapter then keeps by itself.
+func TestConformanceOfLeases(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		a := newAdmin(t, url)
+		taps := make(map[brokers.Broker]*tap)
+		brokertest.Run(t, brokertest.Harness{
+			Open: func(t testing.TB) brokers.Broker {
+				tap := &tap{}
+				b := open(t, rabbitmq.Options{URLs: []string{url}, Dial: tap.Dial, ConsumerTimeout: 3 * time.Second})
+				taps[b] = tap
+				return b
+			},
+			Topic:        a.topic,
+			Unit:         500 * time.Millisecond,
+			SortsHeaders: true,
+			Fail: func(b brokers.Broker) (heal func()) {
+				taps[b].set(func(_ *tapped, f frame) verdict {
+					if f.is(classBasic, methodAck) {
+						return drop
+					}
+					return pass
+				})
+				return func() {
+					taps[b].set(nil)
+					taps[b].cut()
+				}
+			},
+			Crash: func(b brokers.Broker, _ brokers.Source) { taps[b].cut() },
+		})
+	})
+}
+
 // typed has a header of every type of AMQP.
 func typed() brokers.Headers {
 	return brokers.Headers{

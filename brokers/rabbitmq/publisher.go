@@ -326,14 +326,13 @@ func (o *outlet) arrive(m outgoing) string {
 // await sets the errors of what was sent, and frees the slot of the chunk when
 // the broker is done with all of it.
 func (o *outlet) await(ctx context.Context, limit time.Duration, out []outgoing, confirms []*amqp.DeferredConfirmation, errs []error) {
-	timer := time.NewTimer(limit)
+	timer := time.AfterFunc(limit, func() {
+		o.end(fmt.Errorf("the broker did not confirm within %v: the connection was closed", limit))
+	})
 	defer timer.Stop()
 	for i, confirm := range confirms {
 		select {
 		case <-confirm.Done():
-		case <-timer.C:
-			o.end(fmt.Errorf("the broker confirmed nothing for %v: the connection was closed", limit))
-			<-confirm.Done()
 		case <-ctx.Done():
 			for at := i; at < len(confirms); at++ {
 				errs[at] = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, context.Cause(ctx))

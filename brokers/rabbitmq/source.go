@@ -161,10 +161,11 @@ func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, err
 		return nil, fmt.Errorf("rabbitmq: receive at most %d messages: the least is 1", max)
 	}
 	for {
+		most := s.pace(ctx, max)
 		if ctx.Err() != nil && !s.isClosed() {
 			return nil, context.Cause(ctx)
 		}
-		ds, err := s.take(max)
+		ds, err := s.take(most)
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}
@@ -173,6 +174,23 @@ func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, err
 		case <-ctx.Done():
 		}
 	}
+}
+
+// pace returns how many deliveries may be handed out. While the broker blocks
+// publishing that is one now and then, after a wait.
+func (s *source) pace(ctx context.Context, max int) int {
+	free := s.broker.publisher.blocked()
+	if free == nil {
+		return max
+	}
+	select {
+	case <-free:
+		return max
+	case <-time.After(blockedPace):
+	case <-ctx.Done():
+	case <-s.ctx.Done():
+	}
+	return 1
 }
 
 func (s *source) isClosed() bool {

@@ -1,0 +1,215 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+)
+
+// Delivery tags begin at 1 again on every channel. So a settlement of the old
+// session that reached the new one would end a message that nobody handled.
+func TestStaleSettlementReachesNothing(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.publish("a", "b", "c", "d", "e")
+		old := w.receive(5)
+		w.tap.cut()
+		w.receive(5) // in a new session, with the same tags, and held
+		for i, d := range old {
+			for _, s := range []brokers.Settlement{{Delivery: d}, retry(d, 0), release(d)} {
+				if err := w.settle(s)[0]; !errors.Is(err, brokers.ErrLeaseLost) {
+					w.Errorf("%s of delivery %d of the old session: error %v, want ErrLeaseLost", s.Action, i, err)
+				}
+			}
+			if cause := context.Cause(d.Session); cause == nil || cause == context.Canceled {
+				w.Errorf("the old session ended with the cause %v", cause)
+			}
+		}
+		w.closeSource()
+		w.await("all five messages are in their queue, and no copies", func() bool {
+			return w.depth(w.topic) == 5 && w.depth(w.retries()) == 0
+		})
+	})
+}
+
+// A confirm that never comes may mean either; so the original stays, and a
+// repeat goes on where it can.
+func TestUnknownConfirm(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.publish("a")
+		d := w.receive(1)[0]
+		w.tap.set(func(_ *tapped, f frame) verdict {
+			if f.is(classBasic, methodAck) {
+				return cut
+			}
+			return pass
+		})
+		s := retry(d, 300*time.Millisecond)
+		if err := w.settle(s)[0]; !errors.Is(err, brokers.ErrUnknownOutcome) {
+			w.Fatalf("Retry without a confirm: error %v, want ErrUnknownOutcome", err)
+		}
+		w.tap.set(nil)
+		if err := w.settle(s)[0]; err != nil {
+			w.Fatalf("Retry once more: %v", err)
+		}
+		ds := w.receive(2) // the unconfirmed copy was stored too
+		if got := bodies(ds); got["a"] != 2 {
+			w.Fatalf("received %v, want the message twice", got)
+		}
+		w.ack(ds...)
+		w.nothing(500 * time.Millisecond)
+	})
+}
+
+// If the session is lost between the confirm and the ack, the retry is done:
+// the original comes again as a duplicate.
+func TestSessionLostAfterConfirm(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.publish("a")
+		d := w.receive(1)[0]
+		consumer := w.tap.conns[0]
+		w.tap.set(func(c *tapped, f frame) verdict {
+			if f.is(classBasic, methodAck) {
+				consumer.Close()
+				<-d.Session.Done()
+			}
+			return pass
+		})
+		if err := w.settle(retry(d, 300*time.Millisecond))[0]; err != nil {
+			w.Fatalf("Retry that was confirmed: %v", err)
+		}
+		w.tap.set(nil)
+		ds := w.receive(2)
+		if first, second := ds[0].Meta.Attempt, ds[1].Meta.Attempt; first+second != 1 {
+			w.Errorf("attempts are %d and %d, want the original and its copy", first, second)
+		}
+	})
+}
+
+// What no queue takes is confirmed all the same, after it was returned.
+func TestReturnedCopyKeepsTheOriginal(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.publish("a")
+		d := w.receive(1)[0]
+		shelf := w.prefix + ".delay.v1.500"
+		if err := w.do(func(ch *amqp.Channel) error { return ch.QueueUnbind(shelf, "", shelf, nil) }); err != nil {
+			w.Fatal(err)
+		}
+		s := retry(d, 510*time.Millisecond)
+		err := w.settle(s)[0]
+		if err == nil || !strings.Contains(err.Error(), "no queue takes it") {
+			w.Fatalf("Retry to a shelf without its binding: error %v", err)
+		}
+		if err := w.do(func(ch *amqp.Channel) error { return ch.QueueBind(shelf, "", shelf, false, nil) }); err != nil {
+			w.Fatal(err)
+		}
+		if err := w.settle(s)[0]; err != nil {
+			w.Fatalf("Retry after the binding is back: %v", err)
+		}
+		w.ack(w.receive(1)...)
+		w.nothing(700 * time.Millisecond)
+	})
+}
+
+func TestPublishToMissingQueue(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		err := w.broker.Publish(w.Context(), w.topic+".missing", brokers.Message{Body: []byte("a")}, brokers.Message{Body: []byte("b")})
+		perr, ok := errors.AsType[*brokers.PublishError](err)
+		if !ok || len(perr.Failed) != 2 || !errors.Is(err, brokers.ErrMisconfigured) {
+			w.Fatalf("Publish to a queue that is not there: error %v, want ErrMisconfigured for both messages", err)
+		}
+		w.publish("still works")
+	})
+}
+
+func TestQueueDeletedUnderConsumer(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.publish("a", "b")
+		d := w.receive(1)[0]
+		w.delete(w.topic)
+		select {
+		case <-d.Session.Done():
+		case <-time.After(patience):
+			w.Fatal("the session outlives the consumer that the broker cancelled")
+		}
+		var err error
+		w.await("Receive reports ErrMisconfigured", func() bool {
+			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+			defer cancel()
+			_, err = w.source.Receive(ctx, 1)
+			return errors.Is(err, brokers.ErrMisconfigured)
+		})
+		if !strings.Contains(err.Error(), w.topic) || !strings.Contains(err.Error(), "create what is missing") {
+			w.Errorf("the error names neither the queue nor the fix: %v", err)
+		}
+	})
+}
+
+func TestConnectsAgain(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		for range 3 {
+			w.publish("a")
+			w.tap.cut()
+			start := time.Now()
+			w.await("a message can be acked", func() bool { // one of the old session may come first
+				return w.settle(brokers.Settlement{Delivery: w.receive(1)[0]})[0] == nil
+			})
+			if took := time.Since(start); took > 5*time.Second {
+				w.Errorf("consuming again took %v", took)
+			}
+		}
+	})
+}
+
+// A broker that is silent in the middle of a request is given up.
+func TestHungRequest(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{CallTimeout: 500 * time.Millisecond, ConfirmTimeout: time.Second}, func(w *world) {
+		thaw := w.tap.freeze()
+		defer thaw()
+		start := time.Now()
+		_, err := w.broker.Open(w.Context(), w.subscription(w.topic))
+		if took := time.Since(start); err == nil || took > 5*time.Second {
+			w.Errorf("Open on a silent broker: error %v after %v", err, took)
+		}
+		err = w.broker.Publish(w.Context(), w.topic, brokers.Message{Body: []byte("a")})
+		if perr, ok := errors.AsType[*brokers.PublishError](err); !ok || len(perr.Failed) != 1 {
+			w.Errorf("Publish on a silent broker: error %v, want a *PublishError", err)
+		}
+		thaw()
+		w.publish("b")
+		w.receive(1)
+	})
+}
+
+// While the broker blocks publishing, hardly anything is handed out, and acks
+// go on.
+func TestBlocked(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{Heartbeat: 2 * time.Second}, func(w *world) {
+		w.publish("first", "second", "third")
+		first := w.receive(1)
+		w.tap.send(method(classConnection, 60, append([]byte{10}, "low memory"...)...))
+		ctx, cancel := context.WithTimeout(w.Context(), patience)
+		defer cancel()
+		var err error
+		w.await("the broker blocks publishing", func() bool {
+			short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+			err = w.broker.Publish(short, w.topic, brokers.Message{Body: []byte("x")})
+			return err != nil && strings.Contains(err.Error(), "blocks publishing")
+		})
+		w.ack(first...)
+		start := time.Now()
+		w.receive(2)
+		if took := time.Since(start); took < time.Second {
+			w.Errorf("two deliveries took %v while the broker blocks publishing, want more than a second", took)
+		}
+		w.tap.send(method(classConnection, 61))
+		w.publish("last")
+	})
+}

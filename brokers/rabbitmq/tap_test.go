@@ -1,0 +1,183 @@
+package rabbitmq_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+)
+
+// tap is a Dial function that sees every frame that the broker sends, and can
+// hold it up, drop it, or cut the connection instead.
+type tap struct {
+	mu     sync.Mutex
+	conns  []*tapped
+	filter func(*tapped, frame) verdict
+	frozen chan struct{} // nil, or closed by thaw
+}
+
+type verdict int
+
+const (
+	pass verdict = iota
+	drop
+	cut
+)
+
+// frame is what the broker sent; class and method are those of a method frame.
+type frame struct {
+	raw           []byte
+	class, method uint16
+}
+
+// Methods that tests look for.
+const (
+	classBasic      = 60
+	classConnection = 10
+	methodAck       = 80
+	methodDeliver   = 60
+)
+
+func (f frame) is(class, method uint16) bool { return f.class == class && f.method == method }
+
+type tapped struct {
+	net.Conn
+	tap    *tap
+	unread bytes.Buffer
+	inject chan []byte
+	gone   chan struct{}
+	once   sync.Once
+}
+
+func (t *tap) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c := &tapped{Conn: conn, tap: t, inject: make(chan []byte, 1), gone: make(chan struct{})}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.conns = append(t.conns, c)
+	return c, nil
+}
+
+// set installs what decides on frames.
+func (t *tap) set(filter func(*tapped, frame) verdict) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.filter = filter
+}
+
+// cut closes all connections without a word.
+func (t *tap) cut() {
+	t.mu.Lock()
+	conns := t.conns
+	t.conns = nil
+	t.mu.Unlock()
+	for _, c := range conns {
+		c.Close()
+	}
+}
+
+// freeze keeps everything that the broker sends until thaw is called.
+func (t *tap) freeze() (thaw func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	frozen := make(chan struct{})
+	t.frozen = frozen
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.frozen == frozen {
+			t.frozen = nil
+			close(frozen)
+		}
+	}
+}
+
+// send pretends that the broker sent raw on every connection. It arrives with
+// the next frame, such as a heartbeat.
+func (t *tap) send(raw []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.conns {
+		c.inject <- raw
+	}
+}
+
+func (c *tapped) Close() error {
+	c.once.Do(func() { close(c.gone) })
+	return c.Conn.Close()
+}
+
+func (c *tapped) Read(p []byte) (int, error) {
+	for c.unread.Len() == 0 {
+		if err := c.next(); err != nil {
+			return 0, err
+		}
+	}
+	return c.unread.Read(p)
+}
+
+// next reads a frame and does with it what the filter says.
+func (c *tapped) next() error {
+	f, err := readFrame(c.Conn)
+	if err != nil {
+		return err
+	}
+	c.tap.mu.Lock()
+	filter, frozen := c.tap.filter, c.tap.frozen
+	c.tap.mu.Unlock()
+	if frozen != nil {
+		select {
+		case <-frozen:
+		case <-c.gone:
+			return net.ErrClosed
+		}
+	}
+	v := pass
+	if filter != nil {
+		v = filter(c, f)
+	}
+	switch v {
+	case cut:
+		c.Close()
+		return errors.New("cut by the test")
+	case pass:
+		c.unread.Write(f.raw)
+	}
+	select {
+	case raw := <-c.inject:
+		c.unread.Write(raw)
+	default:
+	}
+	return nil
+}
+
+func readFrame(r io.Reader) (frame, error) {
+	head := make([]byte, 7)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return frame{}, err
+	}
+	rest := make([]byte, binary.BigEndian.Uint32(head[3:])+1)
+	if _, err := io.ReadFull(r, rest); err != nil {
+		return frame{}, err
+	}
+	f := frame{raw: append(head, rest...)}
+	if head[0] == 1 && len(rest) > 4 {
+		f.class, f.method = binary.BigEndian.Uint16(rest), binary.BigEndian.Uint16(rest[2:])
+	}
+	return f, nil
+}
+
+// method is a method frame of channel 0.
+func method(class, method uint16, arguments ...byte) []byte {
+	raw := []byte{1, 0, 0}
+	raw = binary.BigEndian.AppendUint32(raw, uint32(4+len(arguments)))
+	raw = binary.BigEndian.AppendUint16(raw, class)
+	raw = binary.BigEndian.AppendUint16(raw, method)
+	return append(append(raw, arguments...), 0xCE)
+}
