@@ -6,9 +6,9 @@ import (
 )
 
 // A shelf is a queue whose messages all wait for the same time, so that none
-// waits behind another one. Between 1 and 16 s there are eight to the octave,
-// because most retries wait there and what is left of a delay keeps a message
-// in a worker; below and above there are four.
+// waits behind another one. Between 1 and 64 s there are eight to the octave:
+// most retries wait there, and what is left of a delay keeps a message in a
+// worker. Below and above there are four; more would save one hop in ten.
 const (
 	shortestShelf = 250 * time.Millisecond
 	longestShelf  = 24 * time.Hour
@@ -30,7 +30,7 @@ func planShelves(maxDelay time.Duration) shelfPlan {
 	var plan shelfPlan
 	for octave := shortestShelf; ; octave *= 2 {
 		steps := time.Duration(4)
-		if octave >= time.Second && octave < 16*time.Second {
+		if octave >= time.Second && octave < time.Minute {
 			steps = 8
 		}
 		for step := range steps {

@@ -22,6 +22,7 @@ type world struct {
 	source brokers.Source
 	topic  string
 	prefix string
+	url    string
 }
 
 const patience = 20 * time.Second
@@ -29,7 +30,7 @@ const patience = 20 * time.Second
 // inWorlds runs f on every broker, with exchanges and queues of its own.
 func inWorlds(t *testing.T, options rabbitmq.Options, f func(w *world)) {
 	each(t, func(t *testing.T, url string) {
-		w := &world{admin: newAdmin(t, url), tap: &tap{}}
+		w := &world{admin: newAdmin(t, url), tap: &tap{}, url: url}
 		w.topic = w.admin.topic("orders")
 		w.prefix = w.topic[len("test.orders."):]
 		options.URLs, options.Dial, options.Prefix = []string{url}, w.tap.Dial, w.prefix
@@ -179,5 +180,3 @@ func (w *world) await(what string, cond func() bool) {
 		<-time.After(20 * time.Millisecond)
 	}
 }
-
-var _ = testing.Short

@@ -1,0 +1,117 @@
+package rabbitmq
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func TestPlanShelves(t *testing.T) {
+	for _, tt := range []struct {
+		maxDelay time.Duration
+		shelves  int
+	}{
+		{0, 0},
+		{249 * time.Millisecond, 0},
+		{250 * time.Millisecond, 1},
+		{time.Second, 9},
+		{15 * time.Minute, 72},
+		{3 * time.Hour, 86},
+		{24 * time.Hour, 98},
+		{365 * 24 * time.Hour, 98},
+	} {
+		plan := planShelves(tt.maxDelay)
+		if len(plan) != tt.shelves {
+			t.Errorf("planShelves(%v) has %d shelves, want %d", tt.maxDelay, len(plan), tt.shelves)
+		}
+		for i, shelf := range plan {
+			if i > 0 && shelf <= plan[i-1] {
+				t.Errorf("planShelves(%v): %v follows %v", tt.maxDelay, shelf, plan[i-1])
+			}
+			if shelf%time.Millisecond != 0 {
+				t.Errorf("planShelves(%v): %v is not in whole milliseconds", tt.maxDelay, shelf)
+			}
+		}
+		if n := len(plan); n > 0 && tt.maxDelay <= longestShelf && float64(plan[n-1]) < 0.79*float64(tt.maxDelay) {
+			t.Errorf("planShelves(%v) ends at %v", tt.maxDelay, plan[n-1])
+		}
+	}
+}
+
+// hops counts the shelves on the way to a delay, if each adds late, and the
+// rest that is held at the end.
+func (p shelfPlan) hops(delay, late time.Duration) (n int, rest time.Duration) {
+	for n = 0; n == 0 || delay > tail; n++ {
+		shelf := p.pick(delay)
+		if shelf == 0 {
+			break
+		}
+		delay -= shelf + late
+	}
+	return n, delay
+}
+
+// The figures of the documentation.
+func TestHops(t *testing.T) {
+	plan := planShelves(3 * time.Hour)
+	for _, tt := range []struct {
+		from, to time.Duration
+		mean     float64 // at most
+		most     int
+	}{
+		{500 * time.Millisecond, 16 * time.Second, 1, 1},
+		{16 * time.Second, time.Minute, 1.4, 2},
+		{time.Minute, 15 * time.Minute, 2.4, 3},
+		{15 * time.Minute, 3 * time.Hour, 3.3, 4},
+	} {
+		const samples = 5000
+		total, most := 0, 0
+		var held time.Duration
+		for i := range samples {
+			delay := tt.from + (tt.to-tt.from)*time.Duration(i)/samples
+			n, rest := plan.hops(delay, 15*time.Millisecond)
+			total, most, held = total+n, max(most, n), held+max(rest, 0)
+			if rest > tail {
+				t.Errorf("a delay of %v ends with %v to hold", delay, rest)
+			}
+		}
+		mean := float64(total) / samples
+		t.Logf("%v to %v: %.2f hops in the mean, %d at most, %v held in the mean", tt.from, tt.to, mean, most, (held / samples).Round(time.Millisecond))
+		if mean > tt.mean || most > tt.most {
+			t.Errorf("%v to %v: %.2f hops in the mean, %d at most; want %.2f and %d", tt.from, tt.to, mean, most, tt.mean, tt.most)
+		}
+	}
+}
+
+func TestPickIsNeverLate(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 20_000 {
+		plan := planShelves(time.Duration(random.Int64N(int64(48 * time.Hour))))
+		checkPick(t, plan, time.Duration(random.Int64N(int64(30*24*time.Hour))))
+	}
+	if t.Failed() {
+		t.Logf("seed %d", seed)
+	}
+}
+
+func checkPick(t *testing.T, plan shelfPlan, delay time.Duration) {
+	t.Helper()
+	shelf := plan.pick(delay)
+	if shelf > max(delay, 0) {
+		t.Errorf("pick(%v) = %v, which is late", delay, shelf)
+	}
+	if n := len(plan); n > 0 && delay >= shortestShelf && shelf < min(delay/2, plan[n-1]) {
+		t.Errorf("pick(%v) = %v, which is less than half, and the plan goes to %v", delay, shelf, plan[n-1])
+	}
+}
+
+func FuzzPick(f *testing.F) {
+	f.Add(int64(0), int64(0))
+	f.Add(int64(15*time.Minute), int64(3*time.Second))
+	f.Add(int64(time.Hour), int64(time.Hour))
+	f.Add(int64(-1), int64(-1))
+	f.Fuzz(func(t *testing.T, maxDelay, delay int64) {
+		checkPick(t, planShelves(time.Duration(maxDelay)), time.Duration(delay))
+	})
+}
