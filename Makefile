@@ -103,6 +103,10 @@ down: ## Stop the real brokers and remove what they left
 integration: ## Run the tests of the real brokers, and fail where one is missing
 	CI=true $(BROKERS) run $(GO) test -race -count=1 ./integration/... ./brokers/rabbitmq/...
 
+.PHONY: standins
+standins: ## Build images of the brokers' names from packages, for an engine that can pull none
+	@$(GO) run ./integration/standins
+
 ##@ Measure
 .PHONY: bench
 bench: ## Run benchmarks (BENCH=regexp COUNT=n), raw output for benchstat

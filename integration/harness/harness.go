@@ -51,13 +51,9 @@ type engine interface {
 // New picks the way to run the brokers; REDRIVE_ENGINE=docker or local picks it
 // by hand. What it does goes to log in short sentences.
 func New(ctx context.Context, log io.Writer) (*Harness, error) {
-	cache, err := os.UserCacheDir()
+	h, err := newHarness(log)
 	if err != nil {
-		return nil, fmt.Errorf("find a place for the packages of the brokers: %w", err)
-	}
-	h := &Harness{cache: filepath.Join(cache, "redrive", "brokers"), log: log}
-	if err := os.MkdirAll(h.cache, 0o755); err != nil {
-		return nil, fmt.Errorf("find a place for the packages of the brokers: %w", err)
+		return nil, err
 	}
 	switch choice := os.Getenv("REDRIVE_ENGINE"); choice {
 	case "docker":
@@ -77,6 +73,19 @@ func New(ctx context.Context, log io.Writer) (*Harness, error) {
 		return nil, err
 	}
 	return h, nil
+}
+
+// newHarness returns a harness without an engine.
+func newHarness(log io.Writer) (*Harness, error) {
+	cache, err := os.UserCacheDir()
+	if err == nil {
+		cache = filepath.Join(cache, "redrive", "brokers")
+		err = os.MkdirAll(cache, 0o755)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find a place for the packages of the brokers: %w", err)
+	}
+	return &Harness{cache: cache, log: log}, nil
 }
 
 // Up starts every broker that does not run and returns when all are ready. It

@@ -24,6 +24,12 @@ func (l *local) root(ctx context.Context, b Broker) (string, error) {
 	if installed("/", b) {
 		return "/", nil
 	}
+	return l.fetch(ctx, b)
+}
+
+// fetch returns the minimal Debian with the broker, and makes it first if the
+// cache does not have it.
+func (l *local) fetch(ctx context.Context, b Broker) (string, error) {
 	root := filepath.Join(l.cache, b.suite)
 	if installed(root, b) {
 		return root, nil
