@@ -16,6 +16,7 @@ AREA ?= core
 BROKER ?= memory
 SEED ?= 1
 MESSAGES ?= 10000
+KILLS ?= 20
 
 # Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.
 TOOL := $(GO) tool -modfile=tools/go.mod
@@ -130,5 +131,5 @@ figures: ## Print the measured figures against their goals (AREA=core)
 	@$(GO) run ./internal/figures -area $(AREA)
 
 .PHONY: proof
-proof: ## Run ledger-checked scenarios (BROKER=memory SEED=n MESSAGES=n)
-	@$(GO) run ./internal/proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES)
+proof: ## Run ledger-checked scenarios (BROKER=memory or rabbitmq SEED=n MESSAGES=n KILLS=n)
+	@$(if $(filter-out memory,$(BROKER)),$(BROKERS) run) $(GO) run ./internal/proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES) -kills $(KILLS)

@@ -127,9 +127,10 @@ type delivery struct {
 	excused  bool          // the lease may run out
 	told     bool          // the worker knows that it is lost
 	toldAt   time.Duration
-	freed    bool  // its token is back
-	settled  bool  // it had its effect
-	ok       bool  // and the worker knows
+	freed    bool // its token is back
+	settled  bool // it had its effect
+	ok       bool // and the worker knows
+	okAt     time.Duration
 	maybe    token // given back by a settlement under way
 }
 
@@ -143,6 +144,7 @@ type life struct {
 	received, running              int
 	deliveries, unfinished         []*delivery
 	letters                        map[*fate]int  // confirmed and not yet followed by an ack
+	burying                        map[*fate]int  // on their way
 	lanes                          map[string]int // the last to start, by topic and key
 	busy                           map[string]*delivery
 }
@@ -271,6 +273,10 @@ func (c *checker) takePublish(e *event) {
 			f.disturbed++
 			return
 		}
+		if c.scenario.served && e.Err == unknownOutcome {
+			f.disturbed++
+			return
+		}
 		if !f.takeBack(token{}) {
 			c.violate(promiseDelivery, e.ID, "was delivered although its publish failed without effect")
 		}
@@ -281,6 +287,11 @@ func (c *checker) takePublish(e *event) {
 func (c *checker) takeFault(e *event) {
 	c.faults++
 	if e.ID == "" {
+		if c.scenario.served {
+			for _, w := range c.workers {
+				c.sever(w)
+			}
+		}
 		return
 	}
 	f := c.fate(e.ID)

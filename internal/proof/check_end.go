@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -14,7 +15,7 @@ func (c *checker) takeWorker(e *event) {
 	if e.Kind == up {
 		config := c.scenario.slots[0].config
 		c.workers[e.Worker] = &life{number: e.Worker, up: e.At, drain: e.Delay, concurrency: e.Attempt,
-			crashLimit: max(0, or(config.CrashLimit, 3)), letters: map[*fate]int{}, lanes: map[string]int{}, busy: map[string]*delivery{}}
+			crashLimit: max(0, or(config.CrashLimit, 3)), letters: map[*fate]int{}, burying: map[*fate]int{}, lanes: map[string]int{}, busy: map[string]*delivery{}}
 		return
 	}
 	w := c.workers[e.Worker]
@@ -25,11 +26,34 @@ func (c *checker) takeWorker(e *event) {
 	case crashed:
 		c.crashes++
 		w.crashed = max(e.At, 1)
+		if c.scenario.served {
+			c.sever(w)
+		}
 	case closing:
 		c.takeClosing(w)
 	case down:
 		c.takeDown(w, e)
 	}
+}
+
+// sever notes what may come of the sudden end of the connections of w: all it
+// holds is delivered again, also what it has settled a moment ago, as an ack
+// may get lost on its way, and its dead letters under way may be stored.
+func (c *checker) sever(w *life) {
+	for _, d := range w.deliveries {
+		switch {
+		case d.ok && c.now <= d.okAt+c.scenario.pace.slack:
+			d.fate.excuse(1)
+			d.fate.losses++
+		case !d.settled:
+			c.free(d)
+		}
+	}
+	for f, n := range w.burying {
+		f.spare += n
+		f.disturbed += n
+	}
+	clear(w.burying)
 }
 
 // takeClosing gives back what a worker still holds. What its handlers have
@@ -171,7 +195,7 @@ func differs(got, want brokers.Message, topic string) string {
 	case got.Key != want.Key:
 		return "key " + got.Key
 	case !equalHeaders(got.Headers, want.Headers):
-		return "headers"
+		return fmt.Sprintf("headers %q instead of %q", got.Headers, want.Headers)
 	}
 	return ""
 }

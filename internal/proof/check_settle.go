@@ -78,7 +78,7 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 		c.violate(promiseSettlement, f.id, "is sent to a retry while its handler runs")
 		return
 	case d.runs == 0:
-		if d.got.due <= c.now || e.Attempt != d.attempt {
+		if d.got.due+c.scenario.pace.slack <= c.now || e.Attempt != d.attempt {
 			c.violate(promiseSettlement, f.id, "is sent to a retry without having been handled")
 		}
 		return
@@ -144,7 +144,7 @@ func (c *checker) takeSettled(e *event) {
 			f.takeBack(d.got)
 		}
 		c.settledBy[e.Action]++
-		d.ok, d.settled = true, true
+		d.ok, d.settled, d.okAt = true, true, c.now
 		if e.Action == brokers.Retry {
 			c.retries++
 		}
@@ -160,6 +160,13 @@ func (c *checker) takeSettled(e *event) {
 		f.done["settle"]--
 		d.settled = true
 		f.disturbed++
+		return
+	}
+	if c.scenario.served && (e.Err == unknownOutcome || e.Err.final()) { // there may be a copy
+		f.disturbed++
+		if e.Err == leaseLost || e.Err == isClosed {
+			c.tell(d)
+		}
 		return
 	}
 	if e.Action != brokers.Ack && !f.takeBack(d.maybe) && f.wilds == 0 {
@@ -213,7 +220,14 @@ func (c *checker) takeLetter(e *event) {
 		if d := c.story(e); d != nil {
 			d.buried = true
 		}
+		c.workers[e.Worker].burying[f]++
 		return
+	}
+	if burying := c.workers[e.Worker].burying; burying[f] > 0 {
+		if burying[f]--; c.scenario.served && e.Err == unknownOutcome {
+			f.spare++
+			f.disturbed++
+		}
 	}
 	if e.Err == fine {
 		f.letters++

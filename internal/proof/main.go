@@ -30,38 +30,58 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
+// options are what the command is told.
+type options struct {
+	seed            uint64
+	messages, kills int
+	url             string
+}
+
 // prover plays scenarios with that many messages in all.
-type prover func(seed uint64, messages int) []*record
+type prover func(ctx context.Context, o options) ([]*record, error)
 
 // provers are the brokers that can be put to the proof.
 func provers() map[string]prover {
-	return map[string]prover{"memory": proveMemory}
+	return map[string]prover{"memory": proveMemory, "rabbitmq": proveRabbitMQ}
 }
 
 func main() {
-	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
+	if len(os.Args) > 1 && os.Args[1] == workerCommand {
+		os.Exit(serve(os.Args[2:], os.Stdin, os.Stdout, os.Stderr, rig{}))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	status := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
 }
 
-func command(args []string, out, problems io.Writer) (status int) {
+func command(ctx context.Context, args []string, out, problems io.Writer) (status int) {
 	flags := flag.NewFlagSet("proof", flag.ContinueOnError)
 	flags.SetOutput(problems)
 	names := strings.Join(slices.Sorted(maps.Keys(provers())), ", ")
 	broker := flags.String("broker", "memory", "the broker to prove: "+names)
-	seed := flags.Uint64("seed", 1, "what everything is derived from")
-	messages := flags.Int("messages", 10000, "how many messages to send")
+	var o options
+	flags.Uint64Var(&o.seed, "seed", 1, "what everything is derived from")
+	flags.IntVar(&o.messages, "messages", 10000, "how many messages to send")
+	flags.IntVar(&o.kills, "kills", 20, "how many worker processes to kill; not for memory, whose workers are no processes")
+	flags.StringVar(&o.url, "url", cmp.Or(os.Getenv("REDRIVE_RABBITMQ4_URL"), os.Getenv("REDRIVE_RABBITMQ_URL")),
+		"where the broker listens; not for memory")
 	if flags.Parse(args) != nil {
 		return 2
 	}
@@ -73,15 +93,23 @@ func command(args []string, out, problems io.Writer) (status int) {
 	case prove == nil:
 		fmt.Fprintf(problems, "proof: unknown broker %q: use one of %s\n", *broker, names)
 		return 2
-	case *messages < 1:
-		fmt.Fprintf(problems, "proof: -messages is %d: send at least 1\n", *messages)
+	case o.messages < 1:
+		fmt.Fprintf(problems, "proof: -messages is %d: send at least 1\n", o.messages)
+		return 2
+	case o.kills < 0:
+		fmt.Fprintf(problems, "proof: -kills is %d: use 0 or more\n", o.kills)
 		return 2
 	}
-	return report(prove(*seed, *messages), *messages, out, problems)
+	records, err := prove(ctx, o)
+	if err != nil {
+		fmt.Fprintf(problems, "proof: %v\n", err)
+		return 1
+	}
+	return report(records, o, out, problems)
 }
 
 // report checks the records and writes the figures.
-func report(records []*record, messages int, out, problems io.Writer) (status int) {
+func report(records []*record, o options, out, problems io.Writer) (status int) {
 	var all figures
 	faults := map[string]int{}
 	broken := 0
@@ -99,14 +127,38 @@ func report(records []*record, messages int, out, problems io.Writer) (status in
 			}
 		}
 	}
-	all.write(out, messages, broken)
+	all.write(out, o.messages, broken)
+	enough := writeKills(records, o.kills, out)
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
 		line(out, "faults_"+name, faults[name], "faults", "-", true)
 	}
-	if broken > 0 || all.sent != messages {
+	if broken > 0 || all.sent != o.messages || !enough {
 		return 1
 	}
 	return 0
+}
+
+// writeKills writes where worker processes were killed, if they were to be.
+func writeKills(records []*record, want int, out io.Writer) (enough bool) {
+	enough = true
+	for _, r := range records {
+		if !r.scenario.served {
+			continue
+		}
+		total := 0
+		for _, p := range points {
+			total += r.kills[p]
+			line(out, "kills_"+string(p), r.kills[p], "kills", "-", true)
+		}
+		enough = enough && total == want
+		line(out, "kills", total, "kills", strconv.Itoa(want), total == want)
+		residue := 0
+		for _, n := range r.left {
+			residue += n
+		}
+		line(out, "residue", residue, "messages", "0", residue == 0)
+	}
+	return enough
 }
 
 func (f figures) write(out io.Writer, messages, broken int) {
@@ -136,16 +188,16 @@ func line(out io.Writer, name string, value int, unit, goal string, ok bool) {
 
 // proveMemory plays several scenarios beside each other, so that one seed
 // covers several configurations. Their workers are goroutines.
-func proveMemory(seed uint64, messages int) []*record {
+func proveMemory(ctx context.Context, o options) ([]*record, error) {
 	const perScenario, longest = 1000, time.Minute
-	ctx, cancel := context.WithTimeout(context.Background(), longest)
+	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	records := make([]*record, (messages+perScenario-1)/perScenario)
+	records := make([]*record, (o.messages+perScenario-1)/perScenario)
 	var playing sync.WaitGroup
 	for i := range records {
-		n := min(perScenario, messages-i*perScenario)
+		n := min(perScenario, o.messages-i*perScenario)
 		playing.Go(func() {
-			s := newScenario(seed+uint64(i)<<32, n, compressed)
+			s := newScenario(o.seed+uint64(i)<<32, n, compressed)
 			l := newLedger(nil)
 			t := newMemoryTarget(s, l)
 			records[i] = play(ctx, s, t, l, rig{})
@@ -153,5 +205,5 @@ func proveMemory(seed uint64, messages int) []*record {
 		})
 	}
 	playing.Wait()
-	return records
+	return records, nil
 }

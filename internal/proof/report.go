@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -17,6 +18,13 @@ const (
 // explain writes what is broken, and the life of each message concerned.
 func explain(w io.Writer, r *record, v verdict) {
 	told := map[string]bool{}
+	count := map[promise]int{}
+	for _, broken := range v.violations {
+		count[broken.promise]++
+	}
+	for _, p := range slices.Sorted(maps.Keys(count)) {
+		fmt.Fprintf(w, "%d times broken: %s\n", count[p], p)
+	}
 	for i, broken := range v.violations {
 		if i == shownViolations {
 			fmt.Fprintf(w, "and %d more\n", len(v.violations)-i)

@@ -17,6 +17,7 @@ type run struct {
 	ledger   *ledger
 	target   target
 	rig      rig
+	trap     *trap // of a worker that is a process
 	kills    atomic.Int64
 	workers  sync.WaitGroup
 	handlers sync.WaitGroup // some go on after their worker is gone
@@ -29,6 +30,7 @@ type record struct {
 	told     map[consumer.EventKind]int // by observers, nil if there were none
 	letters  map[string][]brokers.Message
 	left     map[string]int // messages by topic
+	kills    map[point]int  // of processes
 }
 
 // play runs s on t from its first message until all are settled, or its time
@@ -68,15 +70,19 @@ func (r *run) record() *record {
 func (r *run) produce(ctx context.Context) {
 	producer := newWitness(r.rig.under(r.scenario, r.target.worker(0)), r.ledger, r.scenario, 0)
 	for _, c := range r.scenario.calls {
-		wait(ctx, c.at-r.ledger.now())
-		batch := make([]brokers.Message, len(c.ids))
-		for i, id := range c.ids {
-			batch[i] = r.scenario.messages[id].Message
-		}
-		for try := 0; len(batch) > 0 && try < 4; try++ {
-			err := producer.Publish(ctx, r.scenario.topics[c.topic].name, batch...)
-			batch = unconfirmed(batch, err)
-		}
+		r.produceCall(ctx, producer, c)
+	}
+}
+
+func (r *run) produceCall(ctx context.Context, producer *witness, c call) {
+	wait(ctx, c.at-r.ledger.now())
+	batch := make([]brokers.Message, len(c.ids))
+	for i, id := range c.ids {
+		batch[i] = r.scenario.messages[id].Message
+	}
+	for try := 0; len(batch) > 0 && try < 4; try++ {
+		err := producer.Publish(ctx, r.scenario.topics[c.topic].name, batch...)
+		batch = unconfirmed(batch, err)
 	}
 }
 

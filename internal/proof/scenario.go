@@ -21,6 +21,7 @@ import (
 type scenario struct {
 	seed      uint64
 	pace      pace
+	served    bool // by a broker that does not tell which of its failures took effect, to workers that are processes
 	options   memory.Options
 	topics    []topic
 	messages  []message
@@ -68,6 +69,7 @@ type incident struct {
 	at    time.Duration
 	slot  int
 	crash bool
+	point point         // where a process is killed
 	pause time.Duration // until the next worker starts
 }
 

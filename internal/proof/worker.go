@@ -34,11 +34,22 @@ type worker struct {
 }
 
 func (r *run) newWorker(sl *slot) *worker {
-	w := &worker{number: r.ledger.newWorker(), run: r, slot: sl, killed: make(chan struct{}), done: make(chan struct{})}
-	w.link = r.target.worker(w.number)
-	w.seen = newWitness(r.rig.under(r.scenario, w.link), r.ledger, r.scenario, w.number)
-	r.ledger.add(event{Kind: up, Worker: w.number, Delay: w.drainTimeout(), Attempt: sl.config.Concurrency})
+	number := r.ledger.newWorker()
+	r.ledger.add(sl.up(number))
+	return r.connectWorker(number, sl)
+}
+
+func (r *run) connectWorker(number int, sl *slot) *worker {
+	w := &worker{number: number, run: r, slot: sl, killed: make(chan struct{}), done: make(chan struct{})}
+	w.link = r.target.worker(number)
+	w.seen = newWitness(r.rig.under(r.scenario, w.link), r.ledger, r.scenario, number)
+	w.seen.trap = r.trap
 	return w
+}
+
+// up is the start of a worker in this slot.
+func (sl *slot) up(number int) event {
+	return event{Kind: up, Worker: number, Delay: max(0, sl.config.DrainTimeout), Attempt: sl.config.Concurrency}
 }
 
 func (g rig) under(s *scenario, b brokers.Broker) brokers.Broker {
@@ -61,8 +72,6 @@ func (w *worker) work(ctx context.Context) {
 	}
 	l.add(e)
 }
-
-func (w *worker) drainTimeout() time.Duration { return max(0, w.slot.config.DrainTimeout) }
 
 func (w *worker) consume(ctx context.Context) error {
 	s, g := w.run.scenario, w.run.rig
@@ -132,6 +141,7 @@ func (w *worker) handle(ctx context.Context, m *brokers.Message) error {
 	w.run.handlers.Add(1)
 	defer w.run.handlers.Done()
 	st := w.begin(m, consumer.MetaFrom(ctx), isFirst)
+	w.run.trap.reach(inHandler)
 	o := w.endure(ctx, st)
 	w.end(ctx, m, o, st.hint, isFirst)
 	return o.perform(ctx, st.hint)
@@ -152,6 +162,7 @@ func (w *worker) handleBatch(ctx context.Context, batch []*brokers.Message) []er
 			slowest = i
 		}
 	}
+	w.run.trap.reach(inHandler)
 	how := w.endure(ctx, steps[slowest])
 	ends := make([]outcome, len(batch))
 	for i, st := range steps {

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// driver plays a scenario whose workers are processes.
+type driver struct {
+	run
+	job        job
+	dir        string // of the journals
+	executable string
+	rabbit     *rabbitTarget
+	incidents  sync.WaitGroup
+
+	mu    sync.Mutex
+	kills map[point]int
+}
+
+// proveRabbitMQ kills worker processes while they work on messages, and
+// returns what all of them and the producer have seen.
+func proveRabbitMQ(ctx context.Context, o options) ([]*record, error) {
+	d, err := newDriver(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(d.dir)
+	defer d.rabbit.close(context.WithoutCancel(ctx))
+	rec, err := d.play(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return []*record{rec}, nil
+}
+
+func newDriver(ctx context.Context, o options) (*driver, error) {
+	if o.url == "" {
+		return nil, fmt.Errorf("there is no broker: set -url, or REDRIVE_RABBITMQ4_URL or REDRIVE_RABBITMQ_URL")
+	}
+	executable, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	tag := newTag()
+	s := newServedScenario(o.seed, o.messages, o.kills, tag)
+	rabbit, err := newRabbitTarget(o.url, tag)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "proof-")
+	if err != nil {
+		return nil, err
+	}
+	l := newLedger(nil)
+	l.start = l.start.Round(0) // the clock that all processes share
+	return &driver{
+		run:        run{scenario: s, ledger: l, target: rabbit},
+		job:        job{seed: o.seed, messages: o.messages, kills: o.kills, start: l.start.UnixNano(), url: o.url, tag: tag},
+		dir:        dir,
+		executable: executable,
+		rabbit:     rabbit,
+		kills:      map[point]int{},
+	}, nil
+}
+
+func (d *driver) play(ctx context.Context) (*record, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.scenario.limit+time.Minute)
+	defer cancel()
+	hired := d.hire(ctx, d.scenario.incidents)
+	if err := d.rabbit.wait(ctx, d.scenario); err != nil {
+		hired()
+		return nil, err
+	}
+	d.produceAll(ctx)
+	d.incidents.Wait()
+	for {
+		calm := d.quiet(ctx)
+		hired()
+		left, err := d.rabbit.residue(d.scenario)
+		if err != nil {
+			return nil, err
+		}
+		if calm && left == 0 {
+			break
+		}
+		if d.ledger.now() > d.scenario.limit || ctx.Err() != nil {
+			d.ledger.add(event{Kind: overdue})
+			break
+		}
+		hired = d.hire(ctx, nil)
+	}
+	return d.record(ctx)
+}
+
+// produceAll publishes with several producers, as one that waits for every
+// confirm is slow.
+func (d *driver) produceAll(ctx context.Context) {
+	const producers = 8
+	calls := d.scenario.calls
+	seen := newWitness(d.target.worker(0), d.ledger, d.scenario, 0)
+	var working sync.WaitGroup
+	for i := range producers {
+		working.Go(func() {
+			for at := i; at < len(calls); at += producers {
+				d.produceCall(ctx, seen, calls[at])
+			}
+		})
+	}
+	working.Wait()
+}
+
+// hire keeps a process running in every slot until the returned function is
+// called.
+func (d *driver) hire(ctx context.Context, incidents []incident) (fire func()) {
+	stop := make(chan struct{})
+	var working sync.WaitGroup
+	for i := range d.scenario.slots {
+		var mine []incident
+		for _, in := range incidents {
+			if in.slot == i {
+				mine = append(mine, in)
+			}
+		}
+		d.incidents.Add(len(mine))
+		working.Go(func() { d.supervise(ctx, i, mine, stop) })
+	}
+	return func() {
+		close(stop)
+		working.Wait()
+	}
+}
+
+func (d *driver) supervise(ctx context.Context, slot int, mine []incident, stop <-chan struct{}) {
+	defer func() { d.incidents.Add(-len(mine)) }()
+	for ctx.Err() == nil {
+		p, err := d.start(ctx, slot)
+		if err != nil {
+			d.ledger.add(event{Kind: down, Note: err.Error()})
+			return
+		}
+		next := incident{at: 1 << 62}
+		if len(mine) > 0 {
+			next = mine[0]
+		}
+		timer := time.NewTimer(next.at - d.ledger.now())
+		select {
+		case <-stop:
+			d.stop(p)
+			d.gone(p)
+			timer.Stop()
+			return
+		case <-timer.C:
+			mine = mine[1:]
+			d.end(p, next)
+			d.incidents.Done()
+			wait(ctx, next.pause)
+		case <-p.done: // nobody asked for that: the checker will tell
+			d.gone(p)
+			wait(ctx, time.Second)
+		}
+		timer.Stop()
+	}
+}
+
+func (d *driver) end(p *process, in incident) {
+	if !in.crash {
+		d.stop(p)
+		d.gone(p)
+		return
+	}
+	where := d.kill(p, in.point)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.kills[where]++
+}
+
+// quiet waits until nothing is left and nobody does anything. It reports false
+// if that takes too long.
+func (d *driver) quiet(ctx context.Context) bool {
+	const still, pause = 1500 * time.Millisecond, 250 * time.Millisecond
+	size, since := int64(-1), time.Now()
+	for ctx.Err() == nil && d.ledger.now() < d.scenario.limit {
+		left, err := d.rabbit.residue(d.scenario)
+		now := written(d.dir)
+		if err != nil || left > 0 || now != size {
+			size, since = now, time.Now()
+		}
+		if time.Since(since) > still {
+			return true
+		}
+		wait(ctx, pause)
+	}
+	return false
+}
+
+// record puts together what everybody has seen, and empties the dead-letter
+// queues.
+func (d *driver) record(ctx context.Context) (*record, error) {
+	events, err := readJournals(d.dir)
+	if err != nil {
+		return nil, err
+	}
+	rec := &record{scenario: d.scenario, events: merge(append(events, d.ledger.events...)),
+		letters: map[string][]brokers.Message{}, kills: d.kills}
+	for _, t := range d.scenario.topics {
+		if t.dead == "" || rec.letters[t.dead] != nil {
+			continue
+		}
+		if rec.letters[t.dead], err = d.rabbit.drain(ctx, t.dead); err != nil {
+			return nil, err
+		}
+	}
+	if rec.left, err = d.rabbit.counts(); err != nil {
+		return nil, err
+	}
+	return rec, nil
+}
