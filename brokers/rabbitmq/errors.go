@@ -41,3 +41,11 @@ func explain(err error) error {
 	}
 	return fmt.Errorf("%w: %s: %w", brokers.ErrMisconfigured, fix, err)
 }
+
+// tooLarge reports whether err is how the broker refuses a body of size bytes:
+// it closes the channel, and with it fails whatever else is on its way there.
+func tooLarge(err error, size int) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "larger than") &&
+		strings.Contains(e.Reason, fmt.Sprintf("message size %d ", size))
+}

@@ -34,7 +34,8 @@ type publisher struct {
 type outlet struct {
 	*link
 	ch    *amqp.Channel
-	slots chan struct{} // one for each chunk on its way
+	calls *sync.WaitGroup // of the publisher
+	slots chan struct{}   // one for each chunk on its way
 
 	// returns holds every message that can be on its way, so that the library,
 	// which gives up after a while, never has to wait with one. A message that
@@ -184,6 +185,7 @@ func (p *publisher) connected(ctx context.Context) (*outlet, error) {
 	}
 	o := &outlet{
 		link:    l,
+		calls:   &p.calls,
 		slots:   make(chan struct{}, chunks),
 		flights: make(map[flight]*progress),
 	}
@@ -337,7 +339,7 @@ func (o *outlet) await(ctx context.Context, limit time.Duration, out []outgoing,
 			for at := i; at < len(confirms); at++ {
 				errs[at] = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, context.Cause(ctx))
 			}
-			o.work.Go(func() { o.forget(out[i:], confirms[i:]) })
+			o.calls.Go(func() { o.forget(out[i:], confirms[i:]) })
 			return
 		}
 		errs[i] = o.outcome(out[i], confirm)
@@ -355,7 +357,11 @@ func (o *outlet) outcome(m outgoing, confirm *amqp.DeferredConfirmation) error {
 			reason, brokers.ErrMisconfigured, m.key)
 	case o.ch.IsClosed():
 		<-o.ctx.Done()
-		return fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, context.Cause(o.ctx))
+		cause := context.Cause(o.ctx)
+		if tooLarge(cause, len(m.message.Body)) {
+			return fmt.Errorf("%w: set Options.MessageLimit to the broker's limit: %w", brokers.ErrRefused, cause)
+		}
+		return fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, cause)
 	}
 	return fmt.Errorf("the broker refused it for now: the queue %q is full or unavailable", m.key)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +20,10 @@ import (
 // knows its session, and what belongs to an older one is never sent.
 type session struct {
 	*link
-	source *source
-	ch     *amqp.Channel
+	source  *source
+	ch      *amqp.Channel
+	intakes []*intake
+	growing atomic.Bool
 
 	// ack guards the channel for everything that settles: between the decision
 	// which tags to send and the sending nobody else may send any.
@@ -35,6 +38,21 @@ type session struct {
 	compact  int      // length at which to drop those
 	sweeping *time.Timer
 }
+
+// intake is what a session has of a feed: its consumers, and how many
+// deliveries of them are unsettled.
+type intake struct {
+	*feed
+	number  int
+	granted atomic.Int64 // the prefetch of the consumers together
+	out     atomic.Int64
+	full    atomic.Bool // nearly all that is granted was out at once
+}
+
+// firstPrefetch is where prefetching begins. More than a worker uses would
+// keep messages from other workers, and be charged to the messages if this one
+// dies.
+const firstPrefetch = 200
 
 // state is how far the settlement of a delivery is.
 type state = int32
@@ -51,10 +69,19 @@ type token struct {
 	state    atomic.Int32
 	session  *session
 	tag      uint64
-	queue    string
+	intake   *intake
 	count    int       // deliveries of this copy that the broker has counted
 	deadline time.Time // after which it is the broker's again
 	copied   bool      // the copy of a retry is confirmed; belongs to whoever is settling
+}
+
+// lose takes the delivery from whoever holds it, unless it is being settled.
+func (t *token) lose() bool {
+	if !t.state.CompareAndSwap(held, lost) {
+		return false
+	}
+	t.intake.out.Add(-1)
+	return true
 }
 
 // stragglers is how long an ack may wait for those of earlier deliveries, so
@@ -92,10 +119,8 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 // consume opens the channel and starts a consumer for every queue.
 func (n *session) consume() error {
 	err := n.call(func() (err error) {
-		if n.ch, err = n.conn.Channel(); err != nil {
-			return err
-		}
-		return n.ch.Qos(n.source.prefetch, 0, false)
+		n.ch, err = n.conn.Channel()
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("open a channel: %w", explain(err))
@@ -103,18 +128,63 @@ func (n *session) consume() error {
 	closed := n.ch.NotifyClose(make(chan *amqp.Error, 1))
 	cancelled := n.ch.NotifyCancel(make(chan string, 1))
 	n.work.Go(func() { n.watchChannel(closed, cancelled) })
-	for i, f := range n.source.feeds {
-		var deliveries <-chan amqp.Delivery
-		err := n.call(func() (err error) {
-			deliveries, err = n.ch.Consume(f.queue, strconv.Itoa(i), false, false, false, false, nil)
-			return err
-		})
+	prefetch := min(firstPrefetch, n.source.prefetch)
+	err = n.call(func() error { return n.ch.Qos(prefetch, 0, false) })
+	for number, f := range n.source.feeds {
 		if err != nil {
-			return fmt.Errorf("consume from queue %q: %w", f.queue, explain(err))
+			return err
 		}
-		n.work.Go(func() { n.pump(f, deliveries) })
+		in := &intake{feed: f, number: number}
+		in.granted.Store(int64(prefetch))
+		n.intakes = append(n.intakes, in)
+		err = n.consumer(in, prefetch)
 	}
+	return err
+}
+
+// consumer starts one more consumer, with the prefetch that is in force.
+func (n *session) consumer(in *intake, granted int) error {
+	var deliveries <-chan amqp.Delivery
+	err := n.call(func() (err error) {
+		tag := fmt.Sprintf("%d.%d", in.number, granted)
+		deliveries, err = n.ch.Consume(in.queue, tag, false, false, false, false, nil)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("consume from queue %q: %w", in.queue, explain(err))
+	}
+	n.work.Go(func() { n.pump(in, deliveries) })
 	return nil
+}
+
+// grow doubles the prefetch of a queue when the broker has sent all that it
+// may and the worker has taken all of that: then the worker waits for the
+// network. A worker that leaves something in its buffer has enough. An
+// existing consumer keeps the prefetch that it began with, so another one
+// takes the rest. The caller holds the lock of the source.
+func (n *session) grow() {
+	if n.growing.Load() {
+		return
+	}
+	for _, in := range n.intakes {
+		granted := int(in.granted.Load())
+		more := min(granted, n.source.prefetch-granted)
+		if more <= 0 || len(in.items) > 0 || !in.full.Swap(false) {
+			continue
+		}
+		n.growing.Store(true)
+		n.work.Go(func() {
+			defer n.growing.Store(false)
+			err := n.call(func() error { return n.ch.Qos(more, 0, false) })
+			if err == nil {
+				err = n.consumer(in, int(in.granted.Add(int64(more))))
+			}
+			if err != nil && n.ctx.Err() == nil {
+				n.end(err)
+			}
+		})
+		return
+	}
 }
 
 // watchChannel ends the session when the broker closes the channel or cancels
@@ -128,7 +198,8 @@ func (n *session) watchChannel(closed <-chan *amqp.Error, cancelled <-chan strin
 			n.end(errors.New("the channel is closed"))
 		}
 	case tag, ok := <-cancelled:
-		if i, err := strconv.Atoi(tag); ok && err == nil && i < len(n.source.feeds) {
+		number, _, _ := strings.Cut(tag, ".")
+		if i, err := strconv.Atoi(number); ok && err == nil && i < len(n.source.feeds) {
 			n.end(fmt.Errorf("the broker cancelled the consumer of queue %q: the queue was deleted or moved, or a message was held for too long",
 				n.source.feeds[i].queue))
 		} else {
@@ -141,17 +212,20 @@ func (n *session) watchChannel(closed <-chan *amqp.Error, cancelled <-chan strin
 
 // pump moves what the broker sends into the source's buffer. What it takes
 // after the end of the session nobody will ever see.
-func (n *session) pump(f *feed, deliveries <-chan amqp.Delivery) {
+func (n *session) pump(in *intake, deliveries <-chan amqp.Delivery) {
 	for d := range deliveries {
 		t := &token{
 			session:  n,
 			tag:      d.DeliveryTag,
-			queue:    f.queue,
+			intake:   in,
 			count:    count(&d),
 			deadline: time.Now().Add(n.source.caps.Lease),
 		}
+		if out, granted := in.out.Add(1), in.granted.Load(); out >= granted-granted/4 {
+			in.full.Store(true)
+		}
 		n.hold(t)
-		n.source.push(n, f, item{delivery: d, token: t})
+		n.source.push(n, in.feed, item{delivery: d, token: t})
 	}
 }
 
@@ -201,7 +275,7 @@ func (n *session) expire(now time.Time) {
 	n.held = ts
 	n.leases.Unlock()
 	for _, t := range ts {
-		if t.deadline.Before(now) && t.state.CompareAndSwap(held, lost) {
+		if t.deadline.Before(now) && t.lose() {
 			n.giveBack(t)
 		}
 	}

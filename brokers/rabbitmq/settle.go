@@ -120,6 +120,7 @@ func (b *settlement) done(i int, err error) {
 	t := b.token(i)
 	if err == nil {
 		t.state.Store(settled)
+		t.intake.out.Add(-1)
 	} else {
 		t.state.Store(held)
 	}

@@ -221,7 +221,9 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 		}
 		return nil, nil
 	}
-	return s.gather(most), nil
+	ds := s.gather(most)
+	s.session.grow()
+	return ds, nil
 }
 
 // drop forgets a session that has ended, and what it left in the buffers: the
@@ -296,7 +298,7 @@ func (s *source) refresh(n *session) {
 	if s.session == n {
 		for _, f := range s.feeds {
 			f.items = slices.DeleteFunc(f.items, func(i item) bool {
-				if i.token.deadline.After(limit) || !i.token.state.CompareAndSwap(held, lost) {
+				if i.token.deadline.After(limit) || !i.token.lose() {
 					return false
 				}
 				stale = append(stale, i.token)
