@@ -116,8 +116,9 @@ type delivery struct {
 	last               outcome
 	next               []judgement // after a run that failed
 	ended              time.Duration
-	buried             bool // a dead letter was written
-	asked              int  // settlements
+	buried             bool           // a dead letter was written
+	asked              int            // settlements
+	action             brokers.Action // of the last one
 	askedAt            time.Duration
 	bodySize           int
 

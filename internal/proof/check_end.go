@@ -46,6 +46,9 @@ func (c *checker) sever(w *life) {
 			d.fate.excuse(1)
 			d.fate.losses++
 		case !d.settled:
+			if d.asked > 0 && d.action == brokers.Retry { // its copy may live beside it, each with its attempts
+				d.fate.wilds++
+			}
 			c.free(d)
 		}
 	}

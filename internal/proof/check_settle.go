@@ -33,7 +33,7 @@ func (c *checker) takeSettling(e *event) {
 		d.fate.give(d.maybe)
 	}
 	d.asked++
-	d.askedAt = e.At
+	d.askedAt, d.action = e.At, e.Action
 	d.fate.asking++
 }
 

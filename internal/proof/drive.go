@@ -13,11 +13,12 @@ import (
 // driver plays a scenario whose workers are processes.
 type driver struct {
 	run
-	job        job
-	dir        string // of the journals
-	executable string
-	rabbit     *rabbitTarget
-	incidents  sync.WaitGroup
+	job         job
+	dir         string // of the journals
+	executable  string
+	environment []string
+	rabbit      *rabbitTarget
+	incidents   sync.WaitGroup
 
 	mu    sync.Mutex
 	kills map[point]int
@@ -60,12 +61,13 @@ func newDriver(ctx context.Context, o options) (*driver, error) {
 	l := newLedger(nil)
 	l.start = l.start.Round(0) // the clock that all processes share
 	return &driver{
-		run:        run{scenario: s, ledger: l, target: rabbit},
-		job:        job{seed: o.seed, messages: o.messages, kills: o.kills, start: l.start.UnixNano(), url: o.url, tag: tag},
-		dir:        dir,
-		executable: executable,
-		rabbit:     rabbit,
-		kills:      map[point]int{},
+		run:         run{scenario: s, ledger: l, target: rabbit},
+		job:         job{seed: o.seed, messages: o.messages, kills: o.kills, start: l.start.UnixNano(), url: o.url, tag: tag},
+		dir:         dir,
+		executable:  executable,
+		environment: append(os.Environ(), o.environment...),
+		rabbit:      rabbit,
+		kills:       map[point]int{},
 	}, nil
 }
 

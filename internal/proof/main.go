@@ -51,6 +51,7 @@ type options struct {
 	seed            uint64
 	messages, kills int
 	url             string
+	environment     []string // more of it, for worker processes
 }
 
 // prover plays scenarios with that many messages in all.

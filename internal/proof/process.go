@@ -34,7 +34,7 @@ func (d *driver) start(ctx context.Context, slot int) (*process, error) {
 	j.journal = fmt.Sprintf("%s/worker-%06d.jsonl", d.dir, number)
 	p := &process{number: number, cmd: exec.CommandContext(ctx, d.executable, j.args()...), errors: &bytes.Buffer{},
 		at: make(chan point, 1), done: make(chan struct{})}
-	p.cmd.Stderr = p.errors
+	p.cmd.Stderr, p.cmd.Env = p.errors, d.environment
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
