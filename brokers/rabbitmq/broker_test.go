@@ -33,6 +33,7 @@ func each(t *testing.T, f func(t *testing.T, url string)) {
 				}
 				t.Skipf("%s is not set: this test needs a RabbitMQ broker, such as amqp://guest:guest@127.0.0.1:5672/", server.variable)
 			}
+			t.Parallel()
 			f(t, url)
 		})
 	}

@@ -187,8 +187,6 @@ func (b *blockade) set(active bool) {
 	}
 }
 
-func (b *blockade) active() bool { return b.wait() != nil }
-
 // wait returns nil, or what is closed when the blockade ends.
 func (b *blockade) wait() <-chan struct{} {
 	b.mu.Lock()

@@ -112,14 +112,14 @@ func New(options Options) (*Broker, error) {
 // may be a password.
 func parse(urls []string) ([]amqp.URI, error) {
 	if len(urls) == 0 {
-		return nil, errors.New("Options.URLs is empty: name at least one endpoint, such as amqp://localhost:5672/")
+		return nil, errors.New("no endpoint: name at least one in Options.URLs, such as amqp://localhost:5672/")
 	}
 	var endpoints []amqp.URI
 	var faults []error
 	for i, url := range urls {
 		uri, err := amqp.ParseURI(url)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("Options.URLs[%d] is not an AMQP URL: use amqp://user:password@host:port/vhost "+
+			faults = append(faults, fmt.Errorf("entry %d of Options.URLs is not an AMQP URL: use amqp://user:password@host:port/vhost "+
 				"with user, password and vhost percent-encoded", i))
 			continue
 		}

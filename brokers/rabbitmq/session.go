@@ -29,14 +29,14 @@ type session struct {
 	// which tags to send and the sending nobody else may send any.
 	ack       sync.Mutex
 	tags      *tags
+	consumers []string
 	straggler *time.Timer // flushes acks that wait for an earlier tag
 	armed     bool
 	ended     bool // nothing is settled on the channel any more
 
-	leases   sync.Mutex
-	held     []*token // in the order of their deadlines, with settled ones in between
-	compact  int      // length at which to drop those
-	sweeping *time.Timer
+	leases  sync.Mutex
+	held    []*token // in the order of their deadlines, with settled ones in between
+	compact int      // length at which to drop those
 }
 
 // intake is what a session has of a feed: its consumers, and how many
@@ -145,8 +145,8 @@ func (n *session) consume() error {
 // consumer starts one more consumer, with the prefetch that is in force.
 func (n *session) consumer(in *intake, granted int) error {
 	var deliveries <-chan amqp.Delivery
+	tag := fmt.Sprintf("%d.%d", in.number, granted)
 	err := n.call(func() (err error) {
-		tag := fmt.Sprintf("%d.%d", in.number, granted)
 		deliveries, err = n.ch.Consume(in.queue, tag, false, false, false, false, nil)
 		return err
 	})
@@ -154,6 +154,9 @@ func (n *session) consumer(in *intake, granted int) error {
 		return fmt.Errorf("consume from queue %q: %w", in.queue, explain(err))
 	}
 	n.work.Go(func() { n.pump(in, deliveries) })
+	n.ack.Lock()
+	defer n.ack.Unlock()
+	n.consumers = append(n.consumers, tag)
 	return nil
 }
 
@@ -357,13 +360,18 @@ func (n *session) broke(err error) error {
 	return n.over()
 }
 
-// finish gives back what is unsettled and ends the session.
+// finish gives back what is unsettled and ends the session. The consumers end
+// first, or the broker would deliver to them again what they give back, only to
+// charge it for the loss of the connection.
 func (n *session) finish(ctx context.Context, cause error) {
 	n.ack.Lock()
 	if n.ch != nil && !n.ended && n.ctx.Err() == nil {
 		release := n.guard()
+		for _, tag := range n.consumers {
+			n.ch.Cancel(tag, true)
+		}
 		n.flush(true)
-		n.ch.Nack(0, true, true) // everything that is unacked, which spares it a count where closing would cost one
+		n.ch.Nack(0, true, true) // everything that is unacked
 		release()
 	}
 	n.ended = true

@@ -213,3 +213,26 @@ func TestBlocked(t *testing.T) {
 		w.publish("last")
 	})
 }
+
+// Closing a source gives back what it holds, which costs a message one count
+// of the broker at most.
+func TestCloseCountsOnce(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.publish("a", "b")
+		w.receive(1)
+		w.closeSource()
+		w.await("both messages are back", func() bool { return w.depth(w.topic) == 2 })
+		for range 2 {
+			var d amqp.Delivery
+			if err := w.do(func(ch *amqp.Channel) (err error) {
+				d, _, err = ch.Get(w.topic, true)
+				return err
+			}); err != nil {
+				w.Fatal(err)
+			}
+			if n, _ := d.Headers["x-delivery-count"].(int64); n > 1 {
+				w.Errorf("message %q was counted %d times", d.Body, n)
+			}
+		}
+	})
+}

@@ -32,9 +32,9 @@ func TestNewRefuses(t *testing.T) {
 		options rabbitmq.Options
 		parts   []string
 	}{
-		{"no endpoint", rabbitmq.Options{}, []string{"Options.URLs is empty"}},
-		{"no URL", rabbitmq.Options{URLs: []string{"amqp://user:s3cr3t@host:x/"}}, []string{"Options.URLs[0]"}},
-		{"another scheme", rabbitmq.Options{URLs: []string{"amqp://a", "http://user:s3cr3t@host/"}}, []string{"Options.URLs[1]"}},
+		{"no endpoint", rabbitmq.Options{}, []string{"at least one in Options.URLs"}},
+		{"no URL", rabbitmq.Options{URLs: []string{"amqp://user:s3cr3t@host:x/"}}, []string{"entry 0 of Options.URLs"}},
+		{"another scheme", rabbitmq.Options{URLs: []string{"amqp://a", "http://user:s3cr3t@host/"}}, []string{"entry 1 of Options.URLs"}},
 		{"a password that is not encoded", rabbitmq.Options{URLs: []string{"amqp://user:s3cr3t#%zz@host/"}}, []string{"percent-encoded"}},
 		{"everything", rabbitmq.Options{
 			ConsumerTimeout: time.Millisecond, ConfirmTimeout: -1, CallTimeout: -1, Heartbeat: 1, MessageLimit: -1,

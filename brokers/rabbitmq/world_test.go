@@ -33,6 +33,7 @@ func inWorlds(t *testing.T, options rabbitmq.Options, f func(w *world)) {
 		w := &world{admin: newAdmin(t, url), tap: &tap{}, url: url}
 		w.topic = w.admin.topic("orders")
 		w.prefix = w.topic[len("test.orders."):]
+		options := options
 		options.URLs, options.Dial, options.Prefix = []string{url}, w.tap.Dial, w.prefix
 		w.Cleanup(w.clean)
 		w.broker = open(t, options)
