@@ -131,6 +131,7 @@ type delivery struct {
 	freed    bool // its token is back
 	settled  bool // it had its effect
 	ok       bool // and the worker knows
+	severed  bool // its connection was lost a moment after
 	okAt     time.Duration
 	maybe    token // given back by a settlement under way
 }
@@ -162,7 +163,11 @@ type checker struct {
 	keys       map[string][]*fate
 	published  int
 	now        time.Duration
+	storm      storm
 }
+
+// storm is a time in which any connection may be lost.
+type storm struct{ from, to time.Duration }
 
 // check holds a record against the promises. It is pure.
 func check(r *record) verdict {
@@ -289,9 +294,7 @@ func (c *checker) takeFault(e *event) {
 	c.faults++
 	if e.ID == "" {
 		if c.scenario.served {
-			for _, w := range c.workers {
-				c.sever(w)
-			}
+			c.takeStorm(e)
 		}
 		return
 	}

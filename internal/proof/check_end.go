@@ -28,6 +28,7 @@ func (c *checker) takeWorker(e *event) {
 		w.crashed = max(e.At, 1)
 		if c.scenario.served {
 			c.sever(w)
+			clear(w.burying)
 		}
 	case closing:
 		c.takeClosing(w)
@@ -36,27 +37,51 @@ func (c *checker) takeWorker(e *event) {
 	}
 }
 
-// sever notes what may come of the sudden end of the connections of w: all it
-// holds is delivered again, also what it has settled a moment ago, as an ack
-// may get lost on its way, and its dead letters under way may be stored.
+// takeStorm follows faults that hit connections.
+func (c *checker) takeStorm(e *event) {
+	slack := c.scenario.pace.slack
+	if e.Flags&isBegin != 0 {
+		c.storm = storm{from: c.now - slack, to: c.scenario.limit}
+	} else {
+		c.storm.to = c.now + slack
+	}
+	for _, w := range c.workers {
+		c.sever(w)
+	}
+}
+
+func (c *checker) stormy() bool { return c.storm.to > 0 && c.now <= c.storm.to }
+
+// sever notes what may come of the sudden end of the connections of w.
 func (c *checker) sever(w *life) {
 	for _, d := range w.deliveries {
-		switch {
-		case d.ok && c.now <= d.okAt+c.scenario.pace.slack:
-			d.fate.excuse(1)
-			d.fate.losses++
-		case !d.settled:
-			if d.asked > 0 && d.action == brokers.Retry { // its copy may live beside it, each with its attempts
-				d.fate.wilds++
-			}
-			c.free(d)
-		}
+		c.severDelivery(d)
 	}
-	for f, n := range w.burying {
+	for f, n := range w.burying { // they may be stored
 		f.spare += n
 		f.disturbed += n
 	}
-	clear(w.burying)
+}
+
+// severDelivery notes that d may come again: what is held does, and also what
+// was settled a moment ago, as an ack may get lost on its way.
+func (c *checker) severDelivery(d *delivery) {
+	since := c.now - c.scenario.pace.slack
+	if c.stormy() {
+		since = c.storm.from
+	}
+	switch {
+	case d.severed:
+	case d.ok && d.okAt >= since:
+		d.severed = true
+		d.fate.excuse(1)
+		d.fate.losses++
+	case !d.settled && !d.freed:
+		if d.asked > 0 && d.action == brokers.Retry { // its copy may live beside it, each with its attempts
+			d.fate.wilds++
+		}
+		c.free(d)
+	}
 }
 
 // takeClosing gives back what a worker still holds. What its handlers have
@@ -97,6 +122,9 @@ func (c *checker) takeDown(w *life, e *event) {
 			c.violate(promiseShutdown, d.fate.id, "was finished by worker %d with %s at %v, and neither settled nor given back (delivery %d)",
 				w.number, outcomeNames[d.last], d.ended, d.number)
 		}
+	}
+	if w.stopping == 0 && w.received == 0 && c.stormy() { // it could not connect
+		return
 	}
 	if w.stopping == 0 {
 		c.violate(promiseShutdown, "", "worker %d stopped by itself: %s", w.number, e.Note)

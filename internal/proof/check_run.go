@@ -11,6 +11,11 @@ import (
 func (c *checker) takeReceived(e *event) {
 	f, w := c.fate(e.ID), c.workers[e.Worker]
 	c.expire(f)
+	if c.stormy() {
+		for _, d := range f.deliveries {
+			c.severDelivery(d)
+		}
+	}
 	d := &delivery{
 		number: e.Delivery, fate: f, topic: c.scenario.topic(e.Topic), worker: w,
 		got:     token{e.Attempt, e.Throttles, e.Due},

@@ -164,6 +164,9 @@ func (c *checker) takeSettled(e *event) {
 	}
 	if c.scenario.served && (e.Err == unknownOutcome || e.Err.final()) { // there may be a copy
 		f.disturbed++
+		if e.Action == brokers.Retry {
+			f.wilds++
+		}
 		if e.Err == leaseLost || e.Err == isClosed {
 			c.tell(d)
 		}

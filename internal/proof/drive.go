@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,15 +15,15 @@ import (
 // driver plays a scenario whose workers are processes.
 type driver struct {
 	run
-	job         job
-	dir         string // of the journals
-	executable  string
-	environment []string
-	rabbit      *rabbitTarget
-	incidents   sync.WaitGroup
+	options
+	job        job
+	dir        string // of the journals
+	executable string
+	rabbit     *rabbitTarget
+	incidents  sync.WaitGroup
 
-	mu    sync.Mutex
-	kills map[point]int
+	mu     sync.Mutex
+	killed map[point]int
 }
 
 // proveRabbitMQ kills worker processes while they work on messages, and
@@ -48,6 +50,7 @@ func newDriver(ctx context.Context, o options) (*driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.environment = append(os.Environ(), o.environment...)
 	tag := newTag()
 	s := newServedScenario(o.seed, o.messages, o.kills, tag)
 	rabbit, err := newRabbitTarget(o.url, tag)
@@ -61,13 +64,13 @@ func newDriver(ctx context.Context, o options) (*driver, error) {
 	l := newLedger(nil)
 	l.start = l.start.Round(0) // the clock that all processes share
 	return &driver{
-		run:         run{scenario: s, ledger: l, target: rabbit},
-		job:         job{seed: o.seed, messages: o.messages, kills: o.kills, start: l.start.UnixNano(), url: o.url, tag: tag},
-		dir:         dir,
-		executable:  executable,
-		environment: append(os.Environ(), o.environment...),
-		rabbit:      rabbit,
-		kills:       map[point]int{},
+		options:    o,
+		run:        run{scenario: s, ledger: l, target: rabbit},
+		job:        job{seed: o.seed, messages: o.messages, kills: o.kills, start: l.start.UnixNano(), url: o.url, tag: tag},
+		dir:        dir,
+		executable: executable,
+		rabbit:     rabbit,
+		killed:     map[point]int{},
 	}, nil
 }
 
@@ -79,8 +82,14 @@ func (d *driver) play(ctx context.Context) (*record, error) {
 		hired()
 		return nil, err
 	}
+	var faults sync.WaitGroup
+	if d.faults != nil {
+		fmt.Fprintln(d.answers, "ready")
+		faults.Go(d.follow)
+	}
 	d.produceAll(ctx)
 	d.incidents.Wait()
+	faults.Wait()
 	for {
 		calm := d.quiet(ctx)
 		hired()
@@ -98,6 +107,20 @@ func (d *driver) play(ctx context.Context) (*record, error) {
 		hired = d.hire(ctx, nil)
 	}
 	return d.record(ctx)
+}
+
+// follow notes the faults that it is told of.
+func (d *driver) follow() {
+	lines := bufio.NewScanner(d.faults)
+	for lines.Scan() {
+		what, name, _ := strings.Cut(lines.Text(), " ")
+		e := event{Kind: faulted, Note: name}
+		if what == "begin" {
+			e.Flags = isBegin
+		}
+		d.ledger.add(e)
+		fmt.Fprintln(d.answers, "noted")
+	}
 }
 
 // produceAll publishes with several producers, as one that waits for every
@@ -138,6 +161,9 @@ func (d *driver) hire(ctx context.Context, incidents []incident) (fire func()) {
 	}
 }
 
+// startTime is how long a process is left alone, so that it gets to work.
+const startTime = time.Second
+
 func (d *driver) supervise(ctx context.Context, slot int, mine []incident, stop <-chan struct{}) {
 	defer func() { d.incidents.Add(-len(mine)) }()
 	for ctx.Err() == nil {
@@ -150,7 +176,7 @@ func (d *driver) supervise(ctx context.Context, slot int, mine []incident, stop 
 		if len(mine) > 0 {
 			next = mine[0]
 		}
-		timer := time.NewTimer(next.at - d.ledger.now())
+		timer := time.NewTimer(max(next.at-d.ledger.now(), startTime))
 		select {
 		case <-stop:
 			d.stop(p)
@@ -158,9 +184,10 @@ func (d *driver) supervise(ctx context.Context, slot int, mine []incident, stop 
 			timer.Stop()
 			return
 		case <-timer.C:
-			mine = mine[1:]
-			d.end(p, next)
-			d.incidents.Done()
+			if d.end(p, next) {
+				mine = mine[1:]
+				d.incidents.Done()
+			}
 			wait(ctx, next.pause)
 		case <-p.done: // nobody asked for that: the checker will tell
 			d.gone(p)
@@ -170,16 +197,21 @@ func (d *driver) supervise(ctx context.Context, slot int, mine []incident, stop 
 	}
 }
 
-func (d *driver) end(p *process, in incident) {
+// end reports whether it did end p, which may have been gone before.
+func (d *driver) end(p *process, in incident) bool {
 	if !in.crash {
 		d.stop(p)
 		d.gone(p)
-		return
+		return true
 	}
 	where := d.kill(p, in.point)
+	if where == "" {
+		return false
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.kills[where]++
+	d.killed[where]++
+	return true
 }
 
 // quiet waits until nothing is left and nobody does anything. It reports false
@@ -209,7 +241,7 @@ func (d *driver) record(ctx context.Context) (*record, error) {
 		return nil, err
 	}
 	rec := &record{scenario: d.scenario, events: merge(append(events, d.ledger.events...)),
-		letters: map[string][]brokers.Message{}, kills: d.kills}
+		letters: map[string][]brokers.Message{}, kills: d.killed}
 	for _, t := range d.scenario.topics {
 		if t.dead == "" || rec.letters[t.dead] != nil {
 			continue

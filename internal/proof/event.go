@@ -75,6 +75,7 @@ const (
 	isDuplicate                   // of faulted: it was done twice
 	isFirst                       // of started and ended: the first of its batch
 	isRequested                   // of down: somebody had asked for it
+	isBegin                       // of faulted: it goes on until the next one
 )
 
 // fail is what a checker needs to know of an error.

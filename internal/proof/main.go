@@ -52,6 +52,12 @@ type options struct {
 	messages, kills int
 	url             string
 	environment     []string // more of it, for worker processes
+
+	// Unless nil, somebody else causes faults meanwhile, and says so in lines
+	// "begin NAME" and "end NAME", each of which is answered by "noted". The
+	// first line to them is "ready".
+	faults  io.Reader
+	answers io.Writer
 }
 
 // prover plays scenarios with that many messages in all.
@@ -83,8 +89,12 @@ func command(ctx context.Context, args []string, out, problems io.Writer) (statu
 	flags.IntVar(&o.kills, "kills", 20, "how many worker processes to kill; not for memory, whose workers are no processes")
 	flags.StringVar(&o.url, "url", cmp.Or(os.Getenv("REDRIVE_RABBITMQ4_URL"), os.Getenv("REDRIVE_RABBITMQ_URL")),
 		"where the broker listens; not for memory")
+	announced := flags.Bool("faults", false, "note faults that standard input tells of, until its end; not for memory")
 	if flags.Parse(args) != nil {
 		return 2
+	}
+	if *announced {
+		o.faults, o.answers = os.Stdin, out
 	}
 	prove := provers()[*broker]
 	switch {

@@ -97,7 +97,8 @@ const (
 	trapLimit = 6 * time.Second  // then a process is killed where it happens to be
 )
 
-// kill ends a process at a point, and returns where that was.
+// kill ends a process at a point, and returns where that was: "" if it had
+// ended before.
 func (d *driver) kill(p *process, where point) point {
 	if where != anywhere {
 		p.tell("arm %s", where)

@@ -80,7 +80,10 @@ func (r *run) produceCall(ctx context.Context, producer *witness, c call) {
 	for i, id := range c.ids {
 		batch[i] = r.scenario.messages[id].Message
 	}
-	for try := 0; len(batch) > 0 && try < 4; try++ {
+	for try := 0; len(batch) > 0 && (try < 4 || r.scenario.served && ctx.Err() == nil); try++ {
+		if try > 0 && r.scenario.served {
+			wait(ctx, r.scenario.pace.longest/10)
+		}
 		err := producer.Publish(ctx, r.scenario.topics[c.topic].name, batch...)
 		batch = unconfirmed(batch, err)
 	}
