@@ -141,7 +141,7 @@ func (o Options) check() error {
 		{"Heartbeat", o.Heartbeat, time.Second},
 	} {
 		if d.value != 0 && d.value < d.least {
-			faults = append(faults, fmt.Errorf("Options.%s is %v: use at least %v, or 0 for the default", d.name, d.value, d.least))
+			faults = append(faults, fmt.Errorf("the duration Options.%s is %v: use at least %v, or 0 for the default", d.name, d.value, d.least))
 		}
 	}
 	if o.MessageLimit < 0 {
