@@ -47,8 +47,9 @@ type Config struct {
 	DrainTimeout time.Duration
 
 	// HoldLimit is the longest retry delay that is waited for in the process,
-	// with the lease kept and no handler slot used; longer ones go to the
-	// broker. Default 2 s; -1 sends all to the broker.
+	// with the lease kept and no handler slot used; longer ones, and those
+	// that the lease cannot outlast, go to the broker. Default 2 s; -1 sends
+	// all to the broker.
 	HoldLimit time.Duration
 
 	// MaxHeld bounds the deliveries held so at a time, together with those

@@ -217,3 +217,33 @@ func TestHeldRunWhoseLeaseIsLostIsDropped(t *testing.T) {
 		empty(t, broker.Broker, "orders", "orders.dead")
 	})
 }
+
+func TestRetryThatTheLeaseCannotOutlastGoesToTheBroker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Lease: 2 * time.Second, MaxLease: 10 * time.Second})
+		publish(t, broker, "orders", "one")
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{&seen}
+		cfg.HandlerTimeout = 3 * time.Second
+		cfg.Retry = every(1900*time.Millisecond, 20)
+		var runs atomic.Int32
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+				runs.Add(1)
+				if consumer.MetaFrom(ctx).Attempt == 20 {
+					return nil
+				}
+				return classify.Transient(errBusy)
+			})
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		if lost := seen.of(consumer.EventLeaseLost); len(lost) != 0 || runs.Load() != 20 {
+			t.Errorf("%d runs and %d leases lost, want 20 and 0", runs.Load(), len(lost))
+		}
+		if got := len(broker.of("retry")); got < 4 {
+			t.Errorf("%d retries through the broker, want one for each lease that was used up", got)
+		}
+	})
+}

@@ -269,7 +269,7 @@ func (p *pipeline) reschedule(r *run) {
 
 func (p *pipeline) waitLocked(r *run) {
 	wait := time.Until(r.meta.DueAt)
-	if p.draining.Load() || wait > p.cfg.HoldLimit || !p.roomToHold() {
+	if p.draining.Load() || wait > p.cfg.HoldLimit || !p.roomToHold() || !p.outlasts(r) {
 		p.settleLocked(r, brokers.Retry)
 		return
 	}
@@ -281,6 +281,13 @@ func (p *pipeline) waitLocked(r *run) {
 // roomToHold reports whether one more delivery may wait outside the window.
 // mu is held.
 func (p *pipeline) roomToHold() bool { return len(p.held)+p.parked < p.cfg.MaxHeld }
+
+// outlasts reports whether the delivery of r can be held until its next run is
+// over.
+func (p *pipeline) outlasts(r *run) bool {
+	end := r.delivery.ReceivedAt.Add(p.caps.MaxLease)
+	return p.caps.MaxLease == 0 || r.meta.DueAt.Add(r.route.timeout).Before(end)
+}
 
 // resume ends the wait of a held run.
 func (p *pipeline) resume(r *run) {
