@@ -16,6 +16,7 @@ AREA ?= core
 BROKER ?= memory
 SEED ?= 1
 MESSAGES ?= 10000
+SCENARIOS ?= 2000
 
 # Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.
 TOOL := $(GO) tool -modfile=tools/go.mod
@@ -44,7 +45,7 @@ test: ## Run all tests with the race detector
 	$(GO) test -race ./...
 
 .PHONY: check
-check: fmt-check vet lint tidy-check cross cover test-rest ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
+check: fmt-check vet lint tidy-check cross cover test-rest scenarios ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -86,6 +87,10 @@ test-rest:
 	rest=$$(echo "$$all" | grep -vxF "$$core"); \
 	echo "$(GO) test -race" $$rest; $(GO) test -race $$rest
 	$(GO) -C tools test ./...
+
+.PHONY: scenarios
+scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)
+	$(GO) test ./internal/proof -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
 
 ##@ Measure
 .PHONY: bench
