@@ -137,8 +137,14 @@ func TestLongDelayGoesToTheBrokerWithItsMeta(t *testing.T) {
 	})
 }
 
+// What comes early by little is held even where nothing else is: a broker that
+// came that close would bring it back as early again and again.
 func TestEarlyArrivalIsNeverRunEarly(t *testing.T) {
-	for early, retries := range map[time.Duration]int{time.Second: 0, time.Minute: 1} {
+	for _, tt := range []struct {
+		early, hold time.Duration
+		retries     int
+	}{{time.Second, 0, 0}, {time.Second, -1, 0}, {time.Minute, 0, 1}, {time.Minute, -1, 1}} {
+		early, retries := tt.early, tt.retries
 		synctest.Test(t, func(t *testing.T) {
 			broker := newTap(memory.Options{})
 			due := time.Now().Add(early)
@@ -149,6 +155,7 @@ func TestEarlyArrivalIsNeverRunEarly(t *testing.T) {
 			var seen recorder
 			cfg := quiet()
 			cfg.Observers = []consumer.Observer{&seen}
+			cfg.HoldLimit = tt.hold
 			var ran []time.Time
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
 				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
