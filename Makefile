@@ -17,6 +17,7 @@ BROKER ?= memory
 SEED ?= 1
 MESSAGES ?= 10000
 KILLS ?= 20
+SCENARIOS ?= 2000
 
 # Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.
 TOOL := $(GO) tool -modfile=tools/go.mod
@@ -48,7 +49,7 @@ test: ## Run all tests with the race detector, on real brokers too where they ca
 	$(BROKERS) run $(GO) test -race ./...
 
 .PHONY: check
-check: fmt-check vet lint tidy-check cross cover test-rest ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
+check: fmt-check vet lint tidy-check cross cover test-rest scenarios ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -90,6 +91,10 @@ test-rest:
 	rest=$$(echo "$$all" | grep -vxF "$$core"); \
 	echo "$(GO) test -race" $$rest; $(BROKERS) run $(GO) test -race $$rest
 	$(GO) -C tools test ./...
+
+.PHONY: scenarios
+scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)
+	$(GO) test ./internal/proof -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
 
 ##@ Brokers
 .PHONY: up

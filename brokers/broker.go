@@ -17,7 +17,8 @@ type Broker interface {
 	// Publish stores msgs in topic and returns when they are durable. If any
 	// is not known to be, the error is a *PublishError that says which; those
 	// may be published again and may then be there twice. An ID or PublishedAt
-	// that it sets, it sets in msgs, so that a repeat keeps them. Two calls
+	// that it sets, it sets in msgs: repeat with the same slice (msgs...), or
+	// set IDs of your own, so that a repeat keeps them. Two calls
 	// store two messages, also for equal IDs: a broker's deduplication may
 	// only cover repeats inside one call.
 	Publish(ctx context.Context, topic string, msgs ...Message) error

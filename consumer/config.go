@@ -47,8 +47,10 @@ type Config struct {
 	DrainTimeout time.Duration
 
 	// HoldLimit is the longest retry delay that is waited for in the process,
-	// with the lease kept and no handler slot used; longer ones go to the
-	// broker. Default 2 s; -1 sends all to the broker.
+	// with the lease kept and no handler slot used; longer ones, and those
+	// that the lease cannot outlast, go to the broker. Default 2 s; -1 sends
+	// all to the broker. What the broker brings back up to 2 s early is held
+	// in any case.
 	HoldLimit time.Duration
 
 	// MaxHeld bounds the deliveries held so at a time, together with those

@@ -137,8 +137,14 @@ func TestLongDelayGoesToTheBrokerWithItsMeta(t *testing.T) {
 	})
 }
 
+// What comes early by little is held even where nothing else is: a broker that
+// came that close would bring it back as early again and again.
 func TestEarlyArrivalIsNeverRunEarly(t *testing.T) {
-	for early, retries := range map[time.Duration]int{time.Second: 0, time.Minute: 1} {
+	for _, tt := range []struct {
+		early, hold time.Duration
+		retries     int
+	}{{time.Second, 0, 0}, {time.Second, -1, 0}, {time.Minute, 0, 1}, {time.Minute, -1, 1}} {
+		early, retries := tt.early, tt.retries
 		synctest.Test(t, func(t *testing.T) {
 			broker := newTap(memory.Options{})
 			due := time.Now().Add(early)
@@ -149,6 +155,7 @@ func TestEarlyArrivalIsNeverRunEarly(t *testing.T) {
 			var seen recorder
 			cfg := quiet()
 			cfg.Observers = []consumer.Observer{&seen}
+			cfg.HoldLimit = tt.hold
 			var ran []time.Time
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
 				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
@@ -215,5 +222,35 @@ func TestHeldRunWhoseLeaseIsLostIsDropped(t *testing.T) {
 			t.Errorf("settlements %+v, want the ack of the second delivery alone", calls)
 		}
 		empty(t, broker.Broker, "orders", "orders.dead")
+	})
+}
+
+func TestRetryThatTheLeaseCannotOutlastGoesToTheBroker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Lease: 2 * time.Second, MaxLease: 10 * time.Second})
+		publish(t, broker, "orders", "one")
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{&seen}
+		cfg.HandlerTimeout = 3 * time.Second
+		cfg.Retry = every(1900*time.Millisecond, 20)
+		var runs atomic.Int32
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+				runs.Add(1)
+				if consumer.MetaFrom(ctx).Attempt == 20 {
+					return nil
+				}
+				return classify.Transient(errBusy)
+			})
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		if lost := seen.of(consumer.EventLeaseLost); len(lost) != 0 || runs.Load() != 20 {
+			t.Errorf("%d runs and %d leases lost, want 20 and 0", runs.Load(), len(lost))
+		}
+		if got := len(broker.of("retry")); got < 4 {
+			t.Errorf("%d retries through the broker, want one for each lease that was used up", got)
+		}
 	})
 }

@@ -251,7 +251,7 @@ func (p *pipeline) enqueue(r *run) {
 	case p.draining.Load():
 		p.settleLocked(r, brokers.Release)
 	case !r.meta.DueAt.IsZero() && time.Until(r.meta.DueAt) > 0:
-		p.waitLocked(r)
+		p.waitLocked(r, max(p.cfg.HoldLimit, earlyLimit))
 	case r.route.batch != nil:
 		p.collect(r)
 	default:
@@ -264,12 +264,17 @@ func (p *pipeline) enqueue(r *run) {
 func (p *pipeline) reschedule(r *run) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waitLocked(r)
+	p.waitLocked(r, p.cfg.HoldLimit)
 }
 
-func (p *pipeline) waitLocked(r *run) {
+// earlyLimit is how early a delivery may be and is still held, even if
+// HoldLimit is less: a broker that came that close may come no closer.
+const earlyLimit = 2 * time.Second
+
+// waitLocked is reschedule with mu held, holding for at most limit.
+func (p *pipeline) waitLocked(r *run, limit time.Duration) {
 	wait := time.Until(r.meta.DueAt)
-	if p.draining.Load() || wait > p.cfg.HoldLimit || !p.roomToHold() {
+	if p.draining.Load() || wait > limit || !p.roomToHold() || !p.outlasts(r) {
 		p.settleLocked(r, brokers.Retry)
 		return
 	}
@@ -281,6 +286,13 @@ func (p *pipeline) waitLocked(r *run) {
 // roomToHold reports whether one more delivery may wait outside the window.
 // mu is held.
 func (p *pipeline) roomToHold() bool { return len(p.held)+p.parked < p.cfg.MaxHeld }
+
+// outlasts reports whether the delivery of r can be held until its next run is
+// over.
+func (p *pipeline) outlasts(r *run) bool {
+	end := r.delivery.ReceivedAt.Add(p.caps.MaxLease)
+	return p.caps.MaxLease == 0 || r.meta.DueAt.Add(r.route.timeout).Before(end)
+}
 
 // resume ends the wait of a held run.
 func (p *pipeline) resume(r *run) {

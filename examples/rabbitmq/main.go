@@ -48,7 +48,8 @@ func charge(ctx context.Context, o order) error {
 func show(_ context.Context, m *brokers.Message) error {
 	letter, err := dlq.Decode(*m)
 	if err != nil {
-		return err // somebody else put it there
+		fmt.Printf("dead letter %s: not by redrive\n", m.Body)
+		return nil
 	}
 	fmt.Printf("dead letter %s: %s: %s\n", m.Body, letter.Reason, letter.ErrorText)
 	return nil // which removes it

@@ -45,6 +45,9 @@ func TestViolations(t *testing.T) {
 		{"test with more than the package", pkg{dir: "consumer", testImports: []string{ours("brokers/memory")}}, ""},
 		{"test with too much", pkg{dir: "dlq", testImports: []string{ours("consumer")}}, "dlq (test) imports consumer"},
 		{"example with everything", pkg{dir: "examples/worker", imports: []string{ours("consumer"), "github.com/acme/sdk"}}, ""},
+		{"SDK of an adapter", pkg{dir: "brokers/rabbitmq", imports: []string{"github.com/rabbitmq/amqp091-go"}}, ""},
+		{"SDK of another", pkg{dir: "brokers/rabbitmq", imports: []string{"github.com/aws/smithy-go"}}, "brokers/rabbitmq imports github.com/aws/smithy-go"},
+		{"SDK in the core", pkg{dir: "consumer", imports: []string{"github.com/rabbitmq/amqp091-go"}}, "consumer imports github.com/rabbitmq"},
 		{"package without a row", pkg{dir: "brokers/other"}, "brokers/other has no row"},
 	}
 	for _, tt := range tests {

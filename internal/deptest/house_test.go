@@ -9,6 +9,7 @@ package deptest
 type row struct {
 	imports []string
 	tests   []string // what its tests may import in addition
+	sdk     string   // the one module of somebody else that it may import
 }
 
 // house has a row for every package that others can import, and for
@@ -21,6 +22,11 @@ var house = map[string]row{
 	"internal/wire":  {imports: []string{"brokers"}},
 	"dlq":            {imports: []string{"brokers", "classify", "internal/wire"}},
 	"brokers/memory": {imports: []string{"brokers", "internal/wire"}, tests: []string{"brokers/brokertest"}},
+	"brokers/rabbitmq": {
+		imports: []string{"brokers", "internal/wire"},
+		tests:   []string{"brokers/brokertest", "integration/livetest"},
+		sdk:     "github.com/rabbitmq/amqp091-go",
+	},
 	"brokers/brokertest": {
 		imports: []string{"brokers"},
 		tests:   []string{"brokers/memory"},

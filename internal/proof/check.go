@@ -82,7 +82,7 @@ type fate struct {
 	open       []*delivery
 	deliveries []*delivery
 	done       map[string]int // operations that took effect although they failed
-	asking     int            // settlements without an answer yet
+	asking     [3]int         // settlements without an answer yet, by action
 	disturbed  int            // what explains another run: lost leases, crashes, failed settlements
 	losses     int            // what Abandoned may count
 	runs       int
@@ -311,7 +311,7 @@ func (c *checker) takeFault(e *event) {
 		return
 	}
 	if e.Flags&isDone != 0 {
-		f.done[e.Note]++
+		f.done[operation(e.Note, e.Action)]++
 	}
 	if e.Flags&isDone != 0 && e.Note == "deliver" {
 		f.losses++

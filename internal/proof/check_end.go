@@ -93,7 +93,7 @@ func (c *checker) takeClosing(w *life) {
 			continue
 		}
 		inTime := w.stopping > 0 && d.ended < w.stopping+w.drain
-		if w.crashed == 0 && inTime && !d.told && d.runs > 0 && !d.running && d.asked == 0 && !d.buried && !d.lost() {
+		if w.crashed == 0 && inTime && !d.told && d.runs > 0 && !d.running && d.asked == 0 && !d.buried && !d.lost() && d.high > d.ended {
 			w.unfinished = append(w.unfinished, d)
 		}
 		if w.crashed == 0 {

@@ -34,7 +34,7 @@ func (c *checker) takeSettling(e *event) {
 	}
 	d.asked++
 	d.askedAt, d.action = e.At, e.Action
-	d.fate.asking++
+	d.fate.asking[e.Action]++
 }
 
 func (c *checker) mayAck(d *delivery) {
@@ -78,7 +78,11 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 		c.violate(promiseSettlement, f.id, "is sent to a retry while its handler runs")
 		return
 	case d.runs == 0:
-		if d.got.due+c.scenario.pace.slack <= c.now || e.Attempt != d.attempt {
+		asked := c.now
+		if c.scenario.served { // it may have waited behind a settlement that hung
+			asked = d.received
+		}
+		if d.got.due+c.scenario.pace.slack <= asked || e.Attempt != d.attempt {
 			c.violate(promiseSettlement, f.id, "is sent to a retry without having been handled")
 		}
 		return
@@ -128,6 +132,15 @@ func (c *checker) mayRelease(d *delivery) {
 
 func (w *life) halting() bool { return w.stopping > 0 || w.crashed > 0 || w.closing > 0 }
 
+// operation tells the settlements of one message apart, of which an ack and a
+// retry may be under way at the same time.
+func operation(name string, action brokers.Action) string {
+	if name != "settle" {
+		return name
+	}
+	return name + " " + action.String()
+}
+
 // takeSettled takes in what became of a settlement.
 func (c *checker) takeSettled(e *event) {
 	d := c.deliveries[e.Delivery]
@@ -135,7 +148,7 @@ func (c *checker) takeSettled(e *event) {
 		return
 	}
 	f, w := d.fate, d.worker
-	f.asking--
+	f.asking[e.Action]--
 	if e.Err == fine {
 		if d.high <= d.askedAt || w.crashed > 0 && w.crashed < d.askedAt {
 			c.violate(promiseStale, f.id, "is settled by worker %d, whose lease ended at %v", w.number, d.high)
@@ -153,11 +166,12 @@ func (c *checker) takeSettled(e *event) {
 	if e.Err == alreadySettled { // by an earlier call whose answer got lost
 		c.settledBy[e.Action]++
 	}
-	switch done := f.done["settle"]; {
+	this := operation("settle", e.Action)
+	switch done := f.done[this]; {
 	case e.Err.final(): // it came too late to take effect
-		f.done["settle"] = min(done, f.asking)
+		f.done[this] = min(done, f.asking[e.Action])
 	case done > 0:
-		f.done["settle"]--
+		f.done[this]--
 		d.settled = true
 		f.disturbed++
 		return

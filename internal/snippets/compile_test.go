@@ -24,9 +24,9 @@ const modulePath = "github.com/redrive-go/redrive"
 
 // imports are the packages that a fragment may use without an import.
 var imports = byName(
-	"bytes", "cmp", "context", "database/sql", "encoding/json", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2",
+	"bytes", "cmp", "context", "crypto/tls", "database/sql", "encoding/json", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2",
 	"net", "net/http", "os", "os/signal", "slices", "strings", "sync", "sync/atomic", "syscall", "testing", "testing/synctest", "time",
-	modulePath+"/brokers", modulePath+"/brokers/brokertest", modulePath+"/brokers/memory", modulePath+"/classify",
+	modulePath+"/brokers", modulePath+"/brokers/brokertest", modulePath+"/brokers/memory", modulePath+"/brokers/rabbitmq", modulePath+"/classify",
 	modulePath+"/consumer", modulePath+"/consumer/consumertest", modulePath+"/dlq", modulePath+"/retry", modulePath+"/visibility",
 )
 

@@ -57,7 +57,7 @@ var (
 	makeCommand = regexp.MustCompile(`\bmake((?: +[A-Za-z_-]+(?:=\S*)?)+)`)
 	goRun       = regexp.MustCompile(`\bgo (?:run|test)[^\n]* \./([\w/-]+)`)
 	testName    = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark|Example)[A-Z]\w*`)
-	qualified   = regexp.MustCompile(`\b(brokers|memory|brokertest|classify|consumer|consumertest|dlq|retry|visibility)\.([A-Z]\w*)`)
+	qualified   = regexp.MustCompile(`\b(brokers|memory|rabbitmq|brokertest|classify|consumer|consumertest|dlq|retry|visibility)\.([A-Z]\w*)`)
 )
 
 // commands returns what a page shows as code, apart from Go.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/consumer/consumertest"
@@ -87,6 +88,7 @@ func TestFieldsAreListed(t *testing.T) {
 		{"docs/reference/config.md", "retry.Policy", retry.Policy{}},
 		{"docs/reference/config.md", "retry.Backoff", retry.Backoff{}},
 		{"docs/reference/config.md", "memory.Options", memory.Options{}},
+		{"docs/reference/rabbitmq.md", "rabbitmq.Options", rabbitmq.Options{}},
 		{"docs/reference/events.md", "Fields", consumer.Event{}},
 		{"docs/how-to/test-a-handler.md", "One message, one result", consumertest.Result{}},
 	}
@@ -167,7 +169,7 @@ func TestEventsAreListed(t *testing.T) {
 // TestErrorsAreListed compares the tables of errors with the exported sentinels
 // and error types.
 func TestErrorsAreListed(t *testing.T) {
-	public := regexp.MustCompile(`^(brokers|brokers/memory|classify|consumer|dlq|retry|visibility)/\w+\.go$`)
+	public := regexp.MustCompile(`^(brokers|brokers/memory|brokers/rabbitmq|classify|consumer|dlq|retry|visibility)/\w+\.go$`)
 	isError := regexp.MustCompile(`^(Err[A-Z]\w*|[A-Z]\w*Error)$`)
 	var want []string
 	for _, f := range goFiles(t) {
@@ -273,18 +275,23 @@ func TestClassesAreListed(t *testing.T) {
 	compare(t, classification, firsts(readPage(t, classification).rows("Classes")), want)
 }
 
-// TestWorkerIsWhole compares the worker of the README with the example.
-func TestWorkerIsWhole(t *testing.T) {
-	p, worker := readPage(t, "README.md"), readFile(t, "examples/worker/main.go")
-	i := slices.IndexFunc(p.blocks, func(b block) bool { return b.info == "go" })
-	switch {
-	case i < 0:
-		t.Fatal("README.md has no Go code")
-	case p.blocks[i].text == worker:
-	case *update:
-		rewrite(t, p.path, strings.Replace(p.text, p.blocks[i].text, worker, 1))
-	default:
-		t.Errorf("README.md:%d: the worker differs from examples/worker/main.go: run go test ./internal/snippets -update", p.blocks[i].line)
+// TestWorkersAreWhole compares the workers that pages show with the examples.
+func TestWorkersAreWhole(t *testing.T) {
+	for path, example := range map[string]string{
+		"README.md":                 "examples/worker/main.go",
+		"docs/tutorial/rabbitmq.md": "examples/rabbitmq/main.go",
+	} {
+		p, worker := readPage(t, path), readFile(t, example)
+		i := slices.IndexFunc(p.blocks, func(b block) bool { return b.info == "go" })
+		switch {
+		case i < 0:
+			t.Errorf("%s has no Go code", path)
+		case p.blocks[i].text == worker:
+		case *update:
+			rewrite(t, p.path, strings.Replace(p.text, p.blocks[i].text, worker, 1))
+		default:
+			t.Errorf("%s:%d: the worker differs from %s: run go test ./internal/snippets -update", path, p.blocks[i].line, example)
+		}
 	}
 }
 
