@@ -6,6 +6,9 @@ GO ?= go
 CORE ?= brokers classify retry visibility dlq consumer
 MIN_COVERAGE ?= 90
 
+# Packages whose tests want real brokers.
+LIVE ?= ./brokers/rabbitmq/... ./integration/... ./examples/rabbitmq
+
 # Systems that every package and test must compile for besides this one.
 CROSS ?= darwin windows
 
@@ -46,10 +49,10 @@ run: ## Watch the main job at work on the embedded broker
 ##@ Develop
 .PHONY: test
 test: ## Run all tests with the race detector, on real brokers too where they can run
-	$(BROKERS) run $(GO) test -race ./...
+	$(BROKERS) run $(GO) test -race -timeout 20m ./...
 
 .PHONY: check
-check: fmt-check vet lint tidy-check cross cover test-rest scenarios ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
+check: fmt-check vet lint tidy-check cross cover test-rest test-live scenarios ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -88,9 +91,15 @@ cover: ## Test the core with the race detector and gate its coverage
 .PHONY: test-rest
 test-rest:
 	@core=$$($(GO) list $(CORE_PKGS)) && all=$$($(GO) list ./...) || exit 1; \
-	rest=$$(echo "$$all" | grep -vxF "$$core"); \
-	echo "$(GO) test -race" $$rest; $(BROKERS) run $(GO) test -race $$rest
+	live=$$($(GO) list $(LIVE)) || exit 1; \
+	rest=$$(echo "$$all" | grep -vxF "$$core" | grep -vxF "$$live"); \
+	echo "$(GO) test -race" $$rest; $(GO) test -race $$rest
 	$(GO) -C tools test ./...
+
+# One package at a time: the brokers are shared, and their timing counts.
+.PHONY: test-live
+test-live: ## Run the tests that need real brokers, starting those if need be
+	$(BROKERS) run $(GO) test -race -p 1 -timeout 20m $(LIVE)
 
 .PHONY: scenarios
 scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)
@@ -107,7 +116,7 @@ down: ## Stop the real brokers and remove what they left
 
 .PHONY: integration
 integration: ## Run the tests of the real brokers, and fail where one is missing
-	CI=true $(BROKERS) run $(GO) test -race -count=1 ./integration/... ./brokers/rabbitmq/...
+	CI=true $(BROKERS) run $(GO) test -race -count=1 -p 1 -timeout 20m $(LIVE)
 
 .PHONY: standins
 standins: ## Build images of the brokers' names from packages, for an engine that can pull none
