@@ -22,6 +22,10 @@ MESSAGES ?= 10000
 KILLS ?= 20
 SCENARIOS ?= 2000
 
+# Areas whose figures need real brokers and peers to compare with. The peers are
+# in a module of their own, for the same reason as the lint tools.
+BENCH_AREAS := rabbitmq
+
 # Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.
 TOOL := $(GO) tool -modfile=tools/go.mod
 
@@ -67,6 +71,7 @@ fmt-check: ## List files that are not formatted, and fail if there are any
 vet: ## Run go vet
 	$(GO) vet ./...
 	$(GO) -C tools vet ./...
+	$(GO) -C bench vet ./...
 
 .PHONY: lint
 lint: ## Run staticcheck at the version pinned in tools/go.mod
@@ -76,6 +81,7 @@ lint: ## Run staticcheck at the version pinned in tools/go.mod
 tidy-check: ## Fail if go.mod or go.sum is not tidy
 	$(GO) mod tidy -diff
 	$(GO) -C tools mod tidy -diff
+	$(GO) -C bench mod tidy -diff
 
 .PHONY: cross
 cross: ## Type-check code and tests for the other systems
@@ -141,8 +147,12 @@ fuzz: ## Run every fuzz target in turn, each for FUZZTIME
 	done
 
 .PHONY: figures
-figures: ## Print the measured figures against their goals (AREA=core)
+figures: ## Print the measured figures against their goals (AREA=core or rabbitmq)
+ifneq ($(filter $(AREA),$(BENCH_AREAS)),)
+	@$(BROKERS) run $(GO) -C bench run ./cmd/figures -area $(AREA)
+else
 	@$(GO) run ./internal/figures -area $(AREA)
+endif
 
 .PHONY: proof
 proof: ## Run ledger-checked scenarios (BROKER=memory or rabbitmq SEED=n MESSAGES=n KILLS=n)

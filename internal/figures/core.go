@@ -19,15 +19,17 @@ import (
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/figure"
 	"github.com/redrive-go/redrive/retry"
 )
 
 // core measures the pipeline on the memory broker, and the decision alone.
-func core(report func(figure)) {
+func core(report func(figure.Figure)) error {
 	overhead(report)
 	decision(report)
 	scale(report)
 	flood(report)
+	return nil
 }
 
 const (
@@ -36,7 +38,7 @@ const (
 )
 
 // overhead compares the pipeline with the bare loop, alternating.
-func overhead(report func(figure)) {
+func overhead(report func(figure.Figure)) {
 	var extraTime, extraAllocs, succeeding []float64
 	for range rounds {
 		loop := measured(backlog, 1, bareLoop)
@@ -51,13 +53,13 @@ func overhead(report func(figure)) {
 			}
 		}))
 	}
-	report(figure{name: "pipeline_overhead_ns", value: median(extraTime), unit: "ns/message", goal: 1000})
-	report(figure{name: "pipeline_overhead_allocs", value: median(extraAllocs), unit: "allocs/message", goal: 2})
-	report(figure{name: "success_allocs", value: median(succeeding), unit: "allocs/message", goal: 0})
+	report(figure.Figure{Name: "pipeline_overhead_ns", Value: figure.Median(extraTime), Unit: "ns/message", Goal: 1000})
+	report(figure.Figure{Name: "pipeline_overhead_allocs", Value: figure.Median(extraAllocs), Unit: "allocs/message", Goal: 2})
+	report(figure.Figure{Name: "success_allocs", Value: figure.Median(succeeding), Unit: "allocs/message", Goal: 0})
 }
 
 // decision measures the classification of a wrapped error with its decision.
-func decision(report func(figure)) {
+func decision(report func(figure.Figure)) {
 	dial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	err := fmt.Errorf("charge order 17: %w", fmt.Errorf("call the bank: %w", dial))
 	now := time.Now()
@@ -69,11 +71,11 @@ func decision(report func(figure)) {
 			}
 		}
 	})
-	report(figure{name: "decide_ns", value: float64(result.NsPerOp()), unit: "ns/failure", goal: 500})
+	report(figure.Figure{Name: "decide_ns", Value: float64(result.NsPerOp()), Unit: "ns/failure", Goal: 500})
 }
 
 // scale compares the cost of a message over slots and topics.
-func scale(report func(figure)) {
+func scale(report func(figure.Figure)) {
 	type shape struct{ slots, topics int }
 	shapes := []shape{{10, 1}, {1000, 1}, {10_000, 1}, {10, 100}, {1000, 100}, {10_000, 100}}
 	times := map[shape][]float64{}
@@ -85,19 +87,19 @@ func scale(report func(figure)) {
 	}
 	least, most := 0.0, 0.0
 	for _, s := range shapes {
-		cost := median(times[s])
+		cost := figure.Median(times[s])
 		if least == 0 || cost < least {
 			least = cost
 		}
 		most = max(most, cost)
 	}
-	report(figure{name: "scale_ratio", value: most / least, unit: "ratio", goal: 1.5})
+	report(figure.Figure{Name: "scale_ratio", Value: most / least, Unit: "ratio", Goal: 1.5})
 }
 
 // flood lets a million messages fail always while they are published, with
 // at most 10,000 in the topic, and reports how far the heap of worker and
 // broker grows beyond what it was after the first 100,000.
-func flood(report func(figure)) {
+func flood(report func(figure.Figure)) {
 	const messages, warm = 1_000_000, 100_000
 	broker := memory.New(memory.Options{Limit: 10_000})
 	ctx, stop := context.WithCancel(context.Background())
@@ -135,7 +137,7 @@ func flood(report func(figure)) {
 	})}
 	work(ctx, broker, []string{"orders"}, cfg, func(context.Context, *brokers.Message) error { return errors.New("always fails") })
 	<-watched
-	report(figure{name: "flood_heap_mib", value: max(0, float64(most)-float64(steady)) / (1 << 20), unit: "MiB", goal: 64})
+	report(figure.Figure{Name: "flood_heap_mib", Value: max(0, float64(most)-float64(steady)) / (1 << 20), Unit: "MiB", Goal: 64})
 }
 
 // discarded calls a function for every message that is discarded.

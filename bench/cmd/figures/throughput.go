@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/bench/rabbitmq"
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/internal/figure"
+)
+
+const (
+	rounds   = 3       // of which the median counts
+	backlog  = 100_000 // messages that each contender consumes in a round
+	slow     = 3_000   // that the slow one consumes
+	prefetch = 200     // of redrive and of Watermill where they are tuned
+)
+
+// contender is who takes part in a round, and how many messages it consumes.
+type contender struct {
+	name    string
+	n       int
+	consume rabbitmq.Contender
+}
+
+var contenders = []contender{
+	{"raw-300", backlog, rabbitmq.Raw(300, 100)},
+	{"raw-1000", backlog, rabbitmq.Raw(1000, 250)},
+	{"redrive", backlog, rabbitmq.Redrive(consumer.Config{Prefetch: prefetch})},
+	{"fail1", backlog, failing(1)},
+	{"fail10", backlog, failing(10)},
+	{"watermill", backlog, rabbitmq.Watermill(prefetch)},
+	{"watermill-default", slow, rabbitmq.Watermill(0)},
+}
+
+// throughput lets the contenders consume the same messages, one after the
+// other, in an order that turns with every round, and compares their rates
+// within each round.
+func (s *session) throughput(ctx context.Context) error {
+	ratios := map[string][]float64{}
+	for round := range rounds {
+		rates, err := s.round(ctx, round)
+		if err != nil {
+			return err
+		}
+		add := func(name string, value, of float64) { ratios[name] = append(ratios[name], value/of) }
+		add("rabbitmq_vs_raw", rates["redrive"], max(rates["raw-300"], rates["raw-1000"]))
+		add("rabbitmq_vs_watermill", rates["redrive"], rates["watermill"])
+		add("rabbitmq_vs_watermill_default", rates["redrive"], rates["watermill-default"])
+		add("rabbitmq_fail1", rates["fail1"], rates["redrive"])
+		add("rabbitmq_fail10", rates["fail10"], rates["redrive"])
+	}
+	for _, goal := range []struct {
+		name  string
+		ratio float64
+	}{
+		{"rabbitmq_vs_raw", 0.9},
+		{"rabbitmq_vs_watermill", 1.6},
+		{"rabbitmq_vs_watermill_default", 8},
+		{"rabbitmq_fail1", 0.9},
+		{"rabbitmq_fail10", 0.6},
+	} {
+		s.report(figure.Figure{Name: goal.name, Value: figure.Median(ratios[goal.name]), Unit: "ratio", Goal: goal.ratio, AtLeast: true})
+	}
+	return nil
+}
+
+// round returns how many messages a second each contender consumed.
+func (s *session) round(ctx context.Context, number int) (map[string]float64, error) {
+	byLoad := map[int][]string{}
+	var queues []string
+	for _, c := range contenders {
+		queue := fmt.Sprintf("%s-%d", c.name, number)
+		queues = append(queues, queue)
+		byLoad[c.n] = append(byLoad[c.n], queue)
+	}
+	if err := s.world.Declare(ctx, queues...); err != nil {
+		return nil, err
+	}
+	for n, queues := range byLoad {
+		if err := s.world.Fill(ctx, n, queues...); err != nil {
+			return nil, fmt.Errorf("fill the queues: %w", err)
+		}
+	}
+	rates := map[string]float64{}
+	for i := range contenders {
+		at := (i + number*3) % len(contenders)
+		c := contenders[at]
+		took, err := c.consume(ctx, s.world, queues[at], c.n)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+		if err := s.world.Empty(queues[at]); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+		rates[c.name] = float64(c.n) / took.Seconds()
+	}
+	s.note("round %d: %.0f messages/s", number+1, rates)
+	return rates, nil
+}
+
+var errBusy = errors.New("the service is busy")
+
+// failing is redrive with a handler that fails percent of the messages when it
+// sees them first, and the default policy for when they come again. As long as
+// the queue has new messages, those that are done count: the time it takes is
+// extrapolated to all. What is left then is waited for, and not timed.
+func failing(percent uint32) rabbitmq.Contender {
+	return func(ctx context.Context, w *rabbitmq.World, queue string, n int) (time.Duration, error) {
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		var firsts, done, start atomic.Int64
+		var took time.Duration
+		begin := time.Now()
+		err := rabbitmq.Work(ctx, w, consumer.Config{Prefetch: prefetch}, queue, func(ctx context.Context, m *brokers.Message) error {
+			fails := share(m.ID) < percent
+			if !fails || consumer.MetaFrom(ctx).Attempt == 1 {
+				switch firsts.Add(1) {
+				case 1:
+					start.Store(int64(time.Since(begin)))
+				case int64(n):
+					elapsed := time.Since(begin) - time.Duration(start.Load())
+					took = time.Duration(float64(elapsed) * float64(n) / float64(done.Load()))
+				}
+				if fails {
+					return errBusy
+				}
+			}
+			if done.Add(1) == int64(n) {
+				stop()
+			}
+			return nil
+		})
+		if left := int64(n) - done.Load(); err == nil && left > 0 {
+			err = fmt.Errorf("%d of %d messages were not handled: %w", left, n, context.Cause(ctx))
+		}
+		return took, err
+	}
+}
+
+// share maps IDs evenly to 0 to 99.
+func share(id string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(id))
+	return h.Sum32() % 100
+}

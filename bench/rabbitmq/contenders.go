@@ -1,0 +1,165 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	watermillamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// Contender handles and acks the n messages of a queue with a handler that
+// does nothing. It returns the time from the first message to the last, which
+// leaves out connecting and declaring for all alike.
+type Contender func(ctx context.Context, w *World, queue string, n int) (time.Duration, error)
+
+// clock takes the time from the first of n ticks to the last.
+type clock struct {
+	n     int64
+	ticks atomic.Int64
+	begin time.Time
+	first atomic.Int64 // since begin
+	done  chan time.Duration
+}
+
+func newClock(n int) *clock {
+	return &clock{n: int64(n), begin: time.Now(), done: make(chan time.Duration, 1)}
+}
+
+func (c *clock) tick() {
+	n := c.ticks.Add(1)
+	if n == 1 {
+		c.first.Store(int64(time.Since(c.begin)))
+	}
+	if n == c.n {
+		c.done <- time.Since(c.begin) - time.Duration(c.first.Load())
+	}
+}
+
+// wait returns the time, or an error if ctx ends before the last tick.
+func (c *clock) wait(ctx context.Context) (time.Duration, error) {
+	select {
+	case took := <-c.done:
+		return took, nil
+	case <-ctx.Done():
+		return 0, fmt.Errorf("%d of %d messages handled: %w", c.ticks.Load(), c.n, context.Cause(ctx))
+	}
+}
+
+// Raw is the bare client library: one channel, and one ack for every so many
+// messages.
+func Raw(prefetch, every int) Contender {
+	return func(ctx context.Context, w *World, queue string, n int) (took time.Duration, err error) {
+		err = w.channel(func(ch *amqp.Channel) error {
+			if err := ch.Qos(prefetch, 0, false); err != nil {
+				return err
+			}
+			deliveries, err := ch.ConsumeWithContext(ctx, queue, "", false, false, false, false, nil)
+			if err != nil {
+				return err
+			}
+			c := newClock(n)
+			for done := 1; done <= n; done++ {
+				d, ok := <-deliveries
+				if !ok {
+					return errors.New("the channel was closed")
+				}
+				c.tick()
+				if done%every == 0 || done == n {
+					if err := d.Ack(true); err != nil {
+						return err
+					}
+				}
+			}
+			took, err = c.wait(ctx)
+			return err
+		})
+		return took, err
+	}
+}
+
+// Redrive is a consumer of this project.
+func Redrive(cfg consumer.Config) Contender {
+	return func(ctx context.Context, w *World, queue string, n int) (time.Duration, error) {
+		c := newClock(n)
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		result := make(chan error, 1)
+		go func() {
+			result <- Work(ctx, w, cfg, queue, func(context.Context, *brokers.Message) error {
+				c.tick()
+				return nil
+			})
+			stop()
+		}()
+		took, err := c.wait(ctx)
+		stop()
+		return took, errors.Join(err, <-result)
+	}
+}
+
+// Work runs a consumer with handler h for queue until ctx ends.
+func Work(ctx context.Context, w *World, cfg consumer.Config, queue string, h consumer.Handler) error {
+	broker, err := rabbitmq.New(rabbitmq.Options{URLs: []string{w.URL}})
+	if err != nil {
+		return err
+	}
+	defer broker.Close(context.WithoutCancel(ctx))
+	cfg.DeadLetter = dlq.Suffix(".dead")
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	c, err := consumer.New(broker, cfg)
+	if err != nil {
+		return err
+	}
+	c.Handle(queue, h)
+	return c.Run(ctx)
+}
+
+// Watermill is a router of Watermill with one handler. A prefetch of 0 leaves
+// its default, which is 1.
+func Watermill(prefetch int) Contender {
+	return func(ctx context.Context, w *World, queue string, n int) (time.Duration, error) {
+		cfg := watermillamqp.NewDurableQueueConfig(w.URL)
+		cfg.TopologyBuilder = declared{}
+		if prefetch > 0 {
+			cfg.Consume.Qos.PrefetchCount = prefetch
+		}
+		subscriber, err := watermillamqp.NewSubscriber(cfg, watermill.NopLogger{})
+		if err != nil {
+			return 0, err
+		}
+		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+		if err != nil {
+			return 0, err
+		}
+		c := newClock(n)
+		router.AddConsumerHandler("bench", queue, subscriber, func(*message.Message) error {
+			c.tick()
+			return nil
+		})
+		result := make(chan error, 1)
+		go func() { result <- router.Run(ctx) }()
+		took, err := c.wait(ctx)
+		return took, errors.Join(err, router.Close(), <-result)
+	}
+}
+
+// declared leaves queues as they are.
+type declared struct{}
+
+func (declared) BuildTopology(*amqp.Channel, watermillamqp.BuildTopologyParams, watermillamqp.Config, watermill.LoggerAdapter) error {
+	return nil
+}
+
+func (declared) ExchangeDeclare(*amqp.Channel, string, watermillamqp.Config) error { return nil }

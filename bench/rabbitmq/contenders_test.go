@@ -1,0 +1,60 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/redrive-go/redrive/consumer"
+)
+
+// BenchmarkConsume is for profiles of one contender at a time. Ratios come
+// from make figures, which lets them alternate.
+func BenchmarkConsume(b *testing.B) {
+	address, management := os.Getenv("REDRIVE_RABBITMQ4_URL"), os.Getenv("REDRIVE_RABBITMQ4_MANAGEMENT_URL")
+	if address == "" || management == "" {
+		b.Skip("REDRIVE_RABBITMQ4_URL and REDRIVE_RABBITMQ4_MANAGEMENT_URL are not set: make up prints them")
+	}
+	contenders := []struct {
+		name    string
+		consume Contender
+	}{
+		{"raw", Raw(1000, 250)},
+		{"redrive", Redrive(consumer.Config{Prefetch: 200})},
+		{"redrive-default", Redrive(consumer.Config{})},
+		{"watermill", Watermill(200)},
+		{"watermill-default", Watermill(0)},
+	}
+	for _, contender := range contenders {
+		b.Run(contender.name, func(b *testing.B) {
+			ctx := b.Context()
+			w, err := NewWorld(ctx, address, management)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() {
+				if err := w.Close(context.WithoutCancel(ctx)); err != nil {
+					b.Error(err)
+				}
+			})
+			queue := fmt.Sprint("bench-", contender.name)
+			if err := w.Declare(ctx, queue); err != nil {
+				b.Fatal(err)
+			}
+			if err := w.Fill(ctx, b.N, queue); err != nil {
+				b.Fatal(err)
+			}
+			b.ResetTimer()
+			took, err := contender.consume(ctx, w, queue, b.N)
+			b.StopTimer()
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := w.Empty(queue); err != nil {
+				b.Error(err)
+			}
+			b.ReportMetric(float64(b.N)/took.Seconds(), "msg/s")
+		})
+	}
+}
