@@ -4,6 +4,7 @@ go 1.26
 
 require (
 	github.com/Shopify/toxiproxy/v2 v2.12.0
+	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/redrive-go/redrive v0.0.0-00010101000000-000000000000
 	github.com/rs/zerolog v1.33.0
 )

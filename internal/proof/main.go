@@ -23,6 +23,24 @@
 // tests of this package play the same scenarios in virtual time, many thousands
 // of them, with times of minutes and hours.
 //
+// # RabbitMQ
+//
+//	go run ./internal/proof -broker rabbitmq -url amqp://localhost:5672/ -seed 1 -messages 10000 -kills 20
+//
+// There each worker is a process, which this command starts, kills (SIGKILL)
+// and starts again: at random times and at named points, which the figures
+// count. For the points the worker reads along on its own connections, stops
+// when the frame in question comes by, and waits for its death: after the
+// broker has confirmed the copy of a retry or a dead letter and before the
+// worker learns of it; and after that, before it writes the next ack. All
+// workers write their ledgers to files, each line before the worker goes on,
+// so that nothing is missing when it dies; the clock of the machine puts them
+// in order. Which of the effects under way a kill has let through nobody
+// knows, so each of them explains one more delivery, and no other does.
+//
+// At the end every queue that a worker was seen to declare must be empty, and
+// all of them are deleted. Signals that end this command end the workers.
+//
 // # Another broker
 //
 // A broker is added by a [prover], which connects workers to it as a target

@@ -1,0 +1,224 @@
+package faults
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	randv2 "math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/integration/livetest"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// own is a part of a broker that belongs to one test.
+type own struct {
+	*testing.T
+	broker *rabbitmq.Broker
+	admin  *amqp.Connection
+	prefix string
+	topic  string
+}
+
+func newOwn(t *testing.T, url string, maxDelay time.Duration) *own {
+	t.Helper()
+	o := &own{T: t, prefix: "faults-" + strings.ToLower(rand.Text()[:8])}
+	o.topic = o.prefix + ".orders"
+	var err error
+	if o.admin, err = amqp.Dial(url); err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	if o.broker, err = rabbitmq.New(rabbitmq.Options{URLs: []string{url}, Prefix: o.prefix}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		o.broker.Close(context.Background())
+		o.clean(maxDelay)
+		o.admin.Close()
+	})
+	source, err := o.broker.Open(t.Context(), brokers.Subscription{ // declares, so that there is something to publish to
+		Topics: []string{o.topic}, DeadLetters: map[string]string{o.topic: o.topic + ".dead"}, MaxDelay: maxDelay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := source.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// clean deletes what the test has declared, which is found by its names.
+func (o *own) clean(maxDelay time.Duration) {
+	names := []string{o.topic, o.topic + ".dead", o.prefix + ".retry.v1." + o.topic}
+	for octave := 250 * time.Millisecond; octave <= maxDelay; octave *= 2 {
+		for eighth := range 8 {
+			delay := octave + (octave * time.Duration(eighth) / 8).Truncate(time.Millisecond)
+			names = append(names, fmt.Sprintf("%s.delay.v1.%d", o.prefix, delay.Milliseconds()))
+		}
+	}
+	for _, name := range append(names, o.prefix+".dead.v1") {
+		if ch, err := o.admin.Channel(); err == nil {
+			ch.QueueDelete(name, false, false, false)
+			ch.ExchangeDelete(name, false, false)
+			ch.Close()
+		}
+	}
+}
+
+func (o *own) ready(queue string) (n int, err error) {
+	ch, err := o.admin.Channel()
+	if err != nil {
+		return 0, err
+	}
+	defer ch.Close()
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	return q.Messages, err
+}
+
+func (o *own) publish(n int) {
+	o.Helper()
+	msgs := make([]brokers.Message, n)
+	for i := range msgs {
+		msgs[i] = brokers.Message{ID: fmt.Sprint("m", i), Body: []byte("body")}
+	}
+	if err := o.broker.Publish(o.Context(), o.topic, msgs...); err != nil {
+		o.Fatal(err)
+	}
+}
+
+func (o *own) eventually(limit time.Duration, what string, done func() bool) {
+	o.Helper()
+	for begun := time.Now(); !done(); {
+		if time.Since(begun) > limit {
+			o.Fatalf("not within %v: %s", limit, what)
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-o.Context().Done():
+		}
+	}
+}
+
+// run works until the returned function is called.
+func (o *own) run(config consumer.Config, handler consumer.Handler) (stop func() error) {
+	o.Helper()
+	config.DeadLetter = dlq.Suffix(".dead")
+	config.Logger = slog.New(slog.DiscardHandler)
+	c, err := consumer.New(o.broker, config)
+	if err != nil {
+		o.Fatal(err)
+	}
+	c.Handle(o.topic, handler)
+	ctx, cancel := context.WithCancel(o.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	return func() error {
+		cancel()
+		return <-done
+	}
+}
+
+// Delays of 50 ms to 10 min, in units of a twentieth: all come in time.
+func TestMixedDelaysComeInTime(t *testing.T) {
+	const messages, shortest, longest = 5000, 50 * time.Millisecond / 20, 10 * time.Minute / 20
+	const tolerance = time.Second // on a busy machine
+	errThrottled := errors.New("come back later")
+	livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
+		o := newOwn(t, target.URL, longest*5/4)
+		random := randv2.New(randv2.NewPCG(1, 0))
+		hints := map[string]time.Duration{}
+		for i := range messages {
+			hints[fmt.Sprint("m", i)] = time.Duration(float64(shortest) * math.Pow(float64(longest)/float64(shortest), random.Float64()))
+		}
+		var mu sync.Mutex
+		var late []time.Duration
+		stop := o.run(consumer.Config{
+			Concurrency: 50,
+			Retry:       retry.Policy{MaxRetryAfter: longest * 9 / 8, Backoff: retry.Backoff{Base: time.Millisecond, Cap: shortest}},
+		}, func(ctx context.Context, m *brokers.Message) error {
+			due := consumer.MetaFrom(ctx).DueAt
+			if due.IsZero() {
+				return classify.RetryAfter(errThrottled, hints[m.ID])
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			late = append(late, time.Since(due))
+			return nil
+		})
+		o.publish(messages)
+		o.eventually(2*longest+30*time.Second, "every message is handled", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(late) >= messages
+		})
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		slices.Sort(late)
+		t.Logf("%d retries: lateness median %v, p99 %v, most %v", len(late), late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
+		if len(late) != messages || late[0] < 0 || late[len(late)*99/100] > tolerance {
+			t.Errorf("%d retries, %v to %v (p99 %v) after they were due; want %d, none early and 99 %% within %v",
+				len(late), late[0], late[len(late)-1], late[len(late)*99/100], messages, tolerance)
+		}
+	})
+}
+
+// A dead-letter queue that is deleted takes no message with it that comes
+// later: the originals stay until it is there again.
+func TestDeadLetterQueueDeletedInUse(t *testing.T) {
+	const messages = 200
+	livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
+		o := newOwn(t, target.URL, 15*time.Minute)
+		dead := o.topic + ".dead"
+		var runs atomic.Int64
+		poison := func(context.Context, *brokers.Message) error {
+			runs.Add(1)
+			return classify.Permanent(errors.New("declined"))
+		}
+		stop := o.run(consumer.Config{DrainTimeout: 2 * time.Second}, poison)
+		o.publish(messages / 2)
+		o.eventually(20*time.Second, "the first half is dead", func() bool {
+			n, err := o.ready(dead)
+			return err == nil && n == messages/2
+		})
+		ch, err := o.admin.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ch.QueueDelete(dead, false, false, false); err != nil {
+			t.Fatal(err)
+		}
+		o.publish(messages / 2)
+		begun := runs.Load()
+		o.eventually(20*time.Second, "a worker tries the second half", func() bool { return runs.Load() > begun })
+		select { // a hot loop would show
+		case <-time.After(3 * time.Second):
+		case <-t.Context().Done():
+		}
+		t.Logf("after 3 s without its dead-letter queue the worker has made %d runs; it says: %v", runs.Load(), stop())
+		if n := runs.Load() - begun; n > messages {
+			t.Errorf("%d runs of %d messages in 3 s: a hot loop", n, messages/2)
+		}
+		stop = o.run(consumer.Config{}, poison) // declares the queue again
+		defer func() { stop() }()
+		o.eventually(30*time.Second, "the second half is dead", func() bool {
+			n, err := o.ready(dead)
+			return err == nil && n >= messages/2
+		})
+	})
+}
