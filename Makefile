@@ -7,7 +7,7 @@ CORE ?= brokers classify retry visibility dlq consumer
 MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers.
-LIVE ?= ./brokers/rabbitmq/... ./integration/... ./examples/rabbitmq
+LIVE ?= ./brokers/rabbitmq/... ./integration/... ./examples/rabbitmq ./internal/proof
 
 # Systems that every package and test must compile for besides this one.
 CROSS ?= darwin windows
