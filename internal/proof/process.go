@@ -21,7 +21,7 @@ type process struct {
 	at     chan point    // where it has stopped
 	done   chan struct{} // closed when it has ended
 	err    error         // how
-	asked  bool          // to stop
+	stuck  bool          // did not stop when it was told to
 
 	mu sync.Mutex // of in
 }
@@ -80,13 +80,13 @@ func (p *process) tell(format string, args ...any) {
 
 // stop ends a process cleanly.
 func (d *driver) stop(p *process) {
-	p.asked = true
 	d.ledger.add(event{Kind: stopping, Worker: p.number})
 	p.tell("stop")
 	select {
 	case <-p.done:
 	case <-time.After(stopLimit):
 		d.ledger.add(event{Kind: down, Worker: p.number, Note: fmt.Sprintf("did not stop within %v", stopLimit)})
+		p.stuck = true
 		p.cmd.Process.Kill()
 		<-p.done
 	}
@@ -103,7 +103,6 @@ func (d *driver) kill(p *process, where point) point {
 	if where != anywhere {
 		p.tell("arm %s", where)
 		if where == inDrain {
-			p.asked = true
 			d.ledger.add(event{Kind: stopping, Worker: p.number})
 			p.tell("stop")
 		}
@@ -128,7 +127,7 @@ func (d *driver) kill(p *process, where point) point {
 
 // gone writes down the end of a process that ended by itself.
 func (d *driver) gone(p *process) {
-	if p.err != nil {
+	if p.err != nil && !p.stuck {
 		text := p.errors.String()
 		d.ledger.add(event{Kind: down, Worker: p.number, Note: fmt.Sprintf("%v: %s", p.err, text[:min(len(text), 2000)])})
 	}

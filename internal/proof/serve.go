@@ -95,7 +95,9 @@ func serve(args []string, in io.Reader, out, problems io.Writer, g rig) (status 
 		os.Exit(3)
 	}()
 	w.work(ctx)
-	link.Close(context.Background())
+	closing, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	link.Close(closing)
 	return 0
 }
 
