@@ -303,7 +303,7 @@ func TestFiguresAgree(t *testing.T) {
 	if !slices.EqualFunc(readme, performance, slices.Equal[[]string]) {
 		t.Errorf("the figures differ:\nREADME.md      %q\nperformance.md %q", readme, performance)
 	}
-	name := regexp.MustCompile(`figure\{name: "(\w+)"`)
+	name := regexp.MustCompile(`figure\.Figure\{Name: "(\w+)"`)
 	var want []string
 	for _, match := range name.FindAllStringSubmatch(readFile(t, "internal/figures/core.go"), -1) {
 		want = append(want, match[1])
