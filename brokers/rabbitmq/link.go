@@ -10,8 +10,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/redrive-go/redrive/brokers"
 )
 
 // link is one connection. The library's own recovery stays off: a link that is
@@ -152,13 +150,13 @@ func (l *link) guard() (release func()) {
 
 // end gives the link up, whatever hangs on it.
 func (l *link) end(cause error) {
-	l.cancel(fmt.Errorf("%w: %w", cause, brokers.ErrLeaseLost))
+	l.cancel(cause)
 	l.wire.Close()
 }
 
 // close ends the connection within ctx, and waits for its goroutines.
 func (l *link) close(ctx context.Context, cause error) {
-	l.cancel(fmt.Errorf("%w: %w", cause, brokers.ErrLeaseLost))
+	l.cancel(cause)
 	stop := context.AfterFunc(ctx, func() { l.wire.Close() })
 	defer stop()
 	guard := time.AfterFunc(l.limit, func() { l.wire.Close() })
@@ -202,7 +200,7 @@ func connectError(uri amqp.URI, err error) error {
 
 func lostError(err *amqp.Error) error {
 	if err == nil {
-		return fmt.Errorf("the connection is closed: %w", brokers.ErrLeaseLost)
+		return errors.New("the connection is closed")
 	}
-	return fmt.Errorf("the connection is lost: %w: %w", explain(err), brokers.ErrLeaseLost)
+	return fmt.Errorf("the connection is lost: %w", explain(err))
 }

@@ -345,10 +345,11 @@ func (n *session) flushStragglers() {
 	}
 }
 
-// over is the error of a settlement in a session that has ended.
+// over is the error of a settlement in a session that has ended. The end of the
+// publisher's connection is none of these: a delivery outlives it.
 func (n *session) over() error {
 	if cause := context.Cause(n.ctx); cause != nil {
-		return cause
+		return fmt.Errorf("%w: %w", cause, brokers.ErrLeaseLost)
 	}
 	return brokers.ErrLeaseLost
 }

@@ -67,6 +67,37 @@ func TestUnknownConfirm(t *testing.T) {
 	})
 }
 
+// A delivery outlives the connection of the publisher: what is lost with that is
+// a confirm, not the lease.
+func TestLostPublisherKeepsTheLease(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.publish("a")
+		d := w.receive(1)[0]
+		w.tap.set(func(_ *tapped, f frame) verdict {
+			if f.is(classBasic, methodAck) {
+				return cut
+			}
+			return pass
+		})
+		s := retry(d, 0)
+		for what, err := range map[string]error{
+			"Retry":   w.settle(s)[0],
+			"Publish": w.broker.Publish(w.Context(), w.topic+".dead", brokers.Message{Body: []byte("b")}),
+		} {
+			if !errors.Is(err, brokers.ErrUnknownOutcome) || errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrClosed) {
+				w.Errorf("%s without a confirm: error %v, want ErrUnknownOutcome, and neither ErrLeaseLost nor ErrClosed", what, err)
+			}
+		}
+		w.tap.set(nil)
+		if err := context.Cause(d.Session); err != nil {
+			w.Errorf("the session of the delivery ended with the publisher: %v", err)
+		}
+		if err := w.settle(s)[0]; err != nil {
+			w.Errorf("Retry once more: %v", err)
+		}
+	})
+}
+
 // If the session is lost between the confirm and the ack, the retry is done:
 // the original comes again as a duplicate.
 func TestSessionLostAfterConfirm(t *testing.T) {
