@@ -21,7 +21,10 @@ func explain(err error) error {
 	switch {
 	case e == amqp.ErrClosed, e.Code == amqp.ConnectionForced:
 		return err
-	case e == amqp.ErrCredentials:
+	case e == amqp.ErrCredentials, e == amqp.ErrVhost:
+		// A guess of the library: the broker has refused nothing.
+		return errors.New("the connection was lost during the login")
+	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "Login was refused"):
 		fix = "check user and password, and that the user may connect from here"
 	case e.Code == amqp.AccessRefused:
 		fix = "grant the user the rights to configure, write and read that this needs"

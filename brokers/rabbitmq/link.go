@@ -51,10 +51,11 @@ func (b *Broker) dialOne(ctx context.Context, uri amqp.URI, purpose string) (*li
 		Properties:      amqp.NewConnectionProperties(),
 	}
 	config.Properties.SetClientConnectionName("redrive " + purpose)
+	account := uri.PlainAuth()
 	if b.options.Credentials != nil {
-		user, password := b.options.Credentials()
-		config.SASL = []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}
+		account.Username, account.Password = b.options.Credentials()
 	}
+	config.SASL = []amqp.Authentication{login{account, config.Properties}}
 	ctx, cancel := context.WithTimeout(ctx, b.options.CallTimeout)
 	defer cancel()
 	stop := func() bool { return true }
@@ -86,6 +87,22 @@ func (b *Broker) dialOne(ctx context.Context, uri amqp.URI, purpose string) (*li
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.watch()
 	return l, nil
+}
+
+// login asks the broker to say when it refuses user and password. It would
+// close the connection without a word otherwise, as if the network had.
+type login struct {
+	*amqp.PlainAuth
+	properties amqp.Table // of the client
+}
+
+// Response is called by the library after it has set the capabilities, to
+// which it knows no other way to add one, and before it sends them.
+func (l login) Response() string {
+	if capabilities, ok := l.properties["capabilities"].(amqp.Table); ok {
+		capabilities["authentication_failure_close"] = true
+	}
+	return l.PlainAuth.Response()
 }
 
 // watch ends the context of the link when the connection does.

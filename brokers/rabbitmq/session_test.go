@@ -198,6 +198,27 @@ func TestConnectsAgain(t *testing.T) {
 	})
 }
 
+// A connection that is cut during the login refuses nobody: it would stop the
+// worker if it were taken for the answer of the broker.
+func TestCutDuringLogin(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		for _, answer := range []uint16{methodTune, methodOpenOK} {
+			w.tap.set(func(_ *tapped, f frame) verdict {
+				if f.is(classConnection, answer) {
+					return cut
+				}
+				return pass
+			})
+			err := w.broker.Publish(w.Context(), w.topic, brokers.Message{Body: []byte("a")})
+			if err == nil || errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "lost during the login") {
+				w.Errorf("Publish, cut instead of method %d: error %v, want a temporary one", answer, err)
+			}
+		}
+		w.tap.set(nil)
+		w.publish("b")
+	})
+}
+
 // A broker that is silent in the middle of a request is given up.
 func TestHungRequest(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{CallTimeout: 500 * time.Millisecond, ConfirmTimeout: time.Second}, func(w *world) {

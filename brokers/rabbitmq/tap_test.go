@@ -39,6 +39,8 @@ const (
 	classConnection = 10
 	methodAck       = 80
 	methodDeliver   = 60
+	methodTune      = 30
+	methodOpenOK    = 41
 )
 
 func (f frame) is(class, method uint16) bool { return f.class == class && f.method == method }
