@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -109,7 +110,8 @@ func Redrive(cfg consumer.Config) Contender {
 	}
 }
 
-// Work runs a consumer with handler h for queue until ctx ends.
+// Work runs a consumer with handler h for queue until ctx ends. What the broker
+// refuses or loses is logged.
 func Work(ctx context.Context, w *World, cfg consumer.Config, queue string, h consumer.Handler) error {
 	broker, err := rabbitmq.New(rabbitmq.Options{URLs: []string{w.URL}})
 	if err != nil {
@@ -117,7 +119,7 @@ func Work(ctx context.Context, w *World, cfg consumer.Config, queue string, h co
 	}
 	defer broker.Close(context.WithoutCancel(ctx))
 	cfg.DeadLetter = dlq.Suffix(".dead")
-	cfg.Logger = slog.New(slog.DiscardHandler)
+	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	c, err := consumer.New(broker, cfg)
 	if err != nil {
 		return err

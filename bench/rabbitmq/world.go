@@ -142,15 +142,14 @@ func publish(ctx context.Context, ch *amqp.Channel, exchange string, from, n int
 	return nil
 }
 
-// Empty reports an error unless queue has no message left to deliver.
-func (w *World) Empty(queue string) error {
-	return w.channel(func(ch *amqp.Channel) error {
+// Left returns how many messages of queue nobody has acked.
+func (w *World) Left(queue string) (n int, err error) {
+	err = w.channel(func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		if err == nil && q.Messages > 0 {
-			return fmt.Errorf("queue %q has %d messages left", queue, q.Messages)
-		}
+		n = q.Messages
 		return err
 	})
+	return n, err
 }
 
 func (w *World) channel(f func(*amqp.Channel) error) error {

@@ -73,7 +73,7 @@ func early(late []time.Duration) (n int) {
 // lateness measures how late retries run that the broker stores, while it has
 // next to nothing else to do, and how many run early.
 func (s *session) lateness(ctx context.Context) error {
-	const messages = 500
+	const messages = 400
 	var p99 []float64
 	tooEarly := 0
 	for round := range rounds {
@@ -91,7 +91,7 @@ func (s *session) lateness(ctx context.Context) error {
 	return nil
 }
 
-// failOnce lets n messages fail once and come back after 2.1 to 6 s.
+// failOnce lets n messages fail once and come back after 2.1 to 5 s.
 func (s *session) failOnce(ctx context.Context, queue string, n int) ([]time.Duration, error) {
 	if err := errors.Join(s.world.Declare(ctx, queue), s.world.Fill(ctx, n, queue)); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (s *session) failOnce(ctx context.Context, queue string, n int) ([]time.Dur
 	var mu sync.Mutex
 	done := 0
 	cfg := consumer.Config{
-		Retry:     retry.Policy{Backoff: retry.Backoff{Base: 6 * time.Second, Floor: beyondHold}},
+		Retry:     retry.Policy{Backoff: retry.Backoff{Base: 5 * time.Second, Floor: beyondHold}},
 		Observers: []consumer.Observer{w},
 	}
 	err := rabbitmq.Work(ctx, s.world, cfg, queue, func(ctx context.Context, _ *brokers.Message) error {
@@ -129,7 +129,7 @@ func (s *session) failOnce(ctx context.Context, queue string, n int) ([]time.Dur
 func (s *session) sustained(ctx context.Context) error {
 	const (
 		step      = 1000 // retries per second that each window adds
-		most      = 8 * step
+		most      = 7 * step
 		settling  = 5 * time.Second
 		window    = 4 * time.Second
 		tolerated = 100 * time.Millisecond
