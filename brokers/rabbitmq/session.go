@@ -363,8 +363,11 @@ func (n *session) broke(err error) error {
 
 // finish gives back what is unsettled and ends the session. The consumers end
 // first, or the broker would deliver to them again what they give back, only to
-// charge it for the loss of the connection.
+// charge it for the loss of the connection. When ctx ends, the broker learns no
+// more than that the connection is gone.
 func (n *session) finish(ctx context.Context, cause error) {
+	stop := context.AfterFunc(ctx, func() { n.end(cause) })
+	defer stop()
 	n.ack.Lock()
 	if n.ch != nil && !n.ended && n.ctx.Err() == nil {
 		release := n.guard()

@@ -266,6 +266,27 @@ func TestBlocked(t *testing.T) {
 	})
 }
 
+// A network that takes and gives nothing any more holds up Close no longer than
+// its context.
+func TestCloseInBlackHole(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{CallTimeout: time.Minute}, func(w *world) {
+		w.publish("a")
+		w.receive(1)
+		unjam := w.tap.jam()
+		defer unjam()
+		ctx, cancel := context.WithTimeout(w.Context(), 300*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		err := w.source.Close(ctx)
+		if took := time.Since(start); took > 3*time.Second {
+			w.Errorf("Close: error %v after %v, want it to end with its context, after 300 ms", err, took)
+		}
+		unjam()
+		w.source = w.open(w.topic)
+		w.receive(1)
+	})
+}
+
 // Closing a source gives back what it holds, which costs a message one count
 // of the broker at most.
 func TestCloseCountsOnce(t *testing.T) {

@@ -17,6 +17,7 @@ type tap struct {
 	conns  []*tapped
 	filter func(*tapped, frame) verdict
 	frozen chan struct{} // nil, or closed by thaw
+	jammed chan struct{} // nil, or closed by unjam
 }
 
 type verdict int
@@ -100,6 +101,23 @@ func (t *tap) freeze() (thaw func()) {
 	}
 }
 
+// jam makes everything that is sent to the broker wait, as in a network whose
+// buffers are full, until unjam is called.
+func (t *tap) jam() (unjam func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	jammed := make(chan struct{})
+	t.jammed = jammed
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.jammed == jammed {
+			t.jammed = nil
+			close(jammed)
+		}
+	}
+}
+
 // send pretends that the broker sent raw on every connection. It arrives with
 // the next frame, such as a heartbeat.
 func (t *tap) send(raw []byte) {
@@ -113,6 +131,20 @@ func (t *tap) send(raw []byte) {
 func (c *tapped) Close() error {
 	c.once.Do(func() { close(c.gone) })
 	return c.Conn.Close()
+}
+
+func (c *tapped) Write(p []byte) (int, error) {
+	c.tap.mu.Lock()
+	jammed := c.tap.jammed
+	c.tap.mu.Unlock()
+	if jammed != nil {
+		select {
+		case <-jammed:
+		case <-c.gone:
+			return 0, net.ErrClosed
+		}
+	}
+	return c.Conn.Write(p)
 }
 
 func (c *tapped) Read(p []byte) (int, error) {
