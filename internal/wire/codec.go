@@ -60,7 +60,7 @@ func (w *Writer) Time(name string, t time.Time) { w.put(name, millis(t)) }
 // writes at most 16 details whose names are words; of the history the last
 // brokers.HistoryLimit.
 func (w *Writer) Meta(prefix string, m brokers.Meta) {
-	name := func(carried string) string { return prefix + carried[len(Prefix):] }
+	name := renamed(prefix)
 	w.exact(name(IdempotencyKey), m.IdempotencyKey, MaxName)
 	w.Int(name(RedriveCount), m.RedriveCount)
 	w.Int(name(Attempt), m.Attempt)
@@ -83,6 +83,16 @@ func (w *Writer) Meta(prefix string, m brokers.Meta) {
 	}
 }
 
+// renamed returns what puts prefix in the place of [Prefix].
+func renamed(prefix string) func(carried string) string {
+	return func(carried string) string {
+		if prefix == Prefix {
+			return carried
+		}
+		return prefix + carried[len(Prefix):]
+	}
+}
+
 func (w *Writer) put(name, value string) {
 	if value != "" {
 		w.Headers = append(w.Headers, brokers.Header{Name: name, Value: value})
@@ -91,29 +101,18 @@ func (w *Writer) put(name, value string) {
 
 // Reader looks up framework headers; of a repeated one it knows the last. Its
 // methods return the zero value for what is absent or cannot be read.
-type Reader struct {
-	values map[string]string
-	origin brokers.Headers // of one vocabulary, with full names
-}
+type Reader struct{ headers brokers.Headers }
 
-// NewReader reads h, which came from [Partition].
-func NewReader(h brokers.Headers) Reader {
-	var r Reader
-	for _, header := range h {
-		r.add(header)
-	}
-	return r
-}
+// NewReader reads h, which came from [Partition] and must not change.
+func NewReader(h brokers.Headers) Reader { return Reader{h} }
 
-func (r *Reader) add(h brokers.Header) {
-	if strings.HasPrefix(h.Name, Origin) || strings.HasPrefix(h.Name, DeadOrigin) {
-		r.origin = append(r.origin, h)
-		return
+func (r Reader) value(name string) string {
+	for i := len(r.headers) - 1; i >= 0; i-- {
+		if r.headers[i].Name == name {
+			return r.headers[i].Value
+		}
 	}
-	if r.values == nil {
-		r.values = make(map[string]string, 16)
-	}
-	r.values[h.Name] = h.Value
+	return ""
 }
 
 // Text reads a text of at most max bytes that [Text] would not change.
@@ -123,7 +122,7 @@ func (r Reader) Text(name string, max int) string { return r.text(name, max, fal
 func (r Reader) Lines(name string, max int) string { return r.text(name, max, true) }
 
 func (r Reader) text(name string, max int, lines bool) string {
-	if value := r.values[name]; len(value) <= max && plain(value, lines) {
+	if value := r.value(name); len(value) <= max && plain(value, lines) {
 		return value
 	}
 	return ""
@@ -131,7 +130,7 @@ func (r Reader) text(name string, max int, lines bool) string {
 
 // Word reads at most [MaxWord] ASCII letters, digits and "-_.".
 func (r Reader) Word(name string) string {
-	if value := r.values[name]; word(value, MaxWord) {
+	if value := r.value(name); word(value, MaxWord) {
 		return value
 	}
 	return ""
@@ -139,25 +138,25 @@ func (r Reader) Word(name string) string {
 
 // Int reads a counter, clamped to 10,000.
 func (r Reader) Int(name string) int {
-	n, _ := parseNumber(r.values[name])
+	n, _ := parseNumber(r.value(name))
 	return int(min(n, maxCount))
 }
 
 // Time reads a time between 1970 and the end of year 9999.
-func (r Reader) Time(name string) time.Time { return parseTime(r.values[name]) }
+func (r Reader) Time(name string) time.Time { return parseTime(r.value(name)) }
 
 // Meta reads what [Writer.Meta] wrote with the same prefix.
 func (r Reader) Meta(prefix string) brokers.Meta {
-	name := func(carried string) string { return prefix + carried[len(Prefix):] }
+	name := renamed(prefix)
 	return brokers.Meta{
 		Attempt:        r.Int(name(Attempt)),
 		Throttles:      r.Int(name(Throttles)),
 		FirstFailedAt:  r.Time(name(FirstFailedAt)),
 		LastFailedAt:   r.Time(name(LastFailedAt)),
 		DueAt:          r.Time(name(DueAt)),
-		Delay:          parseDuration(r.values[name(Delay)]),
-		Class:          knownClass(r.values[name(Class)]),
-		History:        parseHistory(r.values[name(History)]),
+		Delay:          parseDuration(r.value(name(Delay))),
+		Class:          knownClass(r.value(name(Class))),
+		History:        parseHistory(r.value(name(History))),
 		IdempotencyKey: r.Text(name(IdempotencyKey), MaxName),
 		RedriveCount:   r.Int(name(RedriveCount)),
 		Origin:         r.details(name(Origin)),
@@ -166,7 +165,7 @@ func (r Reader) Meta(prefix string) brokers.Meta {
 
 func (r Reader) details(prefix string) brokers.Headers {
 	var out brokers.Headers
-	for _, h := range r.origin {
+	for _, h := range r.headers {
 		name, ok := strings.CutPrefix(h.Name, prefix)
 		if !ok || !word(name, MaxWord) || h.Value == "" || len(h.Value) > MaxShort || !plain(h.Value, false) {
 			continue
@@ -192,7 +191,8 @@ func knownClass(class string) string {
 }
 
 // A history is "attempt,time,class,fingerprint,delay" per failure, with
-// semicolons between them and nothing for what is zero.
+// semicolons between them, nothing for what is zero, and ",a" at the end of
+// what was ambiguous.
 
 func formatHistory(failures []brokers.Failure) string {
 	failures = failures[max(0, len(failures)-brokers.HistoryLimit):]
@@ -208,6 +208,9 @@ func formatHistory(failures []brokers.Failure) string {
 		}
 		for _, field := range []string{millis(f.At), knownClass(f.Class), fingerprint, durationMillis(f.Delay)} {
 			b = append(append(b, ','), field...)
+		}
+		if f.Ambiguous {
+			b = append(b, ',', 'a')
 		}
 	}
 	return string(b)
@@ -234,7 +237,8 @@ func parseFailure(s string) (brokers.Failure, bool) {
 	attempt, s, _ := strings.Cut(s, ",")
 	at, s, _ := strings.Cut(s, ",")
 	class, s, _ := strings.Cut(s, ",")
-	fingerprint, delay, ok := strings.Cut(s, ",")
+	fingerprint, s, ok := strings.Cut(s, ",")
+	delay, flag, _ := strings.Cut(s, ",")
 	n, isNumber := parseNumber(attempt)
 	if !ok || !isNumber {
 		return brokers.Failure{}, false
@@ -248,6 +252,7 @@ func parseFailure(s string) (brokers.Failure, bool) {
 		Class:       knownClass(class),
 		Fingerprint: fingerprint,
 		Delay:       parseDuration(delay),
+		Ambiguous:   flag == "a",
 	}, true
 }
 

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,8 +88,10 @@ func FuzzUnpack(f *testing.F) {
 	f.Add(`{"attempt":"3","origin-offset":["42","long"],"color":"red","id":null}`)
 	f.Add(`{"attempt":"3",`)
 	f.Add(`[]`)
+	f.Add(`{"id":"a\u0000b","key":"\"\\","due-at":"1767225600000"}`)
+	f.Add("{\"id\":\"\xff\",\"due-at\":\"1\"}")
 	f.Fuzz(func(t *testing.T, packed string) {
-		h, _ := Unpack(packed)
+		h, err := Unpack(packed)
 		if len(h) > MaxEntries {
 			t.Fatalf("%d headers", len(h))
 		}
@@ -97,9 +100,22 @@ func FuzzUnpack(f *testing.F) {
 				t.Fatalf("header %q is not ours", header.Name)
 			}
 		}
+		if _, ok := unpackPlain(packed); ok {
+			slow, slowErr := unpackJSON(packed)
+			if err != nil || slowErr != nil || !reflect.DeepEqual(slow, h) {
+				t.Fatalf("the two ways to read differ\n got %+v, %v\nwant %+v, %v", h, err, slow, slowErr)
+			}
+		}
 		again, err := Unpack(Pack(h))
 		if err != nil || !reflect.DeepEqual(again, h) {
 			t.Fatalf("packed again (%v)\n got %+v\nwant %+v", err, again, h)
+		}
+		due := slices.IndexFunc(h, func(header brokers.Header) bool { return header.Name == DueAt && header.Type == "" })
+		if due < 0 {
+			return
+		}
+		if got, want := PackedTime([]byte(Pack(h)), DueAt), parseTime(h[due].Value); !got.Equal(want) {
+			t.Fatalf("PackedTime = %v, the first header that says it %v", got, want)
 		}
 	})
 }

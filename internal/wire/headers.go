@@ -28,11 +28,29 @@ type Limits struct {
 // Key, Topic, PublishedAt) before the call. IDs, keys and topics of more than
 // [MaxName] bytes, or with control characters, are left out.
 func AppendMeta(msg brokers.Message, m brokers.Meta) brokers.Headers {
-	var w Writer
+	w := metaWriter(msg, m)
+	return w.after(msg.Headers)
+}
+
+// AppendPacked is [AppendMeta] with all that is the framework's in one header,
+// [Packed], for brokers to which many headers cost more than few. [Unpack] has
+// them back for [SplitMeta].
+func AppendPacked(msg brokers.Message, m brokers.Meta) brokers.Headers {
+	w := metaWriter(msg, m)
+	user, _ := partition(msg.Headers, carried)
+	h := make(brokers.Headers, 0, len(user)+1)
+	return append(append(h, user...), brokers.Header{Name: Packed, Value: Pack(w.Headers)})
+}
+
+// usual is how many headers the copy of a message has.
+const usual = 20
+
+func metaWriter(msg brokers.Message, m brokers.Meta) Writer {
+	w := Writer{Headers: make(brokers.Headers, 0, usual)}
 	w.identity(msg)
 	w.exact(Topic, msg.Topic, MaxName)
 	w.Meta(Prefix, m)
-	return w.after(msg.Headers)
+	return w
 }
 
 // AppendIdentity returns the headers of msg as Publish writes them: the
@@ -94,6 +112,7 @@ func (r Reader) message(user brokers.Headers, limits Limits) brokers.Message {
 // to the bounds.
 func read(h brokers.Headers, wanted func(string) bool) (user brokers.Headers, r Reader) {
 	user, framework := partition(h, carried)
+	kept := framework[:0] // its memory is not that of h
 	entries, size := 0, 0
 	for _, header := range framework {
 		if !wanted(header.Name) {
@@ -104,10 +123,10 @@ func read(h brokers.Headers, wanted func(string) bool) (user brokers.Headers, r 
 		}
 		if n := len(header.Name) + len(header.Value); size+n <= MaxBytes {
 			size += n
-			r.add(header)
+			kept = append(kept, header)
 		}
 	}
-	return user, r
+	return user, Reader{kept}
 }
 
 func (l Limits) clamp(m *brokers.Meta) {

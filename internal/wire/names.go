@@ -9,8 +9,8 @@ import (
 // Prefix starts the name of every header of the framework.
 const Prefix = "redrive-"
 
-// Packed names the one attribute that holds all framework headers on brokers
-// where attributes are scarce, see [Pack].
+// Packed names the one header that holds all framework headers where headers
+// are scarce or dear, see [Pack].
 const Packed = Prefix + "meta"
 
 // Carried headers. Those of the first group are the identity of a message and
@@ -105,15 +105,12 @@ func partition(h brokers.Headers, ours func(string) bool) (user, framework broke
 }
 
 func carried(name string) bool {
-	word, ok := strings.CutPrefix(name, Prefix)
-	if !ok {
-		return false
-	}
 	switch name {
-	case ID, Key, PublishedAt, Topic, Packed:
+	case ID, Key, PublishedAt, IdempotencyKey, RedriveCount, Topic, Attempt, Throttles, FirstFailedAt, LastFailedAt,
+		DueAt, Delay, Class, History, Packed:
 		return true
 	}
-	return metaWord(word)
+	return strings.HasPrefix(name, Origin)
 }
 
 func identity(name string) bool {

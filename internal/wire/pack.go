@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
+	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -19,31 +21,54 @@ const maxPacked = 64 << 10
 // value that has a type is a list of both. Headers that are not [Reserved] are
 // left out.
 func Pack(h brokers.Headers) string {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	write := func(v any) {
-		_ = enc.Encode(v)       // strings in memory cannot fail
-		b.Truncate(b.Len() - 1) // the line feed
-	}
-	b.WriteByte('{')
+	b := make([]byte, 0, Size(h)) // the prefixes make room for the quotes
+	b = append(b, '{')
 	for _, header := range h {
 		if !Reserved(header.Name) || header.Name == Packed {
 			continue
 		}
-		if b.Len() > 1 {
-			b.WriteByte(',')
+		if len(b) > 1 {
+			b = append(b, ',')
 		}
-		write(header.Name[len(Prefix):])
-		b.WriteByte(':')
+		b = append(appendString(b, header.Name[len(Prefix):]), ':')
 		if header.Type == "" {
-			write(header.Value)
-		} else {
-			write([]string{header.Value, header.Type})
+			b = appendString(b, header.Value)
+			continue
+		}
+		b = append(appendString(append(b, '['), header.Value), ',')
+		b = append(appendString(b, header.Type), ']')
+	}
+	return string(append(b, '}'))
+}
+
+// appendString appends s as a string of JSON. Bytes that are no UTF-8 become
+// U+FFFD.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	if isPlain(s) {
+		return append(append(b, s...), '"')
+	}
+	for _, r := range s {
+		switch {
+		case r == '"', r == '\\':
+			b = append(b, '\\', byte(r))
+		case r < ' ':
+			b = fmt.Appendf(b, `\u%04x`, r)
+		default:
+			b = utf8.AppendRune(b, r)
 		}
 	}
-	b.WriteByte('}')
-	return b.String()
+	return append(b, '"')
+}
+
+// isPlain reports whether s is written between quotes as it is, and read so.
+func isPlain(s string) bool {
+	for _, c := range []byte(s) {
+		if c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // Unpack undoes [Pack]. It takes at most 64 KiB and [MaxEntries] headers, and
@@ -54,6 +79,13 @@ func Unpack(packed string) (brokers.Headers, error) {
 	if len(packed) > maxPacked {
 		return nil, fmt.Errorf("%s: %d bytes are more than the %d that redrive reads", Packed, len(packed), maxPacked)
 	}
+	if h, ok := unpackPlain(packed); ok {
+		return h, nil
+	}
+	return unpackJSON(packed)
+}
+
+func unpackJSON(packed string) (brokers.Headers, error) {
 	dec := json.NewDecoder(strings.NewReader(packed))
 	if start, err := dec.Token(); err != nil || start != json.Delim('{') {
 		return nil, fmt.Errorf("%s: not a JSON object", Packed)
@@ -77,6 +109,79 @@ func Unpack(packed string) (brokers.Headers, error) {
 		return h, errors.New(Packed + ": the object does not end, or has too many entries")
 	}
 	return h, nil
+}
+
+// unpackPlain is Unpack for what Pack writes nearly always: no types, nothing
+// that is escaped, no blanks. The values share the memory of packed.
+func unpackPlain(packed string) (h brokers.Headers, ok bool) {
+	rest, ok := strings.CutPrefix(packed, "{")
+	for n := 0; ok && n < MaxEntries; n++ {
+		var name, value string
+		if name, rest, ok = cutString(rest, ':'); !ok {
+			break
+		}
+		after := byte(',')
+		if value, rest, ok = cutString(rest, after); !ok {
+			if value, rest, ok = cutString(rest, '}'); !ok || rest != "" {
+				break
+			}
+			after = '}'
+		}
+		if name = fullName(name); Reserved(name) && name != Packed {
+			if h == nil {
+				h = make(brokers.Headers, 0, 1+strings.Count(packed, `","`))
+			}
+			h = append(h, brokers.Header{Name: name, Value: value})
+		}
+		if after == '}' {
+			return h, true
+		}
+	}
+	return nil, false
+}
+
+// cutString takes a plain string and the byte that follows it off s.
+func cutString(s string, after byte) (value, rest string, ok bool) {
+	if s == "" || s[0] != '"' {
+		return "", s, false
+	}
+	end := 1 + strings.IndexByte(s[1:], '"')
+	if end < 1 || end+1 == len(s) || s[end+1] != after || !isPlain(s[1:end]) {
+		return "", s, false
+	}
+	return s[1:end], s[end+2:], true
+}
+
+// fullName puts [Prefix] before word, without memory for the words there are.
+func fullName(word string) string {
+	for _, name := range [...]string{
+		ID, Key, PublishedAt, IdempotencyKey, RedriveCount, Topic, Attempt, Throttles,
+		FirstFailedAt, LastFailedAt, DueAt, Delay, Class, History, Origin + "topic", Origin + "partition", Origin + "offset",
+	} {
+		if name[len(Prefix):] == word {
+			return name
+		}
+	}
+	return Prefix + word
+}
+
+// PackedTime looks up a time in what [Pack] wrote, the first of that name,
+// without reading the rest; zero is one that is absent or cannot be read.
+func PackedTime(packed []byte, name string) time.Time {
+	word := `"` + strings.TrimPrefix(name, Prefix) + `":"`
+	for from := 0; ; {
+		at := bytes.Index(packed[from:], []byte(word))
+		if at < 0 {
+			return time.Time{}
+		}
+		from += at + len(word)
+		// Only a name has one of these before its quote.
+		if before := from - len(word) - 1; before < 0 || packed[before] != '{' && packed[before] != ',' {
+			continue
+		}
+		value, _, _ := bytes.Cut(packed[from:], []byte(`"`))
+		return parseTime(string(value))
+	}
 }
 
 func unpackOne(name string, value json.RawMessage) (brokers.Header, bool) {

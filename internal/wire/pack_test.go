@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -68,5 +69,38 @@ func TestUnpackHostile(t *testing.T) {
 	many := "{" + strings.Repeat(`"attempt":"3",`, 1000) + `"id":"x"}`
 	if got, err := Unpack(many); len(got) != MaxEntries || err == nil {
 		t.Errorf("1001 entries: %d headers, %v, want %d and an error", len(got), err, MaxEntries)
+	}
+}
+
+func TestPackedMetaIsReadAsSingleHeaders(t *testing.T) {
+	msg, meta := full()
+	packed := AppendPacked(msg, meta)
+	single := AppendMeta(msg, meta)
+	user, _ := partition(msg.Headers, carried)
+	if len(packed) != len(user)+1 || !reflect.DeepEqual(packed[:len(user)], user) || packed[len(user)].Name != Packed {
+		t.Fatalf("AppendPacked = %+v, want the %d headers of the user and one", packed, len(user))
+	}
+	framework, err := Unpack(packed[len(user)].Value)
+	if err != nil || !reflect.DeepEqual(framework, single[len(user):]) {
+		t.Fatalf("Unpack = %+v, %v\nwant %+v", framework, err, single[len(user):])
+	}
+}
+
+func TestPackedTime(t *testing.T) {
+	at := time.UnixMilli(1767225600123).UTC()
+	for packed, want := range map[string]time.Time{
+		`{"due-at":"1767225600123"}`:                              at,
+		`{"id":"x","due-at":"1767225600123","class":"transient"}`: at,
+		`{"id":",\"due-at\":\"7\"","due-at":"1767225600123"}`:     at,
+		`{"id":"{\"due-at\":\"7\""}`:                              {},
+		`{"failed-at":"1767225600123","id":"x"}`:                  {},
+		`{"due-at":"soon"}`:                                       {},
+		`{"due-at":"`:                                             {},
+		`"due-at":"1767225600123"`:                                {},
+		``:                                                        {},
+	} {
+		if got := PackedTime([]byte(packed), DueAt); !got.Equal(want) {
+			t.Errorf("PackedTime(%s) = %v, want %v", packed, got, want)
+		}
 	}
 }

@@ -33,7 +33,7 @@ func full() (brokers.Message, brokers.Meta) {
 		DueAt: now.Add(30 * time.Second), Delay: 31 * time.Second, Class: "transient",
 		History: []brokers.Failure{
 			{Attempt: 1, At: now.Add(-time.Minute), Class: "unknown", Fingerprint: "9f86d081884c7d65", Delay: time.Second},
-			{Attempt: 2, At: now.Add(-time.Second), Class: "transient"},
+			{Attempt: 2, At: now.Add(-time.Second), Class: "transient", Ambiguous: true},
 		},
 		IdempotencyKey: "order-8471", RedriveCount: 2,
 		Origin: brokers.Headers{{Name: "partition", Value: "3"}, {Name: "offset", Value: "42", Type: "long"}},
@@ -366,7 +366,7 @@ func randomMeta(rng *rand.Rand) brokers.Meta {
 	}
 	for range rng.IntN(brokers.HistoryLimit + 1) {
 		m.History = append(m.History, brokers.Failure{
-			Attempt: rng.IntN(20), At: past(), Class: classes[rng.IntN(len(classes))], Fingerprint: fmt.Sprintf("%016x", rng.Uint64()), Delay: delay(),
+			Attempt: rng.IntN(20), At: past(), Class: classes[rng.IntN(len(classes))], Fingerprint: fmt.Sprintf("%016x", rng.Uint64()), Delay: delay(), Ambiguous: rng.IntN(2) == 0,
 		})
 	}
 	for range rng.IntN(4) {
