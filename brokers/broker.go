@@ -62,6 +62,11 @@ type Subscription struct {
 	// the broker that could end a message before, or drop it, is an error from
 	// Open.
 	MaxAttempts int
+
+	// Attempts are the limits of topics where they are lower than MaxAttempts.
+	// A broker that can only estimate how often a message ran must stay below
+	// that of its topic.
+	Attempts map[string]int
 }
 
 // Source delivers the messages of one Subscription. Its methods may be called
@@ -116,6 +121,12 @@ type Capabilities struct {
 	// however often it is extended; 0 means no limit. (SQS: 12 h.) If it
 	// equals Lease, leases cannot be extended.
 	MaxLease time.Duration
+
+	// MaxHold, unless it is 0, is the longest that a first delivery should be
+	// held for its retry: while it is unsettled, the broker has more work with
+	// all that follow, and so a Retry costs less. What comes back from a Retry,
+	// before its due time, may be held for longer. (RabbitMQ: 20 ms.)
+	MaxHold time.Duration
 
 	// Granularity is the step to which delays are rounded up; 0 means exact.
 	Granularity time.Duration

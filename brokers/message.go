@@ -139,4 +139,5 @@ type Failure struct {
 	Class       string        // see package classify
 	Fingerprint string        // groups equal faults, see package dlq
 	Delay       time.Duration // chosen before the next run
+	Ambiguous   bool          // the run may have had its effect
 }

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,7 +48,7 @@ type Harness struct {
 	CountsAbandoned bool
 
 	// EstimatesMeta says that the broker retries in place and cannot store
-	// Meta (SQS FIFO). Then only Attempt is checked, as an upper bound.
+	// Meta (SQS). Then only Attempt is checked, as an upper bound.
 	EstimatesMeta bool
 
 	// SortsHeaders says that the broker keeps no order among headers of
@@ -75,14 +76,22 @@ type Harness struct {
 
 // Run checks a broker against every clause, each in a subtest of its name. A
 // failure prints the rule and what was observed instead. Clauses that would
-// only repeat the failure of a more basic one are skipped and say so.
+// only repeat the failure of a more basic one are skipped and say so. Unless
+// the broker is Virtual, clauses that no other rests on run in parallel, as
+// many as the -parallel flag of go test allows: they mostly wait.
 func Run(t *testing.T, h Harness) {
 	if h.Open == nil {
 		t.Fatal("brokertest: Harness.Open is nil: there is no broker to check")
 	}
 	s := suite{harness: h, broken: make(map[string]bool)}
-	for _, c := range clauses() {
-		t.Run(c.name, func(t *testing.T) { report(t, c, s.examine(t, c)) })
+	all := clauses()
+	for _, c := range all {
+		t.Run(c.name, func(t *testing.T) {
+			if !h.Virtual && !slices.ContainsFunc(all, func(other clause) bool { return slices.Contains(other.needs, c.name) }) {
+				t.Parallel() // begins when those that others rest on are done
+			}
+			report(t, c, s.examine(t, c))
+		})
 	}
 }
 
@@ -123,22 +132,36 @@ func (s skip) Error() string { return string(s) }
 // suite is one pass over the clauses.
 type suite struct {
 	harness Harness
-	broken  map[string]bool // clauses that failed or rest on one that did
+
+	mu     sync.Mutex
+	broken map[string]bool // clauses that failed or rest on one that did
 }
 
 // examine returns nil, a skip, or what the broker did wrong.
 func (s *suite) examine(t *testing.T, c clause) error {
-	for _, name := range c.needs {
-		if s.broken[name] {
-			s.broken[c.name] = true
-			return skip(fmt.Sprintf("clause %q does not hold, and this one rests on it", name))
-		}
+	if name, ok := s.unfounded(c); ok {
+		return skip(fmt.Sprintf("clause %q does not hold, and this one rests on it", name))
 	}
 	err := s.harness.try(t, c)
 	if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.broken[c.name] = true
 	}
 	return err
+}
+
+// unfounded returns the first broken clause that c rests on, if there is one.
+func (s *suite) unfounded(c clause) (name string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range c.needs {
+		if s.broken[name] {
+			s.broken[c.name] = true
+			return name, true
+		}
+	}
+	return "", false
 }
 
 // duplicate is a failure that a duplicate delivery would explain.

@@ -169,7 +169,10 @@ func settleExpired(tr *trial) error {
 	}
 	tr.expired(got)
 	verdict := w.stale(got, "after its lease ran out")
-	meta := got[0].Meta
+	before := make(map[string]brokers.Meta)
+	for _, a := range got {
+		before[a.body()] = a.Meta
+	}
 	if got, err = w.expect(tr.patience, endings[:]...); err != nil {
 		return fmt.Errorf("after a settlement that came too late: %w", err)
 	}
@@ -177,7 +180,7 @@ func settleExpired(tr *trial) error {
 		return verdict
 	}
 	for _, a := range got {
-		if err := tr.sameMeta(a, meta); err != nil && !tr.mayCopy(a) {
+		if err := tr.sameMeta(a, before[a.body()]); err != nil && !tr.mayCopy(a) {
 			return fmt.Errorf("after a settlement that came too late: %w", err)
 		}
 	}
