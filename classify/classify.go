@@ -8,7 +8,7 @@
 //     and trees that are cyclic or huge, harm nobody: what cannot be read counts
 //     as unknown.
 //   - What the handler says wins. A mark ([Permanent], [Transient],
-//     [RetryAfter], [Skip]) decides, through any number of %w, over everything
+//     [RetryAfter], [Defer], [Skip]) decides, through any number of %w, over everything
 //     that it wraps.
 //   - Marks keep their cause: its text is unchanged, and errors.Is and errors.As
 //     find it. Its code, its ambiguity and a server's hint stay in the verdict,
@@ -81,6 +81,9 @@ type Verdict struct {
 	// MaxAttempts caps how often the handler runs for this message in total,
 	// the first run included. 0 leaves it to the policy.
 	MaxAttempts int
+	// Deferred reports that the run is to be repeated later and not counted,
+	// however often.
+	Deferred bool
 	// Skip reports that the handler wants the message acked and forgotten.
 	Skip bool
 	// Reason is one word for the dead letter if this verdict ends the message,

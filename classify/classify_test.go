@@ -77,6 +77,7 @@ func TestNil(t *testing.T) {
 		"Permanent":   classify.Permanent(nil),
 		"Transient":   classify.Transient(nil),
 		"RetryAfter":  classify.RetryAfter(nil, time.Second),
+		"Defer":       classify.Defer(nil, time.Second),
 		"Skip":        classify.Skip(nil),
 		"Undecodable": classify.Undecodable(nil),
 	}
@@ -98,6 +99,7 @@ func TestMarks(t *testing.T) {
 		{"transient", classify.Transient(cause), transient("mark: transient", "")},
 		{"retry after", classify.RetryAfter(cause, time.Minute), throttled("mark: retry after", "", time.Minute)},
 		{"retry after nothing", classify.RetryAfter(cause, -time.Minute), throttled("mark: retry after", "", 0)},
+		{"defer", classify.Defer(cause, time.Minute), classify.Verdict{Class: classify.ClassTransient, Deferred: true, RetryAfter: time.Minute, Rule: "mark: defer"}},
 		{"retry after ages", classify.RetryAfter(cause, 1<<62), throttled("mark: retry after", "", 365*24*time.Hour)},
 		{"skip", classify.Skip(cause), classify.Verdict{Class: classify.ClassPoison, Skip: true, MaxAttempts: 1, Rule: "mark: skip"}},
 		{"undecodable", classify.Undecodable(cause), classify.Verdict{Class: classify.ClassPoison, MaxAttempts: 1, Reason: "undecodable", Rule: "undecodable"}},

@@ -187,6 +187,9 @@ func (v Verdict) describe() string {
 	if v.MaxAttempts > 0 {
 		s += ", runs at most " + strconv.Itoa(v.MaxAttempts)
 	}
+	if v.Deferred {
+		s += ", deferred"
+	}
 	if v.Skip {
 		s += ", skip"
 	}

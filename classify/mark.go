@@ -41,6 +41,15 @@ func RetryAfter(err error, d time.Duration) error {
 	return newMark(err, "RetryAfter", finding{rankMark, Verdict{Class: ClassThrottled, RetryAfter: max(d, 0), Rule: "mark: retry after"}})
 }
 
+// Defer marks err as one that says nothing against the message nor about what
+// handlers depend on: another worker is at it, say. It is run again after d, or
+// after the first delay of the policy if d is not positive, and that is never
+// counted: only the policy's MaxAge ends it. Its class is transient. nil stays
+// nil.
+func Defer(err error, d time.Duration) error {
+	return newMark(err, "Defer", finding{rankMark, Verdict{Class: ClassTransient, Deferred: true, RetryAfter: max(d, 0), Rule: "mark: defer"}})
+}
+
 // Skip marks err as a reason to forget the message: it is acked, and leaves
 // neither a retry nor a dead letter. Its class is poison. nil stays nil.
 func Skip(err error) error {

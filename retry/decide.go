@@ -107,6 +107,8 @@ type Decision struct {
 //
 //   - lost: ActionNone. Skip, whatever the class: ActionAck. Shutdown:
 //     ActionRelease. None of them counts.
+//   - deferred, whatever the class: retried after the hint, or the backoff of a
+//     first attempt, and never counted. MaxAge alone ends it.
 //   - environment: retried between EnvironmentDelay/2 and EnvironmentDelay, and
 //     never counted. MaxAge alone ends it.
 //   - throttled: retried after the longer of the backoff and the server's hint,
@@ -159,6 +161,9 @@ func (f Failure) sane() Failure {
 }
 
 func (p Policy) counts(f Failure) bool {
+	if f.Verdict.Deferred {
+		return false
+	}
 	switch f.Verdict.Class {
 	case classify.ClassEnvironment:
 		return false
@@ -194,6 +199,9 @@ func endReason(v classify.Verdict) string {
 
 func (p Policy) delay(f Failure, random float64) time.Duration {
 	var own time.Duration
+	if f.Verdict.Deferred {
+		f.Attempt = 1
+	}
 	switch f.Verdict.Class {
 	case classify.ClassEnvironment:
 		half := p.EnvironmentDelay / 2

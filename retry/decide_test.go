@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -314,4 +315,18 @@ func checkDecision(t *testing.T, p Policy, f Failure, random float64) Decision {
 		t.Fatalf("policy %+v\nfailure %+v\nrandom %v\ngives %+v, then %+v", p, f, random, d, again)
 	}
 	return d
+}
+
+func TestDeferredIsNeverCounted(t *testing.T) {
+	v := classify.Of(classify.Defer(errors.New("somebody else is at it"), 30*time.Second))
+	for _, attempt := range []int{1, 10, 1000} {
+		d := Decide(Policy{MaxAttempts: 1}, Failure{Attempt: attempt, Now: noon, Verdict: v}, 0.5)
+		if d.Action != ActionRetry || d.Counted || d.Delay < 30*time.Second || d.Delay > 35*time.Second {
+			t.Errorf("attempt %d: %+v, want an uncounted retry after 30 s", attempt, d)
+		}
+	}
+	d := Decide(Policy{}, Failure{Attempt: 1, Now: noon, FirstFailedAt: noon.Add(-25 * time.Hour), Verdict: v}, 0.5)
+	if d.Action != ActionDeadLetter || d.Reason != ReasonExpired {
+		t.Errorf("after MaxAge: %+v, want it expired", d)
+	}
 }

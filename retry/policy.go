@@ -141,6 +141,9 @@ func (p Policy) withDefaults() Policy {
 	return p
 }
 
+// HintLimit returns MaxRetryAfter, its default filled in.
+func (p Policy) HintLimit() time.Duration { return p.withDefaults().MaxRetryAfter }
+
 // Limits returns what the policy asks of a broker at most, defaults filled in:
 // the counted runs of a message, the longest delay before a retry, and the time
 // between the first failure and the end of the last run.
