@@ -1,0 +1,309 @@
+package redisbudget
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redrive-go/redrive/retry/budget"
+)
+
+// serverURL names a real server to test on besides miniredis, such as
+// redis://127.0.0.1:6379/0. Keys of the tests are left to expire there.
+const serverURL = "REDRIVE_REDIS_URL"
+
+// server is a Redis of the test's own.
+type server struct {
+	t    *testing.T
+	addr string
+	args []string
+	cmd  *exec.Cmd
+}
+
+// startServer starts a redis-server without persistence, or skips the test.
+func startServer(t *testing.T, args ...string) *server {
+	t.Helper()
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Skip("no redis-server on this machine: the Debian package redis-server has one")
+	}
+	port := freePort(t)
+	s := &server{t: t, addr: net.JoinHostPort("127.0.0.1", port), args: append([]string{
+		path, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir(),
+	}, args...)}
+	s.start()
+	t.Cleanup(s.kill)
+	return s
+}
+
+func freePort(t *testing.T) (port string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ = net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+func (s *server) start() {
+	s.t.Helper()
+	s.cmd = exec.Command(s.args[0], s.args[1:]...)
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	for range 100 {
+		if c, err := net.DialTimeout("tcp", s.addr, time.Second); err == nil {
+			_ = c.Close()
+			return
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	s.t.Fatalf("no redis-server on %s within 5 s", s.addr)
+}
+
+func (s *server) kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+}
+
+// live is a fleet in real time.
+type live struct {
+	*testing.T
+	config  Config
+	workers []*Budget
+	started []time.Time
+	slowest time.Duration
+}
+
+func newLive(t *testing.T, n int, c budget.Config, connect func() redis.UniversalClient) *live {
+	l := &live{T: t, config: Config{Name: fmt.Sprintf("test-%x", rand.Uint64()), Budget: c, Workers: n}}
+	for range n {
+		w := newBudget(t, connect(), l.config)
+		w.patience = 500 * time.Millisecond // the tests of other packages run as well
+		l.workers = append(l.workers, w)
+	}
+	return l
+}
+
+// work has every worker deliver, and fail often, every 10 ms.
+func (l *live) work(d time.Duration) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(d); time.Now().Before(end); <-tick.C {
+		for i, w := range l.workers {
+			now := time.Now()
+			w.Delivered(now, 1)
+			if rand.IntN(len(l.workers)) > i { // some fail more
+				continue
+			}
+			due := now.Add(rand.N(2 * time.Second))
+			before := time.Now()
+			slot := w.Reserve(now, due)
+			l.slowest = max(l.slowest, time.Since(before))
+			l.started = append(l.started, slot)
+		}
+	}
+}
+
+func (l *live) fleet() (in int, trips, reserved uint64) {
+	for _, w := range l.workers {
+		s := w.Status(time.Now())
+		if s.Fleet {
+			in++
+		}
+		trips, reserved = trips+s.RoundTrips, reserved+s.Reserved
+	}
+	return in, trips, reserved
+}
+
+// await works until all are in the fleet.
+func (l *live) await() {
+	l.Helper()
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+		l.work(200 * time.Millisecond)
+		if in, _, _ := l.fleet(); in == len(l.workers) {
+			return
+		}
+	}
+	l.Fatalf("not all workers are in the fleet: %+v", l.workers[0].Status(time.Now()))
+}
+
+func (l *live) check(limit int) {
+	l.Helper()
+	n, _ := most(l.started, l.config.Budget.Window, time.Time{}, time.Now().Add(1000*time.Hour))
+	_, trips, reserved := l.fleet()
+	l.Logf("at most %d of %d retries in a window, limit %d; %d round trips; the longest Reserve took %v", n, reserved, limit, trips, l.slowest)
+	if n > limit {
+		l.Errorf("%d retries in a window, want at most %d", n, limit)
+	}
+}
+
+// TestFleetWhileRedisIsKilled has twenty workers on a real server, which is
+// killed and comes back empty. The window is the shortest, so that the test is.
+func TestFleetWhileRedisIsKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 15 s of real time")
+	}
+	s := startServer(t)
+	l := newLive(t, 20, budget.Config{Share: 0.1, Floor: 20, Window: time.Second}, func() redis.UniversalClient {
+		return clientOf(t, s.addr)
+	})
+	l.await()
+	l.work(2 * time.Second)
+	s.kill()
+	l.work(2 * time.Second)
+	if in, _, _ := l.fleet(); in != 0 {
+		t.Errorf("%d workers are in the fleet although Redis is down", in)
+	}
+	s.start()
+	l.await()
+	l.work(2 * time.Second)
+	l.check(20 + 20*100/10)
+}
+
+// TestFleetOnRedis is the fleet on the server of the environment.
+func TestFleetOnRedis(t *testing.T) {
+	url := os.Getenv(serverURL)
+	if url == "" {
+		t.Skipf("%s is not set", serverURL)
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLive(t, 10, budget.Config{Share: 0.2, Floor: 20, Window: time.Second}, func() redis.UniversalClient {
+		c := redis.NewClient(options)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	})
+	l.await()
+	before := len(l.started)
+	_, trips, _ := l.fleet()
+	l.work(5 * time.Second)
+	l.check(20 + 10*100/5)
+	_, after, _ := l.fleet()
+	t.Logf("%.4f round trips for a retry", float64(after-trips)/float64(len(l.started)-before))
+}
+
+// startCluster starts a Redis Cluster of three nodes that have met.
+func startCluster(t *testing.T) (addrs []string) {
+	t.Helper()
+	const nodes, slots = 3, 16384
+	var clients []*redis.Client
+	var buses []string
+	for i := range nodes {
+		bus := freePort(t)
+		s := startServer(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "2000", "--cluster-port", bus)
+		c := redis.NewClient(&redis.Options{Addr: s.addr})
+		t.Cleanup(func() { _ = c.Close() })
+		if err := c.ClusterAddSlotsRange(t.Context(), i*slots/nodes, (i+1)*slots/nodes-1).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for other, addr := range addrs {
+			host, port, _ := net.SplitHostPort(addr)
+			if err := c.Do(t.Context(), "cluster", "meet", host, port, buses[other]).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		addrs, buses, clients = append(addrs, s.addr), append(buses, bus), append(clients, c)
+	}
+	for _, c := range clients {
+		for end := time.Now().Add(30 * time.Second); ; <-time.After(100 * time.Millisecond) {
+			info, err := c.ClusterInfo(t.Context()).Result()
+			if strings.Contains(info, "cluster_state:ok") {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the nodes have not met within 30 s: %v\n%s", err, info)
+			}
+		}
+	}
+	return addrs
+}
+
+// TestFleetOnCluster has two fleets on a Redis Cluster, with the keys of their
+// budgets on different nodes.
+func TestFleetOnCluster(t *testing.T) {
+	addrs := startCluster(t)
+	var client *redis.ClusterClient
+	connect := func() redis.UniversalClient {
+		client = redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true})
+		t.Cleanup(func() { _ = client.Close() })
+		return client
+	}
+	settings := budget.Config{Share: 0.2, Floor: 20, Window: time.Second}
+	fleets := map[string]*live{} // by node
+	for len(fleets) < 2 {
+		l := newLive(t, 4, settings, connect)
+		node, err := client.MasterForKey(t.Context(), l.workers[0].key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fleets[node.Options().Addr] = l
+	}
+	for node, l := range fleets {
+		l.await()
+		l.work(2 * time.Second)
+		l.check(20 + 4*100/5)
+		if in, _, _ := l.fleet(); in != len(l.workers) {
+			t.Errorf("%d of %d workers are in the fleet on %s", in, len(l.workers), node)
+		}
+	}
+}
+
+// TestRealFaults meets what only a real server does.
+func TestRealFaults(t *testing.T) {
+	for _, tt := range []struct {
+		name, want string
+		args       []string
+		fleet      bool
+	}{
+		{"few rights", "it is allkeys-lru", []string{
+			"--user", "default", "off", "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru",
+			"--user", "worker", "on", ">secret", "~redrive:budget:*", "+info",
+			"+evalsha", "+eval", "+time", "+hget", "+hset", "+hmget", "+hdel", "+hincrby", "+del", "+pexpire",
+		}, true},
+		{"too few rights", "the rights that the package documentation names", []string{"--user", "default", "on", "nopass", "~other:*", "+@all"}, false},
+		{"replica", "point the client at the primary", []string{"--replicaof", "127.0.0.1", "1"}, false},
+		{"password", "give the client a user and password", []string{"--requirepass", "secret"}, false},
+		{"evicts", "it is allkeys-lru", []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, true},
+		{"full", "give the server more memory", []string{"--maxmemory", "1", "--maxmemory-policy", "noeviction"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := startServer(t, tt.args...)
+			l := newLive(t, 1, budget.Config{Share: 0.2, Floor: 20, Window: time.Second}, func() redis.UniversalClient {
+				if slices.Contains(tt.args, "worker") {
+					c := redis.NewClient(&redis.Options{Addr: s.addr, Username: "worker", Password: "secret"})
+					t.Cleanup(func() { _ = c.Close() })
+					return c
+				}
+				return clientOf(t, s.addr)
+			})
+			told := &reports{}
+			l.workers[0].onError = told.add
+			if tt.fleet {
+				l.await()
+			} else {
+				l.work(300 * time.Millisecond)
+			}
+			all := told.take()
+			if !slices.ContainsFunc(all, func(err error) bool { return strings.Contains(err.Error(), tt.want) }) {
+				t.Errorf("reports %v, want one with %q", all, tt.want)
+			}
+			if in, _, _ := l.fleet(); in > 0 != tt.fleet {
+				t.Errorf("in the fleet: %v, want %v", in > 0, tt.fleet)
+			}
+			l.check(20 + 20)
+		})
+	}
+}
