@@ -1,0 +1,102 @@
+package httpretry
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/budget"
+)
+
+// dependency is what a Transport keeps for the calls of one name.
+type dependency struct {
+	Policy       // its defaults filled in; Breaker and Budget are nil only if switched off
+	name         string
+	sharesGate   bool // Breaker is that of the consumer
+	sharesBudget bool // Budget is that of the consumer
+}
+
+func newDependency(name string, p Policy) *dependency {
+	d := &dependency{
+		Policy:       p.withDefaults(),
+		name:         name,
+		sharesGate:   p.Breaker != nil,
+		sharesBudget: p.Budget != nil,
+	}
+	d.Rules = slices.Clone(p.Rules)
+	if !d.sharesGate && !d.NoBreaker {
+		d.Breaker = must(breaker.New(breaker.Config{}))
+	}
+	if !d.sharesBudget && !d.NoBudget {
+		d.Budget = must(budget.New(budget.Mesh()))
+	}
+	return d
+}
+
+// must returns what a preset makes, which is valid.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(fmt.Sprintf("httpretry: a preset is not valid: %v", err))
+	}
+	return v
+}
+
+// hostOf is the default of Config.Dependency.
+func hostOf(req *http.Request) string {
+	if req.URL == nil {
+		return ""
+	}
+	host, port := strings.ToLower(req.URL.Hostname()), req.URL.Port()
+	if port == "" || port == usualPort(req.URL) {
+		return host
+	}
+	return net.JoinHostPort(host, port)
+}
+
+func usualPort(u *url.URL) string {
+	switch u.Scheme {
+	case "http":
+		return "80"
+	case "https":
+		return "443"
+	}
+	return ""
+}
+
+// start asks the breaker for an attempt. A call inside a run of the
+// consumer that shares the breaker is a part of its probe.
+func (d *dependency) start(inHandler bool) (breaker.Permit, error) {
+	if d.Breaker == nil {
+		return breaker.Permit{}, nil
+	}
+	now := time.Now()
+	if inHandler && d.sharesGate && d.Breaker.Snapshot(now).State == breaker.HalfOpen {
+		return breaker.Permit{}, nil
+	}
+	permit, ok := d.Breaker.Start(now, breaker.Permit{})
+	if !ok {
+		return permit, d.closed(now)
+	}
+	return permit, nil
+}
+
+// closed says why the breaker lets nothing pass.
+func (d *dependency) closed(now time.Time) *OpenError {
+	s := d.Breaker.Snapshot(now)
+	e := &OpenError{Dependency: d.name, State: s.State, Reason: s.Reason, Wait: shortestWait}
+	if !s.Next.IsZero() {
+		e.Wait = max(s.Next.Sub(now), shortestWait)
+	}
+	return e
+}
+
+// retryable reports whether the breaker lets a retry pass. One that is half-open
+// has better use for its probes.
+func (d *dependency) retryable(now time.Time) bool {
+	return d.Breaker == nil || d.Breaker.Snapshot(now).State == breaker.Closed
+}

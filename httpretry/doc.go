@@ -1,0 +1,52 @@
+// Package httpretry is an [http.RoundTripper] for the calls that handlers make.
+// It smooths over short failures and leaves long ones to the queue.
+//
+// A [Transport] guarantees that
+//
+//   - a request is sent at least once, unless the breaker of its dependency is
+//     open, and at most twice;
+//   - it is sent again only if that is safe by its method (RFC 9110, section
+//     9.2.2) or it carries an Idempotency-Key, if its body can be sent again,
+//     and if the failure is one that passes;
+//   - a second request takes its place in the budget of the dependency, waits at
+//     least as long as the server asked for with Retry-After, and is not made if
+//     that takes longer than MaxWait or than the context has left, or while the
+//     breaker is not closed;
+//   - while the breaker is open nothing is sent: the error is an [*OpenError],
+//     which package classify takes for a throttle that ends with it;
+//   - POST, PATCH and the like carry the idempotency key of the message, which
+//     is the same in every run;
+//   - what the caller gets is what a server or the network answered: a response
+//     with a failing status is a response. [Check] makes an error of it;
+//   - the response that a retry replaces is closed, and of no failing response
+//     it reads more than 64 KiB.
+//
+// # Breaker and budget
+//
+// Each dependency has one of each. Those of a [Policy] without any are the
+// Transport's own. Those that you put into it are taken to be shared with the
+// consumer whose handlers make the calls. In a handler, that consumer has then
+// counted the delivery and asked the breaker already. So a call in a handler
+// does not count as another delivery, and while the breaker is half-open it
+// passes as a part of the run that probes. All other calls report to the breaker
+// how they went.
+//
+// A call is known to be a handler's by its context: make requests with
+// [http.NewRequestWithContext] and the handler's context. Without it there is no
+// key either.
+//
+// # What is not promised
+//
+// That a repeated request is harmless is the word of RFC 9110 and of whoever
+// sets an Idempotency-Key. For a dependency that ignores those, switch retries
+// off or let Key return nothing.
+//
+// A response counts as soon as its headers are there. A body that is cut later
+// is an error of the caller's read, and is not reported to the breaker.
+//
+// Redirects are not followed here but by [http.Client], and each is a request of
+// its own. Nor is a request in the sense of this package what [http.Transport]
+// sends again by itself because an idle connection was closed under it.
+//
+// CONNECT, and requests with an Upgrade header, are passed on untouched.
+package httpretry

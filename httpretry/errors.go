@@ -1,0 +1,50 @@
+package httpretry
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/retry/breaker"
+)
+
+// shortestWait is the hint of a breaker that may open any moment, or not before
+// somebody restores it.
+const shortestWait = time.Second
+
+// OpenError says that a request was not sent, because the breaker of its
+// dependency let nothing pass. Package classify takes it for a throttle.
+type OpenError struct {
+	Dependency string
+	State      breaker.State
+	Reason     string        // why the breaker opened
+	Wait       time.Duration // until it may let something pass, at least 1 s
+}
+
+// Error says why the request was not sent, and for how long none will be.
+func (e *OpenError) Error() string {
+	text := fmt.Sprintf("httpretry: not sent: the breaker of %q is %v", e.Dependency, e.State)
+	if e.Reason != "" {
+		text += " (" + e.Reason + ")"
+	}
+	if e.State == breaker.Isolated {
+		return text + ", until it is restored"
+	}
+	return text + fmt.Sprintf("; try again in %v", e.Wait.Round(time.Millisecond))
+}
+
+// RetryAfter returns Wait.
+func (e *OpenError) RetryAfter() time.Duration { return e.Wait }
+
+// timeoutError is the error of an attempt that took too long.
+type timeoutError struct {
+	limit time.Duration
+	err   error // what the cancellation came back as
+}
+
+func (e *timeoutError) Error() string {
+	return fmt.Sprintf("httpretry: the attempt took longer than Policy.Timeout (%v): %v", e.limit, e.err)
+}
+
+func (e *timeoutError) Unwrap() error { return e.err }
+
+func (e *timeoutError) Timeout() bool { return true }

@@ -1,0 +1,323 @@
+package httpretry_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/httpretry"
+	"github.com/redrive-go/redrive/retry/breaker"
+)
+
+// flood is a body of n bytes that counts what is read of it.
+type flood struct {
+	n, read, closed int64
+}
+
+func (f *flood) Read(p []byte) (int, error) {
+	if f.read >= f.n {
+		return 0, io.EOF
+	}
+	m := min(int64(len(p)), f.n-f.read)
+	copy(p, bytes.Repeat([]byte("["), int(m)))
+	f.read += m
+	return int(m), nil
+}
+
+func (f *flood) Close() error { f.closed++; return nil }
+
+// flooding answers with bodies of 100 MB that claim to be a problem.
+func flooding(bodies *[]*flood, code int) base {
+	return func(req *http.Request) (*http.Response, error) {
+		f := &flood{n: 100 << 20}
+		*bodies = append(*bodies, f)
+		resp := answer(req, code, "")
+		resp.Header.Set("Content-Type", "application/problem+json")
+		resp.Body = f
+		return resp, nil
+	}
+}
+
+func TestHugeProblem(t *testing.T) {
+	for _, rules := range [][]classify.Rule{nil, {classify.ProblemTypes(map[string]classify.Class{"x": classify.ClassPoison})}} {
+		t.Run(fmt.Sprintf("%d rules", len(rules)), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var bodies []*flood
+				transport := newTransport(t, httpretry.Config{Base: flooding(&bodies, 503), Default: httpretry.Policy{Rules: rules}})
+				resp, err := transport.RoundTrip(request(t, t.Context(), "GET", nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = httpretry.Check(resp)
+				var failed *classify.HTTPError
+				if !errors.As(err, &failed) || failed.Status != 503 {
+					t.Errorf("Check = %v, want an HTTPError", err)
+				}
+				if len(bodies) != 2 {
+					t.Fatalf("%d attempts, want 2", len(bodies))
+				}
+				for i, b := range bodies {
+					if b.read > 64<<10 || b.closed != 1 {
+						t.Errorf("of response %d, %d bytes were read, and it was closed %d times; want at most 64 KiB, and once", i+1, b.read, b.closed)
+					}
+				}
+			})
+		})
+	}
+}
+
+func problem(kind string) func(http.ResponseWriter, *http.Request, int) {
+	return func(w http.ResponseWriter, _ *http.Request, n int) {
+		if n > 1 {
+			return
+		}
+		w.Header().Set("Content-Type", "application/problem+json; charset=utf-8")
+		w.WriteHeader(422)
+		_ = json.NewEncoder(w).Encode(map[string]any{"type": kind, "title": "No", "padding": strings.Repeat("x", 1000)})
+	}
+}
+
+func TestProblemTypes(t *testing.T) {
+	rules := []classify.Rule{classify.ProblemTypes(map[string]classify.Class{"https://bank.example/upstream": classify.ClassTransient})}
+	tests := []struct {
+		kind string
+		sent int
+	}{
+		{"https://bank.example/upstream", 2},
+		{"https://bank.example/validation", 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := serve(t, problem(tt.kind))
+				resp, err := s.client(t, httpretry.Policy{Rules: rules}).Do(request(t, t.Context(), "GET", nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := len(s.got()); got != tt.sent {
+					t.Errorf("sent %d times, want %d", got, tt.sent)
+				}
+				if tt.sent == 2 {
+					read(t, resp)
+					return
+				}
+				var failed *classify.HTTPError
+				if err := httpretry.Check(resp); !errors.As(err, &failed) || failed.Type != tt.kind || failed.Title != "No" {
+					t.Errorf("Check = %+v, want the problem, though the rules have read it", err)
+				}
+			})
+		})
+	}
+}
+
+// A rule that looks at the body must not hide that it is cut.
+func TestCutProblem(t *testing.T) {
+	errCut := errors.New("cut")
+	transport := newTransport(t, httpretry.Config{
+		Base: base(func(req *http.Request) (*http.Response, error) {
+			resp := answer(req, 400, "")
+			resp.Body = io.NopCloser(io.MultiReader(strings.NewReader("start"), readerFunc(func([]byte) (int, error) { return 0, errCut })))
+			return resp, nil
+		}),
+		Default: httpretry.Policy{Rules: []classify.Rule{always(classify.ClassPoison)}},
+	})
+	resp, err := transport.RoundTrip(request(t, t.Context(), "GET", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if string(body) != "start" || !errors.Is(err, errCut) {
+		t.Errorf("read %q, %v, want what there was, and the cut", body, err)
+	}
+	resp.Body.Close()
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+func TestCutBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "half")
+		})
+		resp, err := s.client(t, httpretry.Policy{}).Do(request(t, t.Context(), "GET", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if string(body) != "half" || !errors.Is(err, io.ErrUnexpectedEOF) || len(s.got()) != 1 {
+			t.Errorf("read %q, %v after %d requests, want the cut as it is", body, err, len(s.got()))
+		}
+		resp.Body.Close()
+	})
+}
+
+// A failing response whose body never ends must not hold up its retry.
+func TestSlowRestIsNotDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, func(w http.ResponseWriter, r *http.Request, n int) {
+			if n == 1 {
+				w.WriteHeader(502)
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			}
+		})
+		began := time.Now()
+		code, err := call(t, s.client(t, httpretry.Policy{}), t.Context())
+		if took := time.Since(began); code != 200 || err != nil || took > 200*time.Millisecond {
+			t.Errorf("status %d, %v after %v, want 200 within 200ms", code, err, took)
+		}
+	})
+}
+
+func TestRedirectLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) { http.Redirect(w, r, place, http.StatusFound) })
+		_, err := s.client(t, httpretry.Policy{}).Do(request(t, t.Context(), "GET", nil))
+		if v := classify.Of(err); v.Class != classify.ClassEnvironment || len(s.got()) != 10 {
+			t.Errorf("%d requests, and %v is %+v, want 10 and environment", len(s.got()), err, v)
+		}
+	})
+}
+
+func TestRedirectKeepsTheBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, func(w http.ResponseWriter, r *http.Request, n int) {
+			if n == 1 {
+				http.Redirect(w, r, place+"/here", http.StatusTemporaryRedirect)
+			}
+		})
+		req := request(t, t.Context(), "POST", strings.NewReader("hello"))
+		req.Header.Set("Idempotency-Key", "k1")
+		resp, err := s.client(t, httpretry.Policy{}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read(t, resp)
+		for i, r := range s.got() {
+			if r.body != "hello" || r.header.Get("Idempotency-Key") != "k1" {
+				t.Errorf("request %d: body %q with key %q", i+1, r.body, r.header.Get("Idempotency-Key"))
+			}
+		}
+	})
+}
+
+func TestBrokenBase(t *testing.T) {
+	transport := newTransport(t, httpretry.Config{Base: base(func(*http.Request) (*http.Response, error) { return nil, nil })})
+	resp, err := transport.RoundTrip(request(t, t.Context(), "POST", nil))
+	if resp != nil || err == nil || !strings.Contains(err.Error(), "Config.Base") {
+		t.Errorf("got %v, %v, want an error that names the base", resp, err)
+	}
+}
+
+func TestOddRequests(t *testing.T) {
+	var got *http.Request
+	transport := newTransport(t, httpretry.Config{Base: base(func(req *http.Request) (*http.Response, error) {
+		got = req
+		resp := answer(req, 200, "")
+		resp.Body = nil
+		return resp, nil
+	})})
+	bare := &http.Request{}
+	if _, err := transport.RoundTrip(bare); err != nil || got == bare || got.Header == nil {
+		t.Errorf("a request without anything: %v, %+v", err, got)
+	}
+	upgrade := request(t, t.Context(), "GET", nil)
+	upgrade.Header.Set("Upgrade", "websocket")
+	connect := request(t, t.Context(), "CONNECT", nil)
+	for _, req := range []*http.Request{upgrade, connect} {
+		if _, err := transport.RoundTrip(req); err != nil || got != req {
+			t.Errorf("%s with %v was not passed on untouched: %v", req.Method, req.Header, err)
+		}
+	}
+}
+
+// Many goroutines, hosts, failures and cancellations at once.
+func TestRace(t *testing.T) {
+	var n atomic.Int64
+	transport := newTransport(t, httpretry.Config{
+		Base: base(func(req *http.Request) (*http.Response, error) {
+			if req.Body != nil {
+				go func() { // reads on after the answer
+					_, _ = io.Copy(io.Discard, req.Body)
+					req.Body.Close()
+				}()
+			}
+			switch n.Add(1) % 4 {
+			case 0:
+				return nil, io.ErrUnexpectedEOF
+			case 1:
+				return answer(req, 503, "failed"), nil
+			}
+			return answer(req, 200, "done"), nil
+		}),
+		Default: httpretry.Policy{Delay: time.Microsecond, NoBudget: true},
+	})
+	client := &http.Client{Transport: transport}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 200 {
+				req, err := http.NewRequestWithContext(t.Context(), "PUT", fmt.Sprintf("http://host%d.example/", (i*j)%150), text("body"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp, err := client.Do(req)
+				if err != nil {
+					continue
+				}
+				_ = httpretry.Check(resp)
+				resp.Body.Close()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestDependenciesAreBounded(t *testing.T) {
+	transport := newTransport(t, httpretry.Config{
+		Base:    base(func(req *http.Request) (*http.Response, error) { return answer(req, 500, ""), nil }),
+		Default: httpretry.Policy{Retries: -1},
+	})
+	get := func(host string) error {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+host+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := transport.RoundTrip(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	}
+	for i := range 100 {
+		for range 19 { // one less than opens a breaker
+			if err := get(fmt.Sprintf("host%d.example", i)); err != nil {
+				t.Fatalf("host %d: %v, want a breaker of its own", i, err)
+			}
+		}
+	}
+	var open *httpretry.OpenError
+	for i := range 21 {
+		err := get(fmt.Sprintf("another%d.example", i))
+		if got := errors.As(err, &open); got != (i == 20) {
+			t.Fatalf("host %d beyond the limit: %v, want the breaker of the others to open at 20", i, err)
+		}
+	}
+	if open.Dependency != "(others)" || open.State != breaker.Open {
+		t.Errorf("error = %+v, want that of the others", open)
+	}
+}

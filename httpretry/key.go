@@ -1,0 +1,40 @@
+package httpretry
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strings"
+
+	"github.com/redrive-go/redrive/consumer"
+)
+
+const (
+	keyHeader = "Idempotency-Key"
+	maxKey    = 200
+	hashed    = "sha256-"
+)
+
+// idempotent reports whether a request with this method has the same effect
+// whether it is sent once or twice, by RFC 9110, section 9.2.2.
+func idempotent(method string) bool {
+	switch method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return false
+}
+
+func keyOfMessage(req *http.Request) string {
+	return consumer.MetaFrom(req.Context()).IdempotencyKey
+}
+
+// safeKey returns key in a form that every server can take.
+func safeKey(key string) string {
+	invisible := func(r rune) bool { return r <= ' ' || r > '~' }
+	if len(key) > maxKey || strings.ContainsFunc(key, invisible) || strings.HasPrefix(key, hashed) {
+		sum := sha256.Sum256([]byte(key))
+		return hashed + hex.EncodeToString(sum[:])
+	}
+	return key
+}

@@ -1,0 +1,137 @@
+package httpretry_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/consumer/consumertest"
+	"github.com/redrive-go/redrive/httpretry"
+)
+
+// keySent returns the Idempotency-Key that arrives when a handler of m makes a
+// request with method.
+func keySent(t *testing.T, m brokers.Message, method string, p httpretry.Policy, own string) string {
+	t.Helper()
+	var sent http.Header
+	transport := newTransport(t, httpretry.Config{Default: p, Base: base(func(req *http.Request) (*http.Response, error) {
+		sent = req.Header
+		return answer(req, 200, ""), nil
+	})})
+	result := consumertest.Run(t, func(ctx context.Context, _ *brokers.Message) error {
+		req := request(t, ctx, method, nil)
+		if own != "" {
+			req.Header.Set("Idempotency-Key", own)
+		}
+		resp, err := transport.RoundTrip(req)
+		if err != nil {
+			return err
+		}
+		return resp.Body.Close()
+	}, m, consumer.Config{})
+	if result.Err != nil {
+		t.Fatal(result.Err)
+	}
+	return sent.Get("Idempotency-Key")
+}
+
+func TestKey(t *testing.T) {
+	const hash = "sha256-"
+	key := func(k string) httpretry.Policy {
+		return httpretry.Policy{Key: func(*http.Request) string { return k }}
+	}
+	tests := []struct {
+		name, method string
+		id           string
+		policy       httpretry.Policy
+		own          string
+		want         string // hash stands for a hash
+	}{
+		{"POST", "POST", "m1", httpretry.Policy{}, "", "m1"},
+		{"PATCH", "PATCH", "m1", httpretry.Policy{}, "", "m1"},
+		{"GET needs none", "GET", "m1", httpretry.Policy{}, "", ""},
+		{"PUT needs none", "PUT", "m1", httpretry.Policy{}, "", ""},
+		{"the caller's own stays", "POST", "m1", httpretry.Policy{}, "mine", "mine"},
+		{"a function", "POST", "m1", key("k1"), "", "k1"},
+		{"a function that says none", "POST", "m1", key(""), "", ""},
+		{"200 bytes", "POST", "m1", key(strings.Repeat("k", 200)), "", strings.Repeat("k", 200)},
+		{"201 bytes", "POST", "m1", key(strings.Repeat("k", 201)), "", hash},
+		{"10 kB", "POST", strings.Repeat("k", 10_000), httpretry.Policy{}, "", hash},
+		{"a line break", "POST", "m1\r\nHost: evil", httpretry.Policy{}, "", hash},
+		{"a space at the end", "POST", "m1 ", httpretry.Policy{}, "", hash},
+		{"not ASCII", "POST", "ключ", httpretry.Policy{}, "", hash},
+		{"not UTF-8", "POST", "m\xff", httpretry.Policy{}, "", hash},
+		{"like a hash", "POST", "sha256-00", httpretry.Policy{}, "", hash},
+	}
+	seen := map[string]string{}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := keySent(t, brokers.Message{Topic: "orders", ID: tt.id}, tt.method, tt.policy, tt.own)
+			if tt.want != hash {
+				if got != tt.want {
+					t.Errorf("key = %q, want %q", got, tt.want)
+				}
+				return
+			}
+			if !strings.HasPrefix(got, hash) || len(got) != len(hash)+64 || got == tt.id {
+				t.Errorf("key = %q, want a hash", got)
+			}
+			if other, ok := seen[got]; ok {
+				t.Errorf("key = %q, as for %q", got, other)
+			}
+			seen[got] = tt.name
+		})
+	}
+}
+
+func TestNoKeyOutsideAHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, status(503))
+		resp, err := s.client(t, httpretry.Policy{}).Do(request(t, t.Context(), "POST", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		read(t, resp)
+		if got := s.got(); len(got) != 1 || got[0].header.Get("Idempotency-Key") != "" {
+			t.Errorf("sent %+v, want one request without a key", got)
+		}
+	})
+}
+
+type traceKey struct{}
+
+func TestPropagate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+		s := serve(t, status(503))
+		calls := 0
+		client := s.client(t, httpretry.Policy{Propagate: func(ctx context.Context, h http.Header) {
+			calls++
+			if trace, ok := ctx.Value(traceKey{}).(string); ok {
+				h.Set("Traceparent", trace)
+			}
+		}})
+		req := request(t, context.WithValue(t.Context(), traceKey{}, parent), "GET", nil)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read(t, resp)
+		got := s.got()
+		if len(got) != 2 || calls != 2 {
+			t.Fatalf("%d requests and %d calls of the hook, want 2 and 2", len(got), calls)
+		}
+		for i, r := range got {
+			if h := r.header.Get("Traceparent"); h != parent {
+				t.Errorf("attempt %d carried %q, want the same trace", i+1, h)
+			}
+		}
+		if len(req.Header) != 0 {
+			t.Errorf("the caller's headers became %v", req.Header)
+		}
+	})
+}

@@ -1,0 +1,478 @@
+package httpretry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/httpretry"
+	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/budget"
+)
+
+// slots is a budget that moves reservation n by at(n) seconds.
+type slots struct {
+	mu                            sync.Mutex
+	at                            func(n int) int
+	reserved, refunded, delivered int
+}
+
+func (s *slots) Reserve(_, due time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reserved++
+	if s.at == nil {
+		return due
+	}
+	return due.Add(time.Duration(s.at(s.reserved)) * time.Second)
+}
+
+func (s *slots) Refund(time.Time, time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refunded++
+}
+
+func (s *slots) Delivered(_ time.Time, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.delivered += n
+}
+
+func (s *slots) want(t *testing.T, reserved, refunded, delivered int) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reserved != reserved || s.refunded != refunded || s.delivered != delivered {
+		t.Errorf("budget: %d reserved, %d refunded, %d delivered, want %d, %d, %d",
+			s.reserved, s.refunded, s.delivered, reserved, refunded, delivered)
+	}
+}
+
+func newBreaker(t *testing.T, c breaker.Config) *breaker.Breaker {
+	t.Helper()
+	b, err := breaker.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// call makes a GET and returns the status, 0 for an error.
+func call(t *testing.T, client *http.Client, ctx context.Context) (int, error) {
+	t.Helper()
+	resp, err := client.Do(request(t, ctx, "GET", nil))
+	if err != nil {
+		return 0, err
+	}
+	read(t, resp)
+	return resp.StatusCode, nil
+}
+
+func TestBudget(t *testing.T) {
+	t.Run("counts calls and retries", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := &slots{}
+			client := serve(t, status(503, 200, 404)).client(t, httpretry.Policy{Budget: b})
+			for range 3 {
+				if _, err := call(t, client, t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.want(t, 1, 0, 3)
+		})
+	})
+	t.Run("moves a retry", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := &slots{at: func(int) int { return 1 }}
+			began := time.Now()
+			code, err := call(t, serve(t, status(503)).client(t, httpretry.Policy{Budget: b}), t.Context())
+			if took := time.Since(began); code != 200 || err != nil || took < time.Second || took > 1100*time.Millisecond {
+				t.Errorf("status %d, %v after %v, want 200 after the slot of 1s", code, err, took)
+			}
+			b.want(t, 1, 0, 1)
+		})
+	})
+	t.Run("has no room within MaxWait", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := &slots{at: func(int) int { return 2 }}
+			began := time.Now()
+			code, err := call(t, serve(t, status(503)).client(t, httpretry.Policy{Budget: b}), t.Context())
+			if code != 503 || err != nil || time.Since(began) != 0 {
+				t.Errorf("status %d, %v after %v, want 503 at once", code, err, time.Since(began))
+			}
+			b.want(t, 1, 1, 1)
+		})
+	})
+	t.Run("has no room within the context", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := &slots{at: func(int) int { return 1 }}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if code, err := call(t, serve(t, status(503)).client(t, httpretry.Policy{Budget: b}), ctx); code != 503 || err != nil {
+				t.Errorf("status %d, %v, want 503", code, err)
+			}
+			b.want(t, 1, 1, 1)
+		})
+	})
+	t.Run("gets back what a cancelled wait had reserved", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := &slots{at: func(int) int { return 1 }}
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Millisecond, cancel)
+			resp, err := serve(t, status(503)).client(t, httpretry.Policy{Budget: b}).Do(request(t, ctx, "GET", nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			b.want(t, 1, 1, 1)
+		})
+	})
+	t.Run("of its own", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := serve(t, status())
+			s.down.Store(true)
+			client := s.client(t, httpretry.Policy{NoBreaker: true})
+			const calls = 1000
+			var wg sync.WaitGroup
+			for range calls {
+				wg.Go(func() { _, _ = call(t, client, t.Context()) })
+				time.Sleep(time.Millisecond)
+			}
+			wg.Wait()
+			retries := s.dials.Load() - calls
+			if limit := int64(0.2*calls + 10*10); retries == 0 || retries > limit {
+				t.Errorf("%d retries of %d calls, want some, and at most %d", retries, calls, limit)
+			}
+		})
+	})
+	t.Run("off", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := serve(t, status())
+			s.down.Store(true)
+			client := s.client(t, httpretry.Policy{NoBreaker: true, NoBudget: true})
+			for range 300 {
+				_, _ = call(t, client, t.Context())
+			}
+			if got := s.dials.Load(); got != 600 {
+				t.Errorf("%d dials, want 600", got)
+			}
+		})
+	})
+}
+
+func TestBreaker(t *testing.T) {
+	small := breaker.Config{MinRuns: 2, Successes: 2}
+	t.Run("open", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := serve(t, status(503, 503))
+			b := newBreaker(t, small)
+			client := s.client(t, httpretry.Policy{Breaker: b})
+			if code, err := call(t, client, t.Context()); code != 503 || err != nil {
+				t.Fatalf("first call: %d, %v, want the 503 that the retry gave", code, err)
+			}
+			body := &closer{Reader: strings.NewReader("b")}
+			_, err := client.Do(request(t, t.Context(), "PUT", body))
+			var open *httpretry.OpenError
+			if !errors.As(err, &open) || open.Dependency != "bank.example" || open.State != breaker.Open || body.closed.Load() != 1 {
+				t.Fatalf("error = %v, body closed %d times, want an OpenError and a closed body", err, body.closed.Load())
+			}
+			if v := classify.Of(err); v.Class != classify.ClassThrottled || v.RetryAfter != open.Wait || v.Ambiguous || open.Wait < 4*time.Second {
+				t.Errorf("verdict = %+v, want throttled for %v", v, open.Wait)
+			}
+			if got := len(s.got()); got != 2 {
+				t.Errorf("%d requests arrived, want 2", got)
+			}
+			time.Sleep(open.Wait)
+			for range 2 {
+				if code, err := call(t, client, t.Context()); code != 200 || err != nil {
+					t.Errorf("after the wait: %d, %v, want 200", code, err)
+				}
+			}
+			if got := b.Snapshot(time.Now()).State; got != breaker.Closed {
+				t.Errorf("the breaker is %v after two probes, want closed", got)
+			}
+		})
+	})
+	t.Run("a failed probe is not retried", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := serve(t, status(503, 503, 503))
+			b := newBreaker(t, small)
+			b.Trip(time.Now(), breaker.Permit{}, "test", 0)
+			time.Sleep(5 * time.Second)
+			spent := &slots{}
+			if code, _ := call(t, s.client(t, httpretry.Policy{Breaker: b, Budget: spent}), t.Context()); code != 503 || len(s.got()) != 1 {
+				t.Errorf("status %d after %d requests, want 503 after 1", code, len(s.got()))
+			}
+			spent.want(t, 0, 0, 1)
+			if got := b.Snapshot(time.Now()).State; got != breaker.Open {
+				t.Errorf("the breaker is %v, want open", got)
+			}
+		})
+	})
+	t.Run("one probe at a time", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := serve(t, func(http.ResponseWriter, *http.Request, int) { time.Sleep(time.Second) })
+			b := newBreaker(t, small)
+			b.Trip(time.Now(), breaker.Permit{}, "test", 0)
+			time.Sleep(5 * time.Second)
+			client := s.client(t, httpretry.Policy{Breaker: b})
+			var wg sync.WaitGroup
+			for range 10 {
+				wg.Go(func() { _, _ = call(t, client, t.Context()) })
+			}
+			wg.Wait()
+			if got := len(s.got()); got != 1 {
+				t.Errorf("%d requests arrived, want 1", got)
+			}
+		})
+	})
+	t.Run("opens during the wait", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := serve(t, status(503))
+			b := newBreaker(t, breaker.Config{})
+			time.AfterFunc(500*time.Millisecond, func() { b.Trip(time.Now(), breaker.Permit{}, "test", 0) })
+			client := s.client(t, httpretry.Policy{Breaker: b, Budget: &slots{at: func(int) int { return 1 }}})
+			if code, err := call(t, client, t.Context()); code != 503 || err != nil || len(s.got()) != 1 {
+				t.Errorf("status %d, %v after %d requests, want the first 503", code, err, len(s.got()))
+			}
+		})
+	})
+	t.Run("is half-open after the wait", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := serve(t, status(503))
+			b := newBreaker(t, breaker.Config{MinOpen: time.Millisecond, MaxOpen: 2 * time.Millisecond})
+			time.AfterFunc(500*time.Millisecond, func() { b.Trip(time.Now(), breaker.Permit{}, "test", 0) })
+			client := s.client(t, httpretry.Policy{Breaker: b, Budget: &slots{at: func(int) int { return 1 }}})
+			if code, err := call(t, client, t.Context()); code != 503 || err != nil || len(s.got()) != 1 {
+				t.Errorf("status %d, %v after %d requests, want the first 503 and no retry as a probe", code, err, len(s.got()))
+			}
+		})
+	})
+	t.Run("isolated", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBreaker(t, small)
+			b.Isolate(time.Now(), "moving the database")
+			_, err := call(t, serve(t, status()).client(t, httpretry.Policy{Breaker: b}), t.Context())
+			if v := classify.Of(err); v.Class != classify.ClassThrottled || v.RetryAfter != time.Second || !strings.Contains(err.Error(), "moving the database") {
+				t.Errorf("error %v is %+v, want throttled for 1s with the reason", err, v)
+			}
+		})
+	})
+	t.Run("off", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			codes := make([]int, 100)
+			for i := range codes {
+				codes[i] = 500
+			}
+			s := serve(t, status(codes...))
+			client := s.client(t, httpretry.Policy{NoBreaker: true, Retries: -1})
+			for range codes {
+				if code, err := call(t, client, t.Context()); code != 500 || err != nil {
+					t.Fatalf("%d, %v, want 500", code, err)
+				}
+			}
+		})
+	})
+}
+
+func TestWhatTheBreakerHears(t *testing.T) {
+	tests := []struct {
+		name           string
+		code           int
+		runs, failures int
+	}{
+		{"200", 200, 1, 0},
+		{"302", 302, 1, 0},
+		{"404: the server is up", 404, 1, 0},
+		{"409: the server is up", 409, 1, 0},
+		{"401", 401, 1, 1},
+		{"429", 429, 1, 1},
+		{"500", 500, 1, 1},
+		{"501", 501, 1, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBreaker(t, breaker.Config{})
+				resp, err := serve(t, status(tt.code)).transport(t, httpretry.Policy{Breaker: b, Retries: -1}).RoundTrip(request(t, t.Context(), "GET", nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				read(t, resp)
+				if s := b.Snapshot(time.Now()); s.Runs != tt.runs || s.Failures != tt.failures {
+					t.Errorf("%d runs with %d failures, want %d with %d", s.Runs, s.Failures, tt.runs, tt.failures)
+				}
+			})
+		})
+	}
+	t.Run("errors", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBreaker(t, breaker.Config{})
+			s := serve(t, func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() })
+			client := s.client(t, httpretry.Policy{Breaker: b, Timeout: time.Minute})
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			_, _ = call(t, client, ctx)
+			if s := b.Snapshot(time.Now()); s.Runs != 0 {
+				t.Errorf("a cancelled call: %d runs, want none", s.Runs)
+			}
+			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, _ = call(t, client, ctx)
+			if s := b.Snapshot(time.Now()); s.Runs != 1 || s.Failures != 1 {
+				t.Errorf("a call that took too long: %d runs with %d failures, want 1 with 1", s.Runs, s.Failures)
+			}
+			s.down.Store(true)
+			_, _ = call(t, client, t.Context())
+			if s := b.Snapshot(time.Now()); s.Runs != 3 || s.Failures != 3 {
+				t.Errorf("and two refused connections: %d runs with %d failures, want 3 with 3", s.Runs, s.Failures)
+			}
+			_, _ = client.Do(&http.Request{Method: "bad method", URL: request(t, t.Context(), "GET", nil).URL})
+			if s := b.Snapshot(time.Now()); s.Failures > 4 {
+				t.Errorf("and a request that cannot be: %d failures", s.Failures)
+			}
+		})
+	})
+}
+
+// world is a worker whose handler calls a service, with one breaker and budget
+// for both.
+func world(t *testing.T, s *service, b *breaker.Breaker, spent httpretry.Budget, handle func(*http.Client) consumer.Handler) (*memory.Broker, *consumer.Consumer) {
+	t.Helper()
+	broker := memory.New(memory.Options{})
+	c, err := consumer.New(broker, consumer.Config{
+		DeadLetter: dlq.Suffix(".dead"),
+		Restraint:  consumer.Restraint{Breaker: b, Budget: spent},
+		Idempotent: true,
+		Logger:     slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Handle("orders", handle(s.client(t, httpretry.Policy{Breaker: b, Budget: spent})))
+	return broker, c
+}
+
+func charge(client *http.Client) consumer.Handler {
+	return func(ctx context.Context, m *brokers.Message) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, place, strings.NewReader(string(m.Body)))
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		return httpretry.Check(resp)
+	}
+}
+
+// A worker and the calls of its handlers share a breaker. The probe of the
+// worker is a run whose call must get through, or the breaker never closed.
+func TestOutageUnderAConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const messages, outage = 400, 2 * time.Minute
+		up := time.Now().Add(outage)
+		s := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			if time.Now().Before(up) {
+				w.WriteHeader(503)
+			}
+		})
+		b := newBreaker(t, breaker.Config{})
+		spent, err := budget.New(budget.Queue())
+		if err != nil {
+			t.Fatal(err)
+		}
+		broker, c := world(t, s, b, spent, charge)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := c.Run(ctx); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		})
+		for i := range messages {
+			if err := broker.Publish(ctx, "orders", brokers.Message{ID: fmt.Sprint(i)}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(time.Hour)
+		stop()
+		wg.Wait()
+
+		keys, during := map[string]bool{}, 0
+		for _, r := range s.got() {
+			keys[r.header.Get("Idempotency-Key")] = true
+			if r.at.Before(up) {
+				during++
+			}
+		}
+		if len(keys) != messages || keys[""] {
+			t.Errorf("%d keys arrived, want one for each of %d messages", len(keys), messages)
+		}
+		if during > 100 {
+			t.Errorf("%d calls during the outage, want few: the breaker opens after about 20 and probes", during)
+		}
+		if state := b.Snapshot(time.Now()).State; state != breaker.Closed {
+			t.Errorf("the breaker is %v an hour after the outage, want closed", state)
+		}
+		if dead := broker.Messages("orders.dead"); len(dead) > 0 {
+			t.Errorf("%d dead letters of an outage, want none", len(dead))
+		}
+		if left := broker.Messages("orders"); len(left) > 0 {
+			t.Errorf("%d messages are left an hour after the outage", len(left))
+		}
+	})
+}
+
+func TestHandlerSharesItsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, status(503))
+		spent := &slots{}
+		b := newBreaker(t, breaker.Config{})
+		var probed error
+		broker, c := world(t, s, b, spent, func(client *http.Client) consumer.Handler {
+			return func(ctx context.Context, m *brokers.Message) error {
+				if err := charge(client)(ctx, m); err != nil {
+					return err
+				}
+				b.Trip(time.Now(), breaker.Permit{}, "test", 0)
+				b.Restore(time.Now())
+				if _, n, _ := b.Fetch(time.Now(), 1); n != 1 { // the worker's probe
+					return errors.New("there is no probe")
+				}
+				probed = charge(client)(ctx, m)
+				return probed
+			}
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = c.Run(ctx) })
+		if err := broker.Publish(ctx, "orders", brokers.Message{ID: "1"}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		stop()
+		wg.Wait()
+		if probed != nil || len(s.got()) != 3 {
+			t.Errorf("%d requests and %v, want 3 and a call within the probe", len(s.got()), probed)
+		}
+		spent.want(t, 1, 0, 1) // one message, one retry of its first call
+	})
+}

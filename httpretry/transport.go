@@ -1,0 +1,303 @@
+package httpretry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
+)
+
+// Transport is an [http.RoundTripper] with a breaker, a budget and at most one
+// retry for each dependency. Make one with [New], and put it into an
+// http.Client. It may be used by any number of goroutines.
+type Transport struct {
+	base http.RoundTripper
+	name func(*http.Request) string
+	rest *dependency // of the names beyond maxDependencies
+
+	mu     sync.Mutex
+	known  map[string]*dependency
+	spare  int // dependencies that may still be made
+	others Policy
+}
+
+// New returns a Transport. The error names every fault of c at once, each a
+// [*ConfigError].
+func New(c Config) (*Transport, error) {
+	if err := c.faults(); err != nil {
+		return nil, err
+	}
+	t := &Transport{
+		base:   c.Base,
+		name:   c.Dependency,
+		rest:   newDependency("(others)", c.Default),
+		known:  make(map[string]*dependency),
+		spare:  maxDependencies,
+		others: c.Default,
+	}
+	if t.base == nil {
+		t.base = http.DefaultTransport
+	}
+	if t.name == nil {
+		t.name = hostOf
+	}
+	for name, p := range maps.All(c.Policies) {
+		t.known[name] = newDependency(name, p)
+	}
+	return t, nil
+}
+
+// CloseIdleConnections has the base close its idle connections, if it can.
+func (t *Transport) CloseIdleConnections() {
+	if base, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+		base.CloseIdleConnections()
+	}
+}
+
+func (t *Transport) dependency(req *http.Request) *dependency {
+	name := t.name(req)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.known[name]
+	switch {
+	case d != nil:
+	case t.spare == 0:
+		return t.rest
+	default:
+		d = newDependency(name, t.others)
+		t.known[name] = d
+		t.spare--
+	}
+	return d
+}
+
+// RoundTrip implements [http.RoundTripper]. If a retry is not made, for
+// whatever reason, it returns what the first attempt gave.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodConnect || req.Header.Get("Upgrade") != "" {
+		return t.base.RoundTrip(req)
+	}
+	d := t.dependency(req)
+	c := &call{base: t.base, dependency: d, req: req, inHandler: consumer.BatchMetaFrom(req.Context()) != nil}
+	permit, err := d.start(c.inHandler)
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	if d.Budget != nil && !(c.inHandler && d.sharesBudget) {
+		d.Budget.Delivered(time.Now(), 1)
+	}
+	c.prepare()
+	first := c.try(c.body, permit)
+	delay, ok := c.delay(first)
+	if !ok {
+		return first.resp, first.err
+	}
+	body, ok := c.bodyAgain()
+	if !ok {
+		return first.resp, first.err
+	}
+	if permit, ok = c.wait(delay, first.ran); !ok {
+		if body != nil {
+			_ = body.Close()
+		}
+		return first.resp, first.err
+	}
+	first.attempt.discard(first.resp)
+	second := c.try(body, permit)
+	return second.resp, second.err
+}
+
+// call is one request of the caller, with all its attempts.
+type call struct {
+	*dependency
+	base      http.RoundTripper
+	req       *http.Request // the caller's: not to be changed
+	inHandler bool
+	key       string // the Idempotency-Key that is added; may be empty
+	body      io.ReadCloser
+	record    *recorder // nil if nothing is kept
+}
+
+// result is what an attempt came to.
+type result struct {
+	attempt *attempt
+	resp    *http.Response
+	err     error
+	verdict classify.Verdict // zero if it succeeded
+	ended   time.Time
+	ran     time.Duration // until there were headers
+}
+
+func (c *call) close() {
+	if c.req.Body != nil {
+		_ = c.req.Body.Close()
+	}
+}
+
+// prepare finds the key of the request, and sees to it that its body can be had
+// again, if that is of use.
+func (c *call) prepare() {
+	if !idempotent(c.req.Method) && c.req.Header.Get(keyHeader) == "" {
+		if key := c.Key(c.req); key != "" {
+			c.key = safeKey(key)
+		}
+	}
+	c.body = c.req.Body
+	if c.Retries > 0 && c.repeatable() && c.hasBody() && c.req.GetBody == nil && c.MaxBody > 0 && c.req.ContentLength <= c.MaxBody {
+		c.record = &recorder{ReadCloser: c.body, length: c.req.ContentLength, limit: c.MaxBody}
+		c.body = c.record
+	}
+}
+
+func (c *call) hasBody() bool { return c.req.Body != nil && c.req.Body != http.NoBody }
+
+// repeatable reports whether the request may be sent twice.
+func (c *call) repeatable() bool {
+	return idempotent(c.req.Method) || c.key != "" || c.req.Header.Get(keyHeader) != ""
+}
+
+// bodyAgain returns the body for the second attempt.
+func (c *call) bodyAgain() (body io.ReadCloser, ok bool) {
+	switch {
+	case !c.hasBody():
+		return c.req.Body, true
+	case c.req.GetBody != nil:
+		body, err := c.req.GetBody()
+		return body, err == nil
+	case c.record != nil:
+		return c.record.again()
+	}
+	return nil, false
+}
+
+// try sends the request once, and reports to the breaker how that went.
+func (c *call) try(body io.ReadCloser, permit breaker.Permit) result {
+	a := c.attempt(c.req.Context())
+	out := c.req.Clone(a.ctx)
+	out.Body = body
+	if out.Header == nil {
+		out.Header = make(http.Header)
+	}
+	if c.key != "" {
+		out.Header.Set(keyHeader, c.key)
+	}
+	if c.Propagate != nil {
+		c.Propagate(a.parent, out.Header)
+	}
+	began := time.Now()
+	resp, err := c.base.RoundTrip(out)
+	r := result{attempt: a, resp: resp, err: err}
+	c.judge(&r)
+	r.ended = time.Now()
+	r.ran = r.ended.Sub(began)
+	if c.Breaker != nil {
+		c.Breaker.Done(r.ended, permit, r.outcome(), rand.Float64())
+	}
+	return r
+}
+
+// judge says what r means, and makes it fit for the caller.
+func (c *call) judge(r *result) {
+	a := r.attempt
+	if r.resp == nil && r.err == nil {
+		r.err = fmt.Errorf("httpretry: Config.Base (%T) returned neither a response nor an error: mend it", c.base)
+	}
+	if r.err != nil {
+		r.err = a.late(r.err)
+		a.cancel()
+		r.verdict = classify.Of(&url.Error{Op: c.req.Method, Err: r.err}, c.Rules...)
+		return
+	}
+	if r.resp.Body == nil || r.resp.Body == http.NoBody {
+		a.cancel()
+	} else {
+		r.resp.Body = &responseBody{ReadCloser: r.resp.Body, attempt: a}
+	}
+	if r.resp.StatusCode >= 400 {
+		r.verdict = classify.Of(problemOf(r.resp, len(c.Rules) > 0), c.Rules...)
+	}
+}
+
+// outcome is what r says about the dependency. A server that refuses a request,
+// or finds it in conflict with another, is up.
+func (r *result) outcome() breaker.Outcome {
+	v := r.verdict
+	answered := r.resp != nil && (v.Class == classify.ClassPoison || v.Class == classify.ClassTransient && v.MaxAttempts > 0)
+	switch {
+	case v.Class == "" || answered:
+		return breaker.Success
+	case r.err != nil && errors.Is(r.attempt.parent.Err(), context.Canceled):
+		return breaker.Ignored
+	}
+	switch v.Class {
+	case classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment, classify.ClassUnknown:
+		return breaker.Failure
+	}
+	return breaker.Ignored
+}
+
+func (c *call) refund(now, due time.Time) {
+	if c.Budget != nil {
+		c.Budget.Refund(now, due)
+	}
+}
+
+// delay returns how long to wait before a retry; false if there is none.
+func (c *call) delay(r result) (time.Duration, bool) {
+	v := r.verdict
+	passes := v.Class == classify.ClassTransient && v.MaxAttempts == 0 || v.Class == classify.ClassThrottled && v.RetryAfter > 0
+	if c.Retries < 1 || !passes || v.RetryAfter > c.MaxWait || !c.repeatable() {
+		return 0, false
+	}
+	if r.attempt.parent.Err() != nil || !c.retryable(r.ended) {
+		return 0, false
+	}
+	policy := retry.Policy{MaxAttempts: 2, Backoff: retry.Backoff{Base: c.Delay, Cap: c.MaxWait}, MaxRetryAfter: c.MaxWait, FreeThrottles: -1}
+	d := retry.Decide(policy, retry.Failure{Attempt: 1, Now: r.ended, Verdict: v}, rand.Float64())
+	return d.Delay, d.Action == retry.ActionRetry
+}
+
+// fits reports whether the context of the request has so much time left.
+func (c *call) fits(d time.Duration) bool {
+	deadline, ok := c.req.Context().Deadline()
+	return !ok || time.Until(deadline) > d
+}
+
+// wait waits for delay, or longer if the budget says so, and returns the permit
+// for a retry that takes about as long as ran; false if there is to be none.
+func (c *call) wait(delay, ran time.Duration) (permit breaker.Permit, ok bool) {
+	now := time.Now()
+	due := now.Add(delay)
+	if c.Budget != nil {
+		due = c.Budget.Reserve(now, due)
+	}
+	if due.Sub(now) > c.MaxWait || !c.fits(due.Sub(now)+ran) {
+		c.refund(now, due)
+		return permit, false
+	}
+	timer := time.NewTimer(time.Until(due))
+	defer timer.Stop()
+	select {
+	case <-c.req.Context().Done():
+		c.refund(time.Now(), due)
+		return permit, false
+	case <-timer.C:
+	}
+	if !c.retryable(time.Now()) {
+		return permit, false
+	}
+	permit, err := c.start(c.inHandler)
+	return permit, err == nil
+}
