@@ -1,0 +1,81 @@
+package idempotency
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/consumer"
+)
+
+// Header is the header in which a producer may give a message its key. The
+// case of its letters does not matter.
+const Header = "Idempotency-Key"
+
+const (
+	maxKey   = 200 // bytes of a key; longer ones are hashed
+	maxClaim = 255 // bytes of a Claim.Key
+	hashed   = "sha256-"
+)
+
+// Key returns the idempotency key of the message that a handler works on: what
+// consumer.MetaFrom(ctx) says if that is not just the message's ID, else the
+// last Header of the message that is not empty, else the ID. It is the same in
+// all runs of a message, because brokers carry all three over retries and
+// redrives unchanged.
+//
+// The result can be put into a header or a database as it is: a key of more
+// than 200 bytes, with control characters, or that is not UTF-8, is replaced
+// by "sha256-" and the hash of it in hex. So is one that begins like that
+// itself, and nobody can pretend to be another's hash. It is empty only if the
+// message has no ID.
+func Key(ctx context.Context, m *brokers.Message) string {
+	key := consumer.MetaFrom(ctx).IdempotencyKey
+	if key == "" || key == m.ID {
+		key = m.ID
+		if given := fromHeader(m.Headers); given != "" {
+			key = given
+		}
+	}
+	return safe(key)
+}
+
+func fromHeader(h brokers.Headers) (key string) {
+	for _, header := range h {
+		if header.Value != "" && strings.EqualFold(header.Name, Header) {
+			key = header.Value
+		}
+	}
+	return key
+}
+
+func safe(key string) string {
+	if len(key) > maxKey || !printable(key) || strings.HasPrefix(key, hashed) {
+		return hash(key)
+	}
+	return key
+}
+
+// scoped returns the key of a claim: no two pairs of scope and key share one.
+func scoped(scope, key string) string {
+	full := escapeScope.Replace(scope) + ":" + key
+	if len(full) > maxClaim || !printable(full) {
+		return hash(full) // contains no colon
+	}
+	return full
+}
+
+var escapeScope = strings.NewReplacer("%", "%25", ":", "%3A")
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+func hash[T string | []byte](b T) string {
+	sum := sha256.Sum256([]byte(b))
+	return hashed + hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,102 @@
+package idempotency
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+func TestKeyOutsideThePipeline(t *testing.T) {
+	long := strings.Repeat("k", 10<<10)
+	tests := []struct {
+		name    string
+		headers brokers.Headers
+		id      string
+		want    string // "sha256" for the hash of something
+	}{
+		{"id alone", nil, "order-7", "order-7"},
+		{"header", brokers.Headers{{Name: Header, Value: "charge-7"}}, "order-7", "charge-7"},
+		{"header in other letters", brokers.Headers{{Name: "idempotency-key", Value: "charge-7"}}, "order-7", "charge-7"},
+		{"last header", brokers.Headers{{Name: Header, Value: "a"}, {Name: Header, Value: "b"}}, "order-7", "b"},
+		{"empty header", brokers.Headers{{Name: Header, Value: "a"}, {Name: Header}}, "order-7", "a"},
+		{"only an empty header", brokers.Headers{{Name: Header}}, "order-7", "order-7"},
+		{"other header", brokers.Headers{{Name: "X-Idempotency-Key", Value: "a"}}, "order-7", "order-7"},
+		{"other letters than Latin", nil, "заказ-7", "заказ-7"},
+		{"200 bytes", nil, long[:200], long[:200]},
+		{"201 bytes", nil, long[:201], "sha256"},
+		{"10 kB", brokers.Headers{{Name: Header, Value: long}}, "order-7", "sha256"},
+		{"line break", brokers.Headers{{Name: Header, Value: "a\r\nX-Admin: 1"}}, "order-7", "sha256"},
+		{"null", nil, "a\x00b", "sha256"},
+		{"delete", nil, "a\x7f", "sha256"},
+		{"C1 control", nil, "a\u0085b", "sha256"},
+		{"not UTF-8", nil, "a\xff", "sha256"},
+		{"pretends to be a hash", nil, hash(long), "sha256"},
+		{"nothing", nil, "", ""},
+	}
+	seen := map[string]string{}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := &brokers.Message{ID: tt.id, Headers: tt.headers}
+			got := Key(t.Context(), m)
+			if tt.want != "sha256" && got != tt.want {
+				t.Errorf("Key = %q, want %q", got, tt.want)
+			}
+			if tt.want != "sha256" {
+				return
+			}
+			if !strings.HasPrefix(got, hashed) || len(got) != len(hashed)+64 {
+				t.Errorf("Key = %q, want a hash", got)
+			}
+			if other, ok := seen[got]; ok {
+				t.Errorf("has the same key as %q", other)
+			}
+			seen[got] = tt.name
+		})
+	}
+}
+
+func TestScoped(t *testing.T) {
+	type pair struct{ scope, key string }
+	tests := []struct {
+		pair pair
+		want string
+	}{
+		{pair{"orders", "7"}, "orders:7"},
+		{pair{"orders:7", "1"}, "orders%3A7:1"},
+		{pair{"orders", "7:1"}, "orders:7:1"},
+		{pair{"orders%3A7", "1"}, "orders%253A7:1"},
+		{pair{"", "7"}, ":7"},
+		{pair{"a\nb", "7"}, hash("a\nb:7")},
+		{pair{strings.Repeat("s", 54), strings.Repeat("k", 200)}, strings.Repeat("s", 54) + ":" + strings.Repeat("k", 200)},
+		{pair{strings.Repeat("s", 55), strings.Repeat("k", 200)}, hash(strings.Repeat("s", 55) + ":" + strings.Repeat("k", 200))},
+	}
+	for _, tt := range tests {
+		if got := scoped(tt.pair.scope, tt.pair.key); got != tt.want {
+			t.Errorf("scoped(%q, %q) = %q, want %q", tt.pair.scope, tt.pair.key, got, tt.want)
+		}
+	}
+}
+
+// FuzzScoped demands that every key can be stored, and that no two pairs of
+// scope and key share one.
+func FuzzScoped(f *testing.F) {
+	f.Add("orders", "7", "orders:7", "")
+	f.Add("a:", "b", "a", ":b")
+	f.Add("a", "\x00", "a", "\xff")
+	f.Add("%3A", "k", ":", "k")
+	f.Add("", hash("a"), "", "a")
+	f.Add("s", strings.Repeat("k", 300), "s", hash(strings.Repeat("k", 300)))
+	f.Fuzz(func(t *testing.T, scope, key, otherScope, otherKey string) {
+		a, b := scoped(scope, safe(key)), scoped(otherScope, safe(otherKey))
+		for _, k := range []string{a, b} {
+			if k == "" || len(k) > maxClaim || !utf8.ValidString(k) || !printable(k) {
+				t.Errorf("the key %q does not fit a store", k)
+			}
+		}
+		if same := scope == otherScope && key == otherKey; (a == b) != same {
+			t.Errorf("(%q, %q) has the key %q and (%q, %q) has %q", scope, key, a, otherScope, otherKey, b)
+		}
+	})
+}

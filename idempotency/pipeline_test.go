@@ -1,0 +1,214 @@
+package idempotency_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/idempotency"
+)
+
+// start runs a worker for orders and returns a function that stops it.
+func start(t *testing.T, broker brokers.Broker, h consumer.Handler, observer consumer.Observer) (stop func()) {
+	t.Helper()
+	cfg := consumer.Config{
+		DeadLetter: dlq.Suffix(".dead"),
+		Logger:     slog.New(slog.DiscardHandler),
+	}
+	if observer != nil {
+		cfg.Observers = []consumer.Observer{observer}
+	}
+	c, err := consumer.New(broker, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Handle("orders", h)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v", err)
+		}
+	}
+}
+
+// events counts what happened.
+type events struct {
+	mu    sync.Mutex
+	kinds map[consumer.EventKind]int
+	last  brokers.Meta // of a message that was retried
+}
+
+func (e *events) Observe(_ context.Context, event consumer.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.kinds == nil {
+		e.kinds = map[consumer.EventKind]int{}
+	}
+	e.kinds[event.Kind]++
+	if event.Kind == consumer.EventFailed {
+		e.last = event.Meta
+	}
+}
+
+// TestDuplicatesInThePipeline publishes every message three times, to two
+// workers that share a store.
+func TestDuplicatesInThePipeline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		defer broker.Close(t.Context())
+		s := idempotency.NewMemory(0)
+		h := &counted{then: func(context.Context, int) error { time.Sleep(2 * time.Second); return nil }}
+		const n = 30
+		for range 3 {
+			for i := range n {
+				if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: fmt.Sprintf("order-%d", i), Body: []byte("x")}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var seen events
+		for range 2 {
+			handle, _ := wrap(t, s, h.handle, nil)
+			defer start(t, broker, handle, &seen)()
+		}
+		time.Sleep(10 * time.Minute)
+		for i := range n {
+			h.want(t, fmt.Sprintf("order-%d", i), 1)
+		}
+		if left, dead := broker.Len("orders"), broker.Len("orders.dead"); left != 0 || dead != 0 {
+			t.Errorf("%d messages are left and %d dead, want none", left, dead)
+		}
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		if seen.kinds[consumer.EventAcked] != 3*n || seen.kinds[consumer.EventPaused] != 0 {
+			t.Errorf("%v, want %d acks and no pause", seen.kinds, 3*n)
+		}
+	})
+}
+
+// TestClaimOfADeadWorker meets a key whose worker died between effect and
+// record: the message waits for the end of the lease, without using up
+// attempts, and is then handled again.
+func TestClaimOfADeadWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		defer broker.Close(t.Context())
+		s := idempotency.NewMemory(0)
+		hold(t, s, "orders:order-7", "dead worker", 30*time.Second)
+		began := time.Now()
+		ran := make(chan brokers.Meta, 1)
+		handle, _ := wrap(t, s, func(ctx context.Context, _ *brokers.Message) error {
+			ran <- consumer.MetaFrom(ctx)
+			return nil
+		}, nil)
+		if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7"}); err != nil {
+			t.Fatal(err)
+		}
+		defer start(t, broker, handle, nil)()
+		meta := <-ran
+		if waited := time.Since(began); waited < 30*time.Second || waited > 2*time.Minute {
+			t.Errorf("the handler ran after %s, want it soon after 30s", waited)
+		}
+		if meta.Attempt != 1 || len(meta.History) != 1 {
+			t.Errorf("the run is attempt %d after %d waits, want attempt 1 after one", meta.Attempt, len(meta.History))
+		}
+	})
+}
+
+// TestShutdownWhileWaiting stops a worker whose handler waits for another run.
+func TestShutdownWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		defer broker.Close(t.Context())
+		s := idempotency.NewMemory(0)
+		hold(t, s, "orders:order-7", "somebody", time.Hour)
+		handle, _ := wrap(t, s, (&counted{}).handle, func(o *idempotency.Options) { o.Wait = time.Hour })
+		if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7"}); err != nil {
+			t.Fatal(err)
+		}
+		var seen events
+		stop := start(t, broker, handle, &seen)
+		time.Sleep(time.Second)
+		stop()
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		if seen.kinds[consumer.EventReleased] != 1 || seen.kinds[consumer.EventRetried] != 0 {
+			t.Errorf("%v, want the message released", seen.kinds)
+		}
+	})
+}
+
+// TestKeyIsKept sends messages through retries, to the dead letters and back.
+func TestKeyIsKept(t *testing.T) {
+	tests := []struct {
+		name    string
+		headers brokers.Headers
+		want    string
+	}{
+		{"made from the ID", nil, "order-7"},
+		{"given by the producer", brokers.Headers{{Name: "Idempotency-Key", Value: "charge-7"}}, "charge-7"},
+		{"given in the words of redrive", brokers.Headers{{Name: "redrive-idempotency-key", Value: "charge-8"}}, "charge-8"},
+		{"given in both", brokers.Headers{{Name: "Idempotency-Key", Value: "charge-7"}, {Name: "redrive-idempotency-key", Value: "charge-8"}}, "charge-8"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				defer broker.Close(t.Context())
+				var mu sync.Mutex
+				var keys []string
+				h := func(ctx context.Context, m *brokers.Message) error {
+					mu.Lock()
+					defer mu.Unlock()
+					keys = append(keys, idempotency.Key(ctx, m))
+					switch len(keys) {
+					case 1:
+						return errBusy // comes again over the broker
+					case 2:
+						return classify.Permanent(errBusy)
+					}
+					return nil
+				}
+				defer start(t, broker, h, nil)()
+				if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7", Headers: tt.headers}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Hour)
+				letters := broker.Messages("orders.dead")
+				if len(letters) != 1 {
+					t.Fatalf("%d dead letters, want 1", len(letters))
+				}
+				entry, err := dlq.Decode(letters[0])
+				if err != nil {
+					t.Fatal(err)
+				}
+				back := entry.Message
+				if key := entry.Meta.IdempotencyKey; key != "" {
+					back.Headers = back.Headers.With("redrive-idempotency-key", key)
+				}
+				if err := broker.Publish(t.Context(), "orders", back); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Hour)
+				mu.Lock()
+				defer mu.Unlock()
+				if want := slices.Repeat([]string{tt.want}, 3); !slices.Equal(keys, want) {
+					t.Errorf("the keys of the runs are %q, want %q", keys, want)
+				}
+			})
+		})
+	}
+}
