@@ -1,0 +1,199 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// descs describe what is computed from series at a scrape.
+type descs struct {
+	attempts, deliveries, settlements, leasesLost, deadLetters, discarded *prometheus.Desc
+	settleErrors, letterErrors, extensions, extensionErrors               *prometheus.Desc
+	stretched, stretch                                                    *prometheus.Desc
+	inFlight, running, held, stuck, lastSuccess                           *prometheus.Desc
+	paused, pauses, receiveErrors                                         *prometheus.Desc
+}
+
+func newDescs() descs {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return descs{
+		attempts: desc("retry_attempts_total", "Runs of the handler that have ended, first ones too: by what becomes of the message, and by the class of the error.",
+			"topic", "policy", "outcome", "class"),
+		deliveries: desc("redrive_deliveries_total", "Deliveries received: fresh ones, which were never retried before, and repeats.", "topic", "kind"),
+		settlements: desc("redrive_settlements_total", "Deliveries settled: removed (ack), rescheduled in the broker (retry), or given back uncounted (release).",
+			"topic", "action"),
+		leasesLost:      desc("redrive_leases_lost_total", "Deliveries that went to somebody else before they were settled.", "topic"),
+		deadLetters:     desc("redrive_dead_letters_total", "Dead letters that are durable.", "topic", "reason"),
+		discarded:       desc("redrive_discarded_total", "Messages dropped because there is no dead-letter topic, on purpose.", "topic", "reason"),
+		settleErrors:    desc("redrive_settle_errors_total", "Settlements that the broker failed and that are tried again.", "topic", "action"),
+		extensions:      desc("redrive_lease_extensions_total", "Extensions of leases: one for each delivery whose lease the broker has extended, each time.", "topic"),
+		extensionErrors: desc("redrive_lease_extension_errors_total", "Extensions of a lease that the broker failed and that are tried again, while the lease lasts.", "topic"),
+		letterErrors:    desc("redrive_dead_letter_errors_total", "Dead letters that the broker did not take and that are tried again.", "topic"),
+		stretched:       desc("redrive_retries_stretched_total", "Retries that the budget moved to a later time.", "topic"),
+		stretch:         desc("redrive_retry_stretch_seconds_total", "Delay that the budget added to retries.", "topic"),
+		inFlight:        desc("redrive_messages_in_flight", "Deliveries that the worker has and has not settled.", "topic"),
+		running:         desc("redrive_messages_running", "Messages whose handler runs, each in a slot; those of a batch share one.", "topic"),
+		held:            desc("redrive_messages_held", "Messages that wait in the process, for their due time or for the breaker.", "topic"),
+		stuck:           desc("redrive_messages_stuck", "Messages whose handler ignores that its context has ended.", "topic"),
+		lastSuccess:     desc("redrive_last_success_timestamp_seconds", "When a handler last succeeded; 0 if none has.", "topic"),
+		paused:          desc("redrive_paused", "1 while nothing, or only one message at a time as a probe, is received; otherwise 0."),
+		pauses:          desc("redrive_pauses_total", "Times that receiving was paused: breaker, throttle, or most messages poison."),
+		receiveErrors:   desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
+	}
+}
+
+func (d *descs) all() []*prometheus.Desc {
+	return []*prometheus.Desc{
+		d.attempts, d.deliveries, d.settlements, d.leasesLost, d.deadLetters, d.discarded,
+		d.settleErrors, d.letterErrors, d.extensions, d.extensionErrors,
+		d.stretched, d.stretch,
+		d.inFlight, d.running, d.held, d.stuck, d.lastSuccess,
+		d.paused, d.pauses, d.receiveErrors,
+	}
+}
+
+type histograms struct{ duration, lateness, age *prometheus.HistogramVec }
+
+func newHistograms() histograms {
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	}
+	return histograms{
+		duration: histogram("redrive_handler_duration_seconds", "How long handlers ran.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}, "topic", "result"),
+		lateness: histogram("redrive_retry_lateness_seconds", "How long after its due time a retry started.",
+			[]float64{.01, .05, .1, .5, 1, 5, 15, 60, 300, 900}, "topic"),
+		age: histogram("retry_task_age_seconds", "How long after its first failure a message was run again.",
+			[]float64{1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 24 * 3600}, "topic", "policy"),
+	}
+}
+
+func (h *histograms) all() []prometheus.Collector {
+	return []prometheus.Collector{h.duration, h.lateness, h.age}
+}
+
+func (m *Metrics) newSeries(topic, policy string) *series {
+	return &series{
+		topic: topic, policy: policy,
+		succeeded: m.histograms.duration.WithLabelValues(topic, "success"),
+		failed:    m.histograms.duration.WithLabelValues(topic, "failure"),
+		lateness:  m.histograms.lateness.WithLabelValues(topic),
+		age:       m.histograms.age.WithLabelValues(topic, policy),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range m.descs.all() {
+		out <- d
+	}
+	for _, h := range m.histograms.all() {
+		h.Describe(out)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	d := &m.descs
+	s := sink(out)
+	paused := 0.0
+	if m.paused.Load() {
+		paused = 1
+	}
+	s.gauge(d.paused, paused)
+	s.counter(d.pauses, m.pauses.Load())
+	s.counter(d.receiveErrors, m.receiveErrors.Load())
+	for _, t := range m.topics {
+		t.collect(d, s)
+	}
+	if t := m.other.Load(); t != nil && t != m.topics[other] {
+		t.collect(d, s)
+	}
+	for _, h := range m.histograms.all() {
+		h.Collect(out)
+	}
+}
+
+func (s *series) collect(d *descs, to sink) {
+	s.collectRuns(d, to)
+	s.collectEnds(d, to)
+	for i, action := range settlements {
+		to.counter(d.settleErrors, s.settleErrors[i].Load(), s.topic, action)
+	}
+	to.counter(d.extensions, s.extensions.Load(), s.topic)
+	to.counter(d.extensionErrors, s.extensionErrors.Load(), s.topic)
+	to.counter(d.letterErrors, s.letterErrors.Load(), s.topic)
+	to.counter(d.stretched, s.stretched.Load(), s.topic)
+	to.total(d.stretch, time.Duration(s.stretch.Load()).Seconds(), s.topic)
+	n := s.states.count()
+	to.gauge(d.running, float64(n[running]+n[stuck]), s.topic)
+	to.gauge(d.held, float64(n[held]), s.topic)
+	to.gauge(d.stuck, float64(n[stuck]), s.topic)
+	to.gauge(d.lastSuccess, float64(s.lastSuccess.Load())/1e9, s.topic)
+}
+
+// collectRuns collects the attempts: the usual ones from the start, so that
+// Prometheus sees the first increase, others when there are some.
+func (s *series) collectRuns(d *descs, to sink) {
+	for o := range outcomes {
+		for c := range classes {
+			n := s.attempts[o][c].Load()
+			if n > 0 || usual(o, c) {
+				to.counter(d.attempts, n, s.topic, s.policy, outcomes[o], classes[c])
+			}
+		}
+	}
+}
+
+func usual(outcome, class int) bool {
+	poison, unknown := classOf("poison"), classOf("unknown")
+	switch outcome {
+	case succeeded:
+		return class == noClass
+	case rescheduled:
+		return class > noClass && class <= unknown
+	case buried:
+		return class == poison || class == unknown || class == classOf("transient")
+	}
+	return false
+}
+
+// collectEnds collects how deliveries came and went. Those that end while this
+// is read have been received, so that in flight is never negative.
+func (s *series) collectEnds(d *descs, to sink) {
+	ended := s.leasesLost.Load()
+	to.counter(d.leasesLost, ended, s.topic)
+	for i, action := range settlements {
+		n := s.settled[i].Load()
+		ended += n
+		to.counter(d.settlements, n, s.topic, action)
+	}
+	for i, reason := range reasons {
+		to.counter(d.deadLetters, s.deadLetters[i].Load(), s.topic, reason)
+		if n := s.discarded[i].Load(); n > 0 || i == 0 {
+			to.counter(d.discarded, n, s.topic, reason)
+		}
+	}
+	fresh, repeated := s.fresh.Load(), s.repeated.Load()
+	to.counter(d.deliveries, fresh, s.topic, "fresh")
+	to.counter(d.deliveries, repeated, s.topic, "repeat")
+	to.gauge(d.inFlight, float64(fresh+repeated)-float64(ended), s.topic)
+}
+
+// sink takes metrics whose labels are known to fit.
+type sink chan<- prometheus.Metric
+
+func (s sink) counter(d *prometheus.Desc, n uint64, labels ...string) {
+	s.total(d, float64(n), labels...)
+}
+
+func (s sink) total(d *prometheus.Desc, v float64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+}
+
+func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}

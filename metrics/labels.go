@@ -1,0 +1,129 @@
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// MaxTopics is how many topics one Metrics tells apart.
+const MaxTopics = 100
+
+// Topic is one that a Consumer has a handler for.
+type Topic struct {
+	// Name of the topic. Required.
+	Name string
+	// Policy is a name for the retry policy of the topic, the value of the
+	// label "policy". Empty means "default".
+	Policy string
+}
+
+func (t Topic) policy() string {
+	if t.Policy == "" {
+		return "default"
+	}
+	return t.Policy
+}
+
+// ConfigError is one fault of the arguments of [New].
+type ConfigError struct {
+	Field   string // such as "topics[2].Name"
+	Problem string
+	Fix     string
+}
+
+// Error says what is wrong and what to write instead.
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("metrics: %s %s: %s", e.Field, e.Problem, e.Fix)
+}
+
+func faults(topics []Topic) error {
+	var found []error
+	refuse := func(bad bool, field, problem, fix string) {
+		if bad {
+			found = append(found, &ConfigError{field, problem, fix})
+		}
+	}
+	refuse(len(topics) == 0, "topics", "are missing", "name every topic that the Consumer has a handler for")
+	refuse(len(topics) > MaxTopics, "topics", fmt.Sprintf("are %d", len(topics)),
+		fmt.Sprintf("name at most %d, the most important ones: the others are counted together", MaxTopics))
+	seen := map[string]bool{}
+	for i, t := range topics {
+		field := fmt.Sprintf("topics[%d]", i)
+		refuse(t.Name == "", field+".Name", "is empty", "use the name that the handler is registered for")
+		refuse(t.Name != "" && seen[t.Name], field+".Name", fmt.Sprintf("is %q once more", t.Name), "name each topic once")
+		refuse(!utf8.ValidString(t.Name), field+".Name", "is not UTF-8", "leave the topic out: it is counted under \"other\"")
+		refuse(!utf8.ValidString(t.Policy), field+".Policy", "is not UTF-8", "use a short word")
+		seen[t.Name] = true
+	}
+	return errors.Join(found...)
+}
+
+// other is the label of what is not in a closed set.
+const other = "other"
+
+// What becomes of a run.
+const (
+	succeeded = iota
+	rescheduled
+	deferred
+	buried
+	skipped
+	released
+	lost
+)
+
+var outcomes = [...]string{
+	succeeded: "success", rescheduled: "retry", deferred: "defer", buried: "dead_letter", skipped: "skip", released: "release", lost: "lost",
+}
+
+// What becomes of a delivery.
+const (
+	acked = iota
+	retried
+	givenBack
+)
+
+var settlements = [...]string{acked: "ack", retried: "retry", givenBack: "release"}
+
+// noClass is the index of the class of a success.
+const noClass = 0
+
+// classes end with other.
+var classes = [...]string{
+	"none",
+	string(classify.ClassTransient), string(classify.ClassThrottled), string(classify.ClassEnvironment),
+	string(classify.ClassUnknown), string(classify.ClassPoison), string(classify.ClassShutdown), string(classify.ClassLost),
+	other,
+}
+
+func classOf(c classify.Class) int { return index(classes[1:], string(c)) + 1 }
+
+// reasons end with other.
+var reasons = [...]string{
+	retry.ReasonExhausted, retry.ReasonExpired, retry.ReasonPoison,
+	"undecodable", "validation", "panic", "timeout", "unclassified",
+	"ambiguous", "budget", "crash-loop", "oversize", "refused", "unroutable", "redrive-limit", "operator",
+	other,
+}
+
+func reasonOf(entry *dlq.Entry) int {
+	if entry == nil {
+		return len(reasons) - 1
+	}
+	return index(reasons[:], entry.Reason)
+}
+
+// index returns the place of a word, which is that of the last one, other, if
+// it is not there.
+func index(words []string, word string) int {
+	if i := slices.Index(words, word); i >= 0 {
+		return i
+	}
+	return len(words) - 1
+}

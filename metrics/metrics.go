@@ -1,0 +1,215 @@
+package metrics
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// Metrics counts the events of one Consumer. Make one with [New], put it into
+// consumer.Config.Observers, and register it. For several Consumers in a
+// process, make one each, and tell them apart with
+// prometheus.WrapRegistererWith.
+type Metrics struct {
+	topics map[string]*series     // never changed
+	other  atomic.Pointer[series] // of topics that nobody named; nil until one comes
+
+	paused        atomic.Bool
+	pauses        atomic.Uint64
+	receiveErrors atomic.Uint64
+
+	descs      descs
+	histograms histograms
+}
+
+// New returns a Metrics for the topics that the Consumer has handlers for.
+// Events of all others are counted under the topic "other". The error names
+// every fault at once, each a *[ConfigError].
+func New(topics ...Topic) (*Metrics, error) {
+	if err := faults(topics); err != nil {
+		return nil, err
+	}
+	m := &Metrics{topics: map[string]*series{}, descs: newDescs(), histograms: newHistograms()}
+	for _, t := range topics {
+		m.topics[t.Name] = m.newSeries(t.Name, t.policy())
+	}
+	return m, nil
+}
+
+// Observe implements consumer.Observer.
+func (m *Metrics) Observe(_ context.Context, e consumer.Event) {
+	if e.Message != nil {
+		m.series(e.Topic).observe(&e)
+		return
+	}
+	switch e.Kind {
+	case consumer.EventPaused:
+		m.paused.Store(true)
+		m.pauses.Add(1)
+	case consumer.EventResumed:
+		m.paused.Store(false)
+	case consumer.EventError:
+		m.receiveErrors.Add(1)
+	}
+}
+
+func (m *Metrics) series(topic string) *series {
+	if s := m.topics[topic]; s != nil {
+		return s
+	}
+	if s := m.other.Load(); s != nil {
+		return s
+	}
+	m.other.CompareAndSwap(nil, m.strays())
+	return m.other.Load()
+}
+
+func (m *Metrics) strays() *series {
+	if s := m.topics[other]; s != nil {
+		return s
+	}
+	return m.newSeries(other, other)
+}
+
+// series is what there is to count of one topic.
+type series struct {
+	topic, policy string
+
+	fresh, repeated atomic.Uint64
+	attempts        [len(outcomes)][len(classes)]atomic.Uint64
+	settled         [len(settlements)]atomic.Uint64
+	leasesLost      atomic.Uint64
+	deadLetters     [len(reasons)]atomic.Uint64
+	discarded       [len(reasons)]atomic.Uint64
+	settleErrors    [len(settlements)]atomic.Uint64
+	letterErrors    atomic.Uint64
+	extensions      atomic.Uint64
+	extensionErrors atomic.Uint64
+	stretched       atomic.Uint64
+	stretch         atomic.Int64 // in nanoseconds
+	lastSuccess     atomic.Int64 // Unix time in nanoseconds; 0 if there was none
+	states          states
+
+	succeeded, failed, lateness, age prometheus.Observer
+}
+
+func (s *series) observe(e *consumer.Event) {
+	switch e.Kind {
+	case consumer.EventReceived:
+		s.received(e)
+	case consumer.EventStarted:
+		s.started(e)
+	case consumer.EventSucceeded:
+		s.states.forget(e.Message)
+		s.attempts[succeeded][noClass].Add(1)
+		s.succeeded.Observe(e.Duration.Seconds())
+		s.lastSuccess.Store(e.Time.UnixNano())
+	case consumer.EventFailed:
+		s.fails(e)
+	case consumer.EventAcked:
+		s.settled[acked].Add(1)
+	default:
+		s.observeRare(e)
+	}
+}
+
+// observeRare is observe for what does not happen to messages that succeed.
+func (s *series) observeRare(e *consumer.Event) {
+	switch e.Kind {
+	case consumer.EventHeld:
+		s.states.set(e.Message, held)
+	case consumer.EventRetried:
+		s.settled[retried].Add(1)
+		s.leave(e, released, classify.ClassShutdown)
+	case consumer.EventReleased:
+		s.settled[givenBack].Add(1)
+		s.leave(e, released, classify.ClassShutdown)
+	case consumer.EventLeaseLost:
+		s.leasesLost.Add(1)
+		s.leave(e, lost, classify.ClassLost)
+	case consumer.EventDeadLettered:
+		s.deadLetters[reasonOf(e.DeadLetter)].Add(1)
+		s.states.forget(e.Message)
+	case consumer.EventDiscarded:
+		s.discarded[reasonOf(e.DeadLetter)].Add(1)
+		s.states.forget(e.Message)
+	case consumer.EventStuck:
+		s.states.set(e.Message, stuck)
+	case consumer.EventUnstuck:
+		s.states.set(e.Message, running)
+	case consumer.EventError:
+		s.errs(e.Operation)
+	case consumer.EventExtended:
+		s.extensions.Add(1)
+	}
+}
+
+// errs counts what the broker failed.
+func (s *series) errs(op consumer.Operation) {
+	switch op {
+	case consumer.OperationAck:
+		s.settleErrors[acked].Add(1)
+	case consumer.OperationRetry:
+		s.settleErrors[retried].Add(1)
+	case consumer.OperationRelease:
+		s.settleErrors[givenBack].Add(1)
+	case consumer.OperationExtend:
+		s.extensionErrors.Add(1)
+	case consumer.OperationDeadLetter:
+		s.letterErrors.Add(1)
+	}
+}
+
+func (s *series) received(e *consumer.Event) {
+	if e.Meta.FirstFailedAt.IsZero() && e.Meta.DueAt.IsZero() {
+		s.fresh.Add(1)
+		return
+	}
+	s.repeated.Add(1)
+}
+
+func (s *series) started(e *consumer.Event) {
+	s.states.set(e.Message, running)
+	if !e.Meta.DueAt.IsZero() {
+		s.lateness.Observe(max(0, e.Lateness.Seconds()))
+	}
+	if !e.Meta.FirstFailedAt.IsZero() {
+		s.age.Observe(max(0, e.Time.Sub(e.Meta.FirstFailedAt).Seconds()))
+	}
+}
+
+func (s *series) fails(e *consumer.Event) {
+	s.states.forget(e.Message)
+	outcome := lost
+	switch e.Decision.Action {
+	case retry.ActionAck:
+		outcome = skipped
+	case retry.ActionRetry:
+		if outcome = rescheduled; e.Verdict.Deferred {
+			outcome = deferred
+		}
+	case retry.ActionDeadLetter:
+		outcome = buried
+	case retry.ActionRelease:
+		outcome = released
+	}
+	s.attempts[outcome][classOf(e.Verdict.Class)].Add(1)
+	s.failed.Observe(e.Duration.Seconds())
+	if e.Stretched > 0 {
+		s.stretched.Add(1)
+		s.stretch.Add(int64(e.Stretched))
+	}
+}
+
+// leave ends what e's message was doing in this process. If its handler was
+// running, nothing else will say how that ended.
+func (s *series) leave(e *consumer.Event, outcome int, class classify.Class) {
+	if was := s.states.forget(e.Message); was == running || was == stuck {
+		s.attempts[outcome][classOf(class)].Add(1)
+	}
+}

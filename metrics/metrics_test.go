@@ -1,0 +1,456 @@
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/metrics"
+	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/budget"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// values returns every sample of c, histograms by their _count and _sum, under
+// its name and labels.
+func values(t *testing.T, cs ...prometheus.Collector) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(cs...)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			key := func(suffix string) string {
+				return fmt.Sprintf("%s%s{%s}", f.GetName(), suffix, strings.Join(labels, ","))
+			}
+			if h := m.GetHistogram(); h != nil {
+				found[key("_count")], found[key("_sum")] = float64(h.GetSampleCount()), h.GetSampleSum()
+				continue
+			}
+			found[key("")] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return found
+}
+
+// expect compares some of the values of c.
+func expect(t *testing.T, c prometheus.Collector, want map[string]float64) {
+	t.Helper()
+	got := values(t, c)
+	for name, v := range want {
+		if g, ok := got[name]; !ok || g != v {
+			t.Errorf("%s = %v (there: %v), want %v", name, g, ok, v)
+		}
+	}
+}
+
+// script is the events of one message.
+type script struct {
+	m       *metrics.Metrics
+	message *brokers.Message
+	meta    brokers.Meta
+}
+
+func newScript(t *testing.T) *script {
+	t.Helper()
+	m := must(metrics.New(metrics.Topic{Name: "orders", Policy: "slow"}))
+	return &script{m: m, message: &brokers.Message{ID: "m-1", Topic: "orders"}}
+}
+
+func (s *script) see(kinds ...consumer.EventKind) {
+	for _, kind := range kinds {
+		s.event(consumer.Event{Kind: kind})
+	}
+}
+
+func (s *script) event(e consumer.Event) {
+	e.Topic, e.Message, e.Meta = s.message.Topic, s.message, s.meta
+	if e.Time.IsZero() {
+		e.Time = noon
+	}
+	s.m.Observe(context.Background(), e)
+}
+
+// failed is the event of a run that failed.
+func failed(class classify.Class, action retry.Action) consumer.Event {
+	return consumer.Event{
+		Kind: consumer.EventFailed, Duration: 2 * time.Second, Err: errors.New("no"),
+		Verdict: classify.Verdict{Class: class}, Decision: retry.Decision{Action: action},
+	}
+}
+
+const (
+	received     = consumer.EventReceived
+	started      = consumer.EventStarted
+	succeeded    = consumer.EventSucceeded
+	acked        = consumer.EventAcked
+	held         = consumer.EventHeld
+	retried      = consumer.EventRetried
+	released     = consumer.EventReleased
+	leaseLost    = consumer.EventLeaseLost
+	stuckHandler = consumer.EventStuck
+	unstuck      = consumer.EventUnstuck
+)
+
+func TestSuccess(t *testing.T) {
+	s := newScript(t)
+	s.see(received, started)
+	expect(t, s.m, map[string]float64{
+		"redrive_deliveries_total{kind=fresh,topic=orders}":  1,
+		"redrive_deliveries_total{kind=repeat,topic=orders}": 0,
+		"redrive_messages_in_flight{topic=orders}":           1,
+		"redrive_messages_running{topic=orders}":             1,
+	})
+	s.event(consumer.Event{Kind: succeeded, Duration: 250 * time.Millisecond})
+	expect(t, s.m, map[string]float64{
+		"redrive_messages_in_flight{topic=orders}": 1,
+		"redrive_messages_running{topic=orders}":   0,
+	})
+	s.see(acked)
+	expect(t, s.m, map[string]float64{
+		"retry_attempts_total{class=none,outcome=success,policy=slow,topic=orders}": 1,
+		"redrive_settlements_total{action=ack,topic=orders}":                        1,
+		"redrive_messages_in_flight{topic=orders}":                                  0,
+		"redrive_handler_duration_seconds_count{result=success,topic=orders}":       1,
+		"redrive_handler_duration_seconds_sum{result=success,topic=orders}":         0.25,
+		"redrive_handler_duration_seconds_count{result=failure,topic=orders}":       0,
+		"redrive_retry_lateness_seconds_count{topic=orders}":                        0,
+		"redrive_last_success_timestamp_seconds{topic=orders}":                      float64(noon.Unix()),
+	})
+}
+
+func TestRetry(t *testing.T) {
+	s := newScript(t)
+	s.see(received, started)
+	e := failed(classify.ClassThrottled, retry.ActionRetry)
+	e.Stretched = 90 * time.Second
+	s.meta.FirstFailedAt, s.meta.DueAt = noon, noon.Add(time.Minute)
+	s.event(e)
+	s.see(held)
+	expect(t, s.m, map[string]float64{
+		"redrive_messages_held{topic=orders}":      1,
+		"redrive_messages_running{topic=orders}":   0,
+		"redrive_messages_in_flight{topic=orders}": 1,
+	})
+	s.event(consumer.Event{Kind: started, Time: noon.Add(61 * time.Second), Lateness: time.Second})
+	expect(t, s.m, map[string]float64{
+		"retry_attempts_total{class=throttled,outcome=retry,policy=slow,topic=orders}": 1,
+		"redrive_retries_stretched_total{topic=orders}":                                1,
+		"redrive_retry_stretch_seconds_total{topic=orders}":                            90,
+		"redrive_handler_duration_seconds_sum{result=failure,topic=orders}":            2,
+		"redrive_retry_lateness_seconds_sum{topic=orders}":                             1,
+		"retry_task_age_seconds_sum{policy=slow,topic=orders}":                         61,
+		"redrive_messages_held{topic=orders}":                                          0,
+		"redrive_messages_running{topic=orders}":                                       1,
+	})
+	s.event(failed(classify.ClassThrottled, retry.ActionRetry))
+	s.see(retried, received)
+	expect(t, s.m, map[string]float64{
+		"redrive_settlements_total{action=retry,topic=orders}": 1,
+		"redrive_deliveries_total{kind=fresh,topic=orders}":    1,
+		"redrive_deliveries_total{kind=repeat,topic=orders}":   1,
+		"redrive_messages_in_flight{topic=orders}":             1,
+	})
+}
+
+// TestEveryRunIsCountedOnce lets runs end in all ways.
+func TestEveryRunIsCountedOnce(t *testing.T) {
+	letter := func(kind consumer.EventKind) consumer.Event {
+		return consumer.Event{Kind: kind, DeadLetter: &dlq.Entry{Reason: "poison"}}
+	}
+	tests := []struct {
+		name string
+		play func(s *script)
+		want string // outcome and class
+	}{
+		{"success", func(s *script) { s.see(succeeded, acked) }, "none,outcome=success"},
+		{"success, and the ack comes too late", func(s *script) { s.see(succeeded, leaseLost) }, "none,outcome=success"},
+		{"dead letter", func(s *script) {
+			s.event(failed(classify.ClassPoison, retry.ActionDeadLetter))
+			s.event(letter(consumer.EventDeadLettered))
+			s.see(acked)
+		}, "poison,outcome=dead_letter"},
+		{"skip", func(s *script) { s.event(failed(classify.ClassPoison, retry.ActionAck)); s.see(acked) }, "poison,outcome=skip"},
+		{"retry refused by the broker", func(s *script) {
+			s.event(failed(classify.ClassTransient, retry.ActionRetry))
+			s.see(held)
+			s.event(letter(consumer.EventDeadLettered))
+			s.see(acked)
+		}, "transient,outcome=retry"},
+		{"held, then lost", func(s *script) {
+			s.event(failed(classify.ClassTransient, retry.ActionRetry))
+			s.see(held, leaseLost)
+		}, "transient,outcome=retry"},
+		{"held at a drain", func(s *script) {
+			s.event(failed(classify.ClassTransient, retry.ActionRetry))
+			s.see(held, retried)
+		}, "transient,outcome=retry"},
+		{"deferred", func(s *script) {
+			e := failed(classify.ClassTransient, retry.ActionRetry)
+			e.Verdict.Deferred = true
+			s.event(e)
+			s.see(retried)
+		}, "transient,outcome=defer"},
+		{"shutdown", func(s *script) { s.event(failed(classify.ClassShutdown, retry.ActionRelease)); s.see(released) }, "shutdown,outcome=release"},
+		{"lost by the handler's word", func(s *script) { s.event(failed(classify.ClassLost, retry.ActionNone)); s.see(leaseLost) }, "lost,outcome=lost"},
+		{"lost while it runs", func(s *script) { s.see(leaseLost) }, "lost,outcome=lost"},
+		{"stuck, then lost", func(s *script) { s.see(stuckHandler, unstuck, leaseLost) }, "lost,outcome=lost"},
+		{"stuck at the end of a drain", func(s *script) { s.see(stuckHandler, stuckHandler, released) }, "shutdown,outcome=release"},
+		{"a class of the user's", func(s *script) { s.event(failed("gremlins", retry.ActionRetry)); s.see(retried) }, "other,outcome=retry"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScript(t)
+			s.see(received, started)
+			tt.play(s)
+			got, total := values(t, s.m), 0.0
+			for name, v := range got {
+				if strings.HasPrefix(name, "retry_attempts_total") {
+					total += v
+				}
+			}
+			key := "retry_attempts_total{class=" + tt.want + ",policy=slow,topic=orders}"
+			if got[key] != 1 || total != 1 {
+				t.Errorf("%s = %v of %v runs, want 1 of 1", key, got[key], total)
+			}
+			for _, gauge := range []string{"in_flight", "running", "held", "stuck"} {
+				if v := got["redrive_messages_"+gauge+"{topic=orders}"]; v != 0 {
+					t.Errorf("%v messages %s are left, want 0", v, gauge)
+				}
+			}
+		})
+	}
+}
+
+func TestStuck(t *testing.T) {
+	s := newScript(t)
+	s.see(received, started, stuckHandler)
+	expect(t, s.m, map[string]float64{"redrive_messages_stuck{topic=orders}": 1, "redrive_messages_running{topic=orders}": 1})
+	s.see(unstuck)
+	expect(t, s.m, map[string]float64{"redrive_messages_stuck{topic=orders}": 0, "redrive_messages_running{topic=orders}": 1})
+}
+
+func TestTrouble(t *testing.T) {
+	s := newScript(t)
+	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventError, Err: errors.New("receive")})
+	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused})
+	s.see(received, consumer.EventExtended, consumer.EventExtended)
+	for i, op := range []consumer.Operation{
+		consumer.OperationAck, consumer.OperationRetry, consumer.OperationRelease, consumer.OperationExtend, consumer.OperationDeadLetter,
+	} {
+		for range i + 1 {
+			s.event(consumer.Event{Kind: consumer.EventError, Operation: op})
+		}
+	}
+	s.event(consumer.Event{Kind: consumer.EventDeadLettered, DeadLetter: &dlq.Entry{Reason: "ambiguous"}})
+	s.event(consumer.Event{Kind: consumer.EventDiscarded, DeadLetter: &dlq.Entry{Reason: "too sour"}})
+	s.event(consumer.Event{Kind: consumer.EventDiscarded})
+	expect(t, s.m, map[string]float64{
+		"redrive_receive_errors_total{}":                            1,
+		"redrive_settle_errors_total{action=ack,topic=orders}":      1,
+		"redrive_settle_errors_total{action=retry,topic=orders}":    2,
+		"redrive_settle_errors_total{action=release,topic=orders}":  3,
+		"redrive_lease_extension_errors_total{topic=orders}":        4,
+		"redrive_lease_extensions_total{topic=orders}":              2,
+		"redrive_dead_letter_errors_total{topic=orders}":            5,
+		"redrive_dead_letters_total{reason=ambiguous,topic=orders}": 1,
+		"redrive_discarded_total{reason=other,topic=orders}":        2,
+		"redrive_paused{}":       1,
+		"redrive_pauses_total{}": 1,
+	})
+	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventResumed})
+	expect(t, s.m, map[string]float64{"redrive_paused{}": 0, "redrive_pauses_total{}": 1})
+}
+
+// TestSeriesAreBounded feeds words that nobody knows.
+func TestSeriesAreBounded(t *testing.T) {
+	m := must(metrics.New(metrics.Topic{Name: "orders"}))
+	feed := func(n int) int {
+		for i := range n {
+			word := fmt.Sprintf("\xff\x1b[2J{secret=\"%d\"}\n", i)
+			message := &brokers.Message{ID: word, Topic: word, Key: word}
+			for _, topic := range []string{word, "orders"} {
+				for _, kind := range []consumer.EventKind{received, started, consumer.EventFailed, consumer.EventDeadLettered, acked, consumer.EventKind(word)} {
+					e := failed(classify.Class(word), retry.Action(i))
+					e.Kind, e.Topic, e.Message, e.Err, e.Time = kind, topic, message, errors.New(word), noon
+					e.DeadLetter = &dlq.Entry{Reason: word, ErrorText: word}
+					m.Observe(t.Context(), e)
+				}
+			}
+		}
+		found := values(t, m)
+		for name := range found {
+			if strings.Contains(name, "secret") {
+				t.Errorf("a label has a word of the message: %q", name)
+			}
+		}
+		return len(found)
+	}
+	if first, then := feed(10), feed(1000); first != then {
+		t.Errorf("%d series after 10 strange messages, %d after 1000 more: want no more", first, then)
+	}
+	if expect(t, m, map[string]float64{"redrive_deliveries_total{kind=fresh,topic=other}": 1010}); t.Failed() {
+		t.Log("messages of topics that nobody named count as other")
+	}
+	const most = 70
+	if n := len(values(t, must(metrics.New(metrics.Topic{Name: "orders"})))); n > most {
+		t.Errorf("%d series for one topic, want at most %d", n, most)
+	}
+}
+
+func TestATopicNamedOther(t *testing.T) {
+	m := must(metrics.New(metrics.Topic{Name: "other", Policy: "slow"}))
+	for _, topic := range []string{"other", "stray"} {
+		m.Observe(t.Context(), consumer.Event{Kind: received, Topic: topic, Message: &brokers.Message{}, Time: noon})
+	}
+	expect(t, m, map[string]float64{"redrive_deliveries_total{kind=fresh,topic=other}": 2})
+}
+
+func TestNewReportsAllFaults(t *testing.T) {
+	many := make([]metrics.Topic, metrics.MaxTopics+1)
+	for i := range many {
+		many[i].Name = fmt.Sprint(i)
+	}
+	tests := []struct {
+		name   string
+		topics []metrics.Topic
+		want   []string
+	}{
+		{"none", nil, []string{"topics are missing"}},
+		{"too many", many, []string{"topics are 101"}},
+		{"several", []metrics.Topic{{Name: "a"}, {}, {Name: "a", Policy: "\xff"}, {Name: "\xfe"}},
+			[]string{"topics[1].Name is empty", `topics[2].Name is "a" once more`, "topics[2].Policy is not UTF-8", "topics[3].Name is not UTF-8"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := metrics.New(tt.topics...)
+			if _, ok := errors.AsType[*metrics.ConfigError](err); !ok {
+				t.Fatalf("error %v, want a *ConfigError", err)
+			}
+			if lines := strings.Count(err.Error(), "\n") + 1; lines != len(tt.want) {
+				t.Errorf("%d faults, want %d:\n%v", lines, len(tt.want), err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error lacks %q:\n%v", want, err)
+				}
+			}
+		})
+	}
+	if _, err := metrics.New(many[:metrics.MaxTopics]...); err != nil {
+		t.Errorf("%d topics: %v", metrics.MaxTopics, err)
+	}
+}
+
+func TestLint(t *testing.T) {
+	problems, err := testutil.GatherAndLint(everything(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// everything is a registry with all metrics there are.
+func everything(t *testing.T) *prometheus.Registry {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(must(metrics.New(metrics.Topic{Name: "orders"})),
+		metrics.NewBudget("bank", must(budget.New(budget.Queue()))),
+		metrics.NewBreaker("bank", must(breaker.New(breaker.Config{}))))
+	return registry
+}
+
+// TestSeveralWorkers registers two in one registry, told apart by a label.
+func TestSeveralWorkers(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	for _, name := range []string{"a", "b"} {
+		worker := prometheus.WrapRegistererWith(prometheus.Labels{"worker": name}, registry)
+		worker.MustRegister(must(metrics.New(metrics.Topic{Name: "orders"})))
+	}
+	registry.MustRegister(metrics.NewBreaker("bank", must(breaker.New(breaker.Config{}))),
+		metrics.NewBreaker("post", must(breaker.New(breaker.Config{}))))
+	if n, err := testutil.GatherAndCount(registry, "redrive_paused", "redrive_breaker_probes"); n != 4 || err != nil {
+		t.Errorf("%d series, error %v, want 4", n, err)
+	}
+}
+
+func TestConcurrent(t *testing.T) {
+	const workers, each = 8, 200
+	m := must(metrics.New(metrics.Topic{Name: "orders"}))
+	done := make(chan struct{})
+	var scraper, group sync.WaitGroup
+	scraper.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				if v := values(t, m)["redrive_messages_in_flight{topic=orders}"]; v < 0 {
+					t.Errorf("%v messages in flight, want at least 0", v)
+				}
+			}
+		}
+	})
+	for w := range workers {
+		group.Go(func() {
+			for i := range each {
+				s := &script{m: m, message: &brokers.Message{ID: fmt.Sprint(w*each + i), Topic: "orders"}}
+				s.see(received, started)
+				s.event(failed(classify.ClassUnknown, retry.ActionRetry))
+				s.see(held, started, succeeded, acked)
+			}
+		})
+	}
+	group.Wait()
+	close(done)
+	scraper.Wait()
+	expect(t, m, map[string]float64{
+		"retry_attempts_total{class=none,outcome=success,policy=default,topic=orders}":  workers * each,
+		"retry_attempts_total{class=unknown,outcome=retry,policy=default,topic=orders}": workers * each,
+		"redrive_messages_running{topic=orders}":                                        0,
+		"redrive_messages_held{topic=orders}":                                           0,
+	})
+}
+
+func TestObserveAllocatesNothing(t *testing.T) {
+	s := newScript(t)
+	s.meta.FirstFailedAt, s.meta.DueAt = noon, noon
+	e := failed(classify.ClassTransient, retry.ActionRetry)
+	if n := testing.AllocsPerRun(100, func() {
+		s.see(received, started)
+		s.event(e)
+		s.see(held, started, succeeded, acked)
+	}); n != 0 {
+		t.Errorf("%v allocations for the events of a message, want 0", n)
+	}
+}
