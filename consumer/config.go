@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"time"
@@ -50,7 +51,10 @@ type Config struct {
 	// with the lease kept and no handler slot used; longer ones, and those
 	// that the lease cannot outlast, go to the broker. Default 2 s; -1 sends
 	// all to the broker. What the broker brings back up to 2 s early is held
-	// in any case.
+	// in any case. Where the broker says that holding is dear
+	// (brokers.Capabilities.MaxHold: RabbitMQ, 20 ms), the limit of a message
+	// that is not retried yet is no longer than that, unless its key waits for
+	// it (ByKey).
 	HoldLimit time.Duration
 
 	// MaxHeld bounds the deliveries held so at a time, together with those
@@ -77,6 +81,18 @@ type Config struct {
 	// MaxBody dead-letters larger messages without running them, in bytes.
 	// Default: no limit.
 	MaxBody int
+
+	// Restraint spares what the handlers depend on when it fails. Its zero
+	// value does.
+	Restraint Restraint
+
+	// Idempotent says that handlers may run again after a run that may have had
+	// its effect, such as one that timed out, because they look before they
+	// write, say. Package idempotency alone is not enough: it keeps what
+	// succeeded from running again, not what failed. Otherwise a message gets
+	// one more run after such a failure, and becomes a dead letter with the
+	// reason "ambiguous" after the next.
+	Idempotent bool
 
 	// Rules classify errors before the built-in rules, see classify.Of.
 	Rules []classify.Rule
@@ -117,6 +133,7 @@ type Topic struct {
 	MaxAttempts    int           // replaces only the policy's MaxAttempts
 	HandlerTimeout time.Duration
 	MaxBody        int
+	Idempotent     bool            // adds to that of Config
 	Rules          []classify.Rule // asked before those of Config
 	Middleware     []Middleware    // inside that of Config
 }
@@ -166,6 +183,7 @@ func (c Config) withDefaults() Config {
 	c.HoldLimit = setting(c.HoldLimit, defaultHoldLimit, 0)
 	c.MaxHeld = setting(c.MaxHeld, defaultMaxHeld, 0)
 	c.CrashLimit = setting(c.CrashLimit, defaultCrashLimit, 0)
+	c.Restraint = c.Restraint.withDefaults(c.HandlerTimeout)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -206,6 +224,7 @@ func (c Config) faults() error {
 		below("Config.CrashLimit", c.CrashLimit, -1, "use 1 or more, 0 for 3, or -1 for no limit"),
 		below("Config.MaxBody", c.MaxBody, 0, "use a size in bytes, or 0 for no limit"),
 		policyFaults("Config.Retry", c.Retry),
+		c.Restraint.faults(),
 	}
 	if c.Order > ByKey {
 		faults = append(faults, &ConfigError{"Config.Order", fmt.Sprintf("%d is no order", c.Order), "use Unordered or ByKey"})
@@ -301,6 +320,7 @@ type route struct {
 	deadLetter string // "" discards
 	timeout    time.Duration
 	maxBody    int
+	idempotent bool
 	rules      []classify.Rule
 }
 
@@ -318,6 +338,8 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		timeout: setting(t.HandlerTimeout, c.HandlerTimeout, c.HandlerTimeout),
 		maxBody: setting(t.MaxBody, c.MaxBody, c.MaxBody),
 		rules:   append(append([]classify.Rule{}, t.Rules...), c.Rules...),
+
+		idempotent: c.Idempotent || t.Idempotent,
 	}
 	if t.Retry != nil {
 		r.policy = *t.Retry
@@ -383,6 +405,7 @@ func (c Config) subscription(routes []*route) brokers.Subscription {
 	sub := brokers.Subscription{
 		Group:       c.Group,
 		DeadLetters: map[string]string{},
+		Attempts:    map[string]int{},
 		InFlight:    c.window(routes) + c.MaxHeld,
 		Lease:       c.Lease,
 	}
@@ -392,9 +415,11 @@ func (c Config) subscription(routes []*route) brokers.Subscription {
 			sub.DeadLetters[r.topic] = r.deadLetter
 		}
 		attempts, delay, age := r.policy.Limits()
+		sub.Attempts[r.topic] = attempts
 		sub.MaxAttempts = max(sub.MaxAttempts, attempts)
 		sub.MaxDelay = max(sub.MaxDelay, delay)
 		sub.MaxAge = max(sub.MaxAge, age)
 	}
+	maps.DeleteFunc(sub.Attempts, func(_ string, attempts int) bool { return attempts == sub.MaxAttempts })
 	return sub
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/budget"
 )
 
 func done(context.Context, *brokers.Message) error { return nil }
@@ -77,6 +79,10 @@ func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
 		Rules:          []classify.Rule{nil},
 		Middleware:     []consumer.Middleware{pass, nil},
 		Observers:      []consumer.Observer{nil},
+		Restraint: consumer.Restraint{
+			Budget: must(budget.New(budget.Mesh())), NoBudget: true, DeadLetterBeyond: -time.Second,
+			Breaker: must(breaker.New(breaker.Config{})), NoBreaker: true,
+		},
 		Retry: retry.Policy{
 			MaxAttempts:      -1,
 			MaxAge:           -time.Hour,
@@ -105,6 +111,9 @@ consumer: Config.Retry.Backoff.Growth: is 9: use Exponential, Linear or Fixed (2
 consumer: Config.Retry.Backoff.Jitter: is 9: use FullJitter, EqualJitter, DecorrelatedJitter or NoJitter (3)
 consumer: Config.Retry.Backoff.Cap: is 1s: use at least Backoff.Base (1m0s)
 consumer: Config.Retry.Backoff.Floor: is 1h0m0s: use at most Backoff.Cap (1s)
+consumer: Config.Restraint.DeadLetterBeyond: -1s is out of range: use a positive duration, or 0 for never
+consumer: Config.Restraint.NoBudget: is set beside a Budget: set one of them
+consumer: Config.Restraint.NoBreaker: is set beside a Breaker: set one of them
 consumer: Config.Order: 7 is no order: use Unordered or ByKey
 consumer: Config.Rules[0]: is nil: remove it or set it
 consumer: Config.Middleware[1]: is nil: remove it or set it
@@ -160,11 +169,12 @@ func TestFaultsOfOneField(t *testing.T) {
 
 // Every field is in one of the tests above: a new one is to be added.
 func TestEveryFieldOfConfigIsChecked(t *testing.T) {
-	free := map[string]bool{"Group": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
+	free := map[string]bool{"Group": true, "Idempotent": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
 	_, err := consumer.New(nil, consumer.Config{
 		Concurrency: -1, Prefetch: -2, HandlerTimeout: -1, DrainTimeout: -2, HoldLimit: -2, MaxHeld: -1, Order: 7, Lease: -1,
 		CrashLimit: -2, MaxBody: -1, Retry: retry.Policy{MaxAttempts: -1}, Rules: []classify.Rule{nil},
 		Middleware: []consumer.Middleware{nil}, Observers: []consumer.Observer{nil},
+		Restraint: consumer.Restraint{DeadLetterBeyond: -1},
 	})
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[consumer.Config]()) {
 		if !free[field.Name] && !strings.Contains(err.Error(), "consumer: Config."+field.Name) {

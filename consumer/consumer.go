@@ -59,9 +59,9 @@ func (c *Consumer) Handle(topic string, h Handler, settings ...Topic) {
 }
 
 // HandleBatch registers a handler that takes the messages of a topic in
-// batches. Middleware does not apply to it, and a batch has one context, which
-// has the deadline of the topic and ends early only if all of its messages are
-// lost. Faults are reported by Run.
+// batches. Middleware does not apply to it: see [Part] for wrappers of your own.
+// A batch has one context, which has the deadline of the topic and ends early
+// only if all of its messages are lost. Faults are reported by Run.
 func (c *Consumer) HandleBatch(topic string, h BatchHandler, b Batch, settings ...Topic) {
 	c.register(topic, settings, func(field string, r *route, t Topic) error {
 		if h == nil {

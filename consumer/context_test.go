@@ -107,6 +107,50 @@ func TestContextOfABatch(t *testing.T) {
 	})
 }
 
+// A batch of one message is still a batch; its parts are not.
+func TestContextOfAPart(t *testing.T) {
+	if ctx := t.Context(); consumer.Part(ctx, 3) != ctx {
+		t.Error("outside a handler, Part makes another context")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one", "two", "three", "four")
+		handled := 0
+		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+			c.HandleBatch("orders", func(ctx context.Context, batch []*brokers.Message) []error {
+				handled += len(batch)
+				if consumer.MessageFrom(ctx) != nil || consumer.MetaFrom(ctx).Attempt != 0 {
+					t.Errorf("a batch of %d is taken for a single message", len(batch))
+				}
+				if len(batch) == 1 {
+					return nil
+				}
+				inner, cancel := context.WithCancel(ctx)
+				defer cancel()
+				part := consumer.Part(inner, 2, 0)
+				metas := consumer.BatchMetaFrom(part)
+				if len(metas) != 2 || metas[0].IdempotencyKey != batch[2].ID || metas[1].IdempotencyKey != batch[0].ID ||
+					consumer.MessageFrom(part) != nil || consumer.MetaFrom(part).Attempt != 0 {
+					t.Errorf("metas %+v, want those of the third and the first message", metas)
+				}
+				one := consumer.Part(part, 1)
+				if m := consumer.MessageFrom(one); m == nil || m.ID != batch[0].ID || consumer.MetaFrom(one).IdempotencyKey != m.ID {
+					t.Errorf("the second of the part is %+v, want the first of the batch", m)
+				}
+				if cancel(); one.Err() == nil {
+					t.Error("a part goes on when the whole has ended")
+				}
+				return nil
+			}, consumer.Batch{Size: 3})
+		})
+		time.Sleep(time.Second)
+		w.mustShutdown()
+		if handled != 4 {
+			t.Errorf("%d messages handled, want 4", handled)
+		}
+	})
+}
+
 // leaked uses what it can of a context, on a goroutine of its own that no
 // handler waits for.
 func leaked(ctx context.Context, stop <-chan struct{}, wg *sync.WaitGroup) {

@@ -3,19 +3,21 @@ package consumer
 import "sync"
 
 // crew is the workers and the jobs that wait for them. Workers are started as
-// they are needed, up to limit, and the one that was idle last is woken first.
+// they are needed, and the one that was idle last is woken first; up to limit
+// of them have a job at once.
 // At most one worker is on its way to a job at a time: when it has taken it
 // and more wait, it calls the next one before it starts. Quick handlers are so
 // left to few workers, and slow ones have as many as they need at once.
 type crew struct {
-	limit int
 	start func() *worker
 
 	mu      sync.Mutex
+	limit   int
 	jobs    [][]*run
 	head    int // of jobs
 	workers []*worker
 	idle    []*worker
+	busy    int  // workers that have a job
 	calling bool // a worker is on its way
 	closed  bool
 
@@ -34,7 +36,11 @@ func (c *crew) add(job []*run) {
 func (c *crew) next(w *worker) []*run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.head == len(c.jobs) {
+	if w.engaged {
+		w.engaged = false
+		c.busy--
+	}
+	for c.head == len(c.jobs) || c.busy >= c.limit {
 		if c.closed {
 			return nil
 		}
@@ -45,8 +51,18 @@ func (c *crew) next(w *worker) []*run {
 		c.calling = false
 	}
 	job := c.take()
+	w.engaged = true
+	c.busy++
 	c.call()
 	return job
+}
+
+// allow changes how many workers may have a job at once.
+func (c *crew) allow(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.limit = n
+	c.call()
 }
 
 // arrived says that a new worker is ready for its first job.
@@ -74,7 +90,7 @@ func (c *crew) take() []*run {
 // call gets one more worker to come if a job waits and none is on its way. mu
 // is held.
 func (c *crew) call() {
-	if c.calling || c.head == len(c.jobs) {
+	if c.calling || c.head == len(c.jobs) || c.busy >= c.limit {
 		return
 	}
 	if n := len(c.idle); n > 0 {

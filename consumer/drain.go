@@ -51,9 +51,12 @@ func (p *pipeline) giveBack() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.draining.Store(true)
+	if p.gated.timer != nil {
+		p.gated.timer.Stop()
+	}
 	for r := range p.held {
 		p.unhold(r)
-		p.settleLocked(r, brokers.Retry)
+		p.settleLocked(r, r.parting())
 	}
 	for _, c := range p.batches {
 		p.complete(c)

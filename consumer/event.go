@@ -32,10 +32,25 @@ const (
 	EventReleased     EventKind = "released"      // given back, not counted
 	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set
 	EventDiscarded    EventKind = "discarded"     // dropped as dlq.Discard asked; DeadLetter is set
+	EventExtended     EventKind = "extended"      // its lease was extended; may come after its last event
 	EventLeaseLost    EventKind = "lease-lost"    // somebody else has the delivery; Err says why
 	EventStuck        EventKind = "stuck"         // a handler ignores that its context has ended
 	EventUnstuck      EventKind = "unstuck"       // a stuck handler has returned after all
-	EventError        EventKind = "error"         // the broker failed an operation, which is tried again; Err says which
+	EventPaused       EventKind = "paused"        // nothing is received or started for now; Err says why, Until at least until when
+	EventResumed      EventKind = "resumed"       // everything is received again
+	EventError        EventKind = "error"         // the broker failed an operation, which is tried again; Operation and Err are set
+)
+
+// Operation is what was asked of the broker.
+type Operation string
+
+const (
+	OperationReceive    Operation = "receive"     // fetch deliveries; of the source as a whole
+	OperationAck        Operation = "ack"         // remove a message
+	OperationRetry      Operation = "retry"       // reschedule it in the broker
+	OperationRelease    Operation = "release"     // give it back
+	OperationExtend     Operation = "extend"      // extend its lease
+	OperationDeadLetter Operation = "dead-letter" // publish its dead letter
 )
 
 // Event is one thing that happened. Fields that do not belong to its kind are
@@ -63,6 +78,16 @@ type Event struct {
 	// Lateness is how long after its due time a retry started.
 	Lateness time.Duration
 
+	// Stretched is how much the budget added to Decision.Delay, which contains
+	// it.
+	Stretched time.Duration
+
+	// Until is when a pause may end; zero if nobody knows.
+	Until time.Time
+
+	// Operation is what the broker failed.
+	Operation Operation
+
 	Verdict    classify.Verdict
 	Decision   retry.Decision
 	DeadLetter *dlq.Entry
@@ -72,15 +97,19 @@ type Event struct {
 // routine kinds are of no interest to the log.
 func (k EventKind) routine() bool {
 	switch k {
-	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventRetried:
+	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventRetried, EventExtended:
 		return true
 	}
 	return false
 }
 
+// observed reports whether anybody wants routine events. Who asks before making
+// one spares a message without Observers the copies.
+func (p *pipeline) observed() bool { return len(p.cfg.Observers) > 0 }
+
 // observe reports an event about r. The caller sets what belongs to its kind.
 func (p *pipeline) observe(r *run, e Event) {
-	if len(p.cfg.Observers) == 0 && e.Kind.routine() {
+	if !p.observed() && e.Kind.routine() {
 		return
 	}
 	e.Topic = r.delivery.Message.Topic

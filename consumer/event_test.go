@@ -71,7 +71,8 @@ func TestEventsOfAMessage(t *testing.T) {
 				w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", test.handler) })
 				time.Sleep(time.Minute)
 				w.mustShutdown()
-				if got := seen.kinds(); !slices.Equal(got, test.want) {
+				isExtension := func(k consumer.EventKind) bool { return k == consumer.EventExtended } // as often as chance has it
+				if got := slices.DeleteFunc(seen.kinds(), isExtension); !slices.Equal(got, test.want) {
 					t.Errorf("events %q\nwant   %q", got, test.want)
 				}
 				began := time.Time{}
@@ -192,7 +193,7 @@ func TestEventAttemptOfUncountedRuns(t *testing.T) {
 		w.mustShutdown()
 		for _, e := range seen.events {
 			want := 1
-			if e.Kind == received {
+			if e.Kind == received || e.Message == nil {
 				want = 0
 			}
 			if e.Attempt != want {

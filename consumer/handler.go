@@ -68,7 +68,7 @@ const attemptKey contextKey = iota
 // MessageFrom returns the message that the handler with this context works
 // on, nil outside a handler and in a batch.
 func MessageFrom(ctx context.Context) *brokers.Message {
-	if a := attemptFrom(ctx); a != nil && len(a.runs) == 1 {
+	if a := attemptFrom(ctx); a != nil && a.alone {
 		return &a.message
 	}
 	return nil
@@ -78,7 +78,7 @@ func MessageFrom(ctx context.Context) *brokers.Message {
 // number of this run, counted from 1, and IdempotencyKey is always set. It is
 // the zero value outside a handler and in a batch.
 func MetaFrom(ctx context.Context) brokers.Meta {
-	if a := attemptFrom(ctx); a != nil && len(a.runs) == 1 {
+	if a := attemptFrom(ctx); a != nil && a.alone {
 		return a.runs[0].metaOfRun()
 	}
 	return brokers.Meta{}
@@ -95,6 +95,26 @@ func BatchMetaFrom(ctx context.Context) []brokers.Meta {
 		metas[i] = r.metaOfRun()
 	}
 	return metas
+}
+
+// Part returns the context for some of the messages of a batch, given by their
+// places in it, for whoever hands these to a handler: BatchMetaFrom then has an
+// entry for each of them, and for one message, MessageFrom and MetaFrom answer
+// as in a handler of single messages. It ends when ctx does. Outside a handler
+// it is ctx itself; a place that the batch does not have panics.
+func Part(ctx context.Context, places ...int) context.Context {
+	whole := attemptFrom(ctx)
+	if whole == nil {
+		return ctx
+	}
+	part := &attempt{alone: len(places) == 1}
+	for _, place := range places {
+		part.runs = append(part.runs, whole.runs[place])
+	}
+	if part.alone {
+		part.message = part.runs[0].delivery.Message
+	}
+	return context.WithValue(ctx, attemptKey, part)
 }
 
 func attemptFrom(ctx context.Context) *attempt {

@@ -137,6 +137,77 @@ func TestLongDelayGoesToTheBrokerWithItsMeta(t *testing.T) {
 	})
 }
 
+// Where holding is dear, a first delivery goes to the broker after all, unless
+// its key waits for it; what has been there for a retry is held as ever.
+func TestHoldingThatIsDear(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		delay   time.Duration
+		order   consumer.Order
+		hold    time.Duration
+		retries int // through the broker, of three
+	}{
+		{"shorter than what is dear", 20 * time.Millisecond, consumer.Unordered, 0, 0},
+		{"longer", 21 * time.Millisecond, consumer.Unordered, 0, 1},
+		{"holding is off", 10 * time.Millisecond, consumer.Unordered, -1, 3},
+		{"by key", time.Second, consumer.ByKey, 0, 0},
+		{"by key, longer than the limit", 3 * time.Second, consumer.ByKey, 0, 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := newTap(memory.Options{})
+				broker.maxHold = 20 * time.Millisecond
+				if err := broker.Publish(t.Context(), "orders", brokers.Message{Key: "k", Body: []byte("one")}); err != nil {
+					t.Fatal(err)
+				}
+				cfg := quiet()
+				cfg.Order, cfg.HoldLimit, cfg.Retry = tt.order, tt.hold, every(tt.delay, 5)
+				began, runs := time.Now(), 0
+				w := start(t, broker, cfg, func(c *consumer.Consumer) {
+					c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+						if got, want := time.Since(began), time.Duration(runs)*tt.delay; got != want {
+							t.Errorf("run %d at %v, want %v", runs+1, got, want)
+						}
+						if runs++; runs <= 3 {
+							return classify.Transient(errBusy)
+						}
+						return nil
+					})
+				})
+				time.Sleep(time.Minute)
+				w.mustShutdown()
+				if got := len(broker.of("retry")); got != tt.retries || runs != 4 {
+					t.Errorf("%d runs, and %d retries through the broker; want 4 and %d", runs, got, tt.retries)
+				}
+				empty(t, broker.Broker, "orders", "orders.dead")
+			})
+		})
+	}
+}
+
+// A copy that came early is given back as it came when the worker stops.
+func TestDrainOfWhatCameEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		broker.maxHold = 20 * time.Millisecond
+		due := time.Now().Add(time.Second)
+		broker.deliver = func(d *brokers.Delivery) { d.Meta.DueAt, d.Meta.Attempt = due, 1 }
+		publish(t, broker, "orders", "one")
+		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error {
+				t.Error("it ran")
+				return nil
+			})
+		})
+		synctest.Wait()
+		w.mustShutdown()
+		calls := broker.of("ack", "retry", "release")
+		if len(calls) != 1 || calls[0].what != "retry" || calls[0].meta.Attempt != 1 || !calls[0].meta.DueAt.Equal(due) {
+			t.Errorf("settlements %+v, want one retry with attempt 1 and the same due time", calls)
+		}
+	})
+}
+
 // What comes early by little is held even where nothing else is: a broker that
 // came that close would bring it back as early again and again.
 func TestEarlyArrivalIsNeverRunEarly(t *testing.T) {

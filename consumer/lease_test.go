@@ -203,10 +203,54 @@ func TestFailedExtensionIsRepeated(t *testing.T) {
 		})
 		time.Sleep(10 * time.Minute)
 		w.mustShutdown()
+		for _, e := range seen.of(consumer.EventError) {
+			if e.Operation != consumer.OperationExtend {
+				t.Errorf("operation %q failed, want %q", e.Operation, consumer.OperationExtend)
+			}
+		}
 		if n := len(seen.of(consumer.EventError)); n != 2 || runs.Load() != 2 {
 			t.Errorf("%d errors and %d runs, want 2 and 2", n, runs.Load())
 		}
 		empty(t, broker.Broker, "orders")
+	})
+}
+
+// Every extension that the broker confirmed is reported for its message, and no
+// other.
+func TestExtensionsAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{Lease: 30 * time.Second})
+		var confirmed, unanswered int
+		broker.extend = func(errs []error) []error {
+			if unanswered++; unanswered == 1 {
+				return []error{} // says nothing of any lease
+			}
+			confirmed++
+			return errs
+		}
+		publish(t, broker.Broker, "orders", "slow", "quick")
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{&seen}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
+				if string(m.Body) == "slow" {
+					time.Sleep(10 * time.Minute)
+				}
+				return nil
+			})
+		})
+		time.Sleep(20 * time.Minute)
+		w.mustShutdown()
+		extended := seen.of(consumer.EventExtended)
+		if len(extended) != confirmed || confirmed < 10*60/20 {
+			t.Errorf("%d extensions reported, %d confirmed, want the same and one at least every 20 s", len(extended), confirmed)
+		}
+		for _, e := range extended {
+			if body(e) != "slow" || e.Topic != "orders" || e.Attempt != 1 || e.Err != nil || e.Time.IsZero() {
+				t.Fatalf("event %+v, want the message whose handler runs", e)
+			}
+		}
 	})
 }
 

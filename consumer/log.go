@@ -27,6 +27,7 @@ type logObserver struct {
 type logKey struct {
 	kind         EventKind
 	topic, class string
+	operation    Operation
 }
 
 type tally struct {
@@ -52,7 +53,7 @@ func (l *logObserver) Observe(ctx context.Context, e Event) {
 	if e.Kind.routine() {
 		return
 	}
-	key := logKey{e.Kind, e.Topic, string(e.Verdict.Class)}
+	key := logKey{e.Kind, e.Topic, string(e.Verdict.Class), e.Operation}
 	if l.admit(ctx, key, e.Time) {
 		l.logger.LogAttrs(ctx, level(e), logText[e.Kind], l.attributes(e)...)
 	}
@@ -119,9 +120,11 @@ func (l *logObserver) sweep(now time.Time) {
 }
 
 func (l *logObserver) summarize(ctx context.Context, key logKey, n int) {
-	l.logger.LogAttrs(ctx, slog.LevelWarn, "more of the same were not logged",
-		slog.String("event", string(key.kind)), slog.String("queue", key.topic),
-		slog.String("class", key.class), slog.Int("suppressed", n))
+	attrs := []slog.Attr{slog.String("event", string(key.kind)), slog.String("queue", key.topic), slog.String("class", key.class)}
+	if key.operation != "" {
+		attrs = append(attrs, slog.String("operation", string(key.operation)))
+	}
+	l.logger.LogAttrs(ctx, slog.LevelWarn, "more of the same were not logged", append(attrs, slog.Int("suppressed", n))...)
 }
 
 // started and stopped log the changes of state.
@@ -157,6 +160,8 @@ var logText = map[EventKind]string{
 	EventLeaseLost:    "lease lost",
 	EventStuck:        "handler stuck",
 	EventUnstuck:      "stuck handler returned",
+	EventPaused:       "receiving pauses",
+	EventResumed:      "receiving again",
 	EventError:        "broker operation failed, will be tried again",
 }
 
@@ -164,7 +169,7 @@ func level(e Event) slog.Level {
 	switch e.Kind {
 	case EventFailed, EventLeaseLost, EventUnstuck:
 		return slog.LevelWarn
-	case EventReleased:
+	case EventReleased, EventResumed:
 		return slog.LevelInfo
 	}
 	return slog.LevelError
@@ -181,6 +186,9 @@ func (l *logObserver) attributes(e Event) []slog.Attr {
 	}
 	if e.Verdict.Class != "" {
 		attrs = append(attrs, slog.String("class", string(e.Verdict.Class)), slog.String("rule", e.Verdict.Rule))
+	}
+	if e.Operation != "" {
+		attrs = append(attrs, slog.String("operation", string(e.Operation)))
 	}
 	if e.Kind == EventFailed {
 		attrs = append(attrs, slog.String("outcome", e.Decision.Action.String()), slog.Duration("delay", e.Decision.Delay))

@@ -94,22 +94,24 @@ func TestSuppressedCountIsWrittenWithTheNextPeriod(t *testing.T) {
 	}
 }
 
-func TestKindsTopicsAndClassesAreSampledApart(t *testing.T) {
+func TestKindsTopicsClassesAndOperationsAreSampledApart(t *testing.T) {
 	began := time.Now()
-	l, _ := logged(4000, func(i int) Event {
+	l, _ := logged(5000, func(i int) Event {
 		e := Event{Kind: EventFailed, Topic: "orders", Time: began, Verdict: classify.Verdict{Class: classify.ClassTransient}}
-		switch i % 4 {
+		switch i % 5 {
 		case 1:
 			e.Topic = "refunds"
 		case 2:
 			e.Kind = EventDeadLettered
 		case 3:
 			e.Verdict.Class = classify.ClassPoison
+		case 4:
+			e.Operation = OperationAck
 		}
 		return e
 	})
-	if l.events != 4*logBurst {
-		t.Errorf("%d lines, want %d of each of 4", l.events, logBurst)
+	if l.events != 5*logBurst {
+		t.Errorf("%d lines, want %d of each of 5", l.events, logBurst)
 	}
 }
 
@@ -139,7 +141,7 @@ func TestLogMemoryIsBounded(t *testing.T) {
 }
 
 func TestRoutineEventsAreNotLogged(t *testing.T) {
-	kinds := []EventKind{EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventRetried}
+	kinds := []EventKind{EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventRetried, EventExtended}
 	l, log := logged(len(kinds), func(i int) Event { return Event{Kind: kinds[i]} })
 	if l.lines != 0 || len(log.tallies) != 0 {
 		t.Errorf("%d lines, want none", l.lines)
@@ -206,7 +208,7 @@ func TestConsumerLogAddsUp(t *testing.T) {
 			}
 		}
 		l := new(ledger)
-		c, err := New(broker, Config{DeadLetter: dlq.Suffix(".dead"), Logger: slog.New(l)})
+		c, err := New(broker, Config{DeadLetter: dlq.Suffix(".dead"), Restraint: Restraint{NoBudget: true, NoBreaker: true, NoPoisonStop: true}, Logger: slog.New(l)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -20,6 +21,8 @@ const throttledClass = string(classify.ClassThrottled)
 
 // Reasons of dead letters that the pipeline itself decides on.
 const (
+	reasonAmbiguous  = "ambiguous"
+	reasonBudget     = "budget"
 	reasonCrashLoop  = "crash-loop"
 	reasonOversize   = "oversize"
 	reasonRefused    = "refused"
@@ -79,30 +82,98 @@ func interrupted(err error) (yes bool) {
 // conclude takes r from its handler to what comes next.
 func (p *pipeline) conclude(r *run, err, cause error, now time.Time, ran time.Duration) {
 	if loss := r.lost(); loss != nil {
+		p.tell(r, now, &skipped)
 		p.drop(r, loss)
 		return
 	}
 	if err == nil {
-		p.observe(r, Event{Kind: EventSucceeded, Time: now, Duration: ran})
+		p.adapt(ran, false, now)
+		p.tell(r, now, nil)
+		if p.observed() {
+			p.observe(r, Event{Kind: EventSucceeded, Time: now, Duration: ran})
+		}
 		p.settle(r, brokers.Ack)
 		return
 	}
 	v := verdict(err, cause, r.route.rules)
-	d := retry.Decide(r.route.policy, r.failure(now, ran, v), p.cfg.Random())
-	e := Event{Kind: EventFailed, Time: now, Duration: ran, Verdict: v, Decision: d, Err: err}
+	if v.Class == classify.ClassThrottled {
+		p.adapt(ran, true, now)
+	}
+	probe := r.permit.probe()
+	p.tell(r, now, &v)
+	d := p.decide(r, r.failure(now, ran, v), probe)
+	own := d.Delay
+	if d = r.certain(v, d); !v.Deferred {
+		d = p.spread(d, now)
+	}
+	e := Event{Kind: EventFailed, Time: now, Duration: ran, Verdict: v, Decision: d, Err: err, Stretched: max(0, d.Delay-own)}
 	if d.Action != retry.ActionRetry && d.Action != retry.ActionDeadLetter {
 		p.observe(r, e)
 		p.end(r, d, cause)
 		return
 	}
 	entry := p.entry(r, err, v)
-	r.setMeta(r.failed(now, string(v.Class), entry.Fingerprint, d))
+	r.setMeta(r.failed(now, v, entry.Fingerprint, d, own))
 	p.observe(r, e)
 	if d.Action == retry.ActionRetry {
 		p.reschedule(r)
 		return
 	}
 	p.bury(r, d.Reason, entry)
+}
+
+// skipped is the verdict of what says nothing about the dependency.
+var skipped = classify.Verdict{Skip: true}
+
+// tell reports to the gate how a run ended, v being the verdict on its error.
+func (p *pipeline) tell(r *run, now time.Time, v *classify.Verdict) {
+	changed := p.gate.conclude(now, r.permit, v)
+	r.permit = permit{}
+	if v != nil && v.Class == classify.ClassThrottled && !p.cfg.Restraint.NoThrottle {
+		changed = p.gate.throttle(now, v.RetryAfter, r.route.policy.HintLimit()) || changed
+	}
+	if changed {
+		p.gateChanged(now)
+	}
+}
+
+// decide says what happens after a failure. That a probe fails is expected, and
+// says nothing against its message: only its age ends such a message.
+func (p *pipeline) decide(r *run, f retry.Failure, probe bool) retry.Decision {
+	expected := probe && f.Verdict.Class != classify.ClassPoison
+	if expected {
+		f.Attempt = 1
+	}
+	d := retry.Decide(r.route.policy, f, p.cfg.Random())
+	if expected && d.Action == retry.ActionRetry {
+		d.Counted = false
+	}
+	return d
+}
+
+// certain returns d, or a dead letter instead of a retry that may repeat the
+// effect of two runs before it.
+func (r *run) certain(v classify.Verdict, d retry.Decision) retry.Decision {
+	again := d.Action == retry.ActionRetry && v.Ambiguous && !r.route.idempotent
+	if again && slices.ContainsFunc(r.meta.History, func(f brokers.Failure) bool { return f.Ambiguous }) {
+		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonAmbiguous, Counted: d.Counted}
+	}
+	return d
+}
+
+// spread moves a retry to when the budget has room for it.
+func (p *pipeline) spread(d retry.Decision, now time.Time) retry.Decision {
+	if p.budget == nil || d.Action != retry.ActionRetry {
+		return d
+	}
+	slot := p.budget.Reserve(now, now.Add(d.Delay))
+	delay := slot.Sub(now)
+	if limit := p.cfg.Restraint.DeadLetterBeyond; limit > 0 && delay-d.Delay > limit {
+		p.budget.Refund(now, slot)
+		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonBudget, Counted: d.Counted}
+	}
+	d.Delay = max(d.Delay, delay)
+	return d
 }
 
 // end carries out a decision that says nothing against the message.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/visibility"
 )
 
@@ -36,6 +37,12 @@ type pipeline struct {
 	stop   context.CancelCauseFunc // stops receiving, with the fatal error
 	room   chan struct{}           // there may be room for another delivery
 
+	gate   *gate
+	budget Budget        // nil if switched off
+	opened chan struct{} // the gate may have opened
+	pace   *pace         // nil unless adaptive
+	delay  time.Duration // the longest that the broker was told of
+
 	window int
 	crew   *crew
 	stages sync.WaitGroup // keeper and outboxes
@@ -45,8 +52,9 @@ type pipeline struct {
 	retrier *settler
 
 	mu       sync.Mutex
-	active   int // deliveries that count against window
-	held     map[*run]*time.Timer
+	active   int                  // deliveries that count against window
+	held     map[*run]*time.Timer // nil for those that wait at the gate
+	gated    gated
 	parked   int // dead letters on their way, outside the window
 	batches  map[*route]*collector
 	letters  map[string]*outbox // by dead-letter topic
@@ -62,11 +70,15 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		source:   source,
 		window:   c.cfg.window(c.routes),
 		caps:     source.Capabilities(),
+		delay:    c.cfg.subscription(c.routes).MaxDelay,
 		log:      newLogObserver(c.cfg.Logger, c.cfg.Redact),
 		values:   context.WithoutCancel(life),
 		life:     life,
 		stop:     stop,
 		room:     make(chan struct{}, 1),
+		opened:   make(chan struct{}, 1),
+		gate:     &gate{breaker: c.cfg.Restraint.Breaker, poison: c.cfg.Restraint.poisonStop(c.cfg.HandlerTimeout), random: c.cfg.Random},
+		budget:   c.cfg.Restraint.Budget,
 		held:     map[*run]*time.Timer{},
 		batches:  map[*route]*collector{},
 		letters:  map[string]*outbox{},
@@ -79,6 +91,9 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		p.lanes = lanes{}
 	}
 	p.crew = &crew{limit: c.cfg.Concurrency, start: func() *worker { return newWorker(p) }}
+	if c.cfg.Restraint.Adaptive {
+		p.pace = newPace(c.cfg.Concurrency)
+	}
 	p.settler, p.retrier = newSettler(p), newSettler(p)
 	return p
 }
@@ -105,21 +120,23 @@ func (p *pipeline) receive(ctx context.Context) error {
 	backoff := retry.Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second, Floor: 10 * time.Millisecond}
 	for failures := 0; ; {
 		n := p.awaitRoom(ctx)
+		granted, n := p.awaitGate(ctx, n)
 		if ctx.Err() != nil {
+			p.gate.done(time.Now(), granted, breaker.Ignored, breaker.Ignored)
 			return nil
 		}
-		deliveries, err := p.source.Receive(ctx, n)
+		deliveries, err := p.fetch(ctx, n, granted)
 		switch {
 		case err == nil:
 			failures = 0
-			p.admit(deliveries)
+			p.admit(deliveries, granted)
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, brokers.ErrClosed), errors.Is(err, brokers.ErrMisconfigured):
 			return fmt.Errorf("consumer: receive: %w", err)
 		default:
 			failures++
-			p.report(p.values, Event{Kind: EventError, Err: fmt.Errorf("receive: %w", err)})
+			p.report(p.values, Event{Kind: EventError, Operation: OperationReceive, Err: fmt.Errorf("receive: %w", err)})
 			sleep(ctx, backoff.Delay(failures, 0, p.cfg.Random()))
 		}
 	}
@@ -165,17 +182,34 @@ func (p *pipeline) leave(n int) {
 	}
 }
 
-// admit takes deliveries over from the source.
-func (p *pipeline) admit(deliveries []*brokers.Delivery) {
-	all := make([]run, len(deliveries))
+// admitted is how many runs share a piece of memory: one that is held for long
+// keeps the others, too.
+const admitted = 16
+
+// admit takes deliveries over from the source, which were fetched with granted.
+func (p *pipeline) admit(deliveries []*brokers.Delivery, granted permit) {
+	var block []run
 	runs := make([]*run, len(deliveries))
+	fresh := 0
 	for i, d := range deliveries {
-		r := &all[i]
-		r.delivery, r.meta = d, &d.Meta
+		if len(block) == 0 {
+			block = make([]run, min(admitted, len(deliveries)-i))
+		}
+		r := &block[0]
+		block = block[1:]
+		r.delivery, r.meta, r.permit = d, &d.Meta, granted
+		if first(&d.Meta) {
+			fresh++
+		}
 		r.route = p.routes[d.Message.Topic]
 		r.self[0] = r
 		runs[i] = r
-		p.observe(r, Event{Kind: EventReceived})
+		if p.observed() {
+			p.observe(r, Event{Kind: EventReceived})
+		}
+	}
+	if p.budget != nil && fresh > 0 {
+		p.budget.Delivered(time.Now(), fresh)
 	}
 	if p.keeper != nil {
 		p.keeper.Track(runs...)
@@ -199,6 +233,9 @@ func (p *pipeline) refuse(r *run) bool {
 	reason, err := p.refusal(r)
 	if err == nil {
 		return false
+	}
+	if r.permit.probe() {
+		p.tell(r, time.Now(), &skipped)
 	}
 	p.bury(r, reason, p.entry(r, err, refusedVerdict))
 	return true
@@ -264,8 +301,21 @@ func (p *pipeline) enqueue(r *run) {
 func (p *pipeline) reschedule(r *run) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waitLocked(r, p.cfg.HoldLimit)
+	p.waitLocked(r, p.holdLimit(r))
 }
+
+// holdLimit is the longest that r may be held after a failure. Where holding is
+// dear, that is next to nothing, unless the key of r waits for it or the broker
+// has stored it for a retry before.
+func (p *pipeline) holdLimit(r *run) time.Duration {
+	if p.caps.MaxHold == 0 || r.laned || !first(&r.delivery.Meta) {
+		return p.cfg.HoldLimit
+	}
+	return min(p.cfg.HoldLimit, p.caps.MaxHold)
+}
+
+// first reports whether meta is that of a first delivery.
+func first(meta *brokers.Meta) bool { return meta.FirstFailedAt.IsZero() && meta.DueAt.IsZero() }
 
 // earlyLimit is how early a delivery may be and is still held, even if
 // HoldLimit is less: a broker that came that close may come no closer.
@@ -274,7 +324,7 @@ const earlyLimit = 2 * time.Second
 // waitLocked is reschedule with mu held, holding for at most limit.
 func (p *pipeline) waitLocked(r *run, limit time.Duration) {
 	wait := time.Until(r.meta.DueAt)
-	if p.draining.Load() || wait > limit || !p.roomToHold() || !p.outlasts(r) {
+	if p.draining.Load() || wait > limit || !p.roomToHold() || !p.lasts(r, r.meta.DueAt) {
 		p.settleLocked(r, brokers.Retry)
 		return
 	}
@@ -287,11 +337,11 @@ func (p *pipeline) waitLocked(r *run, limit time.Duration) {
 // mu is held.
 func (p *pipeline) roomToHold() bool { return len(p.held)+p.parked < p.cfg.MaxHeld }
 
-// outlasts reports whether the delivery of r can be held until its next run is
-// over.
-func (p *pipeline) outlasts(r *run) bool {
+// lasts reports whether the delivery of r can be held until a run that begins
+// at start is over.
+func (p *pipeline) lasts(r *run, start time.Time) bool {
 	end := r.delivery.ReceivedAt.Add(p.caps.MaxLease)
-	return p.caps.MaxLease == 0 || r.meta.DueAt.Add(r.route.timeout).Before(end)
+	return p.caps.MaxLease == 0 || start.Add(r.route.timeout).Before(end)
 }
 
 // resume ends the wait of a held run.
@@ -309,7 +359,9 @@ func (p *pipeline) unhold(r *run) bool {
 	if !held {
 		return false
 	}
-	timer.Stop()
+	if timer != nil {
+		timer.Stop()
+	}
 	delete(p.held, r)
 	p.active++
 	return true
@@ -324,6 +376,9 @@ func (p *pipeline) lose(r *run, cause error) {
 	held := p.unhold(r)
 	p.mu.Unlock()
 	if held {
+		if p.budget != nil && r.meta != &r.delivery.Meta {
+			p.budget.Refund(time.Now(), r.meta.DueAt)
+		}
 		p.drop(r, cause)
 	}
 }

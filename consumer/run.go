@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ type run struct {
 	route    *route
 	meta     *brokers.Meta // as of the last failure; replaced under mu, never changed
 	laned    bool          // holds the lane of its key
+	permit   permit        // of its fetch, then of its run
 
 	action  brokers.Action // how it is settled
 	settled atomic.Bool    // a settlement is decided: nobody may decide again
@@ -29,6 +31,8 @@ type run struct {
 
 	self  [1]*run // the job of this run alone
 	first attempt // saves an allocation; later attempts have their own
+
+	gone atomic.Bool // loss is set: nobody need lock to see that it is not
 
 	mu      sync.Mutex
 	loss    error    // why the lease is lost
@@ -43,9 +47,21 @@ func (r *run) metaOfRun() brokers.Meta {
 	r.mu.Unlock()
 	m.Attempt++
 	if m.IdempotencyKey == "" {
-		m.IdempotencyKey = r.delivery.Message.ID
+		m.IdempotencyKey = keyOf(&r.delivery.Message)
 	}
 	return m
+}
+
+// keyOf is the idempotency key that the producer gave a message in the header
+// that HTTP APIs know it by, or else the ID.
+func keyOf(m *brokers.Message) string {
+	key := m.ID
+	for _, h := range m.Headers {
+		if h.Value != "" && strings.EqualFold(h.Name, "Idempotency-Key") {
+			key = h.Value
+		}
+	}
+	return key
 }
 
 func (r *run) setMeta(m brokers.Meta) {
@@ -59,6 +75,7 @@ func (r *run) lose(cause error) {
 	r.mu.Lock()
 	if r.loss == nil {
 		r.loss = cause
+		r.gone.Store(true)
 	}
 	current := r.current
 	r.mu.Unlock()
@@ -69,10 +86,16 @@ func (r *run) lose(cause error) {
 
 // lost returns why the delivery belongs to somebody else, nil if it does not.
 func (r *run) lost() error {
+	session := r.delivery.Session
+	ended := session != nil && session.Err() != nil
+	if !ended && !r.gone.Load() {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.loss == nil && r.delivery.Session != nil && r.delivery.Session.Err() != nil {
-		r.loss = leaseLost(context.Cause(r.delivery.Session))
+	if r.loss == nil {
+		r.loss = leaseLost(context.Cause(session))
+		r.gone.Store(true)
 	}
 	return r.loss
 }
@@ -83,10 +106,11 @@ func (r *run) setCurrent(a *attempt) {
 	r.mu.Unlock()
 }
 
-// failed is the Meta after a failed run.
-func (r *run) failed(now time.Time, class, fingerprint string, d retry.Decision) brokers.Meta {
-	m := *r.meta
-	failure := brokers.Failure{Attempt: m.Attempt + 1, At: now, Class: class, Fingerprint: fingerprint, Delay: d.Delay}
+// failed is the Meta after a failed run. Own is the delay that the policy chose,
+// before the budget did.
+func (r *run) failed(now time.Time, v classify.Verdict, fingerprint string, d retry.Decision, own time.Duration) brokers.Meta {
+	m, class := *r.meta, string(v.Class)
+	failure := brokers.Failure{Attempt: m.Attempt + 1, At: now, Class: class, Fingerprint: fingerprint, Delay: d.Delay, Ambiguous: v.Ambiguous}
 	if d.Counted {
 		m.Attempt++
 	} else if class == throttledClass {
@@ -97,7 +121,7 @@ func (r *run) failed(now time.Time, class, fingerprint string, d retry.Decision)
 	}
 	m.LastFailedAt = now
 	m.Class = class
-	m.Delay = d.Delay
+	m.Delay = own
 	if d.Action == retry.ActionRetry {
 		m.DueAt = now.Add(d.Delay)
 	}
@@ -112,7 +136,8 @@ func (r *run) failed(now time.Time, class, fingerprint string, d retry.Decision)
 type attempt struct {
 	base    context.Context // of Run, without its cancellation
 	runs    []*run
-	message brokers.Message // the handler's own copy, unless it takes batches
+	alone   bool            // the handler takes single messages
+	message brokers.Message // its own copy then
 	started time.Time
 
 	mu       sync.Mutex

@@ -47,6 +47,15 @@ func (p *pipeline) send(r *run, action brokers.Action) {
 	p.settler.add(r)
 }
 
+// parting is how a run ends that waits in the process when that stops: one that
+// waits for its time is rescheduled, one at the gate was not handled.
+func (r *run) parting() brokers.Action {
+	if r.meta.DueAt.After(time.Now()) {
+		return brokers.Retry
+	}
+	return brokers.Release
+}
+
 // unhandled returns Retry instead of Release for what has failed in this
 // process, because a release would forget its attempts.
 func (r *run) unhandled(action brokers.Action) brokers.Action {
@@ -75,7 +84,9 @@ func (s *settler) settle(ctx context.Context, runs []*run) (failed []*run) {
 	for _, r := range runs {
 		entry := brokers.Settlement{Delivery: r.delivery, Action: r.action}
 		if r.action == brokers.Retry {
-			entry.Meta, entry.Delay = *r.meta, max(0, r.meta.DueAt.Sub(now))
+			// The budget may have moved it further than the broker was told of: it
+			// then comes back before, with its due time, and is sent on.
+			entry.Meta, entry.Delay = *r.meta, min(max(0, r.meta.DueAt.Sub(now)), s.p.delay)
 		}
 		s.batch = append(s.batch, entry)
 	}
@@ -115,7 +126,7 @@ func (p *pipeline) unsettled(r *run, err error) bool {
 		p.buryRefused(r, err)
 		return false
 	}
-	p.troubled(r, err)
+	p.troubled(r, Operation(r.action.String()), err)
 	return true
 }
 
@@ -125,7 +136,9 @@ func (p *pipeline) settledRuns(runs []*run) {
 		return
 	}
 	for _, r := range runs {
-		p.observe(r, Event{Kind: settledKind[r.action]})
+		if kind := settledKind[r.action]; p.observed() || !kind.routine() {
+			p.observe(r, Event{Kind: kind})
+		}
 	}
 	p.forget(runs...)
 }
@@ -134,8 +147,8 @@ var settledKind = [...]EventKind{brokers.Ack: EventAcked, brokers.Retry: EventRe
 
 // troubled reports a failed operation on r, which is tried again, and stops
 // the worker if trying again cannot help.
-func (p *pipeline) troubled(r *run, err error) {
-	p.observe(r, Event{Kind: EventError, Err: err})
+func (p *pipeline) troubled(r *run, op Operation, err error) {
+	p.observe(r, Event{Kind: EventError, Operation: op, Err: err})
 	if errors.Is(err, brokers.ErrMisconfigured) {
 		p.stop(fmt.Errorf("consumer: topic %q: %w", r.delivery.Message.Topic, err))
 	}
@@ -148,9 +161,12 @@ func (p *pipeline) extend(ctx context.Context, lease time.Duration, runs []*run)
 		deliveries[i] = r.delivery
 	}
 	errs := p.source.Extend(ctx, lease, deliveries)
-	for i, err := range errs {
-		if err != nil && !final(err) && i < len(runs) {
-			p.troubled(runs[i], fmt.Errorf("extend the lease: %w", err))
+	for i, r := range runs {
+		switch {
+		case errs == nil || i < len(errs) && errs[i] == nil:
+			p.observe(r, Event{Kind: EventExtended})
+		case i < len(errs) && !final(errs[i]):
+			p.troubled(r, OperationExtend, fmt.Errorf("extend the lease: %w", errs[i]))
 		}
 	}
 	return errs
@@ -232,7 +248,7 @@ func (p *pipeline) flushLetters(ctx context.Context, topic string, runs []*run) 
 			continue
 		}
 		r.tooBig = r.tooBig || errors.Is(causes[i], brokers.ErrRefused)
-		p.observe(r, Event{Kind: EventError, DeadLetter: r.entry,
+		p.observe(r, Event{Kind: EventError, Operation: OperationDeadLetter, DeadLetter: r.entry,
 			Err: fmt.Errorf("dead letter to %q: %w; the message is kept and the dead letter tried again", topic, causes[i])})
 		failed = append(failed, r)
 	}

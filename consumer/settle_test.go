@@ -49,11 +49,40 @@ func TestFailedAckIsRepeatedWithBackoff(t *testing.T) {
 		if got := len(seen.of(consumer.EventError)); got != failures {
 			t.Errorf("%d errors reported, want %d", got, failures)
 		}
+		for _, e := range seen.of(consumer.EventError) {
+			if e.Operation != consumer.OperationAck {
+				t.Fatalf("operation %q failed, want %q", e.Operation, consumer.OperationAck)
+			}
+		}
 		if got := len(seen.of(consumer.EventAcked)); got != 1 {
 			t.Errorf("%d acks reported, want 1", got)
 		}
 		empty(t, broker.Broker, "orders")
 	})
+}
+
+func TestErrorsNameTheirOperation(t *testing.T) {
+	for want, handle := range map[consumer.Operation]consumer.Handler{
+		consumer.OperationAck:     func(context.Context, *brokers.Message) error { return nil },
+		consumer.OperationRetry:   func(context.Context, *brokers.Message) error { return errBusy },
+		consumer.OperationRelease: func(context.Context, *brokers.Message) error { time.Sleep(time.Minute); return nil }, // while another waits
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := memory.New(memory.Options{Lease: time.Hour, Fault: on(memory.Settle, 1, memory.Fault{Err: errors.New("i/o timeout")})})
+			publish(t, broker, "orders", "one", "two")
+			var seen recorder
+			cfg := quiet()
+			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Hour, 2)
+			cfg.Concurrency, cfg.HoldLimit, cfg.DrainTimeout = 1, -1, time.Minute
+			w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", handle) })
+			time.Sleep(30 * time.Second)
+			w.mustShutdown()
+			failed := seen.of(consumer.EventError)
+			if len(failed) == 0 || failed[0].Operation != want {
+				t.Errorf("errors %+v, want the first to be of %q", failed, want)
+			}
+		})
+	}
 }
 
 func TestUnknownOutcomeOfAnAck(t *testing.T) {

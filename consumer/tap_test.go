@@ -25,6 +25,7 @@ type tap struct {
 	*memory.Broker
 	born time.Time
 
+	maxHold time.Duration           // of the capabilities
 	deliver func(*brokers.Delivery) // edits what Receive returns
 	settle  func(batch []brokers.Settlement, errs []error) []error
 	extend  func(errs []error) []error
@@ -88,6 +89,12 @@ func (b *tap) Open(ctx context.Context, sub brokers.Subscription) (brokers.Sourc
 type tapSource struct {
 	brokers.Source
 	b *tap
+}
+
+func (s *tapSource) Capabilities() brokers.Capabilities {
+	caps := s.Source.Capabilities()
+	caps.MaxHold = s.b.maxHold
+	return caps
 }
 
 func (s *tapSource) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {

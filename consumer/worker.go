@@ -20,9 +20,10 @@ const stuckAfter = 10 * time.Second
 // worker runs handlers, one job at a time. One timer watches the handler: it
 // is left running between jobs, because most end long before their time.
 type worker struct {
-	p      *pipeline
-	called chan struct{} // by the crew, when idle
-	timer  *time.Timer
+	p       *pipeline
+	called  chan struct{} // by the crew, when idle
+	engaged bool          // has a job; under the mu of the crew
+	timer   *time.Timer
 
 	mu      sync.Mutex
 	current *attempt
@@ -46,11 +47,12 @@ func (w *worker) loop() {
 
 // do runs the handler for job and concludes each of its runs.
 func (w *worker) do(job []*run) {
-	job = w.p.startable(job)
+	now := time.Now()
+	job = w.p.permitted(w.p.startable(job), now)
 	if len(job) == 0 {
 		return
 	}
-	a := w.begin(job)
+	a := w.begin(job, now)
 	w.announce(a)
 	w.call(a)
 }
@@ -75,14 +77,14 @@ func (p *pipeline) startable(job []*run) []*run {
 	return kept
 }
 
-func (w *worker) begin(job []*run) *attempt {
+func (w *worker) begin(job []*run, now time.Time) *attempt {
 	a := &job[0].first
 	if a.base != nil {
 		a = new(attempt)
 	}
-	a.base, a.runs, a.started = w.p.values, job, time.Now()
+	a.base, a.runs, a.started = w.p.values, job, now
 	if job[0].route.batch == nil {
-		a.message = job[0].delivery.Message
+		a.alone, a.message = true, job[0].delivery.Message
 	}
 	for _, r := range job {
 		r.setCurrent(a)
@@ -102,7 +104,7 @@ func (w *worker) begin(job []*run) *attempt {
 }
 
 func (w *worker) announce(a *attempt) {
-	if len(w.p.cfg.Observers) == 0 {
+	if !w.p.observed() {
 		return
 	}
 	for _, r := range a.runs {
