@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -133,12 +134,12 @@ func TestConformance(t *testing.T) {
 func TestConformanceOfLeases(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		a := newAdmin(t, url)
-		taps := make(map[brokers.Broker]*tap)
+		var taps sync.Map // of brokers
 		brokertest.Run(t, brokertest.Harness{
 			Open: func(t testing.TB) brokers.Broker {
 				tap := &tap{}
 				b := open(t, rabbitmq.Options{URLs: []string{url}, Dial: tap.Dial, ConsumerTimeout: 3 * time.Second})
-				taps[b] = tap
+				taps.Store(b, tap)
 				return b
 			},
 			Topic:        a.topic,
@@ -146,20 +147,26 @@ func TestConformanceOfLeases(t *testing.T) {
 			Slack:        time.Second,
 			SortsHeaders: true,
 			Fail: func(b brokers.Broker) (heal func()) {
-				taps[b].set(func(_ *tapped, f frame) verdict {
+				tap := tapOf(&taps, b)
+				tap.set(func(_ *tapped, f frame) verdict {
 					if f.is(classBasic, methodAck) {
 						return drop
 					}
 					return pass
 				})
 				return func() {
-					taps[b].set(nil)
-					taps[b].cut()
+					tap.set(nil)
+					tap.cut()
 				}
 			},
-			Crash: func(b brokers.Broker, _ brokers.Source) { taps[b].cut() },
+			Crash: func(b brokers.Broker, _ brokers.Source) { tapOf(&taps, b).cut() },
 		})
 	})
+}
+
+func tapOf(taps *sync.Map, b brokers.Broker) *tap {
+	t, _ := taps.Load(b)
+	return t.(*tap)
 }
 
 // typed has a header of every type of AMQP.

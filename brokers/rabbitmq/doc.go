@@ -11,8 +11,8 @@
 //     word to the broker, where its delivery tag may stand for another message
 //     by then. The library's own recovery is off.
 //   - A retry is never early: it waits on a shelf that is no longer than its
-//     delay, and Meta.DueAt tells whichever worker receives it how long to hold
-//     it.
+//     delay, or on none if that is below 2 s, and Meta.DueAt tells whichever
+//     worker receives it how long to hold it.
 //   - Headers, with the types of AMQP, and properties come through any number
 //     of retries.
 //
@@ -44,23 +44,47 @@
 // hours take several turns. A delay up to 64 s takes one or two turns, up to 15
 // minutes two or three.
 //
-// The queues of topics have a delivery limit of 20 and dead-letter, at least
-// once, to redrive.dead.v1 under the name of the topic. That is a net for
-// messages that end every worker before it can dead-letter them. Their
-// arguments are the same whether a topic has dead letters or not, as arguments
-// cannot be changed; the dead-letter topic is in a binding, which can. The
-// binding of a dead-letter topic that is no longer used stays until an operator
-// removes it.
+// The queues of topics with dead letters have a delivery limit of 20 and
+// dead-letter, at least once, to redrive.dead.v1 under the name of the topic.
+// That is a net for messages that end every worker before it can dead-letter
+// them. Dead-letter queues, and those of topics without dead letters, have a
+// limit that nobody reaches: the broker has nowhere to put what is on them. The
+// dead-letter topic is in a binding, which can be changed, and arguments cannot.
+// The binding of one that is no longer used stays until an operator removes it.
+//
+// A program that publishes and may be there before any worker calls
+// Broker.Declare.
 //
 // # What is verified
 //
-// Open fails with brokers.ErrMisconfigured where a queue or exchange exists with
-// other arguments: a classic queue, dead-lettering at most once, another
-// delivery limit, another delay. With Options.Verify it declares nothing. AMQP
-// does not show policies or bindings: a policy that sets a delivery limit, a
-// length limit or a time-to-live on these queues goes unseen. A missing binding
-// of a shelf is found by the first retry that needs it, which fails and leaves
-// its original.
+// A queue or exchange that exists is compared, argument by argument. Those that
+// void no promise are taken over as they are, on the queues of topics:
+//
+//	x-delivery-limit                      none, or 20 and more
+//	x-dead-letter-exchange, -routing-key  another exchange, with a key of its own
+//	x-max-length, x-max-length-bytes      any: what has no room is refused
+//	x-single-active-consumer              any
+//	x-queue-leader-locator, x-quorum-…    any
+//
+// and on shelves all but the first two. All else fails Open with
+// brokers.ErrMisconfigured, which names each difference: a classic queue or a
+// stream, dead-lettering at most once, drop-head, a time to live, a lower limit,
+// an exchange of another kind.
+//
+// With Options.Verify nothing is declared, and what is missing fails Open.
+// Existence takes no right. Arguments are compared only for users with the right
+// to configure the queue, and so is the kind of an exchange. Bindings are not
+// shown, so Open makes them once more in either mode, which changes nothing
+// where they are: that takes the rights to write to the queue and to read from
+// the exchange. Without these rights Open fails and says which is missing;
+// with Options.AllowUnverified it goes on.
+//
+// AMQP does not show policies. One that sets a delivery limit, a length limit, a
+// time to live or an expiry on these queues goes unseen. Where one sets what is
+// not in the arguments of the queue of a topic, Options.AllowUnverified accepts
+// that. It is for you to see that it does: a quorum queue without a dead-letter
+// exchange drops what reaches its delivery limit, which since RabbitMQ 4 is 20
+// where nothing sets it.
 //
 // # Headers
 //
@@ -71,11 +95,15 @@
 // expiration and user-id and the headers CC and BCC are carried along without
 // effect: on a copy they would let it expire, be refused, or go elsewhere twice.
 // What the broker notes about earlier queues (x-death and its like) is dropped.
+// Of a message that it dead-lettered by itself, the first delivery has the last
+// reason, queue and count in Meta.Origin: death-reason, death-queue and
+// death-count. They are whatever the message says, as anybody may publish them.
 //
 // # Leases, crashes, releases
 //
 // A lease is Options.ConsumerTimeout less a tenth, at most a minute, and cannot
-// be extended. At its end the adapter gives the message back by itself, before
+// be extended. Subscription.Lease does not shorten it; asking for more is an
+// error of Open. At its end the adapter gives the message back by itself, before
 // the broker would close the channel with everything on it.
 //
 // The broker charges a lost connection to every message on it, and before
@@ -85,12 +113,13 @@
 //
 // # Connections
 //
-// Each source has one connection, with one channel for all of its topics; all
-// publishing shares another. Receive connects again when it finds the connection
-// lost, once per call, and returns what went wrong. When the broker blocks
+// Each source has one connection, with at most seven channels for all of its
+// topics together and seven for their retries; all publishing shares another.
+// Receive connects again when it finds the connection lost, once per call, and
+// returns what went wrong. When the broker blocks
 // publishing because it is short of memory or disk, Receive hands out one
 // delivery a second, acks go on, and publishing waits for the end of its context.
 //
-// Prefetching begins at 200 messages a queue and doubles, up to
-// Subscription.InFlight and 2000, when a worker uses up what it is sent.
+// Prefetching begins at 32 messages a queue and doubles when a worker uses up
+// what it is sent: up to Subscription.InFlight, or to 2000 if the worker is fast.
 package rabbitmq

@@ -1,6 +1,8 @@
 package rabbitmq
 
 import (
+	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -24,6 +26,8 @@ func explain(err error) error {
 	case e == amqp.ErrCredentials, e == amqp.ErrVhost:
 		// A guess of the library: the broker has refused nothing.
 		return errors.New("the connection was lost during the login")
+	case e == amqp.ErrSASL:
+		fix = "the broker offers none of these ways to log in: change auth_mechanism in Options.URLs, or enable one there"
 	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "Login was refused"):
 		fix = "check user and password, and that the user may connect from here"
 	case e.Code == amqp.AccessRefused:
@@ -33,10 +37,17 @@ func explain(err error) error {
 			return err
 		}
 		fix = "create the vhost, or grant the user access to it"
+	case lacksLeader(e):
+		return fmt.Errorf("the queue has no leader, which is elected or comes back with its node: %w", err)
 	case e.Code == amqp.NotFound:
 		fix = "create what is missing, or let Open declare it (Options.Verify is false)"
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg"):
 		fix = "it exists with other properties, which cannot be changed: delete it when it is empty and let Open declare it, or use another name"
+	case e.Code == amqp.ResourceLocked:
+		fix = "it belongs to one connection alone (exclusive): use another name"
+	case e.Code == amqp.InternalError:
+		return fmt.Errorf("the broker failed: look into its log; where that says that rabbit_fifo_dlx_sup is gone (noproc), "+
+			"dead-lettering at least once has ended on that node, and restarting the node cures it: %w", err)
 	case e.Code == amqp.NotImplemented:
 		fix = "the broker lacks a feature that this needs: use RabbitMQ 3.10 or newer"
 	default:
@@ -45,10 +56,35 @@ func explain(err error) error {
 	return fmt.Errorf("%w: %s: %w", brokers.ErrMisconfigured, fix, err)
 }
 
+// lacksLeader reports whether err is how the broker refuses what is asked of a
+// queue that exists, and nobody leads.
+func lacksLeader(err error) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && e.Code == amqp.NotFound && strings.Contains(e.Reason, "is down or inaccessible")
+}
+
+// isTLS reports whether err, of an attempt to connect, is what one side has
+// against the certificates or the TLS of the other. What the broker has against
+// ours may come when the library reads its first frame, which keeps the text
+// alone.
+func isTLS(err error) bool {
+	_, ours := errors.AsType[*tls.CertificateVerificationError](err)
+	_, none := errors.AsType[tls.RecordHeaderError](err)
+	return ours || none || strings.Contains(err.Error(), "remote error: tls: ")
+}
+
 // tooLarge reports whether err is how the broker refuses a body of size bytes:
 // it closes the channel, and with it fails whatever else is on its way there.
 func tooLarge(err error, size int) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
 	return ok && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "larger than") &&
 		strings.Contains(e.Reason, fmt.Sprintf("message size %d ", size))
+}
+
+// deniesExchange reports whether err is how the broker refuses what is
+// published to an exchange: there is none, or the user may not write to it.
+func deniesExchange(err error, exchange string) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && (e.Code == amqp.NotFound || e.Code == amqp.AccessRefused) &&
+		strings.Contains(e.Reason, fmt.Sprintf("exchange '%s' in vhost", cmp.Or(exchange, "amq.default")))
 }

@@ -6,17 +6,65 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
 )
+
+// endpoint is an entry of Options.URLs.
+type endpoint struct {
+	amqp.URI
+	url        string // with the parameters, which the URI does not give back
+	mechanisms []func(*amqp.PlainAuth) amqp.Authentication
+}
+
+// mechanism is a way to log in, by the name in the parameter auth_mechanism.
+func mechanism(name string) func(*amqp.PlainAuth) amqp.Authentication {
+	switch strings.ToUpper(name) {
+	case "PLAIN":
+		return func(a *amqp.PlainAuth) amqp.Authentication { return a }
+	case "AMQPLAIN":
+		return func(a *amqp.PlainAuth) amqp.Authentication {
+			return &amqp.AMQPlainAuth{Username: a.Username, Password: a.Password}
+		}
+	case "EXTERNAL":
+		return func(*amqp.PlainAuth) amqp.Authentication { return &amqp.ExternalAuth{} }
+	}
+	return nil
+}
+
+func newEndpoint(url string) (endpoint, error) {
+	uri, err := amqp.ParseURI(url)
+	if err != nil {
+		return endpoint{}, errors.New("is not an AMQP URL: use amqp://user:password@host:port/vhost with user, password and vhost percent-encoded")
+	}
+	e := endpoint{URI: uri, url: url}
+	if uri.ChannelMax == 1 {
+		return e, errors.New("allows one channel on a connection: use a channel_max of 2 or more")
+	}
+	names := uri.AuthMechanism
+	if names == nil {
+		names = []string{"PLAIN"}
+	}
+	for _, name := range names {
+		m := mechanism(name)
+		if m == nil {
+			return e, errors.New("names an auth_mechanism that is none of plain, amqplain and external")
+		}
+		e.mechanisms = append(e.mechanisms, m)
+	}
+	return e, nil
+}
 
 // link is one connection. The library's own recovery stays off: a link that is
 // lost is never used again, and neither is what was received on it.
 type link struct {
 	conn    *amqp.Connection
-	wire    net.Conn      // below TLS; closing it ends every call that hangs
+	wire    *gatherer     // below TLS; closing it ends every call that hangs
 	limit   time.Duration // for calls that wait for an answer
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
@@ -42,8 +90,8 @@ func (b *Broker) dial(ctx context.Context, purpose string) (*link, error) {
 	return nil, errors.Join(errs...)
 }
 
-func (b *Broker) dialOne(ctx context.Context, uri amqp.URI, purpose string) (*link, error) {
-	l := &link{limit: b.options.CallTimeout}
+// config is what the library is told of a connection, but for how to dial.
+func (b *Broker) config(to endpoint, purpose string) amqp.Config {
 	config := amqp.Config{
 		Heartbeat:       b.options.Heartbeat,
 		Locale:          "en_US",
@@ -51,11 +99,19 @@ func (b *Broker) dialOne(ctx context.Context, uri amqp.URI, purpose string) (*li
 		Properties:      amqp.NewConnectionProperties(),
 	}
 	config.Properties.SetClientConnectionName("redrive " + purpose)
-	account := uri.PlainAuth()
+	account := to.PlainAuth()
 	if b.options.Credentials != nil {
 		account.Username, account.Password = b.options.Credentials()
 	}
-	config.SASL = []amqp.Authentication{login{account, config.Properties}}
+	for _, mechanism := range to.mechanisms {
+		config.SASL = append(config.SASL, login{mechanism(account), config.Properties})
+	}
+	return config
+}
+
+func (b *Broker) dialOne(ctx context.Context, to endpoint, purpose string) (*link, error) {
+	l := &link{limit: b.options.CallTimeout}
+	config := b.config(to, purpose)
 	ctx, cancel := context.WithTimeout(ctx, b.options.CallTimeout)
 	defer cancel()
 	stop := func() bool { return true }
@@ -64,11 +120,11 @@ func (b *Broker) dialOne(ctx context.Context, uri amqp.URI, purpose string) (*li
 		if err != nil {
 			return nil, err
 		}
-		l.wire = conn
+		l.wire = &gatherer{Conn: conn}
 		stop = context.AfterFunc(ctx, func() { conn.Close() })
-		return conn, nil
+		return l.wire, nil
 	}
-	conn, err := amqp.DialConfig(uri.String(), config)
+	conn, err := amqp.DialConfig(to.url, config)
 	if err == nil && !stop() {
 		conn.CloseDeadline(time.Now())
 		err = context.Cause(ctx)
@@ -81,7 +137,7 @@ func (b *Broker) dialOne(ctx context.Context, uri amqp.URI, purpose string) (*li
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, connectError(uri, err)
+		return nil, connectError(to.URI, err)
 	}
 	l.conn = conn
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -92,7 +148,7 @@ func (b *Broker) dialOne(ctx context.Context, uri amqp.URI, purpose string) (*li
 // login asks the broker to say when it refuses user and password. It would
 // close the connection without a word otherwise, as if the network had.
 type login struct {
-	*amqp.PlainAuth
+	amqp.Authentication
 	properties amqp.Table // of the client
 }
 
@@ -102,7 +158,7 @@ func (l login) Response() string {
 	if capabilities, ok := l.properties["capabilities"].(amqp.Table); ok {
 		capabilities["authentication_failure_close"] = true
 	}
-	return l.PlainAuth.Response()
+	return l.Authentication.Response()
 }
 
 // watch ends the context of the link when the connection does.
@@ -212,6 +268,9 @@ func (b *blockade) wait() <-chan struct{} {
 // connectError names the endpoint without its credentials.
 func connectError(uri amqp.URI, err error) error {
 	where := fmt.Sprintf("%s://%s vhost %q", uri.Scheme, net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), uri.Vhost)
+	if isTLS(err) {
+		return fmt.Errorf("connect to %s: %w: check Options.TLS and the certificates: %w", where, brokers.ErrMisconfigured, err)
+	}
 	return fmt.Errorf("connect to %s: %w", where, explain(err))
 }
 

@@ -195,6 +195,9 @@ func understand(d *amqp.Delivery, topic string, retried bool, limits wire.Limits
 	}
 	if meta.Origin == nil {
 		meta.Origin = origin(d, topic)
+		if !retried {
+			meta.Origin = append(meta.Origin, death(d)...)
+		}
 	}
 	return m, meta
 }
@@ -210,6 +213,24 @@ func origin(d *amqp.Delivery, topic string) brokers.Headers {
 		}
 	}
 	return o
+}
+
+// death says why the broker last dead-lettered the message by itself, from
+// which queue, and how often. Its notes are dropped from the headers, and this
+// is all that they tell: such a message has no story.
+func death(d *amqp.Delivery) brokers.Headers {
+	deaths, _ := d.Headers["x-death"].([]any)
+	if len(deaths) == 0 {
+		return nil
+	}
+	last, _ := deaths[0].(amqp.Table)
+	var h brokers.Headers
+	for _, name := range []string{"reason", "queue", "count"} {
+		if _, value := describe(last[name]); value != "" && len(value) <= longestName {
+			h = append(h, brokers.Header{Name: "death-" + name, Value: value})
+		}
+	}
+	return h
 }
 
 // count is how often the broker has delivered this copy before.

@@ -183,3 +183,63 @@ func TestBodyOverTheBrokersLimit(t *testing.T) {
 		w.publish("still works")
 	})
 }
+
+// What the broker gives up by itself has no story, but it says why it is there.
+func TestDeadLetteredByTheBroker(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		w.foreign(w.topic, amqp.Publishing{MessageId: "limit", Body: []byte("limit")})
+		w.foreign(w.topic, amqp.Publishing{MessageId: "expired", Body: []byte("expired"), Expiration: "1", DeliveryMode: amqp.Persistent})
+		dead := w.topic + ".dead"
+		w.await("the broker gives both up", func() bool {
+			if err := w.do(func(ch *amqp.Channel) error {
+				d, ok, err := ch.Get(w.topic, false)
+				if ok {
+					err = d.Nack(false, true)
+				}
+				return err
+			}); err != nil {
+				w.Fatal(err)
+			}
+			return w.depth(dead) == 2
+		})
+		src, err := w.broker.Open(w.Context(), brokers.Subscription{Topics: []string{dead}, InFlight: 2})
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.source = src
+		w.Cleanup(func() { w.delete(w.prefix + ".retry.v1." + dead) })
+		want := map[string]string{"limit": "delivery_limit", "expired": "expired"}
+		for _, d := range w.receive(2) {
+			origin := d.Meta.Origin
+			if got := origin.Get("death-reason"); got != want[d.Message.ID] {
+				w.Errorf("%s: death-reason %q, want %q, in %q", d.Message.ID, got, want[d.Message.ID], origin)
+			}
+			if origin.Get("death-queue") != w.topic || origin.Get("death-count") != "1" {
+				w.Errorf("%s: origin %q, want the queue %q, once", d.Message.ID, origin, w.topic)
+			}
+			for _, h := range d.Message.Headers {
+				if strings.HasPrefix(h.Name, "x-") {
+					w.Errorf("%s: the header %s of the broker is still there", d.Message.ID, h.Name)
+				}
+			}
+			w.ack(d)
+		}
+	})
+}
+
+// A death that somebody forged is bounded, and of no consequence.
+func TestForgedDeath(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		for _, forged := range []any{
+			"text", []any{}, []any{"text"}, []any{amqp.Table{}}, []any{amqp.Table{"reason": strings.Repeat("x", 300), "count": "many"}},
+		} {
+			w.foreign(w.topic, amqp.Publishing{Body: []byte("a"), Headers: amqp.Table{"x-death": forged}})
+			d := w.receive(1)[0]
+			if got := d.Meta.Origin.Get("death-reason"); got != "" {
+				w.Errorf("x-death %v: death-reason %.20q, want none", forged, got)
+			}
+			w.ack(w.again(d))
+		}
+	})
+}

@@ -60,8 +60,8 @@ func newPublisher(b *Broker) *publisher {
 	return &publisher{broker: b, turn: make(chan struct{}, 1)}
 }
 
-// Publish stores msgs in the queue topic, which must exist: it is one of a
-// Subscription that was opened, or a dead-letter topic of one. Errors are
+// Publish stores msgs in the queue topic, which must exist: Declare makes it,
+// and so does Open for the topics of its Subscription. Errors are
 // *brokers.PublishError. Of headers with a Type, see the package
 // documentation. It may be called from several goroutines, which share one
 // connection.
@@ -145,7 +145,7 @@ func (p *publisher) publishChunk(ctx context.Context, out []outgoing, errs []err
 	confirms, err := o.send(out)
 	if err != nil {
 		for i := range errs[len(confirms):] {
-			errs[len(confirms)+i] = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, err)
+			errs[len(confirms)+i] = unconfirmed(out[len(confirms)+i], err)
 		}
 	}
 	o.await(ctx, p.broker.options.ConfirmTimeout, out[:len(confirms)], confirms, errs)
@@ -277,15 +277,23 @@ func (o *outlet) admit(ctx context.Context) error {
 func (o *outlet) send(out []outgoing) ([]*amqp.DeferredConfirmation, error) {
 	defer o.guard()()
 	confirms := make([]*amqp.DeferredConfirmation, 0, len(out))
+	o.wire.gather()
 	for _, m := range out {
 		o.depart(m)
 		confirm, err := o.ch.PublishWithDeferredConfirm(m.exchange, m.key, true, false, m.message)
 		if err != nil {
+			o.wire.flush()
 			o.arrive(m)
-			o.end(fmt.Errorf("publish: %w", err))
+			if !o.ch.IsClosed() {
+				o.end(fmt.Errorf("publish: %w", err))
+			}
+			<-o.ctx.Done() // who closed the channel says why
 			return confirms, context.Cause(o.ctx)
 		}
 		confirms = append(confirms, confirm)
+	}
+	if err := o.wire.flush(); err != nil {
+		o.end(fmt.Errorf("publish: %w", err)) // which ends the wait for the confirms
 	}
 	return confirms, nil
 }
@@ -353,17 +361,29 @@ func (o *outlet) outcome(m outgoing, confirm *amqp.DeferredConfirmation) error {
 	case confirm.Acked() && reason == "":
 		return nil
 	case confirm.Acked():
-		return fmt.Errorf("no queue takes it (%s): %w: declare the queue %q and what leads to it, or let Open do so",
+		return fmt.Errorf("no queue takes it (%s): %w: declare the queue %q with Broker.Declare, or what leads to it with Open",
 			reason, brokers.ErrMisconfigured, m.key)
 	case o.ch.IsClosed():
 		<-o.ctx.Done()
-		cause := context.Cause(o.ctx)
-		if tooLarge(cause, len(m.message.Body)) {
-			return fmt.Errorf("%w: set Options.MessageLimit to the broker's limit: %w", brokers.ErrRefused, cause)
-		}
-		return fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, cause)
+		return unconfirmed(m, context.Cause(o.ctx))
 	}
 	return fmt.Errorf("the broker refused it for now: the queue %q is full or unavailable", m.key)
+}
+
+// unconfirmed is the error of m when the channel or the connection ended with cause
+// before its confirm. When the broker closed the channel for m, it has not
+// stored it. Of all else that was on its way the outcome is unknown, and cause
+// is no fault of theirs.
+func unconfirmed(m outgoing, cause error) error {
+	switch {
+	case tooLarge(cause, len(m.message.Body)):
+		return fmt.Errorf("%w: set Options.MessageLimit to the broker's limit: %w", brokers.ErrRefused, cause)
+	case deniesExchange(cause, m.exchange):
+		return cause
+	case errors.Is(cause, brokers.ErrMisconfigured):
+		return fmt.Errorf("%w: %v", brokers.ErrUnknownOutcome, cause)
+	}
+	return fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, cause)
 }
 
 // forget waits for confirms that nobody waits for any more.

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/redrive-go/redrive/brokers"
 )
 
@@ -19,7 +17,8 @@ import (
 type Options struct {
 	// URLs are the endpoints of one cluster: amqp://user:password@host:5672/vhost,
 	// or amqps:// for TLS. Each attempt to connect tries them in random order.
-	// User, password and vhost are percent-encoded.
+	// User, password and vhost are percent-encoded. Of the parameters of a
+	// RabbitMQ URL, connection_timeout has no effect; see CallTimeout.
 	URLs []string
 
 	// TLS is used for amqps:// endpoints. Nil means what the parameters of the
@@ -27,12 +26,21 @@ type Options struct {
 	TLS *tls.Config
 
 	// Credentials, unless nil, is asked for user and password at every attempt
-	// to connect, and those of the URLs are ignored.
+	// to connect, and those of the URLs are ignored. To log in with a client
+	// certificate instead, add auth_mechanism=external to the URLs.
 	Credentials func() (user, password string)
 
-	// Verify lets Open declare nothing: it fails where queues or exchanges are
-	// missing or differ from what it would have declared.
+	// Verify lets Open declare no queue and no exchange: it fails where one is
+	// missing, or voids a promise. It does bind what it finds, which changes
+	// nothing where the binding is there.
 	Verify bool
+
+	// AllowUnverified accepts what Open cannot verify, for you to see to: with
+	// Verify, arguments that the user has no right to compare and bindings
+	// that it has no right to make; and on the queues of topics, with or
+	// without Verify, arguments that are not set because a policy sets them.
+	// What it can see to be wrong it refuses all the same.
+	AllowUnverified bool
 
 	// Prefix begins the names of the exchanges and queues that retries go
 	// through. Workers share them if their prefixes are equal. Empty means
@@ -80,7 +88,7 @@ const (
 // published.
 type Broker struct {
 	options   Options
-	endpoints []amqp.URI
+	endpoints []endpoint
 	names     names
 	publisher *publisher
 
@@ -108,22 +116,21 @@ func New(options Options) (*Broker, error) {
 	return b, nil
 }
 
-// parse tells of an URL that it cannot read no more than its place: the rest
-// may be a password.
-func parse(urls []string) ([]amqp.URI, error) {
+// parse tells of an URL that it cannot use no more than its place: the rest may
+// be a password.
+func parse(urls []string) ([]endpoint, error) {
 	if len(urls) == 0 {
 		return nil, errors.New("no endpoint: name at least one in Options.URLs, such as amqp://localhost:5672/")
 	}
-	var endpoints []amqp.URI
+	var endpoints []endpoint
 	var faults []error
 	for i, url := range urls {
-		uri, err := amqp.ParseURI(url)
+		e, err := newEndpoint(url)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("entry %d of Options.URLs is not an AMQP URL: use amqp://user:password@host:port/vhost "+
-				"with user, password and vhost percent-encoded", i))
+			faults = append(faults, fmt.Errorf("entry %d of Options.URLs %w", i, err))
 			continue
 		}
-		endpoints = append(endpoints, uri)
+		endpoints = append(endpoints, e)
 	}
 	return endpoints, errors.Join(faults...)
 }
@@ -168,8 +175,9 @@ func (o Options) withDefaults() Options {
 
 // Open declares what the subscription needs, or verifies it if Options.Verify
 // is set, and starts to consume. Group is ignored: on RabbitMQ a queue is what
-// workers share. See the package documentation for what is declared, and what
-// is refused.
+// workers share. So is a Lease that is shorter than Options.ConsumerTimeout
+// allows; a longer one is an error. See the package documentation for what is
+// declared, and what is refused.
 func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
 	s, err := b.open(ctx, sub)
 	if err != nil {
@@ -183,6 +191,10 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 		return nil, err
 	}
 	s := newSource(b, sub)
+	if sub.Lease > s.caps.Lease {
+		return nil, fmt.Errorf("%w: the subscription asks for leases of %v, and the broker lets nobody hold a message for more than %v: "+
+			"ask for less, or raise consumer_timeout on the broker and Options.ConsumerTimeout", brokers.ErrMisconfigured, sub.Lease, s.caps.Lease)
+	}
 	if !b.add(s) {
 		return nil, brokers.ErrClosed
 	}
@@ -191,6 +203,34 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 		return nil, err
 	}
 	return s, nil
+}
+
+// Declare makes sure that the queues of topics exist, as Open does, for a
+// program that publishes and may be there before any worker. With
+// Options.Verify it declares nothing, and fails where one is missing.
+func (b *Broker) Declare(ctx context.Context, topics ...string) error {
+	if err := b.declare(ctx, topics); err != nil {
+		return fmt.Errorf("rabbitmq: declare %q: %w", topics, err)
+	}
+	return nil
+}
+
+func (b *Broker) declare(ctx context.Context, topics []string) error {
+	if err := b.names.check(brokers.Subscription{Topics: topics}); err != nil {
+		return err
+	}
+	l, err := b.dial(ctx, "declarations")
+	if err != nil {
+		return err
+	}
+	defer l.close(ctx, brokers.ErrClosed)
+	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
+	defer stop()
+	var t topology
+	for _, topic := range topics {
+		t.queues = append(t.queues, queue{topic, b.names.topicArgs(topic, deliveryLimit)})
+	}
+	return l.establish(t, b.options)
 }
 
 func (b *Broker) add(s *source) bool {

@@ -2,57 +2,60 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// session is one connection of a source, with one channel for all of its
-// queues. Delivery tags mean something on their channel only, so each delivery
-// knows its session, and what belongs to an older one is never sent.
+// session is one connection of a source. Each delivery knows its session, and
+// what belongs to an older one is never sent.
 type session struct {
 	*link
 	source  *source
-	ch      *amqp.Channel
 	intakes []*intake
-	growing atomic.Bool
+	busy    atomic.Bool // consumers are being started or cancelled
+	paused  bool        // there are none; guarded by the lock of the source
 
-	// ack guards the channel for everything that settles: between the decision
-	// which tags to send and the sending nobody else may send any.
-	ack       sync.Mutex
-	tags      *tags
-	consumers []string
-	straggler *time.Timer // flushes acks that wait for an earlier tag
-	armed     bool
-	ended     bool // nothing is settled on the channel any more
+	mu     sync.Mutex
+	lanes  []*lane
+	groups [2]group // of the queues of topics, and of those of retries
 
 	leases  sync.Mutex
 	held    []*token // in the order of their deadlines, with settled ones in between
 	compact int      // length at which to drop those
 }
 
-// intake is what a session has of a feed: its consumers, and how many
-// deliveries of them are unsettled.
+// intake is what a session has of a feed: its consumers, one for each of the
+// first lanes of its group, and how many deliveries of them are unsettled.
 type intake struct {
 	*feed
 	number  int
+	lanes   int          // belongs to whoever grows it
 	granted atomic.Int64 // the prefetch of the consumers together
 	out     atomic.Int64
-	full    atomic.Bool // nearly all that is granted was out at once
+	full    atomic.Bool  // nearly all that is granted was out at once
+	waiting atomic.Int64 // acks that are not on the wire
+	starved atomic.Bool  // these were so many that the broker might have had to wait
+	settled atomic.Int64 // deliveries so far
+
+	// When so many were settled. Belongs to grow.
+	mark   int64
+	marked time.Time
 }
 
-// firstPrefetch is where prefetching begins. More than a worker uses would
-// keep messages from other workers, and be charged to the messages if this one
-// dies.
-const firstPrefetch = 200
+const (
+	// firstPrefetch is where prefetching begins. More than a worker uses would
+	// keep messages from other workers, and be charged to the messages if this
+	// one dies.
+	firstPrefetch = 32
+
+	// ahead is how much work a prefetch should be: enough that neither side
+	// waits for the other in between, nor for the copies of retries.
+	ahead = 40 * time.Millisecond
+)
 
 // state is how far the settlement of a delivery is.
 type state = int32
@@ -67,7 +70,7 @@ const (
 // token is what a delivery carries for its source.
 type token struct {
 	state    atomic.Int32
-	session  *session
+	lane     *lane
 	tag      uint64
 	intake   *intake
 	count    int       // deliveries of this copy that the broker has counted
@@ -84,29 +87,28 @@ func (t *token) lose() bool {
 	return true
 }
 
-// stragglers is how long an ack may wait for those of earlier deliveries, so
-// that they travel as one.
-const stragglers = 10 * time.Millisecond
-
 // begin connects, declares t unless it is nil, and consumes.
 func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	l, err := s.broker.dial(ctx, "consumer")
 	if err != nil {
 		return nil, err
 	}
-	n := &session{link: l, source: s, tags: newTags(), compact: 256}
-	n.straggler = time.AfterFunc(time.Hour, n.flushStragglers)
-	n.straggler.Stop()
+	n := &session{link: l, source: s, compact: 256}
+	n.groups[0].pace, n.groups[1].pace = stragglerPace, retryStragglerPace
+	for number, f := range s.feeds {
+		n.intakes = append(n.intakes, &intake{feed: f, number: number})
+	}
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
 	defer stop()
 	if t != nil {
-		err = l.establish(*t, s.broker.options.Verify)
+		err = l.establish(*t, s.broker.options)
 	}
 	if err == nil {
 		err = n.consume()
 	}
 	if err != nil {
 		n.finish(context.WithoutCancel(ctx), err)
+		s.note(0)
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
@@ -116,73 +118,100 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	return n, nil
 }
 
-// consume opens the channel and starts a consumer for every queue.
+// consume starts a consumer for every queue.
 func (n *session) consume() error {
-	err := n.call(func() (err error) {
-		n.ch, err = n.conn.Channel()
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("open a channel: %w", explain(err))
-	}
-	closed := n.ch.NotifyClose(make(chan *amqp.Error, 1))
-	cancelled := n.ch.NotifyCancel(make(chan string, 1))
-	n.work.Go(func() { n.watchChannel(closed, cancelled) })
-	prefetch := min(firstPrefetch, n.source.prefetch)
-	err = n.call(func() error { return n.ch.Qos(prefetch, 0, false) })
-	for number, f := range n.source.feeds {
-		if err != nil {
+	for _, in := range n.intakes {
+		if err := n.extend(in, min(firstPrefetch, n.source.prefetch)); err != nil {
 			return err
 		}
-		in := &intake{feed: f, number: number}
-		in.granted.Store(int64(prefetch))
-		n.intakes = append(n.intakes, in)
-		err = n.consumer(in, prefetch)
 	}
-	return err
-}
-
-// consumer starts one more consumer, with the prefetch that is in force.
-func (n *session) consumer(in *intake, granted int) error {
-	var deliveries <-chan amqp.Delivery
-	tag := fmt.Sprintf("%d.%d", in.number, granted)
-	err := n.call(func() (err error) {
-		deliveries, err = n.ch.Consume(in.queue, tag, false, false, false, false, nil)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("consume from queue %q: %w", in.queue, explain(err))
-	}
-	n.work.Go(func() { n.pump(in, deliveries) })
-	n.ack.Lock()
-	defer n.ack.Unlock()
-	n.consumers = append(n.consumers, tag)
 	return nil
 }
 
-// grow doubles the prefetch of a queue when the broker has sent all that it
-// may and the worker has taken all of that: then the worker waits for the
-// network. A worker that leaves something in its buffer has enough. An
-// existing consumer keeps the prefetch that it began with, so another one
-// takes the rest. The caller holds the lock of the source.
-func (n *session) grow() {
-	if n.growing.Load() {
+// resume consumes again after a pause. The caller holds the lock of the source.
+func (n *session) resume() {
+	if !n.paused || !n.busy.CompareAndSwap(false, true) {
+		return
+	}
+	n.paused = false
+	n.work.Go(func() {
+		defer n.busy.Store(false)
+		if err := n.consume(); err != nil && n.ctx.Err() == nil {
+			n.end(err)
+		}
+	})
+}
+
+// pause ends the consumers, whose deliveries nobody takes: the broker counts
+// each one that is given back. What is held stays so.
+func (n *session) pause() {
+	defer n.source.wake() // a Receive that came meanwhile could not resume
+	defer n.busy.Store(false)
+	n.mu.Lock()
+	lanes := n.lanes
+	n.mu.Unlock()
+	for _, l := range lanes {
+		if err := l.cancel(); err != nil {
+			if n.ctx.Err() == nil {
+				n.end(fmt.Errorf("cancel a consumer: %w", explain(err)))
+			}
+			return
+		}
+	}
+	for _, in := range n.intakes {
+		in.lanes = 0
+		in.granted.Store(0)
+	}
+}
+
+// extend lets the broker send more messages of a queue, on the next lane.
+// Retries have lanes of their own: they are held until they are due, and acks of
+// what comes after a delivery that is held cannot be multiple.
+func (n *session) extend(in *intake, prefetch int) error {
+	g := &n.groups[0]
+	if in.retried {
+		g = &n.groups[1]
+	}
+	if in.lanes == len(g.lanes) {
+		l, err := n.open(len(n.lanes), g)
+		if err != nil {
+			return err
+		}
+		n.mu.Lock()
+		n.lanes = append(n.lanes, l)
+		n.mu.Unlock()
+		g.lanes = append(g.lanes, l)
+	}
+	in.lanes++
+	return g.lanes[in.lanes-1].consume(in, prefetch)
+}
+
+// retries is how many deliveries of retries are unsettled.
+func (n *session) retries() (out int) {
+	for _, in := range n.intakes {
+		if in.retried {
+			out += int(in.out.Load())
+		}
+	}
+	return out
+}
+
+// grow extends a queue that has too little for the worker, up to twice of what
+// it has. The caller holds the lock of the source.
+func (n *session) grow(now time.Time) {
+	if n.paused || n.busy.Load() {
 		return
 	}
 	for _, in := range n.intakes {
 		granted := int(in.granted.Load())
-		more := min(granted, n.source.prefetch-granted)
-		if more <= 0 || len(in.items) > 0 || !in.full.Swap(false) {
+		more := min(granted, in.limit(now, granted, n.source.prefetch)-granted)
+		if more <= 0 {
 			continue
 		}
-		n.growing.Store(true)
+		n.busy.Store(true)
 		n.work.Go(func() {
-			defer n.growing.Store(false)
-			err := n.call(func() error { return n.ch.Qos(more, 0, false) })
-			if err == nil {
-				err = n.consumer(in, int(in.granted.Add(int64(more))))
-			}
-			if err != nil && n.ctx.Err() == nil {
+			defer n.busy.Store(false)
+			if err := n.extend(in, more); err != nil && n.ctx.Err() == nil {
 				n.end(err)
 			}
 		})
@@ -190,46 +219,35 @@ func (n *session) grow() {
 	}
 }
 
-// watchChannel ends the session when the broker closes the channel or cancels
-// a consumer, which it does when a queue is deleted.
-func (n *session) watchChannel(closed <-chan *amqp.Error, cancelled <-chan string) {
-	select {
-	case err := <-closed:
-		if err != nil {
-			n.end(fmt.Errorf("the broker closed the channel: %w", explain(err)))
-		} else {
-			n.end(errors.New("the channel is closed"))
-		}
-	case tag, ok := <-cancelled:
-		number, _, _ := strings.Cut(tag, ".")
-		if i, err := strconv.Atoi(number); ok && err == nil && i < len(n.source.feeds) {
-			n.end(fmt.Errorf("the broker cancelled the consumer of queue %q: the queue was deleted or moved, or a message was held for too long",
-				n.source.feeds[i].queue))
-		} else {
-			n.end(errors.New("the channel is closed"))
-		}
-	case <-n.ctx.Done():
+// starves reports, and notes, whether so many acks wait that the broker may soon
+// have to.
+func (in *intake) starves() bool {
+	granted := in.granted.Load()
+	if in.waiting.Load() < granted-granted/4 {
+		return false
 	}
-	n.source.wake()
+	in.starved.Store(true)
+	return true
 }
 
-// pump moves what the broker sends into the source's buffer. What it takes
-// after the end of the session nobody will ever see.
-func (n *session) pump(in *intake, deliveries <-chan amqp.Delivery) {
-	for d := range deliveries {
-		t := &token{
-			session:  n,
-			tag:      d.DeliveryTag,
-			intake:   in,
-			count:    count(&d),
-			deadline: time.Now().Add(n.source.caps.Lease),
-		}
-		if out, granted := in.out.Add(1), in.granted.Load(); out >= granted-granted/4 {
-			in.full.Store(true)
-		}
-		n.hold(t)
-		n.source.push(n, in.feed, item{delivery: d, token: t})
+// limit is up to where the prefetch may grow that is granted: to no more than
+// that unless it is too little for the worker. It is if the worker is fast and
+// went through so many at a stretch, or let the broker wait for acks; or if the
+// broker has sent all that it may and the worker has taken all of that, of which
+// it can hold most.
+func (in *intake) limit(now time.Time, granted, most int) int {
+	fast := in.starved.Swap(false)
+	if settled := in.settled.Load(); settled-in.mark >= int64(granted) {
+		fast = fast || now.Sub(in.marked) < ahead
+		in.mark, in.marked = settled, now
 	}
+	switch {
+	case fast:
+		return mostPrefetch
+	case len(in.items) == 0 && in.full.Swap(false):
+		return most
+	}
+	return 0
 }
 
 // hold notes a token for the sweep.
@@ -279,69 +297,8 @@ func (n *session) expire(now time.Time) {
 	n.leases.Unlock()
 	for _, t := range ts {
 		if t.deadline.Before(now) && t.lose() {
-			n.giveBack(t)
+			t.lane.giveBack(t)
 		}
-	}
-}
-
-// giveBack returns a message to its queue.
-func (n *session) giveBack(t *token) error {
-	n.ack.Lock()
-	defer n.ack.Unlock()
-	if n.ended || n.ctx.Err() != nil {
-		return n.over()
-	}
-	defer n.guard()()
-	if err := n.ch.Nack(t.tag, false, true); err != nil {
-		return n.broke(err)
-	}
-	n.tags.gone(t.tag) // not before: an ack of later tags would include it
-	return nil
-}
-
-// ackAll acks the deliveries of ts. Those behind an earlier delivery that is
-// still held may wait a moment.
-func (n *session) ackAll(ts []*token) error {
-	n.ack.Lock()
-	defer n.ack.Unlock()
-	if n.ended || n.ctx.Err() != nil {
-		return n.over()
-	}
-	for _, t := range ts {
-		n.tags.ack(t.tag)
-	}
-	return n.flush(len(n.tags.waiting) > n.source.prefetch/4)
-}
-
-// flush sends acks; the caller holds the lock.
-func (n *session) flush(all bool) error {
-	multiple, singles := n.tags.flush(all)
-	if multiple > 0 || len(singles) > 0 {
-		defer n.guard()()
-	}
-	if multiple > 0 {
-		if err := n.ch.Ack(multiple, true); err != nil {
-			return n.broke(err)
-		}
-	}
-	for _, tag := range singles {
-		if err := n.ch.Ack(tag, false); err != nil {
-			return n.broke(err)
-		}
-	}
-	if len(n.tags.waiting) > 0 && !n.armed {
-		n.armed = true
-		n.straggler.Reset(stragglers)
-	}
-	return nil
-}
-
-func (n *session) flushStragglers() {
-	n.ack.Lock()
-	defer n.ack.Unlock()
-	n.armed = false
-	if !n.ended && n.ctx.Err() == nil {
-		n.flush(true)
 	}
 }
 
@@ -361,25 +318,16 @@ func (n *session) broke(err error) error {
 	return n.over()
 }
 
-// finish gives back what is unsettled and ends the session. The consumers end
-// first, or the broker would deliver to them again what they give back, only to
-// charge it for the loss of the connection. When ctx ends, the broker learns no
-// more than that the connection is gone.
+// finish gives back what is unsettled and ends the session. When ctx ends, the
+// broker learns no more than that the connection is gone.
 func (n *session) finish(ctx context.Context, cause error) {
 	stop := context.AfterFunc(ctx, func() { n.end(cause) })
 	defer stop()
-	n.ack.Lock()
-	if n.ch != nil && !n.ended && n.ctx.Err() == nil {
-		release := n.guard()
-		for _, tag := range n.consumers {
-			n.ch.Cancel(tag, true)
-		}
-		n.flush(true)
-		n.ch.Nack(0, true, true) // everything that is unacked
-		release()
+	n.mu.Lock()
+	lanes := n.lanes
+	n.mu.Unlock()
+	for _, l := range lanes {
+		l.finish()
 	}
-	n.ended = true
-	n.straggler.Stop()
-	n.ack.Unlock()
 	n.close(ctx, cause)
 }

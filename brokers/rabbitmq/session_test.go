@@ -3,7 +3,10 @@ package rabbitmq_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,11 +131,11 @@ func TestReturnedCopyKeepsTheOriginal(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.publish("a")
 		d := w.receive(1)[0]
-		shelf := w.prefix + ".delay.v1.500"
+		shelf := w.prefix + ".delay.v1.2000"
 		if err := w.do(func(ch *amqp.Channel) error { return ch.QueueUnbind(shelf, "", shelf, nil) }); err != nil {
 			w.Fatal(err)
 		}
-		s := retry(d, 510*time.Millisecond)
+		s := retry(d, 2*time.Second)
 		err := w.settle(s)[0]
 		if err == nil || !strings.Contains(err.Error(), "no queue takes it") {
 			w.Fatalf("Retry to a shelf without its binding: error %v", err)
@@ -307,5 +310,163 @@ func TestCloseCountsOnce(t *testing.T) {
 				w.Errorf("message %q was counted %d times", d.Body, n)
 			}
 		}
+	})
+}
+
+// The broker charges a lost connection to every message that was on it. In a
+// network that fails again and again a worker must come back less and less
+// often, or messages that nobody has run look as if they killed their workers.
+func TestFailingNetworkIsNotChargedToMessages(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		var cuts atomic.Int64
+		w.tap.set(func(_ *tapped, f frame) verdict {
+			if f.is(classBasic, methodDeliver) {
+				cuts.Add(1)
+				return cut
+			}
+			return pass
+		})
+		w.publish("innocent")
+		ctx, cancel := context.WithTimeout(w.Context(), 4*time.Second)
+		defer cancel()
+		for ctx.Err() == nil {
+			w.source.Receive(ctx, 1)
+		}
+		w.tap.set(nil)
+		if n := cuts.Load(); n < 2 || n > 6 {
+			w.Errorf("the network failed %d times in 4 s, want 2 to 6: the worker comes back less and less often", n)
+		}
+		ds := w.receive(1)
+		if ds[0].Abandoned > 0 {
+			w.Errorf("the message counts as abandoned %d times, want 0: only the network has failed", ds[0].Abandoned)
+		}
+		w.ack(ds...)
+	})
+}
+
+// Messages that were lost together often are handed out few at a time: one of
+// them may kill its worker, and the others must not die of it.
+func TestSuspectsAreTriedApart(t *testing.T) {
+	const messages, most = 16, 8 // two or three times 1 and an eighth of those that wait
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		for i := range messages {
+			w.publish(fmt.Sprint(i))
+		}
+		for range 5 {
+			w.receive(messages)
+			w.tap.cut()
+		}
+		seen := map[string]int{}
+		for len(seen) < messages {
+			tried := append(w.receive(1), w.within(100*time.Millisecond)...)
+			if len(tried) > most {
+				w.Fatalf("%d suspects are handed out at once, want at most %d", len(tried), most)
+			}
+			for body := range bodies(tried) {
+				seen[body]++
+			}
+			w.ack(tried...)
+		}
+	})
+}
+
+// within returns what is received within d.
+func (w *world) within(d time.Duration) (ds []*brokers.Delivery) {
+	ctx, cancel := context.WithTimeout(w.Context(), d)
+	defer cancel()
+	for ctx.Err() == nil {
+		got, _ := w.source.Receive(ctx, 50)
+		ds = append(ds, got...)
+	}
+	return ds
+}
+
+// The broker counts what is given back. So a buffer that nobody takes from is
+// given back once, and stays in the queue until somebody does.
+func TestPauseWhenNobodyReceives(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{ConsumerTimeout: 2 * time.Second}, func(w *world) {
+		w.publish("held")
+		held := w.receive(1)[0]
+		w.publish("a", "b")
+		w.await("the two wait with the worker", func() bool { return w.depth(w.topic) == 0 })
+		w.await("they are given back", func() bool { return w.depth(w.topic) == 2 })
+		for paused := time.Now(); time.Since(paused) < 4*time.Second; <-time.After(100 * time.Millisecond) {
+			if n := w.depth(w.topic); n < 2 {
+				w.Fatalf("%d messages are ready after %v, want 2 until somebody receives", n, time.Since(paused))
+			}
+		}
+		if err := w.settle(brokers.Settlement{Delivery: held})[0]; !errors.Is(err, brokers.ErrLeaseLost) {
+			w.Errorf("settling after the lease: %v, want ErrLeaseLost", err)
+		}
+		if ds := w.receive(3); len(bodies(ds)) != 3 || ds[0].Abandoned+ds[1].Abandoned+ds[2].Abandoned > 0 {
+			w.Errorf("received %v, want all three and none abandoned", bodies(ds))
+		} else {
+			w.ack(ds...)
+		}
+	})
+}
+
+// What the broker has counted ten times is given back by a copy, also when it
+// waited in the buffer of a worker that ends.
+func TestCloseRenewsWhatWasLostOften(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		w.publish("unlucky")
+		for range 10 {
+			w.lose()
+		}
+		w.source = w.open(w.topic)
+		w.await("the message waits with the worker", func() bool { return w.depth(w.topic) == 0 })
+		w.closeSource()
+		w.await("a copy has taken its place", func() bool { return w.depth(w.topic) == 0 && w.depth(w.retries()) == 1 })
+		w.source = w.open(w.topic)
+		if d := w.receive(1)[0]; d.Abandoned != 0 || d.Message.ID != "unlucky" || d.Meta.Attempt != 0 {
+			t.Errorf("received %+v, want the message as it was", d)
+		} else {
+			w.ack(d)
+		}
+	})
+}
+
+// lose has another worker die with a message.
+func (w *world) lose() {
+	w.Helper()
+	conn, err := amqp.Dial(w.url)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.await("there is a message to lose", func() bool {
+		_, ok, err := ch.Get(w.topic, false)
+		return err == nil && ok
+	})
+}
+
+// A Receive that comes while the session is about to pause gets what there is
+// all the same.
+func TestReceiveDuringPause(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{ConsumerTimeout: 2 * time.Second}, func(w *world) {
+		pausing, received := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		w.publish("waiting")
+		w.await("it waits with the worker", func() bool { return w.depth(w.topic) == 0 })
+		w.tap.set(func(_ *tapped, f frame) verdict {
+			if f.is(classBasic, methodCancelOK) {
+				once.Do(func() { close(pausing) })
+				<-received
+			}
+			return pass
+		})
+		select {
+		case <-pausing:
+		case <-time.After(patience):
+			w.Fatal("the worker does not pause")
+		}
+		time.AfterFunc(300*time.Millisecond, func() { close(received) }) // by then Receive waits
+		w.ack(w.receive(1)...)
 	})
 }

@@ -19,7 +19,7 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 	errs := make([]error, len(batch))
 	b := settlement{source: s, batch: batch, errs: errs}
 	b.sort()
-	b.ack(b.acks)
+	b.ack(b.acks, false)
 	b.release()
 	b.retry(ctx)
 	failed := false
@@ -84,7 +84,7 @@ func (s *source) check(d *brokers.Delivery) error {
 		return errNotHeld
 	}
 	t, ok := d.Token.(*token)
-	if !ok || t.session.source != s {
+	if !ok || t.lane.session.source != s {
 		return errNotHeld
 	}
 	switch t.state.Load() {
@@ -96,8 +96,8 @@ func (s *source) check(d *brokers.Delivery) error {
 	if s.isClosed() {
 		return brokers.ErrClosed
 	}
-	if t.session.ctx.Err() != nil {
-		return t.session.over()
+	if n := t.lane.session; n.ctx.Err() != nil {
+		return n.over()
 	}
 	if time.Now().After(t.deadline) {
 		return brokers.ErrLeaseLost
@@ -121,6 +121,10 @@ func (b *settlement) done(i int, err error) {
 	if err == nil {
 		t.state.Store(settled)
 		t.intake.out.Add(-1)
+		t.intake.settled.Add(1)
+		if t.count >= suspicious {
+			b.source.wake() // there is room for another trial
+		}
 	} else {
 		t.state.Store(held)
 	}
@@ -128,19 +132,20 @@ func (b *settlement) done(i int, err error) {
 }
 
 // ack removes originals. Where that fails the message comes again; after a
-// copy that is a duplicate, and no reason to settle once more.
-func (b *settlement) ack(entries []int) {
-	bySession := make(map[*session][]int, 1)
+// copy that is a duplicate, and no reason to settle once more. With a copy it is
+// urgent: until then there are two of the message.
+func (b *settlement) ack(entries []int, urgent bool) {
+	byLane := make(map[*lane][]int, 1)
 	for _, i := range entries {
-		n := b.token(i).session
-		bySession[n] = append(bySession[n], i)
+		l := b.token(i).lane
+		byLane[l] = append(byLane[l], i)
 	}
-	for n, entries := range bySession {
+	for l, entries := range byLane {
 		ts := make([]*token, len(entries))
 		for at, i := range entries {
 			ts[at] = b.token(i)
 		}
-		err := n.ackAll(ts)
+		err := l.ack(ts, urgent)
 		for _, i := range entries {
 			if b.token(i).copied {
 				b.done(i, nil)
@@ -154,7 +159,7 @@ func (b *settlement) ack(entries []int) {
 func (b *settlement) release() {
 	for _, i := range b.releases {
 		t := b.token(i)
-		b.done(i, t.session.giveBack(t))
+		b.done(i, t.lane.giveBack(t))
 	}
 }
 
@@ -163,11 +168,18 @@ func (b *settlement) release() {
 func (b *settlement) retry(ctx context.Context) {
 	var out []outgoing
 	var entries []int
+	held := 0
 	for _, i := range b.copies {
-		o, err := b.source.copyOf(b.batch[i])
+		if out == nil {
+			held = b.token(i).lane.session.retries()
+		}
+		o, err := b.source.copyOf(b.batch[i], holdable(held, b.source.prefetch))
 		if err != nil {
 			b.done(i, err)
 			continue
+		}
+		if o.exchange == "" {
+			held++
 		}
 		out, entries = append(out, o), append(entries, i)
 	}
@@ -184,12 +196,13 @@ func (b *settlement) retry(ctx context.Context) {
 		b.token(i).copied = true
 		confirmed = append(confirmed, i)
 	}
-	b.ack(confirmed)
+	b.ack(confirmed, true)
 }
 
 // copyOf is the message that replaces the delivery of a retry, or of a release
-// that is done by a copy.
-func (s *source) copyOf(st brokers.Settlement) (outgoing, error) {
+// that is done by a copy. It needs no shelf if its delay is below hold, unless
+// nobody had room to hold it before.
+func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, error) {
 	m, meta, delay := st.Delivery.Message, st.Meta, st.Delay
 	if st.Action == brokers.Release {
 		meta, delay = st.Delivery.Meta, 0
@@ -203,6 +216,9 @@ func (s *source) copyOf(st brokers.Settlement) (outgoing, error) {
 		return outgoing{}, err
 	}
 	o := outgoing{key: s.broker.names.retry(topic), message: p}
+	if max(delay, time.Until(meta.DueAt)) < hold && !meta.DueAt.Equal(st.Delivery.Meta.DueAt) {
+		return o, nil
+	}
 	if shelf := s.shelves.pick(delay); shelf > 0 {
 		o.exchange = s.broker.names.shelf(shelf)
 	}

@@ -80,6 +80,15 @@ func (p shelfPlan) pick(delay time.Duration) time.Duration {
 	return best
 }
 
+// holdable is the delay below which a retry needs no shelf, as a worker has room
+// to hold it until it is due: it is at hand then, and has cost the broker one
+// message instead of two. The more are held of the most that can be, the shorter
+// it is, as long delays take the room for long. Half of the room is left to what
+// comes back from shelves.
+func holdable(held, most int) time.Duration {
+	return tail * time.Duration(max(0, most-2*held)) / time.Duration(most)
+}
+
 // leftAfter is what is left of rest after one more shelf.
 func (p shelfPlan) leftAfter(rest time.Duration) time.Duration {
 	return rest - p.floor(rest-lateness)

@@ -115,3 +115,16 @@ func FuzzPick(f *testing.F) {
 		checkPick(t, planShelves(time.Duration(maxDelay)), time.Duration(delay))
 	})
 }
+
+func TestHoldable(t *testing.T) {
+	for _, tt := range []struct {
+		held, most int
+		want       time.Duration
+	}{
+		{0, 1, tail}, {1, 1, 0}, {0, 1000, tail}, {250, 1000, tail / 2}, {499, 1000, tail / 500}, {500, 1000, 0}, {1500, 1000, 0},
+	} {
+		if got := holdable(tt.held, tt.most); got != tt.want {
+			t.Errorf("holdable(%d, %d) = %v, want %v", tt.held, tt.most, got, tt.want)
+		}
+	}
+}

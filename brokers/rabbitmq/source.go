@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -32,9 +33,15 @@ type source struct {
 	mu         sync.Mutex
 	session    *session // nil before the first and between two
 	connecting bool
-	failure    error // of the last attempt to connect, not yet reported
-	denials    int   // attempts in a row that only an operator could cure
-	turn       int   // the feed to serve next
+	failure    error     // of the last attempt to connect, not yet reported
+	denials    int       // attempts in a row that only an operator could cure
+	begun      time.Time // when the session did
+	brief      int       // sessions in a row that ended soon
+	taken      time.Time // when Receive last looked for deliveries
+	turn       int       // the feed to serve next
+	suspects   []suspect
+	trials     []*token  // of suspects that were handed out lately
+	tried      time.Time // when trials began
 	closed     bool
 }
 
@@ -56,6 +63,11 @@ var _ brokers.Source = (*source)(nil)
 const (
 	mostPrefetch = 2000 // that quorum queues allow
 
+	// longestHole is for how long a first delivery may be held for its retry. Until
+	// it is acked, each one after it on its lane needs an ack of its own, and it
+	// takes room in the prefetch. So long acks wait for each other anyway.
+	longestHole = 20 * time.Millisecond
+
 	// patience is how many attempts to connect in a row must be denied before
 	// that is taken for final: a broker that is going down denies too.
 	patience = 3
@@ -64,6 +76,15 @@ const (
 	// blocks publishing: seldom, as a retry could not be stored, but not
 	// never, as consuming may be what frees its memory.
 	blockedPace = time.Second
+
+	// steady is how long a session must last for the next one to begin at
+	// once. The broker charges a lost connection to every message that was on
+	// it, so a network that keeps failing must not do so often.
+	steady = 10 * time.Second
+
+	// shortestRest and longestRest bound the wait between brief sessions.
+	shortestRest = 500 * time.Millisecond
+	longestRest  = 8 * time.Second
 )
 
 func newSource(b *Broker, sub brokers.Subscription) *source {
@@ -76,7 +97,7 @@ func newSource(b *Broker, sub brokers.Subscription) *source {
 	}
 	margin := min(b.options.ConsumerTimeout/10, time.Minute)
 	lease := b.options.ConsumerTimeout - margin
-	s.caps = brokers.Capabilities{Lease: lease, MaxLease: lease, MessageLimit: b.options.MessageLimit}
+	s.caps = brokers.Capabilities{Lease: lease, MaxLease: lease, MaxHold: longestHole, MessageLimit: b.options.MessageLimit}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	for _, topic := range sub.Topics {
 		s.feeds = append(s.feeds,
@@ -98,8 +119,32 @@ func (s *source) start(ctx context.Context) error {
 	return s.adopt(n, nil)
 }
 
-// connect opens the next session.
-func (s *source) connect() {
+// rest is how long to wait after so many brief sessions in a row, half of it
+// by chance, so that workers do not come back all at once.
+func rest(brief int) time.Duration {
+	if brief == 0 {
+		return 0
+	}
+	d := shortestRest
+	for range brief - 1 {
+		d = min(2*d, longestRest)
+	}
+	return d/2 + rand.N(d/2)
+}
+
+// note counts a session that lasted for d. mu is held, or nobody else connects.
+func (s *source) note(d time.Duration) {
+	if s.brief++; d > steady {
+		s.brief = 0
+	}
+}
+
+// connect opens the next session after a wait.
+func (s *source) connect(wait time.Duration) {
+	select {
+	case <-time.After(wait):
+	case <-s.ctx.Done():
+	}
 	n, err := s.begin(s.ctx, nil)
 	s.adopt(n, err)
 }
@@ -117,6 +162,7 @@ func (s *source) adopt(n *session, err error) error {
 		s.clear()
 	default:
 		s.session, s.failure, s.denials = n, nil, 0
+		s.begun = time.Now()
 	}
 	s.mu.Unlock()
 	if closed && n != nil {
@@ -149,7 +195,11 @@ func (s *source) wake() {
 // session was being set up belongs to it too.
 func (s *source) push(n *session, f *feed, i item) {
 	s.mu.Lock()
-	if n.ctx.Err() == nil {
+	switch {
+	case n.ctx.Err() != nil:
+	case i.token.count >= suspicious:
+		s.suspects = append(s.suspects, suspect{f, i})
+	default:
 		f.items = append(f.items, i)
 	}
 	s.mu.Unlock()
@@ -217,12 +267,16 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 	if s.session == nil {
 		if !s.connecting {
 			s.connecting = true
-			s.work.Go(s.connect)
+			wait := rest(s.brief)
+			s.work.Go(func() { s.connect(wait) })
 		}
 		return nil, nil
 	}
+	s.taken = time.Now()
+	s.session.resume()
 	ds := s.gather(most)
-	s.session.grow()
+	ds = s.try(ds, most)
+	s.session.grow(s.taken)
 	return ds, nil
 }
 
@@ -231,6 +285,7 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 func (s *source) drop() {
 	n := s.session
 	s.session = nil
+	s.note(time.Since(s.begun))
 	s.clear()
 	s.work.Go(func() { n.finish(s.ctx, context.Cause(n.ctx)) })
 }
@@ -239,6 +294,7 @@ func (s *source) clear() {
 	for _, f := range s.feeds {
 		f.items = nil
 	}
+	s.suspects, s.trials = nil, nil
 }
 
 // gather takes from the feeds in turn, an equal share from each.
@@ -284,31 +340,40 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 		Abandoned:  max(0, i.token.count-bystanders),
 		ReceivedAt: now,
 		LeaseUntil: i.token.deadline,
-		Session:    i.token.session.ctx,
+		Session:    i.token.lane.session.ctx,
 		Token:      i.token,
 	}
 }
 
 // refresh gives back what has waited in a buffer for so long that too little
-// of its lease is left.
+// of its lease is left. When it has waited because nobody calls Receive, the
+// session pauses.
 func (s *source) refresh(n *session) {
-	limit := time.Now().Add(s.caps.Lease * 5 / 8)
+	now := time.Now()
+	limit := now.Add(s.caps.Lease * 5 / 8)
 	var stale []*token
 	s.mu.Lock()
 	if s.session == n {
-		for _, f := range s.feeds {
-			f.items = slices.DeleteFunc(f.items, func(i item) bool {
-				if i.token.deadline.After(limit) || !i.token.lose() {
-					return false
-				}
-				stale = append(stale, i.token)
-				return true
-			})
+		old := func(i item) bool {
+			if i.token.deadline.After(limit) || !i.token.lose() {
+				return false
+			}
+			stale = append(stale, i.token)
+			return true
 		}
+		for _, f := range s.feeds {
+			f.items = slices.DeleteFunc(f.items, old)
+		}
+		s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool { return old(u.item) })
+	}
+	idle := len(stale) > 0 && now.Sub(s.taken) > s.caps.Lease/4
+	if idle && !n.paused && n.busy.CompareAndSwap(false, true) {
+		n.paused = true
+		n.work.Go(n.pause)
 	}
 	s.mu.Unlock()
 	for _, t := range stale {
-		n.giveBack(t)
+		t.lane.giveBack(t)
 	}
 }
 
@@ -327,7 +392,29 @@ func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delive
 	return errs
 }
 
+// renew gives back by a copy what waits in a buffer and has been given back too
+// often: giving it back as the others would be counted against it.
+func (s *source) renew(ctx context.Context) {
+	var releases []brokers.Settlement
+	now := time.Now()
+	take := func(f *feed, i item) bool {
+		if i.token.count < bystanders {
+			return false
+		}
+		releases = append(releases, brokers.Settlement{Action: brokers.Release, Delivery: s.delivery(f, i, now)})
+		return true
+	}
+	s.mu.Lock()
+	for _, f := range s.feeds {
+		f.items = slices.DeleteFunc(f.items, func(i item) bool { return take(f, i) })
+	}
+	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool { return take(u.feed, u.item) })
+	s.mu.Unlock()
+	s.Settle(ctx, releases) // what fails is given back as the others are
+}
+
 func (s *source) Close(ctx context.Context) error {
+	s.renew(ctx)
 	s.mu.Lock()
 	n := s.session
 	s.closed, s.session = true, nil

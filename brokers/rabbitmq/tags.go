@@ -5,16 +5,23 @@ package rabbitmq
 // sent when each of them is decided. A tag that has not been seen yet, because
 // its delivery is on its way or in another buffer, counts as undecided.
 type tags struct {
-	low     uint64   // every tag below is decided
-	decided []bool   // low and the tags after it
-	waiting []uint64 // acked, but not yet on the wire
+	low     uint64    // every tag below is decided
+	decided []bool    // low and the tags after it
+	waiting []waiting // acked, but not yet on the wire; in the order of ack
+	old     int       // so many of the first ones waited at the last call of age
+}
+
+type waiting struct {
+	tag    uint64
+	intake *intake // which counts those that wait
 }
 
 func newTags() *tags { return &tags{low: 1} }
 
 // ack decides that tag is to be acked by a later flush.
-func (t *tags) ack(tag uint64) {
-	t.waiting = append(t.waiting, tag)
+func (t *tags) ack(tag uint64, in *intake) {
+	in.waiting.Add(1)
+	t.waiting = append(t.waiting, waiting{tag, in})
 	t.gone(tag)
 }
 
@@ -42,19 +49,30 @@ func (t *tags) gone(tag uint64) {
 
 // flush returns what to send: an ack of everything up to multiple, unless that
 // is 0, and then acks of single tags. Those are the ones that wait for an
-// earlier tag; without stragglers they go on waiting.
-func (t *tags) flush(stragglers bool) (multiple uint64, singles []uint64) {
-	kept := t.waiting[:0]
-	for _, tag := range t.waiting {
+// earlier tag, of the first stragglers of all that wait; others go on waiting.
+func (t *tags) flush(stragglers int) (multiple uint64, singles []uint64) {
+	kept, old := t.waiting[:0], 0
+	for i, w := range t.waiting {
 		switch {
-		case tag < t.low:
-			multiple = max(multiple, tag)
-		case stragglers:
-			singles = append(singles, tag)
+		case w.tag < t.low:
+			multiple = max(multiple, w.tag)
+		case i < stragglers:
+			singles = append(singles, w.tag)
 		default:
-			kept = append(kept, tag)
+			kept = append(kept, w)
+			if i < t.old {
+				old++
+			}
+			continue
 		}
+		w.intake.waiting.Add(-1)
 	}
-	t.waiting = kept
+	t.waiting, t.old = kept, old
 	return multiple, singles
+}
+
+// age notes what waits, and reports whether anything does.
+func (t *tags) age() bool {
+	t.old = len(t.waiting)
+	return t.old > 0
 }

@@ -9,9 +9,10 @@ import (
 func TestTags(t *testing.T) {
 	type step struct {
 		ack, gone  []uint64
-		stragglers bool
+		stragglers bool // those that waited after the step before go, too
 		multiple   uint64
 		singles    []uint64
+		waits      bool // some do after the step
 	}
 	for _, tt := range []struct {
 		name  string
@@ -21,23 +22,34 @@ func TestTags(t *testing.T) {
 		{"one", []step{{ack: []uint64{1}, multiple: 1}, {}}},
 		{"a run", []step{{ack: []uint64{1, 2, 3}, multiple: 3}}},
 		{"a run in any order", []step{{ack: []uint64{3, 1, 2}, multiple: 3}}},
-		{"a gap", []step{{ack: []uint64{1, 3}, multiple: 1}, {ack: []uint64{2}, multiple: 3}}},
-		{"a gap at the start", []step{{ack: []uint64{2, 3}}, {stragglers: true, singles: []uint64{2, 3}}, {ack: []uint64{1, 4}, multiple: 4}}},
-		{"after stragglers nothing twice", []step{{ack: []uint64{2}, stragglers: true, singles: []uint64{2}}, {ack: []uint64{1}, multiple: 1}, {}}},
+		{"a gap", []step{{ack: []uint64{1, 3}, multiple: 1, waits: true}, {ack: []uint64{2}, multiple: 3}}},
+		{"a gap at the start", []step{{ack: []uint64{2, 3}, waits: true}, {stragglers: true, singles: []uint64{2, 3}}, {ack: []uint64{1, 4}, multiple: 4}}},
+		{"after stragglers nothing twice", []step{{ack: []uint64{2}, waits: true}, {stragglers: true, singles: []uint64{2}}, {ack: []uint64{1}, multiple: 1}, {}}},
+		{"a straggler that has just come waits", []step{{ack: []uint64{2}, waits: true},
+			{ack: []uint64{4}, stragglers: true, singles: []uint64{2}, waits: true}, {stragglers: true, singles: []uint64{4}}}},
+		{"old stragglers become a run", []step{{ack: []uint64{2, 5}, waits: true},
+			{ack: []uint64{1, 6}, stragglers: true, multiple: 2, singles: []uint64{5}, waits: true}, {stragglers: true, singles: []uint64{6}}}},
 		{"gone are not acked", []step{{gone: []uint64{1, 2}}, {ack: []uint64{3}, multiple: 3}}},
 		{"the last one gone", []step{{ack: []uint64{1}, gone: []uint64{2}, multiple: 1}, {ack: []uint64{3}, multiple: 3}}},
-		{"not seen yet", []step{{ack: []uint64{1, 2, 4}, multiple: 2}}},
+		{"not seen yet", []step{{ack: []uint64{1, 2, 4}, multiple: 2, waits: true}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tags := newTags()
+			tags, in := newTags(), &intake{}
 			for i, s := range tt.steps {
 				for _, tag := range s.gone {
 					tags.gone(tag)
 				}
 				for _, tag := range s.ack {
-					tags.ack(tag)
+					tags.ack(tag, in)
 				}
-				multiple, singles := tags.flush(s.stragglers)
+				stragglers := 0
+				if s.stragglers {
+					stragglers = tags.old
+				}
+				multiple, singles := tags.flush(stragglers)
+				if waits := tags.age(); waits != s.waits {
+					t.Errorf("step %d: some wait: %t, want %t", i, waits, s.waits)
+				}
 				if multiple != s.multiple || !slices.Equal(singles, s.singles) {
 					t.Fatalf("step %d: flush = %d, %v; want %d, %v", i, multiple, singles, s.multiple, s.singles)
 				}
@@ -60,8 +72,9 @@ func TestTagsAckNoOtherDelivery(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
 	for range 300 {
+		in := &intake{}
 		tags, broker, acked := newTags(), channel{}, map[uint64]bool{}
-		flush := func(stragglers bool) {
+		flush := func(stragglers int) {
 			multiple, singles := tags.flush(stragglers)
 			for tag := uint64(1); tag <= multiple; tag++ {
 				if broker[tag] != "" {
@@ -91,13 +104,16 @@ func TestTagsAckNoOtherDelivery(t *testing.T) {
 				tags.gone(tag)
 			} else {
 				acked[tag] = true
-				tags.ack(tag)
+				tags.ack(tag, in)
 			}
 			if random.IntN(3) == 0 {
-				flush(random.IntN(5) == 0)
+				flush(random.IntN(5) / 4 * random.IntN(1+len(tags.waiting)))
 			}
 		}
-		flush(true)
+		flush(len(tags.waiting))
+		if n := in.waiting.Load(); n != 0 {
+			t.Errorf("%d acks are counted as waiting, want none", n)
+		}
 		if len(broker) != len(order) || len(tags.waiting) > 0 || len(tags.decided) > 0 {
 			t.Errorf("%d of %d tags are settled, %d wait", len(broker), len(order), len(tags.waiting))
 		}

@@ -10,12 +10,13 @@ import (
 	"sync"
 )
 
-// tap is a Dial function that sees every frame that the broker sends, and can
-// hold it up, drop it, or cut the connection instead.
+// tap is a Dial function that sees every frame, and can hold up what the broker
+// sends, drop it, or cut the connection instead.
 type tap struct {
 	mu     sync.Mutex
 	conns  []*tapped
 	filter func(*tapped, frame) verdict
+	sent   func(frame)   // what is sent to the broker
 	frozen chan struct{} // nil, or closed by thaw
 	jammed chan struct{} // nil, or closed by unjam
 }
@@ -28,7 +29,7 @@ const (
 	cut
 )
 
-// frame is what the broker sent; class and method are those of a method frame.
+// frame is a frame; class and method are those of a method frame.
 type frame struct {
 	raw           []byte
 	class, method uint16
@@ -39,7 +40,10 @@ const (
 	classBasic      = 60
 	classConnection = 10
 	methodAck       = 80
+	methodPublish   = 40
+	methodQos       = 10
 	methodDeliver   = 60
+	methodCancelOK  = 31
 	methodTune      = 30
 	methodOpenOK    = 41
 )
@@ -50,6 +54,7 @@ type tapped struct {
 	net.Conn
 	tap    *tap
 	unread bytes.Buffer
+	sent   *io.PipeWriter
 	inject chan []byte
 	gone   chan struct{}
 	once   sync.Once
@@ -60,11 +65,41 @@ func (t *tap) Dial(ctx context.Context, network, address string) (net.Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	c := &tapped{Conn: conn, tap: t, inject: make(chan []byte, 1), gone: make(chan struct{})}
+	out, in := io.Pipe()
+	c := &tapped{Conn: conn, tap: t, sent: in, inject: make(chan []byte, 1), gone: make(chan struct{})}
+	go t.listen(out)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.conns = append(t.conns, c)
 	return c, nil
+}
+
+// listen tells of every frame in what is sent to the broker, which begins with
+// the version of the protocol.
+func (t *tap) listen(sent *io.PipeReader) {
+	defer sent.Close() // or writing would wait for it
+	if _, err := io.ReadFull(sent, make([]byte, 8)); err != nil {
+		return
+	}
+	for {
+		f, err := readFrame(sent)
+		if err != nil {
+			return
+		}
+		t.mu.Lock()
+		hear := t.sent
+		t.mu.Unlock()
+		if hear != nil {
+			hear(f)
+		}
+	}
+}
+
+// hear installs what is told of every frame that is sent to the broker.
+func (t *tap) hear(sent func(frame)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sent = sent
 }
 
 // set installs what decides on frames.
@@ -129,7 +164,10 @@ func (t *tap) send(raw []byte) {
 }
 
 func (c *tapped) Close() error {
-	c.once.Do(func() { close(c.gone) })
+	c.once.Do(func() {
+		close(c.gone)
+		c.sent.Close()
+	})
 	return c.Conn.Close()
 }
 
@@ -144,6 +182,7 @@ func (c *tapped) Write(p []byte) (int, error) {
 			return 0, net.ErrClosed
 		}
 	}
+	c.sent.Write(p)
 	return c.Conn.Write(p)
 }
 

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -20,6 +21,11 @@ const (
 	// before it dead-letters it by itself. It is the default of RabbitMQ 4,
 	// and more than the crashes that the pipeline tolerates.
 	deliveryLimit = 20
+
+	// unlimited is the delivery limit where no dead-letter queue follows. It
+	// is a number because RabbitMQ 3 takes -1 for less than 0, and RabbitMQ 4
+	// takes no limit for 20.
+	unlimited = math.MaxInt32
 )
 
 // names makes the names of what the adapter declares.
@@ -67,6 +73,17 @@ func (n names) check(sub brokers.Subscription) error {
 	return errors.Join(faults...)
 }
 
+// Arguments of queues.
+const (
+	argType     = "x-queue-type"
+	argLimit    = "x-delivery-limit"
+	argExchange = "x-dead-letter-exchange"
+	argKey      = "x-dead-letter-routing-key"
+	argStrategy = "x-dead-letter-strategy"
+	argOverflow = "x-overflow"
+	argTTL      = "x-message-ttl"
+)
+
 // queue is a queue to declare or verify.
 type queue struct {
 	name string
@@ -82,28 +99,28 @@ type topology struct {
 	bindings []binding
 }
 
-// plan lists the queues and exchanges for sub. All queues of topics are alike,
-// whether dead letters are kept or not, since the arguments of a queue cannot
-// be changed later; that is in the bindings.
+// plan lists the queues and exchanges for sub.
 func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 	var t topology
 	seen := make(map[string]bool)
-	topic := func(name, of string) {
+	add := func(name, of string, limit int64) {
 		if !seen[name] {
 			seen[name] = true
-			t.queues = append(t.queues, queue{name, n.topicArgs(of)})
+			t.queues = append(t.queues, queue{name, n.topicArgs(of, limit)})
 		}
 	}
 	for _, name := range sub.Topics {
-		topic(name, name)
-		topic(n.retry(name), name)
 		dead, kept := sub.DeadLetters[name]
+		bound, limit := binding{exchange: n.dead(), kind: amqp.ExchangeDirect}, int64(unlimited)
 		if kept {
-			topic(dead, dead)
-			t.bindings = append(t.bindings, binding{n.dead(), amqp.ExchangeDirect, name, dead})
-		} else {
-			t.bindings = append(t.bindings, binding{exchange: n.dead(), kind: amqp.ExchangeDirect})
+			bound.key, bound.queue, limit = name, dead, deliveryLimit
 		}
+		add(name, name, limit)
+		add(n.retry(name), name, limit)
+		if kept {
+			add(dead, dead, unlimited)
+		}
+		t.bindings = append(t.bindings, bound)
 	}
 	for _, delay := range shelves {
 		name := n.shelf(delay)
@@ -114,15 +131,15 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 }
 
 // topicArgs are those of the queues whose messages, when the broker gives them
-// up, are dead letters of topic.
-func (n names) topicArgs(topic string) amqp.Table {
+// up after limit deliveries, are dead letters of topic.
+func (n names) topicArgs(topic string, limit int64) amqp.Table {
 	return amqp.Table{
-		"x-queue-type":              "quorum",
-		"x-delivery-limit":          int64(deliveryLimit),
-		"x-dead-letter-exchange":    n.dead(),
-		"x-dead-letter-routing-key": topic,
-		"x-dead-letter-strategy":    "at-least-once",
-		"x-overflow":                "reject-publish",
+		argType:     "quorum",
+		argLimit:    limit,
+		argExchange: n.dead(),
+		argKey:      topic,
+		argStrategy: "at-least-once",
+		argOverflow: "reject-publish",
 	}
 }
 
@@ -130,69 +147,10 @@ func (n names) topicArgs(topic string) amqp.Table {
 // that its routing key names, and keeps it until that queue has it.
 func shelfArgs(delay time.Duration) amqp.Table {
 	return amqp.Table{
-		"x-queue-type":           "quorum",
-		"x-message-ttl":          delay.Milliseconds(),
-		"x-dead-letter-exchange": "", // the default one, to which every queue is bound by its name
-		"x-dead-letter-strategy": "at-least-once",
-		"x-overflow":             "reject-publish",
+		argType:     "quorum",
+		argTTL:      delay.Milliseconds(),
+		argExchange: "", // the default one, to which every queue is bound by its name
+		argStrategy: "at-least-once",
+		argOverflow: "reject-publish",
 	}
-}
-
-// establish declares t, or verifies that it is there.
-func (l *link) establish(t topology, verify bool) error {
-	for _, q := range t.queues {
-		if err := l.establishQueue(q, verify); err != nil {
-			return fmt.Errorf("queue %q: %w", q.name, err)
-		}
-	}
-	for _, b := range t.bindings {
-		if err := l.establishBinding(b, verify); err != nil {
-			return fmt.Errorf("exchange %q: %w", b.exchange, err)
-		}
-	}
-	return nil
-}
-
-func (l *link) establishQueue(q queue, verify bool) error {
-	if verify {
-		err := l.once(func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclarePassive(q.name, true, false, false, false, nil)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return l.once(func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclare(q.name, true, false, false, false, q.args)
-		return err
-	})
-}
-
-func (l *link) establishBinding(b binding, verify bool) error {
-	return l.once(func(ch *amqp.Channel) error {
-		if verify {
-			return ch.ExchangeDeclarePassive(b.exchange, b.kind, true, false, false, false, nil)
-		}
-		if err := ch.ExchangeDeclare(b.exchange, b.kind, true, false, false, false, nil); err != nil || b.queue == "" {
-			return err
-		}
-		return ch.QueueBind(b.queue, b.key, b.exchange, false, nil)
-	})
-}
-
-// once runs f on a channel for requests; one that failed is replaced.
-func (l *link) once(f func(*amqp.Channel) error) error {
-	err := l.call(func() (err error) {
-		if l.setup == nil || l.setup.IsClosed() {
-			if l.setup, err = l.conn.Channel(); err != nil {
-				return err
-			}
-		}
-		return f(l.setup)
-	})
-	if err != nil {
-		return explain(err)
-	}
-	return nil
 }

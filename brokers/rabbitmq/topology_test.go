@@ -2,6 +2,7 @@ package rabbitmq_test
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -115,43 +116,170 @@ func TestConnectFails(t *testing.T) {
 	})
 }
 
-// What exists with other arguments is refused, whether Open declares or
-// verifies: it would void a promise.
+// with returns the arguments of a queue, with some of them changed. A nil value
+// leaves one out.
+func with(args amqp.Table, changes amqp.Table) amqp.Table {
+	args = maps.Clone(args)
+	for name, value := range changes {
+		if delete(args, name); value != nil {
+			args[name] = value
+		}
+	}
+	return args
+}
+
+func (w *world) topicArgs() amqp.Table {
+	return amqp.Table{
+		"x-queue-type": "quorum", "x-delivery-limit": int64(20), "x-overflow": "reject-publish",
+		"x-dead-letter-exchange": w.prefix + ".dead.v1", "x-dead-letter-routing-key": w.topic, "x-dead-letter-strategy": "at-least-once",
+	}
+}
+
+func shelfArgs(ms int64) amqp.Table {
+	return amqp.Table{
+		"x-queue-type": "quorum", "x-message-ttl": ms, "x-overflow": "reject-publish",
+		"x-dead-letter-exchange": "", "x-dead-letter-strategy": "at-least-once",
+	}
+}
+
+// What voids a promise is refused, whether Open declares or verifies, and
+// whatever is allowed.
 func TestOpenRefusesOtherQueues(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
 		shelf := w.prefix + ".delay.v1.1000"
+		dead := w.topic + ".dead"
 		for _, tt := range []struct {
 			name  string
 			queue string
 			args  amqp.Table
-			part  string
+			parts []string
 		}{
-			{"classic", w.topic, amqp.Table{"x-queue-type": "classic"}, "x-"},
-			{"no dead letters", w.topic, amqp.Table{"x-queue-type": "quorum"}, "x-dead-letter-exchange"},
-			{"another delay", shelf, amqp.Table{
-				"x-queue-type": "quorum", "x-message-ttl": int64(5), "x-dead-letter-exchange": "",
-				"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
-			}, "x-message-ttl"},
-			{"at most once", shelf, amqp.Table{"x-queue-type": "quorum", "x-message-ttl": int64(1000), "x-dead-letter-exchange": ""}, "x-"},
+			{"classic", w.topic, nil, []string{"classic queue"}},
+			{"classic with arguments", w.topic, amqp.Table{
+				"x-queue-type": "classic", "x-message-ttl": int64(60000), "x-dead-letter-exchange": "elsewhere", "x-max-priority": int64(9),
+			}, []string{"classic queue"}},
+			{"classic dead letters", dead, amqp.Table{"x-queue-type": "classic"}, []string{"classic queue"}},
+			{"stream", w.topic, amqp.Table{"x-queue-type": "stream"}, []string{"stream queue"}},
+			{"low limit", w.topic, with(w.topicArgs(), amqp.Table{"x-delivery-limit": int64(3)}), []string{"x-delivery-limit is 3", "at least 20"}},
+			{"no limit in the words of RabbitMQ 4", w.topic, with(w.topicArgs(), amqp.Table{"x-delivery-limit": int64(-1)}), []string{"x-delivery-limit is -1"}},
+			{"at most once", w.topic, with(w.topicArgs(), amqp.Table{"x-dead-letter-strategy": "at-most-once"}), []string{`"at-most-once", and must be "at-least-once"`}},
+			{"drops what it has no room for", w.topic, with(w.topicArgs(), amqp.Table{
+				"x-overflow": "drop-head", "x-max-length": int64(5), "x-dead-letter-strategy": "at-most-once",
+			}), []string{`x-overflow is "drop-head"`, "x-dead-letter-strategy"}},
+			{"expires", w.topic, with(w.topicArgs(), amqp.Table{"x-expires": int64(3600000)}), []string{"x-expires is 3600000, and must not be set"}},
+			{"TTL", w.topic, with(w.topicArgs(), amqp.Table{"x-message-ttl": int64(5)}), []string{"x-message-ttl is 5"}},
+			{"another key", w.topic, with(w.topicArgs(), amqp.Table{"x-dead-letter-routing-key": "other"}), []string{`x-dead-letter-routing-key is "other"`}},
+			{"shelf of another delay", shelf, shelfArgs(5), []string{"x-message-ttl is 5, and must be 1000"}},
+			{"shelf that returns at most once", shelf, with(shelfArgs(1000), amqp.Table{"x-dead-letter-strategy": nil}), []string{"x-dead-letter-strategy is not set"}},
+			{"shelf to elsewhere", shelf, with(shelfArgs(1000), amqp.Table{"x-dead-letter-exchange": "amq.topic"}), []string{`x-dead-letter-exchange is "amq.topic"`}},
 		} {
 			w.Run(tt.name, func(t *testing.T) {
-				w.delete(tt.queue)
-				err := w.do(func(ch *amqp.Channel) error {
-					_, err := ch.QueueDeclare(tt.queue, true, false, false, false, tt.args)
-					return err
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, verify := range []bool{false, true} {
-					b := open(t, rabbitmq.Options{URLs: []string{w.url}, Prefix: w.prefix, Verify: verify})
-					_, err := b.Open(t.Context(), w.subscription(w.topic))
-					fault(t, err, tt.queue, tt.part, "delete it when it is empty")
+				w := &world{admin: &admin{t, w.conn}, topic: w.topic, prefix: w.prefix, url: w.url}
+				w.redeclare(tt.queue, tt.args)
+				for _, mode := range []struct{ verify, allow bool }{{false, false}, {true, false}, {true, true}} {
+					w.refuses(w.options(w.url, mode.verify, mode.allow), append(tt.parts, tt.queue, "delete it when it is empty")...)
 				}
 				w.delete(tt.queue)
 			})
 		}
+	})
+}
+
+// What voids no promise is taken over as it is.
+func TestOpenAdoptsQueues(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		shelf := w.prefix + ".delay.v1.250"
+		for _, tt := range []struct {
+			name  string
+			queue string
+			args  amqp.Table
+		}{
+			{"limits of length", w.topic, with(w.topicArgs(), amqp.Table{"x-max-length": int64(1000), "x-max-length-bytes": int64(1 << 30)})},
+			{"single active consumer", w.topic, with(w.topicArgs(), amqp.Table{"x-single-active-consumer": true})},
+			{"place in the cluster", w.topic, with(w.topicArgs(), amqp.Table{"x-queue-leader-locator": "client-local", "x-quorum-initial-group-size": int64(1)})},
+			{"another limit", w.topic, with(w.topicArgs(), amqp.Table{"x-delivery-limit": int64(50)})},
+			{"no limit", w.topic, with(w.topicArgs(), amqp.Table{"x-delivery-limit": nil})},
+			{"own dead-letter exchange", w.topic, with(w.topicArgs(), amqp.Table{"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": nil})},
+			{"returns", w.retries(), with(w.topicArgs(), amqp.Table{"x-max-length": int64(1000)})},
+			{"dead letters", w.topic + ".dead", with(w.topicArgs(), amqp.Table{"x-dead-letter-routing-key": w.topic + ".dead"})},
+			{"shelf", shelf, with(shelfArgs(250), amqp.Table{"x-max-length": int64(1000), "x-quorum-initial-group-size": int64(1)})},
+		} {
+			w.Run(tt.name, func(t *testing.T) {
+				w := &world{admin: &admin{t, w.conn}, topic: w.topic, prefix: w.prefix, url: w.url, broker: w.broker}
+				w.redeclare(tt.queue, tt.args)
+				for _, verify := range []bool{true, false} {
+					w.source = w.opens(w.options(w.url, verify, false))
+					w.publish("a")
+					w.ack(w.again(w.receive(1)[0]))
+					w.closeSource()
+				}
+				w.delete(tt.queue)
+				w.opens(w.options(w.url, false, false)).Close(w.Context())
+			})
+		}
+	})
+}
+
+func TestOpenRefusesOtherExchanges(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		for _, tt := range []struct {
+			exchange, kind string
+			durable        bool
+		}{
+			{w.prefix + ".dead.v1", "topic", true},
+			{w.prefix + ".dead.v1", "direct", false},
+			{w.prefix + ".delay.v1.1000", "direct", true},
+			{w.prefix + ".delay.v1.1000", "headers", true},
+		} {
+			w.deleteExchanges(tt.exchange)
+			if err := w.do(func(ch *amqp.Channel) error {
+				return ch.ExchangeDeclare(tt.exchange, tt.kind, tt.durable, false, false, false, nil)
+			}); err != nil {
+				w.Fatal(err)
+			}
+			for _, verify := range []bool{false, true} {
+				w.refuses(w.options(w.url, verify, verify), tt.exchange, "delete it when it is empty")
+			}
+			w.deleteExchanges(tt.exchange)
+			w.opens(w.options(w.url, false, false)).Close(w.Context())
+		}
+	})
+}
+
+// Whoever looks at dead letters by getting and requeueing them must not make
+// the broker take them away.
+func TestLookingAtDeadLetters(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		dead := w.topic + ".dead"
+		if err := w.broker.Publish(w.Context(), dead, brokers.Message{Body: []byte("letter")}); err != nil {
+			w.Fatal(err)
+		}
+		look := func() (found bool) {
+			if err := w.do(func(ch *amqp.Channel) error {
+				d, ok, err := ch.Get(dead, false)
+				if found = ok; ok {
+					err = d.Nack(false, true)
+				}
+				return err
+			}); err != nil {
+				w.Fatal(err)
+			}
+			return found
+		}
+		for range 50 {
+			w.await("the letter can be looked at", look)
+		}
+		src, err := w.broker.Open(w.Context(), brokers.Subscription{Topics: []string{dead}, InFlight: 1})
+		if err != nil {
+			w.Fatalf("Open the dead-letter queue: %v", err)
+		}
+		w.closeSource()
+		w.source = src
+		w.ack(w.receive(1)...)
+		w.delete(w.prefix + ".retry.v1." + dead)
 	})
 }
 
@@ -171,6 +299,29 @@ func TestVerifyDeclaresNothing(t *testing.T) {
 			return err
 		}); err == nil {
 			w.Errorf("Open with Verify declared %q", missing)
+		}
+	})
+}
+
+func TestVerifyMissesNothing(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		shelf := w.prefix + ".delay.v1.500"
+		for _, tt := range []struct {
+			name   string
+			remove func(...string)
+		}{
+			{w.topic, w.delete},
+			{w.retries(), w.delete},
+			{w.topic + ".dead", w.delete},
+			{shelf, w.delete},
+			{shelf, w.deleteExchanges},
+			{w.prefix + ".dead.v1", w.deleteExchanges},
+		} {
+			tt.remove(tt.name)
+			w.refuses(w.options(w.url, true, true), tt.name, "create what is missing")
+			w.opens(w.options(w.url, false, false)).Close(w.Context())
+			w.opens(w.options(w.url, true, false)).Close(w.Context())
 		}
 	})
 }

@@ -1,0 +1,371 @@
+package rabbitmq_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+)
+
+// recorder is a Dial function that keeps what is sent to the broker.
+type recorder struct {
+	mu   sync.Mutex
+	sent bytes.Buffer
+}
+
+func (r *recorder) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	return &recorded{conn, r}, err
+}
+
+type recorded struct {
+	net.Conn
+	recorder *recorder
+}
+
+func (c *recorded) Write(p []byte) (int, error) {
+	c.recorder.mu.Lock()
+	c.recorder.sent.Write(p)
+	c.recorder.mu.Unlock()
+	return c.Conn.Write(p)
+}
+
+// heartbeat is what the client answered to connection.tune, in seconds.
+func (r *recorder) heartbeat(t *testing.T) int {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	raw := r.sent.Bytes()
+	at := bytes.Index(raw, []byte{0, classConnection, 0, 31})
+	if at < 0 || at+12 > len(raw) {
+		t.Fatal("the client has not tuned the connection")
+	}
+	return int(raw[at+10])<<8 | int(raw[at+11])
+}
+
+// says reports whether the client has sent text.
+func (r *recorder) says(text string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return bytes.Contains(r.sent.Bytes(), []byte(text))
+}
+
+func TestParametersOfURL(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		for _, tt := range []struct {
+			parameters string
+			options    rabbitmq.Options
+			heartbeat  int
+			mechanism  string
+		}{
+			{"", rabbitmq.Options{}, 10, "PLAIN"},
+			{"", rabbitmq.Options{Heartbeat: 7 * time.Second}, 7, "PLAIN"},
+			{"?heartbeat=3", rabbitmq.Options{Heartbeat: 7 * time.Second}, 3, "PLAIN"},
+			{"?heartbeat=4&auth_mechanism=amqplain", rabbitmq.Options{}, 4, "AMQPLAIN"},
+			{"?auth_mechanism=external&auth_mechanism=plain", rabbitmq.Options{}, 10, "PLAIN"}, // the broker has no EXTERNAL
+		} {
+			r := &recorder{}
+			options := tt.options
+			options.URLs, options.Dial = []string{url + tt.parameters}, r.Dial
+			if err := open(t, options).Declare(t.Context(), newAdmin(t, url).topic("orders")); err != nil {
+				t.Errorf("%q: %v", tt.parameters, err)
+				continue
+			}
+			if got := r.heartbeat(t); got != tt.heartbeat {
+				t.Errorf("%q: a heartbeat of %d s, want %d", tt.parameters, got, tt.heartbeat)
+			}
+			if !r.says(tt.mechanism+"\x00") && !r.says(tt.mechanism) {
+				t.Errorf("%q: did not log in by %s", tt.parameters, tt.mechanism)
+			}
+		}
+		b := open(t, rabbitmq.Options{URLs: []string{url + "?auth_mechanism=external"}})
+		if err := b.Declare(t.Context(), "test.never"); err == nil || !strings.Contains(err.Error(), "auth_mechanism") {
+			t.Errorf("EXTERNAL where the broker has none: error %v, want one that names auth_mechanism", err)
+		}
+	})
+}
+
+// Declare is for producers that start before any worker.
+func TestDeclare(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		fresh := w.topic + ".fresh"
+		w.Cleanup(func() { w.delete(fresh, w.prefix+".retry.v1."+fresh) })
+		m := brokers.Message{ID: "a", Body: []byte("a")}
+		fault(w.T, w.broker.Publish(w.Context(), fresh, m), fresh, "Broker.Declare")
+		verifying := open(w.T, w.options(w.url, true, false))
+		fault(w.T, verifying.Declare(w.Context(), fresh), fresh, "create what is missing")
+		fault(w.T, w.broker.Declare(w.Context()), "no topic")
+		if err := w.broker.Declare(w.Context(), fresh, w.topic); err != nil {
+			w.Fatalf("Declare: %v", err)
+		}
+		if err := verifying.Declare(w.Context(), fresh); err != nil {
+			w.Errorf("Declare with Verify: %v", err)
+		}
+		w.await("the queue takes a message", func() bool { return w.broker.Publish(w.Context(), fresh, m) == nil })
+		for _, sub := range []brokers.Subscription{w.subscription(fresh), {Topics: []string{fresh}}} {
+			src, err := w.broker.Open(w.Context(), sub)
+			if err != nil {
+				w.Fatalf("Open of a queue that was declared: %v", err)
+			}
+			src.Close(w.Context())
+		}
+		w.delete(fresh + ".dead")
+	})
+}
+
+func TestLeaseThatTheBrokerCannotKeep(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{ConsumerTimeout: 10 * time.Minute}, func(w *world) {
+		sub := w.subscription(w.topic)
+		sub.Lease = 10 * time.Minute
+		_, err := w.broker.Open(w.Context(), sub)
+		fault(w.T, err, "leases of 10m0s", "more than 9m0s", "Options.ConsumerTimeout")
+		sub.Lease = time.Minute
+		src, err := w.broker.Open(w.Context(), sub)
+		if err != nil {
+			w.Fatalf("Open with a shorter lease: %v", err)
+		}
+		defer src.Close(w.Context())
+		if got := src.Capabilities().Lease; got != 9*time.Minute {
+			w.Errorf("the lease is %v, want what the broker allows less a margin: 9 min", got)
+		}
+	})
+}
+
+// authority makes certificates.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+	pool        *x509.CertPool
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{pool: x509.NewCertPool()}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, key := a.sign(t, template)
+	a.key = key
+	var err error
+	if a.certificate, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	a.pool.AddCert(a.certificate)
+	return a
+}
+
+// sign signs by itself as long as it has no certificate.
+func (a *authority) sign(t *testing.T, template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, by := a.certificate, a.key
+	if parent == nil {
+		parent, by = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der, key
+}
+
+func (a *authority) leaf(t *testing.T, usage x509.ExtKeyUsage) tls.Certificate {
+	der, key := a.sign(t, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+	})
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// terminate listens for TLS, and passes on to address what it decrypts. It
+// returns its own address.
+func terminate(t *testing.T, config *tls.Config, address string) string {
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	t.Cleanup(work.Wait)
+	t.Cleanup(func() { listener.Close() })
+	work.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			work.Go(func() { forward(t.Context(), conn, address) })
+		}
+	})
+	return listener.Addr().String()
+}
+
+func forward(ctx context.Context, conn net.Conn, address string) {
+	defer conn.Close()
+	onward, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return
+	}
+	defer onward.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close(); onward.Close() })
+	defer stop()
+	var back sync.WaitGroup
+	back.Go(func() {
+		io.Copy(conn, onward)
+		conn.Close()
+	})
+	io.Copy(onward, conn)
+	onward.Close()
+	back.Wait()
+}
+
+func TestTLS(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		uri, err := amqp.ParseURI(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
+		ca, other := newAuthority(t), newAuthority(t)
+		server := ca.leaf(t, x509.ExtKeyUsageServerAuth)
+		plain := terminate(t, &tls.Config{Certificates: []tls.Certificate{server}}, address)
+		mutual := terminate(t, &tls.Config{Certificates: []tls.Certificate{server}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool}, address)
+		topic := newAdmin(t, url).topic("orders")
+
+		secure := func(address, host string) string {
+			uri := uri
+			uri.Scheme, uri.Host = "amqps", host
+			_, port, _ := net.SplitHostPort(address)
+			uri.Port, _ = strconv.Atoi(port)
+			return uri.String()
+		}
+		client := &tls.Config{RootCAs: ca.pool, Certificates: []tls.Certificate{ca.leaf(t, x509.ExtKeyUsageClientAuth)}}
+		for _, tt := range []struct {
+			name string
+			url  string
+			tls  *tls.Config
+			part string // of the error, or ""
+		}{
+			{"known authority", secure(plain, "localhost"), &tls.Config{RootCAs: ca.pool}, ""},
+			{"client certificate", secure(mutual, "localhost"), client, ""},
+			{"unknown authority", secure(plain, "localhost"), &tls.Config{RootCAs: other.pool}, "certificate"},
+			{"authorities of the system", secure(plain, "localhost"), nil, "certificate"},
+			{"another host", secure(plain, "127.0.0.1"), &tls.Config{RootCAs: ca.pool}, "certificate"},
+			{"no client certificate", secure(mutual, "localhost"), &tls.Config{RootCAs: ca.pool}, "certificate"},
+			{"no TLS", "amqps://" + strings.TrimPrefix(url, "amqp://"), &tls.Config{RootCAs: ca.pool}, "TLS"},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				b := open(t, rabbitmq.Options{URLs: []string{tt.url}, TLS: tt.tls})
+				err := b.Declare(t.Context(), topic)
+				if tt.part == "" {
+					if err != nil {
+						t.Fatalf("Declare: %v", err)
+					}
+					return
+				}
+				// The library may find its connection closed before it reads why.
+				for range 20 {
+					if err == nil || errors.Is(err, brokers.ErrMisconfigured) {
+						break
+					}
+					err = b.Declare(t.Context(), topic)
+				}
+				fault(t, err, tt.part, "Options.TLS")
+			})
+		}
+	})
+}
+
+// lockedBuffer takes what several goroutines log.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// Passwords rotate, and are in no error and no log.
+func TestPasswordsStayHidden(t *testing.T) {
+	var logs lockedBuffer
+	log.SetOutput(&logs)
+	t.Cleanup(func() { // after both brokers
+		log.SetOutput(os.Stderr)
+		if strings.Contains(logs.text.String(), "s3cr3t") {
+			t.Errorf("the log shows a password: %s", logs.text.String())
+		}
+	})
+	each(t, func(t *testing.T, url string) {
+		uri, err := amqp.ParseURI(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said []error
+		passwords := []string{"s3cr3t-one", "s3cr3t#%zz", uri.Password}
+		b := open(t, rabbitmq.Options{URLs: []string{url}, Credentials: func() (string, string) {
+			password := passwords[0]
+			if len(passwords) > 1 {
+				passwords = passwords[1:]
+			}
+			return uri.Username, password
+		}})
+		topic := newAdmin(t, url).topic("orders")
+		_, err = b.Open(t.Context(), brokers.Subscription{Topics: []string{topic}})
+		said = append(said, err, b.Publish(t.Context(), topic, brokers.Message{}))
+		for _, err := range said {
+			fault(t, err, "check user and password")
+		}
+		if err := b.Declare(t.Context(), topic); err != nil {
+			t.Errorf("Declare with the password that has come by now: %v", err)
+		}
+
+		wrong := uri
+		wrong.Password = "s3cr3t-url"
+		for _, change := range []func(*amqp.URI){
+			func(*amqp.URI) {},
+			func(u *amqp.URI) { u.Vhost = "missing" },
+			func(u *amqp.URI) { u.Port = 1 },
+			func(u *amqp.URI) { u.Scheme = "amqps" },
+		} {
+			to := wrong
+			change(&to)
+			b := open(t, rabbitmq.Options{URLs: []string{to.String(), to.String() + "?heartbeat=5&auth_mechanism=amqplain"}})
+			_, err := b.Open(t.Context(), brokers.Subscription{Topics: []string{topic}})
+			said = append(said, err, b.Declare(t.Context(), topic), b.Publish(t.Context(), topic, brokers.Message{}))
+		}
+		for _, err := range said {
+			if err == nil || strings.Contains(err.Error(), "s3cr3t") {
+				t.Errorf("error %v, want one without a password", err)
+			}
+			for ; err != nil; err = errors.Unwrap(err) {
+				if strings.Contains(err.Error(), "s3cr3t") {
+					t.Errorf("a cause shows a password: %v", err)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,189 @@
+package rabbitmq_test
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+)
+
+// counted keeps what the frames of one method say.
+type counted[T any] struct {
+	mu     sync.Mutex
+	values []T
+}
+
+// count makes w keep read of every frame of a method that is sent from now on.
+func count[T any](w *world, method uint16, read func(arguments []byte) T) *counted[T] {
+	c := &counted[T]{}
+	w.tap.hear(func(f frame) {
+		if f.is(classBasic, method) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.values = append(c.values, read(f.raw[11:]))
+		}
+	})
+	return c
+}
+
+func (c *counted[T]) all() []T {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.values)
+}
+
+// Each ack that travels alone costs the broker as much as one for a hundred.
+func TestAcksTravelTogether(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		const messages = 32 // what the first consumer may have
+		w.publish(strings.Split(strings.Repeat("x", messages), "")...)
+		var batch []brokers.Settlement
+		for _, d := range w.receive(messages) {
+			batch = append(batch, brokers.Settlement{Delivery: d})
+		}
+		acks := count(w, methodAck, func(arguments []byte) (multiple bool) { return arguments[8]&1 == 1 })
+		for i, err := range w.settle(batch...) {
+			if err != nil {
+				w.Errorf("ack %d: %v", i, err)
+			}
+		}
+		w.await("an ack is sent", func() bool { return len(acks.all()) > 0 })
+		// A second consumer, of which there may be one by now, has tags of its own.
+		if got := acks.all(); len(got) == 0 || len(got) > 2 || slices.Contains(got, false) {
+			w.Errorf("%d acks travelled in %d frames, multiple: %v; want 1 or 2, all of them multiple", messages, len(got), got)
+		}
+		w.closeSource()
+		if n := w.depth(w.topic); n > 0 {
+			w.Errorf("%d messages are in the queue after their acks, want 0", n)
+		}
+	})
+}
+
+// A message that failed does not keep the acks of those after it from travelling
+// together: its copy is at the broker until it is due.
+func TestFailureBreaksNoMultipleAck(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		const messages = 20 // of 32 that the broker may send, so that it need not wait for acks
+		w.publish(strings.Split(strings.Repeat("x", messages), "")...)
+		ds := w.receive(messages)
+		multiple := count(w, methodAck, func(arguments []byte) bool { return arguments[8]&1 == 1 })
+		batch := []brokers.Settlement{retry(ds[5], 1500*time.Millisecond)}
+		for i, d := range ds {
+			if i != 5 {
+				batch = append(batch, brokers.Settlement{Delivery: d})
+			}
+		}
+		for i, err := range w.settle(batch...) {
+			if err != nil {
+				w.Errorf("settlement %d: %v", i, err)
+			}
+		}
+		w.receive(1) // the copy, which is early, and held
+		if got := multiple.all(); len(got) == 0 || len(got) > 4 || slices.Contains(got, false) {
+			w.Errorf("%d acks travelled in %d frames, multiple: %v; want 1 to 4, all of them multiple", messages, len(got), got)
+		}
+	})
+}
+
+// exchanges counts the exchanges that messages are published to from now on,
+// without the prefix of the world.
+func exchanges(w *world) func() map[string]int {
+	sent := count(w, methodPublish, func(arguments []byte) string {
+		return strings.TrimPrefix(string(arguments[3:3+arguments[2]]), w.prefix+".")
+	})
+	return func() map[string]int {
+		counts := make(map[string]int)
+		for _, exchange := range sent.all() {
+			counts[exchange]++
+		}
+		return counts
+	}
+}
+
+func sum(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// A short delay needs no shelf as long as there is room to hold the copy. What
+// nobody had room for goes to a shelf, and so does what the next worker has not.
+func TestShortDelaysNeedNoShelf(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		const delay = 1500 * time.Millisecond
+		bodies := strings.Split("abcdefghijklmnopqrst", "")
+		w.publish(bodies...)
+		ds := w.receive(len(bodies))
+		published := exchanges(w)
+		var batch []brokers.Settlement
+		for _, d := range ds {
+			batch = append(batch, retry(d, delay))
+		}
+		began := time.Now()
+		for i, err := range w.settle(batch...) {
+			if err != nil {
+				w.Fatalf("Retry %d: %v", i, err)
+			}
+		}
+		sent := func(n int) func() bool {
+			return func() bool { return sum(published()) == n }
+		}
+		w.await("all copies are sent", sent(len(bodies)))
+		const direct = 7 // at 7 of 50 that are held at most, 1.5 s is too long
+		if got, want := published(), map[string]int{"": direct, "delay.v1.1500": len(bodies) - direct}; !maps.Equal(got, want) {
+			w.Errorf("copies went to %v, want %v", got, want)
+		}
+		early := w.receive(direct)
+		if took := time.Since(began); took > delay/2 {
+			w.Errorf("the copies without a shelf came after %v", took)
+		}
+		for _, d := range early {
+			if left := time.Until(d.Meta.DueAt); left <= 0 || left > delay || d.Meta.Attempt != 1 {
+				w.Errorf("%s is due in %v, with attempt %d; want up to %v, and 1", d.Message.Body, left, d.Meta.Attempt, delay)
+			}
+		}
+		again := brokers.Settlement{Delivery: early[0], Action: brokers.Retry, Meta: early[0].Meta, Delay: time.Until(early[0].Meta.DueAt)}
+		before := published()
+		if err := w.settle(again)[0]; err != nil {
+			w.Fatalf("Retry of what came early: %v", err)
+		}
+		w.await("the next copy is sent", sent(len(bodies)+1))
+		if after := published(); after[""] != before[""] {
+			w.Errorf("what came early and was sent back came without a shelf again: %v, then %v", before, after)
+		}
+		w.ack(early[1:]...)
+		w.ack(w.receive(len(bodies) - direct + 1)...)
+		w.nothing(100 * time.Millisecond)
+	})
+}
+
+// What is prefetched no other worker can take, so a worker asks for more only
+// when it has used up what it was sent.
+func TestPrefetchGrows(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		grants := count(w, methodQos, func(arguments []byte) int { return int(binary.BigEndian.Uint16(arguments[4:])) })
+		w.source = w.open(w.topic)
+		first := []int{32, 32} // of the queue and of its retries
+		w.publish("a")
+		w.ack(w.receive(1)...)
+		w.nothing(100 * time.Millisecond)
+		if got := grants.all(); !slices.Equal(got, first) {
+			w.Errorf("prefetches granted at the start: %v, want %v", got, first)
+		}
+		const inFlight = 50 // of the subscription
+		w.publish(strings.Split(strings.Repeat("b", inFlight+10), "")...)
+		w.receive(inFlight) // and keep them
+		w.nothing(200 * time.Millisecond)
+		if got, want := grants.all(), append(first, inFlight-32); !slices.Equal(got, want) {
+			w.Errorf("prefetches granted when %d deliveries are held: %v, want %v", inFlight, got, want)
+		}
+	})
+}

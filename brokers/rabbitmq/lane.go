@@ -1,0 +1,262 @@
+package rabbitmq
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// lane is one channel of a session. Delivery tags mean something on their
+// channel only. A session has several, because the broker looks for the tag of
+// an ack from the oldest unacked delivery on: behind a thousand that are held,
+// every ack would cost it a thousand steps.
+type lane struct {
+	session *session
+	group   *group
+	number  int
+	ch      *amqp.Channel
+
+	// mu guards the channel for everything that settles: between the decision
+	// which tags to send and the sending nobody else may send any.
+	mu        sync.Mutex
+	tags      *tags
+	consumers []string
+	batch     int // acks that do not wait for more
+	flushed   time.Time
+	later     *time.Timer // flushes acks that wait
+	armed     bool
+	ended     bool // nothing is settled on the channel any more
+}
+
+const (
+	// ackPace is how long an ack may wait for others, so that they travel as
+	// one, when another has just been sent.
+	ackPace = 5 * time.Millisecond
+
+	// stragglerPace is how long at least an ack waits for those of earlier
+	// deliveries, and twice that at most: longer than the copy of a retry takes on
+	// a busy broker. Retries wait for less, since what is held until it is due
+	// takes longer anyway.
+	stragglerPace      = 100 * time.Millisecond
+	retryStragglerPace = 20 * time.Millisecond
+
+	// ackShare is the share of a prefetch whose acks do not wait for more, or
+	// the broker would wait for them. When so many wait that little is left of
+	// all that is granted for a queue, none waits for earlier deliveries either.
+	ackShare = 8
+)
+
+// group is the lanes of queues of one kind.
+type group struct {
+	lanes []*lane
+	pace  time.Duration // that of stragglers
+}
+
+// open opens a channel.
+func (n *session) open(number int, g *group) (*lane, error) {
+	l := &lane{session: n, group: g, number: number, tags: newTags(), batch: mostPrefetch}
+	err := n.call(func() (err error) {
+		l.ch, err = n.conn.Channel()
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open a channel: %w", explain(err))
+	}
+	l.later = time.AfterFunc(time.Hour, l.flushLater)
+	l.later.Stop()
+	closed := l.ch.NotifyClose(make(chan *amqp.Error, 1))
+	cancelled := l.ch.NotifyCancel(make(chan string, 1))
+	n.work.Go(func() { l.watch(closed, cancelled) })
+	return l, nil
+}
+
+// watch ends the session when the broker closes the channel or cancels a
+// consumer, which it does when a queue is deleted.
+func (l *lane) watch(closed <-chan *amqp.Error, cancelled <-chan string) {
+	n := l.session
+	select {
+	case err := <-closed:
+		if err != nil {
+			n.end(fmt.Errorf("the broker closed the channel: %w", explain(err)))
+		} else {
+			n.end(errors.New("the channel is closed"))
+		}
+	case tag, ok := <-cancelled:
+		number, _, _ := strings.Cut(tag, ".")
+		if i, err := strconv.Atoi(number); ok && err == nil && i < len(n.source.feeds) {
+			n.end(fmt.Errorf("the broker cancelled the consumer of queue %q: the queue was deleted or moved, or a message was held for too long",
+				n.source.feeds[i].queue))
+		} else {
+			n.end(errors.New("the channel is closed"))
+		}
+	case <-n.ctx.Done():
+	}
+	n.source.wake()
+}
+
+// consume starts a consumer with a prefetch of its own.
+func (l *lane) consume(in *intake, prefetch int) error {
+	n := l.session
+	var deliveries <-chan amqp.Delivery
+	tag := fmt.Sprintf("%d.%d", in.number, l.number)
+	err := n.call(func() (err error) {
+		if err = l.ch.Qos(prefetch, 0, false); err == nil {
+			deliveries, err = l.ch.Consume(in.queue, tag, false, false, false, false, nil)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("consume from queue %q: %w", in.queue, explain(err))
+	}
+	in.granted.Add(int64(prefetch))
+	n.work.Go(func() { l.pump(in, deliveries) })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.consumers = append(l.consumers, tag)
+	l.batch = min(l.batch, max(1, prefetch/ackShare))
+	return nil
+}
+
+// pump moves what the broker sends into the source's buffer. What it takes
+// after the end of the session nobody will ever see.
+func (l *lane) pump(in *intake, deliveries <-chan amqp.Delivery) {
+	n := l.session
+	for d := range deliveries {
+		t := &token{
+			lane:     l,
+			tag:      d.DeliveryTag,
+			intake:   in,
+			count:    count(&d),
+			deadline: time.Now().Add(n.source.caps.Lease),
+		}
+		if out, granted := in.out.Add(1), in.granted.Load(); out >= granted-granted/4 {
+			in.full.Store(true)
+		}
+		n.hold(t)
+		n.source.push(n, in.feed, item{delivery: d, token: t})
+	}
+}
+
+// cancel ends the consumers. What they have delivered is still the worker's.
+func (l *lane) cancel() error {
+	l.mu.Lock()
+	tags := l.consumers
+	l.consumers = nil
+	l.batch = mostPrefetch
+	l.mu.Unlock()
+	for _, tag := range tags {
+		if err := l.session.call(func() error { return l.ch.Cancel(tag, false) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// giveBack returns a message to its queue.
+func (l *lane) giveBack(t *token) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended || l.session.ctx.Err() != nil {
+		return l.session.over()
+	}
+	defer l.session.guard()()
+	if err := l.ch.Nack(t.tag, false, true); err != nil {
+		return l.session.broke(err)
+	}
+	l.tags.gone(t.tag) // not before: an ack of later tags would include it
+	return nil
+}
+
+// ack acks the deliveries of ts: at once if they are urgent or none was acked
+// just now, and otherwise with those that follow closely.
+func (l *lane) ack(ts []*token, urgent bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended || l.session.ctx.Err() != nil {
+		return l.session.over()
+	}
+	starves := false
+	for _, t := range ts {
+		l.tags.ack(t.tag, t.intake)
+		starves = t.intake.starves() || starves
+	}
+	waiting := len(l.tags.waiting)
+	if urgent || waiting >= l.batch || time.Since(l.flushed) >= ackPace {
+		stragglers := 0
+		if starves {
+			stragglers = waiting
+		}
+		if err := l.flush(stragglers); err != nil {
+			return err
+		}
+	}
+	if !l.armed && l.tags.age() {
+		l.armed = true
+		l.later.Reset(l.group.pace)
+	}
+	return nil
+}
+
+// flush sends acks, also those of so many stragglers that wait for an earlier
+// delivery; the caller holds the lock.
+func (l *lane) flush(stragglers int) error {
+	multiple, singles := l.tags.flush(stragglers)
+	if multiple == 0 && len(singles) == 0 {
+		return nil
+	}
+	n := l.session
+	defer n.guard()()
+	l.flushed = time.Now()
+	n.wire.gather()
+	var err error
+	if multiple > 0 {
+		err = l.ch.Ack(multiple, true)
+	}
+	for _, tag := range singles {
+		if err == nil {
+			err = l.ch.Ack(tag, false)
+		}
+	}
+	if err = cmp.Or(err, n.wire.flush()); err != nil {
+		return n.broke(err)
+	}
+	return nil
+}
+
+func (l *lane) flushLater() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.armed = false
+	if l.ended || l.session.ctx.Err() != nil || l.flush(l.tags.old) != nil {
+		return
+	}
+	if l.tags.age() {
+		l.armed = true
+		l.later.Reset(l.group.pace)
+	}
+}
+
+// finish gives back what is unsettled. The consumers end first, or the broker
+// would deliver to them again what they give back, only to charge it for the
+// loss of the connection.
+func (l *lane) finish() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended && l.session.ctx.Err() == nil {
+		release := l.session.guard()
+		for _, tag := range l.consumers {
+			l.ch.Cancel(tag, true)
+		}
+		l.flush(len(l.tags.waiting))
+		l.ch.Nack(0, true, true) // everything that is unacked
+		release()
+	}
+	l.ended = true
+	l.later.Stop()
+}

@@ -1,0 +1,202 @@
+package rabbitmq_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"os"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+)
+
+// managements are the variables that hold the URLs of the management pages.
+var managements = map[string]string{
+	"REDRIVE_RABBITMQ_URL":  "REDRIVE_RABBITMQ_MANAGEMENT_URL",
+	"REDRIVE_RABBITMQ4_URL": "REDRIVE_RABBITMQ4_MANAGEMENT_URL",
+}
+
+// manage calls the management API of the broker at w.url. Parts of path are
+// escaped.
+func (w *world) manage(method string, body any, path ...string) {
+	w.Helper()
+	var base string
+	for amqpVariable, variable := range managements {
+		if os.Getenv(amqpVariable) == w.url {
+			base = os.Getenv(variable)
+		}
+	}
+	if base == "" {
+		if os.Getenv("CI") == "true" {
+			w.Fatal("this test needs the management API of the broker")
+		}
+		w.Skip("this test needs the management API of the broker: make up prints its address")
+	}
+	target := base + "api"
+	for _, part := range path {
+		target += "/" + url.PathEscape(part)
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		w.Fatal(err)
+	}
+	request, err := http.NewRequest(method, target, bytes.NewReader(text))
+	if err != nil {
+		w.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		w.Fatal(err)
+	}
+	answer.Body.Close()
+	if answer.StatusCode >= 300 {
+		w.Fatalf("%s %s: %s", method, path, answer.Status)
+	}
+}
+
+func (w *world) vhost() string {
+	uri, err := amqp.ParseURI(w.url)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return uri.Vhost
+}
+
+// user creates a user with these rights, and returns the URL for it.
+func (w *world) user(configure, write, read string) string {
+	w.Helper()
+	name := "u." + w.prefix + "." + time.Now().Format("150405.000000000")
+	w.manage("PUT", map[string]string{"password": "s3cr3t", "tags": ""}, "users", name)
+	w.Cleanup(func() { w.manage("DELETE", nil, "users", name) })
+	w.manage("PUT", map[string]string{"configure": configure, "write": write, "read": read}, "permissions", w.vhost(), name)
+	uri, err := amqp.ParseURI(w.url)
+	if err != nil {
+		w.Fatal(err)
+	}
+	uri.Username, uri.Password = name, "s3cr3t"
+	return uri.String()
+}
+
+// options are those of a worker in this world at url.
+func (w *world) options(url string, verify, allow bool) rabbitmq.Options {
+	return rabbitmq.Options{URLs: []string{url}, Prefix: w.prefix, Verify: verify, AllowUnverified: allow}
+}
+
+// opens demands that a worker with these options can open the subscription.
+func (w *world) opens(options rabbitmq.Options) brokers.Source {
+	w.Helper()
+	src, err := open(w.T, options).Open(w.Context(), w.subscription(w.topic))
+	if err != nil {
+		w.Fatalf("Open: %v", err)
+	}
+	return src
+}
+
+// refuses demands that it cannot, and that the error says every part.
+func (w *world) refuses(options rabbitmq.Options, parts ...string) {
+	w.Helper()
+	_, err := open(w.T, options).Open(w.Context(), w.subscription(w.topic))
+	fault(w.T, err, parts...)
+}
+
+func TestVerifyRights(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		shelf := w.prefix + ".delay.v1.250"
+
+		uses := w.user("^$", ".*", ".*")
+		w.refuses(w.options(uses, false, false), "configure", w.topic, "Options.Verify")
+		w.refuses(w.options(uses, true, false), w.topic, "right to configure the queue", "Options.AllowUnverified")
+
+		configures := w.user(`^(?!.*delay\.v1\.250$)`, ".*", ".*")
+		w.refuses(w.options(configures, true, false), shelf, "right to configure", "Options.AllowUnverified")
+		w.opens(w.options(configures, true, true)).Close(w.Context())
+
+		narrow := w.user("^$", `^(amq\.default|.*\.delay\.v1\..*)$`, ".*")
+		w.refuses(w.options(narrow, true, false), "right to configure")
+		w.source = w.opens(w.options(narrow, true, true))
+		w.publish("a")
+		d := w.receive(1)[0]
+		if err := w.settle(retry(d, 260*time.Millisecond))[0]; err != nil {
+			w.Fatalf("Retry by a user who may only read and write: %v", err)
+		}
+		w.ack(w.receive(1)...)
+		w.closeSource()
+
+		binds := w.user(".*", `^(?!.*\.dead$)`, ".*")
+		w.refuses(w.options(binds, true, false), `"`+w.topic+`.dead" to exchange "`+w.prefix+`.dead.v1"`, "write to the queue", w.topic, "Options.AllowUnverified")
+
+		w.delete(w.topic + ".dead")
+		w.refuses(w.options(uses, true, true), w.topic+".dead", "create what is missing")
+	})
+}
+
+// A binding that is gone is back after Open, and it takes no right to
+// configure.
+func TestVerifyBinds(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		shelf, dead := w.prefix+".delay.v1.2000", w.prefix+".dead.v1"
+		for _, unbind := range []func(*amqp.Channel) error{
+			func(ch *amqp.Channel) error { return ch.QueueUnbind(shelf, "", shelf, nil) },
+			func(ch *amqp.Channel) error { return ch.QueueUnbind(w.topic+".dead", w.topic, dead, nil) },
+		} {
+			if err := w.do(unbind); err != nil {
+				w.Fatal(err)
+			}
+		}
+		w.source = w.opens(w.options(w.user("^$", ".*", ".*"), true, true))
+		w.publish("a")
+		if err := w.settle(retry(w.receive(1)[0], 2*time.Second))[0]; err != nil {
+			w.Errorf("Retry over the shelf that was not bound: %v", err)
+		}
+		w.ack(w.receive(1)...)
+		if err := w.do(func(ch *amqp.Channel) error {
+			return ch.Publish(dead, w.topic, true, false, amqp.Publishing{Body: []byte("b")})
+		}); err != nil {
+			w.Fatal(err)
+		}
+		w.await("what the broker gives up reaches the dead-letter queue", func() bool { return w.depth(w.topic+".dead") == 1 })
+	})
+}
+
+// A policy that sets what redrive sets in arguments is nothing that AMQP shows.
+func TestAdoptsQueueWithPolicy(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		w.manage("PUT", map[string]any{
+			"pattern": "^" + w.topic + "$", "apply-to": "queues",
+			"definition": map[string]any{
+				"dead-letter-exchange": w.prefix + ".dead.v1", "dead-letter-routing-key": w.topic,
+				"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "delivery-limit": 20,
+			},
+		}, "policies", w.vhost(), w.prefix)
+		w.Cleanup(func() { w.manage("DELETE", nil, "policies", w.vhost(), w.prefix) })
+		w.redeclare(w.topic, amqp.Table{"x-queue-type": "quorum"})
+		for _, verify := range []bool{false, true} {
+			w.refuses(w.options(w.url, verify, false), w.topic, "x-dead-letter-exchange is not set", "Options.AllowUnverified")
+			w.source = w.opens(w.options(w.url, verify, true))
+			w.publish("a")
+			w.ack(w.again(w.receive(1)[0]))
+			w.closeSource()
+		}
+	})
+}
+
+// redeclare puts another queue in the place of one.
+func (w *world) redeclare(queue string, args amqp.Table) {
+	w.Helper()
+	w.delete(queue)
+	if err := w.do(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(queue, true, false, false, false, args)
+		return err
+	}); err != nil {
+		w.Fatalf("declare queue %q: %v", queue, err)
+	}
+}
