@@ -1,0 +1,361 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+const (
+	ahead  = 10 * time.Second
+	urgent = time.Second
+
+	loadBytes  = 128 << 10 // that a fetch of some of those asks for
+	loadedSize = 1 << 10   // that one is taken for
+
+	doneHeader = wire.Prefix + "done"
+	doneMark   = "1"
+)
+
+// delayed is what a reader knows of a delay partition: all that waits there, by
+// due time. It is guarded by the lock of the reader.
+type delayed struct {
+	limits  memory
+	waiting index
+	soon    index             // due within ahead; their records are here
+	records map[int64]*record // by offset
+	bytes   int
+	early   int           // of the bytes, those of soon
+	settled []int64       // without a done record
+	target  int64         // nothing is handed out before all up to here is read
+	changed chan struct{} // signalled when something may be due earlier
+}
+
+// newDelayed is for a partition that is read from low on and ends at end.
+func newDelayed(low, end int64, limits memory) *delayed {
+	d := &delayed{limits: limits, records: make(map[int64]*record), changed: make(chan struct{}, 1)}
+	if low < end {
+		d.target = end
+	}
+	return d
+}
+
+func (d *delayed) full() bool { return d.waiting.len() >= d.limits.waiting }
+
+// reached notes how far the partition is read: until the end that it had when
+// it was assigned, a done record may follow for what waits.
+func (d *delayed) reached(next int64) {
+	if next >= d.target || d.full() {
+		d.target = 0
+	}
+	d.look()
+}
+
+// look has feed look again.
+func (d *delayed) look() {
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+// delay files a record of a delay partition. mu is held.
+func (r *reader) delay(rec *record, now time.Time) {
+	d := r.delayed
+	if value, ok := isDoneRecord(rec); ok {
+		offsets, err := readDone(value, rec.offset)
+		if err != nil {
+			r.generation.source.fail(err)
+		}
+		for _, offset := range offsets {
+			r.progress.done(offset)
+		}
+		r.progress.done(rec.offset)
+		return
+	}
+	if r.progress.isDone(rec.offset) {
+		return
+	}
+	due := dueOf(rec)
+	switch {
+	case d.target == 0 && d.admits(due, now, 0): // before that, what is due first may come last
+		d.hasten(d.keep(rec), due)
+		return
+	case d.bytes-d.early+cost(rec) <= d.limits.bodies:
+		d.keep(rec)
+	}
+	d.waiting.add(rec.offset, due)
+}
+
+// keep holds on to a record, and to none that came with it.
+func (d *delayed) keep(rec *record) *record {
+	rec = rec.clone()
+	d.records[rec.offset] = rec
+	d.bytes += cost(rec)
+	return rec
+}
+
+// dueOf reads the due time of a record, in Unix milliseconds: 0, which is due,
+// where there is none.
+func dueOf(r *record) int64 {
+	for _, h := range slices.Backward(r.headers) {
+		switch h.Key {
+		case wire.Packed:
+			return max(0, wire.PackedTime(h.Value, wire.DueAt).UnixMilli())
+		case wire.DueAt: // of a copy that an earlier version stored
+			if ms, err := strconv.ParseInt(string(h.Value), 10, 64); err == nil {
+				return ms
+			}
+		}
+	}
+	return 0
+}
+
+// feed moves what is due to the buffer, until ctx ends. It does not wait for
+// what is loaded meanwhile.
+func (r *reader) feed(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var work sync.WaitGroup
+	defer work.Wait()
+	loading, loaded := false, make(chan struct{}, 1)
+	for ctx.Err() == nil {
+		missing, next := r.due(time.Now(), !loading)
+		if len(missing) > 0 {
+			loading = true
+			work.Go(func() {
+				r.load(ctx, missing)
+				loaded <- struct{}{}
+			})
+		}
+		timer.Reset(time.Until(next))
+		select {
+		case <-timer.C:
+		case <-r.delayed.changed:
+		case <-loaded:
+			loading = false
+		case <-ctx.Done():
+		}
+	}
+}
+
+// due moves what is due at now to the buffer, and what soon is to soon, if more
+// of that is wanted. It returns what of it has no record here and is to be
+// loaded, and when to come again, unless that is loaded before.
+func (r *reader) due(now time.Time, more bool) (missing []waiting, next time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.delayed
+	if d.target > 0 || r.bytes >= r.memory.buffer {
+		return nil, now.Add(time.Minute) // not all is read yet, or nobody takes it
+	}
+	for sweep := more && d.wants(now); sweep; {
+		due, ok := d.waiting.next()
+		if !ok || !d.admits(due, now, len(missing)) {
+			break
+		}
+		offset, _, _ := d.waiting.pop(due)
+		switch rec, here := d.records[offset]; {
+		case r.progress.isDone(offset):
+			d.drop(offset)
+		case here:
+			d.hasten(rec, due)
+		default:
+			missing = append(missing, waiting{due, offset})
+		}
+	}
+	r.makeRoom()
+	r.moveDue(now)
+	next = now.Add(time.Minute)
+	if due, ok := d.soon.next(); ok {
+		next = time.UnixMilli(due)
+	}
+	if due, ok := d.waiting.next(); ok && more && len(missing) == 0 && d.early < d.limits.soon {
+		at := time.UnixMilli(due).Add(-ahead / 2)
+		if !at.After(now) { // soon is too full for that
+			at = time.UnixMilli(due).Add(-urgent)
+		}
+		if at.Before(next) {
+			next = at
+		}
+	}
+	return missing, next
+}
+
+// wants reports whether it is time to get more of what is due soon: much of it
+// at a time, or what cannot wait.
+func (d *delayed) wants(now time.Time) bool {
+	due, ok := d.waiting.next()
+	wait := time.UnixMilli(due).Sub(now)
+	return ok && (wait <= ahead/2 && d.early < d.limits.soon/4 || wait <= urgent)
+}
+
+// moveDue moves what is due from soon to the buffer. mu is held.
+func (r *reader) moveDue(now time.Time) {
+	d := r.delayed
+	var ready []*record
+	for {
+		offset, _, ok := d.soon.pop(now.UnixMilli())
+		if !ok {
+			break
+		}
+		rec := d.records[offset]
+		d.early -= cost(rec)
+		d.drop(offset)
+		if !r.progress.isDone(offset) {
+			ready = append(ready, rec)
+		}
+	}
+	if r.fill(ready); len(ready) > 0 {
+		r.generation.source.wake()
+	}
+}
+
+// admits reports whether soon takes a record, besides n that are to be loaded:
+// a fourth of the room is for what cannot wait.
+func (d *delayed) admits(due int64, now time.Time, n int) bool {
+	wait, taken := time.UnixMilli(due).Sub(now), d.early+n*loadedSize
+	return wait <= ahead && taken < d.limits.soon*3/4 || wait <= urgent && taken < d.limits.soon
+}
+
+// hasten moves a record that is in records to soon.
+func (d *delayed) hasten(rec *record, due int64) {
+	d.soon.add(rec.offset, due)
+	d.early += cost(rec)
+}
+
+func (d *delayed) drop(offset int64) {
+	if rec, ok := d.records[offset]; ok {
+		d.bytes -= cost(rec)
+		delete(d.records, offset)
+	}
+}
+
+// load fetches what is due soon, as much as there is room for.
+func (r *reader) load(ctx context.Context, missing []waiting) {
+	s := r.generation.source
+	slices.SortFunc(missing, func(a, b waiting) int { return cmp.Compare(a.offset, b.offset) })
+	pause := fetchPause
+	for len(missing) > 0 && ctx.Err() == nil {
+		if r.putBack(missing) {
+			return
+		}
+		got, err := s.broker.client.fetch(ctx, r.partition, missing[0].offset, loadBytes, 0)
+		out, isOut := errors.AsType[*rangeError](err)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case isOut && out.first > missing[0].offset:
+			s.fail(err)
+			missing, _ = r.loaded(missing, fetched{next: out.first})
+			continue
+		case isOut && out.first >= 0:
+			s.fail(err)
+			r.generation.end(err)
+			return
+		case err != nil:
+			s.fail(err)
+		case got.next > missing[0].offset:
+			var gone int
+			if missing, gone = r.loaded(missing, got); gone > 0 {
+				s.fail(fmt.Errorf("%d of the retries that waited in %s are not there any more, and are lost: they were deleted, or compacted (cleanup.policy)", gone, r.partition))
+			}
+			pause = fetchPause
+			continue
+		}
+		rest(ctx, pause) // also where a new leader does not show all yet
+		pause = min(2*pause, mostPause)
+	}
+}
+
+// putBack has missing wait on if there is no room for it, and reports whether
+// it did.
+func (r *reader) putBack(missing []waiting) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.delayed.early < r.delayed.limits.soon && r.bytes < r.memory.buffer {
+		return false
+	}
+	for _, w := range missing {
+		r.delayed.waiting.add(w.offset, w.due)
+	}
+	return true
+}
+
+// loaded takes what got has of missing, and returns what is missing still, and
+// how many should have been there and are not any more: those are done.
+func (r *reader) loaded(missing []waiting, got fetched) (left []waiting, gone int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.delayed
+	records := got.records
+	for len(missing) > 0 && missing[0].offset < got.next {
+		w := missing[0]
+		missing = missing[1:]
+		for len(records) > 0 && records[0].offset < w.offset {
+			records = records[1:]
+		}
+		if len(records) == 0 || records[0].offset > w.offset {
+			if !r.progress.isDone(w.offset) {
+				r.progress.done(w.offset)
+				gone++
+			}
+			continue
+		}
+		d.hasten(d.keep(records[0]), w.due)
+	}
+	r.moveDue(time.Now())
+	d.look()
+	return missing, gone
+}
+
+// doneValue is what a done record says.
+type doneValue struct {
+	encoded []byte
+	offsets []int64
+}
+
+// doneValues takes what is settled above the low-water mark and has no done
+// record.
+func (r *reader) doneValues() []doneValue {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.delayed
+	low := r.progress.lowWater()
+	fresh := slices.DeleteFunc(d.settled, func(offset int64) bool { return offset < low })
+	d.settled = nil
+	var values []doneValue
+	for batch := range doneBatches(fresh) {
+		values = append(values, doneValue{appendDone(nil, batch), batch})
+	}
+	return values
+}
+
+// notWritten takes back what has no done record after all.
+func (r *reader) notWritten(offsets []int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.delayed.settled = append(r.delayed.settled, offsets...)
+}
+
+func doneRecord(value []byte) record {
+	return record{value: value, headers: []kafka.Header{{Key: doneHeader, Value: []byte(doneMark)}}}
+}
+
+// isDoneRecord returns the value of a done record. Copies of messages have
+// another header besides, or instead.
+func isDoneRecord(r *record) ([]byte, bool) {
+	if r.key != nil || len(r.headers) != 1 || r.headers[0].Key != doneHeader || string(r.headers[0].Value) != doneMark {
+		return nil, false
+	}
+	return r.value, true
+}

@@ -1,0 +1,368 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+const (
+	// commitPace is how long what is settled waits to be committed, and
+	// commitBatch how many settled records do not wait.
+	commitPace  = 200 * time.Millisecond
+	commitBatch = 10_000
+
+	// commitPause is the wait after a commit that has failed.
+	commitPause = time.Second
+
+	// donePace is how long what is settled on a delay partition waits for its
+	// done record.
+	donePace = time.Second
+
+	// watchPace is how often the topics are looked at: one may have grown, or
+	// be there again.
+	watchPace = 5 * time.Second
+
+	// lastCommit bounds the commit at the end of a generation.
+	lastCommit = 3 * time.Second
+)
+
+// State of a partition, before its progress in the commit metadata. Whoever
+// finds one open knows that its owner was lost.
+const (
+	ownerOpen  = "o"
+	ownerClean = "c"
+)
+
+// generation is one assignment of partitions to this member. Settling belongs
+// to it: when it is over, they are somebody else's.
+type generation struct {
+	source *source
+	id     int32
+	member string
+
+	ctx    context.Context // the Session of its deliveries
+	cancel context.CancelCauseFunc
+	work   context.Context // of the goroutines that read, ends before
+	stop   context.CancelCauseFunc
+	kick   chan struct{} // commit now
+
+	memory  memory   // of each partition
+	foreign sync.Map // topics of retries that were passed on, as keys
+	readers []*reader
+	alone   *reader       // of a grave suspect, guarded by the lock of the source
+	out     atomic.Int64  // deliveries that are handed out
+	idle    chan struct{} // signalled when there are none
+
+	committing sync.Mutex
+}
+
+// serve is one generation, from assignment to the last commit. The library
+// joins the next one when it has returned.
+func (s *source) serve(ctx context.Context, next *kafka.Generation) {
+	g := &generation{source: s, id: next.ID, member: next.MemberID, kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
+	g.ctx, g.cancel = context.WithCancelCause(context.Background())
+	g.work, g.stop = context.WithCancelCause(ctx)
+	defer g.cancel(brokers.ErrLeaseLost)
+	if err := g.assign(next.Assignments); err != nil {
+		if ctx.Err() == nil {
+			s.fail(err)
+			rest(ctx, rejoinPause)
+		}
+		return
+	}
+	var work sync.WaitGroup
+	for _, r := range g.readers {
+		work.Go(func() { r.read(g.work) })
+		if r.delayed != nil {
+			work.Go(func() { r.feed(g.work) })
+		}
+	}
+	work.Go(func() { g.watch(g.work) })
+	work.Go(func() { g.commitAlways(g.work) })
+	work.Go(func() { // apart, as commits must not wait for a topic that takes no records
+		for rest(g.work, donePace) {
+			g.writeDone(g.work)
+		}
+	})
+	s.mu.Lock()
+	s.generation = g
+	s.mu.Unlock()
+	s.wake()
+
+	<-g.work.Done()
+	s.mu.Lock()
+	s.generation = nil // nothing more is handed out
+	s.mu.Unlock()
+	g.drain()
+	g.stop(nil)
+	work.Wait()
+	g.close()
+}
+
+// drain waits for what is handed out to be settled, for a third of the time
+// that the group waits for this member, and goes on committing. The library has
+// stopped its heartbeats, and its call for one asks any broker and not the
+// coordinator: so commits keep the session alive.
+func (g *generation) drain() {
+	ctx, cancel := context.WithTimeout(g.source.ctx, g.source.broker.options.RebalanceTimeout/3)
+	defer cancel()
+	ticker := time.NewTicker(commitPace)
+	defer ticker.Stop()
+	heart := time.NewTicker(heartbeatPace(g.source.broker.options))
+	defer heart.Stop()
+	for lost := false; !lost && g.out.Load() > 0; { // or the group has gone on without this member
+		select {
+		case <-g.idle:
+		case <-ticker.C:
+			lost = errors.Is(g.commit(ctx, whatChanged), brokers.ErrLeaseLost)
+		case <-heart.C:
+			lost = errors.Is(g.commit(ctx, everything), brokers.ErrLeaseLost)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// close commits for the last time. What was handed out and is not settled is no
+// evidence against anybody: this worker lives.
+func (g *generation) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastCommit)
+	defer cancel()
+	for _, r := range g.readers {
+		r.abandon()
+	}
+	g.cancel(brokers.ErrLeaseLost)
+	g.writeDone(ctx)
+	err := g.commit(ctx, atTheEnd)
+	clear(g.source.kept)
+	for _, r := range g.readers {
+		if err != nil {
+			g.source.kept[r.partition] = kept{r.last, r.progress}
+		}
+	}
+}
+
+// kept is how far a generation of this source came with a partition when it
+// could not commit that. It goes on there, unless somebody else has committed
+// since: what it had is not repeated, and its own marks are no evidence.
+type kept struct {
+	last     commitment
+	progress *progress
+}
+
+// end gives the generation up, so that the group is joined again.
+func (g *generation) end(cause error) { g.stop(cause) }
+
+// assign makes a reader for each partition, where the last owner has left off.
+func (g *generation) assign(topics map[string][]kafka.PartitionAssignment) error {
+	s := g.source
+	var ps []partition
+	for topic, assignments := range topics {
+		for _, a := range assignments {
+			ps = append(ps, partition{topic, a.ID})
+		}
+	}
+	slices.SortFunc(ps, func(a, b partition) int {
+		if c := strings.Compare(a.topic, b.topic); c != 0 {
+			return c
+		}
+		return a.number - b.number
+	})
+	stored, err := s.broker.client.committed(g.work, s.plan.group, ps)
+	if err != nil {
+		return err
+	}
+	spans, err := s.broker.client.bounds(g.work, ps)
+	if err != nil {
+		return err
+	}
+	delays := 0
+	for _, p := range ps {
+		if !s.topics[p.topic] {
+			delays++
+		}
+	}
+	g.memory = s.broker.memory.share(len(ps), delays)
+	for _, p := range ps {
+		r, err := newReader(g, p, stored[p], spans[p])
+		if err != nil {
+			s.fail(err)
+		}
+		g.readers = append(g.readers, r)
+	}
+	// From here on a death of this worker is seen.
+	return g.commit(g.work, whatChanged)
+}
+
+// watch ends the generation when the partitions of a topic are not what they
+// were: only a new one assigns those that were added.
+func (g *generation) watch(ctx context.Context) {
+	s := g.source
+	for ok := true; ok; ok = rest(ctx, watchPace) {
+		states, err := s.broker.client.topics(ctx, s.plan.consumed()...)
+		if err != nil {
+			continue // readers and commits tell of it
+		}
+		before := s.layout
+		s.layout = states
+		for name, state := range states {
+			switch {
+			case state.missing && !before[name].missing:
+				s.fail(fmt.Errorf("the topic %q does not exist any more: what it had is lost, and it is read again when it is there again", name))
+			case !state.missing && state.partitions != before[name].partitions:
+				g.end(fmt.Errorf("the topic %q has %d partitions now", name, state.partitions))
+			}
+		}
+	}
+}
+
+// commitAlways commits at a steady pace, and sooner when much is settled.
+func (g *generation) commitAlways(ctx context.Context) {
+	ticker := time.NewTicker(commitPace)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-g.kick:
+		case <-ctx.Done():
+			return
+		}
+		err := g.commit(ctx, whatChanged)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, brokers.ErrLeaseLost):
+			g.end(err)
+			return
+		case err != nil:
+			g.source.fail(err)
+			rest(ctx, commitPause)
+		}
+	}
+}
+
+// commitScope says what a commit stores.
+type commitScope int
+
+const (
+	whatChanged commitScope = iota
+	everything              // also what is stored already
+	atTheEnd                // what changed, and that this owner ends well
+)
+
+// commit stores the progress of the partitions. It returns the first error, and
+// one that is brokers.ErrLeaseLost if there is such a one.
+func (g *generation) commit(ctx context.Context, scope commitScope) error {
+	g.committing.Lock()
+	defer g.committing.Unlock()
+	state := ownerOpen
+	if scope == atTheEnd {
+		state = ownerClean
+	}
+	changed := make(map[partition]commitment)
+	trials := make(map[partition][]*record)
+	alone, quiet := g.isolate()
+	for _, r := range g.readers {
+		var trial []*record
+		if scope != atTheEnd && (alone == nil || alone == r && quiet) {
+			trial = r.try(time.Now())
+		}
+		if c, ok := r.changed(state); ok || len(trial) > 0 || scope == everything {
+			changed[r.partition] = c
+			if len(trial) > 0 {
+				trials[r.partition] = trial
+			}
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	s := g.source
+	failed, err := s.broker.client.commit(ctx, s.plan.group, g.id, g.member, changed)
+	first := err
+	for _, r := range g.readers {
+		c, ok := changed[r.partition]
+		e := cmp.Or(err, failed[r.partition])
+		switch {
+		case !ok:
+		case e == nil:
+			r.committed(c, trials[r.partition])
+		default:
+			r.notCommitted(trials[r.partition])
+			if first == nil || errors.Is(e, brokers.ErrLeaseLost) {
+				first = e
+			}
+		}
+	}
+	if len(trials) > 0 {
+		s.wake()
+	}
+	return first
+}
+
+// writeDone writes done records for what was settled on delay partitions.
+func (g *generation) writeDone(ctx context.Context) {
+	var out []outgoing
+	var from []*reader
+	for _, r := range g.readers {
+		if r.delayed == nil {
+			continue
+		}
+		for _, value := range r.doneValues() {
+			out = append(out, outgoing{topic: r.partition.topic, partition: r.partition.number, record: doneRecord(value.encoded)})
+			from = append(from, r)
+			r.writing = append(r.writing, value)
+		}
+	}
+	if len(out) == 0 {
+		return
+	}
+	errs := g.source.broker.producer.produce(ctx, out)
+	for i, r := range from {
+		value := r.writing[0]
+		r.writing = r.writing[1:]
+		if errs != nil && errs[i] != nil {
+			r.notWritten(value.offsets)
+		}
+	}
+}
+
+// settled notes that n deliveries came back.
+func (g *generation) settled(n int) {
+	if g.out.Add(-int64(n)) == 0 {
+		select {
+		case g.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (g *generation) commitSoon() {
+	select {
+	case g.kick <- struct{}{}:
+	default:
+	}
+}
+
+// rest waits for d, and reports whether ctx goes on.
+func rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,167 @@
+package kafka
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+)
+
+func TestIndex(t *testing.T) {
+	var x index
+	if _, ok := x.next(); ok || x.len() != 0 {
+		t.Errorf("an empty index has %d records", x.len())
+	}
+	if _, _, ok := x.pop(math.MaxInt64); ok {
+		t.Error("an empty index gave a record")
+	}
+	x.add(7, 1000)
+	x.add(8, 900)
+	x.add(6, 1000)
+	if due, ok := x.next(); due != 900 || !ok {
+		t.Errorf("next = %d, %t; want 900", due, ok)
+	}
+	for _, tt := range []struct {
+		now, offset, due int64
+		ok               bool
+	}{
+		{899, 0, 0, false}, {900, 8, 900, true}, {900, 0, 0, false}, {2000, 6, 1000, true}, {1000, 7, 1000, true}, {5000, 0, 0, false},
+	} {
+		if offset, due, ok := x.pop(tt.now); offset != tt.offset || due != tt.due || ok != tt.ok {
+			t.Errorf("pop(%d) = %d, %d, %t; want %d, %d, %t", tt.now, offset, due, ok, tt.offset, tt.due, tt.ok)
+		}
+	}
+}
+
+// checkIndex does what steps say to an index and to a sorted list: below half,
+// a record is added; otherwise the time goes on and what is due is taken.
+func checkIndex(t *testing.T, steps []byte) {
+	t.Helper()
+	var x index
+	var list []waiting
+	now, offset := int64(0), int64(0)
+	for _, step := range steps {
+		if step < 128 {
+			w := waiting{due: now + int64(step) - 5, offset: offset}
+			offset++
+			x.add(w.offset, w.due)
+			at, _ := slices.BinarySearchFunc(list, w, func(a, b waiting) int {
+				return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.offset, b.offset))
+			})
+			list = slices.Insert(list, at, w)
+		} else {
+			now += int64(step % 16)
+			for {
+				offset, due, ok := x.pop(now)
+				if want := len(list) > 0 && list[0].due <= now; ok != want {
+					t.Fatalf("pop at %d gave a record: %t, want %t", now, ok, want)
+				}
+				if !ok {
+					break
+				}
+				if (waiting{due, offset}) != list[0] {
+					t.Fatalf("pop at %d = offset %d, due %d; want %+v", now, offset, due, list[0])
+				}
+				list = list[1:]
+			}
+		}
+		due, ok := x.next()
+		if x.len() != len(list) || ok != (len(list) > 0) || ok && due != list[0].due {
+			t.Fatalf("len %d, next %d, %t; want %d records and the first of %v", x.len(), due, ok, len(list), list[:min(len(list), 1)])
+		}
+	}
+}
+
+func TestIndexAgainstSortedList(t *testing.T) {
+	for range 20 {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 7))
+		steps := make([]byte, random.IntN(5000))
+		for i := range steps {
+			steps[i] = byte(random.IntN(132)) // mostly added
+		}
+		checkIndex(t, steps)
+	}
+}
+
+func FuzzIndex(f *testing.F) {
+	f.Add([]byte{5, 5, 5, 0, 127, 129, 143, 20, 10, 255})
+	f.Fuzz(func(t *testing.T, steps []byte) {
+		checkIndex(t, steps[:min(len(steps), 5000)])
+	})
+}
+
+func TestIndexShrinks(t *testing.T) {
+	const n = 50_000
+	var x index
+	for i := range int64(n) {
+		x.add(i, i)
+	}
+	for i := range int64(n) {
+		offset, _, ok := x.pop(i)
+		if offset != i || !ok {
+			t.Fatalf("pop(%d) = %d, %t", i, offset, ok)
+		}
+		if limit := max(4*x.len()+4, indexKept); cap(x.heap) > limit {
+			t.Fatalf("%d records keep room for %d, want at most %d", x.len(), cap(x.heap), limit)
+		}
+	}
+}
+
+// grown returns an index of n records that are due in a random order, and what
+// a record of it takes in memory.
+func grown(n int) (*index, float64) {
+	random := rand.New(rand.NewPCG(1, 1))
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	x := new(index)
+	for i := range n {
+		x.add(int64(i), random.Int64N(86_400_000))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	return x, float64(after.HeapAlloc-before.HeapAlloc) / float64(n)
+}
+
+func TestIndexIsSmall(t *testing.T) {
+	const n, limit = 1_000_000, 64
+	x, bytes := grown(n)
+	t.Logf("%d records: %.1f bytes each in use, room for %d", n, bytes, cap(x.heap))
+	if bytes > limit {
+		t.Errorf("%d records take %.1f bytes each, want at most %d", n, bytes, limit)
+	}
+	runtime.KeepAlive(x)
+}
+
+func BenchmarkIndex(b *testing.B) {
+	const day = 86_400_000
+	for _, bench := range []struct {
+		name string
+		n    int
+	}{{"1k", 1000}, {"100k", 100_000}, {"1M", 1_000_000}} {
+		x, bytes := grown(bench.n)
+		random := rand.New(rand.NewPCG(2, 2))
+		b.Run("pop_and_add_at_"+bench.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				offset, due, _ := x.pop(math.MaxInt64)
+				x.add(offset, due+random.Int64N(day))
+			}
+			b.ReportMetric(bytes, "bytes/record")
+		})
+	}
+	b.Run("add", func(b *testing.B) {
+		random := rand.New(rand.NewPCG(3, 3))
+		x := new(index)
+		for b.Loop() {
+			if x.len() == 1_000_000 {
+				x = new(index)
+			}
+			x.add(int64(x.len()), random.Int64N(day))
+		}
+	})
+}

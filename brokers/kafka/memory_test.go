@@ -1,0 +1,25 @@
+package kafka
+
+import "testing"
+
+func TestASourceHasBoundedMemory(t *testing.T) {
+	most := memory{bufferBytes, mostWaiting, bodyBytes, soonBytes}
+	for _, tt := range []struct{ partitions, delays int }{{1, 0}, {12, 8}, {32, 8}, {33, 9}, {100, 16}, {1000, 400}} {
+		each := most.share(tt.partitions, tt.delays)
+		if few := tt.partitions <= fullBuffers && tt.delays <= fullDelays; few != (each == most) {
+			t.Errorf("%+v: %+v each", tt, each)
+		}
+		if total := tt.partitions * each.buffer; total > fullBuffers*bufferBytes {
+			t.Errorf("%+v: %d bytes of buffers", tt, total)
+		}
+		if total := tt.delays * (each.bodies + each.soon); total > fullDelays*(bodyBytes+soonBytes) {
+			t.Errorf("%+v: %d bytes of delayed records", tt, total)
+		}
+		if total := tt.delays * each.waiting; total > fullDelays*mostWaiting {
+			t.Errorf("%+v: %d entries", tt, total)
+		}
+	}
+	if each := most.share(100_000, 50_000); each.buffer != leastBuffer || each.soon == 0 {
+		t.Errorf("with very many: %+v", each)
+	}
+}

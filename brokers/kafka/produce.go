@@ -1,0 +1,250 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+const (
+	// A batch of the writer has at most so many messages and bytes; what is
+	// larger than half of it travels alone.
+	batchMessages = 250
+	batchBytes    = 1_000_000
+	aloneBytes    = batchBytes / 2
+
+	byKey    = -1
+	anywhere = -2
+)
+
+// outgoing is a record to store in a topic.
+type outgoing struct {
+	topic     string
+	partition int // this one, or byKey, or anywhere
+	record    record
+}
+
+// producer stores records, with the confirmation of all replicas in sync. It
+// has connections of its own.
+type producer struct {
+	client *client
+	writer *kafka.Writer
+
+	mu     sync.Mutex
+	closed bool
+	calls  sync.WaitGroup
+}
+
+func newProducer(o clientOptions) *producer {
+	c := newClient(o)
+	return &producer{client: c, writer: &kafka.Writer{
+		Addr:            c.addr,
+		Transport:       c,
+		Balancer:        kafka.BalancerFunc(balance),
+		RequiredAcks:    kafka.RequireAll,
+		MaxAttempts:     3,
+		WriteBackoffMin: 50 * time.Millisecond,
+		WriteBackoffMax: 250 * time.Millisecond,
+		BatchSize:       batchMessages,
+		BatchBytes:      batchBytes,
+		BatchTimeout:    5 * time.Millisecond,
+		ReadTimeout:     c.options.timeout,
+		WriteTimeout:    c.options.timeout,
+	}}
+}
+
+// balance spreads records without a key, and puts those with one where the Java
+// client does.
+func balance(m kafka.Message, partitions ...int) int {
+	if number, ok := m.WriterData.(int); ok {
+		if number == anywhere {
+			return partitions[rand.N(len(partitions))]
+		}
+		return number
+	}
+	return kafka.Murmur2Balancer{}.Balance(m, partitions...)
+}
+
+// produce stores out and returns one error per entry, or nil if all are
+// confirmed. An entry that is brokers.ErrUnknownOutcome may be stored, now or
+// later; any other failed one is not. The records must not be changed after.
+func (p *producer) produce(ctx context.Context, out []outgoing) []error {
+	errs := make([]error, len(out))
+	if err := p.enter(ctx); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	defer p.calls.Done()
+	var wg sync.WaitGroup
+	for topic, indexes := range byTopic(out) {
+		wg.Go(func() { p.produceTo(ctx, topic, out, indexes, errs) })
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			errs[i] = undelivered(err, out[i])
+		}
+	}
+	if errors.Join(errs...) == nil {
+		return nil
+	}
+	return errs
+}
+
+func (p *producer) enter(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return brokers.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	p.calls.Add(1)
+	return nil
+}
+
+// byTopic returns the indexes by topic: the writer refuses a whole call for one
+// topic that it does not know.
+func byTopic(out []outgoing) map[string][]int {
+	topics := make(map[string][]int)
+	for i, o := range out {
+		topics[o.topic] = append(topics[o.topic], i)
+	}
+	return topics
+}
+
+func (p *producer) produceTo(ctx context.Context, topic string, out []outgoing, indexes []int, errs []error) {
+	var batch []kafka.Message
+	var batched, alone []int
+	for _, i := range indexes {
+		if out[i].record.size() > aloneBytes {
+			alone = append(alone, i)
+			continue
+		}
+		batch, batched = append(batch, message(out[i])), append(batched, i)
+	}
+	err := retry(ctx, func() error { return notStarted(p.writer.WriteMessages(ctx, batch...), batched, errs) })
+	for _, i := range batched {
+		if err != nil {
+			errs[i] = err
+		}
+		if isTooLarge(errs[i]) && len(batched) > 1 {
+			alone = append(alone, i) // the topic's limit is for the batch
+		}
+	}
+	for _, i := range alone {
+		errs[i] = p.produceAlone(ctx, message(out[i]))
+	}
+}
+
+// notStarted spreads what a write came to over errs, unless nothing was sent at
+// all: then it returns why.
+func notStarted(err error, indexes []int, errs []error) error {
+	each, isEach := errors.AsType[kafka.WriteErrors](err)
+	if err != nil && !isEach && !isEnded(err) {
+		return err
+	}
+	for n, i := range indexes {
+		errs[i] = err
+		if isEach {
+			errs[i] = each[n]
+		}
+	}
+	return nil
+}
+
+// produceAlone stores one message in a batch of its own.
+func (p *producer) produceAlone(ctx context.Context, m kafka.Message) error {
+	return retry(ctx, func() error {
+		topics, err := p.client.calls.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{m.Topic}})
+		if err != nil {
+			return err
+		}
+		if err := topics.Topics[0].Error; err != nil {
+			return err
+		}
+		numbers := make([]int, len(topics.Topics[0].Partitions))
+		for i := range numbers {
+			numbers[i] = i
+		}
+		if len(numbers) == 0 {
+			return kafka.LeaderNotAvailable
+		}
+		res, err := p.client.calls.Produce(ctx, &kafka.ProduceRequest{
+			Topic: m.Topic, Partition: balance(m, numbers...), RequiredAcks: kafka.RequireAll,
+			Records: kafka.NewRecordReader(kafka.Record{Key: bytesOf(m.Key), Value: bytesOf(m.Value), Headers: m.Headers}),
+		})
+		if err != nil {
+			return err
+		}
+		return res.Error
+	})
+}
+
+func bytesOf(b []byte) kafka.Bytes {
+	if b == nil {
+		return nil
+	}
+	return kafka.NewBytes(b)
+}
+
+func message(o outgoing) kafka.Message {
+	m := kafka.Message{Topic: o.topic, Key: o.record.key, Value: o.record.value, Headers: o.record.headers}
+	if o.partition != byKey {
+		m.WriterData = o.partition
+	}
+	return m
+}
+
+func isTooLarge(err error) bool {
+	return errors.Is(err, kafka.MessageSizeTooLarge) || errors.Is(err, kafka.RecordListTooLarge) || errors.Is(err, kafka.InvalidRecord)
+}
+
+// undelivered says what err means for a record.
+func undelivered(err error, o outgoing) error {
+	switch {
+	case isTooLarge(err):
+		return fmt.Errorf("store %d bytes in topic %q: %w: max.message.bytes of the topic may be less, or it takes no records without a key (cleanup.policy=compact): %w",
+			o.record.size(), o.topic, brokers.ErrRefused, err)
+	case isUnknown(err):
+		return fmt.Errorf("store a record in topic %q: %w: %w", o.topic, brokers.ErrUnknownOutcome, err)
+	}
+	return explain(err, "store a record in topic %q", o.topic)
+}
+
+// isUnknown reports whether a record may be stored although err came back.
+func isUnknown(err error) bool {
+	return isEnded(err) || isConnectionLost(err) || errors.Is(err, kafka.RequestTimedOut) ||
+		errors.Is(err, kafka.NotEnoughReplicasAfterAppend) || errors.Is(err, kafka.NetworkException) || errors.Is(err, kafka.Unknown)
+}
+
+// close waits for what is on its way, until ctx ends: then it cuts the
+// connections, and what is not confirmed stays unknown. It may be called again.
+func (p *producer) close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	done := make(chan struct{})
+	go func() { // ends soon after the connections, at the latest
+		p.calls.Wait()
+		p.writer.Close()
+		close(done)
+	}()
+	defer p.client.close()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("close the producer: records are not confirmed, and may or may not be stored: %w", context.Cause(ctx))
+	}
+}

@@ -1,0 +1,464 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+const (
+	fetchWait  = 500 * time.Millisecond
+	fetchPause = 200 * time.Millisecond // after an error, doubled up to
+	mostPause  = 5 * time.Second
+
+	// passOnDelay is how long a retry waits that this worker cannot handle.
+	passOnDelay = 10 * time.Second
+
+	// someSuspects is how many of those that were lost with one owner are tried
+	// at a time. If one of them kills, each of them is tried alone after that.
+	someSuspects = 8
+
+	// careful is for how long a reader that follows a lost owner hands nothing
+	// out that is not marked before.
+	careful = 10 * time.Second
+)
+
+// reader follows one partition through a generation: it fetches ahead, hands
+// out, and knows what is settled.
+type reader struct {
+	generation *generation
+	partition  partition
+	memory     memory
+	delayed    *delayed // nil unless it is a partition of a delay topic
+	has        span     // when it was assigned
+	unsure     bool     // whether it is the same log; belongs to read
+
+	mu       sync.Mutex
+	progress *progress
+	next     int64 // to fetch
+	begun    bool  // something was fetched
+
+	witness, candidate witness
+	again              []*record // released
+	buffer             queue
+	bytes              int           // in the buffer
+	room               chan struct{} // signalled when there is some
+
+	// After a lost owner: what is handed out is marked first, and suspects are
+	// tried apart.
+	wary    time.Time // until then
+	cleared []*record // marked, and ready
+	trial   int       // of those handed out, or about to be
+	lonely  bool      // that is a grave suspect
+
+	dirty   int // settled since the last commit
+	last    commitment
+	writing []doneValue // belongs to the generation
+}
+
+// newReader begins where the last owner has committed. An error is an alarm:
+// the reader goes on with what there is.
+func newReader(g *generation, p partition, stored commitment, has span) (*reader, error) {
+	r := &reader{generation: g, partition: p, memory: g.memory, has: has, unsure: true, room: make(chan struct{}, 1), last: commitment{offset: -1}}
+	low := stored.offset
+	var alarm error
+	if low >= 0 && (low < has.first || low > has.last) {
+		alarm = &rangeError{partition: p, offset: low, first: has.first, last: has.last}
+	}
+	if low < has.first || low > has.last {
+		low, stored.metadata = has.first, ""
+	}
+	r.resume(low, stored.metadata)
+	if !g.source.topics[p.topic] {
+		r.delayed = newDelayed(low, has.last, r.memory)
+	}
+	if k, ok := g.source.kept[p]; ok && k.last == stored {
+		r.progress, r.next, r.wary = k.progress, k.progress.lowWater(), time.Time{}
+		if len(r.progress.suspects()) > 0 {
+			r.wary = time.Now().Add(careful)
+		}
+	}
+	return r, alarm
+}
+
+// resume begins at low, where an owner has left off that wrote metadata.
+func (r *reader) resume(low int64, metadata string) {
+	text, open := strings.CutPrefix(metadata, ownerOpen)
+	text = strings.TrimPrefix(text, ownerClean)
+	r.witness, text = cutWitness(text)
+	r.progress, r.next, r.wary = readProgress(low, text), low, time.Time{}
+	if open || len(r.progress.suspects()) > 0 {
+		r.wary = time.Now().Add(careful)
+	}
+}
+
+// read fetches until ctx ends.
+func (r *reader) read(ctx context.Context) {
+	s := r.generation.source
+	pause := fetchPause
+	for r.waitForRoom(ctx) {
+		got, err := r.fetch(ctx)
+		var out *rangeError
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.As(err, &out):
+			s.fail(err)
+			r.generation.end(err) // the next one begins with what there is
+			return
+		case err != nil:
+			s.fail(err)
+			rest(ctx, pause/2+rand.N(pause/2))
+			pause = min(2*pause, mostPause)
+			continue
+		}
+		pause = fetchPause
+		r.accept(got)
+		s.wake()
+	}
+}
+
+// fetch gets what follows, and makes sure before that it is of the same log.
+func (r *reader) fetch(ctx context.Context) (fetched, error) {
+	if r.unsure {
+		if err := r.verify(ctx); err != nil {
+			return fetched{}, err
+		}
+	}
+	got, err := r.generation.source.broker.client.fetch(ctx, r.partition, r.next, r.memory.buffer, fetchWait)
+	r.unsure = err != nil
+	return got, err
+}
+
+// waitForRoom reports whether ctx goes on.
+func (r *reader) waitForRoom(ctx context.Context) bool {
+	for {
+		if ctx.Err() != nil {
+			return false
+		}
+		r.mu.Lock()
+		full := r.bytes >= r.memory.buffer || r.delayed != nil && r.delayed.full()
+		r.mu.Unlock()
+		if !full {
+			return true
+		}
+		select {
+		case <-r.room:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// accept takes what was fetched, without what is settled.
+func (r *reader) accept(got fetched) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, now := r.next, time.Now()
+	if r.begun = true; r.candidate == (witness{}) {
+		r.candidate = got.witness
+	}
+	for _, record := range got.records {
+		r.progress.skip(at, record.offset)
+		at = record.offset + 1
+		if r.delayed != nil {
+			r.delay(record, now)
+		}
+	}
+	r.progress.skip(at, got.next)
+	r.next = got.next
+	if r.delayed != nil {
+		r.delayed.reached(r.next)
+		return
+	}
+	r.fill(slices.DeleteFunc(got.records, func(record *record) bool { return r.progress.isDone(record.offset) }))
+}
+
+// fill appends to the buffer. mu is held.
+func (r *reader) fill(records []*record) {
+	for i := range records {
+		r.bytes += cost(records[i])
+	}
+	r.buffer.add(records)
+}
+
+// cost is about what a record takes in memory.
+func cost(r *record) int {
+	n := 128 + len(r.key) + len(r.value)
+	for _, h := range r.headers {
+		n += 64 + len(h.Key) + len(h.Value)
+	}
+	return n
+}
+
+// ready returns how many deliveries can be handed out.
+func (r *reader) ready() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.wary.IsZero() {
+		return len(r.cleared)
+	}
+	return len(r.again) + r.buffer.len()
+}
+
+// together is how many deliveries share a piece of memory: one that is held for
+// long keeps the others, too.
+const together = 16
+
+// handed is a delivery with its token, in one piece of memory.
+type handed struct {
+	brokers.Delivery
+	token
+}
+
+// hand appends at most n deliveries.
+func (r *reader) hand(ds []*brokers.Delivery, n int, now time.Time) []*brokers.Delivery {
+	for n > 0 {
+		records, abandoned := r.begin(n)
+		if len(records) == 0 {
+			break
+		}
+		ds = r.deliver(ds, records, abandoned, now)
+		n -= len(records)
+	}
+	return ds
+}
+
+// begin takes at most n records that are ready, and returns how often each was
+// abandoned, nil if none was.
+func (r *reader) begin(n int) (records []*record, abandoned []int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case !r.wary.IsZero():
+		n = min(n, len(r.cleared))
+		records, r.cleared = r.cleared[:n], r.cleared[n:]
+	case len(r.again) > 0:
+		n = min(n, len(r.again))
+		records, r.again = r.again[:n], r.again[n:]
+	case r.buffer.len() > 0:
+		records = r.buffer.take(n)
+		r.taken(records)
+	}
+	for i := range records {
+		r.progress.start(records[i].offset)
+	}
+	if len(r.progress.lost) > 0 {
+		abandoned = make([]int, len(records))
+		for i := range records {
+			abandoned[i] = r.progress.abandoned(records[i].offset)
+		}
+	}
+	return records, abandoned
+}
+
+// taken makes room for what is not in the buffer any more. mu is held.
+func (r *reader) taken(records []*record) {
+	for i := range records {
+		r.bytes -= cost(records[i])
+	}
+	if r.bytes < r.memory.buffer {
+		r.makeRoom()
+		if r.delayed != nil {
+			r.delayed.look()
+		}
+	}
+}
+
+func (r *reader) makeRoom() {
+	select {
+	case r.room <- struct{}{}:
+	default:
+	}
+}
+
+func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []int, now time.Time) []*brokers.Delivery {
+	g := r.generation
+	g.out.Add(int64(len(records)))
+	limits := wire.Limits{Now: now, MaxDelay: g.source.sub.MaxDelay}
+	retried := r.delayed != nil
+	var block []handed
+	var texts *texts
+	for i := range records {
+		if len(block) == 0 {
+			n := min(together, len(records)-i)
+			block, texts = make([]handed, n), newTexts(n)
+		}
+		h := &block[0]
+		block = block[1:]
+		h.token.reader, h.token.record = r, records[i]
+		understand(&h.Delivery, records[i], r.partition, retried, limits, texts)
+		if retried && !g.source.topics[h.Message.Topic] {
+			g.source.work.Go(func() { g.source.passOn(&h.token, h.Message, h.Meta) })
+			continue
+		}
+		if abandoned != nil {
+			h.Abandoned = abandoned[i]
+		}
+		h.ReceivedAt, h.Session, h.Token = now, g.ctx, &h.token
+		ds = append(ds, &h.Delivery)
+	}
+	return ds
+}
+
+// try chooses what to hand out next after a lost owner, and marks it: one grave
+// suspect, or a few of those that were lost with one owner, or others. Unless it
+// is grave it joins those that are on trial, so that a slow one keeps nobody.
+// The caller commits the marks.
+func (r *reader) try(now time.Time) []*record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.wary.IsZero() || r.lonely:
+		return nil
+	case len(r.progress.suspects()) == 0 && now.After(r.wary):
+		r.wary, r.trial = time.Time{}, 0
+		r.again, r.cleared = append(r.cleared, r.again...), nil
+		return nil
+	}
+	var trial []*record
+	all := append(r.again, r.buffer.all()...)
+	r.again = nil
+	suspicious := func(record *record) int { return r.progress.abandoned(record.offset) }
+	worst := 0
+	for _, record := range all {
+		worst = max(worst, suspicious(record))
+	}
+	most, least := maxMarks, min(worst, grave)
+	switch {
+	case worst >= grave:
+		most = 1
+	case worst > 0:
+		most = someSuspects
+	}
+	var rest []*record
+	for _, record := range all {
+		if r.trial+len(trial) >= most || suspicious(record) < least {
+			rest = append(rest, record)
+			continue
+		}
+		trial = append(trial, record)
+		r.progress.start(record.offset)
+	}
+	r.trial += len(trial)
+	r.bytes, r.lonely = 0, worst >= grave && len(trial) > 0
+	r.fill(rest)
+	r.makeRoom()
+	if r.delayed != nil {
+		r.delayed.look()
+	}
+	return trial
+}
+
+// changed returns what there is to commit.
+func (r *reader) changed(state string) (commitment, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	state += r.testify().text()
+	c := commitment{r.progress.lowWater(), state + r.progress.metadata(metadataLimit-len(state))}
+	if c == r.last || c.offset < r.last.offset {
+		return c, false
+	}
+	r.dirty = 0
+	return c, true
+}
+
+// committed notes that c is stored, and that trial may be handed out.
+func (r *reader) committed(c commitment, trial []*record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = c
+	r.cleared = append(r.cleared, trial...)
+}
+
+// notCommitted takes back trial, which is not marked.
+func (r *reader) notCommitted(trial []*record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, record := range trial {
+		r.progress.release(record.offset)
+	}
+	r.again = slices.Concat(trial, r.again)
+	r.trial -= len(trial)
+	r.lonely = false
+}
+
+// done settles deliveries. After the end of the generation the progress belongs
+// to another one.
+func (r *reader) done(offsets ...int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.generation.ctx.Err() != nil {
+		return
+	}
+	for _, offset := range offsets {
+		r.progress.done(offset)
+		r.tried()
+		if r.dirty++; r.dirty == commitBatch {
+			r.generation.commitSoon()
+		}
+	}
+	if r.delayed != nil {
+		r.delayed.settled = append(r.delayed.settled, offsets...)
+	}
+}
+
+// tried counts the end of a trial. mu is held.
+func (r *reader) tried() {
+	if r.trial == 0 {
+		return
+	}
+	if r.trial--; r.trial == 0 {
+		r.lonely = false
+	}
+	if r.trial%(someSuspects/2) == 0 { // others may follow
+		r.generation.commitSoon()
+	}
+}
+
+// giveBack hands a record out again.
+func (r *reader) giveBack(record *record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.generation.ctx.Err() != nil {
+		return
+	}
+	r.progress.release(record.offset)
+	r.again = append(r.again, record)
+	r.tried()
+}
+
+// abandon releases what is handed out at the end of a generation: its worker is
+// not lost.
+func (r *reader) abandon() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.progress.releaseAll()
+}
+
+// passOn puts back a retry of a topic that this worker does not subscribe to,
+// for another one that does, who may have any partition of the delay topic. It
+// gives up with the generation.
+func (s *source) passOn(t *token, m brokers.Message, meta brokers.Meta) {
+	if _, told := t.reader.generation.foreign.LoadOrStore(m.Topic, true); !told {
+		s.fail(fmt.Errorf("offset %d of %s is a retry of topic %q, which this worker does not subscribe to: this and others like it are put back; "+
+			"let all workers of the group subscribe to the same topics, or give them groups of their own", t.record.offset, t.reader.partition, m.Topic))
+	}
+	meta.DueAt = time.Now().Add(passOnDelay)
+	out := outgoing{topic: s.plan.pick(passOnDelay), partition: anywhere, record: copyOf(m, meta)}
+	ctx := t.reader.generation.ctx // after which it is somebody else's
+	for s.broker.producer.produce(ctx, []outgoing{out}) != nil {
+		if !rest(ctx, mostPause) {
+			t.release()
+			return
+		}
+	}
+	t.done()
+}

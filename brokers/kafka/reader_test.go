@@ -1,0 +1,649 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/offsetcommit"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+const delayOfOrders = "redrive.delay.v1.g.1m"
+
+// follower is a reader on the stub, in a generation that nobody serves.
+type follower struct {
+	*reader
+	t     *testing.T
+	stub  *stub
+	close func()
+}
+
+func readerOn(t *testing.T, s *stub, p partition, stored commitment, has span, limits memory) (*follower, error) {
+	t.Helper()
+	b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial, Group: "g"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.memory = limits
+	sub := brokers.Subscription{Topics: []string{"orders"}, Group: "g", MaxDelay: time.Minute}
+	plan, err := b.options.plan(sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := &source{broker: b, sub: sub, plan: plan, topics: map[string]bool{"orders": true}, woken: make(chan struct{}, 1)}
+	src.ctx, src.cancel = context.WithCancelCause(t.Context())
+	g := &generation{source: src, memory: limits, id: 1, member: "m", kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
+	g.ctx, g.cancel = context.WithCancelCause(src.ctx)
+	g.work, g.stop = context.WithCancelCause(src.ctx)
+	r, err := newReader(g, p, stored, has)
+	g.readers = []*reader{r}
+	src.generation = g
+	return &follower{reader: r, t: t, stub: s, close: func() {
+		g.stop(nil)
+		src.cancel(nil)
+		src.work.Wait()
+		b.Close(context.WithoutCancel(t.Context()))
+	}}, err
+}
+
+// run reads, and feeds what is delayed, until the test ends.
+func (f *follower) run() {
+	go f.read(f.generation.work)
+	if f.delayed != nil {
+		go f.feed(f.generation.work)
+	}
+}
+
+// stop waits for the fetch that the stub may be about to answer.
+func (f *follower) stop() {
+	f.close()
+	time.Sleep(longestWait)
+}
+
+// collect takes what is handed out for so long, and acks it.
+func (f *follower) collect(d time.Duration) []*brokers.Delivery {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), d)
+	defer cancel()
+	var all []*brokers.Delivery
+	for {
+		ds, err := f.generation.source.Receive(ctx, 10)
+		if ctx.Err() != nil {
+			return all
+		}
+		if err != nil {
+			f.t.Errorf("Receive: %v", err)
+		}
+		for i, err := range f.generation.source.Settle(ctx, acks(ds)) {
+			f.t.Errorf("ack of %s: %v", ds[i].Message.ID, err)
+		}
+		all = append(all, ds...)
+	}
+}
+
+func acks(ds []*brokers.Delivery) []brokers.Settlement {
+	batch := make([]brokers.Settlement, len(ds))
+	for i, d := range ds {
+		batch[i] = brokers.Settlement{Delivery: d}
+	}
+	return batch
+}
+
+// committing lets the stub store commits, and fail those that fail says.
+func (s *stub) committing(fail func(call int) kafka.Error) map[partition]commitment {
+	stored := make(map[partition]commitment)
+	var mu sync.Mutex
+	s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
+		commit, ok := req.(*offsetcommit.Request)
+		if !ok {
+			return nil, nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		res := &offsetcommit.Response{}
+		code := fail(call)
+		for _, topic := range commit.Topics {
+			out := offsetcommit.ResponseTopic{Name: topic.Name}
+			for _, p := range topic.Partitions {
+				out.Partitions = append(out.Partitions, offsetcommit.ResponsePartition{PartitionIndex: p.PartitionIndex, ErrorCode: int16(code)})
+				if code == 0 {
+					stored[partition{topic.Name, int(p.PartitionIndex)}] = commitment{p.CommittedOffset, p.CommittedMetadata}
+				}
+			}
+			res.Topics = append(res.Topics, out)
+		}
+		return res, nil
+	}
+	return stored
+}
+
+func never(int) kafka.Error { return 0 }
+
+var usualLimits = memory{bufferBytes, mostWaiting, bodyBytes, soonBytes}
+
+func TestWhereAReaderBegins(t *testing.T) {
+	marked := newProgress(5)
+	marked.start(7)
+	text := marked.metadata(metadataLimit)
+	for name, tt := range map[string]struct {
+		stored commitment
+		has    span
+		next   int64
+		alarm  string
+		wary   bool
+		lost   int // with offset 7
+	}{
+		"nothing stored":   {commitment{-1, ""}, span{0, 10}, 0, "", false, 0},
+		"of an old log":    {commitment{-1, ""}, span{4, 10}, 4, "", false, 0},
+		"clean":            {commitment{5, ownerClean}, span{0, 10}, 5, "", false, 0},
+		"owner lost":       {commitment{5, ownerOpen}, span{0, 10}, 5, "", true, 0},
+		"with a suspect":   {commitment{5, ownerOpen + text}, span{0, 10}, 5, "", true, 1},
+		"a suspect stays":  {commitment{5, ownerClean + text}, span{0, 10}, 5, "", true, 1},
+		"another client's": {commitment{5, "consumer-7"}, span{0, 10}, 5, "", false, 0},
+		"damaged":          {commitment{5, ownerClean + "r1:!!!!"}, span{0, 10}, 5, "", false, 0},
+		"cut off":          {commitment{5, ownerClean + text[:len(text)-1]}, span{0, 10}, 5, "", false, 0},
+		"at the end":       {commitment{10, ownerClean}, span{0, 10}, 10, "", false, 0},
+		"beyond the end":   {commitment{11, ownerOpen + text}, span{0, 10}, 0, "made anew", false, 0},
+		"fell off the log": {commitment{5, ownerOpen + text}, span{8, 10}, 8, "deleted", false, 0},
+		"anew and empty":   {commitment{5, ownerClean}, span{0, 0}, 0, "made anew", false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := readerOn(t, newStub(t), first, tt.stored, tt.has, usualLimits)
+			defer f.close()
+			if (err != nil) != (tt.alarm != "") || err != nil && !strings.Contains(err.Error(), tt.alarm) {
+				t.Errorf("alarm %v, want %q", err, tt.alarm)
+			}
+			if f.next != tt.next || f.progress.lowWater() != tt.next || f.wary.IsZero() == tt.wary || f.progress.abandoned(7) != tt.lost {
+				t.Errorf("next %d, low %d, wary %v, lost with 7: %d; want %+v", f.next, f.progress.lowWater(), f.wary, f.progress.abandoned(7), tt)
+			}
+		})
+	}
+}
+
+// A message that kills every worker that receives it must be found out before
+// many have died, and its neighbours must not be blamed.
+func TestCrashLoopsEnd(t *testing.T) {
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			n := 1 + random.Int64N(200)
+			killer := random.Int64N(n)
+			inFlight := 1 + random.IntN(100)
+			s := newStub(t)
+			s.log = []rawBatch{{records: numbered(0, int(n))}}
+			stored := s.committing(never)
+			stored[first] = commitment{-1, ""}
+			worst, handled := 0, make(map[int64]bool)
+			buried := false
+			for deaths := 0; !buried || int64(len(handled)) < n-1; deaths++ {
+				if deaths > 5 {
+					t.Fatalf("seed %d: offset %d of %d, %d in flight, has killed %d workers", seed, killer, n, inFlight, deaths)
+				}
+				f, err := readerOn(t, s, first, stored[first], span{0, n}, usualLimits)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.run()
+				alive := true
+				for alive && (!buried || int64(len(handled)) < n-1) {
+					if err := f.generation.commit(t.Context(), whatChanged); err != nil {
+						t.Fatal(err)
+					}
+					var received []*brokers.Delivery
+					for _, d := range f.hand(nil, inFlight, time.Now()) {
+						offset := d.Token.(*token).record.offset
+						if offset != killer {
+							worst = max(worst, d.Abandoned)
+						} else if d.Abandoned < 3 {
+							alive = false
+							break
+						} else {
+							buried = true
+						}
+						received = append(received, d)
+					}
+					if alive || random.IntN(2) == 0 {
+						for _, d := range received {
+							d.Token.(*token).done()
+							if offset := d.Token.(*token).record.offset; offset != killer {
+								handled[offset] = true
+							}
+						}
+					}
+					synctest.Wait()
+					if len(received) == 0 {
+						time.Sleep(50 * time.Millisecond)
+					}
+				}
+				f.stop()
+			}
+			if worst >= 3 {
+				t.Errorf("seed %d: an innocent message counts %d lost workers", seed, worst)
+			}
+		})
+	}
+}
+
+func TestWarinessEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		s.log = []rawBatch{{records: numbered(0, 500)}}
+		s.committing(never)
+		f, _ := readerOn(t, s, first, commitment{0, ownerOpen}, span{0, 500}, usualLimits)
+		defer f.stop()
+		f.run()
+		synctest.Wait()
+		if n := f.ready(); n != 0 {
+			t.Errorf("%d are ready without a mark", n)
+		}
+		if err := f.generation.commit(t.Context(), whatChanged); err != nil {
+			t.Fatal(err)
+		}
+		if n := f.ready(); n != maxMarks {
+			t.Errorf("%d are ready after the first commit, want as many as can be marked, %d", n, maxMarks)
+		}
+		got := f.collect(time.Second)
+		time.Sleep(careful)
+		if err := f.generation.commit(t.Context(), whatChanged); err != nil {
+			t.Fatal(err)
+		}
+		if n := f.ready(); n != 500-len(got) {
+			t.Errorf("%d are ready %v later, want all %d", n, careful, 500-len(got))
+		}
+	})
+}
+
+func TestFailedCommitsWhileWaryLoseNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		marked := newProgress(0)
+		for _, offset := range []int64{3, 4, 5} {
+			marked.start(offset)
+		}
+		s := newStub(t)
+		s.log = []rawBatch{{records: numbered(0, 300)}}
+		stored := s.committing(func(call int) kafka.Error {
+			if call%3 != 0 {
+				return kafka.InvalidCommitOffsetSize // not one to repeat at once
+			}
+			return 0
+		})
+		f, _ := readerOn(t, s, first, commitment{0, ownerOpen + marked.metadata(metadataLimit)}, span{0, 300}, usualLimits)
+		defer f.stop()
+		f.run()
+		seen := make(map[int64]int)
+		for range 1000 {
+			failed := f.generation.commit(t.Context(), whatChanged) != nil
+			before := f.ready()
+			if failed && before > 0 && !f.wary.IsZero() {
+				t.Fatalf("%d are ready after a commit that failed", before)
+			}
+			for _, d := range f.hand(nil, 1000, time.Now()) {
+				offset := d.Token.(*token).record.offset
+				if seen[offset]++; seen[offset] == 1 && offset%10 == 0 {
+					d.Token.(*token).release()
+					continue
+				}
+				d.Token.(*token).done()
+			}
+			time.Sleep(commitPace)
+		}
+		for offset := range int64(300) {
+			want := 1
+			if offset%10 == 0 {
+				want = 2
+			}
+			if seen[offset] != want {
+				t.Errorf("offset %d was handed out %d times, want %d", offset, seen[offset], want)
+			}
+		}
+		if at := stored[first]; at.offset != 300 {
+			t.Errorf("committed %+v", at)
+		}
+	})
+}
+
+// retryOf is a record of a delay topic.
+func retryOf(offset int64, due time.Time, size int) record {
+	body := fmt.Append(nil, offset, strings.Repeat(".", size))
+	r := copyOf(brokers.Message{ID: fmt.Sprint(offset), Topic: "orders", Body: body}, brokers.Meta{Attempt: 1, DueAt: due})
+	r.offset = offset
+	return r
+}
+
+func retries(dues []time.Time, size int) []rawBatch {
+	var log []rawBatch
+	for i, due := range dues {
+		log = append(log, rawBatch{base: int64(i), records: []record{retryOf(int64(i), due, size)}})
+	}
+	return log
+}
+
+var delayPartition = partition{delayOfOrders, 0}
+
+// onDelays runs test in virtual time on a delay partition that has log.
+func onDelays(t *testing.T, limits memory, log func() []rawBatch, test func(t *testing.T, f *follower)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		s.topics[delayOfOrders] = 1
+		s.log = log()
+		f, err := readerOn(t, s, delayPartition, commitment{-1, ""}, span{0, s.end()}, limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, f)
+		f.stop()
+	})
+}
+
+// change makes the log of the stub another one, while nobody looks.
+func (f *follower) change(change func(s *stub)) {
+	f.stub.mu.Lock()
+	defer f.stub.mu.Unlock()
+	change(f.stub)
+}
+
+func (f *follower) alarms() []error {
+	var all []error
+	for err := f.generation.source.failures.take(); err != nil; err = f.generation.source.failures.take() {
+		all = append(all, err)
+	}
+	return all
+}
+
+func TestDelaysAreExact(t *testing.T) {
+	for name, limits := range map[string]memory{
+		"in memory":     usualLimits,
+		"fetched again": {bufferBytes, mostWaiting, 0, soonBytes},
+		"half and half": {bufferBytes, mostWaiting, 50_000, soonBytes},
+		"little memory": {leastBuffer, mostWaiting, 1000, 20_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			seed := rand.Uint64()
+			random := rand.New(rand.NewPCG(seed, 0))
+			dues := make([]time.Time, 300)
+			onDelays(t, limits, func() []rawBatch {
+				for i := range dues {
+					dues[i] = time.Now().Add(time.Duration(random.Int64N(int64(5 * time.Second))))
+				}
+				return retries(dues, 100)
+			}, func(t *testing.T, f *follower) {
+				f.run()
+				seen := make(map[int64]bool)
+				for _, d := range f.collect(6 * time.Second) {
+					offset := d.Token.(*token).record.offset
+					if seen[offset] {
+						t.Errorf("seed %d: offset %d was handed out twice", seed, offset)
+					}
+					seen[offset] = true
+					late := d.ReceivedAt.Sub(dues[offset])
+					if late < 0 || late > 2*time.Millisecond {
+						t.Errorf("seed %d: offset %d is %v late", seed, offset, late)
+					}
+				}
+				if len(seen) != len(dues) {
+					t.Errorf("seed %d: %d of %d were handed out", seed, len(seen), len(dues))
+				}
+				if f.progress.lowWater() != int64(len(dues)) || f.delayed.bytes != 0 || f.delayed.early != 0 || f.bytes != 0 || len(f.delayed.records) != 0 {
+					t.Errorf("left: low %d, %d bytes, %d early, %d in the buffer", f.progress.lowWater(), f.delayed.bytes, f.delayed.early, f.bytes)
+				}
+			})
+		})
+	}
+}
+
+// What waits may be named by a done record that is not read yet.
+func TestNothingIsHandedOutBeforeTheEndIsReached(t *testing.T) {
+	onDelays(t, usualLimits, func() []rawBatch {
+		log := retries(make([]time.Time, 10), 0) // due for long
+		done := doneRecord(appendDone(nil, []int64{1, 2, 3, 4, 5, 6, 7, 8}))
+		done.offset = 10
+		return append(log, rawBatch{base: 10, records: []record{done}})
+	}, func(t *testing.T, f *follower) {
+		f.change(func(s *stub) { s.stable = 10 })
+		f.run()
+		if ds := f.collect(3 * time.Second); len(ds) != 0 {
+			t.Fatalf("%d were handed out before the end of the partition was read", len(ds))
+		}
+		f.change(func(s *stub) { s.stable = 0 })
+		var got []string
+		for _, d := range f.collect(3 * time.Second) {
+			got = append(got, d.Message.ID)
+		}
+		if strings.Join(got, " ") != "0 9" {
+			t.Errorf("handed out %q, want 0 and 9", got)
+		}
+		if low := f.progress.lowWater(); low != 11 {
+			t.Errorf("low-water mark %d, want 11", low)
+		}
+	})
+}
+
+func TestHostileDoneRecords(t *testing.T) {
+	values := [][]byte{nil, {}, {0}, {99}, {doneVersion, 0xff, 0xff}, appendDone(nil, []int64{0, 1, 500}), append(appendDone(nil, []int64{1}), 0)}
+	onDelays(t, usualLimits, func() []rawBatch {
+		log := retries(make([]time.Time, 3), 0)
+		for i, value := range values {
+			r := doneRecord(value)
+			r.offset = int64(3 + i)
+			log = append(log, rawBatch{base: r.offset, records: []record{r}})
+		}
+		return log
+	}, func(t *testing.T, f *follower) {
+		f.run()
+		synctest.Wait()
+		alarms := f.alarms()
+		if len(alarms) == 0 || !errors.Is(alarms[0], errDoneRecord) {
+			t.Errorf("alarms: %v", alarms)
+		}
+		if ds := f.collect(time.Second); len(ds) != 3 || f.progress.lowWater() != int64(3+len(values)) {
+			t.Errorf("%d were handed out, want 3; low-water mark %d", len(ds), f.progress.lowWater())
+		}
+	})
+}
+
+func TestFullIndexStopsReading(t *testing.T) {
+	onDelays(t, memory{bufferBytes, 15, 0, soonBytes}, func() []rawBatch {
+		dues := make([]time.Time, 100)
+		for i := range dues {
+			dues[i] = time.Now().Add(10*time.Second + time.Duration(i)*time.Millisecond)
+		}
+		return retries(dues, 100_000)
+	}, func(t *testing.T, f *follower) {
+		f.run()
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		if n := f.delayed.waiting.len(); n < 15 || n > 35 {
+			t.Errorf("%d wait in an index that is full at 15, with 10 more in a fetch", n)
+		}
+		if ds := f.collect(10 * time.Second); len(ds) != 100 {
+			t.Errorf("%d were handed out, want 100", len(ds))
+		}
+	})
+}
+
+func TestBacklogTakesLittleMemory(t *testing.T) {
+	onDelays(t, usualLimits, func() []rawBatch { return retries(make([]time.Time, 400), 100_000) }, func(t *testing.T, f *follower) {
+		f.run()
+		for range 50 {
+			time.Sleep(200 * time.Millisecond)
+			synctest.Wait()
+			f.mu.Lock()
+			held := f.bytes + f.delayed.bytes
+			f.mu.Unlock()
+			if most := 20 << 20; held > most {
+				t.Errorf("%d bytes are held, want at most %d", held, most)
+				break
+			}
+		}
+		if ds := f.collect(20 * time.Second); len(ds) != 400 {
+			t.Errorf("%d were handed out, want 400", len(ds))
+		}
+	})
+}
+
+// What is fetched again for its due time may be in trouble by then.
+func TestFetchedAgain(t *testing.T) {
+	soon := func() []rawBatch {
+		dues := make([]time.Time, 10)
+		for i := range dues {
+			dues[i] = time.Now().Add(ahead + 2*time.Second)
+		}
+		return retries(dues, 10)
+	}
+	ids := func(ds []*brokers.Delivery) string {
+		var all []string
+		for _, d := range ds {
+			all = append(all, d.Message.ID)
+		}
+		return strings.Join(all, " ")
+	}
+	none := memory{bufferBytes, mostWaiting, 0, soonBytes}
+	t.Run("a new leader does not show all yet", func(t *testing.T) {
+		onDelays(t, none, soon, func(t *testing.T, f *follower) {
+			f.run()
+			time.Sleep(ahead / 2)
+			f.change(func(s *stub) { s.stable = 4 })
+			if got := ids(f.collect(ahead/2 + 3*time.Second)); got != "" && got != "0 1 2 3" {
+				t.Errorf("handed out %q", got)
+			}
+			f.change(func(s *stub) { s.stable = 0 })
+			f.collect(10 * time.Second)
+			if low := f.progress.lowWater(); low != 10 || f.progress.behind() != 0 {
+				t.Errorf("low-water mark %d, want 10", low)
+			}
+			if n := f.generation.out.Load(); n != 0 {
+				t.Errorf("%d are still out", n)
+			}
+		})
+	})
+	t.Run("all arrive after that", func(t *testing.T) {
+		onDelays(t, none, soon, func(t *testing.T, f *follower) {
+			f.run()
+			time.Sleep(ahead / 2)
+			f.change(func(s *stub) { s.stable = 1 })
+			time.Sleep(10 * time.Second)
+			f.change(func(s *stub) { s.stable = 0 })
+			if got := ids(f.collect(10 * time.Second)); got != "0 1 2 3 4 5 6 7 8 9" {
+				t.Errorf("handed out %q, want all", got)
+			}
+		})
+	})
+	t.Run("one is gone from the middle", func(t *testing.T) {
+		onDelays(t, none, soon, func(t *testing.T, f *follower) {
+			f.run()
+			time.Sleep(ahead / 2)
+			f.change(func(s *stub) { s.log = slices.Delete(slices.Clone(s.log), 3, 4) })
+			time.Sleep(6500 * time.Millisecond)
+			alarms := f.alarms()
+			if len(alarms) != 1 || !strings.Contains(alarms[0].Error(), "1 of the retries") || !strings.Contains(alarms[0].Error(), "are lost") {
+				t.Errorf("alarms: %v, want one of a lost retry", alarms)
+			}
+			if got := ids(f.collect(time.Second)); got != "0 1 2 4 5 6 7 8 9" {
+				t.Errorf("handed out %q, want all but 3", got)
+			}
+			if low := f.progress.lowWater(); low != 10 {
+				t.Errorf("low-water mark %d, want 10", low)
+			}
+		})
+	})
+	t.Run("retention was faster", func(t *testing.T) {
+		onDelays(t, none, soon, func(t *testing.T, f *follower) {
+			f.run()
+			time.Sleep(ahead / 2)
+			f.change(func(s *stub) { s.start, s.log = 5, s.log[5:] })
+			time.Sleep(6500 * time.Millisecond)
+			alarms := f.alarms()
+			if len(alarms) != 1 || !strings.Contains(alarms[0].Error(), "retention.ms") {
+				t.Errorf("alarms: %v", alarms)
+			}
+			if got := ids(f.collect(time.Second)); got != "5 6 7 8 9" {
+				t.Errorf("handed out %q, want 5 to 9", got)
+			}
+			if low := f.progress.lowWater(); low != 10 {
+				t.Errorf("low-water mark %d, want 10", low)
+			}
+		})
+	})
+	t.Run("the topic was made anew", func(t *testing.T) {
+		onDelays(t, none, soon, func(t *testing.T, f *follower) {
+			f.run()
+			time.Sleep(ahead / 2)
+			f.change(func(s *stub) { s.log = nil })
+			time.Sleep(10 * time.Second)
+			if f.generation.work.Err() == nil {
+				t.Error("the generation goes on")
+			}
+			if alarms := f.alarms(); len(alarms) == 0 || !strings.Contains(alarms[0].Error(), "made anew") {
+				t.Errorf("alarms: %v", alarms)
+			}
+		})
+	})
+}
+
+func TestCorruptRecordsKeepTheirPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		for i := range int64(10) {
+			s.log = append(s.log, rawBatch{base: i, records: []record{{offset: i, value: []byte("v")}}})
+		}
+		s.corrupt = 6
+		f, _ := readerOn(t, s, first, commitment{-1, ""}, span{0, 10}, usualLimits)
+		defer f.stop()
+		f.run()
+		time.Sleep(10 * time.Second)
+		alarms := f.alarms()
+		if len(alarms) == 0 || !errors.Is(alarms[0], errCorrupt) || errors.Is(alarms[0], brokers.ErrMisconfigured) || len(alarms) > mostFailures {
+			t.Errorf("alarms: %v", alarms)
+		}
+		f.change(func(s *stub) { s.corrupt = -1 })
+		time.Sleep(10 * time.Second)
+		f.alarms()
+		if ds := f.collect(time.Second); len(ds) != 10 || f.progress.lowWater() != 10 {
+			t.Errorf("%d were handed out when the records could be read again, low-water mark %d; want all 10", len(ds), f.progress.lowWater())
+		}
+	})
+}
+
+// After a lost owner what is due is taken out of the buffer by trials. That
+// makes room for more, also when the index is full and nothing is read.
+func TestTrialsOfABacklogMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		s.topics[delayOfOrders] = 1
+		s.committing(never)
+		const backlog = 450 // more than is loaded at a time
+		s.log = retries(make([]time.Time, backlog), 50_000)
+		f, err := readerOn(t, s, delayPartition, commitment{0, ownerOpen}, span{0, backlog}, memory{bufferBytes, 100, 0, soonBytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.stop()
+		f.run()
+		start := time.Now()
+		for seen := 0; seen < backlog; time.Sleep(commitPace) {
+			if err := f.generation.commit(t.Context(), whatChanged); err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range f.hand(nil, 100, time.Now()) {
+				d.Token.(*token).done()
+				seen++
+			}
+			if time.Since(start) > careful*9/10 {
+				t.Errorf("%d of %d were handed out in %v", seen, backlog, careful)
+				break
+			}
+		}
+	})
+}

@@ -1,0 +1,201 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+// The types of headers that are not text, in brokers.Header.Type.
+const (
+	typeNull = "null" // a header with no value, which is not an empty one
+	typeKey  = "key"  // no header at all: the key is empty, which is not none
+)
+
+// farthest bounds the due times in a topic that only workers write to.
+const farthest = 10 * 365 * 24 * time.Hour
+
+// understand fills in d what r, which came from p, is as a message. Only workers
+// write to the delay topics, from where it is retried: elsewhere anybody may
+// have forged how far a message has come. The Topic of a retried one is what
+// its copy says, for the caller to check. The text in d is made in t.
+func understand(d *brokers.Delivery, r *record, p partition, retried bool, limits wire.Limits, t *texts) {
+	m, meta := &d.Message, &d.Meta
+	if h := unpacked(headersOf(r)); retried {
+		limits.MaxDelay = farthest
+		*m, *meta = wire.SplitMeta(h, limits)
+	} else {
+		if len(h) > 0 {
+			*m, *meta = wire.SplitIdentity(h, limits)
+		}
+		m.Topic = p.topic
+		if m.PublishedAt.IsZero() && r.time.UnixMilli() > 0 {
+			m.PublishedAt = r.time
+			if r.time.After(limits.Now) {
+				m.PublishedAt = limits.Now
+			}
+		}
+	}
+	m.Key, m.Body = t.join(string(r.key)), r.value
+	if meta.Origin == nil {
+		meta.Origin = t.origin(p, r.offset)
+	}
+	if m.ID == "" {
+		m.ID = t.place(meta.Origin)
+	}
+}
+
+// texts makes the strings and origins of many messages in a few pieces of
+// memory.
+type texts struct {
+	written strings.Builder
+	details brokers.Headers // not used yet
+}
+
+const (
+	textSize   = 64 // about what a message has: its key, its offset, its ID
+	originSize = 3
+)
+
+func newTexts(messages int) *texts {
+	t := &texts{details: make(brokers.Headers, originSize*messages)}
+	t.written.Grow(textSize * messages)
+	return t
+}
+
+func (t *texts) join(parts ...string) string {
+	from := t.written.Len()
+	for _, part := range parts {
+		t.written.WriteString(part)
+	}
+	return t.written.String()[from:]
+}
+
+func (t *texts) origin(p partition, offset int64) brokers.Headers {
+	if len(t.details) < originSize {
+		t.details = make(brokers.Headers, originSize)
+	}
+	var o brokers.Headers
+	o, t.details = t.details[:originSize:originSize], t.details[originSize:]
+	o[0] = brokers.Header{Name: "topic", Value: p.topic}
+	o[1] = brokers.Header{Name: "partition", Value: strconv.Itoa(p.number)}
+	var digits [20]byte
+	o[2] = brokers.Header{Name: "offset", Value: t.join(string(strconv.AppendInt(digits[:0], offset, 10)))}
+	return o
+}
+
+// place is the ID of a message that was published without one. Copies carry it
+// along, or the origin that it is made of.
+func (t *texts) place(origin brokers.Headers) string {
+	return t.join(origin.Get("topic"), "/", origin.Get("partition"), "/", origin.Get("offset"))
+}
+
+// headersOf returns the headers of a record, in order.
+func headersOf(r *record) brokers.Headers {
+	var h brokers.Headers
+	if n := len(r.headers); n > 0 {
+		h = make(brokers.Headers, 0, n+1)
+	}
+	for _, header := range r.headers {
+		typ := ""
+		if header.Value == nil {
+			typ = typeNull
+		}
+		h = append(h, brokers.Header{Name: header.Key, Value: string(header.Value), Type: typ})
+	}
+	if r.key != nil && len(r.key) == 0 {
+		h = append(h, brokers.Header{Name: "key", Type: typeKey})
+	}
+	return h
+}
+
+// unpacked returns the headers of a retry with those of the framework one by
+// one, as the copies of earlier versions had them.
+func unpacked(h brokers.Headers) brokers.Headers {
+	for i := len(h) - 1; i >= 0; i-- { // it comes last, but for the key
+		if h[i].Name == wire.Packed {
+			framework, _ := wire.Unpack(h[i].Value) // what is damaged is not there
+			if len(h) == 1 {
+				return framework
+			}
+			return slices.Concat(h[:i], h[i+1:], framework)
+		}
+	}
+	return h
+}
+
+// copyOf is the record of a retry of m.
+func copyOf(m brokers.Message, meta brokers.Meta) record {
+	plain := m
+	plain.Key = ""
+	return recordOf(m, wire.AppendPacked(plain, meta))
+}
+
+// published is the record of m as Publish stores it.
+func published(m brokers.Message) record {
+	plain := m
+	plain.Key = ""
+	return recordOf(m, wire.AppendIdentity(plain))
+}
+
+// recordOf has the key and the body of m, and h. A nil body is a tombstone, an
+// empty key is no key unless a header says so.
+func recordOf(m brokers.Message, h brokers.Headers) record {
+	r := record{value: m.Body}
+	if m.Key != "" {
+		r.key = []byte(m.Key)
+	}
+	r.headers = make([]kafka.Header, 0, len(h))
+	for _, header := range h {
+		switch {
+		case header.Type == typeKey:
+			if m.Key == "" {
+				r.key = []byte{}
+			}
+		case header.Type == typeNull && header.Value == "":
+			r.headers = append(r.headers, kafka.Header{Key: header.Name})
+		default:
+			r.headers = append(r.headers, kafka.Header{Key: header.Name, Value: []byte(header.Value)})
+		}
+	}
+	return r
+}
+
+// size is what a record counts against max.message.bytes, alone in a batch and
+// not compressed.
+func (r record) size() int {
+	const batch, fixed = 61, 3 // attributes, and the differences in time and offset
+	n := fixed + sizeOfBytes(r.key) + sizeOfBytes(r.value) + sizeOfVarint(len(r.headers))
+	for _, h := range r.headers {
+		n += sizeOfVarint(len(h.Key)) + len(h.Key) + sizeOfBytes(h.Value)
+	}
+	return batch + sizeOfVarint(n) + n
+}
+
+// checkSize refuses a record that is larger than limit, if there is one.
+func checkSize(r record, limit int) error {
+	if size := r.size(); limit > 0 && size > limit {
+		return fmt.Errorf("%d bytes with key and headers, the limit is %d (max.message.bytes of the topic): %w", size, limit, brokers.ErrRefused)
+	}
+	return nil
+}
+
+func sizeOfBytes(b []byte) int {
+	if b == nil {
+		return sizeOfVarint(-1)
+	}
+	return sizeOfVarint(len(b)) + len(b)
+}
+
+func sizeOfVarint(n int) int {
+	var buffer [binary.MaxVarintLen64]byte
+	return binary.PutVarint(buffer[:], int64(n))
+}

@@ -1,0 +1,231 @@
+package kafka
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+var (
+	recordNow    = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	recordLimits = wire.Limits{Now: recordNow, MaxDelay: time.Hour}
+	orders       = partition{"orders", 3}
+)
+
+func understood(r record, p partition, retried bool, limits wire.Limits) (brokers.Message, brokers.Meta) {
+	var d brokers.Delivery
+	understand(&d, &r, p, retried, limits, newTexts(1))
+	return d.Message, d.Meta
+}
+
+func TestForeignRecord(t *testing.T) {
+	r := record{offset: 17, time: recordNow.Add(-time.Minute), key: []byte("k\xff"), value: []byte{0, 1}, headers: []kafka.Header{
+		{Key: "b", Value: []byte("1")}, {Key: "a"}, {Key: "b", Value: []byte{}}, {Key: "", Value: []byte{0xff}},
+	}}
+	m, meta := understood(r, orders, false, recordLimits)
+	want := brokers.Message{
+		ID: "orders/3/17", Topic: "orders", Key: "k\xff", Body: []byte{0, 1}, PublishedAt: r.time,
+		Headers: brokers.Headers{{Name: "b", Value: "1"}, {Name: "a", Type: "null"}, {Name: "b"}, {Name: "", Value: "\xff"}},
+	}
+	if !reflect.DeepEqual(m, want) {
+		t.Errorf("message\n got %+v\nwant %+v", m, want)
+	}
+	origin := brokers.Headers{{Name: "topic", Value: "orders"}, {Name: "partition", Value: "3"}, {Name: "offset", Value: "17"}}
+	if !reflect.DeepEqual(meta, brokers.Meta{Origin: origin}) {
+		t.Errorf("meta = %+v, want only the origin", meta)
+	}
+
+	meta.Attempt, meta.DueAt = 1, recordNow.Add(50*time.Hour)
+	delay := partition{"redrive.delay.v1.group.3h", 0}
+	for hop := range 3 {
+		r = copyOf(m, meta)
+		r.offset, r.time = int64(1000+hop), recordNow
+		again, metaAgain := understood(r, delay, true, recordLimits)
+		if !reflect.DeepEqual(again, want) {
+			t.Errorf("after hop %d\n got %+v\nwant %+v", hop+1, again, want)
+		}
+		for i := range metaAgain.Origin {
+			metaAgain.Origin[i].Type = ""
+		}
+		metaAgain.DueAt = metaAgain.DueAt.UTC()
+		if !reflect.DeepEqual(metaAgain, meta) {
+			t.Errorf("meta after hop %d\n got %+v\nwant %+v", hop+1, metaAgain, meta)
+		}
+		m, meta = again, metaAgain
+	}
+	if !r.time.Equal(recordNow) || !bytes.Equal(r.key, []byte("k\xff")) {
+		t.Errorf("the copy is %+v", r)
+	}
+}
+
+func TestKeysAndBodies(t *testing.T) {
+	for name, r := range map[string]record{
+		"nothing":        {},
+		"empty":          {key: []byte{}, value: []byte{}},
+		"tombstone":      {key: []byte("k")},
+		"no key":         {value: []byte("v")},
+		"empty, headers": {key: []byte{}, value: []byte("v"), headers: []kafka.Header{{Key: "key", Value: []byte("key")}}},
+	} {
+		m, meta := understood(r, orders, false, recordLimits)
+		for _, again := range []record{copyOf(m, meta), published(m)} {
+			if !reflect.DeepEqual(again.key, r.key) || !reflect.DeepEqual(again.value, r.value) {
+				t.Errorf("%s: key %#v, value %#v; want %#v, %#v", name, again.key, again.value, r.key, r.value)
+			}
+			if len(again.headers) < len(r.headers) || !reflect.DeepEqual(again.headers[:len(r.headers)], append([]kafka.Header{}, r.headers...)) {
+				t.Errorf("%s: headers %v, want those of %v first", name, again.headers, r.headers)
+			}
+		}
+	}
+	with := recordOf(brokers.Message{Key: "k"}, brokers.Headers{{Type: typeKey}, {Name: "n", Value: "text", Type: typeNull}, {Name: "i", Value: "3", Type: "int32"}})
+	want := record{key: []byte("k"), headers: []kafka.Header{{Key: "n", Value: []byte("text")}, {Key: "i", Value: []byte("3")}}}
+	if !reflect.DeepEqual(with, want) {
+		t.Errorf("record of odd types\n got %+v\nwant %+v", with, want)
+	}
+}
+
+func TestForgedProgress(t *testing.T) {
+	forged := copyOf(brokers.Message{ID: "id-1", Topic: "payments", Key: "k", Body: []byte("b"), PublishedAt: recordNow.Add(-time.Hour)}, brokers.Meta{
+		Attempt: 7, DueAt: recordNow.Add(time.Hour), IdempotencyKey: "once", RedriveCount: 2,
+		Origin: brokers.Headers{{Name: "topic", Value: "elsewhere"}},
+	})
+	m, meta := understood(forged, orders, false, recordLimits)
+	if m.ID != "id-1" || m.Topic != "orders" || !m.PublishedAt.Equal(recordNow.Add(-time.Hour)) || len(m.Headers) != 0 {
+		t.Errorf("on an entry topic: %+v", m)
+	}
+	if meta.Attempt != 0 || !meta.DueAt.IsZero() || meta.IdempotencyKey != "once" || meta.RedriveCount != 2 || meta.Origin.Get("topic") != "orders" {
+		t.Errorf("on an entry topic: %+v", meta)
+	}
+	m, meta = understood(forged, partition{"delay", 0}, true, recordLimits)
+	if m.Topic != "payments" || meta.Attempt != 7 || !meta.DueAt.Equal(recordNow.Add(time.Hour)) || meta.Origin.Get("topic") != "elsewhere" {
+		t.Errorf("on a delay topic: %+v, %+v", m, meta)
+	}
+	if again, _ := understood(published(m), orders, false, recordLimits); again.ID != "id-1" {
+		t.Errorf("published: %+v", again)
+	}
+}
+
+// TestCopiesOfEarlierVersions reads copies with one header for each field.
+func TestCopiesOfEarlierVersions(t *testing.T) {
+	m := brokers.Message{ID: "id-1", Topic: "orders", Key: "k", Body: []byte("b"), PublishedAt: recordNow.Add(-time.Hour),
+		Headers: brokers.Headers{{Name: "b", Value: "1"}, {Name: "a"}, {Name: "b", Value: "2"}}}
+	meta := brokers.Meta{Attempt: 2, DueAt: recordNow.Add(time.Minute).UTC(), Class: "transient", Delay: time.Minute,
+		Origin: brokers.Headers{{Name: "topic", Value: "orders"}, {Name: "partition", Value: "3"}, {Name: "offset", Value: "17"}}}
+	plain := m
+	plain.Key = ""
+	now, before := copyOf(m, meta), recordOf(m, wire.AppendMeta(plain, meta))
+	if len(now.headers) != 4 || len(before.headers) < 10 {
+		t.Fatalf("%d headers now, %d before", len(now.headers), len(before.headers))
+	}
+	for name, r := range map[string]record{"now": now, "before": before} {
+		got, gotMeta := understood(r, partition{"delay", 0}, true, recordLimits)
+		if !reflect.DeepEqual(got, m) || !reflect.DeepEqual(gotMeta, meta) {
+			t.Errorf("%s\n got %+v, %+v\nwant %+v, %+v", name, got, gotMeta, m, meta)
+		}
+		if due := dueOf(&r); due != meta.DueAt.UnixMilli() {
+			t.Errorf("%s: due at %d, want %d", name, due, meta.DueAt.UnixMilli())
+		}
+	}
+	damaged := record{headers: []kafka.Header{{Key: wire.Packed, Value: []byte(`{"topic":"orders","attempt":"2","due-a`)}}}
+	if got, gotMeta := understood(damaged, partition{"delay", 0}, true, recordLimits); got.Topic != "orders" || gotMeta.Attempt != 2 || dueOf(&damaged) != 0 {
+		t.Errorf("damaged: %+v, %+v, due at %d", got, gotMeta, dueOf(&damaged))
+	}
+}
+
+func TestTimesOfRecords(t *testing.T) {
+	for name, tt := range map[string]struct{ stamp, want time.Time }{
+		"none":   {time.Time{}, time.Time{}},
+		"epoch":  {time.UnixMilli(0), time.Time{}},
+		"before": {time.UnixMilli(-1), time.Time{}},
+		"past":   {recordNow.Add(-time.Second), recordNow.Add(-time.Second)},
+		"future": {recordNow.Add(time.Second), recordNow},
+	} {
+		if m, _ := understood(record{time: tt.stamp}, orders, false, recordLimits); !m.PublishedAt.Equal(tt.want) {
+			t.Errorf("%s: published at %v, want %v", name, m.PublishedAt, tt.want)
+		}
+	}
+}
+
+func TestLongNamesKeepTheirID(t *testing.T) {
+	long := partition{strings.Repeat("t", 249), 2_147_483_647}
+	m, meta := understood(record{offset: 1<<63 - 1}, long, false, recordLimits)
+	again, _ := understood(copyOf(m, meta), partition{"delay", 0}, true, recordLimits)
+	if again.ID != m.ID || !strings.HasSuffix(m.ID, "/2147483647/9223372036854775807") {
+		t.Errorf("ID %q became %q", m.ID, again.ID)
+	}
+}
+
+func TestCheckSize(t *testing.T) {
+	r := record{value: make([]byte, 1000)}
+	if err := checkSize(r, 0); err != nil {
+		t.Errorf("without a limit: %v", err)
+	}
+	if err := checkSize(r, r.size()); err != nil {
+		t.Errorf("at the limit: %v", err)
+	}
+	err := checkSize(r, 1000)
+	if !errors.Is(err, brokers.ErrRefused) || !strings.Contains(err.Error(), "limit is 1000") {
+		t.Errorf("above the limit: %v", err)
+	}
+}
+
+// TestSizeIsThatOfTheWire compares with batches as the broker stores them.
+func TestSizeIsThatOfTheWire(t *testing.T) {
+	for _, r := range []record{
+		{},
+		{key: []byte{}, value: []byte{}},
+		{key: []byte("key"), value: make([]byte, 63)},
+		{value: make([]byte, 64), headers: []kafka.Header{{Key: "a"}, {Key: "b", Value: []byte{}}, {Key: "c", Value: make([]byte, 9000)}}},
+		{key: make([]byte, 70), value: make([]byte, 1_000_000)},
+	} {
+		if got, want := r.size(), len(rawBatch{records: []record{r}}.bytes()); got != want {
+			t.Errorf("size %d, the batch has %d bytes", got, want)
+		}
+	}
+}
+
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte("k"), []byte("v"), "h", []byte("1"), "redrive-attempt", []byte("9"), byte(0))
+	f.Add([]byte{}, []byte{}, "redrive-id", []byte("x"), "redrive-id", []byte("\xff"), byte(7))
+	f.Add([]byte(nil), []byte(nil), "redrive-done", []byte("1"), "redrive-origin-topic", []byte("t"), byte(3))
+	f.Add([]byte("k"), []byte("v"), "redrive-due-at", []byte("99999999999999999999"), "redrive-dlq-v", []byte("1"), byte(1))
+	f.Fuzz(func(t *testing.T, key, value []byte, name1 string, value1 []byte, name2 string, value2 []byte, nils byte) {
+		for i, b := range []*[]byte{&key, &value, &value1, &value2} {
+			if nils&(1<<i) != 0 {
+				*b = nil
+			} else if *b == nil {
+				*b = []byte{}
+			}
+		}
+		r := record{offset: 5, time: recordNow, key: key, value: value, headers: []kafka.Header{
+			{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name1, Value: value2},
+		}}
+		m, meta := understood(r, orders, false, recordLimits)
+		if meta.Attempt != 0 || !meta.DueAt.IsZero() || m.ID == "" || m.Topic != "orders" || len(meta.Origin) != 3 {
+			t.Fatalf("an entry topic gives %+v, %+v", m, meta)
+		}
+		meta.Attempt, meta.DueAt = 3, recordNow.Add(time.Minute)
+		c := copyOf(m, meta)
+		if _, ok := isDoneRecord(&c); ok || dueOf(&c) != meta.DueAt.UnixMilli() {
+			t.Fatalf("a copy with %v is a done record: %v, due at %d", c.headers, ok, dueOf(&c))
+		}
+		again, metaAgain := understood(c, partition{"delay", 1}, true, recordLimits)
+		if !reflect.DeepEqual(again.Headers, m.Headers) && len(again.Headers)+len(m.Headers) > 0 {
+			t.Fatalf("headers\n got %+v\nwant %+v", again.Headers, m.Headers)
+		}
+		if !bytes.Equal(c.key, key) || (c.key == nil) != (key == nil) || !bytes.Equal(c.value, value) || (c.value == nil) != (value == nil) {
+			t.Fatalf("key %#v, value %#v became %#v, %#v", key, value, c.key, c.value)
+		}
+		if again.ID != m.ID || again.Topic != m.Topic || again.Key != m.Key || metaAgain.Attempt != 3 || !metaAgain.DueAt.Equal(meta.DueAt) {
+			t.Fatalf("the copy gives %+v, %+v; want %+v, %+v", again, metaAgain, m, meta)
+		}
+		understood(r, partition{"delay", 1}, true, recordLimits) // whatever it says
+	})
+}

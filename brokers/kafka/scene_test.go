@@ -1,0 +1,269 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/livetest"
+)
+
+// scene is a topic and a group of their own on a real broker, for tests of
+// whole sources.
+type scene struct {
+	*testing.T
+	options Options
+	admin   *client
+	store   *producer
+	topic   string
+	group   string
+}
+
+// onKafka runs test on every real broker, with a topic of so many partitions,
+// at the same time as others.
+func onKafka(t *testing.T, partitions int, test func(s *scene)) {
+	t.Helper()
+	t.Parallel()
+	alone(t, partitions, test)
+}
+
+// alone runs test like onKafka, but not at the same time as others.
+func alone(t *testing.T, partitions int, test func(s *scene)) {
+	t.Helper()
+	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
+		s := &scene{T: t, topic: uniqueName("scene"), group: uniqueName("group")}
+		s.options = Options{
+			Brokers: strings.Split(target.URL, ","), SessionTimeout: 2 * time.Second, RebalanceTimeout: 6 * time.Second,
+			Group: s.group, DelayPartitions: 1,
+		}
+		reach := clientOptions{brokers: s.options.Brokers}
+		s.admin, s.store = newClient(reach), newProducer(reach)
+		s.create(s.topic, partitions, nil)
+		t.Cleanup(func() {
+			s.store.close(context.Background())
+			s.admin.close()
+		})
+		test(s)
+	})
+}
+
+func (s *scene) create(topic string, partitions int, configs map[string]string) {
+	s.Helper()
+	if err := s.admin.create(withinTime(s.T), topic, partitions, 1, configs); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// worker is a source with a network of its own.
+type worker struct {
+	*source
+	link *link
+	t    *testing.T
+}
+
+func (s *scene) subscription() brokers.Subscription {
+	return brokers.Subscription{Topics: []string{s.topic}, MaxDelay: time.Minute}
+}
+
+func (s *scene) open(change ...func(*brokers.Subscription)) *worker {
+	s.Helper()
+	sub := s.subscription()
+	for _, f := range change {
+		f(&sub)
+	}
+	b, l := s.broker()
+	source, err := b.open(withinTime(s.T), sub)
+	if err != nil {
+		s.Fatalf("Open: %v", err)
+	}
+	return &worker{source: source, link: l, t: s.T}
+}
+
+func (s *scene) broker() (*Broker, *link) {
+	s.Helper()
+	f := &fleet{t: s.T, options: s.options}
+	b, l := f.start()
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		b.Close(ctx)
+	})
+	return b, l
+}
+
+// write stores values in partition 0 of topic, one record each.
+func (s *scene) write(topic string, values ...string) {
+	s.Helper()
+	var records []record
+	for _, v := range values {
+		records = append(records, record{value: []byte(v)})
+	}
+	store(s.T, s.admin, partition{topic, 0}, 0, records...)
+}
+
+func (s *scene) writeNumbers(n int) {
+	s.Helper()
+	store(s.T, s.admin, partition{s.topic, 0}, 0, numbered(0, n)...)
+}
+
+func (s *scene) delayTopic() string { return "redrive.delay.v1." + s.group + ".1m" }
+
+// stored is what the group has committed for partition n of a topic.
+func (s *scene) stored(topic string, n int) commitment {
+	s.Helper()
+	p := partition{topic, n}
+	got, err := s.admin.committed(withinTime(s.T), s.group, []partition{p})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return got[p]
+}
+
+// closedInOrder reports whether c is of an owner that ended well and had nothing
+// open.
+func closedInOrder(c commitment) bool {
+	text, clean := strings.CutPrefix(c.metadata, ownerClean)
+	_, open := cutWitness(text)
+	return clean && open == ""
+}
+
+// waitFor fails the test unless ok comes true in time.
+func (s *scene) waitFor(what string, ok func() bool) {
+	s.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); pause(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// crash cuts the worker off, as if its process had been killed.
+func (w *worker) crash() { w.link.cut() }
+
+func (w *worker) close() {
+	w.t.Helper()
+	if err := w.Close(withinTime(w.t)); err != nil {
+		w.t.Errorf("Close: %v", err)
+	}
+}
+
+// receive returns n deliveries, and the errors before them.
+func (w *worker) receive(n int) ([]*brokers.Delivery, []error) {
+	w.t.Helper()
+	var ds []*brokers.Delivery
+	var errs []error
+	ctx := withinTime(w.t)
+	for len(ds) < n {
+		more, err := w.Receive(ctx, n-len(ds))
+		if ctx.Err() != nil {
+			w.t.Fatalf("received %d of %d: %v, then nothing more; errors: %v", len(ds), n, bodies(ds), errors.Join(errs...))
+		}
+		if err != nil {
+			errs = append(errs, err)
+			if errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, brokers.ErrClosed) {
+				w.t.Fatalf("Receive ended for good: %v", err)
+			}
+		}
+		ds = append(ds, more...)
+	}
+	return ds, errs
+}
+
+// drain returns what is received until no delivery has come for quiet.
+func (w *worker) drain(quiet time.Duration) ([]*brokers.Delivery, []error) {
+	w.t.Helper()
+	var ds []*brokers.Delivery
+	var errs []error
+	for last := time.Now(); ; {
+		ctx, cancel := context.WithDeadline(w.t.Context(), last.Add(quiet))
+		more, err := w.Receive(ctx, 100)
+		ended := ctx.Err() != nil
+		cancel()
+		switch {
+		case len(more) > 0:
+			ds, last = append(ds, more...), time.Now()
+		case ended:
+			return ds, errs
+		case err != nil:
+			errs = append(errs, err)
+		}
+	}
+}
+
+func (w *worker) settle(action brokers.Action, ds ...*brokers.Delivery) {
+	w.t.Helper()
+	var batch []brokers.Settlement
+	for _, d := range ds {
+		batch = append(batch, brokers.Settlement{Delivery: d, Action: action})
+	}
+	for i, err := range w.Settle(withinTime(w.t), batch) {
+		if err != nil {
+			w.t.Errorf("%s of %s: %v", action, ds[i].Message.Body, err)
+		}
+	}
+}
+
+func (w *worker) retry(delay time.Duration, ds ...*brokers.Delivery) {
+	w.t.Helper()
+	var batch []brokers.Settlement
+	for _, d := range ds {
+		meta := d.Meta
+		meta.Attempt++
+		meta.DueAt = time.Now().Add(delay)
+		batch = append(batch, brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: delay, Meta: meta})
+	}
+	for i, err := range w.Settle(withinTime(w.t), batch) {
+		if err != nil {
+			w.t.Errorf("retry of %s: %v", ds[i].Message.Body, err)
+		}
+	}
+}
+
+func bodies(ds []*brokers.Delivery) []string {
+	var all []string
+	for _, d := range ds {
+		all = append(all, string(d.Message.Body))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func numbers(from, to int) []string {
+	var all []string
+	for i := from; i < to; i++ {
+		all = append(all, fmt.Sprint(i))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (s *scene) sameBodies(what string, got []*brokers.Delivery, want []string) {
+	s.Helper()
+	slices.Sort(want)
+	if have := bodies(got); !slices.Equal(have, want) {
+		s.Errorf("%s: received %v, want %v", what, have, want)
+	}
+}
+
+func (s *scene) grow(topic string, partitions int) {
+	s.Helper()
+	res, err := s.admin.calls.CreatePartitions(withinTime(s.T), &kafka.CreatePartitionsRequest{
+		Topics: []kafka.TopicPartitionsConfig{{Name: topic, Count: int32(partitions)}}})
+	if err == nil {
+		err = res.Errors[topic]
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func anyContains(errs []error, text string) bool {
+	return slices.ContainsFunc(errs, func(err error) bool { return strings.Contains(err.Error(), text) })
+}

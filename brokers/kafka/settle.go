@@ -1,0 +1,161 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// token is what a delivery carries for its source.
+type token struct {
+	state  atomic.Int32
+	reader *reader
+	record *record
+	copied bool // the copy of a retry is confirmed; belongs to whoever is settling
+}
+
+// How far the settlement of a delivery is.
+const (
+	held int32 = iota
+	settling
+	settled
+)
+
+var errNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)
+
+// Settle marks what is acked as done, hands out again what is released, and
+// stores the copies of all retries before it marks their originals as done.
+func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {
+	var errs []error
+	fail := func(i int, err error) {
+		if errs == nil {
+			errs = make([]error, len(batch))
+		}
+		errs[i] = describe(batch[i].Action.String(), batch[i].Delivery, err)
+	}
+	var retries []int
+	acked := make([]*token, 0, len(batch))
+	for i := range batch {
+		st := &batch[i]
+		t, err := s.claim(st)
+		switch {
+		case err != nil:
+			fail(i, err)
+		case st.Action == brokers.Retry && !t.copied:
+			retries = append(retries, i)
+		case st.Action == brokers.Release && !t.copied:
+			t.release()
+		default:
+			acked = append(acked, t)
+		}
+	}
+	finish(acked)
+	for i, err := range s.retry(ctx, batch, retries) {
+		if err != nil {
+			fail(i, err)
+		}
+	}
+	return errs
+}
+
+func describe(what string, d *brokers.Delivery, err error) error {
+	if d == nil {
+		return fmt.Errorf("kafka: %s of no delivery: %w", what, err)
+	}
+	return fmt.Errorf("kafka: %s message %q of %q: %w", what, d.Message.ID, d.Message.Topic, err)
+}
+
+// check says whether d is held and can be settled.
+func (s *source) check(d *brokers.Delivery) (*token, error) {
+	if d == nil {
+		return nil, errNotHeld
+	}
+	t, ok := d.Token.(*token)
+	if !ok || t.reader.generation.source != s {
+		return nil, errNotHeld
+	}
+	switch {
+	case t.state.Load() != held:
+		return nil, brokers.ErrSettled
+	case s.closed.Load():
+		return nil, brokers.ErrClosed
+	case t.reader.generation.ctx.Err() != nil:
+		return nil, brokers.ErrLeaseLost
+	}
+	return t, nil
+}
+
+// claim takes a delivery for this call, so that no other one settles it.
+func (s *source) claim(st *brokers.Settlement) (*token, error) {
+	if st.Action > brokers.Release {
+		return nil, fmt.Errorf("action %d is none, the delivery is still held", st.Action)
+	}
+	t, err := s.check(st.Delivery)
+	if err == nil && !t.state.CompareAndSwap(held, settling) {
+		err = brokers.ErrSettled
+	}
+	return t, err
+}
+
+func (t *token) done() { finish([]*token{t}) }
+
+// finish marks deliveries as done, those of one reader that follow each other
+// together.
+func finish(tokens []*token) {
+	offsets := make([]int64, 0, len(tokens))
+	for i, t := range tokens {
+		t.state.Store(settled)
+		offsets = append(offsets, t.record.offset)
+		if i+1 == len(tokens) || tokens[i+1].reader != t.reader {
+			t.reader.done(offsets...)
+			t.reader.generation.settled(len(offsets))
+			offsets = offsets[:0]
+		}
+	}
+}
+
+func (t *token) release() {
+	t.state.Store(settled)
+	t.reader.giveBack(t.record)
+	t.reader.generation.settled(1)
+	t.reader.generation.source.wake()
+}
+
+// retry stores the copies of the given entries of batch, and returns the errors
+// of those that failed.
+func (s *source) retry(ctx context.Context, batch []brokers.Settlement, entries []int) map[int]error {
+	if len(entries) == 0 {
+		return nil
+	}
+	out := make([]outgoing, len(entries))
+	for at, i := range entries {
+		out[at] = s.copyOf(batch[i])
+	}
+	errs := s.broker.producer.produce(ctx, out)
+	failed := make(map[int]error)
+	copied := make([]*token, 0, len(entries))
+	for at, i := range entries {
+		t := batch[i].Delivery.Token.(*token)
+		if errs != nil && errs[at] != nil {
+			t.state.Store(held)
+			failed[i] = fmt.Errorf("the original stays: %w", errs[at])
+			continue
+		}
+		t.copied = true
+		copied = append(copied, t)
+	}
+	finish(copied)
+	return failed
+}
+
+// copyOf is the record that replaces the delivery of a retry.
+func (s *source) copyOf(st brokers.Settlement) outgoing {
+	meta := st.Meta
+	if meta.DueAt.IsZero() {
+		meta.DueAt = time.Now().Add(max(0, st.Delay))
+	}
+	return outgoing{topic: s.plan.pick(st.Delay), partition: byKey, record: copyOf(st.Delivery.Message, meta)}
+}

@@ -1,0 +1,236 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// source is one member of a consumer group. It joins again and again; each
+// generation has its own readers, and what was received in it can be settled in
+// it only.
+type source struct {
+	broker *Broker
+	sub    brokers.Subscription
+	plan   plan
+	topics map[string]bool // that messages may be of
+	group  *kafka.ConsumerGroup
+
+	// What one generation leaves to the next.
+	layout map[string]topicState // as last seen
+	kept   map[partition]kept
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+	woken  chan struct{}
+	work   sync.WaitGroup
+
+	mu         sync.Mutex
+	generation *generation // nil between two
+	turn       int         // the reader to serve next
+
+	closed   atomic.Bool
+	failures failures
+}
+
+// failures are errors that no Receive has reported yet.
+type failures struct {
+	mu     sync.Mutex
+	queued []error
+}
+
+func (f *failures) add(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.queued) < mostFailures {
+		f.queued = append(f.queued, err)
+	}
+}
+
+func (f *failures) take() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.queued) == 0 {
+		return nil
+	}
+	err := f.queued[0]
+	f.queued = f.queued[1:]
+	return err
+}
+
+var _ brokers.Source = (*source)(nil)
+
+const (
+	// rejoinPause is the wait after a failed attempt to join.
+	rejoinPause = 500 * time.Millisecond
+
+	// mostFailures is how many errors wait for a Receive.
+	mostFailures = 4
+)
+
+func newSource(b *Broker, sub brokers.Subscription, p plan, layout map[string]topicState) (*source, error) {
+	s := &source{broker: b, sub: sub, plan: p, layout: layout, kept: make(map[partition]kept), topics: make(map[string]bool), woken: make(chan struct{}, 1)}
+	for _, topic := range p.topics {
+		s.topics[topic] = true
+	}
+	o := b.options
+	var err error
+	s.group, err = kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
+		ID:                p.group,
+		Brokers:           o.Brokers,
+		Dialer:            b.client.dialer(),
+		Topics:            p.consumed(),
+		GroupBalancers:    []kafka.GroupBalancer{even{b.client}},
+		HeartbeatInterval: heartbeatPace(o),
+		SessionTimeout:    o.SessionTimeout,
+		RebalanceTimeout:  o.RebalanceTimeout,
+		JoinGroupBackoff:  rejoinPause,
+		StartOffset:       kafka.FirstOffset,
+		Timeout:           o.CallTimeout,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", brokers.ErrMisconfigured, err)
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.work.Go(s.join)
+	return s, nil
+}
+
+func heartbeatPace(o Options) time.Duration { return min(3*time.Second, o.SessionTimeout/5) }
+
+// Capabilities are those of a log: a delivery is held as long as the generation
+// lives, and delays are exact.
+func (s *source) Capabilities() brokers.Capabilities {
+	return brokers.Capabilities{MessageLimit: s.broker.options.MessageLimit}
+}
+
+// join takes part in one generation after the other.
+func (s *source) join() {
+	for s.ctx.Err() == nil {
+		next, err := s.group.Next(s.ctx)
+		switch {
+		case s.ctx.Err() != nil || errors.Is(err, kafka.ErrGroupClosed):
+			return
+		case err != nil:
+			s.fail(explain(err, "join group %q", s.plan.group))
+		default:
+			next.Start(func(ctx context.Context) { s.serve(ctx, next) })
+		}
+	}
+}
+
+// fail lets the next Receive return err. A topic that is missing may come back:
+// that is no reason to give up the others, as brokers.ErrMisconfigured would be.
+func (s *source) fail(err error) {
+	if errors.Is(err, kafka.UnknownTopicOrPartition) {
+		err = errors.New(err.Error())
+	}
+	s.failures.add(err)
+	s.wake()
+}
+
+func (s *source) wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
+}
+
+func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
+	if max < 1 {
+		return nil, fmt.Errorf("kafka: receive at most %d messages: the least is 1", max)
+	}
+	for {
+		if ctx.Err() != nil && !s.closed.Load() {
+			return nil, context.Cause(ctx)
+		}
+		ds, err := s.take(max)
+		if len(ds) > 0 || err != nil {
+			return ds, err
+		}
+		select {
+		case <-s.woken:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// take returns what is ready, from the readers in turn.
+func (s *source) take(most int) ([]*brokers.Delivery, error) {
+	if s.closed.Load() {
+		return nil, brokers.ErrClosed
+	}
+	if err := s.failures.take(); err != nil {
+		return nil, fmt.Errorf("kafka: receive from %q: %w", s.sub.Topics, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.generation
+	if g == nil {
+		return nil, nil
+	}
+	readers := g.allowed()
+	ready := 0
+	for _, r := range readers {
+		if r.ready() > 0 {
+			ready++
+		}
+	}
+	if ready == 0 {
+		return nil, nil
+	}
+	share := 1 + (most-1)/ready
+	now := time.Now()
+	var ds []*brokers.Delivery
+	for idle := 0; len(ds) < most && idle < len(readers); s.turn++ {
+		before := len(ds)
+		ds = readers[s.turn%len(readers)].hand(ds, min(share, most-len(ds)), now)
+		if idle++; len(ds) > before {
+			idle = 0
+		}
+	}
+	s.turn %= len(readers)
+	return ds, nil
+}
+
+// Extend has nothing to do: there are no leases.
+func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delivery) []error {
+	var errs []error
+	for i, d := range ds {
+		if _, err := s.check(d); err != nil {
+			if errs == nil {
+				errs = make([]error, len(ds))
+			}
+			errs[i] = describe("extend", d, err)
+		}
+	}
+	return errs
+}
+
+// Close commits what is settled and leaves the group. What is unsettled goes to
+// the next owner of its partition.
+func (s *source) Close(ctx context.Context) error {
+	s.closed.Store(true)
+	s.cancel(brokers.ErrClosed)
+	s.wake()
+	left := make(chan struct{})
+	go func() {
+		s.group.Close() // waits for serve, and leaves
+		s.work.Wait()
+		close(left)
+	}()
+	defer s.broker.remove(s)
+	select {
+	case <-left:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("kafka: leave group %q: %w", s.plan.group, context.Cause(ctx))
+	}
+}

@@ -1,0 +1,260 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/metadata"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+func TestPlan(t *testing.T) {
+	for _, tt := range []struct {
+		delay time.Duration
+		names string
+		last  time.Duration
+	}{
+		{0, "1m", time.Minute},
+		{30 * time.Second, "1m", time.Minute},
+		{time.Minute, "1m", time.Minute},
+		{10 * time.Minute, "1m 15m", 15 * time.Minute},
+		{2 * time.Hour, "1m 15m 3h", 3 * time.Hour},
+		{30 * time.Hour, "1m 15m 3h 24h", 30 * time.Hour},
+	} {
+		o := Options{}.withDefaults()
+		p, err := o.plan(brokers.Subscription{Group: "g", Topics: []string{"b", "a", "b"}, MaxDelay: tt.delay, DeadLetters: map[string]string{"a": "d", "b": "d"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, d := range p.delays {
+			names = append(names, strings.TrimPrefix(d.name, "redrive.delay.v1.g."))
+		}
+		if got := strings.Join(names, " "); got != tt.names || p.delays[len(p.delays)-1].longest != tt.last {
+			t.Errorf("delays of up to %v: %q, the last for %v; want %q, the last for %v", tt.delay, got, p.delays[len(p.delays)-1].longest, tt.names, tt.last)
+		}
+		if !slices.Equal(p.topics, []string{"a", "b"}) || !slices.Equal(p.dead, []string{"d"}) || len(p.consumed()) != 2+len(p.delays) {
+			t.Errorf("plan %+v", p)
+		}
+	}
+}
+
+func TestPick(t *testing.T) {
+	o := Options{Prefix: "p"}.withDefaults()
+	p, err := o.plan(brokers.Subscription{Group: "g", Topics: []string{"a"}, MaxDelay: 30 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for delay, want := range map[time.Duration]string{
+		-1: "1m", 0: "1m", time.Minute: "1m", time.Minute + 1: "15m", 15 * time.Minute: "15m", 3 * time.Hour: "3h",
+		3*time.Hour + 1: "24h", 24*time.Hour + 1: "24h", 1000 * time.Hour: "24h",
+	} {
+		if got := p.pick(delay); got != "p.delay.v1.g."+want {
+			t.Errorf("a delay of %v goes to %q, want %s", delay, got, want)
+		}
+	}
+}
+
+func TestPlanRefuses(t *testing.T) {
+	topics := []string{"orders"}
+	for name, tt := range map[string]struct {
+		sub   brokers.Subscription
+		wants []string
+	}{
+		"no group":       {brokers.Subscription{Topics: topics}, []string{"no group", "Options.Group"}},
+		"no topic":       {brokers.Subscription{Group: "g"}, []string{"no topic"}},
+		"group's name":   {brokers.Subscription{Group: "a b", Topics: topics}, []string{`"a b"`, "letters"}},
+		"topic's name":   {brokers.Subscription{Group: "g", Topics: []string{"a/b", ".."}}, []string{`"a/b"`, `".."`, "letters"}},
+		"dead letters":   {brokers.Subscription{Group: "g", Topics: topics, DeadLetters: map[string]string{"orders": "ü"}}, []string{`"ü"`}},
+		"empty name":     {brokers.Subscription{Group: "g", Topics: []string{""}}, []string{`""`}},
+		"group too long": {brokers.Subscription{Group: strings.Repeat("g", 240), Topics: topics}, []string{"longest has 249", "shorten"}},
+	} {
+		_, err := Options{}.withDefaults().plan(tt.sub)
+		if !errors.Is(err, brokers.ErrMisconfigured) {
+			t.Errorf("%s: %v, want ErrMisconfigured", name, err)
+			continue
+		}
+		for _, want := range tt.wants {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q does not say %q", name, err, want)
+			}
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	_, err := New(Options{Prefix: "a/b", SessionTimeout: 1, RebalanceTimeout: time.Millisecond, CallTimeout: -1, DelayPartitions: -1, Replication: -2, MessageLimit: -3})
+	if !errors.Is(err, brokers.ErrMisconfigured) {
+		t.Fatalf("New: %v", err)
+	}
+	for _, want := range []string{"Brokers", "SessionTimeout", "RebalanceTimeout", "CallTimeout", "DelayPartitions", "Replication", "MessageLimit", "Prefix"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not name %s", err, want)
+		}
+	}
+	if _, err := New(Options{Brokers: []string{"localhost"}}); err == nil || !strings.Contains(err.Error(), "host:port") {
+		t.Errorf("an address without a port: %v", err)
+	}
+}
+
+func TestOpenNeverCreatesByAsking(t *testing.T) {
+	s := newStub(t)
+	var creating atomic.Bool
+	s.answer = func(req protocol.Message, _ int) (protocol.Message, error) {
+		if req, ok := req.(*metadata.Request); ok && req.AllowAutoTopicCreation {
+			creating.Store(true)
+		}
+		return nil, nil
+	}
+	b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial, Group: "g"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(t.Context())
+	_, err = b.Open(t.Context(), brokers.Subscription{Topics: []string{"orders", "misspelled"}})
+	if !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"misspelled" does not exist: create it`) {
+		t.Errorf("Open: %v", err)
+	}
+	if creating.Load() {
+		t.Error("Open asked the broker to create what is missing")
+	}
+	if n := s.count(protocol.CreateTopics); n != 0 {
+		t.Errorf("Open created topics %d times", n)
+	}
+}
+
+func TestOpenCreates(t *testing.T) {
+	onKafka(t, 3, func(s *scene) {
+		large := uniqueName("large")
+		s.create(large, 1, map[string]string{"max.message.bytes": "3000000"})
+		dead := uniqueName("dead")
+		s.options.DelayPartitions = 2
+		sub := brokers.Subscription{Topics: []string{large, s.topic}, DeadLetters: map[string]string{s.topic: dead}, MaxDelay: 30 * time.Hour}
+		b, _ := s.broker()
+		for range 2 {
+			source, err := b.Open(withinTime(s.T), sub)
+			if err != nil {
+				s.Fatalf("Open: %v", err)
+			}
+			defer source.Close(s.Context())
+		}
+		prefix := "redrive.delay.v1." + s.group + "."
+		names := []string{dead, prefix + "1m", prefix + "15m", prefix + "3h", prefix + "24h"}
+		states, err := s.admin.topics(withinTime(s.T), names...)
+		if err != nil {
+			s.Fatal(err)
+		}
+		configs, err := s.admin.configs(withinTime(s.T), names...)
+		if err != nil {
+			s.Fatal(err)
+		}
+		const week = 7 * 24 * time.Hour
+		retention := map[string]time.Duration{"1m": time.Minute, "15m": 15 * time.Minute, "3h": 3 * time.Hour, "24h": 30 * time.Hour}
+		for _, name := range names {
+			if c := configs[name]; c["cleanup.policy"] != "delete" || c["max.message.bytes"] != fmt.Sprint(3_000_000+64<<10) {
+				s.Errorf("%s: %v", name, c)
+			}
+			longest, delayed := retention[strings.TrimPrefix(name, prefix)]
+			if want := map[bool]int{true: 2, false: 1}[delayed]; name != dead && states[name].partitions != want {
+				s.Errorf("%s has %d partitions, want %d", name, states[name].partitions, want)
+			}
+			if c := configs[name]; delayed && (c["retention.bytes"] != "-1" || c["retention.ms"] != fmt.Sprint((longest+week).Milliseconds())) {
+				s.Errorf("%s: retention %s bytes, %s ms", name, c["retention.bytes"], c["retention.ms"])
+			}
+			if c := configs[name]; name == dead && (c["retention.bytes"] != "-1" || c["retention.ms"] != "-1") {
+				s.Errorf("%s: retention %s bytes, %s ms, want letters to stay", name, c["retention.bytes"], c["retention.ms"])
+			}
+		}
+		s.options.DelayPartitions, s.options.Verify = 5, true
+		b, _ = s.broker()
+		source, err := b.Open(withinTime(s.T), sub)
+		if err != nil {
+			s.Fatalf("Open with Verify of what another Open has created, with another number of partitions: %v", err)
+		}
+		if err := source.Close(withinTime(s.T)); err != nil {
+			s.Error(err)
+		}
+	})
+}
+
+// A topic whose retention is too short for its range may be enough for what the
+// policy puts there.
+func TestOpenAcceptsWhatThePolicyNeeds(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		prefix := "redrive.delay.v1." + s.group + "."
+		s.create(prefix+"3h", 1, map[string]string{"retention.ms": fmt.Sprint((90 * time.Minute).Milliseconds())})
+		s.create(prefix+"24h", 1, map[string]string{"retention.ms": fmt.Sprint((90 * time.Minute).Milliseconds())})
+		for delay, want := range map[time.Duration]error{30 * time.Minute: nil, 31 * time.Minute: brokers.ErrMisconfigured} {
+			b, _ := s.broker()
+			source, err := b.Open(withinTime(s.T), brokers.Subscription{Topics: []string{s.topic}, MaxDelay: delay})
+			if !errors.Is(err, want) {
+				s.Errorf("with delays of up to %v: %v, want %v", delay, err, want)
+			}
+			if err == nil {
+				source.Close(withinTime(s.T))
+			}
+		}
+	})
+}
+
+func TestOpenRefuses(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		for name, tt := range map[string]struct {
+			topic   func(group, dead string) string
+			configs map[string]string
+			wants   []string
+		}{
+			"compacted":        {delayName, map[string]string{"cleanup.policy": "compact"}, []string{"cleanup.policy=compact", "set it to delete"}},
+			"also compacted":   {delayName, map[string]string{"cleanup.policy": "compact,delete"}, []string{"cleanup.policy=", "set it to delete"}},
+			"bounded":          {delayName, map[string]string{"retention.bytes": "1000000"}, []string{"retention.bytes=1000000", "set it to -1"}},
+			"short":            {delayName, map[string]string{"retention.ms": "60000"}, []string{"retention.ms=60000", "set it to 3660000 or more"}},
+			"small":            {delayName, map[string]string{"max.message.bytes": "1000"}, []string{"max.message.bytes=1000", "or more"}},
+			"dead compacted":   {deadName, map[string]string{"cleanup.policy": "compact"}, []string{"cleanup.policy=compact", "dead letters"}},
+			"dead small":       {deadName, map[string]string{"max.message.bytes": "1000"}, []string{"max.message.bytes=1000", "or more"}},
+			"only to verify":   {nil, nil, []string{"does not exist", "Verify"}},
+			"no replicas left": {nil, nil, []string{"create topic"}},
+		} {
+			group, dead := uniqueName("group"), uniqueName("dead")
+			o := s.options
+			wants := tt.wants
+			switch {
+			case tt.topic != nil:
+				topic := tt.topic(group, dead)
+				s.create(topic, 1, tt.configs)
+				wants = append(wants, topic)
+			case name == "only to verify":
+				o.Verify = true
+			case onFake():
+				continue
+			default:
+				o.Replication = 99
+			}
+			b, err := New(o)
+			if err != nil {
+				s.Fatal(err)
+			}
+			defer b.Close(s.Context())
+			_, err = b.Open(withinTime(s.T), brokers.Subscription{Topics: []string{s.topic}, Group: group, DeadLetters: map[string]string{s.topic: dead}, MaxDelay: time.Minute})
+			if !errors.Is(err, brokers.ErrMisconfigured) {
+				s.Errorf("%s: %v, want ErrMisconfigured", name, err)
+				continue
+			}
+			for _, want := range wants {
+				if !strings.Contains(err.Error(), want) {
+					s.Errorf("%s: %q does not say %q", name, err, want)
+				}
+			}
+		}
+	})
+}
+
+func delayName(group, _ string) string { return "redrive.delay.v1." + group + ".1m" }
+
+func deadName(_, dead string) string { return dead }

@@ -1,0 +1,100 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/segmentio/kafka-go/protocol"
+)
+
+// witness is a record below the low-water mark, and the time that its producer
+// gave it. A partition that has another time there is another log than the one
+// that was committed for. The zero value is none.
+type witness struct {
+	offset, time int64 // time in Unix milliseconds
+}
+
+// logAppendTime is the attribute of a batch whose times the broker has set: the
+// library gives those of the producer, which the cleaner does not keep.
+const logAppendTime protocol.Attributes = 1 << 3
+
+func witnessOf(r *record) witness {
+	if ms := r.time.UnixMilli(); ms > 0 {
+		return witness{r.offset, ms}
+	}
+	return witness{}
+}
+
+const witnessMark = "w"
+
+// text is what the commit metadata says of w: "w", offset and time with a dot
+// in between, and a semicolon. It is empty for none.
+func (w witness) text() string {
+	if w == (witness{}) {
+		return ""
+	}
+	return witnessMark + strconv.FormatInt(w.offset, 36) + "." + strconv.FormatInt(w.time, 36) + ";"
+}
+
+// cutWitness takes the witness off the front of text. What cannot be read is
+// none.
+func cutWitness(text string) (w witness, rest string) {
+	marked, ok := strings.CutPrefix(text, witnessMark)
+	if !ok {
+		return witness{}, text
+	}
+	head, rest, ended := strings.Cut(marked, ";")
+	offset, ms, _ := strings.Cut(head, ".")
+	var errs [2]error
+	w.offset, errs[0] = strconv.ParseInt(offset, 36, 64)
+	w.time, errs[1] = strconv.ParseInt(ms, 36, 64)
+	if !ended || errors.Join(errs[:]...) != nil || w.offset < 0 || w.time <= 0 {
+		return witness{}, rest
+	}
+	return w, rest
+}
+
+// testify has the candidate become the witness when the low-water mark is past
+// it, and returns the witness. mu is held.
+func (r *reader) testify() witness {
+	if r.candidate != (witness{}) && r.candidate.offset < r.progress.lowWater() {
+		r.witness, r.candidate = r.candidate, witness{}
+	}
+	return r.witness
+}
+
+// verify looks for the witness. In another log everything is new: the reader
+// begins with it, or ends its generation if it has begun with the old one. A
+// witness that is not there any more, as logs are deleted and compacted, tells
+// nothing.
+func (r *reader) verify(ctx context.Context) error {
+	r.mu.Lock()
+	w, offset, begun := r.testify(), r.progress.lowWater(), r.begun
+	r.mu.Unlock()
+	if w == (witness{}) {
+		return nil
+	}
+	got, err := r.generation.source.broker.client.fetch(ctx, r.partition, w.offset, 1, 0)
+	if _, out := errors.AsType[*rangeError](err); out {
+		return nil // also for what follows
+	}
+	if err != nil || len(got.records) == 0 || got.records[0].offset != w.offset || witnessOf(got.records[0]) == w {
+		return err
+	}
+	alarm := &rangeError{partition: r.partition, offset: offset, first: r.has.first, last: got.highWater, anew: true}
+	if begun {
+		r.generation.end(alarm) // the next one finds the same
+		return alarm
+	}
+	r.generation.source.fail(alarm)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = commitment{offset: -1}
+	r.resume(r.has.first, "")
+	if r.delayed != nil {
+		r.delayed.target = r.has.last
+	}
+	return nil
+}
