@@ -1,0 +1,244 @@
+package sqs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
+	"github.com/redrive-go/redrive/integration/livetest"
+)
+
+// typed are headers that SQS has types for.
+var typed = brokers.Headers{
+	{Name: "number", Value: "42", Type: "Number"},
+	{Name: "price", Value: "12.5", Type: "Number.eur"},
+	{Name: "picture", Value: "\x89PNG\x00", Type: "Binary.png"},
+	{Name: "document", Value: "{}", Type: "String.json"},
+	{Name: "AWSTraceHeader", Value: "Root=1-5759e988-bd862e3fe1be46a994272793;Sampled=1", Type: "system"},
+}
+
+// kinds are the ways to use SQS that differ in what the suite may expect.
+var kinds = []struct {
+	name      string
+	options   Options
+	suffix    string // of queues
+	estimates bool
+}{
+	{name: "standard", estimates: true},
+	{name: "copies", options: Options{Copies: true}},
+	{name: "fifo", suffix: fifoSuffix, estimates: true},
+}
+
+// TestConformance runs the suite on the fake, in virtual time.
+func TestConformance(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			brokertest.Run(t, brokertest.Harness{
+				Open: func(t testing.TB) brokers.Broker {
+					if strings.HasSuffix(t.Name(), "/retry-longest") && kind.suffix != "" {
+						t.Skip("Open refuses delays of a day on FIFO queues; see TestLongestDelayOnFIFO")
+					}
+					server := sqstest.New(sqstest.Options{})
+					t.Cleanup(server.Close)
+					o := kind.options
+					o.Config, o.Create = server.Config(), true
+					return newFleet(t, o)
+				},
+				Topic:         func(name string) string { return name + kind.suffix },
+				Virtual:       true,
+				Unit:          5 * time.Second,
+				EstimatesMeta: kind.estimates,
+				SortsHeaders:  true,
+				TypedHeaders:  typed,
+				Refused:       refused,
+				Crash:         func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
+				Fail:          func(b brokers.Broker) (heal func()) { return b.(*fleet).fail() },
+			})
+		})
+	}
+}
+
+// TestConformanceOnServers runs the suite on servers with sockets.
+func TestConformanceOnServers(t *testing.T) {
+	livetest.SQS(t, func(t *testing.T, target livetest.Target) {
+		for _, kind := range kinds {
+			t.Run(kind.name, func(t *testing.T) {
+				t.Parallel() // nearly all of the time is waiting
+				var mu sync.Mutex
+				topics := 0
+				brokertest.Run(t, brokertest.Harness{
+					Open: func(t testing.TB) brokers.Broker {
+						o := kind.options
+						o.Config = aws.Config{Region: "us-east-1", Credentials: anyCredentials()}
+						o.Endpoint, o.Create, o.PollWait = target.URL, true, time.Second
+						return newFleet(t, o)
+					},
+					Topic: func(name string) string {
+						mu.Lock()
+						defer mu.Unlock()
+						topics++
+						return fmt.Sprintf("%s-%s-%d-%d%s", name, kind.name, time.Now().UnixNano(), topics, kind.suffix)
+					},
+					Unit:          1500 * time.Millisecond,
+					Slack:         1500 * time.Millisecond,
+					EstimatesMeta: kind.estimates,
+					SortsHeaders:  true,
+					TypedHeaders:  typed,
+					Refused:       refused,
+					Crash:         func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
+					Fail:          func(b brokers.Broker) (heal func()) { return b.(*fleet).fail() },
+				})
+			})
+		}
+	})
+}
+
+// refused is more than SQS takes of any text; Capabilities.MessageLimit is what
+// it takes of any bytes.
+func refused() brokers.Message { return brokers.Message{Body: bytes.Repeat([]byte("x"), largest)} }
+
+func anyCredentials() aws.CredentialsProvider {
+	return aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil
+	})
+}
+
+// fleet is a Broker whose sources have connections of their own, so that one of
+// them can die.
+type fleet struct {
+	*Broker // for what is published
+	t       testing.TB
+	options Options
+
+	mu     sync.Mutex
+	links  map[brokers.Source]*link
+	others []*Broker
+	all    []*link
+}
+
+func newFleet(t testing.TB, o Options) *fleet {
+	f := &fleet{t: t, options: o, links: make(map[brokers.Source]*link)}
+	f.Broker, _ = f.start()
+	return f
+}
+
+func (f *fleet) start() (*Broker, *link) {
+	l := &link{next: f.options.Config.HTTPClient}
+	if l.next == nil {
+		l.next = newHTTPClient(nil)
+	}
+	o := f.options
+	o.Config.HTTPClient = l
+	b, err := New(o)
+	if err != nil {
+		f.t.Fatalf("New: %v", err)
+	}
+	f.all = append(f.all, l)
+	return b, l
+}
+
+func (f *fleet) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
+	if f.isClosed() {
+		return f.Broker.Open(ctx, sub)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b, l := f.start()
+	s, err := b.Open(ctx, sub)
+	f.others = append(f.others, b)
+	if err != nil {
+		return nil, err
+	}
+	f.links[s] = l
+	return s, nil
+}
+
+func (f *fleet) Close(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	errs := make([]error, len(f.others)+1)
+	var work sync.WaitGroup
+	for i, b := range append(f.others, f.Broker) {
+		work.Go(func() { errs[i] = b.Close(ctx) })
+	}
+	work.Wait()
+	return errors.Join(errs...)
+}
+
+// crash cuts a source off for good.
+func (f *fleet) crash(s brokers.Source) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.links[s].set(cut)
+}
+
+// fail loses the answers to what is stored.
+func (f *fleet) fail() (heal func()) {
+	set := func(to condition) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, l := range f.all {
+			l.set(to)
+		}
+	}
+	set(deaf)
+	return func() { set(well) }
+}
+
+type condition uint8
+
+const (
+	well condition = iota
+	deaf           // answers to what is stored get lost
+	cut            // nothing comes through
+)
+
+// link is a way to a server that can fail.
+type link struct {
+	next aws.HTTPClient
+
+	mu sync.Mutex
+	is condition
+}
+
+func (l *link) set(to condition) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.is != cut {
+		l.is = to
+	}
+}
+
+func (l *link) get() condition {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.is
+}
+
+var errCut = errors.New("the link is cut")
+
+func (l *link) Do(req *http.Request) (*http.Response, error) {
+	if l.get() == cut {
+		return nil, errCut
+	}
+	resp, err := l.next.Do(req)
+	operation := req.Header.Get("X-Amz-Target")
+	storing := strings.HasSuffix(operation, ".SendMessageBatch") || strings.HasSuffix(operation, ".ChangeMessageVisibilityBatch")
+	if is := l.get(); err == nil && (is == cut || is == deaf && storing) {
+		resp.Body.Close()
+		return nil, errCut
+	}
+	return resp, err
+}

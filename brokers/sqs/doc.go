@@ -1,0 +1,91 @@
+// Package sqs runs redrive on Amazon SQS, on standard and on FIFO queues.
+//
+// # What it guarantees
+//
+//   - A message leaves its queue when it is acked, or when SQS has confirmed the
+//     copy that replaces it. A copy that is not confirmed is
+//     brokers.ErrUnknownOutcome, and the original stays.
+//   - A retry is never early. Delays are whole seconds, rounded up; a copy that
+//     SQS cannot delay for long enough says in Meta.DueAt when it is due.
+//   - A delivery belongs to its lease, whose clock starts before the message is
+//     asked for. What is settled later is brokers.ErrLeaseLost without a call to
+//     SQS, which might obey.
+//   - A poll is never cancelled, so no message is in flight that nobody knows
+//     of. What a poll brings too late is given back.
+//   - Body, headers with their types, and key come through any number of
+//     retries. A message that SQS would not take as it is travels in an
+//     envelope.
+//   - FIFO queues keep their order over retries: a message that failed blocks
+//     its group, and what came with it is given back, the last one first.
+//
+// It does not promise that a message comes once: SQS delivers again what was
+// acked when the answer got lost, and on standard queues now and then without a
+// reason. Order is promised on FIFO queues alone. Close needs to wait for the
+// open polls, up to Options.PollWait; a process that ends before leaves what
+// they bring in flight until their visibility timeout is over.
+//
+// # Retries
+//
+// A retry in place changes the visibility timeout of the message, which is one
+// call. SQS stores nothing with it but counts the receive, so the worker
+// retries in place only if that count will tell every other worker the right
+// attempt, if the delay fits the 12 hours for which SQS lets a message be held,
+// and if less than 100,000 messages of the queue are in flight. The worker
+// itself remembers the exact Meta of 20,000 messages for the time that they
+// are away; another worker that receives one of them knows its attempt, as an
+// upper bound, and what the message said when it was last copied.
+//
+// All other retries are copies, which carry their Meta: a copy is sent with a
+// delay of at most 900 s, confirmed, and the original deleted. What is due later
+// waits in place for the rest. With Options.Copies every retry that has
+// something to store is a copy.
+//
+// On FIFO queues every retry is in place, because a copy would come after what
+// it has to come before. Delays may not exceed 11 hours there.
+//
+// # Attempts and crashes
+//
+// SQS counts receives: also those of workers that died, gave the message back,
+// or could not hand it out. Where messages are retried in place, a receive that
+// the worker cannot account for counts as an attempt, up to the last attempt
+// but one before the message is exhausted; with Options.Copies none does.
+// Beyond that, and less ten for releases and bystanders, they are
+// Delivery.Abandoned.
+//
+// # Polls
+//
+// While Receive is called, each queue has a poll open, and up to Options.Polls
+// while it answers full and at once. Together they ask for what the worker has
+// room for and will take within a quarter of a lease, going by what it took
+// before. What is buffered goes back when half of its lease is over. After a
+// failed poll its queue rests for one to twenty seconds.
+//
+// Each poll asks for a visibility timeout of Subscription.Lease and the time
+// that it may wait; so a message that was in a worker when it died comes again
+// after up to 52 s, by default.
+//
+// # What Open verifies
+//
+// Queues and dead-letter queues must exist, unless Options.Create is set. Open
+// fails with brokers.ErrMisconfigured, naming each fault and its cure, if
+//
+//   - standard and FIFO queues are mixed, or a dead-letter queue is of the other
+//     type;
+//   - messages may take longer than the queue keeps them: its
+//     MessageRetentionPeriod is less than MaxAge and MaxDelay together;
+//   - a dead-letter queue keeps messages for a shorter time than the queue;
+//   - a RedrivePolicy has a maxReceiveCount below three times MaxAttempts plus
+//     ten, and so might end a message before its attempts are used. To have
+//     such a policy above that is a good safety net;
+//   - MaxDelay does not fit a FIFO queue, or Lease the 12 hours of SQS.
+//
+// Where the attributes of a queue must not be read, Options.AllowUnverified
+// goes on without.
+//
+// # Rights
+//
+// On the queues sqs:GetQueueUrl, GetQueueAttributes, ReceiveMessage,
+// DeleteMessage, ChangeMessageVisibility and SendMessage; on dead-letter queues
+// sqs:GetQueueUrl, GetQueueAttributes and SendMessage; with Options.Create
+// sqs:CreateQueue on both.
+package sqs

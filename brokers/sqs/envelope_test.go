@@ -1,0 +1,143 @@
+package sqs
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+func TestSealFormat(t *testing.T) {
+	key := "k\x00"
+	e := envelope{key: &key, headers: brokers.Headers{{Name: "a", Value: "1"}, {Name: "a", Value: "\xff", Type: "Binary"}}, body: []byte("say \"hi\"\n<&>\uffff")}
+	const want = `{"redrive":{"v":1,"key":"k\u0000","headers":[["a","1"],["a","base64:/w==","Binary"]],"body":"say \"hi\"\u000a<&>\uffff"}}`
+	if got := e.seal(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := (envelope{}).seal(); got != `{"redrive":{"v":1,"body":""}}` {
+		t.Errorf("an empty one: %s", got)
+	}
+}
+
+func TestOpenIsStrict(t *testing.T) {
+	for _, body := range []string{
+		"", "x", "{}", "[]", "null", `{"redrive":null}`, `{"redrive":[]}`, `{"redrive":{}}`, `{"redrive":{"v":0,"body":""}}`,
+		`{"redrive":{"v":-1,"body":""}}`, `{"redrive":{"v":"1","body":""}}`,
+		`{"redrive":{"v":1}}`, `{"redrive":{"v":1,"body":null}}`, `{"redrive":{"v":1,"body":""},"more":1}`, `{"redrive":{"v":1,"body":"","more":1}}`,
+		`{"redrive":{"v":1,"body":""}} {}`, `{"redrive":{"v":1,"body":1}}`, `{"redrive":{"v":1,"body":"base64:="}}`,
+		`{"redrive":{"v":1,"body":"","key":"base64:x"}}`, `{"redrive":{"v":1,"body":"","headers":[["a"]]}}`,
+		`{"redrive":{"v":1,"body":"","headers":[["a","b","c","d"]]}}`, `{"redrive":{"v":1,"body":"","headers":[["a","base64:!"]]}}`,
+		`{"redrive":{"v":1,"body":"","headers":[` + strings.Repeat(`["a","b"],`, 1000) + `["a","b"]]}}`,
+	} {
+		if e, err := open([]byte(body)); !errors.Is(err, errBroken) {
+			t.Errorf("%.100s is opened: %+v, %v", body, e, err)
+		}
+	}
+	if _, err := open([]byte(`{"redrive":{"v":3,"parts":{}}}`)); !errors.Is(err, errNewer) {
+		t.Errorf("a later version: %v, want errNewer", err)
+	}
+	spaced := ` { "redrive" : { "body" : "x", "v" : 1 } } `
+	if e, err := open([]byte(spaced)); err != nil || string(e.body) != "x" {
+		t.Errorf("other white space and order: %+v, %v", e, err)
+	}
+}
+
+func TestSealPicksTheShorterSpelling(t *testing.T) {
+	for body, most := range map[string]float64{
+		strings.Repeat("\x00", 3000):     1.4,
+		strings.Repeat("\xff", 3000):     1.4,
+		strings.Repeat(`"key":1,`, 1000): 1.3,
+		strings.Repeat("ü", 3000):        1.02,
+		strings.Repeat(`"`, 3000):        1.4,
+	} {
+		sealed := (envelope{body: []byte(body)}).seal()
+		if ratio := float64(len(sealed)) / float64(len(body)); ratio > most {
+			t.Errorf("%.10q... grows to %.2f of its size, want at most %.2f", body, ratio, most)
+		}
+	}
+}
+
+func TestPackFlags(t *testing.T) {
+	notes := brokers.Headers{{Name: wire.ID, Value: "x\ufffe\uffff"}}
+	for _, test := range []struct {
+		notes brokers.Headers
+		flags []string
+		want  string
+	}{
+		{nil, nil, `{}`},
+		{nil, []string{flagEnvelope}, `{"sqs":"envelope"}`},
+		{notes, []string{flagKeyless, flagEnvelope}, `{"sqs":"keyless,envelope","id":"x\ufffe\uffff"}`},
+	} {
+		got := pack(test.notes, test.flags...)
+		if got != test.want {
+			t.Errorf("pack = %s, want %s", got, test.want)
+		}
+		for _, flag := range []string{flagEnvelope, flagKeyless} {
+			if hasFlag(got, flag) != strings.Contains(got, flag) {
+				t.Errorf("hasFlag(%s, %q) = %t", got, flag, hasFlag(got, flag))
+			}
+		}
+		if back, err := wire.Unpack(got); err != nil || len(test.notes) > 0 && !reflect.DeepEqual(back, test.notes) {
+			t.Errorf("Unpack(%s) = %q, %v, want %q", got, back, err, test.notes)
+		}
+	}
+	for _, packed := range []string{"", `{"id":"envelope"}`, `{"sqs":"envelopes"}`, `{"SQS":"envelope"}`, `{"id":"x","sqs":"envelope"}`} {
+		if hasFlag(packed, flagEnvelope) {
+			t.Errorf("%s has the flag", packed)
+		}
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	f.Add([]byte(`{"redrive":{"v":1,"key":"k","headers":[["a","base64:/w==","Binary"]],"body":"x"}}`))
+	f.Add([]byte(`{"redrive":{"v":2}}`))
+	f.Add([]byte(`{"redrive":{"v":1,"headers":[[null,"b"]],"body":"base64:"}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		e, err := open(body)
+		if err != nil {
+			if !errors.Is(err, errBroken) && !errors.Is(err, errNewer) {
+				t.Errorf("err = %v", err)
+			}
+			return
+		}
+		again, err := open([]byte(e.seal()))
+		if err != nil || !bytes.Equal(again.body, e.body) || !reflect.DeepEqual(again.headers, e.headers) || !reflect.DeepEqual(again.key, e.key) {
+			t.Errorf("sealed and opened again: %+v, %v, want %+v", again, err, e)
+		}
+	})
+}
+
+func FuzzSeal(f *testing.F) {
+	f.Add([]byte("x"), "name", "value", "type", "key")
+	f.Add([]byte("base64:\xff"), "\uffff", "\x00", "", "base64:")
+	f.Fuzz(func(t *testing.T, body []byte, name, value, typ, key string) {
+		e := envelope{key: &key, headers: brokers.Headers{{Name: name, Value: value, Type: typ}, {Name: value, Value: name}}, body: body}
+		sealed := e.seal()
+		if !takes(sealed) || !json.Valid([]byte(sealed)) {
+			t.Fatalf("SQS would not take %q", sealed)
+		}
+		got, err := open([]byte(sealed))
+		if err != nil || !bytes.Equal(got.body, body) || !reflect.DeepEqual(got.headers, e.headers) || *got.key != key {
+			t.Errorf("got %+v, %v, want %+v", got, err, e)
+		}
+	})
+}
+
+func FuzzUnpack(f *testing.F) {
+	f.Add(`{"sqs":"envelope","id":"x","history":"1,2;3","class":"tr\u0061nsient"}`)
+	f.Add(`{"id":["x","y"],"attempt":"3"}`)
+	f.Add(`{"id":"\xff\"","key":"\\ud800","own":"1"} `)
+	f.Add(`{"id":"x",}`)
+	f.Add(`{"a":"",` + strings.Repeat(`"id":"x",`, 62) + `"id":"y","id":"z"}`)
+	f.Fuzz(func(t *testing.T, packed string) {
+		want, _ := wire.Unpack(packed)
+		if got := unpack(packed); len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
+			t.Errorf("unpack(%q) = %q, want %q", packed, got, want)
+		}
+	})
+}

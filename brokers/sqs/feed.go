@@ -1,0 +1,115 @@
+package sqs
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+)
+
+// feed is a queue that the source receives from.
+type feed struct {
+	queue
+	source   *source
+	counting counting
+	items    []*token       // received, in order
+	groups   map[string]int // of a FIFO queue: how many messages are handed out
+
+	pace     pace
+	open     int       // polls
+	first    int       // what the first of them asked for, 0 if it is not open
+	unheard  []request // of a FIFO queue, whose answers got lost
+	failures int       // in a row
+	rest     time.Time
+	pressure pressure
+}
+
+// take removes up to most items that can be handed out: enough of the lease is
+// left, and, on a FIFO queue, nothing of their group is with the worker from an
+// earlier Receive.
+func (f *feed) take(most int, now time.Time) []*token {
+	var taken, skipped []*token
+	f.items = slices.DeleteFunc(f.items, func(t *token) bool {
+		if len(taken) == most {
+			return false
+		}
+		if t.limit.Sub(now) < f.source.terms.reserve() || f.groups[t.group()] > 0 || slices.ContainsFunc(skipped, t.follows) {
+			skipped = append(skipped, t)
+			return false
+		}
+		taken = append(taken, t)
+		return true
+	})
+	return taken
+}
+
+// group is within what messages keep their order, "" if they need not.
+func (t *token) group() string {
+	if !t.feed.fifo {
+		return ""
+	}
+	return t.record.group
+}
+
+// follows reports whether t must not be delivered before an earlier one is
+// settled.
+func (t *token) follows(earlier *token) bool {
+	group := t.group()
+	return group != "" && earlier.group() == group
+}
+
+// lock holds back the group of a token that is handed out, unlock does not any
+// more. mu is held.
+func (f *feed) lock(t *token) {
+	if group := t.group(); group != "" {
+		f.groups[group]++
+	}
+}
+
+func (f *feed) unlock(t *token) {
+	group := t.group()
+	if group == "" {
+		return
+	}
+	if f.groups[group]--; f.groups[group] == 0 {
+		delete(f.groups, group)
+	}
+}
+
+// followers removes from the buffer what is to be delivered after t. mu is
+// held.
+func (f *feed) followers(t *token) []*token {
+	if t.group() == "" {
+		return nil
+	}
+	return f.remove(func(item *token) bool { return item.follows(t) })
+}
+
+// remove takes items out of the buffer. mu is held.
+func (f *feed) remove(which func(*token) bool) []*token {
+	var removed []*token
+	f.items = slices.DeleteFunc(f.items, func(t *token) bool {
+		if !which(t) {
+			return false
+		}
+		removed = append(removed, t)
+		return true
+	})
+	f.source.buffered -= len(removed)
+	return removed
+}
+
+// release makes messages visible again, of a FIFO queue the last one first.
+func (f *feed) release(tokens []*token) {
+	slices.SortFunc(tokens, func(a, b *token) int { return cmp.Compare(b.seq, a.seq) })
+	changes := make([]change, len(tokens))
+	for i, t := range tokens {
+		changes[i] = change{handle: t.record.handle}
+	}
+	client := f.source.broker.client
+	if f.fifo {
+		client.hideInOrder(context.Background(), f.url, changes)
+	} else {
+		client.hide(context.Background(), f.url, changes)
+	}
+}

@@ -1,0 +1,199 @@
+package sqs
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
+)
+
+// TestFIFORetryBlocksTheGroup retries the first message of a group: those after
+// it, handed out or not, are given back, the last one first, and come after it
+// with the attempts that they had.
+func TestFIFORetryBlocksTheGroup(t *testing.T) {
+	play(t, "jobs.fifo", Options{}, func(s *scene) {
+		src := s.open()
+		s.buffer(src, "a/0", "a/1", "a/2", "b/0", "a/3", "a/4")
+		ds := s.expect(src, "a/0", "a/1", "a/2") // "a/3" and "a/4" are buffered
+		handles := handlesOf(src)
+		begun := time.Now()
+		st := again(ds[0], 40*time.Second)
+		s.settle(src, st, release(ds[1]), release(ds[2]))
+		if want, got := []string{"a/4", "a/3", "a/2", "a/1", "a/0"}, s.moved(handles); !slices.Equal(got, want) {
+			s.Errorf("changed the visibility of %q, want %q", got, want)
+		}
+		s.settle(src, ack(s.expect(src, "b/0")[0]))
+		for n := range 3 {
+			d := s.one(src)
+			if waited := time.Since(begun); string(d.Message.Body) != "a/0" || waited != time.Duration(n+1)*40*time.Second {
+				s.Fatalf("received %q after %v, want a/0 when its retry is due", d.Message.Body, waited)
+			}
+			if d.Meta.Attempt != n+1 || n == 0 && !reflect.DeepEqual(d.Meta, st.Meta) {
+				s.Errorf("after %d retries its Meta is %+v", n+1, d.Meta)
+			}
+			if n < 2 {
+				s.settle(src, again(d, 40*time.Second))
+			} else {
+				s.settle(src, ack(d))
+			}
+		}
+		for _, body := range []string{"a/1", "a/2", "a/3", "a/4"} {
+			d := s.expect(src, body)[0]
+			if d.Meta.Attempt != 0 || d.Abandoned != 0 {
+				s.Errorf("%q was never run, and has attempt %d, abandoned %d", d.Message.Body, d.Meta.Attempt, d.Abandoned)
+			}
+			s.settle(src, ack(d))
+		}
+	})
+}
+
+// TestFIFOKeepsTheRestOfAGroup does not hand out in a later Receive what
+// follows a message that is with the worker.
+func TestFIFOKeepsTheRestOfAGroup(t *testing.T) {
+	play(t, "jobs.fifo", Options{}, func(s *scene) {
+		src := s.open()
+		s.buffer(src, "a/0", "a/1", "b/0", "a/2")
+		first := s.expect(src, "a/0")[0]
+		s.settle(src, ack(s.expect(src, "b/0")[0]))
+		s.nothing(src, time.Second)
+		s.settle(src, ack(first))
+		for _, d := range s.expect(src, "a/1", "a/2") {
+			s.settle(src, ack(d))
+		}
+	})
+}
+
+// TestFIFOWithoutKeys has no order to keep among messages without a key.
+func TestFIFOWithoutKeys(t *testing.T) {
+	play(t, "jobs.fifo", Options{}, func(s *scene) {
+		src := s.open()
+		s.buffer(src, "0", "1", "2")
+		s.expect(src, "0")
+		s.expect(src, "1", "2")
+	})
+}
+
+// TestFIFOLostLease gives back what follows a message whose lease was lost,
+// so that it comes first again.
+func TestFIFOLostLease(t *testing.T) {
+	for name, lose := range map[string]func(s *scene, src *source, d *brokers.Delivery){
+		"expired": func(*scene, *source, *brokers.Delivery) { time.Sleep(36 * time.Second) },
+		"refused": func(s *scene, src *source, d *brokers.Delivery) {
+			defer s.server.Inject(sqstest.Fault{Operation: deleteBatch, Entries: []int{0}, Code: "ReceiptHandleIsInvalid"})()
+			if err := s.errorOf(src, ack(d)); !errors.Is(err, brokers.ErrLeaseLost) {
+				s.Errorf("Settle returned %v, want ErrLeaseLost", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, "jobs.fifo", Options{}, func(s *scene) {
+				src := s.open()
+				s.buffer(src, "a/0", "a/1")
+				d := s.expect(src, "a/0")[0]
+				lose(s, src, d)
+				s.state(sqstest.Queue{InFlight: 1, Visible: 1})
+				for _, d := range s.expect(src, "a/0", "a/1") {
+					s.settle(src, ack(d))
+				}
+			})
+		})
+	}
+}
+
+// TestFIFODelayThatDoesNotFit refuses a delay that is too long for what is left
+// of the 12 h.
+func TestFIFODelayThatDoesNotFit(t *testing.T) {
+	play(t, "jobs.fifo", Options{}, func(s *scene) {
+		s.sub.MaxDelay = longestBlock
+		src := s.open()
+		s.publish("a/0")
+		d := s.one(src)
+		for range 3 {
+			if errs := src.Extend(s.Context(), time.Hour, []*brokers.Delivery{d}); errs != nil {
+				s.Fatal(errs)
+			}
+			time.Sleep(40 * time.Minute)
+		}
+		calls := s.count("", func() {
+			if err := s.errorOf(src, again(d, longestBlock)); !errors.Is(err, brokers.ErrRefused) {
+				s.Errorf("Settle returned %v, want ErrRefused", err)
+			}
+		})
+		if calls != 0 {
+			s.Errorf("%d calls for a delay that does not fit", calls)
+		}
+		s.settle(src, again(d, 9*time.Hour))
+		begun := time.Now()
+		s.settle(src, ack(s.one(src)))
+		if waited := time.Since(begun); waited != 9*time.Hour {
+			s.Errorf("it came after %v, want 9 h", waited)
+		}
+	})
+}
+
+// TestLongestDelayOnFIFO asks for the longest delay that Open accepts.
+func TestLongestDelayOnFIFO(t *testing.T) {
+	play(t, "jobs.fifo", Options{}, func(s *scene) {
+		s.sub.MaxDelay = longestBlock
+		src := s.open()
+		s.publish("a/0", "b/0")
+		ds := s.receive(src, 2)
+		begun := time.Now()
+		s.settle(src, again(ds[0], longestBlock), ack(ds[1]))
+		d := s.one(src)
+		if waited := time.Since(begun); waited != longestBlock || d.Meta.Attempt != 1 {
+			s.Errorf("it came after %v with attempt %d, want %v and 1", waited, d.Meta.Attempt, longestBlock)
+		}
+	})
+}
+
+// TestFIFOWithoutNotes falls back on the count of receives.
+func TestFIFOWithoutNotes(t *testing.T) {
+	play(t, "jobs.fifo", Options{Copies: true}, func(s *scene) { // which has no effect
+		src := s.open()
+		src.notes = newNotes(0)
+		s.publish("a/0")
+		for n := range 4 {
+			d := s.one(src)
+			if d.Meta.Attempt != n {
+				s.Errorf("after %d retries the attempt is %d", n, d.Meta.Attempt)
+			}
+			s.settle(src, again(d, time.Second))
+		}
+		s.demand(sendBatch, 1)
+	})
+}
+
+// TestDeduplicationSwallowsNothing publishes one message twice, as a message
+// that is dead-lettered again after its redrive.
+func TestDeduplicationSwallowsNothing(t *testing.T) {
+	play(t, "jobs.fifo", Options{}, func(s *scene) {
+		src := s.open()
+		s.publish("a/0", "a/0")
+		s.publish("a/0")
+		s.receive(src, 3)
+		if n := s.server.Queue(s.topic).Deduplicated; n != 0 {
+			s.Errorf("SQS dropped %d messages as duplicates", n)
+		}
+	})
+}
+
+// TestFairQueues keeps the key of a standard queue as its group over copies.
+func TestFairQueues(t *testing.T) {
+	play(t, "jobs", Options{Copies: true}, func(s *scene) {
+		src := s.open()
+		s.publish("a/0")
+		for range 3 {
+			if group := s.server.Messages(s.topic)[0].Group; group != "a" {
+				s.Errorf("the group is %q, want the key of the message", group)
+			}
+			s.settle(src, again(s.one(src), time.Second))
+			synctest.Wait()
+		}
+	})
+}

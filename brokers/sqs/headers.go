@@ -1,0 +1,160 @@
+package sqs
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+const (
+	// maxAttributes leaves one of the ten that SQS takes to the framework.
+	maxAttributes = 9
+
+	maxNameLength = 256 // of attributes, and of their types
+	maxDigits     = 38  // of a number
+)
+
+// The types of headers that are not text are those of SQS: Number, Binary, and
+// with a label, such as String.json. typeSystem says that the header is an
+// attribute of the message system, of which a sender can set one.
+const (
+	typeString = "String"
+	typeNumber = "Number"
+	typeBinary = "Binary"
+	typeSystem = "system"
+
+	traceHeader = string(types.MessageSystemAttributeNameAWSTraceHeader)
+)
+
+// headersOf returns the attributes of a message but for the packed one. Names
+// come sorted, as they have no order.
+func headersOf(m *types.Message) brokers.Headers {
+	var h brokers.Headers
+	if n := len(m.MessageAttributes); n > 1 || n == 1 && m.MessageAttributes[wire.Packed].DataType == nil {
+		h = make(brokers.Headers, 0, n)
+		for _, name := range slices.Sorted(maps.Keys(m.MessageAttributes)) {
+			if name != wire.Packed {
+				h = append(h, headerOf(name, m.MessageAttributes[name]))
+			}
+		}
+	}
+	if trace, ok := m.Attributes[traceHeader]; ok {
+		h = append(h, brokers.Header{Name: traceHeader, Value: trace, Type: typeSystem})
+	}
+	return h
+}
+
+func headerOf(name string, value types.MessageAttributeValue) brokers.Header {
+	h := brokers.Header{Name: name, Type: aws.ToString(value.DataType)}
+	if h.Type == typeString {
+		h.Type = ""
+	}
+	if value.StringValue != nil {
+		h.Value = *value.StringValue
+	} else {
+		h.Value = string(value.BinaryValue)
+	}
+	return h
+}
+
+// attributesOf turns headers into attributes, and reports whether SQS takes all of
+// them and gives them back as they are.
+func attributesOf(h brokers.Headers) (map[string]types.MessageAttributeValue, bool) {
+	if len(h) > maxAttributes {
+		return nil, false
+	}
+	attributes := make(map[string]types.MessageAttributeValue, len(h)+1)
+	for _, header := range h {
+		value, ok := attributeOf(header)
+		if _, again := attributes[header.Name]; !ok || again || !takesName(header.Name) {
+			return nil, false
+		}
+		attributes[header.Name] = value
+	}
+	return attributes, true
+}
+
+func attributeOf(h brokers.Header) (types.MessageAttributeValue, bool) {
+	if h.Type == "" {
+		return types.MessageAttributeValue{DataType: aws.String(typeString), StringValue: &h.Value}, takes(h.Value)
+	}
+	base, label, labeled := strings.Cut(h.Type, ".")
+	if labeled && (!isWord(label) || len(h.Type) > maxNameLength) {
+		return types.MessageAttributeValue{}, false
+	}
+	value := types.MessageAttributeValue{DataType: &h.Type}
+	switch base {
+	case typeBinary:
+		value.BinaryValue = []byte(h.Value)
+		return value, h.Value != ""
+	case typeString:
+		value.StringValue = &h.Value
+		return value, takes(h.Value)
+	case typeNumber:
+		value.StringValue = &h.Value
+		return value, isNumber(h.Value)
+	}
+	return types.MessageAttributeValue{}, false
+}
+
+// takesName reports whether SQS takes name for an attribute.
+func takesName(name string) bool {
+	lower := strings.ToLower(name[:min(len(name), len("amazon."))])
+	return len(name) <= maxNameLength && isWord(name) && name != wire.Packed &&
+		!strings.HasPrefix(lower, "aws.") && !strings.HasPrefix(lower, "amazon.")
+}
+
+// isWord reports whether s is made of ASCII letters, digits and "-_.", with no
+// dot at either end nor two in a row.
+func isWord(s string) bool {
+	dot := true
+	for _, c := range []byte(s) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_':
+			dot = false
+		case c == '.' && !dot:
+			dot = true
+		default:
+			return false
+		}
+	}
+	return !dot
+}
+
+// isNumber reports whether SQS takes s as a number and leaves it as it is: it
+// trims zeros.
+func isNumber(s string) bool {
+	whole, fraction, dotted := strings.Cut(strings.TrimPrefix(s, "-"), ".")
+	digits := func(s string) bool {
+		return s != "" && strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' }) < 0
+	}
+	switch {
+	case len(whole)+len(fraction) > maxDigits || !digits(whole) || len(whole) > 1 && whole[0] == '0', s == "-0":
+		return false
+	case dotted:
+		return digits(fraction) && !strings.HasSuffix(fraction, "0")
+	}
+	return true
+}
+
+// isTrace reports whether h is a trace header that can be sent as one.
+func isTrace(h brokers.Header) bool {
+	if h.Type != typeSystem || h.Name != traceHeader || len(h.Value) > maxNameLength || !strings.Contains(h.Value, "Root=") {
+		return false
+	}
+	return strings.IndexFunc(h.Value, func(r rune) bool { return r <= ' ' || r >= 0x7f }) < 0
+}
+
+func sizeOf(attributes map[string]types.MessageAttributeValue) int {
+	n := 0
+	for name, value := range attributes {
+		n += len(name) + len(aws.ToString(value.DataType)) + len(aws.ToString(value.StringValue)) + len(value.BinaryValue)
+	}
+	return n
+}

@@ -1,0 +1,327 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+const (
+	defaultLease = 30 * time.Second
+
+	// longestBuffered is how long a message may wait in the source after its
+	// poll could have ended.
+	longestBuffered = 30 * time.Second
+
+	// longestLease leaves room for a poll before it.
+	longestLease = maxTotal - time.Minute
+
+	secondsTotal = int64(12 * time.Hour / time.Second)
+
+	sweepPace = 5 * time.Second // or an eighth of the lease
+)
+
+// terms are the times of the leases of a source.
+type terms struct {
+	lease  time.Duration
+	wait   time.Duration // of a poll
+	margin time.Duration // for the network
+}
+
+func termsOf(sub brokers.Subscription, o Options) terms {
+	lease := sub.Lease
+	if lease <= 0 {
+		lease = defaultLease
+	}
+	return terms{lease: lease, wait: o.PollWait, margin: min(2*time.Second, lease/5)}
+}
+
+// hidden is the visibility timeout to ask for when a poll begins. It counts
+// from when the poll ends, which the worker cannot know: the whole lease is
+// left in any case.
+func (t terms) hidden() time.Duration {
+	return time.Duration(seconds(t.lease+t.wait+t.margin)) * time.Second
+}
+
+// reserve is what must be left of the time for which a message is held when it
+// is handed out.
+func (t terms) reserve() time.Duration { return max(t.lease/2, t.lease-longestBuffered) }
+
+// seconds rounds up, to what SQS takes.
+func seconds(d time.Duration) int32 {
+	s := int64((max(0, d) + time.Second - 1) / time.Second)
+	return int32(min(s, secondsTotal))
+}
+
+type state uint8
+
+const (
+	held     state = iota // or buffered
+	settling              // by a call of Settle
+	settled
+	lost
+)
+
+// token is a message that was received and is not settled. The lock of its
+// source guards it.
+type token struct {
+	feed   *feed
+	record *record
+	seq    uint64       // order of receipt
+	meta   brokers.Meta // as handed out
+	lost   int          // receives that nobody accounts for
+
+	begun time.Time // the poll that brought it
+	limit time.Time // SQS holds it until then, and for the margin
+	until time.Time // LeaseUntil; nothing is sent afterwards
+	end   time.Time // until is never later
+
+	state     state
+	copied    bool          // its retry is durable: remove the original
+	extension chan struct{} // closed when the extension under way has ended
+
+	delivery brokers.Delivery // what was handed out
+}
+
+// history is what is known of a message that is given back as it came.
+func (t *token) history() history {
+	h := history{meta: t.meta, receives: t.record.receives, lost: t.lost}
+	h.hops = max(0, t.record.history().hops-(t.record.receives-1))
+	return h
+}
+
+// hand makes a delivery of t.
+func (t *token) hand(now time.Time, lease time.Duration) *brokers.Delivery {
+	t.until = earlier(now.Add(lease), t.limit)
+	t.end = now.Add(maxTotal)
+	t.delivery = brokers.Delivery{
+		Message:    t.record.message,
+		Meta:       t.meta,
+		Abandoned:  abandoned(t.lost),
+		ReceivedAt: now,
+		LeaseUntil: t.until,
+		Token:      t,
+	}
+	return &t.delivery
+}
+
+// shorten takes in that a change of visibility may have taken effect.
+func (t *token) shorten(until time.Time) {
+	t.limit = earlier(t.limit, until)
+	t.until = earlier(t.until, until)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+var errExtending = errors.New("another call of Extend is under way")
+
+var errNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)
+
+// check says whether d is held and can be settled. mu is held.
+func (s *source) check(d *brokers.Delivery, now time.Time) (*token, error) {
+	if d == nil {
+		return nil, errNotHeld
+	}
+	t, ok := d.Token.(*token)
+	switch {
+	case !ok || t.feed.source != s:
+		return nil, errNotHeld
+	case t.state == settling || t.state == settled:
+		return nil, brokers.ErrSettled
+	case s.closed:
+		return nil, brokers.ErrClosed
+	case t.state == lost && !t.copied:
+		return nil, brokers.ErrLeaseLost
+	case !now.Before(t.until) && !t.copied:
+		s.lose(t)
+		return nil, brokers.ErrLeaseLost
+	}
+	return t, nil
+}
+
+// await waits until nothing extends the leases of tokens any more.
+func (s *source) await(ctx context.Context, tokens []*token) error {
+	for _, t := range tokens {
+		s.mu.Lock()
+		extension := t.extension
+		s.mu.Unlock()
+		if extension == nil {
+			continue
+		}
+		select {
+		case <-extension:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// Extend asks SQS for more time where the present visibility timeout is too
+// short for it.
+func (s *source) Extend(ctx context.Context, lease time.Duration, ds []*brokers.Delivery) []error {
+	errs := make([]error, len(ds))
+	if err := s.await(ctx, s.tokensOf(ds)); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+	} else {
+		x := extension{source: s, lease: lease, ds: ds, errs: errs, feeds: make(map[*feed][]int)}
+		x.run(ctx)
+	}
+	return described(errs, func(i int) (string, *brokers.Delivery) { return "extend", ds[i] })
+}
+
+// tokensOf returns those of ds that are of this source.
+func (s *source) tokensOf(ds []*brokers.Delivery) []*token {
+	tokens := make([]*token, 0, len(ds))
+	for _, d := range ds {
+		if d == nil {
+			continue
+		}
+		if t, ok := d.Token.(*token); ok && t.feed.source == s {
+			tokens = append(tokens, t)
+		}
+	}
+	return tokens
+}
+
+// extension is one call of Extend.
+type extension struct {
+	source *source
+	lease  time.Duration
+	ds     []*brokers.Delivery
+	errs   []error
+	feeds  map[*feed][]int // the entries that need a call
+}
+
+func (x *extension) token(i int) *token { return x.ds[i].Token.(*token) }
+
+func (x *extension) run(ctx context.Context) {
+	ended := make(chan struct{})
+	defer close(ended)
+	if !x.begin(time.Now(), ended) {
+		return
+	}
+	defer x.source.calls.Done()
+	var work sync.WaitGroup
+	for f, entries := range x.feeds {
+		work.Go(func() { x.extend(ctx, f, entries) })
+	}
+	work.Wait()
+}
+
+// begin extends what can be without a call. It reports whether the rest needs
+// one.
+func (x *extension) begin(now time.Time, ended chan struct{}) bool {
+	s := x.source
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, d := range x.ds {
+		t, err := s.check(d, now)
+		switch {
+		case err == nil && !now.Before(t.until): // its copy is durable
+			err = brokers.ErrLeaseLost
+		case err == nil && t.extension != nil:
+			err = errExtending
+		}
+		if err != nil {
+			x.errs[i] = err
+			continue
+		}
+		if until := earlier(now.Add(x.lease), t.end); !until.After(t.limit) {
+			x.promise(i, until)
+			continue
+		}
+		t.extension = ended
+		x.feeds[t.feed] = append(x.feeds[t.feed], i)
+	}
+	if len(x.feeds) == 0 {
+		return false
+	}
+	s.calls.Add(1)
+	return true
+}
+
+// promise sets when the lease of an entry ends, which is never sooner than it
+// was to be. mu is held.
+func (x *extension) promise(i int, until time.Time) {
+	t := x.token(i)
+	if until.After(t.until) {
+		t.until = until
+		x.ds[i].LeaseUntil = until
+	}
+}
+
+// extend asks for more time for entries of one queue.
+func (x *extension) extend(ctx context.Context, f *feed, entries []int) {
+	s, start := x.source, time.Now()
+	untils := make([]time.Time, len(entries))
+	changes := make([]change, len(entries))
+	s.mu.Lock()
+	deadline := x.token(entries[0]).limit
+	for at, i := range entries {
+		t := x.token(i)
+		untils[at] = earlier(start.Add(x.lease), t.end)
+		changes[at] = change{t.record.handle, seconds(untils[at].Sub(start) + s.terms.margin)}
+		deadline = earlier(deadline, t.limit)
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	errs := s.broker.client.hide(ctx, f.url, changes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at, i := range entries {
+		t := x.token(i)
+		t.extension = nil
+		switch err := errorAt(errs, at); {
+		case err == nil:
+			t.limit = start.Add(time.Duration(changes[at].seconds)*time.Second - s.terms.margin)
+			x.promise(i, untils[at])
+		case errors.Is(err, brokers.ErrLeaseLost):
+			s.lose(t)
+			fallthrough
+		default:
+			x.errs[i] = err
+		}
+	}
+}
+
+// errorAt is the error of one entry of a call.
+func errorAt(errs []error, i int) error {
+	if i < len(errs) {
+		return errs[i]
+	}
+	return nil
+}
+
+// described names the deliveries in errs, and is nil if there are no errors.
+func described(errs []error, entry func(i int) (what string, d *brokers.Delivery)) []error {
+	failed := false
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		failed = true
+		what, d := entry(i)
+		if d == nil {
+			errs[i] = fmt.Errorf("sqs: %s of no delivery: %w", what, err)
+		} else {
+			errs[i] = fmt.Errorf("sqs: %s message %q of %q: %w", what, d.Message.ID, d.Message.Topic, err)
+		}
+	}
+	if !failed {
+		return nil
+	}
+	return errs
+}

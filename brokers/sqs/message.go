@@ -1,0 +1,350 @@
+package sqs
+
+import (
+	"cmp"
+	"crypto/fips140"
+	"crypto/md5"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+const (
+	// largest is the most that SQS takes as a message, and as a batch of them:
+	// body, and names, types and values of attributes.
+	largest = 1 << 20
+
+	// packedRoom is what the packed attribute may take, of which wire.Unpack reads
+	// 64 KiB, and longestEscape what JSON makes of one byte.
+	packedRoom    = 60 << 10
+	longestEscape = 6
+
+	// wrapping is about what an envelope and the identity of a message take.
+	wrapping = 1 << 10
+
+	// leastShed is the least that shedding tries to win.
+	leastShed = 16
+
+	maxDelaySeconds = 900
+	maxGroupLength  = 128
+
+	// retention is the longest that a queue keeps a message.
+	retention = 14 * 24 * time.Hour
+)
+
+// The details of brokers.Meta.Origin.
+const (
+	originQueue   = "queue"
+	originMessage = "message-id"
+)
+
+var errChecksum = errors.New("the body does not match its checksum")
+
+// queueName is the name of the queue that a topic or URL stands for.
+func queueName(topic string) string { return topic[strings.LastIndexByte(topic, '/')+1:] }
+
+// parse reads what a poll brought. How far the message has come is read where a
+// worker noted it for this very queue; that anybody who may send to the queue
+// could forge it cannot be helped.
+func parse(m types.Message, q *queue, limits wire.Limits) record {
+	r := record{handle: aws.ToString(m.ReceiptHandle), id: aws.ToString(m.MessageId), receives: 1}
+	r.group = m.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)]
+	if n, err := strconv.Atoi(m.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)]); err == nil {
+		r.receives = max(n, 1)
+	}
+	if ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64); err == nil && ms > 0 {
+		r.sent = time.UnixMilli(ms).UTC()
+	}
+	body := []byte(aws.ToString(m.Body))
+	if want := aws.ToString(m.MD5OfBody); want != "" && !matches(body, want) {
+		r.err = fmt.Errorf("message %s of the queue %q: %w: it got damaged on its way here, and is given back", r.id, q.topic, errChecksum)
+		return r
+	}
+	packed := ""
+	if attribute, ok := m.MessageAttributes[wire.Packed]; ok {
+		packed = aws.ToString(attribute.StringValue)
+	}
+	h := headersOf(&m)
+	var key *string
+	if hasFlag(packed, flagEnvelope) {
+		switch e, err := open(body); {
+		case err == nil:
+			body, key, h = e.body, e.key, slices.Concat(h, e.headers)
+		case errors.Is(err, errNewer):
+			r.err = fmt.Errorf("message %s of the queue %q: %w", r.id, q.topic, err)
+			return r
+		}
+	}
+	r.fill(h, packed, q, limits)
+	r.message.Body = body
+	if key != nil {
+		r.message.Key = *key
+	} else if r.message.Key == "" && !hasFlag(packed, flagKeyless) {
+		r.message.Key = r.group
+	}
+	return r
+}
+
+// fill sets message and meta by headers and the packed attribute.
+func (r *record) fill(h brokers.Headers, packed string, q *queue, limits wire.Limits) {
+	if packed != "" {
+		noted := unpack(packed)
+		r.stored = slices.ContainsFunc(noted, func(h brokers.Header) bool {
+			return h.Name == wire.Topic && h.Value == queueName(q.topic)
+		})
+		h = slices.Concat(h, noted)
+	}
+	if r.stored {
+		r.message, r.meta = wire.SplitMeta(h, limits)
+	} else {
+		r.message, r.meta = wire.SplitIdentity(h, limits)
+	}
+	r.message.Topic = q.topic
+	r.message.ID = cmp.Or(r.message.ID, r.id)
+	if r.message.PublishedAt.IsZero() {
+		r.message.PublishedAt = r.sent
+		if r.sent.After(limits.Now) {
+			r.message.PublishedAt = limits.Now
+		}
+	}
+	if r.meta.Origin == nil {
+		r.meta.Origin = brokers.Headers{{Name: originQueue, Value: queueName(q.topic)}, {Name: originMessage, Value: r.id}}
+	}
+}
+
+// letter is a message on its way to SQS.
+type letter struct {
+	user  brokers.Headers
+	notes brokers.Headers // of the framework
+	flags []string
+	group string
+
+	sealed     *envelope
+	attributes map[string]types.MessageAttributeValue // those of the user
+	trace      string
+}
+
+// compose maps m to SQS. meta is nil for Publish, which carries the identity
+// of m alone. A limit of 0 is 1 MiB; a delay goes up to 900 s, rounded up, and
+// is left out on FIFO queues. What SQS would never take is brokers.ErrRefused.
+func compose(m brokers.Message, meta *brokers.Meta, fifo bool, limit int, delay time.Duration) (outgoing, error) {
+	var l letter
+	l.write(m, meta, fifo)
+	body := string(m.Body)
+	l.fit(body)
+	if l.sealed != nil {
+		if len(l.sealed.headers) > envelopeHeaders {
+			return outgoing{}, fmt.Errorf("%d headers, at most %d can be sent: %w", len(l.sealed.headers), envelopeHeaders, brokers.ErrRefused)
+		}
+		l.flags = append(l.flags, flagEnvelope)
+		l.sealed.body = m.Body
+		body = l.sealed.seal()
+	}
+	if limit <= 0 || limit > largest {
+		limit = largest
+	}
+	rest := len(body) + sizeOf(l.attributes) + len(wire.Packed) + len(typeString)
+	packed := l.shed(rest, limit)
+	size := rest + len(packed)
+	if size > limit {
+		return outgoing{}, fmt.Errorf("%d bytes with attributes, the limit of the queue is %d: %w", size, limit, brokers.ErrRefused)
+	}
+	if l.attributes == nil {
+		l.attributes = make(map[string]types.MessageAttributeValue, 1)
+	}
+	l.attributes[wire.Packed] = types.MessageAttributeValue{DataType: aws.String(typeString), StringValue: &packed}
+	return outgoing{entry: l.entry(&body, fifo, delay), size: size}, nil
+}
+
+// messageLimit is the largest message, headers included, that compose takes
+// whatever bytes it has: in an envelope, four stand for three. Text may be larger.
+func messageLimit(queueLimit int) int {
+	if queueLimit <= 0 || queueLimit > largest {
+		queueLimit = largest
+	}
+	return max(1, (queueLimit-wrapping)/4*3)
+}
+
+func (l *letter) entry(body *string, fifo bool, delay time.Duration) types.SendMessageBatchRequestEntry {
+	entry := types.SendMessageBatchRequestEntry{MessageBody: body, MessageAttributes: l.attributes}
+	if l.group != "" {
+		entry.MessageGroupId = &l.group
+	}
+	if l.trace != "" {
+		entry.MessageSystemAttributes = map[string]types.MessageSystemAttributeValue{
+			traceHeader: {DataType: aws.String(typeString), StringValue: &l.trace},
+		}
+	}
+	if fifo {
+		// Never the ID of the message: within five minutes, SQS would confirm a
+		// second copy and drop it.
+		entry.MessageDeduplicationId = aws.String(rand.Text())
+	} else {
+		entry.DelaySeconds = int32(min(wholeSeconds(delay), maxDelaySeconds))
+	}
+	return entry
+}
+
+// wholeSeconds rounds up; less than nothing is nothing.
+func wholeSeconds(d time.Duration) int64 {
+	d = max(d, 0)
+	n := int64(d / time.Second)
+	if d%time.Second > 0 {
+		n++
+	}
+	return n
+}
+
+// write sets the headers and the group of m.
+func (l *letter) write(m brokers.Message, meta *brokers.Meta, fifo bool) {
+	plain := m
+	plain.Topic = queueName(m.Topic)
+	if l.group = m.Key; takesGroup(m.Key) {
+		plain.Key = ""
+	} else if m.Key != "" {
+		l.group = hashed(m.Key)
+	} else if fifo {
+		l.flags = append(l.flags, flagKeyless)
+		if l.group = cmp.Or(m.ID, rand.Text()); !takesGroup(l.group) {
+			l.group = hashed(l.group)
+		}
+	}
+	var h brokers.Headers
+	if meta == nil {
+		h = wire.AppendIdentity(plain)
+	} else {
+		h = wire.AppendMeta(plain, *meta)
+	}
+	l.split(h)
+	noted := func(h brokers.Header) bool { return h.Name == wire.Key }
+	if plain.Key != "" && !slices.ContainsFunc(l.notes, noted) {
+		l.sealed = &envelope{key: &plain.Key}
+	}
+}
+
+// split tells what goes into the packed attribute from what does not: headers of
+// the user, and those of a dead letter for which wire.Unpack has no room, or
+// which JSON cannot spell.
+func (l *letter) split(h brokers.Headers) {
+	user, notes := wire.Partition(h)
+	l.user = user
+	if len(notes) < wire.MaxEntries && wire.Size(notes) < packedRoom/longestEscape && !slices.ContainsFunc(notes, unspeakable) {
+		l.notes = notes
+		return
+	}
+	// What the adapter carries comes last, and is little.
+	room := packedRoom
+	for _, note := range slices.Backward(notes) {
+		size := len(pack(brokers.Headers{note}))
+		if unspeakable(note) || room < size || len(l.notes) >= wire.MaxEntries-1 {
+			l.user = append(l.user, note)
+			continue
+		}
+		room -= size
+		l.notes = append(l.notes, note)
+	}
+	slices.Reverse(l.notes)
+	slices.Reverse(l.user[len(user):])
+}
+
+func unspeakable(h brokers.Header) bool {
+	return !utf8.ValidString(h.Value) || !utf8.ValidString(h.Name) || !utf8.ValidString(h.Type)
+}
+
+// fit makes the user's headers attributes, all or none, and decides whether an
+// envelope is needed.
+func (l *letter) fit(body string) {
+	user := l.user
+	if i := slices.IndexFunc(user, isTrace); i >= 0 {
+		l.trace = user[i].Value
+		user = slices.Delete(slices.Clone(user), i, i+1)
+	}
+	attributes, ok := attributesOf(user)
+	if ok {
+		l.attributes = attributes
+	}
+	if !ok || !takes(body) {
+		l.sealed = cmp.Or(l.sealed, &envelope{})
+	}
+	if !ok {
+		l.sealed.headers = user
+	}
+}
+
+// shedding is the order in which notes go when a message is too large. Those
+// that are needed to handle it stay.
+var shedding = []wire.Step{
+	{Name: wire.ErrorStack, Cut: true},
+	{Name: wire.DeadHistory},
+	{Name: wire.ErrorMessage, Cut: true},
+	{Name: wire.DeadOrigin},
+	{Name: wire.DeadRule},
+	{Name: wire.History},
+	{Name: wire.Origin},
+}
+
+// shed returns the packed attribute. The rest of the message takes so many bytes;
+// if it all is over the limit, notes are left out.
+func (l *letter) shed(rest, limit int) string {
+	packed := pack(l.notes, l.flags...)
+	if rest+len(packed) <= limit {
+		return packed
+	}
+	note, shed := "", []string(nil)
+	if l.notes.Get(wire.DeadVersion) != "" {
+		note, shed = wire.DeadTruncated, wire.Names(l.notes.Get(wire.DeadTruncated))
+	}
+	all := l.notes.Without(wire.DeadTruncated)
+	// JSON makes notes longer, by how much depends on which of them stay.
+	for room := limit - rest; ; {
+		l.notes = wire.Fit(slices.Clone(all), max(room, 0), note, shed, shedding...)
+		packed = pack(l.notes, l.flags...)
+		over := rest + len(packed) - limit
+		if over <= 0 || room <= 0 {
+			return packed
+		}
+		room -= max(over, leastShed)
+	}
+}
+
+// takesGroup reports whether SQS takes key as a message group: letters, digits
+// and punctuation of ASCII.
+func takesGroup(key string) bool {
+	if key == "" || len(key) > maxGroupLength {
+		return false
+	}
+	for _, c := range []byte(key) {
+		if c <= ' ' || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// hashed is the group of a key that SQS does not take.
+func hashed(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return wire.Prefix + hex.EncodeToString(sum[:])
+}
+
+// matches reports whether body has the MD5 checksum that SQS states. It guards
+// against accidents, which FIPS mode does not forbid.
+func matches(body []byte, want string) bool {
+	var sum [md5.Size]byte
+	fips140.WithoutEnforcement(func() { sum = md5.Sum(body) })
+	var text [2 * md5.Size]byte
+	return string(hex.AppendEncode(text[:0], sum[:])) == want
+}

@@ -1,0 +1,92 @@
+package sqs
+
+import (
+	"testing"
+	"time"
+)
+
+func TestPace(t *testing.T) {
+	const instant, waited = 10 * time.Millisecond, 20 * time.Second
+	type answer struct {
+		asked, got int
+		took       time.Duration
+	}
+	full, part, idle := answer{10, 10, instant}, answer{10, 3, instant}, answer{10, 0, waited}
+	for name, tt := range map[string]struct {
+		answers []answer
+		want    int
+	}{
+		"at first":                       {nil, 1},
+		"one full answer":                {[]answer{full}, 2},
+		"a round of each twice":          {[]answer{full, full, full}, 4},
+		"no more than the most":          {[]answer{full, full, full, full, full, full, full, full, full, full}, 8},
+		"half an answer counts":          {[]answer{{10, 5, instant}}, 2},
+		"one message asked for and got":  {[]answer{{1, 1, instant}}, 2},
+		"less at once changes nothing":   {[]answer{full, part, part}, 2},
+		"full but slow changes nothing":  {[]answer{full, {10, 10, waited}}, 2},
+		"waited in vain":                 {[]answer{full, full, full, idle}, 2},
+		"waited for one":                 {[]answer{full, full, full, {10, 1, waited}}, 2},
+		"one poll is left":               {[]answer{idle, idle}, 1},
+		"back after a pause of messages": {[]answer{full, full, full, idle, idle, idle, full}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPace(8)
+			for _, a := range tt.answers {
+				p.note(a.asked, a.got, a.took)
+			}
+			if p.polls != tt.want {
+				t.Errorf("%d polls, want %d", p.polls, tt.want)
+			}
+		})
+	}
+	p := pace{polls: 8, most: 8}
+	if p.fail(); p.polls != 1 {
+		t.Errorf("%d polls after a failure, want 1", p.polls)
+	}
+}
+
+func TestRest(t *testing.T) {
+	for _, tt := range []struct {
+		failures          int
+		shortest, longest time.Duration
+	}{
+		{1, time.Second, 2 * time.Second},
+		{2, time.Second, 4 * time.Second},
+		{4, time.Second, 16 * time.Second},
+		{5, time.Second, 20 * time.Second},
+		{1_000_000, time.Second, 20 * time.Second},
+	} {
+		if got := rest(tt.failures, 0); got != tt.shortest {
+			t.Errorf("rest after %d failures = %v at least, want %v", tt.failures, got, tt.shortest)
+		}
+		if got := rest(tt.failures, 1); got != tt.longest {
+			t.Errorf("rest after %d failures = %v at most, want %v", tt.failures, got, tt.longest)
+		}
+	}
+}
+
+func TestAppetite(t *testing.T) {
+	start := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	a := appetite{window: 10 * time.Second}
+	for _, step := range []struct {
+		at   time.Duration
+		take int
+		want int
+	}{
+		{0, 0, 0},
+		{time.Second, 5, 5},
+		{2 * time.Second, 7, 12},
+		{11 * time.Second, 1, 12}, // the window before counts
+		{19 * time.Second, 20, 21},
+		{21 * time.Second, 0, 21},
+		{31 * time.Second, 0, 0},
+		{300 * time.Second, 4, 4},
+		{900 * time.Second, 0, 0},
+	} {
+		now := start.Add(step.at)
+		a.take(step.take, now)
+		if got := a.recent(now); got != step.want {
+			t.Errorf("after %v: recent = %d, want %d", step.at, got, step.want)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package sqs
+
+import (
+	"context"
+	crand "crypto/rand"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// damagedPause is how long a message stays away that did not arrive whole.
+const damagedPause = 30 * time.Second
+
+// poll starts as many polls as there is room for what they may bring, and one
+// of each queue in any case. demand is what Receive could take now. It returns
+// when a queue that rests may be asked again, zero if none does. mu is held.
+func (s *source) poll(demand int, now time.Time) (next time.Time) {
+	free := min(s.sub.InFlight-len(s.out), max(demand, s.appetite.recent(now)))
+	if free <= 0 && demand == 0 {
+		return next
+	}
+	share := max(1, free/len(s.feeds))
+	for i := range s.feeds {
+		f := s.feeds[(s.turn+i)%len(s.feeds)]
+		if now.Before(f.rest) {
+			if next.IsZero() || f.rest.Before(next) {
+				next = f.rest
+			}
+			continue
+		}
+		room := free - s.buffered - s.asked - f.first
+		if f.first == 0 && (len(f.items) == 0 || room >= batchSize) {
+			r := f.next(min(max(1, min(room, share)), batchSize), now)
+			f.first, r.first = r.most, true
+			room -= f.first
+			s.start(f, r)
+		}
+		for ; f.open < f.pace.polls && room >= batchSize; room -= batchSize {
+			s.asked += batchSize
+			s.start(f, newRequest(batchSize, now))
+		}
+	}
+	return next
+}
+
+// request is a poll.
+type request struct {
+	attempt string
+	most    int       // messages that it asks for
+	begun   time.Time // no message that it brings was handed out before
+	first   bool      // of its queue
+}
+
+func newRequest(most int, now time.Time) request {
+	return request{attempt: crand.Text(), most: most, begun: now}
+}
+
+// next is the request of the next poll: one of a FIFO queue whose answer got
+// lost, since that may hold back groups, or a new one. mu is held.
+func (f *feed) next(most int, now time.Time) request {
+	for len(f.unheard) > 0 {
+		r := f.unheard[0]
+		f.unheard = f.unheard[1:]
+		if t := f.source.terms; r.begun.Add(t.hidden()-t.margin).Sub(now) > t.reserve() {
+			return r
+		}
+	}
+	return newRequest(most, now)
+}
+
+// start starts a poll. mu is held.
+func (s *source) start(f *feed, r request) {
+	f.open++
+	s.calls.Add(1)
+	s.broker.client.callers.start(func() {
+		defer s.calls.Done()
+		began := time.Now()
+		// No context of the worker ends a poll: SQS may have handed messages
+		// out by then, which nobody would hear of.
+		records, err := s.broker.client.poll(context.Background(), &f.queue, r.attempt, r.most, s.terms.wait, s.terms.hidden())
+		s.arrive(f, r, records, err, time.Since(began))
+	})
+}
+
+// arrive takes in what a poll brought after a time.
+func (s *source) arrive(f *feed, r request, records []record, err error, took time.Duration) {
+	s.mu.Lock()
+	f.open--
+	if r.first {
+		f.first = 0
+	} else {
+		s.asked -= r.most
+	}
+	now := time.Now()
+	var damaged, back []*token
+	if err != nil {
+		s.fail(f, err, now)
+		if f.fifo && mayBeDone(err) {
+			f.unheard = append(f.unheard, r)
+		}
+	} else {
+		f.failures = 0
+		f.pace.note(r.most, len(records), took)
+		if len(records) == 0 && took < s.terms.wait/2 { // not for want of messages
+			f.rest = now.Add(shortestRest)
+		}
+		damaged, back = s.store(f, records, r.begun)
+	}
+	s.arm()
+	s.mu.Unlock()
+	s.wake()
+	s.giveBack(back)
+	f.postpone(damaged)
+}
+
+// store buffers records. It returns those that are damaged, and those that have
+// to come after them. mu is held.
+func (s *source) store(f *feed, records []record, begun time.Time) (damaged, back []*token) {
+	tokens := make([]token, len(records))
+	for i := range records {
+		s.seq++
+		r, t := &records[i], &tokens[i]
+		*t = token{feed: f, record: r, seq: s.seq, begun: begun, limit: begun.Add(s.terms.hidden() - s.terms.margin)}
+		t.meta, t.lost = f.counting.read(s.notes.about(r), r.receives)
+		switch {
+		case slices.ContainsFunc(damaged, t.follows):
+			back = append(back, t)
+		case r.err != nil:
+			damaged = append(damaged, t)
+			s.failure = fmt.Errorf("sqs: receive from %q: message %q cannot be used, it comes again in %v: %w", f.topic, r.id, damagedPause, r.err)
+		default:
+			f.items = append(f.items, t)
+			s.buffered++
+		}
+	}
+	s.note(back)
+	s.note(damaged)
+	return damaged, back
+}
+
+// postpone gives back messages that did not arrive whole, for a while.
+func (f *feed) postpone(tokens []*token) {
+	if len(tokens) == 0 {
+		return
+	}
+	changes := make([]change, len(tokens))
+	for i, t := range tokens {
+		changes[i] = change{t.record.handle, seconds(damagedPause)}
+	}
+	f.source.broker.client.hide(context.Background(), f.url, changes)
+}
+
+// fail lets a queue rest whose poll failed, and the next Receive tell of it.
+// The polls that were open meanwhile failed for the same reason. mu is held.
+func (s *source) fail(f *feed, err error, now time.Time) {
+	if isOverLimit(err) {
+		f.pressure.full(now)
+	}
+	err = fmt.Errorf("sqs: receive from %q: %w", f.topic, err)
+	if errors.Is(err, brokers.ErrMisconfigured) {
+		s.fatal = err
+	}
+	s.failure = err
+	if now.Before(f.rest) {
+		return
+	}
+	f.failures++
+	f.pace.fail()
+	f.rest = now.Add(rest(f.failures, rand.Float64()))
+}

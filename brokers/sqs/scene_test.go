@@ -1,0 +1,292 @@
+package sqs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
+)
+
+// scene is a server with a queue, "jobs" or "jobs.fifo", and a broker, in a
+// bubble.
+type scene struct {
+	*testing.T
+	server *sqstest.Server
+	broker *Broker
+	topic  string
+	sub    brokers.Subscription
+
+	started []*Broker
+}
+
+// play runs a test in a scene.
+func play(t *testing.T, topic string, options Options, run func(s *scene)) {
+	t.Helper()
+	playOn(t, sqstest.Options{}, topic, options, run)
+}
+
+func playOn(t *testing.T, server sqstest.Options, topic string, options Options, run func(s *scene)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &scene{T: t, server: sqstest.New(server), topic: topic}
+		defer s.server.Close()
+		defer s.close()
+		s.broker = s.start(options)
+		s.sub = brokers.Subscription{
+			Topics: []string{topic}, InFlight: 50, Lease: 30 * time.Second,
+			MaxDelay: time.Hour, MaxAge: 24 * time.Hour, MaxAttempts: 10,
+		}
+		run(s)
+	})
+}
+
+func (s *scene) close() {
+	for _, b := range s.started {
+		if err := b.Close(context.WithoutCancel(s.Context())); err != nil {
+			s.Errorf("Broker.Close: %v", err)
+		}
+	}
+	if stale := s.server.Queue(s.topic).Stale; stale > 0 {
+		s.Errorf("%d deletions or changes came with a handle whose timeout was over", stale)
+	}
+}
+
+// start makes a broker that is closed at the end of the test.
+func (s *scene) start(options Options) *Broker {
+	s.Helper()
+	options.Config, options.Create = s.server.Config(), true
+	b, err := New(options)
+	if err != nil {
+		s.Fatalf("New: %v", err)
+	}
+	s.started = append(s.started, b)
+	return b
+}
+
+// open opens a source on the topic of the scene.
+func (s *scene) open() *source {
+	s.Helper()
+	return s.openOn(s.broker)
+}
+
+func (s *scene) openOn(b *Broker) *source {
+	s.Helper()
+	src, err := b.Open(s.Context(), s.sub)
+	if err != nil {
+		s.Fatalf("Open: %v", err)
+	}
+	return src.(*source)
+}
+
+// publish sends messages with these bodies, which are their IDs, too. A body
+// with a slash has the part before it for its key.
+func (s *scene) publish(bodies ...string) {
+	s.Helper()
+	var msgs []brokers.Message
+	for _, body := range bodies {
+		m := brokers.Message{ID: body, Body: []byte(body)}
+		if key, _, ok := strings.Cut(body, "/"); ok {
+			m.Key = key
+		}
+		msgs = append(msgs, m)
+	}
+	if err := s.broker.Publish(s.Context(), s.topic, msgs...); err != nil {
+		s.Fatalf("Publish: %v", err)
+	}
+}
+
+// buffer has src receive messages that nobody takes yet.
+func (s *scene) buffer(src brokers.Source, bodies ...string) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Nanosecond)
+	defer cancel()
+	if ds, err := src.Receive(ctx, len(bodies)); err == nil {
+		s.Fatalf("received %q before anything was published", bodiesOf(ds))
+	}
+	s.publish(bodies...)
+	synctest.Wait()
+}
+
+// receive receives n messages.
+func (s *scene) receive(src brokers.Source, n int) []*brokers.Delivery {
+	s.Helper()
+	var ds []*brokers.Delivery
+	ctx, cancel := context.WithTimeout(s.Context(), 24*time.Hour)
+	defer cancel()
+	for len(ds) < n {
+		more, err := src.Receive(ctx, n-len(ds))
+		if err != nil {
+			s.Fatalf("Receive, after %d of %d messages: %v", len(ds), n, err)
+		}
+		ds = append(ds, more...)
+	}
+	return ds
+}
+
+func (s *scene) one(src brokers.Source) *brokers.Delivery {
+	s.Helper()
+	return s.receive(src, 1)[0]
+}
+
+// nothing demands that nothing comes for a time.
+func (s *scene) nothing(src brokers.Source, d time.Duration) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), d)
+	defer cancel()
+	if ds, err := src.Receive(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+		s.Errorf("Receive returned %v and %v, want nothing for %v", bodiesOf(ds), err, d)
+	}
+}
+
+// expect demands these messages, in this order.
+func (s *scene) expect(src brokers.Source, bodies ...string) []*brokers.Delivery {
+	s.Helper()
+	ds := s.receive(src, len(bodies))
+	if got := bodiesOf(ds); !slices.Equal(got, bodies) {
+		s.Errorf("received %q, want %q", got, bodies)
+	}
+	return ds
+}
+
+func (s *scene) settle(src brokers.Source, batch ...brokers.Settlement) {
+	s.Helper()
+	for i, err := range src.Settle(s.Context(), batch) {
+		if err != nil {
+			s.Errorf("Settle(%s) of %q: %v", batch[i].Action, batch[i].Delivery.Message.Body, err)
+		}
+	}
+}
+
+func bodiesOf(ds []*brokers.Delivery) []string {
+	var bodies []string
+	for _, d := range ds {
+		bodies = append(bodies, string(d.Message.Body))
+	}
+	return bodies
+}
+
+func ack(d *brokers.Delivery) brokers.Settlement {
+	return brokers.Settlement{Delivery: d, Action: brokers.Ack}
+}
+
+func release(d *brokers.Delivery) brokers.Settlement {
+	return brokers.Settlement{Delivery: d, Action: brokers.Release}
+}
+
+// again is what the pipeline settles after a failed run.
+func again(d *brokers.Delivery, delay time.Duration) brokers.Settlement {
+	now := time.Now()
+	meta := d.Meta
+	meta.Attempt++
+	if meta.FirstFailedAt.IsZero() {
+		meta.FirstFailedAt = now
+	}
+	meta.LastFailedAt, meta.DueAt, meta.Delay, meta.Class = now, now.Add(delay), delay, "transient"
+	meta.History = append(slices.Clone(meta.History), brokers.Failure{Attempt: meta.Attempt, At: now, Class: "transient", Delay: delay})
+	return brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: delay, Meta: meta}
+}
+
+// errorOf settles one delivery and returns its error.
+func (s *scene) errorOf(src brokers.Source, st brokers.Settlement) error {
+	return errorAt(src.Settle(s.Context(), []brokers.Settlement{st}), 0)
+}
+
+// count is how many calls of an operation run makes.
+func (s *scene) count(operation string, run func()) int {
+	before := s.server.Count(operation)
+	run()
+	return s.server.Count(operation) - before
+}
+
+// demand checks how many calls of an operation there have been.
+func (s *scene) demand(operation string, want int) {
+	s.Helper()
+	if got := s.server.Count(operation); got != want {
+		s.Errorf("%d calls of %s, want %d", got, operation, want)
+	}
+}
+
+// visibilities are the timeouts that were asked for, call by call.
+func (s *scene) visibilities() (calls [][]int) {
+	s.Helper()
+	for _, c := range s.server.Calls() {
+		if c.Operation != "ChangeMessageVisibilityBatch" {
+			continue
+		}
+		var request struct {
+			Entries []struct{ VisibilityTimeout int }
+		}
+		if err := json.Unmarshal(c.Request, &request); err != nil {
+			s.Fatalf("a request of %s: %v", c.Operation, err)
+		}
+		var call []int
+		for _, entry := range request.Entries {
+			call = append(call, entry.VisibilityTimeout)
+		}
+		calls = append(calls, call)
+	}
+	return calls
+}
+
+func (s *scene) state(want sqstest.Queue) {
+	s.Helper()
+	synctest.Wait()
+	q := s.server.Queue(s.topic)
+	if q.Visible != want.Visible || q.InFlight != want.InFlight || q.Delayed != want.Delayed {
+		s.Errorf("the queue has %d messages visible, %d in flight and %d delayed, want %d, %d and %d",
+			q.Visible, q.InFlight, q.Delayed, want.Visible, want.InFlight, want.Delayed)
+	}
+}
+
+func fill(format string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf(format, i)
+	}
+	return out
+}
+
+// handlesOf are the bodies of what a source holds, by receipt handle.
+func handlesOf(src *source) map[string]string {
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	bodies := make(map[string]string)
+	for t := range src.out {
+		bodies[t.record.handle] = string(t.record.message.Body)
+	}
+	for _, f := range src.feeds {
+		for _, t := range f.items {
+			bodies[t.record.handle] = string(t.record.message.Body)
+		}
+	}
+	return bodies
+}
+
+// moved are the messages whose visibility was changed, in the order of the
+// requests.
+func (s *scene) moved(handles map[string]string) (bodies []string) {
+	s.Helper()
+	for _, c := range s.server.Calls() {
+		if c.Operation != "ChangeMessageVisibilityBatch" {
+			continue
+		}
+		var request struct {
+			Entries []struct{ ReceiptHandle string }
+		}
+		if err := json.Unmarshal(c.Request, &request); err != nil {
+			s.Fatalf("a request of %s: %v", c.Operation, err)
+		}
+		for _, entry := range request.Entries {
+			bodies = append(bodies, handles[entry.ReceiptHandle])
+		}
+	}
+	return bodies
+}

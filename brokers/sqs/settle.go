@@ -1,0 +1,357 @@
+package sqs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// Settle settles the deliveries of all queues at the same time, and of each
+// first those that need no copy; then it sends the copies of the other retries
+// and removes the originals of those that SQS has confirmed. It repeats
+// nothing that failed.
+func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {
+	b := settlement{source: s, batch: batch, errs: make([]error, len(batch)), jobs: make(map[*feed]*job)}
+	if b.claim() {
+		defer s.calls.Done()
+		b.plan(ctx)
+		jobs := slices.Collect(maps.Values(b.jobs))
+		s.broker.client.callers.each(len(jobs), func(i int) { jobs[i].run(ctx) })
+	}
+	return described(b.errs, func(i int) (string, *brokers.Delivery) { return batch[i].Action.String(), batch[i].Delivery })
+}
+
+// settlement is one call of Settle.
+type settlement struct {
+	source  *source
+	batch   []brokers.Settlement
+	errs    []error
+	claimed []int // entries that this call may settle
+	jobs    map[*feed]*job
+}
+
+// job is what a settlement does on one queue. Its lists hold indexes of the
+// batch.
+type job struct {
+	*settlement
+	feed     *feed
+	deadline time.Time // of the first lease to end
+	acks     []int
+	moves    []move
+	copies   []int
+}
+
+// move is a new visibility timeout.
+type move struct {
+	token   *token
+	seconds int32
+	entry   int // of the batch; -1 for what is given back with another one
+}
+
+func (b *settlement) token(i int) *token { return b.batch[i].Delivery.Token.(*token) }
+
+func (b *settlement) tokens() []*token {
+	tokens := make([]*token, len(b.claimed))
+	for at, i := range b.claimed {
+		tokens[at] = b.token(i)
+	}
+	return tokens
+}
+
+// claim takes deliveries for this call, so that no other one settles or extends
+// them. It reports whether there are any.
+func (b *settlement) claim() bool {
+	s, now := b.source, time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, st := range b.batch {
+		t, err := s.check(st.Delivery, now)
+		if err == nil && st.Action > brokers.Release {
+			err = fmt.Errorf("action %d is none, the delivery is still held", st.Action)
+		}
+		if err != nil {
+			b.errs[i] = err
+			continue
+		}
+		t.state = settling
+		b.claimed = append(b.claimed, i)
+	}
+	if len(b.claimed) > 0 {
+		s.calls.Add(1)
+	}
+	return len(b.claimed) > 0
+}
+
+// plan decides what to do with each entry, once nobody extends it any more.
+func (b *settlement) plan(ctx context.Context) {
+	s := b.source
+	err := s.await(ctx, b.tokens())
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, i := range b.claimed {
+		t := b.token(i)
+		switch {
+		case !now.Before(t.until):
+			b.end(i, brokers.ErrLeaseLost)
+			continue
+		case err != nil:
+			b.end(i, err)
+			continue
+		}
+		j := b.jobs[t.feed]
+		if j == nil {
+			j = &job{settlement: b, feed: t.feed, deadline: t.limit}
+			b.jobs[t.feed] = j
+		}
+		j.deadline = earlier(j.deadline, t.limit)
+		j.add(i, t, now)
+	}
+}
+
+// add plans one entry. mu is held.
+func (j *job) add(i int, t *token, now time.Time) {
+	s, st := j.source, j.batch[i]
+	switch {
+	case st.Action == brokers.Ack || t.copied:
+		j.acks = append(j.acks, i)
+		return
+	case st.Action == brokers.Release:
+		s.notes.put(t.record.id, t.history(), now, 0)
+		j.moves = append(j.moves, move{t, 0, i})
+	default:
+		delay, inPlace, err := s.inPlace(t, st, now)
+		switch {
+		case err != nil:
+			j.end(i, err)
+			return
+		case !inPlace:
+			j.copies = append(j.copies, i)
+			return
+		}
+		if !sameMeta(st.Meta, t.record.meta) {
+			s.notes.put(t.record.id, history{meta: st.Meta, receives: t.record.receives, lost: t.lost}, now, st.Delay)
+		}
+		j.moves = append(j.moves, move{t, delay, i})
+	}
+	for _, follower := range t.feed.followers(t) {
+		s.note([]*token{follower})
+		j.moves = append(j.moves, move{follower, 0, -1})
+	}
+}
+
+// inPlace says for how many seconds the message of a retry can be hidden
+// instead of being copied. SQS stores nothing then but a receive that it
+// counts: that must tell other workers what they need to know. mu is held.
+func (s *source) inPlace(t *token, st brokers.Settlement, now time.Time) (delay int32, ok bool, err error) {
+	delay = seconds(st.Delay)
+	left := t.begun.Add(maxTotal).Sub(now)
+	fits := st.Delay <= left-time.Second
+	if t.feed.fifo {
+		if !fits {
+			return 0, false, errTooLong(st.Delay, left)
+		}
+		return delay, true, nil
+	}
+	stored := t.record.history()
+	next, lost := t.feed.counting.read(stored, t.record.receives+1)
+	if _, before := t.feed.counting.read(stored, t.record.receives); next.Attempt != st.Meta.Attempt || lost != before {
+		return 0, false, nil
+	}
+	if sameMeta(st.Meta, t.record.meta) { // a hop
+		if !fits {
+			delay = seconds(left.Truncate(time.Second))
+			fits = left > longestDelay
+		}
+	} else {
+		fits = fits && !t.feed.counting.copies && s.notes.room(t.record.id, now) &&
+			!st.Meta.DueAt.After(now.Add(time.Duration(delay)*time.Second))
+	}
+	if !fits {
+		return 0, false, nil
+	}
+	s.weigh(t.feed, now)
+	return delay, !t.feed.pressure.high(now), nil
+}
+
+func errTooLong(delay, left time.Duration) error {
+	return fmt.Errorf("%w: a retry on a FIFO queue blocks its group in place, and of the 12 h for which SQS lets a message be held only %v are left for a delay of %v",
+		brokers.ErrRefused, left.Round(time.Second), delay)
+}
+
+// sameMeta reports whether a is b, so that nothing has to be stored.
+func sameMeta(a, b brokers.Meta) bool {
+	return a.Attempt == b.Attempt && a.DueAt.Equal(b.DueAt) && reflect.DeepEqual(a, b)
+}
+
+// end ends the claim on entry i with the outcome err. mu is held.
+func (b *settlement) end(i int, err error) {
+	s, t := b.source, b.token(i)
+	switch {
+	case t.copied && (err == nil || errors.Is(err, brokers.ErrLeaseLost)):
+		s.forget(t, settled) // the retry is durable; the original may be a duplicate
+		err = nil
+	case err == nil:
+		s.forget(t, settled)
+	case errors.Is(err, brokers.ErrLeaseLost):
+		s.lose(t)
+	default:
+		t.state = held
+	}
+	b.errs[i] = err
+}
+
+// run carries out the plan.
+func (j *job) run(ctx context.Context) {
+	ctx, cancel := context.WithDeadline(ctx, j.deadline)
+	defer cancel()
+	j.remove(ctx, j.acks)
+	j.move(ctx)
+	j.remove(ctx, j.copy(ctx))
+}
+
+// current returns those of entries whose leases have not ended, and ends the
+// others.
+func (j *job) current(entries []int) []int {
+	s, now := j.source, time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(entries, func(i int) bool {
+		stale := !now.Before(j.token(i).until)
+		if stale {
+			j.end(i, brokers.ErrLeaseLost)
+		}
+		return stale
+	})
+}
+
+// remove deletes messages.
+func (j *job) remove(ctx context.Context, entries []int) {
+	if entries = j.current(entries); len(entries) == 0 {
+		return
+	}
+	handles := make([]string, len(entries))
+	for at, i := range entries {
+		handles[at] = j.token(i).record.handle
+	}
+	errs := j.source.broker.client.remove(ctx, j.feed.url, handles)
+	s := j.source
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at, i := range entries {
+		err := errorAt(errs, at)
+		if err == nil {
+			s.notes.drop(j.token(i).record.id)
+		}
+		j.end(i, err)
+	}
+}
+
+// move changes visibility timeouts: it gives back and retries in place, on
+// FIFO queues from the last message to the first, so that none is visible
+// before those that it follows. What can no longer be held for so long is left
+// to be copied.
+func (j *job) move(ctx context.Context) {
+	if len(j.moves) == 0 {
+		return
+	}
+	hide := j.source.broker.client.hide
+	if j.feed.fifo {
+		slices.SortFunc(j.moves, func(a, b move) int { return cmp.Compare(b.token.seq, a.token.seq) })
+		hide = j.source.broker.client.hideInOrder
+	}
+	start := time.Now()
+	deadline := j.deadline
+	changes := make([]change, len(j.moves))
+	for at, m := range j.moves {
+		changes[at] = change{m.token.record.handle, m.seconds}
+		if m.seconds > 0 { // the SDK must not repeat it when the message is back
+			deadline = earlier(deadline, start.Add(time.Duration(m.seconds)*time.Second))
+		}
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	errs := hide(ctx, j.feed.url, changes)
+	s := j.source
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at, m := range j.moves {
+		if m.entry >= 0 {
+			j.moved(m, errorAt(errs, at), start)
+		}
+	}
+}
+
+// moved takes in the outcome of a move. mu is held.
+func (j *job) moved(m move, err error, start time.Time) {
+	switch {
+	case errors.Is(err, errPastTotal) && !j.feed.fifo:
+		j.copies = append(j.copies, m.entry)
+		return
+	case errors.Is(err, errPastTotal):
+		err = fmt.Errorf("%w: %w", brokers.ErrRefused, err)
+	case mayBeDone(err):
+		err = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, err)
+		m.token.shorten(start.Add(time.Duration(m.seconds) * time.Second))
+	}
+	j.end(m.entry, err)
+}
+
+// copy sends the copies of retries and returns the entries of those that are
+// confirmed.
+func (j *job) copy(ctx context.Context) (confirmed []int) {
+	var out []outgoing
+	var entries []int
+	for _, i := range j.current(j.copies) {
+		o, err := j.copyOf(i)
+		if err != nil {
+			j.endAll([]int{i}, []error{err})
+			continue
+		}
+		out, entries = append(out, o), append(entries, i)
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	errs := j.source.broker.client.send(ctx, j.feed.url, out)
+	var failed []int
+	var faults []error
+	s := j.source
+	s.mu.Lock()
+	for at, i := range entries {
+		if err := errorAt(errs, at); err != nil {
+			failed, faults = append(failed, i), append(faults, fmt.Errorf("the original stays: %w", err))
+			continue
+		}
+		j.token(i).copied = true
+		confirmed = append(confirmed, i)
+	}
+	s.mu.Unlock()
+	j.endAll(failed, faults)
+	return confirmed
+}
+
+func (j *job) endAll(entries []int, errs []error) {
+	j.source.mu.Lock()
+	defer j.source.mu.Unlock()
+	for at, i := range entries {
+		j.end(i, errs[at])
+	}
+}
+
+// copyOf is the message that replaces the delivery of a retry.
+func (j *job) copyOf(i int) (outgoing, error) {
+	st := j.batch[i]
+	meta := st.Meta
+	if meta.DueAt.IsZero() && st.Delay > 0 {
+		meta.DueAt = time.Now().Add(st.Delay)
+	}
+	return compose(j.token(i).record.message, &meta, j.feed.fifo, j.feed.limit, min(max(0, st.Delay), longestDelay))
+}

@@ -1,0 +1,298 @@
+package sqs
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// source receives from the queues of a subscription.
+//
+// It has no goroutine of its own. Receive starts polls, which are never
+// cancelled; what they bring is buffered until a Receive takes it, and given back
+// by sweep when too little is left of its lease. Whatever is under way is
+// counted in calls, for which Close waits. All state is guarded by mu, also that of feeds and tokens; no call to SQS is made
+// while it is held.
+type source struct {
+	broker *Broker
+	sub    brokers.Subscription
+	terms  terms
+	caps   brokers.Capabilities
+
+	woken chan struct{}
+	calls sync.WaitGroup // not begun after closed is set
+	ended chan struct{}  // closed when everything is given back
+
+	mu       sync.Mutex
+	feeds    []*feed
+	turn     int // the feed to serve next
+	seq      uint64
+	out      map[*token]struct{} // handed out, and neither settled nor lost
+	buffered int
+	asked    int // by the polls of a queue beyond its first
+	appetite appetite
+	notes    notes
+	sweeper  *time.Timer // nil while nothing is held
+	failure  error       // of a poll, not yet reported
+	fatal    error       // that only an operator can cure
+	closed   bool
+}
+
+var _ brokers.Source = (*source)(nil)
+
+func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *source {
+	s := &source{
+		broker:   b,
+		sub:      sub,
+		terms:    t,
+		caps:     brokers.Capabilities{Lease: t.lease, MaxLease: maxTotal, Granularity: time.Second},
+		woken:    make(chan struct{}, 1),
+		ended:    make(chan struct{}),
+		out:      make(map[*token]struct{}),
+		appetite: appetite{window: t.lease / 4},
+		notes:    newNotes(mostNotes),
+	}
+	for _, q := range queues {
+		s.feeds = append(s.feeds, &feed{
+			queue: q, source: s, groups: make(map[string]int), pace: newPace(b.options.Polls),
+			counting: counting{copies: b.options.Copies && !q.fifo, maxAttempts: cmp.Or(sub.Attempts[q.topic], sub.MaxAttempts)},
+		})
+		limit := messageLimit(q.limit)
+		s.caps.MessageLimit = min(cmp.Or(s.caps.MessageLimit, limit), limit)
+		s.caps.Ordered = q.fifo
+	}
+	return s
+}
+
+// Capabilities are those of the queues, which are all standard or all FIFO.
+func (s *source) Capabilities() brokers.Capabilities { return s.caps }
+
+func (s *source) wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
+}
+
+func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
+	if max < 1 {
+		return nil, fmt.Errorf("sqs: receive at most %d messages: the least is 1", max)
+	}
+	for {
+		ds, next, err := s.step(ctx, max)
+		if len(ds) > 0 || err != nil {
+			return ds, err
+		}
+		s.wait(ctx, next)
+	}
+}
+
+// wait returns when there may be something new, and at next unless that is
+// zero.
+func (s *source) wait(ctx context.Context, next time.Time) {
+	var rested <-chan time.Time
+	if !next.IsZero() {
+		timer := time.NewTimer(time.Until(next))
+		defer timer.Stop()
+		rested = timer.C
+	}
+	select {
+	case <-s.woken:
+	case <-rested:
+	case <-ctx.Done():
+	}
+}
+
+// step takes what is buffered and starts polls. With nothing to return, it says
+// when to look again at the latest.
+func (s *source) step(ctx context.Context, max int) (ds []*brokers.Delivery, next time.Time, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, next, brokers.ErrClosed
+	case ctx.Err() != nil:
+		return nil, next, context.Cause(ctx)
+	case s.fatal != nil:
+		return nil, next, s.fatal
+	}
+	now := time.Now()
+	ds = s.take(max, now)
+	next = s.poll(max-len(ds), now)
+	if len(ds) == 0 && s.failure != nil {
+		err, s.failure = s.failure, nil
+	}
+	return ds, next, err
+}
+
+// take hands out what is buffered, from the queues in turn. mu is held.
+func (s *source) take(most int, now time.Time) []*brokers.Delivery {
+	if s.buffered == 0 {
+		return nil
+	}
+	ready := 0
+	for _, f := range s.feeds {
+		ready += min(1, len(f.items))
+	}
+	share := 1 + (most-1)/ready
+	var ds []*brokers.Delivery
+	var taken []*token
+	for idle := 0; len(ds) < most && idle < len(s.feeds); s.turn++ {
+		f := s.feeds[s.turn%len(s.feeds)]
+		tokens := f.take(min(share, most-len(ds)), now)
+		for _, t := range tokens {
+			ds = append(ds, t.hand(now, s.terms.lease))
+			s.out[t] = struct{}{}
+		}
+		taken = append(taken, tokens...)
+		if idle++; len(tokens) > 0 {
+			idle = 0
+		}
+	}
+	s.turn %= len(s.feeds)
+	for _, t := range taken {
+		t.feed.lock(t)
+	}
+	s.buffered -= len(taken)
+	s.appetite.take(len(taken), now)
+	return ds
+}
+
+// forget takes a token off the books: it is settled or lost. mu is held.
+func (s *source) forget(t *token, end state) {
+	t.state = end
+	if _, known := s.out[t]; !known {
+		return
+	}
+	delete(s.out, t)
+	t.feed.unlock(t)
+	if t.feed.fifo && len(t.feed.items) > 0 {
+		s.wake()
+	}
+}
+
+// lose forgets a token that is somebody else's by now, and gives back what
+// would have been delivered after it. mu is held.
+func (s *source) lose(t *token) {
+	s.forget(t, lost)
+	s.goGiveBack(t.feed.followers(t))
+}
+
+// sweep gives back what has waited for too long, and forgets what has expired.
+func (s *source) sweep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	now := time.Now()
+	for _, f := range s.feeds {
+		s.goGiveBack(f.remove(func(t *token) bool { return t.limit.Sub(now) < s.terms.reserve() }))
+	}
+	for t := range s.out {
+		if t.state == held && t.extension == nil && !now.Before(t.until) {
+			s.lose(t)
+		}
+	}
+	s.sweeper = nil
+	s.arm()
+}
+
+// arm sees to it that there is a sweep while there is anything to sweep. mu is
+// held.
+func (s *source) arm() {
+	if s.sweeper == nil && !s.closed && s.buffered+len(s.out) > 0 {
+		s.sweeper = time.AfterFunc(min(s.terms.lease/8, sweepPace), s.sweep)
+	}
+}
+
+// goGiveBack gives messages back without waiting for it. mu is held, and the
+// source is not closed.
+func (s *source) goGiveBack(tokens []*token) {
+	if len(tokens) > 0 {
+		s.note(tokens)
+		s.calls.Go(func() { s.giveBack(tokens) })
+	}
+}
+
+// note remembers messages that are given back as they came. mu is held.
+func (s *source) note(tokens []*token) {
+	now := time.Now()
+	for _, t := range tokens {
+		t.state = lost
+		if t.record.err == nil { // else its Meta is not known
+			s.notes.put(t.record.id, t.history(), now, 0)
+		}
+	}
+}
+
+// giveBack makes messages visible again, on FIFO queues the last one first. If
+// that fails, they come when their visibility timeout is over.
+func (s *source) giveBack(tokens []*token) {
+	now := time.Now()
+	byFeed := make(map[*feed][]*token)
+	for _, t := range tokens {
+		if now.Before(t.limit) {
+			byFeed[t.feed] = append(byFeed[t.feed], t)
+		}
+	}
+	var work sync.WaitGroup
+	for f, tokens := range byFeed {
+		work.Go(func() { f.release(tokens) })
+	}
+	work.Wait()
+}
+
+// Close starts no more polls, waits for the open ones, up to Options.PollWait,
+// and gives back what is held: sooner it would come to the polls of this
+// source. When ctx ends before that, its cause is returned, and the rest goes on
+// in the background.
+func (s *source) Close(ctx context.Context) error {
+	s.mu.Lock()
+	begin := !s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if begin {
+		s.wake()
+		go s.end()
+	}
+	select {
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("sqs: close the source of %q: calls are still open; what is held is given back in the background: %w", s.sub.Topics, context.Cause(ctx))
+	}
+}
+
+// end gives everything back.
+func (s *source) end() {
+	defer close(s.ended)
+	defer s.broker.forget(s)
+	s.calls.Wait()
+	s.giveBack(s.abandon())
+}
+
+// abandon takes over everything that is held.
+func (s *source) abandon() []*token {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sweeper != nil {
+		s.sweeper.Stop()
+	}
+	var tokens []*token
+	for _, f := range s.feeds {
+		tokens = append(tokens, f.remove(func(*token) bool { return true })...)
+	}
+	for t := range s.out {
+		if !t.copied {
+			tokens = append(tokens, t)
+		}
+	}
+	clear(s.out)
+	s.note(tokens)
+	return tokens
+}

@@ -1,0 +1,266 @@
+package sqs
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wire"
+)
+
+// Options configure a Broker. Config is required.
+type Options struct {
+	// Config is the configuration of the AWS SDK, as config.LoadDefaultConfig
+	// returns it. Region and Credentials are required; its Retryer, if any, is
+	// the only one that repeats a call. Polls are not repeated: a queue whose
+	// poll fails is left alone for a second or more.
+	Config aws.Config
+
+	// Endpoint is the address of another server than AWS, such as
+	// http://localhost:9324, for tests. Empty means what Config says.
+	Endpoint string
+
+	// Create lets Open create queues that are missing: dead-letter queues with
+	// a retention of 14 days, and queues with a RedrivePolicy to them. It never
+	// changes a queue. Without it, what is missing is an error.
+	Create bool
+
+	// AllowUnverified lets Open go on where the attributes of a queue cannot be
+	// read for lack of the right sqs:GetQueueAttributes. It is for you to see
+	// then that the queue keeps what the package documentation asks for.
+	AllowUnverified bool
+
+	// Copies makes every retry a copy of the message, which carries its exact
+	// Meta to any worker, instead of retrying in place where that is possible.
+	// It costs three calls instead of two. It has no effect on FIFO queues.
+	Copies bool
+
+	// PollWait is how long a poll waits for a message, in whole seconds from 1
+	// to 20. It is also how long Close may take at least. 0 means 20 s.
+	PollWait time.Duration
+
+	// Polls is the most polls that are open at once per queue. 0 means 16.
+	Polls int
+
+	// CallTimeout is how long a call may take, repeats by the SDK included; a
+	// poll has PollWait in addition. 0 means 10 s.
+	CallTimeout time.Duration
+}
+
+const (
+	longestPollWait    = 20 * time.Second
+	defaultPolls       = 16
+	defaultCallTimeout = 10 * time.Second
+)
+
+// Broker is Amazon SQS in one account and region, as seen with one set of
+// credentials.
+type Broker struct {
+	options Options
+	client  *client
+
+	mu      sync.Mutex
+	closed  bool
+	sources map[*source]struct{}
+	queues  map[string]queue // that were resolved, by topic
+}
+
+var _ brokers.Broker = (*Broker)(nil)
+
+// New checks options, and does not connect. Its error names every fault.
+func New(options Options) (*Broker, error) {
+	if err := options.check(); err != nil {
+		return nil, fmt.Errorf("sqs: %w: %w", brokers.ErrMisconfigured, err)
+	}
+	o := options.withDefaults()
+	return &Broker{
+		options: o,
+		client:  newClient(clientOptions{config: o.Config, endpoint: o.Endpoint, timeout: o.CallTimeout, pollWait: o.PollWait}),
+		sources: make(map[*source]struct{}),
+		queues:  make(map[string]queue),
+	}, nil
+}
+
+func (o Options) check() error {
+	var faults []error
+	if o.Config.Region == "" {
+		faults = append(faults, errors.New("no region: set Options.Config.Region, or AWS_REGION where config.LoadDefaultConfig is used"))
+	}
+	if o.Config.Credentials == nil {
+		faults = append(faults, errors.New("no credentials: set Options.Config.Credentials, or use config.LoadDefaultConfig, which finds them"))
+	}
+	if w := o.PollWait; w != 0 && (w < time.Second || w > longestPollWait || w%time.Second != 0) {
+		faults = append(faults, fmt.Errorf("the duration Options.PollWait is %v: use whole seconds from 1 s to 20 s, or 0 for 20 s", w))
+	}
+	if o.Polls < 0 {
+		faults = append(faults, fmt.Errorf("the number Options.Polls is %d: use a positive one, or 0 for %d", o.Polls, defaultPolls))
+	}
+	if o.CallTimeout < 0 {
+		faults = append(faults, fmt.Errorf("the duration Options.CallTimeout is %v: use a positive one, or 0 for %v", o.CallTimeout, defaultCallTimeout))
+	}
+	return errors.Join(faults...)
+}
+
+func (o Options) withDefaults() Options {
+	o.PollWait = cmp.Or(o.PollWait, longestPollWait)
+	o.Polls = cmp.Or(o.Polls, defaultPolls)
+	o.CallTimeout = cmp.Or(o.CallTimeout, defaultCallTimeout)
+	return o
+}
+
+// Open verifies the queues of the subscription and their dead-letter queues,
+// or creates them if Options.Create is set, and refuses what voids a promise;
+// see the package documentation. A topic is the name of a queue, or its URL
+// where it belongs to another account. Group is ignored: on SQS a queue is
+// what workers share. A Lease of 0 means 30 s.
+func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
+	s, err := b.open(ctx, sub)
+	if err != nil {
+		return nil, fmt.Errorf("sqs: open %q: %w", sub.Topics, err)
+	}
+	return s, nil
+}
+
+func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, error) {
+	if b.isClosed() {
+		return nil, brokers.ErrClosed
+	}
+	t := termsOf(sub, b.options)
+	if err := check(sub, t); err != nil {
+		return nil, err
+	}
+	queues, err := b.establish(ctx, sub)
+	if err != nil {
+		return nil, err
+	}
+	s := newSource(b, sub, t, queues)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, brokers.ErrClosed
+	}
+	b.sources[s] = struct{}{}
+	b.client.callers.enter()
+	return s, nil
+}
+
+func (b *Broker) isClosed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed
+}
+
+func (b *Broker) forget(s *source) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.sources, s)
+	b.client.callers.leave()
+}
+
+// Publish stores msgs in the queue that topic names, or whose URL it is, and
+// returns when SQS has them on several servers. On FIFO queues a message
+// without a Key has a group of its own. Errors are *brokers.PublishError.
+func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
+	failed := make(map[int]error)
+	q, err := b.queue(ctx, topic)
+	var out []outgoing
+	var index []int
+	for i := range msgs {
+		identify(&msgs[i])
+		var o outgoing
+		fault := err
+		if fault == nil {
+			o, fault = compose(msgs[i], nil, q.fifo, q.limit, 0)
+		}
+		if fault != nil {
+			failed[i] = fault
+			continue
+		}
+		out, index = append(out, o), append(index, i)
+	}
+	if len(out) > 0 {
+		for at, err := range b.client.send(ctx, q.url, out) {
+			if err != nil {
+				failed[index[at]] = err
+			}
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return &brokers.PublishError{Topic: topic, Failed: failed}
+}
+
+// queue returns what is known about the queue of topic, and asks for its URL
+// if that is nothing.
+func (b *Broker) queue(ctx context.Context, topic string) (queue, error) {
+	b.mu.Lock()
+	q, known := b.queues[topic]
+	closed := b.closed
+	b.mu.Unlock()
+	switch {
+	case closed:
+		return queue{}, brokers.ErrClosed
+	case known:
+		return q, nil
+	}
+	if err := checkName(topic); err != nil {
+		return queue{}, fmt.Errorf("%w: %w", brokers.ErrMisconfigured, err)
+	}
+	url, err := b.client.resolve(ctx, topic)
+	if err != nil {
+		return queue{}, err
+	}
+	q = queue{topic: topic, url: url, fifo: isFIFO(topic)}
+	b.learn(q)
+	return q, nil
+}
+
+func (b *Broker) learn(q queue) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.queues[q.topic] = q
+}
+
+// identify sets what m lacks of an identity.
+func identify(m *brokers.Message) {
+	carried, _ := wire.SplitIdentity(m.Headers, wire.Limits{Now: time.Now()})
+	m.ID = cmp.Or(m.ID, carried.ID)
+	if m.ID == "" {
+		m.ID = rand.Text()
+	}
+	if m.PublishedAt.IsZero() {
+		m.PublishedAt = carried.PublishedAt
+	}
+	if m.PublishedAt.IsZero() {
+		m.PublishedAt = time.Now()
+	}
+}
+
+// Close closes the sources that are still open, which waits for their polls to
+// end, and then the idle connections. When ctx ends first, its cause is
+// returned, and the sources go on in the background until they are done.
+func (b *Broker) Close(ctx context.Context) error {
+	b.mu.Lock()
+	b.closed = true
+	open := make([]*source, 0, len(b.sources))
+	for s := range b.sources {
+		open = append(open, s)
+	}
+	b.mu.Unlock()
+	var work sync.WaitGroup
+	errs := make([]error, len(open))
+	for i, s := range open {
+		work.Go(func() { errs[i] = s.Close(ctx) })
+	}
+	work.Wait()
+	b.client.close()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,119 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
+)
+
+func TestNewNamesEveryFault(t *testing.T) {
+	_, err := New(Options{PollWait: 1500 * time.Millisecond, Polls: -1, CallTimeout: -1})
+	if !errors.Is(err, brokers.ErrMisconfigured) {
+		t.Fatalf("New returned %v, want ErrMisconfigured", err)
+	}
+	for _, fault := range []string{"region", "credentials", "PollWait", "Polls", "CallTimeout"} {
+		if !strings.Contains(err.Error(), fault) {
+			t.Errorf("New returned %q, which does not name %s", err, fault)
+		}
+	}
+	config := aws.Config{Region: "eu-central-1", Credentials: anyCredentials()}
+	for wait, ok := range map[time.Duration]bool{
+		0: true, time.Second: true, 20 * time.Second: true, time.Second / 2: false, 21 * time.Second: false, -time.Second: false,
+	} {
+		if _, err := New(Options{Config: config, PollWait: wait}); (err == nil) != ok {
+			t.Errorf("New with a PollWait of %v returned %v", wait, err)
+		}
+	}
+}
+
+// TestPublish names what is not stored, and what is wrong with it.
+func TestPublish(t *testing.T) {
+	play(t, "jobs", Options{}, func(s *scene) {
+		publish := func(topic string, want error) {
+			s.Helper()
+			msgs := []brokers.Message{{Body: []byte("a")}, {Body: []byte("b")}}
+			err := s.broker.Publish(s.Context(), topic, msgs...)
+			perr, ok := errors.AsType[*brokers.PublishError](err)
+			if !ok || len(perr.Failed) != 2 || !errors.Is(err, want) {
+				s.Errorf("Publish to %q returned %v, want a *PublishError for two messages that is %v", topic, err, want)
+			}
+			if msgs[0].ID == "" || msgs[0].PublishedAt.IsZero() {
+				s.Error("Publish did not set what it chose for a repeat")
+			}
+		}
+		publish("no/queue", brokers.ErrMisconfigured)
+		publish("missing", brokers.ErrMisconfigured)
+		s.open()
+		err := s.broker.Publish(s.Context(), "jobs", brokers.Message{Body: []byte("a")}, brokers.Message{Body: make([]byte, 1<<20)})
+		perr, ok := errors.AsType[*brokers.PublishError](err)
+		if !ok || len(perr.Failed) != 1 || !errors.Is(perr.Failed[1], brokers.ErrRefused) {
+			s.Errorf("Publish of a good and of a large message returned %v", err)
+		}
+		heal := s.server.Inject(sqstest.Fault{Operation: sendBatch, Cut: true, AfterEffect: true})
+		publish("jobs", brokers.ErrUnknownOutcome)
+		heal()
+		if err := s.broker.Close(s.Context()); err != nil {
+			s.Error(err)
+		}
+		publish("jobs", brokers.ErrClosed)
+	})
+}
+
+// TestPublishLooksUpOnce asks for the URL of a queue once.
+func TestPublishLooksUpOnce(t *testing.T) {
+	play(t, "jobs", Options{}, func(s *scene) {
+		s.open()
+		publisher := s.start(Options{})
+		calls := s.count("GetQueueUrl", func() {
+			for range 3 {
+				if err := publisher.Publish(s.Context(), "jobs", brokers.Message{Body: []byte("a")}); err != nil {
+					s.Errorf("Publish: %v", err)
+				}
+			}
+		})
+		if calls != 1 {
+			s.Errorf("%d calls of GetQueueUrl for three publishes, want 1", calls)
+		}
+	})
+}
+
+// TestIdentify keeps the identity of a message that comes with its headers.
+func TestIdentify(t *testing.T) {
+	m := brokers.Message{Headers: brokers.Headers{{Name: "redrive-id", Value: "id-7"}, {Name: "redrive-published-at", Value: "1700000000000"}}}
+	if identify(&m); m.ID != "id-7" || m.PublishedAt.UnixMilli() != 1700000000000 {
+		t.Errorf("the ID is %q, and it was published at %v", m.ID, m.PublishedAt)
+	}
+	m = brokers.Message{}
+	if identify(&m); m.ID == "" || time.Since(m.PublishedAt) > time.Minute {
+		t.Errorf("the ID is %q, and it was published at %v", m.ID, m.PublishedAt)
+	}
+}
+
+// TestBrokerClose closes what is open, and may be called again.
+func TestBrokerClose(t *testing.T) {
+	play(t, "jobs", Options{}, func(s *scene) {
+		src, other := s.open(), s.open()
+		s.publish("a")
+		s.one(src)
+		s.nothing(other, time.Second)
+		ctx, cancel := context.WithTimeoutCause(s.Context(), time.Second, errStop)
+		defer cancel()
+		if err := s.broker.Close(ctx); !errors.Is(err, errStop) {
+			s.Errorf("Close returned %v although polls are open, want the cause of its context", err)
+		}
+		if err := s.broker.Close(s.Context()); err != nil {
+			s.Errorf("the second Close: %v", err)
+		}
+		s.state(sqstest.Queue{Visible: 1})
+		if _, err := s.broker.Open(s.Context(), s.sub); !errors.Is(err, brokers.ErrClosed) {
+			s.Errorf("Open after Close returned %v, want ErrClosed", err)
+		}
+	})
+}

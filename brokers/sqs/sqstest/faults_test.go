@@ -1,0 +1,267 @@
+package sqstest_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
+)
+
+// trySend sends one message.
+func (w *world) trySend(url string) error {
+	_, err := w.client.SendMessage(w.Context(), &sqs.SendMessageInput{QueueUrl: &url, MessageBody: new("a")})
+	return err
+}
+
+func TestFaultsHitTheCallsThatTheyName(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		orders, others := w.queue("orders"), w.queue("others")
+		remove := w.server.Inject(sqstest.Fault{Operation: "SendMessage", Queue: "orders", After: 1, Times: 2, Code: "RequestThrottled"})
+		for i, c := range []struct{ url, want string }{
+			{orders, ""}, {others, ""}, {orders, "RequestThrottled"}, {others, ""}, {orders, "RequestThrottled"}, {orders, ""},
+		} {
+			err := w.trySend(c.url)
+			w.wantCode(err, c.want)
+			if w.Failed() {
+				w.Fatalf("at call %d", i+1)
+			}
+		}
+		remove()
+		remove = w.server.Inject(sqstest.Fault{Code: "RequestThrottled"})
+		w.wantCode(w.trySend(others), "RequestThrottled")
+		_, err := w.client.ListQueues(w.Context(), &sqs.ListQueuesInput{})
+		w.wantCode(err, "RequestThrottled")
+		remove()
+		w.wantCode(w.trySend(others), "")
+	})
+}
+
+// typed reports whether an error is of that type.
+func typed[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
+func TestErrorsAreTypedInEitherSpelling(t *testing.T) {
+	const legacy = "AWS.SimpleQueueService."
+	for _, c := range []struct {
+		codes  []string
+		query  string
+		status int
+		typed  func(error) bool
+	}{
+		{[]string{"QueueDoesNotExist", legacy + "NonExistentQueue", "com.amazonaws.sqs#QueueDoesNotExist"}, legacy + "NonExistentQueue", 400, typed[*types.QueueDoesNotExist]},
+		{[]string{"OverLimit"}, "OverLimit", 400, typed[*types.OverLimit]},
+		{[]string{"MessageNotInflight", legacy + "MessageNotInflight"}, legacy + "MessageNotInflight", 400, typed[*types.MessageNotInflight]},
+		{[]string{"KmsAccessDenied", "KMS.AccessDeniedException"}, "KMS.AccessDeniedException", 400, typed[*types.KmsAccessDenied]},
+		{[]string{"KmsThrottled", "KMS.ThrottlingException"}, "KMS.ThrottlingException", 400, typed[*types.KmsThrottled]},
+		{[]string{"KmsOptInRequired", "KMS.OptInRequired"}, "KMS.OptInRequired", 400, typed[*types.KmsOptInRequired]},
+		{[]string{"InvalidSecurity"}, "InvalidSecurity", 400, typed[*types.InvalidSecurity]},
+		{[]string{"QueueNameExists", "QueueAlreadyExists"}, "QueueAlreadyExists", 400, typed[*types.QueueNameExists]},
+		{[]string{"PurgeQueueInProgress", legacy + "PurgeQueueInProgress"}, legacy + "PurgeQueueInProgress", 403, typed[*types.PurgeQueueInProgress]},
+		{[]string{"AccessDenied", "AccessDeniedException"}, "AccessDenied", 400, typed[*smithy.GenericAPIError]},
+		{[]string{"ExpiredToken"}, "ExpiredToken", 400, typed[*smithy.GenericAPIError]},
+		{[]string{"UnrecognizedClientException", "InvalidClientTokenId"}, "InvalidClientTokenId", 403, typed[*smithy.GenericAPIError]},
+		{[]string{"ThrottlingException", "Throttling"}, "Throttling", 400, typed[*smithy.GenericAPIError]},
+		{[]string{"ServiceUnavailable"}, "ServiceUnavailable", 503, typed[*smithy.GenericAPIError]},
+		{[]string{"InternalFailure"}, "InternalFailure", 500, typed[*smithy.GenericAPIError]},
+		{[]string{"OfMyOwn"}, "OfMyOwn", 400, typed[*smithy.GenericAPIError]},
+	} {
+		for _, code := range c.codes {
+			t.Run(code, func(t *testing.T) {
+				bubble(t, sqstest.Options{}, func(w *world) {
+					url := w.queue("orders")
+					w.server.Inject(sqstest.Fault{Code: code, Message: "as told"})
+					err := w.trySend(url)
+					w.wantCode(err, c.query)
+					if !c.typed(err) {
+						w.Errorf("type of the error is not as expected: %#v", err)
+					}
+					response, ok := errors.AsType[*awshttp.ResponseError](err)
+					untold := strings.HasSuffix(code, "MessageNotInflight") // the SDK has no text for it
+					if !ok || response.HTTPStatusCode() != c.status || !untold && !strings.Contains(err.Error(), "as told") {
+						w.Errorf("error %v, want status %d and the text", err, c.status)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestStatusWithoutACode(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		url := w.queue("orders")
+		w.server.Inject(sqstest.Fault{Status: 502})
+		response, ok := errors.AsType[*awshttp.ResponseError](w.trySend(url))
+		if !ok || response.HTTPStatusCode() != 502 {
+			w.Errorf("error %v, want HTTP 502", response)
+		}
+		w.wantCounts("orders", 0, 0, 0)
+	})
+}
+
+func TestFaultsBeforeAndAfterTheEffect(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault  sqstest.Fault
+		effect bool
+		want   error // nil: an error of the API
+	}{
+		"cut before":   {sqstest.Fault{Cut: true}, false, syscall.ECONNRESET},
+		"cut after":    {sqstest.Fault{Cut: true, AfterEffect: true}, true, syscall.ECONNRESET},
+		"error before": {sqstest.Fault{Code: "InternalFailure"}, false, nil},
+		"error after":  {sqstest.Fault{Status: 503, AfterEffect: true}, true, nil},
+		"slow before":  {sqstest.Fault{Latency: time.Minute}, false, context.DeadlineExceeded},
+		"slow after":   {sqstest.Fault{Latency: time.Minute, AfterEffect: true}, true, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, sqstest.Options{}, func(w *world) {
+				url := w.queue("orders")
+				w.send(url, "a")
+				m := w.one(url)
+				c.fault.Operation = "DeleteMessage"
+				w.server.Inject(c.fault)
+				ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+				defer cancel()
+				_, err := w.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &url, ReceiptHandle: m.ReceiptHandle})
+				if err == nil || c.want != nil && !errors.Is(err, c.want) {
+					w.Errorf("error %v, want %v", err, c.want)
+				}
+				time.Sleep(time.Minute)
+				if got := w.server.Queue("orders").Deleted == 1; got != c.effect {
+					w.Errorf("deleted: %t, want %t", got, c.effect)
+				}
+			})
+		})
+	}
+}
+
+func TestAnswerOfAReceiveIsLost(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		url := w.queue("orders")
+		w.send(url, "a")
+		w.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Times: 1, Cut: true, AfterEffect: true})
+		_, err := w.client.ReceiveMessage(w.Context(), receiveInput(url, 1, 0, 5))
+		if !errors.Is(err, syscall.ECONNRESET) {
+			w.Errorf("error %v, want connection reset", err)
+		}
+		w.wantCounts("orders", 0, 1, 0)
+		start := time.Now()
+		w.wantBodies(w.receive(url, 1, 20, 0), "a")
+		if got := time.Since(start); got != 5*time.Second {
+			w.Errorf("the message came back after %v, want 5s", got)
+		}
+	})
+}
+
+func TestLatencyIsOnTheServersClock(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		url := w.queue("orders")
+		w.server.Inject(sqstest.Fault{Operation: "SendMessage", Latency: time.Minute})
+		start := time.Now()
+		w.send(url, "a")
+		if got := time.Since(start); got != time.Minute {
+			w.Errorf("a slow call took %v, want 1m", got)
+		}
+		var call sync.WaitGroup
+		call.Go(func() { w.send(url, "b") })
+		synctest.Wait()
+		start = time.Now()
+		w.server.Advance(59 * time.Second)
+		call.Wait()
+		if got := time.Since(start); got != time.Second {
+			w.Errorf("after 59s by Advance the call took %v more, want 1s", got)
+		}
+	})
+}
+
+func TestEntriesOfABatchFail(t *testing.T) {
+	for _, after := range []bool{false, true} {
+		bubble(t, sqstest.Options{}, func(w *world) {
+			url := w.queue("orders")
+			w.server.Inject(sqstest.Fault{Operation: "SendMessageBatch", Entries: []int{1, 2, 7}, AfterEffect: after})
+			out, err := w.client.SendMessageBatch(w.Context(), &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: []types.SendMessageBatchRequestEntry{
+				{Id: new("a"), MessageBody: new("a")}, {Id: new("b"), MessageBody: new("b")}, {Id: new("c"), MessageBody: new("c")},
+			}})
+			w.wantCode(err, "")
+			if len(out.Successful) != 1 || len(out.Failed) != 2 || *out.Failed[0].Code != "InternalError" || out.Failed[0].SenderFault {
+				w.Errorf("%d entries sent, failed %v; want 1 and two with InternalError, the receiver's fault", len(out.Successful), out.Failed)
+			}
+			want := 1
+			if after {
+				want = 3
+			}
+			w.wantCounts("orders", want, 0, 0)
+			calls := w.server.Calls()
+			if got := calls[len(calls)-1].Failed; got != 2 {
+				w.Errorf("Failed = %d, want 2", got)
+			}
+		})
+	}
+}
+
+func TestCorruptBodiesFailTheChecksOfTheSDK(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		url := w.queue("orders", "VisibilityTimeout", "0")
+		remove := w.server.Inject(sqstest.Fault{Operation: "SendMessage", Corrupt: true})
+		if err := w.trySend(url); err == nil || !strings.Contains(err.Error(), "checksum") {
+			w.Errorf("corrupt send: %v, want an error about the checksum", err)
+		}
+		w.wantCounts("orders", 1, 0, 0)
+		remove()
+		remove = w.server.Inject(sqstest.Fault{Operation: "SendMessageBatch", Corrupt: true, Entries: []int{1}})
+		_, err := w.client.SendMessageBatch(w.Context(), &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: []types.SendMessageBatchRequestEntry{
+			{Id: new("a"), MessageBody: new("a")}, {Id: new("b"), MessageBody: new("b")},
+		}})
+		if err == nil || !strings.Contains(err.Error(), "checksum") {
+			w.Errorf("corrupt batch: %v, want an error about the checksum", err)
+		}
+		remove()
+		w.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Corrupt: true, Entries: []int{1}})
+		_, err = w.client.ReceiveMessage(w.Context(), receiveInput(url, 10, 0, 0))
+		if err == nil || !strings.Contains(err.Error(), "checksum") {
+			w.Errorf("corrupt receive: %v, want an error about the checksum", err)
+		}
+		w.wantCode(func() error {
+			_, err := w.client.ReceiveMessage(w.Context(), receiveInput(url, 1, 0, 0))
+			return err
+		}(), "")
+	})
+}
+
+func TestTheSDKRetriesThrottledCalls(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		url := w.queue("orders")
+		w.client = sqs.NewFromConfig(w.server.Config(), func(o *sqs.Options) { o.Retryer = retry.NewStandard() })
+		w.server.Inject(sqstest.Fault{Operation: "SendMessage", Times: 1, Code: "RequestThrottled"})
+		w.server.Inject(sqstest.Fault{Operation: "SendMessage", Times: 1, Cut: true})
+		w.wantCode(w.trySend(url), "")
+		if got := w.server.Count("SendMessage"); got != 3 {
+			w.Errorf("%d calls, want 3", got)
+		}
+		w.wantCounts("orders", 1, 0, 0)
+	})
+}
+
+func TestCutConnectionOverLoopback(t *testing.T) {
+	w := loopback(t, sqstest.Options{})
+	url := w.queue("orders")
+	w.server.Inject(sqstest.Fault{Operation: "SendMessage", Times: 1, Cut: true, AfterEffect: true})
+	err := w.trySend(url)
+	if _, ok := errors.AsType[smithy.APIError](err); err == nil || ok {
+		t.Errorf("cut connection: %v, want an error that is none of the API", err)
+	}
+	w.wantCounts("orders", 1, 0, 0)
+	w.wantCode(w.trySend(url), "")
+}

@@ -1,0 +1,258 @@
+package sqstest_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
+)
+
+func stringAttribute(value string) types.MessageAttributeValue {
+	return types.MessageAttributeValue{DataType: new("String"), StringValue: &value}
+}
+
+func milliseconds(at time.Time) string { return strconv.FormatInt(at.UnixMilli(), 10) }
+
+func TestMessageComesBackAsItWasSent(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		url := w.queue("orders")
+		body := "tab\t, newline\n, quote \", <&>, ä, \U0001F600 and \uFFFD"
+		sent, err := w.client.SendMessage(w.Context(), &sqs.SendMessageInput{
+			QueueUrl: &url, MessageBody: &body,
+			MessageAttributes: map[string]types.MessageAttributeValue{
+				"text":    stringAttribute("a <b> \u2028"),
+				"number":  {DataType: new("Number.int"), StringValue: new("-12.5e3")},
+				"payload": {DataType: new("Binary.png"), BinaryValue: []byte{0, 255, 10}},
+			},
+		})
+		w.wantCode(err, "")
+		m := w.one(url)
+		if *m.Body != body || *m.MessageId != *sent.MessageId {
+			w.Errorf("body %q of message %s, want %q of %s", *m.Body, *m.MessageId, body, *sent.MessageId)
+		}
+		if *m.MD5OfMessageAttributes != *sent.MD5OfMessageAttributes {
+			w.Errorf("MD5 of attributes %s, when sent %s", *m.MD5OfMessageAttributes, *sent.MD5OfMessageAttributes)
+		}
+		got := m.MessageAttributes
+		if *got["text"].StringValue != "a <b> \u2028" || *got["number"].StringValue != "-12.5e3" ||
+			*got["number"].DataType != "Number.int" || string(got["payload"].BinaryValue) != "\x00\xff\n" {
+			w.Errorf("attributes came back as %v", got)
+		}
+	})
+}
+
+// The sums are those that AWS returns.
+func TestMD5OfAttributes(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		url := w.queue("orders")
+		for want, attributes := range map[string]map[string]types.MessageAttributeValue{
+			"adb59cd4678ea5a855436b949cd07ab6": {"MyAttribute": stringAttribute("foobar")},
+			"ae7155c6026991b6d54b11589678bf9c": {"Foo": stringAttribute("Bar")},
+			"4c360f3fdafd970e05fae2f149d997f5": {"Help.Me": stringAttribute("Me"), "Hello": stringAttribute("There"), "General": stringAttribute("Kenobi")},
+		} {
+			out, err := w.client.SendMessage(w.Context(), &sqs.SendMessageInput{QueueUrl: &url, MessageBody: new("a"), MessageAttributes: attributes})
+			w.wantCode(err, "")
+			if got := *out.MD5OfMessageAttributes; got != want {
+				w.Errorf("MD5 of %v is %s, want %s", attributes, got, want)
+			}
+		}
+	})
+}
+
+func TestSendIsRefused(t *testing.T) {
+	const value, contents, lacking = "InvalidParameterValue", "InvalidMessageContents", "MissingParameter"
+	attributes := func(pairs ...any) map[string]types.MessageAttributeValue {
+		out := map[string]types.MessageAttributeValue{}
+		for i := 0; i < len(pairs); i += 2 {
+			out[pairs[i].(string)] = pairs[i+1].(types.MessageAttributeValue)
+		}
+		return out
+	}
+	of := func(kind, text string) types.MessageAttributeValue {
+		return types.MessageAttributeValue{DataType: &kind, StringValue: &text}
+	}
+	many := func(n int) map[string]types.MessageAttributeValue {
+		out := map[string]types.MessageAttributeValue{}
+		for i := range n {
+			out["a"+strconv.Itoa(i)] = stringAttribute("1")
+		}
+		return out
+	}
+	body := func(text string) sqs.SendMessageInput { return sqs.SendMessageInput{MessageBody: &text} }
+	with := func(a map[string]types.MessageAttributeValue) sqs.SendMessageInput {
+		return sqs.SendMessageInput{MessageBody: new("a"), MessageAttributes: a}
+	}
+	for name, c := range map[string]struct {
+		in   sqs.SendMessageInput
+		want string
+	}{
+		"empty":                     {body(""), lacking},
+		"NUL":                       {body("a\x00"), contents},
+		"control character":         {body("a\x1b"), contents},
+		"not a character":           {body("a\uffff"), contents},
+		"largest":                   {body(strings.Repeat("x", 1<<20)), ""},
+		"too large":                 {body(strings.Repeat("x", 1<<20+1)), value},
+		"too large in bytes":        {body(strings.Repeat("ä", 1<<19) + "x"), value},
+		"too large with attribute":  {sqs.SendMessageInput{MessageBody: new(strings.Repeat("x", 1<<20-8)), MessageAttributes: attributes("ab", stringAttribute("c"))}, value},
+		"largest with attribute":    {sqs.SendMessageInput{MessageBody: new(strings.Repeat("x", 1<<20-9)), MessageAttributes: attributes("ab", stringAttribute("c"))}, ""},
+		"delay":                     {sqs.SendMessageInput{MessageBody: new("a"), DelaySeconds: 901}, value},
+		"negative delay":            {sqs.SendMessageInput{MessageBody: new("a"), DelaySeconds: -1}, value},
+		"10 attributes":             {with(many(10)), ""},
+		"11 attributes":             {with(many(11)), value},
+		"empty attribute":           {with(attributes("a", stringAttribute(""))), value},
+		"attribute with NUL":        {with(attributes("a", stringAttribute("\x00"))), value},
+		"attribute name":            {with(attributes("a b", stringAttribute("1"))), value},
+		"empty name":                {with(attributes("", stringAttribute("1"))), value},
+		"long name":                 {with(attributes(strings.Repeat("n", 257), stringAttribute("1"))), value},
+		"name with period first":    {with(attributes(".a", stringAttribute("1"))), value},
+		"name with two periods":     {with(attributes("a..b", stringAttribute("1"))), value},
+		"reserved name":             {with(attributes("aws.a", stringAttribute("1"))), value},
+		"other reserved name":       {with(attributes("Amazon.a", stringAttribute("1"))), value},
+		"unknown type":              {with(attributes("a", of("Text", "1"))), value},
+		"custom type":               {with(attributes("a", of("String.json", "{}"))), ""},
+		"long type":                 {with(attributes("a", of("String."+strings.Repeat("x", 250), "1"))), value},
+		"number":                    {with(attributes("a", of("Number", "12"))), ""},
+		"no number":                 {with(attributes("a", of("Number", "twelve"))), value},
+		"hexadecimal":               {with(attributes("a", of("Number", "0x12"))), value},
+		"text in binary":            {with(attributes("a", of("Binary", "1"))), value},
+		"list":                      {with(attributes("a", types.MessageAttributeValue{DataType: new("String"), StringListValues: []string{"1"}})), value},
+		"group of a standard queue": {sqs.SendMessageInput{MessageBody: new("a"), MessageGroupId: new("tenant")}, ""},
+		"empty group":               {sqs.SendMessageInput{MessageBody: new("a"), MessageGroupId: new("")}, value},
+		"group with space":          {sqs.SendMessageInput{MessageBody: new("a"), MessageGroupId: new("a b")}, value},
+		"long group":                {sqs.SendMessageInput{MessageBody: new("a"), MessageGroupId: new(strings.Repeat("g", 129))}, value},
+		"deduplication ID":          {sqs.SendMessageInput{MessageBody: new("a"), MessageDeduplicationId: new("1")}, value},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, sqstest.Options{}, func(w *world) {
+				url := w.queue("orders")
+				c.in.QueueUrl = &url
+				_, err := w.client.SendMessage(w.Context(), &c.in)
+				w.wantCode(err, c.want)
+				if want := c.want == ""; (w.server.Queue("orders").Sent == 1) != want {
+					w.Errorf("stored: %t, want %t", !want, want)
+				}
+			})
+		})
+	}
+}
+
+func TestSystemAttributeIsRefused(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		url := w.queue("orders")
+		for name, attribute := range map[string]types.MessageSystemAttributeValue{
+			"AWSTraceHeader": {DataType: new("Binary"), BinaryValue: []byte("x")},
+			"Other":          {DataType: new("String"), StringValue: new("x")},
+		} {
+			_, err := w.client.SendMessage(w.Context(), &sqs.SendMessageInput{
+				QueueUrl: &url, MessageBody: new("a"),
+				MessageSystemAttributes: map[string]types.MessageSystemAttributeValue{name: attribute},
+			})
+			w.wantCode(err, "InvalidParameterValue")
+		}
+	})
+}
+
+func TestBatchIsRefused(t *testing.T) {
+	const legacy = "AWS.SimpleQueueService."
+	entries := func(ids ...string) []types.SendMessageBatchRequestEntry {
+		out := []types.SendMessageBatchRequestEntry{}
+		for _, id := range ids {
+			out = append(out, types.SendMessageBatchRequestEntry{Id: &id, MessageBody: new("a")})
+		}
+		return out
+	}
+	large := entries("1", "2")
+	large[0].MessageBody = new(strings.Repeat("x", 1<<20))
+	for name, c := range map[string]struct {
+		entries []types.SendMessageBatchRequestEntry
+		want    string
+	}{
+		"empty":     {entries(), legacy + "EmptyBatchRequest"},
+		"ten":       {entries(numbered("m", 10)...), ""},
+		"eleven":    {entries(numbered("m", 11)...), legacy + "TooManyEntriesInBatchRequest"},
+		"same id":   {entries("a", "a"), legacy + "BatchEntryIdsNotDistinct"},
+		"bad id":    {entries("a b"), legacy + "InvalidBatchEntryId"},
+		"long id":   {entries(strings.Repeat("i", 81)), legacy + "InvalidBatchEntryId"},
+		"too large": {large, legacy + "BatchRequestTooLong"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, sqstest.Options{}, func(w *world) {
+				url := w.queue("orders")
+				_, err := w.client.SendMessageBatch(w.Context(), &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: c.entries})
+				w.wantCode(err, c.want)
+				if c.want != "" && w.server.Queue("orders").Sent != 0 {
+					w.Error("a refused batch stored messages")
+				}
+			})
+		})
+	}
+}
+
+func TestBatchesFailByEntry(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		url := w.queue("orders", "MaximumMessageSize", "1024")
+		sent, err := w.client.SendMessageBatch(w.Context(), &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: []types.SendMessageBatchRequestEntry{
+			{Id: new("good"), MessageBody: new("a")},
+			{Id: new("nul"), MessageBody: new("\x00")},
+			{Id: new("large"), MessageBody: new(strings.Repeat("x", 1025))},
+			{Id: new("late"), MessageBody: new("b"), DelaySeconds: 1},
+		}})
+		w.wantCode(err, "")
+		w.wantFailed(sent.Failed, "nul InvalidMessageContents", "large InvalidParameterValue")
+		if len(sent.Successful) != 2 || *sent.Successful[0].Id != "good" || *sent.Successful[1].Id != "late" {
+			w.Errorf("Successful = %v, want good and late", sent.Successful)
+		}
+		m := w.one(url)
+		changed, err := w.client.ChangeMessageVisibilityBatch(w.Context(), &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &url, Entries: []types.ChangeMessageVisibilityBatchRequestEntry{
+			{Id: new("bad"), ReceiptHandle: new("garbage"), VisibilityTimeout: 1},
+			{Id: new("long"), ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: 43201},
+			{Id: new("good"), ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: 60},
+		}})
+		w.wantCode(err, "")
+		w.wantFailed(changed.Failed, "bad ReceiptHandleIsInvalid", "long InvalidParameterValue")
+		deleted, err := w.client.DeleteMessageBatch(w.Context(), &sqs.DeleteMessageBatchInput{QueueUrl: &url, Entries: []types.DeleteMessageBatchRequestEntry{
+			{Id: new("bad"), ReceiptHandle: new("garbage")},
+			{Id: new("good"), ReceiptHandle: m.ReceiptHandle},
+		}})
+		w.wantCode(err, "")
+		w.wantFailed(deleted.Failed, "bad ReceiptHandleIsInvalid")
+		if len(changed.Successful) != 1 || len(deleted.Successful) != 1 {
+			w.Errorf("%d changed and %d deleted, want 1 and 1", len(changed.Successful), len(deleted.Successful))
+		}
+		w.wantCounts("orders", 0, 0, 1)
+	})
+}
+
+// wantFailed compares failed entries, as "id code", all of them the sender's fault.
+func (w *world) wantFailed(failed []types.BatchResultErrorEntry, want ...string) {
+	w.Helper()
+	got := []string{}
+	for _, f := range failed {
+		got = append(got, *f.Id+" "+*f.Code)
+		if !f.SenderFault || *f.Message == "" {
+			w.Errorf("entry %s: SenderFault %t, message %q", *f.Id, f.SenderFault, *f.Message)
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		w.Errorf("failed entries %q, want %q", got, want)
+	}
+}
+
+func TestBatchesOfHandlesAreChecked(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		url := w.queue("orders")
+		_, err := w.client.DeleteMessageBatch(w.Context(), &sqs.DeleteMessageBatchInput{QueueUrl: &url, Entries: []types.DeleteMessageBatchRequestEntry{}})
+		if _, ok := errors.AsType[*types.EmptyBatchRequest](err); !ok {
+			w.Errorf("empty DeleteMessageBatch: %v, want EmptyBatchRequest", err)
+		}
+		_, err = w.client.ChangeMessageVisibilityBatch(w.Context(), &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &url, Entries: []types.ChangeMessageVisibilityBatchRequestEntry{}})
+		w.wantCode(err, "AWS.SimpleQueueService.EmptyBatchRequest")
+	})
+}
