@@ -5,11 +5,14 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -18,17 +21,20 @@ import (
 
 const usage = `Usage: go run ./integration/brokers COMMAND
 
-  up                start all brokers and print their addresses
-  down              stop all brokers and remove what they left
-  env               print the addresses, for eval
-  run CMD ARGS...   run a command with the addresses in its environment;
-                    brokers that it had to start are stopped afterwards
-  start NAME        start one broker, with the data that it had
-  stop NAME         stop one broker in good order, keep its data
-  kill NAME         end one broker as a crash does, keep its data
-  ctl NAME ARGS...  run rabbitmqctl against one broker
-  list              print names, images, ports and variables
+  up [NAME...]                  start brokers and print their addresses
+  down [NAME...]                stop brokers and remove what they left
+  env [NAME...]                 print the addresses, for eval
+  run [-only NAME,...] CMD ARGS...
+                                run a command with the addresses in its environment;
+                                brokers that it had to start are stopped afterwards
+  start NAME                    start one broker, with the data that it had
+  stop NAME                     stop one broker in good order, keep its data
+  kill NAME                     end one broker as a crash does, keep its data
+  freeze NAME, thaw NAME        make one broker stand still, and go on
+  ctl NAME ARGS...              run rabbitmqctl against one RabbitMQ
+  list                          print names, products, images, ports and variables
 
+[NAME...] are brokers or products (rabbitmq, kafka, sqs, redis); none stand for all brokers.
 REDRIVE_ENGINE=docker or local decides how they run; not set, docker does if it answers.
 `
 
@@ -61,79 +67,131 @@ func command(ctx context.Context, args []string) error {
 	case name == "list" && len(args) == 0:
 		list(os.Stdout)
 		return nil
-	case name == "env" && len(args) == 0:
-		export(os.Stdout)
-		return nil
-	case name == "run" && len(args) > 0:
+	case name == "run":
 		return run(ctx, args)
+	case name == "up" || name == "down" || name == "env":
+		return several(ctx, name, args)
 	}
 	h, err := harness.New(ctx, os.Stderr)
 	if err != nil {
 		return err
 	}
-	switch {
-	case name == "up" && len(args) == 0:
-		if _, err := h.Up(ctx); err != nil {
-			return err
-		}
-		export(os.Stdout)
-		return nil
-	case name == "down" && len(args) == 0:
-		return h.Down(ctx)
-	case name == "start" && len(args) == 1:
-		return h.Start(ctx, args[0])
-	case name == "stop" && len(args) == 1:
-		return h.Stop(ctx, args[0])
-	case name == "kill" && len(args) == 1:
-		return h.Kill(ctx, args[0])
-	case name == "ctl" && len(args) > 1:
+	if name == "ctl" && len(args) > 1 {
 		return h.Control(ctx, args[0], args[1:]...)
 	}
-	return fmt.Errorf("%w: %s with %d arguments", errUsage, name, len(args))
+	act := map[string]func(context.Context, string) error{
+		"start": h.Start, "stop": h.Stop, "kill": h.Kill, "freeze": h.Freeze, "thaw": h.Thaw,
+	}[name]
+	if act == nil || len(args) != 1 {
+		return fmt.Errorf("%w: %s with %d arguments", errUsage, name, len(args))
+	}
+	return act(ctx, args[0])
 }
 
-func export(out io.Writer) {
-	for _, setting := range harness.Environment() {
+// several runs the commands that take any number of names.
+func several(ctx context.Context, command string, names []string) error {
+	brokers, err := harness.Select(names...)
+	if err != nil {
+		return err
+	}
+	if command == "env" {
+		export(os.Stdout, brokers)
+		return nil
+	}
+	h, err := harness.New(ctx, os.Stderr)
+	if err != nil {
+		return err
+	}
+	if command == "down" {
+		return h.Down(ctx, brokers)
+	}
+	if _, err := h.Up(ctx, brokers); err != nil {
+		return err
+	}
+	export(os.Stdout, brokers)
+	return nil
+}
+
+func export(out io.Writer, brokers []harness.Broker) {
+	for _, setting := range harness.Environment(brokers) {
 		fmt.Fprintln(out, "export", setting)
 	}
 }
 
 func list(out io.Writer) {
 	for _, b := range harness.Brokers() {
-		fmt.Fprintln(out, b.Name, b.Image, b.Port, b.Management, b.Env)
+		fmt.Fprintln(out, b.Name, b.Product, b.Image, b.Port, b.Management, b.Controller, b.Env)
 	}
 }
 
-// run runs a command with the brokers. Where they cannot run, the command does
-// all the same: its tests say what they skip, or fail where CI=true.
+// run runs a command with the brokers. Where those of a product cannot run, the
+// command does all the same: its tests say what they skip, or fail where CI=true.
 func run(ctx context.Context, args []string) (err error) {
-	env := os.Environ()
-	if harness.Provided() {
-		return execute(ctx, args, env)
-	}
-	h, err := harness.New(ctx, os.Stderr)
-	started := false
-	if err == nil {
-		started, err = h.Up(ctx)
-	}
-	if started {
-		defer func() {
-			// The command may have been interrupted: the brokers are stopped all the same.
-			if left := h.Down(context.WithoutCancel(ctx)); left != nil {
-				fmt.Fprintln(os.Stderr, "brokers: not stopped:", left)
-				err = errors.Join(err, left)
-			}
-		}()
-	}
-	switch {
-	case err == nil:
-		env = append(env, harness.Environment()...)
-	case ctx.Err() != nil:
+	brokers, args, err := parseRun(args)
+	if err != nil {
 		return err
-	default:
-		fmt.Fprintln(os.Stderr, "brokers: not started, so tests that need them are skipped, or fail where CI=true:", err)
+	}
+	env := os.Environ()
+	for _, product := range []harness.Product{harness.RabbitMQ, harness.Kafka, harness.SQS, harness.Redis} {
+		of := slices.DeleteFunc(slices.Clone(brokers), func(b harness.Broker) bool { return b.Product != product })
+		if harness.Provided(of) {
+			continue
+		}
+		started, upErr := up(ctx, of)
+		if len(started) > 0 {
+			defer func() {
+				if left := down(ctx, started); left != nil {
+					err = errors.Join(err, left)
+				}
+			}()
+		}
+		switch {
+		case upErr == nil:
+			env = append(env, harness.Environment(of)...)
+		case ctx.Err() != nil:
+			return upErr
+		default:
+			fmt.Fprintf(os.Stderr, "brokers: %s not started, so tests that need it are skipped, or fail where CI=true: %v\n", product, upErr)
+		}
 	}
 	return execute(ctx, args, env)
+}
+
+// parseRun returns the brokers that run is to start, and the command.
+func parseRun(args []string) (brokers []harness.Broker, command []string, err error) {
+	flags := flag.NewFlagSet("run", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	only := flags.String("only", "", "")
+	if err := flags.Parse(args); err != nil {
+		return nil, nil, fmt.Errorf("%w: run: %w", errUsage, err)
+	}
+	if flags.NArg() == 0 {
+		return nil, nil, fmt.Errorf("%w: run without a command", errUsage)
+	}
+	names := strings.FieldsFunc(*only, func(r rune) bool { return r == ',' })
+	brokers, err = harness.Select(names...)
+	return brokers, flags.Args(), err
+}
+
+func up(ctx context.Context, brokers []harness.Broker) (started []harness.Broker, err error) {
+	h, err := harness.New(ctx, os.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	return h.Up(ctx, brokers)
+}
+
+// down stops brokers also when the command was interrupted.
+func down(ctx context.Context, brokers []harness.Broker) error {
+	ctx = context.WithoutCancel(ctx)
+	h, err := harness.New(ctx, os.Stderr)
+	if err == nil {
+		err = h.Down(ctx, brokers)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "brokers: not stopped:", err)
+	}
+	return err
 }
 
 func execute(ctx context.Context, args, env []string) error {

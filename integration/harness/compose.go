@@ -63,8 +63,9 @@ func (c *compose) run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-func (c *compose) running(ctx context.Context) ([]string, error) {
-	out, err := c.command(ctx, "ps", "--services", "--status", "running").Output()
+// services returns the names of the services in that state.
+func (c *compose) services(ctx context.Context, state string) ([]string, error) {
+	out, err := c.command(ctx, "ps", "--services", "--status", state).Output()
 	if err != nil {
 		return nil, fmt.Errorf("docker compose ps: %w", err)
 	}
@@ -72,7 +73,12 @@ func (c *compose) running(ctx context.Context) ([]string, error) {
 }
 
 func (c *compose) start(ctx context.Context, brokers []Broker) ([]Broker, error) {
-	running, err := c.running(ctx)
+	for _, b := range brokers {
+		if err := c.thaw(ctx, b); err != nil {
+			return nil, err
+		}
+	}
+	running, err := c.services(ctx, "running")
 	if err != nil {
 		return nil, err
 	}
@@ -82,19 +88,26 @@ func (c *compose) start(ctx context.Context, brokers []Broker) ([]Broker, error)
 	if len(started) == 0 {
 		return nil, nil
 	}
-	args := []string{"up", "--detach", "--wait"}
-	for _, b := range started {
-		args = append(args, b.Name)
+	return started, c.run(ctx, append([]string{"up", "--detach", "--wait"}, names(started)...)...)
+}
+
+func names(brokers []Broker) []string {
+	var all []string
+	for _, b := range brokers {
+		all = append(all, b.Name)
 	}
-	return started, c.run(ctx, args...)
+	return all
 }
 
 func (c *compose) await(ctx context.Context, b Broker) error {
+	if b.Product != RabbitMQ {
+		return nil // it says so itself when it is probed
+	}
 	return c.control(ctx, b, []string{"--quiet", "await_startup"})
 }
 
 func (c *compose) check(ctx context.Context, b Broker) error {
-	running, err := c.running(ctx)
+	running, err := c.services(ctx, "running")
 	if err != nil {
 		return err
 	}
@@ -104,9 +117,27 @@ func (c *compose) check(ctx context.Context, b Broker) error {
 	return nil
 }
 
-func (c *compose) stop(ctx context.Context, b Broker) error { return c.run(ctx, "stop", b.Name) }
+func (c *compose) stop(ctx context.Context, b Broker) error { return c.end(ctx, "stop", b) }
 
-func (c *compose) kill(ctx context.Context, b Broker) error { return c.run(ctx, "kill", b.Name) }
+func (c *compose) kill(ctx context.Context, b Broker) error { return c.end(ctx, "kill", b) }
+
+// end thaws the broker first, because an engine ends no container that is paused.
+func (c *compose) end(ctx context.Context, how string, b Broker) error {
+	if err := c.thaw(ctx, b); err != nil {
+		return err
+	}
+	return c.run(ctx, how, b.Name)
+}
+
+func (c *compose) freeze(ctx context.Context, b Broker) error { return c.run(ctx, "pause", b.Name) }
+
+func (c *compose) thaw(ctx context.Context, b Broker) error {
+	frozen, err := c.services(ctx, "paused")
+	if err != nil || !slices.Contains(frozen, b.Name) {
+		return err
+	}
+	return c.run(ctx, "unpause", b.Name)
+}
 
 func (c *compose) control(ctx context.Context, b Broker, args []string) error {
 	cmd := c.command(ctx, append([]string{"exec", "--no-TTY", b.Name, "rabbitmqctl"}, args...)...)
@@ -117,6 +148,21 @@ func (c *compose) control(ctx context.Context, b Broker, args []string) error {
 	return nil
 }
 
-func (c *compose) down(ctx context.Context) error {
+// down takes the network away too, with the last of the brokers.
+func (c *compose) down(ctx context.Context, brokers []Broker) error {
+	for _, b := range brokers {
+		if err := c.thaw(ctx, b); err != nil {
+			return err
+		}
+	}
+	if len(brokers) < len(Brokers()) {
+		if err := c.run(ctx, append([]string{"rm", "--stop", "--force", "--volumes"}, names(brokers)...)...); err != nil {
+			return err
+		}
+		left, err := c.command(ctx, "ps", "--all", "--quiet").Output()
+		if err != nil || len(left) > 0 {
+			return err
+		}
+	}
 	return c.run(ctx, "down", "--volumes", "--remove-orphans")
 }

@@ -1,6 +1,7 @@
 // Package harness runs the brokers that the integration tests need: in
-// containers where a Docker engine answers, as local processes from Debian
-// packages elsewhere. Versions, settings and addresses are the same either way.
+// containers where a Docker engine answers, as local processes elsewhere, from
+// Debian packages (RabbitMQ, Redis) and from the published Java artifacts (Kafka,
+// and ElasticMQ for Amazon SQS). Versions, settings and addresses are the same either way.
 //
 // The brokers are a property of the machine, not of a process: whoever calls
 // Up next finds them running, and Down stops them whoever started them. All
@@ -34,18 +35,21 @@ type Harness struct {
 // engine is a way to run the brokers.
 type engine interface {
 	// start starts those of the brokers that do not run, with the data that
-	// they had, and returns when all have been told to. It reports the ones it
-	// started.
+	// they had, thaws the frozen ones, and returns when all have been told to.
+	// It reports the ones it started.
 	start(ctx context.Context, brokers []Broker) (started []Broker, err error)
 	// await returns when the broker itself says that it has started.
 	await(ctx context.Context, b Broker) error
 	// check returns an error when the broker has ended, and why if it is known.
 	check(ctx context.Context, b Broker) error
+	// Each of these two also ends a frozen broker.
 	stop(ctx context.Context, b Broker) error // in good order
 	kill(ctx context.Context, b Broker) error // as a crash
+	freeze(ctx context.Context, b Broker) error
+	thaw(ctx context.Context, b Broker) error // no error where it is not frozen
 	// control runs the broker's own command line tool.
 	control(ctx context.Context, b Broker, args []string) error
-	down(ctx context.Context) error // stops all and removes all data
+	down(ctx context.Context, brokers []Broker) error // stops them and removes their data
 }
 
 // New picks the way to run the brokers; REDRIVE_ENGINE=docker or local picks it
@@ -88,21 +92,21 @@ func newHarness(log io.Writer) (*Harness, error) {
 	return &Harness{cache: cache, log: log}, nil
 }
 
-// Up starts every broker that does not run and returns when all are ready. It
-// reports whether it started any. After an error some may be running: Down
+// Up starts those of the brokers that do not run and returns when all are ready.
+// It reports the ones it started. After an error some may be running: Down
 // stops them.
-func (h *Harness) Up(ctx context.Context) (started bool, err error) {
+func (h *Harness) Up(ctx context.Context, brokers []Broker) (started []Broker, err error) {
 	err = h.locked(func() error {
-		started, err = h.start(ctx, Brokers())
+		started, err = h.start(ctx, brokers)
 		return err
 	})
 	return started, err
 }
 
-// Down stops every broker and removes what they left: processes, containers,
+// Down stops the brokers and removes what they left: processes, containers,
 // mounts and data. The downloaded packages stay for the next time.
-func (h *Harness) Down(ctx context.Context) error {
-	return h.locked(func() error { return h.engine.down(ctx) })
+func (h *Harness) Down(ctx context.Context, brokers []Broker) error {
+	return h.locked(func() error { return h.engine.down(ctx, brokers) })
 }
 
 // Start starts one broker, with the data that it had, and waits until it is
@@ -124,11 +128,25 @@ func (h *Harness) Kill(ctx context.Context, name string) error {
 	return h.one(name, func(b Broker) error { return h.engine.kill(ctx, b) })
 }
 
-// Control runs rabbitmqctl against one broker, with its output on the log.
+// Freeze makes one broker stand still, by SIGSTOP: its connections stay, and
+// nothing answers. Thaw and Start let it go on, Stop and Kill end it.
+func (h *Harness) Freeze(ctx context.Context, name string) error {
+	return h.one(name, func(b Broker) error { return h.engine.freeze(ctx, b) })
+}
+
+// Thaw lets a frozen broker go on. Without one it does nothing.
+func (h *Harness) Thaw(ctx context.Context, name string) error {
+	return h.one(name, func(b Broker) error { return h.engine.thaw(ctx, b) })
+}
+
+// Control runs rabbitmqctl against one RabbitMQ, with its output on the log.
 func (h *Harness) Control(ctx context.Context, name string, args ...string) error {
 	b, err := find(name)
 	if err != nil {
 		return err
+	}
+	if b.Product != RabbitMQ {
+		return fmt.Errorf("%s has no rabbitmqctl: it is a %s", b.Name, b.Product)
 	}
 	return h.engine.control(ctx, b, args)
 }
@@ -141,19 +159,19 @@ func (h *Harness) one(name string, act func(Broker) error) error {
 	return h.locked(func() error { return act(b) })
 }
 
-func (h *Harness) start(ctx context.Context, brokers []Broker) (bool, error) {
+func (h *Harness) start(ctx context.Context, brokers []Broker) ([]Broker, error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout+startTimeout)
 	defer cancel()
 	started, err := h.engine.start(ctx, brokers)
 	if err != nil {
-		return len(started) > 0, err
+		return started, err
 	}
 	for _, b := range brokers {
 		if err := h.await(ctx, b); err != nil {
-			return len(started) > 0, fmt.Errorf("%s is not ready: %w", b.Name, err)
+			return started, fmt.Errorf("%s is not ready: %w", b.Name, err)
 		}
 	}
-	return len(started) > 0, nil
+	return started, nil
 }
 
 // await returns when the broker answers a client and says itself that it has
@@ -162,7 +180,7 @@ func (h *Harness) await(ctx context.Context, b Broker) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for {
-		greeting, err := Probe(ctx, b.Address())
+		greeting, err := Probe(ctx, b.Product, b.Address())
 		if err == nil {
 			return h.confirm(ctx, b, greeting)
 		}

@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"errors"
@@ -12,52 +11,79 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
+	"time"
 )
 
-//go:embed rabbitmq
+//go:embed rabbitmq kafka sqs redis java
 var settings embed.FS
 
-// local runs the brokers as processes of this machine. Each is the first
-// process of a PID namespace of its own, with mounts that nobody else sees:
-// when it ends, the kernel ends all it started and takes the mounts away.
+// local runs the brokers as processes of this machine.
 //
-// The state folder has for each broker NAME: the folder NAME, which the broker
-// sees as /mnt and keeps its data in, NAME.pid, NAME.log, and NAME.ready, which
-// has the PID that was the last to get ready.
+// The state folder of a product has for each broker NAME: the folder NAME, with
+// its settings and data, NAME.pid, NAME.log, and NAME.ready, which has the PID
+// that was the last to get ready.
 type local struct {
-	state string
-	cache string
-	log   io.Writer
+	temporary string // where the state folders are
+	cache     string
+	log       io.Writer
+}
+
+// host is how the brokers of a product run as processes.
+type host interface {
+	// install returns the folder that has the broker's programs, and fetches
+	// them first where they are missing.
+	install(ctx context.Context, b Broker) (root string, err error)
+	// prepare writes the settings to the broker's folder. What is there
+	// already is the data of an earlier run.
+	prepare(ctx context.Context, b Broker, root string) error
+	// command returns the command that runs the broker. It begins by reading a
+	// line, which comes when its PID is on record, and ends without one: a
+	// broker that nobody could stop must not start.
+	command(b Broker, root string) *exec.Cmd
+	// await returns when the broker, which answers already, has started.
+	await(ctx context.Context, b Broker) error
 }
 
 func newLocal(cache string, log io.Writer) (engine, error) {
-	if os.Getuid() != 0 {
-		return nil, errors.New("no Docker engine with compose answers, and without one only root can run the brokers (chroot and namespaces)")
+	return &local{temporary: os.TempDir(), cache: cache, log: log}, nil
+}
+
+func (l *local) host(b Broker) host {
+	switch b.Product {
+	case Kafka:
+		return kafka{java{l}}
+	case SQS:
+		return elasticmq{java{l}}
+	case Redis:
+		return redis{l}
 	}
-	return &local{state: filepath.Join(os.TempDir(), "redrive-brokers"), cache: cache, log: log}, nil
+	return debian{l}
+}
+
+// state is the folder of all brokers of the product.
+func (l *local) state(p Product) string {
+	folder := "redrive-" + string(p)
+	if p == RabbitMQ {
+		folder = "redrive-brokers"
+	}
+	return filepath.Join(l.temporary, folder)
 }
 
 func (l *local) path(b Broker, suffix string) string {
-	return filepath.Join(l.state, b.Name+suffix)
+	return filepath.Join(l.state(b.Product), b.Name+suffix)
 }
 
 func (l *local) start(ctx context.Context, brokers []Broker) ([]Broker, error) {
-	if err := l.claim(); err != nil {
-		return nil, err
-	}
 	var started []Broker
 	for _, b := range brokers {
 		if readProcess(l.path(b, ".pid")).alive() {
+			if err := l.thaw(ctx, b); err != nil {
+				return started, err
+			}
 			continue
 		}
-		root, err := l.root(ctx, b)
-		if err != nil {
-			return started, err
-		}
-		if err := l.launch(ctx, b, root); err != nil {
+		if err := l.launch(ctx, b); err != nil {
 			return started, fmt.Errorf("start %s: %w", b.Name, err)
 		}
 		started = append(started, b)
@@ -65,38 +91,49 @@ func (l *local) start(ctx context.Context, brokers []Broker) ([]Broker, error) {
 	return started, nil
 }
 
-// claim makes the state folder, and refuses one that another user made.
-func (l *local) claim() error {
-	if err := os.Mkdir(l.state, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+// claim makes a state folder, and refuses one that another user made.
+func claim(state string) error {
+	if err := os.Mkdir(state, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	info, err := os.Lstat(l.state)
+	info, err := os.Lstat(state)
 	if err != nil {
 		return err
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || !ok || int(owner.Uid) != os.Getuid() {
-		return fmt.Errorf("%s belongs to someone else: remove it", l.state)
+		return fmt.Errorf("%s belongs to someone else: remove it", state)
 	}
 	return nil
 }
 
-// enter is the first thing that runs in the namespaces. It waits for a line,
-// which comes when its PID is on record, and ends without one: a broker that
-// nobody could stop must not start.
-const enter = `
-read -r recorded
-mount --bind "$STATE" "$ROOT/mnt"
-mount -t proc proc "$ROOT/proc"
-chroot "$ROOT" chown -R rabbitmq:rabbitmq /mnt
-exec chroot --userspec=rabbitmq:rabbitmq "$ROOT" /usr/bin/env -i "$@" /usr/lib/rabbitmq/bin/rabbitmq-server
-`
-
-func (l *local) launch(ctx context.Context, b Broker, root string) error {
-	if conn, err := net.Dial("tcp", b.Address()); err == nil {
+// untilFree waits until nobody listens where b will: the threads of a killed
+// process may hold its sockets for a moment longer than it seems to live.
+func untilFree(ctx context.Context, b Broker) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for {
+		conn, err := net.Dial("tcp", b.Address())
+		if err != nil {
+			return nil
+		}
 		conn.Close()
-		return fmt.Errorf("another process listens at %s", b.Address())
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("another process listens at %s", b.Address())
+		case <-time.After(pollEvery):
+		}
 	}
-	if err := l.prepare(b); err != nil {
+}
+
+func (l *local) launch(ctx context.Context, b Broker) error {
+	if err := untilFree(ctx, b); err != nil {
+		return err
+	}
+	root, err := l.host(b).install(ctx, b)
+	if err != nil {
+		return err
+	}
+	if err := l.prepare(ctx, b, root); err != nil {
 		return err
 	}
 	out, err := os.Create(l.path(b, ".log"))
@@ -104,21 +141,17 @@ func (l *local) launch(ctx context.Context, b Broker, root string) error {
 		return err
 	}
 	defer out.Close()
-	cmd := exec.Command("/bin/sh", append([]string{"-ec", enter, "sh"}, environment(b)...)...)
-	cmd.Env = append(os.Environ(), "STATE="+l.path(b, ""), "ROOT="+root)
+	cmd := l.host(b).command(b, root)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setsid:       true, // an interrupt from the terminal is not for the broker
-		Cloneflags:   syscall.CLONE_NEWPID,
-		Unshareflags: syscall.CLONE_NEWNS,
-	}
 	gate, err := cmd.StdinPipe()
 	if err != nil {
 		return err
 	}
 	defer gate.Close()
-	if err := cmd.Start(); err != nil {
+	if err := cmd.Start(); errors.Is(err, fs.ErrPermission) && b.Product == RabbitMQ {
 		return fmt.Errorf("%w (it takes a root that may make namespaces)", err)
+	} else if err != nil {
+		return err
 	}
 	go cmd.Wait() // the broker outlives this process; until then its end must not leave a zombie
 	if err := record(l.path(b, ".pid"), cmd.Process.Pid); err != nil {
@@ -130,56 +163,38 @@ func (l *local) launch(ctx context.Context, b Broker, root string) error {
 
 // prepare writes the settings. It keeps data that a broker was once ready with,
 // and begins anew where the first start did not get that far.
-func (l *local) prepare(b Broker) error {
-	dir := l.path(b, "")
+func (l *local) prepare(ctx context.Context, b Broker, root string) error {
+	if err := claim(l.state(b.Product)); err != nil {
+		return err
+	}
 	if _, err := os.Stat(l.path(b, ".ready")); err != nil {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := os.RemoveAll(l.path(b, "")); err != nil {
 			return err
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "conf.d"), 0o755); err != nil {
+	if err := os.MkdirAll(l.path(b, ""), 0o755); err != nil {
 		return err
 	}
-	addresses := fmt.Sprintf("listeners.tcp.1 = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n", b.Address(), b.Management)
-	files := map[string][]byte{"conf.d/30-addresses.conf": []byte(addresses)}
-	for from, to := range map[string]string{"20-redrive.conf": "conf.d/20-redrive.conf", "enabled_plugins": "enabled_plugins"} {
-		text, err := settings.ReadFile("rabbitmq/" + from)
+	return l.host(b).prepare(ctx, b, root)
+}
+
+// writeSettings writes files of the harness, and text of the caller, to dir.
+func writeSettings(dir string, copies map[string]string, texts map[string]string) error {
+	for from, to := range copies {
+		text, err := settings.ReadFile(from)
 		if err != nil {
 			return err
 		}
-		files[to] = text
+		if err := os.WriteFile(filepath.Join(dir, to), text, 0o644); err != nil {
+			return err
+		}
 	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+	for to, text := range texts {
+		if err := os.WriteFile(filepath.Join(dir, to), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// loopback keeps Erlang's own connections between server and tool there.
-const loopback = "-kernel inet_dist_use_interface {127,0,0,1}"
-
-// environment is all that the broker and its command line tool see of ours.
-func environment(b Broker) []string {
-	return []string{
-		"PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-		"LANG=C.UTF-8",
-		"HOME=/mnt", // the cookie that the tool shows to the broker
-		"RABBITMQ_NODENAME=" + b.Name + "@localhost",
-		"RABBITMQ_CONF_ENV_FILE=/dev/null",
-		"RABBITMQ_CONFIG_FILES=/mnt/conf.d",
-		"RABBITMQ_ENABLED_PLUGINS_FILE=/mnt/enabled_plugins",
-		"RABBITMQ_MNESIA_BASE=/mnt/data",
-		"RABBITMQ_LOG_BASE=/mnt/log",
-		"RABBITMQ_LOGS=-",
-		"RABBITMQ_DIST_PORT=" + strconv.Itoa(b.dist),
-		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=" + loopback,
-		"RABBITMQ_CTL_ERL_ARGS=" + loopback,
-		"ERL_CRASH_DUMP=/mnt/erl_crash.dump",
-		"ERL_EPMD_ADDRESS=127.0.0.1",
-		"ERL_EPMD_PORT=" + strconv.Itoa(b.epmd),
-	}
 }
 
 func (l *local) check(_ context.Context, b Broker) error {
@@ -194,56 +209,78 @@ func (l *local) await(ctx context.Context, b Broker) error {
 	if err != nil {
 		return err
 	}
-	if ready, err := os.ReadFile(l.path(b, ".ready")); err == nil && bytes.Equal(ready, running) {
+	if ready, err := os.ReadFile(l.path(b, ".ready")); err == nil && string(ready) == string(running) {
 		return nil
 	}
-	if err := l.control(ctx, b, []string{"--quiet", "await_startup"}); err != nil {
+	if err := l.host(b).await(ctx, b); err != nil {
 		return err
 	}
 	return os.WriteFile(l.path(b, ".ready"), running, 0o644)
 }
 
+// control is for RabbitMQ, the only product with such a tool.
 func (l *local) control(ctx context.Context, b Broker, args []string) error {
-	p := readProcess(l.path(b, ".pid"))
-	if !p.alive() {
-		return fmt.Errorf("%s does not run", b.Name)
+	return debian{l}.control(ctx, b, args)
+}
+
+func (l *local) stop(ctx context.Context, b Broker) error {
+	return l.end(ctx, b, syscall.SIGTERM)
+}
+
+func (l *local) kill(ctx context.Context, b Broker) error {
+	return l.end(ctx, b, syscall.SIGKILL)
+}
+
+// end also ends a frozen broker, which would see no SIGTERM.
+func (l *local) end(ctx context.Context, b Broker, signal syscall.Signal) error {
+	if err := l.thaw(ctx, b); err != nil {
+		return err
 	}
-	enter := []string{"--target", strconv.Itoa(p.pid), "--mount", "--pid", "--root", "--wd", "/usr/bin/env", "-i"}
-	tool := append(environment(b), "/usr/lib/rabbitmq/bin/rabbitmqctl")
-	cmd := exec.CommandContext(ctx, "nsenter", append(append(enter, tool...), args...)...)
-	cmd.Stdout, cmd.Stderr = l.log, l.log
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("rabbitmqctl %s: %w", strings.Join(args, " "), err)
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	return readProcess(l.path(b, ".pid")).end(ctx, signal)
+}
+
+func (l *local) freeze(ctx context.Context, b Broker) error {
+	if err := readProcess(l.path(b, ".pid")).stop(ctx); err != nil {
+		return fmt.Errorf("freeze %s: %w", b.Name, err)
 	}
 	return nil
 }
 
-func (l *local) stop(ctx context.Context, b Broker) error {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	return readProcess(l.path(b, ".pid")).end(ctx, syscall.SIGTERM)
+func (l *local) thaw(_ context.Context, b Broker) error {
+	p := readProcess(l.path(b, ".pid"))
+	if !p.alive() {
+		return nil
+	}
+	if err := p.signal(syscall.SIGCONT); err != nil {
+		return fmt.Errorf("thaw %s: %w", b.Name, err)
+	}
+	return nil
 }
 
-func (l *local) kill(ctx context.Context, b Broker) error {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	return readProcess(l.path(b, ".pid")).end(ctx, syscall.SIGKILL)
-}
-
-func (l *local) down(ctx context.Context) error {
-	for _, b := range Brokers() {
+func (l *local) down(ctx context.Context, brokers []Broker) error {
+	for _, b := range brokers {
 		if err := l.kill(ctx, b); err != nil {
 			return fmt.Errorf("stop %s: %w", b.Name, err)
 		}
 	}
-	half, err := filepath.Glob(filepath.Join(l.cache, "*"+partial))
+	left, err := filepath.Glob(filepath.Join(l.cache, "*"+partial))
 	if err != nil {
 		return err
 	}
-	for _, dir := range append(half, l.state) {
-		if err := os.RemoveAll(dir); err != nil {
+	for _, b := range brokers {
+		for _, suffix := range []string{"", ".pid", ".log", ".ready"} {
+			left = append(left, l.path(b, suffix))
+		}
+	}
+	for _, path := range left {
+		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
+	}
+	for _, b := range brokers {
+		_ = os.Remove(l.state(b.Product)) // stays while another broker has its data there
 	}
 	return nil
 }

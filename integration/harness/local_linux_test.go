@@ -11,12 +11,12 @@ import (
 
 func newTestLocal(t *testing.T) *local {
 	t.Helper()
-	return &local{state: filepath.Join(t.TempDir(), "state"), cache: t.TempDir(), log: t.Output()}
+	return &local{temporary: t.TempDir(), cache: t.TempDir(), log: t.Output()}
 }
 
 func TestPrepareWritesTheSettings(t *testing.T) {
 	l, b := newTestLocal(t), Brokers()[0]
-	if err := l.prepare(b); err != nil {
+	if err := l.prepare(t.Context(), b, ""); err != nil {
 		t.Fatal(err)
 	}
 	for file, source := range map[string]string{
@@ -46,7 +46,7 @@ func TestPrepareWritesTheSettings(t *testing.T) {
 // start, what an interrupted first start left does not.
 func TestPrepareKeepsData(t *testing.T) {
 	l, b := newTestLocal(t), Brokers()[0]
-	if err := l.prepare(b); err != nil {
+	if err := l.prepare(t.Context(), b, ""); err != nil {
 		t.Fatal(err)
 	}
 	data := filepath.Join(l.path(b, ""), "data")
@@ -62,7 +62,7 @@ func TestPrepareKeepsData(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := l.prepare(b); err != nil {
+		if err := l.prepare(t.Context(), b, ""); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(data); (err == nil) != tt.kept {
@@ -91,15 +91,14 @@ func TestEnterWaitsForTheRecord(t *testing.T) {
 
 func TestDownRemovesEverything(t *testing.T) {
 	l := newTestLocal(t)
-	if err := l.claim(); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.claim(); err != nil {
-		t.Errorf("claim of one's own folder: %v", err)
-	}
 	for _, b := range Brokers() {
-		if err := l.prepare(b); err != nil {
+		if err := claim(l.state(b.Product)); err != nil {
 			t.Fatal(err)
+		}
+		for _, suffix := range []string{"", ".pid", ".log", ".ready"} {
+			if err := os.Mkdir(l.path(b, suffix), 0o755); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	half, whole := filepath.Join(l.cache, "trixie"+partial), filepath.Join(l.cache, "trixie")
@@ -108,24 +107,54 @@ func TestDownRemovesEverything(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 {
-		if err := l.down(t.Context()); err != nil {
+	for _, step := range []struct {
+		down []string
+		left map[Product]bool
+	}{
+		{[]string{"kafka39"}, map[Product]bool{RabbitMQ: true, Kafka: true, SQS: true}},
+		{[]string{"sqs"}, map[Product]bool{RabbitMQ: true, Kafka: true, SQS: false, Redis: true}},
+		{[]string{"redis7"}, map[Product]bool{RabbitMQ: true, Kafka: true, Redis: false}},
+		{[]string{"kafka"}, map[Product]bool{RabbitMQ: true, Kafka: false}},
+		{nil, map[Product]bool{RabbitMQ: false, Kafka: false}},
+		{nil, map[Product]bool{RabbitMQ: false, Kafka: false}},
+	} {
+		brokers, err := Select(step.down...)
+		if err != nil {
 			t.Fatal(err)
 		}
+		if err := l.down(t.Context(), brokers); err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range brokers {
+			if left, _ := filepath.Glob(l.path(b, "*")); len(left) != 0 {
+				t.Errorf("down %q left %q", step.down, left)
+			}
+		}
+		for product, kept := range step.left {
+			if _, err := os.Stat(l.state(product)); (err == nil) != kept {
+				t.Errorf("down %q: folder of %s kept %v, want %v", step.down, product, err == nil, kept)
+			}
+		}
 	}
-	for dir, kept := range map[string]bool{l.state: false, half: false, whole: true} {
+	for dir, kept := range map[string]bool{half: false, whole: true} {
 		if _, err := os.Stat(dir); (err == nil) != kept {
 			t.Errorf("%s kept %v, want %v", dir, err == nil, kept)
 		}
 	}
 }
 
-func TestClaimRefusesAFile(t *testing.T) {
-	l := newTestLocal(t)
-	if err := os.WriteFile(l.state, nil, 0o600); err != nil {
+func TestClaim(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	for range 2 {
+		if err := claim(dir); err != nil {
+			t.Errorf("claim of one's own folder: %v", err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.claim(); err == nil {
+	if err := claim(file); err == nil {
 		t.Error("claimed a folder that is a file")
 	}
 }

@@ -19,6 +19,6 @@ func newLocal(string, io.Writer) (engine, error) {
 func lock(string) (unlock func(), err error) { return func() {}, nil }
 
 // StandIns builds images of the names in docker-compose.yml from packages.
-func StandIns(context.Context, io.Writer) error {
+func StandIns(context.Context, io.Writer, []Broker) error {
 	return errors.New("the images are built on Linux only")
 }

@@ -20,22 +20,22 @@ const (
 // root returns the folder that has the broker installed in the places where
 // its Debian package puts it: the machine's own root if it has that version,
 // or else a minimal Debian of the release that has it, made once and cached.
-func (l *local) root(ctx context.Context, b Broker) (string, error) {
+func (d debian) root(ctx context.Context, b Broker) (string, error) {
 	if installed("/", b) {
 		return "/", nil
 	}
-	return l.fetch(ctx, b)
+	return d.fetch(ctx, b)
 }
 
 // fetch returns the minimal Debian with the broker, and makes it first if the
 // cache does not have it.
-func (l *local) fetch(ctx context.Context, b Broker) (string, error) {
-	root := filepath.Join(l.cache, b.suite)
+func (d debian) fetch(ctx context.Context, b Broker) (string, error) {
+	root := filepath.Join(d.cache, b.suite)
 	if installed(root, b) {
 		return root, nil
 	}
-	fmt.Fprintf(l.log, "%s: fetching Debian %s with rabbitmq-server to %s (once, about 400 MB, a minute or two)\n", b.Name, b.suite, root)
-	if err := l.build(ctx, b, root); err != nil {
+	fmt.Fprintf(d.log, "%s: fetching Debian %s with rabbitmq-server to %s (once, about 400 MB, a minute or two)\n", b.Name, b.suite, root)
+	if err := bootstrap(ctx, b, b.suite, "rabbitmq-server", root); err != nil {
 		return "", err
 	}
 	if !installed(root, b) {
@@ -49,11 +49,12 @@ func installed(root string, b Broker) bool {
 	return err == nil && len(found) > 0
 }
 
-// build makes the root beside its place and moves it there when it is whole.
-func (l *local) build(ctx context.Context, b Broker, root string) error {
+// bootstrap makes a minimal Debian with the package that the broker needs. It
+// makes it beside its place and moves it there when it is whole.
+func bootstrap(ctx context.Context, b Broker, suite, pack, root string) error {
 	debootstrap, err := exec.LookPath("debootstrap")
 	if err != nil {
-		return fmt.Errorf("%s comes from Debian %s, which debootstrap fetches: apt-get install debootstrap, or start a Docker engine", b.Name, b.suite)
+		return fmt.Errorf("%s comes from Debian %s, which debootstrap fetches: apt-get install debootstrap, or start a Docker engine", b.Name, suite)
 	}
 	for _, dir := range []string{root, root + partial} {
 		if err := os.RemoveAll(dir); err != nil {
@@ -62,19 +63,14 @@ func (l *local) build(ctx context.Context, b Broker, root string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
-	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-ec", `mount -t proc proc /proc; exec "$@"`, "sh",
-		debootstrap, "--variant=minbase", "--include=rabbitmq-server", b.suite, root+partial)
-	cmd.Stdout, cmd.Stderr = &out, &out
+		debootstrap, "--variant=minbase", "--include="+pack, suite, root+partial)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:   syscall.CLONE_NEWPID, // whatever a package starts ends with the namespace
 		Unshareflags: syscall.CLONE_NEWNS,
-		Pdeathsig:    syscall.SIGKILL, // and so it does when this process is killed
 	}
-	runtime.LockOSThread() // the signal comes when the thread ends
-	defer runtime.UnlockOSThread()
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("debootstrap %s: %w\n%s", b.suite, err, lastLines(out.Bytes()))
+	if err := tied(cmd); err != nil {
+		return fmt.Errorf("debootstrap %s: %w", suite, err)
 	}
 	if err := empty(filepath.Join(root+partial, "var/cache/apt/archives")); err != nil {
 		return err
@@ -84,6 +80,23 @@ func (l *local) build(ctx context.Context, b Broker, root string) error {
 		return err
 	}
 	return os.Rename(root+partial, root)
+}
+
+// tied runs a command that is killed when this process is. An error has the
+// end of what the command said.
+func tied(cmd *exec.Cmd) error {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	runtime.LockOSThread() // the signal comes when the thread ends
+	defer runtime.UnlockOSThread()
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", filepath.Base(cmd.Path), err, lastLines(out.Bytes()))
+	}
+	return nil
 }
 
 // empty removes what is in a folder.

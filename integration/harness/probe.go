@@ -22,9 +22,10 @@ type Greeting struct {
 	Version string
 }
 
-// Probe connects to host:port, opens the AMQP 0-9-1 conversation and returns
-// what the broker answers. It does not log in. It gives up after two seconds.
-func Probe(ctx context.Context, address string) (Greeting, error) {
+// Probe connects to host:port, opens the conversation of the product and
+// returns what the broker answers. It does not log in. It gives up after two
+// seconds.
+func Probe(ctx context.Context, product Product, address string) (Greeting, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
@@ -36,17 +37,25 @@ func Probe(ctx context.Context, address string) (Greeting, error) {
 	if err := conn.SetDeadline(deadline); err != nil {
 		return Greeting{}, err
 	}
-	if _, err := conn.Write([]byte("AMQP\x00\x00\x09\x01")); err != nil {
-		return Greeting{}, fmt.Errorf("greet %s: %w", address, err)
-	}
-	greeting, err := readGreeting(bufio.NewReader(conn))
+	greet := map[Product]func(io.ReadWriter) (Greeting, error){
+		RabbitMQ: greetRabbitMQ, Kafka: greetKafka, SQS: greetSQS, Redis: greetRedis,
+	}[product]
+	greeting, err := greet(conn)
 	if err != nil {
-		return Greeting{}, fmt.Errorf("%s does not speak AMQP 0-9-1: %w", address, err)
+		return Greeting{}, fmt.Errorf("%s does not answer as %s does: %w", address, product, err)
 	}
 	return greeting, nil
 }
 
-var errMalformed = errors.New("malformed connection.start")
+// greetRabbitMQ opens an AMQP 0-9-1 connection.
+func greetRabbitMQ(conn io.ReadWriter) (Greeting, error) {
+	if _, err := io.WriteString(conn, "AMQP\x00\x00\x09\x01"); err != nil {
+		return Greeting{}, err
+	}
+	return readGreeting(bufio.NewReader(conn))
+}
+
+var errMalformed = errors.New("malformed answer")
 
 // readGreeting reads one frame, which must hold the method connection.start.
 func readGreeting(r io.Reader) (Greeting, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"testing"
 )
@@ -74,40 +75,55 @@ func FuzzReadGreeting(f *testing.F) {
 	})
 }
 
-func TestProbe(t *testing.T) {
+// serve accepts one connection and hands it to answer, which the test waits for.
+func serve(t *testing.T, answer func(net.Conn)) (address string) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := make(chan []byte, 1)
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		conn, err := listener.Accept()
 		if err != nil {
-			close(served)
 			return
 		}
 		defer conn.Close()
-		header := make([]byte, 8)
-		_, _ = conn.Read(header)
-		_, _ = conn.Write(start(property("version", 'S', "3.10.8")))
-		served <- header
+		answer(conn)
 	}()
+	t.Cleanup(func() {
+		listener.Close()
+		<-done
+	})
+	return listener.Addr().String()
+}
 
-	got, err := Probe(t.Context(), listener.Addr().String())
+func TestProbe(t *testing.T) {
+	header := make([]byte, 8)
+	address := serve(t, func(conn net.Conn) {
+		_, _ = io.ReadFull(conn, header)
+		_, _ = conn.Write(start(property("version", 'S', "3.10.8")))
+	})
+	got, err := Probe(t.Context(), RabbitMQ, address)
 	if want := (Greeting{Version: "3.10.8"}); err != nil || got != want {
 		t.Errorf("Probe = %+v, %v; want %+v", got, err, want)
 	}
-	if header := <-served; string(header) != "AMQP\x00\x00\x09\x01" {
+	if string(header) != "AMQP\x00\x00\x09\x01" {
 		t.Errorf("the client opened with %q", header)
 	}
-	listener.Close()
 
-	if _, err := Probe(t.Context(), listener.Addr().String()); err == nil {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Close()
+	if _, err := Probe(t.Context(), RabbitMQ, listener.Addr().String()); err == nil {
 		t.Error("Probe of a closed port gave no error")
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Probe(cancelled, listener.Addr().String()); !errors.Is(err, context.Canceled) {
+	if _, err := Probe(cancelled, RabbitMQ, address); !errors.Is(err, context.Canceled) {
 		t.Errorf("Probe with a cancelled context = %v, want context.Canceled", err)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -69,19 +71,69 @@ func (p process) end(ctx context.Context, signal syscall.Signal) error {
 	return nil
 }
 
+// signal sends a signal to the process and to those of its group, which are
+// all it started that stayed in the foreground.
+func (p process) signal(signal syscall.Signal) error {
+	if !p.alive() {
+		return fmt.Errorf("process %d has ended", p.pid)
+	}
+	if err := syscall.Kill(-p.pid, signal); err != nil {
+		return fmt.Errorf("%v to process group %d: %w", signal, p.pid, err)
+	}
+	return nil
+}
+
+// stop sends SIGSTOP and returns when it is obeyed, by every thread of the
+// process and of its children.
+func (p process) stop(ctx context.Context) error {
+	if err := p.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for !p.stopped() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("process %d still runs after %v: %w", p.pid, syscall.SIGSTOP, ctx.Err())
+		case <-time.After(pollEvery):
+		}
+	}
+	return nil
+}
+
+// stopped reports whether no thread of the process group runs.
+func (p process) stopped() bool {
+	threads, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/stat")
+	for _, file := range threads {
+		fields, err := statFields(file)
+		if err == nil && fields[group5] == strconv.Itoa(p.pid) && !strings.Contains("TZX", fields[state3]) {
+			return false
+		}
+	}
+	return true
+}
+
 // stat returns when a process started and its state, a letter.
 func stat(pid int) (since, state string, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields, err := statFields(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", "", err
 	}
+	return fields[since22], fields[state3], nil
+}
+
+// Fields of a stat file, from the third on, by their number in proc(5).
+const state3, group5, since22 = 0, 2, 19
+
+func statFields(file string) ([]string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
 	// The second field is the name, in brackets, and may have spaces itself.
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	const state3, since22 = 0, 19
 	if len(fields) <= since22 {
-		return "", "", fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+		return nil, fmt.Errorf("%s has %d fields", file, len(fields))
 	}
-	return fields[since22], fields[state3], nil
+	return fields, nil
 }
 
 // lock waits for the file's lock. The kernel takes it away when this process

@@ -2,9 +2,11 @@ package harness
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -91,6 +93,58 @@ func TestEndGivesUp(t *testing.T) {
 	}
 	in.Close()
 	_ = cmd.Wait()
+}
+
+// TestSignalReachesTheGroup: a broker may be a child of the process on record.
+func TestSignalReachesTheGroup(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "sleep 60 & echo $!; wait")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var child int
+	if _, err := fmt.Fscan(out, &child); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "pid")
+	if err := record(file, cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	p := readProcess(file)
+	for _, step := range []struct {
+		signal syscall.Signal
+		frozen bool
+	}{{syscall.SIGSTOP, true}, {syscall.SIGCONT, false}} {
+		if err := p.signal(step.signal); err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range []int{p.pid, child} {
+			for { // the signal has been sent, not yet obeyed
+				_, state, err := stat(pid)
+				if err != nil || t.Context().Err() != nil {
+					t.Fatalf("process %d after %v: state %q, %v", pid, step.signal, state, err)
+				}
+				if (state == "T") == step.frozen {
+					break
+				}
+				runtime.Gosched()
+			}
+		}
+	}
+	if err := p.stop(t.Context()); err != nil || !p.stopped() {
+		t.Errorf("stop = %v, stopped %v", err, p.stopped())
+	}
+	if err := p.signal(syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait()
+	if err := p.signal(syscall.SIGSTOP); err == nil || !strings.Contains(err.Error(), "has ended") {
+		t.Errorf("signal to a process that has ended = %v", err)
+	}
 }
 
 func TestReadProcessWithoutARecord(t *testing.T) {

@@ -16,17 +16,49 @@ import (
 // Target is a broker that a test runs on.
 type Target struct {
 	harness.Broker        // its Name is the one that the harness stops and starts it by
-	URL            string // from the environment, user and password included
+	URL            string // from the environment: AMQP with user and password, host:port of a Kafka, the endpoint of an SQS, or the URL of a Redis
 	ManagementURL  string // likewise; may be empty
 }
 
 // RabbitMQ runs a test on every RabbitMQ, in a subtest of the broker's name.
 func RabbitMQ(t *testing.T, test func(t *testing.T, target Target)) {
 	t.Helper()
+	onEvery(t, harness.RabbitMQ, test)
+}
+
+// Kafka runs a test on every Kafka, in a subtest of the broker's name.
+func Kafka(t *testing.T, test func(t *testing.T, target Target)) {
+	t.Helper()
+	onEvery(t, harness.Kafka, test)
+}
+
+// SQS runs a test on every server of Amazon SQS's protocol, in a subtest of the
+// broker's name. Any credentials will do there.
+func SQS(t *testing.T, test func(t *testing.T, target Target)) {
+	t.Helper()
+	onEvery(t, harness.SQS, test)
+}
+
+// Redis runs a test on every Redis, in a subtest of its name. Others use the same
+// database: name keys after the test, and let them expire.
+func Redis(t *testing.T, test func(t *testing.T, target Target)) {
+	t.Helper()
+	onEvery(t, harness.Redis, test)
+}
+
+func onEvery(t *testing.T, product harness.Product, test func(t *testing.T, target Target)) {
+	t.Helper()
 	for _, b := range harness.Brokers() {
+		if b.Product != product {
+			continue
+		}
 		t.Run(b.Name, func(t *testing.T) {
 			t.Helper()
-			test(t, Target{Broker: b, URL: Address(t, b.Env), ManagementURL: os.Getenv(b.ManagementEnv())})
+			target := Target{Broker: b, URL: Address(t, b.Env)}
+			if key := b.ManagementEnv(); key != "" {
+				target.ManagementURL = os.Getenv(key)
+			}
+			test(t, target)
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package livetest
 
 import (
+	"maps"
 	"strings"
 	"testing"
 )
@@ -29,5 +30,38 @@ func TestLookup(t *testing.T) {
 				t.Errorf("failed with %v, want %q", err, tt.fail)
 			}
 		})
+	}
+}
+
+func TestKafkaRunsOnEveryKafka(t *testing.T) {
+	t.Setenv("REDRIVE_KAFKA_URL", "mine:9092")
+	t.Setenv("REDRIVE_KAFKA39_URL", "mine:9093")
+	got := map[string]string{}
+	Kafka(t, func(t *testing.T, target Target) {
+		if !strings.HasSuffix(t.Name(), "/"+target.Name) || target.ManagementURL != "" {
+			t.Errorf("%s ran on %+v", t.Name(), target)
+		}
+		got[target.Name] = target.URL
+	})
+	if want := map[string]string{"kafka43": "mine:9092", "kafka39": "mine:9093"}; !maps.Equal(got, want) {
+		t.Errorf("ran on %q, want %q", got, want)
+	}
+}
+
+func TestRedisRunsOnRedis(t *testing.T) {
+	t.Setenv("REDRIVE_REDIS_URL", "redis://mine:6379/3")
+	got := map[string]string{}
+	Redis(t, func(t *testing.T, target Target) { got[target.Name] = target.URL })
+	if want := map[string]string{"redis7": "redis://mine:6379/3"}; !maps.Equal(got, want) {
+		t.Errorf("ran on %q, want %q", got, want)
+	}
+}
+
+func TestSQSRunsOnElasticMQ(t *testing.T) {
+	t.Setenv("REDRIVE_SQS_URL", "http://mine:9324")
+	got := map[string]string{}
+	SQS(t, func(t *testing.T, target Target) { got[target.Name] = target.URL })
+	if want := map[string]string{"elasticmq": "http://mine:9324"}; !maps.Equal(got, want) {
+		t.Errorf("ran on %q, want %q", got, want)
 	}
 }

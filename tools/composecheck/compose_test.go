@@ -19,14 +19,14 @@ import (
 
 const (
 	composeFile = "../../docker-compose.yml"
-	settings    = "integration/harness/rabbitmq" // what a local process is given
+	settings    = "integration/harness" // what a local process is given, a folder for each product
 )
 
 // local is a broker as it runs without a Docker engine.
 type local struct {
-	name, image      string
-	port, management int
-	variable         string
+	name, product, image         string
+	port, management, controller int
+	variable                     string
 }
 
 func TestComposeFile(t *testing.T) {
@@ -56,6 +56,20 @@ func TestFaults(t *testing.T) {
 		{"no health check", "healthcheck: *rabbitmq-health", "", "has no health check"},
 		{"no hostname", "hostname: rabbitmq4", "", "has no hostname of its own"},
 		{"a broker more", "  rabbitmq4:\n", "  rabbitmq5: {image: \"rabbitmq:4.0.5\"}\n  rabbitmq4:\n", "rabbitmq5 has no local process"},
+		{"Kafka on another port", `"127.0.0.1:25675:25675"`, `"127.0.0.1:25675:9092"`, "publishes"},
+		{"Kafka without its settings", "server.properties:/mnt/shared/config/server.properties:ro", "nothing:/mnt/shared/config/server.properties:ro", "does not mount server.properties"},
+		{"Kafka's settings in another place", ":/mnt/shared/config/server.properties:ro", ":/etc/kafka/server.properties:ro", "where the image does not look"},
+		{"an address that is not Kafka's", "KAFKA_ADVERTISED_LISTENERS: PLAINTEXT://127.0.0.1:25676", "KAFKA_ADVERTISED_LISTENERS: PLAINTEXT://127.0.0.1:25675", "has KAFKA_ADVERTISED_LISTENERS"},
+		{"another controller", "1@127.0.0.1:25685", "1@127.0.0.1:25686", "has KAFKA_CONTROLLER_QUORUM_VOTERS"},
+		{"data that a new container would not find", "KAFKA_LOG_DIRS: /var/lib/kafka/data", "KAFKA_LOG_DIRS: /tmp/data", "has KAFKA_LOG_DIRS"},
+		{"more memory than a process", "KAFKA_HEAP_OPTS: -Xmx512m", "KAFKA_HEAP_OPTS: -Xmx1g", "has KAFKA_HEAP_OPTS"},
+		{"a setting more", "KAFKA_HEAP_OPTS: -Xmx512m", "KAFKA_HEAP_OPTS: -Xmx512m\n        KAFKA_NUM_PARTITIONS: 3", "has KAFKA_NUM_PARTITIONS"},
+		{"ElasticMQ on another port", `"127.0.0.1:25677:25677"`, `"127.0.0.1:25677:9324"`, "publishes"},
+		{"ElasticMQ with a setting more", "    hostname: elasticmq\n", "    hostname: elasticmq\n    environment: {JAVA_OPTS: -Xmx1g}\n", "has JAVA_OPTS"},
+		{"ElasticMQ's settings in another place", ":/opt/elasticmq.conf:ro", ":/etc/elasticmq.conf:ro", "where the image does not look"},
+		{"Redis with another command", "command: [redis-server, /usr/local/etc/redis/redis.conf]", "command: [redis-server]", "does not run with its settings"},
+		{"Redis's settings in another place", ":/usr/local/etc/redis/redis.conf:ro", ":/etc/redis.conf:ro", "where the image does not look"},
+		{"Redis on another port", `"127.0.0.1:25678:6379"`, `"127.0.0.1:25678:25678"`, "publishes"},
 		{"a broker less", "  rabbitmq4:\n", "  rabbitmq5:\n", "rabbitmq4 is missing"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -102,7 +116,7 @@ func locals(t *testing.T) []local {
 	var all []local
 	for line := range strings.Lines(string(out)) {
 		var b local
-		if _, err := fmt.Sscan(line, &b.name, &b.image, &b.port, &b.management, &b.variable); err != nil {
+		if _, err := fmt.Sscan(line, &b.name, &b.product, &b.image, &b.port, &b.management, &b.controller, &b.variable); err != nil {
 			t.Fatalf("list the brokers: line %q: %v", line, err)
 		}
 		all = append(all, b)
@@ -150,7 +164,7 @@ func serviceFaults(project *types.Project, service types.ServiceConfig, b local)
 	if h := service.HealthCheck; h == nil || h.Disable || len(h.Test) < 2 {
 		found = append(found, "has no health check")
 	}
-	want := []string{fmt.Sprintf("127.0.0.1:%d:5672", b.port), fmt.Sprintf("127.0.0.1:%d:15672", b.management)}
+	want := ports(b)
 	var got []string
 	for _, p := range service.Ports {
 		got = append(got, fmt.Sprintf("%s:%s:%d", p.HostIP, p.Published, p.Target))
@@ -158,11 +172,65 @@ func serviceFaults(project *types.Project, service types.ServiceConfig, b local)
 	if !slices.Equal(got, want) {
 		found = append(found, fmt.Sprintf("publishes %q, its local process listens as %q", got, want))
 	}
-	return append(found, mountFaults(project, service)...)
+	if b.product == "redis" && !slices.Equal(service.Command, []string{"redis-server", redisSettings + "redis.conf"}) {
+		found = append(found, fmt.Sprintf("does not run with its settings: its command is %q", service.Command))
+	}
+	found = append(found, environmentFaults(service, b)...)
+	return append(found, mountFaults(project, service, b)...)
+}
+
+// redisSettings is where the command of a Redis looks, which has no place of its
+// own for settings.
+const redisSettings = "/usr/local/etc/redis/"
+
+// ports are what the container of a broker publishes. A Kafka tells clients,
+// itself among them, its address, and an ElasticMQ the addresses of queues: those
+// have to be the same inside and outside.
+func ports(b local) []string {
+	if b.product == "kafka" || b.product == "sqs" {
+		return []string{fmt.Sprintf("127.0.0.1:%[1]d:%[1]d", b.port)}
+	}
+	if b.product == "redis" {
+		return []string{fmt.Sprintf("127.0.0.1:%d:6379", b.port)}
+	}
+	return []string{fmt.Sprintf("127.0.0.1:%d:5672", b.port), fmt.Sprintf("127.0.0.1:%d:15672", b.management)}
+}
+
+// environmentFaults wants the settings that a broker's local process is given
+// apart from the mounted file, and no others.
+func environmentFaults(service types.ServiceConfig, b local) []string {
+	want := map[string]string{"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-rabbit dead_letter_worker_publisher_confirm_timeout 5000"}
+	switch b.product {
+	case "sqs", "redis":
+		want = map[string]string{}
+	case "kafka":
+		want = map[string]string{
+			"CLUSTER_ID":                     "cmVkcml2ZS1oYXJuZXNzMQ",
+			"KAFKA_LOG_DIRS":                 "/var/lib/kafka/data", // a volume of the image
+			"KAFKA_HEAP_OPTS":                "-Xmx512m",
+			"KAFKA_JVM_PERFORMANCE_OPTS":     "-XX:+UseSerialGC",
+			"KAFKA_LISTENERS":                fmt.Sprintf("PLAINTEXT://0.0.0.0:%d,CONTROLLER://127.0.0.1:%d", b.port, b.controller),
+			"KAFKA_ADVERTISED_LISTENERS":     fmt.Sprintf("PLAINTEXT://127.0.0.1:%d", b.port),
+			"KAFKA_CONTROLLER_QUORUM_VOTERS": fmt.Sprintf("1@127.0.0.1:%d", b.controller),
+		}
+	}
+	var found []string
+	for key, value := range service.Environment {
+		if value == nil || want[key] != *value {
+			found = append(found, fmt.Sprintf("has %s, its local process %q", key, want[key]))
+		}
+		delete(want, key)
+	}
+	for key := range want {
+		found = append(found, "has no "+key)
+	}
+	return found
 }
 
 // mountFaults wants every file of the settings mounted, and nothing else.
-func mountFaults(project *types.Project, service types.ServiceConfig) []string {
+func mountFaults(project *types.Project, service types.ServiceConfig, b local) []string {
+	read := map[string]string{"kafka": "/mnt/shared/config/", "sqs": "/opt/", "redis": redisSettings}[b.product] // where the image does
+	settings := settings + "/" + b.product
 	entries, err := os.ReadDir(filepath.Join("..", "..", filepath.FromSlash(settings)))
 	if err != nil {
 		return []string{err.Error()}
@@ -176,6 +244,9 @@ func mountFaults(project *types.Project, service types.ServiceConfig) []string {
 		name := filepath.Base(v.Source)
 		if v.Source != filepath.Join(project.WorkingDir, filepath.FromSlash(settings), name) || !missing[name] {
 			found = append(found, fmt.Sprintf("mounts %s, which is not in %s", v.Source, settings))
+		}
+		if read != "" && v.Target != read+name {
+			found = append(found, fmt.Sprintf("mounts %s as %s, where the image does not look", name, v.Target))
 		}
 		if !v.ReadOnly {
 			found = append(found, "may write to "+v.Target)

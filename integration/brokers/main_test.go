@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redrive-go/redrive/integration/harness"
+)
+
+func TestParseRun(t *testing.T) {
+	for _, tt := range []struct {
+		args, brokers, command []string
+		want                   string // a part of the error; "" for none
+	}{
+		{args: []string{"go", "test", "-only", "x"}, brokers: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}, command: []string{"go", "test", "-only", "x"}},
+		{args: []string{"-only", "kafka,rabbitmq4", "make"}, brokers: []string{"rabbitmq4", "kafka43", "kafka39"}, command: []string{"make"}},
+		{args: []string{"-only=kafka39", "make", "live"}, brokers: []string{"kafka39"}, command: []string{"make", "live"}},
+		{args: []string{"-only", "sqs", "make"}, brokers: []string{"elasticmq"}, command: []string{"make"}},
+		{args: []string{"-only", "nats", "make"}, want: `there is no broker "nats"`},
+		{args: []string{"-only", "kafka"}, want: "without a command"},
+		{args: []string{"-without", "kafka", "make"}, want: "-without"},
+		{want: "without a command"},
+	} {
+		brokers, command, err := parseRun(tt.args)
+		if tt.want != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("run %q: %v, want an error with %q", tt.args, err, tt.want)
+			}
+			continue
+		}
+		var names []string
+		for _, b := range brokers {
+			names = append(names, b.Name)
+		}
+		if err != nil || !slices.Equal(names, tt.brokers) || !slices.Equal(command, tt.command) {
+			t.Errorf("run %q: %q with %q, %v; want %q with %q", tt.args, command, names, err, tt.command, tt.brokers)
+		}
+	}
+}
+
+// TestRunWithBrokersOfOnesOwn starts none, and says how the command ended.
+func TestRunWithBrokersOfOnesOwn(t *testing.T) {
+	t.Setenv("REDRIVE_ENGINE", "none") // a harness could not be made
+	t.Setenv("REDRIVE_KAFKA_URL", "mine:9092")
+	t.Setenv("REDRIVE_KAFKA39_URL", "mine:9093")
+	if err := run(t.Context(), []string{"-only", "kafka", "sh", "-c", `test "$REDRIVE_KAFKA_URL" = mine:9092`}); err != nil {
+		t.Errorf("run = %v", err)
+	}
+	if err := run(t.Context(), []string{"-only", "kafka", "false"}); err == nil || err.Error() != "exit status 1" {
+		t.Errorf("run of a command that fails = %v, want its exit status", err)
+	}
+}
+
+func TestCommandRefusesWhatItDoesNotKnow(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	t.Setenv("REDRIVE_ENGINE", "local")
+	for _, args := range [][]string{nil, {"restart", "kafka43"}, {"kill"}, {"kill", "kafka43", "kafka39"}, {"ctl", "rabbitmq4"}, {"list", "kafka"}, {"run"}} {
+		if err := command(t.Context(), args); !errors.Is(err, errUsage) {
+			t.Errorf("%q: %v, want %v", args, err, errUsage)
+		}
+	}
+	for _, args := range [][]string{{"up", "nats"}, {"down", "kafka43", "nats"}, {"env", "nats"}, {"freeze", "nats"}} {
+		if err := command(t.Context(), args); err == nil || !strings.Contains(err.Error(), `no broker "nats"`) {
+			t.Errorf("%q: %v, want that there is no such broker", args, err)
+		}
+	}
+}
+
+func TestExport(t *testing.T) {
+	t.Setenv("REDRIVE_KAFKA39_URL", "")
+	brokers, err := harness.Select("kafka39")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	export(&out, brokers)
+	if got, want := out.String(), "export REDRIVE_KAFKA39_URL=127.0.0.1:25676\n"; got != want {
+		t.Errorf("export = %q, want %q", got, want)
+	}
+}

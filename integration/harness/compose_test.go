@@ -1,0 +1,115 @@
+//go:build unix
+
+package harness
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fakeDocker puts a client in the way that writes its arguments down, and
+// answers for containers that run, are paused, or are there at all.
+func fakeDocker(t *testing.T, running, paused, all string) (commands func() []string) {
+	t.Helper()
+	dir := t.TempDir()
+	script := `#!/bin/sh
+shift 3 # compose --file FILE
+case "$*" in
+*"--status running") echo "$RUNNING" ;;
+*"--status paused") echo "$PAUSED" ;;
+*"--all --quiet") printf %s "$ALL" ;;
+*) echo "$*" >>"$SAID" ;;
+esac
+`
+	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	said := filepath.Join(dir, "said")
+	for key, value := range map[string]string{
+		"PATH": dir + string(os.PathListSeparator) + os.Getenv("PATH"),
+		"SAID": said, "RUNNING": running, "PAUSED": paused, "ALL": all,
+	} {
+		t.Setenv(key, value)
+	}
+	return func() []string {
+		text, err := os.ReadFile(said)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		return slices.Collect(strings.Lines(string(text)))
+	}
+}
+
+func TestComposeCommands(t *testing.T) {
+	kafka, err := Select("kafka")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := kafka[0]
+	for _, tt := range []struct {
+		name                 string
+		running, paused, all string
+		act                  func(engine) error
+		want                 []string
+	}{
+		{name: "start those that do not run", running: "kafka43", want: []string{"up --detach --wait kafka39"},
+			act: func(e engine) error { _, err := e.start(t.Context(), kafka); return err }},
+		{name: "start none", running: "kafka43\nkafka39",
+			act: func(e engine) error { _, err := e.start(t.Context(), kafka); return err }},
+		{name: "start a frozen one", running: "kafka43\nkafka39", paused: "kafka39", want: []string{"unpause kafka39"},
+			act: func(e engine) error { _, err := e.start(t.Context(), kafka); return err }},
+		{name: "stop", running: "kafka43", want: []string{"stop kafka43"},
+			act: func(e engine) error { return e.stop(t.Context(), one) }},
+		{name: "kill a frozen one", paused: "kafka43", want: []string{"unpause kafka43", "kill kafka43"},
+			act: func(e engine) error { return e.kill(t.Context(), one) }},
+		{name: "freeze", want: []string{"pause kafka43"},
+			act: func(e engine) error { return e.freeze(t.Context(), one) }},
+		{name: "thaw one that is not frozen", paused: "kafka39",
+			act: func(e engine) error { return e.thaw(t.Context(), one) }},
+		{name: "await", act: func(e engine) error { return e.await(t.Context(), one) }},
+		{name: "down beside others", all: "1234", want: []string{"rm --stop --force --volumes kafka43 kafka39"},
+			act: func(e engine) error { return e.down(t.Context(), kafka) }},
+		{name: "down of the last", want: []string{"rm --stop --force --volumes kafka43 kafka39", "down --volumes --remove-orphans"},
+			act: func(e engine) error { return e.down(t.Context(), kafka) }},
+		{name: "down of all", all: "1234", paused: "kafka39", want: []string{"unpause kafka39", "down --volumes --remove-orphans"},
+			act: func(e engine) error { return e.down(t.Context(), Brokers()) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			commands := fakeDocker(t, tt.running, tt.paused, tt.all)
+			engine, err := newCompose(t.Output())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.act(engine); err != nil {
+				t.Fatal(err)
+			}
+			got := commands()
+			for i := range got {
+				got[i] = strings.TrimSpace(got[i])
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("docker compose %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestComposeSeesTheEnd(t *testing.T) {
+	fakeDocker(t, "kafka39", "", "")
+	engine, err := newCompose(t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"kafka39": "", "kafka43": "docker compose logs kafka43"} {
+		b, err := find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := engine.check(t.Context(), b); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("check of %s = %v, want %q", name, err, want)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package harness
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// greetRedis asks for what the server says of itself.
+func greetRedis(conn io.ReadWriter) (Greeting, error) {
+	if _, err := io.WriteString(conn, "INFO server\r\n"); err != nil {
+		return Greeting{}, err
+	}
+	return readInfo(conn)
+}
+
+// readInfo reads one text with its length before it: lines of names and values.
+func readInfo(r io.Reader) (Greeting, error) {
+	in := bufio.NewReader(io.LimitReader(r, maxGreeting))
+	head, err := in.ReadString('\n')
+	if err != nil {
+		return Greeting{}, err
+	}
+	head = strings.TrimSpace(head)
+	if reason, refused := strings.CutPrefix(head, "-"); refused {
+		return Greeting{}, fmt.Errorf("it refuses: %s", reason)
+	}
+	length, isText := strings.CutPrefix(head, "$")
+	size, err := strconv.Atoi(length)
+	if err != nil || !isText || size < 0 || size > maxGreeting {
+		return Greeting{}, errMalformed
+	}
+	text := make([]byte, size)
+	if _, err := io.ReadFull(in, text); err != nil {
+		return Greeting{}, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if version, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok && version != "" {
+			return Greeting{Product: "Redis", Version: version}, nil
+		}
+	}
+	return Greeting{}, fmt.Errorf("%w: it names no version", errMalformed)
+}

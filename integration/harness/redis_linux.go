@@ -1,0 +1,99 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// redis runs a Redis from its Debian package: the machine's own if it has that
+// version, or else in a minimal Debian that has it. It keeps nothing when it
+// ends.
+type redis struct{ *local }
+
+const redisProgram = "usr/bin/redis-server"
+
+// gated is the first thing that runs. The settings are the program's input: a
+// Debian of its own does not see the folder that they are in.
+const gated = `
+read -r recorded
+test "$ROOT" = / || set -- chroot --userspec=redis:redis "$ROOT" "$@"
+exec "$@" <"$SETTINGS"
+`
+
+func (r redis) install(ctx context.Context, b Broker) (string, error) {
+	if r.installed(ctx, "/", b) {
+		return "/", nil
+	}
+	if os.Getuid() != 0 {
+		return "", fmt.Errorf("redis-server %s* is not installed, and only root can run it in a Debian of its own: apt-get install redis-server on Debian %s, or start a Docker engine", b.Version, b.suite)
+	}
+	return r.fetch(ctx, b)
+}
+
+// fetch returns the minimal Debian with the package, and makes it first if the
+// cache does not have it.
+func (r redis) fetch(ctx context.Context, b Broker) (string, error) {
+	root := filepath.Join(r.cache, b.suite+"-redis")
+	if r.installed(ctx, root, b) {
+		return root, nil
+	}
+	fmt.Fprintf(r.log, "%s: fetching Debian %s with redis-server to %s (once, about 250 MB, a minute)\n", b.Name, b.suite, root)
+	if err := bootstrap(ctx, b, b.suite, "redis-server", root); err != nil {
+		return "", err
+	}
+	if !r.installed(ctx, root, b) {
+		return "", fmt.Errorf("redis-server of Debian %s is not the version %s* that %s is to be", b.suite, b.Version, b.Name)
+	}
+	return root, nil
+}
+
+// installed asks the program of a root for its version.
+func (r redis) installed(ctx context.Context, root string, b Broker) bool {
+	if _, err := os.Stat(filepath.Join(root, redisProgram)); err != nil {
+		return false
+	}
+	cmd := exec.CommandContext(ctx, "/"+redisProgram, "--version")
+	if root != "/" {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
+	}
+	out, err := cmd.Output()
+	return err == nil && strings.Contains(string(out), " v="+b.Version)
+}
+
+func (r redis) prepare(_ context.Context, b Broker, _ string) error {
+	return writeSettings(r.path(b, ""), map[string]string{"redis/redis.conf": "redis.conf"}, nil)
+}
+
+func (r redis) command(b Broker, root string) *exec.Cmd {
+	cmd := exec.Command("/bin/sh", "-ec", gated, "sh",
+		"/"+redisProgram, "-", "--bind", "127.0.0.1", "--port", strconv.Itoa(b.Port))
+	cmd.Env = append(os.Environ(), "ROOT="+root, "SETTINGS="+filepath.Join(r.path(b, ""), "redis.conf"))
+	cmd.Dir = r.path(b, "")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt from the terminal is not for it
+	return cmd
+}
+
+// await has nothing to wait for: what answers a probe has started.
+func (r redis) await(context.Context, Broker) error { return nil }
+
+// standIn makes an image of the minimal Debian.
+func (r redis) standIn(ctx context.Context, b Broker) error {
+	root, err := r.fetch(ctx, b)
+	if err != nil {
+		return err
+	}
+	h := &Harness{cache: r.cache, log: r.log}
+	return h.load(ctx, b.Image, []string{"--directory", root, "."}, []string{
+		"ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8",
+		"USER redis",
+		"WORKDIR /var/lib/redis",
+		"EXPOSE 6379",
+		`CMD ["redis-server"]`,
+	})
+}
