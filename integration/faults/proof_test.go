@@ -11,9 +11,12 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,13 +38,13 @@ type proof struct {
 }
 
 // startProof returns when the workers are at work.
-func startProof(t *testing.T, address string, args ...string) *proof {
+func startProof(t *testing.T, target livetest.Target, address string, args ...string) *proof {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "proof.exe")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", program, "./internal/proof").CombinedOutput(); err != nil {
 		t.Fatalf("build the proof: %v\n%s", err, out)
 	}
-	args = append([]string{"-broker", "rabbitmq", "-url", address, "-faults"}, args...)
+	args = append([]string{"-broker", string(target.Product), "-url", address, "-faults"}, args...)
 	p := &proof{T: t, cmd: exec.CommandContext(t.Context(), program, args...), stderr: &bytes.Buffer{}}
 	p.cmd.Stderr = p.stderr
 	var err error
@@ -96,8 +99,8 @@ func (p *proof) finish() {
 func through(t *testing.T, address string) (*toxiproxy.Proxy, string) {
 	t.Helper()
 	target, err := url.Parse(address)
-	if err != nil {
-		t.Fatalf("the address of the broker is not a URL")
+	if err != nil { // a Kafka has none
+		target = &url.URL{Host: address}
 	}
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	proxy := toxiproxy.NewProxy(server, "broker", "127.0.0.1:0", target.Host)
@@ -106,7 +109,23 @@ func through(t *testing.T, address string) (*toxiproxy.Proxy, string) {
 	}
 	t.Cleanup(proxy.Stop)
 	target.Host = proxy.Listen
-	return proxy, target.String()
+	return proxy, strings.TrimPrefix(target.String(), "//")
+}
+
+// figure returns what the proof says of name, once it is finished.
+func (p *proof) figure(name string) int {
+	p.Helper()
+	for _, line := range p.lines {
+		if fields := strings.Split(line, "\t"); fields[0] == name && len(fields) > 1 {
+			n, err := strconv.Atoi(fields[1])
+			if err != nil {
+				p.Errorf("the proof says %q", line)
+			}
+			return n
+		}
+	}
+	p.Errorf("the proof does not say %s", name)
+	return 0
 }
 
 // poison puts a toxic on the proxy for a while.
@@ -132,12 +151,53 @@ func (p *proof) pause(d time.Duration) {
 	}
 }
 
-func TestConnectionCuts(t *testing.T) {
+// onBrokers runs a test on all brokers at the same time: it waits more than it
+// works.
+func onBrokers(t *testing.T, test func(t *testing.T, target livetest.Target)) {
+	for product, on := range map[string]func(*testing.T, func(*testing.T, livetest.Target)){"RabbitMQ": onRabbitMQ, "Kafka": onKafka} {
+		t.Run(product, func(t *testing.T) {
+			t.Parallel()
+			on(t, test)
+		})
+	}
+}
+
+// onProducts runs a test on one product after the other: brokers that start
+// need the machine.
+func onProducts(t *testing.T, test func(t *testing.T, target livetest.Target)) {
+	t.Run("RabbitMQ", func(t *testing.T) { onRabbitMQ(t, test) })
+	t.Run("Kafka", func(t *testing.T) { onKafka(t, test) })
+}
+
+func onRabbitMQ(t *testing.T, test func(t *testing.T, target livetest.Target)) {
 	livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
+		t.Parallel()
+		test(t, target)
+	})
+}
+
+func onKafka(t *testing.T, test func(t *testing.T, target livetest.Target)) {
+	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
+		t.Parallel()
+		test(t, target)
+	})
+}
+
+// heartbeats returns the address with the pause between two signs of life that
+// a RabbitMQ is told there. Workers of a Kafka have sessions of 3 s.
+func heartbeats(target livetest.Target, address string, seconds int) string {
+	if target.Product == harness.RabbitMQ {
+		return fmt.Sprintf("%s?heartbeat=%d", address, seconds)
+	}
+	return address
+}
+
+func TestConnectionCuts(t *testing.T) {
+	onBrokers(t, func(t *testing.T, target livetest.Target) {
 		const seed, cuts = 5, 12
 		random := rand.New(rand.NewPCG(seed, 0))
 		proxy, address := through(t, target.URL)
-		p := startProof(t, address, "-messages", "4000", "-kills", "4", "-seed", fmt.Sprint(seed))
+		p := startProof(t, target, address, "-messages", "3000", "-kills", "4", "-seed", fmt.Sprint(seed))
 		for i := range cuts {
 			stream := []string{"upstream", "downstream"}[i%2]
 			if i%4 == 3 {
@@ -153,9 +213,9 @@ func TestConnectionCuts(t *testing.T) {
 }
 
 func TestSlowNetwork(t *testing.T) {
-	livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
+	onBrokers(t, func(t *testing.T, target livetest.Target) {
 		proxy, address := through(t, target.URL)
-		p := startProof(t, address, "-messages", "2000", "-kills", "4", "-seed", "6")
+		p := startProof(t, target, address, "-messages", "2000", "-kills", "4", "-seed", "6")
 		p.poison(proxy, "downstream", "latency", `{"latency": 100, "jitter": 80}`, 4*time.Second)
 		p.poison(proxy, "upstream", "latency", `{"latency": 300, "jitter": 200}`, 3*time.Second)
 		p.poison(proxy, "upstream", "slicer", `{"average_size": 20, "size_variation": 15, "delay": 20}`, 2*time.Second)
@@ -164,21 +224,21 @@ func TestSlowNetwork(t *testing.T) {
 }
 
 func TestBlackHole(t *testing.T) {
-	livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
+	onBrokers(t, func(t *testing.T, target livetest.Target) {
 		proxy, address := through(t, target.URL)
-		p := startProof(t, address, "-messages", "4000", "-kills", "2", "-seed", "7")
+		p := startProof(t, target, heartbeats(target, address, 4), "-messages", "2000", "-kills", "2", "-seed", "7")
 		p.pause(time.Second)
 		p.poison(proxy, "downstream", "timeout", `{"timeout": 0}`, 5*time.Second)
 		p.pause(time.Second)
-		p.poison(proxy, "upstream", "timeout", `{"timeout": 0}`, 25*time.Second) // longer than two heartbeats
+		p.poison(proxy, "upstream", "timeout", `{"timeout": 0}`, 10*time.Second) // longer than two heartbeats
 		p.finish()
 	})
 }
 
 func TestBrokerKilled(t *testing.T) {
-	livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
+	onProducts(t, func(t *testing.T, target livetest.Target) {
 		h := newHarness(t)
-		p := startProof(t, target.URL, "-messages", "5000", "-kills", "4", "-seed", "8")
+		p := startProof(t, target, target.URL, "-messages", "5000", "-kills", "4", "-seed", "8")
 		for range 2 {
 			p.pause(3 * time.Second)
 			p.during("broker killed", func() {
@@ -196,9 +256,9 @@ func TestBrokerKilled(t *testing.T) {
 }
 
 func TestMemoryAlarm(t *testing.T) {
-	livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
+	onRabbitMQ(t, func(t *testing.T, target livetest.Target) {
 		h := newHarness(t)
-		p := startProof(t, target.URL, "-messages", "3000", "-kills", "3", "-seed", "9")
+		p := startProof(t, target, target.URL, "-messages", "3000", "-kills", "3", "-seed", "9")
 		p.pause(2 * time.Second)
 		p.during("memory alarm", func() {
 			watermark := func(value ...string) {
@@ -212,6 +272,78 @@ func TestMemoryAlarm(t *testing.T) {
 			p.pause(5 * time.Second)
 		})
 		p.finish()
+	})
+}
+
+// A worker that stands still for longer than the heartbeat allows has lost its
+// connections when it goes on, and what it held is with the others.
+func TestFrozenWorkers(t *testing.T) {
+	const heartbeat, frozen = 2, 7 * time.Second // the broker waits for two or three of them
+	onBrokers(t, func(t *testing.T, target livetest.Target) {
+		p := startProof(t, target, heartbeats(target, target.URL, heartbeat), "-messages", "3000", "-kills", "3", "-seed", "10")
+		p.pause(2 * time.Second)
+		p.during("a worker frozen", func() { p.freeze(1, frozen) })
+		p.pause(time.Second)
+		p.during("two workers frozen", func() { p.freeze(2, frozen) })
+		p.finish()
+	})
+}
+
+// freeze has n worker processes stand still for a while.
+func (p *proof) freeze(n int, d time.Duration) {
+	p.Helper()
+	var frozen []*os.Process
+	for _, pid := range p.workers() {
+		if len(frozen) == n {
+			break
+		}
+		w, err := os.FindProcess(pid)
+		if err == nil && w.Signal(syscall.SIGSTOP) == nil {
+			frozen = append(frozen, w)
+		}
+	}
+	if len(frozen) < n {
+		p.Errorf("%d workers are frozen, want %d", len(frozen), n)
+	}
+	p.pause(d)
+	for _, w := range frozen {
+		w.Signal(syscall.SIGCONT)
+		w.Release()
+	}
+}
+
+// workers lists the worker processes.
+func (p *proof) workers() (pids []int) {
+	p.Helper()
+	fmt.Fprintln(p.in, "workers")
+	if !p.out.Scan() {
+		p.Fatalf("the proof is gone: %v\n%s", p.cmd.Wait(), p.stderr)
+	}
+	fields := strings.Fields(p.out.Text())
+	for _, field := range fields[1:] {
+		pid, err := strconv.Atoi(field)
+		if err != nil {
+			p.Fatalf("the proof says %q, want the numbers of its workers", p.out.Text())
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// A message that kills its worker each time ends as a dead letter with the
+// reason crash-loop, and no other message does, also of those that were lost
+// with it. The proof demands that.
+func TestCrashLoop(t *testing.T) {
+	onBrokers(t, func(t *testing.T, target livetest.Target) {
+		p := startProof(t, target, target.URL, "-messages", "2000", "-kills", "2", "-loops", "1", "-seed", "2")
+		p.finish()
+		most := 50 // a RabbitMQ also counts what was lost with its connection
+		if target.Product == harness.Kafka {
+			most = 5
+		}
+		if n := p.figure("kills_by_messages"); n < 1 || n > most {
+			t.Errorf("the message has killed %d workers, want 1 to %d", n, most)
+		}
 	})
 }
 

@@ -80,6 +80,7 @@ type held struct {
 	id      string
 	topic   string
 	message *brokers.Message
+	settled func() (stopped bool) // unless nil, its session need not be watched any more
 }
 
 // watched is a source that writes down what happens to its deliveries.
@@ -104,6 +105,12 @@ func (s *watched) Receive(ctx context.Context, limit int) ([]*brokers.Delivery, 
 		e := event{Kind: received, Worker: s.witness.worker, Delivery: h.number, ID: h.id, Topic: h.topic,
 			Abandoned: d.Abandoned, Until: l.since(d.LeaseUntil), Note: s.witness.scenario.differs(d.Message)}
 		e.meta(l, d.Meta)
+		if s.witness.scenario.broker == "kafka" {
+			e.Partition, e.Offset = origin(d.Message, d.Meta)
+			h.settled = context.AfterFunc(d.Session, func() {
+				l.add(event{Kind: ousted, Worker: s.witness.worker, Delivery: h.number, ID: h.id, Topic: h.topic})
+			})
+		}
 		d.Message.Body = append(make([]byte, 0, len(d.Message.Body)+1), d.Message.Body...)
 		s.deliveries[d], s.bodies[address(d.Message.Body)] = h, h
 		l.add(e)
@@ -160,6 +167,8 @@ func (s *watched) Settle(ctx context.Context, batch []brokers.Settlement) []erro
 		e := event{Kind: settled, Worker: worker, Delivery: hs[i].number, ID: hs[i].id, Topic: hs[i].topic, Action: batch[i].Action}
 		if errs != nil && errs[i] != nil {
 			e.Err, e.Note = failOf(errs[i]), errs[i].Error()
+		} else if hs[i].settled != nil {
+			hs[i].settled()
 		}
 		return e
 	})
@@ -168,10 +177,14 @@ func (s *watched) Settle(ctx context.Context, batch []brokers.Settlement) []erro
 
 func (s *watched) Extend(ctx context.Context, lease time.Duration, ds []*brokers.Delivery) []error {
 	l := s.witness.ledger
+	hs := make([]*held, len(ds)) // not under the lock of the ledger, which Receive takes after that of s
+	for i, d := range ds {
+		hs[i] = s.held(d)
+	}
 	asked := l.now()
 	errs := s.Source.Extend(ctx, lease, ds)
 	l.addAll(len(ds), func(i int) event {
-		h := s.held(ds[i])
+		h := hs[i]
 		e := event{Kind: extended, Worker: s.witness.worker, Delivery: h.number, ID: h.id, Topic: h.topic,
 			Until: asked + lease, Delay: lease}
 		if errs != nil && errs[i] != nil {

@@ -27,8 +27,10 @@ const (
 	promiseCount      promise = "attempts are counted as the policy has it"
 	promiseLease      promise = "a lease is kept while its message is worked on"
 	promiseStale      promise = "a stale worker settles nothing"
+	promiseForward    promise = "a committed offset passes no open record and never goes back"
 	promiseOrder      promise = "one key at a time and in order"
 	promiseLetter     promise = "a dead letter tells its story"
+	promiseInnocent   promise = "only messages that kill their worker are taken for crash loops"
 	promiseShutdown   promise = "a worker stops in time and finishes what it began"
 	promiseLiveness   promise = "everything ends"
 	promiseHarm       promise = "no more handlers at once than allowed"
@@ -62,6 +64,9 @@ type figures struct {
 	runs, retries, early                 int
 	duplicates, explained                int
 	faults, crashes, stops               int
+	commits, refused                     int           // that changed an offset; that did not
+	rate                                 float64       // handled a second while workers came and went
+	pause                                time.Duration // the longest without one
 	latest                               time.Duration // worst lateness of a retry
 }
 
@@ -69,6 +74,7 @@ type figures struct {
 type token struct {
 	attempt, throttles int
 	due                time.Duration
+	least              int // attempt, without what was only estimated
 }
 
 // fate is what the checker knows of a message.
@@ -82,9 +88,13 @@ type fate struct {
 	open       []*delivery
 	deliveries []*delivery
 	done       map[string]int // operations that took effect although they failed
+	publishing int            // calls without an answer yet
 	asking     [3]int         // settlements without an answer yet, by action
 	disturbed  int            // what explains another run: lost leases, crashes, failed settlements
 	losses     int            // what Abandoned may count
+	released   int            // settlements by which the message was given back
+	polled     int            // by worker processes of SQS
+	unasked    int            // copies that nobody asked for, less those that may be asked for
 	runs       int
 	free       int // runs that do not count
 	successes  int
@@ -103,6 +113,7 @@ type delivery struct {
 	worker    *life
 	got       token
 	order     int // among those of its worker
+	excess    int // of its attempt, which is an estimate
 	abandoned int
 
 	attempt, throttles int
@@ -121,6 +132,9 @@ type delivery struct {
 	action             brokers.Action // of the last one
 	askedAt            time.Duration
 	bodySize           int
+	place              partition
+	offset             int64         // -1 if it is a copy, or not known
+	took               time.Duration // when a settlement began that may have had an effect
 
 	received time.Duration
 	low      time.Duration // the lease runs until then at least,
@@ -149,6 +163,7 @@ type life struct {
 	burying                        map[*fate]int  // on their way
 	lanes                          map[string]int // the last to start, by topic and key
 	busy                           map[string]*delivery
+	committed                      time.Duration // the last time
 }
 
 // checker goes through the events in order.
@@ -164,10 +179,17 @@ type checker struct {
 	published  int
 	now        time.Duration
 	storm      storm
+	sessions   int // in which worker processes have consumed
+	deafPolls  int // of SQS, whose answer no worker has read
+	advances   []*event
 }
 
-// storm is a time in which any connection may be lost.
-type storm struct{ from, to time.Duration }
+// storm is a time in which any connection may be lost. A frozen worker sees what
+// it was told meanwhile when it goes on, and not before.
+type storm struct {
+	from, to time.Duration
+	frozen   bool
+}
 
 // check holds a record against the promises. It is pure.
 func check(r *record) verdict {
@@ -217,6 +239,22 @@ func (c *checker) take(e *event) {
 		c.takeLetter(e)
 	case faulted:
 		c.takeFault(e)
+	case consuming:
+		c.sessions++
+	case copying:
+		c.takeCopy(c.fate(e.ID))
+	case committed:
+		c.takeCommitted(e)
+	case polled:
+		if c.fate(e.ID).polled++; e.Err != fine {
+			c.deafPolls++
+		}
+	case advanced:
+		c.advances = append(c.advances, e)
+	case ousted:
+		if d := c.deliveries[e.Delivery]; d != nil && !d.ok {
+			c.tell(d)
+		}
 	case overdue:
 		c.violate(promiseLiveness, "", "messages are left after %v: %v", c.scenario.limit, c.left)
 	default:
@@ -271,9 +309,16 @@ func (c *checker) takePublish(e *event) {
 		}
 		f.calls++
 		f.give(token{})
+		f.publishing++
+		f.excuse(c.repeats())
 	case confirmed:
+		f.publishing--
 		f.confirmed = true
+		if c.mayDouble() {
+			f.excuse(1)
+		}
 	case unsent:
+		f.publishing--
 		if f.done["publish"] > 0 {
 			f.done["publish"]--
 			f.disturbed++
@@ -382,5 +427,8 @@ func (f *figures) add(g figures) {
 	f.faults += g.faults
 	f.crashes += g.crashes
 	f.stops += g.stops
+	f.commits += g.commits
+	f.refused += g.refused
+	f.rate, f.pause = max(f.rate, g.rate), max(f.pause, g.pause)
 	f.latest = max(f.latest, g.latest)
 }

@@ -41,13 +41,24 @@ func (c *checker) takeWorker(e *event) {
 func (c *checker) takeStorm(e *event) {
 	slack := c.scenario.pace.slack
 	if e.Flags&isBegin != 0 {
-		c.storm = storm{from: c.now - slack, to: c.scenario.limit}
+		c.storm = storm{from: c.now - slack, to: c.scenario.limit, frozen: strings.HasSuffix(e.Note, "frozen")}
 	} else {
 		c.storm.to = c.now + slack
+	}
+	if c.leased() {
+		if e.Flags&isBegin != 0 {
+			c.repeatAll()
+		}
+		return
 	}
 	for _, w := range c.workers {
 		c.sever(w)
 	}
+}
+
+// unaware reports whether w may not have seen yet that it was told to stop.
+func (c *checker) unaware(w *life) bool {
+	return c.storm.frozen && c.stormy() && w.stopping >= c.storm.from
 }
 
 func (c *checker) stormy() bool { return c.storm.to > 0 && c.now <= c.storm.to }
@@ -66,10 +77,7 @@ func (c *checker) sever(w *life) {
 // severDelivery notes that d may come again: what is held does, and also what
 // was settled a moment ago, as an ack may get lost on its way.
 func (c *checker) severDelivery(d *delivery) {
-	since := c.now - c.scenario.pace.slack
-	if c.stormy() {
-		since = c.storm.from
-	}
+	since := c.unsure(d.worker)
 	switch {
 	case d.severed:
 	case d.ok && d.okAt >= since:
@@ -92,7 +100,7 @@ func (c *checker) takeClosing(w *life) {
 		if d.settled || d.freed {
 			continue
 		}
-		inTime := w.stopping > 0 && d.ended < w.stopping+w.drain
+		inTime := w.stopping > 0 && d.ended < w.stopping+w.drain && !c.stormy() // its session may have ended, unseen
 		if w.crashed == 0 && inTime && !d.told && d.runs > 0 && !d.running && d.asked == 0 && !d.buried && !d.lost() && d.high > d.ended {
 			w.unfinished = append(w.unfinished, d)
 		}
@@ -130,7 +138,11 @@ func (c *checker) takeDown(w *life, e *event) {
 		c.violate(promiseShutdown, "", "worker %d stopped by itself: %s", w.number, e.Note)
 		return
 	}
-	if limit := w.drain + time.Second + c.scenario.pace.slack; e.At-w.stopping > limit {
+	limit := w.drain + time.Second + c.scenario.pace.slack
+	if c.storm.to > 0 && w.stopping <= c.storm.to { // it began to stop in a fault, be that over now
+		limit += 2 * callTimeout // to close the source without answers
+	}
+	if e.At-w.stopping > limit {
 		c.violate(promiseShutdown, "", "worker %d took %v to stop, allowed are %v", w.number, e.At-w.stopping, limit)
 	}
 	if e.Note != "" && !strings.Contains(e.Note, consumer.ErrUnclean.Error()) {
@@ -155,6 +167,25 @@ func (c *checker) finish() {
 		}
 	}
 	c.checkEvents()
+	c.checkOffsets()
+	c.measure()
+}
+
+// measure takes the progress between the first end of a worker and the calm.
+func (c *checker) measure() {
+	if !c.scenario.served || len(c.scenario.incidents) == 0 {
+		return
+	}
+	from, to := c.scenario.incidents[0].at, c.scenario.calm
+	last, done := from, 0
+	for _, e := range c.events {
+		if e.Kind == ended && e.Outcome == okay && from <= e.At && e.At <= to {
+			done++
+			c.pause = max(c.pause, e.At-last)
+			last = e.At
+		}
+	}
+	c.rate = float64(done) / (to - from).Seconds()
 }
 
 func (c *checker) finishMessage(f *fate) {
@@ -183,12 +214,10 @@ func (c *checker) finishMessage(f *fate) {
 			c.explained += ends - 1
 		}
 	}
-	m := c.scenario.message(f.id)
-	if m == nil {
+	if c.scenario.message(f.id) == nil {
 		return
 	}
-	attempts := or(c.scenario.topics[m.topic].policy.MaxAttempts, 10)
-	if allowed := attempts*(f.calls+f.wilds) + f.free + f.disturbed; f.runs > allowed {
+	if allowed := c.attempts(f)*(f.calls+f.wilds) + f.free + f.disturbed; f.runs > allowed {
 		c.violate(promiseAttempts, f.id, "was run %d times, explained are %d", f.runs, allowed)
 	}
 }

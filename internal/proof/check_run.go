@@ -1,26 +1,33 @@
 package main
 
 import (
+	"math"
 	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/consumer"
 )
 
+const forever = math.MaxInt64 / 2
+
 // takeReceived holds a delivery against what its topic should have held.
 func (c *checker) takeReceived(e *event) {
 	f, w := c.fate(e.ID), c.workers[e.Worker]
 	c.expire(f)
-	if c.stormy() {
+	if c.stormy() && !c.leased() {
 		for _, d := range f.deliveries {
 			c.severDelivery(d)
 		}
 	}
 	d := &delivery{
 		number: e.Delivery, fate: f, topic: c.scenario.topic(e.Topic), worker: w,
-		got:     token{e.Attempt, e.Throttles, e.Due},
+		got:     token{attempt: e.Attempt, throttles: e.Throttles, due: e.Due, least: e.Attempt},
 		attempt: e.Attempt, throttles: e.Throttles, first: e.First, due: e.Due, abandoned: e.Abandoned,
 		received: e.At, low: e.Until, high: e.Until,
+		place: partition{e.Topic, e.Partition}, offset: e.Offset,
+	}
+	if e.Until == 0 { // held for as long as its session
+		d.low, d.high = forever, forever
 	}
 	w.received++
 	d.order = w.received
@@ -38,25 +45,49 @@ func (c *checker) takeReceived(e *event) {
 		c.violate(promiseContent, e.ID, "was received with another %s", e.Note)
 	}
 	c.account(d)
-	if known := f.losses + c.crashes; e.Abandoned > known { // a crash takes with it what is on its way, too
+	if known := c.knownLosses(f); e.Abandoned > known {
 		c.violate(promiseDelivery, e.ID, "is said to have been abandoned %d times, known are at most %d", e.Abandoned, known)
 	}
+}
+
+// knownLosses is the most that Abandoned may be. RabbitMQ counts what is given
+// back, and with a connection everything that was on it, also what no worker
+// has taken from its buffer yet.
+func (c *checker) knownLosses(f *fate) int {
+	switch c.scenario.broker {
+	case "rabbitmq":
+		return max(0, c.sessions+f.released-bystanders)
+	case "sqs":
+		return max(0, c.strays(f)-bystanders)
+	}
+	return f.losses + c.crashes + c.refused // a crash takes with it what is on its way, too
 }
 
 // account takes a token for d.
 func (c *checker) account(d *delivery) {
 	f := d.fate
 	same := func(t token) bool {
-		return t.attempt == d.got.attempt && t.throttles == d.got.throttles && c.near(t.due, d.got.due)
+		undated := c.scenario.broker == "kafka" && t.due == 0 && t.attempt+t.throttles > 0 // its adapter sets when
+		return t.attempt == d.got.attempt && t.throttles == d.got.throttles && (undated || c.near(t.due, d.got.due))
 	}
-	if i := slices.IndexFunc(f.tokens, same); i >= 0 {
-		d.due = max(d.due, f.tokens[i].due)
+	i := f.closest(d.got.due, same)
+	if i < 0 {
+		i = c.closestEstimate(f, d.got)
+	}
+	if i >= 0 {
+		if !c.ambiguous(f) {
+			d.due = max(d.due, f.tokens[i].due)
+		}
+		d.excess = max(0, d.got.attempt-f.tokens[i].least)
 		d.got = f.tokens[i]
 		f.tokens = slices.Delete(f.tokens, i, i+1)
 		return
 	}
-	if f.wild > 0 && slices.ContainsFunc(f.seen, same) {
+	of := func(t token) bool { return same(t) || c.explains(f, t, d.got) }
+	if j := slices.IndexFunc(f.seen, of); j >= 0 && f.wild > 0 {
 		f.wild--
+		d.excess = d.got.attempt - f.seen[j].least
+		d.got.least = f.seen[j].least
 		return
 	}
 	switch {
@@ -65,6 +96,19 @@ func (c *checker) account(d *delivery) {
 	default:
 		c.violate(promiseCount, f.id, "was delivered as %+v, stored was %+v", d.got, f.tokens)
 	}
+}
+
+// closest returns the index of the token that is meant: due times are rounded
+// up on their way, and two copies may differ in little else. It is -1 if there
+// is none.
+func (f *fate) closest(due time.Duration, same func(token) bool) int {
+	best := -1
+	for i, t := range f.tokens {
+		if same(t) && (best < 0 || t.due <= due && (f.tokens[best].due > due || f.tokens[best].due < t.due)) {
+			best = i
+		}
+	}
+	return best
 }
 
 // near allows for the rounding of times on their way through a broker.
@@ -91,6 +135,9 @@ func (c *checker) takeStarted(e *event) {
 	}
 	f, w := d.fate, d.worker
 	f.runs++
+	if d.freed {
+		f.free++ // what it counts is forgotten with the delivery
+	}
 	if d.fate.id != e.ID || e.Note != "" {
 		c.violate(promiseContent, f.id, "was given to a handler with another %s (as %s)", e.Note, e.ID)
 	}
@@ -114,7 +161,7 @@ func (c *checker) takeStarted(e *event) {
 		c.violate(promiseSettlement, f.id, "is run after its settlement was asked for")
 	case d.told && d.toldAt+slack < e.At:
 		c.violate(promiseStale, f.id, "is run by worker %d, which was told at %v that its lease is lost", w.number, d.toldAt)
-	case w.crashed > 0 && w.crashed+slack < e.At, w.stopping > 0 && w.stopping+slack < e.At:
+	case w.crashed > 0 && w.crashed+slack < e.At, w.stopping > 0 && w.stopping+slack < e.At && !c.unaware(w):
 		c.violate(promiseShutdown, f.id, "is started by worker %d, which was told to stop at %v", w.number, max(w.stopping, w.crashed))
 	case d.crashLoop():
 		c.violate(promiseAttempts, f.id, "is run although it was abandoned %d times", d.abandoned)

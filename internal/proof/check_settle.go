@@ -25,16 +25,27 @@ func (c *checker) takeSettling(e *event) {
 		c.mayAck(d)
 	case brokers.Retry:
 		c.mayRetry(d, e)
-		d.maybe = token{e.Attempt, e.Throttles, e.Due}
+		d.maybe = token{e.Attempt, e.Throttles, e.Due, e.Attempt - d.excess}
 		d.fate.give(d.maybe)
 	case brokers.Release:
 		c.mayRelease(d)
+		d.fate.released++
 		d.maybe = d.got
 		d.fate.give(d.maybe)
 	}
+	if e.Action != brokers.Ack {
+		f := d.fate
+		f.unasked--
+	}
 	d.asked++
 	d.askedAt, d.action = e.At, e.Action
+	if e.Action != brokers.Release && d.took == 0 {
+		d.took = e.At
+	}
 	d.fate.asking[e.Action]++
+	if e.Action == brokers.Retry {
+		d.fate.excuse(c.repeats())
+	}
 }
 
 func (c *checker) mayAck(d *delivery) {
@@ -148,8 +159,14 @@ func (c *checker) takeSettled(e *event) {
 		return
 	}
 	f, w := d.fate, d.worker
-	f.asking[e.Action]--
+	if f.asking[e.Action]--; f.asking[brokers.Retry]+f.asking[brokers.Release] == 0 {
+		f.unasked = 0 // whatever was to be copied is, or never will be
+	}
 	if e.Err == fine {
+		if c.leased() && e.Action == brokers.Retry && d.asked > 1 { // the copy is stored, and nothing else is asked for
+			f.excuse(1) // the original
+			d.high = max(d.high, d.askedAt+1)
+		}
 		if d.high <= d.askedAt || w.crashed > 0 && w.crashed < d.askedAt {
 			c.violate(promiseStale, f.id, "is settled by worker %d, whose lease ended at %v", w.number, d.high)
 		}
@@ -160,8 +177,14 @@ func (c *checker) takeSettled(e *event) {
 		d.ok, d.settled, d.okAt = true, true, c.now
 		if e.Action == brokers.Retry {
 			c.retries++
+			if c.mayDouble() {
+				f.excuse(1)
+			}
 		}
 		return
+	}
+	if e.Err != alreadySettled {
+		d.took = 0
 	}
 	if e.Err == alreadySettled { // by an earlier call whose answer got lost
 		c.settledBy[e.Action]++
@@ -176,7 +199,8 @@ func (c *checker) takeSettled(e *event) {
 		f.disturbed++
 		return
 	}
-	if c.scenario.served && (e.Err == unknownOutcome || e.Err.final()) { // there may be a copy
+	half := c.leased() && e.Action == brokers.Retry                              // the copy may be stored, and the original not deleted
+	if c.scenario.served && (e.Err == unknownOutcome || e.Err.final() || half) { // there may be a copy
 		f.disturbed++
 		if e.Action == brokers.Retry {
 			f.wilds++
@@ -191,6 +215,16 @@ func (c *checker) takeSettled(e *event) {
 	}
 	if e.Err == leaseLost || e.Err == isClosed {
 		c.tell(d)
+	}
+}
+
+// takeCopy notes a copy that a worker makes of a message. RabbitMQ's adapter
+// also makes some by itself, of what the broker has counted too often: then
+// there may be two, if the worker does not come to ack the original.
+func (c *checker) takeCopy(f *fate) {
+	if f.unasked++; f.unasked > 0 {
+		f.unasked = 0
+		f.excuse(1)
 	}
 }
 
@@ -238,6 +272,7 @@ func (c *checker) takeLetter(e *event) {
 			d.buried = true
 		}
 		c.workers[e.Worker].burying[f]++
+		f.spare += c.repeats()
 		return
 	}
 	if burying := c.workers[e.Worker].burying; burying[f] > 0 {
@@ -250,5 +285,8 @@ func (c *checker) takeLetter(e *event) {
 		f.letters++
 		c.counts[buriedFine]++
 		c.workers[e.Worker].letters[f]++
+		if c.mayDouble() {
+			f.spare++
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -16,25 +17,26 @@ import (
 type driver struct {
 	run
 	options
-	job        job
 	dir        string // of the journals
 	executable string
-	rabbit     *rabbitTarget
+	server     server
 	incidents  sync.WaitGroup
 
-	mu     sync.Mutex
-	killed map[point]int
+	mu           sync.Mutex
+	killed       map[point]int
+	running      map[*process]bool
+	brokerKilled atomic.Bool // a fault was that
 }
 
-// proveRabbitMQ kills worker processes while they work on messages, and
-// returns what all of them and the producer have seen.
-func proveRabbitMQ(ctx context.Context, o options) ([]*record, error) {
+// proveServed kills worker processes while they work on messages, and returns
+// what all of them and the producer have seen.
+func proveServed(ctx context.Context, o options) ([]*record, error) {
 	d, err := newDriver(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(d.dir)
-	defer d.rabbit.close(context.WithoutCancel(ctx))
+	defer d.server.close(context.WithoutCancel(ctx))
 	rec, err := d.play(ctx)
 	if err != nil {
 		return nil, err
@@ -43,17 +45,18 @@ func proveRabbitMQ(ctx context.Context, o options) ([]*record, error) {
 }
 
 func newDriver(ctx context.Context, o options) (*driver, error) {
-	if o.url == "" {
-		return nil, fmt.Errorf("there is no broker: set -url, or REDRIVE_RABBITMQ4_URL or REDRIVE_RABBITMQ_URL")
+	var err error
+	if o.url, err = addressOf(o.broker, o.url); err != nil {
+		return nil, err
 	}
 	executable, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	o.environment = append(os.Environ(), o.environment...)
-	tag := newTag()
-	s := newServedScenario(o.seed, o.messages, o.kills, tag)
-	rabbit, err := newRabbitTarget(o.url, tag)
+	o.tag = newTag()
+	s := newServedScenario(o.job)
+	server, err := newServer(ctx, o.job, s)
 	if err != nil {
 		return nil, err
 	}
@@ -63,22 +66,24 @@ func newDriver(ctx context.Context, o options) (*driver, error) {
 	}
 	l := newLedger(nil)
 	l.start = l.start.Round(0) // the clock that all processes share
+	o.start = l.start.UnixNano()
 	return &driver{
 		options:    o,
-		run:        run{scenario: s, ledger: l, target: rabbit},
-		job:        job{seed: o.seed, messages: o.messages, kills: o.kills, start: l.start.UnixNano(), url: o.url, tag: tag},
+		run:        run{scenario: s, ledger: l, target: server},
 		dir:        dir,
 		executable: executable,
-		rabbit:     rabbit,
+		server:     server,
 		killed:     map[point]int{},
+		running:    map[*process]bool{},
 	}, nil
 }
 
 func (d *driver) play(ctx context.Context) (*record, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.scenario.limit+time.Minute)
 	defer cancel()
+	defer d.server.watch(ctx, d.ledger)()
 	hired := d.hire(ctx, d.scenario.incidents)
-	if err := d.rabbit.wait(ctx, d.scenario); err != nil {
+	if err := d.server.wait(ctx, d.scenario); err != nil {
 		hired()
 		return nil, err
 	}
@@ -93,7 +98,7 @@ func (d *driver) play(ctx context.Context) (*record, error) {
 	for {
 		calm := d.quiet(ctx)
 		hired()
-		left, err := d.rabbit.residue(d.scenario)
+		left, err := d.residue()
 		if err != nil {
 			return nil, err
 		}
@@ -109,18 +114,43 @@ func (d *driver) play(ctx context.Context) (*record, error) {
 	return d.record(ctx)
 }
 
+const (
+	// brokerKilled is the fault after which a broker may be silent for longer,
+	// and still have something: RabbitMQ repeats what it was moving to another
+	// queue, which it counts nowhere, after 5 s as the harness sets it up.
+	brokerKilled = "broker killed"
+	afterKill    = 15 * time.Second
+)
+
 // follow notes the faults that it is told of.
 func (d *driver) follow() {
 	lines := bufio.NewScanner(d.faults)
 	for lines.Scan() {
 		what, name, _ := strings.Cut(lines.Text(), " ")
+		if what == "workers" {
+			fmt.Fprintln(d.answers, "workers"+d.pids())
+			continue
+		}
 		e := event{Kind: faulted, Note: name}
 		if what == "begin" {
 			e.Flags = isBegin
 		}
+		if name == brokerKilled {
+			d.brokerKilled.Store(true)
+		}
 		d.ledger.add(e)
 		fmt.Fprintln(d.answers, "noted")
 	}
+}
+
+// pids lists the worker processes, each after a space.
+func (d *driver) pids() (text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for p := range d.running {
+		text += fmt.Sprint(" ", p.cmd.Process.Pid)
+	}
+	return text
 }
 
 // produceAll publishes with several producers, as one that waits for every
@@ -189,9 +219,9 @@ func (d *driver) supervise(ctx context.Context, slot int, mine []incident, stop 
 				d.incidents.Done()
 			}
 			wait(ctx, next.pause)
-		case <-p.done: // nobody asked for that: the checker will tell
+		case <-p.done: // of a message, or nobody asked for that and the checker will tell
 			d.gone(p)
-			wait(ctx, time.Second)
+			wait(ctx, startTime/2)
 		}
 		timer.Stop()
 	}
@@ -204,23 +234,30 @@ func (d *driver) end(p *process, in incident) bool {
 		d.gone(p)
 		return true
 	}
-	where := d.kill(p, in.point)
-	if where == "" {
-		return false
+	return d.kill(p, in.point) != ""
+}
+
+// residue counts the messages that are ready anywhere but among the dead.
+func (d *driver) residue() (left int, err error) {
+	counts, err := d.server.counts()
+	for name, n := range counts {
+		if !d.scenario.isDead(name) {
+			left += n
+		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.killed[where]++
-	return true
+	return left, err
 }
 
 // quiet waits until nothing is left and nobody does anything. It reports false
 // if that takes too long.
 func (d *driver) quiet(ctx context.Context) bool {
-	const still, pause = 1500 * time.Millisecond, 250 * time.Millisecond
+	still, pause := 1500*time.Millisecond, 250*time.Millisecond
+	if d.brokerKilled.Load() {
+		still = afterKill
+	}
 	size, since := int64(-1), time.Now()
 	for ctx.Err() == nil && d.ledger.now() < d.scenario.limit {
-		left, err := d.rabbit.residue(d.scenario)
+		left, err := d.residue()
 		now := written(d.dir)
 		if err != nil || left > 0 || now != size {
 			size, since = now, time.Now()
@@ -246,11 +283,11 @@ func (d *driver) record(ctx context.Context) (*record, error) {
 		if t.dead == "" || rec.letters[t.dead] != nil {
 			continue
 		}
-		if rec.letters[t.dead], err = d.rabbit.drain(ctx, t.dead); err != nil {
+		if rec.letters[t.dead], err = d.server.drain(ctx, t.dead); err != nil {
 			return nil, err
 		}
 	}
-	if rec.left, err = d.rabbit.counts(); err != nil {
+	if rec.left, err = d.server.counts(); err != nil {
 		return nil, err
 	}
 	return rec, nil

@@ -161,12 +161,15 @@ func (c *checker) checkLetter(topic string, m brokers.Message) {
 	if fault := differs(got, sent.Message, t.name); fault != "" {
 		c.violate(promiseContent, m.ID, "is in %s with another %s", topic, fault)
 	}
+	if c.scenario.served && (entry.Reason == "crash-loop") != want.fatal() {
+		c.violate(promiseInnocent, m.ID, "is in %s with the reason %q; does it kill: %v", topic, entry.Reason, want.fatal())
+	}
 	switch {
 	case topic != t.dead:
 		c.violate(promiseLetter, m.ID, "is in %s, not in %s", topic, t.dead)
 	case entry.Reason == "" || entry.ErrorText == "" && len(entry.Truncated) == 0 || entry.Fingerprint == "" || entry.DeadAt.IsZero() || entry.DeadBy == "":
 		c.violate(promiseLetter, m.ID, "does not say why, when or where it died: %+v", entry)
-	case entry.Meta.Attempt > 0 && (entry.Meta.FirstFailedAt.IsZero() || entry.Meta.LastFailedAt.Before(entry.Meta.FirstFailedAt) || entry.Meta.Class == ""):
+	case entry.Meta.Attempt > 0 && !c.unseen(entry) && (entry.Meta.FirstFailedAt.IsZero() || entry.Meta.LastFailedAt.Before(entry.Meta.FirstFailedAt) || entry.Meta.Class == ""):
 		c.violate(promiseLetter, m.ID, "does not say when it failed: %+v", entry.Meta)
 	case len(entry.Meta.Origin) == 0 && len(entry.Truncated) == 0:
 		c.violate(promiseLetter, m.ID, "does not say where it was received")

@@ -32,23 +32,58 @@
 // count. For the points the worker reads along on its own connections, stops
 // when the frame in question comes by, and waits for its death: after the
 // broker has confirmed the copy of a retry or a dead letter and before the
-// worker learns of it; and after that, before it writes the next ack. All
+// worker learns of it; and after that, before it writes the ack of that message. All
 // workers write their ledgers to files, each line before the worker goes on,
 // so that nothing is missing when it dies; the clock of the machine puts them
 // in order. Which of the effects under way a kill has let through nobody
 // knows, so each of them explains one more delivery, and no other does.
 //
+// With -loops there are messages whose handler takes the process with it, each
+// time. They must end as dead letters with the reason crash-loop, and no other
+// message may.
+//
 // At the end every queue that a worker was seen to declare must be empty, and
 // all of them are deleted. Signals that end this command end the workers.
+//
+// # Kafka
+//
+//	go run ./internal/proof -broker kafka -url localhost:9092 -seed 1 -messages 10000 -kills 20
+//
+// That works in the same way, on a cluster of one node, to which all
+// connections go whatever address it advertises. The point before_ack is there
+// the first commit after the worker has learned that the copy of a retry is
+// stored. Workers also take down which of their commits were accepted: a kill
+// may repeat what was settled since the last one, and what was under way, and
+// nothing else. The end of a generation may repeat what was under way.
+//
+// Meanwhile this command looks at the committed offsets. None may be above the
+// lowest record whose settlement had not begun by then, and none may go back.
+//
+// # Amazon SQS
+//
+//	go run ./internal/proof -broker sqs -url http://localhost:9324 -seed 1 -messages 10000 -kills 20
+//	go run ./internal/proof -broker sqs -copies ...
+//
+// That works in the same way, on any server of its protocol. Workers create the
+// queues, and hold messages by leases of 3 s. The point before_confirm is there
+// also the changed visibility timeout of a retry that waits in place. What an
+// SQS has confirmed stays so, and nothing but a lease holds a message: no end
+// of a connection explains another delivery.
+//
+// By default retries wait in place, so that workers read estimates of what
+// others have counted. They may be too high by each receive that was no failed
+// attempt, of which this command takes down every one that a worker process has
+// seen; never too low, and never so high that the message ends. With -copies
+// nothing is estimated.
 //
 // # Another broker
 //
 // A broker is added by a [prover], which connects workers to it as a target
-// and takes down the faults that it causes.
+// and takes down the faults that it causes; one that is a process of its own,
+// by a [server].
 package main
 
 import (
-	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -66,14 +101,13 @@ import (
 
 // options are what the command is told.
 type options struct {
-	seed            uint64
-	messages, kills int
-	url             string
-	environment     []string // more of it, for worker processes
+	job
+	environment []string // more of it, for worker processes
 
 	// Unless nil, somebody else causes faults meanwhile, and says so in lines
 	// "begin NAME" and "end NAME", each of which is answered by "noted". The
-	// first line to them is "ready".
+	// first line to them is "ready". The line "workers" is answered by that
+	// word and the numbers of the processes that are workers now.
 	faults  io.Reader
 	answers io.Writer
 }
@@ -83,7 +117,7 @@ type prover func(ctx context.Context, o options) ([]*record, error)
 
 // provers are the brokers that can be put to the proof.
 func provers() map[string]prover {
-	return map[string]prover{"memory": proveMemory, "rabbitmq": proveRabbitMQ}
+	return map[string]prover{"memory": proveMemory, "rabbitmq": proveServed, "kafka": proveServed, "sqs": proveServed}
 }
 
 func main() {
@@ -100,13 +134,15 @@ func command(ctx context.Context, args []string, out, problems io.Writer) (statu
 	flags := flag.NewFlagSet("proof", flag.ContinueOnError)
 	flags.SetOutput(problems)
 	names := strings.Join(slices.Sorted(maps.Keys(provers())), ", ")
-	broker := flags.String("broker", "memory", "the broker to prove: "+names)
 	var o options
+	flags.StringVar(&o.broker, "broker", "memory", "the broker to prove: "+names)
 	flags.Uint64Var(&o.seed, "seed", 1, "what everything is derived from")
 	flags.IntVar(&o.messages, "messages", 10000, "how many messages to send")
 	flags.IntVar(&o.kills, "kills", 20, "how many worker processes to kill; not for memory, whose workers are no processes")
-	flags.StringVar(&o.url, "url", cmp.Or(os.Getenv("REDRIVE_RABBITMQ4_URL"), os.Getenv("REDRIVE_RABBITMQ_URL")),
-		"where the broker listens; not for memory")
+	flags.IntVar(&o.stops, "stops", 0, "how many workers to stop in good order; 0 is 2 and a tenth of the kills; not for memory")
+	flags.IntVar(&o.loops, "loops", 0, "how many of the messages kill the worker process that runs them, each time; not for memory")
+	flags.BoolVar(&o.copies, "copies", false, "make every retry a copy; for sqs")
+	flags.StringVar(&o.url, "url", "", "where the broker listens, unless an environment variable such as REDRIVE_KAFKA_URL tells; not for memory")
 	announced := flags.Bool("faults", false, "note faults that standard input tells of, until its end; not for memory")
 	if flags.Parse(args) != nil {
 		return 2
@@ -114,19 +150,22 @@ func command(ctx context.Context, args []string, out, problems io.Writer) (statu
 	if *announced {
 		o.faults, o.answers = os.Stdin, out
 	}
-	prove := provers()[*broker]
+	prove := provers()[o.broker]
 	switch {
 	case flags.NArg() > 0:
 		fmt.Fprintf(problems, "proof: unexpected argument %q\n", flags.Arg(0))
 		return 2
 	case prove == nil:
-		fmt.Fprintf(problems, "proof: unknown broker %q: use one of %s\n", *broker, names)
+		fmt.Fprintf(problems, "proof: unknown broker %q: use one of %s\n", o.broker, names)
 		return 2
 	case o.messages < 1:
 		fmt.Fprintf(problems, "proof: -messages is %d: send at least 1\n", o.messages)
 		return 2
-	case o.kills < 0:
-		fmt.Fprintf(problems, "proof: -kills is %d: use 0 or more\n", o.kills)
+	case o.loops < 0 || o.loops > o.messages/10:
+		fmt.Fprintf(problems, "proof: -loops is %d: use 0 to a tenth of -messages\n", o.loops)
+		return 2
+	case o.kills < 0 || o.stops < 0:
+		fmt.Fprintf(problems, "proof: -kills is %d and -stops is %d: use 0 or more\n", o.kills, o.stops)
 		return 2
 	}
 	records, err := prove(ctx, o)
@@ -180,6 +219,7 @@ func writeKills(records []*record, want int, out io.Writer) (enough bool) {
 			line(out, "kills_"+string(p), r.kills[p], "kills", "-", true)
 		}
 		enough = enough && total == want
+		line(out, "kills_by_messages", r.kills[byMessage], "kills", "-", true)
 		line(out, "kills", total, "kills", strconv.Itoa(want), total == want)
 		residue := 0
 		for _, n := range r.left {
@@ -205,6 +245,16 @@ func (f figures) write(out io.Writer, messages, broken int) {
 	line(out, "worst_lateness_ms", int(f.latest.Milliseconds()), "ms", "-", true)
 	line(out, "workers_stopped", f.stops, "workers", "-", true)
 	line(out, "workers_killed", f.crashes, "workers", "-", true)
+	if f.rate > 0 {
+		line(out, "handled_per_s", int(f.rate), "messages/s", ">=1", f.rate >= 1)
+		line(out, "longest_pause_ms", int(f.pause.Milliseconds()), "ms", "-", true)
+	}
+	if f.commits > 0 {
+		line(out, "offsets_checked", f.commits, "commits", "-", true)
+	}
+	if f.refused > 0 {
+		line(out, "commits_refused", f.refused, "commits", "-", true)
+	}
 }
 
 func line(out io.Writer, name string, value int, unit, goal string, ok bool) {

@@ -22,6 +22,7 @@ type process struct {
 	done   chan struct{} // closed when it has ended
 	err    error         // how
 	stuck  bool          // did not stop when it was told to
+	fell   time.Duration // when a message killed it, 0 if none did; read it when done
 
 	mu sync.Mutex // of in
 }
@@ -46,9 +47,15 @@ func (d *driver) start(ctx context.Context, slot int) (*process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
+	d.mu.Lock()
+	d.running[p] = true
+	d.mu.Unlock()
 	go func() {
 		defer close(p.done)
 		d.serve(p, out)
+		d.mu.Lock()
+		delete(d.running, p) // while its number cannot be another's
+		d.mu.Unlock()
 		p.err = p.cmd.Wait()
 	}()
 	return p, nil
@@ -63,9 +70,16 @@ func (d *driver) serve(p *process, out io.Reader) {
 		case "run":
 			p.tell("run %d", d.ledger.run(name))
 		case "at":
-			p.at <- point(name)
+			if point(name) != byMessage {
+				p.at <- point(name)
+				continue
+			}
+			if p.fell == 0 {
+				p.fell = d.ledger.now()
+				p.cmd.Process.Kill()
+			}
 		case "queue", "exchange":
-			d.rabbit.declared(what, name)
+			d.server.declared(what, name)
 		}
 	}
 }
@@ -120,13 +134,25 @@ func (d *driver) kill(p *process, where point) point {
 		d.gone(p)
 		return ""
 	}
+	d.died(p, where, at)
+	return where
+}
+
+// died writes down the death of a process.
+func (d *driver) died(p *process, where point, at time.Duration) {
 	d.ledger.add(event{Kind: crashed, Worker: p.number, Note: string(where), Until: at})
 	d.ledger.add(event{Kind: down, Worker: p.number, Until: at})
-	return where
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.killed[where]++
 }
 
 // gone writes down the end of a process that ended by itself.
 func (d *driver) gone(p *process) {
+	if p.fell > 0 {
+		d.died(p, byMessage, p.fell)
+		return
+	}
 	if p.err != nil && !p.stuck {
 		text := p.errors.String()
 		d.ledger.add(event{Kind: down, Worker: p.number, Note: fmt.Sprintf("%v: %s", p.err, text[:min(len(text), 2000)])})

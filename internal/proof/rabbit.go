@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,16 +26,16 @@ type rabbitTarget struct {
 	conn  *amqp.Connection
 }
 
-func newTag() string { return "proof-" + strings.ToLower(rand.Text()[:8]) }
-
 func newRabbitTarget(url, tag string) (*rabbitTarget, error) {
 	t := &rabbitTarget{url: url, tag: tag, names: map[string]map[string]bool{"queue": {}, "exchange": {}}}
 	var err error
-	t.link, err = connectRabbit(url, tag, &wiretap{isDead: func(string) bool { return false }, declared: t.declared})
+	t.link, err = connectRabbit(url, tag, &wiretap{isDead: func(string) bool { return false }, declared: t.declared, consuming: func() {}, copying: func(string) {}})
 	return t, err
 }
 
 func (t *rabbitTarget) worker(int) link { return t.link }
+
+func (t *rabbitTarget) watch(context.Context, *ledger) (stop func()) { return func() {} }
 
 func (t *rabbitTarget) declared(what, name string) {
 	t.mu.Lock()
@@ -91,17 +89,6 @@ func (t *rabbitTarget) counts() (map[string]int, error) {
 	return counts, nil
 }
 
-// residue counts the messages that are ready anywhere but among the dead.
-func (t *rabbitTarget) residue(s *scenario) (left int, err error) {
-	counts, err := t.counts()
-	for name, n := range counts {
-		if !s.isDead(name) {
-			left += n
-		}
-	}
-	return left, err
-}
-
 // wait returns when the workers have declared every topic and its dead-letter
 // topic.
 func (t *rabbitTarget) wait(ctx context.Context, s *scenario) error {
@@ -130,7 +117,7 @@ func (t *rabbitTarget) wait(ctx context.Context, s *scenario) error {
 // drain takes everything out of a topic.
 func (t *rabbitTarget) drain(ctx context.Context, topic string) (all []brokers.Message, err error) {
 	const batch, still = 500, 2 * time.Second
-	source, err := t.link.Open(ctx, brokers.Subscription{Topics: []string{topic}, InFlight: batch})
+	source, err := openLetters(ctx, t.link, brokers.Subscription{Topics: []string{topic}, InFlight: batch})
 	if err != nil {
 		return nil, err
 	}

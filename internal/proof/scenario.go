@@ -22,6 +22,8 @@ type scenario struct {
 	seed      uint64
 	pace      pace
 	served    bool // by a broker that does not tell which of its failures took effect, to workers that are processes
+	broker    string
+	copies    bool // no retry in place
 	options   memory.Options
 	topics    []topic
 	messages  []message
@@ -236,6 +238,8 @@ func (d dice) workers(s *scenario) {
 			Order:        order,
 			Lease:        lease,
 			CrashLimit:   crashLimit,
+			Restraint:    consumer.Restraint{NoBudget: true, NoBreaker: true, NoThrottle: true, NoPoisonStop: true},
+			Idempotent:   true,
 		}})
 	}
 }

@@ -138,6 +138,7 @@ type step struct {
 	hint    time.Duration // of throttled
 	deaf    bool          // ignores its context
 	kills   bool          // takes its worker with it
+	fatal   bool          // kills the worker process, whenever it is run
 	outage  bool          // the outcome is broken while the outage lasts, then okay
 }
 

@@ -23,26 +23,34 @@ const workerCommand = "worker"
 
 // job is what a worker process is told by its arguments.
 type job struct {
+	broker            string
 	seed              uint64
 	messages, kills   int
+	stops             int  // in good order
+	loops             int  // messages that kill the worker that runs them, each time
+	copies            bool // on SQS: no retry in place
 	number, slot      int
 	start             int64 // of the run, in nanoseconds since 1970
 	url, tag, journal string
 }
 
 func (j job) args() []string {
-	return []string{workerCommand,
-		"-seed", strconv.FormatUint(j.seed, 10), "-messages", strconv.Itoa(j.messages), "-kills", strconv.Itoa(j.kills),
-		"-number", strconv.Itoa(j.number), "-slot", strconv.Itoa(j.slot), "-start", strconv.FormatInt(j.start, 10),
+	return []string{workerCommand, "-broker", j.broker, "-seed", strconv.FormatUint(j.seed, 10),
+		"-messages", strconv.Itoa(j.messages), "-kills", strconv.Itoa(j.kills), "-stops", strconv.Itoa(j.stops), "-loops", strconv.Itoa(j.loops),
+		"-copies=" + strconv.FormatBool(j.copies), "-number", strconv.Itoa(j.number), "-slot", strconv.Itoa(j.slot), "-start", strconv.FormatInt(j.start, 10),
 		"-url", j.url, "-tag", j.tag, "-journal", j.journal}
 }
 
 func parseJob(args []string, problems io.Writer) (j job, err error) {
 	flags := flag.NewFlagSet("proof "+workerCommand, flag.ContinueOnError)
 	flags.SetOutput(problems)
+	flags.StringVar(&j.broker, "broker", "", "of the scenario")
 	flags.Uint64Var(&j.seed, "seed", 0, "of the scenario")
 	flags.IntVar(&j.messages, "messages", 0, "of the scenario")
 	flags.IntVar(&j.kills, "kills", 0, "of the scenario")
+	flags.IntVar(&j.stops, "stops", 0, "of the scenario")
+	flags.IntVar(&j.loops, "loops", 0, "of the scenario")
+	flags.BoolVar(&j.copies, "copies", false, "of the scenario")
 	flags.IntVar(&j.number, "number", 0, "of this worker")
 	flags.IntVar(&j.slot, "slot", 0, "of this worker")
 	flags.Int64Var(&j.start, "start", 0, "of the run")
@@ -74,13 +82,13 @@ func serve(args []string, in io.Reader, out, problems io.Writer, g rig) (status 
 	defer file.Close()
 	c := &clerk{out: out, answers: make(chan int)}
 	t := &trap{tell: func(p point) { c.tell("at", string(p)) }}
-	s := newServedScenario(j.seed, j.messages, j.kills, j.tag)
-	link, err := connectRabbit(j.url, j.tag, &wiretap{trap: t, isDead: s.isDead, declared: c.tell})
+	s := newServedScenario(j)
+	l := newJournal(file, time.Unix(0, j.start), j.number, c.count)
+	link, err := connectWorker(j, s, l, t, c)
 	if err != nil {
 		fmt.Fprintln(problems, "proof:", err)
 		return 2
 	}
-	l := newJournal(file, time.Unix(0, j.start), j.number, c.count)
 	r := &run{scenario: s, ledger: l, target: oneLink{link: link}, rig: g, trap: t}
 	w := r.connectWorker(j.number, &s.slots[j.slot])
 	ctx, stop := context.WithCancel(context.Background())
@@ -99,6 +107,28 @@ func serve(args []string, in io.Reader, out, problems io.Writer, g rig) (status 
 	defer cancel()
 	link.Close(closing)
 	return 0
+}
+
+// connectWorker connects a worker process.
+func connectWorker(j job, s *scenario, l *ledger, t *trap, c *clerk) (link, error) {
+	note := func(k kind, id string) { l.add(event{Kind: k, Worker: j.number, ID: id}) }
+	switch s.broker {
+	case "kafka":
+		return connectKafka(j.url, j.tag, &kafkaTap{trap: t, isDead: s.isDead, isDelay: isDelayTopic(j.tag), note: func(e event) {
+			e.Worker = j.number
+			l.add(e)
+		}})
+	case "sqs":
+		return connectSQS(j, &sqsTap{trap: t, polled: func(id string, err error) {
+			e := event{Kind: polled, Worker: j.number, ID: id}
+			if err != nil {
+				e.Err, e.Note = failOf(err), err.Error()
+			}
+			l.add(e)
+		}})
+	}
+	return connectRabbit(j.url, j.tag, &wiretap{trap: t, isDead: s.isDead, declared: c.tell,
+		consuming: func() { note(consuming, "") }, copying: func(id string) { note(copying, id) }})
 }
 
 // clerk speaks with the driver.
@@ -154,11 +184,16 @@ type rabbitLink struct{ *rabbitmq.Broker }
 
 func (rabbitLink) kill() {} // the driver does that
 
+// callTimeout is how long an answer of the broker may take: a worker whose
+// network is a black hole stops within that time, or twice.
+const callTimeout = 5 * time.Second
+
 // connectRabbit connects by way of a wiretap.
 func connectRabbit(url, tag string, t *wiretap) (link, error) {
 	b, err := rabbitmq.New(rabbitmq.Options{
-		URLs:   []string{url},
-		Prefix: tag,
+		URLs:        []string{url},
+		Prefix:      tag,
+		CallTimeout: callTimeout,
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, network, address)
 			if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/consumer"
 )
 
 // served is the pace of a broker that is a process of its own: delays long
@@ -25,33 +26,57 @@ var served = pace{
 	liveness: 30 * time.Second,
 }
 
+// servedSQS has handlers that outlast a lease, since nothing else holds a
+// message there.
+func servedSQS() pace {
+	p := served
+	p.lease = [2]time.Duration{sqsLease, sqsLease + time.Second}
+	p.timeout[1] = 2 * sqsLease
+	return p
+}
+
 const (
 	shortestRun = 10 * time.Second // in which messages are published and workers are killed
 	perKill     = 1300 * time.Millisecond
+	perKafkan   = 5 * time.Second // whose death stops the group until its session ends
 	perMessage  = 2500 * time.Microsecond
 )
 
-// newServedScenario derives a scenario for worker processes, in which kills of
-// them are killed. What it declares on the broker begins with tag.
-func newServedScenario(seed uint64, n, kills int, tag string) *scenario {
+// newServedScenario derives a scenario for worker processes, some of which are
+// killed, also by messages. What it declares on the broker begins with the tag
+// of the job.
+func newServedScenario(j job) *scenario {
 	p := served
-	p.calm = max(shortestRun, time.Duration(kills)*perKill, time.Duration(n)*perMessage)
-	s := newScenario(seed, n, p)
-	d := dice{rand.New(rand.NewPCG(seed, 2)), p}
-	s.served, s.kills, s.calm = true, 0, p.calm
+	each := perKill
+	name := func(topic string) string { return j.tag + "." + topic }
+	var lease time.Duration
+	switch j.broker {
+	case "kafka":
+		each = perKafkan
+	case "sqs":
+		p, lease = servedSQS(), sqsLease
+		name = func(topic string) string { return asQueue(j.tag + "-" + topic) }
+	}
+	p.calm = max(shortestRun, time.Duration(j.kills)*each, time.Duration(j.messages)*perMessage, time.Duration(j.stops)*perKill)
+	s := newScenario(j.seed, j.messages, p)
+	d := dice{rand.New(rand.NewPCG(j.seed, 2)), p}
+	s.served, s.broker, s.copies, s.kills, s.calm = true, j.broker, j.copies, 0, p.calm
 	s.options = memory.Options{Lease: s.options.Lease}
 	for i := range s.topics {
 		t := &s.topics[i]
-		t.name = tag + "." + t.name
+		t.name = name(t.name)
 		if t.dead != "" {
-			t.dead = tag + "." + t.dead
+			t.dead = name(t.dead)
 		}
 	}
 	for i := range s.slots {
 		c := &s.slots[i].config
-		c.Lease = 0
+		c.Lease = lease
 		c.HoldLimit = pick(d, -1, -1, d.between(p.base[0], p.base[1]))
 		s.slots[i].observed = true
+		if j.broker == "kafka" && c.CrashLimit == 2 {
+			c.CrashLimit = 0 // two kills in a row are no proof where so many are killed
+		}
 	}
 	for i := range s.messages {
 		s.messages[i].Headers = asServed(s.messages[i].Headers)
@@ -60,10 +85,30 @@ func newServedScenario(seed uint64, n, kills int, tag string) *scenario {
 		s.calls[i].at = d.upTo(s.calm * 9 / 10)
 	}
 	slices.SortFunc(s.calls, func(a, b call) int { return cmp.Compare(a.at, b.at) })
-	s.incidents = d.ends(s, kills)
+	s.incidents = d.ends(s, j)
+	if j.loops > 0 {
+		d.loops(s, j.loops, name)
+	}
 	s.limit = s.calm + d.longest(s)
 	return s
 }
+
+// loops has n messages of one topic kill whoever runs them.
+func (d dice) loops(s *scenario, n int, name func(string) string) {
+	t := &s.topics[0]
+	t.dead, t.maxBody, t.batch = or(t.dead, name("topic-0.dead")), 0, consumer.Batch{}
+	for i := range s.slots {
+		s.slots[i].config.CrashLimit = 0
+	}
+	for _, i := range d.Perm(len(s.messages)) {
+		if n > 0 && s.messages[i].topic == 0 {
+			s.messages[i].script = []step{{outcome: interrupted, fatal: true}}
+			n--
+		}
+	}
+}
+
+func (m *message) fatal() bool { return m.script[0].fatal }
 
 // asServed leaves out what brokers remove, and sorts the rest by name, since a
 // table has no order.
@@ -75,7 +120,7 @@ func asServed(h brokers.Headers) brokers.Headers {
 
 // ends draws kills of worker processes, spread over the run and the points,
 // and some clean stops between them.
-func (d dice) ends(s *scenario, kills int) []incident {
+func (d dice) ends(s *scenario, j job) []incident {
 	var all []incident
 	spread := func(n int, each func(i int) incident) {
 		for i := range n {
@@ -87,8 +132,8 @@ func (d dice) ends(s *scenario, kills int) []incident {
 		}
 	}
 	order := d.Perm(len(points))
-	spread(kills, func(i int) incident { return incident{crash: true, point: points[order[i%len(points)]]} })
-	spread(2+kills/10, func(int) incident { return incident{} })
+	spread(j.kills, func(i int) incident { return incident{crash: true, point: points[order[i%len(points)]]} })
+	spread(or(j.stops, 2+j.kills/10), func(int) incident { return incident{} })
 	slices.SortFunc(all, func(a, b incident) int { return cmp.Compare(a.at, b.at) })
 	return all
 }

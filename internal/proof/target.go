@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
@@ -28,6 +30,19 @@ type link interface {
 
 	// kill cuts the link the way that a dying process does.
 	kill()
+}
+
+// openLetters opens a dead-letter topic to read it at the end. A broker that is
+// busy with what the faults left behind is asked again.
+func openLetters(ctx context.Context, l link, sub brokers.Subscription) (brokers.Source, error) {
+	const limit, pause = time.Minute, 500 * time.Millisecond
+	for begun := time.Now(); ; {
+		source, err := l.Open(ctx, sub)
+		if err == nil || errors.Is(err, brokers.ErrMisconfigured) || ctx.Err() != nil || time.Since(begun) > limit {
+			return source, err
+		}
+		wait(ctx, pause)
+	}
 }
 
 // memoryTarget is the memory broker, whose workers are goroutines.

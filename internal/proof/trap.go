@@ -12,9 +12,11 @@ const (
 	afterReceive  point = "after_receive"  // deliveries are about to be handed to the consumer
 	inHandler     point = "in_handler"     // at least one handler runs
 	beforeConfirm point = "before_confirm" // the broker has confirmed the copy of a retry, and the worker does not know
-	beforeAck     point = "before_ack"     // the worker knows, and is about to write an ack
+	beforeAck     point = "before_ack"     // the worker knows, of a dead letter or a retry, and is about to write the ack of that message
 	inBurial      point = "in_dead_letter" // the broker has confirmed a dead letter, and the worker does not know
 	inDrain       point = "in_drain"       // told to stop, and not yet down
+
+	byMessage point = "by_message" // in the handler of a message that kills
 )
 
 var points = []point{anywhere, afterReceive, inHandler, beforeConfirm, beforeAck, inBurial, inDrain}
@@ -32,6 +34,12 @@ func (t *trap) arm(p point) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.armed = p
+}
+
+// spring does not return: the driver kills the process.
+func (t *trap) spring() {
+	t.tell(byMessage)
+	select {}
 }
 
 // reach does not return if the trap is armed for p.

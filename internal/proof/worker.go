@@ -215,6 +215,9 @@ func (w *worker) end(ctx context.Context, m *brokers.Message, o outcome, hint ti
 
 // endure works for as long as st says, and returns how the run ends.
 func (w *worker) endure(ctx context.Context, st step) outcome {
+	if st.fatal {
+		w.run.trap.spring()
+	}
 	if st.kills {
 		if !w.kill() {
 			return okay

@@ -1,0 +1,346 @@
+package faults
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math"
+	randv2 "math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	kafkago "github.com/segmentio/kafka-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/integration/livetest"
+	"github.com/redrive-go/redrive/retry"
+)
+
+var storm = flag.Duration("storm", 30*time.Second, "how long workers join and leave in TestRebalanceStorm")
+
+// Workers leave and join every 1.3 s, so that the group is hardly ever at rest.
+// Besides the usual promises the work goes on.
+func TestRebalanceStorm(t *testing.T) {
+	const each = 1300 * time.Millisecond
+	onKafka(t, func(t *testing.T, target livetest.Target) {
+		stops := strconv.Itoa(int(*storm / each))
+		p := startProof(t, target, target.URL, "-messages", "3000", "-kills", "0", "-stops", stops, "-seed", "12")
+		p.finish()
+		if n := p.figure("handled_per_s"); n < 1 {
+			t.Errorf("%d messages are handled in a second, want 1 or more", n)
+		}
+	})
+}
+
+// TestMain lets the test binary be a worker process of delayWorker, or sqsWorker.
+func TestMain(m *testing.M) {
+	kafka, sqs := os.Getenv(delayAddress), os.Getenv(sqsWorkerURL)
+	if kafka == "" && sqs == "" {
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	var err error
+	if sqs != "" {
+		err = sqsWorker(ctx, sqs)
+	} else {
+		err = delayWorker(ctx, kafka, os.Getenv(delayTopic), os.Getenv(delayJournal))
+	}
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// What a worker process is told by its environment.
+const (
+	delayAddress = "REDRIVE_DELAYS_ADDRESS"
+	delayTopic   = "REDRIVE_DELAYS_TOPIC"
+	delayJournal = "REDRIVE_DELAYS_JOURNAL"
+)
+
+// Delays of 50 ms to 10 min, compressed.
+const (
+	kafkaCompression = 40
+	shortestOnKafka  = 50 * time.Millisecond / kafkaCompression
+	longestOnKafka   = 10 * time.Minute / kafkaCompression
+)
+
+func kafkaOptions(address, topic string) kafka.Options {
+	return kafka.Options{Brokers: []string{address}, Group: topic, Prefix: topic, SessionTimeout: 3 * time.Second, RebalanceTimeout: 6 * time.Second}
+}
+
+// delayWorker sends each message to a retry with a delay of its own, and writes
+// down when it is due and when it is handled then.
+func delayWorker(ctx context.Context, address, topic, journal string) error {
+	file, err := os.OpenFile(journal, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	broker, err := kafka.New(kafkaOptions(address, topic))
+	if err != nil {
+		return err
+	}
+	defer broker.Close(context.WithoutCancel(ctx))
+	c, err := consumer.New(broker, consumer.Config{
+		Concurrency: 200,
+		Restraint:   unrestrained,
+		DeadLetter:  dlq.Suffix(".dead"),
+		Logger:      slog.New(slog.DiscardHandler),
+		Retry:       retry.Policy{MaxRetryAfter: longestOnKafka * 9 / 8, Backoff: retry.Backoff{Base: time.Millisecond, Cap: shortestOnKafka}},
+	})
+	if err != nil {
+		return err
+	}
+	errThrottled := errors.New("come back later")
+	c.Handle(topic, func(ctx context.Context, m *brokers.Message) error {
+		due := consumer.MetaFrom(ctx).DueAt
+		if due.IsZero() {
+			return classify.RetryAfter(errThrottled, delayOf(m.ID))
+		}
+		_, err := fmt.Fprintf(file, "%s %d %d\n", m.ID, due.UnixNano(), time.Now().UnixNano())
+		return err
+	})
+	return c.Run(ctx)
+}
+
+// delayOf spreads the delays evenly over the orders of magnitude.
+func delayOf(id string) time.Duration {
+	n, _ := strconv.ParseUint(id, 10, 64)
+	f := randv2.New(randv2.NewPCG(n, 1)).Float64()
+	return time.Duration(float64(shortestOnKafka) * math.Pow(float64(longestOnKafka)/float64(shortestOnKafka), f))
+}
+
+// handled is a line of a journal.
+type handled struct {
+	id      string
+	due, at time.Time
+}
+
+func (h handled) late() time.Duration { return h.at.Sub(h.due) }
+
+// All come in time. Then the same with a kill -9 in the middle: what is handled
+// twice was settled a moment before.
+func TestMixedDelaysOnKafka(t *testing.T) {
+	const tolerance = time.Second // on a busy machine
+	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
+		messages := delays(t, 100_000)
+		t.Run("undisturbed", func(t *testing.T) {
+			lines, _ := runDelays(t, target, messages, false)
+			late := summarize(t, lines, messages)
+			if p99 := late[len(late)*99/100]; p99 > tolerance || len(late) != messages {
+				t.Errorf("%d are handled, 99 %% of them within %v; want each of %d once, and %v", len(late), p99, messages, tolerance)
+			}
+		})
+		t.Run("killed", func(t *testing.T) {
+			lines, killed := runDelays(t, target, messages, true)
+			summarize(t, lines, messages)
+			first := map[string]handled{}
+			repeated, lastSecond := 0, 0
+			oldest := time.Duration(0)
+			for _, h := range lines {
+				if h.at.Before(killed) && killed.Sub(h.at) < time.Second {
+					lastSecond++
+				}
+				if before, ok := first[h.id]; ok {
+					repeated++
+					oldest = max(oldest, killed.Sub(before.at))
+					continue
+				}
+				first[h.id] = h
+			}
+			t.Logf("repeated: %d of %d, the oldest was handled %v before the kill; %d were handled in its last second", repeated, len(lines), oldest, lastSecond)
+			if oldest > 2*time.Second {
+				t.Errorf("what was handled %v before the kill is repeated, want 2 s at most", oldest)
+			}
+		})
+	})
+}
+
+// summarize demands that nothing is lost and nothing is early, and returns how
+// late all were.
+func summarize(t *testing.T, lines []handled, messages int) (late []time.Duration) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, h := range lines {
+		seen[h.id] = true
+		late = append(late, h.late())
+	}
+	slices.Sort(late)
+	t.Logf("lateness of %d: p50 %v, p99 %v, most %v", len(late), late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
+	if len(seen) != messages {
+		t.Errorf("%d of %d messages are lost", messages-len(seen), messages)
+	}
+	if late[0] < 0 {
+		t.Errorf("a message is handled %v early", -late[0])
+	}
+	return late
+}
+
+// runDelays has one worker process at a time do the work.
+func runDelays(t *testing.T, target livetest.Target, messages int, kill bool) (lines []handled, killed time.Time) {
+	t.Helper()
+	topic := makeTopic(t, target.URL)
+	journal := filepath.Join(t.TempDir(), "journal")
+	publishNumbered(t, target.URL, topic, messages)
+	begun := time.Now()
+	w := startDelayWorker(t, target.URL, topic, journal)
+	half := func() bool { return countLines(t, journal) >= messages/2 }
+	if kill {
+		until(t, 2*longestOnKafka+time.Minute, half)
+		w.Process.Kill()
+		killed = time.Now()
+		w.Wait()
+		w = startDelayWorker(t, target.URL, topic, journal)
+	}
+	until(t, 2*longestOnKafka+2*time.Minute, func() bool {
+		if countLines(t, journal) < messages {
+			return false
+		}
+		lines = readHandled(t, journal)
+		seen := map[string]bool{}
+		for _, h := range lines {
+			seen[h.id] = true
+		}
+		return len(seen) >= messages
+	})
+	t.Logf("%d messages took %v", messages, time.Since(begun).Round(time.Millisecond))
+	w.Process.Signal(os.Interrupt)
+	if err := w.Wait(); err != nil {
+		t.Errorf("the worker ends with %v: %s", err, w.Stderr)
+	}
+	return readHandled(t, journal), killed
+}
+
+func startDelayWorker(t *testing.T, address, topic, journal string) *exec.Cmd {
+	t.Helper()
+	w := exec.CommandContext(t.Context(), os.Args[0])
+	w.Env = append(os.Environ(), delayAddress+"="+address, delayTopic+"="+topic, delayJournal+"="+journal)
+	w.Stderr = &bytes.Buffer{}
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func until(t *testing.T, limit time.Duration, done func() bool) {
+	t.Helper()
+	for begun := time.Now(); !done(); {
+		if time.Since(begun) > limit {
+			t.Fatalf("not within %v", limit)
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+}
+
+func countLines(t *testing.T, journal string) int {
+	t.Helper()
+	data, err := os.ReadFile(journal)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return bytes.Count(data, []byte("\n"))
+}
+
+func readHandled(t *testing.T, journal string) (lines []handled) {
+	t.Helper()
+	file, err := os.Open(journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for scanner := bufio.NewScanner(file); scanner.Scan(); {
+		var h handled
+		var due, at int64
+		if _, err := fmt.Sscan(scanner.Text(), &h.id, &due, &at); err != nil {
+			t.Fatalf("the journal says %q: %v", scanner.Text(), err)
+		}
+		h.due, h.at = time.Unix(0, due), time.Unix(0, at)
+		lines = append(lines, h)
+	}
+	return lines
+}
+
+// makeTopic makes a topic with a new name, and removes in the end all whose
+// names begin with it.
+func makeTopic(t *testing.T, address string) string {
+	t.Helper()
+	topic := "faults-" + strings.ToLower(rand.Text()[:8])
+	calls := &kafkago.Client{Addr: kafkago.TCP(address), Transport: &kafkago.Transport{}}
+	until(t, 10*time.Second, func() bool {
+		made, err := calls.CreateTopics(t.Context(), &kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{{Topic: topic, NumPartitions: 4, ReplicationFactor: 1}}})
+		if errors.Is(err, kafkago.BrokerNotAvailable) { // it is busy, and does not know that it is there
+			return false
+		}
+		if err == nil {
+			err = made.Errors[topic]
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return true
+	})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		all, err := calls.Metadata(ctx, &kafkago.MetadataRequest{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		var names []string
+		for _, found := range all.Topics {
+			if strings.HasPrefix(found.Name, topic) {
+				names = append(names, found.Name)
+			}
+		}
+		if _, err := calls.DeleteTopics(ctx, &kafkago.DeleteTopicsRequest{Topics: names}); err != nil {
+			t.Error(err)
+		}
+	})
+	return topic
+}
+
+func publishNumbered(t *testing.T, address, topic string, n int) {
+	t.Helper()
+	const together = 5000
+	broker, err := kafka.New(kafkaOptions(address, topic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer broker.Close(t.Context())
+	var publishing sync.WaitGroup
+	for from := 0; from < n; from += together {
+		publishing.Go(func() {
+			var msgs []brokers.Message
+			for i := from; i < min(n, from+together); i++ {
+				msgs = append(msgs, brokers.Message{ID: strconv.Itoa(i), Body: []byte("body")})
+			}
+			if err := broker.Publish(t.Context(), topic, msgs...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	publishing.Wait()
+}
