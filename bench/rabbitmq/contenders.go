@@ -3,10 +3,8 @@ package rabbitmq
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -14,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-go/redrive/bench/internal/clock"
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/consumer"
@@ -24,39 +23,6 @@ import (
 // does nothing. It returns the time from the first message to the last, which
 // leaves out connecting and declaring for all alike.
 type Contender func(ctx context.Context, w *World, queue string, n int) (time.Duration, error)
-
-// clock takes the time from the first of n ticks to the last.
-type clock struct {
-	n     int64
-	ticks atomic.Int64
-	begin time.Time
-	first atomic.Int64 // since begin
-	done  chan time.Duration
-}
-
-func newClock(n int) *clock {
-	return &clock{n: int64(n), begin: time.Now(), done: make(chan time.Duration, 1)}
-}
-
-func (c *clock) tick() {
-	n := c.ticks.Add(1)
-	if n == 1 {
-		c.first.Store(int64(time.Since(c.begin)))
-	}
-	if n == c.n {
-		c.done <- time.Since(c.begin) - time.Duration(c.first.Load())
-	}
-}
-
-// wait returns the time, or an error if ctx ends before the last tick.
-func (c *clock) wait(ctx context.Context) (time.Duration, error) {
-	select {
-	case took := <-c.done:
-		return took, nil
-	case <-ctx.Done():
-		return 0, fmt.Errorf("%d of %d messages handled: %w", c.ticks.Load(), c.n, context.Cause(ctx))
-	}
-}
 
 // Raw is the bare client library: one channel, and one ack for every so many
 // messages.
@@ -70,20 +36,20 @@ func Raw(prefetch, every int) Contender {
 			if err != nil {
 				return err
 			}
-			c := newClock(n)
+			c := clock.New(n)
 			for done := 1; done <= n; done++ {
 				d, ok := <-deliveries
 				if !ok {
 					return errors.New("the channel was closed")
 				}
-				c.tick()
+				c.Tick()
 				if done%every == 0 || done == n {
 					if err := d.Ack(true); err != nil {
 						return err
 					}
 				}
 			}
-			took, err = c.wait(ctx)
+			took, err = c.Wait(ctx)
 			return err
 		})
 		return took, err
@@ -93,18 +59,18 @@ func Raw(prefetch, every int) Contender {
 // Redrive is a consumer of this project.
 func Redrive(cfg consumer.Config) Contender {
 	return func(ctx context.Context, w *World, queue string, n int) (time.Duration, error) {
-		c := newClock(n)
+		c := clock.New(n)
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
 		result := make(chan error, 1)
 		go func() {
 			result <- Work(ctx, w, cfg, queue, func(context.Context, *brokers.Message) error {
-				c.tick()
+				c.Tick()
 				return nil
 			})
 			stop()
 		}()
-		took, err := c.wait(ctx)
+		took, err := c.Wait(ctx)
 		stop()
 		return took, errors.Join(err, <-result)
 	}
@@ -145,14 +111,14 @@ func Watermill(prefetch int) Contender {
 		if err != nil {
 			return 0, err
 		}
-		c := newClock(n)
+		c := clock.New(n)
 		router.AddConsumerHandler("bench", queue, subscriber, func(*message.Message) error {
-			c.tick()
+			c.Tick()
 			return nil
 		})
 		result := make(chan error, 1)
 		go func() { result <- router.Run(ctx) }()
-		took, err := c.wait(ctx)
+		took, err := c.Wait(ctx)
 		return took, errors.Join(err, router.Close(), <-result)
 	}
 }

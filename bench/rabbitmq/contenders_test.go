@@ -21,6 +21,9 @@ func BenchmarkConsume(b *testing.B) {
 		consume Contender
 	}{
 		{"raw", Raw(500, 125)},
+		{"raw-single-acks", Raw(500, 1)},
+		{"raw-retries-1", RawRetries(1, 2000, 125)},
+		{"raw-retries-10", RawRetries(10, 2000, 125)},
 		{"redrive", Redrive(consumer.Config{Prefetch: 200})},
 		{"watermill", Watermill(200)},
 		{"watermill-default", Watermill(0)},

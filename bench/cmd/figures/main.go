@@ -4,8 +4,22 @@
 // measured, and 2 on bad usage.
 package main
 
-import "github.com/redrive-go/redrive/internal/figure"
+import (
+	"fmt"
+	"os"
+
+	"github.com/redrive-go/redrive/internal/figure"
+)
 
 func main() {
-	figure.Main("rabbitmq", map[string]figure.Area{"rabbitmq": rabbitMQ})
+	if job := os.Getenv(victimEnv); job != "" {
+		runVictim(job)
+		return
+	}
+	figure.Main("rabbitmq", map[string]figure.Area{"kafka": kafkaArea, "rabbitmq": rabbitMQ, "sqs": sqsArea})
+}
+
+// note tells of what a figure is made of, apart from the figures.
+func note(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "# "+format+"\n", args...)
 }

@@ -65,8 +65,3 @@ func rabbitMQ(report func(figure.Figure)) error {
 	}
 	return errors.Join(append(errs, s.world.Close(context.WithoutCancel(ctx)))...)
 }
-
-// note tells of what a figure is made of, apart from the figures.
-func (s *session) note(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, "# "+format+"\n", args...)
-}

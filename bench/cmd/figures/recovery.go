@@ -50,7 +50,7 @@ func (s *session) recovery(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.note("consuming %v after the port was open", t)
+		note("consuming %v after the port was open", t)
 		took = append(took, t.Seconds())
 	}
 	stop()

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/bench/rabbitmq"
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/internal/figure"
 	"github.com/redrive-go/redrive/retry"
@@ -35,6 +37,7 @@ func (w *waits) Observe(_ context.Context, e consumer.Event) {
 	default:
 		return
 	}
+	e.Time = e.Time.Round(0) // by the clock that due times are of, which may be adjusted meanwhile
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch id := e.Message.ID; e.Kind {
@@ -84,7 +87,7 @@ func (s *session) lateness(ctx context.Context) error {
 		}
 		p99 = append(p99, milliseconds(figure.Quantile(late, 0.99)))
 		tooEarly += early(late)
-		s.note("lateness p50 %v, p99 %v", figure.Median(late), figure.Quantile(late, 0.99))
+		note("lateness p50 %v, p99 %v", figure.Median(late), figure.Quantile(late, 0.99))
 	}
 	s.report(figure.Figure{Name: "rabbitmq_late_p99_ms", Value: figure.Median(p99), Unit: "ms", Goal: 10})
 	s.report(figure.Figure{Name: "rabbitmq_early", Value: float64(tooEarly), Unit: "retries", Goal: 0})
@@ -102,6 +105,7 @@ func (s *session) failOnce(ctx context.Context, queue string, n int) ([]time.Dur
 	var mu sync.Mutex
 	done := 0
 	cfg := consumer.Config{
+		Restraint: unrestrained,
 		Retry:     retry.Policy{Backoff: retry.Backoff{Base: 5 * time.Second, Floor: beyondHold}},
 		Observers: []consumer.Observer{w},
 	}
@@ -128,8 +132,9 @@ func (s *session) failOnce(ctx context.Context, queue string, n int) ([]time.Dur
 // the retries come late.
 func (s *session) sustained(ctx context.Context) error {
 	const (
-		step      = 1000 // retries per second that each window adds
-		most      = 7 * step
+		first     = 3000 // retries per second in the first window
+		step      = 500  // that each window adds
+		most      = 7000
 		settling  = 5 * time.Second
 		window    = 4 * time.Second
 		tolerated = 100 * time.Millisecond
@@ -142,17 +147,20 @@ func (s *session) sustained(ctx context.Context) error {
 	defer stop()
 	w := newWaits()
 	policy := retry.Policy{MaxAttempts: 1000, Backoff: retry.Backoff{Base: 4 * time.Second, Cap: 4 * time.Second, Floor: beyondHold}}
-	rules := consumer.Config{Prefetch: prefetch, Retry: policy, Observers: []consumer.Observer{w}}
+	rules := consumer.Config{Restraint: unrestrained, Prefetch: prefetch, MaxHeld: 4000, Retry: policy, Observers: []consumer.Observer{w}}
+	busy := classify.Transient(errBusy) // an error of no known class ends after six attempts
 	worker := make(chan error, 1)
 	go func() {
-		worker <- rabbitmq.Work(ctx, s.world, rules, queue, func(context.Context, *brokers.Message) error { return errBusy })
+		worker <- rabbitmq.Work(ctx, s.world, rules, queue, func(context.Context, *brokers.Message) error { return busy })
 	}()
 	cycle := (beyondHold + 4*time.Second) / 2
 	best, bestLate, tooEarly := 0.0, 0.0, 0
-	for load, late := 0, 0; load < most && late < 2; load += step {
-		if err := s.world.Fill(ctx, int(step*cycle.Seconds()), queue); err != nil {
+	before := 0
+	for load, late := first, 0; load <= most && late < 2; load += step {
+		if err := s.world.Fill(ctx, int(float64(load-before)*cycle.Seconds()), queue); err != nil {
 			return err
 		}
+		before = load
 		if err := pause(ctx, settling, worker); err != nil {
 			return err
 		}
@@ -165,7 +173,8 @@ func (s *session) sustained(ctx context.Context) error {
 		rate := float64(len(delays)) / time.Since(began).Seconds()
 		p99 := figure.Quantile(append(delays, 0), 0.99)
 		tooEarly += early(delays)
-		s.note("%d retries/s offered: %.0f/s, lateness p50 %v, p99 %v", load+step, rate, figure.Median(append(delays, 0)), p99)
+		least := slices.Min(append(delays, 0))
+		note("%d retries/s offered: %.0f/s, lateness p50 %v, p99 %v, least %v", load, rate, figure.Median(append(delays, 0)), p99, least)
 		if p99 > tolerated {
 			late++
 			continue

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
-	"sync/atomic"
 	"time"
 
 	"github.com/redrive-go/redrive/bench/rabbitmq"
@@ -88,7 +86,7 @@ func (s *session) round(ctx context.Context, number int) (map[string]float64, er
 			return nil, fmt.Errorf("fill the queues: %w", err)
 		}
 	}
-	s.note("round %d: queues filled in %v", number+1, time.Since(began))
+	note("round %d: queues filled in %v", number+1, time.Since(began))
 	rates := map[string]float64{}
 	for i := range contenders {
 		at := (i + number*2) % len(contenders)
@@ -103,47 +101,18 @@ func (s *session) round(ctx context.Context, number int) (map[string]float64, er
 			return nil, fmt.Errorf("%s: %d messages are left in queue %q: %w", c.name, left, queues[at], err)
 		}
 		rates[c.name] = float64(c.n) / took.Seconds()
-		s.note("round %d: %s %.0f messages/s, %d left", number+1, c.name, rates[c.name], left)
+		note("round %d: %s %.0f messages/s, %d left", number+1, c.name, rates[c.name], left)
 	}
 	return rates, nil
 }
 
-var errBusy = errors.New("the service is busy")
-
-// failing is redrive with a handler that fails percent of the messages when it
-// sees them first, and the default policy for when they come again. As long as
-// the queue has new messages, those that are done count: the time it takes is
-// extrapolated to all. What is left then is waited for, and not timed.
+// failing is redrive with a handler that fails percent of the messages.
 func failing(percent uint32) rabbitmq.Contender {
 	return func(ctx context.Context, w *rabbitmq.World, queue string, n int) (time.Duration, error) {
-		ctx, stop := context.WithCancel(ctx)
-		defer stop()
-		var firsts, done, start atomic.Int64
-		var took time.Duration
-		begin := time.Now()
-		err := rabbitmq.Work(ctx, w, consumer.Config{Prefetch: prefetch}, queue, func(ctx context.Context, m *brokers.Message) error {
-			fails := share(m.ID) < percent
-			if !fails || consumer.MetaFrom(ctx).Attempt == 1 {
-				switch firsts.Add(1) {
-				case 1:
-					start.Store(int64(time.Since(begin)))
-				case int64(n):
-					elapsed := time.Since(begin) - time.Duration(start.Load())
-					took = time.Duration(float64(elapsed) * float64(n) / float64(done.Load()))
-				}
-				if fails {
-					return errBusy
-				}
-			}
-			if done.Add(1) == int64(n) {
-				stop()
-			}
-			return nil
+		fails := func(m *brokers.Message) bool { return share(m.ID) < percent }
+		return failOnce(ctx, n, fails, func(ctx context.Context, h consumer.Handler) error {
+			return rabbitmq.Work(ctx, w, consumer.Config{Prefetch: prefetch, Restraint: unrestrained}, queue, h)
 		})
-		if left := int64(n) - done.Load(); err == nil && left > 0 {
-			err = fmt.Errorf("%d of %d messages were not handled: %w", left, n, context.Cause(ctx))
-		}
-		return took, err
 	}
 }
 
