@@ -1,0 +1,183 @@
+package main
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/budget"
+)
+
+func TestParseBudget(t *testing.T) {
+	queue, mesh := budget.Queue(), budget.Mesh()
+	tests := []struct {
+		in   string
+		want *budget.Config
+		ok   bool
+	}{
+		{"off", nil, true},
+		{"queue", &queue, true},
+		{"mesh", &mesh, true},
+		{"10%+1/s", &budget.Config{Share: 0.1, Floor: 1}, true},
+		{"0.25+2.5/s", &budget.Config{Share: 0.25, Floor: 2.5}, true},
+		{"", nil, false},
+		{"10%", nil, false},
+		{"10%+1", nil, false},
+		{"+/s", nil, false},
+		{"%+1/s", nil, false},
+		{"10%%+1/s", nil, false},
+		{"10%+1/s+2/s", nil, false},
+		{" 10%+1/s", nil, false},
+		{"0%+1/s", nil, false},
+		{"-5%+1/s", nil, false},
+		{"101%+1/s", nil, false},
+		{"NaN+1/s", nil, false},
+		{"10%+Inf/s", nil, false},
+		{"10%+0.1/s", nil, false},
+	}
+	for _, tt := range tests {
+		got, err := parseBudget(tt.in)
+		switch {
+		case (err == nil) != tt.ok:
+			t.Errorf("parseBudget(%q): error %v", tt.in, err)
+		case err == nil && (got.name != tt.in || (got.config == nil) != (tt.want == nil) || got.config != nil && *got.config != *tt.want):
+			t.Errorf("parseBudget(%q) = %s %+v, want %+v", tt.in, got.name, got.config, tt.want)
+		}
+	}
+}
+
+func TestParseBreaker(t *testing.T) {
+	tests := []struct {
+		in   string
+		want *breaker.Config
+		ok   bool
+	}{
+		{"off", nil, true},
+		{"on", &breaker.Config{}, true},
+		{"1s/10s", &breaker.Config{MinOpen: time.Second, Window: 10 * time.Second}, true},
+		{"", nil, false},
+		{"1s", nil, false},
+		{"/", nil, false},
+		{"1s/10s/2s", nil, false},
+		{"0s/10s", nil, false},
+		{"1s/-10s", nil, false},
+		{"1s/1ns", nil, false},
+		{"1h/10s", nil, false},
+	}
+	for _, tt := range tests {
+		got, err := parseBreaker(tt.in)
+		switch {
+		case (err == nil) != tt.ok:
+			t.Errorf("parseBreaker(%q): error %v", tt.in, err)
+		case err == nil && (got.name != tt.in || (got.config == nil) != (tt.want == nil) || got.config != nil && *got.config != *tt.want):
+			t.Errorf("parseBreaker(%q) = %s %+v, want %+v", tt.in, got.name, got.config, tt.want)
+		}
+	}
+}
+
+func TestParseHops(t *testing.T) {
+	hops := newList("", parseHop)
+	if len(hops.values) != 0 || hops.String() != "" {
+		t.Errorf("hops %v before any is set", hops.values)
+	}
+	if err := hops.Set("3,database=2"); err != nil || len(hops.values) != 2 || hops.values[0].Attempts != 3 || hops.values[1].Name != "database" {
+		t.Errorf("hops %+v, error %v", hops.values, err)
+	}
+	for _, bad := range []string{",", "3,", "0", "1001", "-1", "x", "=3", "db=", "db=x", "1e3", "9999999999999999999", strings.Repeat("1,", 16) + "1"} {
+		if err := hops.Set(bad); err == nil {
+			t.Errorf("hops %q are accepted", bad)
+		}
+	}
+	if hops.String() != "3,database=2" {
+		t.Errorf("hops %q after refused values, want the last good ones", hops)
+	}
+}
+
+func FuzzBudget(f *testing.F) {
+	for _, s := range []string{"off", "queue", "mesh", "10%+1/s", "0.1+1/s", "%+/s", "1e-300%+1e300/s", "NaN+NaN/s", "+", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		a, err := parseBudget(s)
+		if err != nil || a.config == nil {
+			return
+		}
+		if !(a.config.Share > 0 && a.config.Share <= 1 && a.config.Floor > 0) || math.IsInf(a.config.Floor, 0) {
+			t.Errorf("%q gives %+v", s, a.config)
+		}
+		if _, err := budget.New(*a.config); err != nil || a.name != s {
+			t.Errorf("%q gives %q and a budget that New refuses: %v", s, a.name, err)
+		}
+	})
+}
+
+func FuzzBreaker(f *testing.F) {
+	for _, s := range []string{"off", "on", "1s/10s", "1ns/1ms", "/", "-1s/1s", "9223372036854775807ns/1s", "1s/10s/", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		b, err := parseBreaker(s)
+		if err != nil || b.config == nil {
+			return
+		}
+		if _, err := breaker.New(*b.config); err != nil || b.name != s {
+			t.Errorf("%q gives %q and a breaker that New refuses: %v", s, b.name, err)
+		}
+	})
+}
+
+func FuzzHops(f *testing.F) {
+	for _, s := range []string{"3", "3,2", "sdk=3,db=2", "=", "a=b=3", "+3", "0x3", ",", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		hops := newList("", parseHop)
+		if hops.Set(s) != nil {
+			return
+		}
+		if len(hops.values) > maxListed || s == "" && len(hops.values) > 0 || s != "" && len(hops.values) != strings.Count(s, ",")+1 {
+			t.Errorf("%q gives %d hops", s, len(hops.values))
+		}
+		for _, h := range hops.values {
+			if h.Attempts < 1 || h.Attempts > maxHopAttempts {
+				t.Errorf("%q gives %+v", s, h)
+			}
+		}
+	})
+}
+
+func FuzzPolicies(f *testing.F) {
+	for _, s := range []string{"none", "no-retry,none,equal,full,decorrelated,gaussian", "full,", "Full", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		policies := newList("none", parseStrategy)
+		if policies.Set(s) != nil {
+			if policies.String() != "none" {
+				t.Errorf("a refused value changed the flag to %q", policies)
+			}
+			return
+		}
+		var names []string
+		for _, p := range policies.values {
+			names = append(names, p.name)
+		}
+		if strings.Join(names, ",") != s {
+			t.Errorf("%q gives %q", s, names)
+		}
+	})
+}
+
+func TestShortDuration(t *testing.T) {
+	tests := map[time.Duration]string{
+		0: "0s", 999: "999ns", 99999999: "100ms", 1234567: "1.23ms", 12345678901: "12.3s",
+		61234 * time.Millisecond: "1m1s", 90*time.Hour + 29*time.Second: "90h0m29s",
+	}
+	for d, want := range tests {
+		if got := shortDuration(d); got != want {
+			t.Errorf("shortDuration(%d) = %s, want %s", d, got, want)
+		}
+	}
+}
