@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -21,9 +22,11 @@ import (
 type stage struct {
 	day       day
 	policy    retry.Policy
+	guard     guard
 	transport http.RoundTripper
 	ledger    *ledger
 	view      *view
+	observers []consumer.Observer
 	logger    *slog.Logger
 }
 
@@ -35,9 +38,10 @@ const (
 )
 
 type options struct {
-	orders string
-	json   bool
-	log    bool
+	orders  string
+	json    bool
+	log     bool
+	metrics string
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
@@ -47,6 +51,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.orders, "orders", "", "read the orders from `FILE`, one JSON object per line, instead of the built-in 1,000")
 	flags.BoolVar(&o.json, "json", false, "print the report as one JSON object on standard output, and all else on standard error")
 	flags.BoolVar(&o.log, "log", false, "write the log of the worker to standard error, and no live view")
+	flags.StringVar(&o.metrics, "metrics", "", "serve metrics for Prometheus at `ADDRESS` of this machine, such as 127.0.0.1:9090, while the worker works")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -83,6 +88,21 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		ledger:    newLedger(),
 		view:      newView(messages, isTerminal(messages) && !o.log),
 		logger:    slog.New(slog.DiscardHandler),
+	}
+	watch.observers = []consumer.Observer{watch.view}
+	if watch.guard, err = newGuard(watch.day.second); err != nil {
+		fmt.Fprintln(stderr, "quickstart:", err)
+		return exitBroken
+	}
+	if o.metrics != "" {
+		s, err := scrape(o.metrics, watch.guard)
+		if err != nil {
+			fmt.Fprintln(stderr, "quickstart: cannot serve metrics:", err)
+			return exitUsage
+		}
+		defer s.close()
+		watch.observers = append(watch.observers, s)
+		fmt.Fprintf(messages, "metrics at %s\n", s.url)
 	}
 	if o.log {
 		watch.logger = slog.New(slog.NewTextHandler(stderr, nil))

@@ -20,21 +20,33 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
 )
 
-// testStage is the bad day at twenty times the speed.
+// testStage is the bad day at twenty times the speed. The rate limit comes last,
+// because a Retry-After is in whole seconds, and stops the worker for as long.
 func testStage(t *testing.T) stage {
 	t.Helper()
 	d := badDay()
 	d.second /= 20
 	d.patience = 250 * time.Millisecond
+	d.scenes = []scene{
+		{0, healthy}, {3, outage}, {5, healthy}, {6, resetting}, {8, healthy}, {9, slow}, {10, healthy}, {16, limiting}, {19, healthy},
+	}
+	g, err := newGuard(d.second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	view := newView(io.Discard, false)
 	return stage{
 		day:       d,
+		guard:     g,
+		observers: []consumer.Observer{view},
 		transport: http.DefaultTransport,
 		policy:    retry.Policy{MaxAttempts: 50, Backoff: retry.Backoff{Base: 30 * time.Millisecond, Cap: 400 * time.Millisecond}},
 		ledger:    newLedger(),
-		view:      newView(io.Discard, false),
+		view:      view,
 		logger:    slog.New(slog.DiscardHandler),
 	}
 }
@@ -179,7 +191,7 @@ func TestPlantedBugs(t *testing.T) {
 		spoil  func(*http.Request) bool
 		check  func(r report) bool
 	}{
-		{"a key of its own for every run", []scene{{0, resetting}, {1, healthy}}, func(r *http.Request) bool {
+		{"a key of its own for every run", []scene{{0, resetting}, {4, healthy}}, func(r *http.Request) bool {
 			r.Header.Set("Idempotency-Key", fmt.Sprint("run-", requests.Add(1)))
 			return true
 		}, func(r report) bool { return r.Duplicates > 0 && r.Lost == 0 && r.Handled == 40 }},
@@ -304,6 +316,8 @@ func TestCommandUsage(t *testing.T) {
 		{"directory", []string{"-orders", dir}, exitUsage, "cannot read the orders"},
 		{"empty file", []string{"-orders", write("empty", "\n\n")}, exitUsage, "no orders"},
 		{"long line", []string{"-orders", write("long", "{}\n"+strings.Repeat("x", maxLine+1))}, exitUsage, "line 2 is longer than"},
+		{"metrics for everybody", []string{"-metrics", ":9090"}, exitUsage, "not an address of this machine alone"},
+		{"metrics nowhere", []string{"-metrics", "127.0.0.1:99999"}, exitUsage, "cannot serve metrics"},
 		{"too many lines", []string{"-orders", write("many", strings.Repeat("{}\n", maxLines+1))}, exitUsage, "more than 100000"},
 	}
 	for _, tt := range tests {

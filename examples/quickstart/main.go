@@ -2,7 +2,7 @@
 // a payment server that fails in five ways, and the report at the end accounts
 // for every one of them.
 //
-//	go run ./examples/quickstart [-json] [-log] [-orders FILE]
+//	go run ./examples/quickstart [-json] [-log] [-metrics ADDRESS] [-orders FILE]
 //
 // The worker is in this file; the other files are the stage around it.
 package main
@@ -50,7 +50,9 @@ func newWorker(broker brokers.Broker, pay payments, watch stage) (*consumer.Cons
 		DrainTimeout: 5 * time.Second,
 		MaxBody:      maxBody,
 		Middleware:   []consumer.Middleware{watch.ledger.watch},
-		Observers:    []consumer.Observer{watch.view},
+		Observers:    watch.observers,
+		Restraint:    watch.guard.restraint(),
+		Idempotent:   true, // the bank knows the key of a charge that it has made
 		Logger:       watch.logger,
 	})
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
@@ -55,17 +54,16 @@ func show(_ context.Context, m *brokers.Message) error {
 	return nil // which removes it
 }
 
-// publish tries again until the worker has declared the queue.
-func publish(ctx context.Context, broker brokers.Broker, queue string, n int) error {
-	patient := retry.Policy{MaxAttempts: 30, MaxAge: time.Minute, Backoff: retry.Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second}}
+// publish begins with the queue, as there may not have been a worker yet.
+func publish(ctx context.Context, broker *rabbitmq.Broker, queue string, n int) error {
+	if err := broker.Declare(ctx, queue); err != nil {
+		return err
+	}
 	prices := []int{1999, 50, 0}
 	for i := range n {
 		id := fmt.Sprintf("order-%d", i+1)
 		m := brokers.Message{ID: id, Body: fmt.Appendf(nil, `{"id":%q,"cents":%d}`, id, prices[i%len(prices)])}
-		err := retry.Do(ctx, patient, func(ctx context.Context) error {
-			return classify.Transient(broker.Publish(ctx, queue, m))
-		})
-		if err != nil {
+		if err := broker.Publish(ctx, queue, m); err != nil {
 			return err
 		}
 	}
@@ -105,16 +103,14 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	var publishing sync.WaitGroup
-	publishing.Go(func() {
+	if *n > 0 {
 		if err := publish(ctx, broker, *queue, *n); err != nil {
-			log.Print(err)
+			log.Fatal(err)
 		}
-	})
+	}
 	if err := work(ctx, broker, *queue, *letters); err != nil {
 		log.Fatal(err)
 	}
-	publishing.Wait()
 	closing, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := broker.Close(closing); err != nil {

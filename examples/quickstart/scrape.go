@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/redrive-go/redrive/metrics"
+)
+
+// scraped is where Prometheus can watch the worker, while it works.
+type scraped struct {
+	*metrics.Metrics
+	url    string
+	server *http.Server
+}
+
+// scrape serves /metrics at an address of this machine.
+func scrape(address string, g guard) (*scraped, error) {
+	if !loopback(address) {
+		return nil, fmt.Errorf("%q is not an address of this machine alone: use one like 127.0.0.1:9090", address)
+	}
+	watch, err := metrics.New(metrics.Topic{Name: topic, Policy: "demo"})
+	if err != nil {
+		return nil, err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(watch, metrics.NewBudget("bank", g.budget), metrics.NewBreaker("bank", g.breaker))
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	s := &scraped{
+		Metrics: watch,
+		url:     "http://" + listener.Addr().String() + "/metrics",
+		server:  &http.Server{Handler: mux, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: 10 * time.Second},
+	}
+	go func() { _ = s.server.Serve(listener) }()
+	return s, nil
+}
+
+// loopback reports whether only this machine can reach an address.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+func (s *scraped) close() { _ = s.server.Close() }
