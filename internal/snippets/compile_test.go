@@ -17,7 +17,10 @@ import (
 
 	// Named so that a change of the library runs the snippets again.
 	_ "github.com/redrive-go/redrive/brokers/brokertest"
+	_ "github.com/redrive-go/redrive/brokers/sqs/sqstest"
 	_ "github.com/redrive-go/redrive/consumer/consumertest"
+	_ "github.com/redrive-go/redrive/idempotency/redisstore"
+	_ "github.com/redrive-go/redrive/idempotency/sqlstore"
 )
 
 const modulePath = "github.com/redrive-go/redrive"
@@ -26,8 +29,12 @@ const modulePath = "github.com/redrive-go/redrive"
 var imports = byName(
 	"bytes", "cmp", "context", "crypto/tls", "database/sql", "encoding/json", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2",
 	"net", "net/http", "os", "os/signal", "slices", "strings", "sync", "sync/atomic", "syscall", "testing", "testing/synctest", "time",
-	modulePath+"/brokers", modulePath+"/brokers/brokertest", modulePath+"/brokers/memory", modulePath+"/brokers/rabbitmq", modulePath+"/classify",
-	modulePath+"/consumer", modulePath+"/consumer/consumertest", modulePath+"/dlq", modulePath+"/retry", modulePath+"/visibility",
+	modulePath+"/brokers", modulePath+"/brokers/brokertest", modulePath+"/brokers/kafka", modulePath+"/brokers/memory", modulePath+"/brokers/rabbitmq",
+	modulePath+"/brokers/sqs", modulePath+"/brokers/sqs/sqstest", modulePath+"/classify",
+	"github.com/aws/aws-sdk-go-v2/aws", "github.com/segmentio/kafka-go/sasl/plain",
+	modulePath+"/consumer", modulePath+"/consumer/consumertest", modulePath+"/dlq", modulePath+"/httpretry",
+	modulePath+"/idempotency", modulePath+"/idempotency/sqlstore",
+	modulePath+"/retry", modulePath+"/retry/breaker", modulePath+"/retry/budget", modulePath+"/visibility",
 )
 
 func byName(paths ...string) map[string]string {

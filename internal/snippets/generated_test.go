@@ -309,6 +309,7 @@ var marks = []sample{
 	{"`classify.Permanent`", classify.Permanent(errAny)},
 	{"`classify.Transient`", classify.Transient(errAny)},
 	{"`classify.RetryAfter`", classify.RetryAfter(errAny, time.Second)},
+	{"`classify.Defer`: never counted", classify.Defer(errAny, time.Second)},
 	{"`classify.Skip`: acked and forgotten", classify.Skip(errAny)},
 	{"`classify.Undecodable`, and a body that `consumer.JSON` cannot decode", classify.Undecodable(errAny)},
 	{"`*classify.PanicError`", &classify.PanicError{Value: "any"}},

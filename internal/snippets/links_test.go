@@ -1,6 +1,7 @@
 package snippets
 
 import (
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -57,7 +58,7 @@ var (
 	makeCommand = regexp.MustCompile(`\bmake((?: +[A-Za-z_-]+(?:=\S*)?)+)`)
 	goRun       = regexp.MustCompile(`\bgo (?:run|test)[^\n]* \./([\w/-]+)`)
 	testName    = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark|Example)[A-Z]\w*`)
-	qualified   = regexp.MustCompile(`\b(brokers|memory|rabbitmq|brokertest|classify|consumer|consumertest|dlq|retry|visibility)\.([A-Z]\w*)`)
+	qualified   = regexp.MustCompile(`\b(brokers|kafka|memory|rabbitmq|sqs|sqstest|brokertest|classify|consumer|consumertest|dlq|retry|visibility)\.([A-Z]\w*)`)
 )
 
 // commands returns what a page shows as code, apart from Go.
@@ -189,4 +190,15 @@ func goFiles(t *testing.T) []goFile {
 		t.Fatal(err)
 	}
 	return files
+}
+
+// TestJSON parses what pages show as JSON, such as policies that people paste.
+func TestJSON(t *testing.T) {
+	for _, p := range pages(t) {
+		for _, b := range p.blocks {
+			if b.info == "json" && !json.Valid([]byte(b.text)) {
+				t.Errorf("%s:%d: this is no JSON", p.path, b.line)
+			}
+		}
+	}
 }

@@ -12,8 +12,11 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/brokers/sqs"
+	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/consumer/consumertest"
@@ -89,6 +92,10 @@ func TestFieldsAreListed(t *testing.T) {
 		{"docs/reference/config.md", "retry.Backoff", retry.Backoff{}},
 		{"docs/reference/config.md", "memory.Options", memory.Options{}},
 		{"docs/reference/rabbitmq.md", "rabbitmq.Options", rabbitmq.Options{}},
+		{"docs/reference/kafka.md", "kafka.Options", kafka.Options{}},
+		{"docs/reference/sqs.md", "sqs.Options", sqs.Options{}},
+		{"docs/how-to/test-with-sqstest.md", "Make calls fail", sqstest.Fault{}},
+		{"docs/how-to/test-with-sqstest.md", "Look at a queue", sqstest.Queue{}},
 		{"docs/reference/events.md", "Fields", consumer.Event{}},
 		{"docs/how-to/test-a-handler.md", "One message, one result", consumertest.Result{}},
 	}
@@ -169,7 +176,7 @@ func TestEventsAreListed(t *testing.T) {
 // TestErrorsAreListed compares the tables of errors with the exported sentinels
 // and error types.
 func TestErrorsAreListed(t *testing.T) {
-	public := regexp.MustCompile(`^(brokers|brokers/memory|brokers/rabbitmq|classify|consumer|dlq|retry|visibility)/\w+\.go$`)
+	public := regexp.MustCompile(`^(brokers|brokers/kafka|brokers/memory|brokers/rabbitmq|brokers/sqs|classify|consumer|dlq|retry|visibility)/\w+\.go$`)
 	isError := regexp.MustCompile(`^(Err[A-Z]\w*|[A-Z]\w*Error)$`)
 	var want []string
 	for _, f := range goFiles(t) {
@@ -280,6 +287,8 @@ func TestWorkersAreWhole(t *testing.T) {
 	for path, example := range map[string]string{
 		"README.md":                 "examples/worker/main.go",
 		"docs/tutorial/rabbitmq.md": "examples/rabbitmq/main.go",
+		"docs/tutorial/kafka.md":    "examples/kafka/main.go",
+		"docs/tutorial/sqs.md":      "examples/sqs/main.go",
 	} {
 		p, worker := readPage(t, path), readFile(t, example)
 		i := slices.IndexFunc(p.blocks, func(b block) bool { return b.info == "go" })
