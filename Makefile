@@ -6,8 +6,12 @@ GO ?= go
 CORE ?= brokers classify retry visibility dlq consumer
 MIN_COVERAGE ?= 90
 
-# Packages whose tests want real brokers.
-LIVE ?= ./brokers/rabbitmq/... ./integration/... ./examples/rabbitmq ./internal/proof
+# Packages whose tests want real brokers, those that take longest first.
+LIVE ?= ./brokers/sqs/... ./brokers/rabbitmq/... ./internal/proof ./brokers/kafka/... ./integration/... \
+	./examples/rabbitmq ./examples/kafka ./examples/sqs ./retry/budget/redisbudget ./idempotency/redisstore
+
+# The modules of this repository whose code is ours to check. The tools have none.
+MODULES := . bench integration/faults integration/kfaketest
 
 # Systems that every package and test must compile for besides this one.
 CROSS ?= darwin windows
@@ -21,10 +25,12 @@ SEED ?= 1
 MESSAGES ?= 10000
 KILLS ?= 20
 SCENARIOS ?= 2000
+DELAYED ?= 0
+ONLY ?=
 
 # Areas whose figures need real brokers and peers to compare with. The peers are
 # in a module of their own, for the same reason as the lint tools.
-BENCH_AREAS := rabbitmq
+BENCH_AREAS := kafka rabbitmq sqs
 
 # Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.
 TOOL := $(GO) tool -modfile=tools/go.mod
@@ -67,25 +73,31 @@ fmt-check: ## List files that are not formatted, and fail if there are any
 	@files=$$(gofmt -l .) || exit 1; \
 	if [ -n "$$files" ]; then echo "not formatted, run 'make fmt':"; echo "$$files"; exit 1; fi
 
+# Vet and lint compile for the race detector, as the tests do: a build with empty
+# caches then compiles the dependencies once.
 .PHONY: vet
 vet: ## Run go vet
-	$(GO) vet ./...
 	$(GO) -C tools vet ./...
-	$(GO) -C bench vet ./...
+	@for module in $(MODULES); do echo "$(GO) vet -race, in $$module"; $(GO) -C $$module vet -race ./... || exit 1; done
 
 .PHONY: lint
 lint: ## Run staticcheck at the version pinned in tools/go.mod
-	$(TOOL) staticcheck ./...
+	@staticcheck=$$($(TOOL) -n staticcheck) && flags="$$($(GO) env GOFLAGS) -race" || exit 1; \
+	for module in $(MODULES); do echo "staticcheck, in $$module"; (cd $$module && GOFLAGS="$$flags" $$staticcheck ./...) || exit 1; done
 
 .PHONY: tidy-check
 tidy-check: ## Fail if go.mod or go.sum is not tidy
-	$(GO) mod tidy -diff
 	$(GO) -C tools mod tidy -diff
-	$(GO) -C bench mod tidy -diff
+	@for module in $(MODULES); do $(GO) -C $$module mod tidy -diff || exit 1; done
 
 .PHONY: cross
 cross: ## Type-check code and tests for the other systems
-	@for os in $(CROSS); do echo "GOOS=$$os $(GO) vet ./..."; GOOS=$$os $(GO) vet ./... || exit 1; done
+	@list=$$($(GO) list ./... | grep -v /sqlstore$$) || exit 1; \
+	for os in $(CROSS); do \
+		echo "GOOS=$$os $(GO) vet, without the databases that tests of sqlstore compile"; \
+		GOOS=$$os $(GO) vet $$list || exit 1; \
+		GOOS=$$os $(GO) build ./idempotency/sqlstore || exit 1; \
+	done
 
 .PHONY: cover
 cover: ## Test the core with the race detector and gate its coverage
@@ -102,10 +114,26 @@ test-rest:
 	echo "$(GO) test -race" $$rest; $(GO) test -race $$rest
 	$(GO) -C tools test ./...
 
-# One package at a time: the brokers are shared, and their timing counts.
 .PHONY: test-live
 test-live: ## Run the tests that need real brokers, starting those if need be
-	$(BROKERS) run $(GO) test -race -p 1 -timeout 20m $(LIVE)
+	$(BROKERS) run $(MAKE) --no-print-directory live
+
+# The faults come last, by themselves, whatever the others say.
+.PHONY: live
+live:
+	@status=0; \
+	$(MAKE) --no-print-directory --keep-going -j 2 live-real live-fake || status=1; \
+	$(GO) -C integration/faults test -count=1 -parallel 8 -timeout 15m -v -delayed $(DELAYED) . || status=1; \
+	exit $$status
+
+# More packages at a time than processors: they wait more than they work.
+.PHONY: live-real
+live-real:
+	$(GO) test -race -count=1 -p 5 -parallel 6 -timeout 20m $(LIVE)
+
+.PHONY: live-fake
+live-fake:
+	$(GO) -C integration/kfaketest run . $(GO) test -race -count=1 -timeout 10m ./brokers/kafka
 
 .PHONY: scenarios
 scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)
@@ -113,20 +141,20 @@ scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=
 
 ##@ Brokers
 .PHONY: up
-up: ## Start the real brokers and print their addresses
-	@$(BROKERS) up
+up: ## Start the real brokers and print their addresses (ONLY="kafka sqs redis rabbitmq4")
+	@$(BROKERS) up $(ONLY)
 
 .PHONY: down
-down: ## Stop the real brokers and remove what they left
-	@$(BROKERS) down
+down: ## Stop the real brokers and remove what they left (ONLY="kafka sqs redis rabbitmq4")
+	@$(BROKERS) down $(ONLY)
 
 .PHONY: integration
 integration: ## Run the tests of the real brokers, and fail where one is missing
-	CI=true $(BROKERS) run $(GO) test -race -count=1 -p 1 -timeout 20m $(LIVE)
+	CI=true $(BROKERS) run $(MAKE) --no-print-directory live
 
 .PHONY: standins
 standins: ## Build images of the brokers' names from packages, for an engine that can pull none
-	@$(GO) run ./integration/standins
+	@$(GO) run ./integration/standins $(ONLY)
 
 ##@ Measure
 .PHONY: bench
@@ -147,13 +175,20 @@ fuzz: ## Run every fuzz target in turn, each for FUZZTIME
 	done
 
 .PHONY: figures
-figures: ## Print the measured figures against their goals (AREA=core or rabbitmq)
+figures: ## Print the measured figures against their goals (AREA=core, restraint, kafka, rabbitmq or sqs)
 ifneq ($(filter $(AREA),$(BENCH_AREAS)),)
-	@$(BROKERS) run $(GO) -C bench run ./cmd/figures -area $(AREA)
+	@$(BROKERS) run -only $(AREA) $(GO) -C bench run ./cmd/figures -area $(AREA)
 else
-	@$(GO) run ./internal/figures -area $(AREA)
+	@$(if $(filter restraint,$(AREA)),$(BROKERS) run -only redis) $(GO) run ./internal/figures -area $(AREA)
 endif
 
+# On SQS retries wait in place, or all of them are copies.
+PROOF = $(GO) run ./internal/proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES) -kills $(KILLS)
+
 .PHONY: proof
-proof: ## Run ledger-checked scenarios (BROKER=memory or rabbitmq SEED=n MESSAGES=n KILLS=n)
-	@$(if $(filter-out memory,$(BROKER)),$(BROKERS) run) $(GO) run ./internal/proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES) -kills $(KILLS)
+proof: ## Run ledger-checked scenarios (BROKER=memory, rabbitmq, kafka or sqs SEED=n MESSAGES=n KILLS=n)
+ifeq ($(BROKER),sqs)
+	@$(BROKERS) run -only $(BROKER) sh -c '$(PROOF) && echo "with copies:" && $(PROOF) -copies'
+else
+	@$(if $(filter-out memory,$(BROKER)),$(BROKERS) run -only $(BROKER)) $(PROOF)
+endif

@@ -10,6 +10,7 @@ type row struct {
 	imports []string
 	tests   []string // what its tests may import in addition
 	sdk     string   // the one module of somebody else that it may import
+	kits    []string // modules of others that its tests may import in addition
 }
 
 // house has a row for every package that others can import, and for
@@ -18,6 +19,8 @@ var house = map[string]row{
 	"brokers":        {},
 	"classify":       {},
 	"retry":          {imports: []string{"classify"}},
+	"retry/budget":   {},
+	"retry/breaker":  {},
 	"visibility":     {},
 	"internal/wire":  {imports: []string{"brokers"}},
 	"dlq":            {imports: []string{"brokers", "classify", "internal/wire"}},
@@ -27,13 +30,54 @@ var house = map[string]row{
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
 		sdk:     "github.com/rabbitmq/amqp091-go",
 	},
+	"brokers/kafka": {
+		imports: []string{"brokers", "internal/wire"},
+		tests:   []string{"brokers/brokertest", "integration/livetest"},
+		sdk:     "github.com/segmentio/kafka-go",
+	},
+	"brokers/sqs": {
+		imports: []string{"brokers", "internal/wire"},
+		tests:   []string{"brokers/brokertest", "brokers/sqs/sqstest", "integration/livetest"},
+		sdk:     "github.com/aws",
+	},
+	"brokers/sqs/sqstest": {sdk: "github.com/aws"},
 	"brokers/brokertest": {
 		imports: []string{"brokers"},
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "classify", "retry", "visibility", "dlq"},
+		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
+	},
+	"httpretry": {
+		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget"},
+		tests:   []string{"brokers", "brokers/memory", "consumer/consumertest", "dlq"},
+	},
+	"idempotency": {
+		imports: []string{"brokers", "classify", "consumer"},
+		tests:   []string{"brokers/memory", "consumer/consumertest", "dlq", "retry", "idempotency/storetest"},
+	},
+	"idempotency/storetest": {imports: []string{"brokers", "consumer", "idempotency"}},
+	"idempotency/redisstore": {
+		imports: []string{"idempotency"},
+		sdk:     "github.com/redis/go-redis",
+		tests:   []string{"brokers/memory", "consumer", "dlq", "idempotency/storetest"},
+		kits:    []string{"github.com/alicebob/miniredis"},
+	},
+	"idempotency/sqlstore": {
+		imports: []string{"idempotency"},
+		tests:   []string{"brokers", "idempotency/storetest"},
+		kits:    []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
+	},
+	"metrics": {
+		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget"},
+		sdk:     "github.com/prometheus/client_golang",
+		tests:   []string{"brokers/memory"},
+	},
+	"retry/budget/redisbudget": {
+		imports: []string{"retry/budget"},
+		sdk:     "github.com/redis/go-redis",
+		kits:    []string{"github.com/alicebob/miniredis"},
 	},
 	"consumer/consumertest": {
 		imports: []string{"consumer", "brokers", "brokers/memory", "dlq", "retry", "classify"},

@@ -40,15 +40,15 @@ func violations(pkgs []pkg, rows map[string]row) []string {
 		}
 		found = append(found, strangers(p.dir, p.imports, r.imports, r.sdk)...)
 		inTests := slices.Concat(r.imports, r.tests, []string{p.dir})
-		found = append(found, strangers(p.dir+" (test)", p.testImports, inTests, r.sdk)...)
+		found = append(found, strangers(p.dir+" (test)", p.testImports, inTests, append(r.kits, r.sdk)...)...)
 	}
 	slices.Sort(found)
 	return slices.Compact(found)
 }
 
 // strangers are the imports that are neither standard library, nor
-// golang.org/x, nor one of the allowed packages of this module, nor the sdk.
-func strangers(who string, imports, allowed []string, sdk string) []string {
+// golang.org/x, nor one of the allowed packages of this module, nor in one of modules.
+func strangers(who string, imports, allowed []string, modules ...string) []string {
 	var found []string
 	for _, path := range imports {
 		ours, isOurs := strings.CutPrefix(path, modulePath+"/")
@@ -56,7 +56,7 @@ func strangers(who string, imports, allowed []string, sdk string) []string {
 		case isOurs && slices.Contains(allowed, ours):
 		case isOurs:
 			found = append(found, fmt.Sprintf("%s imports %s: the house has no such arrow", who, ours))
-		case sdk != "" && within(path, sdk):
+		case slices.ContainsFunc(modules, func(m string) bool { return m != "" && within(path, m) }):
 		case !isStandard(path) && !strings.HasPrefix(path, extended):
 			found = append(found, fmt.Sprintf("%s imports %s: only the standard library and golang.org/x are allowed here", who, path))
 		}
