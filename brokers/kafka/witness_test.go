@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -30,4 +31,25 @@ func TestWitnessText(t *testing.T) {
 	if got := witnessOf(&record{offset: 1}); got != (witness{}) || got.text() != "" {
 		t.Errorf("a record without a time is %+v, %q", got, got.text())
 	}
+}
+
+func FuzzWitness(f *testing.F) {
+	f.Add("w3mv.lfls6q3v;r1:abc")
+	f.Add("w-1.5;")
+	f.Add("worker-7")
+	f.Fuzz(func(t *testing.T, text string) {
+		w, rest := cutWitness(text)
+		if !strings.HasSuffix(text, rest) {
+			t.Fatalf("of %q is left %q", text, rest)
+		}
+		if w == (witness{}) {
+			return
+		}
+		if w.offset < 0 || w.time <= 0 {
+			t.Fatalf("%q is %+v", text, w)
+		}
+		if got, left := cutWitness(w.text() + rest); got != w || left != rest {
+			t.Fatalf("%+v is written as %q, which reads as %+v and %q", w, w.text(), got, left)
+		}
+	})
 }
