@@ -131,7 +131,7 @@ func (c *checker) takeDown(w *life, e *event) {
 				w.number, outcomeNames[d.last], d.ended, d.number)
 		}
 	}
-	if w.stopping == 0 && w.received == 0 && c.stormy() { // it could not connect
+	if (w.stopping == 0 || c.unaware(w)) && w.received == 0 && c.stormy() { // it could not connect
 		return
 	}
 	if w.stopping == 0 {
