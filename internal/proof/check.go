@@ -92,6 +92,7 @@ type fate struct {
 	asking     [3]int         // settlements without an answer yet, by action
 	disturbed  int            // what explains another run: lost leases, crashes, failed settlements
 	losses     int            // what Abandoned may count
+	struck     int            // workers that had it when they were killed, by no message
 	released   int            // settlements by which the message was given back
 	polled     int            // by worker processes of SQS
 	unasked    int            // copies that nobody asked for, less those that may be asked for

@@ -27,7 +27,11 @@ func (c *checker) takeWorker(e *event) {
 		c.crashes++
 		w.crashed = max(e.At, 1)
 		if c.scenario.served {
-			c.sever(w)
+			for _, f := range c.sever(w) {
+				if e.Note != string(byMessage) {
+					f.struck++
+				}
+			}
 			clear(w.burying)
 		}
 	case closing:
@@ -63,20 +67,24 @@ func (c *checker) unaware(w *life) bool {
 
 func (c *checker) stormy() bool { return c.storm.to > 0 && c.now <= c.storm.to }
 
-// sever notes what may come of the sudden end of the connections of w.
-func (c *checker) sever(w *life) {
+// sever notes what may come of the sudden end of the connections of w, and
+// returns what may come again.
+func (c *checker) sever(w *life) (again []*fate) {
 	for _, d := range w.deliveries {
-		c.severDelivery(d)
+		if c.severDelivery(d) {
+			again = append(again, d.fate)
+		}
 	}
 	for f, n := range w.burying { // they may be stored
 		f.spare += n
 		f.disturbed += n
 	}
+	return again
 }
 
-// severDelivery notes that d may come again: what is held does, and also what
+// severDelivery notes whether d may come again: what is held does, and also what
 // was settled a moment ago, as an ack may get lost on its way.
-func (c *checker) severDelivery(d *delivery) {
+func (c *checker) severDelivery(d *delivery) bool {
 	since := c.unsure(d.worker)
 	switch {
 	case d.severed:
@@ -84,12 +92,15 @@ func (c *checker) severDelivery(d *delivery) {
 		d.severed = true
 		d.fate.excuse(1)
 		d.fate.losses++
+		return true
 	case !d.settled && !d.freed:
 		if d.asked > 0 && d.action == brokers.Retry { // its copy may live beside it, each with its attempts
 			d.fate.wilds++
 		}
 		c.free(d)
+		return true
 	}
+	return false
 }
 
 // takeClosing gives back what a worker still holds. What its handlers have

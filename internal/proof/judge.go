@@ -161,7 +161,7 @@ func (c *checker) checkLetter(topic string, m brokers.Message) {
 	if fault := differs(got, sent.Message, t.name); fault != "" {
 		c.violate(promiseContent, m.ID, "is in %s with another %s", topic, fault)
 	}
-	if c.scenario.served && (entry.Reason == "crash-loop") != want.fatal() {
+	if looped := entry.Reason == "crash-loop"; c.scenario.served && looped != want.fatal() && (!looped || c.fate(m.ID).struck == 0) {
 		c.violate(promiseInnocent, m.ID, "is in %s with the reason %q; does it kill: %v", topic, entry.Reason, want.fatal())
 	}
 	switch {

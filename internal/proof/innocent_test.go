@@ -1,0 +1,45 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// A message that a worker had when something else killed it may be blamed for
+// that. One that was only ever beside a message that kills may not, nor one that
+// was settled before.
+func TestWhoMayBeTakenForACrashLoop(t *testing.T) {
+	for name, tt := range map[string]struct {
+		by      point
+		settled bool
+		want    int
+	}{
+		"killed by a message":  {by: byMessage, want: 1},
+		"killed by the driver": {by: beforeAck},
+		"killed afterwards":    {by: beforeAck, settled: true, want: 1},
+	} {
+		m := brokers.Message{ID: "m0", Topic: "orders", Body: []byte("{}")}
+		s := &scenario{
+			broker: "kafka", served: true,
+			topics:   []topic{{name: "orders", dead: "orders.dead"}},
+			messages: []message{{Message: m, script: []step{{}}}},
+		}
+		w := &life{number: 1, committed: time.Second}
+		c := &checker{record: &record{scenario: s}, fates: map[string]*fate{}, workers: map[int]*life{1: w}, now: time.Second}
+		w.deliveries = []*delivery{{number: 1, fate: c.fate("m0"), topic: &s.topics[0], worker: w, settled: tt.settled}}
+		c.takeWorker(&event{Kind: crashed, Worker: 1, Note: string(tt.by)})
+		c.checkLetter("orders.dead", dlq.Entry{Message: m, Reason: "crash-loop"}.Encode(0))
+		found := 0
+		for _, v := range c.violations {
+			if v.promise == promiseInnocent {
+				found++
+			}
+		}
+		if found != tt.want {
+			t.Errorf("%s: broken %d times, want %d: %v", name, found, tt.want, c.violations)
+		}
+	}
+}
