@@ -170,7 +170,8 @@ func TestRefusedRetryIsHeld(t *testing.T) {
 // The broker's own limit is less than Options.MessageLimit: what is too large
 // is refused, and what was on its way beside it is not taken for stored.
 func TestBodyOverTheBrokersLimit(t *testing.T) {
-	inWorlds(t, rabbitmq.Options{MessageLimit: 256 << 20}, func(w *world) {
+	// 129 MiB take a busy machine a while.
+	inWorlds(t, rabbitmq.Options{MessageLimit: 256 << 20, CallTimeout: time.Minute}, func(w *world) {
 		err := w.broker.Publish(w.Context(), w.topic,
 			brokers.Message{Body: []byte("small")}, brokers.Message{Body: bytes.Repeat([]byte("x"), 129<<20)})
 		perr, ok := errors.AsType[*brokers.PublishError](err)

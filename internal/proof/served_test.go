@@ -246,12 +246,13 @@ func testPlantedBug(t *testing.T, j job, name string, bug servedBug) {
 		t.Errorf("%s: %v", name, err)
 		return
 	}
-	found := map[promise]int{}
-	for _, v := range check(records[0]).violations {
+	found, got := map[promise]int{}, check(records[0])
+	for _, v := range got.violations {
 		found[v.promise]++
 	}
+	t.Logf("%s: found %v in %d runs, the latest %v late", name, found, got.runs, got.latest)
 	if found[bug.want] == 0 {
-		t.Errorf("%s: found %v, want %q", name, found, bug.want)
+		t.Errorf("want %q", bug.want)
 	}
 }
 
