@@ -130,7 +130,7 @@ func (s *scene) stored(topic string, n int) commitment {
 // open.
 func closedInOrder(c commitment) bool {
 	text, clean := strings.CutPrefix(c.metadata, ownerClean)
-	_, open := cutWitness(text)
+	_, open := cutWitness(text, c.offset)
 	return clean && open == ""
 }
 
