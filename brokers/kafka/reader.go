@@ -111,7 +111,7 @@ func (r *reader) read(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case errors.As(err, &out):
-			s.fail(err)
+			s.alarm(err)
 			r.generation.end(err) // the next one begins with what there is
 			return
 		case err != nil:

@@ -592,6 +592,35 @@ func TestFetchedAgain(t *testing.T) {
 	})
 }
 
+// There may be an alarm for each partition, and nobody who calls Receive while
+// all handlers are busy.
+func TestNoAlarmIsDropped(t *testing.T) {
+	f, err := readerOn(t, newStub(t), first, commitment{-1, ""}, span{0, 10}, usualLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	src := f.generation.source
+	for range 10 * mostFailures {
+		src.fail(errCorrupt)
+	}
+	for n := range 10 {
+		src.alarm(&rangeError{partition: partition{"orders", n}, offset: 5, first: 8, last: 10})
+	}
+	_, err = src.Receive(t.Context(), 1)
+	for n := range 10 {
+		if want := fmt.Sprintf("partition %d of topic", n); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no alarm for partition %d: %v", n, err)
+		}
+	}
+	if n := strings.Count(fmt.Sprint(err), errCorrupt.Error()); n != mostFailures {
+		t.Errorf("%d of the other errors are kept, want %d", n, mostFailures)
+	}
+	if err := src.failures.take(); err != nil {
+		t.Errorf("reported again: %v", err)
+	}
+}
+
 func TestCorruptRecordsKeepTheirPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStub(t)

@@ -110,7 +110,7 @@ func TestForeignMetadataReadsAsNone(t *testing.T) {
 		t.Run(fmt.Sprintf("%q", text), func(t *testing.T) {
 			onKafka(t, 1, func(s *scene) {
 				s.writeNumbers(20)
-				s.commit(s.topic, commitment{5, text})
+				s.commit(partition{s.topic, 0}, commitment{5, text})
 				w := s.open()
 				ds, errs := w.receive(15)
 				s.sameBodies("from the committed offset on", ds, numbers(5, 20))
@@ -129,11 +129,9 @@ func TestForeignMetadataReadsAsNone(t *testing.T) {
 	}
 }
 
-// commit stores a commitment for partition 0 of topic, in a group without
-// members.
-func (s *scene) commit(topic string, at commitment) {
+// commit stores a commitment in a group without members.
+func (s *scene) commit(p partition, at commitment) {
 	s.Helper()
-	p := partition{topic, 0}
 	failed, err := s.admin.commit(withinTime(s.T), s.group, -1, "", map[partition]commitment{p: at})
 	if err := errors.Join(err, failed[p]); err != nil {
 		s.Fatal(err)
