@@ -357,7 +357,6 @@ func TestFrozenBrokerHoldsNobodyForLong(t *testing.T) {
 	}) // which fails if a goroutine is left
 }
 
-// The partitions of the Java client, from the hashes in its own tests.
 func TestCreateWaitsUntilTheTopicCanBeUsed(t *testing.T) {
 	onStub(t, func(t *testing.T, s *stub, c *client) {
 		asked := 0

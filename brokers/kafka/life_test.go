@@ -328,7 +328,11 @@ func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 		w.settle(brokers.Ack, ds...)
 		s.waitFor("the commit", func() bool { return s.stored(s.topic, 0).offset == 100 })
 		drop(s.T, s.admin, s.topic)
+		before := w.current()
 		_, errs := w.drain(watchPace + 2*time.Second)
+		if w.current() != before {
+			s.Error("the generation has changed because a topic is missing")
+		}
 		if !anyContains(errs, "does not exist") {
 			s.Errorf("errors after the topic was deleted: %v", errs)
 		}
@@ -338,11 +342,7 @@ func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 			}
 		}
 		w2 := s.open(func(sub *brokers.Subscription) { sub.Topics = []string{other} }) // the group changes meanwhile
-		s.waitFor("the group to change", func() bool {
-			w2.mu.Lock()
-			defer w2.mu.Unlock()
-			return w2.generation != nil
-		})
+		s.waitFor("the group to change", func() bool { return w2.current() != nil })
 		s.write(other, "of the other topic")
 		results := make(chan []*brokers.Delivery, 2)
 		ctx, stop := context.WithCancel(withinTime(s.T))

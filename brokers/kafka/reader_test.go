@@ -235,6 +235,44 @@ func TestCrashLoopsEnd(t *testing.T) {
 	}
 }
 
+// What is settled waits for the next commit, unless it is much. Where nothing
+// has changed there is none.
+func TestCommitPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		s.committing(never)
+		f, _ := readerOn(t, s, first, commitment{-1, ""}, span{0, 1 << 40}, usualLimits)
+		defer f.stop()
+		go f.generation.commitAlways(f.generation.work)
+		time.Sleep(10 * commitPace)
+		if n := s.count(protocol.OffsetCommit); n != 1 {
+			t.Errorf("%d commits while nothing changes, want that of the state", n)
+		}
+		expect := func(when string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.last.offset != want {
+				t.Errorf("%s: committed %d, want %d", when, f.last.offset, want)
+			}
+		}
+		settle := func(from, to int64) {
+			for offset := from; offset < to; offset++ {
+				f.done(offset)
+			}
+		}
+		synctest.Wait()
+		settle(0, commitBatch-1)
+		time.Sleep(commitPace - 1)
+		expect("before it is time", 0)
+		time.Sleep(1)
+		expect("when it is time", commitBatch-1)
+		settle(commitBatch-1, 2*commitBatch-1)
+		expect("at once, as it is much", 2*commitBatch-1)
+	})
+}
+
 func TestWarinessEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStub(t)
@@ -469,6 +507,31 @@ func TestFullIndexStopsReading(t *testing.T) {
 		}
 		if ds := f.collect(10 * time.Second); len(ds) != 100 {
 			t.Errorf("%d were handed out, want 100", len(ds))
+		}
+	})
+}
+
+// Nobody takes what is fetched ahead.
+func TestBufferStopsReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const records, size = 200, 100_000
+		s := newStub(t)
+		for i := range int64(records) {
+			s.log = append(s.log, rawBatch{base: i, records: []record{{offset: i, value: make([]byte, size)}}})
+		}
+		f, _ := readerOn(t, s, first, commitment{-1, ""}, span{0, records}, usualLimits)
+		defer f.stop()
+		f.run()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		f.mu.Lock()
+		held := f.bytes
+		f.mu.Unlock()
+		if held < bufferBytes || held > 2*bufferBytes {
+			t.Errorf("%d bytes are fetched ahead, want %d and at most one more fetch of as much", held, bufferBytes)
+		}
+		if ds := f.collect(10 * time.Second); len(ds) != records {
+			t.Errorf("%d were handed out, want %d", len(ds), records)
 		}
 	})
 }

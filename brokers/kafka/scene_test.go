@@ -144,6 +144,13 @@ func (s *scene) waitFor(what string, ok func() bool) {
 	}
 }
 
+// current is the generation that hands out, nil between two.
+func (w *worker) current() *generation {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.generation
+}
+
 // crash cuts the worker off, as if its process had been killed.
 func (w *worker) crash() { w.link.cut() }
 
