@@ -38,6 +38,20 @@ func TestWitnessText(t *testing.T) {
 	}
 }
 
+// A time that the broker has set is not the one that comes with the record.
+func TestBrokersTimesAreNoWitness(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		s.log = []rawBatch{{base: 0, stamped: true, records: numbered(0, 2)}}
+		if w := mustFetch(t, c, first, 0, 1<<20, 0).witness; w != (witness{}) {
+			t.Errorf("of times that the broker has set %+v is the witness", w)
+		}
+		s.log = append(s.log, rawBatch{base: 2, records: []record{{offset: 2}, {offset: 3}}})
+		if w := mustFetch(t, c, first, 0, 1<<20, 0).witness; w.offset != 2 {
+			t.Errorf("the witness is %+v, want the first that has the time of its producer, 2", w)
+		}
+	})
+}
+
 // Whoever takes a partition over looks for the record that the commit names.
 func TestAnotherLogIsFoundOut(t *testing.T) {
 	const low, end, made = 5, 10, 946_684_800_000 // the time of what the stub has
