@@ -134,6 +134,7 @@ live-real:
 .PHONY: live-fake
 live-fake:
 	$(GO) -C integration/kfaketest run . $(GO) test -race -count=1 -timeout 10m ./brokers/kafka
+	$(GO) -C integration/kfaketest test -race -count=1 .
 
 .PHONY: scenarios
 scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)

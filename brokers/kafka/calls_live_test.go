@@ -372,6 +372,3 @@ func TestDeletedAndMadeAnew(t *testing.T) {
 		}
 	})
 }
-
-// TestCommitOfGenerations commits in the name of generations that live, and of
-// one that has ended.

@@ -116,9 +116,10 @@ func TestRecordsOfTheOldFormat(t *testing.T) {
 		s.log = []rawBatch{
 			old(record{offset: 0, key: []byte("k"), value: []byte("a")}), old(record{offset: 1, value: nil}),
 			old(record{offset: 2, key: []byte{}, value: []byte{}}), {base: 3, records: []record{{offset: 3, value: []byte("new")}}},
+			{old: true, timeless: true, base: 4, records: []record{{offset: 4, key: []byte("k"), value: []byte("oldest")}}},
 		}
 		records, next, _ := drain(t, c, first, 0)
-		if values(records) != "a   new" || next != 4 || string(records[0].key) != "k" || records[1].value != nil || records[2].key == nil || records[3].offset != 3 {
+		if values(records) != "a   new oldest" || next != 5 || string(records[0].key) != "k" || records[1].value != nil || records[2].key == nil || records[3].offset != 3 || records[4].offset != 4 {
 			t.Errorf("%q, next %d", values(records), next)
 		}
 		if stamp := records[0].time; time.Since(stamp) > time.Minute || stamp.After(time.Now()) {
@@ -357,7 +358,6 @@ func TestFrozenBrokerHoldsNobodyForLong(t *testing.T) {
 	}) // which fails if a goroutine is left
 }
 
-// The partitions of the Java client, from the hashes in its own tests.
 func TestCreateWaitsUntilTheTopicCanBeUsed(t *testing.T) {
 	onStub(t, func(t *testing.T, s *stub, c *client) {
 		asked := 0

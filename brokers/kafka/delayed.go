@@ -255,11 +255,11 @@ func (r *reader) load(ctx context.Context, missing []waiting) {
 		case ctx.Err() != nil:
 			return
 		case isOut && out.first > missing[0].offset:
-			s.fail(err)
+			s.alarm(err)
 			missing, _ = r.loaded(missing, fetched{next: out.first})
 			continue
 		case isOut && out.first >= 0:
-			s.fail(err)
+			s.alarm(err)
 			r.generation.end(err)
 			return
 		case err != nil:
@@ -267,7 +267,7 @@ func (r *reader) load(ctx context.Context, missing []waiting) {
 		case got.next > missing[0].offset:
 			var gone int
 			if missing, gone = r.loaded(missing, got); gone > 0 {
-				s.fail(fmt.Errorf("%d of the retries that waited in %s are not there any more, and are lost: they were deleted, or compacted (cleanup.policy)", gone, r.partition))
+				s.alarm(fmt.Errorf("%d of the retries that waited in %s are not there any more, and are lost: they were deleted, or compacted (cleanup.policy)", gone, r.partition))
 			}
 			pause = fetchPause
 			continue

@@ -197,7 +197,7 @@ func (g *generation) assign(topics map[string][]kafka.PartitionAssignment) error
 	for _, p := range ps {
 		r, err := newReader(g, p, stored[p], spans[p])
 		if err != nil {
-			s.fail(err)
+			s.alarm(err)
 		}
 		g.readers = append(g.readers, r)
 	}
@@ -219,7 +219,7 @@ func (g *generation) watch(ctx context.Context) {
 		for name, state := range states {
 			switch {
 			case state.missing && !before[name].missing:
-				s.fail(fmt.Errorf("the topic %q does not exist any more: what it had is lost, and it is read again when it is there again", name))
+				s.alarm(fmt.Errorf("the topic %q does not exist any more: what it had is lost, and it is read again when it is there again", name))
 			case !state.missing && state.partitions != before[name].partitions:
 				g.end(fmt.Errorf("the topic %q has %d partitions now", name, state.partitions))
 			}

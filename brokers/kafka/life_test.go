@@ -328,7 +328,11 @@ func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 		w.settle(brokers.Ack, ds...)
 		s.waitFor("the commit", func() bool { return s.stored(s.topic, 0).offset == 100 })
 		drop(s.T, s.admin, s.topic)
+		before := w.current()
 		_, errs := w.drain(watchPace + 2*time.Second)
+		if w.current() != before {
+			s.Error("the generation has changed because a topic is missing")
+		}
 		if !anyContains(errs, "does not exist") {
 			s.Errorf("errors after the topic was deleted: %v", errs)
 		}
@@ -338,11 +342,7 @@ func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 			}
 		}
 		w2 := s.open(func(sub *brokers.Subscription) { sub.Topics = []string{other} }) // the group changes meanwhile
-		s.waitFor("the group to change", func() bool {
-			w2.mu.Lock()
-			defer w2.mu.Unlock()
-			return w2.generation != nil
-		})
+		s.waitFor("the group to change", func() bool { return w2.current() != nil })
 		s.write(other, "of the other topic")
 		results := make(chan []*brokers.Delivery, 2)
 		ctx, stop := context.WithCancel(withinTime(s.T))
@@ -400,7 +400,7 @@ func TestCommittedForAnotherLog(t *testing.T) {
 		drop(s.T, s.admin, s.topic)
 		s.create(s.topic, 1, nil)
 		s.writeNumbers(200)
-		s.commit(s.topic, before)
+		s.commit(partition{s.topic, 0}, before)
 		w = s.open()
 		ds, errs = w.receive(200)
 		s.sameBodies("of another log", ds, numbers(0, 200))
@@ -444,14 +444,19 @@ func TestTopicGrowsBeyondWhatItsSourceHadReached(t *testing.T) {
 }
 
 func TestCommittedBeyondTheEnd(t *testing.T) {
-	onKafka(t, 1, func(s *scene) {
+	const partitions = 3 * mostFailures // and none of the alarms is dropped
+	onKafka(t, partitions, func(s *scene) {
 		s.writeNumbers(10)
-		s.commit(s.topic, commitment{500, ownerClean})
+		for n := range partitions {
+			s.commit(partition{s.topic, n}, commitment{500, ownerClean})
+		}
 		w := s.open()
 		ds, errs := w.receive(10)
 		s.sameBodies("from the beginning", ds, numbers(0, 10))
-		if !anyContains(errs, "made anew") || !anyContains(errs, s.topic) {
-			s.Errorf("alarms: %v", errs)
+		for n := range partitions {
+			if p := (partition{s.topic, n}); !anyContains(errs, p.String()+" has the offsets 0 to") || !anyContains(errs, "made anew") {
+				s.Errorf("no alarm for %s: %v", p, errs)
+			}
 		}
 		w.settle(brokers.Ack, ds...)
 		w.close()

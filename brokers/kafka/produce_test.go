@@ -124,6 +124,7 @@ func TestProduceAfterAnOldLayout(t *testing.T) {
 	})
 }
 
+// The partitions of the Java client, from the hashes in its own tests.
 func TestKeysGoWhereJavaPutsThem(t *testing.T) {
 	hashes := map[string]int32{
 		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536, "a-little-bit-longer-string": -1486304829,

@@ -93,7 +93,7 @@ func newReader(g *generation, p partition, stored commitment, has span) (*reader
 func (r *reader) resume(low int64, metadata string) {
 	text, open := strings.CutPrefix(metadata, ownerOpen)
 	text = strings.TrimPrefix(text, ownerClean)
-	r.witness, text = cutWitness(text)
+	r.witness, text = cutWitness(text, low)
 	r.progress, r.next, r.wary = readProgress(low, text), low, time.Time{}
 	if open || len(r.progress.suspects()) > 0 {
 		r.wary = time.Now().Add(careful)
@@ -111,7 +111,7 @@ func (r *reader) read(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case errors.As(err, &out):
-			s.fail(err)
+			s.alarm(err)
 			r.generation.end(err) // the next one begins with what there is
 			return
 		case err != nil:
@@ -361,8 +361,9 @@ func (r *reader) try(now time.Time) []*record {
 func (r *reader) changed(state string) (commitment, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	state += r.testify().text()
-	c := commitment{r.progress.lowWater(), state + r.progress.metadata(metadataLimit-len(state))}
+	low := r.progress.lowWater()
+	state += r.testify().text(low)
+	c := commitment{low, state + r.progress.metadata(metadataLimit-len(state))}
 	if c == r.last || c.offset < r.last.offset {
 		return c, false
 	}

@@ -187,7 +187,7 @@ func TestCrashLoopsEnd(t *testing.T) {
 			worst, handled := 0, make(map[int64]bool)
 			buried := false
 			for deaths := 0; !buried || int64(len(handled)) < n-1; deaths++ {
-				if deaths > 5 {
+				if deaths > 4 { // the first of them without a mark
 					t.Fatalf("seed %d: offset %d of %d, %d in flight, has killed %d workers", seed, killer, n, inFlight, deaths)
 				}
 				f, err := readerOn(t, s, first, stored[first], span{0, n}, usualLimits)
@@ -233,6 +233,44 @@ func TestCrashLoopsEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What is settled waits for the next commit, unless it is much. Where nothing
+// has changed there is none.
+func TestCommitPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		s.committing(never)
+		f, _ := readerOn(t, s, first, commitment{-1, ""}, span{0, 1 << 40}, usualLimits)
+		defer f.stop()
+		go f.generation.commitAlways(f.generation.work)
+		time.Sleep(10 * commitPace)
+		if n := s.count(protocol.OffsetCommit); n != 1 {
+			t.Errorf("%d commits while nothing changes, want that of the state", n)
+		}
+		expect := func(when string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.last.offset != want {
+				t.Errorf("%s: committed %d, want %d", when, f.last.offset, want)
+			}
+		}
+		settle := func(from, to int64) {
+			for offset := from; offset < to; offset++ {
+				f.done(offset)
+			}
+		}
+		synctest.Wait()
+		settle(0, commitBatch-1)
+		time.Sleep(commitPace - 1)
+		expect("before it is time", 0)
+		time.Sleep(time.Nanosecond)
+		expect("when it is time", commitBatch-1)
+		settle(commitBatch-1, 2*commitBatch-1)
+		expect("at once, as it is much", 2*commitBatch-1)
+	})
 }
 
 func TestWarinessEnds(t *testing.T) {
@@ -473,6 +511,31 @@ func TestFullIndexStopsReading(t *testing.T) {
 	})
 }
 
+// Nobody takes what is fetched ahead.
+func TestBufferStopsReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const records, size = 200, 100_000
+		s := newStub(t)
+		for i := range int64(records) {
+			s.log = append(s.log, rawBatch{base: i, records: []record{{offset: i, value: make([]byte, size)}}})
+		}
+		f, _ := readerOn(t, s, first, commitment{-1, ""}, span{0, records}, usualLimits)
+		defer f.stop()
+		f.run()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		f.mu.Lock()
+		held := f.bytes
+		f.mu.Unlock()
+		if held < bufferBytes || held > 2*bufferBytes {
+			t.Errorf("%d bytes are fetched ahead, want %d and at most one more fetch of as much", held, bufferBytes)
+		}
+		if ds := f.collect(10 * time.Second); len(ds) != records {
+			t.Errorf("%d were handed out, want %d", len(ds), records)
+		}
+	})
+}
+
 func TestBacklogTakesLittleMemory(t *testing.T) {
 	onDelays(t, usualLimits, func() []rawBatch { return retries(make([]time.Time, 400), 100_000) }, func(t *testing.T, f *follower) {
 		f.run()
@@ -590,6 +653,35 @@ func TestFetchedAgain(t *testing.T) {
 			}
 		})
 	})
+}
+
+// There may be an alarm for each partition, and nobody who calls Receive while
+// all handlers are busy.
+func TestNoAlarmIsDropped(t *testing.T) {
+	f, err := readerOn(t, newStub(t), first, commitment{-1, ""}, span{0, 10}, usualLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	src := f.generation.source
+	for range 10 * mostFailures {
+		src.fail(errCorrupt)
+	}
+	for n := range 10 {
+		src.alarm(&rangeError{partition: partition{"orders", n}, offset: 5, first: 8, last: 10})
+	}
+	_, err = src.Receive(t.Context(), 1)
+	for n := range 10 {
+		if want := fmt.Sprintf("partition %d of topic", n); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no alarm for partition %d: %v", n, err)
+		}
+	}
+	if n := strings.Count(fmt.Sprint(err), errCorrupt.Error()); n != mostFailures {
+		t.Errorf("%d of the other errors are kept, want %d", n, mostFailures)
+	}
+	if err := src.failures.take(); err != nil {
+		t.Errorf("reported again: %v", err)
+	}
 }
 
 func TestCorruptRecordsKeepTheirPlace(t *testing.T) {

@@ -130,7 +130,7 @@ func (s *scene) stored(topic string, n int) commitment {
 // open.
 func closedInOrder(c commitment) bool {
 	text, clean := strings.CutPrefix(c.metadata, ownerClean)
-	_, open := cutWitness(text)
+	_, open := cutWitness(text, c.offset)
 	return clean && open == ""
 }
 
@@ -142,6 +142,13 @@ func (s *scene) waitFor(what string, ok func() bool) {
 			s.Fatalf("waited in vain for %s", what)
 		}
 	}
+}
+
+// current is the generation that hands out, nil between two.
+func (w *worker) current() *generation {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.generation
 }
 
 // crash cuts the worker off, as if its process had been killed.

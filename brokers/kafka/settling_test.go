@@ -7,8 +7,11 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -110,7 +113,7 @@ func TestForeignMetadataReadsAsNone(t *testing.T) {
 		t.Run(fmt.Sprintf("%q", text), func(t *testing.T) {
 			onKafka(t, 1, func(s *scene) {
 				s.writeNumbers(20)
-				s.commit(s.topic, commitment{5, text})
+				s.commit(partition{s.topic, 0}, commitment{5, text})
 				w := s.open()
 				ds, errs := w.receive(15)
 				s.sameBodies("from the committed offset on", ds, numbers(5, 20))
@@ -129,11 +132,9 @@ func TestForeignMetadataReadsAsNone(t *testing.T) {
 	}
 }
 
-// commit stores a commitment for partition 0 of topic, in a group without
-// members.
-func (s *scene) commit(topic string, at commitment) {
+// commit stores a commitment in a group without members.
+func (s *scene) commit(p partition, at commitment) {
 	s.Helper()
-	p := partition{topic, 0}
 	failed, err := s.admin.commit(withinTime(s.T), s.group, -1, "", map[partition]commitment{p: at})
 	if err := errors.Join(err, failed[p]); err != nil {
 		s.Fatal(err)
@@ -227,6 +228,73 @@ func TestHandlersEndDuringARebalance(t *testing.T) {
 		if at := s.stored(s.topic, 0); at.offset != 10 {
 			s.Errorf("committed %+v", at)
 		}
+	})
+}
+
+// Only one that is killed is missed after its session.
+func TestWorkerThatLeavesIsGoneAtOnce(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		s.options.SessionTimeout = 25 * time.Second
+		s.writeNumbers(10)
+		one := s.open()
+		ds, _ := one.receive(10)
+		one.settle(brokers.Ack, ds[:5]...)
+		one.close()
+		start := time.Now()
+		two := s.open()
+		ds, _ = two.receive(5)
+		s.sameBodies("the next owner", ds, numbers(5, 10))
+		if d := time.Since(start); d > 10*time.Second {
+			s.Errorf("the partition was free after %v", d)
+		}
+		two.close()
+	})
+}
+
+// A client that shares partitions out in another way cannot be in the group at
+// the same time. Before and after, its commits count.
+func TestAnotherClientInTheGroup(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		s.writeNumbers(20)
+		w := s.open()
+		ds, _ := w.receive(20)
+		w.settle(brokers.Ack, ds[:5]...)
+		stranger, err := kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
+			ID: s.group, Brokers: s.options.Brokers, Topics: []string{s.topic}, JoinGroupBackoff: 100 * time.Millisecond,
+		})
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer stranger.Close()
+		if _, err := stranger.Next(withinTime(s.T)); !errors.Is(err, kafka.InconsistentGroupProtocol) {
+			s.Errorf("the other client joins: %v", err)
+		}
+		w.settle(brokers.Ack, ds[5:10]...)
+		w.close()
+
+		var theirs *kafka.Generation
+		for err = errors.New("none"); err != nil && s.Context().Err() == nil; {
+			theirs, err = stranger.Next(withinTime(s.T))
+		}
+		if at := theirs.Assignments[s.topic]; len(at) != 1 || at[0].Offset != 10 {
+			s.Errorf("the other client begins at %+v, want offset 10", at)
+		}
+		w = s.open()
+		if _, err := w.Receive(withinTime(s.T), 1); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "other members of the group") {
+			s.Errorf("while the other client is in the group: %v", err)
+		}
+		w.close()
+		if err := theirs.CommitOffsets(map[string]map[int]int64{s.topic: {0: 15}}); err != nil {
+			s.Error(err)
+		}
+		stranger.Close()
+		w = s.open()
+		ds, errs := w.receive(5)
+		s.sameBodies("behind what the other client has committed", ds, numbers(15, 20))
+		if len(errs) > 0 {
+			s.Errorf("errors: %v", errs)
+		}
+		w.close()
 	})
 }
 

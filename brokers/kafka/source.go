@@ -46,22 +46,22 @@ type failures struct {
 	queued []error
 }
 
-func (f *failures) add(err error) {
+// add keeps err. Of what happens again only a few wait, and every alarm does.
+func (f *failures) add(err error, isAlarm bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.queued) < mostFailures {
+	if isAlarm || len(f.queued) < mostFailures {
 		f.queued = append(f.queued, err)
 	}
 }
 
+// take returns all of them as one error: there may be an alarm for each
+// partition, and callers of Receive back off after each error.
 func (f *failures) take() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.queued) == 0 {
-		return nil
-	}
-	err := f.queued[0]
-	f.queued = f.queued[1:]
+	err := errors.Join(f.queued...)
+	f.queued = nil
 	return err
 }
 
@@ -71,7 +71,7 @@ const (
 	// rejoinPause is the wait after a failed attempt to join.
 	rejoinPause = 500 * time.Millisecond
 
-	// mostFailures is how many errors wait for a Receive.
+	// mostFailures is how many errors that are no alarms wait for a Receive.
 	mostFailures = 4
 )
 
@@ -128,11 +128,16 @@ func (s *source) join() {
 
 // fail lets the next Receive return err. A topic that is missing may come back:
 // that is no reason to give up the others, as brokers.ErrMisconfigured would be.
-func (s *source) fail(err error) {
+func (s *source) fail(err error) { s.report(err, false) }
+
+// alarm is fail for what tells of a loss, or of another log: it is not dropped.
+func (s *source) alarm(err error) { s.report(err, true) }
+
+func (s *source) report(err error, isAlarm bool) {
 	if errors.Is(err, kafka.UnknownTopicOrPartition) {
 		err = errors.New(err.Error())
 	}
-	s.failures.add(err)
+	s.failures.add(err, isAlarm)
 	s.wake()
 }
 

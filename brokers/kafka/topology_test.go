@@ -74,7 +74,7 @@ func TestPlanRefuses(t *testing.T) {
 		"topic's name":   {brokers.Subscription{Group: "g", Topics: []string{"a/b", ".."}}, []string{`"a/b"`, `".."`, "letters"}},
 		"dead letters":   {brokers.Subscription{Group: "g", Topics: topics, DeadLetters: map[string]string{"orders": "ü"}}, []string{`"ü"`}},
 		"empty name":     {brokers.Subscription{Group: "g", Topics: []string{""}}, []string{`""`}},
-		"group too long": {brokers.Subscription{Group: strings.Repeat("g", 240), Topics: topics}, []string{"longest has 249", "shorten"}},
+		"group too long": {brokers.Subscription{Group: strings.Repeat("g", 229), Topics: topics}, []string{"longest has 249", "shorten"}},
 	} {
 		_, err := Options{}.withDefaults().plan(tt.sub)
 		if !errors.Is(err, brokers.ErrMisconfigured) {
@@ -87,16 +87,28 @@ func TestPlanRefuses(t *testing.T) {
 			}
 		}
 	}
+	longest := brokers.Subscription{Group: strings.Repeat("g", 228), Topics: []string{strings.Repeat("t", longestName)}}
+	if _, err := (Options{}).withDefaults().plan(longest); err != nil {
+		t.Errorf("the longest names: %v", err)
+	}
 }
 
 func TestNewRefuses(t *testing.T) {
-	_, err := New(Options{Prefix: "a/b", SessionTimeout: 1, RebalanceTimeout: time.Millisecond, CallTimeout: -1, DelayPartitions: -1, Replication: -2, MessageLimit: -3})
+	_, err := New(Options{Prefix: "a/b", SessionTimeout: 100*time.Millisecond - 1, RebalanceTimeout: time.Second - 1, CallTimeout: -1, DelayPartitions: -1, Replication: -2, MessageLimit: -3})
 	if !errors.Is(err, brokers.ErrMisconfigured) {
 		t.Fatalf("New: %v", err)
 	}
 	for _, want := range []string{"Brokers", "SessionTimeout", "RebalanceTimeout", "CallTimeout", "DelayPartitions", "Replication", "MessageLimit", "Prefix"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not name %s", err, want)
+		}
+	}
+	if _, err := New(Options{Brokers: []string{"localhost:9092"}, SessionTimeout: 100 * time.Millisecond, RebalanceTimeout: time.Second, CallTimeout: 1}); err != nil {
+		t.Errorf("the least that is allowed: %v", err)
+	}
+	for session, want := range map[time.Duration]time.Duration{time.Second: time.Second / 5, 15 * time.Second: 3 * time.Second, time.Hour: 3 * time.Second} {
+		if got := heartbeatPace(Options{SessionTimeout: session}); got != want {
+			t.Errorf("a heartbeat every %v in sessions of %v, want %v", got, session, want)
 		}
 	}
 	if _, err := New(Options{Brokers: []string{"localhost"}}); err == nil || !strings.Contains(err.Error(), "host:port") {
@@ -133,7 +145,7 @@ func TestOpenNeverCreatesByAsking(t *testing.T) {
 func TestOpenCreates(t *testing.T) {
 	onKafka(t, 3, func(s *scene) {
 		large := uniqueName("large")
-		s.create(large, 1, map[string]string{"max.message.bytes": "3000000"})
+		s.create(large, 5, map[string]string{"max.message.bytes": "3000000"})
 		dead := uniqueName("dead")
 		s.options.DelayPartitions = 2
 		sub := brokers.Subscription{Topics: []string{large, s.topic}, DeadLetters: map[string]string{s.topic: dead}, MaxDelay: 30 * time.Hour}
@@ -162,7 +174,7 @@ func TestOpenCreates(t *testing.T) {
 				s.Errorf("%s: %v", name, c)
 			}
 			longest, delayed := retention[strings.TrimPrefix(name, prefix)]
-			if want := map[bool]int{true: 2, false: 1}[delayed]; name != dead && states[name].partitions != want {
+			if want := map[bool]int{true: 2, false: 5}[delayed]; states[name].partitions != want {
 				s.Errorf("%s has %d partitions, want %d", name, states[name].partitions, want)
 			}
 			if c := configs[name]; delayed && (c["retention.bytes"] != "-1" || c["retention.ms"] != fmt.Sprint((longest+week).Milliseconds())) {

@@ -29,28 +29,30 @@ func witnessOf(r *record) witness {
 
 const witnessMark = "w"
 
-// text is what the commit metadata says of w: "w", offset and time with a dot
-// in between, and a semicolon. It is empty for none.
-func (w witness) text() string {
+// text is what the metadata of a commit of low says of w: "w", offset, time and
+// low with dots in between, and a semicolon. It is empty for none.
+func (w witness) text(low int64) string {
 	if w == (witness{}) {
 		return ""
 	}
-	return witnessMark + strconv.FormatInt(w.offset, 36) + "." + strconv.FormatInt(w.time, 36) + ";"
+	return witnessMark + strconv.FormatInt(w.offset, 36) + "." + strconv.FormatInt(w.time, 36) + "." + strconv.FormatInt(low, 36) + ";"
 }
 
-// cutWitness takes the witness off the front of text. What cannot be read is
-// none.
-func cutWitness(text string) (w witness, rest string) {
+// cutWitness takes the witness off the front of the metadata of a commit of
+// low. What cannot be read is none, and so is what was written for another
+// offset: a tool that translates offsets for another cluster copies it.
+func cutWitness(text string, low int64) (w witness, rest string) {
 	marked, ok := strings.CutPrefix(text, witnessMark)
 	if !ok {
 		return witness{}, text
 	}
 	head, rest, ended := strings.Cut(marked, ";")
-	offset, ms, _ := strings.Cut(head, ".")
+	offset, head, _ := strings.Cut(head, ".")
+	ms, at, _ := strings.Cut(head, ".")
 	var errs [2]error
 	w.offset, errs[0] = strconv.ParseInt(offset, 36, 64)
 	w.time, errs[1] = strconv.ParseInt(ms, 36, 64)
-	if !ended || errors.Join(errs[:]...) != nil || w.offset < 0 || w.time <= 0 {
+	if !ended || errors.Join(errs[:]...) != nil || w.offset < 0 || w.time <= 0 || at != strconv.FormatInt(low, 36) {
 		return witness{}, rest
 	}
 	return w, rest
@@ -88,7 +90,7 @@ func (r *reader) verify(ctx context.Context) error {
 		r.generation.end(alarm) // the next one finds the same
 		return alarm
 	}
-	r.generation.source.fail(alarm)
+	r.generation.source.alarm(alarm)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = commitment{offset: -1}

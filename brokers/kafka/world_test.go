@@ -159,6 +159,8 @@ func pause(d time.Duration) { <-time.After(d) }
 // one record in the format before.
 type rawBatch struct {
 	old           bool
+	timeless      bool // the record is of format 0, and not 1
+	stamped       bool // the times are the broker's
 	base          int64
 	producer      int64
 	epoch         int16
@@ -176,6 +178,9 @@ func (b rawBatch) bytes() []byte {
 	}
 	records := b.records
 	attributes := uint16(0)
+	if b.stamped {
+		attributes |= 1 << 3
+	}
 	if b.transactional {
 		attributes |= 1 << 4
 	}
@@ -212,10 +217,13 @@ func (b rawBatch) bytes() []byte {
 	return append(out, body...)
 }
 
-// message is the first record in format 1.
+// message is the first record in format 0 or 1.
 func (b rawBatch) message() []byte {
 	e := binary.BigEndian
-	body := e.AppendUint64([]byte{1, 0}, uint64(time.Now().UnixMilli()))
+	body := []byte{0, 0}
+	if !b.timeless {
+		body = e.AppendUint64([]byte{1, 0}, uint64(time.Now().UnixMilli()))
+	}
 	for _, part := range [][]byte{b.records[0].key, b.records[0].value} {
 		if part == nil {
 			body = e.AppendUint32(body, 1<<32-1)

@@ -47,6 +47,8 @@ func TestCommit(t *testing.T) {
 	})
 }
 
+// TestCommitOfGenerations commits in the name of generations that live, and of
+// one that has ended.
 func TestCommitOfGenerations(t *testing.T) {
 	live(t, func(t *testing.T, c *client, topic string) {
 		group, p := uniqueName("group"), partition{topic, 0}
@@ -154,6 +156,9 @@ func TestProduceKeepsRecords(t *testing.T) {
 			t.Fatalf("%d records, want %d", len(got), len(records))
 		}
 		for i, r := range got {
+			if d := time.Since(r.time); d < -time.Second || d > time.Minute {
+				t.Errorf("record %d was stored %v ago by its time, from which retention counts", i, d)
+			}
 			r.offset, r.time = 0, time.Time{}
 			if !reflect.DeepEqual(*r, records[i]) {
 				t.Errorf("record %d\n got %.200s\nwant %.200s", i, fmt.Sprint(*r), fmt.Sprint(records[i]))

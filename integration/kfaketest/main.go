@@ -6,6 +6,9 @@
 // The fake is in memory, so this takes seconds, and three brokers are what the
 // real ones of the tests, one each, are not. It is a module of its own because
 // the fake's requirements would become those of every user's program.
+//
+// Its tests are those of workers on a cluster that refuses calls, moves leaders,
+// checks rights and makes topics by itself.
 package main
 
 import (
