@@ -175,6 +175,9 @@ func (c *checker) takeSettled(e *event) {
 		}
 		c.settledBy[e.Action]++
 		d.ok, d.settled, d.okAt = true, true, c.now
+		if c.stormy() && c.scenario.broker == "rabbitmq" { // its acks are not confirmed, and the original may come again much later
+			c.severDelivery(d)
+		}
 		if e.Action == brokers.Retry {
 			c.retries++
 			if c.mayDouble() {
