@@ -376,9 +376,7 @@ func (p *pipeline) lose(r *run, cause error) {
 	held := p.unhold(r)
 	p.mu.Unlock()
 	if held {
-		if p.budget != nil && r.meta != &r.delivery.Meta {
-			p.budget.Refund(time.Now(), r.meta.DueAt)
-		}
+		p.refund(r)
 		p.drop(r, cause)
 	}
 }

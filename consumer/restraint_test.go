@@ -622,27 +622,61 @@ type throttledError struct{}
 func (throttledError) Error() string       { return "too many requests" }
 func (throttledError) HTTPStatusCode() int { return 429 }
 
+// The room of a retry that will not run is for another one. What has no room of
+// its own, or has used it, gives none back.
 func TestBudgetIsSharedAndRefunded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "one")
-		counted := &countingBudget{Budget: must(budget.New(budget.Queue()))}
-		cfg := protected()
-		cfg.Restraint.Budget = counted
-		cfg.Retry = retry.Policy{Backoff: retry.Backoff{Base: time.Second, Growth: retry.Fixed, Jitter: retry.NoJitter}}
-		cfg.Lease = 20 * time.Second
-		broker.extend = func(errs []error) []error { return []error{brokers.ErrLeaseLost} }
-		cfg.HoldLimit = time.Hour
-		cfg.Retry.Backoff = retry.Backoff{Base: time.Minute, Cap: time.Minute, Growth: retry.Fixed, Jitter: retry.NoJitter}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { return errors.New("unknown") })
-		})
-		time.Sleep(15 * time.Second)
-		w.mustShutdown()
-		if counted.delivered != 1 || counted.reserved != 1 || counted.refunded != 1 {
-			t.Errorf("%+v, want one delivery, one reservation, and its refund when the lease was lost", counted)
+	unknown, deferred := errors.New("unknown"), classify.Defer(errBusy, time.Minute)
+	lost := func(errs []error) []error { return []error{brokers.ErrLeaseLost} }
+	fails := func(action brokers.Action, err error) func([]brokers.Settlement, []error) []error {
+		return func(batch []brokers.Settlement, errs []error) []error {
+			if batch[0].Action == action {
+				return []error{err}
+			}
+			return errs
 		}
-	})
+	}
+	for _, tt := range []struct {
+		name               string
+		delay              time.Duration // of the retry
+		hold               time.Duration
+		fail               error // of the first run
+		extend             func([]error) []error
+		settle             func([]brokers.Settlement, []error) []error
+		reserved, refunded int
+	}{
+		{"held, and lost", time.Minute, time.Hour, unknown, lost, nil, 1, 1},
+		{"lost on its way to the broker", time.Minute, -1, unknown, nil, fails(brokers.Retry, brokers.ErrLeaseLost), 1, 1},
+		{"refused by the broker", time.Minute, -1, unknown, nil, fails(brokers.Retry, brokers.ErrRefused), 1, 1},
+		{"in the broker", time.Minute, -1, unknown, nil, nil, 1, 0},
+		{"deferred, held and lost", time.Minute, time.Hour, deferred, lost, nil, 0, 0},
+		{"run, and lost with its ack", time.Second, time.Hour, unknown, nil, fails(brokers.Ack, brokers.ErrLeaseLost), 1, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := newTap(memory.Options{})
+				publish(t, broker.Broker, "orders", "one")
+				broker.extend, broker.settle = tt.extend, tt.settle
+				counted := &countingBudget{Budget: must(budget.New(budget.Queue()))}
+				cfg := protected()
+				cfg.Restraint.Budget = counted
+				cfg.Lease, cfg.HoldLimit, cfg.Retry = 20*time.Second, tt.hold, every(tt.delay, 9)
+				w := start(t, broker, cfg, func(c *consumer.Consumer) {
+					c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+						if consumer.MetaFrom(ctx).LastFailedAt.IsZero() {
+							return tt.fail
+						}
+						return nil
+					})
+				})
+				time.Sleep(15 * time.Second)
+				w.mustShutdown()
+				if counted.delivered != 1 || counted.reserved != tt.reserved || counted.refunded != tt.refunded {
+					t.Errorf("%d delivered, %d reserved and %d refunded, want 1, %d and %d",
+						counted.delivered, counted.reserved, counted.refunded, tt.reserved, tt.refunded)
+				}
+			})
+		})
+	}
 }
 
 type countingBudget struct {
