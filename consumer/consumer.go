@@ -15,6 +15,7 @@ import (
 type Consumer struct {
 	broker brokers.Broker
 	cfg    Config
+	shared bool // the breaker is the caller's, and others may change it
 
 	mu      sync.Mutex
 	routes  []*route
@@ -35,7 +36,7 @@ func New(broker brokers.Broker, cfg Config) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Consumer{broker: broker, cfg: cfg.withDefaults()}, nil
+	return &Consumer{broker: broker, cfg: cfg.withDefaults(), shared: cfg.Restraint.Breaker != nil}, nil
 }
 
 // Handle registers the handler of a topic, with the settings of at most one
@@ -135,6 +136,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer stop(nil)
 	p := newPipeline(life, stop, c, source)
 	p.start()
+	if c.shared {
+		p.watchBreaker()
+	}
 	p.log.started(c)
 	fatal := p.receive(receiving)
 	if ctx.Err() == nil && fatal == nil {

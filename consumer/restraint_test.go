@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -461,6 +462,37 @@ func TestConsumersShareABreaker(t *testing.T) {
 		b.mustShutdown()
 		if len(orders.served) != 50 || len(refunds.served) != 50 {
 			t.Errorf("%d and %d of 50 served in the end", len(orders.served), len(refunds.served))
+		}
+	})
+}
+
+// A breaker may be opened and closed by somebody else, while a Consumer waits
+// for messages.
+func TestBreakerThatOthersChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		shared := must(breaker.New(breaker.Config{}))
+		d := &dependency{}
+		var seen recorder
+		cfg := protected()
+		cfg.Restraint.Breaker, cfg.Observers = shared, []consumer.Observer{&seen}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", d.handle) })
+		time.Sleep(time.Minute)
+		shared.Isolate(time.Now(), "the provider migrates")
+		time.Sleep(time.Second + time.Millisecond)
+		flood(t, broker, "orders", 50)
+		time.Sleep(time.Hour)
+		if stats := broker.Stats("orders"); stats != (memory.Stats{Ready: 50}) {
+			t.Errorf("topic %+v, want nothing received", stats)
+		}
+		if paused := seen.of(consumer.EventPaused); len(paused) != 1 || !strings.Contains(paused[0].Err.Error(), "the provider migrates") || !paused[0].Until.IsZero() {
+			t.Errorf("paused: %+v, want once, with the reason and no end", paused)
+		}
+		shared.Restore(time.Now())
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		if len(d.served) != 50 || len(seen.of(consumer.EventResumed)) != 1 {
+			t.Errorf("%d of 50 served, resumed %d times, want all and once", len(d.served), len(seen.of(consumer.EventResumed)))
 		}
 	})
 }
