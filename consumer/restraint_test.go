@@ -140,26 +140,51 @@ func TestEnvironmentTripsAtOnce(t *testing.T) {
 }
 
 func TestThrottleMovesTheWholeSource(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		flood(t, broker, "orders", 100)
-		d := &dependency{down: func() error { return classify.RetryAfter(errBusy, 30*time.Second) }}
-		cfg := protected()
-		cfg.Concurrency = 1
-		w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", d.handle) })
-		began := time.Now()
-		time.Sleep(time.Second)
-		d.set(nil)
-		time.Sleep(29*time.Second - time.Millisecond)
-		if got := d.since(began); got != 1 {
-			t.Errorf("%d runs before the time that the dependency asked for, want 1", got)
-		}
-		time.Sleep(time.Minute)
-		w.mustShutdown()
-		if len(d.served) != 100 {
-			t.Errorf("%d of 100 served after it", len(d.served))
-		}
-	})
+	for _, tt := range []struct {
+		name         string
+		hint         time.Duration
+		least, after time.Duration // how long nothing runs, at least and at most
+	}{
+		{"a while", 30 * time.Second, 30 * time.Second, 33 * time.Second},
+		{"longer than the policy allows", 1000 * time.Hour, 15 * time.Minute, 15*time.Minute + 5*time.Second},
+		{"no time at all", 0, 0, 0},
+		{"a negative time", -time.Hour, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				flood(t, broker, "orders", 100)
+				d := &dependency{}
+				began := time.Now()
+				d.set(func() error { return classify.RetryAfter(errBusy, tt.hint) })
+				cfg := protected()
+				cfg.Concurrency = 1
+				w := start(t, broker, cfg, func(c *consumer.Consumer) {
+					c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+						err := d.handle(ctx, m)
+						if err != nil {
+							d.set(nil)
+						}
+						return err
+					})
+				})
+				time.Sleep(max(tt.least-1, 0))
+				if got := d.since(began); tt.least > 0 && got != 1 {
+					t.Errorf("%d runs before the time that the dependency asked for, want 1", got)
+				}
+				time.Sleep(tt.after - tt.least + 1)
+				synctest.Wait()
+				if got := d.since(began); got < 50 {
+					t.Errorf("%d runs within %v, want it to be over", got, tt.after)
+				}
+				time.Sleep(time.Hour)
+				w.mustShutdown()
+				if len(d.served) != 100 {
+					t.Errorf("%d of 100 served in the end", len(d.served))
+				}
+			})
+		})
+	}
 }
 
 func TestThrottleOfOneMessage(t *testing.T) {
@@ -201,13 +226,41 @@ func TestMassPoisonStops(t *testing.T) {
 		cfg.Observers = []consumer.Observer{&seen}
 		w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", d.handle) })
 		time.Sleep(59 * time.Second)
-		if dead := broker.Len("orders.dead"); dead < 20 || dead > 30 {
+		dead := broker.Len("orders.dead")
+		if dead < 20 || dead > 30 {
 			t.Errorf("%d dead letters in the first minute of a faulty deployment, want 20 to 30", dead)
 		}
-		if paused := seen.of(consumer.EventPaused); len(paused) != 1 || paused[0].Err == nil || paused[0].Until.Before(time.Now()) {
+		if paused := seen.of(consumer.EventPaused); len(paused) != 1 || !strings.Contains(paused[0].Err.Error(), "most messages are poison") || paused[0].Until.Before(time.Now()) {
 			t.Errorf("paused: %+v, want once, with why and until when", paused)
 		}
+		time.Sleep(5 * time.Minute)
+		if probes := broker.Len("orders.dead") - dead; probes < 1 || probes > 3 {
+			t.Errorf("%d messages tried in the next five minutes, want one now and then", probes)
+		}
+		d.set(nil)
+		time.Sleep(time.Hour)
 		w.mustShutdown()
+		if dead := broker.Len("orders.dead"); len(d.served)+dead != 1000 || dead > 40 {
+			t.Errorf("%d served and %d dead, want all but a few of 1000 served", len(d.served), dead)
+		}
+	})
+}
+
+// Poison says nothing against what handlers depend on.
+func TestPoisonDoesNotOpenTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		flood(t, broker, "orders", 1000)
+		cfg := protected()
+		cfg.Restraint.NoPoisonStop = true
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Permanent(errBusy) })
+		})
+		time.Sleep(time.Second)
+		w.mustShutdown()
+		if dead := broker.Len("orders.dead"); dead != 1000 {
+			t.Errorf("%d of 1000 dead letters in a second, want no pause", dead)
+		}
 	})
 }
 
@@ -562,52 +615,58 @@ func TestGateHoldsPartOfABatch(t *testing.T) {
 }
 
 func TestAdaptiveConcurrency(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		cfg := protected()
-		cfg.Restraint = consumer.Restraint{NoBudget: true, NoBreaker: true, Adaptive: true}
-		cfg.Concurrency, cfg.Retry = 50, every(time.Millisecond, 1000)
-		cfg.Retry.FreeThrottles = 1 << 20
-		var mu sync.Mutex
-		under, most, limit := 0, 0, 5
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error {
+	for _, slow := range []bool{false, true} { // else it throttles
+		t.Run(fmt.Sprintf("slow=%v", slow), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				cfg := protected()
+				cfg.Restraint = consumer.Restraint{NoBudget: true, NoBreaker: true, Adaptive: true}
+				cfg.Concurrency, cfg.Retry = 50, every(time.Millisecond, 1000)
+				cfg.Retry.FreeThrottles = 1 << 20
+				var mu sync.Mutex
+				under, most, limit := 0, 0, 5
+				w := start(t, broker, cfg, func(c *consumer.Consumer) {
+					c.Handle("orders", func(context.Context, *brokers.Message) error {
+						mu.Lock()
+						under++
+						most = max(most, under)
+						over := under > limit
+						mu.Unlock()
+						if time.Sleep(20 * time.Millisecond); over && slow {
+							time.Sleep(80 * time.Millisecond)
+						}
+						mu.Lock()
+						under--
+						mu.Unlock()
+						if over && !slow {
+							return throttledError{}
+						}
+						return nil
+					})
+				})
+				flood(t, broker, "orders", 4000)
+				time.Sleep(10 * time.Second)
 				mu.Lock()
-				under++
-				most = max(most, under)
-				over := under > limit
+				most = 0
 				mu.Unlock()
-				time.Sleep(20 * time.Millisecond)
+				time.Sleep(3 * time.Second)
 				mu.Lock()
-				under--
-				mu.Unlock()
-				if over {
-					return throttledError{}
+				if most < 2 || most > 3*limit {
+					t.Errorf("up to %d run at once where %d may, want about as many", most, limit)
 				}
-				return nil
+				limit, most = 1000, 0
+				mu.Unlock()
+				flood(t, broker, "orders", 30000)
+				time.Sleep(10 * time.Second)
+				mu.Lock()
+				if most < 45 {
+					t.Errorf("up to %d run at once when nothing throttles any more, want 50", most)
+				}
+				mu.Unlock()
+				w.mustShutdown()
 			})
 		})
-		flood(t, broker, "orders", 4000)
-		time.Sleep(10 * time.Second)
-		mu.Lock()
-		most = 0
-		mu.Unlock()
-		time.Sleep(3 * time.Second)
-		mu.Lock()
-		if most < 2 || most > 3*limit {
-			t.Errorf("up to %d run at once where %d may, want about as many", most, limit)
-		}
-		limit, most = 1000, 0
-		mu.Unlock()
-		flood(t, broker, "orders", 30000)
-		time.Sleep(10 * time.Second)
-		mu.Lock()
-		if most < 45 {
-			t.Errorf("up to %d run at once when nothing throttles any more, want 50", most)
-		}
-		mu.Unlock()
-		w.mustShutdown()
-	})
+	}
 }
 
 // A failure says nothing about what the dependency can bear, however soon it
