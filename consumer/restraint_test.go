@@ -157,8 +157,9 @@ func TestThrottleMovesTheWholeSource(t *testing.T) {
 				d := &dependency{}
 				began := time.Now()
 				d.set(func() error { return classify.RetryAfter(errBusy, tt.hint) })
+				var seen recorder
 				cfg := protected()
-				cfg.Concurrency = 1
+				cfg.Concurrency, cfg.Observers = 1, []consumer.Observer{&seen}
 				w := start(t, broker, cfg, func(c *consumer.Consumer) {
 					c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
 						err := d.handle(ctx, m)
@@ -181,6 +182,15 @@ func TestThrottleMovesTheWholeSource(t *testing.T) {
 				w.mustShutdown()
 				if len(d.served) != 100 {
 					t.Errorf("%d of 100 served in the end", len(d.served))
+				}
+				paused, resumed, want := seen.of(consumer.EventPaused), seen.of(consumer.EventResumed), min(int(tt.least), 1)
+				if len(paused) != want || len(resumed) != want {
+					t.Errorf("paused %d times and resumed %d times, want %d", len(paused), len(resumed), want)
+				}
+				for _, e := range paused {
+					if until := e.Until.Sub(began); until < tt.least || until > tt.after || !strings.Contains(e.Err.Error(), "throttling") {
+						t.Errorf("paused until %v: %v, want %v to %v and why", until, e.Err, tt.least, tt.after)
+					}
 				}
 			})
 		})
@@ -425,8 +435,10 @@ func TestDrainGivesBackWhatWaitsAtTheGate(t *testing.T) {
 		b := must(breaker.New(breaker.Config{}))
 		flood(t, broker.Broker, "orders", 10)
 		release := make(chan struct{})
+		var seen recorder
 		cfg := protected()
 		cfg.Restraint.Breaker, cfg.Concurrency, cfg.Prefetch = b, 1, 9
+		cfg.Observers = []consumer.Observer{&seen}
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.Handle("orders", func(context.Context, *brokers.Message) error { <-release; return nil })
 		})
@@ -437,6 +449,9 @@ func TestDrainGivesBackWhatWaitsAtTheGate(t *testing.T) {
 		w.mustShutdown()
 		if acked, released := len(broker.of("ack")), len(broker.of("release")); acked != 1 || released != 9 {
 			t.Errorf("%d acked and %d released, want the one that ran and the 9 that waited", acked, released)
+		}
+		if held := len(seen.of(consumer.EventHeld)); held != 9 {
+			t.Errorf("%d held, want the 9 that waited", held)
 		}
 		for _, m := range broker.of("release") {
 			if m.meta.Attempt != 0 {
