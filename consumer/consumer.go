@@ -15,7 +15,6 @@ import (
 type Consumer struct {
 	broker brokers.Broker
 	cfg    Config
-	shared bool // the breaker is the caller's, and others may change it
 
 	mu      sync.Mutex
 	routes  []*route
@@ -36,7 +35,7 @@ func New(broker brokers.Broker, cfg Config) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Consumer{broker: broker, cfg: cfg.withDefaults(), shared: cfg.Restraint.Breaker != nil}, nil
+	return &Consumer{broker: broker, cfg: cfg.withDefaults()}, nil
 }
 
 // Handle registers the handler of a topic, with the settings of at most one
@@ -136,7 +135,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer stop(nil)
 	p := newPipeline(life, stop, c, source)
 	p.start()
-	if c.shared {
+	if c.cfg.Restraint.Breaker != nil {
 		p.watchBreaker()
 	}
 	p.log.started(c)

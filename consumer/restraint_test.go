@@ -464,45 +464,47 @@ func TestDrainGivesBackWhatWaitsAtTheGate(t *testing.T) {
 // While a probe may still be running, and be it for longer than breakers
 // usually wait, no other one starts.
 func TestProbeMayTakeAsLongAsAHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		flood(t, broker, "orders", 200)
-		var mu sync.Mutex
-		slow, under, most := false, 0, 0
-		cfg := protected()
-		cfg.HandlerTimeout = 5 * time.Minute
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-				mu.Lock()
-				wait := slow
-				if under++; wait {
-					most = max(most, under)
-				}
-				mu.Unlock()
-				if wait {
-					select {
-					case <-ctx.Done():
-					case <-time.After(4 * time.Minute):
+	for _, timeout := range []time.Duration{0, time.Minute} { // of the others
+		synctest.Test(t, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			flood(t, broker, "orders", 200)
+			var mu sync.Mutex
+			slow, under, most := false, 0, 0
+			cfg := protected()
+			cfg.HandlerTimeout = timeout
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+					mu.Lock()
+					wait := slow
+					if under++; wait {
+						most = max(most, under)
 					}
-				}
-				mu.Lock()
-				under--
-				mu.Unlock()
-				return unavailable()
+					mu.Unlock()
+					if wait {
+						select {
+						case <-ctx.Done():
+						case <-time.After(4 * time.Minute):
+						}
+					}
+					mu.Lock()
+					under--
+					mu.Unlock()
+					return unavailable()
+				}, consumer.Topic{HandlerTimeout: 5 * time.Minute})
 			})
+			time.Sleep(time.Second)
+			mu.Lock()
+			slow = true
+			mu.Unlock()
+			time.Sleep(20 * time.Minute)
+			mu.Lock()
+			if most != 1 {
+				t.Errorf("%d probes at once, want 1", most)
+			}
+			mu.Unlock()
+			w.mustShutdown()
 		})
-		time.Sleep(time.Second)
-		mu.Lock()
-		slow = true
-		mu.Unlock()
-		time.Sleep(20 * time.Minute)
-		mu.Lock()
-		if most != 1 {
-			t.Errorf("%d probes at once, want 1", most)
-		}
-		mu.Unlock()
-		w.mustShutdown()
-	})
+	}
 }
 
 func TestConsumersShareABreaker(t *testing.T) {
