@@ -183,7 +183,7 @@ func (c Config) withDefaults() Config {
 	c.HoldLimit = setting(c.HoldLimit, defaultHoldLimit, 0)
 	c.MaxHeld = setting(c.MaxHeld, defaultMaxHeld, 0)
 	c.CrashLimit = setting(c.CrashLimit, defaultCrashLimit, 0)
-	c.Restraint = c.Restraint.withDefaults(c.HandlerTimeout)
+	c.Restraint = c.Restraint.withDefaults()
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -398,6 +398,14 @@ func (c Config) window(routes []*route) int {
 		waiting = max(waiting, r.size)
 	}
 	return c.Concurrency + waiting
+}
+
+// longest is how long a handler may run, of those that may longest.
+func longest(routes []*route) (d time.Duration) {
+	for _, r := range routes {
+		d = max(d, r.timeout)
+	}
+	return d
 }
 
 // subscription is what the routes together ask of the broker.

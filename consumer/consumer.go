@@ -135,6 +135,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer stop(nil)
 	p := newPipeline(life, stop, c, source)
 	p.start()
+	if c.cfg.Restraint.Breaker != nil {
+		p.watchBreaker()
+	}
 	p.log.started(c)
 	fatal := p.receive(receiving)
 	if ctx.Err() == nil && fatal == nil {

@@ -137,6 +137,14 @@ func TestContextOfAPart(t *testing.T) {
 				if m := consumer.MessageFrom(one); m == nil || m.ID != batch[0].ID || consumer.MetaFrom(one).IdempotencyKey != m.ID {
 					t.Errorf("the second of the part is %+v, want the first of the batch", m)
 				}
+				func() {
+					defer func() {
+						if recover() == nil {
+							t.Error("a place that the batch does not have is no panic")
+						}
+					}()
+					consumer.Part(part, 2)
+				}()
 				if cancel(); one.Err() == nil {
 					t.Error("a part goes on when the whole has ended")
 				}

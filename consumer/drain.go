@@ -51,8 +51,10 @@ func (p *pipeline) giveBack() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.draining.Store(true)
-	if p.gated.timer != nil {
-		p.gated.timer.Stop()
+	for _, timer := range []*time.Timer{p.gated.timer, p.gated.look} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	for r := range p.held {
 		p.unhold(r)

@@ -27,7 +27,7 @@ const (
 	EventSucceeded    EventKind = "succeeded"     // a handler returned nil
 	EventFailed       EventKind = "failed"        // a handler failed; Verdict, Decision and Err are set
 	EventAcked        EventKind = "acked"         // the message is removed
-	EventHeld         EventKind = "held"          // waits in the process for its due time
+	EventHeld         EventKind = "held"          // waits in the process, for its due time or at the closed breaker
 	EventRetried      EventKind = "retried"       // rescheduled durably in the broker
 	EventReleased     EventKind = "released"      // given back, not counted
 	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set

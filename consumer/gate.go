@@ -42,8 +42,8 @@ func (g *gate) throttledUntil(now time.Time) (time.Time, bool) {
 	return g.notBefore, still
 }
 
-// recheck is how often a closed gate is asked again: a breaker that others
-// share may change without our doing.
+// recheck is how often a gate is asked again whose breaker others share: it may
+// change without our doing.
 const recheck = time.Second
 
 // fetch returns how many of limit deliveries may be fetched. If that is 0, it

@@ -15,6 +15,7 @@ import (
 type gated struct {
 	runs   []*run             // oldest first; those that are not held any more have left
 	timer  *time.Timer        // asks the gate again; nil until something waits
+	look   *time.Timer        // looks at a breaker that others change; nil if nobody else has it
 	end    context.CancelFunc // of the Receive under way; nil if none is
 	paused bool               // EventPaused was the last to be reported
 }
@@ -183,10 +184,31 @@ func (p *pipeline) signalOpen() {
 	}
 }
 
+// watchBreaker looks at a breaker that others may change without our doing:
+// another Consumer, or an operator.
+func (p *pipeline) watchBreaker() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gated.look = time.AfterFunc(recheck, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.draining.Load() {
+			return
+		}
+		p.followGate(time.Now())
+		p.gated.look.Reset(recheck)
+	})
+}
+
 // gateChanged follows a gate that may answer differently now.
 func (p *pipeline) gateChanged(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.followGate(now)
+}
+
+// followGate is gateChanged with mu held.
+func (p *pipeline) followGate(now time.Time) {
 	until, why := p.gate.closed(now)
 	if why == nil {
 		p.pump(now)

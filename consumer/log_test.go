@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
@@ -165,6 +166,8 @@ func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
 		EventLeaseLost:    {"WARN", "lease lost"},
 		EventStuck:        {"ERROR", "handler stuck"},
 		EventUnstuck:      {"WARN", "stuck handler returned"},
+		EventPaused:       {"ERROR", "receiving pauses"},
+		EventResumed:      {"INFO", "receiving again"},
 		EventError:        {"ERROR", "broker operation failed, will be tried again"},
 	} {
 		var out bytes.Buffer
@@ -184,6 +187,19 @@ func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
 			!strings.Contains(fmt.Sprint(got["error"]), "status 503") {
 			t.Errorf("%s: line %s, want %v, the message and the error", kind, line, want)
 		}
+	}
+}
+
+func TestErrorTextsInTheLogAreCut(t *testing.T) {
+	var out bytes.Buffer
+	log := newLogObserver(slog.New(slog.NewJSONHandler(&out, nil)), dlq.Redact)
+	log.Observe(context.Background(), Event{Kind: EventFailed, Topic: "orders", Time: time.Now(), Err: errors.New(strings.Repeat("ä", 10<<20))})
+	var line struct{ Error string }
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(line.Error); n < 2<<10 || n > 2<<10+len("…") || !utf8.ValidString(line.Error) {
+		t.Errorf("an error text of %d bytes, want it cut to 2 KiB, and no broken character", n)
 	}
 }
 

@@ -104,7 +104,7 @@ func (p *pipeline) conclude(r *run, err, cause error, now time.Time, ran time.Du
 	d := p.decide(r, r.failure(now, ran, v), probe)
 	own := d.Delay
 	if d = r.certain(v, d); !v.Deferred {
-		d = p.spread(d, now)
+		d = p.spread(r, d, now)
 	}
 	e := Event{Kind: EventFailed, Time: now, Duration: ran, Verdict: v, Decision: d, Err: err, Stretched: max(0, d.Delay-own)}
 	if d.Action != retry.ActionRetry && d.Action != retry.ActionDeadLetter {
@@ -161,19 +161,27 @@ func (r *run) certain(v classify.Verdict, d retry.Decision) retry.Decision {
 	return d
 }
 
-// spread moves a retry to when the budget has room for it.
-func (p *pipeline) spread(d retry.Decision, now time.Time) retry.Decision {
+// spread moves a retry of r to when the budget has room for it.
+func (p *pipeline) spread(r *run, d retry.Decision, now time.Time) retry.Decision {
 	if p.budget == nil || d.Action != retry.ActionRetry {
 		return d
 	}
-	slot := p.budget.Reserve(now, now.Add(d.Delay))
-	delay := slot.Sub(now)
+	r.slot = p.budget.Reserve(now, now.Add(d.Delay))
+	delay := r.slot.Sub(now)
 	if limit := p.cfg.Restraint.DeadLetterBeyond; limit > 0 && delay-d.Delay > limit {
-		p.budget.Refund(now, slot)
+		p.refund(r)
 		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonBudget, Counted: d.Counted}
 	}
 	d.Delay = max(d.Delay, delay)
 	return d
+}
+
+// refund gives back the room of a retry of r that will not run.
+func (p *pipeline) refund(r *run) {
+	if !r.slot.IsZero() {
+		p.budget.Refund(time.Now(), r.slot)
+		r.slot = time.Time{}
+	}
 }
 
 // end carries out a decision that says nothing against the message.

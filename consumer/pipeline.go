@@ -77,7 +77,7 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		stop:     stop,
 		room:     make(chan struct{}, 1),
 		opened:   make(chan struct{}, 1),
-		gate:     &gate{breaker: c.cfg.Restraint.Breaker, poison: c.cfg.Restraint.poisonStop(c.cfg.HandlerTimeout), random: c.cfg.Random},
+		gate:     c.cfg.Restraint.gate(longest(c.routes), c.cfg.Random),
 		budget:   c.cfg.Restraint.Budget,
 		held:     map[*run]*time.Timer{},
 		batches:  map[*route]*collector{},
@@ -376,9 +376,7 @@ func (p *pipeline) lose(r *run, cause error) {
 	held := p.unhold(r)
 	p.mu.Unlock()
 	if held {
-		if p.budget != nil && r.meta != &r.delivery.Meta {
-			p.budget.Refund(time.Now(), r.meta.DueAt)
-		}
+		p.refund(r)
 		p.drop(r, cause)
 	}
 }

@@ -41,8 +41,9 @@ type Restraint struct {
 	// process. A failure of the class "throttled" that says when to come back
 	// stops receiving until then, with or without a breaker, unless
 	// NoThrottle is set. Nil means one of this Consumer's own with the zero
-	// breaker.Config, but that a probe may take as long as HandlerTimeout: see
-	// to that yourself (breaker.Config.Lease) in one that you make.
+	// breaker.Config, but that a probe may take as long as the longest
+	// HandlerTimeout: see to that yourself (breaker.Config.Lease) in one that
+	// you make. What others do to that is seen within a second.
 	Breaker *breaker.Breaker
 
 	// NoBreaker goes on receiving whatever fails.
@@ -95,24 +96,25 @@ func (r Restraint) faults() error {
 	return errors.Join(faults...)
 }
 
-// withDefaults makes the parts that are unset and not switched off, for
-// handlers that run for up to timeout.
-func (r Restraint) withDefaults(timeout time.Duration) Restraint {
+// withDefaults makes the budget, if it is unset and not switched off.
+func (r Restraint) withDefaults() Restraint {
 	if r.Budget == nil && !r.NoBudget {
 		r.Budget = must(budget.New(budget.Queue()))
-	}
-	if r.Breaker == nil && !r.NoBreaker {
-		r.Breaker = must(breaker.New(breaker.Config{Lease: timeout}))
 	}
 	return r
 }
 
-// poisonStop is the breaker that poison trips; nil if it is switched off.
-func (r Restraint) poisonStop(timeout time.Duration) *breaker.Breaker {
-	if r.NoPoisonStop {
-		return nil
+// gate makes the breakers that are unset and not switched off, for handlers
+// that run for up to timeout.
+func (r Restraint) gate(timeout time.Duration, random func() float64) *gate {
+	g := &gate{breaker: r.Breaker, random: random}
+	if g.breaker == nil && !r.NoBreaker {
+		g.breaker = must(breaker.New(breaker.Config{Lease: timeout}))
 	}
-	return must(breaker.New(breaker.Config{MinRuns: 20, Ratio: 0.5, Window: time.Minute, MinOpen: time.Minute, Lease: timeout}))
+	if !r.NoPoisonStop {
+		g.poison = must(breaker.New(breaker.Config{MinRuns: 20, Ratio: 0.5, Window: time.Minute, MinOpen: time.Minute, Lease: timeout}))
+	}
+	return g
 }
 
 // must returns what a preset makes, which is valid.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -139,26 +140,61 @@ func TestEnvironmentTripsAtOnce(t *testing.T) {
 }
 
 func TestThrottleMovesTheWholeSource(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		flood(t, broker, "orders", 100)
-		d := &dependency{down: func() error { return classify.RetryAfter(errBusy, 30*time.Second) }}
-		cfg := protected()
-		cfg.Concurrency = 1
-		w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", d.handle) })
-		began := time.Now()
-		time.Sleep(time.Second)
-		d.set(nil)
-		time.Sleep(29*time.Second - time.Millisecond)
-		if got := d.since(began); got != 1 {
-			t.Errorf("%d runs before the time that the dependency asked for, want 1", got)
-		}
-		time.Sleep(time.Minute)
-		w.mustShutdown()
-		if len(d.served) != 100 {
-			t.Errorf("%d of 100 served after it", len(d.served))
-		}
-	})
+	for _, tt := range []struct {
+		name         string
+		hint         time.Duration
+		least, after time.Duration // how long nothing runs, at least and at most
+	}{
+		{"a while", 30 * time.Second, 30 * time.Second, 33 * time.Second},
+		{"longer than the policy allows", 1000 * time.Hour, 15 * time.Minute, 15*time.Minute + 5*time.Second},
+		{"no time at all", 0, 0, 0},
+		{"a negative time", -time.Hour, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				flood(t, broker, "orders", 100)
+				d := &dependency{}
+				began := time.Now()
+				d.set(func() error { return classify.RetryAfter(errBusy, tt.hint) })
+				var seen recorder
+				cfg := protected()
+				cfg.Concurrency, cfg.Observers = 1, []consumer.Observer{&seen}
+				w := start(t, broker, cfg, func(c *consumer.Consumer) {
+					c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+						err := d.handle(ctx, m)
+						if err != nil {
+							d.set(nil)
+						}
+						return err
+					})
+				})
+				time.Sleep(max(tt.least-1, 0))
+				if got := d.since(began); tt.least > 0 && got != 1 {
+					t.Errorf("%d runs before the time that the dependency asked for, want 1", got)
+				}
+				time.Sleep(tt.after - tt.least + 1)
+				synctest.Wait()
+				if got := d.since(began); got < 50 {
+					t.Errorf("%d runs within %v, want it to be over", got, tt.after)
+				}
+				time.Sleep(time.Hour)
+				w.mustShutdown()
+				if len(d.served) != 100 {
+					t.Errorf("%d of 100 served in the end", len(d.served))
+				}
+				paused, resumed, want := seen.of(consumer.EventPaused), seen.of(consumer.EventResumed), min(int(tt.least), 1)
+				if len(paused) != want || len(resumed) != want {
+					t.Errorf("paused %d times and resumed %d times, want %d", len(paused), len(resumed), want)
+				}
+				for _, e := range paused {
+					if until := e.Until.Sub(began); until < tt.least || until > tt.after || !strings.Contains(e.Err.Error(), "throttling") {
+						t.Errorf("paused until %v: %v, want %v to %v and why", until, e.Err, tt.least, tt.after)
+					}
+				}
+			})
+		})
+	}
 }
 
 func TestThrottleOfOneMessage(t *testing.T) {
@@ -200,13 +236,41 @@ func TestMassPoisonStops(t *testing.T) {
 		cfg.Observers = []consumer.Observer{&seen}
 		w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", d.handle) })
 		time.Sleep(59 * time.Second)
-		if dead := broker.Len("orders.dead"); dead < 20 || dead > 30 {
+		dead := broker.Len("orders.dead")
+		if dead < 20 || dead > 30 {
 			t.Errorf("%d dead letters in the first minute of a faulty deployment, want 20 to 30", dead)
 		}
-		if paused := seen.of(consumer.EventPaused); len(paused) != 1 || paused[0].Err == nil || paused[0].Until.Before(time.Now()) {
+		if paused := seen.of(consumer.EventPaused); len(paused) != 1 || !strings.Contains(paused[0].Err.Error(), "most messages are poison") || paused[0].Until.Before(time.Now()) {
 			t.Errorf("paused: %+v, want once, with why and until when", paused)
 		}
+		time.Sleep(5 * time.Minute)
+		if probes := broker.Len("orders.dead") - dead; probes < 1 || probes > 3 {
+			t.Errorf("%d messages tried in the next five minutes, want one now and then", probes)
+		}
+		d.set(nil)
+		time.Sleep(time.Hour)
 		w.mustShutdown()
+		if dead := broker.Len("orders.dead"); len(d.served)+dead != 1000 || dead > 40 {
+			t.Errorf("%d served and %d dead, want all but a few of 1000 served", len(d.served), dead)
+		}
+	})
+}
+
+// Poison says nothing against what handlers depend on.
+func TestPoisonDoesNotOpenTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		flood(t, broker, "orders", 1000)
+		cfg := protected()
+		cfg.Restraint.NoPoisonStop = true
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Permanent(errBusy) })
+		})
+		time.Sleep(time.Second)
+		w.mustShutdown()
+		if dead := broker.Len("orders.dead"); dead != 1000 {
+			t.Errorf("%d of 1000 dead letters in a second, want no pause", dead)
+		}
 	})
 }
 
@@ -371,8 +435,10 @@ func TestDrainGivesBackWhatWaitsAtTheGate(t *testing.T) {
 		b := must(breaker.New(breaker.Config{}))
 		flood(t, broker.Broker, "orders", 10)
 		release := make(chan struct{})
+		var seen recorder
 		cfg := protected()
 		cfg.Restraint.Breaker, cfg.Concurrency, cfg.Prefetch = b, 1, 9
+		cfg.Observers = []consumer.Observer{&seen}
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.Handle("orders", func(context.Context, *brokers.Message) error { <-release; return nil })
 		})
@@ -383,6 +449,9 @@ func TestDrainGivesBackWhatWaitsAtTheGate(t *testing.T) {
 		w.mustShutdown()
 		if acked, released := len(broker.of("ack")), len(broker.of("release")); acked != 1 || released != 9 {
 			t.Errorf("%d acked and %d released, want the one that ran and the 9 that waited", acked, released)
+		}
+		if held := len(seen.of(consumer.EventHeld)); held != 9 {
+			t.Errorf("%d held, want the 9 that waited", held)
 		}
 		for _, m := range broker.of("release") {
 			if m.meta.Attempt != 0 {
@@ -395,45 +464,47 @@ func TestDrainGivesBackWhatWaitsAtTheGate(t *testing.T) {
 // While a probe may still be running, and be it for longer than breakers
 // usually wait, no other one starts.
 func TestProbeMayTakeAsLongAsAHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		flood(t, broker, "orders", 200)
-		var mu sync.Mutex
-		slow, under, most := false, 0, 0
-		cfg := protected()
-		cfg.HandlerTimeout = 5 * time.Minute
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-				mu.Lock()
-				wait := slow
-				if under++; wait {
-					most = max(most, under)
-				}
-				mu.Unlock()
-				if wait {
-					select {
-					case <-ctx.Done():
-					case <-time.After(4 * time.Minute):
+	for _, timeout := range []time.Duration{0, time.Minute} { // of the others
+		synctest.Test(t, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			flood(t, broker, "orders", 200)
+			var mu sync.Mutex
+			slow, under, most := false, 0, 0
+			cfg := protected()
+			cfg.HandlerTimeout = timeout
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+					mu.Lock()
+					wait := slow
+					if under++; wait {
+						most = max(most, under)
 					}
-				}
-				mu.Lock()
-				under--
-				mu.Unlock()
-				return unavailable()
+					mu.Unlock()
+					if wait {
+						select {
+						case <-ctx.Done():
+						case <-time.After(4 * time.Minute):
+						}
+					}
+					mu.Lock()
+					under--
+					mu.Unlock()
+					return unavailable()
+				}, consumer.Topic{HandlerTimeout: 5 * time.Minute})
 			})
+			time.Sleep(time.Second)
+			mu.Lock()
+			slow = true
+			mu.Unlock()
+			time.Sleep(20 * time.Minute)
+			mu.Lock()
+			if most != 1 {
+				t.Errorf("%d probes at once, want 1", most)
+			}
+			mu.Unlock()
+			w.mustShutdown()
 		})
-		time.Sleep(time.Second)
-		mu.Lock()
-		slow = true
-		mu.Unlock()
-		time.Sleep(20 * time.Minute)
-		mu.Lock()
-		if most != 1 {
-			t.Errorf("%d probes at once, want 1", most)
-		}
-		mu.Unlock()
-		w.mustShutdown()
-	})
+	}
 }
 
 func TestConsumersShareABreaker(t *testing.T) {
@@ -461,6 +532,37 @@ func TestConsumersShareABreaker(t *testing.T) {
 		b.mustShutdown()
 		if len(orders.served) != 50 || len(refunds.served) != 50 {
 			t.Errorf("%d and %d of 50 served in the end", len(orders.served), len(refunds.served))
+		}
+	})
+}
+
+// A breaker may be opened and closed by somebody else, while a Consumer waits
+// for messages.
+func TestBreakerThatOthersChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		shared := must(breaker.New(breaker.Config{}))
+		d := &dependency{}
+		var seen recorder
+		cfg := protected()
+		cfg.Restraint.Breaker, cfg.Observers = shared, []consumer.Observer{&seen}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", d.handle) })
+		time.Sleep(time.Minute)
+		shared.Isolate(time.Now(), "the provider migrates")
+		time.Sleep(time.Second + time.Millisecond)
+		flood(t, broker, "orders", 50)
+		time.Sleep(time.Hour)
+		if stats := broker.Stats("orders"); stats != (memory.Stats{Ready: 50}) {
+			t.Errorf("topic %+v, want nothing received", stats)
+		}
+		if paused := seen.of(consumer.EventPaused); len(paused) != 1 || !strings.Contains(paused[0].Err.Error(), "the provider migrates") || !paused[0].Until.IsZero() {
+			t.Errorf("paused: %+v, want once, with the reason and no end", paused)
+		}
+		shared.Restore(time.Now())
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		if len(d.served) != 50 || len(seen.of(consumer.EventResumed)) != 1 {
+			t.Errorf("%d of 50 served, resumed %d times, want all and once", len(d.served), len(seen.of(consumer.EventResumed)))
 		}
 	})
 }
@@ -530,52 +632,58 @@ func TestGateHoldsPartOfABatch(t *testing.T) {
 }
 
 func TestAdaptiveConcurrency(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		cfg := protected()
-		cfg.Restraint = consumer.Restraint{NoBudget: true, NoBreaker: true, Adaptive: true}
-		cfg.Concurrency, cfg.Retry = 50, every(time.Millisecond, 1000)
-		cfg.Retry.FreeThrottles = 1 << 20
-		var mu sync.Mutex
-		under, most, limit := 0, 0, 5
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error {
+	for _, slow := range []bool{false, true} { // else it throttles
+		t.Run(fmt.Sprintf("slow=%v", slow), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				cfg := protected()
+				cfg.Restraint = consumer.Restraint{NoBudget: true, NoBreaker: true, Adaptive: true}
+				cfg.Concurrency, cfg.Retry = 50, every(time.Millisecond, 1000)
+				cfg.Retry.FreeThrottles = 1 << 20
+				var mu sync.Mutex
+				under, most, limit := 0, 0, 5
+				w := start(t, broker, cfg, func(c *consumer.Consumer) {
+					c.Handle("orders", func(context.Context, *brokers.Message) error {
+						mu.Lock()
+						under++
+						most = max(most, under)
+						over := under > limit
+						mu.Unlock()
+						if time.Sleep(20 * time.Millisecond); over && slow {
+							time.Sleep(80 * time.Millisecond)
+						}
+						mu.Lock()
+						under--
+						mu.Unlock()
+						if over && !slow {
+							return throttledError{}
+						}
+						return nil
+					})
+				})
+				flood(t, broker, "orders", 4000)
+				time.Sleep(10 * time.Second)
 				mu.Lock()
-				under++
-				most = max(most, under)
-				over := under > limit
+				most = 0
 				mu.Unlock()
-				time.Sleep(20 * time.Millisecond)
+				time.Sleep(3 * time.Second)
 				mu.Lock()
-				under--
-				mu.Unlock()
-				if over {
-					return throttledError{}
+				if most < 2 || most > 3*limit {
+					t.Errorf("up to %d run at once where %d may, want about as many", most, limit)
 				}
-				return nil
+				limit, most = 1000, 0
+				mu.Unlock()
+				flood(t, broker, "orders", 30000)
+				time.Sleep(10 * time.Second)
+				mu.Lock()
+				if most < 45 {
+					t.Errorf("up to %d run at once when nothing throttles any more, want 50", most)
+				}
+				mu.Unlock()
+				w.mustShutdown()
 			})
 		})
-		flood(t, broker, "orders", 4000)
-		time.Sleep(10 * time.Second)
-		mu.Lock()
-		most = 0
-		mu.Unlock()
-		time.Sleep(3 * time.Second)
-		mu.Lock()
-		if most < 2 || most > 3*limit {
-			t.Errorf("up to %d run at once where %d may, want about as many", most, limit)
-		}
-		limit, most = 1000, 0
-		mu.Unlock()
-		flood(t, broker, "orders", 30000)
-		time.Sleep(10 * time.Second)
-		mu.Lock()
-		if most < 45 {
-			t.Errorf("up to %d run at once when nothing throttles any more, want 50", most)
-		}
-		mu.Unlock()
-		w.mustShutdown()
-	})
+	}
 }
 
 // A failure says nothing about what the dependency can bear, however soon it
@@ -622,27 +730,61 @@ type throttledError struct{}
 func (throttledError) Error() string       { return "too many requests" }
 func (throttledError) HTTPStatusCode() int { return 429 }
 
+// The room of a retry that will not run is for another one. What has no room of
+// its own, or has used it, gives none back.
 func TestBudgetIsSharedAndRefunded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "one")
-		counted := &countingBudget{Budget: must(budget.New(budget.Queue()))}
-		cfg := protected()
-		cfg.Restraint.Budget = counted
-		cfg.Retry = retry.Policy{Backoff: retry.Backoff{Base: time.Second, Growth: retry.Fixed, Jitter: retry.NoJitter}}
-		cfg.Lease = 20 * time.Second
-		broker.extend = func(errs []error) []error { return []error{brokers.ErrLeaseLost} }
-		cfg.HoldLimit = time.Hour
-		cfg.Retry.Backoff = retry.Backoff{Base: time.Minute, Cap: time.Minute, Growth: retry.Fixed, Jitter: retry.NoJitter}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { return errors.New("unknown") })
-		})
-		time.Sleep(15 * time.Second)
-		w.mustShutdown()
-		if counted.delivered != 1 || counted.reserved != 1 || counted.refunded != 1 {
-			t.Errorf("%+v, want one delivery, one reservation, and its refund when the lease was lost", counted)
+	unknown, deferred := errors.New("unknown"), classify.Defer(errBusy, time.Minute)
+	lost := func(errs []error) []error { return []error{brokers.ErrLeaseLost} }
+	fails := func(action brokers.Action, err error) func([]brokers.Settlement, []error) []error {
+		return func(batch []brokers.Settlement, errs []error) []error {
+			if batch[0].Action == action {
+				return []error{err}
+			}
+			return errs
 		}
-	})
+	}
+	for _, tt := range []struct {
+		name               string
+		delay              time.Duration // of the retry
+		hold               time.Duration
+		fail               error // of the first run
+		extend             func([]error) []error
+		settle             func([]brokers.Settlement, []error) []error
+		reserved, refunded int
+	}{
+		{"held, and lost", time.Minute, time.Hour, unknown, lost, nil, 1, 1},
+		{"lost on its way to the broker", time.Minute, -1, unknown, nil, fails(brokers.Retry, brokers.ErrLeaseLost), 1, 1},
+		{"refused by the broker", time.Minute, -1, unknown, nil, fails(brokers.Retry, brokers.ErrRefused), 1, 1},
+		{"in the broker", time.Minute, -1, unknown, nil, nil, 1, 0},
+		{"deferred, held and lost", time.Minute, time.Hour, deferred, lost, nil, 0, 0},
+		{"run, and lost with its ack", time.Second, time.Hour, unknown, nil, fails(brokers.Ack, brokers.ErrLeaseLost), 1, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := newTap(memory.Options{})
+				publish(t, broker.Broker, "orders", "one")
+				broker.extend, broker.settle = tt.extend, tt.settle
+				counted := &countingBudget{Budget: must(budget.New(budget.Queue()))}
+				cfg := protected()
+				cfg.Restraint.Budget = counted
+				cfg.Lease, cfg.HoldLimit, cfg.Retry = 20*time.Second, tt.hold, every(tt.delay, 9)
+				w := start(t, broker, cfg, func(c *consumer.Consumer) {
+					c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+						if consumer.MetaFrom(ctx).LastFailedAt.IsZero() {
+							return tt.fail
+						}
+						return nil
+					})
+				})
+				time.Sleep(15 * time.Second)
+				w.mustShutdown()
+				if counted.delivered != 1 || counted.reserved != tt.reserved || counted.refunded != tt.refunded {
+					t.Errorf("%d delivered, %d reserved and %d refunded, want 1, %d and %d",
+						counted.delivered, counted.reserved, counted.refunded, tt.reserved, tt.refunded)
+				}
+			})
+		})
+	}
 }
 
 type countingBudget struct {

@@ -22,6 +22,7 @@ type run struct {
 	meta     *brokers.Meta // as of the last failure; replaced under mu, never changed
 	laned    bool          // holds the lane of its key
 	permit   permit        // of its fetch, then of its run
+	slot     time.Time     // its room in the budget; zero if it has none
 
 	action  brokers.Action // how it is settled
 	settled atomic.Bool    // a settlement is decided: nobody may decide again

@@ -119,6 +119,7 @@ func (p *pipeline) unsettled(r *run, err error) bool {
 	err = fmt.Errorf("%s: %w", r.action, err)
 	switch {
 	case final(err):
+		p.refund(r)
 		p.observe(r, Event{Kind: EventLeaseLost, Err: err})
 		p.forget(r)
 		return false
@@ -197,6 +198,7 @@ func (p *pipeline) bury(r *run, reason string, entry *dlq.Entry) {
 // take. The reason is the broker's, not the handler's.
 func (p *pipeline) buryRefused(r *run, err error) {
 	r.settled.Store(false)
+	p.refund(r)
 	p.bury(r, reasonRefused, p.entry(r, err, refusedVerdict))
 }
 

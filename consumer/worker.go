@@ -87,6 +87,7 @@ func (w *worker) begin(job []*run, now time.Time) *attempt {
 		a.alone, a.message = true, job[0].delivery.Message
 	}
 	for _, r := range job {
+		r.slot = time.Time{} // it is used
 		r.setCurrent(a)
 	}
 	w.mu.Lock()

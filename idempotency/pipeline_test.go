@@ -2,9 +2,11 @@ package idempotency_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -153,6 +155,8 @@ func TestShutdownWhileWaiting(t *testing.T) {
 
 // TestKeyIsKept sends messages through retries, to the dead letters and back.
 func TestKeyIsKept(t *testing.T) {
+	long, odd := strings.Repeat("k", 10_000), "charge-7\r\nX-Admin: 1\x00"
+	hashOf := func(key string) string { return fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(key))) }
 	tests := []struct {
 		name    string
 		headers brokers.Headers
@@ -161,6 +165,11 @@ func TestKeyIsKept(t *testing.T) {
 		{"made from the ID", nil, "order-7"},
 		{"given by the producer", brokers.Headers{{Name: "Idempotency-Key", Value: "charge-7"}}, "charge-7"},
 		{"given in the words of redrive", brokers.Headers{{Name: "redrive-idempotency-key", Value: "charge-8"}}, "charge-8"},
+		{"given with 10 kB", brokers.Headers{{Name: "Idempotency-Key", Value: long}}, hashOf(long)},
+		{"given with control characters", brokers.Headers{{Name: "Idempotency-Key", Value: odd}}, hashOf(odd)},
+		{"given in the words of redrive with 512 bytes", brokers.Headers{{Name: "redrive-idempotency-key", Value: long[:512]}}, hashOf(long[:512])},
+		{"given in the words of redrive with 10 kB", brokers.Headers{{Name: "redrive-idempotency-key", Value: long}}, "order-7"},
+		{"given in the words of redrive with control characters", brokers.Headers{{Name: "redrive-idempotency-key", Value: odd}}, "order-7"},
 		{"given in both", brokers.Headers{{Name: "Idempotency-Key", Value: "charge-7"}, {Name: "redrive-idempotency-key", Value: "charge-8"}}, "charge-8"},
 	}
 	for _, tt := range tests {

@@ -10,6 +10,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/metrics"
+	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of the reference")
@@ -63,6 +69,60 @@ func TestReference(t *testing.T) {
 		return
 	}
 	t.Errorf("%s is not what the code says: run go test ./metrics -update. The code says:\n%s", reference, b.String())
+}
+
+// TestLabelsAreListed has everything happen, and compares the words that
+// become labels with those that the reference lists.
+func TestLabelsAreListed(t *testing.T) {
+	s := newScript(t)
+	s.see(received, started, succeeded, leaseLost)
+	s.event(consumer.Event{Kind: consumer.EventDiscarded})
+	for _, class := range []classify.Class{"none", classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
+		classify.ClassUnknown, classify.ClassPoison, classify.ClassShutdown, classify.ClassLost, "gremlins"} {
+		for _, action := range []retry.Action{retry.ActionRetry, retry.ActionDeadLetter, retry.ActionAck, retry.ActionRelease, retry.ActionNone} {
+			e := failed(class, action)
+			s.event(e)
+			e.Verdict.Deferred = true
+			s.event(e)
+		}
+	}
+	found := map[string]map[string]bool{}
+	pair := regexp.MustCompile(`(\w+)=([^,}]*)`)
+	for sample := range values(t, s.m, metrics.NewBreaker("bank", must(breaker.New(breaker.Config{})))) {
+		for _, label := range pair.FindAllStringSubmatch(sample, -1) {
+			if found[label[1]] == nil {
+				found[label[1]] = map[string]bool{}
+			}
+			found[label[1]][label[2]] = true
+		}
+	}
+	text := string(must(os.ReadFile(reference)))
+	for _, label := range []string{"outcome", "class", "reason", "kind", "action", "result", "state"} {
+		row := regexp.MustCompile("(?m)^\\| `" + label + "` \\|(.*)$").FindString(text)
+		var listed []string
+		for _, word := range regexp.MustCompile("`([a-z_-]+)`").FindAllStringSubmatch(row, -1)[1:] {
+			listed = append(listed, word[1])
+		}
+		slices.Sort(listed)
+		if has := slices.Sorted(maps.Keys(found[label])); !slices.Equal(listed, has) {
+			t.Errorf("%s lists %q for the label %s, the code has %q", reference, listed, label, has)
+		}
+	}
+}
+
+// TestAlertsAreListed compares the table of alerts with the rules.
+func TestAlertsAreListed(t *testing.T) {
+	names := func(page, pattern string) (all []string) {
+		for _, found := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(must(os.ReadFile(page))), -1) {
+			all = append(all, found[1])
+		}
+		return all
+	}
+	listed := names("../docs/how-to/watch-a-worker.md", `(?m)^\| (Redrive\w+) \|`)
+	rules := names("../docs/how-to/alerts.yml", `(?m)^ +- alert: (\w+)$`)
+	if len(rules) == 0 || !slices.Equal(listed, rules) {
+		t.Errorf("the page lists %q, the rules are %q", listed, rules)
+	}
 }
 
 // TestPagesNameMetricsThatExist looks at every name in queries and rules.

@@ -133,6 +133,28 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+func TestAllFaultsAtOnce(t *testing.T) {
+	for _, tt := range []struct {
+		args  []string
+		flags []string
+	}{
+		{[]string{"storm", "--bin", "0", "--service", "-1s", "--rate", "-1", "--seeds", "0", "--attempts", "0"},
+			[]string{"--bin", "--service", "--rate", "--seeds", "--attempts"}},
+		{[]string{"plan", "--budget", "few", "--slo", "-1s", "--run", "-1s", "--samples", "0", "--floor", "1h"},
+			[]string{"--budget", "--slo", "--run", "--samples", "Floor"}},
+	} {
+		got := call(t, tt.args...)
+		for _, flag := range tt.flags {
+			if !strings.Contains(got.stderr, flag) {
+				t.Errorf("%q: messages\n%s\nwant one about %s", tt.args, got.stderr, flag)
+			}
+		}
+		if got.code != exitUsage || got.stdout != "" {
+			t.Errorf("%q: exit code %d, data %q", tt.args, got.code, got.stdout)
+		}
+	}
+}
+
 func TestStopped(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("interrupted by a test"))

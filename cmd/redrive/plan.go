@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -72,16 +73,10 @@ func (f *planFlags) register(flags *pflag.FlagSet) {
 }
 
 func (f *planFlags) run(cmd *cobra.Command) error {
-	budget, err := parseBudget(f.budget)
-	if err != nil {
-		return usage(fmt.Errorf("--budget: %w", err))
-	}
-	if f.slo < 0 {
-		return usage(fmt.Errorf("--slo is %v: use a positive duration, or 0 for none", f.slo))
-	}
 	f.input.Retry.Backoff.Jitter, _ = jitter(f.jitter.value)
 	f.input.Retry.Backoff.Growth = growth(f.growth.value)
-	if err := f.input.Validate(); err != nil {
+	budget, err := f.check()
+	if err != nil {
 		return usage(err)
 	}
 	plan, err := storm.PlanOf(f.input)
@@ -99,6 +94,18 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 		return fmt.Errorf("the policy does not keep the SLO of %v: a message may take %s", f.slo, shortDuration(plan.End.Most))
 	}
 	return nil
+}
+
+// check returns the budget, or every fault of the flags.
+func (f *planFlags) check() (allowance, error) {
+	budget, err := parseBudget(f.budget)
+	if err != nil {
+		err = fmt.Errorf("--budget: %w", err)
+	}
+	if f.slo < 0 {
+		err = errors.Join(err, fmt.Errorf("--slo is %v: use a positive duration, or 0 for none", f.slo))
+	}
+	return budget, errors.Join(err, f.input.Validate())
 }
 
 func growth(word string) retry.Growth {

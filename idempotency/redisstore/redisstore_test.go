@@ -130,6 +130,28 @@ func TestForeignClocks(t *testing.T) {
 	}
 }
 
+// TestServerForgets has a server that loses a claim, and then a record, by an
+// eviction or a restart: that costs a duplicate, and neither an error nor the
+// record of whoever has finished meanwhile.
+func TestServerForgets(t *testing.T) {
+	server := miniredis.RunT(t)
+	store := open(t, "redis://"+server.Addr(), "")
+	begin := func(token string, want idempotency.State) {
+		t.Helper()
+		if r, err := store.Begin(t.Context(), idempotency.Claim{Key: "key", Token: token}, time.Minute); err != nil || r.State != want {
+			t.Errorf("Begin by %s = %q, %v, want %q", token, r.State, err, want)
+		}
+	}
+	begin("a", idempotency.Claimed)
+	server.FlushAll()
+	if err := store.Complete(t.Context(), idempotency.Claim{Key: "key", Token: "a"}, time.Hour); err != nil {
+		t.Errorf("Complete of a claim that is forgotten: %v", err)
+	}
+	begin("b", idempotency.Done)
+	server.FlushAll()
+	begin("b", idempotency.Claimed)
+}
+
 func TestServerFaults(t *testing.T) {
 	claim := idempotency.Claim{Key: "key", Token: "a"}
 	tests := []struct {

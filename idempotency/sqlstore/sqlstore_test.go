@@ -21,7 +21,8 @@ import (
 
 // serverURL names a Postgres to test on besides SQLite, such as
 // postgres://user:password@127.0.0.1:5432/test. Each test makes a table of its
-// own there and drops it.
+// own there and drops it. Without it the tests start one, where there are
+// programs for that.
 const serverURL = "REDRIVE_POSTGRES_URL"
 
 // place is where a store is. It travels to another process as text.
@@ -61,17 +62,32 @@ func TestMain(m *testing.M) {
 		_, store, err := place{parts[0], parts[1], parts[2]}.open()
 		return store, err
 	})
-	os.Exit(m.Run())
+	code := m.Run()
+	if stopServer != nil {
+		stopServer()
+	}
+	os.Exit(code)
 }
+
+// stopServer stops the Postgres that the tests have started, if there is one.
+var stopServer func()
+
+var server = sync.OnceValues(func() (url string, err error) {
+	if url = os.Getenv(serverURL); url == "" {
+		url, stopServer, err = startPostgres()
+	}
+	return url, err
+})
 
 func sqliteFile(t testing.TB) place {
 	return place{"sqlite", "file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "keys.db")) + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_txlock=immediate", ""}
 }
 
 func postgres(t testing.TB) place {
-	url := os.Getenv(serverURL)
-	if url == "" {
-		t.Skipf("%s is not set", serverURL)
+	t.Helper()
+	url, err := server()
+	if err != nil {
+		t.Skipf("%s is not set, and no Postgres could be started: %v", serverURL, err)
 	}
 	return place{"pgx", url, fmt.Sprintf("redrive_test_%x", rand.Uint64())}
 }

@@ -83,6 +83,7 @@ func TestNewReportsAllFaults(t *testing.T) {
 			[]string{"MinRuns", "Ratio", "Window", "MinOpen", "MaxOpen", "Probes", "Successes", "FetchLease", "Lease"}},
 		{"ratio not a number", Config{Ratio: math.NaN()}, []string{"Ratio"}},
 		{"ratio in percent", Config{Ratio: 50}, []string{"Ratio"}},
+		{"ratio just above 1", Config{Ratio: math.Nextafter(1, 2)}, []string{"Ratio"}},
 		{"window too short", Config{Window: time.Microsecond}, []string{"Window"}},
 		{"too many probes", Config{Probes: 17}, []string{"Probes"}},
 		{"no room for jitter", Config{MinOpen: time.Minute, MaxOpen: 2*time.Minute - 1}, []string{"MaxOpen"}},

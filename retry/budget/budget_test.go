@@ -50,6 +50,7 @@ func TestNewReportsAllFaults(t *testing.T) {
 		{"infinite", Config{Share: inf, Floor: inf}, []string{"Share", "Floor"}},
 		{"negatively infinite", Config{Share: -inf, Floor: -inf}, []string{"Share", "Floor"}},
 		{"share in percent", Config{Share: 10, Floor: 1}, []string{"Share"}},
+		{"share just above 1", Config{Share: math.Nextafter(1, 2), Floor: 1}, []string{"Share"}},
 		{"window too short", Config{Share: 0.1, Floor: 100, Window: time.Second - 1}, []string{"Window"}},
 		{"window too long", Config{Share: 0.1, Floor: 100, Window: 24*time.Hour + 1}, []string{"Window"}},
 		{"window too short for the floor", Config{Share: 0.1, Floor: 0.05}, []string{"Window"}},

@@ -40,8 +40,9 @@
 // each makes a call every 10 slots at least while it is used. A new pool begins
 // like this too.
 //
-// The pool follows a rise of traffic within 2 Windows, in which all workers
-// report, and a fall within 3. A worker's own half follows as in package budget.
+// The pool follows a change of traffic within 3 Windows: all workers report
+// within 2, and it counts a whole one that they have reported. A worker's own
+// half follows as in package budget.
 //
 // # What to give it
 //

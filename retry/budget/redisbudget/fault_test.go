@@ -118,7 +118,12 @@ func TestServerFaults(t *testing.T) {
 			}
 			work(100)
 			tt.spoil(f.server)
+			work(20)
+			_, before, _ := f.status()
 			work(200)
+			if _, after, _ := f.status(); after-before < 3*5 || after-before > 3*27 {
+				t.Errorf("%d calls in 20 s, want each of 3 workers to try again about once a second", after-before)
+			}
 			all := told.take()
 			if len(all) != 3 {
 				t.Errorf("reports %v, want one of each worker", all)
@@ -207,9 +212,17 @@ func TestRedisForgets(t *testing.T) {
 			for _, field := range fields {
 				old[field] = f.server.HGet(key, field)
 			}
+			const forgets, opens = 500, 500 + 233 // 14 slots later
+			fallen := map[int]bool{}
 			for i := range 1500 {
-				if i == 500 {
+				if i == forgets {
 					forget(f.server, old)
+				}
+				for j, w := range f.workers {
+					in := w.Status(f.clock(j)).Fleet
+					if fallen[j] = fallen[j] || i > forgets && !in; fallen[j] && in && i < opens {
+						t.Fatalf("worker %d uses the pool again %d ticks after the server forgot, want it closed for %d", j, i-forgets, opens-forgets)
+					}
 				}
 				for j, w := range f.workers {
 					w.Delivered(f.clock(j), 1)

@@ -276,6 +276,7 @@ func TestRealFaults(t *testing.T) {
 		{"too few rights", "the rights that the package documentation names", []string{"--user", "default", "on", "nopass", "~other:*", "+@all"}, false},
 		{"replica", "point the client at the primary", []string{"--replicaof", "127.0.0.1", "1"}, false},
 		{"password", "give the client a user and password", []string{"--requirepass", "secret"}, false},
+		{"wrong password", "check the client's user and password", []string{"--user", "worker", "on", ">another", "~redrive:budget:*", "+@all"}, false},
 		{"evicts", "it is allkeys-lru", []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, true},
 		{"full", "give the server more memory", []string{"--maxmemory", "1", "--maxmemory-policy", "noeviction"}, false},
 	} {

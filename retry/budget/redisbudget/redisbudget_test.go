@@ -2,6 +2,7 @@ package redisbudget
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -144,6 +145,76 @@ func TestBurstTakesFewCalls(t *testing.T) {
 	f.check(1000)
 	if n, _ := most(f.started, 10*time.Second, f.now, f.now.Add(20*time.Second)); n < 800 {
 		t.Errorf("%d retries in the first windows, want the most of 1000", n)
+	}
+}
+
+// TestLoadTakesFewCalls has from 10 retries a second and worker on, within the
+// budget and beyond it.
+func TestLoadTakesFewCalls(t *testing.T) {
+	const workers, seconds = 3, 40
+	for _, tt := range []struct {
+		deliveries, retries int // of a worker in a tenth of a second
+		delay               time.Duration
+	}{
+		{10, 1, time.Second},
+		{10, 1, 15 * time.Minute},
+		{1, 1, time.Minute},
+		{20, 10, time.Minute},
+	} {
+		t.Run(fmt.Sprintf("%+v", tt), func(t *testing.T) {
+			rng := generator(t, 13)
+			f := newFleet(t, rng, workers, budget.Queue())
+			f.join()
+			work := func() {
+				for range seconds * 10 {
+					for i, w := range f.workers {
+						w.Delivered(f.clock(i), tt.deliveries)
+						for range tt.retries {
+							f.reserve(i, time.Duration(rng.Int64N(int64(tt.delay))))
+						}
+					}
+					f.pass(100 * time.Millisecond)
+				}
+			}
+			work()
+			_, trips, retries := f.status()
+			work()
+			_, tripsAfter, retriesAfter := f.status()
+			share := float64(tripsAfter-trips) / float64(retriesAfter-retries)
+			t.Logf("%.4f round trips for a retry", share)
+			if share > 0.01 {
+				t.Errorf("%.4f round trips for a retry, want at most 0.01", share)
+			}
+		})
+	}
+}
+
+// TestPoolFollowsTraffic looks at the limit of the pool after a rise of traffic,
+// and after a fall.
+func TestPoolFollowsTraffic(t *testing.T) {
+	f := newFleet(t, generator(t, 14), 5, budget.Config{Share: 0.2, Floor: 10, Window: 10 * time.Second})
+	f.join()
+	work := func(d time.Duration, n int) (limit int64) {
+		for range d / (100 * time.Millisecond) {
+			for i, w := range f.workers {
+				w.Delivered(f.clock(i), n)
+				f.reserve(i, time.Second)
+			}
+			f.pass(100 * time.Millisecond)
+		}
+		a, err := f.workers[0].lease(t.Context(), request{epoch: f.workers[0].epoch, seat: f.workers[0].seat})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.limit
+	}
+	const floor = 100 / 2
+	work(time.Minute, 0)
+	if got := work(30*time.Second, 20); got < floor+1000*9/10 || got > floor+1000 { // 1000 deliveries a second
+		t.Errorf("the pool allows %d in a window, 3 windows after a rise, want %d", got, floor+1000)
+	}
+	if got := work(30*time.Second, 0); got != floor {
+		t.Errorf("the pool allows %d in a window, 3 windows after a fall, want %d", got, floor)
 	}
 }
 
