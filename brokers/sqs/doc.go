@@ -49,8 +49,12 @@
 // or could not hand it out. Where messages are retried in place, a receive that
 // the worker cannot account for counts as an attempt, up to the last attempt
 // but one before the message is exhausted; with Options.Copies none does.
-// Beyond that, and less ten for releases and bystanders, they are
-// Delivery.Abandoned.
+// Beyond that, and less ten for releases and bystanders, or a hundred on FIFO
+// queues, they are Delivery.Abandoned.
+//
+// On FIFO queues nothing but receives tells other workers of attempts. So they
+// know too few of those that were waited for in a worker (HoldLimit), and too
+// many where a run was throttled.
 //
 // # Polls
 //
@@ -76,7 +80,7 @@
 //     MessageRetentionPeriod is less than MaxAge and MaxDelay together;
 //   - a dead-letter queue keeps messages for a shorter time than the queue;
 //   - a RedrivePolicy has a maxReceiveCount below three times MaxAttempts plus
-//     ten, or thirty times plus ten on a FIFO queue, and so might end a message
+//     ten, on a FIFO queue below ten times that, and so might end a message
 //     before its attempts are used. To have such a policy above that is a good
 //     safety net;
 //   - MaxDelay does not fit a FIFO queue, or Lease the 12 hours of SQS.

@@ -33,11 +33,11 @@ const (
 // a hop of a long delay. On a FIFO queue a message is received with up to nine
 // before it in its group, too, whenever one of these is.
 func leastReceives(topic string, maxAttempts int) int {
-	receives := 3 * maxAttempts
+	receives := 3*maxAttempts + bystanders
 	if isFIFO(topic) {
 		receives *= batchSize
 	}
-	return receives + 10
+	return receives
 }
 
 func isFIFO(topic string) bool { return strings.HasSuffix(topic, fifoSuffix) }

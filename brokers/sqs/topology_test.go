@@ -132,12 +132,12 @@ func TestOpenRefuses(t *testing.T) {
 		},
 		"a policy that ends what came with others of its group": {
 			change: func(sub *brokers.Subscription) { sub.Topics, sub.DeadLetters = []string{"jobs.fifo"}, nil },
-			queues: map[string]map[string]string{"jobs.fifo": {"RedrivePolicy": policy("dead.fifo", 309)}},
-			want:   []string{`"jobs.fifo"`, "maxReceiveCount 309", "set it to 310"},
+			queues: map[string]map[string]string{"jobs.fifo": {"RedrivePolicy": policy("dead.fifo", 399)}},
+			want:   []string{`"jobs.fifo"`, "maxReceiveCount 399", "set it to 400"},
 		},
 		"a good policy of a FIFO queue": {
 			change: func(sub *brokers.Subscription) { sub.Topics, sub.DeadLetters = []string{"jobs.fifo"}, nil },
-			queues: map[string]map[string]string{"jobs.fifo": {"RedrivePolicy": policy("dead.fifo", 310)}},
+			queues: map[string]map[string]string{"jobs.fifo": {"RedrivePolicy": policy("dead.fifo", 400)}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestOpenCreates(t *testing.T) {
 					return a
 				}
 				jobs, letters := attrs(s.topic), attrs(dead)
-				if jobs.deadLetter != letters.arn || jobs.maxReceives != map[string]int{"": 40, fifoSuffix: 310}[suffix] || jobs.retention < s.sub.MaxAge+s.sub.MaxDelay {
+				if jobs.deadLetter != letters.arn || jobs.maxReceives != map[string]int{"": 40, fifoSuffix: 400}[suffix] || jobs.retention < s.sub.MaxAge+s.sub.MaxDelay {
 					s.Errorf("created a queue with %+v", jobs)
 				}
 				if letters.retention != 14*24*time.Hour || letters.deadLetter != "" {
