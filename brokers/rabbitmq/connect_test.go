@@ -108,6 +108,35 @@ func TestParametersOfURL(t *testing.T) {
 	})
 }
 
+// Each attempt to connect tries every endpoint, in random order, so that workers
+// spread over a cluster.
+func TestEndpointsAreTriedInRandomOrder(t *testing.T) {
+	var tried []string
+	refuse := func(_ context.Context, _, address string) (net.Conn, error) {
+		tried = append(tried, address)
+		return nil, errors.New("nobody listens")
+	}
+	b := open(t, rabbitmq.Options{URLs: []string{"amqp://one/", "amqp://two/", "amqp://three:7/"}, Dial: refuse})
+	first := map[string]bool{}
+	for range 100 { // of which all begin with two of three once in 10^17
+		tried = nil
+		if err := b.Declare(t.Context(), "orders"); err == nil || strings.Count(err.Error(), "nobody listens") != 3 {
+			t.Fatalf("Declare returned %v, want what is wrong with each of three endpoints", err)
+		}
+		if len(tried) != 3 {
+			t.Fatalf("tried %q, want each endpoint once", tried)
+		}
+		first[tried[0]] = true
+		slices.Sort(tried)
+		if want := []string{"one:5672", "three:7", "two:5672"}; !slices.Equal(tried, want) {
+			t.Fatalf("tried %q, want %q", tried, want)
+		}
+	}
+	if len(first) != 3 {
+		t.Errorf("the first of 100 attempts were %v alone, want each of three", first)
+	}
+}
+
 // Declare is for producers that start before any worker.
 func TestDeclare(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
@@ -415,12 +444,14 @@ func TestLoginByCertificate(t *testing.T) {
 		options := w.options(to+"?auth_mechanism=external", false, false)
 		options.TLS = &tls.Config{RootCAs: ca.pool, Certificates: []tls.Certificate{ca.leaf(w.T, x509.ExtKeyUsageClientAuth)}}
 		w.broker = open(w.T, options)
-		w.source = w.open(w.topic)
+		more := w.topic + ".more"
+		w.Cleanup(func() { w.delete(more, w.prefix+".retry.v1."+more) })
+		w.source = w.open(w.topic, more)
 		w.publish("a")
 		w.ack(w.again(w.receive(1)[0]))
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if want := []string{"test", "test"}; !slices.Equal(d.users, want) { // to consume and to publish
+		if want := []string{"test", "test"}; !slices.Equal(d.users, want) { // to consume all topics, and to publish
 			w.Errorf("logged in were %q, want %q", d.users, want)
 		}
 
