@@ -183,13 +183,13 @@ else
 	@$(if $(filter restraint,$(AREA)),$(BROKERS) run -only redis) $(GO) run ./internal/figures -area $(AREA)
 endif
 
-# On SQS retries wait in place, or all of them are copies.
+# On SQS retries wait in place, or all of them are copies; and there are FIFO queues.
 PROOF = $(GO) run ./internal/proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES) -kills $(KILLS)
 
 .PHONY: proof
 proof: ## Run ledger-checked scenarios (BROKER=memory, rabbitmq, kafka or sqs SEED=n MESSAGES=n KILLS=n)
 ifeq ($(BROKER),sqs)
-	@$(BROKERS) run -only $(BROKER) sh -c '$(PROOF) && echo "with copies:" && $(PROOF) -copies'
+	@$(BROKERS) run -only $(BROKER) sh -c '$(PROOF) && echo "with copies:" && $(PROOF) -copies && echo "with FIFO queues:" && $(PROOF) -fifo'
 else
 	@$(if $(filter-out memory,$(BROKER)),$(BROKERS) run -only $(BROKER)) $(PROOF)
 endif

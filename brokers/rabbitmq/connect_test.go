@@ -9,12 +9,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/binary"
 	"errors"
 	"io"
 	"log"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -103,6 +106,35 @@ func TestParametersOfURL(t *testing.T) {
 			t.Errorf("EXTERNAL where the broker has none: error %v, want one that names auth_mechanism", err)
 		}
 	})
+}
+
+// Each attempt to connect tries every endpoint, in random order, so that workers
+// spread over a cluster.
+func TestEndpointsAreTriedInRandomOrder(t *testing.T) {
+	var tried []string
+	refuse := func(_ context.Context, _, address string) (net.Conn, error) {
+		tried = append(tried, address)
+		return nil, errors.New("nobody listens")
+	}
+	b := open(t, rabbitmq.Options{URLs: []string{"amqp://one/", "amqp://two/", "amqp://three:7/"}, Dial: refuse})
+	first := map[string]bool{}
+	for range 100 { // of which all begin with two of three once in 10^17
+		tried = nil
+		if err := b.Declare(t.Context(), "orders"); err == nil || strings.Count(err.Error(), "nobody listens") != 3 {
+			t.Fatalf("Declare returned %v, want what is wrong with each of three endpoints", err)
+		}
+		if len(tried) != 3 {
+			t.Fatalf("tried %q, want each endpoint once", tried)
+		}
+		first[tried[0]] = true
+		slices.Sort(tried)
+		if want := []string{"one:5672", "three:7", "two:5672"}; !slices.Equal(tried, want) {
+			t.Fatalf("tried %q, want %q", tried, want)
+		}
+	}
+	if len(first) != 3 {
+		t.Errorf("the first of 100 attempts were %v alone, want each of three", first)
+	}
 }
 
 // Declare is for producers that start before any worker.
@@ -294,6 +326,137 @@ func TestTLS(t *testing.T) {
 				fault(t, err, tt.part, "Options.TLS")
 			})
 		}
+	})
+}
+
+// doorman listens for TLS like a broker that logs in by client certificate, as the
+// plugin rabbitmq_auth_mechanism_ssl makes it: it offers EXTERNAL alone, takes the
+// name in the certificate for the user, and lets that one in at address with an
+// account that the client does not know.
+type doorman struct {
+	t       *testing.T
+	config  *tls.Config
+	address string
+	account string // as PLAIN spells it
+
+	mu    sync.Mutex
+	users []string
+}
+
+func (d *doorman) listen() (address string) {
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", d.config)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	d.t.Cleanup(work.Wait)
+	d.t.Cleanup(func() { listener.Close() })
+	work.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			work.Go(func() {
+				defer conn.Close()
+				d.admit(conn.(*tls.Conn))
+			})
+		}
+	})
+	return listener.Addr().String()
+}
+
+// admit replaces what the broker offers and what the client answers, and passes
+// on all else.
+func (d *doorman) admit(conn *tls.Conn) {
+	onward, err := (&net.Dialer{}).DialContext(d.t.Context(), "tcp", d.address)
+	if err != nil || conn.HandshakeContext(d.t.Context()) != nil {
+		return
+	}
+	defer onward.Close()
+	stop := context.AfterFunc(d.t.Context(), func() { conn.Close(); onward.Close() })
+	defer stop()
+	if _, err := io.CopyN(onward, conn, 8); err != nil { // the version of the protocol
+		return
+	}
+	start, err := readFrame(onward)
+	if err != nil {
+		return
+	}
+	server := 2 + tableSize(start.raw[13:]) // after the version, 0.9
+	if _, err := conn.Write(method(classConnection, 10, slices.Concat(start.raw[11:11+server], long("EXTERNAL"), long("en_US"))...)); err != nil {
+		return
+	}
+	ok, err := readFrame(conn)
+	if err != nil {
+		return
+	}
+	client := tableSize(ok.raw[11:])
+	if login := ok.raw[11+client:]; !bytes.HasPrefix(login, short("EXTERNAL")) || bytes.Contains(login, []byte("s3cr3t")) {
+		d.t.Errorf("the client logs in by %.40q, want EXTERNAL without a password", login)
+		return
+	}
+	d.mu.Lock()
+	d.users = append(d.users, conn.ConnectionState().PeerCertificates[0].Subject.CommonName)
+	d.mu.Unlock()
+	if _, err := onward.Write(method(classConnection, 11, slices.Concat(ok.raw[11:11+client], short("PLAIN"), long(d.account), short("en_US"))...)); err != nil {
+		return
+	}
+	var back sync.WaitGroup
+	back.Go(func() {
+		io.Copy(conn, onward)
+		conn.Close()
+	})
+	io.Copy(onward, conn)
+	onward.Close()
+	back.Wait()
+}
+
+// tableSize is how many bytes a table takes in a frame.
+func tableSize(raw []byte) int { return 4 + int(binary.BigEndian.Uint32(raw)) }
+
+func short(text string) []byte { return append([]byte{byte(len(text))}, text...) }
+
+func long(text string) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
+}
+
+// With EXTERNAL the certificate says who logs in, and no password is sent.
+func TestLoginByCertificate(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		uri, err := amqp.ParseURI(w.url)
+		if err != nil {
+			w.Fatal(err)
+		}
+		ca := newAuthority(w.T)
+		d := &doorman{
+			t:       w.T,
+			address: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)),
+			account: "\x00" + uri.Username + "\x00" + uri.Password,
+			config: &tls.Config{
+				Certificates: []tls.Certificate{ca.leaf(w.T, x509.ExtKeyUsageServerAuth)},
+				ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.pool,
+			},
+		}
+		_, port, _ := net.SplitHostPort(d.listen())
+		to := "amqps://somebody:s3cr3t@localhost:" + port + "/" + url.PathEscape(uri.Vhost)
+		options := w.options(to+"?auth_mechanism=external", false, false)
+		options.TLS = &tls.Config{RootCAs: ca.pool, Certificates: []tls.Certificate{ca.leaf(w.T, x509.ExtKeyUsageClientAuth)}}
+		w.broker = open(w.T, options)
+		more := w.topic + ".more"
+		w.Cleanup(func() { w.delete(more, w.prefix+".retry.v1."+more) })
+		w.source = w.open(w.topic, more)
+		w.publish("a")
+		w.ack(w.again(w.receive(1)[0]))
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if want := []string{"test", "test"}; !slices.Equal(d.users, want) { // to consume all topics, and to publish
+			w.Errorf("logged in were %q, want %q", d.users, want)
+		}
+
+		options.URLs = []string{to}
+		fault(w.T, open(w.T, options).Declare(w.Context(), w.topic), "offers none of these ways to log in", "auth_mechanism")
 	})
 }
 

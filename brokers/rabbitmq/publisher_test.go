@@ -49,6 +49,32 @@ func TestRetryToMissingExchange(t *testing.T) {
 	})
 }
 
+// What is published survives a restart of the broker, whatever a foreign message
+// was like that it is the copy of.
+func TestPublishedIsPersistent(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.foreign(w.topic, amqp.Publishing{MessageId: "copied", Body: []byte("a"), DeliveryMode: amqp.Transient})
+		if err := w.settle(retry(w.receive(1)[0], 2*time.Second))[0]; err != nil {
+			w.Fatal(err)
+		}
+		dead := w.topic + ".dead"
+		if err := w.broker.Publish(w.Context(), dead, brokers.Message{Body: []byte("b")}); err != nil {
+			w.Fatal(err)
+		}
+		for _, queue := range []string{w.prefix + ".delay.v1.2000", dead} {
+			if err := w.do(func(ch *amqp.Channel) error {
+				d, ok, err := ch.Get(queue, false)
+				if err == nil && (!ok || d.DeliveryMode != amqp.Persistent) {
+					w.Errorf("in %q: found %t, with delivery mode %d, want a persistent message", queue, ok, d.DeliveryMode)
+				}
+				return err
+			}); err != nil {
+				w.Fatal(err)
+			}
+		}
+	})
+}
+
 // A user who may not write to an exchange is told so, and its message is not
 // stored.
 func TestPublishWithoutTheRight(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -173,14 +174,55 @@ func TestQueueDeletedUnderConsumer(t *testing.T) {
 			w.Fatal("the session outlives the consumer that the broker cancelled")
 		}
 		var err error
+		denials := 0
 		w.await("Receive reports ErrMisconfigured", func() bool {
 			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 			defer cancel()
-			_, err = w.source.Receive(ctx, 1)
+			if _, err = w.source.Receive(ctx, 1); err != nil && ctx.Err() == nil {
+				denials++
+			}
 			return errors.Is(err, brokers.ErrMisconfigured)
 		})
+		if denials != 3 {
+			w.Errorf("the queue was found missing %d times, want 3: a broker that goes down says so, too", denials)
+		}
 		if !strings.Contains(err.Error(), w.topic) || !strings.Contains(err.Error(), "create what is missing") {
 			w.Errorf("the error names neither the queue nor the fix: %v", err)
+		}
+	})
+}
+
+// A broker whose consumer_timeout is less than it was said to be closes the
+// channel, with all that was delivered on it.
+func TestChannelClosedByTheBroker(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.publish("a")
+		d := w.receive(1)[0]
+		const text = "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1000 ms"
+		raw := method(classChannel, methodClose, slices.Concat([]byte{1, 150}, short(text), []byte{0, 0, 0, 0})...)
+		raw[2] = 2 // the channel of first deliveries, after that for declarations
+		w.tap.mu.Lock()
+		w.tap.conns[0].inject <- raw
+		w.tap.mu.Unlock()
+		w.publish("b") // it arrives behind this
+		select {
+		case <-d.Session.Done():
+		case <-time.After(patience):
+			w.Fatal("the session outlives its channel")
+		}
+		if cause := context.Cause(d.Session); !strings.Contains(cause.Error(), "the broker closed the channel") || !strings.Contains(cause.Error(), "timed out") {
+			w.Errorf("the session ended with %v, want what the broker said", cause)
+		}
+		if err := w.settle(brokers.Settlement{Delivery: d})[0]; !errors.Is(err, brokers.ErrLeaseLost) {
+			w.Errorf("settling what was on the channel: %v, want ErrLeaseLost", err)
+		}
+		seen := map[string]int{}
+		for len(seen) < 2 {
+			for _, d := range w.receive(1) {
+				if w.settle(brokers.Settlement{Delivery: d})[0] == nil {
+					seen[string(d.Message.Body)]++
+				}
+			}
 		}
 	})
 }

@@ -39,9 +39,11 @@ type frame struct {
 const (
 	classBasic      = 60
 	classConnection = 10
+	classChannel    = 20
 	methodAck       = 80
 	methodPublish   = 40
 	methodQos       = 10
+	methodClose     = 40 // of a channel
 	methodDeliver   = 60
 	methodCancelOK  = 31
 	methodTune      = 30

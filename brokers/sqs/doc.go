@@ -41,7 +41,7 @@
 // something to store is a copy.
 //
 // On FIFO queues every retry is in place, because a copy would come after what
-// it has to come before. Delays may not exceed 11 hours there.
+// it has to come before. Delays may not exceed 10 h 59 min there.
 //
 // # Attempts and crashes
 //
@@ -49,8 +49,12 @@
 // or could not hand it out. Where messages are retried in place, a receive that
 // the worker cannot account for counts as an attempt, up to the last attempt
 // but one before the message is exhausted; with Options.Copies none does.
-// Beyond that, and less ten for releases and bystanders, they are
-// Delivery.Abandoned.
+// Beyond that, and less ten for releases and bystanders, or a hundred on FIFO
+// queues, they are Delivery.Abandoned.
+//
+// On FIFO queues nothing but receives tells other workers of attempts. So they
+// know too few of those that were waited for in a worker (HoldLimit), and too
+// many where a run was throttled.
 //
 // # Polls
 //
@@ -58,7 +62,8 @@
 // while it answers full and at once. Together they ask for what the worker has
 // room for and will take within a quarter of a lease, going by what it took
 // before. What is buffered goes back when half of its lease is over. After a
-// failed poll its queue rests for one to twenty seconds.
+// failed poll its queue rests for one to twenty seconds. While retries hold up
+// others of a FIFO group, a poll asks for one message.
 //
 // Each poll asks for a visibility timeout of Subscription.Lease and the time
 // that it may wait; so a message that was in a worker when it died comes again
@@ -75,8 +80,9 @@
 //     MessageRetentionPeriod is less than MaxAge and MaxDelay together;
 //   - a dead-letter queue keeps messages for a shorter time than the queue;
 //   - a RedrivePolicy has a maxReceiveCount below three times MaxAttempts plus
-//     ten, and so might end a message before its attempts are used. To have
-//     such a policy above that is a good safety net;
+//     ten, on a FIFO queue below ten times that, and so might end a message
+//     before its attempts are used. To have such a policy above that is a good
+//     safety net;
 //   - MaxDelay does not fit a FIFO queue, or Lease the 12 hours of SQS.
 //
 // Where the attributes of a queue must not be read, Options.AllowUnverified

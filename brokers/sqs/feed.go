@@ -22,6 +22,29 @@ type feed struct {
 	failures int       // in a row
 	rest     time.Time
 	pressure pressure
+	single   time.Time // until then a poll asks for one message
+}
+
+// singly is for how long polls ask for one message after a retry: longer than
+// most retries of a message are apart.
+const singly = 15 * time.Minute
+
+// batch is how many messages a poll asks for. While retries hold up others of
+// their group, that is one: these would come with them, only to be given back at
+// the next failure, and SQS counts each time.
+func (f *feed) batch(now time.Time) int {
+	if now.Before(f.single) {
+		return 1
+	}
+	return batchSize
+}
+
+// block notes that t is to come again, and with it its group. mu is held.
+func (f *feed) block(t *token, now time.Time) {
+	others := f.groups[t.group()] > 1 || slices.ContainsFunc(f.items, t.precedes)
+	if f.fifo && (others || now.Before(f.single)) {
+		f.single = now.Add(singly)
+	}
 }
 
 // take removes up to most items that can be handed out: enough of the lease is
@@ -57,6 +80,8 @@ func (t *token) follows(earlier *token) bool {
 	group := t.group()
 	return group != "" && earlier.group() == group
 }
+
+func (t *token) precedes(later *token) bool { return later.follows(t) }
 
 // lock holds back the group of a token that is handed out, unlock does not any
 // more. mu is held.

@@ -52,6 +52,45 @@ func TestFIFORetryBlocksTheGroup(t *testing.T) {
 	})
 }
 
+// TestFIFORetryDoesNotCountForTheRest retries one message again and again. Those
+// behind it come with it once, and then no more: SQS counts each time, and other
+// workers would take that for attempts.
+func TestFIFORetryDoesNotCountForTheRest(t *testing.T) {
+	play(t, "jobs.fifo", Options{}, func(s *scene) {
+		src := s.open()
+		come := func() []*brokers.Delivery {
+			s.Helper()
+			ds, err := src.Receive(s.Context(), 10) // there is room for all
+			if err != nil || string(ds[0].Message.Body) != "a/0" {
+				s.Fatalf("received %q, %v; want a/0 first", bodiesOf(ds), err)
+			}
+			return ds
+		}
+		s.publish(fill("a/%d", 8)...)
+		ds := come()
+		for range 9 {
+			for _, d := range ds[1:] { // as the pipeline does, before it retries the first
+				s.settle(src, release(d))
+			}
+			s.settle(src, again(ds[0], 3*time.Minute)) // longer than a poll that is open
+			ds = come()
+		}
+		for _, m := range s.server.Messages(s.topic)[1:] {
+			if m.Receives > 1 {
+				s.Errorf("%q was received %d times while a/0 was retried, want once", m.Body, m.Receives)
+			}
+		}
+		for _, d := range ds {
+			s.settle(src, ack(d))
+		}
+		time.Sleep(singly)
+		s.publish(fill("b/%d", 8)...)
+		if calls := s.count("ReceiveMessage", func() { s.receive(src, 8) }); calls > 3 {
+			s.Errorf("%d polls for eight messages a while after the last retry, want 3 at most", calls)
+		}
+	})
+}
+
 // TestFIFOKeepsTheRestOfAGroup does not hand out in a later Receive what
 // follows a message that is with the worker.
 func TestFIFOKeepsTheRestOfAGroup(t *testing.T) {

@@ -101,7 +101,7 @@ func (t *token) hand(now time.Time, lease time.Duration) *brokers.Delivery {
 	t.delivery = brokers.Delivery{
 		Message:    t.record.message,
 		Meta:       t.meta,
-		Abandoned:  abandoned(t.lost),
+		Abandoned:  t.feed.counting.abandoned(t.lost),
 		ReceivedAt: now,
 		LeaseUntil: t.until,
 		Token:      t,

@@ -20,7 +20,9 @@ const (
 
 	// bystanders is how many receives without a settlement count neither as
 	// attempts nor as deaths: releases by workers, and messages that were in a
-	// worker when another one killed it.
+	// worker when another one killed it. On FIFO queues it is ten times as many,
+	// since others count receives there that were throttled, or came with a
+	// message before them.
 	bystanders = 10
 
 	mostNotes = 20_000
@@ -38,6 +40,7 @@ type history struct {
 // counting says how receives are understood.
 type counting struct {
 	copies      bool // nothing is retried in place, so that no receive is an attempt
+	fifo        bool // everything is
 	maxAttempts int
 }
 
@@ -58,7 +61,12 @@ func (c counting) read(h history, receives int) (meta brokers.Meta, lost int) {
 }
 
 // abandoned is Delivery.Abandoned after so many unexplained receives.
-func abandoned(lost int) int { return max(0, lost-bystanders) }
+func (c counting) abandoned(lost int) int {
+	if c.fifo {
+		return max(0, lost-batchSize*bystanders)
+	}
+	return max(0, lost-bystanders)
+}
 
 // stored is the history that the message itself tells.
 func (r *record) history() history {

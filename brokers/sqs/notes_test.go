@@ -73,8 +73,11 @@ func TestCounting(t *testing.T) {
 
 func TestAbandoned(t *testing.T) {
 	for lost, want := range map[int]int{0: 0, 10: 0, 11: 1, 13: 3} {
-		if got := abandoned(lost); got != want {
+		if got := (counting{}).abandoned(lost); got != want {
 			t.Errorf("abandoned(%d) = %d, want %d", lost, got, want)
+		}
+		if got := (counting{fifo: true}).abandoned(lost + 90); got != want {
+			t.Errorf("on a FIFO queue, abandoned(%d) = %d, want %d", lost+90, got, want)
 		}
 	}
 }

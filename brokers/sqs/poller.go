@@ -32,16 +32,17 @@ func (s *source) poll(demand int, now time.Time) (next time.Time) {
 			}
 			continue
 		}
+		batch := f.batch(now)
 		room := free - s.buffered - s.asked - f.first
-		if f.first == 0 && (len(f.items) == 0 || room >= batchSize) {
-			r := f.next(min(max(1, min(room, share)), batchSize), now)
+		if f.first == 0 && (len(f.items) == 0 || room >= batch) {
+			r := f.next(min(max(1, min(room, share)), batch), now)
 			f.first, r.first = r.most, true
 			room -= f.first
 			s.start(f, r)
 		}
-		for ; f.open < f.pace.polls && room >= batchSize; room -= batchSize {
-			s.asked += batchSize
-			s.start(f, newRequest(batchSize, now))
+		for ; f.open < f.pace.polls && room >= batch; room -= batch {
+			s.asked += batch
+			s.start(f, newRequest(batch, now))
 		}
 	}
 	return next

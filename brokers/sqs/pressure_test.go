@@ -1,6 +1,11 @@
 package sqs
 
 import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,5 +40,50 @@ func TestPressure(t *testing.T) {
 	}
 	if p.full(now); !p.high(now.Add(fullPause-1)) || p.high(now.Add(fullPause)) {
 		t.Error("after OverLimit, the pressure is to be high for a minute")
+	}
+}
+
+// TestPressureOfTheQueue has the queue tell how much is in flight: at 100,000 the
+// next retry is a copy, until it is less. FIFO queues have no other way.
+func TestPressureOfTheQueue(t *testing.T) {
+	for _, topic := range []string{"jobs", "jobs.fifo"} {
+		play(t, topic, Options{}, func(s *scene) {
+			var inFlight atomic.Int32
+			config := s.server.Config()
+			next := config.HTTPClient
+			config.HTTPClient = doer(func(r *http.Request) (*http.Response, error) {
+				if inFlight.Load() == 0 || !strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".GetQueueAttributes") {
+					return next.Do(r)
+				}
+				body := fmt.Sprintf(`{"Attributes":{"ApproximateNumberOfMessagesNotVisible":"%d"}}`, inFlight.Load())
+				return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}, nil
+			})
+			b, err := New(Options{Config: config, Create: true})
+			if err != nil {
+				s.Fatal(err)
+			}
+			s.started = append(s.started, b)
+			src := s.openOn(b)
+			s.publish("a/0", "b/0", "c/0", "d/0", "e/0", "f/0")
+			ds := s.receive(src, 6)
+			for i, tt := range []struct {
+				inFlight int32
+				copies   int
+			}{{99_999, 0}, {100_000, 0}, {100_000, 1}, {99_999, 1}, {99_999, 0}} {
+				inFlight.Store(tt.inFlight)
+				copies := s.count(sendBatch, func() { s.settle(src, again(ds[i], time.Hour)) }) // and asks the queue
+				synctest.Wait()
+				if src.Capabilities().Ordered {
+					tt.copies = 0
+				}
+				if copies != tt.copies {
+					s.Errorf("%s: retry %d was copied %d times, want %d", topic, i, copies, tt.copies)
+				}
+				time.Sleep(1500 * time.Millisecond)
+				src.mu.Lock()
+				src.feeds[0].pressure.weighed = time.Time{}
+				src.mu.Unlock()
+			}
+		})
 	}
 }

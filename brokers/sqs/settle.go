@@ -124,6 +124,7 @@ func (j *job) add(i int, t *token, now time.Time) {
 		j.acks = append(j.acks, i)
 		return
 	case st.Action == brokers.Release:
+		t.feed.block(t, now)
 		s.notes.put(t.record.id, t.history(), now, 0)
 		j.moves = append(j.moves, move{t, 0, i})
 	default:
@@ -139,6 +140,7 @@ func (j *job) add(i int, t *token, now time.Time) {
 		if !sameMeta(st.Meta, t.record.meta) {
 			s.notes.put(t.record.id, history{meta: st.Meta, receives: t.record.receives, lost: t.lost}, now, st.Delay)
 		}
+		t.feed.block(t, now)
 		j.moves = append(j.moves, move{t, delay, i})
 	}
 	for _, follower := range t.feed.followers(t) {

@@ -85,6 +85,25 @@ func TestOtherWorkersEstimate(t *testing.T) {
 	})
 }
 
+// TestEstimateEndsBeforeTheLastAttempt of the topic, of which others may have
+// more.
+func TestEstimateEndsBeforeTheLastAttempt(t *testing.T) {
+	play(t, "jobs", Options{}, func(s *scene) {
+		s.sub.Attempts = map[string]int{"jobs": 3}
+		src := s.open()
+		s.publish("a")
+		for range 5 {
+			s.settle(src, release(s.one(src)))
+		}
+		if err := src.Close(s.Context()); err != nil {
+			s.Error(err)
+		}
+		if d := s.one(s.openOn(s.start(Options{}))); d.Meta.Attempt != 2 {
+			s.Errorf("after six receives or more another worker has attempt %d, want 2: the third is the last", d.Meta.Attempt)
+		}
+	})
+}
+
 // TestNoteAfterAnotherWorker keeps the attempt an upper bound when another
 // worker had the message since it was noted.
 func TestNoteAfterAnotherWorker(t *testing.T) {
@@ -410,7 +429,7 @@ func TestRefusedCopy(t *testing.T) {
 }
 
 // TestManyQueuesSettleAtOnce settles deliveries of several queues in the time
-// of one.
+// of one. What is wrong with one queue is not the fault of the others.
 func TestManyQueuesSettleAtOnce(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
 		s.sub.Topics = []string{"jobs", "more", "most"}
@@ -424,12 +443,22 @@ func TestManyQueuesSettleAtOnce(t *testing.T) {
 		for _, d := range s.receive(src, 3) {
 			batch = append(batch, ack(d))
 		}
+		heal := s.server.Inject(sqstest.Fault{Operation: deleteBatch, Queue: "more", Code: "AccessDenied", Latency: time.Second})
 		s.server.Inject(sqstest.Fault{Operation: deleteBatch, Latency: time.Second})
-		s.server.Inject(sqstest.Fault{Operation: deleteBatch, Queue: "more", Code: "AccessDenied"})
 		begun := time.Now()
-		s.settle(src, batch...)
+		errs := src.Settle(s.Context(), batch)
 		if took := time.Since(begun); took != time.Second {
 			s.Errorf("Settle on three queues took %v, want the second of one", took)
+		}
+		for i, st := range batch {
+			denied := errors.Is(errorAt(errs, i), brokers.ErrMisconfigured)
+			if topic := st.Delivery.Message.Topic; denied != (topic == "more") || !denied && errorAt(errs, i) != nil {
+				s.Errorf("Settle on %q returned %v, want ErrMisconfigured on \"more\" alone", topic, errorAt(errs, i))
+			}
+			if denied {
+				heal()
+				s.settle(src, st)
+			}
 		}
 	})
 }

@@ -59,7 +59,7 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 	for _, q := range queues {
 		s.feeds = append(s.feeds, &feed{
 			queue: q, source: s, groups: make(map[string]int), pace: newPace(b.options.Polls),
-			counting: counting{copies: b.options.Copies && !q.fifo, maxAttempts: cmp.Or(sub.Attempts[q.topic], sub.MaxAttempts)},
+			counting: counting{copies: b.options.Copies && !q.fifo, fifo: q.fifo, maxAttempts: cmp.Or(sub.Attempts[q.topic], sub.MaxAttempts)},
 		})
 		limit := messageLimit(q.limit)
 		s.caps.MessageLimit = min(cmp.Or(s.caps.MessageLimit, limit), limit)

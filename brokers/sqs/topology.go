@@ -30,8 +30,15 @@ const (
 
 // leastReceives is the least maxReceiveCount of a RedrivePolicy that cannot end
 // a message before its attempts have: a receive is also a crash, a release, or
-// a hop of a long delay.
-func leastReceives(maxAttempts int) int { return 3*maxAttempts + 10 }
+// a hop of a long delay. On a FIFO queue a message is received with up to nine
+// before it in its group, too, whenever one of these is.
+func leastReceives(topic string, maxAttempts int) int {
+	receives := 3*maxAttempts + bystanders
+	if isFIFO(topic) {
+		receives *= batchSize
+	}
+	return receives
+}
 
 func isFIFO(topic string) bool { return strings.HasSuffix(topic, fifoSuffix) }
 
@@ -114,17 +121,17 @@ func (b *Broker) establish(ctx context.Context, sub brokers.Subscription) ([]que
 	sites, err := b.find(ctx, dead, func(topic string) (map[string]string, error) {
 		return settings(topic, retention, "", 0), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	found, err := b.find(ctx, topics, func(topic string) (map[string]string, error) {
+	found, fault := b.find(ctx, topics, func(topic string) (map[string]string, error) {
+		if err != nil {
+			return nil, fmt.Errorf("the queue %q is missing, and is not created before all dead-letter queues are there", topic)
+		}
 		keep := max(leastRetention, (sub.MaxAge+sub.MaxDelay).Truncate(time.Second)+time.Second)
 		if keep > retention {
 			return nil, misconfigured(tooLong(topic, sub, retention))
 		}
-		return settings(topic, keep, sites[sub.DeadLetters[topic]].attrs.arn, leastReceives(sub.MaxAttempts)), nil
+		return settings(topic, keep, sites[sub.DeadLetters[topic]].attrs.arn, leastReceives(topic, sub.MaxAttempts)), nil
 	})
-	if err != nil {
+	if err := errors.Join(err, fault); err != nil {
 		return nil, err
 	}
 	maps.Copy(sites, found)
@@ -224,7 +231,7 @@ func (b *Broker) verify(ctx context.Context, sub brokers.Subscription, sites map
 		switch {
 		case err != nil:
 			faults = append(faults, fmt.Errorf("the RedrivePolicy of %q leads to %q, which cannot be verified: %w", topic, s.attrs.deadLetter, err))
-		case native != nil:
+		case native != nil && s.attrs.deadLetter != sites[sub.DeadLetters[topic]].attrs.arn:
 			faults = append(faults, verifyDead(topic, arnName(s.attrs.deadLetter), s.attrs, *native)...)
 		}
 	}
@@ -238,7 +245,7 @@ func verifyQueue(topic string, sub brokers.Subscription, attrs attributes) (faul
 	if attrs.deadLetter == "" {
 		return faults
 	}
-	if least := leastReceives(sub.MaxAttempts); attrs.maxReceives < least {
+	if least := leastReceives(topic, sub.MaxAttempts); attrs.maxReceives < least {
 		faults = append(faults, fmt.Errorf("the RedrivePolicy of %q has maxReceiveCount %d and would end messages before their %d attempts, as crashes, releases and long delays count, too: set it to %d or more, or remove the policy",
 			topic, attrs.maxReceives, sub.MaxAttempts, least))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +121,23 @@ func TestOpenRefuses(t *testing.T) {
 			queues: map[string]map[string]string{
 				"jobs": {"RedrivePolicy": policy("dead", 3)}, "dead": {"MessageRetentionPeriod": "3600"},
 			},
-			want: []string{"MessageRetentionPeriod", "maxReceiveCount 3", "forget", `"dead"`}[:2],
+			want: []string{"retries may take", "maxReceiveCount 3", `the dead-letter queue "dead" keeps messages for 1h0m0s`},
+		},
+		"several that are missing": {
+			change: func(sub *brokers.Subscription) {
+				sub.Topics = append(sub.Topics, "missing")
+				sub.DeadLetters["jobs"] = "gone"
+			},
+			want: []string{`"missing"`, `"gone"`},
+		},
+		"a policy that ends what came with others of its group": {
+			change: func(sub *brokers.Subscription) { sub.Topics, sub.DeadLetters = []string{"jobs.fifo"}, nil },
+			queues: map[string]map[string]string{"jobs.fifo": {"RedrivePolicy": policy("dead.fifo", 399)}},
+			want:   []string{`"jobs.fifo"`, "maxReceiveCount 399", "set it to 400"},
+		},
+		"a good policy of a FIFO queue": {
+			change: func(sub *brokers.Subscription) { sub.Topics, sub.DeadLetters = []string{"jobs.fifo"}, nil },
+			queues: map[string]map[string]string{"jobs.fifo": {"RedrivePolicy": policy("dead.fifo", 400)}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -143,6 +160,9 @@ func TestOpenRefuses(t *testing.T) {
 						s.Errorf("Open returned\n%v\nwhich does not say %q", err, text)
 					}
 				}
+				if err != nil && strings.Count(err.Error(), "the dead-letter queue \"dead\" keeps") > 1 {
+					s.Errorf("Open returned\n%v\nwhich says one thing twice", err)
+				}
 			})
 		})
 	}
@@ -152,7 +172,11 @@ func TestOpenRefuses(t *testing.T) {
 func (s *scene) create(name string, attrs map[string]string) {
 	s.Helper()
 	if isFIFO(name) {
-		attrs = map[string]string{"FifoQueue": "true"}
+		attrs = maps.Clone(attrs)
+		if attrs == nil {
+			attrs = map[string]string{}
+		}
+		attrs["FifoQueue"] = "true"
 	}
 	client := awssqs.NewFromConfig(s.server.Config())
 	if _, err := client.CreateQueue(s.Context(), &awssqs.CreateQueueInput{QueueName: &name, Attributes: attrs}); err != nil {
@@ -190,7 +214,7 @@ func TestOpenCreates(t *testing.T) {
 					return a
 				}
 				jobs, letters := attrs(s.topic), attrs(dead)
-				if jobs.deadLetter != letters.arn || jobs.maxReceives != 40 || jobs.retention < s.sub.MaxAge+s.sub.MaxDelay {
+				if jobs.deadLetter != letters.arn || jobs.maxReceives != map[string]int{"": 40, fifoSuffix: 400}[suffix] || jobs.retention < s.sub.MaxAge+s.sub.MaxDelay {
 					s.Errorf("created a queue with %+v", jobs)
 				}
 				if letters.retention != 14*24*time.Hour || letters.deadLetter != "" {
@@ -211,6 +235,16 @@ func TestOpenCreates(t *testing.T) {
 			s.Errorf("Open for retries of 15 days returned %v, want ErrMisconfigured: no queue can keep them", err)
 		}
 		s.demand("CreateQueue", 0)
+	})
+	play(t, "jobs", Options{}, func(s *scene) {
+		s.sub.DeadLetters = map[string]string{"jobs": "dead"}
+		heal := s.server.Inject(sqstest.Fault{Operation: "CreateQueue", Queue: "dead", Code: "AccessDenied"})
+		if _, err := s.broker.Open(s.Context(), s.sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"jobs" is missing`) {
+			s.Errorf("Open without the right to create the dead-letter queue returned %v, want ErrMisconfigured, and what else is missing", err)
+		}
+		s.demand("CreateQueue", 1) // without its dead-letter queue "jobs" would have no policy for ever
+		heal()
+		s.open()
 	})
 }
 
@@ -254,6 +288,13 @@ func TestUnverified(t *testing.T) {
 			case allow:
 				s.publish("a")
 				s.settle(src, ack(s.one(src)))
+			}
+		})
+		play(t, "jobs", Options{AllowUnverified: allow}, func(s *scene) {
+			s.create("jobs", nil)
+			s.server.Inject(sqstest.Fault{Operation: "GetQueueAttributes", Status: 503})
+			if _, err := s.broker.Open(s.Context(), s.sub); err == nil || errors.Is(err, brokers.ErrMisconfigured) {
+				s.Errorf("Open of a server in trouble returned %v, want a temporary error whatever is allowed", err)
 			}
 		})
 	}

@@ -53,7 +53,16 @@ const bystanders = 10
 // which it counts: what workers polled and never handed out, what they lost or
 // gave back, and what came to a poll whose answer nobody read, of a killed
 // worker or in a fault.
+//
+// On a FIFO queue runs that do not count wait in place as well.
 func (c *checker) strays(f *fate) int {
+	if c.scenario.fifo {
+		return f.free + c.receives(f)
+	}
+	return c.receives(f)
+}
+
+func (c *checker) receives(f *fate) int {
 	return f.polled - len(f.deliveries) + f.losses + f.released + c.crashes + c.deafPolls
 }
 
@@ -71,10 +80,21 @@ func (c *checker) explains(f *fate, t, got token) bool {
 	return c.estimated(f, t, got)
 }
 
+// held is how many runs of f have followed others of the same delivery, after a
+// wait in the worker. On a FIFO queue their count is one receive all the same.
+func (c *checker) held(f *fate) (n int) {
+	if c.scenario.fifo {
+		for _, d := range f.deliveries {
+			n += max(0, d.runs-1)
+		}
+	}
+	return n
+}
+
 // estimated is explains for one token. An estimate must never be below what has
-// failed, nor end the message.
+// failed, but for what was held, nor end the message.
 func (c *checker) estimated(f *fate, t, got token) bool {
-	if !c.estimates() || got.attempt < t.least || got.attempt > t.least+c.strays(f) || got.attempt >= c.attempts(f) {
+	if !c.estimates() || got.attempt < t.least-c.held(f) || got.attempt > t.least+c.strays(f) || got.attempt >= c.attempts(f) {
 		return false
 	}
 	return slices.ContainsFunc(f.seen, func(base token) bool {

@@ -79,6 +79,7 @@ func (c *checker) account(d *delivery) {
 			d.due = max(d.due, f.tokens[i].due)
 		}
 		d.excess = max(0, d.got.attempt-f.tokens[i].least)
+		f.free += max(0, f.tokens[i].least-d.got.attempt)
 		d.got = f.tokens[i]
 		f.tokens = slices.Delete(f.tokens, i, i+1)
 		return

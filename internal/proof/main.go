@@ -63,6 +63,7 @@
 //
 //	go run ./internal/proof -broker sqs -url http://localhost:9324 -seed 1 -messages 10000 -kills 20
 //	go run ./internal/proof -broker sqs -copies ...
+//	go run ./internal/proof -broker sqs -fifo ...
 //
 // That works in the same way, on any server of its protocol. Workers create the
 // queues, and hold messages by leases of 3 s. The point before_confirm is there
@@ -75,6 +76,10 @@
 // attempt, of which this command takes down every one that a worker process has
 // seen; never too low, and never so high that the message ends. With -copies
 // nothing is estimated.
+//
+// With -fifo the queues are FIFO queues: the messages of a key must be handled
+// one at a time and in the order in which they were sent. Throttled runs wait in
+// place there, too, so they may make an estimate higher.
 //
 // # Another broker
 //
@@ -142,6 +147,7 @@ func command(ctx context.Context, args []string, out, problems io.Writer) (statu
 	flags.IntVar(&o.stops, "stops", 0, "how many workers to stop in good order; 0 is 2 and a tenth of the kills; not for memory")
 	flags.IntVar(&o.loops, "loops", 0, "how many of the messages kill the worker process that runs them, each time; not for memory")
 	flags.BoolVar(&o.copies, "copies", false, "make every retry a copy; for sqs")
+	flags.BoolVar(&o.fifo, "fifo", false, "use FIFO queues, and hold the order of each key; for sqs")
 	flags.StringVar(&o.url, "url", "", "where the broker listens, unless an environment variable such as REDRIVE_KAFKA_URL tells; not for memory")
 	announced := flags.Bool("faults", false, "note faults that standard input tells of, until its end; not for memory")
 	if flags.Parse(args) != nil {

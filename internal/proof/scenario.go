@@ -24,6 +24,7 @@ type scenario struct {
 	served    bool // by a broker that does not tell which of its failures took effect, to workers that are processes
 	broker    string
 	copies    bool // no retry in place
+	fifo      bool // queues that keep the order of each key
 	options   memory.Options
 	topics    []topic
 	messages  []message

@@ -29,6 +29,7 @@ type job struct {
 	stops             int  // in good order
 	loops             int  // messages that kill the worker that runs them, each time
 	copies            bool // on SQS: no retry in place
+	fifo              bool // on SQS: FIFO queues
 	number, slot      int
 	start             int64 // of the run, in nanoseconds since 1970
 	url, tag, journal string
@@ -37,7 +38,7 @@ type job struct {
 func (j job) args() []string {
 	return []string{workerCommand, "-broker", j.broker, "-seed", strconv.FormatUint(j.seed, 10),
 		"-messages", strconv.Itoa(j.messages), "-kills", strconv.Itoa(j.kills), "-stops", strconv.Itoa(j.stops), "-loops", strconv.Itoa(j.loops),
-		"-copies=" + strconv.FormatBool(j.copies), "-number", strconv.Itoa(j.number), "-slot", strconv.Itoa(j.slot), "-start", strconv.FormatInt(j.start, 10),
+		"-copies=" + strconv.FormatBool(j.copies), "-fifo=" + strconv.FormatBool(j.fifo), "-number", strconv.Itoa(j.number), "-slot", strconv.Itoa(j.slot), "-start", strconv.FormatInt(j.start, 10),
 		"-url", j.url, "-tag", j.tag, "-journal", j.journal}
 }
 
@@ -51,6 +52,7 @@ func parseJob(args []string, problems io.Writer) (j job, err error) {
 	flags.IntVar(&j.stops, "stops", 0, "of the scenario")
 	flags.IntVar(&j.loops, "loops", 0, "of the scenario")
 	flags.BoolVar(&j.copies, "copies", false, "of the scenario")
+	flags.BoolVar(&j.fifo, "fifo", false, "of the scenario")
 	flags.IntVar(&j.number, "number", 0, "of this worker")
 	flags.IntVar(&j.slot, "slot", 0, "of this worker")
 	flags.Int64Var(&j.start, "start", 0, "of the run")

@@ -55,13 +55,13 @@ func newServedScenario(j job) *scenario {
 		each = perKafkan
 	case "sqs":
 		p, lease = servedSQS(), sqsLease
-		name = func(topic string) string { return asQueue(j.tag + "-" + topic) }
+		name = func(topic string) string { return asQueue(j.tag+"-"+topic, j.fifo) }
 	}
 	p.calm = max(shortestRun, time.Duration(j.kills)*each, time.Duration(j.messages)*perMessage, time.Duration(j.stops)*perKill)
 	s := newScenario(j.seed, j.messages, p)
 	d := dice{rand.New(rand.NewPCG(j.seed, 2)), p}
-	s.served, s.broker, s.copies, s.kills, s.calm = true, j.broker, j.copies, 0, p.calm
-	s.options = memory.Options{Lease: s.options.Lease}
+	s.served, s.broker, s.copies, s.fifo, s.kills, s.calm = true, j.broker, j.copies, j.fifo, 0, p.calm
+	s.options = memory.Options{Lease: s.options.Lease, Ordered: j.fifo}
 	for i := range s.topics {
 		t := &s.topics[i]
 		t.name = name(t.name)

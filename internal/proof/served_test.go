@@ -197,6 +197,12 @@ func TestProofOnSQS(t *testing.T) {
 		defer server.Close()
 		testProof(t, "sqs", server.URL, 1000, 14, "-copies")
 	})
+	t.Run("fake with FIFO queues", func(t *testing.T) {
+		t.Parallel()
+		server := sqstest.NewServer(sqstest.Options{})
+		defer server.Close()
+		testProof(t, "sqs", server.URL, 1000, 14, "-fifo")
+	})
 }
 
 // The proof is worth nothing if it does not find what is wrong.

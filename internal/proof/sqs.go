@@ -175,8 +175,15 @@ func (t *sqsTarget) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// asQueue makes a queue name of the name of a topic: there are no dots in it.
-func asQueue(name string) string { return strings.ReplaceAll(name, ".", "-") }
+// asQueue makes a queue name of the name of a topic: there are no dots in it but
+// that before fifo.
+func asQueue(name string, fifo bool) string {
+	name = strings.ReplaceAll(name, ".", "-")
+	if fifo {
+		name += ".fifo"
+	}
+	return name
+}
 
 // connectSQS connects by way of a tap, if there is one.
 func connectSQS(j job, t *sqsTap) (link, error) {

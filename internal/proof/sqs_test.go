@@ -166,19 +166,28 @@ func TestWhatEstimatesMayBe(t *testing.T) {
 		strays int
 		copies bool
 		want   bool
+
+		fifo            bool
+		throttled, held int
 	}{
-		{"without what cannot be stored", token{attempt: 1}, 0, false, true},
-		{"too low", token{attempt: 0}, 0, false, false},
-		{"too high without a reason", token{attempt: 2}, 0, false, false},
-		{"too high by a stray receive", token{attempt: 2}, 1, false, true},
-		{"the last attempt", token{attempt: 3}, 9, false, true},
-		{"the end of the message", token{attempt: 4}, 9, false, false},
-		{"with throttles from nowhere", token{attempt: 1, throttles: 1}, 9, false, false},
-		{"due some other time", token{attempt: 1, due: time.Minute}, 9, false, false},
-		{"where all of it is stored", token{attempt: 1}, 9, true, false},
+		{name: "without what cannot be stored", got: token{attempt: 1}, want: true},
+		{name: "too low", got: token{attempt: 0}},
+		{name: "too high without a reason", got: token{attempt: 2}},
+		{name: "too high by a stray receive", got: token{attempt: 2}, strays: 1, want: true},
+		{name: "the last attempt", got: token{attempt: 3}, strays: 9, want: true},
+		{name: "the end of the message", got: token{attempt: 4}, strays: 9},
+		{name: "with throttles from nowhere", got: token{attempt: 1, throttles: 1}, strays: 9},
+		{name: "due some other time", got: token{attempt: 1, due: time.Minute}, strays: 9},
+		{name: "where all of it is stored", got: token{attempt: 1}, strays: 9, copies: true},
+		{name: "FIFO: too high by a throttled run", got: token{attempt: 2}, fifo: true, throttled: 1, want: true},
+		{name: "too high by a throttled run, which was copied", got: token{attempt: 2}, throttled: 1},
+		{name: "FIFO: too low by what was held", got: token{attempt: 0}, fifo: true, held: 1, want: true},
+		{name: "FIFO: too low without a reason", got: token{attempt: 0}, fifo: true},
+		{name: "too low by what was held, which was copied", got: token{attempt: 0}, held: 1},
 	} {
 		c := estimating(tt.copies)
-		f := &fate{id: "m0", released: tt.strays, tokens: []token{stored}, seen: []token{{}, stored}}
+		c.scenario.fifo = tt.fifo
+		f := &fate{id: "m0", polled: 1, released: tt.strays, free: tt.throttled, deliveries: []*delivery{{runs: 1 + tt.held}}, tokens: []token{stored}, seen: []token{{}, stored}}
 		if got := c.estimated(f, stored, tt.got); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
