@@ -18,13 +18,9 @@ import (
 )
 
 // startPostgres starts a Postgres without persistence, and returns its URL and a
-// function that stops it. It needs initdb and postgres in the path.
+// function that stops it.
 func startPostgres() (url string, stop func(), err error) {
-	initdb, err := exec.LookPath("initdb")
-	if err != nil {
-		return "", nil, err
-	}
-	server, err := exec.LookPath("postgres")
+	initdb, server, err := programs()
 	if err != nil {
 		return "", nil, err
 	}
@@ -63,6 +59,21 @@ func startPostgres() (url string, stop func(), err error) {
 		return "", nil, fmt.Errorf("postgres: %w\n%s", err, log.String())
 	}
 	return url, stop, nil
+}
+
+// programs finds initdb and postgres in the path, or where Debian keeps the
+// versions that are installed side by side.
+func programs() (initdb, server string, err error) {
+	if initdb, err = exec.LookPath("initdb"); err != nil {
+		found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+		if len(found) == 0 {
+			return "", "", fmt.Errorf("install PostgreSQL (the package postgresql): %w", err)
+		}
+		initdb = found[len(found)-1]
+	}
+	server = filepath.Join(filepath.Dir(initdb), "postgres")
+	_, err = os.Stat(server)
+	return initdb, server, err
 }
 
 // ownerOf gives dir to whoever a server may run as: root must not.
