@@ -163,27 +163,7 @@ func (c *checker) takeSettled(e *event) {
 		f.unasked = 0 // whatever was to be copied is, or never will be
 	}
 	if e.Err == fine {
-		if c.leased() && e.Action == brokers.Retry && d.asked > 1 { // the copy is stored, and nothing else is asked for
-			f.excuse(1) // the original
-			d.high = max(d.high, d.askedAt+1)
-		}
-		if d.high <= d.askedAt || w.crashed > 0 && w.crashed < d.askedAt {
-			c.violate(promiseStale, f.id, "is settled by worker %d, whose lease ended at %v", w.number, d.high)
-		}
-		if d.freed {
-			f.takeBack(d.got)
-		}
-		c.settledBy[e.Action]++
-		d.ok, d.settled, d.okAt = true, true, c.now
-		if c.stormy() && c.scenario.broker == "rabbitmq" { // its acks are not confirmed, and the original may come again much later
-			c.severDelivery(d)
-		}
-		if e.Action == brokers.Retry {
-			c.retries++
-			if c.mayDouble() {
-				f.excuse(1)
-			}
-		}
+		c.takeDone(e, d)
 		return
 	}
 	if e.Err != alreadySettled {
@@ -218,6 +198,32 @@ func (c *checker) takeSettled(e *event) {
 	}
 	if e.Err == leaseLost || e.Err == isClosed {
 		c.tell(d)
+	}
+}
+
+// takeDone takes in a settlement that the worker knows to be done.
+func (c *checker) takeDone(e *event, d *delivery) {
+	f, w := d.fate, d.worker
+	if c.leased() && e.Action == brokers.Retry && d.asked > 1 { // the copy is stored, and nothing else is asked for
+		f.excuse(1) // the original
+		d.high = max(d.high, d.askedAt+1)
+	}
+	if d.high <= d.askedAt || w.crashed > 0 && w.crashed < d.askedAt {
+		c.violate(promiseStale, f.id, "is settled by worker %d, whose lease ended at %v", w.number, d.high)
+	}
+	if d.freed {
+		f.takeBack(d.got)
+	}
+	c.settledBy[e.Action]++
+	d.ok, d.settled, d.okAt = true, true, c.now
+	if c.stormy() && c.scenario.broker == "rabbitmq" { // its acks are not confirmed, and the original may come again much later
+		c.severDelivery(d)
+	}
+	if e.Action == brokers.Retry {
+		c.retries++
+		if c.mayDouble() {
+			f.excuse(1)
+		}
 	}
 }
 
