@@ -41,8 +41,7 @@ func (f *feed) batch(now time.Time) int {
 
 // block notes that t is to come again, and with it its group. mu is held.
 func (f *feed) block(t *token, now time.Time) {
-	others := f.groups[t.group()] > 1 || slices.ContainsFunc(f.items, t.precedes)
-	if f.fifo && (others || now.Before(f.single)) {
+	if f.fifo && (now.Before(f.single) || f.groups[t.group()] > 1 || slices.ContainsFunc(f.items, t.precedes)) {
 		f.single = now.Add(singly)
 	}
 }

@@ -212,8 +212,7 @@ func (t *kafkaTarget) watch(ctx context.Context, l *ledger) (stop func()) {
 }
 
 // drain reads a dead-letter topic to its end, with a group of its own.
-func (t *kafkaTarget) drain(ctx context.Context, topic string) (all []brokers.Message, err error) {
-	const batch, limit = 500, 30 * time.Second
+func (t *kafkaTarget) drain(ctx context.Context, topic string) ([]brokers.Message, error) {
 	own, err := t.own(ctx)
 	if err != nil {
 		return nil, err
@@ -226,29 +225,7 @@ func (t *kafkaTarget) drain(ctx context.Context, topic string) (all []brokers.Me
 	for _, span := range spans {
 		left += int(span[1] - span[0])
 	}
-	source, err := openLetters(ctx, t.link, brokers.Subscription{Topics: []string{topic}, Group: t.tag + ".letters." + topic, InFlight: batch})
-	if err != nil {
-		return nil, err
-	}
-	defer source.Close(context.WithoutCancel(ctx))
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for left > 0 {
-		ds, err := source.Receive(ctx, batch)
-		if err != nil {
-			return nil, fmt.Errorf("%d messages of %s are still to be read: %w", left, topic, err)
-		}
-		acks := make([]brokers.Settlement, len(ds))
-		for i, d := range ds {
-			all = append(all, d.Message)
-			acks[i] = brokers.Settlement{Delivery: d}
-		}
-		left -= len(ds)
-		if errs := source.Settle(ctx, acks); errs != nil {
-			return nil, errors.Join(errs...)
-		}
-	}
-	return all, nil
+	return readLetters(ctx, t.link, brokers.Subscription{Topics: []string{topic}, Group: t.tag + ".letters." + topic}, left)
 }
 
 // close removes all topics with the tag.

@@ -130,35 +130,12 @@ func (t *sqsTarget) counts() (map[string]int, error) {
 }
 
 // drain takes everything out of a queue, also what would be in flight.
-func (t *sqsTarget) drain(ctx context.Context, topic string) (all []brokers.Message, err error) {
-	const batch, limit = 500, 30 * time.Second
+func (t *sqsTarget) drain(ctx context.Context, topic string) ([]brokers.Message, error) {
 	counts, err := t.counts()
 	if err != nil {
 		return nil, err
 	}
-	source, err := openLetters(ctx, t.link, brokers.Subscription{Topics: []string{topic}, InFlight: batch})
-	if err != nil {
-		return nil, err
-	}
-	defer source.Close(context.WithoutCancel(ctx))
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for left := counts[topic]; left > 0; {
-		ds, err := source.Receive(ctx, batch)
-		if err != nil {
-			return nil, fmt.Errorf("%d messages of %s are still to be read: %w", left, topic, err)
-		}
-		acks := make([]brokers.Settlement, len(ds))
-		for i, d := range ds {
-			all = append(all, d.Message)
-			acks[i] = brokers.Settlement{Delivery: d}
-		}
-		left -= len(ds)
-		if errs := source.Settle(ctx, acks); errs != nil {
-			return nil, errors.Join(errs...)
-		}
-	}
-	return all, nil
+	return readLetters(ctx, t.link, brokers.Subscription{Topics: []string{topic}}, counts[topic])
 }
 
 // close deletes all queues with the tag.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -43,6 +44,36 @@ func openLetters(ctx context.Context, l link, sub brokers.Subscription) (brokers
 		}
 		wait(ctx, pause)
 	}
+}
+
+// readLetters takes as many messages out of a dead-letter topic as are left in
+// it.
+func readLetters(ctx context.Context, l link, sub brokers.Subscription, left int) (all []brokers.Message, err error) {
+	const batch, limit = 500, 30 * time.Second
+	sub.InFlight = batch
+	source, err := openLetters(ctx, l, sub)
+	if err != nil {
+		return nil, err
+	}
+	defer source.Close(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for left > 0 {
+		ds, err := source.Receive(ctx, batch)
+		if err != nil {
+			return nil, fmt.Errorf("%d messages of %s are still to be read: %w", left, sub.Topics[0], err)
+		}
+		acks := make([]brokers.Settlement, len(ds))
+		for i, d := range ds {
+			all = append(all, d.Message)
+			acks[i] = brokers.Settlement{Delivery: d}
+		}
+		left -= len(ds)
+		if errs := source.Settle(ctx, acks); errs != nil {
+			return nil, errors.Join(errs...)
+		}
+	}
+	return all, nil
 }
 
 // memoryTarget is the memory broker, whose workers are goroutines.
