@@ -20,7 +20,7 @@ const (
 
 	// callsAtOnce is how many calls with batches one settlement or publish has
 	// open.
-	callsAtOnce = 8
+	callsAtOnce = 32
 )
 
 // entryIDs name the entries of a batch.

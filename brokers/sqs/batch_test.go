@@ -228,7 +228,7 @@ func TestOpenCallsAreBounded(t *testing.T) {
 	inBubble(t, false, func(t *testing.T, b *bench) {
 		var mu sync.Mutex
 		open, most := 0, 0
-		errs := b.callers.inParallel(200, tens(200), func(s span, errs []error) error {
+		errs := b.callers.inParallel(1000, tens(1000), func(s span, errs []error) error {
 			mu.Lock()
 			open++
 			most = max(most, open)

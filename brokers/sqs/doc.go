@@ -59,9 +59,10 @@
 // # Polls
 //
 // While Receive is called, each queue has a poll open, and up to Options.Polls
-// while it answers full and at once. Together they ask for what the worker has
-// room for and will take within a quarter of a lease, going by what it took
-// before. What is buffered goes back when half of its lease is over. After a
+// while it answers full and at once. After an answer that is less than half full
+// it is asked again 20 ms later, so that what trickles in shares a call. Together
+// polls ask for what the worker has room for and will take within a quarter of a
+// lease, going by what it took before. What is buffered goes back when half of its lease is over. After a
 // failed poll its queue rests for one to twenty seconds. While retries hold up
 // others of a FIFO group, a poll asks for one message.
 //

@@ -11,7 +11,7 @@ import (
 )
 
 // idleConnections are kept for each host: polls, settlements and sends together.
-const idleConnections = 64
+const idleConnections = 128
 
 // httpClient makes requests with bodies of its own. The SDK closes the body of
 // a request as soon as the headers of the answer are there. If net/http is not

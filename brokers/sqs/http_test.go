@@ -87,7 +87,7 @@ func TestHTTPClientIsBuiltUpon(t *testing.T) {
 	for name, test := range map[string]struct {
 		c    *httpClient
 		want int
-	}{"none": {own, 64}, "the SDK's": {small, 64}, "one with more": {large, 500}} {
+	}{"none": {own, 128}, "the SDK's": {small, 128}, "one with more": {large, 500}} {
 		if got := test.c.owned.MaxIdleConnsPerHost; got != test.want {
 			t.Errorf("%s: %d idle connections, want %d", name, got, test.want)
 		}

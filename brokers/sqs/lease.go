@@ -122,6 +122,13 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 var errExtending = errors.New("another call of Extend is under way")
 
 var errNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)

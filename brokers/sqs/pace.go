@@ -6,26 +6,36 @@ const (
 	// quickly is how soon an answer comes from a queue that had it ready.
 	quickly = time.Second
 
+	// gather is how long a queue is left alone after a poll that came back at
+	// once and not half full: what arrives meanwhile shares a call.
+	gather = 20 * time.Millisecond
+
 	shortestRest = time.Second
 	longestRest  = 20 * time.Second
 )
 
 // pace says how many polls of a queue may be open: twice as many after each
-// round of full answers, half after one that waited in vain.
+// round of full answers, one less after each that came at once and sparse, half
+// after one that waited in vain.
 type pace struct {
 	polls, most int
 }
 
 func newPace(most int) pace { return pace{polls: 1, most: most} }
 
-// note takes in that a poll for asked messages got some after a time.
-func (p *pace) note(asked, got int, took time.Duration) {
-	switch quick := took < quickly; {
-	case quick && 2*got >= asked:
+// note takes in that a poll for asked messages got some after a time, and
+// returns how long to wait with the next one.
+func (p *pace) note(asked, got int, took time.Duration) time.Duration {
+	switch quick, half := took < quickly, 2*got >= asked; {
+	case quick && half:
 		p.polls = min(p.polls+1, p.most)
-	case !quick && got < asked:
+	case quick:
+		p.polls = max(p.polls-1, 1)
+		return gather
+	case got < asked:
 		p.polls = max(p.polls/2, 1)
 	}
+	return 0
 }
 
 // fail takes in that a poll failed: one at a time finds out when that is over.

@@ -105,10 +105,11 @@ func (s *source) arrive(f *feed, r request, records []record, err error, took ti
 		}
 	} else {
 		f.failures = 0
-		f.pace.note(r.most, len(records), took)
+		pause := f.pace.note(r.most, len(records), took)
 		if len(records) == 0 && took < s.terms.wait/2 { // not for want of messages
-			f.rest = now.Add(shortestRest)
+			pause = shortestRest
 		}
+		f.rest = later(f.rest, now.Add(pause))
 		damaged, back = s.store(f, records, r.begun)
 	}
 	s.arm()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -253,6 +254,39 @@ func TestPollsAdapt(t *testing.T) {
 		calls := s.count("ReceiveMessage", func() { s.nothing(src, 10*time.Minute) })
 		if calls > 35 {
 			s.Errorf("%d polls of an empty queue in 10 min, want one in 20 s", calls)
+		}
+	})
+}
+
+// TestPollsGather has a trickle of messages share polls, and delays none of them
+// for long.
+func TestPollsGather(t *testing.T) {
+	play(t, "jobs", Options{}, func(s *scene) {
+		src := s.open()
+		s.publish("first")
+		s.settle(src, ack(s.one(src)))
+		const messages, apart = 200, 4 * time.Millisecond
+		sent := make(chan time.Time, messages)
+		go func() {
+			for i := range messages {
+				time.Sleep(apart)
+				sent <- time.Now()
+				s.publish(strconv.Itoa(i))
+			}
+		}()
+		slowest := time.Duration(0)
+		calls := s.count("ReceiveMessage", func() {
+			for range messages {
+				d := s.one(src)
+				slowest = max(slowest, time.Since(<-sent))
+				s.settle(src, ack(d))
+			}
+		})
+		if most := 2 * int(messages*apart/gather); calls > most { // one that waits for the next message, and one that has gathered
+			s.Errorf("%d polls for %d messages that came within %v, want two in %v: %d", calls, messages, messages*apart, gather, most)
+		}
+		if slowest > gather {
+			s.Errorf("a message waited for %v to be polled for, want %v at most", slowest, gather)
 		}
 	})
 }

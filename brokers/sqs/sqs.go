@@ -46,7 +46,7 @@ type Options struct {
 	// to 20. It is also how long Close may take at least. 0 means 20 s.
 	PollWait time.Duration
 
-	// Polls is the most polls that are open at once per queue. 0 means 16.
+	// Polls is the most polls that are open at once per queue. 0 means 32.
 	Polls int
 
 	// CallTimeout is how long a call may take, repeats by the SDK included; a
@@ -56,7 +56,7 @@ type Options struct {
 
 const (
 	longestPollWait    = 20 * time.Second
-	defaultPolls       = 16
+	defaultPolls       = 32
 	defaultCallTimeout = 10 * time.Second
 )
 

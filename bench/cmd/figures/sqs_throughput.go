@@ -18,7 +18,7 @@ const (
 )
 
 // sqsConfig is redrive's: ten handlers, and enough at hand for them.
-var sqsConfig = consumer.Config{Prefetch: 200}
+var sqsConfig = consumer.Config{Prefetch: 800}
 
 var sqsUnrestrained = consumer.Config{Prefetch: sqsConfig.Prefetch, Restraint: unrestrained}
 
