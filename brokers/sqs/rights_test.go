@@ -73,6 +73,9 @@ func TestRights(t *testing.T) {
 		s.settle(src, again(s.one(src), 13*time.Hour))
 		send(s.broker, "orders-dead")
 		s.settle(src, ack(s.one(src)))
+		if err := src.Close(s.Context()); err != nil {
+			s.Error(err)
+		}
 		worker := used()
 		send(s.start(Options{}), "orders")
 		for i, actions := range []map[string][]string{worker, used()} {
