@@ -132,9 +132,9 @@ func (s *session) failOnce(ctx context.Context, queue string, n int) ([]time.Dur
 // the retries come late.
 func (s *session) sustained(ctx context.Context) error {
 	const (
-		first     = 3000 // retries per second in the first window
-		step      = 500  // that each window adds
-		most      = 7000
+		first     = 4500 // retries per second in the first window
+		step      = 100  // that each window adds
+		most      = 6000
 		settling  = 5 * time.Second
 		window    = 4 * time.Second
 		tolerated = 100 * time.Millisecond
