@@ -153,6 +153,10 @@ down: ## Stop the real brokers and remove what they left (ONLY="kafka sqs redis 
 integration: ## Run the tests of the real brokers, and fail where one is missing
 	CI=true $(BROKERS) run $(MAKE) --no-print-directory live
 
+.PHONY: cluster
+cluster: ## Move leaders and kill nodes of a RabbitMQ cluster under the proof (Linux, root; not part of check)
+	REDRIVE_ENGINE=local $(GO) -C integration/faults test -count=1 -timeout 10m -v -run '^TestCluster$$' -cluster .
+
 .PHONY: standins
 standins: ## Build images of the brokers' names from packages, for an engine that can pull none
 	@$(GO) run ./integration/standins $(ONLY)

@@ -36,8 +36,9 @@ type Broker struct {
 	suite string // the Debian release that has the package
 
 	// RabbitMQ as a local process.
-	dist int // Erlang distribution, for the command line tools
-	epmd int // the Erlang port mapper, one for each broker
+	dist    int  // Erlang distribution, for the command line tools
+	epmd    int  // the Erlang port mapper, one for each broker
+	cluster bool // a node of Cluster, which has one for all
 
 	// Kafka as a local process.
 	logging string // the Maven artifact that takes its log to the standard output
@@ -78,6 +79,22 @@ func Brokers() []Broker {
 	}
 }
 
+// Cluster returns the nodes of a cluster of RabbitMQ 4, as local processes. They
+// are not among Brokers, and start together. What is killed comes back to the
+// others, with the data that it had.
+func Cluster() []Broker {
+	const nodes = 3
+	var all []Broker
+	for i := range nodes {
+		all = append(all, Broker{
+			Name: fmt.Sprintf("cluster%d", i+1), Product: RabbitMQ, Version: "4.",
+			Port: 25711 + i, Management: 25721 + i,
+			suite: "trixie", dist: 25731 + i, epmd: 25741, cluster: true,
+		})
+	}
+	return all
+}
+
 // Select returns the brokers of the given names, in the order of Brokers. A
 // name is that of a broker or of a product; no names stand for all brokers.
 func Select(names ...string) ([]Broker, error) {
@@ -97,7 +114,7 @@ func (b Broker) is(name string) bool { return name == b.Name || name == string(b
 
 // find returns the broker of that name.
 func find(name string) (Broker, error) {
-	for _, b := range Brokers() {
+	for _, b := range append(Brokers(), Cluster()...) {
 		if b.Name == name {
 			return b, nil
 		}

@@ -23,6 +23,20 @@ func TestBrokersDoNotMeet(t *testing.T) {
 			t.Errorf("find(%q) = %+v, %v", b.Name, got, err)
 		}
 	}
+	for _, b := range Cluster() {
+		for _, own := range []any{Product(b.Name), b.Port, b.Management, b.dist} {
+			if other, ok := seen[own]; ok {
+				t.Errorf("%s and %s both have %v", other, b.Name, own)
+			}
+			seen[own] = b.Name
+		}
+		if other, ok := seen[b.epmd]; ok {
+			t.Errorf("%s and the cluster both have %v", other, b.epmd)
+		}
+		if got, err := find(b.Name); err != nil || got != b {
+			t.Errorf("find(%q) = %+v, %v", b.Name, got, err)
+		}
+	}
 	if _, err := find("rabbitmq"); err == nil || !strings.Contains(err.Error(), "rabbitmq3") {
 		t.Errorf("find of a product = %v, want an error that lists the brokers", err)
 	}

@@ -52,13 +52,41 @@ func (d debian) prepare(_ context.Context, b Broker, _ string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "conf.d"), 0o755); err != nil {
 		return err
 	}
+	texts := map[string]string{
+		"conf.d/30-addresses.conf": fmt.Sprintf("listeners.tcp.1 = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n", b.Address(), b.Management),
+	}
+	if b.cluster {
+		texts["conf.d/40-cluster.conf"] = formation()
+		if err := shareCookie(dir); err != nil {
+			return err
+		}
+	}
 	return writeSettings(dir, map[string]string{
 		"rabbitmq/20-redrive.conf": "conf.d/20-redrive.conf",
 		"rabbitmq/enabled_plugins": "enabled_plugins",
-	}, map[string]string{
-		"conf.d/30-addresses.conf": fmt.Sprintf("listeners.tcp.1 = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n", b.Address(), b.Management),
-	})
+	}, texts)
 }
+
+// formation has the nodes of Cluster find each other when they first start.
+func formation() string {
+	text := "cluster_formation.peer_discovery_backend = classic_config\n"
+	for i, b := range Cluster() {
+		text += fmt.Sprintf("cluster_formation.classic_config.nodes.%d = %s\n", i+1, node(b))
+	}
+	return text
+}
+
+// shareCookie lets the nodes of Cluster talk to each other. What is secret
+// elsewhere is not here, where they listen on loopback and hold test data.
+func shareCookie(dir string) error {
+	path := filepath.Join(dir, ".erlang.cookie")
+	if _, err := os.Stat(path); err == nil {
+		return nil // of an earlier start
+	}
+	return os.WriteFile(path, []byte("REDRIVETESTCLUSTER"), 0o400)
+}
+
+func node(b Broker) string { return b.Name + "@localhost" }
 
 // promptly has a killed broker repeat within 5 s what it was moving from a delay
 // shelf to its queue when it died. By default that takes it 3 minutes.
@@ -73,7 +101,7 @@ func environment(b Broker) []string {
 		"PATH=/usr/sbin:/usr/bin:/sbin:/bin",
 		"LANG=C.UTF-8",
 		"HOME=/mnt", // the cookie that the tool shows to the broker
-		"RABBITMQ_NODENAME=" + b.Name + "@localhost",
+		"RABBITMQ_NODENAME=" + node(b),
 		"RABBITMQ_CONF_ENV_FILE=/dev/null",
 		"RABBITMQ_CONFIG_FILES=/mnt/conf.d",
 		"RABBITMQ_ENABLED_PLUGINS_FILE=/mnt/enabled_plugins",

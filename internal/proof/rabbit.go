@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // queues that somebody was seen to declare.
 type rabbitTarget struct {
 	target
-	url  string
+	urls []string
 	tag  string
 	link link
 
@@ -27,7 +28,7 @@ type rabbitTarget struct {
 }
 
 func newRabbitTarget(url, tag string) (*rabbitTarget, error) {
-	t := &rabbitTarget{url: url, tag: tag, names: map[string]map[string]bool{"queue": {}, "exchange": {}}}
+	t := &rabbitTarget{urls: strings.Split(url, ","), tag: tag, names: map[string]map[string]bool{"queue": {}, "exchange": {}}}
 	var err error
 	t.link, err = connectRabbit(url, tag, &wiretap{isDead: func(string) bool { return false }, declared: t.declared, consuming: func() {}, copying: func(string) {}})
 	return t, err
@@ -57,11 +58,9 @@ func (t *rabbitTarget) channel(f func(*amqp.Channel) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.conn == nil || t.conn.IsClosed() {
-		conn, err := amqp.Dial(t.url)
-		if err != nil {
+		if err := t.connect(); err != nil {
 			return fmt.Errorf("connect: %w", err)
 		}
-		t.conn = conn
 	}
 	ch, err := t.conn.Channel()
 	if err != nil {
@@ -69,6 +68,16 @@ func (t *rabbitTarget) channel(f func(*amqp.Channel) error) error {
 	}
 	defer ch.Close()
 	return f(ch)
+}
+
+// connect tries the nodes in turn. mu is held.
+func (t *rabbitTarget) connect() (err error) {
+	for _, url := range t.urls {
+		if t.conn, err = amqp.Dial(url); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // counts are the messages that are ready, by queue; empty ones are left out.

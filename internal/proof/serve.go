@@ -190,10 +190,11 @@ func (rabbitLink) kill() {} // the driver does that
 // network is a black hole stops within that time, or twice.
 const callTimeout = 5 * time.Second
 
-// connectRabbit connects by way of a wiretap.
+// connectRabbit connects by way of a wiretap. The nodes of a cluster are URLs
+// with commas in between.
 func connectRabbit(url, tag string, t *wiretap) (link, error) {
 	b, err := rabbitmq.New(rabbitmq.Options{
-		URLs:        []string{url},
+		URLs:        strings.Split(url, ","),
 		Prefix:      tag,
 		CallTimeout: callTimeout,
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {

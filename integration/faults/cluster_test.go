@@ -1,0 +1,75 @@
+package faults
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/integration/harness"
+	"github.com/redrive-go/redrive/integration/livetest"
+)
+
+var onCluster = flag.Bool("cluster", false, "start a cluster of three RabbitMQ nodes, and run TestCluster on it")
+
+// Leaders of all queues move between the nodes of a cluster, and nodes that have
+// them are killed, while workers are at work.
+func TestCluster(t *testing.T) {
+	if !*onCluster {
+		t.Skip("make cluster runs this test: it starts three more brokers")
+	}
+	h := newHarness(t)
+	nodes := harness.Cluster()
+	t.Cleanup(func() {
+		if err := h.Down(context.Background(), nodes); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := h.Up(t.Context(), nodes); err != nil {
+		t.Fatal(err)
+	}
+	var urls []string
+	for _, b := range nodes {
+		urls = append(urls, b.URL())
+	}
+	p := startProof(t, livetest.Target{Broker: nodes[0]}, strings.Join(urls, ","), "-messages", "12000", "-kills", "3", "-seed", "7")
+	for range 2 {
+		for _, to := range nodes {
+			p.during("leaders moved", func() {
+				moveLeaders(t, h, to)
+				p.pause(time.Second)
+			})
+		}
+	}
+	for _, victim := range nodes {
+		p.during("leaders moved", func() { moveLeaders(t, h, victim) })
+		p.pause(time.Second)
+		p.during("their node killed", func() {
+			if err := h.Kill(t.Context(), victim.Name); err != nil {
+				t.Fatalf("kill a node: %v", err)
+			}
+			p.pause(5 * time.Second) // the others elect leaders among them
+			if err := h.Start(t.Context(), victim.Name); err != nil {
+				t.Fatalf("start the node: %v", err)
+			}
+		})
+	}
+	p.finish()
+}
+
+// moveLeaders makes a node the leader of all queues, and demands that it is of
+// nine in ten: a busy follower may call an election meanwhile.
+func moveLeaders(t *testing.T, h *harness.Harness, to harness.Broker) {
+	t.Helper()
+	const move = `Node = '%s@localhost',
+		Queues = rabbit_amqqueue:list(),
+		[rabbit_quorum_queue:transfer_leadership(Q, Node) || Q <- Queues],
+		timer:sleep(300),
+		Led = [Q || Q <- rabbit_amqqueue:list(), element(2, amqqueue:get_pid(Q)) =:= Node],
+		true = length(Queues) > 0 andalso length(Led) * 10 >= length(Queues) * 9.`
+	if err := h.Control(t.Context(), to.Name, "eval", fmt.Sprintf(move, to.Name)); err != nil {
+		t.Errorf("move the leaders to %s: %v", to.Name, err)
+	}
+}
