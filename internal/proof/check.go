@@ -315,9 +315,7 @@ func (c *checker) takePublish(e *event) {
 	case confirmed:
 		f.publishing--
 		f.confirmed = true
-		if c.mayDouble() {
-			f.excuse(1)
-		}
+		f.excuse(c.again())
 	case unsent:
 		f.publishing--
 		if f.done["publish"] > 0 {

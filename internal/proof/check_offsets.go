@@ -49,9 +49,14 @@ func (c *checker) unsure(w *life) time.Duration {
 	return since
 }
 
-// mayDouble reports whether what is confirmed now may be stored twice: Kafka's
-// library sends again what it has no answer to.
-func (c *checker) mayDouble() bool { return c.scenario.broker == "kafka" && c.stormy() }
+// again is how many times more what is confirmed now may be stored: Kafka's
+// library sends what it has no answer to up to three times.
+func (c *checker) again() int {
+	if c.scenario.broker == "kafka" && c.stormy() {
+		return 2
+	}
+	return 0
+}
 
 // origin is where the record of a delivery is, unless it is a copy.
 func origin(m brokers.Message, meta brokers.Meta) (partition int, offset int64) {

@@ -221,9 +221,7 @@ func (c *checker) takeDone(e *event, d *delivery) {
 	}
 	if e.Action == brokers.Retry {
 		c.retries++
-		if c.mayDouble() {
-			f.excuse(1)
-		}
+		f.excuse(c.again())
 	}
 }
 
@@ -294,8 +292,6 @@ func (c *checker) takeLetter(e *event) {
 		f.letters++
 		c.counts[buriedFine]++
 		c.workers[e.Worker].letters[f]++
-		if c.mayDouble() {
-			f.spare++
-		}
+		f.spare += c.again()
 	}
 }

@@ -43,3 +43,33 @@ func TestWhoMayBeTakenForACrashLoop(t *testing.T) {
 		}
 	}
 }
+
+// What Kafka's library has no answer to it writes up to three times, which only
+// a fault explains.
+func TestHowOftenAMessageMayBeStored(t *testing.T) {
+	for name, tt := range map[string]struct {
+		broker string
+		storm  storm
+		want   int
+	}{
+		"in a fault":                   {"kafka", storm{to: time.Minute}, 3},
+		"without one":                  {"kafka", storm{}, 1},
+		"by a library that sends once": {"rabbitmq", storm{to: time.Minute}, 1},
+	} {
+		c := &checker{record: &record{scenario: &scenario{
+			broker: tt.broker, served: true,
+			topics:   []topic{{name: "orders", dead: "orders.dead"}},
+			messages: []message{{Message: brokers.Message{ID: "m0", Topic: "orders"}, script: []step{{}}}},
+		}}, fates: map[string]*fate{}, workers: map[int]*life{1: {number: 1}}, deliveries: map[int]*delivery{}, storm: tt.storm, now: time.Second}
+		for _, kind := range []kind{sent, confirmed} {
+			c.takePublish(&event{Kind: kind, ID: "m0", Topic: "orders"})
+		}
+		c.now = time.Hour // the fault is over
+		for number := 1; len(c.violations) == 0 && number < 9; number++ {
+			c.takeReceived(&event{Kind: received, ID: "m0", Topic: "orders", Worker: 1, Delivery: number})
+		}
+		if stored := len(c.deliveries) - 1; stored != tt.want {
+			t.Errorf("%s it may be delivered %d times, want %d: %v", name, stored, tt.want, c.violations)
+		}
+	}
+}
