@@ -62,9 +62,10 @@
 // while it answers full and at once. After an answer that is less than half full
 // it is asked again 20 ms later, so that what trickles in shares a call. Together
 // polls ask for what the worker has room for and will take within a quarter of a
-// lease, going by what it took before. What is buffered goes back when half of its lease is over. After a
-// failed poll its queue rests for one to twenty seconds. While retries hold up
-// others of a FIFO group, a poll asks for one message.
+// lease, going by what it took before. What is buffered goes back when half of
+// its lease is over. After a failed poll its queue rests for one to twenty
+// seconds. While retries hold up others of a FIFO group, a poll asks for one
+// message.
 //
 // Each poll asks for a visibility timeout of Subscription.Lease and the time
 // that it may wait; so a message that was in a worker when it died comes again

@@ -17,7 +17,8 @@ const (
 	sqsSlower  = 4_000   // that the slowest one consumes
 )
 
-// sqsConfig is redrive's: ten handlers, and enough at hand for them.
+// sqsConfig is redrive's: ten handlers, and room for what 32 polls bring and what
+// waits for its deletion.
 var sqsConfig = consumer.Config{Prefetch: 800}
 
 var sqsUnrestrained = consumer.Config{Prefetch: sqsConfig.Prefetch, Restraint: unrestrained}
