@@ -142,7 +142,8 @@ func (c *checker) takeDown(w *life, e *event) {
 				w.number, outcomeNames[d.last], d.ended, d.number)
 		}
 	}
-	if (w.stopping == 0 || c.unaware(w)) && w.received == 0 && c.stormy() { // it could not connect
+	unconnected := w.received == 0 && c.stormy() // a fault may have kept it from opening its source
+	if unconnected && (w.stopping == 0 || c.unaware(w)) {
 		return
 	}
 	if w.stopping == 0 {
@@ -156,7 +157,7 @@ func (c *checker) takeDown(w *life, e *event) {
 	if e.At-w.stopping > limit {
 		c.violate(promiseShutdown, "", "worker %d took %v to stop, allowed are %v", w.number, e.At-w.stopping, limit)
 	}
-	if e.Note != "" && !strings.Contains(e.Note, consumer.ErrUnclean.Error()) {
+	if e.Note != "" && !unconnected && !strings.Contains(e.Note, consumer.ErrUnclean.Error()) {
 		c.violate(promiseShutdown, "", "worker %d stopped with %s", w.number, e.Note)
 	}
 }

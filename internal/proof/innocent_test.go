@@ -73,3 +73,28 @@ func TestHowOftenAMessageMayBeStored(t *testing.T) {
 		}
 	}
 }
+
+// A worker that a fault keeps from opening its source may say so at its end, also
+// when it was told to stop by then, but not take longer. Without a fault, or once it
+// has received, it must end without an error.
+func TestHowAWorkerMayEnd(t *testing.T) {
+	for name, tt := range map[string]struct {
+		storm              storm
+		stopping, received int
+		at                 time.Duration
+		wants              bool
+	}{
+		"in a fault, by itself":       {storm{to: time.Minute}, 0, 0, 2 * time.Second, true},
+		"in a fault, told to stop":    {storm{to: time.Minute}, 1, 0, 2 * time.Second, true},
+		"in a fault, long after":      {storm{to: time.Hour}, 1, 0, time.Hour, false},
+		"in a fault, having received": {storm{to: time.Minute}, 1, 3, 2 * time.Second, false},
+		"without one":                 {storm{}, 1, 0, 2 * time.Second, false},
+	} {
+		c := &checker{record: &record{scenario: &scenario{}}, storm: tt.storm, now: tt.at}
+		w := &life{number: 1, stopping: time.Duration(tt.stopping) * time.Second, received: tt.received}
+		c.takeDown(w, &event{At: c.now, Worker: 1, Note: "open: connection refused"})
+		if (len(c.violations) == 0) != tt.wants {
+			t.Errorf("%s: violations %v, allowed is %v", name, c.violations, tt.wants)
+		}
+	}
+}
