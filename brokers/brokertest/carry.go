@@ -96,7 +96,7 @@ func (tr *trial) over(m brokers.Message, check func(hop int, a *arrival) error) 
 		if err := check(hop, got[0]); err != nil {
 			return fmt.Errorf("after %d retries: %w", hop, err)
 		}
-		delay := tr.Unit / 2 * time.Duration(hop%2) // with and without
+		delay := tr.Unit * time.Duration(hop%2) // with and without
 		if err := w.retry(got[0], delay); err != nil {
 			return err
 		}

@@ -57,7 +57,7 @@ func topicsAll(tr *trial) error {
 			if a.Message.Topic != topics[i] {
 				return fmt.Errorf("after %d retries: %s was published to %q", retries, a, topics[i])
 			}
-			if err := w.retry(a, tr.Unit/2); err != nil {
+			if err := w.retry(a, tr.Unit); err != nil {
 				return err
 			}
 		}
