@@ -113,13 +113,15 @@
 //
 // # Connections
 //
-// Each source has one connection, with at most seven channels for all of its
-// topics together and seven for their retries; all publishing shares another.
+// Each source has one connection, with at most ten channels for all of its topics
+// together and ten for their retries, and one more of either for each 2000 of
+// Subscription.InFlight; all publishing shares another.
 // Receive connects again when it finds the connection lost, once per call, and
 // returns what went wrong. When the broker blocks
 // publishing because it is short of memory or disk, Receive hands out one
 // delivery a second, acks go on, and publishing waits for the end of its context.
 //
 // Prefetching begins at 32 messages a queue and doubles when a worker uses up
-// what it is sent: up to Subscription.InFlight, or to 2000 if the worker is fast.
+// what it is sent: up to Subscription.InFlight, to 2000 if the worker is fast, and
+// to 4000 if acks wait for the copies of retries.
 package rabbitmq

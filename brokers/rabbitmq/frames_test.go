@@ -91,6 +91,51 @@ func TestFailureBreaksNoMultipleAck(t *testing.T) {
 	})
 }
 
+// Acks that wait for one earlier delivery go on waiting for a while when they use
+// up the prefetch: a hole that closes soon, as the copy of a retry does, costs no
+// ack for each of them.
+func TestAcksWaitForAHoleThatCloses(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		const messages = 32 // all that the broker may send
+		for range 5 {
+			w.publish(strings.Split(strings.Repeat("x", messages), "")...)
+			ds := w.receive(messages)
+			multiple := count(w, methodAck, func(arguments []byte) bool { return arguments[8]&1 == 1 })
+			begun := time.Now()
+			w.ack(ds[1:]...)
+			w.ack(ds[0])
+			if time.Since(begun) > 20*time.Millisecond {
+				continue // the machine was busy, and the acks were right not to wait
+			}
+			w.closeSource()
+			if n := w.depth(w.topic); n > 0 {
+				w.Errorf("%d messages are in the queue after their acks, want 0", n)
+			}
+			if got := multiple.all(); len(got) > 2 || slices.Contains(got, false) {
+				w.Errorf("%d acks travelled in %d frames, multiple: %v; want 1 or 2, both multiple", messages, len(got), got)
+			}
+			return
+		}
+		w.Fatal("the machine is too busy for this test")
+	})
+}
+
+// A hole that stays keeps nobody from going on.
+func TestAcksPassAHoleThatStays(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		const messages = 32
+		w.publish(strings.Split(strings.Repeat("x", messages), "")...)
+		ds := w.receive(messages)
+		multiple := count(w, methodAck, func(arguments []byte) bool { return arguments[8]&1 == 1 })
+		w.ack(ds[1:]...)
+		w.await("all acks but one travel", func() bool { return len(multiple.all()) == messages-1 })
+		if slices.Contains(multiple.all(), true) {
+			w.Error("a multiple ack travelled, which acks the first message, too")
+		}
+		w.ack(ds[0])
+	})
+}
+
 // exchanges counts the exchanges that messages are published to from now on,
 // without the prefix of the world.
 func exchanges(w *world) func() map[string]int {
@@ -185,5 +230,33 @@ func TestPrefetchGrows(t *testing.T) {
 		if got, want := grants.all(), append(first, inFlight-32); !slices.Equal(got, want) {
 			w.Errorf("prefetches granted when %d deliveries are held: %v, want %v", inFlight, got, want)
 		}
+	})
+}
+
+// A worker that can hold more than a quorum queue lets one consumer have gets
+// several consumers.
+func TestPrefetchBeyondOneConsumer(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		const inFlight, most = 4500, 2000
+		w.closeSource()
+		grants := count(w, methodQos, func(arguments []byte) int { return int(binary.BigEndian.Uint16(arguments[4:])) })
+		sub := w.subscription(w.topic)
+		sub.InFlight = inFlight
+		var err error
+		if w.source, err = w.broker.Open(w.Context(), sub); err != nil {
+			w.Fatal(err)
+		}
+		w.publish(make([]string, inFlight)...)
+		ds := w.receive(inFlight)
+		total := 0
+		for _, granted := range grants.all()[1:] { // the first one is that of the retries, or as large
+			if total += granted; granted > most {
+				w.Errorf("one consumer has a prefetch of %d, want at most %d", granted, most)
+			}
+		}
+		if total != inFlight {
+			w.Errorf("the prefetch grew to %d, want %d", total, inFlight)
+		}
+		w.ack(ds...)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +32,8 @@ type lane struct {
 	flushed   time.Time
 	later     *time.Timer // flushes acks that wait
 	armed     bool
+	starved   *time.Timer // flushes acks that the broker waits for
+	starving  bool
 	ended     bool // nothing is settled on the channel any more
 }
 
@@ -46,9 +49,14 @@ const (
 	stragglerPace      = 100 * time.Millisecond
 	retryStragglerPace = 20 * time.Millisecond
 
+	// starvedPace is for how long acks wait for those of earlier deliveries when
+	// so many do that little is left of all that is granted for a queue. That the
+	// broker waits meanwhile costs it less than an ack for each of them, if the
+	// copy that they wait for is confirmed by then.
+	starvedPace = 50 * time.Millisecond
+
 	// ackShare is the share of a prefetch whose acks do not wait for more, or
-	// the broker would wait for them. When so many wait that little is left of
-	// all that is granted for a queue, none waits for earlier deliveries either.
+	// the broker would wait for them.
 	ackShare = 8
 )
 
@@ -70,6 +78,8 @@ func (n *session) open(number int, g *group) (*lane, error) {
 	}
 	l.later = time.AfterFunc(time.Hour, l.flushLater)
 	l.later.Stop()
+	l.starved = time.AfterFunc(time.Hour, l.flushStarved)
+	l.starved.Stop()
 	closed := l.ch.NotifyClose(make(chan *amqp.Error, 1))
 	cancelled := l.ch.NotifyCancel(make(chan string, 1))
 	n.work.Go(func() { l.watch(closed, cancelled) })
@@ -181,24 +191,21 @@ func (l *lane) ack(ts []*token, urgent bool) error {
 	if l.ended || l.session.ctx.Err() != nil {
 		return l.session.over()
 	}
-	starves := false
 	for _, t := range ts {
 		l.tags.ack(t.tag, t.intake)
-		starves = t.intake.starves() || starves
 	}
-	waiting := len(l.tags.waiting)
-	if urgent || waiting >= l.batch || time.Since(l.flushed) >= ackPace {
-		stragglers := 0
-		if starves {
-			stragglers = waiting
-		}
-		if err := l.flush(stragglers); err != nil {
+	if urgent || len(l.tags.waiting) >= l.batch || time.Since(l.flushed) >= ackPace {
+		if err := l.flush(0); err != nil {
 			return err
 		}
 	}
 	if !l.armed && l.tags.age() {
 		l.armed = true
 		l.later.Reset(l.group.pace)
+	}
+	if !l.starving && slices.ContainsFunc(ts, func(t *token) bool { return t.intake.starves() }) {
+		l.starving = true
+		l.starved.Reset(starvedPace)
 	}
 	return nil
 }
@@ -242,6 +249,15 @@ func (l *lane) flushLater() {
 	}
 }
 
+func (l *lane) flushStarved() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.starving = false
+	if !l.ended && l.session.ctx.Err() == nil && slices.ContainsFunc(l.tags.waiting, func(w waiting) bool { return w.intake.starves() }) {
+		l.flush(len(l.tags.waiting))
+	}
+}
+
 // finish gives back what is unsettled. The consumers end first, or the broker
 // would deliver to them again what they give back, only to charge it for the
 // loss of the connection.
@@ -259,4 +275,5 @@ func (l *lane) finish() {
 	}
 	l.ended = true
 	l.later.Stop()
+	l.starved.Stop()
 }

@@ -53,8 +53,13 @@ const (
 	firstPrefetch = 32
 
 	// ahead is how much work a prefetch should be: enough that neither side
-	// waits for the other in between, nor for the copies of retries.
+	// waits for the other in between.
 	ahead = 40 * time.Millisecond
+
+	// fastPrefetch is up to where that makes it grow, and starvedPrefetch where
+	// acks do that wait for the copies of retries.
+	fastPrefetch    = 2000
+	starvedPrefetch = 4000
 )
 
 // state is how far the settlement of a delivery is.
@@ -204,7 +209,7 @@ func (n *session) grow(now time.Time) {
 	}
 	for _, in := range n.intakes {
 		granted := int(in.granted.Load())
-		more := min(granted, in.limit(now, granted, n.source.prefetch)-granted)
+		more := min(granted, in.limit(now, granted, n.source.prefetch)-granted, mostPrefetch)
 		if more <= 0 {
 			continue
 		}
@@ -232,18 +237,20 @@ func (in *intake) starves() bool {
 
 // limit is up to where the prefetch may grow that is granted: to no more than
 // that unless it is too little for the worker. It is if the worker is fast and
-// went through so many at a stretch, or let the broker wait for acks; or if the
-// broker has sent all that it may and the worker has taken all of that, of which
-// it can hold most.
+// went through so many at a stretch; or let the broker wait for acks that wait
+// for the copy of a retry; or if the broker has sent all that it may and the
+// worker has taken all of that, of which it can hold most.
 func (in *intake) limit(now time.Time, granted, most int) int {
-	fast := in.starved.Swap(false)
+	fast, starved := false, in.starved.Swap(false)
 	if settled := in.settled.Load(); settled-in.mark >= int64(granted) {
-		fast = fast || now.Sub(in.marked) < ahead
+		fast = now.Sub(in.marked) < ahead
 		in.mark, in.marked = settled, now
 	}
 	switch {
+	case starved:
+		return starvedPrefetch
 	case fast:
-		return mostPrefetch
+		return fastPrefetch
 	case len(in.items) == 0 && in.full.Swap(false):
 		return most
 	}
@@ -272,7 +279,8 @@ func unsettled(ts []*token) []*token {
 }
 
 // sweep gives back what was held until the end of its lease, before the broker
-// takes it back together with everything else of the channel.
+// takes it back together with everything else of the channel, and what nobody
+// took for long.
 func (n *session) sweep() {
 	interval := min(max(n.source.caps.Lease/64, 50*time.Millisecond), 10*time.Second)
 	n.work.Go(func() {
@@ -281,8 +289,7 @@ func (n *session) sweep() {
 		for {
 			select {
 			case <-ticker.C:
-				n.source.refresh(n)
-				n.expire(time.Now())
+				n.giveUp(time.Now())
 			case <-n.ctx.Done():
 				return
 			}
@@ -290,16 +297,37 @@ func (n *session) sweep() {
 	})
 }
 
-func (n *session) expire(now time.Time) {
-	n.leases.Lock()
-	ts := unsettled(n.held)
-	n.held = ts
-	n.leases.Unlock()
-	for _, t := range ts {
-		if t.deadline.Before(now) && t.lose() {
+// giveUp gives back what is due for it. If nobody receives, the session pauses
+// first, or the broker might deliver it here again.
+func (n *session) giveUp(now time.Time) {
+	expired := n.expired(now)
+	stale, pauses := n.source.refresh(n, now, len(expired) > 0)
+	giveBack := func() {
+		for _, t := range append(stale, expired...) {
 			t.lane.giveBack(t)
 		}
 	}
+	if !pauses {
+		giveBack()
+		return
+	}
+	n.work.Go(func() {
+		n.pause()
+		giveBack()
+	})
+}
+
+// expired takes what was held until the end of its lease from whoever holds it.
+func (n *session) expired(now time.Time) (ts []*token) {
+	n.leases.Lock()
+	defer n.leases.Unlock()
+	n.held = unsettled(n.held)
+	for _, t := range n.held {
+		if t.deadline.Before(now) && t.lose() {
+			ts = append(ts, t)
+		}
+	}
+	return ts
 }
 
 // over is the error of a settlement in a session that has ended. The end of the

@@ -448,6 +448,29 @@ func TestPauseWhenNobodyReceives(t *testing.T) {
 	})
 }
 
+// A worker that does not receive gives back what it held for too long, and does
+// not get it again: others do, and the broker counts one delivery.
+func TestExpiredGoesToOthers(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{ConsumerTimeout: 2 * time.Second}, func(w *world) {
+		var deliveries atomic.Int64
+		w.tap.set(func(_ *tapped, f frame) verdict {
+			if f.is(classBasic, methodDeliver) {
+				deliveries.Add(1)
+			}
+			return pass
+		})
+		const messages = 20
+		for i := range messages {
+			w.publish(fmt.Sprint(i))
+		}
+		w.receive(messages)
+		w.await("they are given back", func() bool { return w.depth(w.topic) == messages })
+		if n := deliveries.Load(); n != messages {
+			w.Errorf("%d deliveries of %d messages to a worker that holds them all, want one of each", n, messages)
+		}
+	})
+}
+
 // What the broker has counted ten times is given back by a copy, also when it
 // waited in the buffer of a worker that ends.
 func TestCloseRenewsWhatWasLostOften(t *testing.T) {

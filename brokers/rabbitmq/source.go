@@ -61,7 +61,7 @@ type item struct {
 var _ brokers.Source = (*source)(nil)
 
 const (
-	mostPrefetch = 2000 // that quorum queues allow
+	mostPrefetch = 2000 // of a consumer, that quorum queues allow
 
 	// longestHole is for how long a first delivery may be held for its retry. Until
 	// it is acked, each one after it on its lane needs an ack of its own, and it
@@ -92,7 +92,7 @@ func newSource(b *Broker, sub brokers.Subscription) *source {
 		broker:   b,
 		sub:      sub,
 		shelves:  planShelves(sub.MaxDelay),
-		prefetch: min(max(sub.InFlight, 1), mostPrefetch),
+		prefetch: max(sub.InFlight, 1),
 		woken:    make(chan struct{}, 1),
 	}
 	margin := min(b.options.ConsumerTimeout/10, time.Minute)
@@ -345,36 +345,32 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 	}
 }
 
-// refresh gives back what has waited in a buffer for so long that too little
-// of its lease is left. When it has waited because nobody calls Receive, the
-// session pauses.
-func (s *source) refresh(n *session) {
-	now := time.Now()
-	limit := now.Add(s.caps.Lease * 5 / 8)
-	var stale []*token
+// refresh takes out of the buffers what has waited there for so long that too
+// little of its lease is left. It reports whether n is to pause: there is such a
+// delivery, or one has expired, and nobody calls Receive.
+func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*token, pauses bool) {
 	s.mu.Lock()
-	if s.session == n {
-		old := func(i item) bool {
-			if i.token.deadline.After(limit) || !i.token.lose() {
-				return false
-			}
-			stale = append(stale, i.token)
-			return true
+	defer s.mu.Unlock()
+	if s.session != n {
+		return nil, false
+	}
+	limit := now.Add(s.caps.Lease * 5 / 8)
+	old := func(i item) bool {
+		if i.token.deadline.After(limit) || !i.token.lose() {
+			return false
 		}
-		for _, f := range s.feeds {
-			f.items = slices.DeleteFunc(f.items, old)
-		}
-		s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool { return old(u.item) })
+		stale = append(stale, i.token)
+		return true
 	}
-	idle := len(stale) > 0 && now.Sub(s.taken) > s.caps.Lease/4
-	if idle && !n.paused && n.busy.CompareAndSwap(false, true) {
-		n.paused = true
-		n.work.Go(n.pause)
+	for _, f := range s.feeds {
+		f.items = slices.DeleteFunc(f.items, old)
 	}
-	s.mu.Unlock()
-	for _, t := range stale {
-		t.lane.giveBack(t)
+	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool { return old(u.item) })
+	idle := now.Sub(s.taken) > s.caps.Lease/4
+	if idle && (expired || len(stale) > 0) && !n.paused && n.busy.CompareAndSwap(false, true) {
+		n.paused, pauses = true, true
 	}
+	return stale, pauses
 }
 
 // Extend has no effect on the broker: how long it lets a message be held is
