@@ -156,7 +156,7 @@ func (s *session) sustained(ctx context.Context) error {
 	cycle := (beyondHold + 4*time.Second) / 2
 	best, bestLate, tooEarly := 0.0, 0.0, 0
 	before := 0
-	for load, late := first, 0; load <= most && late < 2; load += step {
+	for load, late := first, 0; load <= most && late < 4; load += step {
 		if err := s.world.Fill(ctx, int(float64(load-before)*cycle.Seconds()), queue); err != nil {
 			return err
 		}
