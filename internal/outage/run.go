@@ -65,8 +65,14 @@ func (t *tally) start(ctx context.Context) {
 
 var errDone = errors.New("the run is over")
 
-// produce publishes messages until the run is over, which it says by errDone.
+// produce publishes messages until the run is over, which it says by errDone. It
+// does not wait for one to be confirmed before the next is due: a slow broker
+// must not thin out the load.
 func (t *tally) produce(ctx context.Context, broker brokers.Broker) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var unconfirmed sync.WaitGroup
+	defer unconfirmed.Wait()
 	every := time.Second / time.Duration(t.Rate)
 	for n := 0; ; n++ {
 		due := time.Duration(n) * every
@@ -77,8 +83,10 @@ func (t *tally) produce(ctx context.Context, broker brokers.Broker) error {
 			return errDone
 		}
 		t.publishing(due)
-		if err := broker.Publish(ctx, t.Topic, brokers.Message{ID: strconv.Itoa(n), Body: []byte("{}")}); err != nil {
-			return err
-		}
+		unconfirmed.Go(func() {
+			if err := broker.Publish(ctx, t.Topic, brokers.Message{ID: strconv.Itoa(n), Body: []byte("{}")}); err != nil {
+				stop(err)
+			}
+		})
 	}
 }
