@@ -15,7 +15,6 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/fetch"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/segmentio/kafka-go/protocol/produce"
@@ -185,8 +184,8 @@ func isUnknownTopic(err error) bool {
 // topicOf returns the topic that a request is about, if there is one.
 func topicOf(req kafka.Request) string {
 	switch req := req.(type) {
-	case *fetch.Request:
-		return req.Topics[0].Topic
+	case *fetchRequest:
+		return req.topic
 	case *produce.Request:
 		return req.Topics[0].Topic
 	case *listoffsets.Request:
@@ -217,7 +216,7 @@ func isPassing(err error) bool {
 func routing(res kafka.Response) error {
 	var codes []int16
 	switch res := res.(type) {
-	case *fetch.Response:
+	case *fetchAnswer:
 		for _, topic := range res.Topics {
 			for _, p := range topic.Partitions {
 				codes = append(codes, p.ErrorCode)

@@ -5,23 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/fetch"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-const (
-	// longestWait bounds how long a fetch waits for records: the connection of
-	// one that is given up stays busy for as long.
-	longestWait = 500 * time.Millisecond
-
-	readCommitted = 1
-)
+// longestWait bounds how long a fetch waits for records: the connection of one
+// that is given up stays busy for as long.
+const longestWait = 500 * time.Millisecond
 
 // partition is one of a topic.
 type partition struct {
@@ -36,14 +31,18 @@ func (p partition) String() string { return fmt.Sprintf("partition %d of topic %
 // same as an empty one.
 type record struct {
 	offset     int64
-	time       time.Time // as its producer, or the producer's client, set it
+	time       time.Time // as its producer, or by the topic's configuration its broker, set it
 	key, value []byte
 	headers    []kafka.Header
 }
 
 // clone returns a record that keeps no others in memory.
 func (r *record) clone() *record {
-	return &record{offset: r.offset, time: r.time, key: bytes.Clone(r.key), value: bytes.Clone(r.value), headers: r.headers}
+	headers := slices.Clone(r.headers)
+	for i := range headers {
+		headers[i].Value = bytes.Clone(headers[i].Value)
+	}
+	return &record{offset: r.offset, time: r.time, key: bytes.Clone(r.key), value: bytes.Clone(r.value), headers: headers}
 }
 
 // fetched is what a fetch found.
@@ -72,20 +71,17 @@ func (c *client) fetch(ctx context.Context, p partition, offset int64, maxBytes 
 	wait = min(max(wait, 0), longestWait)
 	call, cancel := linger(ctx, wait+c.options.timeout, wait+longestWait)
 	defer cancel()
-	got, err := c.fetchOnce(call, ctx, p, offset, maxBytes, wait)
-	if err == nil && got.hole {
-		got.next, err = c.behindHole(call, ctx, p, offset, got)
-	}
-	if errors.Is(err, kafka.OffsetOutOfRange) {
+	got, err := c.fetchOnce(call, ctx, fetchRequest{partition: p, offset: offset, maxBytes: maxBytes, wait: wait, clientID: c.options.clientID})
+	switch {
+	case errors.Is(err, kafka.OffsetOutOfRange):
 		err = c.outOfRange(ctx, p, offset)
+	case errors.Is(err, kafka.InvalidMessage):
+		err = fmt.Errorf("%w: %w", errCorrupt, err)
 	}
 	if err != nil {
-		if isCorrupt(err) {
-			err = fmt.Errorf("%w: %w", errCorrupt, err)
-		}
 		return fetched{next: offset}, explain(err, "fetch %s from offset %d", p, offset)
 	}
-	return got.fetched, nil
+	return got, nil
 }
 
 func (c *client) outOfRange(ctx context.Context, p partition, offset int64) error {
@@ -112,133 +108,87 @@ func linger(ctx context.Context, length, grace time.Duration) (context.Context, 
 	return call, func() { stop(); cancel() }
 }
 
-// answer is that of one request.
-type answer struct {
-	fetched
-	first  int64 // the base offset of the first batch, -1 without one
-	hole   bool  // there are batches, but nothing in them is as far as the offset
-	copied slab
-}
-
-// usualRecord is the size of records for which memory is reserved.
-const usualRecord = 256
-
-func (c *client) fetchOnce(call, ctx context.Context, p partition, offset int64, maxBytes int, wait time.Duration) (answer, error) {
-	minBytes := int32(1)
-	if wait == 0 {
-		minBytes = 0
-	}
-	var res *fetch.Response
+func (c *client) fetchOnce(call, ctx context.Context, req fetchRequest) (fetched, error) {
+	var answer *fetchAnswer
+	var found *kmsg.FetchResponseTopicPartition
 	err := retry(ctx, func() error {
-		m, err := c.RoundTrip(call, c.addr, &fetch.Request{
-			ReplicaID:      -1,
-			MaxWaitTime:    int32(wait.Milliseconds()),
-			MinBytes:       minBytes,
-			MaxBytes:       int32(maxBytes),
-			IsolationLevel: readCommitted,
-			SessionID:      -1,
-			SessionEpoch:   -1,
-			Topics: []fetch.RequestTopic{{
-				Topic: p.topic,
-				Partitions: []fetch.RequestPartition{{
-					Partition:          int32(p.number),
-					CurrentLeaderEpoch: -1,
-					FetchOffset:        offset,
-					LogStartOffset:     -1,
-					PartitionMaxBytes:  int32(maxBytes),
-				}},
-			}},
-		})
+		attempt := req
+		m, err := c.RoundTrip(call, c.addr, &attempt)
 		if err != nil {
 			return err
 		}
-		res = m.(*fetch.Response)
-		if len(res.Topics) == 0 || len(res.Topics[0].Partitions) == 0 {
-			return errors.Join(codeError(res.ErrorCode), errors.New("the answer is empty"))
-		}
-		return codeError(res.Topics[0].Partitions[0].ErrorCode)
+		answer = m.(*fetchAnswer)
+		found, err = answer.partition()
+		return err
 	})
 	if err != nil {
-		return answer{}, err
+		return fetched{}, err
 	}
-	return read(&res.Topics[0].Partitions[0], offset, maxBytes)
+	defer answer.release()
+	return read(found, req.offset)
 }
 
-// read takes the records from offset on out of an answer of about maxBytes.
-func read(res *fetch.ResponsePartition, offset int64, maxBytes int) (answer, error) {
-	a := answer{first: -1, fetched: fetched{
-		next: offset, highWater: res.HighWatermark, stable: res.LastStableOffset, logStart: res.LogStartOffset,
-	}}
-	if n := min(res.HighWatermark-offset, int64(maxBytes/usualRecord)); n > 0 {
-		a.records = make([]*record, 0, n)
+// decompressor is shared: it keeps what decoders have allocated.
+var decompressor = kgo.DefaultDecompressor()
+
+// createTime is the type of times that producers set.
+const createTime = 0
+
+// read takes the records from offset on out of an answer.
+func read(res *kmsg.FetchResponseTopicPartition, offset int64) (fetched, error) {
+	decoded := scratches.Get().(*scratch)
+	defer decoded.release()
+	got, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
+		Offset:         offset,
+		IsolationLevel: kgo.ReadCommitted(),
+		Pools:          []kgo.Pool{decoded},
+	}, res, decompressor, nil)
+	f := fetched{next: next, highWater: res.HighWatermark, stable: res.LastStableOffset, logStart: res.LogStartOffset}
+	n := len(got.Records)
+	switch {
+	case got.Err != nil && n > 0:
+		f.next = got.Records[n-1].Offset + 1 // the next fetch begins with what is damaged
+	case got.Err != nil:
+		return f, fmt.Errorf("%w: %w", errCorrupt, got.Err)
+	case next == offset && len(res.RecordBatches) > 0:
+		return f, fmt.Errorf("%w: none of the %d bytes of its answer are of that offset or behind it", errCorrupt, len(res.RecordBatches))
 	}
-	batches := []protocol.RecordReader{res.RecordSet.Records}
-	if stream, ok := res.RecordSet.Records.(*protocol.RecordStream); ok {
-		batches = stream.Records
-	}
-	aborted := newAborted(res.AbortedTransactions)
-	seen := false
-	for _, batch := range batches {
-		if batch == nil {
-			continue
+	f.records = make([]*record, n)
+	var copies slab
+	for i, r := range got.Records {
+		f.records[i] = copies.keep(r)
+		if f.witness == (witness{}) && r.Attrs.TimestampType() == createTime {
+			f.witness = witnessOf(f.records[i])
 		}
-		if err := a.add(batch, offset, aborted); err != nil {
-			return a, err
-		}
-		seen = true
 	}
-	a.hole = seen && a.next == offset
-	return a, nil
+	return f, nil
 }
 
-// add appends what a batch has to hand out, and moves next beyond all of it.
-func (a *answer) add(batch protocol.RecordReader, offset int64, aborted *aborted) error {
-	base, producer := int64(-1), int64(-1)
-	mark, skip, stamped := false, false, false
-	switch batch := batch.(type) {
-	case *protocol.ControlBatch:
-		base, producer, mark = batch.BaseOffset, batch.ProducerID, true
-	case *protocol.RecordBatch:
-		base, stamped = batch.BaseOffset, batch.Attributes&logAppendTime == 0
-		skip = batch.Attributes.Transactional() && aborted.has(batch.ProducerID, base)
+// scratch is the memory that the records of one answer are decoded into, before
+// they are copied out of it.
+type scratch struct {
+	all  []kgo.Record
+	used int
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// GetRecords implements kgo.PoolRecords.
+func (s *scratch) GetRecords(n int) []kgo.Record {
+	if s.used+n > len(s.all) {
+		s.all, s.used = make([]kgo.Record, max(n, 2*len(s.all))), 0
 	}
-	empty := true
-	for ; ; empty = false {
-		r, err := batch.ReadRecord()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		if base < 0 {
-			base = r.Offset
-		}
-		a.next = max(a.next, r.Offset+1)
-		switch {
-		case mark:
-			if isAbort(r) {
-				aborted.end(producer)
-			}
-		case !skip && r.Offset >= offset:
-			kept, err := a.copied.keep(r)
-			if err != nil {
-				return err
-			}
-			a.records = append(a.records, kept)
-			if stamped && a.witness == (witness{}) {
-				a.witness = witnessOf(kept)
-			}
-		}
-		release(r)
-	}
-	if a.first < 0 {
-		a.first = base
-	}
-	if empty { // by compaction: up to here there is nothing
-		a.next = max(a.next, base)
-	}
-	return nil
+	s.used += n
+	return s.all[s.used-n : s.used : s.used]
+}
+
+// PutRecords implements kgo.PoolRecords. All are given back together.
+func (s *scratch) PutRecords([]kgo.Record) {}
+
+func (s *scratch) release() {
+	clear(s.all[:s.used])
+	s.used = 0
+	scratches.Put(s)
 }
 
 // slab gives memory to many small records at a time.
@@ -267,121 +217,26 @@ func (s *slab) take(n int) []byte {
 	return taken
 }
 
-// keep copies a record out of the buffers of the library.
-func (s *slab) keep(r *protocol.Record) (*record, error) {
+func (s *slab) copy(b []byte) []byte {
+	if b == nil {
+		return nil
+	}
+	return append(s.take(len(b))[:0], b...)
+}
+
+// keep copies a record out of the answer that it came in.
+func (s *slab) keep(r *kgo.Record) *record {
 	if len(s.records) == 0 {
 		s.records = make([]record, slabRecords)
 	}
 	kept := &s.records[0]
 	s.records = s.records[1:]
-	kept.offset, kept.time, kept.headers = r.Offset, r.Time, r.Headers
-	split, size := 0, 0
-	if r.Key != nil {
-		split = r.Key.Len()
-	}
-	if size = split; r.Value != nil {
-		size += r.Value.Len()
-	}
-	both := s.take(size)
-	if r.Key != nil {
-		kept.key = both[:split:split]
-		if _, err := io.ReadFull(r.Key, kept.key); err != nil {
-			return nil, err
+	*kept = record{offset: r.Offset, time: r.Timestamp, key: s.copy(r.Key), value: s.copy(r.Value)}
+	if len(r.Headers) > 0 {
+		kept.headers = make([]kafka.Header, len(r.Headers))
+		for i, h := range r.Headers {
+			kept.headers[i] = kafka.Header{Key: h.Key, Value: s.copy(h.Value)}
 		}
 	}
-	if r.Value != nil {
-		kept.value = both[split:size:size]
-		if _, err := io.ReadFull(r.Value, kept.value); err != nil {
-			return nil, err
-		}
-	}
-	return kept, nil
-}
-
-func release(r *protocol.Record) {
-	if r.Key != nil {
-		r.Key.Close()
-	}
-	if r.Value != nil {
-		r.Value.Close()
-	}
-}
-
-// isAbort reports whether a record of a control batch ends a transaction that
-// was aborted: its key is a version and a type, of 16 bits each.
-func isAbort(r *protocol.Record) bool {
-	key, err := protocol.ReadAll(r.Key)
-	return err == nil && len(key) >= 4 && key[2] == 0 && key[3] == 0
-}
-
-// aborted says which producers have an aborted transaction under way, batch by
-// batch.
-type aborted struct {
-	coming []fetch.ResponseTransaction // by first offset
-	open   map[int64]bool
-}
-
-func newAborted(list []fetch.ResponseTransaction) *aborted {
-	a := &aborted{coming: slices.Clone(list), open: make(map[int64]bool)}
-	slices.SortStableFunc(a.coming, func(x, y fetch.ResponseTransaction) int { return int(min(max(x.FirstOffset-y.FirstOffset, -1), 1)) })
-	return a
-}
-
-// has reports whether a transactional batch of producer at base is void.
-func (a *aborted) has(producer, base int64) bool {
-	for len(a.coming) > 0 && a.coming[0].FirstOffset <= base {
-		a.open[a.coming[0].ProducerID] = true
-		a.coming = a.coming[1:]
-	}
-	return a.open[producer]
-}
-
-func (a *aborted) end(producer int64) { delete(a.open, producer) }
-
-// behindHole returns the offset after the batch that hole begins with, of which
-// compaction left nothing from offset on. Answers do not say where a batch
-// ends, but which one an offset belongs to: so the end is searched for, in
-// growing steps and then by halves.
-func (c *client) behindHole(call, ctx context.Context, p partition, offset int64, hole answer) (int64, error) {
-	if hole.stable < 0 { // a broker before 0.11
-		hole.stable = hole.highWater
-	}
-	inside := func(at int64) (bool, error) {
-		a, err := c.fetchOnce(call, ctx, p, at, 1, 0)
-		return a.first == hole.first, err
-	}
-	low, high := offset, hole.stable // low is inside, high is not
-	for step := int64(1); low+step < high; step *= 2 {
-		in, err := inside(low + step)
-		if err != nil {
-			return offset, err
-		}
-		if !in {
-			high = low + step
-			break
-		}
-		low += step
-	}
-	for high-low > 1 {
-		middle := low + (high-low)/2
-		in, err := inside(middle)
-		if err != nil {
-			return offset, err
-		}
-		if in {
-			low = middle
-		} else {
-			high = middle
-		}
-	}
-	return max(high, offset), nil
-}
-
-// isCorrupt reports whether the library could not make sense of the records of
-// an answer. It has no type for that.
-func isCorrupt(err error) bool {
-	text := err.Error()
-	return errors.Is(err, kafka.InvalidMessage) || strings.Contains(text, "checksum mismatch") ||
-		strings.Contains(text, "unsupported compression codec") || strings.Contains(text, "unsupported message version") ||
-		strings.Contains(text, "impossible record set")
+	return kept
 }

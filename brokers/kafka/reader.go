@@ -289,7 +289,7 @@ func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []
 	for i := range records {
 		if len(block) == 0 {
 			n := min(together, len(records)-i)
-			block, texts = make([]handed, n), newTexts(n)
+			block, texts = make([]handed, n), newTexts(r.partition, n)
 		}
 		h := &block[0]
 		block = block[1:]

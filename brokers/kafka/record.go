@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -44,58 +45,66 @@ func understand(d *brokers.Delivery, r *record, p partition, retried bool, limit
 			}
 		}
 	}
-	m.Key, m.Body = t.join(string(r.key)), r.value
+	m.Key, m.Body = t.text(r.key), r.value
 	if meta.Origin == nil {
-		meta.Origin = t.origin(p, r.offset)
-	}
-	if m.ID == "" {
-		m.ID = t.place(meta.Origin)
+		place := t.place(r.offset)
+		meta.Origin = t.origin(place)
+		m.ID = cmp.Or(m.ID, place)
+	} else if m.ID == "" {
+		m.ID = meta.Origin.Get("topic") + "/" + meta.Origin.Get("partition") + "/" + meta.Origin.Get("offset")
 	}
 }
 
-// texts makes the strings and origins of many messages in a few pieces of
-// memory.
+// texts makes the strings and origins of many messages of a partition in a few
+// pieces of memory.
 type texts struct {
+	topic   string
+	number  string
+	before  string // what places begin with
+	many    int
 	written strings.Builder
 	details brokers.Headers // not used yet
 }
 
 const (
-	textSize   = 64 // about what a message has: its key, its offset, its ID
+	textSize   = 64 // about what a message has: its key and its place
 	originSize = 3
 )
 
-func newTexts(messages int) *texts {
-	t := &texts{details: make(brokers.Headers, originSize*messages)}
+func newTexts(p partition, messages int) *texts {
+	t := &texts{topic: p.topic, number: strconv.Itoa(p.number), many: messages}
+	t.before = t.topic + "/" + t.number + "/"
 	t.written.Grow(textSize * messages)
 	return t
 }
 
-func (t *texts) join(parts ...string) string {
+func (t *texts) text(b []byte) string {
 	from := t.written.Len()
-	for _, part := range parts {
-		t.written.WriteString(part)
-	}
+	t.written.Write(b)
 	return t.written.String()[from:]
-}
-
-func (t *texts) origin(p partition, offset int64) brokers.Headers {
-	if len(t.details) < originSize {
-		t.details = make(brokers.Headers, originSize)
-	}
-	var o brokers.Headers
-	o, t.details = t.details[:originSize:originSize], t.details[originSize:]
-	o[0] = brokers.Header{Name: "topic", Value: p.topic}
-	o[1] = brokers.Header{Name: "partition", Value: strconv.Itoa(p.number)}
-	var digits [20]byte
-	o[2] = brokers.Header{Name: "offset", Value: t.join(string(strconv.AppendInt(digits[:0], offset, 10)))}
-	return o
 }
 
 // place is the ID of a message that was published without one. Copies carry it
 // along, or the origin that it is made of.
-func (t *texts) place(origin brokers.Headers) string {
-	return t.join(origin.Get("topic"), "/", origin.Get("partition"), "/", origin.Get("offset"))
+func (t *texts) place(offset int64) string {
+	from := t.written.Len()
+	var digits [20]byte
+	t.written.WriteString(t.before)
+	t.written.Write(strconv.AppendInt(digits[:0], offset, 10))
+	return t.written.String()[from:]
+}
+
+// origin says where the message of a place came from.
+func (t *texts) origin(place string) brokers.Headers {
+	if len(t.details) < originSize {
+		t.details = make(brokers.Headers, originSize*t.many)
+	}
+	var o brokers.Headers
+	o, t.details = t.details[:originSize:originSize], t.details[originSize:]
+	o[0].Name, o[0].Value = "topic", t.topic
+	o[1].Name, o[1].Value = "partition", t.number
+	o[2].Name, o[2].Value = "offset", place[len(t.before):]
+	return o
 }
 
 // headersOf returns the headers of a record, in order.

@@ -22,7 +22,7 @@ var (
 
 func understood(r record, p partition, retried bool, limits wire.Limits) (brokers.Message, brokers.Meta) {
 	var d brokers.Delivery
-	understand(&d, &r, p, retried, limits, newTexts(1))
+	understand(&d, &r, p, retried, limits, newTexts(p, 1))
 	return d.Message, d.Meta
 }
 

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-
-	"github.com/segmentio/kafka-go/protocol"
 )
 
 // witness is a record below the low-water mark, and the time that its producer
@@ -15,10 +13,6 @@ import (
 type witness struct {
 	offset, time int64 // time in Unix milliseconds
 }
-
-// logAppendTime is the attribute of a batch whose times the broker has set: the
-// library gives those of the producer, which the cleaner does not keep.
-const logAppendTime protocol.Attributes = 1 << 3
 
 func witnessOf(r *record) witness {
 	if ms := r.time.UnixMilli(); ms > 0 {

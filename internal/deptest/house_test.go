@@ -9,7 +9,7 @@ package deptest
 type row struct {
 	imports []string
 	tests   []string // what its tests may import in addition
-	sdk     string   // the one module of somebody else that it may import
+	sdk     []string // the modules of somebody else that it may import
 	kits    []string // modules of others that its tests may import in addition
 }
 
@@ -28,19 +28,19 @@ var house = map[string]row{
 	"brokers/rabbitmq": {
 		imports: []string{"brokers", "internal/wire"},
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
-		sdk:     "github.com/rabbitmq/amqp091-go",
+		sdk:     []string{"github.com/rabbitmq/amqp091-go"},
 	},
 	"brokers/kafka": {
 		imports: []string{"brokers", "internal/wire"},
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
-		sdk:     "github.com/segmentio/kafka-go",
+		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go"},
 	},
 	"brokers/sqs": {
 		imports: []string{"brokers", "internal/wire"},
 		tests:   []string{"brokers/brokertest", "brokers/sqs/sqstest", "integration/livetest"},
-		sdk:     "github.com/aws",
+		sdk:     []string{"github.com/aws"},
 	},
-	"brokers/sqs/sqstest": {sdk: "github.com/aws"},
+	"brokers/sqs/sqstest": {sdk: []string{"github.com/aws"}},
 	"brokers/brokertest": {
 		imports: []string{"brokers"},
 		tests:   []string{"brokers/memory"},
@@ -60,7 +60,7 @@ var house = map[string]row{
 	"idempotency/storetest": {imports: []string{"brokers", "consumer", "idempotency"}},
 	"idempotency/redisstore": {
 		imports: []string{"idempotency"},
-		sdk:     "github.com/redis/go-redis",
+		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"brokers/memory", "consumer", "dlq", "idempotency/storetest"},
 		kits:    []string{"github.com/alicebob/miniredis"},
 	},
@@ -71,12 +71,12 @@ var house = map[string]row{
 	},
 	"metrics": {
 		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget"},
-		sdk:     "github.com/prometheus/client_golang",
+		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},
 	"retry/budget/redisbudget": {
 		imports: []string{"retry/budget"},
-		sdk:     "github.com/redis/go-redis",
+		sdk:     []string{"github.com/redis/go-redis"},
 		kits:    []string{"github.com/alicebob/miniredis"},
 	},
 	"consumer/consumertest": {

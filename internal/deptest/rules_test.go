@@ -38,9 +38,9 @@ func violations(pkgs []pkg, rows map[string]row) []string {
 			}
 			continue
 		}
-		found = append(found, strangers(p.dir, p.imports, r.imports, r.sdk)...)
+		found = append(found, strangers(p.dir, p.imports, r.imports, r.sdk...)...)
 		inTests := slices.Concat(r.imports, r.tests, []string{p.dir})
-		found = append(found, strangers(p.dir+" (test)", p.testImports, inTests, append(r.kits, r.sdk)...)...)
+		found = append(found, strangers(p.dir+" (test)", p.testImports, inTests, slices.Concat(r.kits, r.sdk)...)...)
 	}
 	slices.Sort(found)
 	return slices.Compact(found)
@@ -56,7 +56,7 @@ func strangers(who string, imports, allowed []string, modules ...string) []strin
 		case isOurs && slices.Contains(allowed, ours):
 		case isOurs:
 			found = append(found, fmt.Sprintf("%s imports %s: the house has no such arrow", who, ours))
-		case slices.ContainsFunc(modules, func(m string) bool { return m != "" && within(path, m) }):
+		case slices.ContainsFunc(modules, func(m string) bool { return within(path, m) }):
 		case !isStandard(path) && !strings.HasPrefix(path, extended):
 			found = append(found, fmt.Sprintf("%s imports %s: only the standard library and golang.org/x are allowed here", who, path))
 		}
