@@ -42,10 +42,7 @@ func (c *client) remove(ctx context.Context, url string, handles []string) []err
 			if err != nil {
 				return err
 			}
-			note(errs, out.Failed, removing, url)
-			for _, done := range out.Successful {
-				confirm(errs, done.Id)
-			}
+			note(errs, removing, url, out.Failed, len(out.Successful), func(i int) *string { return out.Successful[i].Id })
 			return nil
 		})
 	})
@@ -78,10 +75,7 @@ func (c *client) hiding(ctx context.Context, url string, changes []change) func(
 			if err != nil {
 				return err
 			}
-			note(errs, out.Failed, hiding, url)
-			for _, done := range out.Successful {
-				confirm(errs, done.Id)
-			}
+			note(errs, hiding, url, out.Failed, len(out.Successful), func(i int) *string { return out.Successful[i].Id })
 			return nil
 		})
 	}
@@ -105,9 +99,9 @@ func (c *client) send(ctx context.Context, url string, out []outgoing) []error {
 			if err != nil {
 				return err
 			}
-			note(errs, out.Failed, sending, url)
+			note(errs, sending, url, out.Failed, len(out.Successful), func(i int) *string { return out.Successful[i].Id })
 			for _, done := range out.Successful {
-				if i := confirm(errs, done.Id); i >= 0 {
+				if i := entryOf(done.Id, len(errs)); i >= 0 && errs[i] == nil {
 					errs[i] = verify(*entries[i].MessageBody, done.MD5OfMessageBody, url)
 				}
 			}
@@ -124,31 +118,33 @@ func verify(body string, sum *string, url string) error {
 	return fmt.Errorf("send to the queue %q: %w: %w: it got damaged on its way there", queueName(url), brokers.ErrUnknownOutcome, errChecksum)
 }
 
-// note sets all of errs: to what the service has against an entry, and of the
-// others, which confirm clears, that it did not answer for them.
-func note(errs []error, failed []types.BatchResultErrorEntry, o operation, url string) {
-	silence := errors.New("the answer does not tell what became of it")
-	if o == sending {
-		silence = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, silence)
-	}
-	silence = explain(silence, o, queueName(url))
+var errSilent = errors.New("the answer does not tell what became of it")
+
+// note sets errs to what the service has against entries, and for those that it
+// says nothing of, that it does not. How many it has done, and which, done and id
+// tell.
+func note(errs []error, o operation, url string, failed []types.BatchResultErrorEntry, done int, id func(int) *string) {
 	for i := range errs {
-		errs[i] = silence
+		errs[i] = errSilent
 	}
 	for _, f := range failed {
 		if i := entryOf(f.Id, len(errs)); i >= 0 {
 			errs[i] = explain(&smithy.GenericAPIError{Code: aws.ToString(f.Code), Message: aws.ToString(f.Message)}, o, queueName(url))
 		}
 	}
-}
-
-// confirm clears the error of an entry and returns its index, or -1.
-func confirm(errs []error, id *string) int {
-	i := entryOf(id, len(errs))
-	if i >= 0 {
-		errs[i] = nil
+	for n := range done {
+		if i := entryOf(id(n), len(errs)); i >= 0 {
+			errs[i] = nil
+		}
 	}
-	return i
+	for i, err := range errs {
+		if err == errSilent {
+			if o == sending {
+				err = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, err)
+			}
+			errs[i] = explain(err, o, queueName(url))
+		}
+	}
 }
 
 func entryOf(id *string, n int) int {

@@ -308,7 +308,7 @@ func TestSendToWhatTakesNothing(t *testing.T) {
 func TestCarefully(t *testing.T) {
 	bad, denied := errors.New("bad"), fmt.Errorf("no: %w", brokers.ErrMisconfigured)
 	spans := []span{{0, 2}, {2, 4}, {4, 5}}
-	calls := newCallers()
+	calls := new(callers)
 	for name, tt := range map[string]struct {
 		fails map[int]error // by the beginning of a span
 		want  []error

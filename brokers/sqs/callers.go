@@ -4,61 +4,67 @@ import "sync"
 
 // callers make calls to SQS side by side. While a source is open, a goroutine
 // that has made one waits for the next: the SDK goes so deep that a new one would
-// grow its stack several times for each.
+// grow its stack several times for each. The one that has waited least is next,
+// since the collector takes the stacks of those that wait for long.
 type callers struct {
-	next chan func()
-
 	mu   sync.Mutex
 	open int           // sources
-	over chan struct{} // closed while there are none
-}
-
-func newCallers() *callers {
-	c := &callers{next: make(chan func()), over: make(chan struct{})}
-	close(c.over)
-	return c
+	free []chan func() // of goroutines that wait
 }
 
 // enter is told of a source that is opened.
 func (c *callers) enter() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.open++; c.open == 1 {
-		c.over = make(chan struct{})
-	}
+	c.open++
 }
 
 // leave is told of a source that has ended.
 func (c *callers) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.open--; c.open == 0 {
-		close(c.over)
+	if c.open--; c.open > 0 {
+		return
 	}
+	for _, next := range c.free {
+		close(next)
+	}
+	c.free = nil
 }
 
 // start has call made by a goroutine that is free, or a new one. Whoever starts
 // it waits for it.
 func (c *callers) start(call func()) {
-	select {
-	case c.next <- call:
-	default:
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := len(c.free) - 1
+	if last < 0 {
 		go c.run(call)
+		return
 	}
+	c.free[last] <- call
+	c.free = c.free[:last]
 }
 
 func (c *callers) run(call func()) {
-	for {
+	next := make(chan func(), 1)
+	for call != nil {
 		call()
-		c.mu.Lock()
-		over := c.over
-		c.mu.Unlock()
-		select {
-		case call = <-c.next:
-		case <-over:
+		if !c.wait(next) {
 			return
 		}
+		call = <-next
 	}
+}
+
+// wait reports whether there will be something in next.
+func (c *callers) wait(next chan func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open > 0 {
+		c.free = append(c.free, next)
+	}
+	return c.open > 0
 }
 
 // each calls f with every number from 0 up to but not including n at the same

@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,10 +12,10 @@ import (
 // goroutines as calls are open at a time.
 func TestCallersKeepTheirGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCallers()
+		c := new(callers)
 		c.enter()
 		begun := time.Now()
-		var made, running atomic.Int32
+		var made atomic.Int32
 		for range 100 {
 			c.each(5, func(int) {
 				made.Add(1)
@@ -25,28 +26,17 @@ func TestCallersKeepTheirGoroutines(t *testing.T) {
 		if took := time.Since(begun); made.Load() != 500 || took != 100*time.Second {
 			t.Errorf("%d calls took %v, want 500 in 100 s", made.Load(), took)
 		}
-		over := c.over
-		free := func() {
-			running.Add(1)
-			<-over
+		if free := len(c.free); free != 4 {
+			t.Fatalf("%d goroutines wait, want as many as each starts beside its own", free)
 		}
-		for range 4 { // as many as each started beside its own
-			select {
-			case c.next <- free:
-			default:
-				t.Error("a goroutine has gone")
-			}
-		}
-		select {
-		case c.next <- free:
-			t.Error("there are more goroutines than calls were open")
-		default:
+		last := c.free[3]
+		c.start(func() { time.Sleep(time.Second) })
+		if slices.Contains(c.free, last) {
+			t.Error("the goroutine that has waited least was not the next")
 		}
 		synctest.Wait()
-		c.leave()
-		if got := running.Load(); got != 4 {
-			t.Errorf("%d goroutines, want 4", got)
-		}
+		c.leave()               // while one makes a call,
+		time.Sleep(time.Second) // with which it ends
 	})
 }
 
@@ -54,7 +44,7 @@ func TestCallersKeepTheirGoroutines(t *testing.T) {
 // nor does a source that was closed: the bubble would not end.
 func TestCallersLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCallers()
+		c := new(callers)
 		for range 2 {
 			c.each(5, func(int) { time.Sleep(time.Minute) })
 			c.enter()

@@ -75,7 +75,7 @@ type outgoing struct {
 }
 
 func newClient(o clientOptions) *client {
-	c := &client{http: newHTTPClient(o.config.HTTPClient), callers: newCallers(), timeout: o.timeout}
+	c := &client{http: newHTTPClient(o.config.HTTPClient), callers: new(callers), timeout: o.timeout}
 	configure := func(options *awssqs.Options) {
 		options.HTTPClient = c.http
 		if o.endpoint != "" {
