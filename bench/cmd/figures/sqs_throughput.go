@@ -30,7 +30,7 @@ type sqsContender struct {
 }
 
 // throughput lets the contenders consume the same messages, one after the
-// other, in an order that turns with every round, and compares their rates
+// other, in an order that changes with every round, and compares their rates
 // within each round.
 func (s *sqsSession) throughput(ctx context.Context) error {
 	contenders := []sqsContender{
@@ -43,16 +43,18 @@ func (s *sqsSession) throughput(ctx context.Context) error {
 		{"watermill", sqsSlow, sqs.Watermill(10, 8)},
 		{"watermill-default", sqsSlower, sqs.Watermill(0, 0)},
 	}
-	// A server that has just started gets faster with its first messages, at the
-	// cost of who comes first.
-	if _, err := s.consume(ctx, "warm-up", sqsBacklog, sqs.Raw(8)); err != nil {
-		return err
+	// A server that has just started gets faster for minutes, each contender's
+	// requests by themselves, at the cost of who comes first.
+	for _, c := range contenders[:3] {
+		if _, err := s.consume(ctx, "warm-up-"+c.name, sqsBacklog, c.consume); err != nil {
+			return err
+		}
 	}
 	rates := map[string][]float64{}
 	var calls []float64
-	for round := range rounds {
+	for round := range 2*rounds - 1 {
 		for i := range contenders {
-			c := contenders[(i+round*2)%len(contenders)]
+			c := contenders[turn(i, round, len(contenders))]
 			r, err := s.consume(ctx, fmt.Sprintf("%s-%d", c.name, round), c.n, c.consume)
 			if err != nil {
 				return err
@@ -88,6 +90,15 @@ func (s *sqsSession) throughput(ctx context.Context) error {
 	}
 	s.report(figure.Figure{Name: "sqs_calls_per_message", Value: figure.Median(calls), Unit: "calls", Goal: 0.25})
 	return nil
+}
+
+// turn says who of n is the one at a place in a round: who comes first changes,
+// and every other round goes backwards, so that nobody always follows the same.
+func turn(place, round, n int) int {
+	if round%2 == 1 {
+		place = n - 1 - place
+	}
+	return (place + 2*round) % n
 }
 
 // sqsFailing is redrive with a handler that fails percent of the messages when
