@@ -57,7 +57,7 @@ const (
 
 	// ackShare is the share of a prefetch whose acks do not wait for more, or
 	// the broker would wait for them.
-	ackShare = 8
+	ackShare = 2
 )
 
 // group is the lanes of queues of one kind.
