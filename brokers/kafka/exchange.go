@@ -36,6 +36,8 @@ type fetchRequest struct {
 }
 
 // ApiKey implements protocol.Message.
+//
+//lint:ignore ST1003 the interface is spelled so
 func (r *fetchRequest) ApiKey() protocol.ApiKey { return protocol.Fetch }
 
 // Broker implements protocol.BrokerMessage.
@@ -124,6 +126,8 @@ func readAnswer(conn io.Reader, req *kmsg.FetchRequest, id int32) (*fetchAnswer,
 }
 
 // ApiKey implements protocol.Message.
+//
+//lint:ignore ST1003 the interface is spelled so
 func (a *fetchAnswer) ApiKey() protocol.ApiKey { return protocol.Fetch }
 
 // release gives the buffer back: nothing of the answer may be used any more.
