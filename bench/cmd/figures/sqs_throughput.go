@@ -17,11 +17,11 @@ const (
 	sqsSlower  = 4_000   // that the slowest one consumes
 )
 
-// sqsConfig is redrive's: ten handlers, and room for what 32 polls bring and what
-// waits for its deletion.
-var sqsConfig = consumer.Config{Prefetch: 800}
+// sqsConfig is redrive's: ten handlers, room for what 32 polls bring and what
+// waits for its deletion, and room to hold the retries of 10 % failures.
+var sqsConfig = consumer.Config{Prefetch: 800, MaxHeld: 8000}
 
-var sqsUnrestrained = consumer.Config{Prefetch: sqsConfig.Prefetch, Restraint: unrestrained}
+var sqsUnrestrained = consumer.Config{Prefetch: sqsConfig.Prefetch, MaxHeld: sqsConfig.MaxHeld, Restraint: unrestrained}
 
 type sqsContender struct {
 	name    string
