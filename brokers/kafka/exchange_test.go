@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 	"reflect"
@@ -125,15 +126,33 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A batch that has fewer records than it claims is read as far as it goes.
+// A batch that has fewer records than it claims is read as far as it goes, and
+// nothing behind it.
 func TestBatchThatEndsTooEarly(t *testing.T) {
-	batch := recount(rawBatch{records: numbered(0, 2)}.bytes(), 3)
-	got, err := readBatches(0, batch)
-	if err != nil || values(got.records) != "0 1" || got.next != 2 {
-		t.Errorf("%q, next %d, %v; want 0 1, next 2", values(got.records), got.next, err)
+	one := func(base int64) []byte {
+		return rawBatch{base: base, records: []record{{offset: base, value: fmt.Append(nil, base)}}}.bytes()
 	}
-	if got, err := readBatches(2, batch); !errors.Is(err, errCorrupt) || len(got.records) > 0 {
-		t.Errorf("then: %q, %v; want an error, for nothing can follow", values(got.records), err)
+	short := rawBatch{base: 3, last: 4, records: []record{{offset: 3, value: []byte("3")}}}.bytes()
+	endless := bytes.Clone(short)
+	endless[61] = 0x7e // the length of its first record
+	for name, bad := range map[string][]byte{"after one": recount(short, 2), "at its first": recount(endless, 2)} {
+		t.Run(name, func(t *testing.T) {
+			found, end := "2 3", int64(4)
+			if name != "after one" {
+				found, end = "2", 3
+			}
+			got, err := readBatches(2, one(2), bad, one(5))
+			if err != nil || values(got.records) != found || got.next != end {
+				t.Errorf("%q, next %d, %v; want %s, next %d", values(got.records), got.next, err, found, end)
+			}
+			got, err = readBatches(end, bad, one(5))
+			if !errors.Is(err, errCorrupt) || len(got.records) > 0 {
+				t.Errorf("then: %q, %v; want an error, for nothing may be passed over", values(got.records), err)
+			}
+			if got, err = readBatches(5, one(5)); err != nil || values(got.records) != "5" {
+				t.Errorf("what is behind, when asked for: %q, %v", values(got.records), err)
+			}
+		})
 	}
 }
 

@@ -137,12 +137,17 @@ const createTime = 0
 // read takes the records from offset on out of an answer.
 func read(res *kmsg.FetchResponseTopicPartition, offset int64) (fetched, error) {
 	decoded := scratches.Get().(*scratch)
+	decoded.next = offset
 	defer decoded.release()
 	got, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
 		Offset:         offset,
 		IsolationLevel: kgo.ReadCommitted(),
 		Pools:          []kgo.Pool{decoded},
-	}, res, decompressor, nil)
+	}, res, decompressor, decoded.batch)
+	if decoded.cut { // what follows was decoded, too, and must wait
+		next = decoded.next
+		got.Records = slices.DeleteFunc(got.Records, func(r *kgo.Record) bool { return r.Offset >= next })
+	}
 	f := fetched{next: next, highWater: res.HighWatermark, stable: res.LastStableOffset, logStart: res.LogStartOffset}
 	n := len(got.Records)
 	switch {
@@ -151,7 +156,7 @@ func read(res *kmsg.FetchResponseTopicPartition, offset int64) (fetched, error) 
 	case got.Err != nil:
 		return f, fmt.Errorf("%w: %w", errCorrupt, got.Err)
 	case next == offset && len(res.RecordBatches) > 0:
-		return f, fmt.Errorf("%w: none of the %d bytes of its answer are of that offset or behind it", errCorrupt, len(res.RecordBatches))
+		return f, fmt.Errorf("%w: in the %d bytes of its answer there is nothing to decode from there on", errCorrupt, len(res.RecordBatches))
 	}
 	f.records = make([]*record, n)
 	var copies slab
@@ -165,10 +170,15 @@ func read(res *kmsg.FetchResponseTopicPartition, offset int64) (fetched, error) 
 }
 
 // scratch is the memory that the records of one answer are decoded into, before
-// they are copied out of it.
+// they are copied out of it. It finds batches that have fewer records than they
+// claim: the library goes on behind them without an error.
 type scratch struct {
 	all  []kgo.Record
 	used int
+
+	claimed []kgo.Record // of the batch that is being decoded
+	cut     bool         // a batch has fewer
+	next    int64        // the offset behind the last record before that
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -179,15 +189,26 @@ func (s *scratch) GetRecords(n int) []kgo.Record {
 		s.all, s.used = make([]kgo.Record, max(n, 2*len(s.all))), 0
 	}
 	s.used += n
-	return s.all[s.used-n : s.used : s.used]
+	s.claimed = s.all[s.used-n : s.used : s.used]
+	return s.claimed
 }
 
 // PutRecords implements kgo.PoolRecords. All are given back together.
 func (s *scratch) PutRecords([]kgo.Record) {}
 
+// batch is called when one has been decoded. Its records are zero if none of them
+// is to be handed out.
+func (s *scratch) batch(m kgo.FetchBatchMetrics) {
+	if n := min(m.NumRecords, len(s.claimed)); n > 0 && !s.cut {
+		s.next = max(s.next, s.claimed[n-1].Offset+1)
+	}
+	s.cut = s.cut || m.NumRecords < len(s.claimed)
+	s.claimed = nil
+}
+
 func (s *scratch) release() {
 	clear(s.all[:s.used])
-	s.used = 0
+	*s = scratch{all: s.all}
 	scratches.Put(s)
 }
 
