@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +29,7 @@ const farthest = 10 * 365 * 24 * time.Hour
 // its copy says, for the caller to check. The text in d is made in t.
 func understand(d *brokers.Delivery, r *record, p partition, retried bool, limits wire.Limits, t *texts) {
 	m, meta := &d.Message, &d.Meta
-	if h := unpacked(headersOf(r)); retried {
+	if h := headersOf(r); retried {
 		limits.MaxDelay = farthest
 		*m, *meta = wire.SplitMeta(h, limits)
 	} else {
@@ -126,26 +125,18 @@ func headersOf(r *record) brokers.Headers {
 	return h
 }
 
-// unpacked returns the headers of a retry with those of the framework one by
-// one, as the copies of earlier versions had them.
-func unpacked(h brokers.Headers) brokers.Headers {
-	for i := len(h) - 1; i >= 0; i-- { // it comes last, but for the key
-		if h[i].Name == wire.Packed {
-			framework, _ := wire.Unpack(h[i].Value) // what is damaged is not there
-			if len(h) == 1 {
-				return framework
-			}
-			return slices.Concat(h[:i], h[i+1:], framework)
-		}
-	}
-	return h
-}
+// usualPacked has room for what the copy of a message carries after a failure
+// or two.
+const usualPacked = 448
 
 // copyOf is the record of a retry of m.
 func copyOf(m brokers.Message, meta brokers.Meta) record {
 	plain := m
 	plain.Key = ""
-	return recordOf(m, wire.AppendPacked(plain, meta))
+	r := recordOf(m, wire.User(m.Headers))
+	packed := wire.AppendPacked(make([]byte, 0, usualPacked), plain, meta)
+	r.headers = append(r.headers, kafka.Header{Key: wire.Packed, Value: packed})
+	return r
 }
 
 // published is the record of m as Publish stores it.
@@ -162,7 +153,7 @@ func recordOf(m brokers.Message, h brokers.Headers) record {
 	if m.Key != "" {
 		r.key = []byte(m.Key)
 	}
-	r.headers = make([]kafka.Header, 0, len(h))
+	r.headers = make([]kafka.Header, 0, len(h)+1) // and one for copyOf
 	for _, header := range h {
 		switch {
 		case header.Type == typeKey:

@@ -1,12 +1,36 @@
 package wire
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/redrive-go/redrive/brokers"
+)
 
 func BenchmarkAppendMeta(b *testing.B) {
 	msg, meta := full()
 	b.ReportAllocs()
 	for b.Loop() {
 		AppendMeta(msg, meta)
+	}
+}
+
+func BenchmarkAppendPacked(b *testing.B) {
+	msg, meta := full()
+	b.ReportAllocs()
+	for b.Loop() {
+		AppendPacked(make([]byte, 0, 512), msg, meta)
+	}
+}
+
+func BenchmarkSplitPacked(b *testing.B) {
+	msg, meta := full()
+	for i := range meta.Origin {
+		meta.Origin[i].Type = "" // types are rare, and read in another way
+	}
+	headers := append(User(msg.Headers), brokers.Header{Name: Packed, Value: string(AppendPacked(nil, msg, meta))})
+	b.ReportAllocs()
+	for b.Loop() {
+		SplitMeta(headers, limits())
 	}
 }
 

@@ -20,6 +20,9 @@ const (
 type Writer struct {
 	Headers brokers.Headers
 	Cut     []string // the names of fields that had to be cut, see [Field]
+
+	packed []byte // unless it is nil they go here instead, as [Pack] has them
+	room   []byte // for numbers
 }
 
 // Text writes value as [Text] makes it.
@@ -29,31 +32,36 @@ func (w *Writer) Text(name, value string, max int) { w.text(name, value, max, fa
 func (w *Writer) Lines(name, value string, max int) { w.text(name, value, max, true) }
 
 func (w *Writer) text(name, value string, max int, lines bool) {
+	w.put(name, w.fit(name, value, max, lines), "")
+}
+
+// fit escapes value, and notes if it had to be cut.
+func (w *Writer) fit(name, value string, max int, lines bool) string {
 	value, cut := escape(value, max, lines)
 	if cut {
 		w.Cut = append(w.Cut, Field(name))
 	}
-	w.put(name, value)
+	return value
 }
 
 // exact writes value as it is or, where cutting would make it another value
 // or reading would refuse it, not at all.
 func (w *Writer) exact(name, value string, max int) {
 	if len(value) <= max && plain(value, false) {
-		w.put(name, value)
+		w.put(name, value, "")
 	}
 }
 
 // Int writes a counter.
 func (w *Writer) Int(name string, n int) {
-	if n > 0 {
-		w.put(name, strconv.Itoa(min(n, maxCount)))
-	}
+	w.end(name, appendPositive(w.begin(name), int64(min(n, maxCount))))
 }
 
 // Time writes t, rounded down to the millisecond. Times before 1970 are not
 // written.
-func (w *Writer) Time(name string, t time.Time) { w.put(name, millis(t)) }
+func (w *Writer) Time(name string, t time.Time) {
+	w.end(name, appendMillis(w.begin(name), t))
+}
 
 // Meta writes m with every name after prefix, which is [Prefix] or
 // [DeadPrefix]. The due time and delays are rounded up. Of the origin, it
@@ -68,18 +76,18 @@ func (w *Writer) Meta(prefix string, m brokers.Meta) {
 	w.Time(name(FirstFailedAt), m.FirstFailedAt)
 	w.Time(name(LastFailedAt), m.LastFailedAt)
 	w.Time(name(DueAt), roundUp(m.DueAt))
-	w.put(name(Delay), durationMillis(m.Delay))
-	w.put(name(Class), knownClass(m.Class))
-	w.put(name(History), formatHistory(m.History))
+	w.end(name(Delay), appendDuration(w.begin(name(Delay)), m.Delay))
+	w.put(name(Class), knownClass(m.Class), "")
+	w.end(name(History), appendHistory(w.begin(name(History)), m.History))
 	for _, detail := range m.Origin[:min(len(m.Origin), maxOrigin)] {
 		if !word(detail.Name, MaxWord) {
 			continue
 		}
-		n := len(w.Headers)
-		w.Text(name(Origin)+detail.Name, detail.Value, MaxShort)
-		if len(w.Headers) > n && word(detail.Type, MaxWord) {
-			w.Headers[n].Type = detail.Type
+		if !word(detail.Type, MaxWord) {
+			detail.Type = ""
 		}
+		full, _ := named(prefix + Origin[len(Prefix):] + detail.Name)
+		w.put(full, w.fit(full, detail.Value, MaxShort, false), detail.Type)
 	}
 }
 
@@ -93,9 +101,32 @@ func renamed(prefix string) func(carried string) string {
 	}
 }
 
-func (w *Writer) put(name, value string) {
-	if value != "" {
-		w.Headers = append(w.Headers, brokers.Header{Name: name, Value: value})
+func (w *Writer) put(name, value, typ string) {
+	switch {
+	case value == "":
+	case w.packed != nil:
+		w.packed = appendValue(appendName(w.packed, name), value, typ)
+	default:
+		w.Headers = append(w.Headers, brokers.Header{Name: name, Value: value, Type: typ})
+	}
+}
+
+// begin returns what to append a value to, for end, that JSON has as it is.
+func (w *Writer) begin(name string) []byte {
+	if w.packed == nil {
+		return w.room[:0]
+	}
+	return append(appendName(w.packed, name), '"')
+}
+
+// end writes the value that was appended to what begin returned, if any was.
+func (w *Writer) end(name string, b []byte) {
+	switch {
+	case w.packed == nil:
+		w.room = b
+		w.put(name, string(b), "")
+	case b[len(b)-1] != '"':
+		w.packed = append(b, '"')
 	}
 }
 
@@ -165,13 +196,16 @@ func (r Reader) Meta(prefix string) brokers.Meta {
 
 func (r Reader) details(prefix string) brokers.Headers {
 	var out brokers.Headers
-	for _, h := range r.headers {
+	for i, h := range r.headers {
 		name, ok := strings.CutPrefix(h.Name, prefix)
 		if !ok || !word(name, MaxWord) || h.Value == "" || len(h.Value) > MaxShort || !plain(h.Value, false) {
 			continue
 		}
 		if !word(h.Type, MaxWord) {
 			h.Type = ""
+		}
+		if out == nil {
+			out = make(brokers.Headers, 0, min(len(r.headers)-i, maxOrigin))
 		}
 		if out = append(out, brokers.Header{Name: name, Value: h.Value, Type: h.Type}); len(out) == maxOrigin {
 			break
@@ -194,9 +228,8 @@ func knownClass(class string) string {
 // semicolons between them, nothing for what is zero, and ",a" at the end of
 // what was ambiguous.
 
-func formatHistory(failures []brokers.Failure) string {
+func appendHistory(b []byte, failures []brokers.Failure) []byte {
 	failures = failures[max(0, len(failures)-brokers.HistoryLimit):]
-	b := make([]byte, 0, 64*len(failures))
 	for i, f := range failures {
 		if i > 0 {
 			b = append(b, ';')
@@ -206,14 +239,15 @@ func formatHistory(failures []brokers.Failure) string {
 		if !word(fingerprint, MaxWord) {
 			fingerprint = ""
 		}
-		for _, field := range []string{millis(f.At), knownClass(f.Class), fingerprint, durationMillis(f.Delay)} {
-			b = append(append(b, ','), field...)
-		}
+		b = append(appendMillis(append(b, ','), f.At), ',')
+		b = append(append(b, knownClass(f.Class)...), ',')
+		b = append(append(b, fingerprint...), ',')
+		b = appendDuration(b, f.Delay)
 		if f.Ambiguous {
 			b = append(b, ',', 'a')
 		}
 	}
-	return string(b)
+	return b
 }
 
 func parseHistory(s string) []brokers.Failure {
@@ -226,6 +260,9 @@ func parseHistory(s string) []brokers.Failure {
 			rest, entry = "", rest
 		}
 		if f, ok := parseFailure(entry); ok {
+			if out == nil {
+				out = make([]brokers.Failure, 0, min(2+strings.Count(rest, ";"), brokers.HistoryLimit))
+			}
 			out = append(out, f)
 		}
 	}
@@ -256,12 +293,12 @@ func parseFailure(s string) (brokers.Failure, bool) {
 	}, true
 }
 
-func millis(t time.Time) string {
+func appendMillis(b []byte, t time.Time) []byte {
 	ms := t.UnixMilli()
 	if ms < 0 {
-		return ""
+		return b
 	}
-	return strconv.FormatInt(min(ms, maxMillis), 10)
+	return strconv.AppendInt(b, min(ms, maxMillis), 10)
 }
 
 func roundUp(t time.Time) time.Time {
@@ -271,15 +308,20 @@ func roundUp(t time.Time) time.Time {
 	return t.Add(time.Millisecond)
 }
 
-func durationMillis(d time.Duration) string {
-	if d <= 0 {
-		return ""
-	}
+// appendDuration appends milliseconds, rounded up.
+func appendDuration(b []byte, d time.Duration) []byte {
 	ms := int64(d / time.Millisecond)
-	if d%time.Millisecond != 0 {
+	if d%time.Millisecond > 0 {
 		ms++
 	}
-	return strconv.FormatInt(ms, 10)
+	return appendPositive(b, ms)
+}
+
+func appendPositive(b []byte, n int64) []byte {
+	if n <= 0 {
+		return b
+	}
+	return strconv.AppendInt(b, n, 10)
 }
 
 func parseTime(s string) time.Time {

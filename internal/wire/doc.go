@@ -10,11 +10,12 @@
 //   - Reading never fails. Headers are hostile input: what cannot be read is
 //     ignored, numbers and times are clamped to [Limits], texts are bounded
 //     and free of control characters, and no more than [MaxEntries] headers
-//     and [MaxBytes] bytes of them are looked at.
+//     and [MaxBytes] bytes of them are looked at. A header [Packed] is opened
+//     if it has at most 64 KiB, and what is in it then counts like the others.
 //
 // There are two vocabularies, and they share no name. The carried headers
-// belong to the adapters: they are written by [AppendMeta] and
-// [AppendIdentity] and taken off again by [SplitMeta] and [SplitIdentity], so
+// belong to the adapters: they are written by [AppendMeta],
+// [AppendPacked] and [AppendIdentity] and taken off again by [SplitMeta] and [SplitIdentity], so
 // that handlers never see them. The record of a dead letter (redrive-dlq-*,
 // redrive-error-*) belongs to package dlq: adapters pass it on like user
 // headers. So a dead letter that somebody moves back to its queue by hand

@@ -51,6 +51,14 @@ func FuzzSplitMeta(f *testing.F) {
 		if !reflect.DeepEqual(metaAgain, meta) || !reflect.DeepEqual(msgAgain, msg) {
 			t.Fatalf("written and read again\n got %+v %+v\nwant %+v %+v", msgAgain, metaAgain, msg, meta)
 		}
+		packed := string(AppendPacked(nil, msg, meta))
+		if want := Pack(AppendMeta(msg, meta)[len(msg.Headers):]); packed != want {
+			t.Fatalf("AppendPacked = %s\nwant %s", packed, want)
+		}
+		msgAgain, metaAgain = SplitMeta(append(slices.Clone(msg.Headers), brokers.Header{Name: Packed, Value: packed}), limits)
+		if !reflect.DeepEqual(metaAgain, meta) || !reflect.DeepEqual(msgAgain, msg) {
+			t.Fatalf("packed and read again\n got %+v %+v\nwant %+v %+v", msgAgain, metaAgain, msg, meta)
+		}
 	})
 }
 
@@ -100,7 +108,7 @@ func FuzzUnpack(f *testing.F) {
 				t.Fatalf("header %q is not ours", header.Name)
 			}
 		}
-		if _, ok := unpackPlain(packed); ok {
+		if _, ok := appendPlain(nil, packed); ok {
 			slow, slowErr := unpackJSON(packed)
 			if err != nil || slowErr != nil || !reflect.DeepEqual(slow, h) {
 				t.Fatalf("the two ways to read differ\n got %+v, %v\nwant %+v, %v", h, err, slow, slowErr)

@@ -28,29 +28,31 @@ type Limits struct {
 // Key, Topic, PublishedAt) before the call. IDs, keys and topics of more than
 // [MaxName] bytes, or with control characters, are left out.
 func AppendMeta(msg brokers.Message, m brokers.Meta) brokers.Headers {
-	w := metaWriter(msg, m)
-	return w.after(msg.Headers)
+	w := Writer{Headers: make(brokers.Headers, 0, usual)}
+	w.meta(msg, m)
+	return slices.Concat(User(msg.Headers), w.Headers)
 }
 
-// AppendPacked is [AppendMeta] with all that is the framework's in one header,
-// [Packed], for brokers to which many headers cost more than few. [Unpack] has
-// them back for [SplitMeta].
-func AppendPacked(msg brokers.Message, m brokers.Meta) brokers.Headers {
-	w := metaWriter(msg, m)
-	user, _ := partition(msg.Headers, carried)
-	h := make(brokers.Headers, 0, len(user)+1)
-	return append(append(h, user...), brokers.Header{Name: Packed, Value: Pack(w.Headers)})
+// AppendPacked appends what of [AppendMeta] is the framework's as [Pack] has it,
+// for one header that is called [Packed], where many headers cost more than few.
+// [SplitMeta] reads it.
+func AppendPacked(b []byte, msg brokers.Message, m brokers.Meta) []byte {
+	w := Writer{packed: append(b, '{')}
+	w.meta(msg, m)
+	return append(w.packed, '}')
 }
 
-// usual is how many headers the copy of a message has.
+// User returns the headers of h that AppendMeta keeps.
+func User(h brokers.Headers) brokers.Headers { return without(h, carried) }
+
+// usual is how many headers of the framework the copy of a message has at most,
+// mostly.
 const usual = 20
 
-func metaWriter(msg brokers.Message, m brokers.Meta) Writer {
-	w := Writer{Headers: make(brokers.Headers, 0, usual)}
+func (w *Writer) meta(msg brokers.Message, m brokers.Meta) {
 	w.identity(msg)
 	w.exact(Topic, msg.Topic, MaxName)
 	w.Meta(Prefix, m)
-	return w
 }
 
 // AppendIdentity returns the headers of msg as Publish writes them: the
@@ -60,17 +62,19 @@ func metaWriter(msg brokers.Message, m brokers.Meta) Writer {
 func AppendIdentity(msg brokers.Message) brokers.Headers {
 	var w Writer
 	w.identity(msg)
-	_, r := read(msg.Headers, identity)
+	var room [usual]brokers.Header
+	_, r := read(msg.Headers, identity, room[:0])
 	w.exact(IdempotencyKey, r.Text(IdempotencyKey, MaxName), MaxName)
 	w.Int(RedriveCount, r.Int(RedriveCount))
-	return w.after(msg.Headers)
+	return slices.Concat(User(msg.Headers), w.Headers)
 }
 
-// SplitMeta undoes [AppendMeta] where workers write. The message has the
-// user's headers and what of ID, Key, Topic and PublishedAt the headers say;
-// a Topic is for the adapter to check against its subscription.
+// SplitMeta undoes [AppendMeta], or [AppendPacked], where workers write. The
+// message has the user's headers and what of ID, Key, Topic and PublishedAt the
+// headers say; a Topic is for the adapter to check against its subscription.
 func SplitMeta(h brokers.Headers, limits Limits) (brokers.Message, brokers.Meta) {
-	user, r := read(h, carried)
+	var room [usual]brokers.Header
+	user, r := read(h, carried, room[:0])
 	msg := r.message(user, limits)
 	msg.Topic = r.Text(Topic, MaxName)
 	m := r.Meta(Prefix)
@@ -79,9 +83,10 @@ func SplitMeta(h brokers.Headers, limits Limits) (brokers.Message, brokers.Meta)
 }
 
 // SplitIdentity undoes [AppendIdentity] where anyone may write: the identity
-// is read, and progress is taken out unread.
+// is read, also out of a header [Packed], and progress is taken out unread.
 func SplitIdentity(h brokers.Headers, limits Limits) (brokers.Message, brokers.Meta) {
-	user, r := read(h, identity)
+	var room [usual]brokers.Header
+	user, r := read(h, identity, room[:0])
 	return r.message(user, limits), brokers.Meta{
 		IdempotencyKey: r.Text(IdempotencyKey, MaxName),
 		RedriveCount:   r.Int(RedriveCount),
@@ -94,11 +99,6 @@ func (w *Writer) identity(msg brokers.Message) {
 	w.Time(PublishedAt, msg.PublishedAt)
 }
 
-func (w *Writer) after(h brokers.Headers) brokers.Headers {
-	user, _ := partition(h, carried)
-	return slices.Concat(user, w.Headers)
-}
-
 func (r Reader) message(user brokers.Headers, limits Limits) brokers.Message {
 	return brokers.Message{
 		ID:          r.Text(ID, MaxName),
@@ -108,13 +108,29 @@ func (r Reader) message(user brokers.Headers, limits Limits) brokers.Message {
 	}
 }
 
-// read takes the carried headers off h and reads those that are wanted, up
-// to the bounds.
-func read(h brokers.Headers, wanted func(string) bool) (user brokers.Headers, r Reader) {
-	user, framework := partition(h, carried)
-	kept := framework[:0] // its memory is not that of h
+// read takes the carried headers off h and reads those that are wanted, up to
+// the bounds. Of [Packed] ones it reads the last. Room is memory for them.
+func read(h brokers.Headers, wanted func(string) bool, room brokers.Headers) (user brokers.Headers, r Reader) {
+	packed := ""
+	for _, header := range h {
+		switch {
+		case header.Name == Packed:
+			packed = header.Value
+		case carried(header.Name):
+			room = append(room, header)
+		}
+	}
+	if packed != "" {
+		room, _ = appendUnpacked(room, packed) // what is damaged is not there
+	}
+	return User(h), Reader{bounded(room, wanted)}
+}
+
+// bounded returns those of h that are wanted, up to the bounds, in its memory.
+func bounded(h brokers.Headers, wanted func(string) bool) brokers.Headers {
+	kept := h[:0]
 	entries, size := 0, 0
-	for _, header := range framework {
+	for _, header := range h {
 		if !wanted(header.Name) {
 			continue
 		}
@@ -126,7 +142,7 @@ func read(h brokers.Headers, wanted func(string) bool) (user brokers.Headers, r 
 			kept = append(kept, header)
 		}
 	}
-	return user, Reader{kept}
+	return kept
 }
 
 func (l Limits) clamp(m *brokers.Meta) {

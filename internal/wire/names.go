@@ -77,31 +77,35 @@ func Reserved(name string) bool {
 // Partition splits h into the headers of the user and those of the framework,
 // both in their order. It may return h itself.
 func Partition(h brokers.Headers) (user, framework brokers.Headers) {
-	return partition(h, Reserved)
+	user = without(h, Reserved)
+	if len(user) == len(h) {
+		return user, nil
+	}
+	return user, without(h, func(name string) bool { return !Reserved(name) })
 }
 
-func partition(h brokers.Headers, ours func(string) bool) (user, framework brokers.Headers) {
+// without returns h but for the headers with certain names. It may be h itself,
+// and is nil if it is empty.
+func without(h brokers.Headers, left func(name string) bool) brokers.Headers {
 	n := 0
 	for _, header := range h {
-		if ours(header.Name) {
+		if !left(header.Name) {
 			n++
 		}
 	}
-	if n == 0 {
-		return h, nil
+	switch n {
+	case len(h):
+		return h
+	case 0:
+		return nil
 	}
-	framework = make(brokers.Headers, 0, n)
-	if n < len(h) {
-		user = make(brokers.Headers, 0, len(h)-n)
-	}
+	kept := make(brokers.Headers, 0, n)
 	for _, header := range h {
-		if ours(header.Name) {
-			framework = append(framework, header)
-		} else {
-			user = append(user, header)
+		if !left(header.Name) {
+			kept = append(kept, header)
 		}
 	}
-	return user, framework
+	return kept
 }
 
 func carried(name string) bool {

@@ -27,18 +27,25 @@ func Pack(h brokers.Headers) string {
 		if !Reserved(header.Name) || header.Name == Packed {
 			continue
 		}
-		if len(b) > 1 {
-			b = append(b, ',')
-		}
-		b = append(appendString(b, header.Name[len(Prefix):]), ':')
-		if header.Type == "" {
-			b = appendString(b, header.Value)
-			continue
-		}
-		b = append(appendString(append(b, '['), header.Value), ',')
-		b = append(appendString(b, header.Type), ']')
+		b = appendValue(appendName(b, header.Name), header.Value, header.Type)
 	}
 	return string(append(b, '}'))
+}
+
+// appendName begins a member of the object that b ends in.
+func appendName(b []byte, name string) []byte {
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
+	}
+	return append(appendString(b, name[len(Prefix):]), ':')
+}
+
+func appendValue(b []byte, value, typ string) []byte {
+	if typ == "" {
+		return appendString(b, value)
+	}
+	b = append(appendString(append(b, '['), value), ',')
+	return append(appendString(b, typ), ']')
 }
 
 // appendString appends s as a string of JSON. Bytes that are no UTF-8 become
@@ -75,14 +82,17 @@ func isPlain(s string) bool {
 // skips names and values that Pack would not write; the error says what is
 // wrong with a text that is no such object, and comes with the headers before
 // the fault. The values are as hostile as any other header.
-func Unpack(packed string) (brokers.Headers, error) {
+func Unpack(packed string) (brokers.Headers, error) { return appendUnpacked(nil, packed) }
+
+func appendUnpacked(h brokers.Headers, packed string) (brokers.Headers, error) {
 	if len(packed) > maxPacked {
-		return nil, fmt.Errorf("%s: %d bytes are more than the %d that redrive reads", Packed, len(packed), maxPacked)
+		return h, fmt.Errorf("%s: %d bytes are more than the %d that redrive reads", Packed, len(packed), maxPacked)
 	}
-	if h, ok := unpackPlain(packed); ok {
-		return h, nil
+	if all, ok := appendPlain(h, packed); ok {
+		return all, nil
 	}
-	return unpackJSON(packed)
+	more, err := unpackJSON(packed)
+	return append(h, more...), err
 }
 
 func unpackJSON(packed string) (brokers.Headers, error) {
@@ -111,9 +121,9 @@ func unpackJSON(packed string) (brokers.Headers, error) {
 	return h, nil
 }
 
-// unpackPlain is Unpack for what Pack writes nearly always: no types, nothing
-// that is escaped, no blanks. The values share the memory of packed.
-func unpackPlain(packed string) (h brokers.Headers, ok bool) {
+// appendPlain is appendUnpacked for what Pack writes nearly always: no types,
+// nothing that is escaped, no blanks. The values share the memory of packed.
+func appendPlain(h brokers.Headers, packed string) (all brokers.Headers, ok bool) {
 	rest, ok := strings.CutPrefix(packed, "{")
 	for n := 0; ok && n < MaxEntries; n++ {
 		var name, value string
@@ -127,11 +137,12 @@ func unpackPlain(packed string) (h brokers.Headers, ok bool) {
 			}
 			after = '}'
 		}
-		if name = fullName(name); Reserved(name) && name != Packed {
+		full, known := named(Prefix + name)
+		if known || Reserved(full) && full != Packed {
 			if h == nil {
 				h = make(brokers.Headers, 0, 1+strings.Count(packed, `","`))
 			}
-			h = append(h, brokers.Header{Name: name, Value: value})
+			h = append(h, brokers.Header{Name: full, Value: value})
 		}
 		if after == '}' {
 			return h, true
@@ -152,17 +163,18 @@ func cutString(s string, after byte) (value, rest string, ok bool) {
 	return s[1:end], s[end+2:], true
 }
 
-// fullName puts [Prefix] before word, without memory for the words there are.
-func fullName(word string) string {
-	for _, name := range [...]string{
+// named returns name, without memory for those that nearly all copies have:
+// these are known, and [Reserved].
+func named(name string) (same string, known bool) {
+	for _, same := range [...]string{
 		ID, Key, PublishedAt, IdempotencyKey, RedriveCount, Topic, Attempt, Throttles,
 		FirstFailedAt, LastFailedAt, DueAt, Delay, Class, History, Origin + "topic", Origin + "partition", Origin + "offset",
 	} {
-		if name[len(Prefix):] == word {
-			return name
+		if same == name {
+			return same, true
 		}
 	}
-	return Prefix + word
+	return strings.Clone(name), false
 }
 
 // PackedTime looks up a time in what [Pack] wrote, the first of that name,

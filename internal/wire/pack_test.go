@@ -2,6 +2,7 @@ package wire
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,15 +75,48 @@ func TestUnpackHostile(t *testing.T) {
 
 func TestPackedMetaIsReadAsSingleHeaders(t *testing.T) {
 	msg, meta := full()
-	packed := AppendPacked(msg, meta)
+	packed := string(AppendPacked(nil, msg, meta))
 	single := AppendMeta(msg, meta)
-	user, _ := partition(msg.Headers, carried)
-	if len(packed) != len(user)+1 || !reflect.DeepEqual(packed[:len(user)], user) || packed[len(user)].Name != Packed {
-		t.Fatalf("AppendPacked = %+v, want the %d headers of the user and one", packed, len(user))
-	}
-	framework, err := Unpack(packed[len(user)].Value)
+	user := User(msg.Headers)
+	framework, err := Unpack(packed)
 	if err != nil || !reflect.DeepEqual(framework, single[len(user):]) {
 		t.Fatalf("Unpack = %+v, %v\nwant %+v", framework, err, single[len(user):])
+	}
+	if again := Pack(framework); again != packed {
+		t.Errorf("AppendPacked = %s\nwant what Pack has: %s", packed, again)
+	}
+	wantMsg, wantMeta := SplitMeta(single, limits())
+	forged := brokers.Header{Name: Packed, Value: `{"id":"forged"}`}
+	gotMsg, gotMeta := SplitMeta(slices.Concat(brokers.Headers{forged}, user, brokers.Headers{{Name: Packed, Value: packed}}), limits())
+	if !reflect.DeepEqual(gotMsg, wantMsg) || !reflect.DeepEqual(gotMeta, wantMeta) {
+		t.Errorf("SplitMeta = %+v %+v\nwant %+v %+v", gotMsg, gotMeta, wantMsg, wantMeta)
+	}
+	damaged := brokers.Headers{{Name: ID, Value: "x"}, {Name: Packed, Value: packed[:len(packed)/2]}}
+	if got, _ := SplitMeta(damaged, limits()); got.ID != msg.ID || got.Topic != msg.Topic {
+		t.Errorf("of a damaged one SplitMeta read %q of %q, want what is before the damage", got.ID, got.Topic)
+	}
+}
+
+// A packed header is no way around: where anyone may write, its progress is not
+// read, and together with single headers it is bounded as they are.
+func TestForgedPacked(t *testing.T) {
+	msg, meta := full()
+	forged := brokers.Headers{{Name: Packed, Value: string(AppendPacked(nil, msg, meta))}}
+	gotMsg, gotMeta := SplitIdentity(forged, limits())
+	wantMsg, wantMeta := SplitIdentity(AppendMeta(brokers.Message{ID: msg.ID, Key: msg.Key, PublishedAt: msg.PublishedAt}, meta), limits())
+	if !reflect.DeepEqual(gotMsg, wantMsg) || !reflect.DeepEqual(gotMeta, wantMeta) || gotMsg.ID != msg.ID || gotMeta.Attempt != 0 {
+		t.Errorf("SplitIdentity = %+v %+v\nwant what it reads of single headers: %+v %+v", gotMsg, gotMeta, wantMsg, wantMeta)
+	}
+	published := AppendIdentity(brokers.Message{Headers: forged})
+	if want := (brokers.Headers{{Name: IdempotencyKey, Value: meta.IdempotencyKey}, {Name: RedriveCount, Value: "2"}}); !reflect.DeepEqual(published, want) {
+		t.Errorf("AppendIdentity = %+v, want %+v", published, want)
+	}
+	var crowd brokers.Headers
+	for range MaxEntries {
+		crowd = append(crowd, brokers.Header{Name: Attempt, Value: "3"})
+	}
+	if got, gotMeta := SplitMeta(append(crowd, forged...), limits()); got.ID != "" || gotMeta.Attempt != 3 {
+		t.Errorf("behind %d headers SplitMeta reads %+v %+v", MaxEntries, got, gotMeta)
 	}
 }
 
