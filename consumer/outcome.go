@@ -210,8 +210,8 @@ func (r *run) failure(now time.Time, ran time.Duration, v classify.Verdict) retr
 }
 
 // entry begins the dead letter of r, in case it comes to that.
-func (p *pipeline) entry(r *run, err error, v classify.Verdict) *dlq.Entry {
-	entry := &dlq.Entry{Message: r.delivery.Message}
+func (p *pipeline) entry(r *run, err error, v classify.Verdict) dlq.Entry {
+	entry := dlq.Entry{Message: r.delivery.Message}
 	entry.SetError(err, v, p.cfg.Redact, p.cfg.Stacks)
 	return entry
 }

@@ -176,13 +176,13 @@ func (p *pipeline) extend(ctx context.Context, lease time.Duration, runs []*run)
 // bury sends r to the dead letters of its topic, and acks it when the dead
 // letter is durable. It waits outside the window, so that one dead-letter topic
 // that is down does not stop the others at once.
-func (p *pipeline) bury(r *run, reason string, entry *dlq.Entry) {
+func (p *pipeline) bury(r *run, reason string, entry dlq.Entry) {
 	if !r.settled.CompareAndSwap(false, true) {
 		return
 	}
 	entry.Reason, entry.Meta, entry.Abandoned = reason, *r.meta, r.delivery.Abandoned
 	entry.Group, entry.DeadBy, entry.DeadAt = p.cfg.Group, p.cfg.Instance, time.Now()
-	r.entry = entry
+	r.entry = &entry
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.roomToHold() {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+	"sync"
 )
 
 const (
@@ -21,16 +22,20 @@ const (
 // It is a pure function of its arguments. A later version of this package may
 // mask better, and then gives other fingerprints.
 func Fingerprint(errorType, code, text string) string {
-	var room [1 << 10]byte
-	m := masker{text: text, out: room[:0]}
+	room := rooms.Get().(*[]byte)
+	m := masker{text: text, out: (*room)[:0]}
 	m.out = append(append(m.out, errorType...), 0)
 	m.out = append(append(m.out, code...), 0)
 	m.end = len(m.out) + maxMasked
 	m.token = len(m.out)
 	m.run()
 	sum := sha256.Sum256(m.out[:min(len(m.out), m.end)])
+	rooms.Put(room)
 	return hex.EncodeToString(sum[:8])
 }
+
+// rooms are for masked texts: failures that come in masses need none of their own.
+var rooms = sync.Pool{New: func() any { return new(make([]byte, 0, 1<<10)) }}
 
 // masker copies text to out and writes one '#' for what differs from message
 // to message, also for a row of such things, like the parts of a date.
