@@ -208,9 +208,8 @@ func (r *reader) moveDue(now time.Time) {
 		if !ok {
 			break
 		}
-		rec := d.records[offset]
-		d.early -= cost(rec)
-		d.drop(offset)
+		rec, size := d.drop(offset)
+		d.early -= size
 		if !r.progress.isDone(offset) {
 			ready = append(ready, rec)
 		}
@@ -233,11 +232,15 @@ func (d *delayed) hasten(rec *record, due int64) {
 	d.early += cost(rec)
 }
 
-func (d *delayed) drop(offset int64) {
-	if rec, ok := d.records[offset]; ok {
-		d.bytes -= cost(rec)
+// drop takes a record out of records, where it counts size.
+func (d *delayed) drop(offset int64) (rec *record, size int) {
+	rec, ok := d.records[offset]
+	if ok {
+		size = cost(rec)
+		d.bytes -= size
 		delete(d.records, offset)
 	}
+	return rec, size
 }
 
 // load fetches what is due soon, as much as there is room for.

@@ -165,6 +165,24 @@ func readBatches(offset int64, batches ...[]byte) (fetched, error) {
 	return read(&kmsg.FetchResponseTopicPartition{RecordBatches: bytes.Join(batches, nil)}, offset)
 }
 
+// A clone has the memory of nobody else, and what is nil or empty stays so.
+func TestClone(t *testing.T) {
+	for _, r := range []record{
+		{},
+		{key: []byte{}, value: []byte{}},
+		{offset: 7, key: []byte("k"), value: []byte{}, headers: []kafka.Header{{Key: "null"}, {Key: "empty", Value: []byte{}}, {Key: "a", Value: []byte("b")}}},
+		{value: []byte("v"), headers: []kafka.Header{}},
+	} {
+		clone := r.clone()
+		if !reflect.DeepEqual(*clone, r) {
+			t.Errorf("the clone of %#v is %#v", r, *clone)
+		}
+		if clone.key = append(clone.key, "grown"...); !bytes.Equal(clone.value, r.value) {
+			t.Errorf("a key that grows writes to the value: %q", clone.value)
+		}
+	}
+}
+
 // Records outlive the memory that their answer was read into.
 func TestRecordsAreCopies(t *testing.T) {
 	want := []record{

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -38,11 +37,24 @@ type record struct {
 
 // clone returns a record that keeps no others in memory.
 func (r *record) clone() *record {
+	size := len(r.key) + len(r.value)
+	for _, h := range r.headers {
+		size += len(h.Value)
+	}
+	all := make([]byte, 0, size)
+	own := func(b []byte) []byte {
+		if b == nil {
+			return nil
+		}
+		from := len(all)
+		all = append(all, b...)
+		return all[from:len(all):len(all)]
+	}
 	headers := slices.Clone(r.headers)
 	for i := range headers {
-		headers[i].Value = bytes.Clone(headers[i].Value)
+		headers[i].Value = own(headers[i].Value)
 	}
-	return &record{offset: r.offset, time: r.time, key: bytes.Clone(r.key), value: bytes.Clone(r.value), headers: headers}
+	return &record{offset: r.offset, time: r.time, key: own(r.key), value: own(r.value), headers: headers}
 }
 
 // fetched is what a fetch found.

@@ -1,6 +1,11 @@
 package kafka
 
-import "testing"
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/redrive-go/redrive/brokers"
+)
 
 func TestASourceHasBoundedMemory(t *testing.T) {
 	most := memory{bufferBytes, mostWaiting, bodyBytes, soonBytes}
@@ -21,5 +26,17 @@ func TestASourceHasBoundedMemory(t *testing.T) {
 	}
 	if each := most.share(100_000, 50_000); each.buffer != leastBuffer || each.soon == 0 {
 		t.Errorf("with very many: %+v", each)
+	}
+}
+
+// A delivery that is held for long keeps what shares its memory. The pages say
+// some 20 kB; the pipeline adds its own.
+func TestAHeldMessageKeepsFewOthers(t *testing.T) {
+	records := slabSize + slabRecords*int(unsafe.Sizeof(record{}))
+	texts := textSize + originSize*int(unsafe.Sizeof(brokers.Header{}))
+	kept := records + together*(int(unsafe.Sizeof(handed{}))+texts)
+	t.Logf("%d bytes", kept)
+	if kept > 22<<10 {
+		t.Errorf("it keeps %d bytes, and they say some 20 kB", kept)
 	}
 }
