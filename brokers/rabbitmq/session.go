@@ -38,7 +38,7 @@ type intake struct {
 	out     atomic.Int64
 	full    atomic.Bool  // nearly all that is granted was out at once
 	waiting atomic.Int64 // acks that are not on the wire
-	starved atomic.Bool  // these were so many that the broker might have had to wait
+	starved atomic.Bool  // these were more than wait for others to travel with
 	settled atomic.Int64 // deliveries so far
 
 	// When so many were settled. Belongs to grow.
@@ -224,21 +224,20 @@ func (n *session) grow(now time.Time) {
 	}
 }
 
-// starves reports, and notes, whether so many acks wait that the broker may soon
-// have to.
+// starves reports whether so many acks wait that the broker may soon have to. It
+// notes before that when more wait than those that wait for others to travel with.
 func (in *intake) starves() bool {
-	granted := in.granted.Load()
-	if in.waiting.Load() < granted-granted/4 {
-		return false
+	granted, waiting := in.granted.Load(), in.waiting.Load()
+	if waiting > granted*5/8 { // ackShare explains half of them
+		in.starved.Store(true)
 	}
-	in.starved.Store(true)
-	return true
+	return waiting >= granted-granted/4
 }
 
 // limit is up to where the prefetch may grow that is granted: to no more than
 // that unless it is too little for the worker. It is if the worker is fast and
-// went through so many at a stretch; or let the broker wait for acks that wait
-// for the copy of a retry; or if the broker has sent all that it may and the
+// went through so many at a stretch; or if much of it was acks that wait for the
+// copy of a retry; or if the broker has sent all that it may and the
 // worker has taken all of that, of which it can hold most.
 func (in *intake) limit(now time.Time, granted, most int) int {
 	fast, starved := false, in.starved.Swap(false)
