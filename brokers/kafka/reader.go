@@ -26,8 +26,8 @@ const (
 	// at a time. If one of them kills, each of them is tried alone after that.
 	someSuspects = 8
 
-	// careful is for how long a reader that follows a lost owner hands nothing
-	// out that is not marked before.
+	// careful is for how long after its first fetch a reader that follows a lost
+	// owner hands nothing out that is not marked before.
 	careful = 10 * time.Second
 )
 
@@ -162,6 +162,9 @@ func (r *reader) accept(got fetched) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at, now := r.next, time.Now()
+	if !r.begun && !r.wary.IsZero() { // nobody was careful before there was something
+		r.wary = now.Add(careful)
+	}
 	if r.begun = true; r.candidate == (witness{}) {
 		r.candidate = got.witness
 	}
@@ -318,7 +321,7 @@ func (r *reader) try(now time.Time) []*record {
 	switch {
 	case r.wary.IsZero() || r.lonely:
 		return nil
-	case len(r.progress.suspects()) == 0 && now.After(r.wary):
+	case r.begun && len(r.progress.suspects()) == 0 && now.After(r.wary):
 		r.wary, r.trial = time.Time{}, 0
 		r.again, r.cleared = append(r.cleared, r.again...), nil
 		return nil

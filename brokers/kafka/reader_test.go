@@ -280,6 +280,10 @@ func TestWarinessEnds(t *testing.T) {
 		s.committing(never)
 		f, _ := readerOn(t, s, first, commitment{0, ownerOpen}, span{0, 500}, usualLimits)
 		defer f.stop()
+		time.Sleep(2 * careful) // the broker is slow, and the time begins with its first answer
+		if err := f.generation.commit(t.Context(), whatChanged); err != nil {
+			t.Fatal(err)
+		}
 		f.run()
 		synctest.Wait()
 		if n := f.ready(); n != 0 {
