@@ -16,19 +16,28 @@ import (
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
+// patience is the deadline of calls that tests are not about: a broker that has
+// just started on a busy machine takes its time.
+const patience = time.Minute
+
 // live runs a test on every real broker, with a client and a fresh topic of
 // one partition.
 func live(t *testing.T, test func(t *testing.T, c *client, topic string)) {
 	t.Helper()
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
-		c := newClient(clientOptions{brokers: strings.Split(target.URL, ","), clientID: "redrive-test"})
+		o := clientOptions{brokers: strings.Split(target.URL, ","), clientID: "redrive-test"}
+		c := newClient(o)
 		t.Cleanup(c.close)
+		o.timeout = patience
 		topic := uniqueName("calls")
-		if err := c.create(withinTime(t), topic, 1, 1, nil); err != nil {
+		janitor := newClient(o)
+		err := janitor.create(t.Context(), topic, 1, 1, nil)
+		janitor.close() // a test may look for what is left open
+		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			janitor := newClient(c.options) // the test may have closed c
+			janitor := newClient(o)
 			defer janitor.close()
 			drop(t, janitor, topic)
 		})
@@ -41,7 +50,7 @@ func onFake() bool { return os.Getenv("REDRIVE_KAFKA_FAKE") == "true" }
 
 func drop(t *testing.T, c *client, topic string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	res, err := c.calls.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{topic}})
 	if err == nil {

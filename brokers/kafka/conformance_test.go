@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
 		t.Parallel() // nearly all of the time is waiting
 		addresses := strings.Split(target.URL, ",")
-		admin := newClient(clientOptions{brokers: addresses})
+		admin := newClient(clientOptions{brokers: addresses, timeout: patience})
 		t.Cleanup(admin.close)
 		brokertest.Run(t, brokertest.Harness{
 			Open: func(t testing.TB) brokers.Broker {

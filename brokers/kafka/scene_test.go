@@ -43,7 +43,7 @@ func alone(t *testing.T, partitions int, test func(s *scene)) {
 			Brokers: strings.Split(target.URL, ","), SessionTimeout: 2 * time.Second, RebalanceTimeout: 6 * time.Second,
 			Group: s.group, DelayPartitions: 1,
 		}
-		reach := clientOptions{brokers: s.options.Brokers}
+		reach := clientOptions{brokers: s.options.Brokers, timeout: patience}
 		s.admin, s.store = newClient(reach), newProducer(reach)
 		s.create(s.topic, partitions, nil)
 		t.Cleanup(func() {
@@ -56,7 +56,7 @@ func alone(t *testing.T, partitions int, test func(s *scene)) {
 
 func (s *scene) create(topic string, partitions int, configs map[string]string) {
 	s.Helper()
-	if err := s.admin.create(withinTime(s.T), topic, partitions, 1, configs); err != nil {
+	if err := s.admin.create(s.Context(), topic, partitions, 1, configs); err != nil {
 		s.Fatal(err)
 	}
 }

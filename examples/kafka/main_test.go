@@ -25,7 +25,7 @@ func TestExample(t *testing.T) {
 		if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)
 		}
-		admin := &kafka.Client{Addr: kafka.TCP(strings.Split(target.URL, ",")...), Timeout: 10 * time.Second}
+		admin := &kafka.Client{Addr: kafka.TCP(strings.Split(target.URL, ",")...), Timeout: time.Minute}
 		topic := "example." + strings.ToLower(rand.Text()[:10])
 		create(t, admin, topic)
 		t.Cleanup(func() { remove(t, admin, topic) })
