@@ -42,6 +42,7 @@ type violation struct {
 	promise promise
 	at      time.Duration
 	id      string // of the message, "" if it is none
+	other   string // of another message that has a part in it, likewise
 	text    string
 }
 
@@ -80,7 +81,8 @@ type token struct {
 // fate is what the checker knows of a message.
 type fate struct {
 	id         string
-	confirmed  bool
+	published  int // when it was first published, by the count of the checker
+	confirmed  int // when it was first confirmed, likewise; 0 if it was not
 	tokens     []token
 	seen       []token // all that there were
 	wild       int     // deliveries that a fault explains, with any of seen
@@ -102,7 +104,6 @@ type fate struct {
 	forgotten  bool // skipped or discarded
 	letters    int  // known to be stored
 	spare      int  // may be stored
-	published  int  // the order of its first publication, from 1
 	calls      int  // of Publish
 }
 
@@ -164,7 +165,8 @@ type life struct {
 	burying                        map[*fate]int  // on their way
 	lanes                          map[string]int // the last to start, by topic and key
 	busy                           map[string]*delivery
-	committed                      time.Duration // the last time
+	commit                         time.Duration // when the last one was answered
+	committed                      time.Duration // what was settled before that is
 }
 
 // checker goes through the events in order.
@@ -177,7 +179,7 @@ type checker struct {
 	counts     map[kind]int
 	settledBy  map[brokers.Action]int
 	keys       map[string][]*fate
-	published  int
+	publishes  int // sends, confirms and failures
 	now        time.Duration
 	storm      storm
 	sessions   int // in which worker processes have consumed
@@ -213,7 +215,13 @@ func check(r *record) verdict {
 }
 
 func (c *checker) violate(p promise, id, format string, args ...any) {
-	c.violations = append(c.violations, violation{p, c.now, id, fmt.Sprintf(format, args...)})
+	c.violations = append(c.violations, violation{promise: p, at: c.now, id: id, text: fmt.Sprintf(format, args...)})
+}
+
+// misplace is violate for the order of two messages of a key.
+func (c *checker) misplace(id, other, format string, args ...any) {
+	c.violate(promiseOrder, id, format, args...)
+	c.violations[len(c.violations)-1].other = other
 }
 
 // take applies one event.
@@ -298,11 +306,11 @@ func (f *fate) excuse(n int) {
 // takePublish follows the producer. A publish may take effect from its start.
 func (c *checker) takePublish(e *event) {
 	f := c.fate(e.ID)
+	c.publishes++
 	switch e.Kind {
 	case sent:
 		if f.published == 0 {
-			c.published++
-			f.published = c.published
+			f.published = c.publishes
 			if m := c.scenario.message(e.ID); m != nil && m.Key != "" {
 				key := e.Topic + "\x00" + m.Key
 				c.keys[key] = append(c.keys[key], f)
@@ -314,7 +322,7 @@ func (c *checker) takePublish(e *event) {
 		f.excuse(c.repeats())
 	case confirmed:
 		f.publishing--
-		f.confirmed = true
+		f.confirmed = or(f.confirmed, c.publishes)
 		f.excuse(c.again())
 	case unsent:
 		f.publishing--

@@ -210,7 +210,7 @@ func (c *checker) finishMessage(f *fate) {
 	if f.forgotten {
 		c.discarded++
 	}
-	if f.confirmed && f.successes == 0 && f.letters == 0 && !f.forgotten {
+	if f.confirmed > 0 && f.successes == 0 && f.letters == 0 && !f.forgotten {
 		c.lost++
 		c.violate(promiseLost, f.id, "was confirmed, and is neither handled nor dead")
 	}

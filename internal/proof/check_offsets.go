@@ -18,16 +18,24 @@ type partition struct {
 
 func (p partition) String() string { return p.topic + "/" + strconv.Itoa(p.number) }
 
-// commitDoubt is how long the consumer may take to write down that it knows of
-// a settlement which a commit has in it.
-const commitDoubt = 500 * time.Millisecond
+const (
+	// commitDoubt is how long the consumer may take to write down that it knows of
+	// a settlement which a commit has in it.
+	commitDoubt = 500 * time.Millisecond
 
-// takeCommitted follows the commits of a worker. One that is refused leaves
-// open what was settled since the one before.
+	// commitDelay is how long a commit may take from what it has in it to its
+	// request, which may need a connection first, on a busy machine.
+	commitDelay = 3 * time.Second
+)
+
+// takeCommitted follows the commits of a worker, which makes one after the other.
+// One that is refused leaves open what was settled since the one before.
 func (c *checker) takeCommitted(e *event) {
 	w := c.workers[e.Worker]
+	before := w.commit
+	w.commit = e.At
 	if e.Err == fine {
-		w.committed = e.At - e.Delay
+		w.committed = max(before, e.At-e.Delay-commitDelay) - commitDoubt
 		return
 	}
 	c.refused++
@@ -41,7 +49,7 @@ func (c *checker) unsure(w *life) time.Duration {
 	case c.leased():
 		return forever
 	case c.scenario.broker == "kafka":
-		since = w.committed - commitDoubt
+		since = w.committed
 	}
 	if c.stormy() {
 		since = min(since, c.storm.from)

@@ -204,7 +204,7 @@ func (c *checker) startLane(d *delivery) {
 	}
 	key, w := d.topic.name+"\x00"+m.Key, d.worker
 	if busy := w.busy[key]; busy != nil && busy != d && busy.running {
-		c.violate(promiseOrder, d.fate.id, "is run beside %s of the same key, by the same worker", busy.fate.id)
+		c.misplace(d.fate.id, busy.fate.id, "is run beside %s of the same key, by the same worker", busy.fate.id)
 	}
 	if last := w.lanes[key]; last > d.order {
 		c.violate(promiseOrder, d.fate.id, "is run after another of its key that was received later")
@@ -216,7 +216,7 @@ func (c *checker) startLane(d *delivery) {
 	for _, f := range c.keys[key] {
 		for _, other := range f.open {
 			if f.wilds+d.fate.wilds == 0 && other.fate != d.fate && other.running && !other.excused && !other.freed && other.low > c.now && other.worker.crashed == 0 {
-				c.violate(promiseOrder, d.fate.id, "is run beside %s of the same key, by workers %d and %d", f.id, w.number, other.worker.number)
+				c.misplace(d.fate.id, f.id, "is run beside %s of the same key, by workers %d and %d", f.id, w.number, other.worker.number)
 			}
 		}
 	}
@@ -280,10 +280,18 @@ func (c *checker) endLane(d *delivery) {
 		if f == d.fate {
 			return
 		}
-		if f.plain() && f.confirmed && f.successes == 0 && !f.forgotten && f.letters == 0 && !f.dying() {
-			c.violate(promiseOrder, d.fate.id, "is handled before %s, which has the same key and was published earlier", f.id)
+		if c.precedes(f, d.fate) && f.plain() && f.successes == 0 && !f.forgotten && f.letters == 0 && !f.dying() {
+			c.misplace(d.fate.id, f.id, "is handled before %s, which has the same key and was published earlier", f.id)
 		}
 	}
+}
+
+// precedes reports whether a message comes before another one in their topic:
+// both are of one call, or the other one was published when it was confirmed.
+// Calls of producers that work at the same time have no order.
+func (c *checker) precedes(f, other *fate) bool {
+	together := c.scenario.message(f.id).call == c.scenario.message(other.id).call
+	return f.confirmed > 0 && f.published < other.published && (together || f.confirmed < other.published)
 }
 
 // plain reports whether nothing has disturbed the order of a message.

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 )
 
@@ -95,6 +97,64 @@ func TestHowAWorkerMayEnd(t *testing.T) {
 		c.takeDown(w, &event{At: c.now, Worker: 1, Note: "open: connection refused"})
 		if (len(c.violations) == 0) != tt.wants {
 			t.Errorf("%s: violations %v, allowed is %v", name, c.violations, tt.wants)
+		}
+	}
+}
+
+// Messages of a key are in order if they are of one call, or of calls one after
+// the other. The driver has several producers.
+func TestOrderOfProducers(t *testing.T) {
+	type step struct {
+		kind kind
+		id   string
+	}
+	for name, tt := range map[string]struct {
+		calls [2]int
+		steps []step
+		want  int
+	}{
+		"one call":                   {[2]int{1, 1}, []step{{sent, "m0"}, {sent, "m1"}, {confirmed, "m0"}, {confirmed, "m1"}}, 1},
+		"one call after the other":   {[2]int{1, 2}, []step{{sent, "m0"}, {confirmed, "m0"}, {sent, "m1"}, {confirmed, "m1"}}, 1},
+		"calls at the same time":     {[2]int{1, 2}, []step{{sent, "m0"}, {sent, "m1"}, {confirmed, "m0"}, {confirmed, "m1"}}, 0},
+		"the handled one came first": {[2]int{1, 2}, []step{{sent, "m1"}, {confirmed, "m1"}, {sent, "m0"}, {confirmed, "m0"}}, 0},
+		"the other one failed":       {[2]int{1, 1}, []step{{sent, "m0"}, {sent, "m1"}, {unsent, "m0"}, {confirmed, "m1"}}, 0},
+	} {
+		s := &scenario{broker: "sqs", served: true, options: memory.Options{Ordered: true}, topics: []topic{{name: "orders"}}}
+		for i, call := range tt.calls {
+			s.messages = append(s.messages, message{call: call, Message: brokers.Message{ID: fmt.Sprintf("m%d", i), Key: "k", Topic: "orders"}})
+		}
+		c := &checker{record: &record{scenario: s}, fates: map[string]*fate{}, keys: map[string][]*fate{}}
+		for _, step := range tt.steps {
+			c.takePublish(&event{Kind: step.kind, ID: step.id, Topic: "orders"})
+		}
+		handled := c.fate("m1")
+		handled.successes = 1
+		c.endLane(&delivery{fate: handled, topic: &s.topics[0]})
+		if len(c.violations) != tt.want {
+			t.Errorf("%s: m1 is handled and m0 is not: broken %d times, want %d: %v", name, len(c.violations), tt.want, c.violations)
+		}
+	}
+}
+
+// A commit has what was settled when the one before was answered. Of what came
+// after that, the checker knows that a commit is not longer on its way than
+// commitDelay.
+func TestWhatACommitHas(t *testing.T) {
+	c := &checker{record: &record{scenario: &scenario{broker: "kafka", served: true}}, workers: map[int]*life{1: {number: 1}}}
+	for _, step := range []struct {
+		at, took time.Duration
+		err      fail
+		want     time.Duration // what was settled before that is committed
+	}{
+		{2 * time.Second, time.Second, fine, -commitDoubt},
+		{3 * time.Second, time.Second / 4, fine, 2*time.Second - commitDoubt},
+		{4 * time.Second, 0, refused, 2*time.Second - commitDoubt},
+		{5 * time.Second, 0, fine, 4*time.Second - commitDoubt},
+		{time.Minute, time.Second, fine, time.Minute - time.Second - commitDelay - commitDoubt},
+	} {
+		c.takeCommitted(&event{Kind: committed, Worker: 1, At: step.at, Delay: step.took, Err: step.err})
+		if got := c.workers[1].committed; got != step.want {
+			t.Errorf("after the answer at %v: what was settled before %v is committed, want %v", step.at, got, step.want)
 		}
 	}
 }

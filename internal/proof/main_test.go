@@ -57,6 +57,20 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// Which of two messages is to blame shows in the life of the other one.
+func TestExplainTellsOfBoth(t *testing.T) {
+	rec, _ := playVirtual(t, newScenario(7, messagesPerScenario, virtual), nil, rig{})
+	var c checker
+	c.misplace("m1", "m2", "is run beside m2")
+	var out strings.Builder
+	explain(&out, rec, verdict{violations: c.violations})
+	for _, want := range []string{"message m1 is run beside m2", "m1 has the key", "m2 has the key"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
 func TestScenarioIsDerivedFromItsSeed(t *testing.T) {
 	text := func(seed uint64) string {
 		s := newScenario(seed, messagesPerScenario, virtual)

@@ -31,9 +31,11 @@ func explain(w io.Writer, r *record, v verdict) {
 			break
 		}
 		fmt.Fprintln(w, broken)
-		if broken.id != "" && !told[broken.id] {
-			told[broken.id] = true
-			timeline(w, r, broken.id)
+		for _, id := range []string{broken.id, broken.other} {
+			if id != "" && !told[id] {
+				told[id] = true
+				timeline(w, r, id)
+			}
 		}
 	}
 }
@@ -50,7 +52,7 @@ func timeline(w io.Writer, r *record, id string) {
 	}
 	if m := r.scenario.message(id); m != nil {
 		policy := r.scenario.topics[m.topic].policy
-		fmt.Fprintf(t, "\tkey %q, %d bytes, policy %+v\n", m.Key, len(m.Body), policy)
+		fmt.Fprintf(t, "\t%s has the key %q, %d bytes, policy %+v\n", id, m.Key, len(m.Body), policy)
 	}
 	n := 0
 	for _, e := range r.events {

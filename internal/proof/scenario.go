@@ -51,6 +51,7 @@ type topic struct {
 type message struct {
 	brokers.Message
 	topic  int
+	call   int    // by which it is published
 	script []step // the last one is repeated
 }
 
@@ -282,6 +283,7 @@ func (d dice) calls(s *scenario) {
 		c := call{at: d.upTo(s.calm / 2), topic: s.messages[i].topic}
 		for n := 1 + d.IntN(20); i < len(s.messages) && n > 0 && s.messages[i].topic == c.topic; n-- {
 			c.ids = append(c.ids, i)
+			s.messages[i].call = len(s.calls)
 			i++
 		}
 		s.calls = append(s.calls, c)
