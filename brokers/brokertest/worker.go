@@ -22,6 +22,7 @@ type worker struct {
 
 	pending <-chan received // the Receive under way
 	inbox   []*arrival      // received, but not yet due or not yet taken
+	failure error           // of the last Receive that returned before its time
 }
 
 // received is what one Receive returned.
@@ -135,8 +136,11 @@ func (w *worker) take(r received, wake time.Time) error {
 	if errors.Is(r.err, brokers.ErrClosed) || errors.Is(r.err, brokers.ErrMisconfigured) {
 		return fmt.Errorf("source.Receive from %q: %w", w.sub.Topics, r.err)
 	}
-	if len(r.ds) == 0 && time.Now().Before(wake) {
-		w.tr.pause(min(w.tr.Unit/50, time.Until(wake)))
+	if time.Now().Before(wake) {
+		w.failure = r.err
+		if len(r.ds) == 0 {
+			w.tr.pause(min(w.tr.Unit/50, time.Until(wake)))
+		}
 	}
 	for _, d := range r.ds {
 		if d == nil {
@@ -167,8 +171,12 @@ func (w *worker) expectEach(within time.Duration, each func(*arrival) error, bod
 			return nil, err
 		}
 		if a == nil {
-			return nil, fmt.Errorf("from %q: %d of %d messages did not come within %v: %s",
+			err := fmt.Errorf("from %q: %d of %d messages did not come within %v: %s",
 				w.sub.Topics, missing, len(bodies), within, absent(bodies, got))
+			if w.failure != nil {
+				err = fmt.Errorf("%w; Receive says %w", err, w.failure)
+			}
+			return nil, err
 		}
 		i := slices.Index(bodies, a.body())
 		switch {
