@@ -31,7 +31,7 @@ func (s *kafkaSession) throughput(ctx context.Context, withFailures bool) error 
 		{"raw-group", kafka.RawGroup(10<<20, 1000)},
 	}
 	if withFailures {
-		contenders = append(contenders, kafkaContender{"fail1", kafkaFailing(1)}, kafkaContender{"fail10", kafkaFailing(10)})
+		contenders = append(contenders, kafkaContender{"fail0", kafkaFailing(0)}, kafkaContender{"fail1", kafkaFailing(1)}, kafkaContender{"fail10", kafkaFailing(10)})
 	}
 	contenders = append(contenders, kafkaContender{"watermill", kafka.Watermill()})
 	topic, err := s.filled(ctx, "throughput", kafkaBacklog)
@@ -61,8 +61,8 @@ func (s *kafkaSession) throughput(ctx context.Context, withFailures bool) error 
 	}{
 		{"vs_raw", "redrive", raw, 0.9},
 		{"vs_watermill", "redrive", "watermill", 5},
-		{"fail1", "fail1", "redrive", 0.9},
-		{"fail10", "fail10", "redrive", 0.6},
+		{"fail1", "fail1", "fail0", 0.9},
+		{"fail10", "fail10", "fail0", 0.6},
 	} {
 		if rates[goal.of] == nil {
 			continue
@@ -85,9 +85,19 @@ func (s *kafkaSession) filled(ctx context.Context, topic string, n int) (string,
 	return topic, s.world.Fill(ctx, topic, n)
 }
 
-// consume returns how many messages a second a contender handles, whose group
-// has committed them all in the end but a few.
+// consume returns how many messages a second a contender handles the second
+// time. While it does so first, for a second or two, its heap grows, and every
+// page of that costs as much as some messages: a worker has that once.
 func (s *kafkaSession) consume(ctx context.Context, c kafkaContender, topic string) (float64, error) {
+	if _, err := s.consumeOnce(ctx, c, topic); err != nil {
+		return 0, err
+	}
+	return s.consumeOnce(ctx, c, topic)
+}
+
+// consumeOnce returns how many messages a second a contender handles, whose
+// group has committed them all in the end but a few.
+func (s *kafkaSession) consumeOnce(ctx context.Context, c kafkaContender, topic string) (float64, error) {
 	group := s.world.Group()
 	took, err := c.consume(ctx, s.world, group, topic, kafkaBacklog)
 	if err != nil {
@@ -100,7 +110,8 @@ func (s *kafkaSession) consume(ctx context.Context, c kafkaContender, topic stri
 	return kafkaBacklog / took.Seconds(), nil
 }
 
-// kafkaFailing is redrive with a handler that fails percent of the messages.
+// kafkaFailing is redrive with a handler that fails percent of the messages,
+// for which it looks at each.
 func kafkaFailing(percent uint64) kafka.Contender {
 	return func(ctx context.Context, w *kafka.World, group, topic string, n int) (time.Duration, error) {
 		fails := func(m *brokers.Message) bool { return spread(kafka.Number(m.Body))%100 < percent }

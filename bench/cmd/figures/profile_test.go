@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/bench/kafka"
-	"github.com/redrive-go/redrive/consumer"
 )
 
 // BenchmarkKafkaFailing is for profiles of what failures cost on the broker at
@@ -33,7 +32,7 @@ func BenchmarkKafkaFailing(b *testing.B) {
 	time.Sleep(time.Second) // the library forgets by then that the topic was not there
 	filled := 0
 	for _, c := range []kafkaContender{
-		{"none", kafka.Redrive(consumer.Config{Prefetch: kafkaPrefetch})},
+		{"fail0", kafkaFailing(0)},
 		{"fail1", kafkaFailing(1)},
 		{"fail10", kafkaFailing(10)},
 	} {

@@ -25,7 +25,7 @@ type session struct {
 }
 
 // limit bounds one part of the figures, should the broker stop to answer.
-const limit = 4 * time.Minute
+const limit = 8 * time.Minute
 
 // rabbitMQ measures the adapter on RabbitMQ 4. A part that fails does not keep
 // the others from being measured.
