@@ -204,9 +204,11 @@ func (c *checker) takeSettled(e *event) {
 // takeDone takes in a settlement that the worker knows to be done.
 func (c *checker) takeDone(e *event, d *delivery) {
 	f, w := d.fate, d.worker
-	if c.leased() && e.Action == brokers.Retry && d.asked > 1 { // the copy is stored, and nothing else is asked for
+	if copied := c.leased() && e.Action == brokers.Retry; copied && d.asked > 1 { // nothing but the copy is asked for
 		f.excuse(1) // the original
 		d.high = max(d.high, d.askedAt+1)
+	} else if copied && d.low <= c.now { // there was no time for more
+		f.excuse(1)
 	}
 	if d.high <= d.askedAt || w.crashed > 0 && w.crashed < d.askedAt {
 		c.violate(promiseStale, f.id, "is settled by worker %d, whose lease ended at %v", w.number, d.high)

@@ -158,3 +158,38 @@ func TestWhatACommitHas(t *testing.T) {
 		}
 	}
 }
+
+// A retry on SQS is done when its copy is stored. If the lease was over by then,
+// the original is not deleted, and comes again.
+func TestWhatALateRetryLeaves(t *testing.T) {
+	for name, tt := range map[string]struct {
+		broker string
+		at     time.Duration // of the answer; the lease is until 3s
+		want   int
+	}{
+		"in time":           {"sqs", 2 * time.Second, 1},
+		"late":              {"sqs", 4 * time.Second, 2},
+		"late, on RabbitMQ": {"rabbitmq", 4 * time.Second, 1},
+	} {
+		c := &checker{record: &record{scenario: &scenario{
+			broker: tt.broker, served: true,
+			topics:   []topic{{name: "orders"}},
+			messages: []message{{Message: brokers.Message{ID: "m0", Topic: "orders"}, script: []step{{}}}},
+		}}, fates: map[string]*fate{}, workers: map[int]*life{1: {number: 1}}, settledBy: map[brokers.Action]int{}, deliveries: map[int]*delivery{}}
+		for _, kind := range []kind{sent, confirmed} {
+			c.takePublish(&event{Kind: kind, ID: "m0", Topic: "orders"})
+		}
+		c.takeReceived(&event{Kind: received, ID: "m0", Topic: "orders", Worker: 1, Delivery: 1, Until: 3 * time.Second})
+		f, d := c.fate("m0"), c.deliveries[1]
+		f.give(token{attempt: 1}) // the copy
+		f.asking[brokers.Retry], d.asked, d.askedAt = 1, 1, time.Second
+		c.now = tt.at
+		c.takeSettled(&event{Kind: settled, At: tt.at, Worker: 1, Delivery: 1, Action: brokers.Retry})
+		for number := 2; len(c.violations) == 0 && number < 9; number++ {
+			c.takeReceived(&event{Kind: received, At: tt.at, ID: "m0", Topic: "orders", Worker: 1, Delivery: number, Attempt: 1})
+		}
+		if came := len(c.deliveries) - 2; came != tt.want {
+			t.Errorf("%s: m0 may come again %d times, want %d: %v", name, came, tt.want, c.violations)
+		}
+	}
+}
