@@ -126,16 +126,21 @@ func (r *reader) read(ctx context.Context) {
 	}
 }
 
-// fetch gets what follows, and makes sure before that it is of the same log.
+// fetch gets what follows, and makes sure that it is of the same log. It does so
+// afterwards: a log that has what follows has the witness, too, where one that is
+// made anew may have neither yet when it is asked.
 func (r *reader) fetch(ctx context.Context) (fetched, error) {
-	if r.unsure {
-		if err := r.verify(ctx); err != nil {
-			return fetched{}, err
+	for {
+		next := r.next
+		got, err := r.generation.source.broker.client.fetch(ctx, r.partition, next, r.memory.buffer, fetchWait)
+		if err == nil && r.unsure {
+			err = r.verify(ctx)
+		}
+		r.unsure = err != nil
+		if err != nil || r.next == next {
+			return got, err
 		}
 	}
-	got, err := r.generation.source.broker.client.fetch(ctx, r.partition, r.next, r.memory.buffer, fetchWait)
-	r.unsure = err != nil
-	return got, err
 }
 
 // waitForRoom reports whether ctx goes on.

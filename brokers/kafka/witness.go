@@ -74,7 +74,7 @@ func (r *reader) verify(ctx context.Context) error {
 	}
 	got, err := r.generation.source.broker.client.fetch(ctx, r.partition, w.offset, 1, 0)
 	if _, out := errors.AsType[*rangeError](err); out {
-		return nil // also for what follows
+		return nil
 	}
 	if err != nil || len(got.records) == 0 || got.records[0].offset != w.offset || witnessOf(got.records[0]) == w {
 		return err

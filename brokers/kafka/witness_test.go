@@ -1,11 +1,15 @@
 package kafka
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/fetch"
 )
 
 func TestWitnessText(t *testing.T) {
@@ -88,6 +92,34 @@ func TestAnotherLogIsFoundOut(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A log that is made anew is empty at first. What is written to it while the
+// reader makes sure is read from its beginning.
+func TestLogThatIsFilledMeanwhile(t *testing.T) {
+	const low, end, made = 5, 10, 946_684_800_000
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
+			if _, ok := req.(*fetch.Request); ok && call == 2 {
+				s.log = []rawBatch{{base: 0, last: end - 1, records: numbered(0, end)}}
+			}
+			return nil, nil
+		}
+		f, err := readerOn(t, s, first, commitment{low, ownerClean + witness{3, made + 1}.text(low)}, span{0, end}, usualLimits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.stop()
+		got, err := f.fetch(t.Context())
+		if _, out := errors.AsType[*rangeError](err); !out {
+			t.Errorf("from an empty log: %d records, %v; want that there is no offset %d", len(got.records), err, low)
+		}
+		got, err = f.fetch(t.Context()) // as whoever comes next does
+		if err != nil || len(got.records) == 0 || got.records[0].offset != 0 || len(f.alarms()) == 0 {
+			t.Errorf("from the new log: %d records, %v, and no alarm; want those from offset 0 on", len(got.records), err)
+		}
+	})
 }
 
 func FuzzWitness(f *testing.F) {
