@@ -47,6 +47,9 @@ func (t terms) hidden() time.Duration {
 	return time.Duration(seconds(t.lease+t.wait+t.margin)) * time.Second
 }
 
+// limit is until when SQS holds what a poll brings that began then, for certain.
+func (t terms) limit(begun time.Time) time.Time { return begun.Add(t.hidden() - t.margin) }
+
 // reserve is what must be left of the time for which a message is held when it
 // is handed out.
 func (t terms) reserve() time.Duration { return max(t.lease/2, t.lease-longestBuffered) }

@@ -66,7 +66,7 @@ func (f *feed) next(most int, now time.Time) request {
 	for len(f.unheard) > 0 {
 		r := f.unheard[0]
 		f.unheard = f.unheard[1:]
-		if t := f.source.terms; r.begun.Add(t.hidden()-t.margin).Sub(now) > t.reserve() {
+		if t := f.source.terms; t.limit(r.begun).Sub(now) > t.reserve() {
 			return r
 		}
 	}
@@ -110,7 +110,7 @@ func (s *source) arrive(f *feed, r request, records []record, err error, took ti
 			pause = shortestRest
 		}
 		f.rest = later(f.rest, now.Add(pause))
-		damaged, back = s.store(f, records, r.begun)
+		damaged, back = s.store(f, records, r.begun, now)
 	}
 	s.arm()
 	s.mu.Unlock()
@@ -120,16 +120,23 @@ func (s *source) arrive(f *feed, r request, records []record, err error, took ti
 }
 
 // store buffers records. It returns those that are damaged, and those that have
-// to come after them. mu is held.
-func (s *source) store(f *feed, records []record, begun time.Time) (damaged, back []*token) {
+// to come after them, or all if the poll took too much of their leases. mu is
+// held.
+func (s *source) store(f *feed, records []record, begun, now time.Time) (damaged, back []*token) {
+	limit := s.terms.limit(begun)
+	late := limit.Sub(now) < s.terms.reserve()
+	if late && len(records) > 0 {
+		s.failure = fmt.Errorf("sqs: receive from %q: the answer to a poll took %v, and too little is left of the lease of %v for what it brought, %d messages: they are given back and come again; a longer Lease leaves more time",
+			f.topic, now.Sub(begun).Round(time.Millisecond), s.terms.lease, len(records))
+	}
 	tokens := make([]token, len(records))
 	for i := range records {
 		s.seq++
 		r, t := &records[i], &tokens[i]
-		*t = token{feed: f, record: r, seq: s.seq, begun: begun, limit: begun.Add(s.terms.hidden() - s.terms.margin)}
+		*t = token{feed: f, record: r, seq: s.seq, begun: begun, limit: limit}
 		t.meta, t.lost = f.counting.read(s.notes.about(r), r.receives)
 		switch {
-		case slices.ContainsFunc(damaged, t.follows):
+		case late || slices.ContainsFunc(damaged, t.follows):
 			back = append(back, t)
 		case r.err != nil:
 			damaged = append(damaged, t)

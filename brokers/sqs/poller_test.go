@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -197,6 +198,40 @@ func TestDamagedMessage(t *testing.T) {
 				s.settle(src, ack(d))
 				if src.Capabilities().Ordered {
 					s.settle(src, ack(s.expect(src, "b/1")[0]))
+				}
+				s.state(sqstest.Queue{})
+			})
+		})
+	}
+}
+
+// TestLatePoll gives back what an answer brings too late to be handed out, and
+// says so.
+func TestLatePoll(t *testing.T) {
+	for _, topic := range []string{"jobs", "jobs.fifo"} {
+		t.Run(topic, func(t *testing.T) {
+			play(t, topic, Options{PollWait: time.Second}, func(s *scene) {
+				s.sub.Lease = 8 * time.Second // with the poll, of which half must be left
+				src := s.open()
+				s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", AfterEffect: true, Latency: 5500 * time.Millisecond, Times: 1})
+				s.publish("a/0", "a/1")
+				begun := time.Now()
+				if _, err := src.Receive(s.Context(), 2); err == nil || !strings.Contains(err.Error(), "2 messages: they are given back") {
+					s.Errorf("Receive returned %v, want that two messages came too late", err)
+				}
+				again := s.receive(src, 2)
+				got := bodiesOf(again)
+				if !src.Capabilities().Ordered {
+					slices.Sort(got)
+				}
+				if want := []string{"a/0", "a/1"}; !slices.Equal(got, want) {
+					s.Errorf("received %q, want %q", got, want)
+				}
+				for _, d := range again {
+					s.settle(src, ack(d))
+				}
+				if took := time.Since(begun); took > 6*time.Second {
+					s.Errorf("they came again after %v, want at once after the poll", took)
 				}
 				s.state(sqstest.Queue{})
 			})
