@@ -91,8 +91,8 @@ func TestConformanceOnServers(t *testing.T) {
 						topics++
 						return fmt.Sprintf("%s-%s-%d-%d%s", name, kind.name, time.Now().UnixNano(), topics, kind.suffix)
 					},
-					Unit:          1500 * time.Millisecond,
-					Slack:         1500 * time.Millisecond,
+					Unit:          3 * time.Second,
+					Slack:         2 * time.Second,
 					EstimatesMeta: kind.estimates,
 					SortsHeaders:  true,
 					TypedHeaders:  typed,
