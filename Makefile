@@ -7,8 +7,9 @@ CORE ?= brokers classify retry visibility dlq consumer
 MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
-LIVE ?= ./brokers/sqs/... ./brokers/rabbitmq/... ./internal/proof ./brokers/kafka/... ./integration/... \
-	./examples/rabbitmq ./examples/kafka ./examples/sqs ./retry/budget/redisbudget ./idempotency/redisstore
+LIVE ?= ./brokers/rabbitmq/... ./brokers/sqs/... ./brokers/kafka/... ./retry/budget/redisbudget ./integration/... \
+	./examples/rabbitmq ./examples/kafka ./examples/sqs ./idempotency/redisstore $(PROOF_PKG)
+PROOF_PKG := ./internal/proof
 
 # The modules of this repository whose code is ours to check. The tools have none.
 MODULES := . bench integration/faults integration/kfaketest
@@ -122,19 +123,28 @@ test-live: ## Run the tests that need real brokers, starting those if need be
 .PHONY: live
 live:
 	@status=0; \
-	$(MAKE) --no-print-directory --keep-going -j 2 live-real live-fake || status=1; \
+	$(MAKE) --no-print-directory --keep-going -j 2 live-real live-rest || status=1; \
 	$(GO) -C integration/faults test -count=1 -parallel 8 -timeout 15m -v -delayed $(DELAYED) . || status=1; \
 	exit $$status
 
-# More packages at a time than processors: they wait more than they work.
+# More packages and tests at a time than processors: they wait more than they work.
 .PHONY: live-real
 live-real:
-	$(GO) test -race -count=1 -p 5 -parallel 6 -timeout 20m $(LIVE)
+	$(GO) test -race -count=1 -p 4 -parallel 12 -timeout 20m $(filter-out $(PROOF_PKG),$(LIVE))
+
+# The proof keeps all processors busy. It begins when the others mostly wait.
+.PHONY: live-rest
+live-rest:
+	@$(MAKE) --no-print-directory --keep-going live-fake live-proof
 
 .PHONY: live-fake
 live-fake:
 	$(GO) -C integration/kfaketest run . $(GO) test -race -count=1 -timeout 10m ./brokers/kafka
 	$(GO) -C integration/kfaketest test -race -count=1 .
+
+.PHONY: live-proof
+live-proof:
+	$(GO) test -race -count=1 -parallel 4 -timeout 20m $(PROOF_PKG)
 
 .PHONY: scenarios
 scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)
