@@ -51,12 +51,12 @@ func (p *pipeline) giveBack() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.draining.Store(true)
-	for _, timer := range []*time.Timer{p.gated.timer, p.gated.look} {
+	for _, timer := range []*time.Timer{p.held.timer, p.gated.timer, p.gated.look} {
 		if timer != nil {
 			timer.Stop()
 		}
 	}
-	for r := range p.held {
+	for _, r := range p.heldRuns() {
 		p.unhold(r)
 		p.settleLocked(r, r.parting())
 	}

@@ -110,10 +110,8 @@ func (p *pipeline) wait(r *run) {
 	case !p.roomToHold() || !p.lasts(r, now.Add(recheck)):
 		p.postpone(r, now)
 	default:
-		p.leave(1)
-		p.held[r] = nil
 		p.gated.runs = append(p.gated.runs, r)
-		p.observe(r, Event{Kind: EventHeld})
+		p.hold(r)
 		p.pump(now) // the gate may have opened meanwhile
 	}
 }
@@ -134,7 +132,7 @@ func (p *pipeline) pump(now time.Time) {
 	g := &p.gated
 	for len(g.runs) > 0 {
 		r := g.runs[0]
-		if _, held := p.held[r]; held {
+		if r.held {
 			granted, n, next := p.gate.fetch(now, 1)
 			if n == 0 {
 				p.pumpAt(now, next)

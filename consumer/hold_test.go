@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/retry"
 )
 
 func TestShortDelayIsHeldWithoutASlot(t *testing.T) {
@@ -40,6 +41,59 @@ func TestShortDelayIsHeldWithoutASlot(t *testing.T) {
 		if calls := broker.of("retry"); len(calls) > 0 {
 			t.Errorf("the broker was asked for a retry: %+v", calls)
 		}
+		empty(t, broker.Broker, "orders", "orders.dead")
+	})
+}
+
+// What is due within a millisecond is resumed together, and nothing early.
+func TestHeldRunsAreResumedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		publish(t, broker, "orders", "1", "2", "3", "4")
+		cfg := quiet()
+		cfg.Concurrency, cfg.Retry = 1, every(time.Second, 3)
+		pauses := map[string]time.Duration{"2": 200 * time.Microsecond, "3": 200 * time.Microsecond, "4": 5 * time.Millisecond}
+		d := newDiary()
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+				if consumer.MetaFrom(ctx).Attempt > 1 {
+					d.write("run %s", m.Body)
+					return nil
+				}
+				time.Sleep(pauses[string(m.Body)])
+				return errBusy
+			})
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		d.expect(t, "1s run 1", "1.001s run 2", "1.001s run 3", "1.0054s run 4")
+		empty(t, broker.Broker, "orders", "orders.dead")
+	})
+}
+
+// A run that is held later may be due earlier.
+func TestHeldRunsAreResumedInTheOrderOfTheirTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		publish(t, broker, "orders", "twice")
+		cfg := quiet()
+		cfg.Retry = every(time.Second, 5)
+		cfg.Retry.Backoff.Growth = retry.Exponential
+		d := newDiary()
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+				d.write("run %s", m.Body)
+				if attempt := consumer.MetaFrom(ctx).Attempt; attempt == 1 || attempt == 2 && string(m.Body) == "twice" {
+					return errBusy
+				}
+				return nil
+			})
+		})
+		time.Sleep(1500 * time.Millisecond)
+		publish(t, broker, "orders", "once")
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		d.expect(t, "0s run twice", "1s run twice", "1.5s run once", "2.5s run once", "3s run twice")
 		empty(t, broker.Broker, "orders", "orders.dead")
 	})
 }

@@ -52,8 +52,8 @@ type pipeline struct {
 	retrier *settler
 
 	mu       sync.Mutex
-	active   int                  // deliveries that count against window
-	held     map[*run]*time.Timer // nil for those that wait at the gate
+	active   int // deliveries that count against window
+	held     held
 	gated    gated
 	parked   int // dead letters on their way, outside the window
 	batches  map[*route]*collector
@@ -79,7 +79,6 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		opened:   make(chan struct{}, 1),
 		gate:     c.cfg.Restraint.gate(longest(c.routes), c.cfg.Random),
 		budget:   c.cfg.Restraint.Budget,
-		held:     map[*run]*time.Timer{},
 		batches:  map[*route]*collector{},
 		letters:  map[string]*outbox{},
 		sessions: map[context.Context]func() bool{},
@@ -328,43 +327,18 @@ func (p *pipeline) waitLocked(r *run, limit time.Duration) {
 		p.settleLocked(r, brokers.Retry)
 		return
 	}
-	p.leave(1)
-	p.held[r] = time.AfterFunc(wait, func() { p.resume(r) })
-	p.observe(r, Event{Kind: EventHeld})
+	p.holdUntilDue(r)
 }
 
 // roomToHold reports whether one more delivery may wait outside the window.
 // mu is held.
-func (p *pipeline) roomToHold() bool { return len(p.held)+p.parked < p.cfg.MaxHeld }
+func (p *pipeline) roomToHold() bool { return p.held.count+p.parked < p.cfg.MaxHeld }
 
 // lasts reports whether the delivery of r can be held until a run that begins
 // at start is over.
 func (p *pipeline) lasts(r *run, start time.Time) bool {
 	end := r.delivery.ReceivedAt.Add(p.caps.MaxLease)
 	return p.caps.MaxLease == 0 || start.Add(r.route.timeout).Before(end)
-}
-
-// resume ends the wait of a held run.
-func (p *pipeline) resume(r *run) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.unhold(r) {
-		p.enqueue(r)
-	}
-}
-
-// unhold takes r out of the held ones, if it is one. mu is held.
-func (p *pipeline) unhold(r *run) bool {
-	timer, held := p.held[r]
-	if !held {
-		return false
-	}
-	if timer != nil {
-		timer.Stop()
-	}
-	delete(p.held, r)
-	p.active++
-	return true
 }
 
 // lose is told by the keeper, and at the end of a session, that somebody else
@@ -395,7 +369,7 @@ func (p *pipeline) loseSession(session context.Context) {
 	p.mu.Lock()
 	delete(p.sessions, session)
 	var lost []*run
-	for r := range p.held {
+	for _, r := range p.heldRuns() {
 		if r.delivery.Session == session {
 			lost = append(lost, r)
 		}

@@ -26,6 +26,7 @@ type run struct {
 
 	action  brokers.Action // how it is settled
 	settled atomic.Bool    // a settlement is decided: nobody may decide again
+	held    bool           // waits outside the window; under the mu of the pipeline
 	entry   *dlq.Entry     // its dead letter
 	parked  bool           // waits for it outside the window
 	tooBig  bool           // the broker refused the dead letter for its size
