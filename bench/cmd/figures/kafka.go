@@ -46,12 +46,13 @@ func kafkaArea(report func(figure.Figure)) error {
 		name    string
 		measure func(context.Context) error
 	}{
-		{"throughput", func(ctx context.Context) error { return genuine.throughput(ctx, true) }},
+		{"throughput", genuine.throughput},
+		{"failures", genuine.failures},
 		{"lateness", genuine.lateness},
 		{"waiting", genuine.waiting},
 		{"kill", genuine.killed},
 		{"filled range", genuine.filledRange},
-		{"throughput on a fake", func(ctx context.Context) error { return fake.throughput(ctx, false) }}, // last: it leaves a large heap
+		{"throughput on a fake", fake.throughput}, // last: it leaves a large heap
 	} {
 		bounded, cancel := context.WithTimeout(ctx, limit)
 		if err := part.measure(bounded); err != nil {

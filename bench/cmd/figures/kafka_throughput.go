@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/bench/kafka"
@@ -22,59 +23,75 @@ type kafkaContender struct {
 	consume kafka.Contender
 }
 
-// throughput lets the contenders consume the same topic, one after the other,
-// in an order that turns with every round, and compares their rates within
-// each round.
-func (s *kafkaSession) throughput(ctx context.Context, withFailures bool) error {
-	contenders := []kafkaContender{
+// failingRounds are more than rounds: what 1 % of failures cost is less than by
+// how much two rounds differ.
+const failingRounds = 7
+
+// throughput compares redrive with its peers.
+func (s *kafkaSession) throughput(ctx context.Context) error {
+	rates, err := s.compete(ctx, rounds, []kafkaContender{
 		{"raw-reader", kafka.RawReader(1000)},
 		{"redrive", kafka.Redrive(consumer.Config{Prefetch: kafkaPrefetch})},
 		{"raw-group", kafka.RawGroup(10<<20, 1000)},
-	}
-	if withFailures {
-		contenders = append(contenders, kafkaContender{"fail0", kafkaFailing(0)}, kafkaContender{"fail1", kafkaFailing(1)}, kafkaContender{"fail10", kafkaFailing(10)})
-	}
-	contenders = append(contenders, kafkaContender{"watermill", kafka.Watermill()})
-	topic, err := s.filled(ctx, "throughput", kafkaBacklog)
+		{"watermill", kafka.Watermill()},
+	})
 	if err != nil {
 		return err
-	}
-	rates := map[string][]float64{}
-	for round := range rounds {
-		for i := range contenders {
-			c := contenders[(i+round*2)%len(contenders)]
-			rate, err := s.consume(ctx, c, topic)
-			if err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
-			rates[c.name] = append(rates[c.name], rate)
-			note("%s round %d: %s %.0f messages/s", s.prefix, round+1, c.name, rate)
-		}
 	}
 	raw := "raw-reader"
 	if figure.Median(rates["raw-group"]) > figure.Median(rates[raw]) {
 		raw = "raw-group"
 	}
 	note("%s: the faster of the raw ones is %s", s.prefix, raw)
-	for _, goal := range []struct {
-		name, of, to string
-		ratio        float64
-	}{
-		{"vs_raw", "redrive", raw, 0.9},
-		{"vs_watermill", "redrive", "watermill", 5},
-		{"fail1", "fail1", "fail0", 0.9},
-		{"fail10", "fail10", "fail0", 0.6},
-	} {
-		if rates[goal.of] == nil {
-			continue
-		}
-		var ratios []float64
-		for round, rate := range rates[goal.of] {
-			ratios = append(ratios, rate/rates[goal.to][round])
-		}
-		s.report(figure.Figure{Name: s.prefix + "_" + goal.name, Value: figure.Median(ratios), Unit: "ratio", Goal: goal.ratio, AtLeast: true})
-	}
+	s.ratio("vs_raw", rates["redrive"], rates[raw], 0.9)
+	s.ratio("vs_watermill", rates["redrive"], rates["watermill"], 5)
 	return nil
+}
+
+// failures compares redrive with itself when nothing fails.
+func (s *kafkaSession) failures(ctx context.Context) error {
+	rates, err := s.compete(ctx, failingRounds, []kafkaContender{
+		{"fail0", kafkaFailing(0)},
+		{"fail1", kafkaFailing(1)},
+		{"fail10", kafkaFailing(10)},
+	})
+	if err != nil {
+		return err
+	}
+	s.ratio("fail1", rates["fail1"], rates["fail0"], 0.9)
+	s.ratio("fail10", rates["fail10"], rates["fail0"], 0.6)
+	return nil
+}
+
+// compete lets the contenders consume the same topic, one after the other, in an
+// order that turns around with every round, and returns their rates.
+func (s *kafkaSession) compete(ctx context.Context, rounds int, contenders []kafkaContender) (map[string][]float64, error) {
+	topic, err := s.filled(ctx, "throughput", kafkaBacklog)
+	if err != nil {
+		return nil, err
+	}
+	rates := map[string][]float64{}
+	for round := range rounds {
+		for _, c := range contenders {
+			rate, err := s.consume(ctx, c, topic)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", c.name, err)
+			}
+			rates[c.name] = append(rates[c.name], rate)
+			note("%s round %d: %s %.0f messages/s", s.prefix, round+1, c.name, rate)
+		}
+		slices.Reverse(contenders)
+	}
+	return rates, nil
+}
+
+// ratio reports the median of the ratios within the rounds.
+func (s *kafkaSession) ratio(name string, of, to []float64, goal float64) {
+	ratios := make([]float64, len(of))
+	for round := range of {
+		ratios[round] = of[round] / to[round]
+	}
+	s.report(figure.Figure{Name: s.prefix + "_" + name, Value: figure.Median(ratios), Unit: "ratio", Goal: goal, AtLeast: true})
 }
 
 // filled makes a topic of n messages.
