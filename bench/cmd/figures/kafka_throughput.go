@@ -29,7 +29,7 @@ const failingRounds = 7
 
 // throughput compares redrive with its peers.
 func (s *kafkaSession) throughput(ctx context.Context) error {
-	rates, err := s.compete(ctx, rounds, []kafkaContender{
+	rates, err := s.compete(ctx, "throughput", rounds, []kafkaContender{
 		{"raw-reader", kafka.RawReader(1000)},
 		{"redrive", kafka.Redrive(consumer.Config{Prefetch: kafkaPrefetch})},
 		{"raw-group", kafka.RawGroup(10<<20, 1000)},
@@ -50,7 +50,7 @@ func (s *kafkaSession) throughput(ctx context.Context) error {
 
 // failures compares redrive with itself when nothing fails.
 func (s *kafkaSession) failures(ctx context.Context) error {
-	rates, err := s.compete(ctx, failingRounds, []kafkaContender{
+	rates, err := s.compete(ctx, "failures", failingRounds, []kafkaContender{
 		{"fail0", kafkaFailing(0)},
 		{"fail1", kafkaFailing(1)},
 		{"fail10", kafkaFailing(10)},
@@ -63,10 +63,10 @@ func (s *kafkaSession) failures(ctx context.Context) error {
 	return nil
 }
 
-// compete lets the contenders consume the same topic, one after the other, in an
+// compete lets the contenders consume one topic, one after the other, in an
 // order that turns around with every round, and returns their rates.
-func (s *kafkaSession) compete(ctx context.Context, rounds int, contenders []kafkaContender) (map[string][]float64, error) {
-	topic, err := s.filled(ctx, "throughput", kafkaBacklog)
+func (s *kafkaSession) compete(ctx context.Context, topic string, rounds int, contenders []kafkaContender) (map[string][]float64, error) {
+	topic, err := s.filled(ctx, topic, kafkaBacklog)
 	if err != nil {
 		return nil, err
 	}
