@@ -60,6 +60,7 @@ func (p *pipeline) giveBack() {
 		p.unhold(r)
 		p.settleLocked(r, r.parting())
 	}
+	p.held.due = nil // for a resume that is about to begin
 	for _, c := range p.batches {
 		p.complete(c)
 	}
