@@ -209,7 +209,7 @@ func TestPoolFollowsTraffic(t *testing.T) {
 		return a.limit
 	}
 	const floor = 100 / 2
-	const ticks = 20 // a tick of each worker may count in the window before or after, by its clock
+	const ticks = 5 * 20 / 10 // a tick of each worker may count in the slot before or after, by its clock
 	work(time.Minute, 0)
 	if got := work(30*time.Second, 20); got < floor+1000*9/10 || got > floor+1000+ticks { // 1000 deliveries a second
 		t.Errorf("the pool allows %d in a window, 3 windows after a rise, want %d", got, floor+1000)
