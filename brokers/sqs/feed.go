@@ -109,7 +109,8 @@ func (f *feed) followers(t *token) []*token {
 	return f.remove(func(item *token) bool { return item.follows(t) })
 }
 
-// remove takes items out of the buffer. mu is held.
+// remove takes items out of the buffer. A Receive that waits for them may need a
+// poll now, and nothing else would tell it. mu is held.
 func (f *feed) remove(which func(*token) bool) []*token {
 	var removed []*token
 	f.items = slices.DeleteFunc(f.items, func(t *token) bool {
@@ -120,6 +121,9 @@ func (f *feed) remove(which func(*token) bool) []*token {
 		return true
 	})
 	f.source.buffered -= len(removed)
+	if len(removed) > 0 {
+		f.source.wake()
+	}
 	return removed
 }
 

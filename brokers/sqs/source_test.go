@@ -167,6 +167,51 @@ func TestBuffered(t *testing.T) {
 	})
 }
 
+// TestReceiveGoesOn has a Receive wait for buffered messages that it cannot have,
+// and takes them away: it polls again, and gets them when they are back.
+func TestReceiveGoesOn(t *testing.T) {
+	nothing := func(*scene, *source, *brokers.Delivery) {}
+	for name, test := range map[string]struct {
+		topic string
+		begin time.Duration // of the Receive
+		away  func(s *scene, src *source, first *brokers.Delivery)
+	}{
+		"too little is left of their leases":      {"jobs", 36 * time.Second, nothing},
+		"the lease of the message before is over": {"jobs.fifo", 29 * time.Second, nothing},
+		"the message before is retried": {"jobs.fifo", time.Second, func(s *scene, src *source, first *brokers.Delivery) {
+			s.settle(src, again(first, 5*time.Second))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, test.topic, Options{}, func(s *scene) {
+				src := s.open()
+				s.buffer(src, fill("a/%d", 8)...)
+				first := s.one(src)
+				time.Sleep(test.begin)
+				begun := time.Now()
+				received := make(chan error, 1)
+				go func() {
+					_, err := src.Receive(s.Context(), 1)
+					received <- err
+				}()
+				synctest.Wait()
+				if polls := s.server.Queue(s.topic).Polls; polls != 0 {
+					s.Fatalf("%d polls are open, want none: the buffer is full", polls)
+				}
+				test.away(s, src, first)
+				select {
+				case err := <-received:
+					if took := time.Since(begun); err != nil || took > 25*time.Second {
+						s.Errorf("Receive took %v (%v), want 25 s at most", took, err)
+					}
+				case <-time.After(time.Hour):
+					s.Error("Receive got nothing for an hour, while its queue was full")
+				}
+			})
+		})
+	}
+}
+
 // TestInFlight keeps to the bound of the subscription.
 func TestInFlight(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
