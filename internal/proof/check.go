@@ -249,7 +249,7 @@ func (c *checker) take(e *event) {
 	case faulted:
 		c.takeFault(e)
 	case consuming:
-		c.sessions++
+		c.takeConsuming(c.workers[e.Worker])
 	case copying:
 		c.takeCopy(c.fate(e.ID))
 	case committed:

@@ -60,6 +60,15 @@ func (c *checker) takeStorm(e *event) {
 	}
 }
 
+// takeConsuming notes that w has a connection. One that it has lost to a fault was
+// its last until now, and it may have received on it after the fault was over.
+func (c *checker) takeConsuming(w *life) {
+	c.sessions++
+	if c.stormy() {
+		c.sever(w)
+	}
+}
+
 // unaware reports whether w may not have seen yet that it was told to stop.
 func (c *checker) unaware(w *life) bool {
 	return c.storm.frozen && c.stormy() && w.stopping >= c.storm.from
@@ -150,7 +159,7 @@ func (c *checker) takeDown(w *life, e *event) {
 		c.violate(promiseShutdown, "", "worker %d stopped by itself: %s", w.number, e.Note)
 		return
 	}
-	limit := w.drain + time.Second + c.scenario.pace.slack
+	limit := w.drain + time.Second + c.scenario.pace.closing + c.scenario.pace.slack
 	if c.storm.to > 0 && w.stopping <= c.storm.to { // it began to stop in a fault, be that over now
 		limit += 2 * callTimeout // to close the source without answers
 	}

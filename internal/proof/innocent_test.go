@@ -101,6 +101,64 @@ func TestHowAWorkerMayEnd(t *testing.T) {
 	}
 }
 
+// Before a worker of SQS ends, it waits for its polls; those of others have none.
+func TestHowLongAWorkerMayTakeToStop(t *testing.T) {
+	const drain = time.Second
+	usual := drain + time.Second + served.slack
+	for name, tt := range map[string]struct {
+		pace pace
+		took time.Duration
+		want bool
+	}{
+		"with nothing to wait for":   {served, usual, true},
+		"longer":                     {served, usual + time.Millisecond, false},
+		"of SQS, with a poll":        {servedSQS(), usual + sqsPollWait, true},
+		"of SQS, longer than a poll": {servedSQS(), usual + sqsPollWait + time.Millisecond, false},
+	} {
+		c := &checker{record: &record{scenario: &scenario{pace: tt.pace}}}
+		const stopped = time.Minute
+		c.takeDown(&life{number: 1, drain: drain, stopping: stopped}, &event{At: stopped + tt.took, Worker: 1})
+		if (len(c.violations) == 0) != tt.want {
+			t.Errorf("%s: violations %v after %v, allowed is %v", name, c.violations, tt.took, tt.want)
+		}
+	}
+}
+
+// What a worker received when a fault was over, on a connection that the fault had
+// cut, comes again: when the worker has its next connection, or later.
+func TestWhatComesAgainOnTheNextConnection(t *testing.T) {
+	for name, tt := range map[string]struct {
+		storm    storm
+		connects bool
+		want     bool
+	}{
+		"on the next one after a fault":  {storm{to: time.Minute}, true, true},
+		"on the same one after a fault":  {storm{to: time.Minute}, false, false},
+		"on the next one, without fault": {storm{}, true, false},
+	} {
+		w := &life{number: 1}
+		c := &checker{record: &record{scenario: &scenario{
+			broker: "rabbitmq", served: true, pace: served,
+			topics:   []topic{{name: "orders", dead: "orders.dead"}},
+			messages: []message{{Message: brokers.Message{ID: "m0", Topic: "orders"}, script: []step{{}}}},
+		}}, fates: map[string]*fate{}, workers: map[int]*life{1: w}, deliveries: map[int]*delivery{}, counts: map[kind]int{}, storm: tt.storm, now: time.Second}
+		come := func(number int) *event {
+			return &event{Kind: received, ID: "m0", Topic: "orders", Worker: 1, Delivery: number}
+		}
+		for _, e := range []*event{{Kind: sent, ID: "m0", Topic: "orders"}, {Kind: confirmed, ID: "m0", Topic: "orders"}, come(1)} {
+			c.take(e)
+		}
+		if tt.connects {
+			c.take(&event{Kind: consuming, Worker: 1})
+		}
+		c.now = time.Hour
+		c.take(come(2))
+		if (len(c.violations) == 0) != tt.want {
+			t.Errorf("%s: violations %v, allowed is %v", name, c.violations, tt.want)
+		}
+	}
+}
+
 // Messages of a key are in order if they are of one call, or of calls one after
 // the other. The driver has several producers.
 func TestOrderOfProducers(t *testing.T) {

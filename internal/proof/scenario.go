@@ -85,6 +85,7 @@ type pace struct {
 	base     [2]time.Duration
 	longest  time.Duration // delay
 	drain    time.Duration
+	closing  time.Duration // what the adapter waits for when its source is closed
 	work     time.Duration // of a quick handler
 	slack    time.Duration // what a busy machine may add
 	rounding time.Duration // of times on their way through the broker

@@ -32,6 +32,7 @@ func servedSQS() pace {
 	p := served
 	p.lease = [2]time.Duration{sqsLease, sqsLease + time.Second}
 	p.timeout[1] = 2 * sqsLease
+	p.closing = sqsPollWait // of the polls that are open: none is cut
 	return p
 }
 
