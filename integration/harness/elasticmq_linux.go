@@ -16,7 +16,7 @@ func (e elasticmq) prepare(_ context.Context, b Broker, _ string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "tmp"), 0o755); err != nil {
 		return err
 	}
-	return writeSettings(dir, map[string]string{"sqs/elasticmq.conf": "elasticmq.conf"}, nil)
+	return writeSettings(dir, map[string]string{"sqs/elasticmq.conf": "elasticmq.conf", "sqs/logback.xml": "logback.xml"}, nil)
 }
 
 func (e elasticmq) command(b Broker, root string) *exec.Cmd {
@@ -27,6 +27,7 @@ func (e elasticmq) command(b Broker, root string) *exec.Cmd {
 func (e elasticmq) properties(b Broker) []string {
 	return []string{
 		"-Dconfig.file=" + filepath.Join(e.path(b, ""), "elasticmq.conf"),
+		"-Dlogback.configurationFile=" + filepath.Join(e.path(b, ""), "logback.xml"),
 		"-Drest-sqs.bind-hostname=127.0.0.1",
 		fmt.Sprintf("-Drest-sqs.bind-port=%d", b.Port),
 		fmt.Sprintf("-Dnode-address.port=%d", b.Port),

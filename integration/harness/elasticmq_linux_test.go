@@ -58,6 +58,10 @@ func TestElasticMQLivesAndDies(t *testing.T) {
 			t.Errorf("a started ElasticMQ has %s, want no queues", got)
 		}
 		call(t, b, "CreateQueue", `{"QueueName":"lost"}`)
+		call(t, b, "GetQueueUrl", `{"QueueName":"lost"}`)
+		if said, err := os.ReadFile(l.path(b, ".log")); err != nil || strings.Contains(string(said), "INFO") {
+			t.Errorf("each call waits for what it says, and it said:\n%s%v", said, err)
+		}
 		if got, want := queues(t, b), fmt.Sprintf(`{"QueueUrls":["%s/000000000000/lost"]}`, b.URL()); got != want {
 			t.Errorf("queues are %s, want %s", got, want)
 		}
@@ -111,20 +115,29 @@ func TestElasticMQAsInContainers(t *testing.T) {
 	if err := l.prepare(t.Context(), b, ""); err != nil {
 		t.Fatal(err)
 	}
-	got, err := os.ReadFile(filepath.Join(l.path(b, ""), "elasticmq.conf"))
-	if err != nil {
-		t.Fatal(err)
+	args := strings.Join(l.host(b).command(b, "").Args, " ")
+	file := func(name, property string) string {
+		path := filepath.Join(l.path(b, ""), name)
+		if !strings.Contains(args, fmt.Sprintf(" -D%s=%s ", property, path)) {
+			t.Errorf("it is not told of %s: %s", path, args)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want, _ := os.ReadFile("sqs/" + name); !bytes.Equal(got, want) {
+			t.Errorf("%s differs from the one that the container mounts", name)
+		}
+		return string(got)
 	}
-	if want, _ := os.ReadFile("sqs/elasticmq.conf"); !bytes.Equal(got, want) {
-		t.Error("elasticmq.conf differs from the one that the container mounts")
-	}
+	file("logback.xml", "logback.configurationFile")
+	conf := file("elasticmq.conf", "config.file")
 	for _, setting := range []string{fmt.Sprintf("bind-port = %d", b.Port), fmt.Sprintf("port = %d\n", b.Port), `host = "127.0.0.1"`} {
-		if !strings.Contains(string(got), setting) {
+		if !strings.Contains(conf, setting) {
 			t.Errorf("elasticmq.conf has no %q", setting)
 		}
 	}
-	args := l.host(b).command(b, "").Args
-	if !strings.Contains(strings.Join(args, " "), " -Drest-sqs.bind-hostname=127.0.0.1 ") {
+	if !strings.Contains(args, " -Drest-sqs.bind-hostname=127.0.0.1 ") {
 		t.Errorf("it listens everywhere: %q", args)
 	}
 }

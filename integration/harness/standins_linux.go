@@ -170,7 +170,7 @@ func (e elasticmq) standIn(ctx context.Context, b Broker) error {
 		"ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8",
 		"VOLUME /data",
 		"EXPOSE 9324",
-		`ENTRYPOINT ["java", "-Xmx512m", "-Dconfig.file=/opt/elasticmq.conf", "-cp", "/opt/elasticmq/libs/*", "org.elasticmq.server.Main"]`,
+		`ENTRYPOINT ["java", "-Xmx512m", "-Dconfig.file=/opt/elasticmq.conf", "-Dlogback.configurationFile=/opt/logback.xml", "-cp", "/opt/elasticmq/libs/*", "org.elasticmq.server.Main"]`,
 	})
 }
 
