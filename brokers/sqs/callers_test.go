@@ -1,11 +1,13 @@
 package sqs
 
 import (
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 )
 
 // TestCallersKeepTheirGoroutines makes each call at once, and at most as many
@@ -38,6 +40,45 @@ func TestCallersKeepTheirGoroutines(t *testing.T) {
 		c.leave()               // while one makes a call,
 		time.Sleep(time.Second) // with which it ends
 	})
+}
+
+// TestCallersKeepTheirStacks makes a call as deep as the SDK's, and looks where the
+// stack is after a collection: what was shrunk has moved.
+func TestCallersKeepTheirStacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := new(callers)
+		c.enter()
+		defer c.leave()
+		var at [2]uintptr
+		for i := range at {
+			c.start(func() {
+				deep(16)
+				at[i] = address()
+			})
+			synctest.Wait()
+			runtime.GC()
+		}
+		if len(c.free) != 1 || at[0] != at[1] {
+			t.Errorf("the stack of one of %d goroutines was at %#x, and after a collection at %#x", len(c.free), at[0], at[1])
+		}
+	})
+}
+
+// deep uses so many KiB of stack.
+//
+//go:noinline
+func deep(kib int) byte {
+	var used [1 << 10]byte
+	if kib > 1 {
+		used[kib] = deep(kib - 1)
+	}
+	return used[0]
+}
+
+//go:noinline
+func address() uintptr {
+	var here byte
+	return uintptr(unsafe.Pointer(&here))
 }
 
 // Calls without a source, such as those that publish, leave no goroutine behind,

@@ -1,0 +1,103 @@
+package sqs_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/sqs"
+	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// full answers at once to polls of a queue that is never empty, and to deletions;
+// to other calls as next does.
+type full struct {
+	next           http.RoundTripper
+	polled, delete []byte
+}
+
+func newFull(b *testing.B, next http.RoundTripper) *full {
+	type object map[string]any
+	body := strings.Repeat("x", 256)
+	sum := fmt.Sprintf("%x", md5.Sum([]byte(body)))
+	messages, deleted := make([]object, 10), make([]object, 10)
+	for i := range messages {
+		messages[i] = object{
+			"MessageId": fmt.Sprintf("5fea7756-0ea4-451a-a703-a558b933e27%d", i), "ReceiptHandle": strings.Repeat("handle", 20) + fmt.Sprint(i),
+			"Body": body, "MD5OfBody": sum,
+			"Attributes": object{"ApproximateReceiveCount": "1", "SentTimestamp": "1760000000000"},
+		}
+		deleted[i] = object{"Id": fmt.Sprint(i)}
+	}
+	encode := func(v any) []byte {
+		text, err := json.Marshal(v)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return text
+	}
+	return &full{next: next, polled: encode(object{"Messages": messages}), delete: encode(object{"Successful": deleted, "Failed": []object{}})}
+}
+
+func (f *full) RoundTrip(r *http.Request) (*http.Response, error) {
+	var answer []byte
+	switch r.Header.Get("X-Amz-Target") {
+	case "AmazonSQS.ReceiveMessage":
+		answer = f.polled
+	case "AmazonSQS.DeleteMessageBatch":
+		answer = f.delete
+	default:
+		return f.next.RoundTrip(r)
+	}
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		return nil, err
+	}
+	return &http.Response{
+		StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Request: r,
+		Header:        http.Header{"Content-Type": {"application/x-amz-json-1.0"}},
+		ContentLength: int64(len(answer)), Body: io.NopCloser(bytes.NewReader(answer)),
+	}, nil
+}
+
+// BenchmarkWithoutNetwork is what a message costs the worker besides the network:
+// received with nine others, handled by a handler that does nothing, and deleted.
+func BenchmarkWithoutNetwork(b *testing.B) {
+	server := sqstest.New(sqstest.Options{})
+	defer server.Close()
+	config := server.Config()
+	config.HTTPClient = &http.Client{Transport: newFull(b, server.Transport())}
+	broker, err := sqs.New(sqs.Options{Config: config, Create: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer broker.Close(context.WithoutCancel(b.Context()))
+	c, err := consumer.New(broker, consumer.Config{Prefetch: 800, DeadLetter: dlq.Suffix("-dead"), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	defer stop()
+	var handled atomic.Int64
+	c.Handle("jobs", func(context.Context, *brokers.Message) error {
+		if handled.Add(1) == int64(b.N) {
+			stop()
+		}
+		return nil
+	})
+	b.ReportAllocs()
+	b.ResetTimer()
+	if err := c.Run(ctx); err != nil {
+		b.Fatal(err)
+	}
+}
