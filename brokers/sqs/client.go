@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -12,6 +13,7 @@ import (
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
+	smithyendpoints "github.com/aws/smithy-go/endpoints"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/internal/wire"
@@ -85,6 +87,7 @@ func newClient(o clientOptions) *client {
 		// send.
 		options.DisableMessageChecksumValidation = true
 		options.Retryer = retry.AddWithErrorCodes(options.Retryer, "KmsThrottled", "KMS.ThrottlingException")
+		options.EndpointResolverV2 = &endpoint{resolver: options.EndpointResolverV2}
 	}
 	c.polls = awssqs.NewFromConfig(o.config, configure, func(options *awssqs.Options) {
 		// The source lets a queue rest whose poll failed. Repeats here would come
@@ -94,6 +97,21 @@ func newClient(o clientOptions) *client {
 	c.settles = awssqs.NewFromConfig(o.config, configure)
 	c.sends = awssqs.NewFromConfig(o.config, configure)
 	return c
+}
+
+// endpoint is where the calls of one SDK client go, which its options say alone: it
+// is found once, not for each call.
+type endpoint struct {
+	resolver awssqs.EndpointResolverV2
+	once     sync.Once
+	found    smithyendpoints.Endpoint
+	err      error
+}
+
+// ResolveEndpoint implements sqs.EndpointResolverV2.
+func (e *endpoint) ResolveEndpoint(ctx context.Context, params awssqs.EndpointParameters) (smithyendpoints.Endpoint, error) {
+	e.once.Do(func() { e.found, e.err = e.resolver.ResolveEndpoint(ctx, params) })
+	return e.found, e.err
 }
 
 // cautious does not repeat what may have been done.

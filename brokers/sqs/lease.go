@@ -74,9 +74,8 @@ const (
 type token struct {
 	feed   *feed
 	record *record
-	seq    uint64       // order of receipt
-	meta   brokers.Meta // as handed out
-	lost   int          // receives that nobody accounts for
+	seq    uint64 // order of receipt
+	lost   int    // receives that nobody accounts for
 
 	begun time.Time // the poll that brought it
 	limit time.Time // SQS holds it until then, and for the margin
@@ -87,12 +86,12 @@ type token struct {
 	copied    bool          // its retry is durable: remove the original
 	extension chan struct{} // closed when the extension under way has ended
 
-	delivery brokers.Delivery // what was handed out
+	delivery brokers.Delivery // to hand out, or handed out; its Meta is there from the start
 }
 
 // history is what is known of a message that is given back as it came.
 func (t *token) history() history {
-	h := history{meta: t.meta, receives: t.record.receives, lost: t.lost}
+	h := history{meta: t.delivery.Meta, receives: t.record.receives, lost: t.lost}
 	h.hops = max(0, t.record.history().hops-(t.record.receives-1))
 	return h
 }
@@ -101,15 +100,11 @@ func (t *token) history() history {
 func (t *token) hand(now time.Time, lease time.Duration) *brokers.Delivery {
 	t.until = earlier(now.Add(lease), t.limit)
 	t.end = now.Add(maxTotal)
-	t.delivery = brokers.Delivery{
-		Message:    t.record.message,
-		Meta:       t.meta,
-		Abandoned:  t.feed.counting.abandoned(t.lost),
-		ReceivedAt: now,
-		LeaseUntil: t.until,
-		Token:      t,
-	}
-	return &t.delivery
+	d := &t.delivery
+	d.Message = t.record.message
+	d.Abandoned = t.feed.counting.abandoned(t.lost)
+	d.ReceivedAt, d.LeaseUntil, d.Token = now, t.until, t
+	return d
 }
 
 // shorten takes in that a change of visibility may have taken effect.

@@ -134,7 +134,7 @@ func (s *source) store(f *feed, records []record, begun, now time.Time) (damaged
 		s.seq++
 		r, t := &records[i], &tokens[i]
 		*t = token{feed: f, record: r, seq: s.seq, begun: begun, limit: limit}
-		t.meta, t.lost = f.counting.read(s.notes.about(r), r.receives)
+		t.delivery.Meta, t.lost = f.counting.read(s.notes.about(r), r.receives)
 		switch {
 		case late || slices.ContainsFunc(damaged, t.follows):
 			back = append(back, t)
