@@ -15,8 +15,8 @@ import (
 // It has no goroutine of its own. Receive starts polls, which are never
 // cancelled; what they bring is buffered until a Receive takes it, and given back
 // by sweep when too little is left of its lease. Whatever is under way is
-// counted in calls, for which Close waits. All state is guarded by mu, also that of feeds and tokens; no call to SQS is made
-// while it is held.
+// counted in calls, for which Close waits. All state is guarded by mu, also that
+// of feeds and tokens; no call to SQS is made while it is held.
 type source struct {
 	broker *Broker
 	sub    brokers.Subscription
