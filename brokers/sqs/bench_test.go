@@ -7,17 +7,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqs"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
-	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 )
 
 // full answers at once to polls of a queue that is never empty, and to deletions;
@@ -70,8 +66,8 @@ func (f *full) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// BenchmarkWithoutNetwork is what a message costs the worker besides the network:
-// received with nine others, handled by a handler that does nothing, and deleted.
+// BenchmarkWithoutNetwork is what a message costs the adapter besides the network:
+// received with nine others, and deleted.
 func BenchmarkWithoutNetwork(b *testing.B) {
 	server := sqstest.New(sqstest.Options{})
 	defer server.Close()
@@ -82,22 +78,23 @@ func BenchmarkWithoutNetwork(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer broker.Close(context.WithoutCancel(b.Context()))
-	c, err := consumer.New(broker, consumer.Config{Prefetch: 800, DeadLetter: dlq.Suffix("-dead"), Logger: slog.New(slog.DiscardHandler)})
+	source, err := broker.Open(b.Context(), brokers.Subscription{Topics: []string{"jobs"}, InFlight: 800})
 	if err != nil {
 		b.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(b.Context())
-	defer stop()
-	var handled atomic.Int64
-	c.Handle("jobs", func(context.Context, *brokers.Message) error {
-		if handled.Add(1) == int64(b.N) {
-			stop()
-		}
-		return nil
-	})
 	b.ReportAllocs()
-	b.ResetTimer()
-	if err := c.Run(ctx); err != nil {
-		b.Fatal(err)
+	for done := 0; done < b.N; {
+		ds, err := source.Receive(b.Context(), 100)
+		if err != nil {
+			b.Fatal(err)
+		}
+		batch := make([]brokers.Settlement, len(ds))
+		for i, d := range ds {
+			batch[i] = brokers.Settlement{Delivery: d, Action: brokers.Ack}
+		}
+		if errs := source.Settle(b.Context(), batch); errs != nil {
+			b.Fatal(errs)
+		}
+		done += len(ds)
 	}
 }
