@@ -19,8 +19,8 @@ import (
 // full answers at once to polls of a queue that is never empty, and to deletions;
 // to other calls as next does.
 type full struct {
-	next           http.RoundTripper
-	polled, delete []byte
+	next            http.RoundTripper
+	polled, deleted []byte
 }
 
 func newFull(b *testing.B, next http.RoundTripper) *full {
@@ -43,7 +43,7 @@ func newFull(b *testing.B, next http.RoundTripper) *full {
 		}
 		return text
 	}
-	return &full{next: next, polled: encode(object{"Messages": messages}), delete: encode(object{"Successful": deleted, "Failed": []object{}})}
+	return &full{next: next, polled: encode(object{"Messages": messages}), deleted: encode(object{"Successful": deleted, "Failed": []object{}})}
 }
 
 func (f *full) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -52,7 +52,7 @@ func (f *full) RoundTrip(r *http.Request) (*http.Response, error) {
 	case "AmazonSQS.ReceiveMessage":
 		answer = f.polled
 	case "AmazonSQS.DeleteMessageBatch":
-		answer = f.delete
+		answer = f.deleted
 	default:
 		return f.next.RoundTrip(r)
 	}
@@ -83,6 +83,7 @@ func BenchmarkWithoutNetwork(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
+	b.ResetTimer()
 	for done := 0; done < b.N; {
 		ds, err := source.Receive(b.Context(), 100)
 		if err != nil {

@@ -42,8 +42,8 @@ func TestCallersKeepTheirGoroutines(t *testing.T) {
 	})
 }
 
-// TestCallersKeepTheirStacks makes a call as deep as the SDK's, and looks where the
-// stack is after a collection: what was shrunk has moved.
+// TestCallersKeepTheirStacks makes a call about as deep as the SDK's on a network,
+// and looks where the stack is after a collection: what was shrunk has moved.
 func TestCallersKeepTheirStacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := new(callers)

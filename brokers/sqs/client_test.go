@@ -14,6 +14,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+	smithyendpoints "github.com/aws/smithy-go/endpoints"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
@@ -322,6 +324,30 @@ func TestClientsHaveRetryersOfTheirOwn(t *testing.T) {
 		b.server.Inject(sqstest.Fault{Operation: "DeleteMessageBatch", Code: "RequestThrottled", Times: 1})
 		if errs := b.remove(t.Context(), b.queue.url, handles(b.receive(1))); errs != nil {
 			t.Errorf("a deletion suffers from other calls that failed: %v", errs)
+		}
+	})
+}
+
+// counted counts how often it is asked for an endpoint.
+type counted struct {
+	awssqs.EndpointResolverV2
+	asked int
+}
+
+func (c *counted) ResolveEndpoint(ctx context.Context, params awssqs.EndpointParameters) (smithyendpoints.Endpoint, error) {
+	c.asked++
+	return c.EndpointResolverV2.ResolveEndpoint(ctx, params)
+}
+
+func TestEndpointIsFoundOnce(t *testing.T) {
+	inBubble(t, false, func(t *testing.T, b *bench) {
+		e := b.polls.Options().EndpointResolverV2.(*endpoint)
+		resolver := &counted{EndpointResolverV2: e.resolver}
+		e.resolver = resolver
+		b.publish(20)
+		b.receive(20)
+		if polls := b.server.Count("ReceiveMessage"); polls < 2 || resolver.asked != 1 {
+			t.Errorf("%d polls asked for their endpoint %d times, want once", polls, resolver.asked)
 		}
 	})
 }

@@ -86,7 +86,7 @@ type token struct {
 	copied    bool          // its retry is durable: remove the original
 	extension chan struct{} // closed when the extension under way has ended
 
-	delivery brokers.Delivery // to hand out, or handed out; its Meta is there from the start
+	delivery brokers.Delivery // handed out, or to be; its Meta is there from the start and stays
 }
 
 // history is what is known of a message that is given back as it came.

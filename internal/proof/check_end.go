@@ -60,8 +60,9 @@ func (c *checker) takeStorm(e *event) {
 	}
 }
 
-// takeConsuming notes that w has a connection. One that it has lost to a fault was
-// its last until now, and it may have received on it after the fault was over.
+// takeConsuming notes that w consumes on a new connection. What it received on the
+// one before comes again if a fault had cut that, also if it received it when the
+// fault was over: both ends notice late.
 func (c *checker) takeConsuming(w *life) {
 	c.sessions++
 	if c.stormy() {
