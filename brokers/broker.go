@@ -86,6 +86,18 @@ type Source interface {
 	// calling Receive for hours is safe.
 	Receive(ctx context.Context, max int) ([]*Delivery, error)
 
+	// Pause says which topics of the subscription are paused from now on:
+	// Receive hands out nothing of them until a later Pause leaves them out,
+	// and Pause() resumes all. The others flow as if the paused ones were not
+	// there. It returns at once, and is called by whoever calls Receive,
+	// between two calls, maybe after each of them: a topic is paused for
+	// moments because it has no room, and for hours because what its handlers
+	// depend on is down. What the adapter has fetched of a paused topic stays
+	// with it or goes back, before its lease or its count of deliveries
+	// suffers; one that stays paused costs the broker no more requests. Names
+	// that are no topics of the subscription have no effect.
+	Pause(topics ...string)
+
 	// Settle ends deliveries, in the order of batch where the broker can, and
 	// returns one error per entry, or nil when all went well. A nil error
 	// means that the action is durable, except that the removal of the

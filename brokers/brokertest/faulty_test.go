@@ -135,6 +135,8 @@ type faultySource struct {
 	closed bool
 }
 
+func (s *faultySource) Pause(topics ...string) { s.inner.Pause(topics...) }
+
 func (s *faultySource) Capabilities() brokers.Capabilities {
 	c := s.inner.Capabilities()
 	if s.b.hooks.capabilities != nil {

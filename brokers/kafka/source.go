@@ -107,6 +107,9 @@ func heartbeatPace(o Options) time.Duration { return min(3*time.Second, o.Sessio
 
 // Capabilities are those of a log: a delivery is held as long as the generation
 // lives, and delays are exact.
+// Pause implements brokers.Source.
+func (s *source) Pause(topics ...string) {}
+
 func (s *source) Capabilities() brokers.Capabilities {
 	return brokers.Capabilities{MessageLimit: s.broker.options.MessageLimit}
 }

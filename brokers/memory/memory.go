@@ -221,6 +221,7 @@ func (b *Broker) subscribe(topics []string, lease time.Duration) *source {
 	for _, name := range topics {
 		sub := &subscription{source: s, topic: b.topic(name)}
 		sub.topic.subs = append(sub.topic.subs, sub)
+		s.subs = append(s.subs, sub)
 		sub.activate()
 	}
 	b.sources[s] = struct{}{}

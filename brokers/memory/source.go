@@ -19,6 +19,7 @@ type source struct {
 	woken        chan struct{}
 
 	// The broker's lock guards the rest.
+	subs      []*subscription
 	active    []*subscription
 	turn      int // the one of active to serve next
 	receiving bool
@@ -235,6 +236,23 @@ func (s *source) disturb(now time.Duration, h *hold, fault Fault, missing bool) 
 		s.broker.drop(h, lost)
 	}
 	return true
+}
+
+func (s *source) Pause(topics ...string) {
+	now := s.broker.lock()
+	defer s.broker.unlock(now)
+	if s.closed {
+		return
+	}
+	for _, sub := range s.subs {
+		switch paused := slices.Contains(topics, sub.topic.name); {
+		case paused && !sub.paused:
+			sub.pause()
+		case !paused && sub.paused:
+			sub.paused = false
+			sub.activate()
+		}
+	}
 }
 
 func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {

@@ -97,6 +97,7 @@ type subscription struct {
 	source *source
 	topic  *topic
 	active bool
+	paused bool
 }
 
 func (t *topic) len() int {
@@ -245,7 +246,7 @@ func (t *topic) take(limit int, hand func(*entry)) {
 func (t *topic) wake() {
 	for range t.subs {
 		t.turn = (t.turn + 1) % len(t.subs)
-		if t.subs[t.turn].source.wake() {
+		if sub := t.subs[t.turn]; !sub.paused && sub.source.wake() {
 			return
 		}
 	}
@@ -260,8 +261,20 @@ func (t *topic) announce() {
 }
 
 func (s *subscription) activate() {
-	if !s.active && s.topic.available() {
+	if !s.active && !s.paused && s.topic.available() {
 		s.active = true
 		s.source.active = append(s.source.active, s)
 	}
+}
+
+// pause takes the topic from its source, and lets others have what is there.
+func (s *subscription) pause() {
+	s.paused = true
+	if !s.active {
+		return
+	}
+	s.active = false
+	all := s.source.active
+	s.source.active = slices.Delete(all, slices.Index(all, s), slices.Index(all, s)+1)
+	s.topic.wake()
 }

@@ -107,6 +107,9 @@ func newSource(b *Broker, sub brokers.Subscription) *source {
 	return s
 }
 
+// Pause implements brokers.Source.
+func (s *source) Pause(topics ...string) {}
+
 func (s *source) Capabilities() brokers.Capabilities { return s.caps }
 
 // start declares the topology and opens the first session.

@@ -69,6 +69,9 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 }
 
 // Capabilities are those of the queues, which are all standard or all FIFO.
+// Pause implements brokers.Source.
+func (s *source) Pause(topics ...string) {}
+
 func (s *source) Capabilities() brokers.Capabilities { return s.caps }
 
 func (s *source) wake() {

@@ -135,6 +135,8 @@ func (b *bench) Close(context.Context) error { return nil }
 // source is bench as a brokers.Source.
 type source bench
 
+func (s *source) Pause(...string) {}
+
 func (s *source) Capabilities() brokers.Capabilities { return brokers.Capabilities{} }
 
 func (s *source) Receive(ctx context.Context, _ int) ([]*brokers.Delivery, error) {
