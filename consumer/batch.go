@@ -3,6 +3,10 @@ package consumer
 import (
 	"errors"
 	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/retry"
 )
 
 // Batch says how the messages of a topic are collected for a BatchHandler.
@@ -23,43 +27,102 @@ func (b Batch) faults(field string) error {
 	)
 }
 
-// collector gathers the next batch of a route.
+// collector gathers the next batch of a topic.
 type collector struct {
-	runs  []*run
-	timer *time.Timer
+	members []*delivery
+	timer   *time.Timer
 }
 
-// collect adds r to the batch of its route and hands the batch over when it is
-// full. mu is held.
-func (p *pipeline) collect(r *run) {
-	c := p.batches[r.route]
-	if c == nil {
-		c = &collector{}
-		p.batches[r.route] = c
+// collect adds d to the batch of its topic and hands the batch over when it is
+// full. What was split off a batch before runs alone. mu is held.
+func (p *pipeline) collect(d *delivery) {
+	s := d.sub
+	if d.split {
+		p.pool.add(s.line, d.self[:])
+		return
 	}
-	c.runs = append(c.runs, r)
-	switch len(c.runs) {
-	case r.route.size:
-		p.complete(c)
+	s.batch.members = append(s.batch.members, d)
+	switch len(s.batch.members) {
+	case s.size:
+		p.complete(s)
 	case 1:
-		c.timer = time.AfterFunc(r.route.wait, func() { p.expire(c) })
+		s.batch.timer = time.AfterFunc(s.wait, func() { p.expire(s) })
 	}
 }
 
 // expire ends the wait of a batch.
-func (p *pipeline) expire(c *collector) {
+func (p *pipeline) expire(s *subscription) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.complete(c)
+	p.complete(s)
 }
 
 // complete hands the batch over as it is. mu is held.
-func (p *pipeline) complete(c *collector) {
-	if c.timer != nil {
-		c.timer.Stop()
+func (p *pipeline) complete(s *subscription) {
+	if s.batch.timer != nil {
+		s.batch.timer.Stop()
 	}
-	if len(c.runs) > 0 {
-		p.crew.add(c.runs)
-		c.runs = nil
+	if members := s.batch.members; len(members) > 0 {
+		s.batch.members = nil
+		p.pool.add(s.line, members)
 	}
+}
+
+// split runs the members of a batch that failed as a whole again, in two parts,
+// before that counts against any of them: one may be what fails the others. It
+// reports whether it did. A part of one has failed by itself.
+func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time) bool {
+	if len(a.runs) < 2 || !asWhole(results) {
+		return false
+	}
+	v := verdict(results[0], cause, a.runs[0].sub.rules)
+	if v.Skip || v.Deferred || v.Class != classify.ClassPoison && v.Class != classify.ClassTransient && v.Class != classify.ClassUnknown {
+		return false
+	}
+	again := retry.Decision{Action: retry.ActionRetry, Reason: reasonBatch}
+	e := evidenceOf(v, errors.Is(cause, classify.ErrAttemptTimeout), 0)
+	for i, d := range a.runs {
+		token := d.token
+		d.token = false
+		p.tell(d, now, e)
+		d.token = token // it still has to spend it
+		e = evidence{}  // one run is evidence once
+		p.observe(d, Event{Kind: EventFailed, Time: now, Duration: now.Sub(a.started), Verdict: v, Decision: again, Err: results[i]})
+	}
+	half := len(a.runs) / 2
+	for _, part := range [][]*delivery{a.runs[:half:half], a.runs[half:]} {
+		p.requeue(part)
+	}
+	return true
+}
+
+// requeue has a part of a batch run again.
+func (p *pipeline) requeue(part []*delivery) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, d := range part {
+		d.split = true
+		p.to(d, queued)
+		if p.draining.Load() {
+			p.settleLocked(d, brokers.Release)
+		}
+	}
+	if !p.draining.Load() {
+		p.pool.add(part[0].sub.line, part)
+	}
+}
+
+// asWhole reports whether all results are the same failure.
+func asWhole(results []error) (yes bool) {
+	defer func() {
+		if recover() != nil { // methods of errors may panic
+			yes = false
+		}
+	}()
+	for _, err := range results {
+		if err == nil || results[0] == nil || err.Error() != results[0].Error() {
+			return false
+		}
+	}
+	return true
 }

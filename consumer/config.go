@@ -1,12 +1,14 @@
 package consumer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -30,12 +32,16 @@ type Config struct {
 	// dead-lettered without another run.
 	Retry retry.Policy
 
-	// Concurrency is how many handlers run at once, over all topics.
-	// Default 10.
+	// Concurrency is how many handlers of a topic run at once. A topic takes no
+	// slot from another. Default 10.
 	Concurrency int
 
-	// Prefetch is how many deliveries wait in the process for a free handler,
-	// or for the rest of their batch: at least as many as fill one.
+	// MaxConcurrency is how many handlers run at once over all topics, which
+	// take turns. 0 means no limit but that of each topic.
+	MaxConcurrency int
+
+	// Prefetch is how many deliveries of a topic wait in the process for a free
+	// handler, or for the rest of their batch: at least as many as fill one.
 	// Their leases are kept. Default is Concurrency; -1 means 1.
 	Prefetch int
 
@@ -44,7 +50,8 @@ type Config struct {
 	HandlerTimeout time.Duration
 
 	// DrainTimeout is how long running handlers may go on after the context
-	// of Run has ended. Default 30 s; -1 means not at all.
+	// of Run has ended. Default 25 s, because Kubernetes kills after 30; -1 means
+	// not at all.
 	DrainTimeout time.Duration
 
 	// HoldLimit is the longest retry delay that is waited for in the process,
@@ -58,8 +65,12 @@ type Config struct {
 	HoldLimit time.Duration
 
 	// MaxHeld bounds the deliveries held so at a time, together with those
-	// whose dead letter is on its way. Default 1000.
+	// whose dead letter is on its way. Each topic has an equal part of it.
+	// What finds no place goes back to the broker for a while. Default 1000.
 	MaxHeld int
+
+	// MaxHeldBytes bounds the bodies of these in the same way. Default 64 MiB.
+	MaxHeldBytes int
 
 	// Order chooses which handlers may run at the same time. Default
 	// Unordered.
@@ -82,17 +93,22 @@ type Config struct {
 	// Default: no limit.
 	MaxBody int
 
-	// Restraint spares what the handlers depend on when it fails. Its zero
-	// value does.
-	Restraint Restraint
+	// Guard spares what handlers depend on when it fails. Each dependency has
+	// one of its own; its zero value protects.
+	Guard Guard
 
-	// Idempotent says that handlers may run again after a run that may have had
-	// its effect, such as one that timed out, because they look before they
-	// write, say. Package idempotency alone is not enough: it keeps what
-	// succeeded from running again, not what failed. Otherwise a message gets
-	// one more run after such a failure, and becomes a dead letter with the
-	// reason "ambiguous" after the next.
-	Idempotent bool
+	// Guards are those of dependencies that need others settings, by name: the
+	// topic, Topic.Dependency, or what Topic.DependencyOf returns.
+	Guards map[string]Guard
+
+	// NoRepeat says that a handler must not run again after a run that may have
+	// had its effect, such as one that timed out or met a status 500: the
+	// message becomes a dead letter with the reason "ambiguous", for somebody
+	// to look at. Use it only where repeating does harm that neither the
+	// idempotency key nor package idempotency can keep away. It is no promise
+	// of at most one run: a crash or a lost lease runs a handler again all the
+	// same.
+	NoRepeat bool
 
 	// Rules classify errors before the built-in rules, see classify.Of.
 	Rules []classify.Rule
@@ -133,9 +149,24 @@ type Topic struct {
 	MaxAttempts    int           // replaces only the policy's MaxAttempts
 	HandlerTimeout time.Duration
 	MaxBody        int
-	Idempotent     bool            // adds to that of Config
+	Concurrency    int
+	Prefetch       int             // default that of Config, or Concurrency if only this is set
+	NoRepeat       bool            // adds to that of Config
 	Rules          []classify.Rule // asked before those of Config
 	Middleware     []Middleware    // inside that of Config
+
+	// Dependency names what the handler depends on, such as "payments". Topics
+	// that name the same one share its guard: they pause together. Default: the
+	// topic's own name.
+	Dependency string
+
+	// DependencyOf names what one message depends on: its tenant, or the host
+	// that it is for. Each name has a guard of its own, of which the thousand
+	// used last are kept, and at most half of the slots of the topic. While it
+	// is closed its messages wait, uncounted, and the others flow; the topic
+	// pauses only when nine in ten of the names fail. "" means none but the
+	// guard of the topic. It must be quick and may be called at the same time.
+	DependencyOf func(m *brokers.Message) string
 }
 
 // Order says which messages may be handled at the same time.
@@ -168,22 +199,22 @@ func (e *ConfigError) Error() string {
 const (
 	defaultConcurrency    = 10
 	defaultHandlerTimeout = 5 * time.Minute
-	defaultDrainTimeout   = 30 * time.Second
+	defaultDrainTimeout   = 25 * time.Second
 	defaultHoldLimit      = 2 * time.Second
 	defaultMaxHeld        = 1000
+	defaultMaxHeldBytes   = 64 << 20
 	defaultCrashLimit     = 3
 )
 
 // withDefaults fills what is unset; -1 has become a plain zero or bound.
 func (c Config) withDefaults() Config {
 	c.Concurrency = setting(c.Concurrency, defaultConcurrency, defaultConcurrency)
-	c.Prefetch = setting(c.Prefetch, c.Concurrency, 1)
 	c.HandlerTimeout = setting(c.HandlerTimeout, defaultHandlerTimeout, defaultHandlerTimeout)
 	c.DrainTimeout = setting(c.DrainTimeout, defaultDrainTimeout, 0)
 	c.HoldLimit = setting(c.HoldLimit, defaultHoldLimit, 0)
 	c.MaxHeld = setting(c.MaxHeld, defaultMaxHeld, 0)
+	c.MaxHeldBytes = setting(c.MaxHeldBytes, defaultMaxHeldBytes, 0)
 	c.CrashLimit = setting(c.CrashLimit, defaultCrashLimit, 0)
-	c.Restraint = c.Restraint.withDefaults()
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -215,16 +246,21 @@ func setting[T ~int | ~int64](value, unset, none T) T {
 func (c Config) faults() error {
 	faults := []error{
 		count("Config.Concurrency", c.Concurrency, 0, "or 0 for 10"),
+		count("Config.MaxConcurrency", c.MaxConcurrency, 0, "or 0 for no limit"),
 		count("Config.Prefetch", c.Prefetch, -1, "0 for the default, or -1 for the least"),
 		below("Config.HandlerTimeout", c.HandlerTimeout, 0, "use a positive duration, or 0 for 5m"),
-		below("Config.DrainTimeout", c.DrainTimeout, -1, "use a positive duration, 0 for 30s, or -1 for none"),
+		below("Config.DrainTimeout", c.DrainTimeout, -1, "use a positive duration, 0 for 25s, or -1 for none"),
 		below("Config.HoldLimit", c.HoldLimit, -1, "use a positive duration, 0 for 2s, or -1 to hold nothing"),
 		count("Config.MaxHeld", c.MaxHeld, 0, "or 0 for 1000"),
+		below("Config.MaxHeldBytes", c.MaxHeldBytes, 0, "use a size in bytes, or 0 for 64 MiB"),
 		below("Config.Lease", c.Lease, 0, "use a positive duration, or 0 for the adapter's choice"),
 		below("Config.CrashLimit", c.CrashLimit, -1, "use 1 or more, 0 for 3, or -1 for no limit"),
 		below("Config.MaxBody", c.MaxBody, 0, "use a size in bytes, or 0 for no limit"),
 		policyFaults("Config.Retry", c.Retry),
-		c.Restraint.faults(),
+		c.Guard.faults("Config.Guard"),
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Guards)) {
+		faults = append(faults, c.Guards[name].faults(fmt.Sprintf("Config.Guards[%q]", name)))
 	}
 	if c.Order > ByKey {
 		faults = append(faults, &ConfigError{"Config.Order", fmt.Sprintf("%d is no order", c.Order), "use Unordered or ByKey"})
@@ -311,17 +347,23 @@ func leaves(err error) []error {
 // route is a registered topic with its settings resolved.
 type route struct {
 	topic      string
-	handler    Handler // exactly one of handler and batch is set
-	batch      BatchHandler
-	size       int // of a batch
+	handler    Handler // exactly one of handler and batchHandler is set
+	size       int     // of a batch
 	wait       time.Duration
 	policy     retry.Policy
 	attempts   int    // the most runs that policy allows
 	deadLetter string // "" discards
 	timeout    time.Duration
 	maxBody    int
-	idempotent bool
+	noRepeat   bool
 	rules      []classify.Rule
+
+	batchHandler BatchHandler
+	concurrency  int
+	prefetch     int
+	dependency   string
+	dependencyOf func(*brokers.Message) string
+	stray        bool // no handler is registered
 }
 
 // newRoute resolves the settings of topic; handlers are set by the caller.
@@ -331,6 +373,8 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		below(field+".MaxAttempts", t.MaxAttempts, 0, "use 1 or more, or 0 for that of Config.Retry"),
 		below(field+".HandlerTimeout", t.HandlerTimeout, 0, "use a positive duration, or 0 for that of Config"),
 		below(field+".MaxBody", t.MaxBody, 0, "use a size in bytes, or 0 for that of Config"),
+		count(field+".Concurrency", t.Concurrency, 0, "or 0 for that of Config"),
+		count(field+".Prefetch", t.Prefetch, -1, "0 for that of Config, or -1 for the least"),
 	}
 	r := &route{
 		topic:   topic,
@@ -339,8 +383,16 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		maxBody: setting(t.MaxBody, c.MaxBody, c.MaxBody),
 		rules:   append(append([]classify.Rule{}, t.Rules...), c.Rules...),
 
-		idempotent: c.Idempotent || t.Idempotent,
+		noRepeat:     c.NoRepeat || t.NoRepeat,
+		concurrency:  setting(t.Concurrency, c.Concurrency, c.Concurrency),
+		dependency:   cmp.Or(t.Dependency, topic),
+		dependencyOf: t.DependencyOf,
 	}
+	prefetch := t.Prefetch
+	if prefetch == 0 && t.Concurrency == 0 {
+		prefetch = c.Prefetch
+	}
+	r.prefetch = setting(prefetch, r.concurrency, 1)
 	if t.Retry != nil {
 		r.policy = *t.Retry
 		faults = append(faults, policyFaults(field+".Retry", r.policy))
@@ -390,15 +442,9 @@ func (c Config) unfit(caps brokers.Capabilities, routes []*route) error {
 	return errors.Join(faults...)
 }
 
-// window is how many deliveries may be with the handlers, or on the way to or
-// from them.
-func (c Config) window(routes []*route) int {
-	waiting := c.Prefetch
-	for _, r := range routes {
-		waiting = max(waiting, r.size)
-	}
-	return c.Concurrency + waiting
-}
+// window is how many deliveries of the topic are received, in slots or waiting
+// for one.
+func (r *route) window() int { return r.concurrency + max(r.prefetch, r.size) }
 
 // longest is how long a handler may run, of those that may longest.
 func longest(routes []*route) (d time.Duration) {
@@ -408,17 +454,29 @@ func longest(routes []*route) (d time.Duration) {
 	return d
 }
 
+// heldPerTopic is the part of MaxHeld that each of n topics has.
+func (c Config) heldPerTopic(n int) int { return (c.MaxHeld + n - 1) / n }
+
+// guardOf returns the settings for a dependency.
+func (c Config) guardOf(name string) Guard {
+	if g, ok := c.Guards[name]; ok {
+		return g
+	}
+	return c.Guard
+}
+
 // subscription is what the routes together ask of the broker.
 func (c Config) subscription(routes []*route) brokers.Subscription {
 	sub := brokers.Subscription{
 		Group:       c.Group,
 		DeadLetters: map[string]string{},
 		Attempts:    map[string]int{},
-		InFlight:    c.window(routes) + c.MaxHeld,
+		InFlight:    c.MaxHeld,
 		Lease:       c.Lease,
 	}
 	for _, r := range routes {
 		sub.Topics = append(sub.Topics, r.topic)
+		sub.InFlight += r.window()
 		if r.deadLetter != "" {
 			sub.DeadLetters[r.topic] = r.deadLetter
 		}

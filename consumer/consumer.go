@@ -70,7 +70,7 @@ func (c *Consumer) HandleBatch(topic string, h BatchHandler, b Batch, settings .
 		if len(t.Middleware) > 0 {
 			return &ConfigError{field + ".Middleware", "does not apply to a batch handler", "remove it"}
 		}
-		r.batch, r.size = h, b.Size
+		r.batchHandler, r.size = h, b.Size
 		r.wait = setting(b.Wait, defaultBatchWait, defaultBatchWait)
 		return b.faults(field + ".Batch")
 	})
@@ -135,9 +135,6 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer stop(nil)
 	p := newPipeline(life, stop, c, source)
 	p.start()
-	if c.cfg.Restraint.Breaker != nil {
-		p.watchBreaker()
-	}
 	p.log.started(c)
 	fatal := p.receive(receiving)
 	if ctx.Err() == nil && fatal == nil {

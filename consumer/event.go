@@ -27,7 +27,7 @@ const (
 	EventSucceeded    EventKind = "succeeded"     // a handler returned nil
 	EventFailed       EventKind = "failed"        // a handler failed; Verdict, Decision and Err are set
 	EventAcked        EventKind = "acked"         // the message is removed
-	EventHeld         EventKind = "held"          // waits in the process, for its due time or at the closed breaker
+	EventHeld         EventKind = "held"          // waits in the process, for its due time or its guard to open
 	EventRetried      EventKind = "retried"       // rescheduled durably in the broker
 	EventReleased     EventKind = "released"      // given back, not counted
 	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set
@@ -36,8 +36,8 @@ const (
 	EventLeaseLost    EventKind = "lease-lost"    // somebody else has the delivery; Err says why
 	EventStuck        EventKind = "stuck"         // a handler ignores that its context has ended
 	EventUnstuck      EventKind = "unstuck"       // a stuck handler has returned after all
-	EventPaused       EventKind = "paused"        // nothing is received or started for now; Err says why, Until at least until when
-	EventResumed      EventKind = "resumed"       // everything is received again
+	EventPaused       EventKind = "paused"        // nothing that depends on Dependency starts for now; Err says why, Until at least until when
+	EventResumed      EventKind = "resumed"       // all of Dependency starts again
 	EventError        EventKind = "error"         // the broker failed an operation, which is tried again; Operation and Err are set
 )
 
@@ -78,9 +78,9 @@ type Event struct {
 	// Lateness is how long after its due time a retry started.
 	Lateness time.Duration
 
-	// Stretched is how much the budget added to Decision.Delay, which contains
-	// it.
-	Stretched time.Duration
+	// Dependency is what pauses, in EventPaused and EventResumed: a topic,
+	// Topic.Dependency, or what Topic.DependencyOf returned.
+	Dependency string
 
 	// Until is when a pause may end; zero if nobody knows.
 	Until time.Time
@@ -107,16 +107,16 @@ func (k EventKind) routine() bool {
 // one spares a message without Observers the copies.
 func (p *pipeline) observed() bool { return len(p.cfg.Observers) > 0 }
 
-// observe reports an event about r. The caller sets what belongs to its kind.
-func (p *pipeline) observe(r *run, e Event) {
+// observe reports an event about d. The caller sets what belongs to its kind.
+func (p *pipeline) observe(d *delivery, e Event) {
 	if !p.observed() && e.Kind.routine() {
 		return
 	}
-	e.Topic = r.delivery.Message.Topic
-	e.Message = &r.delivery.Message
-	r.mu.Lock()
-	meta, last, current := r.meta, r.last, r.current
-	r.mu.Unlock()
+	e.Topic = d.Message.Topic
+	e.Message = &d.Message
+	d.mu.Lock()
+	meta, last, current := d.meta, d.last, d.current
+	d.mu.Unlock()
 	e.Meta = *meta
 	if e.Attempt = last; last == 0 {
 		e.Attempt = meta.Attempt

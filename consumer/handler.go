@@ -68,7 +68,7 @@ const attemptKey contextKey = iota
 // MessageFrom returns the message that the handler with this context works
 // on, nil outside a handler and in a batch.
 func MessageFrom(ctx context.Context) *brokers.Message {
-	if a := attemptFrom(ctx); a != nil && a.alone {
+	if a := attemptFrom(ctx); a != nil && a.single {
 		return &a.message
 	}
 	return nil
@@ -78,7 +78,7 @@ func MessageFrom(ctx context.Context) *brokers.Message {
 // number of this run, counted from 1, and IdempotencyKey is always set. It is
 // the zero value outside a handler and in a batch.
 func MetaFrom(ctx context.Context) brokers.Meta {
-	if a := attemptFrom(ctx); a != nil && a.alone {
+	if a := attemptFrom(ctx); a != nil && a.single {
 		return a.runs[0].metaOfRun()
 	}
 	return brokers.Meta{}
@@ -91,8 +91,8 @@ func BatchMetaFrom(ctx context.Context) []brokers.Meta {
 		return nil
 	}
 	metas := make([]brokers.Meta, len(a.runs))
-	for i, r := range a.runs {
-		metas[i] = r.metaOfRun()
+	for i, d := range a.runs {
+		metas[i] = d.metaOfRun()
 	}
 	return metas
 }
@@ -107,12 +107,12 @@ func Part(ctx context.Context, places ...int) context.Context {
 	if whole == nil {
 		return ctx
 	}
-	part := &attempt{alone: len(places) == 1}
+	part := &attempt{single: len(places) == 1}
 	for _, place := range places {
 		part.runs = append(part.runs, whole.runs[place])
 	}
-	if part.alone {
-		part.message = part.runs[0].delivery.Message
+	if part.single {
+		part.message = part.runs[0].Message
 	}
 	return context.WithValue(ctx, attemptKey, part)
 }

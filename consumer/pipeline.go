@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -11,100 +12,161 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/visibility"
 )
 
 // pipeline is one call of Run. A delivery passes through it in this order:
 //
-//	receive -> admit -> (lane) -> crew -> conclude -> settler
-//	                               ^         |-> retrier
-//	                               |         |-> letters -> settler
-//	                               '- held <-'
+//	receive -> accept -> enqueue -> pool -> admitted -> handler -> conclude -> settler
+//	                        ^                  |                    |-> retrier
+//	                        '---- waiting <----+--------------------|
+//	                                                                '-> dead letters -> settler
+//
+// Where each delivery is, its state says (inflight.go). What is received is
+// decided in intake.go, what may start in admission.go, what becomes of a
+// failure in decide.go.
 //
 // mu guards what decides whether a delivery may move on.
 type pipeline struct {
 	cfg    Config
-	routes map[string]*route
 	broker brokers.Broker
 	source brokers.Source
 	caps   brokers.Capabilities
-	lanes  lanes
 	log    *logObserver
 
 	values context.Context         // of Run, without its cancellation
 	life   context.Context         // ends when the pipeline is done
 	stop   context.CancelCauseFunc // stops receiving, with the fatal error
-	room   chan struct{}           // there may be room for another delivery
 
-	gate   *gate
-	budget Budget        // nil if switched off
-	opened chan struct{} // the gate may have opened
-	pace   *pace         // nil unless adaptive
-	delay  time.Duration // the longest that the broker was told of
+	subs         []*subscription
+	byTopic      map[string]*subscription
+	guards       []*guard      // of topics
+	longestDelay time.Duration // that the broker was told of
 
-	window int
-	crew   *crew
-	stages sync.WaitGroup // keeper and outboxes
-
-	keeper  *visibility.Keeper[*run] // nil if leases have no deadline
+	pool    *pool
+	keeper  *visibility.Keeper[*delivery] // nil if leases have no deadline
 	settler *settler
 	retrier *settler
+	stages  sync.WaitGroup // keeper and senders
 
 	mu       sync.Mutex
-	active   int // deliveries that count against window
-	held     held
-	gated    gated
-	parked   int // dead letters on their way, outside the window
-	batches  map[*route]*collector
-	letters  map[string]*outbox // by dead-letter topic
+	intake   intake
+	keys     keyQueues // nil if nothing is ordered
+	waitlist waitlist
+	watch    *time.Timer        // looks at shared breakers; nil if there are none
+	letters  map[string]*sender // by dead-letter topic
 	sessions map[context.Context]func() bool
 	draining atomic.Bool // written under mu
 }
 
+// subscription is what a worker has for one topic: slots, room and a guard of
+// its own, so that it takes none from others. The counters are the pipeline's,
+// under its mu, and only pipeline.to changes them.
+type subscription struct {
+	*route
+	line         *line
+	limiter      *limiter // nil unless adaptive
+	guard        *guard
+	own          *ownGuards // nil without DependencyOf
+	window       int        // the most that is queued, running or settling
+	least        int        // room that it is received for
+	maxHeld      int        // the most that waits or dies
+	maxBytes     int        // and the sum of its bodies
+	longestDelay time.Duration
+
+	active  int // deliveries in the window
+	waiting int
+	dying   int
+	held    int  // bytes of those two
+	full    bool // not received for, because there is no room
+	batch   collector
+}
+
 func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer, source brokers.Source) *pipeline {
 	p := &pipeline{
-		cfg:      c.cfg,
-		routes:   map[string]*route{},
-		broker:   c.broker,
-		source:   source,
-		window:   c.cfg.window(c.routes),
-		caps:     source.Capabilities(),
-		delay:    c.cfg.subscription(c.routes).MaxDelay,
-		log:      newLogObserver(c.cfg.Logger, c.cfg.Redact),
-		values:   context.WithoutCancel(life),
-		life:     life,
-		stop:     stop,
-		room:     make(chan struct{}, 1),
-		opened:   make(chan struct{}, 1),
-		gate:     c.cfg.Restraint.gate(longest(c.routes), c.cfg.Random),
-		budget:   c.cfg.Restraint.Budget,
-		batches:  map[*route]*collector{},
-		letters:  map[string]*outbox{},
-		sessions: map[context.Context]func() bool{},
-	}
-	for _, r := range c.routes {
-		p.routes[r.topic] = r
+		cfg:          c.cfg,
+		broker:       c.broker,
+		source:       source,
+		caps:         source.Capabilities(),
+		log:          newLogObserver(c.cfg.Logger, c.cfg.Redact),
+		values:       context.WithoutCancel(life),
+		life:         life,
+		stop:         stop,
+		byTopic:      map[string]*subscription{},
+		longestDelay: c.cfg.subscription(c.routes).MaxDelay,
+		intake:       intake{changed: make(chan struct{}, 1)},
+		letters:      map[string]*sender{},
+		sessions:     map[context.Context]func() bool{},
 	}
 	if c.cfg.Order == ByKey || p.caps.Ordered {
-		p.lanes = lanes{}
+		p.keys = keyQueues{}
 	}
-	p.crew = &crew{limit: c.cfg.Concurrency, start: func() *worker { return newWorker(p) }}
-	if c.cfg.Restraint.Adaptive {
-		p.pace = newPace(c.cfg.Concurrency)
+	p.pool = &pool{most: c.cfg.MaxConcurrency, start: func() *worker { return newWorker(p) }}
+	for _, r := range c.routes {
+		p.subscribe(r, len(c.routes), longest(c.routes))
 	}
 	p.settler, p.retrier = newSettler(p), newSettler(p)
 	return p
 }
 
+// subscribe adds one of n topics.
+func (p *pipeline) subscribe(r *route, n int, longest time.Duration) {
+	s := p.newSubscription(r, n)
+	s.guard = p.guardFor(r, longest)
+	s.guard.subs = append(s.guard.subs, s)
+	s.line.number = len(p.pool.lines)
+	p.pool.lines = append(p.pool.lines, s.line)
+	p.subs = append(p.subs, s)
+	p.byTopic[r.topic] = s
+}
+
+func (p *pipeline) newSubscription(r *route, n int) *subscription {
+	s := &subscription{
+		route:        r,
+		line:         &line{limit: r.concurrency},
+		window:       r.window(),
+		least:        1,
+		maxHeld:      p.cfg.heldPerTopic(n),
+		maxBytes:     p.cfg.MaxHeldBytes / n,
+		longestDelay: p.longestDelay,
+	}
+	if n > 1 {
+		s.least = max(1, (s.window-r.concurrency+1)/2)
+	}
+	settings := p.cfg.guardOf(r.dependency)
+	if settings.Adaptive {
+		s.limiter = newLimiter(r.concurrency)
+	}
+	if r.dependencyOf != nil {
+		s.own = &ownGuards{byName: map[string]*list.Element{}, make: func(name string) *guard {
+			g := newGuard(name, p.cfg.guardOf(name), r.timeout, p.cfg.Random)
+			g.most = max(1, r.concurrency/2)
+			return g
+		}}
+	}
+	return s
+}
+
+// guardFor returns the guard of the dependency of r, which topics may share.
+// None of their handlers runs for more than longest.
+func (p *pipeline) guardFor(r *route, longest time.Duration) *guard {
+	i := slices.IndexFunc(p.guards, func(g *guard) bool { return g.name == r.dependency })
+	if i >= 0 {
+		return p.guards[i]
+	}
+	g := newGuard(r.dependency, p.cfg.guardOf(r.dependency), longest, p.cfg.Random)
+	p.guards = append(p.guards, g)
+	return g
+}
+
 // start starts everything but receiving.
 func (p *pipeline) start() {
 	if p.caps.Lease > 0 {
-		p.keeper = visibility.New(visibility.Config[*run]{
+		p.keeper = visibility.New(visibility.Config[*delivery]{
 			Lease:    p.caps.Lease,
 			MaxLease: p.caps.MaxLease,
 			Extend:   p.extend,
-			Times:    func(r *run) (time.Time, time.Time) { return r.delivery.ReceivedAt, r.delivery.LeaseUntil },
+			Times:    func(d *delivery) (time.Time, time.Time) { return d.ReceivedAt, d.LeaseUntil },
 			Final:    final,
 			Lost:     p.lose,
 		})
@@ -112,161 +174,129 @@ func (p *pipeline) start() {
 	}
 	p.stages.Go(func() { p.settler.run(p.life) })
 	p.stages.Go(func() { p.retrier.run(p.life) })
+	p.watchShared()
 }
 
-// receive takes deliveries in until ctx ends or the source fails for good.
-func (p *pipeline) receive(ctx context.Context) error {
-	backoff := retry.Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second, Floor: 10 * time.Millisecond}
-	for failures := 0; ; {
-		n := p.awaitRoom(ctx)
-		granted, n := p.awaitGate(ctx, n)
-		if ctx.Err() != nil {
-			p.gate.done(time.Now(), granted, breaker.Ignored, breaker.Ignored)
-			return nil
-		}
-		deliveries, err := p.fetch(ctx, n, granted)
-		switch {
-		case err == nil:
-			failures = 0
-			p.admit(deliveries, granted)
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, brokers.ErrClosed), errors.Is(err, brokers.ErrMisconfigured):
-			return fmt.Errorf("consumer: receive: %w", err)
-		default:
-			failures++
-			p.report(p.values, Event{Kind: EventError, Operation: OperationReceive, Err: fmt.Errorf("receive: %w", err)})
-			sleep(ctx, backoff.Delay(failures, 0, p.cfg.Random()))
-		}
-	}
-}
+// block is how many deliveries share a piece of memory: one that is held for
+// long keeps the others, too.
+const block = 16
 
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
-// receiveLimit bounds one Receive, so that a batch stays in the cache.
-const receiveLimit = 256
-
-// awaitRoom returns how many deliveries may be received, at least 1 unless
-// ctx has ended.
-func (p *pipeline) awaitRoom(ctx context.Context) int {
-	for {
-		p.mu.Lock()
-		n := p.window - p.active
-		p.mu.Unlock()
-		if n > 0 {
-			return min(n, receiveLimit)
-		}
-		select {
-		case <-ctx.Done():
-			return 0
-		case <-p.room:
-		}
-	}
-}
-
-// leave takes n deliveries off the count. mu is held.
-func (p *pipeline) leave(n int) {
-	p.active -= n
-	select {
-	case p.room <- struct{}{}:
-	default:
-	}
-}
-
-// admitted is how many runs share a piece of memory: one that is held for long
-// keeps the others, too.
-const admitted = 16
-
-// admit takes deliveries over from the source, which were fetched with granted.
-func (p *pipeline) admit(deliveries []*brokers.Delivery, granted permit) {
-	var block []run
-	runs := make([]*run, len(deliveries))
-	fresh := 0
-	for i, d := range deliveries {
-		if len(block) == 0 {
-			block = make([]run, min(admitted, len(deliveries)-i))
-		}
-		r := &block[0]
-		block = block[1:]
-		r.delivery, r.meta, r.permit = d, &d.Meta, granted
-		if first(&d.Meta) {
-			fresh++
-		}
-		r.route = p.routes[d.Message.Topic]
-		r.self[0] = r
-		runs[i] = r
-		if p.observed() {
-			p.observe(r, Event{Kind: EventReceived})
-		}
-	}
-	if p.budget != nil && fresh > 0 {
-		p.budget.Delivered(time.Now(), fresh)
-	}
-	if p.keeper != nil {
-		p.keeper.Track(runs...)
-	}
-	p.mu.Lock()
-	p.active += len(runs)
-	p.watchSessions(deliveries)
-	p.mu.Unlock()
-	runs = slices.DeleteFunc(runs, p.refuse)
+// accept takes deliveries over from the source.
+func (p *pipeline) accept(received []*brokers.Delivery) {
+	ds := p.track(received)
+	ds = slices.DeleteFunc(ds, p.refuse)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, r := range runs {
-		if p.lanes == nil || p.lanes.enter(r) {
-			p.enqueue(r)
+	for _, d := range ds {
+		if p.keys == nil || p.keys.enter(d) {
+			p.enqueue(d)
 		}
 	}
+}
+
+// track begins to look after deliveries.
+func (p *pipeline) track(received []*brokers.Delivery) []*delivery {
+	var some []delivery
+	ds := make([]*delivery, len(received))
+	for i, from := range received {
+		if len(some) == 0 {
+			some = make([]delivery, min(block, len(received)-i))
+		}
+		d := &some[0]
+		some = some[1:]
+		d.Delivery, d.meta, d.sub = from, &from.Meta, p.byTopic[from.Message.Topic]
+		d.self[0] = d
+		ds[i] = d
+	}
+	if p.keeper != nil {
+		p.keeper.Track(ds...)
+	}
+	p.mu.Lock()
+	for _, d := range ds {
+		if d.sub == nil {
+			d.sub = p.stray(d.Message.Topic)
+		}
+		d.sub.active++
+	}
+	p.watchSessions(received)
+	p.mu.Unlock()
+	for _, d := range ds {
+		p.welcome(d)
+	}
+	return ds
+}
+
+// welcome has d counted by its budget if it comes for the first time.
+func (p *pipeline) welcome(d *delivery) {
+	d.guard = p.guardOf(d)
+	if pacer := d.pacer(); pacer != nil && first(d.meta) {
+		pacer.Deposit(time.Now(), 1)
+	}
+	if p.observed() {
+		p.observe(d, Event{Kind: EventReceived})
+	}
+}
+
+// stray returns the subscription of a topic without a handler, should a source
+// deliver any of it. mu is held.
+func (p *pipeline) stray(topic string) *subscription {
+	s := p.byTopic[topic]
+	if s == nil {
+		r := &route{topic: topic, dependency: topic, stray: true, deadLetter: p.cfg.DeadLetter(topic), policy: p.cfg.Retry, timeout: p.cfg.HandlerTimeout}
+		s = p.newSubscription(r, len(p.subs))
+		s.guard = newGuard(topic, Guard{NoBudget: true, NoBreaker: true, NoPoisonStop: true}, r.timeout, p.cfg.Random)
+		p.byTopic[topic] = s
+	}
+	return s
 }
 
 // refuse dead-letters what must not run. It reports whether it did.
-func (p *pipeline) refuse(r *run) bool {
-	reason, err := p.refusal(r)
+func (p *pipeline) refuse(d *delivery) bool {
+	reason, err := p.refusal(d)
 	if err == nil {
 		return false
 	}
-	if r.permit.probe() {
-		p.tell(r, time.Now(), &skipped)
-	}
-	p.bury(r, reason, p.entry(r, err, refusedVerdict))
+	p.deadLetter(d, reason, p.letter(d, err, refusedVerdict))
 	return true
 }
 
-func (p *pipeline) refusal(r *run) (reason string, err error) {
-	m := &r.delivery.Message
+func (p *pipeline) refusal(d *delivery) (reason string, err error) {
+	m := &d.Message
 	switch {
-	case r.route == nil:
-		r.route = p.strayRoute(m.Topic)
+	case d.sub.stray:
 		return reasonUnroutable, fmt.Errorf("no handler is registered for topic %q", m.Topic)
-	case p.cfg.CrashLimit > 0 && r.delivery.Abandoned >= p.cfg.CrashLimit:
-		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", r.delivery.Abandoned)
-	case r.delivery.Meta.Attempt >= r.route.attempts:
-		return retry.ReasonExhausted, fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", r.delivery.Meta.Attempt)
-	case r.route.maxBody > 0 && len(m.Body) > r.route.maxBody:
-		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), r.route.maxBody)
+	case p.cfg.CrashLimit > 0 && d.Abandoned >= p.cfg.CrashLimit:
+		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
+	case d.Meta.Attempt >= d.sub.attempts && d.Meta.Class == poisonClass:
+		return retry.ReasonPoison, errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
+	case d.Meta.Attempt >= d.sub.attempts:
+		return retry.ReasonExhausted, fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.Meta.Attempt)
+	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
+		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
 	}
 	return "", nil
 }
 
-// strayRoute says where messages of a topic without a handler go, should a
-// source deliver any.
-func (p *pipeline) strayRoute(topic string) *route {
-	for _, stray := range p.routes {
-		deadLetter := stray.deadLetter
-		if p.cfg.DeadLetter != nil {
-			deadLetter = p.cfg.DeadLetter(topic)
-		}
-		return &route{topic: topic, deadLetter: deadLetter, policy: p.cfg.Retry}
+// first reports whether meta is that of a first delivery.
+func first(meta *brokers.Meta) bool { return meta.FirstFailedAt.IsZero() && meta.DueAt.IsZero() }
+
+// earlyLimit is how early a delivery may be and is still held, even if
+// HoldLimit is less: a broker that came that close may come no closer.
+const earlyLimit = 2 * time.Second
+
+// enqueue hands d to the workers, alone or as part of a batch, or lets it wait
+// until it is due. mu is held.
+func (p *pipeline) enqueue(d *delivery) {
+	switch {
+	case p.draining.Load():
+		p.settleLocked(d, brokers.Release)
+	case !d.meta.DueAt.IsZero() && time.Until(d.meta.DueAt) > 0:
+		p.waitLocked(d, max(p.cfg.HoldLimit, earlyLimit))
+	case d.sub.batchHandler != nil:
+		p.collect(d)
+	default:
+		p.pool.add(d.sub.line, d.self[:])
 	}
-	return nil
 }
 
 // watchSessions has the deliveries of a session lost when it ends. mu is held.
@@ -277,81 +307,6 @@ func (p *pipeline) watchSessions(deliveries []*brokers.Delivery) {
 			continue
 		}
 		p.sessions[session] = context.AfterFunc(session, func() { p.loseSession(session) })
-	}
-}
-
-// enqueue hands r to the workers, alone or as part of a batch, or lets it wait
-// until it is due. mu is held.
-func (p *pipeline) enqueue(r *run) {
-	switch {
-	case p.draining.Load():
-		p.settleLocked(r, brokers.Release)
-	case !r.meta.DueAt.IsZero() && time.Until(r.meta.DueAt) > 0:
-		p.waitLocked(r, max(p.cfg.HoldLimit, earlyLimit))
-	case r.route.batch != nil:
-		p.collect(r)
-	default:
-		p.crew.add(r.self[:])
-	}
-}
-
-// reschedule lets r wait for its due time: in the process if that is near, in
-// the broker otherwise.
-func (p *pipeline) reschedule(r *run) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.waitLocked(r, p.holdLimit(r))
-}
-
-// holdLimit is the longest that r may be held after a failure. Where holding is
-// dear, that is next to nothing, unless the key of r waits for it or the broker
-// has stored it for a retry before.
-func (p *pipeline) holdLimit(r *run) time.Duration {
-	if p.caps.MaxHold == 0 || r.laned || !first(&r.delivery.Meta) {
-		return p.cfg.HoldLimit
-	}
-	return min(p.cfg.HoldLimit, p.caps.MaxHold)
-}
-
-// first reports whether meta is that of a first delivery.
-func first(meta *brokers.Meta) bool { return meta.FirstFailedAt.IsZero() && meta.DueAt.IsZero() }
-
-// earlyLimit is how early a delivery may be and is still held, even if
-// HoldLimit is less: a broker that came that close may come no closer.
-const earlyLimit = 2 * time.Second
-
-// waitLocked is reschedule with mu held, holding for at most limit.
-func (p *pipeline) waitLocked(r *run, limit time.Duration) {
-	wait := time.Until(r.meta.DueAt)
-	if p.draining.Load() || wait > limit || !p.roomToHold() || !p.lasts(r, r.meta.DueAt) {
-		p.settleLocked(r, brokers.Retry)
-		return
-	}
-	p.holdUntilDue(r)
-}
-
-// roomToHold reports whether one more delivery may wait outside the window.
-// mu is held.
-func (p *pipeline) roomToHold() bool { return p.held.count+p.parked < p.cfg.MaxHeld }
-
-// lasts reports whether the delivery of r can be held until a run that begins
-// at start is over.
-func (p *pipeline) lasts(r *run, start time.Time) bool {
-	end := r.delivery.ReceivedAt.Add(p.caps.MaxLease)
-	return p.caps.MaxLease == 0 || start.Add(r.route.timeout).Before(end)
-}
-
-// lose is told by the keeper, and at the end of a session, that somebody else
-// may have the delivery.
-func (p *pipeline) lose(r *run, cause error) {
-	cause = leaseLost(cause)
-	r.lose(cause)
-	p.mu.Lock()
-	held := p.unhold(r)
-	p.mu.Unlock()
-	if held {
-		p.refund(r)
-		p.drop(r, cause)
 	}
 }
 
@@ -368,70 +323,72 @@ func (p *pipeline) loseSession(session context.Context) {
 	cause := leaseLost(context.Cause(session))
 	p.mu.Lock()
 	delete(p.sessions, session)
-	var lost []*run
-	for _, r := range p.heldRuns() {
-		if r.delivery.Session == session {
-			lost = append(lost, r)
-		}
-	}
+	ds := p.held()
 	p.mu.Unlock()
-	for _, w := range p.crew.members() {
-		for _, r := range w.runs() {
-			if r.delivery.Session == session {
-				lost = append(lost, r)
-			}
+	for _, w := range p.pool.members() {
+		ds = append(ds, w.deliveries()...)
+	}
+	for _, d := range ds {
+		if d.Session == session {
+			p.lose(d, cause)
 		}
 	}
-	for _, r := range lost {
-		p.lose(r, cause)
+}
+
+// lose is told by the keeper, and at the end of a session, that somebody else
+// may have the delivery.
+func (p *pipeline) lose(d *delivery, cause error) {
+	cause = leaseLost(cause)
+	d.lose(cause)
+	if state(d.state.Load()) == waiting { // nobody else looks at it
+		p.drop(d, cause)
 	}
 }
 
 // drop forgets a delivery that belongs to somebody else.
-func (p *pipeline) drop(r *run, cause error) {
-	if !r.settled.CompareAndSwap(false, true) {
+func (p *pipeline) drop(d *delivery, cause error) {
+	p.mu.Lock()
+	dropped := p.to(d, gone)
+	if dropped {
+		p.advance(d, false)
+	}
+	p.mu.Unlock()
+	if !dropped {
 		return
 	}
-	p.observe(r, Event{Kind: EventLeaseLost, Err: cause})
-	p.mu.Lock()
-	p.advance(r, false)
-	p.mu.Unlock()
-	p.forget(r)
+	if p.keeper != nil {
+		p.keeper.Forget(d)
+	}
+	p.observe(d, Event{Kind: EventLeaseLost, Err: cause})
 }
 
-// forget ends the life of runs in this process.
-func (p *pipeline) forget(runs ...*run) {
+// forget ends the life of deliveries in this process.
+func (p *pipeline) forget(ds ...*delivery) {
 	if p.keeper != nil {
-		p.keeper.Forget(runs...)
+		p.keeper.Forget(ds...)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	active := len(runs)
-	for _, r := range runs {
-		if r.parked {
-			r.parked = false
-			p.parked--
-			active--
-		}
+	for _, d := range ds {
+		p.to(d, gone)
 	}
-	p.leave(active)
 }
 
-// advance lets the next run of r's key start. If r did not succeed on a source
-// that keeps the order, the rest of the key is given back instead, for the
-// broker to deliver after it. mu is held.
-func (p *pipeline) advance(r *run, succeeded bool) {
-	if !r.laned {
+// advance lets the next delivery of d's key go on. If d did not succeed on a
+// source that keeps the order, the rest of the key is given back instead, for
+// the broker to deliver after it. mu is held.
+func (p *pipeline) advance(d *delivery, succeeded bool) {
+	if !d.turn {
 		return
 	}
-	r.laned = false
+	d.turn = false
 	if p.caps.Ordered && !succeeded || p.draining.Load() {
-		for _, next := range p.lanes.clear(r) {
+		for _, next := range p.keys.clear(d) {
 			p.settleLocked(next, brokers.Release)
 		}
 		return
 	}
-	if next := p.lanes.next(r); next != nil {
+	if next := p.keys.next(d); next != nil {
 		p.enqueue(next)
 	}
 }

@@ -17,76 +17,80 @@ func final(err error) bool {
 	return errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrSettled) || errors.Is(err, brokers.ErrClosed)
 }
 
-// settle decides how r ends, unless that is decided already, and lets its key
+// settle decides how d ends, unless that is decided already, and lets its key
 // go on.
-func (p *pipeline) settle(r *run, action brokers.Action) {
-	if r.laned {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-	}
-	p.settleLocked(r, action)
-}
-
-// settleLocked is settle with mu held, which only runs with a lane need.
-func (p *pipeline) settleLocked(r *run, action brokers.Action) {
-	if !r.settled.CompareAndSwap(false, true) {
+func (p *pipeline) settle(d *delivery, action brokers.Action) {
+	if !d.turn {
+		if p.to(d, settling) {
+			p.send(d, action)
+		}
 		return
 	}
-	p.send(r, action)
-	p.advance(r, action == brokers.Ack)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settleLocked(d, action)
 }
 
-// send hands r to the settlers. Retries have one of their own, because they
+// settleLocked is settle for what waits, or has the turn of its key. mu is held.
+func (p *pipeline) settleLocked(d *delivery, action brokers.Action) {
+	if !p.to(d, settling) {
+		return
+	}
+	p.send(d, action)
+	p.advance(d, action == brokers.Ack)
+}
+
+// send hands d to the settlers. Retries have one of their own, because they
 // may have to wait for a copy to be confirmed.
-func (p *pipeline) send(r *run, action brokers.Action) {
-	r.action = r.unhandled(action)
-	if r.action == brokers.Retry {
-		p.retrier.add(r)
+func (p *pipeline) send(d *delivery, action brokers.Action) {
+	d.action = d.keepMeta(action)
+	if d.action == brokers.Retry {
+		p.retrier.add(d)
 		return
 	}
-	p.settler.add(r)
+	p.settler.add(d)
 }
 
-// parting is how a run ends that waits in the process when that stops: one that
-// waits for its time is rescheduled, one at the gate was not handled.
-func (r *run) parting() brokers.Action {
-	if r.meta.DueAt.After(time.Now()) {
+// actionOnStop is how a delivery ends that waits in the process when that stops:
+// one that waits for its time is rescheduled, one for its guard was not handled.
+func (d *delivery) actionOnStop() brokers.Action {
+	if d.meta.DueAt.After(time.Now()) {
 		return brokers.Retry
 	}
 	return brokers.Release
 }
 
-// unhandled returns Retry instead of Release for what has failed in this
+// keepMeta returns Retry instead of Release for what has failed in this
 // process, because a release would forget its attempts.
-func (r *run) unhandled(action brokers.Action) brokers.Action {
-	if action == brokers.Release && r.meta != &r.delivery.Meta {
+func (d *delivery) keepMeta(action brokers.Action) brokers.Action {
+	if action == brokers.Release && d.meta != &d.Delivery.Meta {
 		return brokers.Retry
 	}
 	return action
 }
 
-// settler is an outbox to the source.
+// settler is a sender to the source.
 type settler struct {
-	*outbox
+	*sender
 	p     *pipeline
 	batch []brokers.Settlement // reused
 }
 
 func newSettler(p *pipeline) *settler {
 	s := &settler{p: p}
-	s.outbox = newOutbox(s.settle)
+	s.sender = newSender(s.settle)
 	return s
 }
 
 // settle settles runs and returns those to settle again.
-func (s *settler) settle(ctx context.Context, runs []*run) (failed []*run) {
+func (s *settler) settle(ctx context.Context, ds []*delivery) (failed []*delivery) {
 	now := time.Now()
-	for _, r := range runs {
-		entry := brokers.Settlement{Delivery: r.delivery, Action: r.action}
-		if r.action == brokers.Retry {
-			// The budget may have moved it further than the broker was told of: it
-			// then comes back before, with its due time, and is sent on.
-			entry.Meta, entry.Delay = *r.meta, min(max(0, r.meta.DueAt.Sub(now)), s.p.delay)
+	for _, d := range ds {
+		entry := brokers.Settlement{Delivery: d.Delivery, Action: d.action}
+		if d.action == brokers.Retry {
+			// It may have to wait for longer than the broker was told of: it then
+			// comes back before, with its due time, and is sent on.
+			entry.Meta, entry.Delay = *d.meta, min(max(0, d.meta.DueAt.Sub(now)), s.p.longestDelay)
 		}
 		s.batch = append(s.batch, entry)
 	}
@@ -94,199 +98,81 @@ func (s *settler) settle(ctx context.Context, runs []*run) (failed []*run) {
 	clear(s.batch)
 	s.batch = s.batch[:0]
 	if errs == nil {
-		s.p.settledRuns(runs)
+		s.p.settled(ds)
 		return nil
 	}
-	done := make([]*run, 0, len(runs))
-	for i, r := range runs {
+	done := make([]*delivery, 0, len(ds))
+	for i, d := range ds {
 		err := brokers.ErrUnknownOutcome
-		if len(errs) == len(runs) {
+		if len(errs) == len(ds) {
 			err = errs[i]
 		}
 		if err == nil || errors.Is(err, brokers.ErrSettled) {
-			done = append(done, r) // now, or by an earlier call whose answer got lost
-		} else if s.p.unsettled(r, err) {
-			failed = append(failed, r)
+			done = append(done, d) // now, or by an earlier call whose answer got lost
+		} else if s.p.unsettled(d, err) {
+			failed = append(failed, d)
 		}
 	}
-	s.p.settledRuns(done)
+	s.p.settled(done)
 	return failed
 }
 
 // unsettled deals with a settlement that failed. It reports whether to settle
 // again.
-func (p *pipeline) unsettled(r *run, err error) bool {
-	err = fmt.Errorf("%s: %w", r.action, err)
+func (p *pipeline) unsettled(d *delivery, err error) bool {
+	err = fmt.Errorf("%s: %w", d.action, err)
 	switch {
 	case final(err):
 		p.refund(r)
-		p.observe(r, Event{Kind: EventLeaseLost, Err: err})
+		p.observe(d, Event{Kind: EventLeaseLost, Err: err})
 		p.forget(r)
 		return false
-	case errors.Is(err, brokers.ErrRefused) && r.action == brokers.Retry:
-		p.buryRefused(r, err)
+	case errors.Is(err, brokers.ErrRefused) && d.action == brokers.Retry:
+		p.deadLetterRefused(d, err)
 		return false
 	}
-	p.troubled(r, Operation(r.action.String()), err)
+	p.troubled(d, Operation(d.action.String()), err)
 	return true
 }
 
-// settledRuns ends the life of runs whose settlement is durable.
-func (p *pipeline) settledRuns(runs []*run) {
-	if len(runs) == 0 {
+// settled ends the life of runs whose settlement is durable.
+func (p *pipeline) settled(ds []*delivery) {
+	if len(ds) == 0 {
 		return
 	}
-	for _, r := range runs {
-		if kind := settledKind[r.action]; p.observed() || !kind.routine() {
-			p.observe(r, Event{Kind: kind})
+	for _, d := range ds {
+		if kind := settledKind[d.action]; p.observed() || !kind.routine() {
+			p.observe(d, Event{Kind: kind})
 		}
 	}
-	p.forget(runs...)
+	p.forget(ds...)
 }
 
 var settledKind = [...]EventKind{brokers.Ack: EventAcked, brokers.Retry: EventRetried, brokers.Release: EventReleased}
 
 // troubled reports a failed operation on r, which is tried again, and stops
 // the worker if trying again cannot help.
-func (p *pipeline) troubled(r *run, op Operation, err error) {
-	p.observe(r, Event{Kind: EventError, Operation: op, Err: err})
+func (p *pipeline) troubled(d *delivery, op Operation, err error) {
+	p.observe(d, Event{Kind: EventError, Operation: op, Err: err})
 	if errors.Is(err, brokers.ErrMisconfigured) {
-		p.stop(fmt.Errorf("consumer: topic %q: %w", r.delivery.Message.Topic, err))
+		p.stop(fmt.Errorf("consumer: topic %q: %w", d.Delivery.Message.Topic, err))
 	}
 }
 
 // extend is the keeper's way to the source.
-func (p *pipeline) extend(ctx context.Context, lease time.Duration, runs []*run) []error {
-	deliveries := make([]*brokers.Delivery, len(runs))
-	for i, r := range runs {
-		deliveries[i] = r.delivery
+func (p *pipeline) extend(ctx context.Context, lease time.Duration, ds []*delivery) []error {
+	deliveries := make([]*brokers.Delivery, len(ds))
+	for i, d := range ds {
+		deliveries[i] = d.Delivery
 	}
 	errs := p.source.Extend(ctx, lease, deliveries)
-	for i, r := range runs {
+	for i, d := range ds {
 		switch {
 		case errs == nil || i < len(errs) && errs[i] == nil:
-			p.observe(r, Event{Kind: EventExtended})
+			p.observe(d, Event{Kind: EventExtended})
 		case i < len(errs) && !final(errs[i]):
-			p.troubled(r, OperationExtend, fmt.Errorf("extend the lease: %w", errs[i]))
+			p.troubled(d, OperationExtend, fmt.Errorf("extend the lease: %w", errs[i]))
 		}
 	}
 	return errs
-}
-
-// bury sends r to the dead letters of its topic, and acks it when the dead
-// letter is durable. It waits outside the window, so that one dead-letter topic
-// that is down does not stop the others at once.
-func (p *pipeline) bury(r *run, reason string, entry dlq.Entry) {
-	if !r.settled.CompareAndSwap(false, true) {
-		return
-	}
-	entry.Reason, entry.Meta, entry.Abandoned = reason, *r.meta, r.delivery.Abandoned
-	entry.Group, entry.DeadBy, entry.DeadAt = p.cfg.Group, p.cfg.Instance, time.Now()
-	r.entry = &entry
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.roomToHold() {
-		r.parked = true
-		p.parked++
-		p.leave(1)
-	}
-	p.grave(r.route.deadLetter).add(r)
-	p.advance(r, true)
-}
-
-// buryRefused dead-letters a message whose retry copy the broker will never
-// take. The reason is the broker's, not the handler's.
-func (p *pipeline) buryRefused(r *run, err error) {
-	r.settled.Store(false)
-	p.refund(r)
-	p.bury(r, reasonRefused, p.entry(r, err, refusedVerdict))
-}
-
-var refusedVerdict = classify.Verdict{Class: classify.ClassPoison, Rule: "refused"}
-
-// grave returns the outbox of a dead-letter topic. mu is held.
-func (p *pipeline) grave(topic string) *outbox {
-	o := p.letters[topic]
-	if o == nil {
-		o = newOutbox(func(ctx context.Context, runs []*run) []*run { return p.flushLetters(ctx, topic, runs) })
-		p.letters[topic] = o
-		p.stages.Go(func() { o.run(p.life) })
-	}
-	return o
-}
-
-// flushLetters publishes the dead letters of runs and returns those to publish
-// again. The originals are acked only after the confirmation.
-func (p *pipeline) flushLetters(ctx context.Context, topic string, runs []*run) (failed []*run) {
-	kept := runs[:0]
-	for _, r := range runs {
-		if loss := r.lost(); loss != nil {
-			p.observe(r, Event{Kind: EventLeaseLost, Err: loss})
-			p.forget(r)
-			continue
-		}
-		kept = append(kept, r)
-	}
-	if len(kept) == 0 {
-		return nil
-	}
-	if topic == "" {
-		p.buried(kept, EventDiscarded)
-		return nil
-	}
-	letters := make([]brokers.Message, len(kept))
-	for i, r := range kept {
-		letters[i] = r.entry.Encode(p.headerLimit(r))
-	}
-	causes := publishErrors(p.broker.Publish(ctx, topic, letters...), len(kept))
-	if causes == nil {
-		p.buried(kept, EventDeadLettered)
-		return nil
-	}
-	confirmed := make([]*run, 0, len(kept))
-	for i, r := range kept {
-		if causes[i] == nil {
-			confirmed = append(confirmed, r)
-			continue
-		}
-		r.tooBig = r.tooBig || errors.Is(causes[i], brokers.ErrRefused)
-		p.observe(r, Event{Kind: EventError, Operation: OperationDeadLetter, DeadLetter: r.entry,
-			Err: fmt.Errorf("dead letter to %q: %w; the message is kept and the dead letter tried again", topic, causes[i])})
-		failed = append(failed, r)
-	}
-	p.buried(confirmed, EventDeadLettered)
-	return failed
-}
-
-// headerLimit is the room for the story of r: next to none once the broker has
-// refused the dead letter.
-func (p *pipeline) headerLimit(r *run) int {
-	if r.tooBig {
-		return 1
-	}
-	return p.caps.HeaderLimit
-}
-
-// publishErrors returns one error per message, nil if all are durable.
-func publishErrors(err error, n int) []error {
-	if err == nil {
-		return nil
-	}
-	causes := make([]error, n)
-	partial, ok := errors.AsType[*brokers.PublishError](err)
-	for i := range causes {
-		causes[i] = err
-		if ok {
-			causes[i] = partial.Failed[i]
-		}
-	}
-	return causes
-}
-
-// buried acks runs whose dead letter is durable, or not wanted.
-func (p *pipeline) buried(runs []*run, kind EventKind) {
-	for _, r := range runs {
-		p.observe(r, Event{Kind: kind, DeadLetter: r.entry})
-		p.send(r, brokers.Ack)
-	}
 }

@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -20,10 +19,10 @@ const stuckAfter = 10 * time.Second
 // worker runs handlers, one job at a time. One timer watches the handler: it
 // is left running between jobs, because most end long before their time.
 type worker struct {
-	p       *pipeline
-	called  chan struct{} // by the crew, when idle
-	engaged bool          // has a job; under the mu of the crew
-	timer   *time.Timer
+	p      *pipeline
+	called chan struct{} // by the pool, when idle
+	line   *line         // of its job, nil if it has none; under the mu of the pool
+	timer  *time.Timer
 
 	mu      sync.Mutex
 	current *attempt
@@ -40,15 +39,15 @@ func newWorker(p *pipeline) *worker {
 
 // loop works until no jobs are left.
 func (w *worker) loop() {
-	for job := w.p.crew.next(w); job != nil; job = w.p.crew.next(w) {
+	for job := w.p.pool.next(w); job != nil; job = w.p.pool.next(w) {
 		w.do(job)
 	}
 }
 
-// do runs the handler for job and concludes each of its runs.
-func (w *worker) do(job []*run) {
+// do runs the handler for job and concludes each.
+func (w *worker) do(job []*delivery) {
 	now := time.Now()
-	job = w.p.permitted(w.p.startable(job), now)
+	job = w.p.admitted(w.p.startable(job), now)
 	if len(job) == 0 {
 		return
 	}
@@ -59,36 +58,38 @@ func (w *worker) do(job []*run) {
 
 // startable drops from job what is lost, and gives it back if the worker is
 // stopping.
-func (p *pipeline) startable(job []*run) []*run {
+func (p *pipeline) startable(job []*delivery) []*delivery {
 	draining := p.draining.Load()
-	if !draining && !slices.ContainsFunc(job, func(r *run) bool { return r.lost() != nil }) {
+	if !draining && !slices.ContainsFunc(job, func(d *delivery) bool { return d.lost() != nil }) {
 		return job
 	}
-	kept := make([]*run, 0, len(job)) // the context of an earlier attempt may still read job
-	for _, r := range job {
-		if loss := r.lost(); loss != nil {
-			p.drop(r, loss)
+	kept := make([]*delivery, 0, len(job)) // the context of an earlier attempt may still read job
+	for _, d := range job {
+		if loss := d.lost(); loss != nil {
+			p.notStarted(d, time.Now())
+			p.drop(d, loss)
 		} else if draining {
-			p.settle(r, brokers.Release)
+			p.notStarted(d, time.Now())
+			p.settle(d, brokers.Release)
 		} else {
-			kept = append(kept, r)
+			kept = append(kept, d)
 		}
 	}
 	return kept
 }
 
-func (w *worker) begin(job []*run, now time.Time) *attempt {
+func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 	a := &job[0].first
 	if a.base != nil {
 		a = new(attempt)
 	}
 	a.base, a.runs, a.started = w.p.values, job, now
-	if job[0].route.batch == nil {
-		a.alone, a.message = true, job[0].delivery.Message
+	if job[0].sub.batchHandler == nil {
+		a.single, a.message = true, job[0].Message
 	}
-	for _, r := range job {
-		r.slot = time.Time{} // it is used
-		r.setCurrent(a)
+	for _, d := range job {
+		w.p.to(d, running)
+		d.setCurrent(a)
 	}
 	w.mu.Lock()
 	w.current = a
@@ -96,9 +97,9 @@ func (w *worker) begin(job []*run, now time.Time) *attempt {
 		w.rearm(deadline)
 	}
 	w.mu.Unlock()
-	for _, r := range job { // what was lost before anybody could find the attempt
-		if loss := r.lost(); loss != nil {
-			r.lose(loss)
+	for _, d := range job { // what was lost before anybody could find the attempt
+		if loss := d.lost(); loss != nil {
+			d.lose(loss)
 		}
 	}
 	return a
@@ -108,12 +109,12 @@ func (w *worker) announce(a *attempt) {
 	if !w.p.observed() {
 		return
 	}
-	for _, r := range a.runs {
+	for _, d := range a.runs {
 		e := Event{Kind: EventStarted, Time: a.started}
-		if !r.meta.DueAt.IsZero() {
-			e.Lateness = a.started.Sub(r.meta.DueAt)
+		if !d.meta.DueAt.IsZero() {
+			e.Lateness = a.started.Sub(d.meta.DueAt)
 		}
-		w.p.observe(r, e)
+		w.p.observe(d, e)
 	}
 }
 
@@ -132,14 +133,14 @@ func (w *worker) call(a *attempt) {
 			return
 		}
 		w.finish(a, same(err, len(a.runs)))
-		w.p.crew.working.Go(w.loop)
+		w.p.pool.working.Go(w.loop)
 	}()
-	r := a.runs[0]
+	r := a.runs[0].sub.route
 	var results []error
-	if r.route.batch != nil {
-		results = r.route.callBatch(a)
+	if r.batchHandler != nil {
+		results = r.callBatch(a)
 	} else {
-		single := [1]error{r.route.handler(a, &a.message)}
+		single := [1]error{r.handler(a, &a.message)}
 		results = single[:]
 	}
 	returned = true
@@ -151,10 +152,10 @@ func (r *route) callBatch(a *attempt) []error {
 	copies := make([]brokers.Message, len(a.runs))
 	batch := make([]*brokers.Message, len(a.runs))
 	for i, member := range a.runs {
-		copies[i] = member.delivery.Message
+		copies[i] = member.Message
 		batch[i] = &copies[i]
 	}
-	results := r.batch(a, batch)
+	results := r.batchHandler(a, batch)
 	switch {
 	case results == nil:
 		return make([]error, len(batch))
@@ -172,27 +173,32 @@ func same(err error, n int) []error {
 	return errs
 }
 
-// finish ends the attempt and takes its runs to what comes next.
+// finish ends the attempt and takes its deliveries to what comes next.
 func (w *worker) finish(a *attempt, results []error) {
 	now := time.Now()
 	w.mu.Lock()
-	forsaken, unstuck := w.current != a, w.stuck
+	abandoned, unstuck := w.current != a, w.stuck
 	w.current, w.stuck = nil, false
 	w.mu.Unlock()
 	cause := a.finish()
-	if forsaken {
+	if abandoned {
 		return
 	}
-	for i, r := range a.runs {
-		if unstuck {
-			w.p.observe(r, Event{Kind: EventUnstuck, Time: now, Duration: now.Sub(a.started)})
+	if unstuck {
+		for _, d := range a.runs {
+			w.p.observe(d, Event{Kind: EventUnstuck, Time: now, Duration: now.Sub(a.started)})
 		}
-		w.p.conclude(r, results[i], cause, now, now.Sub(a.started))
+	}
+	if w.p.split(a, results, cause, now) {
+		return
+	}
+	for i, d := range a.runs {
+		w.p.conclude(d, results[i], cause, now, now.Sub(a.started))
 	}
 }
 
-// runs returns what the worker works on.
-func (w *worker) runs() []*run {
+// deliveries returns what the worker works on.
+func (w *worker) deliveries() []*delivery {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.current == nil {
@@ -201,9 +207,9 @@ func (w *worker) runs() []*run {
 	return w.current.runs
 }
 
-// forsake takes the attempt of a stuck handler away from the worker, which
+// abandon takes the attempt of a stuck handler away from the worker, which
 // then ignores what it returns; nil if no handler runs.
-func (w *worker) forsake() *attempt {
+func (w *worker) abandon() *attempt {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := w.current
@@ -249,8 +255,8 @@ func (w *worker) watch() {
 	}
 	w.stuck = true
 	w.mu.Unlock()
-	for _, r := range a.runs {
-		w.p.observe(r, Event{Kind: EventStuck, Time: now, Duration: now.Sub(a.started), Err: errStuck})
+	for _, d := range a.runs {
+		w.p.observe(d, Event{Kind: EventStuck, Time: now, Duration: now.Sub(a.started), Err: errStuck})
 	}
 }
 
@@ -262,5 +268,3 @@ func (w *worker) stop() {
 }
 
 var errStuck = errors.New("the handler ignores that its context has ended; its slot stays in use until it returns")
-
-var _ context.Context = (*attempt)(nil)

@@ -31,7 +31,7 @@ func (p *pipeline) drain() error {
 	end := time.Now().Add(p.cfg.DrainTimeout)
 	p.giveBack()
 	stuck := p.awaitHandlers(end)
-	return errors.Join(stuck, p.awaitOutboxes(end.Add(grace), end.Add(2*grace)))
+	return errors.Join(stuck, p.awaitSenders(end.Add(grace), end.Add(2*grace)))
 }
 
 // until waits for done, and reports false if that takes longer than t.
@@ -51,24 +51,32 @@ func (p *pipeline) giveBack() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.draining.Store(true)
-	for _, timer := range []*time.Timer{p.held.timer, p.gated.timer, p.gated.look} {
+	for _, timer := range p.timers() {
 		if timer != nil {
 			timer.Stop()
 		}
 	}
-	for _, r := range p.heldRuns() {
-		p.unhold(r)
-		p.settleLocked(r, r.parting())
+	for _, d := range p.held() {
+		p.settleLocked(d, d.actionOnStop())
 	}
-	p.held.due = nil // for a resume that is about to begin
-	for _, c := range p.batches {
-		p.complete(c)
+	p.waitlist.due = nil // for a resume that is about to begin
+	for _, s := range p.subs {
+		p.complete(s)
 	}
-	for _, job := range p.crew.close() {
-		for _, r := range job {
-			p.settleLocked(r, brokers.Release)
+	for _, job := range p.pool.close() {
+		for _, d := range job {
+			p.settleLocked(d, brokers.Release)
 		}
 	}
+}
+
+// timers returns those that make something move. mu is held.
+func (p *pipeline) timers() []*time.Timer {
+	timers := []*time.Timer{p.waitlist.timer, p.watch}
+	for _, g := range p.guards {
+		timers = append(timers, g.timer)
+	}
+	return timers
 }
 
 // awaitHandlers waits for the workers, interrupts them when the time is up,
@@ -76,54 +84,54 @@ func (p *pipeline) giveBack() {
 func (p *pipeline) awaitHandlers(end time.Time) error {
 	worked := make(chan struct{})
 	go func() {
-		p.crew.working.Wait()
+		p.pool.working.Wait()
 		close(worked)
 	}()
 	defer func() {
-		for _, w := range p.crew.members() {
+		for _, w := range p.pool.members() {
 			w.stop()
 		}
 	}()
 	if until(end, worked) {
 		return nil
 	}
-	for _, w := range p.crew.members() {
+	for _, w := range p.pool.members() {
 		w.interrupt(ErrShutdown)
 	}
 	if until(end.Add(grace), worked) {
 		return nil
 	}
 	var stuck []error
-	for _, w := range p.crew.members() {
-		a := w.forsake()
+	for _, w := range p.pool.members() {
+		a := w.abandon()
 		if a == nil {
 			continue
 		}
-		for _, r := range a.runs {
-			p.observe(r, Event{Kind: EventStuck, Duration: time.Since(a.started), Err: errStuck})
+		for _, d := range a.runs {
+			p.observe(d, Event{Kind: EventStuck, Duration: time.Since(a.started), Err: errStuck})
 			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; message %q is given back while it still runs",
-				ErrUnclean, r.delivery.Message.Topic, r.delivery.Message.ID))
-			p.settle(r, brokers.Release)
+				ErrUnclean, d.Message.Topic, d.Message.ID))
+			p.settle(d, brokers.Release)
 		}
 	}
 	return errors.Join(stuck...)
 }
 
-// awaitOutboxes sends what is left: retries first, because a refused one
+// awaitSenders sends what is left: retries first, because a refused one
 // becomes a dead letter, then dead letters, which become acks, then those. Dead
 // letters that cannot be published by lettersEnd are given back.
-func (p *pipeline) awaitOutboxes(lettersEnd, end time.Time) error {
+func (p *pipeline) awaitSenders(lettersEnd, end time.Time) error {
 	p.retrier.close()
 	until(lettersEnd, p.retrier.emptied)
 	p.mu.Lock()
 	letters := slices.Collect(maps.Values(p.letters))
 	p.mu.Unlock()
-	for _, o := range letters {
-		o.close()
-		if !until(lettersEnd, o.emptied) {
-			for _, r := range o.abandon() {
-				r.action = r.unhandled(brokers.Release)
-				p.settler.add(r) // the retrier may have gone home
+	for _, s := range letters {
+		s.close()
+		if !until(lettersEnd, s.emptied) {
+			for _, d := range s.abandon() {
+				d.action = d.keepMeta(brokers.Release)
+				p.settler.add(d) // the retrier may have stopped
 			}
 		}
 	}
@@ -131,8 +139,8 @@ func (p *pipeline) awaitOutboxes(lettersEnd, end time.Time) error {
 	until(end, p.settler.emptied)
 	until(end, p.retrier.emptied)
 	unsent := p.settler.unsent() + p.retrier.unsent()
-	for _, o := range letters {
-		unsent += o.unsent()
+	for _, s := range letters {
+		unsent += s.unsent()
 	}
 	if unsent > 0 {
 		return fmt.Errorf("%w: %d settlements were not confirmed in time; the broker delivers their messages again", ErrUnclean, unsent)

@@ -1,0 +1,287 @@
+package consumer
+
+import (
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/budget"
+)
+
+// admitted returns those of job that may start. The others wait, uncounted.
+func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
+	first := slices.IndexFunc(job, func(d *delivery) bool { return !p.mayStart(d, now) })
+	if first < 0 {
+		return job
+	}
+	kept := slices.Clone(job[:first]) // the context of an earlier attempt may still read job
+	for _, d := range job[first+1:] {
+		if p.mayStart(d, now) {
+			kept = append(kept, d)
+		}
+	}
+	return kept
+}
+
+// mayStart reports whether a run of d may start: the guard of its message, that
+// of its topic and, for a retry, a budget have to agree. Otherwise d waits.
+func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
+	if d.guard != nil && !d.guard.startOwn(now, &d.permit) {
+		p.postpone(d, now, d.guard.pause(now, p.cfg.Random()))
+		return false
+	}
+	if !d.permit.topic.probe() && !d.sub.guard.startTopic(now, d) {
+		p.notStarted(d, now)
+		p.awaitGuard(d)
+		return false
+	}
+	pacer := d.pacer()
+	if pacer == nil || !d.isRetry() || d.permit.probe() {
+		return true
+	}
+	wait, ok := pacer.Withdraw(now, d.sub.longestDelay, p.cfg.Random())
+	if d.token = ok; !ok {
+		p.notStarted(d, now)
+		p.postpone(d, now, wait)
+	}
+	return ok
+}
+
+// pacer is the budget for retries of d, nil if there is none.
+func (d *delivery) pacer() budget.Pacer {
+	if d.guard != nil {
+		return d.guard.budget
+	}
+	return d.sub.guard.budget
+}
+
+// startTopic takes the leave for d from the guard of its topic. A probe is for
+// what has not failed before, unless there is nothing else: see openFor.
+func (g *guard) startTopic(now time.Time, d *delivery) bool {
+	l, ok := g.start(now)
+	if ok && l.probe() && d.isRetry() {
+		g.giveBack(now, l)
+		return false
+	}
+	d.permit.topic = l
+	return ok
+}
+
+// startOwn is start for a guard of single messages. These may use no more than
+// their part of the slots.
+func (g *guard) startOwn(now time.Time, of *permit) bool {
+	if int(g.under.Add(1)) > g.most {
+		g.under.Add(-1)
+		return false
+	}
+	of.own, of.entered = g.start(now)
+	if !of.entered {
+		g.under.Add(-1)
+	}
+	return of.entered
+}
+
+// longestPause is the longest that a message waits whose own guard is closed.
+const longestPause = 5 * time.Minute
+
+// pause is how long a message waits that its own guard does not let start: the
+// longer the more often that has closed in a row.
+func (g *guard) pause(now time.Time, random float64) time.Duration {
+	wait := recheck
+	for _, b := range g.breakers() {
+		if s := b.Snapshot(now); s.State != breaker.Closed {
+			wait = max(wait, s.Next.Sub(now), min(recheck<<min(s.Openings, 16), longestPause))
+		}
+	}
+	return wait/2 + time.Duration(random*float64(wait))
+}
+
+// notStarted gives back what d has of its guards.
+func (p *pipeline) notStarted(d *delivery, now time.Time) {
+	p.tell(d, now, evidence{})
+}
+
+// tell reports to the guards of d how its run ended, and whether it was a probe.
+func (p *pipeline) tell(d *delivery, now time.Time, e evidence) (probe bool) {
+	held, of := d.permit, identity(d.Message.ID)
+	d.permit = permit{}
+	if g := d.guard; g != nil {
+		if held.entered {
+			g.under.Add(-1)
+		}
+		if g.report(now, held.own, of, e) {
+			p.announce(g, now)
+		}
+		of = identity(g.name)
+	}
+	if d.sub.guard.report(now, held.topic, of, e) {
+		p.guardChanged(d.sub.guard, now)
+	}
+	if d.token && (e == healthy || e == evidence{}) { // it succeeded, or did not run
+		d.pacer().Refund(now)
+	}
+	d.token = false
+	return held.probe()
+}
+
+// awaitGuard lets d wait until the guard of its topic opens: in the process, or
+// in the broker if there is no room for it here, or its lease would not last.
+func (p *pipeline) awaitGuard(d *delivery) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g, now := d.sub.guard, time.Now()
+	switch {
+	case p.draining.Load():
+		p.settleLocked(d, brokers.Release)
+	case !p.roomToWait(d) || !p.lasts(d, now.Add(recheck)):
+		p.backUntil(d, g, now)
+	case p.to(d, waiting):
+		g.waiting = append(g.waiting, d)
+		p.observe(d, Event{Kind: EventHeld})
+		p.openFor(g, now) // it may have opened meanwhile
+	}
+}
+
+// backUntil has the broker bring d again when its guard may have opened. mu is
+// held.
+func (p *pipeline) backUntil(d *delivery, g *guard, now time.Time) {
+	until, _ := g.closed(now)
+	wait := max(until.Sub(now), recheck)
+	p.postponeLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)))
+}
+
+// postpone lets d wait, which is not an attempt.
+func (p *pipeline) postpone(d *delivery, now time.Time, wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.postponeLocked(d, now, wait)
+}
+
+func (p *pipeline) postponeLocked(d *delivery, now time.Time, wait time.Duration) {
+	m := *d.meta
+	m.DueAt = now.Add(wait)
+	d.setMeta(m)
+	p.waitLocked(d, p.cfg.HoldLimit)
+}
+
+// freshGrace is how long a guard that lets a probe through waits for a message
+// that has not failed before, if only others wait.
+const freshGrace = time.Second
+
+// openFor starts what waits at g, as far as that lets it. mu is held.
+func (p *pipeline) openFor(g *guard, now time.Time) {
+	for {
+		g.waiting = slices.DeleteFunc(g.waiting, func(d *delivery) bool { return state(d.state.Load()) != waiting })
+		ok, next := g.allows(now)
+		if !ok {
+			g.opened = time.Time{}
+			p.lookAt(g, now, next)
+			return
+		}
+		if len(g.waiting) == 0 {
+			return
+		}
+		i := g.next(now)
+		if i < 0 {
+			p.lookAt(g, now, g.opened.Add(freshGrace))
+			return
+		}
+		l, ok := g.start(now)
+		if !ok {
+			p.lookAt(g, now, now.Add(recheck))
+			return
+		}
+		d := g.waiting[i]
+		g.waiting = slices.Delete(g.waiting, i, i+1)
+		d.permit.topic = l
+		p.to(d, queued)
+		p.enqueue(d)
+	}
+}
+
+// next returns which of those that wait goes first, -1 if none should yet: the
+// oldest, but before a probe is spent, one that has not failed before.
+func (g *guard) next(now time.Time) int {
+	if g.flows(now) {
+		return 0
+	}
+	if i := slices.IndexFunc(g.waiting, func(d *delivery) bool { return !d.isRetry() }); i >= 0 {
+		return i
+	}
+	if g.opened.IsZero() {
+		g.opened = now
+	}
+	if now.Before(g.opened.Add(freshGrace)) {
+		return -1
+	}
+	return 0
+}
+
+// lookAt has g looked at again at next, and sends back to the broker what cannot
+// wait so long. mu is held.
+func (p *pipeline) lookAt(g *guard, now, next time.Time) {
+	for _, d := range g.waiting {
+		if !p.lasts(d, next) && p.to(d, queued) {
+			p.backUntil(d, g, now)
+		}
+	}
+	if g.timer == nil {
+		g.timer = time.AfterFunc(next.Sub(now), func() { p.guardChanged(g, time.Now()) })
+		return
+	}
+	g.timer.Reset(next.Sub(now))
+}
+
+// guardChanged follows the guard of topics that may answer differently now.
+func (p *pipeline) guardChanged(g *guard, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.draining.Load() {
+		return
+	}
+	p.announceLocked(g, now)
+	p.openFor(g, now)
+	p.lookAgain()
+}
+
+// announce reports that g has closed, or opened again.
+func (p *pipeline) announce(g *guard, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.announceLocked(g, now)
+}
+
+func (p *pipeline) announceLocked(g *guard, now time.Time) {
+	until, why := g.closed(now)
+	switch {
+	case why != nil && !g.paused:
+		g.paused = true
+		p.report(p.values, Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: until, Err: why})
+	case why == nil && g.paused && g.flows(now):
+		g.paused = false
+		p.report(p.values, Event{Kind: EventResumed, Dependency: g.name, Time: now})
+	}
+}
+
+// watchShared looks at breakers that others may change without our doing:
+// another Consumer, or an operator.
+func (p *pipeline) watchShared() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.ContainsFunc(p.guards, func(g *guard) bool { return g.shared }) {
+		return
+	}
+	p.watch = time.AfterFunc(recheck, func() {
+		for _, g := range p.guards {
+			if g.shared {
+				p.guardChanged(g, time.Now())
+			}
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.draining.Load() {
+			p.watch.Reset(recheck)
+		}
+	})
+}

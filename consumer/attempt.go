@@ -1,0 +1,126 @@
+package consumer
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+)
+
+// attempt is one call of a handler, and the context that it gets. The
+// standard context behind it is made only when somebody asks for Done, so
+// that quick handlers pay nothing.
+type attempt struct {
+	base    context.Context // of Run, without its cancellation
+	runs    []*delivery
+	single  bool            // the handler takes single messages
+	message brokers.Message // its own copy then
+	started time.Time
+
+	mu       sync.Mutex
+	inner    context.Context
+	stop     context.CancelCauseFunc
+	finished bool
+}
+
+// Deadline implements context.Context.
+func (a *attempt) Deadline() (time.Time, bool) { return a.deadline(), true }
+
+func (a *attempt) deadline() time.Time { return a.started.Add(a.runs[0].sub.timeout) }
+
+// Done implements context.Context.
+func (a *attempt) Done() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.context().Done()
+}
+
+// Err implements context.Context.
+func (a *attempt) Err() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.inner == nil && !a.finished {
+		return nil
+	}
+	return a.context().Err()
+}
+
+// Value implements context.Context. Going through the inner context lets the
+// standard library find it and attach children without a goroutine.
+func (a *attempt) Value(key any) any {
+	if key == attemptKey {
+		return a
+	}
+	a.mu.Lock()
+	inner := a.inner
+	a.mu.Unlock()
+	if inner == nil {
+		return a.base.Value(key)
+	}
+	return inner.Value(key)
+}
+
+// context returns the standard context. mu is held.
+func (a *attempt) context() context.Context {
+	if a.inner != nil {
+		return a.inner
+	}
+	timed, cancel := context.WithDeadlineCause(a.base, a.deadline(), classify.ErrAttemptTimeout)
+	inner, stop := context.WithCancelCause(timed)
+	a.inner = inner
+	a.stop = func(cause error) {
+		stop(cause)
+		cancel()
+	}
+	if a.finished {
+		a.stop(context.Canceled)
+	}
+	return a.inner
+}
+
+// end ends the context with cause; the first cause stays.
+func (a *attempt) end(cause error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.context()
+	a.stop(cause)
+}
+
+// expire sees to it that a context whose deadline has passed has ended: the
+// standard one does so by itself, once there is one.
+func (a *attempt) expire() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.context()
+}
+
+// finish ends the context of a handler that has returned and tells why it had
+// ended before, if it had.
+func (a *attempt) finish() (cause error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.finished = true
+	if a.inner == nil {
+		return nil
+	}
+	cause = context.Cause(a.inner)
+	a.stop(context.Canceled)
+	return cause
+}
+
+// allLost reports whether no delivery of the attempt has a lease left.
+func (a *attempt) allLost() bool {
+	for _, d := range a.runs {
+		d.mu.Lock()
+		lost := d.loss != nil
+		d.mu.Unlock()
+		if !lost {
+			return false
+		}
+	}
+	return true
+}
+
+var _ context.Context = (*attempt)(nil)

@@ -1,0 +1,234 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// ErrShutdown is the cause with which a handler's context ends when the worker
+// must stop. The run is given back and not counted.
+var ErrShutdown = errors.New("the worker is shutting down: the message is given back, not counted")
+
+const (
+	throttledClass = string(classify.ClassThrottled)
+	poisonClass    = string(classify.ClassPoison)
+)
+
+// Reasons that the pipeline itself decides on.
+const (
+	reasonAmbiguous  = "ambiguous"
+	reasonCrashLoop  = "crash-loop"
+	reasonOversize   = "oversize"
+	reasonRefused    = "refused"
+	reasonUnroutable = "unroutable"
+	reasonBatch      = "batch" // of a retry: its batch failed as a whole, and runs in parts
+)
+
+// errGoexit stands for a handler that ended its goroutine.
+var errGoexit = errors.New("the handler called runtime.Goexit instead of returning")
+
+func leaseLost(cause error) error {
+	if errors.Is(cause, brokers.ErrLeaseLost) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", brokers.ErrLeaseLost, cause)
+}
+
+// verdict classifies a failed run. What ended the handler's context decides
+// before the error's own text does, because a cut connection is then only the
+// consequence; but a handler that says what the failure is, is believed. That
+// the lease is lost or the worker stopping is for the pipeline to know: an
+// error that says so otherwise, say from the handler's own queue, is unknown.
+func verdict(err, cause error, rules []classify.Rule) classify.Verdict {
+	switch {
+	case errors.Is(cause, brokers.ErrLeaseLost):
+		return classify.Verdict{Class: classify.ClassLost, Rule: "lease lost"}
+	case errors.Is(cause, ErrShutdown):
+		if interrupted(err) {
+			return stopping
+		}
+		return classify.Of(err, func(error) (classify.Verdict, bool) { return stopping, true })
+	case errors.Is(cause, classify.ErrAttemptTimeout):
+		return classify.Of(errors.Join(classify.ErrAttemptTimeout, err), rules...)
+	}
+	v := classify.Of(err, rules...)
+	if v.Class != classify.ClassLost && v.Class != classify.ClassShutdown {
+		return v
+	}
+	return classify.Of(err, func(error) (classify.Verdict, bool) {
+		return classify.Verdict{Class: classify.ClassUnknown, Rule: v.Rule, Code: v.Code}, true
+	})
+}
+
+var stopping = classify.Verdict{Class: classify.ClassShutdown, Rule: "worker stopping"}
+
+// interrupted reports whether err may say no more than that the context has
+// ended: it is a context's error or a panic, or its own methods panic.
+func interrupted(err error) (yes bool) {
+	defer func() {
+		if recover() != nil {
+			yes = true
+		}
+	}()
+	_, panicked := errors.AsType[*classify.PanicError](err)
+	return panicked || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// conclude takes d from its handler to what comes next.
+func (p *pipeline) conclude(d *delivery, err, cause error, now time.Time, ran time.Duration) {
+	if loss := d.lost(); loss != nil {
+		p.tell(d, now, evidence{})
+		p.drop(d, loss)
+		return
+	}
+	if err == nil {
+		p.adapt(d.sub, ran, false, now)
+		p.tell(d, now, healthy)
+		if p.observed() {
+			p.observe(d, Event{Kind: EventSucceeded, Time: now, Duration: ran})
+		}
+		p.settle(d, brokers.Ack)
+		return
+	}
+	v := verdict(err, cause, d.sub.rules)
+	if v.Class == classify.ClassThrottled {
+		p.adapt(d.sub, ran, true, now)
+	}
+	contrast := d.contrast()
+	probe := p.tell(d, now, evidenceOf(v, errors.Is(cause, classify.ErrAttemptTimeout), d.sub.policy.HintLimit()))
+	decision := d.sub.decide(d.failure(now, ran, v), probe, contrast, p.cfg.Random())
+	if probe && decision.Action == retry.ActionRetry {
+		decision.Delay = max(decision.Delay, d.untilOpen(now, p.cfg.Random()))
+	}
+	p.carryOut(d, decision, Event{Kind: EventFailed, Time: now, Duration: ran, Verdict: v, Decision: decision, Err: err}, cause)
+}
+
+// carryOut does what was decided on the failure that e reports.
+func (p *pipeline) carryOut(d *delivery, decision retry.Decision, e Event, cause error) {
+	var letter dlq.Entry
+	if decision.Action == retry.ActionRetry || decision.Action == retry.ActionDeadLetter {
+		letter = p.letter(d, e.Err, e.Verdict)
+		d.setMeta(d.failed(e.Time, e.Verdict, letter.Fingerprint, decision))
+	}
+	p.observe(d, e)
+	switch decision.Action {
+	case retry.ActionRetry:
+		p.reschedule(d)
+	case retry.ActionDeadLetter:
+		p.deadLetter(d, decision.Reason, letter)
+	case retry.ActionAck:
+		p.settle(d, brokers.Ack)
+	case retry.ActionRelease:
+		p.settle(d, brokers.Release)
+	default:
+		p.drop(d, leaseLost(cause))
+	}
+}
+
+// contrast reports whether another message has succeeded since d failed last: the
+// next failure is then its own.
+func (d *delivery) contrast() bool {
+	g := d.sub.guard
+	if d.guard != nil {
+		g = d.guard
+	}
+	return d.isRetry() && g.hasSucceeded(d.meta.LastFailedAt)
+}
+
+// untilOpen is how long after a failed probe its message waits: until the guard
+// that it failed for may open again and others have been tried.
+func (d *delivery) untilOpen(now time.Time, random float64) (wait time.Duration) {
+	for _, g := range []*guard{d.sub.guard, d.guard} {
+		if g != nil {
+			until, _ := g.closed(now)
+			wait = max(wait, until.Sub(now))
+		}
+	}
+	return wait + time.Duration(random*float64(wait))
+}
+
+// decide says what happens after a failure. That a probe fails is expected: it
+// ends no message, but by its age, and it counts only if another message has
+// succeeded since this one failed last. What may have had its effect is not
+// repeated where that was asked for, probe or not.
+func (r *route) decide(f retry.Failure, probe, contrast bool, random float64) retry.Decision {
+	if r.noRepeat && f.Verdict.Ambiguous {
+		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonAmbiguous, Counted: true}
+	}
+	d := retry.Decide(r.policy, f, random)
+	ends := d.Action == retry.ActionDeadLetter
+	if !probe || !ends && (d.Action != retry.ActionRetry || contrast) {
+		return d
+	}
+	f.Attempt = 1
+	if f.Verdict.Class == classify.ClassPoison {
+		f.Verdict = classify.Verdict{Class: classify.ClassTransient}
+	}
+	f.Verdict.MaxAttempts = 0
+	policy := r.policy
+	policy.MaxAttempts = max(r.attempts, 2)
+	d = retry.Decide(policy, f, random)
+	d.Counted = false
+	return d
+}
+
+// failure is what retry.Decide needs to know about a failed run of d.
+func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.Failure {
+	return retry.Failure{
+		Attempt:       d.meta.Attempt + 1,
+		Throttles:     d.meta.Throttles,
+		FirstFailedAt: d.meta.FirstFailedAt,
+		Now:           now,
+		Ran:           ran,
+		PrevDelay:     d.meta.Delay,
+		Verdict:       v,
+	}
+}
+
+// failed is the Meta after a failed run.
+func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string, decision retry.Decision) brokers.Meta {
+	m, class := *d.meta, string(v.Class)
+	failure := brokers.Failure{Attempt: m.Attempt + 1, At: now, Class: class, Fingerprint: fingerprint, Delay: decision.Delay, Ambiguous: v.Ambiguous}
+	if decision.Counted {
+		m.Attempt++
+	} else if class == throttledClass {
+		m.Throttles++
+	}
+	if m.FirstFailedAt.IsZero() || m.FirstFailedAt.After(now) {
+		m.FirstFailedAt = now
+	}
+	m.LastFailedAt = now
+	m.Class = class
+	m.Delay = decision.Delay
+	if decision.Action == retry.ActionRetry {
+		m.DueAt = now.Add(decision.Delay)
+	}
+	old := m.History[max(0, len(m.History)-brokers.HistoryLimit+1):]
+	m.History = append(append(make([]brokers.Failure, 0, len(old)+1), old...), failure)
+	return m
+}
+
+// reschedule lets d wait for its due time: in the process if that is near, in
+// the broker otherwise.
+func (p *pipeline) reschedule(d *delivery) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waitLocked(d, p.holdLimit(d))
+}
+
+// holdLimit is the longest that d may be held after a failure. Where holding is
+// dear, that is next to nothing, unless the key of d waits for it or the broker
+// has stored it for a retry before.
+func (p *pipeline) holdLimit(d *delivery) time.Duration {
+	if p.caps.MaxHold == 0 || d.turn || !first(&d.Meta) {
+		return p.cfg.HoldLimit
+	}
+	return min(p.cfg.HoldLimit, p.caps.MaxHold)
+}

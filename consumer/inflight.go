@@ -1,0 +1,174 @@
+package consumer
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// state says where a delivery is on its way. It is in one at a time.
+type state uint32
+
+const (
+	queued   state = iota // for a slot, behind others of its topic, key or batch
+	running               // in its handler
+	waiting               // for its time, or for its guard to open
+	dying                 // until its dead letter is durable
+	settling              // until the broker confirms its end
+	gone                  // ended, or somebody else's
+	states
+)
+
+// transitions has a bit for each state that may follow. The end of a delivery
+// is decided once: what is settling only comes back if the broker refuses its
+// retry for good, and then dies.
+var transitions = [states]uint32{
+	queued:   1<<running | 1<<waiting | 1<<dying | 1<<settling | 1<<gone,
+	running:  1<<queued | 1<<waiting | 1<<dying | 1<<settling | 1<<gone,
+	waiting:  1<<queued | 1<<settling | 1<<gone,
+	dying:    1<<settling | 1<<gone,
+	settling: 1<<dying | 1<<gone,
+}
+
+// inWindow reports whether a delivery counts against the window of its topic,
+// which bounds what is received. What waits or dies is bounded apart.
+func (s state) inWindow() bool { return s == queued || s == running || s == settling }
+
+// delivery is a message on its way through the pipeline. Who moved it to its
+// state owns it. Only the fields under mu are shared with those who may take its
+// lease away.
+type delivery struct {
+	*brokers.Delivery
+	sub   *subscription
+	meta  *brokers.Meta // as of the last failure; replaced under mu, never changed
+	guard *guard        // of its own (Topic.DependencyOf); nil if it has none
+
+	state  atomic.Uint32
+	turn   bool           // it is the turn of its key
+	permit permit         // of its run
+	token  bool           // its run is a retry that spent a token
+	split  bool           // from a batch that failed as a whole
+	action brokers.Action // how it is settled
+	letter *dlq.Entry     // its dead letter
+	tooBig bool           // the broker refused that for its size
+
+	self  [1]*delivery // the job of this delivery alone
+	first attempt      // saves an allocation; later attempts have their own
+
+	taken atomic.Bool // loss is set: nobody need lock to see that it is not
+
+	mu      sync.Mutex
+	loss    error    // why the lease is lost
+	current *attempt // of the handler that runs
+	last    int      // number of that run
+}
+
+// to moves d to next. It reports false, and does nothing, if what was decided
+// before excludes that. It alone changes the counters of the topic: mu is held
+// if d enters or leaves the window.
+func (p *pipeline) to(d *delivery, next state) bool {
+	for {
+		from := state(d.state.Load())
+		if transitions[from]&(1<<next) == 0 {
+			return false
+		}
+		if d.state.CompareAndSwap(uint32(from), uint32(next)) {
+			if !from.inWindow() || !next.inWindow() {
+				d.sub.count(from, -1, d)
+				d.sub.count(next, 1, d)
+				p.roomFor(d.sub)
+			}
+			return true
+		}
+	}
+}
+
+// count adds n deliveries in a state, of which d is one.
+func (s *subscription) count(in state, n int, d *delivery) {
+	switch in {
+	case waiting:
+		s.waiting += n
+		s.held += n * size(d)
+	case dying:
+		s.dying += n
+		s.held += n * size(d)
+	case gone:
+	default:
+		s.active += n
+	}
+}
+
+// size is about what d occupies in memory beside its fixed part.
+func size(d *delivery) int { return len(d.Message.Body) }
+
+// isRetry reports whether a handler has failed with this message before.
+func (d *delivery) isRetry() bool { return !d.meta.FirstFailedAt.IsZero() }
+
+// metaOfRun is what the handler sees. It may be asked after the run.
+func (d *delivery) metaOfRun() brokers.Meta {
+	d.mu.Lock()
+	m := *d.meta
+	d.mu.Unlock()
+	m.Attempt++
+	if m.IdempotencyKey == "" {
+		m.IdempotencyKey = keyOf(&d.Message)
+	}
+	return m
+}
+
+// keyOf is the idempotency key that the producer gave a message in the header
+// that HTTP APIs know it by, or else the ID.
+func keyOf(m *brokers.Message) string {
+	key := m.ID
+	for _, h := range m.Headers {
+		if h.Value != "" && strings.EqualFold(h.Name, "Idempotency-Key") {
+			key = h.Value
+		}
+	}
+	return key
+}
+
+func (d *delivery) setMeta(m brokers.Meta) {
+	d.mu.Lock()
+	d.meta = &m
+	d.mu.Unlock()
+}
+
+// lose marks the lease as lost and stops the work on it.
+func (d *delivery) lose(cause error) {
+	d.mu.Lock()
+	if d.loss == nil {
+		d.loss = cause
+		d.taken.Store(true)
+	}
+	current := d.current
+	d.mu.Unlock()
+	if current != nil && current.allLost() {
+		current.end(cause)
+	}
+}
+
+// lost returns why the delivery belongs to somebody else, nil if it does not.
+func (d *delivery) lost() error {
+	ended := d.Session != nil && d.Session.Err() != nil
+	if !ended && !d.taken.Load() {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.loss == nil {
+		d.loss = leaseLost(context.Cause(d.Session))
+		d.taken.Store(true)
+	}
+	return d.loss
+}
+
+func (d *delivery) setCurrent(a *attempt) {
+	d.mu.Lock()
+	d.current, d.last = a, d.meta.Attempt+1
+	d.mu.Unlock()
+}

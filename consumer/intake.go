@@ -1,0 +1,169 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// intake is what may be received, and the Receive under way. It belongs to the
+// pipeline, under its mu.
+type intake struct {
+	changed chan struct{}      // look again
+	stale   bool               // since the last look
+	end     context.CancelFunc // of the Receive under way; nil if none is
+	paused  []string           // topics, as the source was told
+}
+
+// receive takes deliveries in until ctx ends or the source fails for good.
+func (p *pipeline) receive(ctx context.Context) error {
+	backoff := retry.Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second, Floor: 10 * time.Millisecond}
+	for failures := 0; ; {
+		n := p.awaitRoom(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		deliveries, err := p.fetch(ctx, n)
+		switch {
+		case err == nil:
+			failures = 0
+			p.accept(deliveries)
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errLookAgain):
+		case errors.Is(err, brokers.ErrClosed), errors.Is(err, brokers.ErrMisconfigured):
+			return fmt.Errorf("consumer: receive: %w", err)
+		default:
+			failures++
+			p.report(p.values, Event{Kind: EventError, Operation: OperationReceive, Err: fmt.Errorf("receive: %w", err)})
+			sleep(ctx, backoff.Delay(failures, 0, p.cfg.Random()))
+		}
+	}
+}
+
+// sleep waits for d or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// receiveLimit bounds one Receive, so that a batch stays in the cache.
+const receiveLimit = 256
+
+// awaitRoom returns how many deliveries may be received, at least 1 unless ctx
+// has ended, and has the source pause the topics that none may be received of.
+func (p *pipeline) awaitRoom(ctx context.Context) int {
+	for {
+		p.mu.Lock()
+		n, paused := p.look(time.Now())
+		news := !slices.Equal(paused, p.intake.paused)
+		p.intake.paused = paused
+		p.mu.Unlock()
+		if news {
+			p.source.Pause(paused...)
+		}
+		if n > 0 {
+			return n
+		}
+		select {
+		case <-ctx.Done():
+			return 0
+		case <-p.intake.changed:
+		}
+	}
+}
+
+// look returns how many deliveries there is room for in every topic that is not
+// to be paused, 0 if all are. mu is held.
+func (p *pipeline) look(now time.Time) (n int, paused []string) {
+	p.intake.stale = false
+	probed, full := false, 0
+	for _, s := range p.subs {
+		allowed, _ := s.guard.allows(now)
+		s.full = s.room() < s.least
+		switch {
+		case !allowed:
+			paused = append(paused, s.topic)
+		case s.full:
+			full++
+		case !s.guard.flows(now):
+			probed = true // one is enough, but others need not wait for it
+		case n == 0:
+			n = s.room()
+		default:
+			n = min(n, s.room())
+		}
+	}
+	if n == 0 && probed {
+		n = 1
+	}
+	if n > 0 && full > 0 {
+		paused = p.unreceived(now)
+	}
+	return min(n, receiveLimit), paused
+}
+
+// unreceived returns the topics that are to be paused when others are received.
+// mu is held.
+func (p *pipeline) unreceived(now time.Time) (topics []string) {
+	for _, s := range p.subs {
+		if allowed, _ := s.guard.allows(now); !allowed || s.full {
+			topics = append(topics, s.topic)
+		}
+	}
+	return topics
+}
+
+// room returns how many more deliveries the window has room for.
+func (s *subscription) room() int { return s.window - s.active }
+
+// roomFor has the intake look again if a topic that was full has room. mu is
+// held.
+func (p *pipeline) roomFor(s *subscription) {
+	if s.full && s.room() >= s.least {
+		p.lookAgain()
+	}
+}
+
+// errLookAgain ends a Receive, because others may be received now.
+var errLookAgain = errors.New("consumer: what may be received has changed")
+
+// lookAgain has the intake look what may be received, even if a Receive is under
+// way. mu is held.
+func (p *pipeline) lookAgain() {
+	p.intake.stale = true
+	if p.intake.end != nil {
+		p.intake.end()
+	}
+	select {
+	case p.intake.changed <- struct{}{}:
+	default:
+	}
+}
+
+// fetch receives up to n deliveries, unless lookAgain ends that.
+func (p *pipeline) fetch(ctx context.Context, n int) ([]*brokers.Delivery, error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	p.mu.Lock()
+	if p.intake.stale {
+		p.mu.Unlock()
+		return nil, errLookAgain
+	}
+	p.intake.end = func() { end(errLookAgain) }
+	p.mu.Unlock()
+	deliveries, err := p.source.Receive(ctx, n)
+	p.mu.Lock()
+	p.intake.end = nil
+	p.mu.Unlock()
+	return deliveries, err
+}

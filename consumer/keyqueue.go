@@ -1,0 +1,45 @@
+package consumer
+
+// keyQueues keep the messages of one key in order: it is the turn of one, and
+// the others wait. A key without any has no entry.
+type keyQueues map[topicKey][]*delivery
+
+type topicKey struct{ topic, key string }
+
+func (d *delivery) topicKey() topicKey { return topicKey{d.Message.Topic, d.Message.Key} }
+
+// enter reports whether d may go on. If not, next or clear returns it later.
+func (q keyQueues) enter(d *delivery) bool {
+	if d.Message.Key == "" {
+		return true
+	}
+	behind, busy := q[d.topicKey()]
+	if busy {
+		q[d.topicKey()] = append(behind, d)
+		return false
+	}
+	d.turn = true
+	q[d.topicKey()] = nil
+	return true
+}
+
+// next gives the turn of d to the delivery that has waited longest, nil if none
+// has.
+func (q keyQueues) next(d *delivery) *delivery {
+	behind := q[d.topicKey()]
+	if len(behind) == 0 {
+		delete(q, d.topicKey())
+		return nil
+	}
+	next := behind[0]
+	next.turn = true
+	q[d.topicKey()] = behind[1:]
+	return next
+}
+
+// clear ends the queue behind d and returns it.
+func (q keyQueues) clear(d *delivery) []*delivery {
+	behind := q[d.topicKey()]
+	delete(q, d.topicKey())
+	return behind
+}

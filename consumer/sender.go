@@ -1,0 +1,169 @@
+package consumer
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/retry"
+)
+
+// sender sends deliveries on in batches, in their order. What the flush could not
+// send stays and is tried again with backoff; if no new one could be sent
+// either, the target is taken to be down, and those that follow wait as well.
+type sender struct {
+	flush   func(ctx context.Context, runs []*delivery) (failed []*delivery)
+	wake    chan struct{}
+	emptied chan struct{} // closed when run has returned
+
+	mu       sync.Mutex
+	fresh    []*delivery
+	spare    []*delivery // the buffer of the batch before
+	failed   []*delivery
+	failures int       // flushes in a row that failed in part
+	retryAt  time.Time // when failed is tried again
+	down     bool
+	news     bool // the batch under way has new ones
+	closed   bool
+	flushing int
+}
+
+// senderBackoff keeps calls to a failing target at one a second or less.
+var senderBackoff = retry.Backoff{Base: 2 * time.Second, Cap: 15 * time.Second, Floor: time.Second}
+
+// flushTimeout bounds one call to the broker; its outcome is unknown then.
+const flushTimeout = 30 * time.Second
+
+func newSender(flush func(context.Context, []*delivery) []*delivery) *sender {
+	return &sender{flush: flush, wake: make(chan struct{}, 1), emptied: make(chan struct{})}
+}
+
+func (s *sender) add(d *delivery) {
+	s.mu.Lock()
+	s.fresh = append(s.fresh, d)
+	first := len(s.fresh) == 1
+	s.mu.Unlock()
+	if first {
+		s.signal()
+	}
+}
+
+// close lets run return once everything is sent, and has it try at once.
+func (s *sender) close() {
+	s.mu.Lock()
+	s.closed, s.retryAt = true, time.Time{}
+	s.mu.Unlock()
+	s.signal()
+}
+
+// abandon takes back what is not being sent at this moment.
+func (s *sender) abandon() []*delivery {
+	s.mu.Lock()
+	left := append(s.failed, s.fresh...)
+	s.failed, s.fresh = nil, nil
+	s.mu.Unlock()
+	s.signal()
+	return left
+}
+
+// unsent returns how many deliveries are not known to be sent.
+func (s *sender) unsent() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.fresh) + len(s.failed) + s.flushing
+}
+
+func (s *sender) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run sends until the sender is closed and empty, or ctx ends.
+func (s *sender) run(ctx context.Context) {
+	defer close(s.emptied)
+	for ctx.Err() == nil {
+		batch, wait, done := s.next(time.Now())
+		switch {
+		case done:
+			return
+		case len(batch) > 0:
+			s.send(ctx, batch)
+		default:
+			s.await(ctx, wait)
+		}
+	}
+}
+
+// send flushes batch, within the time that any broker should need.
+func (s *sender) send(ctx context.Context, batch []*delivery) {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	n := len(batch)
+	s.sent(batch, n, s.flush(ctx, batch))
+}
+
+// next returns what to send now; failing that, how long to wait before the
+// next look, 0 if only for a signal.
+func (s *sender) next(now time.Time) (batch []*delivery, wait time.Duration, done bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	again := len(s.failed) > 0 && !now.Before(s.retryAt)
+	down := s.down && len(s.failed) > 0
+	if len(s.fresh) > 0 && (again || !down) {
+		batch, s.fresh = s.fresh, s.spare[:0]
+	}
+	s.news = len(batch) > 0
+	if again {
+		batch, s.failed = append(batch, s.failed...), nil
+	}
+	s.flushing = len(batch)
+	if len(batch) > 0 {
+		return batch, 0, false
+	}
+	if len(s.failed) > 0 {
+		return nil, s.retryAt.Sub(now), false
+	}
+	return nil, 0, s.closed
+}
+
+// sent records the outcome of a flush of n deliveries.
+func (s *sender) sent(batch []*delivery, n int, failed []*delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(batch)
+	s.spare, s.flushing = batch, 0
+	s.down = len(failed) == n && (s.news || s.down)
+	if len(failed) == 0 {
+		if len(s.failed) == 0 {
+			s.failures = 0
+		}
+		return
+	}
+	now := time.Now()
+	soonest := now.Add(senderBackoff.Floor)
+	switch {
+	case len(s.failed) == 0:
+		s.failures++
+		s.retryAt = now.Add(senderBackoff.Delay(s.failures, 0, rand.Float64()))
+	case s.down && s.retryAt.Before(soonest):
+		s.retryAt = soonest
+	}
+	s.failed = append(s.failed, failed...)
+}
+
+func (s *sender) await(ctx context.Context, wait time.Duration) {
+	var elapsed <-chan time.Time
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		elapsed = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-s.wake:
+	case <-elapsed:
+	}
+}
