@@ -1,7 +1,6 @@
 package breaker
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,10 +38,10 @@ const (
 	Ignored Outcome = iota // nothing: it was poison, lost, stopped, or never started
 	Success                // it is up
 	Failure                // it is down, or too slow
+	Severe                 // a Failure that counts twice in a streak: a run that timed out, or whose credentials were rejected
 )
 
-// Permit is the leave to fetch or to run. It is a plain value; the zero Permit
-// is none.
+// Permit is the leave to run. It is a plain value; the zero Permit is none.
 type Permit struct {
 	era  uint64
 	id   uint64 // of the lease, never used again; 0 if the breaker was closed
@@ -64,7 +63,8 @@ type lease struct {
 type Breaker struct {
 	cfg Config
 
-	closed atomic.Uint64 // era while it is closed, else 0: Start then needs no lock
+	closed  atomic.Uint64 // era while it is closed, else 0: Start then needs no lock
+	healthy atomic.Uint64 // era while a success changes nothing, else 0: Done then needs no lock
 
 	mu        sync.Mutex
 	state     State
@@ -86,44 +86,14 @@ func New(c Config) (*Breaker, error) {
 	if err := c.faults(); err != nil {
 		return nil, err
 	}
-	b := &Breaker{cfg: c, era: 1, window: window{width: max(c.Window/steps, 1)}}
+	b := &Breaker{cfg: c, era: 1, window: window{size: c.Window}}
 	b.closed.Store(b.era)
 	return b, nil
 }
 
-// Fetch asks how many of at most limit deliveries may be fetched. If the breaker
-// is closed that is limit, and if it is half-open 1 as long as a probe is free.
-// Pass the permit to Start, once for each delivery; if none came, give it back
-// with Done and Ignored.
-//
-// If n is 0, next is when to ask again: the end of the open time, or of the
-// lease that ends first. A call that returns changed may make it sooner. Next
-// is zero if only Restore can change the answer.
-func (b *Breaker) Fetch(now time.Time, limit int) (p Permit, n int, next time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if limit <= 0 {
-		return Permit{}, 0, now
-	}
-	switch b.advance(now) {
-	case Closed:
-		return Permit{era: b.era}, limit, time.Time{}
-	case HalfOpen:
-		if p, ok := b.lend(now, b.cfg.FetchLease); ok {
-			return p, 1, time.Time{}
-		}
-	}
-	return Permit{}, 0, b.next(now)
-}
-
-// Start asks whether a run may begin, now that there is a delivery to run, and
-// returns the permit to report it with. P is the permit that the delivery was
-// fetched with, or the zero Permit if the caller did not ask before. If the
-// breaker has become half-open since, or the lease of p went to another, a
-// probe is taken if one is free.
-//
-// If ok is false, the delivery must not run now, and p is void.
-func (b *Breaker) Start(now time.Time, p Permit) (run Permit, ok bool) {
+// Start asks whether a run may begin, and returns the permit to report it with.
+// A half-open breaker grants a few probes at a time, each a lease.
+func (b *Breaker) Start(now time.Time) (p Permit, ok bool) {
 	if era := b.closed.Load(); era != 0 {
 		return Permit{era: era}, true
 	}
@@ -133,23 +103,40 @@ func (b *Breaker) Start(now time.Time, p Permit) (run Permit, ok bool) {
 	case Closed:
 		return Permit{era: b.era}, true
 	case HalfOpen:
-		if b.holds(p) {
-			b.leases[p.slot].until = now.Add(b.cfg.Lease)
-			return p, true
-		}
-		return b.lend(now, b.cfg.Lease)
+		return b.lend(now)
 	}
 	return Permit{}, false
 }
 
-// Done reports how a run ended, or with Ignored that there was none. Random, a
-// number in [0, 1), sets the time that the breaker stays open if this trips it.
-// A permit counts once, and only in the state that it was given in; otherwise
-// nothing happens.
+// Allows reports whether Start would grant a run now, without taking a permit.
+// If it would not, next is when to ask again: the end of the open time, or of
+// the lease that ends first. A call that returns changed may make it sooner.
+// Next is zero if only Restore can change the answer, or if ok.
+func (b *Breaker) Allows(now time.Time) (ok bool, next time.Time) {
+	if b.closed.Load() != 0 {
+		return true, time.Time{}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if state := b.advance(now); state == Closed || state == HalfOpen && b.spare(now) >= 0 {
+		return true, time.Time{}
+	}
+	return false, b.next(now)
+}
+
+// Done reports how a run ended, or with Ignored that there was none. Of
+// identifies the message, such as a hash of its ID, so that one which fails
+// again and again counts as one; with 0, each report is about another message.
+// Random, a number in [0, 1), sets the time that the breaker stays open if this
+// opens it. A permit counts once, and only in the state that it was given in;
+// otherwise nothing happens.
 //
-// Changed reports whether Fetch and Start may answer differently now, so that
-// who was refused should ask again.
-func (b *Breaker) Done(now time.Time, p Permit, o Outcome, random float64) (changed bool) {
+// Changed reports whether Start may answer differently now, so that who was
+// refused should ask again.
+func (b *Breaker) Done(now time.Time, p Permit, of uint64, o Outcome, random float64) (changed bool) {
+	if !p.Probe() && (o == Ignored || o == Success && b.healthy.Load() == p.era) {
+		return false
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	state := b.advance(now)
@@ -157,31 +144,33 @@ func (b *Breaker) Done(now time.Time, p Permit, o Outcome, random float64) (chan
 		return false
 	}
 	if state == HalfOpen {
-		b.probed(now, p, o, random)
+		b.probed(now, p, of, o, random)
 		return true
 	}
-	if o == Ignored {
+	return b.ran(now, of, o, random)
+}
+
+// NotBefore keeps an open breaker open until the given time at least, for a
+// dependency that said when to come back. Changed reports whether that is later
+// than it would have been; in other states nothing happens. The breaker sets no
+// limit to it.
+func (b *Breaker) NotBefore(now, until time.Time) (changed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.advance(now) != Open || !until.After(b.until) {
 		return false
 	}
-	b.window.add(now, o == Failure)
-	runs, failures := b.window.runs, b.window.failures
-	if o != Failure || runs < int64(b.cfg.MinRuns) || float64(failures) < b.cfg.Ratio*float64(runs) {
-		return false
-	}
-	b.open(now, fmt.Sprintf("%d of %d runs failed within %v", failures, runs, b.cfg.Window), random)
+	b.until = until
 	return true
 }
 
-// Trip opens the breaker at once, instead of Done, for a failure that every
-// other run would meet too, such as rejected credentials. P is the permit of
-// the run that met it; with the zero Permit, the report is from somewhere else,
-// and holds in any state. Random is as for Done. Changed reports whether the
-// breaker was closed or half-open, and p not outdated.
-func (b *Breaker) Trip(now time.Time, p Permit, reason string, random float64) (changed bool) {
+// Trip opens the breaker at once, by hand or because the caller knows what the
+// outcomes of runs cannot tell. Random is as for Done. Changed reports whether
+// the breaker was closed or half-open.
+func (b *Breaker) Trip(now time.Time, reason string, random float64) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	state := b.advance(now)
-	if state != Closed && state != HalfOpen || p != (Permit{}) && !b.current(p) {
+	if state := b.advance(now); state != Closed && state != HalfOpen {
 		return false
 	}
 	b.open(now, reason, random)
@@ -207,7 +196,11 @@ func (b *Breaker) Isolate(now time.Time, reason string) (changed bool) {
 func (b *Breaker) Restore(now time.Time) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if state := b.advance(now); state != Open && state != Isolated {
+	switch b.advance(now) {
+	case Open:
+	case Isolated:
+		b.reason = "" // it was that of the isolation
+	default:
 		return false
 	}
 	b.enter(HalfOpen, now)
@@ -219,18 +212,22 @@ type Snapshot struct {
 	State State
 	// Since is when the state began; zero if the breaker never left Closed.
 	Since time.Time
-	// Reason is why it opened last; empty if it is closed.
+	// Reason is why it opened last, or is isolated; empty if it is closed.
 	Reason string
-	// Next is when Fetch may answer differently though nothing is reported: the
+	// Next is when Start may answer differently though nothing is reported: the
 	// end of the open time, or of a lease if all probes are out. Zero if there
 	// is no such time.
 	Next time.Time
-	// Openings is how often it has opened in a row. It starts again once the
-	// breaker stays closed for the length of a window.
+	// Openings is how often it has opened in a row. The row ends once the breaker
+	// stays closed for MinOpen; the next opening is then the first.
 	Openings int
-	// Runs and Failures are the counts of the window. While the breaker is not
-	// closed they are those of the last time that it was.
-	Runs, Failures int
+	// Messages is how many different messages are known, at most Config.Window,
+	// and Failures how many of them failed last. While the breaker is not closed
+	// these and Streak are those of the last time that it was.
+	Messages, Failures int
+	// Streak is the failed runs since the last success, Severe ones counted
+	// twice.
+	Streak int
 	// Probes is how many probes are out.
 	Probes int
 }
@@ -239,12 +236,10 @@ type Snapshot struct {
 func (b *Breaker) Snapshot(now time.Time) Snapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.advance(now) == Closed {
-		b.window.advance(now)
-	}
+	b.advance(now)
 	s := Snapshot{
 		State: b.state, Since: b.since, Reason: b.reason, Openings: b.openings,
-		Runs: int(b.window.runs), Failures: int(b.window.failures),
+		Messages: len(b.window.entries), Failures: b.window.failures, Streak: b.window.streak(),
 	}
 	if b.state == HalfOpen {
 		for i := range b.leases {

@@ -8,82 +8,62 @@ import (
 	"github.com/redrive-go/redrive/retry/breaker"
 )
 
-// source is a queue in virtual time.
-type source struct{ now time.Time }
-
-func (s *source) receive(n int) []string {
-	s.now = s.now.Add(time.Second)
-	return []string{"a", "b", "c", "d"}[:min(n, 4)]
-}
-
 var errDown = errors.New("503 from payments")
 
-// The loop of a worker fetches only what the breaker grants, and asks again
-// before each run, because the breaker may have opened since.
+// A worker asks before each run, and reports how it ended.
 func Example() {
-	b, err := breaker.New(breaker.Config{MinRuns: 4, Successes: 2})
+	b, err := breaker.New(breaker.Config{MinRuns: 4})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	const random = 0.5 // rand.Float64() in a worker
-	s := &source{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-	start := s.now
-	handle := func(string) error { // the dependency is down for 10 s
-		if s.now.Sub(start) < 10*time.Second {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	up := now.Add(10 * time.Second)
+	handle := func(message int) error { // the dependency is down for 10 s
+		if now.Before(up) {
 			return errDown
 		}
 		return nil
 	}
 
-	for range 6 {
-		fetched, n, next := b.Fetch(s.now, 10)
-		if n == 0 { // in a worker: until next, or until woken by a change
-			fmt.Printf("wait %v\n", next.Sub(s.now))
-			s.now = next
+	for message := 1; message <= 6; {
+		run, ok := b.Start(now)
+		if !ok { // in a worker: pause the source until next, or until woken by a change
+			_, next := b.Allows(now)
+			fmt.Printf("wait %v: %s\n", next.Sub(now), b.Snapshot(now).Reason)
+			now = next
 			continue
 		}
-		for _, delivery := range s.receive(n) {
-			run, ok := b.Start(s.now, fetched)
-			if !ok { // give it back, uncounted
-				fmt.Println("release", delivery)
-				continue
-			}
-			outcome := breaker.Success
-			if handle(delivery) != nil {
-				outcome = breaker.Failure
-			}
-			if b.Done(s.now, run, outcome, random) {
-				fmt.Println(delivery, "changed it to", b.Snapshot(s.now).State)
-			}
+		outcome := breaker.Success
+		if handle(message) != nil {
+			outcome = breaker.Failure
 		}
+		of := uint64(message) // a hash of its ID in a worker
+		if b.Done(now, run, of, outcome, random) {
+			fmt.Println("message", message, "changed it to", b.Snapshot(now).State)
+		}
+		message++
 	}
 	// Output:
-	// d changed it to open
-	// wait 7.5s
-	// a changed it to open
-	// wait 12.5s
-	// a changed it to half-open
-	// a changed it to closed
+	// message 4 changed it to open
+	// wait 7.5s: 4 of the last 4 messages failed
+	// message 5 changed it to open
+	// wait 12.5s: 4 of the last 4 messages failed
+	// message 6 changed it to closed
 }
 
-// A caller that fetches nothing asks before each call only.
-func ExampleBreaker_Start() {
+// A dependency that said when to come back is not asked before.
+func ExampleBreaker_NotBefore() {
 	b, _ := breaker.New(breaker.Config{})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-	run, ok := b.Start(now, breaker.Permit{})
-	fmt.Println("first call:", ok)
-	b.Trip(now, run, "401 from payments", 0.5)
-
-	_, ok = b.Start(now, breaker.Permit{})
+	b.Trip(now, "429 from payments", 0.5)
+	b.NotBefore(now, now.Add(time.Minute)) // Retry-After: 60
 	s := b.Snapshot(now)
-	fmt.Println("second call:", ok)
 	fmt.Printf("%v for another %v: %s\n", s.State, s.Next.Sub(now), s.Reason)
 	// Output:
-	// first call: true
-	// second call: false
-	// open for another 7.5s: 401 from payments
+	// open for another 1m0s: 429 from payments
 }
 
 // An operator keeps everything from a dependency, for as long as it takes.
@@ -92,15 +72,15 @@ func ExampleBreaker_Isolate() {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 	b.Isolate(now, "moving the database")
-	_, n, next := b.Fetch(now.Add(time.Hour), 10)
-	fmt.Println(n, next.IsZero())
+	ok, next := b.Allows(now.Add(time.Hour))
+	fmt.Println(ok, next.IsZero())
 
 	b.Restore(now.Add(2 * time.Hour))
-	probe, n, _ := b.Fetch(now.Add(2*time.Hour), 10)
-	fmt.Println(n, probe.Probe())
+	probe, ok := b.Start(now.Add(2 * time.Hour))
+	fmt.Println(ok, probe.Probe())
 	// Output:
-	// 0 true
-	// 1 true
+	// false true
+	// true true
 }
 
 // All faults come at once, each with its fix.
@@ -108,6 +88,6 @@ func ExampleNew() {
 	_, err := breaker.New(breaker.Config{Ratio: 50, MaxOpen: 5 * time.Second})
 	fmt.Println(err)
 	// Output:
-	// breaker: Config.Ratio is 50: use a number above 0 and at most 1, or 0 for the default of 0.5
+	// breaker: Config.Ratio is 50: use a number above 0 and at most 1, or 0 for the default of 0.9
 	// breaker: Config.MaxOpen is 5s: use at least twice MinOpen (5s), or the workers of a fleet would all probe at once
 }

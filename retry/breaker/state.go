@@ -1,6 +1,9 @@
 package breaker
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // advance returns the state at now. A clock that was set back takes the open
 // time with it, so that it does not last longer than was drawn.
@@ -22,6 +25,7 @@ func (b *Breaker) enter(s State, now time.Time) {
 	b.state, b.since = s, now
 	b.era++
 	b.closed.Store(0)
+	b.healthy.Store(0)
 	if s == Closed {
 		b.closed.Store(b.era)
 	}
@@ -30,7 +34,7 @@ func (b *Breaker) enter(s State, now time.Time) {
 
 // open opens the breaker, for the longer the more often it has in a row.
 func (b *Breaker) open(now time.Time, reason string, random float64) {
-	if b.state == Closed && now.Sub(b.since) >= b.cfg.Window {
+	if b.state == Closed && now.Sub(b.since) >= b.cfg.MinOpen {
 		b.openings = 0
 	}
 	b.openings++
@@ -54,18 +58,38 @@ func (b *Breaker) openTime(random float64) time.Duration {
 	return b.cfg.MinOpen
 }
 
+// ran takes the report of a run in a closed breaker.
+func (b *Breaker) ran(now time.Time, of uint64, o Outcome, random float64) (changed bool) {
+	w := &b.window
+	switch o {
+	case Success:
+		w.succeeded(of)
+		if w.healthy() {
+			b.healthy.Store(b.era)
+		}
+	case Failure, Severe:
+		b.healthy.Store(0)
+		w.failed(of, o == Severe)
+		if reason := w.verdict(&b.cfg); reason != "" {
+			b.open(now, reason, random)
+			return true
+		}
+	}
+	return false
+}
+
 // probed takes the report of a probe.
-func (b *Breaker) probed(now time.Time, p Permit, o Outcome, random float64) {
+func (b *Breaker) probed(now time.Time, p Permit, of uint64, o Outcome, random float64) {
 	b.leases[p.slot] = lease{}
 	switch o {
-	case Failure:
-		b.open(now, b.reason, random)
+	case Failure, Severe:
+		b.open(now, cmp.Or(b.reason, "the probe failed"), random)
 	case Success:
 		b.successes++
 		if b.successes >= b.cfg.Successes {
 			b.enter(Closed, now)
 			b.reason = ""
-			b.window.reset(now)
+			b.window.reset(of)
 		}
 	}
 }
@@ -93,22 +117,31 @@ func (b *Breaker) allowed() int {
 func (b *Breaker) free(i int, now time.Time) bool {
 	l := &b.leases[i]
 	left := l.until.Sub(now)
-	return l.id == 0 || left <= 0 || left > max(b.cfg.Lease, b.cfg.FetchLease)
+	return l.id == 0 || left <= 0 || left > b.cfg.Lease
 }
 
-// lend leases a probe for d, if one is free.
-func (b *Breaker) lend(now time.Time, d time.Duration) (Permit, bool) {
+// spare returns a slot whose lease can be taken, or -1.
+func (b *Breaker) spare(now time.Time) int {
 	for i := range b.allowed() {
 		if b.free(i, now) {
-			b.lastLease++
-			b.leases[i] = lease{id: b.lastLease, until: now.Add(d)}
-			return Permit{era: b.era, id: b.lastLease, slot: uint8(i)}, true
+			return i
 		}
 	}
-	return Permit{}, false
+	return -1
 }
 
-// next returns when Fetch may grant something though nothing is reported.
+// lend leases a probe, if one is free.
+func (b *Breaker) lend(now time.Time) (Permit, bool) {
+	i := b.spare(now)
+	if i < 0 {
+		return Permit{}, false
+	}
+	b.lastLease++
+	b.leases[i] = lease{id: b.lastLease, until: now.Add(b.cfg.Lease)}
+	return Permit{era: b.era, id: b.lastLease, slot: uint8(i)}, true
+}
+
+// next returns when Start may grant a run though nothing is reported.
 func (b *Breaker) next(now time.Time) time.Time {
 	switch b.state {
 	case Open:

@@ -9,22 +9,22 @@ import (
 func TestOpenTimeGrows(t *testing.T) {
 	b := newBreaker(t, Config{})
 	now := noon
-	b.Trip(now, Permit{}, "test", 0.999999999)
-	for i, longest := range []time.Duration{10, 20, 40, 80, 160, 300, 300, 300} {
+	b.Trip(now, "test", 0.999999999)
+	for i, longest := range []time.Duration{10, 20, 30, 30, 30} {
 		longest *= time.Second
 		s := b.Snapshot(now)
 		if got := s.Next.Sub(now); got < longest-time.Millisecond || got > longest || s.Openings != i+1 {
 			t.Errorf("opening %d lasts %v with the highest draw, want %v", s.Openings, got, longest)
 		}
 		now = s.Next
-		b.Done(now, start(t, b, now), Failure, 0.999999999)
+		b.Done(now, start(t, b, now), 0, Failure, 0.999999999)
 	}
 }
 
 func TestOpenTimeIsWithinItsRange(t *testing.T) {
 	for _, random := range []float64{0, -1, math.NaN(), math.Inf(-1), 1, 2, math.Inf(1)} {
 		b := newBreaker(t, Config{})
-		b.Trip(noon, Permit{}, "test", random)
+		b.Trip(noon, "test", random)
 		want := 5 * time.Second
 		if random >= 1 {
 			want = 10 * time.Second
@@ -41,7 +41,7 @@ func TestFleetDoesNotProbeInLockstep(t *testing.T) {
 	bins := make([]int, 10)
 	for range 10_000 {
 		b := newBreaker(t, Config{})
-		b.Trip(noon, Permit{}, "test", rng.Float64())
+		b.Trip(noon, "test", rng.Float64())
 		open := b.Snapshot(noon).Next.Sub(noon)
 		bins[int((open-5*time.Second)*10/(5*time.Second))]++
 	}
@@ -56,12 +56,12 @@ func TestOpeningsStartAgain(t *testing.T) {
 	for _, tt := range []struct {
 		healthy time.Duration
 		want    int
-	}{{29 * time.Second, 2}, {30 * time.Second, 1}} {
-		b := newBreaker(t, Config{Successes: 1})
-		b.Trip(noon, Permit{}, "test", 0)
+	}{{5*time.Second - 1, 2}, {5 * time.Second, 1}} {
+		b := newBreaker(t, Config{})
+		b.Trip(noon, "test", 0)
 		b.Restore(noon)
-		b.Done(noon, start(t, b, noon), Success, 0)
-		b.Trip(noon.Add(tt.healthy), Permit{}, "test", 0)
+		b.Done(noon, start(t, b, noon), 0, Success, 0)
+		b.Trip(noon.Add(tt.healthy), "test", 0)
 		if got := b.Snapshot(noon.Add(tt.healthy)).Openings; got != tt.want {
 			t.Errorf("tripped %v after closing: opening %d in a row, want %d", tt.healthy, got, tt.want)
 		}
@@ -73,7 +73,7 @@ func TestClockStepsBack(t *testing.T) {
 		earlier := noon.Add(-back)
 
 		b := inState(t, Open)
-		refused(t, b, earlier, Permit{})
+		refused(t, b, earlier)
 		if left := b.Snapshot(earlier).Next.Sub(earlier); left != 7500*time.Millisecond {
 			t.Errorf("clock set back by %v: open for another %v, want the 7.5s that were drawn", back, left)
 		}
@@ -82,16 +82,20 @@ func TestClockStepsBack(t *testing.T) {
 		start(t, b, noon)
 		start(t, b, earlier.Add(time.Minute+time.Second))
 
-		b = newBreaker(t, Config{})
-		for range 19 {
-			b.Done(noon, start(t, b, noon), Failure, 0)
+		b = inState(t, Open)
+		b.NotBefore(noon, noon.Add(time.Minute))
+		if left := b.Snapshot(earlier).Next.Sub(earlier); left != time.Minute {
+			t.Errorf("clock set back by %v: open for another %v, want the minute that was asked for", back, left)
 		}
-		b.Done(earlier, start(t, b, earlier), Ignored, 0)
-		if s := b.Snapshot(earlier); s.Runs != 19 {
-			t.Errorf("clock set back by %v: %d runs, want 19", back, s.Runs)
-		}
-		if s := b.Snapshot(earlier.Add(time.Minute + back%time.Minute)); s.Runs != 0 {
-			t.Errorf("clock set back by %v: %d runs a minute later, want 0", back, s.Runs)
+	}
+}
+
+func TestDefaultMaxOpen(t *testing.T) {
+	for _, tt := range []struct{ minOpen, want time.Duration }{
+		{0, 30 * time.Second}, {time.Second, 30 * time.Second}, {15 * time.Second, 30 * time.Second}, {time.Minute, 2 * time.Minute},
+	} {
+		if got := newBreaker(t, Config{MinOpen: tt.minOpen}).cfg.MaxOpen; got != tt.want {
+			t.Errorf("MinOpen %v: MaxOpen %v, want %v", tt.minOpen, got, tt.want)
 		}
 	}
 }
