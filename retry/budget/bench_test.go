@@ -5,62 +5,56 @@ import (
 	"time"
 )
 
-func BenchmarkReserve(b *testing.B) {
+func BenchmarkWithdraw(b *testing.B) {
 	for _, bm := range []struct {
 		name     string
-		backlog  int // retries that wait already
-		delay    time.Duration
 		interval time.Duration // between calls
 		traffic  int           // deliveries between calls
+		refund   bool
+		waiting  int
 	}{
-		{"idle", 0, time.Second, 2 * time.Second, 0},
-		{"busy", 0, time.Second, time.Millisecond, 10},
-		{"backlog of 1000", 1000, time.Second, time.Millisecond, 2},
-		{"backlog of hours", 6000, time.Second, time.Millisecond, 0},
-		{"hours ahead", 0, 12 * time.Hour, time.Millisecond, 10},
+		{"granted", time.Millisecond, 10, true, 0},
+		{"idle", 2 * time.Second, 0, false, 0},
+		{"deferred", time.Microsecond, 0, false, 1000},
 	} {
 		b.Run(bm.name, func(b *testing.B) {
 			budget := newBudget(b, Queue())
 			now := noon
-			for range bm.backlog {
-				budget.Reserve(now, now)
+			for range bm.waiting {
+				budget.Withdraw(now, time.Hour, 0.5)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
 				now = now.Add(bm.interval)
-				budget.Delivered(now, bm.traffic)
-				budget.Reserve(now, now.Add(bm.delay))
+				if bm.refund {
+					budget.Deposit(now, bm.traffic)
+				}
+				if _, ok := budget.Withdraw(now, time.Hour, 0.5); ok && bm.refund {
+					budget.Refund(now)
+				}
 			}
 		})
 	}
 }
 
-func BenchmarkReserveParallel(b *testing.B) {
+func BenchmarkWithdrawParallel(b *testing.B) {
 	budget := newBudget(b, Mesh())
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		now := noon
 		for pb.Next() {
 			now = now.Add(time.Millisecond)
-			budget.Reserve(now, now.Add(time.Second))
+			budget.Withdraw(now, time.Minute, 0.5)
 		}
 	})
 }
 
-func BenchmarkDelivered(b *testing.B) {
+func BenchmarkDeposit(b *testing.B) {
 	budget := newBudget(b, Queue())
 	now := noon
 	b.ReportAllocs()
 	for b.Loop() {
 		now = now.Add(time.Millisecond)
-		budget.Delivered(now, 1)
-	}
-}
-
-func BenchmarkRefund(b *testing.B) {
-	budget := newBudget(b, Queue())
-	b.ReportAllocs()
-	for b.Loop() {
-		budget.Refund(noon, budget.Reserve(noon, noon))
+		budget.Deposit(now, 1)
 	}
 }

@@ -1,54 +1,72 @@
-// Package budget paces the retries to one dependency, so that retries never
-// add more than a fixed share to its load.
+// Package budget paces the retries to one dependency: a retry needs a token to
+// start, and failing ones get only a small share of the traffic.
 //
 // A [Budget] guarantees that
 //
-//   - of the retries that it gave a time, any span of one Window holds at most
-//     the limit: Share of the deliveries of a sliding window, plus Floor for
-//     every second of it;
-//   - a retry is only ever moved later, never dropped and never counted as an
-//     attempt; one that finds room keeps its time to the nanosecond;
-//   - reservations far ahead do not hold up a retry that is due soon: each
-//     takes room from its own stretch of time only;
-//   - retries that are moved are spread out, not lined up: a retry keeps its
-//     jitter, and retries due at one instant are placed apart;
-//   - memory is fixed (about 33 KiB), no call allocates, and the work of a call
-//     does not grow with the number of reservations.
+//   - while no retry succeeds, the retries of any span are at most Share of the
+//     deliveries in it, plus Floor for each second, plus Capacity once. With
+//     [Queue] and 100 deliveries a second, that is 1.11 runs for each message;
+//   - retries that succeed give their tokens back, so what is healthy again is
+//     served at the rate of its success;
+//   - retries never start faster than the Ceiling: the highest rate of
+//     deliveries lately and 5 %, plus Floor. So a dependency that recovers sees
+//     about twice the traffic that it had;
+//   - a retry without a token is only told to wait, never for longer than it
+//     allows and never for longer than 15 min; nothing is dropped or counted as
+//     an attempt;
+//   - memory is fixed (about 5 KiB), no call allocates, and a call costs the
+//     same however many retries wait.
 //
-// Time is an argument everywhere: a Budget reads no clock, starts no goroutine
-// and is safe for concurrent use. Pass the times that [time.Now] returns as
-// they are. Their monotonic reading makes a Budget blind to clock changes.
+// Time and randomness are arguments: a Budget reads no clock, starts no
+// goroutine and is safe for concurrent use. Pass the times that [time.Now]
+// returns as they are. Their monotonic reading makes a Budget blind to clock
+// changes; a clock that steps back without one costs no token.
 //
 // # How it works
 //
-// Time is cut into slots, six to a window. The limit is measured over the last
-// six whole slots, or over the six slots up to now when that is more. A span of
-// one window that begins inside a slot touches seven slots, so a slot takes a
-// seventh of the limit: what keeps the promise for every span costs a seventh
-// of the rate. Each slot has a count of its own, over 4096 slots in full detail
-// and over another 4096 × 64 in groups of 64 slots, into which a retry is placed
-// evenly. With a window of 10 s that is 1.9 hours and 5 days.
+// A delivery earns Share of a token and each second earns Floor. What is not
+// spent is saved up to the Capacity: ten seconds of income, at the highest rate
+// of deliveries lately, and at least one. A new Budget is full.
 //
-// The limit of a moment applies to the reservations of that moment. It follows
-// a fall of traffic at once; a rise, at the next slot or as soon as it amounts
-// to a quarter. A reservation once made is not taken back, so if traffic falls,
-// the retries that were reserved before may be more than the share of what is
-// left.
+// The highest rate lately is that of ten seconds in a row, and falls by half
+// every five minutes. It is at least ten times Floor, so that retries which
+// succeed do not crawl on an idle topic: with [Queue] they may start at 11.5 a
+// second, whatever the traffic. As many as the Ceiling gives in a quarter of a
+// second may start at once.
 //
-// # When demand exceeds the budget for hours
+// # How long to wait
 //
-// Then every further retry waits longer: with twice as many retries as the
-// budget allows, the delay added grows by one hour per hour. Nothing is lost,
-// but a message may become too old before its turn. The caller sees that in the
-// time that it is given, and decides. The stretching ends with the counts, 4096
-// × 64 slots ahead. A retry that finds no room by then gets a time just after,
-// and [Snapshot.Unpaced] counts it: the promise does not cover it.
+// Thousands of retries may wait, and each time that one asks costs its broker a
+// round trip. So a retry waits for about the time that the line before it
+// takes: the number of retries that wait, divided by the tokens a second that
+// came lately, times a random factor from 1/2 to 1. It does not wait for longer
+// than half the time for which there has been a line, unless the line could not
+// be served by then at the Ceiling either; so an outage is followed by a
+// recovery of about half its time, if the Ceiling allows. The shortest wait is
+// 250 ms, or what the retry allows if that is less.
+//
+// In a simulation with 100 deliveries a second, of which a third fails for an
+// hour, each retry is granted after 1.4 asks once they succeed, and all are done
+// after 19 min. In the outage, when few are granted, there are about 1.5 asks
+// for each delivery.
 //
 // # What is not promised
 //
-// A Budget belongs to one process. The retries of a fleet are bounded by the
-// sum of its budgets, so divide Floor by the number of workers (Share needs no
-// division, since each worker counts its own deliveries). Nor does a Budget
-// outlive its process: after a restart, retries reserved before it are not
-// known, and are not counted.
+// Tokens are not handed out in any order: the one who asks first gets the next.
+//
+// A Budget belongs to one process and starts anew with it. The retries of a
+// fleet are bounded by the sum of its budgets, so divide Floor by the number of
+// workers (Share needs no division, since each worker counts its own
+// deliveries), or share one with package redisbudget.
+//
+// A rise of traffic is seen within ten seconds, and until then the Ceiling is
+// that of before. A burst of deliveries keeps it high for some minutes.
+//
+// # Sources
+//
+// Deliveries that earn a share, and a floor: RetryBudget of Finagle
+// (percentCanRetry 0.2, minRetriesPerSec 10, over 10 s), which Linkerd's budgets
+// (retryRatio, minRetriesPerSecond, ttl) follow. Tokens that come back with
+// success: the retry quota of the AWS SDKs' standard mode. Ceiling, line and
+// wait are of this package.
 package budget

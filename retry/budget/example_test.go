@@ -7,7 +7,7 @@ import (
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
-// A worker counts what is delivered, and asks for a time for each retry.
+// A worker counts what is delivered, and asks for a token before each retry.
 func Example() {
 	b, err := budget.New(budget.Queue())
 	if err != nil {
@@ -15,37 +15,37 @@ func Example() {
 		return
 	}
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) // time.Now() in a worker
-	b.Delivered(now, 40)
+	b.Deposit(now, 40)
 
-	// All 40 fail at once, and the backoff says to retry each after 2 s.
-	var first, last time.Time
-	for i := range 40 {
-		last = b.Reserve(now, now.Add(2*time.Second))
-		if i == 0 {
-			first = last
+	// All 40 fail, their backoff of 2 s ends, and the dependency is still down.
+	now = now.Add(2 * time.Second)
+	started := 0
+	var longest time.Duration
+	for range 40 {
+		wait, ok := b.Withdraw(now, 15*time.Minute, 0.5) // rand.Float64() in a worker
+		if ok {
+			started++
 		}
+		longest = max(longest, wait)
 	}
-	fmt.Println("first after", first.Sub(now).Round(time.Second))
-	fmt.Println("last after", last.Sub(now).Round(time.Second))
+	fmt.Println(started, "retries start, the others ask again within", longest.Round(100*time.Millisecond))
 	// Output:
-	// first after 2s
-	// last after 35s
+	// 2 retries start, the others ask again within 2.5s
 }
 
-// A reservation whose retry will not run is given back, for another to take.
+// A retry that succeeds gives its token back.
 func ExampleBudget_Refund() {
-	b, _ := budget.New(budget.Config{Share: 0.1, Floor: 0.7})
+	b, _ := budget.New(budget.Config{Share: 0.1, Floor: 0.05})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-	b.Reserve(now, now)
-	slot := b.Reserve(now, now)
-	fmt.Println("second after", slot.Sub(now).Round(time.Second))
-
-	b.Refund(now, slot) // its message went to the dead letters
-	fmt.Println("third after", b.Reserve(now, now).Sub(now).Round(time.Second))
+	_, first := b.Withdraw(now, time.Minute, 0.5)
+	now = now.Add(5 * time.Second)
+	_, second := b.Withdraw(now, time.Minute, 0.5)
+	b.Refund(now) // the first one succeeded
+	_, third := b.Withdraw(now, time.Minute, 0.5)
+	fmt.Println(first, second, third)
 	// Output:
-	// second after 2s
-	// third after 2s
+	// true false true
 }
 
 // Metrics come from a snapshot.
@@ -53,25 +53,22 @@ func ExampleBudget_Snapshot() {
 	b, _ := budget.New(budget.Mesh())
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-	b.Delivered(now, 500)
 	for range 300 {
-		b.Reserve(now, now)
+		b.Withdraw(now, time.Minute, 0.5)
 	}
 	s := b.Snapshot(now)
-	fmt.Printf("%d of %d used in the coming window\n", s.Used, s.Limit)
-	fmt.Printf("%d retries moved, by %.0f s on average\n", s.Moved, s.Added/float64(s.Moved))
-	fmt.Printf("reserved up to %v ahead\n", s.Furthest.Sub(now).Round(time.Second))
+	fmt.Printf("%.0f of %.0f tokens, at most %.0f retries a second\n", s.Tokens, s.Capacity, s.Ceiling)
+	fmt.Printf("%d granted, %d told to wait, by %.1f s on average\n", s.Granted, s.Deferred, s.Waits/float64(s.Deferred))
 	// Output:
-	// 172 of 200 used in the coming window
-	// 271 retries moved, by 10 s on average
-	// reserved up to 18s ahead
+	// 272 of 300 tokens, at most 115 retries a second
+	// 28 granted, 272 told to wait, by 0.9 s on average
 }
 
 // All faults come at once, each with its fix.
 func ExampleNew() {
-	_, err := budget.New(budget.Config{Share: 10, Floor: 0.1})
+	_, err := budget.New(budget.Config{Share: 10, Floor: -1})
 	fmt.Println(err)
 	// Output:
 	// budget: Config.Share is 10: use a number above 0 and at most 1, such as 0.1 for 10 %
-	// budget: Config.Window is 10s: too short for a Floor of 0.1 per second: use a Window of at least 7s/Floor, or a Floor of at least 0.7
+	// budget: Config.Floor is -1: use a number of retries a second above 0 and at most 1000000, such as 1; without it, no retry could start once traffic stops
 }
