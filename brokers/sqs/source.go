@@ -132,9 +132,7 @@ func (s *source) step(ctx context.Context, max int) (ds []*brokers.Delivery, nex
 func (s *source) take(most int, now time.Time) []*brokers.Delivery {
 	ready := 0
 	for _, f := range s.feeds {
-		if !f.paused {
-			ready += min(1, len(f.items))
-		}
+		ready += min(1, len(f.items))
 	}
 	if ready == 0 {
 		return nil
