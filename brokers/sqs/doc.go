@@ -67,6 +67,10 @@
 // seconds. While retries hold up others of a FIFO group, a poll asks for one
 // message.
 //
+// For a paused topic no poll begins. What is buffered of it, or comes with a poll
+// that is open, goes back after a second or two without open polls, later if the
+// last pause was one of seconds.
+//
 // Each poll asks for a visibility timeout of Subscription.Lease and the time
 // that it may wait; so a message that was in a worker when it died comes again
 // after up to 52 s, by default.

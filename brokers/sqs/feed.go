@@ -17,12 +17,17 @@ type feed struct {
 
 	pace     pace
 	open     int       // polls
+	asked    int       // by those beyond the first
 	first    int       // what the first of them asked for, 0 if it is not open
 	unheard  []request // of a FIFO queue, whose answers got lost
 	failures int       // in a row
 	rest     time.Time
 	pressure pressure
 	single   time.Time // until then a poll asks for one message
+
+	paused bool
+	since  time.Time     // of the pause
+	keep   time.Duration // for so long a pause leaves the buffer as it is
 }
 
 // singly is for how long polls ask for one message after a retry: longer than
@@ -46,10 +51,13 @@ func (f *feed) block(t *token, now time.Time) {
 	}
 }
 
-// take removes up to most items that can be handed out: enough of the lease is
-// left, and, on a FIFO queue, nothing of their group is with the worker from an
+// take removes up to most items that can be handed out: the topic is not paused,
+// enough of the lease is left, and, on a FIFO queue, nothing of their group is with the worker from an
 // earlier Receive.
 func (f *feed) take(most int, now time.Time) []*token {
+	if f.paused {
+		return nil
+	}
 	var taken, skipped []*token
 	f.items = slices.DeleteFunc(f.items, func(t *token) bool {
 		if len(taken) == most {
@@ -120,7 +128,6 @@ func (f *feed) remove(which func(*token) bool) []*token {
 		removed = append(removed, t)
 		return true
 	})
-	f.source.buffered -= len(removed)
 	if len(removed) > 0 {
 		f.source.wake()
 	}

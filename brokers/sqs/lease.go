@@ -22,7 +22,7 @@ const (
 
 	secondsTotal = int64(12 * time.Hour / time.Second)
 
-	sweepPace = 5 * time.Second // or an eighth of the lease
+	sweepPace = time.Second // or an eighth of the lease
 )
 
 // terms are the times of the leases of a source.

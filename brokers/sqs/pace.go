@@ -38,8 +38,9 @@ func (p *pace) note(asked, got int, took time.Duration) time.Duration {
 	return 0
 }
 
-// fail takes in that a poll failed: one at a time finds out when that is over.
-func (p *pace) fail() { p.polls = 1 }
+// restart has one poll at a time find out again how many there should be: after
+// a failure, or a long pause.
+func (p *pace) restart() { p.polls = 1 }
 
 // rest is how long a queue is left alone after so many failures in a row: full
 // jitter above a second. random is in [0, 1).

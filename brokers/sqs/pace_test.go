@@ -41,7 +41,7 @@ func TestPace(t *testing.T) {
 		})
 	}
 	p := pace{polls: 8, most: 8}
-	if p.fail(); p.polls != 1 {
+	if p.restart(); p.polls != 1 {
 		t.Errorf("%d polls after a failure, want 1", p.polls)
 	}
 }

@@ -16,16 +16,20 @@ import (
 const damagedPause = 30 * time.Second
 
 // poll starts as many polls as there is room for what they may bring, and one
-// of each queue in any case. demand is what Receive could take now. It returns
+// of each queue in any case, but none of a paused topic. demand is what Receive could take now. It returns
 // when a queue that rests may be asked again, zero if none does. mu is held.
 func (s *source) poll(demand int, now time.Time) (next time.Time) {
 	free := min(s.sub.InFlight-len(s.out), max(demand, s.appetite.recent(now)))
-	if free <= 0 && demand == 0 {
+	flowing, fetched := s.fetched()
+	if flowing == 0 || free <= 0 && demand == 0 {
 		return next
 	}
-	share := max(1, free/len(s.feeds))
+	share := max(1, free/flowing)
 	for i := range s.feeds {
 		f := s.feeds[(s.turn+i)%len(s.feeds)]
+		if f.paused {
+			continue
+		}
 		if now.Before(f.rest) {
 			if next.IsZero() || f.rest.Before(next) {
 				next = f.rest
@@ -33,7 +37,7 @@ func (s *source) poll(demand int, now time.Time) (next time.Time) {
 			continue
 		}
 		batch := f.batch(now)
-		room := free - s.buffered - s.asked - f.first
+		room := free - fetched - f.first
 		if f.first == 0 && (len(f.items) == 0 || room >= batch) {
 			r := f.next(min(max(1, min(room, share)), batch), now)
 			f.first, r.first = r.most, true
@@ -41,11 +45,24 @@ func (s *source) poll(demand int, now time.Time) (next time.Time) {
 			s.start(f, r)
 		}
 		for ; f.open < f.pace.polls && room >= batch; room -= batch {
-			s.asked += batch
+			fetched += batch
+			f.asked += batch
 			s.start(f, newRequest(batch, now))
 		}
 	}
 	return next
+}
+
+// fetched is how many topics are not paused, and how much of them is buffered or
+// asked for by polls of a queue beyond its first. mu is held.
+func (s *source) fetched() (flowing, n int) {
+	for _, f := range s.feeds {
+		if !f.paused {
+			flowing++
+			n += len(f.items) + f.asked
+		}
+	}
+	return flowing, n
 }
 
 // request is a poll.
@@ -94,7 +111,7 @@ func (s *source) arrive(f *feed, r request, records []record, err error, took ti
 	if r.first {
 		f.first = 0
 	} else {
-		s.asked -= r.most
+		f.asked -= r.most
 	}
 	now := time.Now()
 	var damaged, back []*token
@@ -143,7 +160,6 @@ func (s *source) store(f *feed, records []record, begun, now time.Time) (damaged
 			s.failure = fmt.Errorf("sqs: receive from %q: message %q cannot be used, it comes again in %v: %w", f.topic, r.id, damagedPause, r.err)
 		default:
 			f.items = append(f.items, t)
-			s.buffered++
 		}
 	}
 	s.note(back)
@@ -178,6 +194,6 @@ func (s *source) fail(f *feed, err error, now time.Time) {
 		return
 	}
 	f.failures++
-	f.pace.fail()
+	f.pace.restart()
 	f.rest = now.Add(rest(f.failures, rand.Float64()))
 }

@@ -90,6 +90,11 @@ func (s *scene) openOn(b *Broker) *source {
 // with a slash has the part before it for its key.
 func (s *scene) publish(bodies ...string) {
 	s.Helper()
+	s.publishTo(s.topic, bodies...)
+}
+
+func (s *scene) publishTo(topic string, bodies ...string) {
+	s.Helper()
 	var msgs []brokers.Message
 	for _, body := range bodies {
 		m := brokers.Message{ID: body, Body: []byte(body)}
@@ -98,7 +103,7 @@ func (s *scene) publish(bodies ...string) {
 		}
 		msgs = append(msgs, m)
 	}
-	if err := s.broker.Publish(s.Context(), s.topic, msgs...); err != nil {
+	if err := s.broker.Publish(s.Context(), topic, msgs...); err != nil {
 		s.Fatalf("Publish: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,8 +33,6 @@ type source struct {
 	turn     int // the feed to serve next
 	seq      uint64
 	out      map[*token]struct{} // handed out, and neither settled nor lost
-	buffered int
-	asked    int // by the polls of a queue beyond its first
 	appetite appetite
 	notes    notes
 	sweeper  *time.Timer // nil while nothing is held
@@ -58,7 +57,7 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 	}
 	for _, q := range queues {
 		s.feeds = append(s.feeds, &feed{
-			queue: q, source: s, groups: make(map[string]int), pace: newPace(b.options.Polls),
+			queue: q, source: s, groups: make(map[string]int), pace: newPace(b.options.Polls), keep: leastKept,
 			counting: counting{copies: b.options.Copies && !q.fifo, fifo: q.fifo, maxAttempts: cmp.Or(sub.Attempts[q.topic], sub.MaxAttempts)},
 		})
 		limit := messageLimit(q.limit)
@@ -69,9 +68,6 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 }
 
 // Capabilities are those of the queues, which are all standard or all FIFO.
-// Pause implements brokers.Source.
-func (s *source) Pause(topics ...string) {}
-
 func (s *source) Capabilities() brokers.Capabilities { return s.caps }
 
 func (s *source) wake() {
@@ -134,12 +130,12 @@ func (s *source) step(ctx context.Context, max int) (ds []*brokers.Delivery, nex
 
 // take hands out what is buffered, from the queues in turn. mu is held.
 func (s *source) take(most int, now time.Time) []*brokers.Delivery {
-	if s.buffered == 0 {
-		return nil
-	}
 	ready := 0
 	for _, f := range s.feeds {
 		ready += min(1, len(f.items))
+	}
+	if ready == 0 {
+		return nil
 	}
 	share := 1 + (most-1)/ready
 	var ds []*brokers.Delivery
@@ -160,7 +156,6 @@ func (s *source) take(most int, now time.Time) []*brokers.Delivery {
 	for _, t := range taken {
 		t.feed.lock(t)
 	}
-	s.buffered -= len(taken)
 	s.appetite.take(len(taken), now)
 	return ds
 }
@@ -185,7 +180,8 @@ func (s *source) lose(t *token) {
 	s.goGiveBack(t.feed.followers(t))
 }
 
-// sweep gives back what has waited for too long, and forgets what has expired.
+// sweep gives back what has waited for too long or is of a paused topic, and
+// forgets what has expired.
 func (s *source) sweep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +190,8 @@ func (s *source) sweep() {
 	}
 	now := time.Now()
 	for _, f := range s.feeds {
-		s.goGiveBack(f.remove(func(t *token) bool { return t.limit.Sub(now) < s.terms.reserve() }))
+		unwanted := f.unwanted(now)
+		s.goGiveBack(f.remove(func(t *token) bool { return unwanted || t.limit.Sub(now) < s.terms.reserve() }))
 	}
 	for t := range s.out {
 		if t.state == held && t.extension == nil && !now.Before(t.until) {
@@ -208,9 +205,14 @@ func (s *source) sweep() {
 // arm sees to it that there is a sweep while there is anything to sweep. mu is
 // held.
 func (s *source) arm() {
-	if s.sweeper == nil && !s.closed && s.buffered+len(s.out) > 0 {
+	if s.sweeper == nil && !s.closed && s.holds() {
 		s.sweeper = time.AfterFunc(min(s.terms.lease/8, sweepPace), s.sweep)
 	}
+}
+
+// holds reports whether anything is handed out or buffered. mu is held.
+func (s *source) holds() bool {
+	return len(s.out) > 0 || slices.ContainsFunc(s.feeds, func(f *feed) bool { return len(f.items) > 0 })
 }
 
 // goGiveBack gives messages back without waiting for it. mu is held, and the
