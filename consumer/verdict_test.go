@@ -9,8 +9,8 @@ import (
 
 func TestOnlyThePipelineKnowsLossAndShutdown(t *testing.T) {
 	for _, class := range []classify.Class{classify.ClassLost, classify.ClassShutdown} {
-		rule := func(error) (classify.Verdict, bool) {
-			return classify.Verdict{Class: class, Rule: "mine", Code: "7"}, true
+		rule := func(err error) error {
+			return classify.With(err, classify.Verdict{Class: class, Rule: "mine", Code: "7"})
 		}
 		got := verdict(errors.New("says so"), nil, []classify.Rule{rule})
 		want := classify.Verdict{Class: classify.ClassUnknown, MaxAttempts: 6, Reason: "unclassified", Rule: "mine", Code: "7"}
