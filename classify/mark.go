@@ -39,10 +39,10 @@ func Transient(err error) error {
 	return newMark(err, "Transient", finding{rankMark, Verdict{Class: ClassTransient, Rule: "mark: transient"}})
 }
 
-// RetryAfter marks err as one that this message is to be retried after, but not
-// before d is over. The run counts, and says nothing about other messages; for a
-// dependency that asks for a pause there is [Throttled]. Its class is transient.
-// If d is not positive, the mark is as good as [Transient]. nil stays nil.
+// RetryAfter marks err as one after which this message, and no other, has to wait
+// for d, within the policy's MaxRetryAfter. The run counts. Its class is
+// transient, and without a positive d it is as good as [Transient]. For a
+// dependency that asks its callers to wait there is [Throttled]. nil stays nil.
 func RetryAfter(err error, d time.Duration) error {
 	return newMark(err, "RetryAfter", finding{rankMark, Verdict{Class: ClassTransient, RetryAfter: max(d, 0), Rule: "mark: retry after"}})
 }
