@@ -8,8 +8,8 @@
 //     and trees that are cyclic or huge, harm nobody: what cannot be read counts
 //     as unknown.
 //   - What the handler says wins. A mark ([Permanent], [Transient],
-//     [RetryAfter], [Defer], [Skip]) decides, through any number of %w, over everything
-//     that it wraps.
+//     [RetryAfter], [Throttled], [Defer], [Skip], [With]) decides, through any
+//     number of %w, over everything that it wraps.
 //   - Marks keep their cause: its text is unchanged, and errors.Is and errors.As
 //     find it. Its code, its ambiguity and a server's hint stay in the verdict,
 //     unless the mark has a hint of its own.
@@ -30,14 +30,16 @@
 //  1. the outermost mark
 //  2. [Undecodable], then [*PanicError], then [ErrAttemptTimeout]
 //  3. the [Rule] functions of the caller, asked with the whole error
-//  4. the methods RetryableError() bool and RetryAfter() time.Duration
+//  4. the methods Deferred() bool, RetryAfter() time.Duration and
+//     RetryableError() bool
 //  5. service codes, SQLSTATE, Redis replies and the like, then HTTP status
 //  6. contexts, DNS, TLS, errno and sentinel errors of the standard library
 //  7. Timeout() bool, then Temporary() bool
 //
 // Where an error splits into several, the branches merge in this order: a mark
 // first, then ErrAttemptTimeout, then throttled with the longest hint,
-// environment, transient, unknown, poison.
+// environment, transient, unknown, poison. Of two with the same class one that
+// counts goes before one that is deferred.
 package classify
 
 import (
@@ -99,11 +101,10 @@ type Verdict struct {
 }
 
 // A Rule judges errors that its author knows better than this package. It gets
-// the whole error, and reports false to leave it to the next rule. Of fills
-// what the verdict leaves empty with the defaults of its class; a class that is
-// not on the list becomes [ClassUnknown]. A Rule that panics makes the error
-// unknown.
-type Rule func(err error) (Verdict, bool)
+// the whole error, and returns it with a mark, such as [Permanent] or [With], as
+// a handler would. nil leaves the error to the next rule, and so does an error
+// without a mark. A Rule that panics makes the error unknown.
+type Rule func(err error) error
 
 // ErrAttemptTimeout is the cause of a handler's context whose own deadline has
 // passed. An error that wraps it is transient and ambiguous, for at most 5 runs.
@@ -140,12 +141,9 @@ func judge(err error, rules []Rule, t *trace) Verdict {
 		return f.finish()
 	}
 	for i, rule := range rules {
-		v, ok := ask(rule, i, err)
-		if ok {
-			v = v.finish()
-		}
+		v := ask(rule, i, err)
 		t.answer(v)
-		if ok {
+		if v.Class != "" {
 			return v
 		}
 	}

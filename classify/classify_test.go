@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,9 +67,9 @@ func unknown(rule, code string) classify.Verdict {
 }
 
 func TestNil(t *testing.T) {
-	rule := func(error) (classify.Verdict, bool) {
+	rule := func(error) error {
 		t.Error("a rule was asked about nil")
-		return classify.Verdict{}, true
+		return classify.Permanent(io.EOF)
 	}
 	if got := classify.Of(nil, rule); got != (classify.Verdict{}) {
 		t.Errorf("Of(nil) = %+v, want the zero verdict", got)
@@ -77,9 +78,11 @@ func TestNil(t *testing.T) {
 		"Permanent":   classify.Permanent(nil),
 		"Transient":   classify.Transient(nil),
 		"RetryAfter":  classify.RetryAfter(nil, time.Second),
+		"Throttled":   classify.Throttled(nil, time.Second),
 		"Defer":       classify.Defer(nil, time.Second),
 		"Skip":        classify.Skip(nil),
 		"Undecodable": classify.Undecodable(nil),
+		"With":        classify.With(nil, classify.Verdict{Class: classify.ClassPoison}),
 	}
 	for name, err := range marks {
 		if err != nil {
@@ -97,10 +100,12 @@ func TestMarks(t *testing.T) {
 	}{
 		{"permanent", classify.Permanent(cause), poison("mark: permanent", "")},
 		{"transient", classify.Transient(cause), transient("mark: transient", "")},
-		{"retry after", classify.RetryAfter(cause, time.Minute), throttled("mark: retry after", "", time.Minute)},
-		{"retry after nothing", classify.RetryAfter(cause, -time.Minute), throttled("mark: retry after", "", 0)},
+		{"retry after", classify.RetryAfter(cause, time.Minute), classify.Verdict{Class: classify.ClassTransient, RetryAfter: time.Minute, Rule: "mark: retry after"}},
+		{"retry after nothing", classify.RetryAfter(cause, -time.Minute), transient("mark: retry after", "")},
+		{"throttled", classify.Throttled(cause, time.Minute), throttled("mark: throttled", "", time.Minute)},
+		{"throttled for no time", classify.Throttled(cause, -time.Minute), throttled("mark: throttled", "", 0)},
 		{"defer", classify.Defer(cause, time.Minute), classify.Verdict{Class: classify.ClassTransient, Deferred: true, RetryAfter: time.Minute, Rule: "mark: defer"}},
-		{"retry after ages", classify.RetryAfter(cause, 1<<62), throttled("mark: retry after", "", 365*24*time.Hour)},
+		{"throttled for ages", classify.Throttled(cause, 1<<62), throttled("mark: throttled", "", 365*24*time.Hour)},
 		{"skip", classify.Skip(cause), classify.Verdict{Class: classify.ClassPoison, Skip: true, MaxAttempts: 1, Rule: "mark: skip"}},
 		{"undecodable", classify.Undecodable(cause), classify.Verdict{Class: classify.ClassPoison, MaxAttempts: 1, Reason: "undecodable", Rule: "undecodable"}},
 	}
@@ -132,7 +137,10 @@ func TestMarkPrecedence(t *testing.T) {
 		{"code stays", classify.Permanent(tooMany), poison("mark: permanent", "429")},
 		{"server's hint stays", classify.Transient(tooMany), classify.Verdict{
 			Class: classify.ClassTransient, RetryAfter: 9 * time.Second, Rule: "mark: transient", Code: "429"}},
-		{"own hint wins", classify.RetryAfter(tooMany, time.Second), throttled("mark: retry after", "429", time.Second)},
+		{"own hint wins", classify.Throttled(tooMany, time.Second), throttled("mark: throttled", "429", time.Second)},
+		{"the message, not the server", classify.RetryAfter(tooMany, time.Second), classify.Verdict{
+			Class: classify.ClassTransient, RetryAfter: time.Second, Rule: "mark: retry after", Code: "429"}},
+		{"with around permanent", classify.With(classify.Permanent(base), classify.Verdict{Class: classify.ClassTransient, Rule: "mine"}), transient("mine", "")},
 		{"ambiguity stays", classify.Transient(reset), ambiguous("mark: transient", "ECONNRESET")},
 		{"mark below a typed error", &statusError{status: 502, cause: classify.Permanent(base)}, poison("mark: permanent", "502")},
 		{"mark below a decode failure", classify.Undecodable(classify.Transient(base)), transient("mark: transient", "")},
@@ -143,6 +151,75 @@ func TestMarkPrecedence(t *testing.T) {
 			classify.Verdict{Class: classify.ClassPoison, Ambiguous: true, MaxAttempts: 1, Rule: "mark: permanent"}},
 		{"mark around a timeout", classify.Permanent(classify.ErrAttemptTimeout),
 			classify.Verdict{Class: classify.ClassPoison, Ambiguous: true, MaxAttempts: 1, Rule: "mark: permanent"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { check(t, tt.err, tt.want) })
+	}
+}
+
+// With takes a verdict as it is, and fills what is empty or out of range.
+func TestWith(t *testing.T) {
+	odd := errors.New("odd")
+	reset := os.NewSyscallError("read", syscall.ECONNRESET)
+	tooMany := &classify.HTTPError{Status: 429, Wait: 9 * time.Second}
+	whole := classify.Verdict{Class: classify.ClassUnknown, Ambiguous: true, RetryAfter: time.Second, MaxAttempts: 9,
+		Deferred: true, Skip: true, Reason: "paper", Rule: "printer", Code: "7"}
+	tests := []struct {
+		name  string
+		err   error
+		given classify.Verdict
+		want  classify.Verdict
+	}{
+		{"whole", tooMany, whole, whole},
+		{"no class", odd, classify.Verdict{}, unknown("mark: with", "")},
+		{"bad class", odd, classify.Verdict{Class: "fatal"}, unknown("mark: with", "")},
+		{"shutdown", odd, classify.Verdict{Class: classify.ClassShutdown}, classify.Verdict{Class: classify.ClassShutdown, Rule: "mark: with"}},
+		{"out of range", odd, classify.Verdict{Class: classify.ClassTransient, MaxAttempts: -1, RetryAfter: -1}, transient("mark: with", "")},
+		{"runs of poison", odd, classify.Verdict{Class: classify.ClassPoison, MaxAttempts: 3}, classify.Verdict{
+			Class: classify.ClassPoison, MaxAttempts: 3, Rule: "mark: with"}},
+		{"hint of poison", tooMany, classify.Verdict{Class: classify.ClassPoison}, poison("mark: with", "429")},
+		{"code and hint of the error", tooMany, classify.Verdict{Class: classify.ClassTransient}, classify.Verdict{
+			Class: classify.ClassTransient, RetryAfter: 9 * time.Second, Rule: "mark: with", Code: "429"}},
+		{"ambiguity of the error", reset, classify.Verdict{Class: classify.ClassTransient}, ambiguous("mark: with", "ECONNRESET")},
+		{"the same", reset, classify.Of(reset), classify.Of(reset)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { check(t, classify.With(tt.err, tt.given), tt.want) })
+	}
+}
+
+// deferredError is an error of a call that was not tried.
+type deferredError struct {
+	wait time.Duration
+	not  bool
+}
+
+func (deferredError) Error() string               { return "not sent" }
+func (e deferredError) Deferred() bool            { return !e.not }
+func (e deferredError) RetryAfter() time.Duration { return e.wait }
+
+func TestDeferred(t *testing.T) {
+	busy := deferredError{wait: time.Minute}
+	want := classify.Verdict{Class: classify.ClassTransient, Deferred: true, RetryAfter: time.Minute, Rule: "Deferred method"}
+	atOnce := want
+	atOnce.RetryAfter = 0
+	counted := transient("errno ECONNREFUSED", "ECONNREFUSED")
+	counted.RetryAfter = time.Minute
+	tests := []struct {
+		name string
+		err  error
+		want classify.Verdict
+	}{
+		{"with a time", &url.Error{Op: "Get", Err: busy}, want},
+		{"without a time", deferredError{wait: -1}, atOnce},
+		{"not deferred", deferredError{wait: time.Minute, not: true}, throttled("RetryAfter method", "", time.Minute)},
+		{"beside an error without a meaning", errors.Join(errors.New("charge failed"), busy), want},
+		{"beside poison", errors.Join(&classify.HTTPError{Status: 400}, busy), want},
+		{"beside a call that was made", errors.Join(busy, syscall.ECONNREFUSED), counted},
+		{"the other way round", errors.Join(syscall.ECONNREFUSED, busy), counted},
+		{"below a mark", classify.Permanent(busy), poison("mark: permanent", "")},
+		{"below a counted mark", classify.RetryAfter(busy, time.Second), classify.Verdict{
+			Class: classify.ClassTransient, RetryAfter: time.Second, Rule: "mark: retry after"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { check(t, tt.err, tt.want) })
@@ -182,6 +259,7 @@ func TestJoins(t *testing.T) {
 		{"mark and throttled", []error{slow, classify.Permanent(strange)}, poison("mark: permanent", "")},
 		{"marks of poison and transient", []error{classify.Permanent(bad), classify.Transient(strange)}, transient("mark: transient", "")},
 		{"skip and permanent", []error{classify.Skip(strange), classify.Permanent(strange)}, poison("mark: permanent", "")},
+		{"deferred and transient", []error{classify.Defer(strange, 0), classify.Transient(strange)}, transient("mark: transient", "")},
 		{"undecodable and transient", []error{down, classify.Undecodable(strange)}, classify.Verdict{
 			Class: classify.ClassPoison, MaxAttempts: 1, Reason: "undecodable", Rule: "undecodable"}},
 		{"panic and transient", []error{&classify.PanicError{Value: 1}, down}, transient("http status 502", "502")},
@@ -320,14 +398,19 @@ func TestParseErrors(t *testing.T) {
 
 func TestRules(t *testing.T) {
 	printer := errors.New("out of paper")
-	outOfPaper := func(err error) (classify.Verdict, bool) {
-		return classify.Verdict{Class: classify.ClassEnvironment, Rule: "printer", Code: "paper"}, errors.Is(err, printer)
-	}
-	no := func(error) (classify.Verdict, bool) { return classify.Verdict{Class: classify.ClassPoison}, false }
-	yes := func(v classify.Verdict) classify.Rule {
-		return func(error) (classify.Verdict, bool) { return v, true }
-	}
 	refused := os.NewSyscallError("connect", syscall.ECONNREFUSED)
+	outOfPaper := func(err error) error {
+		if !errors.Is(err, printer) {
+			return nil
+		}
+		return classify.With(err, classify.Verdict{Class: classify.ClassEnvironment, Rule: "printer", Code: "paper"})
+	}
+	no := func(error) error { return nil }
+	yes := func(v classify.Verdict) classify.Rule {
+		return func(err error) error { return classify.With(err, v) }
+	}
+	returns := func(answer error) classify.Rule { return func(error) error { return answer } }
+	timeout := classify.Verdict{Class: classify.ClassTransient, Ambiguous: true, MaxAttempts: 5, Reason: "timeout", Rule: "attempt timeout"}
 	tests := []struct {
 		name  string
 		err   error
@@ -336,23 +419,26 @@ func TestRules(t *testing.T) {
 	}{
 		{"hit", printer, []classify.Rule{no, nil, outOfPaper}, environment("printer", "paper")},
 		{"no hit", refused, []classify.Rule{no, outOfPaper}, transient("errno ECONNREFUSED", "ECONNREFUSED")},
-		{"before typed errors", refused, []classify.Rule{yes(classify.Verdict{Class: classify.ClassPoison})}, poison("user rule 1", "")},
-		{"before a library's word", &libraryError{retryable: true}, []classify.Rule{yes(classify.Verdict{Class: classify.ClassPoison})}, poison("user rule 1", "")},
+		{"a plain mark", refused, []classify.Rule{no, classify.Permanent}, poison("user rule 2: permanent", "ECONNREFUSED")},
+		{"a mark with an argument", printer, []classify.Rule{func(err error) error { return classify.Throttled(err, time.Minute) }},
+			throttled("user rule 1: throttled", "", time.Minute)},
+		{"a mark below %w", printer, []classify.Rule{func(err error) error { return fmt.Errorf("print: %w", classify.Transient(err)) }},
+			transient("user rule 1: transient", "")},
+		{"a mark around another error", refused, []classify.Rule{returns(classify.Permanent(printer))}, poison("user rule 1: permanent", "")},
+		{"undecodable", printer, []classify.Rule{classify.Undecodable}, classify.Verdict{
+			Class: classify.ClassPoison, MaxAttempts: 1, Reason: "undecodable", Rule: "undecodable"}},
+		{"the attempt timeout", printer, []classify.Rule{returns(classify.ErrAttemptTimeout)}, timeout},
+		{"before a library's word", &libraryError{retryable: true}, []classify.Rule{classify.Permanent}, poison("user rule 1: permanent", "")},
 		{"after marks", classify.Transient(printer), []classify.Rule{outOfPaper}, transient("mark: transient", "")},
 		{"after panics", &classify.PanicError{Value: printer}, []classify.Rule{outOfPaper}, classify.Verdict{
 			Class: classify.ClassPoison, Ambiguous: true, MaxAttempts: 2, Reason: "panic", Rule: "panic"}},
 		{"after decoding", classify.Undecodable(printer), []classify.Rule{outOfPaper}, classify.Verdict{
 			Class: classify.ClassPoison, MaxAttempts: 1, Reason: "undecodable", Rule: "undecodable"}},
-		{"after the attempt timeout", errors.Join(printer, classify.ErrAttemptTimeout), []classify.Rule{outOfPaper}, classify.Verdict{
-			Class: classify.ClassTransient, Ambiguous: true, MaxAttempts: 5, Reason: "timeout", Rule: "attempt timeout"}},
-		{"first of two", printer, []classify.Rule{yes(classify.Verdict{Class: classify.ClassTransient}), outOfPaper}, transient("user rule 1", "")},
-		{"no class", printer, []classify.Rule{no, yes(classify.Verdict{})}, unknown("user rule 2", "")},
-		{"bad class", printer, []classify.Rule{yes(classify.Verdict{Class: "fatal"})}, unknown("user rule 1", "")},
-		{"shutdown", printer, []classify.Rule{yes(classify.Verdict{Class: classify.ClassShutdown})}, classify.Verdict{Class: classify.ClassShutdown, Rule: "user rule 1"}},
-		{"out of range", printer, []classify.Rule{yes(classify.Verdict{Class: classify.ClassTransient, MaxAttempts: -1, RetryAfter: -1})}, transient("user rule 1", "")},
-		{"kept", printer, []classify.Rule{yes(classify.Verdict{Class: classify.ClassUnknown, MaxAttempts: 9, Reason: "paper", RetryAfter: 1})}, classify.Verdict{
-			Class: classify.ClassUnknown, MaxAttempts: 9, Reason: "paper", RetryAfter: 1, Rule: "user rule 1"}},
-		{"panic", refused, []classify.Rule{no, func(error) (classify.Verdict, bool) { panic("bug") }, outOfPaper}, unknown("user rule 2: panic: bug", "")},
+		{"after the attempt timeout", errors.Join(printer, classify.ErrAttemptTimeout), []classify.Rule{outOfPaper}, timeout},
+		{"first of two", printer, []classify.Rule{yes(classify.Verdict{Class: classify.ClassTransient}), outOfPaper}, transient("user rule 1: with", "")},
+		{"no class", printer, []classify.Rule{no, yes(classify.Verdict{})}, unknown("user rule 2: with", "")},
+		{"kept", printer, []classify.Rule{yes(classify.Verdict{Class: classify.ClassUnknown, MaxAttempts: 9, Reason: "paper", RetryAfter: 1, Rule: "mine"})},
+			classify.Verdict{Class: classify.ClassUnknown, MaxAttempts: 9, Reason: "paper", RetryAfter: 1, Rule: "mine"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -34,7 +34,26 @@ func ExampleRetryAfter() {
 
 	v := classify.Of(err)
 	fmt.Println(v.Class, v.RetryAfter)
-	// Output: throttled 20m0s
+	// Output: transient 20m0s
+}
+
+func ExampleThrottled() {
+	err := classify.Throttled(errors.New("quota of the account used up"), time.Minute)
+
+	v := classify.Of(err)
+	fmt.Println(v.Class, v.RetryAfter)
+	// Output: throttled 1m0s
+}
+
+// To change one thing, start with the verdict that the error has anyway.
+func ExampleWith() {
+	err := error(&classify.HTTPError{Status: http.StatusServiceUnavailable})
+	v := classify.Of(err)
+	v.MaxAttempts, v.Reason = 3, "bank-offline"
+	err = classify.With(err, v)
+
+	fmt.Println(classify.Of(err).Class, classify.Of(err).MaxAttempts, classify.Of(err).Reason)
+	// Output: transient 3 bank-offline
 }
 
 func ExampleSkip() {
@@ -47,8 +66,11 @@ func ExampleSkip() {
 // A rule of the application knows its own errors better.
 func ExampleOf() {
 	closed := errors.New("the warehouse is closed")
-	warehouse := func(err error) (classify.Verdict, bool) {
-		return classify.Verdict{Class: classify.ClassEnvironment, Rule: "warehouse"}, errors.Is(err, closed)
+	warehouse := func(err error) error {
+		if !errors.Is(err, closed) {
+			return nil
+		}
+		return classify.With(err, classify.Verdict{Class: classify.ClassEnvironment, Rule: "warehouse"})
 	}
 
 	for _, err := range []error{

@@ -17,7 +17,7 @@ const (
 type trace struct {
 	steps []step
 	cut   bool      // there was more than the walk looks at
-	asked []Verdict // answers of the user rules; without a class it is a no
+	asked []Verdict // answers of the user rules; without a class it is a no, and Rule may say why
 }
 
 // step is the visit of one error.
@@ -96,6 +96,8 @@ func Explain(err error, rules ...Rule) string {
 
 func outcome(v Verdict) string {
 	switch {
+	case v.Class == "" && v.Rule != "":
+		return "no match, because " + v.Rule
 	case v.Class == "":
 		return "no match"
 	case v.Rule == "":

@@ -15,9 +15,9 @@ import (
 
 func TestExplain(t *testing.T) {
 	refused := &fs.PathError{Op: "dial", Path: "/run/pay", Err: syscall.ECONNREFUSED}
-	no := func(error) (classify.Verdict, bool) { return classify.Verdict{}, false }
-	yes := func(error) (classify.Verdict, bool) {
-		return classify.Verdict{Class: classify.ClassThrottled, RetryAfter: time.Second, Rule: "house rule"}, true
+	no := func(error) error { return nil }
+	yes := func(err error) error {
+		return classify.With(err, classify.Verdict{Class: classify.ClassThrottled, RetryAfter: time.Second, Rule: "house rule"})
 	}
 	tests := []struct {
 		name  string
@@ -36,7 +36,13 @@ verdict: unknown, because no rule matches, runs at most 6, reason unclassified`}
     syscall.Errno: connection refused => transient by "errno ECONNREFUSED"
 user rule 1: no match
 user rule 2: throttled by "house rule"
-verdict: throttled by "house rule", retry after 1s`},
+verdict: throttled by "house rule", code ECONNREFUSED, retry after 1s`},
+		{"marks", fmt.Errorf("charge: %w", classify.With(refused, classify.Verdict{Class: classify.ClassPoison, Rule: "declined"})), nil, `
+*fmt.wrapError: charge: dial /run/pay: connection refused
+  classify.With: dial /run/pay: connection refused => poison by "declined"
+    *fs.PathError: dial /run/pay: connection refused
+      syscall.Errno: connection refused => transient by "errno ECONNREFUSED"
+verdict: poison by "declined", code ECONNREFUSED, runs at most 1`},
 		{"joins", fmt.Errorf("%w; %w", errors.Join(os.ErrNotExist, refused), classify.Skip(&classify.HTTPError{Status: 500})), []classify.Rule{no}, `
 *fmt.wrapErrors: file does not exist dial /run/pay: connection refused; http status 500 Internal Server Error
   *errors.joinError: file does not exist dial /run/pay: connection refused

@@ -41,7 +41,7 @@ func FuzzRetryAfter(f *testing.F) {
 
 // FuzzOf builds error trees from a program of one byte an operation on a stack.
 func FuzzOf(f *testing.F) {
-	for _, program := range []string{"", "a", "abjw", "aPbTj", "cPdjSUw", "efghiJ", "kRlmj", "nopq", "zzz", "aaaaaaaaJJJ"} {
+	for _, program := range []string{"", "a", "abjw", "aPbTj", "cPdjSUw", "efghiJ", "kRlmj", "nopq", "zzz", "aaaaaaaaJJJ", "aQbFJ", "abcWj"} {
 		f.Add([]byte(program))
 	}
 	f.Fuzz(func(t *testing.T, program []byte) {
@@ -54,11 +54,14 @@ func FuzzOf(f *testing.F) {
 		if wrapped := judge(fmt.Errorf("x: %w", err), nil, &whole); wrapped != got && !whole.cut {
 			t.Fatalf("wrapping changes the verdict:\n%+v\n%+v", got, wrapped)
 		}
-		if ruled := Of(err, func(error) (Verdict, bool) { return Verdict{}, false }); ruled != got {
-			t.Fatalf("a rule that does not hit changes the verdict:\n%+v\n%+v", got, ruled)
+		for _, answer := range []error{nil, errors.New("no mark")} {
+			if ruled := Of(err, func(error) error { return answer }); ruled != got {
+				t.Fatalf("a rule that returns %v changes the verdict:\n%+v\n%+v", answer, got, ruled)
+			}
 		}
 		wellFormed(t, got)
-		wellFormed(t, Of(err, func(error) (Verdict, bool) { return hostileVerdict(program), true }))
+		wellFormed(t, Of(err, func(err error) error { return With(err, hostileVerdict(program)) }))
+		wellFormed(t, Of(errors.New("odd"), func(error) error { return err }))
 		if text := Explain(err); !strings.Contains(text, "verdict: "+string(got.Class)) {
 			t.Fatalf("Explain does not agree with the verdict %+v:\n%s", got, text)
 		}
@@ -137,6 +140,12 @@ func build(program []byte) error {
 			stack[top] = Transient(err)
 		case 'R':
 			stack[top] = RetryAfter(err, time.Duration(len(stack))<<58)
+		case 'Q':
+			stack[top] = Throttled(err, time.Duration(len(stack))<<58)
+		case 'F':
+			stack[top] = Defer(err, time.Duration(len(stack)))
+		case 'W':
+			stack[top] = With(err, hostileVerdict(program))
 		case 'S':
 			stack[top] = Skip(err)
 		case 'U':

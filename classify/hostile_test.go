@@ -53,6 +53,7 @@ func (b bomb) Timeout() bool             { b.maybe("Timeout"); return false }
 func (b bomb) SafeToRetry() bool         { b.maybe("SafeToRetry"); return false }
 func (b bomb) HTTPStatusCode() int       { b.maybe("HTTPStatusCode"); return 0 }
 func (b bomb) ErrorCode() string         { b.maybe("ErrorCode"); return "" }
+func (b bomb) Deferred() bool            { b.maybe("Deferred"); return false }
 func (b bomb) RetryAfter() time.Duration { b.maybe("RetryAfter"); return 0 }
 
 // statusBomb has a status, and panics when unwrapped.
@@ -99,7 +100,7 @@ func TestHostileTrees(t *testing.T) {
 		{"panic in Unwrap after a status", statusBomb{bomb{in: "Unwrap"}}, transient("http status 502", "502")},
 		{"panic beside an outage", errors.Join(bomb{in: "Unwrap"}, syscall.ECONNREFUSED), transient("errno ECONNREFUSED", "ECONNREFUSED")},
 	}
-	for _, method := range []string{"Unwrap", "Is", "Timeout", "SafeToRetry", "HTTPStatusCode", "ErrorCode", "RetryAfter"} {
+	for _, method := range []string{"Unwrap", "Is", "Timeout", "SafeToRetry", "HTTPStatusCode", "ErrorCode", "Deferred", "RetryAfter"} {
 		tests = append(tests, struct {
 			name string
 			err  error
@@ -110,6 +111,57 @@ func TestHostileTrees(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := classify.Of(tt.err); got != tt.want {
 				t.Errorf("got %+v\nwant %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A rule may do what it likes: it harms nobody, and what has no mark is no
+// opinion.
+func TestHostileRules(t *testing.T) {
+	refused := fmt.Errorf("charge: %w", syscall.ECONNREFUSED)
+	byItself := transient("errno ECONNREFUSED", "ECONNREFUSED")
+	wide := make([]error, 5000)
+	for i := range wide {
+		wide[i] = classify.Permanent(io.EOF)
+	}
+	tests := []struct {
+		name   string
+		answer func(error) error
+		want   classify.Verdict
+	}{
+		{"the error as it is", func(err error) error { return err }, byItself},
+		{"another error without a mark", func(error) error { return &classify.HTTPError{Status: 400} }, byItself},
+		{"nil pointer", func(error) error { return (*classify.HTTPError)(nil) }, byItself},
+		{"uncomparable", func(error) error { return list{io.EOF} }, byItself},
+		{"cycle", func(error) error { return cycle{} }, byItself},
+		{"bush", func(error) error { return bush{50} }, byItself},
+		{"panicking method", func(error) error { return bomb{in: "Unwrap"} }, byItself},
+		{"mark around a panicking method", func(error) error { return classify.Permanent(bomb{in: "Unwrap"}) }, poison("user rule 1: permanent", "")},
+		{"mark below a panicking method", func(err error) error { return bomb{classify.Permanent(err), "Is"} }, byItself},
+		{"mark around a cycle", func(error) error { return classify.Permanent(cycle{}) }, poison("user rule 1: permanent", "")},
+		{"cycle beside a mark", func(error) error { return errors.Join(cycle{}, classify.Permanent(io.EOF)) }, poison("user rule 1: permanent", "")},
+		{"thousands of marks", func(error) error { return errors.Join(wide...) }, poison("user rule 1: permanent", "")},
+		{"absurd verdict", func(err error) error {
+			return classify.With(err, classify.Verdict{Class: "\x00", MaxAttempts: -1 << 63, RetryAfter: -1 << 63})
+		}, unknown("user rule 1: with", "ECONNREFUSED")},
+		{"panic", func(error) error { panic("bug") }, unknown("user rule 1: panic: bug", "")},
+		{"panic with a panicking error", func(error) error { panic(bomb{in: "Error"}) },
+			unknown("user rule 1: panic: %!v(PANIC=Error method: boom in Error)", "")},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := classify.Of(refused, tt.answer); got != tt.want {
+				t.Errorf("got %+v\nwant %+v", got, tt.want)
+			}
+			if tt.want != byItself {
+				return
+			}
+			if got, want := classify.Of(refused, tt.answer, classify.Permanent).Rule, "user rule 2: permanent"; got != want {
+				t.Errorf("decided by %q, want the next rule to be asked", got)
+			}
+			if got, want := classify.Explain(refused, tt.answer), "user rule 1: no match, because the error that it returned has no mark\n"; !strings.Contains(got, want) {
+				t.Errorf("no %q in\n%s", want, got)
 			}
 		})
 	}

@@ -159,31 +159,20 @@ func retryAfter(value, date string, now func() time.Time) time.Duration {
 // status. Types are compared as text; the map is copied.
 func ProblemTypes(types map[string]Class) Rule {
 	types = maps.Clone(types)
-	return func(err error) (Verdict, bool) {
+	return func(err error) error {
 		var t trace
 		w := walker{trace: &t}
 		w.visit(err, place{})
-		var all finding
-		var hit bool
+		var marked []error
 		for _, s := range t.steps {
 			e, ok := s.err.(*HTTPError)
-			if !ok || e == nil {
+			if !ok || e == nil || e.Type == "" {
 				continue
 			}
-			class, ok := types[e.Type]
-			if !ok || e.Type == "" {
-				continue
+			if class, ok := types[e.Type]; ok {
+				marked = append(marked, With(e, Verdict{Class: class, Rule: "problem type " + e.Type}))
 			}
-			f := noRule
-			if s.own != nil {
-				f = *s.own
-			}
-			f.Class, f.Rule, f.MaxAttempts = class, "problem type "+e.Type, 0
-			if hit {
-				f = join(all, f)
-			}
-			all, hit = f, true
 		}
-		return all.Verdict, hit
+		return errors.Join(marked...)
 	}
 }

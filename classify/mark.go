@@ -1,10 +1,14 @@
 package classify
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"time"
 )
+
+// markRule is how the names of the marks begin in Verdict.Rule.
+const markRule = "mark: "
 
 // mark is an error with a word of the handler about it.
 type mark struct {
@@ -35,10 +39,20 @@ func Transient(err error) error {
 	return newMark(err, "Transient", finding{rankMark, Verdict{Class: ClassTransient, Rule: "mark: transient"}})
 }
 
-// RetryAfter marks err as throttled: come back after d, or whenever the policy
-// likes if d is not positive. nil stays nil.
+// RetryAfter marks err as one after which this message, and no other, has to wait
+// for d, within the policy's MaxRetryAfter. The run counts. Its class is
+// transient, and without a positive d it is as good as [Transient]. For a
+// dependency that asks its callers to wait there is [Throttled]. nil stays nil.
 func RetryAfter(err error, d time.Duration) error {
-	return newMark(err, "RetryAfter", finding{rankMark, Verdict{Class: ClassThrottled, RetryAfter: max(d, 0), Rule: "mark: retry after"}})
+	return newMark(err, "RetryAfter", finding{rankMark, Verdict{Class: ClassTransient, RetryAfter: max(d, 0), Rule: "mark: retry after"}})
+}
+
+// Throttled marks err as the answer of a dependency that limits its callers and
+// asked to come back after d, as HTTP status 429 does. If d is not positive, it
+// named no time. The first few such runs of a message are not counted. nil stays
+// nil.
+func Throttled(err error, d time.Duration) error {
+	return newMark(err, "Throttled", finding{rankMark, Verdict{Class: ClassThrottled, RetryAfter: max(d, 0), Rule: "mark: throttled"}})
 }
 
 // Defer marks err as one that says nothing against the message nor about what
@@ -54,6 +68,16 @@ func Defer(err error, d time.Duration) error {
 // neither a retry nor a dead letter. Its class is poison. nil stays nil.
 func Skip(err error) error {
 	return newMark(err, "Skip", finding{rankMark, Verdict{Class: ClassPoison, Skip: true, Rule: "mark: skip"}})
+}
+
+// With marks err with a whole verdict, for what the other marks cannot say, such
+// as MaxAttempts or Reason. A class that is not on the list becomes
+// [ClassUnknown]. An empty Code and RetryAfter are filled from err, and what is
+// ambiguous in err stays so. To change one thing about a verdict, start with
+// what [Of] says. nil stays nil.
+func With(err error, v Verdict) error {
+	v.Rule = cmp.Or(v.Rule, markRule+"with")
+	return newMark(err, "With", finding{rankMark, v.finish()})
 }
 
 // Undecodable marks err as a failure to decode the message itself: poison, with

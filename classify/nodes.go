@@ -55,6 +55,7 @@ var (
 	saysTimeout    = finding{rankHint, named(ambiguous, "Timeout method")}
 	saysTemporary  = finding{rankHint, named(transient, "Temporary method")}
 	saysRetryAfter = finding{rankLibrary, named(throttled, "RetryAfter method")}
+	saysDeferred   = finding{rankLibrary, Verdict{Class: ClassTransient, Deferred: true, Rule: "Deferred method"}}
 )
 
 // nodeFinding judges err by its own type and methods, not by what it wraps. It
@@ -190,10 +191,19 @@ func (f *finding) hinted(d time.Duration) *finding {
 // methodRules judge errors by methods that libraries agree on. The first one
 // that hits decides for the node.
 var methodRules = []func(error) *finding{
-	libraryHint, libraryRetry,
+	libraryDefer, libraryHint, libraryRetry,
 	serviceCode, sqlState, redisReply, httpStatus, retriable, validation,
 	sentinelByIs, timeout, temporary,
 	unlistedCode,
+}
+
+// libraryDefer finds that a call was not even tried, as a breaker does. Such an
+// error is evidence against nothing.
+func libraryDefer(err error) *finding {
+	if e, ok := err.(interface{ Deferred() bool }); ok && e.Deferred() {
+		return saysDeferred.hinted(hintOf(err))
+	}
+	return nil
 }
 
 func libraryHint(err error) *finding {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 )
 
 // Beyond these the rest of an error tree is taken as unknown.
@@ -41,6 +42,9 @@ var (
 	cutOff = finding{rankNamed, Verdict{Class: ClassUnknown, Rule: "walk limit"}}
 	broken = finding{rankNamed, Verdict{Class: ClassUnknown, Rule: "panic in a method of the error"}}
 )
+
+// unmarked is told in place of a verdict about a rule without effect.
+const unmarked = "the error that it returned has no mark"
 
 // place is where in the tree an error stands.
 type place struct {
@@ -192,6 +196,9 @@ func outweighs(b, a finding) bool {
 	if x, y := weight(b.Class), weight(a.Class); x != y {
 		return x > y
 	}
+	if b.Deferred != a.Deferred {
+		return a.Deferred
+	}
 	// The more patient one: a name that does not exist must not cut short the
 	// wait for one whose server is down.
 	return a.MaxAttempts != 0 && (b.MaxAttempts == 0 || b.MaxAttempts > a.MaxAttempts)
@@ -230,23 +237,28 @@ func weight(c Class) int {
 	return 0
 }
 
-// ask consults the rule at index i of the caller's. The verdict is empty if it
-// does not hit.
-func ask(rule Rule, i int, err error) (v Verdict, ok bool) {
+// ask returns the verdict of the caller's rule at index i. Its class is empty if
+// the rule has no opinion.
+func ask(rule Rule, i int, err error) (v Verdict) {
 	defer func() {
 		if p := recover(); p != nil {
-			v, ok = Verdict{Class: ClassUnknown, Rule: fmt.Sprintf("user rule %d: panic: %v", i+1, p)}, true
+			v = Verdict{Class: ClassUnknown, Rule: fmt.Sprintf("user rule %d: panic: %v", i+1, p)}.finish()
 		}
 	}()
 	if rule == nil {
-		return Verdict{}, false
+		return Verdict{}
 	}
-	v, ok = rule(err)
-	if !ok {
-		return Verdict{}, false
+	marked := rule(err)
+	if marked == nil {
+		return Verdict{}
 	}
-	if v.Rule == "" {
-		v.Rule = fmt.Sprintf("user rule %d", i+1)
+	var w walker
+	f := w.visit(marked, place{})
+	if f.rank < rankTimeout {
+		return Verdict{Rule: unmarked}
 	}
-	return v, true
+	if mark, ok := strings.CutPrefix(f.Rule, markRule); ok {
+		f.Rule = fmt.Sprintf("user rule %d: %s", i+1, mark)
+	}
+	return f.finish()
 }

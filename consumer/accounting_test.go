@@ -19,14 +19,14 @@ import (
 var errThrottled = errors.New("too many requests")
 
 // verdicts is a rule that gives errors of this file their class.
-func verdicts(err error) (classify.Verdict, bool) {
+func verdicts(err error) error {
 	switch {
 	case errors.Is(err, errThrottled):
-		return classify.Verdict{Class: classify.ClassThrottled}, true
+		return classify.Throttled(err, 0)
 	case errors.Is(err, errDisk):
-		return classify.Verdict{Class: classify.ClassEnvironment}, true
+		return classify.With(err, classify.Verdict{Class: classify.ClassEnvironment})
 	}
-	return classify.Verdict{}, false
+	return nil
 }
 
 var errDisk = errors.New("the disk is full")
@@ -161,7 +161,7 @@ func TestServerHintIsKept(t *testing.T) {
 		policy.FreeThrottles = -1
 		failures(t, hold, policy, func(int) error {
 			at = append(at, time.Now())
-			return classify.RetryAfter(errThrottled, 5*time.Minute)
+			return classify.Throttled(errThrottled, 5*time.Minute)
 		})
 		if len(at) != 2 || at[1].Sub(at[0]) < 5*time.Minute || at[1].Sub(at[0]) > 5*time.Minute+5*time.Second {
 			t.Errorf("runs at %v, want the second 5m after the first, or up to 5s later", at)

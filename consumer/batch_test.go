@@ -90,7 +90,7 @@ func TestBatchSettlesEachMessageByItsResult(t *testing.T) {
 				case names[i] == "held":
 					results[i] = errBusy
 				case names[i] == "long":
-					results[i] = classify.RetryAfter(errBusy, 10*time.Second)
+					results[i] = classify.Throttled(errBusy, 10*time.Second)
 				case names[i] == "poison":
 					results[i] = classify.Permanent(errBusy)
 				case names[i] == "skip":

@@ -54,7 +54,7 @@ func verdict(err, cause error, rules []classify.Rule) classify.Verdict {
 		if interrupted(err) {
 			return stopping
 		}
-		return classify.Of(err, func(error) (classify.Verdict, bool) { return stopping, true })
+		return classify.Of(err, func(err error) error { return classify.With(err, stopping) })
 	case errors.Is(cause, classify.ErrAttemptTimeout):
 		return classify.Of(errors.Join(classify.ErrAttemptTimeout, err), rules...)
 	}
@@ -62,8 +62,8 @@ func verdict(err, cause error, rules []classify.Rule) classify.Verdict {
 	if v.Class != classify.ClassLost && v.Class != classify.ClassShutdown {
 		return v
 	}
-	return classify.Of(err, func(error) (classify.Verdict, bool) {
-		return classify.Verdict{Class: classify.ClassUnknown, Rule: v.Rule, Code: v.Code}, true
+	return classify.Of(err, func(err error) error {
+		return classify.With(err, classify.Verdict{Class: classify.ClassUnknown, Rule: v.Rule, Code: v.Code})
 	})
 }
 

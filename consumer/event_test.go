@@ -184,7 +184,7 @@ func TestEventAttemptOfUncountedRuns(t *testing.T) {
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
 				if consumer.MetaFrom(ctx).LastFailedAt.IsZero() {
-					return classify.RetryAfter(errBusy, time.Second)
+					return classify.Throttled(errBusy, time.Second)
 				}
 				return nil
 			})

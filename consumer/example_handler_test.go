@@ -56,7 +56,7 @@ func ExampleHandler() {
 		case errors.Is(err, errDeclined):
 			return classify.Permanent(err) // no attempt can succeed
 		case errors.Is(err, errBusy):
-			return classify.RetryAfter(err, 30*time.Second) // they told us when
+			return classify.Throttled(err, 30*time.Second) // they told us when
 		case errors.Is(err, errPaid):
 			return classify.Skip(err) // nothing left to do
 		}

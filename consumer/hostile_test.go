@@ -243,7 +243,7 @@ func TestRuleThatPanics(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publish(t, broker, "orders", "one")
 		cfg := quiet()
-		cfg.Rules = []classify.Rule{func(error) (classify.Verdict, bool) { panic("rule") }}
+		cfg.Rules = []classify.Rule{func(error) error { panic("rule") }}
 		runs := 0
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error { runs++; return errors.New("odd") })
 		if got := letter(t, broker); runs != 6 || got.Meta.Class != string(classify.ClassUnknown) {
@@ -254,17 +254,14 @@ func TestRuleThatPanics(t *testing.T) {
 
 // The rules of a Topic are asked before those of Config.
 func TestRuleOrder(t *testing.T) {
-	is := func(class classify.Class) classify.Rule {
-		return func(error) (classify.Verdict, bool) { return classify.Verdict{Class: class}, true }
-	}
 	synctest.Test(t, func(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publish(t, broker, "orders", "one")
 		cfg := quiet()
-		cfg.Rules = []classify.Rule{is(classify.ClassTransient)}
+		cfg.Rules = []classify.Rule{classify.Transient}
 		runs := 0
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error { runs++; return errors.New("odd") },
-			consumer.Topic{Rules: []classify.Rule{is(classify.ClassPoison)}})
+			consumer.Topic{Rules: []classify.Rule{classify.Permanent}})
 		if runs != 1 || broker.Len("orders.dead") != 1 {
 			t.Errorf("%d runs, %d dead; want the verdict of the topic's rule, poison", runs, broker.Len("orders.dead"))
 		}

@@ -156,7 +156,7 @@ func TestThrottleMovesTheWholeSource(t *testing.T) {
 				flood(t, broker, "orders", 100)
 				d := &dependency{}
 				began := time.Now()
-				d.set(func() error { return classify.RetryAfter(errBusy, tt.hint) })
+				d.set(func() error { return classify.Throttled(errBusy, tt.hint) })
 				var seen recorder
 				cfg := protected()
 				cfg.Concurrency, cfg.Observers = 1, []consumer.Observer{&seen}
@@ -207,7 +207,7 @@ func TestThrottleOfOneMessage(t *testing.T) {
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
 				if string(m.Body) == "7" && consumer.MetaFrom(ctx).LastFailedAt.IsZero() {
-					return classify.RetryAfter(errBusy, 30*time.Second)
+					return classify.Throttled(errBusy, 30*time.Second)
 				}
 				return d.handle(ctx, m)
 			})

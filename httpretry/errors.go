@@ -12,7 +12,9 @@ import (
 const shortestWait = time.Second
 
 // OpenError says that a request was not sent, because the breaker of its
-// dependency let nothing pass. Package classify takes it for a throttle.
+// dependency let nothing pass. That is no failure of the message, nor of what
+// else its handler depends on: package classify takes it for deferred, so that
+// the message is run again after Wait, and the run is not counted.
 type OpenError struct {
 	Dependency string
 	State      breaker.State
@@ -31,6 +33,9 @@ func (e *OpenError) Error() string {
 	}
 	return text + fmt.Sprintf("; try again in %v", e.Wait.Round(time.Millisecond))
 }
+
+// Deferred returns true, which package classify looks for.
+func (e *OpenError) Deferred() bool { return true }
 
 // RetryAfter returns Wait.
 func (e *OpenError) RetryAfter() time.Duration { return e.Wait }

@@ -105,11 +105,11 @@ func ExampleOpenError() {
 	_, err = client.Get("https://bank.example/accounts")
 	open, ok := errors.AsType[*httpretry.OpenError](err)
 	fmt.Println(ok, open.State, open.Dependency)
-	fmt.Println(classify.Of(err).Class)
+	fmt.Println(classify.Of(err).Class, classify.Of(err).Deferred)
 	fmt.Println(err)
 	// Output:
 	// true isolated bank.example
-	// throttled
+	// transient true
 	// Get "https://bank.example/accounts": httpretry: not sent: the breaker of "bank.example" is isolated (the bank moves its database), until it is restored
 }
 

@@ -189,8 +189,8 @@ func TestBreaker(t *testing.T) {
 			if !errors.As(err, &open) || open.Dependency != "bank.example" || open.State != breaker.Open || body.closed.Load() != 1 {
 				t.Fatalf("error = %v, body closed %d times, want an OpenError and a closed body", err, body.closed.Load())
 			}
-			if v := classify.Of(err); v.Class != classify.ClassThrottled || v.RetryAfter != open.Wait || v.Ambiguous || open.Wait < 4*time.Second {
-				t.Errorf("verdict = %+v, want throttled for %v", v, open.Wait)
+			if v := classify.Of(err); !v.Deferred || v.RetryAfter != open.Wait || v.Ambiguous || open.Wait < 4*time.Second {
+				t.Errorf("verdict = %+v, want deferred for %v", v, open.Wait)
 			}
 			if got := len(s.got()); got != 2 {
 				t.Errorf("%d requests arrived, want 2", got)
@@ -266,8 +266,8 @@ func TestBreaker(t *testing.T) {
 			b := newBreaker(t, small)
 			b.Isolate(time.Now(), "moving the database")
 			_, err := call(t, serve(t, status()).client(t, httpretry.Policy{Breaker: b}), t.Context())
-			if v := classify.Of(err); v.Class != classify.ClassThrottled || v.RetryAfter != time.Second || !strings.Contains(err.Error(), "moving the database") {
-				t.Errorf("error %v is %+v, want throttled for 1s with the reason", err, v)
+			if v := classify.Of(err); !v.Deferred || v.RetryAfter != time.Second || !strings.Contains(err.Error(), "moving the database") {
+				t.Errorf("error %v is %+v, want deferred for 1s with the reason", err, v)
 			}
 		})
 	})

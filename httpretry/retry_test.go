@@ -80,7 +80,7 @@ func TestWhatIsRetried(t *testing.T) {
 }
 
 func always(c classify.Class) classify.Rule {
-	return func(error) (classify.Verdict, bool) { return classify.Verdict{Class: c}, true }
+	return func(err error) error { return classify.With(err, classify.Verdict{Class: c}) }
 }
 
 func TestConnectionErrors(t *testing.T) {

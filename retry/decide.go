@@ -10,7 +10,7 @@
 //     broken environment, the first few throttles) do not count as attempts;
 //   - a change of the error never restarts the count;
 //   - a delay keeps between the floor and the cap of its policy, and is never
-//     shorter than what the server asked for, unless that exceeds
+//     shorter than what a server or a mark asked for, unless that exceeds
 //     MaxRetryAfter;
 //   - messages that failed together do not come back together, unless the
 //     policy turns jitter off.
@@ -216,7 +216,7 @@ func (p Policy) delay(f Failure, random float64) time.Duration {
 	return p.honour(f.Verdict.RetryAfter, own, random)
 }
 
-// honour stretches own, a delay, to what the server asked for. The jitter on
+// honour stretches own, a delay, to what the error asks for. The jitter on
 // top keeps messages that got the same hint apart, and must not eat into the
 // hint unless nobody waits that long.
 func (p Policy) honour(hint, own time.Duration, random float64) time.Duration {

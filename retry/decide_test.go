@@ -330,3 +330,33 @@ func TestDeferredIsNeverCounted(t *testing.T) {
 		t.Errorf("after MaxAge: %+v, want it expired", d)
 	}
 }
+
+// What a mark says of the message, the dependency and the blame is what Decide
+// makes of it.
+func TestDecideFollowsMarks(t *testing.T) {
+	odd := errors.New("odd")
+	p := Policy{Backoff: Backoff{Jitter: NoJitter}}
+	tests := []struct {
+		name string
+		err  error
+		want Decision
+	}{
+		{"this message, not before", classify.RetryAfter(odd, time.Minute), Decision{ActionRetry, time.Minute, "transient", true}},
+		{"this message, at the policy's pace", classify.RetryAfter(odd, 0), Decision{ActionRetry, time.Second, "transient", true}},
+		{"the dependency", classify.Throttled(odd, time.Minute), Decision{ActionRetry, time.Minute, "throttled", false}},
+		{"the dependency, without a time", classify.Throttled(odd, 0), Decision{ActionRetry, time.Second, "throttled", false}},
+		{"nobody", classify.Defer(odd, time.Minute), Decision{ActionRetry, time.Minute, "transient", false}},
+		{"a verdict", classify.With(odd, classify.Verdict{MaxAttempts: 1, Reason: "paper"}), Decision{ActionDeadLetter, 0, "paper", true}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := Decide(p, Failure{Verdict: classify.Of(tt.err)}, 0); got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+	last := Failure{Attempt: 10, Verdict: classify.Of(classify.RetryAfter(odd, time.Minute))}
+	if got := Decide(p, last, 0); got.Action != ActionDeadLetter || got.Reason != ReasonExhausted {
+		t.Errorf("the last attempt of a message that asked to wait: %+v, want it exhausted", got)
+	}
+}

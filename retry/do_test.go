@@ -17,11 +17,11 @@ type trouble struct{ verdict classify.Verdict }
 
 func (e *trouble) Error() string { return "trouble" }
 
-func asIs(err error) (classify.Verdict, bool) {
+func asIs(err error) error {
 	if e, ok := errors.AsType[*trouble](err); ok {
-		return e.verdict, true
+		return classify.With(err, e.verdict)
 	}
-	return classify.Verdict{}, false
+	return nil
 }
 
 func class(c classify.Class) *trouble { return &trouble{classify.Verdict{Class: c}} }

@@ -43,8 +43,8 @@ func TestSuccess(t *testing.T) {
 func TestFailuresOfEachClass(t *testing.T) {
 	var (
 		odd      = errors.New("odd")
-		shutdown = func(error) (classify.Verdict, bool) {
-			return classify.Verdict{Class: classify.ClassShutdown}, true
+		shutdown = func(err error) error {
+			return classify.With(err, classify.Verdict{Class: classify.ClassShutdown})
 		}
 	)
 	for _, tt := range []struct {
@@ -62,7 +62,7 @@ func TestFailuresOfEachClass(t *testing.T) {
 			want: retry.Decision{Action: retry.ActionAck, Reason: "skipped"}, settle: brokers.Ack},
 		{name: "transient", err: classify.Transient(odd), class: classify.ClassTransient,
 			want: retry.Decision{Action: retry.ActionRetry, Reason: "transient", Counted: true}, settle: brokers.Retry},
-		{name: "throttled", err: classify.RetryAfter(odd, time.Minute), class: classify.ClassThrottled,
+		{name: "throttled", err: classify.Throttled(odd, time.Minute), class: classify.ClassThrottled,
 			want: retry.Decision{Action: retry.ActionRetry, Reason: "throttled", Delay: time.Minute}, settle: brokers.Retry},
 		{name: "unknown", err: odd, class: classify.ClassUnknown,
 			want: retry.Decision{Action: retry.ActionRetry, Reason: "unknown", Counted: true}, settle: brokers.Retry},

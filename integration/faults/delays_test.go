@@ -173,7 +173,7 @@ func TestMixedDelaysComeInTime(t *testing.T) {
 		}, func(ctx context.Context, m *brokers.Message) error {
 			due := consumer.MetaFrom(ctx).DueAt
 			if due.IsZero() {
-				return classify.RetryAfter(errThrottled, hints[m.ID])
+				return classify.Throttled(errThrottled, hints[m.ID])
 			}
 			mu.Lock()
 			defer mu.Unlock()

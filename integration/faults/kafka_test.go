@@ -114,7 +114,7 @@ func delayWorker(ctx context.Context, address, topic, journal string) error {
 	c.Handle(topic, func(ctx context.Context, m *brokers.Message) error {
 		due := consumer.MetaFrom(ctx).DueAt
 		if due.IsZero() {
-			return classify.RetryAfter(errThrottled, delayOf(m.ID))
+			return classify.Throttled(errThrottled, delayOf(m.ID))
 		}
 		_, err := fmt.Fprintf(file, "%s %d %d\n", m.ID, due.UnixNano(), time.Now().UnixNano())
 		return err

@@ -53,7 +53,7 @@ func (o outcome) perform(ctx context.Context, hint time.Duration) error {
 	case marked:
 		return fmt.Errorf("book: %w", classify.Transient(errBaffling))
 	case throttled:
-		return classify.RetryAfter(errRefused, hint)
+		return classify.Throttled(errRefused, hint)
 	case permanent:
 		return classify.Permanent(errDeclined)
 	case undecodable:

@@ -309,6 +309,7 @@ var marks = []sample{
 	{"`classify.Permanent`", classify.Permanent(errAny)},
 	{"`classify.Transient`", classify.Transient(errAny)},
 	{"`classify.RetryAfter`", classify.RetryAfter(errAny, time.Second)},
+	{"`classify.Throttled`", classify.Throttled(errAny, time.Second)},
 	{"`classify.Defer`: never counted", classify.Defer(errAny, time.Second)},
 	{"`classify.Skip`: acked and forgotten", classify.Skip(errAny)},
 	{"`classify.Undecodable`, and a body that `consumer.JSON` cannot decode", classify.Undecodable(errAny)},
@@ -326,6 +327,7 @@ type (
 	timeout    struct{ error }
 	temporary  struct{ error }
 	after      struct{ error }
+	deferred   struct{ error }
 	safe       struct{ error }
 )
 
@@ -335,11 +337,13 @@ func (validation) Validation() bool     { return true }
 func (timeout) Timeout() bool           { return true }
 func (temporary) Temporary() bool       { return true }
 func (after) RetryAfter() time.Duration { return time.Second }
+func (deferred) Deferred() bool         { return true }
 func (safe) SafeToRetry() bool          { return true }
 func (e safe) Unwrap() error            { return e.error }
 
 var methods = []sample{
 	{"`RetryableError() bool`, true", retryable{errAny}},
+	{"`Deferred() bool`, true: never counted", deferred{errAny}},
 	{"`RetryAfter() time.Duration`, positive, without `HTTPStatusCode`", after{errAny}},
 	{"`IsRetriable() bool`, true", retriable{errAny}},
 	{"`Validation() bool`, true", validation{errAny}},

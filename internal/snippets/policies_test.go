@@ -106,7 +106,7 @@ func callsOnSQS(t *testing.T) (published, worked map[string][]string) {
 		case m.ID == "busy" && first:
 			return classify.Transient(errors.New("busy"))
 		case m.ID == "throttled" && first:
-			return classify.RetryAfter(errors.New("throttled"), 10*time.Second)
+			return classify.Throttled(errors.New("throttled"), 10*time.Second)
 		case m.ID == "slow":
 			time.Sleep(2 * time.Minute)
 		}
