@@ -6,7 +6,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/retry/breaker"
-	"github.com/redrive-go/redrive/retry/budget"
 )
 
 // admitted returns those of job that may start. The others wait, uncounted.
@@ -36,7 +35,7 @@ func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
 		p.awaitGuard(d)
 		return false
 	}
-	pacer := d.pacer()
+	pacer := d.nearest().budget
 	if pacer == nil || !d.isRetry() || d.permit.probe() {
 		return true
 	}
@@ -48,12 +47,13 @@ func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
 	return ok
 }
 
-// pacer is the budget for retries of d, nil if there is none.
-func (d *delivery) pacer() budget.Pacer {
+// nearest is the guard of d's own, or else that of its topic. Its budget is the
+// one for retries of d.
+func (d *delivery) nearest() *guard {
 	if d.guard != nil {
-		return d.guard.budget
+		return d.guard
 	}
-	return d.sub.guard.budget
+	return d.sub.guard
 }
 
 // startTopic takes the leave for d from the guard of its topic. A probe is for
@@ -119,7 +119,7 @@ func (p *pipeline) tell(d *delivery, now time.Time, e evidence) (probe bool) {
 		p.guardChanged(d.sub.guard, now)
 	}
 	if d.token && (e == healthy || e == evidence{}) { // it succeeded, or did not run
-		d.pacer().Refund(now)
+		d.nearest().budget.Refund(now)
 	}
 	d.token = false
 	return held.probe()
@@ -203,7 +203,7 @@ func (p *pipeline) openFor(g *guard, now time.Time) {
 // next returns which of those that wait goes first, -1 if none should yet: the
 // oldest, but before a probe is spent, one that has not failed before.
 func (g *guard) next(now time.Time) int {
-	if g.flows(now) {
+	if g.flows() {
 		return 0
 	}
 	if i := slices.IndexFunc(g.waiting, func(d *delivery) bool { return !d.isRetry() }); i >= 0 {
@@ -258,7 +258,7 @@ func (p *pipeline) announceLocked(g *guard, now time.Time) {
 	case why != nil && !g.paused:
 		g.paused = true
 		p.report(p.values, Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: until, Err: why})
-	case why == nil && g.paused && g.flows(now):
+	case why == nil && g.paused && g.flows():
 		g.paused = false
 		p.report(p.values, Event{Kind: EventResumed, Dependency: g.name, Time: now})
 	}

@@ -135,11 +135,7 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, e Event, cause
 // contrast reports whether another message has succeeded since d failed last: the
 // next failure is then its own.
 func (d *delivery) contrast() bool {
-	g := d.sub.guard
-	if d.guard != nil {
-		g = d.guard
-	}
-	return d.isRetry() && g.hasSucceeded(d.meta.LastFailedAt)
+	return d.isRetry() && d.nearest().hasSucceeded(d.meta.LastFailedAt)
 }
 
 // untilOpen is how long after a failed probe its message waits: until the guard

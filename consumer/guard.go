@@ -267,13 +267,8 @@ func soonest(now, next time.Time) time.Time {
 }
 
 // flows reports whether everything may start.
-func (g *guard) flows(now time.Time) bool {
-	for _, b := range g.breakers() {
-		if b.Snapshot(now).State != breaker.Closed {
-			return false
-		}
-	}
-	return true
+func (g *guard) flows() bool {
+	return (g.breaker == nil || g.breaker.Closed()) && (g.poison == nil || g.poison.Closed())
 }
 
 // closed says why nothing may start at now, and until when at least; nil if

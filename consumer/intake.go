@@ -95,7 +95,7 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 			paused = append(paused, s.topic)
 		case s.full:
 			full++
-		case !s.guard.flows(now):
+		case !s.guard.flows():
 			probed = true // one is enough, but others need not wait for it
 		case n == 0:
 			n = s.room()

@@ -224,7 +224,7 @@ func TestConsumerLogAddsUp(t *testing.T) {
 			}
 		}
 		l := new(ledger)
-		c, err := New(broker, Config{DeadLetter: dlq.Suffix(".dead"), Restraint: Restraint{NoBudget: true, NoBreaker: true, NoPoisonStop: true}, Logger: slog.New(l)})
+		c, err := New(broker, Config{DeadLetter: dlq.Suffix(".dead"), Guard: Guard{NoBudget: true, NoBreaker: true, NoPoisonStop: true}, Logger: slog.New(l)})
 		if err != nil {
 			t.Fatal(err)
 		}

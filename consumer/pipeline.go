@@ -221,20 +221,34 @@ func (p *pipeline) track(received []*brokers.Delivery) []*delivery {
 	p.watchSessions(received)
 	p.mu.Unlock()
 	for _, d := range ds {
-		p.welcome(d)
+		d.guard = p.guardOf(d)
+		if p.observed() {
+			p.observe(d, Event{Kind: EventReceived})
+		}
 	}
+	deposit(ds, time.Now())
 	return ds
 }
 
-// welcome has d counted by its budget if it comes for the first time.
-func (p *pipeline) welcome(d *delivery) {
-	d.guard = p.guardOf(d)
-	if pacer := d.pacer(); pacer != nil && first(d.meta) {
-		pacer.Deposit(time.Now(), 1)
+// deposit has budgets earn by what is delivered for the first time.
+func deposit(ds []*delivery, now time.Time) {
+	var g *guard
+	n := 0
+	pay := func() {
+		if n > 0 && g.budget != nil {
+			g.budget.Deposit(now, n)
+		}
 	}
-	if p.observed() {
-		p.observe(d, Event{Kind: EventReceived})
+	for _, d := range ds {
+		if next := d.nearest(); next != g {
+			pay()
+			g, n = next, 0
+		}
+		if first(d.meta) {
+			n++
+		}
 	}
+	pay()
 }
 
 // stray returns the subscription of a topic without a handler, should a source

@@ -18,12 +18,10 @@ import (
 	"github.com/redrive-go/redrive/retry"
 )
 
-// quiet is the Config of most tests: it logs nowhere, dead-letters to
-// topic + ".dead", and lets failures flood.
+// quiet is the default Config, but that it logs nowhere. Dead letters go to
+// topic + ".dead".
 func quiet() consumer.Config {
 	return consumer.Config{
-		Restraint:  consumer.Restraint{NoBudget: true, NoBreaker: true, NoPoisonStop: true},
-		Idempotent: true,
 		DeadLetter: dlq.Suffix(".dead"),
 		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}

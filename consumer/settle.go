@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/classify"
-	"github.com/redrive-go/redrive/dlq"
 )
 
 // final reports whether an error of Settle or Extend says that the delivery is
@@ -82,7 +80,7 @@ func newSettler(p *pipeline) *settler {
 	return s
 }
 
-// settle settles runs and returns those to settle again.
+// settle settles ds and returns those to settle again.
 func (s *settler) settle(ctx context.Context, ds []*delivery) (failed []*delivery) {
 	now := time.Now()
 	for _, d := range ds {
@@ -123,9 +121,8 @@ func (p *pipeline) unsettled(d *delivery, err error) bool {
 	err = fmt.Errorf("%s: %w", d.action, err)
 	switch {
 	case final(err):
-		p.refund(r)
 		p.observe(d, Event{Kind: EventLeaseLost, Err: err})
-		p.forget(r)
+		p.forget(d)
 		return false
 	case errors.Is(err, brokers.ErrRefused) && d.action == brokers.Retry:
 		p.deadLetterRefused(d, err)
@@ -135,7 +132,7 @@ func (p *pipeline) unsettled(d *delivery, err error) bool {
 	return true
 }
 
-// settled ends the life of runs whose settlement is durable.
+// settled ends the life of deliveries whose settlement is durable.
 func (p *pipeline) settled(ds []*delivery) {
 	if len(ds) == 0 {
 		return
@@ -150,12 +147,12 @@ func (p *pipeline) settled(ds []*delivery) {
 
 var settledKind = [...]EventKind{brokers.Ack: EventAcked, brokers.Retry: EventRetried, brokers.Release: EventReleased}
 
-// troubled reports a failed operation on r, which is tried again, and stops
+// troubled reports a failed operation on d, which is tried again, and stops
 // the worker if trying again cannot help.
 func (p *pipeline) troubled(d *delivery, op Operation, err error) {
 	p.observe(d, Event{Kind: EventError, Operation: op, Err: err})
 	if errors.Is(err, brokers.ErrMisconfigured) {
-		p.stop(fmt.Errorf("consumer: topic %q: %w", d.Delivery.Message.Topic, err))
+		p.stop(fmt.Errorf("consumer: topic %q: %w", d.Message.Topic, err))
 	}
 }
 

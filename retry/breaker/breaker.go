@@ -108,6 +108,9 @@ func (b *Breaker) Start(now time.Time) (p Permit, ok bool) {
 	return Permit{}, false
 }
 
+// Closed reports whether everything passes.
+func (b *Breaker) Closed() bool { return b.closed.Load() != 0 }
+
 // Allows reports whether Start would grant a run now, without taking a permit.
 // If it would not, next is when to ask again: the end of the open time, or of
 // the lease that ends first. A call that returns changed may make it sooner.
