@@ -78,7 +78,7 @@ func (d *dependency) start(inHandler bool) (breaker.Permit, error) {
 	if inHandler && d.sharesGate && d.Breaker.Snapshot(now).State == breaker.HalfOpen {
 		return breaker.Permit{}, nil
 	}
-	permit, ok := d.Breaker.Start(now, breaker.Permit{})
+	permit, ok := d.Breaker.Start(now)
 	if !ok {
 		return permit, d.closed(now)
 	}

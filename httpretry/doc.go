@@ -29,7 +29,9 @@
 // counted the delivery and asked the breaker already. So a call in a handler
 // does not count as another delivery, and while the breaker is half-open it
 // passes as a part of the run that probes. All other calls report to the breaker
-// how they went.
+// how they went, those of one message as outcomes of that message, and those
+// outside of handlers each for itself. A timeout or a rejected credential is
+// severe.
 //
 // A call is known to be a handler's by its context: make requests with
 // [http.NewRequestWithContext] and the handler's context. Without it there is no

@@ -3,6 +3,8 @@ package httpretry
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"hash/fnv"
+	"io"
 	"net/http"
 	"strings"
 
@@ -27,6 +29,18 @@ func idempotent(method string) bool {
 
 func keyOfMessage(req *http.Request) string {
 	return consumer.MetaFrom(req.Context()).IdempotencyKey
+}
+
+// message identifies the message whose handler makes the call to the breaker, so
+// that one which fails again and again counts as one; 0 if there is none.
+func (c *call) message() uint64 {
+	key := consumer.MetaFrom(c.req.Context()).IdempotencyKey
+	if key == "" {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, key)
+	return h.Sum64()
 }
 
 // safeKey returns key in a form that every server can take.

@@ -210,7 +210,7 @@ func TestBreaker(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := serve(t, status(503, 503, 503))
 			b := newBreaker(t, small)
-			b.Trip(time.Now(), breaker.Permit{}, "test", 0)
+			b.Trip(time.Now(), "test", 0)
 			time.Sleep(5 * time.Second)
 			spent := &slots{}
 			if code, _ := call(t, s.client(t, httpretry.Policy{Breaker: b, Budget: spent}), t.Context()); code != 503 || len(s.got()) != 1 {
@@ -226,7 +226,7 @@ func TestBreaker(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := serve(t, func(http.ResponseWriter, *http.Request, int) { time.Sleep(time.Second) })
 			b := newBreaker(t, small)
-			b.Trip(time.Now(), breaker.Permit{}, "test", 0)
+			b.Trip(time.Now(), "test", 0)
 			time.Sleep(5 * time.Second)
 			client := s.client(t, httpretry.Policy{Breaker: b})
 			var wg sync.WaitGroup
@@ -243,7 +243,7 @@ func TestBreaker(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := serve(t, status(503))
 			b := newBreaker(t, breaker.Config{})
-			time.AfterFunc(500*time.Millisecond, func() { b.Trip(time.Now(), breaker.Permit{}, "test", 0) })
+			time.AfterFunc(500*time.Millisecond, func() { b.Trip(time.Now(), "test", 0) })
 			client := s.client(t, httpretry.Policy{Breaker: b, Budget: &slots{at: func(int) int { return 1 }}})
 			if code, err := call(t, client, t.Context()); code != 503 || err != nil || len(s.got()) != 1 {
 				t.Errorf("status %d, %v after %d requests, want the first 503", code, err, len(s.got()))
@@ -254,7 +254,7 @@ func TestBreaker(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := serve(t, status(503))
 			b := newBreaker(t, breaker.Config{MinOpen: time.Millisecond, MaxOpen: 2 * time.Millisecond})
-			time.AfterFunc(500*time.Millisecond, func() { b.Trip(time.Now(), breaker.Permit{}, "test", 0) })
+			time.AfterFunc(500*time.Millisecond, func() { b.Trip(time.Now(), "test", 0) })
 			client := s.client(t, httpretry.Policy{Breaker: b, Budget: &slots{at: func(int) int { return 1 }}})
 			if code, err := call(t, client, t.Context()); code != 503 || err != nil || len(s.got()) != 1 {
 				t.Errorf("status %d, %v after %d requests, want the first 503 and no retry as a probe", code, err, len(s.got()))
@@ -290,18 +290,18 @@ func TestBreaker(t *testing.T) {
 
 func TestWhatTheBreakerHears(t *testing.T) {
 	tests := []struct {
-		name           string
-		code           int
-		runs, failures int
+		name             string
+		code             int
+		failures, streak int
 	}{
-		{"200", 200, 1, 0},
-		{"302", 302, 1, 0},
-		{"404: the server is up", 404, 1, 0},
-		{"409: the server is up", 409, 1, 0},
-		{"401", 401, 1, 1},
+		{"200", 200, 0, 0},
+		{"302", 302, 0, 0},
+		{"404: the server is up", 404, 0, 0},
+		{"409: the server is up", 409, 0, 0},
+		{"401", 401, 1, 2},
 		{"429", 429, 1, 1},
 		{"500", 500, 1, 1},
-		{"501", 501, 1, 1},
+		{"501", 501, 1, 2},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -312,8 +312,8 @@ func TestWhatTheBreakerHears(t *testing.T) {
 					t.Fatal(err)
 				}
 				read(t, resp)
-				if s := b.Snapshot(time.Now()); s.Runs != tt.runs || s.Failures != tt.failures {
-					t.Errorf("%d runs with %d failures, want %d with %d", s.Runs, s.Failures, tt.runs, tt.failures)
+				if s := b.Snapshot(time.Now()); s.Messages != 1 || s.Failures != tt.failures || s.Streak != tt.streak {
+					t.Errorf("%d calls with %d failures and a streak of %d, want 1, %d and %d", s.Messages, s.Failures, s.Streak, tt.failures, tt.streak)
 				}
 			})
 		})
@@ -326,19 +326,19 @@ func TestWhatTheBreakerHears(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second, cancel)
 			_, _ = call(t, client, ctx)
-			if s := b.Snapshot(time.Now()); s.Runs != 0 {
-				t.Errorf("a cancelled call: %d runs, want none", s.Runs)
+			if s := b.Snapshot(time.Now()); s.Messages != 0 {
+				t.Errorf("a cancelled call: %d calls, want none", s.Messages)
 			}
 			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, _ = call(t, client, ctx)
-			if s := b.Snapshot(time.Now()); s.Runs != 1 || s.Failures != 1 {
-				t.Errorf("a call that took too long: %d runs with %d failures, want 1 with 1", s.Runs, s.Failures)
+			if s := b.Snapshot(time.Now()); s.Messages != 1 || s.Failures != 1 || s.Streak != 2 {
+				t.Errorf("a call that took too long: %d calls with %d failures and a streak of %d, want 1, 1 and 2", s.Messages, s.Failures, s.Streak)
 			}
 			s.down.Store(true)
 			_, _ = call(t, client, t.Context())
-			if s := b.Snapshot(time.Now()); s.Runs != 3 || s.Failures != 3 {
-				t.Errorf("and two refused connections: %d runs with %d failures, want 3 with 3", s.Runs, s.Failures)
+			if s := b.Snapshot(time.Now()); s.Messages != 3 || s.Failures != 3 || s.Streak != 4 {
+				t.Errorf("and two refused connections: %d calls with %d failures and a streak of %d, want 3, 3 and 4", s.Messages, s.Failures, s.Streak)
 			}
 			_, _ = client.Do(&http.Request{Method: "bad method", URL: request(t, t.Context(), "GET", nil).URL})
 			if s := b.Snapshot(time.Now()); s.Failures > 4 {
@@ -451,9 +451,9 @@ func TestHandlerSharesItsCount(t *testing.T) {
 				if err := charge(client)(ctx, m); err != nil {
 					return err
 				}
-				b.Trip(time.Now(), breaker.Permit{}, "test", 0)
+				b.Trip(time.Now(), "test", 0)
 				b.Restore(time.Now())
-				if _, n, _ := b.Fetch(time.Now(), 1); n != 1 { // the worker's probe
+				if _, ok := b.Start(time.Now()); !ok { // the worker's probe
 					return errors.New("there is no probe")
 				}
 				probed = charge(client)(ctx, m)
@@ -474,5 +474,35 @@ func TestHandlerSharesItsCount(t *testing.T) {
 			t.Errorf("%d requests and %v, want 3 and a call within the probe", len(s.got()), probed)
 		}
 		spent.want(t, 1, 0, 1) // one message, one retry of its first call
+	})
+}
+
+// The calls of one message are evidence about one message.
+func TestCallsOfAMessageCountAsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, status(503, 503, 503, 503, 503, 503))
+		b := newBreaker(t, breaker.Config{})
+		var within breaker.Snapshot
+		broker, c := world(t, s, b, &slots{}, func(client *http.Client) consumer.Handler {
+			return func(ctx context.Context, m *brokers.Message) error {
+				for range 3 {
+					_ = charge(client)(ctx, m)
+				}
+				within = b.Snapshot(time.Now())
+				return nil
+			}
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = c.Run(ctx) })
+		if err := broker.Publish(ctx, "orders", brokers.Message{ID: "1"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		stop()
+		wg.Wait()
+		if within.Messages != 1 || within.Failures != 1 || within.Streak < 3 {
+			t.Errorf("after 3 failed calls of one message: %+v, want one message and a streak", within)
+		}
 	})
 }

@@ -203,7 +203,7 @@ func (c *call) try(body io.ReadCloser, permit breaker.Permit) result {
 	r.ended = time.Now()
 	r.ran = r.ended.Sub(began)
 	if c.Breaker != nil {
-		c.Breaker.Done(r.ended, permit, r.outcome(), rand.Float64())
+		c.Breaker.Done(r.ended, permit, c.message(), r.outcome(), rand.Float64())
 	}
 	return r
 }
@@ -242,10 +242,23 @@ func (r *result) outcome() breaker.Outcome {
 		return breaker.Ignored
 	}
 	switch v.Class {
-	case classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment, classify.ClassUnknown:
+	case classify.ClassEnvironment:
+		return breaker.Severe
+	case classify.ClassTransient, classify.ClassThrottled, classify.ClassUnknown:
+		if r.timedOut() {
+			return breaker.Severe
+		}
 		return breaker.Failure
 	}
 	return breaker.Ignored
+}
+
+func (r *result) timedOut() bool {
+	e, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](r.err)
+	return ok && e.Timeout()
 }
 
 func (c *call) refund(now, due time.Time) {

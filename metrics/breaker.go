@@ -16,22 +16,25 @@ func NewBreaker(dependency string, b *breaker.Breaker) prometheus.Collector {
 	return &breakerCollector{
 		breaker:  b,
 		state:    desc("redrive_breaker_state", "1 for the state that the breaker is in, 0 for the others.", "state"),
-		openings: desc("redrive_breaker_openings", "How often the breaker has opened in a row; a new row begins after a quiet window."),
+		openings: desc("redrive_breaker_openings", "How often the breaker has opened in a row; a new row begins once it stayed closed for MinOpen."),
 		next:     desc("redrive_breaker_next_timestamp_seconds", "When the breaker lets something through again by itself; 0 if it does now, or only after Restore."),
 		probes:   desc("redrive_breaker_probes", "Probes that are out."),
-		runs:     desc("redrive_breaker_window_runs", "Runs in the window, which stands still while the breaker is not closed."),
-		failures: desc("redrive_breaker_window_failures", "Those of the runs that failed."),
+		messages: desc("redrive_breaker_window_messages", "Different messages in the window, which stands still while the breaker is not closed."),
+		failures: desc("redrive_breaker_window_failures", "Those of the messages that failed last."),
+		streak:   desc("redrive_breaker_streak", "Failed runs since the last success, timeouts and rejected credentials counted twice; stands still while the breaker is not closed."),
 	}
 }
 
 type breakerCollector struct {
-	breaker                                       *breaker.Breaker
-	state, openings, next, probes, runs, failures *prometheus.Desc
+	breaker                    *breaker.Breaker
+	state, openings, next      *prometheus.Desc
+	probes                     *prometheus.Desc
+	messages, failures, streak *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (c *breakerCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.state, c.openings, c.next, c.probes, c.runs, c.failures} {
+	for _, d := range []*prometheus.Desc{c.state, c.openings, c.next, c.probes, c.messages, c.failures, c.streak} {
 		out <- d
 	}
 }
@@ -53,6 +56,7 @@ func (c *breakerCollector) Collect(out chan<- prometheus.Metric) {
 	s.gauge(c.openings, float64(snapshot.Openings))
 	s.gauge(c.next, next)
 	s.gauge(c.probes, float64(snapshot.Probes))
-	s.gauge(c.runs, float64(snapshot.Runs))
+	s.gauge(c.messages, float64(snapshot.Messages))
 	s.gauge(c.failures, float64(snapshot.Failures))
+	s.gauge(c.streak, float64(snapshot.Streak))
 }

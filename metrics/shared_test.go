@@ -59,19 +59,20 @@ func TestBreaker(t *testing.T) {
 		expect(t, c, map[string]float64{"redrive_breaker_next_timestamp_seconds{dependency=bank}": 0})
 
 		for range 20 {
-			p, _ := b.Start(time.Now(), breaker.Permit{})
-			b.Done(time.Now(), p, breaker.Failure, 0)
+			p, _ := b.Start(time.Now())
+			b.Done(time.Now(), p, 0, breaker.Failure, 0)
 		}
 		expect(t, c, state(breaker.Open))
 		expect(t, c, map[string]float64{
 			"redrive_breaker_next_timestamp_seconds{dependency=bank}": float64(time.Now().Add(10 * time.Second).Unix()),
 			"redrive_breaker_openings{dependency=bank}":               1,
-			"redrive_breaker_window_runs{dependency=bank}":            20,
+			"redrive_breaker_window_messages{dependency=bank}":        20,
 			"redrive_breaker_window_failures{dependency=bank}":        20,
+			"redrive_breaker_streak{dependency=bank}":                 20,
 		})
 
 		time.Sleep(10 * time.Second)
-		b.Fetch(time.Now(), 5)
+		b.Start(time.Now())
 		expect(t, c, state(breaker.HalfOpen))
 		expect(t, c, map[string]float64{"redrive_breaker_probes{dependency=bank}": 1})
 

@@ -169,7 +169,7 @@ type fuse struct {
 	config *breaker.Config
 }
 
-const breakerForms = "off, on, or the shortest open time and the window such as 1s/10s"
+const breakerForms = "off, on, or the shortest open time such as 1s"
 
 func parseBreaker(s string) (fuse, error) {
 	var config breaker.Config
@@ -178,15 +178,12 @@ func parseBreaker(s string) (fuse, error) {
 		return fuse{name: s}, nil
 	case "on":
 	default:
-		open, window, both := strings.Cut(s, "/")
-		var err1, err2 error
-		config.MinOpen, err1 = time.ParseDuration(open)
-		config.Window, err2 = time.ParseDuration(window)
-		if !both || err1 != nil || err2 != nil {
+		var err error
+		if config.MinOpen, err = time.ParseDuration(s); err != nil {
 			return fuse{}, fmt.Errorf("%q is no breaker: use %s", s, breakerForms)
 		}
-		if config.MinOpen <= 0 || config.Window <= 0 {
-			return fuse{}, fmt.Errorf("%q is no breaker: use times above 0", s)
+		if config.MinOpen <= 0 {
+			return fuse{}, fmt.Errorf("%q is no breaker: use a time above 0", s)
 		}
 	}
 	if _, err := breaker.New(config); err != nil {

@@ -56,15 +56,14 @@ func TestParseBreaker(t *testing.T) {
 	}{
 		{"off", nil, true},
 		{"on", &breaker.Config{}, true},
-		{"1s/10s", &breaker.Config{MinOpen: time.Second, Window: 10 * time.Second}, true},
+		{"1s", &breaker.Config{MinOpen: time.Second}, true},
+		{"1h", &breaker.Config{MinOpen: time.Hour}, true},
 		{"", nil, false},
-		{"1s", nil, false},
-		{"/", nil, false},
-		{"1s/10s/2s", nil, false},
-		{"0s/10s", nil, false},
-		{"1s/-10s", nil, false},
-		{"1s/1ns", nil, false},
-		{"1h/10s", nil, false},
+		{"1", nil, false},
+		{"1s/10s", nil, false},
+		{"0s", nil, false},
+		{"-1s", nil, false},
+		{"2000000h", nil, false}, // twice that is more than a duration can be
 	}
 	for _, tt := range tests {
 		got, err := parseBreaker(tt.in)
@@ -114,7 +113,7 @@ func FuzzBudget(f *testing.F) {
 }
 
 func FuzzBreaker(f *testing.F) {
-	for _, s := range []string{"off", "on", "1s/10s", "1ns/1ms", "/", "-1s/1s", "9223372036854775807ns/1s", "1s/10s/", ""} {
+	for _, s := range []string{"off", "on", "1s", "1ns", "/", "-1s", "9223372036854775807ns", "1s/10s", ""} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

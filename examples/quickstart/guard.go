@@ -22,10 +22,8 @@ func newGuard(second time.Duration) (g guard, err error) {
 		return g, err
 	}
 	g.breaker, err = breaker.New(breaker.Config{
-		Window:    2 * second,
-		MinOpen:   second / 4,
-		MaxOpen:   second,
-		Successes: 3,
+		MinOpen: second / 4,
+		MaxOpen: second,
 	})
 	return g, err
 }

@@ -30,7 +30,7 @@ func TestOutageOnRabbitMQ(t *testing.T) {
 			if v.Name == "none" {
 				s.Patience = 0
 			}
-			s.Breaker = breaker.Config{MinRuns: 5, Window: 2 * time.Second, MinOpen: 500 * time.Millisecond, MaxOpen: 2 * time.Second}
+			s.Breaker = breaker.Config{MinRuns: 5, Window: 10, MinOpen: 500 * time.Millisecond, MaxOpen: 2 * time.Second}
 			s.Config.Retry = retry.Policy{Backoff: retry.Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second}, MaxRetryAfter: 2 * time.Second}
 			v.Change(&s)
 			r := throughOutage(t, url, s)

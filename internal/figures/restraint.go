@@ -69,11 +69,13 @@ func permission(report func(figure.Figure)) error {
 	}
 	now := time.Now()
 	var run breaker.Permit
-	start := benchmark(func() { run, _ = b.Start(now, breaker.Permit{}) })
+	start := benchmark(func() { run, _ = b.Start(now) })
+	of := uint64(0)
 	both := benchmark(func() {
 		now = now.Add(time.Millisecond)
-		run, _ = b.Start(now, breaker.Permit{})
-		b.Done(now, run, breaker.Success, 0.5)
+		of++
+		run, _ = b.Start(now)
+		b.Done(now, run, of, breaker.Success, 0.5)
 	})
 	report(figure.Figure{Name: "breaker_ns", Value: start.nanos, Unit: "ns/run", Goal: 50})
 	report(figure.Figure{Name: "breaker_allocs", Value: both.allocs, Unit: "allocs/run", Goal: 0})

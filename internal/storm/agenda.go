@@ -23,6 +23,7 @@ type task struct {
 	place  int    // in the agenda
 	queued bool   // in the agenda
 
+	of        uint64 // the message, by number from 1
 	calls     int
 	calledAt  time.Duration
 	failed    bool          // the last call

@@ -77,6 +77,7 @@ func (w *world) arrive(chance *draws) {
 	var lag time.Duration
 	for i := range tasks {
 		t := &tasks[i]
+		t.of = uint64(i + 1)
 		switch {
 		case i >= w.Messages:
 			at = w.OutageAt
@@ -133,15 +134,14 @@ func (w *world) admit() (breaker.Permit, bool) {
 		return breaker.Permit{}, true
 	}
 	now := clock(w.now)
-	permit, n, next := w.breaker.Fetch(now, 1)
-	if n == 0 {
+	if ok, next := w.breaker.Allows(now); !ok {
 		w.wakeAt(next.Sub(clock(0)))
-		return permit, false
+		return breaker.Permit{}, false
 	}
 	if state := w.breaker.Snapshot(now).State; state == breaker.Open || state == breaker.Isolated {
 		w.result.OpenCalls++
 	}
-	return w.breaker.Start(now, permit)
+	return w.breaker.Start(now)
 }
 
 func (w *world) wakeAt(at time.Duration) {
@@ -224,7 +224,7 @@ func (w *world) report(t *task) {
 	if t.failed {
 		outcome = breaker.Failure
 	}
-	w.breaker.Done(clock(w.now), t.permit, outcome, w.chance.Float64())
+	w.breaker.Done(clock(w.now), t.permit, t.of, outcome, w.chance.Float64())
 }
 
 func (w *world) close(t *task) {

@@ -199,7 +199,7 @@ func TestRetriesKeepAnOverloadedDependencyDown(t *testing.T) {
 }
 
 func TestOpenBreakerLetsNothingThrough(t *testing.T) {
-	fuse := &breaker.Config{MinOpen: time.Second, Window: 10 * time.Second}
+	fuse := &breaker.Config{MinOpen: time.Second}
 	for _, b := range []*budget.Config{nil, queue()} {
 		sum := summarize(t, behindQueue(), client(retry.FullJitter, 10, time.Second).with(b, fuse), 2)
 		if sum.OpenCalls.Max != 0 {
@@ -290,7 +290,7 @@ func anyStorm(seed uint64) (Scenario, Client) {
 		c.Budget = queue()
 	}
 	if chance.IntN(2) == 0 {
-		c.Breaker = &breaker.Config{MinOpen: 100 * ms, Window: time.Second}
+		c.Breaker = &breaker.Config{MinOpen: 100 * ms}
 	}
 	return s, c
 }

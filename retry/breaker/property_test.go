@@ -174,7 +174,7 @@ func model(history []report, c Config) (s Snapshot, opens bool) {
 // The breaker, which remembers little and takes a short cut when all is well,
 // does what the rule says.
 func TestRuleAgainstModel(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		rng := generator(t, seed)
 		c := Config{Window: 1 + rng.IntN(25), Streak: []int{-1, 5, 20}[rng.IntN(3)], Ratio: 0.5 + rng.Float64()/2}
 		b := newBreaker(t, c)
