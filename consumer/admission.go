@@ -104,7 +104,7 @@ func (p *pipeline) notStarted(d *delivery, now time.Time) {
 
 // tell reports to the guards of d how its run ended, and whether it was a probe.
 func (p *pipeline) tell(d *delivery, now time.Time, e evidence) (probe bool) {
-	held, of := d.permit, identity(d.Message.ID)
+	held, of := d.permit, identity(keyOf(&d.Message))
 	d.permit = permit{}
 	if g := d.guard; g != nil {
 		if held.entered {

@@ -71,7 +71,9 @@ func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
 		HandlerTimeout: -time.Second,
 		DrainTimeout:   -time.Second,
 		HoldLimit:      -time.Second,
+		MaxConcurrency: -1,
 		MaxHeld:        -1,
+		MaxHeldBytes:   -1,
 		Order:          7,
 		Lease:          -time.Second,
 		CrashLimit:     -2,
@@ -79,10 +81,11 @@ func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
 		Rules:          []classify.Rule{nil},
 		Middleware:     []consumer.Middleware{pass, nil},
 		Observers:      []consumer.Observer{nil},
-		Restraint: consumer.Restraint{
-			Budget: must(budget.New(budget.Mesh())), NoBudget: true, DeadLetterBeyond: -time.Second,
+		Guard: consumer.Guard{
+			Budget: must(budget.New(budget.Mesh())), NoBudget: true,
 			Breaker: must(breaker.New(breaker.Config{})), NoBreaker: true,
 		},
+		Guards: map[string]consumer.Guard{"mails": {Budget: must(budget.New(budget.Mesh())), NoBudget: true}},
 		Retry: retry.Policy{
 			MaxAttempts:      -1,
 			MaxAge:           -time.Hour,
@@ -94,11 +97,13 @@ func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
 	checkFaults(t, err, `
 consumer: broker: is nil: pass a broker, such as memory.New(memory.Options{})
 consumer: Config.Concurrency: -1 is out of range: use 1 to 1048576, or 0 for 10
+consumer: Config.MaxConcurrency: -1 is out of range: use 1 to 1048576, or 0 for no limit
 consumer: Config.Prefetch: -2 is out of range: use 1 to 1048576, 0 for the default, or -1 for the least
 consumer: Config.HandlerTimeout: -1s is out of range: use a positive duration, or 0 for 5m
-consumer: Config.DrainTimeout: -1s is out of range: use a positive duration, 0 for 30s, or -1 for none
+consumer: Config.DrainTimeout: -1s is out of range: use a positive duration, 0 for 25s, or -1 for none
 consumer: Config.HoldLimit: -1s is out of range: use a positive duration, 0 for 2s, or -1 to hold nothing
 consumer: Config.MaxHeld: -1 is out of range: use 1 to 1048576, or 0 for 1000
+consumer: Config.MaxHeldBytes: -1 is out of range: use a size in bytes, or 0 for 64 MiB
 consumer: Config.Lease: -1s is out of range: use a positive duration, or 0 for the adapter's choice
 consumer: Config.CrashLimit: -2 is out of range: use 1 or more, 0 for 3, or -1 for no limit
 consumer: Config.MaxBody: -1 is out of range: use a size in bytes, or 0 for no limit
@@ -111,9 +116,9 @@ consumer: Config.Retry.Backoff.Growth: is 9: use Exponential, Linear or Fixed (2
 consumer: Config.Retry.Backoff.Jitter: is 9: use FullJitter, EqualJitter, DecorrelatedJitter or NoJitter (3)
 consumer: Config.Retry.Backoff.Cap: is 1s: use at least Backoff.Base (1m0s)
 consumer: Config.Retry.Backoff.Floor: is 1h0m0s: use at most Backoff.Cap (1s)
-consumer: Config.Restraint.DeadLetterBeyond: -1s is out of range: use a positive duration, or 0 for never
-consumer: Config.Restraint.NoBudget: is set beside a Budget: set one of them
-consumer: Config.Restraint.NoBreaker: is set beside a Breaker: set one of them
+consumer: Config.Guard.NoBudget: is set beside a Budget: set one of them
+consumer: Config.Guard.NoBreaker: is set beside a Breaker: set one of them
+consumer: Config.Guards["mails"].NoBudget: is set beside a Budget: set one of them
 consumer: Config.Order: 7 is no order: use Unordered or ByKey
 consumer: Config.Rules[0]: is nil: remove it or set it
 consumer: Config.Middleware[1]: is nil: remove it or set it
@@ -169,12 +174,13 @@ func TestFaultsOfOneField(t *testing.T) {
 
 // Every field is in one of the tests above: a new one is to be added.
 func TestEveryFieldOfConfigIsChecked(t *testing.T) {
-	free := map[string]bool{"Group": true, "Idempotent": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
+	free := map[string]bool{"Group": true, "NoRepeat": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
 	_, err := consumer.New(nil, consumer.Config{
-		Concurrency: -1, Prefetch: -2, HandlerTimeout: -1, DrainTimeout: -2, HoldLimit: -2, MaxHeld: -1, Order: 7, Lease: -1,
+		Concurrency: -1, Prefetch: -2, HandlerTimeout: -1, DrainTimeout: -2, HoldLimit: -2, MaxHeld: -1, MaxHeldBytes: -1, MaxConcurrency: -1, Order: 7, Lease: -1,
 		CrashLimit: -2, MaxBody: -1, Retry: retry.Policy{MaxAttempts: -1}, Rules: []classify.Rule{nil},
 		Middleware: []consumer.Middleware{nil}, Observers: []consumer.Observer{nil},
-		Restraint: consumer.Restraint{DeadLetterBeyond: -1},
+		Guard:  consumer.Guard{Budget: must(budget.New(budget.Mesh())), NoBudget: true},
+		Guards: map[string]consumer.Guard{"mails": {Budget: must(budget.New(budget.Mesh())), NoBudget: true}},
 	})
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[consumer.Config]()) {
 		if !free[field.Name] && !strings.Contains(err.Error(), "consumer: Config."+field.Name) {
@@ -456,4 +462,12 @@ func TestMessageOfAnUnknownTopic(t *testing.T) {
 			t.Errorf("handled %d, dead %v, %d left; want 1, the stray, none", handled, dead, broker.Len("strays"))
 		}
 	})
+}
+
+// must returns what a constructor made of settings that are valid.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

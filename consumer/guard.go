@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -282,10 +281,15 @@ func (g *guard) closed(now time.Time) (until time.Time, why error) {
 	return time.Time{}, nil
 }
 
-var seed = maphash.MakeSeed()
-
-// identity tells messages, or the names of dependencies, apart.
-func identity(s string) uint64 { return max(maphash.String(seed, s), 1) }
+// identity tells messages, or the names of dependencies, apart: FNV-1a, as in
+// httpretry, with which a breaker may be shared.
+func identity(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}
 
 // maxOwn bounds the guards of single messages of a topic.
 const maxOwn = 1000
