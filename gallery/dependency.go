@@ -14,8 +14,9 @@ import (
 
 // Call is a call of the dependency by a handler.
 type Call struct {
-	At  time.Duration // since the beginning
-	Run int           // the how manieth of its Stream it is, from 0
+	On    bool          // the incident lasts
+	Since time.Duration // its beginning
+	Nth   int           // of the calls of the Stream, from 0
 }
 
 // Dependency is what handlers call: nil is an answer, anything else a failure.
@@ -42,10 +43,10 @@ func hangs(ctx context.Context, _ Call) error {
 	return ctx.Err()
 }
 
-// first is bad from the beginning until the incident ends, and then fine.
-func first(length time.Duration, bad Dependency) Dependency {
+// meanwhile is bad as long as the incident lasts, and otherwise fine.
+func meanwhile(bad Dependency) Dependency {
 	return func(ctx context.Context, c Call) error {
-		if c.At < length {
+		if c.On {
 			return bad(ctx, c)
 		}
 		return fine(ctx, c)
@@ -55,7 +56,7 @@ func first(length time.Duration, bad Dependency) Dependency {
 // flapping is up for a while, then bad for a while, and so on.
 func flapping(each time.Duration, bad Dependency) Dependency {
 	return func(ctx context.Context, c Call) error {
-		if c.At/each%2 == 1 {
+		if c.Since/each%2 == 1 {
 			return bad(ctx, c)
 		}
 		return fine(ctx, c)
@@ -65,7 +66,7 @@ func flapping(each time.Duration, bad Dependency) Dependency {
 // each is bad in each nth call.
 func each(nth int, bad Dependency) Dependency {
 	return func(ctx context.Context, c Call) error {
-		if c.Run%nth == nth-1 {
+		if c.Nth%nth == nth-1 {
 			return bad(ctx, c)
 		}
 		return fine(ctx, c)

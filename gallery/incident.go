@@ -7,9 +7,9 @@ type Incident struct {
 	Name  string
 	Story string
 
-	// Length is how long the incident lasts, from the beginning; Watch is when
-	// the run ends at the latest. It ends before, once every message is done.
-	Length, Watch time.Duration
+	// Warm is when the incident begins, Length how long it lasts, and Watch how
+	// long one watches after that. The run ends before, once all messages are done.
+	Warm, Length, Watch time.Duration
 
 	Traffic []Stream
 	Wants   []Want
@@ -19,6 +19,9 @@ type Incident struct {
 	Bulkhead      bool          // Topic.DependencyOf is the message's key
 	NoDeadLetters bool          // the dead-letter topic refuses, as long as the incident lasts
 }
+
+// end is when the incident is over.
+func (i Incident) end() time.Duration { return i.Warm + i.Length }
 
 // Stream is a steady flow of messages that meet the same fate.
 type Stream struct {

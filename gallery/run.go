@@ -20,7 +20,10 @@ func (i Incident) Run(ctx context.Context, changes ...func(*consumer.Config)) (R
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	t := newTally(i)
-	broker := memory.New(memory.Options{Fault: i.refusal(t.began)})
+	var broker brokers.Broker = memory.New(memory.Options{})
+	if i.NoDeadLetters {
+		broker = refusing{broker, t}
+	}
 	cfg := i.config()
 	cfg.Observers = []consumer.Observer{t}
 	for _, change := range changes {
@@ -49,7 +52,7 @@ func (i Incident) Run(ctx context.Context, changes ...func(*consumer.Config)) (R
 			}
 		})
 	}
-	over := time.NewTimer(i.Watch)
+	over := time.NewTimer(i.end() + i.Watch)
 	defer over.Stop()
 	select {
 	case err := <-failed:
@@ -60,18 +63,18 @@ func (i Incident) Run(ctx context.Context, changes ...func(*consumer.Config)) (R
 	return t.result(), nil
 }
 
-// refusal is how the dead-letter topic refuses, nil if it does not.
-func (i Incident) refusal(began time.Time) func(memory.Op) memory.Fault {
-	if !i.NoDeadLetters {
-		return nil
+// refusing is a broker that takes no dead letter as long as the incident lasts.
+type refusing struct {
+	brokers.Broker
+	*tally
+}
+
+func (b refusing) Publish(ctx context.Context, topic string, ms ...brokers.Message) error {
+	at := time.Since(b.began)
+	if strings.HasSuffix(topic, ".dead") && b.Warm <= at && at < b.end() {
+		return fmt.Errorf("topic %q is full", topic)
 	}
-	return func(op memory.Op) memory.Fault {
-		dead := op.Operation == memory.Publish && strings.HasSuffix(op.Topic, ".dead")
-		if dead && time.Since(began) < i.Length {
-			return memory.Fault{Err: errors.New("the dead-letter topic is full")}
-		}
-		return memory.Fault{}
-	}
+	return b.Broker.Publish(ctx, topic, ms...)
 }
 
 // publish publishes the stream s, the nth.

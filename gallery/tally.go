@@ -48,8 +48,9 @@ type tally struct {
 	streams []count
 	done    int
 	total   int
-	minutes []int // runs
-	last    time.Duration
+	during  int           // runs in the incident
+	minutes []int         // runs in each
+	last    time.Duration // when a message from before its end was done
 }
 
 // count is what is known about one stream.
@@ -70,7 +71,7 @@ func newTally(i Incident) *tally {
 		began:    time.Now(),
 		finished: make(chan struct{}),
 		streams:  make([]count, len(i.Traffic)),
-		minutes:  make([]int, i.Watch/time.Minute+1),
+		minutes:  make([]int, (i.end()+i.Watch)/time.Minute+1),
 	}
 	for n, s := range i.Traffic {
 		t.total += s.Load.Count
@@ -93,8 +94,11 @@ func (t *tally) runs(stream int) Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s, at := &t.streams[stream], time.Since(t.began)
-	call := Call{At: at, Run: s.Runs}
+	call := Call{On: t.Warm <= at && at < t.end(), Since: at - t.Warm, Nth: s.Runs}
 	s.Runs++
+	if call.On {
+		t.during++
+	}
 	t.minutes[at/time.Minute]++
 	return call
 }
@@ -122,7 +126,7 @@ func (t *tally) Observe(_ context.Context, e consumer.Event) {
 	}
 	at := time.Since(t.began)
 	s.waited(at - m.published)
-	if m.published < t.Length {
+	if m.published < t.end() {
 		t.last = max(t.last, at)
 	}
 	if t.done++; t.done == t.total {
@@ -140,31 +144,29 @@ func (f *Figures) waited(d time.Duration) {
 func (t *tally) result() Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := Report{Streams: map[string]Figures{}, DoneAfter: max(0, t.last-t.Length)}
+	r := Report{Streams: map[string]Figures{}, DoneAfter: max(0, t.last-t.end())}
 	now := time.Since(t.began)
 	during := 0
 	for i := range t.streams {
 		s := &t.streams[i]
 		for _, m := range s.messages {
-			if m.published < t.Length {
+			before := m.published < t.end()
+			if before && m.published >= t.Warm {
 				during++
 			}
 			if m.done {
 				continue
 			}
 			s.waited(now - m.published)
-			if m.published < t.Length {
+			if before {
 				r.Undone++
 			}
 		}
 		r.Streams[t.Traffic[i].Name] = s.Figures
 		r.All.add(s.Figures)
 	}
-	end := min(len(t.minutes), int(t.Length/time.Minute))
-	for _, runs := range t.minutes[:end] {
-		r.Amplification += float64(runs) / float64(max(1, during))
-	}
-	after := slices.Max(append([]int{0}, t.minutes[end:]...))
+	r.Amplification = float64(t.during) / float64(max(1, during))
+	after := slices.Max(t.minutes[t.end()/time.Minute:])
 	r.Peak = float64(after) * t.Length.Minutes() / float64(max(1, during))
 	return r
 }
