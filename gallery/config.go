@@ -1,0 +1,33 @@
+package gallery
+
+import (
+	"io"
+	"log/slog"
+
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// hasBulkhead says whether consumer.Topic has DependencyOf.
+const hasBulkhead = false
+
+// config is the default one, with what the incident itself names.
+func (i Incident) config() consumer.Config {
+	return consumer.Config{
+		DeadLetter:     dlq.Suffix(".dead"),
+		HandlerTimeout: i.Timeout,
+		Logger:         slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+}
+
+// unguarded switches off what guards a dependency.
+func unguarded(cfg *consumer.Config) {
+	cfg.Restraint.NoBudget = true
+	cfg.Restraint.NoBreaker = true
+	cfg.Restraint.NoPoisonStop = true
+}
+
+// settings are those of the incident's topics.
+func (i Incident) settings() consumer.Topic {
+	return consumer.Topic{}
+}

@@ -1,0 +1,195 @@
+package gallery
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/consumer"
+)
+
+// Report is what became of the messages.
+type Report struct {
+	All     Figures
+	Streams map[string]Figures
+
+	// DoneAfter is how long after the incident all messages from before its end
+	// were served or dead; Undone, how many never were.
+	DoneAfter time.Duration
+	Undone    int
+
+	// Amplification is runs in the incident by messages published in it.
+	Amplification float64
+
+	// Peak is the most runs in a minute after the incident, by what is published
+	// in a minute on average in it.
+	Peak float64
+}
+
+// Figures are those of one stream, or of all.
+type Figures struct {
+	Published, Served, Runs int
+	Dead                    map[string]int // by reason
+	Wait                    time.Duration  // the longest, from published to served or dead
+	Late                    int            // how many waited longer than 10 s
+}
+
+// late is a wait that somebody notices.
+const late = 10 * time.Second
+
+// tally counts what happens.
+type tally struct {
+	Incident
+	began    time.Time
+	finished chan struct{} // closed when every message is done
+
+	mu      sync.Mutex
+	streams []count
+	done    int
+	total   int
+	during  int           // runs in the incident
+	minutes []int         // runs in each
+	last    time.Duration // when a message from before its end was done
+}
+
+// count is what is known about one stream.
+type count struct {
+	Figures
+	messages []progress
+}
+
+// progress is that of a message.
+type progress struct {
+	published time.Duration
+	done      bool
+}
+
+func newTally(i Incident) *tally {
+	t := &tally{
+		Incident: i,
+		began:    time.Now(),
+		finished: make(chan struct{}),
+		streams:  make([]count, len(i.Traffic)),
+		minutes:  make([]int, (i.end()+i.Watch)/time.Minute+1),
+	}
+	for n, s := range i.Traffic {
+		t.total += s.Load.Count
+		t.streams[n].messages = make([]progress, 0, s.Load.Count)
+		t.streams[n].Dead = map[string]int{}
+	}
+	return t
+}
+
+func (t *tally) published(stream int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := &t.streams[stream]
+	s.Published++
+	s.messages = append(s.messages, progress{published: time.Since(t.began)})
+}
+
+// runs counts a run.
+func (t *tally) runs(stream int) Call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, at := &t.streams[stream], time.Since(t.began)
+	call := Call{On: t.Warm <= at && at < t.end(), Since: at - t.Warm, Nth: s.Runs}
+	s.Runs++
+	if call.On {
+		t.during++
+	}
+	t.minutes[at/time.Minute]++
+	return call
+}
+
+// Observe implements consumer.Observer.
+func (t *tally) Observe(_ context.Context, e consumer.Event) {
+	switch e.Kind {
+	case consumer.EventAcked, consumer.EventDeadLettered:
+	default:
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	stream, n := place(e.Message)
+	s := &t.streams[stream]
+	m := &s.messages[n]
+	if m.done {
+		return // the original of a dead letter
+	}
+	m.done = true
+	if e.Kind == consumer.EventDeadLettered {
+		s.Dead[e.DeadLetter.Reason]++
+	} else {
+		s.Served++
+	}
+	at := time.Since(t.began)
+	s.waited(at - m.published)
+	if m.published < t.end() {
+		t.last = max(t.last, at)
+	}
+	if t.done++; t.done == t.total {
+		close(t.finished)
+	}
+}
+
+func (f *Figures) waited(d time.Duration) {
+	f.Wait = max(f.Wait, d)
+	if d > late {
+		f.Late++
+	}
+}
+
+func (t *tally) result() Report {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := Report{Streams: map[string]Figures{}, DoneAfter: max(0, t.last-t.end())}
+	now := time.Since(t.began)
+	during := 0
+	for i := range t.streams {
+		s := &t.streams[i]
+		for _, m := range s.messages {
+			before := m.published < t.end()
+			if before && m.published >= t.Warm {
+				during++
+			}
+			if m.done {
+				continue
+			}
+			s.waited(now - m.published)
+			if before {
+				r.Undone++
+			}
+		}
+		r.Streams[t.Traffic[i].Name] = s.Figures
+		r.All.add(s.Figures)
+	}
+	r.Amplification = float64(t.during) / float64(max(1, during))
+	after := slices.Max(t.minutes[t.end()/time.Minute:])
+	r.Peak = float64(after) * t.Length.Minutes() / float64(max(1, during))
+	return r
+}
+
+// add takes in those of another stream.
+func (f *Figures) add(g Figures) {
+	f.Published += g.Published
+	f.Served += g.Served
+	f.Runs += g.Runs
+	f.Late += g.Late
+	f.Wait = max(f.Wait, g.Wait)
+	if f.Dead == nil {
+		f.Dead = map[string]int{}
+	}
+	for reason, n := range g.Dead {
+		f.Dead[reason] += n
+	}
+}
+
+// dead is how many are dead, for whatever reason.
+func (f Figures) dead() (n int) {
+	for _, of := range f.Dead {
+		n += of
+	}
+	return n
+}

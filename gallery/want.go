@@ -1,0 +1,149 @@
+package gallery
+
+import (
+	"fmt"
+	"time"
+)
+
+// Want is what must become of the messages.
+type Want struct {
+	Text  string
+	check func(Report) string // what is wrong, "" if nothing is
+}
+
+// served wants all messages of the stream served; of all streams, for "".
+func served(stream string) Want {
+	return Want{"all of " + named(stream) + " served", func(r Report) string {
+		f := r.of(stream)
+		return unless(f.Served == f.Published, "%d of %d served, %d dead", f.Served, f.Published, f.dead())
+	}}
+}
+
+// servedShare wants at least that share of the stream served.
+func servedShare(stream string, least float64) Want {
+	return Want{fmt.Sprintf("%s served as alone (at least %v)", stream, least), func(r Report) string {
+		f := r.of(stream)
+		return unless(float64(f.Served) >= least*float64(f.Published), "%d of %d served", f.Served, f.Published)
+	}}
+}
+
+// noneDead wants no dead letter of the stream.
+func noneDead(stream string) Want { return deadUpTo(stream, 0) }
+
+// deadUpTo wants at most that many dead letters of the stream.
+func deadUpTo(stream string, most int) Want {
+	return Want{fmt.Sprintf("at most %d of %s dead", most, named(stream)), func(r Report) string {
+		f := r.of(stream)
+		return unless(f.dead() <= most, "%d dead: %v", f.dead(), f.Dead)
+	}}
+}
+
+// allDead wants every message of the stream dead, for that reason.
+func allDead(stream, reason string) Want {
+	return Want{"all of " + stream + " dead, " + reason, func(r Report) string {
+		f := r.of(stream)
+		return unless(f.Dead[reason] == f.Published, "of %d dead: %v", f.Published, f.Dead)
+	}}
+}
+
+// runsUpTo wants at most that many runs for each message of the stream.
+func runsUpTo(stream string, most float64) Want {
+	return Want{fmt.Sprintf("at most %v runs for each of %s", most, named(stream)), func(r Report) string {
+		f := r.of(stream)
+		return unless(float64(f.Runs) <= most*float64(f.Published), "%d runs of %d messages", f.Runs, f.Published)
+	}}
+}
+
+// waitUpTo wants every message of the stream done that soon.
+func waitUpTo(stream string, most time.Duration) Want {
+	return Want{"none of " + named(stream) + " waits longer than " + short(most), func(r Report) string {
+		f := r.of(stream)
+		return unless(f.Wait <= most, "one waited for %s, and %d longer than %s", short(f.Wait), f.Late, short(late))
+	}}
+}
+
+// doneWithin wants all messages of the incident done that soon after it.
+func doneWithin(most time.Duration) Want {
+	return Want{"done within " + short(most), func(r Report) string {
+		if r.Undone > 0 {
+			return fmt.Sprintf("%d never", r.Undone)
+		}
+		return unless(r.DoneAfter <= most, "after %s", short(r.DoneAfter))
+	}}
+}
+
+// peakUpTo bounds the runs in a minute after the incident.
+func peakUpTo(most float64) Want {
+	return Want{fmt.Sprintf("at most %v times the normal rate afterwards", most), func(r Report) string {
+		return unless(r.Peak <= most, "%.2f times", r.Peak)
+	}}
+}
+
+// amplifiedUpTo bounds the runs in the incident for each message of it.
+func amplifiedUpTo(most float64) Want {
+	return Want{fmt.Sprintf("at most %v runs in the incident for each message", most), func(r Report) string {
+		return unless(r.Amplification <= most, "%.3f", r.Amplification)
+	}}
+}
+
+func (r Report) of(stream string) Figures {
+	if stream == "" {
+		return r.All
+	}
+	return r.Streams[stream]
+}
+
+func named(stream string) string {
+	if stream == "" {
+		return "the messages"
+	}
+	return stream
+}
+
+func unless(ok bool, format string, args ...any) string {
+	if ok {
+		return ""
+	}
+	return fmt.Sprintf(format, args...)
+}
+
+// short is d without what nobody wants to know.
+func short(d time.Duration) string {
+	unit := time.Minute
+	switch {
+	case d < time.Second:
+		unit = time.Millisecond
+	case d < time.Minute:
+		unit = time.Second / 10
+	case d < 10*time.Minute:
+		unit = time.Second
+	}
+	d = d.Round(unit)
+	s := d.String()
+	if d >= time.Minute {
+		s = trim(s, "m0s", "m")
+		s = trim(s, "h0m", "h")
+	}
+	return s
+}
+
+// trim replaces the end of s.
+func trim(s, end, by string) string {
+	if n := len(s) - len(end); n >= 0 && s[n:] == end {
+		return s[:n] + by
+	}
+	return s
+}
+
+// deadFrom wants that many messages of the stream dead, for any reason.
+func deadFrom(stream string, n int) Want {
+	return Want{fmt.Sprintf("all of %s dead", stream), func(r Report) string {
+		f := r.of(stream)
+		return unless(f.dead() == n, "of %d dead: %v", f.Published, f.Dead)
+	}}
+}
+
+// needsBulkhead holds once consumer.Topic has DependencyOf.
+var needsBulkhead = Want{"a guard for each customer", func(Report) string {
+	return unless(hasBulkhead, "consumer.Topic has no DependencyOf yet")
+}}
