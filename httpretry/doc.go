@@ -13,7 +13,7 @@
 //     that takes longer than MaxWait or than the context has left, or while the
 //     breaker is not closed;
 //   - while the breaker is open nothing is sent: the error is an [*OpenError],
-//     which package classify takes for a throttle that ends with it;
+//     which defers the message of a handler, uncounted, until then;
 //   - POST, PATCH and the like carry the idempotency key of the message, which
 //     is the same in every run;
 //   - what the caller gets is what a server or the network answered: a response
