@@ -4,12 +4,13 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 )
 
 // hasBulkhead says whether consumer.Topic has DependencyOf.
-const hasBulkhead = false
+const hasBulkhead = true
 
 // config is the default one, with what the incident itself names.
 func (i Incident) config() consumer.Config {
@@ -22,12 +23,15 @@ func (i Incident) config() consumer.Config {
 
 // unguarded switches off what guards a dependency.
 func unguarded(cfg *consumer.Config) {
-	cfg.Restraint.NoBudget = true
-	cfg.Restraint.NoBreaker = true
-	cfg.Restraint.NoPoisonStop = true
+	cfg.Guard.NoBudget = true
+	cfg.Guard.NoBreaker = true
+	cfg.Guard.NoPoisonStop = true
 }
 
 // settings are those of the incident's topics.
 func (i Incident) settings() consumer.Topic {
+	if i.Bulkhead {
+		return consumer.Topic{DependencyOf: func(m *brokers.Message) string { return m.Key }}
+	}
 	return consumer.Topic{}
 }
