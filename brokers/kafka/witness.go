@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -67,7 +68,7 @@ func (r *reader) testify() witness {
 // nothing.
 func (r *reader) verify(ctx context.Context) error {
 	r.mu.Lock()
-	w, offset, begun := r.testify(), r.progress.lowWater(), r.begun
+	w, offset, begun := cmp.Or(r.testify(), r.candidate), r.progress.lowWater(), r.begun
 	r.mu.Unlock()
 	if w == (witness{}) {
 		return nil
