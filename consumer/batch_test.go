@@ -253,7 +253,7 @@ func TestBatchByKeyTakesOneOfAKey(t *testing.T) {
 		publishKeyed(t, broker, "a-1", "a-2", "b-1", "a-3", "b-2")
 		d := newDiary()
 		cfg := quiet()
-		cfg.Order = consumer.ByKey
+		cfg.OrderByKey = true
 		w := start(t, broker, cfg, batches(d, consumer.Batch{Size: 2, Wait: time.Second}, allDone))
 		time.Sleep(time.Minute)
 		w.mustShutdown()

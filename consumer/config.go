@@ -61,7 +61,7 @@ type Config struct {
 	// in any case. Where the broker says that holding is dear
 	// (brokers.Capabilities.MaxHold: RabbitMQ, 20 ms), the limit of a message
 	// that is not retried yet is no longer than that, unless its key waits for
-	// it (ByKey).
+	// it (OrderByKey).
 	HoldLimit time.Duration
 
 	// MaxHeld bounds the deliveries held so at a time, together with those
@@ -72,9 +72,12 @@ type Config struct {
 	// MaxHeldBytes bounds the bodies of these in the same way. Default 64 MiB.
 	MaxHeldBytes int
 
-	// Order chooses which handlers may run at the same time. Default
-	// Unordered.
-	Order Order
+	// OrderByKey runs messages with the same topic and key one after the other,
+	// in the order received, and different keys in parallel. A retry held in
+	// the process holds its key; one that goes to the broker lets later messages
+	// of its key overtake. Messages without a key are unordered. Default: any
+	// messages run in parallel.
+	OrderByKey bool
 
 	// Group names the workers that share the messages, where the broker needs
 	// a name (Kafka). Default: the adapter's choice.
@@ -169,20 +172,6 @@ type Topic struct {
 	DependencyOf func(m *brokers.Message) string
 }
 
-// Order says which messages may be handled at the same time.
-type Order uint8
-
-const (
-	// Unordered runs any messages in parallel.
-	Unordered Order = iota
-
-	// ByKey runs messages with the same topic and key one after the other, in
-	// the order received, and different keys in parallel. A retry held in the
-	// process holds its key; one that goes to the broker lets later messages
-	// of its key overtake. Messages without a key are unordered.
-	ByKey
-)
-
 // ConfigError is one fault of a Config, a Topic or a registration. New and
 // Run report all faults at once, joined.
 type ConfigError struct {
@@ -261,9 +250,6 @@ func (c Config) faults() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Guards)) {
 		faults = append(faults, c.Guards[name].faults(fmt.Sprintf("Config.Guards[%q]", name)))
-	}
-	if c.Order > ByKey {
-		faults = append(faults, &ConfigError{"Config.Order", fmt.Sprintf("%d is no order", c.Order), "use Unordered or ByKey"})
 	}
 	if c.Lease > 0 && c.Lease < minLease {
 		faults = append(faults, &ConfigError{"Config.Lease", fmt.Sprintf("%s is too short to extend and settle in", c.Lease), fmt.Sprintf("use at least %s", minLease)})

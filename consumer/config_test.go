@@ -74,7 +74,6 @@ func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
 		MaxConcurrency: -1,
 		MaxHeld:        -1,
 		MaxHeldBytes:   -1,
-		Order:          7,
 		Lease:          -time.Second,
 		CrashLimit:     -2,
 		MaxBody:        -1,
@@ -119,7 +118,6 @@ consumer: Config.Retry.Backoff.Floor: is 1h0m0s: use at most Backoff.Cap (1s)
 consumer: Config.Guard.NoBudget: is set beside a Budget: set one of them
 consumer: Config.Guard.NoBreaker: is set beside a Breaker: set one of them
 consumer: Config.Guards["mails"].NoBudget: is set beside a Budget: set one of them
-consumer: Config.Order: 7 is no order: use Unordered or ByKey
 consumer: Config.Rules[0]: is nil: remove it or set it
 consumer: Config.Middleware[1]: is nil: remove it or set it
 consumer: Config.Observers[0]: is nil: remove it or set it
@@ -176,7 +174,7 @@ func TestFaultsOfOneField(t *testing.T) {
 func TestEveryFieldOfConfigIsChecked(t *testing.T) {
 	free := map[string]bool{"Group": true, "NoRepeat": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
 	_, err := consumer.New(nil, consumer.Config{
-		Concurrency: -1, Prefetch: -2, HandlerTimeout: -1, DrainTimeout: -2, HoldLimit: -2, MaxHeld: -1, MaxHeldBytes: -1, MaxConcurrency: -1, Order: 7, Lease: -1,
+		Concurrency: -1, Prefetch: -2, HandlerTimeout: -1, DrainTimeout: -2, HoldLimit: -2, MaxHeld: -1, MaxHeldBytes: -1, MaxConcurrency: -1, Lease: -1,
 		CrashLimit: -2, MaxBody: -1, Retry: retry.Policy{MaxAttempts: -1}, Rules: []classify.Rule{nil},
 		Middleware: []consumer.Middleware{nil}, Observers: []consumer.Observer{nil},
 		Guard:  consumer.Guard{Budget: must(budget.New(budget.Mesh())), NoBudget: true},

@@ -98,7 +98,7 @@ func TestEndOfASessionLosesWhatCameInIt(t *testing.T) {
 		}
 		var seen recorder
 		cfg := quiet()
-		cfg.Observers, cfg.Order = []consumer.Observer{&seen}, consumer.ByKey
+		cfg.Observers, cfg.OrderByKey = []consumer.Observer{&seen}, true
 		cfg.Concurrency, cfg.Prefetch, cfg.HoldLimit, cfg.Retry = 1, 5, time.Hour, every(10*time.Minute, 3)
 		d := newDiary()
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {

@@ -219,7 +219,7 @@ func (d dice) policy() retry.Policy {
 // workers draws the places for workers. All of them share what a message can
 // notice, and differ in the rest.
 func (d dice) workers(s *scenario) {
-	order := pick(d, consumer.Unordered, consumer.ByKey)
+	byKey := pick(d, false, true)
 	lease := pick(d, 0, 0, d.between(d.pace.lease[0], d.pace.lease[1]))
 	if s.options.MaxLease > 0 {
 		lease = 0
@@ -238,7 +238,7 @@ func (d dice) workers(s *scenario) {
 			DrainTimeout: pick(d, -1, d.upTo(d.pace.drain)+1),
 			HoldLimit:    pick(d, -1, 0, d.between(d.pace.base[0], hold)),
 			MaxHeld:      pick(d, 0, 0, 1+d.IntN(10)),
-			Order:        order,
+			OrderByKey:   byKey,
 			Lease:        lease,
 			CrashLimit:   crashLimit,
 			Restraint:    consumer.Restraint{NoBudget: true, NoBreaker: true, NoThrottle: true, NoPoisonStop: true},
