@@ -163,6 +163,14 @@ type Topic struct {
 	// topic's own name.
 	Dependency string
 
+	// BatchSize is the most messages of one batch of [Consumer.HandleBatch],
+	// which requires it.
+	BatchSize int
+
+	// BatchWait is how long the first message of a batch waits for others.
+	// Default 100 ms.
+	BatchWait time.Duration
+
 	// DependencyOf names what one message depends on: its tenant, or the host
 	// that it is for. Each name has a guard of its own, of which the thousand
 	// used last are kept, and at most half of the slots of the topic. While it
@@ -190,6 +198,7 @@ const (
 	defaultHandlerTimeout = 5 * time.Minute
 	defaultDrainTimeout   = 25 * time.Second
 	defaultHoldLimit      = 2 * time.Second
+	defaultBatchWait      = 100 * time.Millisecond
 	defaultMaxHeld        = 1000
 	defaultMaxHeldBytes   = 64 << 20
 	defaultCrashLimit     = 3
@@ -334,8 +343,8 @@ func leaves(err error) []error {
 type route struct {
 	topic      string
 	handler    Handler // exactly one of handler and batchHandler is set
-	size       int     // of a batch
-	wait       time.Duration
+	batchSize  int
+	batchWait  time.Duration
 	policy     retry.Policy
 	attempts   int    // the most runs that policy allows
 	deadLetter string // "" discards
@@ -361,6 +370,7 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		below(field+".MaxBody", t.MaxBody, 0, "use a size in bytes, or 0 for that of Config"),
 		count(field+".Concurrency", t.Concurrency, 0, "or 0 for that of Config"),
 		count(field+".Prefetch", t.Prefetch, -1, "0 for that of Config, or -1 for the least"),
+		below(field+".BatchWait", t.BatchWait, 0, "use a positive duration, or 0 for 100ms"),
 	}
 	r := &route{
 		topic:   topic,
@@ -369,6 +379,8 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		maxBody: setting(t.MaxBody, c.MaxBody, c.MaxBody),
 		rules:   append(append([]classify.Rule{}, t.Rules...), c.Rules...),
 
+		batchSize:    t.BatchSize,
+		batchWait:    setting(t.BatchWait, defaultBatchWait, defaultBatchWait),
 		noRepeat:     c.NoRepeat || t.NoRepeat,
 		concurrency:  setting(t.Concurrency, c.Concurrency, c.Concurrency),
 		dependency:   cmp.Or(t.Dependency, topic),
@@ -430,7 +442,7 @@ func (c Config) unfit(caps brokers.Capabilities, routes []*route) error {
 
 // window is how many deliveries of the topic are received, in slots or waiting
 // for one.
-func (r *route) window() int { return r.concurrency + max(r.prefetch, r.size) }
+func (r *route) window() int { return r.concurrency + max(r.prefetch, r.batchSize) }
 
 // longest is how long a handler may run, of those that may longest.
 func longest(routes []*route) (d time.Duration) {

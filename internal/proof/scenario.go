@@ -44,7 +44,8 @@ type topic struct {
 	dead       string // "" discards
 	timeout    time.Duration
 	maxBody    int
-	batch      consumer.Batch // Size 0: one by one
+	batchSize  int // 0: one by one
+	batchWait  time.Duration
 	middleware bool
 }
 
@@ -187,7 +188,7 @@ func (d dice) topic(i int, dead dlq.Destination) topic {
 		t.maxBody = 200
 	}
 	if d.chance(0.15) {
-		t.batch = consumer.Batch{Size: 1 + d.IntN(10), Wait: d.between(time.Millisecond, d.pace.lease[0]/2)}
+		t.batchSize, t.batchWait = 1+d.IntN(10), d.between(time.Millisecond, d.pace.lease[0]/2)
 	}
 	return t
 }
