@@ -61,7 +61,7 @@ type Config struct {
 	// in any case. Where the broker says that holding is dear
 	// (brokers.Capabilities.MaxHold: RabbitMQ, 20 ms), the limit of a message
 	// that is not retried yet is no longer than that, unless its key waits for
-	// it (ByKey).
+	// it (OrderByKey).
 	HoldLimit time.Duration
 
 	// MaxHeld bounds the deliveries held so at a time, together with those
@@ -72,9 +72,12 @@ type Config struct {
 	// MaxHeldBytes bounds the bodies of these in the same way. Default 64 MiB.
 	MaxHeldBytes int
 
-	// Order chooses which handlers may run at the same time. Default
-	// Unordered.
-	Order Order
+	// OrderByKey runs messages with the same topic and key one after the other,
+	// in the order received, and different keys in parallel. A retry held in
+	// the process holds its key; one that goes to the broker lets later messages
+	// of its key overtake. Messages without a key are unordered. Default: any
+	// messages run in parallel.
+	OrderByKey bool
 
 	// Group names the workers that share the messages, where the broker needs
 	// a name (Kafka). Default: the adapter's choice.
@@ -160,6 +163,14 @@ type Topic struct {
 	// topic's own name.
 	Dependency string
 
+	// BatchSize is the most messages of one batch of [Consumer.HandleBatch],
+	// which requires it.
+	BatchSize int
+
+	// BatchWait is how long the first message of a batch waits for others.
+	// Default 100 ms.
+	BatchWait time.Duration
+
 	// DependencyOf names what one message depends on: its tenant, or the host
 	// that it is for. Each name has a guard of its own, of which the thousand
 	// used last are kept, and at most half of the slots of the topic. While it
@@ -168,20 +179,6 @@ type Topic struct {
 	// guard of the topic. It must be quick and may be called at the same time.
 	DependencyOf func(m *brokers.Message) string
 }
-
-// Order says which messages may be handled at the same time.
-type Order uint8
-
-const (
-	// Unordered runs any messages in parallel.
-	Unordered Order = iota
-
-	// ByKey runs messages with the same topic and key one after the other, in
-	// the order received, and different keys in parallel. A retry held in the
-	// process holds its key; one that goes to the broker lets later messages
-	// of its key overtake. Messages without a key are unordered.
-	ByKey
-)
 
 // ConfigError is one fault of a Config, a Topic or a registration. New and
 // Run report all faults at once, joined.
@@ -201,6 +198,7 @@ const (
 	defaultHandlerTimeout = 5 * time.Minute
 	defaultDrainTimeout   = 25 * time.Second
 	defaultHoldLimit      = 2 * time.Second
+	defaultBatchWait      = 100 * time.Millisecond
 	defaultMaxHeld        = 1000
 	defaultMaxHeldBytes   = 64 << 20
 	defaultCrashLimit     = 3
@@ -261,9 +259,6 @@ func (c Config) faults() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Guards)) {
 		faults = append(faults, c.Guards[name].faults(fmt.Sprintf("Config.Guards[%q]", name)))
-	}
-	if c.Order > ByKey {
-		faults = append(faults, &ConfigError{"Config.Order", fmt.Sprintf("%d is no order", c.Order), "use Unordered or ByKey"})
 	}
 	if c.Lease > 0 && c.Lease < minLease {
 		faults = append(faults, &ConfigError{"Config.Lease", fmt.Sprintf("%s is too short to extend and settle in", c.Lease), fmt.Sprintf("use at least %s", minLease)})
@@ -348,8 +343,8 @@ func leaves(err error) []error {
 type route struct {
 	topic      string
 	handler    Handler // exactly one of handler and batchHandler is set
-	size       int     // of a batch
-	wait       time.Duration
+	batchSize  int
+	batchWait  time.Duration
 	policy     retry.Policy
 	attempts   int    // the most runs that policy allows
 	deadLetter string // "" discards
@@ -375,6 +370,7 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		below(field+".MaxBody", t.MaxBody, 0, "use a size in bytes, or 0 for that of Config"),
 		count(field+".Concurrency", t.Concurrency, 0, "or 0 for that of Config"),
 		count(field+".Prefetch", t.Prefetch, -1, "0 for that of Config, or -1 for the least"),
+		below(field+".BatchWait", t.BatchWait, 0, "use a positive duration, or 0 for 100ms"),
 	}
 	r := &route{
 		topic:   topic,
@@ -383,6 +379,8 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		maxBody: setting(t.MaxBody, c.MaxBody, c.MaxBody),
 		rules:   append(append([]classify.Rule{}, t.Rules...), c.Rules...),
 
+		batchSize:    t.BatchSize,
+		batchWait:    setting(t.BatchWait, defaultBatchWait, defaultBatchWait),
 		noRepeat:     c.NoRepeat || t.NoRepeat,
 		concurrency:  setting(t.Concurrency, c.Concurrency, c.Concurrency),
 		dependency:   cmp.Or(t.Dependency, topic),
@@ -444,7 +442,7 @@ func (c Config) unfit(caps brokers.Capabilities, routes []*route) error {
 
 // window is how many deliveries of the topic are received, in slots or waiting
 // for one.
-func (r *route) window() int { return r.concurrency + max(r.prefetch, r.size) }
+func (r *route) window() int { return r.concurrency + max(r.prefetch, r.batchSize) }
 
 // longest is how long a handler may run, of those that may longest.
 func longest(routes []*route) (d time.Duration) {

@@ -45,6 +45,9 @@ func (c *Consumer) Handle(topic string, h Handler, settings ...Topic) {
 		if h == nil {
 			return &ConfigError{field, "the handler is nil", "pass a function"}
 		}
+		if t.BatchSize != 0 || t.BatchWait != 0 {
+			return &ConfigError{field + ".BatchSize", "is set for a handler of single messages", "register it with HandleBatch"}
+		}
 		for _, wrap := range backwards(c.cfg.Middleware, t.Middleware) {
 			if wrap == nil {
 				return nil // reported by newRoute
@@ -59,10 +62,10 @@ func (c *Consumer) Handle(topic string, h Handler, settings ...Topic) {
 }
 
 // HandleBatch registers a handler that takes the messages of a topic in
-// batches. Middleware does not apply to it: see [Part] for wrappers of your own.
-// A batch has one context, which has the deadline of the topic and ends early
-// only if all of its messages are lost. Faults are reported by Run.
-func (c *Consumer) HandleBatch(topic string, h BatchHandler, b Batch, settings ...Topic) {
+// batches of up to Topic.BatchSize, which is required. Middleware does not apply
+// to it. A batch has one context, which has the deadline of the topic and ends
+// early only if all of its messages are lost. Faults are reported by Run.
+func (c *Consumer) HandleBatch(topic string, h BatchHandler, settings ...Topic) {
 	c.register(topic, settings, func(field string, r *route, t Topic) error {
 		if h == nil {
 			return &ConfigError{field, "the handler is nil", "pass a function"}
@@ -70,9 +73,8 @@ func (c *Consumer) HandleBatch(topic string, h BatchHandler, b Batch, settings .
 		if len(t.Middleware) > 0 {
 			return &ConfigError{field + ".Middleware", "does not apply to a batch handler", "remove it"}
 		}
-		r.batchHandler, r.size = h, b.Size
-		r.wait = setting(b.Wait, defaultBatchWait, defaultBatchWait)
-		return b.faults(field + ".Batch")
+		r.batchHandler = h
+		return below(field+".BatchSize", t.BatchSize, 1, "use 1 or more")
 	})
 }
 

@@ -114,7 +114,7 @@ func TestPanicOfABatchFailsAllOfIt(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publish(t, broker, "orders", "one", "two", "three")
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(context.Context, []*brokers.Message) []error { panic("all") }, consumer.Batch{Size: 3})
+			c.HandleBatch("orders", func(context.Context, []consumer.Item) []error { panic("all") }, consumer.Topic{BatchSize: 3})
 		})
 		time.Sleep(day)
 		synctest.Wait()
@@ -177,7 +177,7 @@ func TestGoexitForEver(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publish(t, broker, "orders", "one", "two")
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(context.Context, []*brokers.Message) []error { runtime.Goexit(); return nil }, consumer.Batch{Size: 2})
+			c.HandleBatch("orders", func(context.Context, []consumer.Item) []error { runtime.Goexit(); return nil }, consumer.Topic{BatchSize: 2})
 		})
 		time.Sleep(day)
 		synctest.Wait()
@@ -341,8 +341,8 @@ func TestBatchResultsOfAnotherLength(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publish(t, broker, "orders", "one", "two")
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(context.Context, []*brokers.Message) []error { return []error{nil} },
-				consumer.Batch{Size: 2}, consumer.Topic{MaxAttempts: 1})
+			c.HandleBatch("orders", func(context.Context, []consumer.Item) []error { return []error{nil} },
+				consumer.Topic{BatchSize: 2, MaxAttempts: 1})
 		})
 		time.Sleep(day)
 		synctest.Wait()

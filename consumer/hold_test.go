@@ -197,15 +197,15 @@ func TestHoldingThatIsDear(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		delay   time.Duration
-		order   consumer.Order
+		byKey   bool
 		hold    time.Duration
 		retries int // through the broker, of three
 	}{
-		{"shorter than what is dear", 20 * time.Millisecond, consumer.Unordered, 0, 0},
-		{"longer", 21 * time.Millisecond, consumer.Unordered, 0, 1},
-		{"holding is off", 10 * time.Millisecond, consumer.Unordered, -1, 3},
-		{"by key", time.Second, consumer.ByKey, 0, 0},
-		{"by key, longer than the limit", 3 * time.Second, consumer.ByKey, 0, 3},
+		{"shorter than what is dear", 20 * time.Millisecond, false, 0, 0},
+		{"longer", 21 * time.Millisecond, false, 0, 1},
+		{"holding is off", 10 * time.Millisecond, false, -1, 3},
+		{"by key", time.Second, true, 0, 0},
+		{"by key, longer than the limit", 3 * time.Second, true, 0, 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestHoldingThatIsDear(t *testing.T) {
 					t.Fatal(err)
 				}
 				cfg := quiet()
-				cfg.Order, cfg.HoldLimit, cfg.Retry = tt.order, tt.hold, every(tt.delay, 5)
+				cfg.OrderByKey, cfg.HoldLimit, cfg.Retry = tt.byKey, tt.hold, every(tt.delay, 5)
 				began, runs := time.Now(), 0
 				w := start(t, broker, cfg, func(c *consumer.Consumer) {
 					c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {

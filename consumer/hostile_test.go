@@ -95,11 +95,11 @@ func users(h brokers.Headers) (own brokers.Headers) {
 
 // The message is the handler's copy: what it does to it reaches neither the
 // retry, held in the process or sent to the broker, nor the dead letter, nor
-// the lane of its key.
+// the queue of its key.
 func TestHandlerThatChangesItsMessage(t *testing.T) {
 	for _, hold := range []time.Duration{-1, time.Hour} {
-		for _, order := range []consumer.Order{consumer.Unordered, consumer.ByKey} {
-			t.Run(fmt.Sprintf("hold=%v/order=%d", hold, order), func(t *testing.T) {
+		for _, byKey := range []bool{false, true} {
+			t.Run(fmt.Sprintf("hold=%v/byKey=%v", hold, byKey), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					published := brokers.Message{
 						ID: "m-1", Key: "k", Body: []byte("body"),
@@ -112,7 +112,7 @@ func TestHandlerThatChangesItsMessage(t *testing.T) {
 						t.Fatal(err)
 					}
 					cfg := quiet()
-					cfg.HoldLimit, cfg.Order = hold, order
+					cfg.HoldLimit, cfg.OrderByKey = hold, byKey
 					cfg.Retry.MaxAttempts = 3
 					seen := &recorder{}
 					cfg.Observers = []consumer.Observer{seen}

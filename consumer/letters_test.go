@@ -291,7 +291,7 @@ func TestDeadLetterRefusedForItsSizeIsShrunk(t *testing.T) {
 			t.Errorf("body of %d bytes, reason %q, truncated %q", len(entry.Message.Body), entry.Reason, entry.Truncated)
 		}
 		failed := seen.of(consumer.EventError)
-		if len(failed) != 1 || !errors.Is(failed[0].Err, brokers.ErrRefused) || failed[0].Operation != consumer.OperationDeadLetter {
+		if len(failed) != 1 || !errors.Is(failed[0].Err, brokers.ErrRefused) || failed[0].Operation != "dead-letter" {
 			t.Errorf("errors %+v, want the one refusal of the dead letter", failed)
 		}
 	})

@@ -107,7 +107,7 @@ func TestKindsTopicsClassesAndOperationsAreSampledApart(t *testing.T) {
 		case 3:
 			e.Verdict.Class = classify.ClassPoison
 		case 4:
-			e.Operation = OperationAck
+			e.Operation = "ack"
 		}
 		return e
 	})
@@ -183,7 +183,7 @@ func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &got); err != nil {
 			t.Fatal(err)
 		}
-		if got["level"] != want.level || got["msg"] != want.message || got["queue"] != "orders" || got["msg_id"] != "m-1" || got["attempt"] != 3.0 ||
+		if got["level"] != want.level || got["msg"] != want.message || got["topic"] != "orders" || got["msg_id"] != "m-1" || got["attempt"] != 3.0 ||
 			!strings.Contains(fmt.Sprint(got["error"]), "status 503") {
 			t.Errorf("%s: line %s, want %v, the message and the error", kind, line, want)
 		}

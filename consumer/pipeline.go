@@ -98,7 +98,7 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		letters:      map[string]*sender{},
 		sessions:     map[context.Context]func() bool{},
 	}
-	if c.cfg.Order == ByKey || p.caps.Ordered {
+	if c.cfg.OrderByKey || p.caps.Ordered {
 		p.keys = keyQueues{}
 	}
 	p.pool = &pool{most: c.cfg.MaxConcurrency, start: func() *worker { return newWorker(p) }}

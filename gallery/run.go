@@ -35,7 +35,7 @@ func (i Incident) Run(ctx context.Context, changes ...func(*consumer.Config)) (R
 	}
 	for _, topic := range i.topics() {
 		if i.Batch > 0 {
-			c.HandleBatch(topic, t.batch, consumer.Batch{Size: i.Batch}, i.settings())
+			c.HandleBatch(topic, t.batch, i.settings())
 		} else {
 			c.Handle(topic, t.handle, i.settings())
 		}
@@ -104,11 +104,11 @@ func (t *tally) handle(ctx context.Context, m *brokers.Message) error {
 
 // batch is the handler of batches: one call for all, which any of them can make
 // fail for all.
-func (t *tally) batch(ctx context.Context, batch []*brokers.Message) []error {
+func (t *tally) batch(ctx context.Context, batch []consumer.Item) []error {
 	calls := make([]error, len(batch))
 	var group sync.WaitGroup
-	for i, m := range batch {
-		group.Go(func() { calls[i] = t.handle(ctx, m) })
+	for i, item := range batch {
+		group.Go(func() { calls[i] = t.handle(ctx, item.Message) })
 	}
 	group.Wait()
 	err := errors.Join(calls...)

@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -54,7 +53,7 @@ type Options struct {
 	// Key makes the key, the same for all runs of a message: say, from an
 	// order number in the body. An empty key makes the message a dead letter.
 	// Default: the function Key.
-	Key func(ctx context.Context, m *brokers.Message) string
+	Key func(m *brokers.Message, meta brokers.Meta) string
 
 	// Fingerprint stands for what must be equal when a key comes again. What
 	// returns "" is not compared. Default: the SHA-256 of the body.

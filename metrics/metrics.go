@@ -150,17 +150,17 @@ func (s *series) observeRare(e *consumer.Event) {
 }
 
 // errs counts what the broker failed.
-func (s *series) errs(op consumer.Operation) {
+func (s *series) errs(op string) {
 	switch op {
-	case consumer.OperationAck:
+	case "ack":
 		s.settleErrors[acked].Add(1)
-	case consumer.OperationRetry:
+	case "retry":
 		s.settleErrors[retried].Add(1)
-	case consumer.OperationRelease:
+	case "release":
 		s.settleErrors[givenBack].Add(1)
-	case consumer.OperationExtend:
+	case "extend":
 		s.extensionErrors.Add(1)
-	case consumer.OperationDeadLetter:
+	case "dead-letter":
 		s.letterErrors.Add(1)
 	}
 }

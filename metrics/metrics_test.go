@@ -263,8 +263,8 @@ func TestTrouble(t *testing.T) {
 	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventError, Err: errors.New("receive")})
 	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused})
 	s.see(received, consumer.EventExtended, consumer.EventExtended)
-	for i, op := range []consumer.Operation{
-		consumer.OperationAck, consumer.OperationRetry, consumer.OperationRelease, consumer.OperationExtend, consumer.OperationDeadLetter,
+	for i, op := range []string{
+		"ack", "retry", "release", "extend", "dead-letter",
 	} {
 		for range i + 1 {
 			s.event(consumer.Event{Kind: consumer.EventError, Operation: op})

@@ -14,17 +14,18 @@ type row struct {
 }
 
 // house has a row for every package that others can import, and for
-// internal/wire, which those packages share.
+// what of internal those packages share.
 var house = map[string]row{
-	"brokers":        {},
-	"classify":       {},
-	"retry":          {imports: []string{"classify"}},
-	"retry/budget":   {},
-	"retry/breaker":  {},
-	"visibility":     {},
-	"internal/wire":  {imports: []string{"brokers"}},
-	"dlq":            {imports: []string{"brokers", "classify", "internal/wire"}},
-	"brokers/memory": {imports: []string{"brokers", "internal/wire"}, tests: []string{"brokers/brokertest"}},
+	"brokers":           {},
+	"classify":          {},
+	"retry":             {imports: []string{"classify"}},
+	"retry/budget":      {},
+	"retry/breaker":     {},
+	"visibility":        {},
+	"internal/handling": {},
+	"internal/wire":     {imports: []string{"brokers"}},
+	"dlq":               {imports: []string{"brokers", "classify", "internal/wire"}},
+	"brokers/memory":    {imports: []string{"brokers", "internal/wire"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
 		imports: []string{"brokers", "internal/wire"},
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
@@ -46,11 +47,11 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq"},
+		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/handling"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {
-		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget"},
+		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget", "internal/handling"},
 		tests:   []string{"brokers", "brokers/memory", "consumer/consumertest", "dlq"},
 	},
 	"idempotency": {

@@ -44,7 +44,8 @@ type topic struct {
 	dead       string // "" discards
 	timeout    time.Duration
 	maxBody    int
-	batch      consumer.Batch // Size 0: one by one
+	batchSize  int // 0: one by one
+	batchWait  time.Duration
 	middleware bool
 }
 
@@ -187,7 +188,7 @@ func (d dice) topic(i int, dead dlq.Destination) topic {
 		t.maxBody = 200
 	}
 	if d.chance(0.15) {
-		t.batch = consumer.Batch{Size: 1 + d.IntN(10), Wait: d.between(time.Millisecond, d.pace.lease[0]/2)}
+		t.batchSize, t.batchWait = 1+d.IntN(10), d.between(time.Millisecond, d.pace.lease[0]/2)
 	}
 	return t
 }
@@ -219,7 +220,7 @@ func (d dice) policy() retry.Policy {
 // workers draws the places for workers. All of them share what a message can
 // notice, and differ in the rest.
 func (d dice) workers(s *scenario) {
-	order := pick(d, consumer.Unordered, consumer.ByKey)
+	byKey := pick(d, false, true)
 	lease := pick(d, 0, 0, d.between(d.pace.lease[0], d.pace.lease[1]))
 	if s.options.MaxLease > 0 {
 		lease = 0
@@ -238,7 +239,7 @@ func (d dice) workers(s *scenario) {
 			DrainTimeout: pick(d, -1, d.upTo(d.pace.drain)+1),
 			HoldLimit:    pick(d, -1, 0, d.between(d.pace.base[0], hold)),
 			MaxHeld:      pick(d, 0, 0, 1+d.IntN(10)),
-			Order:        order,
+			OrderByKey:   byKey,
 			Lease:        lease,
 			CrashLimit:   crashLimit,
 			Restraint:    consumer.Restraint{NoBudget: true, NoBreaker: true, NoThrottle: true, NoPoisonStop: true},

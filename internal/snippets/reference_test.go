@@ -87,7 +87,6 @@ func TestFieldsAreListed(t *testing.T) {
 	}{
 		{"docs/reference/config.md", "consumer.Config", consumer.Config{}},
 		{"docs/reference/config.md", "consumer.Topic", consumer.Topic{}},
-		{"docs/reference/config.md", "consumer.Batch", consumer.Batch{}},
 		{"docs/reference/config.md", "retry.Policy", retry.Policy{}},
 		{"docs/reference/config.md", "retry.Backoff", retry.Backoff{}},
 		{"docs/reference/config.md", "memory.Options", memory.Options{}},
