@@ -140,7 +140,7 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	if r.dependencyOf != nil {
 		s.own = &ownGuards{byName: map[string]*list.Element{}, make: func(name string) *guard {
 			g := newGuard(name, p.cfg.guardOf(name), r.timeout, p.cfg.Random)
-			g.most = max(1, r.concurrency/2) * max(1, r.size)
+			g.most = max(1, r.concurrency/2) * max(1, r.batchSize)
 			return g
 		}}
 	}

@@ -164,7 +164,7 @@ func (w *world) runByKey(workers int, arguments amqp.Table) {
 
 func byKey(t *testing.T, b brokers.Broker) *consumer.Consumer {
 	c, err := consumer.New(b, consumer.Config{
-		DeadLetter: dlq.Suffix(".dead"), Order: consumer.ByKey, Concurrency: 20, Prefetch: 200,
+		DeadLetter: dlq.Suffix(".dead"), OrderByKey: true, Concurrency: 20, Prefetch: 200,
 		Retry:  retries.Policy{Backoff: retries.Backoff{Base: 100 * time.Millisecond, Cap: time.Second}, MaxRetryAfter: time.Second, EnvironmentDelay: time.Second},
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
