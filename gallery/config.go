@@ -25,6 +25,7 @@ func unguarded(cfg *consumer.Config) {
 	cfg.Restraint.NoBudget = true
 	cfg.Restraint.NoBreaker = true
 	cfg.Restraint.NoPoisonStop = true
+	cfg.Restraint.NoThrottle = true
 }
 
 // settings are those of the incident's topics.
