@@ -16,7 +16,7 @@ const (
 	// LeastPeak is the lowest peak, in multiples of the floor.
 	LeastPeak = 10
 	// Headroom is what retries may be of the peak rate of deliveries.
-	Headroom = 1.05
+	Headroom = 1.0
 	// Longest is the longest wait.
 	Longest = 15 * time.Minute
 
