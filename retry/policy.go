@@ -82,7 +82,7 @@ func (p Policy) rangeFaults() error {
 		refuse(b.Cap < 0, "Backoff.Cap", b.Cap, duration, defaultCap),
 		refuse(b.Floor < 0, "Backoff.Floor", b.Floor, "use a positive duration, or %v for none", 0),
 		refuse(b.Multiplier != 0 && !validMultiplier(b.Multiplier), "Backoff.Multiplier", b.Multiplier, factor, defaultMultiplier),
-		refuse(b.Growth > Fixed, "Backoff.Growth", b.Growth, "use Exponential, Linear or Fixed (%v)", Fixed),
+		refuse(b.Step < 0, "Backoff.Step", b.Step, "use a positive duration, or %v for none", 0),
 		refuse(b.Jitter > NoJitter, "Backoff.Jitter", b.Jitter, "use FullJitter, EqualJitter, DecorrelatedJitter or NoJitter (%v)", NoJitter),
 	)
 }
@@ -90,10 +90,11 @@ func (p Policy) rangeFaults() error {
 // conflictFaults compares fields with each other. A field that is out of range
 // takes part with its default, so that one mistake is reported once.
 func (p Policy) conflictFaults() error {
-	floor := p.Backoff.Floor
+	floor, multiplier := p.Backoff.Floor, p.Backoff.Multiplier
 	p = p.withDefaults()
 	b := p.Backoff
 	return errors.Join(
+		refuse(b.Step > 0 && validMultiplier(multiplier), "Backoff.Step", b.Step, "set it or Backoff.Multiplier (%v), not both", multiplier),
 		refuse(b.Cap < b.Base, "Backoff.Cap", b.Cap, "use at least Backoff.Base (%v)", b.Base),
 		refuse(floor > b.Cap, "Backoff.Floor", floor, "use at most Backoff.Cap (%v)", b.Cap),
 		refuse(b.Floor >= p.MaxAge, "Backoff.Floor", floor, "use less than MaxAge (%v), or no retry ever starts", p.MaxAge),
