@@ -2,8 +2,9 @@ package retry
 
 import (
 	"errors"
-	"fmt"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/fault"
 )
 
 const (
@@ -60,8 +61,9 @@ func Inline() Policy {
 }
 
 // Validate returns nil if the policy can be used as it is, otherwise every
-// fault at once, each a *[PolicyError], joined: the field, its value and what to write instead. Unset
-// fields are valid, and are compared with others by their default.
+// fault at once, joined, each a *consumer.ConfigError: the field, its value and
+// what to write instead. Unset fields are valid, and are compared with others by
+// their default.
 func (p Policy) Validate() error {
 	return errors.Join(p.rangeFaults(), p.conflictFaults())
 }
@@ -101,25 +103,13 @@ func (p Policy) conflictFaults() error {
 	)
 }
 
-// PolicyError is one fault of a Policy.
-type PolicyError struct {
-	Field   string // such as "Backoff.Cap"
-	Problem string
-	Fix     string
-}
-
-// Error says what is wrong and what to write instead.
-func (e *PolicyError) Error() string {
-	return fmt.Sprintf("retry: Policy.%s %s: %s", e.Field, e.Problem, e.Fix)
-}
-
 // refuse returns a fault if bad; fix is a format for limit. Being generic, it
 // allocates nothing for the fields that are right.
 func refuse[V, L any](bad bool, field string, value V, fix string, limit L) error {
 	if !bad {
 		return nil
 	}
-	return &PolicyError{Field: field, Problem: fmt.Sprintf("is %v", value), Fix: fmt.Sprintf(fix, limit)}
+	return fault.Of("retry", "Policy."+field, value, fix, limit)
 }
 
 func (p Policy) withDefaults() Policy {

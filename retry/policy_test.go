@@ -59,7 +59,7 @@ func TestValidateNamesFieldValueAndFix(t *testing.T) {
 		if strings.Contains(text, "\n") {
 			t.Errorf("one mistake, but several faults:\n%s", text)
 		}
-		if !strings.HasPrefix(text, "retry: Policy."+tt.field+" is "+tt.value+": ") || !strings.Contains(text, tt.fix) {
+		if !strings.HasPrefix(text, "retry: Policy."+tt.field+": is "+tt.value+": ") || !strings.Contains(text, tt.fix) {
 			t.Errorf("got %q, want field %s, value %s and the fix %q", text, tt.field, tt.value, tt.fix)
 		}
 	}
