@@ -471,6 +471,7 @@ func (c Config) subscription(routes []*route) brokers.Subscription {
 		Attempts:    map[string]int{},
 		InFlight:    c.MaxHeld,
 		Lease:       c.Lease,
+		Ordered:     c.OrderByKey,
 	}
 	for _, r := range routes {
 		sub.Topics = append(sub.Topics, r.topic)

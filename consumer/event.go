@@ -29,6 +29,7 @@ const (
 	EventFailed       EventKind = "failed"        // a handler failed; Verdict, Decision and Err are set
 	EventAcked        EventKind = "acked"         // the message is removed
 	EventHeld         EventKind = "held"          // waits in the process, for its due time or its guard to open
+	EventDeferred     EventKind = "deferred"      // its run was put off, uncounted; Err says why, Meta.DueAt until when
 	EventRetried      EventKind = "retried"       // rescheduled durably in the broker
 	EventReleased     EventKind = "released"      // given back, not counted
 	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set
@@ -89,7 +90,7 @@ type Event struct {
 // routine kinds are of no interest to the log.
 func (k EventKind) routine() bool {
 	switch k {
-	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventRetried, EventExtended:
+	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventDeferred, EventRetried, EventExtended:
 		return true
 	}
 	return false

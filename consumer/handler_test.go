@@ -134,7 +134,7 @@ func TestPanicOfABatchFailsAllOfIt(t *testing.T) {
 // not the message either.
 func TestGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const n = 50
+		const n = 15 // fewer than open a breaker
 		broker := memory.New(memory.Options{})
 		for range n {
 			publish(t, broker, "orders", "one")
@@ -341,7 +341,7 @@ func TestBatchResultsOfAnotherLength(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publish(t, broker, "orders", "one", "two")
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(context.Context, []consumer.Item) []error { return []error{nil} },
+			c.HandleBatch("orders", func(context.Context, []consumer.Item) []error { return make([]error, 3) },
 				consumer.Topic{BatchSize: 2, MaxAttempts: 1})
 		})
 		time.Sleep(day)
@@ -349,7 +349,7 @@ func TestBatchResultsOfAnotherLength(t *testing.T) {
 		w.mustShutdown()
 		entries := letters(t, broker)
 		for _, entry := range entries {
-			if !strings.Contains(entry.ErrorText, `the batch handler of "orders" returned 1 results for 2 messages`) {
+			if !strings.Contains(entry.ErrorText, `the batch handler of "orders" returned 3 results for 1 messages`) {
 				t.Errorf("dead letter of %q", entry.ErrorText)
 			}
 		}

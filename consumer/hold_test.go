@@ -44,13 +44,14 @@ func TestShortDelayIsHeldWithoutASlot(t *testing.T) {
 	})
 }
 
-// What is due within a millisecond is resumed together, and nothing early.
+// What is due within a millisecond is resumed together, and nothing early. That
+// is seen only where no budget spreads retries.
 func TestHeldRunsAreResumedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})
 		publish(t, broker, "orders", "1", "2", "3", "4")
 		cfg := quiet()
-		cfg.Concurrency, cfg.Retry = 1, every(time.Second, 3)
+		cfg.Concurrency, cfg.Retry, cfg.Guard.NoBudget = 1, every(time.Second, 3), true
 		pauses := map[string]time.Duration{"2": 200 * time.Microsecond, "3": 200 * time.Microsecond, "4": 5 * time.Millisecond}
 		d := newDiary()
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
@@ -139,8 +140,8 @@ func TestFullHoldSendsRetriesToTheBroker(t *testing.T) {
 				if consumer.MetaFrom(ctx).Attempt == 1 {
 					return errBusy
 				}
-				if got := time.Since(began); got != time.Second {
-					t.Errorf("message %s was retried after %v, want 1s", m.Body, got)
+				if got := time.Since(began); got < time.Second || got > 2*time.Second {
+					t.Errorf("message %s was retried after %v, want 1s, and a little more for what finds no token", m.Body, got)
 				}
 				return nil
 			})

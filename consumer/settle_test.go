@@ -241,7 +241,7 @@ func TestMisconfiguredBrokerStopsTheWorkerAfterADrain(t *testing.T) {
 			w := start(t, broker, quiet(), func(c *consumer.Consumer) {
 				c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
 					if string(m.Body) == "two" || operation == memory.Extend {
-						time.Sleep(25 * time.Second)
+						time.Sleep(24 * time.Second) // less than DrainTimeout
 					}
 					finished.Add(1)
 					return ctx.Err()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -79,8 +80,9 @@ func (b refusing) Publish(ctx context.Context, topic string, ms ...brokers.Messa
 
 // publish publishes the stream s, the nth.
 func (t *tally) publish(ctx context.Context, broker brokers.Broker, nth int, s Stream) error {
+	random := rand.New(rand.NewPCG(uint64(nth), 0))
 	for n := range s.Load.Count {
-		due := time.Duration(n) * s.Load.Every
+		due := time.Duration((float64(n) + random.Float64()) * float64(s.Load.Every))
 		if late := due - time.Since(t.began); late > 0 && wait(ctx, late) != nil {
 			return nil // the run is over
 		}
