@@ -48,7 +48,7 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/fault", "internal/handling"},
+		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/fault", "internal/handling", "internal/wire"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {
