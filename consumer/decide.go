@@ -9,6 +9,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/wire"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -21,7 +22,7 @@ const (
 	poisonClass    = string(classify.ClassPoison)
 )
 
-// Reasons that the pipeline itself decides on.
+// Reasons that the pipeline itself decides on. dlq.Entry has the list of all.
 const (
 	reasonAmbiguous  = "ambiguous"
 	reasonCrashLoop  = "crash-loop"
@@ -213,7 +214,7 @@ func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string,
 	if decision.Action == retry.ActionRetry {
 		m.DueAt = now.Add(decision.Delay)
 	}
-	old := m.History[max(0, len(m.History)-brokers.HistoryLimit+1):]
+	old := m.History[max(0, len(m.History)-wire.HistoryLimit+1):]
 	m.History = append(append(make([]brokers.Failure, 0, len(old)+1), old...), failure)
 	return m
 }

@@ -32,7 +32,7 @@
 // every five minutes. It is at least ten times Floor, so that retries which
 // succeed do not crawl on an idle topic: with [Queue] they may start at 11 a
 // second, whatever the traffic. As many as the Ceiling gives in a quarter of a
-// second may start at once.
+// second, and at least ten, may start at once.
 //
 // # How long to wait
 //
