@@ -185,6 +185,8 @@ func TestRetriesOfAPausedTopicWait(t *testing.T) {
 					}
 					seen[d.Message.ID] = true
 				}
+				f.mu.Lock()
+				defer f.mu.Unlock()
 				if len(seen) != 2*each || f.progress.lowWater() != 2*each || f.bytes+f.aside+f.delayed.bytes+f.delayed.early+f.delayed.halted != 0 {
 					t.Errorf("received %d in the end, low-water mark %d; %d, %d, %d, %d, %d bytes are left",
 						len(seen), f.progress.lowWater(), f.bytes, f.aside, f.delayed.bytes, f.delayed.early, f.delayed.halted)
