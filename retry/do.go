@@ -10,9 +10,11 @@ import (
 )
 
 // Do runs fn until it succeeds, and between failures waits as p says. It
-// returns nil as soon as fn does. Use it for calls inside a process, usually
-// with [Inline]: the zero Policy has the patience of a queue, and may block
-// for hours.
+// returns nil as soon as fn does. Use it for calls inside a process, where
+// somebody holds a connection or a handler slot meanwhile. So what is unset in p
+// means less than for a queue: 3 attempts, 100 ms base, 2 s cap; a broken
+// environment is given 1 to 2 s, a hint longer than 2 s is not waited for, and no
+// attempt is begun that would not be over within 1 minute.
 //
 // Errors are classified by rules and [classify.Of], and judged by [Decide],
 // with these differences:
@@ -35,6 +37,7 @@ import (
 // Do does not interrupt fn, which has to watch its context, and does not
 // recover its panics.
 func Do(ctx context.Context, p Policy, fn func(context.Context) error, rules ...classify.Rule) error {
+	p = p.inline()
 	if err := p.Validate(); err != nil {
 		return err
 	}
@@ -42,7 +45,6 @@ func Do(ctx context.Context, p Policy, fn func(context.Context) error, rules ...
 		return fmt.Errorf("retry: not started: %w", context.Cause(ctx))
 	}
 	p = p.withDefaults()
-	p.FreeThrottles = -1
 	f := Failure{FirstFailedAt: time.Now()}
 	for {
 		began := time.Now()
