@@ -155,7 +155,7 @@ func (d *delivery) untilOpen(now time.Time, random float64) (wait time.Duration)
 // ends no message, but by its age, and it counts only if another message has
 // succeeded since this one failed last. What may have had its effect is not
 // repeated where that was asked for, probe or not.
-func (r *route) decide(f retry.Failure, probe, contrast bool, random float64) retry.Decision {
+func (r *route) decide(f retry.Run, probe, contrast bool, random float64) retry.Decision {
 	if r.noRepeat && f.Verdict.Ambiguous {
 		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonAmbiguous, Counted: true}
 	}
@@ -177,8 +177,8 @@ func (r *route) decide(f retry.Failure, probe, contrast bool, random float64) re
 }
 
 // failure is what retry.Decide needs to know about a failed run of d.
-func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.Failure {
-	return retry.Failure{
+func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.Run {
+	return retry.Run{
 		Attempt:       d.meta.Attempt + 1,
 		Throttles:     d.meta.Throttles,
 		FirstFailedAt: d.meta.FirstFailedAt,
