@@ -102,12 +102,12 @@ func (p *pipeline) conclude(d *delivery, err, cause error, now time.Time, ran ti
 	if v.Class == classify.ClassThrottled {
 		p.adapt(d.sub, ran, true, now)
 	}
-	contrast := d.contrast()
-	probe := p.tell(d, now, evidenceOf(v, errors.Is(cause, classify.ErrAttemptTimeout), d.sub.policy.HintLimit()))
-	decision := d.sub.decide(d.failure(now, ran, v), probe, contrast, p.cfg.Random())
-	if probe && decision.Action == retry.ActionRetry {
-		decision.Delay = max(decision.Delay, d.untilOpen(now, p.cfg.Random()))
+	t := trial{contrast: d.contrast()}
+	t.probe = p.tell(d, now, evidenceOf(v, errors.Is(cause, classify.ErrAttemptTimeout), d.sub.policy.HintLimit()))
+	if t.probe {
+		t.wait = d.untilOpen(now, p.cfg.Random())
 	}
+	decision := d.sub.decide(d.failure(now, ran, v), t, p.cfg.Random())
 	p.carryOut(d, decision, Event{Kind: EventFailed, Time: now, Duration: ran, Verdict: v, Decision: decision, Err: err}, cause)
 }
 
@@ -151,24 +151,31 @@ func (d *delivery) untilOpen(now time.Time, random float64) (wait time.Duration)
 	return wait + time.Duration(random*float64(wait))
 }
 
+// trial is what the guard makes of a failed run.
+type trial struct {
+	probe    bool          // it was to find out whether the dependency is up
+	contrast bool          // another message has succeeded since this one failed last
+	wait     time.Duration // of a probe: until others have been tried
+}
+
 // decide says what happens after a failure. That a probe fails is expected: it
-// ends no message, but by its age, and it counts only if another message has
-// succeeded since this one failed last. What may have had its effect is not
-// repeated where that was asked for, probe or not.
-func (r *route) decide(f retry.Run, probe, contrast bool, random float64) retry.Decision {
+// ends no message, but by its age, and it counts only in contrast. What may have
+// had its effect is not repeated where that was asked for, probe or not.
+func (r *route) decide(f retry.Run, t trial, random float64) retry.Decision {
 	if r.noRepeat && f.Verdict.Ambiguous {
 		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonAmbiguous, Counted: true}
 	}
+	f.Verdict.RetryAfter = max(f.Verdict.RetryAfter, t.wait)
 	d := retry.Decide(r.policy, f, random)
 	ends := d.Action == retry.ActionDeadLetter
-	if !probe || !ends && (d.Action != retry.ActionRetry || contrast) {
+	if !t.probe || !ends && (d.Action != retry.ActionRetry || t.contrast) {
 		return d
 	}
 	f.Attempt = 1
-	if f.Verdict.Class == classify.ClassPoison {
-		f.Verdict = classify.Verdict{Class: classify.ClassTransient}
-	}
 	f.Verdict.MaxAttempts = 0
+	if f.Verdict.Class == classify.ClassPoison {
+		f.Verdict.Class = classify.ClassTransient
+	}
 	policy := r.policy
 	policy.MaxAttempts = max(r.attempts, 2)
 	d = retry.Decide(policy, f, random)
