@@ -86,6 +86,9 @@ type guard struct {
 	subs    []*subscription // of its topics; none if it is for single messages
 	waiting []*delivery     // until it opens, oldest first
 	timer   *time.Timer     // looks again when it may have opened
+	fires   time.Time       // when timer does
+	allowed bool            // whether a run might start, when the intake looked last
+	flowed  bool            // whether all might
 	opened  time.Time       // when it was first seen to let a probe through, since it closed
 	paused  bool            // EventPaused was the last to be reported
 }
