@@ -27,6 +27,7 @@ func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 // of its topic and, for a retry, a budget have to agree. Otherwise d waits.
 func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
 	if d.guard != nil && !d.guard.startOwn(now, &d.permit) {
+		p.notStarted(d, now) // it may have been let through by the guard of its topic
 		p.postpone(d, now, d.guard.pause(now, p.cfg.Random()))
 		return false
 	}
@@ -36,7 +37,7 @@ func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
 		return false
 	}
 	pacer := d.nearest().budget
-	if pacer == nil || !d.isRetry() || d.permit.probe() {
+	if pacer == nil || !d.isRetry() || d.permit.probe() || d.token {
 		return true
 	}
 	wait, ok := pacer.Withdraw(now, d.sub.longestDelay, p.cfg.Random())

@@ -101,7 +101,7 @@ func (p *pipeline) conclude(d *delivery, err, cause error, now time.Time, ran ti
 	if v.Class == classify.ClassThrottled {
 		p.adapt(d.sub, ran, true, now)
 	}
-	contrast := d.contrast()
+	contrast := d.contrast(now)
 	probe := p.tell(d, now, evidenceOf(v, errors.Is(cause, classify.ErrAttemptTimeout), d.sub.policy.HintLimit()))
 	decision := d.sub.decide(d.failure(now, ran, v), probe, contrast, p.cfg.Random())
 	if probe && decision.Action == retry.ActionRetry {
@@ -134,8 +134,8 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, e Event, cause
 
 // contrast reports whether another message has succeeded since d failed last: the
 // next failure is then its own.
-func (d *delivery) contrast() bool {
-	return d.isRetry() && d.nearest().hasSucceeded(d.meta.LastFailedAt)
+func (d *delivery) contrast(now time.Time) bool {
+	return d.isRetry() && d.nearest().hasSucceeded(d.meta.LastFailedAt, now)
 }
 
 // untilOpen is how long after a failed probe its message waits: until the guard
