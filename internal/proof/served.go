@@ -18,6 +18,8 @@ var served = pace{
 	timeout:  [2]time.Duration{500 * time.Millisecond, 1500 * time.Millisecond},
 	base:     [2]time.Duration{time.Millisecond, 300 * time.Millisecond},
 	longest:  3 * time.Second,
+	age:      [2]time.Duration{10 * time.Second, 20 * time.Second},
+	pause:    time.Minute,
 	drain:    time.Second,
 	work:     10 * time.Millisecond,
 	slack:    2 * time.Second,
