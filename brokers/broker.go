@@ -67,6 +67,10 @@ type Subscription struct {
 	// A broker that can only estimate how often a message ran must stay below
 	// that of its topic.
 	Attempts map[string]int
+
+	// Ordered says that the worker keeps the order of keys: hand out the
+	// messages of each topic in the broker's order.
+	Ordered bool
 }
 
 // Source delivers the messages of one Subscription. Its methods may be called

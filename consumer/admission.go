@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -27,7 +28,7 @@ func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 // of its topic and, for a retry, a budget have to agree. Otherwise d waits.
 func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
 	if d.guard != nil && !d.guard.startOwn(now, &d.permit) {
-		p.postpone(d, now, d.guard.pause(now, p.cfg.Random()))
+		p.deferRun(d, now, d.guard.pause(now, p.cfg.Random()), errOwnGuard)
 		return false
 	}
 	if !d.permit.topic.probe() && !d.sub.guard.startTopic(now, d) {
@@ -42,10 +43,17 @@ func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
 	wait, ok := pacer.Withdraw(now, d.sub.longestDelay, p.cfg.Random())
 	if d.token = ok; !ok {
 		p.notStarted(d, now)
-		p.postpone(d, now, wait)
+		p.deferRun(d, now, wait, errNoToken)
 	}
 	return ok
 }
+
+// Why a run is deferred.
+var (
+	errNoToken  = errors.New("the budget has no token for a retry")
+	errOwnGuard = errors.New("what the message depends on is down, or has its part of the slots")
+	errNoRoom   = errors.New("its topic pauses, and there is no room to wait in the process")
+)
 
 // nearest is the guard of d's own, or else that of its topic. Its budget is the
 // one for retries of d.
@@ -148,21 +156,23 @@ func (p *pipeline) awaitGuard(d *delivery) {
 func (p *pipeline) backUntil(d *delivery, g *guard, now time.Time) {
 	until, _ := g.closed(now)
 	wait := max(until.Sub(now), recheck)
-	p.postponeLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)))
+	p.deferLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), errNoRoom)
 }
 
-// postpone lets d wait, which is not an attempt.
-func (p *pipeline) postpone(d *delivery, now time.Time, wait time.Duration) {
+// deferRun puts the run of d off, which is not an attempt.
+func (p *pipeline) deferRun(d *delivery, now time.Time, wait time.Duration, why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.postponeLocked(d, now, wait)
+	p.deferLocked(d, now, wait, why)
 }
 
-func (p *pipeline) postponeLocked(d *delivery, now time.Time, wait time.Duration) {
+// deferLocked is deferRun with mu held.
+func (p *pipeline) deferLocked(d *delivery, now time.Time, wait time.Duration, why error) {
 	m := *d.meta
 	m.DueAt = now.Add(wait)
 	d.setMeta(m)
-	p.waitLocked(d, p.cfg.HoldLimit)
+	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: why})
+	p.waitLocked(d, p.holdLimit(d))
 }
 
 // freshGrace is how long a guard that lets a probe through waits for a message

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/internal/handling"
 )
 
 // attempt is one call of a handler, and the context that it gets. The
@@ -50,7 +51,7 @@ func (a *attempt) Err() error {
 // Value implements context.Context. Going through the inner context lets the
 // standard library find it and attach children without a goroutine.
 func (a *attempt) Value(key any) any {
-	if key == attemptKey {
+	if key == (handling.Key{}) {
 		return a
 	}
 	a.mu.Lock()

@@ -10,24 +10,6 @@ import (
 	"github.com/redrive-go/redrive/retry"
 )
 
-// Batch says how the messages of a topic are collected for a BatchHandler.
-type Batch struct {
-	// Size is the most messages of one batch. Required; at least 1.
-	Size int
-
-	// Wait is how long the first message waits for others. Default 100 ms.
-	Wait time.Duration
-}
-
-const defaultBatchWait = 100 * time.Millisecond
-
-func (b Batch) faults(field string) error {
-	return errors.Join(
-		below(field+".Size", b.Size, 1, "use 1 or more"),
-		below(field+".Wait", b.Wait, 0, "use a positive duration, or 0 for 100ms"),
-	)
-}
-
 // collector gathers the next batch of a topic.
 type collector struct {
 	members []*delivery
@@ -44,10 +26,10 @@ func (p *pipeline) collect(d *delivery) {
 	}
 	s.batch.members = append(s.batch.members, d)
 	switch len(s.batch.members) {
-	case s.size:
+	case s.batchSize:
 		p.complete(s)
 	case 1:
-		s.batch.timer = time.AfterFunc(s.wait, func() { p.expire(s) })
+		s.batch.timer = time.AfterFunc(s.batchWait, func() { p.expire(s) })
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
 )
@@ -19,10 +18,10 @@ func TestBatchLargerThanPrefetchFills(t *testing.T) {
 		}
 		var sizes []int
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("rows", func(_ context.Context, batch []*brokers.Message) []error {
+			c.HandleBatch("rows", func(_ context.Context, batch []consumer.Item) []error {
 				sizes = append(sizes, len(batch))
 				return nil
-			}, consumer.Batch{Size: 100})
+			}, consumer.Topic{BatchSize: 100})
 		})
 		time.Sleep(time.Second)
 		synctest.Wait()

@@ -9,21 +9,24 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry"
 )
 
 // Config holds what all topics of a Consumer share. Only DeadLetter is
 // required; every other field has a default that suits production.
 type Config struct {
-	// DeadLetter names the topic for messages that are exhausted or poison:
-	// dlq.Topic, dlq.Suffix, or dlq.Discard to drop them on purpose.
-	// Required.
-	DeadLetter dlq.Destination
+	// DeadLetter names the topic for messages of a topic that are exhausted or
+	// poison: dlq.Topic, dlq.Suffix, or dlq.Discard to drop them on purpose. It
+	// must be pure: it is asked at start, to make sure that the topic exists,
+	// and again later. Required.
+	DeadLetter func(topic string) string
 
 	// Retry says how often and how far apart failures are tried again. Its
 	// zero value means 10 attempts, 1 s doubling to 15 min, full jitter. A
@@ -61,7 +64,7 @@ type Config struct {
 	// in any case. Where the broker says that holding is dear
 	// (brokers.Capabilities.MaxHold: RabbitMQ, 20 ms), the limit of a message
 	// that is not retried yet is no longer than that, unless its key waits for
-	// it (ByKey).
+	// it (OrderByKey).
 	HoldLimit time.Duration
 
 	// MaxHeld bounds the deliveries held so at a time, together with those
@@ -72,9 +75,12 @@ type Config struct {
 	// MaxHeldBytes bounds the bodies of these in the same way. Default 64 MiB.
 	MaxHeldBytes int
 
-	// Order chooses which handlers may run at the same time. Default
-	// Unordered.
-	Order Order
+	// OrderByKey runs messages with the same topic and key one after the other,
+	// in the order received, and different keys in parallel. A retry held in
+	// the process holds its key; one that goes to the broker lets later messages
+	// of its key overtake. Messages without a key are unordered. Default: any
+	// messages run in parallel.
+	OrderByKey bool
 
 	// Group names the workers that share the messages, where the broker needs
 	// a name (Kafka). Default: the adapter's choice.
@@ -144,7 +150,7 @@ type Config struct {
 // Topic overrides settings of Config for one topic. The zero value changes
 // nothing.
 type Topic struct {
-	DeadLetter     dlq.Destination
+	DeadLetter     func(topic string) string
 	Retry          *retry.Policy // replaces the policy as a whole
 	MaxAttempts    int           // replaces only the policy's MaxAttempts
 	HandlerTimeout time.Duration
@@ -160,6 +166,14 @@ type Topic struct {
 	// topic's own name.
 	Dependency string
 
+	// BatchSize is the most messages of one batch of [Consumer.HandleBatch],
+	// which requires it.
+	BatchSize int
+
+	// BatchWait is how long the first message of a batch waits for others.
+	// Default 100 ms.
+	BatchWait time.Duration
+
 	// DependencyOf names what one message depends on: its tenant, or the host
 	// that it is for. Each name has a guard of its own, of which the thousand
 	// used last are kept, and at most half of the slots of the topic. While it
@@ -169,31 +183,15 @@ type Topic struct {
 	DependencyOf func(m *brokers.Message) string
 }
 
-// Order says which messages may be handled at the same time.
-type Order uint8
+// ConfigError is one fault of the settings of any package of this module, such
+// as a Config, a Topic or a retry.Policy, or of a registration. Its fields are
+// texts: Package, such as "consumer"; Field, such as "Config.Lease" or
+// `Topic("orders").MaxAttempts`; Problem; and Fix, what to write instead. All
+// faults are reported at once, joined.
+type ConfigError = fault.Error
 
-const (
-	// Unordered runs any messages in parallel.
-	Unordered Order = iota
-
-	// ByKey runs messages with the same topic and key one after the other, in
-	// the order received, and different keys in parallel. A retry held in the
-	// process holds its key; one that goes to the broker lets later messages
-	// of its key overtake. Messages without a key are unordered.
-	ByKey
-)
-
-// ConfigError is one fault of a Config, a Topic or a registration. New and
-// Run report all faults at once, joined.
-type ConfigError struct {
-	Field   string // such as "Config.Lease" or `Topic("orders").MaxAttempts`
-	Problem string
-	Fix     string
-}
-
-// Error says what is wrong and how to mend it.
-func (e *ConfigError) Error() string {
-	return fmt.Sprintf("consumer: %s: %s: %s", e.Field, e.Problem, e.Fix)
+func faulty(field, problem, fix string) error {
+	return &ConfigError{Package: "consumer", Field: field, Problem: problem, Fix: fix}
 }
 
 const (
@@ -201,6 +199,7 @@ const (
 	defaultHandlerTimeout = 5 * time.Minute
 	defaultDrainTimeout   = 25 * time.Second
 	defaultHoldLimit      = 2 * time.Second
+	defaultBatchWait      = 100 * time.Millisecond
 	defaultMaxHeld        = 1000
 	defaultMaxHeldBytes   = 64 << 20
 	defaultCrashLimit     = 3
@@ -262,11 +261,8 @@ func (c Config) faults() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Guards)) {
 		faults = append(faults, c.Guards[name].faults(fmt.Sprintf("Config.Guards[%q]", name)))
 	}
-	if c.Order > ByKey {
-		faults = append(faults, &ConfigError{"Config.Order", fmt.Sprintf("%d is no order", c.Order), "use Unordered or ByKey"})
-	}
 	if c.Lease > 0 && c.Lease < minLease {
-		faults = append(faults, &ConfigError{"Config.Lease", fmt.Sprintf("%s is too short to extend and settle in", c.Lease), fmt.Sprintf("use at least %s", minLease)})
+		faults = append(faults, faulty("Config.Lease", fmt.Sprintf("%s is too short to extend and settle in", c.Lease), fmt.Sprintf("use at least %s", minLease)))
 	}
 	for i, rule := range c.Rules {
 		faults = append(faults, missing(fmt.Sprintf("Config.Rules[%d]", i), rule == nil))
@@ -288,7 +284,7 @@ func below[T ~int | ~int64](field string, value, least T, fix string) error {
 	if value >= least {
 		return nil
 	}
-	return &ConfigError{field, fmt.Sprintf("%v is out of range", value), fix}
+	return faulty(field, fmt.Sprintf("%v is out of range", value), fix)
 }
 
 // maxCount bounds what takes memory before there is any message.
@@ -299,7 +295,7 @@ const maxCount = 1 << 20
 func count(field string, value, least int, others string) error {
 	fix := fmt.Sprintf("use 1 to %d, %s", maxCount, others)
 	if value > maxCount {
-		return &ConfigError{field, fmt.Sprintf("%d is out of range", value), fix}
+		return faulty(field, fmt.Sprintf("%d is out of range", value), fix)
 	}
 	return below(field, value, least, fix)
 }
@@ -308,20 +304,20 @@ func missing(field string, isNil bool) error {
 	if !isNil {
 		return nil
 	}
-	return &ConfigError{field, "is nil", "remove it or set it"}
+	return faulty(field, "is nil", "remove it or set it")
 }
 
 func noDeadLetter(field string) error {
-	return &ConfigError{field, "is not set: exhausted messages would have nowhere to go",
-		"use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose"}
+	return faulty(field, "is not set: exhausted messages would have nowhere to go",
+		"use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose")
 }
 
 // policyFaults returns each fault of p, joined.
 func policyFaults(field string, p retry.Policy) error {
 	var faults []error
 	for _, err := range leaves(p.Validate()) {
-		if fault, ok := errors.AsType[*retry.PolicyError](err); ok {
-			err = &ConfigError{field + "." + fault.Field, fault.Problem, fault.Fix}
+		if f, ok := errors.AsType[*ConfigError](err); ok {
+			err = faulty(field+strings.TrimPrefix(f.Field, "Policy"), f.Problem, f.Fix)
 		}
 		faults = append(faults, err)
 	}
@@ -348,8 +344,8 @@ func leaves(err error) []error {
 type route struct {
 	topic      string
 	handler    Handler // exactly one of handler and batchHandler is set
-	size       int     // of a batch
-	wait       time.Duration
+	batchSize  int
+	batchWait  time.Duration
 	policy     retry.Policy
 	attempts   int    // the most runs that policy allows
 	deadLetter string // "" discards
@@ -375,6 +371,7 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		below(field+".MaxBody", t.MaxBody, 0, "use a size in bytes, or 0 for that of Config"),
 		count(field+".Concurrency", t.Concurrency, 0, "or 0 for that of Config"),
 		count(field+".Prefetch", t.Prefetch, -1, "0 for that of Config, or -1 for the least"),
+		below(field+".BatchWait", t.BatchWait, 0, "use a positive duration, or 0 for 100ms"),
 	}
 	r := &route{
 		topic:   topic,
@@ -383,6 +380,8 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		maxBody: setting(t.MaxBody, c.MaxBody, c.MaxBody),
 		rules:   append(append([]classify.Rule{}, t.Rules...), c.Rules...),
 
+		batchSize:    t.BatchSize,
+		batchWait:    setting(t.BatchWait, defaultBatchWait, defaultBatchWait),
 		noRepeat:     c.NoRepeat || t.NoRepeat,
 		concurrency:  setting(t.Concurrency, c.Concurrency, c.Concurrency),
 		dependency:   cmp.Or(t.Dependency, topic),
@@ -413,10 +412,10 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 	}
 	switch {
 	case topic == "":
-		faults = append(faults, &ConfigError{field, "the topic has no name", "name the topic to receive from"})
+		faults = append(faults, faulty(field, "the topic has no name", "name the topic to receive from"))
 	case destination(topic) == topic:
-		faults = append(faults, &ConfigError{field + ".DeadLetter", "dead letters would be received again as messages",
-			"choose another topic for dead letters"})
+		faults = append(faults, faulty(field+".DeadLetter", "dead letters would be received again as messages",
+			"choose another topic for dead letters"))
 	default:
 		r.deadLetter = destination(topic)
 	}
@@ -431,20 +430,20 @@ func (c Config) unfit(caps brokers.Capabilities, routes []*route) error {
 	var faults []error
 	for _, r := range routes {
 		if r.timeout >= caps.MaxLease {
-			faults = append(faults, &ConfigError{fmt.Sprintf("Topic(%q).HandlerTimeout", r.topic),
-				fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", r.timeout, caps.MaxLease), "use a shorter timeout"})
+			faults = append(faults, faulty(fmt.Sprintf("Topic(%q).HandlerTimeout", r.topic),
+				fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", r.timeout, caps.MaxLease), "use a shorter timeout"))
 		}
 	}
 	if c.HoldLimit >= caps.MaxLease {
-		faults = append(faults, &ConfigError{"Config.HoldLimit",
-			fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", c.HoldLimit, caps.MaxLease), "use a shorter limit"})
+		faults = append(faults, faulty("Config.HoldLimit",
+			fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", c.HoldLimit, caps.MaxLease), "use a shorter limit"))
 	}
 	return errors.Join(faults...)
 }
 
 // window is how many deliveries of the topic are received, in slots or waiting
 // for one.
-func (r *route) window() int { return r.concurrency + max(r.prefetch, r.size) }
+func (r *route) window() int { return r.concurrency + max(r.prefetch, r.batchSize) }
 
 // longest is how long a handler may run, of those that may longest.
 func longest(routes []*route) (d time.Duration) {
@@ -473,6 +472,7 @@ func (c Config) subscription(routes []*route) brokers.Subscription {
 		Attempts:    map[string]int{},
 		InFlight:    c.MaxHeld,
 		Lease:       c.Lease,
+		Ordered:     c.OrderByKey,
 	}
 	for _, r := range routes {
 		sub.Topics = append(sub.Topics, r.topic)

@@ -24,7 +24,7 @@ import (
 
 func done(context.Context, *brokers.Message) error { return nil }
 
-func doneBatch(context.Context, []*brokers.Message) []error { return nil }
+func doneBatch(context.Context, []consumer.Item) []error { return nil }
 
 func pass(next consumer.Handler) consumer.Handler { return next }
 
@@ -74,7 +74,6 @@ func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
 		MaxConcurrency: -1,
 		MaxHeld:        -1,
 		MaxHeldBytes:   -1,
-		Order:          7,
 		Lease:          -time.Second,
 		CrashLimit:     -2,
 		MaxBody:        -1,
@@ -91,7 +90,7 @@ func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
 			MaxAge:           -time.Hour,
 			MaxRetryAfter:    -time.Second,
 			EnvironmentDelay: -time.Second,
-			Backoff:          retry.Backoff{Base: time.Minute, Cap: time.Second, Floor: time.Hour, Multiplier: math.NaN(), Growth: 9, Jitter: 9},
+			Backoff:          retry.Backoff{Base: time.Minute, Cap: time.Second, Floor: time.Hour, Multiplier: math.NaN(), Step: -1, Jitter: 9},
 		},
 	})
 	checkFaults(t, err, `
@@ -112,14 +111,13 @@ consumer: Config.Retry.MaxAge: is -1h0m0s: use a positive duration, or 0 for the
 consumer: Config.Retry.MaxRetryAfter: is -1s: use a positive duration, or 0 for the default of 15m0s
 consumer: Config.Retry.EnvironmentDelay: is -1s: use a positive duration, or 0 for the default of 1m0s
 consumer: Config.Retry.Backoff.Multiplier: is NaN: use a finite number of at least 1, or 0 for the default of 2
-consumer: Config.Retry.Backoff.Growth: is 9: use Exponential, Linear or Fixed (2)
+consumer: Config.Retry.Backoff.Step: is -1ns: use a positive duration, or 0 for none
 consumer: Config.Retry.Backoff.Jitter: is 9: use FullJitter, EqualJitter, DecorrelatedJitter or NoJitter (3)
 consumer: Config.Retry.Backoff.Cap: is 1s: use at least Backoff.Base (1m0s)
 consumer: Config.Retry.Backoff.Floor: is 1h0m0s: use at most Backoff.Cap (1s)
 consumer: Config.Guard.NoBudget: is set beside a Budget: set one of them
 consumer: Config.Guard.NoBreaker: is set beside a Breaker: set one of them
 consumer: Config.Guards["mails"].NoBudget: is set beside a Budget: set one of them
-consumer: Config.Order: 7 is no order: use Unordered or ByKey
 consumer: Config.Rules[0]: is nil: remove it or set it
 consumer: Config.Middleware[1]: is nil: remove it or set it
 consumer: Config.Observers[0]: is nil: remove it or set it
@@ -174,9 +172,9 @@ func TestFaultsOfOneField(t *testing.T) {
 
 // Every field is in one of the tests above: a new one is to be added.
 func TestEveryFieldOfConfigIsChecked(t *testing.T) {
-	free := map[string]bool{"Group": true, "NoRepeat": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
+	free := map[string]bool{"Group": true, "OrderByKey": true, "NoRepeat": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
 	_, err := consumer.New(nil, consumer.Config{
-		Concurrency: -1, Prefetch: -2, HandlerTimeout: -1, DrainTimeout: -2, HoldLimit: -2, MaxHeld: -1, MaxHeldBytes: -1, MaxConcurrency: -1, Order: 7, Lease: -1,
+		Concurrency: -1, Prefetch: -2, HandlerTimeout: -1, DrainTimeout: -2, HoldLimit: -2, MaxHeld: -1, MaxHeldBytes: -1, MaxConcurrency: -1, Lease: -1,
 		CrashLimit: -2, MaxBody: -1, Retry: retry.Policy{MaxAttempts: -1}, Rules: []classify.Rule{nil},
 		Middleware: []consumer.Middleware{nil}, Observers: []consumer.Observer{nil},
 		Guard:  consumer.Guard{Budget: must(budget.New(budget.Mesh())), NoBudget: true},
@@ -215,7 +213,7 @@ func TestFaultsOfRegistrations(t *testing.T) {
 			`consumer: Topic("orders"): the handler is nil: pass a function`},
 		{"JSON of nil", func(c *consumer.Consumer) { c.Handle("orders", consumer.JSON[int](nil)) },
 			`consumer: Topic("orders"): the handler is nil: pass a function`},
-		{"nil batch handler", func(c *consumer.Consumer) { c.HandleBatch("orders", nil, consumer.Batch{Size: 1}) },
+		{"nil batch handler", func(c *consumer.Consumer) { c.HandleBatch("orders", nil, consumer.Topic{BatchSize: 1}) },
 			`consumer: Topic("orders"): the handler is nil: pass a function`},
 		{"empty topic", func(c *consumer.Consumer) { c.Handle("", done) },
 			`consumer: Topic(""): the topic has no name: name the topic to receive from`},
@@ -223,7 +221,7 @@ func TestFaultsOfRegistrations(t *testing.T) {
 			`consumer: Topic("orders"): is registered twice: register one handler per topic`},
 		{"duplicate of another kind", func(c *consumer.Consumer) {
 			c.Handle("orders", done)
-			c.HandleBatch("orders", doneBatch, consumer.Batch{Size: 1})
+			c.HandleBatch("orders", doneBatch, consumer.Topic{BatchSize: 1})
 		}, `consumer: Topic("orders"): is registered twice: register one handler per topic`},
 		{"two Topics", func(c *consumer.Consumer) { c.Handle("orders", done, consumer.Topic{}, consumer.Topic{}) },
 			`consumer: Topic("orders"): has more than one Topic: merge them into one`},
@@ -238,11 +236,13 @@ func TestFaultsOfRegistrations(t *testing.T) {
 			c.Handle("orders", done)
 			c.Handle("orders.dead", done)
 		}, `consumer: Topic("orders.dead"): "orders.dead" is a topic and a dead-letter topic at once: consume dead letters with a Consumer of its own`},
-		{"batch of none", func(c *consumer.Consumer) { c.HandleBatch("orders", doneBatch, consumer.Batch{Wait: -1}) }, `
-consumer: Topic("orders").Batch.Size: 0 is out of range: use 1 or more
-consumer: Topic("orders").Batch.Wait: -1ns is out of range: use a positive duration, or 0 for 100ms`},
+		{"batch of none", func(c *consumer.Consumer) { c.HandleBatch("orders", doneBatch, consumer.Topic{BatchWait: -1}) }, `
+consumer: Topic("orders").BatchWait: -1ns is out of range: use a positive duration, or 0 for 100ms
+consumer: Topic("orders").BatchSize: 0 is out of range: use 1 or more`},
+		{"batches for a handler of single messages", func(c *consumer.Consumer) { c.Handle("orders", done, consumer.Topic{BatchSize: 2}) },
+			`consumer: Topic("orders").BatchSize: is set for a handler of single messages: register it with HandleBatch`},
 		{"middleware around a batch", func(c *consumer.Consumer) {
-			c.HandleBatch("orders", doneBatch, consumer.Batch{Size: 1}, consumer.Topic{Middleware: []consumer.Middleware{pass}})
+			c.HandleBatch("orders", doneBatch, consumer.Topic{BatchSize: 1, Middleware: []consumer.Middleware{pass}})
 		}, `consumer: Topic("orders").Middleware: does not apply to a batch handler: remove it`},
 		{"middleware that returns nil", func(c *consumer.Consumer) {
 			c.Handle("orders", done, consumer.Topic{Middleware: []consumer.Middleware{hopeless}})

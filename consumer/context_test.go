@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -76,85 +77,35 @@ func TestContextsThatAreNoHandlers(t *testing.T) {
 	if meta := consumer.MetaFrom(ctx); meta.Attempt != 0 || meta.IdempotencyKey != "" {
 		t.Errorf("MetaFrom = %+v, want the zero value", meta)
 	}
-	if metas := consumer.BatchMetaFrom(ctx); metas != nil {
-		t.Errorf("BatchMetaFrom = %+v, want nil", metas)
-	}
 }
 
+// A batch of one message is still a batch.
 func TestContextOfABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one", "two")
+		publish(t, broker, "orders", "one", "two", "three")
+		var sizes []int
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(ctx context.Context, batch []*brokers.Message) []error {
-				metas := consumer.BatchMetaFrom(ctx)
-				if len(metas) != len(batch) || consumer.MessageFrom(ctx) != nil || consumer.MetaFrom(ctx).Attempt != 0 {
-					t.Fatalf("%d metas for %d messages, want one each, and nothing for a single message", len(metas), len(batch))
-				}
-				for i, m := range batch {
-					if metas[i].IdempotencyKey != m.ID || metas[i].Attempt != 1 {
-						t.Errorf("meta %d is %+v, want that of %s", i, metas[i], m.ID)
-					}
-				}
-				return nil
-			}, consumer.Batch{Size: 2})
-		})
-		synctest.Wait()
-		w.mustShutdown()
-		if n := broker.Len("orders"); n != 0 {
-			t.Errorf("%d messages left, want none", n)
-		}
-	})
-}
-
-// A batch of one message is still a batch; its parts are not.
-func TestContextOfAPart(t *testing.T) {
-	if ctx := t.Context(); consumer.Part(ctx, 3) != ctx {
-		t.Error("outside a handler, Part makes another context")
-	}
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one", "two", "three", "four")
-		handled := 0
-		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(ctx context.Context, batch []*brokers.Message) []error {
-				handled += len(batch)
+			c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
 				if consumer.MessageFrom(ctx) != nil || consumer.MetaFrom(ctx).Attempt != 0 {
 					t.Errorf("a batch of %d is taken for a single message", len(batch))
 				}
-				if len(batch) == 1 {
-					return nil
+				for i, item := range batch {
+					if item.Meta.IdempotencyKey != item.Message.ID || item.Meta.Attempt != 1 {
+						t.Errorf("meta %d is %+v, want that of %s", i, item.Meta, item.Message.ID)
+					}
 				}
-				inner, cancel := context.WithCancel(ctx)
-				defer cancel()
-				part := consumer.Part(inner, 2, 0)
-				metas := consumer.BatchMetaFrom(part)
-				if len(metas) != 2 || metas[0].IdempotencyKey != batch[2].ID || metas[1].IdempotencyKey != batch[0].ID ||
-					consumer.MessageFrom(part) != nil || consumer.MetaFrom(part).Attempt != 0 {
-					t.Errorf("metas %+v, want those of the third and the first message", metas)
-				}
-				one := consumer.Part(part, 1)
-				if m := consumer.MessageFrom(one); m == nil || m.ID != batch[0].ID || consumer.MetaFrom(one).IdempotencyKey != m.ID {
-					t.Errorf("the second of the part is %+v, want the first of the batch", m)
-				}
-				func() {
-					defer func() {
-						if recover() == nil {
-							t.Error("a place that the batch does not have is no panic")
-						}
-					}()
-					consumer.Part(part, 2)
-				}()
-				if cancel(); one.Err() == nil {
-					t.Error("a part goes on when the whole has ended")
-				}
+				sizes = append(sizes, len(batch))
 				return nil
-			}, consumer.Batch{Size: 3})
+			}, consumer.Topic{BatchSize: 2})
 		})
 		time.Sleep(time.Second)
 		w.mustShutdown()
-		if handled != 4 {
-			t.Errorf("%d messages handled, want 4", handled)
+		if !slices.Equal(sizes, []int{2, 1}) {
+			t.Errorf("batches of %v, want two and one", sizes)
+		}
+		if n := broker.Len("orders"); n != 0 {
+			t.Errorf("%d messages left, want none", n)
 		}
 	})
 }
@@ -171,7 +122,6 @@ func leaked(ctx context.Context, stop <-chan struct{}, wg *sync.WaitGroup) {
 			}
 			consumer.MetaFrom(ctx)
 			consumer.MessageFrom(ctx)
-			consumer.BatchMetaFrom(ctx)
 			ctx.Deadline()
 			_ = ctx.Err()
 			_ = ctx.Value(valueKey{})

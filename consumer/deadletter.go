@@ -115,7 +115,7 @@ func (p *pipeline) publishLetters(ctx context.Context, topic string, ds []*deliv
 			continue
 		}
 		d.tooBig = d.tooBig || errors.Is(causes[i], brokers.ErrRefused)
-		p.observe(d, Event{Kind: EventError, Operation: OperationDeadLetter, DeadLetter: d.letter,
+		p.observe(d, Event{Kind: EventError, Operation: "dead-letter", DeadLetter: d.letter,
 			Err: fmt.Errorf("dead letter to %q: %w; the message is kept and the dead letter tried again", topic, causes[i])})
 		failed = append(failed, d)
 	}

@@ -25,8 +25,8 @@
 //
 // Handlers run at least once, not exactly once: a crash, a lost lease or a
 // lost acknowledgement causes another run, with the same message ID and
-// idempotency key ([MetaFrom]). Order is kept per key only with [ByKey], and
-// there a retry through the broker lets later messages of its key overtake,
+// idempotency key ([MetaFrom]). Order is kept per key only with
+// Config.OrderByKey, and there a retry through the broker lets later messages of its key overtake,
 // unless the broker itself keeps the order.
 //
 // # Settings that break these

@@ -343,7 +343,7 @@ func randomDrain(t *testing.T, seed uint64) {
 	cfg.Concurrency = 1 + int(dice.upTo(5))
 	cfg.DrainTimeout = []time.Duration{-1, 100 * time.Millisecond, time.Second, 5 * time.Second}[int(dice.upTo(4))]
 	cfg.HoldLimit = []time.Duration{-1, 2 * time.Second}[int(dice.upTo(2))]
-	cfg.Order = consumer.Order(dice.upTo(2))
+	cfg.OrderByKey = dice.chance(0.5)
 	cfg.Random = dice.float
 	var handled sync.Map
 	w := start(t, broker, cfg, func(c *consumer.Consumer) {

@@ -12,8 +12,9 @@ import (
 
 // Observer sees what happens to messages: metrics, tracing and logs hang
 // here. Observe must be quick and must not block, because the pipeline waits
-// for it, and may be called from several goroutines at once. The context carries the values of the context of Run,
-// and in EventStarted, EventSucceeded and EventFailed those of the handler.
+// for it, and may be called from several goroutines at once. The context carries
+// the values of the context of Run, and in EventStarted, EventSucceeded and
+// EventFailed those of the handler.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
@@ -28,6 +29,7 @@ const (
 	EventFailed       EventKind = "failed"        // a handler failed; Verdict, Decision and Err are set
 	EventAcked        EventKind = "acked"         // the message is removed
 	EventHeld         EventKind = "held"          // waits in the process, for its due time or its guard to open
+	EventDeferred     EventKind = "deferred"      // its run was put off, uncounted; Err says why, Meta.DueAt until when
 	EventRetried      EventKind = "retried"       // rescheduled durably in the broker
 	EventReleased     EventKind = "released"      // given back, not counted
 	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set
@@ -39,18 +41,6 @@ const (
 	EventPaused       EventKind = "paused"        // nothing that depends on Dependency starts for now; Err says why, Until at least until when
 	EventResumed      EventKind = "resumed"       // all of Dependency starts again
 	EventError        EventKind = "error"         // the broker failed an operation, which is tried again; Operation and Err are set
-)
-
-// Operation is what was asked of the broker.
-type Operation string
-
-const (
-	OperationReceive    Operation = "receive"     // fetch deliveries; of the source as a whole
-	OperationAck        Operation = "ack"         // remove a message
-	OperationRetry      Operation = "retry"       // reschedule it in the broker
-	OperationRelease    Operation = "release"     // give it back
-	OperationExtend     Operation = "extend"      // extend its lease
-	OperationDeadLetter Operation = "dead-letter" // publish its dead letter
 )
 
 // Event is one thing that happened. Fields that do not belong to its kind are
@@ -85,8 +75,11 @@ type Event struct {
 	// Until is when a pause may end; zero if nobody knows.
 	Until time.Time
 
-	// Operation is what the broker failed.
-	Operation Operation
+	// Operation is what failed: "receive", of the source as a whole; "ack",
+	// "retry" or "release", the end of a delivery; "extend", of its lease;
+	// "dead-letter", the publishing of one; or "dependency-of",
+	// Topic.DependencyOf.
+	Operation string
 
 	Verdict    classify.Verdict
 	Decision   retry.Decision
@@ -97,7 +90,7 @@ type Event struct {
 // routine kinds are of no interest to the log.
 func (k EventKind) routine() bool {
 	switch k {
-	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventRetried, EventExtended:
+	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventDeferred, EventRetried, EventExtended:
 		return true
 	}
 	return false

@@ -136,24 +136,22 @@ func ExampleConsumer_Handle() {
 // One statement for many rows, and a result for each of them.
 func ExampleConsumer_HandleBatch() {
 	broker := brokerWith("rows", "a", "b", "?", "d")
-	cfg := exampleConfig()
-	cfg.Prefetch = 4 // or a batch of four could not gather
-	c, err := consumer.New(broker, cfg)
+	c, err := consumer.New(broker, exampleConfig())
 	if err != nil {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	c.HandleBatch("rows", func(_ context.Context, batch []*brokers.Message) []error {
+	c.HandleBatch("rows", func(_ context.Context, batch []consumer.Item) []error {
 		errs := make([]error, len(batch))
-		for i, m := range batch {
-			if string(m.Body) == "?" {
+		for i, item := range batch {
+			if string(item.Message.Body) == "?" {
 				errs[i] = classify.Permanent(errors.New("no row"))
 			}
 		}
 		fmt.Printf("inserted a batch of %d\n", len(batch))
 		stop()
 		return errs
-	}, consumer.Batch{Size: 4, Wait: time.Second})
+	}, consumer.Topic{BatchSize: 4, BatchWait: time.Second})
 	if err := c.Run(ctx); err != nil {
 		log.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/internal/handling"
 )
 
 // Handler does the work of one message. Nil means done; any other error is
@@ -25,7 +26,14 @@ type Handler func(ctx context.Context, m *brokers.Message) error
 // BatchHandler does the work of several messages of one topic at once and
 // returns one result per message, in their order; nil means that all are
 // done. Results of another length fail the whole batch.
-type BatchHandler func(ctx context.Context, batch []*brokers.Message) []error
+type BatchHandler func(ctx context.Context, batch []Item) []error
+
+// Item is one message of a batch, with what MetaFrom returns in a handler of
+// single messages.
+type Item struct {
+	Message *brokers.Message
+	Meta    brokers.Meta
+}
 
 // Middleware wraps a handler. It sees every run, retries included, after the
 // pipeline has decided to run it; it cannot change the pipeline's order.
@@ -61,12 +69,8 @@ func decodeJSON(body []byte, into any) error {
 	return nil
 }
 
-type contextKey uint8
-
-const attemptKey contextKey = iota
-
 // MessageFrom returns the message that the handler with this context works
-// on, nil outside a handler and in a batch.
+// on, nil outside a handler and in one of batches.
 func MessageFrom(ctx context.Context) *brokers.Message {
 	if a := attemptFrom(ctx); a != nil && a.single {
 		return &a.message
@@ -76,7 +80,7 @@ func MessageFrom(ctx context.Context) *brokers.Message {
 
 // MetaFrom returns what the pipeline knows about the message: Attempt is the
 // number of this run, counted from 1, and IdempotencyKey is always set. It is
-// the zero value outside a handler and in a batch.
+// the zero value outside a handler and in one of batches: see [Item].
 func MetaFrom(ctx context.Context) brokers.Meta {
 	if a := attemptFrom(ctx); a != nil && a.single {
 		return a.runs[0].metaOfRun()
@@ -84,40 +88,7 @@ func MetaFrom(ctx context.Context) brokers.Meta {
 	return brokers.Meta{}
 }
 
-// BatchMetaFrom is MetaFrom for a batch handler: one entry per message.
-func BatchMetaFrom(ctx context.Context) []brokers.Meta {
-	a := attemptFrom(ctx)
-	if a == nil {
-		return nil
-	}
-	metas := make([]brokers.Meta, len(a.runs))
-	for i, d := range a.runs {
-		metas[i] = d.metaOfRun()
-	}
-	return metas
-}
-
-// Part returns the context for some of the messages of a batch, given by their
-// places in it, for whoever hands these to a handler: BatchMetaFrom then has an
-// entry for each of them, and for one message, MessageFrom and MetaFrom answer
-// as in a handler of single messages. It ends when ctx does. Outside a handler
-// it is ctx itself; a place that the batch does not have panics.
-func Part(ctx context.Context, places ...int) context.Context {
-	whole := attemptFrom(ctx)
-	if whole == nil {
-		return ctx
-	}
-	part := &attempt{single: len(places) == 1}
-	for _, place := range places {
-		part.runs = append(part.runs, whole.runs[place])
-	}
-	if part.single {
-		part.message = part.runs[0].Message
-	}
-	return context.WithValue(ctx, attemptKey, part)
-}
-
 func attemptFrom(ctx context.Context) *attempt {
-	a, _ := ctx.Value(attemptKey).(*attempt)
+	a, _ := ctx.Value(handling.Key{}).(*attempt)
 	return a
 }

@@ -114,7 +114,7 @@ func TestPanicOfABatchFailsAllOfIt(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publish(t, broker, "orders", "one", "two", "three")
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(context.Context, []*brokers.Message) []error { panic("all") }, consumer.Batch{Size: 3})
+			c.HandleBatch("orders", func(context.Context, []consumer.Item) []error { panic("all") }, consumer.Topic{BatchSize: 3})
 		})
 		time.Sleep(day)
 		synctest.Wait()
@@ -134,7 +134,7 @@ func TestPanicOfABatchFailsAllOfIt(t *testing.T) {
 // not the message either.
 func TestGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const n = 50
+		const n = 15 // fewer than open a breaker
 		broker := memory.New(memory.Options{})
 		for range n {
 			publish(t, broker, "orders", "one")
@@ -177,7 +177,7 @@ func TestGoexitForEver(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publish(t, broker, "orders", "one", "two")
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(context.Context, []*brokers.Message) []error { runtime.Goexit(); return nil }, consumer.Batch{Size: 2})
+			c.HandleBatch("orders", func(context.Context, []consumer.Item) []error { runtime.Goexit(); return nil }, consumer.Topic{BatchSize: 2})
 		})
 		time.Sleep(day)
 		synctest.Wait()
@@ -341,15 +341,15 @@ func TestBatchResultsOfAnotherLength(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publish(t, broker, "orders", "one", "two")
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(context.Context, []*brokers.Message) []error { return []error{nil} },
-				consumer.Batch{Size: 2}, consumer.Topic{MaxAttempts: 1})
+			c.HandleBatch("orders", func(context.Context, []consumer.Item) []error { return make([]error, 3) },
+				consumer.Topic{BatchSize: 2, MaxAttempts: 1})
 		})
 		time.Sleep(day)
 		synctest.Wait()
 		w.mustShutdown()
 		entries := letters(t, broker)
 		for _, entry := range entries {
-			if !strings.Contains(entry.ErrorText, `the batch handler of "orders" returned 1 results for 2 messages`) {
+			if !strings.Contains(entry.ErrorText, `the batch handler of "orders" returned 3 results for 1 messages`) {
 				t.Errorf("dead letter of %q", entry.ErrorText)
 			}
 		}

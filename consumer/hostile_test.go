@@ -72,7 +72,7 @@ func TestHostileHeaders(t *testing.T) {
 					return classify.Transient(errors.New("busy"))
 				})
 				got := letter(t, broker)
-				if runs != 2 || got.Meta.Attempt != 2 || got.Reason != retry.ReasonExhausted || len(got.Meta.History) != 2 {
+				if runs != 2 || got.Meta.Attempt != 2 || got.Reason != "exhausted" || len(got.Meta.History) != 2 {
 					t.Errorf("%d runs, dead after %d with reason %q and history %v; want 2 and exhausted", runs, got.Meta.Attempt, got.Reason, got.Meta.History)
 				}
 				if want := users(tt.headers); !slices.Equal(users(got.Message.Headers), want) {
@@ -95,11 +95,11 @@ func users(h brokers.Headers) (own brokers.Headers) {
 
 // The message is the handler's copy: what it does to it reaches neither the
 // retry, held in the process or sent to the broker, nor the dead letter, nor
-// the lane of its key.
+// the queue of its key.
 func TestHandlerThatChangesItsMessage(t *testing.T) {
 	for _, hold := range []time.Duration{-1, time.Hour} {
-		for _, order := range []consumer.Order{consumer.Unordered, consumer.ByKey} {
-			t.Run(fmt.Sprintf("hold=%v/order=%d", hold, order), func(t *testing.T) {
+		for _, byKey := range []bool{false, true} {
+			t.Run(fmt.Sprintf("hold=%v/byKey=%v", hold, byKey), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					published := brokers.Message{
 						ID: "m-1", Key: "k", Body: []byte("body"),
@@ -112,7 +112,7 @@ func TestHandlerThatChangesItsMessage(t *testing.T) {
 						t.Fatal(err)
 					}
 					cfg := quiet()
-					cfg.HoldLimit, cfg.Order = hold, order
+					cfg.HoldLimit, cfg.OrderByKey = hold, byKey
 					cfg.Retry.MaxAttempts = 3
 					seen := &recorder{}
 					cfg.Observers = []consumer.Observer{seen}
@@ -312,7 +312,7 @@ func TestRedactThatPanics(t *testing.T) {
 		cfg := quiet()
 		cfg.Redact = func(string) string { panic("redact") }
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error { return classify.Permanent(errors.New("odd")) })
-		if got := letter(t, broker); got.Reason != retry.ReasonPoison || strings.Contains(got.ErrorText, "odd") {
+		if got := letter(t, broker); got.Reason != "poison" || strings.Contains(got.ErrorText, "odd") {
 			t.Errorf("reason %q, text %q; want a dead letter without the text", got.Reason, got.ErrorText)
 		}
 	})

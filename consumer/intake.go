@@ -40,7 +40,7 @@ func (p *pipeline) receive(ctx context.Context) error {
 			return fmt.Errorf("consumer: receive: %w", err)
 		default:
 			failures++
-			p.report(p.values, Event{Kind: EventError, Operation: OperationReceive, Err: fmt.Errorf("receive: %w", err)})
+			p.report(p.values, Event{Kind: EventError, Operation: "receive", Err: fmt.Errorf("receive: %w", err)})
 			sleep(ctx, backoff.Delay(failures, 0, p.cfg.Random()))
 		}
 	}

@@ -98,7 +98,7 @@ func TestEndOfASessionLosesWhatCameInIt(t *testing.T) {
 		}
 		var seen recorder
 		cfg := quiet()
-		cfg.Observers, cfg.Order = []consumer.Observer{&seen}, consumer.ByKey
+		cfg.Observers, cfg.OrderByKey = []consumer.Observer{&seen}, true
 		cfg.Concurrency, cfg.Prefetch, cfg.HoldLimit, cfg.Retry = 1, 5, time.Hour, every(10*time.Minute, 3)
 		d := newDiary()
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
@@ -204,8 +204,8 @@ func TestFailedExtensionIsRepeated(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		w.mustShutdown()
 		for _, e := range seen.of(consumer.EventError) {
-			if e.Operation != consumer.OperationExtend {
-				t.Errorf("operation %q failed, want %q", e.Operation, consumer.OperationExtend)
+			if e.Operation != "extend" {
+				t.Errorf("operation %q failed, want %q", e.Operation, "extend")
 			}
 		}
 		if n := len(seen.of(consumer.EventError)); n != 2 || runs.Load() != 2 {

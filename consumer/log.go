@@ -27,7 +27,7 @@ type logObserver struct {
 type logKey struct {
 	kind         EventKind
 	topic, class string
-	operation    Operation
+	operation    string
 }
 
 type tally struct {
@@ -120,9 +120,9 @@ func (l *logObserver) sweep(now time.Time) {
 }
 
 func (l *logObserver) summarize(ctx context.Context, key logKey, n int) {
-	attrs := []slog.Attr{slog.String("event", string(key.kind)), slog.String("queue", key.topic), slog.String("class", key.class)}
+	attrs := []slog.Attr{slog.String("event", string(key.kind)), slog.String("topic", key.topic), slog.String("class", key.class)}
 	if key.operation != "" {
-		attrs = append(attrs, slog.String("operation", string(key.operation)))
+		attrs = append(attrs, slog.String("operation", key.operation))
 	}
 	l.logger.LogAttrs(ctx, slog.LevelWarn, "more of the same were not logged", append(attrs, slog.Int("suppressed", n))...)
 }
@@ -179,7 +179,7 @@ func level(e Event) slog.Level {
 func (l *logObserver) attributes(e Event) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 12)
 	if e.Topic != "" {
-		attrs = append(attrs, slog.String("queue", e.Topic))
+		attrs = append(attrs, slog.String("topic", e.Topic))
 	}
 	if e.Message != nil {
 		attrs = append(attrs, slog.String("msg_id", e.Message.ID), slog.Int("attempt", e.Attempt))
@@ -188,7 +188,7 @@ func (l *logObserver) attributes(e Event) []slog.Attr {
 		attrs = append(attrs, slog.String("class", string(e.Verdict.Class)), slog.String("rule", e.Verdict.Rule))
 	}
 	if e.Operation != "" {
-		attrs = append(attrs, slog.String("operation", string(e.Operation)))
+		attrs = append(attrs, slog.String("operation", e.Operation))
 	}
 	if e.Kind == EventFailed {
 		attrs = append(attrs, slog.String("outcome", e.Decision.Action.String()), slog.Duration("delay", e.Decision.Delay))

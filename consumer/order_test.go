@@ -67,7 +67,7 @@ func TestByKeyRunsOneOfAKeyAtATime(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publishKeyed(t, broker, "a-1", "a-2", "b-1", "a-3", "b-2")
 		cfg := quiet()
-		cfg.Order = consumer.ByKey
+		cfg.OrderByKey = true
 		d := newDiary()
 		w := start(t, broker, cfg, failingOnce(d))
 		time.Sleep(time.Minute)
@@ -78,14 +78,14 @@ func TestByKeyRunsOneOfAKeyAtATime(t *testing.T) {
 }
 
 func TestUnorderedAndKeylessMessagesRunInParallel(t *testing.T) {
-	for order, names := range map[consumer.Order][]string{
-		consumer.Unordered: {"a-1", "a-2", "a-3"}, consumer.ByKey: {"-1", "-2", "-3"},
+	for byKey, names := range map[bool][]string{
+		false: {"a-1", "a-2", "a-3"}, true: {"-1", "-2", "-3"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			broker := memory.New(memory.Options{})
 			publishKeyed(t, broker, names...)
 			cfg := quiet()
-			cfg.Order = order
+			cfg.OrderByKey = byKey
 			d := newDiary()
 			w := start(t, broker, cfg, failingOnce(d))
 			time.Sleep(time.Minute)
@@ -100,7 +100,7 @@ func TestHeldRetryHoldsItsKeyAlone(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publishKeyed(t, broker, "a-1", "a-2", "b-1", "b-2")
 		cfg := quiet()
-		cfg.Order, cfg.HoldLimit, cfg.Retry = consumer.ByKey, time.Minute, every(10*time.Second, 3)
+		cfg.OrderByKey, cfg.HoldLimit, cfg.Retry = true, time.Minute, every(10*time.Second, 3)
 		d := newDiary()
 		w := start(t, broker, cfg, failingOnce(d, "a-1"))
 		time.Sleep(time.Minute)
@@ -114,7 +114,7 @@ func TestRetryThroughTheBrokerLetsLaterOnesOvertake(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publishKeyed(t, broker, "a-1", "a-2", "a-3")
 		cfg := quiet()
-		cfg.Order, cfg.Retry = consumer.ByKey, every(10*time.Second, 3)
+		cfg.OrderByKey, cfg.Retry = true, every(10*time.Second, 3)
 		d := newDiary()
 		w := start(t, broker, cfg, failingOnce(d, "a-1"))
 		time.Sleep(time.Minute)
@@ -195,7 +195,7 @@ func TestDeadLetterLetsItsKeyGoOn(t *testing.T) {
 			broker := memory.New(options)
 			publishKeyed(t, broker, "a-1", "a-2")
 			cfg := quiet()
-			cfg.Order = consumer.ByKey
+			cfg.OrderByKey = true
 			d := newDiary()
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
 				c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
@@ -220,7 +220,7 @@ func TestDrainGivesBackAKeyInOrder(t *testing.T) {
 		broker := newTap(memory.Options{})
 		publishKeyed(t, broker.Broker, "a-1", "a-2", "a-3", "b-1", "b-2")
 		cfg := quiet()
-		cfg.Order, cfg.Concurrency, cfg.Prefetch = consumer.ByKey, 1, 9
+		cfg.OrderByKey, cfg.Concurrency, cfg.Prefetch = true, 1, 9
 		d := newDiary()
 		w := start(t, broker, cfg, failingOnce(d))
 		synctest.Wait()

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/visibility"
 )
 
@@ -98,7 +97,7 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		letters:      map[string]*sender{},
 		sessions:     map[context.Context]func() bool{},
 	}
-	if c.cfg.Order == ByKey || p.caps.Ordered {
+	if c.cfg.OrderByKey || p.caps.Ordered {
 		p.keys = keyQueues{}
 	}
 	p.pool = &pool{most: c.cfg.MaxConcurrency, start: func() *worker { return newWorker(p) }}
@@ -140,7 +139,7 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	if r.dependencyOf != nil {
 		s.own = &ownGuards{byName: map[string]*list.Element{}, make: func(name string) *guard {
 			g := newGuard(name, p.cfg.guardOf(name), r.timeout, p.cfg.Random)
-			g.most = max(1, r.concurrency/2)
+			g.most = max(1, r.concurrency/2) * max(1, r.batchSize)
 			return g
 		}}
 	}
@@ -183,7 +182,8 @@ const block = 16
 
 // accept takes deliveries over from the source.
 func (p *pipeline) accept(received []*brokers.Delivery) {
-	ds := p.track(received)
+	ds := make([]*delivery, len(received))
+	p.track(ds, received)
 	ds = slices.DeleteFunc(ds, p.refuse)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -194,10 +194,9 @@ func (p *pipeline) accept(received []*brokers.Delivery) {
 	}
 }
 
-// track begins to look after deliveries.
-func (p *pipeline) track(received []*brokers.Delivery) []*delivery {
+// track begins to look after what was received, and lists it in ds.
+func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 	var some []delivery
-	ds := make([]*delivery, len(received))
 	for i, from := range received {
 		if len(some) == 0 {
 			some = make([]delivery, min(block, len(received)-i))
@@ -227,28 +226,22 @@ func (p *pipeline) track(received []*brokers.Delivery) []*delivery {
 		}
 	}
 	deposit(ds, time.Now())
-	return ds
 }
 
 // deposit has budgets earn by what is delivered for the first time.
 func deposit(ds []*delivery, now time.Time) {
-	var g *guard
-	n := 0
-	pay := func() {
-		if n > 0 && g.budget != nil {
-			g.budget.Deposit(now, n)
+	for len(ds) > 0 {
+		g, n, fresh := ds[0].nearest(), 0, 0
+		for ; n < len(ds) && ds[n].nearest() == g; n++ {
+			if first(ds[n].meta) {
+				fresh++
+			}
+		}
+		ds = ds[n:]
+		if fresh > 0 && g.budget != nil {
+			g.budget.Deposit(now, fresh)
 		}
 	}
-	for _, d := range ds {
-		if next := d.nearest(); next != g {
-			pay()
-			g, n = next, 0
-		}
-		if first(d.meta) {
-			n++
-		}
-	}
-	pay()
 }
 
 // stray returns the subscription of a topic without a handler, should a source
@@ -282,9 +275,9 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 	case p.cfg.CrashLimit > 0 && d.Abandoned >= p.cfg.CrashLimit:
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
 	case d.Meta.Attempt >= d.sub.attempts && d.Meta.Class == poisonClass:
-		return retry.ReasonPoison, errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
+		return "poison", errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
 	case d.Meta.Attempt >= d.sub.attempts:
-		return retry.ReasonExhausted, fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.Meta.Attempt)
+		return "exhausted", fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.Meta.Attempt)
 	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
 		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
 	}

@@ -42,7 +42,7 @@ func TestReceiveErrorsBackOffAndRecover(t *testing.T) {
 			t.Errorf("%d runs within 2s of the recovery, want 1", runs.Load())
 		}
 		for _, e := range seen.of(consumer.EventError) {
-			if e.Message != nil || e.Operation != consumer.OperationReceive || !strings.Contains(e.Err.Error(), "no route to host") {
+			if e.Message != nil || e.Operation != "receive" || !strings.Contains(e.Err.Error(), "no route to host") {
 				t.Fatalf("event %+v, want that of the receipt, without a message", e)
 			}
 		}

@@ -128,7 +128,7 @@ func (p *pipeline) unsettled(d *delivery, err error) bool {
 		p.deadLetterRefused(d, err)
 		return false
 	}
-	p.troubled(d, Operation(d.action.String()), err)
+	p.troubled(d, d.action.String(), err)
 	return true
 }
 
@@ -149,7 +149,7 @@ var settledKind = [...]EventKind{brokers.Ack: EventAcked, brokers.Retry: EventRe
 
 // troubled reports a failed operation on d, which is tried again, and stops
 // the worker if trying again cannot help.
-func (p *pipeline) troubled(d *delivery, op Operation, err error) {
+func (p *pipeline) troubled(d *delivery, op string, err error) {
 	p.observe(d, Event{Kind: EventError, Operation: op, Err: err})
 	if errors.Is(err, brokers.ErrMisconfigured) {
 		p.stop(fmt.Errorf("consumer: topic %q: %w", d.Message.Topic, err))
@@ -168,7 +168,7 @@ func (p *pipeline) extend(ctx context.Context, lease time.Duration, ds []*delive
 		case errs == nil || i < len(errs) && errs[i] == nil:
 			p.observe(d, Event{Kind: EventExtended})
 		case i < len(errs) && !final(errs[i]):
-			p.troubled(d, OperationExtend, fmt.Errorf("extend the lease: %w", errs[i]))
+			p.troubled(d, "extend", fmt.Errorf("extend the lease: %w", errs[i]))
 		}
 	}
 	return errs

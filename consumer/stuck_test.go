@@ -149,7 +149,7 @@ func returnsLate(t *testing.T, after time.Duration, result error) {
 		}
 	}
 	cfg := quiet()
-	cfg.DrainTimeout, cfg.Order = 10*time.Second, consumer.ByKey
+	cfg.DrainTimeout, cfg.OrderByKey = 10*time.Second, true
 	cfg.Retry = every(time.Hour, 2)
 	given := after > 10*time.Second+500*time.Millisecond
 	var seen recorder

@@ -32,7 +32,8 @@ type tap struct {
 
 	mu      sync.Mutex
 	calls   []call
-	askedIn []int // the max of each Receive
+	askedIn []int    // the max of each Receive
+	pauses  []string // the topics of each Pause, such as "orders+refunds"
 }
 
 // call is one call for one message.
@@ -68,6 +69,16 @@ func (b *tap) of(kinds ...string) (calls []call) {
 		}
 	}
 	return calls
+}
+
+// paused returns the topics that the source was last told to pause.
+func (b *tap) paused() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.pauses) == 0 {
+		return ""
+	}
+	return b.pauses[len(b.pauses)-1]
 }
 
 // Publish notes the call when it is made, and is counted as a call on topic.
@@ -110,6 +121,13 @@ func (s *tapSource) Receive(ctx context.Context, max int) ([]*brokers.Delivery, 
 	return ds, err
 }
 
+func (s *tapSource) Pause(topics ...string) {
+	s.b.mu.Lock()
+	s.b.pauses = append(s.b.pauses, strings.Join(slices.Sorted(slices.Values(topics)), "+"))
+	s.b.mu.Unlock()
+	s.Source.Pause(topics...)
+}
+
 func (s *tapSource) Settle(ctx context.Context, batch []brokers.Settlement) []error {
 	errs := s.Source.Settle(ctx, batch)
 	if s.b.settle != nil {
@@ -136,7 +154,7 @@ func (s *tapSource) Extend(ctx context.Context, lease time.Duration, ds []*broke
 // every is a policy that waits for exactly delay after each failure.
 func every(delay time.Duration, attempts int) retry.Policy {
 	return retry.Policy{MaxAttempts: attempts, Backoff: retry.Backoff{
-		Base: delay, Cap: max(delay, 15*time.Minute), Growth: retry.Fixed, Jitter: retry.NoJitter}}
+		Base: delay, Cap: max(delay, 15*time.Minute), Multiplier: 1, Jitter: retry.NoJitter}}
 }
 
 // diary notes what a handler does and when.

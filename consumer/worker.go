@@ -150,10 +150,10 @@ func (w *worker) call(a *attempt) {
 // callBatch returns one result for each run of a.
 func (r *route) callBatch(a *attempt) []error {
 	copies := make([]brokers.Message, len(a.runs))
-	batch := make([]*brokers.Message, len(a.runs))
+	batch := make([]Item, len(a.runs))
 	for i, member := range a.runs {
 		copies[i] = member.Message
-		batch[i] = &copies[i]
+		batch[i] = Item{Message: &copies[i], Meta: member.metaOfRun()}
 	}
 	results := r.batchHandler(a, batch)
 	switch {

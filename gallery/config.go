@@ -30,8 +30,9 @@ func unguarded(cfg *consumer.Config) {
 
 // settings are those of the incident's topics.
 func (i Incident) settings() consumer.Topic {
+	settings := consumer.Topic{BatchSize: i.Batch}
 	if i.Bulkhead {
-		return consumer.Topic{DependencyOf: func(m *brokers.Message) string { return m.Key }}
+		settings.DependencyOf = func(m *brokers.Message) string { return m.Key }
 	}
-	return consumer.Topic{}
+	return settings
 }

@@ -1,22 +1,35 @@
 package gallery
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 
 	"github.com/redrive-go/redrive/consumer"
 )
 
+// TestIncidents lets every incident happen. With -page it does so without a
+// guard as well, and writes the page.
 func TestIncidents(t *testing.T) {
-	for _, i := range Incidents {
+	outcomes := make([]outcome, len(Incidents))
+	if *page {
+		t.Cleanup(func() {
+			fmt.Print(textTable(outcomes))
+			writePage(t, outcomes)
+		})
+	}
+	for n, i := range Incidents {
 		t.Run(i.Name, func(t *testing.T) {
 			t.Parallel()
 			r := play(t, i)
-			t.Logf("%s", i.summary(r))
+			t.Log(i.summary(r))
 			for _, w := range i.Wants {
 				if wrong := w.check(r); wrong != "" {
 					t.Errorf("want %s: %s", w.Text, wrong)
 				}
+			}
+			if *page {
+				outcomes[n] = outcome{r, play(t, i, unguarded), t.Failed()}
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ func (i Incident) Run(ctx context.Context, changes ...func(*consumer.Config)) (R
 	}
 	for _, topic := range i.topics() {
 		if i.Batch > 0 {
-			c.HandleBatch(topic, t.batch, consumer.Batch{Size: i.Batch}, i.settings())
+			c.HandleBatch(topic, t.batch, i.settings())
 		} else {
 			c.Handle(topic, t.handle, i.settings())
 		}
@@ -79,8 +80,9 @@ func (b refusing) Publish(ctx context.Context, topic string, ms ...brokers.Messa
 
 // publish publishes the stream s, the nth.
 func (t *tally) publish(ctx context.Context, broker brokers.Broker, nth int, s Stream) error {
+	random := rand.New(rand.NewPCG(uint64(nth), 0))
 	for n := range s.Load.Count {
-		due := time.Duration(n) * s.Load.Every
+		due := time.Duration((float64(n) + random.Float64()) * float64(s.Load.Every))
 		if late := due - time.Since(t.began); late > 0 && wait(ctx, late) != nil {
 			return nil // the run is over
 		}
@@ -104,11 +106,11 @@ func (t *tally) handle(ctx context.Context, m *brokers.Message) error {
 
 // batch is the handler of batches: one call for all, which any of them can make
 // fail for all.
-func (t *tally) batch(ctx context.Context, batch []*brokers.Message) []error {
+func (t *tally) batch(ctx context.Context, batch []consumer.Item) []error {
 	calls := make([]error, len(batch))
 	var group sync.WaitGroup
-	for i, m := range batch {
-		group.Go(func() { calls[i] = t.handle(ctx, m) })
+	for i, item := range batch {
+		group.Go(func() { calls[i] = t.handle(ctx, item.Message) })
 	}
 	group.Wait()
 	err := errors.Join(calls...)

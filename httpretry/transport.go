@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
-	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/internal/handling"
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/breaker"
 )
@@ -33,7 +33,7 @@ type Transport struct {
 }
 
 // New returns a Transport. The error names every fault of c at once, each a
-// [*ConfigError].
+// *consumer.ConfigError.
 func New(c Config) (*Transport, error) {
 	if err := c.faults(); err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.base.RoundTrip(req)
 	}
 	d := t.dependency(req)
-	c := &call{base: t.base, dependency: d, req: req, inHandler: consumer.BatchMetaFrom(req.Context()) != nil}
+	c := &call{base: t.base, dependency: d, req: req, inHandler: handling.In(req.Context())}
 	permit, err := d.start(c.inHandler)
 	if err != nil {
 		c.close()

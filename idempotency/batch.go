@@ -7,14 +7,12 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 )
 
 // OnceBatch is [Once] for batch handlers: it wraps one that is then given to
 // Consumer.HandleBatch. The handler gets the messages of a batch whose keys it
-// has now, with consumer.BatchMetaFrom for these alone, and is not called if
-// there are none. What it returns for a message counts for its key as with Once.
+// has now, and is not called if there are none. What it returns for a message counts for its key as with Once.
 //
 // Two things differ. A key that is in progress, also for another message of the
 // same batch, is not waited for, whatever Options.Wait says, because the whole
@@ -33,7 +31,7 @@ func OnceBatch(store Store, o Options) (func(consumer.BatchHandler) consumer.Bat
 		if next == nil {
 			return nil
 		}
-		return func(ctx context.Context, batch []*brokers.Message) []error { return g.handleBatch(ctx, batch, next) }
+		return func(ctx context.Context, batch []consumer.Item) []error { return g.handleBatch(ctx, batch, next) }
 	}, nil
 }
 
@@ -41,21 +39,21 @@ func OnceBatch(store Store, o Options) (func(consumer.BatchHandler) consumer.Bat
 // not take all connections of a pool.
 const atOnce = 16
 
-func (g *guard) handleBatch(ctx context.Context, batch []*brokers.Message, next consumer.BatchHandler) []error {
+func (g *guard) handleBatch(ctx context.Context, batch []consumer.Item, next consumer.BatchHandler) []error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	results := make([]error, len(batch))
 	claims := make([]Claim, len(batch))
-	for i, m := range batch {
-		claims[i], results[i] = g.claimOf(consumer.Part(ctx, i), m)
+	for i, item := range batch {
+		claims[i], results[i] = g.claimOf(item.Message, item.Meta)
 	}
 	keepers := g.claimAll(ctx, cancel, claims, batch, results)
 	defer each(keepers, func(i int, k *keeper) { // of a handler that panics or ends its goroutine, too
 		k.stop()
-		g.release(ctx, k.claim, batch[i])
+		g.release(ctx, k.claim, batch[i].Message)
 	})
 	var places []int
-	var mine []*brokers.Message
+	var mine []consumer.Item
 	for i, k := range keepers {
 		if k != nil {
 			places, mine = append(places, i), append(mine, batch[i])
@@ -64,7 +62,7 @@ func (g *guard) handleBatch(ctx context.Context, batch []*brokers.Message, next 
 	if len(places) == 0 {
 		return results
 	}
-	got := sized(next(consumer.Part(ctx, places...), mine), len(places))
+	got := sized(next(ctx, mine), len(places))
 	for i, place := range places {
 		results[place] = got[i]
 	}
@@ -72,7 +70,7 @@ func (g *guard) handleBatch(ctx context.Context, batch []*brokers.Message, next 
 		if results[i] == nil {
 			keepers[i] = nil // nothing is released
 		}
-		results[i] = g.end(ctx, k, batch[i], results[i])
+		results[i] = g.end(ctx, k, batch[i].Message, results[i])
 	})
 	return results
 }
@@ -80,7 +78,7 @@ func (g *guard) handleBatch(ctx context.Context, batch []*brokers.Message, next 
 // claimAll claims what it can. It returns the keepers of these claims, and
 // fills in the results of the other messages, whose keepers are nil. Claims that
 // have a result already are not asked for. Cancel is called when none is left.
-func (g *guard) claimAll(ctx context.Context, cancel context.CancelCauseFunc, claims []Claim, batch []*brokers.Message, results []error) []*keeper {
+func (g *guard) claimAll(ctx context.Context, cancel context.CancelCauseFunc, claims []Claim, batch []consumer.Item, results []error) []*keeper {
 	var left atomic.Int64 // messages that have their claim, or may get it
 	left.Store(int64(len(batch)))
 	lose := func(cause error) {
@@ -89,10 +87,10 @@ func (g *guard) claimAll(ctx context.Context, cancel context.CancelCauseFunc, cl
 		}
 	}
 	keepers := make([]*keeper, len(batch))
-	each(batch, func(i int, m *brokers.Message) {
+	each(pointers(batch), func(i int, item *consumer.Item) {
 		claimed := false
 		if results[i] == nil {
-			claimed, results[i] = g.enter(ctx, claims[i], m)
+			claimed, results[i] = g.enter(ctx, claims[i], item.Message)
 		}
 		if !claimed {
 			lose(ErrClaimLost)
@@ -133,4 +131,13 @@ func sized(results []error, n int) []error {
 		}
 	}
 	return all
+}
+
+// pointers returns those to the elements of all.
+func pointers[T any](all []T) []*T {
+	to := make([]*T, len(all))
+	for i := range all {
+		to[i] = &all[i]
+	}
+	return to
 }

@@ -27,10 +27,10 @@ type batched struct {
 	then  func(ctx context.Context, ids []string) []error
 }
 
-func (b *batched) handle(ctx context.Context, batch []*brokers.Message) []error {
+func (b *batched) handle(ctx context.Context, batch []consumer.Item) []error {
 	var ids []string
-	for _, m := range batch {
-		ids = append(ids, m.ID)
+	for _, item := range batch {
+		ids = append(ids, item.Message.ID)
 	}
 	b.calls = append(b.calls, strings.Join(ids, "+"))
 	if b.then == nil {
@@ -55,9 +55,9 @@ func wrapBatch(t *testing.T, s idempotency.Store, h consumer.BatchHandler) consu
 	return once(h)
 }
 
-func orders(ids ...string) (batch []*brokers.Message) {
+func orders(ids ...string) (batch []consumer.Item) {
 	for _, id := range ids {
-		batch = append(batch, order(id, "x"))
+		batch = append(batch, consumer.Item{Message: order(id, "x")})
 	}
 	return batch
 }
@@ -256,8 +256,8 @@ func TestBatchWithoutAStore(t *testing.T) {
 
 func TestOnceBatchReportsFaults(t *testing.T) {
 	_, err := idempotency.OnceBatch(nil, idempotency.Options{Redrive: week})
-	var fault *idempotency.OptionsError
-	if !errors.As(err, &fault) || fault.Field != "Retention" || !strings.Contains(err.Error(), "the store is nil") {
+	var fault *consumer.ConfigError
+	if !errors.As(err, &fault) || fault.Field != "Options.Retention" || !strings.Contains(err.Error(), "the store is nil") {
 		t.Errorf("%v, want both faults", err)
 	}
 	if wrapBatch(t, idempotency.NewMemory(0), nil) != nil {
@@ -289,24 +289,23 @@ func TestBatchesInThePipeline(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		worker.HandleBatch("orders", wrapBatch(t, idempotency.NewMemory(0), func(ctx context.Context, batch []*brokers.Message) []error {
+		worker.HandleBatch("orders", wrapBatch(t, idempotency.NewMemory(0), func(_ context.Context, batch []consumer.Item) []error {
 			mu.Lock()
 			defer mu.Unlock()
-			metas := consumer.BatchMetaFrom(ctx)
 			results := make([]error, len(batch))
-			for i, m := range batch {
-				key := metas[i].IdempotencyKey
-				if !strings.HasPrefix(m.ID, key) || len(metas) != len(batch) {
-					t.Errorf("message %d of %d is %s, its meta of %d has the key %s", i, len(batch), m.ID, len(metas), key)
+			for i, item := range batch {
+				key := item.Meta.IdempotencyKey
+				if !strings.HasPrefix(item.Message.ID, key) {
+					t.Errorf("message %d of %d is %s, its meta has the key %s", i, len(batch), item.Message.ID, key)
 				}
-				if metas[i].Attempt == 1 && key == "order-7" {
+				if item.Meta.Attempt == 1 && key == "order-7" {
 					results[i] = errBusy
 					continue
 				}
 				done[key]++
 			}
 			return results
-		}), consumer.Batch{Size: 16, Wait: time.Second})
+		}), consumer.Topic{BatchSize: 16, BatchWait: time.Second})
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer stop()
 		if err := worker.Run(ctx); err != nil {

@@ -62,13 +62,12 @@ func ExampleOnce_mismatch() {
 }
 
 func ExampleKey() {
-	ctx := context.Background()
-	m := &brokers.Message{ID: "order-7"}
-	fmt.Println(idempotency.Key(ctx, m))
+	m, meta := &brokers.Message{ID: "order-7"}, brokers.Meta{} // of consumer.MetaFrom
+	fmt.Println(idempotency.Key(m, meta))
 	m.Headers = brokers.Headers{{Name: "Idempotency-Key", Value: "charge-7"}}
-	fmt.Println(idempotency.Key(ctx, m))
+	fmt.Println(idempotency.Key(m, meta))
 	m.Headers = brokers.Headers{{Name: "Idempotency-Key", Value: "charge-7\r\nX-Admin: 1"}}
-	fmt.Println(idempotency.Key(ctx, m)[:16] + "…")
+	fmt.Println(idempotency.Key(m, meta)[:16] + "…")
 	// Output:
 	// order-7
 	// charge-7
@@ -80,5 +79,5 @@ func ExampleOptions() {
 	_, err := idempotency.Once(idempotency.NewMemory(0), idempotency.Options{Retention: 7 * 24 * time.Hour, Redrive: 14 * 24 * time.Hour, TTL: 24 * time.Hour})
 	fmt.Println(err)
 	// Output:
-	// idempotency: Options.TTL is 24h0m0s: use at least Retention plus Redrive (504h0m0s), or a message that comes after that is handled again
+	// idempotency: Options.TTL: is 24h0m0s: use at least Retention plus Redrive (504h0m0s), or a message that comes after that is handled again
 }

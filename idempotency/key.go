@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
@@ -9,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/consumer"
 )
 
 // Header is the header in which a producer may give a message its key. The
@@ -22,9 +20,9 @@ const (
 	hashed   = "sha256-"
 )
 
-// Key returns the idempotency key of the message that a handler works on: what
-// consumer.MetaFrom(ctx) says if that is not just the message's ID, else the
-// last Header of the message that is not empty, else the ID. It is the same in
+// Key returns the idempotency key of a message that a handler works on, given
+// what consumer.MetaFrom says, or the consumer.Item of a batch: the key there if
+// that is not just the message's ID, else the last Header of the message that is not empty, else the ID. It is the same in
 // all runs of a message, because brokers carry all three over retries and
 // redrives unchanged.
 //
@@ -33,8 +31,8 @@ const (
 // by "sha256-" and the hash of it in hex. So is one that begins like that
 // itself, and nobody can pretend to be another's hash. It is empty only if the
 // message has no ID.
-func Key(ctx context.Context, m *brokers.Message) string {
-	key := consumer.MetaFrom(ctx).IdempotencyKey
+func Key(m *brokers.Message, meta brokers.Meta) string {
+	key := meta.IdempotencyKey
 	if key == "" || key == m.ID {
 		key = m.ID
 		if given := fromHeader(m.Headers); given != "" {

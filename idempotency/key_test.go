@@ -39,7 +39,7 @@ func TestKeyOutsideThePipeline(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			m := &brokers.Message{ID: tt.id, Headers: tt.headers}
-			got := Key(t.Context(), m)
+			got := Key(m, brokers.Meta{})
 			if tt.want != "sha256" && got != tt.want {
 				t.Errorf("Key = %q, want %q", got, tt.want)
 			}

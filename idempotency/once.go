@@ -37,7 +37,7 @@ const (
 // Once makes a middleware that runs a handler once for each key, see the
 // package documentation for what that means. It belongs innermost, so that
 // other middleware sees every run. It returns the faults of o, joined, each a
-// *OptionsError.
+// *consumer.ConfigError.
 //
 // What happens to a message whose handler is not run:
 //
@@ -108,7 +108,7 @@ func newGuard(store Store, o Options) (*guard, error) {
 }
 
 func (g *guard) handle(ctx context.Context, m *brokers.Message, next consumer.Handler) error {
-	c, err := g.claimOf(ctx, m)
+	c, err := g.claimOf(m, consumer.MetaFrom(ctx))
 	if err != nil {
 		return err
 	}
@@ -120,8 +120,8 @@ func (g *guard) handle(ctx context.Context, m *brokers.Message, next consumer.Ha
 }
 
 // claimOf makes the claim to the key of m.
-func (g *guard) claimOf(ctx context.Context, m *brokers.Message) (Claim, error) {
-	key := g.options.Key(ctx, m)
+func (g *guard) claimOf(m *brokers.Message, meta brokers.Meta) (Claim, error) {
+	key := g.options.Key(m, meta)
 	if key == "" {
 		return Claim{}, classify.Permanent(errNoKey)
 	}

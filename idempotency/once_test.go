@@ -297,7 +297,7 @@ func TestScopes(t *testing.T) {
 
 func TestKeysOfTheUser(t *testing.T) {
 	h := &counted{}
-	byCustomer := func(_ context.Context, m *brokers.Message) string { return m.Key }
+	byCustomer := func(m *brokers.Message, _ brokers.Meta) string { return m.Key }
 	handle, _ := wrap(t, idempotency.NewMemory(0), h.handle, func(o *idempotency.Options) { o.Key = byCustomer })
 	for _, m := range []*brokers.Message{{ID: "a", Key: "7"}, {ID: "b", Key: "7"}, {ID: "c", Key: strings.Repeat("\x00", 10<<10)}, {ID: "d", Key: strings.Repeat("\x00", 10<<10)}} {
 		if err := handle(t.Context(), m); err != nil {

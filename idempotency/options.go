@@ -1,14 +1,13 @@
 package idempotency
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/fault"
 )
 
 const (
@@ -54,7 +53,7 @@ type Options struct {
 	// Key makes the key, the same for all runs of a message: say, from an
 	// order number in the body. An empty key makes the message a dead letter.
 	// Default: the function Key.
-	Key func(ctx context.Context, m *brokers.Message) string
+	Key func(m *brokers.Message, meta brokers.Meta) string
 
 	// Fingerprint stands for what must be equal when a key comes again. What
 	// returns "" is not compared. Default: the SHA-256 of the body.
@@ -63,19 +62,6 @@ type Options struct {
 	// Logger hears of successes that could not be recorded, at level Error,
 	// and of duplicates, at level Debug. Default slog.Default().
 	Logger *slog.Logger
-}
-
-// OptionsError is one fault of Options. Once returns all faults at once,
-// joined.
-type OptionsError struct {
-	Field   string // such as "TTL"
-	Problem string
-	Fix     string
-}
-
-// Error says what is wrong and what to write instead.
-func (e *OptionsError) Error() string {
-	return fmt.Sprintf("idempotency: Options.%s %s: %s", e.Field, e.Problem, e.Fix)
 }
 
 // faults returns every fault of o, joined.
@@ -107,7 +93,7 @@ func refuse(bad bool, field string, value any, fix string, limit any) error {
 	if !bad {
 		return nil
 	}
-	return &OptionsError{Field: field, Problem: fmt.Sprintf("is %v", value), Fix: fmt.Sprintf(fix, limit)}
+	return fault.Of("idempotency", "Options."+field, value, fix, limit)
 }
 
 // withDefaults fills what is unset.

@@ -182,7 +182,7 @@ func TestKeyIsKept(t *testing.T) {
 				h := func(ctx context.Context, m *brokers.Message) error {
 					mu.Lock()
 					defer mu.Unlock()
-					keys = append(keys, idempotency.Key(ctx, m))
+					keys = append(keys, idempotency.Key(m, consumer.MetaFrom(ctx)))
 					switch len(keys) {
 					case 1:
 						return errBusy // comes again over the broker

@@ -29,7 +29,7 @@ type Metrics struct {
 
 // New returns a Metrics for the topics that the Consumer has handlers for.
 // Events of all others are counted under the topic "other". The error names
-// every fault at once, each a *[ConfigError].
+// every fault at once, each a *consumer.ConfigError.
 func New(topics ...Topic) (*Metrics, error) {
 	if err := faults(topics); err != nil {
 		return nil, err
@@ -150,17 +150,17 @@ func (s *series) observeRare(e *consumer.Event) {
 }
 
 // errs counts what the broker failed.
-func (s *series) errs(op consumer.Operation) {
+func (s *series) errs(op string) {
 	switch op {
-	case consumer.OperationAck:
+	case "ack":
 		s.settleErrors[acked].Add(1)
-	case consumer.OperationRetry:
+	case "retry":
 		s.settleErrors[retried].Add(1)
-	case consumer.OperationRelease:
+	case "release":
 		s.settleErrors[givenBack].Add(1)
-	case consumer.OperationExtend:
+	case "extend":
 		s.extensionErrors.Add(1)
-	case consumer.OperationDeadLetter:
+	case "dead-letter":
 		s.letterErrors.Add(1)
 	}
 }

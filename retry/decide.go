@@ -29,12 +29,12 @@ import (
 	"github.com/redrive-go/redrive/classify"
 )
 
-// The reasons that [Decide] itself gives for a dead letter. A verdict may
-// bring its own instead of ReasonExhausted and ReasonPoison.
+// Reasons for a dead letter. A verdict may bring its own instead of exhausted
+// and poison. dlq.Entry has the list of all.
 const (
-	ReasonExhausted = "exhausted" // the last attempt failed
-	ReasonExpired   = "expired"   // the next attempt would not be over before MaxAge
-	ReasonPoison    = "poison"    // no attempt can succeed
+	reasonExhausted = "exhausted"
+	reasonExpired   = "expired"
+	reasonPoison    = "poison"
 )
 
 // Failure is what [Decide] needs to know about a failed run.
@@ -92,9 +92,9 @@ type Decision struct {
 	Action Action
 	// Delay is how long to wait first. Only ActionRetry has one.
 	Delay time.Duration
-	// Reason is one word. For a dead letter it is the verdict's own or one of
-	// the Reason constants, for a retry the error's class, otherwise
-	// "skipped", "shutdown" or "lost".
+	// Reason is one word. For a dead letter it is the verdict's own, or
+	// "exhausted", "expired" or "poison" (dlq.Entry says what they mean), for a
+	// retry the error's class, otherwise "skipped", "shutdown" or "lost".
 	Reason string
 	// Counted reports whether this run was an attempt: whether the next one
 	// has a higher number.
@@ -142,7 +142,7 @@ func Decide(p Policy, f Failure, random float64) Decision {
 	}
 	delay := p.delay(f, random)
 	if p.expires(f, delay) {
-		return Decision{Action: ActionDeadLetter, Reason: ReasonExpired, Counted: counted}
+		return Decision{Action: ActionDeadLetter, Reason: reasonExpired, Counted: counted}
 	}
 	return Decision{Action: ActionRetry, Delay: delay, Reason: string(f.Verdict.Class), Counted: counted}
 }
@@ -191,9 +191,9 @@ func endReason(v classify.Verdict) string {
 	case v.Reason != "":
 		return v.Reason
 	case v.Class == classify.ClassPoison:
-		return ReasonPoison
+		return reasonPoison
 	default:
-		return ReasonExhausted
+		return reasonExhausted
 	}
 }
 

@@ -147,7 +147,7 @@ func TestDecideMaxAge(t *testing.T) {
 			got := Decide(p, f, 0)
 			want := Decision{Action: ActionRetry, Delay: time.Minute, Reason: string(tt.class)}
 			if tt.expired {
-				want = Decision{Action: ActionDeadLetter, Reason: ReasonExpired}
+				want = Decision{Action: ActionDeadLetter, Reason: reasonExpired}
 			}
 			want.Counted = tt.class == classify.ClassTransient || tt.class == classify.ClassUnknown
 			if got != want {
@@ -165,7 +165,7 @@ func TestDecideMaxAge(t *testing.T) {
 	t.Run("times too far apart to subtract", func(t *testing.T) {
 		f := failure("transient", 1)
 		f.FirstFailedAt, f.Now = time.Unix(-1<<40, 0), time.Unix(1<<40, 0)
-		if got := Decide(p, f, 0); got.Reason != ReasonExpired {
+		if got := Decide(p, f, 0); got.Reason != reasonExpired {
 			t.Errorf("got %+v, want it expired", got)
 		}
 	})
@@ -257,7 +257,7 @@ func anyPolicy(rng *rand.Rand) Policy {
 	}
 	return Policy{
 		MaxAttempts: rng.IntN(20) - 3, MaxAge: d(), MaxRetryAfter: d(), FreeThrottles: rng.IntN(10) - 3, EnvironmentDelay: d(),
-		Backoff: Backoff{Base: d(), Cap: d(), Floor: d(), Multiplier: rng.NormFloat64() * 3, Growth: Growth(rng.IntN(5)), Jitter: Jitter(rng.IntN(6))},
+		Backoff: Backoff{Base: d(), Cap: d(), Floor: d(), Multiplier: rng.NormFloat64() * 3, Step: d(), Jitter: Jitter(rng.IntN(6))},
 	}
 }
 
@@ -299,7 +299,7 @@ func checkDecision(t *testing.T, p Policy, f Failure, random float64) Decision {
 	case ActionNone:
 		ok = ok && f.Verdict.Class == classify.ClassLost && !d.Counted
 	case ActionDeadLetter:
-		ok = ok && (d.Counted || d.Reason == ReasonExpired)
+		ok = ok && (d.Counted || d.Reason == reasonExpired)
 	case ActionRetry:
 		ok = d.Delay >= 0 && d.Delay <= longest && d.Delay <= p.MaxAge
 		if hint := f.Verdict.RetryAfter; hint > 0 && hint <= p.MaxRetryAfter {
@@ -326,7 +326,7 @@ func TestDeferredIsNeverCounted(t *testing.T) {
 		}
 	}
 	d := Decide(Policy{}, Failure{Attempt: 1, Now: noon, FirstFailedAt: noon.Add(-25 * time.Hour), Verdict: v}, 0.5)
-	if d.Action != ActionDeadLetter || d.Reason != ReasonExpired {
+	if d.Action != ActionDeadLetter || d.Reason != reasonExpired {
 		t.Errorf("after MaxAge: %+v, want it expired", d)
 	}
 }
@@ -356,7 +356,7 @@ func TestDecideFollowsMarks(t *testing.T) {
 		})
 	}
 	last := Failure{Attempt: 10, Verdict: classify.Of(classify.RetryAfter(odd, time.Minute))}
-	if got := Decide(p, last, 0); got.Action != ActionDeadLetter || got.Reason != ReasonExhausted {
+	if got := Decide(p, last, 0); got.Action != ActionDeadLetter || got.Reason != reasonExhausted {
 		t.Errorf("the last attempt of a message that asked to wait: %+v, want it exhausted", got)
 	}
 }

@@ -71,7 +71,7 @@ func Do(ctx context.Context, p Policy, fn func(context.Context) error, rules ...
 func (p Policy) refuseToWait(ctx context.Context, f Failure, d Decision) string {
 	deadline, hasDeadline := ctx.Deadline()
 	switch {
-	case d.Action == ActionDeadLetter && d.Reason == ReasonExpired:
+	case d.Action == ActionDeadLetter && d.Reason == reasonExpired:
 		return fmt.Sprintf("another one would end after MaxAge (%v)", p.MaxAge)
 	case d.Action == ActionDeadLetter && f.Verdict.Class == classify.ClassPoison:
 		return "another one cannot succeed"

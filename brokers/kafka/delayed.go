@@ -30,11 +30,11 @@ const (
 // due time. It is guarded by the lock of the reader.
 type delayed struct {
 	limits  memory
-	waiting index
-	soon    index             // due within ahead; their records are here
-	records map[int64]*record // by offset
+	lanes   []*lane
+	records map[int64]*record // of what waits or is due soon, by offset
 	bytes   int
-	early   int           // of the bytes, those of soon
+	early   int           // of the bytes, those that are due soon
+	halted  int           // and those that are and whose topic is paused
 	settled []int64       // without a done record
 	target  int64         // nothing is handed out before all up to here is read
 	changed chan struct{} // signalled when something may be due earlier
@@ -49,7 +49,20 @@ func newDelayed(low, end int64, limits memory) *delayed {
 	return d
 }
 
-func (d *delayed) full() bool { return d.waiting.len() >= d.limits.waiting }
+// full reports whether no more may wait. What belongs to paused topics leaves
+// some room for the others.
+func (d *delayed) full() bool {
+	all, flowing := 0, 0
+	for _, l := range d.lanes {
+		n := l.waiting.len()
+		all += n
+		if !l.paused {
+			flowing += n
+		}
+	}
+	most, reserve := d.limits.waiting, d.limits.waiting/4
+	return all >= most && (flowing >= reserve || all >= most+reserve)
+}
 
 // reached notes how far the partition is read: until the end that it had when
 // it was assigned, a done record may follow for what waits.
@@ -85,15 +98,20 @@ func (r *reader) delay(rec *record, now time.Time) {
 	if r.progress.isDone(rec.offset) {
 		return
 	}
-	due := dueOf(rec)
-	switch {
-	case d.target == 0 && d.admits(due, now, 0): // before that, what is due first may come last
-		d.hasten(d.keep(rec), due)
+	due, l := dueOf(rec), r.laneOf(rec)
+	if d.target == 0 && !l.paused && d.admits(due, now, 0) { // before that, what is due first may come last
+		d.hasten(l, d.keep(rec), due)
 		return
-	case d.bytes-d.early+cost(rec) <= d.limits.bodies:
+	}
+	d.shelve(l, rec, due)
+}
+
+// shelve has a record of l wait, and keeps it if there is room.
+func (d *delayed) shelve(l *lane, rec *record, due int64) {
+	if d.bytes-d.early-d.halted+cost(rec) <= d.limits.bodies {
 		d.keep(rec)
 	}
-	d.waiting.add(rec.offset, due)
+	l.waiting.add(rec.offset, due)
 }
 
 // keep holds on to a record, and to none that came with it.
@@ -151,35 +169,25 @@ func (r *reader) feed(ctx context.Context) {
 // due moves what is due at now to the buffer, and what soon is to soon, if more
 // of that is wanted. It returns what of it has no record here and is to be
 // loaded, and when to come again, unless that is loaded before.
-func (r *reader) due(now time.Time, more bool) (missing []waiting, next time.Time) {
+func (r *reader) due(now time.Time, more bool) (missing []missed, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.delayed
 	if d.target > 0 || r.bytes >= r.memory.buffer {
 		return nil, now.Add(time.Minute) // not all is read yet, or nobody takes it
 	}
-	for sweep := more && d.wants(now); sweep; {
-		due, ok := d.waiting.next()
-		if !ok || !d.admits(due, now, len(missing)) {
-			break
-		}
-		offset, _, _ := d.waiting.pop(due)
-		switch rec, here := d.records[offset]; {
-		case r.progress.isDone(offset):
-			d.drop(offset)
-		case here:
-			d.hasten(rec, due)
-		default:
-			missing = append(missing, waiting{due, offset})
-		}
+	if more && d.wants(now) {
+		missing = r.sweep(now)
 	}
 	r.makeRoom()
 	r.moveDue(now)
 	next = now.Add(time.Minute)
-	if due, ok := d.soon.next(); ok {
-		next = time.UnixMilli(due)
+	for _, l := range d.lanes {
+		if due, ok := l.soon.next(); ok && !l.paused && time.UnixMilli(due).Before(next) {
+			next = time.UnixMilli(due)
+		}
 	}
-	if due, ok := d.waiting.next(); ok && more && len(missing) == 0 && d.early < d.limits.soon {
+	if l, due := d.first(); l != nil && more && len(missing) == 0 && d.early < d.limits.soon {
 		at := time.UnixMilli(due).Add(-ahead / 2)
 		if !at.After(now) { // soon is too full for that
 			at = time.UnixMilli(due).Add(-urgent)
@@ -191,31 +199,72 @@ func (r *reader) due(now time.Time, more bool) (missing []waiting, next time.Tim
 	return missing, next
 }
 
+// missed is a record that is due soon and is to be loaded.
+type missed struct {
+	waiting
+	lane *lane
+}
+
+// sweep moves what soon is due, and has room, to soon. It returns what of it is to
+// be loaded. mu is held.
+func (r *reader) sweep(now time.Time) (missing []missed) {
+	d := r.delayed
+	for {
+		l, due := d.first()
+		if l == nil || !d.admits(due, now, len(missing)) {
+			return missing
+		}
+		offset, _, _ := l.waiting.pop(due)
+		switch rec, here := d.records[offset]; {
+		case r.progress.isDone(offset):
+			d.drop(offset)
+		case here:
+			d.hasten(l, rec, due)
+		default:
+			missing = append(missing, missed{waiting{due, offset}, l})
+		}
+	}
+}
+
+// first returns the lane with what is due first of all that waits and is not
+// paused, nil if there is nothing.
+func (d *delayed) first() (first *lane, due int64) {
+	for _, l := range d.lanes {
+		if at, ok := l.waiting.next(); ok && !l.paused && (first == nil || at < due) {
+			first, due = l, at
+		}
+	}
+	return first, due
+}
+
 // wants reports whether it is time to get more of what is due soon: much of it
 // at a time, or what cannot wait.
 func (d *delayed) wants(now time.Time) bool {
-	due, ok := d.waiting.next()
+	l, due := d.first()
 	wait := time.UnixMilli(due).Sub(now)
-	return ok && (wait <= ahead/2 && d.early < d.limits.soon/4 || wait <= urgent)
+	return l != nil && (wait <= ahead/2 && d.early < d.limits.soon/4 || wait <= urgent)
 }
 
-// moveDue moves what is due from soon to the buffer. mu is held.
+// moveDue moves what is due from soon to the buffers. mu is held.
 func (r *reader) moveDue(now time.Time) {
 	d := r.delayed
-	var ready []*record
-	for {
-		offset, _, ok := d.soon.pop(now.UnixMilli())
-		if !ok {
-			break
+	for _, l := range d.lanes {
+		var ready []*record
+		for !l.paused {
+			offset, _, ok := l.soon.pop(now.UnixMilli())
+			if !ok {
+				break
+			}
+			rec, size := d.drop(offset)
+			l.early -= size
+			d.early -= size
+			if !r.progress.isDone(offset) {
+				ready = append(ready, rec)
+			}
 		}
-		rec, size := d.drop(offset)
-		d.early -= size
-		if !r.progress.isDone(offset) {
-			ready = append(ready, rec)
+		if r.fill(l, ready); len(ready) > 0 {
+			r.generation.source.wake()
 		}
-	}
-	if r.fill(ready); len(ready) > 0 {
-		r.generation.source.wake()
 	}
 }
 
@@ -226,9 +275,10 @@ func (d *delayed) admits(due int64, now time.Time, n int) bool {
 	return wait <= ahead && taken < d.limits.soon*3/4 || wait <= urgent && taken < d.limits.soon
 }
 
-// hasten moves a record that is in records to soon.
-func (d *delayed) hasten(rec *record, due int64) {
-	d.soon.add(rec.offset, due)
+// hasten moves a record of l that is in records to soon.
+func (d *delayed) hasten(l *lane, rec *record, due int64) {
+	l.soon.add(rec.offset, due)
+	l.early += cost(rec)
 	d.early += cost(rec)
 }
 
@@ -244,12 +294,12 @@ func (d *delayed) drop(offset int64) (rec *record, size int) {
 }
 
 // load fetches what is due soon, as much as there is room for.
-func (r *reader) load(ctx context.Context, missing []waiting) {
+func (r *reader) load(ctx context.Context, missing []missed) {
 	s := r.generation.source
-	slices.SortFunc(missing, func(a, b waiting) int { return cmp.Compare(a.offset, b.offset) })
+	slices.SortFunc(missing, func(a, b missed) int { return cmp.Compare(a.offset, b.offset) })
 	pause := fetchPause
-	for len(missing) > 0 && ctx.Err() == nil {
-		if r.putBack(missing) {
+	for ctx.Err() == nil {
+		if missing = r.putBack(missing); len(missing) == 0 {
 			return
 		}
 		got, err := s.broker.client.fetch(ctx, r.partition, missing[0].offset, loadBytes, 0)
@@ -280,23 +330,27 @@ func (r *reader) load(ctx context.Context, missing []waiting) {
 	}
 }
 
-// putBack has missing wait on if there is no room for it, and reports whether
-// it did.
-func (r *reader) putBack(missing []waiting) bool {
+// putBack has what of missing there is no room for, or is paused, wait on. It
+// returns the rest.
+func (r *reader) putBack(missing []missed) []missed {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.delayed.early < r.delayed.limits.soon && r.bytes < r.memory.buffer {
-		return false
+	full := r.delayed.early >= r.delayed.limits.soon || r.bytes >= r.memory.buffer
+	if !full && r.halted == 0 {
+		return missing
 	}
-	for _, w := range missing {
-		r.delayed.waiting.add(w.offset, w.due)
-	}
-	return true
+	return slices.DeleteFunc(missing, func(w missed) bool {
+		if !full && !w.lane.paused {
+			return false
+		}
+		w.lane.waiting.add(w.offset, w.due)
+		return true
+	})
 }
 
 // loaded takes what got has of missing, and returns what is missing still, and
 // how many should have been there and are not any more: those are done.
-func (r *reader) loaded(missing []waiting, got fetched) (left []waiting, gone int) {
+func (r *reader) loaded(missing []missed, got fetched) (left []missed, gone int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.delayed
@@ -314,7 +368,11 @@ func (r *reader) loaded(missing []waiting, got fetched) (left []waiting, gone in
 			}
 			continue
 		}
-		d.hasten(d.keep(records[0]), w.due)
+		if w.lane.paused {
+			d.shelve(w.lane, records[0], w.due)
+			continue
+		}
+		d.hasten(w.lane, d.keep(records[0]), w.due)
 	}
 	r.moveDue(time.Now())
 	d.look()

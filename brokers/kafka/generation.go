@@ -96,6 +96,7 @@ func (s *source) serve(ctx context.Context, next *kafka.Generation) {
 		}
 	})
 	s.mu.Lock()
+	g.pause() // as it is now
 	s.generation = g
 	s.mu.Unlock()
 	s.wake()
@@ -161,6 +162,30 @@ type kept struct {
 	progress *progress
 }
 
+// pause pauses what its source has paused. The lock of the source is held.
+func (g *generation) pause() {
+	for _, r := range g.readers {
+		for topic := range r.lanes {
+			_, paused := g.source.paused[topic]
+			r.pause(topic, paused)
+		}
+	}
+}
+
+// pauseTopic pauses a topic, or resumes it. The lock of the source is held, and
+// there may be no generation.
+func (g *generation) pauseTopic(topic string, paused bool) {
+	if g == nil {
+		return
+	}
+	for _, r := range g.readers {
+		r.pause(topic, paused)
+	}
+	if g.alone != nil { // perhaps it is of that topic, and keeps the others
+		g.commitSoon()
+	}
+}
+
 // end gives the generation up, so that the group is joined again.
 func (g *generation) end(cause error) { g.stop(cause) }
 
@@ -201,6 +226,9 @@ func (g *generation) assign(topics map[string][]kafka.PartitionAssignment) error
 		}
 		g.readers = append(g.readers, r)
 	}
+	s.mu.Lock()
+	g.pause() // before anything is fetched
+	s.mu.Unlock()
 	// From here on a death of this worker is seen.
 	return g.commit(g.work, whatChanged)
 }

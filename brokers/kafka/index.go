@@ -18,7 +18,7 @@ const (
 	indexArity = 4
 
 	// indexKept is the capacity that an index keeps however empty it is.
-	indexKept = 1024
+	indexKept = 128
 )
 
 func (w waiting) before(other waiting) bool {
@@ -67,6 +67,15 @@ func (x *index) pop(now int64) (offset, due int64, ok bool) {
 	}
 	x.shrink()
 	return first.offset, first.due, true
+}
+
+// cut removes and returns a record that is not among the first.
+func (x *index) cut() waiting {
+	end := len(x.heap) - 1
+	w := x.heap[end]
+	x.heap = x.heap[:end]
+	x.shrink()
+	return w
 }
 
 // sink puts w, from the top on, where it belongs.

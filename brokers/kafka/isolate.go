@@ -52,16 +52,13 @@ func (r *reader) isGrave() bool {
 }
 
 // gravest returns how many owners were lost with the worst suspect that is
-// ready. mu is held.
+// ready, 0 if there is none. mu is held.
 func (r *reader) gravest() (count int) {
 	if len(r.progress.suspects()) == 0 {
 		return 0
 	}
-	for _, record := range r.again {
-		count = max(count, r.progress.abandoned(record.offset))
-	}
-	for _, part := range r.buffer.parts {
-		for _, record := range part {
+	for _, l := range r.active {
+		for record := range l.records() {
 			count = max(count, r.progress.abandoned(record.offset))
 		}
 	}

@@ -13,8 +13,9 @@ import (
 func suspiciousReader(g *generation, number int, lost map[int64]int, offsets ...int64) *reader {
 	r := &reader{generation: g, partition: partition{"orders", number}, progress: newProgress(0), room: make(chan struct{}, 1), begun: true, wary: time.Now().Add(careful)}
 	r.progress.lost = lost
+	r.divide(nil)
 	for _, offset := range offsets {
-		r.buffer.add([]*record{{offset: offset}})
+		r.fill(r.own, []*record{{offset: offset}})
 	}
 	g.readers = append(g.readers, r)
 	return r
@@ -141,7 +142,7 @@ func TestSuspectsFollowEachOther(t *testing.T) {
 	if got := r.try(time.Now()); got != nil || !r.wary.IsZero() || len(r.cleared) > 0 {
 		t.Errorf("tried %v, wary until %v, marked %d; want an end of the trials", got, r.wary, len(r.cleared))
 	}
-	if got := len(r.again) + r.buffer.len(); got != 2*maxMarks {
+	if got := r.ready(); got != 2*maxMarks {
 		t.Errorf("%d records are ready, want %d", got, 2*maxMarks)
 	}
 }

@@ -32,6 +32,16 @@ func (q *queue) take(n int) []*record {
 	return first[:n:n]
 }
 
+// cut removes and returns the records of the last fetch.
+func (q *queue) cut() []*record {
+	last := len(q.parts) - 1
+	part := q.parts[last]
+	q.parts[last] = nil
+	q.parts = q.parts[:last]
+	q.size -= len(part)
+	return part
+}
+
 // all removes and returns all records.
 func (q *queue) all() []*record {
 	all := slices.Concat(q.parts...)

@@ -29,6 +29,10 @@ const (
 	// careful is for how long after its first fetch a reader that follows a lost
 	// owner hands nothing out that is not marked before.
 	careful = 10 * time.Second
+
+	// longPause is how long a pause lasts after which a reader makes sure that
+	// it is still the same log.
+	longPause = time.Second
 )
 
 // reader follows one partition through a generation: it fetches ahead, hands
@@ -47,10 +51,14 @@ type reader struct {
 	begun    bool  // something was fetched
 
 	witness, candidate witness
-	again              []*record // released
-	buffer             queue
-	bytes              int           // in the buffer
-	room               chan struct{} // signalled when there is some
+	own                *lane            // of the topic, or in a delay topic of all that nobody subscribes to
+	lanes              map[string]*lane // by topic
+	active             []*lane          // that have something to hand out
+	turn               int              // the one of them to serve next
+	halted             int              // how many of lanes are paused
+	bytes              int              // in the buffers of those that are not
+	aside              int              // in the buffers of those that are
+	room               chan struct{}    // signalled when there is some
 
 	// After a lost owner: what is handed out is marked first, and suspects are
 	// tried apart.
@@ -80,6 +88,7 @@ func newReader(g *generation, p partition, stored commitment, has span) (*reader
 	if !g.source.topics[p.topic] {
 		r.delayed = newDelayed(low, has.last, r.memory)
 	}
+	r.divide(g.source.topics)
 	if k, ok := g.source.kept[p]; ok && k.last == stored {
 		r.progress, r.next, r.wary = k.progress, k.progress.lowWater(), time.Time{}
 		if len(r.progress.suspects()) > 0 {
@@ -143,16 +152,20 @@ func (r *reader) fetch(ctx context.Context) (fetched, error) {
 	}
 }
 
-// waitForRoom reports whether ctx goes on.
+// waitForRoom waits for room, and for the end of a pause, and reports whether
+// ctx goes on. During a pause the log may have been made anew.
 func (r *reader) waitForRoom(ctx context.Context) bool {
-	for {
-		if ctx.Err() != nil {
-			return false
-		}
+	var paused time.Time
+	for ctx.Err() == nil {
 		r.mu.Lock()
+		rests := r.halted == len(r.lanes)
 		full := r.bytes >= r.memory.buffer || r.delayed != nil && r.delayed.full()
 		r.mu.Unlock()
-		if !full {
+		if rests && paused.IsZero() {
+			paused = time.Now()
+		}
+		if !rests && !full {
+			r.unsure = r.unsure || !paused.IsZero() && time.Since(paused) >= longPause
 			return true
 		}
 		select {
@@ -160,6 +173,7 @@ func (r *reader) waitForRoom(ctx context.Context) bool {
 		case <-ctx.Done():
 		}
 	}
+	return false
 }
 
 // accept takes what was fetched, without what is settled.
@@ -186,15 +200,7 @@ func (r *reader) accept(got fetched) {
 		r.delayed.reached(r.next)
 		return
 	}
-	r.fill(slices.DeleteFunc(got.records, func(record *record) bool { return r.progress.isDone(record.offset) }))
-}
-
-// fill appends to the buffer. mu is held.
-func (r *reader) fill(records []*record) {
-	for i := range records {
-		r.bytes += cost(records[i])
-	}
-	r.buffer.add(records)
+	r.fill(r.own, slices.DeleteFunc(got.records, func(record *record) bool { return r.progress.isDone(record.offset) }))
 }
 
 // cost is about what a record takes in memory.
@@ -213,7 +219,11 @@ func (r *reader) ready() int {
 	if !r.wary.IsZero() {
 		return len(r.cleared)
 	}
-	return len(r.again) + r.buffer.len()
+	n := 0
+	for _, l := range r.active {
+		n += l.ready()
+	}
+	return n
 }
 
 // together is how many deliveries share a piece of memory: one that is held for
@@ -248,12 +258,8 @@ func (r *reader) begin(n int) (records []*record, abandoned []int) {
 	case !r.wary.IsZero():
 		n = min(n, len(r.cleared))
 		records, r.cleared = r.cleared[:n], r.cleared[n:]
-	case len(r.again) > 0:
-		n = min(n, len(r.again))
-		records, r.again = r.again[:n], r.again[n:]
-	case r.buffer.len() > 0:
-		records = r.buffer.take(n)
-		r.taken(records)
+	case len(r.active) > 0:
+		records = r.takeInTurn(n)
 	}
 	for i := range records {
 		r.progress.start(records[i].offset)
@@ -267,10 +273,12 @@ func (r *reader) begin(n int) (records []*record, abandoned []int) {
 	return records, abandoned
 }
 
-// taken makes room for what is not in the buffer any more. mu is held.
-func (r *reader) taken(records []*record) {
+// taken makes room for what is not in the buffer of l any more. mu is held.
+func (r *reader) taken(l *lane, records []*record) {
 	for i := range records {
-		r.bytes -= cost(records[i])
+		size := cost(records[i])
+		l.bytes -= size
+		r.bytes -= size
 	}
 	if r.bytes < r.memory.buffer {
 		r.makeRoom()
@@ -328,41 +336,52 @@ func (r *reader) try(now time.Time) []*record {
 		return nil
 	case r.begun && len(r.progress.suspects()) == 0 && now.After(r.wary):
 		r.wary, r.trial = time.Time{}, 0
-		r.again, r.cleared = append(r.cleared, r.again...), nil
+		r.handBack(r.cleared)
+		r.cleared = nil
 		return nil
 	}
-	var trial []*record
-	all := append(r.again, r.buffer.all()...)
-	r.again = nil
-	suspicious := func(record *record) int { return r.progress.abandoned(record.offset) }
-	worst := 0
-	for _, record := range all {
-		worst = max(worst, suspicious(record))
-	}
-	most, least := maxMarks, min(worst, grave)
+	worst := r.gravest()
+	most := maxMarks
 	switch {
 	case worst >= grave:
 		most = 1
 	case worst > 0:
 		most = someSuspects
 	}
-	var rest []*record
-	for _, record := range all {
-		if r.trial+len(trial) >= most || suspicious(record) < least {
-			rest = append(rest, record)
-			continue
-		}
-		trial = append(trial, record)
-		r.progress.start(record.offset)
+	var trial []*record
+	for _, l := range slices.Clone(r.active) {
+		chosen := r.choose(l, most-r.trial-len(trial), min(worst, grave))
+		trial = append(trial, chosen...)
 	}
 	r.trial += len(trial)
-	r.bytes, r.lonely = 0, worst >= grave && len(trial) > 0
-	r.fill(rest)
+	r.lonely = worst >= grave && len(trial) > 0
 	r.makeRoom()
 	if r.delayed != nil {
 		r.delayed.look()
 	}
 	return trial
+}
+
+// choose takes at most n records out of l that at least so many owners were lost
+// with. mu is held.
+func (r *reader) choose(l *lane, n, least int) (chosen []*record) {
+	all := append(l.again, l.buffer.all()...)
+	l.again = nil
+	r.bytes, l.bytes = r.bytes-l.bytes, 0
+	var rest []*record
+	for _, record := range all {
+		if len(chosen) >= n || r.progress.abandoned(record.offset) < least {
+			rest = append(rest, record)
+			continue
+		}
+		chosen = append(chosen, record)
+		r.progress.start(record.offset)
+	}
+	r.fill(l, rest)
+	if l.ready() == 0 {
+		r.deactivate(l)
+	}
+	return chosen
 }
 
 // changed returns what there is to commit.
@@ -384,17 +403,14 @@ func (r *reader) committed(c commitment, trial []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = c
-	r.cleared = append(r.cleared, trial...)
+	r.cleared = append(r.cleared, r.unmark(trial)...)
 }
 
 // notCommitted takes back trial, which is not marked.
 func (r *reader) notCommitted(trial []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, record := range trial {
-		r.progress.release(record.offset)
-	}
-	r.again = slices.Concat(trial, r.again)
+	r.handBack(trial)
 	r.trial -= len(trial)
 	r.lonely = false
 }
@@ -440,7 +456,9 @@ func (r *reader) giveBack(record *record) {
 		return
 	}
 	r.progress.release(record.offset)
-	r.again = append(r.again, record)
+	l := r.laneOf(record)
+	l.again = append(l.again, record)
+	r.activate(l)
 	r.tried()
 }
 

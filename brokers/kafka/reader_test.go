@@ -36,12 +36,15 @@ func readerOn(t *testing.T, s *stub, p partition, stored commitment, has span, l
 		t.Fatal(err)
 	}
 	b.memory = limits
-	sub := brokers.Subscription{Topics: []string{"orders"}, Group: "g", MaxDelay: time.Minute}
+	sub := brokers.Subscription{Topics: []string{"orders", "refunds"}, Group: "g", MaxDelay: time.Minute}
 	plan, err := b.options.plan(sub)
 	if err != nil {
 		t.Fatal(err)
 	}
-	src := &source{broker: b, sub: sub, plan: plan, topics: map[string]bool{"orders": true}, woken: make(chan struct{}, 1)}
+	src := &source{broker: b, sub: sub, plan: plan, topics: make(map[string]bool), paused: make(map[string]int), woken: make(chan struct{}, 1)}
+	for _, topic := range plan.topics {
+		src.topics[topic] = true
+	}
 	src.ctx, src.cancel = context.WithCancelCause(t.Context())
 	g := &generation{source: src, memory: limits, id: 1, member: "m", kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
 	g.ctx, g.cancel = context.WithCancelCause(src.ctx)
@@ -506,7 +509,7 @@ func TestFullIndexStopsReading(t *testing.T) {
 		f.run()
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
-		if n := f.delayed.waiting.len(); n < 15 || n > 35 {
+		if n := f.lanes["orders"].waiting.len(); n < 15 || n > 35 {
 			t.Errorf("%d wait in an index that is full at 15, with 10 more in a fetch", n)
 		}
 		if ds := f.collect(10 * time.Second); len(ds) != 100 {

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -211,7 +212,7 @@ func (s *stub) fetch(req *fetch.Request) []byte {
 		if code != 0 || last < asked.FetchOffset || b.base >= stable {
 			continue
 		}
-		b.made = 946_684_800_000 // whenever it is fetched
+		b.made = cmp.Or(b.made, 946_684_800_000) // whenever it is fetched
 		raw := b.bytes()
 		if b.base == s.corrupt {
 			raw[len(raw)-1] ^= 1

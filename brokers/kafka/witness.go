@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -61,13 +62,14 @@ func (r *reader) testify() witness {
 	return r.witness
 }
 
-// verify looks for the witness. In another log everything is new: the reader
+// verify looks for the witness, or before there is one for its candidate. In another log everything is new: the reader
 // begins with it, or ends its generation if it has begun with the old one. A
 // witness that is not there any more, as logs are deleted and compacted, tells
 // nothing.
 func (r *reader) verify(ctx context.Context) error {
 	r.mu.Lock()
-	w, offset, begun := r.testify(), r.progress.lowWater(), r.begun
+	stored := r.testify()
+	w, offset, begun := cmp.Or(stored, r.candidate), r.progress.lowWater(), r.begun
 	r.mu.Unlock()
 	if w == (witness{}) {
 		return nil
@@ -81,7 +83,10 @@ func (r *reader) verify(ctx context.Context) error {
 	}
 	alarm := &rangeError{partition: r.partition, offset: offset, first: r.has.first, last: got.highWater, anew: true}
 	if begun {
-		r.generation.end(alarm) // the next one finds the same
+		if stored == (witness{}) { // or else the next generation finds the same
+			r.generation.source.alarm(alarm)
+		}
+		r.generation.end(alarm)
 		return alarm
 	}
 	r.generation.source.alarm(alarm)

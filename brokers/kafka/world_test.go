@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,22 @@ type network struct {
 	conns  map[*cable]bool
 	frozen chan struct{} // closed while nothing is frozen
 	dials  int
+
+	requests func(frame []byte) // is called with all that is written, if it is set
+}
+
+// fetches counts the requests for records of a topic from now on.
+func (n *network) fetches(topic string) func() int {
+	var count atomic.Int64
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.requests = func(frame []byte) {
+		const fetch = "\x00\x01" // behind the length
+		if len(frame) > 6 && string(frame[4:6]) == fetch && bytes.Contains(frame, []byte(topic)) {
+			count.Add(1)
+		}
+	}
+	return func() int { return int(count.Load()) }
 }
 
 func newNetwork() *network {
@@ -110,6 +127,12 @@ func (c *cable) Read(b []byte) (int, error) {
 func (c *cable) Write(b []byte) (int, error) {
 	if blocked := c.pass(); blocked != nil {
 		return 0, blocked
+	}
+	c.network.mu.Lock()
+	requests := c.network.requests
+	c.network.mu.Unlock()
+	if requests != nil {
+		requests(b)
 	}
 	return c.Conn.Write(b)
 }

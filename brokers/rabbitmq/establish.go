@@ -124,6 +124,9 @@ func (l *link) adopt(q queue, o Options, err error) error {
 	fix := "Arguments cannot be changed: delete it when it is empty and let Open declare it, or use another name (see docs/how-to/use-existing-queues.md)"
 	byPolicy := false
 	for _, d := range found {
+		if d.name == argSingle && d.value == true {
+			l.single = append(l.single, q.name)
+		}
 		if fault := d.fault(q, found, o.AllowUnverified); fault != "" {
 			faults = append(faults, fault)
 			byPolicy = byPolicy || d.fault(q, found, true) == ""
@@ -219,7 +222,7 @@ func currentValue(text string, like any) (value any, ok bool) {
 // harmless are arguments that void no promise on a quorum queue that refuses
 // what it has no room for.
 var harmless = []string{
-	"x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes", "x-single-active-consumer",
+	"x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes", argSingle,
 	"x-queue-leader-locator", "x-quorum-initial-group-size", "x-quorum-target-group-size",
 }
 

@@ -20,14 +20,13 @@ import (
 type lane struct {
 	session *session
 	group   *group
-	number  int
 	ch      *amqp.Channel
 
 	// mu guards the channel for everything that settles: between the decision
 	// which tags to send and the sending nobody else may send any.
 	mu        sync.Mutex
 	tags      *tags
-	consumers []string
+	consumers map[*intake]granted
 	batch     int // acks that do not wait for more
 	flushed   time.Time
 	later     *time.Timer // flushes acks that wait
@@ -67,8 +66,8 @@ type group struct {
 }
 
 // open opens a channel.
-func (n *session) open(number int, g *group) (*lane, error) {
-	l := &lane{session: n, group: g, number: number, tags: newTags(), batch: mostPrefetch}
+func (n *session) open(g *group) (*lane, error) {
+	l := &lane{session: n, group: g, tags: newTags(), consumers: make(map[*intake]granted), batch: mostPrefetch}
 	err := n.call(func() (err error) {
 		l.ch, err = n.conn.Channel()
 		return err
@@ -110,27 +109,60 @@ func (l *lane) watch(closed <-chan *amqp.Error, cancelled <-chan string) {
 	n.source.wake()
 }
 
+// granted is a consumer and its prefetch.
+type granted struct {
+	tag      string
+	prefetch int
+}
+
 // consume starts a consumer with a prefetch of its own.
 func (l *lane) consume(in *intake, prefetch int) error {
+	l.mu.Lock()
+	in.window.begin()
+	l.mu.Unlock()
+	g, err := l.start(in, prefetch)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.consumers[in] = g
+	l.rebatch()
+	return nil
+}
+
+// start asks the broker for a consumer. No lock need be held: acks need not wait
+// for that. Its tag is new: what is unacked of an earlier one would count for it.
+func (l *lane) start(in *intake, prefetch int) (granted, error) {
 	n := l.session
+	in.consumers++
+	g := granted{fmt.Sprintf("%d.%d", in.number, in.consumers), prefetch}
 	var deliveries <-chan amqp.Delivery
-	tag := fmt.Sprintf("%d.%d", in.number, l.number)
 	err := n.call(func() (err error) {
 		if err = l.ch.Qos(prefetch, 0, false); err == nil {
-			deliveries, err = l.ch.Consume(in.queue, tag, false, false, false, false, nil)
+			deliveries, err = l.ch.Consume(in.queue, g.tag, false, false, false, false, nil)
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("consume from queue %q: %w", in.queue, explain(err))
+		return g, fmt.Errorf("consume from queue %q: %w", in.queue, explain(err))
 	}
 	in.granted.Add(int64(prefetch))
-	n.work.Go(func() { l.pump(in, deliveries) })
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.consumers = append(l.consumers, tag)
-	l.batch = min(l.batch, max(1, prefetch/ackShare))
-	return nil
+	in.pumps.Add(1)
+	n.work.Go(func() {
+		defer in.pumps.Done()
+		l.pump(in, deliveries)
+	})
+	return g, nil
+}
+
+// rebatch makes acks wait for no more than the least prefetch allows; the caller
+// holds the lock.
+func (l *lane) rebatch() {
+	l.batch = mostPrefetch
+	for _, g := range l.consumers {
+		l.batch = min(l.batch, max(1, g.prefetch/ackShare))
+	}
 }
 
 // pump moves what the broker sends into the source's buffer. What it takes
@@ -148,22 +180,26 @@ func (l *lane) pump(in *intake, deliveries <-chan amqp.Delivery) {
 		if out, granted := in.out.Add(1), in.granted.Load(); out >= granted-granted/4 {
 			in.full.Store(true)
 		}
+		in.window.arrived(d.DeliveryTag)
 		n.hold(t)
 		n.source.push(n, in.feed, item{delivery: d, token: t})
 	}
 }
 
-// cancel ends the consumers. What they have delivered is still the worker's.
-func (l *lane) cancel() error {
+// cancel ends a consumer. What it has delivered is still the worker's.
+func (l *lane) cancel(in *intake) error {
 	l.mu.Lock()
-	tags := l.consumers
-	l.consumers = nil
-	l.batch = mostPrefetch
+	tag := l.consumers[in].tag
+	delete(l.consumers, in)
+	l.rebatch()
 	l.mu.Unlock()
-	for _, tag := range tags {
-		if err := l.session.call(func() error { return l.ch.Cancel(tag, false) }); err != nil {
-			return err
-		}
+	return l.end(in, tag)
+}
+
+// end has the broker end a consumer.
+func (l *lane) end(in *intake, tag string) error {
+	if err := l.session.call(func() error { return l.ch.Cancel(tag, false) }); err != nil {
+		return fmt.Errorf("cancel the consumer of queue %q: %w", in.queue, explain(err))
 	}
 	return nil
 }
@@ -179,6 +215,7 @@ func (l *lane) giveBack(t *token) error {
 	if err := l.ch.Nack(t.tag, false, true); err != nil {
 		return l.session.broke(err)
 	}
+	t.intake.returned(t.tag)
 	l.tags.gone(t.tag) // not before: an ack of later tags would include it
 	return nil
 }
@@ -213,6 +250,7 @@ func (l *lane) ack(ts []*token, urgent bool) error {
 // flush sends acks, also those of so many stragglers that wait for an earlier
 // delivery; the caller holds the lock.
 func (l *lane) flush(stragglers int) error {
+	l.widen()
 	multiple, singles := l.tags.flush(stragglers)
 	if multiple == 0 && len(singles) == 0 {
 		return nil
@@ -266,9 +304,10 @@ func (l *lane) finish() {
 	defer l.mu.Unlock()
 	if !l.ended && l.session.ctx.Err() == nil {
 		release := l.session.guard()
-		for _, tag := range l.consumers {
-			l.ch.Cancel(tag, true)
+		for _, g := range l.consumers {
+			l.ch.Cancel(g.tag, true)
 		}
+		clear(l.consumers)
 		l.flush(len(l.tags.waiting))
 		l.ch.Nack(0, true, true) // everything that is unacked
 		release()

@@ -71,6 +71,7 @@ type link struct {
 	blocked blockade
 	work    sync.WaitGroup
 	setup   *amqp.Channel // for declarations, one at a time
+	single  []string      // queues that establish found to have a single active consumer
 }
 
 // dial connects to one of the endpoints, tried in random order. The result

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +18,6 @@ type session struct {
 	source  *source
 	intakes []*intake
 	busy    atomic.Bool // consumers are being started or cancelled
-	paused  bool        // there are none; guarded by the lock of the source
 
 	mu     sync.Mutex
 	lanes  []*lane
@@ -44,6 +44,14 @@ type intake struct {
 	// When so many were settled. Belongs to grow.
 	mark   int64
 	marked time.Time
+
+	// These belong to whoever changes consumers.
+	start     int            // where prefetching begins
+	consumers int            // so many there were
+	pumps     sync.WaitGroup // of those that there are
+	parked    bool           // there are none; guarded by the lock of the source
+
+	window // of an ordered one
 }
 
 const (
@@ -81,6 +89,7 @@ type token struct {
 	count    int       // deliveries of this copy that the broker has counted
 	deadline time.Time // after which it is the broker's again
 	copied   bool      // the copy of a retry is confirmed; belongs to whoever is settling
+	renews   bool      // a release is done by a copy; likewise
 }
 
 // lose takes the delivery from whoever holds it, unless it is being settled.
@@ -92,6 +101,15 @@ func (t *token) lose() bool {
 	return true
 }
 
+// yield adds a delivery that is to be given back to ts, unless it is being settled.
+func (t *token) yield(ts *[]*token) bool {
+	if !t.lose() {
+		return false
+	}
+	*ts = append(*ts, t)
+	return true
+}
+
 // begin connects, declares t unless it is nil, and consumes.
 func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	l, err := s.broker.dial(ctx, "consumer")
@@ -100,16 +118,21 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	}
 	n := &session{link: l, source: s, compact: 256}
 	n.groups[0].pace, n.groups[1].pace = stragglerPace, retryStragglerPace
+	s.mu.Lock()
 	for number, f := range s.feeds {
-		n.intakes = append(n.intakes, &intake{feed: f, number: number})
+		n.intakes = append(n.intakes, &intake{feed: f, number: number, start: firstPrefetch, parked: !f.paused.IsZero()})
 	}
+	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
 	defer stop()
 	if t != nil {
 		err = l.establish(*t, s.broker.options)
+		for _, f := range s.feeds {
+			f.single = slices.Contains(l.single, f.queue)
+		}
 	}
 	if err == nil {
-		err = n.consume()
+		err = n.consume(slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked }))
 	}
 	if err != nil {
 		n.finish(context.WithoutCancel(ctx), err)
@@ -123,62 +146,93 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	return n, nil
 }
 
-// consume starts a consumer for every queue.
-func (n *session) consume() error {
-	for _, in := range n.intakes {
-		if err := n.extend(in, min(firstPrefetch, n.source.prefetch)); err != nil {
+// consume starts a consumer for the queue of each intake.
+func (n *session) consume(ins []*intake) error {
+	for _, in := range ins {
+		prefetch := min(in.start, firstPrefetch)
+		if in.ordered && in.single { // nobody else would get them
+			prefetch = mostPrefetch
+		}
+		if err := n.extend(in, min(prefetch, n.source.prefetch)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// resume consumes again after a pause. The caller holds the lock of the source.
-func (n *session) resume() {
-	if !n.paused || !n.busy.CompareAndSwap(false, true) {
-		return
+// change runs f, which starts or ends consumers, unless that is being done
+// already. Its error ends the session.
+func (n *session) change(f func() error) bool {
+	if !n.busy.CompareAndSwap(false, true) {
+		return false
 	}
-	n.paused = false
 	n.work.Go(func() {
-		defer n.busy.Store(false)
-		if err := n.consume(); err != nil && n.ctx.Err() == nil {
+		defer n.changed()
+		if err := f(); err != nil && n.ctx.Err() == nil {
 			n.end(err)
 		}
 	})
+	return true
 }
 
-// pause ends the consumers, whose deliveries nobody takes: the broker counts
-// each one that is given back. What is held stays so.
-func (n *session) pause() {
-	defer n.source.wake() // a Receive that came meanwhile could not resume
-	defer n.busy.Store(false)
-	n.mu.Lock()
-	lanes := n.lanes
-	n.mu.Unlock()
-	for _, l := range lanes {
-		if err := l.cancel(); err != nil {
-			if n.ctx.Err() == nil {
-				n.end(fmt.Errorf("cancel a consumer: %w", explain(err)))
-			}
-			return
+// changed lets others change consumers, who came meanwhile and could not.
+func (n *session) changed() {
+	n.busy.Store(false)
+	n.source.wake()
+	n.source.mu.Lock()
+	defer n.source.mu.Unlock()
+	n.source.arm()
+}
+
+// resume consumes again what is parked and is no longer paused. The caller holds
+// the lock of the source.
+func (n *session) resume() {
+	var ins []*intake
+	for _, in := range n.intakes {
+		if in.parked && in.feed.paused.IsZero() {
+			ins = append(ins, in)
 		}
 	}
-	for _, in := range n.intakes {
+	if len(ins) == 0 || !n.change(func() error { return n.consume(ins) }) {
+		return
+	}
+	for _, in := range ins {
+		in.parked, in.feed.taken = false, 0
+	}
+}
+
+// stop ends the consumers of ins, whose deliveries nobody takes: the broker counts
+// each one that is given back. What has arrived stays in the buffers.
+func (n *session) stop(ins []*intake) error {
+	for _, in := range ins {
+		for _, l := range n.group(in).lanes[:in.lanes] {
+			if err := l.cancel(in); err != nil {
+				return err
+			}
+		}
+		in.pumps.Wait()
 		in.lanes = 0
 		in.granted.Store(0)
+		in.wanted.Store(0)
 	}
+	return nil
+}
+
+// group returns the lanes of an intake. Retries have their own: they are held
+// until they are due, and acks of what comes after a delivery that is held cannot
+// be multiple.
+func (n *session) group(in *intake) *group {
+	if in.retried {
+		return &n.groups[1]
+	}
+	return &n.groups[0]
 }
 
 // extend lets the broker send more messages of a queue, on the next lane.
-// Retries have lanes of their own: they are held until they are due, and acks of
-// what comes after a delivery that is held cannot be multiple.
 func (n *session) extend(in *intake, prefetch int) error {
-	g := &n.groups[0]
-	if in.retried {
-		g = &n.groups[1]
-	}
+	g := n.group(in)
 	if in.lanes == len(g.lanes) {
-		l, err := n.open(len(n.lanes), g)
+		l, err := n.open(g)
 		if err != nil {
 			return err
 		}
@@ -204,23 +258,23 @@ func (n *session) retries() (out int) {
 // grow extends a queue that has too little for the worker, up to twice of what
 // it has. The caller holds the lock of the source.
 func (n *session) grow(now time.Time) {
-	if n.paused || n.busy.Load() {
+	if n.busy.Load() {
 		return
 	}
 	for _, in := range n.intakes {
-		granted := int(in.granted.Load())
-		more := min(granted, in.limit(now, granted, n.source.prefetch)-granted, mostPrefetch)
-		if more <= 0 {
+		if in.parked || !in.feed.paused.IsZero() {
 			continue
 		}
-		n.busy.Store(true)
-		n.work.Go(func() {
-			defer n.busy.Store(false)
-			if err := n.extend(in, more); err != nil && n.ctx.Err() == nil {
-				n.end(err)
+		granted := int(in.granted.Load())
+		more := min(max(granted, firstPrefetch-granted), in.limit(now, granted, n.source.prefetch)-granted, mostPrefetch)
+		if in.feed.ordered {
+			if n.widen(in, granted, more) {
+				return
 			}
-		})
-		return
+		} else if more > 0 {
+			n.change(func() error { return n.extend(in, more) })
+			return
+		}
 	}
 }
 
@@ -296,24 +350,35 @@ func (n *session) sweep() {
 	})
 }
 
-// giveUp gives back what is due for it. If nobody receives, the session pauses
-// first, or the broker might deliver it here again.
+// giveUp gives back what is due for it. If nobody receives, all is parked first, or
+// the broker might deliver it here again.
 func (n *session) giveUp(now time.Time) {
 	expired := n.expired(now)
-	stale, pauses := n.source.refresh(n, now, len(expired) > 0)
-	giveBack := func() {
-		for _, t := range append(stale, expired...) {
-			t.lane.giveBack(t)
-		}
+	stale, parks := n.source.refresh(n, now, len(expired) > 0)
+	back := append(stale, expired...)
+	n.source.mu.Lock()
+	parked := len(parks) > 0 && n.park(parks, func() {
+		n.giveBack(back)
+		n.source.handBack(n, parks)
+	})
+	n.source.mu.Unlock()
+	if !parked {
+		n.giveBack(back)
 	}
-	if !pauses {
-		giveBack()
+}
+
+// giveBack returns messages to their queues, in this order.
+func (n *session) giveBack(ts []*token) {
+	if len(ts) == 0 {
 		return
 	}
-	n.work.Go(func() {
-		n.pause()
-		giveBack()
-	})
+	n.wire.gather()
+	for _, t := range ts {
+		t.lane.giveBack(t)
+	}
+	if err := n.wire.flush(); err != nil {
+		n.broke(err)
+	}
 }
 
 // expired takes what was held until the end of its lease from whoever holds it.

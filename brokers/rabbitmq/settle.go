@@ -68,7 +68,7 @@ func (b *settlement) sort() {
 		switch {
 		case s.Action == brokers.Retry && !t.copied:
 			b.copies = append(b.copies, i)
-		case s.Action == brokers.Release && t.count >= bystanders:
+		case s.Action == brokers.Release && (t.renews || t.count >= bystanders):
 			b.copies = append(b.copies, i) // its copy begins to count anew
 		case s.Action == brokers.Release && !t.copied:
 			b.releases = append(b.releases, i)

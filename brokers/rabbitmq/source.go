@@ -43,6 +43,8 @@ type source struct {
 	trials     []*token  // of suspects that were handed out lately
 	tried      time.Time // when trials began
 	closed     bool
+	paused     []string    // topics, as the last Pause named them
+	grace      *time.Timer // parks what is paused for long
 }
 
 // feed is a queue that the source consumes from and what has come from it.
@@ -51,6 +53,10 @@ type feed struct {
 	queue   string
 	retried bool
 	items   []item
+	ordered bool      // what arrives is handed out in the order of the queue
+	single  bool      // the broker has one consumer at a time get it
+	paused  time.Time // since when; zero if it is not
+	taken   int       // items handed out since it was last consumed from anew
 }
 
 type item struct {
@@ -101,14 +107,13 @@ func newSource(b *Broker, sub brokers.Subscription) *source {
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	for _, topic := range sub.Topics {
 		s.feeds = append(s.feeds,
-			&feed{topic: topic, queue: topic},
+			&feed{topic: topic, queue: topic, ordered: sub.Ordered},
 			&feed{topic: topic, queue: b.names.retry(topic), retried: true})
 	}
+	s.grace = time.AfterFunc(time.Hour, s.parkPaused)
+	s.grace.Stop()
 	return s
 }
-
-// Pause implements brokers.Source.
-func (s *source) Pause(topics ...string) {}
 
 func (s *source) Capabilities() brokers.Capabilities { return s.caps }
 
@@ -166,6 +171,7 @@ func (s *source) adopt(n *session, err error) error {
 	default:
 		s.session, s.failure, s.denials = n, nil, 0
 		s.begun = time.Now()
+		s.arm()
 	}
 	s.mu.Unlock()
 	if closed && n != nil {
@@ -304,7 +310,7 @@ func (s *source) clear() {
 func (s *source) gather(most int) []*brokers.Delivery {
 	ready := 0
 	for _, f := range s.feeds {
-		if len(f.items) > 0 {
+		if f.ready() > 0 {
 			ready++
 		}
 	}
@@ -316,7 +322,7 @@ func (s *source) gather(most int) []*brokers.Delivery {
 	var ds []*brokers.Delivery
 	for idle := 0; len(ds) < most && idle < len(s.feeds); s.turn++ {
 		f := s.feeds[s.turn%len(s.feeds)]
-		n := min(share, most-len(ds), len(f.items))
+		n := min(share, most-len(ds), f.ready())
 		if n == 0 {
 			idle++
 			continue
@@ -327,6 +333,7 @@ func (s *source) gather(most int) []*brokers.Delivery {
 		}
 		clear(f.items[:n])
 		f.items = f.items[n:]
+		f.taken += n
 	}
 	s.turn %= len(s.feeds)
 	return ds
@@ -349,13 +356,15 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 }
 
 // refresh takes out of the buffers what has waited there for so long that too
-// little of its lease is left. It reports whether n is to pause: there is such a
-// delivery, or one has expired, and nobody calls Receive.
-func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*token, pauses bool) {
+// little of its lease is left. It returns what n is to park before that is given
+// back: everything if there is such a delivery, or one has expired, and nobody
+// calls Receive. Of an ordered feed nothing is taken out: it is parked, which
+// gives back all that waits.
+func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*token, parks []*intake) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.session != n {
-		return nil, false
+		return nil, nil
 	}
 	limit := now.Add(s.caps.Lease * 5 / 8)
 	old := func(i item) bool {
@@ -365,15 +374,20 @@ func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*toke
 		stale = append(stale, i.token)
 		return true
 	}
-	for _, f := range s.feeds {
-		f.items = slices.DeleteFunc(f.items, old)
+	for _, in := range n.intakes {
+		switch f := in.feed; {
+		case !f.ordered:
+			f.items = slices.DeleteFunc(f.items, old)
+		case len(f.items) > 0 && !f.items[0].token.deadline.After(limit):
+			parks = append(parks, in)
+		}
 	}
 	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool { return old(u.item) })
 	idle := now.Sub(s.taken) > s.caps.Lease/4
-	if idle && (expired || len(stale) > 0) && !n.paused && n.busy.CompareAndSwap(false, true) {
-		n.paused, pauses = true, true
+	if idle && (expired || len(stale) > 0 || len(parks) > 0) {
+		parks = slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked && !in.feed.ordered })
 	}
-	return stale, pauses
+	return stale, parks
 }
 
 // Extend has no effect on the broker: how long it lets a message be held is
@@ -391,32 +405,12 @@ func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delive
 	return errs
 }
 
-// renew gives back by a copy what waits in a buffer and has been given back too
-// often: giving it back as the others would be counted against it.
-func (s *source) renew(ctx context.Context) {
-	var releases []brokers.Settlement
-	now := time.Now()
-	take := func(f *feed, i item) bool {
-		if i.token.count < bystanders {
-			return false
-		}
-		releases = append(releases, brokers.Settlement{Action: brokers.Release, Delivery: s.delivery(f, i, now)})
-		return true
-	}
-	s.mu.Lock()
-	for _, f := range s.feeds {
-		f.items = slices.DeleteFunc(f.items, func(i item) bool { return take(f, i) })
-	}
-	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool { return take(u.feed, u.item) })
-	s.mu.Unlock()
-	s.Settle(ctx, releases) // what fails is given back as the others are
-}
-
 func (s *source) Close(ctx context.Context) error {
-	s.renew(ctx)
+	s.renew(ctx, s.feeds, func(t *token) bool { return t.count >= bystanders }) // what fails is given back as the others are
 	s.mu.Lock()
 	n := s.session
 	s.closed, s.session = true, nil
+	s.grace.Stop()
 	s.mu.Unlock()
 	s.cancel(brokers.ErrClosed)
 	s.wake()

@@ -35,6 +35,15 @@ func (s *source) try(ds []*brokers.Delivery, most int) []*brokers.Delivery {
 	if len(s.suspects) == 0 {
 		return ds
 	}
+	var resting []suspect
+	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool {
+		if u.feed.paused.IsZero() {
+			return false
+		}
+		resting = append(resting, u)
+		return true
+	})
+	defer func() { s.suspects = append(s.suspects, resting...) }()
 	s.trials = unsettled(s.trials)
 	limit := 1 + len(s.suspects)/8
 	if now := time.Now(); now.Sub(s.tried) >= trialPace {

@@ -66,6 +66,7 @@ func (t *tags) flush(stragglers int) (multiple uint64, singles []uint64) {
 			continue
 		}
 		w.intake.waiting.Add(-1)
+		w.intake.returned(w.tag)
 	}
 	t.waiting, t.old = kept, old
 	return multiple, singles

@@ -82,6 +82,7 @@ const (
 	argStrategy = "x-dead-letter-strategy"
 	argOverflow = "x-overflow"
 	argTTL      = "x-message-ttl"
+	argSingle   = "x-single-active-consumer"
 )
 
 // queue is a queue to declare or verify.

@@ -85,7 +85,7 @@ func startOrderly(t *testing.T, address, topic string, hold, delay time.Duration
 	}
 	c, err := consumer.New(broker, consumer.Config{
 		Restraint:  unrestrained,
-		DeadLetter: dlq.Discard, Order: consumer.ByKey, Concurrency: 20, Prefetch: 200, HoldLimit: hold, DrainTimeout: -1,
+		DeadLetter: dlq.Discard, OrderByKey: true, Concurrency: 20, Prefetch: 200, HoldLimit: hold, DrainTimeout: -1,
 		Retry:  retry.Policy{Backoff: retry.Backoff{Base: delay, Cap: delay, Floor: delay / 2}},
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})

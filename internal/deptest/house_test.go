@@ -14,17 +14,19 @@ type row struct {
 }
 
 // house has a row for every package that others can import, and for
-// internal/wire, which those packages share.
+// what of internal those packages share.
 var house = map[string]row{
-	"brokers":        {},
-	"classify":       {},
-	"retry":          {imports: []string{"classify"}},
-	"retry/budget":   {},
-	"retry/breaker":  {},
-	"visibility":     {},
-	"internal/wire":  {imports: []string{"brokers"}},
-	"dlq":            {imports: []string{"brokers", "classify", "internal/wire"}},
-	"brokers/memory": {imports: []string{"brokers", "internal/wire"}, tests: []string{"brokers/brokertest"}},
+	"brokers":           {},
+	"classify":          {},
+	"retry":             {imports: []string{"classify", "internal/fault"}},
+	"retry/budget":      {imports: []string{"internal/fault"}},
+	"retry/breaker":     {imports: []string{"internal/fault"}},
+	"visibility":        {},
+	"internal/fault":    {},
+	"internal/handling": {},
+	"internal/wire":     {imports: []string{"brokers"}},
+	"dlq":               {imports: []string{"brokers", "classify", "internal/wire"}},
+	"brokers/memory":    {imports: []string{"brokers", "internal/wire"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
 		imports: []string{"brokers", "internal/wire"},
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
@@ -46,15 +48,15 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq"},
+		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/fault", "internal/handling", "internal/wire"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {
-		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget"},
+		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget", "internal/fault", "internal/handling"},
 		tests:   []string{"brokers", "brokers/memory", "consumer/consumertest", "dlq"},
 	},
 	"idempotency": {
-		imports: []string{"brokers", "classify", "consumer"},
+		imports: []string{"brokers", "classify", "consumer", "internal/fault"},
 		tests:   []string{"brokers/memory", "consumer/consumertest", "dlq", "retry", "idempotency/storetest"},
 	},
 	"idempotency/storetest": {imports: []string{"brokers", "consumer", "idempotency"}},
@@ -70,12 +72,12 @@ var house = map[string]row{
 		kits:    []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
 	},
 	"metrics": {
-		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget"},
+		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget", "internal/fault"},
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},
 	"retry/budget/redisbudget": {
-		imports: []string{"retry/budget"},
+		imports: []string{"retry/budget", "internal/fault"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		kits:    []string{"github.com/alicebob/miniredis"},
 	},

@@ -299,7 +299,7 @@ func bugs() []bug {
 			}
 			return nil
 		}), []promise{promiseSettlement, promiseLetter}},
-		{"keys run in parallel", config(func(c *consumer.Config, _ []topic) { c.Order = consumer.Unordered }), []promise{promiseOrder}},
+		{"keys run in parallel", config(func(c *consumer.Config, _ []topic) { c.OrderByKey = false }), []promise{promiseOrder}},
 		{"too many handlers run", config(func(c *consumer.Config, _ []topic) { c.Concurrency += 2 }), []promise{promiseHarm}},
 		{"one attempt too many", config(func(_ *consumer.Config, ts []topic) {
 			for i := range ts {

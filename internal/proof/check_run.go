@@ -4,8 +4,6 @@ import (
 	"math"
 	"slices"
 	"time"
-
-	"github.com/redrive-go/redrive/consumer"
 )
 
 const forever = math.MaxInt64 / 2
@@ -210,7 +208,7 @@ func (c *checker) startCount(d *delivery, e *event) {
 func (c *checker) startLane(d *delivery) {
 	m := c.scenario.message(d.fate.id)
 	ordered := c.scenario.options.Ordered
-	if m == nil || m.Key == "" || !ordered && c.scenario.slots[0].config.Order != consumer.ByKey {
+	if m == nil || m.Key == "" || !ordered && !c.scenario.slots[0].config.OrderByKey {
 		return
 	}
 	key, w := d.topic.name+"\x00"+m.Key, d.worker

@@ -102,10 +102,10 @@ func TestOutcomesAreWhatTheySay(t *testing.T) {
 		}
 		reason := got.Reason
 		if reason == "" && got.Class == classify.ClassPoison {
-			reason = retry.ReasonPoison
+			reason = "poison"
 		}
 		if reason == "" {
-			reason = retry.ReasonExhausted
+			reason = "exhausted"
 		}
 		if string(got.Class) != want.name || got.MaxAttempts != want.limit || reason != want.reason {
 			t.Errorf("%s: %+v, want %+v", outcomeNames[o], got, want)

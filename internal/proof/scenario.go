@@ -44,7 +44,8 @@ type topic struct {
 	dead       string // "" discards
 	timeout    time.Duration
 	maxBody    int
-	batch      consumer.Batch // Size 0: one by one
+	batchSize  int // 0: one by one
+	batchWait  time.Duration
 	middleware bool
 	noRepeat   bool
 	tenants    bool   // each is a dependency of its own
@@ -168,7 +169,7 @@ func newScenario(seed uint64, n int, p pace) *scenario {
 		HeaderLimit:  pick(d, 0, 0, 0, 2<<10, 4<<10),
 		MessageLimit: pick(d, 0, 0, 0, 1100),
 	}
-	dead := pick[dlq.Destination](d, dlq.Suffix(".dead"), dlq.Suffix(".dead"), dlq.Topic("graveyard"))
+	dead := pick[func(string) string](d, dlq.Suffix(".dead"), dlq.Suffix(".dead"), dlq.Topic("graveyard"))
 	for i := range 1 + d.IntN(5) {
 		s.topics = append(s.topics, d.topic(i, dead))
 	}
@@ -192,7 +193,7 @@ func newScenario(seed uint64, n int, p pace) *scenario {
 	return s
 }
 
-func (d dice) topic(i int, dead dlq.Destination) topic {
+func (d dice) topic(i int, dead func(string) string) topic {
 	t := topic{name: "topic-" + strconv.Itoa(i), policy: d.policy(), timeout: d.between(d.pace.timeout[0], d.pace.timeout[1]),
 		middleware: d.chance(0.2), noRepeat: d.chance(0.1), tenants: d.chance(0.15)}
 	t.dead = dead(t.name)
@@ -206,7 +207,7 @@ func (d dice) topic(i int, dead dlq.Destination) topic {
 		t.outage = d.outage()
 	}
 	if d.chance(0.15) {
-		t.batch = consumer.Batch{Size: 1 + d.IntN(10), Wait: d.between(time.Millisecond, d.pace.lease[0]/2)}
+		t.batchSize, t.batchWait = 1+d.IntN(10), d.between(time.Millisecond, d.pace.lease[0]/2)
 	}
 	return t
 }
@@ -231,10 +232,12 @@ func (d dice) policy() retry.Policy {
 	b := retry.Backoff{
 		Base:       d.between(d.pace.base[0], d.pace.base[1]),
 		Multiplier: pick(d, 0, 1, 1.5, 2, 3),
-		Growth:     pick(d, retry.Exponential, retry.Exponential, retry.Linear, retry.Fixed),
 		Jitter:     pick(d, retry.FullJitter, retry.FullJitter, retry.EqualJitter, retry.DecorrelatedJitter, retry.NoJitter),
 	}
 	b.Cap = d.between(b.Base, d.pace.longest)
+	if d.chance(0.25) {
+		b.Multiplier, b.Step = 0, b.Base
+	}
 	if d.chance(0.3) {
 		b.Floor = d.upTo(b.Base)
 	}
@@ -255,7 +258,7 @@ func (d dice) policy() retry.Policy {
 // workers draws the places for workers. All of them share what a message can
 // notice, and differ in the rest.
 func (d dice) workers(s *scenario) {
-	order := pick(d, consumer.Unordered, consumer.ByKey)
+	byKey := pick(d, false, true)
 	lease := pick(d, 0, 0, d.between(d.pace.lease[0], d.pace.lease[1]))
 	if s.options.MaxLease > 0 {
 		lease = 0
@@ -278,7 +281,7 @@ func (d dice) workers(s *scenario) {
 			DrainTimeout: pick(d, -1, d.upTo(d.pace.drain)+1),
 			HoldLimit:    pick(d, -1, 0, d.between(d.pace.base[0], hold)),
 			MaxHeld:      held,
-			Order:        order,
+			OrderByKey:   byKey,
 			Lease:        lease,
 			CrashLimit:   crashLimit,
 		}})

@@ -8,7 +8,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
-	"github.com/redrive-go/redrive/consumer"
 )
 
 // served is the pace of a broker that is a process of its own: delays long
@@ -99,7 +98,7 @@ func newServedScenario(j job) *scenario {
 // loops has n messages of one topic kill whoever runs them.
 func (d dice) loops(s *scenario, n int, name func(string) string) {
 	t := &s.topics[0]
-	t.dead, t.maxBody, t.batch = or(t.dead, name("topic-0.dead")), 0, consumer.Batch{}
+	t.dead, t.maxBody, t.batchSize = or(t.dead, name("topic-0.dead")), 0, 0
 	for i := range s.slots {
 		s.slots[i].config.CrashLimit = 0
 	}

@@ -124,8 +124,9 @@ func (w *worker) register(c *consumer.Consumer, t *topic) {
 	if t.tenants {
 		settings.DependencyOf = func(m *brokers.Message) string { return t.dependency(m.Headers) }
 	}
-	if t.batch.Size > 0 {
-		c.HandleBatch(t.name, w.handleBatch, t.batch, settings)
+	if t.batchSize > 0 {
+		settings.BatchSize, settings.BatchWait = t.batchSize, t.batchWait
+		c.HandleBatch(t.name, w.handleBatch, settings)
 		return
 	}
 	if t.middleware {
@@ -153,15 +154,14 @@ func (w *worker) handle(ctx context.Context, m *brokers.Message) error {
 
 // handleBatch works as long as the slowest script says. What tears down the
 // goroutine does so for all messages of the batch.
-func (w *worker) handleBatch(ctx context.Context, batch []*brokers.Message) []error {
+func (w *worker) handleBatch(ctx context.Context, batch []consumer.Item) []error {
 	w.run.handlers.Add(1)
 	defer w.run.handlers.Done()
-	metas := consumer.BatchMetaFrom(ctx)
 	steps := make([]step, len(batch))
 	slowest := 0
 	var tearing outcome
-	for i, m := range batch {
-		steps[i] = w.begin(m, metas[i], first(i))
+	for i, item := range batch {
+		steps[i] = w.begin(item.Message, item.Meta, first(i))
 		if steps[i].works > steps[slowest].works && !steps[slowest].hangs || steps[i].kills || steps[i].hangs && !steps[slowest].kills {
 			slowest = i
 		}
@@ -187,8 +187,8 @@ func (w *worker) handleBatch(ctx context.Context, batch []*brokers.Message) []er
 			whole = 0
 		}
 	}
-	for i, m := range batch {
-		w.end(ctx, m, ends[i], steps[i].hint, first(i)|whole)
+	for i, item := range batch {
+		w.end(ctx, item.Message, ends[i], steps[i].hint, first(i)|whole)
 	}
 	for i := range errs {
 		errs[i] = ends[i].perform(ctx, steps[i].hint)

@@ -180,11 +180,17 @@ func named(name string) (same string, known bool) {
 // PackedTime looks up a time in what [Pack] wrote, the first of that name,
 // without reading the rest; zero is one that is absent or cannot be read.
 func PackedTime(packed []byte, name string) time.Time {
+	return parseTime(string(PackedText(packed, name)))
+}
+
+// PackedText looks up a text in what [Pack] wrote, as PackedTime does. One with
+// escapes is returned as it is there.
+func PackedText(packed []byte, name string) []byte {
 	word := `"` + strings.TrimPrefix(name, Prefix) + `":"`
 	for from := 0; ; {
 		at := bytes.Index(packed[from:], []byte(word))
 		if at < 0 {
-			return time.Time{}
+			return nil
 		}
 		from += at + len(word)
 		// Only a name has one of these before its quote.
@@ -192,7 +198,7 @@ func PackedTime(packed []byte, name string) time.Time {
 			continue
 		}
 		value, _, _ := bytes.Cut(packed[from:], []byte(`"`))
-		return parseTime(string(value))
+		return value
 	}
 }
 

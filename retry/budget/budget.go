@@ -13,6 +13,8 @@ const (
 	due     = 1024            // seconds, more than pace.Longest
 	burst   = time.Second / 4 // in which retries may start at once
 	stepped = 10 * time.Second
+
+	leastBurst = 10 // retries, however low the ceiling is
 )
 
 // Pacer paces the retries to one dependency. [Budget] is one for a process, and
@@ -99,7 +101,7 @@ func (c *counter) expire(second int64) {
 }
 
 // New returns a budget that is full. The error names every fault of c at once,
-// each a *[ConfigError].
+// each a *consumer.ConfigError.
 func New(c Config) (*Budget, error) {
 	if err := c.faults(); err != nil {
 		return nil, err
@@ -185,7 +187,7 @@ func (b *Budget) ahead() pace.Line {
 }
 
 // most returns how many retries may start at once under the ceiling.
-func (b *Budget) most() float64 { return max(1, b.ceiling*burst.Seconds()) }
+func (b *Budget) most() float64 { return max(leastBurst, b.ceiling*burst.Seconds()) }
 
 func (b *Budget) setPeak(peak float64) {
 	b.rates.Peak = peak

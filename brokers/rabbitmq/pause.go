@@ -1,0 +1,190 @@
+package rabbitmq
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// grace is for how long the consumers of a paused topic stay: a topic that has no
+// room for a moment costs no requests.
+const grace = 1500 * time.Millisecond
+
+// leastPrefetch is where prefetching begins after a pause from which messages
+// had to be given back. Whoever probes a topic takes one.
+const leastPrefetch = 2
+
+// Pause keeps what is buffered, for now. A topic that stays paused is parked after
+// its grace.
+func (s *source) Pause(topics ...string) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Equal(topics, s.paused) {
+		return
+	}
+	s.paused = slices.Clone(topics)
+	more := false
+	for _, f := range s.feeds {
+		switch paused := slices.Contains(topics, f.topic); {
+		case !paused:
+			f.paused = time.Time{}
+		case f.paused.IsZero():
+			f.paused, more = now, true
+		}
+	}
+	if more && !s.closed {
+		s.arm()
+	}
+}
+
+// ready is how many items may be handed out.
+func (f *feed) ready() int {
+	if !f.paused.IsZero() {
+		return 0
+	}
+	return len(f.items)
+}
+
+// parks reports since when in is to be parked after its grace. An ordered one stays as it is: a consumer
+// that ends while messages are on their way to it has them given back, behind
+// which those of the buffer come too late. The prefetch bounds what it costs.
+func (in *intake) parks() (since time.Time, ok bool) {
+	f := in.feed
+	return f.paused, !f.paused.IsZero() && !f.ordered && !in.parked
+}
+
+// arm sets the timer for the next intake to park. The lock is held. A session
+// whose consumers are being changed arms it afterwards.
+func (s *source) arm() {
+	if s.session == nil || s.session.busy.Load() {
+		return
+	}
+	var first time.Time
+	for _, in := range s.session.intakes {
+		if since, ok := in.parks(); ok && (first.IsZero() || since.Before(first)) {
+			first = since
+		}
+	}
+	if !first.IsZero() {
+		s.grace.Reset(max(0, s.broker.grace-time.Since(first)))
+	}
+}
+
+// parkPaused parks what has been paused for its grace.
+func (s *source) parkPaused() {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.session
+	if s.closed || n == nil || n.ctx.Err() != nil {
+		return
+	}
+	var due []*intake
+	for _, in := range n.intakes {
+		if since, ok := in.parks(); ok && now.Sub(since) >= s.broker.grace {
+			due = append(due, in)
+		}
+	}
+	if len(due) == 0 {
+		s.arm()
+		return
+	}
+	n.park(due, func() { s.handBack(n, due) })
+}
+
+// park ends the consumers of ins and then calls f, unless consumers are being
+// changed already. The lock of the source is held.
+func (n *session) park(ins []*intake, f func()) bool {
+	started := n.change(func() error {
+		err := n.stop(ins)
+		if err == nil {
+			f()
+		}
+		return err
+	})
+	if started {
+		for _, in := range ins {
+			in.parked = true
+		}
+	}
+	return started
+}
+
+// handBack returns what is buffered of parked intakes to its queue. The broker
+// counts that, before 4.3. So what would look suspicious the next time, or as if
+// it had killed its workers, is given back by a copy, whose count begins at zero;
+// where that fails it stays in the buffer, until its lease demands otherwise.
+func (s *source) handBack(n *session, ins []*intake) {
+	feeds := s.restart(ins)
+	often := func(t *token) bool { return t.count == suspicious-1 || t.count >= bystanders }
+	limit := time.Now().Add(s.caps.Lease * 5 / 8)
+	var ts []*token
+	back := func(i item) bool {
+		return (!often(i.token) || !i.token.deadline.After(limit)) && i.token.yield(&ts)
+	}
+	if s.broker.publisher.blocked() == nil {
+		ctx, cancel := context.WithTimeout(s.ctx, s.broker.options.ConfirmTimeout)
+		s.renew(ctx, feeds, often)
+		cancel()
+	}
+	s.mu.Lock()
+	for _, f := range feeds {
+		f.items = slices.DeleteFunc(f.items, back)
+	}
+	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool {
+		return slices.Contains(feeds, u.feed) && back(u.item)
+	})
+	s.mu.Unlock()
+	n.giveBack(ts)
+}
+
+// restart decides where the prefetch of parked intakes begins when they go on. It
+// returns their feeds.
+func (s *source) restart(ins []*intake) (feeds []*feed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, in := range ins {
+		in.start = firstPrefetch
+		if len(in.items) > 0 {
+			in.start = max(leastPrefetch, 2*in.taken)
+		}
+		feeds = append(feeds, in.feed)
+	}
+	return feeds
+}
+
+// renew gives back by a copy what waits in the buffers of feeds and has been given
+// back often: giving it back as the others would be counted against it. What
+// cannot be copied goes back into its buffer.
+func (s *source) renew(ctx context.Context, feeds []*feed, often func(*token) bool) {
+	var releases []brokers.Settlement
+	var taken []suspect
+	now := time.Now()
+	take := func(f *feed, i item) bool {
+		if !often(i.token) || !slices.Contains(feeds, f) {
+			return false
+		}
+		i.token.renews = true
+		releases = append(releases, brokers.Settlement{Action: brokers.Release, Delivery: s.delivery(f, i, now)})
+		taken = append(taken, suspect{f, i})
+		return true
+	}
+	s.mu.Lock()
+	for _, f := range feeds {
+		f.items = slices.DeleteFunc(f.items, func(i item) bool { return take(f, i) })
+	}
+	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool { return take(u.feed, u.item) })
+	s.mu.Unlock()
+	s.Settle(ctx, releases)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range slices.Backward(taken) {
+		if t := u.item.token; t.state.Load() == held && t.lane.session == s.session && s.session.ctx.Err() == nil {
+			t.renews = false
+			u.feed.items = slices.Insert(u.feed.items, 0, u.item)
+		}
+	}
+}
