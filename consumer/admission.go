@@ -231,11 +231,15 @@ func (g *guard) next(now time.Time) int {
 // lookAt has g looked at again at next, and sends back to the broker what cannot
 // wait so long. mu is held.
 func (p *pipeline) lookAt(g *guard, now, next time.Time) {
-	for _, d := range g.waiting {
-		if !p.lasts(d, next) && p.to(d, queued) {
-			p.backUntil(d, g, now)
+	g.waiting = slices.DeleteFunc(g.waiting, func(d *delivery) bool {
+		if p.lasts(d, next) {
+			return false
 		}
-	}
+		if p.to(d, queued) {
+			p.backUntil(d, g, now) // where it may wait for its time
+		}
+		return true
+	})
 	if g.timer == nil {
 		g.timer = time.AfterFunc(next.Sub(now), func() { p.guardChanged(g, time.Now()) })
 		return
