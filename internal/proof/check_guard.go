@@ -92,7 +92,7 @@ func (c *checker) takePaused(e *event) {
 		return
 	}
 	g.paused, g.since = true, e.At
-	if w.crashed == 0 && c.scenario.pace.slack == 0 && !g.contrasts() {
+	if w.crashed == 0 && c.scenario.pace.slack == 0 && !g.contrasts(c.now) {
 		c.violate(promiseContrast, "", "worker %d pauses what depends on %q after %+v", w.number, e.Note, g.runs[max(0, len(g.runs)-25):])
 	}
 }
@@ -101,12 +101,15 @@ func (c *checker) takePaused(e *event) {
 // messages, at least 20, failed last, or as many runs in a row as count 20,
 // those that time out twice, of 10 messages or where nothing is known to have
 // succeeded.
-func (g *guarded) contrasts() bool {
+func (g *guarded) contrasts(now time.Duration) bool {
 	const window, least, streak, different = 50, 20, 20, 10
 	var health, poison tally
 	inRow, weight := true, 0
 	row := map[string]bool{}
 	for _, r := range slices.Backward(g.runs) {
+		if r.fine && r.at == now {
+			continue // its worker may not have come to it
+		}
 		if inRow = inRow && !r.fine; inRow && r.weight > 0 {
 			weight += r.weight
 			row[r.of] = true
@@ -244,7 +247,7 @@ func (c *checker) probed(d *delivery, j judgement, k class, hint time.Duration) 
 		return []judgement{j, p}
 	case nearest.succeeded < f.failedAt:
 		return []judgement{p}
-	case nearest.surely > f.failedAt:
+	case nearest.surely > f.failedAt && !j.dies:
 		return []judgement{j}
 	}
 	return []judgement{j, p}
@@ -275,7 +278,7 @@ func (c *checker) sentToWait(d *delivery, e *event) bool {
 func (c *checker) diesLater(d *delivery, e *event) bool {
 	limit := or(d.topic.policy.MaxAttempts, 10)
 	later := func(attempt int) bool { return e.Attempt == max(attempt, limit) }
-	refused := d.runs == 0 && d.refused() && later(d.attempt)
+	refused := d.runs == 0 && d.refused() && (later(d.attempt) || d.oversize() && e.Attempt == d.attempt)
 	if !refused && !slices.ContainsFunc(d.next, func(j judgement) bool { return j.dies && later(j.attempt) }) {
 		return false
 	}
