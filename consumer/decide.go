@@ -161,7 +161,7 @@ type trial struct {
 // decide says what happens after a failure. That a probe fails is expected: it
 // ends no message, but by its age, and it counts only in contrast. What may have
 // had its effect is not repeated where that was asked for, probe or not.
-func (r *route) decide(f retry.Failure, t trial, random float64) retry.Decision {
+func (r *route) decide(f retry.Run, t trial, random float64) retry.Decision {
 	if r.noRepeat && f.Verdict.Ambiguous {
 		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonAmbiguous, Counted: true}
 	}
@@ -184,8 +184,8 @@ func (r *route) decide(f retry.Failure, t trial, random float64) retry.Decision 
 }
 
 // failure is what retry.Decide needs to know about a failed run of d.
-func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.Failure {
-	return retry.Failure{
+func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.Run {
+	return retry.Run{
 		Attempt:       d.meta.Attempt + 1,
 		Throttles:     d.meta.Throttles,
 		FirstFailedAt: d.meta.FirstFailedAt,

@@ -46,9 +46,9 @@ type Guard struct {
 	// NoBreaker goes on whatever fails.
 	NoBreaker bool
 
-	// NoPoisonStop goes on when nine in ten of the last messages, at least 20,
-	// are poison, as after a faulty deployment. Otherwise their topics pause
-	// for a minute or longer, and then single messages are tried.
+	// NoPoisonStop goes on when 60 messages in a row, 95 of the last 100, or the first
+	// 20 are poison, as after a faulty deployment. Otherwise their topics pause for a
+	// minute or longer, and then single messages are tried.
 	NoPoisonStop bool
 
 	// Adaptive lowers the number of handlers of a topic that run at once when
@@ -101,7 +101,10 @@ func newGuard(name string, g Guard, timeout time.Duration, random func() float64
 		made.breaker = must(breaker.New(breaker.Config{Lease: timeout}))
 	}
 	if !g.NoPoisonStop {
-		made.poison = must(breaker.New(breaker.Config{Streak: -1, MinOpen: time.Minute, MaxOpen: 5 * time.Minute, Lease: timeout}))
+		made.poison = must(breaker.New(breaker.Config{
+			Window: 100, Ratio: 0.95, Streak: 60, // poison is dead at once: much contrast, and few dead letters
+			MinOpen: time.Minute, MaxOpen: 5 * time.Minute, Lease: timeout,
+		}))
 	}
 	return made
 }

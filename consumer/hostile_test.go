@@ -38,7 +38,7 @@ func TestHostileHeaders(t *testing.T) {
 		{"failed long ago", brokers.Headers{{Name: "redrive-first-failed-at", Value: "1"}, {Name: "redrive-failed-at", Value: "1"}}},
 		{"class and throttles", brokers.Headers{{Name: "redrive-class", Value: "poison"}, {Name: "redrive-throttles", Value: "9999"}}},
 		{"history", brokers.Headers{{Name: "redrive-history", Value: "[[[["}}},
-		{"story of a dead letter", brokers.Headers{{Name: "redrive-dlq-v", Value: "1"}, {Name: "redrive-dlq-reason", Value: "poison"}}},
+		{"headers of a dead letter", brokers.Headers{{Name: "redrive-dlq-v", Value: "1"}, {Name: "redrive-dlq-reason", Value: "poison"}}},
 		{"other topic", brokers.Headers{{Name: "redrive-topic", Value: "admin"}}},
 		{"packed", brokers.Headers{{Name: "redrive-meta", Value: `{"attempt":"9999"}`}}},
 		{"10,000 headers", many},

@@ -280,7 +280,7 @@ func TestDeadLetterRefusedForItsSizeIsShrunk(t *testing.T) {
 		cfg.Observers = []consumer.Observer{&seen}
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				return classify.Permanent(errors.New(strings.Repeat("long story ", 200)))
+				return classify.Permanent(errors.New(strings.Repeat("long text ", 200)))
 			})
 		})
 		time.Sleep(time.Minute)
@@ -302,7 +302,7 @@ func TestDeadLetterFitsTheRoomForHeaders(t *testing.T) {
 		publish(t, broker.Broker, "orders", "one")
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
 			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				return classify.Permanent(errors.New(strings.Repeat("long story ", 200)))
+				return classify.Permanent(errors.New(strings.Repeat("long text ", 200)))
 			})
 		})
 		time.Sleep(time.Minute)
@@ -328,7 +328,7 @@ func TestDiscardAcksAndSaysSo(t *testing.T) {
 		w.mustShutdown()
 		discarded := seen.of(consumer.EventDiscarded)
 		if len(discarded) != 1 || discarded[0].DeadLetter == nil || discarded[0].DeadLetter.Reason != "poison" {
-			t.Errorf("discarded events %+v, want one with its story", discarded)
+			t.Errorf("discarded events %+v, want one with its dead letter", discarded)
 		}
 		if calls := broker.of("publish"); len(calls) != 0 {
 			t.Errorf("something was published: %+v", calls)

@@ -58,7 +58,7 @@ type pipeline struct {
 	draining atomic.Bool // written under mu
 }
 
-// subscription is what a worker has for one topic: slots, room and a guard of
+// subscription is what a Consumer has for one topic: slots, room and a guard of
 // its own, so that it takes none from others. The counters are the pipeline's,
 // under its mu, and only pipeline.to changes them.
 type subscription struct {

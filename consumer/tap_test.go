@@ -194,7 +194,7 @@ func (d *diary) expect(t *testing.T, want ...string) {
 	}
 }
 
-// deadLetters returns the stories in the dead-letter topic of topic.
+// deadLetters returns the entries in the dead-letter topic of topic.
 func deadLetters(t *testing.T, broker interface {
 	Messages(string) []brokers.Message
 }, topic string,

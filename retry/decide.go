@@ -37,8 +37,8 @@ const (
 	reasonPoison    = "poison"
 )
 
-// Failure is what [Decide] needs to know about a failed run.
-type Failure struct {
+// Run is what [Decide] needs to know about a failed run.
+type Run struct {
 	// Attempt is the number that this run has if it counts: one more than the
 	// counted runs before it. Less than 1 counts as 1.
 	Attempt int
@@ -126,7 +126,7 @@ type Decision struct {
 // jitter of up to a tenth of it or 5 s, whichever is less. One longer than
 // MaxRetryAfter is not waited out: the delay then ends within that jitter
 // below MaxRetryAfter. Verdict.Ambiguous has no influence.
-func Decide(p Policy, f Failure, random float64) Decision {
+func Decide(p Policy, f Run, random float64) Decision {
 	p, f = p.withDefaults(), f.sane()
 	switch {
 	case f.Verdict.Class == classify.ClassLost:
@@ -148,7 +148,7 @@ func Decide(p Policy, f Failure, random float64) Decision {
 }
 
 // sane moves out-of-range values to the nearest meaningful one.
-func (f Failure) sane() Failure {
+func (f Run) sane() Run {
 	f.Attempt = max(f.Attempt, 1)
 	f.Throttles = max(f.Throttles, 0)
 	switch f.Verdict.Class {
@@ -160,7 +160,7 @@ func (f Failure) sane() Failure {
 	return f
 }
 
-func (p Policy) counts(f Failure) bool {
+func (p Policy) counts(f Run) bool {
 	if f.Verdict.Deferred {
 		return false
 	}
@@ -197,7 +197,7 @@ func endReason(v classify.Verdict) string {
 	}
 }
 
-func (p Policy) delay(f Failure, random float64) time.Duration {
+func (p Policy) delay(f Run, random float64) time.Duration {
 	var own time.Duration
 	if f.Verdict.Deferred {
 		f.Attempt = 1
@@ -242,7 +242,7 @@ func secondDraw(random float64) float64 {
 }
 
 // expires reports whether a retry after delay would not be over before MaxAge.
-func (p Policy) expires(f Failure, delay time.Duration) bool {
+func (p Policy) expires(f Run, delay time.Duration) bool {
 	left := p.MaxAge
 	if !f.FirstFailedAt.IsZero() {
 		left -= max(f.Now.Sub(f.FirstFailedAt), 0)
