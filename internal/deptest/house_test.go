@@ -14,12 +14,12 @@ type row struct {
 }
 
 // house has a row for every package that others can import, and for
-// internal/wire, which those packages share.
+// internal/wire and retry/budget/internal/pace, which those packages share.
 var house = map[string]row{
 	"brokers":        {},
 	"classify":       {},
 	"retry":          {imports: []string{"classify"}},
-	"retry/budget":   {},
+	"retry/budget":   {imports: []string{"retry/budget/internal/pace"}},
 	"retry/breaker":  {},
 	"visibility":     {},
 	"internal/wire":  {imports: []string{"brokers"}},
@@ -74,8 +74,9 @@ var house = map[string]row{
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},
+	"retry/budget/internal/pace": {},
 	"retry/budget/redisbudget": {
-		imports: []string{"retry/budget"},
+		imports: []string{"retry/budget", "retry/budget/internal/pace"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		kits:    []string{"github.com/alicebob/miniredis"},
 	},
