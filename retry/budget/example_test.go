@@ -57,7 +57,7 @@ func ExampleBudget_Snapshot() {
 		b.Withdraw(now, time.Minute, 0.5)
 	}
 	s := b.Snapshot(now)
-	fmt.Printf("%.0f of %.0f tokens, at most %.0f retries a second\n", s.Tokens, s.Capacity, s.Ceiling)
+	fmt.Printf("%.0f of %.0f tokens, at most %.0f retries a second\n", s.Tokens, s.Capacity, s.Limit)
 	fmt.Printf("%d granted, %d told to wait, by %.1f s on average\n", s.Granted, s.Deferred, s.Waits/float64(s.Deferred))
 	// Output:
 	// 272 of 300 tokens, at most 115 retries a second

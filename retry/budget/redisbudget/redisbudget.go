@@ -118,7 +118,7 @@ func (b *Budget) Refund(now time.Time) {
 	b.keepUp(now)
 }
 
-// Snapshot implements [budget.Pacer]. Tokens, Capacity, Ceiling and Waiting are
+// Snapshot implements [budget.Pacer]. Tokens, Capacity, Limit and Waiting are
 // those of the fleet as of the latest answer, or those of this worker's own part
 // while it has to do with that. The other fields count this worker's retries.
 func (b *Budget) Snapshot(now time.Time) budget.Snapshot {
@@ -128,7 +128,7 @@ func (b *Budget) Snapshot(now time.Time) budget.Snapshot {
 	b.expire(now)
 	if b.fleet {
 		s.Tokens, s.Capacity = max(b.pool.tokens, 0)+float64(b.leased), b.pool.capacity
-		s.Ceiling, s.Waiting = b.pool.line.Ceiling, int(math.Round(b.ahead(now).Waiting))
+		s.Limit, s.Waiting = b.pool.limit, int(math.Round(b.ahead(now).Waiting))
 	}
 	s.Granted, s.Refunded, s.Deferred, s.Waits = b.granted, b.refunds, b.deferrals, b.waits
 	return s
