@@ -106,24 +106,24 @@ func TestFloorEarnsAllTheTime(t *testing.T) {
 
 func TestCapacity(t *testing.T) {
 	b := newBudget(t, Queue())
-	if s := b.Snapshot(noon); s.Capacity != 20 || s.Tokens != 20 || math.Abs(s.Limit-11.5) > 1e-9 {
-		t.Errorf("a new budget has %+v, want 20 tokens of 20, and 11.5 a second", s)
+	if s := b.Snapshot(noon); s.Capacity != 10 || s.Tokens != 10 || math.Abs(s.Limit-11.5) > 1e-9 {
+		t.Errorf("a new budget has %+v, want 10 tokens of 10, and 11.5 a second", s)
 	}
 	now := noon
 	for range 60 { // 200 deliveries a second
 		now = now.Add(time.Second)
 		b.Deposit(now, 200)
 	}
-	if s := b.Snapshot(now); math.Abs(s.Capacity-210) > 1 || math.Abs(s.Tokens-s.Capacity) > 1 || math.Abs(s.Limit-211) > 1 {
-		t.Errorf("at 200 a second there is %+v, want 210 tokens, and 211 a second", s)
+	if s := b.Snapshot(now); math.Abs(s.Capacity-105) > 1 || math.Abs(s.Tokens-s.Capacity) > 1 || math.Abs(s.Limit-211) > 1 {
+		t.Errorf("at 200 a second there is %+v, want 105 tokens, and 211 a second", s)
 	}
 	now = now.Add(5 * time.Minute)
 	if s := b.Snapshot(now); math.Abs(s.Limit-106) > 3 || s.Tokens > s.Capacity {
 		t.Errorf("five minutes later there is %+v, want half the ceiling", s)
 	}
 	now = now.Add(24 * time.Hour)
-	if s := b.Snapshot(now); s.Capacity != 20 || s.Tokens != 20 {
-		t.Errorf("a day later there is %+v, want 20 tokens of 20", s)
+	if s := b.Snapshot(now); s.Capacity != 10 || s.Tokens != 10 {
+		t.Errorf("a day later there is %+v, want 10 tokens of 10", s)
 	}
 	if s := newBudget(t, Config{Share: 0.1, Floor: 1e-6}).Snapshot(noon); s.Capacity != 1 {
 		t.Errorf("capacity %v, want 1 at least", s.Capacity)
@@ -133,7 +133,7 @@ func TestCapacity(t *testing.T) {
 func TestRefundIsForOneRetry(t *testing.T) {
 	b := newBudget(t, Queue())
 	b.Refund(noon)
-	if got := b.Snapshot(noon).Tokens; got != 20 {
+	if got := b.Snapshot(noon).Tokens; got != 10 {
 		t.Errorf("%v tokens, want no more than the capacity", got)
 	}
 	now := noon
@@ -190,7 +190,7 @@ func TestPropertyOfTheBudget(t *testing.T) {
 				t.Fatalf("seed %d: %+v", seed, s)
 			}
 			income := c.Share*float64(deposited) + c.Floor*now.Sub(noon).Seconds() + 1e-6
-			if float64(granted-refunded) > income+max(1, 20*max(c.Floor, 1e-9)*(1+10*c.Share)) {
+			if float64(granted-refunded) > income+max(1, 5*c.Floor*(1+10*c.Share)) {
 				t.Fatalf("seed %d: %d granted of %v earned", seed, granted, income)
 			}
 		}

@@ -28,7 +28,7 @@
 // # How it works
 //
 // A delivery earns Share of a token and each second earns Floor. What is not
-// spent is saved up to the Capacity: ten seconds of income, at the highest rate
+// spent is saved up to the Capacity: five seconds of income, at the highest rate
 // of deliveries lately, and at least one. A new Budget is full.
 //
 // The highest rate lately is that of ten seconds in a row, and falls by half

@@ -60,7 +60,7 @@ func ExampleBudget_Snapshot() {
 	fmt.Printf("%.0f of %.0f tokens, at most %.0f retries a second\n", s.Tokens, s.Capacity, s.Limit)
 	fmt.Printf("%d granted, %d told to wait, by %.1f s on average\n", s.Granted, s.Deferred, s.Waits/float64(s.Deferred))
 	// Output:
-	// 272 of 300 tokens, at most 115 retries a second
+	// 122 of 150 tokens, at most 115 retries a second
 	// 28 granted, 272 told to wait, by 0.9 s on average
 }
 

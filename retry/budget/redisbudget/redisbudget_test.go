@@ -164,7 +164,7 @@ func TestLeaseAtHandMakesNoCall(t *testing.T) {
 
 // TestLeasesGoBack has a worker that stops asking: another one gets its tokens.
 func TestLeasesGoBack(t *testing.T) {
-	f := newFleet(t, generator(t, 5), 2, budget.Config{Share: 0.01, Floor: 1})
+	f := newFleet(t, generator(t, 5), 2, budget.Queue())
 	f.join()
 	w := f.workers[0]
 	w.leased, w.batch = 8, 8
@@ -218,15 +218,15 @@ func TestSnapshotAndStatus(t *testing.T) {
 	if s.Fleet || s.Err == nil || s.RoundTrips != 0 {
 		t.Errorf("status before the first use: %+v", s)
 	}
-	if got := w.Snapshot(f.clock(0)).Capacity; math.Abs(got-75) > 1 { // a quarter of 300
-		t.Errorf("capacity %v without Redis, want 75", got)
+	if got := w.Snapshot(f.clock(0)).Capacity; math.Abs(got-37.5) > 1 { // a quarter of 150
+		t.Errorf("capacity %v without Redis, want 37.5", got)
 	}
 	f.join()
 	f.pass(20 * time.Second)
 	f.deposit(0, 1)
 	w.idle()
-	if got := w.Snapshot(f.clock(0)); math.Abs(got.Capacity-300) > 1 || math.Abs(got.Limit-115) > 1 || got.Tokens < 150 {
-		t.Errorf("%+v in the fleet, want a capacity of 300, and 115 a second", got)
+	if got := w.Snapshot(f.clock(0)); math.Abs(got.Capacity-150) > 1 || math.Abs(got.Limit-115) > 1 || got.Tokens < 100 {
+		t.Errorf("%+v in the fleet, want a capacity of 150, and 115 a second", got)
 	}
 	for range 1000 {
 		if _, ok := f.withdraw(0); ok && f.rng.IntN(2) == 0 {

@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	// Span is how long deliveries are counted for a rate, and how long the
-	// income is saved up.
+	// Span is how long deliveries are counted for a rate.
 	Span = 10 * time.Second
+	// Saved is how much income is saved up.
+	Saved = 5 * time.Second
 	// HalfLife is the time in which the peak rate of deliveries falls by half.
 	HalfLife = 5 * time.Minute
 	// LeastPeak is the lowest peak, in multiples of the floor.
@@ -47,7 +48,7 @@ func (r Rates) Ceiling() float64 { return Headroom*r.Peak + r.Floor }
 
 // Capacity is how many tokens are saved at most.
 func (r Rates) Capacity() float64 {
-	return max(1, (r.Share*r.Peak+r.Floor)*Span.Seconds())
+	return max(1, (r.Share*r.Peak+r.Floor)*Saved.Seconds())
 }
 
 // left is what a second leaves of a peak.
