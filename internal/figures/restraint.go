@@ -20,7 +20,7 @@ import (
 
 // restraint measures what the protections cost, and what they are worth.
 func restraint(report func(figure.Figure)) error {
-	if err := reservation(report); err != nil {
+	if err := withdrawal(report); err != nil {
 		return err
 	}
 	if err := permission(report); err != nil {
@@ -38,23 +38,22 @@ func restraint(report func(figure.Figure)) error {
 	return nil
 }
 
-// reservation measures one retry of a busy dependency, while a thousand wait.
-func reservation(report func(figure.Figure)) error {
+// withdrawal measures the token of a retry that succeeds, for a busy dependency.
+func withdrawal(report func(figure.Figure)) error {
 	b, err := budget.New(budget.Queue())
 	if err != nil {
 		return err
 	}
 	now := time.Now()
-	for range 1000 {
-		b.Reserve(now, now)
-	}
 	n := 0
 	result := benchmark(func() {
 		now = now.Add(time.Millisecond)
 		if n++; n%100 == 0 {
-			b.Delivered(now, 2000) // 20 a millisecond
+			b.Deposit(now, 2000) // 20 a millisecond
 		}
-		b.Reserve(now, now.Add(time.Second))
+		if _, ok := b.Withdraw(now, time.Minute, 0.5); ok {
+			b.Refund(now)
+		}
 	})
 	report(figure.Figure{Name: "budget_ns", Value: result.nanos, Unit: "ns/retry", Goal: 100})
 	report(figure.Figure{Name: "budget_allocs", Value: result.allocs, Unit: "allocs/retry", Goal: 0})
@@ -177,9 +176,11 @@ func (f fleet) load(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); <-tick.C {
 		for _, b := range f {
 			now := time.Now()
-			b.Delivered(now, deliveries)
-			for i := range retries {
-				b.Reserve(now, now.Add(time.Second+time.Duration(i)*step/retries))
+			b.Deposit(now, deliveries)
+			for range retries {
+				if _, ok := b.Withdraw(now, time.Minute, 0.5); ok {
+					b.Refund(now)
+				}
 			}
 		}
 	}
@@ -187,8 +188,8 @@ func (f fleet) load(d time.Duration) {
 
 func (f fleet) count() (retries, trips uint64) {
 	for _, b := range f {
-		s := b.Status(time.Now())
-		retries, trips = retries+s.Reserved, trips+s.RoundTrips
+		now := time.Now()
+		retries, trips = retries+b.Snapshot(now).Granted, trips+b.Status(now).RoundTrips
 	}
 	return retries, trips
 }

@@ -161,9 +161,9 @@ func TestBudgetBoundsAmplification(t *testing.T) {
 			unbound := simulate(t, s, c, 1).Amplification
 			for _, config := range []budget.Config{budget.Queue(), budget.Mesh(), {Share: 0.5, Floor: 2}} {
 				got := simulate(t, s, c.with(&config, nil), 1).Amplification
-				// At its start an outage can take what is saved: 10 s of income.
+				// At its start an outage can take what is saved: 5 s of income.
 				peak := max(rate, 10*config.Floor)
-				saved := 10 * (config.Share*peak + config.Floor) / (rate * outage.Seconds())
+				saved := 5 * (config.Share*peak + config.Floor) / (rate * outage.Seconds())
 				if limit := 1 + config.Share + config.Floor/rate + saved; got > limit {
 					t.Errorf("outage %v, budget %+v, jitter %d: amplification %.3f, want at most %.3f", outage, config, jitter, got, limit)
 				}
