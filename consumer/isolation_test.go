@@ -278,3 +278,41 @@ func TestKeysWithAClosedGuard(t *testing.T) {
 		}
 	})
 }
+
+// A failure says nothing about what the dependency can bear, however soon it
+// comes. It takes a flood of failures to see it.
+func TestFailuresDoNotRaiseTheAdaptiveLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		flood(t, broker, "orders", 2000)
+		cfg := quiet()
+		cfg.Guard = consumer.Guard{NoBudget: true, NoBreaker: true, Adaptive: true}
+		cfg.Concurrency, cfg.Retry = 50, every(time.Hour, 9)
+		var mu sync.Mutex
+		runs, under, most := 0, 0, 0
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error {
+				mu.Lock()
+				runs++
+				early, last := runs <= 500, runs > 1000
+				if under++; last {
+					most = max(most, under)
+				}
+				mu.Unlock()
+				time.Sleep(20 * time.Millisecond)
+				mu.Lock()
+				under--
+				mu.Unlock()
+				if early {
+					return throttledError{}
+				}
+				return errBusy
+			})
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		if runs < 2000 || most > 2 {
+			t.Errorf("%d runs, up to %d at once after the throttles, want 2000 and 1 or 2", runs, most)
+		}
+	})
+}
