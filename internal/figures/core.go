@@ -128,7 +128,7 @@ func flood(report func(figure.Figure)) {
 		}
 	}()
 	cfg := quiet()
-	cfg.Restraint = consumer.Restraint{NoBudget: true, NoBreaker: true, NoThrottle: true, NoPoisonStop: true}
+	cfg.Guard = consumer.Guard{NoBudget: true, NoBreaker: true} // or practically nothing would run, as everything fails
 	cfg.Retry = retry.Policy{MaxAttempts: 3, Backoff: retry.Backoff{Base: time.Millisecond, Cap: 10 * time.Millisecond}}
 	cfg.DeadLetter = dlq.Discard
 	cfg.Observers = []consumer.Observer{discarded(func() {
