@@ -20,7 +20,7 @@ var house = map[string]row{
 	"brokers":           {},
 	"classify":          {},
 	"retry":             {imports: []string{"classify", "internal/fault"}},
-	"retry/budget":      {imports: []string{"internal/fault"}},
+	"retry/budget":      {imports: []string{"internal/fault", "retry/budget/internal/pace"}},
 	"retry/breaker":     {imports: []string{"internal/fault"}},
 	"visibility":        {},
 	"internal/fault":    {},
@@ -30,7 +30,7 @@ var house = map[string]row{
 	"brokers/memory":    {imports: []string{"brokers", "internal/wire"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
 		imports: []string{"brokers", "internal/wire"},
-		tests:   []string{"brokers/brokertest", "integration/livetest"},
+		tests:   []string{"brokers/brokertest", "integration/livetest", "consumer", "dlq", "retry"},
 		sdk:     []string{"github.com/rabbitmq/amqp091-go"},
 	},
 	"brokers/kafka": {
@@ -77,8 +77,10 @@ var house = map[string]row{
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},
+	"gallery":                    {imports: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq"}},
+	"retry/budget/internal/pace": {},
 	"retry/budget/redisbudget": {
-		imports: []string{"retry/budget", "internal/fault"},
+		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		kits:    []string{"github.com/alicebob/miniredis"},
 	},
