@@ -121,7 +121,7 @@ func runChaos(t *testing.T, seed uint64) {
 	cfg.Rules = []classify.Rule{verdicts}
 	cfg.Guards = map[string]consumer.Guard{"shared": {Breaker: guard}}
 	if seed%2 == 1 {
-		cfg.Order = consumer.ByKey
+		cfg.OrderByKey = true
 	}
 	if seed%3 == 2 {
 		cfg.HoldLimit = -1
@@ -133,7 +133,13 @@ func runChaos(t *testing.T, seed uint64) {
 			c.Handle("shared", single, consumer.Topic{Concurrency: 3})
 			c.Handle("also", single, consumer.Topic{Dependency: "shared"})
 			c.Handle("tenants", single, consumer.Topic{DependencyOf: func(m *brokers.Message) string { return m.Key }})
-			c.HandleBatch("batch", func(ctx context.Context, ms []*brokers.Message) []error { return h.run(ctx, ms...) }, consumer.Batch{Size: 20})
+			c.HandleBatch("batch", func(ctx context.Context, batch []consumer.Item) []error {
+				var ms []*brokers.Message
+				for _, item := range batch {
+					ms = append(ms, item.Message)
+				}
+				return h.run(ctx, ms...)
+			}, consumer.Topic{BatchSize: 20})
 		})
 	}
 	topics := []string{"single", "shared", "also", "tenants", "batch"}
