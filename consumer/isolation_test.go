@@ -234,7 +234,7 @@ func TestKeysWithAClosedGuard(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		guard := must(breaker.New(breaker.Config{}))
 		cfg := quiet()
-		cfg.Order, cfg.Guard.Breaker = consumer.ByKey, guard
+		cfg.OrderByKey, cfg.Guard.Breaker = true, guard
 		var mu sync.Mutex
 		last, under := map[string]int{}, map[string]int{}
 		handled := 0
