@@ -143,7 +143,7 @@ func (tr *trial) inSequence(n int) (*worker, []string, error) {
 
 // orderPublished takes more than a worker may hold.
 func orderPublished(tr *trial) error {
-	w, bodies, err := tr.inSequence(50)
+	w, bodies, err := tr.inSequence(150)
 	if err != nil {
 		return err
 	}
