@@ -37,23 +37,22 @@ func restraint(report func(figure.Figure)) error {
 	return nil
 }
 
-// withdrawal measures one retry of a busy dependency, while a thousand wait.
+// withdrawal measures the token of a retry that succeeds, for a busy dependency.
 func withdrawal(report func(figure.Figure)) error {
 	b, err := budget.New(budget.Queue())
 	if err != nil {
 		return err
 	}
 	now := time.Now()
-	for range 1000 {
-		b.Withdraw(now, time.Hour, 0.5)
-	}
 	n := 0
 	result := benchmark(func() {
 		now = now.Add(time.Millisecond)
 		if n++; n%100 == 0 {
 			b.Deposit(now, 2000) // 20 a millisecond
 		}
-		b.Withdraw(now, time.Second, 0.5)
+		if _, ok := b.Withdraw(now, time.Minute, 0.5); ok {
+			b.Refund(now)
+		}
 	})
 	report(figure.Figure{Name: "budget_ns", Value: result.nanos, Unit: "ns/retry", Goal: 100})
 	report(figure.Figure{Name: "budget_allocs", Value: result.allocs, Unit: "allocs/retry", Goal: 0})
@@ -184,7 +183,9 @@ func (f fleet) load(d time.Duration) {
 			now := time.Now()
 			b.Deposit(now, deliveries)
 			for range retries {
-				b.Withdraw(now, time.Minute, rand.Float64())
+				if _, ok := b.Withdraw(now, time.Minute, 0.5); ok {
+					b.Refund(now)
+				}
 			}
 		}
 	}
