@@ -9,11 +9,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -180,17 +182,15 @@ type Topic struct {
 	DependencyOf func(m *brokers.Message) string
 }
 
-// ConfigError is one fault of a Config, a Topic or a registration. New and
-// Run report all faults at once, joined.
-type ConfigError struct {
-	Field   string // such as "Config.Lease" or `Topic("orders").MaxAttempts`
-	Problem string
-	Fix     string
-}
+// ConfigError is one fault of the settings of any package of this module, such
+// as a Config, a Topic or a retry.Policy, or of a registration. Its fields are
+// texts: Package, such as "consumer"; Field, such as "Config.Lease" or
+// `Topic("orders").MaxAttempts`; Problem; and Fix, what to write instead. All
+// faults are reported at once, joined.
+type ConfigError = fault.Error
 
-// Error says what is wrong and how to mend it.
-func (e *ConfigError) Error() string {
-	return fmt.Sprintf("consumer: %s: %s: %s", e.Field, e.Problem, e.Fix)
+func faulty(field, problem, fix string) error {
+	return &ConfigError{Package: "consumer", Field: field, Problem: problem, Fix: fix}
 }
 
 const (
@@ -261,7 +261,7 @@ func (c Config) faults() error {
 		faults = append(faults, c.Guards[name].faults(fmt.Sprintf("Config.Guards[%q]", name)))
 	}
 	if c.Lease > 0 && c.Lease < minLease {
-		faults = append(faults, &ConfigError{"Config.Lease", fmt.Sprintf("%s is too short to extend and settle in", c.Lease), fmt.Sprintf("use at least %s", minLease)})
+		faults = append(faults, faulty("Config.Lease", fmt.Sprintf("%s is too short to extend and settle in", c.Lease), fmt.Sprintf("use at least %s", minLease)))
 	}
 	for i, rule := range c.Rules {
 		faults = append(faults, missing(fmt.Sprintf("Config.Rules[%d]", i), rule == nil))
@@ -283,7 +283,7 @@ func below[T ~int | ~int64](field string, value, least T, fix string) error {
 	if value >= least {
 		return nil
 	}
-	return &ConfigError{field, fmt.Sprintf("%v is out of range", value), fix}
+	return faulty(field, fmt.Sprintf("%v is out of range", value), fix)
 }
 
 // maxCount bounds what takes memory before there is any message.
@@ -294,7 +294,7 @@ const maxCount = 1 << 20
 func count(field string, value, least int, others string) error {
 	fix := fmt.Sprintf("use 1 to %d, %s", maxCount, others)
 	if value > maxCount {
-		return &ConfigError{field, fmt.Sprintf("%d is out of range", value), fix}
+		return faulty(field, fmt.Sprintf("%d is out of range", value), fix)
 	}
 	return below(field, value, least, fix)
 }
@@ -303,20 +303,20 @@ func missing(field string, isNil bool) error {
 	if !isNil {
 		return nil
 	}
-	return &ConfigError{field, "is nil", "remove it or set it"}
+	return faulty(field, "is nil", "remove it or set it")
 }
 
 func noDeadLetter(field string) error {
-	return &ConfigError{field, "is not set: exhausted messages would have nowhere to go",
-		"use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose"}
+	return faulty(field, "is not set: exhausted messages would have nowhere to go",
+		"use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose")
 }
 
 // policyFaults returns each fault of p, joined.
 func policyFaults(field string, p retry.Policy) error {
 	var faults []error
 	for _, err := range leaves(p.Validate()) {
-		if fault, ok := errors.AsType[*retry.PolicyError](err); ok {
-			err = &ConfigError{field + "." + fault.Field, fault.Problem, fault.Fix}
+		if f, ok := errors.AsType[*ConfigError](err); ok {
+			err = faulty(field+strings.TrimPrefix(f.Field, "Policy"), f.Problem, f.Fix)
 		}
 		faults = append(faults, err)
 	}
@@ -411,10 +411,10 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 	}
 	switch {
 	case topic == "":
-		faults = append(faults, &ConfigError{field, "the topic has no name", "name the topic to receive from"})
+		faults = append(faults, faulty(field, "the topic has no name", "name the topic to receive from"))
 	case destination(topic) == topic:
-		faults = append(faults, &ConfigError{field + ".DeadLetter", "dead letters would be received again as messages",
-			"choose another topic for dead letters"})
+		faults = append(faults, faulty(field+".DeadLetter", "dead letters would be received again as messages",
+			"choose another topic for dead letters"))
 	default:
 		r.deadLetter = destination(topic)
 	}
@@ -429,13 +429,13 @@ func (c Config) unfit(caps brokers.Capabilities, routes []*route) error {
 	var faults []error
 	for _, r := range routes {
 		if r.timeout >= caps.MaxLease {
-			faults = append(faults, &ConfigError{fmt.Sprintf("Topic(%q).HandlerTimeout", r.topic),
-				fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", r.timeout, caps.MaxLease), "use a shorter timeout"})
+			faults = append(faults, faulty(fmt.Sprintf("Topic(%q).HandlerTimeout", r.topic),
+				fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", r.timeout, caps.MaxLease), "use a shorter timeout"))
 		}
 	}
 	if c.HoldLimit >= caps.MaxLease {
-		faults = append(faults, &ConfigError{"Config.HoldLimit",
-			fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", c.HoldLimit, caps.MaxLease), "use a shorter limit"})
+		faults = append(faults, faulty("Config.HoldLimit",
+			fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", c.HoldLimit, caps.MaxLease), "use a shorter limit"))
 	}
 	return errors.Join(faults...)
 }

@@ -90,7 +90,7 @@ func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
 			MaxAge:           -time.Hour,
 			MaxRetryAfter:    -time.Second,
 			EnvironmentDelay: -time.Second,
-			Backoff:          retry.Backoff{Base: time.Minute, Cap: time.Second, Floor: time.Hour, Multiplier: math.NaN(), Growth: 9, Jitter: 9},
+			Backoff:          retry.Backoff{Base: time.Minute, Cap: time.Second, Floor: time.Hour, Multiplier: math.NaN(), Step: -1, Jitter: 9},
 		},
 	})
 	checkFaults(t, err, `
@@ -111,7 +111,7 @@ consumer: Config.Retry.MaxAge: is -1h0m0s: use a positive duration, or 0 for the
 consumer: Config.Retry.MaxRetryAfter: is -1s: use a positive duration, or 0 for the default of 15m0s
 consumer: Config.Retry.EnvironmentDelay: is -1s: use a positive duration, or 0 for the default of 1m0s
 consumer: Config.Retry.Backoff.Multiplier: is NaN: use a finite number of at least 1, or 0 for the default of 2
-consumer: Config.Retry.Backoff.Growth: is 9: use Exponential, Linear or Fixed (2)
+consumer: Config.Retry.Backoff.Step: is -1ns: use a positive duration, or 0 for none
 consumer: Config.Retry.Backoff.Jitter: is 9: use FullJitter, EqualJitter, DecorrelatedJitter or NoJitter (3)
 consumer: Config.Retry.Backoff.Cap: is 1s: use at least Backoff.Base (1m0s)
 consumer: Config.Retry.Backoff.Floor: is 1h0m0s: use at most Backoff.Cap (1s)

@@ -27,7 +27,7 @@ type Consumer struct {
 func New(broker brokers.Broker, cfg Config) (*Consumer, error) {
 	err := cfg.faults()
 	if broker == nil {
-		err = errors.Join(&ConfigError{"broker", "is nil", "pass a broker, such as memory.New(memory.Options{})"}, err)
+		err = errors.Join(faulty("broker", "is nil", "pass a broker, such as memory.New(memory.Options{})"), err)
 	}
 	if cfg.DeadLetter == nil {
 		err = errors.Join(err, noDeadLetter("Config.DeadLetter"))
@@ -43,17 +43,17 @@ func New(broker brokers.Broker, cfg Config) (*Consumer, error) {
 func (c *Consumer) Handle(topic string, h Handler, settings ...Topic) {
 	c.register(topic, settings, func(field string, r *route, t Topic) error {
 		if h == nil {
-			return &ConfigError{field, "the handler is nil", "pass a function"}
+			return faulty(field, "the handler is nil", "pass a function")
 		}
 		if t.BatchSize != 0 || t.BatchWait != 0 {
-			return &ConfigError{field + ".BatchSize", "is set for a handler of single messages", "register it with HandleBatch"}
+			return faulty(field+".BatchSize", "is set for a handler of single messages", "register it with HandleBatch")
 		}
 		for _, wrap := range backwards(c.cfg.Middleware, t.Middleware) {
 			if wrap == nil {
 				return nil // reported by newRoute
 			}
 			if h = wrap(h); h == nil {
-				return &ConfigError{field, "a middleware returned a nil handler", "return a handler"}
+				return faulty(field, "a middleware returned a nil handler", "return a handler")
 			}
 		}
 		r.handler = h
@@ -68,10 +68,10 @@ func (c *Consumer) Handle(topic string, h Handler, settings ...Topic) {
 func (c *Consumer) HandleBatch(topic string, h BatchHandler, settings ...Topic) {
 	c.register(topic, settings, func(field string, r *route, t Topic) error {
 		if h == nil {
-			return &ConfigError{field, "the handler is nil", "pass a function"}
+			return faulty(field, "the handler is nil", "pass a function")
 		}
 		if len(t.Middleware) > 0 {
-			return &ConfigError{field + ".Middleware", "does not apply to a batch handler", "remove it"}
+			return faulty(field+".Middleware", "does not apply to a batch handler", "remove it")
 		}
 		r.batchHandler = h
 		return below(field+".BatchSize", t.BatchSize, 1, "use 1 or more")
@@ -93,15 +93,15 @@ func (c *Consumer) register(topic string, settings []Topic, handle func(field st
 	r, faults := newRoute(c.cfg, topic, t)
 	faults = errors.Join(faults, handle(field, r, t))
 	if len(settings) > 1 {
-		faults = errors.Join(faults, &ConfigError{field, "has more than one Topic", "merge them into one"})
+		faults = errors.Join(faults, faulty(field, "has more than one Topic", "merge them into one"))
 	}
 	for _, other := range c.routes {
 		if other.topic == topic {
-			faults = errors.Join(faults, &ConfigError{field, "is registered twice", "register one handler per topic"})
+			faults = errors.Join(faults, faulty(field, "is registered twice", "register one handler per topic"))
 		}
 		for _, dead := range []string{r.deadLetter, other.deadLetter} {
 			if dead != "" && (dead == topic || dead == other.topic) {
-				faults = errors.Join(faults, &ConfigError{field, fmt.Sprintf("%q is a topic and a dead-letter topic at once", dead), "consume dead letters with a Consumer of its own"})
+				faults = errors.Join(faults, faulty(field, fmt.Sprintf("%q is a topic and a dead-letter topic at once", dead), "consume dead letters with a Consumer of its own"))
 			}
 		}
 	}
@@ -157,7 +157,7 @@ func (c *Consumer) begin() error {
 		return errors.New("consumer: Run was called twice: make a new Consumer for each run")
 	}
 	if len(c.routes) == 0 {
-		return &ConfigError{"Consumer", "has no handler", "register one with Handle"}
+		return faulty("Consumer", "has no handler", "register one with Handle")
 	}
 	if err := errors.Join(c.faults...); err != nil {
 		return err

@@ -60,10 +60,10 @@ type Guard struct {
 func (g Guard) faults(field string) error {
 	var faults []error
 	if g.NoBudget && g.Budget != nil {
-		faults = append(faults, &ConfigError{field + ".NoBudget", "is set beside a Budget", "set one of them"})
+		faults = append(faults, faulty(field+".NoBudget", "is set beside a Budget", "set one of them"))
 	}
 	if g.NoBreaker && g.Breaker != nil {
-		faults = append(faults, &ConfigError{field + ".NoBreaker", "is set beside a Breaker", "set one of them"})
+		faults = append(faults, faulty(field+".NoBreaker", "is set beside a Breaker", "set one of them"))
 	}
 	return errors.Join(faults...)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/retry"
 )
 
 func TestShortDelayIsHeldWithoutASlot(t *testing.T) {
@@ -79,7 +78,7 @@ func TestHeldRunsAreResumedInTheOrderOfTheirTimes(t *testing.T) {
 		publish(t, broker, "orders", "twice")
 		cfg := quiet()
 		cfg.Retry = every(time.Second, 5)
-		cfg.Retry.Backoff.Growth = retry.Exponential
+		cfg.Retry.Backoff.Multiplier = 2
 		d := newDiary()
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {

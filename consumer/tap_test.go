@@ -136,7 +136,7 @@ func (s *tapSource) Extend(ctx context.Context, lease time.Duration, ds []*broke
 // every is a policy that waits for exactly delay after each failure.
 func every(delay time.Duration, attempts int) retry.Policy {
 	return retry.Policy{MaxAttempts: attempts, Backoff: retry.Backoff{
-		Base: delay, Cap: max(delay, 15*time.Minute), Growth: retry.Fixed, Jitter: retry.NoJitter}}
+		Base: delay, Cap: max(delay, 15*time.Minute), Multiplier: 1, Jitter: retry.NoJitter}}
 }
 
 // diary notes what a handler does and when.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry/breaker"
 )
 
@@ -119,25 +120,13 @@ type Budget interface {
 	Delivered(now time.Time, n int)
 }
 
-// ConfigError is one fault of a Config.
-type ConfigError struct {
-	Field   string // such as `Policies["bank.example"].MaxWait`
-	Problem string
-	Fix     string
-}
-
-// Error says what is wrong and what to write instead.
-func (e *ConfigError) Error() string {
-	return fmt.Sprintf("httpretry: Config.%s %s: %s", e.Field, e.Problem, e.Fix)
-}
-
 // faults returns every fault of c, joined.
 func (c Config) faults() error {
 	all := []error{c.Default.faults("Default")}
 	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
 		field := fmt.Sprintf("Policies[%q]", name)
 		if c.Dependency == nil && (name == "" || name != strings.ToLower(name) || strings.ContainsAny(name, "/@?# ")) {
-			all = append(all, &ConfigError{field, "is not named like a host", `use the host in lower case, with the port if it is unusual, such as "bank.example" or "localhost:8080", or set Dependency`})
+			all = append(all, &fault.Error{Package: "httpretry", Field: "Config." + field, Problem: "is not named like a host", Fix: `use the host in lower case, with the port if it is unusual, such as "bank.example" or "localhost:8080", or set Dependency`})
 		}
 		all = append(all, c.Policies[name].faults(field))
 	}
@@ -166,7 +155,7 @@ func refuse(bad bool, of, field string, value any, fix string, limit any) error 
 	if !bad {
 		return nil
 	}
-	return &ConfigError{Field: of + "." + field, Problem: fmt.Sprintf("is %v", value), Fix: fmt.Sprintf(fix, limit)}
+	return fault.Of("httpretry", "Config."+of+"."+field, value, fix, limit)
 }
 
 // withDefaults fills what is unset, but for breaker and budget.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/httpretry"
 	"github.com/redrive-go/redrive/retry/breaker"
 )
@@ -39,8 +40,8 @@ func TestConfigFaults(t *testing.T) {
 			{httpretry.Config{Policies: map[string]httpretry.Policy{"a:8080": tt.policy}}, `Policies["a:8080"].` + tt.field},
 		} {
 			transport, err := httpretry.New(c.config)
-			var fault *httpretry.ConfigError
-			if transport != nil || !errors.As(err, &fault) || fault.Field != c.field || fault.Problem == "" || fault.Fix == "" {
+			var fault *consumer.ConfigError
+			if transport != nil || !errors.As(err, &fault) || fault.Field != "Config."+c.field || fault.Problem == "" || fault.Fix == "" {
 				t.Errorf("New = %v, want a fault of %s with a fix", err, c.field)
 			}
 			if strings.Contains(err.Error(), "\n") {

@@ -256,8 +256,8 @@ func TestBatchWithoutAStore(t *testing.T) {
 
 func TestOnceBatchReportsFaults(t *testing.T) {
 	_, err := idempotency.OnceBatch(nil, idempotency.Options{Redrive: week})
-	var fault *idempotency.OptionsError
-	if !errors.As(err, &fault) || fault.Field != "Retention" || !strings.Contains(err.Error(), "the store is nil") {
+	var fault *consumer.ConfigError
+	if !errors.As(err, &fault) || fault.Field != "Options.Retention" || !strings.Contains(err.Error(), "the store is nil") {
 		t.Errorf("%v, want both faults", err)
 	}
 	if wrapBatch(t, idempotency.NewMemory(0), nil) != nil {

@@ -79,5 +79,5 @@ func ExampleOptions() {
 	_, err := idempotency.Once(idempotency.NewMemory(0), idempotency.Options{Retention: 7 * 24 * time.Hour, Redrive: 14 * 24 * time.Hour, TTL: 24 * time.Hour})
 	fmt.Println(err)
 	// Output:
-	// idempotency: Options.TTL is 24h0m0s: use at least Retention plus Redrive (504h0m0s), or a message that comes after that is handled again
+	// idempotency: Options.TTL: is 24h0m0s: use at least Retention plus Redrive (504h0m0s), or a message that comes after that is handled again
 }

@@ -2,12 +2,12 @@ package idempotency
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/fault"
 )
 
 const (
@@ -64,19 +64,6 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// OptionsError is one fault of Options. Once returns all faults at once,
-// joined.
-type OptionsError struct {
-	Field   string // such as "TTL"
-	Problem string
-	Fix     string
-}
-
-// Error says what is wrong and what to write instead.
-func (e *OptionsError) Error() string {
-	return fmt.Sprintf("idempotency: Options.%s %s: %s", e.Field, e.Problem, e.Fix)
-}
-
 // faults returns every fault of o, joined.
 func (o Options) faults() error {
 	const positive = "use a positive duration, or 0 for the default of %v"
@@ -106,7 +93,7 @@ func refuse(bad bool, field string, value any, fix string, limit any) error {
 	if !bad {
 		return nil
 	}
-	return &OptionsError{Field: field, Problem: fmt.Sprintf("is %v", value), Fix: fmt.Sprintf(fix, limit)}
+	return fault.Of("idempotency", "Options."+field, value, fix, limit)
 }
 
 // withDefaults fills what is unset.

@@ -70,11 +70,11 @@ func faultyFields(t *testing.T, err error) (fields []string) {
 		}
 		return fields
 	}
-	fault, ok := errors.AsType[*idempotency.OptionsError](err)
+	fault, ok := errors.AsType[*consumer.ConfigError](err)
 	if !ok {
-		t.Fatalf("%v is no *OptionsError", err)
+		t.Fatalf("%v is no *ConfigError", err)
 	}
-	return []string{fault.Field}
+	return []string{strings.TrimPrefix(fault.Field, "Options.")}
 }
 
 func TestOnceWithoutStoreOrHandler(t *testing.T) {

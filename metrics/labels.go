@@ -8,6 +8,7 @@ import (
 
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -30,23 +31,11 @@ func (t Topic) policy() string {
 	return t.Policy
 }
 
-// ConfigError is one fault of the arguments of [New].
-type ConfigError struct {
-	Field   string // such as "topics[2].Name"
-	Problem string
-	Fix     string
-}
-
-// Error says what is wrong and what to write instead.
-func (e *ConfigError) Error() string {
-	return fmt.Sprintf("metrics: %s %s: %s", e.Field, e.Problem, e.Fix)
-}
-
 func faults(topics []Topic) error {
 	var found []error
 	refuse := func(bad bool, field, problem, fix string) {
 		if bad {
-			found = append(found, &ConfigError{field, problem, fix})
+			found = append(found, &fault.Error{Package: "metrics", Field: field, Problem: problem, Fix: fix})
 		}
 	}
 	refuse(len(topics) == 0, "topics", "are missing", "name every topic that the Consumer has a handler for")

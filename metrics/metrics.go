@@ -29,7 +29,7 @@ type Metrics struct {
 
 // New returns a Metrics for the topics that the Consumer has handlers for.
 // Events of all others are counted under the topic "other". The error names
-// every fault at once, each a *[ConfigError].
+// every fault at once, each a *consumer.ConfigError.
 func New(topics ...Topic) (*Metrics, error) {
 	if err := faults(topics); err != nil {
 		return nil, err

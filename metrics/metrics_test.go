@@ -344,15 +344,15 @@ func TestNewReportsAllFaults(t *testing.T) {
 		topics []metrics.Topic
 		want   []string
 	}{
-		{"none", nil, []string{"topics are missing"}},
-		{"too many", many, []string{"topics are 101"}},
+		{"none", nil, []string{"topics: are missing"}},
+		{"too many", many, []string{"topics: are 101"}},
 		{"several", []metrics.Topic{{Name: "a"}, {}, {Name: "a", Policy: "\xff"}, {Name: "\xfe"}},
-			[]string{"topics[1].Name is empty", `topics[2].Name is "a" once more`, "topics[2].Policy is not UTF-8", "topics[3].Name is not UTF-8"}},
+			[]string{"topics[1].Name: is empty", `topics[2].Name: is "a" once more`, "topics[2].Policy: is not UTF-8", "topics[3].Name: is not UTF-8"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := metrics.New(tt.topics...)
-			if _, ok := errors.AsType[*metrics.ConfigError](err); !ok {
+			if _, ok := errors.AsType[*consumer.ConfigError](err); !ok {
 				t.Fatalf("error %v, want a *ConfigError", err)
 			}
 			if lines := strings.Count(err.Error(), "\n") + 1; lines != len(tt.want) {

@@ -11,16 +11,6 @@ const (
 	defaultMultiplier = 2
 )
 
-// Growth is how the envelope of a [Backoff] widens from one attempt to the
-// next.
-type Growth uint8
-
-const (
-	Exponential Growth = iota // Base × Multiplier^(attempt−1); the default
-	Linear                    // Base × attempt
-	Fixed                     // Base
-)
-
 // Jitter is how a [Backoff] picks a delay inside its envelope. It keeps
 // messages that failed together from coming back together.
 type Jitter uint8
@@ -28,7 +18,7 @@ type Jitter uint8
 const (
 	FullJitter         Jitter = iota // anywhere in the envelope: spreads best; the default
 	EqualJitter                      // the upper half of the envelope: never a very short delay
-	DecorrelatedJitter               // between Base and three times the previous delay; Growth is ignored
+	DecorrelatedJitter               // between Base and three times the previous delay; Multiplier and Step are ignored
 	NoJitter                         // exactly the envelope: messages that failed together return together
 )
 
@@ -50,11 +40,12 @@ type Backoff struct {
 	Cap time.Duration
 	// Floor is the shortest delay, at most Cap. Zero means none.
 	Floor time.Duration
-	// Multiplier is the growth per attempt of Exponential, 1 or more. Zero
-	// means 2.
+	// Multiplier is what the envelope of each attempt is multiplied by for the
+	// next, 1 or more; with 1 it stays the same. Zero means 2.
 	Multiplier float64
-	// Growth widens the envelope. The zero value is Exponential.
-	Growth Growth
+	// Step widens the envelope by the same time for each attempt, instead of
+	// Multiplier. Zero means not.
+	Step time.Duration
 	// Jitter draws the delay. The zero value is FullJitter.
 	Jitter Jitter
 }
@@ -106,22 +97,21 @@ func (b Backoff) bounds(attempt int, prev time.Duration) (low, high time.Duratio
 }
 
 func (b Backoff) envelope(attempt int) time.Duration {
-	attempt = max(attempt, 1)
-	switch b.Growth {
-	case Linear:
-		if int64(attempt) > int64(b.Cap/b.Base) {
+	further := max(attempt, 1) - 1
+	switch {
+	case b.Base >= b.Cap:
+		return b.Cap
+	case b.Step > 0:
+		if int64(further) > int64((b.Cap-b.Base)/b.Step) {
 			return b.Cap
 		}
-		return b.Base * time.Duration(attempt)
-	case Fixed:
-		return min(b.Base, b.Cap)
-	default:
-		env := math.Round(float64(b.Base) * math.Pow(b.Multiplier, float64(attempt-1)))
-		if env >= float64(b.Cap) {
-			return b.Cap
-		}
-		return time.Duration(env)
+		return b.Base + b.Step*time.Duration(further)
 	}
+	env := math.Round(float64(b.Base) * math.Pow(b.Multiplier, float64(further)))
+	if env >= float64(b.Cap) {
+		return b.Cap
+	}
+	return time.Duration(env)
 }
 
 func (b Backoff) withDefaults() Backoff {

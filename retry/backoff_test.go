@@ -62,13 +62,17 @@ func TestEnvelopeSchedules(t *testing.T) {
 			[]time.Duration{3, 4, 5, 7, 9}},
 		{"multiplier 1", Backoff{Base: time.Second, Multiplier: 1},
 			[]time.Duration{time.Second, time.Second, time.Second}},
-		{"linear", Backoff{Base: 2 * time.Second, Cap: 7 * time.Second, Growth: Linear},
+		{"linear", Backoff{Base: 2 * time.Second, Cap: 7 * time.Second, Step: 2 * time.Second},
 			[]time.Duration{2 * time.Second, 4 * time.Second, 6 * time.Second, 7 * time.Second, 7 * time.Second}},
-		{"fixed", Backoff{Base: 3 * time.Second, Growth: Fixed},
+		{"linear from a base of its own", Backoff{Base: 5 * time.Second, Step: time.Second},
+			[]time.Duration{5 * time.Second, 6 * time.Second, 7 * time.Second}},
+		{"a step goes before a multiplier", Backoff{Base: time.Second, Step: time.Second, Multiplier: 3},
+			[]time.Duration{time.Second, 2 * time.Second, 3 * time.Second}},
+		{"fixed", Backoff{Base: 3 * time.Second, Multiplier: 1},
 			[]time.Duration{3 * time.Second, 3 * time.Second, 3 * time.Second}},
-		{"fixed above cap", Backoff{Base: 3 * time.Second, Cap: time.Second, Growth: Fixed},
+		{"fixed above cap", Backoff{Base: 3 * time.Second, Cap: time.Second, Multiplier: 1},
 			[]time.Duration{time.Second}},
-		{"unusable fields count as unset", Backoff{Base: -1, Cap: -1, Multiplier: math.NaN(), Growth: 99},
+		{"unusable fields count as unset", Backoff{Base: -1, Cap: -1, Multiplier: math.NaN(), Step: -1},
 			[]time.Duration{time.Second, 2 * time.Second, 4 * time.Second}},
 	}
 	for _, tt := range tests {
@@ -101,20 +105,26 @@ func TestEnvelopeNearlyUncapped(t *testing.T) {
 }
 
 func TestEnvelopeAtTheEndsOfInt(t *testing.T) {
-	for _, growth := range []Growth{Exponential, Linear, Fixed} {
-		b := Backoff{Base: time.Second, Cap: time.Hour, Growth: growth}
+	for growth, b := range map[string]Backoff{
+		"exponential": {}, "linear": {Step: 1}, "steep": {Step: math.MaxInt64}, "fixed": {Multiplier: 1},
+	} {
+		b.Base, b.Cap = time.Second, time.Hour
 		want := time.Hour
-		if growth == Fixed {
+		switch growth {
+		case "fixed":
 			want = time.Second
+		case "linear":
+			b.Cap = time.Second + 1<<29
+			want = b.Cap
 		}
 		for _, attempt := range []int{1 << 30, 1<<31 - 1, math.MaxInt - 1, math.MaxInt} {
 			if got := b.Envelope(attempt); got != want {
-				t.Errorf("growth %d: Envelope(%d) = %v, want %v", growth, attempt, got, want)
+				t.Errorf("%s: Envelope(%d) = %v, want %v", growth, attempt, got, want)
 			}
 		}
 		for _, attempt := range []int{0, -1, math.MinInt} {
 			if got := b.Envelope(attempt); got != time.Second {
-				t.Errorf("growth %d: Envelope(%d) = %v, want that of attempt 1", growth, attempt, got)
+				t.Errorf("%s: Envelope(%d) = %v, want that of attempt 1", growth, attempt, got)
 			}
 		}
 	}
@@ -210,14 +220,20 @@ func anyBackoff(rng *rand.Rand) Backoff {
 	if rng.IntN(20) == 0 {
 		limit = math.MaxInt64 - time.Duration(rng.Int64N(1<<20))
 	}
-	return Backoff{
+	b := Backoff{
 		Base:       base,
 		Cap:        limit,
 		Floor:      time.Duration(rng.Int64N(int64(limit))),
 		Multiplier: 1 + rng.ExpFloat64(),
-		Growth:     Growth(rng.IntN(3)),
 		Jitter:     Jitter(rng.IntN(4)),
 	}
+	switch rng.IntN(3) {
+	case 0:
+		b.Multiplier = 1
+	case 1:
+		b.Multiplier, b.Step = 0, 1+time.Duration(rng.Int64N(int64(time.Minute)))
+	}
+	return b
 }
 
 var landmarkAttempts = []int{math.MinInt, -1, 0, 1, 2, 3, 4, 5, 7, 10, 20, 30, 62, 63, 64, 65, 1000, 1 << 30, 1<<31 - 1, math.MaxInt - 1, math.MaxInt}

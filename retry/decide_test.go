@@ -257,7 +257,7 @@ func anyPolicy(rng *rand.Rand) Policy {
 	}
 	return Policy{
 		MaxAttempts: rng.IntN(20) - 3, MaxAge: d(), MaxRetryAfter: d(), FreeThrottles: rng.IntN(10) - 3, EnvironmentDelay: d(),
-		Backoff: Backoff{Base: d(), Cap: d(), Floor: d(), Multiplier: rng.NormFloat64() * 3, Growth: Growth(rng.IntN(5)), Jitter: Jitter(rng.IntN(6))},
+		Backoff: Backoff{Base: d(), Cap: d(), Floor: d(), Multiplier: rng.NormFloat64() * 3, Step: d(), Jitter: Jitter(rng.IntN(6))},
 	}
 }
 

@@ -87,7 +87,7 @@ func ExamplePolicy_Validate() {
 	}
 	fmt.Println(p.Validate())
 	// Output:
-	// retry: Policy.MaxAttempts is -1: use 1 or more, or 0 for the default of 10
-	// retry: Policy.Backoff.Multiplier is 0.5: use a finite number of at least 1, or 0 for the default of 2
-	// retry: Policy.Backoff.Cap is 30s: use at least Backoff.Base (1m0s)
+	// retry: Policy.MaxAttempts: is -1: use 1 or more, or 0 for the default of 10
+	// retry: Policy.Backoff.Multiplier: is 0.5: use a finite number of at least 1, or 0 for the default of 2
+	// retry: Policy.Backoff.Cap: is 30s: use at least Backoff.Base (1m0s)
 }

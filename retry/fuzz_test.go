@@ -40,15 +40,15 @@ func FuzzDecide(f *testing.F) {
 }
 
 func FuzzBackoff(f *testing.F) {
-	f.Add(int64(0), int64(0), int64(0), 0.0, uint8(0), uint8(0), 1, int64(0), 0.5)
-	f.Add(int64(time.Second), int64(time.Hour), int64(ms), 1.5, uint8(1), uint8(1), 1<<30, int64(time.Minute), lastRandom)
-	f.Add(int64(1), int64(math.MaxInt64), int64(0), 2.0, uint8(0), uint8(2), math.MaxInt, int64(math.MaxInt64), 1.0)
-	f.Add(int64(math.MaxInt64), int64(1), int64(math.MaxInt64), math.Inf(1), uint8(2), uint8(3), math.MinInt, int64(-1), math.NaN())
-	f.Add(int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MaxInt64), math.MaxFloat64, uint8(9), uint8(9), 2, int64(1), -1.0)
-	f.Fuzz(func(t *testing.T, base, limit, floor int64, multiplier float64, growth, jitter uint8, attempt int, prev int64, random float64) {
+	f.Add(int64(0), int64(0), int64(0), 0.0, int64(0), uint8(0), 1, int64(0), 0.5)
+	f.Add(int64(time.Second), int64(time.Hour), int64(ms), 1.5, int64(ms), uint8(1), 1<<30, int64(time.Minute), lastRandom)
+	f.Add(int64(1), int64(math.MaxInt64), int64(0), 2.0, int64(0), uint8(2), math.MaxInt, int64(math.MaxInt64), 1.0)
+	f.Add(int64(math.MaxInt64), int64(1), int64(math.MaxInt64), math.Inf(1), int64(math.MaxInt64), uint8(3), math.MinInt, int64(-1), math.NaN())
+	f.Add(int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MaxInt64), math.MaxFloat64, int64(-1), uint8(9), 2, int64(1), -1.0)
+	f.Fuzz(func(t *testing.T, base, limit, floor int64, multiplier float64, step int64, jitter uint8, attempt int, prev int64, random float64) {
 		b := Backoff{
 			Base: time.Duration(base), Cap: time.Duration(limit), Floor: time.Duration(floor),
-			Multiplier: multiplier, Growth: Growth(growth), Jitter: Jitter(jitter),
+			Multiplier: multiplier, Step: time.Duration(step), Jitter: Jitter(jitter),
 		}
 		full := b.withDefaults()
 		if d := b.Delay(attempt, time.Duration(prev), random); d < full.Floor || d > full.Cap {

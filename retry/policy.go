@@ -2,8 +2,9 @@ package retry
 
 import (
 	"errors"
-	"fmt"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/fault"
 )
 
 const (
@@ -60,8 +61,9 @@ func Inline() Policy {
 }
 
 // Validate returns nil if the policy can be used as it is, otherwise every
-// fault at once, each a *[PolicyError], joined: the field, its value and what to write instead. Unset
-// fields are valid, and are compared with others by their default.
+// fault at once, joined, each a *consumer.ConfigError: the field, its value and
+// what to write instead. Unset fields are valid, and are compared with others by
+// their default.
 func (p Policy) Validate() error {
 	return errors.Join(p.rangeFaults(), p.conflictFaults())
 }
@@ -82,7 +84,7 @@ func (p Policy) rangeFaults() error {
 		refuse(b.Cap < 0, "Backoff.Cap", b.Cap, duration, defaultCap),
 		refuse(b.Floor < 0, "Backoff.Floor", b.Floor, "use a positive duration, or %v for none", 0),
 		refuse(b.Multiplier != 0 && !validMultiplier(b.Multiplier), "Backoff.Multiplier", b.Multiplier, factor, defaultMultiplier),
-		refuse(b.Growth > Fixed, "Backoff.Growth", b.Growth, "use Exponential, Linear or Fixed (%v)", Fixed),
+		refuse(b.Step < 0, "Backoff.Step", b.Step, "use a positive duration, or %v for none", 0),
 		refuse(b.Jitter > NoJitter, "Backoff.Jitter", b.Jitter, "use FullJitter, EqualJitter, DecorrelatedJitter or NoJitter (%v)", NoJitter),
 	)
 }
@@ -90,26 +92,15 @@ func (p Policy) rangeFaults() error {
 // conflictFaults compares fields with each other. A field that is out of range
 // takes part with its default, so that one mistake is reported once.
 func (p Policy) conflictFaults() error {
-	floor := p.Backoff.Floor
+	floor, multiplier := p.Backoff.Floor, p.Backoff.Multiplier
 	p = p.withDefaults()
 	b := p.Backoff
 	return errors.Join(
+		refuse(b.Step > 0 && validMultiplier(multiplier), "Backoff.Step", b.Step, "set it or Backoff.Multiplier (%v), not both", multiplier),
 		refuse(b.Cap < b.Base, "Backoff.Cap", b.Cap, "use at least Backoff.Base (%v)", b.Base),
 		refuse(floor > b.Cap, "Backoff.Floor", floor, "use at most Backoff.Cap (%v)", b.Cap),
 		refuse(b.Floor >= p.MaxAge, "Backoff.Floor", floor, "use less than MaxAge (%v), or no retry ever starts", p.MaxAge),
 	)
-}
-
-// PolicyError is one fault of a Policy.
-type PolicyError struct {
-	Field   string // such as "Backoff.Cap"
-	Problem string
-	Fix     string
-}
-
-// Error says what is wrong and what to write instead.
-func (e *PolicyError) Error() string {
-	return fmt.Sprintf("retry: Policy.%s %s: %s", e.Field, e.Problem, e.Fix)
 }
 
 // refuse returns a fault if bad; fix is a format for limit. Being generic, it
@@ -118,7 +109,7 @@ func refuse[V, L any](bad bool, field string, value V, fix string, limit L) erro
 	if !bad {
 		return nil
 	}
-	return &PolicyError{Field: field, Problem: fmt.Sprintf("is %v", value), Fix: fmt.Sprintf(fix, limit)}
+	return fault.Of("retry", "Policy."+field, value, fix, limit)
 }
 
 func (p Policy) withDefaults() Policy {

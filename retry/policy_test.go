@@ -12,11 +12,12 @@ func TestValidateAccepts(t *testing.T) {
 		"zero":              {},
 		"inline":            Inline(),
 		"one attempt":       {MaxAttempts: 1},
+		"linear":            {Backoff: Backoff{Step: time.Second}},
 		"no free throttles": {FreeThrottles: -1},
 		"short life":        {MaxAge: time.Second},
 		"all set": {
 			MaxAttempts: 5, MaxAge: time.Hour, MaxRetryAfter: time.Minute, FreeThrottles: 2, EnvironmentDelay: time.Second,
-			Backoff: Backoff{Base: time.Second, Cap: time.Second, Floor: time.Second, Multiplier: 1, Growth: Fixed, Jitter: NoJitter},
+			Backoff: Backoff{Base: time.Second, Cap: time.Second, Floor: time.Second, Multiplier: 1, Jitter: NoJitter},
 		},
 	} {
 		if err := p.Validate(); err != nil {
@@ -40,7 +41,8 @@ func TestValidateNamesFieldValueAndFix(t *testing.T) {
 		{Policy{Backoff: Backoff{Multiplier: 0.5}}, "Backoff.Multiplier", "0.5", "at least 1"},
 		{Policy{Backoff: Backoff{Multiplier: math.NaN()}}, "Backoff.Multiplier", "NaN", "finite"},
 		{Policy{Backoff: Backoff{Multiplier: math.Inf(1)}}, "Backoff.Multiplier", "+Inf", "finite"},
-		{Policy{Backoff: Backoff{Growth: 3}}, "Backoff.Growth", "3", "Exponential, Linear or Fixed (2)"},
+		{Policy{Backoff: Backoff{Step: -1}}, "Backoff.Step", "-1ns", "0 for none"},
+		{Policy{Backoff: Backoff{Step: time.Second, Multiplier: 1}}, "Backoff.Step", "1s", "Backoff.Multiplier (1), not both"},
 		{Policy{Backoff: Backoff{Jitter: 4}}, "Backoff.Jitter", "4", "NoJitter (3)"},
 		{Policy{Backoff: Backoff{Base: time.Minute, Cap: time.Second}}, "Backoff.Cap", "1s", "at least Backoff.Base (1m0s)"},
 		{Policy{Backoff: Backoff{Base: time.Hour}}, "Backoff.Cap", "15m0s", "at least Backoff.Base (1h0m0s)"},
@@ -57,7 +59,7 @@ func TestValidateNamesFieldValueAndFix(t *testing.T) {
 		if strings.Contains(text, "\n") {
 			t.Errorf("one mistake, but several faults:\n%s", text)
 		}
-		if !strings.HasPrefix(text, "retry: Policy."+tt.field+" is "+tt.value+": ") || !strings.Contains(text, tt.fix) {
+		if !strings.HasPrefix(text, "retry: Policy."+tt.field+": is "+tt.value+": ") || !strings.Contains(text, tt.fix) {
 			t.Errorf("got %q, want field %s, value %s and the fix %q", text, tt.field, tt.value, tt.fix)
 		}
 	}
@@ -66,7 +68,7 @@ func TestValidateNamesFieldValueAndFix(t *testing.T) {
 func TestValidateReportsEveryFault(t *testing.T) {
 	p := Policy{
 		MaxAttempts: -1, MaxAge: -1, MaxRetryAfter: -1, EnvironmentDelay: -1,
-		Backoff: Backoff{Base: -1, Cap: -1, Floor: -1, Multiplier: -1, Growth: 9, Jitter: 9},
+		Backoff: Backoff{Base: -1, Cap: -1, Floor: -1, Multiplier: -1, Step: -1, Jitter: 9},
 	}
 	if got := strings.Split(p.Validate().Error(), "\n"); len(got) != 10 {
 		t.Errorf("got %d faults, want 10:\n%s", len(got), strings.Join(got, "\n"))

@@ -177,8 +177,10 @@ func (tr *transcript) setPolicy(key, value string) {
 		p.Backoff.Cap = tr.duration(value)
 	case "floor":
 		p.Backoff.Floor = tr.duration(value)
-	case "growth":
-		p.Backoff.Growth = pick(tr.t, value, map[string]Growth{"exponential": Exponential, "linear": Linear, "fixed": Fixed})
+	case "multiplier":
+		p.Backoff.Multiplier = float64(tr.int(value))
+	case "step":
+		p.Backoff.Step = tr.duration(value)
 	case "jitter":
 		p.Backoff.Jitter = pick(tr.t, value, map[string]Jitter{"full": FullJitter, "equal": EqualJitter, "decorrelated": DecorrelatedJitter, "none": NoJitter})
 	default:

@@ -61,7 +61,7 @@ func TestGolden(t *testing.T) {
 		"plan_hops":       {"plan", "--attempts", "3", "--hops", "sdk=3,3", "--budget", "mesh"},
 		"plan_hops_plain": {"plan", "--attempts", "3", "--hops", "2,1", "--budget", "off"},
 		"plan_age":        {"plan", "--max-age", "2m", "--run", "1s", "--jitter", "decorrelated", "--floor", "500ms"},
-		"plan_linear":     {"plan", "--growth", "linear", "--jitter", "equal", "--attempts", "5"},
+		"plan_linear":     {"plan", "--step", "1s", "--jitter", "equal", "--attempts", "5"},
 	}
 	for name, args := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/redrive-go/redrive/internal/storm"
-	"github.com/redrive-go/redrive/retry"
 )
 
 // planFlags are the settings of a plan.
@@ -17,7 +16,6 @@ type planFlags struct {
 	output
 	input  storm.PlanInput
 	jitter choice
-	growth choice
 	slo    time.Duration
 	hops   *list[storm.Hop]
 	budget string
@@ -51,7 +49,6 @@ of the attempts. A retry budget at each hop bounds that product.`,
 func (f *planFlags) register(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	f.jitter = choice{"full", jitters}
-	f.growth = choice{"exponential", []string{"exponential", "linear", "fixed"}}
 	f.hops = newList("", parseHop)
 	p := &f.input.Retry
 
@@ -59,8 +56,8 @@ func (f *planFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&p.Backoff.Base, "base", time.Second, "the first delay, before jitter")
 	flags.DurationVar(&p.Backoff.Cap, "cap", 15*time.Minute, "the longest delay")
 	flags.DurationVar(&p.Backoff.Floor, "floor", 0, "the shortest delay")
-	flags.Float64Var(&p.Backoff.Multiplier, "multiplier", 2, "growth of the delay per attempt")
-	flags.Var(&f.growth, "growth", "how the delay grows: exponential, linear or fixed")
+	flags.Float64Var(&p.Backoff.Multiplier, "multiplier", 2, "growth of the delay per attempt; 1 means none")
+	flags.DurationVar(&p.Backoff.Step, "step", 0, "let each delay be this much longer than the one before, instead of --multiplier")
 	flags.Var(&f.jitter, "jitter", "how a delay is drawn: "+anyOf(jitters))
 	flags.DurationVar(&p.MaxAge, "max-age", 24*time.Hour, "how long after its first failure a message may still be retried")
 	flags.DurationVar(&f.input.Run, "run", 0, "how long each run takes until it fails")
@@ -74,7 +71,9 @@ func (f *planFlags) register(flags *pflag.FlagSet) {
 
 func (f *planFlags) run(cmd *cobra.Command) error {
 	f.input.Retry.Backoff.Jitter, _ = jitter(f.jitter.value)
-	f.input.Retry.Backoff.Growth = growth(f.growth.value)
+	if b := &f.input.Retry.Backoff; b.Step != 0 && !cmd.Flags().Changed("multiplier") {
+		b.Multiplier = 0
+	}
 	budget, err := f.check()
 	if err != nil {
 		return usage(err)
@@ -106,14 +105,4 @@ func (f *planFlags) check() (allowance, error) {
 		err = errors.Join(err, fmt.Errorf("--slo is %v: use a positive duration, or 0 for none", f.slo))
 	}
 	return budget, errors.Join(err, f.input.Validate())
-}
-
-func growth(word string) retry.Growth {
-	switch word {
-	case "linear":
-		return retry.Linear
-	case "fixed":
-		return retry.Fixed
-	}
-	return retry.Exponential
 }

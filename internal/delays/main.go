@@ -94,7 +94,7 @@ func (t trial) work(ctx context.Context, broker brokers.Broker, queue string, bo
 		DeadLetter:  dlq.Discard,
 		Concurrency: t.concurrency,
 		Restraint:   consumer.Restraint{NoBudget: true, NoBreaker: true, NoThrottle: true, NoPoisonStop: true},
-		Retry:       retry.Policy{Backoff: retry.Backoff{Base: t.to, Cap: t.to, Floor: t.from, Growth: retry.Fixed}},
+		Retry:       retry.Policy{Backoff: retry.Backoff{Base: t.to, Cap: t.to, Floor: t.from, Multiplier: 1}},
 		Observers:   []consumer.Observer{book},
 		Logger:      slog.New(slog.DiscardHandler),
 	})

@@ -18,10 +18,11 @@ type row struct {
 var house = map[string]row{
 	"brokers":           {},
 	"classify":          {},
-	"retry":             {imports: []string{"classify"}},
-	"retry/budget":      {},
-	"retry/breaker":     {},
+	"retry":             {imports: []string{"classify", "internal/fault"}},
+	"retry/budget":      {imports: []string{"internal/fault"}},
+	"retry/breaker":     {imports: []string{"internal/fault"}},
 	"visibility":        {},
+	"internal/fault":    {},
 	"internal/handling": {},
 	"internal/wire":     {imports: []string{"brokers"}},
 	"dlq":               {imports: []string{"brokers", "classify", "internal/wire"}},
@@ -47,15 +48,15 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/handling"},
+		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/fault", "internal/handling"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {
-		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget", "internal/handling"},
+		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget", "internal/fault", "internal/handling"},
 		tests:   []string{"brokers", "brokers/memory", "consumer/consumertest", "dlq"},
 	},
 	"idempotency": {
-		imports: []string{"brokers", "classify", "consumer"},
+		imports: []string{"brokers", "classify", "consumer", "internal/fault"},
 		tests:   []string{"brokers/memory", "consumer/consumertest", "dlq", "retry", "idempotency/storetest"},
 	},
 	"idempotency/storetest": {imports: []string{"brokers", "consumer", "idempotency"}},
@@ -71,12 +72,12 @@ var house = map[string]row{
 		kits:    []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
 	},
 	"metrics": {
-		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget"},
+		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget", "internal/fault"},
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},
 	"retry/budget/redisbudget": {
-		imports: []string{"retry/budget"},
+		imports: []string{"retry/budget", "internal/fault"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		kits:    []string{"github.com/alicebob/miniredis"},
 	},

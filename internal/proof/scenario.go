@@ -197,10 +197,12 @@ func (d dice) policy() retry.Policy {
 	b := retry.Backoff{
 		Base:       d.between(d.pace.base[0], d.pace.base[1]),
 		Multiplier: pick(d, 0, 1, 1.5, 2, 3),
-		Growth:     pick(d, retry.Exponential, retry.Exponential, retry.Linear, retry.Fixed),
 		Jitter:     pick(d, retry.FullJitter, retry.FullJitter, retry.EqualJitter, retry.DecorrelatedJitter, retry.NoJitter),
 	}
 	b.Cap = d.between(b.Base, d.pace.longest)
+	if d.chance(0.25) {
+		b.Multiplier, b.Step = 0, b.Base
+	}
 	if d.chance(0.3) {
 		b.Floor = d.upTo(b.Base)
 	}

@@ -175,11 +175,10 @@ func backoffBounds(b retry.Backoff, attempt int) (low, high time.Duration) {
 	}
 	high = b.Base
 	for range attempt - 1 {
-		switch b.Growth {
-		case retry.Exponential:
+		if b.Step > 0 {
+			high += b.Step
+		} else {
 			high = time.Duration(float64(high) * or(b.Multiplier, 2))
-		case retry.Linear:
-			high += b.Base
 		}
 		if high >= b.Cap {
 			break

@@ -328,7 +328,7 @@ func TestDefaultOf(t *testing.T) {
 		"Zero means 24 hours.":                                                   "24 hours",
 		"Zero means 5; a negative number means none.":                            "5",
 		"of it. 0 means 1,048,576.":                                              "1,048,576",
-		"Growth widens. The zero value is Exponential":                           "Exponential",
+		"Jitter draws. The zero value is FullJitter":                             "FullJitter",
 		"Its zero value means 10 attempts, 1 s doubling to 15 min, full jitter.": "10 attempts, 1 s doubling to 15 min, full jitter",
 		"0 means 16 KiB, and that it is not checked.":                            "16 KiB",
 		"Names it.": "",

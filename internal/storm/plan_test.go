@@ -84,7 +84,12 @@ func TestPlanBounds(t *testing.T) {
 	for seed := range uint64(200) {
 		chance := rand.New(rand.NewPCG(seed, 4))
 		c := client(retry.Jitter(chance.IntN(4)), 1+chance.IntN(12), time.Duration(1+chance.Int64N(int64(time.Minute))))
-		c.Retry.Backoff.Growth = retry.Growth(chance.IntN(3))
+		switch chance.IntN(3) {
+		case 0:
+			c.Retry.Backoff.Multiplier = 1
+		case 1:
+			c.Retry.Backoff.Step = c.Retry.Backoff.Base
+		}
 		c.Retry.Backoff.Floor = time.Duration(chance.Int64N(int64(c.Retry.Backoff.Base)))
 		c.Retry.MaxAge = time.Duration(1+chance.IntN(100)) * time.Minute
 		p := plan(t, PlanInput{Retry: c.Retry, Run: time.Duration(chance.Int64N(int64(time.Second))), Samples: 200, Seed: seed})

@@ -80,7 +80,7 @@ type Breaker struct {
 }
 
 // New returns a closed breaker. The error names every fault of c at once, each
-// a *[ConfigError].
+// a *consumer.ConfigError.
 func New(c Config) (*Breaker, error) {
 	c = c.withDefaults()
 	if err := c.faults(); err != nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/fault"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -105,12 +107,12 @@ func TestNewReportsAllFaults(t *testing.T) {
 				return
 			}
 			var got []string
-			for _, fault := range err.(interface{ Unwrap() []error }).Unwrap() {
-				e, ok := errors.AsType[*ConfigError](fault)
+			for _, err := range err.(interface{ Unwrap() []error }).Unwrap() {
+				e, ok := errors.AsType[*fault.Error](err)
 				if !ok {
-					t.Fatalf("fault %v is a %T, want *ConfigError", fault, fault)
+					t.Fatalf("fault %v is a %T, want *fault.Error", err, err)
 				}
-				got = append(got, e.Field)
+				got = append(got, strings.TrimPrefix(e.Field, "Config."))
 			}
 			if !slices.Equal(got, tt.want) {
 				t.Errorf("faults in %q, want %q: %v", got, tt.want, err)

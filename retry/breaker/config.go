@@ -2,9 +2,10 @@ package breaker
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/fault"
 )
 
 const (
@@ -60,18 +61,6 @@ type Config struct {
 	Lease time.Duration
 }
 
-// ConfigError is one fault of a Config.
-type ConfigError struct {
-	Field   string // such as "Ratio"
-	Problem string
-	Fix     string
-}
-
-// Error says what is wrong and what to write instead.
-func (e *ConfigError) Error() string {
-	return fmt.Sprintf("breaker: Config.%s %s: %s", e.Field, e.Problem, e.Fix)
-}
-
 // withDefaults fills what is unset.
 func (c Config) withDefaults() Config {
 	set(&c.Window, defaultWindow)
@@ -115,5 +104,5 @@ func refuse(bad bool, field string, value any, fix string, limit any) error {
 	if !bad {
 		return nil
 	}
-	return &ConfigError{Field: field, Problem: fmt.Sprintf("is %v", value), Fix: fmt.Sprintf(fix, limit)}
+	return fault.Of("breaker", "Config."+field, value, fix, limit)
 }

@@ -88,6 +88,6 @@ func ExampleNew() {
 	_, err := breaker.New(breaker.Config{Ratio: 50, MaxOpen: 5 * time.Second})
 	fmt.Println(err)
 	// Output:
-	// breaker: Config.Ratio is 50: use a number above 0 and at most 1, or 0 for the default of 0.9
-	// breaker: Config.MaxOpen is 5s: use at least twice MinOpen (5s), or the workers of a fleet would all probe at once
+	// breaker: Config.Ratio: is 50: use a number above 0 and at most 1, or 0 for the default of 0.9
+	// breaker: Config.MaxOpen: is 5s: use at least twice MinOpen (5s), or the workers of a fleet would all probe at once
 }

@@ -99,7 +99,7 @@ func (c *counter) expire(second int64) {
 }
 
 // New returns a budget that is full. The error names every fault of c at once,
-// each a *[ConfigError].
+// each a *consumer.ConfigError.
 func New(c Config) (*Budget, error) {
 	if err := c.faults(); err != nil {
 		return nil, err

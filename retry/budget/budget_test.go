@@ -5,9 +5,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/fault"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -47,9 +50,9 @@ func TestNewReportsAllFaults(t *testing.T) {
 			var got []string
 			if all, ok := err.(interface{ Unwrap() []error }); ok {
 				for _, e := range all.Unwrap() {
-					var c *ConfigError
+					var c *fault.Error
 					if errors.As(e, &c) {
-						got = append(got, c.Field)
+						got = append(got, strings.TrimPrefix(c.Field, "Config."))
 					}
 				}
 			}

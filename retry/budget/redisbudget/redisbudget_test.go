@@ -13,6 +13,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -64,18 +65,15 @@ func fields(err error) []string {
 		}
 		return found
 	}
-	if e, ok := errors.AsType[*ConfigError](err); ok {
-		return []string{e.Field}
-	}
-	if e, ok := errors.AsType[*budget.ConfigError](err); ok {
-		return []string{e.Field}
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		return []string{strings.TrimPrefix(e.Package+"."+e.Field, "budget.Config.")}
 	}
 	return nil
 }
 
 func TestConfigErrorSaysWhatToDo(t *testing.T) {
 	_, err := New(clientOf(t, "127.0.0.1:1"), Config{Name: "payments", Budget: budget.Queue()})
-	const want = "redisbudget: Config.Workers is 0: say how many workers the fleet has at most, 1 to 10000"
+	const want = "redisbudget: Config.Workers: is 0: say how many workers the fleet has at most, 1 to 10000"
 	if err == nil || err.Error() != want {
 		t.Errorf("error\n%v, want\n%s", err, want)
 	}
