@@ -36,7 +36,7 @@ func Topic(name string) Destination {
 }
 
 // Suffix sends the dead letters of a topic to the topic of the same name with
-// suffix behind it, such as ".dead".
+// suffix behind it, such as "-dead".
 func Suffix(suffix string) Destination {
 	return func(topic string) string { return topic + suffix }
 }
