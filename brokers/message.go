@@ -111,7 +111,7 @@ type Meta struct {
 	// Class is the class of the last failure, see package classify.
 	Class string
 
-	// History holds the last failures, oldest first, at most HistoryLimit.
+	// History holds the last failures, oldest first, at most ten.
 	History []Failure
 
 	// IdempotencyKey is made once per message and kept over hops and
@@ -128,9 +128,6 @@ type Meta struct {
 	// retries keep it.
 	Origin Headers
 }
-
-// HistoryLimit bounds Meta.History.
-const HistoryLimit = 10
 
 // Failure is one failed handler run in Meta.History.
 type Failure struct {

@@ -126,17 +126,3 @@ func ExampleFromResponse() {
 	fmt.Println(v.Class, v.Code, v.RetryAfter)
 	// Output: throttled 503 30s
 }
-
-func ExampleProblemTypes() {
-	rule := classify.ProblemTypes(map[string]classify.Class{
-		"https://pay.example/card-declined": classify.ClassPoison,
-		"https://pay.example/bank-offline":  classify.ClassTransient,
-	})
-
-	err := &classify.HTTPError{Status: 422, Type: "https://pay.example/bank-offline"}
-	fmt.Println(classify.Of(err).Class)
-	fmt.Println(classify.Of(err, rule).Class)
-	// Output:
-	// poison
-	// transient
-}

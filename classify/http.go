@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"mime"
 	"net/http"
 	"strconv"
@@ -151,28 +150,4 @@ func retryAfter(value, date string, now func() time.Time) time.Duration {
 		from = now()
 	}
 	return min(max(due.Sub(from), 0), maxHint)
-}
-
-// ProblemTypes returns a rule that judges an [*HTTPError] by the type of its
-// RFC 9457 problem. A type that is not in the map leaves the error to the rules
-// after it, and so to its status. Ambiguous and RetryAfter stay those of the
-// status. Types are compared as text; the map is copied.
-func ProblemTypes(types map[string]Class) Rule {
-	types = maps.Clone(types)
-	return func(err error) error {
-		var t trace
-		w := walker{trace: &t}
-		w.visit(err, place{})
-		var marked []error
-		for _, s := range t.steps {
-			e, ok := s.err.(*HTTPError)
-			if !ok || e == nil || e.Type == "" {
-				continue
-			}
-			if class, ok := types[e.Type]; ok {
-				marked = append(marked, With(e, Verdict{Class: class, Rule: "problem type " + e.Type}))
-			}
-		}
-		return errors.Join(marked...)
-	}
 }

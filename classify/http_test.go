@@ -2,7 +2,6 @@ package classify_test
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -200,52 +199,6 @@ func TestHTTPErrorText(t *testing.T) {
 	for _, tt := range tests {
 		if got := tt.err.Error(); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
-		}
-	}
-}
-
-func TestProblemTypes(t *testing.T) {
-	const base = "https://pay.test/"
-	types := map[string]classify.Class{
-		base + "declined": classify.ClassPoison,
-		base + "busy":     classify.ClassTransient,
-		base + "quota":    classify.ClassThrottled,
-		base + "odd":      "odd",
-		"":                classify.ClassPoison,
-	}
-	rule := classify.ProblemTypes(types)
-	types[base+"late"] = classify.ClassPoison // has no effect: the map is copied
-
-	problem := func(status int, typ string, wait time.Duration) error {
-		return &classify.HTTPError{Status: status, Type: typ, Wait: wait}
-	}
-	name := func(typ string) string { return "problem type " + base + typ }
-	busyAmbiguous := ambiguous(name("busy"), "500")
-	tests := []struct {
-		name string
-		err  error
-		want classify.Verdict
-	}{
-		{"poison for all its status", problem(502, base+"declined", 0), poison(name("declined"), "502")},
-		{"transient for all its status", problem(409, base+"busy", 0), transient(name("busy"), "409")},
-		{"throttled with hint", problem(400, base+"quota", time.Minute), throttled(name("quota"), "400", time.Minute)},
-		{"ambiguity of the status", problem(500, base+"busy", 0), busyAmbiguous},
-		{"status without a meaning", problem(0, base+"busy", 0), transient(name("busy"), "")},
-		{"class off the list", problem(500, base+"odd", 0), classify.Verdict{
-			Class: classify.ClassUnknown, Ambiguous: true, MaxAttempts: 6, Reason: "unclassified", Rule: name("odd"), Code: "500"}},
-		{"unlisted type", problem(502, base+"late", 0), transient("http status 502", "502")},
-		{"no type", problem(502, "", 0), transient("http status 502", "502")},
-		{"second branch", errors.Join(io.EOF, problem(502, base+"late", 0), problem(402, base+"busy", 0)), transient(name("busy"), "402")},
-		{"two types", errors.Join(problem(402, base+"declined", 0), problem(402, base+"busy", 0)), transient(name("busy"), "402")},
-		{"mark", classify.Transient(problem(402, base+"declined", 0)), transient("mark: transient", "402")},
-		{"no problem at all", io.EOF, unknown("io.EOF", "")},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) { check(t, tt.err, tt.want, rule) })
-	}
-	for _, err := range []error{cycle{}, (*classify.HTTPError)(nil), fmt.Errorf("x: %w", bomb{in: "Is"})} {
-		if got := classify.Of(err, rule); got.Class != classify.ClassUnknown {
-			t.Errorf("Of(%T) = %+v, want unknown", err, got)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/internal/wire"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -66,7 +67,7 @@ func TestFirstThrottlesAreFree(t *testing.T) {
 		if want := []int{1, 1, 1, 1, 1, 1, 2, 3}; !slices.Equal(attempts, want) {
 			t.Errorf("attempts %v, want five that are free and then %v", attempts, want)
 		}
-		if m.Throttles != 5 || m.Attempt != 3 || reason != retry.ReasonExhausted {
+		if m.Throttles != 5 || m.Attempt != 3 || reason != "exhausted" {
 			t.Errorf("dead by %q with %+v", reason, m)
 		}
 	})
@@ -83,7 +84,7 @@ func TestEnvironmentIsNeverCounted(t *testing.T) {
 				t.Fatalf("attempts %v, want 1 for ever", attempts)
 			}
 		}
-		if len(attempts) < 60 || reason != retry.ReasonExpired || m.Attempt != 0 {
+		if len(attempts) < 60 || reason != "expired" || m.Attempt != 0 {
 			t.Errorf("dead by %q after %d runs with %d counted, want it expired and none counted", reason, len(attempts), m.Attempt)
 		}
 		if age := m.LastFailedAt.Sub(began); age > time.Hour || age < 59*time.Minute {
@@ -97,7 +98,7 @@ func TestMaxAgeEndsCountedRetries(t *testing.T) {
 		policy := every(10*time.Minute, 1000)
 		policy.MaxAge = time.Hour
 		attempts, m, reason := failures(t, hold, policy, func(int) error { return classify.Transient(errBusy) })
-		if len(attempts) != 7 || m.Attempt != 7 || reason != retry.ReasonExpired {
+		if len(attempts) != 7 || m.Attempt != 7 || reason != "expired" {
 			t.Errorf("dead by %q after the attempts %v, want it expired after 7 in an hour", reason, attempts)
 		}
 	})
@@ -108,7 +109,7 @@ func TestAlternatingErrorsExhaust(t *testing.T) {
 	whereHeld(t, func(t *testing.T, hold time.Duration) {
 		kinds := []error{classify.Transient(errBusy), errors.New("unknown"), context.DeadlineExceeded, errThrottled, errDisk}
 		attempts, m, reason := failures(t, hold, every(time.Minute, 6), func(run int) error { return kinds[run%len(kinds)] })
-		if !slices.IsSorted(attempts) || attempts[len(attempts)-1] != 6 || m.Attempt != 6 || reason == retry.ReasonExpired {
+		if !slices.IsSorted(attempts) || attempts[len(attempts)-1] != 6 || m.Attempt != 6 || reason == "expired" {
 			t.Errorf("dead by %q after the attempts %v, want 6 counted", reason, attempts)
 		}
 	})
@@ -120,11 +121,11 @@ func TestHistoryKeepsTheLastFailures(t *testing.T) {
 	whereHeld(t, func(t *testing.T, hold time.Duration) {
 		began := time.Now()
 		_, m, _ := failures(t, hold, every(time.Minute, 18), func(int) error { return classify.Transient(errBusy) })
-		if len(m.History) != brokers.HistoryLimit || !m.FirstFailedAt.Equal(began) {
-			t.Fatalf("%d failures kept since %v, want %d since %v", len(m.History), m.FirstFailedAt, brokers.HistoryLimit, began)
+		if len(m.History) != wire.HistoryLimit || !m.FirstFailedAt.Equal(began) {
+			t.Fatalf("%d failures kept since %v, want %d since %v", len(m.History), m.FirstFailedAt, wire.HistoryLimit, began)
 		}
 		for i, f := range m.History {
-			if want := 18 - brokers.HistoryLimit + 1 + i; f.Attempt != want {
+			if want := 18 - wire.HistoryLimit + 1 + i; f.Attempt != want {
 				t.Errorf("History[%d] is of attempt %d, want %d", i, f.Attempt, want)
 			}
 		}
@@ -149,7 +150,7 @@ func TestMetaOfARetryIsNotChangedLater(t *testing.T) {
 			t.Fatalf("%d retries, want 14", len(calls))
 		}
 		for i, c := range calls {
-			if last := c.meta.History[len(c.meta.History)-1]; c.meta.Attempt != i+1 || last.Attempt != i+1 || len(c.meta.History) != min(i+1, brokers.HistoryLimit) {
+			if last := c.meta.History[len(c.meta.History)-1]; c.meta.Attempt != i+1 || last.Attempt != i+1 || len(c.meta.History) != min(i+1, wire.HistoryLimit) {
 				t.Errorf("retry %d has attempt %d and %d failures of which the last is of attempt %d", i+1, c.meta.Attempt, len(c.meta.History), last.Attempt)
 			}
 		}

@@ -22,10 +22,11 @@ import (
 // Config holds what all topics of a Consumer share. Only DeadLetter is
 // required; every other field has a default that suits production.
 type Config struct {
-	// DeadLetter names the topic for messages that are exhausted or poison:
-	// dlq.Topic, dlq.Suffix, or dlq.Discard to drop them on purpose.
-	// Required.
-	DeadLetter dlq.Destination
+	// DeadLetter names the topic for messages of a topic that are exhausted or
+	// poison: dlq.Topic, dlq.Suffix, or dlq.Discard to drop them on purpose. It
+	// must be pure: it is asked at start, to make sure that the topic exists,
+	// and again later. Required.
+	DeadLetter func(topic string) string
 
 	// Retry says how often and how far apart failures are tried again. Its
 	// zero value means 10 attempts, 1 s doubling to 15 min, full jitter. A
@@ -149,7 +150,7 @@ type Config struct {
 // Topic overrides settings of Config for one topic. The zero value changes
 // nothing.
 type Topic struct {
-	DeadLetter     dlq.Destination
+	DeadLetter     func(topic string) string
 	Retry          *retry.Policy // replaces the policy as a whole
 	MaxAttempts    int           // replaces only the policy's MaxAttempts
 	HandlerTimeout time.Duration

@@ -172,7 +172,7 @@ func TestFaultsOfOneField(t *testing.T) {
 
 // Every field is in one of the tests above: a new one is to be added.
 func TestEveryFieldOfConfigIsChecked(t *testing.T) {
-	free := map[string]bool{"Group": true, "NoRepeat": true, "OrderByKey": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
+	free := map[string]bool{"Group": true, "OrderByKey": true, "NoRepeat": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
 	_, err := consumer.New(nil, consumer.Config{
 		Concurrency: -1, Prefetch: -2, HandlerTimeout: -1, DrainTimeout: -2, HoldLimit: -2, MaxHeld: -1, MaxHeldBytes: -1, MaxConcurrency: -1, Lease: -1,
 		CrashLimit: -2, MaxBody: -1, Retry: retry.Policy{MaxAttempts: -1}, Rules: []classify.Rule{nil},

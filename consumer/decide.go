@@ -9,6 +9,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/wire"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -21,7 +22,7 @@ const (
 	poisonClass    = string(classify.ClassPoison)
 )
 
-// Reasons that the pipeline itself decides on.
+// Reasons that the pipeline itself decides on. dlq.Entry has the list of all.
 const (
 	reasonAmbiguous  = "ambiguous"
 	reasonCrashLoop  = "crash-loop"
@@ -101,12 +102,12 @@ func (p *pipeline) conclude(d *delivery, err, cause error, now time.Time, ran ti
 	if v.Class == classify.ClassThrottled {
 		p.adapt(d.sub, ran, true, now)
 	}
-	contrast := d.contrast()
-	probe := p.tell(d, now, evidenceOf(v, errors.Is(cause, classify.ErrAttemptTimeout), d.sub.policy.HintLimit()))
-	decision := d.sub.decide(d.failure(now, ran, v), probe, contrast, p.cfg.Random())
-	if probe && decision.Action == retry.ActionRetry {
-		decision.Delay = max(decision.Delay, d.untilOpen(now, p.cfg.Random()))
+	t := trial{contrast: d.contrast()}
+	t.probe = p.tell(d, now, evidenceOf(v, errors.Is(cause, classify.ErrAttemptTimeout), d.sub.policy.HintLimit()))
+	if t.probe {
+		t.wait = d.untilOpen(now, p.cfg.Random())
 	}
+	decision := d.sub.decide(d.failure(now, ran, v), t, p.cfg.Random())
 	p.carryOut(d, decision, Event{Kind: EventFailed, Time: now, Duration: ran, Verdict: v, Decision: decision, Err: err}, cause)
 }
 
@@ -150,24 +151,31 @@ func (d *delivery) untilOpen(now time.Time, random float64) (wait time.Duration)
 	return wait + time.Duration(random*float64(wait))
 }
 
+// trial is what the guard makes of a failed run.
+type trial struct {
+	probe    bool          // it was to find out whether the dependency is up
+	contrast bool          // another message has succeeded since this one failed last
+	wait     time.Duration // of a probe: until others have been tried
+}
+
 // decide says what happens after a failure. That a probe fails is expected: it
-// ends no message, but by its age, and it counts only if another message has
-// succeeded since this one failed last. What may have had its effect is not
-// repeated where that was asked for, probe or not.
-func (r *route) decide(f retry.Failure, probe, contrast bool, random float64) retry.Decision {
+// ends no message, but by its age, and it counts only in contrast. What may have
+// had its effect is not repeated where that was asked for, probe or not.
+func (r *route) decide(f retry.Run, t trial, random float64) retry.Decision {
 	if r.noRepeat && f.Verdict.Ambiguous {
 		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonAmbiguous, Counted: true}
 	}
+	f.Verdict.RetryAfter = max(f.Verdict.RetryAfter, t.wait)
 	d := retry.Decide(r.policy, f, random)
 	ends := d.Action == retry.ActionDeadLetter
-	if !probe || !ends && (d.Action != retry.ActionRetry || contrast) {
+	if !t.probe || !ends && (d.Action != retry.ActionRetry || t.contrast) {
 		return d
 	}
 	f.Attempt = 1
-	if f.Verdict.Class == classify.ClassPoison {
-		f.Verdict = classify.Verdict{Class: classify.ClassTransient}
-	}
 	f.Verdict.MaxAttempts = 0
+	if f.Verdict.Class == classify.ClassPoison {
+		f.Verdict.Class = classify.ClassTransient
+	}
 	policy := r.policy
 	policy.MaxAttempts = max(r.attempts, 2)
 	d = retry.Decide(policy, f, random)
@@ -176,8 +184,8 @@ func (r *route) decide(f retry.Failure, probe, contrast bool, random float64) re
 }
 
 // failure is what retry.Decide needs to know about a failed run of d.
-func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.Failure {
-	return retry.Failure{
+func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.Run {
+	return retry.Run{
 		Attempt:       d.meta.Attempt + 1,
 		Throttles:     d.meta.Throttles,
 		FirstFailedAt: d.meta.FirstFailedAt,
@@ -206,7 +214,7 @@ func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string,
 	if decision.Action == retry.ActionRetry {
 		m.DueAt = now.Add(decision.Delay)
 	}
-	old := m.History[max(0, len(m.History)-brokers.HistoryLimit+1):]
+	old := m.History[max(0, len(m.History)-wire.HistoryLimit+1):]
 	m.History = append(append(make([]brokers.Failure, 0, len(old)+1), old...), failure)
 	return m
 }

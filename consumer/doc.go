@@ -1,7 +1,8 @@
-// Package consumer runs message handlers: it receives from a broker, calls
-// the handler registered for the topic, and settles each message by what the
-// handler returned. Failures are classified, retried with full jitter, and in
-// the end dead-lettered with what happened.
+// Package consumer runs message handlers: a [Consumer] receives from a broker,
+// calls the handler registered for the topic, and settles each message by what
+// the handler returned. Failures are classified, retried with full jitter, and
+// in the end dead-lettered, with what happened. The process that embeds
+// Consumers is the worker.
 //
 //	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead")})
 //	if err != nil {

@@ -56,7 +56,7 @@ func TestRestartsDuringADeadLetterOutageAddNoRuns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if entry.Reason != retry.ReasonExhausted || entry.Meta.Attempt != 2 || !strings.Contains(entry.ErrorText, "all 2 attempts") {
+		if entry.Reason != "exhausted" || entry.Meta.Attempt != 2 || !strings.Contains(entry.ErrorText, "all 2 attempts") {
 			t.Errorf("dead letter after %d attempts: %s, %q", entry.Meta.Attempt, entry.Reason, entry.ErrorText)
 		}
 	})

@@ -17,7 +17,6 @@ import (
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/retry"
 )
 
 // poisonous fails every message for good and counts the runs.
@@ -38,7 +37,7 @@ func TestPoisonIsDeadLetteredAtOnce(t *testing.T) {
 		w := start(t, broker, quiet(), poisonous(&runs))
 		synctest.Wait()
 		entry := oneDeadLetter(t, broker, "orders")
-		if runs.Load() != 1 || entry.Reason != retry.ReasonPoison || entry.Meta.Attempt != 1 || !entry.DeadAt.Equal(time.Now()) {
+		if runs.Load() != 1 || entry.Reason != "poison" || entry.Meta.Attempt != 1 || !entry.DeadAt.Equal(time.Now()) {
 			t.Errorf("%d runs, entry %+v; want one run and death by poison at once", runs.Load(), entry)
 		}
 		w.mustShutdown()
@@ -70,7 +69,7 @@ func TestDeadLetterTellsTheWholeStory(t *testing.T) {
 			t.Errorf("message %+v\nwant    %+v", entry.Message, sent)
 		}
 		end := began.Add(20 * time.Second)
-		if entry.Reason != retry.ReasonExhausted || entry.Group != "billing" || entry.DeadBy != "worker-1" ||
+		if entry.Reason != "exhausted" || entry.Group != "billing" || entry.DeadBy != "worker-1" ||
 			!entry.DeadAt.Equal(end) || entry.Fingerprint == "" || entry.Rule == "" || entry.Abandoned != 0 {
 			t.Errorf("entry %+v", entry)
 		}
@@ -281,13 +280,13 @@ func TestDeadLetterRefusedForItsSizeIsShrunk(t *testing.T) {
 		cfg.Observers = []consumer.Observer{&seen}
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				return classify.Permanent(errors.New(strings.Repeat("long story ", 200)))
+				return classify.Permanent(errors.New(strings.Repeat("long text ", 200)))
 			})
 		})
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		entry := oneDeadLetter(t, broker, "orders")
-		if len(entry.Message.Body) != 1500 || entry.Reason != retry.ReasonPoison || !slices.Contains(entry.Truncated, "error-message") {
+		if len(entry.Message.Body) != 1500 || entry.Reason != "poison" || !slices.Contains(entry.Truncated, "error-message") {
 			t.Errorf("body of %d bytes, reason %q, truncated %q", len(entry.Message.Body), entry.Reason, entry.Truncated)
 		}
 		failed := seen.of(consumer.EventError)
@@ -303,7 +302,7 @@ func TestDeadLetterFitsTheRoomForHeaders(t *testing.T) {
 		publish(t, broker.Broker, "orders", "one")
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
 			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				return classify.Permanent(errors.New(strings.Repeat("long story ", 200)))
+				return classify.Permanent(errors.New(strings.Repeat("long text ", 200)))
 			})
 		})
 		time.Sleep(time.Minute)
@@ -328,8 +327,8 @@ func TestDiscardAcksAndSaysSo(t *testing.T) {
 		empty(t, broker.Broker, "orders")
 		w.mustShutdown()
 		discarded := seen.of(consumer.EventDiscarded)
-		if len(discarded) != 1 || discarded[0].DeadLetter == nil || discarded[0].DeadLetter.Reason != retry.ReasonPoison {
-			t.Errorf("discarded events %+v, want one with its story", discarded)
+		if len(discarded) != 1 || discarded[0].DeadLetter == nil || discarded[0].DeadLetter.Reason != "poison" {
+			t.Errorf("discarded events %+v, want one with its dead letter", discarded)
 		}
 		if calls := broker.of("publish"); len(calls) != 0 {
 			t.Errorf("something was published: %+v", calls)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/visibility"
 )
 
@@ -59,7 +58,7 @@ type pipeline struct {
 	draining atomic.Bool // written under mu
 }
 
-// subscription is what a worker has for one topic: slots, room and a guard of
+// subscription is what a Consumer has for one topic: slots, room and a guard of
 // its own, so that it takes none from others. The counters are the pipeline's,
 // under its mu, and only pipeline.to changes them.
 type subscription struct {
@@ -276,9 +275,9 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 	case p.cfg.CrashLimit > 0 && d.Abandoned >= p.cfg.CrashLimit:
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
 	case d.Meta.Attempt >= d.sub.attempts && d.Meta.Class == poisonClass:
-		return retry.ReasonPoison, errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
+		return "poison", errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
 	case d.Meta.Attempt >= d.sub.attempts:
-		return retry.ReasonExhausted, fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.Meta.Attempt)
+		return "exhausted", fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.Meta.Attempt)
 	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
 		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
 	}

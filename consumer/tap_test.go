@@ -32,7 +32,8 @@ type tap struct {
 
 	mu      sync.Mutex
 	calls   []call
-	askedIn []int // the max of each Receive
+	askedIn []int    // the max of each Receive
+	pauses  []string // the topics of each Pause, such as "orders+refunds"
 }
 
 // call is one call for one message.
@@ -68,6 +69,16 @@ func (b *tap) of(kinds ...string) (calls []call) {
 		}
 	}
 	return calls
+}
+
+// paused returns the topics that the source was last told to pause.
+func (b *tap) paused() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.pauses) == 0 {
+		return ""
+	}
+	return b.pauses[len(b.pauses)-1]
 }
 
 // Publish notes the call when it is made, and is counted as a call on topic.
@@ -108,6 +119,13 @@ func (s *tapSource) Receive(ctx context.Context, max int) ([]*brokers.Delivery, 
 		}
 	}
 	return ds, err
+}
+
+func (s *tapSource) Pause(topics ...string) {
+	s.b.mu.Lock()
+	s.b.pauses = append(s.b.pauses, strings.Join(slices.Sorted(slices.Values(topics)), "+"))
+	s.b.mu.Unlock()
+	s.Source.Pause(topics...)
 }
 
 func (s *tapSource) Settle(ctx context.Context, batch []brokers.Settlement) []error {
@@ -176,7 +194,7 @@ func (d *diary) expect(t *testing.T, want ...string) {
 	}
 }
 
-// deadLetters returns the stories in the dead-letter topic of topic.
+// deadLetters returns the entries in the dead-letter topic of topic.
 func deadLetters(t *testing.T, broker interface {
 	Messages(string) []brokers.Message
 }, topic string,

@@ -17,7 +17,7 @@ func BenchmarkFingerprint(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				Fingerprint("*net.OpError", "ECONNREFUSED", text)
+				fingerprint("*net.OpError", "ECONNREFUSED", text)
 			}
 		})
 	}

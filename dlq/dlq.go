@@ -17,7 +17,7 @@
 //     [Redact], or a function of your own, recognises.
 //     This package puts no part of the body into the story.
 //   - Equal faults have equal fingerprints, whichever numbers, ids and
-//     addresses are in the text, and in every process; see [Fingerprint].
+//     addresses are in the text, and in every process; see [Entry].
 //
 // Not promised: that a dead letter is genuine. Whoever may write to the
 // dead-letter topic may write any story, so its origin topic is a hint that a
@@ -25,23 +25,18 @@
 // two faults share a fingerprint, or that no fault has two.
 package dlq
 
-// A Destination names the topic for the dead letters of a topic. It must be
-// pure: the worker asks it at start, to make sure that the topic exists, and
-// again later. An empty name discards the message; see [Discard].
-type Destination func(topic string) string
-
 // Topic sends all dead letters to the topic called name.
-func Topic(name string) Destination {
+func Topic(name string) func(topic string) string {
 	return func(string) string { return name }
 }
 
 // Suffix sends the dead letters of a topic to the topic of the same name with
 // suffix behind it, such as "-dead".
-func Suffix(suffix string) Destination {
+func Suffix(suffix string) func(topic string) string {
 	return func(topic string) string { return topic + suffix }
 }
 
-// Discard is a [Destination] that DROPS dead letters: a message whose attempts
+// Discard DROPS dead letters: a message whose attempts
 // are exhausted, or that is poison, is acked and gone for good. Nobody can read
 // it or send it back. Use it, as DeadLetter: dlq.Discard, only for messages
 // whose loss is harmless.

@@ -4,7 +4,7 @@ import "testing"
 
 func TestDestinations(t *testing.T) {
 	for name, tt := range map[string]struct {
-		to   Destination
+		to   func(topic string) string
 		want string
 	}{
 		"Topic":   {Topic("graveyard"), "graveyard"},

@@ -154,7 +154,7 @@ func randomEntry(rng *rand.Rand) Entry {
 			Name: []string{"a", "b", "redrive-x", "x-death"}[rng.IntN(4)], Value: text(50), Type: []string{"", "long"}[rng.IntN(2)],
 		})
 	}
-	for range rng.IntN(brokers.HistoryLimit + 1) {
+	for range rng.IntN(wire.HistoryLimit + 1) {
 		e.Meta.History = append(e.Meta.History, brokers.Failure{
 			Attempt: rng.IntN(20), At: at(), Class: classes[rng.IntN(len(classes))], Fingerprint: maybe("ab12"), Delay: delay(),
 		})

@@ -47,7 +47,7 @@ func (e *Entry) SetError(err error, v classify.Verdict, redact func(string) stri
 			e.Stack, _ = wire.Lines(trace, wire.MaxStack)
 		}
 	}
-	e.Fingerprint = Fingerprint(e.ErrorType, e.ErrorCode+site, e.ErrorText)
+	e.Fingerprint = fingerprint(e.ErrorType, e.ErrorCode+site, e.ErrorText)
 }
 
 // text makes s safe and notes if it had to be cut.

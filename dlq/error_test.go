@@ -92,7 +92,7 @@ func TestSetError(t *testing.T) {
 	want := Entry{
 		Meta:      brokers.Meta{Attempt: 3, Class: "unknown"},
 		ErrorType: "*dlq.declinedError", ErrorCode: "402", ErrorText: "charge: order 8471 declined", Rule: "http status 402",
-		Fingerprint: Fingerprint("*dlq.declinedError", "402", "charge: order 8471 declined"),
+		Fingerprint: fingerprint("*dlq.declinedError", "402", "charge: order 8471 declined"),
 	}
 	if !reflect.DeepEqual(e, want) {
 		t.Errorf("SetError\n got %+v\nwant %+v", e, want)

@@ -17,20 +17,23 @@ func ExampleSuffix() {
 	// Output: orders-dead
 }
 
-func ExampleFingerprint() {
+// Equal faults have equal fingerprints.
+func ExampleEntry_SetError() {
 	for _, text := range []string{
 		"dial tcp 10.0.0.7:5432: connect: connection refused",
 		"dial tcp 10.0.0.9:5432: connect: connection refused",
 		"order 8471 declined",
 		"order 8472 declined",
 	} {
-		fmt.Println(dlq.Fingerprint("*shop.Error", "", text), text)
+		var entry dlq.Entry
+		entry.SetError(errors.New(text), classify.Verdict{}, dlq.Redact, false)
+		fmt.Println(entry.Fingerprint, text)
 	}
 	// Output:
-	// 86d550edc7aab4ce dial tcp 10.0.0.7:5432: connect: connection refused
-	// 86d550edc7aab4ce dial tcp 10.0.0.9:5432: connect: connection refused
-	// 18191dfe6d286067 order 8471 declined
-	// 18191dfe6d286067 order 8472 declined
+	// b2a83b073e3fc2cb dial tcp 10.0.0.7:5432: connect: connection refused
+	// b2a83b073e3fc2cb dial tcp 10.0.0.9:5432: connect: connection refused
+	// 643c7529a8deddc9 order 8471 declined
+	// 643c7529a8deddc9 order 8472 declined
 }
 
 func ExampleRedact() {

@@ -12,7 +12,7 @@ const (
 	maxMasked = 512 // bytes of the masked text that count
 )
 
-// Fingerprint groups equal faults: it is 16 hexadecimal digits made of the type
+// fingerprint groups equal faults: it is 16 hexadecimal digits made of the type
 // and the code of an error, and of its text with everything masked that differs
 // from message to message: numbers, durations and times, hexadecimal and random
 // ids, UUIDs, quoted strings, e-mail and network addresses, ports, and what
@@ -21,7 +21,7 @@ const (
 //
 // It is a pure function of its arguments. A later version of this package may
 // mask better, and then gives other fingerprints.
-func Fingerprint(errorType, code, text string) string {
+func fingerprint(errorType, code, text string) string {
 	room := rooms.Get().(*[]byte)
 	m := masker{text: text, out: (*room)[:0]}
 	m.out = append(append(m.out, errorType...), 0)

@@ -80,7 +80,7 @@ func TestFingerprintGroups(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			a, b := Fingerprint("", "", tt.a), Fingerprint("", "", tt.b)
+			a, b := fingerprint("", "", tt.a), fingerprint("", "", tt.b)
 			if (a == b) != tt.same {
 				t.Errorf("same group = %v, want %v\n%q -> %q\n%q -> %q", a == b, tt.same, tt.a, masked(tt.a), tt.b, masked(tt.b))
 			}
@@ -126,21 +126,21 @@ func TestMasked(t *testing.T) {
 }
 
 func TestFingerprintParts(t *testing.T) {
-	base := Fingerprint("*pq.Error", "23505", "duplicate key")
+	base := fingerprint("*pq.Error", "23505", "duplicate key")
 	if len(base) != 16 || strings.Trim(base, "0123456789abcdef") != "" {
 		t.Errorf("Fingerprint = %q, want 16 hexadecimal digits", base)
 	}
 	for _, other := range []string{
-		Fingerprint("*mysql.Error", "23505", "duplicate key"),
-		Fingerprint("*pq.Error", "40001", "duplicate key"),
-		Fingerprint("*pq.Error", "23505", "deadlock"),
-		Fingerprint("*pq.Error23505", "", "duplicate key"),
+		fingerprint("*mysql.Error", "23505", "duplicate key"),
+		fingerprint("*pq.Error", "40001", "duplicate key"),
+		fingerprint("*pq.Error", "23505", "deadlock"),
+		fingerprint("*pq.Error23505", "", "duplicate key"),
 	} {
 		if other == base {
 			t.Errorf("another type, code or text has the same fingerprint %q", base)
 		}
 	}
-	if got := Fingerprint("*pq.Error", "23505", "duplicate key"); got != base {
+	if got := fingerprint("*pq.Error", "23505", "duplicate key"); got != base {
 		t.Errorf("the same arguments gave %q and %q", base, got)
 	}
 }
@@ -148,19 +148,19 @@ func TestFingerprintParts(t *testing.T) {
 // TestFingerprintIsStable pins the spelling: fingerprints are compared with
 // those that other workers stored.
 func TestFingerprintIsStable(t *testing.T) {
-	if got, want := Fingerprint("*net.OpError", "ECONNREFUSED", "dial tcp 127.0.0.1:5432: connect: connection refused"), "4913b055028dc007"; got != want {
+	if got, want := fingerprint("*net.OpError", "ECONNREFUSED", "dial tcp 127.0.0.1:5432: connect: connection refused"), "4913b055028dc007"; got != want {
 		t.Errorf("Fingerprint = %q, want %q: bump the note in the changelog if this is on purpose", got, want)
 	}
 }
 
 func TestFingerprintOfLongTexts(t *testing.T) {
 	long := strings.Repeat("the words of a long story ", 100)
-	if Fingerprint("", "", long+"a") != Fingerprint("", "", long+"b") {
+	if fingerprint("", "", long+"a") != fingerprint("", "", long+"b") {
 		t.Error("what comes after 512 bytes counts")
 	}
 	ids := strings.Repeat("id 1234567890123456789 of ", 30)
 	few := strings.Repeat("id 1 of ", 30)
-	if Fingerprint("", "", ids) != Fingerprint("", "", few) {
+	if fingerprint("", "", ids) != fingerprint("", "", few) {
 		t.Error("the length of numbers decides where a text is cut")
 	}
 }

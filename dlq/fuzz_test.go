@@ -84,11 +84,11 @@ func FuzzFingerprint(f *testing.F) {
 		with := func(n uint64) string {
 			return before + " order " + strconv.FormatUint(n, 10) + " " + after
 		}
-		first := Fingerprint(before, after, with(a))
-		if again := Fingerprint(before, after, with(a)); again != first {
+		first := fingerprint(before, after, with(a))
+		if again := fingerprint(before, after, with(a)); again != first {
 			t.Fatalf("%q has the fingerprints %s and %s", with(a), first, again)
 		}
-		if other := Fingerprint(before, after, with(b)); other != first {
+		if other := fingerprint(before, after, with(b)); other != first {
 			t.Fatalf("another number, another group:\n%q\n%q", masked(with(a)), masked(with(b)))
 		}
 	})

@@ -49,7 +49,7 @@ func flooding(bodies *[]*flood, code int) base {
 }
 
 func TestHugeProblem(t *testing.T) {
-	for _, rules := range [][]classify.Rule{nil, {classify.ProblemTypes(map[string]classify.Class{"x": classify.ClassPoison})}} {
+	for _, rules := range [][]classify.Rule{nil, {httpretry.ProblemTypes(map[string]classify.Class{"x": classify.ClassPoison})}} {
 		t.Run(fmt.Sprintf("%d rules", len(rules)), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var bodies []*flood
@@ -88,7 +88,7 @@ func problem(kind string) func(http.ResponseWriter, *http.Request, int) {
 }
 
 func TestProblemTypes(t *testing.T) {
-	rules := []classify.Rule{classify.ProblemTypes(map[string]classify.Class{"https://bank.example/upstream": classify.ClassTransient})}
+	rules := []classify.Rule{httpretry.ProblemTypes(map[string]classify.Class{"https://bank.example/upstream": classify.ClassTransient})}
 	tests := []struct {
 		kind string
 		sent int

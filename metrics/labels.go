@@ -95,7 +95,7 @@ func classOf(c classify.Class) int { return index(classes[1:], string(c)) + 1 }
 
 // reasons end with other.
 var reasons = [...]string{
-	retry.ReasonExhausted, retry.ReasonExpired, retry.ReasonPoison,
+	"exhausted", "expired", "poison",
 	"undecodable", "validation", "panic", "timeout", "unclassified",
 	"ambiguous", "budget", "crash-loop", "oversize", "refused", "unroutable", "redrive-limit", "operator",
 	other,

@@ -51,7 +51,7 @@ func TestEnvelopeSchedules(t *testing.T) {
 			[]time.Duration{1 * time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}},
 		{"six attempts of a storm simulation", Backoff{Base: 100 * ms},
 			[]time.Duration{100 * ms, 200 * ms, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms}},
-		{"in-process preset", Inline().Backoff,
+		{"unset in Do", Policy{}.inline().Backoff,
 			[]time.Duration{100 * ms, 200 * ms, 400 * ms, 800 * ms, 1600 * ms, 2 * time.Second, 2 * time.Second}},
 		{"zero value", Backoff{},
 			[]time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second,

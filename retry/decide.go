@@ -29,16 +29,16 @@ import (
 	"github.com/redrive-go/redrive/classify"
 )
 
-// The reasons that [Decide] itself gives for a dead letter. A verdict may
-// bring its own instead of ReasonExhausted and ReasonPoison.
+// Reasons for a dead letter. A verdict may bring its own instead of exhausted
+// and poison. dlq.Entry has the list of all.
 const (
-	ReasonExhausted = "exhausted" // the last attempt failed
-	ReasonExpired   = "expired"   // the next attempt would not be over before MaxAge
-	ReasonPoison    = "poison"    // no attempt can succeed
+	reasonExhausted = "exhausted"
+	reasonExpired   = "expired"
+	reasonPoison    = "poison"
 )
 
-// Failure is what [Decide] needs to know about a failed run.
-type Failure struct {
+// Run is what [Decide] needs to know about a failed run.
+type Run struct {
 	// Attempt is the number that this run has if it counts: one more than the
 	// counted runs before it. Less than 1 counts as 1.
 	Attempt int
@@ -92,9 +92,9 @@ type Decision struct {
 	Action Action
 	// Delay is how long to wait first. Only ActionRetry has one.
 	Delay time.Duration
-	// Reason is one word. For a dead letter it is the verdict's own or one of
-	// the Reason constants, for a retry the error's class, otherwise
-	// "skipped", "shutdown" or "lost".
+	// Reason is one word. For a dead letter it is the verdict's own, or
+	// "exhausted", "expired" or "poison" (dlq.Entry says what they mean), for a
+	// retry the error's class, otherwise "skipped", "shutdown" or "lost".
 	Reason string
 	// Counted reports whether this run was an attempt: whether the next one
 	// has a higher number.
@@ -126,7 +126,7 @@ type Decision struct {
 // jitter of up to a tenth of it or 5 s, whichever is less. One longer than
 // MaxRetryAfter is not waited out: the delay then ends within that jitter
 // below MaxRetryAfter. Verdict.Ambiguous has no influence.
-func Decide(p Policy, f Failure, random float64) Decision {
+func Decide(p Policy, f Run, random float64) Decision {
 	p, f = p.withDefaults(), f.sane()
 	switch {
 	case f.Verdict.Class == classify.ClassLost:
@@ -142,13 +142,13 @@ func Decide(p Policy, f Failure, random float64) Decision {
 	}
 	delay := p.delay(f, random)
 	if p.expires(f, delay) {
-		return Decision{Action: ActionDeadLetter, Reason: ReasonExpired, Counted: counted}
+		return Decision{Action: ActionDeadLetter, Reason: reasonExpired, Counted: counted}
 	}
 	return Decision{Action: ActionRetry, Delay: delay, Reason: string(f.Verdict.Class), Counted: counted}
 }
 
 // sane moves out-of-range values to the nearest meaningful one.
-func (f Failure) sane() Failure {
+func (f Run) sane() Run {
 	f.Attempt = max(f.Attempt, 1)
 	f.Throttles = max(f.Throttles, 0)
 	switch f.Verdict.Class {
@@ -160,7 +160,7 @@ func (f Failure) sane() Failure {
 	return f
 }
 
-func (p Policy) counts(f Failure) bool {
+func (p Policy) counts(f Run) bool {
 	if f.Verdict.Deferred {
 		return false
 	}
@@ -191,13 +191,13 @@ func endReason(v classify.Verdict) string {
 	case v.Reason != "":
 		return v.Reason
 	case v.Class == classify.ClassPoison:
-		return ReasonPoison
+		return reasonPoison
 	default:
-		return ReasonExhausted
+		return reasonExhausted
 	}
 }
 
-func (p Policy) delay(f Failure, random float64) time.Duration {
+func (p Policy) delay(f Run, random float64) time.Duration {
 	var own time.Duration
 	if f.Verdict.Deferred {
 		f.Attempt = 1
@@ -242,7 +242,7 @@ func secondDraw(random float64) float64 {
 }
 
 // expires reports whether a retry after delay would not be over before MaxAge.
-func (p Policy) expires(f Failure, delay time.Duration) bool {
+func (p Policy) expires(f Run, delay time.Duration) bool {
 	left := p.MaxAge
 	if !f.FirstFailedAt.IsZero() {
 		left -= max(f.Now.Sub(f.FirstFailedAt), 0)

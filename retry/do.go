@@ -10,9 +10,11 @@ import (
 )
 
 // Do runs fn until it succeeds, and between failures waits as p says. It
-// returns nil as soon as fn does. Use it for calls inside a process, usually
-// with [Inline]: the zero Policy has the patience of a queue, and may block
-// for hours.
+// returns nil as soon as fn does. Use it for calls inside a process, where
+// somebody holds a connection or a handler slot meanwhile. So what is unset in p
+// means less than for a queue: 3 attempts, 100 ms base, 2 s cap; a broken
+// environment is given 1 to 2 s, a hint longer than 2 s is not waited for, and no
+// attempt is begun that would not be over within 1 minute.
 //
 // Errors are classified by rules and [classify.Of], and judged by [Decide],
 // with these differences:
@@ -35,6 +37,7 @@ import (
 // Do does not interrupt fn, which has to watch its context, and does not
 // recover its panics.
 func Do(ctx context.Context, p Policy, fn func(context.Context) error, rules ...classify.Rule) error {
+	p = p.inline()
 	if err := p.Validate(); err != nil {
 		return err
 	}
@@ -42,8 +45,7 @@ func Do(ctx context.Context, p Policy, fn func(context.Context) error, rules ...
 		return fmt.Errorf("retry: not started: %w", context.Cause(ctx))
 	}
 	p = p.withDefaults()
-	p.FreeThrottles = -1
-	f := Failure{FirstFailedAt: time.Now()}
+	f := Run{FirstFailedAt: time.Now()}
 	for {
 		began := time.Now()
 		err := fn(ctx)
@@ -68,10 +70,10 @@ func Do(ctx context.Context, p Policy, fn func(context.Context) error, rules ...
 
 // refuseToWait says in words why Do should not wait for another attempt, or
 // returns "" if it should.
-func (p Policy) refuseToWait(ctx context.Context, f Failure, d Decision) string {
+func (p Policy) refuseToWait(ctx context.Context, f Run, d Decision) string {
 	deadline, hasDeadline := ctx.Deadline()
 	switch {
-	case d.Action == ActionDeadLetter && d.Reason == ReasonExpired:
+	case d.Action == ActionDeadLetter && d.Reason == reasonExpired:
 		return fmt.Sprintf("another one would end after MaxAge (%v)", p.MaxAge)
 	case d.Action == ActionDeadLetter && f.Verdict.Class == classify.ClassPoison:
 		return "another one cannot succeed"
@@ -102,7 +104,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 
 // giveUp makes Do's error. If ctx has ended, that is the reason, whatever why
 // says.
-func giveUp(ctx context.Context, f Failure, why string, last error) error {
+func giveUp(ctx context.Context, f Run, why string, last error) error {
 	e := &stopError{attempts: f.Attempt, took: f.Now.Sub(f.FirstFailedAt), why: why, wrapped: []error{last}}
 	if ctx.Err() != nil {
 		cause := context.Cause(ctx)

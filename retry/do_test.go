@@ -27,7 +27,9 @@ func asIs(err error) error {
 func class(c classify.Class) *trouble { return &trouble{classify.Verdict{Class: c}} }
 
 // exact is a policy whose delays are known: 1 s, 2 s, 4 s …
-func exact() Policy { return Policy{MaxAttempts: 4, Backoff: Backoff{Jitter: NoJitter}} }
+func exact() Policy {
+	return Policy{MaxAttempts: 4, Backoff: Backoff{Jitter: NoJitter}}.withDefaults()
+}
 
 // call runs Do in virtual time with a function that fails as told, then
 // succeeds, and reports when each run began.
@@ -83,7 +85,7 @@ func TestDo(t *testing.T) {
 			[]time.Duration{0, s}, "gave up after 2 attempts in 1s (no attempts left)"},
 		{"hint too long", exact(), repeat(hint("throttled", time.Hour), 9), []time.Duration{0},
 			"gave up after 1 attempt in 0s (asked to wait 1h0m0s, longer than MaxRetryAfter (15m0s)): run 1: trouble"},
-		{"too old", Policy{MaxAge: 5 * s, Backoff: Backoff{Jitter: NoJitter}}, repeat(class("transient"), 9), []time.Duration{0, s, 3 * s},
+		{"too old", Policy{MaxAttempts: 9, MaxAge: 5 * s, Backoff: exact().Backoff}, repeat(class("transient"), 9), []time.Duration{0, s, 3 * s},
 			"gave up after 3 attempts in 3s (another one would end after MaxAge (5s)): run 3: trouble"},
 	}
 	for _, tt := range tests {
@@ -137,7 +139,7 @@ func TestDoBoundsEnvironmentFailures(t *testing.T) {
 // the one before.
 func TestDoRemembersTheDelayBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := Policy{MaxAttempts: 50, MaxAge: 1 << 62, Backoff: Backoff{Jitter: DecorrelatedJitter}}
+		p := Policy{MaxAttempts: 50, MaxAge: 1 << 62, Backoff: Backoff{Base: time.Second, Cap: time.Minute, Jitter: DecorrelatedJitter}}
 		began, _ := call(t.Context(), p, repeat(class("transient"), 50)...)
 		var longest time.Duration
 		for i := 1; i < len(began); i++ {
@@ -162,9 +164,9 @@ func TestWaitPrefersTheContext(t *testing.T) {
 	})
 }
 
-func TestDoInline(t *testing.T) {
+func TestDoIsNotPatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began, err := call(t.Context(), Inline(), repeat(class("transient"), 99)...)
+		began, err := call(t.Context(), Policy{}, repeat(class("transient"), 99)...)
 		if len(began) != 3 || err == nil || began[2] > 300*ms {
 			t.Errorf("runs began after %v (error %v), want 3 within 300ms", began, err)
 		}
@@ -175,7 +177,7 @@ func TestDoInline(t *testing.T) {
 func TestDoLeavesTimeForTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runs := 0
-		p := Policy{MaxAge: 12 * time.Second, Backoff: Backoff{Jitter: NoJitter}}
+		p := Policy{MaxAge: 12 * time.Second, Backoff: exact().Backoff}
 		err := Do(t.Context(), p, func(context.Context) error {
 			runs++
 			time.Sleep(4 * time.Second)

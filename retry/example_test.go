@@ -40,7 +40,7 @@ func ExampleBackoff() {
 func ExampleDecide() {
 	policy := retry.Policy{MaxAttempts: 3}
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
-	failure := retry.Failure{Attempt: 1, FirstFailedAt: now, Now: now}
+	failure := retry.Run{Attempt: 1, FirstFailedAt: now, Now: now}
 
 	failure.Verdict = classify.Verdict{Class: classify.ClassThrottled, RetryAfter: 30 * time.Second}
 	fmt.Printf("%+v\n", retry.Decide(policy, failure, 0.5))
@@ -59,7 +59,7 @@ func ExampleDecide() {
 // A call that works at the third try, and one that no retry can help.
 func ExampleDo() {
 	tries := 0
-	err := retry.Do(context.Background(), retry.Inline(), func(context.Context) error {
+	err := retry.Do(context.Background(), retry.Policy{}, func(context.Context) error {
 		if tries++; tries < 3 {
 			return errors.New("connection reset")
 		}
@@ -69,7 +69,7 @@ func ExampleDo() {
 
 	declined := errors.New("card declined")
 	tries = 0
-	err = retry.Do(context.Background(), retry.Inline(), func(context.Context) error {
+	err = retry.Do(context.Background(), retry.Policy{}, func(context.Context) error {
 		tries++
 		return classify.Permanent(declined)
 	})

@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -16,8 +17,8 @@ const (
 )
 
 // Policy says how often, how long and how far apart a message is tried. It is
-// a plain value, safe to copy and to share; its zero value suits a queue. For
-// calls that somebody waits for, see [Inline].
+// a plain value, safe to copy and to share; its zero value suits a queue, and
+// what is unset means something shorter in [Do].
 //
 // [Policy.Validate] finds settings that cannot be meant. [Decide] takes a
 // policy as it comes: there, a refused value counts as unset.
@@ -44,20 +45,16 @@ type Policy struct {
 	EnvironmentDelay time.Duration
 }
 
-// Inline returns the preset for calls inside a process, where somebody holds a
-// connection or a worker slot while [Do] waits: 3 attempts, 100 ms base, 2 s
-// cap. A broken environment is given 1 to 2 s, a hint longer than 2 s is not
-// waited for, no throttle is free, and no attempt is begun that would not be
-// over within 1 minute.
-func Inline() Policy {
-	return Policy{
-		MaxAttempts:      3,
-		MaxAge:           time.Minute,
-		Backoff:          Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second},
-		MaxRetryAfter:    2 * time.Second,
-		FreeThrottles:    -1,
-		EnvironmentDelay: 2 * time.Second,
-	}
+// inline fills what is unset with the defaults of Do.
+func (p Policy) inline() Policy {
+	p.MaxAttempts = cmp.Or(p.MaxAttempts, 3)
+	p.MaxAge = cmp.Or(p.MaxAge, time.Minute)
+	p.MaxRetryAfter = cmp.Or(p.MaxRetryAfter, 2*time.Second)
+	p.EnvironmentDelay = cmp.Or(p.EnvironmentDelay, 2*time.Second)
+	p.Backoff.Base = cmp.Or(p.Backoff.Base, 100*time.Millisecond)
+	p.Backoff.Cap = cmp.Or(p.Backoff.Cap, 2*time.Second)
+	p.FreeThrottles = -1
+	return p
 }
 
 // Validate returns nil if the policy can be used as it is, otherwise every

@@ -10,7 +10,7 @@ import (
 func TestValidateAccepts(t *testing.T) {
 	for name, p := range map[string]Policy{
 		"zero":              {},
-		"inline":            Inline(),
+		"inline":            Policy{}.inline(),
 		"one attempt":       {MaxAttempts: 1},
 		"linear":            {Backoff: Backoff{Step: time.Second}},
 		"no free throttles": {FreeThrottles: -1},

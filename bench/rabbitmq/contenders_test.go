@@ -25,6 +25,7 @@ func BenchmarkConsume(b *testing.B) {
 		{"raw-retries-1", RawRetries(1, 2000, 125)},
 		{"raw-retries-10", RawRetries(10, 2000, 125)},
 		{"redrive", Redrive(consumer.Config{Prefetch: 200})},
+		{"redrive-by-key", Redrive(consumer.Config{Prefetch: 200, OrderByKey: true})},
 		{"watermill", Watermill(200)},
 		{"watermill-default", Watermill(0)},
 	}

@@ -7,6 +7,9 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
+// historyLimit bounds the failures in a Meta.
+const historyLimit = 10
+
 func carryClauses() []clause {
 	return []clause{
 		{
@@ -50,7 +53,7 @@ func (tr *trial) story(w *worker, d *brokers.Delivery) brokers.Meta {
 		RedriveCount:   3,
 		Origin:         d.Meta.Origin,
 	}
-	for n := range max(0, min(brokers.HistoryLimit, (room-rest)/failure)) {
+	for n := range max(0, min(historyLimit, (room-rest)/failure)) {
 		meta.History = append(meta.History, brokers.Failure{
 			Attempt:     n + 1,
 			At:          now.Add(time.Duration(n-20) * time.Minute),

@@ -205,7 +205,7 @@ func headersHostile(tr *trial) error {
 	if wait := a.Meta.DueAt.Sub(a.raw); wait > w.sub.MaxDelay+precision {
 		return fmt.Errorf("%s is due in %v, MaxDelay is %v", a, wait, w.sub.MaxDelay)
 	}
-	if a.Meta.Attempt < 0 || a.Meta.RedriveCount < 0 || a.Meta.Delay < 0 || len(a.Meta.History) > brokers.HistoryLimit {
+	if a.Meta.Attempt < 0 || a.Meta.RedriveCount < 0 || a.Meta.Delay < 0 || len(a.Meta.History) > historyLimit {
 		return fmt.Errorf("%s has the Meta %+v", a, a.Meta)
 	}
 	if !slices.Contains(a.Message.Headers, user) {

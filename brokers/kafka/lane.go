@@ -165,7 +165,7 @@ func (r *reader) pause(topic string, paused bool) {
 	}
 	r.makeRoom()
 	if r.delayed != nil {
-		r.delayed.look()
+		r.delayed.reached(r.next) // it may be full now
 	}
 }
 

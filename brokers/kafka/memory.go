@@ -5,7 +5,8 @@ const (
 	leastBuffer = 64 << 10
 
 	// mostWaiting is how many records of a delay partition are kept in mind;
-	// then reading stops until some of them were due.
+	// then reading stops until some of them were due. Those of paused topics
+	// leave a fourth as many for others.
 	mostWaiting = 2 << 20
 
 	// bodyBytes is how much of the records of a delay partition is kept until
@@ -14,7 +15,7 @@ const (
 	bodyBytes = 4 << 20
 
 	// soonBytes is how much of a delay partition is here because it is due
-	// within ahead.
+	// within ahead. Paused topics may keep half as much besides.
 	soonBytes = 16 << 20
 
 	// A source that has more partitions, or partitions of delay topics, divides

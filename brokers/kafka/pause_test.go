@@ -243,6 +243,31 @@ func TestFullIndexOfAPausedTopic(t *testing.T) {
 	})
 }
 
+// Nothing is handed out before the end of a partition is read, unless the index
+// is full: it may be full when a topic is resumed.
+func TestIndexIsFullAfterAPause(t *testing.T) {
+	const limit = 40
+	onDelays(t, memory{bufferBytes, limit, 0, soonBytes}, func() []rawBatch {
+		var log []rawBatch
+		for i := range int64(2 * limit) {
+			log = append(log, retryTo("orders", i, time.Now(), 50_000))
+		}
+		return log
+	}, func(t *testing.T, f *follower) {
+		f.pauseOnly("orders")
+		f.change(func(s *stub) { s.stable = limit + 5 })
+		f.run()
+		f.none("before the end is read", 2*time.Second)
+		f.pauseOnly("orders", "refunds")
+		f.none("while all are paused", 2*time.Second)
+		f.pauseOnly()
+		f.change(func(s *stub) { s.stable = 0 })
+		if ds := f.collect(2 * time.Second); len(ds) != 2*limit {
+			t.Errorf("received %d, want %d", len(ds), 2*limit)
+		}
+	})
+}
+
 // What was fetched of a paused topic stays here, but not all of it.
 func TestPausedTopicTakesLittleMemory(t *testing.T) {
 	const each = 100

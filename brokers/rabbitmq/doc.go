@@ -16,7 +16,8 @@
 //   - Headers, with the types of AMQP, and properties come through any number
 //     of retries.
 //
-// It does not promise order: a retry is a new message. An ack is not confirmed
+// It does not promise order, but with Subscription.Ordered that of first
+// deliveries: a retry is a new message. An ack is not confirmed
 // by the broker, so one may get lost, which costs a duplicate. A message that
 // comes without a message id gets one that is new with every delivery until it
 // is retried.
@@ -123,5 +124,8 @@
 //
 // Prefetching begins at 32 messages a queue and doubles when a worker uses up
 // what it is sent: up to Subscription.InFlight, to 2000 if the worker is fast, and
-// to 4000 if acks wait for the copies of retries.
+// to 4000 if acks wait for the copies of retries. A topic that is paused for 1.5 s
+// is no longer consumed, and what is buffered of it goes back. An ordered topic has
+// one consumer, which a larger prefetch replaces while nothing is on its way, and
+// keeps it over a pause.
 package rabbitmq

@@ -2,11 +2,9 @@ package rabbitmq_test
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,16 +26,15 @@ func TestOrderedSource(t *testing.T) {
 		const messages = 5000
 		w.closeSource()
 		w.number(w.topic, 0, messages)
-		grants := count(w, methodQos, func(arguments []byte) int { return int(binary.BigEndian.Uint16(arguments[4:])) })
 		w.openOrdered(1000)
 		for next := 0; next < messages; {
-			ds := w.receive(1)
+			ds, err := w.source.Receive(w.Context(), 100)
+			if err != nil {
+				w.Fatal(err)
+			}
 			w.inOrder(ds, next)
 			next += len(ds)
 			w.settleAll(ds)
-		}
-		if got := slices.Max(grants.all()); got <= 32 {
-			w.Errorf("the largest prefetch was %d: it did not grow", got)
 		}
 	})
 }

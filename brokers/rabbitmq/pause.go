@@ -48,12 +48,12 @@ func (f *feed) ready() int {
 	return len(f.items)
 }
 
-// parks reports when in is to be parked. An ordered one stays as it is: a consumer
+// parks reports since when in is to be parked after its grace. An ordered one stays as it is: a consumer
 // that ends while messages are on their way to it has them given back, behind
 // which those of the buffer come too late. The prefetch bounds what it costs.
-func (in *intake) parks() (at time.Time, ok bool) {
+func (in *intake) parks() (since time.Time, ok bool) {
 	f := in.feed
-	return f.paused.Add(grace), !f.paused.IsZero() && !f.ordered && !in.parked
+	return f.paused, !f.paused.IsZero() && !f.ordered && !in.parked
 }
 
 // arm sets the timer for the next intake to park. The lock is held. A session
@@ -62,14 +62,14 @@ func (s *source) arm() {
 	if s.session == nil || s.session.busy.Load() {
 		return
 	}
-	var next time.Time
+	var first time.Time
 	for _, in := range s.session.intakes {
-		if at, ok := in.parks(); ok && (next.IsZero() || at.Before(next)) {
-			next = at
+		if since, ok := in.parks(); ok && (first.IsZero() || since.Before(first)) {
+			first = since
 		}
 	}
-	if !next.IsZero() {
-		s.grace.Reset(max(0, time.Until(next)))
+	if !first.IsZero() {
+		s.grace.Reset(max(0, s.broker.grace-time.Since(first)))
 	}
 }
 
@@ -84,7 +84,7 @@ func (s *source) parkPaused() {
 	}
 	var due []*intake
 	for _, in := range n.intakes {
-		if at, ok := in.parks(); ok && !at.After(now) {
+		if since, ok := in.parks(); ok && now.Sub(since) >= s.broker.grace {
 			due = append(due, in)
 		}
 	}
@@ -118,14 +118,12 @@ func (n *session) park(ins []*intake, f func()) bool {
 // it had killed its workers, is given back by a copy, whose count begins at zero;
 // where that fails it stays in the buffer, until its lease demands otherwise.
 func (s *source) handBack(n *session, ins []*intake) {
-	var feeds []*feed
-	for _, in := range ins {
-		feeds = append(feeds, in.feed)
-	}
+	feeds := s.restart(ins)
 	often := func(t *token) bool { return t.count == suspicious-1 || t.count >= bystanders }
 	limit := time.Now().Add(s.caps.Lease * 5 / 8)
-	back := func(t *token, ts *[]*token) bool {
-		return (!often(t) || !t.deadline.After(limit)) && t.yield(ts)
+	var ts []*token
+	back := func(i item) bool {
+		return (!often(i.token) || !i.token.deadline.After(limit)) && i.token.yield(&ts)
 	}
 	if s.broker.publisher.blocked() == nil {
 		ctx, cancel := context.WithTimeout(s.ctx, s.broker.options.ConfirmTimeout)
@@ -133,20 +131,29 @@ func (s *source) handBack(n *session, ins []*intake) {
 		cancel()
 	}
 	s.mu.Lock()
-	var ts []*token
-	for _, in := range ins {
-		before := len(ts)
-		in.feed.items = slices.DeleteFunc(in.feed.items, func(i item) bool { return back(i.token, &ts) })
-		in.start = firstPrefetch
-		if len(ts) > before {
-			in.start = max(leastPrefetch, 2*in.feed.taken)
-		}
+	for _, f := range feeds {
+		f.items = slices.DeleteFunc(f.items, back)
 	}
 	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool {
-		return slices.Contains(feeds, u.feed) && back(u.item.token, &ts)
+		return slices.Contains(feeds, u.feed) && back(u.item)
 	})
 	s.mu.Unlock()
 	n.giveBack(ts)
+}
+
+// restart decides where the prefetch of parked intakes begins when they go on. It
+// returns their feeds.
+func (s *source) restart(ins []*intake) (feeds []*feed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, in := range ins {
+		in.start = firstPrefetch
+		if len(in.items) > 0 {
+			in.start = max(leastPrefetch, 2*in.taken)
+		}
+		feeds = append(feeds, in.feed)
+	}
+	return feeds
 }
 
 // renew gives back by a copy what waits in the buffers of feeds and has been given

@@ -91,6 +91,7 @@ type Broker struct {
 	endpoints []endpoint
 	names     names
 	publisher *publisher
+	grace     time.Duration // of paused topics; tests shorten it
 
 	mu      sync.Mutex
 	closed  bool
@@ -110,6 +111,7 @@ func New(options Options) (*Broker, error) {
 		options:   options.withDefaults(),
 		endpoints: endpoints,
 		sources:   make(map[*source]struct{}),
+		grace:     grace,
 	}
 	b.names = names{prefix: b.options.Prefix}
 	b.publisher = newPublisher(b)

@@ -381,7 +381,7 @@ func TestParseClampsTimes(t *testing.T) {
 
 func TestComposeSheds(t *testing.T) {
 	var history []brokers.Failure
-	for i := range brokers.HistoryLimit {
+	for i := range wire.HistoryLimit {
 		history = append(history, brokers.Failure{Attempt: i + 1, At: now.Add(-time.Minute), Class: "transient", Fingerprint: strings.Repeat("f", 40), Delay: time.Second})
 	}
 	meta := &brokers.Meta{Attempt: 10, DueAt: now, History: history, Origin: brokers.Headers{{Name: "queue", Value: "orders"}}}

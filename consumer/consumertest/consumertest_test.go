@@ -140,7 +140,7 @@ func TestLastAttempt(t *testing.T) {
 		if got.Decision.Action != want {
 			t.Errorf("run %d: %+v, want %v", attempt+1, got.Decision, want)
 		}
-		if want == retry.ActionDeadLetter && (reasonOf(got.DeadLetter) != retry.ReasonExhausted || got.DeadLetter.Meta.Attempt != 10) {
+		if want == retry.ActionDeadLetter && (reasonOf(got.DeadLetter) != "exhausted" || got.DeadLetter.Meta.Attempt != 10) {
 			t.Errorf("dead letter %+v, want exhausted after 10", got.DeadLetter)
 		}
 	}

@@ -65,7 +65,7 @@ func decision(report func(figure.Figure)) {
 	now := time.Now()
 	result := testing.Benchmark(func(b *testing.B) {
 		for b.Loop() {
-			d := retry.Decide(retry.Policy{}, retry.Failure{Attempt: 2, Now: now, Verdict: classify.Of(err)}, 0.5)
+			d := retry.Decide(retry.Policy{}, retry.Run{Attempt: 2, Now: now, Verdict: classify.Of(err)}, 0.5)
 			if d.Action != retry.ActionRetry {
 				b.Fatal(d)
 			}

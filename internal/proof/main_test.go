@@ -102,10 +102,10 @@ func TestOutcomesAreWhatTheySay(t *testing.T) {
 		}
 		reason := got.Reason
 		if reason == "" && got.Class == classify.ClassPoison {
-			reason = retry.ReasonPoison
+			reason = "poison"
 		}
 		if reason == "" {
-			reason = retry.ReasonExhausted
+			reason = "exhausted"
 		}
 		if string(got.Class) != want.name || got.MaxAttempts != want.limit || reason != want.reason {
 			t.Errorf("%s: %+v, want %+v", outcomeNames[o], got, want)
@@ -134,7 +134,7 @@ func TestBoundsHoldTheDelays(t *testing.T) {
 		p.MaxAge, p.MaxAttempts = 0, 100
 		o := pick(d, refusing, throttled, broken, baffling)
 		hint := d.between(time.Millisecond, 2*d.pace.longest)
-		f := retry.Failure{Attempt: 1 + d.IntN(5), Throttles: d.IntN(3), Now: time.Unix(1e9, 0), PrevDelay: d.upTo(time.Minute),
+		f := retry.Run{Attempt: 1 + d.IntN(5), Throttles: d.IntN(3), Now: time.Unix(1e9, 0), PrevDelay: d.upTo(time.Minute),
 			Verdict: classify.Of(o.perform(context.Background(), hint))}
 		low, high := o.class(noCause).bounds(p, f.Attempt, f.Throttles, hint)
 		least, most := high, low

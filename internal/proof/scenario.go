@@ -153,7 +153,7 @@ func newScenario(seed uint64, n int, p pace) *scenario {
 		HeaderLimit:  pick(d, 0, 0, 0, 2<<10, 4<<10),
 		MessageLimit: pick(d, 0, 0, 0, 1100),
 	}
-	dead := pick[dlq.Destination](d, dlq.Suffix(".dead"), dlq.Suffix(".dead"), dlq.Topic("graveyard"))
+	dead := pick[func(string) string](d, dlq.Suffix(".dead"), dlq.Suffix(".dead"), dlq.Topic("graveyard"))
 	for i := range 1 + d.IntN(5) {
 		s.topics = append(s.topics, d.topic(i, dead))
 	}
@@ -177,7 +177,7 @@ func newScenario(seed uint64, n int, p pace) *scenario {
 	return s
 }
 
-func (d dice) topic(i int, dead dlq.Destination) topic {
+func (d dice) topic(i int, dead func(string) string) topic {
 	t := topic{name: "topic-" + strconv.Itoa(i), policy: d.policy(), timeout: d.between(d.pace.timeout[0], d.pace.timeout[1]),
 		middleware: d.chance(0.2)}
 	t.dead = dead(t.name)

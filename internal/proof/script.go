@@ -143,7 +143,7 @@ type step struct {
 }
 
 // bounds are the shortest and the longest delay that may follow a run with
-// this class; attempt counts as retry.Failure has it.
+// this class; attempt counts as retry.Run has it.
 func (c class) bounds(p retry.Policy, attempt, throttles int, hint time.Duration) (low, high time.Duration) {
 	b := p.Backoff
 	b.Base, b.Cap = or(b.Base, time.Second), or(b.Cap, 15*time.Minute)

@@ -97,7 +97,7 @@ func (in PlanInput) life(chance *rand.Rand, run func(attempt int, delay, start t
 	for attempt := 1; ; attempt++ {
 		run(attempt, delay, start)
 		end := start + in.Run
-		d := retry.Decide(in.Retry, retry.Failure{
+		d := retry.Decide(in.Retry, retry.Run{
 			Attempt:       attempt,
 			FirstFailedAt: clock(in.Run),
 			Now:           clock(end),

@@ -88,7 +88,7 @@ func TestPlanBounds(t *testing.T) {
 		case 0:
 			c.Retry.Backoff.Multiplier = 1
 		case 1:
-			c.Retry.Backoff.Step = c.Retry.Backoff.Base
+			c.Retry.Backoff.Multiplier, c.Retry.Backoff.Step = 0, c.Retry.Backoff.Base
 		}
 		c.Retry.Backoff.Floor = time.Duration(chance.Int64N(int64(c.Retry.Backoff.Base)))
 		c.Retry.MaxAge = time.Duration(1+chance.IntN(100)) * time.Minute

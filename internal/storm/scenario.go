@@ -99,7 +99,7 @@ func spelledOut(p retry.Policy) error {
 		demand(p.MaxAttempts != 0 && p.MaxAttempts <= MaxAttempts, "attempts", p.MaxAttempts, "use 1 to %d", MaxAttempts),
 		demand(b.Base != 0, "base", b.Base, "use more"),
 		demand(b.Cap != 0, "cap", b.Cap, "use more"),
-		demand(b.Multiplier != 0, "multiplier", b.Multiplier, "use 1 or more"),
+		demand(b.Multiplier != 0 || b.Step != 0, "multiplier", b.Multiplier, "use 1 or more"),
 	)
 }
 
@@ -127,7 +127,7 @@ func (c Client) decide(t *task, now time.Duration, d *draws) retry.Decision {
 	if c.Gauss {
 		random = 0.5 + d.NormFloat64()/6
 	}
-	return retry.Decide(c.Retry, retry.Failure{
+	return retry.Decide(c.Retry, retry.Run{
 		Attempt:       t.calls,
 		FirstFailedAt: clock(t.failedAt),
 		Now:           clock(now),

@@ -10,6 +10,9 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
+// HistoryLimit bounds the failures in a Meta, of which the last are kept.
+const HistoryLimit = 10
+
 const (
 	maxCount  = 10_000              // attempts and other counters are clamped to it
 	maxMillis = 253_402_300_799_999 // the end of year 9999
@@ -66,7 +69,7 @@ func (w *Writer) Time(name string, t time.Time) {
 // Meta writes m with every name after prefix, which is [Prefix] or
 // [DeadPrefix]. The due time and delays are rounded up. Of the origin, it
 // writes at most 16 details whose names are words; of the history the last
-// brokers.HistoryLimit.
+// HistoryLimit.
 func (w *Writer) Meta(prefix string, m brokers.Meta) {
 	name := renamed(prefix)
 	w.exact(name(IdempotencyKey), m.IdempotencyKey, MaxName)
@@ -229,7 +232,7 @@ func knownClass(class string) string {
 // what was ambiguous.
 
 func appendHistory(b []byte, failures []brokers.Failure) []byte {
-	failures = failures[max(0, len(failures)-brokers.HistoryLimit):]
+	failures = failures[max(0, len(failures)-HistoryLimit):]
 	for i, f := range failures {
 		if i > 0 {
 			b = append(b, ';')
@@ -252,7 +255,7 @@ func appendHistory(b []byte, failures []brokers.Failure) []byte {
 
 func parseHistory(s string) []brokers.Failure {
 	var out []brokers.Failure
-	for rest := s; rest != "" && len(out) < brokers.HistoryLimit; {
+	for rest := s; rest != "" && len(out) < HistoryLimit; {
 		var entry string
 		if i := strings.LastIndexByte(rest, ';'); i >= 0 {
 			rest, entry = rest[:i], rest[i+1:]
@@ -261,7 +264,7 @@ func parseHistory(s string) []brokers.Failure {
 		}
 		if f, ok := parseFailure(entry); ok {
 			if out == nil {
-				out = make([]brokers.Failure, 0, min(2+strings.Count(rest, ";"), brokers.HistoryLimit))
+				out = make([]brokers.Failure, 0, min(2+strings.Count(rest, ";"), HistoryLimit))
 			}
 			out = append(out, f)
 		}

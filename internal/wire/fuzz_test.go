@@ -76,7 +76,7 @@ func checkMeta(t *testing.T, m brokers.Meta, limits Limits) {
 	if m.FirstFailedAt.After(limits.Now) || m.LastFailedAt.After(limits.Now) {
 		t.Errorf("failures in the future: %v, %v", m.FirstFailedAt, m.LastFailedAt)
 	}
-	if len(m.History) > brokers.HistoryLimit || len(m.Origin) > maxOrigin {
+	if len(m.History) > HistoryLimit || len(m.Origin) > maxOrigin {
 		t.Errorf("%d failures and %d details are too many", len(m.History), len(m.Origin))
 	}
 	texts := []string{m.IdempotencyKey, m.Class}

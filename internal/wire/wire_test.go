@@ -262,8 +262,8 @@ func TestReadingIsBounded(t *testing.T) {
 		long.History[i].Attempt = i + 1
 	}
 	_, meta = SplitMeta(AppendMeta(brokers.Message{}, long), limits())
-	if len(meta.History) != brokers.HistoryLimit || meta.History[0].Attempt != 21 {
-		t.Errorf("history of 30 comes back as %+v, want the last %d", meta.History, brokers.HistoryLimit)
+	if len(meta.History) != HistoryLimit || meta.History[0].Attempt != 21 {
+		t.Errorf("history of 30 comes back as %+v, want the last %d", meta.History, HistoryLimit)
 	}
 }
 
@@ -364,7 +364,7 @@ func randomMeta(rng *rand.Rand) brokers.Meta {
 		DueAt: now.Add(delay()), Delay: delay(), Class: classes[rng.IntN(len(classes))],
 		IdempotencyKey: randomText(rng, 40), RedriveCount: rng.IntN(4),
 	}
-	for range rng.IntN(brokers.HistoryLimit + 1) {
+	for range rng.IntN(HistoryLimit + 1) {
 		m.History = append(m.History, brokers.Failure{
 			Attempt: rng.IntN(20), At: past(), Class: classes[rng.IntN(len(classes))], Fingerprint: fmt.Sprintf("%016x", rng.Uint64()), Delay: delay(), Ambiguous: rng.IntN(2) == 0,
 		})

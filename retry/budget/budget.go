@@ -13,6 +13,8 @@ const (
 	due     = 1024            // seconds, more than pace.Longest
 	burst   = time.Second / 4 // in which retries may start at once
 	stepped = 10 * time.Second
+
+	leastBurst = 10 // retries, however low the ceiling is
 )
 
 // Pacer paces the retries to one dependency. [Budget] is one for a process, and
@@ -185,7 +187,7 @@ func (b *Budget) ahead() pace.Line {
 }
 
 // most returns how many retries may start at once under the ceiling.
-func (b *Budget) most() float64 { return max(1, b.ceiling*burst.Seconds()) }
+func (b *Budget) most() float64 { return max(leastBurst, b.ceiling*burst.Seconds()) }
 
 func (b *Budget) setPeak(peak float64) {
 	b.rates.Peak = peak

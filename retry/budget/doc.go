@@ -9,7 +9,7 @@
 //   - retries that succeed give their tokens back, so what is healthy again is
 //     served at the rate of its success;
 //   - retries never start faster than the Ceiling: the highest rate of
-//     deliveries lately and 5 %, plus Floor. So a dependency that recovers sees
+//     deliveries lately, plus Floor. So a dependency that recovers sees
 //     about twice the traffic that it had;
 //   - a retry without a token is only told to wait, never for longer than it
 //     allows and never for longer than 15 min; nothing is dropped or counted as
@@ -30,9 +30,9 @@
 //
 // The highest rate lately is that of ten seconds in a row, and falls by half
 // every five minutes. It is at least ten times Floor, so that retries which
-// succeed do not crawl on an idle topic: with [Queue] they may start at 11.5 a
+// succeed do not crawl on an idle topic: with [Queue] they may start at 11 a
 // second, whatever the traffic. As many as the Ceiling gives in a quarter of a
-// second may start at once.
+// second, and at least ten, may start at once.
 //
 // # How long to wait
 //

@@ -15,8 +15,6 @@ const (
 	HalfLife = 5 * time.Minute
 	// LeastPeak is the lowest peak, in multiples of the floor.
 	LeastPeak = 10
-	// Headroom is what retries may be of the peak rate of deliveries.
-	Headroom = 1.0
 	// Longest is the longest wait.
 	Longest = 15 * time.Minute
 
@@ -29,8 +27,9 @@ type Rates struct {
 	Peak         float64 // deliveries a second, the highest lately
 }
 
-// Ceiling is the highest rate at which retries may start.
-func (r Rates) Ceiling() float64 { return Headroom*r.Peak + r.Floor }
+// Ceiling is the highest rate at which retries may start: that of deliveries,
+// so that what recovers gets at most twice its load, and the floor.
+func (r Rates) Ceiling() float64 { return r.Peak + r.Floor }
 
 // Capacity is how many tokens are saved at most.
 func (r Rates) Capacity() float64 {

@@ -1,0 +1,318 @@
+package rabbitmq_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+)
+
+// two is a world whose source has another topic, too, with a short grace.
+type two struct {
+	*world
+	other string
+}
+
+func inTwo(t *testing.T, options rabbitmq.Options, grace time.Duration, f func(w *two)) {
+	inWorlds(t, options, func(w *world) {
+		w.closeSource()
+		w.broker.SetGrace(grace)
+		other := w.admin.topic("mails")
+		w.Cleanup(func() { w.delete(w.prefix + ".retry.v1." + other) })
+		w.source = w.open(w.topic, other)
+		f(&two{w, other})
+	})
+}
+
+// flows has messages of the other topic published, handed out and acked.
+func (w *two) flows(n int) {
+	w.Helper()
+	w.number(w.other, 0, n)
+	for n > 0 {
+		ds := w.receive(1)
+		for _, d := range ds {
+			if d.Message.Topic != w.other {
+				w.Fatalf("received %q of %q, want messages of %q only", d.Message.Body, d.Message.Topic, w.other)
+			}
+		}
+		w.settleAll(ds)
+		n -= len(ds)
+	}
+}
+
+// requests returns how many methods of class basic are sent from now on.
+func (w *two) requests() func() int {
+	sent := &counted[uint16]{}
+	w.tap.hear(func(f frame) {
+		if f.class == classBasic && f.method != methodPublish {
+			sent.mu.Lock()
+			defer sent.mu.Unlock()
+			sent.values = append(sent.values, f.method)
+		}
+	})
+	return func() int { return len(sent.all()) }
+}
+
+// A pause of a moment keeps what is buffered, and costs no requests.
+func TestPauseOfAMoment(t *testing.T) {
+	inTwo(t, rabbitmq.Options{}, time.Hour, func(w *two) {
+		w.publish("a", "b")
+		w.await("they wait with the worker", func() bool { return w.depth(w.topic) == 0 })
+		requests := w.requests()
+		for range 1000 {
+			w.source.Pause(w.topic, "no topic of this source")
+			w.nothing(0)
+			w.source.Pause()
+			w.source.Pause(w.topic)
+		}
+		w.nothing(50 * time.Millisecond)
+		if n := requests(); n > 0 {
+			w.Errorf("%d requests were sent, want 0", n)
+		}
+		w.flows(200)
+		w.source.Pause()
+		w.settleAll(w.receive(2))
+	})
+}
+
+// What is buffered of a topic that stays paused goes to others, and no more
+// requests are sent for it. It goes on when the pause ends.
+func TestPauseThatLasts(t *testing.T) {
+	inTwo(t, rabbitmq.Options{}, 200*time.Millisecond, func(w *two) {
+		w.publish("held", "a", "b")
+		held := w.receive(1)
+		w.source.Pause(w.topic)
+		w.flows(200)
+		w.await("the buffer is given back", func() bool { return w.depth(w.topic) == 2 })
+		w.publish("c")
+		w.flows(200)
+		if n := w.depth(w.topic); n != 3 {
+			w.Errorf("%d messages are in the queue, want 3", n)
+		}
+		w.await("no more requests are sent", func() bool { // the acks are
+			requests := w.requests()
+			w.nothing(500 * time.Millisecond)
+			return requests() == 0
+		})
+		paused := w.source
+		w.source = w.open(w.topic)
+		ds := w.receive(3)
+		for _, d := range ds {
+			if d.Abandoned > 0 {
+				w.Errorf("%q counts as abandoned", d.Message.Body)
+			}
+		}
+		w.settleAll(ds)
+		w.closeSource()
+		w.source = paused
+		w.ack(held...)
+		w.source.Pause()
+		w.publish("d")
+		w.settleAll(w.receive(1))
+	})
+}
+
+// Pauses are not held against messages, however many there are: a worker that
+// probes a topic takes one message each time.
+func TestManyPauses(t *testing.T) {
+	inTwo(t, rabbitmq.Options{}, 10*time.Millisecond, func(w *two) {
+		const messages, pauses = 50, 30
+		w.number(w.topic, 0, messages)
+		for n := range pauses {
+			w.source.Pause()
+			d := w.receive(1)[0]
+			if d.Abandoned > 0 {
+				w.Fatalf("%q counts as abandoned after %d pauses", d.Message.Body, n)
+			}
+			w.source.Pause(w.topic)
+			if n%2 == 0 {
+				w.ack(d)
+			} else if err := w.settle(release(d))[0]; err != nil {
+				w.Fatal(err)
+			}
+			w.await("all others are back", func() bool {
+				w.nothing(0)
+				return w.depth(w.topic)+w.depth(w.retries()) == messages-1-n/2
+			})
+		}
+		w.closeSource()
+		if n := w.depth(w.topic + ".dead"); n > 0 {
+			w.Errorf("%d messages are dead", n)
+		}
+		for _, queue := range []string{w.topic, w.retries()} {
+			for n := w.depth(queue); n > 0; n-- {
+				if c := w.countOf(queue); c > 6 {
+					w.Errorf("the broker counts %d deliveries of a message in %s, want 6 at most", c, queue)
+				}
+			}
+		}
+	})
+}
+
+// countOf takes a message from a queue and returns the broker's count.
+func (w *two) countOf(queue string) (n int64) {
+	w.Helper()
+	if err := w.do(func(ch *amqp.Channel) error {
+		d, _, err := ch.Get(queue, true)
+		n, _ = d.Headers["x-delivery-count"].(int64)
+		return err
+	}); err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+// What has been lost often is given back by a copy, so that a pause does not make it
+// look as if it killed its workers.
+func TestPauseRenewsWhatWasLostOften(t *testing.T) {
+	inTwo(t, rabbitmq.Options{}, 200*time.Millisecond, func(w *two) {
+		w.closeSource()
+		w.publish("unlucky")
+		for range 4 {
+			w.lose()
+		}
+		w.source = w.open(w.topic)
+		w.await("the message waits with the worker", func() bool { return w.depth(w.topic) == 0 })
+		w.source.Pause(w.topic)
+		w.await("a copy has taken its place", func() bool { return w.depth(w.topic) == 0 && w.depth(w.retries()) == 1 })
+		w.source.Pause()
+		d := w.receive(1)[0]
+		if d.Message.ID != "unlucky" || d.Meta.Attempt != 0 {
+			w.Errorf("received %+v, want the message as it was", d)
+		}
+		w.ack(d)
+	})
+}
+
+// A new session does not consume what is paused.
+func TestReconnectWhilePaused(t *testing.T) {
+	inTwo(t, rabbitmq.Options{}, 50*time.Millisecond, func(w *two) {
+		w.source.Pause(w.topic)
+		w.publish("a", "b")
+		w.await("the buffer is given back", func() bool { return w.depth(w.topic) == 2 })
+		for range 2 {
+			w.tap.cut()
+			w.nothingBut(w.other)
+			if n := w.depth(w.topic); n != 2 {
+				w.Fatalf("%d messages of the paused topic are in the queue, want 2", n)
+			}
+		}
+		w.source.Pause()
+		w.settleAll(w.receive(2))
+	})
+}
+
+// nothingBut has a message of a topic come through, and no other. What a session
+// that is lost had of it may come first.
+func (w *two) nothingBut(topic string) {
+	w.Helper()
+	if err := w.do(func(ch *amqp.Channel) error { // the broker's own publisher may be cut off, too
+		return ch.Publish("", topic, false, false, amqp.Publishing{Body: []byte("x")})
+	}); err != nil {
+		w.Fatal(err)
+	}
+	w.await("a message can be acked", func() bool {
+		d := w.receive(1)[0]
+		if d.Message.Topic != topic {
+			w.Fatalf("received %q of %q", d.Message.Body, d.Message.Topic)
+		}
+		return w.settle(brokers.Settlement{Delivery: d})[0] == nil
+	})
+}
+
+// A pause that begins or ends while the session is lost has its effect on the next.
+func TestPauseWithoutSession(t *testing.T) {
+	inTwo(t, rabbitmq.Options{}, 50*time.Millisecond, func(w *two) {
+		w.publish("a")
+		w.await("it waits with the worker", func() bool { return w.depth(w.topic) == 0 })
+		w.tap.cut()
+		w.source.Pause(w.topic)
+		w.nothingBut(w.other)
+		w.await("it is in its queue", func() bool { return w.depth(w.topic) == 1 })
+		w.tap.cut()
+		w.source.Pause()
+		w.settleAll(w.receive(1))
+	})
+}
+
+// Pauses that race with everything else lose nothing.
+func TestPausesLoseNothing(t *testing.T) {
+	inTwo(t, rabbitmq.Options{}, time.Millisecond, func(w *two) {
+		const messages = 2000
+		w.number(w.topic, 0, messages)
+		w.number(w.other, 0, messages)
+		seen := make(map[string]bool)
+		round := 0
+		w.await("all messages come", func() bool {
+			round++
+			switch round % 4 {
+			case 1:
+				w.source.Pause(w.topic)
+			case 2:
+				w.source.Pause(w.other)
+			default:
+				w.source.Pause()
+			}
+			ds := w.within(5 * time.Millisecond)
+			for _, d := range ds {
+				seen[fmt.Sprint(d.Message.Topic, " ", string(d.Message.Body))] = true
+			}
+			w.settleAll(ds)
+			return len(seen) == 2*messages
+		})
+		w.source.Pause()
+		w.nothing(100 * time.Millisecond)
+		w.closeSource()
+		if n := w.depth(w.topic) + w.depth(w.other); n > 0 {
+			w.Errorf("%d messages are left", n)
+		}
+	})
+}
+
+// It gives its buffer back before the broker would take it, and goes on from there.
+func TestPauseOfAnOrderedTopicEndsBeforeTheLease(t *testing.T) {
+	inTwo(t, rabbitmq.Options{ConsumerTimeout: 2 * time.Second}, 10*time.Millisecond, func(w *two) {
+		w.closeSource()
+		w.openOrdered(1000)
+		const messages = 20
+		w.number(w.topic, 0, messages)
+		w.await("they wait with the worker", func() bool { return w.depth(w.topic) == 0 })
+		w.source.Pause(w.topic)
+		w.await("they are back", func() bool {
+			w.nothing(0)
+			return w.depth(w.topic) == messages
+		})
+		w.source.Pause()
+		ds := w.receive(messages)
+		w.inOrder(ds, 0)
+		w.settleAll(ds)
+	})
+}
+
+// An ordered topic keeps its buffer over a pause, and its order.
+func TestPauseKeepsTheOrder(t *testing.T) {
+	inTwo(t, rabbitmq.Options{}, 10*time.Millisecond, func(w *two) {
+		w.closeSource()
+		w.openOrdered(1000)
+		const messages = 500
+		w.number(w.topic, 0, messages)
+		for next := 0; next < messages; {
+			ds := w.receive(1)
+			w.inOrder(ds, next)
+			next += len(ds)
+			w.source.Pause(w.topic)
+			w.settleAll(ds)
+			w.nothing(time.Millisecond)
+			w.source.Pause()
+			if next == 100 {
+				w.source.Pause(w.topic)
+				w.nothing(200 * time.Millisecond)
+				w.source.Pause()
+			}
+		}
+	})
+}

@@ -1,0 +1,539 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/retry/breaker"
+)
+
+// dependency is what handlers call. It is down from one time to another.
+type dependency struct {
+	takes time.Duration // for each call
+
+	mu     sync.Mutex
+	down   func() error // nil while it is up
+	calls  []visit
+	served map[string]time.Time // by body
+	under  int                  // calls under way
+	most   int                  // of them
+}
+
+// visit is one call.
+type visit struct {
+	at   time.Time
+	body string
+}
+
+func (d *dependency) set(down func() error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.down = down
+}
+
+func (d *dependency) handle(_ context.Context, m *brokers.Message) error {
+	d.mu.Lock()
+	d.calls = append(d.calls, visit{time.Now(), string(m.Body)})
+	d.under++
+	d.most = max(d.most, d.under)
+	down := d.down
+	d.mu.Unlock()
+	if d.takes > 0 {
+		time.Sleep(d.takes)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.under--
+	if down != nil {
+		return down()
+	}
+	if d.served == nil {
+		d.served = map[string]time.Time{}
+	}
+	d.served[string(m.Body)] = time.Now()
+	return nil
+}
+
+// since returns the bodies of the calls from a time on.
+func (d *dependency) since(t time.Time) (bodies []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.calls {
+		if !c.at.Before(t) {
+			bodies = append(bodies, c.body)
+		}
+	}
+	return bodies
+}
+
+// runs returns how many calls there were.
+func (d *dependency) runs() int { return len(d.since(time.Time{})) }
+
+// done returns how many messages were served.
+func (d *dependency) done() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.served)
+}
+
+func (d *dependency) register(topic string, settings ...consumer.Topic) func(*consumer.Consumer) {
+	return func(c *consumer.Consumer) { c.Handle(topic, d.handle, settings...) }
+}
+
+func flood(t *testing.T, broker brokers.Broker, topic string, n int) {
+	t.Helper()
+	bodies := make([]string, n)
+	for i := range bodies {
+		bodies[i] = fmt.Sprint(i)
+	}
+	publish(t, broker, topic, bodies...)
+}
+
+func unavailable() error { return classify.Transient(errBusy) }
+
+// uncounted fails the test if a message has used more attempts than most.
+func uncounted(t *testing.T, seen *recorder, most int) {
+	t.Helper()
+	for _, e := range seen.of(consumer.EventFailed) {
+		if e.Meta.Attempt > most {
+			t.Errorf("message %s of %s has used %d attempts up, want %d at most", e.Message.Body, e.Topic, e.Meta.Attempt, most)
+			return
+		}
+	}
+}
+
+func TestTopicsHaveGuardsOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		var mu sync.Mutex
+		received := 0 // mails
+		broker.deliver = func(d *brokers.Delivery) {
+			if d.Message.Topic == "mails" {
+				mu.Lock()
+				received++
+				mu.Unlock()
+			}
+		}
+		flood(t, broker.Broker, "mails", 500)
+		mails, orders := &dependency{down: unavailable}, &dependency{takes: 100 * time.Millisecond}
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{&seen}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			mails.register("mails")(c)
+			orders.register("orders")(c)
+		})
+		time.Sleep(time.Minute) // until the guard of mails is closed
+		if broker.paused() != "mails" {
+			t.Errorf("the source was told to pause %q, want mails", broker.paused())
+		}
+		closed := time.Now()
+		mu.Lock()
+		before := received
+		mu.Unlock()
+		flood(t, broker.Broker, "orders", 10_000) // 100 s for ten handlers
+		time.Sleep(101 * time.Second)
+		if orders.done() != 10_000 {
+			t.Errorf("%d of 10,000 orders served beside the outage of mails, in a time that is enough for all", orders.done())
+		}
+		time.Sleep(10 * time.Minute)
+		mu.Lock()
+		probes := len(mails.since(closed))
+		if more := received - before; probes < 10 || probes > 120 || more > probes+20 {
+			t.Errorf("%d mails received and %d runs in 12 minutes of outage, want a probe at a time", more, probes)
+		}
+		mu.Unlock()
+		uncounted(t, &seen, 1)
+		mails.set(nil)
+		time.Sleep(time.Hour)
+		w.mustShutdown()
+		if mails.done() != 500 || broker.Len("mails.dead") != 0 {
+			t.Errorf("%d of 500 mails served, %d dead", mails.done(), broker.Len("mails.dead"))
+		}
+		paused, resumed := seen.of(consumer.EventPaused), seen.of(consumer.EventResumed)
+		if len(paused) != 1 || len(resumed) != 1 || paused[0].Dependency != "mails" || resumed[0].Dependency != "mails" {
+			t.Errorf("paused: %+v, resumed: %+v, want once each, of mails", paused, resumed)
+		}
+	})
+}
+
+func TestTopicsShareTheGuardOfADependency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		flood(t, broker.Broker, "orders", 50)
+		payments, mails := &dependency{down: unavailable}, &dependency{}
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{&seen}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			payments.register("orders", consumer.Topic{Dependency: "payments"})(c)
+			payments.register("refunds", consumer.Topic{Dependency: "payments"})(c)
+			mails.register("mails")(c)
+		})
+		time.Sleep(time.Second)
+		if broker.paused() != "orders+refunds" {
+			t.Errorf("the source was told to pause %q, want both topics of the dependency", broker.paused())
+		}
+		flood(t, broker.Broker, "refunds", 50)
+		flood(t, broker.Broker, "mails", 50)
+		closed := time.Now()
+		time.Sleep(5 * time.Minute)
+		if n := len(payments.since(closed)); n < 5 || n > 60 || mails.done() != 50 {
+			t.Errorf("%d runs in 5 minutes of outage, want probes alone; %d of 50 mails", n, mails.done())
+		}
+		if paused := seen.of(consumer.EventPaused); len(paused) != 1 || paused[0].Dependency != "payments" || paused[0].Topic != "" {
+			t.Errorf("paused: %+v, want payments once", paused)
+		}
+		payments.set(nil)
+		time.Sleep(time.Hour)
+		w.mustShutdown()
+		empty(t, broker.Broker, "orders", "refunds", "orders.dead", "refunds.dead")
+	})
+}
+
+func TestGuardsByName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		payments, acme := must(breaker.New(breaker.Config{})), must(breaker.New(breaker.Config{}))
+		payments.Isolate(time.Now(), "by hand")
+		acme.Isolate(time.Now(), "by hand")
+		cfg := quiet()
+		cfg.Guards = map[string]consumer.Guard{"payments": {Breaker: payments}, "acme": {Breaker: acme}}
+		orders, refunds, mails := &dependency{}, &dependency{}, &dependency{}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			orders.register("orders", consumer.Topic{Dependency: "payments"})(c)
+			refunds.register("payments")(c) // a topic's own name
+			mails.register("mails", consumer.Topic{DependencyOf: func(m *brokers.Message) string { return string(m.Body) }})(c)
+		})
+		flood(t, broker, "orders", 5)
+		flood(t, broker, "payments", 5)
+		publish(t, broker, "mails", "acme", "emca")
+		time.Sleep(time.Minute)
+		if orders.done() != 0 || refunds.done() != 0 || mails.done() != 1 {
+			t.Errorf("%d orders, %d refunds and %d mails, want none, none and that of the other customer", orders.done(), refunds.done(), mails.done())
+		}
+		payments.Restore(time.Now())
+		acme.Restore(time.Now())
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		if orders.done() != 5 || refunds.done() != 5 || mails.done() != 2 {
+			t.Errorf("%d orders, %d refunds and %d mails in the end, want 5, 5 and 2", orders.done(), refunds.done(), mails.done())
+		}
+	})
+}
+
+func TestConsumersShareABreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		flood(t, broker, "orders", 50)
+		shared := must(breaker.New(breaker.Config{}))
+		cfg := quiet()
+		cfg.Guard.Breaker = shared
+		orders, refunds := &dependency{down: unavailable}, &dependency{}
+		a := start(t, broker, cfg, orders.register("orders"))
+		cfg.Concurrency, cfg.HandlerTimeout, cfg.Guard.NoBudget = 1, time.Hour, true // another opinion on the rest
+		b := start(t, broker, cfg, refunds.register("refunds"))
+		time.Sleep(2 * time.Second)
+		if s := shared.Snapshot(time.Now()); s.State != breaker.Open {
+			t.Fatalf("the breaker is %s", s.State)
+		}
+		flood(t, broker, "refunds", 50)
+		time.Sleep(2 * time.Second)
+		if got := refunds.runs(); got != 0 {
+			t.Errorf("the other consumer ran %d messages", got)
+		}
+		orders.set(nil)
+		time.Sleep(time.Hour)
+		a.mustShutdown()
+		b.mustShutdown()
+		if orders.done() != 50 || refunds.done() != 50 {
+			t.Errorf("%d and %d of 50 served in the end", orders.done(), refunds.done())
+		}
+	})
+}
+
+// A breaker may be opened and closed by somebody else, while a Consumer waits
+// for messages.
+func TestBreakerThatOthersChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		shared := must(breaker.New(breaker.Config{}))
+		d := &dependency{}
+		var seen recorder
+		cfg := quiet()
+		cfg.Guard.Breaker, cfg.Observers = shared, []consumer.Observer{&seen}
+		w := start(t, broker, cfg, d.register("orders"))
+		time.Sleep(time.Minute)
+		shared.Isolate(time.Now(), "the provider migrates")
+		time.Sleep(time.Second + time.Millisecond)
+		flood(t, broker.Broker, "orders", 50)
+		time.Sleep(time.Hour)
+		if stats := broker.Stats("orders"); stats != (memory.Stats{Ready: 50}) || broker.paused() != "orders" {
+			t.Errorf("topic %+v, told to pause %q, want nothing received", stats, broker.paused())
+		}
+		if paused := seen.of(consumer.EventPaused); len(paused) != 1 || !strings.Contains(paused[0].Err.Error(), "the provider migrates") || !paused[0].Until.IsZero() {
+			t.Errorf("paused: %+v, want once, with the reason and no end", paused)
+		}
+		shared.Restore(time.Now())
+		time.Sleep(time.Second + time.Millisecond)
+		if d.done() != 50 || len(seen.of(consumer.EventResumed)) != 1 {
+			t.Errorf("%d of 50 served within a second, resumed %d times, want all and once", d.done(), len(seen.of(consumer.EventResumed)))
+		}
+		w.mustShutdown()
+	})
+}
+
+func TestThrottleByContrast(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		hint         time.Duration
+		least, after time.Duration // how long nothing runs, at least and at most
+	}{
+		{"a while", 40 * time.Second, 40 * time.Second, 44 * time.Second},
+		{"longer than the policy allows", 1000 * time.Hour, 15 * time.Minute, 15*time.Minute + 5*time.Second},
+		{"no time at all", 0, 5 * time.Second, 10 * time.Second},
+		{"a negative time", -time.Hour, 5 * time.Second, 10 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				flood(t, broker, "orders", 100)
+				d := &dependency{}
+				d.set(func() error { return classify.Throttled(errBusy, tt.hint) })
+				var seen recorder
+				cfg := quiet()
+				cfg.Observers = []consumer.Observer{&seen}
+				began := time.Now()
+				w := start(t, broker, cfg, d.register("orders"))
+				time.Sleep(time.Millisecond)
+				before := len(d.since(began))
+				if before < 10 || before > 20 {
+					t.Errorf("%d runs until it was seen that all are throttled, want 10 to 20", before)
+				}
+				d.set(nil)
+				time.Sleep(tt.least - 2*time.Millisecond)
+				if got := len(d.since(began)) - before; got != 0 {
+					t.Errorf("%d runs before the time that the dependency asked for", got)
+				}
+				time.Sleep(tt.after - tt.least + time.Second) // and the grace for fresh messages
+				if d.done() < 80 {
+					t.Errorf("%d served within %v, want it to be over", d.done(), tt.after)
+				}
+				time.Sleep(time.Hour)
+				w.mustShutdown()
+				if d.done() != 100 || broker.Len("orders.dead") != 0 {
+					t.Errorf("%d of 100 served in the end, %d dead", d.done(), broker.Len("orders.dead"))
+				}
+				paused := seen.of(consumer.EventPaused)
+				if len(paused) != 1 || len(seen.of(consumer.EventResumed)) != 1 {
+					t.Fatalf("paused: %+v, want once", paused)
+				}
+				uncounted(t, &seen, 0)
+			})
+		})
+	}
+}
+
+// What happens to one message of many says nothing about the others.
+func TestOneOfManySaysNothing(t *testing.T) {
+	for name, fail := range map[string]error{
+		"throttled":   classify.Throttled(errBusy, 30*time.Second),
+		"retry after": classify.RetryAfter(errBusy, 30*time.Second),
+		"environment": errDisk,
+		"transient":   classify.Transient(errBusy),
+		"deferred":    classify.Defer(errBusy, 30*time.Second),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := newTap(memory.Options{})
+				d := &dependency{takes: 10 * time.Millisecond}
+				cfg := quiet()
+				cfg.Rules, cfg.Retry.MaxAttempts = []classify.Rule{verdicts}, 50
+				began := time.Now()
+				var again time.Time
+				w := start(t, broker, cfg, func(c *consumer.Consumer) {
+					c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+						if string(m.Body) != "odd" {
+							return d.handle(ctx, m)
+						}
+						if time.Since(began) < 3*time.Minute {
+							return fail
+						}
+						again = time.Now()
+						return nil
+					})
+				})
+				publish(t, broker.Broker, "orders", "odd")
+				for minute := range 20 {
+					flood(t, broker.Broker, "orders", 100)
+					time.Sleep(time.Second)
+					if n := len(d.since(began)); n != 100*(minute+1) {
+						t.Errorf("%d others served within a second, want 100 a minute for %d minutes", n, minute+1)
+					}
+					time.Sleep(59 * time.Second)
+				}
+				w.mustShutdown()
+				broker.mu.Lock()
+				defer broker.mu.Unlock()
+				if slices.ContainsFunc(broker.pauses, func(s string) bool { return s != "" }) || again.IsZero() {
+					t.Errorf("the source was told to pause: %q; the one was served at %v", broker.pauses, again)
+				}
+			})
+		})
+	}
+}
+
+func TestEnvironmentStopsAfterARound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		flood(t, broker, "orders", 100)
+		d := &dependency{down: func() error { return errDisk }}
+		var seen recorder
+		cfg := quiet()
+		cfg.Rules, cfg.Observers = []classify.Rule{verdicts}, []consumer.Observer{&seen}
+		w := start(t, broker, cfg, d.register("orders"))
+		time.Sleep(4 * time.Second)
+		if got := d.runs(); got < 10 || got > 20 {
+			t.Errorf("%d runs before the first probe, want one for each slot, and what had begun", got)
+		}
+		time.Sleep(2 * time.Hour)
+		uncounted(t, &seen, 0)
+		d.set(nil)
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		if d.done() != 100 || broker.Len("orders.dead") != 0 {
+			t.Errorf("%d of 100 served, %d dead", d.done(), broker.Len("orders.dead"))
+		}
+	})
+}
+
+// A hang is seen after one round of timeouts.
+func TestHangIsSeenAfterARound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		flood(t, broker, "orders", 200)
+		var mu sync.Mutex
+		hangs, runs, served := true, 0, 0
+		cfg := quiet()
+		cfg.HandlerTimeout = 30 * time.Second
+		var seen recorder
+		cfg.Observers = []consumer.Observer{&seen}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+				mu.Lock()
+				wait := hangs
+				runs++
+				mu.Unlock()
+				if wait {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				mu.Lock()
+				served++
+				mu.Unlock()
+				return nil
+			})
+		})
+		time.Sleep(34 * time.Second)
+		mu.Lock()
+		if runs > 20 {
+			t.Errorf("%d runs before anything was known to work, want the 10 that timed out and what had begun then", runs)
+		}
+		mu.Unlock()
+		time.Sleep(2 * time.Hour)
+		uncounted(t, &seen, 1)
+		mu.Lock()
+		hangs = false
+		mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		w.mustShutdown()
+		if served != 200 || broker.Len("orders.dead") != 0 {
+			t.Errorf("%d of 200 served, %d dead", served, broker.Len("orders.dead"))
+		}
+	})
+}
+
+func TestMassPoisonStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		flood(t, broker, "orders", 1000)
+		d := &dependency{down: func() error { return classify.Permanent(errBusy) }}
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{&seen}
+		w := start(t, broker, cfg, d.register("orders"))
+		time.Sleep(59 * time.Second)
+		dead := broker.Len("orders.dead")
+		if dead < 20 || dead > 30 {
+			t.Errorf("%d dead letters in the first minute of a faulty deployment, want 20 to 30", dead)
+		}
+		if paused := seen.of(consumer.EventPaused); len(paused) != 1 || !strings.Contains(paused[0].Err.Error(), "all messages are poison") || paused[0].Until.Before(time.Now()) {
+			t.Errorf("paused: %+v, want once, with why and until when", paused)
+		}
+		time.Sleep(5 * time.Minute)
+		if more := broker.Len("orders.dead") - dead; more != 0 {
+			t.Errorf("%d more are dead after five minutes: a probe ends no message", more)
+		}
+		if probes := d.runs() - dead; probes < 1 || probes > 5 {
+			t.Errorf("%d messages tried in the next five minutes, want one now and then", probes)
+		}
+		d.set(nil)
+		time.Sleep(time.Hour)
+		w.mustShutdown()
+		if d.done()+dead != 1000 {
+			t.Errorf("%d served and %d dead, want all others of 1000 served", d.done(), broker.Len("orders.dead"))
+		}
+	})
+}
+
+// As long as one message in five is good, the others are at fault themselves.
+func TestMuchPoisonDoesNotStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		flood(t, broker, "orders", 1000)
+		cfg := quiet()
+		var seen recorder
+		cfg.Observers = []consumer.Observer{&seen}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
+				if strings.HasSuffix(string(m.Body), "0") || strings.HasSuffix(string(m.Body), "5") {
+					return nil
+				}
+				return classify.Permanent(errBusy)
+			})
+		})
+		time.Sleep(time.Second)
+		if dead := broker.Len("orders.dead"); dead != 800 || len(seen.of(consumer.EventPaused)) != 0 {
+			t.Errorf("%d of 800 dead letters in a second, paused %d times", dead, len(seen.of(consumer.EventPaused)))
+		}
+		w.mustShutdown()
+	})
+}
+
+// The switch lets everything run to its end.
+func TestNoPoisonStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		flood(t, broker, "orders", 500)
+		cfg := quiet()
+		cfg.Guard.NoPoisonStop = true
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Permanent(errBusy) })
+		})
+		time.Sleep(time.Second)
+		w.mustShutdown()
+		if dead := broker.Len("orders.dead"); dead != 500 {
+			t.Errorf("%d of 500 dead letters in a second: poison says nothing against what handlers depend on", dead)
+		}
+	})
+}
