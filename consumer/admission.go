@@ -28,6 +28,7 @@ func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 // of its topic and, for a retry, a budget have to agree. Otherwise d waits.
 func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
 	if d.guard != nil && !d.guard.startOwn(now, &d.permit) {
+		p.notStarted(d, now) // it may have been let through by the guard of its topic
 		p.deferRun(d, now, d.guard.pause(now, p.cfg.Random()), errOwnGuard)
 		return false
 	}
@@ -37,7 +38,7 @@ func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
 		return false
 	}
 	pacer := d.nearest().budget
-	if pacer == nil || !d.isRetry() || d.permit.probe() {
+	if pacer == nil || !d.isRetry() || d.permit.probe() || d.token {
 		return true
 	}
 	wait, ok := pacer.Withdraw(now, d.sub.longestDelay, p.cfg.Random())
@@ -231,16 +232,27 @@ func (g *guard) next(now time.Time) int {
 // lookAt has g looked at again at next, and sends back to the broker what cannot
 // wait so long. mu is held.
 func (p *pipeline) lookAt(g *guard, now, next time.Time) {
-	for _, d := range g.waiting {
-		if !p.lasts(d, next) && p.to(d, queued) {
-			p.backUntil(d, g, now)
+	g.waiting = slices.DeleteFunc(g.waiting, func(d *delivery) bool {
+		if p.lasts(d, next) || !p.to(d, queued) {
+			return false
 		}
-	}
-	if g.timer == nil {
+		p.backUntil(d, g, now)
+		return true
+	})
+	p.wake(g, now, next)
+}
+
+// wake has g looked at again at next, if that is not done before. mu is held.
+func (p *pipeline) wake(g *guard, now, next time.Time) {
+	switch {
+	case g.timer == nil:
 		g.timer = time.AfterFunc(next.Sub(now), func() { p.guardChanged(g, time.Now()) })
+	case g.fires.After(now) && !next.Before(g.fires):
 		return
+	default:
+		g.timer.Reset(next.Sub(now))
 	}
-	g.timer.Reset(next.Sub(now))
+	g.fires = next
 }
 
 // guardChanged follows the guard of topics that may answer differently now.
@@ -252,7 +264,9 @@ func (p *pipeline) guardChanged(g *guard, now time.Time) {
 	}
 	p.announceLocked(g, now)
 	p.openFor(g, now)
-	p.lookAgain()
+	if allowed, _ := g.allows(now); allowed != g.allowed || g.flows() != g.flowed {
+		p.lookAgain()
+	}
 }
 
 // announce reports that g has closed, or opened again.

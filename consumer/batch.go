@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -58,6 +59,13 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 		return false
 	}
 	v := verdict(results[0], cause, a.runs[0].sub.rules)
+	alike := func(err error) bool {
+		other := verdict(err, cause, a.runs[0].sub.rules)
+		return other.Class == v.Class && other.Skip == v.Skip && other.Deferred == v.Deferred
+	}
+	if a.runs[0].sub.noRepeat && v.Ambiguous || slices.ContainsFunc(results, func(err error) bool { return !alike(err) }) {
+		return false
+	}
 	if v.Skip || v.Deferred || v.Class != classify.ClassPoison && v.Class != classify.ClassTransient && v.Class != classify.ClassUnknown {
 		return false
 	}

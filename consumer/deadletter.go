@@ -28,7 +28,7 @@ func (p *pipeline) deadLetter(d *delivery, reason string, letter dlq.Entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.roomToDie(d) {
-		p.dieLater(d)
+		p.dieLater(d, reason)
 		return
 	}
 	p.die(d, reason, letter)
@@ -53,10 +53,13 @@ func (p *pipeline) roomToDie(d *delivery) bool {
 	return s.dying < s.window || s.waiting+s.dying < s.maxHeld && s.held+size(d) <= s.maxBytes
 }
 
-// dieLater has the broker bring d again, with no attempts left. mu is held.
-func (p *pipeline) dieLater(d *delivery) {
+// dieLater has the broker bring d again, with no attempts left unless it is
+// refused for the same reason again. mu is held.
+func (p *pipeline) dieLater(d *delivery, reason string) {
 	m := *d.meta
-	m.Attempt = max(m.Attempt, d.sub.attempts)
+	if reason != reasonOversize && reason != reasonUnroutable {
+		m.Attempt = max(m.Attempt, d.sub.attempts)
+	}
 	m.DueAt = time.Now().Add(time.Minute + time.Duration(p.cfg.Random()*float64(2*time.Minute)))
 	d.setMeta(m)
 	p.settleLocked(d, brokers.Retry)

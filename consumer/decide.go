@@ -102,7 +102,7 @@ func (p *pipeline) conclude(d *delivery, err, cause error, now time.Time, ran ti
 	if v.Class == classify.ClassThrottled {
 		p.adapt(d.sub, ran, true, now)
 	}
-	t := trial{contrast: d.contrast()}
+	t := trial{contrast: d.contrast(now)}
 	t.probe = p.tell(d, now, evidenceOf(v, errors.Is(cause, classify.ErrAttemptTimeout), d.sub.policy.HintLimit()))
 	if t.probe {
 		t.wait = d.untilOpen(now, p.cfg.Random())
@@ -135,8 +135,8 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, e Event, cause
 
 // contrast reports whether another message has succeeded since d failed last: the
 // next failure is then its own.
-func (d *delivery) contrast() bool {
-	return d.isRetry() && d.nearest().hasSucceeded(d.meta.LastFailedAt)
+func (d *delivery) contrast(now time.Time) bool {
+	return d.isRetry() && d.nearest().hasSucceeded(d.meta.LastFailedAt, now)
 }
 
 // untilOpen is how long after a failed probe its message waits: until the guard

@@ -46,9 +46,9 @@ type Guard struct {
 	// NoBreaker goes on whatever fails.
 	NoBreaker bool
 
-	// NoPoisonStop goes on when nine in ten of the last messages, at least 20,
-	// are poison, as after a faulty deployment. Otherwise their topics pause
-	// for a minute or longer, and then single messages are tried.
+	// NoPoisonStop goes on when 60 messages in a row, 95 of the last 100, or the first
+	// 20 are poison, as after a faulty deployment. Otherwise their topics pause for a
+	// minute or longer, and then single messages are tried.
 	NoPoisonStop bool
 
 	// Adaptive lowers the number of handlers of a topic that run at once when
@@ -86,22 +86,33 @@ type guard struct {
 	subs    []*subscription // of its topics; none if it is for single messages
 	waiting []*delivery     // until it opens, oldest first
 	timer   *time.Timer     // looks again when it may have opened
+	fires   time.Time       // when timer does
+	allowed bool            // whether a run might start, when the intake looked last
+	flowed  bool            // whether all might
 	opened  time.Time       // when it was first seen to let a probe through, since it closed
 	paused  bool            // EventPaused was the last to be reported
 }
 
 // newGuard makes what is unset of g and not switched off, for handlers that run
 // for up to timeout.
-func newGuard(name string, g Guard, timeout time.Duration, random func() float64) *guard {
-	made := &guard{name: name, breaker: g.Breaker, budget: g.Budget, shared: g.Breaker != nil, random: random}
-	if made.budget == nil && !g.NoBudget {
+func (p *pipeline) newGuard(name string, g Guard, timeout time.Duration) *guard {
+	made := &guard{name: name, breaker: g.Breaker, shared: g.Breaker != nil, random: p.cfg.Random}
+	if !g.NoBudget {
 		made.budget = must(budget.New(budget.Queue()))
+	}
+	if g.Budget != nil {
+		made.budget = &given{g.Budget, made.budget, func(err error) {
+			p.report(p.values, Event{Kind: EventError, Dependency: name, Operation: "budget", Err: err})
+		}}
 	}
 	if made.breaker == nil && !g.NoBreaker {
 		made.breaker = must(breaker.New(breaker.Config{Lease: timeout}))
 	}
 	if !g.NoPoisonStop {
-		made.poison = must(breaker.New(breaker.Config{Streak: -1, MinOpen: time.Minute, MaxOpen: 5 * time.Minute, Lease: timeout}))
+		made.poison = must(breaker.New(breaker.Config{
+			Window: 100, Ratio: 0.95, Streak: 60, // poison is dead at once: much contrast, and few dead letters
+			MinOpen: time.Minute, MaxOpen: 5 * time.Minute, Lease: timeout,
+		}))
 	}
 	return made
 }
@@ -213,10 +224,11 @@ func (g *guard) notBefore(now time.Time, hint time.Duration) (changed bool) {
 	return g.breaker.NotBefore(now, now.Add(hint+time.Duration(g.random()*float64(min(hint/10, 5*time.Second)))))
 }
 
-// hasSucceeded reports whether a run has succeeded since t.
-func (g *guard) hasSucceeded(t time.Time) bool {
+// hasSucceeded reports whether a run has succeeded since t. One that seems to be
+// yet to come is from before the clock was set back.
+func (g *guard) hasSucceeded(t, now time.Time) bool {
 	at := g.succeeded.Load()
-	return at != 0 && at > t.UnixNano()
+	return at != 0 && at > t.UnixNano() && at <= now.UnixNano()
 }
 
 // breakers returns those that are not switched off, with what they say when
@@ -344,5 +356,5 @@ func (p *pipeline) guardOf(d *delivery) (g *guard) {
 	if name == "" {
 		return nil
 	}
-	return d.sub.own.named(name)
+	return d.sub.own.named(strings.Clone(name)) // it may be a part of the body
 }

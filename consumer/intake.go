@@ -88,14 +88,17 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 	p.intake.stale = false
 	probed, full := false, 0
 	for _, s := range p.subs {
-		allowed, _ := s.guard.allows(now)
+		g := s.guard
+		allowed, next := g.allows(now)
+		g.allowed, g.flowed = allowed, g.flows()
 		s.full = s.room() < s.least
 		switch {
 		case !allowed:
 			paused = append(paused, s.topic)
+			p.wake(g, now, next)
 		case s.full:
 			full++
-		case !s.guard.flows():
+		case !g.flowed:
 			probed = true // one is enough, but others need not wait for it
 		case n == 0:
 			n = s.room()

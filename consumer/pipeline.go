@@ -121,14 +121,14 @@ func (p *pipeline) subscribe(r *route, n int, longest time.Duration) {
 
 func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	s := &subscription{
-		route:        r,
-		line:         &line{limit: r.concurrency},
-		window:       r.window(),
-		least:        1,
-		maxHeld:      p.cfg.heldPerTopic(n),
-		maxBytes:     p.cfg.MaxHeldBytes / n,
-		longestDelay: p.longestDelay,
+		route:    r,
+		line:     &line{limit: r.concurrency},
+		window:   r.window(),
+		least:    1,
+		maxHeld:  p.cfg.heldPerTopic(n),
+		maxBytes: p.cfg.MaxHeldBytes / n,
 	}
+	_, s.longestDelay, _ = r.policy.Limits()
 	if n > 1 {
 		s.least = max(1, (s.window-r.concurrency+1)/2)
 	}
@@ -138,7 +138,7 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	}
 	if r.dependencyOf != nil {
 		s.own = &ownGuards{byName: map[string]*list.Element{}, make: func(name string) *guard {
-			g := newGuard(name, p.cfg.guardOf(name), r.timeout, p.cfg.Random)
+			g := p.newGuard(name, p.cfg.guardOf(name), r.timeout)
 			g.most = max(1, r.concurrency/2) * max(1, r.batchSize)
 			return g
 		}}
@@ -153,7 +153,7 @@ func (p *pipeline) guardFor(r *route, longest time.Duration) *guard {
 	if i >= 0 {
 		return p.guards[i]
 	}
-	g := newGuard(r.dependency, p.cfg.guardOf(r.dependency), longest, p.cfg.Random)
+	g := p.newGuard(r.dependency, p.cfg.guardOf(r.dependency), longest)
 	p.guards = append(p.guards, g)
 	return g
 }
@@ -251,7 +251,7 @@ func (p *pipeline) stray(topic string) *subscription {
 	if s == nil {
 		r := &route{topic: topic, dependency: topic, stray: true, deadLetter: p.cfg.DeadLetter(topic), policy: p.cfg.Retry, timeout: p.cfg.HandlerTimeout}
 		s = p.newSubscription(r, len(p.subs))
-		s.guard = newGuard(topic, Guard{NoBudget: true, NoBreaker: true, NoPoisonStop: true}, r.timeout, p.cfg.Random)
+		s.guard = p.newGuard(topic, Guard{NoBudget: true, NoBreaker: true, NoPoisonStop: true}, r.timeout)
 		p.byTopic[topic] = s
 	}
 	return s
@@ -274,12 +274,12 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 		return reasonUnroutable, fmt.Errorf("no handler is registered for topic %q", m.Topic)
 	case p.cfg.CrashLimit > 0 && d.Abandoned >= p.cfg.CrashLimit:
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
+	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
+		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
 	case d.Meta.Attempt >= d.sub.attempts && d.Meta.Class == poisonClass:
 		return "poison", errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
 	case d.Meta.Attempt >= d.sub.attempts:
 		return "exhausted", fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.Meta.Attempt)
-	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
-		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
 	}
 	return "", nil
 }

@@ -65,6 +65,7 @@ func (p *pipeline) giveBack() {
 	}
 	for _, job := range p.pool.close() {
 		for _, d := range job {
+			d.sub.guard.giveBack(time.Now(), d.permit.topic)
 			p.settleLocked(d, brokers.Release)
 		}
 	}

@@ -81,6 +81,7 @@ func (s *source) serve(ctx context.Context, next *kafka.Generation) {
 		}
 		return
 	}
+	g.pause() // before anything is fetched
 	var work sync.WaitGroup
 	for _, r := range g.readers {
 		work.Go(func() { r.read(g.work) })
@@ -95,11 +96,7 @@ func (s *source) serve(ctx context.Context, next *kafka.Generation) {
 			g.writeDone(g.work)
 		}
 	})
-	s.mu.Lock()
-	g.pause() // as it is now
-	s.generation = g
-	s.mu.Unlock()
-	s.wake()
+	g.begin()
 
 	<-g.work.Done()
 	s.mu.Lock()
@@ -162,8 +159,24 @@ type kept struct {
 	progress *progress
 }
 
-// pause pauses what its source has paused. The lock of the source is held.
+// begin has its source hand out what its readers have.
+func (g *generation) begin() {
+	s := g.source
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.pauseAll() // as it is now
+	s.generation = g
+	s.wake()
+}
+
+// pause pauses what its source has paused.
 func (g *generation) pause() {
+	g.source.mu.Lock()
+	defer g.source.mu.Unlock()
+	g.pauseAll()
+}
+
+func (g *generation) pauseAll() {
 	for _, r := range g.readers {
 		for topic := range r.lanes {
 			_, paused := g.source.paused[topic]
@@ -226,9 +239,6 @@ func (g *generation) assign(topics map[string][]kafka.PartitionAssignment) error
 		}
 		g.readers = append(g.readers, r)
 	}
-	s.mu.Lock()
-	g.pause() // before anything is fetched
-	s.mu.Unlock()
 	// From here on a death of this worker is seen.
 	return g.commit(g.work, whatChanged)
 }

@@ -85,6 +85,9 @@ func retriedTopic(r *record) []byte {
 
 // fill appends to the buffer of l. mu is held.
 func (r *reader) fill(l *lane, records []*record) {
+	if len(records) == 0 {
+		return
+	}
 	size := 0
 	for i := range records {
 		size += cost(records[i])

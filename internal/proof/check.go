@@ -34,6 +34,8 @@ const (
 	promiseShutdown   promise = "a worker stops in time and finishes what it began"
 	promiseLiveness   promise = "everything ends"
 	promiseHarm       promise = "no more handlers at once than allowed"
+	promiseContrast   promise = "a pause needs contrast"
+	promisePace       promise = "retries are paced"
 	promiseEvents     promise = "observers are told what happens"
 )
 
@@ -75,7 +77,8 @@ type figures struct {
 type token struct {
 	attempt, throttles int
 	due                time.Duration
-	least              int // attempt, without what was only estimated
+	soon               time.Duration // what is left of due, if it is longer than any retry asks for
+	least              int           // attempt, without what was only estimated
 }
 
 // fate is what the checker knows of a message.
@@ -101,10 +104,11 @@ type fate struct {
 	runs       int
 	free       int // runs that do not count
 	successes  int
-	forgotten  bool // skipped or discarded
-	letters    int  // known to be stored
-	spare      int  // may be stored
-	calls      int  // of Publish
+	forgotten  bool          // skipped or discarded
+	letters    int           // known to be stored
+	spare      int           // may be stored
+	failedAt   time.Duration // the last time that it did
+	calls      int           // of Publish
 }
 
 // delivery is one that a worker received.
@@ -127,6 +131,9 @@ type delivery struct {
 	runs               int
 	running            bool
 	last               outcome
+	mayProbe           bool        // the last run may have been one that a closed guard let through,
+	mustProbe          bool        // and must
+	paid               bool        // it took a token
 	next               []judgement // after a run that failed
 	ended              time.Duration
 	buried             bool           // a dead letter was written
@@ -159,7 +166,9 @@ type life struct {
 	down                           bool
 	drain                          time.Duration
 	concurrency, crashLimit        int
-	received, running              int
+	received                       int
+	running                        map[*topic]int
+	guards                         map[string]*guarded
 	deliveries, unfinished         []*delivery
 	letters                        map[*fate]int  // confirmed and not yet followed by an ack
 	burying                        map[*fate]int  // on their way
@@ -260,6 +269,8 @@ func (c *checker) take(e *event) {
 		}
 	case advanced:
 		c.advances = append(c.advances, e)
+	case paused, resumed:
+		c.takePaused(e)
 	case ousted:
 		if d := c.deliveries[e.Delivery]; d != nil && !d.ok {
 			c.tell(d)

@@ -15,7 +15,8 @@ func (c *checker) takeWorker(e *event) {
 	if e.Kind == up {
 		config := c.scenario.slots[0].config
 		c.workers[e.Worker] = &life{number: e.Worker, up: e.At, drain: e.Delay, concurrency: e.Attempt,
-			crashLimit: max(0, or(config.CrashLimit, 3)), letters: map[*fate]int{}, burying: map[*fate]int{}, lanes: map[string]int{}, busy: map[string]*delivery{}}
+			crashLimit: max(0, or(config.CrashLimit, 3)), letters: map[*fate]int{}, burying: map[*fate]int{}, lanes: map[string]int{}, busy: map[string]*delivery{},
+			running: map[*topic]int{}, guards: map[string]*guarded{}}
 		return
 	}
 	w := c.workers[e.Worker]

@@ -4,8 +4,6 @@ import (
 	"math"
 	"slices"
 	"time"
-
-	"github.com/redrive-go/redrive/consumer"
 )
 
 const forever = math.MaxInt64 / 2
@@ -44,6 +42,7 @@ func (c *checker) takeReceived(e *event) {
 	case e.Note != "":
 		c.violate(promiseContent, e.ID, "was received with another %s", e.Note)
 	}
+	c.earn(d, e)
 	c.account(d)
 	if known := c.knownLosses(f); e.Abandoned > known {
 		c.violate(promiseDelivery, e.ID, "is said to have been abandoned %d times, known are at most %d", e.Abandoned, known)
@@ -68,7 +67,7 @@ func (c *checker) account(d *delivery) {
 	f := d.fate
 	same := func(t token) bool {
 		undated := c.scenario.broker == "kafka" && t.due == 0 && t.attempt+t.throttles > 0 // its adapter sets when
-		return t.attempt == d.got.attempt && t.throttles == d.got.throttles && (undated || c.near(t.due, d.got.due))
+		return t.attempt == d.got.attempt && t.throttles == d.got.throttles && (undated || c.near(t.due, d.got.due) || c.shortened(t, d.got.due))
 	}
 	i := f.closest(d.got.due, same)
 	if i < 0 {
@@ -76,7 +75,7 @@ func (c *checker) account(d *delivery) {
 	}
 	if i >= 0 {
 		if !c.ambiguous(f) {
-			d.due = max(d.due, f.tokens[i].due)
+			d.due = max(d.due, min(f.tokens[i].due, max(f.tokens[i].soon, d.got.due)))
 		}
 		d.excess = max(0, d.got.attempt-f.tokens[i].least)
 		f.free += max(0, f.tokens[i].least-d.got.attempt)
@@ -112,6 +111,14 @@ func (f *fate) closest(due time.Duration, same func(token) bool) int {
 	return best
 }
 
+// shortened reports whether due may be what a reader makes of the due time of t,
+// which is longer than it believes: guards may have messages wait for longer
+// than any policy.
+func (c *checker) shortened(t token, due time.Duration) bool {
+	rounding := c.scenario.pace.rounding
+	return t.soon+rounding < t.due && t.soon-rounding <= due && due <= t.due
+}
+
 // near allows for the rounding of times on their way through a broker.
 func (c *checker) near(a, b time.Duration) bool {
 	return a == b || a != 0 && b != 0 && (a-b).Abs() <= c.scenario.pace.rounding
@@ -142,6 +149,8 @@ func (c *checker) takeStarted(e *event) {
 	if d.fate.id != e.ID || e.Note != "" {
 		c.violate(promiseContent, f.id, "was given to a handler with another %s (as %s)", e.Note, e.ID)
 	}
+	c.startProbe(d)
+	c.startPaced(d, e)
 	c.startCount(d, e)
 	if d.attempt+1 > or(d.topic.policy.MaxAttempts, 10) {
 		c.violate(promiseAttempts, f.id, "starts attempt %d of at most %d", d.attempt+1, d.topic.policy.MaxAttempts)
@@ -170,8 +179,8 @@ func (c *checker) takeStarted(e *event) {
 	d.running, d.began, d.decided, d.buried, d.dueBefore = true, e.At, false, false, e.Due
 	d.runs++
 	if e.Flags&isFirst != 0 {
-		if w.running++; w.running > w.concurrency {
-			c.violate(promiseHarm, f.id, "is one of %d runs at once, allowed are %d", w.running, w.concurrency)
+		if w.running[d.topic]++; w.running[d.topic] > w.concurrency {
+			c.violate(promiseHarm, f.id, "is one of %d runs at once, allowed are %d", w.running[d.topic], w.concurrency)
 		}
 	}
 	c.startLane(d)
@@ -231,21 +240,26 @@ func (c *checker) takeEnded(e *event) {
 	f, w := d.fate, d.worker
 	d.running, d.last, d.ended = false, e.Outcome, e.At
 	if e.Flags&isFirst != 0 {
-		w.running--
+		w.running[d.topic]--
 	}
 	d.next = d.next[:0]
 	for _, why := range c.causes(d, e) {
-		d.next = append(d.next, c.judge(d, e.Outcome, why, e.Delay))
+		d.next = append(d.next, c.judge(d, e, why)...)
 	}
-	if k := e.Outcome.class(e.Cause); e.Outcome != okay && (k == classLost || k == classShutdown || !d.next[0].counted) {
+	c.report(d, e, e.Outcome.class(e.Cause))
+	if k := e.Outcome.class(e.Cause); e.Outcome != okay && (k == classLost || k == classShutdown || slices.ContainsFunc(d.next, func(j judgement) bool { return !j.counted })) {
 		f.free++
 	}
-	if d.next[0].retries {
-		d.due = e.At + d.next[0].low
+	if retries := func(j judgement) bool { return j.retries }; slices.ContainsFunc(d.next, retries) {
+		d.due = forever
 		for _, j := range d.next {
-			d.due = min(d.due, e.At+j.low)
+			if j.retries {
+				d.due = min(d.due, e.At+j.low)
+			}
 		}
-		d.first = or(d.first, e.At)
+	}
+	if !d.next[0].split && (d.next[0].retries || d.next[0].dies) {
+		d.first, f.failedAt = or(d.first, e.At), e.At
 	}
 	if e.Outcome == okay {
 		f.successes++
@@ -299,9 +313,7 @@ func (f *fate) plain() bool { return f.calls == 1 && f.disturbed == 0 && f.wilds
 
 // dying reports whether the message is on its way to the dead letters.
 func (f *fate) dying() bool {
-	return slices.ContainsFunc(f.deliveries, func(d *delivery) bool {
-		return !d.running && slices.ContainsFunc(d.next, func(j judgement) bool { return j.dies }) || d.runs == 0 && d.refused()
-	})
+	return slices.ContainsFunc(f.deliveries, (*delivery).dying)
 }
 
 // takeDecided takes the due time from the decision, if it keeps to the policy.

@@ -25,7 +25,7 @@ func (c *checker) takeSettling(e *event) {
 		c.mayAck(d)
 	case brokers.Retry:
 		c.mayRetry(d, e)
-		d.maybe = token{e.Attempt, e.Throttles, e.Due, e.Attempt - d.excess}
+		d.maybe = token{attempt: e.Attempt, throttles: e.Throttles, due: e.Due, soon: min(e.Due, e.At+e.Delay), least: e.Attempt - d.excess}
 		d.fate.give(d.maybe)
 	case brokers.Release:
 		c.mayRelease(d)
@@ -78,9 +78,10 @@ func (c *checker) mayAck(d *delivery) {
 
 func (c *checker) mayRetry(d *delivery, e *event) {
 	f := d.fate
-	// What has failed before is given back as a retry, which keeps the count.
-	again := e.Attempt == d.attempt && e.Throttles == d.throttles && c.near(e.Due, d.dueBefore)
-	if again && d.runs > 0 {
+	// What has failed or waited before is given back as a retry, which keeps the
+	// count.
+	keeps := e.Attempt == d.attempt && e.Throttles == d.throttles
+	if keeps && d.runs > 0 && c.near(e.Due, d.dueBefore) {
 		c.mayRelease(d)
 		return
 	}
@@ -88,12 +89,16 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 	case d.running:
 		c.violate(promiseSettlement, f.id, "is sent to a retry while its handler runs")
 		return
+	case c.diesLater(d, e):
+		return
 	case d.runs == 0:
 		asked := c.now
 		if c.scenario.served { // it may have waited behind a settlement that hung
 			asked = d.received
 		}
-		if d.got.due+c.scenario.pace.slack <= asked || e.Attempt != d.attempt {
+		early := d.got.due+c.scenario.pace.slack > asked
+		waits := c.sentToWait(d, e) || d.worker.halting()
+		if !keeps || !early && !(waits && c.mayWait(d)) {
 			c.violate(promiseSettlement, f.id, "is sent to a retry without having been handled")
 		}
 		return
@@ -106,6 +111,9 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 	counts := func(j judgement) bool {
 		return j.retries && j.attempt == e.Attempt && j.throttles == e.Throttles
 	}
+	if slices.ContainsFunc(d.next, counts) && c.sentToWait(d, e) {
+		return
+	}
 	c.checkDelay(d, e)
 	if slices.ContainsFunc(d.next, func(j judgement) bool { return j.retries }) && !slices.ContainsFunc(d.next, counts) {
 		c.violate(promiseCount, f.id, "is retried with attempt %d and %d throttles, the ledger says %+v", e.Attempt, e.Throttles, d.next)
@@ -113,7 +121,7 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 	if d.decided && !c.near(e.Due, d.due) {
 		c.violate(promiseEarly, f.id, "is due at %v, the decision said %v", e.Due, d.due)
 	}
-	if e.At+e.Delay < e.Due-c.scenario.pace.rounding {
+	if e.At+e.Delay < e.Due-c.scenario.pace.rounding && !d.mayProbe { // for whom it may come back before, and is sent on
 		c.violate(promiseEarly, f.id, "is asked for in %v, which is before it is due at %v", e.Delay, e.Due)
 	}
 }
@@ -134,7 +142,7 @@ func (c *checker) mayRelease(d *delivery) {
 		if !halting && !s.options.Ordered {
 			c.violate(promiseSettlement, f.id, "is released without a reason")
 		}
-	case slices.ContainsFunc(d.next, func(j judgement) bool { return j.releases }):
+	case slices.ContainsFunc(d.next, func(j judgement) bool { return j.releases || j.split && halting }):
 	case halting && slices.ContainsFunc(d.next, func(j judgement) bool { return j.dies }):
 	default:
 		c.violate(promiseSettlement, f.id, "is released after %s", outcomeNames[d.last])

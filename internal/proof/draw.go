@@ -32,7 +32,7 @@ func (d dice) script(s *scenario) []step {
 	case p < 0.69 && s.kills > 0:
 		return []step{{outcome: interrupted, kills: true}, last}
 	case p < 0.76: // never succeeds
-		o := pick(d, refusing, marked, throttled, baffling, panicking, exiting, joined)
+		o := pick(d, refusing, marked, throttled, baffling, panicking, exiting, joined, spoiling)
 		return []step{quick(o), quick(o)}
 	}
 	var script []step

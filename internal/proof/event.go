@@ -42,6 +42,8 @@ const (
 	advanced  // a committed offset is seen
 	ousted    // the session of a delivery has ended
 	polled    // a worker process has received a message, or, without an ID, cannot tell what
+	paused    // the consumer told its observer that the guard of what Note names has closed
+	resumed   // and that it is open again
 
 	buriedFine // counts the dead letters that were confirmed; no event
 )
@@ -49,7 +51,7 @@ const (
 var kindNames = [...]string{"sent", "confirmed", "not confirmed", "received", "handler starts", "handler ends",
 	"decided", "settle", "settle result", "extend result", "dead letter", "dead letter result", "FAULT", "worker up",
 	"worker told to stop", "worker KILLED", "source closing", "worker down", "OVERDUE", "consuming", "copying",
-	"commit", "committed offset", "session over", "polled"}
+	"commit", "committed offset", "session over", "polled", "PAUSED", "resumed"}
 
 // event is one line of the ledger. Times are counted from the start of the
 // run, so that lines of several processes can be merged.
@@ -88,6 +90,7 @@ const (
 	isFirst                       // of started and ended: the first of its batch
 	isRequested                   // of down: somebody had asked for it
 	isBegin                       // of faulted: it goes on until the next one
+	isWhole                       // of ended: all of its batch failed so
 )
 
 // fail is what a checker needs to know of an error.

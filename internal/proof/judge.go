@@ -11,14 +11,40 @@ import (
 // depends on the jitter.
 type judgement struct {
 	acks, retries, dies, releases bool
-	attempt, throttles            int // from then on
+	split                         bool // in a smaller batch
+	attempt, throttles            int  // from then on
 	counted                       bool
 	reason                        string // of the dead letter
 	low, high                     time.Duration
 }
 
-// judge says what may follow a run of d that ended with o.
-func (c *checker) judge(d *delivery, o outcome, why cause, hint time.Duration) judgement {
+const (
+	reasonAmbiguous = "ambiguous"
+	reasonExpired   = "expired"
+)
+
+// judge says what may follow a run of d that ended with e, if why ended its
+// context.
+func (c *checker) judge(d *delivery, e *event, why cause) []judgement {
+	k := e.Outcome.class(why)
+	ambiguous := d.topic.noRepeat && k.ambiguous()
+	if e.Flags&isWhole != 0 && e.Outcome != skipping && k.whole() && !ambiguous {
+		return []judgement{{retries: true, split: true, attempt: d.attempt, throttles: d.throttles}}
+	}
+	dead := judgement{dies: true, counted: true, attempt: d.attempt + 1, throttles: d.throttles, reason: reasonAmbiguous}
+	if ambiguous && e.Outcome != okay && e.Outcome != skipping {
+		return []judgement{dead}
+	}
+	next := c.probed(d, c.judgeAlone(d, e.Outcome, why, e.Delay), k, e.Delay)
+	if d.topic.noRepeat && why == timedOut { // whatever the handler says, it may have had its effect
+		next = append(next, dead)
+	}
+	return next
+}
+
+// judgeAlone says what may follow a run of d that was no probe and no part of a
+// batch that failed as a whole.
+func (c *checker) judgeAlone(d *delivery, o outcome, why cause, hint time.Duration) judgement {
 	j := judgement{attempt: d.attempt, throttles: d.throttles}
 	if o == okay || o == skipping {
 		j.acks = why != lost
@@ -56,6 +82,14 @@ func (c *checker) judge(d *delivery, o outcome, why cause, hint time.Duration) j
 		}
 	}
 	j.low, j.high = k.bounds(p, number, d.throttles, hint)
+	c.age(d, &j)
+	return j
+}
+
+// age says whether d may be retried between j.low and j.high from now, and
+// whether it may be too old for that.
+func (c *checker) age(d *delivery, j *judgement) {
+	p := d.topic.policy
 	left := or(p.MaxAge, 24*time.Hour)
 	if d.first > 0 {
 		left -= c.now - d.first
@@ -63,8 +97,7 @@ func (c *checker) judge(d *delivery, o outcome, why cause, hint time.Duration) j
 	ran := c.now - d.began
 	const rounding = time.Microsecond
 	j.retries = left-j.low+rounding >= ran-c.scenario.pace.slack
-	j.dies, j.reason = left-j.high-rounding < ran+c.scenario.pace.slack, "expired"
-	return j
+	j.dies, j.reason = left-j.high-rounding < ran+c.scenario.pace.slack, reasonExpired
 }
 
 // refused reports whether d may be dead-lettered without a run.
@@ -95,7 +128,7 @@ func (c *checker) story(e *event) *delivery {
 			continue
 		}
 		if d.runs == 0 {
-			reason := e.Note == "crash-loop" && d.crashLoop() || e.Note == "oversize" && d.oversize() || e.Note == "exhausted" && d.exhausted()
+			reason := e.Note == "crash-loop" && d.crashLoop() || e.Note == "oversize" && d.oversize() || (e.Note == "exhausted" || e.Note == "poison") && d.exhausted()
 			if reason && e.Attempt == d.attempt && e.Abandoned == d.abandoned {
 				return d
 			}

@@ -47,6 +47,16 @@ type topic struct {
 	batchSize  int // 0: one by one
 	batchWait  time.Duration
 	middleware bool
+	noRepeat   bool
+	tenants    bool   // each is a dependency of its own
+	outage     outage // of what its handlers depend on
+}
+
+// outage is a time in which every handler of a topic fails in one way.
+type outage struct {
+	window
+	how  outcome // interrupted: the handler hangs until its context ends
+	hint time.Duration
 }
 
 type message struct {
@@ -84,7 +94,9 @@ type pace struct {
 	lease    [2]time.Duration
 	timeout  [2]time.Duration
 	base     [2]time.Duration
-	longest  time.Duration // delay
+	longest  time.Duration    // delay
+	age      [2]time.Duration // of a message that nothing succeeds beside
+	pause    time.Duration    // the longest that a guard has messages wait
 	drain    time.Duration
 	closing  time.Duration // what the adapter waits for when its source is closed
 	work     time.Duration // of a quick handler
@@ -101,10 +113,12 @@ var virtual = pace{
 	timeout:  [2]time.Duration{time.Second, 5 * time.Minute},
 	base:     [2]time.Duration{time.Millisecond, 20 * time.Second},
 	longest:  15 * time.Minute,
+	age:      [2]time.Duration{20 * time.Minute, time.Hour},
+	pause:    time.Hour,
 	drain:    30 * time.Second,
 	work:     100 * time.Millisecond,
 	slow:     1,
-	liveness: time.Hour,
+	liveness: 12 * time.Hour,
 }
 
 var compressed = pace{
@@ -113,6 +127,8 @@ var compressed = pace{
 	timeout:  [2]time.Duration{500 * time.Millisecond, 1500 * time.Millisecond},
 	base:     [2]time.Duration{time.Millisecond, 300 * time.Millisecond},
 	longest:  time.Second,
+	age:      [2]time.Duration{5 * time.Second, 10 * time.Second},
+	pause:    time.Minute,
 	drain:    time.Second,
 	work:     5 * time.Millisecond,
 	slack:    2 * time.Second,
@@ -179,7 +195,7 @@ func newScenario(seed uint64, n int, p pace) *scenario {
 
 func (d dice) topic(i int, dead func(string) string) topic {
 	t := topic{name: "topic-" + strconv.Itoa(i), policy: d.policy(), timeout: d.between(d.pace.timeout[0], d.pace.timeout[1]),
-		middleware: d.chance(0.2)}
+		middleware: d.chance(0.2), noRepeat: d.chance(0.1), tenants: d.chance(0.15)}
 	t.dead = dead(t.name)
 	if d.chance(0.08) {
 		t.dead = ""
@@ -187,10 +203,29 @@ func (d dice) topic(i int, dead func(string) string) topic {
 	if d.chance(0.1) {
 		t.maxBody = 200
 	}
+	if d.chance(0.3) {
+		t.outage = d.outage()
+	}
 	if d.chance(0.15) {
 		t.batchSize, t.batchWait = 1+d.IntN(10), d.between(time.Millisecond, d.pace.lease[0]/2)
 	}
 	return t
+}
+
+func (d dice) outage() outage {
+	o := outage{how: pick(d, interrupted, interrupted, refusing, baffling, broken, throttled, permanent)}
+	o.hint = d.between(d.pace.base[0], d.pace.longest)
+	o.from = d.upTo(d.pace.calm / 2)
+	o.to = o.from + d.upTo(d.pace.calm/2)
+	return o
+}
+
+// dependency is what a message with these headers depends on, beside its topic.
+func (t *topic) dependency(h brokers.Headers) string {
+	if tenant := h.Get("tenant"); t.tenants && tenant != "" {
+		return t.name + " of " + tenant
+	}
+	return ""
 }
 
 func (d dice) policy() retry.Policy {
@@ -213,6 +248,7 @@ func (d dice) policy() retry.Policy {
 		FreeThrottles:    pick(d, -1, 0, 1, 3),
 		EnvironmentDelay: d.between(d.pace.base[1]/10, d.pace.longest/10),
 	}
+	p.MaxAge = b.Floor + d.between(d.pace.age[0], d.pace.age[1])
 	if d.chance(0.1) {
 		p.MaxAge = b.Floor + d.between(d.pace.base[1], d.pace.longest)
 	}
@@ -234,18 +270,20 @@ func (d dice) workers(s *scenario) {
 		hold = s.options.MaxLease / 2
 	}
 	for range 3 + d.IntN(3) {
+		held := 0
+		if d.pace.slack == 0 { // a dead letter without a place waits for minutes
+			held = pick(d, 0, 0, 1+d.IntN(10))
+		}
 		s.slots = append(s.slots, slot{observed: observed, config: consumer.Config{
 			DeadLetter:   dlq.Suffix(".dead"),
 			Concurrency:  1 + d.IntN(12),
 			Prefetch:     pick(d, -1, 0, 0, 1+d.IntN(20)),
 			DrainTimeout: pick(d, -1, d.upTo(d.pace.drain)+1),
 			HoldLimit:    pick(d, -1, 0, d.between(d.pace.base[0], hold)),
-			MaxHeld:      pick(d, 0, 0, 1+d.IntN(10)),
+			MaxHeld:      held,
 			OrderByKey:   byKey,
 			Lease:        lease,
 			CrashLimit:   crashLimit,
-			Restraint:    consumer.Restraint{NoBudget: true, NoBreaker: true, NoThrottle: true, NoPoisonStop: true},
-			Idempotent:   true,
 		}})
 	}
 }

@@ -29,13 +29,14 @@ const (
 	exiting     // runtime.Goexit
 	joined      // a transient and a poisonous error: transient wins
 	condemned   // a transient error and one marked as permanent: the mark wins
+	spoiling    // fails the whole batch that the message is in
 	skipping    // marked to be forgotten
 	interrupted // the handler obeyed its context
 	outcomes
 )
 
 var outcomeNames = [...]string{"ok", "connection refused", "marked transient", "throttled", "permanent", "undecodable",
-	"environment", "unknown error", "panic", "goexit", "joined transient", "joined permanent", "skip", "interrupted"}
+	"environment", "unknown error", "panic", "goexit", "joined transient", "joined permanent", "spoilt batch", "skip", "interrupted"}
 
 var (
 	errRefused  = fmt.Errorf("charge card: %w", syscall.ECONNREFUSED)
@@ -43,6 +44,7 @@ var (
 	errBaffling = errors.New("the flux is out of range")
 	errJoined   = errors.Join(&http.MaxBytesError{Limit: 1}, errRefused)
 	errDeclined = errors.New("card declined")
+	errSpoilt   = errors.New("bulk insert: a row violates a constraint")
 )
 
 // perform ends a handler run as o says.
@@ -70,6 +72,8 @@ func (o outcome) perform(ctx context.Context, hint time.Duration) error {
 		return errJoined
 	case condemned:
 		return errors.Join(errRefused, classify.Permanent(errDeclined))
+	case spoiling:
+		return errSpoilt
 	case skipping:
 		return classify.Skip(errDeclined)
 	case interrupted:
@@ -140,6 +144,21 @@ type step struct {
 	kills   bool          // takes its worker with it
 	fatal   bool          // kills the worker process, whenever it is run
 	outage  bool          // the outcome is broken while the outage lasts, then okay
+	hangs   bool          // until its context ends
+}
+
+// ambiguous reports whether the run may have had its effect.
+func (c class) ambiguous() bool { return c == classTimeout || c == classPanic }
+
+// whole reports whether the members of a batch that all failed with c run again
+// in parts.
+func (c class) whole() bool {
+	return c.name == "poison" || c.name == "transient" || c.name == "unknown"
+}
+
+// severe reports whether c counts twice against the dependency.
+func (c class) severe() bool {
+	return c == classEnvironment || c == classThrottled || c == classTimeout
 }
 
 // bounds are the shortest and the longest delay that may follow a run with
@@ -164,7 +183,7 @@ func (c class) bounds(p retry.Policy, attempt, throttles int, hint time.Duration
 	if hint > longest {
 		hint = longest - spread
 	}
-	return max(low, hint), max(high, hint) + spread
+	return max(low, hint), min(max(high, hint)+spread, max(longest, high))
 }
 
 func backoffBounds(b retry.Backoff, attempt int) (low, high time.Duration) {

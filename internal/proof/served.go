@@ -8,7 +8,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
-	"github.com/redrive-go/redrive/consumer"
 )
 
 // served is the pace of a broker that is a process of its own: delays long
@@ -18,6 +17,8 @@ var served = pace{
 	timeout:  [2]time.Duration{500 * time.Millisecond, 1500 * time.Millisecond},
 	base:     [2]time.Duration{time.Millisecond, 300 * time.Millisecond},
 	longest:  3 * time.Second,
+	age:      [2]time.Duration{10 * time.Second, 20 * time.Second},
+	pause:    time.Minute,
 	drain:    time.Second,
 	work:     10 * time.Millisecond,
 	slack:    2 * time.Second,

@@ -119,6 +119,10 @@ func (w *worker) register(c *consumer.Consumer, t *topic) {
 		Retry:          &t.policy,
 		HandlerTimeout: t.timeout,
 		MaxBody:        t.maxBody,
+		NoRepeat:       t.noRepeat,
+	}
+	if t.tenants {
+		settings.DependencyOf = func(m *brokers.Message) string { return t.dependency(m.Headers) }
 	}
 	if t.batchSize > 0 {
 		settings.BatchSize, settings.BatchWait = t.batchSize, t.batchWait
@@ -158,7 +162,7 @@ func (w *worker) handleBatch(ctx context.Context, batch []consumer.Item) []error
 	var tearing outcome
 	for i, item := range batch {
 		steps[i] = w.begin(item.Message, item.Meta, first(i))
-		if steps[i].works > steps[slowest].works || steps[i].kills {
+		if steps[i].works > steps[slowest].works && !steps[slowest].hangs || steps[i].kills || steps[i].hangs && !steps[slowest].kills {
 			slowest = i
 		}
 	}
@@ -169,16 +173,22 @@ func (w *worker) handleBatch(ctx context.Context, batch []consumer.Item) []error
 		if ends[i] = w.now(st); how == interrupted {
 			ends[i] = interrupted
 		}
-		if tearing == okay && (ends[i] == panicking || ends[i] == exiting) {
+		if tearing == okay && (ends[i] == panicking || ends[i] == exiting || ends[i] == spoiling) {
 			tearing = ends[i]
 		}
 	}
 	errs := make([]error, len(batch))
-	for i, item := range batch {
+	whole := isWhole
+	for i := range ends {
 		if tearing != okay {
 			ends[i] = tearing
 		}
-		w.end(ctx, item.Message, ends[i], steps[i].hint, first(i))
+		if len(batch) == 1 || ends[i] == okay || ends[i] != ends[0] {
+			whole = 0
+		}
+	}
+	for i, item := range batch {
+		w.end(ctx, item.Message, ends[i], steps[i].hint, first(i)|whole)
 	}
 	for i := range errs {
 		errs[i] = ends[i].perform(ctx, steps[i].hint)
@@ -204,7 +214,11 @@ func (w *worker) begin(m *brokers.Message, meta brokers.Meta, f flags) step {
 	if sent == nil {
 		return step{}
 	}
-	return sent.script[min(l.run(m.ID), len(sent.script)-1)]
+	st := sent.script[min(l.run(m.ID), len(sent.script)-1)]
+	if o := s.topics[sent.topic].outage; !st.fatal && o.holds(l.now()) {
+		return step{outcome: o.how, hint: o.hint, works: st.works, hangs: o.how == interrupted}
+	}
+	return st
 }
 
 func (w *worker) end(ctx context.Context, m *brokers.Message, o outcome, hint time.Duration, f flags) {
@@ -222,6 +236,10 @@ func (w *worker) endure(ctx context.Context, st step) outcome {
 		if !w.kill() {
 			return okay
 		}
+		<-ctx.Done()
+		return interrupted
+	}
+	if st.hangs {
 		<-ctx.Done()
 		return interrupted
 	}
@@ -269,7 +287,18 @@ func (o observer) Observe(_ context.Context, e consumer.Event) {
 	l.mu.Lock()
 	l.told[e.Kind]++
 	l.mu.Unlock()
-	if e.Kind != consumer.EventFailed {
+	switch e.Kind {
+	case consumer.EventPaused:
+		l.add(event{Kind: paused, Worker: o.w.number, Note: e.Dependency})
+		return
+	case consumer.EventResumed:
+		l.add(event{Kind: resumed, Worker: o.w.number, Note: e.Dependency})
+		return
+	case consumer.EventFailed:
+	default:
+		return
+	}
+	if e.Decision.Reason == "batch" {
 		return
 	}
 	h := o.w.seen.source.holding(e.Message)

@@ -167,14 +167,13 @@ func TestOpensByContrast(t *testing.T) {
 	}{
 		{"the first 20 messages fail", Config{}, r("f", 30), 20, "20 of the last 20 messages failed"},
 		{"19 are too few", Config{}, r("f", 19), 0, ""},
-		{"90 % of the first 20", Config{}, "ss" + r("f", 18), 20, "18 of the last 20 messages failed"},
-		{"85 % of the first 20", Config{}, "sss" + r("f", 17), 0, ""},
+		{"one of the first 20 succeeds", Config{}, "s" + r("f", 19), 0, ""},
 		{"90 % of the last 50", Config{Streak: -1}, full + r("f", 60), 95, "45 of the last 50 messages failed"},
 		{"every tenth succeeds, just enough to open", Config{Streak: -1}, full + r("fffffffffs", 10), 99, "45 of the last 50 messages failed"},
 		{"every sixth succeeds", Config{}, r("fffffs", 100), 0, ""},
 		{"half fail", Config{}, r("fs", 500), 0, ""},
-		{"a success never opens it", Config{MinRuns: 4, Ratio: 0.5}, "fffs", 0, ""},
-		{"but the failure after it does", Config{MinRuns: 4, Ratio: 0.5}, "fffsf", 5, "4 of the last 5 messages failed"},
+		{"a success never opens it", Config{Window: 4, Ratio: 0.5}, "ffss", 0, ""},
+		{"but the failure after it does", Config{Window: 4, Ratio: 0.5}, "ffssf", 5, "2 of the last 4 messages failed"},
 		{"ignored runs say nothing", Config{}, r("fi", 19) + "if", 40, "20 of the last 20 messages failed"},
 
 		{"a streak of 20 messages", Config{}, full + r("f", 30), 70, "20 runs in a row failed"},

@@ -30,10 +30,10 @@ type Config struct {
 	// Window is how many messages are looked at: the last different ones, each
 	// with its latest outcome. 1 to 1000. Zero means 50.
 	Window int
-	// MinRuns is how many of them there must be before Ratio can open the
-	// breaker, at most Window. Zero means 20, or Window if that is less.
+	// MinRuns is how many messages, all of which failed, open it before the
+	// window is full, at most Window. Zero means 20, or Window if that is less.
 	MinRuns int
-	// Ratio of failures among them that opens it, above 0 and at most 1. Zero
+	// Ratio of failures in a full window that opens it, above 0 and at most 1. Zero
 	// means 0.9.
 	Ratio float64
 	// Streak is how many failed runs in a row open it, Severe ones counted

@@ -48,8 +48,8 @@
 //
 // A failed run opens a closed breaker if
 //
-//   - at least Config.MinRuns different messages are known, and at least
-//     Config.Ratio of them failed last; or if
+//   - at least Config.Ratio of the last Config.Window different messages failed
+//     last, or all of at least Config.MinRuns if no more are known; or if
 //   - Config.Streak runs have failed since the last success, [Severe] ones
 //     counted twice, and they were of at least 10 different messages, or no
 //     success is known at all.

@@ -166,7 +166,7 @@ func model(history []report, c Config) (s Snapshot, opens bool) {
 		}
 	}
 	delete(failed, 0)
-	ratio := s.Messages >= c.MinRuns && float64(s.Failures)/float64(s.Messages) >= c.Ratio
+	ratio := s.Messages == c.Window && float64(s.Failures)/float64(s.Messages) >= c.Ratio || s.Messages >= c.MinRuns && s.Failures == s.Messages
 	streak := c.Streak > 0 && s.Streak >= c.Streak && (len(failed)+anonymous >= 10 || s.Failures == s.Messages)
 	return s, history[len(history)-1].o != Success && (ratio || streak)
 }

@@ -95,7 +95,7 @@ func (w *window) verdict(c *Config) string {
 	n := len(w.entries)
 	// The quotient of whole numbers is rounded as the literal 0.9 is: 45 of 50
 	// are 0.9.
-	if n >= c.MinRuns && float64(w.failures)/float64(n) >= c.Ratio {
+	if n == c.Window && float64(w.failures)/float64(n) >= c.Ratio || n >= c.MinRuns && w.failures == n {
 		return fmt.Sprintf("%d of the last %d messages failed", w.failures, n)
 	}
 	if c.Streak < 0 || w.streak() < c.Streak || w.messages < streakMessages && w.failures < n {

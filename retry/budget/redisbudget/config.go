@@ -28,8 +28,7 @@ type Config struct {
 	// return the usual ones. Required.
 	Budget budget.Config
 	// Workers is how many workers, that is Budgets, the fleet has at most. Each
-	// has 1/Workers of the half of Floor that does not come from Redis. 1 to
-	// 10000. Required.
+	// has 1/Workers of Floor while Redis is away. 1 to 10000. Required.
 	Workers int
 	// OnError is told when Redis stops lending, and why, and when something is
 	// wrong with the fleet: see the errors of this package. It is called once

@@ -3,6 +3,7 @@ package redisbudget_test
 import (
 	"fmt"
 	"log"
+	"math/rand/v2"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -12,7 +13,7 @@ import (
 )
 
 // Each worker of the fleet makes a Budget with the same Config, and counts and
-// asks as with one of its own. A Consumer does that for its Restraint.Budget.
+// asks as with one of its own. A Consumer does that with the budget of its guard.
 func Example() {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ReadTimeout: time.Second})
 	defer client.Close()
@@ -25,9 +26,10 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	b.Delivered(time.Now(), 1)
-	start := b.Reserve(time.Now(), time.Now().Add(2*time.Second))
-	log.Print("retry at ", start)
+	b.Deposit(time.Now(), 1)
+	if wait, ok := b.Withdraw(time.Now(), 15*time.Minute, rand.Float64()); !ok {
+		log.Print("ask again after ", wait)
+	}
 }
 
 // Status is for metrics and health pages.

@@ -3,7 +3,6 @@ package redisbudget
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redrive-go/redrive/retry/budget"
+	"github.com/redrive-go/redrive/retry/budget/internal/pace"
 )
 
 // hook answers commands before, or instead of, the server.
@@ -104,14 +104,14 @@ func TestServerFaults(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFleet(t, generator(t, 1), 3, budget.Config{Share: 0.2, Floor: 10, Window: 10 * time.Second})
+			f := newFleet(t, generator(t, 1), 3, budget.Config{Share: 0.2, Floor: 10})
 			f.join()
 			told := f.watch()
 			work := func(ticks int) {
 				for range ticks {
-					for i, w := range f.workers {
-						w.Delivered(f.clock(i), 3)
-						f.reserve(i, time.Second)
+					for i := range f.workers {
+						f.deposit(i, 3)
+						f.withdraw(i)
 					}
 					f.pass(100 * time.Millisecond)
 				}
@@ -119,9 +119,9 @@ func TestServerFaults(t *testing.T) {
 			work(100)
 			tt.spoil(f.server)
 			work(20)
-			_, before, _ := f.status()
+			_, before := f.status()
 			work(200)
-			if _, after, _ := f.status(); after-before < 3*5 || after-before > 3*27 {
+			if _, after := f.status(); after-before < 3*5 || after-before > 3*27 {
 				t.Errorf("%d calls in 20 s, want each of 3 workers to try again about once a second", after-before)
 			}
 			all := told.take()
@@ -141,8 +141,8 @@ func TestServerFaults(t *testing.T) {
 			tt.mend(f.server)
 			f.join()
 			work(100)
-			f.check(100 + 180)
-			if in, _, _ := f.status(); in != 3 {
+			f.check(2 * 10 * (0.2*90 + 10))
+			if in, _ := f.status(); in != 3 {
 				t.Errorf("%d workers in the fleet, want 3", in)
 			}
 		})
@@ -154,13 +154,13 @@ func TestWrongPasswordFromTheStart(t *testing.T) {
 	f.server.RequireAuth("secret")
 	told := f.watch()
 	for range 100 {
-		f.reserve(0, time.Second)
+		f.withdraw(0)
 		f.pass(time.Second)
 	}
 	if all := told.take(); len(all) != 1 || !strings.Contains(all[0].Error(), "NOAUTH") {
 		t.Errorf("reports %v, want one with NOAUTH", all)
 	}
-	f.check(10)
+	f.check(20)
 }
 
 // TestReturnNeedsGoodAnswers has a server that fails every third call: a worker
@@ -179,7 +179,7 @@ func TestReturnNeedsGoodAnswers(t *testing.T) {
 	}))
 	told := f.watch()
 	for range 100 {
-		w.Delivered(f.clock(0), 1)
+		f.deposit(0, 1)
 		f.pass(2 * time.Second)
 	}
 	if all := told.take(); len(all) != 1 {
@@ -191,68 +191,54 @@ func TestReturnNeedsGoodAnswers(t *testing.T) {
 }
 
 // TestRedisForgets has a server that restarts from nothing, or from an old
-// snapshot, while its workers hold all of the next minutes.
+// snapshot, again and again.
 func TestRedisForgets(t *testing.T) {
 	const key = "redrive:budget:{payments}"
-	for name, forget := range map[string]func(*miniredis.Miniredis, map[string]string){
-		"all": func(s *miniredis.Miniredis, _ map[string]string) { s.FlushAll() },
-		"the latest": func(s *miniredis.Miniredis, old map[string]string) {
-			s.FlushAll()
-			for field, value := range old {
-				s.HSet(key, field, value)
-			}
-		},
-	} {
+	for name, snapshot := range map[string]bool{"all": false, "the latest": true} {
 		t.Run(name, func(t *testing.T) {
-			f := newFleet(t, generator(t, 4), 5, budget.Config{Share: 0.1, Floor: 30, Window: 10 * time.Second})
+			f := newFleet(t, generator(t, 4), 5, budget.Config{Share: 0.1, Floor: 3})
 			f.join()
 			told := f.watch()
 			old := map[string]string{}
-			fields, _ := f.server.HKeys(key)
-			for _, field := range fields {
+			names, _ := f.server.HKeys(key)
+			for _, field := range names {
 				old[field] = f.server.HGet(key, field)
 			}
-			const forgets, opens = 500, 500 + 233 // 14 slots later
-			fallen := map[int]bool{}
 			for i := range 1500 {
-				if i == forgets {
-					forget(f.server, old)
-				}
-				for j, w := range f.workers {
-					in := w.Status(f.clock(j)).Fleet
-					if fallen[j] = fallen[j] || i > forgets && !in; fallen[j] && in && i < opens {
-						t.Fatalf("worker %d uses the pool again %d ticks after the server forgot, want it closed for %d", j, i-forgets, opens-forgets)
+				if i%300 == 299 {
+					f.server.FlushAll()
+					for field, value := range old {
+						if snapshot {
+							f.server.HSet(key, field, value)
+						}
 					}
 				}
-				for j, w := range f.workers {
-					w.Delivered(f.clock(j), 1)
-					if j != i/300 { // one has nothing to do
-						f.reserve(j, time.Second)
-					}
+				for j := range f.workers {
+					f.deposit(j, 1)
+					f.withdraw(j)
 				}
 				f.pass(100 * time.Millisecond)
 			}
-			f.check(300 + 50)
-			forgotten := 0
-			for _, err := range told.take() {
-				if errors.Is(err, ErrForgotten) {
-					forgotten++
-				}
+			capacity := 10 * (0.1*50 + 3.0)
+			if !snapshot {
+				f.check(2*capacity + 5*2)
+			} else {
+				f.check(2*capacity + 5*capacity)
 			}
-			if forgotten != len(f.workers) {
-				t.Errorf("%d workers say that the server forgot, want %d", forgotten, len(f.workers))
+			if all := told.take(); len(all) != 0 {
+				t.Errorf("reports %v, want none", all)
 			}
-			if in, _, _ := f.status(); in != 5 {
+			if in, _ := f.status(); in != 5 {
 				t.Errorf("%d workers are in the fleet at the end, want 5", in)
 			}
 		})
 	}
 }
 
-// TestSomeAreCutOff cuts half of the workers off for a while.
+// TestSomeAreCutOff cuts half of the workers off for a while: they have their
+// part of the floor, which the pool has as well.
 func TestSomeAreCutOff(t *testing.T) {
-	rng := generator(t, 5)
-	f := newFleet(t, rng, 8, budget.Config{Share: 0.1, Floor: 5, Window: 10 * time.Second})
+	f := newFleet(t, generator(t, 5), 8, budget.Config{Share: 0.1, Floor: 5})
 	f.join()
 	var mu sync.Mutex
 	cut := false
@@ -271,15 +257,16 @@ func TestSomeAreCutOff(t *testing.T) {
 		mu.Lock()
 		cut = i/100%4 == 2
 		mu.Unlock()
-		for j, w := range f.workers {
-			w.Delivered(f.clock(j), 2)
-			for range rng.IntN(4) {
-				f.reserve(j, time.Duration(rng.Int64N(int64(20*time.Second))))
+		for j := range f.workers {
+			f.deposit(j, 2)
+			for range f.rng.IntN(4) {
+				f.withdraw(j)
 			}
 		}
 		f.pass(100 * time.Millisecond)
 	}
-	f.check(50 + 160)
+	capacity := 10 * (0.1*160 + 5.0)
+	f.check(2*capacity + 150*5/2)
 }
 
 func TestMoreWorkersThanConfigured(t *testing.T) {
@@ -290,7 +277,7 @@ func TestMoreWorkersThanConfigured(t *testing.T) {
 	told := f.watch()
 	for range 40 {
 		for i, w := range f.workers {
-			w.Delivered(f.clock(i), 1)
+			f.deposit(i, 1)
 			w.idle()
 		}
 		f.pass(time.Second)
@@ -299,7 +286,7 @@ func TestMoreWorkersThanConfigured(t *testing.T) {
 	if len(all) != 1 || !errors.Is(all[0], ErrCrowded) {
 		t.Errorf("reports %v, want ErrCrowded of one worker", all)
 	}
-	if in, _, _ := f.status(); in != 3 {
+	if in, _ := f.status(); in != 3 {
 		t.Errorf("%d workers are in the fleet, want 3", in)
 	}
 	// When one is gone for good, another takes its seat.
@@ -307,7 +294,7 @@ func TestMoreWorkersThanConfigured(t *testing.T) {
 	f.workers, f.skew = f.workers[1:], f.skew[1:]
 	for range 80 {
 		for i, w := range f.workers {
-			w.Delivered(f.clock(i), 1)
+			f.deposit(i, 1)
 			w.idle()
 		}
 		f.pass(time.Second)
@@ -352,7 +339,7 @@ func TestEvictingServer(t *testing.T) {
 	}
 }
 
-// TestSlowServer stops the answers, in virtual time: Reserve waits for the
+// TestSlowServer stops the answers, in virtual time: Withdraw waits for the
 // patience once, and not at all from then on, also for a call of its own.
 func TestSlowServer(t *testing.T) {
 	server := miniredis.RunT(t)
@@ -380,7 +367,7 @@ func TestSlowServer(t *testing.T) {
 			for range 60 {
 				now := time.Now()
 				server.SetTime(now)
-				b.Delivered(now, 1)
+				b.Deposit(now, 1)
 				b.idle()
 				if b.Status(now).Fleet {
 					return
@@ -389,27 +376,27 @@ func TestSlowServer(t *testing.T) {
 			}
 			t.Fatalf("not in the fleet: %+v", b.Status(time.Now()))
 		}
-		// burst reserves more than is at hand, and returns the longest wait.
+		// burst asks for more than is at hand, and returns the longest wait.
 		burst := func() (longest time.Duration) {
 			for range 200 {
 				start := time.Now()
 				server.SetTime(start)
-				b.Reserve(start, start.Add(time.Second))
+				b.Withdraw(start, time.Minute, 0.5)
 				longest = max(longest, time.Since(start))
 			}
 			return longest
 		}
 		join()
 		if got := burst(); got != 0 || !b.Status(time.Now()).Fleet {
-			t.Errorf("with a fast server, the longest Reserve took %v; %+v", got, b.Status(time.Now()))
+			t.Errorf("with a fast server, the longest Withdraw took %v; %+v", got, b.Status(time.Now()))
 		}
 		time.Sleep(3 * time.Minute) // the leases are past
 		delay(300 * time.Millisecond)
 		if got := burst(); got != usualPatience {
-			t.Errorf("with a slow server, the longest Reserve took %v, want %v", got, usualPatience)
+			t.Errorf("with a slow server, the longest Withdraw took %v, want %v", got, usualPatience)
 		}
 		if got := burst(); got != 0 {
-			t.Errorf("the longest Reserve took %v after that, want no wait", got)
+			t.Errorf("the longest Withdraw took %v after that, want no wait", got)
 		}
 		if s := b.Status(time.Now()); s.Fleet || !errors.Is(s.Err, ErrSlow) {
 			t.Errorf("status %+v, want ErrSlow", s)
@@ -433,12 +420,10 @@ func TestSlowServer(t *testing.T) {
 func TestLeasesOfALateAnswerAreOfUse(t *testing.T) {
 	f := newFleet(t, generator(t, 8), 1, budget.Mesh())
 	f.join()
+	f.pass(10 * time.Second)
 	w := f.workers[0]
-	w.patience = -1
-	f.reserve(0, 10*time.Second)
-	for range 100 {
-		f.reserve(0, time.Second)
-	}
+	w.patience, w.batch = -1, 16
+	f.withdraw(0)
 	w.idle()
 	if s := w.Status(f.clock(0)); s.Fleet || s.Leased == 0 {
 		t.Errorf("status %+v, want leases although the answer was late", s)
@@ -447,37 +432,35 @@ func TestLeasesOfALateAnswerAreOfUse(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	fine := func() []any {
-		return []any{"1772366400", "5", "e", int64(7), int64(1), int64(3), int64(50), int64(1), int64(10), int64(12), int64(11), int64(2)}
+		return []any{int64(3), int64(2), "4.5", "110", "106", "11", "2000.5", "60"}
 	}
-	a, err := parse(fine())
-	want := answer{
-		time: 1772366400*int64(time.Second) + 5000, epoch: "e", calls: 7, settled: true, seat: 3, limit: 50,
-		open: []pair{{10, 12}}, granted: []pair{{11, 2}},
-	}
-	if err != nil || fmt.Sprint(a) != fmt.Sprint(want) {
+	a, err := parse(fine(), 2)
+	want := answer{seat: 3, granted: 2, pool: pool{tokens: 4.5, capacity: 110, line: pace.Line{Ceiling: 106, Rate: 11, Waiting: 2000.5, Age: time.Minute}}}
+	if err != nil || a != want {
 		t.Errorf("parse = %+v, %v, want %+v", a, err, want)
 	}
 	for name, change := range map[string]func([]any) any{
-		"not a list":         func([]any) any { return "OK" },
-		"nothing":            func([]any) any { return nil },
-		"short":              func(r []any) any { return r[:7] },
-		"odd":                func(r []any) any { return r[:11] },
-		"no time":            func(r []any) any { r[0] = "noon"; return r },
-		"time before 1970":   func(r []any) any { r[0] = "-5"; return r },
-		"more open than are": func(r []any) any { r[7] = int64(3); return r },
-		"negative open":      func(r []any) any { r[7] = int64(-1); return r },
-		"grant is text":      func(r []any) any { r[11] = "two"; return r },
+		"not a list":     func([]any) any { return "OK" },
+		"nothing":        func([]any) any { return nil },
+		"short":          func(r []any) any { return r[:7] },
+		"text":           func(r []any) any { r[3] = "many"; return r },
+		"not a number":   func(r []any) any { r[3] = "nan"; return r },
+		"endless":        func(r []any) any { r[3] = "inf"; return r },
+		"more granted":   func(r []any) any { r[1] = int64(3); return r },
+		"taken away":     func(r []any) any { r[1] = int64(-1); return r },
+		"no rate":        func(r []any) any { r[5] = "0"; return r },
+		"negative line":  func(r []any) any { r[6] = "-1"; return r },
+		"since tomorrow": func(r []any) any { r[7] = "-1"; return r },
 	} {
-		if _, err := parse(change(fine())); err == nil {
+		if _, err := parse(change(fine()), 2); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("1772366400 5 e 7 1 3 50 1 10 12 11 2")
-	f.Add("1772366400 5 e 7 0 -1 50 0")
-	f.Add("9223372036854775807 999999 1-2 0 1 0 0 1 -9223372036854775808 9223372036854775807 1 -5")
+	f.Add("3 2 4.5 110 106 11 2000.5 60")
+	f.Add("-1 0 -1e9 1e-300 1e-300 1e-300 1e15 1e15")
 	b, err := New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), Config{Name: "fuzz", Budget: budget.Mesh(), Workers: 3})
 	if err != nil {
 		f.Fatal(err)
@@ -487,20 +470,20 @@ func FuzzParse(f *testing.F) {
 		for word := range strings.FieldsSeq(text) {
 			reply = append(reply, word)
 		}
-		a, err := parse(reply)
+		a, err := parse(reply, 5)
 		if err != nil {
 			return
 		}
-		if a.time <= 0 {
-			t.Fatalf("time %d", a.time)
+		if a.granted < 0 || a.granted > 5 {
+			t.Fatalf("%d granted", a.granted)
 		}
 		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.prepare(noon)
 		b.finish(&call{now: noon}, a, nil, 0, "")
-		b.nextTry = noon.Add(time.Hour)
-		if slot, _ := b.find(b.current); slot < b.current || slot > b.current+horizon {
-			t.Fatalf("slot %d at %d", slot, b.current)
+		b.fleet, b.nextTry, b.lastCall, b.leased = true, noon.Add(time.Hour), noon, 0
+		b.scarceTo = noon.Add(time.Second)
+		b.mu.Unlock()
+		if wait, ok := b.Withdraw(noon, time.Hour, 0.5); ok || wait <= 0 || wait > pace.Longest {
+			t.Fatalf("Withdraw = %v, %v after %q", wait, ok, text)
 		}
 	})
 }

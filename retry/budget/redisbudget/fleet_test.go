@@ -1,11 +1,10 @@
 package redisbudget
 
 import (
+	"container/heap"
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -62,15 +61,22 @@ func newBudget(t testing.TB, client redis.UniversalClient, c Config) *Budget {
 type fleet struct {
 	*testing.T
 	server  *miniredis.Miniredis
+	rng     *rand.Rand
 	now     time.Time
 	config  Config
 	workers []*Budget
 	skew    []time.Duration
-	started []time.Time // retries, by the server's clock
+
+	deposited int
+	refunded  int
+	asks      int
+	started   []time.Time // retries, by the server's clock
+	waits     []time.Duration
+	line      line
 }
 
 func newFleet(t *testing.T, rng *rand.Rand, n int, c budget.Config) *fleet {
-	f := &fleet{T: t, server: miniredis.RunT(t), now: noon, config: Config{Name: "payments", Budget: c, Workers: n}}
+	f := &fleet{T: t, server: miniredis.RunT(t), rng: rng, now: noon, config: Config{Name: "payments", Budget: c, Workers: n}}
 	f.server.SetTime(f.now)
 	for range n {
 		w := newBudget(t, clientOf(t, f.server.Addr()), f.config)
@@ -92,15 +98,66 @@ func (f *fleet) pass(d time.Duration) {
 	f.server.FastForward(d)
 }
 
-func (f *fleet) reserve(i int, delay time.Duration) time.Duration {
-	now := f.clock(i)
-	due := now.Add(delay)
-	got := f.workers[i].Reserve(now, due)
-	if got.Before(due) {
-		f.Fatalf("worker %d: Reserve returned %v before the due time", i, due.Sub(got))
+func (f *fleet) deposit(i, n int) {
+	f.workers[i].Deposit(f.clock(i), n)
+	f.deposited += n
+}
+
+func (f *fleet) withdraw(i int) (time.Duration, bool) {
+	const most = 15 * time.Minute
+	f.asks++
+	wait, ok := f.workers[i].Withdraw(f.clock(i), most, f.rng.Float64())
+	if ok {
+		f.started = append(f.started, f.now)
+	} else if wait <= 0 || wait > most {
+		f.Fatalf("worker %d: a wait of %v", i, wait)
 	}
-	f.started = append(f.started, got.Add(-f.skew[i]))
-	return got.Sub(due)
+	return wait, ok
+}
+
+func (f *fleet) refund(i int) {
+	f.workers[i].Refund(f.clock(i))
+	f.refunded++
+}
+
+// line is what waits to ask, by time.
+type line []ask
+
+type ask struct {
+	at     time.Time
+	worker int
+}
+
+func (l line) Len() int           { return len(l) }
+func (l line) Less(i, j int) bool { return l[i].at.Before(l[j].at) }
+func (l line) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *line) Push(x any)        { *l = append(*l, x.(ask)) }
+func (l *line) Pop() any {
+	last := len(*l) - 1
+	x := (*l)[last]
+	*l = (*l)[:last]
+	return x
+}
+
+func (f *fleet) queue(i int, after time.Duration) {
+	heap.Push(&f.line, ask{f.now.Add(after), i})
+}
+
+// serve has what is due ask; what does not get a token goes back to the line,
+// and what does and fails after a backoff of up to 10 s.
+func (f *fleet) serve(healthy bool) {
+	for len(f.line) > 0 && !f.line[0].at.After(f.now) {
+		a := heap.Pop(&f.line).(ask)
+		wait, ok := f.withdraw(a.worker)
+		switch {
+		case !ok:
+			f.queue(a.worker, wait)
+		case healthy:
+			f.refund(a.worker)
+		default:
+			f.queue(a.worker, time.Duration(f.rng.Int64N(int64(10*time.Second))))
+		}
+	}
 }
 
 // join lets every worker in.
@@ -109,7 +166,7 @@ func (f *fleet) join() {
 	for range 60 {
 		in := 0
 		for i, w := range f.workers {
-			w.Delivered(f.clock(i), 1)
+			f.deposit(i, 1)
 			w.idle()
 			if w.Status(f.clock(i)).Fleet {
 				in++
@@ -128,92 +185,120 @@ func (f *fleet) join() {
 	f.FailNow()
 }
 
-// most returns the most retries in any span of a window that begins at from or
-// later and ends before to.
-func most(started []time.Time, window time.Duration, from, to time.Time) (most int, at time.Time) {
-	sorted := slices.SortedFunc(slices.Values(started), time.Time.Compare)
+// busiest returns the most retries in any ten seconds.
+func (f *fleet) busiest() (most int) {
 	first := 0
-	for i, s := range sorted {
-		if s.Before(from) {
-			first = i + 1
-			continue
-		}
-		if !s.Before(to) {
-			break
-		}
-		for s.Sub(sorted[first]) >= window {
+	for i, s := range f.started {
+		for s.Sub(f.started[first]) >= 10*time.Second {
 			first++
 		}
-		if n := i - first + 1; n > most {
-			most, at = n, sorted[first]
-		}
+		most = max(most, i-first+1)
 	}
-	return most, at
+	return most
 }
 
-func (f *fleet) check(limit int) {
+// check holds the retries against what was earned, and what is saved up by the
+// pool and by the workers, each so often.
+func (f *fleet) check(saved float64) {
 	f.Helper()
-	n, at := most(f.started, f.config.Budget.Window, noon, noon.Add(1000*time.Hour))
-	f.Logf("at most %d retries in a window from %v, limit %d", n, at.Sub(noon), limit)
-	if n > limit {
-		f.Errorf("%d retries in the window from %v, want at most %d", n, at.Sub(noon), limit)
+	c := f.config.Budget
+	earned := c.Share*float64(f.deposited) + c.Floor*f.now.Sub(noon).Seconds() + float64(f.refunded)
+	f.Logf("%d retries, %.0f earned, %.0f saved up; %d asks; at most %d in 10 s", len(f.started), earned, saved, f.asks, f.busiest())
+	if float64(len(f.started)) > earned+saved {
+		f.Errorf("%d retries, want at most %.0f", len(f.started), earned+saved)
 	}
 }
 
-func (f *fleet) status() (fleet int, trips, reserved uint64) {
+func (f *fleet) status() (fleet int, trips uint64) {
 	for i, w := range f.workers {
 		s := w.Status(f.clock(i))
 		if s.Fleet {
 			fleet++
 		}
 		trips += s.RoundTrips
-		reserved += s.Reserved
 	}
-	return fleet, trips, reserved
+	return fleet, trips
 }
 
-// TestFleetKeepsItsBudget has twenty workers with clocks of their own, whose
-// messages fail more and more, while Redis is killed and comes back empty.
+// TestFleetKeepsItsBudget has twenty workers with clocks of their own and 200
+// deliveries a second, all of whose retries fail, while Redis is killed and
+// comes back empty.
 func TestFleetKeepsItsBudget(t *testing.T) {
-	for seed, c := range []budget.Config{
-		{Share: 0.1, Floor: 1, Window: 10 * time.Second},
-		{Share: 0.2, Floor: 10, Window: 10 * time.Second},
-		{Share: 0.2, Floor: 12, Window: 4 * time.Second},
-	} {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			rng := generator(t, uint64(seed))
-			f := newFleet(t, rng, 20, c)
-			f.join()
-			const step, perStep = 100 * time.Millisecond, 2 // deliveries of a worker
-			for i := range 1200 {
-				switch i {
-				case 400:
-					f.server.Close()
-				case 600:
-					f.server.FlushAll()
-					if err := f.server.Restart(); err != nil {
-						t.Fatal(err)
-					}
+	for _, c := range []budget.Config{budget.Queue(), budget.Mesh(), {Share: 0.01, Floor: 5}} {
+		f := newFleet(t, generator(t, 1), 20, c)
+		f.join()
+		joined := len(f.started)
+		for i := range 1800 {
+			switch i {
+			case 600:
+				f.server.Close()
+			case 900:
+				f.server.FlushAll()
+				if err := f.server.Restart(); err != nil {
+					t.Fatal(err)
 				}
-				for j, w := range f.workers {
-					w.Delivered(f.clock(j), perStep)
-					for range rng.IntN(1 + min(i, 800)/130) {
-						if rng.IntN(20) < j { // some fail more
-							f.reserve(j, time.Duration(rng.Int64N(int64(time.Second)<<rng.IntN(7))))
-						}
-					}
-				}
-				if i%300 == 299 {
-					in, trips, reserved := f.status()
-					t.Logf("after %v: %d in the fleet, %d trips, %d retries", time.Duration(i)*step, in, trips, reserved)
-				}
-				f.pass(step)
 			}
-			perWindow := float64(20*perStep) * c.Window.Seconds() / step.Seconds()
-			f.check(int(c.Share*perWindow + c.Floor*c.Window.Seconds()))
-			if in, _, _ := f.status(); in != 20 {
-				t.Errorf("%d workers are in the fleet after Redis came back, want 20", in)
+			for j := range f.workers {
+				f.deposit(j, 1)
+				if f.rng.IntN(20) < j { // some fail more
+					f.queue(j, time.Duration(f.rng.Int64N(int64(5*time.Second))))
+				}
 			}
-		})
+			f.serve(false)
+			f.pass(100 * time.Millisecond)
+		}
+		capacity := 10 * (c.Share*210 + c.Floor)
+		f.check(2 * capacity)
+		if got := len(f.started) - joined; float64(got) < 0.8*180*(c.Share*200+c.Floor) {
+			t.Errorf("%+v: only %d retries", c, got)
+		}
+		if in, _ := f.status(); in != 20 {
+			t.Errorf("%+v: %d workers are in the fleet after Redis came back, want 20", c, in)
+		}
+	}
+}
+
+// TestFleetRecovers has four workers with 100 deliveries a second, of which a
+// third fails for 10 minutes.
+func TestFleetRecovers(t *testing.T) {
+	const step, down = 100 * time.Millisecond, 10 * time.Minute
+	f := newFleet(t, generator(t, 2), 4, budget.Queue())
+	f.join()
+	since := f.now
+	n := 0
+	var inOutage, asks int
+	var done time.Duration
+	for f.now.Sub(since) < 2*down && done == 0 {
+		failing := f.now.Sub(since) < down
+		if !failing && inOutage == 0 {
+			inOutage, asks = len(f.started), f.asks
+		}
+		for range 10 {
+			n++
+			f.deposit(n%4, 1)
+			if n%3 == 0 && failing {
+				f.queue(f.rng.IntN(4), time.Duration(f.rng.Int64N(int64(time.Second))))
+			}
+		}
+		f.serve(!failing)
+		if !failing && len(f.line) == 0 {
+			done = f.now.Sub(since) - down
+		}
+		f.pass(step)
+	}
+	retries := len(f.started) - inOutage
+	_, trips := f.status()
+	t.Logf("%d retries in the outage; done %v after with %d asks for %d retries, at most %d in 10 s; %d round trips", inOutage, done, f.asks-asks, retries, f.busiest(), trips)
+	if limit := 600*11 + 220; inOutage > limit {
+		t.Errorf("%d retries in the outage, want at most %d", inOutage, limit)
+	}
+	if done == 0 || done > 7*time.Minute {
+		t.Errorf("done %v after the outage, want 7 min", done)
+	}
+	if got := f.busiest(); got > 1200 {
+		t.Errorf("%d retries in 10 s, want about as many as deliveries", got)
+	}
+	if f.asks-asks > 2*retries {
+		t.Errorf("%d asks for %d retries", f.asks-asks, retries)
 	}
 }

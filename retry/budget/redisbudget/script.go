@@ -4,42 +4,51 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redrive-go/redrive/retry/budget/internal/pace"
 )
 
-//go:embed lease.lua
-var leaseSource string
+//go:embed budget.lua
+var source string
 
-// span asks for n retries spread over the slots from and before to.
-type span struct{ from, to, n int64 }
+const (
+	bucketWidth = 8 * time.Second // of the line in the script
+	buckets     = int(pace.Longest/bucketWidth) + 2
+)
 
-// pair is a slot and a number that belongs to it.
-type pair struct{ slot, n int64 }
+// report is what happened to a worker since its latest call.
+type report struct {
+	delivered int64
+	refunded  int64
+	line      [buckets]uint32 // retries told to ask again, by how far ahead
+	deferred  int64           // sum of line
+}
 
 // request is what a worker sends in one call.
 type request struct {
-	delivered []pair
-	held      []pair // leases that Redis forgot
-	wants     []span
-	seat      int64
-	epoch     string
-	calls     int64
+	report
+	elapsed       time.Duration // that the report is about
+	surplus, want int           // leases
+	seat          int64
 }
 
 // answer is what the script returns.
 type answer struct {
-	time    int64 // of the server's clock, in nanoseconds since 1970
-	epoch   string
-	calls   int64 // of all workers in the epoch
-	settled bool
 	seat    int64 // -1: all are taken
-	limit   int64 // of the pool, for a window
-	open    []pair
-	granted []pair
+	granted int
+	pool
+}
+
+// pool is the state of the tokens in Redis.
+type pool struct {
+	tokens, capacity float64
+	line             pace.Line
 }
 
 // once is a command that the client must not repeat: a repeated call would
@@ -51,25 +60,21 @@ func (once) NoRetry() bool { return true }
 // arguments returns the ARGV of the script.
 func (b *Budget) arguments(r request) []any {
 	args := []any{
-		int64(b.width / time.Microsecond), horizon, lag, settle,
-		strconv.FormatFloat(b.share, 'g', -1, 64), b.poolFloor, maxLimit,
-		b.id, r.seat, b.seats, r.epoch, r.calls,
+		b.share, b.floor,
+		pace.Span.Seconds(), pace.HalfLife.Seconds(), pace.LeastPeak, pace.Headroom, pace.Longest.Seconds(),
+		b.id, r.seat, b.seats,
+		r.delivered, r.refunded, r.elapsed.Seconds(), r.surplus, r.want,
 	}
-	for _, pairs := range [][]pair{r.delivered, r.held} {
-		args = append(args, len(pairs))
-		for _, p := range pairs {
-			args = append(args, p.slot, p.n)
+	for ahead, n := range r.line {
+		if n > 0 {
+			args = append(args, ahead, n)
 		}
-	}
-	args = append(args, len(r.wants))
-	for _, w := range r.wants {
-		args = append(args, w.from, w.to, w.n)
 	}
 	return args
 }
 
-// lease runs the script, and loads it into a server that does not have it.
-func (b *Budget) lease(ctx context.Context, r request) (answer, error) {
+// exchange runs the script, and loads it into a server that does not have it.
+func (b *Budget) exchange(ctx context.Context, r request) (answer, error) {
 	args := b.arguments(r)
 	run := func(command, script string) (any, error) {
 		b.trips.Add(1)
@@ -80,52 +85,40 @@ func (b *Budget) lease(ctx context.Context, r request) (answer, error) {
 	}
 	reply, err := run("evalsha", b.script)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		reply, err = run("eval", leaseSource)
+		reply, err = run("eval", source)
 	}
 	if err != nil {
 		return answer{}, err
 	}
-	return parse(reply)
+	return parse(reply, r.want)
 }
 
-// parse reads a reply: eight fields, pairs of open slots, pairs of grants.
-func parse(reply any) (answer, error) {
+// parse reads a reply to a call that wanted so many tokens.
+func parse(reply any, want int) (answer, error) {
 	fields, ok := reply.([]any)
-	if !ok || len(fields) < 8 {
+	if !ok || len(fields) != 8 {
 		return answer{}, fmt.Errorf("the answer is not one of the script: %.80v", reply)
 	}
-	var a answer
-	var bad error
-	next := 0
-	number := func() int64 {
-		n, err := strconv.ParseInt(fmt.Sprint(fields[next]), 10, 64)
-		if err != nil && bad == nil {
-			bad = fmt.Errorf("field %d of the answer: %w", next, err)
-		}
-		next++
-		return n
-	}
-	seconds, micros := number(), number()
-	if bad == nil && (seconds <= 0 || seconds >= 1<<33 || micros < 0 || micros >= 1e6) {
-		bad = fmt.Errorf("the server's time is %d s and %d µs", seconds, micros)
-	}
-	a.time = seconds*int64(time.Second) + micros*int64(time.Microsecond)
-	a.epoch = fmt.Sprint(fields[next])
-	next++
-	a.calls, a.settled, a.seat, a.limit = number(), number() == 1, number(), number()
-	open := number()
-	if rest := int64(len(fields) - next); bad == nil && (open < 0 || open > rest/2 || rest%2 != 0) {
-		bad = fmt.Errorf("%d of %d pairs of the answer are open slots", open, rest/2)
-	}
-	for bad == nil && next < len(fields) {
-		p := pair{number(), number()}
-		if int64(len(a.open)) < open {
-			a.open = append(a.open, p)
-		} else {
-			a.granted = append(a.granted, p)
+	var n [8]float64
+	for i, field := range fields {
+		var err error
+		if n[i], err = strconv.ParseFloat(fmt.Sprint(field), 64); err != nil || math.IsNaN(n[i]) || math.Abs(n[i]) > 1e15 {
+			return answer{}, fmt.Errorf("field %d of the answer is no number: %.80v", i, field)
 		}
 	}
-	return a, bad
+	if n[1] < 0 || n[1] > float64(want) {
+		return answer{}, fmt.Errorf("the answer grants %v tokens of %d", n[1], want)
+	}
+	if n[3] <= 0 || n[4] <= 0 || n[5] <= 0 || n[6] < 0 || n[7] < 0 {
+		return answer{}, fmt.Errorf("the answer has a number out of range: %.80v", fields)
+	}
+	return answer{seat: int64(n[0]), granted: int(n[1]), pool: pool{
+		tokens: n[2], capacity: n[3],
+		line: pace.Line{
+			Ceiling: n[4], Rate: n[5], Waiting: n[6],
+			Age: time.Duration(min(n[7], 1e9) * float64(time.Second)),
+		},
+	}}, nil
 }
 
 // evicting returns the policy by which the server removes keys to save memory;

@@ -1,0 +1,101 @@
+-- One call of one worker: it reports what happened since its latest one, and
+-- takes tokens. KEYS[1] is a hash:
+--
+--   at       time of the latest call, in seconds since 1970
+--   tokens   what can be taken, but for the ceiling
+--   room     how many retries the ceiling allows now
+--   rate     deliveries a second lately
+--   back     tokens given back a second lately
+--   peak     the highest rate lately
+--   since    since when there has been a line
+--   pruned   the first bucket of the line that may exist
+--   l<n>     retries of the line that ask again in bucket n, of 8 s each
+--   s<seat>  the worker on the seat, and when it called last
+local key = KEYS[1]
+local at = 0
+local function text()
+	at = at + 1
+	return ARGV[at]
+end
+local function number() return tonumber(text()) end
+
+local share, floor = number(), number()
+local span, halflife, least, headroom, longest = number(), number(), number(), number(), number()
+local id, seat, seats = text(), number(), number()
+local delivered, refunded, elapsed, surplus, want = number(), number(), number(), number(), number()
+
+local width = 8
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local bucket = math.floor(now / width)
+
+local names = { 'at', 'tokens', 'room', 'rate', 'back', 'peak', 'since', 'pruned' }
+local v = {}
+for i, text in ipairs(redis.call('HMGET', key, unpack(names))) do v[names[i]] = tonumber(text or '') end
+if not (v.at and v.tokens and v.room and v.rate and v.back and v.peak and v.since and v.pruned) then
+	v = { at = now, tokens = 1, room = 1, rate = 0, back = 0, peak = 0, since = now, pruned = bucket }
+end
+
+local passed = math.max(now - v.at, 0)
+local fade = math.exp(-passed / span)
+local mean = math.exp(-elapsed / 2 / span) -- of what the report counts
+v.at = now
+v.rate = v.rate * fade + delivered * mean / span
+v.back = v.back * fade + refunded * mean / span
+v.peak = math.max(v.peak * 2 ^ (-passed / halflife), v.rate, least * floor)
+local ceiling = headroom * v.peak + floor
+local capacity = math.max(1, (share * v.peak + floor) * span)
+v.tokens = math.min(v.tokens + floor * passed + share * delivered + refunded + surplus, capacity)
+v.room = math.min(v.room + ceiling * passed + surplus, math.max(1, ceiling))
+local granted = math.floor(math.max(0, math.min(want, v.tokens, v.room)))
+v.tokens = v.tokens - granted
+v.room = v.room - granted
+
+-- The line: retries told to ask again, by the bucket in which they do.
+while at < #ARGV do
+	local ahead, n = number(), number()
+	redis.call('HINCRBY', key, 'l' .. (bucket + ahead), n)
+end
+if v.pruned > bucket then v.pruned = bucket end
+if v.pruned < bucket then
+	local old = {}
+	for i = math.max(v.pruned, bucket - 1000), bucket - 1 do old[#old + 1] = 'l' .. i end
+	redis.call('HDEL', key, unpack(old))
+	v.pruned = bucket
+end
+local buckets = {}
+for i = 0, math.ceil(longest / width) + 1 do buckets[#buckets + 1] = 'l' .. (bucket + i) end
+local waiting, left = 0, 1 - (now / width - bucket)
+for i, n in ipairs(redis.call('HMGET', key, unpack(buckets))) do
+	waiting = waiting + (tonumber(n or '') or 0) * (i == 1 and left or 1)
+end
+if waiting < 1 or v.since > now then v.since = now end
+
+-- A worker keeps its seat, or gets the next free one; -1 if there is none.
+local function sit()
+	for i = 0, seats - 1 do
+		local s = (seat + i) % seats
+		local whose, since = string.match(redis.call('HGET', key, 's' .. s) or '', '^(.*) (.*)$')
+		if not whose or whose == id or tonumber(since) < now - 60 or tonumber(since) > now + 1 then
+			redis.call('HSET', key, 's' .. s, id .. ' ' .. math.floor(now))
+			return s
+		end
+	end
+	return -1
+end
+seat = sit()
+
+local fields = {}
+for _, name in ipairs(names) do
+	fields[#fields + 1] = name
+	fields[#fields + 1] = string.format('%.17g', v[name])
+end
+redis.call('HSET', key, unpack(fields))
+redis.call('PEXPIRE', key, 3600000)
+
+local reply = { seat, granted }
+local income = floor + share * v.rate + v.back
+for _, n in ipairs({ v.tokens, capacity, ceiling, math.min(income, ceiling), waiting, now - v.since }) do
+	reply[#reply + 1] = string.format('%.9g', n)
+end
+return reply
