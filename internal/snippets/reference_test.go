@@ -87,6 +87,7 @@ func TestFieldsAreListed(t *testing.T) {
 	}{
 		{"docs/reference/config.md", "consumer.Config", consumer.Config{}},
 		{"docs/reference/config.md", "consumer.Topic", consumer.Topic{}},
+		{"docs/reference/config.md", "consumer.Guard", consumer.Guard{}},
 		{"docs/reference/config.md", "retry.Policy", retry.Policy{}},
 		{"docs/reference/config.md", "retry.Backoff", retry.Backoff{}},
 		{"docs/reference/config.md", "memory.Options", memory.Options{}},
