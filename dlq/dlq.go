@@ -1,26 +1,26 @@
-// Package dlq is the story of a dead letter: what a message that could not be
+// Package dlq holds the metadata of a dead letter: what a message that could not be
 // handled takes with it to the dead-letter topic, and how to read it there.
 //
 // Guarantees:
 //
 //   - The message itself is untouched: ID, key, body and the producer's headers,
-//     trace context included, are those that were published. The story rides in
+//     trace context included, are those that were published. The metadata rides in
 //     headers of its own that begin with redrive-dlq- or redrive-error-. Those
 //     of an earlier death, and forged ones of the framework, are replaced; no
 //     other header is.
-//   - [Entry.Encode] keeps the story within the broker's room for headers, and
+//   - [Entry.Encode] keeps the metadata within the broker's room for headers, and
 //     sheds the least useful part first. What is missing is named in
 //     [Entry.Truncated]. What a redrive needs is never shed.
 //   - [Decode] reads what anybody may have written: it never panics, and every
 //     text it returns is valid UTF-8, bounded and free of control characters.
 //   - [Entry.SetError] stores no control characters and no secrets that
 //     [Redact], or a function of your own, recognises.
-//     This package puts no part of the body into the story.
+//     This package puts no part of the body into the metadata.
 //   - Equal faults have equal fingerprints, whichever numbers, ids and
 //     addresses are in the text, and in every process; see [Entry].
 //
 // Not promised: that a dead letter is genuine. Whoever may write to the
-// dead-letter topic may write any story, so its origin topic is a hint that a
+// dead-letter topic may write any metadata, so its origin topic is a hint that a
 // redrive checks, not an order. Nor that redaction finds every secret, that no
 // two faults share a fingerprint, or that no fault has two.
 package dlq

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/internal/wire"
 )
 
-// ErrNotDeadLetter reports a message without the story of a dead letter, for
+// ErrNotDeadLetter reports a message without the metadata of a dead letter, for
 // example because the broker itself moved it to the dead-letter topic.
 var ErrNotDeadLetter = errors.New("dlq: the message is not a dead letter of redrive: it lacks the header " + wire.DeadVersion)
 
@@ -19,7 +19,7 @@ const defaultLimit = 16 << 10
 // version of the spelling. Readers take what they know of a later one.
 const version = 1
 
-// Entry is a dead message and its story.
+// Entry is a dead message and what is known of its failure.
 type Entry struct {
 	// Message as the producer published it. Its Topic is the one where it
 	// died, empty if the dead letter does not say.
@@ -114,12 +114,12 @@ func (e Entry) Encode(limit int) brokers.Message {
 	w.Text(wire.DeadRule, e.Rule, wire.MaxShort)
 	w.Text(wire.ErrorMessage, e.ErrorText, wire.MaxError)
 	w.Lines(wire.ErrorStack, e.Stack, wire.MaxStack)
-	story := wire.Fit(w.Headers, limit, wire.DeadTruncated, slices.Concat(e.Truncated, w.Cut), shedding...)
+	metadata := wire.Fit(w.Headers, limit, wire.DeadTruncated, slices.Concat(e.Truncated, w.Cut), shedding...)
 
 	m := e.Message
 	m.Topic, m.PublishedAt = "", time.Time{}
 	user, _ := wire.Partition(m.Headers)
-	m.Headers = slices.Concat(user, story)
+	m.Headers = slices.Concat(user, metadata)
 	return m
 }
 
@@ -127,8 +127,8 @@ func (e Entry) Encode(limit int) brokers.Message {
 // [ErrNotDeadLetter] and the entry holds nothing but m; that is the only error.
 // Parts that cannot be read are left empty.
 func Decode(m brokers.Message) (Entry, error) {
-	user, story := wire.Partition(m.Headers)
-	r := wire.NewReader(story)
+	user, metadata := wire.Partition(m.Headers)
+	r := wire.NewReader(metadata)
 	if r.Int(wire.DeadVersion) == 0 {
 		return Entry{Message: m}, ErrNotDeadLetter
 	}

@@ -30,7 +30,7 @@ var house = map[string]row{
 	"brokers/memory":    {imports: []string{"brokers", "internal/wire"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
 		imports: []string{"brokers", "internal/wire"},
-		tests:   []string{"brokers/brokertest", "integration/livetest"},
+		tests:   []string{"brokers/brokertest", "integration/livetest", "consumer", "dlq", "retry"},
 		sdk:     []string{"github.com/rabbitmq/amqp091-go"},
 	},
 	"brokers/kafka": {
@@ -77,6 +77,7 @@ var house = map[string]row{
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},
+	"gallery":                    {imports: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq"}},
 	"retry/budget/internal/pace": {},
 	"retry/budget/redisbudget": {
 		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault"},

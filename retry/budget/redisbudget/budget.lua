@@ -20,7 +20,7 @@ end
 local function number() return tonumber(text()) end
 
 local share, floor = number(), number()
-local span, halflife, least, headroom, longest = number(), number(), number(), number(), number()
+local span, halflife, least, longest = number(), number(), number(), number()
 local id, seat, seats = text(), number(), number()
 local delivered, refunded, elapsed, surplus, want = number(), number(), number(), number(), number()
 
@@ -43,7 +43,7 @@ v.at = now
 v.rate = v.rate * fade + delivered * mean / span
 v.back = v.back * fade + refunded * mean / span
 v.peak = math.max(v.peak * 2 ^ (-passed / halflife), v.rate, least * floor)
-local ceiling = headroom * v.peak + floor
+local ceiling = v.peak + floor
 local capacity = math.max(1, (share * v.peak + floor) * span)
 v.tokens = math.min(v.tokens + floor * passed + share * delivered + refunded + surplus, capacity)
 v.room = math.min(v.room + ceiling * passed + surplus, math.max(1, ceiling))

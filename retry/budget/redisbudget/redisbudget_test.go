@@ -66,7 +66,7 @@ func fields(err error) []string {
 		return found
 	}
 	if e, ok := errors.AsType[*fault.Error](err); ok {
-		return []string{strings.TrimPrefix(e.Package+"."+e.Field, "budget.Config.")}
+		return []string{strings.TrimPrefix(strings.TrimPrefix(e.Package+"."+e.Field, "budget.Config."), "redisbudget.")}
 	}
 	return nil
 }
@@ -231,8 +231,8 @@ func TestSnapshotAndStatus(t *testing.T) {
 	f.pass(20 * time.Second)
 	f.deposit(0, 1)
 	w.idle()
-	if got := w.Snapshot(f.clock(0)); math.Abs(got.Capacity-300) > 1 || math.Abs(got.Ceiling-115) > 1 || got.Tokens < 150 {
-		t.Errorf("%+v in the fleet, want a capacity of 300, and 115 a second", got)
+	if got := w.Snapshot(f.clock(0)); math.Abs(got.Capacity-300) > 1 || math.Abs(got.Ceiling-110) > 1 || got.Tokens < 150 {
+		t.Errorf("%+v in the fleet, want a capacity of 300, and 110 a second", got)
 	}
 	for range 1000 {
 		if _, ok := f.withdraw(0); ok && f.rng.IntN(2) == 0 {

@@ -61,7 +61,7 @@ func (once) NoRetry() bool { return true }
 func (b *Budget) arguments(r request) []any {
 	args := []any{
 		b.share, b.floor,
-		pace.Span.Seconds(), pace.HalfLife.Seconds(), pace.LeastPeak, pace.Headroom, pace.Longest.Seconds(),
+		pace.Span.Seconds(), pace.HalfLife.Seconds(), pace.LeastPeak, pace.Longest.Seconds(),
 		b.id, r.seat, b.seats,
 		r.delivered, r.refunded, r.elapsed.Seconds(), r.surplus, r.want,
 	}
