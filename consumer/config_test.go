@@ -219,6 +219,15 @@ func TestFaultsOfRegistrations(t *testing.T) {
 			`consumer: Topic(""): the topic has no name: name the topic to receive from`},
 		{"duplicate topic", func(c *consumer.Consumer) { c.Handle("orders", done); c.Handle("orders", done) },
 			`consumer: Topic("orders"): is registered twice: register one handler per topic`},
+		{"duplicate with another guard", func(c *consumer.Consumer) {
+			c.Handle("orders", done, consumer.Topic{Dependency: "payments"})
+			c.Handle("orders", done, consumer.Topic{Dependency: "mails"})
+		}, `consumer: Topic("orders"): is registered twice: register one handler per topic`},
+		{"slots and room", func(c *consumer.Consumer) {
+			c.Handle("orders", done, consumer.Topic{Concurrency: -1, Prefetch: -2})
+		}, `
+consumer: Topic("orders").Concurrency: -1 is out of range: use 1 to 1048576, or 0 for that of Config
+consumer: Topic("orders").Prefetch: -2 is out of range: use 1 to 1048576, 0 for that of Config, or -1 for the least`},
 		{"duplicate of another kind", func(c *consumer.Consumer) {
 			c.Handle("orders", done)
 			c.HandleBatch("orders", doneBatch, consumer.Topic{BatchSize: 1})
@@ -418,7 +427,7 @@ func TestTopicOverridesConfig(t *testing.T) {
 			runs[m.Topic]++
 			return classify.Transient(errors.New("busy"))
 		}
-		cfg.Concurrency = 1
+		cfg.MaxConcurrency = 1
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.Handle("orders", handler)
 			c.Handle("refunds", handler, consumer.Topic{MaxAttempts: 2, HandlerTimeout: time.Minute, DeadLetter: dlq.Topic("graveyard")})

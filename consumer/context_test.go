@@ -302,3 +302,27 @@ func TestShutdownOfAHandler(t *testing.T) {
 		})
 	}
 }
+
+func TestProducersIdempotencyKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		headers := brokers.Headers{{Name: "idempotency-key", Value: "order-17"}}
+		if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: "a", Headers: headers}, brokers.Message{ID: "b"}); err != nil {
+			t.Fatal(err)
+		}
+		keys := map[string]string{}
+		cfg := quiet()
+		cfg.Concurrency = 1
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+				keys[m.ID] = consumer.MetaFrom(ctx).IdempotencyKey
+				return nil
+			})
+		})
+		time.Sleep(time.Second)
+		w.mustShutdown()
+		if keys["a"] != "order-17" || keys["b"] != "b" {
+			t.Errorf("keys %v, want that of the header, and else the ID", keys)
+		}
+	})
+}

@@ -60,6 +60,9 @@ func (p *pipeline) dieLater(d *delivery, reason string) {
 	if reason != reasonOversize && reason != reasonUnroutable {
 		m.Attempt = max(m.Attempt, d.sub.attempts)
 	}
+	if reason == reasonCrashLoop && m.FirstFailedAt.IsZero() { // which a broker may not count on
+		m.FirstFailedAt, m.LastFailedAt, m.Class = time.Now(), time.Now(), poisonClass
+	}
 	m.DueAt = time.Now().Add(time.Minute + time.Duration(p.cfg.Random()*float64(2*time.Minute)))
 	d.setMeta(m)
 	p.settleLocked(d, brokers.Retry)

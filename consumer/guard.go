@@ -330,6 +330,7 @@ func (o *ownGuards) named(name string) *guard {
 	if o.recent.Len() >= maxOwn {
 		delete(o.byName, o.recent.Remove(o.recent.Back()).(*guard).name)
 	}
+	name = strings.Clone(name) // it may be a part of the body
 	g := o.make(name)
 	o.byName[name] = o.recent.PushFront(g)
 	return g
@@ -356,5 +357,5 @@ func (p *pipeline) guardOf(d *delivery) (g *guard) {
 	if name == "" {
 		return nil
 	}
-	return d.sub.own.named(strings.Clone(name)) // it may be a part of the body
+	return d.sub.own.named(name)
 }

@@ -92,7 +92,7 @@ func TestBodiesAreClosed(t *testing.T) {
 	t.Run("of a retry that is not made", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			second := &closer{Reader: strings.NewReader("b")}
-			b := &slots{at: func(n int) int { return 3600 }}
+			b := &tokens{empty: true}
 			transport := newTransport(t, httpretry.Config{
 				Base:    base(func(req *http.Request) (*http.Response, error) { return answer(req, 503, ""), nil }),
 				Default: httpretry.Policy{Budget: b},

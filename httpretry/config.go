@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/budget"
 )
 
 const (
@@ -63,8 +64,8 @@ type Policy struct {
 	Delay time.Duration
 
 	// MaxWait is the longest wait before a retry altogether, the server's
-	// Retry-After and the budget included. A retry that would have to wait
-	// longer is not made. Zero means 2 s.
+	// Retry-After included. A retry that would have to wait longer is not made.
+	// Zero means 2 s.
 	MaxWait time.Duration
 
 	// MaxBody is how many bytes of a request body without GetBody are kept to
@@ -81,10 +82,11 @@ type Policy struct {
 	// NoBreaker goes on calling whatever fails.
 	NoBreaker bool
 
-	// Budget bounds the retries. Nil means one of the Transport's own with
-	// budget.Mesh: 20 % of the calls and 10/s. Set the one of the consumer
-	// whose handlers make the calls, if both depend on the same thing.
-	Budget Budget
+	// Budget bounds the retries: one without a token is not made. Nil means one
+	// of the Transport's own with budget.Mesh: 20 % of the calls and 10/s. Set
+	// the one of the consumer whose handlers make the calls, if both depend on
+	// the same thing.
+	Budget budget.Pacer
 
 	// NoBudget retries however many calls fail.
 	NoBudget bool
@@ -107,17 +109,6 @@ type Policy struct {
 	// tracestate, from the request's context. It is called for each attempt
 	// with headers that are that attempt's own. Nil means none.
 	Propagate func(ctx context.Context, h http.Header)
-}
-
-// Budget paces the retries to one dependency. *budget.Budget is one, and so is
-// every consumer.Budget. Its methods may be called at the same time.
-type Budget interface {
-	// Reserve returns when to start a retry that is due at due: then or later.
-	Reserve(now, due time.Time) time.Time
-	// Refund gives back the time of a retry that will not run.
-	Refund(now, slot time.Time)
-	// Delivered counts calls that are no retries.
-	Delivered(now time.Time, n int)
 }
 
 // faults returns every fault of c, joined.

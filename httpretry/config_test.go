@@ -29,7 +29,7 @@ func TestConfigFaults(t *testing.T) {
 		{"MaxWait", httpretry.Policy{MaxWait: -1}},
 		{"MaxBody", httpretry.Policy{MaxBody: -2}},
 		{"NoBreaker", httpretry.Policy{NoBreaker: true, Breaker: b}},
-		{"NoBudget", httpretry.Policy{NoBudget: true, Budget: &slots{}}},
+		{"NoBudget", httpretry.Policy{NoBudget: true, Budget: &tokens{}}},
 	}
 	for _, tt := range tests {
 		for _, c := range []struct {

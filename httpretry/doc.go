@@ -8,9 +8,10 @@
 //   - it is sent again only if that is safe by its method (RFC 9110, section
 //     9.2.2) or it carries an Idempotency-Key, if its body can be sent again,
 //     and if the failure is one that passes;
-//   - a second request takes its place in the budget of the dependency, waits at
-//     least as long as the server asked for with Retry-After, and is not made if
-//     that takes longer than MaxWait or than the context has left, or while the
+//   - a second request takes a token from the budget of the dependency, which it
+//     gives back if it succeeds, and waits at least as long as the server asked
+//     for with Retry-After. It is not made if there is no token, if the wait
+//     takes longer than MaxWait or than the context has left, or while the
 //     breaker is not closed;
 //   - while the breaker is open nothing is sent: the error is an [*OpenError],
 //     which defers the message of a handler, uncounted, until then;

@@ -22,42 +22,41 @@ import (
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
-// slots is a budget that moves reservation n by at(n) seconds.
-type slots struct {
-	mu                            sync.Mutex
-	at                            func(n int) int
-	reserved, refunded, delivered int
+// tokens is a budget that counts, and has none if empty is set.
+type tokens struct {
+	mu                             sync.Mutex
+	empty                          bool
+	withdrawn, refunded, deposited int
 }
 
-func (s *slots) Reserve(_, due time.Time) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.reserved++
-	if s.at == nil {
-		return due
-	}
-	return due.Add(time.Duration(s.at(s.reserved)) * time.Second)
+func (b *tokens) Withdraw(_ time.Time, most time.Duration, _ float64) (time.Duration, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.withdrawn++
+	return max(most, 0), !b.empty
 }
 
-func (s *slots) Refund(time.Time, time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refunded++
+func (b *tokens) Refund(time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refunded++
 }
 
-func (s *slots) Delivered(_ time.Time, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.delivered += n
+func (b *tokens) Deposit(_ time.Time, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.deposited += n
 }
 
-func (s *slots) want(t *testing.T, reserved, refunded, delivered int) {
+func (b *tokens) Snapshot(time.Time) budget.Snapshot { return budget.Snapshot{} }
+
+func (b *tokens) want(t *testing.T, withdrawn, refunded, deposited int) {
 	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.reserved != reserved || s.refunded != refunded || s.delivered != delivered {
-		t.Errorf("budget: %d reserved, %d refunded, %d delivered, want %d, %d, %d",
-			s.reserved, s.refunded, s.delivered, reserved, refunded, delivered)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.withdrawn != withdrawn || b.refunded != refunded || b.deposited != deposited {
+		t.Errorf("budget: %d withdrawn, %d refunded, %d deposited, want %d, %d, %d",
+			b.withdrawn, b.refunded, b.deposited, withdrawn, refunded, deposited)
 	}
 }
 
@@ -81,58 +80,57 @@ func call(t *testing.T, client *http.Client, ctx context.Context) (int, error) {
 	return resp.StatusCode, nil
 }
 
+// asking fails once, and asks for a wait of so many seconds.
+func asking(seconds int) func(http.ResponseWriter, *http.Request, int) {
+	return func(w http.ResponseWriter, _ *http.Request, n int) {
+		if n == 1 {
+			w.Header().Set("Retry-After", fmt.Sprint(seconds))
+			w.WriteHeader(503)
+		}
+	}
+}
+
 func TestBudget(t *testing.T) {
 	t.Run("counts calls and retries", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := &slots{}
-			client := serve(t, status(503, 200, 404)).client(t, httpretry.Policy{Budget: b})
-			for range 3 {
+			b := &tokens{}
+			client := serve(t, status(503, 200, 404, 503, 503, 200)).client(t, httpretry.Policy{Budget: b})
+			for range 4 {
 				if _, err := call(t, client, t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			b.want(t, 1, 0, 3)
+			b.want(t, 2, 1, 4) // one of two retries succeeded
 		})
 	})
-	t.Run("moves a retry", func(t *testing.T) {
+	t.Run("has no token", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := &slots{at: func(int) int { return 1 }}
-			began := time.Now()
-			code, err := call(t, serve(t, status(503)).client(t, httpretry.Policy{Budget: b}), t.Context())
-			if took := time.Since(began); code != 200 || err != nil || took < time.Second || took > 1100*time.Millisecond {
-				t.Errorf("status %d, %v after %v, want 200 after the slot of 1s", code, err, took)
-			}
-			b.want(t, 1, 0, 1)
-		})
-	})
-	t.Run("has no room within MaxWait", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			b := &slots{at: func(int) int { return 2 }}
+			b := &tokens{empty: true}
 			began := time.Now()
 			code, err := call(t, serve(t, status(503)).client(t, httpretry.Policy{Budget: b}), t.Context())
 			if code != 503 || err != nil || time.Since(began) != 0 {
 				t.Errorf("status %d, %v after %v, want 503 at once", code, err, time.Since(began))
 			}
-			b.want(t, 1, 1, 1)
+			b.want(t, 1, 0, 1)
 		})
 	})
-	t.Run("has no room within the context", func(t *testing.T) {
+	t.Run("is not asked for a retry that the context has no time for", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := &slots{at: func(int) int { return 1 }}
+			b := &tokens{}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			if code, err := call(t, serve(t, status(503)).client(t, httpretry.Policy{Budget: b}), ctx); code != 503 || err != nil {
+			if code, err := call(t, serve(t, asking(1)).client(t, httpretry.Policy{Budget: b}), ctx); code != 503 || err != nil {
 				t.Errorf("status %d, %v, want 503", code, err)
 			}
-			b.want(t, 1, 1, 1)
+			b.want(t, 0, 0, 1)
 		})
 	})
-	t.Run("gets back what a cancelled wait had reserved", func(t *testing.T) {
+	t.Run("gets back the token of a cancelled wait", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := &slots{at: func(int) int { return 1 }}
+			b := &tokens{}
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Millisecond, cancel)
-			resp, err := serve(t, status(503)).client(t, httpretry.Policy{Budget: b}).Do(request(t, ctx, "GET", nil))
+			resp, err := serve(t, asking(1)).client(t, httpretry.Policy{Budget: b}).Do(request(t, ctx, "GET", nil))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -153,7 +151,7 @@ func TestBudget(t *testing.T) {
 			}
 			wg.Wait()
 			retries := s.dials.Load() - calls
-			if limit := int64(0.2*calls + 10*10); retries == 0 || retries > limit {
+			if limit := int64(0.2*calls + 10 + 600); retries == 0 || retries > limit {
 				t.Errorf("%d retries of %d calls, want some, and at most %d", retries, calls, limit)
 			}
 		})
@@ -212,7 +210,7 @@ func TestBreaker(t *testing.T) {
 			b := newBreaker(t, small)
 			b.Trip(time.Now(), "test", 0)
 			time.Sleep(5 * time.Second)
-			spent := &slots{}
+			spent := &tokens{}
 			if code, _ := call(t, s.client(t, httpretry.Policy{Breaker: b, Budget: spent}), t.Context()); code != 503 || len(s.got()) != 1 {
 				t.Errorf("status %d after %d requests, want 503 after 1", code, len(s.got()))
 			}
@@ -241,10 +239,10 @@ func TestBreaker(t *testing.T) {
 	})
 	t.Run("opens during the wait", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := serve(t, status(503))
+			s := serve(t, asking(1))
 			b := newBreaker(t, breaker.Config{})
 			time.AfterFunc(500*time.Millisecond, func() { b.Trip(time.Now(), "test", 0) })
-			client := s.client(t, httpretry.Policy{Breaker: b, Budget: &slots{at: func(int) int { return 1 }}})
+			client := s.client(t, httpretry.Policy{Breaker: b})
 			if code, err := call(t, client, t.Context()); code != 503 || err != nil || len(s.got()) != 1 {
 				t.Errorf("status %d, %v after %d requests, want the first 503", code, err, len(s.got()))
 			}
@@ -252,10 +250,10 @@ func TestBreaker(t *testing.T) {
 	})
 	t.Run("is half-open after the wait", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := serve(t, status(503))
+			s := serve(t, asking(1))
 			b := newBreaker(t, breaker.Config{MinOpen: time.Millisecond, MaxOpen: 2 * time.Millisecond})
 			time.AfterFunc(500*time.Millisecond, func() { b.Trip(time.Now(), "test", 0) })
-			client := s.client(t, httpretry.Policy{Breaker: b, Budget: &slots{at: func(int) int { return 1 }}})
+			client := s.client(t, httpretry.Policy{Breaker: b})
 			if code, err := call(t, client, t.Context()); code != 503 || err != nil || len(s.got()) != 1 {
 				t.Errorf("status %d, %v after %d requests, want the first 503 and no retry as a probe", code, err, len(s.got()))
 			}
@@ -350,7 +348,7 @@ func TestWhatTheBreakerHears(t *testing.T) {
 
 // world is a worker whose handler calls a service, with one breaker and budget
 // for both.
-func world(t *testing.T, s *service, b *breaker.Breaker, spent httpretry.Budget, handle func(*http.Client) consumer.Handler) (*memory.Broker, *consumer.Consumer) {
+func world(t *testing.T, s *service, b *breaker.Breaker, spent budget.Pacer, handle func(*http.Client) consumer.Handler) (*memory.Broker, *consumer.Consumer) {
 	t.Helper()
 	broker := memory.New(memory.Options{})
 	c, err := consumer.New(broker, consumer.Config{
@@ -443,7 +441,7 @@ func TestOutageUnderAConsumer(t *testing.T) {
 func TestHandlerSharesItsCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, status(503))
-		spent := &slots{}
+		spent := &tokens{}
 		b := newBreaker(t, breaker.Config{})
 		var probed error
 		broker, c := world(t, s, b, spent, func(client *http.Client) consumer.Handler {
@@ -473,7 +471,7 @@ func TestHandlerSharesItsCount(t *testing.T) {
 		if probed != nil || len(s.got()) != 3 {
 			t.Errorf("%d requests and %v, want 3 and a call within the probe", len(s.got()), probed)
 		}
-		spent.want(t, 1, 0, 1) // one message, one retry of its first call
+		spent.want(t, 1, 1, 1) // one message, one retry of its first call, which succeeded
 	})
 }
 
@@ -483,7 +481,7 @@ func TestCallsOfAMessageCountAsOne(t *testing.T) {
 		s := serve(t, status(503, 503, 503, 503, 503, 503))
 		b := newBreaker(t, breaker.Config{})
 		var within breaker.Snapshot
-		broker, c := world(t, s, b, &slots{}, func(client *http.Client) consumer.Handler {
+		broker, c := world(t, s, b, &tokens{}, func(client *http.Client) consumer.Handler {
 			return func(ctx context.Context, m *brokers.Message) error {
 				for range 3 {
 					_ = charge(client)(ctx, m)

@@ -274,7 +274,7 @@ func TestContext(t *testing.T) {
 	t.Run("ends with the first attempt", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			spent, sent := &slots{}, 0
+			spent, sent := &tokens{}, 0
 			transport := newTransport(t, httpretry.Config{Default: httpretry.Policy{Budget: spent}, Base: base(func(*http.Request) (*http.Response, error) {
 				sent++
 				cancel()

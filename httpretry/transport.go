@@ -96,7 +96,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if d.Budget != nil && !(c.inHandler && d.sharesBudget) {
-		d.Budget.Delivered(time.Now(), 1)
+		d.Budget.Deposit(time.Now(), 1)
 	}
 	c.prepare()
 	first := c.try(c.body, permit)
@@ -116,6 +116,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	first.attempt.discard(first.resp)
 	second := c.try(body, permit)
+	if second.outcome() == breaker.Success {
+		c.refund()
+	}
 	return second.resp, second.err
 }
 
@@ -261,9 +264,19 @@ func (r *result) timedOut() bool {
 	return ok && e.Timeout()
 }
 
-func (c *call) refund(now, due time.Time) {
+// withdraw takes the token of a retry.
+func (c *call) withdraw() bool {
+	if c.Budget == nil {
+		return true
+	}
+	_, ok := c.Budget.Withdraw(time.Now(), 0, 0)
+	return ok
+}
+
+// refund gives back the token of a retry that succeeded, or was not made.
+func (c *call) refund() {
 	if c.Budget != nil {
-		c.Budget.Refund(now, due)
+		c.Budget.Refund(time.Now())
 	}
 }
 
@@ -288,23 +301,21 @@ func (c *call) fits(d time.Duration) bool {
 	return !ok || time.Until(deadline) > d
 }
 
-// wait waits for delay, or longer if the budget says so, and returns the permit
-// for a retry that takes about as long as ran; false if there is to be none.
+// wait waits for delay and returns the permit for a retry that takes about as
+// long as ran; false if there is to be none.
 func (c *call) wait(delay, ran time.Duration) (permit breaker.Permit, ok bool) {
-	now := time.Now()
-	due := now.Add(delay)
-	if c.Budget != nil {
-		due = c.Budget.Reserve(now, due)
-	}
-	if due.Sub(now) > c.MaxWait || !c.fits(due.Sub(now)+ran) {
-		c.refund(now, due)
+	if delay > c.MaxWait || !c.fits(delay+ran) || !c.withdraw() {
 		return permit, false
 	}
-	timer := time.NewTimer(time.Until(due))
+	defer func() {
+		if !ok {
+			c.refund()
+		}
+	}()
+	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-c.req.Context().Done():
-		c.refund(time.Now(), due)
 		return permit, false
 	case <-timer.C:
 	}

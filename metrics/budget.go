@@ -8,55 +8,48 @@ import (
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
-// Budget is what [NewBudget] reads. A *budget.Budget is one.
-type Budget interface {
-	Snapshot(now time.Time) budget.Snapshot
-}
-
 // NewBudget returns a collector that reads b at every scrape. Dependency is
 // what the retries go to, such as "bank", and becomes a label. One budget that
 // several Consumers share is registered once.
-func NewBudget(dependency string, b Budget) prometheus.Collector {
+func NewBudget(dependency string, b budget.Pacer) prometheus.Collector {
 	desc := describer(dependency)
 	return &budgetCollector{
-		budget:  b,
-		limit:   desc("redrive_budget_limit", "Retries that the window of the budget may hold now."),
-		used:    desc("redrive_budget_reserved", "Retries that are reserved in the coming window."),
-		left:    desc("redrive_budget_left", "Retries that the coming window has room for; 0 means that new ones are delayed."),
-		backlog: desc("redrive_budget_backlog_seconds", "How far ahead the latest reserved retry is."),
-		moved:   desc("redrive_budget_moved_total", "Retries that the budget moved to a later time."),
-		added:   desc("redrive_budget_added_delay_seconds_total", "Delay that the budget added to retries."),
-		unpaced: desc("redrive_budget_unpaced_total", "Retries that found no room as far ahead as the budget looks."),
+		budget:   b,
+		tokens:   desc("redrive_budget_tokens", "Tokens that are saved up; below 1 means that retries wait."),
+		capacity: desc("redrive_budget_capacity", "Tokens that are saved up at most."),
+		limit:    desc("redrive_budget_limit", "Retries that may start in a second, whatever the tokens."),
+		waiting:  desc("redrive_budget_waiting", "Retries that wait for a token."),
+		granted:  desc("redrive_budget_granted_total", "Retries that got their token."),
+		refunded: desc("redrive_budget_refunded_total", "Tokens given back, by retries that succeeded or did not run."),
+		deferred: desc("redrive_budget_deferred_total", "Times that a retry was told to wait for a token."),
+		waits:    desc("redrive_budget_waits_seconds_total", "Delay that the budget added to retries."),
 	}
 }
 
 type budgetCollector struct {
-	budget                                            Budget
-	limit, used, left, backlog, moved, added, unpaced *prometheus.Desc
+	budget                             budget.Pacer
+	tokens, capacity, limit, waiting   *prometheus.Desc
+	granted, refunded, deferred, waits *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (c *budgetCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.limit, c.used, c.left, c.backlog, c.moved, c.added, c.unpaced} {
+	for _, d := range []*prometheus.Desc{c.tokens, c.capacity, c.limit, c.waiting, c.granted, c.refunded, c.deferred, c.waits} {
 		out <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c *budgetCollector) Collect(out chan<- prometheus.Metric) {
-	now := time.Now()
-	snapshot, s := c.budget.Snapshot(now), sink(out)
-	backlog := 0.0
-	if !snapshot.Furthest.IsZero() {
-		backlog = max(0, snapshot.Furthest.Sub(now).Seconds())
-	}
-	s.gauge(c.limit, float64(snapshot.Limit))
-	s.gauge(c.used, float64(snapshot.Used))
-	s.gauge(c.left, float64(max(0, snapshot.Limit-snapshot.Used)))
-	s.gauge(c.backlog, backlog)
-	s.counter(c.moved, snapshot.Moved)
-	s.total(c.added, snapshot.Added)
-	s.counter(c.unpaced, snapshot.Unpaced)
+	snapshot, s := c.budget.Snapshot(time.Now()), sink(out)
+	s.gauge(c.tokens, snapshot.Tokens)
+	s.gauge(c.capacity, snapshot.Capacity)
+	s.gauge(c.limit, snapshot.Limit)
+	s.gauge(c.waiting, float64(snapshot.Waiting))
+	s.counter(c.granted, snapshot.Granted)
+	s.counter(c.refunded, snapshot.Refunded)
+	s.counter(c.deferred, snapshot.Deferred)
+	s.total(c.waits, snapshot.Waits)
 }
 
 // describer returns a maker of descriptions of the metrics of a dependency.

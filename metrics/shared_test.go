@@ -14,31 +14,35 @@ func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := must(budget.New(budget.Queue()))
 		c := metrics.NewBudget("bank", b)
-		limit := float64(b.Snapshot(time.Now()).Limit)
+		full := b.Snapshot(time.Now())
 		expect(t, c, map[string]float64{
-			"redrive_budget_limit{dependency=bank}":                     limit,
-			"redrive_budget_reserved{dependency=bank}":                  0,
-			"redrive_budget_left{dependency=bank}":                      limit,
-			"redrive_budget_moved_total{dependency=bank}":               0,
-			"redrive_budget_backlog_seconds{dependency=bank}":           0,
-			"redrive_budget_added_delay_seconds_total{dependency=bank}": 0,
+			"redrive_budget_tokens{dependency=bank}":              full.Capacity,
+			"redrive_budget_capacity{dependency=bank}":            full.Capacity,
+			"redrive_budget_limit{dependency=bank}":               full.Limit,
+			"redrive_budget_waiting{dependency=bank}":             0,
+			"redrive_budget_granted_total{dependency=bank}":       0,
+			"redrive_budget_refunded_total{dependency=bank}":      0,
+			"redrive_budget_deferred_total{dependency=bank}":      0,
+			"redrive_budget_waits_seconds_total{dependency=bank}": 0,
 		})
 		now := time.Now()
-		var last time.Time
 		for range 50 {
-			last = b.Reserve(now, now)
+			b.Withdraw(now, time.Minute, 0.5)
 		}
+		b.Refund(now)
 		want := b.Snapshot(now)
-		if !last.After(now) || want.Moved == 0 || want.Added == 0 {
-			t.Fatalf("50 retries at once were not spread: %+v", want)
+		if want.Granted == 0 || want.Deferred == 0 || want.Waits == 0 || want.Waiting == 0 {
+			t.Fatalf("50 retries at once were not told to wait: %+v", want)
 		}
 		expect(t, c, map[string]float64{
-			"redrive_budget_reserved{dependency=bank}":                  float64(want.Used),
-			"redrive_budget_left{dependency=bank}":                      max(0, float64(want.Limit-want.Used)),
-			"redrive_budget_moved_total{dependency=bank}":               float64(want.Moved),
-			"redrive_budget_added_delay_seconds_total{dependency=bank}": want.Added,
-			"redrive_budget_backlog_seconds{dependency=bank}":           want.Furthest.Sub(now).Seconds(),
-			"redrive_budget_unpaced_total{dependency=bank}":             0,
+			"redrive_budget_tokens{dependency=bank}":              want.Tokens,
+			"redrive_budget_capacity{dependency=bank}":            want.Capacity,
+			"redrive_budget_limit{dependency=bank}":               want.Limit,
+			"redrive_budget_waiting{dependency=bank}":             float64(want.Waiting),
+			"redrive_budget_granted_total{dependency=bank}":       float64(want.Granted),
+			"redrive_budget_refunded_total{dependency=bank}":      1,
+			"redrive_budget_deferred_total{dependency=bank}":      float64(want.Deferred),
+			"redrive_budget_waits_seconds_total{dependency=bank}": want.Waits,
 		})
 	})
 }

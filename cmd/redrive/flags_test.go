@@ -35,7 +35,8 @@ func TestParseBudget(t *testing.T) {
 		{"101%+1/s", nil, false},
 		{"NaN+1/s", nil, false},
 		{"10%+Inf/s", nil, false},
-		{"10%+0.1/s", nil, false},
+		{"10%+0.1/s", &budget.Config{Share: 0.1, Floor: 0.1}, true},
+		{"10%+0/s", nil, false},
 	}
 	for _, tt := range tests {
 		got, err := parseBudget(tt.in)

@@ -17,7 +17,7 @@ type guard struct {
 // newGuard is made for a short day, whose seconds may be shorter still. The
 // zero Restraint suits a real one.
 func newGuard(second time.Duration) (g guard, err error) {
-	g.budget, err = budget.New(budget.Config{Share: 0.5, Floor: 40 * float64(time.Second) / float64(second), Window: time.Second})
+	g.budget, err = budget.New(budget.Config{Share: 0.5, Floor: 40 * float64(time.Second) / float64(second)})
 	if err != nil {
 		return g, err
 	}

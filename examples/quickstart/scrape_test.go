@@ -32,7 +32,7 @@ func TestScrape(t *testing.T) {
 		`retry_attempts_total{class="none",outcome="success",policy="demo",topic="orders"} 1`,
 		`redrive_dead_letters_total{reason="undecodable",topic="orders"} 1`,
 		`redrive_breaker_state{dependency="bank",state="closed"} 1`,
-		`redrive_budget_moved_total{dependency="bank"} 0`,
+		`redrive_budget_deferred_total{dependency="bank"} 0`,
 	} {
 		if !strings.Contains(string(text), want+"\n") {
 			t.Errorf("the metrics lack %s:\n%s", want, text)

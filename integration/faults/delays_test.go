@@ -115,14 +115,15 @@ func (o *own) eventually(limit time.Duration, what string, done func() bool) {
 	}
 }
 
-// unrestrained has failures come as thick and as fast as the tests make them.
-var unrestrained = consumer.Restraint{NoBudget: true, NoBreaker: true, NoThrottle: true, NoPoisonStop: true}
+// unguarded is for tests in which every message fails at first, on purpose: a
+// guard takes that for an outage.
+var unguarded = consumer.Guard{NoBudget: true, NoBreaker: true, NoPoisonStop: true}
 
 // run works until the returned function is called.
 func (o *own) run(config consumer.Config, handler consumer.Handler) (stop func() error) {
 	o.Helper()
 	config.DeadLetter = dlq.Suffix(".dead")
-	config.Restraint = unrestrained
+	config.Guard = unguarded
 	config.Logger = slog.New(slog.DiscardHandler)
 	c, err := consumer.New(o.broker, config)
 	if err != nil {

@@ -102,7 +102,7 @@ func delayWorker(ctx context.Context, address, topic, journal string) error {
 	defer broker.Close(context.WithoutCancel(ctx))
 	c, err := consumer.New(broker, consumer.Config{
 		Concurrency: 200,
-		Restraint:   unrestrained,
+		Guard:       unguarded,
 		DeadLetter:  dlq.Suffix(".dead"),
 		Logger:      slog.New(slog.DiscardHandler),
 		Retry:       retry.Policy{MaxRetryAfter: longestOnKafka * 9 / 8, Backoff: retry.Backoff{Base: time.Millisecond, Cap: shortestOnKafka}},

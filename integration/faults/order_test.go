@@ -84,7 +84,6 @@ func startOrderly(t *testing.T, address, topic string, hold, delay time.Duration
 		t.Fatal(err)
 	}
 	c, err := consumer.New(broker, consumer.Config{
-		Restraint:  unrestrained,
 		DeadLetter: dlq.Discard, OrderByKey: true, Concurrency: 20, Prefetch: 200, HoldLimit: hold, DrainTimeout: -1,
 		Retry:  retry.Policy{Backoff: retry.Backoff{Base: delay, Cap: delay, Floor: delay / 2}},
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),

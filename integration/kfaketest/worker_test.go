@@ -129,7 +129,6 @@ func (w *world) run(b *kafka.Broker, topics ...string) (stop func() error, ended
 		HoldLimit:    -1, // all retries wait in the broker
 		DrainTimeout: time.Second,
 		Retry:        retry.Policy{Backoff: retry.Backoff{Base: 100 * time.Millisecond}},
-		Restraint:    consumer.Restraint{NoBudget: true, NoBreaker: true, NoThrottle: true, NoPoisonStop: true},
 		Logger:       slog.New(slog.NewTextHandler(w, nil)),
 	})
 	if err != nil {

@@ -93,7 +93,7 @@ func (t trial) work(ctx context.Context, broker brokers.Broker, queue string, bo
 	worker, err := consumer.New(broker, consumer.Config{
 		DeadLetter:  dlq.Discard,
 		Concurrency: t.concurrency,
-		Restraint:   consumer.Restraint{NoBudget: true, NoBreaker: true, NoThrottle: true, NoPoisonStop: true},
+		Guard:       consumer.Guard{NoBudget: true, NoBreaker: true}, // every message fails at first, which looks like an outage
 		Retry:       retry.Policy{Backoff: retry.Backoff{Base: t.to, Cap: t.to, Floor: t.from, Multiplier: 1}},
 		Observers:   []consumer.Observer{book},
 		Logger:      slog.New(slog.DiscardHandler),

@@ -14,9 +14,6 @@ import (
 
 func main() {
 	testing.Init()
-	if results := os.Getenv(bubblesEnv); results != "" {
-		playInBubbles(results)
-	}
 	figure.Main("core", map[string]figure.Area{"core": core, "restraint": restraint})
 }
 

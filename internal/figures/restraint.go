@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
@@ -18,9 +19,10 @@ import (
 	"github.com/redrive-go/redrive/retry/budget/redisbudget"
 )
 
-// restraint measures what the protections cost, and what they are worth.
+// restraint measures what guards cost. What they are worth is in package
+// gallery.
 func restraint(report func(figure.Figure)) error {
-	if err := reservation(report); err != nil {
+	if err := withdrawal(report); err != nil {
 		return err
 	}
 	if err := permission(report); err != nil {
@@ -29,57 +31,59 @@ func restraint(report func(figure.Figure)) error {
 	if err := observation(report); err != nil {
 		return err
 	}
-	if err := outages(report); err != nil {
-		return fmt.Errorf("outages: %w", err)
-	}
 	if err := roundTrips(report); err != nil {
 		return fmt.Errorf("a budget on Redis: %w", err)
 	}
 	return nil
 }
 
-// reservation measures one retry of a busy dependency, while a thousand wait.
-func reservation(report func(figure.Figure)) error {
+// withdrawal measures the token of a retry that succeeds, for a busy dependency.
+func withdrawal(report func(figure.Figure)) error {
 	b, err := budget.New(budget.Queue())
 	if err != nil {
 		return err
 	}
 	now := time.Now()
-	for range 1000 {
-		b.Reserve(now, now)
-	}
 	n := 0
 	result := benchmark(func() {
 		now = now.Add(time.Millisecond)
 		if n++; n%100 == 0 {
-			b.Delivered(now, 2000) // 20 a millisecond
+			b.Deposit(now, 2000) // 20 a millisecond
 		}
-		b.Reserve(now, now.Add(time.Second))
+		if _, ok := b.Withdraw(now, time.Minute, 0.5); ok {
+			b.Refund(now)
+		}
 	})
 	report(figure.Figure{Name: "budget_ns", Value: result.nanos, Unit: "ns/retry", Goal: 100})
 	report(figure.Figure{Name: "budget_allocs", Value: result.allocs, Unit: "allocs/retry", Goal: 0})
 	return nil
 }
 
-// permission measures what a closed breaker costs a run: the leave to start.
+// permission measures what a guard costs a run that succeeds: the leave to start
+// by both of its breakers, and the reports of how it ended. Before, one message
+// has failed, so that the breakers look at what they are told.
 func permission(report func(figure.Figure)) error {
-	b, err := breaker.New(breaker.Config{})
+	health, err := breaker.New(breaker.Config{})
 	if err != nil {
 		return err
 	}
-	now := time.Now()
-	var run breaker.Permit
-	start := benchmark(func() { run, _ = b.Start(now) })
-	of := uint64(0)
-	both := benchmark(func() {
-		now = now.Add(time.Millisecond)
+	poison, err := breaker.New(breaker.Config{Window: 100, Ratio: 0.95, Streak: 60})
+	if err != nil {
+		return err
+	}
+	now, of := time.Now(), uint64(0)
+	run := func(o breaker.Outcome) {
 		of++
-		run, _ = b.Start(now)
-		b.Done(now, run, of, breaker.Success, 0.5)
-	})
-	report(figure.Figure{Name: "breaker_ns", Value: start.nanos, Unit: "ns/run", Goal: 50})
-	report(figure.Figure{Name: "breaker_allocs", Value: both.allocs, Unit: "allocs/run", Goal: 0})
-	note("with the report of how the run ended, a run costs the breaker %.0f ns", both.nanos)
+		first, _ := health.Start(now)
+		second, _ := poison.Start(now)
+		health.Done(now, first, of, o, 0.5)
+		poison.Done(now, second, of, o, 0.5)
+	}
+	check := benchmark(func() { run(breaker.Success) })
+	report(figure.Figure{Name: "guard_ns", Value: check.nanos, Unit: "ns/run", Goal: 50})
+	report(figure.Figure{Name: "guard_allocs", Value: check.allocs, Unit: "allocs/run", Goal: 0})
+	run(breaker.Failure)
+	note("a run that succeeds after one that failed costs the guard %.0f ns", benchmark(func() { run(breaker.Success) }).nanos)
 	return nil
 }
 
@@ -177,9 +181,11 @@ func (f fleet) load(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); <-tick.C {
 		for _, b := range f {
 			now := time.Now()
-			b.Delivered(now, deliveries)
-			for i := range retries {
-				b.Reserve(now, now.Add(time.Second+time.Duration(i)*step/retries))
+			b.Deposit(now, deliveries)
+			for range retries {
+				if _, ok := b.Withdraw(now, time.Minute, 0.5); ok {
+					b.Refund(now)
+				}
 			}
 		}
 	}
@@ -187,8 +193,8 @@ func (f fleet) load(d time.Duration) {
 
 func (f fleet) count() (retries, trips uint64) {
 	for _, b := range f {
-		s := b.Status(time.Now())
-		retries, trips = retries+s.Reserved, trips+s.RoundTrips
+		now := time.Now()
+		retries, trips = retries+b.Snapshot(now).Granted, trips+b.Status(now).RoundTrips
 	}
 	return retries, trips
 }

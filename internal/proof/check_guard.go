@@ -97,56 +97,65 @@ func (c *checker) takePaused(e *event) {
 	}
 }
 
-// contrasts reports whether practically nothing succeeds: 9 in 10 of the last
-// messages, at least 20, failed last, or as many runs in a row as count 20,
-// those that time out twice, of 10 messages or where nothing is known to have
-// succeeded.
+// contrasts reports whether practically nothing succeeds, or practically
+// everything is poison.
 func (g *guarded) contrasts(now time.Duration) bool {
-	const window, least, streak, different = 50, 20, 20, 10
-	var health, poison tally
-	inRow, weight := true, 0
-	row := map[string]bool{}
+	health := trend{window: 50, ratio: 0.9, streak: 20}
+	poison := trend{window: 100, ratio: 0.95, streak: 60}
 	for _, r := range slices.Backward(g.runs) {
-		if r.fine && r.at == now {
+		if r.at == now && r.fine {
 			continue // its worker may not have come to it
 		}
-		if inRow = inRow && !r.fine; inRow && r.weight > 0 {
-			weight += r.weight
-			row[r.of] = true
-		}
-		if poison.add(r.of, r.poison); !r.poison {
-			health.add(r.of, r.weight > 0)
-		}
-		practically := func(t tally) bool { return len(t.latest) >= least && 10*t.failing >= 9*len(t.latest) }
-		if practically(health) || practically(poison) {
+		weight := 0
+		if r.poison {
+			weight = 1
+		} else if health.add(r.of, r.weight) {
 			return true
 		}
-		if weight >= streak && (len(row) >= different || len(health.latest) >= window && health.failing == len(health.latest)) {
+		if poison.add(r.of, weight) {
 			return true
 		}
 	}
-	return weight >= streak && health.failing == len(health.latest)
+	return health.alone() || poison.alone()
 }
 
-// tally counts messages by the latest of their runs.
-type tally struct {
-	latest  map[string]bool
-	failing int
+// trend is what the last runs say, taken in from the last one on: how many
+// messages failed last, and how much in a row.
+type trend struct {
+	window, streak int
+	ratio          float64
+
+	latest    map[string]bool // fails, by message
+	failing   int
+	broken    bool // the row, by a success
+	row       int
+	different map[string]bool // messages of the row
 }
 
-// add takes in a run before those that were added.
-func (t *tally) add(of string, fails bool) {
-	if t.latest[of] {
-		return
-	}
+// add takes in a run that failed with this weight, or did not. It reports
+// whether the runs from there on are reason enough to pause: all of the first 20
+// messages fail, nearly all of a window, or many in a row of 10 messages.
+func (t *trend) add(of string, weight int) bool {
+	const first, different = 20, 10
 	if t.latest == nil {
-		t.latest = map[string]bool{}
+		t.latest, t.different = map[string]bool{}, map[string]bool{}
 	}
-	t.latest[of] = true
-	if fails {
-		t.failing++
+	if t.broken = t.broken || weight == 0; !t.broken {
+		t.row += weight
+		t.different[of] = true
 	}
+	if _, known := t.latest[of]; !known {
+		if t.latest[of] = weight > 0; weight > 0 {
+			t.failing++
+		}
+	}
+	n := len(t.latest)
+	return t.row >= t.streak && len(t.different) >= different ||
+		n >= first && t.failing == n || n >= t.window && float64(t.failing) >= t.ratio*float64(n)
 }
+
+// alone reports whether the row is long enough where no success is known.
+func (t *trend) alone() bool { return t.row >= t.streak && t.failing == len(t.latest) }
 
 // report takes in what a run that has ended says about its dependencies. What
 // its worker does not know for sure, because the lease may be lost, is no
@@ -173,7 +182,7 @@ func (c *checker) report(d *delivery, e *event, k class) {
 			continue
 		case k.name == "poison":
 			r.poison = true
-		case k.severe():
+		case k.severe(), slices.ContainsFunc(c.causes(d, e), func(why cause) bool { return e.Outcome.class(why).severe() }):
 			r.weight = 2
 		default:
 			r.weight = 1
@@ -232,10 +241,11 @@ func (c *checker) probed(d *delivery, j judgement, k class, hint time.Duration) 
 		as = classTransient
 	}
 	p.low, p.high = as.bounds(d.topic.policy, 1, d.throttles, hint)
-	c.age(d, &p)
 	ends := j.dies && !j.retries && j.reason != reasonExpired
-	for _, j := range []*judgement{&j, &p} {
-		j.high = max(j.high, c.scenario.pace.pause)
+	for _, j := range []*judgement{&j, &p} { // until others have been tried
+		if j.high = max(j.high, min(c.scenario.pace.pause, or(d.topic.policy.MaxRetryAfter, 15*time.Minute))); j == &p || !ends {
+			c.age(d, j)
+		}
 	}
 	f, nearest := d.fate, c.guards(d)[0]
 	switch {

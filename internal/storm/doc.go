@@ -2,7 +2,7 @@
 // an outage through, PlanOf by adding up the delays of one policy.
 //
 // It uses the library's own parts, not models of them: retry.Decide decides
-// each failure, a budget.Budget moves the retries, and a breaker.Breaker
+// each failure, a budget.Budget has the retries wait, and a breaker.Breaker
 // refuses the calls. Only the callers, the network and the dependency are
 // modelled:
 //

@@ -1,6 +1,7 @@
 package storm
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"fmt"
@@ -11,6 +12,9 @@ import (
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
 )
+
+// longestWait is the cap of a policy that names none.
+const longestWait = 15 * time.Minute
 
 // draws is the chance of one run.
 type draws = rand.Rand
@@ -117,13 +121,36 @@ func (w *world) step() {
 // dispatch calls for as many of the ready messages as may be.
 func (w *world) dispatch() {
 	for len(w.ready) > 0 && (w.Concurrency == 0 || w.running < w.Concurrency) {
+		t := w.ready[0]
+		wait, ok := w.withdraw(t)
+		if !ok {
+			w.ready[0], w.ready = nil, w.ready[1:]
+			w.schedule(t, due, w.now+wait)
+			continue
+		}
 		permit, ok := w.admit()
 		if !ok {
+			w.refund(t)
 			return
 		}
-		t := w.ready[0]
 		w.ready[0], w.ready = nil, w.ready[1:]
 		w.call(t, permit)
+	}
+}
+
+// withdraw takes the token of a retry from the budget.
+func (w *world) withdraw(t *task) (wait time.Duration, ok bool) {
+	if w.budget == nil || t.calls == 0 {
+		return 0, true
+	}
+	most := cmp.Or(w.client.Retry.Backoff.Cap, longestWait)
+	return w.budget.Withdraw(clock(w.now), most, w.chance.Float64())
+}
+
+// refund gives back the token of a retry that succeeded, or was not made.
+func (w *world) refund(t *task) {
+	if w.budget != nil && t.calls > 0 {
+		w.budget.Refund(clock(w.now))
 	}
 }
 
@@ -153,7 +180,7 @@ func (w *world) wakeAt(at time.Duration) {
 
 func (w *world) call(t *task, permit breaker.Permit) {
 	if w.budget != nil && t.calls == 0 {
-		w.budget.Delivered(clock(w.now), 1)
+		w.budget.Deposit(clock(w.now), 1)
 	}
 	if w.now-t.at > w.Bin {
 		t.disturbed = true
@@ -195,6 +222,9 @@ func (w *world) end(t *task) {
 	w.report(t)
 	if !t.failed {
 		w.answered.add(w.now)
+		if t.calls > 1 {
+			w.refund(t)
+		}
 		w.close(t)
 		return
 	}
@@ -208,12 +238,8 @@ func (w *world) end(t *task) {
 		w.close(t)
 		return
 	}
-	at := w.now + d.Delay
-	if w.budget != nil {
-		at = w.budget.Reserve(clock(w.now), clock(at)).Sub(clock(0))
-	}
-	t.delay = at - w.now
-	w.schedule(t, due, at)
+	t.delay = d.Delay
+	w.schedule(t, due, w.now+d.Delay)
 }
 
 func (w *world) report(t *task) {

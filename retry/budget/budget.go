@@ -13,8 +13,6 @@ const (
 	due     = 1024            // seconds, more than pace.Longest
 	burst   = time.Second / 4 // in which retries may start at once
 	stepped = 10 * time.Second
-
-	leastBurst = 10 // retries, however low the ceiling is
 )
 
 // Pacer paces the retries to one dependency. [Budget] is one for a process, and
@@ -38,12 +36,12 @@ type Pacer interface {
 
 // Snapshot is what a budget was doing at one moment.
 type Snapshot struct {
-	// Tokens is how many retries could start at once, but for the ceiling.
+	// Tokens is how many retries could start at once, but for the limit.
 	Tokens float64
 	// Capacity is how many tokens are saved at most.
 	Capacity float64
-	// Ceiling is how many retries a second may start, whatever the tokens.
-	Ceiling float64
+	// Limit is how many retries a second may start, whatever the tokens.
+	Limit float64
 	// Waiting is about how many retries were told to ask again, and are not due
 	// yet.
 	Waiting int
@@ -65,18 +63,21 @@ type Budget struct {
 	ceiling  float64 // of rates
 	capacity float64 // of rates
 	tokens   float64
-	room     float64 // retries that may start now under the ceiling
+	limit    pace.Limit
+	room     float64 // retries that may start now under the limit
 
 	origin time.Time
 	last   time.Duration // the latest now, since origin
 	second int64         // of last
 
 	deliveries counter
+	starts     counter
 	refunds    counter
 
-	line    [due]uint32 // retries that wait, by the second in which they ask again
-	waiting int64       // sum of line
-	since   time.Duration
+	average float64       // retries that started in a second, over a minute
+	line    [due]uint32   // retries that wait, by the second in which they ask again
+	waiting int64         // sum of line
+	since   time.Duration // when it began, or retries began to fail or to succeed
 
 	granted, refunded, deferred uint64
 	waits                       float64
@@ -101,13 +102,14 @@ func (c *counter) expire(second int64) {
 }
 
 // New returns a budget that is full. The error names every fault of c at once,
-// each a *consumer.ConfigError.
+// each a *[ConfigError].
 func New(c Config) (*Budget, error) {
 	if err := c.faults(); err != nil {
 		return nil, err
 	}
 	b := &Budget{rates: pace.Rates{Share: c.Share, Floor: c.Floor}}
 	b.setPeak(b.rates.Fade(0))
+	b.limit = pace.NewLimit(b.ceiling)
 	b.tokens, b.room = b.capacity, b.most()
 	return b, nil
 }
@@ -134,6 +136,7 @@ func (b *Budget) Withdraw(now time.Time, most time.Duration, random float64) (wa
 		b.tokens--
 		b.room--
 		b.granted++
+		b.starts.add(b.second, 1)
 		return 0, true
 	}
 	b.deferred++
@@ -167,7 +170,7 @@ func (b *Budget) Snapshot(now time.Time) Snapshot {
 	defer b.mu.Unlock()
 	b.advance(now)
 	return Snapshot{
-		Tokens: b.tokens, Capacity: b.capacity, Ceiling: b.ceiling,
+		Tokens: b.tokens, Capacity: b.capacity, Limit: b.limit.Now,
 		Waiting: int(math.Round(b.ahead().Waiting)),
 		Granted: b.granted, Refunded: b.refunded, Deferred: b.deferred, Waits: b.waits,
 	}
@@ -177,17 +180,21 @@ func (b *Budget) Snapshot(now time.Time) Snapshot {
 // has asked.
 func (b *Budget) ahead() pace.Line {
 	asked := float64(b.last%time.Second) / float64(time.Second)
-	income := b.rates.Share*float64(b.deliveries.total) + float64(b.refunds.total)
 	return pace.Line{
 		Waiting: float64(b.waiting) - asked*float64(b.line[b.second%due]),
 		Age:     b.last - b.since,
-		Rate:    min(b.rates.Floor+income/pace.Span.Seconds(), b.ceiling),
-		Ceiling: b.ceiling,
+		Rate:    min(b.rates.Floor+b.earned()+float64(b.refunds.total)/pace.Span.Seconds(), b.limit.Now),
+		Ceiling: b.limit.Best(b.ceiling),
 	}
 }
 
-// most returns how many retries may start at once under the ceiling.
-func (b *Budget) most() float64 { return max(leastBurst, b.ceiling*burst.Seconds()) }
+// earned returns what deliveries earn in a second.
+func (b *Budget) earned() float64 {
+	return b.rates.Share * float64(b.deliveries.total) / pace.Span.Seconds()
+}
+
+// most returns how many retries may start at once under the limit.
+func (b *Budget) most() float64 { return max(1, b.limit.Now*burst.Seconds()) }
 
 func (b *Budget) setPeak(peak float64) {
 	b.rates.Peak = peak
@@ -218,17 +225,22 @@ func (b *Budget) advance(now time.Time) {
 		b.tick()
 	}
 	b.tokens = min(b.tokens+b.rates.Floor*gain, b.capacity)
-	b.room = min(b.room+b.ceiling*gain, b.most())
+	b.room = min(b.room+b.limit.Now*gain, b.most())
 }
 
 // tick moves to the next second.
 func (b *Budget) tick() {
 	b.setPeak(max(b.rates.Fade(time.Second), float64(b.deliveries.total)/pace.Span.Seconds()))
+	at, lowest := b.second%seconds, b.rates.Floor+b.earned()
+	if b.limit.Adapt(b.second, float64(b.starts.each[at]), float64(b.refunds.each[at]), lowest, b.ceiling) {
+		b.since = b.last
+	}
 	gone := &b.line[b.second%due]
 	b.waiting -= int64(*gone)
 	*gone = 0
 	b.second++
 	b.deliveries.expire(b.second)
+	b.starts.expire(b.second)
 	b.refunds.expire(b.second)
 }
 
@@ -236,8 +248,9 @@ func (b *Budget) tick() {
 func (b *Budget) restart(now time.Time, elapsed time.Duration) {
 	b.setPeak(b.rates.Fade(elapsed))
 	b.tokens = min(b.tokens+b.rates.Floor*elapsed.Seconds(), b.capacity)
+	b.limit = pace.NewLimit(b.ceiling)
 	b.room = b.most()
 	b.origin, b.last, b.second, b.since = now, 0, 0, 0
-	b.deliveries, b.refunds = counter{}, counter{}
+	b.deliveries, b.starts, b.refunds = counter{}, counter{}, counter{}
 	b.line, b.waiting = [due]uint32{}, 0
 }

@@ -3,8 +3,6 @@ package budget
 import (
 	"errors"
 	"fmt"
-
-	"github.com/redrive-go/redrive/internal/fault"
 )
 
 // maxFloor is more than any dependency bears, and keeps the arithmetic exact.
@@ -29,11 +27,23 @@ func Queue() Config { return Config{Share: 0.1, Floor: 1} }
 // a second, the defaults of Finagle and Linkerd.
 func Mesh() Config { return Config{Share: 0.2, Floor: 10} }
 
+// ConfigError is one fault of a Config.
+type ConfigError struct {
+	Field   string // such as "Share"
+	Problem string
+	Fix     string
+}
+
+// Error says what is wrong and what to write instead.
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("budget: Config.%s %s: %s", e.Field, e.Problem, e.Fix)
+}
+
 // faults returns every fault of c at once.
 func (c Config) faults() error {
 	var faults []error
 	refuse := func(field string, value float64, fix string) {
-		faults = append(faults, &fault.Error{Package: "budget", Field: "Config." + field, Problem: fmt.Sprintf("is %v", value), Fix: fix})
+		faults = append(faults, &ConfigError{Field: field, Problem: fmt.Sprintf("is %v", value), Fix: fix})
 	}
 	if !(c.Share > 0 && c.Share <= 1) {
 		refuse("Share", c.Share, "use a number above 0 and at most 1, such as 0.1 for 10 %")

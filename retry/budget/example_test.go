@@ -30,7 +30,7 @@ func Example() {
 	}
 	fmt.Println(started, "retries start, the others ask again within", longest.Round(100*time.Millisecond))
 	// Output:
-	// 10 retries start, the others ask again within 2s
+	// 2 retries start, the others ask again within 2.5s
 }
 
 // A retry that succeeds gives its token back.
@@ -57,11 +57,11 @@ func ExampleBudget_Snapshot() {
 		b.Withdraw(now, time.Minute, 0.5)
 	}
 	s := b.Snapshot(now)
-	fmt.Printf("%.0f of %.0f tokens, at most %.0f retries a second\n", s.Tokens, s.Capacity, s.Ceiling)
+	fmt.Printf("%.0f of %.0f tokens, at most %.0f retries a second\n", s.Tokens, s.Capacity, s.Limit)
 	fmt.Printf("%d granted, %d told to wait, by %.1f s on average\n", s.Granted, s.Deferred, s.Waits/float64(s.Deferred))
 	// Output:
-	// 273 of 300 tokens, at most 110 retries a second
-	// 27 granted, 273 told to wait, by 0.9 s on average
+	// 122 of 150 tokens, at most 115 retries a second
+	// 28 granted, 272 told to wait, by 0.9 s on average
 }
 
 // All faults come at once, each with its fix.
@@ -69,6 +69,6 @@ func ExampleNew() {
 	_, err := budget.New(budget.Config{Share: 10, Floor: -1})
 	fmt.Println(err)
 	// Output:
-	// budget: Config.Share: is 10: use a number above 0 and at most 1, such as 0.1 for 10 %
-	// budget: Config.Floor: is -1: use a number of retries a second above 0 and at most 1000000, such as 1; without it, no retry could start once traffic stops
+	// budget: Config.Share is 10: use a number above 0 and at most 1, such as 0.1 for 10 %
+	// budget: Config.Floor is -1: use a number of retries a second above 0 and at most 1000000, such as 1; without it, no retry could start once traffic stops
 }

@@ -13,9 +13,9 @@ import (
 
 var errBusy = errors.New("the service is busy")
 
-// unrestrained lets failures come again as soon as the policy says, however
-// many there are: these figures are about what retries cost.
-var unrestrained = consumer.Restraint{NoBudget: true, NoBreaker: true, NoThrottle: true, NoPoisonStop: true}
+// unguarded is for figures in which every message fails at first: a guard takes
+// that for an outage, rightly, and these are about what retries cost.
+var unguarded = consumer.Guard{NoBudget: true, NoBreaker: true, NoPoisonStop: true}
 
 // failOnce has work run a consumer, with the default policy for when failures
 // come again, and a handler that fails some messages when it sees them first.

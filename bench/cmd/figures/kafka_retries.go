@@ -27,9 +27,9 @@ const (
 
 // failOnceLater has a message come back after firstDue to lastDue.
 var failOnceLater = consumer.Config{
-	Restraint: unrestrained,
-	Prefetch:  kafkaPrefetch,
-	Retry:     retry.Policy{Backoff: retry.Backoff{Base: lastDue, Cap: lastDue, Floor: firstDue}},
+	Guard:    unguarded,
+	Prefetch: kafkaPrefetch,
+	Retry:    retry.Policy{Backoff: retry.Backoff{Base: lastDue, Cap: lastDue, Floor: firstDue}},
 }
 
 const kafkaOutstanding = 100_000

@@ -134,7 +134,7 @@ func kafkaFailing(percent uint64) kafka.Contender {
 	return func(ctx context.Context, w *kafka.World, group, topic string, n int) (time.Duration, error) {
 		fails := func(m *brokers.Message) bool { return spread(kafka.Number(m.Body))%100 < percent }
 		return failOnce(ctx, n, fails, func(ctx context.Context, h consumer.Handler) error {
-			return kafka.Work(ctx, w, consumer.Config{Prefetch: kafkaPrefetch, MaxHeld: kafkaHeld, Restraint: unrestrained}, group, topic, h)
+			return kafka.Work(ctx, w, consumer.Config{Prefetch: kafkaPrefetch, MaxHeld: kafkaHeld}, group, topic, h)
 		})
 	}
 }

@@ -105,7 +105,7 @@ func (s *session) failOnce(ctx context.Context, queue string, n int) ([]time.Dur
 	var mu sync.Mutex
 	done := 0
 	cfg := consumer.Config{
-		Restraint: unrestrained,
+		Guard:     unguarded,
 		Retry:     retry.Policy{Backoff: retry.Backoff{Base: 5 * time.Second, Floor: beyondHold}},
 		Observers: []consumer.Observer{w},
 	}
@@ -147,7 +147,7 @@ func (s *session) sustained(ctx context.Context) error {
 	defer stop()
 	w := newWaits()
 	policy := retry.Policy{MaxAttempts: 1000, Backoff: retry.Backoff{Base: 4 * time.Second, Cap: 4 * time.Second, Floor: beyondHold}}
-	rules := consumer.Config{Restraint: unrestrained, Prefetch: prefetch, MaxHeld: 4000, Retry: policy, Observers: []consumer.Observer{w}}
+	rules := consumer.Config{Guard: unguarded, Prefetch: prefetch, MaxHeld: 4000, Retry: policy, Observers: []consumer.Observer{w}}
 	busy := classify.Transient(errBusy) // an error of no known class ends after six attempts
 	worker := make(chan error, 1)
 	go func() {

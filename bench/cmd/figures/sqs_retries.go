@@ -20,7 +20,8 @@ var sqsStored = retry.Policy{Backoff: retry.Backoff{Base: 5 * time.Second, Floor
 // of a run in which every message fails once, less those of one without.
 func (s *sqsSession) retries(ctx context.Context) error {
 	const messages = 5000 // ElasticMQ sorts all that are left with every retry
-	cfg := sqsUnrestrained
+	cfg := sqsConfig
+	cfg.Guard = unguarded
 	cfg.Retry = sqsStored
 	var perRetry []float64
 	for round := range rounds {
@@ -50,7 +51,7 @@ func (s *sqsSession) lateness(ctx context.Context) error {
 	tooEarly := 0
 	for round := range rounds {
 		w := newWaits()
-		cfg := consumer.Config{Restraint: unrestrained, Retry: sqsStored, Observers: []consumer.Observer{w}}
+		cfg := consumer.Config{Guard: unguarded, Retry: sqsStored, Observers: []consumer.Observer{w}}
 		if _, err := s.consume(ctx, fmt.Sprintf("late-%d", round), messages, failOnceAll(cfg)); err != nil {
 			return err
 		}

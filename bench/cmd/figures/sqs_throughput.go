@@ -21,8 +21,6 @@ const (
 // waits for its deletion, and room to hold the retries of 10 % failures.
 var sqsConfig = consumer.Config{Prefetch: 800, MaxHeld: 8000}
 
-var sqsUnrestrained = consumer.Config{Prefetch: sqsConfig.Prefetch, MaxHeld: sqsConfig.MaxHeld, Restraint: unrestrained}
-
 type sqsContender struct {
 	name    string
 	n       int
@@ -37,9 +35,9 @@ func (s *sqsSession) throughput(ctx context.Context) error {
 		{"raw-8", sqsBacklog, sqs.Raw(8)},
 		{"redrive", sqsBacklog, sqs.Redrive(sqsConfig)},
 		{"raw-32", sqsBacklog, sqs.Raw(32)},
-		{"fail1", sqsBacklog, sqsFailing(sqsUnrestrained, 1)},
+		{"fail1", sqsBacklog, sqsFailing(sqsConfig, 1)},
 		{"raw-16", sqsBacklog, sqs.Raw(16)},
-		{"fail10", sqsBacklog, sqsFailing(sqsUnrestrained, 10)},
+		{"fail10", sqsBacklog, sqsFailing(sqsConfig, 10)},
 		{"watermill", sqsSlow, sqs.Watermill(10, 8)},
 		{"watermill-default", sqsSlower, sqs.Watermill(0, 0)},
 	}

@@ -121,9 +121,7 @@ func failing(percent uint32) rabbitmq.Contender {
 	return func(ctx context.Context, w *rabbitmq.World, queue string, n int) (time.Duration, error) {
 		fails := func(m *brokers.Message) bool { return share(m.ID) < percent }
 		return failOnce(ctx, n, fails, func(ctx context.Context, h consumer.Handler) error {
-			cfg := redriveConfig
-			cfg.Restraint = unrestrained
-			return rabbitmq.Work(ctx, w, cfg, queue, h)
+			return rabbitmq.Work(ctx, w, redriveConfig, queue, h)
 		})
 	}
 }

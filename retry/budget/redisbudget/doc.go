@@ -7,7 +7,8 @@
 //     deliveries of all its workers, plus Floor for each second, plus twice the
 //     Capacity, as package budget has it for one process;
 //   - retries that succeed give their tokens back, and all workers together
-//     stay below the Ceiling, within some seconds;
+//     stay below the highest rate of deliveries and 5 %, plus Floor, but for what
+//     they took in the 4 s before;
 //   - a retry is only ever told to wait, never dropped, whatever Redis does;
 //   - Withdraw never waits for longer than 50 ms, and does not wait at all while
 //     tokens are at hand, while the fleet has none, or while Redis is away;
@@ -21,7 +22,7 @@
 //
 // # How it works
 //
-// Redis keeps the tokens, the ceiling and the line of those that wait, by the
+// Redis keeps the tokens, the limit and the line of those that wait, by the
 // formulas of package budget and by its own clock. One call of a script, which
 // is atomic, reports what a worker has delivered, refunded and deferred, and
 // takes tokens ahead of need: as many as it asked for lately in 2.5 s, up to

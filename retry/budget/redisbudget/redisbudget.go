@@ -12,7 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -42,7 +41,7 @@ type Budget struct {
 func New(client redis.UniversalClient, c Config) (*Budget, error) {
 	err := c.faults()
 	if client == nil {
-		err = errors.Join(&fault.Error{Package: "redisbudget", Field: "client", Problem: "is nil", Fix: "pass what redis.NewClient or redis.NewClusterClient returns"}, err)
+		err = errors.Join(&ConfigError{"client", "is nil", "pass what redis.NewClient or redis.NewClusterClient returns"}, err)
 	}
 	if err != nil {
 		return nil, err
@@ -119,7 +118,7 @@ func (b *Budget) Refund(now time.Time) {
 	b.keepUp(now)
 }
 
-// Snapshot implements [budget.Pacer]. Tokens, Capacity, Ceiling and Waiting are
+// Snapshot implements [budget.Pacer]. Tokens, Capacity, Limit and Waiting are
 // those of the fleet as of the latest answer, or those of this worker's own part
 // while it has to do with that. The other fields count this worker's retries.
 func (b *Budget) Snapshot(now time.Time) budget.Snapshot {
@@ -129,7 +128,7 @@ func (b *Budget) Snapshot(now time.Time) budget.Snapshot {
 	b.expire(now)
 	if b.fleet {
 		s.Tokens, s.Capacity = max(b.pool.tokens, 0)+float64(b.leased), b.pool.capacity
-		s.Ceiling, s.Waiting = b.pool.line.Ceiling, int(math.Round(b.ahead(now).Waiting))
+		s.Limit, s.Waiting = b.pool.limit, int(math.Round(b.ahead(now).Waiting))
 	}
 	s.Granted, s.Refunded, s.Deferred, s.Waits = b.granted, b.refunds, b.deferrals, b.waits
 	return s

@@ -12,7 +12,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -65,18 +64,13 @@ func fields(err error) []string {
 		}
 		return found
 	}
-	if e, ok := errors.AsType[*fault.Error](err); ok {
-		return []string{strings.TrimPrefix(strings.TrimPrefix(e.Package+"."+e.Field, "budget.Config."), "redisbudget.")}
+	if e, ok := errors.AsType[*ConfigError](err); ok {
+		return []string{e.Field}
+	}
+	if e, ok := errors.AsType[*budget.ConfigError](err); ok {
+		return []string{e.Field}
 	}
 	return nil
-}
-
-func TestConfigErrorSaysWhatToDo(t *testing.T) {
-	_, err := New(clientOf(t, "127.0.0.1:1"), Config{Name: "payments", Budget: budget.Queue()})
-	const want = "redisbudget: Config.Workers: is 0: say how many workers the fleet has at most, 1 to 10000"
-	if err == nil || err.Error() != want {
-		t.Errorf("error\n%v, want\n%s", err, want)
-	}
 }
 
 // TestFewRetriesAreNotHeldUp has a healthy fleet in which a retry comes now and
@@ -170,7 +164,7 @@ func TestLeaseAtHandMakesNoCall(t *testing.T) {
 
 // TestLeasesGoBack has a worker that stops asking: another one gets its tokens.
 func TestLeasesGoBack(t *testing.T) {
-	f := newFleet(t, generator(t, 5), 2, budget.Config{Share: 0.01, Floor: 1})
+	f := newFleet(t, generator(t, 5), 2, budget.Queue())
 	f.join()
 	w := f.workers[0]
 	w.leased, w.batch = 8, 8
@@ -224,15 +218,15 @@ func TestSnapshotAndStatus(t *testing.T) {
 	if s.Fleet || s.Err == nil || s.RoundTrips != 0 {
 		t.Errorf("status before the first use: %+v", s)
 	}
-	if got := w.Snapshot(f.clock(0)).Capacity; math.Abs(got-75) > 1 { // a quarter of 300
-		t.Errorf("capacity %v without Redis, want 75", got)
+	if got := w.Snapshot(f.clock(0)).Capacity; math.Abs(got-37.5) > 1 { // a quarter of 150
+		t.Errorf("capacity %v without Redis, want 37.5", got)
 	}
 	f.join()
 	f.pass(20 * time.Second)
 	f.deposit(0, 1)
 	w.idle()
-	if got := w.Snapshot(f.clock(0)); math.Abs(got.Capacity-300) > 1 || math.Abs(got.Ceiling-110) > 1 || got.Tokens < 150 {
-		t.Errorf("%+v in the fleet, want a capacity of 300, and 110 a second", got)
+	if got := w.Snapshot(f.clock(0)); math.Abs(got.Capacity-150) > 1 || math.Abs(got.Limit-115) > 1 || got.Tokens < 100 {
+		t.Errorf("%+v in the fleet, want a capacity of 150, and 115 a second", got)
 	}
 	for range 1000 {
 		if _, ok := f.withdraw(0); ok && f.rng.IntN(2) == 0 {
@@ -274,7 +268,7 @@ func TestKey(t *testing.T) {
 	if ttl := f.server.TTL(key); ttl != time.Hour {
 		t.Errorf("the key expires after %v, want an hour", ttl)
 	}
-	if fields, _ := f.server.HKeys(key); len(fields) > 8+2+buckets {
+	if fields, _ := f.server.HKeys(key); len(fields) > 20+2+buckets {
 		t.Errorf("%d fields after a while: %q", len(fields), fields)
 	}
 }

@@ -1,0 +1,204 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/retry/breaker"
+)
+
+// One bad row fails its whole batch. It ends by itself, after its attempts, and
+// nobody else with it.
+func TestBadRowOfABatchEndsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		for i := range 2000 {
+			body := fmt.Sprint("good-", i)
+			if i%500 == 250 {
+				body = fmt.Sprint("bad-", i)
+			}
+			publish(t, broker, "rows", body)
+		}
+		var mu sync.Mutex
+		runs, inserted := map[string]int{}, map[string]int{}
+		calls := 0
+		isBad := func(item consumer.Item) bool { return strings.HasPrefix(string(item.Message.Body), "bad") }
+		var seen recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{&seen}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.HandleBatch("rows", func(_ context.Context, batch []consumer.Item) []error {
+				mu.Lock()
+				defer mu.Unlock()
+				calls++
+				for _, item := range batch {
+					runs[string(item.Message.Body)]++
+				}
+				if slices.ContainsFunc(batch, isBad) {
+					return slices.Repeat([]error{errors.New("a row violates a constraint")}, len(batch))
+				}
+				for _, item := range batch {
+					inserted[string(item.Message.Body)]++
+				}
+				return nil
+			}, consumer.Topic{BatchSize: 100})
+		})
+		time.Sleep(time.Hour)
+		w.mustShutdown()
+		for body, n := range inserted {
+			if n != 1 {
+				t.Errorf("%s was inserted %d times", body, n)
+			}
+		}
+		letters := deadLetters(t, broker, "rows")
+		for _, letter := range letters {
+			if !isBad(consumer.Item{Message: &letter.Message}) || letter.Meta.Attempt != 6 || len(letter.Meta.History) != 6 {
+				t.Errorf("%s is dead after %d attempts of %d failures, want a bad one after the 6 of class unknown", letter.Message.Body, letter.Meta.Attempt, len(letter.Meta.History))
+			}
+		}
+		if len(inserted) != 1996 || len(letters) != 4 || calls > 20+4*20+4*6 {
+			t.Errorf("%d of 1996 inserted, %d of 4 dead after %d calls", len(inserted), len(letters), calls)
+		}
+		for _, e := range seen.of(consumer.EventFailed) {
+			if e.Decision.Reason == "batch" && e.Decision.Counted {
+				t.Fatalf("the failure of a whole batch counts: %+v", e.Decision)
+			}
+		}
+		empty(t, broker, "rows")
+	})
+}
+
+// A dead-letter topic that refuses is no obstacle for others: what finds no
+// place goes back to its queue, and is dead-lettered without another run.
+func TestDeadLettersThatFindNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
+			if op.Operation == memory.Publish && op.Topic == "orders.dead" && time.Since(began) < time.Hour {
+				return memory.Fault{Err: errors.New("connection refused")}
+			}
+			return memory.Fault{}
+		}})
+		var mu sync.Mutex
+		poison, good := 0, 0
+		cfg := quiet()
+		cfg.MaxHeld = 30
+		sent := map[string]time.Time{}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if strings.HasPrefix(string(m.Body), "bad") {
+					poison++
+					return classify.Permanent(errBusy)
+				}
+				if wait := time.Since(sent[string(m.Body)]); wait > time.Second {
+					t.Errorf("%s waited for %v", m.Body, wait)
+				}
+				good++
+				return nil
+			})
+		})
+		for i := range 3600 {
+			body := fmt.Sprint("good-", i)
+			if i%20 == 0 {
+				body = fmt.Sprint("bad-", i)
+			}
+			mu.Lock()
+			sent[body] = time.Now()
+			mu.Unlock()
+			publish(t, broker.Broker, "orders", body)
+			time.Sleep(time.Second)
+		}
+		if n := broker.Stats("orders"); n.InFlight > 30+20 || n.Delayed < 100 {
+			t.Errorf("%+v, want few in the process, and the others back in their queue", n)
+		}
+		time.Sleep(10 * time.Minute)
+		w.mustShutdown()
+		letters := deadLetters(t, broker, "orders")
+		if poison != 180 || len(letters) != 180 || good != 3420 {
+			t.Errorf("%d runs of 180 poisonous messages, %d dead; %d of 3420 good ones", poison, len(letters), good)
+		}
+		for _, letter := range letters {
+			if letter.Reason != "poison" || len(letter.Meta.History) != 1 {
+				t.Errorf("%s is dead by %q after %d failures", letter.Message.Body, letter.Reason, len(letter.Meta.History))
+			}
+		}
+		empty(t, broker.Broker, "orders")
+	})
+}
+
+// What waits is bounded in bytes, each topic having its part.
+func TestMaxHeldBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		for i := range 10 {
+			publish(t, broker.Broker, "orders", fmt.Sprint(i, strings.Repeat("x", 1<<20)))
+		}
+		cfg := quiet()
+		cfg.MaxHeldBytes = 7 << 20 // 3.5 MiB for each topic
+		cfg.HoldLimit, cfg.Retry = time.Hour, every(time.Minute, 3)
+		runs := 0
+		var mu sync.Mutex
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if runs++; consumer.MetaFrom(ctx).Attempt == 1 {
+					return errBusy
+				}
+				return nil
+			})
+			c.Handle("mails", func(context.Context, *brokers.Message) error { return nil })
+		})
+		time.Sleep(time.Second)
+		if got, want := broker.Stats("orders"), (memory.Stats{InFlight: 3, Delayed: 7}); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		time.Sleep(10 * time.Minute)
+		w.mustShutdown()
+		if runs != 20 {
+			t.Errorf("%d runs, want 20", runs)
+		}
+		empty(t, broker.Broker, "orders", "orders.dead")
+	})
+}
+
+// A guard that is closed lets single messages of a batch through.
+func TestProbeOfABatchTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		guard := must(breaker.New(breaker.Config{}))
+		guard.Trip(time.Now(), "by hand", 0)
+		flood(t, broker, "orders", 30)
+		var sizes []int
+		cfg := quiet()
+		cfg.Guard.Breaker, cfg.Concurrency = guard, 1
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.HandleBatch("orders", func(_ context.Context, batch []consumer.Item) []error {
+				sizes = append(sizes, len(batch))
+				return nil
+			}, consumer.Topic{BatchSize: 10, BatchWait: 10 * time.Millisecond})
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		sum := 0
+		for _, n := range sizes {
+			sum += n
+		}
+		if sum != 30 || sizes[0] != 1 || len(sizes) > 8 {
+			t.Errorf("batches of %v, want a probe first and 30 in all", sizes)
+		}
+	})
+}
