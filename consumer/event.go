@@ -88,8 +88,8 @@ type Event struct {
 
 	// Decision is what becomes of the message. In EventDeferred its Reason is
 	// "budget", there was no token; "guard", what its message alone depends on
-	// is down or has its part of the slots; or "room", its topic pauses and it
-	// cannot wait in the process.
+	// is down; or "room", its topic pauses, or what its message depends on has
+	// its part of the slots, and it cannot wait in the process.
 	Decision retry.Decision
 
 	DeadLetter *dlq.Entry
