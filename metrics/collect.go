@@ -10,7 +10,7 @@ import (
 type descs struct {
 	attempts, deliveries, settlements, leasesLost, deadLetters, discarded *prometheus.Desc
 	settleErrors, letterErrors, extensions, extensionErrors               *prometheus.Desc
-	deferrals, deferredFor                                                *prometheus.Desc
+	stretched, stretch                                                    *prometheus.Desc
 	inFlight, running, held, stuck, lastSuccess                           *prometheus.Desc
 	paused, pauses, receiveErrors                                         *prometheus.Desc
 }
@@ -32,15 +32,15 @@ func newDescs() descs {
 		extensions:      desc("redrive_lease_extensions_total", "Extensions of leases: one for each delivery whose lease the broker has extended, each time.", "topic"),
 		extensionErrors: desc("redrive_lease_extension_errors_total", "Extensions of a lease that the broker failed and that are tried again, while the lease lasts.", "topic"),
 		letterErrors:    desc("redrive_dead_letter_errors_total", "Dead letters that the broker did not take and that are tried again.", "topic"),
-		deferrals:       desc("redrive_deferrals_total", "Times that a run was put off, uncounted: its retry had no token, what its message depends on is down, or there was no room to wait.", "topic"),
-		deferredFor:     desc("redrive_deferred_seconds_total", "How long these runs were put off.", "topic"),
+		stretched:       desc("redrive_retries_stretched_total", "Retries that the budget moved to a later time.", "topic"),
+		stretch:         desc("redrive_retry_stretch_seconds_total", "Delay that the budget added to retries.", "topic"),
 		inFlight:        desc("redrive_messages_in_flight", "Deliveries that the worker has and has not settled.", "topic"),
 		running:         desc("redrive_messages_running", "Messages whose handler runs, each in a slot; those of a batch share one.", "topic"),
 		held:            desc("redrive_messages_held", "Messages that wait in the process, for their due time or for the breaker.", "topic"),
 		stuck:           desc("redrive_messages_stuck", "Messages whose handler ignores that its context has ended.", "topic"),
 		lastSuccess:     desc("redrive_last_success_timestamp_seconds", "When a handler last succeeded; 0 if none has.", "topic"),
-		paused:          desc("redrive_paused", "Dependencies of which nothing, or only single messages as probes, may start now."),
-		pauses:          desc("redrive_pauses_total", "Times that a dependency was paused: its breaker opened, or most messages were poison."),
+		paused:          desc("redrive_paused", "1 while nothing, or only one message at a time as a probe, is received; otherwise 0."),
+		pauses:          desc("redrive_pauses_total", "Times that receiving was paused: breaker, throttle, or most messages poison."),
 		receiveErrors:   desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
 	}
 }
@@ -49,7 +49,7 @@ func (d *descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.attempts, d.deliveries, d.settlements, d.leasesLost, d.deadLetters, d.discarded,
 		d.settleErrors, d.letterErrors, d.extensions, d.extensionErrors,
-		d.deferrals, d.deferredFor,
+		d.stretched, d.stretch,
 		d.inFlight, d.running, d.held, d.stuck, d.lastSuccess,
 		d.paused, d.pauses, d.receiveErrors,
 	}
@@ -99,7 +99,11 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	d := &m.descs
 	s := sink(out)
-	s.gauge(d.paused, float64(m.pausedNow()))
+	paused := 0.0
+	if m.paused.Load() {
+		paused = 1
+	}
+	s.gauge(d.paused, paused)
 	s.counter(d.pauses, m.pauses.Load())
 	s.counter(d.receiveErrors, m.receiveErrors.Load())
 	for _, t := range m.topics {
@@ -122,8 +126,8 @@ func (s *series) collect(d *descs, to sink) {
 	to.counter(d.extensions, s.extensions.Load(), s.topic)
 	to.counter(d.extensionErrors, s.extensionErrors.Load(), s.topic)
 	to.counter(d.letterErrors, s.letterErrors.Load(), s.topic)
-	to.counter(d.deferrals, s.deferrals.Load(), s.topic)
-	to.total(d.deferredFor, time.Duration(s.deferredFor.Load()).Seconds(), s.topic)
+	to.counter(d.stretched, s.stretched.Load(), s.topic)
+	to.total(d.stretch, time.Duration(s.stretch.Load()).Seconds(), s.topic)
 	n := s.states.count()
 	to.gauge(d.running, float64(n[running]+n[stuck]), s.topic)
 	to.gauge(d.held, float64(n[held]), s.topic)

@@ -9,6 +9,7 @@ import (
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/internal/fault"
+	"github.com/redrive-go/redrive/retry"
 )
 
 // MaxTopics is how many topics one Metrics tells apart.
@@ -96,7 +97,7 @@ func classOf(c classify.Class) int { return index(classes[1:], string(c)) + 1 }
 var reasons = [...]string{
 	"exhausted", "expired", "poison",
 	"undecodable", "validation", "panic", "timeout", "unclassified",
-	"ambiguous", "crash-loop", "oversize", "refused", "unroutable", "redrive-limit", "operator",
+	"ambiguous", "budget", "crash-loop", "oversize", "refused", "unroutable", "redrive-limit", "operator",
 	other,
 }
 

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,14 +19,12 @@ type Metrics struct {
 	topics map[string]*series     // never changed
 	other  atomic.Pointer[series] // of topics that nobody named; nil until one comes
 
+	paused        atomic.Bool
 	pauses        atomic.Uint64
 	receiveErrors atomic.Uint64
 
 	descs      descs
 	histograms histograms
-
-	mu     sync.Mutex
-	paused map[string]bool // dependencies
 }
 
 // New returns a Metrics for the topics that the Consumer has handlers for.
@@ -37,7 +34,7 @@ func New(topics ...Topic) (*Metrics, error) {
 	if err := faults(topics); err != nil {
 		return nil, err
 	}
-	m := &Metrics{topics: map[string]*series{}, descs: newDescs(), histograms: newHistograms(), paused: map[string]bool{}}
+	m := &Metrics{topics: map[string]*series{}, descs: newDescs(), histograms: newHistograms()}
 	for _, t := range topics {
 		m.topics[t.Name] = m.newSeries(t.Name, t.policy())
 	}
@@ -52,37 +49,13 @@ func (m *Metrics) Observe(_ context.Context, e consumer.Event) {
 	}
 	switch e.Kind {
 	case consumer.EventPaused:
+		m.paused.Store(true)
 		m.pauses.Add(1)
-		m.pause(e.Dependency, true)
 	case consumer.EventResumed:
-		m.pause(e.Dependency, false)
+		m.paused.Store(false)
 	case consumer.EventError:
-		if e.Operation == "receive" {
-			m.receiveErrors.Add(1)
-		}
+		m.receiveErrors.Add(1)
 	}
-}
-
-// maxPaused bounds the dependencies that are remembered as paused: messages may
-// name any number.
-const maxPaused = 10_000
-
-// pause remembers whether a dependency is paused.
-func (m *Metrics) pause(dependency string, paused bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !paused {
-		delete(m.paused, dependency)
-	} else if len(m.paused) < maxPaused {
-		m.paused[dependency] = true
-	}
-}
-
-// pausedNow is how many dependencies are paused.
-func (m *Metrics) pausedNow() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.paused)
 }
 
 func (m *Metrics) series(topic string) *series {
@@ -117,8 +90,8 @@ type series struct {
 	letterErrors    atomic.Uint64
 	extensions      atomic.Uint64
 	extensionErrors atomic.Uint64
-	deferrals       atomic.Uint64
-	deferredFor     atomic.Int64 // in nanoseconds
+	stretched       atomic.Uint64
+	stretch         atomic.Int64 // in nanoseconds
 	lastSuccess     atomic.Int64 // Unix time in nanoseconds; 0 if there was none
 	states          states
 
@@ -150,9 +123,6 @@ func (s *series) observeRare(e *consumer.Event) {
 	switch e.Kind {
 	case consumer.EventHeld:
 		s.states.set(e.Message, held)
-	case consumer.EventDeferred:
-		s.deferrals.Add(1)
-		s.deferredFor.Add(int64(max(e.Meta.DueAt.Sub(e.Time), 0)))
 	case consumer.EventRetried:
 		s.settled[retried].Add(1)
 		s.leave(e, released, classify.ClassShutdown)
@@ -230,6 +200,10 @@ func (s *series) fails(e *consumer.Event) {
 	}
 	s.attempts[outcome][classOf(e.Verdict.Class)].Add(1)
 	s.failed.Observe(e.Duration.Seconds())
+	if e.Stretched > 0 {
+		s.stretched.Add(1)
+		s.stretch.Add(int64(e.Stretched))
+	}
 }
 
 // leave ends what e's message was doing in this process. If its handler was

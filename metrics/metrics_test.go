@@ -150,9 +150,11 @@ func TestSuccess(t *testing.T) {
 func TestRetry(t *testing.T) {
 	s := newScript(t)
 	s.see(received, started)
+	e := failed(classify.ClassThrottled, retry.ActionRetry)
+	e.Stretched = 90 * time.Second
 	s.meta.FirstFailedAt, s.meta.DueAt = noon, noon.Add(time.Minute)
-	s.event(failed(classify.ClassThrottled, retry.ActionRetry))
-	s.see(consumer.EventDeferred, held)
+	s.event(e)
+	s.see(held)
 	expect(t, s.m, map[string]float64{
 		"redrive_messages_held{topic=orders}":      1,
 		"redrive_messages_running{topic=orders}":   0,
@@ -161,8 +163,8 @@ func TestRetry(t *testing.T) {
 	s.event(consumer.Event{Kind: started, Time: noon.Add(61 * time.Second), Lateness: time.Second})
 	expect(t, s.m, map[string]float64{
 		"retry_attempts_total{class=throttled,outcome=retry,policy=slow,topic=orders}": 1,
-		"redrive_deferrals_total{topic=orders}":                                        1,
-		"redrive_deferred_seconds_total{topic=orders}":                                 60,
+		"redrive_retries_stretched_total{topic=orders}":                                1,
+		"redrive_retry_stretch_seconds_total{topic=orders}":                            90,
 		"redrive_handler_duration_seconds_sum{result=failure,topic=orders}":            2,
 		"redrive_retry_lateness_seconds_sum{topic=orders}":                             1,
 		"retry_task_age_seconds_sum{policy=slow,topic=orders}":                         61,
@@ -258,11 +260,8 @@ func TestStuck(t *testing.T) {
 
 func TestTrouble(t *testing.T) {
 	s := newScript(t)
-	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventError, Operation: "receive", Err: errors.New("receive")})
-	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventError, Operation: "budget", Err: errors.New("not the broker's")})
-	for _, dependency := range []string{"orders", "payments", "payments"} {
-		s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused, Dependency: dependency})
-	}
+	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventError, Err: errors.New("receive")})
+	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused})
 	s.see(received, consumer.EventExtended, consumer.EventExtended)
 	for i, op := range []string{
 		"ack", "retry", "release", "extend", "dead-letter",
@@ -284,11 +283,11 @@ func TestTrouble(t *testing.T) {
 		"redrive_dead_letter_errors_total{topic=orders}":            5,
 		"redrive_dead_letters_total{reason=ambiguous,topic=orders}": 1,
 		"redrive_discarded_total{reason=other,topic=orders}":        2,
-		"redrive_paused{}":       2,
-		"redrive_pauses_total{}": 3,
+		"redrive_paused{}":       1,
+		"redrive_pauses_total{}": 1,
 	})
-	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventResumed, Dependency: "payments"})
-	expect(t, s.m, map[string]float64{"redrive_paused{}": 1, "redrive_pauses_total{}": 3})
+	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventResumed})
+	expect(t, s.m, map[string]float64{"redrive_paused{}": 0, "redrive_pauses_total{}": 1})
 }
 
 // TestSeriesAreBounded feeds words that nobody knows.

@@ -147,13 +147,19 @@ func TestReasonsAreKnown(t *testing.T) {
 			known = append(known, strings.TrimSuffix(rest, ",topic=orders}"))
 		}
 	}
-	found := regexp.MustCompile(`(?m)^\t//\t([a-z-]+)  `).FindAllStringSubmatch(string(must(os.ReadFile("../dlq/entry.go"))), -1)
-	if len(found) < 10 {
-		t.Errorf("dlq.Entry has %d reasons: this test does not find them any more", len(found))
-	}
-	for _, word := range found {
-		if !slices.Contains(known, word[1]) {
-			t.Errorf("the reason %q is counted as other", word[1])
+	for file, pattern := range map[string]string{
+		"../dlq/entry.go":        `(?m)^\t//\t([a-z-]+)  `,
+		"../consumer/outcome.go": `(?m)^\treason\w+ += "([a-z-]+)"`,
+		"../retry/decide.go":     `(?m)^\tReason\w+ += "([a-z-]+)"`,
+	} {
+		found := regexp.MustCompile(pattern).FindAllStringSubmatch(string(must(os.ReadFile(file))), -1)
+		if len(found) < 3 {
+			t.Errorf("%s has %d reasons: this test does not find them any more", file, len(found))
+		}
+		for _, word := range found {
+			if !slices.Contains(known, word[1]) {
+				t.Errorf("the reason %q of %s is counted as other", word[1], file)
+			}
 		}
 	}
 }
