@@ -427,7 +427,7 @@ func TestTopicOverridesConfig(t *testing.T) {
 			runs[m.Topic]++
 			return classify.Transient(errors.New("busy"))
 		}
-		cfg.Concurrency = 1
+		cfg.MaxConcurrency = 1
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.Handle("orders", handler)
 			c.Handle("refunds", handler, consumer.Topic{MaxAttempts: 2, HandlerTimeout: time.Minute, DeadLetter: dlq.Topic("graveyard")})

@@ -334,6 +334,7 @@ func (o *ownGuards) named(name string) (g, gone *guard) {
 		gone = o.recent.Remove(o.recent.Back()).(*guard)
 		delete(o.byName, gone.name)
 	}
+	name = strings.Clone(name) // it may be a part of the body
 	g = o.make(name)
 	o.byName[name] = o.recent.PushFront(g)
 	return g, gone
@@ -360,7 +361,7 @@ func (p *pipeline) guardOf(d *delivery) (g *guard) {
 	if name == "" {
 		return nil
 	}
-	g, gone := d.sub.own.named(strings.Clone(name)) // it may be a part of the body
+	g, gone := d.sub.own.named(name)
 	if gone != nil {
 		p.retire(gone)
 	}

@@ -168,7 +168,7 @@ func TestAdaptiveConcurrency(t *testing.T) {
 // When the worker stops, everything that waits goes back, uncounted: for a
 // guard, a token, its time, its turn, a slot.
 func TestDrainWithEverythingWaiting(t *testing.T) {
-	for _, order := range []consumer.Order{consumer.Unordered, consumer.ByKey} {
+	for _, byKey := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			broker := newTap(memory.Options{})
 			guard := must(breaker.New(breaker.Config{}))
@@ -176,7 +176,7 @@ func TestDrainWithEverythingWaiting(t *testing.T) {
 			noTokens.withdraw = func(time.Duration) (time.Duration, bool) { return time.Second, false }
 			release := make(chan struct{})
 			cfg := quiet()
-			cfg.Concurrency, cfg.Prefetch, cfg.Order = 1, 9, order
+			cfg.Concurrency, cfg.Prefetch, cfg.OrderByKey = 1, 9, byKey
 			cfg.HoldLimit, cfg.Retry = time.Hour, every(time.Second, 9)
 			cfg.Guards = map[string]consumer.Guard{"guard": {Breaker: guard}, "token": {Budget: noTokens}}
 			block := func(context.Context, *brokers.Message) error { <-release; return nil }
@@ -187,7 +187,7 @@ func TestDrainWithEverythingWaiting(t *testing.T) {
 				c.Handle("token", fail)
 				c.Handle("time", fail, consumer.Topic{Retry: &long})
 				c.Handle("slot", block)
-				c.HandleBatch("batch", func(context.Context, []*brokers.Message) []error { return nil }, consumer.Batch{Size: 100, Wait: time.Hour})
+				c.HandleBatch("batch", func(context.Context, []consumer.Item) []error { return nil }, consumer.Topic{BatchSize: 100, BatchWait: time.Hour})
 			})
 			topics := []string{"guard", "token", "time", "slot", "batch"}
 			for _, topic := range topics {
@@ -234,7 +234,7 @@ func TestKeysWithAClosedGuard(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		guard := must(breaker.New(breaker.Config{}))
 		cfg := quiet()
-		cfg.Order, cfg.Guard.Breaker = consumer.ByKey, guard
+		cfg.OrderByKey, cfg.Guard.Breaker = true, guard
 		var mu sync.Mutex
 		last, under := map[string]int{}, map[string]int{}
 		handled := 0

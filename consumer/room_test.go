@@ -15,7 +15,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/breaker"
 )
 
@@ -34,26 +33,26 @@ func TestBadRowOfABatchEndsAlone(t *testing.T) {
 		var mu sync.Mutex
 		runs, inserted := map[string]int{}, map[string]int{}
 		calls := 0
-		isBad := func(m *brokers.Message) bool { return strings.HasPrefix(string(m.Body), "bad") }
+		isBad := func(item consumer.Item) bool { return strings.HasPrefix(string(item.Message.Body), "bad") }
 		var seen recorder
 		cfg := quiet()
 		cfg.Observers = []consumer.Observer{&seen}
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.HandleBatch("rows", func(_ context.Context, batch []*brokers.Message) []error {
+			c.HandleBatch("rows", func(_ context.Context, batch []consumer.Item) []error {
 				mu.Lock()
 				defer mu.Unlock()
 				calls++
-				for _, m := range batch {
-					runs[string(m.Body)]++
+				for _, item := range batch {
+					runs[string(item.Message.Body)]++
 				}
 				if slices.ContainsFunc(batch, isBad) {
 					return slices.Repeat([]error{errors.New("a row violates a constraint")}, len(batch))
 				}
-				for _, m := range batch {
-					inserted[string(m.Body)]++
+				for _, item := range batch {
+					inserted[string(item.Message.Body)]++
 				}
 				return nil
-			}, consumer.Batch{Size: 100})
+			}, consumer.Topic{BatchSize: 100})
 		})
 		time.Sleep(time.Hour)
 		w.mustShutdown()
@@ -64,7 +63,7 @@ func TestBadRowOfABatchEndsAlone(t *testing.T) {
 		}
 		letters := deadLetters(t, broker, "rows")
 		for _, letter := range letters {
-			if !isBad(&letter.Message) || letter.Meta.Attempt != 6 || len(letter.Meta.History) != 6 {
+			if !isBad(consumer.Item{Message: &letter.Message}) || letter.Meta.Attempt != 6 || len(letter.Meta.History) != 6 {
 				t.Errorf("%s is dead after %d attempts of %d failures, want a bad one after the 6 of class unknown", letter.Message.Body, letter.Meta.Attempt, len(letter.Meta.History))
 			}
 		}
@@ -132,7 +131,7 @@ func TestDeadLettersThatFindNoPlace(t *testing.T) {
 			t.Errorf("%d runs of 180 poisonous messages, %d dead; %d of 3420 good ones", poison, len(letters), good)
 		}
 		for _, letter := range letters {
-			if letter.Reason != retry.ReasonPoison || len(letter.Meta.History) != 1 {
+			if letter.Reason != "poison" || len(letter.Meta.History) != 1 {
 				t.Errorf("%s is dead by %q after %d failures", letter.Message.Body, letter.Reason, len(letter.Meta.History))
 			}
 		}
@@ -187,10 +186,10 @@ func TestProbeOfABatchTopic(t *testing.T) {
 		cfg := quiet()
 		cfg.Guard.Breaker, cfg.Concurrency = guard, 1
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(_ context.Context, batch []*brokers.Message) []error {
+			c.HandleBatch("orders", func(_ context.Context, batch []consumer.Item) []error {
 				sizes = append(sizes, len(batch))
 				return nil
-			}, consumer.Batch{Size: 10, Wait: 10 * time.Millisecond})
+			}, consumer.Topic{BatchSize: 10, BatchWait: 10 * time.Millisecond})
 		})
 		time.Sleep(time.Minute)
 		w.mustShutdown()

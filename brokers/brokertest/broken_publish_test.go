@@ -356,6 +356,12 @@ type ranked struct {
 	sources        []brokers.Source
 }
 
+func (r *ranked) Pause(topics ...string) {
+	for _, src := range r.sources {
+		src.Pause(topics...)
+	}
+}
+
 func openRanked(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
 	r := &ranked{}
 	for _, topic := range sub.Topics {

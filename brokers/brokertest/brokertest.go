@@ -51,6 +51,10 @@ type Harness struct {
 	// Meta (SQS). Then only Attempt is checked, as an upper bound.
 	EstimatesMeta bool
 
+	// Unordered says that the broker may deliver in any order, even where nothing
+	// fails (SQS standard queues). Clauses about Subscription.Ordered are skipped.
+	Unordered bool
+
 	// SortsHeaders says that the broker keeps no order among headers of
 	// different names. Values of one name must stay in order all the same.
 	SortsHeaders bool
@@ -116,7 +120,7 @@ func clauses() []clause {
 	return slices.Concat(
 		publishClauses(), messageClauses(), endClauses(), receiveClauses(), closeClauses(),
 		carryClauses(), retryClauses(), settleClauses(), leaseClauses(), extendClauses(),
-		topicClauses(), crashClauses(), orderClauses(),
+		topicClauses(), pauseClauses(), crashClauses(), orderClauses(),
 	)
 }
 

@@ -38,6 +38,7 @@ type hooks struct {
 	crash        func(b *faulty, s *faultySource)
 	capabilities func(s *faultySource, c brokers.Capabilities) brokers.Capabilities
 	receive      func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error)
+	pause        func(s *faultySource, topics []string)
 	settle       func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error
 	extend       func(ctx context.Context, s *faultySource, lease time.Duration, ds []*brokers.Delivery) []error
 	closeSource  func(ctx context.Context, s *faultySource) error
@@ -135,7 +136,13 @@ type faultySource struct {
 	closed bool
 }
 
-func (s *faultySource) Pause(topics ...string) { s.inner.Pause(topics...) }
+func (s *faultySource) Pause(topics ...string) {
+	if s.b.hooks.pause != nil {
+		s.b.hooks.pause(s, topics)
+		return
+	}
+	s.inner.Pause(topics...)
+}
 
 func (s *faultySource) Capabilities() brokers.Capabilities {
 	c := s.inner.Capabilities()

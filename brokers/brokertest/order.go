@@ -18,6 +18,18 @@ func orderClauses() []clause {
 			check: orderKept,
 		},
 		{
+			name:  "order-published",
+			rule:  "With Subscription.Ordered, a single source must hand out the messages of one key in the order of their publication, as long as none of them fails.",
+			needs: append(needs, "topics-all", "order-kept"),
+			check: orderPublished,
+		},
+		{
+			name:  "pause-keeps-order",
+			rule:  "With Subscription.Ordered, the messages of one key must come in the order of their publication over pauses, too.",
+			needs: []string{"order-published", "pause-not-counted"},
+			check: pauseKeepsOrder,
+		},
+		{
 			name:  "order-waits-for-holder",
 			rule:  "Where Capabilities.Ordered is set, no later message of a key must be handed out while an earlier one is unsettled, and those of other keys must.",
 			needs: append(needs, "receive-max"),
@@ -32,8 +44,7 @@ func orderClauses() []clause {
 	}
 }
 
-// ordered opens a worker and publishes a message for every body, whose key is
-// its first letter.
+// ordered opens a worker and publishes a message for every body, as keyed does.
 func (tr *trial) ordered(bodies ...string) (*worker, error) {
 	topic := tr.Topic("orders")
 	w, err := tr.open(topic)
@@ -43,11 +54,16 @@ func (tr *trial) ordered(bodies ...string) (*worker, error) {
 	if !w.caps.Ordered {
 		return nil, skip("Capabilities.Ordered is not set")
 	}
+	return w, tr.publish(topic, keyed(bodies...)...)
+}
+
+// keyed is text, with the first letter as the key.
+func keyed(bodies ...string) []brokers.Message {
 	msgs := text(bodies...)
 	for i := range msgs {
 		msgs[i].Key = bodies[i][:1]
 	}
-	return w, tr.publish(topic, msgs...)
+	return msgs
 }
 
 func orderKept(tr *trial) error {
@@ -56,7 +72,18 @@ func orderKept(tr *trial) error {
 	if err != nil {
 		return err
 	}
-	next := make(map[string]int)
+	return w.inOrder(bodies, nil)
+}
+
+// inOrder acks every body, and demands that those of a key, which is the first
+// letter, come in this order. It calls between, if that is not nil, whenever
+// all that was received is acked.
+func (w *worker) inOrder(bodies []string, between func(seen int) error) error {
+	tr := w.tr
+	missing := make(map[string][]string) // by key
+	for _, body := range bodies {
+		missing[body[:1]] = append(missing[body[:1]], body)
+	}
 	for seen := 0; seen < len(bodies); {
 		a, err := w.next(deadline(tr.patience))
 		if err != nil {
@@ -66,20 +93,78 @@ func orderKept(tr *trial) error {
 			return fmt.Errorf("from %q: %d of %d messages came within %v", w.sub.Topics, seen, len(bodies), tr.patience)
 		}
 		key := a.Message.Key
-		switch want := fmt.Sprintf("%s%d", key, next[key]); {
-		case a.body() == want:
-			next[key]++
+		switch i := slices.Index(missing[key], a.body()); {
+		case i == 0:
+			missing[key] = missing[key][1:]
 			seen++
-		case a.body() > want:
-			return fmt.Errorf("%s came before message %q of the same key", a, want)
+		case i > 0:
+			return fmt.Errorf("%s came before message %q of the same key", a, missing[key][0])
 		case tr.Virtual:
 			return fmt.Errorf("%s came twice", a)
 		}
 		if err := w.ack(a); err != nil {
 			return err
 		}
+		if between != nil && len(w.inbox) == 0 {
+			if err := between(seen); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
+}
+
+// inSequence opens a worker that keeps the order of keys, and publishes n
+// messages for each of two keys to each of two topics.
+func (tr *trial) inSequence(n int) (*worker, []string, error) {
+	if tr.Unordered {
+		return nil, nil, skip("Harness.Unordered is set: the broker promises no order")
+	}
+	topics := []string{tr.Topic("orders"), tr.Topic("refunds")}
+	sub := tr.subscription(topics...)
+	sub.Ordered = true
+	w, err := tr.subscribe(sub)
+	if err != nil {
+		return nil, nil, err
+	}
+	var all []string
+	for i, keys := range []string{"ab", "cd"} {
+		var bodies []string
+		for n := range n {
+			bodies = append(bodies, fmt.Sprintf("%c%d", keys[0], n), fmt.Sprintf("%c%d", keys[1], n))
+		}
+		if err := tr.publish(topics[i], keyed(bodies...)...); err != nil {
+			return nil, nil, err
+		}
+		all = append(all, bodies...)
+	}
+	return w, all, nil
+}
+
+// orderPublished takes more than a worker may hold.
+func orderPublished(tr *trial) error {
+	w, bodies, err := tr.inSequence(150)
+	if err != nil {
+		return err
+	}
+	return w.inOrder(bodies, nil)
+}
+
+func pauseKeepsOrder(tr *trial) error {
+	const long = 40 // the number of messages before a long pause
+	w, bodies, err := tr.inSequence(20)
+	if err != nil {
+		return err
+	}
+	w.max = 3
+	waited := false
+	return w.inOrder(bodies, func(seen int) error {
+		if seen >= long && !waited {
+			waited = true
+			return w.interrupt(5 * tr.Unit)
+		}
+		return w.interrupt(tr.Unit / 10)
+	})
 }
 
 func orderWaitsForHolder(tr *trial) error {

@@ -22,7 +22,7 @@ type broken struct {
 
 func allBroken() []broken {
 	return slices.Concat(brokenPublishing(), brokenMessages(), brokenSettling(), brokenRetries(),
-		brokenLeases(), brokenReceiving(), brokenClosing())
+		brokenLeases(), brokenReceiving(), brokenPausing(), brokenClosing())
 }
 
 // TestBrokenBrokers demands that each broken broker fails exactly its clauses,
