@@ -46,11 +46,8 @@ const (
 // Event is one thing that happened. Fields that do not belong to its kind are
 // zero.
 type Event struct {
-	Kind EventKind
-	Time time.Time
-
-	// Topic of the message. In EventPaused and EventResumed it is set only if
-	// what pauses is what DependencyOf of this topic returned.
+	Kind  EventKind
+	Time  time.Time
 	Topic string
 
 	// Message is nil in an EventError of the source as a whole. It is shared:
@@ -72,7 +69,7 @@ type Event struct {
 	Lateness time.Duration
 
 	// Dependency is what pauses, in EventPaused and EventResumed: a topic,
-	// Topic.Dependency, or what Topic.DependencyOf returned.
+	// Topic.Dependency, or, if Topic is set, what its DependencyOf returned.
 	Dependency string
 
 	// Until is when a pause may end; zero if nobody knows.
@@ -80,8 +77,8 @@ type Event struct {
 
 	// Operation is what failed: "receive", of the source as a whole; "ack",
 	// "retry" or "release", the end of a delivery; "extend", of its lease;
-	// "dead-letter", the publishing of one; or "dependency-of",
-	// Topic.DependencyOf.
+	// "dead-letter", the publishing of one; "dependency-of",
+	// Topic.DependencyOf; or "budget", that of a Guard, of Dependency.
 	Operation string
 
 	Verdict classify.Verdict
