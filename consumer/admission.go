@@ -28,9 +28,13 @@ func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 // mayStart reports whether a run of d may start: the guard of its message, that
 // of its topic and, for a retry, a budget have to agree. Otherwise d waits.
 func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
-	if d.guard != nil && !d.guard.startOwn(now, &d.permit) {
+	if g := d.guard; g != nil && !g.enter() {
 		p.notStarted(d, now) // it may have been let through by the guard of its topic
-		p.deferRun(d, now, d.guard.pause(now, p.cfg.Random()), ownGuard)
+		p.awaitSlot(d, now)
+		return false
+	} else if g != nil && !g.startOwn(now, &d.permit) {
+		p.notStarted(d, now)
+		p.deferRun(d, now, g.pause(now, p.cfg.Random()), ownGuard)
 		return false
 	}
 	if !d.permit.topic.probe() && !d.sub.guard.startTopic(now, d) {
@@ -58,7 +62,8 @@ type deferral struct {
 
 var (
 	noToken  = deferral{"budget", errors.New("the budget has no token for a retry")}
-	ownGuard = deferral{"guard", errors.New("what the message depends on is down, or has its part of the slots")}
+	ownGuard = deferral{"guard", errors.New("what the message depends on is down")}
+	noSlot   = deferral{"room", errors.New("what the message depends on has its part of the slots, and there is no room to wait in the process")}
 	noRoom   = deferral{"room", errors.New("its topic pauses, and there is no room to wait in the process")}
 )
 
@@ -83,13 +88,18 @@ func (g *guard) startTopic(now time.Time, d *delivery) bool {
 	return ok
 }
 
-// startOwn is start for a guard of single messages. These may use no more than
-// their part of the slots.
-func (g *guard) startOwn(now time.Time, of *permit) bool {
+// enter takes one of the slots that messages with a guard of their own may use.
+// It reports false if they use all of them.
+func (g *guard) enter() bool {
 	if int(g.under.Add(1)) > g.most {
 		g.under.Add(-1)
 		return false
 	}
+	return true
+}
+
+// startOwn is start for a guard of single messages, which has been entered.
+func (g *guard) startOwn(now time.Time, of *permit) bool {
 	of.own, of.entered = g.start(now)
 	if !of.entered {
 		g.under.Add(-1)
@@ -137,7 +147,59 @@ func (p *pipeline) tell(d *delivery, now time.Time, e evidence) (probe bool) {
 		d.nearest().budget.Refund(now)
 	}
 	d.token = false
+	if d.guard != nil {
+		p.slotFree(d.guard)
+	}
 	return held.probe()
+}
+
+// awaitSlot lets d wait until fewer messages with its guard run. They take turns.
+func (p *pipeline) awaitSlot(d *delivery, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := d.guard
+	switch {
+	case p.draining.Load():
+		p.settleLocked(d, brokers.Release)
+	case !p.roomToWait(d) || !p.lasts(d, now.Add(d.sub.timeout)):
+		p.deferLocked(d, now, recheck+time.Duration(p.cfg.Random()*float64(recheck)), noSlot)
+	case p.to(d, waiting):
+		g.waiting = append(g.waiting, d)
+		g.crowd.Store(int32(len(g.waiting)))
+		p.crowded[g] = true
+		p.observe(d, Event{Kind: EventHeld})
+		p.nextOf(g) // a slot may be free since
+	}
+}
+
+// slotFree lets the next message of a guard of single messages go on.
+func (p *pipeline) slotFree(g *guard) {
+	if g.crowd.Load() == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.nextOf(g)
+}
+
+// nextOf is slotFree with mu held.
+func (p *pipeline) nextOf(g *guard) {
+	if p.draining.Load() {
+		return
+	}
+	for len(g.waiting) > 0 && int(g.under.Load()) < g.most {
+		d := g.waiting[0]
+		g.waiting = g.waiting[1:]
+		if p.to(d, queued) {
+			p.enqueue(d)
+			break // the next when that has started, or not
+		}
+	}
+	g.crowd.Store(int32(len(g.waiting)))
+	if len(g.waiting) == 0 {
+		g.waiting = nil
+		delete(p.crowded, g)
+	}
 }
 
 // awaitGuard lets d wait until the guard of its topic opens: in the process, or

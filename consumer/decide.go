@@ -165,6 +165,9 @@ func (r *route) decide(f retry.Run, t trial, random float64) retry.Decision {
 	if r.noRepeat && f.Verdict.Ambiguous {
 		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonAmbiguous, Counted: true}
 	}
+	if limit := r.policy.HintLimit(); t.wait > limit { // for one beyond, Decide would shorten what a server asked for
+		t.wait = limit - time.Duration(random*float64(limit/10))
+	}
 	f.Verdict.RetryAfter = max(f.Verdict.RetryAfter, t.wait)
 	d := retry.Decide(r.policy, f, random)
 	ends := d.Action == retry.ActionDeadLetter

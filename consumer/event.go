@@ -77,8 +77,8 @@ type Event struct {
 
 	// Operation is what failed: "receive", of the source as a whole; "ack",
 	// "retry" or "release", the end of a delivery; "extend", of its lease;
-	// "dead-letter", the publishing of one; "dependency-of",
-	// Topic.DependencyOf; or "budget", that of a Guard, of Dependency.
+	// "dead-letter", the publishing of one; or what a function of the user's did:
+	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
 	Operation string
 
 	Verdict classify.Verdict

@@ -82,6 +82,7 @@ type guard struct {
 
 	succeeded atomic.Int64 // when a run last did, Unix time in ns
 	under     atomic.Int32 // runs under way, counted if most is set
+	crowd     atomic.Int32 // messages that wait for one of those to end
 
 	// The rest belongs to the pipeline, under its mu.
 	subs    []*subscription // of its topics; none if it is for single messages

@@ -184,6 +184,9 @@ func (l *logObserver) attributes(e Event) []slog.Attr {
 	if e.Dependency != "" {
 		attrs = append(attrs, slog.String("dependency", e.Dependency))
 	}
+	if !e.Until.IsZero() {
+		attrs = append(attrs, slog.Time("until", e.Until))
+	}
 	if e.Message != nil {
 		attrs = append(attrs, slog.String("msg_id", e.Message.ID), slog.Int("attempt", e.Attempt))
 	}

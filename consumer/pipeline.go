@@ -52,6 +52,7 @@ type pipeline struct {
 	intake   intake
 	keys     keyQueues // nil if nothing is ordered
 	waitlist waitlist
+	crowded  map[*guard]bool    // guards of single messages that some wait for
 	watch    *time.Timer        // looks at shared breakers; nil if there are none
 	letters  map[string]*sender // by dead-letter topic
 	sessions map[context.Context]func() bool
@@ -95,6 +96,7 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		longestDelay: c.cfg.subscription(c.routes).MaxDelay,
 		intake:       intake{changed: make(chan struct{}, 1)},
 		letters:      map[string]*sender{},
+		crowded:      map[*guard]bool{},
 		sessions:     map[context.Context]func() bool{},
 	}
 	if c.cfg.OrderByKey || p.caps.Ordered {

@@ -89,6 +89,9 @@ func (p *pipeline) held() []*delivery {
 	for _, g := range p.guards {
 		all = append(all, g.waiting...)
 	}
+	for g := range p.crowded {
+		all = append(all, g.waiting...)
+	}
 	for _, a := range p.waitlist.due {
 		all = append(all, a.delivery)
 	}

@@ -182,7 +182,7 @@ func (c *checker) report(d *delivery, e *event, k class) {
 			continue
 		case k.name == "poison":
 			r.poison = true
-		case k.severe(), slices.ContainsFunc(c.causes(d, e), func(why cause) bool { return e.Outcome.class(why).severe() }):
+		case k.severe(), slices.Contains(c.causes(d, e), timedOut):
 			r.weight = 2
 		default:
 			r.weight = 1
