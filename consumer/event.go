@@ -84,9 +84,9 @@ type Event struct {
 	Verdict classify.Verdict
 
 	// Decision is what becomes of the message. In EventDeferred its Reason is
-	// "budget", there was no token; "guard", what its message alone depends on
-	// is down or has its part of the slots; or "room", its topic pauses and it
-	// cannot wait in the process.
+	// "budget", there was no token for a retry; "guard", what this message alone
+	// depends on is down; or "room", it has to wait for a slot, or for its topic
+	// to go on, and cannot do so in the process.
 	Decision retry.Decision
 
 	DeadLetter *dlq.Entry
