@@ -71,8 +71,8 @@ func TestOneCustomersOutageIsItsOwn(t *testing.T) {
 			t.Errorf("%d runs for the customer in ten minutes of its outage, want a probe at a time", n)
 		}
 		for _, e := range seen.of(consumer.EventPaused) {
-			if e.Dependency != "c7" {
-				t.Errorf("%s paused: %v", e.Dependency, e.Err)
+			if e.Dependency != "c7" || e.Topic != "orders" {
+				t.Errorf("%s of %q paused: %v", e.Dependency, e.Topic, e.Err)
 			}
 		}
 		uncounted(t, &seen, 5) // until 20 runs had failed in a row
@@ -239,6 +239,34 @@ func TestFaultyDependencyOf(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A pause ends for observers, too, when the guard that paused is forgotten.
+func TestForgottenDependencyResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		var all customers
+		all.of("acme").set(unavailable)
+		var paused, resumed recorder
+		cfg := quiet()
+		cfg.Observers = []consumer.Observer{only{consumer.EventPaused, &paused}, only{consumer.EventResumed, &resumed}}
+		cfg.Guard.NoBudget = true
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", all.handle, consumer.Topic{DependencyOf: customer})
+		})
+		for i := range 30 {
+			publish(t, broker, "orders", fmt.Sprint("acme-", i), fmt.Sprint("good-", i))
+		}
+		time.Sleep(2 * time.Second)
+		for i := range 1000 {
+			publish(t, broker, "orders", fmt.Sprintf("c%d-1", i))
+		}
+		time.Sleep(100 * time.Millisecond)
+		if len(paused.events) == 0 || len(resumed.events) != len(paused.events) || resumed.events[0].Dependency != "acme" || resumed.events[0].Topic != "orders" {
+			t.Errorf("paused: %+v, resumed: %+v, want acme, each as often as the other", paused.events, resumed.events)
+		}
+		w.mustShutdown()
+	})
 }
 
 // Names that differ are told apart, however long they are.

@@ -46,11 +46,8 @@ const (
 // Event is one thing that happened. Fields that do not belong to its kind are
 // zero.
 type Event struct {
-	Kind EventKind
-	Time time.Time
-
-	// Topic of the message. In EventPaused and EventResumed it is set only if
-	// what pauses is what DependencyOf of this topic returned.
+	Kind  EventKind
+	Time  time.Time
 	Topic string
 
 	// Message is nil in an EventError of the source as a whole. It is shared:
@@ -72,7 +69,7 @@ type Event struct {
 	Lateness time.Duration
 
 	// Dependency is what pauses, in EventPaused and EventResumed: a topic,
-	// Topic.Dependency, or what Topic.DependencyOf returned.
+	// Topic.Dependency, or, if Topic is set, what its DependencyOf returned.
 	Dependency string
 
 	// Until is when a pause may end; zero if nobody knows.
@@ -87,9 +84,9 @@ type Event struct {
 	Verdict classify.Verdict
 
 	// Decision is what becomes of the message. In EventDeferred its Reason is
-	// "budget", there was no token; "guard", what its message alone depends on
-	// is down; or "room", its topic pauses, or what its message depends on has
-	// its part of the slots, and it cannot wait in the process.
+	// "budget", there was no token for a retry; "guard", what this message alone
+	// depends on is down; or "room", it has to wait for a slot, or for its topic
+	// to go on, and cannot do so in the process.
 	Decision retry.Decision
 
 	DeadLetter *dlq.Entry

@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
 )
 
 const (
@@ -279,4 +280,52 @@ func TestEventsAddUp(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A run that is put off says why in one word, and counts nothing.
+func TestEventDeferred(t *testing.T) {
+	closed := must(breaker.New(breaker.Config{}))
+	for want, tt := range map[string]struct {
+		change func(*consumer.Config)
+		topic  consumer.Topic
+	}{
+		"budget": {func(cfg *consumer.Config) { cfg.Guard.NoBreaker = true }, consumer.Topic{}},
+		"guard":  {func(cfg *consumer.Config) { cfg.Guards = map[string]consumer.Guard{"acme": {Breaker: closed}} }, consumer.Topic{DependencyOf: customer}},
+		"room": {func(cfg *consumer.Config) {
+			cfg.Guards = map[string]consumer.Guard{"orders": {Breaker: closed}}
+			cfg.Concurrency, cfg.MaxHeld = 1, 1
+		}, consumer.Topic{}},
+	} {
+		t.Run(want, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				var seen recorder
+				cfg := quiet()
+				cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 5)
+				tt.change(&cfg)
+				w := start(t, broker, cfg, func(c *consumer.Consumer) {
+					c.Handle("orders", func(context.Context, *brokers.Message) error {
+						time.Sleep(time.Second)
+						return classify.Transient(errBusy)
+					}, tt.topic)
+				})
+				publish(t, broker, "orders", slices.Repeat([]string{"acme-1"}, 50)...)
+				time.Sleep(time.Millisecond)
+				closed.Isolate(time.Now(), "by hand")
+				time.Sleep(20 * time.Second)
+				w.mustShutdown()
+				closed.Restore(time.Now())
+				deferred := seen.of(consumer.EventDeferred)
+				if len(deferred) == 0 {
+					t.Fatal("nothing was deferred")
+				}
+				for _, e := range deferred {
+					d := e.Decision
+					if d.Reason != want || d.Action != retry.ActionRetry || d.Counted || e.Err == nil || !e.Meta.DueAt.Equal(e.Time.Add(d.Delay)) {
+						t.Fatalf("%+v, want a later run, uncounted, for the reason %s", e, want)
+					}
+				}
+			})
+		})
+	}
 }

@@ -1,8 +1,6 @@
 package metrics
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -10,9 +8,8 @@ import (
 type descs struct {
 	attempts, deliveries, settlements, leasesLost, deadLetters, discarded *prometheus.Desc
 	settleErrors, letterErrors, extensions, extensionErrors               *prometheus.Desc
-	stretched, stretch                                                    *prometheus.Desc
 	inFlight, running, held, stuck, lastSuccess                           *prometheus.Desc
-	paused, pauses, receiveErrors                                         *prometheus.Desc
+	deferred, paused, pauses, pausedTenants, receiveErrors                *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -32,15 +29,15 @@ func newDescs() descs {
 		extensions:      desc("redrive_lease_extensions_total", "Extensions of leases: one for each delivery whose lease the broker has extended, each time.", "topic"),
 		extensionErrors: desc("redrive_lease_extension_errors_total", "Extensions of a lease that the broker failed and that are tried again, while the lease lasts.", "topic"),
 		letterErrors:    desc("redrive_dead_letter_errors_total", "Dead letters that the broker did not take and that are tried again.", "topic"),
-		stretched:       desc("redrive_retries_stretched_total", "Retries that the budget moved to a later time.", "topic"),
-		stretch:         desc("redrive_retry_stretch_seconds_total", "Delay that the budget added to retries.", "topic"),
+		deferred:        desc("redrive_runs_deferred_total", "Times that a run was put off before it started, which counts as no attempt.", "topic", "reason"),
 		inFlight:        desc("redrive_messages_in_flight", "Deliveries that the worker has and has not settled.", "topic"),
 		running:         desc("redrive_messages_running", "Messages whose handler runs, each in a slot; those of a batch share one.", "topic"),
-		held:            desc("redrive_messages_held", "Messages that wait in the process, for their due time or for the breaker.", "topic"),
+		held:            desc("redrive_messages_held", "Messages that wait in the process, for their due time or for their guard to open.", "topic"),
 		stuck:           desc("redrive_messages_stuck", "Messages whose handler ignores that its context has ended.", "topic"),
 		lastSuccess:     desc("redrive_last_success_timestamp_seconds", "When a handler last succeeded; 0 if none has.", "topic"),
-		paused:          desc("redrive_paused", "1 while nothing, or only one message at a time as a probe, is received; otherwise 0."),
-		pauses:          desc("redrive_pauses_total", "Times that receiving was paused: breaker, throttle, or most messages poison."),
+		paused:          desc("redrive_paused", "1 while the topics of the dependency pause, but for single messages as probes; otherwise 0.", "dependency"),
+		pauses:          desc("redrive_pauses_total", "Times that the topics of the dependency paused: breaker, throttle, or practically all messages poison.", "dependency"),
+		pausedTenants:   desc("redrive_paused_tenants", "Names of Topic.DependencyOf, such as tenants, that pause while the rest of the topic goes on, until one of their messages succeeds.", "topic"),
 		receiveErrors:   desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
 	}
 }
@@ -49,9 +46,8 @@ func (d *descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.attempts, d.deliveries, d.settlements, d.leasesLost, d.deadLetters, d.discarded,
 		d.settleErrors, d.letterErrors, d.extensions, d.extensionErrors,
-		d.stretched, d.stretch,
 		d.inFlight, d.running, d.held, d.stuck, d.lastSuccess,
-		d.paused, d.pauses, d.receiveErrors,
+		d.deferred, d.paused, d.pauses, d.pausedTenants, d.receiveErrors,
 	}
 }
 
@@ -99,13 +95,13 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	d := &m.descs
 	s := sink(out)
-	paused := 0.0
-	if m.paused.Load() {
-		paused = 1
-	}
-	s.gauge(d.paused, paused)
-	s.counter(d.pauses, m.pauses.Load())
 	s.counter(d.receiveErrors, m.receiveErrors.Load())
+	for name, of := range m.dependencies {
+		s.pauses(d, of, name)
+	}
+	if m.strange.pauses.Load() > 0 && m.dependencies[other] == nil {
+		s.pauses(d, &m.strange, other)
+	}
 	for _, t := range m.topics {
 		t.collect(d, s)
 	}
@@ -126,8 +122,12 @@ func (s *series) collect(d *descs, to sink) {
 	to.counter(d.extensions, s.extensions.Load(), s.topic)
 	to.counter(d.extensionErrors, s.extensionErrors.Load(), s.topic)
 	to.counter(d.letterErrors, s.letterErrors.Load(), s.topic)
-	to.counter(d.stretched, s.stretched.Load(), s.topic)
-	to.total(d.stretch, time.Duration(s.stretch.Load()).Seconds(), s.topic)
+	for i, reason := range deferrals {
+		if n := s.putOff[i].Load(); n > 0 || reason != other {
+			to.counter(d.deferred, n, s.topic, reason)
+		}
+	}
+	to.gauge(d.pausedTenants, float64(max(0, s.pausedTenants.Load())), s.topic)
 	n := s.states.count()
 	to.gauge(d.running, float64(n[running]+n[stuck]), s.topic)
 	to.gauge(d.held, float64(n[held]), s.topic)
@@ -181,6 +181,11 @@ func (s *series) collectEnds(d *descs, to sink) {
 	to.counter(d.deliveries, fresh, s.topic, "fresh")
 	to.counter(d.deliveries, repeated, s.topic, "repeat")
 	to.gauge(d.inFlight, float64(fresh+repeated)-float64(ended), s.topic)
+}
+
+func (s sink) pauses(d *descs, of *dependency, name string) {
+	s.gauge(d.paused, float64(min(1, max(0, of.paused.Load()))), name)
+	s.counter(d.pauses, of.pauses.Load(), name)
 }
 
 // sink takes metrics whose labels are known to fit.

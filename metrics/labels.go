@@ -9,7 +9,6 @@ import (
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/internal/fault"
-	"github.com/redrive-go/redrive/retry"
 )
 
 // MaxTopics is how many topics one Metrics tells apart.
@@ -22,6 +21,8 @@ type Topic struct {
 	// Policy is a name for the retry policy of the topic, the value of the
 	// label "policy". Empty means "default".
 	Policy string
+	// Dependency is that of consumer.Topic. Empty means Name.
+	Dependency string
 }
 
 func (t Topic) policy() string {
@@ -48,6 +49,7 @@ func faults(topics []Topic) error {
 		refuse(t.Name != "" && seen[t.Name], field+".Name", fmt.Sprintf("is %q once more", t.Name), "name each topic once")
 		refuse(!utf8.ValidString(t.Name), field+".Name", "is not UTF-8", "leave the topic out: it is counted under \"other\"")
 		refuse(!utf8.ValidString(t.Policy), field+".Policy", "is not UTF-8", "use a short word")
+		refuse(!utf8.ValidString(t.Dependency), field+".Dependency", "is not UTF-8", "leave it out: its pauses are counted under \"other\"")
 		seen[t.Name] = true
 	}
 	return errors.Join(found...)
@@ -97,9 +99,12 @@ func classOf(c classify.Class) int { return index(classes[1:], string(c)) + 1 }
 var reasons = [...]string{
 	"exhausted", "expired", "poison",
 	"undecodable", "validation", "panic", "timeout", "unclassified",
-	"ambiguous", "budget", "crash-loop", "oversize", "refused", "unroutable", "redrive-limit", "operator",
+	"ambiguous", "crash-loop", "oversize", "refused", "unroutable", "redrive-limit", "operator",
 	other,
 }
+
+// deferrals are why runs are put off. They end with other.
+var deferrals = [...]string{"budget", "guard", "room", other}
 
 func reasonOf(entry *dlq.Entry) int {
 	if entry == nil {

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 
@@ -19,8 +20,8 @@ type Metrics struct {
 	topics map[string]*series     // never changed
 	other  atomic.Pointer[series] // of topics that nobody named; nil until one comes
 
-	paused        atomic.Bool
-	pauses        atomic.Uint64
+	dependencies  map[string]*dependency // never changed
+	strange       dependency             // all that nobody named
 	receiveErrors atomic.Uint64
 
 	descs      descs
@@ -28,15 +29,17 @@ type Metrics struct {
 }
 
 // New returns a Metrics for the topics that the Consumer has handlers for.
-// Events of all others are counted under the topic "other". The error names
-// every fault at once, each a *consumer.ConfigError.
+// Events of all others are counted under the topic "other", and pauses of what no
+// topic depends on under the dependency "other". The error names every fault at
+// once, each a *consumer.ConfigError.
 func New(topics ...Topic) (*Metrics, error) {
 	if err := faults(topics); err != nil {
 		return nil, err
 	}
-	m := &Metrics{topics: map[string]*series{}, descs: newDescs(), histograms: newHistograms()}
+	m := &Metrics{topics: map[string]*series{}, dependencies: map[string]*dependency{}, descs: newDescs(), histograms: newHistograms()}
 	for _, t := range topics {
 		m.topics[t.Name] = m.newSeries(t.Name, t.policy())
+		m.dependencies[cmp.Or(t.Dependency, t.Name)] = &dependency{}
 	}
 	return m, nil
 }
@@ -49,12 +52,35 @@ func (m *Metrics) Observe(_ context.Context, e consumer.Event) {
 	}
 	switch e.Kind {
 	case consumer.EventPaused:
-		m.paused.Store(true)
-		m.pauses.Add(1)
+		m.pauses(&e, 1)
 	case consumer.EventResumed:
-		m.paused.Store(false)
+		m.pauses(&e, -1)
 	case consumer.EventError:
-		m.receiveErrors.Add(1)
+		if e.Operation == "receive" {
+			m.receiveErrors.Add(1)
+		}
+	}
+}
+
+// dependency is what there is to count of what topics depend on.
+type dependency struct {
+	paused atomic.Int64 // how many of its name are
+	pauses atomic.Uint64
+}
+
+// pauses counts that something has paused, 1, or resumed, -1. What DependencyOf
+// names has the topic of that: there are too many to tell them apart.
+func (m *Metrics) pauses(e *consumer.Event, change int64) {
+	if e.Topic != "" {
+		m.series(e.Topic).pausedTenants.Add(change)
+		return
+	}
+	d := m.dependencies[e.Dependency]
+	if d == nil {
+		d = &m.strange
+	}
+	if d.paused.Add(change); change > 0 {
+		d.pauses.Add(1)
 	}
 }
 
@@ -90,8 +116,8 @@ type series struct {
 	letterErrors    atomic.Uint64
 	extensions      atomic.Uint64
 	extensionErrors atomic.Uint64
-	stretched       atomic.Uint64
-	stretch         atomic.Int64 // in nanoseconds
+	putOff          [len(deferrals)]atomic.Uint64
+	pausedTenants   atomic.Int64
 	lastSuccess     atomic.Int64 // Unix time in nanoseconds; 0 if there was none
 	states          states
 
@@ -123,6 +149,8 @@ func (s *series) observeRare(e *consumer.Event) {
 	switch e.Kind {
 	case consumer.EventHeld:
 		s.states.set(e.Message, held)
+	case consumer.EventDeferred:
+		s.putOff[index(deferrals[:], e.Decision.Reason)].Add(1)
 	case consumer.EventRetried:
 		s.settled[retried].Add(1)
 		s.leave(e, released, classify.ClassShutdown)
@@ -200,10 +228,6 @@ func (s *series) fails(e *consumer.Event) {
 	}
 	s.attempts[outcome][classOf(e.Verdict.Class)].Add(1)
 	s.failed.Observe(e.Duration.Seconds())
-	if e.Stretched > 0 {
-		s.stretched.Add(1)
-		s.stretch.Add(int64(e.Stretched))
-	}
 }
 
 // leave ends what e's message was doing in this process. If its handler was

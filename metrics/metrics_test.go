@@ -151,7 +151,6 @@ func TestRetry(t *testing.T) {
 	s := newScript(t)
 	s.see(received, started)
 	e := failed(classify.ClassThrottled, retry.ActionRetry)
-	e.Stretched = 90 * time.Second
 	s.meta.FirstFailedAt, s.meta.DueAt = noon, noon.Add(time.Minute)
 	s.event(e)
 	s.see(held)
@@ -163,8 +162,6 @@ func TestRetry(t *testing.T) {
 	s.event(consumer.Event{Kind: started, Time: noon.Add(61 * time.Second), Lateness: time.Second})
 	expect(t, s.m, map[string]float64{
 		"retry_attempts_total{class=throttled,outcome=retry,policy=slow,topic=orders}": 1,
-		"redrive_retries_stretched_total{topic=orders}":                                1,
-		"redrive_retry_stretch_seconds_total{topic=orders}":                            90,
 		"redrive_handler_duration_seconds_sum{result=failure,topic=orders}":            2,
 		"redrive_retry_lateness_seconds_sum{topic=orders}":                             1,
 		"retry_task_age_seconds_sum{policy=slow,topic=orders}":                         61,
@@ -260,8 +257,9 @@ func TestStuck(t *testing.T) {
 
 func TestTrouble(t *testing.T) {
 	s := newScript(t)
-	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventError, Err: errors.New("receive")})
-	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused})
+	for _, op := range []string{"receive", "budget"} {
+		s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventError, Operation: op, Err: errors.New("no")})
+	}
 	s.see(received, consumer.EventExtended, consumer.EventExtended)
 	for i, op := range []string{
 		"ack", "retry", "release", "extend", "dead-letter",
@@ -283,11 +281,68 @@ func TestTrouble(t *testing.T) {
 		"redrive_dead_letter_errors_total{topic=orders}":            5,
 		"redrive_dead_letters_total{reason=ambiguous,topic=orders}": 1,
 		"redrive_discarded_total{reason=other,topic=orders}":        2,
-		"redrive_paused{}":       1,
-		"redrive_pauses_total{}": 1,
 	})
-	s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventResumed})
-	expect(t, s.m, map[string]float64{"redrive_paused{}": 0, "redrive_pauses_total{}": 1})
+}
+
+func TestDeferred(t *testing.T) {
+	s := newScript(t)
+	s.see(received)
+	for n, reason := range []string{"", "budget", "guard", "room"} {
+		for range n {
+			s.event(consumer.Event{Kind: consumer.EventDeferred, Decision: retry.Decision{Action: retry.ActionRetry, Reason: reason}})
+			s.see(held)
+		}
+	}
+	s.see(retried)
+	expect(t, s.m, map[string]float64{
+		"redrive_runs_deferred_total{reason=budget,topic=orders}": 1,
+		"redrive_runs_deferred_total{reason=guard,topic=orders}":  2,
+		"redrive_runs_deferred_total{reason=room,topic=orders}":   3,
+		"redrive_messages_held{topic=orders}":                     0,
+		"redrive_messages_in_flight{topic=orders}":                0,
+	})
+}
+
+func TestPaused(t *testing.T) {
+	m := must(metrics.New(metrics.Topic{Name: "orders", Dependency: "payments"}, metrics.Topic{Name: "refunds", Dependency: "payments"}, metrics.Topic{Name: "mails"}))
+	see := func(kind consumer.EventKind, topic, dependency string) {
+		m.Observe(t.Context(), consumer.Event{Kind: kind, Topic: topic, Dependency: dependency})
+	}
+	want := map[string]float64{
+		"redrive_paused{dependency=payments}":       1,
+		"redrive_pauses_total{dependency=payments}": 2,
+		"redrive_paused{dependency=mails}":          0,
+		"redrive_pauses_total{dependency=mails}":    0,
+		"redrive_paused{dependency=other}":          1,
+		"redrive_pauses_total{dependency=other}":    3,
+		"redrive_paused_tenants{topic=orders}":      0,
+		"redrive_paused_tenants{topic=refunds}":     0,
+		"redrive_paused_tenants{topic=mails}":       999,
+		"redrive_paused_tenants{topic=other}":       1,
+	}
+	see(consumer.EventPaused, "", "payments")
+	see(consumer.EventResumed, "", "payments")
+	see(consumer.EventPaused, "", "payments")
+	for _, name := range []string{"a", "b", "c"} {
+		see(consumer.EventPaused, "", name)
+	}
+	see(consumer.EventResumed, "", "b")
+	see(consumer.EventPaused, "mails", "mails") // a tenant of this name
+	see(consumer.EventPaused, "unknown", "acme")
+	for i := range 999 {
+		see(consumer.EventPaused, "mails", fmt.Sprint(i))
+	}
+	see(consumer.EventResumed, "mails", "mails")
+	got := values(t, m)
+	for name, v := range got {
+		if w, ok := want[name]; strings.HasPrefix(name, "redrive_pause") && (!ok || w != v) {
+			t.Errorf("%s = %v, want %v (there: %v)", name, v, w, ok)
+		}
+		delete(want, name)
+	}
+	if len(want) > 0 {
+		t.Errorf("missing: %v", want)
+	}
 }
 
 // TestSeriesAreBounded feeds words that nobody knows.
@@ -304,6 +359,9 @@ func TestSeriesAreBounded(t *testing.T) {
 					e.DeadLetter = &dlq.Entry{Reason: word, ErrorText: word}
 					m.Observe(t.Context(), e)
 				}
+				m.Observe(t.Context(), consumer.Event{Kind: consumer.EventDeferred, Topic: topic, Message: message, Decision: retry.Decision{Reason: word}})
+				m.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused, Topic: topic, Dependency: word})
+				m.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused, Dependency: word})
 			}
 		}
 		found := values(t, m)
@@ -346,8 +404,8 @@ func TestNewReportsAllFaults(t *testing.T) {
 	}{
 		{"none", nil, []string{"topics: are missing"}},
 		{"too many", many, []string{"topics: are 101"}},
-		{"several", []metrics.Topic{{Name: "a"}, {}, {Name: "a", Policy: "\xff"}, {Name: "\xfe"}},
-			[]string{"topics[1].Name: is empty", `topics[2].Name: is "a" once more`, "topics[2].Policy: is not UTF-8", "topics[3].Name: is not UTF-8"}},
+		{"several", []metrics.Topic{{Name: "a"}, {}, {Name: "a", Policy: "\xff"}, {Name: "\xfe"}, {Name: "b", Dependency: "\xff"}},
+			[]string{"topics[4].Dependency: is not UTF-8", "topics[1].Name: is empty", `topics[2].Name: is "a" once more`, "topics[2].Policy: is not UTF-8", "topics[3].Name: is not UTF-8"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

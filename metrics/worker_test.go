@@ -115,9 +115,9 @@ func TestPause(t *testing.T) {
 			return errors.New("down")
 		}, slices.Repeat([]string{"order"}, 100)...)
 		got := values(t, m)
-		if got["redrive_pauses_total{}"] < 1 || got["redrive_messages_in_flight{topic=orders}"] != 0 {
-			t.Errorf("%v pauses, %v messages in flight after the end, want some and none",
-				got["redrive_pauses_total{}"], got["redrive_messages_in_flight{topic=orders}"])
+		pauses, inFlight := got["redrive_pauses_total{dependency=orders}"], got["redrive_messages_in_flight{topic=orders}"]
+		if pauses < 1 || got["redrive_paused{dependency=orders}"] != 1 || inFlight != 0 {
+			t.Errorf("%v pauses, the last one over at the end, or %v messages in flight, want one that goes on, and none", pauses, inFlight)
 		}
 	})
 }
@@ -148,9 +148,9 @@ func TestReasonsAreKnown(t *testing.T) {
 		}
 	}
 	for file, pattern := range map[string]string{
-		"../dlq/entry.go":        `(?m)^\t//\t([a-z-]+)  `,
-		"../consumer/outcome.go": `(?m)^\treason\w+ += "([a-z-]+)"`,
-		"../retry/decide.go":     `(?m)^\tReason\w+ += "([a-z-]+)"`,
+		"../dlq/entry.go":       `(?m)^\t//\t([a-z-]+)  `,
+		"../consumer/decide.go": `(?m)^\treason\w+ += "([a-z-]+)"$`, // those with a comment are not of dead letters
+		"../retry/decide.go":    `(?m)^\treason\w+ += "([a-z-]+)"$`,
 	} {
 		found := regexp.MustCompile(pattern).FindAllStringSubmatch(string(must(os.ReadFile(file))), -1)
 		if len(found) < 3 {
