@@ -21,7 +21,7 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	broker := memory.New(memory.Options{})
 	c, err := consumer.New(broker, consumer.Config{
-		DeadLetter:  dlq.Suffix(".dead"),
+		DeadLetter:  dlq.Suffix("-dead"),
 		Concurrency: 1,
 		Logger:      slog.New(slog.DiscardHandler),
 	})
@@ -43,7 +43,7 @@ func Example() {
 	if err := c.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("left:", broker.Len("orders"), "dead:", broker.Len("orders.dead"))
+	fmt.Println("left:", broker.Len("orders"), "dead:", broker.Len("orders-dead"))
 	// Output:
 	// charged 10
 	// left: 0 dead: 1

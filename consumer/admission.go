@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/breaker"
 )
 
@@ -29,7 +30,7 @@ func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
 	if d.guard != nil && !d.guard.startOwn(now, &d.permit) {
 		p.notStarted(d, now) // it may have been let through by the guard of its topic
-		p.deferRun(d, now, d.guard.pause(now, p.cfg.Random()), errOwnGuard)
+		p.deferRun(d, now, d.guard.pause(now, p.cfg.Random()), ownGuard)
 		return false
 	}
 	if !d.permit.topic.probe() && !d.sub.guard.startTopic(now, d) {
@@ -44,16 +45,21 @@ func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
 	wait, ok := pacer.Withdraw(now, d.sub.longestDelay, p.cfg.Random())
 	if d.token = ok; !ok {
 		p.notStarted(d, now)
-		p.deferRun(d, now, wait, errNoToken)
+		p.deferRun(d, now, wait, noToken)
 	}
 	return ok
 }
 
-// Why a run is deferred.
+// deferral is why a run is put off: in one word, and in a sentence.
+type deferral struct {
+	reason string
+	err    error
+}
+
 var (
-	errNoToken  = errors.New("the budget has no token for a retry")
-	errOwnGuard = errors.New("what the message depends on is down, or has its part of the slots")
-	errNoRoom   = errors.New("its topic pauses, and there is no room to wait in the process")
+	noToken  = deferral{"budget", errors.New("the budget has no token for a retry")}
+	ownGuard = deferral{"guard", errors.New("what the message depends on is down, or has its part of the slots")}
+	noRoom   = deferral{"room", errors.New("its topic pauses, and there is no room to wait in the process")}
 )
 
 // nearest is the guard of d's own, or else that of its topic. Its budget is the
@@ -157,22 +163,23 @@ func (p *pipeline) awaitGuard(d *delivery) {
 func (p *pipeline) backUntil(d *delivery, g *guard, now time.Time) {
 	until, _ := g.closed(now)
 	wait := max(until.Sub(now), recheck)
-	p.deferLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), errNoRoom)
+	p.deferLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), noRoom)
 }
 
 // deferRun puts the run of d off, which is not an attempt.
-func (p *pipeline) deferRun(d *delivery, now time.Time, wait time.Duration, why error) {
+func (p *pipeline) deferRun(d *delivery, now time.Time, wait time.Duration, why deferral) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deferLocked(d, now, wait, why)
 }
 
 // deferLocked is deferRun with mu held.
-func (p *pipeline) deferLocked(d *delivery, now time.Time, wait time.Duration, why error) {
+func (p *pipeline) deferLocked(d *delivery, now time.Time, wait time.Duration, why deferral) {
 	m := *d.meta
 	m.DueAt = now.Add(wait)
 	d.setMeta(m)
-	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: why})
+	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: why.err,
+		Decision: retry.Decision{Action: retry.ActionRetry, Delay: wait, Reason: why.reason}})
 	p.waitLocked(d, p.holdLimit(d))
 }
 
@@ -279,12 +286,24 @@ func (p *pipeline) announce(g *guard, now time.Time) {
 func (p *pipeline) announceLocked(g *guard, now time.Time) {
 	until, why := g.closed(now)
 	switch {
+	case g.gone:
 	case why != nil && !g.paused:
 		g.paused = true
-		p.report(p.values, Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: until, Err: why})
+		p.report(p.values, Event{Kind: EventPaused, Topic: g.topic, Dependency: g.name, Time: now, Until: until, Err: why})
 	case why == nil && g.paused && g.flows():
 		g.paused = false
-		p.report(p.values, Event{Kind: EventResumed, Dependency: g.name, Time: now})
+		p.report(p.values, Event{Kind: EventResumed, Topic: g.topic, Dependency: g.name, Time: now})
+	}
+}
+
+// retire reports that what g kept from starting may start, because the guard that
+// its messages have from now on is a new one.
+func (p *pipeline) retire(g *guard) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g.gone = true; g.paused {
+		g.paused = false
+		p.report(p.values, Event{Kind: EventResumed, Topic: g.topic, Dependency: g.name})
 	}
 }
 

@@ -4,6 +4,15 @@
 // in the end dead-lettered, with what happened. The process that embeds
 // Consumers is the worker.
 //
+//	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead")})
+//	if err != nil {
+//		return err
+//	}
+//	c.Handle("orders", consumer.JSON(charge))
+//	c.Handle("refunds", consumer.JSON(refund), consumer.Topic{Dependency: "orders"})
+//	c.Handle("mails", consumer.JSON(send), consumer.Topic{Concurrency: 4})
+//	return c.Run(ctx)
+//
 // # What a Consumer guarantees
 //
 //   - Nothing is lost. A message leaves its queue when its handler returned
@@ -11,15 +20,18 @@
 //     unknown outcome counts as not done. The order never changes: secure the
 //     copy, wait for the confirmation, then settle the original.
 //   - Never early. No retry starts before its due time.
-//   - Not every error is a failure. A shutdown, a lost lease and the first
-//     few throttles are not counted as attempts and never dead-letter a
-//     message.
+//   - Not every error is a failure. A shutdown, a lost lease, the first few
+//     throttles and the probes of an outage are not counted as attempts and
+//     never dead-letter a message.
 //   - Every message ends: in success, or as a dead letter after
 //     retry.Policy.MaxAttempts counted runs or retry.Policy.MaxAge.
-//   - Bounded harm. At most Concurrency handlers of a topic run, a bounded
-//     number of deliveries is held, and a failing dead-letter topic or
-//     settlement is tried again with backoff, without running the handler
-//     again.
+//   - Topics do not hurt each other. Each has slots, room and a [Guard] of its
+//     own, so that one which fails, hangs or is slow stops no other. A guard
+//     pauses its topics only while practically nothing succeeds.
+//   - Bounded harm. Retries are a small share of the load until they succeed,
+//     what is held is bounded in number and bytes, and a failing dead-letter
+//     topic or settlement is tried again with backoff, without running the
+//     handler again.
 //   - A clean stop. When the context of Run ends, running handlers get
 //     DrainTimeout to finish; whatever does not is given back uncounted.
 //
@@ -28,8 +40,8 @@
 // Handlers run at least once, not exactly once: a crash, a lost lease or a
 // lost acknowledgement causes another run, with the same message ID and
 // idempotency key ([MetaFrom]). Order is kept per key only with
-// Config.OrderByKey, and there a retry through the broker lets later messages of
-// its key overtake, unless the broker itself keeps the order.
+// Config.OrderByKey, and there a retry through the broker lets later messages
+// of its key overtake, unless the broker itself keeps the order.
 //
 // # Settings that break these
 //

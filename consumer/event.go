@@ -29,7 +29,7 @@ const (
 	EventFailed       EventKind = "failed"        // a handler failed; Verdict, Decision and Err are set
 	EventAcked        EventKind = "acked"         // the message is removed
 	EventHeld         EventKind = "held"          // waits in the process, for its due time or its guard to open
-	EventDeferred     EventKind = "deferred"      // its run was put off, uncounted; Err says why, Meta.DueAt until when
+	EventDeferred     EventKind = "deferred"      // its run was put off, uncounted; Decision and Err say why, Meta.DueAt until when
 	EventRetried      EventKind = "retried"       // rescheduled durably in the broker
 	EventReleased     EventKind = "released"      // given back, not counted
 	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set
@@ -46,8 +46,11 @@ const (
 // Event is one thing that happened. Fields that do not belong to its kind are
 // zero.
 type Event struct {
-	Kind  EventKind
-	Time  time.Time
+	Kind EventKind
+	Time time.Time
+
+	// Topic of the message. In EventPaused and EventResumed it is set only if
+	// what pauses is what DependencyOf of this topic returned.
 	Topic string
 
 	// Message is nil in an EventError of the source as a whole. It is shared:
@@ -77,12 +80,18 @@ type Event struct {
 
 	// Operation is what failed: "receive", of the source as a whole; "ack",
 	// "retry" or "release", the end of a delivery; "extend", of its lease;
-	// "dead-letter", the publishing of one; or "dependency-of",
-	// Topic.DependencyOf.
+	// "dead-letter", the publishing of one; or what a function of the user's did:
+	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
 	Operation string
 
-	Verdict    classify.Verdict
-	Decision   retry.Decision
+	Verdict classify.Verdict
+
+	// Decision is what becomes of the message. In EventDeferred its Reason is
+	// "budget", there was no token; "guard", what its message alone depends on
+	// is down or has its part of the slots; or "room", its topic pauses and it
+	// cannot wait in the process.
+	Decision retry.Decision
+
 	DeadLetter *dlq.Entry
 	Err        error
 }

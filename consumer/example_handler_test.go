@@ -20,7 +20,7 @@ import (
 // at a time.
 func exampleConfig() consumer.Config {
 	return consumer.Config{
-		DeadLetter:  dlq.Suffix(".dead"),
+		DeadLetter:  dlq.Suffix("-dead"),
 		Concurrency: 1,
 		Retry:       retry.Policy{Backoff: retry.Backoff{Base: time.Millisecond}},
 		Logger:      slog.New(slog.DiscardHandler),
@@ -96,7 +96,7 @@ func ExampleJSON() {
 	if err := c.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
-	for _, m := range broker.Messages("orders.dead") {
+	for _, m := range broker.Messages("orders-dead") {
 		entry, _ := dlq.Decode(m)
 		fmt.Printf("%s: %s\n", entry.Reason, entry.Message.Body)
 	}
@@ -155,7 +155,7 @@ func ExampleConsumer_HandleBatch() {
 	if err := c.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("left:", broker.Len("rows"), "dead:", broker.Len("rows.dead"))
+	fmt.Println("left:", broker.Len("rows"), "dead:", broker.Len("rows-dead"))
 	// Output:
 	// inserted a batch of 4
 	// left: 0 dead: 1

@@ -28,7 +28,7 @@ func Example() {
 	}
 
 	c, err := consumer.New(broker, consumer.Config{
-		DeadLetter:  dlq.Suffix(".dead"),
+		DeadLetter:  dlq.Suffix("-dead"),
 		Concurrency: 1,
 		Retry:       retry.Policy{Backoff: retry.Backoff{Base: time.Millisecond}},
 		Logger:      slog.New(slog.DiscardHandler),
@@ -54,7 +54,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	for _, m := range broker.Messages("orders.dead") {
+	for _, m := range broker.Messages("orders-dead") {
 		entry, err := dlq.Decode(m)
 		if err != nil {
 			log.Fatal(err)

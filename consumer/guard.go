@@ -72,6 +72,7 @@ func (g Guard) faults(field string) error {
 // breakers must agree, and a retry needs a token.
 type guard struct {
 	name    string
+	topic   string           // of the single messages that it is for; "" if it is for topics
 	breaker *breaker.Breaker // nil if switched off
 	poison  *breaker.Breaker // nil if switched off
 	budget  budget.Pacer     // nil if switched off
@@ -91,6 +92,7 @@ type guard struct {
 	flowed  bool            // whether all might
 	opened  time.Time       // when it was first seen to let a probe through, since it closed
 	paused  bool            // EventPaused was the last to be reported
+	gone    bool            // another has its name, or may have it: nothing more is reported
 }
 
 // newGuard makes what is unset of g and not switched off, for handlers that run
@@ -319,21 +321,23 @@ type ownGuards struct {
 	recent list.List                // used last first
 }
 
-// named returns the guard of a dependency.
-func (o *ownGuards) named(name string) *guard {
+// named returns the guard of a dependency, and the one that had to go for it, if
+// any.
+func (o *ownGuards) named(name string) (g, gone *guard) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if e := o.byName[name]; e != nil {
 		o.recent.MoveToFront(e)
-		return e.Value.(*guard)
+		return e.Value.(*guard), nil
 	}
 	if o.recent.Len() >= maxOwn {
-		delete(o.byName, o.recent.Remove(o.recent.Back()).(*guard).name)
+		gone = o.recent.Remove(o.recent.Back()).(*guard)
+		delete(o.byName, gone.name)
 	}
 	name = strings.Clone(name) // it may be a part of the body
-	g := o.make(name)
+	g = o.make(name)
 	o.byName[name] = o.recent.PushFront(g)
-	return g
+	return g, gone
 }
 
 // guardOf returns the guard that the message of d has of its own, nil if it has
@@ -357,5 +361,9 @@ func (p *pipeline) guardOf(d *delivery) (g *guard) {
 	if name == "" {
 		return nil
 	}
-	return d.sub.own.named(name)
+	g, gone := d.sub.own.named(name)
+	if gone != nil {
+		p.retire(gone)
+	}
+	return g
 }

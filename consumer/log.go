@@ -181,6 +181,12 @@ func (l *logObserver) attributes(e Event) []slog.Attr {
 	if e.Topic != "" {
 		attrs = append(attrs, slog.String("topic", e.Topic))
 	}
+	if e.Dependency != "" {
+		attrs = append(attrs, slog.String("dependency", e.Dependency))
+	}
+	if !e.Until.IsZero() {
+		attrs = append(attrs, slog.Time("until", e.Until))
+	}
 	if e.Message != nil {
 		attrs = append(attrs, slog.String("msg_id", e.Message.ID), slog.Int("attempt", e.Attempt))
 	}

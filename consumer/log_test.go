@@ -190,6 +190,16 @@ func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
 	}
 }
 
+func TestLogNamesWhatPauses(t *testing.T) {
+	var out bytes.Buffer
+	log := newLogObserver(slog.New(slog.NewTextHandler(&out, nil)), dlq.Redact)
+	now := time.Now()
+	log.Observe(context.Background(), Event{Kind: EventPaused, Time: now, Dependency: "payments", Until: now.Add(time.Minute), Err: errors.New("down")})
+	if line := out.String(); !strings.Contains(line, "dependency=payments until=") || !strings.Contains(line, "error=down") {
+		t.Errorf("line %q, want what pauses, until when, and why", line)
+	}
+}
+
 func TestErrorTextsInTheLogAreCut(t *testing.T) {
 	var out bytes.Buffer
 	log := newLogObserver(slog.New(slog.NewJSONHandler(&out, nil)), dlq.Redact)

@@ -139,6 +139,7 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	if r.dependencyOf != nil {
 		s.own = &ownGuards{byName: map[string]*list.Element{}, make: func(name string) *guard {
 			g := p.newGuard(name, p.cfg.guardOf(name), r.timeout)
+			g.topic = r.topic
 			g.most = max(1, r.concurrency/2) * max(1, r.batchSize)
 			return g
 		}}

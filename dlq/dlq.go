@@ -31,7 +31,7 @@ func Topic(name string) func(topic string) string {
 }
 
 // Suffix sends the dead letters of a topic to the topic of the same name with
-// suffix behind it, such as ".dead".
+// suffix behind it, such as "-dead".
 func Suffix(suffix string) func(topic string) string {
 	return func(topic string) string { return topic + suffix }
 }

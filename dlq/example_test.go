@@ -12,9 +12,9 @@ import (
 )
 
 func ExampleSuffix() {
-	deadLetters := dlq.Suffix(".dead")
+	deadLetters := dlq.Suffix("-dead")
 	fmt.Println(deadLetters("orders"))
-	// Output: orders.dead
+	// Output: orders-dead
 }
 
 // Equal faults have equal fingerprints.

@@ -53,7 +53,7 @@ func Example() {
 
 	broker := memory.New(memory.Options{})
 	worker, err := consumer.New(broker, consumer.Config{
-		DeadLetter: dlq.Suffix(".dead"),
+		DeadLetter: dlq.Suffix("-dead"),
 		Restraint:  consumer.Restraint{Breaker: gate, Budget: retries},
 		Logger:     slog.New(slog.DiscardHandler),
 	})

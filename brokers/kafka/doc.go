@@ -34,7 +34,7 @@
 //
 //	redrive.delay.v1.billing.1m    retries that wait for up to 1 minute
 //	redrive.delay.v1.billing.15m   for up to 15 minutes
-//	orders.dead                    the dead-letter topic, as the subscription names it
+//	orders-dead                    the dead-letter topic, as the subscription names it
 //
 // and the same for 3h and 24h where delays are longer; the last takes any delay
 // beyond. Delay topics have Options.DelayPartitions, cleanup.policy=delete,

@@ -29,7 +29,7 @@
 //
 //	orders                       the queue
 //	redrive.retry.v1.orders      the queue for what comes back from a delay
-//	orders.dead                  its dead-letter topic, as the subscription names it
+//	orders-dead                  its dead-letter topic, as the subscription names it
 //	redrive.dead.v1              exchange (direct) from the first two to the third
 //	redrive.delay.v1.2000        a shelf of 2 s: exchange (fanout) and queue
 //

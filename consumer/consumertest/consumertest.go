@@ -41,7 +41,7 @@ type Result struct {
 }
 
 // Run gives m to h as its first delivery. The zero Config will do: dead
-// letters then go to topic + ".dead". Faults of cfg or settings fail the test
+// letters then go to topic + "-dead". Faults of cfg or settings fail the test
 // at once.
 func Run(t testing.TB, h consumer.Handler, m brokers.Message, cfg consumer.Config, settings ...consumer.Topic) Result {
 	t.Helper()
@@ -60,7 +60,7 @@ func Deliver(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.
 		d.Message.ID = "message-1"
 	}
 	if cfg.DeadLetter == nil {
-		cfg.DeadLetter = dlq.Suffix(".dead")
+		cfg.DeadLetter = dlq.Suffix("-dead")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

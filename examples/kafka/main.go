@@ -70,12 +70,12 @@ func publish(ctx context.Context, broker *kafka.Broker, topic string, n int) err
 // work runs a worker for topic, or for its dead letters, until ctx ends.
 func work(ctx context.Context, broker brokers.Broker, topic string, letters bool) error {
 	config := consumer.Config{
-		DeadLetter: dlq.Suffix(".dead"),
+		DeadLetter: dlq.Suffix("-dead"),
 		Retry:      retry.Policy{Backoff: retry.Backoff{Base: 5 * time.Second, Floor: 3 * time.Second}},
 	}
 	handler := consumer.JSON(charge)
 	if letters {
-		topic, config.DeadLetter, handler = topic+".dead", dlq.Discard, show
+		topic, config.DeadLetter, handler = topic+"-dead", dlq.Discard, show
 	}
 	config.Group = topic // workers with other topics are another group
 	worker, err := consumer.New(broker, config)

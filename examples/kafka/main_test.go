@@ -35,7 +35,7 @@ func TestExample(t *testing.T) {
 			"charged order-2 in run 2")
 		runUntil(t, target.URL, exec.Command(program, "-topic", topic, "-letters"),
 			`dead letter {"id":"order-3","cents":0}: poison: there is nothing to charge`)
-		for _, topic := range []string{topic, topic + ".dead"} {
+		for _, topic := range []string{topic, topic + "-dead"} {
 			if n := lag(t, admin, topic); n != 0 {
 				t.Errorf("%d records of %q are not committed, want none", n, topic)
 			}

@@ -14,7 +14,7 @@ import (
 
 const (
 	topic     = "orders"
-	deadTopic = "orders.dead"
+	deadTopic = "orders-dead"
 
 	maxBody  = 64 << 10 // bytes of an order that the worker takes
 	maxLine  = 1 << 20  // bytes of a line that the job reads

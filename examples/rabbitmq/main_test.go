@@ -27,7 +27,7 @@ func TestExample(t *testing.T) {
 		}
 		queue := "example." + strings.ToLower(rand.Text()[:10])
 		t.Cleanup(func() {
-			remove(t, target.URL, queue, queue+".dead", "redrive.retry.v1."+queue, "redrive.retry.v1."+queue+".dead")
+			remove(t, target.URL, queue, queue+"-dead", "redrive.retry.v1."+queue, "redrive.retry.v1."+queue+"-dead")
 		})
 
 		runUntil(t, target.URL, exec.Command(program, "-queue", queue, "-publish", "3"),
@@ -35,7 +35,7 @@ func TestExample(t *testing.T) {
 			"charged order-2 in run 2")
 		runUntil(t, target.URL, exec.Command(program, "-queue", queue, "-letters"),
 			`dead letter {"id":"order-3","cents":0}: poison: there is nothing to charge`)
-		for _, name := range []string{queue, queue + ".dead", "redrive.retry.v1." + queue} {
+		for _, name := range []string{queue, queue + "-dead", "redrive.retry.v1." + queue} {
 			if n := depth(t, target.URL, name); n != 0 {
 				t.Errorf("%d messages are left in %q, want none", n, name)
 			}

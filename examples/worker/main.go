@@ -38,7 +38,7 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second) // usually signal.NotifyContext
 	defer cancel()
 	broker := memory.New(memory.Options{})
-	worker, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix(".dead")})
+	worker, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead")})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func main() {
 	if err := errors.Join(err, worker.Run(ctx)); err != nil {
 		log.Fatal(err)
 	}
-	for _, m := range broker.Messages("orders.dead") {
+	for _, m := range broker.Messages("orders-dead") {
 		letter, _ := dlq.Decode(m) // fails if somebody else put m there
 		fmt.Printf("dead letter %s: %s: %s\n", m.Body, letter.Reason, letter.ErrorText)
 	}

@@ -28,7 +28,7 @@ const modulePath = "github.com/redrive-go/redrive"
 // imports are the packages that a fragment may use without an import.
 var imports = byName(
 	"bytes", "cmp", "context", "crypto/tls", "database/sql", "encoding/json", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2",
-	"net", "net/http", "os", "os/signal", "slices", "strings", "sync", "sync/atomic", "syscall", "testing", "testing/synctest", "time",
+	"net", "net/http", "os", "os/signal", "slices", "strconv", "strings", "sync", "sync/atomic", "syscall", "testing", "testing/synctest", "time",
 	modulePath+"/brokers", modulePath+"/brokers/brokertest", modulePath+"/brokers/kafka", modulePath+"/brokers/memory", modulePath+"/brokers/rabbitmq",
 	modulePath+"/brokers/sqs", modulePath+"/brokers/sqs/sqstest", modulePath+"/classify",
 	"github.com/aws/aws-sdk-go-v2/aws", "github.com/segmentio/kafka-go/sasl/plain",

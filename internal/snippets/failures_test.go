@@ -1,0 +1,335 @@
+package snippets
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/consumer/consumertest"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// kind of failure: a row of the table. All its causes have the same.
+type kind struct {
+	name   string
+	causes []consumer.Handler
+}
+
+// with returns handlers that fail with errs.
+func with(errs ...error) (handlers []consumer.Handler) {
+	for _, err := range errs {
+		handlers = append(handlers, func(context.Context, *brokers.Message) error { return err })
+	}
+	return handlers
+}
+
+const hint = 90 * time.Second
+
+var kinds = []kind{
+	{"undecodable body, status 400 or 422, `classify.Permanent`", append(
+		with(statusError{status: 400}, statusError{status: 422}, classify.Permanent(errAny)),
+		consumer.JSON(func(context.Context, struct{ ID int }) error { return nil }))},
+	{"a panic", []consumer.Handler{func(context.Context, *brokers.Message) error { panic("any") }}},
+	{"connection refused or reset, status 500 or 503, deadlock, `classify.Transient`", with(syscall.ECONNREFUSED, syscall.ECONNRESET,
+		statusError{status: 500}, statusError{status: 503}, stateError("40P01"), classify.Transient(errAny))},
+	{"the handler's timeout", []consumer.Handler{func(ctx context.Context, _ *brokers.Message) error { <-ctx.Done(); return ctx.Err() }}},
+	{"`classify.RetryAfter`", with(classify.RetryAfter(errAny, hint))},
+	{"status 429, 503 with Retry-After, `classify.Throttled`", with(statusError{429, hint}, statusError{503, hint}, classify.Throttled(errAny, hint))},
+	{"status 401, expired certificate, full disk", with(statusError{status: 401}, x509.CertificateInvalidError{Reason: x509.Expired}, syscall.ENOSPC)},
+	{"anything that no rule knows", with(errAny)},
+	{"`classify.Defer`", with(classify.Defer(errAny, hint))},
+	{"`classify.Skip`", with(classify.Skip(errAny))},
+}
+
+// TestFailures compares the table of failures in the README with what becomes
+// of messages that fail so, on the default Config.
+func TestFailures(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| The error | Class | Runs again | Counted as an attempt? | Dead letter? | When practically all fail so |\n|---|---|---|---|---|---|\n")
+	for _, k := range kinds {
+		var row string
+		for i, cause := range k.causes {
+			got := cellsOf(t, cause)
+			if i > 0 && got != row {
+				t.Errorf("cause %d of %q: %s, others: %s", i, k.name, got, row)
+			}
+			row = got
+		}
+		fmt.Fprintf(&b, "| %s | %s |\n", k.name, row)
+	}
+	fmt.Fprintf(&b, "| a whole batch, with one error | %s |\n", cellsOfBatch(t))
+	fmt.Fprintf(&b, "| any of these in a probe, while the guard is closed | %s |\n", cellsOfProbe(t))
+	fmt.Fprintf(&b, "| work cut off because the worker stops | %s |\n", cellsOfStop(t))
+	fmt.Fprintf(&b, "| the lease is gone | %s |\n", cellsOfLoss(t))
+	section := regexp.MustCompile(`(?s)(<!-- generated: failures -->\n).*?(<!-- end -->)`)
+	old := readFile(t, "README.md")
+	switch text := section.ReplaceAllString(old, "${1}"+strings.ReplaceAll(b.String(), "$", "$$")+"${2}"); {
+	case !section.MatchString(old):
+		t.Error("README.md has no table of failures")
+	case text == old:
+	case *update:
+		rewrite(t, "README.md", text)
+	default:
+		t.Errorf("README.md is not what the code does: run go test ./internal/snippets -update; the code says\n%s", b.String())
+	}
+}
+
+// run is a failed run of a message.
+type run struct {
+	decision retry.Decision
+	class    classify.Class
+	at       time.Time
+}
+
+// cellsOf describes the life of a message whose handler is h, and of a topic.
+func cellsOf(t *testing.T, h consumer.Handler) string {
+	shortest, longest := lifeOf(t, h, 0.000_001), lifeOf(t, h, 0.999_999)
+	pauses := "the others go on"
+	if pausesWith(t, h, 200, 0) {
+		pauses = "their topic pauses"
+	}
+	if pausesWith(t, h, 5, 360) {
+		t.Error("a topic pauses for five messages that fail beside others that succeed")
+	}
+	return strings.Join([]string{string(longest[0].class), again(shortest, longest), counted(longest), end(longest), pauses}, " | ")
+}
+
+// lifeOf runs a message again and again, each delay drawn with random, until it
+// ends.
+func lifeOf(t *testing.T, h consumer.Handler, random float64) (life []run) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := consumer.Config{Random: func() float64 { return random }}
+		d := brokers.Delivery{Message: brokers.Message{Body: []byte("{")}}
+		for {
+			got := consumertest.Deliver(t, h, d, cfg)
+			life = append(life, run{got.Decision, got.Verdict.Class, time.Now()})
+			if got.Decision.Action != retry.ActionRetry {
+				return
+			}
+			time.Sleep(got.Decision.Delay)
+			d.Meta = got.Settlement.Meta
+		}
+	})
+	return life
+}
+
+// again says when a message runs again.
+func again(shortest, longest []run) string {
+	first, last := longest[0].decision.Delay, time.Duration(0)
+	doubles, hinted := true, true
+	for i, r := range longest[:len(longest)-1] {
+		doubles = doubles && (i == 0 || ratio(r.decision.Delay, last) == 2)
+		last = r.decision.Delay
+	}
+	for _, r := range shortest[:len(shortest)-1] {
+		hinted = hinted && r.decision.Delay >= hint
+	}
+	switch {
+	case len(longest) == 1:
+		return "no"
+	case hinted:
+		return fmt.Sprintf("not before the time that it names, %s at most", words(retry.Policy{}.HintLimit()))
+	case shortest[0].decision.Delay > time.Second:
+		return fmt.Sprintf("every %s to %s", words(shortest[0].decision.Delay), words(first))
+	case len(longest) == 2:
+		return fmt.Sprintf("once, within %s", words(first))
+	case doubles:
+		return fmt.Sprintf("within %s, doubling to %s", words(first), words(last))
+	}
+	return fmt.Sprintf("within %s to %s", words(first), words(last))
+}
+
+func ratio(a, b time.Duration) float64 {
+	return a.Round(time.Millisecond).Seconds() / b.Round(time.Millisecond).Seconds()
+}
+
+// words writes a duration in units that people use.
+func words(d time.Duration) string {
+	d = d.Round(time.Millisecond)
+	switch {
+	case d >= time.Hour && d%time.Hour == 0:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	case d < time.Minute:
+		return fmt.Sprintf("%v s", d.Seconds())
+	case d%time.Minute == 0:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	}
+	return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
+}
+
+func counted(life []run) string {
+	free := slices.IndexFunc(life, func(r run) bool { return r.decision.Counted })
+	switch {
+	case free < 0 && len(life) > 1:
+		return "never"
+	case free < 0:
+		return "no"
+	case slices.ContainsFunc(life[free:], func(r run) bool { return !r.decision.Counted }):
+		return fmt.Sprint(life)
+	case free == 0:
+		return "yes"
+	}
+	return fmt.Sprintf("not the first %d", free)
+}
+
+func end(life []run) string {
+	last := life[len(life)-1]
+	switch {
+	case last.decision.Action == retry.ActionAck:
+		return "never: acked and forgotten"
+	case last.decision.Action != retry.ActionDeadLetter:
+		return "never"
+	case last.decision.Reason == "expired":
+		return fmt.Sprintf("after %s", words(last.at.Sub(life[0].at).Round(time.Hour)))
+	case len(life) == 1:
+		return "at once"
+	}
+	return fmt.Sprintf("after %d runs", len(life))
+}
+
+// events keeps what happened, by kind.
+type events struct {
+	mu     sync.Mutex
+	byKind map[consumer.EventKind][]consumer.Event
+}
+
+func (e *events) Observe(_ context.Context, event consumer.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.byKind == nil {
+		e.byKind = map[consumer.EventKind][]consumer.Event{}
+	}
+	e.byKind[event.Kind] = append(e.byKind[event.Kind], event)
+}
+
+// pausesWith reports whether a topic pauses within an hour in which h is called
+// for some messages, and others succeed.
+func pausesWith(t *testing.T, h consumer.Handler, some, others int) (paused bool) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := work(t, time.Hour, h, some, others)
+		paused = len(seen.byKind[consumer.EventPaused]) > 0
+	})
+	return paused
+}
+
+// work has a worker call h for some messages, while others, which succeed, come
+// in all the time.
+func work(t *testing.T, patience time.Duration, h consumer.Handler, some, others int) *events {
+	seen, broker := &events{}, memory.New(memory.Options{})
+	publish := func(body string) {
+		if err := broker.Publish(t.Context(), "orders", brokers.Message{Body: []byte(body)}); err != nil {
+			t.Error(err)
+		}
+	}
+	for range some {
+		publish("{")
+	}
+	var producer sync.WaitGroup
+	producer.Go(func() {
+		for range others {
+			publish("good")
+			time.Sleep(patience / time.Duration(others))
+		}
+	})
+	start(t, broker, seen, patience, func(ctx context.Context, m *brokers.Message) error {
+		if string(m.Body) == "good" {
+			return nil
+		}
+		return h(ctx, m)
+	})
+	producer.Wait()
+	return seen
+}
+
+// start runs a worker for a time.
+func start(t *testing.T, broker brokers.Broker, seen *events, patience time.Duration, h consumer.Handler) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead"), Observers: []consumer.Observer{seen},
+		Logger: slog.New(slog.DiscardHandler), DrainTimeout: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Handle("orders", h)
+	c.HandleBatch("rows", func(_ context.Context, batch []consumer.Item) []error {
+		return slices.Repeat([]error{fmt.Errorf("%w, for %d rows", errAny, len(batch))}, len(batch))
+	}, consumer.Topic{BatchSize: 4})
+	if err := c.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cellsOfBatch is cellsOf for a batch handler that fails for all members.
+func cellsOfBatch(t *testing.T) string {
+	synctest.Test(t, func(t *testing.T) {
+		broker, seen := memory.New(memory.Options{}), &events{}
+		for range 4 {
+			if err := broker.Publish(t.Context(), "rows", brokers.Message{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start(t, broker, seen, time.Second, with(errAny)[0])
+		want := map[string]bool{"any, for 4 rows": false, "any, for 2 rows": false, "any, for 1 rows": true}
+		for _, e := range seen.byKind[consumer.EventFailed] {
+			if counts, ok := want[e.Err.Error()]; !ok || e.Decision.Counted != counts || !counts && e.Decision.Delay > 0 {
+				t.Errorf("%v: %+v, want it counted only alone", e.Err, e.Decision)
+			}
+		}
+	})
+	return "as the error says | at once, in halves, down to alone | alone | as the error says | as the error says"
+}
+
+// cellsOfProbe is cellsOf for what fails while a guard is closed.
+func cellsOfProbe(t *testing.T) string {
+	synctest.Test(t, func(t *testing.T) {
+		seen := work(t, 23*time.Hour, with(syscall.ECONNREFUSED)[0], 200, 0)
+		uncounted := slices.DeleteFunc(seen.byKind[consumer.EventFailed], func(e consumer.Event) bool { return e.Decision.Counted })
+		if dead := len(seen.byKind[consumer.EventDeadLettered]); dead > 0 || len(uncounted) < 1000 {
+			t.Errorf("%d dead letters, %d runs uncounted, want none and many", dead, len(uncounted))
+		}
+	})
+	return "as the error says | when it is probed again | only once another message has succeeded | after 24 h | it stays paused"
+}
+
+// cellsOfStop is cellsOf for a handler that a stop interrupts.
+func cellsOfStop(t *testing.T) (cells string) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := work(t, time.Second, func(ctx context.Context, _ *brokers.Message) error { <-ctx.Done(); return ctx.Err() }, 1, 0)
+		failed, released := seen.byKind[consumer.EventFailed], seen.byKind[consumer.EventReleased]
+		if len(failed) != 1 || len(released) != 1 || failed[0].Decision.Counted || released[0].Meta.Attempt != 0 {
+			t.Fatalf("failed %+v, released %+v, want one of each, uncounted", failed, released)
+		}
+		cells = fmt.Sprintf("%s | given back at once | never | never |", failed[0].Verdict.Class)
+	})
+	return cells
+}
+
+// cellsOfLoss is cellsOf for a delivery that goes to somebody else.
+func cellsOfLoss(t *testing.T) string {
+	session, lose := context.WithCancelCause(t.Context())
+	d := brokers.Delivery{Session: session}
+	got := consumertest.Deliver(t, func(ctx context.Context, _ *brokers.Message) error {
+		lose(brokers.ErrLeaseLost)
+		<-ctx.Done()
+		return errors.New("cut off")
+	}, d, consumer.Config{})
+	if got.Decision.Action != retry.ActionNone || got.Settlement.Delivery != nil {
+		t.Fatalf("the result is %+v, want nothing done", got)
+	}
+	return "lost | not touched: the broker delivers it again | never | never |"
+}
