@@ -144,6 +144,7 @@ func (c *checker) mayRelease(d *delivery) {
 		}
 	case slices.ContainsFunc(d.next, func(j judgement) bool { return j.releases || j.split && halting }):
 	case halting && slices.ContainsFunc(d.next, func(j judgement) bool { return j.dies }):
+	case s.pace.slack > 0 && w.stopping > 0 && d.ended >= w.stopping+w.drain: // it was given up as stuck while it returned
 	default:
 		c.violate(promiseSettlement, f.id, "is released after %s", outcomeNames[d.last])
 	}
