@@ -160,8 +160,8 @@ var logText = map[EventKind]string{
 	EventLeaseLost:    "lease lost",
 	EventStuck:        "handler stuck",
 	EventUnstuck:      "stuck handler returned",
-	EventPaused:       "receiving pauses",
-	EventResumed:      "receiving again",
+	EventPaused:       "dependency paused",
+	EventResumed:      "dependency resumed",
 	EventError:        "broker operation failed, will be tried again",
 }
 

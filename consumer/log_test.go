@@ -166,8 +166,8 @@ func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
 		EventLeaseLost:    {"WARN", "lease lost"},
 		EventStuck:        {"ERROR", "handler stuck"},
 		EventUnstuck:      {"WARN", "stuck handler returned"},
-		EventPaused:       {"ERROR", "receiving pauses"},
-		EventResumed:      {"INFO", "receiving again"},
+		EventPaused:       {"ERROR", "dependency paused"},
+		EventResumed:      {"INFO", "dependency resumed"},
 		EventError:        {"ERROR", "broker operation failed, will be tried again"},
 	} {
 		var out bytes.Buffer

@@ -281,10 +281,17 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
 	case d.Meta.Attempt >= d.sub.attempts && d.Meta.Class == poisonClass:
 		return "poison", errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
+	case d.Meta.Attempt >= d.sub.attempts && d.sub.noRepeat && ambiguous(d.Meta.History):
+		return reasonAmbiguous, errors.New("its last run may have had its effect, but no dead letter was confirmed then; the history has the failure")
 	case d.Meta.Attempt >= d.sub.attempts:
 		return "exhausted", fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.Meta.Attempt)
 	}
 	return "", nil
+}
+
+// ambiguous reports whether the last failure was.
+func ambiguous(history []brokers.Failure) bool {
+	return len(history) > 0 && history[len(history)-1].Ambiguous
 }
 
 // first reports whether meta is that of a first delivery.

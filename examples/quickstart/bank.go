@@ -19,9 +19,9 @@ type mood int
 const (
 	healthy   mood = iota
 	outage         // 503 to everybody
-	limiting       // 429 with Retry-After to most
-	resetting      // connections break, half of them after the charge
-	slow           // answers come after the client has hung up
+	limiting       // 429 with Retry-After to two in three
+	resetting      // two in three connections break, half of them after the charge
+	slow           // two in three answers come after the client has hung up
 )
 
 var moods = [...]string{"healthy", "503 outage", "429 rate limit", "connection resets", "slow answers"}
@@ -43,8 +43,8 @@ type scene struct {
 
 func badDay() day {
 	return day{second: time.Second, patience: time.Second, scenes: []scene{
-		{0, healthy}, {3, outage}, {6.5, healthy}, {8.5, limiting}, {12, healthy},
-		{13.5, resetting}, {15.5, healthy}, {16.5, slow}, {19.5, healthy},
+		{0, healthy}, {3, outage}, {6.5, healthy}, {14, limiting}, {16.5, healthy},
+		{17.5, resetting}, {19.5, healthy}, {20.5, slow}, {22.5, healthy},
 	}}
 }
 
@@ -142,9 +142,9 @@ func (b *bank) serve(w http.ResponseWriter, r *http.Request) {
 	case m == outage:
 		b.note(&b.count.Unavailable)
 		problem(w, http.StatusServiceUnavailable, "out of order", "our database is failing over")
-	case m == limiting && n%8 != 0:
+	case m == limiting && n%3 != 0:
 		b.limit(w, n)
-	case m == resetting:
+	case m == resetting && n%3 != 0:
 		b.reset(w, key, o, n%2 == 0)
 	case m == slow && n%3 != 0:
 		b.book(key, o, &b.count.Slow)

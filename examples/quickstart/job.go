@@ -22,7 +22,7 @@ import (
 type stage struct {
 	day       day
 	policy    retry.Policy
-	guard     guard
+	guard     consumer.Guard
 	transport http.RoundTripper
 	ledger    *ledger
 	view      *view
@@ -90,18 +90,14 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		logger:    slog.New(slog.DiscardHandler),
 	}
 	watch.observers = []consumer.Observer{watch.view}
-	if watch.guard, err = newGuard(watch.day.second); err != nil {
-		fmt.Fprintln(stderr, "quickstart:", err)
-		return exitBroken
-	}
 	if o.metrics != "" {
-		s, err := scrape(o.metrics, watch.guard)
+		s, guard, err := scrape(o.metrics)
 		if err != nil {
 			fmt.Fprintln(stderr, "quickstart: cannot serve metrics:", err)
 			return exitUsage
 		}
 		defer s.close()
-		watch.observers = append(watch.observers, s)
+		watch.observers, watch.guard = append(watch.observers, s), guard
 		fmt.Fprintf(messages, "metrics at %s\n", s.url)
 	}
 	if o.log {

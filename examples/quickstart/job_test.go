@@ -22,6 +22,7 @@ import (
 
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
 )
 
 // testStage is the bad day at twenty times the speed. The rate limit comes last,
@@ -34,14 +35,14 @@ func testStage(t *testing.T) stage {
 	d.scenes = []scene{
 		{0, healthy}, {3, outage}, {5, healthy}, {6, resetting}, {8, healthy}, {9, slow}, {10, healthy}, {16, limiting}, {19, healthy},
 	}
-	g, err := newGuard(d.second)
+	quick, err := breaker.New(breaker.Config{MinOpen: d.second, MaxOpen: 6 * d.second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	view := newView(io.Discard, false)
 	return stage{
 		day:       d,
-		guard:     g,
+		guard:     consumer.Guard{Breaker: quick},
 		observers: []consumer.Observer{view},
 		transport: http.DefaultTransport,
 		policy:    retry.Policy{MaxAttempts: 50, Backoff: retry.Backoff{Base: 30 * time.Millisecond, Cap: 400 * time.Millisecond}},

@@ -4,7 +4,9 @@
 //
 //	go run ./examples/quickstart [-json] [-log] [-metrics ADDRESS] [-orders FILE]
 //
-// The worker is in this file; the other files are the stage around it.
+// The worker is in this file; the other files are the stage around it. Its guard
+// is the default one: it pauses the topic when practically nothing succeeds, and
+// lets single orders find out when that is over.
 package main
 
 import (
@@ -46,13 +48,11 @@ func newWorker(broker brokers.Broker, pay payments, watch stage) (*consumer.Cons
 	worker, err := consumer.New(broker, consumer.Config{
 		DeadLetter:   dlq.Topic(deadTopic),
 		Retry:        watch.policy,
-		Concurrency:  16,
 		DrainTimeout: 5 * time.Second,
 		MaxBody:      maxBody,
 		Middleware:   []consumer.Middleware{watch.ledger.watch},
 		Observers:    watch.observers,
-		Restraint:    watch.guard.restraint(),
-		Idempotent:   true, // the bank knows the key of a charge that it has made
+		Guard:        watch.guard,
 		Logger:       watch.logger,
 	})
 	if err != nil {

@@ -12,7 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/metrics"
+	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/budget"
 )
 
 // scraped is where Prometheus can watch the worker, while it works.
@@ -22,20 +25,30 @@ type scraped struct {
 	server *http.Server
 }
 
-// scrape serves /metrics at an address of this machine.
-func scrape(address string, g guard) (*scraped, error) {
+// scrape serves /metrics at an address of this machine. The guard is the default
+// one, made here so that the metrics can show it.
+func scrape(address string) (*scraped, consumer.Guard, error) {
+	var none consumer.Guard
 	if !loopback(address) {
-		return nil, fmt.Errorf("%q is not an address of this machine alone: use one like 127.0.0.1:9090", address)
+		return nil, none, fmt.Errorf("%q is not an address of this machine alone: use one like 127.0.0.1:9090", address)
 	}
 	watch, err := metrics.New(metrics.Topic{Name: topic, Policy: "demo"})
 	if err != nil {
-		return nil, err
+		return nil, none, err
+	}
+	retries, err := budget.New(budget.Queue())
+	if err != nil {
+		return nil, none, err
+	}
+	gate, err := breaker.New(breaker.Config{})
+	if err != nil {
+		return nil, none, err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(watch, metrics.NewBudget("bank", g.budget), metrics.NewBreaker("bank", g.breaker))
+	registry.MustRegister(watch, metrics.NewBudget("bank", retries), metrics.NewBreaker("bank", gate))
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
@@ -45,7 +58,7 @@ func scrape(address string, g guard) (*scraped, error) {
 		server:  &http.Server{Handler: mux, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: 10 * time.Second},
 	}
 	go func() { _ = s.server.Serve(listener) }()
-	return s, nil
+	return s, consumer.Guard{Budget: retries, Breaker: gate}, nil
 }
 
 // loopback reports whether only this machine can reach an address.

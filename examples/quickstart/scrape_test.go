@@ -1,23 +1,25 @@
 package main
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/redrive-go/redrive/consumer"
 )
 
 // TestScrape reads the metrics of a worker that has finished.
 func TestScrape(t *testing.T) {
 	t.Parallel()
 	watch := testStage(t)
-	s, err := scrape("127.0.0.1:0", watch.guard)
+	s, guard, err := scrape("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.close()
-	watch.observers = append(watch.observers, s)
+	watch.observers, watch.guard = append(watch.observers, s), guard
 	mustWork(t, t.Context(), parseLines(t, "{\"id\":\"a\",\"cents\":5}\nnot an order\n"), watch)
 	resp, err := http.Get(s.url)
 	if err != nil {
@@ -51,12 +53,30 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// TestAFileOfAnotherFormat must not take long: the worker does not stop.
+// A file of another format is not turned into dead letters as a whole: the worker
+// pauses, and says why.
 func TestAFileOfAnotherFormat(t *testing.T) {
 	t.Parallel()
-	start := time.Now()
-	r := mustWork(t, t.Context(), parseLines(t, strings.Repeat("not an order\n", 200)), testStage(t))
-	if r.DeadLettered != 200 || time.Since(start) > 20*time.Second {
-		t.Errorf("%d of 200 lines dead-lettered in %v, want all of them soon", r.DeadLettered, time.Since(start))
+	watch := testStage(t)
+	var out lockedBuffer
+	watch.view.out = &out
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	watch.observers = append(watch.observers, whenPaused(stop))
+	r := mustWork(t, ctx, parseLines(t, strings.Repeat("not an order\n", 1000)), watch)
+	if r.DeadLettered < 20 || r.DeadLettered > 100 || r.DeadLettered+r.Unfinished != 1000 || !r.OK {
+		t.Errorf("%d of 1000 lines dead-lettered, %d unfinished, ok %v; want 20 to 100 of them, and the rest kept", r.DeadLettered, r.Unfinished, r.OK)
+	}
+	if want := "practically all messages are poison"; !strings.Contains(out.String(), want) {
+		t.Errorf("the view does not say %q:\n%s", want, out.String())
+	}
+}
+
+// whenPaused is called when the worker pauses.
+type whenPaused func()
+
+func (f whenPaused) Observe(_ context.Context, e consumer.Event) {
+	if e.Kind == consumer.EventPaused {
+		f()
 	}
 }

@@ -29,6 +29,7 @@ type view struct {
 	dead    int
 	due     map[string]time.Time // of messages that wait for their retry
 	held    map[string]bool      // those of due that wait in the process
+	pause   interval
 
 	drawn   bool
 	samples []sample // of the last rateSpan
@@ -59,12 +60,20 @@ func isTerminal(w io.Writer) bool {
 
 // Observe implements consumer.Observer.
 func (v *view) Observe(_ context.Context, e consumer.Event) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch e.Kind {
+	case consumer.EventPaused:
+		v.pause = interval{e.Err.Error(), e.Until}
+		v.say("%s pauses: %v; it looks again in %.1f s", e.Dependency, e.Err, time.Until(e.Until).Seconds())
+	case consumer.EventResumed:
+		v.pause = interval{}
+		v.say("%s goes on: a single order went through", e.Dependency)
+	}
 	if e.Message == nil {
 		return
 	}
 	id := e.Message.ID
-	v.mu.Lock()
-	defer v.mu.Unlock()
 	switch e.Kind {
 	case consumer.EventSucceeded:
 		v.handled++
@@ -75,11 +84,36 @@ func (v *view) Observe(_ context.Context, e consumer.Event) {
 			v.retries++
 			v.due[id] = e.Meta.DueAt
 		}
+	case consumer.EventDeferred:
+		v.due[id] = e.Meta.DueAt
 	case consumer.EventHeld:
 		v.held[id] = true
 	case consumer.EventStarted, consumer.EventReleased, consumer.EventLeaseLost:
 		delete(v.due, id)
 		delete(v.held, id)
+	}
+}
+
+// interval is one in which nothing is handled.
+type interval struct {
+	why   string // "" if there is none
+	until time.Time
+}
+
+func (p interval) String() string {
+	switch wait := time.Until(p.until); {
+	case p.why == "":
+		return ""
+	case wait > 0:
+		return fmt.Sprintf("paused, and looks again in %.1f s: %s", wait.Seconds(), p.why)
+	}
+	return "paused, while single orders find out: " + p.why
+}
+
+// say writes a line between the frames of a log. mu is held.
+func (v *view) say(format string, args ...any) {
+	if !v.live {
+		fmt.Fprintf(v.out, "         "+format+"\n", args...)
 	}
 }
 
@@ -93,6 +127,7 @@ type frame struct {
 	held, inBroker int // that wait for their due time
 	nextDue        time.Duration
 	rate           float64 // finished a second
+	guard          string  // why the topic is paused, "" if it is not
 }
 
 // run shows frames until ctx ends.
@@ -122,7 +157,7 @@ func (v *view) frame(elapsed time.Duration, m mood, total, inBroker int) frame {
 	now := time.Now()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	f.handled, f.dead, f.retries = v.handled, v.dead, v.retries
+	f.handled, f.dead, f.retries, f.guard = v.handled, v.dead, v.retries, v.pause.String()
 	for id, due := range v.due {
 		wait := due.Sub(now)
 		if wait <= 0 {
@@ -206,6 +241,7 @@ func (f frame) lines(paint func(int, string) string) []string {
 	}
 	return []string{
 		"  payment server: " + paint(weather, f.mood.String()),
+		"  guard: " + or(f.guard, "lets orders through"),
 		"",
 		fmt.Sprintf("  %s%s %3d %%  %s", paint(green, filled), rest, 100*done/f.total, brief(f.elapsed)),
 		"",

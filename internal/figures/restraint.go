@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
@@ -60,8 +59,7 @@ func withdrawal(report func(figure.Figure)) error {
 }
 
 // permission measures what a guard costs a run that succeeds: the leave to start
-// by both of its breakers, and the reports of how it ended. Before, one message
-// has failed, so that the breakers look at what they are told.
+// by both of its breakers, and the reports of how it ended.
 func permission(report func(figure.Figure)) error {
 	health, err := breaker.New(breaker.Config{})
 	if err != nil {
@@ -82,8 +80,14 @@ func permission(report func(figure.Figure)) error {
 	check := benchmark(func() { run(breaker.Success) })
 	report(figure.Figure{Name: "guard_ns", Value: check.nanos, Unit: "ns/run", Goal: 50})
 	report(figure.Figure{Name: "guard_allocs", Value: check.allocs, Unit: "allocs/run", Goal: 0})
-	run(breaker.Failure)
-	note("a run that succeeds after one that failed costs the guard %.0f ns", benchmark(func() { run(breaker.Success) }).nanos)
+	mixed := benchmark(func() {
+		if of%20 == 0 {
+			run(breaker.Failure)
+			return
+		}
+		run(breaker.Success)
+	})
+	note("where one run in 20 fails, a run costs the guard %.0f ns", mixed.nanos)
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
 )
 
 // tap is a broker with a bug. Functions that are nil pass everything on.
@@ -316,6 +317,19 @@ func bugs() []bug {
 				ts[i].policy.Backoff = retry.Backoff{Base: time.Nanosecond, Cap: time.Nanosecond}
 			}
 		}), []promise{promiseEarly}},
+		{"a pause after two failures", config(func(c *consumer.Config, _ []topic) {
+			hasty, err := breaker.New(breaker.Config{Window: 2, MinRuns: 1, Streak: 2})
+			if err != nil {
+				panic(err)
+			}
+			c.Guard.Breaker = hasty
+		}), []promise{promiseContrast}},
+		{"retries without a budget", config(func(c *consumer.Config, ts []topic) {
+			c.Guard.NoBudget = true
+			for i := range ts { // of which there are many, then
+				ts[i].policy.MaxAttempts = 1000
+			}
+		}), []promise{promisePace}},
 		{"crash loops go on", config(func(c *consumer.Config, _ []topic) { c.CrashLimit = -1 }), []promise{promiseAttempts}},
 		{"a worker takes its time to stop", config(func(c *consumer.Config, _ []topic) { c.DrainTimeout += time.Minute }), []promise{promiseShutdown}},
 		{"results get lost at the end of a worker", rig{above: forgetAtTheEnd}, []promise{promiseShutdown}},
