@@ -294,3 +294,45 @@ func TestBatchMetaTellsEachAttempt(t *testing.T) {
 		}
 	})
 }
+
+// What may have had its effect is not repeated, in parts either.
+func TestBatchWithNoRepeatIsNotSplit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		d := newDiary()
+		publish(t, broker, "orders", "1", "2")
+		w := start(t, broker, quiet(), batches(d, consumer.Topic{BatchSize: 2, NoRepeat: true, HandlerTimeout: time.Minute},
+			func(ctx context.Context, names []string) []error {
+				<-ctx.Done()
+				return []error{ctx.Err(), ctx.Err()}
+			}))
+		time.Sleep(time.Hour)
+		w.mustShutdown()
+		d.expect(t, "0s 1+2")
+		if n := broker.Len("orders.dead"); n != 2 {
+			t.Errorf("%d dead letters, want 2", n)
+		}
+	})
+}
+
+// Errors may have the same text and not mean the same: one asks to wait.
+func TestBatchOfDifferentFailuresIsNotSplit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		d := newDiary()
+		publish(t, broker, "orders", "1", "2")
+		busy := classify.Transient(errors.New("busy"))
+		runs := 0
+		w := start(t, broker, quiet(), batches(d, consumer.Topic{BatchSize: 2}, func(context.Context, []string) []error {
+			if runs++; runs == 1 {
+				return []error{busy, classify.Throttled(busy, 10*time.Minute)}
+			}
+			return nil
+		}))
+		time.Sleep(10 * time.Second)
+		if at := d.times(); len(at) != 2 {
+			t.Errorf("runs at %v, want one of both and one of the first", at)
+		}
+		w.mustShutdown()
+	})
+}
