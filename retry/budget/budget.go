@@ -74,7 +74,6 @@ type Budget struct {
 	starts     counter
 	refunds    counter
 
-	average float64       // retries that started in a second, over a minute
 	line    [due]uint32   // retries that wait, by the second in which they ask again
 	waiting int64         // sum of line
 	since   time.Duration // when it began, or retries began to fail or to succeed
