@@ -262,10 +262,10 @@ func TestForgottenDependencyResumes(t *testing.T) {
 			publish(t, broker, "orders", fmt.Sprintf("c%d-1", i))
 		}
 		time.Sleep(100 * time.Millisecond)
+		w.mustShutdown()
 		if len(paused.events) == 0 || len(resumed.events) != len(paused.events) || resumed.events[0].Dependency != "acme" || resumed.events[0].Topic != "orders" {
 			t.Errorf("paused: %+v, resumed: %+v, want acme, each as often as the other", paused.events, resumed.events)
 		}
-		w.mustShutdown()
 	})
 }
 

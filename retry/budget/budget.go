@@ -13,6 +13,8 @@ const (
 	due     = 1024            // seconds, more than pace.Longest
 	burst   = time.Second / 4 // in which retries may start at once
 	stepped = 10 * time.Second
+
+	leastBurst = 5 // retries, however low the limit is
 )
 
 // Pacer paces the retries to one dependency. [Budget] is one for a process, and
@@ -193,7 +195,7 @@ func (b *Budget) earned() float64 {
 }
 
 // most returns how many retries may start at once under the limit.
-func (b *Budget) most() float64 { return max(1, b.limit.Now*burst.Seconds()) }
+func (b *Budget) most() float64 { return max(leastBurst, b.limit.Now*burst.Seconds()) }
 
 func (b *Budget) setPeak(peak float64) {
 	b.rates.Peak = peak

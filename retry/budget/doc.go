@@ -34,8 +34,8 @@
 // The highest rate lately is that of ten seconds in a row, and falls by half
 // every five minutes. It is at least ten times Floor, so that retries which
 // succeed do not crawl on an idle topic: with [Queue] they may start at 11 a
-// second, whatever the traffic. As many as start in a quarter of a second may
-// start at once.
+// second, whatever the traffic. As many as start in a quarter of a second, and at
+// least five, may start at once.
 //
 // While most retries fail, they may start no faster than tokens are earned, and
 // what is saved stays saved. They are taken to fail when fewer than half of the

@@ -30,7 +30,7 @@ func Example() {
 	}
 	fmt.Println(started, "retries start, the others ask again within", longest.Round(100*time.Millisecond))
 	// Output:
-	// 2 retries start, the others ask again within 2.6s
+	// 5 retries start, the others ask again within 2.4s
 }
 
 // A retry that succeeds gives its token back.
