@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"context"
+	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -109,6 +111,21 @@ func (a *attempt) finish() (cause error) {
 	cause = context.Cause(a.inner)
 	a.stop(context.Canceled)
 	return cause
+}
+
+// Shares is what package handling asks: whether shared is a breaker or budget of
+// the guards of the runs.
+func (a *attempt) Shares(shared any) bool {
+	return slices.ContainsFunc(a.runs, func(d *delivery) bool {
+		own := d.nearest()
+		return shared == any(own.breaker) || shared == any(d.sub.guard.breaker) || own.isGiven(shared)
+	})
+}
+
+// isGiven reports whether the budget is that of the user's.
+func (g *guard) isGiven(b any) bool {
+	of, ok := g.budget.(*given)
+	return ok && reflect.ValueOf(b).Comparable() && b == any(of.Pacer)
 }
 
 // allLost reports whether no delivery of the attempt has a lease left.

@@ -1,6 +1,7 @@
 package httpretry
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-go/redrive/internal/handling"
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
 )
@@ -17,8 +19,8 @@ import (
 type dependency struct {
 	Policy       // its defaults filled in; Breaker and Budget are nil only if switched off
 	name         string
-	sharesGate   bool // Breaker is that of the consumer
-	sharesBudget bool // Budget is that of the consumer
+	sharesGate   bool // Breaker may be that of a consumer
+	sharesBudget bool // Budget may be that of a consumer
 }
 
 func newDependency(name string, p Policy) *dependency {
@@ -68,14 +70,14 @@ func usualPort(u *url.URL) string {
 	return ""
 }
 
-// start asks the breaker for an attempt. A call inside a run of the
-// consumer that shares the breaker is a part of its probe.
-func (d *dependency) start(inHandler bool) (breaker.Permit, error) {
+// start asks the breaker for an attempt. A call inside a run of a consumer that
+// the same breaker has let start is a part of its probe.
+func (d *dependency) start(ctx context.Context) (breaker.Permit, error) {
 	if d.Breaker == nil {
 		return breaker.Permit{}, nil
 	}
 	now := time.Now()
-	if inHandler && d.sharesGate && d.Breaker.Snapshot(now).State == breaker.HalfOpen {
+	if d.sharesGate && handling.Shares(ctx, d.Breaker) && d.Breaker.Snapshot(now).State == breaker.HalfOpen {
 		return breaker.Permit{}, nil
 	}
 	permit, ok := d.Breaker.Start(now)

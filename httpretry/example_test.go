@@ -22,8 +22,9 @@ import (
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
-// A worker and the calls of its handlers spare one dependency together. The
-// bank fails once, which the message never notices.
+// A worker and the calls of its handlers spare one dependency together: its guard
+// and the policy of its calls have the same breaker and the same budget. The bank
+// fails once, which the message never notices.
 func Example() {
 	calls := 0
 	bank := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -45,7 +46,10 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	transport, err := httpretry.New(httpretry.Config{Default: httpretry.Policy{Breaker: gate, Budget: retries}})
+	transport, err := httpretry.New(httpretry.Config{
+		Policies:   map[string]httpretry.Policy{"payments": {Breaker: gate, Budget: retries}},
+		Dependency: func(*http.Request) string { return "payments" }, // usually the host of the bank
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -54,7 +58,7 @@ func Example() {
 	broker := memory.New(memory.Options{})
 	worker, err := consumer.New(broker, consumer.Config{
 		DeadLetter: dlq.Suffix("-dead"),
-		Restraint:  consumer.Restraint{Breaker: gate, Budget: retries},
+		Guards:     map[string]consumer.Guard{"payments": {Breaker: gate, Budget: retries}},
 		Logger:     slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -77,7 +81,7 @@ func Example() {
 		fmt.Println("handled at attempt", consumer.MetaFrom(ctx).Attempt)
 		stop() // usually the end of signal.NotifyContext
 		return nil
-	})
+	}, consumer.Topic{Dependency: "payments"})
 	if err := broker.Publish(ctx, "orders", brokers.Message{ID: "order-17", Body: []byte("1999 cents")}); err != nil {
 		log.Fatal(err)
 	}

@@ -89,13 +89,13 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.base.RoundTrip(req)
 	}
 	d := t.dependency(req)
-	c := &call{base: t.base, dependency: d, req: req, inHandler: handling.In(req.Context())}
-	permit, err := d.start(c.inHandler)
+	c := &call{base: t.base, dependency: d, req: req}
+	permit, err := d.start(req.Context())
 	if err != nil {
 		c.close()
 		return nil, err
 	}
-	if d.Budget != nil && !(c.inHandler && d.sharesBudget) {
+	if d.Budget != nil && !(d.sharesBudget && handling.Shares(req.Context(), d.Budget)) {
 		d.Budget.Deposit(time.Now(), 1)
 	}
 	c.prepare()
@@ -125,12 +125,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // call is one request of the caller, with all its attempts.
 type call struct {
 	*dependency
-	base      http.RoundTripper
-	req       *http.Request // the caller's: not to be changed
-	inHandler bool
-	key       string // the Idempotency-Key that is added; may be empty
-	body      io.ReadCloser
-	record    *recorder // nil if nothing is kept
+	base   http.RoundTripper
+	req    *http.Request // the caller's: not to be changed
+	key    string        // the Idempotency-Key that is added; may be empty
+	body   io.ReadCloser
+	record *recorder // nil if nothing is kept
 }
 
 // result is what an attempt came to.
@@ -234,11 +233,14 @@ func (c *call) judge(r *result) {
 }
 
 // outcome is what r says about the dependency. A server that refuses a request,
-// or finds it in conflict with another, is up.
+// or finds it in conflict with another, is up. What is deferred says nothing: it
+// may not have been sent at all, by a Transport that is the base of this one.
 func (r *result) outcome() breaker.Outcome {
 	v := r.verdict
 	answered := r.resp != nil && (v.Class == classify.ClassPoison || v.Class == classify.ClassTransient && v.MaxAttempts > 0)
 	switch {
+	case v.Deferred:
+		return breaker.Ignored
 	case v.Class == "" || answered:
 		return breaker.Success
 	case r.err != nil && errors.Is(r.attempt.parent.Err(), context.Canceled):
@@ -284,7 +286,7 @@ func (c *call) refund() {
 func (c *call) delay(r result) (time.Duration, bool) {
 	v := r.verdict
 	passes := v.Class == classify.ClassTransient && v.MaxAttempts == 0 || v.Class == classify.ClassThrottled && v.RetryAfter > 0
-	if c.Retries < 1 || !passes || v.RetryAfter > c.MaxWait || !c.repeatable() {
+	if c.Retries < 1 || !passes || v.Deferred || v.RetryAfter > c.MaxWait || !c.repeatable() {
 		return 0, false
 	}
 	if r.attempt.parent.Err() != nil || !c.retryable(r.ended) {
@@ -322,6 +324,6 @@ func (c *call) wait(delay, ran time.Duration) (permit breaker.Permit, ok bool) {
 	if !c.retryable(time.Now()) {
 		return permit, false
 	}
-	permit, err := c.start(c.inHandler)
+	permit, err := c.start(c.req.Context())
 	return permit, err == nil
 }

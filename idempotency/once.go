@@ -47,15 +47,18 @@ const (
 //     have ended, and the run is not counted;
 //   - another payload: [ErrMismatch], a dead letter;
 //   - the store failed: its error, classified like any other, except that it is
-//     never poison nor ambiguous, so that a breaker can stop the source while
-//     the store is down.
+//     never poison nor ambiguous, so that a breaker can pause the topic
+//     while the store is down.
 //
 // A success that the store does not record, after three tries, is a success
 // all the same, because running the handler again for sure would be worse than
 // perhaps running it for a duplicate. It is logged.
 //
-// Once does not make a handler idempotent in the sense of
-// consumer.Config.Idempotent: see what is not promised.
+// Handlers are taken to be repeatable, with Once and without it: one that fails
+// runs again, even if its effect may be there already. What Once takes away is
+// the run for a duplicate of a message that has succeeded. If the other one does
+// harm too, set NoRepeat of consumer.Config or Topic besides: the message becomes a
+// dead letter then. Its key is free, so that it is handled when it is sent back.
 func Once(store Store, o Options) (consumer.Middleware, error) {
 	g, err := newGuard(store, o)
 	if err != nil {

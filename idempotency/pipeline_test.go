@@ -21,7 +21,7 @@ import (
 )
 
 // start runs a worker for orders and returns a function that stops it.
-func start(t *testing.T, broker brokers.Broker, h consumer.Handler, observer consumer.Observer) (stop func()) {
+func start(t *testing.T, broker brokers.Broker, h consumer.Handler, observer consumer.Observer, settings ...consumer.Topic) (stop func()) {
 	t.Helper()
 	cfg := consumer.Config{
 		DeadLetter: dlq.Suffix(".dead"),
@@ -34,7 +34,7 @@ func start(t *testing.T, broker brokers.Broker, h consumer.Handler, observer con
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Handle("orders", h)
+	c.Handle("orders", h, settings...)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
@@ -128,6 +128,45 @@ func TestClaimOfADeadWorker(t *testing.T) {
 			t.Errorf("the run is attempt %d after %d waits, want attempt 1 after one", meta.Attempt, len(meta.History))
 		}
 	})
+}
+
+// TestRunThatMayHaveHadItsEffect fails so once: the handler runs again, or where
+// it must not, when the dead letter has been sent back.
+func TestRunThatMayHaveHadItsEffect(t *testing.T) {
+	for _, noRepeat := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			defer broker.Close(t.Context())
+			h := &counted{then: func(_ context.Context, n int) error {
+				if n == 1 {
+					return classify.With(errBusy, classify.Verdict{Class: classify.ClassTransient, Ambiguous: true})
+				}
+				return nil
+			}}
+			handle, _ := wrap(t, idempotency.NewMemory(0), h.handle, nil)
+			defer start(t, broker, handle, nil, consumer.Topic{NoRepeat: noRepeat})()
+			if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7"}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			letters := broker.Messages("orders.dead")
+			if (len(letters) == 1) != noRepeat {
+				t.Fatalf("NoRepeat %t: %d dead letters", noRepeat, len(letters))
+			}
+			for _, letter := range letters {
+				h.want(t, "order-7", 1)
+				entry, err := dlq.Decode(letter)
+				if err != nil || entry.Reason != "ambiguous" {
+					t.Fatalf("the dead letter is %+v, error %v, want one that is ambiguous", entry, err)
+				}
+				if err := broker.Publish(t.Context(), "orders", entry.Message); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Hour)
+			}
+			h.want(t, "order-7", 2)
+		})
+	}
 }
 
 // TestShutdownWhileWaiting stops a worker whose handler waits for another run.

@@ -7,6 +7,10 @@ import "context"
 // Key is the key under which the context of a handler has its attempt.
 type Key struct{}
 
-// In reports whether ctx is that of a handler, of single messages or of
-// batches, or comes from one.
-func In(ctx context.Context) bool { return ctx.Value(Key{}) != nil }
+// Shares reports whether ctx is that of a handler, or comes from one, whose run
+// has been let start by shared, a breaker, or whose delivery it has counted, a
+// budget.
+func Shares(ctx context.Context, shared any) bool {
+	run, ok := ctx.Value(Key{}).(interface{ Shares(any) bool })
+	return ok && run.Shares(shared)
+}

@@ -13,6 +13,8 @@ const (
 	due     = 1024            // seconds, more than pace.Longest
 	burst   = time.Second / 4 // in which retries may start at once
 	stepped = 10 * time.Second
+
+	leastBurst = 5 // retries, however low the limit is
 )
 
 // Pacer paces the retries to one dependency. [Budget] is one for a process, and
@@ -74,7 +76,6 @@ type Budget struct {
 	starts     counter
 	refunds    counter
 
-	average float64       // retries that started in a second, over a minute
 	line    [due]uint32   // retries that wait, by the second in which they ask again
 	waiting int64         // sum of line
 	since   time.Duration // when it began, or retries began to fail or to succeed
@@ -194,7 +195,7 @@ func (b *Budget) earned() float64 {
 }
 
 // most returns how many retries may start at once under the limit.
-func (b *Budget) most() float64 { return max(1, b.limit.Now*burst.Seconds()) }
+func (b *Budget) most() float64 { return max(leastBurst, b.limit.Now*burst.Seconds()) }
 
 func (b *Budget) setPeak(peak float64) {
 	b.rates.Peak = peak

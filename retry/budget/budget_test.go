@@ -106,19 +106,19 @@ func TestFloorEarnsAllTheTime(t *testing.T) {
 
 func TestCapacity(t *testing.T) {
 	b := newBudget(t, Queue())
-	if s := b.Snapshot(noon); s.Capacity != 10 || s.Tokens != 10 || math.Abs(s.Limit-11.5) > 1e-9 {
-		t.Errorf("a new budget has %+v, want 10 tokens of 10, and 11.5 a second", s)
+	if s := b.Snapshot(noon); s.Capacity != 10 || s.Tokens != 10 || math.Abs(s.Limit-11) > 1e-9 {
+		t.Errorf("a new budget has %+v, want 10 tokens of 10, and 11 a second", s)
 	}
 	now := noon
 	for range 60 { // 200 deliveries a second
 		now = now.Add(time.Second)
 		b.Deposit(now, 200)
 	}
-	if s := b.Snapshot(now); math.Abs(s.Capacity-105) > 1 || math.Abs(s.Tokens-s.Capacity) > 1 || math.Abs(s.Limit-211) > 1 {
-		t.Errorf("at 200 a second there is %+v, want 105 tokens, and 211 a second", s)
+	if s := b.Snapshot(now); math.Abs(s.Capacity-105) > 1 || math.Abs(s.Tokens-s.Capacity) > 1 || math.Abs(s.Limit-201) > 1 {
+		t.Errorf("at 200 a second there is %+v, want 105 tokens, and 201 a second", s)
 	}
 	now = now.Add(5 * time.Minute)
-	if s := b.Snapshot(now); math.Abs(s.Limit-106) > 3 || s.Tokens > s.Capacity {
+	if s := b.Snapshot(now); math.Abs(s.Limit-101) > 3 || s.Tokens > s.Capacity {
 		t.Errorf("five minutes later there is %+v, want half the ceiling", s)
 	}
 	now = now.Add(24 * time.Hour)

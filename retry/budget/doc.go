@@ -8,9 +8,9 @@
 //     [Queue] and 100 deliveries a second, that is 1.11 runs for each message;
 //   - retries that succeed give their tokens back, so what is healthy again is
 //     served at the rate of its success;
-//   - retries never start faster than the highest rate of deliveries lately and
-//     5 %, plus Floor. So a dependency that recovers sees about twice the
-//     traffic that it had;
+//   - retries never start faster than the highest rate of deliveries lately, plus
+//     Floor. So a dependency that recovers sees at most twice the traffic that
+//     it had, and Floor;
 //   - if they begin to fail again soon after they rose, they rise to a third only
 //     and slowly from there, so a dependency without room for twice its traffic
 //     is not kept down by retries;
@@ -33,9 +33,9 @@
 //
 // The highest rate lately is that of ten seconds in a row, and falls by half
 // every five minutes. It is at least ten times Floor, so that retries which
-// succeed do not crawl on an idle topic: with [Queue] they may start at 11.5 a
-// second, whatever the traffic. As many as start in a quarter of a second may
-// start at once.
+// succeed do not crawl on an idle topic: with [Queue] they may start at 11 a
+// second, whatever the traffic. As many as start in a quarter of a second, and at
+// least five, may start at once.
 //
 // While most retries fail, they may start no faster than tokens are earned, and
 // what is saved stays saved. They are taken to fail when fewer than half of the

@@ -30,7 +30,7 @@ func Example() {
 	}
 	fmt.Println(started, "retries start, the others ask again within", longest.Round(100*time.Millisecond))
 	// Output:
-	// 2 retries start, the others ask again within 2.5s
+	// 5 retries start, the others ask again within 2.4s
 }
 
 // A retry that succeeds gives its token back.
@@ -60,8 +60,8 @@ func ExampleBudget_Snapshot() {
 	fmt.Printf("%.0f of %.0f tokens, at most %.0f retries a second\n", s.Tokens, s.Capacity, s.Limit)
 	fmt.Printf("%d granted, %d told to wait, by %.1f s on average\n", s.Granted, s.Deferred, s.Waits/float64(s.Deferred))
 	// Output:
-	// 122 of 150 tokens, at most 115 retries a second
-	// 28 granted, 272 told to wait, by 0.9 s on average
+	// 123 of 150 tokens, at most 110 retries a second
+	// 27 granted, 273 told to wait, by 0.9 s on average
 }
 
 // All faults come at once, each with its fix.

@@ -22,7 +22,7 @@ end
 local function number() return tonumber(text()) end
 
 local share, floor = number(), number()
-local span, saved, halflife, least, headroom, longest = number(), number(), number(), number(), number(), number()
+local span, saved, halflife, least, longest = number(), number(), number(), number(), number()
 local sample, failing, passing, smooth, forget = number(), number(), number(), number(), number()
 local quiet, trial, backoff, growth = number(), number(), number(), number()
 local id, seat, seats = text(), number(), number()
@@ -55,7 +55,7 @@ v.at = now
 v.rate = v.rate * fade + delivered * mean / span
 v.back = v.back * fade + refunded * mean / span
 v.peak = math.max(v.peak * 2 ^ (-passed / halflife), v.rate, least * floor)
-local ceiling = headroom * v.peak + floor
+local ceiling = v.peak + floor
 local capacity = math.max(1, (share * v.peak + floor) * saved)
 v.tokens = math.min(v.tokens + floor * passed + share * delivered + refunded + surplus, capacity)
 local income = floor + share * v.rate

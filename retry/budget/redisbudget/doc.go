@@ -7,7 +7,7 @@
 //     deliveries of all its workers, plus Floor for each second, plus twice the
 //     Capacity, as package budget has it for one process;
 //   - retries that succeed give their tokens back, and all workers together
-//     stay below the highest rate of deliveries and 5 %, plus Floor, but for what
+//     stay below the highest rate of deliveries, plus Floor, but for what
 //     they took in the 4 s before;
 //   - a retry is only ever told to wait, never dropped, whatever Redis does;
 //   - Withdraw never waits for longer than 50 ms, and does not wait at all while

@@ -71,7 +71,6 @@ type fleet struct {
 	refunded  int
 	asks      int
 	started   []time.Time // retries, by the server's clock
-	waits     []time.Duration
 	line      line
 }
 

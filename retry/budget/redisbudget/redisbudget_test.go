@@ -225,8 +225,8 @@ func TestSnapshotAndStatus(t *testing.T) {
 	f.pass(20 * time.Second)
 	f.deposit(0, 1)
 	w.idle()
-	if got := w.Snapshot(f.clock(0)); math.Abs(got.Capacity-150) > 1 || math.Abs(got.Limit-115) > 1 || got.Tokens < 100 {
-		t.Errorf("%+v in the fleet, want a capacity of 150, and 115 a second", got)
+	if got := w.Snapshot(f.clock(0)); math.Abs(got.Capacity-150) > 1 || math.Abs(got.Limit-110) > 1 || got.Tokens < 100 {
+		t.Errorf("%+v in the fleet, want a capacity of 150, and 110 a second", got)
 	}
 	for range 1000 {
 		if _, ok := f.withdraw(0); ok && f.rng.IntN(2) == 0 {

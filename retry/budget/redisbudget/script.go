@@ -61,7 +61,7 @@ func (once) NoRetry() bool { return true }
 func (b *Budget) arguments(r request) []any {
 	args := []any{
 		b.share, b.floor,
-		pace.Span.Seconds(), pace.Saved.Seconds(), pace.HalfLife.Seconds(), pace.LeastPeak, pace.Headroom, pace.Longest.Seconds(),
+		pace.Span.Seconds(), pace.Saved.Seconds(), pace.HalfLife.Seconds(), pace.LeastPeak, pace.Longest.Seconds(),
 		pace.Sample, pace.Failing, pace.Passing, pace.Smooth, pace.Forget, pace.Quiet, pace.Trial, pace.Backoff, pace.Growth,
 		b.id, r.seat, b.seats,
 		r.delivered, r.refunded, r.elapsed.Seconds(), r.surplus, r.want,

@@ -16,8 +16,6 @@ const (
 	HalfLife = 5 * time.Minute
 	// LeastPeak is the lowest peak, in multiples of the floor.
 	LeastPeak = 10
-	// Headroom is what retries may be of the peak rate of deliveries.
-	Headroom = 1.05
 	// Longest is the longest wait.
 	Longest = 15 * time.Minute
 
@@ -44,7 +42,7 @@ type Rates struct {
 }
 
 // Ceiling is the highest rate at which retries may start.
-func (r Rates) Ceiling() float64 { return Headroom*r.Peak + r.Floor }
+func (r Rates) Ceiling() float64 { return r.Peak + r.Floor }
 
 // Capacity is how many tokens are saved at most.
 func (r Rates) Capacity() float64 {

@@ -259,6 +259,43 @@ func TestBreaker(t *testing.T) {
 			}
 		})
 	})
+	t.Run("is not held by the Retry-After of one customer", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				w.Header().Set("Retry-After", "86400")
+				w.WriteHeader(429)
+			})
+			b := newBreaker(t, small)
+			client := s.client(t, httpretry.Policy{Breaker: b})
+			for range 2 {
+				_, _ = call(t, client, t.Context())
+			}
+			if now := b.Snapshot(time.Now()); now.State != breaker.Open || time.Until(now.Next) > time.Minute {
+				t.Errorf("the breaker is %v until in %v, want open for some seconds", now.State, time.Until(now.Next))
+			}
+		})
+	})
+	t.Run("of a Transport inside of this one", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := serve(t, status())
+			inner, outer := newBreaker(t, small), newBreaker(t, small)
+			inner.Isolate(time.Now(), "moving the database")
+			spent := &tokens{}
+			client := &http.Client{Transport: newTransport(t, httpretry.Config{
+				Base:    s.transport(t, httpretry.Policy{Breaker: inner}),
+				Default: httpretry.Policy{Breaker: outer, Budget: spent},
+			})}
+			for range 10 {
+				if _, err := call(t, client, t.Context()); !classify.Of(err).Deferred {
+					t.Fatalf("error = %v, want that of the inner Transport", err)
+				}
+			}
+			if now := outer.Snapshot(time.Now()); now.State != breaker.Closed || now.Messages != 0 {
+				t.Errorf("the outer breaker heard of %d calls and is %v, want none: nothing was sent", now.Messages, now.State)
+			}
+			spent.want(t, 0, 0, 10)
+		})
+	})
 	t.Run("isolated", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBreaker(t, small)
@@ -353,8 +390,7 @@ func world(t *testing.T, s *service, b *breaker.Breaker, spent budget.Pacer, han
 	broker := memory.New(memory.Options{})
 	c, err := consumer.New(broker, consumer.Config{
 		DeadLetter: dlq.Suffix(".dead"),
-		Restraint:  consumer.Restraint{Breaker: b, Budget: spent},
-		Idempotent: true,
+		Guard:      consumer.Guard{Breaker: b, Budget: spent},
 		Logger:     slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -472,6 +508,49 @@ func TestHandlerSharesItsCount(t *testing.T) {
 			t.Errorf("%d requests and %v, want 3 and a call within the probe", len(s.got()), probed)
 		}
 		spent.want(t, 1, 1, 1) // one message, one retry of its first call, which succeeded
+	})
+}
+
+// A handler whose topic has another guard is a caller like any other.
+func TestHandlerOfAnotherDependency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, func(http.ResponseWriter, *http.Request, int) { time.Sleep(time.Second) })
+		spent := &tokens{}
+		b := newBreaker(t, breaker.Config{})
+		broker := memory.New(memory.Options{})
+		c, err := consumer.New(broker, consumer.Config{
+			DeadLetter: dlq.Suffix(".dead"),
+			Guards:     map[string]consumer.Guard{"payments": {Breaker: b, Budget: spent}},
+			Logger:     slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Handle("mails", charge(s.client(t, httpretry.Policy{Breaker: b, Budget: spent})))
+		c.Handle("orders", charge(s.client(t, httpretry.Policy{Breaker: b, Budget: spent})), consumer.Topic{Dependency: "payments"})
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = c.Run(ctx) })
+		publish := func(topic string, n int) {
+			for i := range n {
+				if err := broker.Publish(ctx, topic, brokers.Message{ID: fmt.Sprint(topic, i)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		publish("orders", 1)
+		publish("mails", 1)
+		time.Sleep(2 * time.Second)
+		spent.want(t, 0, 0, 2) // the delivery of the order, and the call for the mail
+		b.Trip(time.Now(), "test", 0)
+		b.Restore(time.Now()) // half-open
+		publish("mails", 10)
+		time.Sleep(500 * time.Millisecond)
+		stop()
+		wg.Wait()
+		if n := len(s.got()); n != 3 {
+			t.Errorf("%d calls arrived, want one for each of the first messages and one probe", n)
+		}
 	})
 }
 
