@@ -190,10 +190,11 @@ func (p *pipeline) accept(received []*brokers.Delivery) {
 	ds = slices.DeleteFunc(ds, p.refuse)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.keys != nil { // all at once, so that one that does not stay finds who is behind it
+		ds = slices.DeleteFunc(ds, func(d *delivery) bool { return !p.keys.enter(d) })
+	}
 	for _, d := range ds {
-		if p.keys == nil || p.keys.enter(d) {
-			p.enqueue(d)
-		}
+		p.enqueue(d)
 	}
 }
 
