@@ -28,15 +28,17 @@ const (
 func (c *checker) judge(d *delivery, e *event, why cause) []judgement {
 	k := e.Outcome.class(why)
 	ambiguous := d.topic.noRepeat && k.ambiguous()
-	if e.Flags&isWhole != 0 && e.Outcome != skipping && k.whole() && !ambiguous {
-		return []judgement{{retries: true, split: true, attempt: d.attempt, throttles: d.throttles}}
-	}
 	dead := judgement{dies: true, counted: true, attempt: d.attempt + 1, throttles: d.throttles, reason: reasonAmbiguous}
 	if ambiguous && e.Outcome != okay && e.Outcome != skipping {
 		return []judgement{dead}
 	}
-	next := c.probed(d, c.judgeAlone(d, e.Outcome, why, e.Delay), k, e.Delay)
-	if d.topic.noRepeat && why == timedOut { // whatever the handler says, it may have had its effect
+	var next []judgement
+	if e.Flags&isWhole != 0 && e.Outcome != skipping && k.whole() {
+		next = append(next, judgement{retries: true, split: true, attempt: d.attempt, throttles: d.throttles})
+	} else {
+		next = c.probed(d, c.judgeAlone(d, e.Outcome, why, e.Delay), k, e.Delay)
+	}
+	if d.topic.noRepeat && why == timedOut && e.Outcome != okay && e.Outcome != skipping { // whatever the handler says, it may have had its effect
 		next = append(next, dead)
 	}
 	return next
@@ -128,7 +130,7 @@ func (c *checker) story(e *event) *delivery {
 			continue
 		}
 		if d.runs == 0 {
-			reason := e.Note == "crash-loop" && d.crashLoop() || e.Note == "oversize" && d.oversize() || (e.Note == "exhausted" || e.Note == "poison") && d.exhausted()
+			reason := e.Note == "crash-loop" && d.crashLoop() || e.Note == "oversize" && d.oversize() || (e.Note == "exhausted" || e.Note == "poison" || e.Note == reasonAmbiguous && d.topic.noRepeat) && d.exhausted()
 			if reason && e.Attempt == d.attempt && e.Abandoned == d.abandoned {
 				return d
 			}
