@@ -269,7 +269,9 @@ func (c *checker) mayWait(d *delivery) bool {
 	if d.first > 0 || d.topic.tenants {
 		return true
 	}
-	return slices.ContainsFunc(c.guards(d), func(g *guarded) bool { return c.wasPaused(g, d.received) })
+	return slices.ContainsFunc(c.guards(d), func(g *guarded) bool {
+		return c.wasPaused(g, d.received) || g.contrasts(c.now) // and observers are about to be told
+	})
 }
 
 // sentToWait holds a wait that is not due to a failure against its bounds. It
