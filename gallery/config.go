@@ -9,9 +9,6 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// hasBulkhead says whether consumer.Topic has DependencyOf.
-const hasBulkhead = true
-
 // config is the default one, with what the incident itself names.
 func (i Incident) config() consumer.Config {
 	return consumer.Config{

@@ -143,8 +143,3 @@ func deadFrom(stream string, n int) Want {
 		return unless(f.dead() == n, "of %d dead: %v", f.Published, f.Dead)
 	}}
 }
-
-// needsBulkhead holds once consumer.Topic has DependencyOf.
-var needsBulkhead = Want{"a guard for each customer", func(Report) string {
-	return unless(hasBulkhead, "consumer.Topic has no DependencyOf yet")
-}}
