@@ -161,6 +161,9 @@ func (t *trend) alone() bool { return t.row >= t.streak && t.failing == len(t.la
 // its worker does not know for sure, because the lease may be lost, is no
 // success.
 func (c *checker) report(d *delivery, e *event, k class) {
+	if d.next[0].split && e.Flags&isFirst == 0 {
+		return // one run is evidence once
+	}
 	guards := c.guards(d)
 	sure := !d.freed && !d.told && !d.excused && e.Cause != lost
 	for i, g := range guards {
