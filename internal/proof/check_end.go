@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -123,13 +124,19 @@ func (c *checker) takeClosing(w *life) {
 			continue
 		}
 		inTime := w.stopping > 0 && d.ended < w.stopping+w.drain && !c.stormy() // its session may have ended, unseen
-		if w.crashed == 0 && inTime && !d.told && d.runs > 0 && !d.running && d.asked == 0 && !d.buried && !d.lost() && d.high > d.ended {
+		if w.crashed == 0 && inTime && !d.told && d.runs > 0 && !d.running && d.asked == 0 && !d.buried && !d.lost() && d.high > d.ended && !c.lapsed(d) {
 			w.unfinished = append(w.unfinished, d)
 		}
 		if w.crashed == 0 {
 			c.free(d)
 		}
 	}
+}
+
+// lapsed reports whether the lease of d was over before it ran again, in a
+// smaller batch.
+func (c *checker) lapsed(d *delivery) bool {
+	return d.high <= c.now && slices.ContainsFunc(d.next, func(j judgement) bool { return j.split })
 }
 
 // lost reports whether the last run ended because the lease was lost.

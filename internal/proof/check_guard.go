@@ -161,6 +161,9 @@ func (t *trend) alone() bool { return t.row >= t.streak && t.failing == len(t.la
 // its worker does not know for sure, because the lease may be lost, is no
 // success.
 func (c *checker) report(d *delivery, e *event, k class) {
+	if d.next[0].split && e.Flags&isFirst == 0 {
+		return // one run is evidence once
+	}
 	guards := c.guards(d)
 	sure := !d.freed && !d.told && !d.excused && e.Cause != lost
 	for i, g := range guards {
@@ -269,7 +272,9 @@ func (c *checker) mayWait(d *delivery) bool {
 	if d.first > 0 || d.topic.tenants {
 		return true
 	}
-	return slices.ContainsFunc(c.guards(d), func(g *guarded) bool { return c.wasPaused(g, d.received) })
+	return slices.ContainsFunc(c.guards(d), func(g *guarded) bool {
+		return c.wasPaused(g, d.received) || g.contrasts(c.now) // and observers are about to be told
+	})
 }
 
 // sentToWait holds a wait that is not due to a failure against its bounds. It
