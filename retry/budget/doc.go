@@ -57,7 +57,7 @@
 //
 // In a simulation with 100 deliveries a second, of which a third fails for an
 // hour, each retry is granted after 1.4 asks once they succeed, and all are done
-// after 19 min. In the outage, when few are granted, there are about 1.5 asks
+// after 20 min. In the outage, when few are granted, there are about 1.5 asks
 // for each delivery.
 //
 // # What is not promised

@@ -58,6 +58,7 @@ func (f *fleet) watch() *reports {
 }
 
 func TestServerFaults(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name  string
 		spoil func(*miniredis.Miniredis)
@@ -104,6 +105,7 @@ func TestServerFaults(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			f := newFleet(t, generator(t, 1), 3, budget.Config{Share: 0.2, Floor: 10})
 			f.join()
 			told := f.watch()
@@ -141,7 +143,7 @@ func TestServerFaults(t *testing.T) {
 			tt.mend(f.server)
 			f.join()
 			work(100)
-			f.check(2 * 10 * (0.2*90 + 10))
+			f.check(2 * 5 * (0.2*90 + 10))
 			if in, _ := f.status(); in != 3 {
 				t.Errorf("%d workers in the fleet, want 3", in)
 			}
@@ -166,6 +168,7 @@ func TestWrongPasswordFromTheStart(t *testing.T) {
 // TestReturnNeedsGoodAnswers has a server that fails every third call: a worker
 // does not come and go with it.
 func TestReturnNeedsGoodAnswers(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, generator(t, 3), 1, budget.Mesh())
 	f.join()
 	calls := 0
@@ -193,9 +196,11 @@ func TestReturnNeedsGoodAnswers(t *testing.T) {
 // TestRedisForgets has a server that restarts from nothing, or from an old
 // snapshot, again and again.
 func TestRedisForgets(t *testing.T) {
+	t.Parallel()
 	const key = "redrive:budget:{payments}"
 	for name, snapshot := range map[string]bool{"all": false, "the latest": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f := newFleet(t, generator(t, 4), 5, budget.Config{Share: 0.1, Floor: 3})
 			f.join()
 			told := f.watch()
@@ -204,8 +209,8 @@ func TestRedisForgets(t *testing.T) {
 			for _, field := range names {
 				old[field] = f.server.HGet(key, field)
 			}
-			for i := range 1500 {
-				if i%300 == 299 {
+			for i := range 600 {
+				if i%120 == 119 {
 					f.server.FlushAll()
 					for field, value := range old {
 						if snapshot {
@@ -219,9 +224,9 @@ func TestRedisForgets(t *testing.T) {
 				}
 				f.pass(100 * time.Millisecond)
 			}
-			capacity := 10 * (0.1*50 + 3.0)
+			capacity := 5 * (0.1*50 + 3.0)
 			if !snapshot {
-				f.check(2*capacity + 5*2)
+				f.check(capacity + 5*2)
 			} else {
 				f.check(2*capacity + 5*capacity)
 			}
@@ -238,6 +243,7 @@ func TestRedisForgets(t *testing.T) {
 // TestSomeAreCutOff cuts half of the workers off for a while: they have their
 // part of the floor, which the pool has as well.
 func TestSomeAreCutOff(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, generator(t, 5), 8, budget.Config{Share: 0.1, Floor: 5})
 	f.join()
 	var mu sync.Mutex
@@ -253,9 +259,9 @@ func TestSomeAreCutOff(t *testing.T) {
 			return next(ctx, cmd)
 		}))
 	}
-	for i := range 1500 {
+	for i := range 600 {
 		mu.Lock()
-		cut = i/100%4 == 2
+		cut = i/50%4 == 2
 		mu.Unlock()
 		for j := range f.workers {
 			f.deposit(j, 2)
@@ -265,11 +271,12 @@ func TestSomeAreCutOff(t *testing.T) {
 		}
 		f.pass(100 * time.Millisecond)
 	}
-	capacity := 10 * (0.1*160 + 5.0)
-	f.check(2*capacity + 150*5/2)
+	capacity := 5 * (0.1*160 + 5.0)
+	f.check(2*capacity + 60*5/2)
 }
 
 func TestMoreWorkersThanConfigured(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, generator(t, 6), 3, budget.Mesh())
 	for _, w := range f.workers {
 		w.seats, w.seat = 2, 0

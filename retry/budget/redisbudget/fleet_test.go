@@ -3,8 +3,10 @@ package redisbudget
 import (
 	"container/heap"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -35,13 +37,15 @@ func (quiet) Printf(context.Context, string, ...any) {}
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(quiet{})
+	debug.SetGCPercent(400) // miniredis makes much garbage for each call of a script
 	os.Exit(m.Run())
 }
 
 // clientOf has so large a pool that go-redis goes on dialling a server that is
-// down: in virtual time, its pauses in real time would be long.
+// down, and repeats at once what it repeats: in virtual time, its pauses in real
+// time would be long.
 func clientOf(t testing.TB, address string) redis.UniversalClient {
-	c := redis.NewClient(&redis.Options{Addr: address, DialerRetries: 1, PoolSize: 10_000})
+	c := redis.NewClient(&redis.Options{Addr: address, DialerRetries: 1, PoolSize: 10_000, MinRetryBackoff: -1, MaxRetryBackoff: -1})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -219,48 +223,61 @@ func (f *fleet) status() (fleet int, trips uint64) {
 	return fleet, trips
 }
 
-// TestFleetKeepsItsBudget has twenty workers with clocks of their own and 200
+// TestFleetKeepsItsBudget has eight workers with clocks of their own and 200
 // deliveries a second, all of whose retries fail, while Redis is killed and
-// comes back empty.
+// comes back empty, twice.
 func TestFleetKeepsItsBudget(t *testing.T) {
+	t.Parallel()
 	for _, c := range []budget.Config{budget.Queue(), budget.Mesh(), {Share: 0.01, Floor: 5}} {
-		f := newFleet(t, generator(t, 1), 20, c)
-		f.join()
-		joined := len(f.started)
-		for i := range 1800 {
-			switch i {
-			case 600:
-				f.server.Close()
-			case 900:
-				f.server.FlushAll()
-				if err := f.server.Restart(); err != nil {
-					t.Fatal(err)
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, generator(t, 1), 8, c)
+			f.join()
+			income := c.Share*200 + c.Floor
+			joined, gone := len(f.started), 0
+			for i := range 600 {
+				switch i {
+				case 150, 400:
+					f.server.Close()
+					gone = len(f.started)
+				case 250, 500:
+					// What the workers have of their own is no second supply.
+					if got := len(f.started) - gone; float64(got) > 1.15*10*income {
+						t.Errorf("%d retries in 10 s without Redis, want about %.0f", got, 10*income)
+					}
+					f.server.FlushAll()
+					if err := f.server.Restart(); err != nil {
+						t.Fatal(err)
+					}
 				}
-			}
-			for j := range f.workers {
-				f.deposit(j, 1)
-				if f.rng.IntN(20) < j { // some fail more
-					f.queue(j, time.Duration(f.rng.Int64N(int64(5*time.Second))))
+				for j := range f.workers {
+					n := 2 + (i+j)%2
+					f.deposit(j, n)
+					for range n {
+						if f.rng.IntN(8) < j { // some fail more
+							f.queue(j, time.Duration(f.rng.Int64N(int64(5*time.Second))))
+						}
+					}
 				}
+				f.serve(false)
+				f.pass(100 * time.Millisecond)
 			}
-			f.serve(false)
-			f.pass(100 * time.Millisecond)
-		}
-		capacity := 10 * (c.Share*210 + c.Floor)
-		f.check(2 * capacity)
-		if got := len(f.started) - joined; float64(got) < 0.8*180*(c.Share*200+c.Floor) {
-			t.Errorf("%+v: only %d retries", c, got)
-		}
-		if in, _ := f.status(); in != 20 {
-			t.Errorf("%+v: %d workers are in the fleet after Redis came back, want 20", c, in)
-		}
+			f.check(2 * 5 * income)
+			if got := len(f.started) - joined; float64(got) < 0.8*60*income {
+				t.Errorf("only %d retries", got)
+			}
+			if in, _ := f.status(); in != 8 {
+				t.Errorf("%d workers are in the fleet after Redis came back, want 8", in)
+			}
+		})
 	}
 }
 
 // TestFleetRecovers has four workers with 100 deliveries a second, of which a
-// third fails for 10 minutes.
+// third fails for 2 minutes.
 func TestFleetRecovers(t *testing.T) {
-	const step, down = 100 * time.Millisecond, 10 * time.Minute
+	t.Parallel()
+	const step, down = 100 * time.Millisecond, 2 * time.Minute
 	f := newFleet(t, generator(t, 2), 4, budget.Queue())
 	f.join()
 	since := f.now
@@ -288,11 +305,11 @@ func TestFleetRecovers(t *testing.T) {
 	retries := len(f.started) - inOutage
 	_, trips := f.status()
 	t.Logf("%d retries in the outage; done %v after with %d asks for %d retries, at most %d in 10 s; %d round trips", inOutage, done, f.asks-asks, retries, f.busiest(), trips)
-	if limit := 600*11 + 220; inOutage > limit {
+	if limit := 120*11 + 2*55; inOutage > limit {
 		t.Errorf("%d retries in the outage, want at most %d", inOutage, limit)
 	}
-	if done == 0 || done > 7*time.Minute {
-		t.Errorf("done %v after the outage, want 7 min", done)
+	if done == 0 || done > 84*time.Second {
+		t.Errorf("done %v after the outage, want 84 s", done)
 	}
 	if got := f.busiest(); got > 1200 {
 		t.Errorf("%d retries in 10 s, want about as many as deliveries", got)

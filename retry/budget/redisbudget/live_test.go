@@ -155,17 +155,27 @@ func (l *live) check() {
 	}
 }
 
-// TestFleetWhileRedisIsKilled has twenty workers on a real server, which is killed and comes back empty. The window is the shortest, so that the test is.
-func TestFleetWhileRedisIsKilled(t *testing.T) {
+// TestLive is what runs in real time, by itself: the tests in virtual time use
+// all processors.
+func TestLive(t *testing.T) {
+	t.Run("fleet while Redis is killed", testFleetWhileRedisIsKilled)
+	t.Run("fleet on Redis", testFleetOnRedis)
+	t.Run("fleet on a cluster", testFleetOnCluster)
+	t.Run("faults", testRealFaults)
+}
+
+// testFleetWhileRedisIsKilled has twenty workers on a real server, which is killed and comes back empty. The window is the shortest, so that the test is.
+func testFleetWhileRedisIsKilled(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes 15 s of real time")
+		t.Skip("takes 10 s of real time")
 	}
+	t.Parallel()
 	s := startServer(t)
 	l := newLive(t, 20, budget.Config{Share: 0.1, Floor: 20}, func() redis.UniversalClient {
 		return clientOf(t, s.addr)
 	})
 	l.await()
-	l.work(2 * time.Second)
+	l.work(time.Second)
 	s.kill()
 	l.work(2 * time.Second)
 	if in, _ := l.fleet(); in != 0 {
@@ -173,12 +183,13 @@ func TestFleetWhileRedisIsKilled(t *testing.T) {
 	}
 	s.start()
 	l.await()
-	l.work(2 * time.Second)
+	l.work(time.Second)
 	l.check()
 }
 
-// TestFleetOnRedis is the fleet on the server of the environment.
-func TestFleetOnRedis(t *testing.T) {
+// testFleetOnRedis is the fleet on the server of the environment.
+func testFleetOnRedis(t *testing.T) {
+	t.Parallel()
 	url := os.Getenv(serverURL)
 	if url == "" {
 		t.Skipf("%s is not set", serverURL)
@@ -233,9 +244,10 @@ func startCluster(t *testing.T) (addrs []string) {
 	return addrs
 }
 
-// TestFleetOnCluster has two fleets on a Redis Cluster, with the keys of their
+// testFleetOnCluster has two fleets on a Redis Cluster, with the keys of their
 // budgets on different nodes.
-func TestFleetOnCluster(t *testing.T) {
+func testFleetOnCluster(t *testing.T) {
+	t.Parallel()
 	addrs := startCluster(t)
 	var client *redis.ClusterClient
 	connect := func() redis.UniversalClient {
@@ -255,7 +267,7 @@ func TestFleetOnCluster(t *testing.T) {
 	}
 	for node, l := range fleets {
 		l.await()
-		l.work(2 * time.Second)
+		l.work(time.Second)
 		l.check()
 		if in, _ := l.fleet(); in != len(l.workers) {
 			t.Errorf("%d of %d workers are in the fleet on %s", in, len(l.workers), node)
@@ -263,8 +275,9 @@ func TestFleetOnCluster(t *testing.T) {
 	}
 }
 
-// TestRealFaults meets what only a real server does.
-func TestRealFaults(t *testing.T) {
+// testRealFaults meets what only a real server does.
+func testRealFaults(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, want string
 		args       []string
@@ -283,6 +296,7 @@ func TestRealFaults(t *testing.T) {
 		{"full", "give the server more memory", []string{"--maxmemory", "1", "--maxmemory-policy", "noeviction"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			s := startServer(t, tt.args...)
 			l := newLive(t, 1, budget.Config{Share: 0.2, Floor: 20}, func() redis.UniversalClient {
 				if slices.Contains(tt.args, "worker") {

@@ -2,6 +2,7 @@ package redisbudget
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -76,10 +77,11 @@ func fields(err error) []string {
 // TestFewRetriesAreNotHeldUp has a healthy fleet in which a retry comes now and
 // then.
 func TestFewRetriesAreNotHeldUp(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, generator(t, 1), 5, budget.Queue())
 	f.join()
 	f.pass(10 * time.Second)
-	for range 600 {
+	for range 300 {
 		for i := range f.workers {
 			f.deposit(i, 2)
 			if f.rng.IntN(50) == 0 {
@@ -94,6 +96,7 @@ func TestFewRetriesAreNotHeldUp(t *testing.T) {
 
 // TestOneWorkerGetsThePool has one worker of ten with all the retries.
 func TestOneWorkerGetsThePool(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, generator(t, 2), 10, budget.Config{Share: 0.1, Floor: 7})
 	f.join()
 	for range 600 {
@@ -115,33 +118,37 @@ func TestOneWorkerGetsThePool(t *testing.T) {
 // TestLoadTakesFewCalls has 10 and 100 retries a second and worker, within the
 // budget and beyond it.
 func TestLoadTakesFewCalls(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		deliveries, retries int // of a worker in a tenth of a second
 		want                float64
 	}{{20, 1, 0.1}, {200, 10, 0.01}, {10, 10, 0.03}} {
-		f := newFleet(t, generator(t, 13), 3, budget.Queue())
-		f.join()
-		work := func() {
-			for range 300 {
-				for i := range f.workers {
-					f.deposit(i, tt.deliveries)
-					for range tt.retries {
-						f.withdraw(i)
+		t.Run(fmt.Sprintf("%+v", tt), func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, generator(t, 13), 3, budget.Queue())
+			f.join()
+			work := func() {
+				for range 200 {
+					for i := range f.workers {
+						f.deposit(i, tt.deliveries)
+						for range tt.retries {
+							f.withdraw(i)
+						}
 					}
+					f.pass(100 * time.Millisecond)
 				}
-				f.pass(100 * time.Millisecond)
 			}
-		}
-		work()
-		_, before := f.status()
-		asks := f.asks
-		work()
-		_, after := f.status()
-		share := float64(after-before) / float64(f.asks-asks)
-		t.Logf("%+v: %.4f round trips for an ask", tt, share)
-		if share > tt.want {
-			t.Errorf("%+v: %.4f round trips for an ask", tt, share)
-		}
+			work()
+			_, before := f.status()
+			asks := f.asks
+			work()
+			_, after := f.status()
+			share := float64(after-before) / float64(f.asks-asks)
+			t.Logf("%.4f round trips for an ask", share)
+			if share > tt.want {
+				t.Errorf("%.4f round trips for an ask, want at most %v", share, tt.want)
+			}
+		})
 	}
 }
 
@@ -251,10 +258,11 @@ func TestSnapshotAndStatus(t *testing.T) {
 }
 
 func TestKey(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, generator(t, 10), 2, budget.Queue())
 	f.join()
 	const key = "redrive:budget:{payments}"
-	for range 400 {
+	for range 250 {
 		f.pass(5 * time.Second)
 		f.deposit(0, 5)
 		for range 20 {
@@ -275,6 +283,7 @@ func TestKey(t *testing.T) {
 
 // TestClockOfTheServer has the server's clock set, back and forth.
 func TestClockOfTheServer(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, generator(t, 11), 3, budget.Queue())
 	f.join()
 	for i, step := range []time.Duration{-20_000 * time.Hour, time.Hour, -time.Hour, 20_000 * time.Hour} {
