@@ -125,7 +125,7 @@ func (w *world) succeeded(body string) bool {
 func (w *world) run(b *kafka.Broker, topics ...string) (stop func() error, ended <-chan struct{}) {
 	w.Helper()
 	c, err := consumer.New(b, consumer.Config{
-		DeadLetter:   dlq.Suffix(".dead"),
+		DeadLetter:   dlq.Suffix("-dead"),
 		HoldLimit:    -1, // all retries wait in the broker
 		DrainTimeout: time.Second,
 		Retry:        retry.Policy{Backoff: retry.Backoff{Base: 100 * time.Millisecond}},
@@ -273,7 +273,7 @@ func TestRightsOfAWorker(t *testing.T) {
 			w.publish(w.broker(login("admin", "admin")), "orders", "once", "retry", "dead")
 			stop, ended := w.run(w.broker(login(group, "secret")), "orders")
 			if without < 0 {
-				w.until("all messages", func() bool { return w.ran("once") == 1 && w.ran("retry") == 2 && w.stored("orders.dead") == 1 })
+				w.until("all messages", func() bool { return w.ran("once") == 1 && w.ran("retry") == 2 && w.stored("orders-dead") == 1 })
 				if err := stop(); err != nil {
 					t.Error(err)
 				}
