@@ -104,6 +104,7 @@ type pace struct {
 	rounding time.Duration // of times on their way through the broker
 	slow     float64       // how many of the slow handlers there shall be
 	liveness time.Duration // what a lost worker and a failing broker may add
+	tokens   time.Duration // what each message may add, because budgets pace the retries of all
 	most     time.Duration // of a run, 0 is no limit
 }
 
@@ -357,5 +358,5 @@ func (d dice) longest(s *scenario) time.Duration {
 		}
 		all = max(all, time.Duration(attempts+free+4)*(delay+delay/8+3*s.options.Lease+t.timeout))
 	}
-	return all + d.pace.liveness
+	return all + d.pace.liveness + time.Duration(len(s.messages))*d.pace.tokens
 }

@@ -25,6 +25,7 @@ var served = pace{
 	rounding: time.Millisecond,
 	slow:     0.05,
 	liveness: 30 * time.Second,
+	tokens:   100 * time.Millisecond,
 }
 
 // servedSQS has handlers that outlast a lease, since nothing else holds a
