@@ -134,7 +134,7 @@ test-live: ## Run the tests that need real brokers, starting those if need be
 live:
 	@status=0; \
 	$(MAKE) --no-print-directory --keep-going -j 2 live-real live-proof live-fake || status=1; \
-	$(LIVE_TEST) -C integration/faults test -count=1 -parallel 8 -timeout 15m -v -delayed $(DELAYED) . || status=1; \
+	$(LIVE_TEST) -C integration/faults test -count=1 -parallel 8 -timeout 30m -v -delayed $(DELAYED) . || status=1; \
 	exit $$status
 
 # Two packages with more tests at a time than processors: they wait more than
