@@ -119,8 +119,9 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	n := &session{link: l, source: s, compact: 256}
 	n.groups[0].pace, n.groups[1].pace = stragglerPace, retryStragglerPace
 	s.mu.Lock()
+	start := prefetchAfter(s.brief)
 	for number, f := range s.feeds {
-		n.intakes = append(n.intakes, &intake{feed: f, number: number, start: firstPrefetch, parked: !f.paused.IsZero()})
+		n.intakes = append(n.intakes, &intake{feed: f, number: number, start: start, parked: !f.paused.IsZero()})
 	}
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
@@ -145,6 +146,11 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	n.sweep()
 	return n, nil
 }
+
+// prefetchAfter is where prefetching begins after so many brief sessions in a row.
+// The broker charges the end of a session to all that was prefetched, also to
+// what nobody has taken yet: the likelier that end, the fewer may be out.
+func prefetchAfter(brief int) int { return max(leastPrefetch, firstPrefetch>>min(brief, 8)) }
 
 // consume starts a consumer for the queue of each intake.
 func (n *session) consume(ins []*intake) error {

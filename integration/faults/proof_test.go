@@ -194,10 +194,7 @@ func heartbeats(target livetest.Target, address string, seconds int) string {
 
 func TestConnectionCuts(t *testing.T) {
 	onBrokers(t, func(t *testing.T, target livetest.Target) {
-		// With the kills, fewer than a dozen: RabbitMQ charges each to all that
-		// waits in a buffer meanwhile, as behind a guard, and a dozen look like a
-		// crash loop (docs/explanation/rabbitmq.md).
-		const seed, cuts = 5, 5
+		const seed, cuts = 5, 12
 		random := rand.New(rand.NewPCG(seed, 0))
 		proxy, address := through(t, target.URL)
 		p := startProof(t, target, address, "-messages", "3000", "-kills", "4", "-seed", fmt.Sprint(seed))
