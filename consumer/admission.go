@@ -61,10 +61,10 @@ type deferral struct {
 }
 
 var (
-	noToken  = deferral{"budget", errors.New("the budget has no token for a retry")}
-	ownGuard = deferral{"guard", errors.New("what the message depends on is down")}
-	noSlot   = deferral{"room", errors.New("what the message depends on has its part of the slots, and there is no room to wait in the process")}
-	noRoom   = deferral{"room", errors.New("its topic pauses, and there is no room to wait in the process")}
+	noToken  = deferral{"budget", errors.New("the budget has no token for a retry: it waits, uncounted")}
+	ownGuard = deferral{"guard", errors.New("what the message depends on is down: it waits, uncounted")}
+	noSlot   = deferral{"room", errors.New("what the message depends on has its part of the slots, and there is no room to wait in the process: the broker brings it again, uncounted")}
+	noRoom   = deferral{"room", errors.New("its topic pauses, and there is no room to wait in the process: the broker brings it again, uncounted")}
 )
 
 // nearest is the guard of d's own, or else that of its topic. Its budget is the

@@ -30,7 +30,8 @@ type Config struct {
 
 	// Retry says how often and how far apart failures are tried again. Its
 	// zero value means 10 attempts, 1 s doubling to 15 min, full jitter. A
-	// message that comes in with no attempt left, because its dead letter
+	// retry that has to wait for its guard or a token may begin after MaxAge:
+	// it is not ended unheard, but its failure ends it. A message that comes in with no attempt left, because its dead letter
 	// could not be published before or MaxAttempts was lowered since, is
 	// dead-lettered without another run.
 	Retry retry.Policy

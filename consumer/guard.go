@@ -46,9 +46,9 @@ type Guard struct {
 	// NoBreaker goes on whatever fails.
 	NoBreaker bool
 
-	// NoPoisonStop goes on when 60 messages in a row, 95 of the last 100, or the first
-	// 20 are poison, as after a faulty deployment. Otherwise their topics pause for a
-	// minute or longer, and then single messages are tried.
+	// NoPoisonStop goes on when 60 messages in a row, 95 of the last 100, or the
+	// first 20 are poison, as after a faulty deployment. Otherwise their topics
+	// pause for a minute or longer, and then single messages are tried.
 	NoPoisonStop bool
 
 	// Adaptive lowers the number of handlers of a topic that run at once when
@@ -85,15 +85,14 @@ type guard struct {
 	crowd     atomic.Int32 // messages that wait for one of those to end
 
 	// The rest belongs to the pipeline, under its mu.
-	subs    []*subscription // of its topics; none if it is for single messages
-	waiting []*delivery     // until it opens, oldest first
-	timer   *time.Timer     // looks again when it may have opened
-	fires   time.Time       // when timer does
-	allowed bool            // whether a run might start, when the intake looked last
-	flowed  bool            // whether all might
-	opened  time.Time       // when it was first seen to let a probe through, since it closed
-	paused  bool            // EventPaused was the last to be reported
-	gone    bool            // another has its name, or may have it: nothing more is reported
+	waiting []*delivery // until it opens, or for a slot if it is for single messages; oldest first
+	timer   *time.Timer // looks again when it may have opened
+	fires   time.Time   // when timer does
+	allowed bool        // whether a run might start, when the intake looked last
+	flowed  bool        // whether all might
+	opened  time.Time   // when it was first seen to let a probe through, since it closed
+	paused  bool        // EventPaused was the last to be reported
+	gone    bool        // another has its name, or may have it: nothing more is reported
 }
 
 // newGuard makes what is unset of g and not switched off, for handlers that run
@@ -185,8 +184,8 @@ func (g *guard) draw(o breaker.Outcome) float64 {
 	return g.random()
 }
 
-// report takes in how a run ended, v being the verdict on its error, and nil
-// that it succeeded. Of tells messages apart, or what they depend on.
+// report takes in what a run says. Of tells messages apart, or what they depend
+// on.
 func (g *guard) report(now time.Time, l leave, of uint64, e evidence) (changed bool) {
 	if e.health == breaker.Success && e.poison == breaker.Success {
 		g.succeeded.Store(now.UnixNano())

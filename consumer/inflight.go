@@ -17,8 +17,8 @@ const (
 	queued   state = iota // for a slot, behind others of its topic, key or batch
 	running               // in its handler
 	waiting               // for its time, or for its guard to open
-	dying                 // until its dead letter is durable
-	settling              // until the broker confirms its end
+	dying                 // until its dead letter is durable, and it is acked
+	settling              // until the broker confirms any other end
 	gone                  // ended, or somebody else's
 	states
 )
@@ -30,7 +30,7 @@ var transitions = [states]uint32{
 	queued:   1<<running | 1<<waiting | 1<<dying | 1<<settling | 1<<gone,
 	running:  1<<queued | 1<<waiting | 1<<dying | 1<<settling | 1<<gone,
 	waiting:  1<<queued | 1<<settling | 1<<gone,
-	dying:    1<<settling | 1<<gone,
+	dying:    1 << gone,
 	settling: 1<<dying | 1<<gone,
 }
 

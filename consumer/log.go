@@ -160,7 +160,7 @@ var logText = map[EventKind]string{
 	EventLeaseLost:    "lease lost",
 	EventStuck:        "handler stuck",
 	EventUnstuck:      "stuck handler returned",
-	EventPaused:       "dependency paused",
+	EventPaused:       "dependency paused, its messages wait uncounted",
 	EventResumed:      "dependency resumed",
 	EventError:        "broker operation failed, will be tried again",
 }

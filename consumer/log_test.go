@@ -166,7 +166,7 @@ func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
 		EventLeaseLost:    {"WARN", "lease lost"},
 		EventStuck:        {"ERROR", "handler stuck"},
 		EventUnstuck:      {"WARN", "stuck handler returned"},
-		EventPaused:       {"ERROR", "dependency paused"},
+		EventPaused:       {"ERROR", "dependency paused, its messages wait uncounted"},
 		EventResumed:      {"INFO", "dependency resumed"},
 		EventError:        {"ERROR", "broker operation failed, will be tried again"},
 	} {

@@ -114,7 +114,6 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 func (p *pipeline) subscribe(r *route, n int, longest time.Duration) {
 	s := p.newSubscription(r, n)
 	s.guard = p.guardFor(r, longest)
-	s.guard.subs = append(s.guard.subs, s)
 	s.line.number = len(p.pool.lines)
 	p.pool.lines = append(p.pool.lines, s.line)
 	p.subs = append(p.subs, s)
@@ -285,7 +284,7 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 	case d.Meta.Attempt >= d.sub.attempts && d.sub.noRepeat && ambiguous(d.Meta.History):
 		return reasonAmbiguous, errors.New("its last run may have had its effect, but no dead letter was confirmed then; the history has the failure")
 	case d.Meta.Attempt >= d.sub.attempts:
-		return "exhausted", fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.Meta.Attempt)
+		return "exhausted", spent(d)
 	}
 	return "", nil
 }
@@ -293,6 +292,15 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 // ambiguous reports whether the last failure was.
 func ambiguous(history []brokers.Failure) bool {
 	return len(history) > 0 && history[len(history)-1].Ambiguous
+}
+
+// spent says why d has no attempt left. What found no place for its dead letter
+// (dieLater) has none either, whatever it died of.
+func spent(d *delivery) error {
+	if h := d.Meta.History; len(h) > 0 && h[len(h)-1].Attempt < d.sub.attempts {
+		return errors.New("it had to be dead-lettered before this delivery, but no dead letter was confirmed; the history has its failures")
+	}
+	return fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.Meta.Attempt)
 }
 
 // first reports whether meta is that of a first delivery.

@@ -74,8 +74,8 @@ func doneWithin(most time.Duration) Want {
 
 // peakUpTo bounds the runs in a minute after the incident.
 func peakUpTo(most float64) Want {
-	return Want{fmt.Sprintf("at most %v times the normal rate afterwards", most), func(r Report) string {
-		const floor = 0.02 // of the budget, 1/s, and what jitter moves from one minute to the next
+	return Want{fmt.Sprintf("at most %v times the normal rate afterwards, but for the 1/s of the budget and jitter (2 %%)", most), func(r Report) string {
+		const floor = 0.02
 		return unless(r.Peak <= most+floor, "%.2f times", r.Peak)
 	}}
 }
