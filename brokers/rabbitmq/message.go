@@ -26,8 +26,10 @@ const (
 	setAside = "redrive-amqp-"
 
 	// bystanders is how many uncounted deliveries say nothing about a message:
-	// the broker charges everything that a lost connection held.
-	bystanders = 10
+	// the broker charges everything that a lost connection held. With the
+	// pipeline's CrashLimit of 3 it leaves room below deliveryLimit, where the
+	// broker would end the message without a word.
+	bystanders = 14
 )
 
 // The properties that travel as headers of type "property".

@@ -65,7 +65,7 @@ func TestStarves(t *testing.T) {
 }
 
 func TestPrefetchAfterBriefSessions(t *testing.T) {
-	for brief, want := range []int{32, 16, 8, 4, 2, 2} {
+	for brief, want := range []int{32, 8, 2, 2} {
 		if got := prefetchAfter(brief); got != want {
 			t.Errorf("after %d brief sessions a queue has a prefetch of %d, want %d", brief, got, want)
 		}

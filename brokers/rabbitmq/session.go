@@ -150,7 +150,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 // prefetchAfter is where prefetching begins after so many brief sessions in a row.
 // The broker charges the end of a session to all that was prefetched, also to
 // what nobody has taken yet: the likelier that end, the fewer may be out.
-func prefetchAfter(brief int) int { return max(leastPrefetch, firstPrefetch>>min(brief, 8)) }
+func prefetchAfter(brief int) int { return max(leastPrefetch, firstPrefetch>>min(2*brief, 8)) }
 
 // consume starts a consumer for the queue of each intake.
 func (n *session) consume(ins []*intake) error {
