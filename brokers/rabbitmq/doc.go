@@ -109,8 +109,8 @@
 //
 // The broker charges a lost connection to every message on it, and before
 // RabbitMQ 4.3 also each release. Delivery.Abandoned is therefore what exceeds
-// ten, and a release that would be charged beyond that is done by a copy, which
-// begins at zero.
+// fourteen, and a release that would be charged beyond that is done by a copy,
+// which begins at zero.
 //
 // # Connections
 //

@@ -471,13 +471,13 @@ func TestExpiredGoesToOthers(t *testing.T) {
 	})
 }
 
-// What the broker has counted ten times is given back by a copy, also when it
+// What the broker has counted fourteen times is given back by a copy, also when it
 // waited in the buffer of a worker that ends.
 func TestCloseRenewsWhatWasLostOften(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
 		w.publish("unlucky")
-		for range 10 {
+		for range 14 {
 			w.lose()
 		}
 		w.source = w.open(w.topic)

@@ -45,9 +45,12 @@ func (c *checker) repeatAll() {
 	}
 }
 
-// bystanders is how many deliveries of a message the adapters of RabbitMQ and
-// SQS forgive before they count it as abandoned.
-const bystanders = 10
+// How many deliveries of a message the adapters forgive before they count it as
+// abandoned.
+const (
+	bystandersOnRabbitMQ = 14
+	bystandersOnSQS      = 10
+)
 
 // strays is the most receives of f that may have ended in no settlement by
 // which it counts: what workers polled and never handed out, what they lost or

@@ -55,9 +55,9 @@ func (c *checker) takeReceived(e *event) {
 func (c *checker) knownLosses(f *fate) int {
 	switch c.scenario.broker {
 	case "rabbitmq":
-		return max(0, c.sessions+f.released-bystanders)
+		return max(0, c.sessions+f.released-bystandersOnRabbitMQ)
 	case "sqs":
-		return max(0, c.strays(f)-bystanders)
+		return max(0, c.strays(f)-bystandersOnSQS)
 	}
 	return f.losses + c.crashes + c.refused // a crash takes with it what is on its way, too
 }
