@@ -18,20 +18,21 @@ func (d dice) script(s *scenario) []step {
 	}
 	last := quick(okay)
 	slow := d.chance(d.pace.slow)
-	switch p := d.Float64(); {
-	case p < 0.55:
+	if d.chance(d.pace.good) {
 		return []step{last}
-	case p < 0.62 && slow: // a long run, whose lease has to be kept
+	}
+	switch p := d.Float64(); {
+	case p < 0.16 && slow: // a long run, whose lease has to be kept
 		st := quick(okay)
 		st.works = d.between(s.options.Lease/2, 3*s.options.Lease)
 		return []step{st, st, last}
-	case p < 0.65 && slow: // over its time, at least for once
+	case p < 0.22 && slow: // over its time, at least for once
 		return d.late(s)
-	case p < 0.68:
+	case p < 0.29:
 		return []step{{outcome: broken, outage: true}}
-	case p < 0.69 && s.kills > 0:
+	case p < 0.31 && s.kills > 0:
 		return []step{{outcome: interrupted, kills: true}, last}
-	case p < 0.76: // never succeeds
+	case p < 0.47: // never succeeds
 		o := pick(d, refusing, marked, throttled, baffling, panicking, exiting, joined, spoiling)
 		return []step{quick(o), quick(o)}
 	}

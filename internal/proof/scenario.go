@@ -102,6 +102,7 @@ type pace struct {
 	work     time.Duration // of a quick handler
 	slack    time.Duration // what a busy machine may add
 	rounding time.Duration // of times on their way through the broker
+	good     float64       // share of the messages that succeed at once
 	slow     float64       // how many of the slow handlers there shall be
 	liveness time.Duration // what a lost worker and a failing broker may add
 	tokens   time.Duration // what each message may add, because budgets pace the retries of all
@@ -118,6 +119,7 @@ var virtual = pace{
 	pause:    time.Hour,
 	drain:    30 * time.Second,
 	work:     100 * time.Millisecond,
+	good:     0.55,
 	slow:     1,
 	liveness: 12 * time.Hour,
 }
@@ -133,6 +135,7 @@ var compressed = pace{
 	drain:    time.Second,
 	work:     5 * time.Millisecond,
 	slack:    2 * time.Second,
+	good:     0.55,
 	slow:     0.1,
 	liveness: 20 * time.Second,
 	most:     50 * time.Second,

@@ -23,7 +23,8 @@ var served = pace{
 	work:     10 * time.Millisecond,
 	slack:    2 * time.Second,
 	rounding: time.Millisecond,
-	slow:     0.05,
+	good:     0.85,
+	slow:     0.1,
 	liveness: 30 * time.Second,
 	tokens:   100 * time.Millisecond,
 }
@@ -70,6 +71,9 @@ func newServedScenario(j job) *scenario {
 		t.name = name(t.name)
 		if t.dead != "" {
 			t.dead = name(t.dead)
+		}
+		if t.outage.how == permanent { // the stop after poison is a minute at least: that is for virtual time
+			t.outage.how = interrupted
 		}
 	}
 	for i := range s.slots {
