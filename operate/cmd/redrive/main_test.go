@@ -42,7 +42,7 @@ func golden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if got != strings.ReplaceAll(string(want), "\r\n", "\n") {
-		t.Errorf("the output is not that of %s; if it is right, run go test ./cmd/redrive -update. Got\n%s", file, got)
+		t.Errorf("the output is not that of %s; if it is right, run go test ./operate/cmd/redrive -update. Got\n%s", file, got)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/redrive-go/redrive/internal/storm"
+	"github.com/redrive-go/redrive/operate/storm"
 )
 
 // planFlags are the settings of a plan.

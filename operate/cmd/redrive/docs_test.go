@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	root    = "../.."
+	root    = "../../.."
 	cliPage = "docs/reference/cli.md"
 	physics = "docs/explanation/retry-physics.md"
 )
@@ -102,6 +102,6 @@ func sameChart(t *testing.T, chart, drawn string) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, bytes.ReplaceAll(want, []byte("\r\n"), []byte("\n"))) {
-		t.Errorf("%s is not what its command draws; if that is right, run go test ./cmd/redrive -update", chart)
+		t.Errorf("%s is not what its command draws; if that is right, run go test ./operate/cmd/redrive -update", chart)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/redrive-go/redrive/internal/storm"
+	"github.com/redrive-go/redrive/operate/storm"
 	"github.com/redrive-go/redrive/retry"
 )
 

@@ -7,8 +7,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/redrive-go/redrive/internal/storm"
-	"github.com/redrive-go/redrive/internal/storm/chart"
+	"github.com/redrive-go/redrive/operate/storm"
+	"github.com/redrive-go/redrive/operate/storm/chart"
 )
 
 // planReport is what redrive plan prints. Times are in seconds.

@@ -1,7 +1,7 @@
 // Redrive is the command of the library: it shows what a retry policy does
 // before it runs anywhere.
 //
-//	go run ./cmd/redrive help
+//	go run ./operate/cmd/redrive help
 //
 // Data goes to standard output, everything else to standard error. It exits
 // with 0 if all is well, with 1 if something failed, and with 2 if it was called
