@@ -119,9 +119,16 @@ func (f *stormFlags) run(cmd *cobra.Command) error {
 			}
 		}
 		value := func(name string) string { return cmd.Flags().Lookup(name).Value.String() }
-		c, err := f.play(cmd.Context(), v.titled(p.settings, mine, value))
+		title := v.titled(p.settings, mine, value)
+		if title == "" {
+			title = describe(f.world)
+		}
+		c, err := f.play(cmd.Context(), title)
 		if err != nil {
 			return err
+		}
+		if f.preset == "" {
+			r.Notes = c.conclusion()
 		}
 		c.Settings = settings(cmd.Flags())
 		r.Cases = append(r.Cases, c)

@@ -69,6 +69,46 @@ func (c stormCase) table(to io.Writer) {
 	w.Flush() // to keeps the error
 }
 
+// describe says what is simulated, where no preset does.
+func describe(w storm.Scenario) string {
+	text, instant := "No outage", "at one instant"
+	if w.Outage > 0 {
+		text, instant = fmt.Sprintf("An outage of %s", w.Outage), "at the instant when it begins"
+	}
+	if w.Messages > 0 {
+		text += fmt.Sprintf(", %d messages at %s a second", w.Messages, shortNumber(w.Rate))
+	}
+	if w.Together > 0 {
+		text += fmt.Sprintf(", %d %s", w.Together, instant)
+	}
+	if w.Capacity > 0 {
+		text += fmt.Sprintf(", a dependency that can do %s calls a second", shortNumber(w.Capacity))
+	}
+	return text
+}
+
+// conclusion is what follows for jitter, where a table shows that.
+func (c stormCase) conclusion() []string {
+	var none, full storm.Summary
+	for _, r := range c.Rows {
+		if r.Budget == "off" && r.Breaker == "off" {
+			switch r.Policy {
+			case "none":
+				none = r.Summary
+			case "full":
+				full = r.Summary
+			}
+		}
+	}
+	if full.PeakServed.Median >= none.PeakServed.Median || full.Attempts.Median < none.Attempts.Median || none.Attempts.Median == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf(
+		"With full jitter the dependency serves %s calls a second at most instead of %s, out of %s attempts instead of %s: it spreads calls, and saves none; --budget and --breaker do.",
+		shortNumber(full.PeakServed.Median), shortNumber(none.PeakServed.Median), shortNumber(full.Attempts.Median), shortNumber(none.Attempts.Median),
+	)}
+}
+
 // ranged is a median, and the range if there is one.
 func ranged(r storm.Range, show func(float64) string) string {
 	low, high := show(r.Min), show(r.Max)

@@ -57,6 +57,26 @@ func TestPublishedPeaksDoNotReproduce(t *testing.T) {
 	}
 }
 
+// TestHeadingAndConclusion has worlds in which jitter does what the conclusion
+// says, and others.
+func TestHeadingAndConclusion(t *testing.T) {
+	for _, tt := range []struct{ args, title, note string }{
+		{"", "An outage of 200ms, 2000 messages at 500 a second, 1000 at the instant when it begins", "saves none"},
+		{"--outage 0s --together 5", "No outage, 2000 messages at 500 a second, 5 at one instant", ""},
+		{"--messages 0 --capacity 9 --outage 1s", "An outage of 1s, 1000 at the instant when it begins, a dependency that can do 9 calls a second", ""},
+		{"--policy none", "An outage of 200ms, 2000 messages at 500 a second, 1000 at the instant when it begins", ""},
+		{"--budget queue", "An outage of 200ms, 2000 messages at 500 a second, 1000 at the instant when it begins", ""},
+	} {
+		r := storms(t, append(strings.Fields(tt.args), "--seeds", "1")...)
+		if r.Cases[0].Title != tt.title {
+			t.Errorf("%s: the title is %q, want %q", tt.args, r.Cases[0].Title, tt.title)
+		}
+		if note := strings.Join(r.Notes, " "); (note == "") != (tt.note == "") || !strings.Contains(note, tt.note) {
+			t.Errorf("%s: the notes are %q, want %q", tt.args, note, tt.note)
+		}
+	}
+}
+
 func TestPresets(t *testing.T) {
 	for _, p := range presets() {
 		t.Run(p.name, func(t *testing.T) {
