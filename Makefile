@@ -8,7 +8,7 @@ MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
 LIVE ?= ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./integration/... \
-	./examples/rabbitmq ./examples/kafka ./examples/sqs ./idempotency/redisstore $(PROOF_PKG)
+	./examples/rabbitmq ./examples/kafka ./examples/sqs ./integration/fakes/redisstore $(PROOF_PKG)
 PROOF_PKG := ./internal/proof
 
 # Simulations of hours with hundreds of thousands of messages. The race detector
@@ -21,10 +21,10 @@ SIMULATED := github.com/redrive-go/redrive/gallery
 LIVE_TEST := nice -n 10 $(GO)
 
 # The modules that go.work joins, but for the tools.
-MODULES := . bench integration/faults integration/kfaketest operate
+MODULES := . bench integration/faults integration/fakes operate
 
 # What make test tests: all but what breaks brokers, and what measures peers.
-TESTED := ./... ./operate/...
+TESTED := ./... ./integration/fakes/... ./operate/...
 
 # Systems that every package and test must compile for besides this one.
 CROSS ?= darwin windows
@@ -105,11 +105,10 @@ tidy-check: ## Fail if go.mod or go.sum is not tidy
 
 .PHONY: cross
 cross: ## Type-check code and tests for the other systems
-	@list=$$($(GO) list $(TESTED) | grep -v /sqlstore$$) || exit 1; \
+	@list=$$($(GO) list $(TESTED) | grep -v /fakes/sqlstore$$) || exit 1; \
 	for os in $(CROSS); do \
 		echo "GOOS=$$os $(GO) vet, without the databases that tests of sqlstore compile"; \
 		GOOS=$$os $(GO) vet $$list || exit 1; \
-		GOOS=$$os $(GO) build ./idempotency/sqlstore || exit 1; \
 	done
 
 .PHONY: cover
@@ -147,8 +146,7 @@ live-real:
 
 .PHONY: live-fake
 live-fake:
-	$(LIVE_TEST) -C integration/kfaketest run . $(GO) test -race -count=1 -timeout 10m ./brokers/kafka
-	$(LIVE_TEST) -C integration/kfaketest test -race -count=1 .
+	$(LIVE_TEST) run ./integration/fakes/kfaketest $(GO) test -race -count=1 -timeout 10m ./brokers/kafka
 
 # The proof works more than it waits, and takes its time, so that the servers
 # that all share have theirs.

@@ -10,7 +10,6 @@ type row struct {
 	imports []string
 	tests   []string // what its tests may import in addition
 	sdk     []string // the modules of somebody else that it may import
-	kits    []string // modules of others that its tests may import in addition
 }
 
 // house has a row for every package that others can import, and for
@@ -64,14 +63,9 @@ var house = map[string]row{
 	"idempotency/redisstore": {
 		imports: []string{"idempotency"},
 		sdk:     []string{"github.com/redis/go-redis"},
-		tests:   []string{"brokers/memory", "consumer", "dlq", "idempotency/storetest"},
-		kits:    []string{"github.com/alicebob/miniredis"},
+		tests:   []string{"brokers/memory", "consumer", "dlq"},
 	},
-	"idempotency/sqlstore": {
-		imports: []string{"idempotency"},
-		tests:   []string{"brokers", "idempotency/storetest"},
-		kits:    []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
-	},
+	"idempotency/sqlstore": {imports: []string{"idempotency"}},
 	"metrics": {
 		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget", "internal/fault"},
 		sdk:     []string{"github.com/prometheus/client_golang"},
@@ -82,7 +76,6 @@ var house = map[string]row{
 	"retry/budget/redisbudget": {
 		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault"},
 		sdk:     []string{"github.com/redis/go-redis"},
-		kits:    []string{"github.com/alicebob/miniredis"},
 	},
 	"consumer/consumertest": {
 		imports: []string{"consumer", "brokers", "brokers/memory", "dlq", "retry", "classify"},

@@ -253,7 +253,7 @@ func TestFaultsLoseNothing(t *testing.T) {
 
 // The rights in the page are enough, and each of them is needed.
 func TestRightsOfAWorker(t *testing.T) {
-	rights := rightsOf(t, "../../docs/how-to/set-up-topics-on-kafka.md")
+	rights := rightsOf(t, "../../../docs/how-to/set-up-topics-on-kafka.md")
 	if len(rights) < 10 {
 		t.Fatalf("the page grants %d rights: %+v", len(rights), rights)
 	}

@@ -1,47 +1,59 @@
-package sqlstore
+package sqlstore_test
 
 import (
 	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"modernc.org/sqlite"
+
 	"github.com/redrive-go/redrive/idempotency"
+	"github.com/redrive-go/redrive/idempotency/sqlstore"
 	"github.com/redrive-go/redrive/idempotency/storetest"
 )
 
-// onClock returns a store that reads the time from a table, and a function
-// that moves that time.
-func onClock(t testing.TB) (*Store, func(time.Duration)) {
+// onClock returns a store on an SQLite with a clock of its own, and a function
+// that moves that clock.
+func onClock(t testing.TB) (*sqlstore.Store, func(time.Duration)) {
 	t.Helper()
-	db, err := sql.Open("sqlite", ":memory:")
+	var clock atomic.Int64
+	clock.Store(1_000_000_000_000)
+	var sqliteOnClock sqlite.Driver
+	if err := sqliteOnClock.RegisterScalarFunction("unixepoch", 1, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
+		if args[0] != "subsec" {
+			return nil, fmt.Errorf("unixepoch(%v) is not what the store is known to ask for", args[0])
+		}
+		return float64(clock.Load()) / 1000, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("sqlite %x", rand.Uint64())
+	sql.Register(name, &sqliteOnClock)
+	db, err := sql.Open(name, ":memory:")
 	if err != nil {
 		t.Fatal(err)
 	}
 	db.SetMaxOpenConns(1)
 	t.Cleanup(func() { _ = db.Close() })
-	s, err := New(db, SQLite, "")
+	s, err := sqlstore.New(db, sqlstore.SQLite, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.prepare("(select ms from clock)")
 	if err := s.CreateTable(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec("create table clock (ms integer); insert into clock values (1000000000000)"); err != nil {
-		t.Fatal(err)
-	}
-	return s, func(d time.Duration) {
-		if _, err := db.Exec("update clock set ms = ms + ?", d.Milliseconds()); err != nil {
-			t.Error(err)
-		}
-	}
+	return s, func(d time.Duration) { clock.Add(d.Milliseconds()) }
 }
 
 func TestStoreOnVirtualClock(t *testing.T) {
 	var move func(time.Duration)
 	storetest.Run(t, storetest.Harness{
 		Open: func(t testing.TB) idempotency.Store {
-			var s *Store
+			var s *sqlstore.Store
 			s, move = onClock(t)
 			return s
 		},

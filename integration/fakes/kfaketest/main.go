@@ -1,11 +1,10 @@
-// Command kfaketest runs a command in the root of the repository with a fake
-// Kafka of three brokers in place of the real ones:
+// Command kfaketest runs a command with a fake Kafka of three brokers in place
+// of the real ones:
 //
-//	go -C integration/kfaketest run . go test ./brokers/kafka
+//	go run ./integration/fakes/kfaketest go test ./brokers/kafka
 //
 // The fake is in memory, so this takes seconds, and three brokers are what the
-// real ones of the tests, one each, are not. It is a module of its own because
-// the fake's requirements would become those of every user's program.
+// real ones of the tests, one each, are not.
 //
 // Its tests are those of workers on a cluster that refuses calls, moves leaders,
 // checks rights and makes topics by itself.
@@ -16,7 +15,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -47,7 +45,6 @@ func run(command []string) error {
 	go compact(cluster, done)
 
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Dir = filepath.Join("..", "..")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	address := strings.Join(cluster.ListenAddrs(), ",")
 	// One of the two is enough; the tests of the other one are skipped.
