@@ -8,7 +8,7 @@ MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
 LIVE ?= ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./integration/... \
-	./examples/rabbitmq ./examples/kafka ./examples/sqs ./idempotency/redisstore $(PROOF_PKG)
+	./examples/rabbitmq ./examples/kafka ./examples/sqs ./integration/fakes/redisstore $(PROOF_PKG)
 PROOF_PKG := ./internal/proof
 
 # Simulations of hours with hundreds of thousands of messages. The race detector
@@ -20,8 +20,11 @@ SIMULATED := github.com/redrive-go/redrive/gallery
 # within the limit of a call fails tests of which nothing is wrong.
 LIVE_TEST := nice -n 10 $(GO)
 
-# The modules of this repository whose code is ours to check. The tools have none.
-MODULES := . bench integration/faults integration/kfaketest
+# The modules that go.work joins, but for the tools.
+MODULES := . bench integration/faults integration/fakes operate
+
+# What make test tests: all but what breaks brokers, and what measures peers.
+TESTED := ./... ./integration/fakes/... ./operate/...
 
 # Systems that every package and test must compile for besides this one.
 CROSS ?= darwin windows
@@ -43,7 +46,7 @@ ONLY ?=
 BENCH_AREAS := kafka rabbitmq sqs
 
 # Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.
-TOOL := $(GO) tool -modfile=tools/go.mod
+TOOL := $(GO) tool
 
 # Runs a command with real brokers, and stops those that were not up before.
 BROKERS := $(GO) run ./integration/brokers
@@ -69,7 +72,7 @@ run: ## Watch the main job at work on the embedded broker
 ##@ Develop
 .PHONY: test
 test: ## Run all tests with the race detector, on real brokers too where they can run
-	$(BROKERS) run $(GO) test -race -timeout 20m $(filter-out $(SIMULATED),$(shell $(GO) list ./...))
+	$(BROKERS) run $(GO) test -race -timeout 20m $(filter-out $(SIMULATED),$(shell $(GO) list $(TESTED)))
 	$(GO) test $(SIMULATED)
 
 .PHONY: check
@@ -98,16 +101,14 @@ lint: ## Run staticcheck at the version pinned in tools/go.mod
 
 .PHONY: tidy-check
 tidy-check: ## Fail if go.mod or go.sum is not tidy
-	$(GO) -C tools mod tidy -diff
-	@for module in $(MODULES); do $(GO) -C $$module mod tidy -diff || exit 1; done
+	@for module in $(MODULES) tools; do GOWORK=off $(GO) -C $$module mod tidy -diff || exit 1; done
 
 .PHONY: cross
 cross: ## Type-check code and tests for the other systems
-	@list=$$($(GO) list ./... | grep -v /sqlstore$$) || exit 1; \
+	@list=$$($(GO) list $(TESTED) | grep -v /fakes/sqlstore$$) || exit 1; \
 	for os in $(CROSS); do \
 		echo "GOOS=$$os $(GO) vet, without the databases that tests of sqlstore compile"; \
 		GOOS=$$os $(GO) vet $$list || exit 1; \
-		GOOS=$$os $(GO) build ./idempotency/sqlstore || exit 1; \
 	done
 
 .PHONY: cover
@@ -119,7 +120,7 @@ cover: ## Test the core with the race detector and gate its coverage
 # What cover does not test: together the two run every test once.
 .PHONY: test-rest
 test-rest:
-	@core=$$($(GO) list $(CORE_PKGS)) && all=$$($(GO) list ./...) || exit 1; \
+	@core=$$($(GO) list $(CORE_PKGS)) && all=$$($(GO) list $(TESTED)) || exit 1; \
 	live=$$($(GO) list $(LIVE)) || exit 1; \
 	rest=$$(echo "$$all" | grep -vxF "$$core" | grep -vxF "$$live" | grep -vxF "$(SIMULATED)"); \
 	echo "$(GO) test -race" $$rest; $(GO) test -race $$rest
@@ -145,8 +146,7 @@ live-real:
 
 .PHONY: live-fake
 live-fake:
-	$(LIVE_TEST) -C integration/kfaketest run . $(GO) test -race -count=1 -timeout 10m ./brokers/kafka
-	$(LIVE_TEST) -C integration/kfaketest test -race -count=1 .
+	$(LIVE_TEST) run ./integration/fakes/kfaketest $(GO) test -race -count=1 -timeout 10m ./brokers/kafka
 
 # The proof works more than it waits, and takes its time, so that the servers
 # that all share have theirs.
@@ -186,7 +186,7 @@ standins: ## Build images of the brokers' names from packages, for an engine tha
 ##@ Measure
 .PHONY: bench
 bench: ## Run benchmarks (BENCH=regexp COUNT=n), raw output for benchstat
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./...
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(TESTED)
 
 .PHONY: bench-compare
 bench-compare: ## Compare two saved outputs of make bench (OLD=file NEW=file)
@@ -194,7 +194,7 @@ bench-compare: ## Compare two saved outputs of make bench (OLD=file NEW=file)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target in turn, each for FUZZTIME
-	@list=$$($(GO) test -list '^Fuzz' ./...) || { echo "$$list"; exit 1; }; \
+	@list=$$($(GO) test -list '^Fuzz' $(TESTED)) || { echo "$$list"; exit 1; }; \
 	echo "$$list" | awk '/^Fuzz/ { name[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print $$2, name[i]; n = 0 }' | \
 	while read -r pkg name; do \
 		echo "$$pkg $$name"; \

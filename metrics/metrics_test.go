@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
@@ -429,7 +429,11 @@ func TestNewReportsAllFaults(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	problems, err := testutil.GatherAndLint(everything(t))
+	families, err := everything(t).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -457,7 +461,14 @@ func TestSeveralWorkers(t *testing.T) {
 	}
 	registry.MustRegister(metrics.NewBreaker("bank", must(breaker.New(breaker.Config{}))),
 		metrics.NewBreaker("post", must(breaker.New(breaker.Config{}))))
-	if n, err := testutil.GatherAndCount(registry, "redrive_paused", "redrive_breaker_probes"); n != 4 || err != nil {
+	families, err := registry.Gather()
+	n := 0
+	for _, f := range families {
+		if name := f.GetName(); name == "redrive_paused" || name == "redrive_breaker_probes" {
+			n += len(f.GetMetric())
+		}
+	}
+	if n != 4 || err != nil {
 		t.Errorf("%d series, error %v, want 4", n, err)
 	}
 }

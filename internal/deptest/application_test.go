@@ -43,6 +43,35 @@ func TestApplicationOnTheCore(t *testing.T) {
 	}
 }
 
+// TestRequirements demands that every direct requirement of the module is one of
+// the SDKs in the house: what only tests, examples or a command need is in a
+// module of its own.
+func TestRequirements(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(moduleRoot(t), "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sdks []string
+	for _, r := range house {
+		sdks = append(sdks, r.sdk...)
+	}
+	found := 0
+	for line := range strings.Lines(string(text)) {
+		module, required := strings.CutPrefix(line, "\t")
+		if !required || strings.Contains(line, "// indirect") {
+			continue
+		}
+		found++
+		module, _, _ = strings.Cut(module, " ")
+		if !slices.ContainsFunc(sdks, func(sdk string) bool { return within(module, sdk) }) {
+			t.Errorf("go.mod requires %s, which is no SDK of the house: every user gets it", module)
+		}
+	}
+	if found < 5 {
+		t.Errorf("found %d direct requirements in go.mod, want those of all adapters", found)
+	}
+}
+
 func application(packages []string) string {
 	var source strings.Builder
 	source.WriteString("package main\n\n")

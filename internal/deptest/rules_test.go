@@ -40,7 +40,7 @@ func violations(pkgs []pkg, rows map[string]row) []string {
 		}
 		found = append(found, strangers(p.dir, p.imports, r.imports, r.sdk...)...)
 		inTests := slices.Concat(r.imports, r.tests, []string{p.dir})
-		found = append(found, strangers(p.dir+" (test)", p.testImports, inTests, slices.Concat(r.kits, r.sdk)...)...)
+		found = append(found, strangers(p.dir+" (test)", p.testImports, inTests, r.sdk...)...)
 	}
 	slices.Sort(found)
 	return slices.Compact(found)

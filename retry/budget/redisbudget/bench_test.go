@@ -5,27 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redrive-go/redrive/retry/budget"
 )
-
-// benchClient is one of the real server, if there is one.
-func benchClient(b *testing.B) redis.UniversalClient {
-	options := &redis.Options{}
-	if url := os.Getenv(serverURL); url != "" {
-		var err error
-		if options, err = redis.ParseURL(url); err != nil {
-			b.Fatal(err)
-		}
-	} else {
-		options.Addr = miniredis.RunT(b).Addr()
-	}
-	client := redis.NewClient(options)
-	b.Cleanup(func() { _ = client.Close() })
-	return client
-}
 
 // BenchmarkWithdraw takes leases that are at hand, and tokens of the worker's
 // own.
@@ -65,7 +48,17 @@ func BenchmarkDeposit(b *testing.B) {
 
 // BenchmarkCall is the server's work and the round trip of one call.
 func BenchmarkCall(b *testing.B) {
-	w := newBudget(b, benchClient(b), Config{Name: "bench", Budget: budget.Mesh(), Workers: 20})
+	url := os.Getenv(serverURL)
+	if url == "" {
+		b.Skipf("%s is not set", serverURL)
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	client := redis.NewClient(options)
+	defer client.Close()
+	w := newBudget(b, client, Config{Name: "bench", Budget: budget.Mesh(), Workers: 20})
 	r := request{report: report{delivered: 100, refunded: 5}, elapsed: interval, want: 10}
 	r.line[0], r.line[3], r.line[50] = 5, 7, 2
 	for b.Loop() {

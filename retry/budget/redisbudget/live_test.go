@@ -1,6 +1,7 @@
 package redisbudget
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,9 +18,58 @@ import (
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
-// serverURL names a real server to test on besides miniredis, such as
+// serverURL names a real server to test on, such as
 // redis://127.0.0.1:6379/0. Keys of the tests are left to expire there.
 const serverURL = "REDRIVE_REDIS_URL"
+
+// idle waits until no call is under way, and every report is made.
+func (b *Budget) idle() { b.running.Wait() }
+
+// quiet drops what go-redis logs of servers that are down.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(quiet{})
+	os.Exit(m.Run())
+}
+
+func clientOf(t testing.TB, address string) redis.UniversalClient {
+	c := redis.NewClient(&redis.Options{Addr: address, PoolSize: 10_000, MinRetryBackoff: -1, MaxRetryBackoff: -1})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func newBudget(t testing.TB, client redis.UniversalClient, c Config) *Budget {
+	t.Helper()
+	b, err := New(client, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.idle)
+	return b
+}
+
+// reports collects what OnError is told.
+type reports struct {
+	mu  sync.Mutex
+	all []error
+}
+
+func (r *reports) add(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, err)
+}
+
+func (r *reports) take() []error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.all
+	r.all = nil
+	return all
+}
 
 // server is a Redis of the test's own.
 type server struct {

@@ -1,0 +1,378 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go/sasl/plain"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+const (
+	group  = "billing"
+	limit  = 30 * time.Second
+	delays = "redrive.delay.v1." + group + ".1m"
+)
+
+// world is a cluster in memory, and what workers on it have handled and logged.
+type world struct {
+	*testing.T
+	cluster *kfake.Cluster
+
+	mu     sync.Mutex
+	runs   map[string]int // by body
+	logged bytes.Buffer
+}
+
+func newWorld(t *testing.T, options ...kfake.Opt) *world {
+	t.Helper()
+	options = append([]kfake.Opt{kfake.NumBrokers(3), kfake.GroupMinSessionTimeout(500 * time.Millisecond)}, options...)
+	cluster, err := kfake.NewCluster(options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	return &world{T: t, cluster: cluster, runs: make(map[string]int)}
+}
+
+func (w *world) create(topic string) {
+	w.Helper()
+	if err := w.cluster.CreateTopic(topic, 4, nil); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) broker(change ...func(*kafka.Options)) *kafka.Broker {
+	w.Helper()
+	o := kafka.Options{Brokers: w.cluster.ListenAddrs(), Group: group, SessionTimeout: 2 * time.Second, RebalanceTimeout: 3 * time.Second, CallTimeout: 5 * time.Second}
+	for _, f := range change {
+		f(&o)
+	}
+	b, err := kafka.New(o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		b.Close(ctx)
+	})
+	return b
+}
+
+// Write takes what workers log.
+func (w *world) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.logged.Write(p)
+}
+
+func (w *world) log() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.logged.String()
+}
+
+// handle fails once for bodies that begin with "retry", and for good for those
+// that begin with "dead".
+func (w *world) handle(_ context.Context, m *brokers.Message) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	body := string(m.Body)
+	w.runs[body]++
+	switch {
+	case strings.HasPrefix(body, "dead"):
+		return classify.Permanent(errors.New("never"))
+	case strings.HasPrefix(body, "retry") && w.runs[body] == 1:
+		return classify.Transient(errors.New("busy"))
+	}
+	return nil
+}
+
+func (w *world) ran(body string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.runs[body]
+}
+
+func (w *world) succeeded(body string) bool {
+	if strings.HasPrefix(body, "retry") {
+		return w.ran(body) > 1
+	}
+	return w.ran(body) > 0
+}
+
+// run works on topics until stop is called, which returns what Run does, or
+// until Run ends by itself.
+func (w *world) run(b *kafka.Broker, topics ...string) (stop func() error, ended <-chan struct{}) {
+	w.Helper()
+	c, err := consumer.New(b, consumer.Config{
+		DeadLetter:   dlq.Suffix("-dead"),
+		HoldLimit:    -1, // all retries wait in the broker
+		DrainTimeout: time.Second,
+		Retry:        retry.Policy{Backoff: retry.Backoff{Base: 100 * time.Millisecond}},
+		Logger:       slog.New(slog.NewTextHandler(w, nil)),
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, topic := range topics {
+		c.Handle(topic, w.handle)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { err = c.Run(ctx); close(done) }()
+	stop = func() error { cancel(); <-done; return err }
+	w.Cleanup(func() { stop() })
+	return stop, done
+}
+
+func (w *world) publish(b *kafka.Broker, topic string, bodies ...string) {
+	w.Helper()
+	var msgs []brokers.Message
+	for _, body := range bodies {
+		msgs = append(msgs, brokers.Message{Key: body, Body: []byte(body)})
+	}
+	if err := b.Publish(w.Context(), topic, msgs...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) until(what string, ok func() bool) {
+	w.Helper()
+	for deadline := time.Now().Add(limit); !ok(); <-time.After(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.Fatalf("waited in vain for %s:\n%s", what, w.log())
+		}
+	}
+}
+
+// stored counts the records of a topic.
+func (w *world) stored(topic string) (n int64) {
+	for _, p := range w.cluster.PartitionInfos(topic) {
+		n += p.HighWatermark - p.LogStartOffset
+	}
+	return n
+}
+
+// Whatever single calls come to, all messages are handled, and committed.
+func TestFaultsLoseNothing(t *testing.T) {
+	t.Parallel()
+	const each = 40
+	w := newWorld(t)
+	w.create("orders")
+	from := w.broker()
+	stop, _ := w.run(w.broker(), "orders")
+	w.publish(from, "orders", "first")
+	w.until("the first message", func() bool { return w.succeeded("first") })
+
+	rejoin := kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Group: group, TopLevel: true, Err: kerr.RebalanceInProgress}
+	commits := func(err *kerr.Error) kfake.Fault {
+		return kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Group: group, Err: err, Count: 3}
+	}
+	fetches := func(err *kerr.Error) kfake.Fault {
+		return kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "orders", Err: err, Count: 3}
+	}
+	copies := func(err *kerr.Error) kfake.Fault {
+		return kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: delays, Err: err, Count: 3}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func()
+		faults []kfake.Fault
+	}{
+		{"commit fenced by its generation", nil, []kfake.Fault{commits(kerr.IllegalGeneration)}},
+		{"commit of an unknown member", nil, []kfake.Fault{commits(kerr.UnknownMemberID)}},
+		{"commit during a rebalance", nil, []kfake.Fault{commits(kerr.RebalanceInProgress)}},
+		{"commit to another coordinator", nil, []kfake.Fault{commits(kerr.NotCoordinator)}},
+		{"commit while the coordinator loads", nil, []kfake.Fault{commits(kerr.CoordinatorLoadInProgress)}},
+		{"fetch from another leader", nil, []kfake.Fault{fetches(kerr.NotLeaderForPartition)}},
+		{"fetch of an old epoch", nil, []kfake.Fault{fetches(kerr.FencedLeaderEpoch)}},
+		{"fetch behind what the leader shows", nil, []kfake.Fault{fetches(kerr.OffsetNotAvailable)}},
+		{"fetch out of range", nil, []kfake.Fault{fetches(kerr.OffsetOutOfRange)}},
+		{"fetch from a broken disk", nil, []kfake.Fault{fetches(kerr.KafkaStorageError)}},
+		{"copy to another leader", nil, []kfake.Fault{copies(kerr.NotLeaderForPartition)}},
+		{"copy with too few replicas", nil, []kfake.Fault{copies(kerr.NotEnoughReplicas)}},
+		{"copy with too few replicas after it", nil, []kfake.Fault{copies(kerr.NotEnoughReplicasAfterAppend)}},
+		{"copy not confirmed in time", nil, []kfake.Fault{copies(kerr.RequestTimedOut)}},
+		{"rebalance", nil, []kfake.Fault{rejoin}},
+		{"sync refused", nil, []kfake.Fault{rejoin, {Keys: []kmsg.Key{kmsg.SyncGroup}, Group: group, TopLevel: true, Err: kerr.UnknownMemberID}}},
+		{"offsets of the group not loaded", nil, []kfake.Fault{rejoin, {Keys: []kmsg.Key{kmsg.OffsetFetch}, Group: group, TopLevel: true, Err: kerr.CoordinatorLoadInProgress, Count: 2}}},
+		{"offsets of another leader", nil, []kfake.Fault{rejoin, {Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "orders", Err: kerr.NotLeaderForPartition, Count: 2}}},
+		{"all leaders move", w.cluster.ShufflePartitionLeaders, nil},
+		{"coordinators move", w.cluster.RehashCoordinators, nil},
+	} {
+		begun := time.Now()
+		fault := w.cluster.Fault(tt.faults...)
+		if tt.change != nil {
+			tt.change()
+		}
+		var bodies []string
+		for i := range each {
+			bodies = append(bodies, fmt.Sprint([]string{"", "retry "}[i%2], tt.name, " ", i))
+		}
+		w.publish(from, "orders", bodies...)
+		w.until(tt.name, func() bool {
+			return fault.Hits() >= len(tt.faults) && !slices.ContainsFunc(bodies, func(body string) bool { return !w.succeeded(body) })
+		})
+		fault.Remove()
+		t.Logf("%s: %v", tt.name, time.Since(begun).Round(time.Millisecond))
+	}
+	if err := stop(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	stored, committed := w.stored("orders"), int64(0)
+	for _, c := range w.cluster.GroupInfo(group).Commits["orders"] {
+		committed += c.Offset
+	}
+	if committed != stored {
+		t.Errorf("%d of %d messages are committed in the end", committed, stored)
+	}
+	if text := w.log(); strings.Contains(text, "were deleted") || strings.Contains(text, "made anew") {
+		t.Errorf("a false alarm:\n%s", text)
+	}
+}
+
+// The rights in the page are enough, and each of them is needed.
+func TestRightsOfAWorker(t *testing.T) {
+	rights := rightsOf(t, "../../../docs/how-to/set-up-topics-on-kafka.md")
+	if len(rights) < 10 {
+		t.Fatalf("the page grants %d rights: %+v", len(rights), rights)
+	}
+	for without := -1; without < len(rights); without++ {
+		granted, name := rights, "all"
+		if without >= 0 {
+			granted = slices.Delete(slices.Clone(rights), without, without+1)
+			name = fmt.Sprintf("without %v on %s %s", rights[without].Operation, rights[without].Resource, rights[without].Name)
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser("PLAIN", "admin", "admin"), kfake.User("PLAIN", group, "secret", granted...))
+			w.create("orders")
+			login := func(user, password string) func(*kafka.Options) {
+				return func(o *kafka.Options) { o.SASL = plain.Mechanism{Username: user, Password: password} }
+			}
+			w.publish(w.broker(login("admin", "admin")), "orders", "once", "retry", "dead")
+			stop, ended := w.run(w.broker(login(group, "secret")), "orders")
+			if without < 0 {
+				w.until("all messages", func() bool { return w.ran("once") == 1 && w.ran("retry") == 2 && w.stored("orders-dead") == 1 })
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			w.until("an error about the right", func() bool { return isClosed(ended) || strings.Contains(w.log(), "grant the user the right") })
+			if err := stop(); err != nil && (!errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "grant the user the right")) {
+				t.Errorf("Run: %v", err)
+			}
+		})
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// rightsOf reads the commands in a page that grant rights.
+func rightsOf(t *testing.T, page string) (rights []kfake.ACL) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	operations := map[string]kmsg.ACLOperation{
+		"Read": kmsg.ACLOperationRead, "Write": kmsg.ACLOperationWrite, "Create": kmsg.ACLOperationCreate, "DescribeConfigs": kmsg.ACLOperationDescribeConfigs,
+	}
+	for line := range strings.Lines(string(text)) {
+		arguments, ok := strings.CutPrefix(line, "kafka-acls.sh --add ")
+		if !ok {
+			continue
+		}
+		right := kfake.ACL{Pattern: kmsg.ACLResourcePatternTypeLiteral, Allow: true}
+		var wanted []kmsg.ACLOperation
+		words := strings.Fields(arguments)
+		for i := 0; i+1 < len(words); i += 2 {
+			switch words[i] {
+			case "--operation":
+				wanted = append(wanted, operations[words[i+1]])
+			case "--topic":
+				right.Resource, right.Name = kmsg.ACLResourceTypeTopic, words[i+1]
+			case "--group":
+				right.Resource, right.Name = kmsg.ACLResourceTypeGroup, words[i+1]
+			case "--resource-pattern-type":
+				right.Pattern = kmsg.ACLResourcePatternTypePrefixed
+			}
+		}
+		for _, right.Operation = range wanted {
+			rights = append(rights, right)
+		}
+	}
+	return rights
+}
+
+// A broker that makes topics when they are asked for gets none made by a worker
+// that starts. One that is deleted later is made anew when the group changes.
+func TestTopicsThatMakeThemselves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(2))
+	w.create("orders")
+	stop, ended := w.run(w.broker(), "orders", "misspelled")
+	w.until("the end of Run", func() bool { return isClosed(ended) })
+	if err := stop(); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"misspelled" does not exist: create it`) {
+		t.Errorf("Run with a topic that is missing: %v", err)
+	}
+	b := w.broker()
+	if err := b.Publish(t.Context(), "nowhere", brokers.Message{}); !errors.Is(err, brokers.ErrMisconfigured) {
+		t.Errorf("publish to a topic that is missing: %v", err)
+	}
+	for _, topic := range []string{"misspelled", "nowhere", delays} {
+		if w.cluster.TopicInfo(topic) != nil {
+			t.Errorf("the topic %q was made", topic)
+		}
+	}
+	w.create("refunds")
+	w.run(w.broker(), "orders", "refunds")
+	leave, _ := w.run(w.broker(), "orders", "refunds")
+	stable, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if _, err := w.cluster.WaitGroupStable(stable, group, 2); err != nil {
+		t.Fatal(err)
+	}
+	w.publish(b, "orders", "before")
+	w.until("a message", func() bool { return w.succeeded("before") })
+	if err := w.cluster.DeleteTopic("orders"); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the alarm", func() bool { return strings.Contains(w.log(), `\"orders\" does not exist any more`) })
+	if err := leave(); err != nil {
+		t.Error(err)
+	}
+	w.publish(b, "refunds", "of the other topic")
+	w.until("the other topic", func() bool { return w.succeeded("of the other topic") })
+	w.until("the topic made anew", func() bool { return w.cluster.TopicInfo("orders") != nil })
+	w.publish(b, "orders", "after", "retry after")
+	w.until("the new topic", func() bool { return w.succeeded("after") && w.succeeded("retry after") })
+}

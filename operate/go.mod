@@ -1,0 +1,13 @@
+module github.com/redrive-go/redrive/operate
+
+go 1.26.0
+
+require (
+	github.com/redrive-go/redrive v0.0.0-00010101000000-000000000000
+	github.com/spf13/cobra v1.10.2
+	github.com/spf13/pflag v1.0.9
+)
+
+require github.com/inconshreveable/mousetrap v1.1.0 // indirect
+
+replace github.com/redrive-go/redrive => ../
