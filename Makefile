@@ -179,10 +179,6 @@ integration: ## Run the tests of the real brokers, and fail where one is missing
 cluster: ## Move leaders and kill nodes of a RabbitMQ cluster under the proof (Linux, root; not part of check)
 	REDRIVE_ENGINE=local $(GO) -C integration/faults test -count=1 -timeout 10m -v -run '^TestCluster$$' -cluster .
 
-.PHONY: standins
-standins: ## Build images of the brokers' names from packages, for an engine that can pull none
-	@$(GO) run ./integration/standins $(ONLY)
-
 ##@ Measure
 .PHONY: bench
 bench: ## Run benchmarks (BENCH=regexp COUNT=n), raw output for benchstat

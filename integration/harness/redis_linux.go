@@ -81,19 +81,3 @@ func (r redis) command(b Broker, root string) *exec.Cmd {
 
 // await has nothing to wait for: what answers a probe has started.
 func (r redis) await(context.Context, Broker) error { return nil }
-
-// standIn makes an image of the minimal Debian.
-func (r redis) standIn(ctx context.Context, b Broker) error {
-	root, err := r.fetch(ctx, b)
-	if err != nil {
-		return err
-	}
-	h := &Harness{cache: r.cache, log: r.log}
-	return h.load(ctx, b.Image, []string{"--directory", root, "."}, []string{
-		"ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8",
-		"USER redis",
-		"WORKDIR /var/lib/redis",
-		"EXPOSE 6379",
-		`CMD ["redis-server"]`,
-	})
-}
