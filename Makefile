@@ -69,8 +69,8 @@ run: ## Watch the main job at work on the embedded broker
 ##@ Develop
 .PHONY: test
 test: ## Run all tests with the race detector, on real brokers too where they can run
-	$(BROKERS) run $(GO) test -race -timeout 20m $(filter-out $(SIMULATED),$(shell $(GO) list ./...))
 	$(GO) test $(SIMULATED)
+	$(BROKERS) run $(GO) test -race -timeout 20m $(filter-out $(SIMULATED),$(shell $(GO) list ./...))
 
 .PHONY: check
 check: fmt-check vet lint tidy-check cross cover test-rest test-live scenarios incidents ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
@@ -178,6 +178,10 @@ integration: ## Run the tests of the real brokers, and fail where one is missing
 .PHONY: cluster
 cluster: ## Move leaders and kill nodes of a RabbitMQ cluster under the proof (Linux, root; not part of check)
 	REDRIVE_ENGINE=local $(GO) -C integration/faults test -count=1 -timeout 10m -v -run '^TestCluster$$' -cluster .
+
+.PHONY: fresh
+fresh: ## Run the job and some tests in a Debian that has Go and nothing else of ours (Linux, root, make down first)
+	@integration/fresh.sh
 
 ##@ Measure
 .PHONY: bench
