@@ -1,7 +1,9 @@
 package harness
 
 import (
+	"bufio"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -150,5 +152,26 @@ func TestWithoutServices(t *testing.T) {
 				t.Errorf("policy %q afterwards, want %q", got, tt.after)
 			}
 		})
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	server := serve(t, func(conn net.Conn) {
+		_, _ = bufio.NewReader(conn).ReadString('\n')
+		_, _ = conn.Write([]byte(info("redis_version:7.0.15\r\n")))
+	})
+	b, err := find("redis7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]string{
+		"redis://" + server + "/0": "Redis 7.0.15",
+		"redis://127.0.0.1:1/0":    "redis7 at 127.0.0.1:1",
+		"://":                      "redis7 at ://",
+	} {
+		t.Setenv(b.Env, address)
+		if got := Describe(t.Context(), b); got != want {
+			t.Errorf("Describe at %s = %q, want %q", address, got, want)
+		}
 	}
 }
