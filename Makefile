@@ -7,18 +7,13 @@ CORE ?= brokers classify retry visibility dlq consumer
 MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
-LIVE ?= ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./integration/... \
-	./examples/rabbitmq ./examples/kafka ./examples/sqs ./integration/fakes/redisstore $(PROOF_PKG)
-PROOF_PKG := ./internal/proof
+LIVE := ./internal/proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./integration/... \
+	./integration/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs
 
-# Simulations of hours with hundreds of thousands of messages. The race detector
-# makes them several times as slow, and finds nothing that other tests of the
-# same code do not.
-SIMULATED := github.com/redrive-go/redrive/gallery
-
-# The servers that the tests talk to go first: one that has no time to answer
-# within the limit of a call fails tests of which nothing is wrong.
-LIVE_TEST := nice -n 10 $(GO)
+# Simulations of hours with hundreds of thousands of messages, and tests of the
+# documents. The race detector makes them several times as slow, and finds nothing
+# that other tests of the same code do not.
+SIMULATED := ./gallery ./internal/snippets ./operate/...
 
 # The modules that go.work joins, but for the tools.
 MODULES := . bench integration/faults integration/fakes operate
@@ -37,8 +32,8 @@ BROKER ?= memory
 SEED ?= 1
 MESSAGES ?= 10000
 KILLS ?= 20
-SCENARIOS ?= 2000
-DELAYED ?= 0
+SCENARIOS ?= 10000
+DELAYED ?= 10000
 ONLY ?=
 
 # Areas whose figures need real brokers and peers to compare with. The peers are
@@ -71,12 +66,17 @@ run: ## Watch the main job at work on the embedded broker
 
 ##@ Develop
 .PHONY: test
-test: ## Run all tests with the race detector, on real brokers too where they can run
-	$(BROKERS) run $(GO) test -race -timeout 20m $(filter-out $(SIMULATED),$(shell $(GO) list $(TESTED)))
-	$(GO) test $(SIMULATED)
+test: ## Run all tests, on the newest real broker of each product too (REDRIVE_NIGHTLY=true: on all versions)
+	@$(BROKERS) run $(MAKE) --no-print-directory --keep-going -j 2 cover live rest
 
 .PHONY: check
-check: fmt-check vet lint tidy-check cross cover test-rest test-live scenarios incidents ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
+check: fmt-check vet lint tidy-check test ## Everything that must be green with each commit: format, vet, lint, tidy, tests, coverage
+
+# One after the other, whatever the others say: most of it waits for brokers.
+.PHONY: nightly
+nightly: ## Everything that takes longer, in an hour: all versions, faults, planted bugs, scenarios, fuzzing, other systems
+	CI=true REDRIVE_NIGHTLY=true $(BROKERS) run $(MAKE) --no-print-directory --keep-going \
+		check on-fakes faults scenarios mutants cross fuzz cluster
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -117,50 +117,38 @@ cover: ## Test the core with the race detector and gate its coverage
 		-coverpkg=$(subst $(space),$(comma),$(CORE_PKGS)) $(CORE_PKGS)
 	$(GO) -C tools run ./covergate -min $(MIN_COVERAGE) -profile $(CURDIR)/coverage.out $(CORE)
 
-# What cover does not test: together the two run every test once.
-.PHONY: test-rest
-test-rest:
-	@core=$$($(GO) list $(CORE_PKGS)) && all=$$($(GO) list $(TESTED)) || exit 1; \
-	live=$$($(GO) list $(LIVE)) || exit 1; \
-	rest=$$(echo "$$all" | grep -vxF "$$core" | grep -vxF "$$live" | grep -vxF "$(SIMULATED)"); \
-	echo "$(GO) test -race" $$rest; $(GO) test -race $$rest
-	$(GO) -C tools test ./...
+# The servers that the tests talk to go first: one that has no time to answer
+# within the limit of a call fails tests of which nothing is wrong. What needs
+# them waits more than it works.
+LIVE_TEST := nice -n 10 $(GO)
 
-.PHONY: test-live
-test-live: ## Run the tests that need real brokers, starting those if need be
-	$(BROKERS) run $(MAKE) --no-print-directory live
-
-# The faults come last, by themselves, whatever the others say.
 .PHONY: live
 live:
-	@status=0; \
-	$(MAKE) --no-print-directory --keep-going -j 2 live-real live-proof live-fake || status=1; \
-	$(LIVE_TEST) -C integration/faults test -count=1 -parallel 8 -timeout 30m -v -delayed $(DELAYED) . || status=1; \
-	exit $$status
+	$(LIVE_TEST) test -race -count=1 -p 2 -parallel 12 -timeout 30m $(LIVE)
 
-# Two packages with more tests at a time than processors: they wait more than
-# they work. The proof runs beside them, and then the fake.
-.PHONY: live-real
-live-real:
-	$(LIVE_TEST) test -race -count=1 -p 2 -parallel 12 -timeout 20m $(filter-out $(PROOF_PKG),$(LIVE))
+# With cover and live, every test runs once.
+.PHONY: rest
+rest:
+	@others=$$($(GO) list $(CORE_PKGS) $(LIVE) $(SIMULATED)) && all=$$($(GO) list $(TESTED)) || exit 1; \
+	$(GO) test -race $$(echo "$$all" | grep -vxF "$$others")
+	$(GO) test $(SIMULATED)
+	$(GO) -C tools test -count=1 ./... # the cache of results does not see changes of files outside
 
-.PHONY: live-fake
-live-fake:
-	$(LIVE_TEST) run ./integration/fakes/kfaketest $(GO) test -race -count=1 -timeout 10m ./brokers/kafka
+.PHONY: on-fakes
+on-fakes: ## Run the tests of the Kafka adapter on a fake of three brokers, too
+	$(GO) run ./integration/fakes/kfaketest $(GO) test -race -count=1 -timeout 10m ./brokers/kafka
 
-# The proof works more than it waits, and takes its time, so that the servers
-# that all share have theirs.
-.PHONY: live-proof
-live-proof:
-	$(LIVE_TEST) test -race -count=1 -parallel 2 -timeout 20m $(PROOF_PKG)
+.PHONY: faults
+faults: ## Cut connections, freeze workers and kill brokers under the proof (DELAYED=0: with most messages)
+	$(BROKERS) run $(LIVE_TEST) -C integration/faults test -count=1 -parallel 8 -timeout 30m -v -delayed $(DELAYED) .
 
 .PHONY: scenarios
 scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)
 	$(GO) test ./internal/proof -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
 
-.PHONY: incidents
-incidents: ## Check what becomes of the messages in incidents, on the default Config in virtual time
-	$(GO) test $(SIMULATED)
+.PHONY: mutants
+mutants: ## Plant bugs that break promises in the source, and fail unless the tests named for them do
+	$(GO) -C tools run ./mutants
 
 ##@ Brokers
 .PHONY: up
@@ -171,17 +159,13 @@ up: ## Start the real brokers and print their addresses (ONLY="kafka sqs redis r
 down: ## Stop the real brokers and remove what they left (ONLY="kafka sqs redis rabbitmq4")
 	@$(BROKERS) down $(ONLY)
 
-.PHONY: integration
-integration: ## Run the tests of the real brokers, and fail where one is missing
-	CI=true $(BROKERS) run $(MAKE) --no-print-directory live
-
 .PHONY: cluster
 cluster: ## Move leaders and kill nodes of a RabbitMQ cluster under the proof (Linux, root; not part of check)
 	REDRIVE_ENGINE=local $(GO) -C integration/faults test -count=1 -timeout 10m -v -run '^TestCluster$$' -cluster .
 
-.PHONY: standins
-standins: ## Build images of the brokers' names from packages, for an engine that can pull none
-	@$(GO) run ./integration/standins $(ONLY)
+.PHONY: fresh
+fresh: ## Run the job and some tests in a Debian that has Go and nothing else of ours (Linux, root, make down first)
+	@integration/fresh.sh
 
 ##@ Measure
 .PHONY: bench

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -36,6 +37,7 @@ const usage = `Usage: go run ./integration/brokers COMMAND
 
 [NAME...] are brokers or products (rabbitmq, kafka, sqs, redis); none stand for all brokers.
 REDRIVE_ENGINE=docker or local decides how they run; not set, docker does if it answers.
+As root on Debian or Ubuntu, up and run install what is missing; REDRIVE_INSTALL=no forbids it.
 `
 
 func main() {
@@ -98,6 +100,9 @@ func several(ctx context.Context, command string, names []string) error {
 		export(os.Stdout, brokers)
 		return nil
 	}
+	if command == "up" {
+		equip(ctx, brokers, nil)
+	}
 	h, err := harness.New(ctx, os.Stderr)
 	if err != nil {
 		return err
@@ -124,53 +129,123 @@ func list(out io.Writer) {
 	}
 }
 
-// run runs a command with the brokers. Where those of a product cannot run, the
-// command does all the same: its tests say what they skip, or fail where CI=true.
-func run(ctx context.Context, args []string) (err error) {
-	brokers, args, err := parseRun(args)
+// run runs a command with the brokers, and says at the end which those were.
+// Where those of a product cannot run, the command does all the same: its tests
+// say what they skip, or fail where CI=true, as run does.
+func run(ctx context.Context, args []string) error {
+	brokers, others, args, err := parseRun(args)
 	if err != nil {
 		return err
 	}
-	env := os.Environ()
-	for _, product := range []harness.Product{harness.RabbitMQ, harness.Kafka, harness.SQS, harness.Redis} {
-		of := slices.DeleteFunc(slices.Clone(brokers), func(b harness.Broker) bool { return b.Product != product })
-		if harness.Provided(of) {
-			continue
-		}
-		started, upErr := up(ctx, of)
-		if len(started) > 0 {
-			defer func() {
-				if left := down(ctx, started); left != nil {
-					err = errors.Join(err, left)
-				}
-			}()
-		}
-		switch {
-		case upErr == nil:
-			env = append(env, harness.Environment(of)...)
-		case ctx.Err() != nil:
-			return upErr
-		default:
-			fmt.Fprintf(os.Stderr, "brokers: %s not started, so tests that need it are skipped, or fail where CI=true: %v\n", product, upErr)
-		}
+	equip(ctx, brokers, others)
+	env, started, had, err := upAll(ctx, brokers)
+	if err == nil {
+		had.addOthers(ctx, others)
+		err = execute(ctx, args, env)
 	}
-	return execute(ctx, args, env)
+	if len(started) > 0 {
+		err = errors.Join(err, down(ctx, started))
+	}
+	had.print(os.Stderr)
+	if os.Getenv("CI") == "true" && len(had.not) > 0 {
+		err = errors.Join(err, errMissing)
+	}
+	return err
 }
 
-// parseRun returns the brokers that run is to start, and the command.
-func parseRun(args []string) (brokers []harness.Broker, command []string, err error) {
+var errMissing = errors.New("with CI=true, one that is missing is a failure")
+
+// upAll starts the brokers, product by product, where the environment names no
+// other ones. An error is that of ctx.
+func upAll(ctx context.Context, brokers []harness.Broker) (env []string, started []harness.Broker, had report, err error) {
+	env = os.Environ()
+	for _, product := range []harness.Product{harness.RabbitMQ, harness.Kafka, harness.SQS, harness.Redis} {
+		of := ofProduct(brokers, product)
+		if !harness.Provided(of) {
+			ours, err := up(ctx, of)
+			started = append(started, ours...)
+			if ctx.Err() != nil {
+				return env, started, had, err
+			}
+			if err != nil {
+				fmt.Fprintf(os.Stderr, "brokers: %s not started, so tests that need it are skipped, or fail where CI=true: %v\n", product, err)
+				had.lacks(string(product), err)
+				continue
+			}
+			env = append(env, harness.Environment(of)...)
+		}
+		for _, b := range of {
+			had.on = append(had.on, harness.Describe(ctx, b))
+		}
+	}
+	return env, started, had, nil
+}
+
+func ofProduct(brokers []harness.Broker, product harness.Product) []harness.Broker {
+	return slices.DeleteFunc(slices.Clone(brokers), func(b harness.Broker) bool { return b.Product != product })
+}
+
+// report is what the tests had to run on.
+type report struct{ on, not []string }
+
+// lacks takes the first line of an error; the whole of it was printed.
+func (r *report) lacks(name string, err error) {
+	reason, _, _ := strings.Cut(err.Error(), "\n")
+	r.not = append(r.not, fmt.Sprintf("%s (%s)", name, reason))
+}
+
+func (r *report) addOthers(ctx context.Context, others []harness.Product) {
+	if !slices.Contains(others, harness.Postgres) {
+		return
+	}
+	version, err := harness.DescribePostgres(ctx)
+	if err != nil {
+		r.lacks("postgres", err)
+		return
+	}
+	r.on = append(r.on, version)
+}
+
+func (r *report) print(out io.Writer) {
+	none := func(names []string) string { return cmp.Or(strings.Join(names, ", "), "none") }
+	fmt.Fprintln(out, "brokers: tested on:", none(r.on))
+	fmt.Fprintln(out, "brokers: not tested on:", none(r.not))
+}
+
+// parseRun returns the brokers that run is to start, what else tests need where
+// all of them run, and the command.
+func parseRun(args []string) (brokers []harness.Broker, others []harness.Product, command []string, err error) {
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	only := flags.String("only", "", "")
 	if err := flags.Parse(args); err != nil {
-		return nil, nil, fmt.Errorf("%w: run: %w", errUsage, err)
+		return nil, nil, nil, fmt.Errorf("%w: run: %w", errUsage, err)
 	}
 	if flags.NArg() == 0 {
-		return nil, nil, fmt.Errorf("%w: run without a command", errUsage)
+		return nil, nil, nil, fmt.Errorf("%w: run without a command", errUsage)
 	}
 	names := strings.FieldsFunc(*only, func(r rune) bool { return r == ',' })
+	if len(names) == 0 {
+		others = []harness.Product{harness.Postgres, harness.RaceDetector}
+	}
 	brokers, err = harness.Select(names...)
-	return brokers, flags.Args(), err
+	return brokers, others, flags.Args(), err
+}
+
+// equip installs what is missing, where that may be. What then cannot start says
+// so itself.
+func equip(ctx context.Context, brokers []harness.Broker, others []harness.Product) {
+	brokers = slices.DeleteFunc(slices.Clone(brokers), func(b harness.Broker) bool { return harness.Provided(ofProduct(brokers, b.Product)) })
+	if len(brokers) == 0 && len(others) == 0 {
+		return
+	}
+	h, err := harness.New(ctx, os.Stderr)
+	if err == nil {
+		err = h.Equip(ctx, brokers, others...)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "brokers: not installed:", err)
+	}
 }
 
 func up(ctx context.Context, brokers []harness.Broker) (started []harness.Broker, err error) {

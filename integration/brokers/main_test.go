@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,9 +15,10 @@ import (
 func TestParseRun(t *testing.T) {
 	for _, tt := range []struct {
 		args, brokers, command []string
+		others                 int
 		want                   string // a part of the error; "" for none
 	}{
-		{args: []string{"go", "test", "-only", "x"}, brokers: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}, command: []string{"go", "test", "-only", "x"}},
+		{args: []string{"go", "test", "-only", "x"}, others: 2, brokers: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}, command: []string{"go", "test", "-only", "x"}},
 		{args: []string{"-only", "kafka,rabbitmq4", "make"}, brokers: []string{"rabbitmq4", "kafka43", "kafka39"}, command: []string{"make"}},
 		{args: []string{"-only=kafka39", "make", "live"}, brokers: []string{"kafka39"}, command: []string{"make", "live"}},
 		{args: []string{"-only", "sqs", "make"}, brokers: []string{"elasticmq"}, command: []string{"make"}},
@@ -24,7 +27,7 @@ func TestParseRun(t *testing.T) {
 		{args: []string{"-without", "kafka", "make"}, want: "-without"},
 		{want: "without a command"},
 	} {
-		brokers, command, err := parseRun(tt.args)
+		brokers, others, command, err := parseRun(tt.args)
 		if tt.want != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("run %q: %v, want an error with %q", tt.args, err, tt.want)
@@ -35,8 +38,8 @@ func TestParseRun(t *testing.T) {
 		for _, b := range brokers {
 			names = append(names, b.Name)
 		}
-		if err != nil || !slices.Equal(names, tt.brokers) || !slices.Equal(command, tt.command) {
-			t.Errorf("run %q: %q with %q, %v; want %q with %q", tt.args, command, names, err, tt.command, tt.brokers)
+		if err != nil || !slices.Equal(names, tt.brokers) || !slices.Equal(command, tt.command) || len(others) != tt.others {
+			t.Errorf("run %q: %q with %q and %q, %v; want %q with %q and %d more", tt.args, command, names, others, err, tt.command, tt.brokers, tt.others)
 		}
 	}
 }
@@ -51,6 +54,44 @@ func TestRunWithBrokersOfOnesOwn(t *testing.T) {
 	}
 	if err := run(t.Context(), []string{"-only", "kafka", "false"}); err == nil || err.Error() != "exit status 1" {
 		t.Errorf("run of a command that fails = %v, want its exit status", err)
+	}
+}
+
+// TestRunWithoutBrokers runs the command all the same, and fails where CI=true.
+func TestRunWithoutBrokers(t *testing.T) {
+	t.Setenv("REDRIVE_ENGINE", "none") // none can start
+	t.Setenv("REDRIVE_KAFKA_URL", "")
+	for ci, want := range map[string]error{"": nil, "true": errMissing} {
+		t.Setenv("CI", ci)
+		ran := filepath.Join(t.TempDir(), "ran")
+		if err := run(t.Context(), []string{"-only", "kafka", "touch", ran}); !errors.Is(err, want) {
+			t.Errorf("run where CI=%s = %v, want %v", ci, err, want)
+		}
+		if _, err := os.Stat(ran); err != nil {
+			t.Errorf("where CI=%s: %v", ci, err)
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	for _, tt := range []struct {
+		on   []string
+		not  map[string]error
+		want string
+	}{
+		{[]string{"Kafka 4.3", "Redis 7.0.15"}, nil,
+			"brokers: tested on: Kafka 4.3, Redis 7.0.15\nbrokers: not tested on: none\n"},
+		{nil, map[string]error{"kafka": errors.New("start kafka43: its process has ended; the log ends with:\n[no space left]")},
+			"brokers: tested on: none\nbrokers: not tested on: kafka (start kafka43: its process has ended; the log ends with:)\n"},
+	} {
+		had := report{on: tt.on}
+		for name, err := range tt.not {
+			had.lacks(name, err)
+		}
+		var out bytes.Buffer
+		if had.print(&out); out.String() != tt.want {
+			t.Errorf("print = %q, want %q", out.String(), tt.want)
+		}
 	}
 }
 

@@ -34,6 +34,8 @@ type Harness struct {
 
 // engine is a way to run the brokers.
 type engine interface {
+	// present reports whether the broker's own programs need not be fetched.
+	present(ctx context.Context, b Broker) bool
 	// start starts those of the brokers that do not run, with the data that
 	// they had, thaws the frozen ones, and returns when all have been told to.
 	// It reports the ones it started.

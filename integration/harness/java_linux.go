@@ -43,26 +43,26 @@ func artifactsOf(b Broker) artifacts {
 	return artifacts{"Apache Kafka", "kafka-" + b.release(), "java/kafka.xml", versions, 50}
 }
 
-// install returns the folder with the artifacts, and lets Maven fetch them
-// first if the cache does not have them.
-func (j java) install(ctx context.Context, b Broker) (string, error) {
-	if _, err := exec.LookPath("java"); err != nil {
-		return "", fmt.Errorf("%s runs in Java: apt-get install default-jre-headless, or start a Docker engine", b.Name)
-	}
-	return j.artifacts(ctx, b)
+func (j java) root(b Broker) string { return filepath.Join(j.cache, artifactsOf(b).folder) }
+
+func (j java) present(_ context.Context, b Broker) bool {
+	_, err := os.Stat(j.root(b))
+	return err == nil
 }
 
-// artifacts returns the folder with them. It is made beside its place and moved
+// install returns the folder with the artifacts, and lets Maven fetch them
+// first if the cache does not have them. It is made beside its place and moved
 // there when it is whole.
-func (j java) artifacts(ctx context.Context, b Broker) (string, error) {
-	a := artifactsOf(b)
-	root := filepath.Join(j.cache, a.folder)
-	if _, err := os.Stat(root); err == nil {
+func (j java) install(ctx context.Context, b Broker) (string, error) {
+	if !has("java") {
+		return "", errLacks("java")
+	}
+	a, root := artifactsOf(b), j.root(b)
+	if j.present(ctx, b) {
 		return root, nil
 	}
-	maven, err := exec.LookPath("mvn")
-	if err != nil {
-		return "", fmt.Errorf("%s comes from Java artifacts, which Maven fetches: apt-get install maven, or start a Docker engine", b.Name)
+	if !has("mvn") {
+		return "", errLacks("mvn")
 	}
 	fmt.Fprintf(j.log, "%s: fetching %s %s to %s (once, about %d MB)\n", b.Name, a.title, b.release(), root, a.megabytes)
 	if err := os.RemoveAll(root + partial); err != nil {
@@ -77,7 +77,7 @@ func (j java) artifacts(ctx context.Context, b Broker) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
 	args := append([]string{"--quiet", "--batch-mode", "--strict-checksums", "--file", filepath.Join(root+partial, "pom.xml")}, a.versions...)
-	cmd := exec.CommandContext(ctx, maven, append(args,
+	cmd := exec.CommandContext(ctx, "mvn", append(args,
 		"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
 		"-DincludeScope=runtime", "-DoutputDirectory="+root+partial)...)
 	if err := tied(cmd); err != nil {

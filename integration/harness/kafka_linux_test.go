@@ -163,22 +163,41 @@ func TestKafkaThatCannotStart(t *testing.T) {
 	}
 }
 
+// putPrograms makes the path a folder that has only programs of these names.
+func putPrograms(t *testing.T, names ...string) (bin string) {
+	t.Helper()
+	bin = t.TempDir()
+	for _, name := range names {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin)
+	return bin
+}
+
 func TestKafkaWithoutJavaOrMaven(t *testing.T) {
 	l, b := newTestLocal(t), Brokers()[2]
-	t.Setenv("PATH", t.TempDir())
-	if _, err := (kafka{java{l}}).install(t.Context(), b); err == nil || !strings.Contains(err.Error(), "default-jre-headless") {
-		t.Errorf("install without Java = %v, want the package that has it", err)
-	}
-	if _, err := (kafka{java{l}}).artifacts(t.Context(), b); err == nil || !strings.Contains(err.Error(), "install maven") {
-		t.Errorf("artifacts without Maven = %v, want the package that has it", err)
+	for _, tt := range []struct {
+		there []string
+		want  string
+	}{
+		{nil, "no java: apt-get install default-jre-headless, or"},
+		{[]string{"java"}, "no mvn: apt-get install maven, or"},
+	} {
+		putPrograms(t, tt.there...)
+		if _, err := (kafka{java{l}}).install(t.Context(), b); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("install with %q = %v, want %q", tt.there, err, tt.want)
+		}
 	}
 }
 
 // TestArtifactsAreWholeOrMissing: what an interrupted Maven left is no broker.
 func TestArtifactsAreWholeOrMissing(t *testing.T) {
 	l, b := newTestLocal(t), Brokers()[2]
-	bin := t.TempDir()
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	path := os.Getenv("PATH")
+	bin := putPrograms(t, "java")
+	t.Setenv("PATH", bin+":"+path)
 	maven := func(script string) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(bin, "mvn"), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
@@ -186,12 +205,12 @@ func TestArtifactsAreWholeOrMissing(t *testing.T) {
 		}
 	}
 	maven("echo no such artifact; exit 1\n")
-	if _, err := (kafka{java{l}}).artifacts(t.Context(), b); err == nil || !strings.Contains(err.Error(), "no such artifact") {
-		t.Errorf("artifacts = %v, want what Maven said", err)
+	if _, err := (kafka{java{l}}).install(t.Context(), b); err == nil || !strings.Contains(err.Error(), "no such artifact") {
+		t.Errorf("install = %v, want what Maven said", err)
 	}
 	maven("for last; do :; done\ntouch \"${last#-DoutputDirectory=}/kafka.jar\"\n")
 	for range 2 { // the second time from the cache
-		root, err := (kafka{java{l}}).artifacts(t.Context(), b)
+		root, err := (kafka{java{l}}).install(t.Context(), b)
 		if err != nil {
 			t.Fatal(err)
 		}

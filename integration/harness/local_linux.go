@@ -31,6 +31,8 @@ type local struct {
 
 // host is how the brokers of a product run as processes.
 type host interface {
+	// present reports whether install has nothing to fetch.
+	present(ctx context.Context, b Broker) bool
 	// install returns the folder that has the broker's programs, and fetches
 	// them first where they are missing.
 	install(ctx context.Context, b Broker) (root string, err error)
@@ -73,6 +75,8 @@ func (l *local) state(p Product) string {
 func (l *local) path(b Broker, suffix string) string {
 	return filepath.Join(l.state(b.Product), b.Name+suffix)
 }
+
+func (l *local) present(ctx context.Context, b Broker) bool { return l.host(b).present(ctx, b) }
 
 func (l *local) start(ctx context.Context, brokers []Broker) ([]Broker, error) {
 	var started []Broker

@@ -3,7 +3,6 @@
 package harness
 
 import (
-	"context"
 	"errors"
 	"io"
 	"time"
@@ -17,8 +16,3 @@ func newLocal(string, io.Writer) (engine, error) {
 
 // lock is for local processes; the engine of the containers has its own.
 func lock(string) (unlock func(), err error) { return func() {}, nil }
-
-// StandIns builds images of the names in docker-compose.yml from packages.
-func StandIns(context.Context, io.Writer, []Broker) error {
-	return errors.New("the images are built on Linux only")
-}

@@ -17,20 +17,23 @@ const (
 	partial      = ".partial"
 )
 
-// root returns the folder that has the broker installed in the places where
+func (d debian) root(b Broker) string { return filepath.Join(d.cache, b.suite) }
+
+func (d debian) present(_ context.Context, b Broker) bool {
+	return installed("/", b) || installed(d.root(b), b)
+}
+
+// install returns the folder that has the broker installed in the places where
 // its Debian package puts it: the machine's own root if it has that version,
 // or else a minimal Debian of the release that has it, made once and cached.
-func (d debian) root(ctx context.Context, b Broker) (string, error) {
+func (d debian) install(ctx context.Context, b Broker) (string, error) {
+	if os.Getuid() != 0 {
+		return "", errNotRoot
+	}
 	if installed("/", b) {
 		return "/", nil
 	}
-	return d.fetch(ctx, b)
-}
-
-// fetch returns the minimal Debian with the broker, and makes it first if the
-// cache does not have it.
-func (d debian) fetch(ctx context.Context, b Broker) (string, error) {
-	root := filepath.Join(d.cache, b.suite)
+	root := d.root(b)
 	if installed(root, b) {
 		return root, nil
 	}
@@ -52,9 +55,8 @@ func installed(root string, b Broker) bool {
 // bootstrap makes a minimal Debian with the package that the broker needs. It
 // makes it beside its place and moves it there when it is whole.
 func bootstrap(ctx context.Context, b Broker, suite, pack, root string) error {
-	debootstrap, err := exec.LookPath("debootstrap")
-	if err != nil {
-		return fmt.Errorf("%s comes from Debian %s, which debootstrap fetches: apt-get install debootstrap, or start a Docker engine", b.Name, suite)
+	if !has("debootstrap") {
+		return errLacks("debootstrap")
 	}
 	for _, dir := range []string{root, root + partial} {
 		if err := os.RemoveAll(dir); err != nil {
@@ -64,7 +66,7 @@ func bootstrap(ctx context.Context, b Broker, suite, pack, root string) error {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-ec", `mount -t proc proc /proc; exec "$@"`, "sh",
-		debootstrap, "--variant=minbase", "--include="+pack, suite, root+partial)
+		"debootstrap", "--variant=minbase", "--include="+pack, suite, root+partial)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:   syscall.CLONE_NEWPID, // whatever a package starts ends with the namespace
 		Unshareflags: syscall.CLONE_NEWNS,

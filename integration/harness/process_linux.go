@@ -158,9 +158,3 @@ func tail(file string) string {
 	}
 	return lastLines(text)
 }
-
-func lastLines(text []byte) string {
-	const most = 15
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return strings.Join(lines[max(0, len(lines)-most):], "\n")
-}

@@ -27,14 +27,7 @@ chroot "$ROOT" chown -R rabbitmq:rabbitmq /mnt
 exec chroot --userspec=rabbitmq:rabbitmq "$ROOT" /usr/bin/env -i "$@" /usr/lib/rabbitmq/bin/rabbitmq-server
 `
 
-var errNotRoot = errors.New("no Docker engine with compose answers, and without one only root can run RabbitMQ (chroot and namespaces)")
-
-func (d debian) install(ctx context.Context, b Broker) (string, error) {
-	if os.Getuid() != 0 {
-		return "", errNotRoot
-	}
-	return d.root(ctx, b)
-}
+var errNotRoot = errors.New("no Docker engine with compose answers, and without one only root can run RabbitMQ (chroot and namespaces): start one, or do this as root")
 
 func (d debian) command(b Broker, root string) *exec.Cmd {
 	cmd := exec.Command("/bin/sh", append([]string{"-ec", enter, "sh"}, environment(b)...)...)

@@ -26,6 +26,14 @@ test "$ROOT" = / || set -- chroot --userspec=redis:redis "$ROOT" "$@"
 exec "$@" <"$SETTINGS"
 `
 
+func (r redis) root(b Broker) string { return filepath.Join(r.cache, b.suite+"-redis") }
+
+func (r redis) present(ctx context.Context, b Broker) bool {
+	return r.installed(ctx, "/", b) || os.Getuid() == 0 && r.installed(ctx, r.root(b), b)
+}
+
+// install makes a minimal Debian with the package where the machine does not have
+// its version.
 func (r redis) install(ctx context.Context, b Broker) (string, error) {
 	if r.installed(ctx, "/", b) {
 		return "/", nil
@@ -33,13 +41,7 @@ func (r redis) install(ctx context.Context, b Broker) (string, error) {
 	if os.Getuid() != 0 {
 		return "", fmt.Errorf("redis-server %s* is not installed, and only root can run it in a Debian of its own: apt-get install redis-server on Debian %s, or start a Docker engine", b.Version, b.suite)
 	}
-	return r.fetch(ctx, b)
-}
-
-// fetch returns the minimal Debian with the package, and makes it first if the
-// cache does not have it.
-func (r redis) fetch(ctx context.Context, b Broker) (string, error) {
-	root := filepath.Join(r.cache, b.suite+"-redis")
+	root := r.root(b)
 	if r.installed(ctx, root, b) {
 		return root, nil
 	}
@@ -81,19 +83,3 @@ func (r redis) command(b Broker, root string) *exec.Cmd {
 
 // await has nothing to wait for: what answers a probe has started.
 func (r redis) await(context.Context, Broker) error { return nil }
-
-// standIn makes an image of the minimal Debian.
-func (r redis) standIn(ctx context.Context, b Broker) error {
-	root, err := r.fetch(ctx, b)
-	if err != nil {
-		return err
-	}
-	h := &Harness{cache: r.cache, log: r.log}
-	return h.load(ctx, b.Image, []string{"--directory", root, "."}, []string{
-		"ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8",
-		"USER redis",
-		"WORKDIR /var/lib/redis",
-		"EXPOSE 6379",
-		`CMD ["redis-server"]`,
-	})
-}

@@ -35,7 +35,7 @@ func TestComposeFile(t *testing.T) {
 	}
 }
 
-// TestFaults breaks one promise at a time: a check that never fails guards
+// TestFaults breaks one promise of each kind: a check that never fails guards
 // nothing.
 func TestFaults(t *testing.T) {
 	whole, err := os.ReadFile(composeFile)
@@ -49,27 +49,16 @@ func TestFaults(t *testing.T) {
 		{"another version", "rabbitmq:4.0.5-management", "rabbitmq:4.0.6-management", "runs rabbitmq:4.0.6-management"},
 		{"a tag that moves", "rabbitmq:4.0.5-management", "rabbitmq:4-management", "is not an exact version"},
 		{"a port for everyone", `"127.0.0.1:25674:5672"`, `"25674:5672"`, "publishes"},
-		{"another port", `"127.0.0.1:25674:5672"`, `"127.0.0.1:5672:5672"`, "publishes"},
 		{"no settings", "- ./integration/harness/rabbitmq/20-redrive.conf:/etc/rabbitmq/conf.d/20-redrive.conf:ro", "", "does not mount 20-redrive.conf"},
 		{"settings that a container may change", "enabled_plugins:ro", "enabled_plugins", "may write to"},
 		{"other settings", "harness/rabbitmq/enabled_plugins:", "harness/probe.go:", "mounts"},
 		{"no health check", "healthcheck: *rabbitmq-health", "", "has no health check"},
 		{"no hostname", "hostname: rabbitmq4", "", "has no hostname of its own"},
 		{"a broker more", "  rabbitmq4:\n", "  rabbitmq5: {image: \"rabbitmq:4.0.5\"}\n  rabbitmq4:\n", "rabbitmq5 has no local process"},
-		{"Kafka on another port", `"127.0.0.1:25675:25675"`, `"127.0.0.1:25675:9092"`, "publishes"},
-		{"Kafka without its settings", "server.properties:/mnt/shared/config/server.properties:ro", "nothing:/mnt/shared/config/server.properties:ro", "does not mount server.properties"},
 		{"Kafka's settings in another place", ":/mnt/shared/config/server.properties:ro", ":/etc/kafka/server.properties:ro", "where the image does not look"},
 		{"an address that is not Kafka's", "KAFKA_ADVERTISED_LISTENERS: PLAINTEXT://127.0.0.1:25676", "KAFKA_ADVERTISED_LISTENERS: PLAINTEXT://127.0.0.1:25675", "has KAFKA_ADVERTISED_LISTENERS"},
-		{"another controller", "1@127.0.0.1:25685", "1@127.0.0.1:25686", "has KAFKA_CONTROLLER_QUORUM_VOTERS"},
-		{"data that a new container would not find", "KAFKA_LOG_DIRS: /var/lib/kafka/data", "KAFKA_LOG_DIRS: /tmp/data", "has KAFKA_LOG_DIRS"},
-		{"more memory than a process", "KAFKA_HEAP_OPTS: -Xmx512m", "KAFKA_HEAP_OPTS: -Xmx1g", "has KAFKA_HEAP_OPTS"},
 		{"a setting more", "KAFKA_HEAP_OPTS: -Xmx512m", "KAFKA_HEAP_OPTS: -Xmx512m\n        KAFKA_NUM_PARTITIONS: 3", "has KAFKA_NUM_PARTITIONS"},
-		{"ElasticMQ on another port", `"127.0.0.1:25677:25677"`, `"127.0.0.1:25677:9324"`, "publishes"},
-		{"ElasticMQ with a setting more", "    hostname: elasticmq\n", "    hostname: elasticmq\n    environment: {JAVA_OPTS: -Xmx1g}\n", "has JAVA_OPTS"},
-		{"ElasticMQ's settings in another place", ":/opt/elasticmq.conf:ro", ":/etc/elasticmq.conf:ro", "where the image does not look"},
 		{"Redis with another command", "command: [redis-server, /usr/local/etc/redis/redis.conf]", "command: [redis-server]", "does not run with its settings"},
-		{"Redis's settings in another place", ":/usr/local/etc/redis/redis.conf:ro", ":/etc/redis.conf:ro", "where the image does not look"},
-		{"Redis on another port", `"127.0.0.1:25678:6379"`, `"127.0.0.1:25678:25678"`, "publishes"},
 		{"a broker less", "  rabbitmq4:\n", "  rabbitmq5:\n", "rabbitmq4 is missing"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
