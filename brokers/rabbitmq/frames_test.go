@@ -158,6 +158,22 @@ func TestAcksPassAHoleThatStays(t *testing.T) {
 	})
 }
 
+// Beside a message that kills its worker again and again, what is done with has
+// to be gone before the next time: each is charged to what was not acked.
+func TestWhatWasLostBeforeIsAckedAtOnce(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		w.publish("kills", "innocent")
+		w.lose(2)
+		w.source = w.open(w.topic)
+		ds := w.receive(2)
+		acks := count(w, methodAck, isMultiple)
+		w.ack(ds[1])
+		w.ack(ds[0])
+		w.await("both acks travel, each by itself", func() bool { return len(acks.all()) == 2 })
+	})
+}
+
 // exchanges counts the exchanges that messages are published to from now on,
 // without the prefix of the world.
 func exchanges(w *world) func() map[string]int {

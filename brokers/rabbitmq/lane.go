@@ -221,7 +221,9 @@ func (l *lane) giveBack(t *token) error {
 }
 
 // ack acks the deliveries of ts: at once if they are urgent or none was acked
-// just now, and otherwise with those that follow closely.
+// just now, and otherwise with those that follow closely. What was delivered
+// before waits for nothing: where one message kills its worker again and again,
+// the others would be charged for that each time.
 func (l *lane) ack(ts []*token, urgent bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,8 +233,13 @@ func (l *lane) ack(ts []*token, urgent bool) error {
 	for _, t := range ts {
 		l.tags.ack(t.tag, t.intake)
 	}
-	if urgent || len(l.tags.waiting) >= l.batch || time.Since(l.flushed) >= ackPace {
-		if err := l.flush(0); err != nil {
+	again := slices.ContainsFunc(ts, func(t *token) bool { return t.count > 0 })
+	if again || urgent || len(l.tags.waiting) >= l.batch || time.Since(l.flushed) >= ackPace {
+		stragglers := 0
+		if again {
+			stragglers = len(l.tags.waiting)
+		}
+		if err := l.flush(stragglers); err != nil {
 			return err
 		}
 	}

@@ -173,7 +173,7 @@ func TestPauseRenewsWhatWasLostOften(t *testing.T) {
 		w.closeSource()
 		w.publish("unlucky")
 		for range 4 {
-			w.lose()
+			w.lose(1)
 		}
 		w.source = w.open(w.topic)
 		w.await("the message waits with the worker", func() bool { return w.depth(w.topic) == 0 })

@@ -478,7 +478,7 @@ func TestCloseRenewsWhatWasLostOften(t *testing.T) {
 		w.closeSource()
 		w.publish("unlucky")
 		for range 14 {
-			w.lose()
+			w.lose(1)
 		}
 		w.source = w.open(w.topic)
 		w.await("the message waits with the worker", func() bool { return w.depth(w.topic) == 0 })
@@ -493,8 +493,8 @@ func TestCloseRenewsWhatWasLostOften(t *testing.T) {
 	})
 }
 
-// lose has another worker die with a message.
-func (w *world) lose() {
+// lose has another worker die with n messages.
+func (w *world) lose(n int) {
 	w.Helper()
 	conn, err := amqp.Dial(w.url)
 	if err != nil {
@@ -505,10 +505,12 @@ func (w *world) lose() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.await("there is a message to lose", func() bool {
-		_, ok, err := ch.Get(w.topic, false)
-		return err == nil && ok
-	})
+	for range n {
+		w.await("there is a message to lose", func() bool {
+			_, ok, err := ch.Get(w.topic, false)
+			return err == nil && ok
+		})
+	}
 }
 
 // A Receive that comes while the session is about to pause gets what there is
