@@ -11,7 +11,7 @@ import (
 // suspicious is from how many lost deliveries on a message may be the one that
 // kills its workers. The broker cannot tell it from the others that were with
 // the worker: all of them are charged alike.
-const suspicious = 5
+const suspicious = 3
 
 // trialPace is how long a trial may keep others waiting. Most of what kills
 // does so sooner, and who receives must get on without settling.
@@ -45,7 +45,7 @@ func (s *source) try(ds []*brokers.Delivery, most int) []*brokers.Delivery {
 	})
 	defer func() { s.suspects = append(s.suspects, resting...) }()
 	s.trials = unsettled(s.trials)
-	limit := 1 + len(s.suspects)/8
+	limit := 1 + len(s.suspects)/16
 	if now := time.Now(); now.Sub(s.tried) >= trialPace {
 		s.tried, s.trials = now, nil
 		time.AfterFunc(trialPace, s.wake)
