@@ -22,6 +22,8 @@ cd "$(dirname "$0")/.."
 root=$FRESH_ROOT
 command=${1:-go run ./integration/brokers run go test -race -count=1 ./integration ./idempotency/sqlstore}
 
+chmod 755 "$root" # brokers and Postgres do not run as root
+
 echo "fresh: making a minimal Debian ${SUITE:-bookworm}"
 debootstrap --variant=minbase --include=make "${SUITE:-bookworm}" "$root" >"$root.log" 2>&1 || { tail "$root.log"; exit 1; }
 rm "$root.log"

@@ -188,9 +188,14 @@ func ofProduct(brokers []harness.Broker, product harness.Product) []harness.Brok
 // report is what the tests had to run on.
 type report struct{ on, not []string }
 
-// lacks takes the first line of an error; the whole of it was printed.
+// lacks takes the ends of an error, where the causes are; the whole of it was
+// printed.
 func (r *report) lacks(name string, err error) {
-	reason, _, _ := strings.Cut(err.Error(), "\n")
+	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	reason := lines[0]
+	if len(lines) > 1 {
+		reason += " " + lines[len(lines)-1]
+	}
 	r.not = append(r.not, fmt.Sprintf("%s (%s)", name, reason))
 }
 

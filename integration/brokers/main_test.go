@@ -81,8 +81,8 @@ func TestReport(t *testing.T) {
 	}{
 		{[]string{"Kafka 4.3", "Redis 7.0.15"}, nil,
 			"brokers: tested on: Kafka 4.3, Redis 7.0.15\nbrokers: not tested on: none\n"},
-		{nil, map[string]error{"kafka": errors.New("start kafka43: its process has ended; the log ends with:\n[no space left]")},
-			"brokers: tested on: none\nbrokers: not tested on: kafka (start kafka43: its process has ended; the log ends with:)\n"},
+		{nil, map[string]error{"kafka": errors.New("start kafka43: its process has ended; the log ends with:\nstarting\nno space left\n")},
+			"brokers: tested on: none\nbrokers: not tested on: kafka (start kafka43: its process has ended; the log ends with: no space left)\n"},
 	} {
 		had := report{on: tt.on}
 		for name, err := range tt.not {
