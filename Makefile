@@ -150,6 +150,10 @@ scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=
 mutants: ## Plant bugs that break promises in the source, and fail unless the tests named for them do
 	$(GO) -C tools run ./mutants
 
+.PHONY: mutants
+mutants: ## Plant bugs in the source that break a promise, which a named test must find (ONLY=regexp)
+	$(GO) -C tools run ./mutants -only '$(ONLY)'
+
 ##@ Brokers
 .PHONY: up
 up: ## Start the real brokers and print their addresses (ONLY="kafka sqs redis rabbitmq4")

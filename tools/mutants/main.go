@@ -1,12 +1,11 @@
-// Command mutants plants bugs in the source of redrive, one at a time, each of
-// which breaks a promise, and fails unless the test that is named for it does.
+// Command mutants plants bugs in the source, one at a time, each of which breaks
+// a promise, and fails unless the test that is named for each does.
 //
 //	mutants [-list FILE] [-root DIR] [-limit 30s] [-only REGEXP]
 //
-// A list is TOML, one [[mutant]] for each bug: see mutants.toml. The compiler
-// reads the bug from an overlay, so the work tree is never touched. A bug is
-// killed by a named test that fails; one that does not compile, hangs or panics
-// is not.
+// The list is TOML, see mutants.toml. The compiler reads a bug from an overlay,
+// so the work tree is never touched. A named test that fails kills it; what does
+// not compile, hangs or panics counts as survived.
 package main
 
 import (
@@ -30,12 +29,12 @@ import (
 
 func main() {
 	var c campaign
-	list := flag.String("list", "mutants/mutants.toml", "list of mutants")
+	flag.StringVar(&c.list, "list", "mutants/mutants.toml", "list of mutants")
 	flag.StringVar(&c.root, "root", "..", "directory that the files of the list are below")
 	flag.DurationVar(&c.limit, "limit", 30*time.Second, "time that a test has to fail")
 	only := flag.String("only", "", "regular expression for the files or promises of those to plant")
 	flag.Parse()
-	if err := c.run(os.Stdout, *list, *only); err != nil {
+	if err := c.run(os.Stdout, regexp.MustCompile(*only)); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
@@ -48,33 +47,24 @@ type mutant struct {
 	Old     string // occurs once
 	New     string
 	Package string // of the test; that of File if empty
-	Test    string // of a function that must fail
+	Test    string // a function that must fail
 
 	number int
 }
 
-func (m *mutant) String() string { return fmt.Sprintf("entry %d (%s, %s)", m.number, m.File, m.Promise) }
-
 // campaign plants mutants and looks at what the tests make of them.
 type campaign struct {
-	root  string
-	limit time.Duration
-	tmp   string
+	list, root string
+	limit      time.Duration
+	tmp        string
 }
 
-func (c *campaign) run(w io.Writer, list, only string) (err error) {
-	if c.root, err = filepath.Abs(c.root); err != nil {
-		return err
-	}
-	mutants, err := c.read(list)
+func (c *campaign) run(w io.Writer, only *regexp.Regexp) error {
+	mutants, err := c.read()
 	if err != nil {
 		return err
 	}
-	chosen, err := regexp.Compile(only)
-	if err != nil {
-		return fmt.Errorf("-only: %w", err)
-	}
-	mutants = slices.DeleteFunc(mutants, func(m *mutant) bool { return !chosen.MatchString(m.File + " " + m.Promise) })
+	mutants = slices.DeleteFunc(mutants, func(m *mutant) bool { return !only.MatchString(m.File + " " + m.Promise) })
 	if c.tmp, err = os.MkdirTemp("", "mutants"); err != nil {
 		return err
 	}
@@ -87,39 +77,34 @@ func (c *campaign) run(w io.Writer, list, only string) (err error) {
 		begin, verdict := time.Now(), "killed"
 		if err := c.plant(m); err != nil {
 			verdict = "SURVIVED"
-			survived = append(survived, fmt.Errorf("%v: %w", m, err))
+			survived = append(survived, fmt.Errorf("entry %d (%s, %s): %w", m.number, m.File, m.Promise, err))
 		}
 		fmt.Fprintf(w, "%-8s  %5.1f s  %s: %s (%s %s)\n", verdict, time.Since(begin).Seconds(), m.File, m.Promise, m.Package, m.Test)
 	}
 	fmt.Fprintf(w, "mutants: %d planted, mutants_survived %d\n", len(mutants), len(survived))
 	if len(survived) > 0 {
-		return fmt.Errorf("mend the test that is named for each of these, or the entry in %s:\n%w", list, errors.Join(survived...))
+		return fmt.Errorf("mend the test that is named for each of these, or the entry in %s:\n%w", c.list, errors.Join(survived...))
 	}
 	return nil
 }
 
 // read returns the mutants of a list that fits the source, or all its faults.
-func (c *campaign) read(list string) ([]*mutant, error) {
+func (c *campaign) read() ([]*mutant, error) {
 	var content struct{ Mutant []*mutant }
-	meta, err := toml.DecodeFile(list, &content)
-	if err != nil {
-		return nil, err
-	}
-	var faults []error
+	meta, err := toml.DecodeFile(c.list, &content)
+	faults := []error{err}
 	for _, key := range meta.Undecoded() {
-		faults = append(faults, fmt.Errorf("%s: unknown key %s", list, key))
+		faults = append(faults, fmt.Errorf("%s: unknown key %s", c.list, key))
 	}
+	c.root, err = filepath.Abs(c.root)
+	faults = append(faults, err)
 	for i, m := range content.Mutant {
-		m.number = i + 1
-		if m.Package == "" {
+		if m.number = i + 1; m.Package == "" {
 			m.Package = filepath.Dir(m.File)
 		}
 		source, err := os.ReadFile(filepath.Join(c.root, m.File))
-		switch n := strings.Count(string(source), m.Old); {
-		case m.Promise == "" || m.Old == "" || m.Old == m.New || m.Test == "":
-			faults = append(faults, fmt.Errorf("%v: it needs a promise, what is old, what is new instead, and a test", m))
-		case err != nil || n != 1:
-			faults = append(faults, fmt.Errorf("the source has changed: mend entry %d (%s): what is old occurs %d times there, not once:\n%s", m.number, m.File, n, m.Old))
+		if n := strings.Count(string(source), m.Old); err != nil || n != 1 {
+			faults = append(faults, fmt.Errorf("the source has changed: mend entry %d (%s): what is old occurs %d times, not once:\n%s", m.number, m.File, n, m.Old))
 		}
 	}
 	return content.Mutant, errors.Join(faults...)
@@ -145,19 +130,14 @@ func (c *campaign) unchanged(mutants []*mutant) error {
 	return nil
 }
 
+var panicked = regexp.MustCompile(`(?m)^(panic|fatal error): `)
+
 // plant returns why m survived, nil if its test killed it.
 func (c *campaign) plant(m *mutant) error {
-	file := filepath.Join(c.root, m.File)
+	file, mutated, overlay := filepath.Join(c.root, m.File), filepath.Join(c.tmp, "mutated.go"), filepath.Join(c.tmp, "overlay.json")
 	source, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	mutated, overlay := filepath.Join(c.tmp, "mutated.go"), filepath.Join(c.tmp, "overlay.json")
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {file: mutated}})
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(
+	replace, _ := json.Marshal(map[string]map[string]string{"Replace": {file: mutated}})
+	if err := errors.Join(err,
 		os.WriteFile(mutated, []byte(strings.Replace(string(source), m.Old, m.New, 1)), 0o600),
 		os.WriteFile(overlay, replace, 0o600),
 	); err != nil {
@@ -169,19 +149,18 @@ func (c *campaign) plant(m *mutant) error {
 	case err == nil:
 		return errors.New("the test passes")
 	case !failed || !exit.Exited():
-		return fmt.Errorf("%w\n%s", err, out[max(0, len(out)-4<<10):])
+		return fmt.Errorf("%w\n%s", err, out)
 	case panicked.Match(out) || !bytes.Contains(out, []byte("--- FAIL: "+m.Test+" (")):
-		return fmt.Errorf("the test does not say what is wrong, but ends with %w\n%s", err, out[max(0, len(out)-4<<10):])
+		return fmt.Errorf("the test does not say what is wrong, but ends with %w\n%s", err, out)
 	}
 	return nil
 }
 
-var panicked = regexp.MustCompile(`(?m)^(panic|fatal error): `)
-
-// test builds the tests of a package and runs those that are named for up to limit.
+// test builds the tests of a package and runs those that are named for up to
+// limit.
 func (c *campaign) test(limit time.Duration, pkg, names string, flags ...string) ([]byte, error) {
 	dir, binary := filepath.Join(c.root, pkg), filepath.Join(c.tmp, "test")
-	build := exec.Command("go", append(append([]string{"test", "-c", "-o", binary}, flags...), ".")...)
+	build := exec.Command("go", append([]string{"test", "-c", "-ldflags=-w", "-o", binary}, flags...)...)
 	build.Dir = dir
 	if out, err := build.CombinedOutput(); err != nil {
 		return out, fmt.Errorf("it does not compile: %v", err)
