@@ -159,8 +159,11 @@ func resumingRetries() hooks {
 			short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 			ds, err := s.take(short, max)
 			cancel()
-			if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			switch {
+			case err == nil || !errors.Is(err, context.DeadlineExceeded):
 				return ds, err
+			case ctx.Err() != nil: // at the same instant
+				return nil, context.Cause(ctx)
 			}
 		}
 	}

@@ -73,30 +73,35 @@ type Harness struct {
 	// skipped if it is nil.
 	Crash func(b brokers.Broker, src brokers.Source)
 
-	// Fail makes the broker confirm nothing that it is asked to store, until
-	// heal is called. Clauses that need it are skipped if it is nil.
+	// Fail makes this Broker, and no other that Open has returned, confirm
+	// nothing that it is asked to store, until heal is called. Clauses that need
+	// it are skipped if it is nil.
 	Fail func(b brokers.Broker) (heal func())
 }
 
 // Run checks a broker against every clause, each in a subtest of its name. A
 // failure prints the rule and what was observed instead. Clauses that would
 // only repeat the failure of a more basic one are skipped and say so. Unless
-// the broker is Virtual, clauses that no other rests on run in parallel, as
-// many as the -parallel flag of go test allows: they mostly wait.
+// the broker is Virtual, all clauses run at once: they mostly wait. Open may
+// hold some of them up where that is too much for the broker.
 func Run(t *testing.T, h Harness) {
 	if h.Open == nil {
 		t.Fatal("brokertest: Harness.Open is nil: there is no broker to check")
 	}
-	s := suite{harness: h, broken: make(map[string]bool)}
-	all := clauses()
-	for _, c := range all {
-		t.Run(c.name, func(t *testing.T) {
-			if !h.Virtual && !slices.ContainsFunc(all, func(other clause) bool { return slices.Contains(other.needs, c.name) }) {
-				t.Parallel() // begins when those that others rest on are done
-			}
-			report(t, c, s.examine(t, c))
-		})
+	s := newSuite(h)
+	var running sync.WaitGroup
+	for _, c := range clauses() {
+		examine := func() {
+			defer s.done(c)
+			t.Run(c.name, func(t *testing.T) { report(t, c, s.examine(t, c)) })
+		}
+		if h.Virtual {
+			examine()
+		} else {
+			running.Go(examine)
+		}
 	}
+	running.Wait()
 }
 
 func report(t *testing.T, c clause, err error) {
@@ -136,17 +141,36 @@ func (s skip) Error() string { return string(s) }
 // suite is one pass over the clauses.
 type suite struct {
 	harness Harness
+	judged  map[string]chan struct{} // by clause: closed when it is known whether it holds
 
 	mu     sync.Mutex
 	broken map[string]bool // clauses that failed or rest on one that did
 }
 
-// examine returns nil, a skip, or what the broker did wrong.
-func (s *suite) examine(t *testing.T, c clause) error {
-	if name, ok := s.unfounded(c); ok {
-		return skip(fmt.Sprintf("clause %q does not hold, and this one rests on it", name))
+func newSuite(h Harness) *suite {
+	s := &suite{harness: h, judged: make(map[string]chan struct{}), broken: make(map[string]bool)}
+	for _, c := range clauses() {
+		s.judged[c.name] = make(chan struct{})
 	}
-	err := s.harness.try(t, c)
+	return s
+}
+
+// done lets those be judged that rest on c.
+func (s *suite) done(c clause) { close(s.judged[c.name]) }
+
+// examine returns nil, a skip, or what the broker did wrong. It waits until
+// those clauses are done that c rests on.
+func (s *suite) examine(t *testing.T, c clause) error {
+	err := s.unfounded(c) // for all that is known yet
+	if err == nil {
+		err = s.harness.try(t, c)
+	}
+	for _, name := range c.needs {
+		<-s.judged[name]
+	}
+	if unfounded := s.unfounded(c); unfounded != nil {
+		return unfounded
+	}
 	if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -155,17 +179,17 @@ func (s *suite) examine(t *testing.T, c clause) error {
 	return err
 }
 
-// unfounded returns the first broken clause that c rests on, if there is one.
-func (s *suite) unfounded(c clause) (name string, ok bool) {
+// unfounded returns a skip if one of the clauses that c rests on is broken.
+func (s *suite) unfounded(c clause) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range c.needs {
 		if s.broken[name] {
 			s.broken[c.name] = true
-			return name, true
+			return skip(fmt.Sprintf("clause %q does not hold, and this one rests on it", name))
 		}
 	}
-	return "", false
+	return nil
 }
 
 // duplicate is a failure that a duplicate delivery would explain.

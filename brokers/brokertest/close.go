@@ -105,7 +105,7 @@ func (w *worker) waiting() <-chan received {
 		out := w.receive(ctx, cancel, 1)
 		select {
 		case r := <-out:
-			if time.Now().After(until) {
+			if !time.Now().Before(until) {
 				last := make(chan received, 1)
 				last <- r
 				return last

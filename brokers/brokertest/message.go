@@ -194,7 +194,7 @@ func headersHostile(tr *trial) error {
 		return err
 	}
 	for until := deadline(tr.patience); len(w.inbox) == 0; {
-		if time.Now().After(until) {
+		if !time.Now().Before(until) {
 			return fmt.Errorf("from %q: message %q did not come within %v", topic, m.Body, tr.patience)
 		}
 		if err := w.fetch(until); err != nil {

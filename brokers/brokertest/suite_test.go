@@ -5,8 +5,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/redrive-go/redrive/brokers/memory"
 )
@@ -36,10 +38,11 @@ func TestBrokenBrokers(t *testing.T) {
 			if b.adjust != nil {
 				b.adjust(&h)
 			}
-			s := suite{harness: h, broken: make(map[string]bool)}
+			s := newSuite(h)
 			failed := make(map[string]string)
 			for _, c := range clauses() {
 				err := s.examine(t, c)
+				s.done(c)
 				if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
 					failed[c.name] = c.explain(err)
 					if !strings.Contains(failed[c.name], c.rule) {
@@ -82,11 +85,12 @@ func TestBrokenBrokersOutside(t *testing.T) {
 				b.adjust(&h)
 			}
 			h.Virtual = false
-			s := suite{harness: h, broken: make(map[string]bool)}
+			s := newSuite(h)
 			var got []string
 			for _, c := range clauses() {
 				var err error
 				synctest.Test(t, func(t *testing.T) { err = s.examine(t, c) })
+				s.done(c)
 				if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
 					got = append(got, c.name)
 					if !slices.Contains(b.fails, c.name) {
@@ -96,6 +100,44 @@ func TestBrokenBrokersOutside(t *testing.T) {
 			}
 			if len(got) == 0 {
 				t.Errorf("no clause failed, want one of %q", b.fails)
+			}
+		})
+	}
+}
+
+// TestJudgedAfterWhatItRestsOn runs a clause beside those that it rests on: it
+// counts when they hold, and is skipped when one does not.
+func TestJudgedAfterWhatItRestsOn(t *testing.T) {
+	fault := errors.New("a fault")
+	for _, below := range []error{nil, fault, skip("not for this broker")} {
+		synctest.Test(t, func(t *testing.T) {
+			h := harness(memory.Options{}, func() hooks { return hooks{} })
+			h.Virtual = false
+			s := newSuite(h)
+			all := clauses()
+			base, next, last := all[0], all[1], all[2]
+			base.check = func(tr *trial) error { tr.pause(time.Hour); return below }
+			next.needs, next.check = []string{base.name}, func(*trial) error { return fault }
+			last.needs, last.check = []string{next.name}, func(*trial) error { return nil }
+			errs := make(map[string]error)
+			var mu sync.Mutex
+			var running sync.WaitGroup
+			for _, c := range []clause{last, next, base} {
+				running.Go(func() {
+					defer s.done(c)
+					err := s.examine(t, c)
+					mu.Lock()
+					defer mu.Unlock()
+					errs[c.name] = err
+				})
+			}
+			running.Wait()
+			_, nextSkipped := errors.AsType[skip](errs[next.name])
+			if errs[base.name] != below || nextSkipped != (below == fault) || !nextSkipped && errs[next.name] != fault {
+				t.Errorf("where the first says %v, the second says %v", below, errs[next.name])
+			}
+			if _, skipped := errors.AsType[skip](errs[last.name]); !skipped {
+				t.Errorf("where the first says %v, the third says %v, want a skip in any case", below, errs[last.name])
 			}
 		})
 	}

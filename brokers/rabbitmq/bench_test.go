@@ -2,7 +2,6 @@ package rabbitmq_test
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -10,18 +9,10 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/integration/livetest"
 )
 
-// benchURL is the newest broker that there is.
-func benchURL(b *testing.B) string {
-	for i := range servers {
-		if url := os.Getenv(servers[len(servers)-1-i].variable); url != "" {
-			return url
-		}
-	}
-	b.Skip("no variable names a broker")
-	return ""
-}
+func benchURL(b *testing.B) string { return livetest.Address(b, "REDRIVE_RABBITMQ4_URL") }
 
 func message(n int) brokers.Message { return brokers.Message{Body: fmt.Appendf(nil, "%0256d", n)} }
 

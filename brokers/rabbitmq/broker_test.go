@@ -14,30 +14,20 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/integration/livetest"
 )
 
-// servers are the brokers that the tests run against, and the variables of the
-// environment that hold their URLs.
-var servers = []struct{ name, variable string }{
-	{"3.10", "REDRIVE_RABBITMQ_URL"},
-	{"4", "REDRIVE_RABBITMQ4_URL"},
-}
+// TestMain runs tests beside each other, as they mostly wait.
+func TestMain(m *testing.M) { os.Exit(livetest.Main(m, 16)) }
 
-// each runs f against every broker.
+// each runs f against every broker, at the same time as others.
 func each(t *testing.T, f func(t *testing.T, url string)) {
-	for _, server := range servers {
-		t.Run(server.name, func(t *testing.T) {
-			url := os.Getenv(server.variable)
-			if url == "" {
-				if os.Getenv("CI") == "true" {
-					t.Fatalf("%s is not set: this test needs a RabbitMQ broker", server.variable)
-				}
-				t.Skipf("%s is not set: this test needs a RabbitMQ broker, such as amqp://guest:guest@127.0.0.1:5672/", server.variable)
-			}
-			t.Parallel()
-			f(t, url)
-		})
-	}
+	t.Helper()
+	t.Parallel()
+	livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
+		t.Parallel()
+		f(t, target.URL)
+	})
 }
 
 // admin is a plain connection to look at the broker and to meddle with it.

@@ -65,18 +65,12 @@ func TestAcksTravelTogether(t *testing.T) {
 	})
 }
 
-// promptly tries until what it settles takes no longer than acks wait for each
-// other, and returns which acks were multiple then. On a busy machine it takes
-// longer, and the acks are right not to wait.
-func (w *world) promptly(try func() (took time.Duration, multiple []bool)) []bool {
+// reopen opens the source again, with acks that wait for each other without end.
+func (w *world) reopen() {
 	w.Helper()
-	for range 50 {
-		if took, multiple := try(); took <= 20*time.Millisecond {
-			return multiple
-		}
-	}
-	w.Fatal("the machine is too busy for this test")
-	return nil
+	w.closeSource()
+	w.broker.HoldAcks(time.Hour)
+	w.source = w.open(w.topic)
 }
 
 func isMultiple(arguments []byte) bool { return arguments[8]&1 == 1 }
@@ -86,31 +80,26 @@ func isMultiple(arguments []byte) bool { return arguments[8]&1 == 1 }
 func TestFailureBreaksNoMultipleAck(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		const messages = 20 // of 32 that the broker may send, so that it need not wait for acks
-		multiple := w.promptly(func() (time.Duration, []bool) {
-			w.publish(strings.Split(strings.Repeat("x", messages), "")...)
-			ds := w.receive(messages)
-			acks := count(w, methodAck, isMultiple)
-			batch := []brokers.Settlement{retry(ds[5], 1500*time.Millisecond)}
-			for i, d := range ds {
-				if i != 5 {
-					batch = append(batch, brokers.Settlement{Delivery: d})
-				}
+		w.reopen()
+		w.publish(strings.Split(strings.Repeat("x", messages), "")...)
+		ds := w.receive(messages)
+		acks := count(w, methodAck, isMultiple)
+		batch := []brokers.Settlement{retry(ds[5], 1500*time.Millisecond)}
+		for i, d := range ds {
+			if i != 5 {
+				batch = append(batch, brokers.Settlement{Delivery: d})
 			}
-			begun := time.Now()
-			for i, err := range w.settle(batch...) {
-				if err != nil {
-					w.Errorf("settlement %d: %v", i, err)
-				}
+		}
+		for i, err := range w.settle(batch...) {
+			if err != nil {
+				w.Errorf("settlement %d: %v", i, err)
 			}
-			took := time.Since(begun)
-			copied := w.receive(1) // which is early, and held
-			multiple := acks.all()
-			w.ack(copied...)
-			return took, multiple
-		})
-		if len(multiple) == 0 || len(multiple) > 4 || slices.Contains(multiple, false) {
+		}
+		copied := w.receive(1) // which is early, and held
+		if multiple := acks.all(); len(multiple) == 0 || len(multiple) > 4 || slices.Contains(multiple, false) {
 			w.Errorf("%d acks travelled in %d frames, multiple: %v; want 1 to 4, all of them multiple", messages, len(multiple), multiple)
 		}
+		w.ack(copied...)
 	})
 }
 
@@ -120,23 +109,17 @@ func TestFailureBreaksNoMultipleAck(t *testing.T) {
 func TestAcksWaitForAHoleThatCloses(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		const messages = 32 // all that the broker may send at first
-		multiple := w.promptly(func() (time.Duration, []bool) {
-			w.closeSource()
-			w.source = w.open(w.topic)
-			w.publish(strings.Split(strings.Repeat("x", messages), "")...)
-			ds := w.receive(messages)
-			acks := count(w, methodAck, isMultiple)
-			begun := time.Now()
-			w.ack(ds[1:]...)
-			w.ack(ds[0])
-			took := time.Since(begun)
-			w.closeSource()
-			if n := w.depth(w.topic); n > 0 {
-				w.Errorf("%d messages are in the queue after their acks, want 0", n)
-			}
-			return took, acks.all()
-		})
-		if len(multiple) > 2 || slices.Contains(multiple, false) {
+		w.reopen()
+		w.publish(strings.Split(strings.Repeat("x", messages), "")...)
+		ds := w.receive(messages)
+		acks := count(w, methodAck, isMultiple)
+		w.ack(ds[1:]...)
+		w.ack(ds[0])
+		w.closeSource()
+		if n := w.depth(w.topic); n > 0 {
+			w.Errorf("%d messages are in the queue after their acks, want 0", n)
+		}
+		if multiple := acks.all(); len(multiple) > 2 || slices.Contains(multiple, false) {
 			w.Errorf("%d acks travelled in %d frames, multiple: %v; want 1 or 2, both multiple", messages, len(multiple), multiple)
 		}
 	})

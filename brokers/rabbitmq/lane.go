@@ -59,6 +59,9 @@ const (
 	ackShare = 2
 )
 
+// paces are for how long acks wait for those of earlier deliveries.
+type paces struct{ stragglers, retryStragglers, starved time.Duration }
+
 // group is the lanes of queues of one kind.
 type group struct {
 	lanes []*lane
@@ -249,7 +252,7 @@ func (l *lane) ack(ts []*token, urgent bool) error {
 	}
 	if !l.starving && slices.ContainsFunc(ts, func(t *token) bool { return t.intake.starves() }) {
 		l.starving = true
-		l.starved.Reset(starvedPace)
+		l.starved.Reset(l.session.source.broker.paces.starved)
 	}
 	return nil
 }

@@ -92,6 +92,7 @@ type Broker struct {
 	names     names
 	publisher *publisher
 	grace     time.Duration // of paused topics; tests shorten it
+	paces     paces         // of acks that wait; tests lengthen them
 
 	mu      sync.Mutex
 	closed  bool
@@ -112,6 +113,7 @@ func New(options Options) (*Broker, error) {
 		endpoints: endpoints,
 		sources:   make(map[*source]struct{}),
 		grace:     grace,
+		paces:     paces{stragglers: stragglerPace, retryStragglers: retryStragglerPace, starved: starvedPace},
 	}
 	b.names = names{prefix: b.options.Prefix}
 	b.publisher = newPublisher(b)

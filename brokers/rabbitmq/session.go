@@ -117,7 +117,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		return nil, err
 	}
 	n := &session{link: l, source: s, compact: 256}
-	n.groups[0].pace, n.groups[1].pace = stragglerPace, retryStragglerPace
+	n.groups[0].pace, n.groups[1].pace = s.broker.paces.stragglers, s.broker.paces.retryStragglers
 	s.mu.Lock()
 	start := prefetchAfter(s.brief)
 	for number, f := range s.feeds {

@@ -83,10 +83,12 @@ func (w *world) open(topics ...string) brokers.Source {
 
 func (w *world) publish(bodies ...string) {
 	w.Helper()
-	for _, body := range bodies {
-		if err := w.broker.Publish(w.Context(), w.topic, brokers.Message{ID: body, Body: []byte(body)}); err != nil {
-			w.Fatalf("Publish: %v", err)
-		}
+	msgs := make([]brokers.Message, len(bodies))
+	for i, body := range bodies {
+		msgs[i] = brokers.Message{ID: body, Body: []byte(body)}
+	}
+	if err := w.broker.Publish(w.Context(), w.topic, msgs...); err != nil {
+		w.Fatalf("Publish: %v", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,9 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 	"github.com/redrive-go/redrive/integration/livetest"
 )
+
+// TestMain runs tests beside each other, as those on a server mostly wait.
+func TestMain(m *testing.M) { os.Exit(livetest.Main(m, 16)) }
 
 // typed are headers that SQS has types for.
 var typed = brokers.Headers{
@@ -73,6 +77,7 @@ func TestConformance(t *testing.T) {
 
 // TestConformanceOnServers runs the suite on servers with sockets.
 func TestConformanceOnServers(t *testing.T) {
+	t.Parallel()
 	livetest.SQS(t, func(t *testing.T, target livetest.Target) {
 		for _, kind := range kinds {
 			t.Run(kind.name, func(t *testing.T) {

@@ -26,6 +26,7 @@ type Broker struct {
 	Name       string // as docker-compose.yml calls it
 	Product    Product
 	Version    string // how its version begins
+	Older      bool   // the product has a newer one: only make nightly tests this one
 	Env        string // the variable that takes its address to the tests
 	Image      string // the container image
 	Port       int    // for clients: AMQP, Kafka's protocol, HTTP, or Redis's protocol
@@ -48,7 +49,7 @@ type Broker struct {
 func Brokers() []Broker {
 	return []Broker{
 		{
-			Name: "rabbitmq3", Product: RabbitMQ, Version: "3.10.", Env: "REDRIVE_RABBITMQ_URL", Image: "rabbitmq:3.10.8-management",
+			Name: "rabbitmq3", Product: RabbitMQ, Version: "3.10.", Older: true, Env: "REDRIVE_RABBITMQ_URL", Image: "rabbitmq:3.10.8-management",
 			Port: 25673, Management: 25683,
 			suite: "bookworm", dist: 25693, epmd: 25703,
 		},
@@ -63,7 +64,7 @@ func Brokers() []Broker {
 			logging: "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
 		},
 		{
-			Name: "kafka39", Product: Kafka, Version: "3.9", Env: "REDRIVE_KAFKA39_URL", Image: "apache/kafka:3.9.1",
+			Name: "kafka39", Product: Kafka, Version: "3.9", Older: true, Env: "REDRIVE_KAFKA39_URL", Image: "apache/kafka:3.9.1",
 			Port: 25676, Controller: 25686,
 			logging: "org.slf4j:slf4j-reload4j:1.7.36",
 		},

@@ -3,11 +3,16 @@
 // A test that asks for a broker runs on it, or is skipped with the reason. It
 // is never skipped where the environment has CI=true: there a missing broker
 // is a failure, so that a green run has met the real ones.
+//
+// Tests run on the newest broker of a product. With REDRIVE_NIGHTLY=true, as in
+// make nightly, they run on every one, and those run that take long.
 package livetest
 
 import (
+	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/redrive-go/redrive/integration/harness"
@@ -18,6 +23,34 @@ type Target struct {
 	harness.Broker        // its Name is the one that the harness stops and starts it by
 	URL            string // from the environment: AMQP with user and password, host:port of a Kafka, the endpoint of an SQS, or the URL of a Redis
 	ManagementURL  string // likewise; may be empty
+}
+
+// nightly is the variable that, with the value true, lets everything run.
+const nightly = "REDRIVE_NIGHTLY"
+
+// Nightly skips what takes too long for every commit, unless this is make
+// nightly.
+func Nightly(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv(nightly) != "true" {
+		tb.Skip("make nightly runs this, with " + nightly + "=true")
+	}
+}
+
+// Main runs the tests of a package of which most wait for a broker: so
+// many at a time that are parallel, unless the -parallel flag says otherwise.
+// It returns the exit status.
+func Main(m *testing.M, parallel int) int {
+	const name = "test.parallel"
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	if !given {
+		if err := flag.Set(name, strconv.Itoa(parallel)); err != nil {
+			panic(err) // there is no such flag in this version of Go
+		}
+	}
+	return m.Run()
 }
 
 // RabbitMQ runs a test on every RabbitMQ, in a subtest of the broker's name.
@@ -54,6 +87,9 @@ func onEvery(t *testing.T, product harness.Product, test func(t *testing.T, targ
 		}
 		t.Run(b.Name, func(t *testing.T) {
 			t.Helper()
+			if b.Older {
+				Nightly(t)
+			}
 			target := Target{Broker: b, URL: Address(t, b.Env)}
 			if key := b.ManagementEnv(); key != "" {
 				target.ManagementURL = os.Getenv(key)

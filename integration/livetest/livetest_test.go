@@ -33,18 +33,28 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-func TestKafkaRunsOnEveryKafka(t *testing.T) {
+func TestOlderBrokersAreForTheNight(t *testing.T) {
 	t.Setenv("REDRIVE_KAFKA_URL", "mine:9092")
 	t.Setenv("REDRIVE_KAFKA39_URL", "mine:9093")
-	got := map[string]string{}
-	Kafka(t, func(t *testing.T, target Target) {
-		if !strings.HasSuffix(t.Name(), "/"+target.Name) || target.ManagementURL != "" {
-			t.Errorf("%s ran on %+v", t.Name(), target)
+	t.Setenv("REDRIVE_RABBITMQ_URL", "amqp://old")
+	t.Setenv("REDRIVE_RABBITMQ4_URL", "amqp://new")
+	for value, want := range map[string]map[string]string{
+		"":     {"kafka43": "mine:9092", "rabbitmq4": "amqp://new"},
+		"true": {"kafka43": "mine:9092", "kafka39": "mine:9093", "rabbitmq3": "amqp://old", "rabbitmq4": "amqp://new"},
+	} {
+		t.Setenv("REDRIVE_NIGHTLY", value)
+		got := map[string]string{}
+		note := func(t *testing.T, target Target) {
+			if !strings.Contains(t.Name(), "/"+target.Name) {
+				t.Errorf("%s ran on %+v", t.Name(), target)
+			}
+			got[target.Name] = target.URL
 		}
-		got[target.Name] = target.URL
-	})
-	if want := map[string]string{"kafka43": "mine:9092", "kafka39": "mine:9093"}; !maps.Equal(got, want) {
-		t.Errorf("ran on %q, want %q", got, want)
+		Kafka(t, note)
+		RabbitMQ(t, note)
+		if !maps.Equal(got, want) {
+			t.Errorf("with REDRIVE_NIGHTLY=%q: ran on %q, want %q", value, got, want)
+		}
 	}
 }
 
