@@ -388,6 +388,27 @@ func TestBrokerThatCannotBeOpened(t *testing.T) {
 	if !errors.Is(err, brokers.ErrMisconfigured) || !strings.HasPrefix(err.Error(), "consumer: open orders, refunds: ") {
 		t.Errorf("Run = %v, want what it could not open and why", err)
 	}
+	if n := strings.Count(err.Error(), "no message was touched"); n != 1 {
+		t.Errorf("Run = %v, want what it means for messages once", err)
+	}
+}
+
+// away is a broker that cannot be reached.
+type away struct{ *memory.Broker }
+
+func (away) Open(context.Context, brokers.Subscription) (brokers.Source, error) {
+	return nil, errors.New("connection refused")
+}
+
+func TestBrokerThatIsAway(t *testing.T) {
+	c, err := consumer.New(away{memory.New(memory.Options{})}, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Handle("orders", done)
+	if got, want := fmt.Sprint(c.Run(t.Context())), "consumer: open orders: no message was touched: connection refused"; got != want {
+		t.Errorf("Run = %s, want %s", got, want)
+	}
 }
 
 func TestRunWithAContextThatHasEnded(t *testing.T) {

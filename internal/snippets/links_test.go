@@ -192,6 +192,39 @@ func goFiles(t *testing.T) []goFile {
 	return files
 }
 
+// TestPagesInTexts looks for the pages that errors and other texts of the code
+// send people to. They say where by an address: whoever reads them has the
+// package, and no clone.
+func TestPagesInTexts(t *testing.T) {
+	const home = "https://github.com/redrive-go/redrive/blob/main/"
+	root, found := moduleRoot(t), 0
+	for _, f := range goFiles(t) {
+		if f.isTest || strings.HasPrefix(f.path, "examples/") || strings.HasPrefix(f.path, "internal/") || f.syntax.Name.Name == "main" {
+			continue // which only a clone has
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			literal, ok := n.(*ast.BasicLit)
+			if !ok || literal.Kind != token.STRING {
+				return true
+			}
+			for _, text := range pageName.FindAllString(literal.Value, -1) {
+				name, ok := strings.CutPrefix(text, home)
+				if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(name))); err != nil || !ok {
+					t.Errorf("%s: %q is not %s with a page behind it", f.path, text, home)
+				}
+				found++
+			}
+			return true
+		})
+	}
+	if found == 0 {
+		t.Error("no text of the code names a page: the pattern is broken")
+	}
+}
+
+// pageName is what a page is called, or the whole address.
+var pageName = regexp.MustCompile(`[\w:/.-]*docs/[\w/-]+\.md`)
+
 // TestJSON parses what pages show as JSON, such as policies that people paste.
 func TestJSON(t *testing.T) {
 	for _, p := range pages(t) {
