@@ -4,18 +4,21 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
 )
 
 func TestBalance(t *testing.T) {
@@ -163,7 +166,7 @@ func TestNextSteps(t *testing.T) {
 }
 
 func TestView(t *testing.T) {
-	v := newView(&bytes.Buffer{}, false)
+	v := newView(&bytes.Buffer{}, false, closedGate(t))
 	now := time.Now()
 	observe := func(id string, e consumer.Event) {
 		e.Message = &brokers.Message{ID: id}
@@ -193,10 +196,53 @@ func TestView(t *testing.T) {
 	}
 }
 
+func closedGate(t *testing.T) *breaker.Breaker {
+	t.Helper()
+	gate, err := breaker.New(breaker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gate
+}
+
+// TestViewWhilePaused reads what a frame says of the guard as it opens, lets a
+// probe through that fails, and finds that practically all is poison.
+func TestViewWhilePaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := closedGate(t)
+		v := newView(io.Discard, false, gate)
+		says := func(want string) {
+			t.Helper()
+			if got := v.frame(0, healthy, 1000, 0).guard; got != want {
+				t.Errorf("the guard says %q, want %q", got, want)
+			}
+		}
+		says("")
+		gate.Trip(time.Now(), "nobody is there", 0)
+		says("paused, 1,000 wait, the next probe in 5.0 s: nobody is there (breaker open)")
+		time.Sleep(2 * time.Second)
+		says("paused, 1,000 wait, the next probe in 3.0 s: nobody is there (breaker open)")
+		time.Sleep(3 * time.Second)
+		says("paused, 1,000 wait, single orders find out: nobody is there (breaker half-open)")
+		gate.Trip(time.Now(), "still nobody", 0)
+		says("paused, 1,000 wait, the next probe in 5.0 s: still nobody (breaker open)")
+		gate.Restore(time.Now())
+		p, _ := gate.Start(time.Now())
+		gate.Done(time.Now(), p, 0, breaker.Success, 0)
+		says("")
+		v.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused, Err: errors.New("all is poison")})
+		says("paused, 1,000 wait, single orders find out: all is poison")
+		v.Observe(t.Context(), consumer.Event{Kind: consumer.EventResumed})
+		says("")
+	})
+}
+
 func TestFrame(t *testing.T) {
 	f := frame{elapsed: 4200 * time.Millisecond, mood: outage, total: 1000, handled: 480, dead: 20, retries: 1234,
-		held: 30, inBroker: 12, nextDue: 250 * time.Millisecond, rate: 85.4, guard: "paused, and looks again in 6.1 s: 20 runs in a row failed (breaker open)"}
-	golden(t, "line.txt", f.line()+"\n"+frame{total: 1}.line()+"\n")
+		held: 30, inBroker: 12, nextDue: 250 * time.Millisecond, rate: 85.4, guard: "paused, 500 wait, the next probe in 6.1 s: 20 runs in a row failed (breaker open)"}
+	open := f
+	open.guard = ""
+	golden(t, "line.txt", f.line()+"\n"+open.line()+"\n"+frame{total: 1}.line()+"\n")
 	plain := func(_ int, s string) string { return s }
 	lines := append(f.lines(plain), frame{total: 1}.lines(plain)...)
 	golden(t, "frame.txt", strings.Join(lines, "\n")+"\n")
@@ -204,7 +250,7 @@ func TestFrame(t *testing.T) {
 
 func TestShowRedrawsInPlace(t *testing.T) {
 	var out bytes.Buffer
-	v := newView(&out, true)
+	v := newView(&out, true, closedGate(t))
 	v.show(frame{total: 2})
 	first := out.String()
 	v.show(frame{total: 2, handled: 1})
@@ -223,7 +269,7 @@ func TestShowRedrawsInPlace(t *testing.T) {
 
 func TestNoColor(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
-	if newView(&bytes.Buffer{}, true).color {
+	if newView(&bytes.Buffer{}, true, closedGate(t)).color {
 		t.Error("NO_COLOR is not honoured")
 	}
 }
@@ -241,7 +287,7 @@ func TestIsTerminal(t *testing.T) {
 }
 
 func TestRate(t *testing.T) {
-	v := newView(&bytes.Buffer{}, true)
+	v := newView(&bytes.Buffer{}, true, closedGate(t))
 	var got float64
 	for tick := range 50 { // 100 messages a second for 6 s, then 50
 		at := time.Duration(tick) * liveTick
