@@ -8,7 +8,7 @@ MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
 LIVE ?= ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./integration/... \
-	./examples/rabbitmq ./examples/kafka ./examples/sqs ./idempotency/redisstore $(PROOF_PKG)
+	./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci ./idempotency/redisstore $(PROOF_PKG)
 PROOF_PKG := ./internal/proof
 
 # Simulations of hours with hundreds of thousands of messages. The race detector

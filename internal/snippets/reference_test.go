@@ -285,10 +285,11 @@ func TestClassesAreListed(t *testing.T) {
 // TestWorkersAreWhole compares the workers that pages show with the examples.
 func TestWorkersAreWhole(t *testing.T) {
 	for path, example := range map[string]string{
-		"README.md":                 "examples/worker/main.go",
-		"docs/tutorial/rabbitmq.md": "examples/rabbitmq/main.go",
-		"docs/tutorial/kafka.md":    "examples/kafka/main.go",
-		"docs/tutorial/sqs.md":      "examples/sqs/main.go",
+		"README.md":                      "examples/worker/main.go",
+		"docs/tutorial/rabbitmq.md":      "examples/rabbitmq/main.go",
+		"docs/tutorial/kafka.md":         "examples/kafka/main.go",
+		"docs/tutorial/sqs.md":           "examples/sqs/main.go",
+		"docs/how-to/test-in-your-ci.md": "examples/ci/worker_test.go",
 	} {
 		p, worker := readPage(t, path), readFile(t, example)
 		i := slices.IndexFunc(p.blocks, func(b block) bool { return b.info == "go" && isFile(b.text) })
