@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -235,6 +237,47 @@ func TestViewWhilePaused(t *testing.T) {
 		v.Observe(t.Context(), consumer.Event{Kind: consumer.EventResumed})
 		says("")
 	})
+}
+
+// TestTranscript holds what the README shows of a run to what a run shows: lines
+// of the view, numbers aside, and of the report that TestBadDay wants.
+func TestTranscript(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, transcript, _ := strings.Cut(string(readme), "```text transcript\n")
+	transcript, _, _ = strings.Cut(transcript, "```")
+	if n := strings.Count(transcript, "\n"); n < 5 {
+		t.Fatalf("the README shows %d lines of a run", n)
+	}
+	number := regexp.MustCompile(`\d([\d,.]*\d)?`)
+	blank := func(line string) string { return number.ReplaceAllString(line, "0") }
+
+	gate, now := closedGate(t), time.Now()
+	for of := range uint64(60) {
+		outcome := breaker.Success
+		if of >= 40 {
+			outcome = breaker.Failure
+		}
+		p, _ := gate.Start(now)
+		gate.Done(now, p, of+1, outcome, 0.5)
+	}
+	s := gate.Snapshot(now)
+	var out bytes.Buffer
+	v := newView(&out, false, gate)
+	v.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused, Dependency: topic, Err: fmt.Errorf("%s (breaker %s)", s.Reason, s.State), Until: s.Next})
+	v.show(v.frame(time.Second, outage, 1000, 0))
+	v.Observe(t.Context(), consumer.Event{Kind: consumer.EventResumed, Dependency: topic})
+	r := report{OK: true, Read: 1000, Handled: 982, DeadLettered: 18, Attempts: map[int]int{1: 1000}}
+	shown := strings.Split(blank(out.String()+r.headline()), "\n")
+	reported := strings.Split(r.text(), "\n")
+	for line := range strings.Lines(transcript) {
+		line = strings.TrimSuffix(line, "\n")
+		if !slices.Contains(reported, line) && !slices.ContainsFunc(shown, func(s string) bool { return strings.TrimSpace(s) == strings.TrimSpace(blank(line)) }) {
+			t.Errorf("the README shows %q, which is neither in the report nor in\n%s", line, &out)
+		}
+	}
 }
 
 func TestFrame(t *testing.T) {

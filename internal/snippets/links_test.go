@@ -54,6 +54,13 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestReadmeIsShort keeps the README what is read before anything else.
+func TestReadmeIsShort(t *testing.T) {
+	if n := len(strings.Fields(readFile(t, "README.md"))); n > 900 {
+		t.Errorf("README.md has %d words, 900 are the most: move some to a page", n)
+	}
+}
+
 var (
 	makeCommand = regexp.MustCompile(`\bmake((?: +[A-Za-z_-]+(?:=\S*)?)+)`)
 	goRun       = regexp.MustCompile(`\bgo (?:run|test)[^\n]* \./([\w/-]+)`)

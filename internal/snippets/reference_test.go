@@ -305,20 +305,16 @@ func TestWorkersAreWhole(t *testing.T) {
 	}
 }
 
-// TestFiguresAgree compares the figures of the README with those of the page
-// that explains them, and their names with the command.
-func TestFiguresAgree(t *testing.T) {
-	readme := readPage(t, "README.md").rows("Figures")
-	performance := readPage(t, "docs/explanation/performance.md").rows("Figures")
-	if !slices.EqualFunc(readme, performance, slices.Equal[[]string]) {
-		t.Errorf("the figures differ:\nREADME.md      %q\nperformance.md %q", readme, performance)
-	}
+// TestFiguresAreListed compares the figures of the page that explains them with
+// those that the command measures.
+func TestFiguresAreListed(t *testing.T) {
+	const page = "docs/explanation/performance.md"
 	name := regexp.MustCompile(`figure\.Figure\{Name: "(\w+)"`)
 	var want []string
 	for _, match := range name.FindAllStringSubmatch(readFile(t, "internal/figures/core.go"), -1) {
 		want = append(want, match[1])
 	}
-	compare(t, "README.md", firsts(readme), want)
+	compare(t, page, firsts(readPage(t, page).rows("Figures")), want)
 }
 
 func TestDefaultOf(t *testing.T) {
