@@ -5,10 +5,11 @@ import (
 	"crypto/rand"
 	"strings"
 	"testing"
+	"time"
 
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	amqp "github.com/rabbitmq/amqp091-go"
-	kafkago "github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/integration/livetest"
 )
@@ -48,20 +49,29 @@ func TestOnRabbitMQ(t *testing.T) {
 func TestOnKafka(t *testing.T) {
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
 		topic := topicFor(t, "KAFKA_BROKERS", target.URL)
-		conn, err := kafkago.Dial("tcp", target.URL)
+		admin := &kafka.Client{Addr: kafka.TCP(strings.Split(target.URL, ",")...), Timeout: time.Minute}
+		created, err := admin.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{
+			Topics: []kafka.TopicConfig{{Topic: topic, NumPartitions: 1, ReplicationFactor: 1}},
+		})
+		if err == nil {
+			err = created.Errors[topic]
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			defer conn.Close()
 			delays := "redrive.delay.v1." + topic
-			if err := conn.DeleteTopics(topic, topic+"-dead", delays+".1m", delays+".15m"); err != nil {
-				t.Errorf("delete the topics: %v", err)
+			names := []string{topic, topic + "-dead", delays + ".1m", delays + ".15m"}
+			deleted, err := admin.DeleteTopics(context.WithoutCancel(t.Context()), &kafka.DeleteTopicsRequest{Topics: names})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, err := range deleted.Errors {
+				if err != nil {
+					t.Errorf("delete topic %q: %v", name, err)
+				}
 			}
 		})
-		if err := conn.CreateTopics(kafkago.TopicConfig{Topic: topic, NumPartitions: 1, ReplicationFactor: 1}); err != nil {
-			t.Fatal(err)
-		}
 		TestOnABroker(t)
 	})
 }
