@@ -8,7 +8,7 @@ MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
 LIVE := ./internal/proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./integration/... \
-	./integration/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs
+	./integration/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci
 
 # Simulations of hours with hundreds of thousands of messages, and tests of the
 # documents. The race detector makes them several times as slow, and finds nothing

@@ -55,4 +55,7 @@
 //     pass brokers/brokertest.
 //   - [github.com/redrive-go/redrive/visibility] extends leases, should you write
 //     a consumer of your own.
+//
+// Of these consumer, classify, dlq, retry, brokers and visibility import the
+// standard library alone.
 package redrive

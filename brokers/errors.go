@@ -30,7 +30,7 @@ var (
 	// ErrMisconfigured reports what repeating cannot cure and an operator
 	// must: a queue that is gone, rights that are missing. No message is
 	// touched.
-	ErrMisconfigured = errors.New("the broker's configuration does not allow this: no message was touched")
+	ErrMisconfigured = errors.New("the configuration does not allow this: no message was touched")
 
 	// ErrRefused reports a message that the broker will never take as it is:
 	// too large, too many headers, characters that it does not allow. It was

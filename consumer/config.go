@@ -415,8 +415,8 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 	case topic == "":
 		faults = append(faults, faulty(field, "the topic has no name", "name the topic to receive from"))
 	case destination(topic) == topic:
-		faults = append(faults, faulty(field+".DeadLetter", "dead letters would be received again as messages",
-			"choose another topic for dead letters"))
+		faults = append(faults, faulty(field+".DeadLetter", "it names the topic itself, which would receive its dead letters again as messages",
+			`name another topic, as dlq.Suffix("-dead") does`))
 	default:
 		r.deadLetter = destination(topic)
 	}

@@ -236,7 +236,13 @@ consumer: Topic("orders").Prefetch: -2 is out of range: use 1 to 1048576, 0 for 
 			`consumer: Topic("orders"): has more than one Topic: merge them into one`},
 		{"dead letters to the topic itself", func(c *consumer.Consumer) {
 			c.Handle("orders", done, consumer.Topic{DeadLetter: dlq.Topic("orders")})
-		}, `consumer: Topic("orders").DeadLetter: dead letters would be received again as messages: choose another topic for dead letters`},
+		}, `consumer: Topic("orders").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as dlq.Suffix("-dead") does`},
+		{"dead letters to no name", func(c *consumer.Consumer) {
+			c.Handle("orders", done, consumer.Topic{DeadLetter: dlq.Topic("")})
+			c.Handle("refunds", done, consumer.Topic{DeadLetter: dlq.Suffix("")})
+		}, `
+consumer: Topic("orders").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as dlq.Suffix("-dead") does
+consumer: Topic("refunds").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as dlq.Suffix("-dead") does`},
 		{"dead letters to a topic registered before", func(c *consumer.Consumer) {
 			c.Handle("refunds", done)
 			c.Handle("orders", done, consumer.Topic{DeadLetter: dlq.Topic("refunds")})
@@ -269,7 +275,7 @@ consumer: Topic("orders").MaxBody: -1 is out of range: use a size in bytes, or 0
 consumer: Topic("orders").Retry.MaxAge: is -1ns: use a positive duration, or 0 for the default of 24h0m0s
 consumer: Topic("orders").Rules[0]: is nil: remove it or set it
 consumer: Topic("orders").Middleware[0]: is nil: remove it or set it
-consumer: Topic("orders").DeadLetter: dead letters would be received again as messages: choose another topic for dead letters
+consumer: Topic("orders").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as dlq.Suffix("-dead") does
 consumer: Topic("orders"): the handler is nil: pass a function
 consumer: Topic(""): the topic has no name: name the topic to receive from`},
 	} {
@@ -381,6 +387,27 @@ func TestBrokerThatCannotBeOpened(t *testing.T) {
 	err = c.Run(t.Context())
 	if !errors.Is(err, brokers.ErrMisconfigured) || !strings.HasPrefix(err.Error(), "consumer: open orders, refunds: ") {
 		t.Errorf("Run = %v, want what it could not open and why", err)
+	}
+	if n := strings.Count(err.Error(), "no message was touched"); n != 1 {
+		t.Errorf("Run = %v, want what it means for messages once", err)
+	}
+}
+
+// away is a broker that cannot be reached.
+type away struct{ *memory.Broker }
+
+func (away) Open(context.Context, brokers.Subscription) (brokers.Source, error) {
+	return nil, errors.New("connection refused")
+}
+
+func TestBrokerThatIsAway(t *testing.T) {
+	c, err := consumer.New(away{memory.New(memory.Options{})}, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Handle("orders", done)
+	if got, want := fmt.Sprint(c.Run(t.Context())), "consumer: open orders: no message was touched: connection refused"; got != want {
+		t.Errorf("Run = %s, want %s", got, want)
 	}
 }
 

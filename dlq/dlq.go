@@ -25,13 +25,18 @@
 // two faults share a fingerprint, or that no fault has two.
 package dlq
 
-// Topic sends all dead letters to the topic called name.
+// Topic sends all dead letters to the topic called name. Without a name, as of
+// a variable that is not set, it is Suffix(""): to drop them takes [Discard].
 func Topic(name string) func(topic string) string {
+	if name == "" {
+		return Suffix("")
+	}
 	return func(string) string { return name }
 }
 
 // Suffix sends the dead letters of a topic to the topic of the same name with
-// suffix behind it, such as "-dead".
+// suffix behind it, such as "-dead". Without one that is the topic itself, which
+// consumer.Config refuses.
 func Suffix(suffix string) func(topic string) string {
 	return func(topic string) string { return topic + suffix }
 }

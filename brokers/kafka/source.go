@@ -73,6 +73,11 @@ const (
 	// rejoinPause is the wait after a failed attempt to join.
 	rejoinPause = 500 * time.Millisecond
 
+	// coordinating is how often in a row there may be no coordinator before
+	// that is an error: a fresh cluster makes the topic of offsets for its first
+	// group, and a coordinator that died is replaced.
+	coordinating = 20
+
 	// mostFailures is how many errors that are no alarms wait for a Receive.
 	mostFailures = 4
 )
@@ -115,14 +120,18 @@ func (s *source) Capabilities() brokers.Capabilities {
 
 // join takes part in one generation after the other.
 func (s *source) join() {
+	failed := 0 // times in a row
 	for s.ctx.Err() == nil {
 		next, err := s.group.Next(s.ctx)
+		failed++
 		switch {
 		case s.ctx.Err() != nil || errors.Is(err, kafka.ErrGroupClosed):
 			return
+		case errors.Is(err, kafka.GroupCoordinatorNotAvailable) && failed <= coordinating:
 		case err != nil:
 			s.fail(explain(err, "join group %q", s.plan.group))
 		default:
+			failed = 0
 			next.Start(func(ctx context.Context) { s.serve(ctx, next) })
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -81,7 +82,7 @@ func (c *client) topics(ctx context.Context, names ...string) (map[string]topicS
 		return err
 	})
 	if err != nil {
-		return nil, explain(err, "look up the topics %q", names)
+		return nil, explain(err, "ask the brokers at %s about topics", strings.Join(c.options.brokers, ", "))
 	}
 	return states, nil
 }

@@ -212,7 +212,7 @@ func (b *Broker) provide(ctx context.Context, name string, state topicState, par
 	case !state.missing:
 		return nil
 	case b.options.Verify:
-		return fmt.Errorf("%w: the topic %q does not exist: create it, with %v, or let Open do so (Options.Verify is false)", brokers.ErrMisconfigured, name, settings)
+		return fmt.Errorf("%w: the topic %q does not exist: create it, with %v, or let Run do so (Options.Verify is false)", brokers.ErrMisconfigured, name, settings)
 	}
 	return b.client.create(ctx, name, partitions, b.options.Replication, settings)
 }

@@ -1,15 +1,21 @@
 package kafka
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/findcoordinator"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -140,6 +146,53 @@ func TestOpenNeverCreatesByAsking(t *testing.T) {
 	if n := s.count(protocol.CreateTopics); n != 0 {
 		t.Errorf("Open created topics %d times", n)
 	}
+}
+
+// A cluster that is away is named as in Options, and not by topics that its
+// user never heard of.
+func TestOpenWithoutABroker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refuse := func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED }
+		b, err := New(Options{Brokers: []string{"one:9092", "two:9092"}, Dial: refuse, Group: "g"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close(t.Context())
+		_, err = b.Open(t.Context(), brokers.Subscription{Topics: []string{"orders"}, MaxDelay: time.Minute})
+		if text := fmt.Sprint(err); !errors.Is(err, syscall.ECONNREFUSED) ||
+			!strings.HasPrefix(text, `kafka: open ["orders"]: ask the brokers at one:9092, two:9092 about topics: `) || strings.Contains(text, "delay") {
+			t.Errorf("Open: %v", err)
+		}
+	})
+}
+
+// Without a coordinator, as on a fresh cluster, a group waits for a while before
+// it complains.
+func TestJoinWithoutACoordinator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		s.answer = func(req protocol.Message, _ int) (protocol.Message, error) {
+			if _, ok := req.(*findcoordinator.Request); ok {
+				return &findcoordinator.Response{ErrorCode: int16(kafka.GroupCoordinatorNotAvailable)}, nil
+			}
+			return nil, nil
+		}
+		b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close(t.Context())
+		src, err := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer src.Close(t.Context())
+		began := time.Now()
+		_, err = src.Receive(t.Context(), 1)
+		if waited := time.Since(began); !errors.Is(err, kafka.GroupCoordinatorNotAvailable) || waited != coordinating*rejoinPause {
+			t.Errorf("Receive: %v after %v, want that there is no coordinator after %v", err, waited, coordinating*rejoinPause)
+		}
+	})
 }
 
 func TestOpenCreates(t *testing.T) {

@@ -12,6 +12,9 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
+// existing is the page about what exists already.
+const existing = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use-existing-queues.md"
+
 // explain turns an error of the broker into one that says what to do. What an
 // operator must cure is brokers.ErrMisconfigured.
 func explain(err error) error {
@@ -40,9 +43,9 @@ func explain(err error) error {
 	case lacksLeader(e):
 		return fmt.Errorf("the queue has no leader, which is elected or comes back with its node: %w", err)
 	case e.Code == amqp.NotFound:
-		fix = "create what is missing, or let Open declare it (Options.Verify is false)"
+		fix = "create what is missing, or let Run declare it (Options.Verify is false)"
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg"):
-		fix = "it exists with other properties, which cannot be changed: delete it when it is empty and let Open declare it, or use another name"
+		fix = "it exists with other properties, which cannot be changed: delete it when it is empty and let Run declare it anew, or use another name (" + existing + ")"
 	case e.Code == amqp.ResourceLocked:
 		fix = "it belongs to one connection alone (exclusive): use another name"
 	case e.Code == amqp.InternalError:

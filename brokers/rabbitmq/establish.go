@@ -121,7 +121,7 @@ func (l *link) adopt(q queue, o Options, err error) error {
 		found = found[i : i+1] // the others follow from it
 	}
 	var faults []string
-	fix := "Arguments cannot be changed: delete it when it is empty and let Open declare it, or use another name (see docs/how-to/use-existing-queues.md)"
+	fix := "Arguments cannot be changed: delete it when it is empty and let Run declare it anew, or use another name (" + existing + ")"
 	byPolicy := false
 	for _, d := range found {
 		if d.name == argSingle && d.value == true {

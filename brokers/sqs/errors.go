@@ -32,7 +32,7 @@ const (
 	creating
 )
 
-// doing says it in words, aftermath what becomes of the messages if it fails.
+// words says it, and what becomes of the messages if it fails, if it is about any.
 func (o operation) words() (doing, aftermath string) {
 	switch o {
 	case receiving:
@@ -44,11 +44,11 @@ func (o operation) words() (doing, aftermath string) {
 	case sending:
 		return "send to", "keep the originals"
 	case resolving:
-		return "look up", "no message was touched"
+		return "look up", ""
 	case inspecting:
-		return "read the attributes of", "no message was touched"
+		return "read the attributes of", ""
 	case creating:
-		return "create", "no message was touched"
+		return "create", ""
 	}
 	return "use", ""
 }
@@ -66,8 +66,10 @@ func explain(err error, o operation, queue string) error {
 	doing = fmt.Sprintf("%s the queue %q", doing, queue)
 	fix, kind := judge(err, o)
 	switch {
-	case kind == nil:
+	case kind == nil && aftermath != "":
 		return fmt.Errorf("%s: %w; %s", doing, err, aftermath)
+	case kind == nil:
+		return fmt.Errorf("%s: %w", doing, err)
 	case fix == "":
 		return fmt.Errorf("%s: %w: %w", doing, kind, err)
 	}

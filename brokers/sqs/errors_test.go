@@ -105,7 +105,7 @@ func TestExplainWords(t *testing.T) {
 		{api("ThrottlingException"), removing, `delete from the queue "orders": api error ThrottlingException: as you like it; the messages come back when their visibility timeouts end`},
 		{api("ReceiptHandleIsInvalid"), hiding, `change visibility timeouts in the queue "orders": ` + brokers.ErrLeaseLost.Error() + `: api error ReceiptHandleIsInvalid: as you like it`},
 		{api("ThrottlingException"), sending, `send to the queue "orders": api error ThrottlingException: as you like it; keep the originals`},
-		{api("ThrottlingException"), inspecting, `read the attributes of the queue "orders": api error ThrottlingException: as you like it; no message was touched`},
+		{api("ThrottlingException"), inspecting, `read the attributes of the queue "orders": api error ThrottlingException: as you like it`},
 	} {
 		if got := explain(test.err, test.o, "orders").Error(); got != test.want {
 			t.Errorf("got  %s\nwant %s", got, test.want)

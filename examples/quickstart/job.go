@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
 )
 
 // stage is what surrounds the worker for the sake of the show.
@@ -81,23 +82,29 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if o.json {
 		messages = stderr
 	}
+	gate, err := breaker.New(breaker.Config{}) // the default one, made here so that the view can show it
+	if err != nil {
+		fmt.Fprintln(stderr, "quickstart:", err)
+		return exitBroken
+	}
 	watch := stage{
 		day:       badDay(),
 		policy:    demoPolicy(),
+		guard:     consumer.Guard{Breaker: gate},
 		transport: http.DefaultTransport,
 		ledger:    newLedger(),
-		view:      newView(messages, isTerminal(messages) && !o.log),
+		view:      newView(messages, isTerminal(messages) && !o.log, gate),
 		logger:    slog.New(slog.DiscardHandler),
 	}
 	watch.observers = []consumer.Observer{watch.view}
 	if o.metrics != "" {
-		s, guard, err := scrape(o.metrics)
+		s, err := scrape(o.metrics, &watch.guard)
 		if err != nil {
 			fmt.Fprintln(stderr, "quickstart: cannot serve metrics:", err)
 			return exitUsage
 		}
 		defer s.close()
-		watch.observers, watch.guard = append(watch.observers, s), guard
+		watch.observers = append(watch.observers, s)
 		fmt.Fprintf(messages, "metrics at %s\n", s.url)
 	}
 	if o.log {

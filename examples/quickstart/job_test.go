@@ -39,7 +39,7 @@ func testStage(t *testing.T) stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	view := newView(io.Discard, false)
+	view := newView(io.Discard, false, quick)
 	return stage{
 		day:       d,
 		guard:     consumer.Guard{Breaker: quick},

@@ -27,6 +27,7 @@ func (r report) text() string {
 const nextSteps = `
 What next
   README.md                          what redrive promises, and how to use it
+  docs/reference/failures.md         which error does what
   go run ./examples/worker           a complete worker in 30 lines
   go run ./examples/quickstart -h    your own orders, the report as JSON, the log
   docs/explanation/adapters.md       what a broker has to be able to do

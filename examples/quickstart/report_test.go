@@ -4,18 +4,23 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
 )
 
 func TestBalance(t *testing.T) {
@@ -163,7 +168,7 @@ func TestNextSteps(t *testing.T) {
 }
 
 func TestView(t *testing.T) {
-	v := newView(&bytes.Buffer{}, false)
+	v := newView(&bytes.Buffer{}, false, closedGate(t))
 	now := time.Now()
 	observe := func(id string, e consumer.Event) {
 		e.Message = &brokers.Message{ID: id}
@@ -193,10 +198,94 @@ func TestView(t *testing.T) {
 	}
 }
 
+func closedGate(t *testing.T) *breaker.Breaker {
+	t.Helper()
+	gate, err := breaker.New(breaker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gate
+}
+
+// TestViewWhilePaused reads what a frame says of the guard as it opens, lets a
+// probe through that fails, and finds that practically all is poison.
+func TestViewWhilePaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := closedGate(t)
+		v := newView(io.Discard, false, gate)
+		says := func(want string) {
+			t.Helper()
+			if got := v.frame(0, healthy, 1000, 0).guard; got != want {
+				t.Errorf("the guard says %q, want %q", got, want)
+			}
+		}
+		says("")
+		gate.Trip(time.Now(), "nobody is there", 0)
+		says("paused, 1,000 wait, the next probe in 5.0 s: nobody is there (breaker open)")
+		time.Sleep(2 * time.Second)
+		says("paused, 1,000 wait, the next probe in 3.0 s: nobody is there (breaker open)")
+		time.Sleep(3 * time.Second)
+		says("paused, 1,000 wait, single orders find out: nobody is there (breaker half-open)")
+		gate.Trip(time.Now(), "still nobody", 0)
+		says("paused, 1,000 wait, the next probe in 5.0 s: still nobody (breaker open)")
+		gate.Restore(time.Now())
+		p, _ := gate.Start(time.Now())
+		gate.Done(time.Now(), p, 0, breaker.Success, 0)
+		says("")
+		v.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused, Err: errors.New("all is poison")})
+		says("paused, 1,000 wait, single orders find out: all is poison")
+		v.Observe(t.Context(), consumer.Event{Kind: consumer.EventResumed})
+		says("")
+	})
+}
+
+// TestTranscript holds what the README shows of a run to what a run shows: lines
+// of the view, numbers aside, and of the report that TestBadDay wants.
+func TestTranscript(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, transcript, _ := strings.Cut(string(readme), "```text transcript\n")
+	transcript, _, _ = strings.Cut(transcript, "```")
+	if n := strings.Count(transcript, "\n"); n < 5 {
+		t.Fatalf("the README shows %d lines of a run", n)
+	}
+	number := regexp.MustCompile(`\d([\d,.]*\d)?`)
+	blank := func(line string) string { return number.ReplaceAllString(line, "0") }
+
+	gate, now := closedGate(t), time.Now()
+	for of := range uint64(60) {
+		outcome := breaker.Success
+		if of >= 40 {
+			outcome = breaker.Failure
+		}
+		p, _ := gate.Start(now)
+		gate.Done(now, p, of+1, outcome, 0.5)
+	}
+	s := gate.Snapshot(now)
+	var out bytes.Buffer
+	v := newView(&out, false, gate)
+	v.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused, Dependency: topic, Err: fmt.Errorf("%s (breaker %s)", s.Reason, s.State), Until: s.Next})
+	v.show(v.frame(time.Second, outage, 1000, 0))
+	v.Observe(t.Context(), consumer.Event{Kind: consumer.EventResumed, Dependency: topic})
+	r := report{OK: true, Read: 1000, Handled: 982, DeadLettered: 18, Attempts: map[int]int{1: 1000}}
+	shown := strings.Split(blank(out.String()+r.headline()), "\n")
+	reported := strings.Split(r.text(), "\n")
+	for line := range strings.Lines(transcript) {
+		line = strings.TrimSuffix(line, "\n")
+		if !slices.Contains(reported, line) && !slices.ContainsFunc(shown, func(s string) bool { return strings.TrimSpace(s) == strings.TrimSpace(blank(line)) }) {
+			t.Errorf("the README shows %q, which is neither in the report nor in\n%s", line, &out)
+		}
+	}
+}
+
 func TestFrame(t *testing.T) {
 	f := frame{elapsed: 4200 * time.Millisecond, mood: outage, total: 1000, handled: 480, dead: 20, retries: 1234,
-		held: 30, inBroker: 12, nextDue: 250 * time.Millisecond, rate: 85.4, guard: "paused, and looks again in 6.1 s: 20 runs in a row failed (breaker open)"}
-	golden(t, "line.txt", f.line()+"\n"+frame{total: 1}.line()+"\n")
+		held: 30, inBroker: 12, nextDue: 250 * time.Millisecond, rate: 85.4, guard: "paused, 500 wait, the next probe in 6.1 s: 20 runs in a row failed (breaker open)"}
+	open := f
+	open.guard = ""
+	golden(t, "line.txt", f.line()+"\n"+open.line()+"\n"+frame{total: 1}.line()+"\n")
 	plain := func(_ int, s string) string { return s }
 	lines := append(f.lines(plain), frame{total: 1}.lines(plain)...)
 	golden(t, "frame.txt", strings.Join(lines, "\n")+"\n")
@@ -204,7 +293,7 @@ func TestFrame(t *testing.T) {
 
 func TestShowRedrawsInPlace(t *testing.T) {
 	var out bytes.Buffer
-	v := newView(&out, true)
+	v := newView(&out, true, closedGate(t))
 	v.show(frame{total: 2})
 	first := out.String()
 	v.show(frame{total: 2, handled: 1})
@@ -223,7 +312,7 @@ func TestShowRedrawsInPlace(t *testing.T) {
 
 func TestNoColor(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
-	if newView(&bytes.Buffer{}, true).color {
+	if newView(&bytes.Buffer{}, true, closedGate(t)).color {
 		t.Error("NO_COLOR is not honoured")
 	}
 }
@@ -241,7 +330,7 @@ func TestIsTerminal(t *testing.T) {
 }
 
 func TestRate(t *testing.T) {
-	v := newView(&bytes.Buffer{}, true)
+	v := newView(&bytes.Buffer{}, true, closedGate(t))
 	var got float64
 	for tick := range 50 { // 100 messages a second for 6 s, then 50
 		at := time.Duration(tick) * liveTick

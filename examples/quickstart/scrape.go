@@ -14,7 +14,6 @@ import (
 
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/metrics"
-	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -25,30 +24,25 @@ type scraped struct {
 	server *http.Server
 }
 
-// scrape serves /metrics at an address of this machine. The guard is the default
-// one, made here so that the metrics can show it.
-func scrape(address string) (*scraped, consumer.Guard, error) {
-	var none consumer.Guard
+// scrape serves /metrics at an address of this machine. It gives the guard the
+// default budget, made here so that the metrics can show it.
+func scrape(address string, guard *consumer.Guard) (*scraped, error) {
 	if !loopback(address) {
-		return nil, none, fmt.Errorf("%q is not an address of this machine alone: use one like 127.0.0.1:9090", address)
+		return nil, fmt.Errorf("%q is not an address of this machine alone: use one like 127.0.0.1:9090", address)
 	}
 	watch, err := metrics.New(metrics.Topic{Name: topic, Policy: "demo"})
 	if err != nil {
-		return nil, none, err
+		return nil, err
 	}
 	retries, err := budget.New(budget.Queue())
 	if err != nil {
-		return nil, none, err
-	}
-	gate, err := breaker.New(breaker.Config{})
-	if err != nil {
-		return nil, none, err
+		return nil, err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(watch, metrics.NewBudget("bank", retries), metrics.NewBreaker("bank", gate))
+	registry.MustRegister(watch, metrics.NewBudget("bank", retries), metrics.NewBreaker("bank", guard.Breaker))
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, none, err
+		return nil, err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
@@ -58,7 +52,8 @@ func scrape(address string) (*scraped, consumer.Guard, error) {
 		server:  &http.Server{Handler: mux, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: 10 * time.Second},
 	}
 	go func() { _ = s.server.Serve(listener) }()
-	return s, consumer.Guard{Budget: retries, Breaker: gate}, nil
+	guard.Budget = retries
+	return s, nil
 }
 
 // loopback reports whether only this machine can reach an address.

@@ -14,12 +14,12 @@ import (
 func TestScrape(t *testing.T) {
 	t.Parallel()
 	watch := testStage(t)
-	s, guard, err := scrape("127.0.0.1:0")
+	s, err := scrape("127.0.0.1:0", &watch.guard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.close()
-	watch.observers, watch.guard = append(watch.observers, s), guard
+	watch.observers = append(watch.observers, s)
 	mustWork(t, t.Context(), parseLines(t, "{\"id\":\"a\",\"cents\":5}\nnot an order\n"), watch)
 	resp, err := http.Get(s.url)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/breaker"
 )
 
 // view shows the job while it runs: a few lines redrawn in place on a
@@ -29,7 +30,8 @@ type view struct {
 	dead    int
 	due     map[string]time.Time // of messages that wait for their retry
 	held    map[string]bool      // those of due that wait in the process
-	pause   interval
+	pause   string               // why all is poison, "" if it is not
+	gate    *breaker.Breaker
 
 	drawn   bool
 	samples []sample // of the last rateSpan
@@ -41,9 +43,9 @@ const (
 	rateSpan  = 2 * time.Second
 )
 
-func newView(out io.Writer, live bool) *view {
+func newView(out io.Writer, live bool, gate *breaker.Breaker) *view {
 	return &view{
-		out: out, live: live, color: live && os.Getenv("NO_COLOR") == "",
+		out: out, live: live, color: live && os.Getenv("NO_COLOR") == "", gate: gate,
 		due: map[string]time.Time{}, held: map[string]bool{},
 	}
 }
@@ -64,10 +66,10 @@ func (v *view) Observe(_ context.Context, e consumer.Event) {
 	defer v.mu.Unlock()
 	switch e.Kind {
 	case consumer.EventPaused:
-		v.pause = interval{e.Err.Error(), e.Until}
+		v.pause = e.Err.Error()
 		v.say("%s pauses: %v; it looks again in %.1f s", e.Dependency, e.Err, time.Until(e.Until).Seconds())
 	case consumer.EventResumed:
-		v.pause = interval{}
+		v.pause = ""
 		v.say("%s goes on: a single order went through", e.Dependency)
 	}
 	if e.Message == nil {
@@ -94,20 +96,20 @@ func (v *view) Observe(_ context.Context, e consumer.Event) {
 	}
 }
 
-// interval is one in which nothing is handled.
-type interval struct {
-	why   string // "" if there is none
-	until time.Time
-}
-
-func (p interval) String() string {
-	switch wait := time.Until(p.until); {
-	case p.why == "":
-		return ""
-	case wait > 0:
-		return fmt.Sprintf("paused, and looks again in %.1f s: %s", wait.Seconds(), p.why)
+// guard says that orders wait, for what, and why; "" if they do not. mu is held.
+func (v *view) guard(waiting int, now time.Time) string {
+	s := v.gate.Snapshot(now)
+	why, next := v.pause, "single orders find out"
+	switch s.State {
+	case breaker.Open:
+		why, next = s.Reason+" (breaker open)", fmt.Sprintf("the next probe in %.1f s", s.Next.Sub(now).Seconds())
+	case breaker.HalfOpen:
+		why = s.Reason + " (breaker half-open)"
 	}
-	return "paused, while single orders find out: " + p.why
+	if why == "" {
+		return ""
+	}
+	return fmt.Sprintf("paused, %s wait, %s: %s", thousands(waiting), next, why)
 }
 
 // say writes a line between the frames of a log. mu is held.
@@ -127,7 +129,7 @@ type frame struct {
 	held, inBroker int // that wait for their due time
 	nextDue        time.Duration
 	rate           float64 // finished a second
-	guard          string  // why the topic is paused, "" if it is not
+	guard          string  // what the orders wait for, "" if they do not
 }
 
 // run shows frames until ctx ends.
@@ -157,7 +159,8 @@ func (v *view) frame(elapsed time.Duration, m mood, total, inBroker int) frame {
 	now := time.Now()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	f.handled, f.dead, f.retries, f.guard = v.handled, v.dead, v.retries, v.pause.String()
+	f.handled, f.dead, f.retries = v.handled, v.dead, v.retries
+	f.guard = v.guard(total-v.handled-v.dead, now)
 	for id, due := range v.due {
 		wait := due.Sub(now)
 		if wait <= 0 {
@@ -261,6 +264,10 @@ func (f frame) waits() string {
 
 // line is the frame for a log.
 func (f frame) line() string {
+	if f.guard != "" {
+		return fmt.Sprintf("%7s  handled %s, retried %s, dead %s; payment server: %s; orders %s", brief(f.elapsed),
+			thousands(f.handled), thousands(f.retries), thousands(f.dead), f.mood, f.guard)
+	}
 	waiting := thousands(f.held + f.inBroker)
 	if f.nextDue > 0 {
 		waiting += fmt.Sprintf(" (next due in %.2f s)", f.nextDue.Seconds())

@@ -25,7 +25,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	worker, err := consumer.New(memory.New(memory.Options{}), consumer.Config{
-		DeadLetter: dlq.Suffix(".dead"),
+		DeadLetter: dlq.Suffix("-dead"),
 		Middleware: []consumer.Middleware{once},
 	})
 	if err != nil {

@@ -56,7 +56,9 @@ var kinds = []kind{
 	{"`classify.Skip`", with(classify.Skip(errAny))},
 }
 
-// TestFailures compares the table of failures in the README with what becomes
+const failures = "docs/reference/failures.md"
+
+// TestFailures compares the table of failures with what becomes
 // of messages that fail so, on the default Config.
 func TestFailures(t *testing.T) {
 	var b strings.Builder
@@ -77,15 +79,15 @@ func TestFailures(t *testing.T) {
 	fmt.Fprintf(&b, "| work cut off because the worker stops | %s |\n", cellsOfStop(t))
 	fmt.Fprintf(&b, "| the lease is gone | %s |\n", cellsOfLoss(t))
 	section := regexp.MustCompile(`(?s)(<!-- generated: failures -->\n).*?(<!-- end -->)`)
-	old := readFile(t, "README.md")
+	old := readFile(t, failures)
 	switch text := section.ReplaceAllString(old, "${1}"+strings.ReplaceAll(b.String(), "$", "$$")+"${2}"); {
 	case !section.MatchString(old):
-		t.Error("README.md has no table of failures")
+		t.Error(failures + " has no table of failures")
 	case text == old:
 	case *update:
-		rewrite(t, "README.md", text)
+		rewrite(t, failures, text)
 	default:
-		t.Errorf("README.md is not what the code does: run go test ./internal/snippets -update; the code says\n%s", b.String())
+		t.Errorf("%s is not what the code does: run go test ./internal/snippets -update; the code says\n%s", failures, b.String())
 	}
 }
 

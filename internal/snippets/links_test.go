@@ -54,6 +54,13 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestReadmeIsShort keeps the README what is read before anything else.
+func TestReadmeIsShort(t *testing.T) {
+	if n := len(strings.Fields(readFile(t, "README.md"))); n > 900 {
+		t.Errorf("README.md has %d words, 900 are the most: move some to a page", n)
+	}
+}
+
 var (
 	makeCommand = regexp.MustCompile(`\bmake((?: +[A-Za-z_-]+(?:=\S*)?)+)`)
 	goRun       = regexp.MustCompile(`\bgo (?:run|test)[^\n]* \./([\w/-]+)`)
@@ -191,6 +198,39 @@ func goFiles(t *testing.T) []goFile {
 	}
 	return files
 }
+
+// TestPagesInTexts looks for the pages that errors and other texts of the code
+// send people to. They say where by an address: whoever reads them has the
+// package, and no clone.
+func TestPagesInTexts(t *testing.T) {
+	const home = "https://github.com/redrive-go/redrive/blob/main/"
+	root, found := moduleRoot(t), 0
+	for _, f := range goFiles(t) {
+		if f.isTest || strings.HasPrefix(f.path, "examples/") || strings.HasPrefix(f.path, "internal/") || f.syntax.Name.Name == "main" {
+			continue // which only a clone has
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			literal, ok := n.(*ast.BasicLit)
+			if !ok || literal.Kind != token.STRING {
+				return true
+			}
+			for _, text := range pageName.FindAllString(literal.Value, -1) {
+				name, ok := strings.CutPrefix(text, home)
+				if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(name))); err != nil || !ok {
+					t.Errorf("%s: %q is not %s with a page behind it", f.path, text, home)
+				}
+				found++
+			}
+			return true
+		})
+	}
+	if found == 0 {
+		t.Error("no text of the code names a page: the pattern is broken")
+	}
+}
+
+// pageName is what a page is called, or the whole address.
+var pageName = regexp.MustCompile(`[\w:/.-]*docs/[\w/-]+\.md`)
 
 // TestJSON parses what pages show as JSON, such as policies that people paste.
 func TestJSON(t *testing.T) {
