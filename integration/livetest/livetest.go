@@ -118,7 +118,7 @@ func lookup(getenv func(string) string, variable string) (address, skip string, 
 	if address = getenv(variable); address != "" {
 		return address, "", nil
 	}
-	skip = variable + " is not set, so there is no broker to run on: make test and make integration start one, or make up prints the address"
+	skip = variable + " is not set, so there is no broker to run on: make test starts one, or make up prints the address"
 	if getenv("CI") == "true" {
 		return "", "", fmt.Errorf("%s; with CI=true this is a failure, not a skip", skip)
 	}

@@ -207,17 +207,20 @@ func TestProofOnSQS(t *testing.T) {
 
 // The proof is worth nothing if it does not find what is wrong.
 func TestProofOnRabbitMQFindsPlantedBugs(t *testing.T) {
+	livetest.Nightly(t)
 	t.Parallel()
 	testProofFindsPlantedBugs(t, job{broker: "rabbitmq", seed: 3, messages: 400, kills: 5, url: servedURL(t, "rabbitmq")})
 }
 
 func TestProofOnKafkaFindsPlantedBugs(t *testing.T) {
+	livetest.Nightly(t)
 	t.Parallel()
 	testProofFindsPlantedBugs(t, job{broker: "kafka", seed: 3, messages: 400, kills: 2, url: servedURL(t, "kafka")})
 }
 
 // All at once, since these wait for leases, and little else happens.
 func TestProofOnSQSFindsPlantedBugs(t *testing.T) {
+	livetest.Nightly(t)
 	t.Parallel()
 	j := job{broker: "sqs", seed: 3, messages: 400, kills: 2, url: servedURL(t, "sqs")}
 	var searching sync.WaitGroup
