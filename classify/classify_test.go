@@ -175,6 +175,8 @@ func TestWith(t *testing.T) {
 		{"bad class", odd, classify.Verdict{Class: "fatal"}, unknown("mark: with", "")},
 		{"shutdown", odd, classify.Verdict{Class: classify.ClassShutdown}, classify.Verdict{Class: classify.ClassShutdown, Rule: "mark: with"}},
 		{"out of range", odd, classify.Verdict{Class: classify.ClassTransient, MaxAttempts: -1, RetryAfter: -1}, transient("mark: with", "")},
+		{"a single run", odd, classify.Verdict{MaxAttempts: 1}, classify.Verdict{
+			Class: classify.ClassUnknown, MaxAttempts: 1, Reason: "unclassified", Rule: "mark: with"}},
 		{"runs of poison", odd, classify.Verdict{Class: classify.ClassPoison, MaxAttempts: 3}, classify.Verdict{
 			Class: classify.ClassPoison, MaxAttempts: 3, Rule: "mark: with"}},
 		{"hint of poison", tooMany, classify.Verdict{Class: classify.ClassPoison}, poison("mark: with", "429")},

@@ -42,6 +42,9 @@ func TestFromResponseSuccess(t *testing.T) {
 			t.Errorf("status %d: %v, want nil", status, err)
 		}
 	}
+	if e := httpError(t, classify.FromResponse(&http.Response{StatusCode: 400})); e.Status != 400 {
+		t.Errorf("status 400: %+v", e)
+	}
 	check(t, classify.FromResponse(nil), unknown("", ""))
 }
 

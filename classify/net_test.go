@@ -269,4 +269,5 @@ func TestTexts(t *testing.T) {
 	check(t, below("stream error: stream ID 1; INTERNAL_ERROR"), ambiguous("http2 stream error", ""))
 	check(t, errors.New("stopped after lunch"), unknown("", ""))
 	check(t, errors.New("stream error: no water"), unknown("", ""))
+	check(t, errors.New("http2: server sent GOAWAY and closed the connection"), unknown("", ""))
 }

@@ -44,11 +44,14 @@ type sqlError struct{ state string }
 func (e *sqlError) Error() string    { return "SQLSTATE " + e.state }
 func (e *sqlError) SQLState() string { return e.state }
 
-type safeError struct{ cause error }
+type safeError struct {
+	cause error
+	not   bool
+}
 
 func (e *safeError) Error() string     { return "not sent: " + e.cause.Error() }
 func (e *safeError) Unwrap() error     { return e.cause }
-func (e *safeError) SafeToRetry() bool { return true }
+func (e *safeError) SafeToRetry() bool { return !e.not }
 
 type redisError string
 
@@ -152,11 +155,13 @@ func TestSQLState(t *testing.T) {
 
 // SafeToRetry says that nothing was sent, not that a retry would help.
 func TestSafeToRetry(t *testing.T) {
-	check(t, &safeError{&sqlError{"08006"}}, transient("sqlstate class 08", "08006"))
-	check(t, &safeError{syscall.ECONNRESET}, transient("errno ECONNRESET", "ECONNRESET"))
-	check(t, &safeError{errors.Join(syscall.EPIPE, syscall.EPIPE)}, transient("errno EPIPE", "EPIPE"))
-	check(t, &safeError{errors.New("bad state")}, unknown("", ""))
-	check(t, classify.Transient(&safeError{syscall.EPIPE}), transient("mark: transient", "EPIPE"))
+	check(t, &safeError{cause: &sqlError{"08006"}}, transient("sqlstate class 08", "08006"))
+	check(t, &safeError{cause: syscall.ECONNRESET}, transient("errno ECONNRESET", "ECONNRESET"))
+	check(t, &safeError{cause: syscall.ECONNRESET, not: true}, ambiguous("errno ECONNRESET", "ECONNRESET"))
+	check(t, &safeError{cause: &safeError{cause: syscall.ECONNRESET, not: true}}, transient("errno ECONNRESET", "ECONNRESET"))
+	check(t, &safeError{cause: errors.Join(syscall.EPIPE, syscall.EPIPE)}, transient("errno EPIPE", "EPIPE"))
+	check(t, &safeError{cause: errors.New("bad state")}, unknown("", ""))
+	check(t, classify.Transient(&safeError{cause: syscall.EPIPE}), transient("mark: transient", "EPIPE"))
 }
 
 func TestServiceCodes(t *testing.T) {

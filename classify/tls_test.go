@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 )
@@ -108,9 +109,14 @@ func TestAlerts(t *testing.T) {
 			check(t, err, environment(lasting, ""))
 		})
 	}
-	check(t, tls.AlertError(42), environment(lasting, ""))
-	check(t, tls.AlertError(80), ambiguous(passing, ""))
-	check(t, tls.AlertError(200), ambiguous(passing, ""))
+	ofConfiguration := []int{40, 42, 43, 44, 45, 46, 48, 49, 51, 70, 71, 109, 110, 112, 115, 116, 120}
+	for alert := range 256 {
+		want := ambiguous(passing, "")
+		if slices.Contains(ofConfiguration, alert) {
+			want = environment(lasting, "")
+		}
+		check(t, tls.AlertError(alert), want)
+	}
 	check(t, &net.OpError{Op: "local error", Err: errors.New("strange")}, unknown("", ""))
 }
 

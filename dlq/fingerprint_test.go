@@ -32,6 +32,7 @@ func TestFingerprintGroups(t *testing.T) {
 		{"UUID", "order 550e8400-e29b-41d4-a716-446655440000 not found", "order 0196f0c2-abcd-7eef-bbbb-deadbeefcafe not found", true},
 		{"UUID in capitals", "order 550E8400-E29B-41D4-A716-446655440000 not found", "order abcdefab-cdef-abcd-efab-cdefabcdefab not found", true},
 		{"hexadecimal id", "trace 4bf92f3577b34da6a3ce929d0e0e4736 lost", "trace 00f067aa0ba902b7 lost", true},
+		{"short hexadecimal id", "commit abc123 is bad", "commit def4567 is bad", true},
 		{"pointer", "bad state at 0xc000123456", "bad state at 0xdeadbeef", true},
 		{"ULID", "job 01ARZ3NDEKTSV4RRFFQ69G5FAV failed", "job 01BX5ZZKBKACTAV9WEVGEMMVRZ failed", true},
 		{"prefixed id", "charge ch_3MmlLrLkdIwHu7ix0snN0B15 failed", "charge ch_9AbCdEfGh failed", true},
@@ -67,6 +68,7 @@ func TestFingerprintGroups(t *testing.T) {
 		{"JSON types", "json: cannot unmarshal string into Go struct field Order.amount of type int", "json: cannot unmarshal string into Go struct field Order.total of type int", false},
 		{"strconv", `strconv.Atoi: parsing "12x": invalid syntax`, `strconv.Atoi: parsing "": invalid syntax`, true},
 		{"strconv faults", `strconv.Atoi: parsing "12x": invalid syntax`, `strconv.Atoi: parsing "99999999999999999999": value out of range`, false},
+		{"backquotes", "Unknown column `price`", "Unknown column `total`", true},
 		{"apostrophe", "can't charge order 1", "can't charge order 22", true},
 		{"unclosed quote", `bad token " at 5`, `bad token " at 17`, true},
 		{"escaped quotes", `got "a \"b\" c" here`, `got "x" here`, true},
@@ -83,6 +85,9 @@ func TestFingerprintGroups(t *testing.T) {
 			a, b := fingerprint("", "", tt.a), fingerprint("", "", tt.b)
 			if (a == b) != tt.same {
 				t.Errorf("same group = %v, want %v\n%q -> %q\n%q -> %q", a == b, tt.same, tt.a, masked(tt.a), tt.b, masked(tt.b))
+			}
+			for n := range tt.a { // a text may be cut anywhere
+				masked(tt.a[:n])
 			}
 		})
 	}
@@ -107,6 +112,8 @@ func TestMasked(t *testing.T) {
 		"x@":                      "x@",
 		"@x 5@y":                  "@x #",
 		"a: b@c.d. e":             "a: #. e",
+		"a: b@c.d.":               "a: #.",
+		"dial [::1":               "dial [#",
 		"amqp://guest:x@h:5672/v": "amqp://guest:#/v",
 		"May 5":                   "#",
 		"it May be":               "it May be",
@@ -121,6 +128,14 @@ func TestMasked(t *testing.T) {
 	} {
 		if got := masked(text); got != want {
 			t.Errorf("masked(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestMaskedDateWords(t *testing.T) {
+	for word := range strings.FieldsSeq("Mon Tue Wed Thu Fri Sat Sun Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec") {
+		if got := masked("since " + word + " 5"); got != "since #" {
+			t.Errorf("%s before a number is masked as %q", word, got)
 		}
 	}
 }

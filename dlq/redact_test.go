@@ -14,6 +14,13 @@ const canary = "Canary-7x9"
 func TestRedact(t *testing.T) {
 	const C = canary
 	tests := []struct{ in, want string }{
+		// Ends.
+		{"Authorization: Bearer", "Authorization: [redacted]"},
+		{"Bearer ", "Bearer "},
+		{`password=""`, `password=""`},
+		{"wrong password ", "wrong password "},
+		{"order 4111 ", "order 4111 "},
+
 		// Names and values.
 		{"password=" + C, "password=[redacted]"},
 		{"password: " + C + ", user bob", "password: [redacted], user bob"},
@@ -70,6 +77,7 @@ func TestRedact(t *testing.T) {
 		{"key id AKIAIOSFODNN7EXAMPLE is inactive", "key id [redacted] is inactive"},
 		{"wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "[redacted]"},
 		{"jwt eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl expired", "jwt [redacted] expired"},
+		{"got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl back", "got [redacted] back"},
 		{"clone with ghp_16C7e42F292c6912E7710c838347Ae178B4a", "clone with [redacted]"},
 		{"sk_live_4eC39HqLyjWDarjtT1zdp7dc declined", "[redacted] declined"},
 		{"card 4111111111111111 declined", "card [redacted] declined"},
@@ -88,6 +96,9 @@ func TestRedact(t *testing.T) {
 		}
 		if again := Redact(got); again != got {
 			t.Errorf("redacted twice: %q became %q", got, again)
+		}
+		for n := range tt.in { // a text may be cut anywhere
+			Redact(tt.in[:n])
 		}
 	}
 }

@@ -73,6 +73,8 @@ func TestDo(t *testing.T) {
 			"gave up after 2 attempts in 1s (no attempts left): run 2: trouble"},
 		{"poison", exact(), repeat(class("poison"), 9), []time.Duration{0},
 			"gave up after 1 attempt in 0s (another one cannot succeed): run 1: trouble"},
+		{"poison that may run twice", exact(), repeat(&trouble{classify.Verdict{Class: "poison", MaxAttempts: 2}}, 9), []time.Duration{0, s},
+			"gave up after 2 attempts in 1s (another one cannot succeed): run 2: trouble"},
 		{"poison after a retry", exact(), []*trouble{class("transient"), class("poison")}, []time.Duration{0, s},
 			"gave up after 2 attempts in 1s (another one cannot succeed): run 2: trouble"},
 		{"skip", exact(), repeat(&trouble{classify.Verdict{Class: "transient", Skip: true}}, 9), []time.Duration{0},
@@ -165,12 +167,34 @@ func TestWaitPrefersTheContext(t *testing.T) {
 }
 
 func TestDoIsNotPatient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began, err := call(t.Context(), Policy{}, repeat(class("transient"), 99)...)
-		if len(began) != 3 || err == nil || began[2] > 300*ms {
-			t.Errorf("runs began after %v (error %v), want 3 within 300ms", began, err)
-		}
-	})
+	hint := func(d time.Duration) *trouble {
+		return &trouble{classify.Verdict{Class: "throttled", RetryAfter: d}}
+	}
+	for name, tt := range map[string]struct {
+		policy         Policy
+		failure        *trouble
+		runs           int
+		least, longest time.Duration // before the last run
+		says           string
+	}{
+		"transient":   {Policy{}, class("transient"), 3, 0, 300 * ms, "no attempts left"},
+		"environment": {Policy{}, class("environment"), 3, 2 * time.Second, 4 * time.Second, "no attempts left"},
+		"hint":        {Policy{}, hint(2 * time.Second), 3, 2 * time.Second, 4 * time.Second, "no attempts left"},
+		"long hint":   {Policy{}, hint(2*time.Second + 1), 1, 0, 0, "longer than MaxRetryAfter (2s)"},
+		"a minute":    {Policy{MaxAttempts: 99, Backoff: Backoff{Base: 25 * time.Second, Cap: 25 * time.Second, Jitter: NoJitter}}, class("transient"), 3, 50 * time.Second, 50 * time.Second, "MaxAge (1m0s)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began, err := call(t.Context(), tt.policy, repeat(tt.failure, 99)...)
+				if last := began[len(began)-1]; len(began) != tt.runs || last < tt.least || last > tt.longest {
+					t.Errorf("runs began after %v, want %d, the last after %v to %v", began, tt.runs, tt.least, tt.longest)
+				}
+				if err == nil || !strings.Contains(err.Error(), tt.says) {
+					t.Errorf("error %v, want %q", err, tt.says)
+				}
+			})
+		})
+	}
 }
 
 // The time that a run takes is part of the estimate for the next.

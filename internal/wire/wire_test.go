@@ -179,6 +179,7 @@ func TestHostileHeaders(t *testing.T) {
 		{"class huge", h(Class, strings.Repeat("poison", 1000)), brokers.Meta{}},
 		{"key not UTF-8", h(IdempotencyKey, "a\xff"), brokers.Meta{}},
 		{"key with NUL", h(IdempotencyKey, "a\x00b"), brokers.Meta{}},
+		{"key with DEL", h(IdempotencyKey, "a\x7fb"), brokers.Meta{}},
 		{"key with terminal escape", h(IdempotencyKey, "\x1b[31mred"), brokers.Meta{}},
 		{"key with line feed", h(IdempotencyKey, "a\r\nSet-Cookie: b"), brokers.Meta{}},
 		{"key with bidi override", h(IdempotencyKey, "a\u202eb"), brokers.Meta{}},
@@ -199,7 +200,7 @@ func TestHostileHeaders(t *testing.T) {
 				{Attempt: 2, Class: "poison", Fingerprint: "cd", Delay: 2 * time.Millisecond},
 			}}},
 		{"origin names and values", slices.Concat(
-			h(Origin, "no name"), h(Origin+"a b", "space"), h(Origin+"nul", "\x00"), h(Origin+"empty", ""),
+			h(Origin, "no name"), h(Origin+"a b", "space"), h(Origin+"é", "letter"), h(Origin+"a{", "bracket"), h(Origin+"nul", "\x00"), h(Origin+"empty", ""),
 			h(Origin+strings.Repeat("n", MaxWord+1), "long"), h(Origin+"long", strings.Repeat("v", MaxShort+1)),
 			brokers.Headers{{Name: Origin + "offset", Value: "1", Type: "\x1b"}},
 		), brokers.Meta{Origin: brokers.Headers{{Name: "offset", Value: "1"}}}},
@@ -250,6 +251,11 @@ func TestReadingIsBounded(t *testing.T) {
 		t.Errorf("a header over the byte limit: got %+v, want it skipped and the next one read", meta)
 	}
 
+	full := slices.Repeat(brokers.Headers{{Name: History, Value: strings.Repeat(";", 1<<10-len(History))}}, MaxBytes>>10)
+	if _, meta := SplitMeta(append(full, brokers.Header{Name: Attempt, Value: "3"}), limits()); meta.Attempt != 0 {
+		t.Errorf("after %d bytes of headers another is read: %+v", MaxBytes, meta)
+	}
+
 	var origin brokers.Headers
 	for i := range 100 {
 		origin = append(origin, brokers.Header{Name: fmt.Sprint("n", i), Value: "v"})
@@ -261,7 +267,11 @@ func TestReadingIsBounded(t *testing.T) {
 	for i := range long.History {
 		long.History[i].Attempt = i + 1
 	}
-	_, meta = SplitMeta(AppendMeta(brokers.Message{}, long), limits())
+	written := AppendMeta(brokers.Message{}, long)
+	if n := 1 + strings.Count(written.Get(History), ";"); n != HistoryLimit {
+		t.Errorf("%d failures of 30 are written, want the last %d", n, HistoryLimit)
+	}
+	_, meta = SplitMeta(written, limits())
 	if len(meta.History) != HistoryLimit || meta.History[0].Attempt != 21 {
 		t.Errorf("history of 30 comes back as %+v, want the last %d", meta.History, HistoryLimit)
 	}
@@ -289,6 +299,7 @@ func TestText(t *testing.T) {
 		{"nul\x00", `nul\x00`, 20, false},
 		{"bad \xff\xfe", `bad \xff\xfe`, 20, false},
 		{"cut \xe4\xb8", `cut \xe4\xb8`, 20, false},
+		{"del \x7f", `del \x7f`, 20, false},
 		{"c1 \u009b", `c1 \u009b`, 20, false},
 		{"bidi \u202eevil", `bidi \u202eevil`, 20, false},
 		{"line\u2028sep", `line\u2028sep`, 20, false},

@@ -438,6 +438,30 @@ func TestLostProbeDoesNotJam(t *testing.T) {
 	}
 }
 
+// Who is refused asks again when the lease that ends first does, which need not
+// be the first one, and not while a probe is free.
+func TestNextProbe(t *testing.T) {
+	b := newBreaker(t, Config{Probes: 2, Successes: 9})
+	b.Trip(noon, "test", 0)
+	b.Restore(noon)
+	first := start(t, b, noon)
+	if s := b.Snapshot(noon); s.Probes != 1 || !s.Next.IsZero() {
+		t.Errorf("with a probe free: %+v, want no time to ask again", s)
+	}
+	second := noon.Add(10 * time.Second)
+	start(t, b, second)
+	b.Done(second, first, 0, Ignored, 0)
+	third := noon.Add(20 * time.Second)
+	start(t, b, third)
+	want := second.Add(time.Minute)
+	if ok, next := b.Allows(third); ok || !next.Equal(want) || !b.Snapshot(third).Next.Equal(want) {
+		t.Errorf("Allows = %v, ask again at %v, want %v", ok, next, want)
+	}
+	if s := b.Snapshot(want); s.Probes != 1 || !s.Next.IsZero() {
+		t.Errorf("when a lease is over: %+v, want no time to ask again", s)
+	}
+}
+
 // A late probe whose place nobody has taken still counts.
 func TestLateProbeCounts(t *testing.T) {
 	b := inState(t, HalfOpen)

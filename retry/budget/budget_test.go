@@ -230,6 +230,31 @@ func TestClockThatSteps(t *testing.T) {
 	}
 }
 
+// After a pause in which all that is known has passed, a budget is as new.
+func TestBeginsAnewAfterAPause(t *testing.T) {
+	b := newBudget(t, Queue())
+	now := noon
+	fresh := b.Snapshot(now)
+	for range 1000 { // retries fail, and many wait
+		now = now.Add(time.Second)
+		for range 20 {
+			b.Withdraw(now, time.Hour, 0.5)
+		}
+	}
+	if s := b.Snapshot(now); s.Limit >= fresh.Limit || s.Waiting == 0 {
+		t.Fatalf("before the pause: %+v", s)
+	}
+	now = now.Add(20 * time.Minute)
+	if s := b.Snapshot(now); s.Limit != fresh.Limit || s.Tokens != fresh.Tokens || s.Waiting != 0 {
+		t.Errorf("after the pause: %+v, want what it was at first: %+v", s, fresh)
+	}
+	empty(b, now)
+	wait, _ := b.Withdraw(now, time.Hour, 0.5)
+	if s := b.Snapshot(now.Add(wait + time.Second)); s.Waiting != 0 {
+		t.Errorf("%d still wait that were due %v after the pause", s.Waiting, wait)
+	}
+}
+
 func TestRandomThatIsNone(t *testing.T) {
 	b := newBudget(t, Queue())
 	now := noon
