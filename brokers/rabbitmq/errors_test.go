@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"reflect"
@@ -46,6 +47,29 @@ func TestExplain(t *testing.T) {
 		}
 		if tt.err != error(amqp.ErrCredentials) && !errors.Is(got, tt.err) {
 			t.Errorf("%s: the cause is not in %v", tt.name, got)
+		}
+	}
+}
+
+func TestConnectError(t *testing.T) {
+	uri := amqp.URI{Scheme: "amqps", Host: "mq.example", Port: 5671, Username: "bob", Password: "hunter2", Vhost: "/v"}
+	for _, tt := range []struct {
+		err           error
+		misconfigured bool
+		says          string
+	}{
+		{errors.New("dial tcp: connection refused"), false, "connection refused"},
+		{&tls.CertificateVerificationError{Err: errors.New("unknown authority")}, true, "check Options.TLS"},
+		{fmt.Errorf("dial: %w", tls.RecordHeaderError{Msg: "no TLS"}), true, "check Options.TLS"},
+		{errors.New("remote error: tls: certificate required"), true, "check Options.TLS"},
+		{&amqp.Error{Code: 403, Reason: "ACCESS_REFUSED - Login was refused"}, true, "check user and password"},
+	} {
+		got := connectError(uri, tt.err)
+		if errors.Is(got, brokers.ErrMisconfigured) != tt.misconfigured || !errors.Is(got, tt.err) || !strings.Contains(got.Error(), tt.says) {
+			t.Errorf("%v: %v, want it to say %q, and ErrMisconfigured %v", tt.err, got, tt.says, tt.misconfigured)
+		}
+		if !strings.Contains(got.Error(), `amqps://mq.example:5671 vhost "/v"`) || strings.Contains(got.Error(), "hunter2") {
+			t.Errorf("%v: it names the wrong endpoint, or a password", got)
 		}
 	}
 }

@@ -58,6 +58,21 @@ func TestTags(t *testing.T) {
 	}
 }
 
+// What has waited for long still has after a flush that sent other acks.
+func TestFlushKeepsTheAge(t *testing.T) {
+	tags, in := newTags(), &intake{}
+	tags.ack(3, in)
+	tags.age()
+	tags.ack(1, in)
+	tags.ack(5, in)
+	if multiple, singles := tags.flush(0); multiple != 1 || singles != nil {
+		t.Fatalf("flush = %d, %v; want 1", multiple, singles)
+	}
+	if multiple, singles := tags.flush(tags.old); multiple != 0 || !slices.Equal(singles, []uint64{3}) {
+		t.Errorf("flush of stragglers = %d, %v; want 3 alone", multiple, singles)
+	}
+}
+
 // channel is what a broker does with acks and nacks.
 type channel map[uint64]string
 

@@ -1,0 +1,132 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+var errUnreachable = errors.New("nobody listens")
+
+// holding returns a source whose broker nobody reaches, and a delivery that it
+// holds of a channel that has ended.
+func holding(t *testing.T) (*source, *token, *brokers.Delivery) {
+	b, err := New(Options{
+		URLs: []string{"amqp://one/"},
+		Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errUnreachable },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &source{broker: b, shelves: planShelves(time.Hour), prefetch: 100, woken: make(chan struct{}, 1)}
+	n := &session{link: &link{ctx: t.Context()}, source: s}
+	tok := &token{lane: &lane{session: n, tags: newTags(), ended: true}, tag: 1, intake: &intake{feed: &feed{}}, deadline: time.Now().Add(time.Hour)}
+	return s, tok, &brokers.Delivery{Message: brokers.Message{ID: "7f3a", Topic: "orders"}, Token: tok}
+}
+
+// A copy that is not confirmed replaces nothing.
+func TestUnconfirmedCopyKeepsTheOriginal(t *testing.T) {
+	s, tok, d := holding(t)
+	for _, delay := range []time.Duration{0, time.Second, time.Minute} {
+		errs := s.Settle(t.Context(), []brokers.Settlement{{Delivery: d, Action: brokers.Retry, Delay: delay}})
+		if len(errs) != 1 || !errors.Is(errs[0], errUnreachable) || tok.state.Load() != held || tok.copied {
+			t.Errorf("a retry after %v: %v, state %d, copied %v; want that it is held, and why", delay, errs, tok.state.Load(), tok.copied)
+		}
+	}
+}
+
+// What is acked, given back and copied.
+func TestSettlementsAreSorted(t *testing.T) {
+	const ack, retry, release = brokers.Ack, brokers.Retry, brokers.Release
+	for name, tt := range map[string]struct {
+		action brokers.Action
+		change func(*token)
+		want   string
+	}{
+		"ack":                          {ack, func(*token) {}, "ack"},
+		"ack of what was copied":       {ack, func(t *token) { t.copied = true }, "ack"},
+		"retry":                        {retry, func(*token) {}, "copy"},
+		"retry whose copy is there":    {retry, func(t *token) { t.copied = true }, "ack"},
+		"release":                      {release, func(*token) {}, "release"},
+		"release of what was copied":   {release, func(t *token) { t.copied = true }, "ack"},
+		"release, to count anew":       {release, func(t *token) { t.renews = true }, "copy"},
+		"release, lost nearly often":   {release, func(t *token) { t.count = bystanders - 1 }, "release"},
+		"release, lost often":          {release, func(t *token) { t.count = bystanders }, "copy"},
+		"none":                         {release + 1, func(*token) {}, ""},
+		"of a lease that is over":      {ack, func(t *token) { t.deadline = time.Now().Add(-1) }, ""},
+		"of a delivery that was lost":  {ack, func(t *token) { t.lose() }, ""},
+		"of what is settled":           {ack, func(t *token) { t.state.Store(settled) }, ""},
+		"of what another call settles": {retry, func(t *token) { t.state.Store(settling) }, ""},
+		"of a session that has ended":  {ack, func(t *token) { t.lane.session.link = endedLink() }, ""},
+	} {
+		s, tok, d := holding(t)
+		tt.change(tok)
+		b := settlement{source: s, batch: []brokers.Settlement{{Delivery: d, Action: tt.action}}, errs: make([]error, 1)}
+		b.sort()
+		for list, want := range map[*[]int]string{&b.acks: "ack", &b.copies: "copy", &b.releases: "release"} {
+			if slices.Equal(*list, []int{0}) != (tt.want == want) {
+				t.Errorf("%s: among those to %s is %v, want it in %q", name, want, *list, tt.want)
+			}
+		}
+		if (b.errs[0] == nil) != (tt.want != "") {
+			t.Errorf("%s: error %v", name, b.errs[0])
+		}
+	}
+}
+
+func endedLink() *link {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errUnreachable)
+	return &link{ctx: ctx}
+}
+
+// What has no confirm when the channel ends is not lost by a fault of another
+// message.
+func TestUnconfirmed(t *testing.T) {
+	m := outgoing{exchange: "redrive.delay.v1.250", message: amqp.Publishing{Body: make([]byte, 200)}}
+	for name, tt := range map[string]struct {
+		cause error
+		want  error
+		not   error
+	}{
+		"lost":               {errUnreachable, brokers.ErrUnknownOutcome, brokers.ErrMisconfigured},
+		"another's fault":    {explain(&amqp.Error{Code: 404, Reason: "NOT_FOUND - no exchange 'other' in vhost '/'"}), brokers.ErrUnknownOutcome, brokers.ErrMisconfigured},
+		"its own":            {explain(&amqp.Error{Code: 404, Reason: "NOT_FOUND - no exchange 'redrive.delay.v1.250' in vhost '/'"}), brokers.ErrMisconfigured, brokers.ErrUnknownOutcome},
+		"its own size":       {&amqp.Error{Code: 406, Reason: "PRECONDITION_FAILED - message size 200 is larger than configured max size 100"}, brokers.ErrRefused, brokers.ErrUnknownOutcome},
+		"the size of others": {&amqp.Error{Code: 406, Reason: "PRECONDITION_FAILED - message size 300 is larger than configured max size 100"}, brokers.ErrUnknownOutcome, brokers.ErrRefused},
+	} {
+		if err := unconfirmed(m, tt.cause); !errors.Is(err, tt.want) || errors.Is(err, tt.not) {
+			t.Errorf("%s: %v, want %v and not %v", name, err, tt.want, tt.not)
+		}
+	}
+}
+
+func TestBlockade(t *testing.T) {
+	var b blockade
+	b.set(false)
+	if b.wait() != nil {
+		t.Error("blocked from the start")
+	}
+	b.set(true)
+	free := b.wait()
+	if b.set(true); b.wait() != free {
+		t.Error("told twice that it is blocked, it forgets who waits")
+	}
+	b.set(false)
+	select {
+	case <-free:
+	default:
+		t.Error("who waited is not told of the end")
+	}
+	if b.wait() != nil {
+		t.Error("still blocked after the end")
+	}
+	b.set(false)
+}
