@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -268,6 +269,14 @@ func TestMissingTopicCostsNobodyConnections(t *testing.T) {
 			t.Errorf("bounds of a partition that is not there: %v", err)
 		}
 	})
+}
+
+func TestNobodyListens(t *testing.T) {
+	refused := errors.New("connection refused")
+	set := connections{dial: func(context.Context, string, string) (net.Conn, error) { return nil, refused }}
+	if conn, err := set.open(t.Context(), "tcp", "stub:9092"); conn != nil || err != refused {
+		t.Errorf("opened %v, %v, want the error of the dial", conn, err)
+	}
 }
 
 func TestLostConnections(t *testing.T) {

@@ -1,9 +1,15 @@
 package kafka
 
 import (
+	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/offsetcommit"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -79,6 +85,73 @@ func TestGraveSuspectsAreTriedAloneInTheirWorker(t *testing.T) {
 	}
 	if got := g.allowed(); len(got) != 2 {
 		t.Errorf("%d readers go on in the end, want both", len(got))
+	}
+}
+
+// A commit marks what is on trial, of one partition at a time, and of none
+// beside what is handed out.
+func TestCommitTriesOneGraveSuspect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		s.committing(never)
+		f, err := readerOn(t, s, first, commitment{}, span{}, usualLimits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.stop()
+		g := f.generation
+		g.readers = nil
+		readers := []*reader{suspiciousReader(g, 0, map[int64]int{3: 2}, 3), suspiciousReader(g, 1, map[int64]int{7: 2}, 7)}
+		trying := func(want ...bool) {
+			t.Helper()
+			if err := g.commit(t.Context(), whatChanged); err != nil {
+				t.Errorf("commit: %v", err)
+			}
+			for i, r := range readers {
+				if got := r.isTrying(); got != want[i] {
+					t.Errorf("partition %d has something on trial: %v, want %v", i, got, want[i])
+				}
+			}
+		}
+		g.out.Add(1)
+		trying(false, false)
+		g.settled(1)
+		trying(true, false)
+		readers[0].done(3)
+		trying(false, true)
+	})
+}
+
+// That the partitions belong to somebody else ends the generation, whatever
+// else fails.
+func TestCommitTellsOfTheLostLease(t *testing.T) {
+	for name, codes := range map[string][2]kafka.Error{
+		"first": {kafka.UnknownMemberId, kafka.GroupAuthorizationFailed},
+		"last":  {kafka.GroupAuthorizationFailed, kafka.UnknownMemberId},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStub(t)
+			s.answer = func(req protocol.Message, _ int) (protocol.Message, error) {
+				if _, ok := req.(*offsetcommit.Request); !ok {
+					return nil, nil
+				}
+				return &offsetcommit.Response{Topics: []offsetcommit.ResponseTopic{{Name: "orders", Partitions: []offsetcommit.ResponsePartition{
+					{PartitionIndex: 0, ErrorCode: int16(codes[0])}, {PartitionIndex: 1, ErrorCode: int16(codes[1])},
+				}}}}, nil
+			}
+			f, err := readerOn(t, s, first, commitment{}, span{}, usualLimits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.stop()
+			g := f.generation
+			g.readers = nil
+			suspiciousReader(g, 0, nil, 3)
+			suspiciousReader(g, 1, nil, 7)
+			if err := g.commit(t.Context(), everything); !errors.Is(err, brokers.ErrLeaseLost) {
+				t.Errorf("%s: %v, want ErrLeaseLost", name, err)
+			}
+		})
 	}
 }
 

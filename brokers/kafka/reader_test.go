@@ -15,6 +15,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/offsetcommit"
+	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -134,6 +135,54 @@ func (s *stub) committing(fail func(call int) kafka.Error) map[partition]commitm
 func never(int) kafka.Error { return 0 }
 
 var usualLimits = memory{bufferBytes, mostWaiting, bodyBytes, soonBytes}
+
+// A record is done when the copy of its retry is confirmed, and not before.
+func TestUnconfirmedCopyKeepsTheOriginal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		s.topics[delayOfOrders] = 1
+		s.log = []rawBatch{{records: numbered(0, 2)}}
+		f, err := readerOn(t, s, first, commitment{0, ownerClean}, span{0, 2}, usualLimits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.stop()
+		low := func() int64 {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.progress.lowWater()
+		}
+		code := int16(kafka.RequestTimedOut)
+		s.answer = func(req protocol.Message, _ int) (protocol.Message, error) {
+			p, ok := req.(*produce.Request)
+			if !ok {
+				return nil, nil
+			}
+			if got := low(); got != 0 {
+				t.Errorf("low-water mark %d before the copy is confirmed", got)
+			}
+			return produced(p, code), nil
+		}
+		f.run()
+		src := f.generation.source
+		ds, err := src.Receive(t.Context(), 10)
+		if err != nil || len(ds) != 2 {
+			t.Fatalf("received %d, %v", len(ds), err)
+		}
+		retry := []brokers.Settlement{{Delivery: ds[0], Action: brokers.Retry, Delay: time.Minute}}
+		if errs := src.Settle(t.Context(), retry); len(errs) != 1 || !errors.Is(errs[0], brokers.ErrUnknownOutcome) || low() != 0 {
+			t.Errorf("of unknown outcome: %v, low-water mark %d", errs, low())
+		}
+		code = 0
+		if errs := src.Settle(t.Context(), retry); errs != nil || low() != 1 {
+			t.Errorf("once more: %v, low-water mark %d", errs, low())
+		}
+		f.generation.cancel(brokers.ErrLeaseLost)
+		if errs := src.Settle(t.Context(), acks(ds[1:])); len(errs) != 1 || !errors.Is(errs[0], brokers.ErrLeaseLost) || low() != 1 {
+			t.Errorf("after the generation: %v, low-water mark %d", errs, low())
+		}
+	})
+}
 
 func TestWhereAReaderBegins(t *testing.T) {
 	marked := newProgress(5)

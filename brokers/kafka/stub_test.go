@@ -192,6 +192,9 @@ func (s *stub) fetch(req *fetch.Request) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	asked := req.Topics[0].Partitions[0]
+	if req.IsolationLevel != readCommitted {
+		s.t.Errorf("isolation level %d is fetched with, so that aborted records come", req.IsolationLevel)
+	}
 	stable := s.end()
 	if s.stable > 0 {
 		stable = min(stable, s.stable)
