@@ -3,7 +3,9 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -86,6 +88,27 @@ func TestEventsOfAMessage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Successes are silent, whoever looks on.
+func TestSuccessIsNoWarning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one")
+		var log strings.Builder
+		var seen recorder
+		cfg := quiet()
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		cfg.Observers = []consumer.Observer{&seen}
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error { return nil })
+		})
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		if len(seen.of(acked)) != 1 || log.String() != "" {
+			t.Errorf("%d acks, and the log says %q", len(seen.of(acked)), log.String())
+		}
+	})
 }
 
 func interrupted(ctx context.Context, _ *brokers.Message) error {

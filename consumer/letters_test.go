@@ -37,7 +37,7 @@ func TestPoisonIsDeadLetteredAtOnce(t *testing.T) {
 		w := start(t, broker, quiet(), poisonous(&runs))
 		synctest.Wait()
 		entry := oneDeadLetter(t, broker, "orders")
-		if runs.Load() != 1 || entry.Reason != "poison" || entry.Meta.Attempt != 1 || !entry.DeadAt.Equal(time.Now()) {
+		if runs.Load() != 1 || entry.Reason != "poison" || entry.Meta.Attempt != 1 || !entry.Meta.DueAt.IsZero() || !entry.DeadAt.Equal(time.Now()) {
 			t.Errorf("%d runs, entry %+v; want one run and death by poison at once", runs.Load(), entry)
 		}
 		w.mustShutdown()

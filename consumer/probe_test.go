@@ -114,6 +114,42 @@ func TestMessagesThatAlwaysFailEndBesideGoodOnes(t *testing.T) {
 	})
 }
 
+// A failed probe counts if another message has succeeded since its own last
+// failure, and only then.
+func TestProbeCountsInContrast(t *testing.T) {
+	for _, contrast := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			guard := must(breaker.New(breaker.Config{}))
+			var seen recorder
+			cfg := quiet()
+			cfg.Guard.Breaker, cfg.Retry, cfg.Observers = guard, every(time.Minute, 9), []consumer.Observer{&seen}
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
+					if string(m.Body) == "bad" {
+						return classify.Transient(errBusy)
+					}
+					return nil
+				})
+			})
+			publish(t, broker, "orders", "bad")
+			time.Sleep(10 * time.Second)
+			if contrast {
+				publish(t, broker, "orders", "good")
+			}
+			time.Sleep(10 * time.Second)
+			guard.Trip(time.Now(), "by hand", 0)
+			guard.Restore(time.Now())
+			time.Sleep(time.Minute)
+			w.mustShutdown()
+			failed := seen.of(consumer.EventFailed)
+			if len(failed) != 2 || !failed[0].Decision.Counted || failed[1].Decision.Counted != contrast || guard.Snapshot(time.Now()).Openings != 2 {
+				t.Errorf("contrast %v: %d failures %+v, want a counted one and a probe that counts so", contrast, len(failed), failed)
+			}
+		})
+	}
+}
+
 // Where nothing ever succeeds, only their age ends messages.
 func TestProbesEndMessagesOnlyByTheirAge(t *testing.T) {
 	for name, fail := range map[string]error{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -58,6 +59,45 @@ func TestFailedAckIsRepeatedWithBackoff(t *testing.T) {
 			t.Errorf("%d acks reported, want 1", got)
 		}
 		empty(t, broker.Broker, "orders")
+	})
+}
+
+// While settlements fail they are tried ever less often, and after a success
+// soon again.
+func TestSettlementsBackOffAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
+			if op.Operation == memory.Settle && down.Load() {
+				return memory.Fault{Err: errors.New("i/o timeout")}
+			}
+			return memory.Fault{}
+		}})
+		var runs atomic.Int32
+		w := start(t, broker, quiet(), counting(&runs))
+		// outage returns the gaps between the acks of a message in an outage.
+		outage := func(d time.Duration) (gaps []time.Duration) {
+			before := len(broker.of("ack"))
+			down.Store(true)
+			publish(t, broker, "orders", "one")
+			time.Sleep(d)
+			down.Store(false)
+			time.Sleep(time.Minute)
+			acks := broker.of("ack")[before:]
+			for i := 1; i < len(acks); i++ {
+				gaps = append(gaps, acks[i].at-acks[i-1].at)
+			}
+			return gaps
+		}
+		if longest := slices.Max(outage(time.Hour)); longest <= 8*time.Second || longest > 15*time.Second {
+			t.Errorf("in an hour without an ack there are at most %v between two, want up to 15 s", longest)
+		}
+		for range 10 {
+			if gaps := outage(500 * time.Millisecond); len(gaps) != 1 || gaps[0] > 2*time.Second {
+				t.Errorf("after the first failure since a success it takes %v, want 2 s at most", gaps)
+			}
+		}
+		w.mustShutdown()
 	})
 }
 

@@ -96,6 +96,9 @@ func TestDrainWithAStuckHandler(t *testing.T) {
 			t.Errorf("after Run: %+v, want the message given back", got)
 		}
 		seen.expect(t, consumer.EventStuck, "1m10.5s deaf")
+		if e := seen.of(consumer.EventStuck)[0]; e.Err == nil || e.Duration != 70500*time.Millisecond {
+			t.Errorf("stuck event %+v", e)
+		}
 		time.Sleep(2 * time.Hour) // the handler returns meanwhile
 		if calls := broker.of("ack", "retry", "release"); len(calls) != 1 || calls[0].what != "release" {
 			t.Errorf("settlements %+v, want one release", calls)
