@@ -197,6 +197,41 @@ func TestSettleWaitsForExtend(t *testing.T) {
 	})
 }
 
+// TestLeaseEndsWhileSettleWaits has the lease end while Settle waits for an
+// extension that nobody answers: nothing is sent.
+func TestLeaseEndsWhileSettleWaits(t *testing.T) {
+	for name, settle := range map[string]func(*brokers.Delivery) brokers.Settlement{
+		"ack":     ack,
+		"release": release,
+		"retry":   func(d *brokers.Delivery) brokers.Settlement { return again(d, time.Second) },
+		"copy":    func(d *brokers.Delivery) brokers.Settlement { return again(d, 2*time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene) {
+				src := s.open()
+				s.publish("a")
+				d := s.one(src)
+				time.Sleep(25 * time.Second)
+				s.server.Inject(sqstest.Fault{Operation: "ChangeMessageVisibilityBatch", Times: 1, Latency: 10 * time.Minute})
+				extended := make(chan []error)
+				go func() { extended <- src.Extend(s.Context(), time.Minute, []*brokers.Delivery{d}) }()
+				synctest.Wait()
+				calls := s.count("", func() {
+					if err := s.errorOf(src, settle(d)); !errors.Is(err, brokers.ErrLeaseLost) {
+						s.Errorf("Settle returned %v, want ErrLeaseLost", err)
+					}
+				})
+				if errs := <-extended; len(errs) != 1 || errs[0] == nil {
+					s.Errorf("Extend without an answer: %v", errs)
+				}
+				if calls != 0 {
+					s.Errorf("%d calls were sent for a lease that was over", calls)
+				}
+			})
+		})
+	}
+}
+
 // TestMaxLease extends for as long as SQS lets it.
 func TestMaxLease(t *testing.T) {
 	for _, topic := range []string{"jobs", "jobs.fifo"} {

@@ -393,6 +393,9 @@ func TestComposeSheds(t *testing.T) {
 	letter := with(func(m *brokers.Message) {
 		m.Headers = append(deadLetter(5), brokers.Header{Name: wire.ErrorStack, Value: strings.Repeat("\"main.go\":1\n", 100)}, brokers.Header{Name: wire.DeadTruncated, Value: "rule"})
 	})
+	long := with(func(m *brokers.Message) {
+		m.Headers = brokers.Headers{{Name: wire.DeadVersion, Value: "1"}, {Name: wire.ErrorMessage, Value: strings.Repeat("declined ", 200)}}
+	})
 	for _, test := range []struct {
 		name    string
 		m       brokers.Message
@@ -416,6 +419,10 @@ func TestComposeSheds(t *testing.T) {
 		{name: "a stack goes", m: letter, limit: 330, check: func(r record) bool {
 			_, ok := r.message.Headers.Lookup(wire.ErrorStack)
 			return !ok && r.message.Headers.Get(wire.DeadTruncated) == "rule,error-stack" && r.message.Headers.Get(wire.DeadReason) == "exhausted"
+		}},
+		{name: "an error text is cut", m: long, limit: 1000, check: func(r record) bool {
+			text := r.message.Headers.Get(wire.ErrorMessage)
+			return len(text) > 400 && len(text) < 1000 && r.message.Headers.Get(wire.DeadTruncated) == "error-message"
 		}},
 		{name: "a body is never cut", m: with(func(m *brokers.Message) { m.Body = bytes.Repeat([]byte("x"), 1<<20) }), limit: 1 << 21, refused: true},
 		{name: "too many headers", m: with(func(m *brokers.Message) { m.Headers = numbered(1001) }), refused: true},

@@ -110,6 +110,21 @@ func TestUnknownOutcomes(t *testing.T) {
 	})
 }
 
+// TestHidingEndsBeforeTheMessageIsBack does not have the SDK repeat a change when
+// its message may be with somebody else.
+func TestHidingEndsBeforeTheMessageIsBack(t *testing.T) {
+	play(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene) {
+		src := s.open()
+		s.publish("a")
+		d := s.one(src)
+		s.server.Inject(sqstest.Fault{Operation: "ChangeMessageVisibilityBatch", Latency: 2 * time.Hour})
+		begun := time.Now()
+		if err := s.errorOf(src, again(d, 3*time.Second)); !errors.Is(err, brokers.ErrUnknownOutcome) || time.Since(begun) > 3*time.Second {
+			s.Errorf("Settle returned %v after %v, want an unknown outcome after 3 s at most", err, time.Since(begun))
+		}
+	})
+}
+
 // TestCallsEndWithTheLease does not wait for an answer beyond the lease.
 func TestCallsEndWithTheLease(t *testing.T) {
 	play(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene) {
