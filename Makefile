@@ -162,6 +162,10 @@ scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=
 incidents: ## Check what becomes of the messages in incidents, on the default Config in virtual time
 	$(GO) test $(SIMULATED)
 
+.PHONY: mutants
+mutants: ## Plant bugs in the source that break a promise, which a named test must find (ONLY=regexp)
+	$(GO) -C tools run ./mutants -only '$(ONLY)'
+
 ##@ Brokers
 .PHONY: up
 up: ## Start the real brokers and print their addresses (ONLY="kafka sqs redis rabbitmq4")

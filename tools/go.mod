@@ -7,10 +7,12 @@ tool (
 	honnef.co/go/tools/cmd/staticcheck
 )
 
-require github.com/compose-spec/compose-go/v2 v2.16.2
+require (
+	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c
+	github.com/compose-spec/compose-go/v2 v2.16.2
+)
 
 require (
-	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect
 	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
 	github.com/distribution/reference v0.5.0 // indirect
 	github.com/docker/go-connections v0.4.0 // indirect
