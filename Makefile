@@ -147,10 +147,6 @@ scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=
 	$(GO) test ./internal/proof -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
 
 .PHONY: mutants
-mutants: ## Plant bugs that break promises in the source, and fail unless the tests named for them do
-	$(GO) -C tools run ./mutants
-
-.PHONY: mutants
 mutants: ## Plant bugs in the source that break a promise, which a named test must find (ONLY=regexp)
 	$(GO) -C tools run ./mutants -only '$(ONLY)'
 
