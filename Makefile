@@ -124,7 +124,7 @@ LIVE_TEST := nice -n 10 $(GO)
 
 .PHONY: live
 live:
-	$(LIVE_TEST) test -race -count=1 -p 2 -parallel 12 -timeout 30m $(LIVE)
+	$(LIVE_TEST) test -race -count=1 -p 2 -timeout 30m $(LIVE)
 
 # With cover and live, every test runs once.
 .PHONY: rest
