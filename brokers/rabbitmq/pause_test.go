@@ -172,7 +172,7 @@ func TestPauseRenewsWhatWasLostOften(t *testing.T) {
 	inTwo(t, rabbitmq.Options{}, 200*time.Millisecond, func(w *two) {
 		w.closeSource()
 		w.publish("unlucky")
-		for range 4 {
+		for range 2 { // suspicious the next time
 			w.lose(1)
 		}
 		w.source = w.open(w.topic)
