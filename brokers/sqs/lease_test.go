@@ -199,6 +199,7 @@ func TestSettleWaitsForExtend(t *testing.T) {
 
 // TestMaxLease extends for as long as SQS lets it.
 func TestMaxLease(t *testing.T) {
+	t.Parallel()
 	for _, topic := range []string{"jobs", "jobs.fifo"} {
 		t.Run(topic, func(t *testing.T) {
 			play(t, topic, Options{}, func(s *scene) {

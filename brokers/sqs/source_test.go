@@ -272,6 +272,7 @@ func TestTopicsShareTheRoom(t *testing.T) {
 
 // TestCalls counts what messages cost when nothing goes wrong.
 func TestCalls(t *testing.T) {
+	t.Parallel()
 	play(t, "jobs", Options{}, func(s *scene) {
 		src := s.open()
 		const n = 1000
