@@ -100,27 +100,22 @@ func Run(t *testing.T, h Harness) {
 
 // runBeside runs so many clauses at a time, and those first that take long.
 func (s *suite) runBeside(t *testing.T, most int) {
-	all := clauses()
-	slices.SortStableFunc(all, func(a, b clause) int {
-		switch {
-		case a.long && !b.long:
-			return -1
-		case b.long && !a.long:
-			return 1
-		}
-		return 0
-	})
 	room := make(chan struct{}, most)
 	var running sync.WaitGroup
 	defer running.Wait()
-	for _, c := range all {
-		room <- struct{}{}
-		running.Go(func() {
-			leave := sync.OnceFunc(func() { <-room })
-			defer leave() // of one that the -run flag leaves out
-			defer s.done(c)
-			t.Run(c.name, func(t *testing.T) { report(t, c, s.examine(t, c, leave)) })
-		})
+	for _, long := range []bool{true, false} {
+		for _, c := range clauses() {
+			if c.long != long {
+				continue
+			}
+			room <- struct{}{}
+			running.Go(func() {
+				leave := sync.OnceFunc(func() { <-room })
+				defer leave() // of one that the -run flag leaves out
+				defer s.done(c)
+				t.Run(c.name, func(t *testing.T) { report(t, c, s.examine(t, c, leave)) })
+			})
+		}
 	}
 }
 
