@@ -82,26 +82,41 @@ type Harness struct {
 // Run checks a broker against every clause, each in a subtest of its name. A
 // failure prints the rule and what was observed instead. Clauses that would
 // only repeat the failure of a more basic one are skipped and say so. Unless
-// the broker is Virtual, all clauses run at once: they mostly wait. Open may
-// hold some of them up where that is too much for the broker.
+// the broker is Virtual, 16 clauses run at a time, as they mostly wait.
 func Run(t *testing.T, h Harness) {
 	if h.Open == nil {
 		t.Fatal("brokertest: Harness.Open is nil: there is no broker to check")
 	}
 	s := newSuite(h)
-	var running sync.WaitGroup
+	if !h.Virtual {
+		s.runBeside(t, 16)
+		return
+	}
 	for _, c := range clauses() {
-		examine := func() {
-			defer s.done(c)
-			t.Run(c.name, func(t *testing.T) { report(t, c, s.examine(t, c)) })
-		}
-		if h.Virtual {
-			examine()
-		} else {
-			running.Go(examine)
+		t.Run(c.name, func(t *testing.T) { report(t, c, s.examine(t, c, func() {})) })
+		s.done(c)
+	}
+}
+
+// runBeside runs so many clauses at a time, and those first that take long.
+func (s *suite) runBeside(t *testing.T, most int) {
+	room := make(chan struct{}, most)
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, long := range []bool{true, false} {
+		for _, c := range clauses() {
+			if c.long != long {
+				continue
+			}
+			room <- struct{}{}
+			running.Go(func() {
+				leave := sync.OnceFunc(func() { <-room })
+				defer leave() // of one that the -run flag leaves out
+				defer s.done(c)
+				t.Run(c.name, func(t *testing.T) { report(t, c, s.examine(t, c, leave)) })
+			})
 		}
 	}
-	running.Wait()
 }
 
 func report(t *testing.T, c clause, err error) {
@@ -117,6 +132,7 @@ func report(t *testing.T, c clause, err error) {
 type clause struct {
 	name  string
 	rule  string
+	long  bool     // waits for several leases
 	needs []string // clauses whose failure this one would only repeat
 	check func(*trial) error
 }
@@ -158,13 +174,14 @@ func newSuite(h Harness) *suite {
 // done lets those be judged that rest on c.
 func (s *suite) done(c clause) { close(s.judged[c.name]) }
 
-// examine returns nil, a skip, or what the broker did wrong. It waits until
-// those clauses are done that c rests on.
-func (s *suite) examine(t *testing.T, c clause) error {
+// examine returns nil, a skip, or what the broker did wrong. When it has left the
+// broker alone it waits until those clauses are done that c rests on.
+func (s *suite) examine(t *testing.T, c clause, leave func()) error {
 	err := s.unfounded(c) // for all that is known yet
 	if err == nil {
 		err = s.harness.try(t, c)
 	}
+	leave()
 	for _, name := range c.needs {
 		<-s.judged[name]
 	}

@@ -21,6 +21,7 @@ func carryClauses() []clause {
 		{
 			name:  "retry-keeps-id",
 			rule:  "The ID of a message must stay the same over all of its hops.",
+			long:  true,
 			needs: []string{"retry-returns", "id-set"},
 			check: retryKeepsID,
 		},

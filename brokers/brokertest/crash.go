@@ -10,6 +10,7 @@ func crashClauses() []clause {
 		{
 			name:  "crash-loses-nothing",
 			rule:  "When a worker dies, everything that it had not acked must be delivered to another one.",
+			long:  true,
 			needs: []string{"retry-durable", "lease-ends"},
 			check: crashLosesNothing,
 		},

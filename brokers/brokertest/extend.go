@@ -13,6 +13,7 @@ func extendClauses() []clause {
 		{
 			name:  "extend-holds",
 			rule:  "A delivery whose lease is extended in time must stay held, however long.",
+			long:  true,
 			needs: []string{"lease-holds"},
 			check: extendHolds,
 		},

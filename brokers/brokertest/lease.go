@@ -36,6 +36,7 @@ func leaseClauses() []clause {
 		{
 			name:  "settle-stale",
 			rule:  "A settlement by an earlier holder must be ErrLeaseLost and leave the delivery of the present one alone.",
+			long:  true,
 			needs: []string{"lease-ends", "ack-removes"},
 			check: settleStale,
 		},

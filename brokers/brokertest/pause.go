@@ -48,6 +48,7 @@ func pauseClauses() []clause {
 		{
 			name:  "pause-not-counted",
 			rule:  "Pauses must not change what a message is: however many and long they are, it comes with Attempt and Abandoned as before and can be settled.",
+			long:  true,
 			needs: []string{"pause-loses-nothing"},
 			check: pauseNotCounted,
 		},

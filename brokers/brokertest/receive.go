@@ -51,6 +51,7 @@ func receiveClauses() []clause {
 		{
 			name:  "receive-after-pause",
 			rule:  "Not calling Receive for hours must be safe: what comes afterwards has half of its lease left and can be settled.",
+			long:  true,
 			needs: []string{"ack-removes", "lease-until", "receive-max"},
 			check: receiveAfterPause,
 		},

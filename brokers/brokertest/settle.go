@@ -15,6 +15,7 @@ func endClauses() []clause {
 		{
 			name:  "ack-removes",
 			rule:  "Ack must remove the message: it is not delivered again, neither to this source nor to the next.",
+			long:  true,
 			needs: []string{"publish-delivers"},
 			check: ackRemoves,
 		},

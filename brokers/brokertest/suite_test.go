@@ -41,7 +41,7 @@ func TestBrokenBrokers(t *testing.T) {
 			s := newSuite(h)
 			failed := make(map[string]string)
 			for _, c := range clauses() {
-				err := s.examine(t, c)
+				err := s.examine(t, c, func() {})
 				s.done(c)
 				if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
 					failed[c.name] = c.explain(err)
@@ -89,7 +89,7 @@ func TestBrokenBrokersOutside(t *testing.T) {
 			var got []string
 			for _, c := range clauses() {
 				var err error
-				synctest.Test(t, func(t *testing.T) { err = s.examine(t, c) })
+				synctest.Test(t, func(t *testing.T) { err = s.examine(t, c, func() {}) })
 				s.done(c)
 				if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
 					got = append(got, c.name)
@@ -125,7 +125,7 @@ func TestJudgedAfterWhatItRestsOn(t *testing.T) {
 			for _, c := range []clause{last, next, base} {
 				running.Go(func() {
 					defer s.done(c)
-					err := s.examine(t, c)
+					err := s.examine(t, c, func() {})
 					mu.Lock()
 					defer mu.Unlock()
 					errs[c.name] = err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,9 +15,13 @@ import (
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
+// TestMain runs tests beside each other, as they mostly wait.
+func TestMain(m *testing.M) { os.Exit(livetest.Main(m, 16)) }
+
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
-		t.Parallel() // nearly all of the time is waiting
+		t.Parallel()
 		addresses := strings.Split(target.URL, ",")
 		admin := newClient(clientOptions{brokers: addresses, timeout: patience})
 		t.Cleanup(admin.close)

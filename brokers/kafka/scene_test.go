@@ -137,7 +137,7 @@ func closedInOrder(c commitment) bool {
 // waitFor fails the test unless ok comes true in time.
 func (s *scene) waitFor(what string, ok func() bool) {
 	s.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); pause(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !ok(); pause(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.Fatalf("waited in vain for %s", what)
 		}

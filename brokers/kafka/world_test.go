@@ -148,7 +148,7 @@ func (c *cable) Close() error {
 // withinTime gives a call of a test no more than a generous time.
 func withinTime(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -25,7 +25,7 @@ type world struct {
 	url    string
 }
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // inWorlds runs f on every broker, with exchanges and queues of its own.
 func inWorlds(t *testing.T, options rabbitmq.Options, f func(w *world)) {

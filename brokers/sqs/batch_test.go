@@ -165,6 +165,7 @@ func TestFIFOSendRepeatedIsOneMessage(t *testing.T) {
 }
 
 func TestSendSplitsBySize(t *testing.T) {
+	t.Parallel()
 	inBubble(t, false, func(t *testing.T, b *bench) {
 		if errs := b.send(t.Context(), b.queue.url, messages(7, 300<<10)); errs != nil {
 			t.Fatal(errs)

@@ -147,6 +147,7 @@ func TestFIFOLostLease(t *testing.T) {
 // TestFIFODelayThatDoesNotFit refuses a delay that is too long for what is left
 // of the 12 h.
 func TestFIFODelayThatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	play(t, "jobs.fifo", Options{}, func(s *scene) {
 		s.sub.MaxDelay = longestBlock
 		src := s.open()
@@ -177,6 +178,7 @@ func TestFIFODelayThatDoesNotFit(t *testing.T) {
 
 // TestLongestDelayOnFIFO asks for the longest delay that Open accepts.
 func TestLongestDelayOnFIFO(t *testing.T) {
+	t.Parallel()
 	play(t, "jobs.fifo", Options{}, func(s *scene) {
 		s.sub.MaxDelay = longestBlock
 		src := s.open()

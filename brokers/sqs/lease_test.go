@@ -234,6 +234,7 @@ func TestLeaseEndsWhileSettleWaits(t *testing.T) {
 
 // TestMaxLease extends for as long as SQS lets it.
 func TestMaxLease(t *testing.T) {
+	t.Parallel()
 	for _, topic := range []string{"jobs", "jobs.fifo"} {
 		t.Run(topic, func(t *testing.T) {
 			play(t, topic, Options{}, func(s *scene) {

@@ -194,6 +194,7 @@ func TestPauseIsNoAttempt(t *testing.T) {
 // TestPauseOfMoments receives with a pause of milliseconds after each call: no
 // message is given back, and there are no more polls than without.
 func TestPauseOfMoments(t *testing.T) {
+	t.Parallel()
 	polls := func(topics ...string) (n int) {
 		play(t, "jobs", Options{}, func(s *scene) {
 			src := s.open()
@@ -314,6 +315,7 @@ func TestPauseKeepsOrder(t *testing.T) {
 // TestPauseWhileReceiving pauses topics at any time while messages come: each is
 // handled once.
 func TestPauseWhileReceiving(t *testing.T) {
+	t.Parallel()
 	play(t, "jobs", Options{}, func(s *scene) {
 		s.sub.Topics = []string{"jobs", "more"}
 		src := s.open()

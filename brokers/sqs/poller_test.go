@@ -267,6 +267,7 @@ func TestPollsThatDoNotWait(t *testing.T) {
 
 // TestPollsAdapt opens more polls for a backlog, and one when it is gone.
 func TestPollsAdapt(t *testing.T) {
+	t.Parallel()
 	play(t, "jobs", Options{Polls: 4}, func(s *scene) {
 		s.sub.InFlight = 1000
 		src := s.open()

@@ -14,6 +14,7 @@ import (
 // TestFailingQueueRestsAtOnce has polls fail while many are open: after the
 // first failure there is no second of which two begin, however many there were.
 func TestFailingQueueRestsAtOnce(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]sqstest.Fault{
 		"throttled":           {Code: "RequestThrottled"},
 		"unavailable":         {Status: 503},

@@ -27,7 +27,7 @@ type scene struct {
 	started []*Broker
 }
 
-// play runs a test in a scene, at the same time as others.
+// play runs a test in a scene.
 func play(t *testing.T, topic string, options Options, run func(s *scene)) {
 	t.Helper()
 	playOn(t, sqstest.Options{}, topic, options, run)

@@ -128,6 +128,7 @@ func TestNoteAfterAnotherWorker(t *testing.T) {
 // TestWhenARetryIsACopy lists what SQS's count of receives would not tell, or
 // cannot hold.
 func TestWhenARetryIsACopy(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		options Options
 		change  func(src *source, st *brokers.Settlement)
@@ -203,6 +204,7 @@ func TestWhenARetryIsACopy(t *testing.T) {
 // TestLongDelay hops: a copy for 15 minutes, and the rest in place, as often
 // as SQS makes it necessary. No hop is an attempt, for any worker.
 func TestLongDelay(t *testing.T) {
+	t.Parallel()
 	for _, options := range []Options{{}, {Copies: true}} {
 		play(t, "jobs", options, func(s *scene) {
 			s.sub.MaxDelay, s.sub.MaxAge = 30*time.Hour, 48*time.Hour
@@ -411,6 +413,7 @@ func TestBadSettlements(t *testing.T) {
 // TestRefusedCopy reports a copy that SQS would never take; the delivery is
 // held.
 func TestRefusedCopy(t *testing.T) {
+	t.Parallel()
 	play(t, "jobs", Options{Copies: true}, func(s *scene) {
 		src := s.open()
 		body := strings.Repeat("x", 1<<20-200)

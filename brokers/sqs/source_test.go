@@ -149,13 +149,14 @@ func TestCloseWaitsForSettle(t *testing.T) {
 func TestBuffered(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
 		src := s.open()
+		polled := time.Now()
 		s.buffer(src, fill("%d", 8)...)
 		s.one(src)
 		s.state(sqstest.Queue{InFlight: 8})
 		time.Sleep(30 * time.Second) // a lease of 30 s after a poll of 20 s: its half is over at 35 s
 		s.state(sqstest.Queue{InFlight: 8})
-		if left := time.Until(s.one(src).LeaseUntil); left < 15*time.Second || left > 30*time.Second {
-			s.Errorf("%v of the lease of 30 s are left after 30 s in the buffer, want half or more", left)
+		if lease := s.one(src).LeaseUntil.Sub(polled); lease != 50*time.Second {
+			s.Errorf("after 30 s in the buffer the lease ends %v after the poll began, want 50 s: 20 s are left", lease)
 		}
 		time.Sleep(10 * time.Second)
 		s.state(sqstest.Queue{Visible: 6, InFlight: 2})
@@ -272,6 +273,7 @@ func TestTopicsShareTheRoom(t *testing.T) {
 
 // TestCalls counts what messages cost when nothing goes wrong.
 func TestCalls(t *testing.T) {
+	t.Parallel()
 	play(t, "jobs", Options{}, func(s *scene) {
 		src := s.open()
 		const n = 1000

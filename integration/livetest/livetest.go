@@ -53,26 +53,26 @@ func Main(m *testing.M, parallel int) int {
 	return m.Run()
 }
 
-// RabbitMQ runs a test on every RabbitMQ, in a subtest of the broker's name.
+// RabbitMQ runs a test on RabbitMQ, in a subtest of the broker's name.
 func RabbitMQ(t *testing.T, test func(t *testing.T, target Target)) {
 	t.Helper()
 	onEvery(t, harness.RabbitMQ, test)
 }
 
-// Kafka runs a test on every Kafka, in a subtest of the broker's name.
+// Kafka runs a test on Kafka, in a subtest of the broker's name.
 func Kafka(t *testing.T, test func(t *testing.T, target Target)) {
 	t.Helper()
 	onEvery(t, harness.Kafka, test)
 }
 
-// SQS runs a test on every server of Amazon SQS's protocol, in a subtest of the
+// SQS runs a test on a server of Amazon SQS's protocol, in a subtest of the
 // broker's name. Any credentials will do there.
 func SQS(t *testing.T, test func(t *testing.T, target Target)) {
 	t.Helper()
 	onEvery(t, harness.SQS, test)
 }
 
-// Redis runs a test on every Redis, in a subtest of its name. Others use the same
+// Redis runs a test on Redis, in a subtest of its name. Others use the same
 // database: name keys after the test, and let them expire.
 func Redis(t *testing.T, test func(t *testing.T, target Target)) {
 	t.Helper()

@@ -46,19 +46,19 @@ func TestGroupIsLockedBehindWhatIsInvisible(t *testing.T) {
 			}
 		}, []string{"g4"}},
 		{"all expired", func(w *world, url string, got []types.Message) {
-			time.Sleep(30 * time.Second)
+			pass(30 * time.Second)
 		}, []string{"g1", "g2", "g3", "g4"}},
 		{"first longer", func(w *world, url string, got []types.Message) {
 			w.wantCode(w.change(url, got[0], 60), "")
-			time.Sleep(30 * time.Second)
+			pass(30 * time.Second)
 		}, nil},
 		{"second longer", func(w *world, url string, got []types.Message) {
 			w.wantCode(w.change(url, got[1], 60), "")
-			time.Sleep(30 * time.Second)
+			pass(30 * time.Second)
 		}, []string{"g1"}},
 		{"third longer", func(w *world, url string, got []types.Message) {
 			w.wantCode(w.change(url, got[2], 60), "")
-			time.Sleep(30 * time.Second)
+			pass(30 * time.Second)
 		}, []string{"g1", "g2"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -85,9 +85,9 @@ func TestGroupsAreReceivedOneAfterTheOther(t *testing.T) {
 		w.sendGroup(url, "a", "a2")
 		w.wantBodies(w.receive(url, 3, 0, 1), "a1", "a2", "b1")
 		w.wantBodies(w.receive(url, 10, 0, 1), "c1")
-		time.Sleep(time.Second)
+		pass(time.Second)
 		w.wantBodies(w.receive(url, 10, 0, 1), "a1", "a2", "b1", "b2", "c1")
-		time.Sleep(time.Second)
+		pass(time.Second)
 		w.sendGroup(url, "d", "d1")
 		w.wantBodies(w.receive(url, 1, 0, 30), "a1")
 		w.wantBodies(w.receive(url, 10, 0, 30), "b1", "b2", "c1", "d1")
@@ -104,7 +104,7 @@ func TestDeletionOpensTheGroupForAPoll(t *testing.T) {
 			defer close(done)
 			w.wantBodies(w.receive(url, 10, 20, 0), "b")
 		}()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		start := time.Now()
 		w.wantCode(w.delete(url, m), "")
 		<-done
@@ -160,7 +160,7 @@ func TestDeduplication(t *testing.T) {
 					_, err := w.client.PurgeQueue(w.Context(), &sqs.PurgeQueueInput{QueueUrl: &url})
 					w.wantCode(err, "")
 				}
-				time.Sleep(c.wait)
+				pass(c.wait)
 				if c.id == "" {
 					first = w.sendFIFO(url, "g", "", c.body)
 				}
@@ -273,8 +273,8 @@ func TestReceiveAttempts(t *testing.T) {
 		same    bool     // receipt handles
 	}{
 		{"at once", func(*world, string, []types.Message) {}, []string{"a", "b"}, true},
-		{"near the end", func(*world, string, []types.Message) { time.Sleep(59 * time.Second) }, []string{"a", "b"}, true},
-		{"expired", func(*world, string, []types.Message) { time.Sleep(60 * time.Second) }, []string{"a", "b"}, false},
+		{"near the end", func(*world, string, []types.Message) { pass(59 * time.Second) }, []string{"a", "b"}, true},
+		{"expired", func(*world, string, []types.Message) { pass(60 * time.Second) }, []string{"a", "b"}, false},
 		{"one deleted", func(w *world, url string, first []types.Message) {
 			w.wantCode(w.delete(url, first[0]), "")
 		}, nil, false},
@@ -284,7 +284,7 @@ func TestReceiveAttempts(t *testing.T) {
 		{"after five minutes", func(w *world, url string, first []types.Message) {
 			for range 5 {
 				attempt(w, url, "1", 300)
-				time.Sleep(time.Minute)
+				pass(time.Minute)
 			}
 		}, nil, false},
 	} {
@@ -301,7 +301,7 @@ func TestReceiveAttempts(t *testing.T) {
 					w.Errorf("receipt handles are the same: %t, want %t", !c.same, c.same)
 				}
 				if c.same {
-					time.Sleep(59 * time.Second)
+					pass(59 * time.Second)
 					w.wantCode(w.delete(url, first[0]), "") // its visibility began anew
 				}
 			})

@@ -105,7 +105,7 @@ func TestQueueURLs(t *testing.T) {
 		} {
 			_, err := w.client.PurgeQueue(w.Context(), &sqs.PurgeQueueInput{QueueUrl: &url})
 			w.wantCode(err, want)
-			time.Sleep(time.Minute)
+			pass(time.Minute)
 		}
 		_, err := w.client.GetQueueUrl(w.Context(), &sqs.GetQueueUrlInput{QueueName: new("orders"), QueueOwnerAWSAccountId: new("210987654321")})
 		w.wantCode(err, "AWS.SimpleQueueService.NonExistentQueue")
@@ -119,7 +119,7 @@ func TestQueueAttributes(t *testing.T) {
 		created := time.Now()
 		url := w.fifo("orders.fifo", "DelaySeconds", "10")
 		w.sendGroup(url, "g", "a", "b")
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		w.one(url)
 		w.sendGroup(url, "h", "c")
 		w.wantCode(w.set(url, "VisibilityTimeout", "77"), "")
@@ -194,9 +194,9 @@ func TestPurge(t *testing.T) {
 		purge("")
 		w.wantCounts("orders", 0, 0, 0)
 		w.wantCode(w.change(url, m, 5), "InvalidParameterValue")
-		time.Sleep(time.Minute - time.Second)
+		pass(time.Minute - time.Second)
 		purge("AWS.SimpleQueueService.PurgeQueueInProgress")
-		time.Sleep(time.Second)
+		pass(time.Second)
 		purge("")
 	})
 }
@@ -214,7 +214,7 @@ func TestDeleteQueue(t *testing.T) {
 				w.Errorf("poll of the deleted queue ended after %v: %v, want QueueDoesNotExist at once", time.Since(start), err)
 			}
 		})
-		time.Sleep(time.Second)
+		pass(time.Second)
 		_, err := w.client.DeleteQueue(w.Context(), &sqs.DeleteQueueInput{QueueUrl: &url})
 		w.wantCode(err, "")
 		poll.Wait()
@@ -223,9 +223,9 @@ func TestDeleteQueue(t *testing.T) {
 			_, err := w.client.CreateQueue(w.Context(), &sqs.CreateQueueInput{QueueName: new("orders")})
 			w.wantCode(err, want)
 		}
-		time.Sleep(time.Minute - time.Second)
+		pass(time.Minute - time.Second)
 		create("AWS.SimpleQueueService.QueueDeletedRecently")
-		time.Sleep(time.Second)
+		pass(time.Second)
 		create("")
 		w.wantCounts("orders", 0, 0, 0)
 	})

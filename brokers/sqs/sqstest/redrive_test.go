@@ -22,9 +22,9 @@ func TestRedrivePolicyMovesWithTheReceiveThatIsOneTooMany(t *testing.T) {
 		sent := time.Now()
 		id := *w.one(url).MessageId
 		w.wantCode(w.delete(url, w.one(url)), "") // good
-		time.Sleep(time.Second)
+		pass(time.Second)
 		w.one(url)
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		w.wantCounts("orders", 1, 0, 0) // no timer moves it
 		w.wantBodies(w.receive(url, 1, 0, 0))
 		w.wantCounts("orders", 0, 0, 0)
@@ -84,7 +84,7 @@ func TestDeadLetterOfAFIFOQueueStartsAnew(t *testing.T) {
 		url := w.fifo("orders.fifo", "RedrivePolicy", redrivePolicy(arn("dead.fifo"), 1), "VisibilityTimeout", "0")
 		w.sendGroup(url, "g", "a", "b")
 		first := w.receive(url, 1, 0, 0)[0]
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		moved := time.Now()
 		w.wantBodies(w.receive(url, 10, 0, 0), "b") // a is moved on the way
 		m := w.one(dead)
@@ -107,10 +107,10 @@ func TestRetentionOfDeadLettersCountsFromTheFirstSend(t *testing.T) {
 		url := w.queue("orders", "RedrivePolicy", redrivePolicy(arn("dead"), 1), "VisibilityTimeout", "0")
 		w.send(url, "a")
 		w.one(url)
-		time.Sleep(time.Hour - time.Second)
+		pass(time.Hour - time.Second)
 		w.receive(url, 1, 0, 0)
 		w.wantCounts("dead", 1, 0, 0)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		w.wantCounts("dead", 0, 0, 0)
 	})
 }
@@ -239,7 +239,7 @@ func TestMoveTaskReturnsMessagesToTheirSource(t *testing.T) {
 		if *got[0].MessageId == before || got[0].Attributes["ApproximateReceiveCount"] != "1" || got[0].Attributes["SentTimestamp"] != milliseconds(start) {
 			w.Errorf("moved message %s with %v, want a new ID, count and time", *got[0].MessageId, got[0].Attributes)
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if task := w.moveTask(); *task.Status != "COMPLETED" || task.ApproximateNumberOfMessagesMoved != 3 || task.TaskHandle != nil {
 			w.Errorf("task %s, %d moved, want COMPLETED and 3", *task.Status, task.ApproximateNumberOfMessagesMoved)
 		}
@@ -268,7 +268,7 @@ func TestMoveTaskKeepsItsRate(t *testing.T) {
 		if out.ApproximateNumberOfMessagesMoved != 3 {
 			w.Errorf("cancelled after %d messages, want 3", out.ApproximateNumberOfMessagesMoved)
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		w.wantCounts("dead", 2, 0, 0)
 		if got := *w.moveTask().Status; got != "CANCELLED" {
 			w.Errorf("status %s, want CANCELLED", got)
@@ -286,7 +286,7 @@ func TestMoveTaskPassesOverWhatIsInFlightOrGone(t *testing.T) {
 		got := w.receive(dead, 2, 0, 60)
 		w.wantBodies(got, "m2", "m3")
 		w.wantCode(w.delete(dead, got[0]), "")
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		w.wantCounts("dead", 0, 1, 0)
 		w.wantCounts("archive", 2, 0, 0)
 	})
@@ -299,7 +299,7 @@ func TestMoveTaskFailsWithItsDestination(t *testing.T) {
 		w.startMove(new(arn("archive")), new(int32(1)))
 		_, err := w.client.DeleteQueue(w.Context(), &sqs.DeleteQueueInput{QueueUrl: &to})
 		w.wantCode(err, "")
-		time.Sleep(time.Second)
+		pass(time.Second)
 		task := w.moveTask()
 		if *task.Status != "FAILED" || *task.FailureReason != "AWS.SimpleQueueService.NonExistentQueue" {
 			w.Errorf("task %s because %v, want FAILED because of NonExistentQueue", *task.Status, task.FailureReason)

@@ -35,7 +35,7 @@ func TestChangedVisibilityCountsFromTheCallAndIsNotRemembered(t *testing.T) {
 		url := w.queue("orders", "VisibilityTimeout", "7")
 		w.send(url, "a")
 		m := w.one(url)
-		time.Sleep(6 * time.Second)
+		pass(6 * time.Second)
 		w.wantCode(w.change(url, m, 10), "")
 		start := time.Now()
 		w.wantBodies(w.receive(url, 1, 20, 0), "a")
@@ -82,7 +82,7 @@ func TestOneReceiveHidesFor12HoursInAll(t *testing.T) {
 				url := w.queue("orders")
 				w.send(url, "a")
 				m := w.receive(url, 1, 0, hours12)[0]
-				time.Sleep(c.elapsed)
+				pass(c.elapsed)
 				w.wantCode(w.change(url, m, c.seconds), c.want)
 				w.wantCounts("orders", 0, 1, 0)
 			})
@@ -95,7 +95,7 @@ func TestTwelveHoursBeginAnewWithEveryReceive(t *testing.T) {
 		url := w.queue("orders")
 		w.send(url, "a")
 		m := w.receive(url, 1, 0, 43200)[0]
-		time.Sleep(11 * time.Hour)
+		pass(11 * time.Hour)
 		w.wantCode(w.change(url, m, 0), "")
 		w.wantCode(w.change(url, w.one(url), 43200), "")
 	})
@@ -136,7 +136,7 @@ func TestReceiptHandles(t *testing.T) {
 					w.wantCode(w.change(url, m, 0), "")
 					w.one(url)
 				case expired:
-					time.Sleep(10 * time.Second)
+					pass(10 * time.Second)
 				}
 				w.wantCode(w.change(url, m, 30), c.change)
 				w.wantCode(w.delete(url, m), c.delete)
@@ -199,16 +199,16 @@ func TestRetentionEndsMessagesInEveryState(t *testing.T) {
 		w.receive(url, 1, 0, 3600)
 		_, err := w.client.SendMessage(w.Context(), &sqs.SendMessageInput{QueueUrl: &url, MessageBody: new("delayed"), DelaySeconds: 900})
 		w.wantCode(err, "")
-		time.Sleep(600*time.Second - 1)
+		pass(600*time.Second - 1)
 		w.wantCounts("orders", 1, 1, 1)
-		time.Sleep(time.Nanosecond)
+		pass(time.Nanosecond)
 		w.wantCounts("orders", 0, 0, 0)
 		if got := w.server.Queue("orders").Expired; got != 3 {
 			w.Errorf("Expired = %d, want 3", got)
 		}
 		w.send(url, "later")
 		w.wantCode(w.set(url, "MessageRetentionPeriod", "1209600"), "")
-		time.Sleep(14*fullDay - time.Second)
+		pass(14*fullDay - time.Second)
 		w.wantCounts("orders", 1, 0, 0)
 		w.wantCode(w.set(url, "MessageRetentionPeriod", "60"), "")
 		w.wantCounts("orders", 0, 0, 0)

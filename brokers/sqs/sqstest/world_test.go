@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -21,6 +22,9 @@ type world struct {
 	server *sqstest.Server
 	client *sqs.Client
 }
+
+// pass lets time pass in a bubble.
+func pass(d time.Duration) { time.Sleep(d) }
 
 // bubble runs a test in a bubble, with a server without a socket.
 func bubble(t *testing.T, options sqstest.Options, run func(w *world)) {
