@@ -56,6 +56,26 @@ func typed[E error](err error) bool {
 
 func TestErrorsAreTypedInEitherSpelling(t *testing.T) {
 	const legacy = "AWS.SimpleQueueService."
+	// The SDK has types for the errors that its model lists for an operation,
+	// older ones for no other.
+	calls := map[string]func(w *world, url string) error{
+		"OverLimit": func(w *world, url string) error {
+			_, err := w.client.ReceiveMessage(w.Context(), receiveInput(url, 1, 0, 0))
+			return err
+		},
+		"MessageNotInflight": func(w *world, url string) error {
+			_, err := w.client.ChangeMessageVisibility(w.Context(), &sqs.ChangeMessageVisibilityInput{QueueUrl: &url, ReceiptHandle: new("any")})
+			return err
+		},
+		"QueueNameExists": func(w *world, _ string) error {
+			_, err := w.client.CreateQueue(w.Context(), &sqs.CreateQueueInput{QueueName: new("another")})
+			return err
+		},
+		"PurgeQueueInProgress": func(w *world, url string) error {
+			_, err := w.client.PurgeQueue(w.Context(), &sqs.PurgeQueueInput{QueueUrl: &url})
+			return err
+		},
+	}
 	for _, c := range []struct {
 		codes  []string
 		query  string
@@ -79,12 +99,16 @@ func TestErrorsAreTypedInEitherSpelling(t *testing.T) {
 		{[]string{"InternalFailure"}, "InternalFailure", 500, typed[*smithy.GenericAPIError]},
 		{[]string{"OfMyOwn"}, "OfMyOwn", 400, typed[*smithy.GenericAPIError]},
 	} {
+		call := calls[c.codes[0]]
+		if call == nil {
+			call = (*world).trySend
+		}
 		for _, code := range c.codes {
 			t.Run(code, func(t *testing.T) {
 				bubble(t, sqstest.Options{}, func(w *world) {
 					url := w.queue("orders")
 					w.server.Inject(sqstest.Fault{Code: code, Message: "as told"})
-					err := w.trySend(url)
+					err := call(w, url)
 					w.wantCode(err, c.query)
 					if !c.typed(err) {
 						w.Errorf("type of the error is not as expected: %#v", err)

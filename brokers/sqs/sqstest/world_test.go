@@ -3,6 +3,7 @@ package sqstest_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -46,7 +47,17 @@ func loopback(t *testing.T, options sqstest.Options) *world {
 func newWorld(t *testing.T, server *sqstest.Server) *world {
 	return &world{T: t, server: server, client: sqs.NewFromConfig(server.Config(), func(o *sqs.Options) {
 		o.Retryer = aws.NopRetryer{}
+		o.HTTPClient = queryMode{o.HTTPClient}
 	})}
+}
+
+// queryMode asks for the codes of the query protocol, as the SDK does by itself
+// since the end of 2024.
+type queryMode struct{ sqs.HTTPClient }
+
+func (q queryMode) Do(r *http.Request) (*http.Response, error) {
+	r.Header.Set("X-Amzn-Query-Mode", "true")
+	return q.HTTPClient.Do(r)
 }
 
 // queue creates a queue with attributes, given as names and values.
