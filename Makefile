@@ -11,6 +11,9 @@ LIVE ?= ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/bud
 	./examples/rabbitmq ./examples/kafka ./examples/sqs ./integration/fakes/redisstore $(PROOF_PKG)
 PROOF_PKG := ./internal/proof
 
+# Packages that use an SDK.
+ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redisbudget
+
 # Simulations of hours with hundreds of thousands of messages. The race detector
 # makes them several times as slow, and finds nothing that other tests of the
 # same code do not.
@@ -76,7 +79,7 @@ test: ## Run all tests with the race detector, on real brokers too where they ca
 	$(GO) test $(SIMULATED)
 
 .PHONY: check
-check: fmt-check vet lint tidy-check cross cover test-rest test-live scenarios incidents ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
+check: fmt-check vet lint tidy-check cross cover test-rest test-oldest test-live scenarios incidents ## Everything that must be green: format, vet, lint, tidy, cross-build, tests, coverage
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -125,6 +128,14 @@ test-rest:
 	rest=$$(echo "$$all" | grep -vxF "$$core" | grep -vxF "$$live" | grep -vxF "$(SIMULATED)"); \
 	echo "$(GO) test -race" $$rest; $(GO) test -race $$rest
 	$(GO) -C tools test ./...
+
+# The workspace lifts the SDKs to the newest versions, which integration/faults
+# and integration/fakes require. Without it they are the oldest, from go.mod.
+.PHONY: test-oldest
+test-oldest: ## Compile the library with the oldest SDKs that it allows, and test the adapters on fakes
+	GOWORK=off $(GO) vet ./...
+	env -u CI $(foreach broker,RABBITMQ RABBITMQ4 KAFKA KAFKA39 SQS REDIS,-u REDRIVE_$(broker)_URL) \
+		GOWORK=off $(GO) test $(ADAPTERS)
 
 .PHONY: test-live
 test-live: ## Run the tests that need real brokers, starting those if need be
