@@ -10,4 +10,5 @@ require (
 
 require github.com/inconshreveable/mousetrap v1.1.0 // indirect
 
+// Until the first release, which ends it: go install refuses a module with one.
 replace github.com/redrive-go/redrive => ../

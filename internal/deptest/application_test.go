@@ -23,8 +23,9 @@ func TestApplicationOnTheCore(t *testing.T) {
 	if _, err := load(root); err != nil {
 		t.Fatal(err)
 	}
-	goCommand(t, root, nil, "mod", "graph")
-	goCommand(t, root, nil, "list", "-deps", "-test", "./"+core[0], "./"+core[1])
+	alone := []string{"GOWORK=off"}
+	goCommand(t, root, alone, "mod", "graph")
+	goCommand(t, root, alone, "list", "-deps", "-test", "./"+core[0], "./"+core[1])
 
 	app := t.TempDir()
 	writeFile(t, app, "go.mod", fmt.Sprintf("module app.example\n\ngo 1.26\n\nrequire %s v0.0.0\n\nreplace %s => %q\n", modulePath, modulePath, root))

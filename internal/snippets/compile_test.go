@@ -148,6 +148,7 @@ func TestSnippets(t *testing.T) {
 	if sum, err := os.ReadFile(filepath.Join(root, "go.sum")); err == nil {
 		writeFile(t, dir, "go.sum", string(sum))
 	}
+	fetch(t, root)
 	var programs []program
 	tests, total := map[string]bool{}, 0
 	for _, p := range pages(t) {
@@ -202,6 +203,19 @@ func compareOutput(t *testing.T, dir string, p program) {
 
 func sortedLines(s string) []string {
 	return slices.Sorted(slices.Values(strings.Split(strings.TrimSpace(s), "\n")))
+}
+
+// fetch brings what the module at root requires by itself into the module cache:
+// the snippets are built offline, as a user's program is, with the oldest
+// versions that go.mod allows.
+func fetch(t *testing.T, root string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./...")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go list: %v\n%s", err, out)
+	}
 }
 
 // goCommand runs the go command offline in dir and returns its standard
