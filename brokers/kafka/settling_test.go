@@ -234,7 +234,7 @@ func TestHandlersEndDuringARebalance(t *testing.T) {
 // Only one that is killed is missed after its session.
 func TestWorkerThatLeavesIsGoneAtOnce(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		s.options.SessionTimeout = 25 * time.Second
+		s.options.SessionTimeout = 5 * patience
 		s.writeNumbers(10)
 		one := s.open()
 		ds, _ := one.receive(10)
@@ -244,7 +244,7 @@ func TestWorkerThatLeavesIsGoneAtOnce(t *testing.T) {
 		two := s.open()
 		ds, _ = two.receive(5)
 		s.sameBodies("the next owner", ds, numbers(5, 10))
-		if d := time.Since(start); d > 10*time.Second {
+		if d := time.Since(start); d > 2*patience {
 			s.Errorf("the partition was free after %v", d)
 		}
 		two.close()
