@@ -222,7 +222,8 @@ var Incidents = []Incident{
 			{Name: "others", Topic: "orders", Good: true, Load: rate(67, second, hour+40*minute), Keys: 67, Calls: fine},
 			{Name: "third", Topic: "orders", Load: rate(33, second, hour+40*minute), Keys: 33, Calls: meanwhile(fails(errRefused))},
 		},
-		Wants: []Want{served(""), doneWithin(20 * minute), peakUpTo(2), amplifiedUpTo(1.12)},
+		// In the first minute there are tokens for all ten attempts of a message.
+		Wants: []Want{served("others"), deadUpTo("third", 5), doneWithin(20 * minute), peakUpTo(2), amplifiedUpTo(1.12)},
 	},
 	{
 		Name:  "30 s up, 30 s down",

@@ -298,6 +298,11 @@ func TestCancelledFetchesShareConnections(t *testing.T) {
 		o.dial = cut.dial
 		c := newClient(o)
 		defer c.close()
+		for { // a fresh topic may have no leader yet
+			if _, err := c.fetch(t.Context(), partition{topic, 0}, 0, 1000, time.Millisecond); !errors.Is(err, kafka.NotLeaderForPartition) {
+				break
+			}
+		}
 		for range 10 {
 			ctx, cancel := context.WithCancel(t.Context())
 			stop := time.AfterFunc(5*time.Millisecond, cancel)

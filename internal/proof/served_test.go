@@ -195,13 +195,13 @@ func TestProofOnSQS(t *testing.T) {
 		t.Parallel()
 		server := sqstest.NewServer(sqstest.Options{})
 		defer server.Close()
-		testProof(t, "sqs", server.URL, 1000, 14, "-copies")
+		testProof(t, "sqs", server.URL, 2000, 14, "-copies")
 	})
 	t.Run("fake with FIFO queues", func(t *testing.T) {
 		t.Parallel()
 		server := sqstest.NewServer(sqstest.Options{})
 		defer server.Close()
-		testProof(t, "sqs", server.URL, 1000, 14, "-fifo")
+		testProof(t, "sqs", server.URL, 2000, 14, "-fifo")
 	})
 }
 
