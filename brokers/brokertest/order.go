@@ -26,6 +26,7 @@ func orderClauses() []clause {
 		{
 			name:  "pause-keeps-order",
 			rule:  "With Subscription.Ordered, the messages of one key must come in the order of their publication over pauses, too.",
+			long:  true,
 			needs: []string{"order-published", "pause-not-counted"},
 			check: pauseKeepsOrder,
 		},
