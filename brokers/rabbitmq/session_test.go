@@ -282,7 +282,9 @@ func TestHungRequest(t *testing.T) {
 			w.Errorf("Publish on a silent broker: error %v, want a *PublishError", err)
 		}
 		thaw()
-		w.publish("b")
+		w.await("the broker takes a message", func() bool { // within the limit of a call
+			return w.broker.Publish(w.Context(), w.topic, brokers.Message{Body: []byte("b")}) == nil
+		})
 		w.receive(1)
 	})
 }
@@ -460,7 +462,8 @@ func TestPauseWhenNobodyReceives(t *testing.T) {
 // A worker that does not receive gives back what it held for too long, and does
 // not get it again: others do, and the broker counts one delivery.
 func TestExpiredGoesToOthers(t *testing.T) {
-	inWorlds(t, rabbitmq.Options{ConsumerTimeout: 2 * time.Second}, func(w *world) {
+	inWorlds(t, rabbitmq.Options{ConsumerTimeout: 5 * time.Second}, func(w *world) {
+		w.closeSource()
 		var deliveries atomic.Int64
 		w.tap.set(func(_ *tapped, f frame) verdict {
 			if f.is(classBasic, methodDeliver) {
@@ -472,6 +475,7 @@ func TestExpiredGoesToOthers(t *testing.T) {
 		for i := range messages {
 			w.publish(fmt.Sprint(i))
 		}
+		w.source = w.open(w.topic) // all come at once: none is over before the last is here
 		w.receive(messages)
 		w.await("they are given back", func() bool { return w.depth(w.topic) == messages })
 		if n := deliveries.Load(); n != messages {
