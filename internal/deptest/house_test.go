@@ -76,6 +76,7 @@ var house = map[string]row{
 	"retry/budget/redisbudget": {
 		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault"},
 		sdk:     []string{"github.com/redis/go-redis"},
+		tests:   []string{"integration/livetest"},
 	},
 	"consumer/consumertest": {
 		imports: []string{"consumer", "brokers", "brokers/memory", "dlq", "retry", "classify"},

@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/idempotency"
 	"github.com/redrive-go/redrive/idempotency/redisstore"
 	"github.com/redrive-go/redrive/idempotency/storetest"
+	"github.com/redrive-go/redrive/integration/livetest"
 )
 
 // serverURL names a real server to test on besides miniredis, such as
@@ -87,10 +88,7 @@ func TestStoreOnMiniredis(t *testing.T) {
 }
 
 func TestStoreOnRedis(t *testing.T) {
-	url := os.Getenv(serverURL)
-	if url == "" {
-		t.Skipf("%s is not set", serverURL)
-	}
+	url := livetest.Address(t, serverURL)
 	storetest.Run(t, harness(func(testing.TB) string { return url }))
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redrive-go/redrive/integration/livetest"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -240,11 +241,7 @@ func testFleetWhileRedisIsKilled(t *testing.T) {
 // testFleetOnRedis is the fleet on the server of the environment.
 func testFleetOnRedis(t *testing.T) {
 	t.Parallel()
-	url := os.Getenv(serverURL)
-	if url == "" {
-		t.Skipf("%s is not set", serverURL)
-	}
-	options, err := redis.ParseURL(url)
+	options, err := redis.ParseURL(livetest.Address(t, serverURL))
 	if err != nil {
 		t.Fatal(err)
 	}
