@@ -223,7 +223,7 @@ var Incidents = []Incident{
 			{Name: "third", Topic: "orders", Load: rate(33, second, hour+40*minute), Keys: 33, Calls: meanwhile(fails(errRefused))},
 		},
 		// In the first minute there are tokens for all ten attempts of a message.
-		Wants: []Want{served("others"), deadUpTo("third", 5), doneWithin(20 * minute), peakUpTo(2), amplifiedUpTo(1.12)},
+		Wants: []Want{served("others"), deadUpTo("third", 2), doneWithin(20 * minute), peakUpTo(2), amplifiedUpTo(1.12)},
 	},
 	{
 		Name:  "30 s up, 30 s down",
