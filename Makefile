@@ -7,7 +7,7 @@ CORE ?= brokers classify retry visibility dlq consumer
 MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
-LIVE := ./internal/proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./integration/... \
+LIVE := ./proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./integration/... \
 	./integration/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci
 
 # Packages that use an SDK.
@@ -155,7 +155,7 @@ faults: ## Cut connections, freeze workers and kill brokers under the proof (DEL
 
 .PHONY: scenarios
 scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)
-	$(GO) test ./internal/proof -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
+	$(GO) test ./proof -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
 
 .PHONY: mutants
 mutants: ## Plant bugs in the source that break a promise, which a named test must find (ONLY=regexp)
@@ -201,7 +201,7 @@ figures: ## Print the measured figures against their goals (AREA=core, restraint
 ifneq ($(filter $(AREA),$(BENCH_AREAS)),)
 	@$(BROKERS) run -only $(AREA) $(GO) -C bench run ./cmd/figures -area $(AREA)
 else
-	@$(if $(filter restraint,$(AREA)),$(BROKERS) run -only redis) $(GO) run ./internal/figures -area $(AREA)
+	@$(if $(filter restraint,$(AREA)),$(BROKERS) run -only redis) $(GO) run ./bench/cmd/core -area $(AREA)
 endif
 
 # Virtual time needs a test: the table is printed by one.
@@ -210,7 +210,7 @@ gallery: ## Let incidents happen on the default Config, print what became of the
 	@$(GO) -C gallery test -count=1 -timeout 20m -run '^TestIncidents$$' -page
 
 # On SQS retries wait in place, or all of them are copies; and there are FIFO queues.
-PROOF = $(GO) run ./internal/proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES) -kills $(KILLS)
+PROOF = $(GO) run ./proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES) -kills $(KILLS)
 
 .PHONY: proof
 proof: ## Run ledger-checked scenarios (BROKER=memory, rabbitmq, kafka or sqs SEED=n MESSAGES=n KILLS=n)

@@ -84,7 +84,7 @@ func (h Headers) Without(name string) Headers {
 }
 
 // Meta is what the framework carries with a message from one delivery to the
-// next. Adapters store it next to the message (package internal/wire has the
+// next. Adapters store it next to the message (package brokers/wire has the
 // spelling) and hand it back; only the pipeline changes it. An adapter whose
 // broker retries in place and cannot store anything (SQS FIFO) gives its best
 // estimate, with Attempt as an upper bound.

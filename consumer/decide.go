@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/internal/wire"
 	"github.com/redrive-go/redrive/retry"
 )
 

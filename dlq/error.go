@@ -4,8 +4,8 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/classify"
-	"github.com/redrive-go/redrive/internal/wire"
 )
 
 const (

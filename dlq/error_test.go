@@ -18,8 +18,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/classify"
-	"github.com/redrive-go/redrive/internal/wire"
 )
 
 type declinedError struct{ order int }

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/wire"
+	"github.com/redrive-go/redrive/brokers/wire"
 )
 
 // headersOf reads "name: value" per record; records end in a form feed, which

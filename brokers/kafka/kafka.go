@@ -14,7 +14,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/wire"
+	"github.com/redrive-go/redrive/brokers/wire"
 )
 
 // Options configure a Broker. Brokers is required.

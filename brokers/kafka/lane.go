@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redrive-go/redrive/internal/wire"
+	"github.com/redrive-go/redrive/brokers/wire"
 )
 
 // lane is what a reader has of one topic, which can be paused. A partition of a

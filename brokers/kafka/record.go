@@ -11,7 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/wire"
+	"github.com/redrive-go/redrive/brokers/wire"
 )
 
 // The types of headers that are not text, in brokers.Header.Type.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/wire"
+	"github.com/redrive-go/redrive/brokers/wire"
 )
 
 // Publish stores copies of msgs in topic, in order. While the topic is full it

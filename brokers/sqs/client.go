@@ -16,7 +16,7 @@ import (
 	smithyendpoints "github.com/aws/smithy-go/endpoints"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/wire"
+	"github.com/redrive-go/redrive/brokers/wire"
 )
 
 // clientOptions are what newClient takes of Options. All fields but endpoint

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/wire"
+	"github.com/redrive-go/redrive/brokers/wire"
 )
 
 // An envelope is the body of a message that SQS would not take as it is: one

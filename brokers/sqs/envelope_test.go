@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/wire"
+	"github.com/redrive-go/redrive/brokers/wire"
 )
 
 func TestSealFormat(t *testing.T) {

@@ -27,7 +27,7 @@ import (
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
-// proof is the command internal/proof at work.
+// proof is the command proof at work.
 type proof struct {
 	*testing.T
 	in     io.WriteCloser
@@ -41,7 +41,7 @@ type proof struct {
 func startProof(t *testing.T, target livetest.Target, address string, args ...string) *proof {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "proof.exe")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", program, "./internal/proof").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", program, "./proof").CombinedOutput(); err != nil {
 		t.Fatalf("build the proof: %v\n%s", err, out)
 	}
 	args = append([]string{"-broker", string(target.Product), "-url", address, "-faults"}, args...)

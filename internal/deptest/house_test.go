@@ -24,21 +24,21 @@ var house = map[string]row{
 	"visibility":        {},
 	"internal/fault":    {},
 	"internal/handling": {},
-	"internal/wire":     {imports: []string{"brokers"}},
-	"dlq":               {imports: []string{"brokers", "classify", "internal/wire"}},
-	"brokers/memory":    {imports: []string{"brokers", "internal/wire"}, tests: []string{"brokers/brokertest"}},
+	"brokers/wire":      {imports: []string{"brokers"}},
+	"dlq":               {imports: []string{"brokers", "classify", "brokers/wire"}},
+	"brokers/memory":    {imports: []string{"brokers", "brokers/wire"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
-		imports: []string{"brokers", "internal/wire"},
+		imports: []string{"brokers", "brokers/wire"},
 		tests:   []string{"brokers/brokertest", "integration/livetest", "consumer", "dlq", "retry"},
 		sdk:     []string{"github.com/rabbitmq/amqp091-go"},
 	},
 	"brokers/kafka": {
-		imports: []string{"brokers", "internal/wire"},
+		imports: []string{"brokers", "brokers/wire"},
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
 		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go"},
 	},
 	"brokers/sqs": {
-		imports: []string{"brokers", "internal/wire"},
+		imports: []string{"brokers", "brokers/wire"},
 		tests:   []string{"brokers/brokertest", "brokers/sqs/sqstest", "integration/livetest"},
 		sdk:     []string{"github.com/aws"},
 	},
@@ -48,7 +48,7 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/fault", "internal/handling", "internal/wire"},
+		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/fault", "internal/handling", "brokers/wire"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {
@@ -85,8 +85,8 @@ var house = map[string]row{
 
 // closed are the trees that nobody outside the module can import, or that are
 // not meant to be imported: they need no row.
-var closed = []string{"internal", "operate", "examples", "integration"}
+var closed = []string{"internal", "operate", "examples", "integration", "proof"}
 
 // measuring are the commands that may import testing, because they run
 // benchmarks and virtual time; no user's program contains them.
-var measuring = []string{"internal/figures", "internal/proof"}
+var measuring = []string{"proof"}

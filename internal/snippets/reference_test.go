@@ -17,11 +17,11 @@ import (
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/brokers/sqs"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
+	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/consumer/consumertest"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/internal/wire"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -311,7 +311,7 @@ func TestFiguresAreListed(t *testing.T) {
 	const page = "docs/explanation/performance.md"
 	name := regexp.MustCompile(`figure\.Figure\{Name: "(\w+)"`)
 	var want []string
-	for _, match := range name.FindAllStringSubmatch(readFile(t, "internal/figures/core.go"), -1) {
+	for _, match := range name.FindAllStringSubmatch(readFile(t, "bench/cmd/core/core.go"), -1) {
 		want = append(want, match[1])
 	}
 	compare(t, page, firsts(readPage(t, page).rows("Figures")), want)

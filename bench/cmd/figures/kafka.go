@@ -11,8 +11,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/bench/kafka"
-	"github.com/redrive-go/redrive/internal/figure"
 )
 
 const kafkaEnv = "REDRIVE_KAFKA_URL" // Kafka 4.3

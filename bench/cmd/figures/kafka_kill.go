@@ -13,11 +13,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/bench/kafka"
 	"github.com/redrive-go/redrive/brokers"
 	adapter "github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/internal/figure"
 )
 
 // victimEnv makes this command a worker that may be killed. It is the address

@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/bench/kafka"
 	"github.com/redrive-go/redrive/brokers"
 	adapter "github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/internal/figure"
 	"github.com/redrive-go/redrive/retry"
 )
 

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/redrive-go/redrive/internal/figure"
+	"github.com/redrive-go/redrive/bench/internal/figure"
 )
 
 func main() {

@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/bench/rabbitmq"
 	"github.com/redrive-go/redrive/integration/harness"
-	"github.com/redrive-go/redrive/internal/figure"
 )
 
 const brokerName = "rabbitmq4" // as the harness calls it

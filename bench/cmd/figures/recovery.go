@@ -9,11 +9,11 @@ import (
 	"os"
 	"time"
 
+	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/bench/rabbitmq"
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/integration/harness"
-	"github.com/redrive-go/redrive/internal/figure"
 )
 
 // recovery kills the broker under a worker, starts it again, and measures how

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/bench/sqs"
-	"github.com/redrive-go/redrive/internal/figure"
 )
 
 const sqsEnv = "REDRIVE_SQS_URL"

@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/bench/sqs"
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/internal/figure"
 	"github.com/redrive-go/redrive/retry"
 )
 

@@ -6,10 +6,10 @@ import (
 	"hash/fnv"
 	"time"
 
+	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/bench/rabbitmq"
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/internal/figure"
 )
 
 const (

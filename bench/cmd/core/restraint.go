@@ -9,9 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/internal/figure"
 	"github.com/redrive-go/redrive/metrics"
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/internal/wire"
 )
 
 // takeWorker follows the life of a worker.

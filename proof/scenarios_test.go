@@ -77,7 +77,7 @@ func playSeed(t *testing.T, seed uint64, events []event) (*record, verdict) {
 	if len(v.violations) > 0 {
 		var b strings.Builder
 		explain(&b, rec, v)
-		t.Errorf("seed %d:\n%s\nreplay: go test ./internal/proof -run TestScenarios -scenarios 1 -repeat 20 -seed %d", seed, b.String(), seed)
+		t.Errorf("seed %d:\n%s\nreplay: go test ./proof -run TestScenarios -scenarios 1 -repeat 20 -seed %d", seed, b.String(), seed)
 	}
 	return rec, v
 }

@@ -3,7 +3,7 @@
 // every duplicate and every extra run is explained by a fault that was written
 // down.
 //
-//	go run ./internal/proof -broker memory -seed 1 -messages 10000
+//	go run ./proof -broker memory -seed 1 -messages 10000
 //
 // It prints one line a figure: name, value, unit, goal, and ok or short,
 // between tabs. The exit status is 1 when a promise is broken, with the lives
@@ -25,7 +25,7 @@
 //
 // # RabbitMQ
 //
-//	go run ./internal/proof -broker rabbitmq -url amqp://localhost:5672/ -seed 1 -messages 10000 -kills 20
+//	go run ./proof -broker rabbitmq -url amqp://localhost:5672/ -seed 1 -messages 10000 -kills 20
 //
 // There each worker is a process, which this command starts, kills (SIGKILL)
 // and starts again: at random times and at named points, which the figures
@@ -47,7 +47,7 @@
 //
 // # Kafka
 //
-//	go run ./internal/proof -broker kafka -url localhost:9092 -seed 1 -messages 10000 -kills 20
+//	go run ./proof -broker kafka -url localhost:9092 -seed 1 -messages 10000 -kills 20
 //
 // That works in the same way, on a cluster of one node, to which all
 // connections go whatever address it advertises. The point before_ack is there
@@ -61,9 +61,9 @@
 //
 // # Amazon SQS
 //
-//	go run ./internal/proof -broker sqs -url http://localhost:9324 -seed 1 -messages 10000 -kills 20
-//	go run ./internal/proof -broker sqs -copies ...
-//	go run ./internal/proof -broker sqs -fifo ...
+//	go run ./proof -broker sqs -url http://localhost:9324 -seed 1 -messages 10000 -kills 20
+//	go run ./proof -broker sqs -copies ...
+//	go run ./proof -broker sqs -fifo ...
 //
 // That works in the same way, on any server of its protocol. Workers create the
 // queues, and hold messages by leases of 3 s. The point before_confirm is there

@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/internal/figure"
 	"github.com/redrive-go/redrive/retry"
 )
 

@@ -3,8 +3,8 @@
 // were stored, over how many shelves each went, how long it was held in the
 // process at the end, how late it ran, and how even the wave was spread.
 //
-//	go run ./internal/delays -url amqp://guest:guest@127.0.0.1:5672/ -n 20000 -from 3s -to 10s
-//	go run ./internal/delays -url amqp://guest:guest@127.0.0.1:5672/ -n 1500 -rate 50
+//	go run ./bench/cmd/delays -url amqp://guest:guest@127.0.0.1:5672/ -n 20000 -from 3s -to 10s
+//	go run ./bench/cmd/delays -url amqp://guest:guest@127.0.0.1:5672/ -n 1500 -rate 50
 package main
 
 import (

@@ -9,7 +9,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/redrive-go/redrive/internal/figure"
+	"github.com/redrive-go/redrive/bench/internal/figure"
 )
 
 func main() {

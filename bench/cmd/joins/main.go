@@ -3,7 +3,7 @@
 // Workers read a steady stream; for each change of the group it prints for how
 // long a topic stood still at most.
 //
-//	go run ./internal/joins -brokers localhost:9092 -topics 20 -workers 3
+//	go run ./bench/cmd/joins -brokers localhost:9092 -topics 20 -workers 3
 package main
 
 import (
