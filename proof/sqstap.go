@@ -112,7 +112,7 @@ func messageIDs(body []byte) (ids []string, err error) {
 		if err != nil {
 			return ids, err
 		}
-		ids = append(ids, h.Get(wire.ID))
+		ids = append(ids, h.Get("redrive-id"))
 	}
 	return ids, nil
 }

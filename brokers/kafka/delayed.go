@@ -22,7 +22,11 @@ const (
 	loadBytes  = 128 << 10 // that a fetch of some of those asks for
 	loadedSize = 1 << 10   // that one is taken for
 
-	doneHeader = wire.Prefix + "done"
+	doneHeader  = "redrive-done"
+	dueHeader   = "redrive-due-at"
+	topicHeader = "redrive-topic"
+
+	lastMillis = 253_402_300_799_999 // the end of year 9999: what is later cannot be read
 	doneMark   = "1"
 )
 
@@ -122,17 +126,24 @@ func (d *delayed) keep(rec *record) *record {
 	return rec
 }
 
+// millis reads a due time, in Unix milliseconds: 0 if that cannot be read.
+func millis(value []byte) int64 {
+	ms, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil || ms > lastMillis {
+		return 0
+	}
+	return ms
+}
+
 // dueOf reads the due time of a record, in Unix milliseconds: 0, which is due,
 // where there is none.
 func dueOf(r *record) int64 {
 	for _, h := range slices.Backward(r.headers) {
 		switch h.Key {
 		case wire.Packed:
-			return max(0, wire.PackedTime(h.Value, wire.DueAt).UnixMilli())
-		case wire.DueAt: // of a copy that an earlier version stored
-			if ms, err := strconv.ParseInt(string(h.Value), 10, 64); err == nil {
-				return ms
-			}
+			return millis(wire.Lookup(h.Value, dueHeader))
+		case dueHeader: // of a copy that an earlier version stored
+			return millis(h.Value)
 		}
 	}
 	return 0

@@ -238,7 +238,7 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	var index []int
 	for i := range msgs {
 		m := &msgs[i]
-		identify(m)
+		wire.Identify(m, time.Now(), newID)
 		r := published(*m)
 		err := checkSize(r, limit)
 		if err == nil && !isName(topic) {
@@ -274,21 +274,6 @@ func (b *Broker) hasDeadLetters(topic string) bool {
 		}
 	}
 	return false
-}
-
-// identify sets what m lacks of an identity.
-func identify(m *brokers.Message) {
-	carried, _ := wire.SplitIdentity(m.Headers, wire.Limits{Now: time.Now()})
-	m.ID = cmp.Or(m.ID, carried.ID)
-	if m.ID == "" {
-		m.ID = newID()
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = carried.PublishedAt
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = time.Now()
-	}
 }
 
 // Close closes the sources, waits for what is being published, and cuts the

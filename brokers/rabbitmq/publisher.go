@@ -71,8 +71,8 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	var index []int
 	for i := range msgs {
 		m := &msgs[i]
-		identify(m)
-		p, err := b.publishing(*m, wire.AppendIdentity(withoutID(*m)))
+		wire.Identify(m, time.Now(), newID)
+		p, err := b.publishing(*m, wire.EncodeIdentity(withoutID(*m)))
 		if err == nil && (topic == "" || len(topic) > longestName) {
 			err = fmt.Errorf("the topic has %d bytes: use 1 to %d: %w", len(topic), longestName, brokers.ErrMisconfigured)
 		}
@@ -91,23 +91,6 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 		return nil
 	}
 	return &brokers.PublishError{Topic: topic, Failed: failed}
-}
-
-// identify sets what m lacks of an identity.
-func identify(m *brokers.Message) {
-	carried, _ := wire.SplitIdentity(m.Headers, wire.Limits{Now: time.Now()})
-	if m.ID == "" {
-		m.ID = carried.ID
-	}
-	if m.ID == "" {
-		m.ID = newID()
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = carried.PublishedAt
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = time.Now()
-	}
 }
 
 func newID() string { return rand.Text() }

@@ -211,7 +211,7 @@ func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, er
 	}
 	topic := m.Topic
 	m.Topic = "" // the queue of retries says it
-	p, err := s.broker.publishing(m, wire.AppendMeta(withoutID(m), meta))
+	p, err := s.broker.publishing(m, wire.Encode(withoutID(m), meta))
 	if err != nil {
 		return outgoing{}, err
 	}

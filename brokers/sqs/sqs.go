@@ -173,7 +173,7 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	var out []outgoing
 	var index []int
 	for i := range msgs {
-		identify(&msgs[i])
+		wire.Identify(&msgs[i], time.Now(), rand.Text)
 		var o outgoing
 		fault := err
 		if fault == nil {
@@ -227,21 +227,6 @@ func (b *Broker) learn(q queue) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.queues[q.topic] = q
-}
-
-// identify sets what m lacks of an identity.
-func identify(m *brokers.Message) {
-	carried, _ := wire.SplitIdentity(m.Headers, wire.Limits{Now: time.Now()})
-	m.ID = cmp.Or(m.ID, carried.ID)
-	if m.ID == "" {
-		m.ID = rand.Text()
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = carried.PublishedAt
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = time.Now()
-	}
 }
 
 // Close closes the sources that are still open, which waits for their polls to

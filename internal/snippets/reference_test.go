@@ -223,7 +223,7 @@ func TestHeadersAreListed(t *testing.T) {
 		Stack: strings.Repeat("s ", 500), Fingerprint: "f", Rule: "r", Group: "g", DeadAt: now, DeadBy: "b", Abandoned: 1, Truncated: []string{"x"},
 	}
 	p := readPage(t, "docs/reference/headers.md")
-	carried := append(headerNames(wire.AppendMeta(m, meta)), wire.Packed)
+	carried := append(headerNames(wire.Encode(m, meta)), wire.Packed)
 	compare(t, "docs/reference/headers.md, carried", firsts(p.rows("Carried headers")), carried)
 	compare(t, "docs/reference/headers.md, dead letters", firsts(p.rows("Headers of a dead letter")), headerNames(entry.Encode(0).Headers))
 
@@ -239,6 +239,36 @@ func TestHeadersAreListed(t *testing.T) {
 	}
 	if !slices.Equal(listed, letter.Truncated) {
 		t.Errorf("docs/reference/headers.md sheds %q, the code %q", listed, letter.Truncated)
+	}
+}
+
+// TestGrammarIsTrue reads what the page says of values that come in.
+func TestGrammarIsTrue(t *testing.T) {
+	const now = 1767225600000
+	limits := wire.Limits{Now: time.UnixMilli(now), MaxDelay: time.Hour, Trusted: true}
+	p := readPage(t, "docs/reference/headers.md")
+	examples := 0
+	for _, row := range p.rows("Grammar") {
+		value, ok := strings.CutPrefix(row[1], "`")
+		if !strings.HasPrefix(row[0], "redrive-") || !ok {
+			continue
+		}
+		examples++
+		read := func(value string) brokers.Headers {
+			return wire.Encode(wire.Decode(brokers.Headers{{Name: row[0], Value: strings.Trim(value, "`")}}, limits))
+		}
+		var want brokers.Headers
+		if taken := strings.Trim(row[2], "`"); row[0] == wire.Packed {
+			want, _ = wire.Unpack(taken)
+		} else if taken != "nothing" {
+			want = brokers.Headers{{Name: row[0], Value: taken}}
+		}
+		if got := read(value); !slices.Equal(got, want) {
+			t.Errorf("%s: %s: %s is taken as %v, not as %v", p.path, row[0], row[1], got, want)
+		}
+	}
+	if examples < 15 {
+		t.Errorf("%s: %d examples: the table is gone", p.path, examples)
 	}
 }
 

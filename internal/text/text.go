@@ -1,7 +1,10 @@
-package wire
+// Package text spells values of headers: text that is safe to store and to
+// show, counters and times. What cannot be read is absent, and nothing fails.
+package text
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -11,21 +14,19 @@ import (
 const (
 	MaxName  = 512 // ids, keys, topics
 	MaxShort = 256 // groups, instances, rules, error types, origin details
-	MaxWord  = 64  // reasons, fingerprints, names of origin details
-	MaxError = 2 << 10
-	MaxStack = 4 << 10
+	MaxWord  = 64  // reasons, fingerprints, names of origin details, numbers
 )
 
 const ellipsis = "…"
 
-// Text makes s safe to show and to store: on one line, valid UTF-8, nothing
+// Line makes s safe to show and to store: on one line, valid UTF-8, nothing
 // but graphic characters (the rest, such as control characters, terminal
 // escapes and marks that change the direction of text, turns into \n, \x1b or
-// \u202e), and at most max bytes. A text that had to be cut ends in "…". Text
+// \u202e), and at most max bytes. A text that had to be cut ends in "…". Line
 // leaves its own results as they are.
-func Text(s string, max int) (text string, cut bool) { return escape(s, max, false) }
+func Line(s string, max int) (text string, cut bool) { return escape(s, max, false) }
 
-// Lines is [Text] for texts of several lines: it keeps line feeds and tabs.
+// Lines is [Line] for texts of several lines: it keeps line feeds and tabs.
 func Lines(s string, max int) (text string, cut bool) { return escape(s, max, true) }
 
 func escape(s string, max int, lines bool) (string, bool) {
@@ -71,8 +72,12 @@ func appendEscaped(b []byte, char string, r rune, lines bool) []byte {
 	return fmt.Appendf(b, `\U%08x`, r)
 }
 
-// plain reports whether s is what [Text], or [Lines], would leave alone but
-// for its length.
+// IsLine reports whether [Line] would leave s as it is.
+func IsLine(s string, max int) bool { return len(s) <= max && plain(s, false) }
+
+// IsLines reports whether [Lines] would leave s as it is.
+func IsLines(s string, max int) bool { return len(s) <= max && plain(s, true) }
+
 func plain(s string, lines bool) bool {
 	for i := 0; i < len(s); {
 		if c := s[i]; c >= ' ' && c < 0x7f {
@@ -95,9 +100,10 @@ func allowed(r rune, width int, lines bool) bool {
 	return strconv.IsGraphic(r) || lines && (r == '\n' || r == '\t')
 }
 
-// word reports whether s is made of ASCII letters, digits and "-_." only.
-func word(s string, max int) bool {
-	if s == "" || len(s) > max {
+// IsWord reports whether s is made of ASCII letters, digits and "-_.": at least
+// one, and at most [MaxWord].
+func IsWord(s string) bool {
+	if s == "" || len(s) > MaxWord {
 		return false
 	}
 	return strings.IndexFunc(s, func(r rune) bool {
@@ -107,4 +113,15 @@ func word(s string, max int) bool {
 		}
 		return true
 	}) < 0
+}
+
+// Words returns those of list that are words, once each and at most 16.
+func Words(list []string) []string {
+	var out []string
+	for _, word := range list {
+		if len(out) < 16 && IsWord(word) && !slices.Contains(out, word) {
+			out = append(out, word)
+		}
+	}
+	return out
 }
