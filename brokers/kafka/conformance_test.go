@@ -73,7 +73,7 @@ func (f *fleet) start() (*Broker, *link) {
 }
 
 func (f *fleet) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
-	if f.isClosed() {
+	if f.Broker.sources.Closed() {
 		return f.Broker.Open(ctx, sub)
 	}
 	b, l := f.start()
@@ -89,12 +89,6 @@ func (f *fleet) Open(ctx context.Context, sub brokers.Subscription) (brokers.Sou
 	}
 	f.links[s] = l
 	return s, nil
-}
-
-func (f *fleet) isClosed() bool {
-	f.Broker.mu.Lock()
-	defer f.Broker.mu.Unlock()
-	return f.Broker.closed
 }
 
 func (f *fleet) Close(ctx context.Context) error {

@@ -274,7 +274,7 @@ func (r *reader) moveDue(now time.Time) {
 			}
 		}
 		if r.fill(l, ready); len(ready) > 0 {
-			r.generation.source.wake()
+			r.generation.source.woken.Wake()
 		}
 	}
 }

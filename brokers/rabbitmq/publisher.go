@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
@@ -66,31 +67,14 @@ func newPublisher(b *Broker) *publisher {
 // documentation. It may be called from several goroutines, which share one
 // connection.
 func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
-	failed := make(map[int]error)
-	var out []outgoing
-	var index []int
-	for i := range msgs {
-		m := &msgs[i]
-		wire.Identify(m, time.Now(), newID)
-		p, err := b.publishing(*m, wire.EncodeIdentity(withoutID(*m)))
+	compose := func(m brokers.Message) (outgoing, error) {
+		p, err := b.publishing(m, wire.EncodeIdentity(withoutID(m)))
 		if err == nil && (topic == "" || len(topic) > longestName) {
 			err = fmt.Errorf("the topic has %d bytes: use 1 to %d: %w", len(topic), longestName, brokers.ErrMisconfigured)
 		}
-		if err != nil {
-			failed[i] = err
-			continue
-		}
-		out, index = append(out, outgoing{key: topic, message: p}), append(index, i)
+		return outgoing{key: topic, message: p}, err
 	}
-	for at, err := range b.publisher.publish(ctx, out) {
-		if err != nil {
-			failed[index[at]] = err
-		}
-	}
-	if len(failed) == 0 {
-		return nil
-	}
-	return &brokers.PublishError{Topic: topic, Failed: failed}
+	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.publisher.publish(ctx, out) })
 }
 
 func newID() string { return rand.Text() }

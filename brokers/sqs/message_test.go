@@ -168,12 +168,14 @@ func TestRoundTrip(t *testing.T) {
 		"a bad trace header": {with(func(m *brokers.Message) {
 			m.Headers = brokers.Headers{{Name: "AWSTraceHeader", Value: "x y", Type: "system"}}
 		}), sealed},
-		"another system attribute":     {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "x", Value: "1", Type: "system"}} }), sealed},
-		"an unknown name of ours":      {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "redrive-own", Value: "1"}} }), plain},
-		"a dead letter":                {with(func(m *brokers.Message) { m.Headers = append(numbered(9), deadLetter(9)...) }), plain},
-		"a dead letter of bytes":       {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "redrive-dlq-reason", Value: "\xff"}} }), sealed},
-		"a dead letter with a \\uffff": {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "redrive-error-message", Value: "\uffff\\u"}} }), plain},
-		"a dead letter of many parts":  {with(func(m *brokers.Message) { m.Headers = deadLetter(100) }), sealed},
+		"another system attribute": {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "x", Value: "1", Type: "system"}} }), sealed},
+		"an unknown name of ours":  {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "redrive-own", Value: "1"}} }), plain},
+		"a dead letter":            {with(func(m *brokers.Message) { m.Headers = append(numbered(9), deadLetter(9)...) }), plain},
+		"a dead letter of bytes":   {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "redrive-dlq-reason", Value: "\xff"}} }), sealed},
+		"a dead letter with a \\uffff": {with(func(m *brokers.Message) {
+			m.Headers = brokers.Headers{{Name: "redrive-error-message", Value: "\uffff\\u"}}
+		}), plain},
+		"a dead letter of many parts": {with(func(m *brokers.Message) { m.Headers = deadLetter(100) }), sealed},
 		"a dead letter of long parts": {with(func(m *brokers.Message) {
 			m.Headers = append(brokers.Headers{{Name: "redrive-error-stack", Value: strings.Repeat("\x01", 20<<10)}}, deadLetter(9)...)
 		}), sealed},

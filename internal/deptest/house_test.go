@@ -27,7 +27,7 @@ var house = map[string]row{
 	"internal/text":            {},
 	"brokers/wire":             {imports: []string{"brokers", "internal/text"}},
 	"dlq":                      {imports: []string{"brokers", "classify", "brokers/wire", "internal/text"}},
-	"brokers/internal/adapter": {imports: []string{"brokers"}},
+	"brokers/internal/adapter": {imports: []string{"brokers", "brokers/wire"}},
 	"brokers/memory":           {imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
 		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"},
