@@ -280,7 +280,7 @@ func TestAlwaysKeptIsSmall(t *testing.T) {
 	}
 	e.Message.Topic, e.Meta.IdempotencyKey = long, long[:512]
 	e.Reason, e.ErrorType, e.ErrorCode, e.Fingerprint, e.Rule, e.Group, e.DeadBy = long, long, long, long, long, long, long
-	e.ErrorText, e.Stack = long, long
+	e.ErrorText, e.Stack, e.Meta.Origin[0].Value = long, long, long
 	_, story = wire.Partition(e.Encode(1).Headers)
 	if got := sizeOf(story); got > 4<<10 {
 		t.Errorf("the largest dead letter cannot be shed below %d bytes, want at most 4096", got)
@@ -290,7 +290,7 @@ func TestAlwaysKeptIsSmall(t *testing.T) {
 		t.Errorf("without a limit the story takes %d bytes, want at most %d", got, defaultLimit)
 	}
 	got, _ := Decode(e.Encode(unlimited))
-	if want := "reason,topic,group,by,error-type,error-code,error-fingerprint,rule,error-message,error-stack"; !sameNames(got.Truncated, want, "error-code") {
+	if want := "reason,topic,group,by,error-type,error-code,error-fingerprint,rule,error-message,error-stack,origin"; !sameNames(got.Truncated, want, "error-code") {
 		t.Errorf("Truncated = %q, want %q", got.Truncated, want)
 	}
 }

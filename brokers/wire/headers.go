@@ -107,10 +107,7 @@ func Decode(h brokers.Headers, limits Limits) (brokers.Message, brokers.Meta) {
 		Headers:     user,
 		PublishedAt: earlier(r.time(namePublishedAt), limits.Now),
 	}
-	if !limits.Trusted {
-		return m, brokers.Meta{IdempotencyKey: r.line(nameIdempotencyKey), RedriveCount: r.count(nameRedriveCount)}
-	}
-	meta := r.meta()
+	meta := r.meta() // of what is wanted
 	limits.clamp(&meta)
 	return m, meta
 }
