@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers/wire"
+	"github.com/redrive-go/redrive/internal/text"
 )
 
 const (
@@ -25,9 +25,7 @@ const (
 	doneHeader  = "redrive-done"
 	dueHeader   = "redrive-due-at"
 	topicHeader = "redrive-topic"
-
-	lastMillis = 253_402_300_799_999 // the end of year 9999: what is later cannot be read
-	doneMark   = "1"
+	doneMark    = "1"
 )
 
 // delayed is what a reader knows of a delay partition: all that waits there, by
@@ -127,13 +125,7 @@ func (d *delayed) keep(rec *record) *record {
 }
 
 // millis reads a due time, in Unix milliseconds: 0 if that cannot be read.
-func millis(value []byte) int64 {
-	ms, err := strconv.ParseInt(string(value), 10, 64)
-	if err != nil || ms > lastMillis {
-		return 0
-	}
-	return ms
-}
+func millis(value []byte) int64 { return max(0, text.Time(string(value)).UnixMilli()) }
 
 // dueOf reads the due time of a record, in Unix milliseconds: 0, which is due,
 // where there is none.

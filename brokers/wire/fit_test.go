@@ -89,6 +89,7 @@ func TestFitKeepsEarlierNotes(t *testing.T) {
 		{"rule,rule,no word,", 1 << 20, "rule"},
 		{"error-stack", 400, "error-stack"},
 		{strings.Repeat("x,", 10_000), 1 << 20, "x"},
+		{"a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q", 1 << 20, "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p"},
 		{"error-stack,\x1b,history", 1 << 20, "error-stack,history"},
 	} {
 		if got := Fit(noted(tt.earlier), tt.limit).Get(deadTruncated); got != tt.want {

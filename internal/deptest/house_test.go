@@ -35,7 +35,7 @@ var house = map[string]row{
 		sdk:     []string{"github.com/rabbitmq/amqp091-go"},
 	},
 	"brokers/kafka": {
-		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"},
+		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter", "internal/text"},
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
 		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go"},
 	},

@@ -13,7 +13,7 @@ import (
 
 func TestTurn(t *testing.T) {
 	var turn Turn
-	queues := []int{10, 0, 3, 10}
+	queues := []int{10, 0, 1, 10}
 	serve := func(most int) []int {
 		taken := make([]int, len(queues))
 		turn.Take(most, len(queues), func(i int) int { return queues[i] }, func(i, most int) int {
@@ -28,11 +28,11 @@ func TestTurn(t *testing.T) {
 		most int
 		want []int
 	}{
-		{6, []int{2, 0, 2, 2}},
+		{9, []int{5, 0, 1, 3}}, // what one lacks, the others may have
+		{1, []int{0, 0, 0, 1}}, // the turn goes on where it ended
 		{1, []int{1, 0, 0, 0}},
-		{1, []int{0, 0, 1, 0}}, // the turn goes on where it ended
-		{9, []int{4, 0, 0, 5}}, // what one lacks, the others may have
-		{9, []int{3, 0, 0, 3}},
+		{6, []int{3, 0, 0, 3}},
+		{9, []int{1, 0, 0, 3}},
 		{9, []int{0, 0, 0, 0}},
 	} {
 		if got := serve(call.most); !slices.Equal(got, call.want) {
