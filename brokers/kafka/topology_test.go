@@ -125,12 +125,12 @@ func TestNewRefuses(t *testing.T) {
 func TestOpenNeverCreatesByAsking(t *testing.T) {
 	s := newStub(t)
 	var creating atomic.Bool
-	s.answer = func(req protocol.Message, _ int) (protocol.Message, error) {
-		if req, ok := req.(*metadata.Request); ok && req.AllowAutoTopicCreation {
+	s.answer = answering(func(req *metadata.Request) protocol.Message {
+		if req.AllowAutoTopicCreation {
 			creating.Store(true)
 		}
-		return nil, nil
-	}
+		return nil
+	})
 	b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial, Group: "g"})
 	if err != nil {
 		t.Fatal(err)
@@ -171,12 +171,9 @@ func TestOpenWithoutABroker(t *testing.T) {
 func TestJoinWithoutACoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStub(t)
-		s.answer = func(req protocol.Message, _ int) (protocol.Message, error) {
-			if _, ok := req.(*findcoordinator.Request); ok {
-				return &findcoordinator.Response{ErrorCode: int16(kafka.GroupCoordinatorNotAvailable)}, nil
-			}
-			return nil, nil
-		}
+		s.answer = answering(func(*findcoordinator.Request) protocol.Message {
+			return &findcoordinator.Response{ErrorCode: int16(kafka.GroupCoordinatorNotAvailable)}
+		})
 		b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial})
 		if err != nil {
 			t.Fatal(err)
