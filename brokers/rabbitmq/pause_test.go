@@ -1,7 +1,6 @@
 package rabbitmq_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -143,27 +142,7 @@ func TestManyPauses(t *testing.T) {
 		if n := w.depth(w.topic + ".dead"); n > 0 {
 			w.Errorf("%d messages are dead", n)
 		}
-		for _, queue := range []string{w.topic, w.retries()} {
-			for n := w.depth(queue); n > 0; n-- {
-				if c := w.countOf(queue); c > 6 {
-					w.Errorf("the broker counts %d deliveries of a message in %s, want 6 at most", c, queue)
-				}
-			}
-		}
 	})
-}
-
-// countOf takes a message from a queue and returns the broker's count.
-func (w *two) countOf(queue string) (n int64) {
-	w.Helper()
-	if err := w.do(func(ch *amqp.Channel) error {
-		d, _, err := ch.Get(queue, true)
-		n, _ = d.Headers["x-delivery-count"].(int64)
-		return err
-	}); err != nil {
-		w.Fatal(err)
-	}
-	return n
 }
 
 // What has been lost often is given back by a copy, so that a pause does not make it
@@ -239,40 +218,6 @@ func TestPauseWithoutSession(t *testing.T) {
 	})
 }
 
-// Pauses that race with everything else lose nothing.
-func TestPausesLoseNothing(t *testing.T) {
-	inTwo(t, rabbitmq.Options{}, time.Millisecond, func(w *two) {
-		const messages = 2000
-		w.number(w.topic, 0, messages)
-		w.number(w.other, 0, messages)
-		seen := make(map[string]bool)
-		round := 0
-		w.await("all messages come", func() bool {
-			round++
-			switch round % 4 {
-			case 1:
-				w.source.Pause(w.topic)
-			case 2:
-				w.source.Pause(w.other)
-			default:
-				w.source.Pause()
-			}
-			ds := w.within(5 * time.Millisecond)
-			for _, d := range ds {
-				seen[fmt.Sprint(d.Message.Topic, " ", string(d.Message.Body))] = true
-			}
-			w.settleAll(ds)
-			return len(seen) == 2*messages
-		})
-		w.source.Pause()
-		w.nothing(100 * time.Millisecond)
-		w.closeSource()
-		if n := w.depth(w.topic) + w.depth(w.other); n > 0 {
-			w.Errorf("%d messages are left", n)
-		}
-	})
-}
-
 // It gives its buffer back before the broker would take it, and goes on from there.
 func TestPauseOfAnOrderedTopicEndsBeforeTheLease(t *testing.T) {
 	inTwo(t, rabbitmq.Options{ConsumerTimeout: 2 * time.Second}, 10*time.Millisecond, func(w *two) {
@@ -290,29 +235,5 @@ func TestPauseOfAnOrderedTopicEndsBeforeTheLease(t *testing.T) {
 		ds := w.receive(messages)
 		w.inOrder(ds, 0)
 		w.settleAll(ds)
-	})
-}
-
-// An ordered topic keeps its buffer over a pause, and its order.
-func TestPauseKeepsTheOrder(t *testing.T) {
-	inTwo(t, rabbitmq.Options{}, 10*time.Millisecond, func(w *two) {
-		w.closeSource()
-		w.openOrdered(1000)
-		const messages = 500
-		w.number(w.topic, 0, messages)
-		for next := 0; next < messages; {
-			ds := w.receive(1)
-			w.inOrder(ds, next)
-			next += len(ds)
-			w.source.Pause(w.topic)
-			w.settleAll(ds)
-			w.nothing(time.Millisecond)
-			w.source.Pause()
-			if next == 100 {
-				w.source.Pause(w.topic)
-				w.nothing(200 * time.Millisecond)
-				w.source.Pause()
-			}
-		}
 	})
 }
