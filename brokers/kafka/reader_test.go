@@ -482,47 +482,6 @@ func (f *follower) alarms() []error {
 	return all
 }
 
-func TestDelaysAreExact(t *testing.T) {
-	for name, limits := range map[string]memory{
-		"in memory":     usualLimits,
-		"fetched again": {bufferBytes, mostWaiting, 0, soonBytes},
-		"half and half": {bufferBytes, mostWaiting, 50_000, soonBytes},
-		"little memory": {leastBuffer, mostWaiting, 1000, 20_000},
-	} {
-		t.Run(name, func(t *testing.T) {
-			seed := rand.Uint64()
-			random := rand.New(rand.NewPCG(seed, 0))
-			dues := make([]time.Time, 300)
-			onDelays(t, limits, func() []rawBatch {
-				for i := range dues {
-					dues[i] = time.Now().Add(time.Duration(random.Int64N(int64(5 * time.Second))))
-				}
-				return retries(dues, 100)
-			}, func(t *testing.T, f *follower) {
-				f.run()
-				seen := make(map[int64]bool)
-				for _, d := range f.collect(6 * time.Second) {
-					offset := d.Token.(*token).record.offset
-					if seen[offset] {
-						t.Errorf("seed %d: offset %d was handed out twice", seed, offset)
-					}
-					seen[offset] = true
-					late := d.ReceivedAt.Sub(dues[offset])
-					if late < 0 || late > 2*time.Millisecond {
-						t.Errorf("seed %d: offset %d is %v late", seed, offset, late)
-					}
-				}
-				if len(seen) != len(dues) {
-					t.Errorf("seed %d: %d of %d were handed out", seed, len(seen), len(dues))
-				}
-				if f.progress.lowWater() != int64(len(dues)) || f.delayed.bytes != 0 || f.delayed.early != 0 || f.bytes != 0 || len(f.delayed.records) != 0 {
-					t.Errorf("left: low %d, %d bytes, %d early, %d in the buffer", f.progress.lowWater(), f.delayed.bytes, f.delayed.early, f.bytes)
-				}
-			})
-		})
-	}
-}
-
 // What waits may be named by a done record that is not read yet.
 func TestNothingIsHandedOutBeforeTheEndIsReached(t *testing.T) {
 	onDelays(t, usualLimits, func() []rawBatch {
@@ -569,26 +528,6 @@ func TestHostileDoneRecords(t *testing.T) {
 		}
 		if ds := f.collect(time.Second); len(ds) != 3 || f.progress.lowWater() != int64(3+len(values)) {
 			t.Errorf("%d were handed out, want 3; low-water mark %d", len(ds), f.progress.lowWater())
-		}
-	})
-}
-
-func TestFullIndexStopsReading(t *testing.T) {
-	onDelays(t, memory{bufferBytes, 15, 0, soonBytes}, func() []rawBatch {
-		dues := make([]time.Time, 100)
-		for i := range dues {
-			dues[i] = time.Now().Add(10*time.Second + time.Duration(i)*time.Millisecond)
-		}
-		return retries(dues, 100_000)
-	}, func(t *testing.T, f *follower) {
-		f.run()
-		time.Sleep(4 * time.Second)
-		synctest.Wait()
-		if n := f.lanes["orders"].waiting.len(); n < 15 || n > 35 {
-			t.Errorf("%d wait in an index that is full at 15, with 10 more in a fetch", n)
-		}
-		if ds := f.collect(10 * time.Second); len(ds) != 100 {
-			t.Errorf("%d were handed out, want 100", len(ds))
 		}
 	})
 }

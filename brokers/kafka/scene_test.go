@@ -37,12 +37,6 @@ type scene struct {
 func onKafka(t *testing.T, partitions int, test func(s *scene)) {
 	t.Helper()
 	t.Parallel()
-	alone(t, partitions, test)
-}
-
-// alone runs test like onKafka, but not at the same time as others.
-func alone(t *testing.T, partitions int, test func(s *scene)) {
-	t.Helper()
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
 		s := &scene{T: t, topic: uniqueName("scene"), group: uniqueName("group")}
 		s.options = Options{

@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -16,7 +15,6 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/findcoordinator"
-	"github.com/segmentio/kafka-go/protocol/metadata"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -119,32 +117,6 @@ func TestNewRefuses(t *testing.T) {
 	}
 	if _, err := New(Options{Brokers: []string{"localhost"}}); err == nil || !strings.Contains(err.Error(), "host:port") {
 		t.Errorf("an address without a port: %v", err)
-	}
-}
-
-func TestOpenNeverCreatesByAsking(t *testing.T) {
-	s := newStub(t)
-	var creating atomic.Bool
-	s.answer = answering(func(req *metadata.Request) protocol.Message {
-		if req.AllowAutoTopicCreation {
-			creating.Store(true)
-		}
-		return nil
-	})
-	b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial, Group: "g"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close(t.Context())
-	_, err = b.Open(t.Context(), brokers.Subscription{Topics: []string{"orders", "misspelled"}})
-	if !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"misspelled" does not exist: create it`) {
-		t.Errorf("Open: %v", err)
-	}
-	if creating.Load() {
-		t.Error("Open asked the broker to create what is missing")
-	}
-	if n := s.count(protocol.CreateTopics); n != 0 {
-		t.Errorf("Open created topics %d times", n)
 	}
 }
 
