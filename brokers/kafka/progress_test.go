@@ -6,6 +6,20 @@ import (
 	"testing"
 )
 
+// What compaction has removed is skipped at once, however much that is.
+func TestSkipOfAWideHole(t *testing.T) {
+	p := newProgress(10)
+	p.done(100)
+	p.skip(12, 12)
+	p.skip(11, 1<<40)
+	if p.lowWater() != 10 || p.behind() != 1<<40-11 || !p.isDone(1<<40-1) || p.isDone(1<<40) {
+		t.Errorf("low-water mark %d and %d behind, want 10 and all but one", p.lowWater(), p.behind())
+	}
+	if p.done(10); p.lowWater() != 1<<40 || p.behind() != 0 || len(p.settled.chunks) > 0 {
+		t.Errorf("low-water mark %d, %d behind, and %d chunks; want %d and nothing", p.lowWater(), p.behind(), len(p.settled.chunks), int64(1<<40))
+	}
+}
+
 func TestMarks(t *testing.T) {
 	for _, tt := range []struct {
 		name string
