@@ -10,6 +10,15 @@ import (
 	"testing"
 )
 
+func TestDoneInAnyOrder(t *testing.T) {
+	offsets := []int64{200, 5, 0, 6, 5, 0}
+	value := appendDone([]byte("x"), offsets)
+	got, err := readDone(value[1:], 201)
+	if want := []int64{0, 5, 6, 200}; err != nil || value[0] != 'x' || !slices.Equal(got, want) || offsets[0] != 200 {
+		t.Errorf("%v reads as %v, %v; want %v", offsets, got, err, want)
+	}
+}
+
 func TestReadDoneRefuses(t *testing.T) {
 	overflow := binary.AppendUvarint([]byte{doneVersion, 5}, math.MaxUint64-2)
 	for _, tt := range []struct {
