@@ -80,6 +80,18 @@ func scattered(random *rand.Rand, low, span int64, density float64) *progress {
 	return p
 }
 
+func TestMetadataOfWhatIsFarApart(t *testing.T) {
+	const low = 1 << 33
+	p := newProgress(low)
+	p.done(low + 1)
+	p.skip(low+3, low+1<<40)
+	p.done(low + 1<<41)
+	p.start(low + 1<<50)
+	if got := readBack(t, p, metadataLimit); got.behind() != p.behind() || len(got.marks()) != 1 {
+		t.Errorf("%d behind and a mark became %d and %v", p.behind(), got.behind(), got.marks())
+	}
+}
+
 func TestMetadataHoldsAnyPatternOver24000Offsets(t *testing.T) {
 	for _, inFlight := range []int64{0, 64} {
 		for _, density := range []float64{0.001, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1} {
