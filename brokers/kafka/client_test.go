@@ -528,6 +528,9 @@ func TestNothingStaysAfterClose(t *testing.T) {
 		if err := <-done; err == nil {
 			t.Error("a fetch that was on its way says nothing of the close")
 		}
+		if _, err := c.fetch(t.Context(), first, 0, 1000, 0); !errors.Is(err, brokers.ErrClosed) {
+			t.Errorf("fetch after close: %v", err)
+		}
 		if n := c.conns.count(); n != 0 {
 			t.Errorf("%d connections are open", n)
 		}

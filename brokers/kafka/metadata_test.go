@@ -267,15 +267,3 @@ func FuzzReadProgress(f *testing.F) {
 		}
 	})
 }
-
-func FuzzMetadata(f *testing.F) {
-	f.Add(int64(0), []byte{2, 5, 0, 0xf0, 9, 4, 5, 6, 0}, 30)
-	f.Add(int64(1000), []byte{5, 7, 0, 2, 200, 1, 2, 202, 1}, metadataLimit)
-	f.Fuzz(func(t *testing.T, low int64, steps []byte, limit int) {
-		p, _ := follow(low&(1<<50-1), steps[:min(len(steps), 600)])
-		readBack(t, p, limit)
-		if got := readBack(t, p, metadataLimit); got.behind() != p.behind() || !slices.Equal(got.marks(), p.marks()) {
-			t.Fatalf("%d behind and marks %v became %d and %v, though there is room", p.behind(), p.marks(), got.behind(), got.marks())
-		}
-	})
-}
