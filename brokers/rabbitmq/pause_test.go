@@ -142,7 +142,27 @@ func TestManyPauses(t *testing.T) {
 		if n := w.depth(w.topic + ".dead"); n > 0 {
 			w.Errorf("%d messages are dead", n)
 		}
+		for _, queue := range []string{w.topic, w.retries()} {
+			for n := w.depth(queue); n > 0; n-- {
+				if c := w.countOf(queue); c > 6 {
+					w.Errorf("the broker counts %d deliveries of a message in %s, want 6 at most", c, queue)
+				}
+			}
+		}
 	})
+}
+
+// countOf takes a message from a queue and returns the broker's count.
+func (w *two) countOf(queue string) (n int64) {
+	w.Helper()
+	if err := w.do(func(ch *amqp.Channel) error {
+		d, _, err := ch.Get(queue, true)
+		n, _ = d.Headers["x-delivery-count"].(int64)
+		return err
+	}); err != nil {
+		w.Fatal(err)
+	}
+	return n
 }
 
 // What has been lost often is given back by a copy, so that a pause does not make it
@@ -235,5 +255,29 @@ func TestPauseOfAnOrderedTopicEndsBeforeTheLease(t *testing.T) {
 		ds := w.receive(messages)
 		w.inOrder(ds, 0)
 		w.settleAll(ds)
+	})
+}
+
+// An ordered topic keeps its buffer over a pause, and its order.
+func TestPauseKeepsTheOrder(t *testing.T) {
+	inTwo(t, rabbitmq.Options{}, 10*time.Millisecond, func(w *two) {
+		w.closeSource()
+		w.openOrdered(1000)
+		const messages = 500
+		w.number(w.topic, 0, messages)
+		for next := 0; next < messages; {
+			ds := w.receive(1)
+			w.inOrder(ds, next)
+			next += len(ds)
+			w.source.Pause(w.topic)
+			w.settleAll(ds)
+			w.nothing(time.Millisecond)
+			w.source.Pause()
+			if next == 100 {
+				w.source.Pause(w.topic)
+				w.nothing(200 * time.Millisecond)
+				w.source.Pause()
+			}
+		}
 	})
 }
