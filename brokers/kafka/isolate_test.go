@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,67 @@ func suspiciousReader(g *generation, number int, lost map[int64]int, offsets ...
 	}
 	g.readers = append(g.readers, r)
 	return r
+}
+
+// Two suspects that were lost with two owners each: one of them kills. Whoever
+// is tried is alone in its worker, so that the other one is not charged.
+func TestGraveSuspectsAreTriedAloneInTheirWorker(t *testing.T) {
+	g := &generation{ctx: t.Context(), source: &source{woken: make(chan struct{}, 1)}, kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
+	first := suspiciousReader(g, 0, map[int64]int{3: 2, 4: 1}, 3, 4, 5)
+	second := suspiciousReader(g, 1, map[int64]int{7: 3}, 6, 7)
+	// step does what a commit does, and returns what may be handed out.
+	step := func() (trial []int64) {
+		alone, quiet := g.isolate()
+		for _, r := range g.readers {
+			if alone != nil && (alone != r || !quiet) {
+				continue
+			}
+			for _, record := range r.try(time.Now()) {
+				trial = append(trial, record.offset)
+			}
+		}
+		return trial
+	}
+	handOut := func(r *reader, n int) {
+		g.out.Add(int64(n))
+		if got := g.allowed(); !slices.Contains(got, r) {
+			t.Errorf("the reader of partition %d may not hand out what it has marked", r.partition.number)
+		}
+	}
+	settle := func(r *reader, offset int64) {
+		r.done(offset)
+		g.settled(1)
+	}
+	g.out.Add(1) // from before
+	if got := step(); got != nil {
+		t.Errorf("tried beside another delivery: %v", got)
+	}
+	if got := g.allowed(); len(got) != 0 {
+		t.Errorf("%d readers go on meanwhile, want none", len(got))
+	}
+	g.settled(1)
+	if got := step(); !slices.Equal(got, []int64{3}) {
+		t.Errorf("tried first: %v, want 3", got)
+	}
+	handOut(first, 1)
+	if got := step(); got != nil {
+		t.Errorf("tried beside offset 3: %v", got)
+	}
+	if slices.Contains(g.allowed(), second) {
+		t.Error("the reader of partition 1 goes on beside offset 3")
+	}
+	settle(first, 3)
+	if got := step(); !slices.Equal(got, []int64{7}) {
+		t.Errorf("tried then: %v, want 7", got)
+	}
+	handOut(second, 1)
+	settle(second, 7)
+	if got := step(); !slices.Equal(got, []int64{4, 6}) {
+		t.Errorf("tried in the end: %v, want 4, the suspect, and 6 of the other partition", got)
+	}
+	if got := g.allowed(); len(got) != 2 {
+		t.Errorf("%d readers go on in the end, want both", len(got))
+	}
 }
 
 // A commit marks what is on trial, of one partition at a time, and of none
