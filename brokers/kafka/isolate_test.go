@@ -148,6 +148,23 @@ func TestCommitTellsOfTheLostLease(t *testing.T) {
 	}
 }
 
+// What is not marked is not on trial: the next one may begin.
+func TestTrialThatIsNotMarkedEnds(t *testing.T) {
+	g := &generation{ctx: t.Context(), source: &source{woken: make(chan struct{}, 1)}, kick: make(chan struct{}, 1)}
+	r := suspiciousReader(g, 0, map[int64]int{3: 2}, 3)
+	alone, quiet := g.isolate()
+	if alone != r || !quiet {
+		t.Fatalf("isolated %v, quiet %v; want the reader at rest", alone, quiet)
+	}
+	r.notCommitted(r.try(time.Now()))
+	if got := r.try(time.Now()); len(got) != 1 || r.progress.abandoned(3) != 2 {
+		t.Errorf("tried again: %v, want offset 3, lost twice", got)
+	}
+	if got := r.hand([]*brokers.Delivery{}, 10, time.Now()); len(got) != 0 {
+		t.Errorf("handed out before it is marked: %v", got)
+	}
+}
+
 // A few suspects are on trial at a time, and the next follow when some of them
 // are settled, not all: one may take long.
 func TestSuspectsFollowEachOther(t *testing.T) {

@@ -532,6 +532,26 @@ func TestHostileDoneRecords(t *testing.T) {
 	})
 }
 
+func TestFullIndexStopsReading(t *testing.T) {
+	onDelays(t, memory{bufferBytes, 15, 0, soonBytes}, func() []rawBatch {
+		dues := make([]time.Time, 100)
+		for i := range dues {
+			dues[i] = time.Now().Add(10*time.Second + time.Duration(i)*time.Millisecond)
+		}
+		return retries(dues, 100_000)
+	}, func(t *testing.T, f *follower) {
+		f.run()
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		if n := f.lanes["orders"].waiting.len(); n < 15 || n > 35 {
+			t.Errorf("%d wait in an index that is full at 15, with 10 more in a fetch", n)
+		}
+		if ds := f.collect(10 * time.Second); len(ds) != 100 {
+			t.Errorf("%d were handed out, want 100", len(ds))
+		}
+	})
+}
+
 // Nobody takes what is fetched ahead.
 func TestBufferStopsReading(t *testing.T) {
 	onStub(t, func(t *testing.T, s *stub, _ *client) {
