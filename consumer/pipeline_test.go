@@ -83,6 +83,11 @@ func (r *recorder) Observe(_ context.Context, e consumer.Event) {
 	r.events = append(r.events, e)
 }
 
+// observing is an Observer that is a function.
+type observing func(consumer.Event)
+
+func (o observing) Observe(_ context.Context, e consumer.Event) { o(e) }
+
 func (r *recorder) kinds() (kinds []consumer.EventKind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
