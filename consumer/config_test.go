@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -470,32 +469,6 @@ func TestTopicOverridesConfig(t *testing.T) {
 			if n := broker.Len(topic); n != 1 {
 				t.Errorf("%d dead letters in %s, want 1", n, topic)
 			}
-		}
-	})
-}
-
-// stray is a source that also delivers what nobody asked for.
-type stray struct{ *memory.Broker }
-
-func (b stray) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
-	sub.Topics = append(slices.Clone(sub.Topics), "strays")
-	return b.Broker.Open(ctx, sub)
-}
-
-func TestMessageOfAnUnknownTopic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "strays", "lost")
-		publish(t, broker, "orders", "one")
-		handled := 0
-		w := start(t, stray{broker}, quiet(), func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { handled++; return nil })
-		})
-		synctest.Wait()
-		w.mustShutdown()
-		dead := broker.Messages("strays.dead")
-		if handled != 1 || len(dead) != 1 || string(dead[0].Body) != "lost" || broker.Len("strays") != 0 {
-			t.Errorf("handled %d, dead %v, %d left; want 1, the stray, none", handled, dead, broker.Len("strays"))
 		}
 	})
 }
