@@ -39,12 +39,10 @@ func failures(t *testing.T, hold time.Duration, policy retry.Policy, next func(r
 	publish(t, broker, "orders", "one")
 	cfg := quiet()
 	cfg.HoldLimit, cfg.Retry, cfg.Rules = hold, policy, []classify.Rule{verdicts}
-	w := start(t, broker, cfg, func(c *consumer.Consumer) {
-		c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-			attempts = append(attempts, consumer.MetaFrom(ctx).Attempt)
-			return next(len(attempts))
-		})
-	})
+	w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+		attempts = append(attempts, consumer.MetaFrom(ctx).Attempt)
+		return next(len(attempts))
+	}))
 	time.Sleep(72 * time.Hour)
 	w.mustShutdown()
 	entry := oneDeadLetter(t, broker, "orders")
@@ -54,9 +52,7 @@ func failures(t *testing.T, hold time.Duration, policy retry.Policy, next func(r
 // whereHeld runs a test with retries held in the process and in the broker.
 func whereHeld(t *testing.T, test func(t *testing.T, hold time.Duration)) {
 	for _, hold := range []time.Duration{-1, 24 * time.Hour} {
-		t.Run(fmt.Sprint("hold limit ", hold), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(t, hold) })
-		})
+		bubble(t, fmt.Sprint("hold limit ", hold), func(t *testing.T) { test(t, hold) })
 	}
 }
 
@@ -139,9 +135,7 @@ func TestMetaOfARetryIsNotChangedLater(t *testing.T) {
 		publish(t, broker.Broker, "orders", "one")
 		cfg := quiet()
 		cfg.HoldLimit, cfg.Retry = -1, every(time.Second, 15)
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) })
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) }))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		calls := broker.of("retry")
