@@ -22,7 +22,7 @@ SIMULATED := ./gallery ./internal/snippets ./operate/...
 MODULES := . bench integration/faults integration/fakes operate
 
 # What make test tests: all but what breaks brokers, and what measures peers.
-TESTED := ./... ./integration/fakes/... ./operate/...
+TESTED := ./... ./integration/fakes/... ./operate/... ./bench/internal/...
 
 # Systems that every package and test must compile for besides this one.
 CROSS ?= darwin windows
@@ -39,9 +39,8 @@ SCENARIOS ?= 10000
 DELAYED ?= 10000
 ONLY ?=
 
-# Areas whose figures need real brokers and peers to compare with. The peers are
-# in a module of their own, for the same reason as the lint tools.
-BENCH_AREAS := kafka rabbitmq sqs
+# The product that the figures of an area need.
+BROKER_OF := $(if $(filter restraint,$(AREA)),redis,$(filter kafka rabbitmq sqs,$(AREA)))
 
 # Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.
 TOOL := $(GO) tool
@@ -197,12 +196,8 @@ fuzz: ## Run every fuzz target in turn, each for FUZZTIME
 	done
 
 .PHONY: figures
-figures: ## Print the measured figures against their goals (AREA=core, restraint, kafka, rabbitmq or sqs)
-ifneq ($(filter $(AREA),$(BENCH_AREAS)),)
-	@$(BROKERS) run -only $(AREA) $(GO) -C bench run ./cmd/figures -area $(AREA)
-else
-	@$(if $(filter restraint,$(AREA)),$(BROKERS) run -only redis) $(GO) run ./bench/cmd/core -area $(AREA)
-endif
+figures: ## Print the measured figures against their goals (AREA=core, restraint, kafka, rabbitmq, sqs or suite ONLY=regexp)
+	@$(if $(BROKER_OF),$(BROKERS) run -only $(BROKER_OF)) $(GO) run ./bench/cmd/figures -area $(AREA) -only '$(ONLY)'
 
 # Virtual time needs a test: the table is printed by one.
 .PHONY: gallery

@@ -339,9 +339,9 @@ func TestWorkersAreWhole(t *testing.T) {
 // those that the command measures.
 func TestFiguresAreListed(t *testing.T) {
 	const page = "docs/explanation/performance.md"
-	name := regexp.MustCompile(`figure\.Figure\{Name: "(\w+)"`)
+	name := regexp.MustCompile(`figure\.At(?:Most|Least)\("(\w+)"`)
 	var want []string
-	for _, match := range name.FindAllStringSubmatch(readFile(t, "bench/cmd/core/core.go"), -1) {
+	for _, match := range name.FindAllStringSubmatch(readFile(t, "bench/cmd/figures/core.go"), -1) {
 		want = append(want, match[1])
 	}
 	compare(t, page, firsts(readPage(t, page).rows("Figures")), want)

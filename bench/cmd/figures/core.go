@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -24,87 +25,86 @@ import (
 )
 
 // core measures the pipeline on the memory broker, and the decision alone.
-func core(report func(figure.Figure)) error {
-	overhead(report)
-	decision(report)
-	scale(report)
-	flood(report)
-	return nil
+func core(context.Context) ([]figure.Measurement, func(context.Context) error, error) {
+	return []figure.Measurement{
+		{Name: "overhead", Run: overhead, Figures: []*figure.Figure{
+			figure.AtMost("pipeline_overhead_ns", "ns/message", 1000),
+			figure.AtMost("pipeline_overhead_allocs", "allocs/message", 2),
+			figure.AtMost("success_allocs", "allocs/message", 0),
+		}},
+		{Name: "decision", Run: decision, Figures: []*figure.Figure{figure.AtMost("decide_ns", "ns/failure", 500)}},
+		{Name: "scale", Run: scale, Figures: []*figure.Figure{figure.AtMost("scale_ratio", "ratio", 1.5)}},
+		{Name: "flood", Run: flood, Figures: []*figure.Figure{figure.AtMost("flood_heap_mib", "MiB", 64)}},
+	}, nil, nil
 }
 
 const (
-	rounds  = 9       // of which the median counts
-	backlog = 200_000 // messages of one round
+	coreRounds  = 9       // of which the median counts
+	coreBacklog = 200_000 // messages of one round
 )
 
 // overhead compares the pipeline with the bare loop, alternating.
-func overhead(report func(figure.Figure)) {
-	var ratios, extraTime, extraAllocs, succeeding []float64
-	for range rounds {
-		loop := measured(backlog, 1, bareLoop)
-		pipeline := measured(backlog, 1, func(b *memory.Broker, topics []string, n int) { noop(b, topics, n, 10) })
+func overhead(_ context.Context, s *figure.Samples) error {
+	var ratios []float64
+	for range coreRounds {
+		loop := measured(coreBacklog, 1, bareLoop)
+		pipeline := measured(coreBacklog, 1, func(b *memory.Broker, topics []string, n int) { noop(b, topics, n, 10) })
 		ratios = append(ratios, pipeline.nanos/loop.nanos)
-		extraTime = append(extraTime, pipeline.nanos-loop.nanos)
-		extraAllocs = append(extraAllocs, pipeline.allocs-loop.allocs)
+		s.Add("pipeline_overhead_ns", pipeline.nanos-loop.nanos)
+		s.Add("pipeline_overhead_allocs", pipeline.allocs-loop.allocs)
 	}
+	figure.Note("a message costs %.2f times what it does in the bare loop", figure.Median(ratios))
 	for range 3 {
-		succeeding = append(succeeding, testing.AllocsPerRun(1000, func() {
+		s.Add("success_allocs", testing.AllocsPerRun(1000, func() {
 			if v := classify.Of(nil); v.Class != "" {
 				panic("nil has a class")
 			}
 		}))
 	}
-	report(figure.Figure{Name: "pipeline_overhead_ns", Value: figure.Median(extraTime), Unit: "ns/message", Goal: 1000})
-	note("a message costs %.2f times what it does in the bare loop", figure.Median(ratios))
-	report(figure.Figure{Name: "pipeline_overhead_allocs", Value: figure.Median(extraAllocs), Unit: "allocs/message", Goal: 2})
-	report(figure.Figure{Name: "success_allocs", Value: figure.Median(succeeding), Unit: "allocs/message", Goal: 0})
+	return nil
 }
 
 // decision measures the classification of a wrapped error with its decision.
-func decision(report func(figure.Figure)) {
+func decision(_ context.Context, s *figure.Samples) error {
 	dial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	err := fmt.Errorf("charge order 17: %w", fmt.Errorf("call the bank: %w", dial))
 	now := time.Now()
-	result := testing.Benchmark(func(b *testing.B) {
-		for b.Loop() {
-			d := retry.Decide(retry.Policy{}, retry.Run{Attempt: 2, Now: now, Verdict: classify.Of(err)}, 0.5)
-			if d.Action != retry.ActionRetry {
-				b.Fatal(d)
-			}
+	took := benchmark(func() {
+		d := retry.Decide(retry.Policy{}, retry.Run{Attempt: 2, Now: now, Verdict: classify.Of(err)}, 0.5)
+		if d.Action != retry.ActionRetry {
+			panic(d)
 		}
 	})
-	report(figure.Figure{Name: "decide_ns", Value: float64(result.NsPerOp()), Unit: "ns/failure", Goal: 500})
+	s.Add("decide_ns", took.nanos)
+	return nil
 }
 
 // scale compares the cost of a message over slots and topics.
-func scale(report func(figure.Figure)) {
+func scale(_ context.Context, samples *figure.Samples) error {
 	type shape struct{ slots, topics int }
 	shapes := []shape{{10, 1}, {1000, 1}, {10_000, 1}, {10, 100}, {1000, 100}, {10_000, 100}}
 	times := map[shape][]float64{}
-	for range rounds {
+	for range coreRounds {
 		for _, s := range shapes {
-			cost := measured(backlog, s.topics, func(b *memory.Broker, topics []string, n int) { noop(b, topics, n, s.slots) })
+			cost := measured(coreBacklog, s.topics, func(b *memory.Broker, topics []string, n int) { noop(b, topics, n, s.slots) })
 			times[s] = append(times[s], cost.nanos)
 		}
 	}
-	least, most := 0.0, 0.0
+	var medians []float64
 	for _, s := range shapes {
-		cost := figure.Median(times[s])
-		if least == 0 || cost < least {
-			least = cost
-		}
-		most = max(most, cost)
+		medians = append(medians, figure.Median(times[s]))
 	}
-	report(figure.Figure{Name: "scale_ratio", Value: most / least, Unit: "ratio", Goal: 1.5})
+	samples.Add("scale_ratio", slices.Max(medians)/slices.Min(medians))
+	return nil
 }
 
 // flood lets a million messages fail always while they are published, with
 // at most 10,000 in the topic, and reports how far the heap of worker and
 // broker grows beyond what it was after the first 100,000.
-func flood(report func(figure.Figure)) {
+func flood(ctx context.Context, s *figure.Samples) error {
 	const messages, warm = 1_000_000, 100_000
 	broker := memory.New(memory.Options{Limit: 10_000})
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
 		batch := make([]brokers.Message, 100)
@@ -121,7 +121,7 @@ func flood(report func(figure.Figure)) {
 	go func() {
 		defer close(watched)
 		for ctx.Err() == nil {
-			if now := heap(); dead.Load() < warm {
+			if now := heap(1).HeapAlloc; dead.Load() < warm {
 				steady = max(steady, now)
 			} else {
 				most = max(most, now)
@@ -133,33 +133,25 @@ func flood(report func(figure.Figure)) {
 	cfg.Guard = consumer.Guard{NoBudget: true, NoBreaker: true} // or practically nothing would run, as everything fails
 	cfg.Retry = retry.Policy{MaxAttempts: 3, Backoff: retry.Backoff{Base: time.Millisecond, Cap: 10 * time.Millisecond}}
 	cfg.DeadLetter = dlq.Discard
-	cfg.Observers = []consumer.Observer{discarded(func() {
-		if dead.Add(1) == messages {
+	cfg.Observers = []consumer.Observer{observed(func(e consumer.Event) {
+		if e.Kind == consumer.EventDiscarded && dead.Add(1) == messages {
 			stop()
 		}
 	})}
 	work(ctx, broker, []string{"orders"}, cfg, func(context.Context, *brokers.Message) error { return errors.New("always fails") })
 	<-watched
-	report(figure.Figure{Name: "flood_heap_mib", Value: max(0, float64(most)-float64(steady)) / (1 << 20), Unit: "MiB", Goal: 64})
+	if n := dead.Load(); n < messages {
+		return fmt.Errorf("%d of %d messages are dead: %w", n, messages, context.Cause(ctx))
+	}
+	s.Add("flood_heap_mib", max(0, float64(most)-float64(steady))/(1<<20))
+	return nil
 }
 
-// discarded calls a function for every message that is discarded.
-type discarded func()
+// observed is an Observer that is a function.
+type observed func(consumer.Event)
 
 // Observe implements consumer.Observer.
-func (f discarded) Observe(_ context.Context, e consumer.Event) {
-	if e.Kind == consumer.EventDiscarded {
-		f()
-	}
-}
-
-// heap returns the bytes of live objects.
-func heap() uint64 {
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return stats.HeapAlloc
-}
+func (f observed) Observe(_ context.Context, e consumer.Event) { f(e) }
 
 // cost is what one message took.
 type cost struct{ nanos, allocs float64 }

@@ -20,24 +20,28 @@ import (
 
 // restraint measures what guards cost. What they are worth is in package
 // gallery.
-func restraint(report func(figure.Figure)) error {
-	if err := withdrawal(report); err != nil {
-		return err
-	}
-	if err := permission(report); err != nil {
-		return err
-	}
-	if err := observation(report); err != nil {
-		return err
-	}
-	if err := roundTrips(report); err != nil {
-		return fmt.Errorf("a budget on Redis: %w", err)
-	}
-	return nil
+func restraint(context.Context) ([]figure.Measurement, func(context.Context) error, error) {
+	return []figure.Measurement{
+		{Name: "budget", Run: withdrawal, Figures: []*figure.Figure{
+			figure.AtMost("budget_ns", "ns/retry", 100),
+			figure.AtMost("budget_allocs", "allocs/retry", 0),
+		}},
+		{Name: "guard", Run: permission, Figures: []*figure.Figure{
+			figure.AtMost("guard_ns", "ns/run", 50),
+			figure.AtMost("guard_allocs", "allocs/run", 0),
+		}},
+		{Name: "metrics", Run: observation, Figures: []*figure.Figure{
+			figure.AtMost("metrics_ns", "ns/message", 150),
+			figure.AtMost("metrics_allocs", "allocs/message", 0),
+		}},
+		{Name: "a budget on Redis", Run: roundTrips, Figures: []*figure.Figure{
+			figure.AtMost("fleet_round_trips_per_retry", "round trips/retry", 0.01),
+		}},
+	}, nil, nil
 }
 
 // withdrawal measures the token of a retry that succeeds, for a busy dependency.
-func withdrawal(report func(figure.Figure)) error {
+func withdrawal(_ context.Context, s *figure.Samples) error {
 	b, err := budget.New(budget.Queue())
 	if err != nil {
 		return err
@@ -53,14 +57,14 @@ func withdrawal(report func(figure.Figure)) error {
 			b.Refund(now)
 		}
 	})
-	report(figure.Figure{Name: "budget_ns", Value: result.nanos, Unit: "ns/retry", Goal: 100})
-	report(figure.Figure{Name: "budget_allocs", Value: result.allocs, Unit: "allocs/retry", Goal: 0})
+	s.Add("budget_ns", result.nanos)
+	s.Add("budget_allocs", result.allocs)
 	return nil
 }
 
 // permission measures what a guard costs a run that succeeds: the leave to start
 // by both of its breakers, and the reports of how it ended.
-func permission(report func(figure.Figure)) error {
+func permission(_ context.Context, s *figure.Samples) error {
 	health, err := breaker.New(breaker.Config{})
 	if err != nil {
 		return err
@@ -78,8 +82,8 @@ func permission(report func(figure.Figure)) error {
 		poison.Done(now, second, of, o, 0.5)
 	}
 	check := benchmark(func() { run(breaker.Success) })
-	report(figure.Figure{Name: "guard_ns", Value: check.nanos, Unit: "ns/run", Goal: 50})
-	report(figure.Figure{Name: "guard_allocs", Value: check.allocs, Unit: "allocs/run", Goal: 0})
+	s.Add("guard_ns", check.nanos)
+	s.Add("guard_allocs", check.allocs)
 	mixed := benchmark(func() {
 		if of%20 == 0 {
 			run(breaker.Failure)
@@ -87,12 +91,12 @@ func permission(report func(figure.Figure)) error {
 		}
 		run(breaker.Success)
 	})
-	note("where one run in 20 fails, a run costs the guard %.0f ns", mixed.nanos)
+	figure.Note("where one run in 20 fails, a run costs the guard %.0f ns", mixed.nanos)
 	return nil
 }
 
 // observation measures all events of a message that succeeds at once.
-func observation(report func(figure.Figure)) error {
+func observation(_ context.Context, s *figure.Samples) error {
 	m, err := metrics.New(metrics.Topic{Name: "orders"}, metrics.Topic{Name: "refunds"})
 	if err != nil {
 		return err
@@ -107,8 +111,8 @@ func observation(report func(figure.Figure)) error {
 			observer.Observe(ctx, event)
 		}
 	})
-	report(figure.Figure{Name: "metrics_ns", Value: result.nanos, Unit: "ns/message", Goal: 150})
-	report(figure.Figure{Name: "metrics_allocs", Value: result.allocs, Unit: "allocs/message", Goal: 0})
+	s.Add("metrics_ns", result.nanos)
+	s.Add("metrics_allocs", result.allocs)
 	return nil
 }
 
@@ -127,11 +131,14 @@ func benchmark(work func()) cost {
 	return cost{figure.Quantile(nanos, 0.1), testing.AllocsPerRun(calls, work)}
 }
 
-const redisEnv = "REDRIVE_REDIS_URL"
-
 // roundTrips has a fleet at load share a budget in Redis.
-func roundTrips(report func(figure.Figure)) error {
-	const settling, measured = 30 * time.Second, 20 * time.Second
+func roundTrips(ctx context.Context, s *figure.Samples) error {
+	const (
+		redisEnv = "REDRIVE_REDIS_URL"
+		workers  = 20
+		settling = 30 * time.Second
+		measured = 20 * time.Second
+	)
 	url := os.Getenv(redisEnv)
 	if url == "" {
 		return fmt.Errorf("%s is not set: start a redis-server, and set it to redis://host:port", redisEnv)
@@ -142,48 +149,39 @@ func roundTrips(report func(figure.Figure)) error {
 	}
 	client := redis.NewClient(options)
 	defer client.Close()
-	fleet, err := newFleet(client, 20)
-	if err != nil {
-		return err
-	}
-	fleet.load(settling)
-	for i, b := range fleet {
-		if s := b.Status(time.Now()); !s.Fleet {
-			return fmt.Errorf("worker %d does not use the pool after %v: %w", i, settling, s.Err)
+	config := redisbudget.Config{Name: fmt.Sprintf("figures-%d", time.Now().UnixNano()), Budget: budget.Queue(), Workers: workers}
+	fleet := make([]*redisbudget.Budget, workers)
+	for i := range fleet {
+		if fleet[i], err = redisbudget.New(client, config); err != nil {
+			return err
 		}
 	}
-	retriesBefore, tripsBefore := fleet.count()
-	fleet.load(measured)
-	retries, trips := fleet.count()
-	report(figure.Figure{
-		Name: "fleet_round_trips_per_retry", Value: float64(trips-tripsBefore) / float64(retries-retriesBefore),
-		Unit: "round trips/retry", Goal: 0.01,
-	})
+	if err := load(ctx, fleet, settling); err != nil {
+		return err
+	}
+	for i, b := range fleet {
+		if status := b.Status(time.Now()); !status.Fleet {
+			return fmt.Errorf("worker %d does not use the pool after %v: %w", i, settling, status.Err)
+		}
+	}
+	retriesBefore, tripsBefore := count(fleet)
+	if err := load(ctx, fleet, measured); err != nil {
+		return err
+	}
+	retries, trips := count(fleet)
+	s.Add("fleet_round_trips_per_retry", float64(trips-tripsBefore)/float64(retries-retriesBefore))
 	return nil
 }
 
-// fleet is workers that share a budget.
-type fleet []*redisbudget.Budget
-
-func newFleet(client redis.UniversalClient, workers int) (f fleet, err error) {
-	config := redisbudget.Config{Name: fmt.Sprintf("figures-%d", time.Now().UnixNano()), Budget: budget.Queue(), Workers: workers}
-	f = make(fleet, workers)
-	for i := range f {
-		if f[i], err = redisbudget.New(client, config); err != nil {
-			return nil, err
-		}
-	}
-	return f, nil
-}
-
 // load gives each worker 1000 deliveries and 100 retries a second.
-func (f fleet) load(d time.Duration) {
+func load(ctx context.Context, fleet []*redisbudget.Budget, d time.Duration) error {
 	const step = 50 * time.Millisecond
 	const deliveries, retries = 50, 5 // in a step
-	tick := time.NewTicker(step)
-	defer tick.Stop()
-	for end := time.Now().Add(d); time.Now().Before(end); <-tick.C {
-		for _, b := range f {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		if err := pause(ctx, step); err != nil {
+			return err
+		}
+		for _, b := range fleet {
 			now := time.Now()
 			b.Deposit(now, deliveries)
 			for range retries {
@@ -193,10 +191,11 @@ func (f fleet) load(d time.Duration) {
 			}
 		}
 	}
+	return nil
 }
 
-func (f fleet) count() (retries, trips uint64) {
-	for _, b := range f {
+func count(fleet []*redisbudget.Budget) (retries, trips uint64) {
+	for _, b := range fleet {
 		now := time.Now()
 		retries, trips = retries+b.Snapshot(now).Granted, trips+b.Status(now).RoundTrips
 	}
