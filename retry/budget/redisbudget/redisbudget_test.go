@@ -3,6 +3,7 @@ package redisbudget
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -82,17 +83,7 @@ func TestAbsurdAnswers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, Dialer: func(context.Context, string, string) (net.Conn, error) {
 					ours, theirs := net.Pipe()
-					go func() {
-						defer theirs.Close()
-						for b := make([]byte, 4096); ; {
-							if _, err := theirs.Read(b); err != nil {
-								return
-							}
-							if _, err := theirs.Write([]byte(answer)); err != nil {
-								return
-							}
-						}
-					}()
+					go serveAbsurd(theirs, answer)
 					return ours, nil
 				}})
 				defer client.Close()
@@ -124,5 +115,24 @@ func TestAbsurdAnswers(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// serveAbsurd gives answer to scripts, and knows no other command.
+func serveAbsurd(conn net.Conn, answer string) {
+	defer func() { _ = conn.Close() }()
+	for b := make([]byte, 64<<10); ; {
+		n, err := conn.Read(b)
+		if err != nil {
+			return
+		}
+		request := strings.ToLower(string(b[:n]))
+		reply := strings.Repeat("-ERR unknown command\r\n", strings.Count("\r\n"+request, "\r\n*"))
+		if strings.Contains(request, "evalsha") {
+			reply = answer
+		}
+		if _, err := io.WriteString(conn, reply); err != nil {
+			return
+		}
 	}
 }
