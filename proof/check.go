@@ -64,7 +64,7 @@ type verdict struct {
 // figures count what happened.
 type figures struct {
 	sent, handled, dead, discarded, lost int
-	runs, retries, early                 int
+	runs, retries, early, broken         int
 	duplicates, explained                int
 	faults, crashes, stops               int
 	commits, refused                     int           // that changed an offset; that did not
@@ -220,6 +220,7 @@ func check(r *record) verdict {
 		c.take(e)
 	}
 	c.finish()
+	c.broken = len(c.violations)
 	return c.verdict
 }
 
@@ -440,6 +441,7 @@ func (f *figures) add(g figures) {
 	f.runs += g.runs
 	f.retries += g.retries
 	f.early += g.early
+	f.broken += g.broken
 	f.duplicates += g.duplicates
 	f.explained += g.explained
 	f.faults += g.faults

@@ -30,18 +30,14 @@ type driver struct {
 
 // proveServed kills worker processes while they work on messages, and returns
 // what all of them and the producer have seen.
-func proveServed(ctx context.Context, o options) ([]*record, error) {
+func proveServed(ctx context.Context, o options) (*record, error) {
 	d, err := newDriver(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(d.dir)
 	defer d.server.close(context.WithoutCancel(ctx))
-	rec, err := d.play(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return []*record{rec}, nil
+	return d.play(ctx)
 }
 
 func newDriver(ctx context.Context, o options) (*driver, error) {

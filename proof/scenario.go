@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -106,7 +107,6 @@ type pace struct {
 	slow     float64       // how many of the slow handlers there shall be
 	liveness time.Duration // what a lost worker and a failing broker may add
 	tokens   time.Duration // what each message may add, because budgets pace the retries of all
-	most     time.Duration // of a run, 0 is no limit
 }
 
 var virtual = pace{
@@ -122,23 +122,6 @@ var virtual = pace{
 	good:     0.55,
 	slow:     1,
 	liveness: 12 * time.Hour,
-}
-
-var compressed = pace{
-	calm:     16 * time.Second,
-	lease:    [2]time.Duration{1500 * time.Millisecond, 3 * time.Second},
-	timeout:  [2]time.Duration{500 * time.Millisecond, 1500 * time.Millisecond},
-	base:     [2]time.Duration{time.Millisecond, 300 * time.Millisecond},
-	longest:  time.Second,
-	age:      [2]time.Duration{5 * time.Second, 10 * time.Second},
-	pause:    time.Minute,
-	drain:    time.Second,
-	work:     5 * time.Millisecond,
-	slack:    2 * time.Second,
-	good:     0.55,
-	slow:     0.1,
-	liveness: 20 * time.Second,
-	most:     50 * time.Second,
 }
 
 // dice draws a scenario.
@@ -191,10 +174,15 @@ func newScenario(seed uint64, n int, p pace) *scenario {
 	d.calls(s)
 	d.incidents(s)
 	s.faults = d.faults(s)
-	if s.limit = s.calm + d.longest(s); p.most > 0 {
-		s.limit = min(s.limit, p.most)
-	}
+	s.limit = s.calm + d.longest(s)
 	return s
+}
+
+// digest tells scenarios apart.
+func (s *scenario) digest() uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%+v", *s)
+	return h.Sum64()
 }
 
 func (d dice) topic(i int, dead func(string) string) topic {
@@ -279,7 +267,6 @@ func (d dice) workers(s *scenario) {
 			held = pick(d, 0, 0, 1+d.IntN(10))
 		}
 		s.slots = append(s.slots, slot{observed: observed, config: consumer.Config{
-			DeadLetter:   dlq.Suffix(".dead"),
 			Concurrency:  1 + d.IntN(12),
 			Prefetch:     pick(d, -1, 0, 0, 1+d.IntN(20)),
 			DrainTimeout: pick(d, -1, d.upTo(d.pace.drain)+1),

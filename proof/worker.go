@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
 )
 
 // rig is what tests put between the parts, to plant a bug. Nil is nothing.
@@ -78,6 +79,7 @@ func (w *worker) consume(ctx context.Context) error {
 	config := w.slot.config
 	config.Logger = slog.New(slog.DiscardHandler)
 	config.Instance = "proof"
+	config.DeadLetter = dlq.Suffix(".dead") // each topic has its own
 	config.Random = w.random()
 	if w.slot.observed {
 		config.Observers = []consumer.Observer{observer{w}}
