@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"strings"
@@ -20,6 +21,7 @@ type driver struct {
 	dir        string // of the journals
 	executable string
 	server     server
+	broker     brokers.Broker // of the producers
 	incidents  sync.WaitGroup
 
 	mu           sync.Mutex
@@ -37,12 +39,13 @@ func proveServed(ctx context.Context, o options) (*record, error) {
 	}
 	defer os.RemoveAll(d.dir)
 	defer d.server.close(context.WithoutCancel(ctx))
+	defer d.broker.Close(context.WithoutCancel(ctx))
 	return d.play(ctx)
 }
 
 func newDriver(ctx context.Context, o options) (*driver, error) {
 	var err error
-	if o.url, err = addressOf(o.broker, o.url); err != nil {
+	if o.URL, err = addressOf(o.Broker, o.URL); err != nil {
 		return nil, err
 	}
 	executable, err := os.Executable()
@@ -50,7 +53,7 @@ func newDriver(ctx context.Context, o options) (*driver, error) {
 		return nil, err
 	}
 	o.environment = append(os.Environ(), o.environment...)
-	o.tag = newTag()
+	o.Tag = "proof-" + strings.ToLower(rand.Text()[:8])
 	s := newServedScenario(o.job)
 	server, err := newServer(ctx, o.job, s)
 	if err != nil {
@@ -62,13 +65,18 @@ func newDriver(ctx context.Context, o options) (*driver, error) {
 	}
 	l := newLedger(nil)
 	l.start = l.start.Round(0) // the clock that all processes share
-	o.start = l.start.UnixNano()
+	o.Start = l.start.UnixNano()
+	b, err := connect(o.job, nil, server.declared)
+	if err != nil {
+		return nil, err
+	}
 	return &driver{
 		options:    o,
-		run:        run{scenario: s, ledger: l, target: server},
+		run:        run{scenario: s, ledger: l},
 		dir:        dir,
 		executable: executable,
 		server:     server,
+		broker:     b,
 		killed:     map[point]int{},
 		running:    map[*process]bool{},
 	}, nil
@@ -77,9 +85,8 @@ func newDriver(ctx context.Context, o options) (*driver, error) {
 func (d *driver) play(ctx context.Context) (*record, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.scenario.limit+time.Minute)
 	defer cancel()
-	defer d.server.watch(ctx, d.ledger)()
 	hired := d.hire(ctx, d.scenario.incidents)
-	if err := d.server.wait(ctx, d.scenario); err != nil {
+	if err := await(ctx, d.server, d.scenario); err != nil {
 		hired()
 		return nil, err
 	}
@@ -94,7 +101,7 @@ func (d *driver) play(ctx context.Context) (*record, error) {
 	for {
 		calm := d.quiet(ctx)
 		hired()
-		left, err := d.residue()
+		left, err := d.residue(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -154,12 +161,12 @@ func (d *driver) pids() (text string) {
 func (d *driver) produceAll(ctx context.Context) {
 	const producers = 8
 	calls := d.scenario.calls
-	seen := newWitness(d.target.worker(0), d.ledger, d.scenario, 0)
+	seen := newWitness(d.broker, d.ledger, d.scenario, 0)
 	var working sync.WaitGroup
 	for i := range producers {
 		working.Go(func() {
 			for at := i; at < len(calls); at += producers {
-				d.produceCall(ctx, seen, calls[at])
+				d.produce(ctx, seen, calls[at])
 			}
 		})
 	}
@@ -234,8 +241,8 @@ func (d *driver) end(p *process, in incident) bool {
 }
 
 // residue counts the messages that are ready anywhere but among the dead.
-func (d *driver) residue() (left int, err error) {
-	counts, err := d.server.counts()
+func (d *driver) residue(ctx context.Context) (left int, err error) {
+	counts, err := d.server.counts(ctx)
 	for name, n := range counts {
 		if !d.scenario.isDead(name) {
 			left += n
@@ -253,7 +260,7 @@ func (d *driver) quiet(ctx context.Context) bool {
 	}
 	size, since := int64(-1), time.Now()
 	for ctx.Err() == nil && d.ledger.now() < d.scenario.limit {
-		left, err := d.residue()
+		left, err := d.residue(ctx)
 		now := written(d.dir)
 		if err != nil || left > 0 || now != size {
 			size, since = now, time.Now()
@@ -275,15 +282,24 @@ func (d *driver) record(ctx context.Context) (*record, error) {
 	}
 	rec := &record{scenario: d.scenario, events: merge(append(events, d.ledger.events...)),
 		letters: map[string][]brokers.Message{}, kills: d.killed}
+	var dead []string
 	for _, t := range d.scenario.topics {
-		if t.dead == "" || rec.letters[t.dead] != nil {
-			continue
-		}
-		if rec.letters[t.dead], err = d.server.drain(ctx, t.dead); err != nil {
-			return nil, err
+		if t.dead != "" {
+			dead = append(dead, t.dead)
 		}
 	}
-	if rec.left, err = d.server.counts(); err != nil {
+	counts, err := d.server.counts(ctx, dead...)
+	if err != nil {
+		return nil, err
+	}
+	for _, topic := range dead {
+		if rec.letters[topic] == nil {
+			if rec.letters[topic], err = readLetters(ctx, d.broker, topic, d.Tag+".letters."+topic, counts[topic]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if rec.left, err = d.server.counts(ctx); err != nil {
 		return nil, err
 	}
 	return rec, nil

@@ -35,23 +35,15 @@ const (
 	closing               // the consumer closes its source
 	down                  // Run has returned
 	overdue               // the run was given up: messages are left
-	consuming             // a worker process begins to consume on a connection
-	copying               // a worker process is about to publish the copy of a message, which may be for a retry
-
-	committed // a worker process has asked the broker to commit, Delay ago
-	advanced  // a committed offset is seen
-	ousted    // the session of a delivery has ended
-	polled    // a worker process has received a message, or, without an ID, cannot tell what
-	paused    // the consumer told its observer that the guard of what Note names has closed
-	resumed   // and that it is open again
-
-	buriedFine // counts the dead letters that were confirmed; no event
+	ousted                // the session of a worker has ended
+	paused                // the consumer told its observer that the guard of what Note names has closed
+	resumed               // and that it is open again
 )
 
 var kindNames = [...]string{"sent", "confirmed", "not confirmed", "received", "handler starts", "handler ends",
 	"decided", "settle", "settle result", "extend result", "dead letter", "dead letter result", "FAULT", "worker up",
-	"worker told to stop", "worker KILLED", "source closing", "worker down", "OVERDUE", "consuming", "copying",
-	"commit", "committed offset", "session over", "polled", "PAUSED", "resumed"}
+	"worker told to stop", "worker KILLED", "source closing", "worker down", "OVERDUE",
+	"session over", "PAUSED", "resumed"}
 
 // event is one line of the ledger. Times are counted from the start of the
 // run, so that lines of several processes can be merged.
@@ -71,10 +63,6 @@ type event struct {
 	// What the framework carries.
 	Attempt, Throttles, Abandoned int
 	First, Due                    time.Duration // 0 is none
-
-	// Where a log has it.
-	Partition int
-	Offset    int64
 
 	Until time.Duration // of the lease, at least
 	Delay time.Duration // of a settlement or decision; the length of an extension; a throttle's hint
@@ -125,8 +113,6 @@ func failOf(err error) fail {
 	}
 	return trouble
 }
-
-func (f fail) final() bool { return f == leaseLost || f == alreadySettled || f == isClosed }
 
 // cause is why a handler's context had ended.
 type cause uint8

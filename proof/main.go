@@ -100,6 +100,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // options are what the command is told.
@@ -119,8 +120,8 @@ type options struct {
 var servedBrokers = []string{"kafka", "rabbitmq", "sqs"}
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == workerCommand {
-		os.Exit(serve(os.Args[2:], os.Stdin, os.Stdout, os.Stderr, rig{}))
+	if len(os.Args) > 2 && os.Args[1] == workerCommand {
+		os.Exit(serve(os.Args[2], os.Stdin, os.Stdout, os.Stderr, rig{}))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -133,15 +134,15 @@ func command(ctx context.Context, args []string, out, problems io.Writer) (statu
 	flags.SetOutput(problems)
 	names := strings.Join(servedBrokers, ", ")
 	var o options
-	flags.StringVar(&o.broker, "broker", "rabbitmq", "the broker to prove: "+names)
-	flags.Uint64Var(&o.seed, "seed", 1, "what everything is derived from")
-	flags.IntVar(&o.messages, "messages", 10000, "how many messages to send")
-	flags.IntVar(&o.kills, "kills", 20, "how many worker processes to kill")
-	flags.IntVar(&o.stops, "stops", 0, "how many workers to stop in good order; 0 is 2 and a tenth of the kills")
-	flags.IntVar(&o.loops, "loops", 0, "how many of the messages kill the worker process that runs them, each time")
-	flags.BoolVar(&o.copies, "copies", false, "make every retry a copy; for sqs")
-	flags.BoolVar(&o.fifo, "fifo", false, "use FIFO queues, and hold the order of each key; for sqs")
-	flags.StringVar(&o.url, "url", "", "where the broker listens, unless an environment variable such as REDRIVE_KAFKA_URL tells")
+	flags.StringVar(&o.Broker, "broker", "rabbitmq", "the broker to prove: "+names)
+	flags.Uint64Var(&o.Seed, "seed", 1, "what everything is derived from")
+	flags.IntVar(&o.Messages, "messages", 10000, "how many messages to send")
+	flags.IntVar(&o.Kills, "kills", 20, "how many worker processes to kill")
+	flags.IntVar(&o.Stops, "stops", 0, "how many workers to stop in good order; 0 is 2 and a tenth of the kills")
+	flags.IntVar(&o.Loops, "loops", 0, "how many of the messages kill the worker process that runs them, each time")
+	flags.BoolVar(&o.Copies, "copies", false, "make every retry a copy; for sqs")
+	flags.BoolVar(&o.FIFO, "fifo", false, "use FIFO queues, and hold the order of each key; for sqs")
+	flags.StringVar(&o.URL, "url", "", "where the broker listens, unless an environment variable such as REDRIVE_KAFKA_URL tells")
 	announced := flags.Bool("faults", false, "note faults that standard input tells of, until its end")
 	if flags.Parse(args) != nil {
 		return 2
@@ -153,17 +154,17 @@ func command(ctx context.Context, args []string, out, problems io.Writer) (statu
 	case flags.NArg() > 0:
 		fmt.Fprintf(problems, "proof: unexpected argument %q\n", flags.Arg(0))
 		return 2
-	case !slices.Contains(servedBrokers, o.broker):
-		fmt.Fprintf(problems, "proof: unknown broker %q: use one of %s; make proof BROKER=memory runs the one of tests\n", o.broker, names)
+	case !slices.Contains(servedBrokers, o.Broker):
+		fmt.Fprintf(problems, "proof: unknown broker %q: use one of %s; make proof BROKER=memory runs the one of tests\n", o.Broker, names)
 		return 2
-	case o.messages < 1:
-		fmt.Fprintf(problems, "proof: -messages is %d: send at least 1\n", o.messages)
+	case o.Messages < 1:
+		fmt.Fprintf(problems, "proof: -messages is %d: send at least 1\n", o.Messages)
 		return 2
-	case o.loops < 0 || o.loops > o.messages/10:
-		fmt.Fprintf(problems, "proof: -loops is %d: use 0 to a tenth of -messages\n", o.loops)
+	case o.Loops < 0 || o.Loops > o.Messages/10:
+		fmt.Fprintf(problems, "proof: -loops is %d: use 0 to a tenth of -messages\n", o.Loops)
 		return 2
-	case o.kills < 0 || o.stops < 0:
-		fmt.Fprintf(problems, "proof: -kills is %d and -stops is %d: use 0 or more\n", o.kills, o.stops)
+	case o.Kills < 0 || o.Stops < 0:
+		fmt.Fprintf(problems, "proof: -kills is %d and -stops is %d: use 0 or more\n", o.Kills, o.Stops)
 		return 2
 	}
 	rec, err := proveServed(ctx, o)
@@ -180,9 +181,9 @@ func report(r *record, o options, out, problems io.Writer) (status int) {
 	if v.broken > 0 {
 		explain(problems, r, v)
 	}
-	whole := v.write(out, o.messages)
+	whole := v.write(out, o.Messages)
 	v.writeWork(out)
-	enough := !r.scenario.served || writeKills(r, o.kills, out)
+	enough := !r.scenario.served || writeKills(r, o.Kills, out)
 	faults := map[string]int{}
 	for _, e := range r.events {
 		if e.Kind == faulted {
@@ -213,6 +214,27 @@ func writeKills(r *record, want int, out io.Writer) (enough bool) {
 	}
 	line(out, "residue", residue, "messages", "0", residue == 0)
 	return total == want
+}
+
+// figures count what happened.
+type figures struct {
+	sent, handled, dead, discarded, lost int
+	runs, retries, early, broken         int
+	duplicates, explained                int
+	faults, crashes, stops               int
+	rate                                 float64       // handled a second while workers came and went
+	pause                                time.Duration // the longest without one
+	latest                               time.Duration // worst lateness of a retry
+}
+
+// add takes in what another run has come to.
+func (f *figures) add(g figures) {
+	f.sent, f.handled, f.dead, f.discarded = f.sent+g.sent, f.handled+g.handled, f.dead+g.dead, f.discarded+g.discarded
+	f.runs, f.retries, f.faults = f.runs+g.runs, f.retries+g.retries, f.faults+g.faults
+	f.lost, f.early, f.broken = f.lost+g.lost, f.early+g.early, f.broken+g.broken
+	f.duplicates, f.explained = f.duplicates+g.duplicates, f.explained+g.explained
+	f.crashes, f.stops = f.crashes+g.crashes, f.stops+g.stops
+	f.latest = max(f.latest, g.latest)
 }
 
 // write writes what must be so, whatever the scheduler does.

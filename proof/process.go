@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os/exec"
@@ -31,9 +32,13 @@ type process struct {
 func (d *driver) start(ctx context.Context, slot int) (*process, error) {
 	number := d.ledger.newWorker()
 	j := d.job
-	j.number, j.slot = number, slot
-	j.journal = fmt.Sprintf("%s/worker-%06d.jsonl", d.dir, number)
-	p := &process{number: number, cmd: exec.CommandContext(ctx, d.executable, j.args()...), errors: &bytes.Buffer{},
+	j.Number, j.Slot = number, slot
+	j.Journal = fmt.Sprintf("%s/worker-%06d.jsonl", d.dir, number)
+	told, err := json.Marshal(j)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{number: number, cmd: exec.CommandContext(ctx, d.executable, workerCommand, string(told)), errors: &bytes.Buffer{},
 		at: make(chan point, 1), done: make(chan struct{})}
 	p.cmd.Stderr, p.cmd.Env = p.errors, d.environment
 	out, err := p.cmd.StdoutPipe()

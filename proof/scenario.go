@@ -310,6 +310,15 @@ func (s *scenario) message(id string) *message {
 	return &s.messages[i]
 }
 
+func (s *scenario) topic(name string) *topic {
+	for i := range s.topics {
+		if s.topics[i].name == name {
+			return &s.topics[i]
+		}
+	}
+	return nil
+}
+
 // calls spreads the messages over the first part of the run.
 func (d dice) calls(s *scenario) {
 	for i := 0; i < len(s.messages); {

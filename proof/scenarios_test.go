@@ -24,9 +24,7 @@ const messagesPerScenario = 200
 func playVirtual(t *testing.T, s *scenario, events []event, g rig) (rec *record, v verdict) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(events)
-		target := newMemoryTarget(s, l)
-		rec = play(context.Background(), s, target, l, g)
-		target.close(context.Background())
+		rec = playMemory(context.Background(), s, l, g)
 	})
 	return rec, check(rec)
 }

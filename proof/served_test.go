@@ -5,13 +5,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -25,8 +26,8 @@ const plantedBug = "REDRIVE_PROOF_BUG"
 
 // TestMain lets the test binary be a worker process.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == workerCommand {
-		os.Exit(serve(os.Args[2:], os.Stdin, os.Stdout, os.Stderr, servedBugs()[os.Getenv(plantedBug)].rig))
+	if len(os.Args) > 2 && os.Args[1] == workerCommand {
+		os.Exit(serve(os.Args[2], os.Stdin, os.Stdout, os.Stderr, servedBugs()[os.Getenv(plantedBug)].rig))
 	}
 	os.Exit(livetest.Main(m, 7))
 }
@@ -153,33 +154,33 @@ func servedURL(t *testing.T, broker string) string {
 // point.
 func TestProofOnRabbitMQ(t *testing.T) {
 	t.Parallel()
-	testProof(t, job{broker: "rabbitmq", messages: 600, kills: 7, url: servedURL(t, "rabbitmq")})
+	testProof(t, job{Broker: "rabbitmq", Messages: 600, Kills: 7, URL: servedURL(t, "rabbitmq")})
 }
 
 func TestProofOnKafka(t *testing.T) {
 	t.Parallel()
-	testProof(t, job{broker: "kafka", messages: 400, kills: 3, url: servedURL(t, "kafka")})
+	testProof(t, job{Broker: "kafka", Messages: 400, Kills: 3, URL: servedURL(t, "kafka")})
 }
 
 func TestProofOnSQS(t *testing.T) {
 	t.Parallel()
-	testProof(t, job{broker: "sqs", messages: 400, kills: 5, url: servedURL(t, "sqs")})
+	testProof(t, job{Broker: "sqs", Messages: 400, Kills: 5, URL: servedURL(t, "sqs")})
 }
 
 // On a fake that is as strict as AWS documents.
 func TestProofOnFIFOQueues(t *testing.T) {
 	t.Parallel()
-	testProof(t, job{broker: "sqs", messages: 400, kills: 5, url: fakeSQS(t), fifo: true})
+	testProof(t, job{Broker: "sqs", Messages: 400, Kills: 5, URL: fakeSQS(t), FIFO: true})
 }
 
 func TestProofWithManyKills(t *testing.T) {
 	livetest.Nightly(t)
 	t.Parallel()
 	for name, j := range map[string]job{
-		"RabbitMQ":              {broker: "rabbitmq", messages: 2000, kills: 21, url: servedURL(t, "rabbitmq")},
-		"SQS":                   {broker: "sqs", messages: 1500, kills: 14, url: servedURL(t, "sqs")},
-		"fake SQS with copies":  {broker: "sqs", messages: 2000, kills: 14, url: fakeSQS(t), copies: true},
-		"fake SQS, FIFO queues": {broker: "sqs", messages: 2000, kills: 14, url: fakeSQS(t), fifo: true},
+		"RabbitMQ":              {Broker: "rabbitmq", Messages: 2000, Kills: 21, URL: servedURL(t, "rabbitmq")},
+		"SQS":                   {Broker: "sqs", Messages: 1500, Kills: 14, URL: servedURL(t, "sqs")},
+		"fake SQS with copies":  {Broker: "sqs", Messages: 2000, Kills: 14, URL: fakeSQS(t), Copies: true},
+		"fake SQS, FIFO queues": {Broker: "sqs", Messages: 2000, Kills: 14, URL: fakeSQS(t), FIFO: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -188,7 +189,7 @@ func TestProofWithManyKills(t *testing.T) {
 	}
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
 		t.Parallel()
-		testProof(t, job{broker: "kafka", messages: 1500, kills: 11, url: target.URL})
+		testProof(t, job{Broker: "kafka", Messages: 1500, Kills: 11, URL: target.URL})
 	})
 }
 
@@ -201,18 +202,18 @@ func fakeSQS(t *testing.T) (url string) {
 func testProof(t *testing.T, j job) {
 	t.Helper()
 	var out, problems bytes.Buffer
-	args := []string{"-broker", j.broker, "-url", j.url, "-messages", strconv.Itoa(j.messages), "-kills", strconv.Itoa(j.kills), "-seed", "3",
-		"-copies=" + strconv.FormatBool(j.copies), "-fifo=" + strconv.FormatBool(j.fifo)}
+	args := []string{"-broker", j.Broker, "-url", j.URL, "-messages", strconv.Itoa(j.Messages), "-kills", strconv.Itoa(j.Kills), "-seed", "3",
+		"-copies=" + strconv.FormatBool(j.Copies), "-fifo=" + strconv.FormatBool(j.FIFO)}
 	if status := command(t.Context(), args, &out, &problems); status != 0 {
 		t.Errorf("status %d:\n%s%s", status, problems.String(), out.String())
 	}
-	for _, want := range []string{fmt.Sprintf("sent\t%d\t", j.messages), fmt.Sprintf("kills\t%d\tkills\t%[1]d\tok\n", j.kills), "residue\t0\t"} {
+	for _, want := range []string{fmt.Sprintf("sent\t%d\t", j.Messages), fmt.Sprintf("kills\t%d\tkills\t%[1]d\tok\n", j.Kills), "residue\t0\t"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
 	}
 	for _, p := range points {
-		if j.kills > len(points) && strings.Contains(out.String(), "kills_"+string(p)+"\t0\t") {
+		if j.Kills > len(points) && strings.Contains(out.String(), "kills_"+string(p)+"\t0\t") {
 			t.Errorf("no worker was killed at the point %s:\n%s", p, out.String())
 		}
 	}
@@ -224,16 +225,16 @@ func TestProofFindsPlantedBugs(t *testing.T) {
 	t.Parallel()
 	quick := map[string]string{"rabbitmq": "retries without a copy", "kafka": "acks what it receives", "sqs": "retries without a copy"}
 	for _, j := range []job{
-		{broker: "rabbitmq", seed: 3, messages: 400, kills: 5},
-		{broker: "kafka", seed: 3, messages: 400, kills: 2},
-		{broker: "sqs", seed: 3, messages: 400, kills: 2},
+		{Broker: "rabbitmq", Seed: 3, Messages: 400, Kills: 5},
+		{Broker: "kafka", Seed: 3, Messages: 400, Kills: 2},
+		{Broker: "sqs", Seed: 3, Messages: 400, Kills: 2},
 	} {
-		for name, bug := range bugsOf(j.broker) {
-			t.Run(j.broker+"/"+name, func(t *testing.T) {
-				if quick[j.broker] != name {
+		for name, bug := range bugsOf(j.Broker) {
+			t.Run(j.Broker+"/"+name, func(t *testing.T) {
+				if quick[j.Broker] != name {
 					livetest.Nightly(t)
 				}
-				j.url = servedURL(t, j.broker)
+				j.URL = servedURL(t, j.Broker)
 				t.Parallel()
 				testPlantedBug(t, j, name, bug)
 			})
@@ -286,75 +287,51 @@ func TestMergeEndsWhoWasKilledAfterItsLastWord(t *testing.T) {
 	}
 }
 
-func TestScannerFindsMethodsInAnyPieces(t *testing.T) {
+func TestWiretapStopsAtItsPoints(t *testing.T) {
 	frame := func(kind byte, payload ...byte) []byte {
 		return append(append([]byte{kind, 0, 1, 0, 0, 0, byte(len(payload))}, payload...), 0xCE)
 	}
-	properties := []byte{0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3,
-		0x80 | 0x20 | 0x10 | 0x04, 0x80, // content type, headers, delivery mode, correlation ID, message ID
-		1, 't', 0, 0, 0, 2, 9, 9, 2, 1, 'c', 3, 'm', '4', '2'}
-	stream := append([]byte("AMQP\x00\x00\x09\x01"), frame(methodFrame, 0, 60, 0, 40, 0, 0, 1, 'x', 1, 'k')...)
-	stream = append(stream, frame(headerFrame, properties...)...)
-	stream = append(stream, frame(3, 1, 2, 3)...)
-	stream = append(stream, frame(methodFrame, 0, 60, 0, 80, 0, 0, 0, 0, 0, 0, 0, 7, 1)...)
-	for size := 1; size <= len(stream); size++ {
-		s := scanner{skip: 8}
-		var methods []int
-		for at := 0; at < len(stream); at += size {
-			s.scan(stream[at:min(at+size, len(stream))], func(method int, args []byte) {
-				methods = append(methods, method)
-				switch method {
-				case basicPublish:
-					exchange, rest := shortString(args[2:])
-					if key, _ := shortString(rest); exchange != "x" || key != "k" {
-						t.Errorf("in pieces of %d: published to %q with key %q", size, exchange, key)
+	ack := frame(1, 0, 60, 0, 80, 0, 0, 0, 0, 0, 0, 0, 7, 1)
+	declare := frame(1, 0, 50, 0, 10, 0, 0, 2, 'q', '1', 0)
+	other := frame(3, 1, 2, 3)
+	for _, tt := range []struct {
+		name    string
+		in, out []byte
+		want    string
+	}{
+		{"a confirm", slices.Concat(other, ack), nil, "before_confirm "},
+		{"an ack after a confirm", ack, slices.Concat(other, ack, ack), "before_confirm before_ack "},
+		{"an ack", nil, ack, ""},
+		{"a declaration", nil, declare, "queue q1 "},
+	} {
+		for size := 1; size < 40; size++ {
+			reached := ""
+			tap := &wiretap{declared: func(what, name string) { reached += what + " " + name + " " }}
+			for _, p := range []point{beforeConfirm, beforeAck} {
+				tap.trap = &trap{armed: p, tell: func(p point) {
+					reached += string(p) + " "
+					runtime.Goexit() // where a process would wait for its death
+				}}
+				c := &tapped{Conn: pieces{}, tap: tap, out: scanner{skip: 8}}
+				var working sync.WaitGroup
+				working.Go(func() {
+					for piece := range slices.Chunk(tt.in, size) {
+						c.in.scan(piece, c.receive)
 					}
-				case header:
-					if id := messageID(args); id != "m42" {
-						t.Errorf("in pieces of %d: message ID %q, want m42", size, id)
+					for piece := range slices.Chunk(append(make([]byte, 8), tt.out...), size) {
+						c.Write(piece)
 					}
-				}
-			})
-		}
-		if want := []int{basicPublish, header, basicAck}; !slices.Equal(methods, want) {
-			t.Errorf("in pieces of %d: methods %x, want %x", size, methods, want)
+				})
+				working.Wait()
+			}
+			if p := strings.ReplaceAll(reached, "queue q1 queue q1 ", "queue q1 "); p != tt.want {
+				t.Errorf("%s, in pieces of %d: %q, want %q", tt.name, size, p, tt.want)
+			}
 		}
 	}
 }
 
-// The point before_ack is the ack of a message whose copy is confirmed, and no
-// other: not that of its neighbour, nor that of a delivery of another session.
-func TestTapTellsTheAckOfACopiedMessage(t *testing.T) {
-	for _, tt := range []struct {
-		name     string
-		copied   string
-		tag      uint64
-		multiple bool
-		want     bool
-	}{
-		{"of the message", "m2", 2, false, true},
-		{"of its neighbour", "m2", 1, false, false},
-		{"of several", "m1", 2, true, true},
-		{"of those before it", "m2", 1, true, false},
-		{"without a copy", "", 2, true, false},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			reached := false
-			tap := &wiretap{isDead: func(string) bool { return false }, trap: &trap{armed: beforeAck, tell: func(point) {
-				reached = true
-				runtime.Goexit() // where a process would wait for its death
-			}}}
-			consumer, publisher := tap.conn(nil), tap.conn(nil)
-			consumer.(*tapped).delivered = map[uint64]carried{1: {id: "m1"}, 2: {id: "m2"}}
-			if tt.copied != "" {
-				publisher.(*tapped).copies = map[int]carried{5: {id: tt.copied}}
-				publisher.(*tapped).confirm(7, true)
-			}
-			go consumer.(*tapped).ack(tt.tag, tt.multiple)
-			synctest.Wait()
-			if reached != tt.want {
-				t.Errorf("an ack %s: stopped is %v, want %v", tt.name, reached, tt.want)
-			}
-		})
-	}
-}
+// pieces takes whatever is written.
+type pieces struct{ net.Conn }
+
+func (pieces) Write(b []byte) (int, error) { return len(b), nil }

@@ -26,7 +26,7 @@ type worker struct {
 	number int
 	run    *run
 	slot   *slot
-	link   link
+	link   brokers.Broker
 	seen   *witness
 	killed chan struct{} // closed by the handler that takes the worker with it
 	dying  atomic.Bool
@@ -42,7 +42,7 @@ func (r *run) newWorker(sl *slot) *worker {
 
 func (r *run) connectWorker(number int, sl *slot) *worker {
 	w := &worker{number: number, run: r, slot: sl, killed: make(chan struct{}), done: make(chan struct{})}
-	w.link = r.target.worker(number)
+	w.link = r.connect()
 	w.seen = newWitness(r.rig.under(r.scenario, w.link), r.ledger, r.scenario, number)
 	w.seen.trap = r.trap
 	return w
