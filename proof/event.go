@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"sync"
 	"time"
 
@@ -76,7 +75,6 @@ const (
 	isLost                        // of faulted: the lease was taken away
 	isDuplicate                   // of faulted: it was done twice
 	isFirst                       // of started and ended: the first of its batch
-	isRequested                   // of down: somebody had asked for it
 	isBegin                       // of faulted: it goes on until the next one
 	isWhole                       // of ended: all of its batch failed so
 )
@@ -156,7 +154,7 @@ type ledger struct {
 	told       map[consumer.EventKind]int
 
 	// Of a worker that is a process of its own:
-	file  io.Writer           // takes the events, one a line
+	tell  func(event)         // takes the events
 	count func(id string) int // asks the driver for runs
 }
 
@@ -186,6 +184,21 @@ func (l *ledger) addAll(n int, at func(i int) event) {
 		e.At = now
 		l.keep(e)
 	}
+}
+
+// keep stores an event; the caller holds the lock.
+func (l *ledger) keep(e event) {
+	if l.tell != nil {
+		l.tell(e)
+		return
+	}
+	l.events = append(l.events, e)
+}
+
+func (l *ledger) size() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.events)
 }
 
 // run returns how often handlers had started on a message, and counts this

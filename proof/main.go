@@ -16,76 +16,36 @@
 // broker, and which workers stop or die when. While it plays, a ledger takes
 // down what the producer, the handlers and a wrapper around the broker see.
 // The checker is a pure function of the ledger and of what is left in the
-// topics; it asks nothing of the consumer's own counters, and has a
-// classification and a backoff of its own.
+// topics; it asks nothing of the consumer's own counters. What may follow a run
+// it asks the pure functions of packages classify and retry.
 //
-// The command works on real brokers, with times of seconds and milliseconds.
-// TestScenarios plays such scenarios on the memory broker in virtual time, many
-// thousands of them, with times of minutes and hours; make proof BROKER=memory
-// runs it.
+// As long as nothing goes wrong with a message, each of its deliveries must be
+// accounted for. Once a fault has touched it, nobody knows what has had its
+// effect: from then on it may come more often, but still must not be lost, come
+// early, exceed its attempts, or die without a reason.
 //
-// # RabbitMQ
+// TestScenarios plays thousands of scenarios on the memory broker in virtual time,
+// with times of minutes and hours; make proof BROKER=memory runs it.
 //
-//	go run ./proof -broker rabbitmq -url amqp://localhost:5672/ -seed 1 -messages 10000 -kills 20
-//
-// There each worker is a process, which this command starts, kills (SIGKILL)
-// and starts again: at random times and at named points, which the figures
-// count. For the points the worker reads along on its own connections, stops
-// when the frame in question comes by, and waits for its death: after the
-// broker has confirmed the copy of a retry or a dead letter and before the
-// worker learns of it; and after that, before it writes the ack of that message. All
-// workers write their ledgers to files, each line before the worker goes on,
-// so that nothing is missing when it dies; the clock of the machine puts them
-// in order. Which of the effects under way a kill has let through nobody
-// knows, so each of them explains one more delivery, and no other does.
-//
-// With -loops there are messages whose handler takes the process with it, each
-// time. They must end as dead letters with the reason crash-loop, and no other
-// message may.
-//
-// At the end every queue that a worker was seen to declare must be empty, and
+// This command works on real brokers, with times of seconds. There each worker is
+// a process, which it starts, kills (SIGKILL) and starts again: at random times and
+// at named points, at which the worker waits for its death, and which the figures
+// count. Workers write their ledgers to this command, each line before they go on,
+// so that nothing is missing when they die; the clock of the machine puts them in
+// order. With -loops there are messages whose handler takes the process with it,
+// each time: they must end as dead letters with the reason crash-loop, and no other
+// message may. At the end every topic but those of dead letters must be empty, and
 // all of them are deleted. Signals that end this command end the workers.
 //
-// # Kafka
+// On RabbitMQ workers read along on their own connections, to be killed between
+// the confirm of a copy and the ack of its original. A Kafka is a cluster of one
+// node, to which all connections go whatever address it advertises. On SQS leases
+// are 3 s, and by default retries wait in place, so that workers read estimates of
+// what others have counted: see docs/explanation/sqs.md. With -copies nothing is
+// estimated; with -fifo the messages of a key must be handled one at a time and in
+// the order in which they were sent.
 //
-//	go run ./proof -broker kafka -url localhost:9092 -seed 1 -messages 10000 -kills 20
-//
-// That works in the same way, on a cluster of one node, to which all
-// connections go whatever address it advertises. The point before_ack is there
-// the first commit after the worker has learned that the copy of a retry is
-// stored. Workers also take down which of their commits were accepted: a kill
-// may repeat what was settled since the last one, and what was under way, and
-// nothing else. The end of a generation may repeat what was under way.
-//
-// Meanwhile this command looks at the committed offsets. None may be above the
-// lowest record whose settlement had not begun by then, and none may go back.
-//
-// # Amazon SQS
-//
-//	go run ./proof -broker sqs -url http://localhost:9324 -seed 1 -messages 10000 -kills 20
-//	go run ./proof -broker sqs -copies ...
-//	go run ./proof -broker sqs -fifo ...
-//
-// That works in the same way, on any server of its protocol. Workers create the
-// queues, and hold messages by leases of 3 s. The point before_confirm is there
-// also the changed visibility timeout of a retry that waits in place. What an
-// SQS has confirmed stays so, and nothing but a lease holds a message: no end
-// of a connection explains another delivery.
-//
-// By default retries wait in place, so that workers read estimates of what
-// others have counted. They may be too high by each receive that was no failed
-// attempt, of which this command takes down every one that a worker process has
-// seen; never too low, and never so high that the message ends. With -copies
-// nothing is estimated.
-//
-// With -fifo the queues are FIFO queues: the messages of a key must be handled
-// one at a time and in the order in which they were sent. Throttled runs wait in
-// place there, too, so they may make an estimate higher.
-//
-// # Another broker
-//
-// A broker is added by a [server], which connects workers to it, and tells what is
-// left in its topics.
+// Another broker is added by a [server], which tells what is left in its topics.
 package main
 
 import (
@@ -106,7 +66,6 @@ import (
 // options are what the command is told.
 type options struct {
 	job
-	environment []string // more of it, for worker processes
 
 	// Unless nil, somebody else causes faults meanwhile, and says so in lines
 	// "begin NAME" and "end NAME", each of which is answered by "noted". The
@@ -121,7 +80,7 @@ var servedBrokers = []string{"kafka", "rabbitmq", "sqs"}
 
 func main() {
 	if len(os.Args) > 2 && os.Args[1] == workerCommand {
-		os.Exit(serve(os.Args[2], os.Stdin, os.Stdout, os.Stderr, rig{}))
+		os.Exit(serve(os.Args[2], os.Stdin, os.Stdout, os.Stderr, nil))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := command(ctx, os.Args[1:], os.Stdout, os.Stderr)

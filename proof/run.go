@@ -62,9 +62,9 @@ func playMemory(ctx context.Context, s *scenario, l *ledger, g rig) *record {
 	}
 	for _, t := range s.topics {
 		rec.left[t.name] = b.Len(t.name)
-		if t.dead != "" {
-			rec.letters[t.dead] = b.Messages(t.dead)
-		}
+	}
+	for _, topic := range s.dead() {
+		rec.letters[topic] = b.Messages(topic)
 	}
 	return rec
 }

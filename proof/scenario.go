@@ -40,17 +40,16 @@ type scenario struct {
 }
 
 type topic struct {
-	name       string
-	policy     retry.Policy
-	dead       string // "" discards
-	timeout    time.Duration
-	maxBody    int
-	batchSize  int // 0: one by one
-	batchWait  time.Duration
-	middleware bool
-	noRepeat   bool
-	tenants    bool   // each is a dependency of its own
-	outage     outage // of what its handlers depend on
+	name      string
+	policy    retry.Policy
+	dead      string // "" discards
+	timeout   time.Duration
+	maxBody   int
+	batchSize int // 0: one by one
+	batchWait time.Duration
+	noRepeat  bool
+	tenants   bool   // each is a dependency of its own
+	outage    outage // of what its handlers depend on
 }
 
 // outage is a time in which every handler of a topic fails in one way.
@@ -187,7 +186,7 @@ func (s *scenario) digest() uint64 {
 
 func (d dice) topic(i int, dead func(string) string) topic {
 	t := topic{name: "topic-" + strconv.Itoa(i), policy: d.policy(), timeout: d.between(d.pace.timeout[0], d.pace.timeout[1]),
-		middleware: d.chance(0.2), noRepeat: d.chance(0.1), tenants: d.chance(0.15)}
+		noRepeat: d.chance(0.1), tenants: d.chance(0.15)}
 	t.dead = dead(t.name)
 	if d.chance(0.08) {
 		t.dead = ""
@@ -318,6 +317,18 @@ func (s *scenario) topic(name string) *topic {
 	}
 	return nil
 }
+
+// dead are the dead-letter topics.
+func (s *scenario) dead() (names []string) {
+	for _, t := range s.topics {
+		if t.dead != "" && !slices.Contains(names, t.dead) {
+			names = append(names, t.dead)
+		}
+	}
+	return names
+}
+
+func (s *scenario) isDead(topic string) bool { return slices.Contains(s.dead(), topic) }
 
 // calls spreads the messages over the first part of the run.
 func (d dice) calls(s *scenario) {

@@ -21,44 +21,39 @@ const workerCommand = "worker"
 
 // job is what the command is told, and a worker process by its second argument.
 type job struct {
-	Broker            string
-	Seed              uint64
-	Messages, Kills   int
-	Stops             int  // in good order
-	Loops             int  // messages that kill the worker that runs them, each time
-	Copies            bool // on SQS: no retry in place
-	FIFO              bool // on SQS: FIFO queues
-	Number, Slot      int
-	Start             int64 // of the run, in nanoseconds since 1970
-	URL, Tag, Journal string
+	Broker          string
+	Seed            uint64
+	Messages, Kills int
+	Stops           int  // in good order
+	Loops           int  // messages that kill the worker that runs them, each time
+	Copies          bool // on SQS: no retry in place
+	FIFO            bool // on SQS: FIFO queues
+	Number, Slot    int
+	Start           int64 // of the run, in nanoseconds since 1970
+	URL, Tag        string
+	Bug             string // planted by a test
 }
 
 // serve is the life of a worker process. It speaks with the driver in lines:
 // it asks "run ID" and is told how often that message was run before, tells
-// "at POINT", "queue NAME" and "exchange NAME", and takes "arm POINT" and
-// "stop". When its input ends, so does the process.
-func serve(told string, in io.Reader, out, problems io.Writer, g rig) (status int) {
+// "event JSON", "at POINT", "queue NAME" and "exchange NAME", and takes "arm
+// POINT" and "stop". When its input ends, so does the process.
+func serve(told string, in io.Reader, out, problems io.Writer, bugs map[string]rig) (status int) {
 	var j job
 	if err := json.Unmarshal([]byte(told), &j); err != nil {
 		fmt.Fprintln(problems, "proof: a worker is started by the proof, not by hand:", err)
 		return 2
 	}
-	file, err := os.OpenFile(j.Journal, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		fmt.Fprintln(problems, "proof:", err)
-		return 2
-	}
-	defer file.Close()
 	c := &clerk{out: out, answers: make(chan int)}
 	t := &trap{tell: func(p point) { c.tell("at", string(p)) }}
 	s := newServedScenario(j)
-	l := newJournal(file, time.Unix(0, j.Start), j.Number, c.count)
+	l := c.ledger(j)
 	b, err := connect(j, t, c.tell)
 	if err != nil {
 		fmt.Fprintln(problems, "proof:", err)
 		return 2
 	}
-	r := &run{scenario: s, ledger: l, connect: func() brokers.Broker { return b }, rig: g, trap: t}
+	r := &run{scenario: s, ledger: l, connect: func() brokers.Broker { return b }, rig: bugs[j.Bug], trap: t}
 	w := r.connectWorker(j.Number, &s.slots[j.Slot])
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -84,6 +79,22 @@ type clerk struct {
 	out     io.Writer
 	asking  sync.Mutex
 	answers chan int
+}
+
+// ledger is what this worker sees, written to the driver before it goes on. Its
+// times count from the start of the run by the clock that all processes share.
+func (c *clerk) ledger(j job) *ledger {
+	const deliveries = 1_000_000_000 // more than any worker gets
+	l := newLedger(nil)
+	l.start, l.deliveries, l.count = time.Unix(0, j.Start), j.Number*deliveries, c.count
+	l.tell = func(e event) {
+		line, err := json.Marshal(e)
+		if err != nil {
+			panic(fmt.Sprintf("write the ledger: %v", err)) // without one the run proves nothing
+		}
+		c.tell("event", string(line))
+	}
+	return l
 }
 
 func (c *clerk) tell(what, name string) {

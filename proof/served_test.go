@@ -20,14 +20,14 @@ import (
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
-// plantedBug is the variable of the environment that names the bug which the
-// worker processes of a test shall have.
-const plantedBug = "REDRIVE_PROOF_BUG"
-
 // TestMain lets the test binary be a worker process.
 func TestMain(m *testing.M) {
+	rigs := map[string]rig{}
+	for name, bug := range servedBugs() {
+		rigs[name] = bug.rig
+	}
 	if len(os.Args) > 2 && os.Args[1] == workerCommand {
-		os.Exit(serve(os.Args[2], os.Stdin, os.Stdout, os.Stderr, servedBugs()[os.Getenv(plantedBug)].rig))
+		os.Exit(serve(os.Args[2], os.Stdin, os.Stdout, os.Stderr, rigs))
 	}
 	os.Exit(livetest.Main(m, 7))
 }
@@ -252,8 +252,8 @@ func bugsOf(broker string) map[string]servedBug {
 }
 
 func testPlantedBug(t *testing.T, j job, name string, bug servedBug) {
-	o := options{job: j, environment: []string{plantedBug + "=" + name}}
-	rec, err := proveServed(t.Context(), o)
+	j.Bug = name
+	rec, err := proveServed(t.Context(), options{job: j})
 	if err != nil {
 		t.Errorf("%s: %v", name, err)
 		return
