@@ -71,15 +71,6 @@ func (t *kafkaServer) create(ctx context.Context, request *kafkago.CreateTopicsR
 
 func (t *kafkaServer) declared(string, string) {}
 
-func (t *kafkaServer) topics(ctx context.Context) (map[string]bool, error) {
-	own, err := t.own(ctx)
-	names := map[string]bool{}
-	for name := range own {
-		names[name] = true
-	}
-	return names, err
-}
-
 // own are the topics with the tag, and how many partitions each of them has.
 func (t *kafkaServer) own(ctx context.Context) (map[string]int, error) {
 	all, err := t.calls.Metadata(ctx, &kafkago.MetadataRequest{})

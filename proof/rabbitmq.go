@@ -42,8 +42,6 @@ func (t *rabbitServer) known(what string) map[string]bool {
 	return maps.Clone(t.names[what])
 }
 
-func (t *rabbitServer) topics(context.Context) (map[string]bool, error) { return t.known("queue"), nil }
-
 // channel runs f on a channel of its own.
 func (t *rabbitServer) channel(f func(*amqp.Channel) error) error {
 	t.mu.Lock()

@@ -318,6 +318,14 @@ func (s *scenario) topic(name string) *topic {
 	return nil
 }
 
+// names are those of all topics.
+func (s *scenario) names() (names []string) {
+	for _, t := range s.topics {
+		names = append(names, t.name)
+	}
+	return append(names, s.dead()...)
+}
+
 // dead are the dead-letter topics.
 func (s *scenario) dead() (names []string) {
 	for _, t := range s.topics {

@@ -137,7 +137,7 @@ const (
 	afterReceive  point = "after_receive"  // deliveries are about to be handed to the consumer
 	inHandler     point = "in_handler"     // at least one handler runs
 	beforeConfirm point = "before_confirm" // the broker has confirmed a retry, and the worker does not know
-	beforeAck     point = "before_ack"     // the worker knows, of a dead letter (on RabbitMQ also of a copy), and is about to ack
+	beforeAck     point = "before_ack"     // the worker knows, of that or of a dead letter, and is about to write an ack
 	inBurial      point = "in_dead_letter" // the broker has confirmed a dead letter, and the worker does not know
 	inDrain       point = "in_drain"       // told to stop, and not yet down
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,11 +18,8 @@ type server interface {
 	// declared notes what a worker has declared.
 	declared(what, name string)
 
-	// topics are those that there are.
-	topics(ctx context.Context) (map[string]bool, error)
-
-	// counts are the messages that are not settled, by topic; empty ones may be
-	// left out. Of topics that nobody reads it knows if they are among others.
+	// counts are the messages that are not settled, by each topic that there is.
+	// Those that nobody reads may be left out, unless they are among others.
 	counts(ctx context.Context, others ...string) (map[string]int, error)
 
 	// close removes all that was declared.
@@ -58,21 +56,17 @@ func connect(j job, t *trap, declared func(what, name string)) (brokers.Broker, 
 func await(ctx context.Context, b server, s *scenario) error {
 	const limit, pause = 30 * time.Second, 100 * time.Millisecond
 	for begun := time.Now(); ; wait(ctx, pause) {
-		known, err := b.topics(ctx)
-		missing := ""
-		for _, topic := range s.topics {
-			for _, name := range []string{topic.name, topic.dead} {
-				if name != "" && !known[name] {
-					missing = name
-				}
-			}
-		}
+		known, err := b.counts(ctx, s.dead()...)
+		missing := slices.DeleteFunc(s.names(), func(name string) bool {
+			_, ok := known[name]
+			return ok
+		})
 		switch {
-		case err == nil && missing == "":
+		case err == nil && len(missing) == 0:
 			wait(ctx, 5*pause) // the last one may still be under way
 			return nil
 		case ctx.Err() != nil || time.Since(begun) > limit:
-			return errors.Join(fmt.Errorf("no worker has declared %s", missing), err)
+			return errors.Join(fmt.Errorf("no worker has declared %q", missing), err)
 		}
 	}
 }

@@ -47,15 +47,6 @@ func sqsConfig() aws.Config {
 
 func (t *sqsServer) declared(string, string) {}
 
-func (t *sqsServer) topics(ctx context.Context) (map[string]bool, error) {
-	urls, err := t.urls(ctx)
-	names := map[string]bool{}
-	for name := range urls {
-		names[name] = true
-	}
-	return names, err
-}
-
 // urls are those of the queues with the tag, by name.
 func (t *sqsServer) urls(ctx context.Context) (map[string]string, error) {
 	out, err := t.calls.ListQueues(ctx, &awssqs.ListQueuesInput{QueueNamePrefix: aws.String(t.tag + "-")})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -21,14 +22,12 @@ type witness struct {
 	scenario *scenario
 	worker   int
 	trap     *trap
-	source   *watched // once it is open
-
-	mu     sync.Mutex
-	buried map[string]bool // messages whose dead letter is confirmed, and whose ack comes next
+	source   *watched    // once it is open
+	copied   atomic.Bool // the worker knows of a copy or a dead letter, and has acked nothing since
 }
 
 func newWitness(b brokers.Broker, l *ledger, s *scenario, worker int) *witness {
-	return &witness{Broker: b, ledger: l, scenario: s, worker: worker, buried: map[string]bool{}}
+	return &witness{Broker: b, ledger: l, scenario: s, worker: worker}
 }
 
 func (w *witness) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
@@ -55,11 +54,7 @@ func (w *witness) Publish(ctx context.Context, topic string, msgs ...brokers.Mes
 	err := w.Broker.Publish(ctx, topic, msgs...)
 	if err == nil && before == burying {
 		w.trap.reach(inBurial)
-		w.mu.Lock()
-		for _, m := range msgs {
-			w.buried[m.ID] = true
-		}
-		w.mu.Unlock()
+		w.copied.Store(true)
 	}
 	partial, _ := errors.AsType[*brokers.PublishError](err)
 	w.ledger.addAll(len(msgs), func(i int) event {
@@ -189,19 +184,16 @@ func (s *watched) Settle(ctx context.Context, batch []brokers.Settlement) []erro
 		}
 		return e
 	})
-	copied := false
-	for i, st := range batch {
-		copied = copied || st.Action == brokers.Retry
-		w.mu.Lock()
-		isBuried := st.Action == brokers.Ack && w.buried[hs[i].id]
-		w.mu.Unlock()
-		if isBuried {
-			w.trap.reach(beforeAck)
-		}
+	has := func(a brokers.Action) bool {
+		return slices.ContainsFunc(batch, func(st brokers.Settlement) bool { return st.Action == a })
+	}
+	if has(brokers.Ack) && w.copied.Swap(false) {
+		w.trap.reach(beforeAck)
 	}
 	errs := s.Source.Settle(ctx, batch)
-	if copied && errs == nil {
+	if errs == nil && has(brokers.Retry) {
 		w.trap.reach(beforeConfirm)
+		w.copied.Store(true)
 	}
 	l.addAll(len(batch), func(i int) event {
 		e := hs[i].event(settled, w.worker)
