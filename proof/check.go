@@ -91,7 +91,6 @@ type fate struct {
 	successes  int
 	forgotten  bool // skipped or discarded
 	letters    int  // known to be stored
-	failedAt   time.Duration
 }
 
 // delivery is one that a worker received.
@@ -112,8 +111,7 @@ type delivery struct {
 	runs               int
 	running            bool
 	last               outcome
-	mayProbe           bool        // the last run may have been one that a closed guard let through,
-	mustProbe          bool        // and must
+	mayProbe           bool        // the last run may have been one that a closed guard let through
 	paid               bool        // it took a token of the budget
 	next               []judgement // after a run that failed
 	buried             bool        // a dead letter was written

@@ -147,7 +147,7 @@ func (c *checker) takeStarted(e *event, d *delivery) {
 	if f.id != e.ID || e.Note != "" {
 		c.violate(promiseContent, f.id, "was given to a handler with another %s (as %s)", e.Note, e.ID)
 	}
-	c.startProbe(d)
+	d.mayProbe = slices.ContainsFunc(c.guards(d), func(g *guarded) bool { return c.wasPaused(g, c.now) })
 	c.startPaced(d, e)
 	c.startCount(d, e)
 	if d.due = max(d.due, e.Due); e.At < d.due {
@@ -250,7 +250,7 @@ func (c *checker) takeEnded(e *event, d *delivery) {
 		}
 	}
 	if first := d.next[0]; !first.split && (first.retries || first.dies) {
-		d.first, f.failedAt = or(d.first, e.At), e.At
+		d.first = or(d.first, e.At)
 	}
 	switch e.Outcome {
 	case okay:

@@ -25,10 +25,7 @@ type judgement struct {
 	low, high                     time.Duration // of the delay
 }
 
-const (
-	reasonAmbiguous = "ambiguous"
-	reasonExpired   = "expired"
-)
+const reasonAmbiguous = "ambiguous"
 
 // judge says what may follow a run of d that ended with e, if why ended its
 // context.
@@ -54,8 +51,8 @@ func (c *checker) judge(d *delivery, e *event, why cause) []judgement {
 
 // judgeAlone says what may follow a run of d that was no part of a batch which
 // failed as a whole. A probe ends no message, but by its age, and waits until
-// others have been tried. It counts if another message has succeeded since this one
-// failed last.
+// others have been tried. Which runs are probes the consumer does not tell: those
+// that start while a guard is closed may be.
 func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 	p := d.topic.policy
 	if !d.mayProbe {
@@ -66,7 +63,6 @@ func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 	if !j.retries && !j.dies {
 		return []judgement{j}
 	}
-	ends := !j.retries && j.reason != reasonExpired
 	v.MaxAttempts = 0
 	if v.Class == classify.ClassPoison {
 		v.Class = classify.ClassTransient
@@ -76,12 +72,6 @@ func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 	probe.attempt, probe.counted, probe.throttles = d.attempt, false, d.throttles
 	if v.Class == classify.ClassThrottled {
 		probe.throttles++
-	}
-	f := d.fate
-	unknown := f.disturbed > 0 || f.doubt // to its worker, when it failed last
-	since := c.guards(d)[0].succeeded >= f.failedAt
-	if d.mustProbe && (ends || d.first == 0 || !unknown && !since) {
-		return []judgement{probe}
 	}
 	return []judgement{j, probe}
 }
@@ -126,11 +116,10 @@ func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number
 
 // guarded is what the checker knows of one dependency, as one worker saw it.
 type guarded struct {
-	paused       bool
-	since, until time.Duration // of the last pause
-	runs         []reported
-	failed       int
-	succeeded    time.Duration // the last run that did
+	paused bool
+	until  time.Duration // the end of the last pause
+	runs   []reported
+	failed int
 
 	delivered, retried, refunded int // by its budget
 }
@@ -185,12 +174,9 @@ func (c *checker) takePaused(e *event) {
 	g := w.guard(e.Note)
 	if e.Kind == resumed {
 		g.paused, g.until = false, e.At
-		for _, d := range w.deliveries { // what the guard that is open let start at once
-			d.mustProbe = d.mustProbe && !(d.running && d.began == e.At)
-		}
 		return
 	}
-	g.paused, g.since = true, e.At
+	g.paused = true
 	if w.crashed == 0 && c.scenario.pace.slack == 0 && !g.contrasts(c.now) {
 		c.violate(promiseContrast, "", "worker %d pauses what depends on %q after %+v", w.number, e.Note, g.runs[max(0, len(g.runs)-25):])
 	}
@@ -242,7 +228,7 @@ func (c *checker) report(d *delivery, e *event, causes []cause) {
 		}
 		switch {
 		case r.fine:
-			if g.succeeded = e.At; !sure || d.began < g.until {
+			if !sure || d.began < g.until {
 				continue
 			}
 		case silent:
@@ -251,17 +237,6 @@ func (c *checker) report(d *delivery, e *event, causes []cause) {
 			g.failed++
 		}
 		g.runs = append(g.runs, r)
-	}
-}
-
-// startProbe notes whether a run that starts may be a probe, and whether it has
-// to be one.
-func (c *checker) startProbe(d *delivery) {
-	d.mayProbe, d.mustProbe = false, false
-	exact := c.scenario.slots[0].observed && c.scenario.pace.slack == 0
-	for _, g := range c.guards(d) {
-		d.mayProbe = d.mayProbe || c.wasPaused(g, c.now)
-		d.mustProbe = d.mustProbe || exact && g.paused && g.since < c.now
 	}
 }
 

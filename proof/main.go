@@ -91,9 +91,8 @@ func main() {
 func command(ctx context.Context, args []string, out, problems io.Writer) (status int) {
 	flags := flag.NewFlagSet("proof", flag.ContinueOnError)
 	flags.SetOutput(problems)
-	names := strings.Join(servedBrokers, ", ")
 	var o options
-	flags.StringVar(&o.Broker, "broker", "rabbitmq", "the broker to prove: "+names)
+	flags.StringVar(&o.Broker, "broker", "rabbitmq", "the broker to prove: "+strings.Join(servedBrokers, ", "))
 	flags.Uint64Var(&o.Seed, "seed", 1, "what everything is derived from")
 	flags.IntVar(&o.Messages, "messages", 10000, "how many messages to send")
 	flags.IntVar(&o.Kills, "kills", 20, "how many worker processes to kill")
@@ -109,21 +108,8 @@ func command(ctx context.Context, args []string, out, problems io.Writer) (statu
 	if *announced {
 		o.faults, o.answers = os.Stdin, out
 	}
-	switch {
-	case flags.NArg() > 0:
-		fmt.Fprintf(problems, "proof: unexpected argument %q\n", flags.Arg(0))
-		return 2
-	case !slices.Contains(servedBrokers, o.Broker):
-		fmt.Fprintf(problems, "proof: unknown broker %q: use one of %s; make proof BROKER=memory runs the one of tests\n", o.Broker, names)
-		return 2
-	case o.Messages < 1:
-		fmt.Fprintf(problems, "proof: -messages is %d: send at least 1\n", o.Messages)
-		return 2
-	case o.Loops < 0 || o.Loops > o.Messages/10:
-		fmt.Fprintf(problems, "proof: -loops is %d: use 0 to a tenth of -messages\n", o.Loops)
-		return 2
-	case o.Kills < 0 || o.Stops < 0:
-		fmt.Fprintf(problems, "proof: -kills is %d and -stops is %d: use 0 or more\n", o.Kills, o.Stops)
+	if wrong := o.wrong(); wrong != "" || flags.NArg() > 0 {
+		fmt.Fprintf(problems, "proof: %s\n", or(wrong, fmt.Sprintf("unexpected argument %q", flags.Arg(0))))
 		return 2
 	}
 	rec, err := proveServed(ctx, o)
@@ -132,6 +118,21 @@ func command(ctx context.Context, args []string, out, problems io.Writer) (statu
 		return 1
 	}
 	return report(rec, o, out, problems)
+}
+
+// wrong says what is wrong with the options, "" if nothing is.
+func (o options) wrong() string {
+	switch {
+	case !slices.Contains(servedBrokers, o.Broker):
+		return fmt.Sprintf("unknown broker %q: use one of %s; make proof BROKER=memory runs the one of tests", o.Broker, strings.Join(servedBrokers, ", "))
+	case o.Messages < 1:
+		return fmt.Sprintf("-messages is %d: send at least 1", o.Messages)
+	case o.Loops < 0 || o.Loops > o.Messages/10:
+		return fmt.Sprintf("-loops is %d: use 0 to a tenth of -messages", o.Loops)
+	case o.Kills < 0 || o.Stops < 0:
+		return fmt.Sprintf("-kills is %d and -stops is %d: use 0 or more", o.Kills, o.Stops)
+	}
+	return ""
 }
 
 // report checks the record and writes the figures.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -112,6 +113,12 @@ func TestCheckOfSmallRecords(t *testing.T) {
 		{"a dead letter without a story", func(r *record) {
 			r.letters = map[string][]brokers.Message{"orders.dead": {s.messages[0].Message}}
 		}, promiseLetter},
+		{"taken for a crash loop", func(r *record) {
+			onProcesses := *s
+			onProcesses.served = true
+			r.scenario = &onProcesses
+			r.letters = map[string][]brokers.Message{"orders.dead": {dlq.Entry{Message: s.messages[0].Message, Reason: "crash-loop"}.Encode(0)}}
+		}, promiseInnocent},
 		{"too slow to stop", func(r *record) { r.events[10].At = time.Minute }, promiseShutdown},
 		{"stopped by itself", func(r *record) { r.events = append(r.events[:8:8], r.events[9:]...) }, promiseShutdown},
 		{"settled after its lease", func(r *record) {
