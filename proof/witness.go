@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/dlq"
 )
 
@@ -18,7 +22,8 @@ type witness struct {
 	scenario *scenario
 	worker   int
 	trap     *trap
-	source   *watched // once it is open
+	source   *watched    // once it is open
+	copied   atomic.Bool // the worker knows of a copy or a dead letter, and has acked nothing since
 }
 
 func newWitness(b brokers.Broker, l *ledger, s *scenario, worker int) *witness {
@@ -30,7 +35,7 @@ func (w *witness) Open(ctx context.Context, sub brokers.Subscription) (brokers.S
 	if err != nil {
 		return nil, err
 	}
-	w.source = &watched{Source: source, witness: w, deliveries: map[*brokers.Delivery]*held{}, bodies: map[*byte]*held{}}
+	w.source = &watched{Source: source, witness: w, deliveries: map[*brokers.Delivery]*held{}, bodies: map[*byte]*held{}, sessions: map[context.Context]bool{}}
 	return w.source, nil
 }
 
@@ -47,6 +52,10 @@ func (w *witness) Publish(ctx context.Context, topic string, msgs ...brokers.Mes
 		return e
 	})
 	err := w.Broker.Publish(ctx, topic, msgs...)
+	if err == nil && before == burying {
+		w.trap.reach(inBurial)
+		w.copied.Store(true)
+	}
 	partial, _ := errors.AsType[*brokers.PublishError](err)
 	w.ledger.addAll(len(msgs), func(i int) event {
 		e := event{Kind: yes, Worker: w.worker, Topic: topic, ID: msgs[i].ID}
@@ -76,11 +85,19 @@ func (w *witness) readLetter(e *event, m brokers.Message) {
 
 // held is a delivery as the ledger knows it.
 type held struct {
-	number  int
-	id      string
-	topic   string
-	message *brokers.Message
-	settled func() (stopped bool) // unless nil, its session need not be watched any more
+	number    int
+	id, topic string
+}
+
+func (h *held) event(k kind, worker int) event {
+	return event{Kind: k, Worker: worker, Delivery: h.number, ID: h.id, Topic: h.topic}
+}
+
+// fill adds what became of a call.
+func (e *event) fill(errs []error, i int) {
+	if errs != nil && errs[i] != nil {
+		e.Err, e.Note = failOf(errs[i]), errs[i].Error()
+	}
 }
 
 // watched is a source that writes down what happens to its deliveries.
@@ -91,6 +108,7 @@ type watched struct {
 	mu         sync.Mutex
 	deliveries map[*brokers.Delivery]*held
 	bodies     map[*byte]*held
+	sessions   map[context.Context]bool
 }
 
 // Receive gives every delivery a body of its own, by whose address handlers
@@ -101,16 +119,11 @@ func (s *watched) Receive(ctx context.Context, limit int) ([]*brokers.Delivery, 
 	defer s.mu.Unlock()
 	l := s.witness.ledger
 	for _, d := range ds {
-		h := &held{number: l.newDelivery(), id: d.Message.ID, topic: d.Message.Topic, message: &d.Message}
-		e := event{Kind: received, Worker: s.witness.worker, Delivery: h.number, ID: h.id, Topic: h.topic,
-			Abandoned: d.Abandoned, Until: l.since(d.LeaseUntil), Note: s.witness.scenario.differs(d.Message)}
+		h := &held{number: l.newDelivery(), id: d.Message.ID, topic: d.Message.Topic}
+		e := h.event(received, s.witness.worker)
+		e.Abandoned, e.Until, e.Note = d.Abandoned, l.since(d.LeaseUntil), s.witness.scenario.differs(d.Message)
 		e.meta(l, d.Meta)
-		if s.witness.scenario.broker == "kafka" {
-			e.Partition, e.Offset = origin(d.Message, d.Meta)
-			h.settled = context.AfterFunc(d.Session, func() {
-				l.add(event{Kind: ousted, Worker: s.witness.worker, Delivery: h.number, ID: h.id, Topic: h.topic})
-			})
-		}
+		s.watch(d.Session)
 		d.Message.Body = append(make([]byte, 0, len(d.Message.Body)+1), d.Message.Body...)
 		s.deliveries[d], s.bodies[address(d.Message.Body)] = h, h
 		l.add(e)
@@ -119,6 +132,15 @@ func (s *watched) Receive(ctx context.Context, limit int) ([]*brokers.Delivery, 
 		s.witness.trap.reach(afterReceive)
 	}
 	return ds, err
+}
+
+// watch notes the end of a session, in which others may get what this worker
+// holds.
+func (s *watched) watch(session context.Context) {
+	if s.witness.scenario.broker == "kafka" && !s.sessions[session] {
+		s.sessions[session] = true
+		context.AfterFunc(session, func() { s.witness.ledger.add(event{Kind: ousted, Worker: s.witness.worker}) })
+	}
 }
 
 func address(body []byte) *byte {
@@ -149,27 +171,34 @@ func (s *watched) held(d *brokers.Delivery) *held {
 }
 
 func (s *watched) Settle(ctx context.Context, batch []brokers.Settlement) []error {
-	l, worker := s.witness.ledger, s.witness.worker
-	hs := make([]*held, len(batch))
+	l, w := s.witness.ledger, s.witness
+	hs := make([]*held, len(batch)) // not under the lock of the ledger, which Receive takes after that of s
 	for i, st := range batch {
 		hs[i] = s.held(st.Delivery)
 	}
 	l.addAll(len(batch), func(i int) event {
-		e := event{Kind: settling, Worker: worker, Delivery: hs[i].number, ID: hs[i].id, Topic: hs[i].topic, Action: batch[i].Action}
-		if batch[i].Action == brokers.Retry {
+		e := hs[i].event(settling, w.worker)
+		if e.Action = batch[i].Action; e.Action == brokers.Retry {
 			e.Delay = batch[i].Delay
 			e.meta(l, batch[i].Meta)
 		}
 		return e
 	})
+	has := func(a brokers.Action) bool {
+		return slices.ContainsFunc(batch, func(st brokers.Settlement) bool { return st.Action == a })
+	}
+	if has(brokers.Ack) && w.copied.Swap(false) {
+		w.trap.reach(beforeAck)
+	}
 	errs := s.Source.Settle(ctx, batch)
+	if errs == nil && has(brokers.Retry) {
+		w.trap.reach(beforeConfirm)
+		w.copied.Store(true)
+	}
 	l.addAll(len(batch), func(i int) event {
-		e := event{Kind: settled, Worker: worker, Delivery: hs[i].number, ID: hs[i].id, Topic: hs[i].topic, Action: batch[i].Action}
-		if errs != nil && errs[i] != nil {
-			e.Err, e.Note = failOf(errs[i]), errs[i].Error()
-		} else if hs[i].settled != nil {
-			hs[i].settled()
-		}
+		e := hs[i].event(settled, w.worker)
+		e.Action = batch[i].Action
+		e.fill(errs, i)
 		return e
 	})
 	return errs
@@ -177,19 +206,16 @@ func (s *watched) Settle(ctx context.Context, batch []brokers.Settlement) []erro
 
 func (s *watched) Extend(ctx context.Context, lease time.Duration, ds []*brokers.Delivery) []error {
 	l := s.witness.ledger
-	hs := make([]*held, len(ds)) // not under the lock of the ledger, which Receive takes after that of s
+	hs := make([]*held, len(ds))
 	for i, d := range ds {
 		hs[i] = s.held(d)
 	}
 	asked := l.now()
 	errs := s.Source.Extend(ctx, lease, ds)
 	l.addAll(len(ds), func(i int) event {
-		h := hs[i]
-		e := event{Kind: extended, Worker: s.witness.worker, Delivery: h.number, ID: h.id, Topic: h.topic,
-			Until: asked + lease, Delay: lease}
-		if errs != nil && errs[i] != nil {
-			e.Err, e.Note = failOf(errs[i]), errs[i].Error()
-		}
+		e := hs[i].event(extended, s.witness.worker)
+		e.Until, e.Delay = asked+lease, lease
+		e.fill(errs, i)
 		return e
 	})
 	return errs
@@ -214,14 +240,24 @@ func (s *scenario) differs(m brokers.Message) string {
 	return differs(m, sent, s.topics[want.topic].name)
 }
 
-func equalHeaders(a, b brokers.Headers) bool {
-	if len(a) != len(b) {
-		return false
+// differs says in what got is not want, "" if it is the same.
+func differs(got, want brokers.Message, topic string) string {
+	switch {
+	case got.Topic != topic:
+		return "topic " + got.Topic
+	case string(got.Body) != string(want.Body):
+		return "body"
+	case got.Key != want.Key:
+		return "key " + got.Key
+	case !slices.Equal(got.Headers, want.Headers):
+		return fmt.Sprintf("headers %q instead of %q", got.Headers, want.Headers)
 	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
+	return ""
+}
+
+// own leaves out the headers that belong to the framework: a dead letter has
+// room for one story.
+func own(h brokers.Headers) brokers.Headers {
+	user, _ := wire.Partition(h)
+	return user
 }
