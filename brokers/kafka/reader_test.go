@@ -673,6 +673,9 @@ func TestNoAlarmIsDropped(t *testing.T) {
 	if err := src.failures.take(); err != nil {
 		t.Errorf("reported again: %v", err)
 	}
+	if _, err := src.Receive(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "the least is 1") {
+		t.Errorf("Receive of 0 messages: %v", err)
+	}
 }
 
 func TestCorruptRecordsKeepTheirPlace(t *testing.T) {
