@@ -87,11 +87,6 @@ func TestBadDay(t *testing.T) {
 		t.Errorf("retried %d, attempts %v: want some retries, and every order to have run", r.Retried, r.Attempts)
 	}
 	s := r.Server
-	for what, n := range map[string]int{"503": s.Unavailable, "429": s.Limited, "resets": s.Reset, "slow": s.Slow, "repeats": s.Repeated, "lost answers": s.AnswersLost} {
-		if n == 0 {
-			t.Errorf("the payment server had no %s: %+v", what, s)
-		}
-	}
 	if parts := s.Charged + s.Repeated + s.Declined + s.Rejected + s.Unavailable + s.Limited + s.Reset + s.Slow; parts != s.Requests {
 		t.Errorf("the outcomes of requests sum up to %d, want %d", parts, s.Requests)
 	}

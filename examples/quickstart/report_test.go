@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +91,44 @@ func openTestBank(t *testing.T, m mood) *bank {
 	}
 	t.Cleanup(b.close)
 	return b
+}
+
+// TestBankMoods asks twice for the same charge, in each mood.
+func TestBankMoods(t *testing.T) {
+	t.Parallel()
+	for m, want := range map[mood]tally{
+		healthy:   {Requests: 2, Charged: 1, Repeated: 1},
+		outage:    {Requests: 2, Unavailable: 2},
+		limiting:  {Requests: 2, Limited: 2},
+		resetting: {Requests: 2, Reset: 2, AnswersLost: 1},
+		slow:      {Requests: 2, Slow: 2, AnswersLost: 1},
+	} {
+		b := openTestBank(t, m)
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // or it would repeat what was reset
+		for range 2 {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/charges", strings.NewReader(`{"id":"o","cents":5}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Idempotency-Key", "k")
+			start := time.Now()
+			resp, err := client.Do(req)
+			if reset := errors.Is(err, syscall.ECONNRESET); reset != (m == resetting) {
+				t.Errorf("in the mood %v: %v, want a reset %v", m, err, m == resetting)
+			}
+			if took := time.Since(start); m == slow && took < b.day.patience {
+				t.Errorf("slow, and answered in %v, within the client's patience of %v", took, b.day.patience)
+			}
+			if err == nil {
+				resp.Body.Close()
+			}
+		}
+		b.mu.Lock()
+		if b.count != want {
+			t.Errorf("in the mood %v the tally is %+v, want %+v", m, b.count, want)
+		}
+		b.mu.Unlock()
+	}
 }
 
 // TestTapSeesImpatience sends three requests at once to a server that asks to
