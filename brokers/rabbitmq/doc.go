@@ -122,7 +122,9 @@
 // publishing because it is short of memory or disk, Receive hands out one
 // delivery a second, acks go on, and publishing waits for the end of its context.
 //
-// Prefetching begins at 32 messages a queue and doubles when a worker uses up
+// Prefetching begins at one message a queue, so that one which kills its workers
+// is charged alone, goes on to 32 when that is taken, unless it has been lost
+// several times or connections are brief, and doubles when a worker uses up
 // what it is sent: up to Subscription.InFlight, to 2000 if the worker is fast, and
 // to 4000 if acks wait for the copies of retries. A topic that is paused for 1.5 s
 // is no longer consumed, and what is buffered of it goes back. An ordered topic has

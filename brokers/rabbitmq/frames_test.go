@@ -93,8 +93,8 @@ func TestAcksWaitForAHoleThatCloses(t *testing.T) {
 		if n := w.depth(w.topic); n > 0 {
 			w.Errorf("%d messages are in the queue after their acks, want 0", n)
 		}
-		if multiple := acks.all(); len(multiple) > 2 || slices.Contains(multiple, false) {
-			w.Errorf("%d acks travelled in %d frames, multiple: %v; want 1 or 2, both multiple", messages, len(multiple), multiple)
+		if multiple := acks.all(); len(multiple) > 4 || slices.Contains(multiple, false) {
+			w.Errorf("%d acks travelled in %d frames, multiple: %v; want 1 to 4, all of them multiple", messages, len(multiple), multiple)
 		}
 	})
 }
@@ -106,12 +106,14 @@ func TestAcksPassAHoleThatStays(t *testing.T) {
 		w.publish(strings.Split(strings.Repeat("x", messages), "")...)
 		ds := w.receive(messages)
 		multiple := count(w, methodAck, isMultiple)
-		w.ack(ds[1:]...)
+		w.ack(ds[0]) // which came alone, on a channel of its own
+		w.await("it is acked", func() bool { return len(multiple.all()) == 1 })
+		w.ack(ds[2:]...)
 		w.await("all acks but one travel", func() bool { return len(multiple.all()) == messages-1 })
-		if slices.Contains(multiple.all(), true) {
-			w.Error("a multiple ack travelled, which acks the first message, too")
+		if slices.Contains(multiple.all()[1:], true) {
+			w.Error("a multiple ack travelled, which acks the message before them, too")
 		}
-		w.ack(ds[0])
+		w.ack(ds[1])
 	})
 }
 
@@ -208,7 +210,7 @@ func TestPrefetchGrows(t *testing.T) {
 		w.closeSource()
 		grants := count(w, methodQos, func(arguments []byte) int { return int(binary.BigEndian.Uint16(arguments[4:])) })
 		w.source = w.open(w.topic)
-		first := []int{32, 32} // of the queue and of its retries
+		first := []int{1, 1, 31} // of the queue and of its retries, and when a message has come
 		w.publish("a")
 		w.ack(w.receive(1)...)
 		w.nothing(100 * time.Millisecond)

@@ -63,14 +63,3 @@ func TestStarves(t *testing.T) {
 		}
 	}
 }
-
-func TestPrefetchAfterBriefSessions(t *testing.T) {
-	for brief, want := range []int{32, 8, 2, 2} {
-		if got := prefetchAfter(brief); got != want {
-			t.Errorf("after %d brief sessions a queue has a prefetch of %d, want %d", brief, got, want)
-		}
-	}
-	if got := prefetchAfter(1 << 30); got != leastPrefetch {
-		t.Errorf("after very many %d, want %d", got, leastPrefetch)
-	}
-}

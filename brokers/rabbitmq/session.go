@@ -45,6 +45,8 @@ type intake struct {
 	mark   int64
 	marked time.Time
 
+	careful time.Time // until when it does not grow; guarded by the lock of the source
+
 	// These belong to whoever changes consumers.
 	start     int            // where prefetching begins
 	consumers int            // so many there were
@@ -55,9 +57,14 @@ type intake struct {
 }
 
 const (
-	// firstPrefetch is where prefetching begins. More than a worker uses would
-	// keep messages from other workers, and be charged to the messages if this
-	// one dies.
+	// scout is the prefetch with which a session begins. The broker charges its
+	// end to all that was prefetched, also to what nobody has taken yet: if the
+	// first message of a queue is the one that kills its workers, it alone is
+	// charged. What has been lost several times comes one at a time.
+	scout = 1
+
+	// firstPrefetch follows it. More than a worker uses would keep messages from
+	// other workers, and be charged to the messages if this one dies.
 	firstPrefetch = 32
 
 	// ahead is how much work a prefetch should be: enough that neither side
@@ -119,9 +126,18 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	n := &session{link: l, source: s, compact: 256}
 	n.groups[0].pace, n.groups[1].pace = s.broker.paces.stragglers, s.broker.paces.retryStragglers
 	s.mu.Lock()
-	start := prefetchAfter(s.brief)
+	var careful time.Time
+	if s.brief > 0 {
+		d := trialPace << min(s.brief, 5)
+		careful = time.Now().Add(d)
+		time.AfterFunc(d, s.woken.Wake)
+	}
 	for number, f := range s.feeds {
-		n.intakes = append(n.intakes, &intake{feed: f, number: number, start: start, parked: !f.paused.IsZero()})
+		in := &intake{feed: f, number: number, start: scout, careful: careful, parked: !f.paused.IsZero()}
+		if f.ordered { // whose prefetch can grow at some moments only
+			in.start = firstPrefetch
+		}
+		n.intakes = append(n.intakes, in)
 	}
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
@@ -146,11 +162,6 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	n.sweep()
 	return n, nil
 }
-
-// prefetchAfter is where prefetching begins after so many brief sessions in a row.
-// The broker charges the end of a session to all that was prefetched, also to
-// what nobody has taken yet: the likelier that end, the fewer may be out.
-func prefetchAfter(brief int) int { return max(leastPrefetch, firstPrefetch>>min(2*brief, 8)) }
 
 // consume starts a consumer for the queue of each intake.
 func (n *session) consume(ins []*intake) error {
@@ -268,7 +279,7 @@ func (n *session) grow(now time.Time) {
 		return
 	}
 	for _, in := range n.intakes {
-		if in.parked || !in.feed.paused.IsZero() {
+		if in.parked || !in.feed.paused.IsZero() || now.Before(in.careful) {
 			continue
 		}
 		granted := int(in.granted.Load())

@@ -350,6 +350,44 @@ func TestSuspectsAreTriedApart(t *testing.T) {
 	})
 }
 
+// A message that kills its workers is charged for that. The others in its queue
+// are until they are taken for suspects too, and not again while they wait behind it.
+func TestKillerIsChargedAlone(t *testing.T) {
+	const messages, killer, charged = 60, "20", 5
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		for i := range messages {
+			w.publish(fmt.Sprint(i))
+		}
+		deaths := map[string]int{} // that a message has been charged for when it was handled
+		for len(deaths) < messages {
+			ds, err := w.source.Receive(w.Context(), 10)
+			if err != nil {
+				w.Fatal(err)
+			}
+			if i := slices.IndexFunc(ds, func(d *brokers.Delivery) bool { return string(d.Message.Body) == killer }); i >= 0 && ds[i].Abandoned < 3 {
+				w.crash()
+				continue
+			}
+			for _, d := range ds {
+				deaths[string(d.Message.Body)] = rabbitmq.DeliveryCount(d)
+			}
+			w.ack(ds...)
+		}
+		for body, n := range deaths {
+			if body != killer && n > charged {
+				w.Errorf("message %s was charged for %d deaths of its worker, want at most %d", body, n, charged)
+			}
+		}
+	})
+}
+
+// crash ends the worker as a kill does, and starts another.
+func (w *world) crash() {
+	w.tap.cut()
+	w.closeSource()
+	w.source = w.open(w.topic)
+}
+
 // within returns what is received within d.
 func (w *world) within(d time.Duration) (ds []*brokers.Delivery) {
 	ctx, cancel := context.WithTimeout(w.Context(), d)

@@ -201,6 +201,7 @@ func (s *source) push(n *session, f *feed, i item) {
 	switch {
 	case n.ctx.Err() != nil:
 	case i.token.count >= suspicious:
+		i.token.intake.careful = time.Now().Add(trialPace)
 		s.suspects = append(s.suspects, suspect{f, i})
 	default:
 		f.items = append(f.items, i)
