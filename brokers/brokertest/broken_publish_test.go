@@ -32,7 +32,7 @@ func brokenPublishing() []broken {
 			hooks: func() hooks {
 				return hooks{publish: func(context.Context, *faulty, string, []brokers.Message) error { return nil }}
 			},
-			adjust: func(h *Harness) { h.Fail = nil },
+			adjust: func(h *Harness) { h.LoseRequests, h.LoseConfirms = nil, nil },
 		},
 		{
 			name:  "publish drops what no source is open for",
@@ -44,7 +44,7 @@ func brokenPublishing() []broken {
 						if len(b.sources()) == 0 && !closed.Load() {
 							return nil
 						}
-						return b.store(ctx, topic, msgs...)
+						return b.inner.Publish(ctx, topic, msgs...)
 					},
 					closeBroker: func(ctx context.Context, b *faulty) error {
 						closed.Store(true)
@@ -71,7 +71,7 @@ func brokenPublishing() []broken {
 			fails: []string{"publish-fills-in"},
 			hooks: func() hooks {
 				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
-					return b.store(ctx, topic, slices.Clone(msgs)...)
+					return b.inner.Publish(ctx, topic, slices.Clone(msgs)...)
 				}}
 			},
 		},
@@ -87,7 +87,7 @@ func brokenPublishing() []broken {
 						}
 						seen[msgs[0].ID] = true
 					}
-					return b.store(ctx, topic, msgs...)
+					return b.inner.Publish(ctx, topic, msgs...)
 				}}
 			},
 		},
@@ -102,7 +102,7 @@ func brokenPublishing() []broken {
 					}
 					defer busy.Store(false)
 					time.Sleep(time.Millisecond)
-					return b.store(ctx, topic, msgs...)
+					return b.inner.Publish(ctx, topic, msgs...)
 				}}
 			},
 		},
@@ -112,7 +112,7 @@ func brokenPublishing() []broken {
 			options: memory.Options{MessageLimit: 256 << 10},
 			hooks: func() hooks {
 				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
-					err := b.store(ctx, topic, msgs...)
+					err := b.inner.Publish(ctx, topic, msgs...)
 					if perr, ok := errors.AsType[*brokers.PublishError](err); ok && len(perr.Failed) < len(msgs) {
 						return nil
 					}
@@ -128,22 +128,19 @@ func brokenPublishing() []broken {
 					if ctx.Err() != nil {
 						return ctx.Err()
 					}
-					return b.store(ctx, topic, msgs...)
+					return b.inner.Publish(ctx, topic, msgs...)
 				}}
 			},
 		},
 		{
-			name:  "publish takes a lost confirmation for success",
+			name:  "publish takes silence for success",
+			fails: []string{"publish-unsent", "publish-unconfirmed"},
+			hooks: publishesBlindly(requests, confirms),
+		},
+		{
+			name:  "publish takes what is sent for stored",
 			fails: []string{"publish-unconfirmed"},
-			hooks: func() hooks {
-				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
-					err := b.store(ctx, topic, msgs...)
-					if errors.Is(err, brokers.ErrUnknownOutcome) {
-						return nil
-					}
-					return err
-				}}
-			},
+			hooks: publishesBlindly(confirms),
 		},
 		{
 			name:  "open does not look at dead-letter topics",
@@ -161,11 +158,24 @@ func brokenPublishing() []broken {
 						if !known[topic] {
 							return &brokers.PublishError{Topic: topic, Failed: map[int]error{0: brokers.ErrMisconfigured}}
 						}
-						return b.store(ctx, topic, msgs...)
+						return b.inner.Publish(ctx, topic, msgs...)
 					},
 				}
 			},
 		},
+	}
+}
+
+// publishesBlindly reports success when one of these got lost.
+func publishesBlindly(lost ...int32) func() hooks {
+	return func() hooks {
+		return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+			err := b.inner.Publish(ctx, topic, msgs...)
+			if errors.Is(err, brokers.ErrUnknownOutcome) && slices.Contains(lost, b.losing.Load()) {
+				return nil
+			}
+			return err
+		}}
 	}
 }
 
@@ -231,6 +241,11 @@ func brokenMessages() []broken {
 			hooks: onPublish(func(m *brokers.Message) {
 				m.Headers = m.Headers.Without("redrive-idempotency-key")
 			}),
+		},
+		{
+			name:  "publish drops headers that only look like the framework's",
+			fails: []string{"headers-reserved"},
+			hooks: onPublish(func(m *brokers.Message) { m.Headers = m.Headers.Without("redrive-color") }),
 		},
 		{
 			name:  "a due time that a producer made up is believed",

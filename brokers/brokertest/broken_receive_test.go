@@ -328,26 +328,36 @@ func brokenLeases() []broken {
 			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Abandoned = 0 }),
 		},
 		{
+			name:   "abandoned is never counted, nor beyond a margin",
+			fails:  []string{"abandoned-counted"},
+			hooks:  onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Abandoned = 0 }),
+			adjust: func(h *Harness) { h.AbandonedMargin = 3 },
+		},
+		{
 			name:  "abandoned counts releases",
-			fails: []string{"abandoned-counted"},
-			hooks: func() hooks {
-				var mu sync.Mutex
-				released := make(map[string]int)
-				h := onDelivery(func(_ *faultySource, d *brokers.Delivery) {
-					mu.Lock()
-					defer mu.Unlock()
-					d.Abandoned += released[d.Message.ID]
-				})()
-				h.settle = onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-					mu.Lock()
-					defer mu.Unlock()
-					if st.Action == brokers.Release {
-						released[st.Delivery.Message.ID]++
-					}
-					return nil
-				})().settle
-				return h
-			},
+			fails: []string{"release-repeated"},
+			hooks: func() hooks { return countsReleases(0) },
+		},
+		{
+			name:   "abandoned counts releases beyond a margin that is too small",
+			fails:  []string{"release-repeated"},
+			hooks:  func() hooks { return countsReleases(3) },
+			adjust: func(h *Harness) { h.AbandonedMargin = 3 },
+		},
+		{
+			name:  "abandoned counts what close releases",
+			fails: []string{"release-repeated"},
+			hooks: countsClosing,
+		},
+		{
+			name:  "a message comes three times and never again",
+			fails: []string{"release-repeated"},
+			hooks: limitedDeliveries,
+		},
+		{
+			name:  "a source hoards what nobody receives",
+			fails: []string{"share-idle"},
+			hooks: hoards,
 		},
 		{
 			name:  "extend lies",
@@ -397,6 +407,125 @@ func brokenLeases() []broken {
 					return c
 				}}
 			},
+		},
+	}
+}
+
+// countsReleases takes releases for lost deliveries, beyond a margin.
+func countsReleases(margin int) hooks {
+	released := make(map[string]int)
+	h := onDelivery(func(s *faultySource, d *brokers.Delivery) {
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		d.Abandoned = max(0, d.Abandoned+released[d.Message.ID]-margin)
+	})()
+	h.settle = onSettle(func(_ context.Context, s *faultySource, st *brokers.Settlement) error {
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		if st.Action == brokers.Release {
+			released[st.Delivery.Message.ID]++
+		}
+		return nil
+	})().settle
+	return h
+}
+
+// countsClosing takes what Close releases for lost deliveries.
+func countsClosing() hooks {
+	released := make(map[string]int)
+	h := onDelivery(func(s *faultySource, d *brokers.Delivery) {
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		d.Abandoned += released[d.Message.ID]
+	})()
+	h.closeSource = func(ctx context.Context, s *faultySource) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for d := range s.live {
+			released[d.Message.ID]++
+		}
+		return s.inner.Close(ctx)
+	}
+	return h
+}
+
+// limitedDeliveries drops what comes for the fourth time since it was stored.
+func limitedDeliveries() hooks {
+	times := make(map[string]int)
+	h := onRetry(func(_ context.Context, s *faultySource, st *brokers.Settlement) error {
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		times[st.Delivery.Message.ID] = 0
+		return nil
+	})()
+	h.receive = func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+		for {
+			ds, err := s.take(ctx, max)
+			ds = slices.DeleteFunc(ds, func(d *brokers.Delivery) bool {
+				s.b.mu.Lock()
+				times[d.Message.ID]++
+				drop := times[d.Message.ID] > 3
+				s.b.mu.Unlock()
+				if drop {
+					s.settle(ctx, brokers.Settlement{Delivery: d, Action: brokers.Ack})
+				}
+				return drop
+			})
+			if len(ds) > 0 || err != nil {
+				return ds, err
+			}
+		}
+	}
+	return h
+}
+
+// hoards fetches more than it is asked for when nothing is paused, and keeps the
+// leases of what it has alive for as long as the source is open.
+func hoards() hooks {
+	const fetched = 10
+	var mu sync.Mutex
+	buffers := make(map[*faultySource][]*brokers.Delivery)
+	paused := make(map[*faultySource]bool)
+	var keep func(s *faultySource)
+	keep = func(s *faultySource) {
+		mu.Lock()
+		defer mu.Unlock()
+		lease := s.inner.Capabilities().Lease
+		if s.inner.Extend(context.Background(), lease, buffers[s]); len(buffers[s]) > 0 {
+			time.AfterFunc(lease/3, func() { keep(s) })
+		}
+	}
+	return hooks{
+		pause: func(s *faultySource, topics []string) {
+			mu.Lock()
+			defer mu.Unlock()
+			paused[s] = len(topics) > 0
+			for _, d := range buffers[s] {
+				s.settle(context.Background(), brokers.Settlement{Delivery: d, Action: brokers.Release})
+			}
+			buffers[s] = nil
+			s.inner.Pause(topics...)
+		},
+		receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(buffers[s]) > 0 {
+				n := min(max, len(buffers[s]))
+				ds := buffers[s][:n:n]
+				buffers[s] = buffers[s][n:]
+				return ds, nil
+			}
+			more := fetched
+			if paused[s] {
+				more = 0
+			}
+			mu.Unlock()
+			ds, err := s.take(ctx, max+more)
+			mu.Lock()
+			n := min(max, len(ds))
+			buffers[s] = ds[n:]
+			go keep(s)
+			return ds[:n:n], err
 		},
 	}
 }

@@ -3,6 +3,7 @@ package brokertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -120,7 +121,7 @@ func brokenSettling() []broken {
 			fails: []string{"settle-forgets-batch"},
 			hooks: settlesLater,
 			adjust: func(h *Harness) {
-				h.Fail, h.Crash = nil, nil
+				h.LoseRequests, h.LoseConfirms, h.Crash = nil, nil, nil
 			},
 		},
 		{
@@ -398,9 +399,10 @@ func brokenRetries() []broken {
 			hooks: onRetried(func(d *brokers.Delivery) { d.Message.Topic = "delay-4s" }),
 		},
 		{
-			name:  "retry waits inside the process",
-			fails: []string{"retry-durable"},
-			hooks: retryInProcess,
+			name:   "retry waits inside the process",
+			fails:  []string{"retry-durable"},
+			hooks:  retryInProcess,
+			adjust: func(h *Harness) { h.LoseRequests, h.LoseConfirms = nil, nil },
 		},
 		{
 			name:    "a refused retry removes the original",
@@ -415,25 +417,63 @@ func brokenRetries() []broken {
 			}),
 		},
 		{
-			name:  "retry acks first and copies then",
-			fails: []string{"retry-unconfirmed"},
-			hooks: func() hooks {
-				return hooks{unconfirmed: func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
-					for _, st := range batch {
-						s.settle(ctx, brokers.Settlement{Delivery: st.Delivery, Action: brokers.Ack})
-					}
-					return slices.Repeat([]error{brokers.ErrUnknownOutcome}, len(batch))
-				}}
-			},
+			name:  "a copy with the ID and the attempt of one before is swallowed",
+			fails: []string{"retry-repeated"},
+			hooks: swallowsCopies,
 		},
 		{
-			name:  "retry takes a lost confirmation for success",
+			name:  "retry acks first and copies then",
+			fails: []string{"retry-unsent"},
+			hooks: onRetry(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+				if s.b.losing.Load() == 0 {
+					return nil
+				}
+				s.settle(ctx, brokers.Settlement{Delivery: st.Delivery, Action: brokers.Ack})
+				return s.b.inner.Publish(ctx, st.Delivery.Message.Topic, st.Delivery.Message)
+			}),
+		},
+		{
+			name:  "retry takes silence for success",
+			fails: []string{"retry-unsent", "retry-unconfirmed"},
+			hooks: settlesBlindly(requests, confirms),
+		},
+		{
+			name:  "retry takes what is sent for stored",
 			fails: []string{"retry-unconfirmed"},
-			hooks: func() hooks {
-				return hooks{unconfirmed: func(context.Context, *faultySource, []brokers.Settlement) []error { return nil }}
-			},
+			hooks: settlesBlindly(confirms),
 		},
 	}
+}
+
+// settlesBlindly reports success when one of these got lost.
+func settlesBlindly(lost ...int32) func() hooks {
+	return onAnswer(func(_ context.Context, s *faultySource, _ brokers.Settlement, err error) error {
+		if errors.Is(err, brokers.ErrUnknownOutcome) && slices.Contains(lost, s.b.losing.Load()) {
+			return nil
+		}
+		return err
+	})
+}
+
+// swallowsCopies stands for a broker that deduplicates, and an adapter that gives
+// it too little to tell copies apart.
+func swallowsCopies() hooks {
+	var mu sync.Mutex
+	stored := make(map[string]bool)
+	return onRetry(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+		mu.Lock()
+		defer mu.Unlock()
+		id := fmt.Sprint(st.Delivery.Message.ID, st.Meta.Attempt)
+		if stored[id] && s.holds(st.Delivery) {
+			st.Action = brokers.Ack
+			return nil
+		}
+		if err := s.settle(ctx, *st)[0]; err != nil {
+			return err
+		}
+		stored[id] = true
+		return errNone
+	})()
 }
 
 // onRetry changes retries only.

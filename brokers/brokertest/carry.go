@@ -43,7 +43,7 @@ func (tr *trial) story(w *worker, d *brokers.Delivery) brokers.Meta {
 	}
 	now := time.Now()
 	meta := brokers.Meta{
-		Attempt:        7,
+		Attempt:        tr.attempt(d, 7),
 		Throttles:      2,
 		FirstFailedAt:  now.Add(-90 * time.Minute),
 		LastFailedAt:   now.Add(-123456 * time.Microsecond),
@@ -67,6 +67,14 @@ func (tr *trial) story(w *worker, d *brokers.Delivery) brokers.Meta {
 	return meta
 }
 
+// attempt is want, or what a counter can know of after one more Retry.
+func (tr *trial) attempt(d *brokers.Delivery, want int) int {
+	if tr.EstimatesMeta {
+		return d.Meta.Attempt + 1
+	}
+	return want
+}
+
 // retryKeepsMeta carries a full Meta first and a short one next, in which what
 // the first one said must be gone.
 func retryKeepsMeta(tr *trial) error {
@@ -74,9 +82,11 @@ func retryKeepsMeta(tr *trial) error {
 	if err != nil {
 		return err
 	}
-	full := tr.story(w, got[0].Delivery)
-	short := brokers.Meta{Attempt: 8, DueAt: time.Now().Add(3 * tr.Unit), Origin: got[0].Meta.Origin}
-	for _, want := range []brokers.Meta{full, short} {
+	for _, short := range []bool{false, true} {
+		want := tr.story(w, got[0].Delivery)
+		if short {
+			want = brokers.Meta{Attempt: tr.attempt(got[0].Delivery, 8), DueAt: time.Now().Add(3 * tr.Unit), Origin: want.Origin}
+		}
 		if err := w.retryWith(got[0], tr.Unit, want); err != nil {
 			return err
 		}

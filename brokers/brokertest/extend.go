@@ -82,7 +82,8 @@ func extendSetsUntil(tr *trial) error {
 	if err != nil {
 		return err
 	}
-	lease := 2 * w.caps.Lease
+	lease := w.caps.Lease
+	tr.pause(lease / 2)
 	want := deadline(lease)
 	if limit := w.caps.MaxLease; limit > 0 {
 		want = earlier(want, got[0].ReceivedAt.Add(limit))

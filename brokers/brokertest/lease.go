@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,8 +24,9 @@ func leaseClauses() []clause {
 		},
 		{
 			name:  "abandoned-counted",
-			rule:  "Abandoned must count the deliveries that ended without a settlement, and no others.",
-			needs: []string{"lease-ends", "release-returns"},
+			rule:  "Abandoned must count the deliveries that ended without a settlement, less Harness.AbandonedMargin, and no others.",
+			long:  true,
+			needs: []string{"lease-ends"},
 			check: abandonedCounted,
 		},
 		{
@@ -103,42 +105,41 @@ func leaseEnds(tr *trial) error {
 	return other.ack(again...)
 }
 
-// abandonedCounted lets a lease run out, releases the message, and lets another
-// lease run out.
+// abandonedCounted lets one lease after another run out.
 func abandonedCounted(tr *trial) error {
-	if !tr.CountsAbandoned {
-		return skip("Harness.CountsAbandoned is not set")
-	}
 	w, got, err := tr.leased("abandoned")
 	if err != nil {
 		return err
 	}
-	count := func(want int, after string) error {
-		if a := got[0]; a.Abandoned != want {
-			return fmt.Errorf("%s: Abandoned is %d %s, want %d", a, a.Abandoned, after, want)
-		}
-		return nil
-	}
-	if err := count(0, "on the first delivery"); err != nil {
+	if err := tr.affordable(time.Duration(tr.losses())*w.caps.Lease, "to let so many leases run out"); err != nil {
 		return err
 	}
-	for n := 1; n <= 2; n++ {
+	for n := range tr.losses() {
+		if err := tr.sameAbandoned(got[0], n); err != nil {
+			return err
+		}
 		tr.expired(got)
 		if got, err = w.expect(tr.patience, "abandoned"); err != nil {
-			return err
+			return fmt.Errorf("after %d leases have run out: %w", n+1, err)
 		}
-		if err := count(n, fmt.Sprintf("after %d leases have run out", n)); err != nil {
-			return err
-		}
-		if err := w.release(got[0]); err != nil {
-			return err
-		}
-		if got, err = w.expect(tr.patience, "abandoned"); err != nil {
-			return err
-		}
-		if err := count(n, fmt.Sprintf("after %d leases have run out, and a Release", n)); err != nil {
-			return err
-		}
+	}
+	return errors.Join(tr.sameAbandoned(got[0], tr.losses()), w.ack(got...))
+}
+
+// losses is how often a delivery must get lost to be counted at least twice.
+func (tr *trial) losses() int { return max(0, tr.AbandonedMargin) + 2 }
+
+// sameAbandoned demands that a tells of so many lost deliveries.
+func (tr *trial) sameAbandoned(a *arrival, lost int) error {
+	least, count := lost-tr.AbandonedMargin, a.Abandoned
+	if tr.AbandonedMargin < 0 {
+		least = 0
+	}
+	if tr.EstimatesMeta {
+		count += a.Meta.Attempt
+	}
+	if count < least || count > lost {
+		return fmt.Errorf("%s: Abandoned is %d after %d lost deliveries, and Harness.AbandonedMargin is %d", a, count, lost, tr.AbandonedMargin)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func messageClauses() []clause {
 		},
 		{
 			name:  "headers-reserved",
-			rule:  "Publish must keep the framework headers that identify a message, which become its Meta, and those of a dead letter.",
+			rule:  "Publish must keep the framework headers that identify a message, which become its Meta, and those of a dead letter, and leave alone names that it does not know.",
 			needs: needs,
 			check: headersReserved,
 		},
@@ -149,6 +149,7 @@ func headersIntact(tr *trial) error {
 // headersReserved publishes what a dead letter and its redrive carry.
 func headersReserved(tr *trial) error {
 	record := brokers.Headers{
+		{Name: "redrive-color", Value: "not one of the framework's"},
 		{Name: "redrive-dlq-reason", Value: "exhausted"},
 		{Name: "redrive-error-message", Value: "payment declined: żółw"},
 	}
@@ -167,7 +168,7 @@ func headersReserved(tr *trial) error {
 	}
 	for _, h := range record {
 		if !slices.Contains(a.Message.Headers, h) {
-			return fmt.Errorf("%s lost the header %q of a dead letter: %q", a, h, a.Message.Headers)
+			return fmt.Errorf("%s lost the header %q: %q", a, h, a.Message.Headers)
 		}
 	}
 	return nil

@@ -66,8 +66,14 @@ func publishClauses() []clause {
 			check: publishInterrupted,
 		},
 		{
+			name:  "publish-unsent",
+			rule:  "What did not reach the broker must be reported as not stored.",
+			needs: []string{"publish-delivers"},
+			check: publishUnsent,
+		},
+		{
 			name:  "publish-unconfirmed",
-			rule:  "What the broker did not confirm must be reported as not stored.",
+			rule:  "What the broker did not confirm must be reported as not stored, also if it is.",
 			needs: []string{"publish-delivers"},
 			check: publishUnconfirmed,
 		},
@@ -256,12 +262,21 @@ func publishInterrupted(tr *trial) error {
 	})
 }
 
+func publishUnsent(tr *trial) error {
+	return tr.publishDuring("LoseRequests", tr.LoseRequests)
+}
+
 func publishUnconfirmed(tr *trial) error {
-	if tr.Fail == nil {
-		return skip("Harness.Fail is nil")
+	return tr.publishDuring("LoseConfirms", tr.LoseConfirms)
+}
+
+// publishDuring publishes while the hook of this name is at work.
+func (tr *trial) publishDuring(name string, fail func(brokers.Broker) (heal func())) error {
+	if fail == nil {
+		return skip("Harness." + name + " is nil")
 	}
-	return tr.unreliable("that the broker does not confirm", func(topic string, msgs []brokers.Message) error {
-		heal := tr.Fail(tr.broker)
+	return tr.unreliable("during Harness."+name, func(topic string, msgs []brokers.Message) error {
+		heal := fail(tr.broker)
 		defer heal()
 		ctx, cancel := context.WithTimeout(tr.ctx, 2*tr.Unit)
 		defer cancel()

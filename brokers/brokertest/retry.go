@@ -49,8 +49,20 @@ func retryClauses() []clause {
 			check: retryRefused,
 		},
 		{
+			name:  "retry-repeated",
+			rule:  "Retries of one message must all be done, also with an equal Meta, as after throttling or on the way to a far due time: the broker's deduplication must not swallow a copy.",
+			needs: append(needs, "retry-at-once"),
+			check: retryRepeated,
+		},
+		{
+			name:  "retry-unsent",
+			rule:  "A Retry that did not reach the broker must leave the original where it is: nothing is acked before its copy is durable.",
+			needs: append(needs, "close-releases"),
+			check: retryUnsent,
+		},
+		{
 			name:  "retry-unconfirmed",
-			rule:  "A Retry that the broker did not confirm must leave the original where it is: nothing is acked before its copy is durable.",
+			rule:  "A Retry that the broker did not confirm must be reported as not done, also if it is, and the message must come back.",
 			needs: append(needs, "close-releases"),
 			check: retryUnconfirmed,
 		},
@@ -251,18 +263,44 @@ func retryRefused(tr *trial) error {
 	return tr.sameMeta(got[0], want)
 }
 
-// retryUnconfirmed fails two retries. One is tried again, as the contract
+func retryRepeated(tr *trial) error {
+	const retries = 4
+	w, got, err := tr.deliver("throttled")
+	if err != nil {
+		return err
+	}
+	meta := failed(got[0].Delivery, 0)
+	for n := range retries {
+		if err := w.retryWith(got[0], 0, meta); err != nil {
+			return err
+		}
+		if got, err = w.expect(w.soon(), "throttled"); err != nil {
+			return fmt.Errorf("after %d retries with the same Meta: %w", n+1, err)
+		}
+	}
+	return w.ack(got...)
+}
+
+func retryUnsent(tr *trial) error {
+	return tr.retryDuring("LoseRequests", tr.LoseRequests)
+}
+
+func retryUnconfirmed(tr *trial) error {
+	return tr.retryDuring("LoseConfirms", tr.LoseConfirms)
+}
+
+// retryDuring has two retries fail while the hook of this name is at work. One is tried again, as the contract
 // allows after any error that is not final. The other is left to Close. Both
 // messages must come back; duplicates are the price.
-func retryUnconfirmed(tr *trial) error {
-	if tr.Fail == nil {
-		return skip("Harness.Fail is nil")
+func (tr *trial) retryDuring(name string, fail func(brokers.Broker) (heal func())) error {
+	if fail == nil {
+		return skip("Harness." + name + " is nil")
 	}
 	w, got, err := tr.deliver("tried again", "given up")
 	if err != nil {
 		return err
 	}
-	heal := tr.Fail(tr.broker)
+	heal := fail(tr.broker)
 	errs, hung := call(tr, "source.Settle", tr.Unit, func(ctx context.Context) []error {
 		return w.src.Settle(ctx, []brokers.Settlement{got[0].again(tr), got[1].again(tr)})
 	})

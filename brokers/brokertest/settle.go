@@ -49,6 +49,12 @@ func settleClauses() []clause {
 			check: releaseKeepsMeta,
 		},
 		{
+			name:  "release-repeated",
+			rule:  "A message must survive any number of releases, by Release and by Close, and none must count in Abandoned, whatever the broker counts.",
+			needs: []string{"release-returns", "close-releases"},
+			check: releaseRepeated,
+		},
+		{
 			name:  "settle-once",
 			rule:  "A second settlement of one delivery must be ErrSettled (or ErrLeaseLost), and the first must stand.",
 			needs: []string{"settle-answers", "release-returns", "retry-returns"},
@@ -194,6 +200,32 @@ func releaseKeepsMeta(tr *trial) error {
 		return err
 	}
 	return errors.Join(tr.sameMeta(got[0], fresh), tr.sameMeta(got[1], want))
+}
+
+// releaseRepeated stays below the ten that an adapter may have to forgive.
+func releaseRepeated(tr *trial) error {
+	const releases = 8
+	w, got, err := tr.deliver("released")
+	if err != nil {
+		return err
+	}
+	for n := range releases {
+		if n%3 < 2 {
+			err = w.release(got[0])
+		} else {
+			w, err = w.reopen()
+		}
+		if err != nil {
+			return err
+		}
+		if got, err = w.expect(w.soon(), "released"); err != nil {
+			return fmt.Errorf("after %d releases: %w", n+1, err)
+		}
+		if got[0].Abandoned != 0 {
+			return fmt.Errorf("%s: Abandoned is %d after %d releases, want 0", got[0], got[0].Abandoned, n+1)
+		}
+	}
+	return w.ack(got...)
 }
 
 // settleOnce settles five deliveries twice each, and one twice in one batch.

@@ -3,6 +3,7 @@ package brokertest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -32,6 +33,13 @@ func topicClauses() []clause {
 			rule:  "Sources of one group must share the messages: none is missed, and each goes to one of them.",
 			needs: needs,
 			check: shareOnce,
+		},
+		{
+			name:  "share-idle",
+			rule:  "A source that nobody receives from must not keep messages from the others of its group for longer than a lease, whatever it has fetched.",
+			long:  true,
+			needs: append(needs, "lease-ends", "share-once"),
+			check: shareIdle,
 		},
 	}
 }
@@ -164,6 +172,36 @@ func shareOnce(tr *trial) error {
 		if n := counts[body]; n == 0 || n > 1 && tr.Virtual {
 			return fmt.Errorf("two sources of %q: message %q was received %d times by both together", topic, body, n)
 		}
+	}
+	return nil
+}
+
+// shareIdle takes one of several messages with a source, so that it may have
+// fetched the others, and goes on with another one.
+func shareIdle(tr *trial) error {
+	idle, got, err := tr.leased("first")
+	if err != nil {
+		return err
+	}
+	bodies := numbered("message", 6)
+	if err := tr.publish(idle.sub.Topics[0], text(bodies...)...); err != nil {
+		return err
+	}
+	idle.max = 1
+	one, err := idle.some()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(idle.ack(got...), idle.ack(one)); err != nil {
+		return err
+	}
+	bodies = slices.DeleteFunc(bodies, func(body string) bool { return body == one.body() })
+	other, err := tr.open(idle.sub.Topics...)
+	if err != nil {
+		return err
+	}
+	if _, err := other.consume(idle.caps.Lease+tr.patience, bodies...); err != nil {
+		return fmt.Errorf("while another source of the group is open, of which nothing is asked: %w", err)
 	}
 	return nil
 }

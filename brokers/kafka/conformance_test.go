@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,10 +39,11 @@ func TestConformance(t *testing.T) {
 				}
 				return topic
 			},
-			Unit:  time.Second,
-			Slack: 6 * time.Second, // a group that changes stops for as long
-			Crash: func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
-			Fail:  func(b brokers.Broker) (heal func()) { return b.(*fleet).fail() },
+			Unit:         time.Second,
+			Slack:        6 * time.Second, // a group that changes stops for as long
+			Crash:        func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
+			LoseRequests: func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(requests) },
+			LoseConfirms: func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(confirms) },
 		})
 	})
 }
@@ -67,8 +69,6 @@ func (f *fleet) start() (*Broker, *link) {
 	if err != nil {
 		f.t.Fatalf("New: %v", err)
 	}
-	l.storing = l.dial
-	b.producer.client.conns.dial = l.dialToStore
 	return b, l
 }
 
@@ -116,55 +116,51 @@ func (f *fleet) crash(s brokers.Source) {
 	f.links[s].cut()
 }
 
-// fail keeps the answers to what is stored.
-func (f *fleet) fail() (heal func()) {
+// lose makes the network lose what producers send, or the answers.
+func (f *fleet) lose(what loss) (heal func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	frozen := newNetwork()
-	frozen.freeze()
 	links := []*link{f.link}
 	for _, l := range f.links {
 		links = append(links, l)
 	}
-	for i, b := range append([]*Broker{f.Broker}, f.others...) {
-		if i < len(links) {
-			links[i].store(frozen.dial)
-		}
-		c := b.producer.client
-		c.mu.Lock()
-		pool := c.pool
-		c.mu.Unlock()
-		c.renew(pool, 0)
+	for _, l := range links {
+		l.lose(what)
 	}
 	return func() {
 		for _, l := range links {
-			l.store(l.dial)
+			l.lose(nothing)
 		}
-		frozen.thaw()
-		frozen.sever()
 	}
 }
 
-// link is a network that can be cut for good.
+// loss is what a network loses from now on.
+type loss int32
+
+const (
+	nothing loss = iota
+	requests
+	confirms
+)
+
+// link is a network that can be cut for good, and that can lose what is produced.
 type link struct {
 	*network
-	mu      sync.Mutex
-	dead    bool
-	storing func(ctx context.Context, network, address string) (net.Conn, error)
+	mu     sync.Mutex
+	dead   bool
+	losing loss
+	lossy  []net.Conn
 }
 
-func (l *link) store(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
+// lose ends the connections that have lost something before.
+func (l *link) lose(what loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.storing = dial
-}
-
-// dialToStore is for the connections of the producer.
-func (l *link) dialToStore(ctx context.Context, network, address string) (net.Conn, error) {
-	l.mu.Lock()
-	dial := l.storing
-	l.mu.Unlock()
-	return dial(ctx, network, address)
+	l.losing = what
+	for _, c := range l.lossy {
+		c.Close()
+	}
+	l.lossy = nil
 }
 
 var errCut = errors.New("the link is cut")
@@ -176,7 +172,11 @@ func (l *link) dial(ctx context.Context, network, address string) (net.Conn, err
 	if dead {
 		return nil, errCut
 	}
-	return l.network.dial(ctx, network, address)
+	conn, err := l.network.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &line{Conn: conn, link: l}, nil
 }
 
 func (l *link) cut() {
@@ -187,5 +187,38 @@ func (l *link) cut() {
 	defer l.network.mu.Unlock()
 	for c := range l.network.conns {
 		c.Conn.Close()
+	}
+}
+
+// line is a connection of a link. It is lossy once it was asked to produce while
+// the link was.
+type line struct {
+	net.Conn
+	link  *link
+	loses atomic.Int32
+}
+
+func (c *line) Write(b []byte) (int, error) {
+	const produce = "\x00\x00" // behind the length
+	if len(b) > 6 && string(b[4:6]) == produce {
+		c.link.mu.Lock()
+		if c.link.losing != nothing {
+			c.loses.Store(int32(c.link.losing))
+			c.link.lossy = append(c.link.lossy, c)
+		}
+		c.link.mu.Unlock()
+	}
+	if loss(c.loses.Load()) == requests {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *line) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if err != nil || loss(c.loses.Load()) != confirms {
+			return n, err
+		}
 	}
 }

@@ -487,7 +487,7 @@ func TestCommitsDoNotWaitForDoneRecords(t *testing.T) {
 		w := &worker{source: source, link: l, t: s.T}
 		s.delayed(w, 10, time.Now().Add(500*time.Millisecond))
 		ds, _ := w.receive(10)
-		heal := f.fail()
+		heal := f.lose(requests)
 		w.settle(brokers.Ack, ds[1:]...) // for which a done record is due
 		pause(donePace)
 		start := time.Now()
