@@ -148,7 +148,7 @@ type clause struct {
 	rule  string
 	long  bool     // waits for several leases
 	needs []string // clauses whose failure this one would only repeat
-	check func(*trial) error
+	check func(*trial)
 }
 
 func clauses() []clause {
@@ -261,7 +261,7 @@ func (h Harness) bubble(t *testing.T, c clause) (err error) {
 func (h Harness) once(t testing.TB, c clause) error {
 	tr := newTrial(t, h)
 	defer tr.close()
-	return c.check(tr)
+	return caught(func() { c.check(tr) })
 }
 
 // bubbled returns the stacks of the goroutines that wait in a bubble for ever.

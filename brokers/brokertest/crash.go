@@ -1,10 +1,6 @@
 package brokertest
 
-import (
-	"errors"
-	"fmt"
-	"time"
-)
+import "time"
 
 func crashClauses() []clause {
 	return []clause{
@@ -27,95 +23,58 @@ func crashClauses() []clause {
 
 // crash opens a worker on four messages, of which it acks the first, retries
 // the second, holds the third and does not receive the fourth, and kills it.
-func (tr *trial) crash() (*worker, error) {
+func (tr *trial) crash() *worker {
 	if tr.Crash == nil {
-		return nil, skip("Harness.Crash is nil")
+		tr.skip("Harness.Crash is nil")
 	}
-	w, got, err := tr.deliver("acked", "retried", "held")
-	if err != nil {
-		return nil, err
-	}
-	if err := tr.affordable(w.caps.Lease, "a lease"); err != nil {
-		return nil, err
-	}
-	if err := errors.Join(w.ack(got[0]), w.retry(got[1], tr.Unit)); err != nil {
-		return nil, err
-	}
-	if err := tr.publish(w.sub.Topics[0], text("waiting")...); err != nil {
-		return nil, err
-	}
+	w, got := tr.deliver("acked", "retried", "held")
+	tr.affordable(w.caps.Lease, "a lease")
+	w.ack(got[0])
+	w.retry(got[1], tr.Unit)
+	tr.publish(w.sub.Topics[0], text("waiting")...)
 	w.crash()
-	return w, nil
+	return w
 }
 
-func crashLosesNothing(tr *trial) error {
-	dead, err := tr.crash()
-	if err != nil {
-		return err
-	}
-	w, err := tr.open(dead.sub.Topics...)
-	if err != nil {
-		return err
-	}
-	got, err := w.consume(dead.caps.Lease+tr.patience, "retried", "held", "waiting")
-	if err != nil {
-		return fmt.Errorf("after the crash of another worker: %w", err)
-	}
+func crashLosesNothing(tr *trial) {
+	dead := tr.crash()
+	w := tr.open(dead.sub.Topics...)
+	tr.note("after the crash of another worker")
+	got := w.consume(dead.caps.Lease+tr.patience, "retried", "held", "waiting")
 	if got[0].Meta.Attempt < 1 {
-		return fmt.Errorf("%s was retried with attempt 1 before the crash, and has attempt %d", got[0], got[0].Meta.Attempt)
+		tr.failf("%s was retried with attempt 1 before the crash, and has attempt %d", got[0], got[0].Meta.Attempt)
 	}
-	return w.quiet(2 * tr.Unit)
+	w.quiet(2 * tr.Unit)
 }
 
 // crashCounted looks at what is not the dead worker's, and lets one worker after
 // another die with what is.
-func crashCounted(tr *trial) error {
-	dead, err := tr.crash()
-	if err != nil {
-		return err
-	}
-	w, err := tr.open(dead.sub.Topics...)
-	if err != nil {
-		return err
-	}
-	others := func(a *arrival) error {
-		if a.body() == "held" {
-			return nil
+func crashCounted(tr *trial) {
+	dead := tr.crash()
+	w := tr.open(dead.sub.Topics...)
+	others := func(a *arrival) {
+		switch {
+		case a.body() == "held":
+			return
+		case a.Abandoned != 0:
+			tr.failf("%s: Abandoned is %d after the crash of a worker that did not hold it", a, a.Abandoned)
 		}
-		return errors.Join(unblamed(a), w.ack(a))
+		w.ack(a)
 	}
-	got, err := w.expectEach(dead.caps.Lease+tr.patience, others, []string{"retried", "held", "waiting"})
-	if err != nil {
-		return err
-	}
+	got := w.expectEach(dead.caps.Lease+tr.patience, others, []string{"retried", "held", "waiting"})
 	held := got[1]
 	if held.Session == nil { // nothing but the end of the lease gives it back
-		if err := tr.affordable(time.Duration(tr.losses())*w.caps.Lease, "to let so many workers crash"); err != nil {
-			return err
-		}
+		tr.affordable(time.Duration(tr.losses())*w.caps.Lease, "to let so many workers crash")
 	}
 	for n := 1; n < tr.losses(); n++ {
-		if err := tr.sameAbandoned(held, n); err != nil {
-			return fmt.Errorf("after the crash of %d workers: %w", n, err)
-		}
+		tr.sameAbandoned(held, n)
 		w.crash()
-		if w, err = tr.open(dead.sub.Topics...); err != nil {
-			return err
-		}
-		if got, err = w.expect(dead.caps.Lease+tr.patience, "held"); err != nil {
-			return fmt.Errorf("after the crash of %d workers: %w", n+1, err)
-		}
-		held = got[0]
+		w = tr.open(dead.sub.Topics...)
+		tr.note("after the crash of %d workers", n+1)
+		held = w.expect(dead.caps.Lease+tr.patience, "held")[0]
 	}
-	return errors.Join(tr.sameAbandoned(held, tr.losses()), w.ack(held))
-}
-
-// unblamed demands that nothing is held against a message.
-func unblamed(a *arrival) error {
-	if a.Abandoned != 0 {
-		return fmt.Errorf("%s: Abandoned is %d after the crash of a worker that did not hold it", a, a.Abandoned)
-	}
-	return nil
+	tr.sameAbandoned(held, tr.losses())
+	w.ack(held)
 }
 
 func (w *worker) crash() {

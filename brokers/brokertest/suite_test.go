@@ -116,9 +116,9 @@ func TestJudgedAfterWhatItRestsOn(t *testing.T) {
 			s := newSuite(h)
 			all := clauses()
 			base, next, last := all[0], all[1], all[2]
-			base.check = func(tr *trial) error { tr.pause(time.Hour); return below }
-			next.needs, next.check = []string{base.name}, func(*trial) error { return fault }
-			last.needs, last.check = []string{next.name}, func(*trial) error { return nil }
+			base.check = func(tr *trial) { tr.pause(time.Hour); tr.must(below) }
+			next.needs, next.check = []string{base.name}, func(tr *trial) { tr.must(fault) }
+			last.needs, last.check = []string{next.name}, func(*trial) {}
 			errs := make(map[string]error)
 			var mu sync.Mutex
 			var running sync.WaitGroup
