@@ -27,22 +27,12 @@ func brokenSettling() []broken {
 		{
 			name:  "ack releases",
 			fails: []string{"ack-removes"},
-			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				if st.Action == brokers.Ack {
-					st.Action = brokers.Release
-				}
-				return nil
-			}),
+			hooks: changed(brokers.Ack, func(st *brokers.Settlement) { st.Action = brokers.Release }),
 		},
 		{
 			name:  "release acks",
 			fails: []string{"release-returns"},
-			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				if st.Action == brokers.Release {
-					st.Action = brokers.Ack
-				}
-				return nil
-			}),
+			hooks: changed(brokers.Release, func(st *brokers.Settlement) { st.Action = brokers.Ack }),
 		},
 		{
 			name:  "release leaves it to the lease",
@@ -67,22 +57,17 @@ func brokenSettling() []broken {
 		{
 			name:  "release counts an attempt",
 			fails: []string{"release-keeps-meta"},
-			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				if st.Action == brokers.Release {
-					st.Action, st.Delay, st.Meta = brokers.Retry, 0, st.Delivery.Meta
-					st.Meta.Attempt++
-				}
-				return nil
+			hooks: changed(brokers.Release, func(st *brokers.Settlement) {
+				st.Action, st.Delay, st.Meta = brokers.Retry, 0, st.Delivery.Meta
+				st.Meta.Attempt++
 			}),
 		},
 		{
 			name:  "settle answers with the errors only",
 			fails: []string{"settle-answers"},
-			hooks: func() hooks {
-				return hooks{settle: func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
-					return slices.DeleteFunc(s.settle(ctx, batch...), func(err error) bool { return err == nil })
-				}}
-			},
+			hooks: settling(func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
+				return slices.DeleteFunc(s.settle(ctx, batch...), func(err error) bool { return err == nil })
+			}),
 		},
 		{
 			name:  "a second settlement is reported as done",
@@ -107,14 +92,12 @@ func brokenSettling() []broken {
 		{
 			name:  "one bad entry fails the whole batch",
 			fails: []string{"settle-partial"},
-			hooks: func() hooks {
-				return hooks{settle: func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
-					if len(batch) > 1 && slices.ContainsFunc(batch, func(st brokers.Settlement) bool { return !s.holds(st.Delivery) }) {
-						return slices.Repeat([]error{brokers.ErrSettled}, len(batch))
-					}
-					return s.settle(ctx, batch...)
-				}}
-			},
+			hooks: settling(func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
+				if len(batch) > 1 && slices.ContainsFunc(batch, func(st brokers.Settlement) bool { return !s.holds(st.Delivery) }) {
+					return slices.Repeat([]error{brokers.ErrSettled}, len(batch))
+				}
+				return s.settle(ctx, batch...)
+			}),
 		},
 		{
 			name:  "settle acts on its batch later",
@@ -281,10 +264,7 @@ func brokenRetries() []broken {
 		{
 			name:  "retry acks",
 			fails: []string{"retry-returns"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Action = brokers.Ack
-				return nil
-			}),
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Action = brokers.Ack }),
 		},
 		{
 			name:  "retry leaves a copy behind",
@@ -299,27 +279,20 @@ func brokenRetries() []broken {
 		{
 			name:  "retry ignores the delay",
 			fails: []string{"retry-not-early"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Delay = 0
-				return nil
-			}),
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = 0 }),
 		},
 		{
 			name:  "retry comes close and hides it",
 			fails: []string{"retry-keeps-meta", "retry-not-early"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) {
 				st.Delay = st.Delay * 9 / 10
 				st.Meta.DueAt = time.Time{}
-				return nil
 			}),
 		},
 		{
 			name:  "retry doubles the delay",
 			fails: []string{"retry-not-late"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Delay *= 2
-				return nil
-			}),
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay *= 2 }),
 		},
 		{
 			name:  "retry without delay leaves it to the lease",
@@ -344,39 +317,31 @@ func brokenRetries() []broken {
 		{
 			name:  "retry overflows after some hours",
 			fails: []string{"retry-longest"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) {
 				if st.Delay >= day {
 					st.Delay -= 49 * time.Minute
 					st.Meta.DueAt = st.Meta.DueAt.Add(-49 * time.Minute)
 				}
-				return nil
 			}),
 		},
 		{
 			name:  "retry drops the meta",
 			fails: []string{"retry-keeps-meta"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Meta = st.Delivery.Meta
-				return nil
-			}),
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Meta = st.Delivery.Meta }),
 		},
 		{
 			name:  "retry merges the meta with the old one",
 			fails: []string{"retry-keeps-meta"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) {
 				if st.Meta.IdempotencyKey == "" {
 					st.Meta.IdempotencyKey = st.Delivery.Meta.IdempotencyKey
 				}
-				return nil
 			}),
 		},
 		{
 			name:  "retry rounds times to seconds",
 			fails: []string{"retry-keeps-meta"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Meta.LastFailedAt = st.Meta.LastFailedAt.Truncate(time.Second)
-				return nil
-			}),
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Meta.LastFailedAt = st.Meta.LastFailedAt.Truncate(time.Second) }),
 		},
 		{
 			name:  "retry makes a new ID per hop",

@@ -3,7 +3,6 @@ package brokertest
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -125,16 +124,14 @@ func (w *worker) receivesClosed(out <-chan received, closer string) {
 // three and has not received the others.
 func closeReleases(tr *trial) {
 	bodies := numbered("message", 8)
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
-	tr.publish(topic, text(bodies...)...)
+	w := tr.stocked(bodies...)
 	w.max = 1
 	for n := range 4 {
 		a := w.some()
 		if n > 0 {
 			continue
 		}
-		bodies = slices.DeleteFunc(bodies, func(body string) bool { return body == a.body() })
+		bodies = without(bodies, a)
 		w.ack(a)
 	}
 	w = w.reopen()

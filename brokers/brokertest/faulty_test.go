@@ -247,6 +247,26 @@ func harness(options memory.Options, make func() hooks) Harness {
 // The functions below make hooks out of changes to single messages,
 // deliveries and settlements.
 
+func opening(open func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error)) func() hooks {
+	return func() hooks { return hooks{openSource: open} }
+}
+
+func publishing(publish func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error) func() hooks {
+	return func() hooks { return hooks{publish: publish} }
+}
+
+func receiving(receive func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error)) func() hooks {
+	return func() hooks { return hooks{receive: receive} }
+}
+
+func settling(settle func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error) func() hooks {
+	return func() hooks { return hooks{settle: settle} }
+}
+
+func closing(close func(ctx context.Context, s *faultySource) error) func() hooks {
+	return func() hooks { return hooks{closeSource: close} }
+}
+
 // onPublish changes what is published. What Publish sets is handed back.
 func onPublish(change func(*brokers.Message)) func() hooks {
 	return func() hooks {
@@ -294,6 +314,16 @@ func onSettle(change func(ctx context.Context, s *faultySource, st *brokers.Sett
 			return errs
 		}}
 	}
+}
+
+// changed changes the settlements with this action.
+func changed(action brokers.Action, change func(st *brokers.Settlement)) func() hooks {
+	return onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+		if st.Action == action {
+			change(st)
+		}
+		return nil
+	})
 }
 
 var errNone = errors.New("do nothing and report success")

@@ -26,18 +26,12 @@ type lenient struct {
 func allLenient() []lenient {
 	return []lenient{
 		{
-			name: "a retry that comes close and says so",
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Delay = st.Delay * 4 / 5
-				return nil
-			}),
+			name:  "a retry that comes close and says so",
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = st.Delay * 4 / 5 }),
 		},
 		{
-			name: "delays of a quarter of an hour at most",
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Delay = min(st.Delay, 15*time.Minute)
-				return nil
-			}),
+			name:  "delays of a quarter of an hour at most",
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = min(st.Delay, 15*time.Minute) }),
 		},
 		{name: "delays of whole seconds", hooks: wholeSeconds},
 		{name: "leases that last as long as the session", hooks: sessionLeases, adjust: func(h *Harness) { h.AbandonedMargin = -1 }},
@@ -89,10 +83,7 @@ func TestLenientBrokers(t *testing.T) {
 }
 
 func wholeSeconds() hooks {
-	h := onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-		st.Delay = (st.Delay + time.Second - 1).Truncate(time.Second)
-		return nil
-	})()
+	h := changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = (st.Delay + time.Second - 1).Truncate(time.Second) })()
 	h.capabilities = func(_ *faultySource, c brokers.Capabilities) brokers.Capabilities {
 		c.Granularity = time.Second
 		return c

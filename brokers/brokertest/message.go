@@ -85,8 +85,7 @@ func messageClauses() []clause {
 
 func bodyIntact(tr *trial) {
 	bodies := []string{"", "text: żółw ☃", everyByte(), "\xff\xfe not UTF-8 \xc3\x28\x00"}
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	const large, room = 100 << 10, 8 << 10
 	if limit := w.caps.MessageLimit; limit == 0 || limit >= large+room {
 		bodies = append(bodies, noise(large))
@@ -174,8 +173,7 @@ func headersHostile(tr *trial) {
 		{Name: "redrive-history", Value: strings.Repeat("\xff;", 500)},
 		{Name: "redrive-meta", Value: "\x00\xff{{{"},
 	}}
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	tr.publish(topic, m)
 	for until := deadline(tr.patience); len(w.inbox) == 0; {
 		if !time.Now().Before(until) {

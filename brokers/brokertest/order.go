@@ -47,8 +47,7 @@ func orderClauses() []clause {
 
 // ordered opens a worker and publishes a message for every body, as keyed does.
 func (tr *trial) ordered(bodies ...string) *worker {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	if !w.caps.Ordered {
 		tr.skip("Capabilities.Ordered is not set")
 	}

@@ -2,7 +2,6 @@ package brokertest
 
 import (
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -178,8 +177,7 @@ func pauseUnknown(tr *trial) {
 // pauseLosesNothing lets another source have of a paused topic what it can, then
 // resumes it, and then closes a source while it is paused.
 func pauseLosesNothing(tr *trial) {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	w.max = 1
 	rest := w.fetchAndPause(numbered("early", 6)...)
 	rest = tr.elsewhere(topic, rest)
@@ -196,7 +194,7 @@ func pauseLosesNothing(tr *trial) {
 func (tr *trial) elsewhere(topic string, bodies []string) (rest []string) {
 	w := tr.open(topic)
 	w.work(func(a *arrival) bool {
-		bodies = slices.DeleteFunc(bodies, func(body string) bool { return body == a.body() })
+		bodies = without(bodies, a)
 		return true
 	})
 	w.close()
@@ -210,7 +208,7 @@ func (w *worker) fetchAndPause(bodies ...string) (rest []string) {
 	w.tr.publish(topic, text(bodies...)...)
 	a := w.some()
 	w.ack(a)
-	rest = slices.DeleteFunc(bodies, func(body string) bool { return body == a.body() })
+	rest = without(bodies, a)
 	w.suspend(topic)
 	return rest
 }
@@ -219,11 +217,9 @@ func (w *worker) fetchAndPause(bodies ...string) (rest []string) {
 // for longer than a lease before the last ones.
 func pauseNotCounted(tr *trial) {
 	const short = 20
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
-	w.max = 1
 	bodies := numbered("message", short+4)
-	tr.publish(topic, text(bodies...)...)
+	w := tr.stocked(bodies...)
+	w.max = 1
 	came := make(map[string]bool)
 	for n := 0; len(came) < len(bodies); n++ {
 		length := tr.Unit / 10

@@ -68,13 +68,13 @@ func publishClauses() []clause {
 			name:  "publish-unsent",
 			rule:  "What did not reach the broker must be reported as not stored.",
 			needs: []string{"publish-delivers"},
-			check: publishUnsent,
+			check: func(tr *trial) { tr.publishDuring("LoseRequests", tr.LoseRequests) },
 		},
 		{
 			name:  "publish-unconfirmed",
 			rule:  "What the broker did not confirm must be reported as not stored, also if it is.",
 			needs: []string{"publish-delivers"},
-			check: publishUnconfirmed,
+			check: func(tr *trial) { tr.publishDuring("LoseConfirms", tr.LoseConfirms) },
 		},
 		{
 			name:  "dead-letter-topics",
@@ -90,9 +90,7 @@ func closeLeavesNothing(tr *trial) {
 	if !tr.Virtual {
 		tr.skip("goroutines are counted only where Harness.Virtual is set")
 	}
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
-	tr.publish(topic, text("left behind")...)
+	w := tr.stocked("left behind")
 	w.next(deadline(tr.Unit))
 	w.next(deadline(tr.Unit)) // one Receive that finds nothing
 }
@@ -103,8 +101,7 @@ func publishDelivers(tr *trial) {
 }
 
 func publishStores(tr *trial) {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	w.close()
 	tr.publish(topic, text("one", "two")...)
 	w = tr.subscribe(w.sub)
@@ -125,8 +122,7 @@ func openContext(tr *trial) {
 }
 
 func publishFillsIn(tr *trial) {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	msgs := text("one", "two")
 	tr.publish(topic, msgs...)
 	got := w.expect(tr.patience, "one", "two")
@@ -140,8 +136,7 @@ func publishFillsIn(tr *trial) {
 
 // publishRepeated tells the messages of one ID apart by their bodies.
 func publishRepeated(tr *trial) {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	for _, body := range []string{"a dead letter", "the same one, dead again"} {
 		tr.publish(topic, brokers.Message{ID: "order-7", Body: []byte(body)})
 	}
@@ -150,8 +145,7 @@ func publishRepeated(tr *trial) {
 
 func publishConcurrent(tr *trial) {
 	const publishers, each = 3, 3
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	var bodies []string
 	var running []func()
 	for p := range publishers {
@@ -171,8 +165,7 @@ func publishConcurrent(tr *trial) {
 }
 
 func publishRefused(tr *trial) {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	refused := brokers.Message{Body: bytes.Repeat([]byte("x"), w.caps.MessageLimit+1)}
 	switch {
 	case tr.Refused != nil:
@@ -205,14 +198,6 @@ func publishInterrupted(tr *trial) {
 	})
 }
 
-func publishUnsent(tr *trial) {
-	tr.publishDuring("LoseRequests", tr.LoseRequests)
-}
-
-func publishUnconfirmed(tr *trial) {
-	tr.publishDuring("LoseConfirms", tr.LoseConfirms)
-}
-
 // publishDuring publishes while the hook of this name is at work.
 func (tr *trial) publishDuring(name string, fail func(brokers.Broker) (heal func())) {
 	if fail == nil {
@@ -234,8 +219,7 @@ func (tr *trial) publishDuring(name string, fail func(brokers.Broker) (heal func
 // unreliable runs a Publish of three messages that may go wrong, and demands
 // those that it did not report.
 func (tr *trial) unreliable(how string, publish func(string, []brokers.Message) error) {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	bodies := []string{"one", "two", "three"}
 	msgs := text(bodies...)
 	tr.announce(msgs...)

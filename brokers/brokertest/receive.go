@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -64,8 +63,7 @@ func receiveClauses() []clause {
 }
 
 func receiveWaits(tr *trial) {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	const units = 3
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(tr.ctx, units*tr.Unit)
@@ -83,19 +81,16 @@ func receiveWaits(tr *trial) {
 }
 
 func receiveMax(tr *trial) {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
-	bodies := []string{"one", "two", "three", "four", "five", "six"}
-	tr.publish(topic, text(bodies...)...)
+	w := tr.stocked(numbered("message", 6)...)
 	for _, most := range []int{1, 2, 1} {
 		ctx, cancel := context.WithTimeout(tr.ctx, tr.patience)
 		select {
 		case r := <-w.receive(ctx, cancel, most):
 			if len(r.ds) > most {
-				tr.failf("source.Receive from %q of at most %d returned %d deliveries", topic, most, len(r.ds))
+				tr.failf("source.Receive from %q of at most %d returned %d deliveries", w.sub.Topics, most, len(r.ds))
 			}
 		case <-time.After(tr.patience + tr.Slack):
-			tr.failf("source.Receive from %q, where messages are waiting, did not return", topic)
+			tr.failf("source.Receive from %q, where messages are waiting, did not return", w.sub.Topics)
 		}
 	}
 }
@@ -103,8 +98,7 @@ func receiveMax(tr *trial) {
 // interrupted ends the context of a Receive that waits, and of one that has
 // not begun, and returns what they returned.
 func (tr *trial) interrupted(cause error) []error {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	var errs []error
 	for _, wait := range []time.Duration{tr.Unit, 0} {
 		ctx, cancel := context.WithCancelCause(tr.ctx)
@@ -141,8 +135,7 @@ func receiveCause(tr *trial) {
 // receiveGivesBack ends the context of one Receive after another at different
 // times after a publish, so that some end with a delivery on its way.
 func receiveGivesBack(tr *trial) {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	rounds := 25
 	if !tr.Virtual {
 		rounds = 6
@@ -177,9 +170,7 @@ func receiveInFlight(tr *trial) {
 // have buffered the others, and comes back for them much later.
 func receiveAfterPause(tr *trial) {
 	bodies := numbered("message", 4)
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
-	tr.publish(topic, text(bodies...)...)
+	w := tr.stocked(bodies...)
 	w.max = 1
 	first := w.some()
 	w.ack(first)
@@ -188,7 +179,7 @@ func receiveAfterPause(tr *trial) {
 		pause = min(2*w.caps.Lease+tr.Unit, tr.patience)
 	}
 	tr.pause(pause)
-	bodies = slices.DeleteFunc(bodies, func(body string) bool { return body == first.body() })
+	bodies = without(bodies, first)
 	tr.note("after %v without a Receive", pause)
 	got := w.expect(tr.patience, bodies...)
 	for _, a := range got {
@@ -203,11 +194,9 @@ func receiveAfterPause(tr *trial) {
 // one that extends and on to two that settle them. The last one follows when
 // a Receive is waiting on the empty topic, and must not wait for it.
 func sourceConcurrent(tr *trial) {
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
-	w.max = 3
 	bodies := numbered("message", 40)
-	tr.publish(topic, text(bodies...)...)
+	w := tr.stocked(bodies...)
+	w.max = 3
 	toExtend, toSettle := make(chan *arrival, len(bodies)), make(chan *arrival, len(bodies))
 	receive := func() {
 		defer close(toExtend)

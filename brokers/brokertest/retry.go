@@ -58,13 +58,13 @@ func retryClauses() []clause {
 			name:  "retry-unsent",
 			rule:  "A Retry that did not reach the broker must leave the original where it is: nothing is acked before its copy is durable.",
 			needs: append(needs, "close-releases"),
-			check: retryUnsent,
+			check: func(tr *trial) { tr.retryDuring("LoseRequests", tr.LoseRequests) },
 		},
 		{
 			name:  "retry-unconfirmed",
 			rule:  "A Retry that the broker did not confirm must be reported as not done, also if it is, and the message must come back.",
 			needs: append(needs, "close-releases"),
-			check: retryUnconfirmed,
+			check: func(tr *trial) { tr.retryDuring("LoseConfirms", tr.LoseConfirms) },
 		},
 	}
 }
@@ -180,8 +180,7 @@ func retryDurable(tr *trial) {
 // retryRefused retries a message that leaves no room for a long Meta.
 func retryRefused(tr *trial) {
 	const most, margin = 4 << 20, 256
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	if limit := w.caps.MessageLimit; limit <= margin || limit > most {
 		tr.skip("Capabilities.MessageLimit is %d: this needs one between %d and %d", limit, margin, most)
 	}
@@ -210,14 +209,6 @@ func retryRepeated(tr *trial) {
 		got = w.expect(w.soon(), "throttled")
 	}
 	w.ack(got...)
-}
-
-func retryUnsent(tr *trial) {
-	tr.retryDuring("LoseRequests", tr.LoseRequests)
-}
-
-func retryUnconfirmed(tr *trial) {
-	tr.retryDuring("LoseConfirms", tr.LoseConfirms)
 }
 
 // retryDuring has two retries fail while the hook of this name is at work. One is

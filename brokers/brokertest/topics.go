@@ -2,7 +2,6 @@ package brokertest
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 )
 
@@ -130,7 +129,7 @@ func shareIdle(tr *trial) {
 	idle.max = 1
 	one := idle.some()
 	idle.ack(append(got, one)...)
-	bodies = slices.DeleteFunc(bodies, func(body string) bool { return body == one.body() })
+	bodies = without(bodies, one)
 	other := tr.open(idle.sub.Topics...)
 	tr.note("while another source of the group is open, of which nothing is asked")
 	other.consume(idle.caps.Lease+tr.patience, bodies...)

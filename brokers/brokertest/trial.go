@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -299,6 +300,24 @@ func (tr *trial) mayCopy(a *arrival) bool {
 	return tr.extra[a.body()]
 }
 
+// empty opens a worker on an empty topic.
+func (tr *trial) empty() (*worker, string) {
+	topic := tr.Topic("orders")
+	return tr.open(topic), topic
+}
+
+// stocked opens a worker on a topic where a message for every body is waiting.
+func (tr *trial) stocked(bodies ...string) *worker {
+	w, topic := tr.empty()
+	tr.publish(topic, text(bodies...)...)
+	return w
+}
+
+// without is bodies less that of a.
+func without(bodies []string, a *arrival) []string {
+	return slices.DeleteFunc(bodies, func(body string) bool { return body == a.body() })
+}
+
 // deliver opens a worker on one topic, publishes a message for every body and
 // receives them all.
 func (tr *trial) deliver(bodies ...string) (*worker, []*arrival) {
@@ -308,8 +327,7 @@ func (tr *trial) deliver(bodies ...string) (*worker, []*arrival) {
 
 func (tr *trial) deliverMessages(first brokers.Message, more ...brokers.Message) (*worker, []*arrival) {
 	msgs := append([]brokers.Message{first}, more...)
-	topic := tr.Topic("orders")
-	w := tr.open(topic)
+	w, topic := tr.empty()
 	tr.publish(topic, msgs...)
 	bodies := make([]string, len(msgs))
 	for i, m := range msgs {
