@@ -93,7 +93,7 @@ func open(t testing.TB, options rabbitmq.Options) *rabbitmq.Broker {
 		t.Fatalf("New: %v", err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := b.Close(ctx); err != nil {
 			t.Errorf("Close: %v", err)
