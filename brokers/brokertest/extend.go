@@ -132,6 +132,5 @@ func leaseLimit(tr *trial) {
 	tr.pause(time.Until(end))
 	other := tr.open(w.sub.Topics...)
 	tr.note("its MaxLease of %v is over", limit)
-	again := other.expect(tr.patience, a.body())
-	other.ack(again...)
+	other.ack(other.expect(tr.patience, a.body())...)
 }

@@ -123,7 +123,7 @@ func (tr *trial) each(got []*arrival) []brokers.Settlement {
 func (w *worker) stale(got []*arrival, when string) {
 	for _, s := range w.tr.each(got) {
 		if s.Action == brokers.Retry {
-			w.tr.allowCopy(&arrival{Delivery: s.Delivery})
+			w.tr.fateOf(string(s.Delivery.Message.Body), func(f *fate) { f.mayCopy = true })
 		}
 		if err := w.settle(s)[0]; !lost(err) {
 			w.tr.failf("source.Settle(%s) of %s %s returned %v, want ErrLeaseLost", s.Action, describe(s.Delivery), when, err)

@@ -124,8 +124,7 @@ func receiveEnds(tr *trial) {
 
 func receiveCause(tr *trial) {
 	cause := errors.New("the worker stops")
-	errs := tr.interrupted(cause)
-	for _, err := range errs {
+	for _, err := range tr.interrupted(cause) {
 		if !errors.Is(err, cause) {
 			tr.failf("the context of Receive ended with the cause %q, and Receive returned %v", cause, err)
 		}
@@ -149,8 +148,7 @@ func receiveGivesBack(tr *trial) {
 		tr.pause(before)
 		cancel()
 		tr.note("it was published %v before the context of a Receive ended", before)
-		got := w.expect(w.soon(), body)
-		w.ack(got...)
+		w.ack(w.expect(w.soon(), body)...)
 	}
 }
 

@@ -73,8 +73,7 @@ func retryReturns(tr *trial) {
 	w, got := tr.deliver("retried")
 	w.retry(got[0], tr.Unit)
 	tr.note("after Retry in %v", tr.Unit)
-	got = w.expect(tr.Unit+tr.patience, "retried")
-	w.ack(got...)
+	w.ack(w.expect(tr.Unit+tr.patience, "retried")...)
 	w.quiet(2 * tr.Unit)
 }
 
@@ -133,8 +132,7 @@ func retryAtOnce(tr *trial) {
 		w.retry(got[i], delay)
 	}
 	tr.note("after Retry without delay")
-	got = w.expect(w.soon(), "no delay", "a negative delay")
-	w.ack(got...)
+	w.ack(w.expect(w.soon(), "no delay", "a negative delay")...)
 }
 
 // retryLongest asks for a day in virtual time. In real time it asks for three

@@ -143,8 +143,7 @@ func releaseReturns(tr *trial) {
 	s.Delay = 20 * tr.Unit
 	w.do(s)
 	tr.note("after Release")
-	got = w.expect(w.soon(), "released")
-	w.ack(got...)
+	w.ack(w.expect(w.soon(), "released")...)
 }
 
 func releaseKeepsMeta(tr *trial) {
@@ -207,8 +206,7 @@ func settleOnce(tr *trial) {
 	}
 	tr.must(errors.Join(errs...))
 	tr.note("the first settlement did not stand")
-	got = w.expect(tr.patience, back...)
-	w.ack(got...)
+	w.ack(w.expect(tr.patience, back...)...)
 	w.quiet(2 * tr.Unit)
 }
 
@@ -229,8 +227,7 @@ func settlePartial(tr *trial) {
 		tr.failf("source.Settle of %s, of %s, which was settled before, and of %s: errors %v, want one for the second only",
 			got[1], got[0], got[2], errs)
 	}
-	again := w.expect(tr.patience, "retried")
-	w.ack(again...)
+	w.ack(w.expect(tr.patience, "retried")...)
 	w = w.reopen()
 	w.quiet(2 * tr.Unit)
 }

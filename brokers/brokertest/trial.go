@@ -31,9 +31,7 @@ type trial struct {
 	when     string // what has happened so far, for a failure
 
 	mu    sync.Mutex
-	known map[string]bool // bodies that were published
-	extra map[string]bool // bodies of which there may be copies
-	acked map[string]int  // bodies that were acked, and how often
+	fates map[string]fate // by body
 }
 
 func newTrial(t testing.TB, h Harness) *trial {
@@ -45,9 +43,7 @@ func newTrial(t testing.TB, h Harness) *trial {
 		Harness: h, t: t, ctx: ctx, cancel: cancel,
 		patience: 30*h.Unit + 10*h.Slack,
 		broker:   h.Open(t),
-		known:    make(map[string]bool),
-		extra:    make(map[string]bool),
-		acked:    make(map[string]int),
+		fates:    make(map[string]fate),
 	}
 }
 
@@ -260,45 +256,34 @@ func (tr *trial) publish(topic string, msgs ...brokers.Message) {
 
 // announce makes the bodies of msgs known.
 func (tr *trial) announce(msgs ...brokers.Message) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
 	for _, m := range msgs {
-		tr.known[string(m.Body)] = true
+		tr.fateOf(string(m.Body), func(f *fate) { f.published = true })
 	}
 }
 
+// fate is what has happened to the messages with one body.
+type fate struct {
+	published bool
+	mayCopy   bool // a late Retry may have left a copy
+	acks      int
+}
+
+// fateOf returns the fate of a body, after a change unless that is nil.
+func (tr *trial) fateOf(body string, change func(*fate)) fate {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	f := tr.fates[body]
+	if change != nil {
+		change(&f)
+		tr.fates[body] = f
+	}
+	return f
+}
+
 // countAck notes that a was acked.
-func (tr *trial) countAck(a *arrival) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	tr.acked[a.body()]++
-}
+func (tr *trial) countAck(a *arrival) { tr.fateOf(a.body(), func(f *fate) { f.acks++ }) }
 
-// allowCopy notes that a late Retry of a may have left a copy.
-func (tr *trial) allowCopy(a *arrival) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	tr.extra[a.body()] = true
-}
-
-func (tr *trial) wasPublished(a *arrival) bool {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return tr.known[a.body()]
-}
-
-// ackedBefore tells how often a was acked.
-func (tr *trial) ackedBefore(a *arrival) int {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return tr.acked[a.body()]
-}
-
-func (tr *trial) mayCopy(a *arrival) bool {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return tr.extra[a.body()]
-}
+func (tr *trial) mayCopy(a *arrival) bool { return tr.fateOf(a.body(), nil).mayCopy }
 
 // empty opens a worker on an empty topic.
 func (tr *trial) empty() (*worker, string) {

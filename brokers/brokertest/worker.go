@@ -197,15 +197,15 @@ func absent(bodies []string, got []*arrival) string {
 // stray judges a delivery that nobody waits for.
 func (w *worker) stray(a *arrival) {
 	tr := w.tr
-	acks := tr.ackedBefore(a)
+	fate := tr.fateOf(a.body(), nil)
 	switch {
-	case !tr.wasPublished(a):
+	case !fate.published:
 		tr.failf("%s was received, but nothing with this body was published", a)
-	case tr.mayCopy(a):
+	case fate.mayCopy:
 		w.ack(a)
-	case acks > 0 && (tr.Virtual || acks > tolerated):
+	case fate.acks > 0 && (tr.Virtual || fate.acks > tolerated):
 		tr.failf("%s was received again after its Ack", a)
-	case acks > 0:
+	case fate.acks > 0:
 		w.ack(a)
 	case tr.Virtual: // elsewhere, a duplicate of a message in hand
 		tr.failf("%s was received although it is held already", a)
@@ -217,7 +217,7 @@ func (w *worker) stray(a *arrival) {
 func (w *worker) quiet(d time.Duration) {
 	until := time.Now().Add(d)
 	for a := w.next(until); a != nil; a = w.next(until) {
-		if w.tr.ackedBefore(a) == 0 && !w.tr.mayCopy(a) {
+		if fate := w.tr.fateOf(a.body(), nil); fate.acks == 0 && !fate.mayCopy {
 			w.tr.must(duplicate{fmt.Errorf("%s was received, %v before the wait was over", a, time.Until(until))})
 		}
 		w.stray(a)
