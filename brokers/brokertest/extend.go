@@ -71,7 +71,7 @@ func extendHolds(tr *trial) {
 func extendSetsUntil(tr *trial) {
 	w, got := tr.extensible("extended")
 	lease := w.caps.Lease
-	tr.pause(lease / 2)
+	tr.pause(lease / 3)
 	want := deadline(lease)
 	if limit := w.caps.MaxLease; limit > 0 {
 		want = earlier(want, got[0].ReceivedAt.Add(limit))
