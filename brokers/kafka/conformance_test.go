@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -29,7 +30,7 @@ func TestConformance(t *testing.T) {
 		brokertest.Run(t, brokertest.Harness{
 			Open: func(t testing.TB) brokers.Broker {
 				f := &fleet{t: t, options: Options{Brokers: addresses, SessionTimeout: 3 * time.Second, RebalanceTimeout: 15 * time.Second}}
-				f.Broker, f.link = f.start()
+				f.Broker, _ = f.start()
 				return f
 			},
 			Topic: func(name string) string {
@@ -52,28 +53,34 @@ func TestConformance(t *testing.T) {
 // them can die.
 type fleet struct {
 	*Broker // for what is published
-	link    *link
 	t       testing.TB
 	options Options
 
 	mu     sync.Mutex
 	links  map[brokers.Source]*link
+	stores []*link // of the producers
 	others []*Broker
 }
 
+// start makes a Broker, and returns what all but its producer goes over.
 func (f *fleet) start() (*Broker, *link) {
-	l := &link{network: newNetwork()}
+	f.t.Helper()
+	l, store := newLink(), newLink()
 	o := f.options
 	o.Dial = l.dial
 	b, err := New(o)
 	if err != nil {
 		f.t.Fatalf("New: %v", err)
 	}
+	b.producer.client.conns.dial = store.dial
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stores = append(f.stores, store)
 	return b, l
 }
 
 func (f *fleet) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
-	if f.isClosed() {
+	if f.Broker.sources.Closed() {
 		return f.Broker.Open(ctx, sub)
 	}
 	b, l := f.start()
@@ -89,12 +96,6 @@ func (f *fleet) Open(ctx context.Context, sub brokers.Subscription) (brokers.Sou
 	}
 	f.links[s] = l
 	return s, nil
-}
-
-func (f *fleet) isClosed() bool {
-	f.Broker.mu.Lock()
-	defer f.Broker.mu.Unlock()
-	return f.Broker.closed
 }
 
 func (f *fleet) Close(ctx context.Context) error {
@@ -119,22 +120,19 @@ func (f *fleet) crash(s brokers.Source) {
 // lose makes the network lose what producers send, or the answers.
 func (f *fleet) lose(what loss) (heal func()) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	links := []*link{f.link}
-	for _, l := range f.links {
-		links = append(links, l)
-	}
-	for _, l := range links {
+	stores := f.stores
+	f.mu.Unlock()
+	for _, l := range stores {
 		l.lose(what)
 	}
 	return func() {
-		for _, l := range links {
+		for _, l := range stores {
 			l.lose(nothing)
 		}
 	}
 }
 
-// loss is what a network loses from now on.
+// loss is what a link loses from now on.
 type loss int32
 
 const (
@@ -143,13 +141,70 @@ const (
 	confirms
 )
 
-// link is a network that can be cut for good, and that can lose what is produced.
+// link is the way from a client to its brokers, which a test can freeze or cut.
 type link struct {
-	*network
 	mu     sync.Mutex
+	conns  map[*cable]bool
+	frozen chan struct{} // closed while nothing is frozen
 	dead   bool
 	losing loss
-	lossy  []net.Conn
+
+	requests func(frame []byte) // is called with all that is written, if it is set
+}
+
+type cable struct {
+	net.Conn
+	link   *link
+	once   sync.Once
+	closed chan struct{}
+	loses  atomic.Int32 // a loss, from the first record that was to be stored then
+}
+
+func newLink() *link {
+	l := &link{conns: make(map[*cable]bool), frozen: make(chan struct{})}
+	close(l.frozen)
+	return l
+}
+
+var errCut = errors.New("the link is cut")
+
+func (l *link) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead {
+		conn.Close()
+		return nil, errCut
+	}
+	c := &cable{Conn: conn, link: l, closed: make(chan struct{})}
+	l.conns[c] = true
+	return c, nil
+}
+
+// freeze lets no bytes through until thaw is called.
+func (l *link) freeze() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.frozen = make(chan struct{})
+}
+
+func (l *link) thaw() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.frozen)
+}
+
+// cut ends all connections, for good.
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dead = true
+	for c := range l.conns {
+		c.Conn.Close()
+	}
 }
 
 // lose ends the connections that have lost something before.
@@ -157,56 +212,64 @@ func (l *link) lose(what loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.losing = what
-	for _, c := range l.lossy {
-		c.Close()
-	}
-	l.lossy = nil
-}
-
-var errCut = errors.New("the link is cut")
-
-func (l *link) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	l.mu.Lock()
-	dead := l.dead
-	l.mu.Unlock()
-	if dead {
-		return nil, errCut
-	}
-	conn, err := l.network.dial(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	return &line{Conn: conn, link: l}, nil
-}
-
-func (l *link) cut() {
-	l.mu.Lock()
-	l.dead = true
-	l.mu.Unlock()
-	l.network.mu.Lock()
-	defer l.network.mu.Unlock()
-	for c := range l.network.conns {
-		c.Conn.Close()
-	}
-}
-
-// line is a connection of a link. It is lossy once it was asked to produce while
-// the link was.
-type line struct {
-	net.Conn
-	link  *link
-	loses atomic.Int32
-}
-
-func (c *line) Write(b []byte) (int, error) {
-	const produce = "\x00\x00" // behind the length
-	if len(b) > 6 && string(b[4:6]) == produce {
-		c.link.mu.Lock()
-		if c.link.losing != nothing {
-			c.loses.Store(int32(c.link.losing))
-			c.link.lossy = append(c.link.lossy, c)
+	for c := range l.conns {
+		if loss(c.loses.Load()) != nothing {
+			c.Conn.Close()
 		}
-		c.link.mu.Unlock()
+	}
+}
+
+// fetches counts the requests for records of a topic from now on.
+func (l *link) fetches(topic string) func() int {
+	var count atomic.Int64
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.requests = func(frame []byte) {
+		const fetch = "\x00\x01" // behind the length
+		if len(frame) > 6 && string(frame[4:6]) == fetch && bytes.Contains(frame, []byte(topic)) {
+			count.Add(1)
+		}
+	}
+	return func() int { return int(count.Load()) }
+}
+
+func (c *cable) pass() error {
+	c.link.mu.Lock()
+	frozen := c.link.frozen
+	c.link.mu.Unlock()
+	select {
+	case <-frozen:
+		return nil
+	case <-c.closed:
+		return net.ErrClosed
+	}
+}
+
+func (c *cable) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if blocked := c.pass(); blocked != nil {
+			return 0, blocked
+		}
+		if err != nil || loss(c.loses.Load()) != confirms {
+			return n, err
+		}
+	}
+}
+
+func (c *cable) Write(b []byte) (int, error) {
+	if err := c.pass(); err != nil {
+		return 0, err
+	}
+	c.link.mu.Lock()
+	look, losing := c.link.requests, c.link.losing
+	c.link.mu.Unlock()
+	if look != nil {
+		look(b)
+	}
+	const produce = "\x00\x00" // behind the length
+	if losing != nothing && len(b) > 6 && string(b[4:6]) == produce {
+		c.loses.Store(int32(losing))
 	}
 	if loss(c.loses.Load()) == requests {
 		return len(b), nil
@@ -214,11 +277,10 @@ func (c *line) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-func (c *line) Read(b []byte) (int, error) {
-	for {
-		n, err := c.Conn.Read(b)
-		if err != nil || loss(c.loses.Load()) != confirms {
-			return n, err
-		}
-	}
+func (c *cable) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	c.link.mu.Lock()
+	delete(c.link.conns, c)
+	c.link.mu.Unlock()
+	return c.Conn.Close()
 }
