@@ -113,8 +113,9 @@ type Source interface {
 	// Settle does not keep batch.
 	Settle(ctx context.Context, batch []Settlement) []error
 
-	// Extend makes the leases of ds last for at least lease from now, or until
-	// MaxLease if that is sooner, and sets LeaseUntil of those it extended.
+	// Extend makes the leases of ds last for at least lease from now, which is
+	// never more than Capabilities.Lease, or until MaxLease if that is sooner,
+	// and sets LeaseUntil of those it extended.
 	// One error per entry, or nil when all went well: ErrLeaseLost and
 	// ErrClosed are final, ErrSettled says that the delivery is settled or
 	// about to be and has no effect on the broker, any other error leaves the

@@ -29,10 +29,12 @@
 //
 // # Framework headers
 //
-// Header names that begin with "redrive-" are reserved. Publish keeps those
-// that identify a message and those of a dead letter, and may drop the rest;
-// on a delivery the adapter reads them as hostile input, bounded and clamped,
-// because anybody may have written them.
+// Headers whose names docs/reference/headers.md lists are the framework's.
+// Publish keeps those that identify a message and those of a dead letter, and
+// may drop those that only a worker writes (attempt, due time, history); on a
+// delivery the adapter reads them as hostile input, bounded and clamped, because
+// anybody may have written them. Other names that begin with "redrive-" are
+// reserved for later; until then they are user data, and stay.
 //
 // The suite in brokers/brokertest states each rule as a clause and checks it.
 package brokers

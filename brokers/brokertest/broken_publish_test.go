@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,13 +19,11 @@ func brokenPublishing() []broken {
 		{
 			name:  "open starts a goroutine that never ends",
 			fails: []string{"close-leaves-nothing"},
-			hooks: func() hooks {
-				return hooks{openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
-					never := make(chan struct{})
-					go func() { <-never }()
-					return b.inner.Open(ctx, sub)
-				}}
-			},
+			hooks: opening(func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+				never := make(chan struct{})
+				go func() { <-never }()
+				return b.inner.Open(ctx, sub)
+			}),
 		},
 		{
 			name:  "publish reports success and stores nothing",
@@ -32,7 +31,7 @@ func brokenPublishing() []broken {
 			hooks: func() hooks {
 				return hooks{publish: func(context.Context, *faulty, string, []brokers.Message) error { return nil }}
 			},
-			adjust: func(h *Harness) { h.Fail = nil },
+			adjust: func(h *Harness) { h.LoseRequests, h.LoseConfirms = nil, nil },
 		},
 		{
 			name:  "publish drops what no source is open for",
@@ -44,7 +43,7 @@ func brokenPublishing() []broken {
 						if len(b.sources()) == 0 && !closed.Load() {
 							return nil
 						}
-						return b.store(ctx, topic, msgs...)
+						return b.inner.Publish(ctx, topic, msgs...)
 					},
 					closeBroker: func(ctx context.Context, b *faulty) error {
 						closed.Store(true)
@@ -56,24 +55,20 @@ func brokenPublishing() []broken {
 		{
 			name:  "the source ends with the context of open",
 			fails: []string{"open-context"},
-			hooks: func() hooks {
-				return hooks{openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
-					src, err := b.inner.Open(ctx, sub)
-					if err == nil {
-						context.AfterFunc(ctx, func() { src.Close(context.Background()) })
-					}
-					return src, err
-				}}
-			},
+			hooks: opening(func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+				src, err := b.inner.Open(ctx, sub)
+				if err == nil {
+					context.AfterFunc(ctx, func() { src.Close(context.Background()) })
+				}
+				return src, err
+			}),
 		},
 		{
 			name:  "publish keeps the IDs that it made to itself",
 			fails: []string{"publish-fills-in"},
-			hooks: func() hooks {
-				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
-					return b.store(ctx, topic, slices.Clone(msgs)...)
-				}}
-			},
+			hooks: publishing(func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+				return b.inner.Publish(ctx, topic, slices.Clone(msgs)...)
+			}),
 		},
 		{
 			name:  "publish takes an equal ID for a repeat",
@@ -87,7 +82,7 @@ func brokenPublishing() []broken {
 						}
 						seen[msgs[0].ID] = true
 					}
-					return b.store(ctx, topic, msgs...)
+					return b.inner.Publish(ctx, topic, msgs...)
 				}}
 			},
 		},
@@ -102,7 +97,7 @@ func brokenPublishing() []broken {
 					}
 					defer busy.Store(false)
 					time.Sleep(time.Millisecond)
-					return b.store(ctx, topic, msgs...)
+					return b.inner.Publish(ctx, topic, msgs...)
 				}}
 			},
 		},
@@ -110,40 +105,33 @@ func brokenPublishing() []broken {
 			name:    "publish hides that one of several was refused",
 			fails:   []string{"publish-refused"},
 			options: memory.Options{MessageLimit: 256 << 10},
-			hooks: func() hooks {
-				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
-					err := b.store(ctx, topic, msgs...)
-					if perr, ok := errors.AsType[*brokers.PublishError](err); ok && len(perr.Failed) < len(msgs) {
-						return nil
-					}
-					return err
-				}}
-			},
+			hooks: publishing(func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+				err := b.inner.Publish(ctx, topic, msgs...)
+				if perr, ok := errors.AsType[*brokers.PublishError](err); ok && len(perr.Failed) < len(msgs) {
+					return nil
+				}
+				return err
+			}),
 		},
 		{
 			name:  "publish reports an ended context without saying what is stored",
 			fails: []string{"publish-interrupted"},
-			hooks: func() hooks {
-				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					return b.store(ctx, topic, msgs...)
-				}}
-			},
+			hooks: publishing(func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				return b.inner.Publish(ctx, topic, msgs...)
+			}),
 		},
 		{
-			name:  "publish takes a lost confirmation for success",
+			name:  "publish takes silence for success",
+			fails: []string{"publish-unsent", "publish-unconfirmed"},
+			hooks: publishesBlindly(requests, confirms),
+		},
+		{
+			name:  "publish takes what is sent for stored",
 			fails: []string{"publish-unconfirmed"},
-			hooks: func() hooks {
-				return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
-					err := b.store(ctx, topic, msgs...)
-					if errors.Is(err, brokers.ErrUnknownOutcome) {
-						return nil
-					}
-					return err
-				}}
-			},
+			hooks: publishesBlindly(confirms),
 		},
 		{
 			name:  "open does not look at dead-letter topics",
@@ -161,11 +149,24 @@ func brokenPublishing() []broken {
 						if !known[topic] {
 							return &brokers.PublishError{Topic: topic, Failed: map[int]error{0: brokers.ErrMisconfigured}}
 						}
-						return b.store(ctx, topic, msgs...)
+						return b.inner.Publish(ctx, topic, msgs...)
 					},
 				}
 			},
 		},
+	}
+}
+
+// publishesBlindly reports success when one of these got lost.
+func publishesBlindly(lost ...int32) func() hooks {
+	return func() hooks {
+		return hooks{publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+			err := b.inner.Publish(ctx, topic, msgs...)
+			if errors.Is(err, brokers.ErrUnknownOutcome) && slices.Contains(lost, b.losing.Load()) {
+				return nil
+			}
+			return err
+		}}
 	}
 }
 
@@ -231,6 +232,11 @@ func brokenMessages() []broken {
 			hooks: onPublish(func(m *brokers.Message) {
 				m.Headers = m.Headers.Without("redrive-idempotency-key")
 			}),
+		},
+		{
+			name:  "publish drops headers that only look like the framework's",
+			fails: []string{"headers-reserved"},
+			hooks: onPublish(func(m *brokers.Message) { m.Headers = m.Headers.Without("redrive-color") }),
 		},
 		{
 			name:  "a due time that a producer made up is believed",
@@ -313,24 +319,15 @@ func brokenMessages() []broken {
 		{
 			name:  "only the first topic of a subscription is received from",
 			fails: []string{"topics-all"},
-			hooks: func() hooks {
-				return hooks{openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
-					sub.Topics = sub.Topics[:1]
-					return b.inner.Open(ctx, sub)
-				}}
-			},
+			hooks: opening(func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+				sub.Topics = sub.Topics[:1]
+				return b.inner.Open(ctx, sub)
+			}),
 		},
 		{
 			name:  "topics are served in the order of the subscription",
 			fails: []string{"topics-fair"},
-			hooks: func() hooks {
-				return hooks{openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
-					if len(sub.Topics) == 1 {
-						return b.inner.Open(ctx, sub)
-					}
-					return openRanked(ctx, b, sub)
-				}}
-			},
+			hooks: ranked,
 		},
 		{
 			name:  "two sources both get the fresh messages",
@@ -350,66 +347,30 @@ func brokenMessages() []broken {
 	}
 }
 
-// ranked has a source per topic and always asks the first one first.
-type ranked struct {
-	brokers.Source // the one of the first topic
-	sources        []brokers.Source
-}
-
-func (r *ranked) Pause(topics ...string) {
-	for _, src := range r.sources {
-		src.Pause(topics...)
-	}
-}
-
-func openRanked(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
-	r := &ranked{}
-	for _, topic := range sub.Topics {
-		one := sub
-		one.Topics = []string{topic}
-		src, err := b.inner.Open(ctx, one)
-		if err != nil {
-			return nil, err
-		}
-		r.sources = append(r.sources, src)
-	}
-	r.Source = r.sources[0]
-	return r, nil
-}
-
-func (r *ranked) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
-	for {
-		for _, src := range r.sources {
+// ranked looks into the first topic before it takes what comes.
+func ranked() hooks {
+	var mu sync.Mutex
+	paused := make(map[*faultySource][]string)
+	return hooks{
+		pause: func(s *faultySource, topics []string) {
+			mu.Lock()
+			defer mu.Unlock()
+			paused[s] = topics
+			s.inner.Pause(topics...)
+		},
+		receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+			mu.Lock()
+			others := slices.Clone(paused[s])
+			mu.Unlock()
+			s.inner.Pause(append(slices.Clone(s.sub.Topics[1:]), others...)...)
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)
-			ds, err := src.Receive(short, max)
-			cancel()
-			if len(ds) > 0 || errors.Is(err, brokers.ErrClosed) {
-				return ds, err
+			defer cancel()
+			ds, _ := s.take(short, max)
+			s.inner.Pause(others...)
+			if len(ds) > 0 {
+				return ds, nil
 			}
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
-		}
+			return s.take(ctx, max)
+		},
 	}
-}
-
-// Settle asks every source; one of them knows the delivery.
-func (r *ranked) Settle(ctx context.Context, batch []brokers.Settlement) []error {
-	errs := make([]error, len(batch))
-	for i, st := range batch {
-		for _, src := range r.sources {
-			if errs[i] = padded(src.Settle(ctx, []brokers.Settlement{st}), nil, 1)[0]; errs[i] == nil {
-				break
-			}
-		}
-	}
-	return errs
-}
-
-func (r *ranked) Close(ctx context.Context) error {
-	var errs []error
-	for _, src := range r.sources {
-		errs = append(errs, src.Close(ctx))
-	}
-	return errors.Join(errs...)
 }

@@ -17,11 +17,9 @@ func brokenReceiving() []broken {
 		{
 			name:  "receive returns more than max",
 			fails: []string{"receive-max"},
-			hooks: func() hooks {
-				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-					return s.take(ctx, max+1)
-				}}
-			},
+			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+				return s.take(ctx, max+1)
+			}),
 		},
 		{
 			name:  "receive returns empty-handed",
@@ -45,85 +43,58 @@ func brokenReceiving() []broken {
 		{
 			name:  "receive ignores its context",
 			fails: []string{"receive-ends"},
-			hooks: func() hooks {
-				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-					return s.take(context.WithoutCancel(ctx), max)
-				}}
-			},
+			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+				return s.take(context.WithoutCancel(ctx), max)
+			}),
 		},
 		{
 			name:  "receive returns the error of its context and not the cause",
 			fails: []string{"receive-cause"},
-			hooks: func() hooks {
-				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-					ds, err := s.take(ctx, max)
-					if err != nil && ctx.Err() != nil {
-						err = ctx.Err()
-					}
-					return ds, err
-				}}
-			},
+			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+				ds, err := s.take(ctx, max)
+				if err != nil && ctx.Err() != nil {
+					err = ctx.Err()
+				}
+				return ds, err
+			}),
 		},
 		{
 			name:  "receive drops what comes when its context has ended",
 			fails: []string{"receive-gives-back"},
-			hooks: func() hooks {
-				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-					ds, err := s.take(ctx, max)
-					if err == nil {
-						time.Sleep(25 * time.Millisecond) // on the wire
-						if ctx.Err() != nil {
-							return nil, context.Cause(ctx)
-						}
+			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+				ds, err := s.take(ctx, max)
+				if err == nil {
+					time.Sleep(25 * time.Millisecond) // on the wire
+					if ctx.Err() != nil {
+						return nil, context.Cause(ctx)
 					}
-					return ds, err
-				}}
-			},
+				}
+				return ds, err
+			}),
 		},
 		{
 			name:  "at most ten messages are in flight",
 			fails: []string{"receive-in-flight"},
-			hooks: func() hooks {
-				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-					for {
-						s.mu.Lock()
-						room := 10 - len(s.live)
-						s.mu.Unlock()
-						if room > 0 {
-							return s.take(ctx, min(room, max))
-						}
-						select {
-						case <-ctx.Done():
-							return nil, context.Cause(ctx)
-						case <-time.After(10 * time.Millisecond):
-						}
+			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+				for {
+					s.mu.Lock()
+					room := 10 - len(s.live)
+					s.mu.Unlock()
+					if room > 0 {
+						return s.take(ctx, min(room, max))
 					}
-				}}
-			},
+					select {
+					case <-ctx.Done():
+						return nil, context.Cause(ctx)
+					case <-time.After(10 * time.Millisecond):
+					}
+				}
+			}),
 		},
 		{
 			name:  "receive buffers deliveries and forgets their leases",
 			fails: []string{"receive-after-pause"},
-			hooks: func() hooks {
-				var mu sync.Mutex
-				buffers := make(map[*faultySource][]*brokers.Delivery)
-				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-					mu.Lock()
-					ds := buffers[s]
-					mu.Unlock()
-					if len(ds) == 0 {
-						var err error
-						if ds, err = s.take(ctx, max+10); err != nil {
-							return nil, err
-						}
-					}
-					n := min(max, len(ds))
-					mu.Lock()
-					defer mu.Unlock()
-					buffers[s] = ds[n:]
-					return ds[:n:n], nil
-				}}
-			},
+			hooks: func() hooks { return buffering(false) },
 		},
 		{
 			name:  "ordered is claimed and not kept",
@@ -151,13 +122,11 @@ func brokenReceiving() []broken {
 			name:    "receive reverses the messages",
 			fails:   []string{"order-kept"},
 			options: memory.Options{Ordered: true},
-			hooks: func() hooks {
-				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-					ds, err := s.take(ctx, max)
-					slices.Reverse(ds)
-					return ds, err
-				}}
-			},
+			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+				ds, err := s.take(ctx, max)
+				slices.Reverse(ds)
+				return ds, err
+			}),
 		},
 	}
 }
@@ -188,36 +157,30 @@ func brokenClosing() []broken {
 		{
 			name:  "close does not unblock receive",
 			fails: []string{"close-unblocks"},
-			hooks: func() hooks {
-				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-					ds, err := s.take(ctx, max)
-					if errors.Is(err, brokers.ErrClosed) {
-						<-ctx.Done()
-						return nil, context.Cause(ctx)
-					}
-					return ds, err
-				}}
-			},
+			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+				ds, err := s.take(ctx, max)
+				if errors.Is(err, brokers.ErrClosed) {
+					<-ctx.Done()
+					return nil, context.Cause(ctx)
+				}
+				return ds, err
+			}),
 		},
 		{
 			name:  "close acks what is unsettled",
 			fails: []string{"close-releases"},
-			hooks: func() hooks {
-				return hooks{closeSource: func(ctx context.Context, s *faultySource) error {
-					s.ackAll(ctx)
-					return s.inner.Close(ctx)
-				}}
-			},
+			hooks: closing(func(ctx context.Context, s *faultySource) error {
+				s.ackAll(ctx)
+				return s.inner.Close(ctx)
+			}),
 		},
 		{
 			name:  "close leaves what is unsettled to the lease",
 			fails: []string{"close-releases"},
-			hooks: func() hooks {
-				return hooks{closeSource: func(_ context.Context, s *faultySource) error {
-					s.b.inner.Crash(s.inner)
-					return nil
-				}}
-			},
+			hooks: closing(func(_ context.Context, s *faultySource) error {
+				s.b.inner.Crash(s.inner)
+				return nil
+			}),
 		},
 		{
 			name:  "the session goes on after close",
@@ -249,28 +212,24 @@ func brokenClosing() []broken {
 		{
 			name:  "a second close is an error",
 			fails: []string{"close-again"},
-			hooks: func() hooks {
-				return hooks{closeSource: func(ctx context.Context, s *faultySource) error {
-					s.mu.Lock()
-					defer s.mu.Unlock()
-					if s.closed {
-						return brokers.ErrClosed
-					}
-					return s.inner.Close(ctx)
-				}}
-			},
+			hooks: closing(func(ctx context.Context, s *faultySource) error {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if s.closed {
+					return brokers.ErrClosed
+				}
+				return s.inner.Close(ctx)
+			}),
 		},
 		{
 			name:  "closing one source closes all",
 			fails: []string{"close-apart"},
-			hooks: func() hooks {
-				return hooks{closeSource: func(ctx context.Context, s *faultySource) error {
-					for _, other := range s.b.sources() {
-						other.inner.Close(ctx)
-					}
-					return s.inner.Close(ctx)
-				}}
-			},
+			hooks: closing(func(ctx context.Context, s *faultySource) error {
+				for _, other := range s.b.sources() {
+					other.inner.Close(ctx)
+				}
+				return s.inner.Close(ctx)
+			}),
 		},
 		{
 			name:  "closing the broker leaves its sources open",
@@ -328,26 +287,36 @@ func brokenLeases() []broken {
 			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Abandoned = 0 }),
 		},
 		{
+			name:   "abandoned is never counted, nor beyond a margin",
+			fails:  []string{"abandoned-counted"},
+			hooks:  onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Abandoned = 0 }),
+			adjust: func(h *Harness) { h.AbandonedMargin = 3 },
+		},
+		{
 			name:  "abandoned counts releases",
-			fails: []string{"abandoned-counted"},
-			hooks: func() hooks {
-				var mu sync.Mutex
-				released := make(map[string]int)
-				h := onDelivery(func(_ *faultySource, d *brokers.Delivery) {
-					mu.Lock()
-					defer mu.Unlock()
-					d.Abandoned += released[d.Message.ID]
-				})()
-				h.settle = onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-					mu.Lock()
-					defer mu.Unlock()
-					if st.Action == brokers.Release {
-						released[st.Delivery.Message.ID]++
-					}
-					return nil
-				})().settle
-				return h
-			},
+			fails: []string{"release-repeated"},
+			hooks: func() hooks { return countsReleases(0) },
+		},
+		{
+			name:   "abandoned counts releases beyond a margin that is too small",
+			fails:  []string{"release-repeated"},
+			hooks:  func() hooks { return countsReleases(3) },
+			adjust: func(h *Harness) { h.AbandonedMargin = 3 },
+		},
+		{
+			name:  "abandoned counts what close releases",
+			fails: []string{"release-repeated"},
+			hooks: countsClosing,
+		},
+		{
+			name:  "a message comes three times and never again",
+			fails: []string{"release-repeated"},
+			hooks: limitedDeliveries,
+		},
+		{
+			name:  "a source hoards what nobody receives",
+			fails: []string{"share-idle"},
+			hooks: func() hooks { return buffering(true) },
 		},
 		{
 			name:  "extend lies",
@@ -397,6 +366,124 @@ func brokenLeases() []broken {
 					return c
 				}}
 			},
+		},
+	}
+}
+
+// miscounts takes for lost whatever is blamed, beyond a margin.
+func miscounts(margin int) (h hooks, blame func(*brokers.Delivery)) {
+	var mu sync.Mutex
+	counts := make(map[string]int)
+	h = onDelivery(func(_ *faultySource, d *brokers.Delivery) {
+		mu.Lock()
+		defer mu.Unlock()
+		d.Abandoned = max(0, d.Abandoned+counts[d.Message.ID]-margin)
+	})()
+	return h, func(d *brokers.Delivery) {
+		mu.Lock()
+		defer mu.Unlock()
+		counts[d.Message.ID]++
+	}
+}
+
+func countsReleases(margin int) hooks {
+	h, blame := miscounts(margin)
+	h.settle = changed(brokers.Release, func(st *brokers.Settlement) { blame(st.Delivery) })().settle
+	return h
+}
+
+func countsClosing() hooks {
+	h, blame := miscounts(0)
+	h.closeSource = func(ctx context.Context, s *faultySource) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for d := range s.live {
+			blame(d)
+		}
+		return s.inner.Close(ctx)
+	}
+	return h
+}
+
+// limitedDeliveries drops what comes for the fourth time since it was stored.
+func limitedDeliveries() hooks {
+	times := make(map[string]int)
+	h := onRetry(func(_ context.Context, s *faultySource, st *brokers.Settlement) error {
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		times[st.Delivery.Message.ID] = 0
+		return nil
+	})()
+	h.receive = func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+		for {
+			ds, err := s.take(ctx, max)
+			ds = slices.DeleteFunc(ds, func(d *brokers.Delivery) bool {
+				s.b.mu.Lock()
+				times[d.Message.ID]++
+				drop := times[d.Message.ID] > 3
+				s.b.mu.Unlock()
+				if drop {
+					s.settle(ctx, brokers.Settlement{Delivery: d, Action: brokers.Ack})
+				}
+				return drop
+			})
+			if len(ds) > 0 || err != nil {
+				return ds, err
+			}
+		}
+	}
+	return h
+}
+
+// buffering fetches more than it is asked for when nothing is paused. If it
+// hoards, it keeps the leases of what it has alive while the source is open.
+func buffering(hoards bool) hooks {
+	const more = 10
+	var mu sync.Mutex
+	buffers := make(map[*faultySource][]*brokers.Delivery)
+	paused := make(map[*faultySource]bool)
+	var keep func(s *faultySource)
+	keep = func(s *faultySource) {
+		mu.Lock()
+		defer mu.Unlock()
+		lease := s.inner.Capabilities().Lease
+		if s.inner.Extend(context.Background(), lease, buffers[s]); len(buffers[s]) > 0 {
+			time.AfterFunc(lease/3, func() { keep(s) })
+		}
+	}
+	return hooks{
+		pause: func(s *faultySource, topics []string) {
+			mu.Lock()
+			defer mu.Unlock()
+			paused[s] = len(topics) > 0
+			for _, d := range buffers[s] {
+				s.settle(context.Background(), brokers.Settlement{Delivery: d, Action: brokers.Release})
+			}
+			buffers[s] = nil
+			s.inner.Pause(topics...)
+		},
+		receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+			mu.Lock()
+			ds, stays := buffers[s], paused[s]
+			mu.Unlock()
+			if len(ds) == 0 {
+				var err error
+				fetch := max
+				if !stays {
+					fetch += more
+				}
+				if ds, err = s.take(ctx, fetch); err != nil {
+					return nil, err
+				}
+				if hoards {
+					defer func() { go keep(s) }()
+				}
+			}
+			n := min(max, len(ds))
+			mu.Lock()
+			defer mu.Unlock()
+			buffers[s] = ds[n:]
+			return ds[:n:n], nil
 		},
 	}
 }

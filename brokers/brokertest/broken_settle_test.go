@@ -3,6 +3,7 @@ package brokertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -26,22 +27,12 @@ func brokenSettling() []broken {
 		{
 			name:  "ack releases",
 			fails: []string{"ack-removes"},
-			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				if st.Action == brokers.Ack {
-					st.Action = brokers.Release
-				}
-				return nil
-			}),
+			hooks: changed(brokers.Ack, func(st *brokers.Settlement) { st.Action = brokers.Release }),
 		},
 		{
 			name:  "release acks",
 			fails: []string{"release-returns"},
-			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				if st.Action == brokers.Release {
-					st.Action = brokers.Ack
-				}
-				return nil
-			}),
+			hooks: changed(brokers.Release, func(st *brokers.Settlement) { st.Action = brokers.Ack }),
 		},
 		{
 			name:  "release leaves it to the lease",
@@ -66,22 +57,17 @@ func brokenSettling() []broken {
 		{
 			name:  "release counts an attempt",
 			fails: []string{"release-keeps-meta"},
-			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				if st.Action == brokers.Release {
-					st.Action, st.Delay, st.Meta = brokers.Retry, 0, st.Delivery.Meta
-					st.Meta.Attempt++
-				}
-				return nil
+			hooks: changed(brokers.Release, func(st *brokers.Settlement) {
+				st.Action, st.Delay, st.Meta = brokers.Retry, 0, st.Delivery.Meta
+				st.Meta.Attempt++
 			}),
 		},
 		{
 			name:  "settle answers with the errors only",
 			fails: []string{"settle-answers"},
-			hooks: func() hooks {
-				return hooks{settle: func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
-					return slices.DeleteFunc(s.settle(ctx, batch...), func(err error) bool { return err == nil })
-				}}
-			},
+			hooks: settling(func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
+				return slices.DeleteFunc(s.settle(ctx, batch...), func(err error) bool { return err == nil })
+			}),
 		},
 		{
 			name:  "a second settlement is reported as done",
@@ -106,21 +92,19 @@ func brokenSettling() []broken {
 		{
 			name:  "one bad entry fails the whole batch",
 			fails: []string{"settle-partial"},
-			hooks: func() hooks {
-				return hooks{settle: func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
-					if len(batch) > 1 && slices.ContainsFunc(batch, func(st brokers.Settlement) bool { return !s.holds(st.Delivery) }) {
-						return slices.Repeat([]error{brokers.ErrSettled}, len(batch))
-					}
-					return s.settle(ctx, batch...)
-				}}
-			},
+			hooks: settling(func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
+				if len(batch) > 1 && slices.ContainsFunc(batch, func(st brokers.Settlement) bool { return !s.holds(st.Delivery) }) {
+					return slices.Repeat([]error{brokers.ErrSettled}, len(batch))
+				}
+				return s.settle(ctx, batch...)
+			}),
 		},
 		{
 			name:  "settle acts on its batch later",
 			fails: []string{"settle-forgets-batch"},
 			hooks: settlesLater,
 			adjust: func(h *Harness) {
-				h.Fail, h.Crash = nil, nil
+				h.LoseRequests, h.LoseConfirms, h.Crash = nil, nil, nil
 			},
 		},
 		{
@@ -280,10 +264,7 @@ func brokenRetries() []broken {
 		{
 			name:  "retry acks",
 			fails: []string{"retry-returns"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Action = brokers.Ack
-				return nil
-			}),
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Action = brokers.Ack }),
 		},
 		{
 			name:  "retry leaves a copy behind",
@@ -298,27 +279,20 @@ func brokenRetries() []broken {
 		{
 			name:  "retry ignores the delay",
 			fails: []string{"retry-not-early"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Delay = 0
-				return nil
-			}),
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = 0 }),
 		},
 		{
 			name:  "retry comes close and hides it",
 			fails: []string{"retry-keeps-meta", "retry-not-early"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) {
 				st.Delay = st.Delay * 9 / 10
 				st.Meta.DueAt = time.Time{}
-				return nil
 			}),
 		},
 		{
 			name:  "retry doubles the delay",
 			fails: []string{"retry-not-late"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Delay *= 2
-				return nil
-			}),
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay *= 2 }),
 		},
 		{
 			name:  "retry without delay leaves it to the lease",
@@ -343,39 +317,31 @@ func brokenRetries() []broken {
 		{
 			name:  "retry overflows after some hours",
 			fails: []string{"retry-longest"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) {
 				if st.Delay >= day {
 					st.Delay -= 49 * time.Minute
 					st.Meta.DueAt = st.Meta.DueAt.Add(-49 * time.Minute)
 				}
-				return nil
 			}),
 		},
 		{
 			name:  "retry drops the meta",
 			fails: []string{"retry-keeps-meta"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Meta = st.Delivery.Meta
-				return nil
-			}),
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Meta = st.Delivery.Meta }),
 		},
 		{
 			name:  "retry merges the meta with the old one",
 			fails: []string{"retry-keeps-meta"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) {
 				if st.Meta.IdempotencyKey == "" {
 					st.Meta.IdempotencyKey = st.Delivery.Meta.IdempotencyKey
 				}
-				return nil
 			}),
 		},
 		{
 			name:  "retry rounds times to seconds",
 			fails: []string{"retry-keeps-meta"},
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Meta.LastFailedAt = st.Meta.LastFailedAt.Truncate(time.Second)
-				return nil
-			}),
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Meta.LastFailedAt = st.Meta.LastFailedAt.Truncate(time.Second) }),
 		},
 		{
 			name:  "retry makes a new ID per hop",
@@ -398,9 +364,10 @@ func brokenRetries() []broken {
 			hooks: onRetried(func(d *brokers.Delivery) { d.Message.Topic = "delay-4s" }),
 		},
 		{
-			name:  "retry waits inside the process",
-			fails: []string{"retry-durable"},
-			hooks: retryInProcess,
+			name:   "retry waits inside the process",
+			fails:  []string{"retry-durable"},
+			hooks:  retryInProcess,
+			adjust: func(h *Harness) { h.LoseRequests, h.LoseConfirms = nil, nil },
 		},
 		{
 			name:    "a refused retry removes the original",
@@ -415,25 +382,63 @@ func brokenRetries() []broken {
 			}),
 		},
 		{
-			name:  "retry acks first and copies then",
-			fails: []string{"retry-unconfirmed"},
-			hooks: func() hooks {
-				return hooks{unconfirmed: func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
-					for _, st := range batch {
-						s.settle(ctx, brokers.Settlement{Delivery: st.Delivery, Action: brokers.Ack})
-					}
-					return slices.Repeat([]error{brokers.ErrUnknownOutcome}, len(batch))
-				}}
-			},
+			name:  "a copy with the ID and the attempt of one before is swallowed",
+			fails: []string{"retry-repeated"},
+			hooks: swallowsCopies,
 		},
 		{
-			name:  "retry takes a lost confirmation for success",
+			name:  "retry acks first and copies then",
+			fails: []string{"retry-unsent"},
+			hooks: onRetry(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+				if s.b.losing.Load() == 0 {
+					return nil
+				}
+				s.settle(ctx, brokers.Settlement{Delivery: st.Delivery, Action: brokers.Ack})
+				return s.b.inner.Publish(ctx, st.Delivery.Message.Topic, st.Delivery.Message)
+			}),
+		},
+		{
+			name:  "retry takes silence for success",
+			fails: []string{"retry-unsent", "retry-unconfirmed"},
+			hooks: settlesBlindly(requests, confirms),
+		},
+		{
+			name:  "retry takes what is sent for stored",
 			fails: []string{"retry-unconfirmed"},
-			hooks: func() hooks {
-				return hooks{unconfirmed: func(context.Context, *faultySource, []brokers.Settlement) []error { return nil }}
-			},
+			hooks: settlesBlindly(confirms),
 		},
 	}
+}
+
+// settlesBlindly reports success when one of these got lost.
+func settlesBlindly(lost ...int32) func() hooks {
+	return onAnswer(func(_ context.Context, s *faultySource, _ brokers.Settlement, err error) error {
+		if errors.Is(err, brokers.ErrUnknownOutcome) && slices.Contains(lost, s.b.losing.Load()) {
+			return nil
+		}
+		return err
+	})
+}
+
+// swallowsCopies stands for a broker that deduplicates, and an adapter that gives
+// it too little to tell copies apart.
+func swallowsCopies() hooks {
+	var mu sync.Mutex
+	stored := make(map[string]bool)
+	return onRetry(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+		mu.Lock()
+		defer mu.Unlock()
+		id := fmt.Sprint(st.Delivery.Message.ID, st.Meta.Attempt)
+		if stored[id] && s.holds(st.Delivery) {
+			st.Action = brokers.Ack
+			return nil
+		}
+		if err := s.settle(ctx, *st)[0]; err != nil {
+			return err
+		}
+		stored[id] = true
+		return errNone
+	})()
 }
 
 // onRetry changes retries only.

@@ -44,11 +44,16 @@ type Harness struct {
 	// after LeaseUntil the broker may still keep a lease. 0 means half a Unit.
 	Slack time.Duration
 
-	// CountsAbandoned says that Delivery.Abandoned is exact.
-	CountsAbandoned bool
+	// AbandonedMargin is how many of the deliveries that ended without a
+	// settlement Delivery.Abandoned may leave out, for the releases and
+	// bystanders that the broker counts as well. 0 means that Abandoned is
+	// exact, -1 that nothing counts and it is always 0.
+	AbandonedMargin int
 
 	// EstimatesMeta says that the broker retries in place and cannot store
-	// Meta (SQS). Then only Attempt is checked, as an upper bound.
+	// Meta (SQS): all it has is a counter. Then only Attempt is checked, as an
+	// upper bound, and a delivery that ended without a settlement may count
+	// there instead of in Abandoned.
 	EstimatesMeta bool
 
 	// Unordered says that the broker may deliver in any order, even where nothing
@@ -56,7 +61,8 @@ type Harness struct {
 	Unordered bool
 
 	// SortsHeaders says that the broker keeps no order among headers of
-	// different names. Values of one name must stay in order all the same.
+	// different names, Meta.Origin included. Values of one name must stay in
+	// order all the same.
 	SortsHeaders bool
 
 	// TypedHeaders are examples of headers with a Type of the broker's own
@@ -73,10 +79,18 @@ type Harness struct {
 	// skipped if it is nil.
 	Crash func(b brokers.Broker, src brokers.Source)
 
-	// Fail makes this Broker, and no other that Open has returned, confirm
-	// nothing that it is asked to store, until heal is called. Clauses that need
-	// it are skipped if it is nil.
-	Fail func(b brokers.Broker) (heal func())
+	// LoseRequests keeps what this Broker, and no other that Open has returned,
+	// asks the broker to store from getting there, until heal is called. Of what
+	// it publishes or retries meanwhile nothing is stored, not after heal either,
+	// and no confirmation comes, or an error does. Acks and releases must get
+	// through: an adapter that acks before its copy is confirmed then loses the
+	// message. Clauses that need it are skipped if it is nil.
+	LoseRequests func(b brokers.Broker) (heal func())
+
+	// LoseConfirms is the other half of an unknown outcome: what this Broker
+	// publishes or retries, until heal is called, is stored, and the answer that
+	// would confirm it gets lost. Clauses that need it are skipped if it is nil.
+	LoseConfirms func(b brokers.Broker) (heal func())
 }
 
 // Run checks a broker against every clause, each in a subtest of its name. A
@@ -134,7 +148,7 @@ type clause struct {
 	rule  string
 	long  bool     // waits for several leases
 	needs []string // clauses whose failure this one would only repeat
-	check func(*trial) error
+	check func(*trial)
 }
 
 func clauses() []clause {
@@ -247,7 +261,7 @@ func (h Harness) bubble(t *testing.T, c clause) (err error) {
 func (h Harness) once(t testing.TB, c clause) error {
 	tr := newTrial(t, h)
 	defer tr.close()
-	return c.check(tr)
+	return caught(func() { c.check(tr) })
 }
 
 // bubbled returns the stacks of the goroutines that wait in a bubble for ever.

@@ -13,25 +13,29 @@ import (
 )
 
 // An adapter on an in-process fake runs in virtual time. Hooks let the suite
-// kill a worker and lose confirmations.
+// kill a worker, and lose requests and their confirmations.
 func Example() {
 	_ = func(t *testing.T) { // func TestConformance(t *testing.T)
-		var failing atomic.Bool
+		var losing, stored atomic.Bool
 		fault := func(op memory.Op) memory.Fault {
-			if failing.Load() && (op.Operation == memory.Settle || op.Operation == memory.Publish) {
-				return memory.Fault{Err: brokers.ErrUnknownOutcome}
+			if losing.Load() && (op.Operation == memory.Publish || op.Action == brokers.Retry) {
+				return memory.Fault{Err: brokers.ErrUnknownOutcome, Done: stored.Load()}
 			}
 			return memory.Fault{}
 		}
+		lose := func(confirms bool) func(brokers.Broker) (heal func()) {
+			return func(brokers.Broker) (heal func()) {
+				stored.Store(confirms)
+				losing.Store(true)
+				return func() { losing.Store(false) }
+			}
+		}
 		brokertest.Run(t, brokertest.Harness{
-			Open:            func(testing.TB) brokers.Broker { return memory.New(memory.Options{Fault: fault}) },
-			Virtual:         true,
-			CountsAbandoned: true,
-			Crash:           func(b brokers.Broker, src brokers.Source) { b.(*memory.Broker).Crash(src) },
-			Fail: func(brokers.Broker) (heal func()) {
-				failing.Store(true)
-				return func() { failing.Store(false) }
-			},
+			Open:         func(testing.TB) brokers.Broker { return memory.New(memory.Options{Fault: fault}) },
+			Virtual:      true,
+			Crash:        func(b brokers.Broker, src brokers.Source) { b.(*memory.Broker).Crash(src) },
+			LoseRequests: lose(false),
+			LoseConfirms: lose(true),
 		})
 	}
 }

@@ -2,7 +2,6 @@ package brokertest
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -45,112 +44,80 @@ func extendClauses() []clause {
 }
 
 // extensible is leased where leases can be extended.
-func (tr *trial) extensible(bodies ...string) (*worker, []*arrival, error) {
-	w, got, err := tr.leased(bodies...)
-	if err == nil && w.caps.MaxLease == w.caps.Lease {
-		err = skip("Capabilities.MaxLease equals Lease: leases cannot be extended")
+func (tr *trial) extensible(bodies ...string) (*worker, []*arrival) {
+	w, got := tr.leased(bodies...)
+	if w.caps.MaxLease == w.caps.Lease {
+		tr.skip("Capabilities.MaxLease equals Lease: leases cannot be extended")
 	}
-	return w, got, err
+	return w, got
 }
 
-func extendHolds(tr *trial) error {
-	w, got, err := tr.extensible("held")
-	if err != nil {
-		return err
-	}
+func extendHolds(tr *trial) {
+	w, got := tr.extensible("held")
 	lease := w.caps.Lease
 	if limit := w.caps.MaxLease; limit > 0 && limit < 4*lease {
-		return skip(fmt.Sprintf("MaxLease is %v, less than four leases of %v", limit, lease))
+		tr.skip("MaxLease is %v, less than four leases of %v", limit, lease)
 	}
-	other, err := tr.open(w.sub.Topics...)
-	if err != nil {
-		return err
-	}
+	other := tr.open(w.sub.Topics...)
 	for range 5 { // in steps of half a lease
-		if err := w.extend(lease, got[0].Delivery)[0]; err != nil {
-			return fmt.Errorf("source.Extend of %s: %w", got[0], err)
-		}
-		if err := other.quiet(lease / 2); err != nil {
-			return fmt.Errorf("while another source extends its lease of %v every %v: %w", lease, lease/2, err)
-		}
+		tr.note("source.Extend of %s", got[0])
+		tr.must(w.extend(lease, got[0].Delivery)[0])
+		tr.note("while another source extends its lease of %v every %v", lease, lease/2)
+		other.quiet(lease / 2)
 	}
-	return w.ack(got...)
+	w.ack(got...)
 }
 
-func extendSetsUntil(tr *trial) error {
-	w, got, err := tr.extensible("extended")
-	if err != nil {
-		return err
-	}
-	lease := 2 * w.caps.Lease
+func extendSetsUntil(tr *trial) {
+	w, got := tr.extensible("extended")
+	lease := w.caps.Lease
+	tr.pause(lease / 3)
 	want := deadline(lease)
 	if limit := w.caps.MaxLease; limit > 0 {
 		want = earlier(want, got[0].ReceivedAt.Add(limit))
 	}
 	want = want.Add(-tr.Slack) // the adapter's margin
-	if err := w.extend(lease, got[0].Delivery)[0]; err != nil {
-		return fmt.Errorf("source.Extend of %s: %w", got[0], err)
-	}
+	tr.note("source.Extend of %s", got[0])
+	tr.must(w.extend(lease, got[0].Delivery)[0])
 	if until := got[0].LeaseUntil; until.Before(want) {
-		return fmt.Errorf("%s was extended by %v from now: LeaseUntil is %v, want %v or later", got[0], lease, until, want)
+		tr.failf("%s was extended by %v from now: LeaseUntil is %v, want %v or later", got[0], lease, until, want)
 	}
-	return nil
 }
 
-func extendPartial(tr *trial) error {
-	w, got, err := tr.extensible("one", "settled", "two")
-	if err != nil {
-		return err
-	}
-	if err := w.ack(got[1]); err != nil {
-		return err
-	}
+func extendPartial(tr *trial) {
+	w, got := tr.extensible("one", "settled", "two")
+	w.ack(got[1])
 	before := got[1].LeaseUntil
 	tr.pause(tr.Unit)
 	errs := w.extend(w.caps.Lease, got[0].Delivery, got[1].Delivery, got[2].Delivery)
 	if errs[0] != nil || !final(errs[1]) || errs[2] != nil {
-		return fmt.Errorf("source.Extend of %s, of %s, which is settled, and of %s: errors %v, want ErrSettled for the second only",
+		tr.failf("source.Extend of %s, of %s, which is settled, and of %s: errors %v, want ErrSettled for the second only",
 			got[0], got[1], got[2], errs)
 	}
 	if !got[1].LeaseUntil.Equal(before) {
-		return fmt.Errorf("%s was not extended, yet its LeaseUntil went from %v to %v", got[1], before, got[1].LeaseUntil)
+		tr.failf("%s was not extended, yet its LeaseUntil went from %v to %v", got[1], before, got[1].LeaseUntil)
 	}
-	return nil
 }
 
-func extendLost(tr *trial) error {
-	w, got, err := tr.leased("lost")
-	if err != nil {
-		return err
-	}
-	other, err := tr.open(w.sub.Topics...)
-	if err != nil {
-		return err
-	}
-	again, err := other.expect(w.caps.Lease+tr.patience, "lost")
-	if err != nil {
-		return err
-	}
+func extendLost(tr *trial) {
+	w, got := tr.leased("lost")
+	other := tr.open(w.sub.Topics...)
+	again := other.expect(w.caps.Lease+tr.patience, "lost")
 	if err := w.extend(w.caps.Lease, got[0].Delivery)[0]; !errors.Is(err, brokers.ErrLeaseLost) {
-		return fmt.Errorf("source.Extend of %s, which another source has received, returned %v, want ErrLeaseLost", got[0], err)
+		tr.failf("source.Extend of %s, which another source has received, returned %v, want ErrLeaseLost", got[0], err)
 	}
-	return other.ack(again...)
+	other.ack(again...)
 }
 
 // leaseLimit extends a lease for as long as the broker lets it, and sees that
 // another source has the message when MaxLease is over.
-func leaseLimit(tr *trial) error {
-	w, got, err := tr.leased("held too long")
-	if err != nil {
-		return err
-	}
+func leaseLimit(tr *trial) {
+	w, got := tr.leased("held too long")
 	lease, limit := w.caps.Lease, w.caps.MaxLease
 	if limit == 0 {
-		return skip("Capabilities.MaxLease is 0: there is no limit")
+		tr.skip("Capabilities.MaxLease is 0: there is no limit")
 	}
-	if err := tr.affordable(limit, "MaxLease"); err != nil {
-		return err
-	}
+	tr.affordable(limit, "MaxLease")
 	a := got[0]
 	end := a.ReceivedAt.Add(limit)
 	for lease < limit && time.Until(end) > 0 {
@@ -158,18 +125,12 @@ func leaseLimit(tr *trial) error {
 			break
 		}
 		if a.LeaseUntil.After(end.Add(tr.Slack)) {
-			return fmt.Errorf("%s: MaxLease ends at %v, and Extend promised it until %v", a, end, a.LeaseUntil)
+			tr.failf("%s: MaxLease ends at %v, and Extend promised it until %v", a, end, a.LeaseUntil)
 		}
 		tr.pause(min(lease/3, time.Until(end)+precision))
 	}
 	tr.pause(time.Until(end))
-	other, err := tr.open(w.sub.Topics...)
-	if err != nil {
-		return err
-	}
-	again, err := other.expect(tr.patience, a.body())
-	if err != nil {
-		return fmt.Errorf("its MaxLease of %v is over: %w", limit, err)
-	}
-	return other.ack(again...)
+	other := tr.open(w.sub.Topics...)
+	tr.note("its MaxLease of %v is over", limit)
+	other.ack(other.expect(tr.patience, a.body())...)
 }

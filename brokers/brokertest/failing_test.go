@@ -54,7 +54,7 @@ func (f *failAt) hooks() hooks {
 			if f.hit("publish") {
 				return fault(brokers.ErrMisconfigured)
 			}
-			return b.store(ctx, topic, msgs...)
+			return b.inner.Publish(ctx, topic, msgs...)
 		},
 		receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
 			if f.hit("receive") {
@@ -90,7 +90,7 @@ func TestClausesReportFailures(t *testing.T) {
 	// a source only to clean up.
 	looksAt := map[string]string{
 		"publish": "publish-interrupted publish-unconfirmed publish-refused",
-		"settle":  "settle-answers settle-once settle-interrupted publish-delivers capabilities-constant close-ends-session broker-closes retry-unconfirmed",
+		"settle":  "settle-answers settle-once settle-interrupted publish-delivers capabilities-constant close-ends-session broker-closes retry-unsent retry-unconfirmed",
 		"receive": "receive-max receive-ends receive-cause close-unblocks broker-closes receive-waits",
 	}
 	for _, c := range clauses() {

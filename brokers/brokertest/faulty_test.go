@@ -18,10 +18,10 @@ type faulty struct {
 	inner *memory.Broker
 	hooks hooks
 
-	failing atomic.Bool // confirms nothing, see Harness.Fail
-	mu      sync.Mutex
-	open    []*faultySource // in the order of Open, closed ones left out
-	holder  map[string]held // the latest delivery of each ID
+	losing atomic.Int32 // what gets lost, see Harness.LoseRequests
+	mu     sync.Mutex
+	open   []*faultySource // in the order of Open, closed ones left out
+	holder map[string]held // the latest delivery of each ID
 }
 
 type held struct {
@@ -42,12 +42,33 @@ type hooks struct {
 	settle       func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error
 	extend       func(ctx context.Context, s *faultySource, lease time.Duration, ds []*brokers.Delivery) []error
 	closeSource  func(ctx context.Context, s *faultySource) error
-
-	unconfirmed func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error // settle while failing
 }
 
+// What gets lost on the way to a faulty broker, and back.
+const (
+	requests = 1 + iota
+	confirms
+)
+
 func newFaulty(options memory.Options, h hooks) *faulty {
-	return &faulty{inner: memory.New(options), hooks: h, holder: make(map[string]held)}
+	b := &faulty{hooks: h, holder: make(map[string]held)}
+	options.Fault = func(op memory.Op) memory.Fault {
+		losing := b.losing.Load()
+		if losing == 0 || op.Operation != memory.Publish && op.Action != brokers.Retry {
+			return memory.Fault{}
+		}
+		return memory.Fault{Err: brokers.ErrUnknownOutcome, Done: losing == confirms}
+	}
+	b.inner = memory.New(options)
+	return b
+}
+
+// lose is a hook of Harness.
+func lose(what int32) func(b brokers.Broker) (heal func()) {
+	return func(b brokers.Broker) (heal func()) {
+		b.(*faulty).losing.Store(what)
+		return func() { b.(*faulty).losing.Store(0) }
+	}
 }
 
 func (b *faulty) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
@@ -69,30 +90,8 @@ func (b *faulty) Open(ctx context.Context, sub brokers.Subscription) (brokers.So
 }
 
 func (b *faulty) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
-	if b.failing.Load() && len(msgs) > 0 {
-		failed := make(map[int]error)
-		for i := range msgs {
-			failed[i] = brokers.ErrUnknownOutcome
-		}
-		err := &brokers.PublishError{Topic: topic, Failed: failed}
-		if b.hooks.publish == nil {
-			return err
-		}
-		ctx = context.WithValue(ctx, failingKey{}, err)
-	}
 	if b.hooks.publish != nil {
 		return b.hooks.publish(ctx, b, topic, msgs)
-	}
-	return b.inner.Publish(ctx, topic, msgs...)
-}
-
-// failingKey carries the error of a Publish while the broker fails.
-type failingKey struct{}
-
-// store is Publish of the broker below, which may be failing.
-func (b *faulty) store(ctx context.Context, topic string, msgs ...brokers.Message) error {
-	if err, ok := ctx.Value(failingKey{}).(error); ok {
-		return err
 	}
 	return b.inner.Publish(ctx, topic, msgs...)
 }
@@ -176,16 +175,6 @@ func (s *faultySource) take(ctx context.Context, max int) ([]*brokers.Delivery, 
 }
 
 func (s *faultySource) Settle(ctx context.Context, batch []brokers.Settlement) []error {
-	if s.b.failing.Load() {
-		if s.b.hooks.unconfirmed != nil {
-			return s.b.hooks.unconfirmed(ctx, s, batch)
-		}
-		errs := make([]error, len(batch))
-		for i := range errs {
-			errs[i] = brokers.ErrUnknownOutcome
-		}
-		return errs
-	}
 	if s.b.hooks.settle != nil {
 		return s.b.hooks.settle(ctx, s, batch)
 	}
@@ -247,19 +236,36 @@ func (s *faultySource) forget() {
 // harness is that of the memory broker with hooks made anew for every clause.
 func harness(options memory.Options, make func() hooks) Harness {
 	return Harness{
-		Open:            func(testing.TB) brokers.Broker { return newFaulty(options, make()) },
-		Virtual:         true,
-		CountsAbandoned: true,
-		Crash:           func(b brokers.Broker, src brokers.Source) { b.(*faulty).crash(src.(*faultySource)) },
-		Fail: func(b brokers.Broker) (heal func()) {
-			b.(*faulty).failing.Store(true)
-			return func() { b.(*faulty).failing.Store(false) }
-		},
+		Open:         func(testing.TB) brokers.Broker { return newFaulty(options, make()) },
+		Virtual:      true,
+		Crash:        func(b brokers.Broker, src brokers.Source) { b.(*faulty).crash(src.(*faultySource)) },
+		LoseRequests: lose(requests),
+		LoseConfirms: lose(confirms),
 	}
 }
 
 // The functions below make hooks out of changes to single messages,
 // deliveries and settlements.
+
+func opening(open func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error)) func() hooks {
+	return func() hooks { return hooks{openSource: open} }
+}
+
+func publishing(publish func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error) func() hooks {
+	return func() hooks { return hooks{publish: publish} }
+}
+
+func receiving(receive func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error)) func() hooks {
+	return func() hooks { return hooks{receive: receive} }
+}
+
+func settling(settle func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error) func() hooks {
+	return func() hooks { return hooks{settle: settle} }
+}
+
+func closing(close func(ctx context.Context, s *faultySource) error) func() hooks {
+	return func() hooks { return hooks{closeSource: close} }
+}
 
 // onPublish changes what is published. What Publish sets is handed back.
 func onPublish(change func(*brokers.Message)) func() hooks {
@@ -269,7 +275,7 @@ func onPublish(change func(*brokers.Message)) func() hooks {
 			for i := range changed {
 				change(&changed[i])
 			}
-			err := b.store(ctx, topic, changed...)
+			err := b.inner.Publish(ctx, topic, changed...)
 			for i := range msgs {
 				msgs[i].ID, msgs[i].PublishedAt = changed[i].ID, changed[i].PublishedAt
 			}
@@ -308,6 +314,16 @@ func onSettle(change func(ctx context.Context, s *faultySource, st *brokers.Sett
 			return errs
 		}}
 	}
+}
+
+// changed changes the settlements with this action.
+func changed(action brokers.Action, change func(st *brokers.Settlement)) func() hooks {
+	return onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
+		if st.Action == action {
+			change(st)
+		}
+		return nil
+	})
 }
 
 var errNone = errors.New("do nothing and report success")

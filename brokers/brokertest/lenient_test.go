@@ -26,30 +26,27 @@ type lenient struct {
 func allLenient() []lenient {
 	return []lenient{
 		{
-			name: "a retry that comes close and says so",
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Delay = st.Delay * 4 / 5
-				return nil
-			}),
+			name:  "a retry that comes close and says so",
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = st.Delay * 4 / 5 }),
 		},
 		{
-			name: "delays of a quarter of an hour at most",
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Delay = min(st.Delay, 15*time.Minute)
-				return nil
-			}),
+			name:  "delays of a quarter of an hour at most",
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = min(st.Delay, 15*time.Minute) }),
 		},
 		{name: "delays of whole seconds", hooks: wholeSeconds},
-		{name: "leases that last as long as the session", hooks: sessionLeases, adjust: func(h *Harness) { h.CountsAbandoned = false }},
+		{name: "leases that last as long as the session", hooks: sessionLeases, adjust: func(h *Harness) { h.AbandonedMargin = -1 }},
 		{name: "leases that cannot be extended", hooks: rigidLeases},
+		{name: "leases that last for one length at most", hooks: shortExtensions},
 		{name: "headers that lose their order", hooks: sortedHeaders, adjust: func(h *Harness) { h.SortsHeaders = true }},
 		{
-			name: "retries in place that store nothing",
-			hooks: onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-				st.Meta = brokers.Meta{Attempt: st.Meta.Attempt + 1}
-				return nil
-			}),
+			name:   "retries in place that store nothing, and a counter of deliveries",
+			hooks:  countedDeliveries,
 			adjust: func(h *Harness) { h.EstimatesMeta = true },
+		},
+		{
+			name:   "abandoned less a margin",
+			hooks:  onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Abandoned = max(0, d.Abandoned-4) }),
+			adjust: func(h *Harness) { h.AbandonedMargin = 4 },
 		},
 		{name: "a late retry that leaves a copy", hooks: lateCopies},
 		{name: "calls that fail for a while", hooks: temporaryErrors},
@@ -72,7 +69,7 @@ func TestLenientBrokers(t *testing.T) {
 			for _, c := range clauses() {
 				var err error
 				if l.external {
-					h.Virtual, h.CountsAbandoned = false, false
+					h.Virtual, h.AbandonedMargin = false, -1
 					synctest.Test(t, func(t *testing.T) { err = h.try(t, c) })
 				} else {
 					err = h.try(t, c)
@@ -86,10 +83,7 @@ func TestLenientBrokers(t *testing.T) {
 }
 
 func wholeSeconds() hooks {
-	h := onRetry(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
-		st.Delay = (st.Delay + time.Second - 1).Truncate(time.Second)
-		return nil
-	})()
+	h := changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = (st.Delay + time.Second - 1).Truncate(time.Second) })()
 	h.capabilities = func(_ *faultySource, c brokers.Capabilities) brokers.Capabilities {
 		c.Granularity = time.Second
 		return c
@@ -125,11 +119,38 @@ func rigidLeases() hooks {
 	}
 }
 
+// countedDeliveries has nothing but a counter, which rises with every delivery.
+func countedDeliveries() hooks {
+	counts := make(map[string]int)
+	return onDelivery(func(s *faultySource, d *brokers.Delivery) {
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		d.Meta = brokers.Meta{
+			Attempt:        counts[d.Message.ID],
+			Origin:         d.Meta.Origin,
+			IdempotencyKey: d.Meta.IdempotencyKey,
+			RedriveCount:   d.Meta.RedriveCount,
+		}
+		d.Abandoned = 0
+		counts[d.Message.ID]++
+	})()
+}
+
+func shortExtensions() hooks {
+	return hooks{extend: func(ctx context.Context, s *faultySource, lease time.Duration, ds []*brokers.Delivery) []error {
+		return s.inner.Extend(ctx, min(lease, s.inner.Capabilities().Lease), ds)
+	}}
+}
+
 func sortedHeaders() hooks {
 	return onDelivery(func(_ *faultySource, d *brokers.Delivery) {
 		d.Message.Headers = slices.SortedStableFunc(slices.Values(d.Message.Headers), func(a, b brokers.Header) int {
 			return cmp.Compare(a.Name, b.Name)
 		})
+		d.Meta.Origin = d.Meta.Origin.With("offset", "7")
+		if d.Meta.Attempt > 0 {
+			slices.Reverse(d.Meta.Origin)
+		}
 	})()
 }
 
@@ -200,9 +221,9 @@ func duplicates() func() hooks {
 			calls++
 			twice := calls%3 == 1
 			mu.Unlock()
-			err := b.store(ctx, topic, msgs...)
+			err := b.inner.Publish(ctx, topic, msgs...)
 			if err == nil && twice && len(msgs) > 0 {
-				err = b.store(ctx, topic, msgs[0])
+				err = b.inner.Publish(ctx, topic, msgs[0])
 			}
 			return err
 		}}

@@ -23,22 +23,25 @@ func TestMemory(t *testing.T) {
 
 // memoryHarness uses every hook of the suite.
 func memoryHarness(options memory.Options) brokertest.Harness {
-	var failing atomic.Bool
+	var fault atomic.Pointer[memory.Fault]
 	options.Fault = func(op memory.Op) memory.Fault {
-		if failing.Load() && (op.Operation == memory.Publish || op.Operation == memory.Settle) {
-			return memory.Fault{Err: brokers.ErrUnknownOutcome}
+		if f := fault.Load(); f != nil && (op.Operation == memory.Publish || op.Action == brokers.Retry) {
+			return *f
 		}
 		return memory.Fault{}
 	}
+	during := func(f memory.Fault) func(brokers.Broker) (heal func()) {
+		return func(brokers.Broker) (heal func()) {
+			fault.Store(&f)
+			return func() { fault.Store(nil) }
+		}
+	}
 	return brokertest.Harness{
-		Open:            func(testing.TB) brokers.Broker { return memory.New(options) },
-		Virtual:         true,
-		CountsAbandoned: true,
-		TypedHeaders:    brokers.Headers{{Name: "count", Value: "7", Type: "int64"}, {Name: "count", Value: "7"}},
-		Crash:           func(b brokers.Broker, src brokers.Source) { b.(*memory.Broker).Crash(src) },
-		Fail: func(brokers.Broker) (heal func()) {
-			failing.Store(true)
-			return func() { failing.Store(false) }
-		},
+		Open:         func(testing.TB) brokers.Broker { return memory.New(options) },
+		Virtual:      true,
+		TypedHeaders: brokers.Headers{{Name: "count", Value: "7", Type: "int64"}, {Name: "count", Value: "7"}},
+		Crash:        func(b brokers.Broker, src brokers.Source) { b.(*memory.Broker).Crash(src) },
+		LoseRequests: during(memory.Fault{Err: brokers.ErrUnknownOutcome}),
+		LoseConfirms: during(memory.Fault{Err: brokers.ErrUnknownOutcome, Done: true}),
 	}
 }

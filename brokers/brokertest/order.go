@@ -46,16 +46,13 @@ func orderClauses() []clause {
 }
 
 // ordered opens a worker and publishes a message for every body, as keyed does.
-func (tr *trial) ordered(bodies ...string) (*worker, error) {
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return nil, err
-	}
+func (tr *trial) ordered(bodies ...string) *worker {
+	w, topic := tr.empty()
 	if !w.caps.Ordered {
-		return nil, skip("Capabilities.Ordered is not set")
+		tr.skip("Capabilities.Ordered is not set")
 	}
-	return w, tr.publish(topic, keyed(bodies...)...)
+	tr.publish(topic, keyed(bodies...)...)
+	return w
 }
 
 // keyed is text, with the first letter as the key.
@@ -67,181 +64,132 @@ func keyed(bodies ...string) []brokers.Message {
 	return msgs
 }
 
-func orderKept(tr *trial) error {
+func orderKept(tr *trial) {
 	bodies := []string{"a0", "b0", "a1", "a2", "b1", "c0", "a3", "b2", "b3", "a4", "c1"}
-	w, err := tr.ordered(bodies...)
-	if err != nil {
-		return err
-	}
-	return w.inOrder(bodies, nil)
+	w := tr.ordered(bodies...)
+	w.inOrder(bodies, nil)
 }
 
 // inOrder acks every body, and demands that those of a key, which is the first
 // letter, come in this order. It calls between, if that is not nil, whenever
 // all that was received is acked.
-func (w *worker) inOrder(bodies []string, between func(seen int) error) error {
+func (w *worker) inOrder(bodies []string, between func(seen int)) {
 	tr := w.tr
 	missing := make(map[string][]string) // by key
 	for _, body := range bodies {
 		missing[body[:1]] = append(missing[body[:1]], body)
 	}
 	for seen := 0; seen < len(bodies); {
-		a, err := w.next(deadline(tr.patience))
-		if err != nil {
-			return err
-		}
-		if a == nil {
-			return fmt.Errorf("from %q: %d of %d messages came within %v", w.sub.Topics, seen, len(bodies), tr.patience)
-		}
+		tr.note("after %d of %d messages", seen, len(bodies))
+		a := w.some()
 		key := a.Message.Key
 		switch i := slices.Index(missing[key], a.body()); {
 		case i == 0:
 			missing[key] = missing[key][1:]
 			seen++
 		case i > 0:
-			return fmt.Errorf("%s came before message %q of the same key", a, missing[key][0])
+			tr.failf("%s came before message %q of the same key", a, missing[key][0])
 		case tr.Virtual:
-			return fmt.Errorf("%s came twice", a)
+			tr.failf("%s came twice", a)
 		}
-		if err := w.ack(a); err != nil {
-			return err
-		}
+		w.ack(a)
 		if between != nil && len(w.inbox) == 0 {
-			if err := between(seen); err != nil {
-				return err
-			}
+			between(seen)
 		}
 	}
-	return nil
 }
 
 // inSequence opens a worker that keeps the order of keys, and publishes n
 // messages for each of two keys to each of two topics.
-func (tr *trial) inSequence(n int) (*worker, []string, error) {
+func (tr *trial) inSequence(n int) (*worker, []string) {
 	if tr.Unordered {
-		return nil, nil, skip("Harness.Unordered is set: the broker promises no order")
+		tr.skip("Harness.Unordered is set: the broker promises no order")
 	}
 	topics := []string{tr.Topic("orders"), tr.Topic("refunds")}
 	sub := tr.subscription(topics...)
 	sub.Ordered = true
-	w, err := tr.subscribe(sub)
-	if err != nil {
-		return nil, nil, err
-	}
+	w := tr.subscribe(sub)
 	var all []string
 	for i, keys := range []string{"ab", "cd"} {
 		var bodies []string
 		for n := range n {
 			bodies = append(bodies, fmt.Sprintf("%c%d", keys[0], n), fmt.Sprintf("%c%d", keys[1], n))
 		}
-		if err := tr.publish(topics[i], keyed(bodies...)...); err != nil {
-			return nil, nil, err
-		}
+		tr.publish(topics[i], keyed(bodies...)...)
 		all = append(all, bodies...)
 	}
-	return w, all, nil
+	return w, all
 }
 
 // orderPublished takes more than a worker may hold.
-func orderPublished(tr *trial) error {
-	w, bodies, err := tr.inSequence(150)
-	if err != nil {
-		return err
-	}
-	return w.inOrder(bodies, nil)
+func orderPublished(tr *trial) {
+	w, bodies := tr.inSequence(150)
+	w.inOrder(bodies, nil)
 }
 
-func pauseKeepsOrder(tr *trial) error {
+func pauseKeepsOrder(tr *trial) {
 	const long = 40 // the number of messages before a long pause
-	w, bodies, err := tr.inSequence(20)
-	if err != nil {
-		return err
-	}
+	w, bodies := tr.inSequence(20)
 	w.max = 3
 	waited := false
-	return w.inOrder(bodies, func(seen int) error {
+	w.inOrder(bodies, func(seen int) {
+		length := tr.Unit / 10
 		if seen >= long && !waited {
 			waited = true
-			return w.interrupt(5 * tr.Unit)
+			length = 5 * tr.Unit
 		}
-		return w.interrupt(tr.Unit / 10)
+		w.interrupt(length)
 	})
 }
 
-func orderWaitsForHolder(tr *trial) error {
-	w, err := tr.ordered("a0", "a1")
-	if err != nil {
-		return err
-	}
+func orderWaitsForHolder(tr *trial) {
+	w := tr.ordered("a0", "a1")
 	w.max = 1
-	if _, err := w.expect(tr.patience, "a0"); err != nil {
-		return err
-	}
-	other, err := tr.ordered("b0")
-	if err != nil {
-		return err
-	}
-	got, err := other.expect(tr.patience, "b0")
-	if err != nil {
-		return fmt.Errorf("while another source holds message \"a0\" of another key: %w", err)
-	}
-	if err := other.ack(got...); err != nil {
-		return err
-	}
-	if err := other.quiet(2 * tr.Unit); err != nil {
-		return fmt.Errorf("while another source holds message \"a0\" of the same key: %w", err)
-	}
-	return nil
+	w.expect(tr.patience, "a0")
+	other := tr.ordered("b0")
+	tr.note("while another source holds message \"a0\" of another key")
+	other.ack(other.expect(tr.patience, "b0")...)
+	tr.note("while another source holds message \"a0\" of the same key")
+	other.quiet(2 * tr.Unit)
 }
 
 // orderWaitsForRetry retries the first message of a key, and releases those of
 // the key that came with it.
-func orderWaitsForRetry(tr *trial) error {
-	w, err := tr.ordered("a0", "a1", "a2", "b0", "b1")
-	if err != nil {
-		return err
-	}
+func orderWaitsForRetry(tr *trial) {
+	w := tr.ordered("a0", "a1", "a2", "b0", "b1")
 	delay := 3 * tr.Unit
 	var came []string
 	var due time.Time // of the retry
 	for len(came) < 5 {
-		a, err := w.next(deadline(delay + tr.patience))
-		if err != nil {
-			return err
-		}
+		a := w.next(deadline(delay + tr.patience))
 		if a == nil {
-			return fmt.Errorf("%d of 5 messages came in the end: %q", len(came), came)
+			tr.failf("%d of 5 messages came in the end: %q", len(came), came)
 		}
 		if a.body() == "a0" && due.IsZero() {
 			due = deadline(delay)
-			if err := w.retryAndRelease(a, delay); err != nil {
-				return err
-			}
+			w.retryAndRelease(a, delay)
 			continue
 		}
 		if a.Message.Key == "a" && a.at.Before(due) {
-			return duplicate{fmt.Errorf("%s came %v before message \"a0\" of its key was due again; so far: %q", a, due.Sub(a.at), came)}
+			tr.must(duplicate{fmt.Errorf("%s came %v before message \"a0\" of its key was due again; so far: %q", a, due.Sub(a.at), came)})
 		}
 		if a.Message.Key == "b" && !due.IsZero() && !a.at.Before(due) {
-			return fmt.Errorf("%s came only when message \"a0\" of another key was due; so far: %q", a, came)
+			tr.failf("%s came only when message \"a0\" of another key was due; so far: %q", a, came)
 		}
 		if !slices.Contains(came, a.body()) {
 			came = append(came, a.body())
 		}
-		if err := w.ack(a); err != nil {
-			return err
-		}
+		w.ack(a)
 	}
 	came = slices.DeleteFunc(came, func(body string) bool { return body[0] != 'a' })
 	if want := []string{"a0", "a1", "a2"}; !slices.Equal(came, want) {
-		return fmt.Errorf("the messages of key \"a\" came as %q, want %q", came, want)
+		tr.failf("the messages of key \"a\" came as %q, want %q", came, want)
 	}
-	return nil
 }
 
 // retryAndRelease settles a and, in the same call, what its Receive returned
 // of the same key, the way the contract asks for.
-func (w *worker) retryAndRelease(a *arrival, delay time.Duration) error {
+func (w *worker) retryAndRelease(a *arrival, delay time.Duration) {
 	batch := []brokers.Settlement{{
 		Delivery: a.Delivery, Action: brokers.Retry, Delay: delay, Meta: failed(a.Delivery, delay),
 	}}
@@ -256,8 +204,7 @@ func (w *worker) retryAndRelease(a *arrival, delay time.Duration) error {
 	w.inbox = kept
 	for i, err := range w.settle(batch...) {
 		if err != nil {
-			return fmt.Errorf("source.Settle(%s) of %s: %w", batch[i].Action, describe(batch[i].Delivery), err)
+			w.tr.failf("source.Settle(%s) of %s: %w", batch[i].Action, describe(batch[i].Delivery), err)
 		}
 	}
-	return nil
 }

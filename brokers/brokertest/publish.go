@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -66,10 +65,16 @@ func publishClauses() []clause {
 			check: publishInterrupted,
 		},
 		{
-			name:  "publish-unconfirmed",
-			rule:  "What the broker did not confirm must be reported as not stored.",
+			name:  "publish-unsent",
+			rule:  "What did not reach the broker must be reported as not stored.",
 			needs: []string{"publish-delivers"},
-			check: publishUnconfirmed,
+			check: func(tr *trial) { tr.publishDuring("LoseRequests", tr.LoseRequests) },
+		},
+		{
+			name:  "publish-unconfirmed",
+			rule:  "What the broker did not confirm must be reported as not stored, also if it is.",
+			needs: []string{"publish-delivers"},
+			check: func(tr *trial) { tr.publishDuring("LoseConfirms", tr.LoseConfirms) },
 		},
 		{
 			name:  "dead-letter-topics",
@@ -81,187 +86,125 @@ func publishClauses() []clause {
 }
 
 // closeLeavesNothing leaves the verdict to the bubble.
-func closeLeavesNothing(tr *trial) error {
+func closeLeavesNothing(tr *trial) {
 	if !tr.Virtual {
-		return skip("goroutines are counted only where Harness.Virtual is set")
+		tr.skip("goroutines are counted only where Harness.Virtual is set")
 	}
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
-	if err := tr.publish(topic, text("left behind")...); err != nil {
-		return err
-	}
-	if _, err := w.next(deadline(tr.Unit)); err != nil {
-		return err
-	}
-	_, err = w.next(deadline(tr.Unit)) // one Receive that finds nothing
-	return err
+	w := tr.stocked("left behind")
+	w.next(deadline(tr.Unit))
+	w.next(deadline(tr.Unit)) // one Receive that finds nothing
 }
 
-func publishDelivers(tr *trial) error {
-	w, got, err := tr.deliver("one", "two", "three")
-	if err != nil {
-		return err
-	}
+func publishDelivers(tr *trial) {
+	w, got := tr.deliver("one", "two", "three")
 	w.settle(acks(got...)...) // what this does is the matter of other clauses
-	return nil
 }
 
-func publishStores(tr *trial) error {
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
-	if err := w.close(); err != nil {
-		return err
-	}
-	if err := tr.publish(topic, text("one", "two")...); err != nil {
-		return err
-	}
-	if w, err = tr.subscribe(w.sub); err != nil {
-		return err
-	}
-	_, err = w.expect(tr.patience, "one", "two")
-	return err
+func publishStores(tr *trial) {
+	w, topic := tr.empty()
+	w.close()
+	tr.publish(topic, text("one", "two")...)
+	w = tr.subscribe(w.sub)
+	w.expect(tr.patience, "one", "two")
 }
 
-func openContext(tr *trial) error {
+func openContext(tr *trial) {
 	topic := tr.Topic("orders")
 	sub := tr.subscription(topic)
 	ctx, cancel := context.WithCancel(tr.ctx)
 	defer cancel()
-	w, err := tr.subscribeWith(ctx, sub)
-	if err != nil {
-		return err
-	}
+	w := tr.subscribeWith(ctx, sub)
 	cancel()
 	tr.pause(tr.Unit)
-	if err := tr.publish(topic, text("later")...); err != nil {
-		return err
-	}
-	if _, err = w.expect(tr.patience, "later"); err != nil {
-		return fmt.Errorf("the context of Open ended before the message was published: %w", err)
-	}
-	return nil
+	tr.publish(topic, text("later")...)
+	tr.note("the context of Open ended before the message was published")
+	w.expect(tr.patience, "later")
 }
 
-func publishFillsIn(tr *trial) error {
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
+func publishFillsIn(tr *trial) {
+	w, topic := tr.empty()
 	msgs := text("one", "two")
-	if err := tr.publish(topic, msgs...); err != nil {
-		return err
-	}
-	got, err := w.expect(tr.patience, "one", "two")
-	if err != nil {
-		return err
-	}
+	tr.publish(topic, msgs...)
+	got := w.expect(tr.patience, "one", "two")
 	for i, a := range got {
 		if sent := msgs[i]; sent.ID == "" || sent.ID != a.Message.ID || !sameTime(sent.PublishedAt, a.Message.PublishedAt) {
-			return fmt.Errorf("%s, published at %v: after Publish the caller's message has the ID %q and PublishedAt %v",
+			tr.failf("%s, published at %v: after Publish the caller's message has the ID %q and PublishedAt %v",
 				a, a.Message.PublishedAt, sent.ID, sent.PublishedAt)
 		}
 	}
-	return nil
 }
 
 // publishRepeated tells the messages of one ID apart by their bodies.
-func publishRepeated(tr *trial) error {
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
+func publishRepeated(tr *trial) {
+	w, topic := tr.empty()
 	for _, body := range []string{"a dead letter", "the same one, dead again"} {
-		if err := tr.publish(topic, brokers.Message{ID: "order-7", Body: []byte(body)}); err != nil {
-			return err
-		}
+		tr.publish(topic, brokers.Message{ID: "order-7", Body: []byte(body)})
 	}
-	_, err = w.expect(tr.patience, "a dead letter", "the same one, dead again")
-	return err
+	w.expect(tr.patience, "a dead letter", "the same one, dead again")
 }
 
-func publishConcurrent(tr *trial) error {
+func publishConcurrent(tr *trial) {
 	const publishers, each = 3, 3
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
-	var wg sync.WaitGroup
+	w, topic := tr.empty()
 	var bodies []string
-	errs := make([]error, publishers)
+	var running []func()
 	for p := range publishers {
 		var own []string
 		for m := range each {
 			own = append(own, fmt.Sprintf("publisher %d, message %d", p, m))
 		}
 		bodies = append(bodies, own...)
-		wg.Go(func() {
+		running = append(running, func() {
 			for _, body := range own {
-				errs[p] = errors.Join(errs[p], tr.publish(topic, text(body)...))
+				tr.publish(topic, text(body)...)
 			}
 		})
 	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	_, err = w.expect(tr.patience, bodies...)
-	return err
+	tr.together(running...)
+	w.expect(tr.patience, bodies...)
 }
 
-func publishRefused(tr *trial) error {
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
+func publishRefused(tr *trial) {
+	w, topic := tr.empty()
 	refused := brokers.Message{Body: bytes.Repeat([]byte("x"), w.caps.MessageLimit+1)}
 	switch {
 	case tr.Refused != nil:
 		refused = tr.Refused()
 	case w.caps.MessageLimit == 0:
-		return skip("the broker states no MessageLimit, and Harness.Refused is nil")
+		tr.skip("the broker states no MessageLimit, and Harness.Refused is nil")
 	}
 	msgs := []brokers.Message{text("before")[0], refused, text("after")[0]}
 	tr.announce(msgs...)
-	err = tr.try("broker.Publish", func(ctx context.Context) error { return tr.broker.Publish(ctx, topic, msgs...) })
+	err := tr.try("broker.Publish", func(ctx context.Context) error { return tr.broker.Publish(ctx, topic, msgs...) })
 	perr, ok := errors.AsType[*brokers.PublishError](err)
 	if !ok {
-		return fmt.Errorf("broker.Publish of a message that cannot be stored, between two that can, to %q: error %v, want a *PublishError", topic, err)
+		tr.failf("broker.Publish of a message that cannot be stored, between two that can, to %q: error %v, want a *PublishError", topic, err)
 	}
 	if len(perr.Failed) != 1 || perr.Failed[1] == nil {
-		return fmt.Errorf("broker.Publish to %q: only message 1 of 0 to 2 cannot be stored, yet the error is: %w", topic, err)
+		tr.failf("broker.Publish to %q: only message 1 of 0 to 2 cannot be stored, yet the error is: %w", topic, err)
 	}
 	if !errors.Is(err, brokers.ErrRefused) {
-		return fmt.Errorf("broker.Publish to %q of %d bytes (MessageLimit is %d): the error is not ErrRefused: %w",
+		tr.failf("broker.Publish to %q of %d bytes (MessageLimit is %d): the error is not ErrRefused: %w",
 			topic, len(refused.Body), w.caps.MessageLimit, err)
 	}
-	_, err = w.expect(tr.patience, "before", "after")
-	return err
+	w.expect(tr.patience, "before", "after")
 }
 
-func publishInterrupted(tr *trial) error {
-	return tr.unreliable("with its context ended", func(topic string, msgs []brokers.Message) error {
+func publishInterrupted(tr *trial) {
+	tr.unreliable("with its context ended", func(topic string, msgs []brokers.Message) error {
 		ctx, cancel := context.WithCancel(tr.ctx)
 		cancel()
 		return tr.broker.Publish(ctx, topic, msgs...)
 	})
 }
 
-func publishUnconfirmed(tr *trial) error {
-	if tr.Fail == nil {
-		return skip("Harness.Fail is nil")
+// publishDuring publishes while the hook of this name is at work.
+func (tr *trial) publishDuring(name string, fail func(brokers.Broker) (heal func())) {
+	if fail == nil {
+		tr.skip("Harness.%s is nil", name)
 	}
-	return tr.unreliable("that the broker does not confirm", func(topic string, msgs []brokers.Message) error {
-		heal := tr.Fail(tr.broker)
+	tr.unreliable("during Harness."+name, func(topic string, msgs []brokers.Message) error {
+		heal := fail(tr.broker)
 		defer heal()
 		ctx, cancel := context.WithTimeout(tr.ctx, 2*tr.Unit)
 		defer cancel()
@@ -275,49 +218,33 @@ func publishUnconfirmed(tr *trial) error {
 
 // unreliable runs a Publish of three messages that may go wrong, and demands
 // those that it did not report.
-func (tr *trial) unreliable(how string, publish func(string, []brokers.Message) error) error {
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
+func (tr *trial) unreliable(how string, publish func(string, []brokers.Message) error) {
+	w, topic := tr.empty()
 	bodies := []string{"one", "two", "three"}
 	msgs := text(bodies...)
 	tr.announce(msgs...)
 	err, hung := call(tr, "broker.Publish", tr.patience, func(context.Context) error { return publish(topic, msgs) })
-	if hung != nil {
-		return hung
-	}
+	tr.must(hung)
 	var stored []string
 	perr, ok := errors.AsType[*brokers.PublishError](err)
 	if err != nil && (!ok || len(perr.Failed) == 0) {
-		return fmt.Errorf("broker.Publish to %q %s: error %q, want a *PublishError that names messages", topic, how, err)
+		tr.failf("broker.Publish to %q %s: error %q, want a *PublishError that names messages", topic, how, err)
 	}
 	for i, body := range bodies {
 		if perr == nil || perr.Failed[i] == nil {
 			stored = append(stored, body)
 		}
 	}
-	if _, err = w.expect(tr.patience, stored...); err != nil {
-		return fmt.Errorf("broker.Publish to %q %s reported %d of %d messages as stored, but %w", topic, how, len(stored), len(msgs), err)
-	}
-	return nil
+	tr.note("broker.Publish to %q %s reported %d of %d messages as stored, but", topic, how, len(stored), len(msgs))
+	w.expect(tr.patience, stored...)
 }
 
-func deadLetterTopics(tr *trial) error {
+func deadLetterTopics(tr *trial) {
 	dead := tr.Topic("orders-dead")
 	sub := tr.subscription(tr.Topic("orders"))
 	sub.DeadLetters = map[string]string{sub.Topics[0]: dead}
-	if _, err := tr.subscribe(sub); err != nil {
-		return err
-	}
-	if err := tr.publish(dead, text("dead letter")...); err != nil {
-		return err
-	}
-	w, err := tr.open(dead)
-	if err != nil {
-		return err
-	}
-	_, err = w.expect(tr.patience, "dead letter")
-	return err
+	tr.subscribe(sub)
+	tr.publish(dead, text("dead letter")...)
+	w := tr.open(dead)
+	w.expect(tr.patience, "dead letter")
 }

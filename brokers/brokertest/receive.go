@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 )
 
@@ -64,12 +62,8 @@ func receiveClauses() []clause {
 	}
 }
 
-func receiveWaits(tr *trial) error {
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
+func receiveWaits(tr *trial) {
+	w, topic := tr.empty()
 	const units = 3
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(tr.ctx, units*tr.Unit)
@@ -77,50 +71,34 @@ func receiveWaits(tr *trial) error {
 	select {
 	case r := <-out:
 		if r.err == nil {
-			return fmt.Errorf("source.Receive from the empty topic %q returned %d deliveries and no error after %v", topic, len(r.ds), r.at.Sub(start))
+			tr.failf("source.Receive from the empty topic %q returned %d deliveries and no error after %v", topic, len(r.ds), r.at.Sub(start))
 		}
 	case <-time.After(units*tr.Unit + tr.Slack):
 		w.pending = out // that it ends is another clause
 	}
-	if err := tr.publish(topic, text("at last")...); err != nil {
-		return err
-	}
-	_, err = w.expect(tr.patience, "at last")
-	return err
+	tr.publish(topic, text("at last")...)
+	w.expect(tr.patience, "at last")
 }
 
-func receiveMax(tr *trial) error {
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
-	bodies := []string{"one", "two", "three", "four", "five", "six"}
-	if err := tr.publish(topic, text(bodies...)...); err != nil {
-		return err
-	}
+func receiveMax(tr *trial) {
+	w := tr.stocked(numbered("message", 6)...)
 	for _, most := range []int{1, 2, 1} {
 		ctx, cancel := context.WithTimeout(tr.ctx, tr.patience)
 		select {
 		case r := <-w.receive(ctx, cancel, most):
 			if len(r.ds) > most {
-				return fmt.Errorf("source.Receive from %q of at most %d returned %d deliveries", topic, most, len(r.ds))
+				tr.failf("source.Receive from %q of at most %d returned %d deliveries", w.sub.Topics, most, len(r.ds))
 			}
 		case <-time.After(tr.patience + tr.Slack):
-			return fmt.Errorf("source.Receive from %q, where messages are waiting, did not return", topic)
+			tr.failf("source.Receive from %q, where messages are waiting, did not return", w.sub.Topics)
 		}
 	}
-	return nil
 }
 
 // interrupted ends the context of a Receive that waits, and of one that has
 // not begun, and returns what they returned.
-func (tr *trial) interrupted(cause error) ([]error, error) {
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return nil, err
-	}
+func (tr *trial) interrupted(cause error) []error {
+	w, topic := tr.empty()
 	var errs []error
 	for _, wait := range []time.Duration{tr.Unit, 0} {
 		ctx, cancel := context.WithCancelCause(tr.ctx)
@@ -134,39 +112,29 @@ func (tr *trial) interrupted(cause error) ([]error, error) {
 		case r := <-out:
 			errs = append(errs, r.err)
 		case <-time.After(tr.Slack):
-			return nil, fmt.Errorf("source.Receive from the empty topic %q was waiting still, %v after its context ended", topic, tr.Slack)
+			tr.failf("source.Receive from the empty topic %q was waiting still, %v after its context ended", topic, tr.Slack)
 		}
 	}
-	return errs, nil
+	return errs
 }
 
-func receiveEnds(tr *trial) error {
-	_, err := tr.interrupted(errors.New("the worker stops"))
-	return err
+func receiveEnds(tr *trial) {
+	tr.interrupted(errors.New("the worker stops"))
 }
 
-func receiveCause(tr *trial) error {
+func receiveCause(tr *trial) {
 	cause := errors.New("the worker stops")
-	errs, err := tr.interrupted(cause)
-	if err != nil {
-		return err
-	}
-	for _, err := range errs {
+	for _, err := range tr.interrupted(cause) {
 		if !errors.Is(err, cause) {
-			return fmt.Errorf("the context of Receive ended with the cause %q, and Receive returned %v", cause, err)
+			tr.failf("the context of Receive ended with the cause %q, and Receive returned %v", cause, err)
 		}
 	}
-	return nil
 }
 
 // receiveGivesBack ends the context of one Receive after another at different
 // times after a publish, so that some end with a delivery on its way.
-func receiveGivesBack(tr *trial) error {
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
+func receiveGivesBack(tr *trial) {
+	w, topic := tr.empty()
 	rounds := 25
 	if !tr.Virtual {
 		rounds = 6
@@ -175,134 +143,89 @@ func receiveGivesBack(tr *trial) error {
 		body := fmt.Sprintf("round %d", n)
 		ctx, cancel := context.WithCancel(tr.ctx)
 		w.pending = w.receive(ctx, cancel, 1)
-		err := tr.publish(topic, text(body)...)
-		tr.pause(tr.Slack * time.Duration(n) / 50)
+		before := tr.Slack * time.Duration(n) / 50
+		tr.publish(topic, text(body)...)
+		tr.pause(before)
 		cancel()
-		if err != nil {
-			return err
-		}
-		got, err := w.expect(w.soon(), body)
-		if err != nil {
-			return fmt.Errorf("it was published %v before the context of a Receive ended: %w", tr.Slack*time.Duration(n)/50, err)
-		}
-		if err := w.ack(got...); err != nil {
-			return err
-		}
+		tr.note("it was published %v before the context of a Receive ended", before)
+		w.ack(w.expect(w.soon(), body)...)
 	}
-	return nil
 }
 
-func receiveInFlight(tr *trial) error {
+func receiveInFlight(tr *trial) {
 	const held = 12
 	topic := tr.Topic("orders")
 	sub := tr.subscription(topic)
 	sub.InFlight = held
-	w, err := tr.subscribe(sub)
-	if err != nil {
-		return err
-	}
+	w := tr.subscribe(sub)
 	bodies := numbered("message", held)
-	if err := tr.publish(topic, text(bodies...)...); err != nil {
-		return err
-	}
+	tr.publish(topic, text(bodies...)...)
 	w.max = 5
-	_, err = w.expect(tr.patience, bodies...)
-	return err
+	w.expect(tr.patience, bodies...)
 }
 
 // receiveAfterPause takes one of several messages, so that the adapter may
 // have buffered the others, and comes back for them much later.
-func receiveAfterPause(tr *trial) error {
+func receiveAfterPause(tr *trial) {
 	bodies := numbered("message", 4)
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
-	if err := tr.publish(topic, text(bodies...)...); err != nil {
-		return err
-	}
+	w := tr.stocked(bodies...)
 	w.max = 1
-	first, err := w.next(deadline(tr.patience))
-	if err != nil || first == nil {
-		return errors.Join(err, fmt.Errorf("four messages are waiting in %q, and none came", topic))
-	}
-	if err := w.ack(first); err != nil {
-		return err
-	}
+	first := w.some()
+	w.ack(first)
 	pause := 3 * time.Hour
 	if !tr.Virtual {
 		pause = min(2*w.caps.Lease+tr.Unit, tr.patience)
 	}
 	tr.pause(pause)
-	bodies = slices.DeleteFunc(bodies, func(body string) bool { return body == first.body() })
-	got, err := w.expect(tr.patience, bodies...)
-	if err != nil {
-		return fmt.Errorf("after %v without a Receive: %w", pause, err)
-	}
+	bodies = without(bodies, first)
+	tr.note("after %v without a Receive", pause)
+	got := w.expect(tr.patience, bodies...)
 	for _, a := range got {
 		if left := a.LeaseUntil.Sub(a.raw); w.caps.Lease > 0 && left < w.caps.Lease/2 {
-			return fmt.Errorf("%s came after %v without a Receive and has %v of its lease of %v left", a, pause, left, w.caps.Lease)
+			tr.failf("%s came after %v without a Receive and has %v of its lease of %v left", a, pause, left, w.caps.Lease)
 		}
-		if err := w.ack(a); err != nil {
-			return fmt.Errorf("after %v without a Receive: %w", pause, err)
-		}
+		w.ack(a)
 	}
-	return nil
 }
 
 // sourceConcurrent hands deliveries from the goroutine that receives them to
 // one that extends and on to two that settle them. The last one follows when
 // a Receive is waiting on the empty topic, and must not wait for it.
-func sourceConcurrent(tr *trial) error {
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return err
-	}
-	w.max = 3
+func sourceConcurrent(tr *trial) {
 	bodies := numbered("message", 40)
-	if err := tr.publish(topic, text(bodies...)...); err != nil {
-		return err
+	w := tr.stocked(bodies...)
+	w.max = 3
+	toExtend, toSettle := make(chan *arrival, len(bodies)), make(chan *arrival, len(bodies))
+	receive := func() {
+		defer close(toExtend)
+		w.feed(toExtend, bodies)
 	}
-	var wg sync.WaitGroup
-	var extending []error
-	var settling [2][]error
-	toExtend, toSettle := make(chan *arrival), make(chan *arrival)
-	wg.Go(func() {
+	extend := func() {
 		defer close(toSettle)
 		for a := range toExtend {
 			if w.caps.Lease > 0 {
-				extending = append(extending, w.extend(w.caps.Lease, a.Delivery)[0])
+				tr.must(w.extend(w.caps.Lease, a.Delivery)[0])
 			}
 			toSettle <- a
 		}
-	})
-	for i := range settling {
-		wg.Go(func() {
-			for a := range toSettle {
-				settling[i] = append(settling[i], w.ack(a))
-			}
-		})
 	}
-	err = w.feed(toExtend, bodies)
-	close(toExtend)
-	wg.Wait()
-	return errors.Join(err, errors.Join(extending...), errors.Join(slices.Concat(settling[:]...)...))
+	settle := func() {
+		for a := range toSettle {
+			w.ack(a)
+		}
+	}
+	tr.together(receive, extend, settle, settle)
 }
 
 // feed receives every body, and starts one more Receive before it hands over
 // the last of them.
-func (w *worker) feed(out chan<- *arrival, bodies []string) error {
+func (w *worker) feed(out chan<- *arrival, bodies []string) {
 	tr := w.tr
 	seen := make(map[string]bool)
 	for until := deadline(tr.patience); ; {
-		a, err := w.next(until)
-		if err != nil {
-			return err
-		}
+		a := w.next(until)
 		if a == nil {
-			return fmt.Errorf("from %q: %d of %d messages came within %v", w.sub.Topics, len(seen), len(bodies), tr.patience)
+			tr.failf("from %q: %d of %d messages came within %v", w.sub.Topics, len(seen), len(bodies), tr.patience)
 		}
 		if seen[a.body()] {
 			continue // a duplicate
@@ -313,7 +236,7 @@ func (w *worker) feed(out chan<- *arrival, bodies []string) error {
 			w.pending = w.receive(ctx, cancel, 1)
 			tr.pause(tr.Unit / 2)
 			out <- a
-			return nil
+			return
 		}
 		out <- a
 	}

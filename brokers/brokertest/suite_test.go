@@ -38,18 +38,7 @@ func TestBrokenBrokers(t *testing.T) {
 			if b.adjust != nil {
 				b.adjust(&h)
 			}
-			s := newSuite(h)
-			failed := make(map[string]string)
-			for _, c := range clauses() {
-				err := s.examine(t, c, func() {})
-				s.done(c)
-				if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
-					failed[c.name] = c.explain(err)
-					if !strings.Contains(failed[c.name], c.rule) {
-						t.Errorf("the failure of %s does not print its rule: %s", c.name, failed[c.name])
-					}
-				}
-			}
+			failed := failures(t, h, func(examine func(*testing.T)) { examine(t) })
 			got := slices.Sorted(maps.Keys(failed))
 			if want := slices.Sorted(slices.Values(b.fails)); !slices.Equal(got, want) {
 				t.Errorf("failed clauses: %q, want %q", got, want)
@@ -61,6 +50,25 @@ func TestBrokenBrokers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// failures says what each clause that fails prints, which contains its rule.
+func failures(t *testing.T, h Harness, run func(examine func(*testing.T))) map[string]string {
+	s := newSuite(h)
+	failed := make(map[string]string)
+	for _, c := range clauses() {
+		var err error
+		run(func(t *testing.T) { err = s.examine(t, c, func() {}) })
+		s.done(c)
+		if _, skipped := errors.AsType[skip](err); err == nil || skipped {
+			continue
+		}
+		failed[c.name] = c.explain(err)
+		if !strings.Contains(failed[c.name], c.rule) {
+			t.Errorf("the failure of %s does not print its rule: %s", c.name, failed[c.name])
+		}
+	}
+	return failed
 }
 
 // TestBrokenBrokersOutside takes away what the suite knows of a broker in its
@@ -85,20 +93,13 @@ func TestBrokenBrokersOutside(t *testing.T) {
 				b.adjust(&h)
 			}
 			h.Virtual = false
-			s := newSuite(h)
-			var got []string
-			for _, c := range clauses() {
-				var err error
-				synctest.Test(t, func(t *testing.T) { err = s.examine(t, c, func() {}) })
-				s.done(c)
-				if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
-					got = append(got, c.name)
-					if !slices.Contains(b.fails, c.name) {
-						t.Errorf("%s failed, too:%s", c.name, c.explain(err))
-					}
+			failed := failures(t, h, func(examine func(*testing.T)) { synctest.Test(t, examine) })
+			for name, why := range failed {
+				if !slices.Contains(b.fails, name) {
+					t.Errorf("%s failed, too:%s", name, why)
 				}
 			}
-			if len(got) == 0 {
+			if len(failed) == 0 {
 				t.Errorf("no clause failed, want one of %q", b.fails)
 			}
 		})
@@ -116,9 +117,9 @@ func TestJudgedAfterWhatItRestsOn(t *testing.T) {
 			s := newSuite(h)
 			all := clauses()
 			base, next, last := all[0], all[1], all[2]
-			base.check = func(tr *trial) error { tr.pause(time.Hour); return below }
-			next.needs, next.check = []string{base.name}, func(*trial) error { return fault }
-			last.needs, last.check = []string{next.name}, func(*trial) error { return nil }
+			base.check = func(tr *trial) { tr.pause(time.Hour); tr.must(below) }
+			next.needs, next.check = []string{base.name}, func(tr *trial) { tr.must(fault) }
+			last.needs, last.check = []string{next.name}, func(*trial) {}
 			errs := make(map[string]error)
 			var mu sync.Mutex
 			var running sync.WaitGroup

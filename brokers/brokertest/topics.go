@@ -1,7 +1,6 @@
 package brokertest
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 )
@@ -33,116 +32,78 @@ func topicClauses() []clause {
 			needs: needs,
 			check: shareOnce,
 		},
+		{
+			name:  "share-idle",
+			rule:  "A source that nobody receives from must not keep messages from the others of its group for longer than a lease, whatever it has fetched.",
+			long:  true,
+			needs: append(needs, "lease-ends", "share-once"),
+			check: shareIdle,
+		},
 	}
 }
 
-func topicsAll(tr *trial) error {
+func topicsAll(tr *trial) {
 	topics := []string{tr.Topic("orders"), tr.Topic("refunds"), tr.Topic("invoices")}
-	w, err := tr.open(topics...)
-	if err != nil {
-		return err
-	}
+	w := tr.open(topics...)
 	for _, topic := range topics {
-		if err := tr.publish(topic, text("to "+topic)...); err != nil {
-			return err
-		}
+		tr.publish(topic, text("to "+topic)...)
 	}
 	for retries := range 2 {
 		bodies := []string{"to " + topics[0], "to " + topics[1], "to " + topics[2]}
-		got, err := w.expect(tr.patience, bodies...)
-		if err != nil {
-			return err
-		}
+		got := w.expect(tr.patience, bodies...)
 		for i, a := range got {
 			if a.Message.Topic != topics[i] {
-				return fmt.Errorf("after %d retries: %s was published to %q", retries, a, topics[i])
+				tr.failf("after %d retries: %s was published to %q", retries, a, topics[i])
 			}
-			if err := w.retry(a, tr.Unit); err != nil {
-				return err
-			}
+			w.retry(a, tr.Unit)
 		}
 	}
-	return nil
 }
 
 // topicsOwn looks for a fresh and for a retried message of another topic.
-func topicsOwn(tr *trial) error {
-	other, err := tr.open(tr.Topic("refunds"))
-	if err != nil {
-		return err
-	}
-	if err := tr.publish(tr.Topic("refunds"), text("retried", "fresh")...); err != nil {
-		return err
-	}
-	got, err := other.expect(tr.patience, "retried", "fresh")
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(other.retry(got[0], tr.Unit), other.release(got[1]), other.close()); err != nil {
-		return err
-	}
-	w, err := tr.open(tr.Topic("orders"))
-	if err != nil {
-		return err
-	}
-	if err := w.quiet(2 * tr.Unit); err != nil {
-		return fmt.Errorf("from a source of %q: %w", w.sub.Topics, err)
-	}
-	return nil
+func topicsOwn(tr *trial) {
+	other := tr.open(tr.Topic("refunds"))
+	tr.publish(tr.Topic("refunds"), text("retried", "fresh")...)
+	got := other.expect(tr.patience, "retried", "fresh")
+	other.retry(got[0], tr.Unit)
+	other.release(got[1])
+	other.close()
+	w := tr.open(tr.Topic("orders"))
+	tr.note("from a source of %q", w.sub.Topics)
+	w.quiet(2 * tr.Unit)
 }
 
 // topicsFair refills one topic as fast as it is worked off.
-func topicsFair(tr *trial) error {
+func topicsFair(tr *trial) {
 	busy, calm := tr.Topic("orders"), tr.Topic("refunds")
 	most := 300
 	if !tr.Virtual {
 		most = 100
 	}
-	w, err := tr.open(busy, calm)
-	if err != nil {
-		return err
-	}
-	if err := tr.publish(busy, text(numbered("backlog", 30)...)...); err != nil {
-		return err
-	}
-	if err := tr.publish(calm, text("the calm one")...); err != nil {
-		return err
-	}
+	w := tr.open(busy, calm)
+	tr.publish(busy, text(numbered("backlog", 30)...)...)
+	tr.publish(calm, text("the calm one")...)
 	for n := range most {
-		a, err := w.next(deadline(tr.patience))
-		if err != nil {
-			return err
+		a := w.some()
+		w.ack(a)
+		if a.Message.Topic == calm {
+			return
 		}
-		if a == nil {
-			return fmt.Errorf("nothing came from %q within %v although messages are waiting", w.sub.Topics, tr.patience)
-		}
-		if err := w.ack(a); err != nil || a.Message.Topic == calm {
-			return err
-		}
-		if err := tr.publish(busy, text(fmt.Sprintf("more %d", n))...); err != nil {
-			return err
-		}
+		tr.publish(busy, text(fmt.Sprintf("more %d", n))...)
 	}
-	return fmt.Errorf("%d messages came from %q, and none from %q, where one was waiting from the start", most, busy, calm)
+	tr.failf("%d messages came from %q, and none from %q, where one was waiting from the start", most, busy, calm)
 }
 
 // shareOnce works off one topic with two sources at the same time.
-func shareOnce(tr *trial) error {
+func shareOnce(tr *trial) {
 	topic := tr.Topic("orders")
 	bodies := numbered("message", 30)
 	var ws [2]*worker
 	for i := range ws {
-		var err error
-		if ws[i], err = tr.open(topic); err != nil {
-			return err
-		}
+		ws[i] = tr.open(topic)
 		ws[i].max = 2
 	}
-	if err := tr.publish(topic, text(bodies...)...); err != nil {
-		return err
-	}
-	var wg sync.WaitGroup
-	var errs [2]error
+	tr.publish(topic, text(bodies...)...)
 	var mu sync.Mutex
 	counts := make(map[string]int)
 	count := func(a *arrival) (more bool) {
@@ -151,37 +112,38 @@ func shareOnce(tr *trial) error {
 		counts[a.body()]++
 		return len(counts) < len(bodies)
 	}
-	for i, w := range ws {
-		wg.Go(func() {
-			errs[i] = w.work(count)
-		})
-	}
-	wg.Wait()
-	if err := errors.Join(errs[:]...); err != nil {
-		return err
-	}
+	tr.together(func() { ws[0].work(count) }, func() { ws[1].work(count) })
 	for _, body := range bodies {
 		if n := counts[body]; n == 0 || n > 1 && tr.Virtual {
-			return fmt.Errorf("two sources of %q: message %q was received %d times by both together", topic, body, n)
+			tr.failf("two sources of %q: message %q was received %d times by both together", topic, body, n)
 		}
 	}
-	return nil
+}
+
+// shareIdle takes one of several messages with a source, so that it may have
+// fetched the others, and goes on with another one.
+func shareIdle(tr *trial) {
+	idle, got := tr.leased("first")
+	bodies := numbered("message", 6)
+	tr.publish(idle.sub.Topics[0], text(bodies...)...)
+	idle.max = 1
+	one := idle.some()
+	idle.ack(append(got, one)...)
+	bodies = without(bodies, one)
+	other := tr.open(idle.sub.Topics...)
+	tr.note("while another source of the group is open, of which nothing is asked")
+	other.consume(idle.caps.Lease+tr.patience, bodies...)
 }
 
 // work acks what comes, tells count, and ends when count says so or when
 // nothing has come for a while.
-func (w *worker) work(count func(*arrival) bool) error {
-	for {
-		a, err := w.next(deadline(4 * w.tr.Unit))
-		if a == nil || err != nil {
-			return err
+func (w *worker) work(count func(*arrival) bool) {
+	for more := true; more; {
+		a := w.next(deadline(4 * w.tr.Unit))
+		if a == nil {
+			return
 		}
-		more := count(a)
-		if err := w.ack(a); err != nil {
-			return err
-		}
-		if !more {
-			return nil
-		}
+		more = count(a)
+		w.ack(a)
 	}
 }

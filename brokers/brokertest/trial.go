@@ -3,7 +3,9 @@ package brokertest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -26,11 +28,10 @@ type trial struct {
 	ended    bool // the broker is closed
 	workers  []*worker
 	calls    sync.WaitGroup
+	when     string // what has happened so far, for a failure
 
 	mu    sync.Mutex
-	known map[string]bool // bodies that were published
-	extra map[string]bool // bodies of which there may be copies
-	acked map[string]int  // bodies that were acked, and how often
+	fates map[string]fate // by body
 }
 
 func newTrial(t testing.TB, h Harness) *trial {
@@ -42,9 +43,7 @@ func newTrial(t testing.TB, h Harness) *trial {
 		Harness: h, t: t, ctx: ctx, cancel: cancel,
 		patience: 30*h.Unit + 10*h.Slack,
 		broker:   h.Open(t),
-		known:    make(map[string]bool),
-		extra:    make(map[string]bool),
-		acked:    make(map[string]int),
+		fates:    make(map[string]fate),
 	}
 }
 
@@ -65,7 +64,7 @@ func remembered(topic func(string) string) func(string) string {
 // close ends what the clause left open, and waits for the calls under way.
 func (tr *trial) close() {
 	for _, w := range tr.workers {
-		if err := w.close(); err != nil {
+		if err := w.end(); err != nil {
 			tr.t.Logf("while cleaning up: %v", err)
 		}
 	}
@@ -82,6 +81,58 @@ func (tr *trial) close() {
 	case <-idle:
 	case <-time.After(tr.patience):
 		tr.t.Log("while cleaning up: calls are blocked although their contexts ended and everything is closed")
+	}
+}
+
+// failure ends a clause from any depth, as t.FailNow ends a test.
+type failure struct{ error }
+
+// caught runs f and returns the failure that ended it.
+func caught(f func()) (err error) {
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case failure:
+			err = v.error
+		default:
+			panic(v)
+		}
+	}()
+	f()
+	return nil
+}
+
+func (tr *trial) fail(err error) { panic(failure{err}) }
+
+// failf fails, and tells what happened before.
+func (tr *trial) failf(format string, args ...any) { tr.must(fmt.Errorf(format, args...)) }
+
+// must fails if err is not nil.
+func (tr *trial) must(err error) {
+	if err != nil && tr.when != "" {
+		err = fmt.Errorf("%s: %w", tr.when, err)
+	}
+	if err != nil {
+		tr.fail(err)
+	}
+}
+
+// note says what has happened, for failures that follow.
+func (tr *trial) note(format string, args ...any) { tr.when = fmt.Sprintf(format, args...) }
+
+// skip ends a clause that says nothing about this broker.
+func (tr *trial) skip(format string, args ...any) { tr.fail(skip(fmt.Sprintf(format, args...))) }
+
+// together runs fs at the same time, and fails if one of them has.
+func (tr *trial) together(fs ...func()) {
+	errs := make([]error, len(fs))
+	var running sync.WaitGroup
+	for i, f := range fs {
+		running.Go(func() { errs[i] = caught(f) })
+	}
+	running.Wait()
+	if err := errors.Join(errs...); err != nil {
+		tr.fail(err)
 	}
 }
 
@@ -135,12 +186,13 @@ func (tr *trial) pause(d time.Duration) {
 }
 
 // affordable skips a clause that would have to wait for d of real time.
-func (tr *trial) affordable(d time.Duration, what string) error {
-	if tr.Virtual || d <= tr.patience {
-		return nil
+func (tr *trial) affordable(d time.Duration, what string) {
+	if !tr.affords(d) {
+		tr.skip("%s takes %v, which is more than 30 units: too long to wait for", what, d)
 	}
-	return skip(fmt.Sprintf("%s takes %v, which is more than 30 units: too long to wait for", what, d))
 }
+
+func (tr *trial) affords(d time.Duration) bool { return tr.Virtual || d <= tr.patience }
 
 // subscription is what a worker with these topics asks for.
 func (tr *trial) subscription(topics ...string) brokers.Subscription {
@@ -156,15 +208,15 @@ func (tr *trial) subscription(topics ...string) brokers.Subscription {
 }
 
 // open starts a worker on topics, which the caller passed through tr.Topic.
-func (tr *trial) open(topics ...string) (*worker, error) {
+func (tr *trial) open(topics ...string) *worker {
 	return tr.subscribe(tr.subscription(topics...))
 }
 
-func (tr *trial) subscribe(sub brokers.Subscription) (*worker, error) {
+func (tr *trial) subscribe(sub brokers.Subscription) *worker {
 	return tr.subscribeWith(tr.ctx, sub)
 }
 
-func (tr *trial) subscribeWith(ctx context.Context, sub brokers.Subscription) (*worker, error) {
+func (tr *trial) subscribeWith(ctx context.Context, sub brokers.Subscription) *worker {
 	type opened struct {
 		src brokers.Source
 		err error
@@ -174,17 +226,16 @@ func (tr *trial) subscribeWith(ctx context.Context, sub brokers.Subscription) (*
 		src, err := tr.broker.Open(ctx, sub)
 		return opened{src, err}
 	})
-	switch {
-	case hung != nil:
-		return nil, hung
-	case o.err != nil:
-		return nil, fmt.Errorf("%s: %w", what, o.err)
-	case o.src == nil:
-		return nil, fmt.Errorf("%s returned neither a source nor an error", what)
+	tr.must(hung)
+	if o.err != nil {
+		tr.failf("%s: %w", what, o.err)
+	}
+	if o.src == nil {
+		tr.failf("%s returned neither a source nor an error", what)
 	}
 	w := &worker{tr: tr, src: o.src, sub: sub, caps: o.src.Capabilities(), max: 10}
 	tr.workers = append(tr.workers, w)
-	return w, nil
+	return w
 }
 
 // text returns a message for every body.
@@ -197,75 +248,75 @@ func text(bodies ...string) []brokers.Message {
 }
 
 // publish stores msgs, whose bodies tell them apart.
-func (tr *trial) publish(topic string, msgs ...brokers.Message) error {
+func (tr *trial) publish(topic string, msgs ...brokers.Message) {
 	tr.announce(msgs...)
 	what := fmt.Sprintf("broker.Publish of %d messages to %q", len(msgs), topic)
-	return tr.try(what, func(ctx context.Context) error { return tr.broker.Publish(ctx, topic, msgs...) })
+	tr.must(tr.try(what, func(ctx context.Context) error { return tr.broker.Publish(ctx, topic, msgs...) }))
 }
 
 // announce makes the bodies of msgs known.
 func (tr *trial) announce(msgs ...brokers.Message) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
 	for _, m := range msgs {
-		tr.known[string(m.Body)] = true
+		tr.fateOf(string(m.Body), func(f *fate) { f.published = true })
 	}
 }
 
+// fate is what has happened to the messages with one body.
+type fate struct {
+	published bool
+	mayCopy   bool // a late Retry may have left a copy
+	acks      int
+}
+
+// fateOf returns the fate of a body, after a change unless that is nil.
+func (tr *trial) fateOf(body string, change func(*fate)) fate {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	f := tr.fates[body]
+	if change != nil {
+		change(&f)
+		tr.fates[body] = f
+	}
+	return f
+}
+
 // countAck notes that a was acked.
-func (tr *trial) countAck(a *arrival) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	tr.acked[a.body()]++
+func (tr *trial) countAck(a *arrival) { tr.fateOf(a.body(), func(f *fate) { f.acks++ }) }
+
+func (tr *trial) mayCopy(a *arrival) bool { return tr.fateOf(a.body(), nil).mayCopy }
+
+// empty opens a worker on an empty topic.
+func (tr *trial) empty() (*worker, string) {
+	topic := tr.Topic("orders")
+	return tr.open(topic), topic
 }
 
-// allowCopy notes that a late Retry of a may have left a copy.
-func (tr *trial) allowCopy(a *arrival) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	tr.extra[a.body()] = true
+// stocked opens a worker on a topic where a message for every body is waiting.
+func (tr *trial) stocked(bodies ...string) *worker {
+	w, topic := tr.empty()
+	tr.publish(topic, text(bodies...)...)
+	return w
 }
 
-func (tr *trial) wasPublished(a *arrival) bool {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return tr.known[a.body()]
-}
-
-// ackedBefore tells how often a was acked.
-func (tr *trial) ackedBefore(a *arrival) int {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return tr.acked[a.body()]
-}
-
-func (tr *trial) mayCopy(a *arrival) bool {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return tr.extra[a.body()]
+// without is bodies less that of a.
+func without(bodies []string, a *arrival) []string {
+	return slices.DeleteFunc(bodies, func(body string) bool { return body == a.body() })
 }
 
 // deliver opens a worker on one topic, publishes a message for every body and
 // receives them all.
-func (tr *trial) deliver(bodies ...string) (*worker, []*arrival, error) {
+func (tr *trial) deliver(bodies ...string) (*worker, []*arrival) {
 	msgs := text(bodies...)
 	return tr.deliverMessages(msgs[0], msgs[1:]...)
 }
 
-func (tr *trial) deliverMessages(first brokers.Message, more ...brokers.Message) (*worker, []*arrival, error) {
+func (tr *trial) deliverMessages(first brokers.Message, more ...brokers.Message) (*worker, []*arrival) {
 	msgs := append([]brokers.Message{first}, more...)
-	topic := tr.Topic("orders")
-	w, err := tr.open(topic)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := tr.publish(topic, msgs...); err != nil {
-		return nil, nil, err
-	}
+	w, topic := tr.empty()
+	tr.publish(topic, msgs...)
 	bodies := make([]string, len(msgs))
 	for i, m := range msgs {
 		bodies[i] = string(m.Body)
 	}
-	got, err := w.expect(tr.patience, bodies...)
-	return w, got, err
+	return w, w.expect(tr.patience, bodies...)
 }

@@ -51,12 +51,10 @@ func describe(d *brokers.Delivery) string {
 // Its part in "never early" is the pipeline's: a delivery whose Meta.DueAt
 // lies ahead counts as not delivered until then. It is held as long as its
 // lease lasts, and else settled as a Retry with the rest of the delay.
-func (w *worker) next(until time.Time) (*arrival, error) {
+func (w *worker) next(until time.Time) *arrival {
 	for {
 		now := time.Now()
-		if err := w.postpone(now); err != nil {
-			return nil, err
-		}
+		w.postpone(now)
 		wake := until
 		for i, a := range w.inbox {
 			if a.raw.After(until) {
@@ -68,19 +66,17 @@ func (w *worker) next(until time.Time) (*arrival, error) {
 			}
 			w.inbox = slices.Delete(w.inbox, i, i+1)
 			a.at = now
-			return a, nil
+			return a
 		}
 		if !now.Before(until) {
-			return nil, nil
+			return nil
 		}
-		if err := w.fetch(wake); err != nil {
-			return nil, err
-		}
+		w.fetch(wake)
 	}
 }
 
 // postpone retries what is due only after its lease has run out.
-func (w *worker) postpone(now time.Time) error {
+func (w *worker) postpone(now time.Time) {
 	kept := w.inbox[:0]
 	for _, a := range w.inbox {
 		due := a.Meta.DueAt
@@ -88,12 +84,12 @@ func (w *worker) postpone(now time.Time) error {
 			kept = append(kept, a)
 			continue
 		}
-		if err := w.retryWith(a, due.Sub(now), a.Meta); err != nil {
-			return fmt.Errorf("%s came %v before Meta.DueAt, to be retried then: %w", a, due.Sub(now), err)
+		s := brokers.Settlement{Delivery: a.Delivery, Action: brokers.Retry, Delay: due.Sub(now), Meta: a.Meta}
+		if err := w.settle(s)[0]; err != nil {
+			w.tr.failf("%s came %v before Meta.DueAt, to be retried then: %w", a, s.Delay, err)
 		}
 	}
 	w.inbox = kept
-	return nil
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -106,17 +102,16 @@ func earlier(a, b time.Time) time.Time {
 // fetch waits for the Receive under way, or for a new one, until wake. A
 // Receive that outlives its context stays the one under way: clauses about
 // that look at it themselves, and the others go on.
-func (w *worker) fetch(wake time.Time) error {
+func (w *worker) fetch(wake time.Time) {
 	if w.pending == nil {
 		ctx, cancel := context.WithDeadline(w.tr.ctx, wake)
 		w.pending = w.receive(ctx, cancel, w.max)
 	}
 	select {
 	case <-time.After(time.Until(wake) + w.tr.Slack):
-		return nil
 	case r := <-w.pending:
 		w.pending = nil
-		return w.take(r, wake)
+		w.take(r, wake)
 	}
 }
 
@@ -132,9 +127,9 @@ func (w *worker) receive(ctx context.Context, cancel context.CancelFunc, max int
 }
 
 // take puts deliveries into the inbox. After a temporary error it backs off.
-func (w *worker) take(r received, wake time.Time) error {
+func (w *worker) take(r received, wake time.Time) {
 	if errors.Is(r.err, brokers.ErrClosed) || errors.Is(r.err, brokers.ErrMisconfigured) {
-		return fmt.Errorf("source.Receive from %q: %w", w.sub.Topics, r.err)
+		w.tr.failf("source.Receive from %q: %w", w.sub.Topics, r.err)
 	}
 	if time.Now().Before(wake) {
 		w.failure = r.err
@@ -144,56 +139,49 @@ func (w *worker) take(r received, wake time.Time) error {
 	}
 	for _, d := range r.ds {
 		if d == nil {
-			return fmt.Errorf("source.Receive from %q returned a nil delivery", w.sub.Topics)
+			w.tr.failf("source.Receive from %q returned a nil delivery", w.sub.Topics)
 		}
 		w.inbox = append(w.inbox, &arrival{Delivery: d, raw: r.at})
 	}
-	return nil
 }
 
 // expect receives until every body has come, and returns the arrivals, which
 // are held, in the order of bodies.
-func (w *worker) expect(within time.Duration, bodies ...string) ([]*arrival, error) {
-	return w.expectEach(within, func(*arrival) error { return nil }, bodies)
+func (w *worker) expect(within time.Duration, bodies ...string) []*arrival {
+	return w.expectEach(within, func(*arrival) {}, bodies)
 }
 
 // consume is expect, and acks each message as it comes.
-func (w *worker) consume(within time.Duration, bodies ...string) ([]*arrival, error) {
-	return w.expectEach(within, func(a *arrival) error { return w.ack(a) }, bodies)
+func (w *worker) consume(within time.Duration, bodies ...string) []*arrival {
+	return w.expectEach(within, func(a *arrival) { w.ack(a) }, bodies)
 }
 
-func (w *worker) expectEach(within time.Duration, each func(*arrival) error, bodies []string) ([]*arrival, error) {
+func (w *worker) expectEach(within time.Duration, each func(*arrival), bodies []string) []*arrival {
 	got := make([]*arrival, len(bodies))
 	until := time.Now().Add(within)
 	for missing := len(bodies); missing > 0; {
-		a, err := w.next(until)
-		if err != nil {
-			return nil, err
-		}
+		a := w.next(until)
 		if a == nil {
 			err := fmt.Errorf("from %q: %d of %d messages did not come within %v: %s",
 				w.sub.Topics, missing, len(bodies), within, absent(bodies, got))
 			if w.failure != nil {
 				err = fmt.Errorf("%w; Receive says %w", err, w.failure)
 			}
-			return nil, err
+			w.tr.must(err)
 		}
 		i := slices.Index(bodies, a.body())
 		switch {
 		case i < 0:
-			err = w.stray(a)
+			w.stray(a)
 		case got[i] == nil:
 			missing--
 			fallthrough
 		default:
 			got[i] = a // of duplicates the latest holds the lease
-			err = each(a)
-		}
-		if err != nil {
-			return nil, err
+			each(a)
 		}
 	}
-	return got, nil
+	return got
 }
 
 func absent(bodies []string, got []*arrival) string {
@@ -207,39 +195,32 @@ func absent(bodies []string, got []*arrival) string {
 }
 
 // stray judges a delivery that nobody waits for.
-func (w *worker) stray(a *arrival) error {
+func (w *worker) stray(a *arrival) {
 	tr := w.tr
-	acks := tr.ackedBefore(a)
+	fate := tr.fateOf(a.body(), nil)
 	switch {
-	case !tr.wasPublished(a):
-		return fmt.Errorf("%s was received, but nothing with this body was published", a)
-	case tr.mayCopy(a):
-		return w.ack(a)
-	case acks > 0 && (tr.Virtual || acks > tolerated):
-		return fmt.Errorf("%s was received again after its Ack", a)
-	case acks > 0:
-		return w.ack(a)
-	case tr.Virtual:
-		return fmt.Errorf("%s was received although it is held already", a)
+	case !fate.published:
+		tr.failf("%s was received, but nothing with this body was published", a)
+	case fate.mayCopy:
+		w.ack(a)
+	case fate.acks > 0 && (tr.Virtual || fate.acks > tolerated):
+		tr.failf("%s was received again after its Ack", a)
+	case fate.acks > 0:
+		w.ack(a)
+	case tr.Virtual: // elsewhere, a duplicate of a message in hand
+		tr.failf("%s was received although it is held already", a)
 	}
-	return nil // a duplicate of a message in hand
 }
 
 // quiet demands that nothing is delivered for d. Outside the process a message
 // that was acked may come again.
-func (w *worker) quiet(d time.Duration) error {
+func (w *worker) quiet(d time.Duration) {
 	until := time.Now().Add(d)
-	for {
-		a, err := w.next(until)
-		if a == nil || err != nil {
-			return err
+	for a := w.next(until); a != nil; a = w.next(until) {
+		if fate := w.tr.fateOf(a.body(), nil); fate.acks == 0 && !fate.mayCopy {
+			w.tr.must(duplicate{fmt.Errorf("%s was received, %v before the wait was over", a, time.Until(until))})
 		}
-		if w.tr.ackedBefore(a) == 0 && !w.tr.mayCopy(a) {
-			return duplicate{fmt.Errorf("%s was received, %v before the wait was over", a, time.Until(until))}
-		}
-		if err := w.stray(a); err != nil {
-			return err
-		}
+		w.stray(a)
 	}
 }
 
@@ -295,15 +276,16 @@ func padded(errs []error, hung error, n int) []error {
 	return out
 }
 
-// end settles one delivery.
-func (w *worker) end(s brokers.Settlement) error {
-	if err := w.settle(s)[0]; err != nil {
-		return fmt.Errorf("source.Settle(%s) of %s: %w", s.Action, describe(s.Delivery), err)
+// do settles deliveries one after the other.
+func (w *worker) do(batch ...brokers.Settlement) {
+	for _, s := range batch {
+		if err := w.settle(s)[0]; err != nil {
+			w.tr.failf("source.Settle(%s) of %s: %w", s.Action, describe(s.Delivery), err)
+		}
+		if s.Action == brokers.Ack {
+			w.tr.countAck(&arrival{Delivery: s.Delivery})
+		}
 	}
-	if s.Action == brokers.Ack {
-		w.tr.countAck(&arrival{Delivery: s.Delivery})
-	}
-	return nil
 }
 
 // final tells the errors that end a delivery from those that leave it held.
@@ -316,26 +298,17 @@ func lost(err error) bool {
 	return errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrClosed)
 }
 
-func (w *worker) ack(as ...*arrival) error {
-	for _, a := range as {
-		if err := w.end(brokers.Settlement{Delivery: a.Delivery, Action: brokers.Ack}); err != nil {
-			return err
-		}
-	}
-	return nil
+func (w *worker) ack(as ...*arrival) { w.do(acks(as...)...) }
+
+func (w *worker) retry(a *arrival, delay time.Duration) {
+	w.retryWith(a, delay, failed(a.Delivery, delay))
 }
 
-func (w *worker) retry(a *arrival, delay time.Duration) error {
-	return w.retryWith(a, delay, failed(a.Delivery, delay))
+func (w *worker) retryWith(a *arrival, delay time.Duration, meta brokers.Meta) {
+	w.do(brokers.Settlement{Delivery: a.Delivery, Action: brokers.Retry, Delay: delay, Meta: meta})
 }
 
-func (w *worker) retryWith(a *arrival, delay time.Duration, meta brokers.Meta) error {
-	return w.end(brokers.Settlement{Delivery: a.Delivery, Action: brokers.Retry, Delay: delay, Meta: meta})
-}
-
-func (w *worker) release(a *arrival) error {
-	return w.end(brokers.Settlement{Delivery: a.Delivery, Action: brokers.Release})
-}
+func (w *worker) release(a *arrival) { w.do(a.back()) }
 
 // failed is the Meta of d after one more handler run that failed now.
 func failed(d *brokers.Delivery, delay time.Duration) brokers.Meta {
@@ -352,8 +325,10 @@ func failed(d *brokers.Delivery, delay time.Duration) brokers.Meta {
 	return meta
 }
 
-// close ends the source, once.
-func (w *worker) close() error {
+func (w *worker) close() { w.tr.must(w.end()) }
+
+// end closes the source, once.
+func (w *worker) end() error {
 	if w.closed {
 		return nil
 	}
@@ -362,10 +337,8 @@ func (w *worker) close() error {
 }
 
 // reopen closes the source and opens another one like it.
-func (w *worker) reopen() (*worker, error) {
-	if err := w.close(); err != nil {
-		return nil, err
-	}
+func (w *worker) reopen() *worker {
+	w.close()
 	return w.tr.subscribe(w.sub)
 }
 

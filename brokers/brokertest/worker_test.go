@@ -23,7 +23,7 @@ func TestWhatReceiveSaidIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		why := errors.New("the broker is away")
 		w := &worker{tr: &trial{Harness: Harness{Unit: time.Second, Slack: time.Second}, t: t, ctx: t.Context()}, src: failing{err: why}, max: 1}
-		if _, err := w.expect(time.Minute, "a message"); !errors.Is(err, why) {
+		if err := caught(func() { w.expect(time.Minute, "a message") }); !errors.Is(err, why) {
 			t.Errorf("the error is %v, want %q in it", err, why)
 		}
 		w.take(received{ds: []*brokers.Delivery{{}}}, time.Now().Add(time.Second))

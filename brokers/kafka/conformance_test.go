@@ -40,10 +40,11 @@ func TestConformance(t *testing.T) {
 				}
 				return topic
 			},
-			Unit:  time.Second,
-			Slack: 6 * time.Second, // a group that changes stops for as long
-			Crash: func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
-			Fail:  func(b brokers.Broker) (heal func()) { return b.(*fleet).fail() },
+			Unit:         time.Second,
+			Slack:        6 * time.Second, // a group that changes stops for as long
+			Crash:        func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
+			LoseRequests: func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(requests) },
+			LoseConfirms: func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(confirms) },
 		})
 	})
 }
@@ -116,21 +117,29 @@ func (f *fleet) crash(s brokers.Source) {
 	f.links[s].cut()
 }
 
-// fail keeps what is stored from the broker, or its answers from here.
-func (f *fleet) fail() (heal func()) {
+// lose makes the network lose what producers send, or the answers.
+func (f *fleet) lose(what loss) (heal func()) {
 	f.mu.Lock()
 	stores := f.stores
 	f.mu.Unlock()
 	for _, l := range stores {
-		l.freeze()
+		l.lose(what)
 	}
 	return func() {
 		for _, l := range stores {
-			l.sever()
-			l.thaw()
+			l.lose(nothing)
 		}
 	}
 }
+
+// loss is what a link loses from now on.
+type loss int32
+
+const (
+	nothing loss = iota
+	requests
+	confirms
+)
 
 // link is the way from a client to its brokers, which a test can freeze or cut.
 type link struct {
@@ -138,6 +147,7 @@ type link struct {
 	conns  map[*cable]bool
 	frozen chan struct{} // closed while nothing is frozen
 	dead   bool
+	losing loss
 
 	requests func(frame []byte) // is called with all that is written, if it is set
 }
@@ -147,6 +157,7 @@ type cable struct {
 	link   *link
 	once   sync.Once
 	closed chan struct{}
+	loses  atomic.Int32 // a loss, from the first record that was to be stored then
 }
 
 func newLink() *link {
@@ -186,15 +197,6 @@ func (l *link) thaw() {
 	close(l.frozen)
 }
 
-// sever makes the broker end every connection, as it does when it restarts.
-func (l *link) sever() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := range l.conns {
-		c.Conn.(*net.TCPConn).CloseWrite()
-	}
-}
-
 // cut ends all connections, for good.
 func (l *link) cut() {
 	l.mu.Lock()
@@ -202,6 +204,18 @@ func (l *link) cut() {
 	l.dead = true
 	for c := range l.conns {
 		c.Conn.Close()
+	}
+}
+
+// lose ends the connections that have lost something before.
+func (l *link) lose(what loss) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.losing = what
+	for c := range l.conns {
+		if loss(c.loses.Load()) != nothing {
+			c.Conn.Close()
+		}
 	}
 }
 
@@ -232,11 +246,15 @@ func (c *cable) pass() error {
 }
 
 func (c *cable) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if blocked := c.pass(); blocked != nil {
-		return 0, blocked
+	for {
+		n, err := c.Conn.Read(b)
+		if blocked := c.pass(); blocked != nil {
+			return 0, blocked
+		}
+		if err != nil || loss(c.loses.Load()) != confirms {
+			return n, err
+		}
 	}
-	return n, err
 }
 
 func (c *cable) Write(b []byte) (int, error) {
@@ -244,10 +262,17 @@ func (c *cable) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	c.link.mu.Lock()
-	requests := c.link.requests
+	look, losing := c.link.requests, c.link.losing
 	c.link.mu.Unlock()
-	if requests != nil {
-		requests(b)
+	if look != nil {
+		look(b)
+	}
+	const produce = "\x00\x00" // behind the length
+	if losing != nothing && len(b) > 6 && string(b[4:6]) == produce {
+		c.loses.Store(int32(losing))
+	}
+	if loss(c.loses.Load()) == requests {
+		return len(b), nil
 	}
 	return c.Conn.Write(b)
 }

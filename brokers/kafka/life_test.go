@@ -207,7 +207,7 @@ func TestCommitsDoNotWaitForDoneRecords(t *testing.T) {
 		w.retry(500*time.Millisecond, ds...)
 		s.waitForCommit(s.topic, 10)
 		ds, _ = w.receive(10)
-		heal := f.fail()
+		heal := f.lose(requests)
 		w.ack(ds[1:]...) // for which a done record is due
 		pause(donePace)
 		start := time.Now()

@@ -18,6 +18,8 @@ type tap struct {
 	filter func(*tapped, frame) verdict
 	sent   func(frame)   // what is sent to the broker
 	frozen chan struct{} // nil, or closed by thaw
+
+	swallows bool // what is sent by those who publish
 }
 
 type verdict int
@@ -39,9 +41,11 @@ const (
 	classBasic      = 60
 	classConnection = 10
 	classChannel    = 20
+	classConfirm    = 85
 	methodAck       = 80
 	methodPublish   = 40
 	methodQos       = 10
+	methodSelect    = 10 // of confirms
 	methodClose     = 40 // of a channel
 	methodDeliver   = 60
 	methodCancelOK  = 31
@@ -59,6 +63,8 @@ type tapped struct {
 	inject chan []byte
 	gone   chan struct{}
 	once   sync.Once
+
+	publishes bool // has asked for confirms
 }
 
 func (t *tap) Dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -68,7 +74,7 @@ func (t *tap) Dial(ctx context.Context, network, address string) (net.Conn, erro
 	}
 	out, in := io.Pipe()
 	c := &tapped{Conn: conn, tap: t, sent: in, inject: make(chan []byte, 1), gone: make(chan struct{})}
-	go t.listen(out)
+	go t.listen(c, out)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.conns = append(t.conns, c)
@@ -77,7 +83,7 @@ func (t *tap) Dial(ctx context.Context, network, address string) (net.Conn, erro
 
 // listen tells of every frame in what is sent to the broker, which begins with
 // the version of the protocol.
-func (t *tap) listen(sent *io.PipeReader) {
+func (t *tap) listen(c *tapped, sent *io.PipeReader) {
 	defer sent.Close() // or writing would wait for it
 	if _, err := io.ReadFull(sent, make([]byte, 8)); err != nil {
 		return
@@ -89,6 +95,7 @@ func (t *tap) listen(sent *io.PipeReader) {
 		}
 		t.mu.Lock()
 		hear := t.sent
+		c.publishes = c.publishes || f.is(classConfirm, methodSelect)
 		t.mu.Unlock()
 		if hear != nil {
 			hear(f)
@@ -154,6 +161,21 @@ func (c *tapped) thawed() error {
 	}
 }
 
+// swallow makes what is sent to publish get lost, until heal is called, which cuts
+// all connections.
+func (t *tap) swallow() (heal func()) {
+	set := func(to bool) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.swallows = to
+	}
+	set(true)
+	return func() {
+		t.cut()
+		set(false)
+	}
+}
+
 // send pretends that the broker sent raw on every connection. It arrives with
 // the next frame, such as a heartbeat.
 func (t *tap) send(raw []byte) {
@@ -175,6 +197,12 @@ func (c *tapped) Close() error {
 func (c *tapped) Write(p []byte) (int, error) {
 	if err := c.thawed(); err != nil {
 		return 0, err
+	}
+	c.tap.mu.Lock()
+	lost := c.tap.swallows && c.publishes
+	c.tap.mu.Unlock()
+	if lost {
+		return len(p), nil
 	}
 	c.sent.Write(p)
 	return c.Conn.Write(p)

@@ -38,10 +38,11 @@ var kinds = []struct {
 	options   Options
 	suffix    string // of queues
 	estimates bool
+	margin    int // of abandoned deliveries
 }{
-	{name: "standard", estimates: true},
-	{name: "copies", options: Options{Copies: true}},
-	{name: "fifo", suffix: fifoSuffix, estimates: true},
+	{name: "standard", estimates: true, margin: bystanders},
+	{name: "copies", options: Options{Copies: true}, margin: bystanders},
+	{name: "fifo", suffix: fifoSuffix, estimates: true, margin: batchSize * bystanders},
 }
 
 // TestConformance runs the suite on the fake, in virtual time.
@@ -60,16 +61,18 @@ func TestConformance(t *testing.T) {
 					o.Config, o.Create = server.Config(), true
 					return newFleet(t, o)
 				},
-				Topic:         func(name string) string { return name + kind.suffix },
-				Virtual:       true,
-				Unit:          5 * time.Second,
-				EstimatesMeta: kind.estimates,
-				Unordered:     kind.suffix == "",
-				SortsHeaders:  true,
-				TypedHeaders:  typed,
-				Refused:       refused,
-				Crash:         func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
-				Fail:          func(b brokers.Broker) (heal func()) { return b.(*fleet).fail() },
+				Topic:           func(name string) string { return name + kind.suffix },
+				Virtual:         true,
+				Unit:            5 * time.Second,
+				EstimatesMeta:   kind.estimates,
+				AbandonedMargin: kind.margin,
+				Unordered:       kind.suffix == "",
+				SortsHeaders:    true,
+				TypedHeaders:    typed,
+				Refused:         refused,
+				Crash:           func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
+				LoseRequests:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(mute) },
+				LoseConfirms:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(deaf) },
 			})
 		})
 	}
@@ -97,15 +100,17 @@ func TestConformanceOnServers(t *testing.T) {
 						topics++
 						return fmt.Sprintf("%s-%s-%d-%d%s", name, kind.name, time.Now().UnixNano(), topics, kind.suffix)
 					},
-					Unit:          3 * time.Second,
-					Slack:         2 * time.Second,
-					EstimatesMeta: kind.estimates,
-					Unordered:     kind.suffix == "",
-					SortsHeaders:  true,
-					TypedHeaders:  typed,
-					Refused:       refused,
-					Crash:         func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
-					Fail:          func(b brokers.Broker) (heal func()) { return b.(*fleet).fail() },
+					Unit:            3 * time.Second,
+					Slack:           2 * time.Second,
+					EstimatesMeta:   kind.estimates,
+					AbandonedMargin: kind.margin,
+					Unordered:       kind.suffix == "",
+					SortsHeaders:    true,
+					TypedHeaders:    typed,
+					Refused:         refused,
+					Crash:           func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
+					LoseRequests:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(mute) },
+					LoseConfirms:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(deaf) },
 				})
 			})
 		}
@@ -191,8 +196,8 @@ func (f *fleet) crash(s brokers.Source) {
 	f.links[s].set(cut)
 }
 
-// fail loses the answers to what is stored.
-func (f *fleet) fail() (heal func()) {
+// lose loses what is to be stored, or the answers.
+func (f *fleet) lose(how condition) (heal func()) {
 	set := func(to condition) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -200,7 +205,7 @@ func (f *fleet) fail() (heal func()) {
 			l.set(to)
 		}
 	}
-	set(deaf)
+	set(how)
 	return func() { set(well) }
 }
 
@@ -208,6 +213,7 @@ type condition uint8
 
 const (
 	well condition = iota
+	mute           // what is to be stored gets lost
 	deaf           // answers to what is stored get lost
 	cut            // nothing comes through
 )
@@ -237,12 +243,12 @@ func (l *link) get() condition {
 var errCut = errors.New("the link is cut")
 
 func (l *link) Do(req *http.Request) (*http.Response, error) {
-	if l.get() == cut {
+	operation := req.Header.Get("X-Amz-Target")
+	storing := strings.HasSuffix(operation, ".SendMessageBatch") || strings.HasSuffix(operation, ".ChangeMessageVisibilityBatch")
+	if is := l.get(); is == cut || is == mute && storing {
 		return nil, errCut
 	}
 	resp, err := l.next.Do(req)
-	operation := req.Header.Get("X-Amz-Target")
-	storing := strings.HasSuffix(operation, ".SendMessageBatch") || strings.HasSuffix(operation, ".ChangeMessageVisibilityBatch")
 	if is := l.get(); err == nil && (is == cut || is == deaf && storing) {
 		resp.Body.Close()
 		return nil, errCut

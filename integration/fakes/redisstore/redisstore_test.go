@@ -164,7 +164,7 @@ func TestServerFaults(t *testing.T) {
 			server := miniredis.RunT(t)
 			store := open(t, "redis://"+server.Addr()+"?max_retries=-1&dial_timeout=1s", "")
 			tt.spoil(server)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			record, err := store.Begin(ctx, claim, time.Minute)
 			if record.State != idempotency.InProgress {
