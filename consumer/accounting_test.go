@@ -11,7 +11,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
-	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
@@ -117,11 +116,11 @@ func TestHistoryKeepsTheLastFailures(t *testing.T) {
 	whereHeld(t, func(t *testing.T, hold time.Duration) {
 		began := time.Now()
 		_, m, _ := failures(t, hold, every(time.Minute, 18), func(int) error { return classify.Transient(errBusy) })
-		if len(m.History) != wire.HistoryLimit || !m.FirstFailedAt.Equal(began) {
-			t.Fatalf("%d failures kept since %v, want %d since %v", len(m.History), m.FirstFailedAt, wire.HistoryLimit, began)
+		if len(m.History) != 10 || !m.FirstFailedAt.Equal(began) {
+			t.Fatalf("%d failures kept since %v, want %d since %v", len(m.History), m.FirstFailedAt, 10, began)
 		}
 		for i, f := range m.History {
-			if want := 18 - wire.HistoryLimit + 1 + i; f.Attempt != want {
+			if want := 9 + i; f.Attempt != want {
 				t.Errorf("History[%d] is of attempt %d, want %d", i, f.Attempt, want)
 			}
 		}
@@ -144,7 +143,7 @@ func TestMetaOfARetryIsNotChangedLater(t *testing.T) {
 			t.Fatalf("%d retries, want 14", len(calls))
 		}
 		for i, c := range calls {
-			if last := c.meta.History[len(c.meta.History)-1]; c.meta.Attempt != i+1 || last.Attempt != i+1 || len(c.meta.History) != min(i+1, wire.HistoryLimit) {
+			if last := c.meta.History[len(c.meta.History)-1]; c.meta.Attempt != i+1 || last.Attempt != i+1 || len(c.meta.History) != min(i+1, 10) {
 				t.Errorf("retry %d has attempt %d and %d failures of which the last is of attempt %d", i+1, c.meta.Attempt, len(c.meta.History), last.Attempt)
 			}
 		}

@@ -63,7 +63,7 @@ func TestSealPicksTheShorterSpelling(t *testing.T) {
 }
 
 func TestPackFlags(t *testing.T) {
-	notes := brokers.Headers{{Name: wire.ID, Value: "x\ufffe\uffff"}}
+	notes := brokers.Headers{{Name: "redrive-id", Value: "x\ufffe\uffff"}}
 	for _, test := range []struct {
 		notes brokers.Headers
 		flags []string
