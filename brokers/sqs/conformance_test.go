@@ -97,7 +97,7 @@ func TestConformanceOnServers(t *testing.T) {
 						topics++
 						return fmt.Sprintf("%s-%s-%d-%d%s", name, kind.name, time.Now().UnixNano(), topics, kind.suffix)
 					},
-					Unit:          3 * time.Second,
+					Unit:          2 * time.Second,
 					Slack:         2 * time.Second,
 					EstimatesMeta: kind.estimates,
 					Unordered:     kind.suffix == "",
