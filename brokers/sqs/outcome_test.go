@@ -16,10 +16,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		return s.server.Inject(sqstest.Fault{Operation: operation, Cut: true, AfterEffect: true})
 	}
 	t.Run("ack", func(t *testing.T) {
-		play(t, "jobs", Options{}, func(s *scene) {
-			src := s.open()
-			s.publish("a")
-			d := s.one(src)
+		hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 			heal := lost(s, deleteBatch)
 			if err := s.errorOf(src, ack(d)); err == nil || errors.Is(err, brokers.ErrLeaseLost) {
 				s.Errorf("Settle returned %v, want an error to try again after", err)
@@ -29,10 +26,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		})
 	})
 	t.Run("release", func(t *testing.T) {
-		play(t, "jobs", Options{}, func(s *scene) {
-			src := s.open()
-			s.publish("a")
-			d := s.one(src)
+		hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 			defer lost(s, changeBatch)()
 			if err := s.errorOf(src, release(d)); !errors.Is(err, brokers.ErrUnknownOutcome) {
 				s.Errorf("Settle returned %v, want ErrUnknownOutcome", err)
@@ -43,10 +37,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		})
 	})
 	t.Run("retry in place", func(t *testing.T) {
-		play(t, "jobs", Options{}, func(s *scene) {
-			src := s.open()
-			s.publish("a")
-			d := s.one(src)
+		hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 			begun := time.Now()
 			heal := lost(s, changeBatch)
 			if err := s.errorOf(src, again(d, 12*time.Second)); !errors.Is(err, brokers.ErrUnknownOutcome) {
@@ -71,10 +62,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		})
 	})
 	t.Run("copy", func(t *testing.T) {
-		play(t, "jobs", Options{Copies: true}, func(s *scene) {
-			src := s.open()
-			s.publish("a")
-			d := s.one(src)
+		hold(t, "jobs", Options{Copies: true}, func(s *scene, src *source, d *brokers.Delivery) {
 			heal := lost(s, sendBatch)
 			if err := s.errorOf(src, again(d, time.Minute)); !errors.Is(err, brokers.ErrUnknownOutcome) {
 				s.Errorf("Settle returned %v, want ErrUnknownOutcome", err)
@@ -90,10 +78,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		})
 	})
 	t.Run("extend", func(t *testing.T) {
-		play(t, "jobs", Options{}, func(s *scene) {
-			src := s.open()
-			s.publish("a")
-			d := s.one(src)
+		hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 			time.Sleep(25 * time.Second)
 			before := d.LeaseUntil
 			defer lost(s, changeBatch)()
@@ -113,10 +98,7 @@ func TestUnknownOutcomes(t *testing.T) {
 // TestHidingEndsBeforeTheMessageIsBack does not have the SDK repeat a change when
 // its message may be with somebody else.
 func TestHidingEndsBeforeTheMessageIsBack(t *testing.T) {
-	play(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene) {
-		src := s.open()
-		s.publish("a")
-		d := s.one(src)
+	hold(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene, src *source, d *brokers.Delivery) {
 		s.server.Inject(sqstest.Fault{Operation: "ChangeMessageVisibilityBatch", Latency: 2 * time.Hour})
 		begun := time.Now()
 		if err := s.errorOf(src, again(d, 3*time.Second)); !errors.Is(err, brokers.ErrUnknownOutcome) || time.Since(begun) > 3*time.Second {
@@ -127,10 +109,7 @@ func TestHidingEndsBeforeTheMessageIsBack(t *testing.T) {
 
 // TestCallsEndWithTheLease does not wait for an answer beyond the lease.
 func TestCallsEndWithTheLease(t *testing.T) {
-	play(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene) {
-		src := s.open()
-		s.publish("a")
-		d := s.one(src)
+	hold(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene, src *source, d *brokers.Delivery) {
 		s.server.Inject(sqstest.Fault{Operation: deleteBatch, Latency: 2 * time.Hour})
 		begun := time.Now()
 		if err := s.errorOf(src, ack(d)); err == nil || time.Since(begun) > 52*time.Second {

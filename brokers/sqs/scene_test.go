@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -48,6 +50,16 @@ func playOn(t *testing.T, server sqstest.Options, topic string, options Options,
 	})
 }
 
+// hold runs a test in a scene with a source that holds a message, "a".
+func hold(t *testing.T, topic string, options Options, run func(s *scene, src *source, d *brokers.Delivery)) {
+	t.Helper()
+	play(t, topic, options, func(s *scene) {
+		src := s.open()
+		s.publish("a")
+		run(s, src, s.one(src))
+	})
+}
+
 func (s *scene) close() {
 	for _, b := range s.started {
 		if err := b.Close(context.WithoutCancel(s.Context())); err != nil {
@@ -64,6 +76,28 @@ func (s *scene) start(options Options) *Broker {
 	s.Helper()
 	options.Config, options.Create = s.server.Config(), true
 	b, err := New(options)
+	if err != nil {
+		s.Fatalf("New: %v", err)
+	}
+	s.started = append(s.started, b)
+	return b
+}
+
+// answer makes a broker that gets other answers to an operation, unless they are
+// empty.
+func (s *scene) answer(operation string, with func() string) *Broker {
+	s.Helper()
+	config := s.server.Config()
+	next := config.HTTPClient
+	config.HTTPClient = doer(func(r *http.Request) (*http.Response, error) {
+		if strings.HasSuffix(r.Header.Get("X-Amz-Target"), operation) {
+			if body := with(); body != "" {
+				return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}, nil
+			}
+		}
+		return next.Do(r)
+	})
+	b, err := New(Options{Config: config, Create: true})
 	if err != nil {
 		s.Fatalf("New: %v", err)
 	}
@@ -219,24 +253,24 @@ func (s *scene) demand(operation string, want int) {
 	}
 }
 
+// A visibility is a timeout that was asked for.
+type visibility struct {
+	ReceiptHandle     string
+	VisibilityTimeout int
+}
+
 // visibilities are the timeouts that were asked for, call by call.
-func (s *scene) visibilities() (calls [][]int) {
+func (s *scene) visibilities() (calls [][]visibility) {
 	s.Helper()
 	for _, c := range s.server.Calls() {
-		if c.Operation != "ChangeMessageVisibilityBatch" {
+		if c.Operation != changeBatch {
 			continue
 		}
-		var request struct {
-			Entries []struct{ VisibilityTimeout int }
-		}
+		var request struct{ Entries []visibility }
 		if err := json.Unmarshal(c.Request, &request); err != nil {
 			s.Fatalf("a request of %s: %v", c.Operation, err)
 		}
-		var call []int
-		for _, entry := range request.Entries {
-			call = append(call, entry.VisibilityTimeout)
-		}
-		calls = append(calls, call)
+		calls = append(calls, request.Entries)
 	}
 	return calls
 }
@@ -279,19 +313,8 @@ func handlesOf(src *source) map[string]string {
 // requests.
 func (s *scene) moved(handles map[string]string) (bodies []string) {
 	s.Helper()
-	for _, c := range s.server.Calls() {
-		if c.Operation != "ChangeMessageVisibilityBatch" {
-			continue
-		}
-		var request struct {
-			Entries []struct{ ReceiptHandle string }
-		}
-		if err := json.Unmarshal(c.Request, &request); err != nil {
-			s.Fatalf("a request of %s: %v", c.Operation, err)
-		}
-		for _, entry := range request.Entries {
-			bodies = append(bodies, handles[entry.ReceiptHandle])
-		}
+	for _, v := range slices.Concat(s.visibilities()...) {
+		bodies = append(bodies, handles[v.ReceiptHandle])
 	}
 	return bodies
 }

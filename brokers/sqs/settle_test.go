@@ -55,10 +55,7 @@ func TestRetryInPlace(t *testing.T) {
 // TestOtherWorkersEstimate lets another worker receive what was retried in
 // place: it knows the attempt, as an upper bound.
 func TestOtherWorkersEstimate(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		src := s.open()
-		s.publish("a")
-		d := s.one(src)
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		s.settle(src, again(d, time.Second))
 		d = s.one(src)
 		s.settle(src, again(d, 30*time.Second)) // longer than the open polls
@@ -191,6 +188,7 @@ func TestWhenARetryIsACopy(t *testing.T) {
 				if n := len(s.server.Messages(s.topic)); n != 1 {
 					s.Errorf("the queue has %d messages, want one", n)
 				}
+				time.Sleep(st.Delay - time.Minute) // without polls, where that is long
 				d := s.one(src)
 				if !d.Meta.DueAt.Equal(st.Meta.DueAt.Truncate(time.Millisecond)) || d.Meta.Attempt != st.Meta.Attempt || d.Abandoned != 0 {
 					s.Errorf("it came with attempt %d due at %v, want %d and %v", d.Meta.Attempt, d.Meta.DueAt, st.Meta.Attempt, st.Meta.DueAt)
@@ -220,6 +218,9 @@ func TestLongDelay(t *testing.T) {
 					s.Error(err)
 				}
 				src = s.openOn(s.start(options))
+				if hops > 0 {
+					time.Sleep(min(time.Until(due)-time.Minute, 11*time.Hour)) // without polls
+				}
 				d = s.one(src)
 				if got, want := fmt.Sprintf("%+v", d.Meta), fmt.Sprintf("%+v", st.Meta); got != want || d.Abandoned != 0 {
 					s.Errorf("after %d hops, abandoned %d:\n%s, want\n%s", hops, d.Abandoned, got, want)
@@ -379,55 +380,6 @@ func TestAcksDoNotWaitForCopies(t *testing.T) {
 		if want := []string{deleteBatch, changeBatch, sendBatch, deleteBatch}; !slices.Equal(order, want) {
 			s.Errorf("the calls came as %q, want %q", order, want)
 		}
-	})
-}
-
-// TestBadSettlements are refused one by one.
-func TestBadSettlements(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		src, other := s.open(), s.openOn(s.start(Options{}))
-		s.publish("a")
-		d := s.one(src)
-		if err := s.errorOf(src, brokers.Settlement{Delivery: d, Action: 7}); err == nil {
-			s.Error("an action that is none was settled")
-		}
-		for name, err := range map[string]error{
-			"no delivery":                  s.errorOf(src, ack(nil)),
-			"a delivery of nobody":         s.errorOf(src, ack(&brokers.Delivery{})),
-			"a delivery of another source": s.errorOf(other, ack(d)),
-		} {
-			if !errors.Is(err, brokers.ErrLeaseLost) {
-				s.Errorf("Settle of %s returned %v, want ErrLeaseLost", name, err)
-			}
-		}
-		errs := src.Settle(s.Context(), []brokers.Settlement{ack(d), release(d)})
-		if errs == nil || errs[0] != nil || !errors.Is(errs[1], brokers.ErrSettled) {
-			s.Errorf("Settle of one delivery twice returned %v", errs)
-		}
-		if errs := src.Settle(s.Context(), nil); errs != nil {
-			s.Errorf("Settle of nothing returned %v", errs)
-		}
-	})
-}
-
-// TestRefusedCopy reports a copy that SQS would never take; the delivery is
-// held.
-func TestRefusedCopy(t *testing.T) {
-	t.Parallel()
-	play(t, "jobs", Options{Copies: true}, func(s *scene) {
-		src := s.open()
-		body := strings.Repeat("x", 1<<20-200)
-		if err := s.broker.Publish(s.Context(), s.topic, brokers.Message{ID: "big", Body: []byte(body)}); err != nil {
-			s.Fatal(err)
-		}
-		d := s.one(src)
-		st := again(d, time.Second)
-		st.Meta.IdempotencyKey = strings.Repeat("k", 400)
-		if err := s.errorOf(src, st); !errors.Is(err, brokers.ErrRefused) {
-			s.Errorf("Settle returned %v, want ErrRefused", err)
-		}
-		s.settle(src, release(d))
-		s.one(src)
 	})
 }
 
