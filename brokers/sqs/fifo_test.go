@@ -103,17 +103,15 @@ func TestFIFOLostLease(t *testing.T) {
 			}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs.fifo", Options{}, func(s *scene) {
-				src := s.open()
-				s.buffer(src, "a/0", "a/1")
-				d := s.expect(src, "a/0")[0]
-				lose(s, src, d)
-				s.state(sqstest.Queue{InFlight: 1, Visible: 1})
-				for _, d := range s.expect(src, "a/0", "a/1") {
-					s.settle(src, ack(d))
-				}
-			})
+		playAs(t, name, "jobs.fifo", Options{}, func(s *scene) {
+			src := s.open()
+			s.buffer(src, "a/0", "a/1")
+			d := s.expect(src, "a/0")[0]
+			lose(s, src, d)
+			s.state(sqstest.Queue{InFlight: 1, Visible: 1})
+			for _, d := range s.expect(src, "a/0", "a/1") {
+				s.settle(src, ack(d))
+			}
 		})
 	}
 }

@@ -46,21 +46,19 @@ func TestSeconds(t *testing.T) {
 // and SQS keeps the message for as long.
 func TestLeaseCountsFromThePoll(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"message comes at once": 0, "message comes late": 19 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				src := s.open()
-				time.AfterFunc(wait, func() { s.publish("a") })
-				d := s.one(src)
-				if left := time.Until(d.LeaseUntil); left != 30*time.Second {
-					s.Errorf("%v of the lease are left, want 30 s", left)
-				}
-				other := s.openOn(s.start(Options{}))
-				s.nothing(other, time.Until(d.LeaseUntil))
-				if again := s.one(other); again.Meta.Attempt != 1 || time.Since(d.LeaseUntil) > 25*time.Second {
-					s.Errorf("it came again %v after the lease, with attempt %d; want 22 s at most, and 1: the receive may have been one",
-						time.Since(d.LeaseUntil), again.Meta.Attempt)
-				}
-			})
+		playAs(t, name, "jobs", Options{}, func(s *scene) {
+			src := s.open()
+			time.AfterFunc(wait, func() { s.publish("a") })
+			d := s.one(src)
+			if left := time.Until(d.LeaseUntil); left != 30*time.Second {
+				s.Errorf("%v of the lease are left, want 30 s", left)
+			}
+			other := s.openOn(s.start(Options{}))
+			s.nothing(other, time.Until(d.LeaseUntil))
+			if again := s.one(other); again.Meta.Attempt != 1 || time.Since(d.LeaseUntil) > 25*time.Second {
+				s.Errorf("it came again %v after the lease, with attempt %d; want 22 s at most, and 1: the receive may have been one",
+					time.Since(d.LeaseUntil), again.Meta.Attempt)
+			}
 		})
 	}
 }

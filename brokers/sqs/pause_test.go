@@ -108,37 +108,35 @@ func TestLongPauseRestartsPolls(t *testing.T) {
 // FIFO queue the last message first, and another worker gets it.
 func TestPauseGivesBack(t *testing.T) {
 	for _, topic := range []string{"jobs", "jobs.fifo"} {
-		t.Run(topic, func(t *testing.T) {
-			play(t, topic, Options{}, func(s *scene) {
-				src := s.open()
-				bodies := fill("a/%d", 8)
-				s.publish(bodies...)
-				s.fetch(src, 8)
-				handles := handlesOf(src)
-				pause := func(d time.Duration) {
-					for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(d / 10) {
-						src.Pause(topic) // again and again, as callers do
-					}
+		playAs(t, topic, topic, Options{}, func(s *scene) {
+			src := s.open()
+			bodies := fill("a/%d", 8)
+			s.publish(bodies...)
+			s.fetch(src, 8)
+			handles := handlesOf(src)
+			pause := func(d time.Duration) {
+				for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(d / 10) {
+					src.Pause(topic) // again and again, as callers do
 				}
-				pause(leastKept * 9 / 10)
-				s.state(sqstest.Queue{InFlight: 8})
-				pause(sweepPace + leastKept/10)
-				s.state(sqstest.Queue{Visible: 8})
-				want := slices.Clone(bodies)
-				slices.Reverse(want)
-				if got := s.moved(handles); !slices.Equal(got, want) {
-					s.Errorf("given back in the order %q, want %q: the last one first", got, want)
+			}
+			pause(leastKept * 9 / 10)
+			s.state(sqstest.Queue{InFlight: 8})
+			pause(sweepPace + leastKept/10)
+			s.state(sqstest.Queue{Visible: 8})
+			want := slices.Clone(bodies)
+			slices.Reverse(want)
+			if got := s.moved(handles); !slices.Equal(got, want) {
+				s.Errorf("given back in the order %q, want %q: the last one first", got, want)
+			}
+			ds := s.receive(s.openOn(s.start(Options{})), 8)
+			if got := bodiesOf(ds); topic == "jobs.fifo" && !slices.Equal(got, bodies) {
+				s.Errorf("the other worker received %q, want %q", got, bodies)
+			}
+			for _, d := range ds {
+				if d.Abandoned != 0 {
+					s.Errorf("%q was abandoned %d times, want 0", d.Message.Body, d.Abandoned)
 				}
-				ds := s.receive(s.openOn(s.start(Options{})), 8)
-				if got := bodiesOf(ds); topic == "jobs.fifo" && !slices.Equal(got, bodies) {
-					s.Errorf("the other worker received %q, want %q", got, bodies)
-				}
-				for _, d := range ds {
-					if d.Abandoned != 0 {
-						s.Errorf("%q was abandoned %d times, want 0", d.Message.Body, d.Abandoned)
-					}
-				}
-			})
+			}
 		})
 	}
 }

@@ -29,53 +29,51 @@ func TestFailingQueueRests(t *testing.T) {
 		"expired credentials": {Code: "ExpiredToken", Status: 403},
 		"full":                {Code: "OverLimit"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{CallTimeout: 5 * time.Second}, func(s *scene) {
-				s.sub.Topics, s.sub.InFlight = []string{"jobs", "other"}, 200
-				src := s.open()
-				s.publish(fill("%d", 300)...)
-				for range 3 {
-					for _, d := range s.receive(src, 100) {
-						s.settle(src, ack(d))
-					}
+		playAs(t, name, "jobs", Options{CallTimeout: 5 * time.Second}, func(s *scene) {
+			s.sub.Topics, s.sub.InFlight = []string{"jobs", "other"}, 200
+			src := s.open()
+			s.publish(fill("%d", 300)...)
+			for range 3 {
+				for _, d := range s.receive(src, 100) {
+					s.settle(src, ack(d))
 				}
-				src.mu.Lock() // how many the backlog led to is a matter of luck
-				src.feeds[0].pace.polls = 8
-				src.mu.Unlock()
-				s.nothing(src, time.Second)
-				synctest.Wait() // the polls have reached the server
-				fault.Operation, fault.Queue = "ReceiveMessage", "jobs"
-				heal := s.server.Inject(fault)
-				begun := time.Now()
-				if open := s.server.Queue("jobs").Polls; open < 8 {
-					s.Fatalf("%d polls are open, want 8", open)
+			}
+			src.mu.Lock() // how many the backlog led to is a matter of luck
+			src.feeds[0].pace.polls = 8
+			src.mu.Unlock()
+			s.nothing(src, time.Second)
+			synctest.Wait() // the polls have reached the server
+			fault.Operation, fault.Queue = "ReceiveMessage", "jobs"
+			heal := s.server.Inject(fault)
+			begun := time.Now()
+			if open := s.server.Queue("jobs").Polls; open < 8 {
+				s.Fatalf("%d polls are open, want 8", open)
+			}
+			if s.nothingBut(src, 3*time.Minute) == 0 {
+				s.Error("Receive returned no error")
+			}
+			known := time.Time{}
+			for _, c := range s.server.Calls() {
+				if c.Operation != fault.Operation || c.Queue != "jobs" || c.Time.Before(begun) {
+					continue
 				}
-				if s.nothingBut(src, 3*time.Minute) == 0 {
-					s.Error("Receive returned no error")
+				pause := c.Time.Sub(known)
+				switch took := min(fault.Latency, 25*time.Second); {
+				case known.IsZero():
+					known = c.Time.Add(took)
+				case !c.Time.After(known): // begun before the first answer
+				case pause < time.Second || pause > 20*time.Second+took:
+					s.Errorf("a poll begins %v after the one before", pause)
+					fallthrough
+				default:
+					known = c.Time
 				}
-				known := time.Time{}
-				for _, c := range s.server.Calls() {
-					if c.Operation != fault.Operation || c.Queue != "jobs" || c.Time.Before(begun) {
-						continue
-					}
-					pause := c.Time.Sub(known)
-					switch took := min(fault.Latency, 25*time.Second); {
-					case known.IsZero():
-						known = c.Time.Add(took)
-					case !c.Time.After(known): // begun before the first answer
-					case pause < time.Second || pause > 20*time.Second+took:
-						s.Errorf("a poll begins %v after the one before", pause)
-						fallthrough
-					default:
-						known = c.Time
-					}
-				}
-				heal()
-				s.nothingBut(src, 45*time.Second) // the last call that fails may be open
-				s.publish("a")
-				s.publishTo("other", "b")
-				s.receive(src, 2)
-			})
+			}
+			heal()
+			s.nothingBut(src, 45*time.Second) // the last call that fails may be open
+			s.publish("a")
+			s.publishTo("other", "b")
+			s.receive(src, 2)
 		})
 	}
 }
@@ -141,33 +139,31 @@ func TestMisconfiguredQueue(t *testing.T) {
 		"key":     {Code: "KMS.DisabledException"},
 		"unknown": {Code: "UnrecognizedClientException"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				src := s.open()
-				s.publish("a", "b")
-				d := s.one(src)
-				fault.Operation = "ReceiveMessage"
-				s.server.Inject(fault)
-				settled := s.server.Count(changeBatch) + s.server.Count(deleteBatch)
-				var err error
-				for err == nil {
-					_, err = src.Receive(s.Context(), 1)
+		playAs(t, name, "jobs", Options{}, func(s *scene) {
+			src := s.open()
+			s.publish("a", "b")
+			d := s.one(src)
+			fault.Operation = "ReceiveMessage"
+			s.server.Inject(fault)
+			settled := s.server.Count(changeBatch) + s.server.Count(deleteBatch)
+			var err error
+			for err == nil {
+				_, err = src.Receive(s.Context(), 1)
+			}
+			if !errors.Is(err, brokers.ErrMisconfigured) {
+				s.Fatalf("Receive returned %v, want ErrMisconfigured", err)
+			}
+			polls := s.server.Count("ReceiveMessage")
+			for range 3 {
+				if _, again := src.Receive(s.Context(), 1); !errors.Is(again, brokers.ErrMisconfigured) {
+					s.Errorf("another Receive returned %v", again)
 				}
-				if !errors.Is(err, brokers.ErrMisconfigured) {
-					s.Fatalf("Receive returned %v, want ErrMisconfigured", err)
-				}
-				polls := s.server.Count("ReceiveMessage")
-				for range 3 {
-					if _, again := src.Receive(s.Context(), 1); !errors.Is(again, brokers.ErrMisconfigured) {
-						s.Errorf("another Receive returned %v", again)
-					}
-				}
-				s.demand("ReceiveMessage", polls)
-				if n := s.server.Count(changeBatch) + s.server.Count(deleteBatch) - settled; n != 0 {
-					s.Errorf("%d calls touched messages", n)
-				}
-				s.settle(src, ack(d)) // what the worker holds it may settle
-			})
+			}
+			s.demand("ReceiveMessage", polls)
+			if n := s.server.Count(changeBatch) + s.server.Count(deleteBatch) - settled; n != 0 {
+				s.Errorf("%d calls touched messages", n)
+			}
+			s.settle(src, ack(d)) // what the worker holds it may settle
 		})
 	}
 }
@@ -192,32 +188,30 @@ func TestOverLimit(t *testing.T) {
 // out the others of its batch. On a FIFO queue its group waits for it.
 func TestDamagedMessage(t *testing.T) {
 	for _, topic := range []string{"jobs", "jobs.fifo"} {
-		t.Run(topic, func(t *testing.T) {
-			play(t, topic, Options{}, func(s *scene) {
-				src := s.open()
-				s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Corrupt: true, Entries: []int{1}, Times: 1})
-				s.buffer(src, "a/0", "b/0", "c/0", "b/1")
-				begun := time.Now()
-				want := []string{"a/0", "c/0"}
-				if !src.Capabilities().Ordered {
-					want = append(want, "b/1")
-				}
-				for _, d := range s.expect(src, want...) {
-					s.settle(src, ack(d))
-				}
-				if _, err := src.Receive(s.Context(), 1); err == nil || !strings.Contains(err.Error(), "damaged") {
-					s.Errorf("Receive returned %v, want what is wrong with the message", err)
-				}
-				d := s.one(src)
-				if waited := time.Since(begun); string(d.Message.Body) != "b/0" || waited != damagedPause {
-					s.Errorf("received %q after %v, want b/0 after %v", d.Message.Body, waited, damagedPause)
-				}
+		playAs(t, topic, topic, Options{}, func(s *scene) {
+			src := s.open()
+			s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Corrupt: true, Entries: []int{1}, Times: 1})
+			s.buffer(src, "a/0", "b/0", "c/0", "b/1")
+			begun := time.Now()
+			want := []string{"a/0", "c/0"}
+			if !src.Capabilities().Ordered {
+				want = append(want, "b/1")
+			}
+			for _, d := range s.expect(src, want...) {
 				s.settle(src, ack(d))
-				if src.Capabilities().Ordered {
-					s.settle(src, ack(s.expect(src, "b/1")[0]))
-				}
-				s.state(sqstest.Queue{})
-			})
+			}
+			if _, err := src.Receive(s.Context(), 1); err == nil || !strings.Contains(err.Error(), "damaged") {
+				s.Errorf("Receive returned %v, want what is wrong with the message", err)
+			}
+			d := s.one(src)
+			if waited := time.Since(begun); string(d.Message.Body) != "b/0" || waited != damagedPause {
+				s.Errorf("received %q after %v, want b/0 after %v", d.Message.Body, waited, damagedPause)
+			}
+			s.settle(src, ack(d))
+			if src.Capabilities().Ordered {
+				s.settle(src, ack(s.expect(src, "b/1")[0]))
+			}
+			s.state(sqstest.Queue{})
 		})
 	}
 }
@@ -226,32 +220,30 @@ func TestDamagedMessage(t *testing.T) {
 // says so.
 func TestLatePoll(t *testing.T) {
 	for _, topic := range []string{"jobs", "jobs.fifo"} {
-		t.Run(topic, func(t *testing.T) {
-			play(t, topic, Options{PollWait: time.Second}, func(s *scene) {
-				s.sub.Lease = 8 * time.Second // with the poll, of which half must be left
-				src := s.open()
-				s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", AfterEffect: true, Latency: 5500 * time.Millisecond, Times: 1})
-				s.publish("a/0", "a/1")
-				begun := time.Now()
-				if _, err := src.Receive(s.Context(), 2); err == nil || !strings.Contains(err.Error(), "2 messages: they are given back") {
-					s.Errorf("Receive returned %v, want that two messages came too late", err)
-				}
-				again := s.receive(src, 2)
-				got := bodiesOf(again)
-				if !src.Capabilities().Ordered {
-					slices.Sort(got)
-				}
-				if want := []string{"a/0", "a/1"}; !slices.Equal(got, want) {
-					s.Errorf("received %q, want %q", got, want)
-				}
-				for _, d := range again {
-					s.settle(src, ack(d))
-				}
-				if took := time.Since(begun); took > 6*time.Second {
-					s.Errorf("they came again after %v, want at once after the poll", took)
-				}
-				s.state(sqstest.Queue{})
-			})
+		playAs(t, topic, topic, Options{PollWait: time.Second}, func(s *scene) {
+			s.sub.Lease = 8 * time.Second // with the poll, of which half must be left
+			src := s.open()
+			s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", AfterEffect: true, Latency: 5500 * time.Millisecond, Times: 1})
+			s.publish("a/0", "a/1")
+			begun := time.Now()
+			if _, err := src.Receive(s.Context(), 2); err == nil || !strings.Contains(err.Error(), "2 messages: they are given back") {
+				s.Errorf("Receive returned %v, want that two messages came too late", err)
+			}
+			again := s.receive(src, 2)
+			got := bodiesOf(again)
+			if !src.Capabilities().Ordered {
+				slices.Sort(got)
+			}
+			if want := []string{"a/0", "a/1"}; !slices.Equal(got, want) {
+				s.Errorf("received %q, want %q", got, want)
+			}
+			for _, d := range again {
+				s.settle(src, ack(d))
+			}
+			if took := time.Since(begun); took > 6*time.Second {
+				s.Errorf("they came again after %v, want at once after the poll", took)
+			}
+			s.state(sqstest.Queue{})
 		})
 	}
 }
@@ -367,31 +359,29 @@ func TestUnheardPollOfFIFO(t *testing.T) {
 		"twice":          {Cut: true, AfterEffect: true, Times: 2},
 		"no answer":      {Status: 502, AfterEffect: true, Times: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs.fifo", Options{}, func(s *scene) {
-				src := s.open()
-				s.publish("a/0", "a/1", "b/0")
-				fault.Operation = "ReceiveMessage"
-				s.server.Inject(fault)
-				begun := time.Now()
-				var ds []*brokers.Delivery
-				for len(ds) < 3 {
-					more, err := src.Receive(s.Context(), 10)
-					if err != nil && time.Since(begun) > time.Minute || errors.Is(err, brokers.ErrMisconfigured) {
-						s.Fatalf("after %v: %v", time.Since(begun), err)
-					}
-					ds = append(ds, more...)
-					for _, d := range more {
-						s.settle(src, ack(d))
-					}
+		playAs(t, name, "jobs.fifo", Options{}, func(s *scene) {
+			src := s.open()
+			s.publish("a/0", "a/1", "b/0")
+			fault.Operation = "ReceiveMessage"
+			s.server.Inject(fault)
+			begun := time.Now()
+			var ds []*brokers.Delivery
+			for len(ds) < 3 {
+				more, err := src.Receive(s.Context(), 10)
+				if err != nil && time.Since(begun) > time.Minute || errors.Is(err, brokers.ErrMisconfigured) {
+					s.Fatalf("after %v: %v", time.Since(begun), err)
 				}
-				if got := bodiesOf(ds); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"a/0", "a/1", "b/0"}) {
-					s.Errorf("received %q", got)
+				ds = append(ds, more...)
+				for _, d := range more {
+					s.settle(src, ack(d))
 				}
-				if took := time.Since(begun); took > 10*time.Second {
-					s.Errorf("it took %v, as if nobody had asked again for what was in flight", took)
-				}
-			})
+			}
+			if got := bodiesOf(ds); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"a/0", "a/1", "b/0"}) {
+				s.Errorf("received %q", got)
+			}
+			if took := time.Since(begun); took > 10*time.Second {
+				s.Errorf("it took %v, as if nobody had asked again for what was in flight", took)
+			}
 		})
 	}
 }

@@ -32,13 +32,8 @@ type scene struct {
 // play runs a test in a scene.
 func play(t *testing.T, topic string, options Options, run func(s *scene)) {
 	t.Helper()
-	playOn(t, sqstest.Options{}, topic, options, run)
-}
-
-func playOn(t *testing.T, server sqstest.Options, topic string, options Options, run func(s *scene)) {
-	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &scene{T: t, server: sqstest.New(server), topic: topic}
+		s := &scene{T: t, server: sqstest.New(sqstest.Options{}), topic: topic}
 		defer s.server.Close()
 		defer s.close()
 		s.broker = s.start(options)
@@ -48,6 +43,12 @@ func playOn(t *testing.T, server sqstest.Options, topic string, options Options,
 		}
 		run(s)
 	})
+}
+
+// playAs is play in a subtest.
+func playAs(t *testing.T, name, topic string, options Options, run func(s *scene)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { play(t, topic, options, run) })
 }
 
 // hold runs a test in a scene with a source that holds a message, "a".

@@ -170,31 +170,29 @@ func TestWhenARetryIsACopy(t *testing.T) {
 			change: func(_ *source, st *brokers.Settlement) { st.Delay, st.Meta.DueAt = -time.Second, time.Now() },
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", tt.options, func(s *scene) {
-				s.sub.MaxDelay = 20 * time.Hour
-				src := s.open()
-				s.publish("a")
-				st := again(s.one(src), 3*time.Second)
-				if tt.change != nil {
-					tt.change(src, &st)
-				}
-				sent, hidden := s.server.Count(sendBatch), s.server.Count(changeBatch)
-				s.settle(src, st)
-				sent, hidden = s.server.Count(sendBatch)-sent, s.server.Count(changeBatch)-hidden
-				if copied := sent == 1 && hidden == 0; copied != tt.copied || sent+hidden != 1 {
-					s.Errorf("%d copies and %d changes of visibility; copied is to be %t", sent, hidden, tt.copied)
-				}
-				if n := len(s.server.Messages(s.topic)); n != 1 {
-					s.Errorf("the queue has %d messages, want one", n)
-				}
-				time.Sleep(st.Delay - time.Minute) // without polls, where that is long
-				d := s.one(src)
-				if !d.Meta.DueAt.Equal(st.Meta.DueAt.Truncate(time.Millisecond)) || d.Meta.Attempt != st.Meta.Attempt || d.Abandoned != 0 {
-					s.Errorf("it came with attempt %d due at %v, want %d and %v", d.Meta.Attempt, d.Meta.DueAt, st.Meta.Attempt, st.Meta.DueAt)
-				}
-				s.settle(src, ack(d))
-			})
+		playAs(t, name, "jobs", tt.options, func(s *scene) {
+			s.sub.MaxDelay = 20 * time.Hour
+			src := s.open()
+			s.publish("a")
+			st := again(s.one(src), 3*time.Second)
+			if tt.change != nil {
+				tt.change(src, &st)
+			}
+			sent, hidden := s.server.Count(sendBatch), s.server.Count(changeBatch)
+			s.settle(src, st)
+			sent, hidden = s.server.Count(sendBatch)-sent, s.server.Count(changeBatch)-hidden
+			if copied := sent == 1 && hidden == 0; copied != tt.copied || sent+hidden != 1 {
+				s.Errorf("%d copies and %d changes of visibility; copied is to be %t", sent, hidden, tt.copied)
+			}
+			if n := len(s.server.Messages(s.topic)); n != 1 {
+				s.Errorf("the queue has %d messages, want one", n)
+			}
+			time.Sleep(st.Delay - time.Minute) // without polls, where that is long
+			d := s.one(src)
+			if !d.Meta.DueAt.Equal(st.Meta.DueAt.Truncate(time.Millisecond)) || d.Meta.Attempt != st.Meta.Attempt || d.Abandoned != 0 {
+				s.Errorf("it came with attempt %d due at %v, want %d and %v", d.Meta.Attempt, d.Meta.DueAt, st.Meta.Attempt, st.Meta.DueAt)
+			}
+			s.settle(src, ack(d))
 		})
 	}
 }
@@ -280,40 +278,38 @@ func TestFailedEntriesAloneAreRepeated(t *testing.T) {
 		changeBatch: func(d *brokers.Delivery) brokers.Settlement { return again(d, time.Minute) },
 		sendBatch:   func(d *brokers.Delivery) brokers.Settlement { return again(d, 13*time.Hour) },
 	} {
-		t.Run(operation, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				src := s.open()
-				s.publish(fill("%d", 12)...)
-				ds := s.receive(src, 12)
-				var batch []brokers.Settlement
-				for _, d := range ds {
-					batch = append(batch, settle(d))
-				}
-				before := s.server.Count(operation)
-				s.server.Inject(sqstest.Fault{Operation: operation, Entries: []int{1}, Times: 2})
-				errs := src.Settle(s.Context(), batch)
-				var rest []brokers.Settlement
-				for i, err := range errs {
-					if err != nil {
-						rest = append(rest, batch[i])
-						if errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrSettled) {
-							s.Errorf("an entry that failed returned %v, which is final", err)
-						}
+		playAs(t, operation, "jobs", Options{}, func(s *scene) {
+			src := s.open()
+			s.publish(fill("%d", 12)...)
+			ds := s.receive(src, 12)
+			var batch []brokers.Settlement
+			for _, d := range ds {
+				batch = append(batch, settle(d))
+			}
+			before := s.server.Count(operation)
+			s.server.Inject(sqstest.Fault{Operation: operation, Entries: []int{1}, Times: 2})
+			errs := src.Settle(s.Context(), batch)
+			var rest []brokers.Settlement
+			for i, err := range errs {
+				if err != nil {
+					rest = append(rest, batch[i])
+					if errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrSettled) {
+						s.Errorf("an entry that failed returned %v, which is final", err)
 					}
 				}
-				if len(rest) != 2 {
-					s.Fatalf("%d entries failed, want 2, one of each call: %v", len(rest), errs)
+			}
+			if len(rest) != 2 {
+				s.Fatalf("%d entries failed, want 2, one of each call: %v", len(rest), errs)
+			}
+			s.settle(src, rest...)
+			if calls := s.server.Count(operation) - before; calls != 3 {
+				s.Errorf("%d calls, want 3: two with all, one with what failed", calls)
+			}
+			for _, err := range src.Settle(s.Context(), batch) {
+				if !errors.Is(err, brokers.ErrSettled) {
+					s.Errorf("a third Settle returned %v, want ErrSettled", err)
 				}
-				s.settle(src, rest...)
-				if calls := s.server.Count(operation) - before; calls != 3 {
-					s.Errorf("%d calls, want 3: two with all, one with what failed", calls)
-				}
-				for _, err := range src.Settle(s.Context(), batch) {
-					if !errors.Is(err, brokers.ErrSettled) {
-						s.Errorf("a third Settle returned %v, want ErrSettled", err)
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -322,31 +318,29 @@ func TestFailedEntriesAloneAreRepeated(t *testing.T) {
 // Settle removes only, and when it is too late for that, the retry is done.
 func TestCopyIsNotRepeated(t *testing.T) {
 	for name, late := range map[string]bool{"in time": false, "too late": true} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{Copies: true}, func(s *scene) {
-				src := s.open()
-				s.publish("a")
-				st := again(s.one(src), time.Hour)
-				sent := s.server.Count(sendBatch)
-				heal := s.server.Inject(sqstest.Fault{Operation: deleteBatch, Entries: []int{0}})
-				if err := s.errorOf(src, st); err == nil || errors.Is(err, brokers.ErrLeaseLost) {
-					s.Errorf("Settle returned %v, want an error to try again after", err)
-				}
-				heal()
-				removals := 1
-				if late {
-					time.Sleep(31 * time.Second)
-					removals = 0
-				}
-				calls := s.count(deleteBatch, func() { s.settle(src, st) })
-				if calls != removals {
-					s.Errorf("%d deletions, want %d", calls, removals)
-				}
-				if err := s.errorOf(src, st); !errors.Is(err, brokers.ErrSettled) {
-					s.Errorf("another Settle returned %v, want ErrSettled", err)
-				}
-				s.demand(sendBatch, sent+1)
-			})
+		playAs(t, name, "jobs", Options{Copies: true}, func(s *scene) {
+			src := s.open()
+			s.publish("a")
+			st := again(s.one(src), time.Hour)
+			sent := s.server.Count(sendBatch)
+			heal := s.server.Inject(sqstest.Fault{Operation: deleteBatch, Entries: []int{0}})
+			if err := s.errorOf(src, st); err == nil || errors.Is(err, brokers.ErrLeaseLost) {
+				s.Errorf("Settle returned %v, want an error to try again after", err)
+			}
+			heal()
+			removals := 1
+			if late {
+				time.Sleep(31 * time.Second)
+				removals = 0
+			}
+			calls := s.count(deleteBatch, func() { s.settle(src, st) })
+			if calls != removals {
+				s.Errorf("%d deletions, want %d", calls, removals)
+			}
+			if err := s.errorOf(src, st); !errors.Is(err, brokers.ErrSettled) {
+				s.Errorf("another Settle returned %v, want ErrSettled", err)
+			}
+			s.demand(sendBatch, sent+1)
 		})
 	}
 }

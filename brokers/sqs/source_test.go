@@ -143,32 +143,30 @@ func TestReceiveGoesOn(t *testing.T) {
 			s.settle(src, again(first, 5*time.Second))
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, test.topic, Options{}, func(s *scene) {
-				src := s.open()
-				s.buffer(src, fill("a/%d", 8)...)
-				first := s.one(src)
-				time.Sleep(test.begin)
-				begun := time.Now()
-				received := make(chan error, 1)
-				go func() {
-					_, err := src.Receive(s.Context(), 1)
-					received <- err
-				}()
-				synctest.Wait()
-				if polls := s.server.Queue(s.topic).Polls; polls != 0 {
-					s.Fatalf("%d polls are open, want none: the buffer is full", polls)
+		playAs(t, name, test.topic, Options{}, func(s *scene) {
+			src := s.open()
+			s.buffer(src, fill("a/%d", 8)...)
+			first := s.one(src)
+			time.Sleep(test.begin)
+			begun := time.Now()
+			received := make(chan error, 1)
+			go func() {
+				_, err := src.Receive(s.Context(), 1)
+				received <- err
+			}()
+			synctest.Wait()
+			if polls := s.server.Queue(s.topic).Polls; polls != 0 {
+				s.Fatalf("%d polls are open, want none: the buffer is full", polls)
+			}
+			test.away(s, src, first)
+			select {
+			case err := <-received:
+				if took := time.Since(begun); err != nil || took > 25*time.Second {
+					s.Errorf("Receive took %v (%v), want 25 s at most", took, err)
 				}
-				test.away(s, src, first)
-				select {
-				case err := <-received:
-					if took := time.Since(begun); err != nil || took > 25*time.Second {
-						s.Errorf("Receive took %v (%v), want 25 s at most", took, err)
-					}
-				case <-time.After(time.Hour):
-					s.Error("Receive got nothing for an hour, while its queue was full")
-				}
-			})
+			case <-time.After(time.Hour):
+				s.Error("Receive got nothing for an hour, while its queue was full")
+			}
 		})
 	}
 }

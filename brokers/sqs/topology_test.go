@@ -139,30 +139,28 @@ func TestOpenRefuses(t *testing.T) {
 			queues: map[string]map[string]string{"jobs.fifo": {"RedrivePolicy": policy("dead.fifo", 400)}},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				for _, topic := range []string{"net", "dead", "dead.fifo", "jobs", "jobs.fifo"} {
-					s.create(topic, tt.queues[topic])
+		playAs(t, name, "jobs", Options{}, func(s *scene) {
+			for _, topic := range []string{"net", "dead", "dead.fifo", "jobs", "jobs.fifo"} {
+				s.create(topic, tt.queues[topic])
+			}
+			s.sub.DeadLetters = map[string]string{"jobs": "dead"}
+			if tt.change != nil {
+				tt.change(&s.sub)
+			}
+			strict := s.start(Options{})
+			strict.options.Create = false
+			_, err := strict.Open(s.Context(), s.sub)
+			if (err != nil) != (tt.want != nil) || err != nil && !errors.Is(err, brokers.ErrMisconfigured) {
+				s.Fatalf("Open returned %v, want an error: %t", err, tt.want != nil)
+			}
+			for _, text := range tt.want {
+				if !strings.Contains(err.Error(), text) {
+					s.Errorf("Open returned\n%v\nwhich does not say %q", err, text)
 				}
-				s.sub.DeadLetters = map[string]string{"jobs": "dead"}
-				if tt.change != nil {
-					tt.change(&s.sub)
-				}
-				strict := s.start(Options{})
-				strict.options.Create = false
-				_, err := strict.Open(s.Context(), s.sub)
-				if (err != nil) != (tt.want != nil) || err != nil && !errors.Is(err, brokers.ErrMisconfigured) {
-					s.Fatalf("Open returned %v, want an error: %t", err, tt.want != nil)
-				}
-				for _, text := range tt.want {
-					if !strings.Contains(err.Error(), text) {
-						s.Errorf("Open returned\n%v\nwhich does not say %q", err, text)
-					}
-				}
-				if err != nil && strings.Count(err.Error(), "the dead-letter queue \"dead\" keeps") > 1 {
-					s.Errorf("Open returned\n%v\nwhich says one thing twice", err)
-				}
-			})
+			}
+			if err != nil && strings.Count(err.Error(), "the dead-letter queue \"dead\" keeps") > 1 {
+				s.Errorf("Open returned\n%v\nwhich says one thing twice", err)
+			}
 		})
 	}
 }
@@ -195,37 +193,35 @@ func TestPolicyOfTheOtherKind(t *testing.T) {
 // changes nothing that exists.
 func TestOpenCreates(t *testing.T) {
 	for _, suffix := range []string{"", fifoSuffix} {
-		t.Run(suffix, func(t *testing.T) {
-			play(t, "jobs"+suffix, Options{}, func(s *scene) {
-				dead := "dead" + suffix
-				s.sub.DeadLetters = map[string]string{s.topic: dead}
-				s.sub.MaxAge = 9 * 24 * time.Hour
-				s.open()
-				attrs := func(topic string) attributes {
-					q, err := s.broker.queue(s.Context(), topic)
-					if err != nil {
-						s.Fatal(err)
-					}
-					a, err := s.broker.client.inspect(s.Context(), q.url)
-					if err != nil {
-						s.Fatal(err)
-					}
-					return a
+		playAs(t, suffix, "jobs"+suffix, Options{}, func(s *scene) {
+			dead := "dead" + suffix
+			s.sub.DeadLetters = map[string]string{s.topic: dead}
+			s.sub.MaxAge = 9 * 24 * time.Hour
+			s.open()
+			attrs := func(topic string) attributes {
+				q, err := s.broker.queue(s.Context(), topic)
+				if err != nil {
+					s.Fatal(err)
 				}
-				jobs, letters := attrs(s.topic), attrs(dead)
-				if jobs.deadLetter != letters.arn || jobs.maxReceives != map[string]int{"": 40, fifoSuffix: 400}[suffix] || jobs.retention < s.sub.MaxAge+s.sub.MaxDelay {
-					s.Errorf("created a queue with %+v", jobs)
+				a, err := s.broker.client.inspect(s.Context(), q.url)
+				if err != nil {
+					s.Fatal(err)
 				}
-				if letters.retention != 14*24*time.Hour || letters.deadLetter != "" {
-					s.Errorf("created a dead-letter queue with %+v", letters)
-				}
-				created := s.server.Count("CreateQueue")
-				s.open()
-				s.demand("CreateQueue", created)
-				if caps := s.open().Capabilities(); caps.Ordered != (suffix != "") || caps.MessageLimit != messageLimit(1<<20) || caps.Lease != 30*time.Second || caps.Granularity != time.Second {
-					s.Errorf("capabilities = %+v", caps)
-				}
-			})
+				return a
+			}
+			jobs, letters := attrs(s.topic), attrs(dead)
+			if jobs.deadLetter != letters.arn || jobs.maxReceives != map[string]int{"": 40, fifoSuffix: 400}[suffix] || jobs.retention < s.sub.MaxAge+s.sub.MaxDelay {
+				s.Errorf("created a queue with %+v", jobs)
+			}
+			if letters.retention != 14*24*time.Hour || letters.deadLetter != "" {
+				s.Errorf("created a dead-letter queue with %+v", letters)
+			}
+			created := s.server.Count("CreateQueue")
+			s.open()
+			s.demand("CreateQueue", created)
+			if caps := s.open().Capabilities(); caps.Ordered != (suffix != "") || caps.MessageLimit != messageLimit(1<<20) || caps.Lease != 30*time.Second || caps.Granularity != time.Second {
+				s.Errorf("capabilities = %+v", caps)
+			}
 		})
 	}
 	play(t, "jobs", Options{}, func(s *scene) {
