@@ -175,7 +175,7 @@ cluster: ## Move leaders and kill nodes of a RabbitMQ cluster under the proof (L
 	REDRIVE_ENGINE=local $(GO) -C integration/faults test -count=1 -timeout 10m -v -run '^TestCluster$$' -cluster .
 
 .PHONY: fresh
-fresh: ## Run the job and some tests in a Debian that has Go and nothing else of ours (Linux, root, make down first)
+fresh: ## Run make run and make test in a Debian that has Go and nothing else of ours (Linux, root, make down first)
 	@integration/fresh.sh
 
 ##@ Measure

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Shows that a fresh machine with Go and nothing else of ours is enough: in a
 # minimal Debian with make, which is made for this, it clones what is committed,
-# runs make run, and then a command with the real brokers, which have to come up by
+# runs make run, and then make test, whose real brokers have to come up by
 # themselves. Go and the cache of its modules are this machine's, read-only.
 #
 #	integration/fresh.sh [COMMAND]		SUITE=trixie for another release
@@ -20,7 +20,7 @@ fi
 
 cd "$(dirname "$0")/.."
 root=$FRESH_ROOT
-command=${1:-go run ./integration/brokers run go test -race -count=1 ./integration ./idempotency/sqlstore}
+command=${1:-make test}
 
 chmod 755 "$root" # brokers and Postgres do not run as root
 
