@@ -123,6 +123,10 @@ func TestFaultsBeforeAndAfterTheEffect(t *testing.T) {
 				if err == nil || c.want != nil && !errors.Is(err, c.want) {
 					w.Errorf("error %v, want %v", err, c.want)
 				}
+				response, ok := errors.AsType[*awshttp.ResponseError](err)
+				if status := c.fault.Status; status != 0 && (!ok || response.HTTPStatusCode() != status) {
+					w.Errorf("error %v, want HTTP %d", err, status)
+				}
 				time.Sleep(time.Minute)
 				if got := w.server.Queue("orders").Deleted == 1; got != c.effect {
 					w.Errorf("deleted: %t, want %t", got, c.effect)
