@@ -411,3 +411,22 @@ func TestManyQueuesSettleAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestBadSettlements are refused, and the delivery is still held.
+func TestBadSettlements(t *testing.T) {
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
+		if err := s.errorOf(src, brokers.Settlement{Delivery: d, Action: 7}); err == nil {
+			s.Error("an action that is none was settled")
+		}
+		other := s.openOn(s.start(Options{}))
+		for _, err := range []error{s.errorOf(src, ack(nil)), s.errorOf(src, ack(&brokers.Delivery{})), s.errorOf(other, ack(d))} {
+			if !errors.Is(err, brokers.ErrLeaseLost) {
+				s.Errorf("Settle of what the source does not hold returned %v, want ErrLeaseLost", err)
+			}
+		}
+		s.settle(src, ack(d))
+		if errs := src.Settle(s.Context(), nil); errs != nil {
+			s.Errorf("Settle of nothing returned %v", errs)
+		}
+	})
+}

@@ -171,6 +171,19 @@ func TestReceiveGoesOn(t *testing.T) {
 	}
 }
 
+// TestInFlight keeps to the bound of the subscription, but for one of each queue.
+func TestInFlight(t *testing.T) {
+	play(t, "jobs", Options{}, func(s *scene) {
+		s.sub.InFlight = 12
+		src := s.open()
+		s.publish(fill("%d", 40)...)
+		s.receive(src, 12)
+		s.state(sqstest.Queue{Visible: 28, InFlight: 12})
+		s.one(src)
+		s.state(sqstest.Queue{Visible: 27, InFlight: 13})
+	})
+}
+
 // TestTopicsShareTheRoom opens a poll on each of many queues, with few slots,
 // and lets a busy one be fast.
 func TestTopicsShareTheRoom(t *testing.T) {
