@@ -18,11 +18,14 @@ ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redi
 # that other tests of the same code do not.
 SIMULATED := ./gallery ./internal/snippets ./operate/...
 
+# The same in a package whose other tests have processes, and need the detector.
+SIMULATIONS := ^(TestScenarios|TestSeedReplays|TestCheckerFindsPlantedBugs)$$
+
 # The modules that go.work joins, but for the tools.
 MODULES := . bench integration/faults integration/fakes operate
 
 # What make test tests: all but what breaks brokers, and what measures peers.
-TESTED := ./... ./integration/fakes/... ./operate/...
+TESTED := ./... ./integration/fakes/... ./operate/... ./bench/internal/...
 
 # Systems that every package and test must compile for besides this one.
 CROSS ?= darwin windows
@@ -39,9 +42,8 @@ SCENARIOS ?= 10000
 DELAYED ?= 10000
 ONLY ?=
 
-# Areas whose figures need real brokers and peers to compare with. The peers are
-# in a module of their own, for the same reason as the lint tools.
-BENCH_AREAS := kafka rabbitmq sqs
+# The product that the figures of an area need.
+BROKER_OF := $(if $(filter restraint,$(AREA)),redis,$(filter kafka rabbitmq sqs,$(AREA)))
 
 # Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.
 TOOL := $(GO) tool
@@ -127,7 +129,7 @@ LIVE_TEST := nice -n 10 $(GO)
 
 .PHONY: live
 live:
-	$(LIVE_TEST) test -race -count=1 -p 2 -timeout 30m $(LIVE)
+	$(LIVE_TEST) test -race -count=1 -p 2 -timeout 30m -skip '$(SIMULATIONS)' $(LIVE)
 
 # With cover and live, every test runs once.
 .PHONY: rest
@@ -135,6 +137,7 @@ rest:
 	@others=$$($(GO) list $(CORE_PKGS) $(LIVE) $(SIMULATED)) && all=$$($(GO) list $(TESTED)) || exit 1; \
 	$(GO) test -race $$(echo "$$all" | grep -vxF "$$others")
 	$(GO) test $(SIMULATED)
+	$(GO) test -run '$(SIMULATIONS)' ./proof
 	$(GO) -C tools test -count=1 ./... # the cache of results does not see changes of files outside
 
 # The workspace lifts the SDKs to the newest versions, which integration/faults
@@ -155,7 +158,7 @@ faults: ## Cut connections, freeze workers and kill brokers under the proof (DEL
 
 .PHONY: scenarios
 scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)
-	$(GO) test ./proof -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
+	$(GO) -C proof test -count=1 -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
 
 .PHONY: mutants
 mutants: ## Plant bugs in the source that break a promise, which a named test must find (ONLY=regexp)
@@ -197,12 +200,8 @@ fuzz: ## Run every fuzz target in turn, each for FUZZTIME
 	done
 
 .PHONY: figures
-figures: ## Print the measured figures against their goals (AREA=core, restraint, kafka, rabbitmq or sqs)
-ifneq ($(filter $(AREA),$(BENCH_AREAS)),)
-	@$(BROKERS) run -only $(AREA) $(GO) -C bench run ./cmd/figures -area $(AREA)
-else
-	@$(if $(filter restraint,$(AREA)),$(BROKERS) run -only redis) $(GO) run ./bench/cmd/core -area $(AREA)
-endif
+figures: ## Print the measured figures against their goals (AREA=core, restraint, kafka, rabbitmq, sqs or suite ONLY=regexp)
+	@$(if $(BROKER_OF),$(BROKERS) run -only $(BROKER_OF)) $(GO) run ./bench/cmd/figures -area $(AREA) -only '$(ONLY)'
 
 # Virtual time needs a test: the table is printed by one.
 .PHONY: gallery
@@ -213,9 +212,11 @@ gallery: ## Let incidents happen on the default Config, print what became of the
 PROOF = $(GO) run ./proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES) -kills $(KILLS)
 
 .PHONY: proof
-proof: ## Run ledger-checked scenarios (BROKER=memory, rabbitmq, kafka or sqs SEED=n MESSAGES=n KILLS=n)
-ifeq ($(BROKER),sqs)
+proof: ## Run ledger-checked scenarios (BROKER=memory, in virtual time, rabbitmq, kafka or sqs SEED=n MESSAGES=n KILLS=n)
+ifeq ($(BROKER),memory)
+	@$(MAKE) --no-print-directory scenarios SCENARIOS=$$((($(MESSAGES) + 199) / 200))
+else ifeq ($(BROKER),sqs)
 	@$(BROKERS) run -only $(BROKER) sh -c '$(PROOF) && echo "with copies:" && $(PROOF) -copies && echo "with FIFO queues:" && $(PROOF) -fifo'
 else
-	@$(if $(filter-out memory,$(BROKER)),$(BROKERS) run -only $(BROKER)) $(PROOF)
+	@$(BROKERS) run -only $(BROKER) $(PROOF)
 endif

@@ -181,6 +181,8 @@ type Delivery struct {
 	// LeaseUntil is when the lease runs out, less the adapter's margin for the
 	// network: a settlement sent before is in time. Zero if the lease has no
 	// deadline. Only Extend, and whoever calls it, may touch it after Receive.
+	// No handler starts after it. Without a Session the wall clock counts for
+	// that, too, so make it from a new reading of time.Now.
 	LeaseUntil time.Time
 
 	// Session ends, with cause, when nothing received in it can be settled any

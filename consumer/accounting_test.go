@@ -11,7 +11,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
-	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
@@ -40,12 +39,10 @@ func failures(t *testing.T, hold time.Duration, policy retry.Policy, next func(r
 	publish(t, broker, "orders", "one")
 	cfg := quiet()
 	cfg.HoldLimit, cfg.Retry, cfg.Rules = hold, policy, []classify.Rule{verdicts}
-	w := start(t, broker, cfg, func(c *consumer.Consumer) {
-		c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-			attempts = append(attempts, consumer.MetaFrom(ctx).Attempt)
-			return next(len(attempts))
-		})
-	})
+	w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+		attempts = append(attempts, consumer.MetaFrom(ctx).Attempt)
+		return next(len(attempts))
+	}))
 	time.Sleep(72 * time.Hour)
 	w.mustShutdown()
 	entry := oneDeadLetter(t, broker, "orders")
@@ -55,9 +52,7 @@ func failures(t *testing.T, hold time.Duration, policy retry.Policy, next func(r
 // whereHeld runs a test with retries held in the process and in the broker.
 func whereHeld(t *testing.T, test func(t *testing.T, hold time.Duration)) {
 	for _, hold := range []time.Duration{-1, 24 * time.Hour} {
-		t.Run(fmt.Sprint("hold limit ", hold), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(t, hold) })
-		})
+		bubble(t, fmt.Sprint("hold limit ", hold), func(t *testing.T) { test(t, hold) })
 	}
 }
 
@@ -121,11 +116,11 @@ func TestHistoryKeepsTheLastFailures(t *testing.T) {
 	whereHeld(t, func(t *testing.T, hold time.Duration) {
 		began := time.Now()
 		_, m, _ := failures(t, hold, every(time.Minute, 18), func(int) error { return classify.Transient(errBusy) })
-		if len(m.History) != wire.HistoryLimit || !m.FirstFailedAt.Equal(began) {
-			t.Fatalf("%d failures kept since %v, want %d since %v", len(m.History), m.FirstFailedAt, wire.HistoryLimit, began)
+		if len(m.History) != 10 || !m.FirstFailedAt.Equal(began) {
+			t.Fatalf("%d failures kept since %v, want %d since %v", len(m.History), m.FirstFailedAt, 10, began)
 		}
 		for i, f := range m.History {
-			if want := 18 - wire.HistoryLimit + 1 + i; f.Attempt != want {
+			if want := 9 + i; f.Attempt != want {
 				t.Errorf("History[%d] is of attempt %d, want %d", i, f.Attempt, want)
 			}
 		}
@@ -140,9 +135,7 @@ func TestMetaOfARetryIsNotChangedLater(t *testing.T) {
 		publish(t, broker.Broker, "orders", "one")
 		cfg := quiet()
 		cfg.HoldLimit, cfg.Retry = -1, every(time.Second, 15)
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) })
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) }))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		calls := broker.of("retry")
@@ -150,7 +143,7 @@ func TestMetaOfARetryIsNotChangedLater(t *testing.T) {
 			t.Fatalf("%d retries, want 14", len(calls))
 		}
 		for i, c := range calls {
-			if last := c.meta.History[len(c.meta.History)-1]; c.meta.Attempt != i+1 || last.Attempt != i+1 || len(c.meta.History) != min(i+1, wire.HistoryLimit) {
+			if last := c.meta.History[len(c.meta.History)-1]; c.meta.Attempt != i+1 || last.Attempt != i+1 || len(c.meta.History) != min(i+1, 10) {
 				t.Errorf("retry %d has attempt %d and %d failures of which the last is of attempt %d", i+1, c.meta.Attempt, len(c.meta.History), last.Attempt)
 			}
 		}

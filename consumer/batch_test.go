@@ -141,27 +141,25 @@ func TestBatchFailsAsAWhole(t *testing.T) {
 			return slices.Repeat([]error{ctx.Err()}, len(names))
 		}, "timeout", 5, "deadline"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", "1", "2")
-				d := newDiary()
-				cfg := quiet()
-				cfg.Retry = every(time.Second, 10)
-				w := start(t, broker, cfg, batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, test.handler))
-				time.Sleep(time.Hour)
-				w.mustShutdown()
-				dead := deadLetters(t, broker, "orders")
-				if len(dead) != 2 || len(d.lines) != 1+2*test.runs {
-					t.Fatalf("%d dead letters after the batches %q, want 2 after one of both and %d of each alone", len(dead), d.lines, test.runs)
+		bubble(t, name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", "1", "2")
+			d := newDiary()
+			cfg := quiet()
+			cfg.Retry = every(time.Second, 10)
+			w := start(t, broker, cfg, batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, test.handler))
+			time.Sleep(time.Hour)
+			w.mustShutdown()
+			dead := deadLetters(t, broker, "orders")
+			if len(dead) != 2 || len(d.lines) != 1+2*test.runs {
+				t.Fatalf("%d dead letters after the batches %q, want 2 after one of both and %d of each alone", len(dead), d.lines, test.runs)
+			}
+			for _, entry := range dead {
+				if entry.Reason != test.reason || entry.Meta.Attempt != test.runs || !strings.Contains(entry.ErrorText, test.text) {
+					t.Errorf("entry %+v, want reason %q after %d attempts and a text with %q", entry, test.reason, test.runs, test.text)
 				}
-				for _, entry := range dead {
-					if entry.Reason != test.reason || entry.Meta.Attempt != test.runs || !strings.Contains(entry.ErrorText, test.text) {
-						t.Errorf("entry %+v, want reason %q after %d attempts and a text with %q", entry, test.reason, test.runs, test.text)
-					}
-				}
-				empty(t, broker, "orders")
-			})
+			}
+			empty(t, broker, "orders")
 		})
 	}
 }

@@ -92,28 +92,24 @@ func TestTokenIsSpentWhenARetryStarts(t *testing.T) {
 		{"not due yet", time.Hour, 0, []error{errBusy, nil}, nil, 0, 0},
 		{"lost before", 12 * time.Second, time.Hour, []error{errBusy, nil}, lost, 0, 0},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := newTap(memory.Options{})
-				publish(t, broker.Broker, "orders", "one")
-				broker.extend = tt.extend
-				b := newLedgered()
-				cfg := quiet()
-				cfg.Guard.Budget, cfg.Lease = b, 20*time.Second
-				cfg.HoldLimit, cfg.Retry = tt.hold, every(tt.delay, 9)
-				runs := 0
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					c.Handle("orders", func(context.Context, *brokers.Message) error {
-						runs++
-						return tt.fails[runs-1]
-					})
-				})
-				time.Sleep(11 * time.Second)
-				w.mustShutdown()
-				if b.deposited != 1 || b.granted != tt.granted || b.given != tt.given {
-					t.Errorf("%d delivered, %d granted and %d given back, want 1, %d and %d", b.deposited, b.granted, b.given, tt.granted, tt.given)
-				}
-			})
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := newTap(memory.Options{})
+			publish(t, broker.Broker, "orders", "one")
+			broker.extend = tt.extend
+			b := newLedgered()
+			cfg := quiet()
+			cfg.Guard.Budget, cfg.Lease = b, 20*time.Second
+			cfg.HoldLimit, cfg.Retry = tt.hold, every(tt.delay, 9)
+			runs := 0
+			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+				runs++
+				return tt.fails[runs-1]
+			}))
+			time.Sleep(11 * time.Second)
+			w.mustShutdown()
+			if b.deposited != 1 || b.granted != tt.granted || b.given != tt.given {
+				t.Errorf("%d delivered, %d granted and %d given back, want 1, %d and %d", b.deposited, b.granted, b.given, tt.granted, tt.given)
+			}
 		})
 	}
 }
@@ -161,23 +157,21 @@ func TestRetryWithoutATokenWaits(t *testing.T) {
 		runs, early, attempts := 0, 0, 0
 		began := time.Now()
 		var last time.Time
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-				meta := consumer.MetaFrom(ctx)
-				mu.Lock()
-				defer mu.Unlock()
-				runs++
-				attempts = max(attempts, meta.Attempt)
-				if now := time.Now(); now.Before(meta.DueAt) || meta.Attempt > 1 && now.Before(began.Add(5*time.Second)) {
-					early++
-				}
-				last = time.Now()
-				if meta.Attempt == 1 && m.Body[len(m.Body)-1]%2 == 0 {
-					return errBusy
-				}
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			meta := consumer.MetaFrom(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			runs++
+			attempts = max(attempts, meta.Attempt)
+			if now := time.Now(); now.Before(meta.DueAt) || meta.Attempt > 1 && now.Before(began.Add(5*time.Second)) {
+				early++
+			}
+			last = time.Now()
+			if meta.Attempt == 1 && m.Body[len(m.Body)-1]%2 == 0 {
+				return errBusy
+			}
+			return nil
+		}))
 		time.Sleep(time.Hour)
 		w.mustShutdown()
 		if runs != 300 || early != 0 || attempts != 2 {
@@ -251,19 +245,17 @@ func TestDeferredRunsAreNeverCounted(t *testing.T) {
 		cfg := quiet()
 		cfg.Retry.MaxAttempts = 1
 		cfg.Observers = []consumer.Observer{&seen}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-				mu.Lock()
-				defer mu.Unlock()
-				if got := consumer.MetaFrom(ctx).Attempt; got != 1 {
-					t.Errorf("run %d of %s is attempt %d, want 1", runs[string(m.Body)]+1, m.Body, got)
-				}
-				if runs[string(m.Body)]++; runs[string(m.Body)] <= 30 {
-					return classify.Defer(errBusy, 5*time.Second)
-				}
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if got := consumer.MetaFrom(ctx).Attempt; got != 1 {
+				t.Errorf("run %d of %s is attempt %d, want 1", runs[string(m.Body)]+1, m.Body, got)
+			}
+			if runs[string(m.Body)]++; runs[string(m.Body)] <= 30 {
+				return classify.Defer(errBusy, 5*time.Second)
+			}
+			return nil
+		}))
 		time.Sleep(15 * time.Minute)
 		w.mustShutdown()
 		if paused := seen.of(consumer.EventPaused); len(paused) != 0 {
@@ -291,39 +283,35 @@ func TestFaultyBudgets(t *testing.T) {
 		"waits too long":   func(b *ledgered) { b.withdraw = everyTenth(1 << 62) },
 		"grants with wait": func(b *ledgered) { b.withdraw = func(time.Duration) (time.Duration, bool) { return time.Hour, true } },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				flood(t, broker, "orders", 50)
-				b := newLedgered()
-				change(b)
-				var seen recorder
-				cfg := quiet()
-				cfg.Guard.Budget, cfg.Retry, cfg.Observers = b, every(time.Second, 9), []consumer.Observer{&seen}
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-						if consumer.MetaFrom(ctx).Attempt == 1 && m.Body[len(m.Body)-1]%2 == 0 {
-							return errBusy
-						}
-						return nil
-					})
-				})
-				time.Sleep(10 * time.Hour)
-				w.mustShutdown()
-				if n := len(seen.of(consumer.EventSucceeded)); n != 50 || len(seen.of(consumer.EventFailed)) != 25 {
-					t.Errorf("%d successes and %d failures, want 50 and 25", n, len(seen.of(consumer.EventFailed)))
+		bubble(t, name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			flood(t, broker, "orders", 50)
+			b := newLedgered()
+			change(b)
+			var seen recorder
+			cfg := quiet()
+			cfg.Guard.Budget, cfg.Retry, cfg.Observers = b, every(time.Second, 9), []consumer.Observer{&seen}
+			w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+				if consumer.MetaFrom(ctx).Attempt == 1 && m.Body[len(m.Body)-1]%2 == 0 {
+					return errBusy
 				}
-				empty(t, broker, "orders", "orders.dead")
-				faults := seen.of(consumer.EventError)
-				for _, e := range faults {
-					if e.Operation != "budget" || e.Dependency != "orders" || !strings.Contains(e.Err.Error(), "the store is down") {
-						t.Fatalf("error event %+v, want the budget's", e)
-					}
+				return nil
+			}))
+			time.Sleep(10 * time.Hour)
+			w.mustShutdown()
+			if n := len(seen.of(consumer.EventSucceeded)); n != 50 || len(seen.of(consumer.EventFailed)) != 25 {
+				t.Errorf("%d successes and %d failures, want 50 and 25", n, len(seen.of(consumer.EventFailed)))
+			}
+			empty(t, broker, "orders", "orders.dead")
+			faults := seen.of(consumer.EventError)
+			for _, e := range faults {
+				if e.Operation != "budget" || e.Dependency != "orders" || !strings.Contains(e.Err.Error(), "the store is down") {
+					t.Fatalf("error event %+v, want the budget's", e)
 				}
-				if (len(faults) > 0) != b.panics {
-					t.Errorf("%d faults reported", len(faults))
-				}
-			})
+			}
+			if (len(faults) > 0) != b.panics {
+				t.Errorf("%d faults reported", len(faults))
+			}
 		})
 	}
 }
@@ -348,17 +336,15 @@ func TestBudgetThatGrantsNothing(t *testing.T) {
 		d := &dependency{}
 		cfg := quiet()
 		cfg.Guard.Budget, cfg.HoldLimit, cfg.Retry = b, hold, every(time.Second, 9)
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-				if n := consumer.MetaFrom(ctx).Attempt; n > 1 || m.Body[0] == '1' {
-					if n > 1 {
-						t.Errorf("message %s was retried", m.Body)
-					}
-					return errors.New("no such column")
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			if n := consumer.MetaFrom(ctx).Attempt; n > 1 || m.Body[0] == '1' {
+				if n > 1 {
+					t.Errorf("message %s was retried", m.Body)
 				}
-				return d.handle(ctx, m)
-			})
-		})
+				return errors.New("no such column")
+			}
+			return d.handle(ctx, m)
+		}))
 		time.Sleep(10 * time.Hour)
 		w.mustShutdown()
 		if d.done() != 9 || broker.Len("orders") != 11 || broker.Len("orders.dead") != 0 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -63,9 +62,9 @@ func checkFaults(t *testing.T, err error, want string) {
 	}
 }
 
-// Whoever got everything wrong should learn so at once.
-func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
-	_, err := consumer.New(nil, consumer.Config{
+// allWrong is a Config in which each field that can be wrong is.
+func allWrong() consumer.Config {
+	return consumer.Config{
 		Concurrency:    -1,
 		Prefetch:       -2,
 		HandlerTimeout: -time.Second,
@@ -92,7 +91,12 @@ func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
 			EnvironmentDelay: -time.Second,
 			Backoff:          retry.Backoff{Base: time.Minute, Cap: time.Second, Floor: time.Hour, Multiplier: math.NaN(), Step: -1, Jitter: 9},
 		},
-	})
+	}
+}
+
+// Whoever got everything wrong should learn so at once.
+func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
+	_, err := consumer.New(nil, allWrong())
 	checkFaults(t, err, `
 consumer: broker: is nil: pass a broker, such as memory.New(memory.Options{})
 consumer: Config.Concurrency: -1 is out of range: use 1 to 1048576, or 0 for 10
@@ -173,13 +177,7 @@ func TestFaultsOfOneField(t *testing.T) {
 // Every field is in one of the tests above: a new one is to be added.
 func TestEveryFieldOfConfigIsChecked(t *testing.T) {
 	free := map[string]bool{"Group": true, "OrderByKey": true, "NoRepeat": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
-	_, err := consumer.New(nil, consumer.Config{
-		Concurrency: -1, Prefetch: -2, HandlerTimeout: -1, DrainTimeout: -2, HoldLimit: -2, MaxHeld: -1, MaxHeldBytes: -1, MaxConcurrency: -1, Lease: -1,
-		CrashLimit: -2, MaxBody: -1, Retry: retry.Policy{MaxAttempts: -1}, Rules: []classify.Rule{nil},
-		Middleware: []consumer.Middleware{nil}, Observers: []consumer.Observer{nil},
-		Guard:  consumer.Guard{Budget: must(budget.New(budget.Mesh())), NoBudget: true},
-		Guards: map[string]consumer.Guard{"mails": {Budget: must(budget.New(budget.Mesh())), NoBudget: true}},
-	})
+	_, err := consumer.New(nil, allWrong())
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[consumer.Config]()) {
 		if !free[field.Name] && !strings.Contains(err.Error(), "consumer: Config."+field.Name) {
 			t.Errorf("no fault of Config.%s is reported by\n%v", field.Name, err)
@@ -470,32 +468,6 @@ func TestTopicOverridesConfig(t *testing.T) {
 			if n := broker.Len(topic); n != 1 {
 				t.Errorf("%d dead letters in %s, want 1", n, topic)
 			}
-		}
-	})
-}
-
-// stray is a source that also delivers what nobody asked for.
-type stray struct{ *memory.Broker }
-
-func (b stray) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
-	sub.Topics = append(slices.Clone(sub.Topics), "strays")
-	return b.Broker.Open(ctx, sub)
-}
-
-func TestMessageOfAnUnknownTopic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "strays", "lost")
-		publish(t, broker, "orders", "one")
-		handled := 0
-		w := start(t, stray{broker}, quiet(), func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { handled++; return nil })
-		})
-		synctest.Wait()
-		w.mustShutdown()
-		dead := broker.Messages("strays.dead")
-		if handled != 1 || len(dead) != 1 || string(dead[0].Body) != "lost" || broker.Len("strays") != 0 {
-			t.Errorf("handled %d, dead %v, %d left; want 1, the stray, none", handled, dead, broker.Len("strays"))
 		}
 	})
 }

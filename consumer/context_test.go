@@ -133,53 +133,51 @@ func leaked(ctx context.Context, stop <-chan struct{}, wg *sync.WaitGroup) {
 // all the same, while the message is held, run again, and after it is gone.
 func TestContextAfterTheHandlerHasReturned(t *testing.T) {
 	for _, hold := range []time.Duration{-1, time.Hour} {
-		t.Run(fmt.Sprintf("hold=%v", hold), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", "one", "two", "three")
-				cfg := quiet()
-				cfg.HoldLimit = hold
-				cfg.Retry = retry.Policy{MaxAttempts: 4, Backoff: retry.Backoff{Base: time.Second, Jitter: retry.NoJitter}}
-				stop := make(chan struct{})
-				var wg sync.WaitGroup
-				var mu sync.Mutex
-				contexts := map[string][]context.Context{}
-				work(t, broker, cfg, func(ctx context.Context, m *brokers.Message) error {
-					if m.ID == "memory-2" {
-						<-time.After(time.Second) // meanwhile others end
-					}
-					leaked(ctx, stop, &wg)
-					mu.Lock()
-					defer mu.Unlock()
-					for _, old := range contexts[m.ID] {
-						if !errors.Is(old.Err(), context.Canceled) {
-							t.Errorf("Err = %v after the handler's return, want context.Canceled", old.Err())
-						}
-					}
-					contexts[m.ID] = append(contexts[m.ID], ctx)
-					return classify.Transient(errors.New("busy"))
-				})
-				close(stop)
-				wg.Wait()
-				for id, all := range contexts {
-					for i, ctx := range all {
-						select {
-						case <-ctx.Done():
-						default:
-							t.Errorf("%s, run %d: Done is open after the end", id, i+1)
-						}
-						if cause := context.Cause(ctx); cause != context.Canceled {
-							t.Errorf("%s, run %d: cause %v, want context.Canceled", id, i+1, cause)
-						}
-						if m := consumer.MessageFrom(ctx); m.ID != id || consumer.MetaFrom(ctx).IdempotencyKey != id {
-							t.Errorf("%s, run %d: now %+v", id, i+1, m)
-						}
-					}
-					if len(all) != 4 {
-						t.Errorf("%s ran %d times, want 4", id, len(all))
+		bubble(t, fmt.Sprintf("hold=%v", hold), func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", "one", "two", "three")
+			cfg := quiet()
+			cfg.HoldLimit = hold
+			cfg.Retry = retry.Policy{MaxAttempts: 4, Backoff: retry.Backoff{Base: time.Second, Jitter: retry.NoJitter}}
+			stop := make(chan struct{})
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			contexts := map[string][]context.Context{}
+			work(t, broker, cfg, func(ctx context.Context, m *brokers.Message) error {
+				if m.ID == "memory-2" {
+					<-time.After(time.Second) // meanwhile others end
+				}
+				leaked(ctx, stop, &wg)
+				mu.Lock()
+				defer mu.Unlock()
+				for _, old := range contexts[m.ID] {
+					if !errors.Is(old.Err(), context.Canceled) {
+						t.Errorf("Err = %v after the handler's return, want context.Canceled", old.Err())
 					}
 				}
+				contexts[m.ID] = append(contexts[m.ID], ctx)
+				return classify.Transient(errors.New("busy"))
 			})
+			close(stop)
+			wg.Wait()
+			for id, all := range contexts {
+				for i, ctx := range all {
+					select {
+					case <-ctx.Done():
+					default:
+						t.Errorf("%s, run %d: Done is open after the end", id, i+1)
+					}
+					if cause := context.Cause(ctx); cause != context.Canceled {
+						t.Errorf("%s, run %d: cause %v, want context.Canceled", id, i+1, cause)
+					}
+					if m := consumer.MessageFrom(ctx); m.ID != id || consumer.MetaFrom(ctx).IdempotencyKey != id {
+						t.Errorf("%s, run %d: now %+v", id, i+1, m)
+					}
+				}
+				if len(all) != 4 {
+					t.Errorf("%s ran %d times, want 4", id, len(all))
+				}
+			}
 		})
 	}
 }
@@ -199,34 +197,32 @@ func TestHandlerTimeout(t *testing.T) {
 		{"poison all the same", func(context.Context) error { return classify.Permanent(errors.New("no")) }, 1, "poison"},
 		{"done all the same", func(context.Context) error { return nil }, 1, ""},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", "one")
-				runs := 0
-				work(t, broker, quiet(), func(ctx context.Context, m *brokers.Message) error {
-					runs++
-					began := time.Now()
-					<-ctx.Done()
-					if took := time.Since(began); took != time.Minute {
-						t.Errorf("the context ended after %v, want 1m", took)
-					}
-					if cause := context.Cause(ctx); !errors.Is(cause, classify.ErrAttemptTimeout) || ctx.Err() != context.DeadlineExceeded {
-						t.Errorf("cause %v, err %v; want ErrAttemptTimeout and DeadlineExceeded", cause, ctx.Err())
-					}
-					return tt.err(ctx)
-				}, consumer.Topic{HandlerTimeout: time.Minute})
-				if runs != tt.runs {
-					t.Errorf("%d runs, want %d", runs, tt.runs)
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", "one")
+			runs := 0
+			work(t, broker, quiet(), func(ctx context.Context, m *brokers.Message) error {
+				runs++
+				began := time.Now()
+				<-ctx.Done()
+				if took := time.Since(began); took != time.Minute {
+					t.Errorf("the context ended after %v, want 1m", took)
 				}
-				if tt.why == "" {
-					if n := broker.Len("orders.dead"); n != 0 {
-						t.Errorf("%d dead letters, want none", n)
-					}
-				} else if got := letter(t, broker); got.Reason != tt.why {
-					t.Errorf("reason %q, want %q", got.Reason, tt.why)
+				if cause := context.Cause(ctx); !errors.Is(cause, classify.ErrAttemptTimeout) || ctx.Err() != context.DeadlineExceeded {
+					t.Errorf("cause %v, err %v; want ErrAttemptTimeout and DeadlineExceeded", cause, ctx.Err())
 				}
-			})
+				return tt.err(ctx)
+			}, consumer.Topic{HandlerTimeout: time.Minute})
+			if runs != tt.runs {
+				t.Errorf("%d runs, want %d", runs, tt.runs)
+			}
+			if tt.why == "" {
+				if n := broker.Len("orders.dead"); n != 0 {
+					t.Errorf("%d dead letters, want none", n)
+				}
+			} else if got := oneDeadLetter(t, broker, "orders"); got.Reason != tt.why {
+				t.Errorf("reason %q, want %q", got.Reason, tt.why)
+			}
 		})
 	}
 }
@@ -235,24 +231,22 @@ func TestHandlerTimeout(t *testing.T) {
 // about this worker: it is a failure, and counts.
 func TestContextErrorsOfALivingWorker(t *testing.T) {
 	for _, err := range []error{context.Canceled, context.DeadlineExceeded, consumer.ErrShutdown, brokers.ErrLeaseLost} {
-		t.Run(err.Error(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", "one")
-				cfg := quiet()
-				cfg.Retry.MaxAttempts = 3
-				runs := 0
-				work(t, broker, cfg, func(ctx context.Context, _ *brokers.Message) error {
-					runs++
-					if ctx.Err() != nil {
-						t.Errorf("the handler's own context: %v", ctx.Err())
-					}
-					return fmt.Errorf("call: %w", err)
-				})
-				if got := letter(t, broker); runs != 3 || got.Meta.Attempt != 3 {
-					t.Errorf("%d runs, %d counted; want 3", runs, got.Meta.Attempt)
+		bubble(t, err.Error(), func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", "one")
+			cfg := quiet()
+			cfg.Retry.MaxAttempts = 3
+			runs := 0
+			work(t, broker, cfg, func(ctx context.Context, _ *brokers.Message) error {
+				runs++
+				if ctx.Err() != nil {
+					t.Errorf("the handler's own context: %v", ctx.Err())
 				}
+				return fmt.Errorf("call: %w", err)
 			})
+			if got := oneDeadLetter(t, broker, "orders"); runs != 3 || got.Meta.Attempt != 3 {
+				t.Errorf("%d runs, %d counted; want 3", runs, got.Meta.Attempt)
+			}
 		})
 	}
 }
@@ -273,32 +267,28 @@ func TestShutdownOfAHandler(t *testing.T) {
 		{"skip", classify.Skip(errors.New("no")), memory.Stats{}, 0},
 		{"success", nil, memory.Stats{}, 0},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", "one")
-				cfg := quiet()
-				cfg.DrainTimeout = time.Second
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-						<-ctx.Done()
-						if cause := context.Cause(ctx); !errors.Is(cause, consumer.ErrShutdown) {
-							t.Errorf("cause %v, want ErrShutdown", cause)
-						}
-						return tt.err
-					})
-				})
-				synctest.Wait()
-				w.mustShutdown()
-				if got := broker.Stats("orders"); got != tt.left || broker.Len("orders.dead") != tt.dead {
-					t.Errorf("topic %+v, %d dead; want %+v and %d", got, broker.Len("orders.dead"), tt.left, tt.dead)
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", "one")
+			cfg := quiet()
+			cfg.DrainTimeout = time.Second
+			w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+				<-ctx.Done()
+				if cause := context.Cause(ctx); !errors.Is(cause, consumer.ErrShutdown) {
+					t.Errorf("cause %v, want ErrShutdown", cause)
 				}
-				for _, record := range broker.Records("orders") {
-					if record.Meta.Attempt != 0 {
-						t.Errorf("attempt %d, want the run not counted", record.Meta.Attempt)
-					}
+				return tt.err
+			}))
+			synctest.Wait()
+			w.mustShutdown()
+			if got := broker.Stats("orders"); got != tt.left || broker.Len("orders.dead") != tt.dead {
+				t.Errorf("topic %+v, %d dead; want %+v and %d", got, broker.Len("orders.dead"), tt.left, tt.dead)
+			}
+			for _, record := range broker.Records("orders") {
+				if record.Meta.Attempt != 0 {
+					t.Errorf("attempt %d, want the run not counted", record.Meta.Attempt)
 				}
-			})
+			}
 		})
 	}
 }
@@ -313,12 +303,10 @@ func TestProducersIdempotencyKey(t *testing.T) {
 		keys := map[string]string{}
 		cfg := quiet()
 		cfg.Concurrency = 1
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-				keys[m.ID] = consumer.MetaFrom(ctx).IdempotencyKey
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			keys[m.ID] = consumer.MetaFrom(ctx).IdempotencyKey
+			return nil
+		}))
 		time.Sleep(time.Second)
 		w.mustShutdown()
 		if keys["a"] != "order-17" || keys["b"] != "b" {

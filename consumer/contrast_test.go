@@ -26,42 +26,40 @@ func TestThrottleByContrast(t *testing.T) {
 		{"no time at all", 0, 5 * time.Second, 10 * time.Second},
 		{"a negative time", -time.Hour, 5 * time.Second, 10 * time.Second},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				flood(t, broker, "orders", 100)
-				d := &dependency{}
-				d.set(func() error { return classify.Throttled(errBusy, tt.hint) })
-				var seen recorder
-				cfg := quiet()
-				cfg.Observers = []consumer.Observer{&seen}
-				began := time.Now()
-				w := start(t, broker, cfg, d.register("orders"))
-				time.Sleep(time.Millisecond)
-				before := len(d.since(began))
-				if before < 10 || before > 20 {
-					t.Errorf("%d runs until it was seen that all are throttled, want 10 to 20", before)
-				}
-				d.set(nil)
-				time.Sleep(tt.least - 2*time.Millisecond)
-				if got := len(d.since(began)) - before; got != 0 {
-					t.Errorf("%d runs before the time that the dependency asked for", got)
-				}
-				time.Sleep(tt.after - tt.least + time.Second) // and the grace for fresh messages
-				if d.done() < 80 {
-					t.Errorf("%d served within %v, want it to be over", d.done(), tt.after)
-				}
-				time.Sleep(time.Hour)
-				w.mustShutdown()
-				if d.done() != 100 || broker.Len("orders.dead") != 0 {
-					t.Errorf("%d of 100 served in the end, %d dead", d.done(), broker.Len("orders.dead"))
-				}
-				paused := seen.of(consumer.EventPaused)
-				if len(paused) != 1 || len(seen.of(consumer.EventResumed)) != 1 {
-					t.Fatalf("paused: %+v, want once", paused)
-				}
-				uncounted(t, &seen, 0)
-			})
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			flood(t, broker, "orders", 100)
+			d := &dependency{}
+			d.set(func() error { return classify.Throttled(errBusy, tt.hint) })
+			var seen recorder
+			cfg := quiet()
+			cfg.Observers = []consumer.Observer{&seen}
+			began := time.Now()
+			w := start(t, broker, cfg, d.register("orders"))
+			time.Sleep(time.Millisecond)
+			before := len(d.since(began))
+			if before < 10 || before > 20 {
+				t.Errorf("%d runs until it was seen that all are throttled, want 10 to 20", before)
+			}
+			d.set(nil)
+			time.Sleep(tt.least - 2*time.Millisecond)
+			if got := len(d.since(began)) - before; got != 0 {
+				t.Errorf("%d runs before the time that the dependency asked for", got)
+			}
+			time.Sleep(tt.after - tt.least + time.Second) // and the grace for fresh messages
+			if d.done() < 80 {
+				t.Errorf("%d served within %v, want it to be over", d.done(), tt.after)
+			}
+			time.Sleep(time.Hour)
+			w.mustShutdown()
+			if d.done() != 100 || broker.Len("orders.dead") != 0 {
+				t.Errorf("%d of 100 served in the end, %d dead", d.done(), broker.Len("orders.dead"))
+			}
+			paused := seen.of(consumer.EventPaused)
+			if len(paused) != 1 || len(seen.of(consumer.EventResumed)) != 1 {
+				t.Fatalf("paused: %+v, want once", paused)
+			}
+			uncounted(t, &seen, 0)
 		})
 	}
 }
@@ -75,42 +73,38 @@ func TestOneOfManySaysNothing(t *testing.T) {
 		"transient":   classify.Transient(errBusy),
 		"deferred":    classify.Defer(errBusy, 30*time.Second),
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := newTap(memory.Options{})
-				d := &dependency{takes: 10 * time.Millisecond}
-				cfg := quiet()
-				cfg.Rules, cfg.Retry.MaxAttempts = []classify.Rule{verdicts}, 50
-				began := time.Now()
-				var again time.Time
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-						if string(m.Body) != "odd" {
-							return d.handle(ctx, m)
-						}
-						if time.Since(began) < 3*time.Minute {
-							return fail
-						}
-						again = time.Now()
-						return nil
-					})
-				})
-				publish(t, broker.Broker, "orders", "odd")
-				for minute := range 20 {
-					flood(t, broker.Broker, "orders", 100)
-					time.Sleep(time.Second)
-					if n := len(d.since(began)); n != 100*(minute+1) {
-						t.Errorf("%d others served within a second, want 100 a minute for %d minutes", n, minute+1)
-					}
-					time.Sleep(59 * time.Second)
+		bubble(t, name, func(t *testing.T) {
+			broker := newTap(memory.Options{})
+			d := &dependency{takes: 10 * time.Millisecond}
+			cfg := quiet()
+			cfg.Rules, cfg.Retry.MaxAttempts = []classify.Rule{verdicts}, 50
+			began := time.Now()
+			var again time.Time
+			w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+				if string(m.Body) != "odd" {
+					return d.handle(ctx, m)
 				}
-				w.mustShutdown()
-				broker.mu.Lock()
-				defer broker.mu.Unlock()
-				if slices.ContainsFunc(broker.pauses, func(s string) bool { return s != "" }) || again.IsZero() {
-					t.Errorf("the source was told to pause: %q; the one was served at %v", broker.pauses, again)
+				if time.Since(began) < 3*time.Minute {
+					return fail
 				}
-			})
+				again = time.Now()
+				return nil
+			}))
+			publish(t, broker.Broker, "orders", "odd")
+			for minute := range 20 {
+				flood(t, broker.Broker, "orders", 100)
+				time.Sleep(time.Second)
+				if n := len(d.since(began)); n != 100*(minute+1) {
+					t.Errorf("%d others served within a second, want 100 a minute for %d minutes", n, minute+1)
+				}
+				time.Sleep(59 * time.Second)
+			}
+			w.mustShutdown()
+			broker.mu.Lock()
+			defer broker.mu.Unlock()
+			if slices.ContainsFunc(broker.pauses, func(s string) bool { return s != "" }) || again.IsZero() {
+				t.Errorf("the source was told to pause: %q; the one was served at %v", broker.pauses, again)
+			}
 		})
 	}
 }
@@ -150,22 +144,20 @@ func TestHangIsSeenAfterARound(t *testing.T) {
 		cfg.HandlerTimeout = 30 * time.Second
 		var seen recorder
 		cfg.Observers = []consumer.Observer{&seen}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-				mu.Lock()
-				wait := hangs
-				runs++
-				mu.Unlock()
-				if wait {
-					<-ctx.Done()
-					return ctx.Err()
-				}
-				mu.Lock()
-				served++
-				mu.Unlock()
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+			mu.Lock()
+			wait := hangs
+			runs++
+			mu.Unlock()
+			if wait {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			mu.Lock()
+			served++
+			mu.Unlock()
+			return nil
+		}))
 		time.Sleep(34 * time.Second)
 		mu.Lock()
 		if runs > 20 {
@@ -226,14 +218,12 @@ func TestMuchPoisonDoesNotStop(t *testing.T) {
 		cfg := quiet()
 		var seen recorder
 		cfg.Observers = []consumer.Observer{&seen}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-				if strings.HasSuffix(string(m.Body), "0") || strings.HasSuffix(string(m.Body), "5") {
-					return nil
-				}
-				return classify.Permanent(errBusy)
-			})
-		})
+		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+			if strings.HasSuffix(string(m.Body), "0") || strings.HasSuffix(string(m.Body), "5") {
+				return nil
+			}
+			return classify.Permanent(errBusy)
+		}))
 		time.Sleep(time.Second)
 		if dead := broker.Len("orders.dead"); dead != 800 || len(seen.of(consumer.EventPaused)) != 0 {
 			t.Errorf("%d of 800 dead letters in a second, paused %d times", dead, len(seen.of(consumer.EventPaused)))
@@ -249,9 +239,7 @@ func TestNoPoisonStop(t *testing.T) {
 		flood(t, broker, "orders", 500)
 		cfg := quiet()
 		cfg.Guard.NoPoisonStop = true
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Permanent(errBusy) })
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return classify.Permanent(errBusy) }))
 		time.Sleep(time.Second)
 		w.mustShutdown()
 		if dead := broker.Len("orders.dead"); dead != 500 {

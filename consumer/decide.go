@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
@@ -199,6 +198,9 @@ func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict)
 	}
 }
 
+// historyLimit bounds the failures in a Meta.
+const historyLimit = 10
+
 // failed is the Meta after a failed run.
 func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string, decision retry.Decision) brokers.Meta {
 	m, class := *d.meta, string(v.Class)
@@ -217,7 +219,7 @@ func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string,
 	if decision.Action == retry.ActionRetry {
 		m.DueAt = now.Add(decision.Delay)
 	}
-	old := m.History[max(0, len(m.History)-wire.HistoryLimit+1):]
+	old := m.History[max(0, len(m.History)-historyLimit+1):]
 	m.History = append(append(make([]brokers.Failure, 0, len(old)+1), old...), failure)
 	return m
 }

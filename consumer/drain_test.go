@@ -25,13 +25,11 @@ func TestDrainStopsReceivingAndGivesBackWhatWaits(t *testing.T) {
 		cfg := quiet()
 		cfg.Concurrency = 1
 		d := newDiary()
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-				time.Sleep(10 * time.Second)
-				d.write("finished %s with %v", m.Body, ctx.Err())
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			time.Sleep(10 * time.Second)
+			d.write("finished %s with %v", m.Body, ctx.Err())
+			return nil
+		}))
 		time.Sleep(time.Second)
 		w.stop()
 		synctest.Wait()
@@ -61,9 +59,7 @@ func TestDrainGivesHeldRetriesToTheBroker(t *testing.T) {
 		began := time.Now()
 		cfg := quiet()
 		cfg.HoldLimit, cfg.Retry = time.Minute, every(time.Minute, 3)
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { return errBusy })
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return errBusy }))
 		time.Sleep(20 * time.Second)
 		w.mustShutdown()
 		if took := time.Since(began); took != 20*time.Second {
@@ -104,15 +100,13 @@ func TestDrainKeepsTheAttemptsOfAnInterruptedRetry(t *testing.T) {
 		publish(t, broker.Broker, "orders", "one")
 		cfg := quiet()
 		cfg.DrainTimeout, cfg.Retry = time.Second, every(time.Second, 5)
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-				if consumer.MetaFrom(ctx).Attempt < 3 {
-					return errBusy
-				}
-				<-ctx.Done()
-				return ctx.Err()
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+			if consumer.MetaFrom(ctx).Attempt < 3 {
+				return errBusy
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		records := broker.Records("orders")
@@ -132,18 +126,16 @@ func TestInterruptedHandlerIsReleasedUncounted(t *testing.T) {
 			var seen recorder
 			cfg.Observers = []consumer.Observer{&seen}
 			began := time.Now()
-			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-					<-ctx.Done()
-					if got, want := time.Since(began), time.Minute+max(timeout, 0); got != want {
-						t.Errorf("interrupted after %v, want %v", got, want)
-					}
-					if cause := context.Cause(ctx); !errors.Is(cause, consumer.ErrShutdown) {
-						t.Errorf("cause %v, want ErrShutdown", cause)
-					}
-					return fmt.Errorf("charge: %w", ctx.Err())
-				})
-			})
+			w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+				<-ctx.Done()
+				if got, want := time.Since(began), time.Minute+max(timeout, 0); got != want {
+					t.Errorf("interrupted after %v, want %v", got, want)
+				}
+				if cause := context.Cause(ctx); !errors.Is(cause, consumer.ErrShutdown) {
+					t.Errorf("cause %v, want ErrShutdown", cause)
+				}
+				return fmt.Errorf("charge: %w", ctx.Err())
+			}))
 			time.Sleep(time.Minute)
 			w.mustShutdown()
 			calls := broker.of("ack", "retry", "release")
@@ -166,13 +158,11 @@ func TestPoisonFoundDuringTheDrainIsDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})
 		publish(t, broker.Broker, "orders", "1s", "2s", "3s")
-		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-				wait, _ := time.ParseDuration(string(m.Body))
-				time.Sleep(wait)
-				return classify.Permanent(errors.New("no such article"))
-			})
-		})
+		w := start(t, broker, quiet(), orders(func(_ context.Context, m *brokers.Message) error {
+			wait, _ := time.ParseDuration(string(m.Body))
+			time.Sleep(wait)
+			return classify.Permanent(errors.New("no such article"))
+		}))
 		synctest.Wait()
 		w.mustShutdown()
 		if n := broker.Len("orders.dead"); n != 3 {
@@ -273,9 +263,7 @@ func TestRetryRefusedDuringTheDrain(t *testing.T) {
 		publish(t, broker.Broker, "orders", "one", "two")
 		cfg := quiet()
 		cfg.HoldLimit, cfg.Retry = time.Hour, every(time.Minute, 3)
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { return errBusy })
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return errBusy }))
 		synctest.Wait()
 		w.mustShutdown()
 		if n := broker.Len("orders.dead"); n != 2 {
@@ -346,28 +334,26 @@ func randomDrain(t *testing.T, seed uint64) {
 	cfg.OrderByKey = dice.chance(0.5)
 	cfg.Random = dice.float
 	var handled sync.Map
-	w := start(t, broker, cfg, func(c *consumer.Consumer) {
-		c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-			if dice.chance(0.02) {
-				time.Sleep(20 * time.Second) // stuck
-			}
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(dice.upTo(2 * time.Second)):
-			}
-			switch {
-			case dice.chance(0.3):
-				return errBusy
-			case dice.chance(0.1):
-				return classify.Permanent(errBusy)
-			case dice.chance(0.05):
-				panic("random")
-			}
-			handled.Store(m.ID, true)
-			return nil
-		})
-	})
+	w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+		if dice.chance(0.02) {
+			time.Sleep(20 * time.Second) // stuck
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(dice.upTo(2 * time.Second)):
+		}
+		switch {
+		case dice.chance(0.3):
+			return errBusy
+		case dice.chance(0.1):
+			return classify.Permanent(errBusy)
+		case dice.chance(0.05):
+			panic("random")
+		}
+		handled.Store(m.ID, true)
+		return nil
+	}))
 	time.Sleep(dice.upTo(10 * time.Second))
 	began := time.Now()
 	if err := w.shutdown(); err != nil && !errors.Is(err, consumer.ErrUnclean) {

@@ -61,31 +61,29 @@ func TestEventsOfAMessage(t *testing.T) {
 		"timed out":     {timedOut, func(c *consumer.Config) { c.HandlerTimeout = time.Second }, []consumer.EventKind{received, started, failed, held, started, succeeded, acked}},
 		"stuck for 20s": {late, func(c *consumer.Config) { c.HandlerTimeout = time.Second }, []consumer.EventKind{received, started, stuck, unstuck, succeeded, acked}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", "one")
-				var seen recorder
-				cfg := quiet()
-				cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 5)
-				if test.change != nil {
-					test.change(&cfg)
+		bubble(t, name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", "one")
+			var seen recorder
+			cfg := quiet()
+			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 5)
+			if test.change != nil {
+				test.change(&cfg)
+			}
+			w := start(t, broker, cfg, orders(test.handler))
+			time.Sleep(time.Minute)
+			w.mustShutdown()
+			isExtension := func(k consumer.EventKind) bool { return k == consumer.EventExtended } // as often as chance has it
+			if got := slices.DeleteFunc(seen.kinds(), isExtension); !slices.Equal(got, test.want) {
+				t.Errorf("events %q\nwant   %q", got, test.want)
+			}
+			began := time.Time{}
+			for _, e := range seen.events {
+				if e.Topic != "orders" || body(e) != "one" || e.Time.IsZero() || e.Time.Before(began) {
+					t.Errorf("event %+v, want its topic, message and time", e)
 				}
-				w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", test.handler) })
-				time.Sleep(time.Minute)
-				w.mustShutdown()
-				isExtension := func(k consumer.EventKind) bool { return k == consumer.EventExtended } // as often as chance has it
-				if got := slices.DeleteFunc(seen.kinds(), isExtension); !slices.Equal(got, test.want) {
-					t.Errorf("events %q\nwant   %q", got, test.want)
-				}
-				began := time.Time{}
-				for _, e := range seen.events {
-					if e.Topic != "orders" || body(e) != "one" || e.Time.IsZero() || e.Time.Before(began) {
-						t.Errorf("event %+v, want its topic, message and time", e)
-					}
-					began = e.Time
-				}
-			})
+				began = e.Time
+			}
 		})
 	}
 }
@@ -100,9 +98,7 @@ func TestSuccessIsNoWarning(t *testing.T) {
 		cfg := quiet()
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		cfg.Observers = []consumer.Observer{&seen}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { return nil })
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return nil }))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		if len(seen.of(acked)) != 1 || log.String() != "" {
@@ -146,16 +142,14 @@ func TestEventFields(t *testing.T) {
 		cfg.Observers, cfg.Concurrency = []consumer.Observer{&seen}, 1
 		cfg.Retry = every(time.Second, 2)
 		began := time.Now()
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-				if string(m.Body) == "two" {
-					time.Sleep(3 * time.Second) // the retry of the other is late
-					return nil
-				}
-				time.Sleep(time.Millisecond)
-				return classify.Transient(errBusy)
-			})
-		})
+		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+			if string(m.Body) == "two" {
+				time.Sleep(3 * time.Second) // the retry of the other is late
+				return nil
+			}
+			time.Sleep(time.Millisecond)
+			return classify.Transient(errBusy)
+		}))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		var events []consumer.Event
@@ -205,14 +199,12 @@ func TestEventAttemptOfUncountedRuns(t *testing.T) {
 		var seen recorder
 		cfg := quiet()
 		cfg.Observers = []consumer.Observer{&seen}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-				if consumer.MetaFrom(ctx).LastFailedAt.IsZero() {
-					return classify.Throttled(errBusy, time.Second)
-				}
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+			if consumer.MetaFrom(ctx).LastFailedAt.IsZero() {
+				return classify.Throttled(errBusy, time.Second)
+			}
+			return nil
+		}))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		for _, e := range seen.events {
@@ -290,9 +282,7 @@ func TestEventsAddUp(t *testing.T) {
 		cfg := quiet()
 		cfg.Guard = consumer.Guard{NoBreaker: true, NoBudget: true}
 		cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 3)
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) })
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) }))
 		time.Sleep(time.Hour)
 		w.mustShutdown()
 		for kind, want := range map[consumer.EventKind]int{
@@ -319,36 +309,32 @@ func TestEventDeferred(t *testing.T) {
 			cfg.Concurrency, cfg.MaxHeld = 1, 1
 		}, consumer.Topic{}},
 	} {
-		t.Run(want, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				var seen recorder
-				cfg := quiet()
-				cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 5)
-				tt.change(&cfg)
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					c.Handle("orders", func(context.Context, *brokers.Message) error {
-						time.Sleep(time.Second)
-						return classify.Transient(errBusy)
-					}, tt.topic)
-				})
-				publish(t, broker, "orders", slices.Repeat([]string{"acme-1"}, 50)...)
-				time.Sleep(time.Millisecond)
-				closed.Isolate(time.Now(), "by hand")
-				time.Sleep(20 * time.Second)
-				w.mustShutdown()
-				closed.Restore(time.Now())
-				deferred := seen.of(consumer.EventDeferred)
-				if len(deferred) == 0 {
-					t.Fatal("nothing was deferred")
+		bubble(t, want, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			var seen recorder
+			cfg := quiet()
+			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 5)
+			tt.change(&cfg)
+			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+				time.Sleep(time.Second)
+				return classify.Transient(errBusy)
+			}, tt.topic))
+			publish(t, broker, "orders", slices.Repeat([]string{"acme-1"}, 50)...)
+			time.Sleep(time.Millisecond)
+			closed.Isolate(time.Now(), "by hand")
+			time.Sleep(20 * time.Second)
+			w.mustShutdown()
+			closed.Restore(time.Now())
+			deferred := seen.of(consumer.EventDeferred)
+			if len(deferred) == 0 {
+				t.Fatal("nothing was deferred")
+			}
+			for _, e := range deferred {
+				d := e.Decision
+				if d.Reason != want || d.Action != retry.ActionRetry || d.Counted || e.Err == nil || !e.Meta.DueAt.Equal(e.Time.Add(d.Delay)) {
+					t.Fatalf("%+v, want a later run, uncounted, for the reason %s", e, want)
 				}
-				for _, e := range deferred {
-					d := e.Decision
-					if d.Reason != want || d.Action != retry.ActionRetry || d.Counted || e.Err == nil || !e.Meta.DueAt.Equal(e.Time.Add(d.Delay)) {
-						t.Fatalf("%+v, want a later run, uncounted, for the reason %s", e, want)
-					}
-				}
-			})
+			}
 		})
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
-	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
 )
@@ -36,12 +35,10 @@ func TestRestartsDuringADeadLetterOutageAddNoRuns(t *testing.T) {
 		var runs atomic.Int32
 		for restart := range 4 {
 			down.Store(restart < 3)
-			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				c.Handle("orders", func(context.Context, *brokers.Message) error {
-					runs.Add(1)
-					return classify.Transient(errors.New("no"))
-				})
-			})
+			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+				runs.Add(1)
+				return classify.Transient(errors.New("no"))
+			}))
 			time.Sleep(5 * time.Second)
 			w.mustShutdown()
 		}

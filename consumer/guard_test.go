@@ -297,25 +297,23 @@ func TestBreakerThatOthersChange(t *testing.T) {
 // To look whether somebody has changed a breaker costs the broker nothing.
 func TestIdleConsumerAsksOnce(t *testing.T) {
 	for name, isolated := range map[string]bool{"closed": false, "isolated": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := newTap(memory.Options{})
-				shared := must(breaker.New(breaker.Config{}))
-				if isolated {
-					shared.Isolate(time.Now(), "by hand")
-				}
-				cfg := quiet()
-				cfg.Guards = map[string]consumer.Guard{"orders": {Breaker: shared}}
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					c.Handle("orders", func(context.Context, *brokers.Message) error { return nil })
-					c.Handle("mails", func(context.Context, *brokers.Message) error { return nil })
-				})
-				time.Sleep(time.Hour)
-				w.mustShutdown()
-				if n := len(broker.askedIn); n > 2 {
-					t.Errorf("the source was asked %d times in an hour without messages", n)
-				}
+		bubble(t, name, func(t *testing.T) {
+			broker := newTap(memory.Options{})
+			shared := must(breaker.New(breaker.Config{}))
+			if isolated {
+				shared.Isolate(time.Now(), "by hand")
+			}
+			cfg := quiet()
+			cfg.Guards = map[string]consumer.Guard{"orders": {Breaker: shared}}
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.Handle("orders", func(context.Context, *brokers.Message) error { return nil })
+				c.Handle("mails", func(context.Context, *brokers.Message) error { return nil })
 			})
+			time.Sleep(time.Hour)
+			w.mustShutdown()
+			if n := len(broker.askedIn); n > 2 {
+				t.Errorf("the source was asked %d times in an hour without messages", n)
+			}
 		})
 	}
 }
@@ -361,9 +359,7 @@ func TestFailureThatIsYetToCome(t *testing.T) {
 		cfg := quiet()
 		cfg.HoldLimit = hold
 		runs := 0
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { runs++; return errors.New("no such column") })
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { runs++; return errors.New("no such column") }))
 		time.Sleep(time.Hour)
 		w.mustShutdown()
 		if entry := oneDeadLetter(t, broker.Broker, "orders"); runs != 5 || entry.Meta.Attempt != 6 {

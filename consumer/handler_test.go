@@ -18,7 +18,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -29,36 +28,13 @@ const day = 24 * time.Hour
 // and checks that every message has an end.
 func work(t *testing.T, broker *memory.Broker, cfg consumer.Config, h consumer.Handler, settings ...consumer.Topic) {
 	t.Helper()
-	w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", h, settings...) })
+	w := start(t, broker, cfg, orders(h, settings...))
 	time.Sleep(2 * day)
 	synctest.Wait()
 	w.mustShutdown()
 	if n := broker.Len("orders"); n != 0 {
 		t.Errorf("%d messages left in the topic, want all handled or dead", n)
 	}
-}
-
-// letters returns the dead letters of topic "orders".
-func letters(t *testing.T, broker *memory.Broker) (entries []dlq.Entry) {
-	t.Helper()
-	for _, m := range broker.Messages("orders.dead") {
-		entry, err := dlq.Decode(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		entries = append(entries, entry)
-	}
-	return entries
-}
-
-// letter returns the one dead letter that there must be.
-func letter(t *testing.T, broker *memory.Broker) dlq.Entry {
-	t.Helper()
-	entries := letters(t, broker)
-	if len(entries) != 1 {
-		t.Fatalf("%d dead letters, want 1", len(entries))
-	}
-	return entries[0]
 }
 
 func TestPanics(t *testing.T) {
@@ -76,34 +52,32 @@ func TestPanics(t *testing.T) {
 		{"abort", func() { panic(http.ErrAbortHandler) }, "abort Handler", 6},
 	} {
 		for _, stacks := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/stacks=%t", tt.name, stacks), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					broker := memory.New(memory.Options{})
-					publish(t, broker, "orders", "one")
-					cfg := quiet()
-					cfg.Stacks, cfg.Concurrency = stacks, 1
-					seen := &recorder{}
-					cfg.Observers = []consumer.Observer{seen}
-					runs := 0
-					work(t, broker, cfg, func(context.Context, *brokers.Message) error {
-						runs++
-						tt.panic()
-						return nil
-					})
-					got := letter(t, broker)
-					if runs != tt.runs || tt.runs == 2 && got.Reason != "panic" || !strings.Contains(got.ErrorText, tt.text) {
-						t.Errorf("%d runs, reason %q, text %q; want %d, panic, %q", runs, got.Reason, got.ErrorText, tt.runs, tt.text)
-					}
-					if has := strings.Contains(got.Stack, "handler_test.go"); has != stacks {
-						t.Errorf("stack with the handler's line: %t, want %t:\n%s", has, stacks, got.Stack)
-					}
-					for _, e := range seen.of(consumer.EventFailed) {
-						p, ok := errors.AsType[*classify.PanicError](e.Err)
-						if !ok || !bytes.Contains(p.Stack, []byte("handler_test.go")) {
-							t.Errorf("event with %T, want a *PanicError with the stack", e.Err)
-						}
-					}
+			bubble(t, fmt.Sprintf("%s/stacks=%t", tt.name, stacks), func(t *testing.T) {
+				broker := memory.New(memory.Options{})
+				publish(t, broker, "orders", "one")
+				cfg := quiet()
+				cfg.Stacks, cfg.Concurrency = stacks, 1
+				seen := &recorder{}
+				cfg.Observers = []consumer.Observer{seen}
+				runs := 0
+				work(t, broker, cfg, func(context.Context, *brokers.Message) error {
+					runs++
+					tt.panic()
+					return nil
 				})
+				got := oneDeadLetter(t, broker, "orders")
+				if runs != tt.runs || tt.runs == 2 && got.Reason != "panic" || !strings.Contains(got.ErrorText, tt.text) {
+					t.Errorf("%d runs, reason %q, text %q; want %d, panic, %q", runs, got.Reason, got.ErrorText, tt.runs, tt.text)
+				}
+				if has := strings.Contains(got.Stack, "handler_test.go"); has != stacks {
+					t.Errorf("stack with the handler's line: %t, want %t:\n%s", has, stacks, got.Stack)
+				}
+				for _, e := range seen.of(consumer.EventFailed) {
+					p, ok := errors.AsType[*classify.PanicError](e.Err)
+					if !ok || !bytes.Contains(p.Stack, []byte("handler_test.go")) {
+						t.Errorf("event with %T, want a *PanicError with the stack", e.Err)
+					}
+				}
 			})
 		}
 	}
@@ -119,7 +93,7 @@ func TestPanicOfABatchFailsAllOfIt(t *testing.T) {
 		time.Sleep(day)
 		synctest.Wait()
 		w.mustShutdown()
-		for _, entry := range letters(t, broker) {
+		for _, entry := range deadLetters(t, broker, "orders") {
 			if entry.Reason != "panic" || entry.Meta.Attempt != 2 {
 				t.Errorf("%s: reason %q after %d runs, want panic after 2", entry.Message.ID, entry.Reason, entry.Meta.Attempt)
 			}
@@ -182,7 +156,7 @@ func TestGoexitForEver(t *testing.T) {
 		time.Sleep(day)
 		synctest.Wait()
 		w.mustShutdown()
-		entries := letters(t, broker)
+		entries := deadLetters(t, broker, "orders")
 		for _, entry := range entries {
 			if entry.Reason != "unclassified" || entry.Meta.Attempt != 6 {
 				t.Errorf("reason %q after %d runs, want unclassified after 6", entry.Reason, entry.Meta.Attempt)
@@ -206,9 +180,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 		seen := &recorder{}
 		cfg.Observers = []consumer.Observer{seen}
 		release := make(chan struct{})
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { <-release; return nil })
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { <-release; return nil }))
 		time.Sleep(time.Hour)
 		if n := len(seen.of(consumer.EventStuck)); n != 1 {
 			t.Errorf("reported as stuck %d times in an hour, want once", n)
@@ -252,22 +224,20 @@ func TestJoinedErrors(t *testing.T) {
 		{"marks", errors.Join(never, busy), 4},
 		{"mark and status", errors.Join(never, down), 1},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", "one")
-				cfg := quiet()
-				cfg.Retry.MaxAttempts = 4
-				runs := 0
-				work(t, broker, cfg, func(context.Context, *brokers.Message) error {
-					runs++
-					return tt.err
-				})
-				letter(t, broker)
-				if runs != tt.runs {
-					t.Errorf("%d runs, want %d", runs, tt.runs)
-				}
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", "one")
+			cfg := quiet()
+			cfg.Retry.MaxAttempts = 4
+			runs := 0
+			work(t, broker, cfg, func(context.Context, *brokers.Message) error {
+				runs++
+				return tt.err
 			})
+			oneDeadLetter(t, broker, "orders")
+			if runs != tt.runs {
+				t.Errorf("%d runs, want %d", runs, tt.runs)
+			}
 		})
 	}
 }
@@ -325,7 +295,7 @@ func TestMiddlewareDecidesWhatTheRunReturns(t *testing.T) {
 		}}
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error { handled++; return errors.New("odd") })
 		reasons := map[string]string{}
-		for _, entry := range letters(t, broker) {
+		for _, entry := range deadLetters(t, broker, "orders") {
 			reasons[string(entry.Message.Body)] = entry.Reason
 		}
 		want := map[string]string{"poison": "poison", "panic": "panic"}
@@ -347,7 +317,7 @@ func TestBatchResultsOfAnotherLength(t *testing.T) {
 		time.Sleep(day)
 		synctest.Wait()
 		w.mustShutdown()
-		entries := letters(t, broker)
+		entries := deadLetters(t, broker, "orders")
 		for _, entry := range entries {
 			if !strings.Contains(entry.ErrorText, `the batch handler of "orders" returned 3 results for 1 messages`) {
 				t.Errorf("dead letter of %q", entry.ErrorText)

@@ -21,15 +21,13 @@ func TestShortDelayIsHeldWithoutASlot(t *testing.T) {
 		cfg := quiet()
 		cfg.Concurrency, cfg.Retry = 1, every(time.Second, 3)
 		d := newDiary()
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-				d.write("run %s, attempt %d", m.Body, consumer.MetaFrom(ctx).Attempt)
-				if string(m.Body) == "bad" && consumer.MetaFrom(ctx).Attempt == 1 {
-					return errBusy
-				}
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			d.write("run %s, attempt %d", m.Body, consumer.MetaFrom(ctx).Attempt)
+			if string(m.Body) == "bad" && consumer.MetaFrom(ctx).Attempt == 1 {
+				return errBusy
+			}
+			return nil
+		}))
 		synctest.Wait()
 		if got, want := broker.Stats("orders"), (memory.Stats{InFlight: 1}); got != want {
 			t.Errorf("while the retry is held: %+v, want %+v", got, want)
@@ -54,16 +52,14 @@ func TestHeldRunsAreResumedTogether(t *testing.T) {
 		cfg.Concurrency, cfg.Retry, cfg.Guard.NoBudget = 1, every(time.Second, 3), true
 		pauses := map[string]time.Duration{"2": 200 * time.Microsecond, "3": 200 * time.Microsecond, "4": 5 * time.Millisecond}
 		d := newDiary()
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-				if consumer.MetaFrom(ctx).Attempt > 1 {
-					d.write("run %s", m.Body)
-					return nil
-				}
-				time.Sleep(pauses[string(m.Body)])
-				return errBusy
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			if consumer.MetaFrom(ctx).Attempt > 1 {
+				d.write("run %s", m.Body)
+				return nil
+			}
+			time.Sleep(pauses[string(m.Body)])
+			return errBusy
+		}))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		d.expect(t, "1s run 1", "1.001s run 2", "1.001s run 3", "1.0054s run 4")
@@ -80,15 +76,13 @@ func TestHeldRunsAreResumedInTheOrderOfTheirTimes(t *testing.T) {
 		cfg.Retry = every(time.Second, 5)
 		cfg.Retry.Backoff.Multiplier = 2
 		d := newDiary()
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-				d.write("run %s", m.Body)
-				if attempt := consumer.MetaFrom(ctx).Attempt; attempt == 1 || attempt == 2 && string(m.Body) == "twice" {
-					return errBusy
-				}
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			d.write("run %s", m.Body)
+			if attempt := consumer.MetaFrom(ctx).Attempt; attempt == 1 || attempt == 2 && string(m.Body) == "twice" {
+				return errBusy
+			}
+			return nil
+		}))
 		time.Sleep(1500 * time.Millisecond)
 		publish(t, broker, "orders", "once")
 		time.Sleep(time.Minute)
@@ -105,15 +99,13 @@ func TestHeldLeaseIsKept(t *testing.T) {
 		cfg := quiet()
 		cfg.HoldLimit, cfg.Retry = 10*time.Minute, every(5*time.Minute, 3)
 		d := newDiary()
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-				d.write("attempt %d", consumer.MetaFrom(ctx).Attempt)
-				if consumer.MetaFrom(ctx).Attempt == 1 {
-					return errBusy
-				}
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+			d.write("attempt %d", consumer.MetaFrom(ctx).Attempt)
+			if consumer.MetaFrom(ctx).Attempt == 1 {
+				return errBusy
+			}
+			return nil
+		}))
 		time.Sleep(4 * time.Minute)
 		if got := broker.Records("orders")[0].Abandoned; got != 0 {
 			t.Errorf("the lease ran out %d times", got)
@@ -135,17 +127,15 @@ func TestFullHoldSendsRetriesToTheBroker(t *testing.T) {
 		cfg := quiet()
 		cfg.MaxHeld, cfg.Retry = 2, every(time.Second, 3)
 		began := time.Now()
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-				if consumer.MetaFrom(ctx).Attempt == 1 {
-					return errBusy
-				}
-				if got := time.Since(began); got < time.Second || got > 2*time.Second {
-					t.Errorf("message %s was retried after %v, want 1s, and a little more for what finds no token", m.Body, got)
-				}
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			if consumer.MetaFrom(ctx).Attempt == 1 {
+				return errBusy
+			}
+			if got := time.Since(began); got < time.Second || got > 2*time.Second {
+				t.Errorf("message %s was retried after %v, want 1s, and a little more for what finds no token", m.Body, got)
+			}
+			return nil
+		}))
 		synctest.Wait()
 		if got, want := broker.Stats("orders"), (memory.Stats{InFlight: 2, Delayed: 3}); got != want {
 			t.Errorf("after the failures: %+v, want %+v", got, want)
@@ -163,9 +153,7 @@ func TestLongDelayGoesToTheBrokerWithItsMeta(t *testing.T) {
 		cfg := quiet()
 		cfg.Retry = every(10*time.Second, 3)
 		began := time.Now()
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) })
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) }))
 		time.Sleep(15 * time.Second) // the second run failed at 10 s
 		synctest.Wait()
 		records := broker.Records("orders")
@@ -207,59 +195,32 @@ func TestHoldingThatIsDear(t *testing.T) {
 		{"by key", time.Second, true, 0, 0},
 		{"by key, longer than the limit", 3 * time.Second, true, 0, 3},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := newTap(memory.Options{})
-				broker.maxHold = 20 * time.Millisecond
-				if err := broker.Publish(t.Context(), "orders", brokers.Message{Key: "k", Body: []byte("one")}); err != nil {
-					t.Fatal(err)
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := newTap(memory.Options{})
+			broker.maxHold = 20 * time.Millisecond
+			if err := broker.Publish(t.Context(), "orders", brokers.Message{Key: "k", Body: []byte("one")}); err != nil {
+				t.Fatal(err)
+			}
+			cfg := quiet()
+			cfg.OrderByKey, cfg.HoldLimit, cfg.Retry = tt.byKey, tt.hold, every(tt.delay, 5)
+			began, runs := time.Now(), 0
+			w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+				if got, want := time.Since(began), time.Duration(runs)*tt.delay; got != want {
+					t.Errorf("run %d at %v, want %v", runs+1, got, want)
 				}
-				cfg := quiet()
-				cfg.OrderByKey, cfg.HoldLimit, cfg.Retry = tt.byKey, tt.hold, every(tt.delay, 5)
-				began, runs := time.Now(), 0
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-						if got, want := time.Since(began), time.Duration(runs)*tt.delay; got != want {
-							t.Errorf("run %d at %v, want %v", runs+1, got, want)
-						}
-						if runs++; runs <= 3 {
-							return classify.Transient(errBusy)
-						}
-						return nil
-					})
-				})
-				time.Sleep(time.Minute)
-				w.mustShutdown()
-				if got := len(broker.of("retry")); got != tt.retries || runs != 4 {
-					t.Errorf("%d runs, and %d retries through the broker; want 4 and %d", runs, got, tt.retries)
+				if runs++; runs <= 3 {
+					return classify.Transient(errBusy)
 				}
-				empty(t, broker.Broker, "orders", "orders.dead")
-			})
+				return nil
+			}))
+			time.Sleep(time.Minute)
+			w.mustShutdown()
+			if got := len(broker.of("retry")); got != tt.retries || runs != 4 {
+				t.Errorf("%d runs, and %d retries through the broker; want 4 and %d", runs, got, tt.retries)
+			}
+			empty(t, broker.Broker, "orders", "orders.dead")
 		})
 	}
-}
-
-// A copy that came early is given back as it came when the worker stops.
-func TestDrainOfWhatCameEarly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		broker.maxHold = 20 * time.Millisecond
-		due := time.Now().Add(time.Second)
-		broker.deliver = func(d *brokers.Delivery) { d.Meta.DueAt, d.Meta.Attempt = due, 1 }
-		publish(t, broker, "orders", "one")
-		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				t.Error("it ran")
-				return nil
-			})
-		})
-		synctest.Wait()
-		w.mustShutdown()
-		calls := broker.of("ack", "retry", "release")
-		if len(calls) != 1 || calls[0].what != "retry" || calls[0].meta.Attempt != 1 || !calls[0].meta.DueAt.Equal(due) {
-			t.Errorf("settlements %+v, want one retry with attempt 1 and the same due time", calls)
-		}
-	})
 }
 
 // What comes early by little is held even where nothing else is: a broker that
@@ -282,15 +243,13 @@ func TestEarlyArrivalIsNeverRunEarly(t *testing.T) {
 			cfg.Observers = []consumer.Observer{&seen}
 			cfg.HoldLimit = tt.hold
 			var ran []time.Time
-			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-					ran = append(ran, time.Now())
-					if got := consumer.MetaFrom(ctx).Attempt; got != 4 {
-						t.Errorf("attempt %d, want 4: arriving early is no attempt", got)
-					}
-					return nil
-				})
-			})
+			w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+				ran = append(ran, time.Now())
+				if got := consumer.MetaFrom(ctx).Attempt; got != 4 {
+					t.Errorf("attempt %d, want 4: arriving early is no attempt", got)
+				}
+				return nil
+			}))
 			time.Sleep(time.Hour)
 			w.mustShutdown()
 			if len(ran) != 1 || !ran[0].Equal(due) {
@@ -321,14 +280,12 @@ func TestHeldRunWhoseLeaseIsLostIsDropped(t *testing.T) {
 		cfg.Observers = []consumer.Observer{&seen}
 		cfg.HoldLimit, cfg.Retry = 10*time.Minute, every(5*time.Minute, 3)
 		var runs atomic.Int32
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				if runs.Add(1) == 1 {
-					return errBusy
-				}
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+			if runs.Add(1) == 1 {
+				return errBusy
+			}
+			return nil
+		}))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if runs.Load() != 2 {
@@ -360,15 +317,13 @@ func TestRetryThatTheLeaseCannotOutlastGoesToTheBroker(t *testing.T) {
 		cfg.HandlerTimeout = 3 * time.Second
 		cfg.Retry = every(1900*time.Millisecond, 20)
 		var runs atomic.Int32
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-				runs.Add(1)
-				if consumer.MetaFrom(ctx).Attempt == 20 {
-					return nil
-				}
-				return classify.Transient(errBusy)
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+			runs.Add(1)
+			if consumer.MetaFrom(ctx).Attempt == 20 {
+				return nil
+			}
+			return classify.Transient(errBusy)
+		}))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		if lost := seen.of(consumer.EventLeaseLost); len(lost) != 0 || runs.Load() != 20 {

@@ -47,38 +47,36 @@ func TestHostileHeaders(t *testing.T) {
 		{"huge value", brokers.Headers{{Name: "a", Value: strings.Repeat("x", 1<<20)}}},
 		{"idempotency key with control characters", brokers.Headers{{Name: "redrive-idempotency-key", Value: "a\x00b\n"}}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				if err := broker.Publish(t.Context(), "orders", brokers.Message{Headers: slices.Clone(tt.headers)}); err != nil {
-					t.Fatal(err)
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			if err := broker.Publish(t.Context(), "orders", brokers.Message{Headers: slices.Clone(tt.headers)}); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			runs := 0
+			cfg := quiet()
+			cfg.Retry = retry.Policy{MaxAttempts: 2, Backoff: retry.Backoff{Base: time.Minute, Jitter: retry.NoJitter}}
+			work(t, broker, cfg, func(ctx context.Context, m *brokers.Message) error {
+				runs++
+				meta := consumer.MetaFrom(ctx)
+				if after := time.Since(began); meta.Attempt != runs || after != time.Duration(runs-1)*time.Minute {
+					t.Errorf("run %d is attempt %d after %v, want no delay but that of the policy", runs, meta.Attempt, after)
 				}
-				began := time.Now()
-				runs := 0
-				cfg := quiet()
-				cfg.Retry = retry.Policy{MaxAttempts: 2, Backoff: retry.Backoff{Base: time.Minute, Jitter: retry.NoJitter}}
-				work(t, broker, cfg, func(ctx context.Context, m *brokers.Message) error {
-					runs++
-					meta := consumer.MetaFrom(ctx)
-					if after := time.Since(began); meta.Attempt != runs || after != time.Duration(runs-1)*time.Minute {
-						t.Errorf("run %d is attempt %d after %v, want no delay but that of the policy", runs, meta.Attempt, after)
-					}
-					if m.Topic != "orders" || meta.IdempotencyKey != m.ID {
-						t.Errorf("topic %q, idempotency key %q; want orders and %q", m.Topic, meta.IdempotencyKey, m.ID)
-					}
-					if want := users(tt.headers); !slices.Equal(users(m.Headers), want) {
-						t.Errorf("run %d: %d headers of the user, want the %d published", runs, len(users(m.Headers)), len(want))
-					}
-					return classify.Transient(errors.New("busy"))
-				})
-				got := letter(t, broker)
-				if runs != 2 || got.Meta.Attempt != 2 || got.Reason != "exhausted" || len(got.Meta.History) != 2 {
-					t.Errorf("%d runs, dead after %d with reason %q and history %v; want 2 and exhausted", runs, got.Meta.Attempt, got.Reason, got.Meta.History)
+				if m.Topic != "orders" || meta.IdempotencyKey != m.ID {
+					t.Errorf("topic %q, idempotency key %q; want orders and %q", m.Topic, meta.IdempotencyKey, m.ID)
 				}
-				if want := users(tt.headers); !slices.Equal(users(got.Message.Headers), want) {
-					t.Errorf("the dead letter has %d headers of the user, want the %d published", len(users(got.Message.Headers)), len(want))
+				if want := users(tt.headers); !slices.Equal(users(m.Headers), want) {
+					t.Errorf("run %d: %d headers of the user, want the %d published", runs, len(users(m.Headers)), len(want))
 				}
+				return classify.Transient(errors.New("busy"))
 			})
+			got := oneDeadLetter(t, broker, "orders")
+			if runs != 2 || got.Meta.Attempt != 2 || got.Reason != "exhausted" || len(got.Meta.History) != 2 {
+				t.Errorf("%d runs, dead after %d with reason %q and history %v; want 2 and exhausted", runs, got.Meta.Attempt, got.Reason, got.Meta.History)
+			}
+			if want := users(tt.headers); !slices.Equal(users(got.Message.Headers), want) {
+				t.Errorf("the dead letter has %d headers of the user, want the %d published", len(users(got.Message.Headers)), len(want))
+			}
 		})
 	}
 }
@@ -99,51 +97,49 @@ func users(h brokers.Headers) (own brokers.Headers) {
 func TestHandlerThatChangesItsMessage(t *testing.T) {
 	for _, hold := range []time.Duration{-1, time.Hour} {
 		for _, byKey := range []bool{false, true} {
-			t.Run(fmt.Sprintf("hold=%v/byKey=%v", hold, byKey), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					published := brokers.Message{
-						ID: "m-1", Key: "k", Body: []byte("body"),
-						Headers: brokers.Headers{{Name: "a", Value: "1"}}, PublishedAt: time.Now(),
+			bubble(t, fmt.Sprintf("hold=%v/byKey=%v", hold, byKey), func(t *testing.T) {
+				published := brokers.Message{
+					ID: "m-1", Key: "k", Body: []byte("body"),
+					Headers: brokers.Headers{{Name: "a", Value: "1"}}, PublishedAt: time.Now(),
+				}
+				broker := memory.New(memory.Options{})
+				follower := published
+				follower.ID = "m-2"
+				if err := broker.Publish(t.Context(), "orders", published, follower); err != nil {
+					t.Fatal(err)
+				}
+				cfg := quiet()
+				cfg.HoldLimit, cfg.OrderByKey = hold, byKey
+				cfg.Retry.MaxAttempts = 3
+				seen := &recorder{}
+				cfg.Observers = []consumer.Observer{seen}
+				work(t, broker, cfg, func(ctx context.Context, m *brokers.Message) error {
+					if string(m.Body) != "body" || m.Key != "k" || m.Topic != "orders" || len(m.Headers) != 1 || !strings.HasPrefix(m.ID, "m-") {
+						t.Errorf("attempt %d got %+v, want the message as published", consumer.MetaFrom(ctx).Attempt, m)
 					}
-					broker := memory.New(memory.Options{})
-					follower := published
-					follower.ID = "m-2"
-					if err := broker.Publish(t.Context(), "orders", published, follower); err != nil {
-						t.Fatal(err)
+					id := m.ID
+					*m = brokers.Message{ID: "forged", Topic: "forged", Key: "forged", Body: m.Body[:2], Headers: m.Headers.With("forged", "1")}
+					if got := consumer.MetaFrom(ctx).IdempotencyKey; got != id {
+						t.Errorf("idempotency key %q after the change, want %q", got, id)
 					}
-					cfg := quiet()
-					cfg.HoldLimit, cfg.OrderByKey = hold, byKey
-					cfg.Retry.MaxAttempts = 3
-					seen := &recorder{}
-					cfg.Observers = []consumer.Observer{seen}
-					work(t, broker, cfg, func(ctx context.Context, m *brokers.Message) error {
-						if string(m.Body) != "body" || m.Key != "k" || m.Topic != "orders" || len(m.Headers) != 1 || !strings.HasPrefix(m.ID, "m-") {
-							t.Errorf("attempt %d got %+v, want the message as published", consumer.MetaFrom(ctx).Attempt, m)
-						}
-						id := m.ID
-						*m = brokers.Message{ID: "forged", Topic: "forged", Key: "forged", Body: m.Body[:2], Headers: m.Headers.With("forged", "1")}
-						if got := consumer.MetaFrom(ctx).IdempotencyKey; got != id {
-							t.Errorf("idempotency key %q after the change, want %q", got, id)
-						}
-						return classify.Transient(errors.New("busy"))
-					})
-					dead := letters(t, broker)
-					if len(dead) != 2 {
-						t.Fatalf("%d dead letters, want 2", len(dead))
-					}
-					for _, got := range dead {
-						m := got.Message
-						if !strings.HasPrefix(m.ID, "m-") || m.Key != "k" || m.Topic != "orders" || !bytes.Equal(m.Body, published.Body) ||
-							!slices.Equal(users(m.Headers), published.Headers) || got.Meta.Attempt != 3 {
-							t.Errorf("dead letter %+v, want the message as published", got)
-						}
-					}
-					for _, e := range seen.of(consumer.EventFailed) {
-						if e.Topic != "orders" || e.Message.Topic != "orders" {
-							t.Errorf("event of topic %q, want orders", e.Topic)
-						}
-					}
+					return classify.Transient(errors.New("busy"))
 				})
+				dead := deadLetters(t, broker, "orders")
+				if len(dead) != 2 {
+					t.Fatalf("%d dead letters, want 2", len(dead))
+				}
+				for _, got := range dead {
+					m := got.Message
+					if !strings.HasPrefix(m.ID, "m-") || m.Key != "k" || m.Topic != "orders" || !bytes.Equal(m.Body, published.Body) ||
+						!slices.Equal(users(m.Headers), published.Headers) || got.Meta.Attempt != 3 {
+						t.Errorf("dead letter %+v, want the message as published", got)
+					}
+				}
+				for _, e := range seen.of(consumer.EventFailed) {
+					if e.Topic != "orders" || e.Message.Topic != "orders" {
+						t.Errorf("event of topic %q, want orders", e.Topic)
+					}
+				}
 			})
 		}
 	}
@@ -175,27 +171,25 @@ func TestErrorsWhoseMethodsPanic(t *testing.T) {
 		{"joined", errors.Join(errors.New("odd"), &hostile{})},
 		{"typed nil", (*typedNil)(nil)},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", "one")
-				runs := 0
-				var log bytes.Buffer
-				cfg := quiet()
-				cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-				cfg.Retry.MaxAttempts = 3
-				work(t, broker, cfg, func(context.Context, *brokers.Message) error {
-					runs++
-					return tt.err
-				})
-				got := letter(t, broker)
-				if runs != 3 || got.Meta.Class != string(classify.ClassUnknown) {
-					t.Errorf("%d runs, class %q; want 3 of class unknown", runs, got.Meta.Class)
-				}
-				if n := strings.Count(log.String(), `msg="handler failed"`); n != 3 {
-					t.Errorf("%d failures logged, want 3:\n%s", n, &log)
-				}
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", "one")
+			runs := 0
+			var log bytes.Buffer
+			cfg := quiet()
+			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			cfg.Retry.MaxAttempts = 3
+			work(t, broker, cfg, func(context.Context, *brokers.Message) error {
+				runs++
+				return tt.err
 			})
+			got := oneDeadLetter(t, broker, "orders")
+			if runs != 3 || got.Meta.Class != string(classify.ClassUnknown) {
+				t.Errorf("%d runs, class %q; want 3 of class unknown", runs, got.Meta.Class)
+			}
+			if n := strings.Count(log.String(), `msg="handler failed"`); n != 3 {
+				t.Errorf("%d failures logged, want 3:\n%s", n, &log)
+			}
 		})
 	}
 }
@@ -206,12 +200,10 @@ func TestErrorsWhoseMethodsPanicAtTheEnd(t *testing.T) {
 		publish(t, broker, "orders", "one")
 		cfg := quiet()
 		cfg.DrainTimeout = time.Second
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-				<-ctx.Done()
-				return &hostile{}
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+			<-ctx.Done()
+			return &hostile{}
+		}))
 		synctest.Wait()
 		w.mustShutdown()
 		if got := broker.Records("orders"); len(got) != 1 || got[0].Meta.Attempt != 0 {
@@ -229,7 +221,7 @@ func TestErrorTextsWithoutEnd(t *testing.T) {
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		text := strings.Repeat("x", 10<<20)
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error { return classify.Permanent(errors.New(text)) })
-		if got := letter(t, broker); len(got.ErrorText) > 2<<10 || len(got.ErrorText) == 0 {
+		if got := oneDeadLetter(t, broker, "orders"); len(got.ErrorText) > 2<<10 || len(got.ErrorText) == 0 {
 			t.Errorf("an error text of %d bytes in the dead letter, want at most 2 KiB", len(got.ErrorText))
 		}
 		if log.Len() > 16<<10 {
@@ -246,7 +238,7 @@ func TestRuleThatPanics(t *testing.T) {
 		cfg.Rules = []classify.Rule{func(error) error { panic("rule") }}
 		runs := 0
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error { runs++; return errors.New("odd") })
-		if got := letter(t, broker); runs != 6 || got.Meta.Class != string(classify.ClassUnknown) {
+		if got := oneDeadLetter(t, broker, "orders"); runs != 6 || got.Meta.Class != string(classify.ClassUnknown) {
 			t.Errorf("%d runs, class %q; want the 6 of class unknown", runs, got.Meta.Class)
 		}
 	})
@@ -294,7 +286,7 @@ func TestObserverThatPanics(t *testing.T) {
 			}
 			return nil
 		})
-		letter(t, broker)
+		oneDeadLetter(t, broker, "orders")
 		if got := len(seen.of(consumer.EventAcked)); got != n {
 			t.Errorf("the second observer saw %d acks, want %d", got, n)
 		}
@@ -312,7 +304,7 @@ func TestRedactThatPanics(t *testing.T) {
 		cfg := quiet()
 		cfg.Redact = func(string) string { panic("redact") }
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error { return classify.Permanent(errors.New("odd")) })
-		if got := letter(t, broker); got.Reason != "poison" || strings.Contains(got.ErrorText, "odd") {
+		if got := oneDeadLetter(t, broker, "orders"); got.Reason != "poison" || strings.Contains(got.ErrorText, "odd") {
 			t.Errorf("reason %q, text %q; want a dead letter without the text", got.Reason, got.ErrorText)
 		}
 	})
@@ -353,25 +345,23 @@ func TestBodiesThatAreNoJSONValueArePoison(t *testing.T) {
 		{"binary", "\x00\xff\xfe\x80", "invalid character"},
 		{"byte order mark", "\ufeff{}", "invalid character"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", tt.body)
-				work(t, broker, quiet(), consumer.JSON(func(_ context.Context, o order) error {
-					t.Errorf("handled as %+v", o)
-					return nil
-				}))
-				got := letter(t, broker)
-				if got.Reason != "undecodable" || got.Meta.Attempt != 1 || got.Meta.Class != string(classify.ClassPoison) {
-					t.Errorf("reason %q, class %q, attempt %d; want undecodable poison at the first", got.Reason, got.Meta.Class, got.Meta.Attempt)
-				}
-				if !strings.Contains(got.ErrorText, tt.want) || !strings.Contains(got.ErrorText, "consumer_test.order") {
-					t.Errorf("error text %q, want %q and the type", got.ErrorText, tt.want)
-				}
-				if !bytes.Equal(got.Message.Body, []byte(tt.body)) {
-					t.Errorf("the body of the dead letter is %q, want %q", got.Message.Body, tt.body)
-				}
-			})
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", tt.body)
+			work(t, broker, quiet(), consumer.JSON(func(_ context.Context, o order) error {
+				t.Errorf("handled as %+v", o)
+				return nil
+			}))
+			got := oneDeadLetter(t, broker, "orders")
+			if got.Reason != "undecodable" || got.Meta.Attempt != 1 || got.Meta.Class != string(classify.ClassPoison) {
+				t.Errorf("reason %q, class %q, attempt %d; want undecodable poison at the first", got.Reason, got.Meta.Class, got.Meta.Attempt)
+			}
+			if !strings.Contains(got.ErrorText, tt.want) || !strings.Contains(got.ErrorText, "consumer_test.order") {
+				t.Errorf("error text %q, want %q and the type", got.ErrorText, tt.want)
+			}
+			if !bytes.Equal(got.Message.Body, []byte(tt.body)) {
+				t.Errorf("the body of the dead letter is %q, want %q", got.Message.Body, tt.body)
+			}
 		})
 	}
 }
@@ -409,7 +399,7 @@ func TestJSONOfTypesWithADecoderOfTheirOwn(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		publish(t, broker, "orders", `"panic"`)
 		work(t, broker, quiet(), h)
-		if got := letter(t, broker); got.Reason != "panic" {
+		if got := oneDeadLetter(t, broker, "orders"); got.Reason != "panic" {
 			t.Errorf("reason %q, want panic", got.Reason)
 		}
 	})
@@ -421,66 +411,4 @@ func TestJSONNamesTheTypeItWanted(t *testing.T) {
 	if _, ok := errors.AsType[*json.UnmarshalTypeError](err); !ok || !strings.Contains(err.Error(), "for fmt.Stringer") {
 		t.Errorf("error %q, want a *json.UnmarshalTypeError for fmt.Stringer", err)
 	}
-}
-
-func TestHugeBodies(t *testing.T) {
-	for _, limited := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			body := bytes.Repeat([]byte("x"), 64<<20)
-			broker := memory.New(memory.Options{})
-			if err := broker.Publish(t.Context(), "orders", brokers.Message{Body: body}); err != nil {
-				t.Fatal(err)
-			}
-			cfg := quiet()
-			if limited {
-				cfg.MaxBody = len(body) - 1
-			}
-			handled := 0
-			work(t, broker, cfg, func(_ context.Context, m *brokers.Message) error {
-				handled += len(m.Body)
-				return nil
-			})
-			if !limited {
-				if handled != len(body) || broker.Len("orders.dead") != 0 {
-					t.Errorf("%d bytes handled, %d dead letters; want all and none", handled, broker.Len("orders.dead"))
-				}
-				return
-			}
-			got := letter(t, broker)
-			if handled != 0 || got.Reason != "oversize" || got.Meta.Attempt != 0 || !bytes.Equal(got.Message.Body, body) {
-				t.Errorf("%d bytes handled, reason %q, attempt %d, %d bytes dead; want oversize, not run, unchanged",
-					handled, got.Reason, got.Meta.Attempt, len(got.Message.Body))
-			}
-		})
-	}
-}
-
-// A body of exactly the limit is not over it.
-func TestMaxBodyIsInclusive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "0123456789")
-		cfg := quiet()
-		cfg.MaxBody = 10
-		work(t, broker, cfg, done)
-		if n := broker.Len("orders.dead"); n != 0 {
-			t.Errorf("%d dead letters, want none", n)
-		}
-	})
-}
-
-// A body of no bytes is a message like any other for a plain Handler.
-func TestEmptyBodyIsHandled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "")
-		handled := 0
-		work(t, broker, quiet(), func(_ context.Context, m *brokers.Message) error {
-			handled++
-			return nil
-		})
-		if handled != 1 || broker.Len("orders.dead") != 0 {
-			t.Errorf("handled %d times, %d dead letters; want 1 and 0", handled, broker.Len("orders.dead"))
-		}
-	})
 }

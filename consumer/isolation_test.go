@@ -33,36 +33,34 @@ func TestSlotsAndRoomOfATopic(t *testing.T) {
 		{"a limit over all", func(c *consumer.Config) { c.MaxConcurrency = 6 }, consumer.Topic{}, 3, 20, 3, 20},
 		{"a limit that one does not need", func(c *consumer.Config) { c.MaxConcurrency = 6 }, consumer.Topic{Concurrency: 1}, 1, 2, 5, 20},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				own, other := &dependency{takes: time.Minute}, &dependency{takes: time.Minute}
-				flood(t, broker, "orders", 200)
-				flood(t, broker, "mails", 200)
-				cfg := quiet()
-				tt.config(&cfg)
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					own.register("orders", tt.topic)(c)
-					other.register("mails")(c)
-				})
-				time.Sleep(10*time.Minute + 30*time.Second)
-				a, b := broker.Stats("orders").InFlight, broker.Stats("mails").InFlight
-				own.mu.Lock()
-				other.mu.Lock()
-				if tt.config(&cfg); cfg.MaxConcurrency == 0 && (own.most != tt.slots || other.most != tt.others) {
-					t.Errorf("%d and %d at once, want %d and %d", own.most, other.most, tt.slots, tt.others)
-				}
-				if own.under != tt.slots || other.under != tt.others {
-					t.Errorf("%d and %d under way, want %d and %d", own.under, other.under, tt.slots, tt.others)
-				}
-				own.mu.Unlock()
-				other.mu.Unlock()
-				if a > tt.inFlight || a <= tt.slots || b > tt.inOthers || b <= tt.others {
-					t.Errorf("%d and %d in flight, want up to %d and %d", a, b, tt.inFlight, tt.inOthers)
-				}
-				_ = w.shutdown()             // what sleeps is stuck
-				time.Sleep(10 * time.Minute) // until it has returned
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			own, other := &dependency{takes: time.Minute}, &dependency{takes: time.Minute}
+			flood(t, broker, "orders", 200)
+			flood(t, broker, "mails", 200)
+			cfg := quiet()
+			tt.config(&cfg)
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				own.register("orders", tt.topic)(c)
+				other.register("mails")(c)
 			})
+			time.Sleep(10*time.Minute + 30*time.Second)
+			a, b := broker.Stats("orders").InFlight, broker.Stats("mails").InFlight
+			own.mu.Lock()
+			other.mu.Lock()
+			if tt.config(&cfg); cfg.MaxConcurrency == 0 && (own.most != tt.slots || other.most != tt.others) {
+				t.Errorf("%d and %d at once, want %d and %d", own.most, other.most, tt.slots, tt.others)
+			}
+			if own.under != tt.slots || other.under != tt.others {
+				t.Errorf("%d and %d under way, want %d and %d", own.under, other.under, tt.slots, tt.others)
+			}
+			own.mu.Unlock()
+			other.mu.Unlock()
+			if a > tt.inFlight || a <= tt.slots || b > tt.inOthers || b <= tt.others {
+				t.Errorf("%d and %d in flight, want up to %d and %d", a, b, tt.inFlight, tt.inOthers)
+			}
+			_ = w.shutdown()             // what sleeps is stuck
+			time.Sleep(10 * time.Minute) // until it has returned
 		})
 	}
 }
@@ -106,61 +104,59 @@ func (throttledError) HTTPStatusCode() int { return 429 }
 // takes a flood of throttles, and retries of them, to see it.
 func TestAdaptiveConcurrency(t *testing.T) {
 	for _, slow := range []bool{false, true} { // else it throttles
-		t.Run(fmt.Sprintf("slow=%v", slow), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				cfg := quiet()
-				cfg.Guards = map[string]consumer.Guard{"orders": {NoBudget: true, NoBreaker: true, Adaptive: true}}
-				cfg.Concurrency, cfg.Retry = 50, every(time.Millisecond, 1000)
-				cfg.Retry.FreeThrottles = 1 << 20
-				var mu sync.Mutex
-				under, most, limit := 0, 0, 5
-				other := &dependency{takes: 20 * time.Millisecond}
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					other.register("mails")(c)
-					c.Handle("orders", func(context.Context, *brokers.Message) error {
-						mu.Lock()
-						under++
-						most = max(most, under)
-						over := under > limit
-						mu.Unlock()
-						if time.Sleep(20 * time.Millisecond); over && slow {
-							time.Sleep(80 * time.Millisecond)
-						}
-						mu.Lock()
-						under--
-						mu.Unlock()
-						if over && !slow {
-							return throttledError{}
-						}
-						return nil
-					})
+		bubble(t, fmt.Sprintf("slow=%v", slow), func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			cfg := quiet()
+			cfg.Guards = map[string]consumer.Guard{"orders": {NoBudget: true, NoBreaker: true, Adaptive: true}}
+			cfg.Concurrency, cfg.Retry = 50, every(time.Millisecond, 1000)
+			cfg.Retry.FreeThrottles = 1 << 20
+			var mu sync.Mutex
+			under, most, limit := 0, 0, 5
+			other := &dependency{takes: 20 * time.Millisecond}
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				other.register("mails")(c)
+				c.Handle("orders", func(context.Context, *brokers.Message) error {
+					mu.Lock()
+					under++
+					most = max(most, under)
+					over := under > limit
+					mu.Unlock()
+					if time.Sleep(20 * time.Millisecond); over && slow {
+						time.Sleep(80 * time.Millisecond)
+					}
+					mu.Lock()
+					under--
+					mu.Unlock()
+					if over && !slow {
+						return throttledError{}
+					}
+					return nil
 				})
-				flood(t, broker, "orders", 3000)
-				time.Sleep(8 * time.Second)
-				mu.Lock()
-				most = 0
-				mu.Unlock()
-				flood(t, broker, "mails", 500)
-				time.Sleep(3 * time.Second)
-				mu.Lock()
-				if most < 2 || most > 3*limit {
-					t.Errorf("up to %d run at once where %d may, want about as many", most, limit)
-				}
-				limit, most = 1000, 0
-				mu.Unlock()
-				flood(t, broker, "orders", 15000)
-				time.Sleep(10 * time.Second)
-				mu.Lock()
-				if most < 45 {
-					t.Errorf("up to %d run at once when nothing throttles any more, want 50", most)
-				}
-				mu.Unlock()
-				w.mustShutdown()
-				if other.most != 50 {
-					t.Errorf("up to %d of another topic run at once, want 50", other.most)
-				}
 			})
+			flood(t, broker, "orders", 3000)
+			time.Sleep(8 * time.Second)
+			mu.Lock()
+			most = 0
+			mu.Unlock()
+			flood(t, broker, "mails", 500)
+			time.Sleep(3 * time.Second)
+			mu.Lock()
+			if most < 2 || most > 3*limit {
+				t.Errorf("up to %d run at once where %d may, want about as many", most, limit)
+			}
+			limit, most = 1000, 0
+			mu.Unlock()
+			flood(t, broker, "orders", 15000)
+			time.Sleep(10 * time.Second)
+			mu.Lock()
+			if most < 45 {
+				t.Errorf("up to %d run at once when nothing throttles any more, want 50", most)
+			}
+			mu.Unlock()
+			w.mustShutdown()
+			if other.most != 50 {
+				t.Errorf("up to %d of another topic run at once, want 50", other.most)
+			}
 		})
 	}
 }
@@ -238,25 +234,23 @@ func TestKeysWithAClosedGuard(t *testing.T) {
 		var mu sync.Mutex
 		last, under := map[string]int{}, map[string]int{}
 		handled := 0
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-				var n int
-				_, _ = fmt.Sscan(string(m.Body), &n)
-				mu.Lock()
-				if n <= last[m.Key] || under[m.Key] > 0 {
-					t.Errorf("key %s: %d ran after or beside %d", m.Key, n, last[m.Key])
-				}
-				last[m.Key] = n
-				under[m.Key]++
-				mu.Unlock()
-				time.Sleep(50 * time.Millisecond)
-				mu.Lock()
-				defer mu.Unlock()
-				under[m.Key]--
-				handled++
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+			var n int
+			_, _ = fmt.Sscan(string(m.Body), &n)
+			mu.Lock()
+			if n <= last[m.Key] || under[m.Key] > 0 {
+				t.Errorf("key %s: %d ran after or beside %d", m.Key, n, last[m.Key])
+			}
+			last[m.Key] = n
+			under[m.Key]++
+			mu.Unlock()
+			time.Sleep(50 * time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			under[m.Key]--
+			handled++
+			return nil
+		}))
 		for i := range 600 {
 			if err := broker.Publish(t.Context(), "orders", brokers.Message{Key: fmt.Sprint("k", i%7), Body: []byte(fmt.Sprint(i + 1))}); err != nil {
 				t.Fatal(err)
@@ -290,25 +284,23 @@ func TestFailuresDoNotRaiseTheAdaptiveLimit(t *testing.T) {
 		cfg.Concurrency, cfg.Retry = 50, every(time.Hour, 9)
 		var mu sync.Mutex
 		runs, under, most := 0, 0, 0
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				mu.Lock()
-				runs++
-				early, last := runs <= 500, runs > 1000
-				if under++; last {
-					most = max(most, under)
-				}
-				mu.Unlock()
-				time.Sleep(20 * time.Millisecond)
-				mu.Lock()
-				under--
-				mu.Unlock()
-				if early {
-					return throttledError{}
-				}
-				return errBusy
-			})
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+			mu.Lock()
+			runs++
+			early, last := runs <= 500, runs > 1000
+			if under++; last {
+				most = max(most, under)
+			}
+			mu.Unlock()
+			time.Sleep(20 * time.Millisecond)
+			mu.Lock()
+			under--
+			mu.Unlock()
+			if early {
+				return throttledError{}
+			}
+			return errBusy
+		}))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		if runs < 2000 || most > 2 {

@@ -56,11 +56,9 @@ func TestDeadLetterTellsTheWholeStory(t *testing.T) {
 		cfg := quiet()
 		cfg.Group, cfg.Instance, cfg.Retry = "billing", "worker-1", every(10*time.Second, 3)
 		began := time.Now()
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				return classify.Transient(errors.New("charge card: password=hunter2 declined by gateway"))
-			})
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+			return classify.Transient(errors.New("charge card: password=hunter2 declined by gateway"))
+		}))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		entry := oneDeadLetter(t, broker, "orders")
@@ -278,11 +276,9 @@ func TestDeadLetterRefusedForItsSizeIsShrunk(t *testing.T) {
 		var seen recorder
 		cfg := quiet()
 		cfg.Observers = []consumer.Observer{&seen}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				return classify.Permanent(errors.New(strings.Repeat("long text ", 200)))
-			})
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+			return classify.Permanent(errors.New(strings.Repeat("long text ", 200)))
+		}))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		entry := oneDeadLetter(t, broker, "orders")
@@ -300,11 +296,9 @@ func TestDeadLetterFitsTheRoomForHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{HeaderLimit: 1500})
 		publish(t, broker.Broker, "orders", "one")
-		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				return classify.Permanent(errors.New(strings.Repeat("long text ", 200)))
-			})
-		})
+		w := start(t, broker, quiet(), orders(func(context.Context, *brokers.Message) error {
+			return classify.Permanent(errors.New(strings.Repeat("long text ", 200)))
+		}))
 		time.Sleep(time.Minute)
 		w.mustShutdown()
 		entry := oneDeadLetter(t, broker.Broker, "orders")
@@ -349,12 +343,10 @@ func TestRetryRefusedByTheBrokerIsDeadLettered(t *testing.T) {
 		cfg := quiet()
 		cfg.Retry = every(time.Minute, 5)
 		var runs atomic.Int32
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				runs.Add(1)
-				return errBusy
-			})
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+			runs.Add(1)
+			return errBusy
+		}))
 		synctest.Wait()
 		entry := oneDeadLetter(t, broker, "orders")
 		if runs.Load() != 1 || entry.Reason != "refused" || entry.Meta.Attempt != 1 || !strings.Contains(entry.ErrorText, "300 KiB") {

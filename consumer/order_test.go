@@ -166,15 +166,13 @@ func TestOrderedSourceKeepsTheOrderOverALostLease(t *testing.T) {
 		cfg.HoldLimit, cfg.Retry = time.Hour, every(10*time.Minute, 3)
 		var runs atomic.Int32
 		d := &diary{}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-				d.write("%s", m.Body)
-				if runs.Add(1) == 1 {
-					return errBusy
-				}
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+			d.write("%s", m.Body)
+			if runs.Add(1) == 1 {
+				return errBusy
+			}
+			return nil
+		}))
 		time.Sleep(time.Hour)
 		w.mustShutdown()
 		var got []string
@@ -197,15 +195,13 @@ func TestDeadLetterLetsItsKeyGoOn(t *testing.T) {
 			cfg := quiet()
 			cfg.OrderByKey = true
 			d := newDiary()
-			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-					d.write("%s", m.Body)
-					if m.ID == "a-1" {
-						return classify.Permanent(errBusy)
-					}
-					return nil
-				})
-			})
+			w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+				d.write("%s", m.Body)
+				if m.ID == "a-1" {
+					return classify.Permanent(errBusy)
+				}
+				return nil
+			}))
 			time.Sleep(time.Second)
 			w.mustShutdown()
 			d.expect(t, "0s a-1", "0s a-2")
@@ -281,18 +277,16 @@ func TestRandomFailuresKeepTheOrder(t *testing.T) {
 			cfg.Random, cfg.Concurrency = dice.float, 4
 			cfg.Retry.MaxAttempts = 1000
 			cfg.Retry.Backoff.Cap = 5 * time.Second
-			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-					g.enter(m)
-					time.Sleep(dice.upTo(time.Second))
-					failed := dice.chance(0.3)
-					g.leave(m, !failed)
-					if failed {
-						return classify.Transient(errBusy)
-					}
-					return nil
-				})
-			})
+			w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+				g.enter(m)
+				time.Sleep(dice.upTo(time.Second))
+				failed := dice.chance(0.3)
+				g.leave(m, !failed)
+				if failed {
+					return classify.Transient(errBusy)
+				}
+				return nil
+			}))
 			time.Sleep(time.Hour)
 			w.mustShutdown()
 			for key := range want {

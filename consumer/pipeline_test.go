@@ -48,6 +48,16 @@ func start(t *testing.T, broker brokers.Broker, cfg consumer.Config, register fu
 	return w
 }
 
+// orders registers the handler of topic "orders".
+func orders(h consumer.Handler, settings ...consumer.Topic) func(*consumer.Consumer) {
+	return func(c *consumer.Consumer) { c.Handle("orders", h, settings...) }
+}
+
+// bubble is a subtest in virtual time.
+func bubble(t *testing.T, name string, test func(*testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
 // shutdown stops the worker and returns the error of Run.
 func (w *worker) shutdown() error {
 	w.t.Helper()
@@ -83,6 +93,11 @@ func (r *recorder) Observe(_ context.Context, e consumer.Event) {
 	r.events = append(r.events, e)
 }
 
+// observing is an Observer that is a function.
+type observing func(consumer.Event)
+
+func (o observing) Observe(_ context.Context, e consumer.Event) { o(e) }
+
 func (r *recorder) kinds() (kinds []consumer.EventKind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,12 +125,10 @@ func TestHandledMessageIsAcked(t *testing.T) {
 		var got []string
 		cfg := quiet()
 		cfg.Concurrency = 1
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-				got = append(got, string(m.Body))
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+			got = append(got, string(m.Body))
+			return nil
+		}))
 		synctest.Wait()
 		w.mustShutdown()
 		if len(got) != 2 || broker.Len("orders") != 0 {
@@ -134,15 +147,13 @@ func TestFailureIsRetriedNeverEarly(t *testing.T) {
 			cfg.Retry = retry.Policy{MaxAttempts: 4, Backoff: retry.Backoff{Base: time.Second, Jitter: retry.NoJitter}}
 			var starts []time.Duration
 			began := time.Now()
-			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-					if got := consumer.MetaFrom(ctx).Attempt; got != len(starts)+1 {
-						t.Errorf("attempt %d, want %d", got, len(starts)+1)
-					}
-					starts = append(starts, time.Since(began))
-					return classify.Transient(errors.New("busy"))
-				})
-			})
+			w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+				if got := consumer.MetaFrom(ctx).Attempt; got != len(starts)+1 {
+					t.Errorf("attempt %d, want %d", got, len(starts)+1)
+				}
+				starts = append(starts, time.Since(began))
+				return classify.Transient(errors.New("busy"))
+			}))
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			w.mustShutdown()

@@ -81,14 +81,12 @@ func TestMessagesThatAlwaysFailEndBesideGoodOnes(t *testing.T) {
 		d := &dependency{}
 		cfg := quiet()
 		cfg.HoldLimit = hold
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-				if strings.HasPrefix(string(m.Body), "bad") {
-					return errors.New("no such column")
-				}
-				return d.handle(ctx, m)
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			if strings.HasPrefix(string(m.Body), "bad") {
+				return errors.New("no such column")
+			}
+			return d.handle(ctx, m)
+		}))
 		for i := range 12 * 60 {
 			time.Sleep(time.Minute)
 			body := fmt.Sprint("good-", i)
@@ -124,14 +122,12 @@ func TestProbeCountsInContrast(t *testing.T) {
 			var seen recorder
 			cfg := quiet()
 			cfg.Guard.Breaker, cfg.Retry, cfg.Observers = guard, every(time.Minute, 9), []consumer.Observer{&seen}
-			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-					if string(m.Body) == "bad" {
-						return classify.Transient(errBusy)
-					}
-					return nil
-				})
-			})
+			w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+				if string(m.Body) == "bad" {
+					return classify.Transient(errBusy)
+				}
+				return nil
+			}))
 			publish(t, broker, "orders", "bad")
 			time.Sleep(10 * time.Second)
 			if contrast {
@@ -157,34 +153,32 @@ func TestProbesEndMessagesOnlyByTheirAge(t *testing.T) {
 		"transient": classify.Transient(errBusy),
 		"poison":    classify.Permanent(errBusy),
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				guard := must(breaker.New(breaker.Config{}))
-				guard.Trip(time.Now(), "by hand", 0)
-				publish(t, broker, "orders", "one", "two", "three")
-				d := &dependency{down: func() error { return fail }}
-				began := time.Now()
-				cfg := quiet()
-				cfg.Guard.Breaker = guard
-				w := start(t, broker, cfg, d.register("orders"))
-				time.Sleep(20 * time.Hour)
-				if n := broker.Len("orders"); n != 3 {
-					t.Errorf("%d of 3 messages are left after 20 hours", n)
+		bubble(t, name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			guard := must(breaker.New(breaker.Config{}))
+			guard.Trip(time.Now(), "by hand", 0)
+			publish(t, broker, "orders", "one", "two", "three")
+			d := &dependency{down: func() error { return fail }}
+			began := time.Now()
+			cfg := quiet()
+			cfg.Guard.Breaker, cfg.Retry.MaxAge = guard, 4*time.Hour // a day takes long to simulate
+			w := start(t, broker, cfg, d.register("orders"))
+			time.Sleep(3 * time.Hour)
+			if n := broker.Len("orders"); n != 3 {
+				t.Errorf("%d of 3 messages are left after three hours", n)
+			}
+			time.Sleep(3 * time.Hour)
+			w.mustShutdown()
+			letters := deadLetters(t, broker, "orders")
+			for _, letter := range letters {
+				age := letter.DeadAt.Sub(began)
+				if letter.Reason != "expired" || letter.Meta.Attempt != 0 || age > 4*time.Hour+10*time.Minute || age < 3*time.Hour {
+					t.Errorf("%s is dead by %q after %d attempts and %v, want it expired after four hours", letter.Message.Body, letter.Reason, letter.Meta.Attempt, age)
 				}
-				time.Sleep(20 * time.Hour)
-				w.mustShutdown()
-				letters := deadLetters(t, broker, "orders")
-				for _, letter := range letters {
-					age := letter.DeadAt.Sub(began)
-					if letter.Reason != "expired" || letter.Meta.Attempt != 0 || age > 24*time.Hour+10*time.Minute || age < 20*time.Hour {
-						t.Errorf("%s is dead by %q after %d attempts and %v, want it expired after a day", letter.Message.Body, letter.Reason, letter.Meta.Attempt, age)
-					}
-				}
-				if len(letters) != 3 {
-					t.Errorf("%d dead letters, want 3", len(letters))
-				}
-			})
+			}
+			if len(letters) != 3 {
+				t.Errorf("%d dead letters, want 3", len(letters))
+			}
 		})
 	}
 }
@@ -240,12 +234,10 @@ func TestNoRepeat(t *testing.T) {
 					cfg.Guard.Breaker.Trip(time.Now(), "by hand", 0)
 				}
 				runs := 0
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					c.Handle("orders", func(context.Context, *brokers.Message) error {
-						runs++
-						return tt.fails[runs-1]
-					}, consumer.Topic{NoRepeat: tt.topic})
-				})
+				w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+					runs++
+					return tt.fails[runs-1]
+				}, consumer.Topic{NoRepeat: tt.topic}))
 				time.Sleep(time.Hour)
 				w.mustShutdown()
 				reason := ""
@@ -271,26 +263,24 @@ func TestProbeMayTakeAsLongAsAHandler(t *testing.T) {
 			slow, under, most := false, 0, 0
 			cfg := quiet()
 			cfg.HandlerTimeout = timeout
-			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-					mu.Lock()
-					wait := slow
-					if under++; wait {
-						most = max(most, under)
+			w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+				mu.Lock()
+				wait := slow
+				if under++; wait {
+					most = max(most, under)
+				}
+				mu.Unlock()
+				if wait {
+					select {
+					case <-ctx.Done():
+					case <-time.After(4 * time.Minute):
 					}
-					mu.Unlock()
-					if wait {
-						select {
-						case <-ctx.Done():
-						case <-time.After(4 * time.Minute):
-						}
-					}
-					mu.Lock()
-					under--
-					mu.Unlock()
-					return unavailable()
-				}, consumer.Topic{HandlerTimeout: 5 * time.Minute})
-			})
+				}
+				mu.Lock()
+				under--
+				mu.Unlock()
+				return unavailable()
+			}, consumer.Topic{HandlerTimeout: 5 * time.Minute}))
 			time.Sleep(time.Second)
 			mu.Lock()
 			slow = true
@@ -316,14 +306,12 @@ func TestProbeThatNeverReturns(t *testing.T) {
 		release := make(chan struct{})
 		cfg := quiet()
 		cfg.Rules = []classify.Rule{verdicts}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-				if string(m.Body) == "stuck" {
-					<-release
-				}
-				return d.handle(ctx, m)
-			})
-		})
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			if string(m.Body) == "stuck" {
+				<-release
+			}
+			return d.handle(ctx, m)
+		}))
 		time.Sleep(time.Second)
 		publish(t, broker, "orders", "stuck") // the next probe
 		d.set(nil)
@@ -385,65 +373,61 @@ func TestWaitingForAGuardAsLongAsTheLeaseLasts(t *testing.T) {
 		probe time.Duration // 0 if the guard is isolated
 		back  int           // to the broker
 	}{{"isolated", 0, 4}, {"a long probe", 55 * time.Second, 3}, {"a probe", 30 * time.Second, 0}} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := newTap(memory.Options{MaxLease: 2 * time.Minute})
-				guard := must(breaker.New(breaker.Config{Lease: 2 * time.Minute}))
-				flood(t, broker.Broker, "orders", 6)
-				release := make(chan struct{})
-				var mu sync.Mutex
-				runs := map[string]int{}
-				cfg := quiet()
-				cfg.Guard.Breaker, cfg.Concurrency, cfg.Prefetch = guard, 2, 4
-				cfg.HandlerTimeout, cfg.Lease = time.Minute, 20*time.Second
-				var seen recorder
-				cfg.Observers = []consumer.Observer{&seen}
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-						mu.Lock()
-						runs[string(m.Body)]++
-						n := len(runs)
-						mu.Unlock()
-						switch <-release; {
-						case n == 3:
-							time.Sleep(tt.probe)
-						case n > 3:
-							time.Sleep(5 * time.Second)
-						}
-						return nil
-					})
-				})
-				time.Sleep(time.Second)
-				if tt.probe == 0 {
-					guard.Isolate(time.Now(), "by hand")
-				} else {
-					guard.Trip(time.Now(), "by hand", 1)
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := newTap(memory.Options{MaxLease: 2 * time.Minute})
+			guard := must(breaker.New(breaker.Config{Lease: 2 * time.Minute}))
+			flood(t, broker.Broker, "orders", 6)
+			release := make(chan struct{})
+			var mu sync.Mutex
+			runs := map[string]int{}
+			cfg := quiet()
+			cfg.Guard.Breaker, cfg.Concurrency, cfg.Prefetch = guard, 2, 4
+			cfg.HandlerTimeout, cfg.Lease = time.Minute, 20*time.Second
+			var seen recorder
+			cfg.Observers = []consumer.Observer{&seen}
+			w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+				mu.Lock()
+				runs[string(m.Body)]++
+				n := len(runs)
+				mu.Unlock()
+				switch <-release; {
+				case n == 3:
+					time.Sleep(tt.probe)
+				case n > 3:
+					time.Sleep(5 * time.Second)
 				}
-				close(release)
-				time.Sleep(64 * time.Second)
-				if retried := broker.of("retry"); len(retried) != tt.back {
-					t.Errorf("%d were sent back to the broker, want the %d that the lease would not last for", len(retried), tt.back)
+				return nil
+			}))
+			time.Sleep(time.Second)
+			if tt.probe == 0 {
+				guard.Isolate(time.Now(), "by hand")
+			} else {
+				guard.Trip(time.Now(), "by hand", 1)
+			}
+			close(release)
+			time.Sleep(64 * time.Second)
+			if retried := broker.of("retry"); len(retried) != tt.back {
+				t.Errorf("%d were sent back to the broker, want the %d that the lease would not last for", len(retried), tt.back)
+			}
+			if n := len(seen.of(consumer.EventHeld)); n > 4*2*65 {
+				t.Errorf("4 messages were held %d times in 65 s, want twice a second each at most", n)
+			}
+			guard.Restore(time.Now())
+			time.Sleep(time.Hour)
+			w.mustShutdown()
+			for body, n := range runs {
+				if n != 1 {
+					t.Errorf("%s ran %d times, want once", body, n)
 				}
-				if n := len(seen.of(consumer.EventHeld)); n > 4*2*65 {
-					t.Errorf("4 messages were held %d times in 65 s, want twice a second each at most", n)
+			}
+			if len(runs) != 6 {
+				t.Errorf("%d of 6 served in the end", len(runs))
+			}
+			for _, c := range broker.of("retry") {
+				if c.meta.Attempt != 0 {
+					t.Errorf("%s was counted", c.body)
 				}
-				guard.Restore(time.Now())
-				time.Sleep(time.Hour)
-				w.mustShutdown()
-				for body, n := range runs {
-					if n != 1 {
-						t.Errorf("%s ran %d times, want once", body, n)
-					}
-				}
-				if len(runs) != 6 {
-					t.Errorf("%d of 6 served in the end", len(runs))
-				}
-				for _, c := range broker.of("retry") {
-					if c.meta.Attempt != 0 {
-						t.Errorf("%s was counted", c.body)
-					}
-				}
-			})
+			}
 		})
 	}
 }

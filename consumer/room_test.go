@@ -95,21 +95,19 @@ func TestDeadLettersThatFindNoPlace(t *testing.T) {
 		cfg := quiet()
 		cfg.MaxHeld = 30
 		sent := map[string]time.Time{}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-				mu.Lock()
-				defer mu.Unlock()
-				if strings.HasPrefix(string(m.Body), "bad") {
-					poison++
-					return classify.Permanent(errBusy)
-				}
-				if wait := time.Since(sent[string(m.Body)]); wait > time.Second {
-					t.Errorf("%s waited for %v", m.Body, wait)
-				}
-				good++
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.HasPrefix(string(m.Body), "bad") {
+				poison++
+				return classify.Permanent(errBusy)
+			}
+			if wait := time.Since(sent[string(m.Body)]); wait > time.Second {
+				t.Errorf("%s waited for %v", m.Body, wait)
+			}
+			good++
+			return nil
+		}))
 		for i := range 3600 {
 			body := fmt.Sprint("good-", i)
 			if i%20 == 0 {
@@ -218,12 +216,10 @@ func TestDeadLettersThatCameBackTellTheTruth(t *testing.T) {
 		cfg := quiet()
 		cfg.Concurrency, cfg.Prefetch, cfg.MaxHeld = 1, -1, 1
 		runs := 0
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error {
-				runs++
-				return classify.With(errBusy, classify.Verdict{Class: classify.ClassTransient, MaxAttempts: 1})
-			})
-		})
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+			runs++
+			return classify.With(errBusy, classify.Verdict{Class: classify.ClassTransient, MaxAttempts: 1})
+		}))
 		time.Sleep(time.Hour)
 		w.mustShutdown()
 		letters, back := deadLetters(t, broker, "orders"), 0

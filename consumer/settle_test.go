@@ -114,7 +114,7 @@ func TestErrorsNameTheirOperation(t *testing.T) {
 			cfg := quiet()
 			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Hour, 2)
 			cfg.Concurrency, cfg.HoldLimit, cfg.DrainTimeout = 1, -1, time.Minute
-			w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", handle) })
+			w := start(t, broker, cfg, orders(handle))
 			time.Sleep(30 * time.Second)
 			w.mustShutdown()
 			failed := seen.of(consumer.EventError)
@@ -154,12 +154,10 @@ func TestUnknownOutcomeOfARetryLosesNothing(t *testing.T) {
 			cfg := quiet()
 			cfg.Retry = every(time.Minute, 2)
 			d := newDiary()
-			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-					d.write("run")
-					return errBusy
-				})
-			})
+			w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+				d.write("run")
+				return errBusy
+			}))
 			time.Sleep(10 * time.Minute)
 			w.mustShutdown()
 			want := 2
@@ -278,15 +276,13 @@ func TestMisconfiguredBrokerStopsTheWorkerAfterADrain(t *testing.T) {
 			broker := memory.New(memory.Options{Fault: on(operation, 1, memory.Fault{Err: denied})})
 			publish(t, broker, "orders", "one", "two")
 			var finished atomic.Int32
-			w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-				c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-					if string(m.Body) == "two" || operation == memory.Extend {
-						time.Sleep(24 * time.Second) // less than DrainTimeout
-					}
-					finished.Add(1)
-					return ctx.Err()
-				})
-			})
+			w := start(t, broker, quiet(), orders(func(ctx context.Context, m *brokers.Message) error {
+				if string(m.Body) == "two" || operation == memory.Extend {
+					time.Sleep(24 * time.Second) // less than DrainTimeout
+				}
+				finished.Add(1)
+				return ctx.Err()
+			}))
 			err := <-w.done
 			if !errors.Is(err, brokers.ErrMisconfigured) {
 				t.Errorf("%s: Run = %v, want ErrMisconfigured", operation, err)
@@ -310,14 +306,12 @@ func TestSlowRetryDoesNotDelayAcks(t *testing.T) {
 		publish(t, broker, "orders", "bad", "good")
 		cfg := quiet()
 		cfg.Concurrency, cfg.Retry = 1, every(time.Hour, 5)
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-				if string(m.Body) == "bad" {
-					return errBusy
-				}
-				return nil
-			})
-		})
+		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+			if string(m.Body) == "bad" {
+				return errBusy
+			}
+			return nil
+		}))
 		synctest.Wait()
 		acks := broker.of("ack")
 		if len(acks) != 1 || acks[0].body != "good" || acks[0].at != 0 {

@@ -132,9 +132,7 @@ func TestStuckHandlerReturnsDuringTheDrain(t *testing.T) {
 		"success": nil, "retry": errBusy, "poison": classify.Permanent(errBusy), "interrupted": context.Canceled,
 	} {
 		for _, late := range []time.Duration{500 * time.Millisecond, 750 * time.Millisecond} {
-			t.Run(fmt.Sprint(name, late), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { returnsLate(t, 10*time.Second+late, result) })
-			})
+			bubble(t, fmt.Sprint(name, late), func(t *testing.T) { returnsLate(t, 10*time.Second+late, result) })
 		}
 	}
 }
@@ -159,15 +157,13 @@ func returnsLate(t *testing.T, after time.Duration, result error) {
 	if given { // otherwise its lock would hide a race
 		cfg.Observers = []consumer.Observer{&seen}
 	}
-	w := start(t, broker, cfg, func(c *consumer.Consumer) {
-		c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
-			if m.ID == "well" {
-				return errBusy
-			}
-			time.Sleep(after)
-			return result
-		})
-	})
+	w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+		if m.ID == "well" {
+			return errBusy
+		}
+		time.Sleep(after)
+		return result
+	}))
 	synctest.Wait()
 	began := time.Now()
 	if err := w.shutdown(); !errors.Is(err, consumer.ErrUnclean) {

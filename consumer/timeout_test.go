@@ -27,35 +27,31 @@ func TestTimeoutReachesDerivedContexts(t *testing.T) {
 			return context.WithCancel(context.WithValue(ctx, valueKey{}, 1))
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", "one")
-				began := time.Now()
-				cfg := quiet()
-				cfg.HandlerTimeout = time.Minute
-				w := start(t, broker, cfg, func(c *consumer.Consumer) {
-					c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
-						if !consumer.MetaFrom(ctx).LastFailedAt.IsZero() {
-							return nil
-						}
-						before := runtime.NumGoroutine()
-						child, cancel := derive(ctx)
-						defer cancel()
-						if after := runtime.NumGoroutine(); after > before {
-							t.Errorf("%d goroutines to watch the handler's context, want none", after-before)
-						}
-						<-child.Done()
-						if took, cause := time.Since(began), context.Cause(child); took != time.Minute || !errors.Is(cause, classify.ErrAttemptTimeout) || child.Err() != context.DeadlineExceeded {
-							t.Errorf("ended after %v with %v because of %v, want a timeout after 1m", took, child.Err(), cause)
-						}
-						return child.Err()
-					})
-				})
-				time.Sleep(10 * time.Minute)
-				w.mustShutdown()
-				empty(t, broker, "orders", "orders.dead")
-			})
+		bubble(t, name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", "one")
+			began := time.Now()
+			cfg := quiet()
+			cfg.HandlerTimeout = time.Minute
+			w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+				if !consumer.MetaFrom(ctx).LastFailedAt.IsZero() {
+					return nil
+				}
+				before := runtime.NumGoroutine()
+				child, cancel := derive(ctx)
+				defer cancel()
+				if after := runtime.NumGoroutine(); after > before {
+					t.Errorf("%d goroutines to watch the handler's context, want none", after-before)
+				}
+				<-child.Done()
+				if took, cause := time.Since(began), context.Cause(child); took != time.Minute || !errors.Is(cause, classify.ErrAttemptTimeout) || child.Err() != context.DeadlineExceeded {
+					t.Errorf("ended after %v with %v because of %v, want a timeout after 1m", took, child.Err(), cause)
+				}
+				return child.Err()
+			}))
+			time.Sleep(10 * time.Minute)
+			w.mustShutdown()
+			empty(t, broker, "orders", "orders.dead")
 		})
 	}
 }

@@ -47,6 +47,7 @@ func (w *worker) loop() {
 // do runs the handler for job and concludes each.
 func (w *worker) do(job []*delivery) {
 	now := time.Now()
+	w.p.loseExpired(job, now)
 	job = w.p.admitted(w.p.startable(job), now)
 	if len(job) == 0 {
 		return
@@ -54,6 +55,21 @@ func (w *worker) do(job []*delivery) {
 	a := w.begin(job, now)
 	w.announce(a)
 	w.call(a)
+}
+
+// loseExpired loses what of job is over by the clock of this worker: it may have
+// stood still since, its keeper too. A session tells by itself that it has
+// ended. Where there is none, nothing else may tell of a machine that was
+// suspended, in which the monotonic clock may stand still, so a lease is over if
+// the wall clock says so. If that was only set forward, it comes again.
+func (p *pipeline) loseExpired(job []*delivery, now time.Time) {
+	if p.keeper == nil {
+		return
+	}
+	p.keeper.Expire(now, job...)
+	if job[0].Session == nil {
+		p.keeper.Expire(now.Round(0), job...)
+	}
 }
 
 // startable drops from job what is lost, and gives it back if the worker is

@@ -2,22 +2,25 @@ package dlq
 
 import (
 	"errors"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/wire"
+	"github.com/redrive-go/redrive/internal/text"
 )
 
 // ErrNotDeadLetter reports a message without the metadata of a dead letter, for
 // example because the broker itself moved it to the dead-letter topic.
-var ErrNotDeadLetter = errors.New("dlq: the message is not a dead letter of redrive: it lacks the header " + wire.DeadVersion)
+var ErrNotDeadLetter = errors.New("dlq: the message is not a dead letter of redrive: it lacks the header " + headerVersion)
 
 // defaultLimit is the room for framework headers where the broker names none.
 const defaultLimit = 16 << 10
 
 // version of the spelling. Readers take what they know of a later one.
-const version = 1
+const version = "1"
 
 // Entry is a dead message and what is known of its failure.
 type Entry struct {
@@ -75,15 +78,6 @@ type Entry struct {
 	Truncated []string
 }
 
-// shedding is the order in which parts go when there is no room for all.
-var shedding = []wire.Step{
-	{Name: wire.ErrorStack, Cut: true},
-	{Name: wire.DeadHistory},
-	{Name: wire.ErrorMessage, Cut: true},
-	{Name: wire.DeadOrigin},
-	{Name: wire.DeadRule},
-}
-
 // Encode returns the dead letter to publish. The framework's headers, counted
 // as the bytes of their names and values, take at most limit bytes; 0 means
 // 16 KiB. If they would take more, these go, in this order: the stack, the
@@ -97,58 +91,80 @@ func (e Entry) Encode(limit int) brokers.Message {
 	if limit <= 0 {
 		limit = defaultLimit
 	}
-	var w wire.Writer
-	w.Headers = make(brokers.Headers, 0, 32)
-	w.Int(wire.DeadVersion, version)
-	w.Text(wire.DeadReason, e.Reason, wire.MaxWord)
-	w.Text(wire.DeadTopic, e.Message.Topic, wire.MaxName)
-	w.Text(wire.DeadGroup, e.Group, wire.MaxShort)
-	w.Time(wire.DeadAt, e.DeadAt)
-	w.Text(wire.DeadBy, e.DeadBy, wire.MaxShort)
-	w.Int(wire.DeadAbandoned, e.Abandoned)
-	w.Time(wire.DeadPublishedAt, e.Message.PublishedAt)
-	w.Meta(wire.DeadPrefix, e.Meta)
-	w.Text(wire.ErrorType, e.ErrorType, wire.MaxShort)
-	w.Text(wire.ErrorCode, e.ErrorCode, wire.MaxShort)
-	w.Text(wire.ErrorFingerprint, e.Fingerprint, wire.MaxWord)
-	w.Text(wire.DeadRule, e.Rule, wire.MaxShort)
-	w.Text(wire.ErrorMessage, e.ErrorText, wire.MaxError)
-	w.Lines(wire.ErrorStack, e.Stack, wire.MaxStack)
-	metadata := wire.Fit(w.Headers, limit, wire.DeadTruncated, slices.Concat(e.Truncated, w.Cut), shedding...)
+	record := make(brokers.Headers, 0, 32)
+	put := func(name, value string) {
+		if value != "" {
+			record = append(record, brokers.Header{Name: name, Value: value})
+		}
+	}
+	truncated := slices.Clone(e.Truncated)
+	put(headerVersion, version)
+	for _, f := range e.fields() {
+		value, cut := f.safe()
+		if put(f.header, value); cut {
+			truncated = append(truncated, f.name())
+		}
+	}
+	put(headerAt, string(text.AppendTime(nil, e.DeadAt)))
+	put(headerAbandoned, string(text.AppendCount(nil, e.Abandoned)))
+	put(headerPublishedAt, string(text.AppendTime(nil, e.Message.PublishedAt)))
+	for _, h := range wire.Encode(brokers.Message{}, e.Meta) {
+		h.Name = deadPrefix + strings.TrimPrefix(h.Name, prefix)
+		record = append(record, h)
+	}
+	if slices.ContainsFunc(e.Meta.Origin, isLong) {
+		truncated = append(truncated, "origin")
+	}
+	put(headerTruncated, strings.Join(truncated, ","))
 
 	m := e.Message
 	m.Topic, m.PublishedAt = "", time.Time{}
 	user, _ := wire.Partition(m.Headers)
-	m.Headers = slices.Concat(user, metadata)
+	m.Headers = slices.Concat(user, wire.Fit(record, limit))
 	return m
+}
+
+func isLong(detail brokers.Header) bool {
+	_, cut := text.Line(detail.Value, text.MaxShort)
+	return cut
 }
 
 // Decode reads a dead letter as it was received. If m is none, the error is
 // [ErrNotDeadLetter] and the entry holds nothing but m; that is the only error.
 // Parts that cannot be read are left empty.
 func Decode(m brokers.Message) (Entry, error) {
-	user, metadata := wire.Partition(m.Headers)
-	r := wire.NewReader(metadata)
-	if r.Int(wire.DeadVersion) == 0 {
+	user, record := wire.Partition(m.Headers)
+	if text.Count(record.Get(headerVersion)) == 0 {
 		return Entry{Message: m}, ErrNotDeadLetter
 	}
-	m.Headers = user
-	m.Topic = r.Text(wire.DeadTopic, wire.MaxName)
-	m.PublishedAt = r.Time(wire.DeadPublishedAt)
-	return Entry{
-		Message:     m,
-		Meta:        r.Meta(wire.DeadPrefix),
-		Reason:      r.Text(wire.DeadReason, wire.MaxWord),
-		ErrorType:   r.Text(wire.ErrorType, wire.MaxShort),
-		ErrorCode:   r.Text(wire.ErrorCode, wire.MaxShort),
-		ErrorText:   r.Text(wire.ErrorMessage, wire.MaxError),
-		Stack:       r.Lines(wire.ErrorStack, wire.MaxStack),
-		Fingerprint: r.Text(wire.ErrorFingerprint, wire.MaxWord),
-		Rule:        r.Text(wire.DeadRule, wire.MaxShort),
-		Group:       r.Text(wire.DeadGroup, wire.MaxShort),
-		DeadAt:      r.Time(wire.DeadAt),
-		DeadBy:      r.Text(wire.DeadBy, wire.MaxShort),
-		Abandoned:   r.Int(wire.DeadAbandoned),
-		Truncated:   wire.Names(r.Text(wire.DeadTruncated, wire.MaxError)),
-	}, nil
+	e := Entry{
+		Message:   m,
+		Meta:      metaOf(record),
+		DeadAt:    text.Time(record.Get(headerAt)),
+		Abandoned: text.Count(record.Get(headerAbandoned)),
+	}
+	e.Message.Headers = user
+	e.Message.PublishedAt = text.Time(record.Get(headerPublishedAt))
+	for _, f := range e.fields() {
+		f.read(record.Get(f.header))
+	}
+	if names := record.Get(headerTruncated); len(names) <= maxError {
+		e.Truncated = text.Words(strings.Split(names, ","))
+	}
+	return e, nil
+}
+
+// metaOf reads what is carried from one delivery to the next, and has the same
+// words here, after another prefix.
+func metaOf(record brokers.Headers) brokers.Meta {
+	var carried brokers.Headers
+	for _, h := range record {
+		if word, ok := strings.CutPrefix(h.Name, deadPrefix); ok {
+			h.Name = prefix + word
+			carried = append(carried, h)
+		}
+	}
+	unclamped := wire.Limits{Now: time.Date(9999, 12, 31, 23, 59, 59, 999e6, time.UTC), MaxDelay: math.MaxInt64, Trusted: true}
+	_, meta := wire.Decode(carried, unclamped)
+	return meta
 }

@@ -76,7 +76,7 @@ func TestRoundTrip(t *testing.T) {
 
 func TestMinimalEntry(t *testing.T) {
 	letter := Entry{}.Encode(0)
-	want := brokers.Headers{{Name: wire.DeadVersion, Value: "1"}}
+	want := brokers.Headers{{Name: headerVersion, Value: "1"}}
 	if !reflect.DeepEqual(letter.Headers, want) {
 		t.Errorf("an empty entry has the headers %+v, want %+v", letter.Headers, want)
 	}
@@ -97,12 +97,12 @@ func TestRandomRoundTrips(t *testing.T) {
 			t.Fatalf("seed %d: %v\n got %+v\nwant %+v", seed, err, got, want)
 		}
 
-		user, framework := wire.Partition(wire.AppendIdentity(letter))
+		user, framework := wire.Partition(wire.EncodeIdentity(letter))
 		unpacked, err := wire.Unpack(wire.Pack(framework))
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		received, meta := wire.SplitMeta(slices.Concat(user, unpacked), wire.Limits{Now: died, MaxDelay: time.Hour})
+		received, meta := wire.Decode(slices.Concat(user, unpacked), wire.Limits{Now: died, MaxDelay: time.Hour, Trusted: true})
 		if meta.Attempt != 0 || !meta.DueAt.IsZero() {
 			t.Fatalf("seed %d: the adapter takes %+v for the progress of a fresh dead letter", seed, meta)
 		}
@@ -139,22 +139,22 @@ func randomEntry(rng *rand.Rand) Entry {
 	classes := []string{"", "poison", "transient", "throttled", "environment", "shutdown", "lost", "unknown"}
 	e := Entry{
 		Message: brokers.Message{
-			ID: text(200), Topic: text(wire.MaxName), Key: text(200), Body: []byte(text(100)), PublishedAt: at(),
+			ID: text(200), Topic: text(512), Key: text(200), Body: []byte(text(100)), PublishedAt: at(),
 		},
 		Meta: brokers.Meta{
 			Attempt: rng.IntN(10_001), Throttles: rng.IntN(10), FirstFailedAt: at(), LastFailedAt: at(), DueAt: at(),
-			Delay: delay(), Class: classes[rng.IntN(len(classes))], IdempotencyKey: text(wire.MaxName), RedriveCount: rng.IntN(4),
+			Delay: delay(), Class: classes[rng.IntN(len(classes))], IdempotencyKey: text(512), RedriveCount: rng.IntN(4),
 		},
-		Reason: maybe("crash-loop"), ErrorType: text(wire.MaxShort), ErrorCode: text(wire.MaxShort),
-		ErrorText: text(wire.MaxError), Fingerprint: maybe(fmt.Sprintf("%016x", rng.Uint64())),
-		Rule: text(wire.MaxShort), Group: text(wire.MaxShort), DeadAt: at(), DeadBy: text(wire.MaxShort), Abandoned: rng.IntN(10),
+		Reason: maybe("crash-loop"), ErrorType: text(256), ErrorCode: text(256),
+		ErrorText: text(maxError), Fingerprint: maybe(fmt.Sprintf("%016x", rng.Uint64())),
+		Rule: text(256), Group: text(256), DeadAt: at(), DeadBy: text(256), Abandoned: rng.IntN(10),
 	}
 	for range rng.IntN(5) {
 		e.Message.Headers = append(e.Message.Headers, brokers.Header{
 			Name: []string{"a", "b", "redrive-x", "x-death"}[rng.IntN(4)], Value: text(50), Type: []string{"", "long"}[rng.IntN(2)],
 		})
 	}
-	for range rng.IntN(wire.HistoryLimit + 1) {
+	for range rng.IntN(11) {
 		e.Meta.History = append(e.Meta.History, brokers.Failure{
 			Attempt: rng.IntN(20), At: at(), Class: classes[rng.IntN(len(classes))], Fingerprint: maybe("ab12"), Delay: delay(),
 		})
@@ -165,12 +165,21 @@ func randomEntry(rng *rand.Rand) Entry {
 		})
 	}
 	if rng.IntN(2) == 0 {
-		e.Stack = "panic(1)\n\t" + text(wire.MaxStack-100) + "\n"
+		e.Stack = "panic(1)\n\t" + text(maxStack-100) + "\n"
 	}
 	if rng.IntN(4) == 0 {
 		e.Truncated = []string{"error-stack", "history"}
 	}
 	return e
+}
+
+// sizeOf is what headers count against a limit.
+func sizeOf(h brokers.Headers) int {
+	n := 0
+	for _, header := range h {
+		n += len(header.Name) + len(header.Value)
+	}
+	return n
 }
 
 func TestShedding(t *testing.T) {
@@ -180,7 +189,7 @@ func TestShedding(t *testing.T) {
 	e.Stack = strings.Repeat("s", 300)
 	size := func(e Entry) int {
 		_, story := wire.Partition(e.Encode(unlimited).Headers)
-		return wire.Size(story)
+		return sizeOf(story)
 	}
 	whole := size(e)
 	without := func(fields ...func(*Entry)) int {
@@ -195,7 +204,7 @@ func TestShedding(t *testing.T) {
 	text := func(e *Entry) { e.ErrorText = "" }
 	origin := func(e *Entry) { e.Meta.Origin = nil }
 	rule := func(e *Entry) { e.Rule = "" }
-	noted := func(truncated string) int { return len(wire.DeadTruncated) + len(truncated) }
+	noted := func(truncated string) int { return len(headerTruncated) + len(truncated) }
 
 	tests := []struct {
 		name      string
@@ -219,7 +228,7 @@ func TestShedding(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			letter := e.Encode(tt.limit)
 			user, story := wire.Partition(letter.Headers)
-			if got := wire.Size(story); got > tt.limit && tt.limit > 1 {
+			if got := sizeOf(story); got > tt.limit && tt.limit > 1 {
 				t.Errorf("the story takes %d bytes, the limit is %d", got, tt.limit)
 			}
 			if !reflect.DeepEqual(user, e.Message.Headers) {
@@ -266,22 +275,22 @@ func TestAlwaysKeptIsSmall(t *testing.T) {
 	long := strings.Repeat("x", 1<<16)
 	e := full()
 	_, story := wire.Partition(e.Encode(1).Headers)
-	if got := wire.Size(story); got > 1<<10 {
+	if got := sizeOf(story); got > 1<<10 {
 		t.Errorf("an ordinary dead letter cannot be shed below %d bytes, want at most 1024", got)
 	}
-	e.Message.Topic, e.Meta.IdempotencyKey = long, long[:wire.MaxName]
+	e.Message.Topic, e.Meta.IdempotencyKey = long, long[:512]
 	e.Reason, e.ErrorType, e.ErrorCode, e.Fingerprint, e.Rule, e.Group, e.DeadBy = long, long, long, long, long, long, long
-	e.ErrorText, e.Stack = long, long
+	e.ErrorText, e.Stack, e.Meta.Origin[0].Value = long, long, long
 	_, story = wire.Partition(e.Encode(1).Headers)
-	if got := wire.Size(story); got > 4<<10 {
+	if got := sizeOf(story); got > 4<<10 {
 		t.Errorf("the largest dead letter cannot be shed below %d bytes, want at most 4096", got)
 	}
 	_, story = wire.Partition(e.Encode(0).Headers)
-	if got := wire.Size(story); got > defaultLimit {
+	if got := sizeOf(story); got > defaultLimit {
 		t.Errorf("without a limit the story takes %d bytes, want at most %d", got, defaultLimit)
 	}
 	got, _ := Decode(e.Encode(unlimited))
-	if want := "reason,topic,group,by,error-type,error-code,error-fingerprint,rule,error-message,error-stack"; !sameNames(got.Truncated, want, "error-code") {
+	if want := "reason,topic,group,by,error-type,error-code,error-fingerprint,rule,error-message,error-stack,origin"; !sameNames(got.Truncated, want, "error-code") {
 		t.Errorf("Truncated = %q, want %q", got.Truncated, want)
 	}
 }
@@ -297,7 +306,7 @@ func TestEncodeReplacesAnEarlierStory(t *testing.T) {
 	first := forged.Encode(0)
 	second := Entry{Message: first, Reason: "operator"}
 	second.Message.Topic = "orders.dead"
-	second.Message.Headers = append(slices.Clone(first.Headers), brokers.Header{Name: wire.Attempt, Value: "9999"}, brokers.Header{Name: wire.DueAt, Value: "1"})
+	second.Message.Headers = append(slices.Clone(first.Headers), brokers.Header{Name: "redrive-attempt", Value: "9999"}, brokers.Header{Name: "redrive-due-at", Value: "1"})
 
 	letter := second.Encode(0)
 	got, err := Decode(letter)
@@ -311,8 +320,9 @@ func TestEncodeReplacesAnEarlierStory(t *testing.T) {
 		t.Errorf("user headers became %+v", got.Message.Headers)
 	}
 	seen := map[string]bool{}
-	for _, h := range letter.Headers {
-		if wire.Reserved(h.Name) && seen[h.Name] {
+	_, story := wire.Partition(letter.Headers)
+	for _, h := range story {
+		if seen[h.Name] {
 			t.Errorf("header %s is there twice", h.Name)
 		}
 		seen[h.Name] = true
@@ -323,10 +333,10 @@ func TestDecodeOfOtherMessages(t *testing.T) {
 	for name, headers := range map[string]brokers.Headers{
 		"no headers":         nil,
 		"user headers":       {{Name: "a", Value: "1"}},
-		"a retry copy":       {{Name: wire.ID, Value: "7f3a"}, {Name: wire.Attempt, Value: "3"}},
-		"a reason only":      {{Name: wire.DeadReason, Value: "exhausted"}},
-		"unreadable version": {{Name: wire.DeadVersion, Value: "one"}, {Name: wire.DeadReason, Value: "exhausted"}},
-		"version zero":       {{Name: wire.DeadVersion, Value: "0"}},
+		"a retry copy":       {{Name: "redrive-id", Value: "7f3a"}, {Name: "redrive-attempt", Value: "3"}},
+		"a reason only":      {{Name: headerReason, Value: "exhausted"}},
+		"unreadable version": {{Name: headerVersion, Value: "one"}, {Name: headerReason, Value: "exhausted"}},
+		"version zero":       {{Name: headerVersion, Value: "0"}},
 	} {
 		m := brokers.Message{ID: "x", Topic: "orders.dead", Body: []byte("b"), Headers: headers}
 		got, err := Decode(m)
@@ -341,36 +351,36 @@ func TestDecodeOfOtherMessages(t *testing.T) {
 
 func TestDecodeHostile(t *testing.T) {
 	dead := func(headers ...brokers.Header) brokers.Headers {
-		return append(brokers.Headers{{Name: wire.DeadVersion, Value: "1"}}, headers...)
+		return append(brokers.Headers{{Name: headerVersion, Value: "1"}}, headers...)
 	}
 	h := func(name, value string) brokers.Header { return brokers.Header{Name: name, Value: value} }
-	meta := func(word string) string { return wire.DeadPrefix + word }
+	meta := func(word string) string { return deadPrefix + word }
 	endOfTime := time.UnixMilli(253_402_300_799_999).UTC()
 	tests := []struct {
 		name    string
 		headers brokers.Headers
 		want    Entry
 	}{
-		{"later version", brokers.Headers{h(wire.DeadVersion, "2"), h(wire.DeadReason, "poison")}, Entry{Reason: "poison"}},
+		{"later version", brokers.Headers{h(headerVersion, "2"), h(headerReason, "poison")}, Entry{Reason: "poison"}},
 		{"attempt negative", dead(h(meta("attempt"), "-3")), Entry{}},
 		{"attempt huge", dead(h(meta("attempt"), "99999999999999999999")), Entry{Meta: brokers.Meta{Attempt: 10_000}}},
-		{"abandoned huge", dead(h(wire.DeadAbandoned, "2147483648")), Entry{Abandoned: 10_000}},
+		{"abandoned huge", dead(h(headerAbandoned, "2147483648")), Entry{Abandoned: 10_000}},
 		{"due in year 9999", dead(h(meta("due-at"), "253402300799999")), Entry{Meta: brokers.Meta{DueAt: endOfTime}}},
-		{"dead after year 9999", dead(h(wire.DeadAt, "253402300800000")), Entry{}},
-		{"dead before 1970", dead(h(wire.DeadAt, "-1")), Entry{}},
+		{"dead after year 9999", dead(h(headerAt, "253402300800000")), Entry{}},
+		{"dead before 1970", dead(h(headerAt, "-1")), Entry{}},
 		{"delay overflow", dead(h(meta("delay-ms"), "9223372036854775807")), Entry{Meta: brokers.Meta{Delay: 9_223_372_036_854 * time.Millisecond}}},
-		{"not UTF-8", dead(h(wire.ErrorMessage, "a\xff")), Entry{}},
-		{"NUL", dead(h(wire.DeadReason, "poison\x00")), Entry{}},
-		{"terminal escape", dead(h(wire.ErrorMessage, "\x1b]0;owned\x07")), Entry{}},
-		{"line feed", dead(h(wire.DeadGroup, "a\r\nb")), Entry{}},
-		{"bidi override", dead(h(wire.DeadBy, "a\u202eb")), Entry{}},
-		{"stack with escape", dead(h(wire.ErrorStack, "a\n\x1b[2J")), Entry{}},
-		{"huge text", dead(h(wire.ErrorMessage, strings.Repeat("x", 1<<20))), Entry{}},
-		{"huge topic", dead(h(wire.DeadTopic, strings.Repeat("x", wire.MaxName+1))), Entry{}},
+		{"not UTF-8", dead(h(headerMessage, "a\xff")), Entry{}},
+		{"NUL", dead(h(headerReason, "poison\x00")), Entry{}},
+		{"terminal escape", dead(h(headerMessage, "\x1b]0;owned\x07")), Entry{}},
+		{"line feed", dead(h(headerGroup, "a\r\nb")), Entry{}},
+		{"bidi override", dead(h(headerBy, "a\u202eb")), Entry{}},
+		{"stack with escape", dead(h(headerStack, "a\n\x1b[2J")), Entry{}},
+		{"huge text", dead(h(headerMessage, strings.Repeat("x", 1<<20))), Entry{}},
+		{"huge topic", dead(h(headerTopic, strings.Repeat("x", 513))), Entry{}},
 		{"class not on the list", dead(h(meta("class"), "gold")), Entry{}},
-		{"repeated name", dead(h(wire.DeadReason, "a"), h(wire.DeadReason, "b")), Entry{Reason: "b"}},
-		{"empty values", dead(h(wire.DeadReason, ""), h(meta("history"), ""), h(meta("origin-"), "")), Entry{}},
-		{"truncated without sense", dead(h(wire.DeadTruncated, ",,a b,history,history,")), Entry{Truncated: []string{"history"}}},
+		{"repeated name", dead(h(headerReason, "a"), h(headerReason, "b")), Entry{Reason: "b"}},
+		{"empty values", dead(h(headerReason, ""), h(meta("history"), ""), h(meta("origin-"), "")), Entry{}},
+		{"truncated without sense", dead(h(headerTruncated, ",,a b,history,history,")), Entry{Truncated: []string{"history"}}},
 		{"other words", dead(h("redrive-dlq-color", "red")), Entry{Message: brokers.Message{Headers: brokers.Headers{h("redrive-dlq-color", "red")}}}},
 	}
 	for _, tt := range tests {
@@ -384,10 +394,10 @@ func TestDecodeHostile(t *testing.T) {
 }
 
 func TestDecodeManyHeaders(t *testing.T) {
-	headers := brokers.Headers{{Name: wire.DeadVersion, Value: "1"}}
+	headers := brokers.Headers{{Name: headerVersion, Value: "1"}}
 	for i := range 10_000 {
 		headers = append(headers,
-			brokers.Header{Name: wire.DeadOrigin + fmt.Sprint(i), Value: "v"},
+			brokers.Header{Name: deadPrefix + "origin-" + fmt.Sprint(i), Value: "v"},
 			brokers.Header{Name: "user", Value: fmt.Sprint(i)})
 	}
 	got, err := Decode(brokers.Message{Headers: headers})

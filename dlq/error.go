@@ -4,14 +4,14 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/internal/text"
 )
 
 const (
 	// rawText is how much of an error text is looked at: more than is kept,
 	// since redaction shortens.
-	rawText = 4 * wire.MaxError
+	rawText = 4 * maxError
 
 	// maxErrors bounds the walk over an error tree.
 	maxErrors = 100
@@ -33,10 +33,10 @@ func (e *Entry) SetError(err error, v classify.Verdict, redact func(string) stri
 	raw := guard(err.Error, "(no text: the Error method panicked)")
 	raw = guard(func() string { return redact(head(raw, rawText)) }, "(no text: the redaction function panicked)")
 
-	e.ErrorType = e.text("error-type", reflect.TypeOf(told).String(), wire.MaxShort)
-	e.ErrorCode = e.text("error-code", v.Code, wire.MaxShort)
-	e.ErrorText = e.text("error-message", raw, wire.MaxError)
-	e.Rule = e.text("rule", v.Rule, wire.MaxShort)
+	e.ErrorType = e.text("error-type", reflect.TypeOf(told).String(), text.MaxShort)
+	e.ErrorCode = e.text("error-code", v.Code, text.MaxShort)
+	e.ErrorText = e.text("error-message", raw, maxError)
+	e.Rule = e.text("rule", v.Rule, text.MaxShort)
 	e.Stack = ""
 	site := ""
 	if panicked != nil {
@@ -44,7 +44,7 @@ func (e *Entry) SetError(err error, v classify.Verdict, redact func(string) stri
 		site = function(trace)
 		if stack {
 			trace = guard(func() string { return redact(head(trace, rawText)) }, "")
-			e.Stack, _ = wire.Lines(trace, wire.MaxStack)
+			e.Stack, _ = text.Lines(trace, maxStack)
 		}
 	}
 	e.Fingerprint = fingerprint(e.ErrorType, e.ErrorCode+site, e.ErrorText)
@@ -52,7 +52,7 @@ func (e *Entry) SetError(err error, v classify.Verdict, redact func(string) stri
 
 // text makes s safe and notes if it had to be cut.
 func (e *Entry) text(field, s string, max int) string {
-	s, cut := wire.Text(s, max)
+	s, cut := text.Line(s, max)
 	if cut {
 		e.Truncated = append(e.Truncated, field)
 	}

@@ -18,7 +18,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/classify"
 )
 
@@ -121,7 +120,7 @@ func TestErrorTextIsSafe(t *testing.T) {
 			if e.ErrorText != tt.want {
 				t.Errorf("ErrorText = %.100q, want %.100q", e.ErrorText, tt.want)
 			}
-			if len(e.ErrorText) > wire.MaxError || !utf8.ValidString(e.ErrorText) {
+			if len(e.ErrorText) > maxError || !utf8.ValidString(e.ErrorText) {
 				t.Errorf("%d bytes, valid UTF-8: %v", len(e.ErrorText), utf8.ValidString(e.ErrorText))
 			}
 			if got := strings.Join(e.Truncated, ","); (got == "error-message") != tt.cut {
@@ -144,7 +143,7 @@ func TestRedactionHook(t *testing.T) {
 	if seen != "password=x\x1b" {
 		t.Errorf("the hook sees %q, want the text as it is", seen)
 	}
-	if !strings.HasPrefix(e.ErrorText, `mine\x00y`) || len(e.ErrorText) > wire.MaxError {
+	if !strings.HasPrefix(e.ErrorText, `mine\x00y`) || len(e.ErrorText) > maxError {
 		t.Errorf("ErrorText = %.40q of %d bytes, want the hook's, escaped and cut", e.ErrorText, len(e.ErrorText))
 	}
 	e.SetError(errors.New("password=x"), classify.Verdict{}, func(string) string { panic("hook") }, false)
@@ -177,7 +176,7 @@ func TestPanics(t *testing.T) {
 		t.Error("the same bug with two indexes has two fingerprints")
 	}
 	e.SetError(orders, classify.Verdict{}, nil, true)
-	if !strings.HasPrefix(e.Stack, "panic(") || !strings.Contains(e.Stack, "indexOrders") || len(e.Stack) > wire.MaxStack {
+	if !strings.HasPrefix(e.Stack, "panic(") || !strings.Contains(e.Stack, "indexOrders") || len(e.Stack) > maxStack {
 		t.Errorf("Stack = %q, want it from the panic on", e.Stack)
 	}
 	e.SetError(errors.New("no panic"), classify.Verdict{}, nil, true)

@@ -59,14 +59,14 @@ func ExampleEntry_Encode() {
 	// redrive-dlq-v: 1
 	// redrive-dlq-reason: exhausted
 	// redrive-dlq-topic: orders
-	// redrive-dlq-at: 1767225600000
-	// redrive-dlq-attempt: 10
-	// redrive-dlq-class: transient
 	// redrive-error-type: *errors.errorString
 	// redrive-error-code: 402
 	// redrive-error-fingerprint: 98236cd2d2fdc17c
 	// redrive-dlq-rule: http status 402
 	// redrive-error-message: order 8471 declined, password=[redacted]
+	// redrive-dlq-at: 1767225600000
+	// redrive-dlq-attempt: 10
+	// redrive-dlq-class: transient
 }
 
 // What cannot be read as a dead letter is still shown.

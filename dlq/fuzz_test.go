@@ -42,16 +42,16 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		for _, text := range []string{e.Reason, e.Message.Topic, e.ErrorType, e.ErrorCode, e.ErrorText, e.Fingerprint, e.Rule, e.Group, e.DeadBy, e.Meta.IdempotencyKey} {
-			checkSafe(t, text, wire.MaxError, "")
+			checkSafe(t, text, maxError, "")
 		}
-		checkSafe(t, e.Stack, wire.MaxStack, "\n\t")
+		checkSafe(t, e.Stack, maxStack, "\n\t")
 		again, err := Decode(e.Encode(unlimited))
 		if err != nil || !reflect.DeepEqual(again, e) {
 			t.Fatalf("encoded again: %v\n got %+v\nwant %+v", err, again, e)
 		}
 		limit &= 1<<16 - 1
 		_, story := wire.Partition(e.Encode(limit).Headers)
-		if size := wire.Size(story); limit >= 4<<10 && size > limit {
+		if size := sizeOf(story); limit >= 4<<10 && size > limit {
 			t.Fatalf("%d bytes, the limit is %d", size, limit)
 		}
 	})

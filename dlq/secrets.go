@@ -10,16 +10,13 @@ func wellKnown(text string, i, end int) int {
 	case len(word) == 20 && (strings.HasPrefix(word, "AKIA") || strings.HasPrefix(word, "ASIA")) && isUpperAlnum(word):
 		return end
 	case strings.HasPrefix(word, "eyJ") && len(word) > 10 && end < len(text) && text[end] == '.':
-		for end < len(text) && (isWord(text[end]) || text[end] == '.') {
-			end++
-		}
-		return end
-	case len(word) >= 12:
-		for _, prefix := range [...]string{"ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "xoxa-", "sk_live_", "rk_live_", "AIza"} {
-			if strings.HasPrefix(word, prefix) {
-				return end
-			}
-		}
+		return dottedEnd(text, end)
+	}
+	if to := tokenEnd(text, i, end); to > i {
+		return to
+	}
+	if to := botToken(text, i, end); to > i {
+		return to
 	}
 	if i == 0 || strings.IndexByte("/+=", text[i-1]) < 0 {
 		if n := awsSecret(text[i:]); n > 0 {
@@ -27,6 +24,221 @@ func wellKnown(text string, i, end int) int {
 		}
 	}
 	return i
+}
+
+// tokens are the prefixes by which issuers let their secrets be known, by their
+// first letter, with the length from which on a word is taken for one. Where
+// nothing else is named, they are those of gitleaks
+// (github.com/gitleaks/gitleaks), and lengths are rounded down.
+var tokens = [1 + 'z'][]struct {
+	prefix string
+	min    int
+}{
+	'A': {
+		{"AGE-SECRET-KEY-1", 50}, // age-encryption.org
+		{"AIza", 35},             // Google: cloud.google.com/docs/authentication/api-keys
+		{"AKCp", 60},             // Artifactory
+	},
+	'E': {
+		{"EAA", 100}, // Meta: developers.facebook.com/docs/facebook-login/guides/access-tokens
+		{"EZAK", 40}, // EasyPost
+		{"EZTK", 40},
+	},
+	'G': {
+		{"GOCSPX-", 30}, // Google OAuth client secret
+		{"GR1348941", 25},
+	},
+	'H': {
+		{"HRKU-", 30}, // Heroku
+	},
+	'L': {
+		{"LTAI", 20}, // Alibaba Cloud
+	},
+	'N': {
+		{"NRAK-", 30}, // New Relic
+	},
+	'P': {
+		{"PMAK-", 50}, // Postman
+	},
+	'S': {
+		{"SG.", 40}, // SendGrid: docs.sendgrid.com/ui/account-and-settings/api-keys
+		{"SK", 34},  // Twilio: twilio.com/docs/iam/api-keys
+	},
+	'a': {
+		{"api_org_", 30},
+	},
+	'd': {
+		{"dapi", 34},      // Databricks
+		{"dckr_pat_", 20}, // Docker: docs.docker.com/security/access-tokens
+		{"doo_v1_", 40},   // DigitalOcean: docs.digitalocean.com/reference/api/create-personal-access-token
+		{"dop_v1_", 40},
+		{"dor_v1_", 40},
+		{"dp.", 40}, // Doppler
+	},
+	'f': {
+		{"figd_", 30}, // Figma
+	},
+	'g': {
+		{"ghp_", 12}, // GitHub: docs.github.com/authentication/keeping-your-account-and-data-secure/about-authentication-to-github
+		{"gho_", 12},
+		{"ghu_", 12},
+		{"ghs_", 12},
+		{"ghr_", 12},
+		{"github_pat_", 12},
+		{"glagent-", 20}, // GitLab: docs.gitlab.com/security/tokens
+		{"glcbt-", 20},
+		{"gldt-", 20},
+		{"glft-", 20},
+		{"glimt-", 20},
+		{"gloas-", 20},
+		{"glpat-", 12},
+		{"glptt-", 20},
+		{"glrt-", 20},
+		{"glsoat-", 20},
+		{"glc_", 32}, // Grafana
+		{"glsa_", 32},
+		{"gsk_", 40}, // Groq
+	},
+	'h': {
+		{"hf_", 30},  // Hugging Face: huggingface.co/docs/hub/security-tokens
+		{"hvb.", 30}, // Vault: developer.hashicorp.com/vault/docs/concepts/tokens
+		{"hvr.", 30},
+		{"hvs.", 20},
+	},
+	'k': {
+		{"key-", 36}, // Mailgun
+	},
+	'l': {
+		{"lin_api_", 30}, // Linear
+	},
+	'n': {
+		{"npm_", 30}, // npm: docs.npmjs.com/about-access-tokens
+		{"ntn_", 40}, // Notion
+	},
+	'o': {
+		{"ops_eyJ", 40}, // 1Password
+	},
+	'p': {
+		{"pnu_", 30},
+		{"pplx-", 40},
+		{"pscale_", 30}, // PlanetScale
+		{"pul-", 40},    // Pulumi
+		{"pypi-", 40},   // PyPI: pypi.org/help/#apitoken
+	},
+	'r': {
+		{"rk_live_", 12},
+		{"rk_test_", 12},
+		{"rubygems_", 40},
+	},
+	's': {
+		{"shpat_", 30}, // Shopify
+		{"shpca_", 30},
+		{"shppa_", 30},
+		{"shpss_", 30},
+		{"sk-", 35},      // OpenAI, Anthropic: docs.anthropic.com/en/api/overview
+		{"sk_live_", 12}, // Stripe: docs.stripe.com/keys
+		{"sk_test_", 12},
+		{"sntrys_", 40}, // Sentry
+		{"sntryu_", 40},
+		{"sq0atp-", 20}, // Square
+		{"sq0csp-", 20},
+	},
+	't': {
+		{"tskey-", 20}, // Tailscale
+	},
+	'w': {
+		{"whsec_", 20},
+	},
+	'x': {
+		{"xapp-", 20}, // Slack: docs.slack.dev/authentication/tokens
+		{"xkeysib-", 40},
+		{"xoxa-", 12},
+		{"xoxb-", 12},
+		{"xoxe-", 12},
+		{"xoxe.", 12},
+		{"xoxo-", 12},
+		{"xoxp-", 12},
+		{"xoxr-", 12},
+		{"xoxs-", 12},
+	},
+	'y': {
+		{"ya29.", 20}, // Google OAuth: developers.google.com/identity/protocols/oauth2
+	},
+}
+
+// tokenEnd returns where a token with a well-known prefix ends that begins with
+// the word text[i:end], or i. Tokens have digits.
+func tokenEnd(text string, i, end int) int {
+	const near = 64 // where the first digit is
+	if int(text[i]) >= len(tokens) {
+		return i
+	}
+	for _, t := range tokens[text[i]] {
+		if !strings.HasPrefix(text[i:], t.prefix) || !strings.ContainsAny(text[i+len(t.prefix):min(len(text), i+near)], "0123456789") {
+			continue
+		}
+		to := end
+		if strings.IndexByte(t.prefix, '.') >= 0 {
+			to = dottedEnd(text, end)
+		}
+		if to-i >= t.min && strings.ContainsAny(text[i+len(t.prefix):to], "0123456789") {
+			return to
+		}
+	}
+	return i
+}
+
+// dottedEnd returns where the words after i end that dots join.
+func dottedEnd(text string, i int) int {
+	for i < len(text) && (isWord(text[i]) || text[i] == '.') {
+		i++
+	}
+	return i
+}
+
+// botToken returns where a Telegram token ends, a number, a colon and 35
+// characters that begin with A (core.telegram.org/bots/api), whose number is
+// the word text[i:end]; or i.
+func botToken(text string, i, end int) int {
+	const size = 35
+	digits := strings.TrimPrefix(text[i:end], "bot")
+	if len(digits) < 5 || len(digits) > 16 || strings.Trim(digits, "0123456789") != "" || !strings.HasPrefix(text[end:], ":A") {
+		return i
+	}
+	to := end + 1
+	for to < len(text) && isWord(text[to]) {
+		to++
+	}
+	if to-end-1 != size {
+		return i
+	}
+	return to
+}
+
+// webhooks are addresses whose path is the secret.
+var webhooks = [...]struct{ host, path string }{
+	{"hooks.slack.com", "/services/"}, // docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
+	{"hooks.slack.com", "/workflows/"},
+	{"hooks.slack.com", "/triggers/"},
+	{"discord.com", "/api/webhooks/"}, // discord.com/developers/docs/resources/webhook
+	{"discordapp.com", "/api/webhooks/"},
+	{"webhook.office.com", "/webhookb2/"}, // learn.microsoft.com/microsoftteams/platform/webhooks-and-connectors
+	{"outlook.office.com", "/webhook/"},
+	{"hooks.zapier.com", "/hooks/catch/"},
+}
+
+// webhook returns where the secret in the path of an address begins, or 0.
+func webhook(address string) int {
+	slash := strings.IndexByte(address, '/')
+	if slash < 0 {
+		return 0
+	}
+	for _, w := range webhooks {
+		if strings.HasSuffix(address[:slash], w.host) && strings.HasPrefix(address[slash:], w.path) {
+			return slash + len(w.path)
+		}
+	}
+	return 0
 }
 
 // awsSecret returns 40 if s begins with 40 characters of base 64, and no more,
@@ -123,7 +335,7 @@ func secrecyOf(name string) secrecy {
 		return public
 	}
 	for _, ending := range endings[flat[len(flat)-1]-'a'] {
-		if !strings.HasSuffix(string(flat), ending.name) {
+		if !strings.HasSuffix(string(flat), ending.name) || ending.whole && !beginsWord(name, len(name)-len(ending.name)) {
 			continue
 		}
 		if ending.secrecy == weak && ending.name == "token" && len(flat) > len("token") {
@@ -138,22 +350,29 @@ func secrecyOf(name string) secrecy {
 var endings = [1 + 'z' - 'a'][]struct {
 	name    string
 	secrecy secrecy
+	whole   bool // not as the end of a longer word, as pin in spin
 }{
-	'c' - 'a': {{"cvc", secret}},
-	'd' - 'a': {{"password", secret}, {"passwd", secret}, {"pwd", secret}, {"sessionid", secret}},
-	'e' - 'a': {{"passphrase", secret}, {"cookie", secret}, {"signature", weak}},
-	'g' - 'a': {{"sig", weak}},
-	'h' - 'a': {{"auth", weak}},
-	'l' - 'a': {{"credential", secret}},
-	'n' - 'a': {{"authorization", secret}, {"token", weak}, {"session", weak}},
-	's' - 'a': {{"credentials", secret}, {"pass", weak}},
-	't' - 'a': {{"secret", secret}, {"jwt", secret}},
-	'v' - 'a': {{"cvv", secret}},
+	'c' - 'a': {{"cvc", secret, false}},
+	'd' - 'a': {{"password", secret, false}, {"passwd", secret, false}, {"pwd", secret, false}, {"sessionid", secret, false}},
+	'e' - 'a': {{"passphrase", secret, false}, {"passcode", secret, false}, {"cookie", secret, false}, {"signature", weak, false}},
+	'g' - 'a': {{"sig", weak, false}},
+	'h' - 'a': {{"auth", weak, false}},
+	'l' - 'a': {{"credential", secret, false}},
+	'n' - 'a': {{"authorization", secret, false}, {"token", weak, false}, {"session", weak, false}, {"pin", weak, true}},
+	'p' - 'a': {{"otp", weak, true}},
+	's' - 'a': {{"credentials", secret, false}, {"pass", weak, false}},
+	't' - 'a': {{"secret", secret, false}, {"jwt", secret, false}},
+	'v' - 'a': {{"cvv", secret, false}},
 	'y' - 'a': {
-		{"apikey", secret}, {"accesskey", secret}, {"secretkey", secret}, {"privatekey", secret}, {"accountkey", secret},
-		{"routingkey", public}, {"partitionkey", public}, {"idempotencykey", public}, {"primarykey", public},
-		{"foreignkey", public}, {"cachekey", public}, {"objectkey", public}, {"key", key},
+		{"apikey", secret, false}, {"accesskey", secret, false}, {"secretkey", secret, false}, {"privatekey", secret, false}, {"accountkey", secret, false},
+		{"routingkey", public, false}, {"partitionkey", public, false}, {"idempotencykey", public, false}, {"primarykey", public, false},
+		{"foreignkey", public, false}, {"cachekey", public, false}, {"objectkey", public, false}, {"key", key, false},
 	},
+}
+
+// beginsWord reports whether a word of name begins at i, as Pin in userPin.
+func beginsWord(name string, i int) bool {
+	return i <= 0 || !isAlnum(name[i-1]) || isUpper(name[i]) && !isUpper(name[i-1])
 }
 
 type scheme uint8

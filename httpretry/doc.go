@@ -50,7 +50,8 @@
 // is an error of the caller's read, and is not reported to the breaker.
 //
 // Redirects are not followed here but by [http.Client], and each is a request of
-// its own. Nor is a request in the sense of this package what [http.Transport]
+// its own. One that leads to another host gets neither key nor trace from here;
+// headers that the caller set himself are the business of [http.Client]. Nor is a request in the sense of this package what [http.Transport]
 // sends again by itself because an idle connection was closed under it.
 //
 // CONNECT, and requests with an Upgrade header, are passed on untouched.

@@ -2,6 +2,7 @@ package httpretry_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -212,6 +213,50 @@ func TestRedirectKeepsTheBody(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRedirectElsewhere has a server send its caller on to another host, which
+// is to learn neither the key nor the trace.
+func TestRedirectElsewhere(t *testing.T) {
+	for _, tt := range []struct {
+		name, to, key, trace string
+	}{
+		{"same host", place + "/here", "k1", "t1"},
+		{"other host", "http://elsewhere.example/here", "", ""},
+		{"same host, other port", "http://bank.example:8081/here", "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []http.Header
+			transport := newTransport(t, httpretry.Config{
+				Default: httpretry.Policy{
+					Key:       func(*http.Request) string { return "k1" },
+					Propagate: func(_ context.Context, h http.Header) { h.Set("traceparent", "t1") },
+				},
+
+				Base: base(func(req *http.Request) (*http.Response, error) {
+					got = append(got, req.Header)
+					if len(got) > 1 {
+						return answer(req, 200, ""), nil
+					}
+					resp := answer(req, http.StatusTemporaryRedirect, "")
+					resp.Header.Set("Location", tt.to)
+					return resp, nil
+				}),
+			})
+			req := request(t, t.Context(), "POST", strings.NewReader("hello"))
+			resp, err := (&http.Client{Transport: transport}).Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			read(t, resp)
+			if len(got) != 2 || got[0].Get("Idempotency-Key") != "k1" || got[0].Get("traceparent") != "t1" {
+				t.Fatalf("headers %v, want two requests, the first with key and trace", got)
+			}
+			if key, trace := got[1].Get("Idempotency-Key"), got[1].Get("traceparent"); key != tt.key || trace != tt.trace {
+				t.Errorf("the redirect got key %q and trace %q, want %q and %q", key, trace, tt.key, tt.trace)
+			}
+		})
+	}
 }
 
 func TestBrokenBase(t *testing.T) {

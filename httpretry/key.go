@@ -43,6 +43,16 @@ func (c *call) message() uint64 {
 	return h.Sum64()
 }
 
+// elsewhere reports whether a redirect has led req to another host than that of
+// the request which the handler made.
+func elsewhere(req *http.Request) bool {
+	first := req
+	for first.Response != nil && first.Response.Request != nil {
+		first = first.Response.Request
+	}
+	return first != req && first.URL.Host != req.URL.Host
+}
+
 // safeKey returns key in a form that every server can take.
 func safeKey(key string) string {
 	invisible := func(r rune) bool { return r <= ' ' || r > '~' }

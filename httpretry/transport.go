@@ -128,6 +128,7 @@ type call struct {
 	base   http.RoundTripper
 	req    *http.Request // the caller's: not to be changed
 	key    string        // the Idempotency-Key that is added; may be empty
+	astray bool          // a redirect led to a host that the handler did not name
 	body   io.ReadCloser
 	record *recorder // nil if nothing is kept
 }
@@ -151,7 +152,8 @@ func (c *call) close() {
 // prepare finds the key of the request, and sees to it that its body can be had
 // again, if that is of use.
 func (c *call) prepare() {
-	if !idempotent(c.req.Method) && c.req.Header.Get(keyHeader) == "" {
+	c.astray = elsewhere(c.req)
+	if !c.astray && !idempotent(c.req.Method) && c.req.Header.Get(keyHeader) == "" {
 		if key := c.Key(c.req); key != "" {
 			c.key = safeKey(key)
 		}
@@ -195,7 +197,7 @@ func (c *call) try(body io.ReadCloser, permit breaker.Permit) result {
 	if c.key != "" {
 		out.Header.Set(keyHeader, c.key)
 	}
-	if c.Propagate != nil {
+	if c.Propagate != nil && !c.astray {
 		c.Propagate(a.parent, out.Header)
 	}
 	began := time.Now()

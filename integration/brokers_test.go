@@ -2,7 +2,9 @@
 package integration_test
 
 import (
-	"net/url"
+	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,64 +12,40 @@ import (
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
-// TestRabbitMQAnswers tells a broker that is missing or of the wrong version
-// apart from everything that the other tests may find.
-func TestRabbitMQAnswers(t *testing.T) {
-	livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
-		address, err := url.Parse(target.URL)
-		if err != nil {
-			t.Fatalf("%s is not a URL: %v", target.Env, err)
-		}
-		got, err := harness.Probe(t.Context(), harness.RabbitMQ, address.Host)
-		if err != nil {
-			t.Fatalf("%s does not answer at %s: %v", target.Name, address.Host, err)
-		}
-		if got.Product != "RabbitMQ" || !strings.HasPrefix(got.Version, target.Version) {
-			t.Errorf("%s answers as %+v, want RabbitMQ %s*", address.Host, got, target.Version)
-		}
-	})
+// TestBrokersAnswer tells a broker that is missing or of the wrong version apart
+// from everything that the other tests may find.
+func TestBrokersAnswer(t *testing.T) {
+	for product, run := range map[string]func(*testing.T, func(*testing.T, livetest.Target)){
+		"RabbitMQ": livetest.RabbitMQ, "Kafka": livetest.Kafka, "ElasticMQ": livetest.SQS, "Redis": livetest.Redis,
+	} {
+		run(t, func(t *testing.T, target livetest.Target) {
+			got, err := harness.Probe(t.Context(), target.Product, target.URL)
+			if err != nil {
+				t.Fatalf("%s at %s: %v", target.Name, target.URL, err)
+			}
+			if got.Product != product || !strings.HasPrefix(got.Version, target.Version) {
+				t.Errorf("%s answers as %+v, want %s %s*", target.URL, got, product, target.Version)
+			}
+			if target.URL == target.Broker.URL() { // one of ours
+				wantLoopback(t, target.Port, target.Management, target.Controller)
+			}
+		})
+	}
 }
 
-func TestSQSAnswers(t *testing.T) {
-	livetest.SQS(t, func(t *testing.T, target livetest.Target) {
-		address, err := url.Parse(target.URL)
-		if err != nil {
-			t.Fatalf("%s is not a URL: %v", target.Env, err)
+// wantLoopback looks, on Linux, for ports that others can reach.
+func wantLoopback(t *testing.T, ports ...int) {
+	t.Helper()
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, _ := os.ReadFile(table)
+		for line := range strings.Lines(string(text)) {
+			const localAddress, state, listens = 1, 3, "0A"
+			fields := strings.Fields(line)
+			address, hex, _ := strings.Cut(fields[localAddress], ":")
+			ours := slices.ContainsFunc(ports, func(port int) bool { return hex == fmt.Sprintf("%04X", port) })
+			if ours && fields[state] == listens && !strings.HasSuffix(address, "0100007F") {
+				t.Errorf("port %s listens at %s, which is not 127.0.0.1", hex, address)
+			}
 		}
-		got, err := harness.Probe(t.Context(), harness.SQS, address.Host)
-		if err != nil {
-			t.Fatalf("%s does not answer at %s: %v", target.Name, address.Host, err)
-		}
-		if got.Product != "ElasticMQ" || !strings.HasPrefix(got.Version, target.Version) {
-			t.Errorf("%s answers as %+v, want ElasticMQ %s", address.Host, got, target.Version)
-		}
-	})
-}
-
-func TestRedisAnswers(t *testing.T) {
-	livetest.Redis(t, func(t *testing.T, target livetest.Target) {
-		address, err := url.Parse(target.URL)
-		if err != nil {
-			t.Fatalf("%s is not a URL: %v", target.Env, err)
-		}
-		got, err := harness.Probe(t.Context(), harness.Redis, address.Host)
-		if err != nil {
-			t.Fatalf("%s does not answer at %s: %v", target.Name, address.Host, err)
-		}
-		if got.Product != "Redis" || !strings.HasPrefix(got.Version, target.Version) {
-			t.Errorf("%s answers as %+v, want Redis %s", address.Host, got, target.Version)
-		}
-	})
-}
-
-func TestKafkaAnswers(t *testing.T) {
-	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
-		got, err := harness.Probe(t.Context(), harness.Kafka, target.URL)
-		if err != nil {
-			t.Fatalf("%s does not answer at %s: %v", target.Name, target.URL, err)
-		}
-		if got.Product != "Kafka" || !strings.HasPrefix(got.Version, target.Version) {
-			t.Errorf("%s answers as %+v, want Kafka %s", target.URL, got, target.Version)
-		}
-	})
+	}
 }

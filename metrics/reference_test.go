@@ -111,21 +111,6 @@ func TestLabelsAreListed(t *testing.T) {
 	}
 }
 
-// TestAlertsAreListed compares the table of alerts with the rules.
-func TestAlertsAreListed(t *testing.T) {
-	names := func(page, pattern string) (all []string) {
-		for _, found := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(must(os.ReadFile(page))), -1) {
-			all = append(all, found[1])
-		}
-		return all
-	}
-	listed := names("../docs/how-to/watch-a-worker.md", `(?m)^\| (Redrive\w+) \|`)
-	rules := names("../docs/how-to/alerts.yml", `(?m)^ +- alert: (\w+)$`)
-	if len(rules) == 0 || !slices.Equal(listed, rules) {
-		t.Errorf("the page lists %q, the rules are %q", listed, rules)
-	}
-}
-
 // TestPagesNameMetricsThatExist looks at every name in queries and rules.
 func TestPagesNameMetricsThatExist(t *testing.T) {
 	all := kinds(t)

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -27,7 +25,6 @@ const (
 	promiseCount      promise = "attempts are counted as the policy has it"
 	promiseLease      promise = "a lease is kept while its message is worked on"
 	promiseStale      promise = "a stale worker settles nothing"
-	promiseForward    promise = "a committed offset passes no open record and never goes back"
 	promiseOrder      promise = "one key at a time and in order"
 	promiseLetter     promise = "a dead letter tells its story"
 	promiseInnocent   promise = "only messages that kill their worker are taken for crash loops"
@@ -61,18 +58,6 @@ type verdict struct {
 	figures
 }
 
-// figures count what happened.
-type figures struct {
-	sent, handled, dead, discarded, lost int
-	runs, retries, early                 int
-	duplicates, explained                int
-	faults, crashes, stops               int
-	commits, refused                     int           // that changed an offset; that did not
-	rate                                 float64       // handled a second while workers came and went
-	pause                                time.Duration // the longest without one
-	latest                               time.Duration // worst lateness of a retry
-}
-
 // token is a message that is in its topic, to be delivered.
 type token struct {
 	attempt, throttles int
@@ -82,33 +67,30 @@ type token struct {
 }
 
 // fate is what the checker knows of a message.
+//
+// Where nothing goes wrong, every delivery takes a token that something put
+// there. Once a fault has touched the message, so that nobody knows what had its
+// effect, it is in doubt: how often it comes is not counted any more, but still
+// what it is, when, and what is made of it.
 type fate struct {
 	id         string
-	published  int // when it was first published, by the count of the checker
-	confirmed  int // when it was first confirmed, likewise; 0 if it was not
+	message    *message // nil if nobody sent it
+	published  int      // when it was first published, by the count of the checker
+	confirmed  int      // when it was first confirmed, likewise; 0 if it was not
+	calls      int      // of Publish
 	tokens     []token
 	seen       []token // all that there were
-	wild       int     // deliveries that a fault explains, with any of seen
-	wilds      int     // how many there were
 	open       []*delivery
 	deliveries []*delivery
-	done       map[string]int // operations that took effect although they failed
-	publishing int            // calls without an answer yet
-	asking     [3]int         // settlements without an answer yet, by action
-	disturbed  int            // what explains another run: lost leases, crashes, failed settlements
-	losses     int            // what Abandoned may count
-	struck     int            // workers that had it when they were killed, by no message
-	released   int            // settlements by which the message was given back
-	polled     int            // by worker processes of SQS
-	unasked    int            // copies that nobody asked for, less those that may be asked for
-	runs       int
-	free       int // runs that do not count
+	doubt      bool
+	disturbed  int  // what explains another run: lost leases, crashes, failed settlements
+	losses     int  // what Abandoned may count
+	released   int  // settlements by which the message was given back
+	struck     bool // a worker had it when it was killed, by no message
+	runs, free int  // all, and those that do not count
 	successes  int
-	forgotten  bool          // skipped or discarded
-	letters    int           // known to be stored
-	spare      int           // may be stored
-	failedAt   time.Duration // the last time that it did
-	calls      int           // of Publish
+	forgotten  bool // skipped or discarded
+	letters    int  // known to be stored
 }
 
 // delivery is one that a worker received.
@@ -124,39 +106,26 @@ type delivery struct {
 
 	attempt, throttles int
 	first              time.Duration
-	due                time.Duration // of the next run
-	dueBefore          time.Duration // of the last one
-	decided            bool
-	began              time.Duration
+	due, dueBefore     time.Duration // of the next run, and of the last one
+	began, ended       time.Duration
 	runs               int
 	running            bool
 	last               outcome
-	mayProbe           bool        // the last run may have been one that a closed guard let through,
-	mustProbe          bool        // and must
-	paid               bool        // it took a token
+	mayProbe           bool        // the last run may have been one that a closed guard let through
+	paid               bool        // it took a token of the budget
 	next               []judgement // after a run that failed
-	ended              time.Duration
-	buried             bool           // a dead letter was written
-	asked              int            // settlements
-	action             brokers.Action // of the last one
+	buried             bool        // a dead letter was written
+	asked              int         // settlements
 	askedAt            time.Duration
-	bodySize           int
-	place              partition
-	offset             int64         // -1 if it is a copy, or not known
-	took               time.Duration // when a settlement began that may have had an effect
 
-	received time.Duration
-	low      time.Duration // the lease runs until then at least,
-	high     time.Duration // and at most
-	excused  bool          // the lease may run out
-	told     bool          // the worker knows that it is lost
-	toldAt   time.Duration
-	freed    bool // its token is back
-	settled  bool // it had its effect
-	ok       bool // and the worker knows
-	severed  bool // its connection was lost a moment after
-	okAt     time.Duration
-	maybe    token // given back by a settlement under way
+	received  time.Duration
+	low, high time.Duration // the lease runs until then at least, and at most
+	excused   bool          // the lease may run out
+	toldAt    time.Duration // the worker knows that it is lost
+	freed     bool          // its token is back
+	settled   bool          // and the worker knows
+	settledAt time.Duration
+	maybe     token // given back by a settlement under way
 }
 
 // life is one worker.
@@ -174,33 +143,23 @@ type life struct {
 	burying                        map[*fate]int  // on their way
 	lanes                          map[string]int // the last to start, by topic and key
 	busy                           map[string]*delivery
-	commit                         time.Duration // when the last one was answered
-	committed                      time.Duration // what was settled before that is
 }
 
 // checker goes through the events in order.
 type checker struct {
 	*record
 	verdict
-	fates      map[string]*fate
-	deliveries map[int]*delivery
-	workers    map[int]*life
-	counts     map[kind]int
-	settledBy  map[brokers.Action]int
-	keys       map[string][]*fate
-	publishes  int // sends, confirms and failures
-	now        time.Duration
-	storm      storm
-	sessions   int // in which worker processes have consumed
-	deafPolls  int // of SQS, whose answer no worker has read
-	advances   []*event
-}
-
-// storm is a time in which any connection may be lost. A frozen worker sees what
-// it was told meanwhile when it goes on, and not before.
-type storm struct {
-	from, to time.Duration
-	frozen   bool
+	fates       map[string]*fate
+	order       []*fate // as they were first heard of
+	deliveries  map[int]*delivery
+	workers     map[int]*life
+	counts      map[kind]int
+	settledBy   map[brokers.Action]int
+	keys        map[string][]*fate
+	publishes   int // sends, confirms and failures
+	buried      int // dead letters that were confirmed
+	now         time.Duration
+	storm, calm time.Duration // when any connection may be lost, 0 is never
 }
 
 // check holds a record against the promises. It is pure.
@@ -215,11 +174,11 @@ func check(r *record) verdict {
 		keys:       map[string][]*fate{},
 	}
 	for i := range r.events {
-		e := &r.events[i]
-		c.now = e.At
-		c.take(e)
+		c.now = r.events[i].At
+		c.take(&r.events[i])
 	}
 	c.finish()
+	c.broken = len(c.violations)
 	return c.verdict
 }
 
@@ -236,45 +195,40 @@ func (c *checker) misplace(id, other, format string, args ...any) {
 // take applies one event.
 func (c *checker) take(e *event) {
 	c.counts[e.Kind]++
+	if e.ID != "" && c.stormy() {
+		c.fate(e.ID).doubt = true
+	}
+	d := c.deliveries[e.Delivery]
+	if d == nil && (e.Kind == ended || e.Kind == decided || e.Kind == settled || e.Kind == extended) {
+		return // its begin was a violation
+	}
 	switch e.Kind {
 	case sent, confirmed, unsent:
 		c.takePublish(e)
 	case received:
 		c.takeReceived(e)
 	case started:
-		c.takeStarted(e)
+		c.takeStarted(e, d)
 	case ended:
-		c.takeEnded(e)
+		c.takeEnded(e, d)
 	case decided:
-		c.takeDecided(e)
+		c.takeDecided(e, d)
 	case settling:
-		c.takeSettling(e)
+		c.takeSettling(e, d)
 	case settled:
-		c.takeSettled(e)
+		c.takeSettled(e, d)
 	case extended:
-		c.takeExtended(e)
-	case burying, buried:
-		c.takeLetter(e)
+		c.takeExtended(e, d)
+	case burying:
+		c.takeBurying(e)
+	case buried:
+		c.takeBuried(e)
 	case faulted:
 		c.takeFault(e)
-	case consuming:
-		c.takeConsuming(c.workers[e.Worker])
-	case copying:
-		c.takeCopy(c.fate(e.ID))
-	case committed:
-		c.takeCommitted(e)
-	case polled:
-		if c.fate(e.ID).polled++; e.Err != fine {
-			c.deafPolls++
-		}
-	case advanced:
-		c.advances = append(c.advances, e)
 	case paused, resumed:
 		c.takePaused(e)
 	case ousted:
-		if d := c.deliveries[e.Delivery]; d != nil && !d.ok {
-			c.tell(d)
-		}
+		c.sever(c.workers[e.Worker])
 	case overdue:
 		c.violate(promiseLiveness, "", "messages are left after %v: %v", c.scenario.limit, c.left)
 	default:
@@ -285,10 +239,28 @@ func (c *checker) take(e *event) {
 func (c *checker) fate(id string) *fate {
 	f := c.fates[id]
 	if f == nil {
-		f = &fate{id: id, done: map[string]int{}}
+		f = &fate{id: id, message: c.scenario.message(id)}
 		c.fates[id] = f
+		c.order = append(c.order, f)
 	}
 	return f
+}
+
+// attempts is how many f may have.
+func (c *checker) attempts(f *fate) int {
+	if f.message == nil {
+		return 0
+	}
+	return or(c.scenario.topics[f.message.topic].policy.MaxAttempts, 10)
+}
+
+// interruptions is the most receives of f that may have ended in no settlement by
+// which it counts. What was on its way to a worker that ended is in no ledger.
+func (c *checker) interruptions(f *fate) int {
+	if !c.scenario.served {
+		return f.losses + c.crashes
+	}
+	return f.losses + f.released + c.crashes + c.stops + c.faults
 }
 
 // give makes a message available as t says.
@@ -299,19 +271,13 @@ func (f *fate) give(t token) {
 	}
 }
 
-// takeBack undoes give, unless the message was delivered meanwhile.
+// takeBack undoes give. It reports false if the message was delivered meanwhile.
 func (f *fate) takeBack(t token) bool {
-	if i := slices.Index(f.tokens, t); i >= 0 {
+	i := slices.Index(f.tokens, t)
+	if i >= 0 {
 		f.tokens = slices.Delete(f.tokens, i, i+1)
-		return true
 	}
-	return false
-}
-
-func (f *fate) excuse(n int) {
-	f.wild += n
-	f.wilds += n
-	f.disturbed += n
+	return i >= 0 || f.doubt
 }
 
 // takePublish follows the producer. A publish may take effect from its start.
@@ -322,78 +288,76 @@ func (c *checker) takePublish(e *event) {
 	case sent:
 		if f.published == 0 {
 			f.published = c.publishes
-			if m := c.scenario.message(e.ID); m != nil && m.Key != "" {
-				key := e.Topic + "\x00" + m.Key
+			if f.message != nil && f.message.Key != "" {
+				key := e.Topic + "\x00" + f.message.Key
 				c.keys[key] = append(c.keys[key], f)
 			}
 		}
 		f.calls++
 		f.give(token{})
-		f.publishing++
-		f.excuse(c.repeats())
 	case confirmed:
-		f.publishing--
 		f.confirmed = or(f.confirmed, c.publishes)
-		f.excuse(c.again())
 	case unsent:
-		f.publishing--
-		if f.done["publish"] > 0 {
-			f.done["publish"]--
-			f.disturbed++
-			return
-		}
-		if c.scenario.served && e.Err == unknownOutcome {
-			f.disturbed++
-			return
-		}
+		f.doubt = f.doubt || c.scenario.served && e.Err == unknownOutcome
 		if !f.takeBack(token{}) {
 			c.violate(promiseDelivery, e.ID, "was delivered although its publish failed without effect")
 		}
 	}
 }
 
-// takeFault notes what a fault explains.
+// takeFault notes what a fault explains: of the memory broker, one operation; of
+// others, what happens to all connections until it is over.
 func (c *checker) takeFault(e *event) {
 	c.faults++
-	if e.ID == "" {
-		if c.scenario.served {
-			c.takeStorm(e)
+	switch {
+	case e.ID != "":
+		f := c.fate(e.ID)
+		f.doubt = f.doubt || e.Flags&(isDone|isLost|isDuplicate) != 0
+		if e.Err != fine || f.doubt {
+			f.disturbed++
 		}
-		return
-	}
-	f := c.fate(e.ID)
-	effect := e.Err == fine || e.Flags&isDone != 0
-	if c.scenario.isDead(e.Topic) {
-		if e.Flags&isDone != 0 {
-			f.spare++
+		if e.Err == leaseLost || e.Err != fine && e.Note == "extend" {
+			for _, d := range f.open {
+				d.excused = true
+			}
 		}
-		if e.Flags&isDuplicate != 0 && effect {
-			f.spare++
+	case !c.scenario.served:
+	case e.Flags&isBegin != 0:
+		c.storm, c.calm = max(c.now, 1), c.scenario.limit
+		for _, w := range c.workers {
+			c.sever(w)
 		}
-		f.disturbed++
-		return
-	}
-	if e.Flags&isDone != 0 {
-		f.done[operation(e.Note, e.Action)]++
-	}
-	if e.Flags&isDone != 0 && e.Note == "deliver" {
-		f.losses++
-	}
-	if e.Flags&isLost != 0 {
-		f.losses++
-		f.excuse(1)
-	}
-	if e.Flags&isDuplicate != 0 && (effect || e.Note == "settle") {
-		f.excuse(1)
-	}
-	if e.Err != fine || e.Flags&isLost != 0 {
-		f.disturbed++
-	}
-	if e.Err == leaseLost || e.Flags&isLost != 0 || e.Err != fine && e.Note == "extend" {
-		for _, d := range f.open {
-			d.excused = true
+		for _, f := range c.order { // what is being sent
+			f.doubt = f.doubt || f.confirmed == 0
 		}
+	default:
+		c.calm = c.now + c.scenario.pace.slack
 	}
+}
+
+func (c *checker) stormy() bool { return c.storm > 0 && c.now <= c.calm }
+
+// sever has in doubt what may come of the sudden end of a worker's connections:
+// what it held, what it was burying, and what it settled a moment ago, as an ack
+// may get lost on its way. It returns the messages. What an SQS has confirmed
+// stays so.
+func (c *checker) sever(w *life) (concerned []*fate) {
+	const lately = 5 * time.Second // also until a Kafka has committed it
+	for _, d := range w.deliveries {
+		if d.settled && (d.settledAt+lately < c.now || c.scenario.broker == "sqs") || d.freed && !d.settled {
+			continue
+		}
+		d.fate.doubt = true
+		d.fate.losses++
+		if !d.settled {
+			c.free(d)
+		}
+		concerned = append(concerned, d.fate)
+	}
+	for f := range w.burying {
+		f.doubt = true
+	}
+	return concerned
 }
 
 // expire gives back what the leases that have run out held.
@@ -411,42 +375,22 @@ func (c *checker) free(d *delivery) {
 	if d.freed || d.settled {
 		return
 	}
+	f, w := d.fate, d.worker
 	d.freed = true
-	d.fate.disturbed++
-	d.fate.free += d.runs // whatever they counted is forgotten
-	d.fate.losses++
-	d.fate.give(d.got)
-	w := d.worker
+	f.disturbed++
+	f.free += d.runs // whatever they counted is forgotten
+	f.losses++
+	f.give(d.got)
 	longest := c.scenario.options.MaxLease
 	used := longest > 0 && d.high+time.Second >= d.received+longest // the keeper asks for whole seconds there
 	stalled := c.scenario.pace.slack > 0                            // a busy machine may be too slow for short leases
-	if !d.excused && !used && !stalled && w.crashed == 0 && w.closing == 0 && d.fate.wilds == 0 {
-		c.violate(promiseLease, d.fate.id, "was taken from worker %d, which held it (delivery %d) and did not fail to extend its lease", w.number, d.number)
+	if !d.excused && !used && !stalled && w.crashed == 0 && w.closing == 0 && !f.doubt {
+		c.violate(promiseLease, f.id, "was taken from worker %d, which held it (delivery %d) and did not fail to extend its lease", w.number, d.number)
 	}
 }
 
-// all returns the fates by message.
-func (c *checker) all() []*fate {
-	return slices.SortedFunc(maps.Values(c.fates), func(a, b *fate) int { return cmp.Compare(a.published, b.published) })
-}
-
-// add sums up figures.
-func (f *figures) add(g figures) {
-	f.sent += g.sent
-	f.handled += g.handled
-	f.dead += g.dead
-	f.discarded += g.discarded
-	f.lost += g.lost
-	f.runs += g.runs
-	f.retries += g.retries
-	f.early += g.early
-	f.duplicates += g.duplicates
-	f.explained += g.explained
-	f.faults += g.faults
-	f.crashes += g.crashes
-	f.stops += g.stops
-	f.commits += g.commits
-	f.refused += g.refused
-	f.rate, f.pause = max(f.rate, g.rate), max(f.pause, g.pause)
-	f.latest = max(f.latest, g.latest)
+// tell notes that a worker knows that its lease is lost.
+func (c *checker) tell(d *delivery) {
+	d.toldAt = or(d.toldAt, max(c.now, 1))
+	c.free(d)
 }

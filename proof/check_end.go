@@ -1,23 +1,18 @@
 package main
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
 )
 
 // takeWorker follows the life of a worker.
 func (c *checker) takeWorker(e *event) {
 	if e.Kind == up {
-		config := c.scenario.slots[0].config
-		c.workers[e.Worker] = &life{number: e.Worker, up: e.At, drain: e.Delay, concurrency: e.Attempt,
-			crashLimit: max(0, or(config.CrashLimit, 3)), letters: map[*fate]int{}, burying: map[*fate]int{}, lanes: map[string]int{}, busy: map[string]*delivery{},
-			running: map[*topic]int{}, guards: map[string]*guarded{}}
+		c.workers[e.Worker] = newLife(e, max(0, or(c.scenario.slots[0].config.CrashLimit, 3)))
 		return
 	}
 	w := c.workers[e.Worker]
@@ -30,11 +25,8 @@ func (c *checker) takeWorker(e *event) {
 		w.crashed = max(e.At, 1)
 		if c.scenario.served {
 			for _, f := range c.sever(w) {
-				if e.Note != string(byMessage) {
-					f.struck++
-				}
+				f.struck = f.struck || e.Note != string(byMessage)
 			}
-			clear(w.burying)
 		}
 	case closing:
 		c.takeClosing(w)
@@ -43,76 +35,10 @@ func (c *checker) takeWorker(e *event) {
 	}
 }
 
-// takeStorm follows faults that hit connections.
-func (c *checker) takeStorm(e *event) {
-	slack := c.scenario.pace.slack
-	if e.Flags&isBegin != 0 {
-		c.storm = storm{from: c.now - slack, to: c.scenario.limit, frozen: strings.HasSuffix(e.Note, "frozen")}
-	} else {
-		c.storm.to = c.now + slack
-	}
-	if c.leased() {
-		if e.Flags&isBegin != 0 {
-			c.repeatAll()
-		}
-		return
-	}
-	for _, w := range c.workers {
-		c.sever(w)
-	}
-}
-
-// takeConsuming notes that w consumes on a new connection. What it received on the
-// one before comes again if a fault had cut that, also if it received it when the
-// fault was over: both ends notice late.
-func (c *checker) takeConsuming(w *life) {
-	c.sessions++
-	if c.stormy() {
-		c.sever(w)
-	}
-}
-
-// unaware reports whether w may not have seen yet that it was told to stop.
-func (c *checker) unaware(w *life) bool {
-	return c.storm.frozen && c.stormy() && w.stopping >= c.storm.from
-}
-
-func (c *checker) stormy() bool { return c.storm.to > 0 && c.now <= c.storm.to }
-
-// sever notes what may come of the sudden end of the connections of w, and
-// returns what may come again.
-func (c *checker) sever(w *life) (again []*fate) {
-	for _, d := range w.deliveries {
-		if c.severDelivery(d) {
-			again = append(again, d.fate)
-		}
-	}
-	for f, n := range w.burying { // they may be stored
-		f.spare += n
-		f.disturbed += n
-	}
-	return again
-}
-
-// severDelivery notes whether d may come again: what is held does, and also what
-// was settled a moment ago, as an ack may get lost on its way.
-func (c *checker) severDelivery(d *delivery) bool {
-	since := c.unsure(d.worker)
-	switch {
-	case d.severed:
-	case d.ok && d.okAt >= since:
-		d.severed = true
-		d.fate.excuse(1)
-		d.fate.losses++
-		return true
-	case !d.settled && !d.freed:
-		if d.asked > 0 && d.action == brokers.Retry { // its copy may live beside it, each with its attempts
-			d.fate.wilds++
-		}
-		c.free(d)
-		return true
-	}
-	return false
+func newLife(e *event, crashLimit int) *life {
+	return &life{number: e.Worker, up: e.At, drain: e.Delay, concurrency: e.Attempt, crashLimit: crashLimit,
+		running: map[*topic]int{}, guards: map[string]*guarded{}, letters: map[*fate]int{}, burying: map[*fate]int{},
+		lanes: map[string]int{}, busy: map[string]*delivery{}}
 }
 
 // takeClosing gives back what a worker still holds. What its handlers have
@@ -120,33 +46,31 @@ func (c *checker) severDelivery(d *delivery) bool {
 func (c *checker) takeClosing(w *life) {
 	w.closing = max(c.now, 1)
 	for _, d := range w.deliveries {
-		if d.settled || d.freed {
+		if d.settled || d.freed || w.crashed > 0 {
 			continue
 		}
-		inTime := w.stopping > 0 && d.ended < w.stopping+w.drain && !c.stormy() // its session may have ended, unseen
-		if w.crashed == 0 && inTime && !d.told && d.runs > 0 && !d.running && d.asked == 0 && !d.buried && !d.lost() && d.high > d.ended && !c.lapsed(d) {
+		inTime := w.stopping > 0 && d.ended < w.stopping+w.drain && d.high > d.ended && !c.stormy() // its session may have ended, unseen
+		finished := d.runs > 0 && !d.running && d.asked == 0 && !d.buried && d.concluded() && !c.lapsed(d)
+		if inTime && finished {
 			w.unfinished = append(w.unfinished, d)
 		}
-		if w.crashed == 0 {
-			c.free(d)
-		}
+		c.free(d)
 	}
 }
 
 // lapsed reports whether the lease of d was over before it ran again, in a
 // smaller batch.
-func (c *checker) lapsed(d *delivery) bool {
-	return d.high <= c.now && slices.ContainsFunc(d.next, func(j judgement) bool { return j.split })
-}
+func (c *checker) lapsed(d *delivery) bool { return d.high <= c.now && d.next[0].split }
 
-// lost reports whether the last run ended because the lease was lost.
-func (d *delivery) lost() bool {
+// concluded reports whether anything follows the last run: not if its lease was
+// lost.
+func (d *delivery) concluded() bool {
 	for _, j := range d.next {
 		if j.acks || j.retries || j.dies || j.releases {
-			return false
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 func (c *checker) takeDown(w *life, e *event) {
@@ -154,28 +78,25 @@ func (c *checker) takeDown(w *life, e *event) {
 	if w.crashed > 0 {
 		return
 	}
-	if !strings.Contains(e.Note, consumer.ErrUnclean.Error()) {
-		for _, d := range w.unfinished {
+	clean := !strings.Contains(e.Note, consumer.ErrUnclean.Error())
+	for _, d := range w.unfinished {
+		if clean {
 			c.violate(promiseShutdown, d.fate.id, "was finished by worker %d with %s at %v, and neither settled nor given back (delivery %d)",
 				w.number, outcomeNames[d.last], d.ended, d.number)
 		}
 	}
 	unconnected := w.received == 0 && c.stormy() // a fault may have kept it from opening its source
-	if unconnected && (w.stopping == 0 || c.unaware(w)) {
-		return
-	}
-	if w.stopping == 0 {
-		c.violate(promiseShutdown, "", "worker %d stopped by itself: %s", w.number, e.Note)
-		return
-	}
 	limit := w.drain + time.Second + c.scenario.pace.closing + c.scenario.pace.slack
-	if c.storm.to > 0 && w.stopping <= c.storm.to { // it began to stop in a fault, be that over now
+	if c.storm > 0 && w.stopping <= c.calm { // it began to stop in a fault, be that over now
 		limit += 2 * callTimeout // to close the source without answers
 	}
-	if e.At-w.stopping > limit {
+	switch {
+	case unconnected && (w.stopping == 0 || e.At-w.stopping <= limit):
+	case w.stopping == 0:
+		c.violate(promiseShutdown, "", "worker %d stopped by itself: %s", w.number, e.Note)
+	case e.At-w.stopping > limit && !(c.stormy() && w.stopping >= c.storm): // in which it may stand still
 		c.violate(promiseShutdown, "", "worker %d took %v to stop, allowed are %v", w.number, e.At-w.stopping, limit)
-	}
-	if e.Note != "" && !unconnected && !strings.Contains(e.Note, consumer.ErrUnclean.Error()) {
+	case e.Note != "" && clean:
 		c.violate(promiseShutdown, "", "worker %d stopped with %s", w.number, e.Note)
 	}
 }
@@ -188,7 +109,7 @@ func (c *checker) finish() {
 			c.violate(promiseShutdown, "", "worker %d never stopped", w.number)
 		}
 	}
-	for _, f := range c.all() {
+	for _, f := range c.order {
 		c.finishMessage(f)
 	}
 	for topic, n := range c.left {
@@ -197,8 +118,124 @@ func (c *checker) finish() {
 		}
 	}
 	c.checkEvents()
-	c.checkOffsets()
 	c.measure()
+}
+
+// checkLetters holds the dead-letter topics against the ledger.
+func (c *checker) checkLetters() {
+	stored := map[string]int{}
+	for topic, letters := range c.letters {
+		for _, m := range letters {
+			stored[m.ID]++
+			c.checkLetter(topic, m)
+		}
+	}
+	for _, f := range c.order {
+		n := stored[f.id]
+		if n > 0 {
+			c.dead++
+		}
+		if n < f.letters {
+			c.violate(promiseConfirm, f.id, "has %d dead letters, although %d were confirmed", n, f.letters)
+		}
+		if n > f.letters && !f.doubt {
+			c.violate(promiseDuplicate, f.id, "has %d dead letters, %d were confirmed", n, f.letters)
+		}
+		f.letters = n
+	}
+}
+
+func (c *checker) checkLetter(topic string, m brokers.Message) {
+	f := c.fate(m.ID)
+	if f.message == nil {
+		c.violate(promiseStranger, m.ID, "is in %s", topic)
+		return
+	}
+	t := c.scenario.topics[f.message.topic]
+	entry, err := dlq.Decode(m)
+	if err != nil {
+		c.violate(promiseLetter, m.ID, "cannot be read in %s: %v", topic, err)
+		return
+	}
+	got, sent := entry.Message, f.message.Message
+	got.Headers, sent.Headers = own(got.Headers), own(sent.Headers)
+	if fault := differs(got, sent, t.name); fault != "" {
+		c.violate(promiseContent, m.ID, "is in %s with another %s", topic, fault)
+	}
+	looped := entry.Reason == "crash-loop"
+	if kills := f.message.fatal(); c.scenario.served && looped != kills && (kills || !f.struck) {
+		c.violate(promiseInnocent, m.ID, "is in %s with the reason %q; does it kill: %v", topic, entry.Reason, kills)
+	}
+	whole := len(entry.Truncated) == 0
+	failed := entry.Meta.Attempt > 0 && !c.unseen(entry)
+	switch meta := entry.Meta; {
+	case topic != t.dead:
+		c.violate(promiseLetter, m.ID, "is in %s, not in %s", topic, t.dead)
+	case entry.Reason == "" || entry.ErrorText == "" && whole || entry.Fingerprint == "":
+		c.violate(promiseLetter, m.ID, "does not say why it died: %+v", entry)
+	case entry.DeadAt.IsZero() || entry.DeadBy == "" || len(meta.Origin) == 0 && whole:
+		c.violate(promiseLetter, m.ID, "does not say when or where it died: %+v", entry)
+	case failed && (meta.FirstFailedAt.IsZero() || meta.LastFailedAt.Before(meta.FirstFailedAt) || meta.Class == ""):
+		c.violate(promiseLetter, m.ID, "does not say when it failed: %+v", meta)
+	}
+}
+
+// unseen reports whether a dead letter is of a message whose failures its worker
+// may not have seen: those that it counts are an estimate, and it ran nothing.
+func (c *checker) unseen(letter dlq.Entry) bool {
+	ranNothing := letter.Reason == "oversize" || letter.Reason == "crash-loop"
+	return c.scenario.broker == "sqs" && !c.scenario.copies && letter.Meta.FirstFailedAt.IsZero() && ranNothing
+}
+
+func (c *checker) finishMessage(f *fate) {
+	ends := f.successes + f.letters
+	if f.published > 0 {
+		c.sent++
+	}
+	if f.successes > 0 {
+		c.handled++
+	}
+	if f.forgotten {
+		c.discarded++
+		ends++
+	}
+	if f.confirmed > 0 && ends == 0 {
+		c.lost++
+		c.violate(promiseLost, f.id, "was confirmed, and is neither handled nor dead")
+	}
+	explained := f.doubt || f.disturbed+f.calls > 1
+	if ends > 1 {
+		c.duplicates += ends - 1
+		if explained {
+			c.explained += ends - 1
+		} else {
+			c.violate(promiseDuplicate, f.id, "was handled %d times and has %d dead letters, and no fault explains it", f.successes, f.letters)
+		}
+	}
+	allowed := c.attempts(f)*f.calls + f.free + f.disturbed
+	if f.message != nil && f.runs > allowed && !f.doubt {
+		c.violate(promiseAttempts, f.id, "was run %d times, explained are %d", f.runs, allowed)
+	}
+}
+
+// checkEvents compares how often observers were told of things with how often
+// they happened.
+func (c *checker) checkEvents() {
+	if c.told == nil {
+		return
+	}
+	for kind, want := range map[consumer.EventKind]int{
+		consumer.EventReceived:     c.counts[received],
+		consumer.EventStarted:      c.counts[started],
+		consumer.EventAcked:        c.settledBy[brokers.Ack],
+		consumer.EventRetried:      c.settledBy[brokers.Retry],
+		consumer.EventReleased:     c.settledBy[brokers.Release],
+		consumer.EventDeadLettered: c.buried,
+	} {
+		if got := c.told[kind]; got != want {
+			c.violate(promiseEvents, "", "observers were told %d times of %q, it happened %d times", got, kind, want)
+		}
+	}
 }
 
 // measure takes the progress between the first end of a worker and the calm.
@@ -216,83 +253,4 @@ func (c *checker) measure() {
 		}
 	}
 	c.rate = float64(done) / (to - from).Seconds()
-}
-
-func (c *checker) finishMessage(f *fate) {
-	if f.published > 0 {
-		c.sent++
-	}
-	if f.successes > 0 {
-		c.handled++
-	}
-	if f.forgotten {
-		c.discarded++
-	}
-	if f.confirmed > 0 && f.successes == 0 && f.letters == 0 && !f.forgotten {
-		c.lost++
-		c.violate(promiseLost, f.id, "was confirmed, and is neither handled nor dead")
-	}
-	ends := f.successes + f.letters
-	if f.forgotten {
-		ends++
-	}
-	if ends > 1 {
-		c.duplicates += ends - 1
-		if f.disturbed+f.spare+f.calls-1 == 0 {
-			c.violate(promiseDuplicate, f.id, "was handled %d times and has %d dead letters, and no fault explains it", f.successes, f.letters)
-		} else {
-			c.explained += ends - 1
-		}
-	}
-	if c.scenario.message(f.id) == nil {
-		return
-	}
-	if allowed := c.attempts(f)*(f.calls+f.wilds) + f.free + f.disturbed; f.runs > allowed {
-		c.violate(promiseAttempts, f.id, "was run %d times, explained are %d", f.runs, allowed)
-	}
-}
-
-// checkEvents compares how often observers were told of things with how often
-// they happened.
-func (c *checker) checkEvents() {
-	if c.told == nil {
-		return
-	}
-	for _, line := range []struct {
-		event consumer.EventKind
-		want  int
-	}{
-		{consumer.EventReceived, c.counts[received]},
-		{consumer.EventStarted, c.counts[started]},
-		{consumer.EventAcked, c.settledBy[brokers.Ack]},
-		{consumer.EventRetried, c.settledBy[brokers.Retry]},
-		{consumer.EventReleased, c.settledBy[brokers.Release]},
-		{consumer.EventDeadLettered, c.counts[buriedFine]},
-	} {
-		if got := c.told[line.event]; got != line.want {
-			c.violate(promiseEvents, "", "observers were told %d times of %q, it happened %d times", got, line.event, line.want)
-		}
-	}
-}
-
-// differs says in what got is not want, "" if it is the same.
-func differs(got, want brokers.Message, topic string) string {
-	switch {
-	case got.Topic != topic:
-		return "topic " + got.Topic
-	case string(got.Body) != string(want.Body):
-		return "body"
-	case got.Key != want.Key:
-		return "key " + got.Key
-	case !equalHeaders(got.Headers, want.Headers):
-		return fmt.Sprintf("headers %q instead of %q", got.Headers, want.Headers)
-	}
-	return ""
-}
-
-// own leaves out the headers that belong to the framework: a dead letter has
-// room for one story.
-func own(h brokers.Headers) brokers.Headers {
-	user, _ := wire.Partition(h)
-	return user
 }

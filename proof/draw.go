@@ -112,15 +112,6 @@ func (s *scenario) fault(now time.Duration, op memory.Op) memory.Fault {
 	return f.draw(op, h>>32)
 }
 
-func (s *scenario) isDead(topic string) bool {
-	for _, t := range s.topics {
-		if t.dead == topic {
-			return true
-		}
-	}
-	return false
-}
-
 // draw chooses among what can go wrong with an operation.
 func (f faultPlan) draw(op memory.Op, n uint64) memory.Fault {
 	slow := memory.Fault{Latency: time.Duration(n>>8) % (f.latency + 1)}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"sync"
 	"time"
 
@@ -35,23 +34,15 @@ const (
 	closing               // the consumer closes its source
 	down                  // Run has returned
 	overdue               // the run was given up: messages are left
-	consuming             // a worker process begins to consume on a connection
-	copying               // a worker process is about to publish the copy of a message, which may be for a retry
-
-	committed // a worker process has asked the broker to commit, Delay ago
-	advanced  // a committed offset is seen
-	ousted    // the session of a delivery has ended
-	polled    // a worker process has received a message, or, without an ID, cannot tell what
-	paused    // the consumer told its observer that the guard of what Note names has closed
-	resumed   // and that it is open again
-
-	buriedFine // counts the dead letters that were confirmed; no event
+	ousted                // the session of a worker has ended
+	paused                // the consumer told its observer that the guard of what Note names has closed
+	resumed               // and that it is open again
 )
 
 var kindNames = [...]string{"sent", "confirmed", "not confirmed", "received", "handler starts", "handler ends",
 	"decided", "settle", "settle result", "extend result", "dead letter", "dead letter result", "FAULT", "worker up",
-	"worker told to stop", "worker KILLED", "source closing", "worker down", "OVERDUE", "consuming", "copying",
-	"commit", "committed offset", "session over", "polled", "PAUSED", "resumed"}
+	"worker told to stop", "worker KILLED", "source closing", "worker down", "OVERDUE",
+	"session over", "PAUSED", "resumed"}
 
 // event is one line of the ledger. Times are counted from the start of the
 // run, so that lines of several processes can be merged.
@@ -72,10 +63,6 @@ type event struct {
 	Attempt, Throttles, Abandoned int
 	First, Due                    time.Duration // 0 is none
 
-	// Where a log has it.
-	Partition int
-	Offset    int64
-
 	Until time.Duration // of the lease, at least
 	Delay time.Duration // of a settlement or decision; the length of an extension; a throttle's hint
 	Note  string
@@ -88,7 +75,6 @@ const (
 	isLost                        // of faulted: the lease was taken away
 	isDuplicate                   // of faulted: it was done twice
 	isFirst                       // of started and ended: the first of its batch
-	isRequested                   // of down: somebody had asked for it
 	isBegin                       // of faulted: it goes on until the next one
 	isWhole                       // of ended: all of its batch failed so
 )
@@ -125,8 +111,6 @@ func failOf(err error) fail {
 	}
 	return trouble
 }
-
-func (f fail) final() bool { return f == leaseLost || f == alreadySettled || f == isClosed }
 
 // cause is why a handler's context had ended.
 type cause uint8
@@ -170,7 +154,7 @@ type ledger struct {
 	told       map[consumer.EventKind]int
 
 	// Of a worker that is a process of its own:
-	file  io.Writer           // takes the events, one a line
+	tell  func(event)         // takes the events
 	count func(id string) int // asks the driver for runs
 }
 
@@ -200,6 +184,21 @@ func (l *ledger) addAll(n int, at func(i int) event) {
 		e.At = now
 		l.keep(e)
 	}
+}
+
+// keep stores an event; the caller holds the lock.
+func (l *ledger) keep(e event) {
+	if l.tell != nil {
+		l.tell(e)
+		return
+	}
+	l.events = append(l.events, e)
+}
+
+func (l *ledger) size() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.events)
 }
 
 // run returns how often handlers had started on a message, and counts this

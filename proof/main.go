@@ -3,7 +3,7 @@
 // every duplicate and every extra run is explained by a fault that was written
 // down.
 //
-//	go run ./proof -broker memory -seed 1 -messages 10000
+//	go run ./proof -broker rabbitmq -seed 1 -messages 10000
 //
 // It prints one line a figure: name, value, unit, goal, and ok or short,
 // between tabs. The exit status is 1 when a promise is broken, with the lives
@@ -16,76 +16,36 @@
 // broker, and which workers stop or die when. While it plays, a ledger takes
 // down what the producer, the handlers and a wrapper around the broker see.
 // The checker is a pure function of the ledger and of what is left in the
-// topics; it asks nothing of the consumer's own counters, and has a
-// classification and a backoff of its own.
+// topics; it asks nothing of the consumer's own counters. What may follow a run
+// it asks the pure functions of packages classify and retry.
 //
-// The command runs in real time, with times of seconds and milliseconds. The
-// tests of this package play the same scenarios in virtual time, many thousands
-// of them, with times of minutes and hours.
+// As long as nothing goes wrong with a message, each of its deliveries must be
+// accounted for. Once a fault has touched it, nobody knows what has had its
+// effect: from then on it may come more often, but still must not be lost, come
+// early, exceed its attempts, or die without a reason.
 //
-// # RabbitMQ
+// TestScenarios plays thousands of scenarios on the memory broker in virtual time,
+// with times of minutes and hours; make proof BROKER=memory runs it.
 //
-//	go run ./proof -broker rabbitmq -url amqp://localhost:5672/ -seed 1 -messages 10000 -kills 20
-//
-// There each worker is a process, which this command starts, kills (SIGKILL)
-// and starts again: at random times and at named points, which the figures
-// count. For the points the worker reads along on its own connections, stops
-// when the frame in question comes by, and waits for its death: after the
-// broker has confirmed the copy of a retry or a dead letter and before the
-// worker learns of it; and after that, before it writes the ack of that message. All
-// workers write their ledgers to files, each line before the worker goes on,
-// so that nothing is missing when it dies; the clock of the machine puts them
-// in order. Which of the effects under way a kill has let through nobody
-// knows, so each of them explains one more delivery, and no other does.
-//
-// With -loops there are messages whose handler takes the process with it, each
-// time. They must end as dead letters with the reason crash-loop, and no other
-// message may.
-//
-// At the end every queue that a worker was seen to declare must be empty, and
+// This command works on real brokers, with times of seconds. There each worker is
+// a process, which it starts, kills (SIGKILL) and starts again: at random times and
+// at named points, at which the worker waits for its death, and which the figures
+// count. Workers write their ledgers to this command, each line before they go on,
+// so that nothing is missing when they die; the clock of the machine puts them in
+// order. With -loops there are messages whose handler takes the process with it,
+// each time: they must end as dead letters with the reason crash-loop, and no other
+// message may. At the end every topic but those of dead letters must be empty, and
 // all of them are deleted. Signals that end this command end the workers.
 //
-// # Kafka
+// On RabbitMQ workers read along on their own connections, to be killed between
+// the confirm of a copy and the ack of its original. A Kafka is a cluster of one
+// node, to which all connections go whatever address it advertises. On SQS leases
+// are 3 s, and by default retries wait in place, so that workers read estimates of
+// what others have counted: see docs/explanation/sqs.md. With -copies nothing is
+// estimated; with -fifo the messages of a key must be handled one at a time and in
+// the order in which they were sent.
 //
-//	go run ./proof -broker kafka -url localhost:9092 -seed 1 -messages 10000 -kills 20
-//
-// That works in the same way, on a cluster of one node, to which all
-// connections go whatever address it advertises. The point before_ack is there
-// the first commit after the worker has learned that the copy of a retry is
-// stored. Workers also take down which of their commits were accepted: a kill
-// may repeat what was settled since the last one, and what was under way, and
-// nothing else. The end of a generation may repeat what was under way.
-//
-// Meanwhile this command looks at the committed offsets. None may be above the
-// lowest record whose settlement had not begun by then, and none may go back.
-//
-// # Amazon SQS
-//
-//	go run ./proof -broker sqs -url http://localhost:9324 -seed 1 -messages 10000 -kills 20
-//	go run ./proof -broker sqs -copies ...
-//	go run ./proof -broker sqs -fifo ...
-//
-// That works in the same way, on any server of its protocol. Workers create the
-// queues, and hold messages by leases of 3 s. The point before_confirm is there
-// also the changed visibility timeout of a retry that waits in place. What an
-// SQS has confirmed stays so, and nothing but a lease holds a message: no end
-// of a connection explains another delivery.
-//
-// By default retries wait in place, so that workers read estimates of what
-// others have counted. They may be too high by each receive that was no failed
-// attempt, of which this command takes down every one that a worker process has
-// seen; never too low, and never so high that the message ends. With -copies
-// nothing is estimated.
-//
-// With -fifo the queues are FIFO queues: the messages of a key must be handled
-// one at a time and in the order in which they were sent. Throttled runs wait in
-// place there, too, so they may make an estimate higher.
-//
-// # Another broker
-//
-// A broker is added by a [prover], which connects workers to it as a target
-// and takes down the faults that it causes; one that is a process of its own,
-// by a [server].
+// Another broker is added by a [server], which tells what is left in its topics.
 package main
 
 import (
@@ -99,7 +59,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -107,7 +66,6 @@ import (
 // options are what the command is told.
 type options struct {
 	job
-	environment []string // more of it, for worker processes
 
 	// Unless nil, somebody else causes faults meanwhile, and says so in lines
 	// "begin NAME" and "end NAME", each of which is answered by "noted". The
@@ -117,17 +75,12 @@ type options struct {
 	answers io.Writer
 }
 
-// prover plays scenarios with that many messages in all.
-type prover func(ctx context.Context, o options) ([]*record, error)
-
-// provers are the brokers that can be put to the proof.
-func provers() map[string]prover {
-	return map[string]prover{"memory": proveMemory, "rabbitmq": proveServed, "kafka": proveServed, "sqs": proveServed}
-}
+// servedBrokers are those that can be put to the proof by this command.
+var servedBrokers = []string{"kafka", "rabbitmq", "sqs"}
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == workerCommand {
-		os.Exit(serve(os.Args[2:], os.Stdin, os.Stdout, os.Stderr, rig{}))
+	if len(os.Args) > 2 && os.Args[1] == workerCommand {
+		os.Exit(serve(os.Args[2], os.Stdin, os.Stdout, os.Stderr, nil))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -138,128 +91,141 @@ func main() {
 func command(ctx context.Context, args []string, out, problems io.Writer) (status int) {
 	flags := flag.NewFlagSet("proof", flag.ContinueOnError)
 	flags.SetOutput(problems)
-	names := strings.Join(slices.Sorted(maps.Keys(provers())), ", ")
 	var o options
-	flags.StringVar(&o.broker, "broker", "memory", "the broker to prove: "+names)
-	flags.Uint64Var(&o.seed, "seed", 1, "what everything is derived from")
-	flags.IntVar(&o.messages, "messages", 10000, "how many messages to send")
-	flags.IntVar(&o.kills, "kills", 20, "how many worker processes to kill; not for memory, whose workers are no processes")
-	flags.IntVar(&o.stops, "stops", 0, "how many workers to stop in good order; 0 is 2 and a tenth of the kills; not for memory")
-	flags.IntVar(&o.loops, "loops", 0, "how many of the messages kill the worker process that runs them, each time; not for memory")
-	flags.BoolVar(&o.copies, "copies", false, "make every retry a copy; for sqs")
-	flags.BoolVar(&o.fifo, "fifo", false, "use FIFO queues, and hold the order of each key; for sqs")
-	flags.StringVar(&o.url, "url", "", "where the broker listens, unless an environment variable such as REDRIVE_KAFKA_URL tells; not for memory")
-	announced := flags.Bool("faults", false, "note faults that standard input tells of, until its end; not for memory")
+	flags.StringVar(&o.Broker, "broker", "rabbitmq", "the broker to prove: "+strings.Join(servedBrokers, ", "))
+	flags.Uint64Var(&o.Seed, "seed", 1, "what everything is derived from")
+	flags.IntVar(&o.Messages, "messages", 10000, "how many messages to send")
+	flags.IntVar(&o.Kills, "kills", 20, "how many worker processes to kill")
+	flags.IntVar(&o.Stops, "stops", 0, "how many workers to stop in good order; 0 is 2 and a tenth of the kills")
+	flags.IntVar(&o.Loops, "loops", 0, "how many of the messages kill the worker process that runs them, each time")
+	flags.BoolVar(&o.Copies, "copies", false, "make every retry a copy; for sqs")
+	flags.BoolVar(&o.FIFO, "fifo", false, "use FIFO queues, and hold the order of each key; for sqs")
+	flags.StringVar(&o.URL, "url", "", "where the broker listens, unless an environment variable such as REDRIVE_KAFKA_URL tells")
+	announced := flags.Bool("faults", false, "note faults that standard input tells of, until its end")
 	if flags.Parse(args) != nil {
 		return 2
 	}
 	if *announced {
 		o.faults, o.answers = os.Stdin, out
 	}
-	prove := provers()[o.broker]
-	switch {
-	case flags.NArg() > 0:
-		fmt.Fprintf(problems, "proof: unexpected argument %q\n", flags.Arg(0))
-		return 2
-	case prove == nil:
-		fmt.Fprintf(problems, "proof: unknown broker %q: use one of %s\n", o.broker, names)
-		return 2
-	case o.messages < 1:
-		fmt.Fprintf(problems, "proof: -messages is %d: send at least 1\n", o.messages)
-		return 2
-	case o.loops < 0 || o.loops > o.messages/10:
-		fmt.Fprintf(problems, "proof: -loops is %d: use 0 to a tenth of -messages\n", o.loops)
-		return 2
-	case o.kills < 0 || o.stops < 0:
-		fmt.Fprintf(problems, "proof: -kills is %d and -stops is %d: use 0 or more\n", o.kills, o.stops)
+	if wrong := o.wrong(); wrong != "" || flags.NArg() > 0 {
+		fmt.Fprintf(problems, "proof: %s\n", or(wrong, fmt.Sprintf("unexpected argument %q", flags.Arg(0))))
 		return 2
 	}
-	records, err := prove(ctx, o)
+	rec, err := proveServed(ctx, o)
 	if err != nil {
 		fmt.Fprintf(problems, "proof: %v\n", err)
 		return 1
 	}
-	return report(records, o, out, problems)
+	return report(rec, o, out, problems)
 }
 
-// report checks the records and writes the figures.
-func report(records []*record, o options, out, problems io.Writer) (status int) {
-	var all figures
+// wrong says what is wrong with the options, "" if nothing is.
+func (o options) wrong() string {
+	switch {
+	case !slices.Contains(servedBrokers, o.Broker):
+		return fmt.Sprintf("unknown broker %q: use one of %s; make proof BROKER=memory runs the one of tests", o.Broker, strings.Join(servedBrokers, ", "))
+	case o.Messages < 1:
+		return fmt.Sprintf("-messages is %d: send at least 1", o.Messages)
+	case o.Loops < 0 || o.Loops > o.Messages/10:
+		return fmt.Sprintf("-loops is %d: use 0 to a tenth of -messages", o.Loops)
+	case o.Kills < 0 || o.Stops < 0:
+		return fmt.Sprintf("-kills is %d and -stops is %d: use 0 or more", o.Kills, o.Stops)
+	}
+	return ""
+}
+
+// report checks the record and writes the figures.
+func report(r *record, o options, out, problems io.Writer) (status int) {
+	v := check(r)
+	if v.broken > 0 {
+		explain(problems, r, v)
+	}
+	whole := v.write(out, o.Messages)
+	v.writeWork(out)
+	enough := !r.scenario.served || writeKills(r, o.Kills, out)
 	faults := map[string]int{}
-	broken := 0
-	for _, r := range records {
-		v := check(r)
-		all.add(v.figures)
-		broken += len(v.violations)
-		if len(v.violations) > 0 {
-			fmt.Fprintf(problems, "scenario with seed %d:\n", r.scenario.seed)
-			explain(problems, r, v)
-		}
-		for _, e := range r.events {
-			if e.Kind == faulted {
-				faults[e.Note]++
-			}
+	for _, e := range r.events {
+		if e.Kind == faulted {
+			faults[e.Note]++
 		}
 	}
-	all.write(out, o.messages, broken)
-	enough := writeKills(records, o.kills, out)
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
 		line(out, "faults_"+name, faults[name], "faults", "-", true)
 	}
-	if broken > 0 || all.sent != o.messages || !enough {
+	if !whole || !enough {
 		return 1
 	}
 	return 0
 }
 
-// writeKills writes where worker processes were killed, if they were to be.
-func writeKills(records []*record, want int, out io.Writer) (enough bool) {
-	enough = true
-	for _, r := range records {
-		if !r.scenario.served {
-			continue
-		}
-		total := 0
-		for _, p := range points {
-			total += r.kills[p]
-			line(out, "kills_"+string(p), r.kills[p], "kills", "-", true)
-		}
-		enough = enough && total == want
-		line(out, "kills_by_messages", r.kills[byMessage], "kills", "-", true)
-		line(out, "kills", total, "kills", strconv.Itoa(want), total == want)
-		residue := 0
-		for _, n := range r.left {
-			residue += n
-		}
-		line(out, "residue", residue, "messages", "0", residue == 0)
+// writeKills writes where worker processes were killed.
+func writeKills(r *record, want int, out io.Writer) (enough bool) {
+	total := 0
+	for _, p := range points {
+		total += r.kills[p]
+		line(out, "kills_"+string(p), r.kills[p], "kills", "-", true)
 	}
-	return enough
+	line(out, "kills_by_messages", r.kills[byMessage], "kills", "-", true)
+	line(out, "kills", total, "kills", strconv.Itoa(want), total == want)
+	residue := 0
+	for _, n := range r.left {
+		residue += n
+	}
+	line(out, "residue", residue, "messages", "0", residue == 0)
+	return total == want
 }
 
-func (f figures) write(out io.Writer, messages, broken int) {
+// figures count what happened.
+type figures struct {
+	sent, handled, dead, discarded, lost int
+	runs, retries, early, broken         int
+	duplicates, explained                int
+	faults, crashes, stops               int
+	rate                                 float64       // handled a second while workers came and went
+	pause                                time.Duration // the longest without one
+	latest                               time.Duration // worst lateness of a retry
+}
+
+// add takes in what another run has come to.
+func (f *figures) add(g figures) {
+	f.sent, f.handled, f.dead, f.discarded = f.sent+g.sent, f.handled+g.handled, f.dead+g.dead, f.discarded+g.discarded
+	f.runs, f.retries, f.faults = f.runs+g.runs, f.retries+g.retries, f.faults+g.faults
+	f.lost, f.early, f.broken = f.lost+g.lost, f.early+g.early, f.broken+g.broken
+	f.duplicates, f.explained = f.duplicates+g.duplicates, f.explained+g.explained
+	f.crashes, f.stops = f.crashes+g.crashes, f.stops+g.stops
+	f.latest = max(f.latest, g.latest)
+}
+
+// write writes what must be so, whatever the scheduler does.
+func (f figures) write(out io.Writer, messages int) (whole bool) {
 	line(out, "sent", f.sent, "messages", strconv.Itoa(messages), f.sent == messages)
-	line(out, "handled", f.handled, "messages", "-", true)
-	line(out, "dead", f.dead, "messages", "-", true)
-	line(out, "discarded", f.discarded, "messages", "-", true)
 	line(out, "lost", f.lost, "messages", "0", f.lost == 0)
 	line(out, "early", f.early, "runs", "0", f.early == 0)
-	line(out, "duplicates", f.duplicates, "messages", "<=explained", f.duplicates <= f.explained)
-	line(out, "explained", f.explained, "messages", "-", true)
-	line(out, "violations", broken, "promises", "0", broken == 0)
-	line(out, "runs", f.runs, "runs", "-", true)
-	line(out, "retries", f.retries, "messages", "-", true)
-	line(out, "worst_lateness_ms", int(f.latest.Milliseconds()), "ms", "-", true)
-	line(out, "workers_stopped", f.stops, "workers", "-", true)
-	line(out, "workers_killed", f.crashes, "workers", "-", true)
-	if f.rate > 0 {
-		line(out, "handled_per_s", int(f.rate), "messages/s", ">=1", f.rate >= 1)
-		line(out, "longest_pause_ms", int(f.pause.Milliseconds()), "ms", "-", true)
-	}
-	if f.commits > 0 {
-		line(out, "offsets_checked", f.commits, "commits", "-", true)
-	}
-	if f.refused > 0 {
-		line(out, "commits_refused", f.refused, "commits", "-", true)
+	line(out, "unexplained", f.duplicates-f.explained, "duplicates", "0", f.duplicates <= f.explained)
+	line(out, "violations", f.broken, "promises", "0", f.broken == 0)
+	return f.broken == 0 && f.sent == messages
+}
+
+func (f figures) writeWork(out io.Writer) {
+	for _, figure := range []struct {
+		name  string
+		value int
+		unit  string
+	}{
+		{"handled", f.handled, "messages"},
+		{"dead", f.dead, "messages"},
+		{"discarded", f.discarded, "messages"},
+		{"duplicates", f.duplicates, "messages"},
+		{"runs", f.runs, "runs"},
+		{"retries", f.retries, "messages"},
+		{"worst_lateness_ms", int(f.latest.Milliseconds()), "ms"},
+		{"workers_stopped", f.stops, "workers"},
+		{"workers_killed", f.crashes, "workers"},
+		{"handled_per_s", int(f.rate), "messages/s"},
+		{"longest_pause_ms", int(f.pause.Milliseconds()), "ms"},
+	} {
+		line(out, figure.name, figure.value, figure.unit, "-", true)
 	}
 }
 
@@ -269,26 +235,4 @@ func line(out io.Writer, name string, value int, unit, goal string, ok bool) {
 		verdict = "short"
 	}
 	fmt.Fprintf(out, "%s\t%d\t%s\t%s\t%s\n", name, value, unit, goal, verdict)
-}
-
-// proveMemory plays several scenarios beside each other, so that one seed
-// covers several configurations. Their workers are goroutines.
-func proveMemory(ctx context.Context, o options) ([]*record, error) {
-	const perScenario, longest = 1000, time.Minute
-	ctx, cancel := context.WithTimeout(ctx, longest)
-	defer cancel()
-	records := make([]*record, (o.messages+perScenario-1)/perScenario)
-	var playing sync.WaitGroup
-	for i := range records {
-		n := min(perScenario, o.messages-i*perScenario)
-		playing.Go(func() {
-			s := newScenario(o.seed+uint64(i)<<32, n, compressed)
-			l := newLedger(nil)
-			t := newMemoryTarget(s, l)
-			records[i] = play(ctx, s, t, l, rig{})
-			t.close(ctx)
-		})
-	}
-	playing.Wait()
-	return records, nil
 }

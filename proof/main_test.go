@@ -2,16 +2,13 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"fmt"
-	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -20,7 +17,7 @@ func TestCommandRefusesWrongUse(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"-broker", "carrier-pigeon"}, `unknown broker "carrier-pigeon": use one of kafka, memory, rabbitmq, sqs`},
+		{[]string{"-broker", "carrier-pigeon"}, `unknown broker "carrier-pigeon": use one of kafka, rabbitmq, sqs`},
 		{[]string{"-messages", "0"}, "-messages is 0: send at least 1"},
 		{[]string{"-seed", "x"}, "invalid value"},
 		{[]string{"-messages", "50", "-loops", "6"}, "-loops is 6: use 0 to a tenth of -messages"},
@@ -36,7 +33,7 @@ func TestCommandRefusesWrongUse(t *testing.T) {
 func TestReport(t *testing.T) {
 	rec, _ := playVirtual(t, newScenario(7, messagesPerScenario, virtual), nil, rig{})
 	var out, problems bytes.Buffer
-	if status := report([]*record{rec}, options{job: job{messages: messagesPerScenario}}, &out, &problems); status != 0 {
+	if status := report(rec, options{job: job{Messages: messagesPerScenario}}, &out, &problems); status != 0 {
 		t.Errorf("status %d, want 0:\n%s", status, problems.String())
 	}
 	for line := range strings.Lines(out.String()) {
@@ -49,7 +46,7 @@ func TestReport(t *testing.T) {
 	for topic := range rec.letters {
 		rec.letters[topic] = nil
 	}
-	if status := report([]*record{rec}, options{job: job{messages: messagesPerScenario}}, &out, &problems); status != 1 || !strings.Contains(out.String(), "\t0\tshort\n") {
+	if status := report(rec, options{job: job{Messages: messagesPerScenario}}, &out, &problems); status != 1 || !strings.Contains(out.String(), "\t0\tshort\n") {
 		t.Errorf("with the dead letters gone: status %d, want 1:\n%s", status, out.String())
 	}
 	if got := problems.String(); !strings.Contains(got, string(promiseConfirm)) || !strings.Contains(got, "handler ends with") {
@@ -67,90 +64,6 @@ func TestExplainTellsOfBoth(t *testing.T) {
 	for _, want := range []string{"message m1 is run beside m2", "m1 has the key", "m2 has the key"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
-		}
-	}
-}
-
-func TestScenarioIsDerivedFromItsSeed(t *testing.T) {
-	text := func(seed uint64) string {
-		s := newScenario(seed, messagesPerScenario, virtual)
-		for i := range s.slots {
-			s.slots[i].config.DeadLetter = nil
-		}
-		return fmt.Sprintf("%+v", *s)
-	}
-	first, again, other := text(3), text(3), text(4)
-	if first != again {
-		t.Error("one seed gives two scenarios")
-	}
-	if first == other {
-		t.Error("two seeds give one scenario")
-	}
-}
-
-// The checker has a classification of its own, which must fit the errors that
-// the scripts return.
-func TestOutcomesAreWhatTheySay(t *testing.T) {
-	for o := refusing; o < interrupted; o++ {
-		err := outcomeError(o)
-		got, want := classify.Of(err), o.class(noCause)
-		if o == skipping {
-			if !got.Skip {
-				t.Errorf("%s: %+v, want a skip", outcomeNames[o], got)
-			}
-			continue
-		}
-		reason := got.Reason
-		if reason == "" && got.Class == classify.ClassPoison {
-			reason = "poison"
-		}
-		if reason == "" {
-			reason = "exhausted"
-		}
-		if string(got.Class) != want.name || got.MaxAttempts != want.limit || reason != want.reason {
-			t.Errorf("%s: %+v, want %+v", outcomeNames[o], got, want)
-		}
-	}
-}
-
-func outcomeError(o outcome) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &classify.PanicError{Value: v}
-		}
-	}()
-	if o == exiting {
-		return errBaffling // stands for any error that no rule knows
-	}
-	return o.perform(context.Background(), time.Second)
-}
-
-// The bounds of the checker must hold every delay, and must not be loose.
-func TestBoundsHoldTheDelays(t *testing.T) {
-	const draws = 300
-	for seed := range uint64(400) {
-		d := dice{rand.New(rand.NewPCG(seed, 1)), virtual}
-		p := d.policy()
-		p.MaxAge, p.MaxAttempts = 0, 100
-		o := pick(d, refusing, throttled, broken, baffling)
-		hint := d.between(time.Millisecond, 2*d.pace.longest)
-		f := retry.Run{Attempt: 1 + d.IntN(5), Throttles: d.IntN(3), Now: time.Unix(1e9, 0), PrevDelay: d.upTo(time.Minute),
-			Verdict: classify.Of(o.perform(context.Background(), hint))}
-		low, high := o.class(noCause).bounds(p, f.Attempt, f.Throttles, hint)
-		least, most := high, low
-		for range draws {
-			got := retry.Decide(p, f, d.Float64()).Delay
-			least, most = min(least, got), max(most, got)
-		}
-		if least < low || most > high {
-			t.Errorf("seed %d: %s after attempt %d of %+v: delays %v to %v, bounds %v to %v", seed, outcomeNames[o], f.Attempt, p, least, most, low, high)
-		}
-		span := high - low
-		if p.Backoff.Jitter == retry.DecorrelatedJitter {
-			continue // goes by the delay before, which the bounds leave out
-		}
-		if least > low+span/4+time.Millisecond || most < high-span/4-time.Millisecond {
-			t.Errorf("seed %d: %s after attempt %d of %+v: delays %v to %v do not fill the bounds %v to %v", seed, outcomeNames[o], f.Attempt, p, least, most, low, high)
 		}
 	}
 }
@@ -200,6 +113,12 @@ func TestCheckOfSmallRecords(t *testing.T) {
 		{"a dead letter without a story", func(r *record) {
 			r.letters = map[string][]brokers.Message{"orders.dead": {s.messages[0].Message}}
 		}, promiseLetter},
+		{"taken for a crash loop", func(r *record) {
+			onProcesses := *s
+			onProcesses.served = true
+			r.scenario = &onProcesses
+			r.letters = map[string][]brokers.Message{"orders.dead": {dlq.Entry{Message: s.messages[0].Message, Reason: "crash-loop"}.Encode(0)}}
+		}, promiseInnocent},
 		{"too slow to stop", func(r *record) { r.events[10].At = time.Minute }, promiseShutdown},
 		{"stopped by itself", func(r *record) { r.events = append(r.events[:8:8], r.events[9:]...) }, promiseShutdown},
 		{"settled after its lease", func(r *record) {

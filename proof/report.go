@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -70,59 +69,27 @@ func timeline(w io.Writer, r *record, id string) {
 
 // String is the event for people, without its time and worker.
 func (e event) String() string {
-	var parts []string
-	say := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
-	say("%s", kindNames[e.Kind])
-	switch e.Kind {
-	case settling, settled:
-		say("%s", e.Action)
-	case ended:
-		say("with %s", outcomeNames[e.Outcome])
-	}
-	if e.Delivery != 0 {
-		say("(delivery %d)", e.Delivery)
-	}
-	if e.Attempt+e.Throttles > 0 {
-		say("attempt %d", e.Attempt)
-	}
-	if e.Throttles > 0 {
-		say("throttles %d", e.Throttles)
-	}
-	if e.Due > 0 {
-		say("due %v", e.Due)
-	}
-	if e.Until > 0 {
-		say("lease until %v", e.Until)
-	}
-	if e.Delay > 0 {
-		say("(%v)", e.Delay)
-	}
-	if e.Abandoned > 0 {
-		say("abandoned %d", e.Abandoned)
-	}
-	if e.Cause != noCause {
-		say("context ended by %s", causeNames[e.Cause])
-	}
-	say("%s", e.faultText())
-	if e.Err != fine {
-		say("-> %s", failNames[e.Err])
-	}
-	if e.Note != "" {
-		say("%s", strings.ReplaceAll(e.Note, "\n", " "))
-	}
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " ")
-}
-
-func (e event) faultText() string {
-	if e.Kind != faulted {
-		return ""
-	}
-	var parts []string
-	for flag, name := range map[flags]string{isDone: "done all the same", isLost: "lease taken", isDuplicate: "twice"} {
-		if e.Flags&flag != 0 {
-			parts = append(parts, name)
+	var text strings.Builder
+	text.WriteString(kindNames[e.Kind])
+	say := func(is bool, format string, args ...any) {
+		if is {
+			fmt.Fprintf(&text, " "+format, args...)
 		}
 	}
-	slices.SortFunc(parts, cmp.Compare[string])
-	return strings.Join(parts, ", ")
+	say(e.Kind == settling || e.Kind == settled, "%s", e.Action)
+	say(e.Kind == ended, "with %s", outcomeNames[e.Outcome])
+	say(e.Delivery != 0, "(delivery %d)", e.Delivery)
+	say(e.Attempt+e.Throttles > 0, "attempt %d", e.Attempt)
+	say(e.Throttles > 0, "throttles %d", e.Throttles)
+	say(e.Due > 0, "due %v", e.Due)
+	say(e.Until > 0, "lease until %v", e.Until)
+	say(e.Delay > 0, "(%v)", e.Delay)
+	say(e.Abandoned > 0, "abandoned %d", e.Abandoned)
+	say(e.Cause != noCause, "context ended by %s", causeNames[e.Cause])
+	say(e.Flags&isDone != 0, "done all the same")
+	say(e.Flags&isLost != 0, "lease taken")
+	say(e.Flags&isDuplicate != 0, "twice")
+	say(e.Err != fine, "-> %s", failNames[e.Err])
+	say(e.Note != "", "%s", strings.ReplaceAll(e.Note, "\n", " "))
+	return text.String()
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
 )
 
@@ -15,7 +16,7 @@ import (
 type run struct {
 	scenario *scenario
 	ledger   *ledger
-	target   target
+	connect  func() brokers.Broker // a worker, or the producer
 	rig      rig
 	trap     *trap // of a worker that is a process
 	kills    atomic.Int64
@@ -33,48 +34,43 @@ type record struct {
 	kills    map[point]int  // of processes
 }
 
-// play runs s on t from its first message until all are settled, or its time
-// is up. It returns when all workers have.
-func play(ctx context.Context, s *scenario, t target, l *ledger, g rig) *record {
-	r := &run{scenario: s, ledger: l, target: t, rig: g}
+// playMemory runs s on the memory broker, whose workers are goroutines, from its
+// first message until all are settled, or its time is up. It returns when all
+// workers have.
+func playMemory(ctx context.Context, s *scenario, l *ledger, g rig) *record {
+	b := newMemory(s, l)
+	defer b.Close(ctx)
+	r := &run{scenario: s, ledger: l, rig: g, connect: func() brokers.Broker { return &memoryLink{Broker: b} }}
 	r.kills.Store(int64(s.kills))
 	stop := make(chan struct{})
 	for i := range s.slots {
 		r.workers.Go(func() { r.supervise(ctx, i, stop) })
 	}
-	r.produce(ctx)
-	if !r.settle(ctx) {
+	producer := newWitness(g.under(s, r.connect()), l, s, 0)
+	for _, c := range s.calls {
+		r.produce(ctx, producer, c)
+	}
+	if !r.settle(ctx, b) {
 		l.add(event{Kind: overdue})
 	}
 	close(stop)
 	r.workers.Wait()
 	r.handlers.Wait()
-	return r.record()
-}
-
-func (r *run) record() *record {
-	rec := &record{scenario: r.scenario, events: r.ledger.events, letters: map[string][]brokers.Message{}, left: map[string]int{}}
-	if r.scenario.slots[0].observed {
-		rec.told = r.ledger.told
+	rec := &record{scenario: s, events: l.events, letters: map[string][]brokers.Message{}, left: map[string]int{}}
+	if s.slots[0].observed {
+		rec.told = l.told
 	}
-	for _, t := range r.scenario.topics {
-		rec.left[t.name] = r.target.left(t.name)
-		if t.dead != "" && rec.letters[t.dead] == nil {
-			rec.letters[t.dead] = r.target.letters(t.dead)
-		}
+	for _, t := range s.topics {
+		rec.left[t.name] = b.Len(t.name)
+	}
+	for _, topic := range s.dead() {
+		rec.letters[topic] = b.Messages(topic)
 	}
 	return rec
 }
 
-// produce publishes every message, and repeats what is not confirmed.
-func (r *run) produce(ctx context.Context) {
-	producer := newWitness(r.rig.under(r.scenario, r.target.worker(0)), r.ledger, r.scenario, 0)
-	for _, c := range r.scenario.calls {
-		r.produceCall(ctx, producer, c)
-	}
-}
-
-func (r *run) produceCall(ctx context.Context, producer *witness, c call) {
+// produce publishes the messages of one call, and repeats what is not confirmed.
+func (r *run) produce(ctx context.Context, producer *witness, c call) {
 	wait(ctx, c.at-r.ledger.now())
 	batch := make([]brokers.Message, len(c.ids))
 	for i, id := range c.ids {
@@ -116,13 +112,13 @@ func wait(ctx context.Context, d time.Duration) {
 
 // settle waits until no topic has a message left. It reports false if that
 // takes too long.
-func (r *run) settle(ctx context.Context) bool {
+func (r *run) settle(ctx context.Context, b *memory.Broker) bool {
 	wait(ctx, r.scenario.calm-r.ledger.now())
 	pause := r.scenario.pace.work
 	for ctx.Err() == nil && r.ledger.now() < r.scenario.limit {
 		left := 0
 		for _, t := range r.scenario.topics {
-			left += r.target.left(t.name)
+			left += b.Len(t.name)
 		}
 		if left == 0 {
 			return true
@@ -189,5 +185,59 @@ func (w *worker) stop(cancel func()) {
 func (w *worker) crash() {
 	w.asked.Store(true)
 	w.run.ledger.add(event{Kind: crashed, Worker: w.number})
-	w.link.kill()
+	w.link.(*memoryLink).kill()
+}
+
+// newMemory has everything go wrong that s says, and writes it down.
+func newMemory(s *scenario, l *ledger) *memory.Broker {
+	options := s.options
+	options.Fault = func(op memory.Op) memory.Fault {
+		f := s.fault(l.now(), op)
+		if f == (memory.Fault{}) {
+			return f
+		}
+		e := event{Kind: faulted, Topic: op.Topic, ID: op.ID, Action: op.Action, Err: failOf(f.Err), Delay: f.Latency, Note: string(op.Operation)}
+		if f.Lost {
+			e.Flags |= isLost
+		}
+		if f.Done {
+			e.Flags |= isDone
+		}
+		if f.Duplicate {
+			e.Flags |= isDuplicate
+		}
+		l.add(e)
+		return f
+	}
+	return memory.New(options)
+}
+
+// memoryLink is one worker's way to the memory broker.
+type memoryLink struct {
+	*memory.Broker
+
+	mu     sync.Mutex
+	source brokers.Source
+	dead   bool
+}
+
+func (l *memoryLink) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead {
+		return nil, brokers.ErrClosed
+	}
+	source, err := l.Broker.Open(ctx, sub)
+	l.source = source
+	return source, err
+}
+
+// kill cuts the link the way that a dying process does.
+func (l *memoryLink) kill() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dead = true
+	if l.source != nil {
+		l.Crash(l.source)
+	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -39,17 +40,16 @@ type scenario struct {
 }
 
 type topic struct {
-	name       string
-	policy     retry.Policy
-	dead       string // "" discards
-	timeout    time.Duration
-	maxBody    int
-	batchSize  int // 0: one by one
-	batchWait  time.Duration
-	middleware bool
-	noRepeat   bool
-	tenants    bool   // each is a dependency of its own
-	outage     outage // of what its handlers depend on
+	name      string
+	policy    retry.Policy
+	dead      string // "" discards
+	timeout   time.Duration
+	maxBody   int
+	batchSize int // 0: one by one
+	batchWait time.Duration
+	noRepeat  bool
+	tenants   bool   // each is a dependency of its own
+	outage    outage // of what its handlers depend on
 }
 
 // outage is a time in which every handler of a topic fails in one way.
@@ -106,7 +106,6 @@ type pace struct {
 	slow     float64       // how many of the slow handlers there shall be
 	liveness time.Duration // what a lost worker and a failing broker may add
 	tokens   time.Duration // what each message may add, because budgets pace the retries of all
-	most     time.Duration // of a run, 0 is no limit
 }
 
 var virtual = pace{
@@ -122,23 +121,6 @@ var virtual = pace{
 	good:     0.55,
 	slow:     1,
 	liveness: 12 * time.Hour,
-}
-
-var compressed = pace{
-	calm:     16 * time.Second,
-	lease:    [2]time.Duration{1500 * time.Millisecond, 3 * time.Second},
-	timeout:  [2]time.Duration{500 * time.Millisecond, 1500 * time.Millisecond},
-	base:     [2]time.Duration{time.Millisecond, 300 * time.Millisecond},
-	longest:  time.Second,
-	age:      [2]time.Duration{5 * time.Second, 10 * time.Second},
-	pause:    time.Minute,
-	drain:    time.Second,
-	work:     5 * time.Millisecond,
-	slack:    2 * time.Second,
-	good:     0.55,
-	slow:     0.1,
-	liveness: 20 * time.Second,
-	most:     50 * time.Second,
 }
 
 // dice draws a scenario.
@@ -191,15 +173,20 @@ func newScenario(seed uint64, n int, p pace) *scenario {
 	d.calls(s)
 	d.incidents(s)
 	s.faults = d.faults(s)
-	if s.limit = s.calm + d.longest(s); p.most > 0 {
-		s.limit = min(s.limit, p.most)
-	}
+	s.limit = s.calm + d.longest(s)
 	return s
+}
+
+// digest tells scenarios apart.
+func (s *scenario) digest() uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%+v", *s)
+	return h.Sum64()
 }
 
 func (d dice) topic(i int, dead func(string) string) topic {
 	t := topic{name: "topic-" + strconv.Itoa(i), policy: d.policy(), timeout: d.between(d.pace.timeout[0], d.pace.timeout[1]),
-		middleware: d.chance(0.2), noRepeat: d.chance(0.1), tenants: d.chance(0.15)}
+		noRepeat: d.chance(0.1), tenants: d.chance(0.15)}
 	t.dead = dead(t.name)
 	if d.chance(0.08) {
 		t.dead = ""
@@ -279,7 +266,6 @@ func (d dice) workers(s *scenario) {
 			held = pick(d, 0, 0, 1+d.IntN(10))
 		}
 		s.slots = append(s.slots, slot{observed: observed, config: consumer.Config{
-			DeadLetter:   dlq.Suffix(".dead"),
 			Concurrency:  1 + d.IntN(12),
 			Prefetch:     pick(d, -1, 0, 0, 1+d.IntN(20)),
 			DrainTimeout: pick(d, -1, d.upTo(d.pace.drain)+1),
@@ -322,6 +308,35 @@ func (s *scenario) message(id string) *message {
 	}
 	return &s.messages[i]
 }
+
+func (s *scenario) topic(name string) *topic {
+	for i := range s.topics {
+		if s.topics[i].name == name {
+			return &s.topics[i]
+		}
+	}
+	return nil
+}
+
+// names are those of all topics.
+func (s *scenario) names() (names []string) {
+	for _, t := range s.topics {
+		names = append(names, t.name)
+	}
+	return append(names, s.dead()...)
+}
+
+// dead are the dead-letter topics.
+func (s *scenario) dead() (names []string) {
+	for _, t := range s.topics {
+		if t.dead != "" && !slices.Contains(names, t.dead) {
+			names = append(names, t.dead)
+		}
+	}
+	return names
+}
+
+func (s *scenario) isDead(topic string) bool { return slices.Contains(s.dead(), topic) }
 
 // calls spreads the messages over the first part of the run.
 func (d dice) calls(s *scenario) {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
-	"github.com/redrive-go/redrive/retry"
 )
 
 // outcome is how a handler run ends.
@@ -50,6 +49,21 @@ var (
 // perform ends a handler run as o says.
 func (o outcome) perform(ctx context.Context, hint time.Duration) error {
 	switch o {
+	case panicking:
+		panic("index out of range")
+	case exiting:
+		runtime.Goexit()
+	case interrupted:
+		return fmt.Errorf("wait for the answer: %w", ctx.Err())
+	}
+	return o.err(hint)
+}
+
+// err is the error that o returns, or what stands for its end.
+func (o outcome) err(hint time.Duration) error {
+	switch o {
+	case okay:
+		return nil
 	case refusing:
 		return errRefused
 	case marked:
@@ -62,12 +76,8 @@ func (o outcome) perform(ctx context.Context, hint time.Duration) error {
 		return classify.Undecodable(errBaffling)
 	case broken:
 		return errSpace
-	case baffling:
-		return errBaffling
 	case panicking:
-		panic("index out of range")
-	case exiting:
-		runtime.Goexit()
+		return &classify.PanicError{}
 	case joined:
 		return errJoined
 	case condemned:
@@ -76,63 +86,23 @@ func (o outcome) perform(ctx context.Context, hint time.Duration) error {
 		return errSpoilt
 	case skipping:
 		return classify.Skip(errDeclined)
-	case interrupted:
-		return fmt.Errorf("wait for the answer: %w", ctx.Err())
 	}
-	return nil
+	return errBaffling
 }
 
-// class is what a failed run means, as the documentation of classify and
-// consumer has it; the checker does not ask their code.
-type class struct {
-	name   string
-	limit  int    // of counted runs, 0 leaves it to the policy
-	reason string // of the dead letter
-}
-
-var (
-	classTransient   = class{"transient", 0, "exhausted"}
-	classThrottled   = class{"throttled", 0, "exhausted"}
-	classEnvironment = class{"environment", 0, "exhausted"}
-	classPoison      = class{"poison", 1, "poison"}
-	classUndecodable = class{"poison", 1, "undecodable"}
-	classPanic       = class{"poison", 2, "panic"}
-	classUnknown     = class{"unknown", 6, "unclassified"}
-	classTimeout     = class{"transient", 5, "timeout"}
-	classShutdown    = class{name: "shutdown"}
-	classLost        = class{name: "lost"}
-)
-
-// of is the class of a run that ended with o when its context had ended with c.
-func (o outcome) class(c cause) class {
-	if c == lost {
-		return classLost
+// verdict is what a worker is to make of a run that ended with o when its context
+// had ended with why. A handler that says what the failure is, is believed.
+func (o outcome) verdict(why cause, hint time.Duration) classify.Verdict {
+	err := o.err(hint)
+	switch {
+	case why == lost:
+		return classify.Verdict{Class: classify.ClassLost}
+	case why == shutDown && o != marked && o != throttled && o != permanent && o != condemned && o != undecodable:
+		return classify.Verdict{Class: classify.ClassShutdown}
+	case why == timedOut:
+		return classify.Of(errors.Join(classify.ErrAttemptTimeout, err))
 	}
-	switch o { // what the handler says by a mark is believed whatever else happens
-	case marked:
-		return classTransient
-	case throttled:
-		return classThrottled
-	case permanent, condemned:
-		return classPoison
-	case undecodable:
-		return classUndecodable
-	}
-	switch c {
-	case shutDown:
-		return classShutdown
-	case timedOut:
-		return classTimeout
-	}
-	switch o {
-	case refusing, joined:
-		return classTransient
-	case broken:
-		return classEnvironment
-	case panicking:
-		return classPanic
-	}
-	return classUnknown
+	return classify.Of(err)
 }
 
 // step is one handler run of a script.
@@ -145,72 +115,6 @@ type step struct {
 	fatal   bool          // kills the worker process, whenever it is run
 	outage  bool          // the outcome is broken while the outage lasts, then okay
 	hangs   bool          // until its context ends
-}
-
-// ambiguous reports whether the run may have had its effect.
-func (c class) ambiguous() bool { return c == classTimeout || c == classPanic }
-
-// whole reports whether the members of a batch that all failed with c run again
-// in parts.
-func (c class) whole() bool {
-	return c.name == "poison" || c.name == "transient" || c.name == "unknown"
-}
-
-// severe reports whether c counts twice against the dependency.
-func (c class) severe() bool {
-	return c == classEnvironment || c == classThrottled || c == classTimeout
-}
-
-// bounds are the shortest and the longest delay that may follow a run with
-// this class; attempt counts as retry.Run has it.
-func (c class) bounds(p retry.Policy, attempt, throttles int, hint time.Duration) (low, high time.Duration) {
-	b := p.Backoff
-	b.Base, b.Cap = or(b.Base, time.Second), or(b.Cap, 15*time.Minute)
-	longest := or(p.MaxRetryAfter, 15*time.Minute)
-	switch c {
-	case classEnvironment:
-		high = or(p.EnvironmentDelay, time.Minute)
-		return high / 2, high
-	case classThrottled:
-		b.Cap = min(b.Cap, longest)
-		attempt += throttles
-	}
-	low, high = backoffBounds(b, attempt)
-	if c != classThrottled || hint <= 0 {
-		return low, high
-	}
-	spread := min(min(hint, longest)/10, 5*time.Second)
-	if hint > longest {
-		hint = longest - spread
-	}
-	return max(low, hint), min(max(high, hint)+spread, max(longest, high))
-}
-
-func backoffBounds(b retry.Backoff, attempt int) (low, high time.Duration) {
-	const rounding = time.Microsecond
-	floor := min(b.Floor, b.Cap)
-	if b.Jitter == retry.DecorrelatedJitter {
-		return min(max(b.Base, floor), b.Cap), b.Cap
-	}
-	high = b.Base
-	for range attempt - 1 {
-		if b.Step > 0 {
-			high += b.Step
-		} else {
-			high = time.Duration(float64(high) * or(b.Multiplier, 2))
-		}
-		if high >= b.Cap {
-			break
-		}
-	}
-	high = min(high, b.Cap)
-	switch b.Jitter {
-	case retry.EqualJitter:
-		low = high / 2
-	case retry.NoJitter:
-		low = high
-	}
-	return max(low-rounding, floor, 0), max(high+rounding, floor)
 }
 
 func or[T comparable](value, unset T) T {

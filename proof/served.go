@@ -52,20 +52,20 @@ const (
 func newServedScenario(j job) *scenario {
 	p := served
 	each := perKill
-	name := func(topic string) string { return j.tag + "." + topic }
+	name := func(topic string) string { return j.Tag + "." + topic }
 	var lease time.Duration
-	switch j.broker {
+	switch j.Broker {
 	case "kafka":
 		each = perKafkan
 	case "sqs":
 		p, lease = servedSQS(), sqsLease
-		name = func(topic string) string { return asQueue(j.tag+"-"+topic, j.fifo) }
+		name = func(topic string) string { return asQueue(j.Tag+"-"+topic, j.FIFO) }
 	}
-	p.calm = max(shortestRun, time.Duration(j.kills)*each, time.Duration(j.messages)*perMessage, time.Duration(j.stops)*perKill)
-	s := newScenario(j.seed, j.messages, p)
-	d := dice{rand.New(rand.NewPCG(j.seed, 2)), p}
-	s.served, s.broker, s.copies, s.fifo, s.kills, s.calm = true, j.broker, j.copies, j.fifo, 0, p.calm
-	s.options = memory.Options{Lease: s.options.Lease, Ordered: j.fifo}
+	p.calm = max(shortestRun, time.Duration(j.Kills)*each, time.Duration(j.Messages)*perMessage, time.Duration(j.Stops)*perKill)
+	s := newScenario(j.Seed, j.Messages, p)
+	d := dice{rand.New(rand.NewPCG(j.Seed, 2)), p}
+	s.served, s.broker, s.copies, s.fifo, s.kills, s.calm = true, j.Broker, j.Copies, j.FIFO, 0, p.calm
+	s.options = memory.Options{Lease: s.options.Lease, Ordered: j.FIFO}
 	for i := range s.topics {
 		t := &s.topics[i]
 		t.name = name(t.name)
@@ -81,7 +81,7 @@ func newServedScenario(j job) *scenario {
 		c.Lease = lease
 		c.HoldLimit = pick(d, -1, -1, d.between(p.base[0], p.base[1]))
 		s.slots[i].observed = true
-		if j.broker == "kafka" && c.CrashLimit == 2 {
+		if j.Broker == "kafka" && c.CrashLimit == 2 {
 			c.CrashLimit = 0 // two kills in a row are no proof where so many are killed
 		}
 	}
@@ -93,8 +93,8 @@ func newServedScenario(j job) *scenario {
 	}
 	slices.SortFunc(s.calls, func(a, b call) int { return cmp.Compare(a.at, b.at) })
 	s.incidents = d.ends(s, j)
-	if j.loops > 0 {
-		d.loops(s, j.loops, name)
+	if j.Loops > 0 {
+		d.loops(s, j.Loops, name)
 	}
 	s.limit = s.calm + d.longest(s)
 	return s
@@ -139,8 +139,8 @@ func (d dice) ends(s *scenario, j job) []incident {
 		}
 	}
 	order := d.Perm(len(points))
-	spread(j.kills, func(i int) incident { return incident{crash: true, point: points[order[i%len(points)]]} })
-	spread(or(j.stops, 2+j.kills/10), func(int) incident { return incident{} })
+	spread(j.Kills, func(i int) incident { return incident{crash: true, point: points[order[i%len(points)]]} })
+	spread(or(j.Stops, 2+j.Kills/10), func(int) incident { return incident{} })
 	slices.SortFunc(all, func(a, b incident) int { return cmp.Compare(a.at, b.at) })
 	return all
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +14,6 @@ import (
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
-	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqs"
 )
 
@@ -24,47 +22,33 @@ const (
 	sqsPollWait = time.Second
 )
 
-// sqsTarget is a server of Amazon SQS's protocol, as the driver sees it. The
-// workers create the queues.
-type sqsTarget struct {
-	target
+// sqsServer is a server of Amazon SQS's protocol, as the driver sees it: the
+// queues with the tag. The workers create them.
+type sqsServer struct {
 	tag   string
-	link  link
 	calls *awssqs.Client
 }
 
-func newSQSTarget(j job) (*sqsTarget, error) {
-	t := &sqsTarget{tag: j.tag, calls: awssqs.NewFromConfig(sqsConfig(plainHTTP()), func(o *awssqs.Options) { o.BaseEndpoint = &j.url })}
-	var err error
-	t.link, err = connectSQS(j, nil)
-	return t, err
+func newSQS(j job) *sqsServer {
+	return &sqsServer{tag: j.Tag, calls: awssqs.NewFromConfig(sqsConfig(), func(o *awssqs.Options) { o.BaseEndpoint = &j.URL })}
 }
 
-func sqsConfig(client aws.HTTPClient) aws.Config {
+func sqsConfig() aws.Config {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 100 // one for every call that a worker has open
 	return aws.Config{
 		Region:     "us-east-1",
-		HTTPClient: client,
+		HTTPClient: &http.Client{Transport: transport},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "proof", SecretAccessKey: "proof"}, nil
 		}),
 	}
 }
 
-// plainHTTP has a connection for every call that a worker has open.
-func plainHTTP() *http.Client {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConnsPerHost = 100
-	return &http.Client{Transport: transport}
-}
-
-func (t *sqsTarget) worker(int) link { return t.link }
-
-func (t *sqsTarget) declared(string, string) {}
-
-func (t *sqsTarget) watch(context.Context, *ledger) (stop func()) { return func() {} }
+func (t *sqsServer) declared(string, string) {}
 
 // urls are those of the queues with the tag, by name.
-func (t *sqsTarget) urls(ctx context.Context) (map[string]string, error) {
+func (t *sqsServer) urls(ctx context.Context) (map[string]string, error) {
 	out, err := t.calls.ListQueues(ctx, &awssqs.ListQueuesInput{QueueNamePrefix: aws.String(t.tag + "-")})
 	if err != nil {
 		return nil, fmt.Errorf("list the queues: %w", err)
@@ -76,31 +60,9 @@ func (t *sqsTarget) urls(ctx context.Context) (map[string]string, error) {
 	return urls, nil
 }
 
-// wait returns when the workers have created all queues.
-func (t *sqsTarget) wait(ctx context.Context, s *scenario) error {
-	const limit, pause = 30 * time.Second, 100 * time.Millisecond
-	for begun := time.Now(); ; wait(ctx, pause) {
-		urls, err := t.urls(ctx)
-		missing := ""
-		for _, topic := range s.topics {
-			for _, name := range []string{topic.name, topic.dead} {
-				if name != "" && urls[name] == "" {
-					missing = name
-				}
-			}
-		}
-		switch {
-		case err == nil && missing == "":
-			return nil
-		case ctx.Err() != nil || time.Since(begun) > limit:
-			return errors.Join(fmt.Errorf("no worker has created %s", missing), err)
-		}
-	}
-}
-
 // counts has also what is in flight or delayed.
-func (t *sqsTarget) counts() (map[string]int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*callTimeout)
+func (t *sqsServer) counts(ctx context.Context, _ ...string) (map[string]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*callTimeout)
 	defer cancel()
 	urls, err := t.urls(ctx)
 	if err != nil {
@@ -121,30 +83,18 @@ func (t *sqsTarget) counts() (map[string]int, error) {
 			if err != nil {
 				return nil, fmt.Errorf("count %s: %s: %w", name, what, err)
 			}
-			if n > 0 {
-				counts[name] += n
-			}
+			counts[name] += n
 		}
 	}
 	return counts, nil
 }
 
-// drain takes everything out of a queue, also what would be in flight.
-func (t *sqsTarget) drain(ctx context.Context, topic string) ([]brokers.Message, error) {
-	counts, err := t.counts()
-	if err != nil {
-		return nil, err
-	}
-	return readLetters(ctx, t.link, brokers.Subscription{Topics: []string{topic}}, counts[topic])
-}
-
 // close deletes all queues with the tag.
-func (t *sqsTarget) close(ctx context.Context) error {
+func (t *sqsServer) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
-	errs := []error{t.link.Close(ctx)}
 	urls, err := t.urls(ctx)
-	errs = append(errs, err)
+	errs := []error{err}
 	for _, url := range urls {
 		_, err := t.calls.DeleteQueue(ctx, &awssqs.DeleteQueueInput{QueueUrl: &url})
 		errs = append(errs, err)
@@ -162,75 +112,13 @@ func asQueue(name string, fifo bool) string {
 	return name
 }
 
-// connectSQS connects by way of a tap, if there is one.
-func connectSQS(j job, t *sqsTap) (link, error) {
-	var client aws.HTTPClient = plainHTTP()
-	if t != nil {
-		t.next = client
-		client = t
-	}
-	b, err := sqs.New(sqs.Options{
-		Config:      sqsConfig(client),
-		Endpoint:    j.url,
+func connectSQS(j job) (*sqs.Broker, error) {
+	return sqs.New(sqs.Options{
+		Config:      sqsConfig(),
+		Endpoint:    j.URL,
 		Create:      true,
-		Copies:      j.copies,
+		Copies:      j.Copies,
 		PollWait:    sqsPollWait,
 		CallTimeout: callTimeout,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return sqsLink{b, t}, nil
-}
-
-// sqsLink is a worker's way to SQS, or the driver's.
-type sqsLink struct {
-	*sqs.Broker
-	tap *sqsTap
-}
-
-func (sqsLink) kill() {} // the driver does that
-
-// Publish tells the tap of dead letters.
-func (l sqsLink) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
-	if l.tap == nil {
-		return l.Broker.Publish(ctx, topic, msgs...)
-	}
-	err := l.Broker.Publish(context.WithValue(ctx, intentKey{}, &intent{buries: true}), topic, msgs...)
-	failed := unconfirmed(msgs, err)
-	for _, m := range msgs {
-		if !slices.ContainsFunc(failed, func(f brokers.Message) bool { return f.ID == m.ID }) {
-			l.tap.buried.Store(m.ID, true)
-		}
-	}
-	return err
-}
-
-func (l sqsLink) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
-	s, err := l.Broker.Open(ctx, sub)
-	if err != nil || l.tap == nil {
-		return s, err
-	}
-	return sqsSource{s, l.tap}, nil
-}
-
-// sqsSource tells the tap what settlements are about.
-type sqsSource struct {
-	brokers.Source
-	tap *sqsTap
-}
-
-func (s sqsSource) Settle(ctx context.Context, batch []brokers.Settlement) []error {
-	in := &intent{}
-	for _, st := range batch {
-		switch st.Action {
-		case brokers.Retry:
-			in.retries = true
-		case brokers.Ack:
-			if _, buried := s.tap.buried.LoadAndDelete(st.Delivery.Message.ID); buried {
-				in.copied.Store(true)
-			}
-		}
-	}
-	return s.Source.Settle(context.WithValue(ctx, intentKey{}, in), batch)
 }

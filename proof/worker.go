@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
 )
 
 // rig is what tests put between the parts, to plant a bug. Nil is nothing.
@@ -25,7 +26,7 @@ type worker struct {
 	number int
 	run    *run
 	slot   *slot
-	link   link
+	link   brokers.Broker
 	seen   *witness
 	killed chan struct{} // closed by the handler that takes the worker with it
 	dying  atomic.Bool
@@ -41,7 +42,7 @@ func (r *run) newWorker(sl *slot) *worker {
 
 func (r *run) connectWorker(number int, sl *slot) *worker {
 	w := &worker{number: number, run: r, slot: sl, killed: make(chan struct{}), done: make(chan struct{})}
-	w.link = r.target.worker(number)
+	w.link = r.connect()
 	w.seen = newWitness(r.rig.under(r.scenario, w.link), r.ledger, r.scenario, number)
 	w.seen.trap = r.trap
 	return w
@@ -67,9 +68,6 @@ func (w *worker) work(ctx context.Context) {
 	if err := w.consume(ctx); err != nil {
 		e.Err, e.Note = failOf(err), err.Error()
 	}
-	if w.asked.Load() {
-		e.Flags = isRequested
-	}
 	l.add(e)
 }
 
@@ -78,6 +76,7 @@ func (w *worker) consume(ctx context.Context) error {
 	config := w.slot.config
 	config.Logger = slog.New(slog.DiscardHandler)
 	config.Instance = "proof"
+	config.DeadLetter = dlq.Suffix(".dead") // each topic has its own
 	config.Random = w.random()
 	if w.slot.observed {
 		config.Observers = []consumer.Observer{observer{w}}
@@ -128,11 +127,6 @@ func (w *worker) register(c *consumer.Consumer, t *topic) {
 		settings.BatchSize, settings.BatchWait = t.batchSize, t.batchWait
 		c.HandleBatch(t.name, w.handleBatch, settings)
 		return
-	}
-	if t.middleware {
-		settings.Middleware = []consumer.Middleware{func(next consumer.Handler) consumer.Handler {
-			return func(ctx context.Context, m *brokers.Message) error { return next(ctx, m) }
-		}}
 	}
 	handle := consumer.Handler(w.handle)
 	if wrap := w.run.rig.handler; wrap != nil {
@@ -206,8 +200,8 @@ func first(i int) flags {
 // begin writes down the start of a run, and returns what it shall do.
 func (w *worker) begin(m *brokers.Message, meta brokers.Meta, f flags) step {
 	l, s := w.run.ledger, w.run.scenario
-	h := w.seen.source.holding(m)
-	e := event{Kind: started, Worker: w.number, Delivery: h.number, ID: m.ID, Topic: m.Topic, Flags: f, Note: s.differs(*m)}
+	e := w.seen.source.holding(m).event(started, w.number)
+	e.ID, e.Flags, e.Note = m.ID, f, s.differs(*m)
 	e.meta(l, meta)
 	l.add(e)
 	sent := s.message(m.ID)
@@ -222,9 +216,9 @@ func (w *worker) begin(m *brokers.Message, meta brokers.Meta, f flags) step {
 }
 
 func (w *worker) end(ctx context.Context, m *brokers.Message, o outcome, hint time.Duration, f flags) {
-	h := w.seen.source.holding(m)
-	w.run.ledger.add(event{Kind: ended, Worker: w.number, Delivery: h.number, ID: m.ID, Topic: m.Topic, Flags: f,
-		Outcome: o, Cause: causeOf(ctx), Delay: hint})
+	e := w.seen.source.holding(m).event(ended, w.number)
+	e.Flags, e.Outcome, e.Cause, e.Delay = f, o, causeOf(ctx), hint
+	w.run.ledger.add(e)
 }
 
 // endure works for as long as st says, and returns how the run ends.
@@ -232,27 +226,23 @@ func (w *worker) endure(ctx context.Context, st step) outcome {
 	if st.fatal {
 		w.run.trap.spring()
 	}
-	if st.kills {
-		if !w.kill() {
-			return okay
-		}
+	if st.kills && !w.kill() {
+		return okay
+	}
+	if st.kills || st.hangs {
 		<-ctx.Done()
 		return interrupted
 	}
-	if st.hangs {
-		<-ctx.Done()
-		return interrupted
+	over := ctx.Done()
+	if st.deaf {
+		over = nil
 	}
-	switch {
-	case st.works == 0:
-	case st.deaf:
-		time.Sleep(st.works)
-	default:
+	if st.works > 0 {
 		timer := time.NewTimer(st.works)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-ctx.Done():
+		case <-over:
 			return interrupted
 		}
 	}
@@ -287,22 +277,15 @@ func (o observer) Observe(_ context.Context, e consumer.Event) {
 	l.mu.Lock()
 	l.told[e.Kind]++
 	l.mu.Unlock()
-	switch e.Kind {
-	case consumer.EventPaused:
+	switch {
+	case e.Kind == consumer.EventPaused:
 		l.add(event{Kind: paused, Worker: o.w.number, Note: e.Dependency})
-		return
-	case consumer.EventResumed:
+	case e.Kind == consumer.EventResumed:
 		l.add(event{Kind: resumed, Worker: o.w.number, Note: e.Dependency})
-		return
-	case consumer.EventFailed:
-	default:
-		return
+	case e.Kind == consumer.EventFailed && e.Decision.Reason != "batch":
+		d := o.w.seen.source.holding(e.Message).event(decided, o.w.number)
+		d.Delay, d.Note = e.Decision.Delay, e.Decision.Action.String()
+		d.meta(l, e.Meta)
+		l.add(d)
 	}
-	if e.Decision.Reason == "batch" {
-		return
-	}
-	h := o.w.seen.source.holding(e.Message)
-	d := event{Kind: decided, Worker: o.w.number, Delivery: h.number, ID: h.id, Topic: h.topic, Delay: e.Decision.Delay, Note: e.Decision.Action.String()}
-	d.meta(l, e.Meta)
-	l.add(d)
 }

@@ -10,6 +10,8 @@
 //   - Work hears of a lost lease when the broker says so, and at the latest
 //     when the lease runs out: a failing extension is tried again until then,
 //     not trusted, and a hanging one holds nothing up.
+//   - Work that asks before it starts ([Keeper.Expire]) hears of it even in a
+//     process that stood still, and whose keeper has not looked since.
 //   - Nothing is asked beyond the broker's total limit of one delivery.
 //
 // What it does not guarantee: that the work stops. It calls Lost, which
@@ -114,6 +116,31 @@ func (k *Keeper[L]) Forget(leases ...L) {
 	for _, lease := range leases {
 		delete(k.leases, lease)
 	}
+}
+
+// Expire loses those of leases that have run out by now, without waiting for
+// Run to look: for work that is about to start, in a process that may have been
+// frozen meanwhile. It has called Lost when it returns. Unknown leases are
+// ignored.
+//
+// What [time.Now] returns is compared by its monotonic reading, which no step
+// of the wall clock moves, but which stands still on some systems while they
+// are suspended. time.Now().Round(0) is compared by the wall clock.
+func (k *Keeper[L]) Expire(now time.Time, leases ...L) {
+	lost := map[L]error{}
+	k.mu.Lock()
+	for _, lease := range leases {
+		failure, tracked := k.leases[lease]
+		if !tracked {
+			continue
+		}
+		if s := k.span(lease); !s.until.After(now) {
+			delete(k.leases, lease)
+			lost[lease] = expired(now.Sub(s.received), failure)
+		}
+	}
+	k.mu.Unlock()
+	k.lose(lost)
 }
 
 // Len returns the number of leases that are kept alive.

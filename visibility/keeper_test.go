@@ -158,6 +158,27 @@ func TestLeaseThatCannotBeExtended(t *testing.T) {
 	})
 }
 
+// It is asked before the keeper has run, so whatever is lost, Expire has lost.
+func TestExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0)
+		over, settled, other := take("over"), take("settled"), take("other")
+		pass(lease / 2)
+		fresh := take("fresh")
+		w.Track(over, settled, other, fresh)
+		w.Forget(settled)
+		w.Expire(time.Now(), over, settled, fresh)
+		w.wantLost(0)
+		pass(lease / 2)
+		w.Expire(time.Now(), over, settled, fresh, take("unknown"))
+		w.Expire(time.Now(), over)
+		if cause := w.wantLost(lease, over)[0]; !errors.Is(cause, visibility.ErrExpired) {
+			t.Errorf("the lease was lost because of %v, want ErrExpired", cause)
+		}
+		w.wantLen(2)
+	})
+}
+
 func TestRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0)

@@ -3,64 +3,75 @@
 package kafka
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
-)
 
-// Partitions is how many every topic has.
-const Partitions = 4
+	"github.com/redrive-go/redrive/bench/contender"
+	"github.com/redrive-go/redrive/brokers"
+	adapter "github.com/redrive-go/redrive/brokers/kafka"
+)
 
 // World is what is measured on a Kafka, in topics and groups of names that
 // nobody else has.
 type World struct {
-	// Addresses are those of the brokers.
-	Addresses []string
+	// Options are those of the adapter. Their group is the current one.
+	Options adapter.Options
 
-	name   string
-	client *kafka.Client
-	groups int
+	name       string
+	client     *kafka.Client
+	partitions int
+	groups     int
 }
 
 // NewWorld prepares to measure on the Kafka at address, which may be several
-// with commas in between.
-func NewWorld(address string) *World {
+// with commas in between, in topics of so many partitions.
+func NewWorld(address string, partitions int) *World {
 	addresses := strings.Split(address, ",")
-	return &World{
-		Addresses: addresses,
-		name:      fmt.Sprintf("bench-%d", time.Now().UnixNano()),
-		client:    &kafka.Client{Addr: kafka.TCP(addresses...), Transport: &kafka.Transport{}, Timeout: 30 * time.Second},
+	w := &World{
+		Options:    adapter.Options{Brokers: addresses},
+		name:       fmt.Sprintf("bench-%d", time.Now().UnixNano()),
+		client:     &kafka.Client{Addr: kafka.TCP(addresses...), Transport: &kafka.Transport{}, Timeout: 30 * time.Second},
+		partitions: partitions,
 	}
+	w.NextGroup()
+	return w
 }
 
-// Group returns the name of a group that nobody has used. It is called from
-// one goroutine.
-func (w *World) Group() string {
+// NextGroup makes a group that nobody has used the current one. It is called
+// from one goroutine.
+func (w *World) NextGroup() {
 	w.groups++
-	return fmt.Sprintf("%s-%d", w.name, w.groups)
+	w.Options.Group = fmt.Sprintf("%s-%d", w.name, w.groups)
 }
 
-// Declare makes a topic, and returns its name.
-func (w *World) Declare(ctx context.Context, topic string) (string, error) {
-	topic = w.name + "." + topic
-	res, err := w.client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{
-		{Topic: topic, NumPartitions: Partitions, ReplicationFactor: 1},
-	}})
-	if err != nil {
-		return "", fmt.Errorf("create topic %q: %w", topic, err)
+// Broker implements contender.World.
+func (w *World) Broker() (brokers.Broker, error) { return adapter.New(w.Options) }
+
+// Declare makes topics, and returns their names.
+func (w *World) Declare(ctx context.Context, topics ...string) ([]string, error) {
+	var names []string
+	var configs []kafka.TopicConfig
+	for _, topic := range topics {
+		names = append(names, w.name+"."+topic)
+		configs = append(configs, kafka.TopicConfig{Topic: w.name + "." + topic, NumPartitions: w.partitions, ReplicationFactor: 1})
 	}
-	return topic, res.Errors[topic]
+	res, err := w.client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: configs})
+	if err != nil {
+		return nil, err
+	}
+	return names, errors.Join(slices.Collect(maps.Values(res.Errors))...)
 }
 
-// Close deletes the topics that begin with the name of the world, those that
-// redrive made for its groups included.
+// Close implements contender.World: it deletes the topics with the name of the
+// world, those that redrive made for its groups included.
 func (w *World) Close(ctx context.Context) error {
 	all, err := w.client.Metadata(ctx, &kafka.MetadataRequest{})
 	if err != nil {
@@ -79,24 +90,32 @@ func (w *World) Close(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, err := range res.Errors {
-		errs = append(errs, err)
-	}
 	w.client.Transport.(*kafka.Transport).CloseIdleConnections()
-	return errors.Join(errs...)
+	return errors.Join(slices.Collect(maps.Values(res.Errors))...)
 }
 
 const (
 	fillers  = 4
 	together = 4000 // messages that a filler hands to the writer at a time
-	bodySize = 256
 )
 
-// Fill puts n messages into topic, as any producer might write them: a key of
-// 8 bytes, of which there are as many as messages, a body of 256 bytes that
-// begins with it, and no headers.
-func (w *World) Fill(ctx context.Context, topic string, n int) error {
+// Fill implements contender.World. Messages have a key of 8 bytes, of which
+// there are as many as messages, and no headers.
+func (w *World) Fill(ctx context.Context, n int, topics ...string) ([]string, error) {
+	topics, err := w.Declare(ctx, topics...)
+	if err != nil {
+		return nil, err
+	}
+	for _, topic := range topics {
+		if err := w.Publish(ctx, topic, n); err != nil {
+			return nil, err
+		}
+	}
+	return topics, nil
+}
+
+// Publish puts n messages into topic, which exists.
+func (w *World) Publish(ctx context.Context, topic string, n int) error {
 	writer := &kafka.Writer{
 		Addr: w.client.Addr, Transport: w.client.Transport, Topic: topic, Balancer: kafka.Murmur2Balancer{},
 		RequiredAcks: kafka.RequireAll, BatchSize: together, BatchTimeout: 5 * time.Millisecond,
@@ -114,9 +133,8 @@ func fill(ctx context.Context, writer *kafka.Writer, from, to int) error {
 	for from < to {
 		batch := make([]kafka.Message, min(together, to-from))
 		for i := range batch {
-			key := binary.BigEndian.AppendUint64(nil, uint64(from+i))
-			body := append(bytes.Clone(key), bytes.Repeat([]byte("x"), bodySize-len(key))...)
-			batch[i] = kafka.Message{Key: key, Value: body}
+			body := contender.Body(from + i)
+			batch[i] = kafka.Message{Key: body[:8], Value: body}
 		}
 		if err := writer.WriteMessages(ctx, batch...); err != nil {
 			return fmt.Errorf("fill topic %q: %w", writer.Topic, err)
@@ -126,43 +144,30 @@ func fill(ctx context.Context, writer *kafka.Writer, from, to int) error {
 	return nil
 }
 
-// Number is the number of a message of Fill, from 0 on.
-func Number(body []byte) int { return int(binary.BigEndian.Uint64(body)) }
-
-// End returns how many records the partitions of topic have had.
-func (w *World) End(ctx context.Context, topic string) (int64, error) {
-	var all []kafka.OffsetRequest
-	for number := range Partitions {
-		all = append(all, kafka.LastOffsetOf(number))
-	}
-	res, err := w.client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: all}})
-	if err != nil {
-		return 0, err
-	}
-	var n int64
-	for _, p := range res.Topics[topic] {
-		if p.Error != nil {
-			return 0, p.Error
-		}
-		n += p.LastOffset
-	}
-	return n, nil
-}
-
-// Committed returns how many messages of topic lie before the offsets that
-// group has committed.
-func (w *World) Committed(ctx context.Context, group, topic string) (int64, error) {
-	numbers := make([]int, Partitions)
+// Left implements contender.World: it counts what lies behind the offsets that
+// the current group has committed.
+func (w *World) Left(ctx context.Context, topic string) (int, error) {
+	numbers := make([]int, w.partitions)
+	lasts := make([]kafka.OffsetRequest, w.partitions)
 	for i := range numbers {
-		numbers[i] = i
+		numbers[i], lasts[i] = i, kafka.LastOffsetOf(i)
 	}
-	res, err := w.client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{topic: numbers}})
+	ends, err := w.client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: lasts}})
 	if err != nil {
 		return 0, err
 	}
-	var n int64
-	for _, p := range res.Topics[topic] {
-		n += max(p.CommittedOffset, 0)
+	committed, err := w.client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: w.Options.Group, Topics: map[string][]int{topic: numbers}})
+	if err != nil {
+		return 0, err
 	}
-	return n, res.Error
+	left, errs := int64(0), []error{committed.Error}
+	for _, p := range ends.Topics[topic] {
+		left += p.LastOffset
+		errs = append(errs, p.Error)
+	}
+	for _, p := range committed.Topics[topic] {
+		left -= max(p.CommittedOffset, 0)
+		errs = append(errs, p.Error)
+	}
+	return int(left), errors.Join(errs...)
 }

@@ -3,99 +3,82 @@
 package rabbitmq
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-go/redrive/bench/contender"
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	adapter "github.com/redrive-go/redrive/brokers/rabbitmq"
 )
 
-// World is a virtual host of its own, so that nothing is left of what was
-// measured in it.
+// World is what is measured on a RabbitMQ, in queues of names that nobody else
+// has.
 type World struct {
-	// URL is the address of the virtual host.
+	// URL is the address of the broker.
 	URL string
 
-	admin  string // of the virtual host in the HTTP interface, with user and password
-	filled int    // messages so far, for their IDs
+	name   string
+	queues []string
+	filled int // messages so far, for their IDs
 }
 
-// NewWorld makes a virtual host on the broker at address, by its HTTP
-// interface at management. Both are with user and password.
-func NewWorld(ctx context.Context, address, management string) (*World, error) {
-	uri, err := amqp.ParseURI(address)
-	if err != nil {
-		return nil, errors.New("the address of the broker is not an AMQP URL")
+// NewWorld prepares to measure on the broker at url.
+func NewWorld(url string) *World {
+	return &World{URL: url, name: fmt.Sprintf("bench-%d", time.Now().UnixNano())}
+}
+
+// Close implements contender.World. The shelves of delays stay: they are the same
+// for all queues of a virtual host.
+func (w *World) Close(context.Context) error {
+	return w.channel(func(ch *amqp.Channel) error {
+		var errs []error
+		for _, queue := range w.queues {
+			for _, name := range []string{queue, "redrive.retry.v1." + queue, queue + contender.Dead} {
+				_, err := ch.QueueDelete(name, false, false, false)
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// Broker implements contender.World.
+func (w *World) Broker() (brokers.Broker, error) {
+	return adapter.New(adapter.Options{URLs: []string{w.URL}})
+}
+
+// Fill implements contender.World: it has redrive declare the queues, so that
+// they are alike for all who consume from them, and puts the same messages into
+// each of them.
+func (w *World) Fill(ctx context.Context, n int, queues ...string) (names []string, err error) {
+	for _, queue := range queues {
+		names = append(names, w.name+"-"+queue)
 	}
-	name := fmt.Sprintf("redrive-bench-%d", time.Now().UnixNano())
-	admin, err := url.JoinPath(management, "api")
+	w.queues = append(w.queues, names...)
+	broker, err := w.Broker()
 	if err != nil {
-		return nil, errors.New("the address of the HTTP interface is not a URL")
-	}
-	w := &World{admin: admin + "/vhosts/" + name}
-	uri.Vhost = name
-	w.URL = uri.String()
-	if err := request(ctx, http.MethodPut, w.admin, ""); err != nil {
 		return nil, err
 	}
-	everything := `{"configure": ".*", "write": ".*", "read": ".*"}`
-	return w, request(ctx, http.MethodPut, admin+"/permissions/"+name+"/"+url.PathEscape(uri.Username), everything)
+	source, err := broker.Open(ctx, brokers.Subscription{Topics: names, InFlight: 1})
+	if err == nil {
+		err = source.Close(ctx)
+	}
+	if err := errors.Join(err, broker.Close(ctx)); err != nil {
+		return nil, err
+	}
+	return names, w.Publish(ctx, n, names...)
 }
 
-// Close deletes the virtual host with all that is in it.
-func (w *World) Close(ctx context.Context) error {
-	return request(ctx, http.MethodDelete, w.admin, "")
-}
-
-func request(ctx context.Context, method, address, body string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(body))
-	if err != nil {
-		return errors.New("the address of the HTTP interface is not a URL")
-	}
-	r.Header.Set("Content-Type", "application/json")
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return fmt.Errorf("RabbitMQ's HTTP interface: %w", errors.Unwrap(err)) // without the URL, which has a password
-	}
-	answer.Body.Close()
-	if answer.StatusCode >= 300 {
-		return fmt.Errorf("RabbitMQ's HTTP interface answers %s to %s %s", answer.Status, method, r.URL.Path)
-	}
-	return nil
-}
-
-// Declare has redrive declare the queues, so that they are alike for all who
-// consume from them: quorum queues with a delivery limit and a dead-letter
-// exchange.
-func (w *World) Declare(ctx context.Context, queues ...string) error {
-	broker, err := rabbitmq.New(rabbitmq.Options{URLs: []string{w.URL}})
-	if err != nil {
-		return err
-	}
-	source, err := broker.Open(ctx, brokers.Subscription{Topics: queues, InFlight: 1})
-	if err != nil {
-		return err
-	}
-	return errors.Join(source.Close(ctx), broker.Close(ctx))
-}
-
-// unconfirmed is how many messages Fill lets be on their way.
+// unconfirmed is how many messages Publish lets be on their way.
 const unconfirmed = 1000
 
-// Fill puts the same n messages into each of queues: persistent, with an ID
-// and a body of 256 bytes, as any producer might write them. It is called from
-// one goroutine.
-func (w *World) Fill(ctx context.Context, n int, queues ...string) error {
+// Publish puts n messages into each of queues, which exist: persistent, with an
+// ID, as any producer might write them. It is called from one goroutine.
+func (w *World) Publish(ctx context.Context, n int, queues ...string) error {
 	return w.channel(func(ch *amqp.Channel) error {
 		exchange := fmt.Sprintf("fill-%d", time.Now().UnixNano())
 		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, false, false, false, false, nil); err != nil {
@@ -118,7 +101,6 @@ func publish(ctx context.Context, ch *amqp.Channel, exchange string, from, n int
 	if err := ch.Confirm(false); err != nil {
 		return err
 	}
-	body := bytes.Repeat([]byte("x"), 256)
 	confirms := make([]*amqp.DeferredConfirmation, n)
 	for i := range n + unconfirmed {
 		if i < n {
@@ -126,7 +108,7 @@ func publish(ctx context.Context, ch *amqp.Channel, exchange string, from, n int
 			confirms[i], err = ch.PublishWithDeferredConfirmWithContext(ctx, exchange, "", true, false, amqp.Publishing{
 				DeliveryMode: amqp.Persistent,
 				MessageId:    fmt.Sprintf("message-%09d", from+i),
-				Body:         body,
+				Body:         contender.Body(from + i),
 			})
 			if err != nil {
 				return err
@@ -142,8 +124,8 @@ func publish(ctx context.Context, ch *amqp.Channel, exchange string, from, n int
 	return nil
 }
 
-// Left returns how many messages of queue nobody has acked.
-func (w *World) Left(queue string) (n int, err error) {
+// Left implements contender.World.
+func (w *World) Left(_ context.Context, queue string) (n int, err error) {
 	err = w.channel(func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 		n = q.Messages

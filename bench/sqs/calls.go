@@ -3,36 +3,32 @@ package sqs
 import (
 	"bytes"
 	"io"
-	"maps"
 	"net/http"
-	"strings"
-	"sync"
+	"sync/atomic"
 )
 
-// Calls counts the requests of SQS clients, by operation.
+// Calls counts the requests of SQS clients.
 type Calls struct {
 	base http.RoundTripper
-
-	mu sync.Mutex
-	by map[string]int
+	n    atomic.Int64
 }
 
-// NewCalls returns a counter with connections of its own, enough of them that
+// newCalls returns a counter with connections of its own, enough of them that
 // none is opened twice.
-func NewCalls() *Calls {
+func newCalls() *Calls {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 64
-	return &Calls{base: transport, by: map[string]int{}}
+	return &Calls{base: transport}
 }
 
 // RoundTrip implements http.RoundTripper.
 func (c *Calls) RoundTrip(r *http.Request) (*http.Response, error) {
-	_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-	c.mu.Lock()
-	c.by[operation]++
-	c.mu.Unlock()
+	c.n.Add(1)
 	return c.base.RoundTrip(r)
 }
+
+// Take returns how many there were since the last time.
+func (c *Calls) Take() int { return int(c.n.Swap(0)) }
 
 // spared hands on bodies that cannot be closed early: the SDK does so when the
 // answer begins, and on a fast server net/http may then end the connection, with
@@ -56,15 +52,4 @@ func (s spared) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	return s.next.RoundTrip(r)
-}
-
-// Take returns the calls since the last time, by operation, and their number.
-func (c *Calls) Take() (by map[string]int, sum int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	by, c.by = c.by, map[string]int{}
-	for n := range maps.Values(by) {
-		sum += n
-	}
-	return by, sum
 }

@@ -8,13 +8,16 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/redrive-go/redrive/bench/contender"
+	"github.com/redrive-go/redrive/brokers"
+	adapter "github.com/redrive-go/redrive/brokers/sqs"
 )
 
 // World is what is measured on a server, in queues of names that nobody else
@@ -32,13 +35,13 @@ type World struct {
 // NewWorld prepares to measure on the server at endpoint, which may be any but
 // Amazon's: the credentials are made up.
 func NewWorld(endpoint string) *World {
-	calls := NewCalls()
+	calls := newCalls()
 	cfg := aws.Config{
 		Region: "us-east-1", BaseEndpoint: aws.String(endpoint), Credentials: anyone{},
 		HTTPClient: &http.Client{Transport: spared{calls}},
 	}
 	own := cfg.Copy()
-	own.HTTPClient = &http.Client{Transport: spared{NewCalls()}}
+	own.HTTPClient = &http.Client{Transport: spared{newCalls()}}
 	return &World{
 		Config: cfg,
 		Calls:  calls,
@@ -54,11 +57,12 @@ func (anyone) Retrieve(context.Context) (aws.Credentials, error) {
 	return aws.Credentials{AccessKeyID: "bench", SecretAccessKey: "bench"}, nil
 }
 
-// Declare makes a queue with everything at its default, and returns its name.
-func (w *World) Declare(ctx context.Context, queue string) (string, error) {
-	queue = w.name + "-" + queue
-	_, err := w.client.CreateQueue(ctx, &awssqs.CreateQueueInput{QueueName: aws.String(queue)})
-	return queue, err
+// Broker implements contender.World. A poll waits for one second only, because
+// an end waits for the polls that are open.
+func (w *World) Broker() (brokers.Broker, error) {
+	own := w.Config.Copy()
+	own.HTTPClient = &http.Client{Transport: w.Calls}
+	return adapter.New(adapter.Options{Config: own, Create: true, PollWait: time.Second})
 }
 
 // Delete deletes a queue, and those whose names begin with its name.
@@ -78,46 +82,43 @@ func (w *World) Delete(ctx context.Context, queue string) error {
 	return errors.Join(errs...)
 }
 
-// Close deletes what is left of the queues of the world, those that redrive
-// made included.
+// Close implements contender.World: it deletes what is left of its queues, those
+// that redrive made included.
 func (w *World) Close(ctx context.Context) error { return w.Delete(ctx, w.name) }
-
-func (w *World) url(ctx context.Context, queue string) (*string, error) {
-	out, err := w.client.GetQueueUrl(ctx, &awssqs.GetQueueUrlInput{QueueName: aws.String(queue)})
-	if err != nil {
-		return nil, err
-	}
-	return out.QueueUrl, nil
-}
 
 const (
 	fillers  = 4
 	together = 10 // messages of a call, at most
-	bodySize = 256
-	digits   = 8
 )
 
-// Fill puts n messages into queue, as any producer might write them: a body of
-// 256 bytes that begins with their number, and no attributes.
-func (w *World) Fill(ctx context.Context, queue string, n int) error {
-	url, err := w.url(ctx, queue)
-	if err != nil {
-		return err
+// Fill implements contender.World. Queues have everything at its default, and
+// messages no attributes.
+func (w *World) Fill(ctx context.Context, n int, queues ...string) (names []string, err error) {
+	for _, queue := range queues {
+		name := w.name + "-" + queue
+		made, err := w.client.CreateQueue(ctx, &awssqs.CreateQueueInput{QueueName: aws.String(name)})
+		if err != nil {
+			return nil, err
+		}
+		errs := make([]error, fillers)
+		var wg sync.WaitGroup
+		for f := range fillers {
+			wg.Go(func() { errs[f] = w.fill(ctx, made.QueueUrl, n*f/fillers, n*(f+1)/fillers) })
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
 	}
-	errs := make([]error, fillers)
-	var wg sync.WaitGroup
-	for f := range fillers {
-		wg.Go(func() { errs[f] = w.fill(ctx, url, n*f/fillers, n*(f+1)/fillers) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return names, nil
 }
 
 func (w *World) fill(ctx context.Context, url *string, from, to int) error {
 	for from < to {
 		entries := make([]types.SendMessageBatchRequestEntry, min(together, to-from))
 		for i := range entries {
-			body := fmt.Sprintf("%0*d%s", digits, from+i, strings.Repeat("x", bodySize-digits))
+			body := string(contender.Body(from + i))
 			entries[i] = types.SendMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), MessageBody: aws.String(body)}
 		}
 		out, err := w.client.SendMessageBatch(ctx, &awssqs.SendMessageBatchInput{QueueUrl: url, Entries: entries})
@@ -132,18 +133,9 @@ func (w *World) fill(ctx context.Context, url *string, from, to int) error {
 	return nil
 }
 
-// Number is the number of a message of Fill, from 0 on.
-func Number(body []byte) int {
-	n, err := strconv.Atoi(string(body[:digits]))
-	if err != nil {
-		panic(fmt.Sprintf("not a body of Fill: %q", body))
-	}
-	return n
-}
-
-// Left returns how many messages of queue nobody has deleted.
+// Left implements contender.World.
 func (w *World) Left(ctx context.Context, queue string) (n int, err error) {
-	url, err := w.url(ctx, queue)
+	of, err := w.client.GetQueueUrl(ctx, &awssqs.GetQueueUrlInput{QueueName: aws.String(queue)})
 	if err != nil {
 		return 0, err
 	}
@@ -152,7 +144,7 @@ func (w *World) Left(ctx context.Context, queue string) (n int, err error) {
 		types.QueueAttributeNameApproximateNumberOfMessagesNotVisible,
 		types.QueueAttributeNameApproximateNumberOfMessagesDelayed,
 	}
-	out, err := w.client.GetQueueAttributes(ctx, &awssqs.GetQueueAttributesInput{QueueUrl: url, AttributeNames: counts})
+	out, err := w.client.GetQueueAttributes(ctx, &awssqs.GetQueueAttributesInput{QueueUrl: of.QueueUrl, AttributeNames: counts})
 	if err != nil {
 		return 0, err
 	}

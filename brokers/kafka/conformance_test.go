@@ -1,12 +1,14 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +30,7 @@ func TestConformance(t *testing.T) {
 		brokertest.Run(t, brokertest.Harness{
 			Open: func(t testing.TB) brokers.Broker {
 				f := &fleet{t: t, options: Options{Brokers: addresses, SessionTimeout: 3 * time.Second, RebalanceTimeout: 15 * time.Second}}
-				f.Broker, f.link = f.start()
+				f.Broker, _ = f.start()
 				return f
 			},
 			Topic: func(name string) string {
@@ -50,30 +52,34 @@ func TestConformance(t *testing.T) {
 // them can die.
 type fleet struct {
 	*Broker // for what is published
-	link    *link
 	t       testing.TB
 	options Options
 
 	mu     sync.Mutex
 	links  map[brokers.Source]*link
+	stores []*link // of the producers
 	others []*Broker
 }
 
+// start makes a Broker, and returns what all but its producer goes over.
 func (f *fleet) start() (*Broker, *link) {
-	l := &link{network: newNetwork()}
+	f.t.Helper()
+	l, store := newLink(), newLink()
 	o := f.options
 	o.Dial = l.dial
 	b, err := New(o)
 	if err != nil {
 		f.t.Fatalf("New: %v", err)
 	}
-	l.storing = l.dial
-	b.producer.client.conns.dial = l.dialToStore
+	b.producer.client.conns.dial = store.dial
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stores = append(f.stores, store)
 	return b, l
 }
 
 func (f *fleet) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
-	if f.isClosed() {
+	if f.Broker.sources.Closed() {
 		return f.Broker.Open(ctx, sub)
 	}
 	b, l := f.start()
@@ -89,12 +95,6 @@ func (f *fleet) Open(ctx context.Context, sub brokers.Subscription) (brokers.Sou
 	}
 	f.links[s] = l
 	return s, nil
-}
-
-func (f *fleet) isClosed() bool {
-	f.Broker.mu.Lock()
-	defer f.Broker.mu.Unlock()
-	return f.Broker.closed
 }
 
 func (f *fleet) Close(ctx context.Context) error {
@@ -116,76 +116,146 @@ func (f *fleet) crash(s brokers.Source) {
 	f.links[s].cut()
 }
 
-// fail keeps the answers to what is stored.
+// fail keeps what is stored from the broker, or its answers from here.
 func (f *fleet) fail() (heal func()) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	frozen := newNetwork()
-	frozen.freeze()
-	links := []*link{f.link}
-	for _, l := range f.links {
-		links = append(links, l)
-	}
-	for i, b := range append([]*Broker{f.Broker}, f.others...) {
-		if i < len(links) {
-			links[i].store(frozen.dial)
-		}
-		c := b.producer.client
-		c.mu.Lock()
-		pool := c.pool
-		c.mu.Unlock()
-		c.renew(pool, 0)
+	stores := f.stores
+	f.mu.Unlock()
+	for _, l := range stores {
+		l.freeze()
 	}
 	return func() {
-		for _, l := range links {
-			l.store(l.dial)
+		for _, l := range stores {
+			l.sever()
+			l.thaw()
 		}
-		frozen.thaw()
-		frozen.sever()
 	}
 }
 
-// link is a network that can be cut for good.
+// link is the way from a client to its brokers, which a test can freeze or cut.
 type link struct {
-	*network
-	mu      sync.Mutex
-	dead    bool
-	storing func(ctx context.Context, network, address string) (net.Conn, error)
+	mu     sync.Mutex
+	conns  map[*cable]bool
+	frozen chan struct{} // closed while nothing is frozen
+	dead   bool
+
+	requests func(frame []byte) // is called with all that is written, if it is set
 }
 
-func (l *link) store(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.storing = dial
+type cable struct {
+	net.Conn
+	link   *link
+	once   sync.Once
+	closed chan struct{}
 }
 
-// dialToStore is for the connections of the producer.
-func (l *link) dialToStore(ctx context.Context, network, address string) (net.Conn, error) {
-	l.mu.Lock()
-	dial := l.storing
-	l.mu.Unlock()
-	return dial(ctx, network, address)
+func newLink() *link {
+	l := &link{conns: make(map[*cable]bool), frozen: make(chan struct{})}
+	close(l.frozen)
+	return l
 }
 
 var errCut = errors.New("the link is cut")
 
 func (l *link) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
 	l.mu.Lock()
-	dead := l.dead
-	l.mu.Unlock()
-	if dead {
+	defer l.mu.Unlock()
+	if l.dead {
+		conn.Close()
 		return nil, errCut
 	}
-	return l.network.dial(ctx, network, address)
+	c := &cable{Conn: conn, link: l, closed: make(chan struct{})}
+	l.conns[c] = true
+	return c, nil
 }
 
+// freeze lets no bytes through until thaw is called.
+func (l *link) freeze() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.frozen = make(chan struct{})
+}
+
+func (l *link) thaw() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.frozen)
+}
+
+// sever makes the broker end every connection, as it does when it restarts.
+func (l *link) sever() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.conns {
+		c.Conn.(*net.TCPConn).CloseWrite()
+	}
+}
+
+// cut ends all connections, for good.
 func (l *link) cut() {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.dead = true
-	l.mu.Unlock()
-	l.network.mu.Lock()
-	defer l.network.mu.Unlock()
-	for c := range l.network.conns {
+	for c := range l.conns {
 		c.Conn.Close()
 	}
+}
+
+// fetches counts the requests for records of a topic from now on.
+func (l *link) fetches(topic string) func() int {
+	var count atomic.Int64
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.requests = func(frame []byte) {
+		const fetch = "\x00\x01" // behind the length
+		if len(frame) > 6 && string(frame[4:6]) == fetch && bytes.Contains(frame, []byte(topic)) {
+			count.Add(1)
+		}
+	}
+	return func() int { return int(count.Load()) }
+}
+
+func (c *cable) pass() error {
+	c.link.mu.Lock()
+	frozen := c.link.frozen
+	c.link.mu.Unlock()
+	select {
+	case <-frozen:
+		return nil
+	case <-c.closed:
+		return net.ErrClosed
+	}
+}
+
+func (c *cable) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if blocked := c.pass(); blocked != nil {
+		return 0, blocked
+	}
+	return n, err
+}
+
+func (c *cable) Write(b []byte) (int, error) {
+	if err := c.pass(); err != nil {
+		return 0, err
+	}
+	c.link.mu.Lock()
+	requests := c.link.requests
+	c.link.mu.Unlock()
+	if requests != nil {
+		requests(b)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *cable) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	c.link.mu.Lock()
+	delete(c.link.conns, c)
+	c.link.mu.Unlock()
+	return c.Conn.Close()
 }

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers/wire"
+	"github.com/redrive-go/redrive/internal/text"
 )
 
 const (
@@ -22,8 +22,10 @@ const (
 	loadBytes  = 128 << 10 // that a fetch of some of those asks for
 	loadedSize = 1 << 10   // that one is taken for
 
-	doneHeader = wire.Prefix + "done"
-	doneMark   = "1"
+	doneHeader  = "redrive-done"
+	dueHeader   = "redrive-due-at"
+	topicHeader = "redrive-topic"
+	doneMark    = "1"
 )
 
 // delayed is what a reader knows of a delay partition: all that waits there, by
@@ -122,17 +124,18 @@ func (d *delayed) keep(rec *record) *record {
 	return rec
 }
 
+// millis reads a due time, in Unix milliseconds: 0 if that cannot be read.
+func millis(value []byte) int64 { return max(0, text.Time(string(value)).UnixMilli()) }
+
 // dueOf reads the due time of a record, in Unix milliseconds: 0, which is due,
 // where there is none.
 func dueOf(r *record) int64 {
 	for _, h := range slices.Backward(r.headers) {
 		switch h.Key {
 		case wire.Packed:
-			return max(0, wire.PackedTime(h.Value, wire.DueAt).UnixMilli())
-		case wire.DueAt: // of a copy that an earlier version stored
-			if ms, err := strconv.ParseInt(string(h.Value), 10, 64); err == nil {
-				return ms
-			}
+			return millis(wire.Lookup(h.Value, dueHeader))
+		case dueHeader: // of a copy that an earlier version stored
+			return millis(h.Value)
 		}
 	}
 	return 0
@@ -263,7 +266,7 @@ func (r *reader) moveDue(now time.Time) {
 			}
 		}
 		if r.fill(l, ready); len(ready) > 0 {
-			r.generation.source.wake()
+			r.generation.source.woken.Wake()
 		}
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"hash/crc32"
 	"io"
 	"reflect"
 	"testing"
@@ -18,15 +16,8 @@ import (
 // frame is the answer to request 7 of which batches are the records.
 func frame(batches ...[]byte) []byte {
 	part := kmsg.NewFetchResponseTopicPartition()
-	part.HighWatermark, part.LastStableOffset = 1000, 1000
 	part.RecordBatches = bytes.Join(batches, nil)
-	topic := kmsg.NewFetchResponseTopic()
-	topic.Topic, topic.Partitions = "orders", []kmsg.FetchResponseTopicPartition{part}
-	res := kmsg.NewPtrFetchResponse()
-	res.Version, res.Topics = fetchVersion, []kmsg.FetchResponseTopic{topic}
-	body := res.AppendTo(nil)
-	out := binary.BigEndian.AppendUint32(nil, uint32(len(body)+4))
-	return append(binary.BigEndian.AppendUint32(out, 7), body...)
+	return frameOf(fetchResponse("orders", part), 7)
 }
 
 func answerOf(frame []byte) (*fetchAnswer, error) {
@@ -38,8 +29,16 @@ func answerOf(frame []byte) (*fetchAnswer, error) {
 // recount changes the number of records that a batch claims to have.
 func recount(batch []byte, n uint32) []byte {
 	binary.BigEndian.PutUint32(batch[57:], n)
-	binary.BigEndian.PutUint32(batch[17:], crc32.Checksum(batch[21:], crc32.MakeTable(crc32.Castagnoli)))
-	return batch
+	return sealBatch(batch)
+}
+
+func recompress(batch []byte, codec byte) []byte {
+	batch[22] = batch[22]&^7 | codec
+	return sealBatch(batch)
+}
+
+func readBatches(offset int64, batches ...[]byte) (fetched, error) {
+	return read(&kmsg.FetchResponseTopicPartition{RecordBatches: bytes.Join(batches, nil)}, offset)
 }
 
 func TestStrangeAnswers(t *testing.T) {
@@ -80,7 +79,8 @@ func TestStrangeAnswers(t *testing.T) {
 }
 
 // What is behind records that cannot be read is never handed out, and the
-// offset never moves over them.
+// offset never moves over them. A batch that has fewer records than it claims
+// is read as far as it goes.
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	of := func(base, n int) []byte {
 		records := numbered(base, n)
@@ -89,105 +89,55 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		}
 		return rawBatch{base: int64(base), records: records}.bytes()
 	}
-	good, behind := of(5, 2), of(9, 1)
-	batch := func() []byte { return of(7, 2) }
-	newer := batch()
+	short := func() []byte { // of one record, and it claims to have two
+		return recount(rawBatch{base: 7, last: 8, records: []record{{offset: 7, value: []byte("7")}}}.bytes(), 2)
+	}
+	newer, damaged, endless := of(7, 2), of(7, 2), short()
 	newer[16] = 3
-	damaged := batch()
 	damaged[len(damaged)-1] ^= 1
-	for name, bad := range map[string][]byte{
-		"of a newer format":       newer,
-		"damaged":                 damaged,
-		"a negative number":       recount(batch(), 1<<32-1),
-		"an unknown compression":  recompress(batch(), 7),
-		"not what the codec says": recompress(batch(), 1),
+	endless[61] = 0x7e // the length of its first record
+	sealBatch(endless)
+	for name, tt := range map[string]struct {
+		bad   []byte
+		found string // of it
+	}{
+		"of a newer format":       {newer, ""},
+		"damaged":                 {damaged, ""},
+		"a negative number":       {recount(of(7, 2), 1<<32-1), ""},
+		"an unknown compression":  {recompress(of(7, 2), 7), ""},
+		"not what the codec says": {recompress(of(7, 2), 1), ""},
+		"too long a record":       {endless, ""},
+		"one record less":         {short(), " 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, c := range []struct {
-				batches [][]byte
-				offset  int64
-				found   string
-				next    int64
-			}{
-				{[][]byte{good, bad, behind}, 5, "5 6", 7},
-				{[][]byte{good, bad, behind}, 6, "6", 7},
-				{[][]byte{bad, behind}, 7, "", 7},
-				{[][]byte{bad, behind}, 8, "", 8},
-			} {
-				got, err := readBatches(c.offset, c.batches...)
-				if next := max(got.next, c.offset); values(got.records) != c.found || err == nil && next != c.next {
-					t.Errorf("from %d: %q, next %d, %v; want %q, next %d", c.offset, values(got.records), got.next, err, c.found, c.next)
-				}
-				if errors.Is(err, errCorrupt) != (c.found == "") {
-					t.Errorf("from %d: %v", c.offset, err)
+			end := int64(7 + len(tt.found)/2)
+			for offset, found := range map[int64]string{5: "5 6", 6: "6"} {
+				got, err := readBatches(offset, of(5, 2), tt.bad, of(9, 1))
+				if err != nil || values(got.records) != found+tt.found || got.next != end {
+					t.Errorf("from %d: %q, next %d, %v; want %q, next %d", offset, values(got.records), got.next, err, found+tt.found, end)
 				}
 			}
-		})
-	}
-}
-
-// A batch that has fewer records than it claims is read as far as it goes, and
-// nothing behind it.
-func TestBatchThatEndsTooEarly(t *testing.T) {
-	one := func(base int64) []byte {
-		return rawBatch{base: base, records: []record{{offset: base, value: fmt.Append(nil, base)}}}.bytes()
-	}
-	short := rawBatch{base: 3, last: 4, records: []record{{offset: 3, value: []byte("3")}}}.bytes()
-	endless := bytes.Clone(short)
-	endless[61] = 0x7e // the length of its first record
-	for name, bad := range map[string][]byte{"after one": recount(short, 2), "at its first": recount(endless, 2)} {
-		t.Run(name, func(t *testing.T) {
-			found, end := "2 3", int64(4)
-			if name != "after one" {
-				found, end = "2", 3
+			for _, offset := range []int64{end, 8} {
+				got, err := readBatches(offset, tt.bad, of(9, 1))
+				if !errors.Is(err, errCorrupt) || len(got.records) > 0 {
+					t.Errorf("from %d: %q, %v; want an error, for nothing may be passed over", offset, values(got.records), err)
+				}
 			}
-			got, err := readBatches(2, one(2), bad, one(5))
-			if err != nil || values(got.records) != found || got.next != end {
-				t.Errorf("%q, next %d, %v; want %s, next %d", values(got.records), got.next, err, found, end)
-			}
-			got, err = readBatches(end, bad, one(5))
-			if !errors.Is(err, errCorrupt) || len(got.records) > 0 {
-				t.Errorf("then: %q, %v; want an error, for nothing may be passed over", values(got.records), err)
-			}
-			if got, err = readBatches(5, one(5)); err != nil || values(got.records) != "5" {
+			if got, err := readBatches(9, of(9, 1)); err != nil || values(got.records) != "9" {
 				t.Errorf("what is behind, when asked for: %q, %v", values(got.records), err)
 			}
 		})
 	}
 }
 
-func recompress(batch []byte, codec byte) []byte {
-	batch[22] = batch[22]&^7 | codec
-	return recount(batch, binary.BigEndian.Uint32(batch[57:]))
-}
-
-func readBatches(offset int64, batches ...[]byte) (fetched, error) {
-	return read(&kmsg.FetchResponseTopicPartition{RecordBatches: bytes.Join(batches, nil)}, offset)
-}
-
-// A clone has the memory of nobody else, and what is nil or empty stays so.
-func TestClone(t *testing.T) {
-	for _, r := range []record{
-		{},
-		{key: []byte{}, value: []byte{}},
-		{offset: 7, key: []byte("k"), value: []byte{}, headers: []kafka.Header{{Key: "null"}, {Key: "empty", Value: []byte{}}, {Key: "a", Value: []byte("b")}}},
-		{value: []byte("v"), headers: []kafka.Header{}},
-	} {
-		clone := r.clone()
-		if !reflect.DeepEqual(*clone, r) {
-			t.Errorf("the clone of %#v is %#v", r, *clone)
-		}
-		if clone.key = append(clone.key, "grown"...); !bytes.Equal(clone.value, r.value) {
-			t.Errorf("a key that grows writes to the value: %q", clone.value)
-		}
-	}
-}
-
-// Records outlive the memory that their answer was read into.
+// Records outlive the memory that their answer was read into, and a clone has the
+// memory of nobody else. What is nil or empty stays so.
 func TestRecordsAreCopies(t *testing.T) {
 	want := []record{
 		{key: []byte("key"), value: []byte("value"), headers: []kafka.Header{{Key: "a", Value: []byte("b")}, {Key: "null"}, {Key: "empty", Value: []byte{}}}},
 		{offset: 1, value: bytes.Repeat([]byte("large"), slabMost)},
+		{offset: 2, key: []byte{}, value: []byte{}},
+		{offset: 3, key: []byte("k"), value: []byte{}},
 	}
 	a, err := answerOf(frame(rawBatch{records: want}.bytes()))
 	if err != nil {
@@ -204,13 +154,17 @@ func TestRecordsAreCopies(t *testing.T) {
 	memory := a.buffer.Bytes()
 	a.release()
 	clear(memory)
-	clone := got.records[0].clone()
-	for i, r := range []*record{got.records[0], got.records[1], clone} {
+	for i, r := range got.records {
 		r.time = time.Time{}
-		if w := &want[i%2]; !reflect.DeepEqual(r, w) {
-			t.Errorf("record %d is %+v, want %+v", i, r, w)
+		clone := r.clone()
+		if !reflect.DeepEqual(*r, want[i]) || !reflect.DeepEqual(clone, r) {
+			t.Errorf("record %d is %+v, its clone %+v; want %+v", i, *r, *clone, want[i])
+		}
+		if clone.key = append(clone.key, "grown"...); !bytes.Equal(clone.value, r.value) {
+			t.Errorf("a key that grows writes to the value: %q", clone.value)
 		}
 	}
+	clone := got.records[0].clone()
 	got.records[0].headers[0].Value[0] = 'x'
 	if string(clone.headers[0].Value) != "b" {
 		t.Error("a clone shares the value of a header with what it was made of")

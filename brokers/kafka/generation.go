@@ -166,7 +166,7 @@ func (g *generation) begin() {
 	defer s.mu.Unlock()
 	g.pauseAll() // as it is now
 	s.generation = g
-	s.wake()
+	s.woken.Wake()
 }
 
 // pause pauses what its source has paused.
@@ -344,7 +344,7 @@ func (g *generation) commit(ctx context.Context, scope commitScope) error {
 		}
 	}
 	if len(trials) > 0 {
-		s.wake()
+		s.woken.Wake()
 	}
 	return first
 }

@@ -2,38 +2,11 @@ package kafka
 
 import (
 	"cmp"
-	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
 	"testing"
 )
-
-func TestIndex(t *testing.T) {
-	var x index
-	if _, ok := x.next(); ok || x.len() != 0 {
-		t.Errorf("an empty index has %d records", x.len())
-	}
-	if _, _, ok := x.pop(math.MaxInt64); ok {
-		t.Error("an empty index gave a record")
-	}
-	x.add(7, 1000)
-	x.add(8, 900)
-	x.add(6, 1000)
-	if due, ok := x.next(); due != 900 || !ok {
-		t.Errorf("next = %d, %t; want 900", due, ok)
-	}
-	for _, tt := range []struct {
-		now, offset, due int64
-		ok               bool
-	}{
-		{899, 0, 0, false}, {900, 8, 900, true}, {900, 0, 0, false}, {2000, 6, 1000, true}, {1000, 7, 1000, true}, {5000, 0, 0, false},
-	} {
-		if offset, due, ok := x.pop(tt.now); offset != tt.offset || due != tt.due || ok != tt.ok {
-			t.Errorf("pop(%d) = %d, %d, %t; want %d, %d, %t", tt.now, offset, due, ok, tt.offset, tt.due, tt.ok)
-		}
-	}
-}
 
 // checkIndex does what steps say to an index and to a sorted list: below half,
 // a record is added; otherwise the time goes on and what is due is taken.
@@ -135,33 +108,4 @@ func TestIndexIsSmall(t *testing.T) {
 		t.Errorf("%d records take %.1f bytes each, want at most %d", n, bytes, limit)
 	}
 	runtime.KeepAlive(x)
-}
-
-func BenchmarkIndex(b *testing.B) {
-	const day = 86_400_000
-	for _, bench := range []struct {
-		name string
-		n    int
-	}{{"1k", 1000}, {"100k", 100_000}, {"1M", 1_000_000}} {
-		x, bytes := grown(bench.n)
-		random := rand.New(rand.NewPCG(2, 2))
-		b.Run("pop_and_add_at_"+bench.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				offset, due, _ := x.pop(math.MaxInt64)
-				x.add(offset, due+random.Int64N(day))
-			}
-			b.ReportMetric(bytes, "bytes/record")
-		})
-	}
-	b.Run("add", func(b *testing.B) {
-		random := rand.New(rand.NewPCG(3, 3))
-		x := new(index)
-		for b.Loop() {
-			if x.len() == 1_000_000 {
-				x = new(index)
-			}
-			x.add(int64(x.len()), random.Int64N(day))
-		}
-	})
 }

@@ -24,7 +24,7 @@ func (g *generation) isolate() (alone *reader, quiet bool) {
 		quiet = quiet && !r.isTrying()
 	}
 	if before != nil && g.alone != before {
-		s.wake()
+		s.woken.Wake()
 	}
 	return g.alone, quiet
 }

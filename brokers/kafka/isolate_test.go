@@ -125,20 +125,13 @@ func TestCommitTriesOneGraveSuspect(t *testing.T) {
 // That the partitions belong to somebody else ends the generation, whatever
 // else fails.
 func TestCommitTellsOfTheLostLease(t *testing.T) {
-	for name, codes := range map[string][2]kafka.Error{
+	for name, codes := range map[string][]kafka.Error{
 		"first": {kafka.UnknownMemberId, kafka.GroupAuthorizationFailed},
 		"last":  {kafka.GroupAuthorizationFailed, kafka.UnknownMemberId},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStub(t)
-			s.answer = func(req protocol.Message, _ int) (protocol.Message, error) {
-				if _, ok := req.(*offsetcommit.Request); !ok {
-					return nil, nil
-				}
-				return &offsetcommit.Response{Topics: []offsetcommit.ResponseTopic{{Name: "orders", Partitions: []offsetcommit.ResponsePartition{
-					{PartitionIndex: 0, ErrorCode: int16(codes[0])}, {PartitionIndex: 1, ErrorCode: int16(codes[1])},
-				}}}}, nil
-			}
+			s.answer = answering(func(*offsetcommit.Request) protocol.Message { return commitResponse(codes...) })
 			f, err := readerOn(t, s, first, commitment{}, span{}, usualLimits)
 			if err != nil {
 				t.Fatal(err)

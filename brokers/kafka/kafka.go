@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go/sasl"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/wire"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // Options configure a Broker. Brokers is required.
@@ -92,9 +91,7 @@ type Broker struct {
 	producer *producer
 	memory   memory // of each partition, if there are few
 
-	mu      sync.Mutex
-	closed  bool
-	sources map[*source]struct{}
+	sources adapter.Sources[*source]
 }
 
 var _ brokers.Broker = (*Broker)(nil)
@@ -111,7 +108,6 @@ func New(options Options) (*Broker, error) {
 		client:   newClient(reach),
 		producer: newProducer(reach),
 		memory:   memory{bufferBytes, mostWaiting, bodyBytes, soonBytes},
-		sources:  make(map[*source]struct{}),
 	}, nil
 }
 
@@ -125,31 +121,14 @@ func (o Options) check() error {
 			faults = append(faults, fmt.Errorf("entry %d of Options.Brokers is %q: use host:port", i, address))
 		}
 	}
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-		least time.Duration
-	}{
-		{"SessionTimeout", o.SessionTimeout, 100 * time.Millisecond},
-		{"RebalanceTimeout", o.RebalanceTimeout, time.Second},
-		{"CallTimeout", o.CallTimeout, 1},
-	} {
-		if d.value != 0 && d.value < d.least {
-			faults = append(faults, fmt.Errorf("the duration Options.%s is %v: use at least %v, or 0 for the default", d.name, d.value, d.least))
-		}
-	}
-	for _, n := range []struct {
-		name  string
-		value int
-	}{
-		{"DelayPartitions", o.DelayPartitions},
-		{"Replication", o.Replication},
-		{"MessageLimit", o.MessageLimit},
-	} {
-		if n.value < 0 {
-			faults = append(faults, fmt.Errorf("the number Options.%s is %d: use a positive one, or 0 for the default", n.name, n.value))
-		}
-	}
+	faults = append(faults,
+		adapter.AtLeast("SessionTimeout", o.SessionTimeout, 100*time.Millisecond),
+		adapter.AtLeast("RebalanceTimeout", o.RebalanceTimeout, time.Second),
+		adapter.AtLeast("CallTimeout", o.CallTimeout, 1),
+		adapter.NotNegative("DelayPartitions", o.DelayPartitions),
+		adapter.NotNegative("Replication", o.Replication),
+		adapter.NotNegative("MessageLimit", o.MessageLimit),
+	)
 	if o.Prefix != "" && !isName(o.Prefix) {
 		faults = append(faults, fmt.Errorf("Options.Prefix is %q: use letters, digits, dots, hyphens and underscores", o.Prefix))
 	}
@@ -189,10 +168,7 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 	if plan, err = b.adopt(ctx, plan); err != nil {
 		return nil, err
 	}
-	b.mu.Lock()
-	closed := b.closed
-	b.mu.Unlock()
-	if closed {
+	if b.sources.Closed() {
 		return nil, brokers.ErrClosed
 	}
 	layout, err := b.establish(ctx, plan)
@@ -203,111 +179,42 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 	if err != nil {
 		return nil, err
 	}
-	if !b.add(s) {
+	if !b.sources.Add(s) {
 		s.Close(ctx)
 		return nil, brokers.ErrClosed
 	}
 	return s, nil
 }
 
-func (b *Broker) add(s *source) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.closed {
-		b.sources[s] = struct{}{}
-	}
-	return !b.closed
-}
-
-func (b *Broker) remove(s *source) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.sources, s)
-}
-
 // Publish stores msgs in topic, which must exist, and returns when all replicas
 // in sync have them. Messages with a Key go to the partition that the Java
 // client chooses for it, others are spread. Errors are *brokers.PublishError.
 func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
-	failed := make(map[int]error)
 	limit := b.options.MessageLimit
 	if b.hasDeadLetters(topic) {
 		limit = 0
 	}
-	var out []outgoing
-	var index []int
-	for i := range msgs {
-		m := &msgs[i]
-		identify(m)
-		r := published(*m)
+	compose := func(m brokers.Message) (outgoing, error) {
+		r := published(m)
 		err := checkSize(r, limit)
 		if err == nil && !isName(topic) {
 			err = fmt.Errorf("%q cannot be the name of a topic: %w", topic, brokers.ErrMisconfigured)
 		}
-		if err != nil {
-			failed[i] = err
-			continue
-		}
-		out, index = append(out, outgoing{topic: topic, partition: byKey, record: r}), append(index, i)
+		return outgoing{topic: topic, partition: byKey, record: r}, err
 	}
-	if len(out) > 0 {
-		for at, err := range b.producer.produce(ctx, out) {
-			if err != nil {
-				failed[index[at]] = err
-			}
-		}
-	}
-	if len(failed) == 0 {
-		return nil
-	}
-	return &brokers.PublishError{Topic: topic, Failed: failed}
+	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.producer.produce(ctx, out) })
 }
 
 // hasDeadLetters reports whether an open source dead-letters to topic, which
 // then takes larger messages than those that came in.
 func (b *Broker) hasDeadLetters(topic string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for s := range b.sources {
-		if slices.Contains(s.plan.dead, topic) {
-			return true
-		}
-	}
-	return false
-}
-
-// identify sets what m lacks of an identity.
-func identify(m *brokers.Message) {
-	carried, _ := wire.SplitIdentity(m.Headers, wire.Limits{Now: time.Now()})
-	m.ID = cmp.Or(m.ID, carried.ID)
-	if m.ID == "" {
-		m.ID = newID()
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = carried.PublishedAt
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = time.Now()
-	}
+	return slices.ContainsFunc(b.sources.Open(), func(s *source) bool { return slices.Contains(s.plan.dead, topic) })
 }
 
 // Close closes the sources, waits for what is being published, and cuts the
 // connections when ctx ends. Its error has those of the sources, too.
 func (b *Broker) Close(ctx context.Context) error {
-	b.mu.Lock()
-	b.closed = true
-	sources := make([]*source, 0, len(b.sources))
-	for s := range b.sources {
-		sources = append(sources, s)
-	}
-	b.mu.Unlock()
-	errs := make([]error, len(sources))
-	var wg sync.WaitGroup
-	for i, s := range sources {
-		wg.Go(func() { errs[i] = s.Close(ctx) })
-	}
-	wg.Wait()
-	errs = append(errs, b.producer.close(ctx))
+	err := errors.Join(b.sources.Close(ctx), b.producer.close(ctx))
 	b.client.close()
-	return errors.Join(errs...)
+	return err
 }

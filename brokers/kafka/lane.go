@@ -75,8 +75,8 @@ func retriedTopic(r *record) []byte {
 	for _, h := range slices.Backward(r.headers) {
 		switch h.Key {
 		case wire.Packed:
-			return wire.PackedText(h.Value, wire.Topic)
-		case wire.Topic: // of a copy that an earlier version stored
+			return wire.Lookup(h.Value, topicHeader)
+		case topicHeader: // of a copy that an earlier version stored
 			return h.Value
 		}
 	}

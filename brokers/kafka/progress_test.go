@@ -6,38 +6,17 @@ import (
 	"testing"
 )
 
-func TestProgress(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		do     func(p *progress)
-		low    int64
-		behind int
-	}{
-		{"nothing", func(*progress) {}, 10, 0},
-		{"in order", func(p *progress) { p.done(10); p.done(11) }, 12, 0},
-		{"out of order", func(p *progress) { p.done(11); p.done(13) }, 10, 2},
-		{"the gap closes", func(p *progress) { p.done(11); p.done(13); p.done(10) }, 12, 1},
-		{"all gaps close", func(p *progress) { p.done(11); p.done(13); p.done(10); p.done(12) }, 14, 0},
-		{"twice", func(p *progress) { p.done(11); p.done(11); p.done(10); p.done(10) }, 12, 0},
-		{"below", func(p *progress) { p.done(9); p.done(0); p.skip(3, 9) }, 10, 0},
-		{"skip at the mark", func(p *progress) { p.skip(10, 15) }, 15, 0},
-		{"skip from below the mark", func(p *progress) { p.skip(0, 15) }, 15, 0},
-		{"skip ahead", func(p *progress) { p.skip(11, 15) }, 10, 4},
-		{"skip what is done", func(p *progress) { p.done(12); p.skip(11, 15); p.done(10) }, 15, 0},
-		{"skip nothing", func(p *progress) { p.skip(12, 12); p.skip(14, 12) }, 10, 0},
-		{"skip a wide hole", func(p *progress) { p.skip(11, 1<<40); p.done(10) }, 1 << 40, 0},
-		{"skip a wide hole ahead", func(p *progress) { p.done(100); p.skip(11, 1<<40) }, 10, 1<<40 - 11},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			p := newProgress(10)
-			tt.do(p)
-			if p.lowWater() != tt.low || p.behind() != tt.behind {
-				t.Errorf("low-water mark %d and %d behind, want %d and %d", p.lowWater(), p.behind(), tt.low, tt.behind)
-			}
-			if p.isDone(tt.low) || !p.isDone(tt.low-1) {
-				t.Errorf("isDone says %t, %t around the low-water mark %d", p.isDone(tt.low-1), p.isDone(tt.low), tt.low)
-			}
-		})
+// What compaction has removed is skipped at once, however much that is.
+func TestSkipOfAWideHole(t *testing.T) {
+	p := newProgress(10)
+	p.done(100)
+	p.skip(12, 12)
+	p.skip(11, 1<<40)
+	if p.lowWater() != 10 || p.behind() != 1<<40-11 || !p.isDone(1<<40-1) || p.isDone(1<<40) {
+		t.Errorf("low-water mark %d and %d behind, want 10 and all but one", p.lowWater(), p.behind())
+	}
+	if p.done(10); p.lowWater() != 1<<40 || p.behind() != 0 || len(p.settled.chunks) > 0 {
+		t.Errorf("low-water mark %d, %d behind, and %d chunks; want %d and nothing", p.lowWater(), p.behind(), len(p.settled.chunks), int64(1<<40))
 	}
 }
 
@@ -220,41 +199,5 @@ func TestProgressInOrderAllocatesNothing(t *testing.T) {
 		if perPage > 1 {
 			t.Errorf("%d records in flight: %v allocations per %d records, want at most 1", width, perPage, pageSize)
 		}
-	}
-}
-
-func BenchmarkProgress(b *testing.B) {
-	b.Run("in_order", func(b *testing.B) {
-		b.ReportAllocs()
-		p, next := newProgress(0), int64(0)
-		for b.Loop() {
-			inOrder(p, next, 0)
-			next++
-		}
-	})
-	b.Run("in_order_1000_in_flight", func(b *testing.B) {
-		b.ReportAllocs()
-		p, next := newProgress(0), int64(0)
-		for b.Loop() {
-			inOrder(p, next, 1000)
-			next++
-		}
-	})
-	for _, bench := range []struct {
-		name string
-		span int
-	}{{"random_in_10k", 10_000}, {"random_in_1M", 1_000_000}, {"random_in_10M", 10_000_000}} {
-		b.Run(bench.name, func(b *testing.B) {
-			b.ReportAllocs()
-			order := rand.New(rand.NewPCG(1, 1)).Perm(bench.span)
-			p, i := newProgress(0), 0
-			for b.Loop() {
-				p.start(int64(order[i]))
-				p.done(int64(order[i]))
-				if i++; i == len(order) {
-					p, i = newProgress(0), 0
-				}
-			}
-		})
 	}
 }

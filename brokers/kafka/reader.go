@@ -131,7 +131,7 @@ func (r *reader) read(ctx context.Context) {
 		}
 		pause = fetchPause
 		r.accept(got)
-		s.wake()
+		s.woken.Wake()
 	}
 }
 

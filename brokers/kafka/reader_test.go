@@ -108,16 +108,12 @@ func acks(ds []*brokers.Delivery) []brokers.Settlement {
 func (s *stub) committing(fail func(call int) kafka.Error) map[partition]commitment {
 	stored := make(map[partition]commitment)
 	var mu sync.Mutex
-	s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
-		commit, ok := req.(*offsetcommit.Request)
-		if !ok {
-			return nil, nil
-		}
+	s.answer = answering(func(req *offsetcommit.Request) protocol.Message {
 		mu.Lock()
 		defer mu.Unlock()
 		res := &offsetcommit.Response{}
-		code := fail(call)
-		for _, topic := range commit.Topics {
+		code := fail(s.count(protocol.OffsetCommit))
+		for _, topic := range req.Topics {
 			out := offsetcommit.ResponseTopic{Name: topic.Name}
 			for _, p := range topic.Partitions {
 				out.Partitions = append(out.Partitions, offsetcommit.ResponsePartition{PartitionIndex: p.PartitionIndex, ErrorCode: int16(code)})
@@ -127,8 +123,8 @@ func (s *stub) committing(fail func(call int) kafka.Error) map[partition]commitm
 			}
 			res.Topics = append(res.Topics, out)
 		}
-		return res, nil
-	}
+		return res
+	})
 	return stored
 }
 
@@ -153,16 +149,12 @@ func TestUnconfirmedCopyKeepsTheOriginal(t *testing.T) {
 			return f.progress.lowWater()
 		}
 		code := int16(kafka.RequestTimedOut)
-		s.answer = func(req protocol.Message, _ int) (protocol.Message, error) {
-			p, ok := req.(*produce.Request)
-			if !ok {
-				return nil, nil
-			}
+		s.answer = answering(func(req *produce.Request) protocol.Message {
 			if got := low(); got != 0 {
 				t.Errorf("low-water mark %d before the copy is confirmed", got)
 			}
-			return produced(p, code), nil
-		}
+			return produced(req, code)
+		})
 		f.run()
 		src := f.generation.source
 		ds, err := src.Receive(t.Context(), 10)
@@ -203,6 +195,7 @@ func TestWhereAReaderBegins(t *testing.T) {
 		"with a suspect":   {commitment{5, ownerOpen + text}, span{0, 10}, 5, "", true, 1},
 		"a suspect stays":  {commitment{5, ownerClean + text}, span{0, 10}, 5, "", true, 1},
 		"another client's": {commitment{5, "consumer-7"}, span{0, 10}, 5, "", false, 0},
+		"another's, too":   {commitment{5, "oconsumer"}, span{0, 10}, 5, "", true, 0},
 		"damaged":          {commitment{5, ownerClean + "r1:!!!!"}, span{0, 10}, 5, "", false, 0},
 		"cut off":          {commitment{5, ownerClean + text[:len(text)-1]}, span{0, 10}, 5, "", false, 0},
 		"at the end":       {commitment{10, ownerClean}, span{0, 10}, 10, "", false, 0},
@@ -218,6 +211,36 @@ func TestWhereAReaderBegins(t *testing.T) {
 			}
 			if f.next != tt.next || f.progress.lowWater() != tt.next || f.wary.IsZero() == tt.wary || f.progress.abandoned(7) != tt.lost {
 				t.Errorf("next %d, low %d, wary %v, lost with 7: %d; want %+v", f.next, f.progress.lowWater(), f.wary, f.progress.abandoned(7), tt)
+			}
+		})
+	}
+}
+
+// A worker that could not commit at the end of a generation goes on where it
+// was, unless somebody else has committed since.
+func TestAReaderGoesOnWithWhatItKept(t *testing.T) {
+	last := commitment{5, ownerOpen}
+	for name, tt := range map[string]struct {
+		stored commitment
+		low    int64
+		wary   bool
+	}{
+		"nobody else":   {last, 8, false},
+		"somebody else": {commitment{6, ownerOpen}, 6, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := readerOn(t, newStub(t), first, last, span{0, 10}, usualLimits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.close()
+			f.progress.done(5)
+			f.progress.done(6)
+			f.progress.done(7)
+			f.generation.source.kept = map[partition]kept{first: {last, f.progress}}
+			r, err := newReader(f.generation, first, tt.stored, span{0, 10})
+			if err != nil || r.progress.lowWater() != tt.low || r.next != tt.low || r.wary.IsZero() == tt.wary {
+				t.Errorf("low %d, next %d, wary %v, error %v; want %+v", r.progress.lowWater(), r.next, r.wary, err, tt)
 			}
 		})
 	}
@@ -325,37 +348,40 @@ func TestCommitPace(t *testing.T) {
 	})
 }
 
+// A reader is careful for some time, which pauses do not use up.
 func TestWarinessEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStub(t)
-		s.log = []rawBatch{{records: numbered(0, 500)}}
-		s.committing(never)
-		f, _ := readerOn(t, s, first, commitment{0, ownerOpen}, span{0, 500}, usualLimits)
-		defer f.stop()
-		time.Sleep(2 * careful) // the broker is slow, and the time begins with its first answer
-		if err := f.generation.commit(t.Context(), whatChanged); err != nil {
-			t.Fatal(err)
-		}
-		f.run()
-		synctest.Wait()
-		if n := f.ready(); n != 0 {
-			t.Errorf("%d are ready without a mark", n)
-		}
-		if err := f.generation.commit(t.Context(), whatChanged); err != nil {
-			t.Fatal(err)
-		}
-		if n := f.ready(); n != maxMarks {
-			t.Errorf("%d are ready after the first commit, want as many as can be marked, %d", n, maxMarks)
-		}
-		got := f.collect(time.Second)
-		time.Sleep(careful)
-		if err := f.generation.commit(t.Context(), whatChanged); err != nil {
-			t.Fatal(err)
-		}
-		if n := f.ready(); n != 500-len(got) {
-			t.Errorf("%d are ready %v later, want all %d", n, careful, 500-len(got))
-		}
-	})
+	for name, paused := range map[string]bool{"read all the time": false, "paused meanwhile": true} {
+		t.Run(name, func(t *testing.T) {
+			onOrders(t, 500, commitment{0, ownerOpen}, func(t *testing.T, f *follower) {
+				time.Sleep(2 * careful) // the broker is slow, and the time begins with its first answer
+				f.commitNow()
+				f.run()
+				synctest.Wait()
+				ready := func(when string, want int) {
+					t.Helper()
+					if n := f.ready(); n != want {
+						t.Errorf("%s: %d are ready, want %d", when, n, want)
+					}
+				}
+				ready("without a mark", 0)
+				if paused {
+					time.Sleep(careful / 2)
+					f.pauseOnly("orders")
+					for range 10 {
+						time.Sleep(careful)
+						f.commitNow()
+					}
+					f.pauseOnly()
+				}
+				f.commitNow()
+				ready("after a commit", maxMarks) // as many as can be marked
+				got := f.collect(time.Second)
+				time.Sleep(careful)
+				f.commitNow()
+				ready("in the end", 500-len(got))
+			})
+		})
+	}
 }
 
 func TestFailedCommitsWhileWaryLoseNothing(t *testing.T) {
@@ -456,47 +482,6 @@ func (f *follower) alarms() []error {
 	return all
 }
 
-func TestDelaysAreExact(t *testing.T) {
-	for name, limits := range map[string]memory{
-		"in memory":     usualLimits,
-		"fetched again": {bufferBytes, mostWaiting, 0, soonBytes},
-		"half and half": {bufferBytes, mostWaiting, 50_000, soonBytes},
-		"little memory": {leastBuffer, mostWaiting, 1000, 20_000},
-	} {
-		t.Run(name, func(t *testing.T) {
-			seed := rand.Uint64()
-			random := rand.New(rand.NewPCG(seed, 0))
-			dues := make([]time.Time, 300)
-			onDelays(t, limits, func() []rawBatch {
-				for i := range dues {
-					dues[i] = time.Now().Add(time.Duration(random.Int64N(int64(5 * time.Second))))
-				}
-				return retries(dues, 100)
-			}, func(t *testing.T, f *follower) {
-				f.run()
-				seen := make(map[int64]bool)
-				for _, d := range f.collect(6 * time.Second) {
-					offset := d.Token.(*token).record.offset
-					if seen[offset] {
-						t.Errorf("seed %d: offset %d was handed out twice", seed, offset)
-					}
-					seen[offset] = true
-					late := d.ReceivedAt.Sub(dues[offset])
-					if late < 0 || late > 2*time.Millisecond {
-						t.Errorf("seed %d: offset %d is %v late", seed, offset, late)
-					}
-				}
-				if len(seen) != len(dues) {
-					t.Errorf("seed %d: %d of %d were handed out", seed, len(seen), len(dues))
-				}
-				if f.progress.lowWater() != int64(len(dues)) || f.delayed.bytes != 0 || f.delayed.early != 0 || f.bytes != 0 || len(f.delayed.records) != 0 {
-					t.Errorf("left: low %d, %d bytes, %d early, %d in the buffer", f.progress.lowWater(), f.delayed.bytes, f.delayed.early, f.bytes)
-				}
-			})
-		})
-	}
-}
-
 // What waits may be named by a done record that is not read yet.
 func TestNothingIsHandedOutBeforeTheEndIsReached(t *testing.T) {
 	onDelays(t, usualLimits, func() []rawBatch {
@@ -569,9 +554,8 @@ func TestFullIndexStopsReading(t *testing.T) {
 
 // Nobody takes what is fetched ahead.
 func TestBufferStopsReading(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, _ *client) {
 		const records, size = 200, 100_000
-		s := newStub(t)
 		for i := range int64(records) {
 			s.log = append(s.log, rawBatch{base: i, records: []record{{offset: i, value: make([]byte, size)}}})
 		}
@@ -614,101 +598,52 @@ func TestBacklogTakesLittleMemory(t *testing.T) {
 
 // What is fetched again for its due time may be in trouble by then.
 func TestFetchedAgain(t *testing.T) {
-	soon := func() []rawBatch {
-		dues := make([]time.Time, 10)
-		for i := range dues {
-			dues[i] = time.Now().Add(ahead + 2*time.Second)
-		}
-		return retries(dues, 10)
+	for name, tt := range map[string]struct {
+		change   func(s *stub)
+		restored bool // the trouble is over some time
+		want     string
+		alarm    string
+	}{
+		"a new leader does not show all yet": {func(s *stub) { s.stable = 4 }, true, "0 1 2 3 4 5 6 7 8 9", ""},
+		"one is gone from the middle": {func(s *stub) { s.log = slices.Delete(slices.Clone(s.log), 3, 4) }, false,
+			"0 1 2 4 5 6 7 8 9", "1 of the retries that waited in partition 0 of topic \"" + delayOfOrders + "\" are not there any more, and are lost"},
+		"retention was faster":    {func(s *stub) { s.start, s.log = 5, s.log[5:] }, false, "5 6 7 8 9", "retention.ms"},
+		"the topic was made anew": {func(s *stub) { s.log = nil }, false, "", "made anew"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onDelays(t, memory{bufferBytes, mostWaiting, 0, soonBytes}, func() []rawBatch {
+				return retries(slices.Repeat([]time.Time{time.Now().Add(ahead + 2*time.Second)}, 10), 10)
+			}, func(t *testing.T, f *follower) {
+				f.run()
+				time.Sleep(ahead / 2)
+				f.change(tt.change)
+				time.Sleep(ahead/2 + 3*time.Second)
+				alarms := f.alarms()
+				if anyContains(alarms, tt.alarm) != (tt.alarm != "") || len(alarms) > 1 {
+					t.Errorf("alarms: %v, want %q", alarms, tt.alarm)
+				}
+				if tt.want == "" {
+					if f.generation.work.Err() == nil {
+						t.Error("the generation goes on")
+					}
+					return
+				}
+				if tt.restored {
+					f.change(func(s *stub) { s.stable = 0 })
+				}
+				var got []string
+				for _, d := range f.collect(10 * time.Second) {
+					got = append(got, d.Message.ID)
+				}
+				if slices.Sort(got); strings.Join(got, " ") != tt.want || f.progress.lowWater() != 10 || f.progress.behind() != 0 {
+					t.Errorf("handed out %q, low-water mark %d; want %s and 10", got, f.progress.lowWater(), tt.want)
+				}
+				if n := f.generation.out.Load(); n != 0 {
+					t.Errorf("%d are still out", n)
+				}
+			})
+		})
 	}
-	ids := func(ds []*brokers.Delivery) string {
-		var all []string
-		for _, d := range ds {
-			all = append(all, d.Message.ID)
-		}
-		return strings.Join(all, " ")
-	}
-	none := memory{bufferBytes, mostWaiting, 0, soonBytes}
-	t.Run("a new leader does not show all yet", func(t *testing.T) {
-		onDelays(t, none, soon, func(t *testing.T, f *follower) {
-			f.run()
-			time.Sleep(ahead / 2)
-			f.change(func(s *stub) { s.stable = 4 })
-			if got := ids(f.collect(ahead/2 + 3*time.Second)); got != "" && got != "0 1 2 3" {
-				t.Errorf("handed out %q", got)
-			}
-			f.change(func(s *stub) { s.stable = 0 })
-			f.collect(10 * time.Second)
-			if low := f.progress.lowWater(); low != 10 || f.progress.behind() != 0 {
-				t.Errorf("low-water mark %d, want 10", low)
-			}
-			if n := f.generation.out.Load(); n != 0 {
-				t.Errorf("%d are still out", n)
-			}
-		})
-	})
-	t.Run("all arrive after that", func(t *testing.T) {
-		onDelays(t, none, soon, func(t *testing.T, f *follower) {
-			f.run()
-			time.Sleep(ahead / 2)
-			f.change(func(s *stub) { s.stable = 1 })
-			time.Sleep(10 * time.Second)
-			f.change(func(s *stub) { s.stable = 0 })
-			if got := ids(f.collect(10 * time.Second)); got != "0 1 2 3 4 5 6 7 8 9" {
-				t.Errorf("handed out %q, want all", got)
-			}
-		})
-	})
-	t.Run("one is gone from the middle", func(t *testing.T) {
-		onDelays(t, none, soon, func(t *testing.T, f *follower) {
-			f.run()
-			time.Sleep(ahead / 2)
-			f.change(func(s *stub) { s.log = slices.Delete(slices.Clone(s.log), 3, 4) })
-			time.Sleep(6500 * time.Millisecond)
-			alarms := f.alarms()
-			if len(alarms) != 1 || !strings.Contains(alarms[0].Error(), "1 of the retries") || !strings.Contains(alarms[0].Error(), "are lost") {
-				t.Errorf("alarms: %v, want one of a lost retry", alarms)
-			}
-			if got := ids(f.collect(time.Second)); got != "0 1 2 4 5 6 7 8 9" {
-				t.Errorf("handed out %q, want all but 3", got)
-			}
-			if low := f.progress.lowWater(); low != 10 {
-				t.Errorf("low-water mark %d, want 10", low)
-			}
-		})
-	})
-	t.Run("retention was faster", func(t *testing.T) {
-		onDelays(t, none, soon, func(t *testing.T, f *follower) {
-			f.run()
-			time.Sleep(ahead / 2)
-			f.change(func(s *stub) { s.start, s.log = 5, s.log[5:] })
-			time.Sleep(6500 * time.Millisecond)
-			alarms := f.alarms()
-			if len(alarms) != 1 || !strings.Contains(alarms[0].Error(), "retention.ms") {
-				t.Errorf("alarms: %v", alarms)
-			}
-			if got := ids(f.collect(time.Second)); got != "5 6 7 8 9" {
-				t.Errorf("handed out %q, want 5 to 9", got)
-			}
-			if low := f.progress.lowWater(); low != 10 {
-				t.Errorf("low-water mark %d, want 10", low)
-			}
-		})
-	})
-	t.Run("the topic was made anew", func(t *testing.T) {
-		onDelays(t, none, soon, func(t *testing.T, f *follower) {
-			f.run()
-			time.Sleep(ahead / 2)
-			f.change(func(s *stub) { s.log = nil })
-			time.Sleep(10 * time.Second)
-			if f.generation.work.Err() == nil {
-				t.Error("the generation goes on")
-			}
-			if alarms := f.alarms(); len(alarms) == 0 || !strings.Contains(alarms[0].Error(), "made anew") {
-				t.Errorf("alarms: %v", alarms)
-			}
-		})
-	})
 }
 
 // There may be an alarm for each partition, and nobody who calls Receive while
@@ -738,6 +673,9 @@ func TestNoAlarmIsDropped(t *testing.T) {
 	if err := src.failures.take(); err != nil {
 		t.Errorf("reported again: %v", err)
 	}
+	if _, err := src.Receive(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "the least is 1") {
+		t.Errorf("Receive of 0 messages: %v", err)
+	}
 }
 
 func TestCorruptRecordsKeepTheirPlace(t *testing.T) {
@@ -752,7 +690,7 @@ func TestCorruptRecordsKeepTheirPlace(t *testing.T) {
 		f.run()
 		time.Sleep(10 * time.Second)
 		alarms := f.alarms()
-		if len(alarms) == 0 || !errors.Is(alarms[0], errCorrupt) || errors.Is(alarms[0], brokers.ErrMisconfigured) || len(alarms) > mostFailures {
+		if !anyContains(alarms, `partition 0 of topic "orders" from offset 6`) || !errors.Is(alarms[0], errCorrupt) || errors.Is(alarms[0], brokers.ErrMisconfigured) || len(alarms) > mostFailures {
 			t.Errorf("alarms: %v", alarms)
 		}
 		f.change(func(s *stub) { s.corrupt = -1 })

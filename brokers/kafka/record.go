@@ -29,13 +29,13 @@ const farthest = 10 * 365 * 24 * time.Hour
 // its copy says, for the caller to check. The text in d is made in t.
 func understand(d *brokers.Delivery, r *record, p partition, retried bool, limits wire.Limits, t *texts) {
 	m, meta := &d.Message, &d.Meta
-	if h := headersOf(r); retried {
-		limits.MaxDelay = farthest
-		*m, *meta = wire.SplitMeta(h, limits)
-	} else {
-		if len(h) > 0 {
-			*m, *meta = wire.SplitIdentity(h, limits)
-		}
+	if retried {
+		limits.Trusted, limits.MaxDelay = true, farthest
+	}
+	if h := headersOf(r); len(h) > 0 {
+		*m, *meta = wire.Decode(h, limits)
+	}
+	if !retried {
 		m.Topic = p.topic
 		if m.PublishedAt.IsZero() && r.time.UnixMilli() > 0 {
 			m.PublishedAt = r.time
@@ -133,8 +133,8 @@ const usualPacked = 448
 func copyOf(m brokers.Message, meta brokers.Meta) record {
 	plain := m
 	plain.Key = ""
-	r := recordOf(m, wire.User(m.Headers))
-	packed := wire.AppendPacked(make([]byte, 0, usualPacked), plain, meta)
+	user, packed := wire.EncodePacked(make([]byte, 0, usualPacked), plain, meta)
+	r := recordOf(m, user)
 	r.headers = append(r.headers, kafka.Header{Key: wire.Packed, Value: packed})
 	return r
 }
@@ -143,7 +143,7 @@ func copyOf(m brokers.Message, meta brokers.Meta) record {
 func published(m brokers.Message) record {
 	plain := m
 	plain.Key = ""
-	return recordOf(m, wire.AppendIdentity(plain))
+	return recordOf(m, wire.EncodeIdentity(plain))
 }
 
 // recordOf has the key and the body of m, and h. A nil body is a tombstone, an

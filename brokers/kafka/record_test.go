@@ -120,7 +120,7 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 		Origin: brokers.Headers{{Name: "topic", Value: "orders"}, {Name: "partition", Value: "3"}, {Name: "offset", Value: "17"}}}
 	plain := m
 	plain.Key = ""
-	now, before := copyOf(m, meta), recordOf(m, wire.AppendMeta(plain, meta))
+	now, before := copyOf(m, meta), recordOf(m, wire.Encode(plain, meta))
 	if len(now.headers) != 4 || len(before.headers) < 10 {
 		t.Fatalf("%d headers now, %d before", len(now.headers), len(before.headers))
 	}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,13 +18,16 @@ import (
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
+// patience is the deadline of calls that tests are not about: a broker that has
+// just started on a busy machine takes its time.
+const patience = time.Minute
+
 // scene is a topic and a group of their own on a real broker, for tests of
 // whole sources.
 type scene struct {
 	*testing.T
 	options Options
 	admin   *client
-	store   *producer
 	topic   string
 	group   string
 }
@@ -31,33 +37,148 @@ type scene struct {
 func onKafka(t *testing.T, partitions int, test func(s *scene)) {
 	t.Helper()
 	t.Parallel()
-	alone(t, partitions, test)
-}
-
-// alone runs test like onKafka, but not at the same time as others.
-func alone(t *testing.T, partitions int, test func(s *scene)) {
-	t.Helper()
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
 		s := &scene{T: t, topic: uniqueName("scene"), group: uniqueName("group")}
 		s.options = Options{
 			Brokers: strings.Split(target.URL, ","), SessionTimeout: 2 * time.Second, RebalanceTimeout: 6 * time.Second,
 			Group: s.group, DelayPartitions: 1,
 		}
-		reach := clientOptions{brokers: s.options.Brokers, timeout: patience}
-		s.admin, s.store = newClient(reach), newProducer(reach)
+		s.admin = newClient(clientOptions{brokers: s.options.Brokers, timeout: patience})
+		t.Cleanup(s.admin.close)
 		s.create(s.topic, partitions, nil)
-		t.Cleanup(func() {
-			s.store.close(context.Background())
-			s.admin.close()
-		})
 		test(s)
 	})
 }
+
+// onFake reports whether the broker is one that takes any name and setting.
+func onFake() bool { return os.Getenv("REDRIVE_KAFKA_FAKE") == "true" }
+
+func uniqueName(prefix string) string { return fmt.Sprintf("%s-%08x", prefix, rand.Uint32()) }
+
+// withinTime gives a call of a test no more than a generous time.
+func withinTime(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// pause waits between two looks at what a broker is about to do.
+func pause(d time.Duration) { <-time.After(d) }
 
 func (s *scene) create(topic string, partitions int, configs map[string]string) {
 	s.Helper()
 	if err := s.admin.create(s.Context(), topic, partitions, 1, configs); err != nil {
 		s.Fatal(err)
+	}
+}
+
+func (s *scene) drop(topic string) {
+	s.Helper()
+	res, err := s.admin.calls.DeleteTopics(withinTime(s.T), &kafka.DeleteTopicsRequest{Topics: []string{topic}})
+	if err == nil {
+		err = res.Errors[topic]
+	}
+	if err != nil {
+		s.Errorf("delete topic %q: %v", topic, err)
+	}
+}
+
+func (s *scene) grow(topic string, partitions int) {
+	s.Helper()
+	res, err := s.admin.calls.CreatePartitions(withinTime(s.T), &kafka.CreatePartitionsRequest{
+		Topics: []kafka.TopicPartitionsConfig{{Name: topic, Count: int32(partitions)}}})
+	if err == nil {
+		err = res.Errors[topic]
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// store writes records into a partition as one batch, compressed by codec, and
+// returns the offset of the first.
+func (s *scene) store(p partition, codec kafka.Compression, records ...record) int64 {
+	s.Helper()
+	var base int64
+	err := retry(s.Context(), func() error {
+		list := make([]kafka.Record, len(records)) // anew, as an attempt uses it up
+		for i, r := range records {
+			list[i] = kafka.Record{Key: bytesOf(r.key), Value: bytesOf(r.value), Headers: r.headers}
+		}
+		res, err := s.admin.calls.Produce(withinTime(s.T), &kafka.ProduceRequest{
+			Topic: p.topic, Partition: p.number, RequiredAcks: kafka.RequireAll, Compression: codec,
+			Records: kafka.NewRecordReader(list...),
+		})
+		if err != nil {
+			return err
+		}
+		base = res.BaseOffset
+		return res.Error
+	})
+	if err != nil {
+		s.Fatalf("store %d records in %s: %v", len(records), p, err)
+	}
+	return base
+}
+
+// write stores values in partition 0 of topic, one record each.
+func (s *scene) write(topic string, values ...string) {
+	s.Helper()
+	var records []record
+	for _, v := range values {
+		records = append(records, record{value: []byte(v)})
+	}
+	s.store(partition{topic, 0}, 0, records...)
+}
+
+func (s *scene) writeNumbers(n int) {
+	s.Helper()
+	s.store(partition{s.topic, 0}, 0, numbered(0, n)...)
+}
+
+func (s *scene) delayTopic() string { return "redrive.delay.v1." + s.group + ".1m" }
+
+// stored is what the group has committed for partition n of a topic.
+func (s *scene) stored(topic string, n int) commitment {
+	s.Helper()
+	p := partition{topic, n}
+	got, err := s.admin.committed(withinTime(s.T), s.group, []partition{p})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return got[p]
+}
+
+func (s *scene) waitForCommit(topic string, offset int64) {
+	s.Helper()
+	s.waitFor("the commit", func() bool { return s.stored(topic, 0).offset == offset })
+}
+
+// commit stores a commitment in a group without members.
+func (s *scene) commit(p partition, at commitment) {
+	s.Helper()
+	failed, err := s.admin.commit(withinTime(s.T), s.group, -1, "", map[partition]commitment{p: at})
+	if err := errors.Join(err, failed[p]); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// closedInOrder reports whether c is of an owner that ended well and had nothing
+// open.
+func closedInOrder(c commitment) bool {
+	text, clean := strings.CutPrefix(c.metadata, ownerClean)
+	_, open := cutWitness(text, c.offset)
+	return clean && open == ""
+}
+
+// waitFor fails the test unless ok comes true in time.
+func (s *scene) waitFor(what string, ok func() bool) {
+	s.Helper()
+	for deadline := time.Now().Add(patience); !ok(); pause(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.Fatalf("waited in vain for %s", what)
+		}
 	}
 }
 
@@ -88,60 +209,13 @@ func (s *scene) open(change ...func(*brokers.Subscription)) *worker {
 
 func (s *scene) broker() (*Broker, *link) {
 	s.Helper()
-	f := &fleet{t: s.T, options: s.options}
-	b, l := f.start()
+	b, l := (&fleet{t: s.T, options: s.options}).start()
 	s.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		b.Close(ctx)
 	})
 	return b, l
-}
-
-// write stores values in partition 0 of topic, one record each.
-func (s *scene) write(topic string, values ...string) {
-	s.Helper()
-	var records []record
-	for _, v := range values {
-		records = append(records, record{value: []byte(v)})
-	}
-	store(s.T, s.admin, partition{topic, 0}, 0, records...)
-}
-
-func (s *scene) writeNumbers(n int) {
-	s.Helper()
-	store(s.T, s.admin, partition{s.topic, 0}, 0, numbered(0, n)...)
-}
-
-func (s *scene) delayTopic() string { return "redrive.delay.v1." + s.group + ".1m" }
-
-// stored is what the group has committed for partition n of a topic.
-func (s *scene) stored(topic string, n int) commitment {
-	s.Helper()
-	p := partition{topic, n}
-	got, err := s.admin.committed(withinTime(s.T), s.group, []partition{p})
-	if err != nil {
-		s.Fatal(err)
-	}
-	return got[p]
-}
-
-// closedInOrder reports whether c is of an owner that ended well and had nothing
-// open.
-func closedInOrder(c commitment) bool {
-	text, clean := strings.CutPrefix(c.metadata, ownerClean)
-	_, open := cutWitness(text, c.offset)
-	return clean && open == ""
-}
-
-// waitFor fails the test unless ok comes true in time.
-func (s *scene) waitFor(what string, ok func() bool) {
-	s.Helper()
-	for deadline := time.Now().Add(patience); !ok(); pause(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.Fatalf("waited in vain for %s", what)
-		}
-	}
 }
 
 // current is the generation that hands out, nil between two.
@@ -204,11 +278,29 @@ func (w *worker) drain(quiet time.Duration) ([]*brokers.Delivery, []error) {
 	}
 }
 
-func (w *worker) settle(action brokers.Action, ds ...*brokers.Delivery) {
+// receiveAll receives n deliveries and acks each at once, as whoever follows a
+// lost owner gets a few at a time, and then whatever else comes.
+func (w *worker) receiveAll(n int) []*brokers.Delivery {
+	w.t.Helper()
+	var got []*brokers.Delivery
+	for len(got) < n {
+		more, _ := w.receive(1)
+		w.ack(more...)
+		got = append(got, more...)
+	}
+	more, _ := w.drain(500 * time.Millisecond)
+	return append(got, more...)
+}
+
+// settle does action to ds. A retry is due after delay.
+func (w *worker) settle(action brokers.Action, delay time.Duration, ds ...*brokers.Delivery) {
 	w.t.Helper()
 	var batch []brokers.Settlement
 	for _, d := range ds {
-		batch = append(batch, brokers.Settlement{Delivery: d, Action: action})
+		meta := d.Meta
+		meta.Attempt++
+		meta.DueAt = time.Now().Add(delay)
+		batch = append(batch, brokers.Settlement{Delivery: d, Action: action, Delay: delay, Meta: meta})
 	}
 	for i, err := range w.Settle(withinTime(w.t), batch) {
 		if err != nil {
@@ -217,20 +309,22 @@ func (w *worker) settle(action brokers.Action, ds ...*brokers.Delivery) {
 	}
 }
 
+func (w *worker) ack(ds ...*brokers.Delivery) {
+	w.t.Helper()
+	w.settle(brokers.Ack, 0, ds...)
+}
+
 func (w *worker) retry(delay time.Duration, ds ...*brokers.Delivery) {
 	w.t.Helper()
-	var batch []brokers.Settlement
-	for _, d := range ds {
-		meta := d.Meta
-		meta.Attempt++
-		meta.DueAt = time.Now().Add(delay)
-		batch = append(batch, brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: delay, Meta: meta})
+	w.settle(brokers.Retry, delay, ds...)
+}
+
+func number(d *brokers.Delivery) int {
+	n, err := strconv.Atoi(string(d.Message.Body))
+	if err != nil {
+		panic(err)
 	}
-	for i, err := range w.Settle(withinTime(w.t), batch) {
-		if err != nil {
-			w.t.Errorf("retry of %s: %v", ds[i].Message.Body, err)
-		}
-	}
+	return n
 }
 
 func bodies(ds []*brokers.Delivery) []string {
@@ -259,15 +353,10 @@ func (s *scene) sameBodies(what string, got []*brokers.Delivery, want []string) 
 	}
 }
 
-func (s *scene) grow(topic string, partitions int) {
+func (s *scene) noErrors(errs []error) {
 	s.Helper()
-	res, err := s.admin.calls.CreatePartitions(withinTime(s.T), &kafka.CreatePartitionsRequest{
-		Topics: []kafka.TopicPartitionsConfig{{Name: topic, Count: int32(partitions)}}})
-	if err == nil {
-		err = res.Errors[topic]
-	}
-	if err != nil {
-		s.Fatal(err)
+	if len(errs) > 0 {
+		s.Errorf("errors: %v", errors.Join(errs...))
 	}
 }
 

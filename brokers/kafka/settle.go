@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // token is what a delivery carries for its source.
@@ -24,18 +25,11 @@ const (
 	settled
 )
 
-var errNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)
-
 // Settle marks what is acked as done, hands out again what is released, and
 // stores the copies of all retries before it marks their originals as done.
 func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {
-	var errs []error
-	fail := func(i int, err error) {
-		if errs == nil {
-			errs = make([]error, len(batch))
-		}
-		errs[i] = describe(batch[i].Action.String(), batch[i].Delivery, err)
-	}
+	failures := adapter.Failures{Broker: "kafka", Entries: len(batch)}
+	fail := func(i int, err error) { failures.Add(i, batch[i].Action.String(), batch[i].Delivery, err) }
 	var retries []int
 	acked := make([]*token, 0, len(batch))
 	for i := range batch {
@@ -54,28 +48,19 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 	}
 	finish(acked)
 	for i, err := range s.retry(ctx, batch, retries) {
-		if err != nil {
-			fail(i, err)
-		}
+		fail(i, err)
 	}
-	return errs
-}
-
-func describe(what string, d *brokers.Delivery, err error) error {
-	if d == nil {
-		return fmt.Errorf("kafka: %s of no delivery: %w", what, err)
-	}
-	return fmt.Errorf("kafka: %s message %q of %q: %w", what, d.Message.ID, d.Message.Topic, err)
+	return failures.List
 }
 
 // check says whether d is held and can be settled.
 func (s *source) check(d *brokers.Delivery) (*token, error) {
 	if d == nil {
-		return nil, errNotHeld
+		return nil, adapter.ErrNotHeld
 	}
 	t, ok := d.Token.(*token)
 	if !ok || t.reader.generation.source != s {
-		return nil, errNotHeld
+		return nil, adapter.ErrNotHeld
 	}
 	switch {
 	case t.state.Load() != held:
@@ -121,7 +106,7 @@ func (t *token) release() {
 	t.state.Store(settled)
 	t.reader.giveBack(t.record)
 	t.reader.generation.settled(1)
-	t.reader.generation.source.wake()
+	t.reader.generation.source.woken.Wake()
 }
 
 // retry stores the copies of the given entries of batch, and returns the errors

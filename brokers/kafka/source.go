@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // source is one member of a consumer group. It joins again and again; each
@@ -29,12 +30,12 @@ type source struct {
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
-	woken  chan struct{}
+	woken  adapter.Waker
 	work   sync.WaitGroup
 
 	mu         sync.Mutex
 	generation *generation    // nil between two
-	turn       int            // the reader to serve next
+	turn       adapter.Turn   // of the readers
 	paused     map[string]int // the topics that are, with the last Pause that said so
 	pauses     int
 
@@ -83,7 +84,7 @@ const (
 )
 
 func newSource(b *Broker, sub brokers.Subscription, p plan, layout map[string]topicState) (*source, error) {
-	s := &source{broker: b, sub: sub, plan: p, layout: layout, kept: make(map[partition]kept), topics: make(map[string]bool), paused: make(map[string]int), woken: make(chan struct{}, 1)}
+	s := &source{broker: b, sub: sub, plan: p, layout: layout, kept: make(map[partition]kept), topics: make(map[string]bool), paused: make(map[string]int), woken: adapter.NewWaker()}
 	for _, topic := range p.topics {
 		s.topics[topic] = true
 	}
@@ -149,14 +150,7 @@ func (s *source) report(err error, isAlarm bool) {
 		err = errors.New(err.Error())
 	}
 	s.failures.add(err, isAlarm)
-	s.wake()
-}
-
-func (s *source) wake() {
-	select {
-	case s.woken <- struct{}{}:
-	default:
-	}
+	s.woken.Wake()
 }
 
 func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
@@ -171,10 +165,7 @@ func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, err
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}
-		select {
-		case <-s.woken:
-		case <-ctx.Done():
-		}
+		s.woken.Wait(ctx, time.Time{})
 	}
 }
 
@@ -197,7 +188,7 @@ func (s *source) Pause(topics ...string) {
 		if last != s.pauses {
 			delete(s.paused, topic)
 			s.generation.pauseTopic(topic, false)
-			s.wake()
+			s.woken.Wake()
 		}
 	}
 }
@@ -217,41 +208,25 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 		return nil, nil
 	}
 	readers := g.allowed()
-	ready := 0
-	for _, r := range readers {
-		if r.ready() > 0 {
-			ready++
-		}
-	}
-	if ready == 0 {
-		return nil, nil
-	}
-	share := 1 + (most-1)/ready
 	now := time.Now()
 	var ds []*brokers.Delivery
-	for idle := 0; len(ds) < most && idle < len(readers); s.turn++ {
+	ready := func(i int) int { return readers[i].ready() }
+	s.turn.Take(most, len(readers), ready, func(i, most int) int {
 		before := len(ds)
-		ds = readers[s.turn%len(readers)].hand(ds, min(share, most-len(ds)), now)
-		if idle++; len(ds) > before {
-			idle = 0
-		}
-	}
-	s.turn %= len(readers)
+		ds = readers[i].hand(ds, most, now)
+		return len(ds) - before
+	})
 	return ds, nil
 }
 
 // Extend has nothing to do: there are no leases.
 func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delivery) []error {
-	var errs []error
+	failures := adapter.Failures{Broker: "kafka", Entries: len(ds)}
 	for i, d := range ds {
-		if _, err := s.check(d); err != nil {
-			if errs == nil {
-				errs = make([]error, len(ds))
-			}
-			errs[i] = describe("extend", d, err)
-		}
+		_, err := s.check(d)
+		failures.Add(i, "extend", d, err)
 	}
-	return errs
+	return failures.List
 }
 
 // Close commits what is settled and leaves the group. What is unsettled goes to
@@ -259,14 +234,14 @@ func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delive
 func (s *source) Close(ctx context.Context) error {
 	s.closed.Store(true)
 	s.cancel(brokers.ErrClosed)
-	s.wake()
+	s.woken.Wake()
 	left := make(chan struct{})
 	go func() {
 		s.group.Close() // waits for serve, and leaves
 		s.work.Wait()
 		close(left)
 	}()
-	defer s.broker.remove(s)
+	defer s.broker.sources.Remove(s)
 	select {
 	case <-left:
 		return nil

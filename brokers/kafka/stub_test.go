@@ -6,10 +6,14 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"hash/crc32"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/segmentio/kafka-go/protocol"
@@ -18,7 +22,21 @@ import (
 	"github.com/segmentio/kafka-go/protocol/findcoordinator"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
+
+var first = partition{"orders", 0}
+
+// onStub runs test in virtual time.
+func onStub(t *testing.T, test func(t *testing.T, s *stub, c *client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		c := s.client()
+		defer c.close()
+		test(t, s, c)
+	})
+}
 
 // stub is a broker in memory that says what a test wants it to say. Everything
 // that it knows of a partition is the same for all of them.
@@ -31,13 +49,27 @@ type stub struct {
 	start   int64
 	stable  int64 // the end of the log, if it is less
 	corrupt int64 // the base of a batch whose checksum is wrong
-	aborted []fetch.ResponseTransaction
+	aborted []kmsg.FetchResponseTopicPartitionAbortedTransaction
+	dials   int
 	calls   map[protocol.ApiKey]int
 
 	// answer may answer instead: with a message, or with an error that ends
 	// the connection.
 	answer func(req protocol.Message, call int) (protocol.Message, error)
 }
+
+// answering answers requests of one kind, unless it has nothing to say.
+func answering[Req protocol.Message](answer func(Req) protocol.Message) func(protocol.Message, int) (protocol.Message, error) {
+	return func(m protocol.Message, _ int) (protocol.Message, error) {
+		if req, ok := m.(Req); ok {
+			return answer(req), nil
+		}
+		return nil, nil
+	}
+}
+
+// stubTime is when the records of a stub were made, unless they say.
+const stubTime = 946_684_800_000
 
 var errSilence = errors.New("never an answer")
 
@@ -54,6 +86,9 @@ func (s *stub) client(change ...func(*clientOptions)) *client {
 }
 
 func (s *stub) dial(context.Context, string, string) (net.Conn, error) {
+	s.mu.Lock()
+	s.dials++
+	s.mu.Unlock()
 	ours, theirs := net.Pipe()
 	go s.serve(theirs)
 	return ours, nil
@@ -73,7 +108,7 @@ func (s *stub) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		res, raw, err := s.respond(req, version)
+		res, raw, err := s.respond(req)
 		if err == errSilence {
 			io.Copy(io.Discard, in)
 			return
@@ -82,9 +117,7 @@ func (s *stub) serve(conn net.Conn) {
 			return
 		}
 		if raw != nil {
-			frame := binary.BigEndian.AppendUint32(nil, uint32(len(raw)+4))
-			frame = binary.BigEndian.AppendUint32(frame, uint32(id))
-			_, err = conn.Write(append(frame, raw...))
+			_, err = conn.Write(frameOf(raw, id))
 		} else {
 			err = protocol.WriteResponse(conn, version, id, res)
 		}
@@ -94,7 +127,7 @@ func (s *stub) serve(conn net.Conn) {
 	}
 }
 
-func (s *stub) respond(req protocol.Message, version int16) (protocol.Message, []byte, error) {
+func (s *stub) respond(req protocol.Message) (protocol.Message, kmsg.Response, error) {
 	s.mu.Lock()
 	s.calls[req.ApiKey()]++
 	call, answer := s.calls[req.ApiKey()], s.answer
@@ -186,24 +219,23 @@ func (s *stub) offsets(req *listoffsets.Request) protocol.Message {
 	return res
 }
 
-// fetch answers in version 11: from the batch on that the offset belongs to,
-// at least one batch, and others while they fit.
-func (s *stub) fetch(req *fetch.Request) []byte {
+// fetch answers from the batch on that the offset belongs to: at least with one
+// batch, and with others while they fit.
+func (s *stub) fetch(req *fetch.Request) kmsg.Response {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	asked := req.Topics[0].Partitions[0]
 	if req.IsolationLevel != readCommitted {
 		s.t.Errorf("isolation level %d is fetched with, so that aborted records come", req.IsolationLevel)
 	}
-	stable := s.end()
+	part := kmsg.NewFetchResponseTopicPartition()
+	part.Partition, part.HighWatermark, part.LastStableOffset, part.LogStartOffset = asked.Partition, s.end(), s.end(), s.start
 	if s.stable > 0 {
-		stable = min(stable, s.stable)
+		part.LastStableOffset = min(s.end(), s.stable)
 	}
-	code := uint16(0)
 	if asked.FetchOffset < s.start || asked.FetchOffset > s.end() {
-		code = 1
+		part.ErrorCode = 1
 	}
-	var records []byte
 	for i, b := range s.log {
 		last := s.end() - 1
 		if i+1 < len(s.log) {
@@ -212,40 +244,126 @@ func (s *stub) fetch(req *fetch.Request) []byte {
 		if b.last > 0 {
 			last = b.last
 		}
-		if code != 0 || last < asked.FetchOffset || b.base >= stable {
+		if part.ErrorCode != 0 || last < asked.FetchOffset || b.base >= part.LastStableOffset {
 			continue
 		}
-		b.made = cmp.Or(b.made, 946_684_800_000) // whenever it is fetched
+		b.made = cmp.Or(b.made, stubTime) // whenever it is fetched
 		raw := b.bytes()
 		if b.base == s.corrupt {
 			raw[len(raw)-1] ^= 1
 		}
-		if len(records) > 0 && len(records)+len(raw) > int(asked.PartitionMaxBytes) {
+		if n := len(part.RecordBatches); n > 0 && n+len(raw) > int(asked.PartitionMaxBytes) {
 			break
 		}
-		records = append(records, raw...)
+		part.RecordBatches = append(part.RecordBatches, raw...)
 	}
-	if len(records) == 0 && req.MinBytes > 0 {
+	if len(part.RecordBatches) == 0 && req.MinBytes > 0 {
 		s.mu.Unlock()
 		time.Sleep(time.Duration(req.MaxWaitTime) * time.Millisecond) // as a broker does
 		s.mu.Lock()
 	}
-	e := binary.BigEndian
-	out := e.AppendUint32(nil, 0)                   // throttle
-	out = e.AppendUint32(e.AppendUint16(out, 0), 0) // error, session
-	out = e.AppendUint32(out, 1)                    // topics
-	out = e.AppendUint16(out, uint16(len(req.Topics[0].Topic)))
-	out = append(out, req.Topics[0].Topic...)
-	out = e.AppendUint32(out, 1) // partitions
-	out = e.AppendUint32(out, uint32(asked.Partition))
-	out = e.AppendUint16(out, code)
-	for _, offset := range []int64{s.end(), stable, s.start} {
-		out = e.AppendUint64(out, uint64(offset))
+	part.AbortedTransactions = s.aborted
+	return fetchResponse(req.Topics[0].Topic, part)
+}
+
+func fetchResponse(name string, part kmsg.FetchResponseTopicPartition) kmsg.Response {
+	topic := kmsg.NewFetchResponseTopic()
+	topic.Topic, topic.Partitions = name, []kmsg.FetchResponseTopicPartition{part}
+	res := kmsg.NewPtrFetchResponse()
+	res.Version, res.Topics = fetchVersion, []kmsg.FetchResponseTopic{topic}
+	return res
+}
+
+// frameOf is the answer to request id.
+func frameOf(res kmsg.Response, id int32) []byte {
+	body := res.AppendTo(nil)
+	out := binary.BigEndian.AppendUint32(nil, uint32(len(body)+4))
+	return append(binary.BigEndian.AppendUint32(out, uint32(id)), body...)
+}
+
+// rawBatch is a batch of records in the format of Kafka since 0.11, with what
+// the library cannot write: producers, transactions, marks and holes. Or it is
+// one record in the format before.
+type rawBatch struct {
+	old           bool
+	timeless      bool // the record is of format 0, and not 1
+	stamped       bool // the times are the broker's
+	base          int64
+	producer      int64
+	transactional bool
+	mark          string // "commit" or "abort" makes it a control batch
+	last          int64  // the last offset, if it is not that of the last record
+	made          int64  // in Unix milliseconds, now unless it is set
+	records       []record
+}
+
+func (b rawBatch) bytes() []byte {
+	made := cmp.Or(b.made, time.Now().UnixMilli())
+	if b.old {
+		return b.message(made)
 	}
-	out = e.AppendUint32(out, uint32(len(s.aborted)))
-	for _, a := range s.aborted {
-		out = e.AppendUint64(e.AppendUint64(out, uint64(a.ProducerID)), uint64(a.FirstOffset))
+	batch := kmsg.RecordBatch{FirstOffset: b.base, Magic: 2, FirstTimestamp: made, MaxTimestamp: made, ProducerID: b.producer}
+	if b.stamped {
+		batch.Attributes |= 1 << 3
 	}
-	out = e.AppendUint32(out, 0xffffffff) // preferred replica
-	return append(e.AppendUint32(out, uint32(len(records))), records...)
+	if b.transactional || b.mark != "" {
+		batch.Attributes |= 1 << 4
+	}
+	records := b.records
+	if b.mark != "" {
+		batch.Attributes |= 1 << 5
+		key := []byte{0, 0, 0, 0}
+		if b.mark == "commit" {
+			key[3] = 1
+		}
+		records = []record{{offset: b.base, key: key, value: []byte{0, 0, 0, 0, 0, 0}}}
+	}
+	last := max(b.last, b.base)
+	for _, r := range records {
+		last = max(last, r.offset)
+		one := kmsg.Record{OffsetDelta: int32(r.offset - b.base), Key: r.key, Value: r.value}
+		for _, h := range r.headers {
+			one.Headers = append(one.Headers, kmsg.Header{Key: h.Key, Value: h.Value})
+		}
+		raw := one.AppendTo(nil)[1:] // without its length, which is 0 yet
+		batch.Records = append(binary.AppendVarint(batch.Records, int64(len(raw))), raw...)
+	}
+	batch.LastOffsetDelta, batch.NumRecords = int32(last-b.base), int32(len(records))
+	return sealBatch(batch.AppendTo(nil))
+}
+
+// sealBatch sets the length and the checksum of a batch.
+func sealBatch(raw []byte) []byte {
+	binary.BigEndian.PutUint32(raw[8:], uint32(len(raw)-12))
+	binary.BigEndian.PutUint32(raw[17:], crc32.Checksum(raw[21:], crc32.MakeTable(crc32.Castagnoli)))
+	return raw
+}
+
+// message is the first record in format 0 or 1.
+func (b rawBatch) message(made int64) []byte {
+	r := b.records[0]
+	raw := (&kmsg.MessageV1{Offset: r.offset, Magic: 1, Timestamp: made, Key: r.key, Value: r.value}).AppendTo(nil)
+	if b.timeless {
+		raw = (&kmsg.MessageV0{Offset: r.offset, Key: r.key, Value: r.value}).AppendTo(nil)
+	}
+	binary.BigEndian.PutUint32(raw[8:], uint32(len(raw)-12))
+	binary.BigEndian.PutUint32(raw[12:], crc32.ChecksumIEEE(raw[16:]))
+	return raw
+}
+
+// numbered are n records with their number as value.
+func numbered(from, n int) []record {
+	records := make([]record, n)
+	for i := range records {
+		records[i] = record{offset: int64(i), value: fmt.Append(nil, from+i)}
+	}
+	return records
+}
+
+func values(records []*record) string {
+	var all []string
+	for _, r := range records {
+		all = append(all, string(r.value))
+	}
+	return strings.Join(all, " ")
 }

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -127,8 +126,6 @@ func isName(s string) bool {
 	}
 	return true
 }
-
-func newID() string { return rand.Text() }
 
 // adopt has the group read the topics for longer delays, too, if there are any:
 // an earlier policy may have left retries in them.

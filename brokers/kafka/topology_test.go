@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -16,7 +15,6 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/findcoordinator"
-	"github.com/segmentio/kafka-go/protocol/metadata"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -122,32 +120,6 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-func TestOpenNeverCreatesByAsking(t *testing.T) {
-	s := newStub(t)
-	var creating atomic.Bool
-	s.answer = func(req protocol.Message, _ int) (protocol.Message, error) {
-		if req, ok := req.(*metadata.Request); ok && req.AllowAutoTopicCreation {
-			creating.Store(true)
-		}
-		return nil, nil
-	}
-	b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial, Group: "g"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close(t.Context())
-	_, err = b.Open(t.Context(), brokers.Subscription{Topics: []string{"orders", "misspelled"}})
-	if !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"misspelled" does not exist: create it`) {
-		t.Errorf("Open: %v", err)
-	}
-	if creating.Load() {
-		t.Error("Open asked the broker to create what is missing")
-	}
-	if n := s.count(protocol.CreateTopics); n != 0 {
-		t.Errorf("Open created topics %d times", n)
-	}
-}
-
 // A cluster that is away is named as in Options, and not by topics that its
 // user never heard of.
 func TestOpenWithoutABroker(t *testing.T) {
@@ -171,12 +143,9 @@ func TestOpenWithoutABroker(t *testing.T) {
 func TestJoinWithoutACoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStub(t)
-		s.answer = func(req protocol.Message, _ int) (protocol.Message, error) {
-			if _, ok := req.(*findcoordinator.Request); ok {
-				return &findcoordinator.Response{ErrorCode: int16(kafka.GroupCoordinatorNotAvailable)}, nil
-			}
-			return nil, nil
-		}
+		s.answer = answering(func(*findcoordinator.Request) protocol.Message {
+			return &findcoordinator.Response{ErrorCode: int16(kafka.GroupCoordinatorNotAvailable)}
+		})
 		b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial})
 		if err != nil {
 			t.Fatal(err)

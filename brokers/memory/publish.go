@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
@@ -25,9 +26,10 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	if topic == "" {
 		return p.fail(0, fmt.Errorf("the topic has no name: %w", brokers.ErrMisconfigured))
 	}
+	now := time.Now()
 	for i := range msgs {
 		m := &msgs[i]
-		meta := b.identify(m)
+		meta := wire.Identify(m, now, b.newID)
 		if err := b.fits(*m); err != nil {
 			p.failed(i, err)
 			continue
@@ -151,14 +153,14 @@ func (t *topic) leave(ticket chan struct{}) {
 }
 
 func (b *Broker) fits(m brokers.Message) error {
-	size := len(m.Body) + wire.Size(m.Headers)
+	size := len(m.Body) + adapter.Size(m.Headers)
 	if limit := b.options.MessageLimit; limit > 0 && size > limit {
 		return fmt.Errorf("%d bytes, the limit is %d: %w", size, limit, brokers.ErrRefused)
 	}
 	if limit := b.options.HeaderLimit; limit > 0 {
 		_, framework := wire.Partition(m.Headers)
-		if size := wire.Size(framework); size > limit {
-			return fmt.Errorf("%d bytes of %s headers, the limit is %d: %w", size, wire.Prefix, limit, brokers.ErrRefused)
+		if size := adapter.Size(framework); size > limit {
+			return fmt.Errorf("%d bytes of %s headers, the limit is %d: %w", size, "redrive-", limit, brokers.ErrRefused)
 		}
 	}
 	return nil
@@ -169,39 +171,16 @@ func (b *Broker) newID() string {
 	return string(strconv.AppendUint(id, b.id.Add(1), 36))
 }
 
-// identify sets what m lacks of an identity, and returns the rest of it.
-func (b *Broker) identify(m *brokers.Message) *brokers.Meta {
-	now := time.Now()
-	var carried brokers.Message
-	var meta brokers.Meta
-	if len(m.Headers) > 0 {
-		carried, meta = wire.SplitIdentity(m.Headers, wire.Limits{Now: now})
-	}
-	if m.ID == "" {
-		m.ID = carried.ID
-	}
-	if m.ID == "" {
-		m.ID = b.newID()
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = carried.PublishedAt
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = now
-	}
-	if meta.IdempotencyKey == "" && meta.RedriveCount == 0 {
-		return nil
-	}
-	return &meta
-}
-
 // newEntry copies m, so that the producer may reuse what it passed.
-func newEntry(topic string, m brokers.Message, meta *brokers.Meta) *entry {
+func newEntry(topic string, m brokers.Message, meta brokers.Meta) *entry {
 	m.Topic = topic
 	m.Body = bytes.Clone(m.Body)
 	m.Headers = slices.Clip(slices.Clone(m.Headers))
-	if meta != nil {
-		meta.Origin = origin(topic)
+	e := &entry{message: m}
+	if meta.IdempotencyKey != "" || meta.RedriveCount != 0 {
+		first := meta // what escapes is only that
+		first.Origin = origin(topic)
+		e.meta = &first
 	}
-	return &entry{message: m, meta: meta}
+	return e
 }

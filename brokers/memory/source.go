@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 type source struct {
@@ -28,8 +29,6 @@ type source struct {
 }
 
 var _ brokers.Source = (*source)(nil)
-
-var errNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)
 
 func (s *source) Capabilities() brokers.Capabilities { return s.capabilities }
 
@@ -262,7 +261,7 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 		op.Action = batch[i].Action
 		return op
 	})
-	errs := failures{n: len(batch)}
+	errs := adapter.Failures{Broker: "memory", Entries: len(batch)}
 	now := b.lock()
 	defer b.unlock(now)
 	for i, st := range batch {
@@ -270,11 +269,9 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 		if err != nil {
 			fault = Fault{Err: err}
 		}
-		if err := s.settle(now, st, fault); err != nil {
-			errs.add(i, st.Action.String(), st.Delivery, err)
-		}
+		errs.Add(i, st.Action.String(), st.Delivery, s.settle(now, st, fault))
 	}
-	return errs.list
+	return errs.List
 }
 
 func (s *source) settle(now time.Duration, st brokers.Settlement, fault Fault) error {
@@ -309,7 +306,7 @@ func (s *source) settle(now time.Duration, st brokers.Settlement, fault Fault) e
 func (s *source) Extend(ctx context.Context, lease time.Duration, ds []*brokers.Delivery) []error {
 	b := s.broker
 	faults, err := b.faults(ctx, len(ds), func(i int) Op { return opOn(Extend, ds[i]) })
-	errs := failures{n: len(ds)}
+	errs := adapter.Failures{Broker: "memory", Entries: len(ds)}
 	now := b.lock()
 	defer b.unlock(now)
 	for i, d := range ds {
@@ -317,11 +314,9 @@ func (s *source) Extend(ctx context.Context, lease time.Duration, ds []*brokers.
 		if err != nil {
 			fault = Fault{Err: err}
 		}
-		if err := s.extend(now, lease, d, fault); err != nil {
-			errs.add(i, "extend", d, err)
-		}
+		errs.Add(i, "extend", d, s.extend(now, lease, d, fault))
 	}
-	return errs.list
+	return errs.List
 }
 
 func (s *source) extend(now, lease time.Duration, d *brokers.Delivery, fault Fault) error {
@@ -349,12 +344,12 @@ func (s *source) extend(now, lease time.Duration, d *brokers.Delivery, fault Fau
 // held returns the hold that d stands for if it is still this source's.
 func (s *source) held(d *brokers.Delivery, fault Fault) (*hold, error) {
 	if d == nil {
-		return nil, errNotHeld
+		return nil, adapter.ErrNotHeld
 	}
 	h, ok := d.Token.(*hold)
 	switch {
 	case !ok || h.source != s:
-		return nil, errNotHeld
+		return nil, adapter.ErrNotHeld
 	case h.end == settled:
 		return nil, brokers.ErrSettled
 	case s.closed:
@@ -399,20 +394,6 @@ func (s *source) close(crash bool) {
 	for _, h := range mine {
 		b.drop(h, released)
 	}
-}
-
-// failures collects the errors of a batch; list is nil when there are none.
-type failures struct {
-	n    int
-	list []error
-}
-
-func (f *failures) add(i int, what string, d *brokers.Delivery, err error) {
-	if f.list == nil {
-		f.list = make([]error, f.n)
-	}
-	op := opOn("", d)
-	f.list[i] = fmt.Errorf("memory: %s message %q of %q: %w", what, op.ID, op.Topic, err)
 }
 
 func opOn(o Operation, d *brokers.Delivery) Op {

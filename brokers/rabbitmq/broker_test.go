@@ -21,12 +21,12 @@ import (
 func TestMain(m *testing.M) { os.Exit(livetest.Main(m, 16)) }
 
 // each runs f against every broker, at the same time as others.
-func each(t *testing.T, f func(t *testing.T, url string)) {
+func each(t *testing.T, f func(t *testing.T, target livetest.Target)) {
 	t.Helper()
 	t.Parallel()
 	livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
 		t.Parallel()
-		f(t, target.URL)
+		f(t, target)
 	})
 }
 
@@ -103,11 +103,11 @@ func open(t testing.TB, options rabbitmq.Options) *rabbitmq.Broker {
 }
 
 func TestConformance(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		a := newAdmin(t, url)
+	each(t, func(t *testing.T, target livetest.Target) {
+		a := newAdmin(t, target.URL)
 		brokertest.Run(t, brokertest.Harness{
 			Open: func(t testing.TB) brokers.Broker {
-				return open(t, rabbitmq.Options{URLs: []string{url}})
+				return open(t, rabbitmq.Options{URLs: []string{target.URL}})
 			},
 			Topic:        a.topic,
 			Unit:         500 * time.Millisecond,
@@ -122,13 +122,13 @@ func TestConformance(t *testing.T) {
 // need faults: the broker is told of a short consumer timeout, which the
 // adapter then keeps by itself.
 func TestConformanceOfLeases(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		a := newAdmin(t, url)
+	each(t, func(t *testing.T, target livetest.Target) {
+		a := newAdmin(t, target.URL)
 		var taps sync.Map // of brokers
 		brokertest.Run(t, brokertest.Harness{
 			Open: func(t testing.TB) brokers.Broker {
 				tap := &tap{}
-				b := open(t, rabbitmq.Options{URLs: []string{url}, Dial: tap.Dial, ConsumerTimeout: 3 * time.Second})
+				b := open(t, rabbitmq.Options{URLs: []string{target.URL}, Dial: tap.Dial, ConsumerTimeout: 3 * time.Second})
 				taps.Store(b, tap)
 				return b
 			},

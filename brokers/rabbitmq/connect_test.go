@@ -28,57 +28,16 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/integration/livetest"
 )
 
-// recorder is a Dial function that keeps what is sent to the broker.
-type recorder struct {
-	mu   sync.Mutex
-	sent bytes.Buffer
-}
-
-func (r *recorder) Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-	return &recorded{conn, r}, err
-}
-
-type recorded struct {
-	net.Conn
-	recorder *recorder
-}
-
-func (c *recorded) Write(p []byte) (int, error) {
-	c.recorder.mu.Lock()
-	c.recorder.sent.Write(p)
-	c.recorder.mu.Unlock()
-	return c.Conn.Write(p)
-}
-
-// heartbeat is what the client answered to connection.tune, in seconds.
-func (r *recorder) heartbeat(t *testing.T) int {
-	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	raw := r.sent.Bytes()
-	at := bytes.Index(raw, []byte{0, classConnection, 0, 31})
-	if at < 0 || at+12 > len(raw) {
-		t.Fatal("the client has not tuned the connection")
-	}
-	return int(raw[at+10])<<8 | int(raw[at+11])
-}
-
-// says reports whether the client has sent text.
-func (r *recorder) says(text string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return bytes.Contains(r.sent.Bytes(), []byte(text))
-}
-
 func TestParametersOfURL(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
+	each(t, func(t *testing.T, target livetest.Target) {
+		url := target.URL
 		for _, tt := range []struct {
 			parameters string
 			options    rabbitmq.Options
-			heartbeat  int
+			heartbeat  uint16 // in seconds
 			mechanism  string
 		}{
 			{"", rabbitmq.Options{}, 10, "PLAIN"},
@@ -87,19 +46,29 @@ func TestParametersOfURL(t *testing.T) {
 			{"?heartbeat=4&auth_mechanism=amqplain", rabbitmq.Options{}, 4, "AMQPLAIN"},
 			{"?auth_mechanism=external&auth_mechanism=plain", rabbitmq.Options{}, 10, "PLAIN"}, // the broker has no EXTERNAL
 		} {
-			r := &recorder{}
+			var mu sync.Mutex
+			var heartbeat uint16
+			var login []byte
+			tap := &tap{sent: func(f frame) {
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case f.is(classConnection, methodStartOK):
+					login = f.raw[11+tableSize(f.raw[11:]):]
+				case f.is(classConnection, methodTuneOK):
+					heartbeat = binary.BigEndian.Uint16(f.raw[17:])
+				}
+			}}
 			options := tt.options
-			options.URLs, options.Dial = []string{url + tt.parameters}, r.Dial
+			options.URLs, options.Dial = []string{url + tt.parameters}, tap.Dial
 			if err := open(t, options).Declare(t.Context(), newAdmin(t, url).topic("orders")); err != nil {
 				t.Errorf("%q: %v", tt.parameters, err)
-				continue
 			}
-			if got := r.heartbeat(t); got != tt.heartbeat {
-				t.Errorf("%q: a heartbeat of %d s, want %d", tt.parameters, got, tt.heartbeat)
+			mu.Lock()
+			if heartbeat != tt.heartbeat || !bytes.HasPrefix(login, short(tt.mechanism)) {
+				t.Errorf("%q: a heartbeat of %d s, and a login by %.10q; want %d s and %s", tt.parameters, heartbeat, login, tt.heartbeat, tt.mechanism)
 			}
-			if !r.says(tt.mechanism+"\x00") && !r.says(tt.mechanism) {
-				t.Errorf("%q: did not log in by %s", tt.parameters, tt.mechanism)
-			}
+			mu.Unlock()
 		}
 		b := open(t, rabbitmq.Options{URLs: []string{url + "?auth_mechanism=external"}})
 		if err := b.Declare(t.Context(), "test.never"); err == nil || !strings.Contains(err.Error(), "auth_mechanism") {
@@ -231,9 +200,9 @@ func (a *authority) leaf(t *testing.T, usage x509.ExtKeyUsage) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// terminate listens for TLS, and passes on to address what it decrypts. It
-// returns its own address.
-func terminate(t *testing.T, config *tls.Config, address string) string {
+// terminate listens for TLS, and has serve do with each connection and one to
+// address what it likes. It returns its own address.
+func terminate(t *testing.T, config *tls.Config, address string, serve func(conn *tls.Conn, onward net.Conn)) string {
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
 	if err != nil {
 		t.Fatal(err)
@@ -247,21 +216,24 @@ func terminate(t *testing.T, config *tls.Config, address string) string {
 			if err != nil {
 				return
 			}
-			work.Go(func() { forward(t.Context(), conn, address) })
+			work.Go(func() {
+				defer conn.Close()
+				onward, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+				if err != nil {
+					return
+				}
+				defer onward.Close()
+				stop := context.AfterFunc(t.Context(), func() { conn.Close(); onward.Close() })
+				defer stop()
+				serve(conn.(*tls.Conn), onward)
+			})
 		}
 	})
 	return listener.Addr().String()
 }
 
-func forward(ctx context.Context, conn net.Conn, address string) {
-	defer conn.Close()
-	onward, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return
-	}
-	defer onward.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close(); onward.Close() })
-	defer stop()
+// relay passes on what both sides send.
+func relay(conn *tls.Conn, onward net.Conn) {
 	var back sync.WaitGroup
 	back.Go(func() {
 		io.Copy(conn, onward)
@@ -273,7 +245,8 @@ func forward(ctx context.Context, conn net.Conn, address string) {
 }
 
 func TestTLS(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
+	each(t, func(t *testing.T, target livetest.Target) {
+		url := target.URL
 		uri, err := amqp.ParseURI(url)
 		if err != nil {
 			t.Fatal(err)
@@ -281,8 +254,8 @@ func TestTLS(t *testing.T) {
 		address := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 		ca, other := newAuthority(t), newAuthority(t)
 		server := ca.leaf(t, x509.ExtKeyUsageServerAuth)
-		plain := terminate(t, &tls.Config{Certificates: []tls.Certificate{server}}, address)
-		mutual := terminate(t, &tls.Config{Certificates: []tls.Certificate{server}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool}, address)
+		plain := terminate(t, &tls.Config{Certificates: []tls.Certificate{server}}, address, relay)
+		mutual := terminate(t, &tls.Config{Certificates: []tls.Certificate{server}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool}, address, relay)
 		topic := newAdmin(t, url).topic("orders")
 
 		secure := func(address, host string) string {
@@ -329,53 +302,21 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// doorman listens for TLS like a broker that logs in by client certificate, as the
-// plugin rabbitmq_auth_mechanism_ssl makes it: it offers EXTERNAL alone, takes the
-// name in the certificate for the user, and lets that one in at address with an
-// account that the client does not know.
+// doorman is a broker that logs in by client certificate, as the plugin
+// rabbitmq_auth_mechanism_ssl makes it: it offers EXTERNAL alone, takes the name
+// in the certificate for the user, and lets that one in with an account that the
+// client does not know.
 type doorman struct {
 	t       *testing.T
-	config  *tls.Config
-	address string
 	account string // as PLAIN spells it
 
 	mu    sync.Mutex
 	users []string
 }
 
-func (d *doorman) listen() (address string) {
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", d.config)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	var work sync.WaitGroup
-	d.t.Cleanup(work.Wait)
-	d.t.Cleanup(func() { listener.Close() })
-	work.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			work.Go(func() {
-				defer conn.Close()
-				d.admit(conn.(*tls.Conn))
-			})
-		}
-	})
-	return listener.Addr().String()
-}
-
 // admit replaces what the broker offers and what the client answers, and passes
 // on all else.
-func (d *doorman) admit(conn *tls.Conn) {
-	onward, err := (&net.Dialer{}).DialContext(d.t.Context(), "tcp", d.address)
-	if err != nil || conn.HandshakeContext(d.t.Context()) != nil {
-		return
-	}
-	defer onward.Close()
-	stop := context.AfterFunc(d.t.Context(), func() { conn.Close(); onward.Close() })
-	defer stop()
+func (d *doorman) admit(conn *tls.Conn, onward net.Conn) {
 	if _, err := io.CopyN(onward, conn, 8); err != nil { // the version of the protocol
 		return
 	}
@@ -399,17 +340,11 @@ func (d *doorman) admit(conn *tls.Conn) {
 	d.mu.Lock()
 	d.users = append(d.users, conn.ConnectionState().PeerCertificates[0].Subject.CommonName)
 	d.mu.Unlock()
-	if _, err := onward.Write(method(classConnection, 11, slices.Concat(ok.raw[11:11+client], short("PLAIN"), long(d.account), short("en_US"))...)); err != nil {
+	answer := method(classConnection, methodStartOK, slices.Concat(ok.raw[11:11+client], short("PLAIN"), long(d.account), short("en_US"))...)
+	if _, err := onward.Write(answer); err != nil {
 		return
 	}
-	var back sync.WaitGroup
-	back.Go(func() {
-		io.Copy(conn, onward)
-		conn.Close()
-	})
-	io.Copy(onward, conn)
-	onward.Close()
-	back.Wait()
+	relay(conn, onward)
 }
 
 // tableSize is how many bytes a table takes in a frame.
@@ -430,16 +365,12 @@ func TestLoginByCertificate(t *testing.T) {
 			w.Fatal(err)
 		}
 		ca := newAuthority(w.T)
-		d := &doorman{
-			t:       w.T,
-			address: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)),
-			account: "\x00" + uri.Username + "\x00" + uri.Password,
-			config: &tls.Config{
-				Certificates: []tls.Certificate{ca.leaf(w.T, x509.ExtKeyUsageServerAuth)},
-				ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.pool,
-			},
-		}
-		_, port, _ := net.SplitHostPort(d.listen())
+		d := &doorman{t: w.T, account: "\x00" + uri.Username + "\x00" + uri.Password}
+		address := terminate(w.T, &tls.Config{
+			Certificates: []tls.Certificate{ca.leaf(w.T, x509.ExtKeyUsageServerAuth)},
+			ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.pool,
+		}, net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), d.admit)
+		_, port, _ := net.SplitHostPort(address)
 		to := "amqps://somebody:s3cr3t@localhost:" + port + "/" + url.PathEscape(uri.Vhost)
 		options := w.options(to+"?auth_mechanism=external", false, false)
 		options.TLS = &tls.Config{RootCAs: ca.pool, Certificates: []tls.Certificate{ca.leaf(w.T, x509.ExtKeyUsageClientAuth)}}
@@ -482,7 +413,8 @@ func TestPasswordsStayHidden(t *testing.T) {
 			t.Errorf("the log shows a password: %s", logs.text.String())
 		}
 	})
-	each(t, func(t *testing.T, url string) {
+	each(t, func(t *testing.T, target livetest.Target) {
+		url := target.URL
 		uri, err := amqp.ParseURI(url)
 		if err != nil {
 			t.Fatal(err)
@@ -506,19 +438,34 @@ func TestPasswordsStayHidden(t *testing.T) {
 			t.Errorf("Declare with the password that has come by now: %v", err)
 		}
 
-		wrong := uri
-		wrong.Password = "s3cr3t-url"
-		for _, change := range []func(*amqp.URI){
-			func(*amqp.URI) {},
-			func(u *amqp.URI) { u.Vhost = "missing" },
-			func(u *amqp.URI) { u.Port = 1 },
-			func(u *amqp.URI) { u.Scheme = "amqps" },
+		for _, tt := range []struct {
+			change func(*amqp.URI)
+			says   string // of what is misconfigured
+		}{
+			{func(*amqp.URI) {}, "check user and password"},
+			{func(u *amqp.URI) { u.Vhost, u.Password = "missing", uri.Password }, "create the vhost"},
+			{func(u *amqp.URI) { u.Port = 1 }, ""},
+			{func(u *amqp.URI) { u.Scheme = "amqps" }, "Options.TLS"},
 		} {
-			to := wrong
-			change(&to)
+			to := uri
+			to.Password = "s3cr3t-url"
+			tt.change(&to)
 			b := open(t, rabbitmq.Options{URLs: []string{to.String(), to.String() + "?heartbeat=5&auth_mechanism=amqplain"}})
 			_, err := b.Open(t.Context(), brokers.Subscription{Topics: []string{topic}})
-			said = append(said, err, b.Declare(t.Context(), topic), b.Publish(t.Context(), topic, brokers.Message{}))
+			if tt.says != "" {
+				fault(t, err, tt.says)
+			} else if err == nil || errors.Is(err, brokers.ErrMisconfigured) {
+				t.Errorf("Open where nobody listens: error %v, want a temporary one", err)
+			}
+			published := b.Publish(t.Context(), topic, brokers.Message{})
+			if perr, ok := errors.AsType[*brokers.PublishError](published); !ok || len(perr.Failed) != 1 {
+				t.Errorf("Publish: error %v, want a *PublishError", published)
+			}
+			said = append(said, err, b.Declare(t.Context(), topic), published)
+		}
+		b = open(t, rabbitmq.Options{URLs: []string{"amqp://127.0.0.1:1/", url, "amqp://127.0.0.1:2/"}})
+		if err := b.Declare(t.Context(), topic); err != nil {
+			t.Errorf("Declare with one good endpoint of three: %v", err)
 		}
 		for _, err := range said {
 			if err == nil || strings.Contains(err.Error(), "s3cr3t") {

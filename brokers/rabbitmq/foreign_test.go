@@ -1,9 +1,7 @@
 package rabbitmq_test
 
 import (
-	"strings"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -89,53 +87,5 @@ func TestQueueBehindOtherExchanges(t *testing.T) {
 			w.ack(d)
 		}
 		w.await("each message went to the other queue once", func() bool { return w.depth(other) == 3 })
-	})
-}
-
-// The exchange of the delayed-message plugin may stand before a queue whose worker
-// is redrive's. The plugin is in no package: where the broker lacks it, the test
-// above stands for what it leaves on messages.
-func TestQueueBehindDelayedExchange(t *testing.T) {
-	inWorlds(t, rabbitmq.Options{}, func(w *world) {
-		conn, err := amqp.Dial(w.url) // the broker closes it if it lacks the plugin
-		if err != nil {
-			w.Fatal(err)
-		}
-		defer conn.Close()
-		ch, err := conn.Channel()
-		if err != nil {
-			w.Fatal(err)
-		}
-		exchange := w.prefix + ".delayed"
-		err = ch.ExchangeDeclare(exchange, "x-delayed-message", true, false, false, false, amqp.Table{"x-delayed-type": "direct"})
-		if err != nil && strings.Contains(err.Error(), "unknown exchange type") {
-			w.Skip("the broker has no delayed-message plugin")
-		}
-		w.Cleanup(func() { w.deleteExchanges(exchange) })
-		if err == nil {
-			err = ch.QueueBind(w.topic, "placed", exchange, false, nil)
-		}
-		const delay = 700 * time.Millisecond
-		sent := time.Now()
-		if err == nil {
-			err = ch.Publish(exchange, "placed", false, false, amqp.Publishing{
-				MessageId: "late", Body: []byte("late"), DeliveryMode: amqp.Persistent,
-				Headers: amqp.Table{"x-delay": int32(delay / time.Millisecond)},
-			})
-		}
-		if err != nil {
-			w.Fatal(err)
-		}
-		d := w.receive(1)[0]
-		if waited := time.Since(sent); waited < delay || d.Message.ID != "late" || d.Meta.Origin.Get("exchange") != exchange {
-			w.Errorf("received %q from %q after %v, want the message after %v", d.Message.ID, d.Meta.Origin, waited, delay)
-		}
-		failed := time.Now()
-		d = w.again(d) // by redrive's own queues: the exchange would delay it once more
-		if took := time.Since(failed); took >= delay || d.Message.ID != "late" || d.Meta.Attempt != 1 {
-			w.Errorf("retried %q with %+v after %v, want it at once", d.Message.ID, d.Meta, took)
-		}
-		w.ack(d)
-		w.nothing(delay + 300*time.Millisecond)
 	})
 }

@@ -38,33 +38,6 @@ func (c *counted[T]) all() []T {
 	return slices.Clone(c.values)
 }
 
-// Each ack that travels alone costs the broker as much as one for a hundred.
-func TestAcksTravelTogether(t *testing.T) {
-	inWorlds(t, rabbitmq.Options{}, func(w *world) {
-		const messages = 32 // what the first consumer may have
-		w.publish(strings.Split(strings.Repeat("x", messages), "")...)
-		var batch []brokers.Settlement
-		for _, d := range w.receive(messages) {
-			batch = append(batch, brokers.Settlement{Delivery: d})
-		}
-		acks := count(w, methodAck, isMultiple)
-		for i, err := range w.settle(batch...) {
-			if err != nil {
-				w.Errorf("ack %d: %v", i, err)
-			}
-		}
-		w.await("an ack is sent", func() bool { return len(acks.all()) > 0 })
-		// A second consumer, of which there may be one by now, has tags of its own.
-		if got := acks.all(); len(got) == 0 || len(got) > 2 || slices.Contains(got, false) {
-			w.Errorf("%d acks travelled in %d frames, multiple: %v; want 1 or 2, all of them multiple", messages, len(got), got)
-		}
-		w.closeSource()
-		if n := w.depth(w.topic); n > 0 {
-			w.Errorf("%d messages are in the queue after their acks, want 0", n)
-		}
-	})
-}
-
 // reopen opens the source again, with acks that wait for each other without end.
 func (w *world) reopen() {
 	w.Helper()
@@ -75,7 +48,8 @@ func (w *world) reopen() {
 
 func isMultiple(arguments []byte) bool { return arguments[8]&1 == 1 }
 
-// A message that failed does not keep the acks of those after it from travelling
+// Each ack that travels alone costs the broker as much as one for a hundred. A
+// message that failed does not keep the acks of those after it from travelling
 // together: its copy is at the broker until it is due.
 func TestFailureBreaksNoMultipleAck(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {

@@ -109,7 +109,7 @@ func (l *lane) watch(closed <-chan *amqp.Error, cancelled <-chan string) {
 		}
 	case <-n.ctx.Done():
 	}
-	n.source.wake()
+	n.source.woken.Wake()
 }
 
 // granted is a consumer and its prefetch.

@@ -179,15 +179,10 @@ func headersOf(d *amqp.Delivery) brokers.Headers {
 // into a message. Only workers write to the queue of retries: elsewhere
 // anybody may have forged how far a message has come.
 func understand(d *amqp.Delivery, topic string, retried bool, limits wire.Limits) (brokers.Message, brokers.Meta) {
-	h := headersOf(d)
-	var m brokers.Message
-	var meta brokers.Meta
 	if retried {
-		limits.MaxDelay = farthest
-		m, meta = wire.SplitMeta(h, limits)
-	} else {
-		m, meta = wire.SplitIdentity(h, limits)
+		limits.Trusted, limits.MaxDelay = true, farthest
 	}
+	m, meta := wire.Decode(headersOf(d), limits)
 	if d.MessageId != "" {
 		m.ID = d.MessageId
 	}

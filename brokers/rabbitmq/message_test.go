@@ -1,7 +1,6 @@
 package rabbitmq_test
 
 import (
-	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -164,24 +163,6 @@ func TestRefusedRetryIsHeld(t *testing.T) {
 			w.Fatalf("Retry with a long history: error %v, want ErrRefused", err)
 		}
 		w.ack(s.Delivery)
-	})
-}
-
-// The broker's own limit is less than Options.MessageLimit: what is too large
-// is refused, and what was on its way beside it is not taken for stored.
-func TestBodyOverTheBrokersLimit(t *testing.T) {
-	// 129 MiB take a busy machine a while.
-	inWorlds(t, rabbitmq.Options{MessageLimit: 256 << 20, CallTimeout: time.Minute}, func(w *world) {
-		err := w.broker.Publish(w.Context(), w.topic,
-			brokers.Message{Body: []byte("small")}, brokers.Message{Body: bytes.Repeat([]byte("x"), 129<<20)})
-		perr, ok := errors.AsType[*brokers.PublishError](err)
-		if !ok || !errors.Is(perr.Failed[1], brokers.ErrRefused) {
-			w.Fatalf("Publish of 129 MiB: error %v, want ErrRefused for message 1", err)
-		}
-		if err := perr.Failed[0]; err != nil && !errors.Is(err, brokers.ErrUnknownOutcome) {
-			w.Errorf("the message beside it: error %v, want none or ErrUnknownOutcome", err)
-		}
-		w.publish("still works")
 	})
 }
 

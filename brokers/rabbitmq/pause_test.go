@@ -1,7 +1,6 @@
 package rabbitmq_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -236,40 +235,6 @@ func TestPauseWithoutSession(t *testing.T) {
 		w.tap.cut()
 		w.source.Pause()
 		w.settleAll(w.receive(1))
-	})
-}
-
-// Pauses that race with everything else lose nothing.
-func TestPausesLoseNothing(t *testing.T) {
-	inTwo(t, rabbitmq.Options{}, time.Millisecond, func(w *two) {
-		const messages = 2000
-		w.number(w.topic, 0, messages)
-		w.number(w.other, 0, messages)
-		seen := make(map[string]bool)
-		round := 0
-		w.await("all messages come", func() bool {
-			round++
-			switch round % 4 {
-			case 1:
-				w.source.Pause(w.topic)
-			case 2:
-				w.source.Pause(w.other)
-			default:
-				w.source.Pause()
-			}
-			ds := w.within(5 * time.Millisecond)
-			for _, d := range ds {
-				seen[fmt.Sprint(d.Message.Topic, " ", string(d.Message.Body))] = true
-			}
-			w.settleAll(ds)
-			return len(seen) == 2*messages
-		})
-		w.source.Pause()
-		w.nothing(100 * time.Millisecond)
-		w.closeSource()
-		if n := w.depth(w.topic) + w.depth(w.other); n > 0 {
-			w.Errorf("%d messages are left", n)
-		}
 	})
 }
 

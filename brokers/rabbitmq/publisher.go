@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
@@ -66,48 +67,14 @@ func newPublisher(b *Broker) *publisher {
 // documentation. It may be called from several goroutines, which share one
 // connection.
 func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
-	failed := make(map[int]error)
-	var out []outgoing
-	var index []int
-	for i := range msgs {
-		m := &msgs[i]
-		identify(m)
-		p, err := b.publishing(*m, wire.AppendIdentity(withoutID(*m)))
+	compose := func(m brokers.Message) (outgoing, error) {
+		p, err := b.publishing(m, wire.EncodeIdentity(withoutID(m)))
 		if err == nil && (topic == "" || len(topic) > longestName) {
 			err = fmt.Errorf("the topic has %d bytes: use 1 to %d: %w", len(topic), longestName, brokers.ErrMisconfigured)
 		}
-		if err != nil {
-			failed[i] = err
-			continue
-		}
-		out, index = append(out, outgoing{key: topic, message: p}), append(index, i)
+		return outgoing{key: topic, message: p}, err
 	}
-	for at, err := range b.publisher.publish(ctx, out) {
-		if err != nil {
-			failed[index[at]] = err
-		}
-	}
-	if len(failed) == 0 {
-		return nil
-	}
-	return &brokers.PublishError{Topic: topic, Failed: failed}
-}
-
-// identify sets what m lacks of an identity.
-func identify(m *brokers.Message) {
-	carried, _ := wire.SplitIdentity(m.Headers, wire.Limits{Now: time.Now()})
-	if m.ID == "" {
-		m.ID = carried.ID
-	}
-	if m.ID == "" {
-		m.ID = newID()
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = carried.PublishedAt
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = time.Now()
-	}
+	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.publisher.publish(ctx, out) })
 }
 
 func newID() string { return rand.Text() }

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // Options configure a Broker. URLs is required.
@@ -94,9 +94,7 @@ type Broker struct {
 	grace     time.Duration // of paused topics; tests shorten it
 	paces     paces         // of acks that wait; tests lengthen them
 
-	mu      sync.Mutex
-	closed  bool
-	sources map[*source]struct{}
+	sources adapter.Sources[*source]
 }
 
 var _ brokers.Broker = (*Broker)(nil)
@@ -111,7 +109,6 @@ func New(options Options) (*Broker, error) {
 	b := &Broker{
 		options:   options.withDefaults(),
 		endpoints: endpoints,
-		sources:   make(map[*source]struct{}),
 		grace:     grace,
 		paces:     paces{stragglers: stragglerPace, retryStragglers: retryStragglerPace, starved: starvedPace},
 	}
@@ -140,23 +137,12 @@ func parse(urls []string) ([]endpoint, error) {
 }
 
 func (o Options) check() error {
-	var faults []error
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-		least time.Duration
-	}{
-		{"ConsumerTimeout", o.ConsumerTimeout, time.Second},
-		{"ConfirmTimeout", o.ConfirmTimeout, 1},
-		{"CallTimeout", o.CallTimeout, 1},
-		{"Heartbeat", o.Heartbeat, time.Second},
-	} {
-		if d.value != 0 && d.value < d.least {
-			faults = append(faults, fmt.Errorf("the duration Options.%s is %v: use at least %v, or 0 for the default", d.name, d.value, d.least))
-		}
-	}
-	if o.MessageLimit < 0 {
-		faults = append(faults, fmt.Errorf("Options.MessageLimit is %d: use a size in bytes, or 0 for 16 MiB", o.MessageLimit))
+	faults := []error{
+		adapter.AtLeast("ConsumerTimeout", o.ConsumerTimeout, time.Second),
+		adapter.AtLeast("ConfirmTimeout", o.ConfirmTimeout, 1),
+		adapter.AtLeast("CallTimeout", o.CallTimeout, 1),
+		adapter.AtLeast("Heartbeat", o.Heartbeat, time.Second),
+		adapter.NotNegative("MessageLimit", o.MessageLimit),
 	}
 	if len(o.Prefix) > longestPrefix {
 		faults = append(faults, fmt.Errorf("Options.Prefix has %d bytes, the longest has %d", len(o.Prefix), longestPrefix))
@@ -199,7 +185,7 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 		return nil, fmt.Errorf("%w: the subscription asks for leases of %v, and the broker lets nobody hold a message for more than %v: "+
 			"ask for less, or raise consumer_timeout on the broker and Options.ConsumerTimeout", brokers.ErrMisconfigured, sub.Lease, s.caps.Lease)
 	}
-	if !b.add(s) {
+	if !b.sources.Add(s) {
 		return nil, brokers.ErrClosed
 	}
 	if err := s.start(ctx); err != nil {
@@ -237,37 +223,10 @@ func (b *Broker) declare(ctx context.Context, topics []string) error {
 	return l.establish(t, b.options)
 }
 
-func (b *Broker) add(s *source) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.closed {
-		b.sources[s] = struct{}{}
-	}
-	return !b.closed
-}
-
-func (b *Broker) remove(s *source) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.sources, s)
-}
-
 // Close closes the sources that are still open and then the connection for
 // publishing: what is on its way there is waited for as long as ctx lives.
 func (b *Broker) Close(ctx context.Context) error {
-	b.mu.Lock()
-	b.closed = true
-	var open []*source
-	for s := range b.sources {
-		open = append(open, s)
-	}
-	b.mu.Unlock()
-	var work sync.WaitGroup
-	errs := make([]error, len(open))
-	for i, s := range open {
-		work.Go(func() { errs[i] = s.Close(ctx) })
-	}
-	work.Wait()
+	err := b.sources.Close(ctx)
 	b.publisher.close(ctx)
-	return errors.Join(errs...)
+	return err
 }

@@ -15,29 +15,16 @@ import (
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 )
 
-// managements are the variables that hold the URLs of the management pages.
-var managements = map[string]string{
-	"REDRIVE_RABBITMQ_URL":  "REDRIVE_RABBITMQ_MANAGEMENT_URL",
-	"REDRIVE_RABBITMQ4_URL": "REDRIVE_RABBITMQ4_MANAGEMENT_URL",
-}
-
-// manage calls the management API of the broker at w.url. Parts of path are
-// escaped.
+// manage calls the management API of the broker of w. Parts of path are escaped.
 func (w *world) manage(method string, body any, path ...string) {
 	w.Helper()
-	var base string
-	for amqpVariable, variable := range managements {
-		if os.Getenv(amqpVariable) == w.url {
-			base = os.Getenv(variable)
-		}
-	}
-	if base == "" {
+	if w.management == "" {
 		if os.Getenv("CI") == "true" {
 			w.Fatal("this test needs the management API of the broker")
 		}
 		w.Skip("this test needs the management API of the broker: make up prints its address")
 	}
-	target := base + "api"
+	target := w.management + "api"
 	for _, part := range path {
 		target += "/" + url.PathEscape(part)
 	}

@@ -184,7 +184,7 @@ func (n *session) change(f func() error) bool {
 // changed lets others change consumers, who came meanwhile and could not.
 func (n *session) changed() {
 	n.busy.Store(false)
-	n.source.wake()
+	n.source.woken.Wake()
 	n.source.mu.Lock()
 	defer n.source.mu.Unlock()
 	n.source.arm()

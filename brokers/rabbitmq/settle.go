@@ -8,10 +8,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
-
-var errNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)
 
 // Settle sends acks and releases first; then it publishes the copies of all
 // retries, waits for the broker to confirm them, and acks their originals.
@@ -22,24 +21,11 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 	b.ack(b.acks, false)
 	b.release()
 	b.retry(ctx)
-	failed := false
+	failures := adapter.Failures{Broker: "rabbitmq", Entries: len(batch)}
 	for i, err := range errs {
-		if err != nil {
-			errs[i] = describeError(batch[i].Action.String(), batch[i].Delivery, err)
-			failed = true
-		}
+		failures.Add(i, batch[i].Action.String(), batch[i].Delivery, err)
 	}
-	if !failed {
-		return nil
-	}
-	return errs
-}
-
-func describeError(what string, d *brokers.Delivery, err error) error {
-	if d == nil {
-		return fmt.Errorf("rabbitmq: %s of no delivery: %w", what, err)
-	}
-	return fmt.Errorf("rabbitmq: %s message %q of %q: %w", what, d.Message.ID, d.Message.Topic, err)
+	return failures.List
 }
 
 // settlement is one call of Settle. Its lists hold indexes of the batch.
@@ -81,11 +67,11 @@ func (b *settlement) sort() {
 // check says whether d is held and can be settled.
 func (s *source) check(d *brokers.Delivery) error {
 	if d == nil {
-		return errNotHeld
+		return adapter.ErrNotHeld
 	}
 	t, ok := d.Token.(*token)
 	if !ok || t.lane.session.source != s {
-		return errNotHeld
+		return adapter.ErrNotHeld
 	}
 	switch t.state.Load() {
 	case settled, settling:
@@ -123,7 +109,7 @@ func (b *settlement) done(i int, err error) {
 		t.intake.out.Add(-1)
 		t.intake.settled.Add(1)
 		if t.count >= suspicious {
-			b.source.wake() // there is room for another trial
+			b.source.woken.Wake() // there is room for another trial
 		}
 	} else {
 		t.state.Store(held)
@@ -211,7 +197,7 @@ func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, er
 	}
 	topic := m.Topic
 	m.Topic = "" // the queue of retries says it
-	p, err := s.broker.publishing(m, wire.AppendMeta(withoutID(m), meta))
+	p, err := s.broker.publishing(m, wire.Encode(withoutID(m), meta))
 	if err != nil {
 		return outgoing{}, err
 	}

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
@@ -27,18 +28,18 @@ type source struct {
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
-	woken  chan struct{}
+	woken  adapter.Waker
 	work   sync.WaitGroup
 
 	mu         sync.Mutex
 	session    *session // nil before the first and between two
 	connecting bool
-	failure    error     // of the last attempt to connect, not yet reported
-	denials    int       // attempts in a row that only an operator could cure
-	begun      time.Time // when the session did
-	brief      int       // sessions in a row that ended soon
-	taken      time.Time // when Receive last looked for deliveries
-	turn       int       // the feed to serve next
+	failure    error        // of the last attempt to connect, not yet reported
+	denials    int          // attempts in a row that only an operator could cure
+	begun      time.Time    // when the session did
+	brief      int          // sessions in a row that ended soon
+	taken      time.Time    // when Receive last looked for deliveries
+	turn       adapter.Turn // of the feeds
 	suspects   []suspect
 	trials     []*token  // of suspects that were handed out lately
 	tried      time.Time // when trials began
@@ -99,7 +100,7 @@ func newSource(b *Broker, sub brokers.Subscription) *source {
 		sub:      sub,
 		shelves:  planShelves(sub.MaxDelay),
 		prefetch: max(sub.InFlight, 1),
-		woken:    make(chan struct{}, 1),
+		woken:    adapter.NewWaker(),
 	}
 	margin := min(b.options.ConsumerTimeout/10, time.Minute)
 	lease := b.options.ConsumerTimeout - margin
@@ -177,7 +178,7 @@ func (s *source) adopt(n *session, err error) error {
 	if closed && n != nil {
 		n.finish(s.ctx, brokers.ErrClosed)
 	}
-	s.wake()
+	s.woken.Wake()
 	return err
 }
 
@@ -193,13 +194,6 @@ func (s *source) judge(err error) error {
 	return fmt.Errorf("attempt %d of %d: %v", s.denials, patience, err)
 }
 
-func (s *source) wake() {
-	select {
-	case s.woken <- struct{}{}:
-	default:
-	}
-}
-
 // push adds what the pump of a session received. What came in while the
 // session was being set up belongs to it too.
 func (s *source) push(n *session, f *feed, i item) {
@@ -212,7 +206,7 @@ func (s *source) push(n *session, f *feed, i item) {
 		f.items = append(f.items, i)
 	}
 	s.mu.Unlock()
-	s.wake()
+	s.woken.Wake()
 }
 
 func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
@@ -228,10 +222,7 @@ func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, err
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}
-		select {
-		case <-s.woken:
-		case <-ctx.Done():
-		}
+		s.woken.Wait(ctx, time.Time{})
 	}
 }
 
@@ -308,34 +299,20 @@ func (s *source) clear() {
 
 // gather takes from the feeds in turn, an equal share from each.
 func (s *source) gather(most int) []*brokers.Delivery {
-	ready := 0
-	for _, f := range s.feeds {
-		if f.ready() > 0 {
-			ready++
-		}
-	}
-	if ready == 0 {
-		return nil
-	}
-	share := 1 + (most-1)/ready
 	now := time.Now()
 	var ds []*brokers.Delivery
-	for idle := 0; len(ds) < most && idle < len(s.feeds); s.turn++ {
-		f := s.feeds[s.turn%len(s.feeds)]
-		n := min(share, most-len(ds), f.ready())
-		if n == 0 {
-			idle++
-			continue
-		}
-		idle = 0
+	ready := func(i int) int { return s.feeds[i].ready() }
+	s.turn.Take(most, len(s.feeds), ready, func(i, most int) int {
+		f := s.feeds[i]
+		n := min(most, f.ready())
 		for _, i := range f.items[:n] {
 			ds = append(ds, s.delivery(f, i, now))
 		}
 		clear(f.items[:n])
 		f.items = f.items[n:]
 		f.taken += n
-	}
-	s.turn %= len(s.feeds)
+		return n
+	})
 	return ds
 }
 
@@ -393,16 +370,11 @@ func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*toke
 // Extend has no effect on the broker: how long it lets a message be held is
 // counted from its delivery.
 func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delivery) []error {
-	var errs []error
+	failures := adapter.Failures{Broker: "rabbitmq", Entries: len(ds)}
 	for i, d := range ds {
-		if err := s.check(d); err != nil {
-			if errs == nil {
-				errs = make([]error, len(ds))
-			}
-			errs[i] = describeError("extend", d, err)
-		}
+		failures.Add(i, "extend", d, s.check(d))
 	}
-	return errs
+	return failures.List
 }
 
 func (s *source) Close(ctx context.Context) error {
@@ -413,11 +385,11 @@ func (s *source) Close(ctx context.Context) error {
 	s.grace.Stop()
 	s.mu.Unlock()
 	s.cancel(brokers.ErrClosed)
-	s.wake()
+	s.woken.Wake()
 	if n != nil {
 		n.finish(ctx, brokers.ErrClosed)
 	}
 	s.work.Wait()
-	s.broker.remove(s)
+	s.broker.sources.Remove(s)
 	return nil
 }

@@ -48,7 +48,7 @@ func (s *source) try(ds []*brokers.Delivery, most int) []*brokers.Delivery {
 	limit := 1 + len(s.suspects)/16
 	if now := time.Now(); now.Sub(s.tried) >= trialPace {
 		s.tried, s.trials = now, nil
-		time.AfterFunc(trialPace, s.wake)
+		time.AfterFunc(trialPace, s.woken.Wake)
 	}
 	for len(ds) < most && len(s.trials) < limit && len(s.suspects) > 0 {
 		i := rand.IntN(len(s.suspects))

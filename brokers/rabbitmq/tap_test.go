@@ -18,7 +18,6 @@ type tap struct {
 	filter func(*tapped, frame) verdict
 	sent   func(frame)   // what is sent to the broker
 	frozen chan struct{} // nil, or closed by thaw
-	jammed chan struct{} // nil, or closed by unjam
 }
 
 type verdict int
@@ -46,8 +45,8 @@ const (
 	methodClose     = 40 // of a channel
 	methodDeliver   = 60
 	methodCancelOK  = 31
-	methodTune      = 30
-	methodOpenOK    = 41
+	methodStartOK   = 11
+	methodTuneOK    = 31
 )
 
 func (f frame) is(class, method uint16) bool { return f.class == class && f.method == method }
@@ -122,7 +121,8 @@ func (t *tap) cut() {
 	}
 }
 
-// freeze keeps everything that the broker sends until thaw is called.
+// freeze keeps everything that is sent, on both sides, until thaw is called: as in
+// a network that takes and gives nothing any more.
 func (t *tap) freeze() (thaw func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,20 +138,19 @@ func (t *tap) freeze() (thaw func()) {
 	}
 }
 
-// jam makes everything that is sent to the broker wait, as in a network whose
-// buffers are full, until unjam is called.
-func (t *tap) jam() (unjam func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	jammed := make(chan struct{})
-	t.jammed = jammed
-	return func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.jammed == jammed {
-			t.jammed = nil
-			close(jammed)
-		}
+// thawed waits for the end of a freeze.
+func (c *tapped) thawed() error {
+	c.tap.mu.Lock()
+	frozen := c.tap.frozen
+	c.tap.mu.Unlock()
+	if frozen == nil {
+		return nil
+	}
+	select {
+	case <-frozen:
+		return nil
+	case <-c.gone:
+		return net.ErrClosed
 	}
 }
 
@@ -174,15 +173,8 @@ func (c *tapped) Close() error {
 }
 
 func (c *tapped) Write(p []byte) (int, error) {
-	c.tap.mu.Lock()
-	jammed := c.tap.jammed
-	c.tap.mu.Unlock()
-	if jammed != nil {
-		select {
-		case <-jammed:
-		case <-c.gone:
-			return 0, net.ErrClosed
-		}
+	if err := c.thawed(); err != nil {
+		return 0, err
 	}
 	c.sent.Write(p)
 	return c.Conn.Write(p)
@@ -203,16 +195,12 @@ func (c *tapped) next() error {
 	if err != nil {
 		return err
 	}
-	c.tap.mu.Lock()
-	filter, frozen := c.tap.filter, c.tap.frozen
-	c.tap.mu.Unlock()
-	if frozen != nil {
-		select {
-		case <-frozen:
-		case <-c.gone:
-			return net.ErrClosed
-		}
+	if err := c.thawed(); err != nil {
+		return err
 	}
+	c.tap.mu.Lock()
+	filter := c.tap.filter
+	c.tap.mu.Unlock()
 	v := pass
 	if filter != nil {
 		v = filter(c, f)

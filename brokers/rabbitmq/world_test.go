@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/integration/livetest"
 )
 
 // world is a broker behind a tap, with a source for one topic, and helpers
@@ -23,14 +24,17 @@ type world struct {
 	topic  string
 	prefix string
 	url    string
+
+	management string // may be empty
 }
 
 const patience = time.Minute
 
 // inWorlds runs f on every broker, with exchanges and queues of its own.
 func inWorlds(t *testing.T, options rabbitmq.Options, f func(w *world)) {
-	each(t, func(t *testing.T, url string) {
-		w := &world{admin: newAdmin(t, url), tap: &tap{}, url: url}
+	each(t, func(t *testing.T, target livetest.Target) {
+		url := target.URL
+		w := &world{admin: newAdmin(t, url), tap: &tap{}, url: url, management: target.ManagementURL}
 		w.topic = w.admin.topic("orders")
 		w.prefix = w.topic[len("test.orders."):]
 		options := options

@@ -151,7 +151,7 @@ func (f *fleet) start() (*Broker, *link) {
 }
 
 func (f *fleet) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
-	if f.isClosed() {
+	if f.Broker.sources.Closed() {
 		return f.Broker.Open(ctx, sub)
 	}
 	f.mu.Lock()

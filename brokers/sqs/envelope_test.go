@@ -61,6 +61,19 @@ func TestSealPicksTheShorterSpelling(t *testing.T) {
 	}
 }
 
+func TestPackFlags(t *testing.T) {
+	notes := brokers.Headers{{Name: "redrive-id", Value: "x\ufffe\uffff"}}
+	const want = `{"sqs":"keyless,envelope","id":"x\ufffe\uffff"}`
+	if got := pack(notes, flagKeyless, flagEnvelope); got != want || !hasFlag(got, flagKeyless) || !hasFlag(got, flagEnvelope) {
+		t.Errorf("pack = %s, want %s, with both flags", got, want)
+	}
+	for _, packed := range []string{"", `{}`, `{"id":"envelope"}`, `{"sqs":"envelopes"}`, `{"SQS":"envelope"}`, `{"id":"x","sqs":"envelope"}`} {
+		if hasFlag(packed, flagEnvelope) {
+			t.Errorf("%s has the flag", packed)
+		}
+	}
+}
+
 func FuzzOpen(f *testing.F) {
 	f.Add([]byte(`{"redrive":{"v":1,"key":"k","headers":[["a","base64:/w==","Binary"]],"body":"x"}}`))
 	f.Add([]byte(`{"redrive":{"v":2}}`))

@@ -129,7 +129,7 @@ func (f *feed) remove(which func(*token) bool) []*token {
 		return true
 	})
 	if len(removed) > 0 {
-		f.source.wake()
+		f.source.woken.Wake()
 	}
 	return removed
 }

@@ -3,11 +3,11 @@ package sqs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 const (
@@ -129,17 +129,15 @@ func later(a, b time.Time) time.Time {
 
 var errExtending = errors.New("another call of Extend is under way")
 
-var errNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)
-
 // check says whether d is held and can be settled. mu is held.
 func (s *source) check(d *brokers.Delivery, now time.Time) (*token, error) {
 	if d == nil {
-		return nil, errNotHeld
+		return nil, adapter.ErrNotHeld
 	}
 	t, ok := d.Token.(*token)
 	switch {
 	case !ok || t.feed.source != s:
-		return nil, errNotHeld
+		return nil, adapter.ErrNotHeld
 	case t.state == settling || t.state == settled:
 		return nil, brokers.ErrSettled
 	case s.closed:
@@ -183,7 +181,11 @@ func (s *source) Extend(ctx context.Context, lease time.Duration, ds []*brokers.
 		x := extension{source: s, lease: lease, ds: ds, errs: errs, feeds: make(map[*feed][]int)}
 		x.run(ctx)
 	}
-	return described(errs, func(i int) (string, *brokers.Delivery) { return "extend", ds[i] })
+	failures := adapter.Failures{Broker: "sqs", Entries: len(ds)}
+	for i, err := range errs {
+		failures.Add(i, "extend", ds[i], err)
+	}
+	return failures.List
 }
 
 // tokensOf returns those of ds that are of this source.
@@ -308,25 +310,4 @@ func errorAt(errs []error, i int) error {
 		return errs[i]
 	}
 	return nil
-}
-
-// described names the deliveries in errs, and is nil if there are no errors.
-func described(errs []error, entry func(i int) (what string, d *brokers.Delivery)) []error {
-	failed := false
-	for i, err := range errs {
-		if err == nil {
-			continue
-		}
-		failed = true
-		what, d := entry(i)
-		if d == nil {
-			errs[i] = fmt.Errorf("sqs: %s of no delivery: %w", what, err)
-		} else {
-			errs[i] = fmt.Errorf("sqs: %s message %q of %q: %w", what, d.Message.ID, d.Message.Topic, err)
-		}
-	}
-	if !failed {
-		return nil
-	}
-	return errs
 }

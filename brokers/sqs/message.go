@@ -19,6 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
@@ -28,9 +29,13 @@ const (
 	largest = 1 << 20
 
 	// packedRoom is what the packed attribute may take, of which wire.Unpack reads
-	// 64 KiB, and longestEscape what JSON makes of one byte.
+	// 64 KiB and packedHeaders, and longestEscape what JSON makes of one byte.
 	packedRoom    = 60 << 10
+	packedHeaders = 64
 	longestEscape = 6
+
+	keyHeader   = "redrive-key"
+	topicHeader = "redrive-topic"
 
 	// wrapping is about what an envelope and the identity of a message take.
 	wrapping = 1 << 10
@@ -103,15 +108,12 @@ func (r *record) fill(h brokers.Headers, packed string, q *queue, limits wire.Li
 	if packed != "" {
 		noted := unpack(packed)
 		r.stored = slices.ContainsFunc(noted, func(h brokers.Header) bool {
-			return h.Name == wire.Topic && h.Value == queueName(q.topic)
+			return h.Name == topicHeader && h.Value == queueName(q.topic)
 		})
 		h = slices.Concat(h, noted)
 	}
-	if r.stored {
-		r.message, r.meta = wire.SplitMeta(h, limits)
-	} else {
-		r.message, r.meta = wire.SplitIdentity(h, limits)
-	}
+	limits.Trusted = r.stored
+	r.message, r.meta = wire.Decode(h, limits)
 	r.message.Topic = q.topic
 	r.message.ID = cmp.Or(r.message.ID, r.id)
 	if r.message.PublishedAt.IsZero() {
@@ -224,12 +226,12 @@ func (l *letter) write(m brokers.Message, meta *brokers.Meta, fifo bool) {
 	}
 	var h brokers.Headers
 	if meta == nil {
-		h = wire.AppendIdentity(plain)
+		h = wire.EncodeIdentity(plain)
 	} else {
-		h = wire.AppendMeta(plain, *meta)
+		h = wire.Encode(plain, *meta)
 	}
 	l.split(h)
-	noted := func(h brokers.Header) bool { return h.Name == wire.Key }
+	noted := func(h brokers.Header) bool { return h.Name == keyHeader }
 	if plain.Key != "" && !slices.ContainsFunc(l.notes, noted) {
 		l.sealed = &envelope{key: &plain.Key}
 	}
@@ -241,7 +243,7 @@ func (l *letter) write(m brokers.Message, meta *brokers.Meta, fifo bool) {
 func (l *letter) split(h brokers.Headers) {
 	user, notes := wire.Partition(h)
 	l.user = user
-	if len(notes) < wire.MaxEntries && wire.Size(notes) < packedRoom/longestEscape && !slices.ContainsFunc(notes, unspeakable) {
+	if len(notes) < packedHeaders && adapter.Size(notes) < packedRoom/longestEscape && !slices.ContainsFunc(notes, unspeakable) {
 		l.notes = notes
 		return
 	}
@@ -249,7 +251,7 @@ func (l *letter) split(h brokers.Headers) {
 	room := packedRoom
 	for _, note := range slices.Backward(notes) {
 		size := len(pack(brokers.Headers{note}))
-		if unspeakable(note) || room < size || len(l.notes) >= wire.MaxEntries-1 {
+		if unspeakable(note) || room < size || len(l.notes) >= packedHeaders-1 {
 			l.user = append(l.user, note)
 			continue
 		}
@@ -284,18 +286,6 @@ func (l *letter) fit(body string) {
 	}
 }
 
-// shedding is the order in which notes go when a message is too large. Those
-// that are needed to handle it stay.
-var shedding = []wire.Step{
-	{Name: wire.ErrorStack, Cut: true},
-	{Name: wire.DeadHistory},
-	{Name: wire.ErrorMessage, Cut: true},
-	{Name: wire.DeadOrigin},
-	{Name: wire.DeadRule},
-	{Name: wire.History},
-	{Name: wire.Origin},
-}
-
 // shed returns the packed attribute. The rest of the message takes so many bytes;
 // if it all is over the limit, notes are left out.
 func (l *letter) shed(rest, limit int) string {
@@ -303,14 +293,10 @@ func (l *letter) shed(rest, limit int) string {
 	if rest+len(packed) <= limit {
 		return packed
 	}
-	note, shed := "", []string(nil)
-	if l.notes.Get(wire.DeadVersion) != "" {
-		note, shed = wire.DeadTruncated, wire.Names(l.notes.Get(wire.DeadTruncated))
-	}
-	all := l.notes.Without(wire.DeadTruncated)
+	all := l.notes
 	// JSON makes notes longer, by how much depends on which of them stay.
 	for room := limit - rest; ; {
-		l.notes = wire.Fit(slices.Clone(all), max(room, 0), note, shed, shedding...)
+		l.notes = wire.Fit(all, max(room, 0))
 		packed = pack(l.notes, l.flags...)
 		over := rest + len(packed) - limit
 		if over <= 0 || room <= 0 {
@@ -337,7 +323,7 @@ func takesGroup(key string) bool {
 // hashed is the group of a key that SQS does not take.
 func hashed(key string) string {
 	sum := sha256.Sum256([]byte(key))
-	return wire.Prefix + hex.EncodeToString(sum[:])
+	return "redrive-" + hex.EncodeToString(sum[:])
 }
 
 // matches reports whether body has the MD5 checksum that SQS states. It guards

@@ -19,6 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
@@ -167,14 +168,16 @@ func TestRoundTrip(t *testing.T) {
 		"a bad trace header": {with(func(m *brokers.Message) {
 			m.Headers = brokers.Headers{{Name: "AWSTraceHeader", Value: "x y", Type: "system"}}
 		}), sealed},
-		"another system attribute":     {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "x", Value: "1", Type: "system"}} }), sealed},
-		"an unknown name of ours":      {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "redrive-own", Value: "1"}} }), plain},
-		"a dead letter":                {with(func(m *brokers.Message) { m.Headers = append(numbered(9), deadLetter(9)...) }), plain},
-		"a dead letter of bytes":       {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: wire.DeadReason, Value: "\xff"}} }), sealed},
-		"a dead letter with a \\uffff": {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: wire.ErrorMessage, Value: "\uffff\\u"}} }), plain},
-		"a dead letter of many parts":  {with(func(m *brokers.Message) { m.Headers = deadLetter(100) }), sealed},
+		"another system attribute": {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "x", Value: "1", Type: "system"}} }), sealed},
+		"an unknown name of ours":  {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "redrive-own", Value: "1"}} }), plain},
+		"a dead letter":            {with(func(m *brokers.Message) { m.Headers = append(numbered(9), deadLetter(9)...) }), plain},
+		"a dead letter of bytes":   {with(func(m *brokers.Message) { m.Headers = brokers.Headers{{Name: "redrive-dlq-reason", Value: "\xff"}} }), sealed},
+		"a dead letter with a \\uffff": {with(func(m *brokers.Message) {
+			m.Headers = brokers.Headers{{Name: "redrive-error-message", Value: "\uffff\\u"}}
+		}), plain},
+		"a dead letter of many parts": {with(func(m *brokers.Message) { m.Headers = deadLetter(100) }), sealed},
 		"a dead letter of long parts": {with(func(m *brokers.Message) {
-			m.Headers = append(brokers.Headers{{Name: wire.ErrorStack, Value: strings.Repeat("\x01", 20<<10)}}, deadLetter(9)...)
+			m.Headers = append(brokers.Headers{{Name: "redrive-error-stack", Value: strings.Repeat("\x01", 20<<10)}}, deadLetter(9)...)
 		}), sealed},
 	} {
 		for _, fifo := range []bool{false, true} {
@@ -201,9 +204,9 @@ func TestRoundTrip(t *testing.T) {
 
 // deadLetter has n headers of a dead letter.
 func deadLetter(n int) brokers.Headers {
-	h := brokers.Headers{{Name: wire.DeadVersion, Value: "1"}, {Name: wire.DeadReason, Value: "exhausted"}, {Name: wire.ErrorMessage, Value: "no \"stock\"\nleft"}}
+	h := brokers.Headers{{Name: "redrive-dlq-v", Value: "1"}, {Name: "redrive-dlq-reason", Value: "exhausted"}, {Name: "redrive-error-message", Value: "no \"stock\"\nleft"}}
 	for i := len(h); i < n; i++ {
-		h = append(h, brokers.Header{Name: wire.DeadOrigin + strconv.Itoa(i), Value: "x"})
+		h = append(h, brokers.Header{Name: "redrive-dlq-origin-" + strconv.Itoa(i), Value: "x"})
 	}
 	return h
 }
@@ -357,7 +360,7 @@ func TestProgressIsReadForTheSameQueueOnly(t *testing.T) {
 		}
 	}
 	forged := with(func(m *brokers.Message) {
-		m.Headers = brokers.Headers{{Name: wire.Attempt, Value: "7"}, {Name: wire.Topic, Value: "orders"}, {Name: wire.Packed, Value: `{"attempt":"7"}`}}
+		m.Headers = brokers.Headers{{Name: "redrive-attempt", Value: "7"}, {Name: "redrive-topic", Value: "orders"}, {Name: wire.Packed, Value: `{"attempt":"7"}`}}
 	})
 	if got := roundTrip(t, forged, nil, false); got.meta.Attempt != 0 || got.stored || len(got.message.Headers) != 0 {
 		t.Errorf("forged progress was published: %+v", got)
@@ -381,7 +384,7 @@ func TestParseClampsTimes(t *testing.T) {
 
 func TestComposeSheds(t *testing.T) {
 	var history []brokers.Failure
-	for i := range wire.HistoryLimit {
+	for i := range 10 {
 		history = append(history, brokers.Failure{Attempt: i + 1, At: now.Add(-time.Minute), Class: "transient", Fingerprint: strings.Repeat("f", 40), Delay: time.Second})
 	}
 	meta := &brokers.Meta{Attempt: 10, DueAt: now, History: history, Origin: brokers.Headers{{Name: "queue", Value: "orders"}}}
@@ -391,10 +394,10 @@ func TestComposeSheds(t *testing.T) {
 		t.Fatal(err)
 	}
 	letter := with(func(m *brokers.Message) {
-		m.Headers = append(deadLetter(5), brokers.Header{Name: wire.ErrorStack, Value: strings.Repeat("\"main.go\":1\n", 100)}, brokers.Header{Name: wire.DeadTruncated, Value: "rule"})
+		m.Headers = append(deadLetter(5), brokers.Header{Name: "redrive-error-stack", Value: strings.Repeat("\"main.go\":1\n", 100)}, brokers.Header{Name: "redrive-dlq-truncated", Value: "rule"})
 	})
 	long := with(func(m *brokers.Message) {
-		m.Headers = brokers.Headers{{Name: wire.DeadVersion, Value: "1"}, {Name: wire.ErrorMessage, Value: strings.Repeat("declined ", 200)}}
+		m.Headers = brokers.Headers{{Name: "redrive-dlq-v", Value: "1"}, {Name: "redrive-error-message", Value: strings.Repeat("declined ", 200)}}
 	})
 	for _, test := range []struct {
 		name    string
@@ -413,16 +416,16 @@ func TestComposeSheds(t *testing.T) {
 		}},
 		{name: "too small", m: m, meta: meta, limit: 100, refused: true},
 		{name: "a stack is cut", m: letter, limit: 1500, check: func(r record) bool {
-			stack := r.message.Headers.Get(wire.ErrorStack)
-			return len(stack) > 400 && len(stack) < 1200 && r.message.Headers.Get(wire.DeadTruncated) == "rule,error-stack"
+			stack := r.message.Headers.Get("redrive-error-stack")
+			return len(stack) > 400 && len(stack) < 1200 && r.message.Headers.Get("redrive-dlq-truncated") == "rule,error-stack"
 		}},
 		{name: "a stack goes", m: letter, limit: 330, check: func(r record) bool {
-			_, ok := r.message.Headers.Lookup(wire.ErrorStack)
-			return !ok && r.message.Headers.Get(wire.DeadTruncated) == "rule,error-stack" && r.message.Headers.Get(wire.DeadReason) == "exhausted"
+			_, ok := r.message.Headers.Lookup("redrive-error-stack")
+			return !ok && r.message.Headers.Get("redrive-dlq-truncated") == "rule,error-stack" && r.message.Headers.Get("redrive-dlq-reason") == "exhausted"
 		}},
 		{name: "an error text is cut", m: long, limit: 1000, check: func(r record) bool {
-			text := r.message.Headers.Get(wire.ErrorMessage)
-			return len(text) > 400 && len(text) < 1000 && r.message.Headers.Get(wire.DeadTruncated) == "error-message"
+			text := r.message.Headers.Get("redrive-error-message")
+			return len(text) > 400 && len(text) < 1000 && r.message.Headers.Get("redrive-dlq-truncated") == "error-message"
 		}},
 		{name: "a body is never cut", m: with(func(m *brokers.Message) { m.Body = bytes.Repeat([]byte("x"), 1<<20) }), limit: 1 << 21, refused: true},
 		{name: "too many headers", m: with(func(m *brokers.Message) { m.Headers = numbered(1001) }), refused: true},
@@ -450,7 +453,7 @@ func TestMessageLimit(t *testing.T) {
 	for _, limit := range []int{0, 1 << 20, 256 << 10, 2048} {
 		most := messageLimit(limit)
 		m := with(func(m *brokers.Message) { m.ID, m.Key = strings.Repeat("i", 60), strings.Repeat("k", 128) })
-		m.Body = bytes.Repeat([]byte{0xff}, most-wire.Size(m.Headers))
+		m.Body = bytes.Repeat([]byte{0xff}, most-adapter.Size(m.Headers))
 		for _, meta := range []*brokers.Meta{nil, benchMeta()} {
 			if _, err := compose(m, meta, true, limit, 0); err != nil {
 				t.Errorf("limit %d, copy %t: %d bytes that are no text are refused: %v", limit, meta != nil, most, err)
@@ -490,8 +493,8 @@ func FuzzRoundTrip(f *testing.F) {
 		want := m
 		want.Headers = normal(m.Headers)
 		if got.message.ID == got.id {
-			want.ID = got.id // SplitMeta takes no such ID
-			if plain(id) && id != "" && len(id) <= wire.MaxName {
+			want.ID = got.id // Decode takes no such ID
+			if len(wire.EncodeIdentity(brokers.Message{ID: id})) > 0 {
 				t.Errorf("the ID %q got lost", id)
 			}
 		}
@@ -502,13 +505,11 @@ func FuzzRoundTrip(f *testing.F) {
 	})
 }
 
-func plain(s string) bool { text, cut := wire.Text(s, wire.MaxName); return text == s && !cut }
-
 // normal is what comes back of headers: attributes have no order, what the
 // framework carries is gone, and what it notes comes last.
 func normal(h brokers.Headers) brokers.Headers {
 	var l letter
-	l.split(wire.AppendIdentity(brokers.Message{Headers: h}))
+	l.split(wire.EncodeIdentity(brokers.Message{Headers: h}))
 	l.fit("x")
 	var out brokers.Headers
 	if l.sealed != nil {
@@ -528,7 +529,7 @@ func normal(h brokers.Headers) brokers.Headers {
 	}
 	notes, _ := wire.Unpack(wire.Pack(l.notes))
 	for _, note := range notes {
-		if note.Name != wire.IdempotencyKey && note.Name != wire.RedriveCount {
+		if note.Name != "redrive-idempotency-key" && note.Name != "redrive-count" {
 			out = append(out, note)
 		}
 	}
@@ -562,7 +563,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("body = %q, want %q", got.message.Body, body)
 		}
 		for _, h := range got.message.Headers {
-			if h.Name == wire.Attempt || h.Name == wire.Packed || h.Name == wire.ID {
+			if h.Name == "redrive-attempt" || h.Name == wire.Packed || h.Name == "redrive-id" {
 				t.Errorf("the header %q got through", h.Name)
 			}
 		}

@@ -31,7 +31,7 @@ func (s *source) Pause(topics ...string) {
 		}
 	}
 	if resumed {
-		s.wake()
+		s.woken.Wake()
 	}
 }
 

@@ -26,7 +26,7 @@ func (s *source) poll(demand int, now time.Time) (next time.Time) {
 	}
 	share := max(1, free/flowing)
 	for i := range s.feeds {
-		f := s.feeds[(s.turn+i)%len(s.feeds)]
+		f := s.feeds[(int(s.turn)+i)%len(s.feeds)]
 		if f.paused {
 			continue
 		}
@@ -131,7 +131,7 @@ func (s *source) arrive(f *feed, r request, records []record, err error, took ti
 	}
 	s.arm()
 	s.mu.Unlock()
-	s.wake()
+	s.woken.Wake()
 	s.giveBack(back)
 	f.postpone(damaged)
 }

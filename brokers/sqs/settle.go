@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // Settle settles the deliveries of all queues at the same time, and of each
@@ -25,7 +26,11 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 		jobs := slices.Collect(maps.Values(b.jobs))
 		s.broker.client.callers.each(len(jobs), func(i int) { jobs[i].run(ctx) })
 	}
-	return described(b.errs, func(i int) (string, *brokers.Delivery) { return batch[i].Action.String(), batch[i].Delivery })
+	failures := adapter.Failures{Broker: "sqs", Entries: len(batch)}
+	for i, err := range b.errs {
+		failures.Add(i, batch[i].Action.String(), batch[i].Delivery, err)
+	}
+	return failures.List
 }
 
 // settlement is one call of Settle.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // source receives from the queues of a subscription.
@@ -24,13 +25,13 @@ type source struct {
 	terms  terms
 	caps   brokers.Capabilities
 
-	woken chan struct{}
+	woken adapter.Waker
 	calls sync.WaitGroup // not begun after closed is set
 	ended chan struct{}  // closed when everything is given back
 
 	mu       sync.Mutex
 	feeds    []*feed
-	turn     int // the feed to serve next
+	turn     adapter.Turn // of the feeds
 	seq      uint64
 	out      map[*token]struct{} // handed out, and neither settled nor lost
 	appetite appetite
@@ -49,7 +50,7 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 		sub:      sub,
 		terms:    t,
 		caps:     brokers.Capabilities{Lease: t.lease, MaxLease: maxTotal, Granularity: time.Second},
-		woken:    make(chan struct{}, 1),
+		woken:    adapter.NewWaker(),
 		ended:    make(chan struct{}),
 		out:      make(map[*token]struct{}),
 		appetite: appetite{window: t.lease / 4},
@@ -70,13 +71,6 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 // Capabilities are those of the queues, which are all standard or all FIFO.
 func (s *source) Capabilities() brokers.Capabilities { return s.caps }
 
-func (s *source) wake() {
-	select {
-	case s.woken <- struct{}{}:
-	default:
-	}
-}
-
 func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
 	if max < 1 {
 		return nil, fmt.Errorf("sqs: receive at most %d messages: the least is 1", max)
@@ -86,23 +80,7 @@ func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, err
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}
-		s.wait(ctx, next)
-	}
-}
-
-// wait returns when there may be something new, and at next unless that is
-// zero.
-func (s *source) wait(ctx context.Context, next time.Time) {
-	var rested <-chan time.Time
-	if !next.IsZero() {
-		timer := time.NewTimer(time.Until(next))
-		defer timer.Stop()
-		rested = timer.C
-	}
-	select {
-	case <-s.woken:
-	case <-rested:
-	case <-ctx.Done():
+		s.woken.Wait(ctx, next)
 	}
 }
 
@@ -130,29 +108,18 @@ func (s *source) step(ctx context.Context, max int) (ds []*brokers.Delivery, nex
 
 // take hands out what is buffered, from the queues in turn. mu is held.
 func (s *source) take(most int, now time.Time) []*brokers.Delivery {
-	ready := 0
-	for _, f := range s.feeds {
-		ready += min(1, len(f.items))
-	}
-	if ready == 0 {
-		return nil
-	}
-	share := 1 + (most-1)/ready
 	var ds []*brokers.Delivery
 	var taken []*token
-	for idle := 0; len(ds) < most && idle < len(s.feeds); s.turn++ {
-		f := s.feeds[s.turn%len(s.feeds)]
-		tokens := f.take(min(share, most-len(ds)), now)
+	ready := func(i int) int { return len(s.feeds[i].items) }
+	s.turn.Take(most, len(s.feeds), ready, func(i, most int) int {
+		tokens := s.feeds[i].take(most, now)
 		for _, t := range tokens {
 			ds = append(ds, t.hand(now, s.terms.lease))
 			s.out[t] = struct{}{}
 		}
 		taken = append(taken, tokens...)
-		if idle++; len(tokens) > 0 {
-			idle = 0
-		}
-	}
-	s.turn %= len(s.feeds)
+		return len(tokens)
+	})
 	for _, t := range taken {
 		t.feed.lock(t)
 	}
@@ -169,7 +136,7 @@ func (s *source) forget(t *token, end state) {
 	delete(s.out, t)
 	t.feed.unlock(t)
 	if t.feed.fifo && len(t.feed.items) > 0 {
-		s.wake()
+		s.woken.Wake()
 	}
 }
 
@@ -262,7 +229,7 @@ func (s *source) Close(ctx context.Context) error {
 	s.closed = true
 	s.mu.Unlock()
 	if begin {
-		s.wake()
+		s.woken.Wake()
 		go s.end()
 	}
 	select {

@@ -3,7 +3,6 @@ package sqs
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -12,7 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/wire"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // Options configure a Broker. Config is required.
@@ -66,10 +65,10 @@ type Broker struct {
 	options Options
 	client  *client
 
-	mu      sync.Mutex
-	closed  bool
-	sources map[*source]struct{}
-	queues  map[string]queue // that were resolved, by topic
+	sources adapter.Sources[*source]
+
+	mu     sync.Mutex
+	queues map[string]queue // that were resolved, by topic
 }
 
 var _ brokers.Broker = (*Broker)(nil)
@@ -83,7 +82,6 @@ func New(options Options) (*Broker, error) {
 	return &Broker{
 		options: o,
 		client:  newClient(clientOptions{config: o.Config, endpoint: o.Endpoint, timeout: o.CallTimeout, pollWait: o.PollWait}),
-		sources: make(map[*source]struct{}),
 		queues:  make(map[string]queue),
 	}, nil
 }
@@ -129,7 +127,7 @@ func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.So
 }
 
 func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, error) {
-	if b.isClosed() {
+	if b.sources.Closed() {
 		return nil, brokers.ErrClosed
 	}
 	t := termsOf(sub, b.options)
@@ -141,26 +139,16 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 		return nil, err
 	}
 	s := newSource(b, sub, t, queues)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
+	b.client.callers.enter()
+	if !b.sources.Add(s) {
+		b.client.callers.leave()
 		return nil, brokers.ErrClosed
 	}
-	b.sources[s] = struct{}{}
-	b.client.callers.enter()
 	return s, nil
 }
 
-func (b *Broker) isClosed() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.closed
-}
-
 func (b *Broker) forget(s *source) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.sources, s)
+	b.sources.Remove(s)
 	b.client.callers.leave()
 }
 
@@ -168,34 +156,14 @@ func (b *Broker) forget(s *source) {
 // returns when SQS has them on several servers. On FIFO queues a message
 // without a Key has a group of its own. Errors are *brokers.PublishError.
 func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
-	failed := make(map[int]error)
 	q, err := b.queue(ctx, topic)
-	var out []outgoing
-	var index []int
-	for i := range msgs {
-		identify(&msgs[i])
-		var o outgoing
-		fault := err
-		if fault == nil {
-			o, fault = compose(msgs[i], nil, q.fifo, q.limit, 0)
+	compose := func(m brokers.Message) (outgoing, error) {
+		if err != nil {
+			return outgoing{}, err
 		}
-		if fault != nil {
-			failed[i] = fault
-			continue
-		}
-		out, index = append(out, o), append(index, i)
+		return compose(m, nil, q.fifo, q.limit, 0)
 	}
-	if len(out) > 0 {
-		for at, err := range b.client.send(ctx, q.url, out) {
-			if err != nil {
-				failed[index[at]] = err
-			}
-		}
-	}
-	if len(failed) == 0 {
-		return nil
-	}
-	return &brokers.PublishError{Topic: topic, Failed: failed}
+	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.client.send(ctx, q.url, out) })
 }
 
 // queue returns what is known about the queue of topic, and asks for its URL
@@ -203,10 +171,9 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 func (b *Broker) queue(ctx context.Context, topic string) (queue, error) {
 	b.mu.Lock()
 	q, known := b.queues[topic]
-	closed := b.closed
 	b.mu.Unlock()
 	switch {
-	case closed:
+	case b.sources.Closed():
 		return queue{}, brokers.ErrClosed
 	case known:
 		return q, nil
@@ -229,38 +196,11 @@ func (b *Broker) learn(q queue) {
 	b.queues[q.topic] = q
 }
 
-// identify sets what m lacks of an identity.
-func identify(m *brokers.Message) {
-	carried, _ := wire.SplitIdentity(m.Headers, wire.Limits{Now: time.Now()})
-	m.ID = cmp.Or(m.ID, carried.ID)
-	if m.ID == "" {
-		m.ID = rand.Text()
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = carried.PublishedAt
-	}
-	if m.PublishedAt.IsZero() {
-		m.PublishedAt = time.Now()
-	}
-}
-
 // Close closes the sources that are still open, which waits for their polls to
 // end, and then the idle connections. When ctx ends first, its cause is
 // returned, and the sources go on in the background until they are done.
 func (b *Broker) Close(ctx context.Context) error {
-	b.mu.Lock()
-	b.closed = true
-	open := make([]*source, 0, len(b.sources))
-	for s := range b.sources {
-		open = append(open, s)
-	}
-	b.mu.Unlock()
-	var work sync.WaitGroup
-	errs := make([]error, len(open))
-	for i, s := range open {
-		work.Go(func() { errs[i] = s.Close(ctx) })
-	}
-	work.Wait()
+	err := b.sources.Close(ctx)
 	b.client.close()
-	return errors.Join(errs...)
+	return err
 }

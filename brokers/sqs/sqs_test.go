@@ -81,18 +81,6 @@ func TestPublishLooksUpOnce(t *testing.T) {
 	})
 }
 
-// TestIdentify keeps the identity of a message that comes with its headers.
-func TestIdentify(t *testing.T) {
-	m := brokers.Message{Headers: brokers.Headers{{Name: "redrive-id", Value: "id-7"}, {Name: "redrive-published-at", Value: "1700000000000"}}}
-	if identify(&m); m.ID != "id-7" || m.PublishedAt.UnixMilli() != 1700000000000 {
-		t.Errorf("the ID is %q, and it was published at %v", m.ID, m.PublishedAt)
-	}
-	m = brokers.Message{}
-	if identify(&m); m.ID == "" || time.Since(m.PublishedAt) > time.Minute {
-		t.Errorf("the ID is %q, and it was published at %v", m.ID, m.PublishedAt)
-	}
-}
-
 // TestBrokerClose closes what is open, and may be called again.
 func TestBrokerClose(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {

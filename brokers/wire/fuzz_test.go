@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/text"
 )
 
 // headersOf reads one header per line, "name: value".
@@ -21,19 +21,25 @@ func headersOf(text string) brokers.Headers {
 	return h
 }
 
-func FuzzSplitMeta(f *testing.F) {
+// packedOf are the headers of a copy that [EncodePacked] makes.
+func packedOf(msg brokers.Message, meta brokers.Meta) brokers.Headers {
+	user, packed := EncodePacked(nil, msg, meta)
+	return append(slices.Clone(user), brokers.Header{Name: Packed, Value: string(packed)})
+}
+
+func FuzzDecode(f *testing.F) {
 	msg, meta := full()
 	var seed strings.Builder
-	for _, h := range AppendMeta(msg, meta) {
+	for _, h := range Encode(msg, meta) {
 		seed.WriteString(h.Name + ": " + h.Value + "\n")
 	}
 	f.Add(seed.String(), int64(900))
 	f.Add("redrive-attempt: -1\nredrive-due-at: 9223372036854775807\nredrive-history: 1,,,,;;2,3,4,5,6", int64(-1))
 	f.Add("redrive-origin-: \xff\nredrive-origin-a: b\nredrive-dlq-v: 1\nredrive-meta: {}", int64(1<<40))
-	f.Fuzz(func(t *testing.T, text string, seconds int64) {
-		limits := Limits{Now: now, MaxDelay: time.Duration(seconds%(1<<30)) * time.Second}
-		h := headersOf(text)
-		msg, meta := SplitMeta(h, limits)
+	f.Fuzz(func(t *testing.T, lines string, seconds int64) {
+		limits := Limits{Now: now, MaxDelay: time.Duration(seconds%(1<<30)) * time.Second, Trusted: true}
+		h := headersOf(lines)
+		msg, meta := Decode(h, limits)
 		checkMeta(t, meta, limits)
 		kept := 0
 		for _, header := range h {
@@ -47,15 +53,15 @@ func FuzzSplitMeta(f *testing.F) {
 		if kept != len(msg.Headers) {
 			t.Fatalf("%d user headers became %d", kept, len(msg.Headers))
 		}
-		msgAgain, metaAgain := SplitMeta(AppendMeta(msg, meta), limits)
+		msgAgain, metaAgain := Decode(Encode(msg, meta), limits)
 		if !reflect.DeepEqual(metaAgain, meta) || !reflect.DeepEqual(msgAgain, msg) {
 			t.Fatalf("written and read again\n got %+v %+v\nwant %+v %+v", msgAgain, metaAgain, msg, meta)
 		}
-		packed := string(AppendPacked(nil, msg, meta))
-		if want := Pack(AppendMeta(msg, meta)[len(msg.Headers):]); packed != want {
-			t.Fatalf("AppendPacked = %s\nwant %s", packed, want)
+		packed := packedOf(msg, meta)
+		if got, want := packed.Get(Packed), Pack(Encode(msg, meta)[len(msg.Headers):]); got != want {
+			t.Fatalf("EncodePacked = %s\nwant %s", got, want)
 		}
-		msgAgain, metaAgain = SplitMeta(append(slices.Clone(msg.Headers), brokers.Header{Name: Packed, Value: packed}), limits)
+		msgAgain, metaAgain = Decode(packed, limits)
 		if !reflect.DeepEqual(metaAgain, meta) || !reflect.DeepEqual(msgAgain, msg) {
 			t.Fatalf("packed and read again\n got %+v %+v\nwant %+v %+v", msgAgain, metaAgain, msg, meta)
 		}
@@ -66,7 +72,7 @@ func checkMeta(t *testing.T, m brokers.Meta, limits Limits) {
 	t.Helper()
 	longest := max(limits.MaxDelay, 0)
 	for name, n := range map[string]int{"attempt": m.Attempt, "throttles": m.Throttles, "redrive count": m.RedriveCount} {
-		if n < 0 || n > maxCount {
+		if n < 0 || n > text.MaxCount {
 			t.Errorf("%s %d is out of bounds", name, n)
 		}
 	}
@@ -76,23 +82,23 @@ func checkMeta(t *testing.T, m brokers.Meta, limits Limits) {
 	if m.FirstFailedAt.After(limits.Now) || m.LastFailedAt.After(limits.Now) {
 		t.Errorf("failures in the future: %v, %v", m.FirstFailedAt, m.LastFailedAt)
 	}
-	if len(m.History) > HistoryLimit || len(m.Origin) > maxOrigin {
+	if len(m.History) > maxHistory || len(m.Origin) > maxOrigin {
 		t.Errorf("%d failures and %d details are too many", len(m.History), len(m.Origin))
 	}
 	texts := []string{m.IdempotencyKey, m.Class}
 	for _, h := range m.Origin {
 		texts = append(texts, h.Name, h.Value, h.Type)
 	}
-	for _, text := range texts {
-		if len(text) > MaxName || !plain(text, false) {
-			t.Errorf("unsafe text %q", text)
+	for _, s := range texts {
+		if !text.IsLine(s, text.MaxName) {
+			t.Errorf("unsafe text %q", s)
 		}
 	}
 }
 
 func FuzzUnpack(f *testing.F) {
 	msg, meta := full()
-	f.Add(Pack(AppendMeta(msg, meta)))
+	f.Add(Pack(Encode(msg, meta)))
 	f.Add(`{"attempt":"3","origin-offset":["42","long"],"color":"red","id":null}`)
 	f.Add(`{"attempt":"3",`)
 	f.Add(`[]`)
@@ -100,11 +106,11 @@ func FuzzUnpack(f *testing.F) {
 	f.Add("{\"id\":\"\xff\",\"due-at\":\"1\"}")
 	f.Fuzz(func(t *testing.T, packed string) {
 		h, err := Unpack(packed)
-		if len(h) > MaxEntries {
+		if len(h) > maxEntries {
 			t.Fatalf("%d headers", len(h))
 		}
 		for _, header := range h {
-			if !Reserved(header.Name) || header.Name == Packed {
+			if !reserved(header.Name) || header.Name == Packed {
 				t.Fatalf("header %q is not ours", header.Name)
 			}
 		}
@@ -118,32 +124,12 @@ func FuzzUnpack(f *testing.F) {
 		if err != nil || !reflect.DeepEqual(again, h) {
 			t.Fatalf("packed again (%v)\n got %+v\nwant %+v", err, again, h)
 		}
-		due := slices.IndexFunc(h, func(header brokers.Header) bool { return header.Name == DueAt && header.Type == "" })
+		due := slices.IndexFunc(h, func(header brokers.Header) bool { return header.Name == nameDueAt && header.Type == "" })
 		if due < 0 {
 			return
 		}
-		if got, want := PackedTime([]byte(Pack(h)), DueAt), parseTime(h[due].Value); !got.Equal(want) {
-			t.Fatalf("PackedTime = %v, the first header that says it %v", got, want)
-		}
-	})
-}
-
-func FuzzText(f *testing.F) {
-	f.Add("a\x1b[31m\xff\u202e一", 12)
-	f.Add("", 0)
-	f.Fuzz(func(t *testing.T, s string, max int) {
-		max = max & 0xfff
-		for _, lines := range []bool{false, true} {
-			got, cut := escape(s, max, lines)
-			if len(got) > max || !utf8.ValidString(got) || !plain(got, lines) {
-				t.Fatalf("escape(%q, %d, %v) = %q", s, max, lines, got)
-			}
-			if again, cutAgain := escape(got, max, lines); again != got || cutAgain {
-				t.Fatalf("escape(%q) = %q: not stable", got, again)
-			}
-			if !cut && plain(s, lines) && got != s {
-				t.Fatalf("escape(%q) = %q: a safe text is changed", s, got)
-			}
+		if got, want := text.Time(string(Lookup([]byte(Pack(h)), nameDueAt))), text.Time(h[due].Value); !got.Equal(want) {
+			t.Fatalf("Lookup = %v, the first header that says it %v", got, want)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -9,108 +10,111 @@ import (
 
 // What reading looks at; framework headers beyond it are dropped unread.
 const (
-	MaxEntries = 64
-	MaxBytes   = 16 << 10 // names and values
+	maxEntries = 64
+	maxBytes   = 16 << 10 // names and values
 )
-
-// Limits bound what incoming headers may claim. Both fields are needed.
-type Limits struct {
-	// Now: failures and publishing lie before it.
-	Now time.Time
-	// MaxDelay is the longest delay that a retry may ask for: a due time is
-	// at most MaxDelay after Now.
-	MaxDelay time.Duration
-}
-
-// AppendMeta returns the headers of a copy of msg that carries m: the user's
-// own, then the framework's. They include the identity and the topic of msg;
-// an adapter clears the fields for which its broker has a better place (ID,
-// Key, Topic, PublishedAt) before the call. IDs, keys and topics of more than
-// [MaxName] bytes, or with control characters, are left out.
-func AppendMeta(msg brokers.Message, m brokers.Meta) brokers.Headers {
-	w := Writer{Headers: make(brokers.Headers, 0, usual)}
-	w.meta(msg, m)
-	return slices.Concat(User(msg.Headers), w.Headers)
-}
-
-// AppendPacked appends what of [AppendMeta] is the framework's as [Pack] has it,
-// for one header that is called [Packed], where many headers cost more than few.
-// [SplitMeta] reads it.
-func AppendPacked(b []byte, msg brokers.Message, m brokers.Meta) []byte {
-	w := Writer{packed: append(b, '{')}
-	w.meta(msg, m)
-	return append(w.packed, '}')
-}
-
-// User returns the headers of h that AppendMeta keeps.
-func User(h brokers.Headers) brokers.Headers { return without(h, carried) }
 
 // usual is how many headers of the framework the copy of a message has at most,
 // mostly.
 const usual = 20
 
-func (w *Writer) meta(msg brokers.Message, m brokers.Meta) {
-	w.identity(msg)
-	w.exact(Topic, msg.Topic, MaxName)
-	w.Meta(Prefix, m)
+// Limits bound what incoming headers may claim.
+type Limits struct {
+	// Now: failures and publishing lie before it. Needed.
+	Now time.Time
+
+	// MaxDelay is the longest delay that a retry may ask for: a due time is
+	// at most MaxDelay after Now. 0 or less makes every message due.
+	MaxDelay time.Duration
+
+	// Trusted says that workers alone write where the headers come from, or
+	// that the broker leaves no choice. Without it only the identity of a
+	// message is read, and its progress is taken out unread.
+	Trusted bool
 }
 
-// AppendIdentity returns the headers of msg as Publish writes them: the
-// user's own, then the identity. An idempotency key and a redrive count among
-// msg.Headers are kept, and every trace of progress is taken out, so that no
-// publisher can pass on a forged one.
-func AppendIdentity(msg brokers.Message) brokers.Headers {
-	var w Writer
-	w.identity(msg)
+// Encode returns the headers of a copy of m that carries meta: the user's own,
+// then the framework's, in place of those that are among m.Headers. They
+// include the identity and the topic of m; an adapter clears the fields for
+// which its broker has a better place (ID, Key, Topic, PublishedAt) before the
+// call. IDs, keys and topics of more than 512 bytes, or with control characters,
+// are left out.
+func Encode(m brokers.Message, meta brokers.Meta) brokers.Headers {
+	w := writer{headers: make(brokers.Headers, 0, usual)}
+	w.copy(m, meta)
+	return slices.Concat(without(m.Headers, carried), w.headers)
+}
+
+// EncodePacked is [Encode] for brokers where many headers cost more than few:
+// the framework's are appended to b as [Pack] has them, for one header that is
+// called [Packed].
+func EncodePacked(b []byte, m brokers.Message, meta brokers.Meta) (user brokers.Headers, packed []byte) {
+	w := writer{packed: append(b, '{')}
+	w.copy(m, meta)
+	return without(m.Headers, carried), append(w.packed, '}')
+}
+
+// EncodeIdentity returns the headers of m as Publish writes them: the user's
+// own, then the identity. An idempotency key and a redrive count among m.Headers
+// are kept, and every trace of progress is taken out, so that no publisher can
+// pass on a forged one.
+func EncodeIdentity(m brokers.Message) brokers.Headers {
+	var w writer
+	w.identity(m)
 	var room [usual]brokers.Header
-	_, r := read(msg.Headers, identity, room[:0])
-	w.exact(IdempotencyKey, r.Text(IdempotencyKey, MaxName), MaxName)
-	w.Int(RedriveCount, r.Int(RedriveCount))
-	return slices.Concat(User(msg.Headers), w.Headers)
+	_, r := read(m.Headers, identity, room[:0])
+	w.exact(nameIdempotencyKey, r.line(nameIdempotencyKey))
+	w.count(nameRedriveCount, r.count(nameRedriveCount))
+	return slices.Concat(without(m.Headers, carried), w.headers)
 }
 
-// SplitMeta undoes [AppendMeta], or [AppendPacked], where workers write. The
-// message has the user's headers and what of ID, Key, Topic and PublishedAt the
+// Identify gives m, which is about to be published, the ID and the PublishedAt
+// that it lacks: those that its headers carry, else what newID returns and now.
+// The Meta has the rest of what they carry, which is the idempotency key and the
+// redrive count.
+func Identify(m *brokers.Message, now time.Time, newID func() string) brokers.Meta {
+	var said brokers.Message
+	var meta brokers.Meta
+	if len(m.Headers) > 0 {
+		said, meta = Decode(m.Headers, Limits{Now: now})
+	}
+	if m.ID = cmp.Or(m.ID, said.ID); m.ID == "" {
+		m.ID = newID()
+	}
+	if m.PublishedAt.IsZero() {
+		m.PublishedAt = said.PublishedAt
+	}
+	if m.PublishedAt.IsZero() {
+		m.PublishedAt = now
+	}
+	return meta
+}
+
+// Decode reads what [Encode], [EncodePacked] or [EncodeIdentity] wrote. The
+// message has the user's headers, and what of ID, Key, Topic and PublishedAt the
 // headers say; a Topic is for the adapter to check against its subscription.
-func SplitMeta(h brokers.Headers, limits Limits) (brokers.Message, brokers.Meta) {
+func Decode(h brokers.Headers, limits Limits) (brokers.Message, brokers.Meta) {
 	var room [usual]brokers.Header
-	user, r := read(h, carried, room[:0])
-	msg := r.message(user, limits)
-	msg.Topic = r.Text(Topic, MaxName)
-	m := r.Meta(Prefix)
-	limits.clamp(&m)
-	return msg, m
-}
-
-// SplitIdentity undoes [AppendIdentity] where anyone may write: the identity
-// is read, also out of a header [Packed], and progress is taken out unread.
-func SplitIdentity(h brokers.Headers, limits Limits) (brokers.Message, brokers.Meta) {
-	var room [usual]brokers.Header
-	user, r := read(h, identity, room[:0])
-	return r.message(user, limits), brokers.Meta{
-		IdempotencyKey: r.Text(IdempotencyKey, MaxName),
-		RedriveCount:   r.Int(RedriveCount),
+	wanted := identity
+	if limits.Trusted {
+		wanted = carried
 	}
-}
-
-func (w *Writer) identity(msg brokers.Message) {
-	w.exact(ID, msg.ID, MaxName)
-	w.exact(Key, msg.Key, MaxName)
-	w.Time(PublishedAt, msg.PublishedAt)
-}
-
-func (r Reader) message(user brokers.Headers, limits Limits) brokers.Message {
-	return brokers.Message{
-		ID:          r.Text(ID, MaxName),
-		Key:         r.Text(Key, MaxName),
+	user, r := read(h, wanted, room[:0])
+	m := brokers.Message{
+		ID:          r.line(nameID),
+		Topic:       r.line(nameTopic),
+		Key:         r.line(nameKey),
 		Headers:     user,
-		PublishedAt: earlier(r.Time(PublishedAt), limits.Now),
+		PublishedAt: earlier(r.time(namePublishedAt), limits.Now),
 	}
+	meta := r.meta() // of what is wanted
+	limits.clamp(&meta)
+	return m, meta
 }
 
 // read takes the carried headers off h and reads those that are wanted, up to
 // the bounds. Of [Packed] ones it reads the last. Room is memory for them.
-func read(h brokers.Headers, wanted func(string) bool, room brokers.Headers) (user brokers.Headers, r Reader) {
+func read(h brokers.Headers, wanted func(string) bool, room brokers.Headers) (user brokers.Headers, r reader) {
 	packed := ""
 	for _, header := range h {
 		switch {
@@ -123,7 +127,7 @@ func read(h brokers.Headers, wanted func(string) bool, room brokers.Headers) (us
 	if packed != "" {
 		room, _ = appendUnpacked(room, packed) // what is damaged is not there
 	}
-	return User(h), Reader{bounded(room, wanted)}
+	return without(h, carried), reader(bounded(room, wanted))
 }
 
 // bounded returns those of h that are wanted, up to the bounds, in its memory.
@@ -134,10 +138,10 @@ func bounded(h brokers.Headers, wanted func(string) bool) brokers.Headers {
 		if !wanted(header.Name) {
 			continue
 		}
-		if entries++; entries > MaxEntries {
+		if entries++; entries > maxEntries {
 			break
 		}
-		if n := len(header.Name) + len(header.Value); size+n <= MaxBytes {
+		if n := len(header.Name) + len(header.Value); size+n <= maxBytes {
 			size += n
 			kept = append(kept, header)
 		}

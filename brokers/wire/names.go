@@ -6,82 +6,50 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// Prefix starts the name of every header of the framework.
-const Prefix = "redrive-"
+const prefix = "redrive-"
 
 // Packed names the one header that holds all framework headers where headers
 // are scarce or dear, see [Pack].
-const Packed = Prefix + "meta"
+const Packed = prefix + "meta"
 
 // Carried headers. Those of the first group are the identity of a message and
 // may come from anyone; the others are its progress and come from workers.
 const (
-	ID             = Prefix + "id"
-	Key            = Prefix + "key"
-	PublishedAt    = Prefix + "published-at"
-	IdempotencyKey = Prefix + "idempotency-key"
-	RedriveCount   = Prefix + "count"
+	nameID             = prefix + "id"
+	nameKey            = prefix + "key"
+	namePublishedAt    = prefix + "published-at"
+	nameIdempotencyKey = prefix + "idempotency-key"
+	nameRedriveCount   = prefix + "count"
 
-	Topic         = Prefix + "topic"
-	Attempt       = Prefix + "attempt"
-	Throttles     = Prefix + "throttles"
-	FirstFailedAt = Prefix + "first-failed-at"
-	LastFailedAt  = Prefix + "failed-at"
-	DueAt         = Prefix + "due-at"
-	Delay         = Prefix + "delay-ms"
-	Class         = Prefix + "class"
-	History       = Prefix + "history"
-	Origin        = Prefix + "origin-" // followed by the name of the detail
+	nameTopic         = prefix + "topic"
+	nameAttempt       = prefix + "attempt"
+	nameThrottles     = prefix + "throttles"
+	nameFirstFailedAt = prefix + "first-failed-at"
+	nameLastFailedAt  = prefix + "failed-at"
+	nameDueAt         = prefix + "due-at"
+	nameDelay         = prefix + "delay-ms"
+	nameClass         = prefix + "class"
+	nameHistory       = prefix + "history"
+	nameOrigin        = prefix + "origin-" // followed by the name of the detail
 )
 
-// The record of a dead letter. What it tells of brokers.Meta has the words of
-// the carried headers after DeadPrefix.
+// The record of a dead letter, which package dlq spells. What it tells of
+// brokers.Meta has the words of the carried headers after deadPrefix.
 const (
-	DeadPrefix      = Prefix + "dlq-"
-	DeadVersion     = DeadPrefix + "v"
-	DeadReason      = DeadPrefix + "reason"
-	DeadAt          = DeadPrefix + "at"
-	DeadBy          = DeadPrefix + "by"
-	DeadGroup       = DeadPrefix + "group"
-	DeadTopic       = DeadPrefix + "topic"
-	DeadPublishedAt = DeadPrefix + "published-at"
-	DeadRule        = DeadPrefix + "rule"
-	DeadAbandoned   = DeadPrefix + "abandoned"
-	DeadTruncated   = DeadPrefix + "truncated"
-	DeadHistory     = DeadPrefix + "history"
-	DeadOrigin      = DeadPrefix + "origin-"
-
-	errorPrefix      = Prefix + "error-"
-	ErrorType        = errorPrefix + "type"
-	ErrorCode        = errorPrefix + "code"
-	ErrorMessage     = errorPrefix + "message"
-	ErrorFingerprint = errorPrefix + "fingerprint"
-	ErrorStack       = errorPrefix + "stack"
+	deadPrefix    = prefix + "dlq-"
+	deadVersion   = deadPrefix + "v"
+	deadTruncated = deadPrefix + "truncated"
 )
 
-// Reserved reports whether name belongs to either vocabulary.
-func Reserved(name string) bool {
-	if !strings.HasPrefix(name, Prefix) {
-		return false
-	}
-	if word, ok := strings.CutPrefix(name, DeadPrefix); ok {
-		return deadWord(word) || metaWord(word)
-	}
-	switch name {
-	case ErrorType, ErrorCode, ErrorMessage, ErrorFingerprint, ErrorStack:
-		return true
-	}
-	return carried(name)
-}
-
-// Partition splits h into the headers of the user and those of the framework,
-// both in their order. It may return h itself.
+// Partition splits h into the headers of the user and those of the framework:
+// the carried ones, and the record of a dead letter. Both keep their order, and
+// user may be h itself.
 func Partition(h brokers.Headers) (user, framework brokers.Headers) {
-	user = without(h, Reserved)
+	user = without(h, reserved)
 	if len(user) == len(h) {
 		return user, nil
 	}
-	return user, without(h, func(name string) bool { return !Reserved(name) })
+	return user, without(h, func(name string) bool { return !reserved(name) })
 }
 
 // without returns h but for the headers with certain names. It may be h itself,
@@ -108,38 +76,47 @@ func without(h brokers.Headers, left func(name string) bool) brokers.Headers {
 	return kept
 }
 
-func carried(name string) bool {
-	switch name {
-	case ID, Key, PublishedAt, IdempotencyKey, RedriveCount, Topic, Attempt, Throttles, FirstFailedAt, LastFailedAt,
-		DueAt, Delay, Class, History, Packed:
+// reserved reports whether name belongs to either vocabulary.
+func reserved(name string) bool {
+	word, ok := strings.CutPrefix(name, prefix)
+	if !ok {
+		return false
+	}
+	switch word {
+	case "dlq-v", "dlq-reason", "dlq-at", "dlq-by", "dlq-group", "dlq-topic", "dlq-published-at", "dlq-rule",
+		"dlq-abandoned", "dlq-truncated",
+		"error-type", "error-code", "error-message", "error-fingerprint", "error-stack":
 		return true
 	}
-	return strings.HasPrefix(name, Origin)
+	if word, ok := strings.CutPrefix(name, deadPrefix); ok {
+		return ofMeta(word)
+	}
+	return carried(name)
+}
+
+// ofMeta reports whether word stands for a field of brokers.Meta, after
+// whichever prefix.
+func ofMeta(word string) bool {
+	switch name := prefix + word; name {
+	case nameID, nameKey, namePublishedAt, nameTopic, Packed:
+		return false
+	default:
+		return carried(name)
+	}
+}
+
+func carried(name string) bool {
+	switch name {
+	case nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount, nameTopic, nameAttempt, nameThrottles,
+		nameFirstFailedAt, nameLastFailedAt, nameDueAt, nameDelay, nameClass, nameHistory, Packed:
+		return true
+	}
+	return strings.HasPrefix(name, nameOrigin)
 }
 
 func identity(name string) bool {
 	switch name {
-	case ID, Key, PublishedAt, IdempotencyKey, RedriveCount:
-		return true
-	}
-	return false
-}
-
-// metaWord reports whether word stands for a field of brokers.Meta, after
-// whichever prefix.
-func metaWord(word string) bool {
-	switch Prefix + word {
-	case IdempotencyKey, RedriveCount, Attempt, Throttles, FirstFailedAt, LastFailedAt,
-		DueAt, Delay, Class, History:
-		return true
-	}
-	return strings.HasPrefix(word, "origin-")
-}
-
-func deadWord(word string) bool {
-	switch DeadPrefix + word {
-	case DeadVersion, DeadReason, DeadAt, DeadBy, DeadGroup, DeadTopic, DeadPublishedAt,
-		DeadRule, DeadAbandoned, DeadTruncated:
+	case nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount:
 		return true
 	}
 	return false

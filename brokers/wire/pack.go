@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -17,14 +16,13 @@ import (
 const maxPacked = 64 << 10
 
 // Pack writes framework headers, as [Partition] returns them, as one JSON
-// object: {"id":"7f3a","attempt":"3"}. Names go without [Prefix], in order; a
-// value that has a type is a list of both. Headers that are not [Reserved] are
-// left out.
+// object: {"id":"7f3a","attempt":"3"}. Names go without "redrive-", in order; a
+// value that has a type is a list of both. Headers of the user are left out.
 func Pack(h brokers.Headers) string {
-	b := make([]byte, 0, Size(h)) // the prefixes make room for the quotes
+	b := make([]byte, 0, size(h)) // the prefixes make room for the quotes
 	b = append(b, '{')
 	for _, header := range h {
-		if !Reserved(header.Name) || header.Name == Packed {
+		if !reserved(header.Name) || header.Name == Packed {
 			continue
 		}
 		b = appendValue(appendName(b, header.Name), header.Value, header.Type)
@@ -37,7 +35,7 @@ func appendName(b []byte, name string) []byte {
 	if b[len(b)-1] != '{' {
 		b = append(b, ',')
 	}
-	return append(appendString(b, name[len(Prefix):]), ':')
+	return append(appendString(b, name[len(prefix):]), ':')
 }
 
 func appendValue(b []byte, value, typ string) []byte {
@@ -78,7 +76,7 @@ func isPlain(s string) bool {
 	return true
 }
 
-// Unpack undoes [Pack]. It takes at most 64 KiB and [MaxEntries] headers, and
+// Unpack undoes [Pack]. It takes at most 64 KiB and 64 headers, and
 // skips names and values that Pack would not write; the error says what is
 // wrong with a text that is no such object, and comes with the headers before
 // the fault. The values are as hostile as any other header.
@@ -101,7 +99,7 @@ func unpackJSON(packed string) (brokers.Headers, error) {
 		return nil, fmt.Errorf("%s: not a JSON object", Packed)
 	}
 	var h brokers.Headers
-	for n := 0; dec.More() && n < MaxEntries; n++ {
+	for n := 0; dec.More() && n < maxEntries; n++ {
 		key, err := dec.Token()
 		if err != nil {
 			return h, fmt.Errorf("%s: %w", Packed, err)
@@ -125,7 +123,7 @@ func unpackJSON(packed string) (brokers.Headers, error) {
 // nothing that is escaped, no blanks. The values share the memory of packed.
 func appendPlain(h brokers.Headers, packed string) (all brokers.Headers, ok bool) {
 	rest, ok := strings.CutPrefix(packed, "{")
-	for n := 0; ok && n < MaxEntries; n++ {
+	for n := 0; ok && n < maxEntries; n++ {
 		var name, value string
 		if name, rest, ok = cutString(rest, ':'); !ok {
 			break
@@ -137,8 +135,8 @@ func appendPlain(h brokers.Headers, packed string) (all brokers.Headers, ok bool
 			}
 			after = '}'
 		}
-		full, known := named(Prefix + name)
-		if known || Reserved(full) && full != Packed {
+		full, known := named(prefix + name)
+		if known || reserved(full) && full != Packed {
 			if h == nil {
 				h = make(brokers.Headers, 0, 1+strings.Count(packed, `","`))
 			}
@@ -164,11 +162,11 @@ func cutString(s string, after byte) (value, rest string, ok bool) {
 }
 
 // named returns name, without memory for those that nearly all copies have:
-// these are known, and [Reserved].
+// these are known, and reserved.
 func named(name string) (same string, known bool) {
 	for _, same := range [...]string{
-		ID, Key, PublishedAt, IdempotencyKey, RedriveCount, Topic, Attempt, Throttles,
-		FirstFailedAt, LastFailedAt, DueAt, Delay, Class, History, Origin + "topic", Origin + "partition", Origin + "offset",
+		nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount, nameTopic, nameAttempt, nameThrottles,
+		nameFirstFailedAt, nameLastFailedAt, nameDueAt, nameDelay, nameClass, nameHistory, nameOrigin + "topic", nameOrigin + "partition", nameOrigin + "offset",
 	} {
 		if same == name {
 			return same, true
@@ -177,16 +175,12 @@ func named(name string) (same string, known bool) {
 	return strings.Clone(name), false
 }
 
-// PackedTime looks up a time in what [Pack] wrote, the first of that name,
-// without reading the rest; zero is one that is absent or cannot be read.
-func PackedTime(packed []byte, name string) time.Time {
-	return parseTime(string(PackedText(packed, name)))
-}
-
-// PackedText looks up a text in what [Pack] wrote, as PackedTime does. One with
-// escapes is returned as it is there.
-func PackedText(packed []byte, name string) []byte {
-	word := `"` + strings.TrimPrefix(name, Prefix) + `":"`
+// Lookup finds the value of a header in what [Pack] wrote, the first of that
+// name, without reading the rest: a due time is text in milliseconds, as in
+// redrive-due-at. One with escapes is returned as it is there; nil is one that is
+// absent, or has a type.
+func Lookup(packed []byte, name string) []byte {
+	word := `"` + strings.TrimPrefix(name, prefix) + `":"`
 	for from := 0; ; {
 		at := bytes.Index(packed[from:], []byte(word))
 		if at < 0 {
@@ -203,8 +197,8 @@ func PackedText(packed []byte, name string) []byte {
 }
 
 func unpackOne(name string, value json.RawMessage) (brokers.Header, bool) {
-	header := brokers.Header{Name: Prefix + name}
-	if !Reserved(header.Name) || header.Name == Packed {
+	header := brokers.Header{Name: prefix + name}
+	if !reserved(header.Name) || header.Name == Packed {
 		return header, false
 	}
 	if json.Unmarshal(value, &header.Value) == nil {

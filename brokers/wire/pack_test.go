@@ -5,18 +5,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 )
 
 func TestPack(t *testing.T) {
 	h := brokers.Headers{
-		{Name: ID, Value: "7f3a"},
+		{Name: nameID, Value: "7f3a"},
 		{Name: "tenant", Value: "not ours"},
-		{Name: Attempt, Value: "3"},
-		{Name: ErrorMessage, Value: `quote " and <tag>`},
-		{Name: Origin + "offset", Value: "42", Type: "long"},
+		{Name: nameAttempt, Value: "3"},
+		{Name: "redrive-error-message", Value: `quote " and <tag>`},
+		{Name: nameOrigin + "offset", Value: "42", Type: "long"},
 		{Name: Packed, Value: "{}"},
 	}
 	packed := Pack(h)
@@ -37,7 +36,7 @@ func TestPack(t *testing.T) {
 }
 
 func TestUnpackHostile(t *testing.T) {
-	attempt := brokers.Headers{{Name: Attempt, Value: "3"}}
+	attempt := brokers.Headers{{Name: nameAttempt, Value: "3"}}
 	tests := []struct {
 		name, packed string
 		want         brokers.Headers
@@ -68,32 +67,31 @@ func TestUnpackHostile(t *testing.T) {
 		})
 	}
 	many := "{" + strings.Repeat(`"attempt":"3",`, 1000) + `"id":"x"}`
-	if got, err := Unpack(many); len(got) != MaxEntries || err == nil {
-		t.Errorf("1001 entries: %d headers, %v, want %d and an error", len(got), err, MaxEntries)
+	if got, err := Unpack(many); len(got) != maxEntries || err == nil {
+		t.Errorf("1001 entries: %d headers, %v, want %d and an error", len(got), err, maxEntries)
 	}
 }
 
 func TestPackedMetaIsReadAsSingleHeaders(t *testing.T) {
 	msg, meta := full()
-	packed := string(AppendPacked(nil, msg, meta))
-	single := AppendMeta(msg, meta)
-	user := User(msg.Headers)
+	user, b := EncodePacked(nil, msg, meta)
+	single, packed := Encode(msg, meta), string(b)
 	framework, err := Unpack(packed)
-	if err != nil || !reflect.DeepEqual(framework, single[len(user):]) {
+	if err != nil || !reflect.DeepEqual(framework, single[len(user):]) || !reflect.DeepEqual(user, msg.Headers) {
 		t.Fatalf("Unpack = %+v, %v\nwant %+v", framework, err, single[len(user):])
 	}
 	if again := Pack(framework); again != packed {
-		t.Errorf("AppendPacked = %s\nwant what Pack has: %s", packed, again)
+		t.Errorf("EncodePacked = %s\nwant what Pack has: %s", packed, again)
 	}
-	wantMsg, wantMeta := SplitMeta(single, limits())
+	wantMsg, wantMeta := Decode(single, limits())
 	forged := brokers.Header{Name: Packed, Value: `{"id":"forged"}`}
-	gotMsg, gotMeta := SplitMeta(slices.Concat(brokers.Headers{forged}, user, brokers.Headers{{Name: Packed, Value: packed}}), limits())
+	gotMsg, gotMeta := Decode(slices.Concat(brokers.Headers{forged}, user, brokers.Headers{{Name: Packed, Value: packed}}), limits())
 	if !reflect.DeepEqual(gotMsg, wantMsg) || !reflect.DeepEqual(gotMeta, wantMeta) {
-		t.Errorf("SplitMeta = %+v %+v\nwant %+v %+v", gotMsg, gotMeta, wantMsg, wantMeta)
+		t.Errorf("Decode = %+v %+v\nwant %+v %+v", gotMsg, gotMeta, wantMsg, wantMeta)
 	}
-	damaged := brokers.Headers{{Name: ID, Value: "x"}, {Name: Packed, Value: packed[:len(packed)/2]}}
-	if got, _ := SplitMeta(damaged, limits()); got.ID != msg.ID || got.Topic != msg.Topic {
-		t.Errorf("of a damaged one SplitMeta read %q of %q, want what is before the damage", got.ID, got.Topic)
+	damaged := brokers.Headers{{Name: nameID, Value: "x"}, {Name: Packed, Value: packed[:len(packed)/2]}}
+	if got, _ := Decode(damaged, limits()); got.ID != msg.ID || got.Topic != msg.Topic {
+		t.Errorf("of a damaged one Decode read %q of %q, want what is before the damage", got.ID, got.Topic)
 	}
 }
 
@@ -101,40 +99,39 @@ func TestPackedMetaIsReadAsSingleHeaders(t *testing.T) {
 // read, and together with single headers it is bounded as they are.
 func TestForgedPacked(t *testing.T) {
 	msg, meta := full()
-	forged := brokers.Headers{{Name: Packed, Value: string(AppendPacked(nil, msg, meta))}}
-	gotMsg, gotMeta := SplitIdentity(forged, limits())
-	wantMsg, wantMeta := SplitIdentity(AppendMeta(brokers.Message{ID: msg.ID, Key: msg.Key, PublishedAt: msg.PublishedAt}, meta), limits())
+	forged := packedOf(msg, meta)[len(msg.Headers):]
+	gotMsg, gotMeta := Decode(forged, anyone())
+	wantMsg, wantMeta := Decode(Encode(brokers.Message{ID: msg.ID, Key: msg.Key, PublishedAt: msg.PublishedAt}, meta), anyone())
 	if !reflect.DeepEqual(gotMsg, wantMsg) || !reflect.DeepEqual(gotMeta, wantMeta) || gotMsg.ID != msg.ID || gotMeta.Attempt != 0 {
-		t.Errorf("SplitIdentity = %+v %+v\nwant what it reads of single headers: %+v %+v", gotMsg, gotMeta, wantMsg, wantMeta)
+		t.Errorf("Decode = %+v %+v\nwant what it reads of single headers: %+v %+v", gotMsg, gotMeta, wantMsg, wantMeta)
 	}
-	published := AppendIdentity(brokers.Message{Headers: forged})
-	if want := (brokers.Headers{{Name: IdempotencyKey, Value: meta.IdempotencyKey}, {Name: RedriveCount, Value: "2"}}); !reflect.DeepEqual(published, want) {
-		t.Errorf("AppendIdentity = %+v, want %+v", published, want)
+	published := EncodeIdentity(brokers.Message{Headers: forged})
+	if want := (brokers.Headers{{Name: nameIdempotencyKey, Value: meta.IdempotencyKey}, {Name: nameRedriveCount, Value: "2"}}); !reflect.DeepEqual(published, want) {
+		t.Errorf("EncodeIdentity = %+v, want %+v", published, want)
 	}
 	var crowd brokers.Headers
-	for range MaxEntries {
-		crowd = append(crowd, brokers.Header{Name: Attempt, Value: "3"})
+	for range maxEntries {
+		crowd = append(crowd, brokers.Header{Name: nameAttempt, Value: "3"})
 	}
-	if got, gotMeta := SplitMeta(append(crowd, forged...), limits()); got.ID != "" || gotMeta.Attempt != 3 {
-		t.Errorf("behind %d headers SplitMeta reads %+v %+v", MaxEntries, got, gotMeta)
+	if got, gotMeta := Decode(append(crowd, forged...), limits()); got.ID != "" || gotMeta.Attempt != 3 {
+		t.Errorf("behind %d headers Decode reads %+v %+v", maxEntries, got, gotMeta)
 	}
 }
 
-func TestPackedTime(t *testing.T) {
-	at := time.UnixMilli(1767225600123).UTC()
-	for packed, want := range map[string]time.Time{
-		`{"due-at":"1767225600123"}`:                              at,
-		`{"id":"x","due-at":"1767225600123","class":"transient"}`: at,
-		`{"id":",\"due-at\":\"7\"","due-at":"1767225600123"}`:     at,
-		`{"id":"{\"due-at\":\"7\""}`:                              {},
-		`{"failed-at":"1767225600123","id":"x"}`:                  {},
-		`{"due-at":"soon"}`:                                       {},
-		`{"due-at":"`:                                             {},
-		`"due-at":"1767225600123"`:                                {},
-		``:                                                        {},
+func TestLookup(t *testing.T) {
+	for packed, want := range map[string]string{
+		`{"due-at":"1767225600123"}`:                              "1767225600123",
+		`{"id":"x","due-at":"1767225600123","class":"transient"}`: "1767225600123",
+		`{"id":",\"due-at\":\"7\"","due-at":"1767225600123"}`:     "1767225600123",
+		`{"id":"{\"due-at\":\"7\""}`:                              "",
+		`{"failed-at":"1767225600123","id":"x"}`:                  "",
+		`{"due-at":"soon"}`:                                       "soon",
+		`{"due-at":"`:                                             "",
+		`"due-at":"1767225600123"`:                                "",
+		``:                                                        "",
 	} {
-		if got := PackedTime([]byte(packed), DueAt); !got.Equal(want) {
-			t.Errorf("PackedTime(%s) = %v, want %v", packed, got, want)
+		if got := Lookup([]byte(packed), "redrive-due-at"); string(got) != want {
+			t.Errorf("Lookup(%s) = %q, want %q", packed, got, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +12,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +25,8 @@ import (
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/breaker"
 )
+
+var update = flag.Bool("update", false, "write what tests compare with anew")
 
 func TestBalance(t *testing.T) {
 	moved := func(orders ...string) map[string]charge {
@@ -77,6 +82,55 @@ func TestLedgerSeesEarlyRuns(t *testing.T) {
 	}
 }
 
+// openTestBank returns a bank that is in one mood all day.
+func openTestBank(t *testing.T, m mood) *bank {
+	t.Helper()
+	b, err := openBank(day{second: 20 * time.Millisecond, patience: 50 * time.Millisecond, scenes: []scene{{0, m}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.close)
+	return b
+}
+
+// TestBankMoods asks twice for the same charge, in each mood.
+func TestBankMoods(t *testing.T) {
+	t.Parallel()
+	for m, want := range map[mood]tally{
+		healthy:   {Requests: 2, Charged: 1, Repeated: 1},
+		outage:    {Requests: 2, Unavailable: 2},
+		limiting:  {Requests: 2, Limited: 2},
+		resetting: {Requests: 2, Reset: 2, AnswersLost: 1},
+		slow:      {Requests: 2, Slow: 2, AnswersLost: 1},
+	} {
+		b := openTestBank(t, m)
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // or it would repeat what was reset
+		for range 2 {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/charges", strings.NewReader(`{"id":"o","cents":5}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Idempotency-Key", "k")
+			start := time.Now()
+			resp, err := client.Do(req)
+			if reset := errors.Is(err, syscall.ECONNRESET); reset != (m == resetting) {
+				t.Errorf("in the mood %v: %v, want a reset %v", m, err, m == resetting)
+			}
+			if took := time.Since(start); m == slow && took < b.day.patience {
+				t.Errorf("slow, and answered in %v, within the client's patience of %v", took, b.day.patience)
+			}
+			if err == nil {
+				resp.Body.Close()
+			}
+		}
+		b.mu.Lock()
+		if b.count != want {
+			t.Errorf("in the mood %v the tally is %+v, want %+v", m, b.count, want)
+		}
+		b.mu.Unlock()
+	}
+}
+
 // TestTapSeesImpatience sends three requests at once to a server that asks to
 // wait.
 func TestTapSeesImpatience(t *testing.T) {
@@ -97,6 +151,9 @@ func TestTapSeesImpatience(t *testing.T) {
 		resp.Body.Close()
 		if got := retryAfter(resp.Header); n < 2 && got != time.Second { // the third is answered
 			t.Errorf("answer %d asks to wait %v by %q, want 1 s", n+1, got, resp.Header.Get("Retry-After"))
+		}
+		if _, err := strconv.Atoi(resp.Header.Get("Retry-After")); n < 2 && (err == nil) != (n == 1) {
+			t.Errorf("answer %d asks by %q, want a date first, and then seconds", n+1, resp.Header.Get("Retry-After"))
 		}
 	}
 	if l.early != 1 {
@@ -300,46 +357,12 @@ func TestShowRedrawsInPlace(t *testing.T) {
 	if strings.Contains(first, "A\x1b[?7l") || !strings.Contains(out.String()[len(first):], "\x1b[9A") {
 		t.Errorf("want the second frame, and only that, to begin 9 lines further up:\n%q", out.String())
 	}
-	v.color = false
-	if got := v.paint(red, "x"); got != "x" {
-		t.Errorf("painted without colour: %q", got)
-	}
-	v.color = true
-	if got := v.paint(red, "x"); got != "\x1b[31mx\x1b[0m" {
-		t.Errorf("painted %q", got)
-	}
 }
 
 func TestNoColor(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	if newView(&bytes.Buffer{}, true, closedGate(t)).color {
 		t.Error("NO_COLOR is not honoured")
-	}
-}
-
-func TestIsTerminal(t *testing.T) {
-	t.Setenv("TERM", "xterm")
-	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if isTerminal(file) || isTerminal(&bytes.Buffer{}) {
-		t.Error("a file or a buffer was taken for a terminal")
-	}
-}
-
-func TestRate(t *testing.T) {
-	v := newView(&bytes.Buffer{}, true, closedGate(t))
-	var got float64
-	for tick := range 50 { // 100 messages a second for 6 s, then 50
-		at := time.Duration(tick) * liveTick
-		finished := 20 * min(tick, 30)
-		finished += 10 * max(0, tick-30)
-		got = v.rate(at, finished)
-	}
-	if got != 50 || len(v.samples) > 12 {
-		t.Errorf("rate = %v with %d samples, want 50 of the last 2 s", got, len(v.samples))
 	}
 }
 
@@ -351,12 +374,6 @@ func TestSmallThings(t *testing.T) {
 	}
 	if got := safe("a\x1b[31m\nb\u202ec€", 8); got != "a·[31m·b…" {
 		t.Errorf("safe = %q", got)
-	}
-	if got := bar(1, 1000, 40); got != "█" {
-		t.Errorf("bar of a single one = %q, want it visible", got)
-	}
-	if got := wrap("one two three verylongword x", 8); !slices.Equal(got, []string{"one two", "three", "verylongword", "x"}) {
-		t.Errorf("wrap = %q", got)
 	}
 	if got := source("/some/\x1bwhere/my\nfile"); got != "my·file" {
 		t.Errorf("source = %q", got)

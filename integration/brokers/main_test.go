@@ -103,6 +103,9 @@ func TestCommandRefusesWhatItDoesNotKnow(t *testing.T) {
 			t.Errorf("%q: %v, want %v", args, err, errUsage)
 		}
 	}
+	if err := command(t.Context(), []string{"ctl", "kafka43", "status"}); err == nil || !strings.Contains(err.Error(), "kafka43 has no rabbitmqctl") {
+		t.Errorf("ctl on a Kafka: %v, want that it has no such tool", err)
+	}
 	for _, args := range [][]string{{"up", "nats"}, {"down", "kafka43", "nats"}, {"env", "nats"}, {"freeze", "nats"}} {
 		if err := command(t.Context(), args); err == nil || !strings.Contains(err.Error(), `no broker "nats"`) {
 			t.Errorf("%q: %v, want that there is no such broker", args, err)

@@ -39,10 +39,11 @@ esac
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
-		return slices.Collect(strings.Lines(string(text)))
+		return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
 	}
 }
 
+// TestComposeCommands stands in for an engine, which not every machine has.
 func TestComposeCommands(t *testing.T) {
 	kafka, err := Select("kafka")
 	if err != nil {
@@ -57,19 +58,10 @@ func TestComposeCommands(t *testing.T) {
 	}{
 		{name: "start those that do not run", running: "kafka43", want: []string{"up --detach --wait kafka39"},
 			act: func(e engine) error { _, err := e.start(t.Context(), kafka); return err }},
-		{name: "start none", running: "kafka43\nkafka39",
-			act: func(e engine) error { _, err := e.start(t.Context(), kafka); return err }},
 		{name: "start a frozen one", running: "kafka43\nkafka39", paused: "kafka39", want: []string{"unpause kafka39"},
 			act: func(e engine) error { _, err := e.start(t.Context(), kafka); return err }},
-		{name: "stop", running: "kafka43", want: []string{"stop kafka43"},
-			act: func(e engine) error { return e.stop(t.Context(), one) }},
 		{name: "kill a frozen one", paused: "kafka43", want: []string{"unpause kafka43", "kill kafka43"},
 			act: func(e engine) error { return e.kill(t.Context(), one) }},
-		{name: "freeze", want: []string{"pause kafka43"},
-			act: func(e engine) error { return e.freeze(t.Context(), one) }},
-		{name: "thaw one that is not frozen", paused: "kafka39",
-			act: func(e engine) error { return e.thaw(t.Context(), one) }},
-		{name: "await", act: func(e engine) error { return e.await(t.Context(), one) }},
 		{name: "down beside others", all: "1234", want: []string{"rm --stop --force --volumes kafka43 kafka39"},
 			act: func(e engine) error { return e.down(t.Context(), kafka) }},
 		{name: "down of the last", want: []string{"rm --stop --force --volumes kafka43 kafka39", "down --volumes --remove-orphans"},
@@ -86,30 +78,13 @@ func TestComposeCommands(t *testing.T) {
 			if err := tt.act(engine); err != nil {
 				t.Fatal(err)
 			}
-			got := commands()
-			for i := range got {
-				got[i] = strings.TrimSpace(got[i])
-			}
-			if !slices.Equal(got, tt.want) {
+			if got := commands(); !slices.Equal(got, tt.want) {
 				t.Errorf("docker compose %q, want %q", got, tt.want)
 			}
+			ended := engine.check(t.Context(), one)
+			if runs := strings.Contains(tt.running, one.Name); (ended == nil) != runs {
+				t.Errorf("check = %v where it runs: %v", ended, runs)
+			}
 		})
-	}
-}
-
-func TestComposeSeesTheEnd(t *testing.T) {
-	fakeDocker(t, "kafka39", "", "")
-	engine, err := newCompose(t.Output())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]string{"kafka39": "", "kafka43": "docker compose logs kafka43"} {
-		b, err := find(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := engine.check(t.Context(), b); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("check of %s = %v, want %q", name, err, want)
-		}
 	}
 }

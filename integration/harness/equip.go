@@ -225,15 +225,14 @@ func withoutServices(file string, install func() error) error {
 // "Kafka 4.3", or the name and the address of a broker that is not understood.
 func Describe(ctx context.Context, b Broker) string {
 	address := cmp.Or(os.Getenv(b.Env), b.URL())
-	host := address
+	greeting, err := Probe(ctx, b.Product, address)
+	if err == nil {
+		return greeting.Product + " " + greeting.Version
+	}
 	if u, err := url.Parse(address); err == nil && u.Host != "" {
-		host = u.Host
+		address = u.Host // without the password
 	}
-	greeting, err := Probe(ctx, b.Product, host)
-	if err != nil {
-		return b.Name + " at " + host
-	}
-	return greeting.Product + " " + greeting.Version
+	return b.Name + " at " + address
 }
 
 // DescribePostgres returns the name and version of the Postgres that the tests

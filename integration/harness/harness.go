@@ -182,7 +182,7 @@ func (h *Harness) await(ctx context.Context, b Broker) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for {
-		greeting, err := Probe(ctx, b.Product, b.Address())
+		greeting, err := Probe(ctx, b.Product, b.URL())
 		if err == nil {
 			return h.confirm(ctx, b, greeting)
 		}

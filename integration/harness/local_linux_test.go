@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,34 +11,6 @@ import (
 func newTestLocal(t *testing.T) *local {
 	t.Helper()
 	return &local{temporary: t.TempDir(), cache: t.TempDir(), log: t.Output()}
-}
-
-func TestPrepareWritesTheSettings(t *testing.T) {
-	l, b := newTestLocal(t), Brokers()[0]
-	if err := l.prepare(t.Context(), b, ""); err != nil {
-		t.Fatal(err)
-	}
-	for file, source := range map[string]string{
-		"conf.d/20-redrive.conf": "rabbitmq/20-redrive.conf",
-		"enabled_plugins":        "rabbitmq/enabled_plugins",
-	} {
-		got, err := os.ReadFile(filepath.Join(l.path(b, ""), file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want, _ := os.ReadFile(source); !bytes.Equal(got, want) {
-			t.Errorf("%s differs from %s, which the containers mount", file, source)
-		}
-	}
-	addresses, err := os.ReadFile(filepath.Join(l.path(b, ""), "conf.d/30-addresses.conf"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(addresses)) {
-		if !strings.Contains(line, "127.0.0.1") && !strings.HasPrefix(line, "management.tcp.port") {
-			t.Errorf("an address that is not on loopback: %q", line)
-		}
-	}
 }
 
 // TestPrepareKeepsData: what a broker was ready with once stays for its next
@@ -74,49 +45,40 @@ func TestPrepareKeepsData(t *testing.T) {
 // TestEnterWaitsForTheRecord: a broker whose starter died before it wrote the
 // PID down must not start, because nobody could find it to stop it.
 func TestEnterWaitsForTheRecord(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-ec", enter, "sh")
-	cmd.Env = []string{"PATH=/nowhere", "STATE=/nowhere", "ROOT=/nowhere"} // nothing to mount with
-	cmd.Stdin = strings.NewReader("")
-	out, err := cmd.CombinedOutput()
-	if err == nil || len(out) != 0 {
-		t.Errorf("without the line it ended with %v and %q, want a failure before the first command", err, out)
-	}
-	cmd = exec.CommandContext(t.Context(), "/bin/sh", "-ec", enter, "sh")
-	cmd.Env = []string{"PATH=/nowhere", "STATE=/nowhere", "ROOT=/nowhere"}
-	cmd.Stdin = strings.NewReader("recorded\n")
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "mount") {
-		t.Errorf("with the line it ended with %v and %q, want that it came to the first mount", err, out)
+	for input, want := range map[string]string{"": "", "recorded\n": "mount"} {
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-ec", enter, "sh")
+		cmd.Env = []string{"PATH=/nowhere", "STATE=/nowhere", "ROOT=/nowhere"} // nothing to mount with
+		cmd.Stdin = strings.NewReader(input)
+		out, err := cmd.CombinedOutput()
+		if err == nil || (len(out) > 0) != (want != "") || !strings.Contains(string(out), want) {
+			t.Errorf("with the input %q it ended with %v and %q, want a failure that names %q", input, err, out, want)
+		}
 	}
 }
 
+// TestDownRemovesEverything of the brokers that it is for, and half an install.
 func TestDownRemovesEverything(t *testing.T) {
 	l := newTestLocal(t)
+	half, whole := filepath.Join(l.cache, "trixie"+partial), filepath.Join(l.cache, "trixie")
+	made := []string{half, whole}
 	for _, b := range Brokers() {
-		if err := claim(l.state(b.Product)); err != nil {
-			t.Fatal(err)
-		}
 		for _, suffix := range []string{"", ".pid", ".log", ".ready"} {
-			if err := os.Mkdir(l.path(b, suffix), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			made = append(made, l.path(b, suffix))
 		}
 	}
-	half, whole := filepath.Join(l.cache, "trixie"+partial), filepath.Join(l.cache, "trixie")
-	for _, dir := range []string{half, whole} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
+	for _, dir := range made {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, step := range []struct {
 		down []string
-		left map[Product]bool
+		left map[Product]bool // the folder of the product
 	}{
 		{[]string{"kafka39"}, map[Product]bool{RabbitMQ: true, Kafka: true, SQS: true}},
-		{[]string{"sqs"}, map[Product]bool{RabbitMQ: true, Kafka: true, SQS: false, Redis: true}},
-		{[]string{"redis7"}, map[Product]bool{RabbitMQ: true, Kafka: true, Redis: false}},
-		{[]string{"kafka"}, map[Product]bool{RabbitMQ: true, Kafka: false}},
-		{nil, map[Product]bool{RabbitMQ: false, Kafka: false}},
-		{nil, map[Product]bool{RabbitMQ: false, Kafka: false}},
+		{[]string{"kafka"}, map[Product]bool{RabbitMQ: true, Kafka: false, SQS: true}},
+		{nil, map[Product]bool{RabbitMQ: false, Redis: false}},
+		{nil, map[Product]bool{RabbitMQ: false, Redis: false}},
 	} {
 		brokers, err := Select(step.down...)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,18 +34,7 @@ func (d debian) install(ctx context.Context, b Broker) (string, error) {
 	if installed("/", b) {
 		return "/", nil
 	}
-	root := d.root(b)
-	if installed(root, b) {
-		return root, nil
-	}
-	fmt.Fprintf(d.log, "%s: fetching Debian %s with rabbitmq-server to %s (once, about 400 MB, a minute or two)\n", b.Name, b.suite, root)
-	if err := bootstrap(ctx, b, b.suite, "rabbitmq-server", root); err != nil {
-		return "", err
-	}
-	if !installed(root, b) {
-		return "", fmt.Errorf("rabbitmq-server of Debian %s is not the version %s* that %s is to be", b.suite, b.Version, b.Name)
-	}
-	return root, nil
+	return minimalDebian(ctx, d.log, b, "rabbitmq-server", d.root(b), 400, func(root string) bool { return installed(root, b) })
 }
 
 func installed(root string, b Broker) bool {
@@ -52,9 +42,25 @@ func installed(root string, b Broker) bool {
 	return err == nil && len(found) > 0
 }
 
-// bootstrap makes a minimal Debian with the package that the broker needs. It
-// makes it beside its place and moves it there when it is whole.
-func bootstrap(ctx context.Context, b Broker, suite, pack, root string) error {
+// minimalDebian returns root with a minimal Debian that has the package of a
+// broker, and makes it first where there is none.
+func minimalDebian(ctx context.Context, log io.Writer, b Broker, pack, root string, megabytes int, installed func(root string) bool) (string, error) {
+	if installed(root) {
+		return root, nil
+	}
+	fmt.Fprintf(log, "%s: fetching Debian %s with %s to %s (once, about %d MB, a minute or two)\n", b.Name, b.suite, pack, root, megabytes)
+	if err := bootstrap(ctx, b.suite, pack, root); err != nil {
+		return "", err
+	}
+	if !installed(root) {
+		return "", fmt.Errorf("%s of Debian %s is not the version %s* that %s is to be", pack, b.suite, b.Version, b.Name)
+	}
+	return root, nil
+}
+
+// bootstrap makes a minimal Debian with a package. It makes it beside its place
+// and moves it there when it is whole.
+func bootstrap(ctx context.Context, suite, pack, root string) error {
 	if !has("debootstrap") {
 		return errLacks("debootstrap")
 	}
@@ -74,7 +80,7 @@ func bootstrap(ctx context.Context, b Broker, suite, pack, root string) error {
 	if err := tied(cmd); err != nil {
 		return fmt.Errorf("debootstrap %s: %w", suite, err)
 	}
-	if err := empty(filepath.Join(root+partial, "var/cache/apt/archives")); err != nil {
+	if err := os.RemoveAll(filepath.Join(root+partial, "var/cache/apt/archives")); err != nil {
 		return err
 	}
 	// A minimal Debian has none, and the broker looks its own node up.
@@ -97,20 +103,6 @@ func tied(cmd *exec.Cmd) error {
 	defer runtime.UnlockOSThread()
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", filepath.Base(cmd.Path), err, lastLines(out.Bytes()))
-	}
-	return nil
-}
-
-// empty removes what is in a folder.
-func empty(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -2,14 +2,25 @@ package harness
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"strconv"
 	"strings"
 )
 
 // greetRedis asks for what the server says of itself.
-func greetRedis(conn io.ReadWriter) (Greeting, error) {
+func greetRedis(ctx context.Context, address string) (Greeting, error) {
+	at, err := url.Parse(address)
+	if err != nil {
+		return Greeting{}, err
+	}
+	conn, err := dial(ctx, at.Host)
+	if err != nil {
+		return Greeting{}, err
+	}
+	defer conn.Close()
 	if _, err := io.WriteString(conn, "INFO server\r\n"); err != nil {
 		return Greeting{}, err
 	}
@@ -18,7 +29,7 @@ func greetRedis(conn io.ReadWriter) (Greeting, error) {
 
 // readInfo reads one text with its length before it: lines of names and values.
 func readInfo(r io.Reader) (Greeting, error) {
-	in := bufio.NewReader(io.LimitReader(r, maxGreeting))
+	in := bufio.NewReader(io.LimitReader(r, maxAnswer))
 	head, err := in.ReadString('\n')
 	if err != nil {
 		return Greeting{}, err
@@ -29,7 +40,7 @@ func readInfo(r io.Reader) (Greeting, error) {
 	}
 	length, isText := strings.CutPrefix(head, "$")
 	size, err := strconv.Atoi(length)
-	if err != nil || !isText || size < 0 || size > maxGreeting {
+	if err != nil || !isText || size < 0 || size > maxAnswer {
 		return Greeting{}, errMalformed
 	}
 	text := make([]byte, size)

@@ -1,7 +1,7 @@
 package harness
 
 import (
-	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,34 +9,33 @@ import (
 	"strings"
 )
 
-// askQueues lists queues, as the SDK does but for its signature, which an
+// greetSQS lists queues, as the SDK does but for its signature, which an
 // ElasticMQ does not look at. It asks for none of them: there may be thousands.
-const askQueues = "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
-	"Content-Type: application/x-amz-json-1.0\r\nX-Amz-Target: AmazonSQS.ListQueues\r\nContent-Length: 37\r\n\r\n" +
-	`{"QueueNamePrefix":"no-queue-has-it"}`
-
-// greetSQS asks for the queues that there are.
-func greetSQS(conn io.ReadWriter) (Greeting, error) {
-	if _, err := io.WriteString(conn, askQueues); err != nil {
+func greetSQS(ctx context.Context, address string) (Greeting, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(`{"QueueNamePrefix":"no-queue-has-it"}`))
+	if err != nil {
 		return Greeting{}, err
 	}
-	return readQueues(conn)
+	request.Close = true
+	request.Header.Set("Content-Type", "application/x-amz-json-1.0")
+	request.Header.Set("X-Amz-Target", "AmazonSQS.ListQueues")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return Greeting{}, err
+	}
+	defer answer.Body.Close()
+	return readQueues(answer)
 }
 
 // readQueues reads the answer, which has to be a list of queues. ElasticMQ does
 // not tell its version, but that of the HTTP server in it: 1.7 has the same as
 // the last of 1.6.
-func readQueues(r io.Reader) (Greeting, error) {
-	answer, err := http.ReadResponse(bufio.NewReader(io.LimitReader(r, maxAnswer)), nil)
-	if err != nil {
-		return Greeting{}, err
-	}
-	defer answer.Body.Close()
+func readQueues(answer *http.Response) (Greeting, error) {
 	if answer.StatusCode != http.StatusOK {
 		return Greeting{}, fmt.Errorf("%w: status %s", errMalformed, answer.Status)
 	}
 	var list struct{ QueueUrls []string }
-	if err := json.NewDecoder(answer.Body).Decode(&list); err != nil {
+	if err := json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(&list); err != nil {
 		return Greeting{}, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	if list.QueueUrls == nil {

@@ -41,18 +41,7 @@ func (r redis) install(ctx context.Context, b Broker) (string, error) {
 	if os.Getuid() != 0 {
 		return "", fmt.Errorf("redis-server %s* is not installed, and only root can run it in a Debian of its own: apt-get install redis-server on Debian %s, or start a Docker engine", b.Version, b.suite)
 	}
-	root := r.root(b)
-	if r.installed(ctx, root, b) {
-		return root, nil
-	}
-	fmt.Fprintf(r.log, "%s: fetching Debian %s with redis-server to %s (once, about 250 MB, a minute)\n", b.Name, b.suite, root)
-	if err := bootstrap(ctx, b, b.suite, "redis-server", root); err != nil {
-		return "", err
-	}
-	if !r.installed(ctx, root, b) {
-		return "", fmt.Errorf("redis-server of Debian %s is not the version %s* that %s is to be", b.suite, b.Version, b.Name)
-	}
-	return root, nil
+	return minimalDebian(ctx, r.log, b, "redis-server", r.root(b), 250, func(root string) bool { return r.installed(ctx, root, b) })
 }
 
 // installed asks the program of a root for its version.

@@ -58,20 +58,14 @@ func TestOlderBrokersAreForTheNight(t *testing.T) {
 	}
 }
 
-func TestRedisRunsOnRedis(t *testing.T) {
+func TestProductsHaveTheirOwnAddresses(t *testing.T) {
 	t.Setenv("REDRIVE_REDIS_URL", "redis://mine:6379/3")
-	got := map[string]string{}
-	Redis(t, func(t *testing.T, target Target) { got[target.Name] = target.URL })
-	if want := map[string]string{"redis7": "redis://mine:6379/3"}; !maps.Equal(got, want) {
-		t.Errorf("ran on %q, want %q", got, want)
-	}
-}
-
-func TestSQSRunsOnElasticMQ(t *testing.T) {
 	t.Setenv("REDRIVE_SQS_URL", "http://mine:9324")
 	got := map[string]string{}
-	SQS(t, func(t *testing.T, target Target) { got[target.Name] = target.URL })
-	if want := map[string]string{"elasticmq": "http://mine:9324"}; !maps.Equal(got, want) {
+	note := func(t *testing.T, target Target) { got[target.Name] = target.URL }
+	Redis(t, note)
+	SQS(t, note)
+	if want := map[string]string{"redis7": "redis://mine:6379/3", "elasticmq": "http://mine:9324"}; !maps.Equal(got, want) {
 		t.Errorf("ran on %q, want %q", got, want)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -39,7 +40,7 @@ func TestApplicationOnTheCore(t *testing.T) {
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	for _, line := range thirdParties(modules, string(sums)) {
+	for _, line := range thirdParties(modules + string(sums)) {
 		t.Errorf("an application on the core takes in a third party: %s", line)
 	}
 }
@@ -83,55 +84,32 @@ func application(packages []string) string {
 	return source.String()
 }
 
-// thirdParties returns the requirements of a go.mod, as the go command prints
-// it, and the lines of a go.sum that name neither this module nor golang.org/x.
-func thirdParties(goMod, goSum string) []string {
-	var found []string
-	inBlock := false
-	for line := range strings.Lines(goMod) {
-		line = strings.TrimSpace(line)
-		requirement, single := strings.CutPrefix(line, "require ")
-		switch {
-		case line == "require (":
-			inBlock = true
-		case line == ")":
-			inBlock = false
-		case (inBlock || single) && isThirdParty(requirement):
-			found = append(found, "go.mod: "+requirement)
-		}
-	}
-	for line := range strings.Lines(goSum) {
-		if line = strings.TrimSpace(line); isThirdParty(line) {
-			found = append(found, "go.sum: "+line)
-		}
-	}
-	return found
-}
+// required is a module in a go.mod, as the go command prints it, or in a go.sum.
+var required = regexp.MustCompile(`(?m)^(?:require |\t)?(\S+) v\d.*$`)
 
-func isThirdParty(line string) bool {
-	return line != "" && !strings.HasPrefix(line, extended) && !strings.HasPrefix(line, modulePath+" ")
+// thirdParties returns the lines of a go.mod or a go.sum that name a module which
+// is neither this one nor of golang.org/x.
+func thirdParties(text string) (lines []string) {
+	for _, match := range required.FindAllStringSubmatch(text, -1) {
+		if match[1] != modulePath && !strings.HasPrefix(match[1], extended) {
+			lines = append(lines, strings.TrimSpace(match[0]))
+		}
+	}
+	return lines
 }
 
 func TestThirdParties(t *testing.T) {
-	const own = "require " + modulePath + " v0.0.0\n"
-	tests := []struct {
-		name         string
-		goMod, goSum string
-		want         []string
-	}{
-		{"own module only", "module app.example\n\ngo 1.26\n\n" + own + "\nreplace " + modulePath + " => /somewhere\n", "", nil},
-		{"extended library", own + "\nrequire golang.org/x/time v0.1.0 // indirect\n", "golang.org/x/time v0.1.0 h1:a=\n", nil},
-		{"block", own + "\nrequire (\n\tgolang.org/x/sync v0.1.0 // indirect\n\tgithub.com/acme/sdk v1.0.0 // indirect\n)\n", "", []string{"go.mod: github.com/acme/sdk v1.0.0 // indirect"}},
-		{"single line", own + "require github.com/acme/sdk v1.0.0\n", "", []string{"go.mod: github.com/acme/sdk v1.0.0"}},
-		{"fork of this module", "require " + modulePath + "-fork v1.0.0\n", "", []string{"go.mod: " + modulePath + "-fork v1.0.0"}},
-		{"checksum alone", own, "github.com/acme/sdk v1.0.0/go.mod h1:a=\n", []string{"go.sum: github.com/acme/sdk v1.0.0/go.mod h1:a="}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := thirdParties(tt.goMod, tt.goSum); !slices.Equal(got, tt.want) {
-				t.Errorf("third parties = %q, want %q", got, tt.want)
-			}
-		})
+	const acme = "github.com/acme/sdk v1.0.0"
+	for text, want := range map[string][]string{
+		"module app.example\n\ngo 1.26\n\nrequire " + modulePath + " v0.0.0\n\nreplace " + modulePath + " => /somewhere\n": nil,
+		"require (\n\tgolang.org/x/sync v0.1.0 // indirect\n\t" + acme + " // indirect\n)\n":                               {acme + " // indirect"},
+		"require " + modulePath + " v0.0.0\nrequire " + acme + "\n":                                                        {"require " + acme},
+		"require " + modulePath + "-fork v1.0.0\n":                                                                         {"require " + modulePath + "-fork v1.0.0"},
+		"golang.org/x/time v0.1.0 h1:a=\n" + acme + "/go.mod h1:a=\n":                                                      {acme + "/go.mod h1:a="},
+	} {
+		if got := thirdParties(text); !slices.Equal(got, want) {
+			t.Errorf("third parties of %q = %q, want %q", text, got, want)
+		}
 	}
 }
 

@@ -15,30 +15,32 @@ type row struct {
 // house has a row for every package that others can import, and for
 // what of internal those packages share.
 var house = map[string]row{
-	".":                 {tests: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq"}}, // an overview without code
-	"brokers":           {},
-	"classify":          {},
-	"retry":             {imports: []string{"classify", "internal/fault"}},
-	"retry/budget":      {imports: []string{"internal/fault", "retry/budget/internal/pace"}},
-	"retry/breaker":     {imports: []string{"internal/fault"}},
-	"visibility":        {},
-	"internal/fault":    {},
-	"internal/handling": {},
-	"brokers/wire":      {imports: []string{"brokers"}},
-	"dlq":               {imports: []string{"brokers", "classify", "brokers/wire"}},
-	"brokers/memory":    {imports: []string{"brokers", "brokers/wire"}, tests: []string{"brokers/brokertest"}},
+	".":                        {tests: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq"}}, // an overview without code
+	"brokers":                  {},
+	"classify":                 {},
+	"retry":                    {imports: []string{"classify", "internal/fault"}},
+	"retry/budget":             {imports: []string{"internal/fault", "retry/budget/internal/pace"}},
+	"retry/breaker":            {imports: []string{"internal/fault"}},
+	"visibility":               {},
+	"internal/fault":           {},
+	"internal/handling":        {},
+	"internal/text":            {},
+	"brokers/wire":             {imports: []string{"brokers", "internal/text"}},
+	"dlq":                      {imports: []string{"brokers", "classify", "brokers/wire", "internal/text"}},
+	"brokers/internal/adapter": {imports: []string{"brokers", "brokers/wire"}},
+	"brokers/memory":           {imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
-		imports: []string{"brokers", "brokers/wire"},
+		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"},
 		tests:   []string{"brokers/brokertest", "integration/livetest", "consumer", "dlq", "retry"},
 		sdk:     []string{"github.com/rabbitmq/amqp091-go"},
 	},
 	"brokers/kafka": {
-		imports: []string{"brokers", "brokers/wire"},
+		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter", "internal/text"},
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
 		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go"},
 	},
 	"brokers/sqs": {
-		imports: []string{"brokers", "brokers/wire"},
+		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"},
 		tests:   []string{"brokers/brokertest", "brokers/sqs/sqstest", "integration/livetest"},
 		sdk:     []string{"github.com/aws"},
 	},
@@ -48,7 +50,7 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/fault", "internal/handling", "brokers/wire"},
+		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/fault", "internal/handling"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {

@@ -143,6 +143,7 @@ func (p *page) fragment(b block) (string, error) {
 // TestSnippets compiles all code of the documentation, runs its tests and the
 // programs that say what they print.
 func TestSnippets(t *testing.T) {
+	t.Parallel()
 	root, dir := moduleRoot(t), t.TempDir()
 	writeFile(t, dir, "go.mod", fmt.Sprintf("module docs.example\n\ngo 1.26\n\nrequire %s v0.0.0\n\nreplace %s => %q\n", modulePath, modulePath, root))
 	if sum, err := os.ReadFile(filepath.Join(root, "go.sum")); err == nil {
@@ -245,29 +246,21 @@ func writeFile(t *testing.T, dir, name, text string) {
 	}
 }
 
-func TestExamples(t *testing.T) {
-	const fence = "```"
-	text := fence + "go\npackage main\n\nfunc main() {}\n" + fence + "\n" + fence + "text output\nhello\n" + fence + "\n" +
-		fence + "go\n// main_test.go\npackage main\n" + fence + "\n" + fence + "go\nvar now = time.Now()\n" + fence + "\n" + fence + "go\nerr := errors.New(\"x\")\n_ = err\n" + fence + "\n"
-	p, err := parse("docs/a-b.md", text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ex, err := examples(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []string{"docs_a_b/fragment3_test.go", "docs_a_b/fragment4_test.go", "docs_a_b/program0/main.go", "docs_a_b/program0/main_test.go"}
-	if got := slices.Sorted(maps.Keys(ex.files)); !slices.Equal(got, want) {
-		t.Errorf("files = %q, want %q", got, want)
-	}
-	if ex.programs[0].output != "hello\n" {
-		t.Errorf("output = %q", ex.programs[0].output)
-	}
-	if got, want := ex.files[want[0]], "package page\nimport \"time\"\n//line docs/a-b.md:14\nvar now = time.Now()\n"; got != want {
-		t.Errorf("declarations become %q, want %q", got, want)
-	}
-	if got := ex.files[want[1]]; !strings.Contains(got, stage) || !strings.Contains(got, `import "errors"`) {
-		t.Errorf("statements become %q", got)
+// TestWorkersAreWhole compares the workers that pages show with the examples.
+func TestWorkersAreWhole(t *testing.T) {
+	for path, example := range map[string]string{
+		"README.md":                      "examples/worker/main.go",
+		"docs/tutorial/rabbitmq.md":      "examples/rabbitmq/main.go",
+		"docs/tutorial/kafka.md":         "examples/kafka/main.go",
+		"docs/tutorial/sqs.md":           "examples/sqs/main.go",
+		"docs/how-to/test-in-your-ci.md": "examples/ci/worker_test.go",
+	} {
+		p, worker := readPage(t, path), readFile(t, example)
+		i := slices.IndexFunc(p.blocks, func(b block) bool { return b.info == "go" && isFile(b.text) })
+		if i < 0 {
+			t.Errorf("%s has no program", path)
+			continue
+		}
+		wantPage(t, path, p.text, strings.Replace(p.text, p.blocks[i].text, worker, 1))
 	}
 }

@@ -15,8 +15,8 @@
 //     put into a function that has ctx, t, broker and worker; see stage.
 //
 // Besides: links and anchors lead somewhere, make targets and named tests
-// exist, the reference lists each field, event, header and error there is, and
-// what is marked as generated is what the code says. After a change of the code
+// exist, and what is marked as generated is what the code does. After a change
+// of the code
 //
 //	go test ./internal/snippets -update
 //

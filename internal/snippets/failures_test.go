@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -61,6 +60,7 @@ const failures = "docs/reference/failures.md"
 // TestFailures compares the table of failures with what becomes
 // of messages that fail so, on the default Config.
 func TestFailures(t *testing.T) {
+	t.Parallel()
 	var b strings.Builder
 	b.WriteString("| The error | Class | Runs again | Counted as an attempt? | Dead letter? | When practically all fail so |\n|---|---|---|---|---|---|\n")
 	for _, k := range kinds {
@@ -78,17 +78,15 @@ func TestFailures(t *testing.T) {
 	fmt.Fprintf(&b, "| any of these in a probe, while the guard is closed | %s |\n", cellsOfProbe(t))
 	fmt.Fprintf(&b, "| work cut off because the worker stops | %s |\n", cellsOfStop(t))
 	fmt.Fprintf(&b, "| the lease is gone | %s |\n", cellsOfLoss(t))
-	section := regexp.MustCompile(`(?s)(<!-- generated: failures -->\n).*?(<!-- end -->)`)
-	old := readFile(t, failures)
-	switch text := section.ReplaceAllString(old, "${1}"+strings.ReplaceAll(b.String(), "$", "$$")+"${2}"); {
-	case !section.MatchString(old):
+	old, found := readFile(t, failures), false
+	text := generated.ReplaceAllStringFunc(old, func(string) string {
+		found = true
+		return "<!-- generated: failures -->\n" + b.String() + "<!-- end -->"
+	})
+	if !found {
 		t.Error(failures + " has no table of failures")
-	case text == old:
-	case *update:
-		rewrite(t, failures, text)
-	default:
-		t.Errorf("%s is not what the code does: run go test ./internal/snippets -update; the code says\n%s", failures, b.String())
 	}
+	wantPage(t, failures, old, text)
 }
 
 // run is a failed run of a message.

@@ -9,8 +9,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/token"
 	"io"
 	"io/fs"
 	"maps"
@@ -62,38 +60,7 @@ func TestClassification(t *testing.T) {
 	if want := slices.Sorted(maps.Keys(tables)); !slices.Equal(slices.Sorted(maps.Keys(found)), want) {
 		t.Fatalf("%s has the sections %v, want %q", classification, found, want)
 	}
-	if text == old {
-		return
-	}
-	if *update {
-		rewrite(t, classification, text)
-		return
-	}
-	t.Errorf("%s is not what package classify does: run go test ./internal/snippets -update", classification)
-	for line := range strings.Lines(text) {
-		if !strings.Contains(old, line) {
-			t.Log("the code says: " + strings.TrimSpace(line))
-		}
-	}
-}
-
-// TestSentinelsAreListed looks for each sentinel of classify's table in the
-// table of the standard library.
-func TestSentinelsAreListed(t *testing.T) {
-	listed := map[string]bool{"ErrAttemptTimeout": true}
-	for _, row := range standard {
-		listed[strings.Trim(row.name, "`")] = true
-	}
-	ast.Inspect(variable(t, "sentinels"), func(n ast.Node) bool {
-		kv, ok := n.(*ast.KeyValueExpr)
-		if !ok || fmt.Sprint(kv.Key) != "err" {
-			return true
-		}
-		if name := expression(kv.Value); !listed[name] {
-			t.Errorf("%s does not list %s", classification, name)
-		}
-		return true
-	})
+	wantPage(t, classification, old, text)
 }
 
 // sample is an error of which a table speaks.
@@ -235,62 +202,21 @@ func redis(t *testing.T) []sample {
 // keyed makes an error for each key of one of classify's tables.
 func keyed(t *testing.T, table string, make func(key string) error) []sample {
 	t.Helper()
+	_, rows, found := strings.Cut(readFile(t, "classify/tables.go"), "\nvar "+table+" = ")
+	rows, _, _ = strings.Cut(rows, "\n})")
+	_, rows, _ = strings.Cut(rows, "{\n") // below the line that names it
 	var all []sample
-	ast.Inspect(variable(t, table), func(n ast.Node) bool {
-		list, ok := n.(*ast.CompositeLit)
-		if !ok || expression(list.Type) != "[]string" {
-			return true
-		}
-		for _, element := range list.Elts {
-			key, err := strconv.Unquote(element.(*ast.BasicLit).Value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, sample{key, make(key)})
-		}
-		return false
-	})
-	if len(all) == 0 {
+	for _, match := range key.FindAllStringSubmatch(rows, -1) {
+		all = append(all, sample{match[1], make(match[1])})
+	}
+	if !found || len(all) == 0 {
 		t.Fatalf("classify's table %s has no keys", table)
 	}
 	return all
 }
 
-// variable returns the value of a variable of package classify.
-func variable(t *testing.T, name string) ast.Expr {
-	t.Helper()
-	for _, f := range goFiles(t) {
-		if f.path != "classify/tables.go" {
-			continue
-		}
-		for _, d := range f.syntax.Decls {
-			g, ok := d.(*ast.GenDecl)
-			if !ok || g.Tok != token.VAR {
-				continue
-			}
-			for _, spec := range g.Specs {
-				if v := spec.(*ast.ValueSpec); v.Names[0].Name == name && len(v.Values) == 1 {
-					return v.Values[0]
-				}
-			}
-		}
-	}
-	t.Fatalf("classify/tables.go has no variable %s", name)
-	return nil
-}
-
-// expression writes the simple expressions that tables have.
-func expression(e ast.Expr) string {
-	switch e := e.(type) {
-	case *ast.Ident:
-		return e.Name
-	case *ast.SelectorExpr:
-		return expression(e.X) + "." + e.Sel.Name
-	case *ast.ArrayType:
-		return "[]" + expression(e.Elt)
-	}
-	return ""
-}
+// key is one in the rows of a table.
+var key = regexp.MustCompile(`[{\s]"([^"]+)"`)
 
 // errnos are the system errors that classify knows by name.
 func errnos() []sample {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redrive-go/redrive/bench/contender"
 	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/bench/kafka"
 	"github.com/redrive-go/redrive/brokers"
@@ -35,13 +36,14 @@ func runVictim(job string) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := kafka.Work(ctx, kafka.NewWorld(words[0]), failOnceLater, words[1], words[2], func(ctx context.Context, m *brokers.Message) error {
+	w := &kafka.World{Options: adapter.Options{Brokers: strings.Split(words[0], ","), Group: words[1], SessionTimeout: 6 * time.Second}}
+	err := contender.Work(ctx, w, kafkaLater, func(ctx context.Context, m *brokers.Message) error {
 		if consumer.MetaFrom(ctx).Attempt == 1 {
 			return errBusy
 		}
-		_, err := fmt.Fprintln(os.Stdout, kafka.Number(m.Body))
+		_, err := fmt.Fprintln(os.Stdout, contender.Number(m.Body))
 		return err
-	}, func(o *adapter.Options) { o.SessionTimeout = 6 * time.Second })
+	}, words[2])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "figures:", err)
 		os.Exit(1)
@@ -50,12 +52,13 @@ func runVictim(job string) {
 
 // killed kills a worker in the middle of 100,000 outstanding retries, and
 // counts what the next one handles again.
-func (s *kafkaSession) killed(ctx context.Context) error {
-	topic, err := s.filled(ctx, "killed", kafkaOutstanding)
+func (s *kafkaSession) killed(ctx context.Context, samples *figure.Samples) error {
+	s.world.NextGroup()
+	topics, err := s.world.Fill(ctx, kafkaOutstanding, "killed")
 	if err != nil {
 		return err
 	}
-	job := fmt.Sprint(strings.Join(s.world.Addresses, ","), " ", s.world.Group(), " ", topic)
+	job := strings.Join([]string{strings.Join(s.world.Options.Brokers, ","), s.world.Options.Group, topics[0]}, " ")
 	times := make([]int, kafkaOutstanding)
 	handled := 0
 	var at []time.Time // of the first worker
@@ -85,9 +88,10 @@ func (s *kafkaSession) killed(ctx context.Context) error {
 			second++
 		}
 	}
-	note("killed after %d, of which %d in the last second; %d were handled again, %.2f %% of those done",
+	figure.Note("killed after %d, of which %d in the last second; %d were handled again, %.2f %% of those done",
 		len(at), second, repeated, 100*float64(repeated)/float64(len(at)))
-	s.report(figure.Figure{Name: "kafka_repeated_after_kill", Value: float64(repeated), Unit: "records", Goal: float64(second)})
+	samples.Goal("kafka_repeated_after_kill", float64(second))
+	samples.Add("kafka_repeated_after_kill", float64(repeated))
 	return nil
 }
 

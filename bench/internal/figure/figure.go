@@ -1,67 +1,134 @@
-// Package figure prints measured values against their goals. The commands that
-// measure share it, whatever module they are in.
+// Package figure prints measured values against their goals.
 package figure
 
 import (
 	"cmp"
-	"flag"
+	"context"
+	"errors"
 	"fmt"
-	"maps"
+	"io"
 	"os"
+	"regexp"
 	"slices"
-	"strings"
+	"time"
 )
 
-// Figure is one measured value with its goal.
+// Figure is a measured value with its goal. The value is the median of its
+// samples.
 type Figure struct {
-	Name    string
-	Value   float64
-	Unit    string
-	Goal    float64
-	AtLeast bool // the goal is a lower bound, otherwise an upper one
+	name, unit string
+	goal       float64
+	lower      bool // the goal is a lower bound, otherwise an upper one
+	samples    []float64
+}
+
+// AtMost returns a figure whose goal is an upper bound.
+func AtMost(name, unit string, goal float64) *Figure {
+	return &Figure{name: name, unit: unit, goal: goal}
+}
+
+// AtLeast returns a figure whose goal is a lower bound.
+func AtLeast(name, unit string, goal float64) *Figure {
+	return &Figure{name: name, unit: unit, goal: goal, lower: true}
 }
 
 // String is the line to print: name, value, unit, goal, and ok or short, with
-// tabs in between.
-func (f Figure) String() string {
-	bound, met := "<=", f.Value <= f.Goal
-	if f.AtLeast {
-		bound, met = ">=", f.Value >= f.Goal
+// tabs in between. Without a sample there is no value, and the figure failed.
+func (f *Figure) String() string {
+	median := Median(f.samples)
+	bound, met := "<=", median <= f.goal
+	if f.lower {
+		bound, met = ">=", median >= f.goal
 	}
-	verdict := "short"
-	if met {
+	value, verdict := fmt.Sprintf("%.4g", median), "short"
+	switch {
+	case len(f.samples) == 0:
+		value, verdict = "-", "failed"
+	case met:
 		verdict = "ok"
 	}
-	return fmt.Sprintf("%s\t%.4g\t%s\t%s %.4g\t%s", f.Name, f.Value, f.Unit, bound, f.Goal, verdict)
+	return fmt.Sprintf("%s\t%s\t%s\t%s %.4g\t%s", f.name, value, f.unit, bound, f.goal, verdict)
 }
 
-// Area measures a group of figures and reports each as soon as it has it. Its
-// error says what it could not measure.
-type Area func(report func(Figure)) error
+// Measurement takes the samples of figures that belong together.
+type Measurement struct {
+	Name    string
+	Figures []*Figure
+	Limit   time.Duration // 15 minutes if zero
+	// Run measures. What it has sampled when it fails counts.
+	Run func(context.Context, *Samples) error
+}
 
-// Main is the whole of a measuring command: it measures the area that the flag
-// -area names. It exits 0 whatever the figures are, 1 if some could not be
-// measured, and 2 on bad usage.
-func Main(standard string, areas map[string]Area) {
-	names := strings.Join(slices.Sorted(maps.Keys(areas)), ", ")
-	area := flag.String("area", standard, "which figures: "+names)
-	flag.Parse()
-	measure := areas[*area]
-	if measure == nil || flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "figures: no area %q: use one of %s\n", *area, names)
-		os.Exit(2)
+// Matches reports whether the name of m, or that of one of its figures, matches.
+func (m Measurement) Matches(only *regexp.Regexp) bool {
+	return only.MatchString(m.Name) || slices.ContainsFunc(m.Figures, func(f *Figure) bool { return only.MatchString(f.name) })
+}
+
+// Samples are those of the figures of one measurement.
+type Samples struct{ figures []*Figure }
+
+func (s *Samples) figure(name string) *Figure {
+	for _, f := range s.figures {
+		if f.name == name {
+			return f
+		}
 	}
-	if err := measure(func(f Figure) { fmt.Println(f) }); err != nil {
-		fmt.Fprintln(os.Stderr, "figures:", err)
-		os.Exit(1)
+	panic("no figure " + name)
+}
+
+// Add adds a sample to the figure name.
+func (s *Samples) Add(name string, value float64) {
+	f := s.figure(name)
+	f.samples = append(f.samples, value)
+}
+
+// Set makes value the only sample of the figure name.
+func (s *Samples) Set(name string, value float64) { s.figure(name).samples = []float64{value} }
+
+// Goal replaces the goal of the figure name, where it depends on the measurement.
+func (s *Samples) Goal(name string, goal float64) { s.figure(name).goal = goal }
+
+// Run measures one after the other, and prints the figures of each as soon as
+// it ends, also if it fails. It goes on with the next then, unless ctx has
+// ended. Its error says which failed, and why.
+func Run(ctx context.Context, out io.Writer, all []Measurement) error {
+	var errs []error
+	for _, m := range all {
+		if err := m.run(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", m.Name, err))
+			Note("%s failed: %v", m.Name, err)
+		}
+		for _, f := range m.Figures {
+			fmt.Fprintln(out, f)
+		}
 	}
+	return errors.Join(errs...)
+}
+
+func (m Measurement) run(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	limit := cmp.Or(m.Limit, 15*time.Minute)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %v", limit))
+	defer cancel()
+	return m.Run(ctx, &Samples{m.Figures})
+}
+
+// Note tells of what a figure is made of, apart from the figures.
+func Note(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "# "+format+"\n", args...)
 }
 
 // Median returns the middle of values, the upper one of two.
 func Median[T cmp.Ordered](values []T) T { return Quantile(values, 0.5) }
 
-// Quantile returns the value that the share q of values, in [0, 1), lie below.
-func Quantile[T cmp.Ordered](values []T, q float64) T {
+// Quantile returns the value that the share q of values, in [0, 1), lie below,
+// and zero if there are none.
+func Quantile[T cmp.Ordered](values []T, q float64) (v T) {
+	if len(values) == 0 {
+		return v
+	}
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[int(q*float64(len(sorted)))]
 }

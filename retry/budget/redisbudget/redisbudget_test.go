@@ -1,10 +1,16 @@
 package redisbudget
 
 import (
+	"context"
 	"errors"
+	"io"
+	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -67,4 +73,66 @@ func fields(err error) []string {
 		return []string{e.Field}
 	}
 	return nil
+}
+
+// TestAbsurdAnswers has a server announce more than any memory holds. The client
+// panics on that, and the worker has to go on by its own part of the budget.
+func TestAbsurdAnswers(t *testing.T) {
+	for _, answer := range []string{"$9000000000000000000\r\n", "*9000000000000000\r\n", "%9000000000000000\r\n", "*-7\r\n", "\x00\r\n"} {
+		t.Run(strings.TrimSpace(answer), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+					ours, theirs := net.Pipe()
+					go serveAbsurd(theirs, answer)
+					return ours, nil
+				}})
+				defer client.Close()
+				var mu sync.Mutex
+				var reports []error
+				b, err := New(client, Config{Name: "payments", Budget: budget.Config{Share: 0.1, Floor: 1}, Workers: 1, OnError: func(err error) {
+					mu.Lock()
+					defer mu.Unlock()
+					reports = append(reports, err)
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				granted := 0
+				for range 100 {
+					if wait, ok := b.Withdraw(time.Now(), 0, 0); ok && wait == 0 {
+						granted++
+					}
+					time.Sleep(time.Second)
+					synctest.Wait()
+				}
+				if granted < 50 {
+					t.Errorf("%d of 100 retries in 100 s, want one a second as the worker's own floor has it", granted)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if len(reports) == 0 {
+					t.Error("nobody was told")
+				}
+			})
+		})
+	}
+}
+
+// serveAbsurd gives answer to scripts, and knows no other command.
+func serveAbsurd(conn net.Conn, answer string) {
+	defer func() { _ = conn.Close() }()
+	for b := make([]byte, 64<<10); ; {
+		n, err := conn.Read(b)
+		if err != nil {
+			return
+		}
+		request := strings.ToLower(string(b[:n]))
+		reply := strings.Repeat("-ERR unknown command\r\n", strings.Count("\r\n"+request, "\r\n*"))
+		if strings.Contains(request, "evalsha") {
+			reply = answer
+		}
+		if _, err := io.WriteString(conn, reply); err != nil {
+			return
+		}
+	}
 }

@@ -1,0 +1,148 @@
+// Package adapter is what the adapters for brokers have in common: bookkeeping
+// that knows no broker.
+package adapter
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/wire"
+)
+
+// Size is the bytes of the names and values of h.
+func Size(h brokers.Headers) int {
+	n := 0
+	for _, header := range h {
+		n += len(header.Name) + len(header.Value)
+	}
+	return n
+}
+
+// Publish identifies msgs, has send store what compose makes of them, and
+// returns a *[brokers.PublishError] of what failed. Send returns an error for
+// each, or nil.
+func Publish[T any](topic string, msgs []brokers.Message, compose func(brokers.Message) (T, error), send func([]T) []error) error {
+	failed := make(map[int]error)
+	var out []T
+	var index []int
+	for i := range msgs {
+		wire.Identify(&msgs[i], time.Now(), rand.Text)
+		composed, err := compose(msgs[i])
+		if err != nil {
+			failed[i] = err
+			continue
+		}
+		out, index = append(out, composed), append(index, i)
+	}
+	if len(out) > 0 {
+		for at, err := range send(out) {
+			if err != nil {
+				failed[index[at]] = err
+			}
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return &brokers.PublishError{Topic: topic, Failed: failed}
+}
+
+// Waker wakes a Receive that waits.
+type Waker chan struct{}
+
+// NewWaker returns a Waker that has not been woken.
+func NewWaker() Waker { return make(Waker, 1) }
+
+// Wake ends the present or the next Wait.
+func (w Waker) Wake() {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+}
+
+// Wait returns when there may be something new, when ctx ends, and at until
+// unless that is zero.
+func (w Waker) Wait(ctx context.Context, until time.Time) {
+	var over <-chan time.Time
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-w:
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
+// Turn is the number of the queue to serve next.
+type Turn int
+
+// Take takes up to most from queues that have something ready, in turn and an
+// equal share from each. The function take is told how many it may take of a
+// queue, and returns how many it took.
+func (t *Turn) Take(most, queues int, ready func(queue int) int, take func(queue, most int) int) {
+	waiting := 0
+	for i := range queues {
+		waiting += min(1, ready(i))
+	}
+	if waiting == 0 {
+		return
+	}
+	share := 1 + (most-1)/waiting
+	for idle := 0; most > 0 && idle < queues; *t++ {
+		n := take(int(*t)%queues, min(share, most))
+		most -= n
+		if idle++; n > 0 {
+			idle = 0
+		}
+	}
+	*t %= Turn(queues)
+}
+
+// ErrNotHeld refuses a delivery of another source.
+var ErrNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)
+
+// Failures collects the errors of a batch: List has one for each entry, and is
+// nil while there are none.
+type Failures struct {
+	Broker  string
+	Entries int
+	List    []error
+}
+
+// Add notes that entry i could not be settled or extended, if err says so.
+func (f *Failures) Add(i int, what string, d *brokers.Delivery, err error) {
+	if err == nil {
+		return
+	}
+	if f.List == nil {
+		f.List = make([]error, f.Entries)
+	}
+	if d == nil {
+		f.List[i] = fmt.Errorf("%s: %s of no delivery: %w", f.Broker, what, err)
+	} else {
+		f.List[i] = fmt.Errorf("%s: %s message %q of %q: %w", f.Broker, what, d.Message.ID, d.Message.Topic, err)
+	}
+}
+
+// AtLeast checks a duration of Options, for which 0 means the default.
+func AtLeast(field string, d, least time.Duration) error {
+	if d == 0 || d >= least {
+		return nil
+	}
+	return fmt.Errorf("the duration Options.%s is %v: use at least %v, or 0 for the default", field, d, least)
+}
+
+// NotNegative checks a number of Options, for which 0 means the default.
+func NotNegative(field string, n int) error {
+	if n >= 0 {
+		return nil
+	}
+	return fmt.Errorf("the number Options.%s is %d: use a positive one, or 0 for the default", field, n)
+}

@@ -1,0 +1,710 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/createtopics"
+	"github.com/segmentio/kafka-go/protocol/fetch"
+	"github.com/segmentio/kafka-go/protocol/listoffsets"
+	"github.com/segmentio/kafka-go/protocol/metadata"
+	"github.com/segmentio/kafka-go/protocol/offsetcommit"
+	"github.com/segmentio/kafka-go/protocol/offsetfetch"
+	"github.com/segmentio/kafka-go/protocol/produce"
+	"github.com/segmentio/kafka-go/protocol/saslauthenticate"
+	"github.com/segmentio/kafka-go/protocol/saslhandshake"
+	"github.com/segmentio/kafka-go/sasl/plain"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+func mustFetch(t *testing.T, c *client, p partition, offset int64, maxBytes int, wait time.Duration) fetched {
+	t.Helper()
+	got, err := c.fetch(withinTime(t), p, offset, maxBytes, wait)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// drain fetches from offset until there is nothing more, and fails if that
+// does not come nearer with every call.
+func drain(t *testing.T, c *client, p partition, offset int64) (records []*record, next int64, calls int) {
+	t.Helper()
+	for {
+		got := mustFetch(t, c, p, offset, 1<<20, 20*time.Millisecond)
+		calls++
+		records = append(records, got.records...)
+		if got.next < offset {
+			t.Fatalf("fetch from %d says to go on from %d", offset, got.next)
+		}
+		if got.next == offset {
+			if got.stable > offset {
+				t.Fatalf("fetch from %d does not come further, and the log goes to %d", offset, got.stable)
+			}
+			return records, got.next, calls
+		}
+		offset = got.next
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestHolesArePassedInFewCalls(t *testing.T) {
+	const far = 10_000_000
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		s.log = []rawBatch{
+			{base: 0, last: 999, records: []record{{offset: 10, value: []byte("a")}}},
+			{base: 1000, last: far - 1}, // emptied
+			{base: far, last: far + 5, records: []record{{offset: far + 2, value: []byte("b")}}},
+			{base: far + 6, records: []record{{offset: far + 6, value: []byte("open")}}, transactional: true},
+		}
+		s.stable = far + 6
+		for _, from := range []int64{0, 10, 11, 500, 999, 1000, 5000, far - 1, far, far + 2, far + 3} {
+			want := ""
+			switch {
+			case from <= 10:
+				want = "a b"
+			case from <= far+2:
+				want = "b"
+			}
+			records, next, calls := drain(t, c, first, from)
+			if values(records) != want || next != far+6 || calls > 100 {
+				t.Errorf("from %d: %q, next %d in %d calls; want %q, next %d", from, values(records), next, calls, want, far+6)
+			}
+		}
+	})
+}
+
+func TestAbortedAndMarks(t *testing.T) {
+	of := func(base, producer int64, transactional bool, value string) rawBatch {
+		return rawBatch{base: base, producer: producer, transactional: transactional, records: []record{{offset: base, value: []byte(value)}}}
+	}
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		s.log = []rawBatch{
+			of(0, 7, true, "void"), of(1, 8, true, "good"), of(2, 7, false, "idempotent"), {base: 3, producer: 7, mark: "abort"},
+			of(4, 7, true, "again"), {base: 5, producer: 8, mark: "commit"}, {base: 6, producer: 7, mark: "commit"},
+			of(7, 7, true, "void"), of(8, 8, true, "void"), {base: 9, producer: 8, mark: "abort"}, {base: 10, producer: 7, mark: "abort"},
+		}
+		s.aborted = []kmsg.FetchResponseTopicPartitionAbortedTransaction{{ProducerID: 8, FirstOffset: 8}, {ProducerID: 7, FirstOffset: 7}, {ProducerID: 7, FirstOffset: 0}}
+		records, next, calls := drain(t, c, first, 0)
+		if values(records) != "good idempotent again" || next != 11 || calls != 2 {
+			t.Errorf("%q, next %d in %d calls; want good idempotent again, next 11, in 2", values(records), next, calls)
+		}
+	})
+}
+
+func TestRecordsOfTheOldFormat(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		old := func(r record) rawBatch { return rawBatch{old: true, base: r.offset, records: []record{r}} }
+		s.log = []rawBatch{
+			old(record{offset: 0, key: []byte("k"), value: []byte("a")}), old(record{offset: 1, value: nil}),
+			old(record{offset: 2, key: []byte{}, value: []byte{}}), {base: 3, records: []record{{offset: 3, value: []byte("new")}}},
+			{old: true, timeless: true, base: 4, records: []record{{offset: 4, key: []byte("k"), value: []byte("oldest")}}},
+		}
+		records, next, _ := drain(t, c, first, 0)
+		if values(records) != "a   new oldest" || next != 5 || string(records[0].key) != "k" || records[1].value != nil || records[2].key == nil {
+			t.Errorf("%q, next %d", values(records), next)
+		}
+		if stamp := records[0].time; stamp.UnixMilli() != stubTime {
+			t.Errorf("the first is of %v", stamp)
+		}
+		s.corrupt = 1
+		got, err := c.fetch(t.Context(), first, 1, 1<<20, 0)
+		if !errors.Is(err, errCorrupt) || got.next != 1 {
+			t.Errorf("a damaged one: next %d, %v", got.next, err)
+		}
+	})
+}
+
+func fetchError(code int16) protocol.Message {
+	return &fetch.Response{Topics: []fetch.ResponseTopic{{Topic: "orders", Partitions: []fetch.ResponsePartition{{
+		ErrorCode: code, HighWatermark: -1, RecordSet: protocol.RecordSet{Version: 2, Records: kafka.NewRecordReader(kafka.Record{})},
+	}}}}}
+}
+
+func TestRecordsFellOffTheLog(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		s.start = 100
+		s.log = []rawBatch{{base: 100, records: []record{{offset: 100}}}}
+		for offset, want := range map[int64]string{
+			40:  "offsets 100 to 100, and 40 was asked for: the records before were deleted",
+			200: "offsets 100 to 100, and 200 was asked for: the log is shorter than that",
+		} {
+			_, err := c.fetch(t.Context(), first, offset, 1<<20, 0)
+			e, ok := errors.AsType[*rangeError](err)
+			if !ok || e.first != 100 || e.last != 101 || !strings.Contains(err.Error(), want) || errors.Is(err, brokers.ErrMisconfigured) {
+				t.Errorf("fetch from %d: %v", offset, err)
+			}
+		}
+		if got := mustFetch(t, c, first, 100, 1<<20, 0); got.logStart != 100 {
+			t.Errorf("the log starts at %d", got.logStart)
+		}
+		s.answer = answering(func(*fetch.Request) protocol.Message { return fetchError(1) })
+		if _, err := c.fetch(t.Context(), first, 100, 1<<20, 0); errors.Is(err, kafka.OffsetOutOfRange) || !errors.Is(err, kafka.OffsetNotAvailable) {
+			t.Errorf("an offset that is there again: %v", err)
+		}
+		s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
+			switch req.(type) {
+			case *fetch.Request:
+				return fetchError(1), nil
+			case *listoffsets.Request:
+				return nil, io.EOF
+			}
+			return nil, nil
+		}
+		_, err := c.fetch(t.Context(), first, 100, 1<<20, 0)
+		if e, ok := errors.AsType[*rangeError](err); !ok || e.first != -1 {
+			t.Errorf("without the bounds: %v", err)
+		}
+	})
+}
+
+func TestFetchErrors(t *testing.T) {
+	for code, want := range map[int16]struct {
+		kind  error
+		calls int
+	}{
+		3:  {brokers.ErrMisconfigured, 7}, // it may be new
+		6:  {kafka.NotLeaderForPartition, 7},
+		29: {brokers.ErrMisconfigured, 1},
+		35: {brokers.ErrMisconfigured, 1},
+		2:  {errCorrupt, 1},
+		78: {kafka.OffsetNotAvailable, 1},
+	} {
+		onStub(t, func(t *testing.T, s *stub, c *client) {
+			s.answer = answering(func(*fetch.Request) protocol.Message { return fetchError(code) })
+			got, err := c.fetch(t.Context(), first, 9, 1<<20, 0)
+			if !errors.Is(err, want.kind) || got.next != 9 || s.count(protocol.Fetch) != want.calls {
+				t.Errorf("code %d: next %d after %d requests, %v; want %v after %d", code, got.next, s.count(protocol.Fetch), err, want.kind, want.calls)
+			}
+			if code == 6 && errors.Is(err, brokers.ErrMisconfigured) {
+				t.Errorf("code %d is misconfigured: %v", code, err)
+			}
+		})
+	}
+}
+
+func TestCommitErrors(t *testing.T) {
+	for code, want := range map[int16]struct {
+		kind  error
+		calls int
+	}{
+		14: {kafka.GroupLoadInProgress, 7},
+		16: {kafka.NotCoordinatorForGroup, 7},
+		22: {brokers.ErrLeaseLost, 1},
+		25: {brokers.ErrLeaseLost, 1},
+		27: {brokers.ErrLeaseLost, 1},
+		12: {brokers.ErrMisconfigured, 1},
+		30: {brokers.ErrMisconfigured, 1},
+	} {
+		onStub(t, func(t *testing.T, s *stub, c *client) {
+			s.answer = answering(func(req *offsetcommit.Request) protocol.Message {
+				if req.GenerationID != 3 || req.MemberID != "m" || req.GroupID != "g" {
+					t.Errorf("request %+v", req)
+				}
+				return commitResponse(kafka.Error(code), 0)
+			})
+			failed, err := c.commit(t.Context(), "g", 3, "m", map[partition]commitment{first: {17, "x"}, {"orders", 1}: {1, ""}})
+			if err != nil || len(failed) != 1 || !errors.Is(failed[first], want.kind) || s.count(protocol.OffsetCommit) != want.calls {
+				t.Errorf("code %d: %v, %v after %d requests; want %v after %d", code, failed, err, s.count(protocol.OffsetCommit), want.kind, want.calls)
+			}
+			if text := fmt.Sprint(failed[first]); !strings.Contains(text, `offset 17 of partition 0 of topic "orders" for group "g"`) {
+				t.Errorf("code %d: %s", code, text)
+			}
+		})
+	}
+}
+
+// commitResponse has the codes of the first partitions of orders.
+func commitResponse(codes ...kafka.Error) protocol.Message {
+	topic := offsetcommit.ResponseTopic{Name: "orders"}
+	for n, code := range codes {
+		topic.Partitions = append(topic.Partitions, offsetcommit.ResponsePartition{PartitionIndex: int32(n), ErrorCode: int16(code)})
+	}
+	return &offsetcommit.Response{Topics: []offsetcommit.ResponseTopic{topic}}
+}
+
+func TestCommittedErrors(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		ps := []partition{first, {"orders", 1}}
+		for _, tt := range []struct {
+			code, partial int16
+			want          error
+			text          string
+		}{
+			{30, 0, brokers.ErrMisconfigured, "Read on the group"},
+			{0, 29, brokers.ErrMisconfigured, "partition 0"},
+			{0, 0, nil, ""},
+		} {
+			s.answer = answering(func(*offsetfetch.Request) protocol.Message {
+				return &offsetfetch.Response{ErrorCode: tt.code, Topics: []offsetfetch.ResponseTopic{{Name: "orders", Partitions: []offsetfetch.ResponsePartition{
+					{PartitionIndex: 0, CommittedOffset: 5, Metadata: "m", ErrorCode: tt.partial},
+				}}}}
+			})
+			got, err := c.committed(t.Context(), "g", ps)
+			if !errors.Is(err, tt.want) || err != nil && !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("codes %d, %d: %v, want %v", tt.code, tt.partial, err, tt.want)
+			}
+			if err == nil && (got[first] != commitment{5, "m"} || got[ps[1]] != commitment{offset: -1}) {
+				t.Errorf("committed: %+v", got)
+			}
+		}
+		for _, err := range []error{
+			second(c.committed(t.Context(), "g", nil)), second(c.commit(t.Context(), "g", 1, "m", nil)), second(c.topics(t.Context())),
+			second(c.configs(t.Context())), second(c.bounds(t.Context(), nil)),
+		} {
+			if err != nil {
+				t.Errorf("a call about nothing: %v", err)
+			}
+		}
+	})
+}
+
+func TestBoundsOfMany(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		s.topics["orders"] = 30
+		s.start, s.log = 5, []rawBatch{{base: 5, last: 9}}
+		var ps []partition
+		for n := range 30 {
+			ps = append(ps, partition{"orders", n})
+		}
+		s.answer = answering(func(req *listoffsets.Request) protocol.Message {
+			if req.Topics[0].Partitions[0].Partition != 3 {
+				return nil
+			}
+			return &listoffsets.Response{Topics: []listoffsets.ResponseTopic{{Topic: "orders", Partitions: []listoffsets.ResponsePartition{{Partition: 3, ErrorCode: 29}}}}}
+		})
+		got, err := c.bounds(t.Context(), ps)
+		if !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "partition 3 of") || len(got) != 29 || got[ps[29]] != (span{5, 10}) {
+			t.Errorf("%d bounds, the last is %v, %v", len(got), got[ps[29]], err)
+		}
+	})
+}
+
+func TestOldLayoutIsRenewed(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		s.log = []rawBatch{{records: numbered(0, 1)}}
+		mustFetch(t, c, first, 0, 1<<20, 0)
+		time.Sleep(time.Second)
+		s.topics["new"] = 1
+		before := time.Now()
+		mustFetch(t, c, partition{"new", 0}, 0, 1<<20, 0)
+		if d := time.Since(before); d > 100*time.Millisecond {
+			t.Errorf("a new topic could be read after %v", d)
+		}
+		if n := s.count(protocol.Metadata); n != 3 {
+			t.Errorf("the layout was asked for %d times, want 3: at first, whether there is such a topic, and anew", n)
+		}
+	})
+}
+
+func TestMissingTopicCostsNobodyConnections(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		s.log = []rawBatch{{records: numbered(0, 1)}}
+		mustFetch(t, c, first, 0, 1<<20, 0)
+		time.Sleep(time.Second)
+		pool := c.pool
+		for range 20 {
+			start := time.Now()
+			_, err := c.fetch(t.Context(), partition{"gone", 0}, 0, 1<<20, 0)
+			if !errors.Is(err, kafka.UnknownTopicOrPartition) || !errors.Is(err, brokers.ErrMisconfigured) || time.Since(start) > 100*time.Millisecond {
+				t.Fatalf("after %v: %v", time.Since(start), err)
+			}
+		}
+		if c.pool != pool {
+			t.Error("the pool was renewed for a topic that is not there")
+		}
+		_, err := c.bounds(t.Context(), []partition{{"orders", 9}})
+		if !errors.Is(err, kafka.UnknownTopicOrPartition) {
+			t.Errorf("bounds of a partition that is not there: %v", err)
+		}
+	})
+}
+
+func TestNobodyListens(t *testing.T) {
+	refused := errors.New("connection refused")
+	set := connections{dial: func(context.Context, string, string) (net.Conn, error) { return nil, refused }}
+	if conn, err := set.open(t.Context(), "tcp", "stub:9092"); conn != nil || err != refused {
+		t.Errorf("opened %v, %v, want the error of the dial", conn, err)
+	}
+}
+
+func TestLostConnections(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		s.log = []rawBatch{{records: numbered(0, 1)}}
+		s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
+			if _, ok := req.(*fetch.Request); ok && call <= 3 {
+				return nil, io.EOF
+			}
+			return nil, nil
+		}
+		if got := mustFetch(t, c, first, 0, 1<<20, 0); len(got.records) != 1 {
+			t.Errorf("%d records", len(got.records))
+		}
+		s.answer = func(req protocol.Message, call int) (protocol.Message, error) { return nil, io.EOF }
+		start := time.Now()
+		_, err := c.fetch(t.Context(), first, 0, 1<<20, 0)
+		if !errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, brokers.ErrMisconfigured) || time.Since(start) > 3*time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for name, err := range map[string]error{
+			"bounds":    second(c.bounds(ctx, []partition{first})),
+			"committed": second(c.committed(t.Context(), "g", []partition{first})),
+			"commit":    second(c.commit(t.Context(), "g", 1, "m", map[partition]commitment{first: {}})),
+			"configs":   second(c.configs(t.Context(), "orders")),
+			"topics":    second(c.topics(t.Context(), "orders")),
+			"create":    c.create(t.Context(), "x", 1, 1, nil),
+		} {
+			if err == nil || errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, brokers.ErrLeaseLost) {
+				t.Errorf("%s without a broker: %v", name, err)
+			}
+		}
+	})
+}
+
+func TestCancelledFetchesShareConnections(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+			got, err := c.fetch(ctx, first, 0, 1000, 100*time.Millisecond)
+			cancel()
+			if err != nil || got.next != 0 {
+				t.Errorf("a cancelled fetch: %+v, %v", got, err)
+			}
+		}
+		if s.dials > 3 {
+			t.Errorf("%d connections for 10 cancelled fetches", s.dials)
+		}
+	})
+}
+
+func TestFrozenBrokerHoldsNobodyForLong(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		p := s.producer()
+		s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
+			switch req.(type) {
+			case *fetch.Request, *produce.Request, *offsetcommit.Request:
+				return nil, errSilence
+			}
+			return nil, nil
+		}
+		start := time.Now()
+		_, err := c.fetch(t.Context(), first, 0, 1000, time.Hour)
+		if err == nil || !isEnded(err) || time.Since(start) != defaultTimeout+longestWait {
+			t.Errorf("fetch gave up after %v: %v", time.Since(start), err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start = time.Now()
+		if _, err = c.fetch(ctx, first, 0, 1000, time.Hour); err == nil || time.Since(start) > 2100*time.Millisecond {
+			t.Errorf("fetch gave up after %v: %v", time.Since(start), err)
+		}
+		start = time.Now()
+		if _, err = c.commit(t.Context(), "g", 1, "m", map[partition]commitment{first: {}}); err == nil || time.Since(start) != defaultTimeout {
+			t.Errorf("commit gave up after %v: %v", time.Since(start), err)
+		}
+		errs := make(chan []error)
+		go func() { errs <- p.produce(t.Context(), []outgoing{{topic: "orders", partition: byKey}}) }()
+		synctest.Wait()
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start = time.Now()
+		if err := p.close(ctx); err == nil || time.Since(start) != time.Second {
+			t.Errorf("close gave up after %v: %v", time.Since(start), err)
+		}
+		if err := <-errs; !errors.Is(err[0], brokers.ErrUnknownOutcome) || time.Since(start) > 2*time.Second {
+			t.Errorf("produce gave up after %v: %v", time.Since(start), err)
+		}
+		if err := p.close(t.Context()); err != nil {
+			t.Errorf("close again: %v", err)
+		}
+		c.close()
+	}) // which fails if a goroutine is left
+}
+
+func TestCreateWaitsUntilTheTopicCanBeUsed(t *testing.T) {
+	const noLeader = 5
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		asked, patient := 0, 6
+		s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
+			switch req := req.(type) {
+			case *createtopics.Request:
+				topic := req.Topics[0]
+				if topic.NumPartitions != -1 || topic.ReplicationFactor != -1 {
+					t.Errorf("request %+v", topic)
+				}
+				s.topics[topic.Name] = 2
+				return &createtopics.Response{Topics: []createtopics.ResponseTopic{{Name: topic.Name, ErrorCode: 36}}}, nil // it exists
+			case *metadata.Request:
+				if asked++; len(req.TopicNames) == 1 && asked < patient {
+					res := s.layout(req).(*metadata.Response)
+					if len(res.Topics[0].Partitions) > 0 {
+						res.Topics[0].Partitions[0].ErrorCode = noLeader
+					}
+					return res, nil
+				}
+			}
+			return nil, nil
+		}
+		if err := c.create(t.Context(), "new", 0, 0, nil); err != nil || asked < patient {
+			t.Errorf("after asking for the layout %d times: %v", asked, err)
+		}
+		patient = 1 << 30
+		if err := c.create(t.Context(), "never", 0, 0, nil); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"never"`) {
+			t.Errorf("create of a topic that gets no leader: %v", err)
+		}
+	})
+}
+
+func TestLogin(t *testing.T) {
+	const secret = "s3cret-pa55word"
+	for name, refused := range map[string]saslhandshake.Response{
+		"wrong password":  {Mechanisms: []string{"PLAIN"}},
+		"wrong mechanism": {ErrorCode: 33, Mechanisms: []string{"SCRAM-SHA-512"}},
+	} {
+		onStub(t, func(t *testing.T, s *stub, _ *client) {
+			s.answer = func(req protocol.Message, _ int) (protocol.Message, error) {
+				switch req := req.(type) {
+				case *saslhandshake.Request:
+					return &refused, nil
+				case *saslauthenticate.Request:
+					if !strings.Contains(string(req.AuthBytes), secret) {
+						return nil, io.EOF
+					}
+					return &saslauthenticate.Response{ErrorCode: 58, ErrorMessage: "Authentication failed"}, nil
+				}
+				return nil, nil
+			}
+			c := s.client(func(o *clientOptions) { o.sasl = plain.Mechanism{Username: "user", Password: secret} })
+			defer c.close()
+			for call, err := range map[string]error{
+				"topics":    second(c.topics(t.Context(), "orders")),
+				"committed": second(c.committed(t.Context(), "g", []partition{first})),
+				"fetch":     second(c.fetch(t.Context(), first, 0, 1000, 0)),
+			} {
+				if !errors.Is(err, brokers.ErrMisconfigured) || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "Options.SASL") {
+					t.Errorf("%s, %s: %v", name, call, err)
+				}
+			}
+		})
+	}
+}
+
+func TestTLSErrors(t *testing.T) {
+	for name, err := range map[string]error{
+		"certificate": &tls.CertificateVerificationError{Err: errors.New("x")},
+		"no TLS":      fmt.Errorf("dial: %w", tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}),
+		"alert":       errors.New("remote error: tls: certificate required"),
+		"expects TLS": fmt.Errorf("%w: broker appears to be expecting TLS", io.ErrUnexpectedEOF),
+	} {
+		if err := explain(err, "do"); !errors.Is(err, brokers.ErrMisconfigured) || isPassing(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestNothingStaysAfterClose(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, c *client) {
+		s.log = []rawBatch{{records: numbered(0, 1)}}
+		mustFetch(t, c, first, 0, 1000, 0)
+		done := make(chan error)
+		go func() { done <- second(c.fetch(t.Context(), first, 1, 1000, time.Second)) }()
+		synctest.Wait()
+		c.close()
+		if err := <-done; err == nil {
+			t.Error("a fetch that was on its way says nothing of the close")
+		}
+		if _, err := c.fetch(t.Context(), first, 0, 1000, 0); !errors.Is(err, brokers.ErrClosed) {
+			t.Errorf("fetch after close: %v", err)
+		}
+		if n := c.conns.count(); n != 0 {
+			t.Errorf("%d connections are open", n)
+		}
+		if _, err := c.dialer().DialFunc(t.Context(), "tcp", "stub:9092"); !errors.Is(err, brokers.ErrClosed) {
+			t.Errorf("dial after close: %v", err)
+		}
+		time.Sleep(time.Second) // the stub is still thinking about the answer
+	}) // which fails if a goroutine is left
+}
+
+// producer is closed by its test.
+func (s *stub) producer() *producer {
+	return newProducer(clientOptions{brokers: []string{"stub:9092"}, dial: s.dial})
+}
+
+// confirming answers requests to store records with a code.
+func confirming(code int16) func(protocol.Message, int) (protocol.Message, error) {
+	return answering(func(req *produce.Request) protocol.Message { return produced(req, code) })
+}
+
+func produced(req *produce.Request, code int16) protocol.Message {
+	topic := req.Topics[0]
+	return &produce.Response{Topics: []produce.ResponseTopic{{Topic: topic.Topic, Partitions: []produce.ResponsePartition{{
+		Partition: topic.Partitions[0].Partition, ErrorCode: code,
+	}}}}}
+}
+
+func TestProduceErrors(t *testing.T) {
+	for code, want := range map[int16]error{
+		0: nil, 7: brokers.ErrUnknownOutcome, 20: brokers.ErrUnknownOutcome, 13: brokers.ErrUnknownOutcome, -1: brokers.ErrUnknownOutcome,
+		10: brokers.ErrRefused, 87: brokers.ErrRefused, 32: brokers.ErrRefused, 29: brokers.ErrMisconfigured, 19: kafka.NotEnoughReplicas, 6: kafka.NotLeaderForPartition,
+	} {
+		onStub(t, func(t *testing.T, s *stub, _ *client) {
+			p := s.producer()
+			s.answer = answering(func(req *produce.Request) protocol.Message {
+				if req.Acks != -1 {
+					t.Errorf("the request asks for %d confirmations", req.Acks)
+				}
+				return produced(req, code)
+			})
+			one := outgoing{topic: "orders", partition: 2, record: record{value: []byte("x")}}
+			large := outgoing{topic: "orders", partition: byKey, record: record{value: make([]byte, aloneBytes)}}
+			errs := p.produce(t.Context(), []outgoing{one, one, large})
+			if code == 0 && errs != nil {
+				t.Errorf("produce: %v", errs)
+			}
+			for i, err := range errs {
+				if !errors.Is(err, want) || strings.Count(err.Error(), "orders") == 0 {
+					t.Errorf("code %d, record %d: %v, want %v", code, i, err, want)
+				}
+				for _, other := range []error{brokers.ErrUnknownOutcome, brokers.ErrRefused, brokers.ErrMisconfigured} {
+					if want != other && errors.Is(err, other) {
+						t.Errorf("code %d, record %d: %v is also %v", code, i, err, other)
+					}
+				}
+			}
+			if err := p.close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestProduceToAPartition(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, _ *client) {
+		p := s.producer()
+		defer p.close(t.Context())
+		got := make(map[int32]int)
+		s.answer = answering(func(req *produce.Request) protocol.Message {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			part := req.Topics[0].Partitions[0]
+			for ; ; got[part.Partition]++ {
+				if _, err := part.RecordSet.Records.ReadRecord(); err != nil {
+					return produced(req, 0)
+				}
+			}
+		})
+		var out []outgoing
+		for n := range 40 {
+			out = append(out, outgoing{topic: "orders", partition: n % 4, record: record{key: []byte("same"), value: []byte("x")}})
+		}
+		if errs := p.produce(t.Context(), out); errs != nil {
+			t.Fatal(errs)
+		}
+		for n := range int32(4) {
+			if got[n] != 10 {
+				t.Errorf("partition %d got %d records, want 10", n, got[n])
+			}
+		}
+		if errs := p.produce(t.Context(), []outgoing{{topic: "orders", partition: 9}}); errs == nil || !errors.Is(errs[0], brokers.ErrMisconfigured) {
+			t.Errorf("to a partition that is not there: %v", errs)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if errs := p.produce(ended, out[:1]); errs == nil || errors.Is(errs[0], brokers.ErrUnknownOutcome) {
+			t.Errorf("with a context that has ended, so that nothing was sent: %v", errs)
+		}
+	})
+}
+
+func TestProduceAfterAnOldLayout(t *testing.T) {
+	onStub(t, func(t *testing.T, s *stub, _ *client) {
+		p := s.producer()
+		defer p.close(t.Context())
+		s.answer = confirming(0)
+		if errs := p.produce(t.Context(), []outgoing{{topic: "orders", partition: byKey}}); errs != nil {
+			t.Fatal(errs)
+		}
+		s.topics["new"] = 1
+		if errs := p.produce(t.Context(), []outgoing{{topic: "new", partition: byKey}, {topic: "orders", partition: byKey}}); errs != nil {
+			t.Errorf("to a new topic: %v", errs)
+		}
+	})
+}
+
+func TestProduceErrorsPerRecord(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		small := uniqueName("small")
+		s.create(small, 1, map[string]string{"max.message.bytes": "2000"})
+		b, _ := s.broker()
+		var out []outgoing
+		var want []error
+		for _, tt := range []struct {
+			topic string
+			size  int
+			want  error
+		}{
+			{s.topic, 10, nil}, {"nobody-made-this", 10, brokers.ErrMisconfigured}, {small, 1500, nil}, {small, 3000, brokers.ErrRefused},
+			{small, 1500, nil}, {s.topic, 2_000_000, brokers.ErrRefused}, {s.topic, 10, nil},
+		} {
+			out = append(out, outgoing{topic: tt.topic, partition: byKey, record: record{value: make([]byte, tt.size)}})
+			want = append(want, tt.want)
+		}
+		errs := b.producer.produce(withinTime(s.T), out)
+		for i, err := range errs {
+			if !errors.Is(err, want[i]) || (err == nil) != (want[i] == nil) {
+				s.Errorf("record %d: %v, want %v", i, err, want[i])
+			}
+		}
+		for _, topic := range []string{small, s.topic} {
+			if got, _, _ := drain(s.T, s.admin, partition{topic, 0}, 0); len(errs) != len(out) || len(got) != 2 {
+				s.Errorf("%d records in %s, want 2; errors: %v", len(got), topic, errs)
+			}
+		}
+	})
+}
+
+// The partitions of the Java client, from the hashes in its own tests.
+func TestKeysGoWhereJavaPutsThem(t *testing.T) {
+	hashes := map[string]int32{
+		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536, "a-little-bit-longer-string": -1486304829,
+		"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971, "abc": 479470107, "": 275646681,
+	}
+	for key, hash := range hashes {
+		for n := 1; n < 40; n++ {
+			numbers := make([]int, n)
+			for i := range numbers {
+				numbers[i] = i
+			}
+			if got, want := balance(kafka.Message{Key: []byte(key)}, numbers...), int(hash&0x7fffffff)%n; got != want {
+				t.Errorf("key %q goes to partition %d of %d, want %d", key, got, n, want)
+			}
+		}
+	}
+	for name, o := range map[string]outgoing{"no key": {partition: byKey}, "anywhere": {partition: anywhere, record: record{key: []byte("k")}}} {
+		seen := make(map[int]int)
+		for range 4000 {
+			seen[balance(message(o), 0, 1, 2, 3)]++
+		}
+		for n := range 4 {
+			if seen[n] < 500 {
+				t.Errorf("%s: partition %d got %d of 4000 records", name, n, seen[n])
+			}
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package wire
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/text"
+)
+
+// minCut is the least of a text that is worth keeping when it is cut.
+const minCut = 64
+
+// step names headers that [Fit] may shed: one, or all with a prefix that ends in
+// "-". A text whose step has cut is cut to the room that is left, if that is
+// worth it, instead of being dropped.
+type step struct {
+	name, field string
+	cut         bool
+}
+
+var steps = [...]step{
+	{name: prefix + "error-stack", field: "error-stack", cut: true},
+	{name: deadPrefix + "history", field: "history"},
+	{name: prefix + "error-message", field: "error-message", cut: true},
+	{name: deadPrefix + "origin-", field: "origin"},
+	{name: deadPrefix + "rule", field: "rule"},
+	{name: nameHistory, field: "history"},
+	{name: nameOrigin, field: "origin"},
+}
+
+// Fit returns the framework headers h, as [Partition] has them, without what has
+// no room in limit bytes of names and values. These go, in this order: the stack,
+// the history, the error text, the details of the origin and the rule of a dead
+// letter, then the history and the details that a copy carries. Stack and text
+// are cut to the room that is left where that is worth it. What a message needs
+// to be handled stays, even if it alone is over the limit.
+//
+// In a dead letter, redrive-dlq-truncated names what went, after what it named
+// before. That counts, too.
+func Fit(h brokers.Headers, limit int) brokers.Headers {
+	var shed []string
+	dead := h.Get(deadVersion) != ""
+	if dead {
+		shed = text.Words(strings.Split(h.Get(deadTruncated), ","))
+	}
+	h = h.Without(deadTruncated)
+	for _, s := range steps {
+		if size(h)+noteSize(dead, shed) <= limit {
+			break
+		}
+		if !slices.ContainsFunc(h, s.hits) {
+			continue
+		}
+		shed = text.Words(append(shed, s.field))
+		over := size(h) + noteSize(dead, shed) - limit
+		kept := h[:0]
+		for _, header := range h {
+			if !s.hits(header) || s.shorten(&header, over) {
+				kept = append(kept, header)
+			}
+		}
+		h = kept
+	}
+	if dead && len(shed) > 0 {
+		h = append(h, brokers.Header{Name: deadTruncated, Value: strings.Join(shed, ",")})
+	}
+	return h
+}
+
+func (s step) hits(h brokers.Header) bool {
+	return h.Name == s.name || strings.HasSuffix(s.name, "-") && strings.HasPrefix(h.Name, s.name)
+}
+
+// shorten makes the value of h shorter by at least over bytes and reports whether
+// enough of it is left.
+func (s step) shorten(h *brokers.Header, over int) bool {
+	room := len(h.Value) - over
+	if !s.cut || room < minCut {
+		return false
+	}
+	h.Value, _ = text.Lines(h.Value, room)
+	return true
+}
+
+func size(h brokers.Headers) int {
+	n := 0
+	for _, header := range h {
+		n += len(header.Name) + len(header.Value)
+	}
+	return n
+}
+
+// noteSize is what a dead letter's note about what was shed takes.
+func noteSize(dead bool, shed []string) int {
+	if !dead || len(shed) == 0 {
+		return 0
+	}
+	return len(deadTruncated) + len(strings.Join(shed, ","))
+}
