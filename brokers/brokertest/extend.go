@@ -120,6 +120,7 @@ func leaseLimit(tr *trial) {
 	tr.affordable(limit, "MaxLease")
 	a := got[0]
 	end := a.ReceivedAt.Add(limit)
+	lease = max(lease, limit/100) // or hours would need thousands of calls
 	for lease < limit && time.Until(end) > 0 {
 		if err := w.extend(lease, a.Delivery)[0]; err != nil {
 			break

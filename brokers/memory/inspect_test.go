@@ -43,24 +43,3 @@ func TestInspection(t *testing.T) {
 		}
 	})
 }
-
-func TestInspectionOfAnUnknownTopic(t *testing.T) {
-	run(t, memory.Options{}, func(w *world) {
-		w.stats("unknown", memory.Stats{})
-		if got := w.broker.Messages("unknown"); len(got) != 0 {
-			w.Errorf("Messages = %v, want none", got)
-		}
-	})
-}
-
-func TestInspectionAfterClose(t *testing.T) {
-	run(t, memory.Options{}, func(w *world) {
-		w.publish("in", "a", "b")
-		w.one(w.source)
-		w.broker.Close(w.Context())
-		w.stats("in", memory.Stats{Ready: 2})
-		if err := w.broker.Close(w.Context()); err != nil {
-			w.Errorf("a second Close = %v", err)
-		}
-	})
-}

@@ -1,7 +1,6 @@
 package memory_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,27 +15,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 )
 
-func TestPublishSetsIdentityInTheCallersMessages(t *testing.T) {
-	run(t, memory.Options{}, func(w *world) {
-		then := time.Now().Add(-time.Hour)
-		msgs := []brokers.Message{{}, {ID: "mine", PublishedAt: then}, {}}
-		if err := w.broker.Publish(w.Context(), "in", msgs...); err != nil {
-			w.Fatal(err)
-		}
-		if msgs[0].ID == "" || msgs[0].ID == msgs[2].ID || msgs[1].ID != "mine" {
-			w.Errorf("ids are %q, %q, %q; want new ones for the first and last", msgs[0].ID, msgs[1].ID, msgs[2].ID)
-		}
-		if !msgs[0].PublishedAt.Equal(time.Now()) || !msgs[1].PublishedAt.Equal(then) {
-			w.Errorf("PublishedAt is %v and %v, want now and %v", msgs[0].PublishedAt, msgs[1].PublishedAt, then)
-		}
-		for i, d := range w.expect(w.source, msgs[0].ID, "mine", msgs[2].ID) {
-			if !d.Message.PublishedAt.Equal(msgs[i].PublishedAt) || d.Message.Topic != "in" {
-				w.Errorf("message %d arrived from %q of %v", i, d.Message.Topic, d.Message.PublishedAt)
-			}
-		}
-	})
-}
-
 func TestIDsOfTwoBrokersDiffer(t *testing.T) {
 	one, two := make([]brokers.Message, 1), make([]brokers.Message, 1)
 	for _, msgs := range [][]brokers.Message{one, two} {
@@ -47,31 +25,6 @@ func TestIDsOfTwoBrokersDiffer(t *testing.T) {
 	if one[0].ID == two[0].ID {
 		t.Errorf("two brokers made the same id, %q", one[0].ID)
 	}
-}
-
-func TestMessagesArriveAsPublished(t *testing.T) {
-	run(t, memory.Options{}, func(w *world) {
-		headers := brokers.Headers{
-			{Name: "b", Value: "1"}, {Name: "a", Value: "\x00\xff", Type: "bytes"}, {Name: "b", Value: "2"},
-			{Name: "redrive-attempt", Value: "9"}, {Name: "redrive-due-at", Value: "4102444800000"}, {Name: "redrive-unheard-of", Value: "x"},
-		}
-		body := []byte{0, 1, 255}
-		want := brokers.Message{ID: "id", Topic: "in", Key: "k", Body: bytes.Clone(body), PublishedAt: time.Now()}
-		want.Headers = append(want.Headers, headers...)
-		w.send("in", brokers.Message{ID: "id", Topic: "ignored", Key: "k", Body: body, Headers: headers})
-		body[0], headers[0].Value = 9, "edited by the producer"
-		for range 5 {
-			d := w.one(w.source)
-			if !reflect.DeepEqual(d.Message, want) {
-				w.Fatalf("received %+v, want %+v", d.Message, want)
-			}
-			if d.Meta.Attempt != 0 || !d.Meta.DueAt.IsZero() {
-				w.Fatalf("the broker believed a producer's claim to progress: %+v", d.Meta)
-			}
-			_ = append(d.Message.Headers, brokers.Header{Name: "appended by the receiver"})
-			w.retry(w.source, d, time.Second)
-		}
-	})
 }
 
 func TestAppendedHeadersReachNobody(t *testing.T) {
@@ -88,18 +41,6 @@ func TestAppendedHeadersReachNobody(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestEmptyBodies(t *testing.T) {
-	run(t, memory.Options{}, func(w *world) {
-		w.send("in", brokers.Message{ID: "nil"})
-		w.send("in", brokers.Message{ID: "empty", Body: []byte{}})
-		for _, d := range w.expect(w.source, "nil", "empty") {
-			if len(d.Message.Body) != 0 {
-				w.Errorf("body of %q = %q, want none", d.Message.ID, d.Message.Body)
-			}
-		}
-	})
 }
 
 func TestIdentityHeaders(t *testing.T) {
@@ -188,14 +129,6 @@ func TestPublishFails(t *testing.T) {
 		if err := w.broker.Publish(w.Context(), "in"); err != nil {
 			w.Errorf("Publish of nothing = %v", err)
 		}
-	})
-}
-
-func TestEqualIDsAreTwoMessages(t *testing.T) {
-	run(t, memory.Options{}, func(w *world) {
-		w.publish("in", "a", "a")
-		w.ack(w.source, w.one(w.source))
-		w.expect(w.source, "a")
 	})
 }
 
@@ -318,4 +251,29 @@ func ids(msgs []brokers.Message) []string {
 		out[i] = m.ID
 	}
 	return out
+}
+
+// TestNothingIsShared edits what was passed, and what came back.
+func TestNothingIsShared(t *testing.T) {
+	run(t, memory.Options{}, func(w *world) {
+		body, headers := []byte("body"), brokers.Headers{{Name: "a", Value: "1"}}
+		w.send("in", brokers.Message{Body: body, Headers: headers})
+		body[0], headers[0].Value = 'x', "edited"
+		d := w.one(w.source)
+		if string(d.Message.Body) != "body" || d.Message.Headers[0].Value != "1" {
+			w.Errorf("the producer edited what it had published: %+v", d.Message)
+		}
+		meta := brokers.Meta{History: []brokers.Failure{{Class: "transient"}}}
+		w.settle(w.source, brokers.Settlement{Delivery: d, Action: brokers.Retry, Meta: meta}, nil)
+		for _, editor := range []string{"the settler", "a receiver"} {
+			meta.History[0].Class = "edited"
+			d = w.one(w.source)
+			if d.Meta.History[0].Class != "transient" {
+				w.Errorf("%s edited the history of the message", editor)
+			}
+			meta = d.Meta
+			w.release(w.source, d)
+		}
+		w.one(w.source)
+	})
 }

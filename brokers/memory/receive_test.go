@@ -3,9 +3,7 @@ package memory_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,17 +42,6 @@ func (w *world) now(out <-chan received) received {
 	}
 }
 
-func TestReceiveBlocksUntilPublish(t *testing.T) {
-	run(t, memory.Options{}, func(w *world) {
-		out := w.later(w.Context(), w.source, 10)
-		time.Sleep(24 * time.Hour)
-		w.publish("in", "a")
-		if r := w.now(out); r.err != nil || len(r.ds) != 1 {
-			w.Errorf("Receive = %v, %v; want the message", idsOf(r.ds), r.err)
-		}
-	})
-}
-
 // A Receive that waits for a far time must not miss a nearer one.
 func TestReceiveWakesAtTheNearestTime(t *testing.T) {
 	run(t, memory.Options{Lease: time.Hour}, func(w *world) {
@@ -77,55 +64,44 @@ func TestReceiveWakesAtTheNearestTime(t *testing.T) {
 	})
 }
 
-func TestReceiveEndsWithItsContext(t *testing.T) {
+func TestReceiveTakesNothing(t *testing.T) {
 	run(t, memory.Options{}, func(w *world) {
+		w.publish("in", "a")
 		cause := errors.New("the worker stops")
 		ctx, cancel := context.WithCancelCause(w.Context())
-		out := w.later(ctx, w.source, 1)
 		cancel(cause)
-		if r := w.now(out); r.err != cause {
-			w.Errorf("Receive = %v, want the cause of its context, %v", r.err, cause)
-		}
-		w.publish("in", "a")
 		if _, err := w.source.Receive(ctx, 1); err != cause {
-			w.Errorf("Receive under an ended context = %v, want %v although a message is there", err, cause)
-		}
-		w.stats("in", memory.Stats{Ready: 1})
-		w.expect(w.source, "a")
-	})
-}
-
-func TestReceiveEndsWithItsSource(t *testing.T) {
-	closers := map[string]func(w *world) error{
-		"source": func(w *world) error { return w.source.Close(w.Context()) },
-		"broker": func(w *world) error { return w.broker.Close(w.Context()) },
-		"crash":  func(w *world) error { w.broker.Crash(w.source); return nil },
-	}
-	for name, end := range closers {
-		run(t, memory.Options{}, func(w *world) {
-			out := w.later(w.Context(), w.source, 1)
-			if err := end(w); err != nil {
-				w.Errorf("%s: %v", name, err)
-			}
-			if r := w.now(out); r.err != brokers.ErrClosed {
-				w.Errorf("%s: Receive = %v, want ErrClosed", name, r.err)
-			}
-		})
-	}
-}
-
-func TestReceiveRespectsMax(t *testing.T) {
-	run(t, memory.Options{}, func(w *world) {
-		w.publish("in", "a", "b", "c", "d", "e")
-		for _, want := range []int{2, 2, 1} {
-			if got := len(w.receive(w.source, 2)); got != want {
-				w.Errorf("Receive(2) returned %d messages, want %d", got, want)
-			}
+			w.Errorf("Receive under an ended context = %v, want its cause", err)
 		}
 		if _, err := w.source.Receive(w.Context(), 0); err == nil {
 			w.Error("Receive(0) returned no error")
 		}
+		w.stats("in", memory.Stats{Ready: 1})
 	})
+}
+
+func TestEndOfASource(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		run(t, memory.Options{}, func(w *world) {
+			w.publish("in", "a", "b")
+			ds := w.expect(w.source, "a", "b")
+			w.ack(w.source, ds[0])
+			left := memory.Stats{Ready: 1}
+			if crash {
+				left = memory.Stats{InFlight: 1}
+				w.broker.Crash(w.source)
+				w.broker.Crash(w.source)
+			} else if err := w.source.Close(w.Context()); err != nil {
+				w.Errorf("Close: %v", err)
+			}
+			w.stats("in", left)
+			if cause := context.Cause(ds[1].Session); !errors.Is(cause, brokers.ErrClosed) {
+				w.Errorf("cause of the session = %v, want ErrClosed", cause)
+			}
+			w.settle(w.source, brokers.Settlement{Delivery: ds[0]}, brokers.ErrSettled)
+			w.settle(w.source, brokers.Settlement{Delivery: ds[1]}, brokers.ErrClosed)
+		})
+	}
 }
 
 func TestReceiveFromTwoGoroutines(t *testing.T) {
@@ -139,30 +115,6 @@ func TestReceiveFromTwoGoroutines(t *testing.T) {
 			w.Errorf("the first Receive = %v", r.err)
 		}
 	})
-}
-
-func TestBusyTopicStarvesNobody(t *testing.T) {
-	for _, max := range []int{1, 3, 10, 64} {
-		run(t, memory.Options{}, func(w *world) {
-			src := w.open("busy", "calm", "idle")
-			for range 1000 {
-				w.send("busy", brokers.Message{})
-			}
-			for range 20 {
-				w.send("calm", brokers.Message{})
-			}
-			got := map[string]int{}
-			for n := 0; n < 80+max; {
-				for _, d := range w.receive(src, max) {
-					got[d.Message.Topic]++
-					n++
-				}
-			}
-			if got["calm"] < 20 {
-				w.Errorf("Receive(%d): of the first %d messages, %v; want all 20 of the calm topic", max, 80+max, got)
-			}
-		})
-	}
 }
 
 func TestNewTopicsJoinTheTurn(t *testing.T) {
@@ -181,50 +133,6 @@ func TestNewTopicsJoinTheTurn(t *testing.T) {
 		}
 		if want := []string{"c1", "a1", "c2"}; !slices.Equal(ids, want) {
 			w.Errorf("received %v, want the topics in turn, %v", ids, want)
-		}
-	})
-}
-
-func TestSourcesCompete(t *testing.T) {
-	run(t, memory.Options{}, func(w *world) {
-		var mu sync.Mutex
-		seen := map[string]int{}
-		share := make([]int, 3)
-		ctx, cancel := context.WithCancel(w.Context())
-		var wg sync.WaitGroup
-		for i := range share {
-			src := w.open("in")
-			wg.Go(func() {
-				for {
-					ds, err := src.Receive(ctx, 5)
-					if err != nil {
-						return
-					}
-					time.Sleep(time.Second)
-					mu.Lock()
-					for _, d := range ds {
-						seen[d.Message.ID]++
-						share[i]++
-						src.Settle(w.Context(), []brokers.Settlement{{Delivery: d}})
-					}
-					mu.Unlock()
-				}
-			})
-		}
-		synctest.Wait()
-		for i := range 300 {
-			w.publish("in", fmt.Sprint(i))
-		}
-		time.Sleep(30 * time.Second)
-		cancel()
-		wg.Wait()
-		if len(seen) != 300 || w.broker.Len("in") != 0 {
-			w.Errorf("%d of 300 messages were received, %d are left", len(seen), w.broker.Len("in"))
-		}
-		for i, n := range share {
-			if n < 50 {
-				w.Errorf("source %d got %d of 300 messages, shares are %v", i, n, share)
-			}
 		}
 	})
 }
@@ -275,13 +183,6 @@ func TestWakeReachesAllThatCanWork(t *testing.T) {
 				w.Errorf("Receive = %v, %v; want one of four messages", idsOf(r.ds), r.err)
 			}
 		}
-	})
-}
-
-func TestOpenFindsWhatIsThere(t *testing.T) {
-	run(t, memory.Options{}, func(w *world) {
-		w.publish("early", "a", "b")
-		w.expect(w.open("early"), "a", "b")
 	})
 }
 

@@ -12,37 +12,26 @@ import (
 
 // attributes are those of a queue. What the server does not tell is zero.
 type attributes struct {
-	arn        string
-	fifo       bool
-	retention  time.Duration
-	visibility time.Duration
-	delay      time.Duration
-	limit      int // MaximumMessageSize
+	arn       string
+	retention time.Duration
+	limit     int // MaximumMessageSize
+	inFlight  int // an approximate count
 
 	// deadLetter and maxReceives are the RedrivePolicy; empty without one.
 	deadLetter  string // ARN
 	maxReceives int
-
-	visible, inFlight, delayed int // approximate counts
 }
 
 // readAttributes reads what GetQueueAttributes answers.
 func readAttributes(all map[string]string) (attributes, error) {
-	a := attributes{
-		arn:  all[string(types.QueueAttributeNameQueueArn)],
-		fifo: all[string(types.QueueAttributeNameFifoQueue)] == "true",
-	}
+	a := attributes{arn: all[string(types.QueueAttributeNameQueueArn)]}
 	for _, number := range []struct {
 		name types.QueueAttributeName
 		to   func(int)
 	}{
-		{types.QueueAttributeNameMessageRetentionPeriod, func(n int) { a.retention = inSeconds(n) }},
-		{types.QueueAttributeNameVisibilityTimeout, func(n int) { a.visibility = inSeconds(n) }},
-		{types.QueueAttributeNameDelaySeconds, func(n int) { a.delay = inSeconds(n) }},
+		{types.QueueAttributeNameMessageRetentionPeriod, func(n int) { a.retention = time.Duration(n) * time.Second }},
 		{types.QueueAttributeNameMaximumMessageSize, func(n int) { a.limit = n }},
-		{types.QueueAttributeNameApproximateNumberOfMessages, func(n int) { a.visible = n }},
 		{types.QueueAttributeNameApproximateNumberOfMessagesNotVisible, func(n int) { a.inFlight = n }},
-		{types.QueueAttributeNameApproximateNumberOfMessagesDelayed, func(n int) { a.delayed = n }},
 	} {
 		text, ok := all[string(number.name)]
 		if !ok {
@@ -77,5 +66,3 @@ func (a *attributes) readRedrivePolicy(text string) error {
 	}
 	return nil
 }
-
-func inSeconds(n int) time.Duration { return time.Duration(n) * time.Second }

@@ -80,17 +80,3 @@ func address() uintptr {
 	var here byte
 	return uintptr(unsafe.Pointer(&here))
 }
-
-// Calls without a source, such as those that publish, leave no goroutine behind,
-// nor does a source that was closed: the bubble would not end.
-func TestCallersLeaveNothingBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := new(callers)
-		for range 2 {
-			c.each(5, func(int) { time.Sleep(time.Minute) })
-			c.enter()
-			c.each(5, func(int) { time.Sleep(time.Minute) })
-			c.leave()
-		}
-	})
-}

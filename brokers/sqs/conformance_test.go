@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,35 +46,41 @@ var kinds = []struct {
 	{name: "fifo", suffix: fifoSuffix, estimates: true, margin: batchSize * bystanders},
 }
 
+// harness is what is the same on the fake and on servers. Each source has
+// connections of its own.
+func harness(suffix string, estimates bool, margin int, open func(t testing.TB) brokers.Broker) brokertest.Harness {
+	return brokertest.Harness{
+		Open:            open,
+		EstimatesMeta:   estimates,
+		AbandonedMargin: margin,
+		Unordered:       suffix == "",
+		SortsHeaders:    true,
+		TypedHeaders:    typed,
+		Refused:         refused,
+		Crash:           func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
+		LoseRequests:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(mute) },
+		LoseConfirms:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(deaf) },
+	}
+}
+
 // TestConformance runs the suite on the fake, in virtual time.
 func TestConformance(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
-			brokertest.Run(t, brokertest.Harness{
-				Open: func(t testing.TB) brokers.Broker {
-					if strings.HasSuffix(t.Name(), "/retry-longest") && kind.suffix != "" {
-						t.Skip("Open refuses delays of a day on FIFO queues; see TestLongestDelayOnFIFO")
-					}
-					server := sqstest.New(sqstest.Options{})
-					t.Cleanup(server.Close)
-					o := kind.options
-					o.Config, o.Create = server.Config(), true
-					return newFleet(t, o)
-				},
-				Topic:           func(name string) string { return name + kind.suffix },
-				Virtual:         true,
-				Unit:            5 * time.Second,
-				EstimatesMeta:   kind.estimates,
-				AbandonedMargin: kind.margin,
-				Unordered:       kind.suffix == "",
-				SortsHeaders:    true,
-				TypedHeaders:    typed,
-				Refused:         refused,
-				Crash:           func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
-				LoseRequests:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(mute) },
-				LoseConfirms:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(deaf) },
+			h := harness(kind.suffix, kind.estimates, kind.margin, func(t testing.TB) brokers.Broker {
+				if strings.HasSuffix(t.Name(), "/retry-longest") && kind.suffix != "" {
+					t.Skip("Open refuses delays of a day on FIFO queues; see TestFIFODelayThatDoesNotFit")
+				}
+				server := sqstest.New(sqstest.Options{})
+				t.Cleanup(server.Close)
+				o := kind.options
+				o.Config, o.Create = server.Config(), true
+				return newFleet(t, o)
 			})
+			h.Topic = func(name string) string { return name + kind.suffix }
+			h.Virtual, h.Unit = true, 5*time.Second
+			brokertest.Run(t, h)
 		})
 	}
 }
@@ -85,33 +92,18 @@ func TestConformanceOnServers(t *testing.T) {
 		for _, kind := range kinds {
 			t.Run(kind.name, func(t *testing.T) {
 				t.Parallel() // nearly all of the time is waiting
-				var mu sync.Mutex
-				topics := 0
-				brokertest.Run(t, brokertest.Harness{
-					Open: func(t testing.TB) brokers.Broker {
-						o := kind.options
-						o.Config = aws.Config{Region: "us-east-1", Credentials: anyCredentials()}
-						o.Endpoint, o.Create, o.PollWait = target.URL, true, time.Second
-						return newFleet(t, o)
-					},
-					Topic: func(name string) string {
-						mu.Lock()
-						defer mu.Unlock()
-						topics++
-						return fmt.Sprintf("%s-%s-%d-%d%s", name, kind.name, time.Now().UnixNano(), topics, kind.suffix)
-					},
-					Unit:            3 * time.Second,
-					Slack:           2 * time.Second,
-					EstimatesMeta:   kind.estimates,
-					AbandonedMargin: kind.margin,
-					Unordered:       kind.suffix == "",
-					SortsHeaders:    true,
-					TypedHeaders:    typed,
-					Refused:         refused,
-					Crash:           func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
-					LoseRequests:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(mute) },
-					LoseConfirms:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(deaf) },
+				h := harness(kind.suffix, kind.estimates, kind.margin, func(t testing.TB) brokers.Broker {
+					o := kind.options
+					o.Config = aws.Config{Region: "us-east-1", Credentials: anyCredentials()}
+					o.Endpoint, o.Create, o.PollWait = target.URL, true, time.Second
+					return newFleet(t, o)
 				})
+				var topics atomic.Int64
+				h.Topic = func(name string) string {
+					return fmt.Sprintf("%s-%s-%d-%d%s", name, kind.name, time.Now().UnixNano(), topics.Add(1), kind.suffix)
+				}
+				h.Unit, h.Slack = 2*time.Second, 2*time.Second
+				brokertest.Run(t, h)
 			})
 		}
 	})

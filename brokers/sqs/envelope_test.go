@@ -2,7 +2,6 @@ package sqs
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"reflect"
 	"strings"
@@ -64,29 +63,11 @@ func TestSealPicksTheShorterSpelling(t *testing.T) {
 
 func TestPackFlags(t *testing.T) {
 	notes := brokers.Headers{{Name: "redrive-id", Value: "x\ufffe\uffff"}}
-	for _, test := range []struct {
-		notes brokers.Headers
-		flags []string
-		want  string
-	}{
-		{nil, nil, `{}`},
-		{nil, []string{flagEnvelope}, `{"sqs":"envelope"}`},
-		{notes, []string{flagKeyless, flagEnvelope}, `{"sqs":"keyless,envelope","id":"x\ufffe\uffff"}`},
-	} {
-		got := pack(test.notes, test.flags...)
-		if got != test.want {
-			t.Errorf("pack = %s, want %s", got, test.want)
-		}
-		for _, flag := range []string{flagEnvelope, flagKeyless} {
-			if hasFlag(got, flag) != strings.Contains(got, flag) {
-				t.Errorf("hasFlag(%s, %q) = %t", got, flag, hasFlag(got, flag))
-			}
-		}
-		if back, err := wire.Unpack(got); err != nil || len(test.notes) > 0 && !reflect.DeepEqual(back, test.notes) {
-			t.Errorf("Unpack(%s) = %q, %v, want %q", got, back, err, test.notes)
-		}
+	const want = `{"sqs":"keyless,envelope","id":"x\ufffe\uffff"}`
+	if got := pack(notes, flagKeyless, flagEnvelope); got != want || !hasFlag(got, flagKeyless) || !hasFlag(got, flagEnvelope) {
+		t.Errorf("pack = %s, want %s, with both flags", got, want)
 	}
-	for _, packed := range []string{"", `{"id":"envelope"}`, `{"sqs":"envelopes"}`, `{"SQS":"envelope"}`, `{"id":"x","sqs":"envelope"}`} {
+	for _, packed := range []string{"", `{}`, `{"id":"envelope"}`, `{"sqs":"envelopes"}`, `{"SQS":"envelope"}`, `{"id":"x","sqs":"envelope"}`} {
 		if hasFlag(packed, flagEnvelope) {
 			t.Errorf("%s has the flag", packed)
 		}
@@ -108,22 +89,6 @@ func FuzzOpen(f *testing.F) {
 		again, err := open([]byte(e.seal()))
 		if err != nil || !bytes.Equal(again.body, e.body) || !reflect.DeepEqual(again.headers, e.headers) || !reflect.DeepEqual(again.key, e.key) {
 			t.Errorf("sealed and opened again: %+v, %v, want %+v", again, err, e)
-		}
-	})
-}
-
-func FuzzSeal(f *testing.F) {
-	f.Add([]byte("x"), "name", "value", "type", "key")
-	f.Add([]byte("base64:\xff"), "\uffff", "\x00", "", "base64:")
-	f.Fuzz(func(t *testing.T, body []byte, name, value, typ, key string) {
-		e := envelope{key: &key, headers: brokers.Headers{{Name: name, Value: value, Type: typ}, {Name: value, Value: name}}, body: body}
-		sealed := e.seal()
-		if !takes(sealed) || !json.Valid([]byte(sealed)) {
-			t.Fatalf("SQS would not take %q", sealed)
-		}
-		got, err := open([]byte(sealed))
-		if err != nil || !bytes.Equal(got.body, body) || !reflect.DeepEqual(got.headers, e.headers) || *got.key != key {
-			t.Errorf("got %+v, %v, want %+v", got, err, e)
 		}
 	})
 }

@@ -115,12 +115,3 @@ func TestExplainWords(t *testing.T) {
 		t.Error("success is explained")
 	}
 }
-
-func TestErrorsForOpen(t *testing.T) {
-	if !isOverLimit(explain(&types.OverLimit{}, receiving, "orders")) || isOverLimit(api("ThrottlingException")) || isOverLimit(nil) {
-		t.Error("isOverLimit does not tell OverLimit from others")
-	}
-	if !isGone(explain(&types.QueueDoesNotExist{}, resolving, "orders")) || isGone(api("AccessDenied")) {
-		t.Error("isGone does not tell a missing queue from others")
-	}
-}

@@ -91,32 +91,6 @@ func TestFIFORetryDoesNotCountForTheRest(t *testing.T) {
 	})
 }
 
-// TestFIFOKeepsTheRestOfAGroup does not hand out in a later Receive what
-// follows a message that is with the worker.
-func TestFIFOKeepsTheRestOfAGroup(t *testing.T) {
-	play(t, "jobs.fifo", Options{}, func(s *scene) {
-		src := s.open()
-		s.buffer(src, "a/0", "a/1", "b/0", "a/2")
-		first := s.expect(src, "a/0")[0]
-		s.settle(src, ack(s.expect(src, "b/0")[0]))
-		s.nothing(src, time.Second)
-		s.settle(src, ack(first))
-		for _, d := range s.expect(src, "a/1", "a/2") {
-			s.settle(src, ack(d))
-		}
-	})
-}
-
-// TestFIFOWithoutKeys has no order to keep among messages without a key.
-func TestFIFOWithoutKeys(t *testing.T) {
-	play(t, "jobs.fifo", Options{}, func(s *scene) {
-		src := s.open()
-		s.buffer(src, "0", "1", "2")
-		s.expect(src, "0")
-		s.expect(src, "1", "2")
-	})
-}
-
 // TestFIFOLostLease gives back what follows a message whose lease was lost,
 // so that it comes first again.
 func TestFIFOLostLease(t *testing.T) {
@@ -129,17 +103,15 @@ func TestFIFOLostLease(t *testing.T) {
 			}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs.fifo", Options{}, func(s *scene) {
-				src := s.open()
-				s.buffer(src, "a/0", "a/1")
-				d := s.expect(src, "a/0")[0]
-				lose(s, src, d)
-				s.state(sqstest.Queue{InFlight: 1, Visible: 1})
-				for _, d := range s.expect(src, "a/0", "a/1") {
-					s.settle(src, ack(d))
-				}
-			})
+		playAs(t, name, "jobs.fifo", Options{}, func(s *scene) {
+			src := s.open()
+			s.buffer(src, "a/0", "a/1")
+			d := s.expect(src, "a/0")[0]
+			lose(s, src, d)
+			s.state(sqstest.Queue{InFlight: 1, Visible: 1})
+			for _, d := range s.expect(src, "a/0", "a/1") {
+				s.settle(src, ack(d))
+			}
 		})
 	}
 }
@@ -169,44 +141,11 @@ func TestFIFODelayThatDoesNotFit(t *testing.T) {
 		}
 		s.settle(src, again(d, 9*time.Hour))
 		begun := time.Now()
+		time.Sleep(8 * time.Hour) // without polls
 		s.settle(src, ack(s.one(src)))
 		if waited := time.Since(begun); waited != 9*time.Hour {
 			s.Errorf("it came after %v, want 9 h", waited)
 		}
-	})
-}
-
-// TestLongestDelayOnFIFO asks for the longest delay that Open accepts.
-func TestLongestDelayOnFIFO(t *testing.T) {
-	t.Parallel()
-	play(t, "jobs.fifo", Options{}, func(s *scene) {
-		s.sub.MaxDelay = longestBlock
-		src := s.open()
-		s.publish("a/0", "b/0")
-		ds := s.receive(src, 2)
-		begun := time.Now()
-		s.settle(src, again(ds[0], longestBlock), ack(ds[1]))
-		d := s.one(src)
-		if waited := time.Since(begun); waited != longestBlock || d.Meta.Attempt != 1 {
-			s.Errorf("it came after %v with attempt %d, want %v and 1", waited, d.Meta.Attempt, longestBlock)
-		}
-	})
-}
-
-// TestFIFOWithoutNotes falls back on the count of receives.
-func TestFIFOWithoutNotes(t *testing.T) {
-	play(t, "jobs.fifo", Options{Copies: true}, func(s *scene) { // which has no effect
-		src := s.open()
-		src.notes = newNotes(0)
-		s.publish("a/0")
-		for n := range 4 {
-			d := s.one(src)
-			if d.Meta.Attempt != n {
-				s.Errorf("after %d retries the attempt is %d", n, d.Meta.Attempt)
-			}
-			s.settle(src, again(d, time.Second))
-		}
-		s.demand(sendBatch, 1)
 	})
 }
 

@@ -46,53 +46,19 @@ func TestSeconds(t *testing.T) {
 // and SQS keeps the message for as long.
 func TestLeaseCountsFromThePoll(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"message comes at once": 0, "message comes late": 19 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				src := s.open()
-				time.AfterFunc(wait, func() { s.publish("a") })
-				d := s.one(src)
-				if left := time.Until(d.LeaseUntil); left != 30*time.Second {
-					s.Errorf("%v of the lease are left, want 30 s", left)
-				}
-				other := s.openOn(s.start(Options{}))
-				s.nothing(other, time.Until(d.LeaseUntil))
-				if again := s.one(other); again.Meta.Attempt != 1 || time.Since(d.LeaseUntil) > 25*time.Second {
-					s.Errorf("it came again %v after the lease, with attempt %d; want 22 s at most, and 1: the receive may have been one",
-						time.Since(d.LeaseUntil), again.Meta.Attempt)
-				}
-			})
-		})
-	}
-}
-
-// TestStaleSettlement sleeps past the lease: nothing is sent.
-func TestStaleSettlement(t *testing.T) {
-	for name, settle := range map[string]func(*brokers.Delivery) brokers.Settlement{
-		"ack":     ack,
-		"release": release,
-		"retry":   func(d *brokers.Delivery) brokers.Settlement { return again(d, time.Second) },
-		"copy":    func(d *brokers.Delivery) brokers.Settlement { return again(d, 2*time.Hour) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				src := s.open()
-				s.publish("a")
-				d := s.one(src)
-				time.Sleep(30*time.Second + 1)
-				calls := s.count("", func() {
-					for range 2 {
-						if err := s.errorOf(src, settle(d)); !errors.Is(err, brokers.ErrLeaseLost) {
-							s.Errorf("Settle returned %v, want ErrLeaseLost", err)
-						}
-					}
-					if err := src.Extend(s.Context(), time.Minute, []*brokers.Delivery{d})[0]; !errors.Is(err, brokers.ErrLeaseLost) {
-						s.Errorf("Extend returned %v, want ErrLeaseLost", err)
-					}
-				})
-				if calls != 0 {
-					s.Errorf("%d calls were sent for a lease that was over", calls)
-				}
-			})
+		playAs(t, name, "jobs", Options{}, func(s *scene) {
+			src := s.open()
+			time.AfterFunc(wait, func() { s.publish("a") })
+			d := s.one(src)
+			if left := time.Until(d.LeaseUntil); left != 30*time.Second {
+				s.Errorf("%v of the lease are left, want 30 s", left)
+			}
+			other := s.openOn(s.start(Options{}))
+			s.nothing(other, time.Until(d.LeaseUntil))
+			if again := s.one(other); again.Meta.Attempt != 1 || time.Since(d.LeaseUntil) > 25*time.Second {
+				s.Errorf("it came again %v after the lease, with attempt %d; want 22 s at most, and 1: the receive may have been one",
+					time.Since(d.LeaseUntil), again.Meta.Attempt)
+			}
 		})
 	}
 }
@@ -122,7 +88,7 @@ func TestExtend(t *testing.T) {
 		s.nothing(other, 29*time.Second)
 		s.settle(src, ack(d))
 		s.nothing(other, time.Minute)
-		if got := s.visibilities(); len(got) != 1 || got[0][0] != 32 {
+		if got := s.visibilities(); len(got) != 1 || got[0][0].VisibilityTimeout != 32 {
 			s.Errorf("asked for visibility timeouts of %v, want 32 s: the lease and a margin", got)
 		}
 	})
@@ -160,10 +126,7 @@ func TestExtendSomeEntriesFail(t *testing.T) {
 // TestSettleWaitsForExtend settles while an extension is on its way, which must
 // not overtake the retry.
 func TestSettleWaitsForExtend(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		src := s.open()
-		s.publish("a")
-		d := s.one(src)
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		time.Sleep(25 * time.Second)
 		s.server.Inject(sqstest.Fault{Operation: "ChangeMessageVisibilityBatch", Times: 1, Latency: 2 * time.Second})
 		extended := make(chan []error)
@@ -197,8 +160,8 @@ func TestSettleWaitsForExtend(t *testing.T) {
 	})
 }
 
-// TestLeaseEndsWhileSettleWaits has the lease end while Settle waits for an
-// extension that nobody answers: nothing is sent.
+// TestLeaseEndsWhileSettleWaits has the lease end before Settle, or while it
+// waits for an extension that nobody answers: nothing is sent.
 func TestLeaseEndsWhileSettleWaits(t *testing.T) {
 	for name, settle := range map[string]func(*brokers.Delivery) brokers.Settlement{
 		"ack":     ack,
@@ -206,64 +169,57 @@ func TestLeaseEndsWhileSettleWaits(t *testing.T) {
 		"retry":   func(d *brokers.Delivery) brokers.Settlement { return again(d, time.Second) },
 		"copy":    func(d *brokers.Delivery) brokers.Settlement { return again(d, 2*time.Hour) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene) {
-				src := s.open()
-				s.publish("a")
-				d := s.one(src)
-				time.Sleep(25 * time.Second)
-				s.server.Inject(sqstest.Fault{Operation: "ChangeMessageVisibilityBatch", Times: 1, Latency: 10 * time.Minute})
-				extended := make(chan []error)
-				go func() { extended <- src.Extend(s.Context(), time.Minute, []*brokers.Delivery{d}) }()
-				synctest.Wait()
+		for _, extends := range []bool{false, true} {
+			hold(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene, src *source, d *brokers.Delivery) {
+				extended := make(chan []error, 1)
+				if extends {
+					time.Sleep(25 * time.Second)
+					s.server.Inject(sqstest.Fault{Operation: changeBatch, Times: 1, Latency: 10 * time.Minute})
+					go func() { extended <- src.Extend(s.Context(), time.Minute, []*brokers.Delivery{d}) }()
+					synctest.Wait()
+				} else {
+					time.Sleep(30*time.Second + 1)
+					extended <- src.Extend(s.Context(), time.Minute, []*brokers.Delivery{d})
+				}
 				calls := s.count("", func() {
-					if err := s.errorOf(src, settle(d)); !errors.Is(err, brokers.ErrLeaseLost) {
-						s.Errorf("Settle returned %v, want ErrLeaseLost", err)
+					for range 2 {
+						if err := s.errorOf(src, settle(d)); !errors.Is(err, brokers.ErrLeaseLost) {
+							s.Errorf("%s: Settle returned %v, want ErrLeaseLost", name, err)
+						}
 					}
 				})
 				if errs := <-extended; len(errs) != 1 || errs[0] == nil {
-					s.Errorf("Extend without an answer: %v", errs)
+					s.Errorf("%s: Extend without an answer, or of a lease that was over: %v", name, errs)
 				}
 				if calls != 0 {
-					s.Errorf("%d calls were sent for a lease that was over", calls)
+					s.Errorf("%s: %d calls were sent for a lease that was over", name, calls)
 				}
 			})
-		})
+		}
 	}
 }
 
-// TestMaxLease extends for as long as SQS lets it.
+// TestMaxLease extends for as long as SQS lets it, and no longer.
 func TestMaxLease(t *testing.T) {
 	t.Parallel()
-	for _, topic := range []string{"jobs", "jobs.fifo"} {
-		t.Run(topic, func(t *testing.T) {
-			play(t, topic, Options{}, func(s *scene) {
-				src := s.open()
-				s.publish("a/b")
-				d := s.one(src)
-				end := d.ReceivedAt.Add(src.Capabilities().MaxLease)
-				if held := src.Capabilities().MaxLease; held != 12*time.Hour-time.Minute {
-					s.Errorf("MaxLease is %v, want a minute less than 12 h", held)
-				}
-				for time.Now().Before(end) {
-					if errs := src.Extend(s.Context(), time.Hour, []*brokers.Delivery{d}); errs != nil {
-						s.Fatalf("Extend after %v: %v", time.Since(d.ReceivedAt), errs)
-					}
-					if d.LeaseUntil.After(end) {
-						s.Fatalf("Extend promised %v", d.LeaseUntil.Sub(d.ReceivedAt))
-					}
-					time.Sleep(25 * time.Minute)
-				}
-				if !d.LeaseUntil.Equal(end) {
-					s.Errorf("the lease ended after %v, want %v", d.LeaseUntil.Sub(d.ReceivedAt), end.Sub(d.ReceivedAt))
-				}
-				if err := s.errorOf(src, ack(d)); !errors.Is(err, brokers.ErrLeaseLost) {
-					s.Errorf("Settle after 12 h returned %v, want ErrLeaseLost", err)
-				}
-				s.one(src)
-			})
-		})
-	}
+	play(t, "jobs.fifo", Options{}, func(s *scene) {
+		src := s.open()
+		s.publish("a/b")
+		d := s.one(src)
+		end := d.ReceivedAt.Add(12*time.Hour - time.Minute)
+		for time.Now().Before(end) {
+			if errs := src.Extend(s.Context(), time.Hour, []*brokers.Delivery{d}); errs != nil {
+				s.Fatalf("Extend after %v: %v", time.Since(d.ReceivedAt), errs)
+			}
+			time.Sleep(25 * time.Minute)
+		}
+		if !d.LeaseUntil.Equal(end) || src.Capabilities().MaxLease != 12*time.Hour-time.Minute {
+			s.Errorf("the lease ended after %v, want a minute less than 12 h", d.LeaseUntil.Sub(d.ReceivedAt))
+		}
+		if err := s.errorOf(src, ack(d)); !errors.Is(err, brokers.ErrLeaseLost) {
+			s.Errorf("Settle after 12 h returned %v, want ErrLeaseLost", err)
+		}
+	})
 }
 
 // TestExpiredDeliveriesMakeRoom forgets deliveries that the worker let expire.

@@ -570,60 +570,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func BenchmarkParse(b *testing.B) {
-	foreign := types.Message{
-		Body: aws.String(strings.Repeat("x", 256)), MessageId: aws.String("m-1"), ReceiptHandle: aws.String("h-1"),
-		Attributes: map[string]string{"ApproximateReceiveCount": "1", "SentTimestamp": "1777863600123"},
-	}
-	sum := md5.Sum([]byte(*foreign.Body))
-	foreign.MD5OfBody = aws.String(hex.EncodeToString(sum[:]))
-	published, err := compose(sample(), nil, false, 0, 0)
-	if err != nil {
-		b.Fatal(err)
-	}
-	copied, err := compose(sample(), benchMeta(), false, 0, 0)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, bench := range []struct {
-		name string
-		m    types.Message
-	}{
-		{"foreign", foreign},
-		{"published", transmit(b, published, largest)},
-		{"copied", transmit(b, copied, largest)},
-	} {
-		b.Run(bench.name, func(b *testing.B) {
-			q, limits := orders(false), limits()
-			b.ReportAllocs()
-			for b.Loop() {
-				if r := parse(bench.m, q, limits); r.err != nil {
-					b.Fatal(r.err)
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkCompose(b *testing.B) {
-	m := with(func(m *brokers.Message) { m.Body = bytes.Repeat([]byte("x"), 256) })
-	ten := with(func(m *brokers.Message) { m.Headers = numbered(10) })
-	for _, bench := range []struct {
-		name string
-		m    brokers.Message
-		meta *brokers.Meta
-	}{{"publish", m, nil}, {"copy", m, benchMeta()}, {"envelope", ten, benchMeta()}} {
-		b.Run(bench.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := compose(bench.m, bench.meta, false, 0, time.Second); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 func benchMeta() *brokers.Meta {
 	return &brokers.Meta{
 		Attempt: 2, FirstFailedAt: now.Add(-time.Minute), LastFailedAt: now, DueAt: now.Add(time.Second), Delay: time.Second, Class: "transient",

@@ -15,108 +15,85 @@ func TestUnknownOutcomes(t *testing.T) {
 	lost := func(s *scene, operation string) (heal func()) {
 		return s.server.Inject(sqstest.Fault{Operation: operation, Cut: true, AfterEffect: true})
 	}
-	t.Run("ack", func(t *testing.T) {
-		play(t, "jobs", Options{}, func(s *scene) {
-			src := s.open()
-			s.publish("a")
-			d := s.one(src)
-			heal := lost(s, deleteBatch)
-			if err := s.errorOf(src, ack(d)); err == nil || errors.Is(err, brokers.ErrLeaseLost) {
-				s.Errorf("Settle returned %v, want an error to try again after", err)
-			}
-			heal()
-			s.settle(src, ack(d))
-		})
+	// An ack may be asked for again.
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
+		heal := lost(s, deleteBatch)
+		if err := s.errorOf(src, ack(d)); err == nil || errors.Is(err, brokers.ErrLeaseLost) {
+			s.Errorf("Settle returned %v, want an error to try again after", err)
+		}
+		heal()
+		s.settle(src, ack(d))
 	})
-	t.Run("release", func(t *testing.T) {
-		play(t, "jobs", Options{}, func(s *scene) {
-			src := s.open()
-			s.publish("a")
-			d := s.one(src)
-			defer lost(s, changeBatch)()
-			if err := s.errorOf(src, release(d)); !errors.Is(err, brokers.ErrUnknownOutcome) {
-				s.Errorf("Settle returned %v, want ErrUnknownOutcome", err)
-			}
-			if err := s.errorOf(src, ack(d)); !errors.Is(err, brokers.ErrLeaseLost) {
-				s.Errorf("another Settle returned %v, want ErrLeaseLost: somebody may have it", err)
-			}
-		})
+	// What was given back may be with somebody else.
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
+		defer lost(s, changeBatch)()
+		if err := s.errorOf(src, release(d)); !errors.Is(err, brokers.ErrUnknownOutcome) {
+			s.Errorf("Settle returned %v, want ErrUnknownOutcome", err)
+		}
+		if err := s.errorOf(src, ack(d)); !errors.Is(err, brokers.ErrLeaseLost) {
+			s.Errorf("another Settle returned %v, want ErrLeaseLost: somebody may have it", err)
+		}
 	})
-	t.Run("retry in place", func(t *testing.T) {
-		play(t, "jobs", Options{}, func(s *scene) {
-			src := s.open()
-			s.publish("a")
-			d := s.one(src)
-			begun := time.Now()
-			heal := lost(s, changeBatch)
-			if err := s.errorOf(src, again(d, 12*time.Second)); !errors.Is(err, brokers.ErrUnknownOutcome) {
-				s.Errorf("Settle returned %v, want ErrUnknownOutcome", err)
-			}
-			heal()
-			if took := time.Since(begun); took > 10*time.Second {
-				s.Fatalf("the call took %v", took)
-			}
-			time.Sleep(time.Until(begun.Add(12*time.Second + 1)))
-			calls := s.count(changeBatch, func() {
-				if err := s.errorOf(src, again(d, time.Second)); !errors.Is(err, brokers.ErrLeaseLost) {
-					s.Errorf("Settle when the retry may be back returned %v, want ErrLeaseLost", err)
-				}
-			})
-			if calls != 0 {
-				s.Errorf("%d calls for a message that may be somebody else's", calls)
-			}
-			if d := s.one(src); d.Meta.Attempt != 1 {
-				s.Errorf("it came with attempt %d, want 1", d.Meta.Attempt)
+	// So may what was retried in place, when it is due.
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
+		begun := time.Now()
+		heal := lost(s, changeBatch)
+		if err := s.errorOf(src, again(d, 12*time.Second)); !errors.Is(err, brokers.ErrUnknownOutcome) {
+			s.Errorf("Settle returned %v, want ErrUnknownOutcome", err)
+		}
+		heal()
+		if took := time.Since(begun); took > 10*time.Second {
+			s.Fatalf("the call took %v", took)
+		}
+		time.Sleep(time.Until(begun.Add(12*time.Second + 1)))
+		calls := s.count(changeBatch, func() {
+			if err := s.errorOf(src, again(d, time.Second)); !errors.Is(err, brokers.ErrLeaseLost) {
+				s.Errorf("Settle when the retry may be back returned %v, want ErrLeaseLost", err)
 			}
 		})
+		if calls != 0 {
+			s.Errorf("%d calls for a message that may be somebody else's", calls)
+		}
+		if d := s.one(src); d.Meta.Attempt != 1 {
+			s.Errorf("it came with attempt %d, want 1", d.Meta.Attempt)
+		}
 	})
-	t.Run("copy", func(t *testing.T) {
-		play(t, "jobs", Options{Copies: true}, func(s *scene) {
-			src := s.open()
-			s.publish("a")
-			d := s.one(src)
-			heal := lost(s, sendBatch)
-			if err := s.errorOf(src, again(d, time.Minute)); !errors.Is(err, brokers.ErrUnknownOutcome) {
-				s.Errorf("Settle returned %v, want ErrUnknownOutcome", err)
-			}
-			heal()
-			if n := s.server.Queue(s.topic).Deleted; n != 0 {
-				s.Errorf("%d messages were deleted without a confirmed copy", n)
-			}
-			s.settle(src, again(d, time.Minute))
-			if n := s.server.Queue(s.topic).Deleted; n != 1 {
-				s.Errorf("%d messages were deleted, want the original", n)
-			}
-		})
+	// A copy that nobody confirmed replaces nothing.
+	hold(t, "jobs", Options{Copies: true}, func(s *scene, src *source, d *brokers.Delivery) {
+		heal := lost(s, sendBatch)
+		if err := s.errorOf(src, again(d, time.Minute)); !errors.Is(err, brokers.ErrUnknownOutcome) {
+			s.Errorf("Settle returned %v, want ErrUnknownOutcome", err)
+		}
+		heal()
+		if n := s.server.Queue(s.topic).Deleted; n != 0 {
+			s.Errorf("%d messages were deleted without a confirmed copy", n)
+		}
+		s.settle(src, again(d, time.Minute))
+		if n := s.server.Queue(s.topic).Deleted; n != 1 {
+			s.Errorf("%d messages were deleted, want the original", n)
+		}
 	})
-	t.Run("extend", func(t *testing.T) {
-		play(t, "jobs", Options{}, func(s *scene) {
-			src := s.open()
-			s.publish("a")
-			d := s.one(src)
-			time.Sleep(25 * time.Second)
-			before := d.LeaseUntil
-			defer lost(s, changeBatch)()
-			ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-			defer cancel()
-			if err := src.Extend(ctx, time.Minute, []*brokers.Delivery{d})[0]; err == nil || errors.Is(err, brokers.ErrLeaseLost) {
-				s.Errorf("Extend returned %v, want an error to try again after", err)
-			}
-			if !d.LeaseUntil.Equal(before) {
-				s.Errorf("LeaseUntil became %v, and nobody confirmed that", d.LeaseUntil)
-			}
-			s.settle(src, ack(d))
-		})
+	// An extension promises nothing.
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
+		time.Sleep(25 * time.Second)
+		before := d.LeaseUntil
+		defer lost(s, changeBatch)()
+		ctx, cancel := context.WithTimeout(s.Context(), time.Second)
+		defer cancel()
+		if err := src.Extend(ctx, time.Minute, []*brokers.Delivery{d})[0]; err == nil || errors.Is(err, brokers.ErrLeaseLost) {
+			s.Errorf("Extend returned %v, want an error to try again after", err)
+		}
+		if !d.LeaseUntil.Equal(before) {
+			s.Errorf("LeaseUntil became %v, and nobody confirmed that", d.LeaseUntil)
+		}
+		s.settle(src, ack(d))
 	})
 }
 
 // TestHidingEndsBeforeTheMessageIsBack does not have the SDK repeat a change when
 // its message may be with somebody else.
 func TestHidingEndsBeforeTheMessageIsBack(t *testing.T) {
-	play(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene) {
-		src := s.open()
-		s.publish("a")
-		d := s.one(src)
+	hold(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene, src *source, d *brokers.Delivery) {
 		s.server.Inject(sqstest.Fault{Operation: "ChangeMessageVisibilityBatch", Latency: 2 * time.Hour})
 		begun := time.Now()
 		if err := s.errorOf(src, again(d, 3*time.Second)); !errors.Is(err, brokers.ErrUnknownOutcome) || time.Since(begun) > 3*time.Second {
@@ -127,10 +104,7 @@ func TestHidingEndsBeforeTheMessageIsBack(t *testing.T) {
 
 // TestCallsEndWithTheLease does not wait for an answer beyond the lease.
 func TestCallsEndWithTheLease(t *testing.T) {
-	play(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene) {
-		src := s.open()
-		s.publish("a")
-		d := s.one(src)
+	hold(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene, src *source, d *brokers.Delivery) {
 		s.server.Inject(sqstest.Fault{Operation: deleteBatch, Latency: 2 * time.Hour})
 		begun := time.Now()
 		if err := s.errorOf(src, ack(d)); err == nil || time.Since(begun) > 52*time.Second {

@@ -1,13 +1,11 @@
 package sqs
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 )
 
@@ -110,37 +108,35 @@ func TestLongPauseRestartsPolls(t *testing.T) {
 // FIFO queue the last message first, and another worker gets it.
 func TestPauseGivesBack(t *testing.T) {
 	for _, topic := range []string{"jobs", "jobs.fifo"} {
-		t.Run(topic, func(t *testing.T) {
-			play(t, topic, Options{}, func(s *scene) {
-				src := s.open()
-				bodies := fill("a/%d", 8)
-				s.publish(bodies...)
-				s.fetch(src, 8)
-				handles := handlesOf(src)
-				pause := func(d time.Duration) {
-					for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(d / 10) {
-						src.Pause(topic) // again and again, as callers do
-					}
+		playAs(t, topic, topic, Options{}, func(s *scene) {
+			src := s.open()
+			bodies := fill("a/%d", 8)
+			s.publish(bodies...)
+			s.fetch(src, 8)
+			handles := handlesOf(src)
+			pause := func(d time.Duration) {
+				for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(d / 10) {
+					src.Pause(topic) // again and again, as callers do
 				}
-				pause(leastKept * 9 / 10)
-				s.state(sqstest.Queue{InFlight: 8})
-				pause(sweepPace + leastKept/10)
-				s.state(sqstest.Queue{Visible: 8})
-				want := slices.Clone(bodies)
-				slices.Reverse(want)
-				if got := s.moved(handles); !slices.Equal(got, want) {
-					s.Errorf("given back in the order %q, want %q: the last one first", got, want)
+			}
+			pause(leastKept * 9 / 10)
+			s.state(sqstest.Queue{InFlight: 8})
+			pause(sweepPace + leastKept/10)
+			s.state(sqstest.Queue{Visible: 8})
+			want := slices.Clone(bodies)
+			slices.Reverse(want)
+			if got := s.moved(handles); !slices.Equal(got, want) {
+				s.Errorf("given back in the order %q, want %q: the last one first", got, want)
+			}
+			ds := s.receive(s.openOn(s.start(Options{})), 8)
+			if got := bodiesOf(ds); topic == "jobs.fifo" && !slices.Equal(got, bodies) {
+				s.Errorf("the other worker received %q, want %q", got, bodies)
+			}
+			for _, d := range ds {
+				if d.Abandoned != 0 {
+					s.Errorf("%q was abandoned %d times, want 0", d.Message.Body, d.Abandoned)
 				}
-				ds := s.receive(s.openOn(s.start(Options{})), 8)
-				if got := bodiesOf(ds); topic == "jobs.fifo" && !slices.Equal(got, bodies) {
-					s.Errorf("the other worker received %q, want %q", got, bodies)
-				}
-				for _, d := range ds {
-					if d.Abandoned != 0 {
-						s.Errorf("%q was abandoned %d times, want 0", d.Message.Body, d.Abandoned)
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -168,27 +164,6 @@ func TestPauseWaitsForPolls(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestPauseIsNoAttempt gives a message back again and again: it is neither
-// attempted nor abandoned.
-func TestPauseIsNoAttempt(t *testing.T) {
-	for _, options := range []Options{{}, {Copies: true}} {
-		play(t, "jobs", options, func(s *scene) {
-			src := s.open()
-			s.publish("a")
-			for range 50 {
-				s.fetch(src, 1)
-				src.Pause("jobs")
-				time.Sleep(time.Minute)
-				s.state(sqstest.Queue{Visible: 1})
-				src.Pause()
-			}
-			if d := s.one(src); d.Meta.Attempt != 0 || d.Abandoned != 0 {
-				s.Errorf("after 50 pauses its attempt is %d, and it was abandoned %d times", d.Meta.Attempt, d.Abandoned)
-			}
-		})
-	}
 }
 
 // TestPauseOfMoments receives with a pause of milliseconds after each call: no
@@ -248,102 +223,17 @@ func TestPauseOfSeconds(t *testing.T) {
 // TestResume hands out at once what is there after a pause, buffered or given
 // back, also to a Receive that waits.
 func TestResume(t *testing.T) {
-	for _, topic := range []string{"jobs", "jobs.fifo"} {
-		for _, pause := range []time.Duration{0, time.Millisecond, 3 * time.Second, time.Hour} {
-			for _, waits := range []bool{false, true} {
-				play(t, topic, Options{}, func(s *scene) {
-					src := s.open()
-					bodies := fill("a/%d", 8)
-					s.buffer(src, bodies...)
-					src.Pause(topic)
-					received := make(chan []string, 1)
-					receive := func() { received <- bodiesOf(s.receive(src, 8)) }
-					if waits {
-						go receive()
-						synctest.Wait()
-					}
-					time.Sleep(pause)
-					begun := time.Now()
-					src.Pause()
-					if !waits {
-						go receive()
-					}
-					got := <-received
-					if topic == "jobs" { // which has no order
-						slices.Sort(got)
-					}
-					if !slices.Equal(got, bodies) || time.Since(begun) > 0 {
-						s.Errorf("after a pause of %v, received %q after %v, want all at once", pause, got, time.Since(begun))
-					}
-				})
+	for _, pause := range []time.Duration{time.Millisecond, 3 * time.Second, time.Hour} {
+		play(t, "jobs.fifo", Options{}, func(s *scene) {
+			src := s.open()
+			s.buffer(src, "a/0", "a/1")
+			src.Pause(s.topic)
+			time.AfterFunc(pause, func() { src.Pause() })
+			begun := time.Now()
+			s.expect(src, "a/0", "a/1")
+			if took := time.Since(begun); took != pause {
+				s.Errorf("after a pause of %v, they came after %v, want at once", pause, took)
 			}
-		}
+		})
 	}
-}
-
-// TestPauseKeepsOrder pauses a topic while one message of a group is with the
-// worker, and gives back those behind it.
-func TestPauseKeepsOrder(t *testing.T) {
-	settle := map[string]func(*brokers.Delivery) brokers.Settlement{
-		"acked": ack, "released": release,
-		"retried": func(d *brokers.Delivery) brokers.Settlement { return again(d, 10*time.Second) },
-	}
-	for name, settlement := range settle {
-		for _, pause := range []time.Duration{time.Millisecond, 5 * time.Second} {
-			t.Run(name, func(t *testing.T) {
-				play(t, "jobs.fifo", Options{}, func(s *scene) {
-					src := s.open()
-					bodies := fill("a/%d", 8)
-					s.buffer(src, bodies...)
-					first := s.one(src)
-					src.Pause(s.topic)
-					time.Sleep(pause)
-					s.settle(src, settlement(first))
-					src.Pause()
-					if name == "acked" {
-						bodies = bodies[1:]
-					}
-					for _, body := range bodies {
-						s.settle(src, ack(s.expect(src, body)[0]))
-					}
-				})
-			})
-		}
-	}
-}
-
-// TestPauseWhileReceiving pauses topics at any time while messages come: each is
-// handled once.
-func TestPauseWhileReceiving(t *testing.T) {
-	t.Parallel()
-	play(t, "jobs", Options{}, func(s *scene) {
-		s.sub.Topics = []string{"jobs", "more"}
-		src := s.open()
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			random := rand.New(rand.NewPCG(1, 2))
-			for range 500 {
-				src.Pause([][]string{nil, {"jobs"}, {"more"}, {"jobs", "more"}}[random.IntN(4)]...)
-				time.Sleep(time.Duration(random.Int64N(int64(5 * time.Second))))
-			}
-			src.Pause()
-		}()
-		go func() {
-			for i := range 100 {
-				s.publish(fill("a/%d", 5)...)
-				s.publishTo("more", fill("b/%d", 5)...)
-				time.Sleep(time.Duration(i) * 100 * time.Millisecond)
-			}
-		}()
-		for range 1000 {
-			d := s.one(src)
-			if d.Meta.Attempt != 0 || d.Abandoned != 0 {
-				s.Errorf("%q has attempt %d and was abandoned %d times", d.Message.Body, d.Meta.Attempt, d.Abandoned)
-			}
-			s.settle(src, ack(d))
-		}
-		<-done
-		s.nothing(src, time.Minute)
-	})
 }

@@ -3,8 +3,6 @@ package sqs
 import (
 	"context"
 	"errors"
-	"io"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,45 +15,65 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 )
 
-// TestFailingQueueRests has every poll fail: no more than one call a second,
-// and Receive tells of it.
+// TestFailingQueueRests has polls fail while many are open: after the first
+// failure there is no second of which two begin, however many there were, Receive
+// tells of it, and the queue is asked again within 20 s. Another goes on.
 func TestFailingQueueRests(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]sqstest.Fault{
 		"throttled":           {Code: "RequestThrottled"},
 		"unavailable":         {Status: 503},
 		"cut":                 {Cut: true},
+		"slow to fail":        {Status: 500, Latency: 300 * time.Millisecond},
+		"no answer":           {Latency: time.Hour},
 		"expired credentials": {Code: "ExpiredToken", Status: 403},
+		"full":                {Code: "OverLimit"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				s.sub.Topics = []string{"jobs", "other"}
-				src := s.open()
-				s.publish(fill("%d", 100)...)
-				for range 10 {
-					for _, d := range s.receive(src, 10) { // so that many polls are open
-						s.settle(src, ack(d))
-					}
+		playAs(t, name, "jobs", Options{CallTimeout: 5 * time.Second}, func(s *scene) {
+			s.sub.Topics, s.sub.InFlight = []string{"jobs", "other"}, 200
+			src := s.open()
+			s.publish(fill("%d", 300)...)
+			for range 3 {
+				for _, d := range s.receive(src, 100) {
+					s.settle(src, ack(d))
 				}
-				fault.Operation, fault.Queue = "ReceiveMessage", "jobs"
-				heal := s.server.Inject(fault)
-				s.nothingBut(src, 20*time.Second) // open polls end
-				begun := time.Now()
-				calls := s.countOn("jobs", func() {
-					if s.nothingBut(src, 5*time.Minute) == 0 {
-						s.Error("Receive returned no error")
-					}
-				})
-				if calls > int(time.Since(begun)/time.Second) || calls < 15 {
-					s.Errorf("%d polls in %v, want at most one a second, and at least one in 20 s", calls, time.Since(begun))
+			}
+			src.mu.Lock() // how many the backlog led to is a matter of luck
+			src.feeds[0].pace.polls = 8
+			src.mu.Unlock()
+			s.nothing(src, time.Second)
+			synctest.Wait() // the polls have reached the server
+			fault.Operation, fault.Queue = "ReceiveMessage", "jobs"
+			heal := s.server.Inject(fault)
+			begun := time.Now()
+			if open := s.server.Queue("jobs").Polls; open < 8 {
+				s.Fatalf("%d polls are open, want 8", open)
+			}
+			if s.nothingBut(src, 3*time.Minute) == 0 {
+				s.Error("Receive returned no error")
+			}
+			known := time.Time{}
+			for _, c := range s.server.Calls() {
+				if c.Operation != fault.Operation || c.Queue != "jobs" || c.Time.Before(begun) {
+					continue
 				}
-				heal()
-				s.publish("a")
-				begun = time.Now()
-				s.one(src)
-				if took := time.Since(begun); took > 20*time.Second {
-					s.Errorf("it took %v to notice that the queue is well again", took)
+				pause := c.Time.Sub(known)
+				switch took := min(fault.Latency, 25*time.Second); {
+				case known.IsZero():
+					known = c.Time.Add(took)
+				case !c.Time.After(known): // begun before the first answer
+				case pause < time.Second || pause > 20*time.Second+took:
+					s.Errorf("a poll begins %v after the one before", pause)
+					fallthrough
+				default:
+					known = c.Time
 				}
-			})
+			}
+			heal()
+			s.nothingBut(src, 45*time.Second) // the last call that fails may be open
+			s.publish("a")
+			s.publishTo("other", "b")
+			s.receive(src, 2)
 		})
 	}
 }
@@ -121,43 +139,38 @@ func TestMisconfiguredQueue(t *testing.T) {
 		"key":     {Code: "KMS.DisabledException"},
 		"unknown": {Code: "UnrecognizedClientException"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				src := s.open()
-				s.publish("a", "b")
-				d := s.one(src)
-				fault.Operation = "ReceiveMessage"
-				s.server.Inject(fault)
-				settled := s.server.Count(changeBatch) + s.server.Count(deleteBatch)
-				var err error
-				for err == nil {
-					_, err = src.Receive(s.Context(), 1)
+		playAs(t, name, "jobs", Options{}, func(s *scene) {
+			src := s.open()
+			s.publish("a", "b")
+			d := s.one(src)
+			fault.Operation = "ReceiveMessage"
+			s.server.Inject(fault)
+			settled := s.server.Count(changeBatch) + s.server.Count(deleteBatch)
+			var err error
+			for err == nil {
+				_, err = src.Receive(s.Context(), 1)
+			}
+			if !errors.Is(err, brokers.ErrMisconfigured) {
+				s.Fatalf("Receive returned %v, want ErrMisconfigured", err)
+			}
+			polls := s.server.Count("ReceiveMessage")
+			for range 3 {
+				if _, again := src.Receive(s.Context(), 1); !errors.Is(again, brokers.ErrMisconfigured) {
+					s.Errorf("another Receive returned %v", again)
 				}
-				if !errors.Is(err, brokers.ErrMisconfigured) {
-					s.Fatalf("Receive returned %v, want ErrMisconfigured", err)
-				}
-				polls := s.server.Count("ReceiveMessage")
-				for range 3 {
-					if _, again := src.Receive(s.Context(), 1); !errors.Is(again, brokers.ErrMisconfigured) {
-						s.Errorf("another Receive returned %v", again)
-					}
-				}
-				s.demand("ReceiveMessage", polls)
-				if n := s.server.Count(changeBatch) + s.server.Count(deleteBatch) - settled; n != 0 {
-					s.Errorf("%d calls touched messages", n)
-				}
-				s.settle(src, ack(d)) // what the worker holds it may settle
-			})
+			}
+			s.demand("ReceiveMessage", polls)
+			if n := s.server.Count(changeBatch) + s.server.Count(deleteBatch) - settled; n != 0 {
+				s.Errorf("%d calls touched messages", n)
+			}
+			s.settle(src, ack(d)) // what the worker holds it may settle
 		})
 	}
 }
 
 // TestOverLimit lets retries be copies for a minute.
 func TestOverLimit(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		src := s.open()
-		s.publish("a")
-		d := s.one(src)
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Code: "OverLimit", Times: 1})
 		time.Sleep(20 * time.Second) // an open poll ends
 		ctx, cancel := context.WithTimeout(s.Context(), time.Second)
@@ -175,32 +188,30 @@ func TestOverLimit(t *testing.T) {
 // out the others of its batch. On a FIFO queue its group waits for it.
 func TestDamagedMessage(t *testing.T) {
 	for _, topic := range []string{"jobs", "jobs.fifo"} {
-		t.Run(topic, func(t *testing.T) {
-			play(t, topic, Options{}, func(s *scene) {
-				src := s.open()
-				s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Corrupt: true, Entries: []int{1}, Times: 1})
-				s.buffer(src, "a/0", "b/0", "c/0", "b/1")
-				begun := time.Now()
-				want := []string{"a/0", "c/0"}
-				if !src.Capabilities().Ordered {
-					want = append(want, "b/1")
-				}
-				for _, d := range s.expect(src, want...) {
-					s.settle(src, ack(d))
-				}
-				if _, err := src.Receive(s.Context(), 1); err == nil || !strings.Contains(err.Error(), "damaged") {
-					s.Errorf("Receive returned %v, want what is wrong with the message", err)
-				}
-				d := s.one(src)
-				if waited := time.Since(begun); string(d.Message.Body) != "b/0" || waited != damagedPause {
-					s.Errorf("received %q after %v, want b/0 after %v", d.Message.Body, waited, damagedPause)
-				}
+		playAs(t, topic, topic, Options{}, func(s *scene) {
+			src := s.open()
+			s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Corrupt: true, Entries: []int{1}, Times: 1})
+			s.buffer(src, "a/0", "b/0", "c/0", "b/1")
+			begun := time.Now()
+			want := []string{"a/0", "c/0"}
+			if !src.Capabilities().Ordered {
+				want = append(want, "b/1")
+			}
+			for _, d := range s.expect(src, want...) {
 				s.settle(src, ack(d))
-				if src.Capabilities().Ordered {
-					s.settle(src, ack(s.expect(src, "b/1")[0]))
-				}
-				s.state(sqstest.Queue{})
-			})
+			}
+			if _, err := src.Receive(s.Context(), 1); err == nil || !strings.Contains(err.Error(), "damaged") {
+				s.Errorf("Receive returned %v, want what is wrong with the message", err)
+			}
+			d := s.one(src)
+			if waited := time.Since(begun); string(d.Message.Body) != "b/0" || waited != damagedPause {
+				s.Errorf("received %q after %v, want b/0 after %v", d.Message.Body, waited, damagedPause)
+			}
+			s.settle(src, ack(d))
+			if src.Capabilities().Ordered {
+				s.settle(src, ack(s.expect(src, "b/1")[0]))
+			}
+			s.state(sqstest.Queue{})
 		})
 	}
 }
@@ -209,32 +220,30 @@ func TestDamagedMessage(t *testing.T) {
 // says so.
 func TestLatePoll(t *testing.T) {
 	for _, topic := range []string{"jobs", "jobs.fifo"} {
-		t.Run(topic, func(t *testing.T) {
-			play(t, topic, Options{PollWait: time.Second}, func(s *scene) {
-				s.sub.Lease = 8 * time.Second // with the poll, of which half must be left
-				src := s.open()
-				s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", AfterEffect: true, Latency: 5500 * time.Millisecond, Times: 1})
-				s.publish("a/0", "a/1")
-				begun := time.Now()
-				if _, err := src.Receive(s.Context(), 2); err == nil || !strings.Contains(err.Error(), "2 messages: they are given back") {
-					s.Errorf("Receive returned %v, want that two messages came too late", err)
-				}
-				again := s.receive(src, 2)
-				got := bodiesOf(again)
-				if !src.Capabilities().Ordered {
-					slices.Sort(got)
-				}
-				if want := []string{"a/0", "a/1"}; !slices.Equal(got, want) {
-					s.Errorf("received %q, want %q", got, want)
-				}
-				for _, d := range again {
-					s.settle(src, ack(d))
-				}
-				if took := time.Since(begun); took > 6*time.Second {
-					s.Errorf("they came again after %v, want at once after the poll", took)
-				}
-				s.state(sqstest.Queue{})
-			})
+		playAs(t, topic, topic, Options{PollWait: time.Second}, func(s *scene) {
+			s.sub.Lease = 8 * time.Second // with the poll, of which half must be left
+			src := s.open()
+			s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", AfterEffect: true, Latency: 5500 * time.Millisecond, Times: 1})
+			s.publish("a/0", "a/1")
+			begun := time.Now()
+			if _, err := src.Receive(s.Context(), 2); err == nil || !strings.Contains(err.Error(), "2 messages: they are given back") {
+				s.Errorf("Receive returned %v, want that two messages came too late", err)
+			}
+			again := s.receive(src, 2)
+			got := bodiesOf(again)
+			if !src.Capabilities().Ordered {
+				slices.Sort(got)
+			}
+			if want := []string{"a/0", "a/1"}; !slices.Equal(got, want) {
+				s.Errorf("received %q, want %q", got, want)
+			}
+			for _, d := range again {
+				s.settle(src, ack(d))
+			}
+			if took := time.Since(begun); took > 6*time.Second {
+				s.Errorf("they came again after %v, want at once after the poll", took)
+			}
+			s.state(sqstest.Queue{})
 		})
 	}
 }
@@ -243,21 +252,11 @@ func TestLatePoll(t *testing.T) {
 // once that it has nothing.
 func TestPollsThatDoNotWait(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
-		config := s.server.Config()
-		next := config.HTTPClient
 		var polls atomic.Int32
-		config.HTTPClient = doer(func(r *http.Request) (*http.Response, error) {
-			if !strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".ReceiveMessage") {
-				return next.Do(r)
-			}
+		b := s.answer(".ReceiveMessage", func() string {
 			polls.Add(1)
-			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+			return "{}"
 		})
-		b, err := New(Options{Config: config, Create: true})
-		if err != nil {
-			s.Fatal(err)
-		}
-		s.started = append(s.started, b)
 		s.nothing(s.openOn(b), time.Minute)
 		if n := polls.Load(); n > 61 || n < 30 {
 			s.Errorf("%d polls in a minute, want one a second at most", n)
@@ -349,4 +348,55 @@ func TestNoMoreThanWillBeTaken(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestUnheardPollOfFIFO has answers get lost: the messages come with the next
+// poll, and not when their visibility timeout is over.
+func TestUnheardPollOfFIFO(t *testing.T) {
+	for name, fault := range map[string]sqstest.Fault{
+		"never received": {Cut: true, Times: 1},
+		"received":       {Cut: true, AfterEffect: true, Times: 1},
+		"twice":          {Cut: true, AfterEffect: true, Times: 2},
+		"no answer":      {Status: 502, AfterEffect: true, Times: 1},
+	} {
+		playAs(t, name, "jobs.fifo", Options{}, func(s *scene) {
+			src := s.open()
+			s.publish("a/0", "a/1", "b/0")
+			fault.Operation = "ReceiveMessage"
+			s.server.Inject(fault)
+			begun := time.Now()
+			var ds []*brokers.Delivery
+			for len(ds) < 3 {
+				more, err := src.Receive(s.Context(), 10)
+				if err != nil && time.Since(begun) > time.Minute || errors.Is(err, brokers.ErrMisconfigured) {
+					s.Fatalf("after %v: %v", time.Since(begun), err)
+				}
+				ds = append(ds, more...)
+				for _, d := range more {
+					s.settle(src, ack(d))
+				}
+			}
+			if got := bodiesOf(ds); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"a/0", "a/1", "b/0"}) {
+				s.Errorf("received %q", got)
+			}
+			if took := time.Since(begun); took > 10*time.Second {
+				s.Errorf("it took %v, as if nobody had asked again for what was in flight", took)
+			}
+		})
+	}
+}
+
+// TestUnheardPollThatIsTooOld is not asked for again: too little would be left
+// of the time for which its messages are held.
+func TestUnheardPollThatIsTooOld(t *testing.T) {
+	f := &feed{source: &source{terms: terms{lease: 30 * time.Second, wait: 20 * time.Second, margin: 2 * time.Second}}}
+	now := time.Now()
+	young, old := newRequest(3, now.Add(-30*time.Second)), newRequest(4, now.Add(-40*time.Second))
+	f.unheard = []request{old, young}
+	if got := f.next(7, now); got != young {
+		t.Errorf("next = %+v, want the younger one", got)
+	}
+	if got := f.next(7, now); got.attempt == old.attempt || got.attempt == young.attempt || got.most != 7 || !got.begun.Equal(now) {
+		t.Errorf("next = %+v, want a new one", got)
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -30,13 +32,8 @@ type scene struct {
 // play runs a test in a scene.
 func play(t *testing.T, topic string, options Options, run func(s *scene)) {
 	t.Helper()
-	playOn(t, sqstest.Options{}, topic, options, run)
-}
-
-func playOn(t *testing.T, server sqstest.Options, topic string, options Options, run func(s *scene)) {
-	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &scene{T: t, server: sqstest.New(server), topic: topic}
+		s := &scene{T: t, server: sqstest.New(sqstest.Options{}), topic: topic}
 		defer s.server.Close()
 		defer s.close()
 		s.broker = s.start(options)
@@ -45,6 +42,22 @@ func playOn(t *testing.T, server sqstest.Options, topic string, options Options,
 			MaxDelay: time.Hour, MaxAge: 24 * time.Hour, MaxAttempts: 10,
 		}
 		run(s)
+	})
+}
+
+// playAs is play in a subtest.
+func playAs(t *testing.T, name, topic string, options Options, run func(s *scene)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { play(t, topic, options, run) })
+}
+
+// hold runs a test in a scene with a source that holds a message, "a".
+func hold(t *testing.T, topic string, options Options, run func(s *scene, src *source, d *brokers.Delivery)) {
+	t.Helper()
+	play(t, topic, options, func(s *scene) {
+		src := s.open()
+		s.publish("a")
+		run(s, src, s.one(src))
 	})
 }
 
@@ -64,6 +77,28 @@ func (s *scene) start(options Options) *Broker {
 	s.Helper()
 	options.Config, options.Create = s.server.Config(), true
 	b, err := New(options)
+	if err != nil {
+		s.Fatalf("New: %v", err)
+	}
+	s.started = append(s.started, b)
+	return b
+}
+
+// answer makes a broker that gets other answers to an operation, unless they are
+// empty.
+func (s *scene) answer(operation string, with func() string) *Broker {
+	s.Helper()
+	config := s.server.Config()
+	next := config.HTTPClient
+	config.HTTPClient = doer(func(r *http.Request) (*http.Response, error) {
+		if strings.HasSuffix(r.Header.Get("X-Amz-Target"), operation) {
+			if body := with(); body != "" {
+				return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}, nil
+			}
+		}
+		return next.Do(r)
+	})
+	b, err := New(Options{Config: config, Create: true})
 	if err != nil {
 		s.Fatalf("New: %v", err)
 	}
@@ -219,24 +254,24 @@ func (s *scene) demand(operation string, want int) {
 	}
 }
 
+// A visibility is a timeout that was asked for.
+type visibility struct {
+	ReceiptHandle     string
+	VisibilityTimeout int
+}
+
 // visibilities are the timeouts that were asked for, call by call.
-func (s *scene) visibilities() (calls [][]int) {
+func (s *scene) visibilities() (calls [][]visibility) {
 	s.Helper()
 	for _, c := range s.server.Calls() {
-		if c.Operation != "ChangeMessageVisibilityBatch" {
+		if c.Operation != changeBatch {
 			continue
 		}
-		var request struct {
-			Entries []struct{ VisibilityTimeout int }
-		}
+		var request struct{ Entries []visibility }
 		if err := json.Unmarshal(c.Request, &request); err != nil {
 			s.Fatalf("a request of %s: %v", c.Operation, err)
 		}
-		var call []int
-		for _, entry := range request.Entries {
-			call = append(call, entry.VisibilityTimeout)
-		}
-		calls = append(calls, call)
+		calls = append(calls, request.Entries)
 	}
 	return calls
 }
@@ -279,19 +314,8 @@ func handlesOf(src *source) map[string]string {
 // requests.
 func (s *scene) moved(handles map[string]string) (bodies []string) {
 	s.Helper()
-	for _, c := range s.server.Calls() {
-		if c.Operation != "ChangeMessageVisibilityBatch" {
-			continue
-		}
-		var request struct {
-			Entries []struct{ ReceiptHandle string }
-		}
-		if err := json.Unmarshal(c.Request, &request); err != nil {
-			s.Fatalf("a request of %s: %v", c.Operation, err)
-		}
-		for _, entry := range request.Entries {
-			bodies = append(bodies, handles[entry.ReceiptHandle])
-		}
+	for _, v := range slices.Concat(s.visibilities()...) {
+		bodies = append(bodies, handles[v.ReceiptHandle])
 	}
 	return bodies
 }

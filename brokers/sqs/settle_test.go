@@ -55,10 +55,7 @@ func TestRetryInPlace(t *testing.T) {
 // TestOtherWorkersEstimate lets another worker receive what was retried in
 // place: it knows the attempt, as an upper bound.
 func TestOtherWorkersEstimate(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		src := s.open()
-		s.publish("a")
-		d := s.one(src)
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		s.settle(src, again(d, time.Second))
 		d = s.one(src)
 		s.settle(src, again(d, 30*time.Second)) // longer than the open polls
@@ -173,30 +170,29 @@ func TestWhenARetryIsACopy(t *testing.T) {
 			change: func(_ *source, st *brokers.Settlement) { st.Delay, st.Meta.DueAt = -time.Second, time.Now() },
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", tt.options, func(s *scene) {
-				s.sub.MaxDelay = 20 * time.Hour
-				src := s.open()
-				s.publish("a")
-				st := again(s.one(src), 3*time.Second)
-				if tt.change != nil {
-					tt.change(src, &st)
-				}
-				sent, hidden := s.server.Count(sendBatch), s.server.Count(changeBatch)
-				s.settle(src, st)
-				sent, hidden = s.server.Count(sendBatch)-sent, s.server.Count(changeBatch)-hidden
-				if copied := sent == 1 && hidden == 0; copied != tt.copied || sent+hidden != 1 {
-					s.Errorf("%d copies and %d changes of visibility; copied is to be %t", sent, hidden, tt.copied)
-				}
-				if n := len(s.server.Messages(s.topic)); n != 1 {
-					s.Errorf("the queue has %d messages, want one", n)
-				}
-				d := s.one(src)
-				if !d.Meta.DueAt.Equal(st.Meta.DueAt.Truncate(time.Millisecond)) || d.Meta.Attempt != st.Meta.Attempt || d.Abandoned != 0 {
-					s.Errorf("it came with attempt %d due at %v, want %d and %v", d.Meta.Attempt, d.Meta.DueAt, st.Meta.Attempt, st.Meta.DueAt)
-				}
-				s.settle(src, ack(d))
-			})
+		playAs(t, name, "jobs", tt.options, func(s *scene) {
+			s.sub.MaxDelay = 20 * time.Hour
+			src := s.open()
+			s.publish("a")
+			st := again(s.one(src), 3*time.Second)
+			if tt.change != nil {
+				tt.change(src, &st)
+			}
+			sent, hidden := s.server.Count(sendBatch), s.server.Count(changeBatch)
+			s.settle(src, st)
+			sent, hidden = s.server.Count(sendBatch)-sent, s.server.Count(changeBatch)-hidden
+			if copied := sent == 1 && hidden == 0; copied != tt.copied || sent+hidden != 1 {
+				s.Errorf("%d copies and %d changes of visibility; copied is to be %t", sent, hidden, tt.copied)
+			}
+			if n := len(s.server.Messages(s.topic)); n != 1 {
+				s.Errorf("the queue has %d messages, want one", n)
+			}
+			time.Sleep(st.Delay - time.Minute) // without polls, where that is long
+			d := s.one(src)
+			if !d.Meta.DueAt.Equal(st.Meta.DueAt.Truncate(time.Millisecond)) || d.Meta.Attempt != st.Meta.Attempt || d.Abandoned != 0 {
+				s.Errorf("it came with attempt %d due at %v, want %d and %v", d.Meta.Attempt, d.Meta.DueAt, st.Meta.Attempt, st.Meta.DueAt)
+			}
+			s.settle(src, ack(d))
 		})
 	}
 }
@@ -220,6 +216,9 @@ func TestLongDelay(t *testing.T) {
 					s.Error(err)
 				}
 				src = s.openOn(s.start(options))
+				if hops > 0 {
+					time.Sleep(min(time.Until(due)-time.Minute, 11*time.Hour)) // without polls
+				}
 				d = s.one(src)
 				if got, want := fmt.Sprintf("%+v", d.Meta), fmt.Sprintf("%+v", st.Meta); got != want || d.Abandoned != 0 {
 					s.Errorf("after %d hops, abandoned %d:\n%s, want\n%s", hops, d.Abandoned, got, want)
@@ -279,40 +278,38 @@ func TestFailedEntriesAloneAreRepeated(t *testing.T) {
 		changeBatch: func(d *brokers.Delivery) brokers.Settlement { return again(d, time.Minute) },
 		sendBatch:   func(d *brokers.Delivery) brokers.Settlement { return again(d, 13*time.Hour) },
 	} {
-		t.Run(operation, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				src := s.open()
-				s.publish(fill("%d", 12)...)
-				ds := s.receive(src, 12)
-				var batch []brokers.Settlement
-				for _, d := range ds {
-					batch = append(batch, settle(d))
-				}
-				before := s.server.Count(operation)
-				s.server.Inject(sqstest.Fault{Operation: operation, Entries: []int{1}, Times: 2})
-				errs := src.Settle(s.Context(), batch)
-				var rest []brokers.Settlement
-				for i, err := range errs {
-					if err != nil {
-						rest = append(rest, batch[i])
-						if errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrSettled) {
-							s.Errorf("an entry that failed returned %v, which is final", err)
-						}
+		playAs(t, operation, "jobs", Options{}, func(s *scene) {
+			src := s.open()
+			s.publish(fill("%d", 12)...)
+			ds := s.receive(src, 12)
+			var batch []brokers.Settlement
+			for _, d := range ds {
+				batch = append(batch, settle(d))
+			}
+			before := s.server.Count(operation)
+			s.server.Inject(sqstest.Fault{Operation: operation, Entries: []int{1}, Times: 2})
+			errs := src.Settle(s.Context(), batch)
+			var rest []brokers.Settlement
+			for i, err := range errs {
+				if err != nil {
+					rest = append(rest, batch[i])
+					if errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrSettled) {
+						s.Errorf("an entry that failed returned %v, which is final", err)
 					}
 				}
-				if len(rest) != 2 {
-					s.Fatalf("%d entries failed, want 2, one of each call: %v", len(rest), errs)
+			}
+			if len(rest) != 2 {
+				s.Fatalf("%d entries failed, want 2, one of each call: %v", len(rest), errs)
+			}
+			s.settle(src, rest...)
+			if calls := s.server.Count(operation) - before; calls != 3 {
+				s.Errorf("%d calls, want 3: two with all, one with what failed", calls)
+			}
+			for _, err := range src.Settle(s.Context(), batch) {
+				if !errors.Is(err, brokers.ErrSettled) {
+					s.Errorf("a third Settle returned %v, want ErrSettled", err)
 				}
-				s.settle(src, rest...)
-				if calls := s.server.Count(operation) - before; calls != 3 {
-					s.Errorf("%d calls, want 3: two with all, one with what failed", calls)
-				}
-				for _, err := range src.Settle(s.Context(), batch) {
-					if !errors.Is(err, brokers.ErrSettled) {
-						s.Errorf("a third Settle returned %v, want ErrSettled", err)
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -321,31 +318,29 @@ func TestFailedEntriesAloneAreRepeated(t *testing.T) {
 // Settle removes only, and when it is too late for that, the retry is done.
 func TestCopyIsNotRepeated(t *testing.T) {
 	for name, late := range map[string]bool{"in time": false, "too late": true} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{Copies: true}, func(s *scene) {
-				src := s.open()
-				s.publish("a")
-				st := again(s.one(src), time.Hour)
-				sent := s.server.Count(sendBatch)
-				heal := s.server.Inject(sqstest.Fault{Operation: deleteBatch, Entries: []int{0}})
-				if err := s.errorOf(src, st); err == nil || errors.Is(err, brokers.ErrLeaseLost) {
-					s.Errorf("Settle returned %v, want an error to try again after", err)
-				}
-				heal()
-				removals := 1
-				if late {
-					time.Sleep(31 * time.Second)
-					removals = 0
-				}
-				calls := s.count(deleteBatch, func() { s.settle(src, st) })
-				if calls != removals {
-					s.Errorf("%d deletions, want %d", calls, removals)
-				}
-				if err := s.errorOf(src, st); !errors.Is(err, brokers.ErrSettled) {
-					s.Errorf("another Settle returned %v, want ErrSettled", err)
-				}
-				s.demand(sendBatch, sent+1)
-			})
+		playAs(t, name, "jobs", Options{Copies: true}, func(s *scene) {
+			src := s.open()
+			s.publish("a")
+			st := again(s.one(src), time.Hour)
+			sent := s.server.Count(sendBatch)
+			heal := s.server.Inject(sqstest.Fault{Operation: deleteBatch, Entries: []int{0}})
+			if err := s.errorOf(src, st); err == nil || errors.Is(err, brokers.ErrLeaseLost) {
+				s.Errorf("Settle returned %v, want an error to try again after", err)
+			}
+			heal()
+			removals := 1
+			if late {
+				time.Sleep(31 * time.Second)
+				removals = 0
+			}
+			calls := s.count(deleteBatch, func() { s.settle(src, st) })
+			if calls != removals {
+				s.Errorf("%d deletions, want %d", calls, removals)
+			}
+			if err := s.errorOf(src, st); !errors.Is(err, brokers.ErrSettled) {
+				s.Errorf("another Settle returned %v, want ErrSettled", err)
+			}
+			s.demand(sendBatch, sent+1)
 		})
 	}
 }
@@ -382,55 +377,6 @@ func TestAcksDoNotWaitForCopies(t *testing.T) {
 	})
 }
 
-// TestBadSettlements are refused one by one.
-func TestBadSettlements(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		src, other := s.open(), s.openOn(s.start(Options{}))
-		s.publish("a")
-		d := s.one(src)
-		if err := s.errorOf(src, brokers.Settlement{Delivery: d, Action: 7}); err == nil {
-			s.Error("an action that is none was settled")
-		}
-		for name, err := range map[string]error{
-			"no delivery":                  s.errorOf(src, ack(nil)),
-			"a delivery of nobody":         s.errorOf(src, ack(&brokers.Delivery{})),
-			"a delivery of another source": s.errorOf(other, ack(d)),
-		} {
-			if !errors.Is(err, brokers.ErrLeaseLost) {
-				s.Errorf("Settle of %s returned %v, want ErrLeaseLost", name, err)
-			}
-		}
-		errs := src.Settle(s.Context(), []brokers.Settlement{ack(d), release(d)})
-		if errs == nil || errs[0] != nil || !errors.Is(errs[1], brokers.ErrSettled) {
-			s.Errorf("Settle of one delivery twice returned %v", errs)
-		}
-		if errs := src.Settle(s.Context(), nil); errs != nil {
-			s.Errorf("Settle of nothing returned %v", errs)
-		}
-	})
-}
-
-// TestRefusedCopy reports a copy that SQS would never take; the delivery is
-// held.
-func TestRefusedCopy(t *testing.T) {
-	t.Parallel()
-	play(t, "jobs", Options{Copies: true}, func(s *scene) {
-		src := s.open()
-		body := strings.Repeat("x", 1<<20-200)
-		if err := s.broker.Publish(s.Context(), s.topic, brokers.Message{ID: "big", Body: []byte(body)}); err != nil {
-			s.Fatal(err)
-		}
-		d := s.one(src)
-		st := again(d, time.Second)
-		st.Meta.IdempotencyKey = strings.Repeat("k", 400)
-		if err := s.errorOf(src, st); !errors.Is(err, brokers.ErrRefused) {
-			s.Errorf("Settle returned %v, want ErrRefused", err)
-		}
-		s.settle(src, release(d))
-		s.one(src)
-	})
-}
-
 // TestManyQueuesSettleAtOnce settles deliveries of several queues in the time
 // of one. What is wrong with one queue is not the fault of the others.
 func TestManyQueuesSettleAtOnce(t *testing.T) {
@@ -462,6 +408,25 @@ func TestManyQueuesSettleAtOnce(t *testing.T) {
 				heal()
 				s.settle(src, st)
 			}
+		}
+	})
+}
+
+// TestBadSettlements are refused, and the delivery is still held.
+func TestBadSettlements(t *testing.T) {
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
+		if err := s.errorOf(src, brokers.Settlement{Delivery: d, Action: 7}); err == nil {
+			s.Error("an action that is none was settled")
+		}
+		other := s.openOn(s.start(Options{}))
+		for _, err := range []error{s.errorOf(src, ack(nil)), s.errorOf(src, ack(&brokers.Delivery{})), s.errorOf(other, ack(d))} {
+			if !errors.Is(err, brokers.ErrLeaseLost) {
+				s.Errorf("Settle of what the source does not hold returned %v, want ErrLeaseLost", err)
+			}
+		}
+		s.settle(src, ack(d))
+		if errs := src.Settle(s.Context(), nil); errs != nil {
+			s.Errorf("Settle of nothing returned %v", errs)
 		}
 	})
 }

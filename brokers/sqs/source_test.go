@@ -75,25 +75,6 @@ func TestCloseWaitsForPolls(t *testing.T) {
 	})
 }
 
-// TestCloseObeysItsContext goes on in the background when the context is over.
-func TestCloseObeysItsContext(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		src := s.open()
-		s.nothing(src, 5*time.Second)
-		ctx, cancel := context.WithTimeoutCause(s.Context(), 3*time.Second, errStop)
-		defer cancel()
-		begun := time.Now()
-		if err := src.Close(ctx); !errors.Is(err, errStop) || time.Since(begun) != 3*time.Second {
-			s.Errorf("Close returned %v after %v, want the cause of its context after 3 s", err, time.Since(begun))
-		}
-		s.publish("a")
-		s.state(sqstest.Queue{Visible: 1})
-		if count := s.server.Messages(s.topic)[0].Receives; count != 1 {
-			s.Errorf("the message was received %d times, want once, by the poll that was open", count)
-		}
-	})
-}
-
 // TestCloseGivesBackInOrder gives back what is buffered and what is handed out,
 // of a FIFO queue the last message first, and nothing that is settled.
 func TestCloseGivesBackInOrder(t *testing.T) {
@@ -120,27 +101,6 @@ func TestCloseGivesBackInOrder(t *testing.T) {
 			}
 		}
 		s.expect(s.open(), fill("a/%02d", 8)[1:]...)
-	})
-}
-
-// TestCloseWaitsForSettle gives back what a settlement under way could not
-// settle.
-func TestCloseWaitsForSettle(t *testing.T) {
-	play(t, "jobs", Options{CallTimeout: 4 * time.Second}, func(s *scene) {
-		src := s.open()
-		s.publish("a", "b")
-		ds := s.receive(src, 2)
-		s.server.Inject(sqstest.Fault{Operation: "DeleteMessageBatch", Latency: time.Hour})
-		settled := make(chan error)
-		go func() { settled <- s.errorOf(src, ack(ds[0])) }()
-		time.Sleep(time.Second)
-		if err := src.Close(s.Context()); err != nil {
-			s.Errorf("Close: %v", err)
-		}
-		if err := <-settled; err == nil {
-			s.Error("Settle returned nil without an answer")
-		}
-		s.state(sqstest.Queue{Visible: 2})
 	})
 }
 
@@ -183,60 +143,44 @@ func TestReceiveGoesOn(t *testing.T) {
 			s.settle(src, again(first, 5*time.Second))
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, test.topic, Options{}, func(s *scene) {
-				src := s.open()
-				s.buffer(src, fill("a/%d", 8)...)
-				first := s.one(src)
-				time.Sleep(test.begin)
-				begun := time.Now()
-				received := make(chan error, 1)
-				go func() {
-					_, err := src.Receive(s.Context(), 1)
-					received <- err
-				}()
-				synctest.Wait()
-				if polls := s.server.Queue(s.topic).Polls; polls != 0 {
-					s.Fatalf("%d polls are open, want none: the buffer is full", polls)
+		playAs(t, name, test.topic, Options{}, func(s *scene) {
+			src := s.open()
+			s.buffer(src, fill("a/%d", 8)...)
+			first := s.one(src)
+			time.Sleep(test.begin)
+			begun := time.Now()
+			received := make(chan error, 1)
+			go func() {
+				_, err := src.Receive(s.Context(), 1)
+				received <- err
+			}()
+			synctest.Wait()
+			if polls := s.server.Queue(s.topic).Polls; polls != 0 {
+				s.Fatalf("%d polls are open, want none: the buffer is full", polls)
+			}
+			test.away(s, src, first)
+			select {
+			case err := <-received:
+				if took := time.Since(begun); err != nil || took > 25*time.Second {
+					s.Errorf("Receive took %v (%v), want 25 s at most", took, err)
 				}
-				test.away(s, src, first)
-				select {
-				case err := <-received:
-					if took := time.Since(begun); err != nil || took > 25*time.Second {
-						s.Errorf("Receive took %v (%v), want 25 s at most", took, err)
-					}
-				case <-time.After(time.Hour):
-					s.Error("Receive got nothing for an hour, while its queue was full")
-				}
-			})
+			case <-time.After(time.Hour):
+				s.Error("Receive got nothing for an hour, while its queue was full")
+			}
 		})
 	}
 }
 
-// TestInFlight keeps to the bound of the subscription.
+// TestInFlight keeps to the bound of the subscription, but for one of each queue.
 func TestInFlight(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
 		s.sub.InFlight = 12
 		src := s.open()
 		s.publish(fill("%d", 40)...)
 		s.receive(src, 12)
-		synctest.Wait()
-		if n := s.server.Queue(s.topic).InFlight; n != 12 {
-			s.Errorf("%d messages are in flight, and the worker holds 12 at most", n)
-		}
-		s.one(src) // one above: that much is allowed to every queue
-		if n := s.server.Queue(s.topic).InFlight; n != 13 {
-			s.Errorf("%d messages are in flight after one more was received, want 13", n)
-		}
-	})
-}
-
-// TestBadMax refuses a Receive for nothing.
-func TestBadMax(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		if _, err := s.open().Receive(s.Context(), 0); err == nil {
-			s.Error("Receive of at most 0 messages returned no error")
-		}
+		s.state(sqstest.Queue{Visible: 28, InFlight: 12})
+		s.one(src)
+		s.state(sqstest.Queue{Visible: 27, InFlight: 13})
 	})
 }
 

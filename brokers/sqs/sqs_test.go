@@ -56,9 +56,6 @@ func TestPublish(t *testing.T) {
 		if !ok || len(perr.Failed) != 1 || !errors.Is(perr.Failed[1], brokers.ErrRefused) {
 			s.Errorf("Publish of a good and of a large message returned %v", err)
 		}
-		heal := s.server.Inject(sqstest.Fault{Operation: sendBatch, Cut: true, AfterEffect: true})
-		publish("jobs", brokers.ErrUnknownOutcome)
-		heal()
 		if err := s.broker.Close(s.Context()); err != nil {
 			s.Error(err)
 		}

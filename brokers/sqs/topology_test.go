@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -140,30 +139,28 @@ func TestOpenRefuses(t *testing.T) {
 			queues: map[string]map[string]string{"jobs.fifo": {"RedrivePolicy": policy("dead.fifo", 400)}},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				for _, topic := range []string{"net", "dead", "dead.fifo", "jobs", "jobs.fifo"} {
-					s.create(topic, tt.queues[topic])
+		playAs(t, name, "jobs", Options{}, func(s *scene) {
+			for _, topic := range []string{"net", "dead", "dead.fifo", "jobs", "jobs.fifo"} {
+				s.create(topic, tt.queues[topic])
+			}
+			s.sub.DeadLetters = map[string]string{"jobs": "dead"}
+			if tt.change != nil {
+				tt.change(&s.sub)
+			}
+			strict := s.start(Options{})
+			strict.options.Create = false
+			_, err := strict.Open(s.Context(), s.sub)
+			if (err != nil) != (tt.want != nil) || err != nil && !errors.Is(err, brokers.ErrMisconfigured) {
+				s.Fatalf("Open returned %v, want an error: %t", err, tt.want != nil)
+			}
+			for _, text := range tt.want {
+				if !strings.Contains(err.Error(), text) {
+					s.Errorf("Open returned\n%v\nwhich does not say %q", err, text)
 				}
-				s.sub.DeadLetters = map[string]string{"jobs": "dead"}
-				if tt.change != nil {
-					tt.change(&s.sub)
-				}
-				strict := s.start(Options{})
-				strict.options.Create = false
-				_, err := strict.Open(s.Context(), s.sub)
-				if (err != nil) != (tt.want != nil) || err != nil && !errors.Is(err, brokers.ErrMisconfigured) {
-					s.Fatalf("Open returned %v, want an error: %t", err, tt.want != nil)
-				}
-				for _, text := range tt.want {
-					if !strings.Contains(err.Error(), text) {
-						s.Errorf("Open returned\n%v\nwhich does not say %q", err, text)
-					}
-				}
-				if err != nil && strings.Count(err.Error(), "the dead-letter queue \"dead\" keeps") > 1 {
-					s.Errorf("Open returned\n%v\nwhich says one thing twice", err)
-				}
-			})
+			}
+			if err != nil && strings.Count(err.Error(), "the dead-letter queue \"dead\" keeps") > 1 {
+				s.Errorf("Open returned\n%v\nwhich says one thing twice", err)
+			}
 		})
 	}
 }
@@ -196,37 +193,35 @@ func TestPolicyOfTheOtherKind(t *testing.T) {
 // changes nothing that exists.
 func TestOpenCreates(t *testing.T) {
 	for _, suffix := range []string{"", fifoSuffix} {
-		t.Run(suffix, func(t *testing.T) {
-			play(t, "jobs"+suffix, Options{}, func(s *scene) {
-				dead := "dead" + suffix
-				s.sub.DeadLetters = map[string]string{s.topic: dead}
-				s.sub.MaxAge = 9 * 24 * time.Hour
-				s.open()
-				attrs := func(topic string) attributes {
-					q, err := s.broker.queue(s.Context(), topic)
-					if err != nil {
-						s.Fatal(err)
-					}
-					a, err := s.broker.client.inspect(s.Context(), q.url)
-					if err != nil {
-						s.Fatal(err)
-					}
-					return a
+		playAs(t, suffix, "jobs"+suffix, Options{}, func(s *scene) {
+			dead := "dead" + suffix
+			s.sub.DeadLetters = map[string]string{s.topic: dead}
+			s.sub.MaxAge = 9 * 24 * time.Hour
+			s.open()
+			attrs := func(topic string) attributes {
+				q, err := s.broker.queue(s.Context(), topic)
+				if err != nil {
+					s.Fatal(err)
 				}
-				jobs, letters := attrs(s.topic), attrs(dead)
-				if jobs.deadLetter != letters.arn || jobs.maxReceives != map[string]int{"": 40, fifoSuffix: 400}[suffix] || jobs.retention < s.sub.MaxAge+s.sub.MaxDelay {
-					s.Errorf("created a queue with %+v", jobs)
+				a, err := s.broker.client.inspect(s.Context(), q.url)
+				if err != nil {
+					s.Fatal(err)
 				}
-				if letters.retention != 14*24*time.Hour || letters.deadLetter != "" {
-					s.Errorf("created a dead-letter queue with %+v", letters)
-				}
-				created := s.server.Count("CreateQueue")
-				s.open()
-				s.demand("CreateQueue", created)
-				if caps := s.open().Capabilities(); caps.Ordered != (suffix != "") || caps.MessageLimit != messageLimit(1<<20) || caps.Lease != 30*time.Second || caps.Granularity != time.Second {
-					s.Errorf("capabilities = %+v", caps)
-				}
-			})
+				return a
+			}
+			jobs, letters := attrs(s.topic), attrs(dead)
+			if jobs.deadLetter != letters.arn || jobs.maxReceives != map[string]int{"": 40, fifoSuffix: 400}[suffix] || jobs.retention < s.sub.MaxAge+s.sub.MaxDelay {
+				s.Errorf("created a queue with %+v", jobs)
+			}
+			if letters.retention != 14*24*time.Hour || letters.deadLetter != "" {
+				s.Errorf("created a dead-letter queue with %+v", letters)
+			}
+			created := s.server.Count("CreateQueue")
+			s.open()
+			s.demand("CreateQueue", created)
+			if caps := s.open().Capabilities(); caps.Ordered != (suffix != "") || caps.MessageLimit != messageLimit(1<<20) || caps.Lease != 30*time.Second || caps.Granularity != time.Second {
+				s.Errorf("capabilities = %+v", caps)
+			}
 		})
 	}
 	play(t, "jobs", Options{}, func(s *scene) {
@@ -271,47 +266,40 @@ func TestQueueURL(t *testing.T) {
 	})
 }
 
-// TestUnverified goes on without attributes only if it is told to.
+// TestUnverified goes on without the attributes of a queue, or of the target of
+// its RedrivePolicy, only if it is told to, and not while a server is in trouble.
 func TestUnverified(t *testing.T) {
-	for _, allow := range []bool{false, true} {
-		play(t, "jobs", Options{AllowUnverified: allow}, func(s *scene) {
-			s.create("jobs", nil)
-			s.create("dead", nil)
-			s.server.Inject(sqstest.Fault{Operation: "GetQueueAttributes", Code: "AccessDenied"})
-			s.sub.DeadLetters = map[string]string{"jobs": "dead"}
-			src, err := s.broker.Open(s.Context(), s.sub)
-			switch {
-			case !allow && !errors.Is(err, brokers.ErrMisconfigured):
-				s.Errorf("Open without the right to read attributes returned %v, want ErrMisconfigured", err)
-			case allow && err != nil:
-				s.Errorf("Open: %v", err)
-			case allow:
-				s.publish("a")
-				s.settle(src, ack(s.one(src)))
-			}
-		})
-		play(t, "jobs", Options{AllowUnverified: allow}, func(s *scene) {
-			s.create("jobs", nil)
-			s.server.Inject(sqstest.Fault{Operation: "GetQueueAttributes", Status: 503})
-			if _, err := s.broker.Open(s.Context(), s.sub); err == nil || errors.Is(err, brokers.ErrMisconfigured) {
-				s.Errorf("Open of a server in trouble returned %v, want a temporary error whatever is allowed", err)
-			}
-		})
-	}
-}
-
-// TestPolicyThatCannotBeVerified names the target of a RedrivePolicy that the
-// worker must not look at, unless that is allowed.
-func TestPolicyThatCannotBeVerified(t *testing.T) {
-	for _, allow := range []bool{false, true} {
-		play(t, "jobs", Options{AllowUnverified: allow}, func(s *scene) {
-			s.create("net", nil)
-			s.create("jobs", map[string]string{"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:123456789012:net","maxReceiveCount":40}`})
-			s.server.Inject(sqstest.Fault{Operation: "GetQueueAttributes", Queue: "net", Code: "AccessDenied"})
-			if _, err := s.broker.Open(s.Context(), s.sub); (err == nil) != allow || err != nil && !strings.Contains(err.Error(), ":net") {
-				s.Errorf("Open returned %v; allowed: %t", err, allow)
-			}
-		})
+	for _, tt := range []struct {
+		fault     sqstest.Fault
+		forbidden bool
+		says      string
+	}{
+		{sqstest.Fault{Code: "AccessDenied"}, true, `"jobs"`},
+		{sqstest.Fault{Code: "AccessDenied", Queue: "net"}, true, ":net"},
+		{sqstest.Fault{Status: 503}, false, `"jobs"`},
+	} {
+		for _, allow := range []bool{false, true} {
+			play(t, "jobs", Options{AllowUnverified: allow}, func(s *scene) {
+				s.create("net", nil)
+				s.create("dead", nil)
+				s.create("jobs", map[string]string{"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:123456789012:net","maxReceiveCount":40}`})
+				tt.fault.Operation = "GetQueueAttributes"
+				s.server.Inject(tt.fault)
+				s.sub.DeadLetters = map[string]string{"jobs": "dead"}
+				src, err := s.broker.Open(s.Context(), s.sub)
+				if tt.forbidden && allow {
+					if err != nil {
+						s.Fatalf("Open, with %+v: %v", tt.fault, err)
+					}
+					s.publish("a")
+					s.settle(src, ack(s.one(src)))
+					return
+				}
+				if err == nil || errors.Is(err, brokers.ErrMisconfigured) != tt.forbidden || !strings.Contains(err.Error(), tt.says) {
+					s.Errorf("Open, with %+v, returned %v; want an error about %s", tt.fault, err, tt.says)
+				}
+			})
+		}
 	}
 	if _, err := (&Broker{}).native(context.Background(), site{attrs: attributes{deadLetter: "net"}}, nil); err == nil {
 		t.Error("a target that is no ARN was taken for one")
@@ -332,24 +320,6 @@ func TestManyTopics(t *testing.T) {
 		cancel(errStop)
 		if _, err := s.broker.Open(ctx, s.sub); !errors.Is(err, errStop) {
 			s.Errorf("Open with an ended context returned %v, want its cause", err)
-		}
-	})
-}
-
-// TestConfigOfTheSDK is used for what Options do not say.
-func TestConfigOfTheSDK(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		config := s.server.Config()
-		config.BaseEndpoint = aws.String("http://nowhere.invalid")
-		b, err := New(Options{Config: config, Endpoint: s.server.URL, Create: true})
-		if err != nil {
-			s.Fatal(err)
-		}
-		if _, err := b.Open(s.Context(), s.sub); err != nil {
-			s.Errorf("Open by way of Options.Endpoint: %v", err)
-		}
-		if err := b.Close(s.Context()); err != nil {
-			s.Error(err)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package sqstest_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -156,33 +157,8 @@ func TestQueueAttributes(t *testing.T) {
 	})
 }
 
-func TestListQueues(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		w.queue("others")
-		var want []string
-		for _, name := range numbered("orders", 5) {
-			want = append(want, w.queue(name))
-		}
-		var got []string
-		pages := sqs.NewListQueuesPaginator(w.client, &sqs.ListQueuesInput{QueueNamePrefix: new("orders"), MaxResults: new(int32(2))})
-		for pages.HasMorePages() {
-			page, err := pages.NextPage(w.Context())
-			if err != nil {
-				w.Fatal(err)
-			}
-			got = append(got, page.QueueUrls...)
-		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			w.Errorf("queues %q, want %q", got, want)
-		}
-		_, err := w.client.ListQueues(w.Context(), &sqs.ListQueuesInput{MaxResults: new(int32(1001))})
-		w.wantCode(err, "InvalidParameterValue")
-	})
-}
-
 func TestPurge(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		url := w.queue("orders")
+	onOrders(t, func(w *world, url string) {
 		w.send(url, "a", "b")
 		m := w.one(url)
 		w.delayed(url, "c", 60)
@@ -202,8 +178,7 @@ func TestPurge(t *testing.T) {
 }
 
 func TestDeleteQueue(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		url := w.queue("orders")
+	onOrders(t, func(w *world, url string) {
 		w.send(url, "a")
 		w.receive(url, 1, 0, 30)
 		var poll sync.WaitGroup
@@ -228,5 +203,38 @@ func TestDeleteQueue(t *testing.T) {
 		pass(time.Second)
 		create("")
 		w.wantCounts("orders", 0, 0, 0)
+	})
+}
+
+// TestLists reads lists page by page.
+func TestLists(t *testing.T) {
+	bubble(t, sqstest.Options{}, func(w *world) {
+		dead := w.queue("dead")
+		var want []string
+		for _, name := range numbered("orders", 5) {
+			want = append(want, w.queue(name, "RedrivePolicy", redrivePolicy(arn("dead"), 5)))
+		}
+		var got, sources []string
+		pages := sqs.NewListQueuesPaginator(w.client, &sqs.ListQueuesInput{QueueNamePrefix: new("orders"), MaxResults: new(int32(2))})
+		for pages.HasMorePages() {
+			page, err := pages.NextPage(w.Context())
+			if err != nil {
+				w.Fatal(err)
+			}
+			got = append(got, page.QueueUrls...)
+		}
+		others := sqs.NewListDeadLetterSourceQueuesPaginator(w.client, &sqs.ListDeadLetterSourceQueuesInput{QueueUrl: &dead, MaxResults: new(int32(2))})
+		for others.HasMorePages() {
+			page, err := others.NextPage(w.Context())
+			if err != nil {
+				w.Fatal(err)
+			}
+			sources = append(sources, page.QueueUrls...)
+		}
+		if !slices.Equal(got, want) || !slices.Equal(sources, want) {
+			w.Errorf("queues %q and sources %q, want %q", got, sources, want)
+		}
+		_, err := w.client.ListQueues(w.Context(), &sqs.ListQueuesInput{MaxResults: new(int32(1001))})
+		w.wantCode(err, "InvalidParameterValue")
 	})
 }

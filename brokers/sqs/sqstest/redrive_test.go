@@ -173,28 +173,6 @@ func TestRedrivePolicies(t *testing.T) {
 	})
 }
 
-func TestListDeadLetterSourceQueues(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		dead := w.queue("dead")
-		var want []string
-		for _, name := range numbered("orders", 3) {
-			want = append(want, w.queue(name, "RedrivePolicy", redrivePolicy(arn("dead"), 5)))
-		}
-		var got []string
-		pages := sqs.NewListDeadLetterSourceQueuesPaginator(w.client, &sqs.ListDeadLetterSourceQueuesInput{QueueUrl: &dead, MaxResults: new(int32(2))})
-		for pages.HasMorePages() {
-			page, err := pages.NextPage(w.Context())
-			if err != nil {
-				w.Fatal(err)
-			}
-			got = append(got, page.QueueUrls...)
-		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			w.Errorf("sources %q, want %q", got, want)
-		}
-	})
-}
-
 // deadLetters creates a queue and its dead-letter queue with n messages.
 func (w *world) deadLetters(n int) (url, dead string) {
 	w.Helper()

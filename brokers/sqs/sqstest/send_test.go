@@ -1,7 +1,6 @@
 package sqstest_test
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -21,8 +20,7 @@ func stringAttribute(value string) types.MessageAttributeValue {
 func milliseconds(at time.Time) string { return strconv.FormatInt(at.UnixMilli(), 10) }
 
 func TestMessageComesBackAsItWasSent(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		url := w.queue("orders")
+	onOrders(t, func(w *world, url string) {
 		body := "tab\t, newline\n, quote \", <&>, ä, \U0001F600 and \uFFFD"
 		sent, err := w.client.SendMessage(w.Context(), &sqs.SendMessageInput{
 			QueueUrl: &url, MessageBody: &body,
@@ -50,8 +48,7 @@ func TestMessageComesBackAsItWasSent(t *testing.T) {
 
 // The sums are those that AWS returns.
 func TestMD5OfAttributes(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		url := w.queue("orders")
+	onOrders(t, func(w *world, url string) {
 		for want, attributes := range map[string]map[string]types.MessageAttributeValue{
 			"adb59cd4678ea5a855436b949cd07ab6": {"MyAttribute": stringAttribute("foobar")},
 			"ae7155c6026991b6d54b11589678bf9c": {"Foo": stringAttribute("Bar")},
@@ -130,8 +127,7 @@ func TestSendIsRefused(t *testing.T) {
 		"deduplication ID":          {sqs.SendMessageInput{MessageBody: new("a"), MessageDeduplicationId: new("1")}, value},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, sqstest.Options{}, func(w *world) {
-				url := w.queue("orders")
+			onOrders(t, func(w *world, url string) {
 				c.in.QueueUrl = &url
 				_, err := w.client.SendMessage(w.Context(), &c.in)
 				w.wantCode(err, c.want)
@@ -144,8 +140,7 @@ func TestSendIsRefused(t *testing.T) {
 }
 
 func TestSystemAttributeIsRefused(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		url := w.queue("orders")
+	onOrders(t, func(w *world, url string) {
 		for name, attribute := range map[string]types.MessageSystemAttributeValue{
 			"AWSTraceHeader": {DataType: new("Binary"), BinaryValue: []byte("x")},
 			"Other":          {DataType: new("String"), StringValue: new("x")},
@@ -183,8 +178,7 @@ func TestBatchIsRefused(t *testing.T) {
 		"too large": {large, legacy + "BatchRequestTooLong"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, sqstest.Options{}, func(w *world) {
-				url := w.queue("orders")
+			onOrders(t, func(w *world, url string) {
 				_, err := w.client.SendMessageBatch(w.Context(), &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: c.entries})
 				w.wantCode(err, c.want)
 				if c.want != "" && w.server.Queue("orders").Sent != 0 {
@@ -243,16 +237,4 @@ func (w *world) wantFailed(failed []types.BatchResultErrorEntry, want ...string)
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		w.Errorf("failed entries %q, want %q", got, want)
 	}
-}
-
-func TestBatchesOfHandlesAreChecked(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		url := w.queue("orders")
-		_, err := w.client.DeleteMessageBatch(w.Context(), &sqs.DeleteMessageBatchInput{QueueUrl: &url, Entries: []types.DeleteMessageBatchRequestEntry{}})
-		if _, ok := errors.AsType[*types.EmptyBatchRequest](err); !ok {
-			w.Errorf("empty DeleteMessageBatch: %v, want EmptyBatchRequest", err)
-		}
-		_, err = w.client.ChangeMessageVisibilityBatch(w.Context(), &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &url, Entries: []types.ChangeMessageVisibilityBatchRequestEntry{}})
-		w.wantCode(err, "AWS.SimpleQueueService.EmptyBatchRequest")
-	})
 }

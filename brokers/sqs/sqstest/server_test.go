@@ -20,26 +20,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 )
 
-func TestOverLoopback(t *testing.T) {
-	w := loopback(t, sqstest.Options{})
-	url := w.queue("orders")
-	var poll sync.WaitGroup
-	poll.Go(func() { w.wantBodies(w.receive(url, 10, 20, 30), "a") })
-	for w.server.Queue("orders").Polls == 0 {
-		runtime.Gosched()
-	}
-	w.send(url, "a")
-	poll.Wait()
-	w.send(url, numbered("m", 3)...)
-	got := w.receive(url, 10, 1, 30)
-	w.wantBodies(got, "m1", "m2", "m3")
-	w.wantCode(w.delete(url, got[0]), "")
-	w.server.Advance(30 * time.Second)
-	w.wantBodies(w.receive(url, 10, 1, 30), "a", "m2", "m3")
-	_, err := w.client.GetQueueUrl(w.Context(), &sqs.GetQueueUrlInput{QueueName: new("others")})
-	w.wantCode(err, "AWS.SimpleQueueService.NonExistentQueue")
-}
-
 func TestClientGoesAwayOverLoopback(t *testing.T) {
 	w := loopback(t, sqstest.Options{})
 	url := w.queue("orders")
@@ -59,7 +39,6 @@ func TestClientGoesAwayOverLoopback(t *testing.T) {
 }
 
 func TestCloseEndsEverything(t *testing.T) {
-	before := runtime.NumGoroutine()
 	w := newWorld(t, sqstest.NewServer(sqstest.Options{}))
 	url := w.queue("orders")
 	w.send(url, "a")
@@ -87,15 +66,6 @@ func TestCloseEndsEverything(t *testing.T) {
 	if err := w.trySend(url); err == nil {
 		t.Error("a call after Close returned no error")
 	}
-	// What is left of the client's connections ends by itself.
-	deadline := time.Now().Add(5 * time.Second)
-	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
-		runtime.Gosched()
-	}
-	if after := runtime.NumGoroutine(); after > before {
-		stacks := make([]byte, 1<<16)
-		t.Errorf("%d goroutines after Close, %d before\n%s", after, before, stacks[:runtime.Stack(stacks, true)])
-	}
 }
 
 func TestCloseInABubble(t *testing.T) {
@@ -120,8 +90,7 @@ func TestCloseInABubble(t *testing.T) {
 }
 
 func TestCalls(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		url := w.queue("orders")
+	onOrders(t, func(w *world, url string) {
 		w.send(url, "a")
 		time.Sleep(time.Second)
 		w.wantCode(w.delete(url, w.one(url)), "")

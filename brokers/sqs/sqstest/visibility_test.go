@@ -13,23 +13,6 @@ import (
 
 const fullDay = 24 * time.Hour
 
-func TestMessageComesBackAfterItsVisibilityTimeout(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		url := w.queue("orders")
-		w.send(url, "a")
-		start := time.Now()
-		w.wantBodies(w.receive(url, 10, 20, 5), "a")
-		second := w.receive(url, 10, 20, 30)
-		w.wantBodies(second, "a")
-		if got := time.Since(start); got != 5*time.Second {
-			w.Errorf("the message came back after %v, want 5s", got)
-		}
-		if got := second[0].Attributes["ApproximateReceiveCount"]; got != "2" {
-			w.Errorf("ApproximateReceiveCount = %s, want 2", got)
-		}
-	})
-}
-
 func TestChangedVisibilityCountsFromTheCallAndIsNotRemembered(t *testing.T) {
 	bubble(t, sqstest.Options{}, func(w *world) {
 		url := w.queue("orders", "VisibilityTimeout", "7")
@@ -37,26 +20,8 @@ func TestChangedVisibilityCountsFromTheCallAndIsNotRemembered(t *testing.T) {
 		m := w.one(url)
 		pass(6 * time.Second)
 		w.wantCode(w.change(url, m, 10), "")
-		start := time.Now()
-		w.wantBodies(w.receive(url, 1, 20, 0), "a")
-		if got := time.Since(start); got != 10*time.Second {
-			w.Errorf("changed visibility ended after %v, want 10s", got)
-		}
-		start = time.Now()
-		w.wantBodies(w.receive(url, 1, 20, 0), "a")
-		if got := time.Since(start); got != 7*time.Second {
-			w.Errorf("visibility of the next receive ended after %v, want the queue's 7s", got)
-		}
-	})
-}
-
-func TestVisibilityZeroShowsAtOnce(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		url := w.queue("orders")
-		w.send(url, "a")
-		w.wantCode(w.change(url, w.one(url), 0), "")
-		w.wantCounts("orders", 1, 0, 0)
-		w.one(url)
+		w.takes(10*time.Second, func() { w.wantBodies(w.receive(url, 1, 20, 0), "a") })
+		w.takes(7*time.Second, func() { w.wantBodies(w.receive(url, 1, 20, 0), "a") })
 	})
 }
 
@@ -78,8 +43,7 @@ func TestOneReceiveHidesFor12HoursInAll(t *testing.T) {
 		{"longer near the end", 12*time.Hour - time.Second, 2, "InvalidParameterValue"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, sqstest.Options{}, func(w *world) {
-				url := w.queue("orders")
+			onOrders(t, func(w *world, url string) {
 				w.send(url, "a")
 				m := w.receive(url, 1, 0, hours12)[0]
 				pass(c.elapsed)
@@ -91,8 +55,7 @@ func TestOneReceiveHidesFor12HoursInAll(t *testing.T) {
 }
 
 func TestTwelveHoursBeginAnewWithEveryReceive(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		url := w.queue("orders")
+	onOrders(t, func(w *world, url string) {
 		w.send(url, "a")
 		m := w.receive(url, 1, 0, 43200)[0]
 		pass(11 * time.Hour)
@@ -182,8 +145,7 @@ func TestReceiveParameters(t *testing.T) {
 		{"negative visibility", 1, 0, -1, "InvalidParameterValue"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, sqstest.Options{}, func(w *world) {
-				url := w.queue("orders")
+			onOrders(t, func(w *world, url string) {
 				w.send(url, "a")
 				_, err := w.client.ReceiveMessage(w.Context(), receiveInput(url, c.most, c.wait, c.hide))
 				w.wantCode(err, c.want)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -35,6 +36,18 @@ func bubble(t *testing.T, options sqstest.Options, run func(w *world)) {
 		defer server.Close()
 		run(newWorld(t, server))
 	})
+}
+
+// onOrders runs a test in a bubble with a standard queue, "orders".
+func onOrders(t *testing.T, run func(w *world, url string)) {
+	t.Helper()
+	bubble(t, sqstest.Options{}, func(w *world) { run(w, w.queue("orders")) })
+}
+
+// onFIFO runs a test in a bubble with a FIFO queue, "orders.fifo".
+func onFIFO(t *testing.T, run func(w *world, url string)) {
+	t.Helper()
+	bubble(t, sqstest.Options{}, func(w *world) { run(w, w.fifo("orders.fifo")) })
 }
 
 // loopback runs a test over a socket, on the real clock.
@@ -168,13 +181,8 @@ func (w *world) wantBodies(got []types.Message, want ...string) {
 	for i, m := range got {
 		bodies[i] = *m.Body
 	}
-	if len(bodies) != len(want) {
+	if !slices.Equal(bodies, want) {
 		w.Fatalf("received %q, want %q", bodies, want)
-	}
-	for i := range want {
-		if bodies[i] != want[i] {
-			w.Fatalf("received %q, want %q", bodies, want)
-		}
 	}
 }
 
@@ -185,6 +193,16 @@ func numbered(prefix string, n int) []string {
 		out[i] = prefix + strconv.Itoa(i+1)
 	}
 	return out
+}
+
+// takes checks how long run takes.
+func (w *world) takes(want time.Duration, run func()) {
+	w.Helper()
+	start := time.Now()
+	run()
+	if got := time.Since(start); got != want {
+		w.Errorf("it took %v, want %v", got, want)
+	}
 }
 
 // wantCode checks the code of an error, in the spelling of the query protocol;

@@ -1,0 +1,46 @@
+package memory_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/brokertest"
+	"github.com/redrive-go/redrive/brokers/memory"
+)
+
+// TestConformance runs the suite. The other tests are about what it does not
+// ask for: faults, inspection, and times and orders that are exact here.
+func TestConformance(t *testing.T) {
+	for name, options := range map[string]memory.Options{
+		"unordered": {},
+		"ordered":   {Ordered: true},
+		"limited":   {MaxLease: 20 * time.Second, MessageLimit: 256 << 10, HeaderLimit: 2 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var fault atomic.Pointer[memory.Fault]
+			options.Fault = func(op memory.Op) memory.Fault {
+				if f := fault.Load(); f != nil && (op.Operation == memory.Publish || op.Action == brokers.Retry) {
+					return *f
+				}
+				return memory.Fault{}
+			}
+			during := func(f memory.Fault) func(brokers.Broker) (heal func()) {
+				return func(brokers.Broker) (heal func()) {
+					fault.Store(&f)
+					return func() { fault.Store(nil) }
+				}
+			}
+			brokertest.Run(t, brokertest.Harness{
+				Open:         func(testing.TB) brokers.Broker { return memory.New(options) },
+				Virtual:      true,
+				TypedHeaders: brokers.Headers{{Name: "count", Value: "7", Type: "int64"}, {Name: "count", Value: "7"}},
+				Crash:        func(b brokers.Broker, src brokers.Source) { b.(*memory.Broker).Crash(src) },
+				LoseRequests: during(memory.Fault{Err: brokers.ErrUnknownOutcome}),
+				LoseConfirms: during(memory.Fault{Err: brokers.ErrUnknownOutcome, Done: true}),
+			})
+		})
+	}
+}
