@@ -293,6 +293,11 @@ func brokenLeases() []broken {
 			adjust: func(h *Harness) { h.AbandonedMargin = 3 },
 		},
 		{
+			name:  "abandoned is forgotten with a release",
+			fails: []string{"abandoned-counted"},
+			hooks: forgetsLosses,
+		},
+		{
 			name:  "abandoned counts releases",
 			fails: []string{"release-repeated"},
 			hooks: func() hooks { return countsReleases(0) },
@@ -389,6 +394,24 @@ func miscounts(margin int) (h hooks, blame func(*brokers.Delivery)) {
 func countsReleases(margin int) hooks {
 	h, blame := miscounts(margin)
 	h.settle = changed(brokers.Release, func(st *brokers.Settlement) { blame(st.Delivery) })().settle
+	return h
+}
+
+func forgetsLosses() hooks {
+	var mu sync.Mutex
+	released := make(map[string]bool)
+	h := onDelivery(func(_ *faultySource, d *brokers.Delivery) {
+		mu.Lock()
+		defer mu.Unlock()
+		if released[d.Message.ID] {
+			d.Abandoned = 0
+		}
+	})()
+	h.settle = changed(brokers.Release, func(st *brokers.Settlement) {
+		mu.Lock()
+		defer mu.Unlock()
+		released[st.Delivery.Message.ID] = true
+	})().settle
 	return h
 }
 

@@ -1,8 +1,10 @@
 package rabbitmq
 
-import "github.com/redrive-go/redrive/brokers"
+import (
+	"time"
 
-import "time"
+	"github.com/redrive-go/redrive/brokers"
+)
 
 // SetGrace sets for how long the consumers of a paused topic stay. Call it before
 // Open.
