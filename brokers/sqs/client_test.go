@@ -67,6 +67,9 @@ func TestSendFailures(t *testing.T) {
 				tt.fault.Operation = sendBatch
 				s.server.Inject(tt.fault)
 				err := s.broker.Publish(s.Context(), "jobs", msgs...)
+				if tt.fault.Latency > 0 && !strings.Contains(err.Error(), "no answer within 10s") {
+					s.Errorf("Publish returned %v, which does not say that there was no answer", err)
+				}
 				errs := make([]error, len(msgs))
 				if perr, ok := errors.AsType[*brokers.PublishError](err); ok {
 					for i, err := range perr.Failed {

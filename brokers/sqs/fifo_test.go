@@ -91,6 +91,20 @@ func TestFIFORetryDoesNotCountForTheRest(t *testing.T) {
 	})
 }
 
+// TestFIFOKeepsTheRestOfAGroup does not hand out in a later Receive what
+// follows a message that is with the worker.
+func TestFIFOKeepsTheRestOfAGroup(t *testing.T) {
+	play(t, "jobs.fifo", Options{}, func(s *scene) {
+		src := s.open()
+		s.buffer(src, "a/0", "a/1", "b/0", "a/2")
+		first := s.expect(src, "a/0")[0]
+		s.settle(src, ack(s.expect(src, "b/0")[0]))
+		s.nothing(src, time.Second)
+		s.settle(src, ack(first))
+		s.expect(src, "a/1", "a/2")
+	})
+}
+
 // TestFIFOLostLease gives back what follows a message whose lease was lost,
 // so that it comes first again.
 func TestFIFOLostLease(t *testing.T) {

@@ -65,3 +65,27 @@ func TestRest(t *testing.T) {
 		}
 	}
 }
+
+func TestAppetite(t *testing.T) {
+	start := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	a := appetite{window: 10 * time.Second}
+	for _, step := range []struct {
+		at         time.Duration
+		take, want int
+	}{
+		{time.Second, 5, 5},
+		{2 * time.Second, 7, 12},
+		{11 * time.Second, 1, 12}, // the window before counts
+		{19 * time.Second, 20, 21},
+		{21 * time.Second, 0, 21},
+		{31 * time.Second, 0, 0},
+		{300 * time.Second, 4, 4},
+		{900 * time.Second, 0, 0},
+	} {
+		now := start.Add(step.at)
+		a.take(step.take, now)
+		if got := a.recent(now); got != step.want {
+			t.Errorf("after %v: recent = %d, want %d", step.at, got, step.want)
+		}
+	}
+}

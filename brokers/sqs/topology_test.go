@@ -231,10 +231,16 @@ func TestOpenCreates(t *testing.T) {
 		}
 		s.demand("CreateQueue", 0)
 	})
+	play(t, "jobs", Options{}, func(s *scene) { // another worker, with other settings, was first
+		s.create("jobs", map[string]string{"MessageRetentionPeriod": "1209600"})
+		s.server.Inject(sqstest.Fault{Operation: "GetQueueUrl", Queue: "jobs", Code: "AWS.SimpleQueueService.NonExistentQueue", Times: 1})
+		s.open()
+		s.demand("CreateQueue", 2)
+	})
 	play(t, "jobs", Options{}, func(s *scene) {
 		s.sub.DeadLetters = map[string]string{"jobs": "dead"}
 		heal := s.server.Inject(sqstest.Fault{Operation: "CreateQueue", Queue: "dead", Code: "AccessDenied"})
-		if _, err := s.broker.Open(s.Context(), s.sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"jobs" is missing`) {
+		if _, err := s.broker.Open(s.Context(), s.sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"jobs" is missing`) || !strings.Contains(err.Error(), "AccessDenied") {
 			s.Errorf("Open without the right to create the dead-letter queue returned %v, want ErrMisconfigured, and what else is missing", err)
 		}
 		s.demand("CreateQueue", 1) // without its dead-letter queue "jobs" would have no policy for ever
