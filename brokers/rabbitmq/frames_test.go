@@ -213,17 +213,17 @@ func TestPrefetchGrows(t *testing.T) {
 		first := []int{1, 1, 31} // of the queue and of its retries, and when a message has come
 		w.publish("a")
 		w.ack(w.receive(1)...)
-		w.nothing(100 * time.Millisecond)
-		if got := grants.all(); !slices.Equal(got, first) {
-			w.Errorf("prefetches granted at the start: %v, want %v", got, first)
-		}
+		w.await("the prefetch of the start has grown once", func() bool {
+			w.nothing(10 * time.Millisecond)
+			return slices.Equal(grants.all(), first)
+		})
 		const inFlight = 50 // of the subscription
 		w.publish(strings.Split(strings.Repeat("b", inFlight+10), "")...)
 		w.receive(inFlight) // and keep them
-		w.nothing(200 * time.Millisecond)
-		if got, want := grants.all(), append(first, inFlight-32); !slices.Equal(got, want) {
-			w.Errorf("prefetches granted when %d deliveries are held: %v, want %v", inFlight, got, want)
-		}
+		w.await("it has grown to what can be held", func() bool {
+			w.nothing(10 * time.Millisecond)
+			return slices.Equal(grants.all(), append(first, inFlight-32))
+		})
 	})
 }
 
