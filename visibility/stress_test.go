@@ -213,7 +213,7 @@ func TestTrackAndForgetDuringRun(t *testing.T) {
 		var working sync.WaitGroup
 		for range workers {
 			working.Go(func() {
-				for range rounds {
+				for i := 0; i < rounds || len(w.made()) == 0; i++ { // the keeper may get its turn late
 					leases := takeMany(batch)
 					for _, l := range leases {
 						l.until = time.Now().Add(1 + rand.N(lease))
@@ -234,9 +234,6 @@ func TestTrackAndForgetDuringRun(t *testing.T) {
 			if !errors.Is(l.cause, errGone) {
 				t.Errorf("a lease that had not run out was lost: %v", l.cause)
 			}
-		}
-		if len(w.made()) == 0 {
-			t.Error("Extend was never called: the scenario tests too little")
 		}
 	})
 }
