@@ -102,7 +102,7 @@ func TestConformanceOnServers(t *testing.T) {
 				h.Topic = func(name string) string {
 					return fmt.Sprintf("%s-%s-%d-%d%s", name, kind.name, time.Now().UnixNano(), topics.Add(1), kind.suffix)
 				}
-				h.Unit, h.Slack = 2*time.Second, 2*time.Second
+				h.Unit, h.Slack = 3*time.Second, 2*time.Second
 				brokertest.Run(t, h)
 			})
 		}
