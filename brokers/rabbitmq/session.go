@@ -133,11 +133,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		time.AfterFunc(d, s.woken.Wake)
 	}
 	for number, f := range s.feeds {
-		in := &intake{feed: f, number: number, start: scout, careful: careful, parked: !f.paused.IsZero()}
-		if f.ordered { // whose prefetch can grow at some moments only
-			in.start = firstPrefetch
-		}
-		n.intakes = append(n.intakes, in)
+		n.intakes = append(n.intakes, &intake{feed: f, number: number, start: scout, careful: careful, parked: !f.paused.IsZero()})
 	}
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })

@@ -198,12 +198,15 @@ func (s *source) judge(err error) error {
 // session was being set up belongs to it too.
 func (s *source) push(n *session, f *feed, i item) {
 	s.mu.Lock()
+	suspected := i.token.count >= suspicious
+	if suspected {
+		i.token.intake.careful = time.Now().Add(trialPace)
+	}
 	switch {
 	case n.ctx.Err() != nil:
-	case i.token.count >= suspicious:
-		i.token.intake.careful = time.Now().Add(trialPace)
+	case suspected && (!f.ordered || f.single):
 		s.suspects = append(s.suspects, suspect{f, i})
-	default:
+	default: // ordered ones come in order, after a loss one at a time
 		f.items = append(f.items, i)
 	}
 	s.mu.Unlock()
