@@ -166,7 +166,7 @@ func (c *checker) takeStarted(e *event, d *delivery) {
 		c.violate(promiseSettlement, f.id, "is run after its settlement was asked for")
 	case d.toldAt > 0 && d.toldAt+slack < e.At:
 		c.violate(promiseStale, f.id, "is run by worker %d, which was told at %v that its lease is lost", w.number, d.toldAt)
-	case end > 0 && end+slack < e.At && !c.stormy(): // in which it may stand still
+	case end > 0 && end+slack < e.At && !(c.scenario.served && d.asked > 0) && !c.stormy(): // in which it may stand still
 		c.violate(promiseShutdown, f.id, "is started by worker %d, which was told to stop at %v", w.number, end)
 	case d.crashLoop():
 		c.violate(promiseAttempts, f.id, "is run although it was abandoned %d times", d.abandoned)

@@ -21,7 +21,7 @@ var served = pace{
 	pause:    time.Minute,
 	drain:    time.Second,
 	work:     10 * time.Millisecond,
-	slack:    2 * time.Second,
+	slack:    4 * time.Second,
 	rounding: time.Millisecond,
 	good:     0.85,
 	slow:     0.1,

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -439,7 +440,8 @@ func TestFrozenBrokerHoldsNobodyForLong(t *testing.T) {
 func TestCreateWaitsUntilTheTopicCanBeUsed(t *testing.T) {
 	const noLeader = 5
 	onStub(t, func(t *testing.T, s *stub, c *client) {
-		asked, patient := 0, 6
+		var asked, patient atomic.Int64
+		patient.Store(6)
 		s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
 			switch req := req.(type) {
 			case *createtopics.Request:
@@ -447,10 +449,12 @@ func TestCreateWaitsUntilTheTopicCanBeUsed(t *testing.T) {
 				if topic.NumPartitions != -1 || topic.ReplicationFactor != -1 {
 					t.Errorf("request %+v", topic)
 				}
+				s.mu.Lock()
 				s.topics[topic.Name] = 2
+				s.mu.Unlock()
 				return &createtopics.Response{Topics: []createtopics.ResponseTopic{{Name: topic.Name, ErrorCode: 36}}}, nil // it exists
-			case *metadata.Request:
-				if asked++; len(req.TopicNames) == 1 && asked < patient {
+			case *metadata.Request: // the client asks by itself, too
+				if n := asked.Add(1); len(req.TopicNames) == 1 && n < patient.Load() {
 					res := s.layout(req).(*metadata.Response)
 					if len(res.Topics[0].Partitions) > 0 {
 						res.Topics[0].Partitions[0].ErrorCode = noLeader
@@ -460,10 +464,10 @@ func TestCreateWaitsUntilTheTopicCanBeUsed(t *testing.T) {
 			}
 			return nil, nil
 		}
-		if err := c.create(t.Context(), "new", 0, 0, nil); err != nil || asked < patient {
-			t.Errorf("after asking for the layout %d times: %v", asked, err)
+		if err := c.create(t.Context(), "new", 0, 0, nil); err != nil || asked.Load() < patient.Load() {
+			t.Errorf("after asking for the layout %d times: %v", asked.Load(), err)
 		}
-		patient = 1 << 30
+		patient.Store(1 << 30)
 		if err := c.create(t.Context(), "never", 0, 0, nil); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"never"`) {
 			t.Errorf("create of a topic that gets no leader: %v", err)
 		}
