@@ -381,6 +381,30 @@ func TestKillerIsChargedAlone(t *testing.T) {
 	})
 }
 
+// A suspect whose handler takes its time holds nobody: after a moment the others
+// come, also of an ordered topic.
+func TestSlowSuspectHoldsNobody(t *testing.T) {
+	for name, ordered := range map[string]bool{"unordered": false, "ordered": true} {
+		t.Run(name, func(t *testing.T) {
+			inWorlds(t, rabbitmq.Options{}, func(w *world) {
+				const messages = 4
+				w.closeSource()
+				w.number(w.topic, 0, messages)
+				for range 3 {
+					w.lose(messages)
+				}
+				if ordered {
+					w.openOrdered(10)
+				} else {
+					w.source = w.open(w.topic)
+				}
+				ds := w.receive(messages) // the first is not settled meanwhile
+				w.ack(ds...)
+			})
+		})
+	}
+}
+
 // crash ends the worker as a kill does, and starts another.
 func (w *world) crash() {
 	w.tap.cut()

@@ -201,6 +201,7 @@ func (s *source) push(n *session, f *feed, i item) {
 	suspected := i.token.count >= suspicious
 	if suspected {
 		i.token.intake.careful = time.Now().Add(trialPace)
+		time.AfterFunc(trialPace, s.woken.Wake) // for it to grow, however long this one takes
 	}
 	switch {
 	case n.ctx.Err() != nil:
