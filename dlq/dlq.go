@@ -3,7 +3,7 @@
 //
 // Guarantees:
 //
-//   - The message itself is untouched: ID, key, body and the producer's headers,
+//   - The message itself is untouched, but in a stub: ID, key, body and the producer's headers,
 //     trace context included, are those that were published. The metadata rides in
 //     headers of its own that begin with redrive-dlq- or redrive-error-. Those
 //     of an earlier death, and forged ones of the framework, are replaced; no
@@ -11,6 +11,8 @@
 //   - [Entry.Encode] keeps the metadata within the broker's room for headers, and
 //     sheds the least useful part first. What is missing is named in
 //     [Entry.Truncated]. What a redrive needs is never shed.
+//   - [Entry.Stub] stands for a message that the broker takes with no metadata at
+//     all. It takes less than 4 KiB, whatever the message.
 //   - [Decode] reads what anybody may have written: it never panics, and every
 //     text it returns is valid UTF-8, bounded and free of control characters.
 //   - [Entry.SetError] stores no control characters and no secrets that

@@ -46,6 +46,7 @@ type Entry struct {
 	//	crash-loop     the message seems to kill its worker
 	//	oversize       the message is over the limit of the worker
 	//	refused        the broker will not take its retry: too large, or characters it does not allow
+	//	unreadable     what the broker delivered cannot be read as a message
 	//	unroutable     no handler takes its topic
 	//	redrive-limit  it came back from the dead-letter topic too often
 	//	operator       somebody decided so
@@ -76,6 +77,10 @@ type Entry struct {
 	// error-stack, history, error-message, origin, rule, and others whose
 	// value was too long.
 	Truncated []string
+
+	// Original is set in a stub, whose Message only stands for the dead one:
+	// see [Entry.Stub].
+	Original *Original
 }
 
 // Encode returns the dead letter to publish. The framework's headers, counted
@@ -108,6 +113,7 @@ func (e Entry) Encode(limit int) brokers.Message {
 	put(headerAt, string(text.AppendTime(nil, e.DeadAt)))
 	put(headerAbandoned, string(text.AppendCount(nil, e.Abandoned)))
 	put(headerPublishedAt, string(text.AppendTime(nil, e.Message.PublishedAt)))
+	e.Original.put(put)
 	for _, h := range wire.Encode(brokers.Message{}, e.Meta) {
 		h.Name = deadPrefix + strings.TrimPrefix(h.Name, prefix)
 		record = append(record, h)
@@ -143,6 +149,7 @@ func Decode(m brokers.Message) (Entry, error) {
 		DeadAt:    text.Time(record.Get(headerAt)),
 		Abandoned: text.Count(record.Get(headerAbandoned)),
 	}
+	e.Original = originalOf(record)
 	e.Message.Headers = user
 	e.Message.PublishedAt = text.Time(record.Get(headerPublishedAt))
 	for _, f := range e.fields() {

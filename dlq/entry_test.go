@@ -170,16 +170,10 @@ func randomEntry(rng *rand.Rand) Entry {
 	if rng.IntN(4) == 0 {
 		e.Truncated = []string{"error-stack", "history"}
 	}
-	return e
-}
-
-// sizeOf is what headers count against a limit.
-func sizeOf(h brokers.Headers) int {
-	n := 0
-	for _, header := range h {
-		n += len(header.Name) + len(header.Value)
+	if rng.IntN(4) == 0 {
+		e.Original = &Original{BodyBytes: rng.IntN(1 << 30), HeaderBytes: rng.IntN(1 << 20), BodySHA256: maybe(strings.Repeat("0f", 32))}
 	}
-	return n
+	return e
 }
 
 func TestShedding(t *testing.T) {
@@ -381,6 +375,8 @@ func TestDecodeHostile(t *testing.T) {
 		{"repeated name", dead(h(headerReason, "a"), h(headerReason, "b")), Entry{Reason: "b"}},
 		{"empty values", dead(h(headerReason, ""), h(meta("history"), ""), h(meta("origin-"), "")), Entry{}},
 		{"truncated without sense", dead(h(headerTruncated, ",,a b,history,history,")), Entry{Truncated: []string{"history"}}},
+		{"stub", dead(h(headerStub, "x"), h(headerBodyBytes, "-1"), h(headerHeaderBytes, "7"), h(headerBodyHash, "0f")), Entry{Original: &Original{HeaderBytes: 7}}},
+		{"no stub", dead(h(headerBodyBytes, "1"), h(headerHeaderBytes, "7")), Entry{}},
 		{"other words", dead(h("redrive-dlq-color", "red")), Entry{Message: brokers.Message{Headers: brokers.Headers{h("redrive-dlq-color", "red")}}}},
 	}
 	for _, tt := range tests {

@@ -23,6 +23,11 @@ const (
 	headerRule        = deadPrefix + "rule"
 	headerTruncated   = deadPrefix + "truncated"
 
+	headerStub        = deadPrefix + "stub"
+	headerBodyBytes   = deadPrefix + "body-bytes"
+	headerHeaderBytes = deadPrefix + "header-bytes"
+	headerBodyHash    = deadPrefix + "body-sha256"
+
 	headerType        = prefix + "error-type"
 	headerCode        = prefix + "error-code"
 	headerMessage     = prefix + "error-message"

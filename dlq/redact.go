@@ -241,7 +241,7 @@ func isScheme(word string) bool {
 // inside handles a value in brackets, the first of which is at i: an object or
 // an array, or a word that begins with one.
 func (r *redactor) inside(i int) (from, to int) {
-	if strings.HasPrefix(r.text[i:], redacted) {
+	if after, ok := strings.CutPrefix(r.text[i:], redacted); ok && strings.Trim(after[:wordEnd(after)], punctuation+"]") == "" {
 		return 0, 0
 	}
 	from, depth := i+1, 0

@@ -102,7 +102,10 @@ type Policy struct {
 	// the message, and differ between requests of one message that are to have
 	// an effect each. An empty key sets no header. A key of more than 200 bytes
 	// or with anything but visible ASCII is replaced by "sha256-" and its hash
-	// in hex. Nil means consumer.MetaFrom(ctx).IdempotencyKey.
+	// in hex. Nil means consumer.MetaFrom(ctx).IdempotencyKey, which the producer
+	// of the message may have chosen, so that one producer could use up the keys
+	// of another: where they are not to be trusted, make it from what the handler
+	// has verified.
 	Key func(*http.Request) string
 
 	// Propagate sets the headers of a trace, such as traceparent and

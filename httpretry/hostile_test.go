@@ -49,7 +49,7 @@ func flooding(bodies *[]*flood, code int) base {
 	}
 }
 
-func TestHugeProblem(t *testing.T) {
+func TestAttackHugeProblem(t *testing.T) {
 	for _, rules := range [][]classify.Rule{nil, {httpretry.ProblemTypes(map[string]classify.Class{"x": classify.ClassPoison})}} {
 		t.Run(fmt.Sprintf("%d rules", len(rules)), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestCutBody(t *testing.T) {
 }
 
 // A failing response whose body never ends must not hold up its retry.
-func TestSlowRestIsNotDrained(t *testing.T) {
+func TestAttackSlowRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, func(w http.ResponseWriter, r *http.Request, n int) {
 			if n == 1 {
@@ -183,7 +183,7 @@ func TestSlowRestIsNotDrained(t *testing.T) {
 	})
 }
 
-func TestRedirectLoop(t *testing.T) {
+func TestAttackRedirectLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) { http.Redirect(w, r, place, http.StatusFound) })
 		_, err := s.client(t, httpretry.Policy{}).Do(request(t, t.Context(), "GET", nil))
@@ -215,9 +215,9 @@ func TestRedirectKeepsTheBody(t *testing.T) {
 	})
 }
 
-// TestRedirectElsewhere has a server send its caller on to another host, which
+// TestAttackRedirect has a server send its caller on to another host, which
 // is to learn neither the key nor the trace.
-func TestRedirectElsewhere(t *testing.T) {
+func TestAttackRedirect(t *testing.T) {
 	for _, tt := range []struct {
 		name, to, key, trace string
 	}{

@@ -35,5 +35,6 @@
 // A store that forgets is as good as none: a Redis that evicts keys or loses
 // them in a failover, a [Memory] whose process ends or whose bound is reached.
 // Whoever may publish to a topic may choose keys, and can so keep a message of
-// another from being handled, or make it a dead letter.
+// another from being handled, or make it a dead letter. Options.Namespace keeps
+// producers apart.
 package idempotency

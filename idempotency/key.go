@@ -26,6 +26,14 @@ const (
 // all runs of a message, because brokers carry all three over retries and
 // redrives unchanged.
 //
+// Whoever may publish to a topic chooses the keys of his messages, and may choose
+// those of others: whichever message of a key is handled first, the others with
+// the same body are acked without a run, and those with another body become dead
+// letters. Options.Namespace keeps producers apart that do not trust each other.
+// Package httpretry sends the key on to the API that a handler calls, where a
+// foreign key can do the same: derive keys there from what the handler has
+// verified, if producers are not to be trusted.
+//
 // The result can be put into a header or a database as it is: a key of more
 // than 200 bytes, with control characters, or that is not UTF-8, is replaced
 // by "sha256-" and the hash of it in hex. So is one that begins like that
@@ -58,9 +66,14 @@ func safe(key string) string {
 	return key
 }
 
-// scoped returns the key of a claim: no two pairs of scope and key share one.
-func scoped(scope, key string) string {
-	full := escapeScope.Replace(scope) + ":" + key
+// scoped returns the key of a claim: no two triples of scope, namespace and key
+// share one.
+func scoped(scope, namespace, key string) string {
+	full := escapeScope.Replace(scope)
+	if namespace != "" {
+		full += "%/" + escapeScope.Replace(namespace) // no escaped scope has a %/
+	}
+	full += ":" + key
 	if len(full) > maxClaim || !printable(full) {
 		return hash(full) // contains no colon
 	}

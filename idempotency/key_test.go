@@ -58,45 +58,51 @@ func TestKeyOutsideThePipeline(t *testing.T) {
 }
 
 func TestScoped(t *testing.T) {
-	type pair struct{ scope, key string }
+	type triple struct{ scope, namespace, key string }
 	tests := []struct {
-		pair pair
+		of   triple
 		want string
 	}{
-		{pair{"orders", "7"}, "orders:7"},
-		{pair{"orders:7", "1"}, "orders%3A7:1"},
-		{pair{"orders", "7:1"}, "orders:7:1"},
-		{pair{"orders%3A7", "1"}, "orders%253A7:1"},
-		{pair{"", "7"}, ":7"},
-		{pair{"a\nb", "7"}, hash("a\nb:7")},
-		{pair{strings.Repeat("s", 54), strings.Repeat("k", 200)}, strings.Repeat("s", 54) + ":" + strings.Repeat("k", 200)},
-		{pair{strings.Repeat("s", 55), strings.Repeat("k", 200)}, hash(strings.Repeat("s", 55) + ":" + strings.Repeat("k", 200))},
+		{triple{"orders", "", "7"}, "orders:7"},
+		{triple{"orders:7", "", "1"}, "orders%3A7:1"},
+		{triple{"orders", "", "7:1"}, "orders:7:1"},
+		{triple{"orders%3A7", "", "1"}, "orders%253A7:1"},
+		{triple{"", "", "7"}, ":7"},
+		{triple{"orders", "shop", "7"}, "orders%/shop:7"},
+		{triple{"orders", "a:b%/c", "7"}, "orders%/a%3Ab%25/c:7"},
+		{triple{"orders%/shop", "", "7"}, "orders%25/shop:7"},
+		{triple{"a\nb", "", "7"}, hash("a\nb:7")},
+		{triple{strings.Repeat("s", 54), "", strings.Repeat("k", 200)}, strings.Repeat("s", 54) + ":" + strings.Repeat("k", 200)},
+		{triple{strings.Repeat("s", 55), "", strings.Repeat("k", 200)}, hash(strings.Repeat("s", 55) + ":" + strings.Repeat("k", 200))},
 	}
 	for _, tt := range tests {
-		if got := scoped(tt.pair.scope, tt.pair.key); got != tt.want {
-			t.Errorf("scoped(%q, %q) = %q, want %q", tt.pair.scope, tt.pair.key, got, tt.want)
+		if got := scoped(tt.of.scope, tt.of.namespace, tt.of.key); got != tt.want {
+			t.Errorf("scoped%q = %q, want %q", tt.of, got, tt.want)
 		}
 	}
 }
 
-// FuzzScoped demands that every key can be stored, and that no two pairs of
-// scope and key share one.
+// FuzzScoped demands that every key can be stored, and that no two triples of
+// scope, namespace and key share one.
 func FuzzScoped(f *testing.F) {
-	f.Add("orders", "7", "orders:7", "")
-	f.Add("a:", "b", "a", ":b")
-	f.Add("a", "\x00", "a", "\xff")
-	f.Add("%3A", "k", ":", "k")
-	f.Add("", hash("a"), "", "a")
-	f.Add("s", strings.Repeat("k", 300), "s", hash(strings.Repeat("k", 300)))
-	f.Fuzz(func(t *testing.T, scope, key, otherScope, otherKey string) {
-		a, b := scoped(scope, safe(key)), scoped(otherScope, safe(otherKey))
+	f.Add("orders", "", "7", "orders:7", "", "")
+	f.Add("a:", "", "b", "a", "", ":b")
+	f.Add("a", "", "\x00", "a", "", "\xff")
+	f.Add("%3A", "", "k", ":", "", "k")
+	f.Add("", "", hash("a"), "", "", "a")
+	f.Add("s", "", strings.Repeat("k", 300), "s", "", hash(strings.Repeat("k", 300)))
+	f.Add("a", "b", "c", "a%/b", "", "c")
+	f.Add("a", "b", "c", "a", "", "b:c")
+	f.Add("a", "b:", "c", "a", "b", ":c")
+	f.Fuzz(func(t *testing.T, scope, namespace, key, otherScope, otherNamespace, otherKey string) {
+		a, b := scoped(scope, namespace, safe(key)), scoped(otherScope, otherNamespace, safe(otherKey))
 		for _, k := range []string{a, b} {
 			if k == "" || len(k) > maxClaim || !utf8.ValidString(k) || !printable(k) {
 				t.Errorf("the key %q does not fit a store", k)
 			}
 		}
-		if same := scope == otherScope && key == otherKey; (a == b) != same {
-			t.Errorf("(%q, %q) has the key %q and (%q, %q) has %q", scope, key, a, otherScope, otherKey, b)
+		if same := scope == otherScope && namespace == otherNamespace && key == otherKey; (a == b) != same {
+			t.Errorf("(%q, %q, %q) has the key %q and (%q, %q, %q) has %q", scope, namespace, key, a, otherScope, otherNamespace, otherKey, b)
 		}
 	})
 }

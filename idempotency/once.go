@@ -10,6 +10,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/internal/text"
 )
 
 var (
@@ -32,6 +33,8 @@ const (
 	callTimeout = 5 * time.Second // of a call that must not depend on the handler's context
 	recordTries = 3
 	recordPause = 200 * time.Millisecond
+
+	maxLogged = 1 << 10 // bytes of a text
 )
 
 // Once makes a middleware that runs a handler once for each key, see the
@@ -132,7 +135,11 @@ func (g *guard) claimOf(m *brokers.Message, meta brokers.Meta) (Claim, error) {
 	if scope == "" {
 		scope = m.Topic
 	}
-	return Claim{Key: scoped(scope, key), Token: rand.Text(), Fingerprint: g.fingerprint(m)}, nil
+	namespace := ""
+	if g.options.Namespace != nil {
+		namespace = g.options.Namespace(m)
+	}
+	return Claim{Key: scoped(scope, namespace, key), Token: rand.Text(), Fingerprint: g.fingerprint(m)}, nil
 }
 
 // enter asks for the claim. If claimed is false, m is not to be handled now, and
@@ -147,7 +154,7 @@ func (g *guard) enter(ctx context.Context, c Claim, m *brokers.Message) (claimed
 	case record.Fingerprint != c.Fingerprint && record.Fingerprint != "" && c.Fingerprint != "":
 		return false, classify.Permanent(fmt.Errorf("key %q: %w: give every message a key of its own", c.Key, ErrMismatch))
 	case record.State == Done:
-		g.options.Logger.DebugContext(ctx, "a message was handled before and is skipped", "topic", m.Topic, "id", m.ID, "key", c.Key)
+		g.options.Logger.DebugContext(ctx, "a message was handled before and is skipped", "topic", line(m.Topic), "id", line(m.ID), "key", line(c.Key))
 		return false, nil
 	}
 	return false, classify.Defer(fmt.Errorf("key %q: %w, for up to %s", c.Key, ErrInProgress, record.Left.Round(time.Millisecond)), record.Left)
@@ -229,7 +236,7 @@ func (g *guard) record(ctx context.Context, c Claim, m *brokers.Message) error {
 			return classify.Defer(fmt.Errorf("key %q: %w; the handler succeeded, and the other run decides", c.Key, ErrClaimLost), 0)
 		case try == recordTries:
 			g.options.Logger.ErrorContext(ctx, "a success could not be recorded: a duplicate of the message would be handled again",
-				"topic", m.Topic, "id", m.ID, "key", c.Key, "error", err)
+				"topic", line(m.Topic), "id", line(m.ID), "key", line(c.Key), "error", line(err.Error()))
 			return nil
 		}
 		time.Sleep(recordPause * time.Duration(try))
@@ -240,8 +247,14 @@ func (g *guard) release(ctx context.Context, c Claim, m *brokers.Message) {
 	ctx = context.WithoutCancel(ctx)
 	if err := within(ctx, func(ctx context.Context) error { return g.store.Release(ctx, c) }); err != nil {
 		g.options.Logger.WarnContext(ctx, "an idempotency key could not be released: the next run waits until its lease ends",
-			"topic", m.Topic, "id", m.ID, "key", c.Key, "lease", g.options.Lease, "error", err)
+			"topic", line(m.Topic), "id", line(m.ID), "key", line(c.Key), "lease", g.options.Lease, "error", line(err.Error()))
 	}
+}
+
+// line makes what somebody else chose safe to log, whichever handler the logger has.
+func line(s string) string {
+	s, _ = text.Line(s, maxLogged)
+	return s
 }
 
 func within(ctx context.Context, call func(context.Context) error) error {

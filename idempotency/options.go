@@ -47,8 +47,20 @@ type Options struct {
 	// Scope names what the handler does. Handlers with different effects must
 	// not share a scope, or one would skip what only the other has done; two
 	// consumer groups of one topic, for example. Default: the topic of the
-	// message.
+	// message, which retries keep. If dead letters are sent back to another topic
+	// than theirs, name a scope that both share: or else what was handled before
+	// is handled again.
 	Scope string
+
+	// Namespace names whose keys those of a message are, such as its producer or
+	// its tenant: equal keys of different namespaces are different. Otherwise
+	// whoever may publish to the topic can use up the keys of others. It must be
+	// the same for all runs of a message, and be vouched for: a property that the
+	// broker checks (user-id on RabbitMQ), a topic of each producer's own, or
+	// something in the body whose signature the function has verified. A header
+	// that anybody may set keeps honest producers apart, and no others. Default:
+	// none, all who publish to a topic share its keys.
+	Namespace func(m *brokers.Message) string
 
 	// Key makes the key, the same for all runs of a message: say, from an
 	// order number in the body. An empty key makes the message a dead letter.
