@@ -176,6 +176,11 @@ type Delivery struct {
 	// nothing counts.
 	Abandoned int
 
+	// Unreadable says why the adapter could not read all of the message. Such a
+	// one is never run: its dead letter has what could be read, the rest as the
+	// adapter found it. Nil for nearly all.
+	Unreadable error
+
 	// ReceivedAt is when the delivery was handed out, or a moment before.
 	ReceivedAt time.Time
 
@@ -212,9 +217,15 @@ const (
 	// from memory while its source receives, and to the next owner after
 	// Close.
 	Release
+
+	// Reject leaves the message, as it is, to the broker's own dead-lettering:
+	// it is kept where the broker keeps what it gives up, without a record of
+	// redrive. A broker that cannot, or that would drop the message, refuses
+	// with [ErrRefused], and the delivery is still held.
+	Reject
 )
 
-// String returns "ack", "retry" or "release".
+// String returns "ack", "retry", "release" or "reject".
 func (a Action) String() string {
 	switch a {
 	case Ack:
@@ -223,6 +234,8 @@ func (a Action) String() string {
 		return "retry"
 	case Release:
 		return "release"
+	case Reject:
+		return "reject"
 	}
 	return "invalid action"
 }

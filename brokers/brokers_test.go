@@ -32,7 +32,7 @@ func TestHeaders(t *testing.T) {
 }
 
 func TestActionString(t *testing.T) {
-	for action, want := range map[Action]string{Ack: "ack", Retry: "retry", Release: "release", 99: "invalid action"} {
+	for action, want := range map[Action]string{Ack: "ack", Retry: "retry", Release: "release", Reject: "reject", 99: "invalid action"} {
 		if got := action.String(); got != want {
 			t.Errorf("Action(%d) = %q, want %q", action, got, want)
 		}

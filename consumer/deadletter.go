@@ -56,31 +56,46 @@ func (p *pipeline) roomToDie(d *delivery) bool {
 // dieLater has the broker bring d again, with no attempts left unless it is
 // refused for the same reason again. mu is held.
 func (p *pipeline) dieLater(d *delivery, reason string) {
+	p.spend(d, reason, time.Minute+time.Duration(p.cfg.Random()*float64(2*time.Minute)))
+	p.settleLocked(d, brokers.Retry)
+}
+
+// spend leaves d no attempts, unless it is refused for the same reason again, and
+// has it wait.
+func (p *pipeline) spend(d *delivery, reason string, wait time.Duration) {
 	m := *d.meta
-	if reason != reasonOversize && reason != reasonUnroutable {
+	if reason != reasonOversize && reason != reasonUnroutable && reason != reasonUnreadable {
 		m.Attempt = max(m.Attempt, d.sub.attempts)
 	}
 	if reason == reasonCrashLoop && m.FirstFailedAt.IsZero() { // which a broker may not count on
 		m.FirstFailedAt, m.LastFailedAt, m.Class = time.Now(), time.Now(), poisonClass
 	}
-	m.DueAt = time.Now().Add(time.Minute + time.Duration(p.cfg.Random()*float64(2*time.Minute)))
+	m.DueAt = time.Now().Add(wait)
 	d.setMeta(m)
-	p.settleLocked(d, brokers.Retry)
 }
 
-// deadLetterRefused dead-letters a message whose retry copy the broker will
-// never take. The reason is the broker's, not the handler's.
-func (p *pipeline) deadLetterRefused(d *delivery, err error) {
+// retryRefused deals with a message whose retry the broker will never take: it
+// is dead, with the broker's reason and not the handler's, or stuck if it was dead
+// already.
+func (p *pipeline) retryRefused(d *delivery, err error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.die(d, reasonRefused, p.letter(d, err, refusedVerdict))
+	kept := true
+	if state(d.state.Load()) == dying {
+		kept = p.stay(d)
+	} else {
+		p.die(d, reasonRefused, p.letter(d, err, refusedVerdict))
+	}
+	p.mu.Unlock()
+	if !kept {
+		p.drop(d, leaseLost(errLeftToItsLease))
+	}
 }
 
 // lettersTo returns the sender to a dead-letter topic. mu is held.
 func (p *pipeline) lettersTo(topic string) *sender {
 	s := p.letters[topic]
 	if s == nil {
-		s = newSender(func(ctx context.Context, ds []*delivery) []*delivery { return p.publishLetters(ctx, topic, ds) })
+		s = newSender(letterBackoff, func(ctx context.Context, ds []*delivery) []*delivery { return p.publishLetters(ctx, topic, ds) })
 		p.letters[topic] = s
 		p.stages.Go(func() { s.run(p.life) })
 	}
@@ -88,54 +103,96 @@ func (p *pipeline) lettersTo(topic string) *sender {
 }
 
 // publishLetters publishes the dead letters of ds and returns those to publish
-// again. The originals are acked only after the confirmation.
+// again. The originals are settled only after the confirmation. What is refused
+// is published with less, at once.
 func (p *pipeline) publishLetters(ctx context.Context, topic string, ds []*delivery) (failed []*delivery) {
-	kept := ds[:0]
+	ds = p.unpublished(ds)
+	if topic == "" {
+		p.dead(ds, EventDiscarded)
+		return nil
+	}
+	for len(ds) > 0 {
+		letters := make([]brokers.Message, len(ds))
+		for i, d := range ds {
+			letters[i] = p.encode(d)
+		}
+		causes := publishErrors(p.broker.Publish(ctx, topic, letters...), len(ds))
+		if causes == nil {
+			p.dead(ds, EventDeadLettered)
+			return failed
+		}
+		var confirmed, smaller []*delivery
+		for i, d := range ds {
+			cause := causes[i]
+			switch refused := errors.Is(cause, brokers.ErrRefused); {
+			case cause == nil:
+				confirmed = append(confirmed, d)
+			case refused && d.form < stub:
+				p.unpublishedFor(d, topic, cause)
+				d.shrink()
+				smaller = append(smaller, d)
+			case !refused:
+				p.unpublishedFor(d, topic, cause)
+				failed = append(failed, d)
+			case p.unburied(d, fmt.Errorf("stub in %q: %w", topic, cause)):
+				failed = append(failed, d)
+			}
+		}
+		p.dead(confirmed, EventDeadLettered)
+		ds = smaller
+	}
+	return failed
+}
+
+// unpublishedFor reports a dead letter that is tried again.
+func (p *pipeline) unpublishedFor(d *delivery, topic string, cause error) {
+	p.observe(d, Event{Kind: EventError, Operation: "dead-letter", DeadLetter: d.letter,
+		Err: fmt.Errorf("dead letter to %q: %w; the message is kept and the dead letter tried again", topic, cause)})
+}
+
+// unpublished returns those of ds whose dead letter is to be published: what is
+// lost is somebody else's, and that of which a stub is out needs no other.
+func (p *pipeline) unpublished(ds []*delivery) []*delivery {
+	kept := ds[:0:0]
 	for _, d := range ds {
 		if loss := d.lost(); loss != nil {
 			p.drop(d, loss)
 			continue
 		}
-		kept = append(kept, d)
-	}
-	if len(kept) == 0 {
-		return nil
-	}
-	if topic == "" {
-		p.dead(kept, EventDiscarded)
-		return nil
-	}
-	letters := make([]brokers.Message, len(kept))
-	for i, d := range kept {
-		letters[i] = d.letter.Encode(p.headerLimit(d))
-	}
-	causes := publishErrors(p.broker.Publish(ctx, topic, letters...), len(kept))
-	if causes == nil {
-		p.dead(kept, EventDeadLettered)
-		return nil
-	}
-	confirmed := make([]*delivery, 0, len(kept))
-	for i, d := range kept {
-		if causes[i] == nil {
-			confirmed = append(confirmed, d)
+		if p.stubs.has(d) {
+			d.form = bare
+			d.shrink()
+			p.send(d, brokers.Reject)
 			continue
 		}
-		d.tooBig = d.tooBig || errors.Is(causes[i], brokers.ErrRefused)
-		p.observe(d, Event{Kind: EventError, Operation: "dead-letter", DeadLetter: d.letter,
-			Err: fmt.Errorf("dead letter to %q: %w; the message is kept and the dead letter tried again", topic, causes[i])})
-		failed = append(failed, d)
+		kept = append(kept, d)
 	}
-	p.dead(confirmed, EventDeadLettered)
-	return failed
+	return kept
 }
 
-// headerLimit is the room for the metadata of d: next to none once the broker
-// has refused the dead letter.
-func (p *pipeline) headerLimit(d *delivery) int {
-	if d.tooBig {
-		return 1
+// form is how much of a dead letter is published. With each refusal it is less.
+type form uint8
+
+const (
+	whole form = iota
+	bare       // the message with next to no metadata
+	stub       // what stands for the message
+)
+
+// shrink has less of the dead letter of d published.
+func (d *delivery) shrink() {
+	if d.form++; d.form == stub {
+		letter := d.letter.Stub()
+		d.letter = &letter
 	}
-	return p.caps.HeaderLimit
+}
+
+// encode returns the dead letter of d to publish.
+func (p *pipeline) encode(d *delivery) brokers.Message {
+	if d.form == bare {
+		return d.letter.Encode(1)
+	}
+	return d.letter.Encode(p.caps.HeaderLimit)
 }
 
 // publishErrors returns one error per message, nil if all are durable.
@@ -154,10 +211,16 @@ func publishErrors(err error, n int) []error {
 	return causes
 }
 
-// dead acks deliveries whose dead letter is durable, or not wanted.
+// dead settles deliveries whose dead letter is durable, or not wanted. The
+// original of a stub is left to the broker's own dead-lettering.
 func (p *pipeline) dead(ds []*delivery, kind EventKind) {
 	for _, d := range ds {
 		p.observe(d, Event{Kind: kind, DeadLetter: d.letter})
+		if d.form == stub {
+			p.stubs.add(d)
+			p.send(d, brokers.Reject)
+			continue
+		}
 		p.send(d, brokers.Ack)
 	}
 }

@@ -27,6 +27,7 @@ const (
 	reasonCrashLoop  = "crash-loop"
 	reasonOversize   = "oversize"
 	reasonRefused    = "refused"
+	reasonUnreadable = "unreadable"
 	reasonUnroutable = "unroutable"
 	reasonBatch      = "batch" // of a retry: its batch failed as a whole, and runs in parts
 )

@@ -33,6 +33,7 @@ const (
 	EventRetried      EventKind = "retried"       // rescheduled durably in the broker
 	EventReleased     EventKind = "released"      // given back, not counted
 	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set
+	EventRejected     EventKind = "rejected"      // left to the broker's own dead-lettering, as it is; the dead letter is a stub
 	EventDiscarded    EventKind = "discarded"     // dropped as dlq.Discard asked; DeadLetter is set
 	EventExtended     EventKind = "extended"      // its lease was extended; may come after its last event
 	EventLeaseLost    EventKind = "lease-lost"    // somebody else has the delivery; Err says why
@@ -41,6 +42,11 @@ const (
 	EventPaused       EventKind = "paused"        // nothing that depends on Dependency starts for now; Err says why, Until at least until when
 	EventResumed      EventKind = "resumed"       // all of Dependency starts again
 	EventError        EventKind = "error"         // the broker failed an operation, which is tried again; Operation and Err are set
+
+	// EventDeadLetterRefused says that the broker takes neither a dead letter,
+	// however small, nor the message itself for its own dead-lettering. The message
+	// is kept and comes back in minutes; Err and DeadLetter are set.
+	EventDeadLetterRefused EventKind = "dead-letter-refused"
 )
 
 // Event is one thing that happened. Fields that do not belong to its kind are
@@ -76,7 +82,7 @@ type Event struct {
 	Until time.Time
 
 	// Operation is what failed: "receive", of the source as a whole; "ack",
-	// "retry" or "release", the end of a delivery; "extend", of its lease;
+	// "retry", "release" or "reject", the end of a delivery; "extend", of its lease;
 	// "dead-letter", the publishing of one; or what a function of the user's did:
 	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
 	Operation string

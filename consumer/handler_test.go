@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,6 +202,37 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 		synctest.Wait()
 		if got := broker.Stats("orders"); got != want {
 			t.Errorf("after the handler's return %+v, want the message untouched", got)
+		}
+	})
+}
+
+// standsStill is an observer that keeps a run from its handler, as a machine does
+// that has no processor for it.
+type standsStill chan struct{}
+
+func (s standsStill) Observe(_ context.Context, e consumer.Event) {
+	if e.Kind == consumer.EventStarted {
+		<-s
+	}
+}
+
+// No handler starts with a message that a stopping worker has given back.
+func TestNothingStartsAfterItWasGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		publish(t, broker, "orders", "one")
+		cfg, stand := quiet(), make(standsStill)
+		cfg.Observers = []consumer.Observer{stand}
+		var runs atomic.Int32
+		w := start(t, broker, cfg, counting(&runs))
+		synctest.Wait()
+		if err := w.shutdown(); !errors.Is(err, consumer.ErrUnclean) {
+			t.Errorf("Run = %v, want ErrUnclean", err)
+		}
+		close(stand)
+		synctest.Wait()
+		if got, want := broker.Stats("orders"), (memory.Stats{Ready: 1}); got != want || runs.Load() != 0 {
+			t.Errorf("%d runs, and %+v, want none, and the message given back", runs.Load(), got)
 		}
 	})
 }

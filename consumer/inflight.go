@@ -54,7 +54,9 @@ type delivery struct {
 	split  bool           // from a batch that failed as a whole
 	action brokers.Action // how it is settled
 	letter *dlq.Entry     // its dead letter
-	tooBig bool           // the broker refused that for its size
+	form   form           // what of that the broker has not refused
+	stub   stubKey        // of the stub that is out
+	stuck  bool           // the broker refuses to take it back, too
 
 	self  [1]*delivery // the job of this delivery alone
 	first attempt      // saves an allocation; later attempts have their own
@@ -77,6 +79,9 @@ func (p *pipeline) to(d *delivery, next state) bool {
 			return false
 		}
 		if d.state.CompareAndSwap(uint32(from), uint32(next)) {
+			if next == gone && d.stuck {
+				d.sub.stuck--
+			}
 			if !from.inWindow() || !next.inWindow() {
 				d.sub.count(from, -1, d)
 				d.sub.count(next, 1, d)

@@ -4,15 +4,18 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/text"
 )
 
 // logObserver writes events to a slog.Logger: failed attempts as warnings;
 // dead letters, stuck handlers and troubles of the broker as errors. Of equal
 // events it writes the first few in each period and counts the rest, so that a
-// million failures make a few lines.
+// million failures make a few lines. What comes from outside (names, IDs, texts of
+// errors) is redacted where it is text, escaped and cut, whatever the handler of
+// the Logger does: a line has no control characters in it, and is bounded.
 type logObserver struct {
 	logger *slog.Logger
 	redact func(string) string
@@ -63,7 +66,7 @@ func (l *logObserver) Observe(ctx context.Context, e Event) {
 func (l *logObserver) panicked(ctx context.Context, observer Observer, e Event, value any) {
 	if l.admit(ctx, logKey{kind: "observer-panicked"}, e.Time) {
 		l.logger.LogAttrs(ctx, slog.LevelError, "observer panicked", slog.String("event", string(e.Kind)),
-			slog.String("observer", fmt.Sprintf("%T", observer)), slog.String("panic", l.text(value)))
+			slog.String("observer", fmt.Sprintf("%T", observer)), slog.String("panic", l.textOf(value)))
 	}
 }
 
@@ -120,9 +123,9 @@ func (l *logObserver) sweep(now time.Time) {
 }
 
 func (l *logObserver) summarize(ctx context.Context, key logKey, n int) {
-	attrs := []slog.Attr{slog.String("event", string(key.kind)), slog.String("topic", key.topic), slog.String("class", key.class)}
+	attrs := []slog.Attr{slog.String("event", string(key.kind)), name("topic", key.topic), name("class", key.class)}
 	if key.operation != "" {
-		attrs = append(attrs, slog.String("operation", key.operation))
+		attrs = append(attrs, name("operation", key.operation))
 	}
 	l.logger.LogAttrs(ctx, slog.LevelWarn, "more of the same were not logged", append(attrs, slog.Int("suppressed", n))...)
 }
@@ -146,28 +149,30 @@ func (l *logObserver) stopped(err error) {
 		l.summarize(context.Background(), logKey{kind: "other"}, left)
 	}
 	if err != nil {
-		l.logger.Error("worker stopped", "error", l.text(err))
+		l.logger.Error("worker stopped", "error", l.textOf(err))
 		return
 	}
 	l.logger.Info("worker stopped")
 }
 
 var logText = map[EventKind]string{
-	EventFailed:       "handler failed",
-	EventReleased:     "message given back",
-	EventDeadLettered: "message dead-lettered",
-	EventDiscarded:    "message discarded",
-	EventLeaseLost:    "lease lost",
-	EventStuck:        "handler stuck",
-	EventUnstuck:      "stuck handler returned",
-	EventPaused:       "dependency paused, its messages wait uncounted",
-	EventResumed:      "dependency resumed",
-	EventError:        "broker operation failed, will be tried again",
+	EventFailed:            "handler failed",
+	EventReleased:          "message given back",
+	EventDeadLettered:      "message dead-lettered",
+	EventRejected:          "message left to the broker's own dead-lettering, its dead letter is a stub",
+	EventDiscarded:         "message discarded",
+	EventDeadLetterRefused: "dead letter refused, the message is kept",
+	EventLeaseLost:         "lease lost",
+	EventStuck:             "handler stuck",
+	EventUnstuck:           "stuck handler returned",
+	EventPaused:            "dependency paused, its messages wait uncounted",
+	EventResumed:           "dependency resumed",
+	EventError:             "broker operation failed, will be tried again",
 }
 
 func level(e Event) slog.Level {
 	switch e.Kind {
-	case EventFailed, EventLeaseLost, EventUnstuck:
+	case EventFailed, EventLeaseLost, EventUnstuck, EventRejected:
 		return slog.LevelWarn
 	case EventReleased, EventResumed:
 		return slog.LevelInfo
@@ -179,50 +184,55 @@ func level(e Event) slog.Level {
 func (l *logObserver) attributes(e Event) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 12)
 	if e.Topic != "" {
-		attrs = append(attrs, slog.String("topic", e.Topic))
+		attrs = append(attrs, name("topic", e.Topic))
 	}
 	if e.Dependency != "" {
-		attrs = append(attrs, slog.String("dependency", e.Dependency))
+		attrs = append(attrs, name("dependency", e.Dependency))
 	}
 	if !e.Until.IsZero() {
 		attrs = append(attrs, slog.Time("until", e.Until))
 	}
 	if e.Message != nil {
-		attrs = append(attrs, slog.String("msg_id", e.Message.ID), slog.Int("attempt", e.Attempt))
+		attrs = append(attrs, name("msg_id", e.Message.ID), slog.Int("attempt", e.Attempt))
 	}
 	if e.Verdict.Class != "" {
-		attrs = append(attrs, slog.String("class", string(e.Verdict.Class)), slog.String("rule", e.Verdict.Rule))
+		attrs = append(attrs, name("class", string(e.Verdict.Class)), name("rule", e.Verdict.Rule))
 	}
 	if e.Operation != "" {
-		attrs = append(attrs, slog.String("operation", e.Operation))
+		attrs = append(attrs, name("operation", e.Operation))
 	}
 	if e.Kind == EventFailed {
 		attrs = append(attrs, slog.String("outcome", e.Decision.Action.String()), slog.Duration("delay", e.Decision.Delay))
 	}
 	if d := e.DeadLetter; d != nil {
-		attrs = append(attrs, slog.String("reason", d.Reason), slog.String("fingerprint", d.Fingerprint),
-			slog.String("dead_error", d.ErrorText))
+		attrs = append(attrs, name("reason", d.Reason), name("fingerprint", d.Fingerprint), slog.String("dead_error", oneLine(d.ErrorText)))
 	}
 	if e.Err != nil {
-		attrs = append(attrs, slog.String("error", l.text(e.Err)))
+		attrs = append(attrs, slog.String("error", l.textOf(e.Err)))
 	}
 	return attrs
 }
 
-// text is what v, an error or the value of a panic, says of itself, without
+// name is an attribute whose value may be anybody's choice.
+func name(key, value string) slog.Attr {
+	value, _ = text.Line(value, text.MaxShort)
+	return slog.String(key, value)
+}
+
+// oneLine is s on one line of bounded length.
+func oneLine(s string) string {
+	s, _ = text.Line(s, logError)
+	return s
+}
+
+// textOf is what v, an error or the value of a panic, says of itself, without
 // secrets. Package fmt takes care of methods that panic.
-func (l *logObserver) text(v any) (s string) {
+func (l *logObserver) textOf(v any) (s string) {
 	defer func() {
 		if recover() != nil {
 			s = "(no text: the redaction function panicked)"
 		}
 	}()
-	return head(l.redact(head(fmt.Sprint(v), logRaw)), logError)
-}
-
-func head(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
+	raw := fmt.Sprint(v)
+	return oneLine(l.redact(raw[:min(len(raw), logRaw)]))
 }

@@ -208,7 +208,7 @@ func TestErrorTextsInTheLogAreCut(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(line.Error); n < 2<<10 || n > 2<<10+len("…") || !utf8.ValidString(line.Error) {
+	if n := len(line.Error); n < 2<<10-len("…") || n > 2<<10 || !utf8.ValidString(line.Error) {
 		t.Errorf("an error text of %d bytes, want it cut to 2 KiB, and no broken character", n)
 	}
 }

@@ -19,7 +19,7 @@ import (
 //	receive -> accept -> enqueue -> pool -> admitted -> handler -> conclude -> settler
 //	                        ^                  |                    |-> retrier
 //	                        '---- waiting <----+--------------------|
-//	                                                                '-> dead letters -> settler
+//	                                                                '-> dead letters -> settler, or rejecter
 //
 // Where each delivery is, its state says (inflight.go). What is received is
 // decided in intake.go, what may start in admission.go, what becomes of a
@@ -42,11 +42,13 @@ type pipeline struct {
 	guards       []*guard      // of topics
 	longestDelay time.Duration // that the broker was told of
 
-	pool    *pool
-	keeper  *visibility.Keeper[*delivery] // nil if leases have no deadline
-	settler *settler
-	retrier *settler
-	stages  sync.WaitGroup // keeper and senders
+	pool     *pool
+	keeper   *visibility.Keeper[*delivery] // nil if leases have no deadline
+	settler  *settler
+	retrier  *settler
+	rejecter *settler
+	stages   sync.WaitGroup // keeper and senders
+	stubs    stubs
 
 	mu       sync.Mutex
 	intake   intake
@@ -77,6 +79,7 @@ type subscription struct {
 	active  int // deliveries in the window
 	waiting int
 	dying   int
+	stuck   int  // of those dying: held because the broker refuses every end
 	held    int  // bytes of those two
 	full    bool // not received for, because there is no room
 	batch   collector
@@ -106,7 +109,7 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 	for _, r := range c.routes {
 		p.subscribe(r, len(c.routes), longest(c.routes))
 	}
-	p.settler, p.retrier = newSettler(p), newSettler(p)
+	p.settler, p.retrier, p.rejecter = newSettler(p, settleBackoff), newSettler(p, settleBackoff), newSettler(p, letterBackoff)
 	return p
 }
 
@@ -175,6 +178,7 @@ func (p *pipeline) start() {
 	}
 	p.stages.Go(func() { p.settler.run(p.life) })
 	p.stages.Go(func() { p.retrier.run(p.life) })
+	p.stages.Go(func() { p.rejecter.run(p.life) })
 	p.watchShared()
 }
 
@@ -260,11 +264,16 @@ func (p *pipeline) stray(topic string) *subscription {
 	return s
 }
 
-// refuse dead-letters what must not run. It reports whether it did.
+// refuse dead-letters what must not run, or sends it on if it is not due by far.
+// It reports whether it did.
 func (p *pipeline) refuse(d *delivery) bool {
 	reason, err := p.refusal(d)
 	if err == nil {
 		return false
+	}
+	if time.Until(d.meta.DueAt) > earlyLimit { // the broker was asked for no longer delay
+		p.settle(d, brokers.Retry)
+		return true
 	}
 	p.deadLetter(d, reason, p.letter(d, err, refusedVerdict))
 	return true
@@ -275,6 +284,8 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 	switch {
 	case d.sub.stray:
 		return reasonUnroutable, fmt.Errorf("no handler is registered for topic %q", m.Topic)
+	case d.Unreadable != nil:
+		return reasonUnreadable, d.Unreadable
 	case p.cfg.CrashLimit > 0 && d.Abandoned >= p.cfg.CrashLimit:
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
 	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:

@@ -191,6 +191,28 @@ func TestMessageOfAnUnknownTopicIsDeadLettered(t *testing.T) {
 	})
 }
 
+func TestUnreadableMessageIsDeadLetteredWithoutARun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		broker.deliver = func(d *brokers.Delivery) {
+			if string(d.Message.Body) == "bad" {
+				d.Unreadable, d.Abandoned = errors.New("its headers are torn"), 5
+			}
+		}
+		publish(t, broker.Broker, "orders", "bad", "good")
+		var runs atomic.Int32
+		w := start(t, broker, quiet(), counting(&runs))
+		synctest.Wait()
+		w.mustShutdown()
+		empty(t, broker.Broker, "orders")
+		dead := deadLetters(t, broker.Broker, "orders")
+		if len(dead) != 1 || dead[0].Reason != "unreadable" || string(dead[0].Message.Body) != "bad" ||
+			!strings.Contains(dead[0].ErrorText, "its headers are torn") || runs.Load() != 1 {
+			t.Errorf("%d runs, dead letters %+v; want one run, and one that is unreadable", runs.Load(), dead)
+		}
+	})
+}
+
 func TestOversizeBodyIsDeadLetteredWithoutARun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := memory.New(memory.Options{})

@@ -14,6 +14,7 @@ import (
 // either, the target is taken to be down, and those that follow wait as well.
 type sender struct {
 	flush   func(ctx context.Context, runs []*delivery) (failed []*delivery)
+	backoff retry.Backoff
 	wake    chan struct{}
 	emptied chan struct{} // closed when run has returned
 
@@ -29,14 +30,19 @@ type sender struct {
 	flushing int
 }
 
-// senderBackoff keeps calls to a failing target at one a second or less.
-var senderBackoff = retry.Backoff{Base: 2 * time.Second, Cap: 15 * time.Second, Floor: time.Second}
+var (
+	// settleBackoff keeps calls to a failing target at one a second or less.
+	settleBackoff = retry.Backoff{Base: 2 * time.Second, Cap: 15 * time.Second, Floor: time.Second}
+
+	// letterBackoff is for what can wait for long, and may never be taken.
+	letterBackoff = retry.Backoff{Base: 2 * time.Second, Cap: 5 * time.Minute, Floor: time.Second}
+)
 
 // flushTimeout bounds one call to the broker; its outcome is unknown then.
 const flushTimeout = 30 * time.Second
 
-func newSender(flush func(context.Context, []*delivery) []*delivery) *sender {
-	return &sender{flush: flush, wake: make(chan struct{}, 1), emptied: make(chan struct{})}
+func newSender(backoff retry.Backoff, flush func(context.Context, []*delivery) []*delivery) *sender {
+	return &sender{flush: flush, backoff: backoff, wake: make(chan struct{}, 1), emptied: make(chan struct{})}
 }
 
 func (s *sender) add(d *delivery) {
@@ -143,11 +149,11 @@ func (s *sender) sent(batch []*delivery, n int, failed []*delivery) {
 		return
 	}
 	now := time.Now()
-	soonest := now.Add(senderBackoff.Floor)
+	soonest := now.Add(s.backoff.Floor)
 	switch {
 	case len(s.failed) == 0:
 		s.failures++
-		s.retryAt = now.Add(senderBackoff.Delay(s.failures, 0, rand.Float64()))
+		s.retryAt = now.Add(s.backoff.Delay(s.failures, 0, rand.Float64()))
 	case s.down && s.retryAt.Before(soonest):
 		s.retryAt = soonest
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/retry"
 )
 
 // final reports whether an error of Settle or Extend says that the delivery is
@@ -39,14 +40,18 @@ func (p *pipeline) settleLocked(d *delivery, action brokers.Action) {
 }
 
 // send hands d to the settlers. Retries have one of their own, because they
-// may have to wait for a copy to be confirmed.
+// may have to wait for a copy to be confirmed, and so has what is rejected, which
+// the broker may refuse for ever.
 func (p *pipeline) send(d *delivery, action brokers.Action) {
 	d.action = d.keepMeta(action)
-	if d.action == brokers.Retry {
+	switch d.action {
+	case brokers.Retry:
 		p.retrier.add(d)
-		return
+	case brokers.Reject:
+		p.rejecter.add(d)
+	default:
+		p.settler.add(d)
 	}
-	p.settler.add(d)
 }
 
 // actionOnStop is how a delivery ends that waits in the process when that stops:
@@ -74,9 +79,9 @@ type settler struct {
 	batch []brokers.Settlement // reused
 }
 
-func newSettler(p *pipeline) *settler {
+func newSettler(p *pipeline, backoff retry.Backoff) *settler {
 	s := &settler{p: p}
-	s.sender = newSender(s.settle)
+	s.sender = newSender(backoff, s.settle)
 	return s
 }
 
@@ -124,8 +129,10 @@ func (p *pipeline) unsettled(d *delivery, err error) bool {
 		p.observe(d, Event{Kind: EventLeaseLost, Err: err})
 		p.forget(d)
 		return false
+	case errors.Is(err, brokers.ErrRefused) && d.action == brokers.Reject:
+		return p.unburied(d, err)
 	case errors.Is(err, brokers.ErrRefused) && d.action == brokers.Retry:
-		p.deadLetterRefused(d, err)
+		p.retryRefused(d, err)
 		return false
 	}
 	p.troubled(d, d.action.String(), err)
@@ -141,11 +148,14 @@ func (p *pipeline) settled(ds []*delivery) {
 		if kind := settledKind[d.action]; p.observed() || !kind.routine() {
 			p.observe(d, Event{Kind: kind})
 		}
+		if d.action == brokers.Reject {
+			p.stubs.forget(d.stub)
+		}
 	}
 	p.forget(ds...)
 }
 
-var settledKind = [...]EventKind{brokers.Ack: EventAcked, brokers.Retry: EventRetried, brokers.Release: EventReleased}
+var settledKind = [...]EventKind{brokers.Ack: EventAcked, brokers.Retry: EventRetried, brokers.Release: EventReleased, brokers.Reject: EventRejected}
 
 // troubled reports a failed operation on d, which is tried again, and stops
 // the worker if trying again cannot help.

@@ -119,13 +119,13 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 }
 
 // awaitSenders sends what is left: retries first, because a refused one
-// becomes a dead letter, then dead letters, which become acks, then those. Dead
-// letters that cannot be published by lettersEnd are given back.
+// becomes a dead letter, then dead letters, which become acks or rejects, then
+// those. What cannot be published or rejected by lettersEnd is given back.
 func (p *pipeline) awaitSenders(lettersEnd, end time.Time) error {
 	p.retrier.close()
 	until(lettersEnd, p.retrier.emptied)
 	p.mu.Lock()
-	letters := slices.Collect(maps.Values(p.letters))
+	letters := append(slices.Collect(maps.Values(p.letters)), p.rejecter.sender)
 	p.mu.Unlock()
 	for _, s := range letters {
 		s.close()

@@ -54,7 +54,18 @@ func (w *worker) do(job []*delivery) {
 	}
 	a := w.begin(job, now)
 	w.announce(a)
+	if w.isAbandoned(a) { // before it began: this goroutine had no processor, and what it works on was given back
+		a.finish()
+		return
+	}
 	w.call(a)
+}
+
+// isAbandoned reports whether a was taken away from the worker.
+func (w *worker) isAbandoned(a *attempt) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.current != a
 }
 
 // loseExpired loses what of job is over by the clock of this worker: it may have

@@ -10,6 +10,7 @@ type descs struct {
 	settleErrors, letterErrors, extensions, extensionErrors               *prometheus.Desc
 	inFlight, running, held, stuck, lastSuccess                           *prometheus.Desc
 	deferred, paused, pauses, pausedTenants, receiveErrors                *prometheus.Desc
+	lettersRefused                                                        *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -20,7 +21,7 @@ func newDescs() descs {
 		attempts: desc("retry_attempts_total", "Runs of the handler that have ended, first ones too: by what becomes of the message, and by the class of the error.",
 			"topic", "policy", "outcome", "class"),
 		deliveries: desc("redrive_deliveries_total", "Deliveries received: fresh ones, which were never retried before, and repeats.", "topic", "kind"),
-		settlements: desc("redrive_settlements_total", "Deliveries settled: removed (ack), rescheduled in the broker (retry), or given back uncounted (release).",
+		settlements: desc("redrive_settlements_total", "Deliveries settled: removed (ack), rescheduled in the broker (retry), given back uncounted (release), or left to the broker's own dead-lettering (reject).",
 			"topic", "action"),
 		leasesLost:      desc("redrive_leases_lost_total", "Deliveries that went to somebody else before they were settled.", "topic"),
 		deadLetters:     desc("redrive_dead_letters_total", "Dead letters that are durable.", "topic", "reason"),
@@ -29,16 +30,18 @@ func newDescs() descs {
 		extensions:      desc("redrive_lease_extensions_total", "Extensions of leases: one for each delivery whose lease the broker has extended, each time.", "topic"),
 		extensionErrors: desc("redrive_lease_extension_errors_total", "Extensions of a lease that the broker failed and that are tried again, while the lease lasts.", "topic"),
 		letterErrors:    desc("redrive_dead_letter_errors_total", "Dead letters that the broker did not take and that are tried again.", "topic"),
-		deferred:        desc("redrive_runs_deferred_total", "Times that a run was put off before it started, which counts as no attempt.", "topic", "reason"),
-		inFlight:        desc("redrive_messages_in_flight", "Deliveries that the worker has and has not settled.", "topic"),
-		running:         desc("redrive_messages_running", "Messages whose handler runs, each in a slot; those of a batch share one.", "topic"),
-		held:            desc("redrive_messages_held", "Messages that wait in the process, for their due time or for their guard to open.", "topic"),
-		stuck:           desc("redrive_messages_stuck", "Messages whose handler ignores that its context has ended.", "topic"),
-		lastSuccess:     desc("redrive_last_success_timestamp_seconds", "When a handler last succeeded; 0 if none has.", "topic"),
-		paused:          desc("redrive_paused", "1 while the topics of the dependency pause, but for single messages as probes; otherwise 0.", "dependency"),
-		pauses:          desc("redrive_pauses_total", "Times that the topics of the dependency paused: breaker, throttle, or practically all messages poison.", "dependency"),
-		pausedTenants:   desc("redrive_paused_tenants", "Names of Topic.DependencyOf, such as tenants, that pause while the rest of the topic goes on, until one of their messages succeeds.", "topic"),
-		receiveErrors:   desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
+		lettersRefused: desc("redrive_dead_letters_refused_total",
+			"Times that the broker took neither a dead letter nor the message for its own dead-lettering: it is kept, and tried again in minutes.", "topic"),
+		deferred:      desc("redrive_runs_deferred_total", "Times that a run was put off before it started, which counts as no attempt.", "topic", "reason"),
+		inFlight:      desc("redrive_messages_in_flight", "Deliveries that the worker has and has not settled.", "topic"),
+		running:       desc("redrive_messages_running", "Messages whose handler runs, each in a slot; those of a batch share one.", "topic"),
+		held:          desc("redrive_messages_held", "Messages that wait in the process, for their due time or for their guard to open.", "topic"),
+		stuck:         desc("redrive_messages_stuck", "Messages whose handler ignores that its context has ended.", "topic"),
+		lastSuccess:   desc("redrive_last_success_timestamp_seconds", "When a handler last succeeded; 0 if none has.", "topic"),
+		paused:        desc("redrive_paused", "1 while the topics of the dependency pause, but for single messages as probes; otherwise 0.", "dependency"),
+		pauses:        desc("redrive_pauses_total", "Times that the topics of the dependency paused: breaker, throttle, or practically all messages poison.", "dependency"),
+		pausedTenants: desc("redrive_paused_tenants", "Names of Topic.DependencyOf, such as tenants, that pause while the rest of the topic goes on, until one of their messages succeeds.", "topic"),
+		receiveErrors: desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
 	}
 }
 
@@ -47,7 +50,7 @@ func (d *descs) all() []*prometheus.Desc {
 		d.attempts, d.deliveries, d.settlements, d.leasesLost, d.deadLetters, d.discarded,
 		d.settleErrors, d.letterErrors, d.extensions, d.extensionErrors,
 		d.inFlight, d.running, d.held, d.stuck, d.lastSuccess,
-		d.deferred, d.paused, d.pauses, d.pausedTenants, d.receiveErrors,
+		d.deferred, d.paused, d.pauses, d.pausedTenants, d.receiveErrors, d.lettersRefused,
 	}
 }
 
@@ -122,6 +125,7 @@ func (s *series) collect(d *descs, to sink) {
 	to.counter(d.extensions, s.extensions.Load(), s.topic)
 	to.counter(d.extensionErrors, s.extensionErrors.Load(), s.topic)
 	to.counter(d.letterErrors, s.letterErrors.Load(), s.topic)
+	to.counter(d.lettersRefused, s.lettersRefused.Load(), s.topic)
 	for i, reason := range deferrals {
 		if n := s.putOff[i].Load(); n > 0 || reason != other {
 			to.counter(d.deferred, n, s.topic, reason)

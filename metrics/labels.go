@@ -78,9 +78,10 @@ const (
 	acked = iota
 	retried
 	givenBack
+	rejected
 )
 
-var settlements = [...]string{acked: "ack", retried: "retry", givenBack: "release"}
+var settlements = [...]string{acked: "ack", retried: "retry", givenBack: "release", rejected: "reject"}
 
 // noClass is the index of the class of a success.
 const noClass = 0
@@ -99,7 +100,7 @@ func classOf(c classify.Class) int { return index(classes[1:], string(c)) + 1 }
 var reasons = [...]string{
 	"exhausted", "expired", "poison",
 	"undecodable", "validation", "panic", "timeout", "unclassified",
-	"ambiguous", "crash-loop", "oversize", "refused", "unroutable", "redrive-limit", "operator",
+	"ambiguous", "crash-loop", "oversize", "refused", "unreadable", "unroutable", "redrive-limit", "operator",
 	other,
 }
 

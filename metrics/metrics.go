@@ -114,6 +114,7 @@ type series struct {
 	discarded       [len(reasons)]atomic.Uint64
 	settleErrors    [len(settlements)]atomic.Uint64
 	letterErrors    atomic.Uint64
+	lettersRefused  atomic.Uint64
 	extensions      atomic.Uint64
 	extensionErrors atomic.Uint64
 	putOff          [len(deferrals)]atomic.Uint64
@@ -157,6 +158,11 @@ func (s *series) observeRare(e *consumer.Event) {
 	case consumer.EventReleased:
 		s.settled[givenBack].Add(1)
 		s.leave(e, released, classify.ClassShutdown)
+	case consumer.EventRejected:
+		s.settled[rejected].Add(1)
+		s.states.forget(e.Message)
+	case consumer.EventDeadLetterRefused:
+		s.lettersRefused.Add(1)
 	case consumer.EventLeaseLost:
 		s.leasesLost.Add(1)
 		s.leave(e, lost, classify.ClassLost)
@@ -186,6 +192,8 @@ func (s *series) errs(op string) {
 		s.settleErrors[retried].Add(1)
 	case "release":
 		s.settleErrors[givenBack].Add(1)
+	case "reject":
+		s.settleErrors[rejected].Add(1)
 	case "extend":
 		s.extensionErrors.Add(1)
 	case "dead-letter":

@@ -402,13 +402,16 @@ func settleAnyway(s *scenario, b brokers.Broker) brokers.Broker {
 	}})(s, b)
 }
 
-// forgetAtTheEnd drops all settlements once Receive has ended, as a worker
-// does that does not wait for them.
+// forgetAtTheEnd drops settlements once Receive has ended, as a worker does that
+// does not wait for them: not more than it can hold, or a source whose worker goes
+// on gets the same ones again and again.
 func forgetAtTheEnd(_ *scenario, b brokers.Broker) brokers.Broker {
 	return tap{Broker: b, source: func(next brokers.Source) brokers.Source {
+		const most = 1000
 		var ended atomic.Bool
+		var forgotten atomic.Int64
 		return endingSource{sourceTap{Source: next, settle: func(next brokers.Source, ctx context.Context, batch []brokers.Settlement) []error {
-			if ended.Load() {
+			if ended.Load() && forgotten.Add(int64(len(batch))) <= most {
 				return nil
 			}
 			return next.Settle(ctx, batch)

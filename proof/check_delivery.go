@@ -157,16 +157,18 @@ func (c *checker) takeStarted(e *event, d *delivery) {
 		c.latest = max(c.latest, e.At-d.due)
 	}
 	slack, end := c.scenario.pace.slack, or(w.crashed, w.stopping)
+	late := d.asked > 0 && c.scenario.served && w.stopping > 0 // a handler may be given up before it gets to say that it starts
+	f.doubt = f.doubt || late
 	switch {
 	case d.running:
 		c.violate(promiseAttempts, f.id, "is run twice at once from delivery %d", d.number)
 	case d.runs > 0 && !slices.ContainsFunc(d.next, func(j judgement) bool { return j.retries }):
 		c.violate(promiseAttempts, f.id, "is run again after %s", outcomeNames[d.last])
-	case d.asked > 0 && !(c.scenario.served && w.stopping > 0): // then a handler may be given up before it gets to say that it starts
+	case d.asked > 0 && !late:
 		c.violate(promiseSettlement, f.id, "is run after its settlement was asked for")
 	case d.toldAt > 0 && d.toldAt+slack < e.At:
 		c.violate(promiseStale, f.id, "is run by worker %d, which was told at %v that its lease is lost", w.number, d.toldAt)
-	case end > 0 && end+slack < e.At && !(c.scenario.served && d.asked > 0) && !c.stormy(): // in which it may stand still
+	case end > 0 && end+slack < e.At && !late && !c.stormy(): // in which it may stand still
 		c.violate(promiseShutdown, f.id, "is started by worker %d, which was told to stop at %v", w.number, end)
 	case d.crashLoop():
 		c.violate(promiseAttempts, f.id, "is run although it was abandoned %d times", d.abandoned)

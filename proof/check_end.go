@@ -49,7 +49,8 @@ func (c *checker) takeClosing(w *life) {
 		if d.settled || d.freed || w.crashed > 0 {
 			continue
 		}
-		inTime := w.stopping > 0 && d.ended < w.stopping+w.drain && d.high > d.ended && !c.stormy() // its session may have ended, unseen
+		unseen := c.storm > 0 && d.ended <= c.calm // may be the end of its session
+		inTime := w.stopping > 0 && d.ended < w.stopping+w.drain && d.high > d.ended && !unseen
 		finished := d.runs > 0 && !d.running && d.asked == 0 && !d.buried && d.concluded() && !c.lapsed(d)
 		if inTime && finished {
 			w.unfinished = append(w.unfinished, d)

@@ -153,7 +153,7 @@ func (d *driver) hire(ctx context.Context, incidents []incident) (fire func()) {
 const (
 	startTime = time.Second      // in which a process is left alone, so that it gets to work
 	stopLimit = 20 * time.Second // then a worker is stuck
-	trapLimit = 6 * time.Second  // then a process is killed where it happens to be
+	trapLimit = 30 * time.Second // then a process is killed where it happens to be
 )
 
 func (d *driver) supervise(ctx context.Context, slot int, mine []incident, stop <-chan struct{}) {

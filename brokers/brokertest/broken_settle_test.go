@@ -63,6 +63,50 @@ func brokenSettling() []broken {
 			}),
 		},
 		{
+			name:  "reject acks",
+			fails: []string{"reject-kept"},
+			hooks: changed(brokers.Reject, func(st *brokers.Settlement) { st.Action = brokers.Ack }),
+		},
+		{
+			name:  "reject releases",
+			fails: []string{"reject-kept"},
+			hooks: changed(brokers.Reject, func(st *brokers.Settlement) { st.Action = brokers.Release }),
+		},
+		{
+			name:  "reject drops the headers",
+			fails: []string{"reject-kept"},
+			hooks: onReject(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+				if dead := s.sub.DeadLetters[st.Delivery.Message.Topic]; dead != "" && s.holds(st.Delivery) {
+					m := st.Delivery.Message
+					m.Headers = nil
+					s.b.inner.Publish(ctx, dead, m)
+					st.Action = brokers.Ack
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "a refused reject gives the delivery up",
+			fails: []string{"reject-kept"},
+			hooks: onReject(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+				if s.sub.DeadLetters != nil && s.holds(st.Delivery) {
+					s.settle(ctx, brokers.Settlement{Delivery: st.Delivery, Action: brokers.Ack})
+					return brokers.ErrRefused
+				}
+				return nil
+			}),
+		},
+		{
+			name:  "reject without a dead-letter topic drops the message",
+			fails: []string{"reject-discarded"},
+			hooks: onReject(func(_ context.Context, s *faultySource, st *brokers.Settlement) error {
+				if s.sub.DeadLetters == nil {
+					st.Action = brokers.Ack
+				}
+				return nil
+			}),
+		},
+		{
 			name:  "settle answers with the errors only",
 			fails: []string{"settle-answers"},
 			hooks: settling(func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
@@ -439,6 +483,16 @@ func swallowsCopies() hooks {
 		stored[id] = true
 		return errNone
 	})()
+}
+
+// onReject changes rejections only.
+func onReject(change func(ctx context.Context, s *faultySource, st *brokers.Settlement) error) func() hooks {
+	return onSettle(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+		if st.Action != brokers.Reject {
+			return nil
+		}
+		return change(ctx, s, st)
+	})
 }
 
 // onRetry changes retries only.

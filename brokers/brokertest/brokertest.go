@@ -74,6 +74,12 @@ type Harness struct {
 	// clause is skipped.
 	Refused func() brokers.Message
 
+	// Rejected names the topic where the broker keeps what is rejected of a topic,
+	// given that and its dead-letter topic: as for Open, passed through Topic. ""
+	// says that it is kept where nobody receives it: in a log, say. Nil means the
+	// dead-letter topic.
+	Rejected func(topic, deadLetter string) string
+
 	// Crash ends a source of b as the death of its process would: nothing is
 	// settled, released or said to the broker. Clauses that need it are
 	// skipped if it is nil.

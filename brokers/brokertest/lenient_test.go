@@ -49,6 +49,15 @@ func allLenient() []lenient {
 			adjust: func(h *Harness) { h.AbandonedMargin = 4 },
 		},
 		{name: "a late retry that leaves a copy", hooks: lateCopies},
+		{
+			name:  "a broker without dead-lettering of its own",
+			hooks: onReject(func(context.Context, *faultySource, *brokers.Settlement) error { return brokers.ErrRefused }),
+		},
+		{
+			name:   "a log, which keeps what is rejected",
+			hooks:  changed(brokers.Reject, func(st *brokers.Settlement) { st.Action = brokers.Ack }),
+			adjust: func(h *Harness) { h.Rejected = func(string, string) string { return "" } },
+		},
 		{name: "calls that fail for a while", hooks: temporaryErrors},
 		{name: "acks that get lost on their way", hooks: lostAcks, external: true},
 		{name: "a duplicate now and then", hooks: duplicates(), external: true},

@@ -133,7 +133,9 @@ func (w *worker) flows(a *arrival, topic string, fresh []string) {
 	tr.note("while another topic is paused")
 	got := w.consume(tr.patience, append(fresh, a.body())...)
 	again := got[len(fresh)]
-	if waited := again.at.Sub(retried); waited > delay+w.caps.Granularity+tr.Slack {
+	// In real time it is enough that it came during the pause: how busy the broker
+	// is decides on more.
+	if waited := again.at.Sub(retried); tr.Virtual && waited > delay+w.caps.Granularity+tr.Slack {
 		tr.failf("%s was retried in %v and came after %v, while another topic is paused", again, delay, waited)
 	}
 }

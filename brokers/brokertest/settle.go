@@ -67,6 +67,18 @@ func settleClauses() []clause {
 			check: settlePartial,
 		},
 		{
+			name:  "reject-kept",
+			rule:  "A rejected message must be kept, as it was, where the broker keeps what it gives up, and not be delivered again; or Reject must be ErrRefused, and then the delivery is still held.",
+			needs: []string{"ack-removes", "release-returns", "retry-returns"},
+			check: rejectKept,
+		},
+		{
+			name:  "reject-discarded",
+			rule:  "Without a dead-letter topic, Reject must be ErrRefused, or keep the message all the same.",
+			needs: []string{"reject-kept"},
+			check: rejectDiscarded,
+		},
+		{
 			name:  "settle-forgets-batch",
 			rule:  "Settle must not use the batch after it has returned.",
 			needs: []string{"retry-keeps-meta"},
@@ -272,4 +284,81 @@ func settleInterrupted(tr *trial) {
 	w.ack(got...)
 	w = w.reopen()
 	w.quiet(2 * tr.Unit)
+}
+
+func (a *arrival) rejected() brokers.Settlement {
+	return brokers.Settlement{Delivery: a.Delivery, Action: brokers.Reject}
+}
+
+// rejectKept rejects one of two messages, and looks for it.
+func rejectKept(tr *trial) {
+	topic, dead := tr.Topic("orders"), tr.Topic("orders-dead")
+	sub := tr.subscription(topic)
+	sub.DeadLetters = map[string]string{topic: dead}
+	w := tr.subscribe(sub)
+	sent := brokers.Message{Key: "customer", Body: []byte("rejected"), Headers: brokers.Headers{{Name: "tenant", Value: "a"}}}
+	tr.publish(topic, sent, text("other")[0])
+	got := w.expect(tr.patience, "rejected", "other")
+	tr.note("after Reject of %s", got[0])
+	if w.refuses(got[0]) {
+		w.ack(got[1])
+		w.reopen().quiet(2 * tr.Unit)
+		return
+	}
+	w.ack(got[1])
+	w.quiet(2 * tr.Unit)
+	w = w.reopen()
+	w.quiet(2 * tr.Unit)
+	if tr.Rejected != nil {
+		dead = tr.Rejected(topic, dead)
+	}
+	if dead == "" {
+		return
+	}
+	w.close()
+	tr.must(tr.asReceived(tr.open(dead).consume(tr.patience, "rejected")[0], got[0].Message))
+}
+
+// asReceived demands what every broker keeps of a message that it moves by
+// itself, which may add headers of its own.
+func (tr *trial) asReceived(a *arrival, before brokers.Message) error {
+	var errs []error
+	if a.Message.Key != before.Key {
+		errs = append(errs, fmt.Errorf("%s: the key was %q and is %q", a, before.Key, a.Message.Key))
+	}
+	for _, h := range before.Headers {
+		if a.Message.Headers.Get(h.Name) != h.Value {
+			errs = append(errs, fmt.Errorf("%s: the header %s was %q and is %q", a, h.Name, h.Value, a.Message.Headers.Get(h.Name)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// rejectDiscarded rejects where nothing was asked for.
+func rejectDiscarded(tr *trial) {
+	w, got := tr.deliver("rejected")
+	tr.note("after Reject of %s, without a dead-letter topic", got[0])
+	if w.refuses(got[0]) {
+		return
+	}
+	if tr.Rejected == nil || tr.Rejected(w.sub.Topics[0], "") != "" {
+		tr.failf("it was done, and Harness.Rejected does not say where the message is kept")
+	}
+}
+
+// refuses rejects a. If the broker refuses that, a must still be held: it comes
+// back when it is retried, and is acked then.
+func (w *worker) refuses(a *arrival) bool {
+	err := w.settle(a.rejected())[0]
+	if err == nil {
+		w.tr.countAck(a)
+		return false
+	}
+	if !errors.Is(err, brokers.ErrRefused) {
+		w.tr.failf("source.Settle(reject) of %s: %w", a, err)
+	}
+	w.tr.note("%s, which was refused", w.tr.when)
+	w.retry(a, w.tr.Unit)
+	w.ack(w.expect(w.tr.patience, a.body())...)
+	return true
 }

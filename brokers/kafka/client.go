@@ -49,6 +49,8 @@ type client struct {
 	calls   *kafka.Client
 	conns   connections
 
+	decompressor decompressor
+
 	mu     sync.Mutex
 	pool   *pool
 	closed bool

@@ -32,7 +32,7 @@ import (
 
 func mustFetch(t *testing.T, c *client, p partition, offset int64, maxBytes int, wait time.Duration) fetched {
 	t.Helper()
-	got, err := c.fetch(withinTime(t), p, offset, maxBytes, wait)
+	got, err := c.fetch(withinTime(t), p, offset, maxBytes, wait, usualRoom)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestRecordsOfTheOldFormat(t *testing.T) {
 			t.Errorf("the first is of %v", stamp)
 		}
 		s.corrupt = 1
-		got, err := c.fetch(t.Context(), first, 1, 1<<20, 0)
+		got, err := c.fetch(t.Context(), first, 1, 1<<20, 0, usualRoom)
 		if !errors.Is(err, errCorrupt) || got.next != 1 {
 			t.Errorf("a damaged one: next %d, %v", got.next, err)
 		}
@@ -143,7 +143,7 @@ func TestRecordsFellOffTheLog(t *testing.T) {
 			40:  "offsets 100 to 100, and 40 was asked for: the records before were deleted",
 			200: "offsets 100 to 100, and 200 was asked for: the log is shorter than that",
 		} {
-			_, err := c.fetch(t.Context(), first, offset, 1<<20, 0)
+			_, err := c.fetch(t.Context(), first, offset, 1<<20, 0, usualRoom)
 			e, ok := errors.AsType[*rangeError](err)
 			if !ok || e.first != 100 || e.last != 101 || !strings.Contains(err.Error(), want) || errors.Is(err, brokers.ErrMisconfigured) {
 				t.Errorf("fetch from %d: %v", offset, err)
@@ -153,7 +153,7 @@ func TestRecordsFellOffTheLog(t *testing.T) {
 			t.Errorf("the log starts at %d", got.logStart)
 		}
 		s.answer = answering(func(*fetch.Request) protocol.Message { return fetchError(1) })
-		if _, err := c.fetch(t.Context(), first, 100, 1<<20, 0); errors.Is(err, kafka.OffsetOutOfRange) || !errors.Is(err, kafka.OffsetNotAvailable) {
+		if _, err := c.fetch(t.Context(), first, 100, 1<<20, 0, usualRoom); errors.Is(err, kafka.OffsetOutOfRange) || !errors.Is(err, kafka.OffsetNotAvailable) {
 			t.Errorf("an offset that is there again: %v", err)
 		}
 		s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
@@ -165,7 +165,7 @@ func TestRecordsFellOffTheLog(t *testing.T) {
 			}
 			return nil, nil
 		}
-		_, err := c.fetch(t.Context(), first, 100, 1<<20, 0)
+		_, err := c.fetch(t.Context(), first, 100, 1<<20, 0, usualRoom)
 		if e, ok := errors.AsType[*rangeError](err); !ok || e.first != -1 {
 			t.Errorf("without the bounds: %v", err)
 		}
@@ -186,7 +186,7 @@ func TestFetchErrors(t *testing.T) {
 	} {
 		onStub(t, func(t *testing.T, s *stub, c *client) {
 			s.answer = answering(func(*fetch.Request) protocol.Message { return fetchError(code) })
-			got, err := c.fetch(t.Context(), first, 9, 1<<20, 0)
+			got, err := c.fetch(t.Context(), first, 9, 1<<20, 0, usualRoom)
 			if !errors.Is(err, want.kind) || got.next != 9 || s.count(protocol.Fetch) != want.calls {
 				t.Errorf("code %d: next %d after %d requests, %v; want %v after %d", code, got.next, s.count(protocol.Fetch), err, want.kind, want.calls)
 			}
@@ -319,7 +319,7 @@ func TestMissingTopicCostsNobodyConnections(t *testing.T) {
 		pool := c.pool
 		for range 20 {
 			start := time.Now()
-			_, err := c.fetch(t.Context(), partition{"gone", 0}, 0, 1<<20, 0)
+			_, err := c.fetch(t.Context(), partition{"gone", 0}, 0, 1<<20, 0, usualRoom)
 			if !errors.Is(err, kafka.UnknownTopicOrPartition) || !errors.Is(err, brokers.ErrMisconfigured) || time.Since(start) > 100*time.Millisecond {
 				t.Fatalf("after %v: %v", time.Since(start), err)
 			}
@@ -356,7 +356,7 @@ func TestLostConnections(t *testing.T) {
 		}
 		s.answer = func(req protocol.Message, call int) (protocol.Message, error) { return nil, io.EOF }
 		start := time.Now()
-		_, err := c.fetch(t.Context(), first, 0, 1<<20, 0)
+		_, err := c.fetch(t.Context(), first, 0, 1<<20, 0, usualRoom)
 		if !errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, brokers.ErrMisconfigured) || time.Since(start) > 3*time.Second {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
@@ -381,7 +381,7 @@ func TestCancelledFetchesShareConnections(t *testing.T) {
 	onStub(t, func(t *testing.T, s *stub, c *client) {
 		for range 10 {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-			got, err := c.fetch(ctx, first, 0, 1000, 100*time.Millisecond)
+			got, err := c.fetch(ctx, first, 0, 1000, 100*time.Millisecond, usualRoom)
 			cancel()
 			if err != nil || got.next != 0 {
 				t.Errorf("a cancelled fetch: %+v, %v", got, err)
@@ -404,14 +404,14 @@ func TestFrozenBrokerHoldsNobodyForLong(t *testing.T) {
 			return nil, nil
 		}
 		start := time.Now()
-		_, err := c.fetch(t.Context(), first, 0, 1000, time.Hour)
+		_, err := c.fetch(t.Context(), first, 0, 1000, time.Hour, usualRoom)
 		if err == nil || !isEnded(err) || time.Since(start) != defaultTimeout+longestWait {
 			t.Errorf("fetch gave up after %v: %v", time.Since(start), err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start = time.Now()
-		if _, err = c.fetch(ctx, first, 0, 1000, time.Hour); err == nil || time.Since(start) > 2100*time.Millisecond {
+		if _, err = c.fetch(ctx, first, 0, 1000, time.Hour, usualRoom); err == nil || time.Since(start) > 2100*time.Millisecond {
 			t.Errorf("fetch gave up after %v: %v", time.Since(start), err)
 		}
 		start = time.Now()
@@ -498,7 +498,7 @@ func TestLogin(t *testing.T) {
 			for call, err := range map[string]error{
 				"topics":    second(c.topics(t.Context(), "orders")),
 				"committed": second(c.committed(t.Context(), "g", []partition{first})),
-				"fetch":     second(c.fetch(t.Context(), first, 0, 1000, 0)),
+				"fetch":     second(c.fetch(t.Context(), first, 0, 1000, 0, usualRoom)),
 			} {
 				if !errors.Is(err, brokers.ErrMisconfigured) || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "Options.SASL") {
 					t.Errorf("%s, %s: %v", name, call, err)
@@ -526,13 +526,13 @@ func TestNothingStaysAfterClose(t *testing.T) {
 		s.log = []rawBatch{{records: numbered(0, 1)}}
 		mustFetch(t, c, first, 0, 1000, 0)
 		done := make(chan error)
-		go func() { done <- second(c.fetch(t.Context(), first, 1, 1000, time.Second)) }()
+		go func() { done <- second(c.fetch(t.Context(), first, 1, 1000, time.Second, usualRoom)) }()
 		synctest.Wait()
 		c.close()
 		if err := <-done; err == nil {
 			t.Error("a fetch that was on its way says nothing of the close")
 		}
-		if _, err := c.fetch(t.Context(), first, 0, 1000, 0); !errors.Is(err, brokers.ErrClosed) {
+		if _, err := c.fetch(t.Context(), first, 0, 1000, 0, usualRoom); !errors.Is(err, brokers.ErrClosed) {
 			t.Errorf("fetch after close: %v", err)
 		}
 		if n := c.conns.count(); n != 0 {
@@ -666,7 +666,7 @@ func TestProduceErrorsPerRecord(t *testing.T) {
 			{s.topic, 10, nil}, {"nobody-made-this", 10, brokers.ErrMisconfigured}, {small, 1500, nil}, {small, 3000, brokers.ErrRefused},
 			{small, 1500, nil}, {s.topic, 2_000_000, brokers.ErrRefused}, {s.topic, 10, nil},
 		} {
-			out = append(out, outgoing{topic: tt.topic, partition: byKey, record: record{value: make([]byte, tt.size)}})
+			out = append(out, outgoing{topic: tt.topic, partition: byKey, record: record{value: noise(tt.size)}})
 			want = append(want, tt.want)
 		}
 		errs := b.producer.produce(withinTime(s.T), out)

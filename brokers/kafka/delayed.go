@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
-	"github.com/segmentio/kafka-go"
-
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/internal/text"
 )
@@ -88,8 +89,11 @@ func (r *reader) delay(rec *record, now time.Time) {
 	d := r.delayed
 	if value, ok := isDoneRecord(rec); ok {
 		offsets, err := readDone(value, rec.offset)
+		if rec.unsigned {
+			offsets, err = nil, fmt.Errorf("%w: nobody who has Options.Secret signed it", errDoneRecord)
+		}
 		if err != nil {
-			r.generation.source.fail(err)
+			r.generation.source.fail(fmt.Errorf("offset %d of %s: %w", rec.offset, r.partition, err))
 		}
 		for _, offset := range offsets {
 			r.progress.done(offset)
@@ -100,7 +104,7 @@ func (r *reader) delay(rec *record, now time.Time) {
 	if r.progress.isDone(rec.offset) {
 		return
 	}
-	due, l := dueOf(rec), r.laneOf(rec)
+	due, l := r.dueOf(rec, now), r.laneOf(rec)
 	if d.target == 0 && !l.paused && d.admits(due, now, 0) { // before that, what is due first may come last
 		d.hasten(l, d.keep(rec), due)
 		return
@@ -127,18 +131,60 @@ func (d *delayed) keep(rec *record) *record {
 // millis reads a due time, in Unix milliseconds: 0 if that cannot be read.
 func millis(value []byte) int64 { return max(0, text.Time(string(value)).UnixMilli()) }
 
+// longest is how long after it was made a retry is due at the latest.
+func (r *reader) longest() time.Duration { return max(r.generation.source.sub.MaxDelay, longestNote) }
+
+// dueOf is when a record is handed out, in Unix milliseconds. No worker notes a
+// time that is farther from when the record was made, nor makes it in the future
+// but for the difference between two clocks: whoever does so is not let hold up the
+// partition, not even where workers come and go all the time.
+func (r *reader) dueOf(rec *record, now time.Time) int64 {
+	made := rec.time
+	if made.After(now) || made.UnixMilli() <= 0 { // which also is what has no time
+		made = now
+	}
+	if rec.unsigned || rec.time.Sub(now) > r.longest() {
+		return 0
+	}
+	return min(dueOf(rec), made.Add(r.longest()).UnixMilli())
+}
+
+// examine finds which records of a delay topic are not signed. The lock need not be
+// held, as nobody else has them yet.
+func (r *reader) examine(records []*record) {
+	seal := r.generation.source.broker.seal
+	if r.delayed == nil || !seal.Signs() {
+		return
+	}
+	for _, rec := range records {
+		topic, number := "", ""
+		if _, ok := isDoneRecord(rec); ok {
+			topic, number = r.partition.topic, strconv.Itoa(r.partition.number)
+		}
+		rec.unsigned = !seal.Believes(headersOf(rec), topic, number, rec.value)
+	}
+}
+
 // dueOf reads the due time of a record, in Unix milliseconds: 0, which is due,
 // where there is none.
-func dueOf(r *record) int64 {
+func dueOf(r *record) int64 { return millis(r.note(dueHeader)) }
+
+// note reads one of the notes of a copy, as [wire.Decode] does: packed, or else in a
+// header of its own, as earlier versions stored it.
+func (r *record) note(name string) (note []byte) {
+	opened := false
 	for _, h := range slices.Backward(r.headers) {
-		switch h.Key {
-		case wire.Packed:
-			return millis(wire.Lookup(h.Value, dueHeader))
-		case dueHeader: // of a copy that an earlier version stored
-			return millis(h.Value)
+		switch {
+		case h.Key == wire.Packed && !opened: // the last one counts
+			opened = true
+			if packed := wire.Lookup(h.Value, name); packed != nil {
+				return packed
+			}
+		case h.Key == name && note == nil:
+			note = h.Value
 		}
 	}
-	return 0
+	return note
 }
 
 // feed moves what is due to the buffer, until ctx ends. It does not wait for
@@ -305,7 +351,7 @@ func (r *reader) load(ctx context.Context, missing []missed) {
 		if missing = r.putBack(missing); len(missing) == 0 {
 			return
 		}
-		got, err := s.broker.client.fetch(ctx, r.partition, missing[0].offset, loadBytes, 0)
+		got, err := s.broker.client.fetch(ctx, r.partition, missing[0].offset, loadBytes, 0, r.room())
 		out, isOut := errors.AsType[*rangeError](err)
 		switch {
 		case ctx.Err() != nil:
@@ -319,7 +365,7 @@ func (r *reader) load(ctx context.Context, missing []missed) {
 			r.generation.end(err)
 			return
 		case err != nil:
-			s.fail(err)
+			s.fail(r.wayOut(err))
 		case got.next > missing[0].offset:
 			var gone int
 			if missing, gone = r.loaded(missing, got); gone > 0 {
@@ -354,6 +400,7 @@ func (r *reader) putBack(missing []missed) []missed {
 // loaded takes what got has of missing, and returns what is missing still, and
 // how many should have been there and are not any more: those are done.
 func (r *reader) loaded(missing []missed, got fetched) (left []missed, gone int) {
+	r.examine(got.records)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.delayed
@@ -411,14 +458,20 @@ func (r *reader) notWritten(offsets []int64) {
 	r.delayed.settled = append(r.delayed.settled, offsets...)
 }
 
-func doneRecord(value []byte) record {
-	return record{value: value, headers: []kafka.Header{{Key: doneHeader, Value: []byte(doneMark)}}}
+// doneRecord is one for p, which seal signs: it is no good for another partition.
+func doneRecord(seal adapter.Seal, p partition, value []byte) record {
+	h := brokers.Headers{{Name: doneHeader, Value: doneMark}}
+	return recordOf(brokers.Message{Body: value}, seal.Sign(h, p.topic, strconv.Itoa(p.number), value))
 }
 
 // isDoneRecord returns the value of a done record. Copies of messages have
 // another header besides, or instead.
 func isDoneRecord(r *record) ([]byte, bool) {
-	if r.key != nil || len(r.headers) != 1 || r.headers[0].Key != doneHeader || string(r.headers[0].Value) != doneMark {
+	h := r.headers
+	if len(h) == 2 && h[1].Key == adapter.SignatureHeader {
+		h = h[:1]
+	}
+	if r.key != nil || len(h) != 1 || h[0].Key != doneHeader || string(h[0].Value) != doneMark {
 		return nil, false
 	}
 	return r.value, true

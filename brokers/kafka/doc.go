@@ -19,6 +19,10 @@
 //   - Records that fell off the log before they were read, and a log that is
 //     shorter than what was committed, are an error from Receive, never a silent
 //     jump.
+//   - A batch that becomes more than Options.MaxDecompressed costs no more memory
+//     than that, and stops nothing: a delivery that is Unreadable stands for it.
+//   - A message that its producer compressed fits the topics for copies: what is
+//     large is compressed there, too.
 //
 // It does not promise order: a retry that waits in the broker is overtaken. Nor
 // exactly once: what is settled is committed every 200 ms, and what a worker has
@@ -92,5 +96,7 @@
 // "key" is no header at all: the key of the record is empty, which is not none.
 // A record that names no redrive-id has the ID topic/partition/offset, which its
 // retries keep. What a producer claims about attempts and due times is read in
-// delay topics only.
+// delay topics only, and with Options.Secret only where a worker has signed it. A
+// due time counts for the longest delay, but at least 24 hours, from when the
+// record was made.
 package kafka

@@ -18,6 +18,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/segmentio/kafka-go/protocol/produce"
+	"github.com/segmentio/kafka-go/protocol/rawproduce"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -187,6 +188,8 @@ func topicOf(req kafka.Request) string {
 	case *fetchRequest:
 		return req.topic
 	case *produce.Request:
+		return req.Topics[0].Topic
+	case *rawproduce.Request:
 		return req.Topics[0].Topic
 	case *listoffsets.Request:
 		return req.Topics[0].Topic

@@ -31,6 +31,7 @@ type fetchRequest struct {
 	offset   int64
 	maxBytes int
 	wait     time.Duration // for the first record; 0 returns at once
+	room     room          // for what it becomes
 	clientID string
 	version  int16 // as it was agreed on for the connection
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/compress"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -38,7 +39,7 @@ func recompress(batch []byte, codec byte) []byte {
 }
 
 func readBatches(offset int64, batches ...[]byte) (fetched, error) {
-	return read(&kmsg.FetchResponseTopicPartition{RecordBatches: bytes.Join(batches, nil)}, offset)
+	return new(decompressor).read(&kmsg.FetchResponseTopicPartition{RecordBatches: bytes.Join(batches, nil)}, offset, usualRoom)
 }
 
 func TestStrangeAnswers(t *testing.T) {
@@ -147,7 +148,7 @@ func TestRecordsAreCopies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := read(p, 0)
+	got, err := new(decompressor).read(p, 0, usualRoom)
 	if err != nil || len(got.records) != len(want) {
 		t.Fatalf("%d records, %v", len(got.records), err)
 	}
@@ -183,6 +184,7 @@ func FuzzRead(f *testing.F) {
 		f.Add(b.bytes(), int64(0))
 		f.Add(append(b.bytes(), b.bytes()...), int64(3))
 	}
+	f.Add(oldWrapper(1, 4, int8(compress.Gzip), oldMessage(1, 0), oldMessage(1, 2)), int64(3))
 	f.Fuzz(func(t *testing.T, batches []byte, offset int64) {
 		offset = max(offset, 0)
 		got, err := readBatches(offset, batches)

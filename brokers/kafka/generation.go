@@ -358,7 +358,8 @@ func (g *generation) writeDone(ctx context.Context) {
 			continue
 		}
 		for _, value := range r.doneValues() {
-			out = append(out, outgoing{topic: r.partition.topic, partition: r.partition.number, record: doneRecord(value.encoded)})
+			done := doneRecord(g.source.broker.seal, r.partition, value.encoded)
+			out = append(out, outgoing{topic: r.partition.topic, partition: r.partition.number, record: done})
 			from = append(from, r)
 			r.writing = append(r.writing, value)
 		}

@@ -17,7 +17,7 @@ import (
 // suspiciousReader has records with these offsets, of which lost were with so
 // many lost owners.
 func suspiciousReader(g *generation, number int, lost map[int64]int, offsets ...int64) *reader {
-	r := &reader{generation: g, partition: partition{"orders", number}, progress: newProgress(0), room: make(chan struct{}, 1), begun: true, wary: time.Now().Add(careful)}
+	r := &reader{generation: g, partition: partition{"orders", number}, progress: newProgress(0), more: make(chan struct{}, 1), begun: true, wary: time.Now().Add(careful)}
 	r.progress.lost = lost
 	r.divide(nil)
 	for _, offset := range offsets {

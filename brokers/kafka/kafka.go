@@ -6,8 +6,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/segmentio/kafka-go/sasl"
@@ -27,6 +29,12 @@ type Options struct {
 	// SASL authenticates the connections. Its Start is called for each of
 	// them, so credentials may rotate. Nil means none.
 	SASL sasl.Mechanism
+
+	// AllowPlaintext lets SASL log in although TLS is nil. Without it that is an
+	// error, unless all Brokers are addresses of this machine or the mechanism is
+	// SCRAM, which sends no secret: whoever is on the way reads the password, or
+	// the token, of any other.
+	AllowPlaintext bool
 
 	// ClientID names the worker in the logs and quotas of the broker. Empty
 	// means "redrive".
@@ -71,6 +79,22 @@ type Options struct {
 	// all brokers take unless told otherwise (max.message.bytes).
 	MessageLimit int
 
+	// MaxDecompressed bounds in bytes what one compressed batch may become when it
+	// is read, and what one record of it may take in memory, each header counted
+	// as 64 bytes besides its own: a few kilobytes in a log can become gigabytes.
+	// What becomes more is passed over, with one Delivery that is Unreadable and
+	// stands for all offsets of it; in a delay topic, where only workers write,
+	// it is an error, and the partition waits. 0 means 16 times the largest
+	// max.message.bytes of the topics at Open, but at least 16 MiB: text rarely
+	// becomes 16 times as large, and a batch that fits no bound costs a letter.
+	MaxDecompressed int
+
+	// Secret is keys of at least 32 random bytes that the workers of the group
+	// share. The first signs the copies of retries and the done records in the
+	// delay topics, all of them verify: what nobody signed starts as new, and is due.
+	// Nil signs nothing, and believes what the delay topics say. It is never printed.
+	Secret adapter.Secret
+
 	// Dial connects, for tests and proxies. Nil means net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -86,7 +110,8 @@ const (
 
 // Broker is a Kafka cluster. It connects when it is first used.
 type Broker struct {
-	options  Options
+	options  Options // without the Secret
+	seal     adapter.Seal
 	client   *client
 	producer *producer
 	memory   memory // of each partition, if there are few
@@ -98,13 +123,16 @@ var _ brokers.Broker = (*Broker)(nil)
 
 // New checks options, and does not connect. Its error names every fault.
 func New(options Options) (*Broker, error) {
-	if err := options.check(); err != nil {
+	seal, fault := options.Secret.Seal()
+	options.Secret = nil
+	if err := errors.Join(options.check(), fault); err != nil {
 		return nil, fmt.Errorf("kafka: %w: %w", brokers.ErrMisconfigured, err)
 	}
 	o := options.withDefaults()
 	reach := clientOptions{brokers: o.Brokers, dial: o.Dial, tls: o.TLS, sasl: o.SASL, clientID: o.ClientID, timeout: o.CallTimeout}
 	return &Broker{
 		options:  o,
+		seal:     seal,
 		client:   newClient(reach),
 		producer: newProducer(reach),
 		memory:   memory{bufferBytes, mostWaiting, bodyBytes, soonBytes},
@@ -117,9 +145,16 @@ func (o Options) check() error {
 		faults = append(faults, errors.New("no address: name at least one broker in Options.Brokers, such as localhost:9092"))
 	}
 	for i, address := range o.Brokers {
-		if _, _, err := net.SplitHostPort(address); err != nil {
+		switch _, _, err := net.SplitHostPort(address); {
+		case strings.ContainsAny(address, "@/?"): // perhaps with a password, which no error may have
+			faults = append(faults, fmt.Errorf("entry %d of Options.Brokers is a URL, or has a user: use host:port, and Options.SASL to log in", i))
+		case err != nil:
 			faults = append(faults, fmt.Errorf("entry %d of Options.Brokers is %q: use host:port", i, address))
 		}
+	}
+	if name := o.exposed(); name != "" {
+		faults = append(faults, fmt.Errorf("Options.SASL would log in by %s on plain connections, where others can read the secret: "+
+			"set Options.TLS, use SCRAM, or set Options.AllowPlaintext", name))
 	}
 	faults = append(faults,
 		adapter.AtLeast("SessionTimeout", o.SessionTimeout, 100*time.Millisecond),
@@ -128,11 +163,27 @@ func (o Options) check() error {
 		adapter.NotNegative("DelayPartitions", o.DelayPartitions),
 		adapter.NotNegative("Replication", o.Replication),
 		adapter.NotNegative("MessageLimit", o.MessageLimit),
+		adapter.NotNegative("MaxDecompressed", o.MaxDecompressed),
 	)
 	if o.Prefix != "" && !isName(o.Prefix) {
 		faults = append(faults, fmt.Errorf("Options.Prefix is %q: use letters, digits, dots, hyphens and underscores", o.Prefix))
 	}
 	return errors.Join(faults...)
+}
+
+// exposed returns the mechanism of a login that whoever is on the way could read,
+// or "".
+func (o Options) exposed() string {
+	if o.SASL == nil || o.TLS != nil || o.AllowPlaintext || strings.HasPrefix(o.SASL.Name(), "SCRAM-") || !slices.ContainsFunc(o.Brokers, isRemote) {
+		return ""
+	}
+	return o.SASL.Name()
+}
+
+// isRemote reports whether an address may be another machine's.
+func isRemote(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err != nil || adapter.IsRemote(host)
 }
 
 func (o Options) withDefaults() Options {
@@ -145,6 +196,12 @@ func (o Options) withDefaults() Options {
 	o.CallTimeout = cmp.Or(o.CallTimeout, defaultTimeout)
 	o.MessageLimit = cmp.Or(o.MessageLimit, defaultMessageLimit)
 	return o
+}
+
+// decompressed is what a batch may become of topics that take batches as large as
+// largest.
+func (o Options) decompressed(largest int) int {
+	return cmp.Or(o.MaxDecompressed, max(leastDecompressed, min(largest, math.MaxInt32)*timesDecompressed))
 }
 
 // Open creates the delay topics and dead-letter topics that the subscription
@@ -171,13 +228,16 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 	if b.sources.Closed() {
 		return nil, brokers.ErrClosed
 	}
-	layout, err := b.establish(ctx, plan)
+	layout, err := b.establish(ctx, &plan)
 	if err != nil {
 		return nil, err
 	}
 	s, err := newSource(b, sub, plan, layout)
 	if err != nil {
 		return nil, err
+	}
+	if plan.tight != nil {
+		s.alarm(plan.tight)
 	}
 	if !b.sources.Add(s) {
 		s.Close(ctx)

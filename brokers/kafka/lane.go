@@ -4,8 +4,6 @@ import (
 	"iter"
 	"slices"
 	"time"
-
-	"github.com/redrive-go/redrive/brokers/wire"
 )
 
 // lane is what a reader has of one topic, which can be paused. A partition of a
@@ -71,17 +69,7 @@ func (r *reader) laneOf(rec *record) *lane {
 }
 
 // retriedTopic reads what topic a record of a delay topic is of.
-func retriedTopic(r *record) []byte {
-	for _, h := range slices.Backward(r.headers) {
-		switch h.Key {
-		case wire.Packed:
-			return wire.Lookup(h.Value, topicHeader)
-		case topicHeader: // of a copy that an earlier version stored
-			return h.Value
-		}
-	}
-	return nil
-}
+func retriedTopic(r *record) []byte { return r.note(topicHeader) }
 
 // fill appends to the buffer of l. mu is held.
 func (r *reader) fill(l *lane, records []*record) {
@@ -246,7 +234,7 @@ func (r *reader) putAway(l *lane) {
 			size := cost(record)
 			l.bytes -= size
 			r.aside -= size
-			l.waiting.add(record.offset, dueOf(record))
+			l.waiting.add(record.offset, r.dueOf(record, time.Now()))
 		}
 	}
 }

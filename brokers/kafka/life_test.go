@@ -25,7 +25,7 @@ func TestDoneRecordsOutliveACrash(t *testing.T) {
 		w := s.open()
 		var records []record
 		for i := range messages {
-			records = append(records, copyOf(brokers.Message{ID: fmt.Sprint(i), Topic: s.topic, Body: fmt.Append(nil, i)}, brokers.Meta{Attempt: 1, DueAt: time.Now()}))
+			records = append(records, copyOf(noSeal, brokers.Message{ID: fmt.Sprint(i), Topic: s.topic, Body: fmt.Append(nil, i)}, brokers.Meta{Attempt: 1, DueAt: time.Now()}))
 		}
 		for part := range slices.Chunk(records, 5000) {
 			s.store(p, 0, part...)
@@ -63,7 +63,7 @@ func TestRetryOfSomebodyElsesTopic(t *testing.T) {
 		other := uniqueName("other")
 		s.create(other, 1, nil)
 		w := s.open()
-		foreign := copyOf(brokers.Message{ID: "foreign", Topic: other, Key: "k", Body: []byte("0")}, brokers.Meta{Attempt: 1, DueAt: time.Now()})
+		foreign := copyOf(noSeal, brokers.Message{ID: "foreign", Topic: other, Key: "k", Body: []byte("0")}, brokers.Meta{Attempt: 1, DueAt: time.Now()})
 		s.store(partition{s.delayTopic(), 0}, 0, foreign)
 		ds, errs := w.drain(2 * time.Second)
 		if len(ds) != 0 || !anyContains(errs, fmt.Sprintf("%q, which this worker does not subscribe to", other)) || !anyContains(errs, "same topics") {
@@ -71,11 +71,11 @@ func TestRetryOfSomebodyElsesTopic(t *testing.T) {
 		}
 		s.waitFor("the retry to be put back", func() bool { return s.stored(s.delayTopic(), 0).offset == 1 })
 		w.close()
-		got, err := s.admin.fetch(withinTime(s.T), partition{s.delayTopic(), 0}, 1, 1<<20, 0)
+		got, err := s.admin.fetch(withinTime(s.T), partition{s.delayTopic(), 0}, 1, 1<<20, 0, usualRoom)
 		if err != nil || len(got.records) != 1 {
 			s.Fatalf("fetched %d records: %v", len(got.records), err)
 		}
-		m, meta := understood(*got.records[0], partition{s.delayTopic(), 0}, true, wire.Limits{Now: time.Now()})
+		m, meta := understood(*got.records[0], partition{s.delayTopic(), 0}, true, wire.Limits{Now: time.Now(), MaxDelay: time.Hour})
 		if m.ID != "foreign" || m.Topic != other || m.Key != "k" || meta.Attempt != 1 || meta.DueAt.Before(time.Now()) {
 			s.Errorf("put back: %+v %+v", m, meta)
 		}
@@ -316,7 +316,7 @@ func TestGroupChangesDuringAPause(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
 		w := s.open()
-		forged := copyOf(brokers.Message{ID: "forged", Topic: "elsewhere", Body: []byte("forged")},
+		forged := copyOf(noSeal, brokers.Message{ID: "forged", Topic: "elsewhere", Body: []byte("forged")},
 			brokers.Meta{Attempt: 9, Throttles: 3, DueAt: time.Now().Add(time.Hour), Class: "poison"})
 		in := []record{
 			{value: nil},

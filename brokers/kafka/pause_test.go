@@ -145,7 +145,7 @@ func TestLogIsMadeAnew(t *testing.T) {
 // retryTo is a record of a delay topic for topic.
 func retryTo(topic string, offset int64, due time.Time, size int) rawBatch {
 	body := fmt.Append(nil, topic, offset, strings.Repeat(".", size))
-	r := copyOf(brokers.Message{ID: fmt.Sprint(offset), Topic: topic, Body: body}, brokers.Meta{Attempt: 1, DueAt: due})
+	r := copyOf(noSeal, brokers.Message{ID: fmt.Sprint(offset), Topic: topic, Body: body}, brokers.Meta{Attempt: 1, DueAt: due})
 	r.offset = offset
 	return rawBatch{base: offset, records: []record{r}}
 }

@@ -1,14 +1,20 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"io"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -34,8 +40,9 @@ type outgoing struct {
 // producer stores records, with the confirmation of all replicas in sync. It
 // has connections of its own.
 type producer struct {
-	client *client
-	writer *kafka.Writer
+	client     *client
+	writer     *kafka.Writer
+	compressor compressor
 
 	mu     sync.Mutex
 	closed bool
@@ -138,12 +145,12 @@ func (p *producer) produceTo(ctx context.Context, topic string, out []outgoing, 
 		if err != nil {
 			errs[i] = err
 		}
-		if isTooLarge(errs[i]) && len(batched) > 1 {
-			alone = append(alone, i) // the topic's limit is for the batch
+		if isTooLarge(errs[i]) {
+			alone = append(alone, i) // the topic's limit is for the batch, which was not compressed
 		}
 	}
 	for _, i := range alone {
-		errs[i] = p.produceAlone(ctx, message(out[i]))
+		errs[i] = p.produceAlone(ctx, out[i])
 	}
 }
 
@@ -163,10 +170,13 @@ func notStarted(err error, indexes []int, errs []error) error {
 	return nil
 }
 
-// produceAlone stores one message in a batch of its own.
-func (p *producer) produceAlone(ctx context.Context, m kafka.Message) error {
-	return retry(ctx, func() error {
-		topics, err := p.client.calls.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{m.Topic}})
+// produceAlone stores one record in a batch of its own. It is compressed if that
+// helps: what its producer has compressed may fit no topic otherwise.
+func (p *producer) produceAlone(ctx context.Context, o outgoing) error {
+	batch := p.compressor.batchOf(o.record, time.Now())
+	size := binary.BigEndian.AppendUint32(nil, uint32(len(batch)))
+	err := retry(ctx, func() error {
+		topics, err := p.client.calls.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{o.topic}})
 		if err != nil {
 			return err
 		}
@@ -180,22 +190,48 @@ func (p *producer) produceAlone(ctx context.Context, m kafka.Message) error {
 		if len(numbers) == 0 {
 			return kafka.LeaderNotAvailable
 		}
-		res, err := p.client.calls.Produce(ctx, &kafka.ProduceRequest{
-			Topic: m.Topic, Partition: balance(m, numbers...), RequiredAcks: kafka.RequireAll,
-			Records: kafka.NewRecordReader(kafka.Record{Key: bytesOf(m.Key), Value: bytesOf(m.Value), Headers: m.Headers}),
+		res, err := p.client.calls.RawProduce(ctx, &kafka.RawProduceRequest{
+			Topic: o.topic, Partition: balance(message(o), numbers...), RequiredAcks: kafka.RequireAll,
+			RawRecords: protocol.RawRecordSet{Reader: io.MultiReader(bytes.NewReader(size), bytes.NewReader(batch))},
 		})
 		if err != nil {
 			return err
 		}
 		return res.Error
 	})
+	if isTooLarge(err) {
+		err = &tooLargeError{batch: len(batch), err: err}
+	}
+	return err
 }
 
-func bytesOf(b []byte) kafka.Bytes {
-	if b == nil {
-		return nil
+// tooLargeError says how large a record is as the broker counts it.
+type tooLargeError struct {
+	batch int // bytes
+	err   error
+}
+
+func (e *tooLargeError) Error() string {
+	return fmt.Sprintf("%d bytes as a batch of its own, compressed if that helps: %v", e.batch, e.err)
+}
+
+func (e *tooLargeError) Unwrap() error { return e.err }
+
+// batchOf is a batch of one record, in the format of Kafka since 0.11.
+func (c *compressor) batchOf(r record, made time.Time) []byte {
+	ms := made.UnixMilli()
+	b := kmsg.RecordBatch{
+		PartitionLeaderEpoch: -1, Magic: 2, FirstTimestamp: ms, MaxTimestamp: ms,
+		ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: 1, Records: r.appendTo(nil),
 	}
-	return kafka.NewBytes(b)
+	if smaller := c.compress(b.Records); len(smaller) < len(b.Records) {
+		b.Records, b.Attributes = smaller, int16(kafka.Zstd)
+	}
+	raw := b.AppendTo(make([]byte, 0, len(b.Records)+batchHead))
+	const length, sum, summed = 8, 17, 21
+	binary.BigEndian.PutUint32(raw[length:], uint32(len(raw)-length-4))
+	binary.BigEndian.PutUint32(raw[sum:], crc32.Checksum(raw[summed:], castagnoli))
+	return raw
 }
 
 func message(o outgoing) kafka.Message {

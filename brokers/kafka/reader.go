@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,10 @@ const (
 	// longPause is how long a pause lasts after which a reader makes sure that
 	// it is still the same log.
 	longPause = time.Second
+
+	// longestNote is how long after it was made a retry is due at the latest,
+	// unless the policy of this worker has longer delays.
+	longestNote = 24 * time.Hour
 )
 
 // reader follows one partition through a generation: it fetches ahead, hands
@@ -44,6 +49,7 @@ type reader struct {
 	delayed    *delayed // nil unless it is a partition of a delay topic
 	has        span     // when it was assigned
 	unsure     bool     // whether it is the same log; belongs to read
+	ask        int      // bytes that the next fetch asks for; belongs to read
 
 	mu       sync.Mutex
 	progress *progress
@@ -58,7 +64,7 @@ type reader struct {
 	halted             int              // how many of lanes are paused
 	bytes              int              // in the buffers of those that are not
 	aside              int              // in the buffers of those that are
-	room               chan struct{}    // signalled when there is some
+	more               chan struct{}    // signalled when there is room for more
 
 	// After a lost owner: what is handed out is marked first, and suspects are
 	// tried apart.
@@ -75,7 +81,7 @@ type reader struct {
 // newReader begins where the last owner has committed. An error is an alarm:
 // the reader goes on with what there is.
 func newReader(g *generation, p partition, stored commitment, has span) (*reader, error) {
-	r := &reader{generation: g, partition: p, memory: g.memory, has: has, unsure: true, room: make(chan struct{}, 1), last: commitment{offset: -1}}
+	r := &reader{generation: g, partition: p, memory: g.memory, has: has, unsure: true, ask: g.memory.buffer, more: make(chan struct{}, 1), last: commitment{offset: -1}}
 	low := stored.offset
 	var alarm error
 	if low >= 0 && (low < has.first || low > has.last) {
@@ -124,7 +130,7 @@ func (r *reader) read(ctx context.Context) {
 			r.generation.end(err) // the next one begins with what there is
 			return
 		case err != nil:
-			s.fail(err)
+			s.fail(r.wayOut(err))
 			rest(ctx, pause/2+rand.N(pause/2))
 			pause = min(2*pause, mostPause)
 			continue
@@ -141,15 +147,54 @@ func (r *reader) read(ctx context.Context) {
 func (r *reader) fetch(ctx context.Context) (fetched, error) {
 	for {
 		next := r.next
-		got, err := r.generation.source.broker.client.fetch(ctx, r.partition, next, r.memory.buffer, fetchWait)
+		got, err := r.generation.source.broker.client.fetch(ctx, r.partition, next, r.ask, fetchWait, r.room())
 		if err == nil && r.unsure {
 			err = r.verify(ctx)
 		}
 		r.unsure = err != nil
-		if err != nil || r.next == next {
+		if err != nil {
 			return got, err
 		}
+		r.adapt(got)
+		if r.next == next {
+			return got, nil
+		}
 	}
+}
+
+// wayOut adds to an error that stops the partition how to go on.
+func (r *reader) wayOut(err error) error {
+	stuck, ok := errors.AsType[*unreadableError](err)
+	if !ok {
+		return err
+	}
+	fix := "repair the log"
+	if errors.Is(err, errBomb) {
+		fix = "raise Options.MaxDecompressed"
+	}
+	return fmt.Errorf("%w; it is tried again, and nothing behind it in %s is handed out, while all other partitions go on: "+
+		"%s, or skip it while no worker runs, and lose what it has: kafka-consumer-groups.sh --group %s --topic %s:%d --reset-offsets --to-offset %d --execute",
+		err, r.partition, fix, r.generation.source.plan.group, r.partition.topic, r.partition.number, stuck.behind)
+}
+
+// adapt has the next fetch ask for what there is room for when it is decoded:
+// the rest would be fetched again.
+func (r *reader) adapt(got fetched) {
+	if got.cut {
+		r.ask = min(max(got.used, leastBuffer), r.memory.buffer)
+		return
+	}
+	r.ask = min(r.ask+r.ask/8, r.memory.buffer)
+}
+
+// room is what an answer may take. Copies in delay topics have more headers than
+// what came in, and must not be passed over.
+func (r *reader) room() room {
+	within := room{batch: cmp.Or(r.generation.source.decompressed, leastDecompressed), records: r.memory.buffer}
+	if r.delayed != nil {
+		within.batch, within.strict = within.batch+headroom, true
+	}
+	return within
 }
 
 // waitForRoom waits for room, and for the end of a pause, and reports whether
@@ -169,7 +214,7 @@ func (r *reader) waitForRoom(ctx context.Context) bool {
 			return true
 		}
 		select {
-		case <-r.room:
+		case <-r.more:
 		case <-ctx.Done():
 		}
 	}
@@ -178,6 +223,7 @@ func (r *reader) waitForRoom(ctx context.Context) bool {
 
 // accept takes what was fetched, without what is settled.
 func (r *reader) accept(got fetched) {
+	r.examine(got.records)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at, now := r.next, time.Now()
@@ -203,11 +249,17 @@ func (r *reader) accept(got fetched) {
 	r.fill(r.own, slices.DeleteFunc(got.records, func(record *record) bool { return r.progress.isDone(record.offset) }))
 }
 
+// What a record and a header take in memory besides their bytes, about.
+const (
+	baseCost   = 128
+	headerCost = 64
+)
+
 // cost is about what a record takes in memory.
 func cost(r *record) int {
-	n := 128 + len(r.key) + len(r.value)
+	n := baseCost + len(r.key) + len(r.value)
 	for _, h := range r.headers {
-		n += 64 + len(h.Key) + len(h.Value)
+		n += headerCost + len(h.Key) + len(h.Value)
 	}
 	return n
 }
@@ -290,7 +342,7 @@ func (r *reader) taken(l *lane, records []*record) {
 
 func (r *reader) makeRoom() {
 	select {
-	case r.room <- struct{}{}:
+	case r.more <- struct{}{}:
 	default:
 	}
 }
@@ -298,7 +350,7 @@ func (r *reader) makeRoom() {
 func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []int, now time.Time) []*brokers.Delivery {
 	g := r.generation
 	g.out.Add(int64(len(records)))
-	limits := wire.Limits{Now: now, MaxDelay: g.source.sub.MaxDelay}
+	limits := wire.Limits{Now: now, MaxDelay: r.longest()}
 	retried := r.delayed != nil
 	var block []handed
 	var texts *texts
@@ -311,9 +363,19 @@ func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []
 		block = block[1:]
 		h.token.reader, h.token.record = r, records[i]
 		understand(&h.Delivery, records[i], r.partition, retried, limits, texts)
-		if retried && !g.source.topics[h.Message.Topic] {
+		if what := records[i].unread; what != nil {
+			h.Unreadable = what.fault(r.partition, records[i].offset)
+		}
+		switch foreign := retried && !g.source.topics[h.Message.Topic]; {
+		case foreign && records[i].unsigned: // to pass it on would be to sign it
+			h.Message.Topic = g.source.plan.topics[0]
+			h.Unreadable = fmt.Errorf("offset %d of %s: nobody who has Options.Secret signed it, and it is of no topic of this worker",
+				records[i].offset, r.partition)
+		case foreign:
 			g.source.work.Go(func() { g.source.passOn(&h.token, h.Message, h.Meta) })
 			continue
+		case retried && h.Meta.DueAt.After(now): // it says more than is believed
+			h.Meta.DueAt = now
 		}
 		if abandoned != nil {
 			h.Abandoned = abandoned[i]
@@ -479,7 +541,7 @@ func (s *source) passOn(t *token, m brokers.Message, meta brokers.Meta) {
 			"let all workers of the group subscribe to the same topics, or give them groups of their own", t.record.offset, t.reader.partition, m.Topic))
 	}
 	meta.DueAt = time.Now().Add(passOnDelay)
-	out := outgoing{topic: s.plan.pick(passOnDelay), partition: anywhere, record: copyOf(m, meta)}
+	out := outgoing{topic: s.plan.pick(passOnDelay), partition: anywhere, record: copyOf(s.broker.seal, m, meta)}
 	ctx := t.reader.generation.ctx // after which it is somebody else's
 	for s.broker.producer.produce(ctx, []outgoing{out}) != nil {
 		if !rest(ctx, mostPause) {

@@ -30,9 +30,9 @@ type follower struct {
 	close func()
 }
 
-func readerOn(t *testing.T, s *stub, p partition, stored commitment, has span, limits memory) (*follower, error) {
+func readerOn(t *testing.T, s *stub, p partition, stored commitment, has span, limits memory, secret ...[]byte) (*follower, error) {
 	t.Helper()
-	b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial, Group: "g"})
+	b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial, Group: "g", Secret: secret})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,6 +131,8 @@ func (s *stub) committing(fail func(call int) kafka.Error) map[partition]commitm
 func never(int) kafka.Error { return 0 }
 
 var usualLimits = memory{bufferBytes, mostWaiting, bodyBytes, soonBytes}
+
+var usualRoom = room{records: bufferBytes}
 
 // A record is done when the copy of its retry is confirmed, and not before.
 func TestUnconfirmedCopyKeepsTheOriginal(t *testing.T) {
@@ -436,7 +438,7 @@ func TestFailedCommitsWhileWaryLoseNothing(t *testing.T) {
 // retryOf is a record of a delay topic.
 func retryOf(offset int64, due time.Time, size int) record {
 	body := fmt.Append(nil, offset, strings.Repeat(".", size))
-	r := copyOf(brokers.Message{ID: fmt.Sprint(offset), Topic: "orders", Body: body}, brokers.Meta{Attempt: 1, DueAt: due})
+	r := copyOf(noSeal, brokers.Message{ID: fmt.Sprint(offset), Topic: "orders", Body: body}, brokers.Meta{Attempt: 1, DueAt: due})
 	r.offset = offset
 	return r
 }
@@ -486,7 +488,7 @@ func (f *follower) alarms() []error {
 func TestNothingIsHandedOutBeforeTheEndIsReached(t *testing.T) {
 	onDelays(t, usualLimits, func() []rawBatch {
 		log := retries(make([]time.Time, 10), 0) // due for long
-		done := doneRecord(appendDone(nil, []int64{1, 2, 3, 4, 5, 6, 7, 8}))
+		done := doneRecord(noSeal, delayPartition, appendDone(nil, []int64{1, 2, 3, 4, 5, 6, 7, 8}))
 		done.offset = 10
 		return append(log, rawBatch{base: 10, records: []record{done}})
 	}, func(t *testing.T, f *follower) {
@@ -514,7 +516,7 @@ func TestHostileDoneRecords(t *testing.T) {
 	onDelays(t, usualLimits, func() []rawBatch {
 		log := retries(make([]time.Time, 3), 0)
 		for i, value := range values {
-			r := doneRecord(value)
+			r := doneRecord(noSeal, delayPartition, value)
 			r.offset = int64(3 + i)
 			log = append(log, rawBatch{base: r.offset, records: []record{r}})
 		}

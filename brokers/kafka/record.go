@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
@@ -20,20 +21,19 @@ const (
 	typeKey  = "key"  // no header at all: the key is empty, which is not none
 )
 
-// farthest bounds the due times in a topic that only workers write to.
-const farthest = 10 * 365 * 24 * time.Hour
-
 // understand fills in d what r, which came from p, is as a message. Only workers
-// write to the delay topics, from where it is retried: elsewhere anybody may
-// have forged how far a message has come. The Topic of a retried one is what
-// its copy says, for the caller to check. The text in d is made in t.
+// write to the delay topics, from where it is retried: elsewhere, and where it is
+// not signed, anybody may have forged how far a message has come. The Topic of a
+// retried one is what its copy says, for the caller to check. The text in d is
+// made in t.
 func understand(d *brokers.Delivery, r *record, p partition, retried bool, limits wire.Limits, t *texts) {
 	m, meta := &d.Message, &d.Meta
-	if retried {
-		limits.Trusted, limits.MaxDelay = true, farthest
-	}
+	limits.Trusted = retried && !r.unsigned
 	if h := headersOf(r); len(h) > 0 {
 		*m, *meta = wire.Decode(h, limits)
+	}
+	if r.unsigned {
+		m.Topic = string(retriedTopic(r))
 	}
 	if !retried {
 		m.Topic = p.topic
@@ -48,6 +48,9 @@ func understand(d *brokers.Delivery, r *record, p partition, retried bool, limit
 	if meta.Origin == nil {
 		place := t.place(r.offset)
 		meta.Origin = t.origin(place)
+		if r.unread != nil {
+			meta.Origin = r.unread.origin(meta.Origin)
+		}
 		m.ID = cmp.Or(m.ID, place)
 	} else if m.ID == "" {
 		m.ID = meta.Origin.Get("topic") + "/" + meta.Origin.Get("partition") + "/" + meta.Origin.Get("offset")
@@ -129,11 +132,16 @@ func headersOf(r *record) brokers.Headers {
 // or two.
 const usualPacked = 448
 
-// copyOf is the record of a retry of m.
-func copyOf(m brokers.Message, meta brokers.Meta) record {
+// copyOf is the record of a retry of m, which seal signs.
+func copyOf(seal adapter.Seal, m brokers.Message, meta brokers.Meta) record {
 	plain := m
 	plain.Key = ""
-	user, packed := wire.EncodePacked(make([]byte, 0, usualPacked), plain, meta)
+	usual := usualPacked
+	if seal.Signs() {
+		usual += adapter.SignatureSize
+	}
+	user, packed := wire.EncodePacked(make([]byte, 0, usual), plain, meta)
+	packed = seal.SignPacked(packed, "", "", m.Body) // topic and ID are among what is packed
 	r := recordOf(m, user)
 	r.headers = append(r.headers, kafka.Header{Key: wire.Packed, Value: packed})
 	return r
@@ -169,15 +177,40 @@ func recordOf(m brokers.Message, h brokers.Headers) record {
 	return r
 }
 
+// batchHead is what a batch takes besides its records.
+const batchHead = 61
+
 // size is what a record counts against max.message.bytes, alone in a batch and
 // not compressed.
 func (r record) size() int {
-	const batch, fixed = 61, 3 // attributes, and the differences in time and offset
+	n := r.length()
+	return batchHead + sizeOfVarint(n) + n
+}
+
+// length is what a record takes in a batch, behind its length.
+func (r record) length() int {
+	const fixed = 3 // attributes, and the differences in time and offset
 	n := fixed + sizeOfBytes(r.key) + sizeOfBytes(r.value) + sizeOfVarint(len(r.headers))
 	for _, h := range r.headers {
 		n += sizeOfVarint(len(h.Key)) + len(h.Key) + sizeOfBytes(h.Value)
 	}
-	return batch + sizeOfVarint(n) + n
+	return n
+}
+
+// appendTo appends r as the first one of a batch.
+func (r record) appendTo(b []byte) []byte {
+	n := r.length()
+	b = slices.Grow(b, n+binary.MaxVarintLen64)
+	b = binary.AppendVarint(b, int64(n))
+	b = append(b, 0, 0, 0) // attributes, and the differences in time and offset
+	b = appendBytes(b, r.key)
+	b = appendBytes(b, r.value)
+	b = binary.AppendVarint(b, int64(len(r.headers)))
+	for _, h := range r.headers {
+		b = append(binary.AppendVarint(b, int64(len(h.Key))), h.Key...)
+		b = appendBytes(b, h.Value)
+	}
+	return b
 }
 
 // checkSize refuses a record that is larger than limit, if there is one.
@@ -186,6 +219,14 @@ func checkSize(r record, limit int) error {
 		return fmt.Errorf("%d bytes with key and headers, the limit is %d (max.message.bytes of the topic): %w", size, limit, brokers.ErrRefused)
 	}
 	return nil
+}
+
+// appendBytes appends the length of p, -1 for nil, and p.
+func appendBytes(b, p []byte) []byte {
+	if p == nil {
+		return binary.AppendVarint(b, -1)
+	}
+	return append(binary.AppendVarint(b, int64(len(p))), p...)
 }
 
 func sizeOfBytes(b []byte) int {

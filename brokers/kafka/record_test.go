@@ -11,8 +11,11 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
+
+var noSeal adapter.Seal
 
 var (
 	recordNow    = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
@@ -43,10 +46,10 @@ func TestForeignRecord(t *testing.T) {
 		t.Errorf("meta = %+v, want only the origin", meta)
 	}
 
-	meta.Attempt, meta.DueAt = 1, recordNow.Add(50*time.Hour)
+	meta.Attempt, meta.DueAt = 1, recordNow.Add(50*time.Minute)
 	delay := partition{"redrive.delay.v1.group.3h", 0}
 	for hop := range 3 {
-		r = copyOf(m, meta)
+		r = copyOf(noSeal, m, meta)
 		r.offset, r.time = int64(1000+hop), recordNow
 		again, metaAgain := understood(r, delay, true, recordLimits)
 		if !reflect.DeepEqual(again, want) {
@@ -75,7 +78,7 @@ func TestKeysAndBodies(t *testing.T) {
 		"empty, headers": {key: []byte{}, value: []byte("v"), headers: []kafka.Header{{Key: "key", Value: []byte("key")}}},
 	} {
 		m, meta := understood(r, orders, false, recordLimits)
-		for _, again := range []record{copyOf(m, meta), published(m)} {
+		for _, again := range []record{copyOf(noSeal, m, meta), published(m)} {
 			if !reflect.DeepEqual(again.key, r.key) || !reflect.DeepEqual(again.value, r.value) {
 				t.Errorf("%s: key %#v, value %#v; want %#v, %#v", name, again.key, again.value, r.key, r.value)
 			}
@@ -92,7 +95,7 @@ func TestKeysAndBodies(t *testing.T) {
 }
 
 func TestForgedProgress(t *testing.T) {
-	forged := copyOf(brokers.Message{ID: "id-1", Topic: "payments", Key: "k", Body: []byte("b"), PublishedAt: recordNow.Add(-time.Hour)}, brokers.Meta{
+	forged := copyOf(noSeal, brokers.Message{ID: "id-1", Topic: "payments", Key: "k", Body: []byte("b"), PublishedAt: recordNow.Add(-time.Hour)}, brokers.Meta{
 		Attempt: 7, DueAt: recordNow.Add(time.Hour), IdempotencyKey: "once", RedriveCount: 2,
 		Origin: brokers.Headers{{Name: "topic", Value: "elsewhere"}},
 	})
@@ -120,7 +123,7 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 		Origin: brokers.Headers{{Name: "topic", Value: "orders"}, {Name: "partition", Value: "3"}, {Name: "offset", Value: "17"}}}
 	plain := m
 	plain.Key = ""
-	now, before := copyOf(m, meta), recordOf(m, wire.Encode(plain, meta))
+	now, before := copyOf(noSeal, m, meta), recordOf(m, wire.Encode(plain, meta))
 	if len(now.headers) != 4 || len(before.headers) < 10 {
 		t.Fatalf("%d headers now, %d before", len(now.headers), len(before.headers))
 	}
@@ -156,7 +159,7 @@ func TestTimesOfRecords(t *testing.T) {
 func TestLongNamesKeepTheirID(t *testing.T) {
 	long := partition{strings.Repeat("t", 249), 2_147_483_647}
 	m, meta := understood(record{offset: 1<<63 - 1}, long, false, recordLimits)
-	again, _ := understood(copyOf(m, meta), partition{"delay", 0}, true, recordLimits)
+	again, _ := understood(copyOf(noSeal, m, meta), partition{"delay", 0}, true, recordLimits)
 	if again.ID != m.ID || !strings.HasSuffix(m.ID, "/2147483647/9223372036854775807") {
 		t.Errorf("ID %q became %q", m.ID, again.ID)
 	}
@@ -212,7 +215,7 @@ func FuzzRecord(f *testing.F) {
 			t.Fatalf("an entry topic gives %+v, %+v", m, meta)
 		}
 		meta.Attempt, meta.DueAt = 3, recordNow.Add(time.Minute)
-		c := copyOf(m, meta)
+		c := copyOf(noSeal, m, meta)
 		if _, ok := isDoneRecord(&c); ok || dueOf(&c) != meta.DueAt.UnixMilli() {
 			t.Fatalf("a copy with %v is a done record: %v, due at %d", c.headers, ok, dueOf(&c))
 		}

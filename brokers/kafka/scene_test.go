@@ -363,3 +363,10 @@ func (s *scene) noErrors(errs []error) {
 func anyContains(errs []error, text string) bool {
 	return slices.ContainsFunc(errs, func(err error) bool { return strings.Contains(err.Error(), text) })
 }
+
+func bytesOf(b []byte) kafka.Bytes {
+	if b == nil {
+		return nil
+	}
+	return kafka.NewBytes(b)
+}

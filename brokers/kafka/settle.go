@@ -25,7 +25,7 @@ const (
 	settled
 )
 
-// Settle marks what is acked as done, hands out again what is released, and
+// Settle marks what is acked or rejected as done, hands out again what is released, and
 // stores the copies of all retries before it marks their originals as done.
 func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {
 	failures := adapter.Failures{Broker: "kafka", Entries: len(batch)}
@@ -38,6 +38,9 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 		switch {
 		case err != nil:
 			fail(i, err)
+		case st.Action == brokers.Retry && st.Delivery.Unreadable != nil: // the copy would be a message that is run
+			t.state.Store(held)
+			fail(i, fmt.Errorf("%w: what is not read cannot be copied, the original stays: %w", brokers.ErrRefused, st.Delivery.Unreadable))
 		case st.Action == brokers.Retry && !t.copied:
 			retries = append(retries, i)
 		case st.Action == brokers.Release && !t.copied:
@@ -75,7 +78,7 @@ func (s *source) check(d *brokers.Delivery) (*token, error) {
 
 // claim takes a delivery for this call, so that no other one settles it.
 func (s *source) claim(st *brokers.Settlement) (*token, error) {
-	if st.Action > brokers.Release {
+	if st.Action > brokers.Reject {
 		return nil, fmt.Errorf("action %d is none, the delivery is still held", st.Action)
 	}
 	t, err := s.check(st.Delivery)
@@ -142,5 +145,5 @@ func (s *source) copyOf(st brokers.Settlement) outgoing {
 	if meta.DueAt.IsZero() {
 		meta.DueAt = time.Now().Add(max(0, st.Delay))
 	}
-	return outgoing{topic: s.plan.pick(st.Delay), partition: byKey, record: copyOf(st.Delivery.Message, meta)}
+	return outgoing{topic: s.plan.pick(st.Delay), partition: byKey, record: copyOf(s.broker.seal, st.Delivery.Message, meta)}
 }

@@ -24,6 +24,8 @@ type source struct {
 	topics map[string]bool // that messages may be of
 	group  *kafka.ConsumerGroup
 
+	decompressed int // bytes that a batch may become
+
 	// What one generation leaves to the next.
 	layout map[string]topicState // as last seen
 	kept   map[partition]kept
@@ -89,6 +91,7 @@ func newSource(b *Broker, sub brokers.Subscription, p plan, layout map[string]to
 		s.topics[topic] = true
 	}
 	o := b.options
+	s.decompressed = o.decompressed(p.largest)
 	var err error
 	s.group, err = kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
 		ID:                p.group,

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -295,10 +296,14 @@ type rawBatch struct {
 	last          int64  // the last offset, if it is not that of the last record
 	made          int64  // in Unix milliseconds, now unless it is set
 	records       []record
+	raw           []byte // all of it, if it is set
 }
 
 func (b rawBatch) bytes() []byte {
 	made := cmp.Or(b.made, time.Now().UnixMilli())
+	if b.raw != nil {
+		return bytes.Clone(b.raw)
+	}
 	if b.old {
 		return b.message(made)
 	}
@@ -346,6 +351,11 @@ func (b rawBatch) message(made int64) []byte {
 	if b.timeless {
 		raw = (&kmsg.MessageV0{Offset: r.offset, Key: r.key, Value: r.value}).AppendTo(nil)
 	}
+	return sealMessage(raw)
+}
+
+// sealMessage is sealBatch for formats 0 and 1.
+func sealMessage(raw []byte) []byte {
 	binary.BigEndian.PutUint32(raw[8:], uint32(len(raw)-12))
 	binary.BigEndian.PutUint32(raw[12:], crc32.ChecksumIEEE(raw[16:]))
 	return raw

@@ -47,6 +47,9 @@ type plan struct {
 	dead   []string
 	delays []delayTopic // by rising delay
 	longer []delayTopic // which the subscription does not need
+
+	largest int   // batch that a topic of the subscription takes, 0 if the cluster does not say
+	tight   error // the topics that take what comes in, and have no room for more headers
 }
 
 type delayTopic struct {
@@ -148,7 +151,7 @@ func (b *Broker) adopt(ctx context.Context, p plan) (plan, error) {
 
 // establish creates what is missing, and verifies all of it. It returns what
 // the group reads.
-func (b *Broker) establish(ctx context.Context, p plan) (map[string]topicState, error) {
+func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState, error) {
 	delays := make([]string, len(p.delays))
 	for i, t := range p.delays {
 		delays[i] = t.name
@@ -162,11 +165,10 @@ func (b *Broker) establish(ctx context.Context, p plan) (map[string]topicState, 
 			return nil, fmt.Errorf("%w: the topic %q does not exist: create it", brokers.ErrMisconfigured, name)
 		}
 	}
-	largest, err := b.largest(ctx, p.topics)
-	if err != nil {
+	if p.largest, err = b.largest(ctx, p.topics); err != nil {
 		return nil, err
 	}
-	limit := min(max(largest, b.options.MessageLimit), math.MaxInt32-headroom)
+	limit := min(max(p.largest, b.options.MessageLimit), math.MaxInt32-headroom)
 	settings := map[string]string{"cleanup.policy": "delete", "max.message.bytes": strconv.Itoa(limit + headroom)}
 	settings["retention.bytes"] = "-1"
 	settings["retention.ms"] = "-1"
@@ -182,7 +184,7 @@ func (b *Broker) establish(ctx context.Context, p plan) (map[string]topicState, 
 			return nil, err
 		}
 	}
-	if err := b.verify(ctx, p, largest); err != nil {
+	if err := b.verify(ctx, p); err != nil {
 		return nil, err
 	}
 	return b.client.topics(ctx, p.consumed()...)
@@ -215,8 +217,9 @@ func (b *Broker) provide(ctx context.Context, name string, state topicState, par
 }
 
 // verify refuses settings of topics that lose what is stored in them, or do not
-// take copies of messages as large as largest.
-func (b *Broker) verify(ctx context.Context, p plan, largest int) error {
+// take messages as large as those that come in. It notes what has no room for
+// their headers besides.
+func (b *Broker) verify(ctx context.Context, p *plan) error {
 	names := make([]string, len(p.delays))
 	for i, t := range p.delays {
 		names[i] = t.name
@@ -248,12 +251,20 @@ func (b *Broker) verify(ctx context.Context, p plan, largest int) error {
 			wrong(name, "cleanup.policy", "delete", "compaction drops dead letters with equal keys")
 		}
 	}
+	var tight []error
 	for _, name := range slices.Concat(names, p.dead) {
-		if n, err := strconv.Atoi(configs[name]["max.message.bytes"]); err == nil && n < largest {
-			wrong(name, "max.message.bytes", fmt.Sprintf("%d or more", largest+headroom),
-				fmt.Sprintf("messages of up to %d bytes come in, and their copies have more headers", largest))
+		n, err := strconv.Atoi(configs[name]["max.message.bytes"])
+		switch want := p.largest + headroom; {
+		case err != nil || n >= want:
+		case n < p.largest:
+			wrong(name, "max.message.bytes", fmt.Sprintf("%d or more", want),
+				fmt.Sprintf("messages of up to %d bytes come in, and their copies have more headers", p.largest))
+		default:
+			tight = append(tight, fmt.Errorf("the topic %q has max.message.bytes=%d, which leaves no room for the headers of copies "+
+				"of the largest messages, of up to %d bytes: those that do not fit are not copied, or lose their body; set it to %d or more", name, n, p.largest, want))
 		}
 	}
+	p.tight = errors.Join(tight...)
 	if err := errors.Join(faults...); err != nil {
 		return fmt.Errorf("%w: %w", brokers.ErrMisconfigured, err)
 	}

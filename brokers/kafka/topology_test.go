@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/findcoordinator"
+	"github.com/segmentio/kafka-go/sasl/plain"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -98,17 +100,22 @@ func TestPlanRefuses(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	_, err := New(Options{Prefix: "a/b", SessionTimeout: 100*time.Millisecond - 1, RebalanceTimeout: time.Second - 1, CallTimeout: -1, DelayPartitions: -1, Replication: -2, MessageLimit: -3})
+	_, err := New(Options{Prefix: "a/b", SessionTimeout: 100*time.Millisecond - 1, RebalanceTimeout: time.Second - 1, CallTimeout: -1, DelayPartitions: -1, Replication: -2, MessageLimit: -3, MaxDecompressed: -4})
 	if !errors.Is(err, brokers.ErrMisconfigured) {
 		t.Fatalf("New: %v", err)
 	}
-	for _, want := range []string{"Brokers", "SessionTimeout", "RebalanceTimeout", "CallTimeout", "DelayPartitions", "Replication", "MessageLimit", "Prefix"} {
+	for _, want := range []string{"Brokers", "SessionTimeout", "RebalanceTimeout", "CallTimeout", "DelayPartitions", "Replication", "MessageLimit", "MaxDecompressed", "Prefix"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not name %s", err, want)
 		}
 	}
 	if _, err := New(Options{Brokers: []string{"localhost:9092"}, SessionTimeout: 100 * time.Millisecond, RebalanceTimeout: time.Second, CallTimeout: 1}); err != nil {
 		t.Errorf("the least that is allowed: %v", err)
+	}
+	for o, want := range map[[2]int]int{{0, 0}: 16 << 20, {0, 1_048_588}: 16_777_408, {0, 1000}: 16 << 20, {5, 1_048_588}: 5} {
+		if got := (Options{MaxDecompressed: o[0]}).decompressed(o[1]); got != want {
+			t.Errorf("MaxDecompressed %d, max.message.bytes %d: %d, want %d", o[0], o[1], got, want)
+		}
 	}
 	for session, want := range map[time.Duration]time.Duration{time.Second: time.Second / 5, 15 * time.Second: 3 * time.Second, time.Hour: 3 * time.Second} {
 		if got := heartbeatPace(Options{SessionTimeout: session}); got != want {
@@ -117,6 +124,46 @@ func TestNewRefuses(t *testing.T) {
 	}
 	if _, err := New(Options{Brokers: []string{"localhost"}}); err == nil || !strings.Contains(err.Error(), "host:port") {
 		t.Errorf("an address without a port: %v", err)
+	}
+}
+
+type scram struct{ plain.Mechanism }
+
+func (scram) Name() string { return "SCRAM-SHA-512" }
+
+// A password goes over no connection that others can read, and into no error.
+func TestAttackLoginInPlainText(t *testing.T) {
+	login := plain.Mechanism{Username: "u", Password: "pa55"}
+	hashed := scram{login}
+	remote := []string{"kafka-1.shop.example:9092"}
+	local := []string{"localhost:9092", "127.0.0.1:9093", "[::1]:9094"}
+	for name, tt := range map[string]struct {
+		options Options
+		refused bool
+	}{
+		"plain":               {Options{Brokers: remote, SASL: login}, true},
+		"one of them":         {Options{Brokers: append(local, remote...), SASL: login}, true},
+		"with TLS":            {Options{Brokers: remote, SASL: login, TLS: &tls.Config{}}, false},
+		"allowed":             {Options{Brokers: remote, SASL: login, AllowPlaintext: true}, false},
+		"this machine":        {Options{Brokers: local, SASL: login}, false},
+		"no password is sent": {Options{Brokers: remote, SASL: hashed}, false},
+		"no login":            {Options{Brokers: remote}, false},
+	} {
+		b, err := New(tt.options)
+		if refused := errors.Is(err, brokers.ErrMisconfigured); refused != tt.refused || refused && !strings.Contains(err.Error(), "AllowPlaintext") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "pa55") {
+			t.Errorf("%s: %q tells the password", name, err)
+		}
+		if b != nil {
+			b.Close(t.Context())
+		}
+	}
+	for _, address := range []string{"u:pa55@h:9092", "u:pa55@h", "kafka://u:pa55@h:9092", "kafka://h:9092/?password=pa55", "pa55@h:9092", "u:pa@55@h:9092"} {
+		if _, err := New(Options{Brokers: []string{address}}); !errors.Is(err, brokers.ErrMisconfigured) || strings.Contains(err.Error(), "55") || !strings.Contains(err.Error(), "host:port") {
+			t.Errorf("%s: %v", address, err)
+		}
 	}
 }
 

@@ -74,7 +74,7 @@ func (r *reader) verify(ctx context.Context) error {
 	if w == (witness{}) {
 		return nil
 	}
-	got, err := r.generation.source.broker.client.fetch(ctx, r.partition, w.offset, 1, 0)
+	got, err := r.generation.source.broker.client.fetch(ctx, r.partition, w.offset, 1, 0, r.room())
 	if _, out := errors.AsType[*rangeError](err); out {
 		return nil
 	}

@@ -3,8 +3,10 @@
 //
 // # What it guarantees
 //
-//   - A message leaves its topic only by Ack. Retry and Release keep it, and
+//   - A message leaves its topic only by Ack or Reject. Retry and Release keep it, and
 //     so do expired leases, closed sources and crashed workers.
+//   - Reject moves a message, as it is, to the dead-letter topic that its
+//     subscription names, whatever the limits; without one it is refused.
 //   - Delays and leases are exact. A message comes back at its due time and
 //     never before; a lease that ends at some time is lost from that very time
 //     on, and a settlement that comes too late has no effect.

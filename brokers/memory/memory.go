@@ -24,7 +24,7 @@ type Options struct {
 	MaxLease time.Duration
 
 	// Limit is the most messages that a topic holds: ready, delayed and in
-	// flight. Publish waits for room; a Retry needs none. 0 means 1,048,576.
+	// flight. Publish waits for room; Retry and Reject need none. 0 means 1,048,576.
 	Limit int
 
 	// MessageLimit is the largest message in bytes, body and headers
@@ -174,10 +174,13 @@ func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.So
 	if b.closed {
 		return nil, fmt.Errorf("memory: open %q: %w", sub.Topics, brokers.ErrClosed)
 	}
-	for _, name := range sub.DeadLetters {
-		b.topic(name)
+	s := b.subscribe(sub.Topics, lease)
+	for _, own := range s.subs {
+		if dead := sub.DeadLetters[own.topic.name]; dead != "" {
+			own.deadLetter = b.topic(dead)
+		}
 	}
-	return b.subscribe(sub.Topics, lease), nil
+	return s, nil
 }
 
 func (b *Broker) check(sub brokers.Subscription, lease time.Duration) error {

@@ -35,9 +35,14 @@ func run(t *testing.T, options memory.Options, f func(w *world)) {
 
 func (w *world) open(topics ...string) brokers.Source {
 	w.Helper()
-	src, err := w.broker.Open(w.Context(), brokers.Subscription{Topics: topics})
+	return w.subscribe(brokers.Subscription{Topics: topics})
+}
+
+func (w *world) subscribe(sub brokers.Subscription) brokers.Source {
+	w.Helper()
+	src, err := w.broker.Open(w.Context(), sub)
 	if err != nil {
-		w.Fatalf("Open(%q): %v", topics, err)
+		w.Fatalf("Open(%q): %v", sub.Topics, err)
 	}
 	return src
 }

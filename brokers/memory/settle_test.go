@@ -2,6 +2,7 @@ package memory_test
 
 import (
 	"math"
+	"reflect"
 	"testing"
 	"time"
 
@@ -87,5 +88,38 @@ func TestErrorsNameMessageAndTopic(t *testing.T) {
 		if want := `memory: retry message "order-7" of "in": ` + brokers.ErrSettled.Error(); err.Error() != want {
 			w.Errorf("error = %q, want %q", err, want)
 		}
+	})
+}
+
+// What is rejected is in the dead-letter topic as it was, whatever the limits.
+func TestRejectMovesTheMessageAsItIs(t *testing.T) {
+	run(t, memory.Options{Limit: 1, MessageLimit: 12, HeaderLimit: 1}, func(w *world) {
+		source := w.subscribe(brokers.Subscription{Topics: []string{"orders"}, DeadLetters: map[string]string{"orders": "orders.dead"}})
+		w.publish("orders.dead", "a")
+		sent := brokers.Message{ID: "b", Key: "k", Body: []byte("twelve bytes"), PublishedAt: time.Now()}
+		if err := w.broker.Publish(w.Context(), "orders", sent); err != nil {
+			w.Fatal(err)
+		}
+		d := w.one(source)
+		w.settle(source, brokers.Settlement{Delivery: d, Action: brokers.Reject, Delay: time.Hour, Meta: brokers.Meta{Attempt: 7}}, nil)
+		w.settle(source, brokers.Settlement{Delivery: d, Action: brokers.Reject}, brokers.ErrSettled)
+		w.stats("orders", memory.Stats{})
+		sent.Topic = "orders.dead"
+		records := w.broker.Records("orders.dead")
+		if len(records) != 2 || !reflect.DeepEqual(records[1].Message, sent) || records[1].Meta.Attempt != 0 {
+			w.Errorf("the dead-letter topic has %+v, want what was there and the message as it was", records)
+		}
+	})
+}
+
+// Without a dead-letter topic the message would be lost.
+func TestRejectWithoutADeadLetterTopicIsRefused(t *testing.T) {
+	run(t, memory.Options{}, func(w *world) {
+		w.publish("in", "a")
+		d := w.one(w.source)
+		w.settle(w.source, brokers.Settlement{Delivery: d, Action: brokers.Reject}, brokers.ErrRefused)
+		w.stats("in", memory.Stats{InFlight: 1})
+		w.release(w.source, d)
+		w.ack(w.source, w.one(w.source))
 	})
 }

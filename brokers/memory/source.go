@@ -297,10 +297,29 @@ func (s *source) settle(now time.Duration, st brokers.Settlement, fault Fault) e
 		b.postpone(e, now, st.Delay)
 	case brokers.Release:
 		b.drop(h, settled)
+	case brokers.Reject:
+		dead := s.deadLetterOf(e.topic)
+		if dead == nil {
+			return fmt.Errorf("its subscription names no dead-letter topic: %w", brokers.ErrRefused)
+		}
+		b.win(h)
+		e.topic.remove(e)
+		b.bury(e, dead)
 	default:
 		return fmt.Errorf("action %d is none, the delivery is still held", st.Action)
 	}
 	return fault.Err
+}
+
+// deadLetterOf returns where this source leaves what it rejects of t, nil if
+// nowhere.
+func (s *source) deadLetterOf(t *topic) *topic {
+	for _, sub := range s.subs {
+		if sub.topic == t {
+			return sub.deadLetter
+		}
+	}
+	return nil
 }
 
 func (s *source) Extend(ctx context.Context, lease time.Duration, ds []*brokers.Delivery) []error {

@@ -80,6 +80,18 @@ func (b *Broker) retryCopy(e *entry, now time.Duration, st brokers.Settlement) {
 	b.postpone(twin, now, st.Delay)
 }
 
+// bury stores e, which was removed, in the dead-letter topic of its own: as it is,
+// whatever the limits, and as a message that was never delivered.
+func (b *Broker) bury(e *entry, dead *topic) {
+	buried := &entry{message: e.message}
+	buried.message.Topic = dead.name
+	if e.meta != nil {
+		buried.meta = &brokers.Meta{IdempotencyKey: e.meta.IdempotencyKey, RedriveCount: e.meta.RedriveCount, Origin: e.meta.Origin}
+	}
+	b.insert(dead, buried)
+	dead.place(buried)
+}
+
 // due makes e, whose delay is over, available behind those that are. A
 // message that has an order kept its place in it.
 func (b *Broker) due(e *entry) {

@@ -94,10 +94,11 @@ type topic struct {
 // subscription is one source's view of one topic. It is active while the
 // source has yet to find the topic empty.
 type subscription struct {
-	source *source
-	topic  *topic
-	active bool
-	paused bool
+	source     *source
+	topic      *topic
+	deadLetter *topic // nil if there is none
+	active     bool
+	paused     bool
 }
 
 func (t *topic) len() int {

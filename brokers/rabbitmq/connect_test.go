@@ -85,7 +85,7 @@ func TestEndpointsAreTriedInRandomOrder(t *testing.T) {
 		tried = append(tried, address)
 		return nil, errors.New("nobody listens")
 	}
-	b := open(t, rabbitmq.Options{URLs: []string{"amqp://one/", "amqp://two/", "amqp://three:7/"}, Dial: refuse})
+	b := open(t, rabbitmq.Options{URLs: []string{"amqp://one/", "amqp://two/", "amqp://three:7/"}, Dial: refuse, AllowPlaintext: true})
 	first := map[string]bool{}
 	for range 100 { // of which all begin with two of three once in 10^17
 		tried = nil

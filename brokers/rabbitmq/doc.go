@@ -15,6 +15,8 @@
 //     worker receives it how long to hold it.
 //   - Headers, with the types of AMQP, and properties come through any number
 //     of retries.
+//   - A message whose headers the client library does not read costs no
+//     connection: it is dead-lettered, with its headers as they came.
 //
 // It does not promise order, but with Subscription.Ordered that of first
 // deliveries: a retry is a new message. An ack is not confirmed
@@ -31,16 +33,19 @@
 //	redrive.retry.v1.orders      the queue for what comes back from a delay
 //	orders-dead                  its dead-letter topic, as the subscription names it
 //	redrive.dead.v1              exchange (direct) from the first two to the third
-//	redrive.delay.v1.2000        a shelf of 2 s: exchange (fanout) and queue
+//	redrive.return.v1            exchange (direct) from the shelves to the second
+//	redrive.unroutable.v1        what comes back to a queue that is gone: exchange (fanout) and queue
+//	redrive.delay.v2.2000        a shelf of 2 s: exchange (fanout) and queue
 //
 // Retries have a queue of their own, so that a backlog makes none of them late,
-// and because only workers write to it: elsewhere the attempt and the due time
-// in a message are anybody's claim and are not read.
+// and because only workers write to it, if only they may: elsewhere the attempt
+// and the due time in a message are anybody's claim and are not read.
 //
 // A shelf is a queue in which every message waits for the same time, and is
-// then dead-lettered, at least once, through the default exchange to the queue
-// that its routing key names. So there is no binding per topic that could be
-// missing. All topics share the shelves. There are as many as MaxDelay needs,
+// then dead-lettered, at least once, through redrive.return.v1 to the queue
+// that its routing key names, or to redrive.unroutable.v1 if that is gone: a shelf
+// keeps what it cannot route, and would soon move nothing else. All topics share
+// the shelves. There are as many as MaxDelay needs,
 // 72 for 15 minutes and never more than 98 in a vhost, since delays over 24
 // hours take several turns. A delay up to 64 s takes one or two turns, up to 15
 // minutes two or three.
@@ -55,6 +60,15 @@
 //
 // A program that publishes and may be there before any worker calls
 // Broker.Declare.
+//
+// # Who may write what
+//
+// Whoever may write to the default exchange may write to every queue of the vhost:
+// to those of retries, too, where how far a message has come is believed. They can
+// have messages of their own dead-lettered without a run, or delayed, and none of
+// anybody else's. Give producers that are not to be trusted an exchange of their
+// own and no right to write to the default one; or set Options.Secret, and workers
+// believe only each other.
 //
 // # What is verified
 //
@@ -121,6 +135,10 @@
 // returns what went wrong. When the broker blocks
 // publishing because it is short of memory or disk, Receive hands out one
 // delivery a second, acks go on, and publishing waits for the end of its context.
+//
+// Settlement with brokers.Reject has the broker dead-letter a message as it is. It
+// is refused where the topic has no dead-letter queue, or arguments of its queue
+// could not be compared.
 //
 // Prefetching begins at one message a queue, so that one which kills its workers
 // is charged alone, goes on to 32 when that is taken, unless it has been lost

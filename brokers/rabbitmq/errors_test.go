@@ -141,7 +141,7 @@ func TestDifferenceIn(t *testing.T) {
 
 func TestFaults(t *testing.T) {
 	n := names{"redrive"}
-	topic, shelf := queue{"q", n.topicArgs("q", deliveryLimit)}, queue{"s", shelfArgs(time.Second)}
+	topic, shelf := queue{"q", n.topicArgs("q", deliveryLimit)}, queue{"s", n.shelfArgs(time.Second)}
 	for _, tt := range []struct {
 		q    queue
 		d    difference
@@ -160,7 +160,7 @@ func TestFaults(t *testing.T) {
 		{topic, difference{argTTL, int64(5)}, "x-message-ttl is 5, and must not be set"},
 		{topic, difference{argKey, "other"}, `x-dead-letter-routing-key is "other", and must be "q"`},
 		{shelf, difference{argOverflow, nil}, `x-overflow is not set, and must be "reject-publish"`},
-		{shelf, difference{argExchange, "own"}, `x-dead-letter-exchange is "own", and must be ""`},
+		{shelf, difference{argExchange, "own"}, `x-dead-letter-exchange is "own", and must be "redrive.return.v1"`},
 		{shelf, difference{"x-max-length", int64(5)}, ""},
 	} {
 		if got := tt.d.fault(tt.q, []difference{tt.d}, true); got != tt.want {

@@ -53,8 +53,12 @@ func (l *link) establishQueue(q queue, o Options) error {
 	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.PreconditionFailed {
 		return l.adopt(q, o, err)
 	}
-	return o.unverified(err, "its arguments cannot be verified: the broker compares them only for users with the right to configure the queue. "+
-		"Grant that; or compare them yourself")
+	if accepted := o.unverified(err, "its arguments cannot be verified: the broker compares them only for users with the right to configure the queue. "+
+		"Grant that; or compare them yourself"); accepted != nil || err == nil {
+		return accepted
+	}
+	l.unsure = append(l.unsure, q.name)
+	return nil
 }
 
 func (l *link) declare(name string, args amqp.Table) error {
@@ -68,14 +72,14 @@ func (l *link) declare(name string, args amqp.Table) error {
 func (l *link) establishExchange(b binding, o Options) error {
 	if o.Verify {
 		err := l.request(func(ch *amqp.Channel) error {
-			return ch.ExchangeDeclarePassive(b.exchange, b.kind, true, false, false, false, nil)
+			return ch.ExchangeDeclarePassive(b.exchange, b.kind, true, false, false, false, b.args)
 		})
 		if err != nil {
 			return err
 		}
 	}
 	err := l.request(func(ch *amqp.Channel) error {
-		return ch.ExchangeDeclare(b.exchange, b.kind, true, false, false, false, nil)
+		return ch.ExchangeDeclare(b.exchange, b.kind, true, false, false, false, b.args)
 	})
 	return o.unverified(err, fmt.Sprintf("it cannot be verified that it is a durable %s exchange: the broker compares that only for users "+
 		"with the right to configure the exchange. Grant that; or look yourself", b.kind))
@@ -126,6 +130,9 @@ func (l *link) adopt(q queue, o Options, err error) error {
 	for _, d := range found {
 		if d.name == argSingle && d.value == true {
 			l.single = append(l.single, q.name)
+		}
+		if d.value == nil && d.name != argLimit {
+			l.unsure = append(l.unsure, q.name)
 		}
 		if fault := d.fault(q, found, o.AllowUnverified); fault != "" {
 			faults = append(faults, fault)

@@ -14,5 +14,29 @@ func (b *Broker) SetGrace(d time.Duration) { b.grace = d }
 // machine is too slow for them to travel together. Call it before Open.
 func (b *Broker) HoldAcks(d time.Duration) { b.paces = paces{d, d, d} }
 
+// Buffered is how many bytes of bodies wait in a source to be handed out.
+func Buffered(s brokers.Source) int {
+	b := s.(*source)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	size := 0
+	for _, f := range b.feeds {
+		size += b.buffered(f)
+	}
+	return size
+}
+
+// SizeOfHeaders is what headers are taken to need on the wire.
+func SizeOfHeaders(h brokers.Headers) int { return tableSize(toTable(h)) }
+
+// TableInFrame is how large the table of headers in a frame is, if it has one.
+func TableInFrame(frame []byte) (size int, ok bool) {
+	if frame[0] != frameHeaders {
+		return 0, false
+	}
+	_, table, _, ok := cutTable(frame[7 : len(frame)-1])
+	return len(table), ok
+}
+
 // DeliveryCount is how often the broker has counted the delivery of this copy.
 func DeliveryCount(d *brokers.Delivery) int { return d.Token.(*token).count }

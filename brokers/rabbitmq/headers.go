@@ -51,22 +51,26 @@ const repeated = "redrive-repeated"
 // travels as text.
 func toTable(h brokers.Headers) amqp.Table {
 	table := make(amqp.Table, len(h))
-	var several []any
+	several := make(map[string]bool)
 	for _, header := range h {
 		value := toField(header)
 		old, again := table[header.Name]
 		switch {
 		case !again:
 			table[header.Name] = value
-		case slices.Contains(several, any(header.Name)):
+		case several[header.Name]:
 			table[header.Name] = append(old.([]any), value)
 		default:
 			table[header.Name] = []any{old, value}
-			several = append(several, header.Name)
+			several[header.Name] = true
 		}
 	}
 	if len(several) > 0 {
-		table[repeated] = several
+		var names []any
+		for _, name := range slices.Sorted(maps.Keys(several)) {
+			names = append(names, name)
+		}
+		table[repeated] = names
 	}
 	return table
 }
@@ -76,13 +80,19 @@ func fromTable(table amqp.Table) brokers.Headers {
 	if len(table) == 0 {
 		return nil
 	}
-	several, _ := table[repeated].([]any)
+	names, _ := table[repeated].([]any)
+	several := make(map[string]bool, len(names))
+	for _, name := range names {
+		if name, ok := name.(string); ok {
+			several[name] = true
+		}
+	}
 	h := make(brokers.Headers, 0, len(table))
 	for _, name := range slices.Sorted(maps.Keys(table)) {
 		values, isArray := table[name].([]any)
 		switch {
 		case name == repeated:
-		case isArray && len(values) > 1 && slices.Contains(several, any(name)):
+		case isArray && len(values) > 1 && several[name]:
 			for _, value := range values {
 				h = append(h, fromField(name, value))
 			}
@@ -91,6 +101,43 @@ func fromTable(table amqp.Table) brokers.Headers {
 		}
 	}
 	return h
+}
+
+// tableSize is what a table takes on the wire, without its own length.
+func tableSize(t amqp.Table) (size int) {
+	for name, field := range t {
+		size += 1 + len(name) + fieldSize(field)
+	}
+	return size
+}
+
+// fieldSize is what a value takes with its type.
+func fieldSize(field any) int {
+	switch v := field.(type) {
+	case nil:
+		return 1
+	case bool, int8, uint8:
+		return 2
+	case int16, uint16:
+		return 3
+	case int32, uint32, float32:
+		return 5
+	case amqp.Decimal:
+		return 6
+	case string:
+		return 5 + len(v)
+	case []byte:
+		return 5 + len(v)
+	case amqp.Table:
+		return 5 + tableSize(v)
+	case []any:
+		size := 5
+		for _, field := range v {
+			size += fieldSize(field)
+		}
+		return size
+	}
+	return 9 // int64, float64, time.Time
 }
 
 func fromField(name string, field any) brokers.Header {

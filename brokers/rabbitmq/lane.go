@@ -184,6 +184,7 @@ func (l *lane) pump(in *intake, deliveries <-chan amqp.Delivery) {
 			in.full.Store(true)
 		}
 		in.window.arrived(d.DeliveryTag)
+		in.note(len(d.Body))
 		n.hold(t)
 		n.source.push(n, in.feed, item{delivery: d, token: t})
 	}
@@ -207,15 +208,15 @@ func (l *lane) end(in *intake, tag string) error {
 	return nil
 }
 
-// giveBack returns a message to its queue.
-func (l *lane) giveBack(t *token) error {
+// giveBack returns a message to its queue, or has that dead-letter it.
+func (l *lane) giveBack(t *token, requeue bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended || l.session.ctx.Err() != nil {
 		return l.session.over()
 	}
 	defer l.session.guard()()
-	if err := l.ch.Nack(t.tag, false, true); err != nil {
+	if err := l.ch.Nack(t.tag, false, requeue); err != nil {
 		return l.session.broke(err)
 	}
 	t.intake.returned(t.tag)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +19,7 @@ import (
 // endpoint is an entry of Options.URLs.
 type endpoint struct {
 	amqp.URI
-	url        string // with the parameters, which the URI does not give back
+	plain      string // the URL with its parameters, which the URI does not give back, but without TLS
 	mechanisms []func(*amqp.PlainAuth) amqp.Authentication
 }
 
@@ -42,7 +43,10 @@ func newEndpoint(url string) (endpoint, error) {
 	if err != nil {
 		return endpoint{}, errors.New("is not an AMQP URL: use amqp://user:password@host:port/vhost with user, password and vhost percent-encoded")
 	}
-	e := endpoint{URI: uri, url: url}
+	e := endpoint{URI: uri, plain: url}
+	if uri.Scheme == secureScheme {
+		e.plain = "amqp" + url[len(secureScheme):]
+	}
 	if uri.ChannelMax == 1 {
 		return e, errors.New("allows one channel on a connection: use a channel_max of 2 or more")
 	}
@@ -72,6 +76,7 @@ type link struct {
 	work    sync.WaitGroup
 	setup   *amqp.Channel // for declarations, one at a time
 	single  []string      // queues that establish found to have a single active consumer
+	unsure  []string      // queues of which it does not know how they dead-letter
 }
 
 // dial connects to one of the endpoints, tried in random order. The result
@@ -94,10 +99,9 @@ func (b *Broker) dial(ctx context.Context, purpose string) (*link, error) {
 // config is what the library is told of a connection, but for how to dial.
 func (b *Broker) config(to endpoint, purpose string) amqp.Config {
 	config := amqp.Config{
-		Heartbeat:       b.options.Heartbeat,
-		Locale:          "en_US",
-		TLSClientConfig: b.options.TLS.Clone(),
-		Properties:      amqp.NewConnectionProperties(),
+		Heartbeat:  b.options.Heartbeat,
+		Locale:     "en_US",
+		Properties: amqp.NewConnectionProperties(),
 	}
 	config.Properties.SetClientConnectionName("redrive " + purpose)
 	account := to.PlainAuth()
@@ -116,16 +120,22 @@ func (b *Broker) dialOne(ctx context.Context, to endpoint, purpose string) (*lin
 	ctx, cancel := context.WithTimeout(ctx, b.options.CallTimeout)
 	defer cancel()
 	stop := func() bool { return true }
-	config.Dial = func(network, addr string) (net.Conn, error) {
-		conn, err := b.options.Dial(ctx, network, addr)
+	var read *screen
+	config.Dial = func(network, _ string) (net.Conn, error) {
+		conn, err := b.options.Dial(ctx, network, net.JoinHostPort(to.Host, strconv.Itoa(to.Port)))
 		if err != nil {
 			return nil, err
 		}
 		l.wire = &gatherer{Conn: conn}
 		stop = context.AfterFunc(ctx, func() { conn.Close() })
-		return l.wire, nil
+		above, err := to.secure(ctx, l.wire, b.options.TLS)
+		if err != nil {
+			return nil, err
+		}
+		read = newScreen(above)
+		return read, nil
 	}
-	conn, err := amqp.DialConfig(to.url, config)
+	conn, err := amqp.DialConfig(to.plain, config)
 	if err == nil && !stop() {
 		conn.CloseDeadline(time.Now())
 		err = context.Cause(ctx)
@@ -141,6 +151,7 @@ func (b *Broker) dialOne(ctx context.Context, to endpoint, purpose string) (*lin
 		return nil, connectError(to.URI, err)
 	}
 	l.conn = conn
+	read.limit(conn.Config.FrameSize)
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.watch()
 	return l, nil

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
@@ -17,9 +18,6 @@ const (
 	// so that there is room for what the broker notes when the message leaves
 	// a shelf.
 	headerRoom = 120 << 10
-
-	// farthest bounds the due times in a queue that only workers write to.
-	farthest = 10 * 365 * 24 * time.Hour
 
 	// set aside are headers and properties that would have an effect on the
 	// copy: its routing, its expiry, or a check of who publishes it.
@@ -71,14 +69,10 @@ func isTrace(name string) bool {
 // publishing builds the message for the wire, or says why the broker would
 // never take it. h are all of its headers, those of the framework included.
 func (b *Broker) publishing(m brokers.Message, h brokers.Headers) (amqp.Publishing, error) {
-	p := amqp.Publishing{DeliveryMode: amqp.Persistent, Body: m.Body}
-	if len(m.ID) <= longestName {
-		p.MessageId = m.ID
-	}
+	p := amqp.Publishing{DeliveryMode: amqp.Persistent, Body: m.Body, MessageId: propertyID(m)}
 	size := len(p.MessageId)
 	plain := make(brokers.Headers, 0, len(h))
 	for _, header := range h {
-		size += len(header.Name) + len(header.Value) + 8
 		switch {
 		case isTrace(header.Name):
 		case isAside(header):
@@ -87,7 +81,10 @@ func (b *Broker) publishing(m brokers.Message, h brokers.Headers) (amqp.Publishi
 				header.Type = ""
 			}
 			plain = append(plain, header)
+		case header.Name == unreadable && header.Type == typeInt64:
+			return p, fmt.Errorf("its headers of %s bytes fit no frame, and were left with the broker: %w", header.Value, brokers.ErrRefused)
 		case header.Type == typeProperty:
+			size += len(header.Value) + 1
 			if err := setProperty(&p, header); err != nil {
 				return p, err
 			}
@@ -101,6 +98,7 @@ func (b *Broker) publishing(m brokers.Message, h brokers.Headers) (amqp.Publishi
 	}
 	if len(plain) > 0 {
 		p.Headers = toTable(plain)
+		size += tableSize(p.Headers)
 	}
 	if size > headerRoom {
 		return p, fmt.Errorf("the headers take %d bytes, the broker's frames have room for %d: %w", size, headerRoom, brokers.ErrRefused)
@@ -176,13 +174,15 @@ func headersOf(d *amqp.Delivery) brokers.Headers {
 }
 
 // understand turns what came from the queue of topic, or from its retries,
-// into a message. Only workers write to the queue of retries: elsewhere
-// anybody may have forged how far a message has come.
-func understand(d *amqp.Delivery, topic string, retried bool, limits wire.Limits) (brokers.Message, brokers.Meta) {
+// into a message. How far it has come is read where only workers write, and
+// anybody may have forged it elsewhere. What is due later than any shelf or
+// policy of this worker has it is no note of one like it.
+func understand(d *amqp.Delivery, topic string, retried bool, seal adapter.Seal, limits wire.Limits) (brokers.Message, brokers.Meta) {
+	h := headersOf(d)
 	if retried {
-		limits.Trusted, limits.MaxDelay = true, farthest
+		limits.Trusted, limits.MaxDelay = seal.Believes(h, topic, d.MessageId, d.Body), max(limits.MaxDelay, longestShelf)
 	}
-	m, meta := wire.Decode(headersOf(d), limits)
+	m, meta := wire.Decode(h, limits)
 	if d.MessageId != "" {
 		m.ID = d.MessageId
 	}
@@ -230,13 +230,29 @@ func death(d *amqp.Delivery) brokers.Headers {
 	return h
 }
 
-// count is how often the broker has delivered this copy before.
+// count is how often the broker has delivered this copy before. On a first
+// delivery it says nothing, and the header is that of whoever sent the message.
 func count(d *amqp.Delivery) int {
+	if !d.Redelivered {
+		return 0
+	}
 	switch n := d.Headers["x-delivery-count"].(type) {
 	case int64:
-		return int(n)
+		return int(min(max(n, 0), deliveryLimit))
 	case int32:
-		return int(n)
+		return int(min(max(n, 0), deliveryLimit))
 	}
 	return 0
+}
+
+// unreadableError says why screen has put other headers in place of those of d.
+func unreadableError(d *amqp.Delivery) error {
+	switch v := d.Headers[unreadable].(type) {
+	case []byte:
+		return fmt.Errorf("its headers, %d bytes, are nested deeper than %d, have more than %d fields in one place, or are no table: "+
+			"they are in the header %s as they came", len(v), deepestField, mostFields, unreadable)
+	case int64:
+		return fmt.Errorf("its headers, %d bytes, are larger than a frame may be", v)
+	}
+	return nil
 }

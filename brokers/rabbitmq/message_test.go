@@ -99,9 +99,9 @@ func TestForeignMessage(t *testing.T) {
 // A message that expired in another queue has a death record already.
 func TestRetriesOfDeadLettered(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
-		first := w.prefix + ".delay.v1.250"
+		first := w.prefix + ".delay.v2.250"
 		err := w.do(func(ch *amqp.Channel) error {
-			return ch.Publish(first, w.topic, true, false, amqp.Publishing{Body: []byte("a"), DeliveryMode: amqp.Persistent, MessageId: "a"})
+			return ch.Publish(first, w.retries(), true, false, amqp.Publishing{Body: []byte("a"), DeliveryMode: amqp.Persistent, MessageId: "a"})
 		})
 		if err != nil {
 			w.Fatal(err)

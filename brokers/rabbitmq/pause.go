@@ -40,12 +40,26 @@ func (s *source) Pause(topics ...string) {
 	}
 }
 
-// ready is how many items may be handed out.
-func (f *feed) ready() int {
-	if !f.paused.IsZero() {
+// ready is how many items may be handed out. Suspects of an ordered feed come in
+// its order, one at a time: as nothing after the one that kills has been handed
+// out, it is the first of the next session.
+func (f *feed) ready(now time.Time) int {
+	switch {
+	case !f.paused.IsZero(), len(f.items) == 0:
+		return 0
+	case !f.ordered:
+		return len(f.items)
+	case f.trial != nil && f.trial.pending() && now.Sub(f.tried) < seclusion(f.trial.count):
 		return 0
 	}
-	return len(f.items)
+	n := slices.IndexFunc(f.items, func(i item) bool { return i.token.count >= suspicious })
+	switch n {
+	case -1:
+		return len(f.items)
+	case 0:
+		return 1
+	}
+	return n
 }
 
 // parks reports since when in is to be parked after its grace. An ordered one stays as it is: a consumer
@@ -95,6 +109,34 @@ func (s *source) parkPaused() {
 	n.park(due, func() { s.handBack(n, due) })
 }
 
+// spill drops what has arrived and finds no room, and ends the consumers of in:
+// messages have become too large for what it was granted. What is on its way is
+// dropped, too, be there room, or it would overtake that, and all of it is given
+// back together. When half of its share of the buffer is free, prefetching begins
+// anew, with what there is room for. The lock of the source is held.
+func (n *session) spill(in *intake, t *token) {
+	in.spilled = append(in.spilled, t)
+	if in.spills = true; !in.parked {
+		n.park([]*intake{in}, func() {})
+	}
+}
+
+// pour gives back what ins have spilled. Their consumers have ended.
+func (n *session) pour(ins []*intake) {
+	var ts []*token
+	n.source.mu.Lock()
+	for _, in := range ins {
+		for _, t := range in.spilled {
+			t.yield(&ts)
+		}
+		if in.spilled = nil; in.spills {
+			in.start = min(firstPrefetch, n.fitting(in))
+		}
+	}
+	n.source.mu.Unlock()
+	n.giveBack(ts)
+}
+
 // park ends the consumers of ins and then calls f, unless consumers are being
 // changed already. The lock of the source is held.
 func (n *session) park(ins []*intake, f func()) bool {
@@ -102,6 +144,7 @@ func (n *session) park(ins []*intake, f func()) bool {
 		err := n.stop(ins)
 		if err == nil {
 			f()
+			n.pour(ins)
 		}
 		return err
 	})
@@ -119,7 +162,9 @@ func (n *session) park(ins []*intake, f func()) bool {
 // where that fails it stays in the buffer, until its lease demands otherwise.
 func (s *source) handBack(n *session, ins []*intake) {
 	feeds := s.restart(ins)
-	often := func(t *token) bool { return t.count == suspicious-1 || t.count >= bystanders }
+	often := func(t *token) bool {
+		return t.count >= bystanders || t.count == suspicious-1 && !t.intake.ordered // a copy would come in another order
+	}
 	limit := time.Now().Add(s.caps.Lease * 5 / 8)
 	var ts []*token
 	back := func(i item) bool {

@@ -19,10 +19,10 @@ func TestRetryToMissingExchange(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.publish("a", "b", "c")
 		ds := w.receive(3)
-		w.deleteExchanges(w.prefix + ".delay.v1.2000")
+		w.deleteExchanges(w.prefix + ".delay.v2.2000")
 		batch := []brokers.Settlement{retry(ds[0], 300*time.Millisecond), retry(ds[1], 2*time.Second), retry(ds[2], 300*time.Millisecond)}
 		errs := w.settle(batch...)
-		fault(w.T, errs[1], w.prefix+".delay.v1.2000", "create what is missing")
+		fault(w.T, errs[1], w.prefix+".delay.v2.2000", "create what is missing")
 		if errors.Is(errs[1], brokers.ErrUnknownOutcome) {
 			w.Errorf("the outcome of what had no exchange is known: %v", errs[1])
 		}
@@ -61,7 +61,7 @@ func TestPublishedIsPersistent(t *testing.T) {
 		if err := w.broker.Publish(w.Context(), dead, brokers.Message{Body: []byte("b")}); err != nil {
 			w.Fatal(err)
 		}
-		for _, queue := range []string{w.prefix + ".delay.v1.2000", dead} {
+		for _, queue := range []string{w.prefix + ".delay.v2.2000", dead} {
 			if err := w.do(func(ch *amqp.Channel) error {
 				d, ok, err := ch.Get(queue, false)
 				if err == nil && (!ok || d.DeliveryMode != amqp.Persistent) {

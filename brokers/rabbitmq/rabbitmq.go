@@ -25,6 +25,10 @@ type Options struct {
 	// URL say, or else the certificates of the system.
 	TLS *tls.Config
 
+	// AllowPlaintext lets amqp:// endpoints of other machines log in, where whoever
+	// is on the way reads the password. Without it that is an error.
+	AllowPlaintext bool
+
 	// Credentials, unless nil, is asked for user and password at every attempt
 	// to connect, and those of the URLs are ignored. To log in with a client
 	// certificate instead, add auth_mechanism=external to the URLs.
@@ -70,6 +74,12 @@ type Options struct {
 	// it to the broker's max_message_size if that is less.
 	MessageLimit int
 
+	// Secret, if it is not nil, is what workers sign the progress of retries with:
+	// the first key signs, all of them are accepted. What came from elsewhere to a
+	// queue of retries then starts over at attempt 0. All workers of a queue need
+	// the same keys; each has 32 bytes or more. It never shows in what is printed.
+	Secret adapter.Secret
+
 	// Dial connects, for tests and proxies. Nil means net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -93,6 +103,7 @@ type Broker struct {
 	publisher *publisher
 	grace     time.Duration // of paused topics; tests shorten it
 	paces     paces         // of acks that wait; tests lengthen them
+	seal      adapter.Seal
 
 	sources adapter.Sources[*source]
 }
@@ -102,13 +113,16 @@ var _ brokers.Broker = (*Broker)(nil)
 // New checks options, and does not connect. Its error names every fault and
 // no password.
 func New(options Options) (*Broker, error) {
-	endpoints, err := parse(options.URLs)
-	if err = errors.Join(err, options.check()); err != nil {
+	endpoints, err := parse(options.URLs, options.AllowPlaintext)
+	seal, fault := options.Secret.Seal()
+	options.Secret = nil
+	if err = errors.Join(err, options.check(), fault); err != nil {
 		return nil, fmt.Errorf("rabbitmq: %w: %w", brokers.ErrMisconfigured, err)
 	}
 	b := &Broker{
 		options:   options.withDefaults(),
 		endpoints: endpoints,
+		seal:      seal,
 		grace:     grace,
 		paces:     paces{stragglers: stragglerPace, retryStragglers: retryStragglerPace, starved: starvedPace},
 	}
@@ -119,7 +133,7 @@ func New(options Options) (*Broker, error) {
 
 // parse tells of an URL that it cannot use no more than its place: the rest may
 // be a password.
-func parse(urls []string) ([]endpoint, error) {
+func parse(urls []string, allowPlaintext bool) ([]endpoint, error) {
 	if len(urls) == 0 {
 		return nil, errors.New("no endpoint: name at least one in Options.URLs, such as amqp://localhost:5672/")
 	}
@@ -127,6 +141,9 @@ func parse(urls []string) ([]endpoint, error) {
 	var faults []error
 	for i, url := range urls {
 		e, err := newEndpoint(url)
+		if err == nil && e.Scheme != secureScheme && adapter.IsRemote(e.Host) && !allowPlaintext {
+			err = errors.New("would send the password to another machine where others can read it: use amqps://, or set Options.AllowPlaintext")
+		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("entry %d of Options.URLs %w", i, err))
 			continue

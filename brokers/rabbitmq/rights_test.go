@@ -95,17 +95,17 @@ func (w *world) refuses(options rabbitmq.Options, parts ...string) {
 func TestVerifyRights(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf := w.prefix + ".delay.v1.250"
+		shelf := w.prefix + ".delay.v2.250"
 
 		uses := w.user("^$", ".*", ".*")
 		w.refuses(w.options(uses, false, false), "configure", w.topic, "Options.Verify")
 		w.refuses(w.options(uses, true, false), w.topic, "right to configure the queue", "Options.AllowUnverified")
 
-		configures := w.user(`^(?!.*delay\.v1\.250$)`, ".*", ".*")
+		configures := w.user(`^(?!.*delay\.v2\.250$)`, ".*", ".*")
 		w.refuses(w.options(configures, true, false), shelf, "right to configure", "Options.AllowUnverified")
 		w.opens(w.options(configures, true, true)).Close(w.Context())
 
-		narrow := w.user("^$", `^(amq\.default|.*\.delay\.v1\..*)$`, ".*")
+		narrow := w.user("^$", `^(amq\.default|.*\.delay\.v2\..*)$`, ".*")
 		w.refuses(w.options(narrow, true, false), "right to configure")
 		w.source = w.opens(w.options(narrow, true, true))
 		w.publish("a")
@@ -129,7 +129,7 @@ func TestVerifyRights(t *testing.T) {
 func TestVerifyBinds(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf, dead := w.prefix+".delay.v1.2000", w.prefix+".dead.v1"
+		shelf, dead := w.prefix+".delay.v2.2000", w.prefix+".dead.v1"
 		for _, unbind := range []func(*amqp.Channel) error{
 			func(ch *amqp.Channel) error { return ch.QueueUnbind(shelf, "", shelf, nil) },
 			func(ch *amqp.Channel) error { return ch.QueueUnbind(w.topic+".dead", w.topic, dead, nil) },

@@ -45,7 +45,12 @@ type intake struct {
 	mark   int64
 	marked time.Time
 
-	careful time.Time // until when it does not grow; guarded by the lock of the source
+	largest atomic.Int64 // of the messages lately, in bytes
+
+	// Guarded by the lock of the source.
+	careful time.Time // until when it does not grow
+	spills  bool      // what arrives finds no room, until its consumers have ended
+	spilled []*token  // what had arrived by then
 
 	// These belong to whoever changes consumers.
 	start     int            // where prefetching begins
@@ -99,6 +104,12 @@ type token struct {
 	renews   bool      // a release is done by a copy; likewise
 }
 
+// pending reports whether the delivery is neither settled nor lost.
+func (t *token) pending() bool {
+	state := t.state.Load()
+	return state == held || state == settling
+}
+
 // lose takes the delivery from whoever holds it, unless it is being settled.
 func (t *token) lose() bool {
 	if !t.state.CompareAndSwap(held, lost) {
@@ -142,6 +153,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		err = l.establish(*t, s.broker.options)
 		for _, f := range s.feeds {
 			f.single = slices.Contains(l.single, f.queue)
+			f.kept = s.sub.DeadLetters[f.topic] != "" && !slices.Contains(l.unsure, f.queue)
 		}
 	}
 	if err == nil {
@@ -202,7 +214,11 @@ func (n *session) changed() {
 func (n *session) resume() {
 	var ins []*intake
 	for _, in := range n.intakes {
-		if in.parked && in.feed.paused.IsZero() {
+		if in.spills && !in.parked { // something else was being changed
+			n.park([]*intake{in}, func() {})
+		}
+		full := in.spills && n.source.buffered(in.feed) > n.source.share()/2
+		if in.parked && in.feed.paused.IsZero() && !full {
 			ins = append(ins, in)
 		}
 	}
@@ -210,7 +226,7 @@ func (n *session) resume() {
 		return
 	}
 	for _, in := range ins {
-		in.parked, in.feed.taken = false, 0
+		in.parked, in.spills, in.feed.taken = false, false, 0
 	}
 }
 
@@ -279,7 +295,7 @@ func (n *session) grow(now time.Time) {
 			continue
 		}
 		granted := int(in.granted.Load())
-		more := min(max(granted, firstPrefetch-granted), in.limit(now, granted, n.source.prefetch)-granted, mostPrefetch)
+		more := min(max(granted, firstPrefetch-granted), in.limit(now, granted, n.source.prefetch)-granted, n.fitting(in)-granted, mostPrefetch)
 		if in.feed.ordered {
 			if n.widen(in, granted, more) {
 				return
@@ -299,6 +315,17 @@ func (in *intake) starves() bool {
 		in.starved.Store(true)
 	}
 	return waiting >= granted-granted/4
+}
+
+// fitting is how many messages as large as those of late may be buffered.
+func (n *session) fitting(in *intake) int {
+	return max(1, n.source.share()/int(max(in.largest.Load(), 1)))
+}
+
+// note notes the size of a message. One that was large is forgotten by and by.
+func (in *intake) note(size int) {
+	before := in.largest.Load()
+	in.largest.Store(max(int64(size), before-before/64))
 }
 
 // limit is up to where the prefetch may grow that is granted: to no more than
@@ -337,7 +364,7 @@ func (n *session) hold(t *token) {
 func unsettled(ts []*token) []*token {
 	kept := make([]*token, 0, len(ts)/2+1)
 	for _, t := range ts {
-		if state := t.state.Load(); state == held || state == settling {
+		if t.pending() {
 			kept = append(kept, t)
 		}
 	}
@@ -387,7 +414,7 @@ func (n *session) giveBack(ts []*token) {
 	}
 	n.wire.gather()
 	for _, t := range ts {
-		t.lane.giveBack(t)
+		t.lane.giveBack(t, true)
 	}
 	if err := n.wire.flush(); err != nil {
 		n.broke(err)

@@ -20,6 +20,7 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 	b.sort()
 	b.ack(b.acks, false)
 	b.release()
+	b.reject()
 	b.retry(ctx)
 	failures := adapter.Failures{Broker: "rabbitmq", Entries: len(batch)}
 	for i, err := range errs {
@@ -35,6 +36,7 @@ type settlement struct {
 	errs     []error
 	acks     []int
 	releases []int
+	rejects  []int
 	copies   []int
 }
 
@@ -43,7 +45,7 @@ func (b *settlement) token(i int) *token { return b.batch[i].Delivery.Token.(*to
 // sort claims what this call may settle.
 func (b *settlement) sort() {
 	for i, s := range b.batch {
-		if s.Action > brokers.Release {
+		if s.Action > brokers.Reject {
 			b.errs[i] = fmt.Errorf("action %d is none, the delivery is still held", s.Action)
 			continue
 		}
@@ -52,6 +54,8 @@ func (b *settlement) sort() {
 		}
 		t := b.token(i)
 		switch {
+		case s.Action == brokers.Reject && !t.copied:
+			b.rejects = append(b.rejects, i)
 		case s.Action == brokers.Retry && !t.copied:
 			b.copies = append(b.copies, i)
 		case s.Action == brokers.Release && (t.renews || t.count >= bystanders):
@@ -145,7 +149,21 @@ func (b *settlement) ack(entries []int, urgent bool) {
 func (b *settlement) release() {
 	for _, i := range b.releases {
 		t := b.token(i)
-		b.done(i, t.lane.giveBack(t))
+		b.done(i, t.lane.giveBack(t, true))
+	}
+}
+
+// reject has the broker dead-letter the messages, where it is known to do so at
+// least once: otherwise it would drop them.
+func (b *settlement) reject() {
+	for _, i := range b.rejects {
+		t := b.token(i)
+		if !t.intake.kept {
+			b.done(i, fmt.Errorf("the queue %q has no dead-lettering that redrive has declared or compared, and would drop the message: %w",
+				t.intake.queue, brokers.ErrRefused))
+			continue
+		}
+		b.done(i, t.lane.giveBack(t, false))
 	}
 }
 
@@ -197,7 +215,7 @@ func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, er
 	}
 	topic := m.Topic
 	m.Topic = "" // the queue of retries says it
-	p, err := s.broker.publishing(m, wire.Encode(withoutID(m), meta))
+	p, err := s.broker.publishing(m, s.broker.seal.Sign(wire.Encode(withoutID(m), meta), topic, propertyID(m), m.Body))
 	if err != nil {
 		return outgoing{}, err
 	}
@@ -211,9 +229,17 @@ func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, er
 	return o, nil
 }
 
-// withoutID leaves the ID to the property of the message, where it fits.
+// propertyID is the ID as a property of the message, if it fits.
+func propertyID(m brokers.Message) string {
+	if len(m.ID) > longestName {
+		return ""
+	}
+	return m.ID
+}
+
+// withoutID leaves the ID to the property.
 func withoutID(m brokers.Message) brokers.Message {
-	if len(m.ID) <= longestName {
+	if propertyID(m) != "" {
 		m.ID = ""
 	}
 	return m

@@ -19,7 +19,7 @@ var errUnreachable = errors.New("nobody listens")
 // holds of a channel that has ended.
 func holding(t *testing.T) (*source, *token, *brokers.Delivery) {
 	b, err := New(Options{
-		URLs: []string{"amqp://one/"},
+		URLs: []string{"amqp://localhost/"},
 		Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errUnreachable },
 	})
 	if err != nil {
@@ -59,7 +59,9 @@ func TestSettlementsAreSorted(t *testing.T) {
 		"release, to count anew":       {release, func(t *token) { t.renews = true }, "copy"},
 		"release, lost nearly often":   {release, func(t *token) { t.count = bystanders - 1 }, "release"},
 		"release, lost often":          {release, func(t *token) { t.count = bystanders }, "copy"},
-		"none":                         {release + 1, func(*token) {}, ""},
+		"rejection":                    {brokers.Reject, func(*token) {}, "reject"},
+		"rejection of what was copied": {brokers.Reject, func(t *token) { t.copied = true }, "ack"},
+		"none":                         {brokers.Reject + 1, func(*token) {}, ""},
 		"of a lease that is over":      {ack, func(t *token) { t.deadline = time.Now().Add(-1) }, ""},
 		"of a delivery that was lost":  {ack, func(t *token) { t.lose() }, ""},
 		"of what is settled":           {ack, func(t *token) { t.state.Store(settled) }, ""},
@@ -70,7 +72,7 @@ func TestSettlementsAreSorted(t *testing.T) {
 		tt.change(tok)
 		b := settlement{source: s, batch: []brokers.Settlement{{Delivery: d, Action: tt.action}}, errs: make([]error, 1)}
 		b.sort()
-		for list, want := range map[*[]int]string{&b.acks: "ack", &b.copies: "copy", &b.releases: "release"} {
+		for list, want := range map[*[]int]string{&b.acks: "ack", &b.copies: "copy", &b.releases: "release", &b.rejects: "reject"} {
 			if slices.Equal(*list, []int{0}) != (tt.want == want) {
 				t.Errorf("%s: among those to %s is %v, want it in %q", name, want, *list, tt.want)
 			}
@@ -90,7 +92,7 @@ func endedLink() *link {
 // What has no confirm when the channel ends is not lost by a fault of another
 // message.
 func TestUnconfirmed(t *testing.T) {
-	m := outgoing{exchange: "redrive.delay.v1.250", message: amqp.Publishing{Body: make([]byte, 200)}}
+	m := outgoing{exchange: "redrive.delay.v2.250", message: amqp.Publishing{Body: make([]byte, 200)}}
 	for name, tt := range map[string]struct {
 		cause error
 		want  error
@@ -98,7 +100,7 @@ func TestUnconfirmed(t *testing.T) {
 	}{
 		"lost":               {errUnreachable, brokers.ErrUnknownOutcome, brokers.ErrMisconfigured},
 		"another's fault":    {explain(&amqp.Error{Code: 404, Reason: "NOT_FOUND - no exchange 'other' in vhost '/'"}), brokers.ErrUnknownOutcome, brokers.ErrMisconfigured},
-		"its own":            {explain(&amqp.Error{Code: 404, Reason: "NOT_FOUND - no exchange 'redrive.delay.v1.250' in vhost '/'"}), brokers.ErrMisconfigured, brokers.ErrUnknownOutcome},
+		"its own":            {explain(&amqp.Error{Code: 404, Reason: "NOT_FOUND - no exchange 'redrive.delay.v2.250' in vhost '/'"}), brokers.ErrMisconfigured, brokers.ErrUnknownOutcome},
 		"its own size":       {&amqp.Error{Code: 406, Reason: "PRECONDITION_FAILED - message size 200 is larger than configured max size 100"}, brokers.ErrRefused, brokers.ErrUnknownOutcome},
 		"the size of others": {&amqp.Error{Code: 406, Reason: "PRECONDITION_FAILED - message size 300 is larger than configured max size 100"}, brokers.ErrUnknownOutcome, brokers.ErrRefused},
 	} {

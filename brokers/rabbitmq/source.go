@@ -56,8 +56,13 @@ type feed struct {
 	items   []item
 	ordered bool      // what arrives is handed out in the order of the queue
 	single  bool      // the broker has one consumer at a time get it
+	kept    bool      // the broker keeps what is rejected
 	paused  time.Time // since when; zero if it is not
 	taken   int       // items handed out since it was last consumed from anew
+
+	// Of an ordered one: the suspect that was handed out last, and when.
+	trial *token
+	tried time.Time
 }
 
 type item struct {
@@ -78,6 +83,13 @@ const (
 	// patience is how many attempts to connect in a row must be denied before
 	// that is taken for final: a broker that is going down denies too.
 	patience = 3
+
+	// mostBuffered bounds in bytes the bodies that wait to be handed out. Each feed
+	// has an equal share of it, so that none that is paused takes the room of others;
+	// beside that there may be one that is larger, and those below a size that cannot
+	// add up to much.
+	mostBuffered = 64 << 20
+	smallBody    = 8 << 10
 
 	// blockedPace is how often a delivery is handed out while the broker
 	// blocks publishing: seldom, as a retry could not be stored, but not
@@ -198,20 +210,47 @@ func (s *source) judge(err error) error {
 // session was being set up belongs to it too.
 func (s *source) push(n *session, f *feed, i item) {
 	s.mu.Lock()
-	suspected := i.token.count >= suspicious
-	if suspected {
-		i.token.intake.careful = time.Now().Add(trialPace)
-		time.AfterFunc(trialPace, s.woken.Wake) // for it to grow, however long this one takes
+	if in := i.token.intake; in.spills || len(i.delivery.Body) > smallBody && s.isFull(f, len(i.delivery.Body)) {
+		n.spill(in, i.token)
+		s.mu.Unlock()
+		return
+	}
+	alone := seclusion(i.token.count)
+	if alone > 0 {
+		i.token.intake.careful = time.Now().Add(alone)
+		time.AfterFunc(alone, s.woken.Wake) // for it to grow, however long this one takes
 	}
 	switch {
 	case n.ctx.Err() != nil:
-	case suspected && (!f.ordered || f.single):
+	case alone > 0 && !f.ordered:
 		s.suspects = append(s.suspects, suspect{f, i})
-	default: // ordered ones come in order, after a loss one at a time
+	default:
 		f.items = append(f.items, i)
 	}
 	s.mu.Unlock()
 	s.woken.Wake()
+}
+
+// share is how many bytes of bodies of a feed may wait to be handed out.
+func (s *source) share() int { return mostBuffered / len(s.feeds) }
+
+// buffered is how many do. mu is held.
+func (s *source) buffered(f *feed) (size int) {
+	for _, i := range f.items {
+		size += len(i.delivery.Body)
+	}
+	for _, u := range s.suspects {
+		if u.feed == f {
+			size += len(u.item.delivery.Body)
+		}
+	}
+	return size
+}
+
+// isFull reports whether there is no room for so many bytes more. mu is held.
+func (s *source) isFull(f *feed, more int) bool {
+	before := s.buffered(f)
+	return before > 0 && before+more > s.share()
 }
 
 func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
@@ -297,7 +336,7 @@ func (s *source) drop() {
 
 func (s *source) clear() {
 	for _, f := range s.feeds {
-		f.items = nil
+		f.items, f.trial, f.taken = nil, nil, 0
 	}
 	s.suspects, s.trials = nil, nil
 }
@@ -306,29 +345,43 @@ func (s *source) clear() {
 func (s *source) gather(most int) []*brokers.Delivery {
 	now := time.Now()
 	var ds []*brokers.Delivery
-	ready := func(i int) int { return s.feeds[i].ready() }
+	ready := func(i int) int { return s.feeds[i].ready(now) }
 	s.turn.Take(most, len(s.feeds), ready, func(i, most int) int {
 		f := s.feeds[i]
-		n := min(most, f.ready())
-		for _, i := range f.items[:n] {
-			ds = append(ds, s.delivery(f, i, now))
+		n := min(most, f.ready(now))
+		for _, item := range f.items[:n] {
+			ds = append(ds, s.next(f, item, now))
 		}
 		clear(f.items[:n])
 		f.items = f.items[n:]
-		f.taken += n
 		return n
 	})
 	return ds
 }
 
+// next hands out the next item of a feed.
+func (s *source) next(f *feed, i item, now time.Time) *brokers.Delivery {
+	d := s.delivery(f, i, now)
+	if alone := seclusion(i.token.count); f.ordered && alone > 0 {
+		f.trial, f.tried = i.token, now
+		time.AfterFunc(alone, s.woken.Wake)
+	}
+	if f.ordered && f.taken > 0 {
+		d.Abandoned = 0 // the one that ends its workers is the first of the next session
+	}
+	f.taken++
+	return d
+}
+
 func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
-	m, meta := understand(&i.delivery, f.topic, f.retried, wire.Limits{Now: now, MaxDelay: s.sub.MaxDelay})
+	m, meta := understand(&i.delivery, f.topic, f.retried, s.broker.seal, wire.Limits{Now: now, MaxDelay: s.sub.MaxDelay})
 	if m.ID == "" {
 		m.ID = newID()
 	}
 	return &brokers.Delivery{
 		Message:    m,
 		Meta:       meta,
+		Unreadable: unreadableError(&i.delivery),
 		Abandoned:  max(0, i.token.count-bystanders),
 		ReceivedAt: now,
 		LeaseUntil: i.token.deadline,

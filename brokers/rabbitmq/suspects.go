@@ -13,9 +13,20 @@ import (
 // the worker: all of them are charged alike.
 const suspicious = 3
 
-// trialPace is how long a trial may keep others waiting. Most of what kills
-// does so sooner, and who receives must get on without settling.
+// trialPace is how long a trial of what has been lost so often may keep others
+// waiting. Most of what kills does so sooner, and who receives must get on
+// without settling.
 const trialPace = 200 * time.Millisecond
+
+// seclusion is for how long a message that has been lost count times may keep
+// others from being prefetched beside it, or from being handed out after it: the
+// likelier it is the one that kills, the longer, up to 6.4 s.
+func seclusion(count int) time.Duration {
+	if count < suspicious {
+		return 0
+	}
+	return trialPace << min(count-suspicious, 5)
+}
 
 // suspect is a delivery of such a message that waits to be handed out.
 //

@@ -51,6 +51,8 @@ const (
 	methodCancelOK  = 31
 	methodStartOK   = 11
 	methodTuneOK    = 31
+
+	methodConnectionClose = 50
 )
 
 func (f frame) is(class, method uint16) bool { return f.class == class && f.method == method }

@@ -33,13 +33,21 @@ type names struct{ prefix string }
 
 // shelf names the exchange and the queue of a shelf.
 func (n names) shelf(delay time.Duration) string {
-	return n.prefix + ".delay.v1." + strconv.FormatInt(delay.Milliseconds(), 10)
+	return n.prefix + ".delay.v2." + strconv.FormatInt(delay.Milliseconds(), 10)
 }
 
 // retry names the queue in which the messages of topic come back from their
 // shelves. It is apart from the queue of the topic, so that a backlog there
 // makes no retry late, and so that only workers write to it.
 func (n names) retry(topic string) string { return n.prefix + ".retry.v1." + topic }
+
+// returns names the exchange from the shelves to the queues of retries.
+func (n names) returns() string { return n.prefix + ".return.v1" }
+
+// unroutable names the exchange and the queue for what comes back from a shelf
+// after its queue was deleted: a shelf keeps what it cannot route, and moves
+// nothing else when 32 of that are on their way.
+func (n names) unroutable() string { return n.prefix + ".unroutable.v1" }
 
 // dead names the exchange from the queues to their dead-letter queues, for
 // what the broker itself gives up.
@@ -83,6 +91,8 @@ const (
 	argOverflow = "x-overflow"
 	argTTL      = "x-message-ttl"
 	argSingle   = "x-single-active-consumer"
+
+	argAlternate = "alternate-exchange" // of an exchange
 )
 
 // queue is a queue to declare or verify.
@@ -92,7 +102,10 @@ type queue struct {
 }
 
 // binding leads from an exchange to a queue.
-type binding struct{ exchange, kind, key, queue string }
+type binding struct {
+	exchange, kind, key, queue string
+	args                       amqp.Table // of the exchange
+}
 
 // topology is what a subscription needs, in the order of declaration.
 type topology struct {
@@ -121,12 +134,17 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 		if kept {
 			add(dead, dead, unlimited)
 		}
-		t.bindings = append(t.bindings, bound)
+		t.bindings = append(t.bindings, bound, binding{
+			exchange: n.returns(), kind: amqp.ExchangeDirect, key: n.retry(name), queue: n.retry(name),
+			args: amqp.Table{argAlternate: n.unroutable()},
+		})
 	}
+	add(n.unroutable(), n.unroutable(), unlimited)
+	t.bindings = append(t.bindings, binding{exchange: n.unroutable(), kind: amqp.ExchangeFanout, queue: n.unroutable()})
 	for _, delay := range shelves {
 		name := n.shelf(delay)
-		t.queues = append(t.queues, queue{name, shelfArgs(delay)})
-		t.bindings = append(t.bindings, binding{name, amqp.ExchangeFanout, "", name})
+		t.queues = append(t.queues, queue{name, n.shelfArgs(delay)})
+		t.bindings = append(t.bindings, binding{exchange: name, kind: amqp.ExchangeFanout, queue: name})
 	}
 	return t
 }
@@ -146,11 +164,11 @@ func (n names) topicArgs(topic string, limit int64) amqp.Table {
 
 // shelfArgs make a queue that sends each message on after delay, to the queue
 // that its routing key names, and keeps it until that queue has it.
-func shelfArgs(delay time.Duration) amqp.Table {
+func (n names) shelfArgs(delay time.Duration) amqp.Table {
 	return amqp.Table{
 		argType:     "quorum",
 		argTTL:      delay.Milliseconds(),
-		argExchange: "", // the default one, to which every queue is bound by its name
+		argExchange: n.returns(),
 		argStrategy: "at-least-once",
 		argOverflow: "reject-publish",
 	}

@@ -35,7 +35,7 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{"no endpoint", rabbitmq.Options{}, []string{"at least one in Options.URLs"}},
 		{"no URL", rabbitmq.Options{URLs: []string{"amqp://user:s3cr3t@host:x/"}}, []string{"entry 0 of Options.URLs"}},
-		{"another scheme", rabbitmq.Options{URLs: []string{"amqp://a", "http://user:s3cr3t@host/"}}, []string{"entry 1 of Options.URLs"}},
+		{"another scheme", rabbitmq.Options{URLs: []string{"amqps://a", "http://user:s3cr3t@host/"}}, []string{"entry 1 of Options.URLs"}},
 		{"a password that is not encoded", rabbitmq.Options{URLs: []string{"amqp://user:s3cr3t#%zz@host/"}}, []string{"percent-encoded"}},
 		{"everything", rabbitmq.Options{
 			ConsumerTimeout: time.Millisecond, ConfirmTimeout: -1, CallTimeout: -1, Heartbeat: 1, MessageLimit: -1,
@@ -91,10 +91,10 @@ func (w *world) topicArgs() amqp.Table {
 	}
 }
 
-func shelfArgs(ms int64) amqp.Table {
+func (w *world) shelfArgs(ms int64) amqp.Table {
 	return amqp.Table{
 		"x-queue-type": "quorum", "x-message-ttl": ms, "x-overflow": "reject-publish",
-		"x-dead-letter-exchange": "", "x-dead-letter-strategy": "at-least-once",
+		"x-dead-letter-exchange": w.prefix + ".return.v1", "x-dead-letter-strategy": "at-least-once",
 	}
 }
 
@@ -103,7 +103,7 @@ func shelfArgs(ms int64) amqp.Table {
 func TestOpenRefusesOtherQueues(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf := w.prefix + ".delay.v1.1000"
+		shelf := w.prefix + ".delay.v2.1000"
 		for _, tt := range []struct {
 			name  string
 			queue string
@@ -121,8 +121,8 @@ func TestOpenRefusesOtherQueues(t *testing.T) {
 				"x-overflow": "drop-head", "x-max-length": int64(5), "x-dead-letter-strategy": "at-most-once",
 			}), []string{`x-overflow is "drop-head"`, "x-dead-letter-strategy"}},
 			{"expires", w.topic, with(w.topicArgs(), amqp.Table{"x-expires": int64(3600000)}), []string{"x-expires is 3600000, and must not be set"}},
-			{"shelf of another delay", shelf, shelfArgs(5), []string{"x-message-ttl is 5, and must be 1000"}},
-			{"shelf that returns at most once", shelf, with(shelfArgs(1000), amqp.Table{"x-dead-letter-strategy": nil}), []string{"x-dead-letter-strategy is not set"}},
+			{"shelf of another delay", shelf, w.shelfArgs(5), []string{"x-message-ttl is 5, and must be 1000"}},
+			{"shelf that returns at most once", shelf, with(w.shelfArgs(1000), amqp.Table{"x-dead-letter-strategy": nil}), []string{"x-dead-letter-strategy is not set"}},
 		} {
 			w.Run(tt.name, func(t *testing.T) {
 				w := &world{admin: &admin{t, w.conn}, topic: w.topic, prefix: w.prefix, url: w.url}
@@ -140,7 +140,7 @@ func TestOpenRefusesOtherQueues(t *testing.T) {
 func TestOpenAdoptsQueues(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf := w.prefix + ".delay.v1.250"
+		shelf := w.prefix + ".delay.v2.250"
 		for _, tt := range []struct {
 			name  string
 			queue string
@@ -154,7 +154,7 @@ func TestOpenAdoptsQueues(t *testing.T) {
 			{"own dead-letter exchange", w.topic, with(w.topicArgs(), amqp.Table{"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": nil})},
 			{"returns", w.retries(), with(w.topicArgs(), amqp.Table{"x-max-length": int64(1000)})},
 			{"dead letters", w.topic + ".dead", with(w.topicArgs(), amqp.Table{"x-dead-letter-routing-key": w.topic + ".dead"})},
-			{"shelf", shelf, with(shelfArgs(250), amqp.Table{"x-max-length": int64(1000), "x-quorum-initial-group-size": int64(1)})},
+			{"shelf", shelf, with(w.shelfArgs(250), amqp.Table{"x-max-length": int64(1000), "x-quorum-initial-group-size": int64(1)})},
 		} {
 			w.Run(tt.name, func(t *testing.T) {
 				w := &world{admin: &admin{t, w.conn}, topic: w.topic, prefix: w.prefix, url: w.url, broker: w.broker}
@@ -181,8 +181,9 @@ func TestOpenRefusesOtherExchanges(t *testing.T) {
 		}{
 			{w.prefix + ".dead.v1", "topic", true},
 			{w.prefix + ".dead.v1", "direct", false},
-			{w.prefix + ".delay.v1.1000", "direct", true},
-			{w.prefix + ".delay.v1.1000", "headers", true},
+			{w.prefix + ".return.v1", "direct", true}, // without its alternate
+			{w.prefix + ".delay.v2.1000", "direct", true},
+			{w.prefix + ".delay.v2.1000", "headers", true},
 		} {
 			w.deleteExchanges(tt.exchange)
 			if err := w.do(func(ch *amqp.Channel) error {
@@ -236,7 +237,7 @@ func TestLookingAtDeadLetters(t *testing.T) {
 func TestVerifyMissesNothing(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf := w.prefix + ".delay.v1.500"
+		shelf := w.prefix + ".delay.v2.500"
 		for _, tt := range []struct {
 			name   string
 			remove func(...string)
@@ -247,6 +248,9 @@ func TestVerifyMissesNothing(t *testing.T) {
 			{shelf, w.delete},
 			{shelf, w.deleteExchanges},
 			{w.prefix + ".dead.v1", w.deleteExchanges},
+			{w.prefix + ".return.v1", w.deleteExchanges},
+			{w.prefix + ".unroutable.v1", w.deleteExchanges},
+			{w.prefix + ".unroutable.v1", w.delete},
 		} {
 			tt.remove(tt.name)
 			for range 2 { // as it is not declared

@@ -16,6 +16,7 @@ import (
 	smithyendpoints "github.com/aws/smithy-go/endpoints"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
@@ -44,6 +45,7 @@ type queue struct {
 	url   string
 	fifo  bool
 	limit int // MaximumMessageSize; 0 means 1 MiB
+	seal  adapter.Seal
 
 	// maxDelay is how far ahead the due time of a message may lie; 0 means 14
 	// days, the longest retention.
@@ -61,6 +63,9 @@ type record struct {
 	receives int
 	sent     time.Time
 	err      error // the message cannot be handed out: give it back later
+
+	// unreadable says why this worker cannot open its envelope: another one may.
+	unreadable error
 }
 
 // change is a new visibility timeout for a message in flight.
@@ -74,6 +79,9 @@ type change struct {
 type outgoing struct {
 	entry types.SendMessageBatchRequestEntry
 	size  int
+
+	// bare is what to send should SQS refuse a dead letter: without notes.
+	bare *types.SendMessageBatchRequestEntry
 }
 
 func newClient(o clientOptions) *client {

@@ -15,6 +15,10 @@
 //   - Body, headers with their types, and key come through any number of
 //     retries. A message that SQS would not take as it is travels in an
 //     envelope.
+//   - Every message ends, of whatever size and whoever sent it. A retry that is
+//     too large for a copy waits in place; a dead letter that has no room for its
+//     story goes without, and reads like one that SQS itself has moved. What no
+//     worker can open is dead-lettered at its third receive.
 //   - FIFO queues keep their order over retries: a message that failed blocks
 //     its group, and what came with it is given back, the last one first.
 //
@@ -40,6 +44,9 @@
 // waits in place for the rest. With Options.Copies every retry that has
 // something to store is a copy.
 //
+// What is too large to be copied with its Meta is retried in place whatever speaks
+// against it: its exact Meta is then known to this worker alone.
+//
 // On FIFO queues every retry is in place, because a copy would come after what
 // it has to come before. Delays may not exceed 10 h 59 min there.
 //
@@ -55,6 +62,15 @@
 // On FIFO queues nothing but receives tells other workers of attempts. So they
 // know too few of those that were waited for in a worker (HoldLimit), and too
 // many where a run was throttled.
+//
+// # Who may write what
+//
+// Whoever may send to a queue may claim progress. On a FIFO queue none is read from
+// messages. On a standard queue it is read where it names that queue, and believed
+// within bounds: a sender can have its own message dead-lettered without a run, or
+// delayed for as long as the longest delay. With Options.Secret it is believed where
+// a worker has signed it; anything else starts as new. A signed copy that is sent
+// again is believed again.
 //
 // # Polls
 //
@@ -84,7 +100,8 @@
 //     type;
 //   - messages may take longer than the queue keeps them: its
 //     MessageRetentionPeriod is less than MaxAge and MaxDelay together;
-//   - a dead-letter queue keeps messages for a shorter time than the queue;
+//   - a dead-letter queue keeps messages for a shorter time than the queue, or
+//     takes only smaller ones;
 //   - a RedrivePolicy has a maxReceiveCount below three times MaxAttempts plus
 //     ten, on a FIFO queue below ten times that, and so might end a message
 //     before its attempts are used. To have such a policy above that is a good

@@ -20,8 +20,11 @@ import (
 //	{"redrive":{"v":1,"headers":[["name","value"],["n","42","Number"]],"body":"…"}}
 //
 // A text is in base64 after the mark if it is not UTF-8, if it begins with the
-// mark, or if that makes it shorter. Only a message whose packed attribute has the flag is
-// opened: any other body is a body, whatever it looks like.
+// mark, or if that makes it shorter. Only a message whose packed attribute has the
+// flag is opened: any other body is a body, whatever it looks like. Whoever may send
+// can set the flag, and says no more with it than without. What cannot be opened is
+// taken for an envelope only if its packed attribute also names this queue, as
+// whoever writes one has it do.
 
 const (
 	envelopeVersion = 1
@@ -37,8 +40,8 @@ type envelope struct {
 }
 
 var (
-	errNewer  = errors.New("the message is in an envelope of a newer version of redrive: update this worker")
-	errBroken = errors.New("the message is no envelope, though its attribute says so")
+	errNewer  = errors.New("the message is in an envelope of a newer version of redrive: update this worker, or find out who may send to the queue")
+	errBroken = errors.New("the message is no envelope, though its attribute says so: find out who may send to the queue")
 )
 
 // seal returns the body to send.
@@ -148,7 +151,7 @@ func decodeStrictly(text []byte, to any) error {
 
 // appendText appends s as a JSON string of characters that SQS takes.
 func appendText(b []byte, s string) []byte {
-	if strings.HasPrefix(s, base64Mark) || !utf8.ValidString(s) || escapes(s) > len(s)/3+len(base64Mark) {
+	if strings.HasPrefix(s, base64Mark) || !utf8.ValidString(s) || len(s)+escapes(s) > base64.StdEncoding.EncodedLen(len(s))+len(base64Mark) {
 		b = append(append(b, '"'), base64Mark...)
 		b = base64.StdEncoding.AppendEncode(b, []byte(s))
 		return append(b, '"')
@@ -159,8 +162,8 @@ func appendText(b []byte, s string) []byte {
 	for i := 0; i < len(s); i++ {
 		c := s[i]
 		switch {
-		case c == '"', c == '\\':
-			b = append(append(b, s[from:i]...), '\\', c)
+		case short(c) != 0:
+			b = append(append(b, s[from:i]...), '\\', short(c))
 		case c < ' ':
 			b = append(append(b, s[from:i]...), '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
 		case c == 0xef && strings.HasPrefix(s[i:], "\uffff"), c == 0xef && strings.HasPrefix(s[i:], "\ufffe"):
@@ -175,12 +178,33 @@ func appendText(b []byte, s string) []byte {
 	return append(append(b, s[from:]...), '"')
 }
 
+// short is the letter of JSON's escape of two characters for c, 0 where there is
+// none. Nobody's spelling of a text is shorter then, so that what came in an
+// envelope goes into one that is no longer.
+func short(c byte) byte {
+	switch c {
+	case '"', '\\':
+		return c
+	case '\b':
+		return 'b'
+	case '\t':
+		return 't'
+	case '\n':
+		return 'n'
+	case '\f':
+		return 'f'
+	case '\r':
+		return 'r'
+	}
+	return 0
+}
+
 // escapes is by how much the escapes of appendText make s longer.
 func escapes(s string) int {
-	n := 0
+	n := 3 * (strings.Count(s, "\ufffe") + strings.Count(s, "\uffff"))
 	for _, c := range []byte(s) {
 		switch {
-		case c == '"', c == '\\':
+		case short(c) != 0:
 			n++
 		case c < ' ':
 			n += len(`\u0000`) - 1
@@ -258,7 +282,7 @@ func unpack(packed string) brokers.Headers {
 // hasFlag reports whether a packed attribute has a flag.
 func hasFlag(packed, flag string) bool {
 	flags, ok := strings.CutPrefix(packed, flagsStart)
-	if !ok {
+	if !ok || !strings.HasSuffix(packed, "}") {
 		return false
 	}
 	flags, _, _ = strings.Cut(flags, `"`)

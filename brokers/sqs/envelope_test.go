@@ -14,7 +14,7 @@ import (
 func TestSealFormat(t *testing.T) {
 	key := "k\x00"
 	e := envelope{key: &key, headers: brokers.Headers{{Name: "a", Value: "1"}, {Name: "a", Value: "\xff", Type: "Binary"}}, body: []byte("say \"hi\"\n<&>\uffff")}
-	const want = `{"redrive":{"v":1,"key":"k\u0000","headers":[["a","1"],["a","base64:/w==","Binary"]],"body":"say \"hi\"\u000a<&>\uffff"}}`
+	const want = `{"redrive":{"v":1,"key":"k\u0000","headers":[["a","1"],["a","base64:/w==","Binary"]],"body":"say \"hi\"\n<&>\uffff"}}`
 	if got := e.seal(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

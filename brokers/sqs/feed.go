@@ -24,6 +24,7 @@ type feed struct {
 	rest     time.Time
 	pressure pressure
 	single   time.Time // until then a poll asks for one message
+	told     time.Time // when Receive told of a message that is of no use
 
 	paused bool
 	since  time.Time     // of the pause

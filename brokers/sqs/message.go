@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,13 +30,18 @@ const (
 	largest = 1 << 20
 
 	// packedRoom is what the packed attribute may take, of which wire.Unpack reads
-	// 64 KiB and packedHeaders, and longestEscape what JSON makes of one byte.
+	// 64 KiB and 64 headers: packedHeaders, the name of the queue and the signature.
+	// longestEscape is what JSON makes of one byte.
 	packedRoom    = 60 << 10
-	packedHeaders = 64
+	packedHeaders = 62
 	longestEscape = 6
 
+	idHeader    = "redrive-id"
 	keyHeader   = "redrive-key"
 	topicHeader = "redrive-topic"
+
+	deadPrefix  = "redrive-dlq-"
+	deadVersion = deadPrefix + "v"
 
 	// wrapping is about what an envelope and the identity of a message take.
 	wrapping = 1 << 10
@@ -62,8 +68,9 @@ var errChecksum = errors.New("the body does not match its checksum")
 func queueName(topic string) string { return topic[strings.LastIndexByte(topic, '/')+1:] }
 
 // parse reads what a poll brought. How far the message has come is read where a
-// worker noted it for this very queue; that anybody who may send to the queue
-// could forge it cannot be helped.
+// worker noted it for this very queue, and signed it if there is a secret; without
+// one, anybody who may send to the queue could forge it. On a FIFO queue, where no
+// retry is a copy, only others can have written it, and it is not read.
 func parse(m types.Message, q *queue, limits wire.Limits) record {
 	r := record{handle: aws.ToString(m.ReceiptHandle), id: aws.ToString(m.MessageId), receives: 1}
 	r.group = m.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)]
@@ -79,21 +86,27 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 		return r
 	}
 	packed := ""
+	var notes brokers.Headers
 	if attribute, ok := m.MessageAttributes[wire.Packed]; ok {
 		packed = aws.ToString(attribute.StringValue)
+		notes = unpack(packed)
 	}
+	ours := slices.ContainsFunc(notes, func(h brokers.Header) bool {
+		return h.Name == topicHeader && h.Value == queueName(q.topic)
+	})
 	h := headersOf(&m)
 	var key *string
 	if hasFlag(packed, flagEnvelope) {
 		switch e, err := open(body); {
 		case err == nil:
 			body, key, h = e.body, e.key, slices.Concat(h, e.headers)
-		case errors.Is(err, errNewer):
-			r.err = fmt.Errorf("message %s of the queue %q: %w", r.id, q.topic, err)
-			return r
+		case ours:
+			r.unreadable = fmt.Errorf("message %s of the queue %q: %w", r.id, q.topic, err)
 		}
 	}
-	r.fill(h, packed, q, limits)
+	h = slices.Concat(h, notes)
+	r.stored = ours && !q.fifo && r.unreadable == nil && q.seal.Believes(h, queueName(q.topic), "", body)
+	r.fill(h, q, limits)
 	r.message.Body = body
 	if key != nil {
 		r.message.Key = *key
@@ -103,15 +116,8 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 	return r
 }
 
-// fill sets message and meta by headers and the packed attribute.
-func (r *record) fill(h brokers.Headers, packed string, q *queue, limits wire.Limits) {
-	if packed != "" {
-		noted := unpack(packed)
-		r.stored = slices.ContainsFunc(noted, func(h brokers.Header) bool {
-			return h.Name == topicHeader && h.Value == queueName(q.topic)
-		})
-		h = slices.Concat(h, noted)
-	}
+// fill sets message and meta by headers, those of the packed attribute among them.
+func (r *record) fill(h brokers.Headers, q *queue, limits wire.Limits) {
 	limits.Trusted = r.stored
 	r.message, r.meta = wire.Decode(h, limits)
 	r.message.Topic = q.topic
@@ -133,42 +139,90 @@ type letter struct {
 	notes brokers.Headers // of the framework
 	flags []string
 	group string
+	dead  bool // it is a dead letter
 
 	sealed     *envelope
 	attributes map[string]types.MessageAttributeValue // those of the user
 	trace      string
+
+	sign func(notes brokers.Headers) brokers.Headers // nil where nothing is signed
 }
 
 // compose maps m to SQS. meta is nil for Publish, which carries the identity
-// of m alone. A limit of 0 is 1 MiB; a delay goes up to 900 s, rounded up, and
-// is left out on FIFO queues. What SQS would never take is brokers.ErrRefused.
-func compose(m brokers.Message, meta *brokers.Meta, fifo bool, limit int, delay time.Duration) (outgoing, error) {
+// of m alone. A delay goes up to 900 s, rounded up, and is left out on FIFO
+// queues. What SQS would never take is brokers.ErrRefused.
+func (q *queue) compose(m brokers.Message, meta *brokers.Meta, delay time.Duration) (outgoing, error) {
 	var l letter
-	l.write(m, meta, fifo)
-	body := string(m.Body)
-	l.fit(body)
-	if l.sealed != nil {
-		if len(l.sealed.headers) > envelopeHeaders {
-			return outgoing{}, fmt.Errorf("%d headers, at most %d can be sent: %w", len(l.sealed.headers), envelopeHeaders, brokers.ErrRefused)
+	l.write(m, meta, q.fifo)
+	if meta != nil && q.seal.Signs() {
+		l.sign = func(notes brokers.Headers) brokers.Headers {
+			return q.seal.Sign(notes, queueName(m.Topic), "", m.Body)
 		}
-		l.flags = append(l.flags, flagEnvelope)
-		l.sealed.body = m.Body
-		body = l.sealed.seal()
 	}
+	body, err := l.enclose(m.Body, q.topic)
+	if err != nil {
+		return outgoing{}, err
+	}
+	limit := q.limit
 	if limit <= 0 || limit > largest {
 		limit = largest
 	}
-	rest := len(body) + sizeOf(l.attributes) + len(wire.Packed) + len(typeString)
-	packed := l.shed(rest, limit)
-	size := rest + len(packed)
+	packed, size := l.shed(len(body)+sizeOf(l.attributes), limit)
+	if size > limit && l.dead {
+		body, packed, size = l.strip(m.Body, body, limit)
+	}
 	if size > limit {
-		return outgoing{}, fmt.Errorf("%d bytes with attributes, the limit of the queue is %d: %w", size, limit, brokers.ErrRefused)
+		return outgoing{}, tooLarge(size, limit)
 	}
-	if l.attributes == nil {
-		l.attributes = make(map[string]types.MessageAttributeValue, 1)
+	out := outgoing{entry: l.entry(&body, l.with(packed), q.fifo, delay), size: size}
+	if l.dead {
+		bare := l.entry(&body, l.with(l.bare()), q.fifo, delay)
+		out.bare = &bare
 	}
-	l.attributes[wire.Packed] = types.MessageAttributeValue{DataType: aws.String(typeString), StringValue: &packed}
-	return outgoing{entry: l.entry(&body, fifo, delay), size: size}, nil
+	return out, nil
+}
+
+func tooLarge(size, limit int) error {
+	return fmt.Errorf("%d bytes with attributes, the limit of the queue is %d: %w", size, limit, brokers.ErrRefused)
+}
+
+// enclose returns the body to send, in an envelope if need be. Its flag comes with
+// the name of the queue, as a reader of an earlier version wants to know whose it
+// is.
+func (l *letter) enclose(plain []byte, topic string) (string, error) {
+	body := string(plain)
+	l.fit(body)
+	if l.sealed == nil {
+		return body, nil
+	}
+	if len(l.sealed.headers) > envelopeHeaders {
+		return "", fmt.Errorf("%d headers, at most %d can be sent: %w", len(l.sealed.headers), envelopeHeaders, brokers.ErrRefused)
+	}
+	l.flags = append(l.flags, flagEnvelope)
+	if _, ok := l.notes.Lookup(topicHeader); !ok {
+		l.notes = append(slices.Clip(l.notes), brokers.Header{Name: topicHeader, Value: queueName(topic)})
+	}
+	l.sealed.body = plain
+	return l.sealed.seal(), nil
+}
+
+// with returns the attributes of the user and the packed one, unless that is
+// empty.
+func (l *letter) with(packed string) map[string]types.MessageAttributeValue {
+	attributes := make(map[string]types.MessageAttributeValue, len(l.attributes)+1)
+	maps.Copy(attributes, l.attributes)
+	if packed != "" {
+		attributes[wire.Packed] = types.MessageAttributeValue{DataType: aws.String(typeString), StringValue: &packed}
+	}
+	return attributes
+}
+
+// packedSize is what a packed attribute takes of a message.
+func packedSize(packed string) int {
+	if packed == "" {
+		return 0
+	}
+	return len(wire.Packed) + len(typeString) + len(packed)
 }
 
 // messageLimit is the largest message, headers included, that compose takes
@@ -180,8 +234,8 @@ func messageLimit(queueLimit int) int {
 	return max(1, (queueLimit-wrapping)/4*3)
 }
 
-func (l *letter) entry(body *string, fifo bool, delay time.Duration) types.SendMessageBatchRequestEntry {
-	entry := types.SendMessageBatchRequestEntry{MessageBody: body, MessageAttributes: l.attributes}
+func (l *letter) entry(body *string, attributes map[string]types.MessageAttributeValue, fifo bool, delay time.Duration) types.SendMessageBatchRequestEntry {
+	entry := types.SendMessageBatchRequestEntry{MessageBody: body, MessageAttributes: attributes}
 	if l.group != "" {
 		entry.MessageGroupId = &l.group
 	}
@@ -227,6 +281,7 @@ func (l *letter) write(m brokers.Message, meta *brokers.Meta, fifo bool) {
 	var h brokers.Headers
 	if meta == nil {
 		h = wire.EncodeIdentity(plain)
+		l.dead = h.Get(deadVersion) != ""
 	} else {
 		h = wire.Encode(plain, *meta)
 	}
@@ -286,24 +341,70 @@ func (l *letter) fit(body string) {
 	}
 }
 
-// shed returns the packed attribute. The rest of the message takes so many bytes;
-// if it all is over the limit, notes are left out.
-func (l *letter) shed(rest, limit int) string {
-	packed := pack(l.notes, l.flags...)
-	if rest+len(packed) <= limit {
-		return packed
+// shed returns the packed attribute, and the size of the message with it. The rest
+// of the message takes so many bytes; if it all is over the limit, notes are left
+// out, as far as that goes.
+func (l *letter) shed(rest, limit int) (packed string, size int) {
+	all, signing := l.notes, 0
+	if l.sign != nil {
+		signing = adapter.SignatureSize
 	}
-	all := l.notes
+	rest += packedSize("{}") - len("{}") + signing
+	packed = pack(all, l.flags...)
 	// JSON makes notes longer, by how much depends on which of them stay.
-	for room := limit - rest; ; {
+	for room := limit - rest; rest+len(packed) > limit; {
 		l.notes = wire.Fit(all, max(room, 0))
 		packed = pack(l.notes, l.flags...)
 		over := rest + len(packed) - limit
 		if over <= 0 || room <= 0 {
-			return packed
+			break
 		}
 		room -= max(over, leastShed)
 	}
+	if l.sign != nil {
+		l.notes = l.sign(l.notes)
+		packed = pack(l.notes, l.flags...)
+	}
+	return packed, rest - signing + len(packed)
+}
+
+// spare are the notes of a dead letter that has room for hardly any: that it is
+// one, why, and what a redrive needs.
+var spare = []string{deadVersion, deadPrefix + "reason", deadPrefix + "topic", deadPrefix + "idempotency-key", deadPrefix + "count", idHeader, keyHeader, topicHeader}
+
+// strip makes a dead letter small that is over the limit with all that Fit leaves:
+// with spare notes, then none, then without the headers of the user. As the body
+// and the attributes came, they fit the queue that they came from.
+func (l *letter) strip(plain []byte, sealed string, limit int) (body, packed string, size int) {
+	rest := len(sealed) + sizeOf(l.attributes)
+	notes := slices.DeleteFunc(slices.Clone(l.notes), func(h brokers.Header) bool { return !slices.Contains(spare, h.Name) })
+	notes = append(notes, brokers.Header{Name: deadPrefix + "truncated", Value: "record"})
+	packed = pack(notes, l.flags...)
+	if size = rest + packedSize(packed); size <= limit {
+		return sealed, packed, size
+	}
+	packed = l.bare()
+	if size = rest + packedSize(packed); size <= limit || len(l.user) == 0 {
+		return sealed, packed, size
+	}
+	// More attributes than can be sent again as they were, or a smaller queue.
+	alone := letter{group: l.group, flags: slices.DeleteFunc(slices.Clone(l.flags), func(f string) bool { return f == flagEnvelope })}
+	if l.sealed != nil && l.sealed.key != nil {
+		alone.sealed = &envelope{key: l.sealed.key}
+	}
+	body, _ = alone.enclose(plain, "") // has no headers
+	alone.trace = l.trace
+	*l = alone
+	packed = l.bare()
+	return body, packed, len(body) + packedSize(packed)
+}
+
+// bare is the packed attribute without notes, "" if that says nothing.
+func (l *letter) bare() string {
+	if len(l.flags) == 0 {
+		return ""
+	}
+	return pack(nil, l.flags...)
 }
 
 // takesGroup reports whether SQS takes key as a message group: letters, digits

@@ -39,6 +39,13 @@ func orders(fifo bool) *queue {
 	return &queue{topic: name, url: "https://sqs.eu-west-1.amazonaws.com/123456789012/" + name, fifo: fifo}
 }
 
+// compose is queue.compose for a queue with a limit.
+func compose(m brokers.Message, meta *brokers.Meta, fifo bool, limit int, delay time.Duration) (outgoing, error) {
+	q := orders(fifo)
+	q.limit = limit
+	return q.compose(m, meta, delay)
+}
+
 // transmit is what SQS hands out for what was sent. It fails the test for what
 // SQS would refuse.
 func transmit(t testing.TB, out outgoing, limit int) types.Message {
@@ -190,10 +197,14 @@ func TestRoundTrip(t *testing.T) {
 						t.Errorf("the body is %.120q, want an envelope: %t", *out.entry.MessageBody, test.sealed)
 					}
 					compareMessages(t, got.message, want)
-					if got.err != nil || got.stored != (meta != nil) || got.receives != 2 || got.handle != "handle" {
+					// An envelope tells whose it is; on FIFO queues nothing is believed.
+					if got.err != nil || got.stored != (!fifo && (meta != nil || test.sealed)) || got.receives != 2 || got.handle != "handle" {
 						t.Errorf("record = %+v", got)
 					}
-					if meta != nil && (got.meta.Attempt != 3 || !got.meta.DueAt.Equal(meta.DueAt) || got.meta.Class != "transient") {
+					if fifo && got.meta.Attempt != 0 {
+						t.Errorf("meta = %+v, want none: FIFO queues have no copies", got.meta)
+					}
+					if meta != nil && !fifo && (got.meta.Attempt != 3 || !got.meta.DueAt.Equal(meta.DueAt) || got.meta.Class != "transient") {
 						t.Errorf("meta = %+v, want %+v", got.meta, *meta)
 					}
 				})
@@ -335,8 +346,21 @@ func TestParseDamaged(t *testing.T) {
 		Body: aws.String(`{"redrive":{"v":2,"parts":[]}}`), MessageId: aws.String("m-1"),
 		MessageAttributes: map[string]types.MessageAttributeValue{wire.Packed: {StringValue: aws.String(`{"sqs":"envelope"}`)}},
 	}
-	if got := parse(future, orders(false), limits()); !errors.Is(got.err, errNewer) {
-		t.Errorf("an envelope of a later version: err = %v, want errNewer", got.err)
+	if got := parse(future, orders(false), limits()); got.unreadable != nil || string(got.message.Body) != *future.Body {
+		t.Errorf("an envelope that nobody says to be of this queue: unreadable = %v, body %q, want it as it is", got.unreadable, got.message.Body)
+	}
+	for body, want := range map[string]error{
+		*future.Body: errNewer, "hello": errBroken, `{}`: errBroken, `{"redrive":{"v":1}}`: errBroken, `{"redrive":{"v":1,"body":"base64:%"}}`: errBroken,
+	} {
+		ours := future
+		ours.Body = &body
+		ours.MessageAttributes = map[string]types.MessageAttributeValue{wire.Packed: {StringValue: aws.String(`{"sqs":"envelope","topic":"orders"}`)}}
+		if got := parse(ours, orders(false), limits()); !errors.Is(got.unreadable, want) || string(got.message.Body) != body || got.stored {
+			t.Errorf("an envelope of this queue, %q: unreadable = %v, body %q, want %v and what there is", body, got.unreadable, got.message.Body, want)
+		}
+		if got := parse(ours, &queue{topic: "orders-dead"}, limits()); got.unreadable != nil {
+			t.Errorf("in another queue it is %v, want a body as it is", got.unreadable)
+		}
 	}
 	for _, body := range []string{"hello", `{}`, `{"redrive":{"v":1}}`, `{"redrive":{"v":1,"body":"base64:%"}}`} {
 		future.Body = &body
@@ -364,6 +388,71 @@ func TestProgressIsReadForTheSameQueueOnly(t *testing.T) {
 	})
 	if got := roundTrip(t, forged, nil, false); got.meta.Attempt != 0 || got.stored || len(got.message.Headers) != 0 {
 		t.Errorf("forged progress was published: %+v", got)
+	}
+}
+
+// TestSignedProgress is believed where one of the keys has signed it for this
+// queue, and only there.
+func TestSignedProgress(t *testing.T) {
+	other := [][]byte{bytes.Repeat([]byte{2}, 32)}
+	queueWith := func(topic string, keys ...[]byte) *queue {
+		seal, err := adapter.Secret(keys).Seal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &queue{topic: topic, seal: seal}
+	}
+	meta := &brokers.Meta{Attempt: 3, DueAt: now.Add(time.Minute), Class: "transient", Origin: brokers.Headers{{Name: "queue", Value: "orders"}}}
+	signed, plain := queueWith("orders", secret...), queueWith("orders")
+	for name, test := range map[string]struct {
+		from, by *queue
+		change   func(*types.Message)
+		want     int
+	}{
+		"signed":                    {from: signed, by: signed, want: 3},
+		"by a reader without a key": {from: signed, by: plain, want: 3},
+		"before there was a key":    {from: plain, by: signed},
+		"rotated, first step":       {from: signed, by: queueWith("orders", secret[0], other[0]), want: 3},
+		"rotated, second step":      {from: queueWith("orders", secret[0], other[0]), by: queueWith("orders", other[0], secret[0]), want: 3},
+		"another key":               {from: signed, by: queueWith("orders", other...)},
+		"another queue":             {from: signed, by: queueWith("payments", secret...)},
+		"another queue, renamed": {from: signed, by: queueWith("payments", secret...), change: func(m *types.Message) {
+			*m.MessageAttributes[wire.Packed].StringValue = strings.Replace(*m.MessageAttributes[wire.Packed].StringValue, `"topic":"orders"`, `"topic":"payments"`, 1)
+		}},
+		"another attempt": {from: signed, by: signed, change: func(m *types.Message) {
+			*m.MessageAttributes[wire.Packed].StringValue = strings.Replace(*m.MessageAttributes[wire.Packed].StringValue, `"attempt":"3"`, `"attempt":"9"`, 1)
+		}},
+		"an attempt beside": {from: signed, by: signed, change: func(m *types.Message) {
+			m.MessageAttributes["redrive-origin-x"] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String("9")}
+		}},
+	} {
+		for _, m := range []brokers.Message{sample(), with(func(m *brokers.Message) { m.Body = []byte{0, 1} }), with(func(m *brokers.Message) { m.Headers = numbered(12) })} {
+			out, err := test.from.compose(m, meta, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			received := transmit(t, out, 1<<20)
+			if test.change != nil {
+				test.change(&received)
+			}
+			got := parse(received, test.by, limits())
+			if got.meta.Attempt != test.want || got.meta.DueAt.IsZero() != (test.want == 0) || got.stored != (test.want > 0) || got.unreadable != nil {
+				t.Errorf("%s: attempt %d due at %v, want %d", name, got.meta.Attempt, got.meta.DueAt, test.want)
+			}
+			if got.message.ID != m.ID || !bytes.Equal(got.message.Body, m.Body) || got.message.Headers.Get("redrive-signature") != "" {
+				t.Errorf("%s: the message is %+v, want %+v", name, got.message, m)
+			}
+		}
+	}
+	for body := range 400 { // whatever has to be left out for it
+		m := with(func(m *brokers.Message) { m.Headers, m.Body = nil, bytes.Repeat([]byte("x"), 3700+body) })
+		tight := *signed
+		tight.limit = 4096
+		if out, err := tight.compose(m, benchMeta(), 0); err == nil {
+			if got := parse(transmit(t, out, tight.limit), &tight, limits()); got.meta.Attempt != 2 {
+				t.Fatalf("with %d bytes it is not believed: %s", len(m.Body), *out.entry.MessageAttributes[wire.Packed].StringValue)
+			}
+		}
 	}
 }
 
@@ -499,7 +588,7 @@ func FuzzRoundTrip(f *testing.F) {
 			}
 		}
 		compareMessages(t, got.message, want)
-		if copied && got.meta.Attempt != 4 {
+		if copied && !fifo && got.meta.Attempt != 4 {
 			t.Errorf("meta = %+v", got.meta)
 		}
 	})

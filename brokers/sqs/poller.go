@@ -12,8 +12,32 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// damagedPause is how long a message stays away that did not arrive whole.
-const damagedPause = 30 * time.Second
+const (
+	// damagedPause is how long a message stays away that did not arrive whole, or
+	// that another worker may be able to read.
+	damagedPause = 30 * time.Second
+
+	// groupPause is the same for what cannot be read of a FIFO queue, where a
+	// group waits for it.
+	groupPause = 3 * time.Second
+
+	// mostUnread is how often a message is received in the hope of a worker that
+	// can read it. The last time it is a dead letter.
+	mostUnread = 3
+)
+
+// pause is for how long r is of no use to this worker, and why; 0 if it is.
+func (r *record) pause(fifo bool) (time.Duration, error) {
+	switch {
+	case r.err != nil:
+		return damagedPause, r.err
+	case r.unreadable == nil || r.receives >= mostUnread:
+		return 0, nil
+	case fifo:
+		return groupPause, r.unreadable
+	}
+	return damagedPause, r.unreadable
+}
 
 // poll starts as many polls as there is room for what they may bring, and one
 // of each queue in any case, but none of a paused topic. demand is what Receive could take now. It returns
@@ -152,12 +176,23 @@ func (s *source) store(f *feed, records []record, begun, now time.Time) (damaged
 		r, t := &records[i], &tokens[i]
 		*t = token{feed: f, record: r, seq: s.seq, begun: begun, limit: limit}
 		t.delivery.Meta, t.lost = f.counting.read(s.notes.about(r), r.receives)
+		if t.delivery.Unreadable = r.unreadable; r.unreadable != nil {
+			t.delivery.Meta, t.lost = r.meta, 0 // nobody has run it
+		}
+		pause, err := r.pause(f.fifo)
 		switch {
 		case late || slices.ContainsFunc(damaged, t.follows):
 			back = append(back, t)
-		case r.err != nil:
+		case err != nil:
 			damaged = append(damaged, t)
-			s.failure = fmt.Errorf("sqs: receive from %q: message %q cannot be used, it comes again in %v: %w", f.topic, r.id, damagedPause, r.err)
+			if f.fifo && r.err != nil { // which may go on: what follows must not come, and be counted, each time
+				f.single = now.Add(singly)
+			}
+			if now.Sub(f.told) < damagedPause {
+				break // the caller lets the source rest for each: others must not wait for many
+			}
+			f.told = now
+			s.failure = fmt.Errorf("sqs: receive from %q: message %q cannot be used, it comes again in %v: %w", f.topic, r.id, pause, err)
 		default:
 			f.items = append(f.items, t)
 		}
@@ -167,14 +202,15 @@ func (s *source) store(f *feed, records []record, begun, now time.Time) (damaged
 	return damaged, back
 }
 
-// postpone gives back messages that did not arrive whole, for a while.
+// postpone gives back messages of which this worker can make nothing, for a while.
 func (f *feed) postpone(tokens []*token) {
 	if len(tokens) == 0 {
 		return
 	}
 	changes := make([]change, len(tokens))
 	for i, t := range tokens {
-		changes[i] = change{t.record.handle, seconds(damagedPause)}
+		pause, _ := t.record.pause(f.fifo)
+		changes[i] = change{t.record.handle, seconds(pause)}
 	}
 	f.source.broker.client.hide(context.Background(), f.url, changes)
 }

@@ -400,3 +400,34 @@ func TestUnheardPollThatIsTooOld(t *testing.T) {
 		t.Errorf("next = %+v, want a new one", got)
 	}
 }
+
+// TestDamagedForLong has what is behind a message that arrives damaged for hours not
+// be received with it each time.
+func TestDamagedForLong(t *testing.T) {
+	play(t, "jobs.fifo", Options{}, func(s *scene) {
+		src := s.open()
+		heal := s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Entries: []int{0}, Corrupt: true})
+		s.publish(fill("a/%d", 5)...)
+		for begun := time.Now(); time.Since(begun) < 3*time.Hour; {
+			ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+			if ds, err := src.Receive(ctx, 10); err == nil {
+				s.Fatalf("received %q although the first one is damaged", bodiesOf(ds))
+			}
+			cancel()
+		}
+		for _, m := range s.server.Messages(s.topic)[1:] {
+			if m.Receives > 1 {
+				s.Errorf("%q was received %d times behind a damaged one, want once", m.Body, m.Receives)
+			}
+		}
+		heal()
+		for handled := 0; handled < 5; { // the next Receive may still tell of the damage
+			if ds, err := src.Receive(s.Context(), 10); err == nil {
+				handled += len(ds)
+				for _, d := range ds {
+					s.settle(src, ack(d))
+				}
+			}
+		}
+	})
+}

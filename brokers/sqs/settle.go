@@ -58,6 +58,8 @@ type move struct {
 	token   *token
 	seconds int32
 	entry   int // of the batch; -1 for what is given back with another one
+
+	last bool // there is no other way, as by a copy
 }
 
 func (b *settlement) token(i int) *token { return b.batch[i].Delivery.Token.(*token) }
@@ -78,8 +80,8 @@ func (b *settlement) claim() bool {
 	defer s.mu.Unlock()
 	for i, st := range b.batch {
 		t, err := s.check(st.Delivery, now)
-		if err == nil && st.Action > brokers.Release {
-			err = fmt.Errorf("action %d is none, the delivery is still held", st.Action)
+		if err == nil {
+			err = checkAction(st.Action)
 		}
 		if err != nil {
 			b.errs[i] = err
@@ -92,6 +94,17 @@ func (b *settlement) claim() bool {
 		s.calls.Add(1)
 	}
 	return len(b.claimed) > 0
+}
+
+// checkAction says what is wrong with an action.
+func checkAction(a brokers.Action) error {
+	switch a {
+	case brokers.Ack, brokers.Retry, brokers.Release:
+		return nil
+	case brokers.Reject:
+		return fmt.Errorf("%w: SQS moves a message to a dead-letter queue when it has been received too often, and not on demand; the delivery is still held", brokers.ErrRefused)
+	}
+	return fmt.Errorf("action %d is none, the delivery is still held", a)
 }
 
 // plan decides what to do with each entry, once nobody extends it any more.
@@ -131,8 +144,8 @@ func (j *job) add(i int, t *token, now time.Time) {
 	case st.Action == brokers.Release:
 		t.feed.block(t, now)
 		s.notes.put(t.record.id, t.history(), now, 0)
-		j.moves = append(j.moves, move{t, 0, i})
-	default:
+		j.moves = append(j.moves, move{token: t, entry: i})
+	case st.Action == brokers.Retry:
 		delay, inPlace, err := s.inPlace(t, st, now)
 		switch {
 		case err != nil:
@@ -146,11 +159,11 @@ func (j *job) add(i int, t *token, now time.Time) {
 			s.notes.put(t.record.id, history{meta: st.Meta, receives: t.record.receives, lost: t.lost}, now, st.Delay)
 		}
 		t.feed.block(t, now)
-		j.moves = append(j.moves, move{t, delay, i})
+		j.moves = append(j.moves, move{token: t, seconds: delay, entry: i, last: t.feed.fifo})
 	}
 	for _, follower := range t.feed.followers(t) {
 		s.note([]*token{follower})
-		j.moves = append(j.moves, move{follower, 0, -1})
+		j.moves = append(j.moves, move{token: follower, entry: -1})
 	}
 }
 
@@ -220,8 +233,10 @@ func (j *job) run(ctx context.Context) {
 	ctx, cancel := context.WithDeadline(ctx, j.deadline)
 	defer cancel()
 	j.remove(ctx, j.acks)
-	j.move(ctx)
-	j.remove(ctx, j.copy(ctx))
+	j.move(ctx, j.moves)
+	confirmed, unfit := j.copy(ctx)
+	j.remove(ctx, confirmed)
+	j.move(ctx, j.stay(unfit))
 }
 
 // current returns those of entries whose leases have not ended, and ends the
@@ -265,19 +280,19 @@ func (j *job) remove(ctx context.Context, entries []int) {
 // FIFO queues from the last message to the first, so that none is visible
 // before those that it follows. What can no longer be held for so long is left
 // to be copied.
-func (j *job) move(ctx context.Context) {
-	if len(j.moves) == 0 {
+func (j *job) move(ctx context.Context, moves []move) {
+	if len(moves) == 0 {
 		return
 	}
 	hide := j.source.broker.client.hide
 	if j.feed.fifo {
-		slices.SortFunc(j.moves, func(a, b move) int { return cmp.Compare(b.token.seq, a.token.seq) })
+		slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(b.token.seq, a.token.seq) })
 		hide = j.source.broker.client.hideInOrder
 	}
 	start := time.Now()
 	deadline := j.deadline
-	changes := make([]change, len(j.moves))
-	for at, m := range j.moves {
+	changes := make([]change, len(moves))
+	for at, m := range moves {
 		changes[at] = change{m.token.record.handle, m.seconds}
 		if m.seconds > 0 { // the SDK must not repeat it when the message is back
 			deadline = earlier(deadline, start.Add(time.Duration(m.seconds)*time.Second))
@@ -289,7 +304,7 @@ func (j *job) move(ctx context.Context) {
 	s := j.source
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for at, m := range j.moves {
+	for at, m := range moves {
 		if m.entry >= 0 {
 			j.moved(m, errorAt(errs, at), start)
 		}
@@ -299,7 +314,7 @@ func (j *job) move(ctx context.Context) {
 // moved takes in the outcome of a move. mu is held.
 func (j *job) moved(m move, err error, start time.Time) {
 	switch {
-	case errors.Is(err, errPastTotal) && !j.feed.fifo:
+	case errors.Is(err, errPastTotal) && !m.last:
 		j.copies = append(j.copies, m.entry)
 		return
 	case errors.Is(err, errPastTotal):
@@ -311,21 +326,38 @@ func (j *job) moved(m move, err error, start time.Time) {
 	j.end(m.entry, err)
 }
 
-// copy sends the copies of retries and returns the entries of those that are
-// confirmed.
-func (j *job) copy(ctx context.Context) (confirmed []int) {
+// stay plans to retry in place what has no room to be copied, for as long as SQS
+// lets it be held. What its receive will not tell other workers, this one alone
+// knows, and sees to it that it is not early.
+func (j *job) stay(entries []int) (moves []move) {
+	entries = j.current(entries)
+	s, now := j.source, time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, i := range entries {
+		t, st := j.token(i), j.batch[i]
+		s.notes.put(t.record.id, history{meta: st.Meta, receives: t.record.receives, lost: t.lost}, now, st.Delay)
+		left := t.begun.Add(maxTotal).Sub(now).Truncate(time.Second)
+		moves = append(moves, move{token: t, seconds: seconds(min(st.Delay, left)), entry: i, last: true})
+	}
+	return moves
+}
+
+// copy sends the copies of retries. It returns the entries of those that are
+// confirmed, and of those whose message SQS does not take as a copy.
+func (j *job) copy(ctx context.Context) (confirmed, unfit []int) {
 	var out []outgoing
 	var entries []int
 	for _, i := range j.current(j.copies) {
 		o, err := j.copyOf(i)
 		if err != nil {
-			j.endAll([]int{i}, []error{err})
+			unfit = append(unfit, i)
 			continue
 		}
 		out, entries = append(out, o), append(entries, i)
 	}
 	if len(out) == 0 {
-		return nil
+		return nil, unfit
 	}
 	errs := j.source.broker.client.send(ctx, j.feed.url, out)
 	var failed []int
@@ -333,7 +365,12 @@ func (j *job) copy(ctx context.Context) (confirmed []int) {
 	s := j.source
 	s.mu.Lock()
 	for at, i := range entries {
-		if err := errorAt(errs, at); err != nil {
+		err := errorAt(errs, at)
+		if errors.Is(err, brokers.ErrRefused) {
+			unfit = append(unfit, i)
+			continue
+		}
+		if err != nil {
 			failed, faults = append(failed, i), append(faults, fmt.Errorf("the original stays: %w", err))
 			continue
 		}
@@ -342,7 +379,7 @@ func (j *job) copy(ctx context.Context) (confirmed []int) {
 	}
 	s.mu.Unlock()
 	j.endAll(failed, faults)
-	return confirmed
+	return confirmed, unfit
 }
 
 func (j *job) endAll(entries []int, errs []error) {
@@ -353,12 +390,13 @@ func (j *job) endAll(entries []int, errs []error) {
 	}
 }
 
-// copyOf is the message that replaces the delivery of a retry.
+// copyOf is the message that replaces the delivery of a retry. Its error is that
+// there is no room for it.
 func (j *job) copyOf(i int) (outgoing, error) {
 	st := j.batch[i]
 	meta := st.Meta
 	if meta.DueAt.IsZero() && st.Delay > 0 {
 		meta.DueAt = time.Now().Add(st.Delay)
 	}
-	return compose(j.token(i).record.message, &meta, j.feed.fifo, j.feed.limit, min(max(0, st.Delay), longestDelay))
+	return j.feed.compose(j.token(i).record.message, &meta, min(max(0, st.Delay), longestDelay))
 }

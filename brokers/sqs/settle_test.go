@@ -418,6 +418,14 @@ func TestBadSettlements(t *testing.T) {
 		if err := s.errorOf(src, brokers.Settlement{Delivery: d, Action: 7}); err == nil {
 			s.Error("an action that is none was settled")
 		}
+		calls := s.count("", func() {
+			if err := s.errorOf(src, brokers.Settlement{Delivery: d, Action: brokers.Reject}); !errors.Is(err, brokers.ErrRefused) {
+				s.Errorf("Reject returned %v, want ErrRefused", err)
+			}
+		})
+		if calls != 0 {
+			s.Errorf("%d calls for what SQS cannot do", calls)
+		}
 		other := s.openOn(s.start(Options{}))
 		for _, err := range []error{s.errorOf(src, ack(nil)), s.errorOf(src, ack(&brokers.Delivery{})), s.errorOf(other, ack(d))} {
 			if !errors.Is(err, brokers.ErrLeaseLost) {
@@ -428,5 +436,69 @@ func TestBadSettlements(t *testing.T) {
 		if errs := src.Settle(s.Context(), nil); errs != nil {
 			s.Errorf("Settle of nothing returned %v", errs)
 		}
+	})
+}
+
+// TestRetryThatSQSRefuses as a copy stays in place, with what this worker knows.
+func TestRetryThatSQSRefuses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fault  sqstest.Fault
+		change func(src *source)
+	}{
+		"too large": {change: func(src *source) { src.feeds[0].limit = 100 }},
+		"refused":   {fault: sqstest.Fault{Operation: sendBatch, Entries: []int{0}, Code: "InvalidParameterValue"}},
+	} {
+		playAs(t, name, "jobs", Options{Copies: true}, func(s *scene) {
+			src := s.open()
+			s.publish("a")
+			d := s.one(src)
+			if tt.change != nil {
+				tt.change(src)
+			} else {
+				defer s.server.Inject(tt.fault)()
+			}
+			for range 3 {
+				st := again(d, time.Minute)
+				begun := time.Now()
+				s.settle(src, st)
+				if err := s.errorOf(src, st); !errors.Is(err, brokers.ErrSettled) {
+					s.Errorf("another Settle returned %v, want ErrSettled", err)
+				}
+				s.state(sqstest.Queue{InFlight: 1})
+				d = s.one(src)
+				if waited := time.Since(begun); !reflect.DeepEqual(d.Meta, st.Meta) || waited != time.Minute {
+					s.Errorf("after %v it came with %+v, want after a minute %+v", waited, d.Meta, st.Meta)
+				}
+			}
+			s.settle(src, ack(d))
+			s.state(sqstest.Queue{})
+		})
+	}
+}
+
+// TestRetryInPlaceForWhatIsLeft hides what is too large for a copy for as long as
+// SQS allows, and knows when it is due.
+func TestRetryInPlaceForWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	play(t, "jobs", Options{}, func(s *scene) {
+		s.sub.MaxDelay = 20 * time.Hour
+		src := s.open()
+		src.feeds[0].limit = 100
+		s.publish("a")
+		st := again(s.one(src), 15*time.Hour)
+		begun := time.Now()
+		s.settle(src, st)
+		time.Sleep(11 * time.Hour) // without polls
+		d := s.one(src)
+		if waited := time.Since(begun); waited > 12*time.Hour || !d.Meta.DueAt.Equal(st.Meta.DueAt) || d.Meta.Attempt != 1 {
+			s.Errorf("after %v it came with %+v, want within the 12 h and due at %v", waited, d.Meta, st.Meta.DueAt)
+		}
+		s.settle(src, brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: time.Until(d.Meta.DueAt), Meta: d.Meta})
+		time.Sleep(time.Until(st.Meta.DueAt) - time.Minute)
+		d = s.one(src)
+		if late := time.Since(st.Meta.DueAt); late < 0 || late > 2*time.Second || d.Meta.Attempt != 1 || d.Abandoned != 0 {
+			s.Errorf("it came %v late with %+v", late, d.Meta)
+		}
+		s.settle(src, ack(d))
 	})
 }

@@ -196,7 +196,7 @@ func (s *source) note(tokens []*token) {
 	now := time.Now()
 	for _, t := range tokens {
 		t.state = lost
-		if t.record.err == nil { // else its Meta is not known
+		if t.record.err == nil && t.record.unreadable == nil { // else its Meta is not known
 			s.notes.put(t.record.id, t.history(), now, 0)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"sync"
 	"time"
 
@@ -51,6 +52,13 @@ type Options struct {
 	// CallTimeout is how long a call may take, repeats by the SDK included; a
 	// poll has PollWait in addition. 0 means 10 s.
 	CallTimeout time.Duration
+
+	// Secret is keys of at least 32 random bytes that the workers of the queues
+	// share, a [][]byte. With it a retry that travels as a copy is signed, by the
+	// first key, and how far a message has come is believed only where one of the
+	// keys has signed it: anything else starts as new. Nil believes whoever may
+	// send to the queue. It is never printed.
+	Secret adapter.Secret
 }
 
 const (
@@ -62,8 +70,9 @@ const (
 // Broker is Amazon SQS in one account and region, as seen with one set of
 // credentials.
 type Broker struct {
-	options Options
+	options Options // without the Secret
 	client  *client
+	seal    adapter.Seal
 
 	sources adapter.Sources[*source]
 
@@ -75,12 +84,15 @@ var _ brokers.Broker = (*Broker)(nil)
 
 // New checks options, and does not connect. Its error names every fault.
 func New(options Options) (*Broker, error) {
-	if err := options.check(); err != nil {
+	seal, err := options.Secret.Seal()
+	if err := errors.Join(options.check(), err); err != nil {
 		return nil, fmt.Errorf("sqs: %w: %w", brokers.ErrMisconfigured, err)
 	}
 	o := options.withDefaults()
+	o.Secret = nil
 	return &Broker{
 		options: o,
+		seal:    seal,
 		client:  newClient(clientOptions{config: o.Config, endpoint: o.Endpoint, timeout: o.CallTimeout, pollWait: o.PollWait}),
 		queues:  make(map[string]queue),
 	}, nil
@@ -94,6 +106,7 @@ func (o Options) check() error {
 	if o.Config.Credentials == nil {
 		faults = append(faults, errors.New("no credentials: set Options.Config.Credentials, or use config.LoadDefaultConfig, which finds them"))
 	}
+	faults = append(faults, checkEndpoint("Options.Endpoint", o.Endpoint), checkEndpoint("Options.Config.BaseEndpoint", aws.ToString(o.Config.BaseEndpoint)))
 	if w := o.PollWait; w != 0 && (w < time.Second || w > longestPollWait || w%time.Second != 0) {
 		faults = append(faults, fmt.Errorf("the duration Options.PollWait is %v: use whole seconds from 1 s to 20 s, or 0 for 20 s", w))
 	}
@@ -104,6 +117,22 @@ func (o Options) check() error {
 		faults = append(faults, fmt.Errorf("the duration Options.CallTimeout is %v: use a positive one, or 0 for %v", o.CallTimeout, defaultCallTimeout))
 	}
 	return errors.Join(faults...)
+}
+
+// checkEndpoint says what is wrong with the address of a server, and not what it
+// is: it may have a password in it.
+func checkEndpoint(field, address string) error {
+	if address == "" {
+		return nil
+	}
+	const use = "use one such as http://localhost:9324; credentials belong into Options.Config.Credentials"
+	switch u, err := url.Parse(address); {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("the address %s is no URL of a server: %s", field, use)
+	case u.User != nil:
+		return fmt.Errorf("the address %s has a user name in it, which SQS does not take: %s", field, use)
+	}
+	return nil
 }
 
 func (o Options) withDefaults() Options {
@@ -121,7 +150,7 @@ func (o Options) withDefaults() Options {
 func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
 	s, err := b.open(ctx, sub)
 	if err != nil {
-		return nil, fmt.Errorf("sqs: open %q: %w", sub.Topics, err)
+		return nil, fmt.Errorf("sqs: open %q: %w", printable(sub.Topics...), err)
 	}
 	return s, nil
 }
@@ -161,9 +190,30 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 		if err != nil {
 			return outgoing{}, err
 		}
-		return compose(m, nil, q.fifo, q.limit, 0)
+		return q.compose(m, nil, 0)
 	}
-	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.client.send(ctx, q.url, out) })
+	return adapter.Publish(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.send(ctx, q.url, out) })
+}
+
+// send stores messages, and those dead letters bare that SQS refuses although they
+// seem to fit: the limit of a queue that nobody may look at is not known.
+func (b *Broker) send(ctx context.Context, url string, out []outgoing) []error {
+	errs := b.client.send(ctx, url, out)
+	var again []outgoing
+	var index []int
+	for i, err := range errs {
+		if bare := out[i].bare; bare != nil && errors.Is(err, brokers.ErrRefused) {
+			again, index = append(again, outgoing{entry: *bare, size: out[i].size}), append(index, i)
+		}
+	}
+	if len(again) == 0 {
+		return errs
+	}
+	repeated := b.client.send(ctx, url, again)
+	for at, i := range index {
+		errs[i] = errorAt(repeated, at)
+	}
+	return anyOf(errs)
 }
 
 // queue returns what is known about the queue of topic, and asks for its URL
@@ -181,11 +231,11 @@ func (b *Broker) queue(ctx context.Context, topic string) (queue, error) {
 	if err := checkName(topic); err != nil {
 		return queue{}, fmt.Errorf("%w: %w", brokers.ErrMisconfigured, err)
 	}
-	url, err := b.client.resolve(ctx, topic)
+	address, err := b.client.resolve(ctx, topic)
 	if err != nil {
 		return queue{}, err
 	}
-	q = queue{topic: topic, url: url, fifo: isFIFO(topic)}
+	q = queue{topic: topic, url: address, fifo: isFIFO(topic), seal: b.seal}
 	b.learn(q)
 	return q, nil
 }

@@ -14,11 +14,11 @@ import (
 )
 
 func TestNewNamesEveryFault(t *testing.T) {
-	_, err := New(Options{PollWait: 1500 * time.Millisecond, Polls: -1, CallTimeout: -1})
+	_, err := New(Options{PollWait: 1500 * time.Millisecond, Polls: -1, CallTimeout: -1, Secret: [][]byte{[]byte("hunter2")}})
 	if !errors.Is(err, brokers.ErrMisconfigured) {
 		t.Fatalf("New returned %v, want ErrMisconfigured", err)
 	}
-	for _, fault := range []string{"region", "credentials", "PollWait", "Polls", "CallTimeout"} {
+	for _, fault := range []string{"region", "credentials", "PollWait", "Polls", "CallTimeout", "Options.Secret[0]"} {
 		if !strings.Contains(err.Error(), fault) {
 			t.Errorf("New returned %q, which does not name %s", err, fault)
 		}
@@ -99,6 +99,49 @@ func TestBrokerClose(t *testing.T) {
 		s.state(sqstest.Queue{Visible: 1})
 		if _, err := s.broker.Open(s.Context(), s.sub); !errors.Is(err, brokers.ErrClosed) {
 			s.Errorf("Open after Close returned %v, want ErrClosed", err)
+		}
+	})
+}
+
+// TestEndpoint is checked, and not printed: it may have a password.
+func TestEndpoint(t *testing.T) {
+	config := aws.Config{Region: "eu-central-1", Credentials: anyCredentials()}
+	for address, ok := range map[string]bool{
+		"": true, "http://localhost:9324": true, "https://sqs.example.org/base": true,
+		"localhost:9324": false, "http://me:hunter2@localhost:9324": false, "http://me:hunter2@localhost:93 24": false,
+		"http://me:hunter2%zz@host": false, "ftp://hunter2": false, "hunter2": false, "http://": false,
+	} {
+		based := config
+		based.BaseEndpoint = aws.String(address)
+		for _, o := range []Options{{Config: config, Endpoint: address}, {Config: based}} {
+			_, err := New(o)
+			if (err == nil) != ok || err != nil && (!errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "ndpoint")) {
+				t.Errorf("New with the address %q returned %v", address, err)
+			}
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("New prints the password: %v", err)
+			}
+		}
+	}
+}
+
+// TestPublishBare sends a dead letter without its story to a queue that turns out
+// to be smaller than it seems.
+func TestPublishBare(t *testing.T) {
+	play(t, "jobs", Options{}, func(s *scene) {
+		s.create("dead", map[string]string{"MaximumMessageSize": "1024"})
+		b := s.start(Options{})
+		letter := brokers.Message{Body: []byte(strings.Repeat("x", 1024-len("aString1"))), Headers: append(deadLetter(9), brokers.Header{Name: "a", Value: "1"})}
+		other := brokers.Message{Body: letter.Body}
+		err := b.Publish(s.Context(), "dead", letter, other, brokers.Message{Body: []byte("small")})
+		perr, ok := errors.AsType[*brokers.PublishError](err)
+		if !ok || len(perr.Failed) != 1 || !errors.Is(perr.Failed[1], brokers.ErrRefused) {
+			s.Fatalf("Publish returned %v, want that the one is refused that is no dead letter", err)
+		}
+		for _, m := range s.server.Messages("dead") {
+			if m.Body != "small" && (m.Body != string(letter.Body) || len(m.Attributes) != 1 || m.Attributes["a"] != "1") {
+				s.Errorf("stored: %.20q with %v, want the body and its own attribute", m.Body, m.Attributes)
+			}
 		}
 	})
 }

@@ -48,7 +48,7 @@ func checkName(topic string) error {
 	if strings.Contains(topic, "://") {
 		u, err := url.Parse(topic)
 		if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") || strings.Count(u.Path, "/") < 2 || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return fmt.Errorf("%q cannot be the URL of a queue: use one such as https://sqs.eu-central-1.amazonaws.com/123456789012/orders", topic)
+			return fmt.Errorf("%q cannot be the URL of a queue: use one such as https://sqs.eu-central-1.amazonaws.com/123456789012/orders", printable(topic)[0])
 		}
 		name = u.Path[strings.LastIndexByte(u.Path, '/')+1:]
 	}
@@ -58,9 +58,22 @@ func checkName(topic string) error {
 	}
 	if base == "" || len(name) > longestName || strings.ContainsFunc(base, other) {
 		return fmt.Errorf("%q cannot be the name of a queue: use at most %d letters, digits, hyphens and underscores, and the ending %s for a FIFO queue",
-			topic, longestName, fifoSuffix)
+			printable(topic)[0], longestName, fifoSuffix)
 	}
 	return nil
+}
+
+// printable returns topics without what may be a password: all before the last @
+// of a URL.
+func printable(topics ...string) []string {
+	out := slices.Clone(topics)
+	for i, topic := range topics {
+		scheme, rest, ok := strings.Cut(topic, "://")
+		if at := strings.LastIndexByte(rest, '@'); ok && at >= 0 {
+			out[i] = scheme + "://…" + rest[at:]
+		}
+	}
+	return out
 }
 
 // check says what is wrong with a subscription, whatever the queues are like.
@@ -145,7 +158,7 @@ func (b *Broker) establish(ctx context.Context, sub brokers.Subscription) ([]que
 func (b *Broker) learnAll(sub brokers.Subscription, sites map[string]site) []queue {
 	var queues []queue
 	for topic, s := range sites {
-		q := queue{topic: topic, url: s.url, fifo: isFIFO(topic), limit: s.attrs.limit, maxDelay: sub.MaxDelay}
+		q := queue{topic: topic, url: s.url, fifo: isFIFO(topic), limit: s.attrs.limit, maxDelay: sub.MaxDelay, seal: b.seal}
 		if q.limit == 0 {
 			q.limit = largest
 		}
@@ -226,6 +239,7 @@ func (b *Broker) verify(ctx context.Context, sub brokers.Subscription, sites map
 		faults = append(faults, verifyQueue(topic, sub, s.attrs)...)
 		if dead := sub.DeadLetters[topic]; dead != "" && !sites[dead].hidden {
 			faults = append(faults, verifyDead(topic, dead, s.attrs, sites[dead].attrs)...)
+			faults = append(faults, verifyRoom(topic, dead, s.attrs, sites[dead].attrs))
 		}
 		native, err := b.native(ctx, s, sites)
 		switch {
@@ -266,6 +280,16 @@ func verifyDead(topic, dead string, attrs, deadAttrs attributes) (faults []error
 			dead, deadAttrs.retention, topic, attrs.retention, dead, int(attrs.retention/time.Second)))
 	}
 	return faults
+}
+
+// verifyRoom refuses a dead-letter queue that does not take what its queue takes:
+// it would be tried again and again, and be gone when the retention ends.
+func verifyRoom(topic, dead string, attrs, deadAttrs attributes) error {
+	if attrs.limit == 0 || deadAttrs.limit == 0 || deadAttrs.limit >= attrs.limit {
+		return nil
+	}
+	return fmt.Errorf("the dead-letter queue %q takes messages of up to %d bytes, and %q of up to %d: a larger one could never be dead-lettered; raise MaximumMessageSize of %q to at least %d, which can be done while it is in use",
+		dead, deadAttrs.limit, topic, attrs.limit, dead, attrs.limit)
 }
 
 // native asks about the target of a RedrivePolicy that is not among sites. The

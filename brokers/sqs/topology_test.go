@@ -122,6 +122,17 @@ func TestOpenRefuses(t *testing.T) {
 			},
 			want: []string{"retries may take", "maxReceiveCount 3", `the dead-letter queue "dead" keeps messages for 1h0m0s`},
 		},
+		"a dead-letter queue with less room": {
+			queues: map[string]map[string]string{"dead": {"MaximumMessageSize": "262144"}},
+			want:   []string{`"dead" takes messages of up to 262144 bytes`, `"jobs" of up to 1048576`, "MaximumMessageSize", "at least 1048576"},
+		},
+		"both with less room": {
+			queues: map[string]map[string]string{"dead": {"MaximumMessageSize": "262144"}, "jobs": {"MaximumMessageSize": "262144"}},
+		},
+		"a URL with a password": {
+			change: func(sub *brokers.Subscription) { sub.Topics = []string{"https://me:hunter2@host/1/jobs"} },
+			want:   []string{"https://…@host/1/jobs"},
+		},
 		"several that are missing": {
 			change: func(sub *brokers.Subscription) {
 				sub.Topics = append(sub.Topics, "missing")
@@ -157,6 +168,9 @@ func TestOpenRefuses(t *testing.T) {
 				if !strings.Contains(err.Error(), text) {
 					s.Errorf("Open returned\n%v\nwhich does not say %q", err, text)
 				}
+			}
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				s.Errorf("Open returned\n%v\nwhich has the password", err)
 			}
 			if err != nil && strings.Count(err.Error(), "the dead-letter queue \"dead\" keeps") > 1 {
 				s.Errorf("Open returned\n%v\nwhich says one thing twice", err)

@@ -31,6 +31,9 @@ const (
 	nameClass         = prefix + "class"
 	nameHistory       = prefix + "history"
 	nameOrigin        = prefix + "origin-" // followed by the name of the detail
+
+	// By whom, where workers share a secret. Adapters write and read it.
+	nameSignature = prefix + "signature"
 )
 
 // The record of a dead letter, which package dlq spells. What it tells of
@@ -84,7 +87,7 @@ func reserved(name string) bool {
 	}
 	switch word {
 	case "dlq-v", "dlq-reason", "dlq-at", "dlq-by", "dlq-group", "dlq-topic", "dlq-published-at", "dlq-rule",
-		"dlq-abandoned", "dlq-truncated",
+		"dlq-abandoned", "dlq-truncated", "dlq-stub", "dlq-body-bytes", "dlq-header-bytes", "dlq-body-sha256",
 		"error-type", "error-code", "error-message", "error-fingerprint", "error-stack":
 		return true
 	}
@@ -98,7 +101,7 @@ func reserved(name string) bool {
 // whichever prefix.
 func ofMeta(word string) bool {
 	switch name := prefix + word; name {
-	case nameID, nameKey, namePublishedAt, nameTopic, Packed:
+	case nameID, nameKey, namePublishedAt, nameTopic, nameSignature, Packed:
 		return false
 	default:
 		return carried(name)
@@ -108,7 +111,7 @@ func ofMeta(word string) bool {
 func carried(name string) bool {
 	switch name {
 	case nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount, nameTopic, nameAttempt, nameThrottles,
-		nameFirstFailedAt, nameLastFailedAt, nameDueAt, nameDelay, nameClass, nameHistory, Packed:
+		nameFirstFailedAt, nameLastFailedAt, nameDueAt, nameDelay, nameClass, nameHistory, nameSignature, Packed:
 		return true
 	}
 	return strings.HasPrefix(name, nameOrigin)

@@ -43,7 +43,7 @@ func charge(ctx context.Context, o order) error {
 // connect returns the broker that the environment names, or one in memory.
 func connect() (brokers.Broker, error) {
 	if url := os.Getenv("RABBITMQ_URL"); url != "" {
-		return rabbitmq.New(rabbitmq.Options{URLs: []string{url}})
+		return rabbitmq.New(rabbitmq.Options{URLs: []string{url}, AllowPlaintext: true})
 	}
 	if addresses := os.Getenv("KAFKA_BROKERS"); addresses != "" {
 		return kafka.New(kafka.Options{Brokers: strings.Split(addresses, ",")})

@@ -69,10 +69,10 @@ func (o *own) clean(maxDelay time.Duration) {
 	for octave := 250 * time.Millisecond; octave <= maxDelay; octave *= 2 {
 		for eighth := range 8 {
 			delay := octave + (octave * time.Duration(eighth) / 8).Truncate(time.Millisecond)
-			names = append(names, fmt.Sprintf("%s.delay.v1.%d", o.prefix, delay.Milliseconds()))
+			names = append(names, fmt.Sprintf("%s.delay.v2.%d", o.prefix, delay.Milliseconds()))
 		}
 	}
-	for _, name := range append(names, o.prefix+".dead.v1") {
+	for _, name := range append(names, o.prefix+".dead.v1", o.prefix+".return.v1", o.prefix+".unroutable.v1") {
 		if ch, err := o.admin.Channel(); err == nil {
 			ch.QueueDelete(name, false, false, false)
 			ch.ExchangeDelete(name, false, false)

@@ -37,11 +37,11 @@ var house = map[string]row{
 	"brokers/kafka": {
 		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter", "internal/text"},
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
-		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go"},
+		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go/pkg/kmsg", "github.com/klauspost/compress"},
 	},
 	"brokers/sqs": {
 		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"},
-		tests:   []string{"brokers/brokertest", "brokers/sqs/sqstest", "integration/livetest"},
+		tests:   []string{"brokers/brokertest", "brokers/sqs/sqstest", "integration/livetest", "classify", "consumer", "dlq", "retry"},
 		sdk:     []string{"github.com/aws"},
 	},
 	"brokers/sqs/sqstest": {sdk: []string{"github.com/aws"}},
@@ -50,7 +50,7 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/fault", "internal/handling"},
+		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/fault", "internal/handling", "internal/text"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {
@@ -58,7 +58,7 @@ var house = map[string]row{
 		tests:   []string{"brokers", "brokers/memory", "consumer/consumertest", "dlq"},
 	},
 	"idempotency": {
-		imports: []string{"brokers", "classify", "consumer", "internal/fault"},
+		imports: []string{"brokers", "classify", "consumer", "internal/fault", "internal/text"},
 		tests:   []string{"brokers/memory", "consumer/consumertest", "dlq", "retry", "idempotency/storetest"},
 	},
 	"idempotency/storetest": {imports: []string{"brokers", "consumer", "idempotency"}},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -145,4 +146,10 @@ func NotNegative(field string, n int) error {
 		return nil
 	}
 	return fmt.Errorf("the number Options.%s is %d: use a positive one, or 0 for the default", field, n)
+}
+
+// IsRemote reports whether a host, as a name or an address, may be another machine.
+func IsRemote(host string) bool {
+	ip := net.ParseIP(host)
+	return host != "localhost" && (ip == nil || !ip.IsLoopback())
 }

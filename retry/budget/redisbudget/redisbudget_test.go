@@ -75,9 +75,9 @@ func fields(err error) []string {
 	return nil
 }
 
-// TestAbsurdAnswers has a server announce more than any memory holds. The client
+// TestAttackAbsurdAnswers has a server announce more than any memory holds. The client
 // panics on that, and the worker has to go on by its own part of the budget.
-func TestAbsurdAnswers(t *testing.T) {
+func TestAttackAbsurdAnswers(t *testing.T) {
 	for _, answer := range []string{"$9000000000000000000\r\n", "*9000000000000000\r\n", "%9000000000000000\r\n", "*-7\r\n", "\x00\r\n"} {
 		t.Run(strings.TrimSpace(answer), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,238 @@
+package rabbitmq
+
+import (
+	"bufio"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync/atomic"
+)
+
+// screen is a connection as the library reads it. The library ends a connection,
+// with all that is on it, for a single message whose headers it does not take:
+// nested too deep, with too many fields, or larger than a frame may be. The broker
+// takes such messages from anybody. So screen puts other headers in their place:
+// [unreadable] alone, with the original ones.
+type screen struct {
+	net.Conn
+	in    *bufio.Reader
+	frame []byte        // of headers, reused
+	ready []byte        // what comes next
+	rest  int64         // bytes after that of a frame that is passed on as it is
+	most  atomic.Uint32 // the largest payload of a frame that the library takes, once it is agreed
+}
+
+const (
+	// unreadable is the header with the bytes of a table that the library does not
+	// read, or with their number, if they do not fit a frame.
+	unreadable = "redrive-unreadable"
+
+	// deepestField and mostFields are what the library takes.
+	deepestField = 32
+	mostFields   = 8192
+
+	// largestFrame bounds what is read at once; the broker's limit for all headers
+	// of a message is less.
+	largestFrame = 64 << 20
+
+	frameOverhead = 8 // type, channel, size and end
+	frameHeaders  = 2
+	frameEnd      = 0xCE
+	fixedPart     = 2 + 2 + 8 // of a payload of headers, before the flags: class, weight, size of the body
+	mostAfter     = 4 << 10   // that all properties after the table can have
+
+	flagContentType     = 1 << 15
+	flagContentEncoding = 1 << 14
+	flagHeaders         = 1 << 13
+)
+
+func newScreen(conn net.Conn) *screen {
+	s := &screen{Conn: conn, in: bufio.NewReaderSize(conn, 32<<10)}
+	s.most.Store(largestFrame)
+	return s
+}
+
+// limit notes the largest frame that was agreed.
+func (s *screen) limit(frameSize int) {
+	if frameSize > frameOverhead {
+		s.most.Store(uint32(frameSize - frameOverhead))
+	}
+}
+
+func (s *screen) Read(p []byte) (n int, err error) {
+	for n < len(p) {
+		if n > 0 && len(s.ready) == 0 && s.in.Buffered() == 0 {
+			break // nothing more without waiting
+		}
+		m, err := s.some(p[n:])
+		n += m
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// some reads a part of one frame.
+func (s *screen) some(p []byte) (n int, err error) {
+	switch {
+	case len(s.ready) > 0:
+		n = copy(p, s.ready)
+		s.ready = s.ready[n:]
+		return n, nil
+	case s.rest > 0:
+		n, err = s.in.Read(p[:min(int64(len(p)), s.rest)])
+		s.rest -= int64(n)
+		return n, err
+	}
+	head, err := s.in.Peek(7)
+	if err != nil {
+		if err == io.EOF && len(head) > 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		return 0, err
+	}
+	size := binary.BigEndian.Uint32(head[3:])
+	all := int64(size) + frameOverhead
+	if head[0] != frameHeaders || size > largestFrame {
+		s.rest = all
+		return 0, nil
+	}
+	if int64(cap(s.frame)) < all {
+		s.frame = make([]byte, all)
+	}
+	s.frame = s.frame[:all]
+	if _, err = io.ReadFull(s.in, s.frame); err != nil {
+		return 0, err
+	}
+	s.ready = screened(s.frame, s.most.Load())
+	return 0, nil
+}
+
+// screened returns a frame of headers that the library reads: this one, or one
+// like it with [unreadable].
+func screened(frame []byte, most uint32) []byte {
+	payload := frame[7 : len(frame)-1]
+	before, table, after, ok := cutTable(payload)
+	if !ok || uint32(len(payload)) <= most && readableTable(table, 0) {
+		return frame // as it is, or beyond repair
+	}
+	if len(after) > mostAfter {
+		after = nil
+		before[fixedPart] &= (flagContentType | flagContentEncoding | flagHeaders) >> 8
+		before[fixedPart+1] = 0
+	}
+	field := append([]byte{'x'}, sized(table)...)
+	if len(before)+len(unreadable)+len(field)+len(after)+5 > int(most) {
+		field = binary.BigEndian.AppendUint64([]byte{'l'}, uint64(len(table)))
+	}
+	only := append([]byte{byte(len(unreadable))}, unreadable...)
+	only = sized(append(only, field...))
+	out := append([]byte(nil), frame[:3]...)
+	out = binary.BigEndian.AppendUint32(out, uint32(len(before)+len(only)+len(after)))
+	out = append(append(append(out, before...), only...), after...)
+	return append(out, frameEnd)
+}
+
+// sized puts the length of b before it.
+func sized(b []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
+}
+
+// cutTable cuts the payload of a frame of headers around the table in it, whose
+// length belongs to none of the parts.
+func cutTable(payload []byte) (before, table, after []byte, ok bool) {
+	if len(payload) < fixedPart+2 {
+		return nil, nil, nil, false
+	}
+	flags := binary.BigEndian.Uint16(payload[fixedPart:])
+	rest := payload[fixedPart+2:]
+	for _, flag := range []uint16{flagContentType, flagContentEncoding} {
+		if flags&flag == 0 {
+			continue
+		}
+		if rest, ok = skipShort(rest); !ok {
+			return nil, nil, nil, false
+		}
+	}
+	if flags&flagHeaders == 0 {
+		return nil, nil, nil, false
+	}
+	before = payload[:len(payload)-len(rest)]
+	table, after, ok = cutLong(rest)
+	return before, table, after, ok
+}
+
+func skipShort(b []byte) (rest []byte, ok bool) {
+	if len(b) == 0 || len(b) < 1+int(b[0]) {
+		return nil, false
+	}
+	return b[1+int(b[0]):], true
+}
+
+func cutLong(b []byte) (value, rest []byte, ok bool) {
+	if len(b) < 4 {
+		return nil, nil, false
+	}
+	n := uint64(binary.BigEndian.Uint32(b))
+	if uint64(len(b)-4) < n {
+		return nil, nil, false
+	}
+	return b[4 : 4+n], b[4+n:], true
+}
+
+// readableTable reports whether the library takes a table. It is stricter where
+// names are repeated.
+func readableTable(b []byte, depth int) bool {
+	for n := 0; len(b) > 0; n++ {
+		var ok bool
+		if b, ok = skipShort(b); !ok || n == mostFields {
+			return false
+		}
+		if b, ok = skipField(b, depth); !ok {
+			return false
+		}
+	}
+	return depth <= deepestField
+}
+
+func readableArray(b []byte, depth int) bool {
+	for n := 0; len(b) > 0; n++ {
+		var ok bool
+		if b, ok = skipField(b, depth); !ok || n == mostFields {
+			return false
+		}
+	}
+	return depth <= deepestField
+}
+
+// skipField skips a value with its type.
+func skipField(b []byte, depth int) (rest []byte, ok bool) {
+	if len(b) == 0 || depth > deepestField {
+		return nil, false
+	}
+	typ, b := b[0], b[1:]
+	size := 0
+	switch typ {
+	case 'V':
+	case 't', 'B', 'b':
+		size = 1
+	case 's', 'u':
+		size = 2
+	case 'I', 'i', 'f':
+		size = 4
+	case 'D':
+		size = 5
+	case 'l', 'd', 'T':
+		size = 8
+	case 'S', 'x', 'A', 'F':
+		value, rest, ok := cutLong(b)
+		return rest, ok && (typ != 'A' || readableArray(value, depth+1)) && (typ != 'F' || readableTable(value, depth+1))
+	default:
+		return nil, false
+	}
+	if len(b) < size {
+		return nil, false
+	}
+	return b[size:], true
+}
