@@ -18,14 +18,17 @@ ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redi
 # that other tests of the same code do not.
 SIMULATED := ./gallery ./internal/snippets ./operate/...
 
-# The same in a package whose other tests have processes, and need the detector.
-SIMULATIONS := ^(TestScenarios|TestSeedReplays|TestCheckerFindsPlantedBugs)$$
+# The same in packages whose other tests need the detector.
+SIMULATIONS := ^(TestScenarios|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*)$$
 
 # The modules that go.work joins, but for the tools.
 MODULES := . bench integration/faults integration/fakes operate
 
 # What make test tests: all but what breaks brokers, and what measures peers.
 TESTED := ./... ./integration/fakes/... ./operate/... ./bench/internal/...
+
+# Packages with tests of attacks.
+ATTACKED = $(addprefix ./,$(sort $(dir $(shell grep -rl --include=*_test.go '^func TestAttack' brokers consumer dlq httpretry idempotency retry integration proof))))
 
 # Systems that every package and test must compile for besides this one.
 CROSS ?= darwin windows
@@ -81,7 +84,7 @@ check: fmt-check vet lint tidy-check test ## Everything that must be green with 
 .PHONY: nightly
 nightly: ## Everything that takes longer, in an hour: all versions, faults, planted bugs, scenarios, fuzzing, other systems
 	CI=true REDRIVE_NIGHTLY=true $(BROKERS) run $(MAKE) --no-print-directory --keep-going \
-		check test-oldest on-fakes faults scenarios mutants cross fuzz cluster
+		check test-oldest on-fakes faults attack scenarios mutants cross fuzz cluster
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -118,7 +121,7 @@ cross: ## Type-check code and tests for the other systems
 
 .PHONY: cover
 cover: ## Test the core with the race detector and gate its coverage
-	$(GO) test -race -covermode=atomic -coverprofile=coverage.out \
+	$(GO) test -race -skip '$(SIMULATIONS)' -covermode=atomic -coverprofile=coverage.out \
 		-coverpkg=$(subst $(space),$(comma),$(CORE_PKGS)) $(CORE_PKGS)
 	$(GO) -C tools run ./covergate -min $(MIN_COVERAGE) -profile $(CURDIR)/coverage.out $(CORE)
 
@@ -137,7 +140,7 @@ rest:
 	@others=$$($(GO) list $(CORE_PKGS) $(LIVE) $(SIMULATED)) && all=$$($(GO) list $(TESTED)) || exit 1; \
 	$(GO) test -race $$(echo "$$all" | grep -vxF "$$others")
 	$(GO) test $(SIMULATED)
-	$(GO) test -run '$(SIMULATIONS)' ./proof
+	$(GO) test -run '$(SIMULATIONS)' ./proof ./consumer
 	$(GO) -C tools test -count=1 ./... # the cache of results does not see changes of files outside
 
 # The workspace lifts the SDKs to the newest versions, which integration/faults
@@ -159,6 +162,12 @@ faults: ## Cut connections, freeze workers and kill brokers under the proof (DEL
 .PHONY: scenarios
 scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)
 	$(GO) -C proof test -count=1 -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
+
+# Most of it is simulations, and memory is measured (ATTACK=-json is for figures):
+# without the race detector, one after the other.
+.PHONY: attack
+attack: ## Try what a hostile sender or server can do, on all brokers (make figures AREA=attack: what it costs)
+	@REDRIVE_NIGHTLY=true $(BROKERS) run $(LIVE_TEST) test -count=1 -parallel 1 $(ATTACK) -timeout 20m -run '^TestAttack' $(ATTACKED)
 
 .PHONY: mutants
 mutants: ## Plant bugs in the source that break a promise, which a named test must find (ONLY=regexp)

@@ -28,7 +28,7 @@ import (
 type area func(context.Context) ([]figure.Measurement, func(context.Context) error, error)
 
 var areas = map[string]area{
-	"core": core, "restraint": restraint, "kafka": kafkaArea, "rabbitmq": rabbitMQ, "sqs": sqsArea, "suite": suiteArea,
+	"core": core, "restraint": restraint, "kafka": kafkaArea, "rabbitmq": rabbitMQ, "sqs": sqsArea, "suite": suiteArea, "attack": attackArea,
 	"delays": delays, "joins": joins,
 }
 

@@ -5,19 +5,20 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 )
 
 // Record runs a command for go test -exec. If it is a test binary, Record appends
-// its directory and the processor time that it used to file. It returns the exit
-// code. Other programs, which go run starts, take the place of this one.
+// its directory, the processor time that it used, and the most memory that was its
+// own at a time, to file. It returns the exit code. Other programs, which go run starts, take the place of this one.
 func Record(file string, command []string) int {
 	code, err := record(file, command)
 	if err != nil {
@@ -57,7 +58,7 @@ func record(file string, command []string) (int, error) {
 		return 0, err
 	}
 	dir, err := os.Getwd() // go test runs a binary in the directory of its package
-	_, e := fmt.Fprintln(out, int64(c.ProcessState.UserTime()+c.ProcessState.SystemTime()), dir)
+	_, e := fmt.Fprintln(out, int64(c.ProcessState.UserTime()+c.ProcessState.SystemTime()), peak(c.ProcessState), dir)
 	code := c.ProcessState.ExitCode()
 	if code < 0 {
 		code = 2 // ended by a signal
@@ -65,34 +66,46 @@ func record(file string, command []string) (int, error) {
 	return code, errors.Join(err, e, out.Close())
 }
 
-// Use is the processor time that the tests in Dir used.
+// peak is the largest resident set of a process that has ended, in bytes.
+func peak(p *os.ProcessState) int64 {
+	usage, ok := p.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return 0
+	}
+	if runtime.GOOS == "darwin" {
+		return usage.Maxrss
+	}
+	return usage.Maxrss << 10
+}
+
+// Use is what the tests in Dir used: processor time, and bytes of memory at most.
 type Use struct {
 	Dir  string
 	Time time.Duration
+	Peak int64
 }
 
-// Recorded returns what Record wrote to file, the largest first, the runs of a
-// directory summed up.
+// Recorded returns what Record wrote to file, the most time first, the runs of a
+// directory together.
 func Recorded(file string) ([]Use, error) {
 	in, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
-	sums := map[string]time.Duration{}
+	byDir := map[string]Use{}
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
-		number, dir, _ := strings.Cut(lines.Text(), " ")
-		used, err := strconv.ParseInt(number, 10, 64)
-		if err != nil {
+		var u Use
+		if _, err := fmt.Sscan(lines.Text(), (*int64)(&u.Time), &u.Peak); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		sums[dir] += time.Duration(used)
+		u.Dir = strings.SplitN(lines.Text(), " ", 3)[2]
+		u.Time += byDir[u.Dir].Time
+		u.Peak = max(u.Peak, byDir[u.Dir].Peak)
+		byDir[u.Dir] = u
 	}
-	var uses []Use
-	for dir, sum := range sums {
-		uses = append(uses, Use{dir, sum})
-	}
+	uses := slices.Collect(maps.Values(byDir))
 	slices.SortFunc(uses, func(a, b Use) int { return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.Dir, b.Dir)) })
 	return uses, lines.Err()
 }
