@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/integration/harness"
+	"github.com/redrive-go/redrive/integration/livetest"
 )
 
 const usage = `Usage: go run ./integration/brokers COMMAND
@@ -27,7 +28,9 @@ const usage = `Usage: go run ./integration/brokers COMMAND
   env [NAME...]                 print the addresses, for eval
   run [-only NAME,...] CMD ARGS...
                                 run a command with the addresses in its environment;
-                                brokers that it had to start are stopped afterwards
+                                brokers that it had to start are stopped afterwards.
+                                Without -only, those that are older only with
+                                REDRIVE_NIGHTLY=true
   start NAME                    start one broker, with the data that it had
   stop NAME                     stop one broker in good order, keep its data
   kill NAME                     end one broker as a crash does, keep its data
@@ -146,6 +149,9 @@ func run(ctx context.Context, args []string) error {
 	if len(started) > 0 {
 		err = errors.Join(err, down(ctx, started))
 	}
+	if !livetest.IsNightly() {
+		had.leaves(harness.Brokers())
+	}
 	had.print(os.Stderr)
 	if os.Getenv("CI") == "true" && len(had.not) > 0 {
 		err = errors.Join(err, errMissing)
@@ -186,7 +192,7 @@ func ofProduct(brokers []harness.Broker, product harness.Product) []harness.Brok
 }
 
 // report is what the tests had to run on.
-type report struct{ on, not []string }
+type report struct{ on, not, later []string }
 
 // lacks takes the ends of an error, where the causes are; the whole of it was
 // printed.
@@ -197,6 +203,15 @@ func (r *report) lacks(name string, err error) {
 		reason += " " + lines[len(lines)-1]
 	}
 	r.not = append(r.not, fmt.Sprintf("%s (%s)", name, reason))
+}
+
+// leaves says which brokers wait for make nightly.
+func (r *report) leaves(brokers []harness.Broker) {
+	for _, b := range brokers {
+		if isOlder(b) {
+			r.later = append(r.later, b.Name+" (older: make nightly)")
+		}
+	}
 }
 
 func (r *report) addOthers(ctx context.Context, others []harness.Product) {
@@ -214,11 +229,11 @@ func (r *report) addOthers(ctx context.Context, others []harness.Product) {
 func (r *report) print(out io.Writer) {
 	none := func(names []string) string { return cmp.Or(strings.Join(names, ", "), "none") }
 	fmt.Fprintln(out, "brokers: tested on:", none(r.on))
-	fmt.Fprintln(out, "brokers: not tested on:", none(r.not))
+	fmt.Fprintln(out, "brokers: not tested on:", none(slices.Concat(r.not, r.later)))
 }
 
 // parseRun returns the brokers that run is to start, what else tests need where
-// all of them run, and the command.
+// -only names none, and the command.
 func parseRun(args []string) (brokers []harness.Broker, others []harness.Product, command []string, err error) {
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -230,12 +245,17 @@ func parseRun(args []string) (brokers []harness.Broker, others []harness.Product
 		return nil, nil, nil, fmt.Errorf("%w: run without a command", errUsage)
 	}
 	names := strings.FieldsFunc(*only, func(r rune) bool { return r == ',' })
+	brokers, err = harness.Select(names...)
 	if len(names) == 0 {
 		others = []harness.Product{harness.Postgres, harness.RaceDetector}
+		if !livetest.IsNightly() {
+			brokers = slices.DeleteFunc(brokers, isOlder)
+		}
 	}
-	brokers, err = harness.Select(names...)
 	return brokers, others, flags.Args(), err
 }
+
+func isOlder(b harness.Broker) bool { return b.Older }
 
 // equip installs what is missing, where that may be. What then cannot start says
 // so itself.

@@ -16,9 +16,11 @@ func TestParseRun(t *testing.T) {
 	for _, tt := range []struct {
 		args, brokers, command []string
 		others                 int
+		nightly                string
 		want                   string // a part of the error; "" for none
 	}{
-		{args: []string{"go", "test", "-only", "x"}, others: 2, brokers: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}, command: []string{"go", "test", "-only", "x"}},
+		{args: []string{"go", "test", "-only", "x"}, others: 2, brokers: []string{"rabbitmq4", "kafka43", "elasticmq", "redis7"}, command: []string{"go", "test", "-only", "x"}},
+		{args: []string{"go", "test", "-only", "x"}, others: 2, nightly: "true", brokers: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}, command: []string{"go", "test", "-only", "x"}},
 		{args: []string{"-only", "kafka,rabbitmq4", "make"}, brokers: []string{"rabbitmq4", "kafka43", "kafka39"}, command: []string{"make"}},
 		{args: []string{"-only=kafka39", "make", "live"}, brokers: []string{"kafka39"}, command: []string{"make", "live"}},
 		{args: []string{"-only", "sqs", "make"}, brokers: []string{"elasticmq"}, command: []string{"make"}},
@@ -27,6 +29,7 @@ func TestParseRun(t *testing.T) {
 		{args: []string{"-without", "kafka", "make"}, want: "-without"},
 		{want: "without a command"},
 	} {
+		t.Setenv("REDRIVE_NIGHTLY", tt.nightly)
 		brokers, others, command, err := parseRun(tt.args)
 		if tt.want != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -75,19 +78,23 @@ func TestRunWithoutBrokers(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	for _, tt := range []struct {
-		on   []string
-		not  map[string]error
-		want string
+		on    []string
+		later []harness.Broker
+		not   map[string]error
+		want  string
 	}{
-		{[]string{"Kafka 4.3", "Redis 7.0.15"}, nil,
+		{[]string{"Kafka 4.3", "Redis 7.0.15"}, nil, nil,
 			"brokers: tested on: Kafka 4.3, Redis 7.0.15\nbrokers: not tested on: none\n"},
-		{nil, map[string]error{"kafka": errors.New("start kafka43: its process has ended; the log ends with:\nstarting\nno space left\n")},
+		{[]string{"Kafka 4.3"}, harness.Brokers(), nil,
+			"brokers: tested on: Kafka 4.3\nbrokers: not tested on: rabbitmq3 (older: make nightly), kafka39 (older: make nightly)\n"},
+		{nil, nil, map[string]error{"kafka": errors.New("start kafka43: its process has ended; the log ends with:\nstarting\nno space left\n")},
 			"brokers: tested on: none\nbrokers: not tested on: kafka (start kafka43: its process has ended; the log ends with: no space left)\n"},
 	} {
 		had := report{on: tt.on}
 		for name, err := range tt.not {
 			had.lacks(name, err)
 		}
+		had.leaves(tt.later)
 		var out bytes.Buffer
 		if had.print(&out); out.String() != tt.want {
 			t.Errorf("print = %q, want %q", out.String(), tt.want)

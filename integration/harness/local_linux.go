@@ -48,7 +48,26 @@ type host interface {
 }
 
 func newLocal(cache string, log io.Writer) (engine, error) {
-	return &local{temporary: os.TempDir(), cache: cache, log: log}, nil
+	return &local{temporary: temporary("/dev/shm"), cache: cache, log: log}, nil
+}
+
+// temporary returns memory, the file system of that name, where there is plenty
+// of it, and the folder for temporary files elsewhere: on a disk that others
+// write to, too, a broker can stand still for half a minute. The data outlive a
+// kill of the broker either way.
+func temporary(memory string) string {
+	const (
+		tmpfs              = 0x01021994
+		readOnly           = 1
+		nothingToRun       = 8 // Java unpacks libraries
+		plenty       int64 = 8 << 30
+	)
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(memory, &fs); err != nil || int64(fs.Type) != tmpfs ||
+		fs.Flags&(readOnly|nothingToRun) != 0 || int64(fs.Blocks)*int64(fs.Bsize) < plenty {
+		return os.TempDir()
+	}
+	return memory
 }
 
 func (l *local) host(b Broker) host {

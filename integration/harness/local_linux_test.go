@@ -120,3 +120,12 @@ func TestClaim(t *testing.T) {
 		t.Error("claimed a folder that is a file")
 	}
 }
+
+func TestTemporary(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	for _, no := range []string{"/proc", t.TempDir() + "/missing"} {
+		if got := temporary(no); got != os.TempDir() {
+			t.Errorf("temporary(%q) = %q, want the folder for temporary files", no, got)
+		}
+	}
+}

@@ -28,11 +28,14 @@ type Target struct {
 // nightly is the variable that, with the value true, lets everything run.
 const nightly = "REDRIVE_NIGHTLY"
 
+// IsNightly reports whether everything is to run.
+func IsNightly() bool { return os.Getenv(nightly) == "true" }
+
 // Nightly skips what takes too long for every commit, unless this is make
 // nightly.
 func Nightly(tb testing.TB) {
 	tb.Helper()
-	if os.Getenv(nightly) != "true" {
+	if !IsNightly() {
 		tb.Skip("make nightly runs this, with " + nightly + "=true")
 	}
 }
