@@ -22,6 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/livetest"
 )
 
 var codecs = []compress.Compression{compress.Gzip, compress.Snappy, compress.Lz4, compress.Zstd}
@@ -316,9 +317,7 @@ func TestAttackBombInADelayTopic(t *testing.T) {
 // Ten thousand of the largest messages that any topic takes by default, a
 // hundredth of their size in the log, are with the worker a few at a time.
 func TestAttackLargestMessages(t *testing.T) {
-	if testing.Short() {
-		t.Skip("ten gigabytes are decoded")
-	}
+	livetest.Nightly(t) // ten gigabytes are decoded
 	const each, batches, size, most = 2, 5000, 1_000_000, 64 << 20
 	synctest.Test(t, func(t *testing.T) {
 		s := newStub(t)
