@@ -202,7 +202,7 @@ func TestChannelClosedByTheBroker(t *testing.T) {
 
 // A broker that is silent in the middle of a request is given up.
 func TestHungRequest(t *testing.T) {
-	inWorlds(t, rabbitmq.Options{CallTimeout: 500 * time.Millisecond, ConfirmTimeout: time.Second, Heartbeat: time.Hour}, func(w *world) {
+	inWorlds(t, rabbitmq.Options{CallTimeout: 3 * time.Second, ConfirmTimeout: 3 * time.Second, Heartbeat: time.Hour}, func(w *world) {
 		thaw := w.tap.freeze()
 		defer thaw()
 		start := time.Now()
