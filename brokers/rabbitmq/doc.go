@@ -34,6 +34,7 @@
 //	orders-dead                  its dead-letter topic, as the subscription names it
 //	redrive.dead.v1              exchange (direct) from the first two to the third
 //	redrive.return.v1            exchange (direct) from the shelves to the second
+//	redrive.copy.v1              exchange (direct) from workers to the second and the third
 //	redrive.unroutable.v1        what comes back to a queue that is gone: exchange (fanout) and queue
 //	redrive.delay.v2.2000        a shelf of 2 s: exchange (fanout) and queue
 //
@@ -62,6 +63,10 @@
 // Broker.Declare.
 //
 // # Who may write what
+//
+// A worker writes to the shelves and to redrive.copy.v1, which leads to the queues
+// of retries and dead letters alone. It needs no right to write to the default
+// exchange, unless it publishes to other queues.
 //
 // Whoever may write to the default exchange may write to every queue of the vhost:
 // to those of retries, too, where how far a message has come is believed. They can

@@ -23,9 +23,13 @@ func (l *link) establish(t topology, o Options) error {
 			return fmt.Errorf("queue %q: %w", q.name, err)
 		}
 	}
+	seen := make(map[string]bool) // exchanges, which most queues share
 	for _, b := range t.bindings {
-		if err := l.establishExchange(b, o); err != nil {
-			return fmt.Errorf("exchange %q: %w", b.exchange, err)
+		if !seen[b.exchange] {
+			seen[b.exchange] = true
+			if err := l.establishExchange(b, o); err != nil {
+				return fmt.Errorf("exchange %q: %w", b.exchange, err)
+			}
 		}
 		if b.queue == "" {
 			continue

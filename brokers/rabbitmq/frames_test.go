@@ -179,7 +179,7 @@ func TestShortDelaysNeedNoShelf(t *testing.T) {
 		}
 		w.await("all copies are sent", sent(len(bodies)))
 		const direct = 7 // at 7 of 50 that are held at most, 1.5 s is too long
-		if got, want := published(), map[string]int{"": direct, "delay.v2.1500": len(bodies) - direct}; !maps.Equal(got, want) {
+		if got, want := published(), map[string]int{"copy.v1": direct, "delay.v2.1500": len(bodies) - direct}; !maps.Equal(got, want) {
 			w.Errorf("copies went to %v, want %v", got, want)
 		}
 		early := w.receive(direct) // before those that are on a shelf
@@ -195,7 +195,7 @@ func TestShortDelaysNeedNoShelf(t *testing.T) {
 			w.Fatalf("Retry of what came early: %v", err)
 		}
 		w.await("the next copy is sent", sent(len(bodies)+1))
-		if after := published(); after[""] != before[""] {
+		if after := published(); after["copy.v1"] != before["copy.v1"] {
 			w.Errorf("what came early and was sent back came without a shelf again: %v, then %v", before, after)
 		}
 		w.ack(early[1:]...)

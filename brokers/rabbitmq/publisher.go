@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,16 +66,28 @@ func newPublisher(b *Broker) *publisher {
 // and so does Open for the topics of its Subscription. Errors are
 // *brokers.PublishError. Of headers with a Type, see the package
 // documentation. It may be called from several goroutines, which share one
-// connection.
+// connection. Dead letters of an open source go through its own exchange, and all
+// else through the default one.
 func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
+	exchange := b.exchangeTo(topic)
 	compose := func(m brokers.Message) (outgoing, error) {
 		p, err := b.publishing(m, wire.EncodeIdentity(withoutID(m)))
 		if err == nil && (topic == "" || len(topic) > longestName) {
 			err = fmt.Errorf("the topic has %d bytes: use 1 to %d: %w", len(topic), longestName, brokers.ErrMisconfigured)
 		}
-		return outgoing{key: topic, message: p}, err
+		return outgoing{exchange: exchange, key: topic, message: p}, err
 	}
 	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.publisher.publish(ctx, out) })
+}
+
+// exchangeTo returns the exchange that leads to topic. That of copies does if an
+// open source has its dead letters there; so a worker need not be allowed to write
+// to the default one, which leads to every queue.
+func (b *Broker) exchangeTo(topic string) string {
+	if slices.ContainsFunc(b.sources.Open(), func(s *source) bool { return s.buries(topic) }) {
+		return b.names.copies()
+	}
+	return ""
 }
 
 func newID() string { return rand.Text() }
@@ -328,13 +341,22 @@ func (o *outlet) outcome(m outgoing, confirm *amqp.DeferredConfirmation) error {
 	case confirm.Acked() && reason == "":
 		return nil
 	case confirm.Acked():
-		return fmt.Errorf("no queue takes it (%s): %w: declare the queue %q with Broker.Declare, or what leads to it with Open",
-			reason, brokers.ErrMisconfigured, m.key)
+		return m.unrouted(reason)
 	case o.ch.IsClosed():
 		<-o.ctx.Done()
 		return unconfirmed(m, context.Cause(o.ctx))
 	}
 	return fmt.Errorf("the broker refused it for now: the queue %q is full or unavailable", m.key)
+}
+
+// unrouted is the error of m when the broker has found no queue for it.
+func (m outgoing) unrouted(reason string) error {
+	fix := fmt.Sprintf("declare the queue %q with Broker.Declare, or with Open", m.key)
+	if m.exchange != "" {
+		fix = fmt.Sprintf("a queue behind the exchange %q is gone, or its binding is: start a worker of the topic anew, "+
+			"which declares and binds (with Options.Verify, binds) what leads to the queue %q", m.exchange, m.key)
+	}
+	return fmt.Errorf("no queue takes it (%s): %w: %s", reason, brokers.ErrMisconfigured, fix)
 }
 
 // unconfirmed is the error of m when the channel or the connection ended with cause

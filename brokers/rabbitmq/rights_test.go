@@ -3,9 +3,12 @@ package rabbitmq_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,22 +108,142 @@ func TestVerifyRights(t *testing.T) {
 		w.refuses(w.options(configures, true, false), shelf, "right to configure", "Options.AllowUnverified")
 		w.opens(w.options(configures, true, true)).Close(w.Context())
 
-		narrow := w.user("^$", `^(amq\.default|.*\.delay\.v2\..*)$`, ".*")
-		w.refuses(w.options(narrow, true, false), "right to configure")
-		w.source = w.opens(w.options(narrow, true, true))
-		w.publish("a")
-		d := w.receive(1)[0]
-		if err := w.settle(retry(d, 260*time.Millisecond))[0]; err != nil {
-			w.Fatalf("Retry by a user who may only read and write: %v", err)
-		}
-		w.ack(w.receive(1)...)
-		w.closeSource()
-
 		binds := w.user(".*", `^(?!.*\.dead$)`, ".*")
 		w.refuses(w.options(binds, true, false), `"`+w.topic+`.dead" to exchange "`+w.prefix+`.dead.v1"`, "write to the queue", w.topic, "Options.AllowUnverified")
 
 		w.delete(w.topic + ".dead")
 		w.refuses(w.options(uses, true, true), w.topic+".dead", "create what is missing")
+	})
+}
+
+// permissions are the commands that the documentation has for users.
+var permissions = regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p / (\S+) '(.*)' '(.*)' '(.*)'$`)
+
+// documented creates a user with the rights that the documentation gives it, to
+// the names of this world, and returns the URL for it.
+func (w *world) documented(user string) string {
+	w.Helper()
+	page, err := os.ReadFile("../../docs/reference/rabbitmq.md")
+	if err != nil {
+		w.Fatal(err)
+	}
+	names := strings.NewReplacer(
+		"orders-dead", regexp.QuoteMeta(w.topic+".dead"), "orders", regexp.QuoteMeta(w.topic),
+		`redrive\.`, regexp.QuoteMeta(w.prefix+"."), "shop", regexp.QuoteMeta(w.shop()),
+	)
+	for _, command := range permissions.FindAllStringSubmatch(string(page), -1) {
+		if command[1] == user {
+			return w.user(names.Replace(command[2]), names.Replace(command[3]), names.Replace(command[4]))
+		}
+	}
+	w.Fatalf("the documentation has no rights for %q", user)
+	return ""
+}
+
+// shop is an exchange of the producers.
+func (w *world) shop() string { return w.prefix + ".shop" }
+
+// forbidden demands that the broker refuses f to the user of url.
+func (w *world) forbidden(what, url string, f func(ch *amqp.Channel) error) {
+	w.Helper()
+	err := newAdmin(w.T, url).do(f)
+	if e, ok := errors.AsType[*amqp.Error](err); !ok || e.Code != amqp.AccessRefused {
+		w.Errorf("%s: error %v, want that the broker refuses access", what, err)
+	}
+}
+
+// A worker needs no more rights than the documentation lists, and with these it
+// reaches no queue of anybody else.
+func TestRightsOfWorkers(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		w.clean() // for the first worker to declare everything
+		stranger, dead := w.topic+".stranger", w.topic+".dead"
+		w.Cleanup(func() { w.delete(stranger) })
+		w.redeclare(stranger, amqp.Table{"x-queue-type": "quorum"})
+		for letters, tt := range []struct {
+			user          string
+			verify, allow bool
+		}{
+			{"worker", false, false},
+			{"worker", true, false},
+			{"verifier", true, true},
+		} {
+			url := w.documented(tt.user)
+			b := open(w.T, w.options(url, tt.verify, tt.allow))
+			src, err := b.Open(w.Context(), w.subscription(w.topic))
+			if err != nil {
+				w.Fatalf("%+v: Open: %v", tt, err)
+			}
+			w.source = src
+			w.publish("a")
+			d := w.receive(1)[0]
+			for _, delay := range []time.Duration{300 * time.Millisecond, 2 * time.Second} { // the longer one goes to a shelf
+				if err := w.settle(retry(d, delay))[0]; err != nil {
+					w.Fatalf("%+v: Retry after %v: %v", tt, delay, err)
+				}
+				d = w.receive(1)[0]
+			}
+			if err := b.Publish(w.Context(), dead, brokers.Message{ID: "a", Body: []byte("letter")}); err != nil {
+				w.Fatalf("%+v: dead letter: %v", tt, err)
+			}
+			w.ack(d)
+			w.await("the dead letter is there", func() bool { return w.depth(dead) == letters+1 })
+
+			for _, queue := range []string{stranger, w.topic, w.retries()} {
+				fault(w.T, b.Publish(w.Context(), queue, brokers.Message{Body: []byte("b")}), "grant the user the rights", "amq.default")
+			}
+			w.forbidden("read from a stranger", url, func(ch *amqp.Channel) error {
+				_, _, err := ch.Get(stranger, false)
+				return err
+			})
+			w.forbidden("lead copies to a stranger", url, func(ch *amqp.Channel) error {
+				return ch.QueueBind(stranger, stranger, w.prefix+".copy.v1", false, nil)
+			})
+			w.closeSource()
+		}
+		for _, queue := range []string{stranger, w.topic, w.retries()} {
+			if n := w.depth(queue); n != 0 {
+				w.Errorf("%d messages in %q, want none", n, queue)
+			}
+		}
+	})
+}
+
+// A producer can publish with the rights that the documentation lists, and no more
+// than that.
+func TestRightsOfProducers(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.Cleanup(func() { w.deleteExchanges(w.shop()) })
+		if err := w.do(func(ch *amqp.Channel) error {
+			if err := ch.ExchangeDeclare(w.shop(), "topic", true, false, false, false, nil); err != nil {
+				return err
+			}
+			return ch.QueueBind(w.topic, "order.*", w.shop(), false, nil)
+		}); err != nil {
+			w.Fatal(err)
+		}
+		producer, outsider := w.documented("producer"), w.documented("outsider")
+		message := brokers.Message{ID: "a", Body: []byte("a")}
+		if err := open(w.T, w.options(producer, false, false)).Publish(w.Context(), w.topic, message); err != nil {
+			w.Fatalf("Publish: %v", err)
+		}
+		w.ack(w.receive(1)...)
+
+		if err := newAdmin(w.T, outsider).do(func(ch *amqp.Channel) error {
+			return ch.Publish(w.shop(), "order.placed", true, false, amqp.Publishing{MessageId: "b", Body: []byte("b"), DeliveryMode: amqp.Persistent})
+		}); err != nil {
+			w.Fatal(err)
+		}
+		w.ack(w.receive(1)...)
+		fault(w.T, open(w.T, w.options(outsider, false, false)).Publish(w.Context(), w.topic, message), "grant the user the rights", "amq.default")
+		for _, url := range []string{producer, outsider} {
+			w.refuses(w.options(url, false, false), "grant the user the rights", w.topic)
+			w.forbidden("read from the topic", url, func(ch *amqp.Channel) error {
+				_, _, err := ch.Get(w.topic, false)
+				return err
+			})
+		}
 	})
 }
 

@@ -111,22 +111,31 @@ func TestReturnedCopyKeepsTheOriginal(t *testing.T) {
 		w.publish("a")
 		d := w.receive(1)[0]
 		shelf := w.prefix + ".delay.v2.2000"
-		if err := w.do(func(ch *amqp.Channel) error { return ch.QueueUnbind(shelf, "", shelf, nil) }); err != nil {
-			w.Fatal(err)
+		for _, tt := range []struct {
+			delay                time.Duration
+			queue, key, exchange string
+		}{
+			{2 * time.Second, shelf, "", shelf},
+			{300 * time.Millisecond, w.retries(), w.retries(), w.prefix + ".copy.v1"},
+		} {
+			if err := w.do(func(ch *amqp.Channel) error { return ch.QueueUnbind(tt.queue, tt.key, tt.exchange, nil) }); err != nil {
+				w.Fatal(err)
+			}
+			s := retry(d, tt.delay)
+			fault(w.T, w.settle(s)[0], "no queue takes it", "the original stays", tt.exchange, "start a worker of the topic anew")
+			if err := w.do(func(ch *amqp.Channel) error { return ch.QueueBind(tt.queue, tt.key, tt.exchange, false, nil) }); err != nil {
+				w.Fatal(err)
+			}
+			if err := w.settle(s)[0]; err != nil {
+				w.Fatalf("Retry after the binding is back: %v", err)
+			}
+			d = w.receive(1)[0]
 		}
-		s := retry(d, 2*time.Second)
-		err := w.settle(s)[0]
-		if err == nil || !strings.Contains(err.Error(), "no queue takes it") {
-			w.Fatalf("Retry to a shelf without its binding: error %v", err)
-		}
-		if err := w.do(func(ch *amqp.Channel) error { return ch.QueueBind(shelf, "", shelf, false, nil) }); err != nil {
-			w.Fatal(err)
-		}
-		if err := w.settle(s)[0]; err != nil {
-			w.Fatalf("Retry after the binding is back: %v", err)
-		}
-		w.ack(w.receive(1)...)
+		w.ack(d)
 		w.nothing(700 * time.Millisecond)
+		if n := w.depth(w.prefix + ".unroutable.v1"); n != 0 {
+			w.Errorf("%d copies that were returned are kept as unroutable, want none", n)
+		}
 	})
 }
 

@@ -182,7 +182,7 @@ func (b *settlement) retry(ctx context.Context) {
 			b.done(i, err)
 			continue
 		}
-		if o.exchange == "" {
+		if o.exchange == b.source.broker.names.copies() {
 			held++
 		}
 		out, entries = append(out, o), append(entries, i)
@@ -219,7 +219,7 @@ func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, er
 	if err != nil {
 		return outgoing{}, err
 	}
-	o := outgoing{key: s.broker.names.retry(topic), message: p}
+	o := outgoing{exchange: s.broker.names.copies(), key: s.broker.names.retry(topic), message: p}
 	if max(delay, time.Until(meta.DueAt)) < hold && !meta.DueAt.Equal(st.Delivery.Meta.DueAt) {
 		return o, nil
 	}

@@ -42,6 +42,37 @@ func TestUnconfirmedCopyKeepsTheOriginal(t *testing.T) {
 	}
 }
 
+// Copies without a shelf, and dead letters, go through an exchange that leads to
+// their queues alone and refuses what has none. All else has the default one.
+func TestWayOfCopies(t *testing.T) {
+	s, _, d := holding(t)
+	s.sub = brokers.Subscription{Topics: []string{"orders"}, DeadLetters: map[string]string{"orders": "orders-dead", "refunds": "refunds-dead"}}
+	short, err := s.copyOf(brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: time.Millisecond}, tail)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.broker.sources.Add(s)
+	defer s.broker.sources.Remove(s)
+	if got := s.broker.exchangeTo("orders-dead"); got != "" {
+		t.Errorf("before Open has declared %q it is used", got)
+	}
+	s.begun = time.Now()
+	for _, elsewhere := range []string{"", "orders", "refunds-dead"} {
+		if got := s.broker.exchangeTo(elsewhere); got != "" {
+			t.Errorf("the exchange to %q is %q, want the default one", elsewhere, got)
+		}
+	}
+	plan := s.broker.names.plan(s.sub, s.shelves)
+	for _, o := range []outgoing{short, {exchange: s.broker.exchangeTo("orders-dead"), key: "orders-dead"}} {
+		if !slices.ContainsFunc(plan.bindings, func(b binding) bool { return b.exchange == o.exchange && b.key == o.key && b.queue == o.key }) {
+			t.Errorf("no binding leads from %q with the key %q to this queue: %v", o.exchange, o.key, plan.bindings)
+		}
+		if slices.ContainsFunc(plan.bindings, func(b binding) bool { return b.exchange == o.exchange && b.args[argAlternate] != nil }) {
+			t.Errorf("the exchange %q has an alternate, which swallows what has no queue", o.exchange)
+		}
+	}
+}
+
 // What is acked, given back and copied.
 func TestSettlementsAreSorted(t *testing.T) {
 	const ack, retry, release = brokers.Ack, brokers.Retry, brokers.Release

@@ -36,7 +36,7 @@ type source struct {
 	connecting bool
 	failure    error        // of the last attempt to connect, not yet reported
 	denials    int          // attempts in a row that only an operator could cure
-	begun      time.Time    // when the session did
+	begun      time.Time    // when the session did; zero until Open has made sure of the topology
 	brief      int          // sessions in a row that ended soon
 	taken      time.Time    // when Receive last looked for deliveries
 	turn       adapter.Turn // of the feeds
@@ -138,6 +138,17 @@ func (s *source) start(ctx context.Context) error {
 		return err
 	}
 	return s.adopt(n, nil)
+}
+
+// buries reports whether dead letters of s go to topic, which Open has bound.
+func (s *source) buries(topic string) bool {
+	s.mu.Lock()
+	opened := !s.begun.IsZero()
+	s.mu.Unlock()
+	return opened && slices.ContainsFunc(s.sub.Topics, func(name string) bool {
+		dead, kept := s.sub.DeadLetters[name]
+		return kept && dead == topic
+	})
 }
 
 // rest is how long to wait after so many brief sessions in a row, half of it

@@ -49,6 +49,12 @@ func (n names) returns() string { return n.prefix + ".return.v1" }
 // nothing else when 32 of that are on their way.
 func (n names) unroutable() string { return n.prefix + ".unroutable.v1" }
 
+// copies names the exchange that workers publish to what needs no delay: copies
+// for the queues of retries, and dead letters. Unlike the default exchange it
+// leads to these queues alone, each bound by its name; and unlike returns it has
+// no alternate, so that what has lost its queue is refused.
+func (n names) copies() string { return n.prefix + ".copy.v1" }
+
 // dead names the exchange from the queues to their dead-letter queues, for
 // what the broker itself gives up.
 func (n names) dead() string { return n.prefix + ".dead.v1" }
@@ -137,7 +143,10 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 		t.bindings = append(t.bindings, bound, binding{
 			exchange: n.returns(), kind: amqp.ExchangeDirect, key: n.retry(name), queue: n.retry(name),
 			args: amqp.Table{argAlternate: n.unroutable()},
-		})
+		}, n.copiesTo(n.retry(name)))
+		if kept {
+			t.bindings = append(t.bindings, n.copiesTo(dead))
+		}
 	}
 	add(n.unroutable(), n.unroutable(), unlimited)
 	t.bindings = append(t.bindings, binding{exchange: n.unroutable(), kind: amqp.ExchangeFanout, queue: n.unroutable()})
@@ -147,6 +156,11 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 		t.bindings = append(t.bindings, binding{exchange: name, kind: amqp.ExchangeFanout, queue: name})
 	}
 	return t
+}
+
+// copiesTo leads from the exchange of copies to queue.
+func (n names) copiesTo(queue string) binding {
+	return binding{exchange: n.copies(), kind: amqp.ExchangeDirect, key: queue, queue: queue}
 }
 
 // topicArgs are those of the queues whose messages, when the broker gives them

@@ -182,6 +182,7 @@ func TestOpenRefusesOtherExchanges(t *testing.T) {
 			{w.prefix + ".dead.v1", "topic", true},
 			{w.prefix + ".dead.v1", "direct", false},
 			{w.prefix + ".return.v1", "direct", true}, // without its alternate
+			{w.prefix + ".copy.v1", "fanout", true},
 			{w.prefix + ".delay.v2.1000", "direct", true},
 			{w.prefix + ".delay.v2.1000", "headers", true},
 		} {
@@ -249,6 +250,7 @@ func TestVerifyMissesNothing(t *testing.T) {
 			{shelf, w.deleteExchanges},
 			{w.prefix + ".dead.v1", w.deleteExchanges},
 			{w.prefix + ".return.v1", w.deleteExchanges},
+			{w.prefix + ".copy.v1", w.deleteExchanges}, // as before redrive had it
 			{w.prefix + ".unroutable.v1", w.deleteExchanges},
 			{w.prefix + ".unroutable.v1", w.delete},
 		} {
@@ -258,6 +260,44 @@ func TestVerifyMissesNothing(t *testing.T) {
 			}
 			w.opens(w.options(w.url, false, false)).Close(w.Context())
 			w.opens(w.options(w.url, true, false)).Close(w.Context())
+		}
+	})
+}
+
+// Workers of before there was an exchange of copies published to queues by their
+// names. What they have left comes back, and they may go on beside newer ones.
+func TestTakesOverFromOlderWorkers(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		w.deleteExchanges(w.prefix + ".copy.v1")
+		older := func(exchange, id string) {
+			if err := w.do(func(ch *amqp.Channel) error {
+				return ch.Publish(exchange, w.retries(), true, false, amqp.Publishing{
+					MessageId: id, Body: []byte(id), DeliveryMode: amqp.Persistent, Headers: amqp.Table{"redrive-attempt": "3"},
+				})
+			}); err != nil {
+				w.Fatal(err)
+			}
+		}
+		older(w.prefix+".delay.v2.2000", "shelved")
+		older("", "short")
+		w.source = w.open(w.topic)
+		older("", "beside it")
+		for _, attempt := range []int{3, 4} {
+			ds := w.receive(3)
+			for _, d := range ds {
+				if d.Meta.Attempt != attempt {
+					w.Errorf("%q is at attempt %d, want %d", d.Message.Body, d.Meta.Attempt, attempt)
+				}
+			}
+			if attempt == 4 {
+				w.ack(ds...)
+			} else if err := errors.Join(w.settle(retry(ds[0], 0), retry(ds[1], 300*time.Millisecond), retry(ds[2], 2*time.Second))...); err != nil {
+				w.Fatalf("Retry: %v", err)
+			}
+		}
+		if err := w.broker.Publish(w.Context(), w.topic+".dead", brokers.Message{Body: []byte("letter")}); err != nil {
+			w.Fatal(err)
 		}
 	})
 }

@@ -54,7 +54,7 @@ func (w *world) clean() {
 		w.delete(name)
 		w.deleteExchanges(name)
 	}
-	w.deleteExchanges(w.prefix+".dead.v1", w.prefix+".return.v1", w.prefix+".unroutable.v1")
+	w.deleteExchanges(w.prefix+".dead.v1", w.prefix+".return.v1", w.prefix+".copy.v1", w.prefix+".unroutable.v1")
 }
 
 func (w *world) deleteExchanges(names ...string) {

@@ -72,7 +72,7 @@ func (o *own) clean(maxDelay time.Duration) {
 			names = append(names, fmt.Sprintf("%s.delay.v2.%d", o.prefix, delay.Milliseconds()))
 		}
 	}
-	for _, name := range append(names, o.prefix+".dead.v1", o.prefix+".return.v1", o.prefix+".unroutable.v1") {
+	for _, name := range append(names, o.prefix+".dead.v1", o.prefix+".return.v1", o.prefix+".copy.v1", o.prefix+".unroutable.v1") {
 		if ch, err := o.admin.Channel(); err == nil {
 			ch.QueueDelete(name, false, false, false)
 			ch.ExchangeDelete(name, false, false)
