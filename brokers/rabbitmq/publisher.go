@@ -129,7 +129,22 @@ func (p *publisher) publishChunk(ctx context.Context, out []outgoing, errs []err
 		}
 	}
 	o.await(ctx, p.broker.options.ConfirmTimeout, out[:len(confirms)], confirms, errs)
+	o.bindAgain(p.broker.names.copies(), out, errs)
 	return nil
+}
+
+// bindAgain binds the queues behind the exchange copies that took nothing: one
+// that was deleted and made anew is not bound, and then the next try gets
+// through. Where it is not there, or the user may not bind, nothing changes.
+func (o *outlet) bindAgain(copies string, out []outgoing, errs []error) {
+	tried := make(map[string]bool)
+	for i, m := range out {
+		if m.exchange != copies || !errors.Is(errs[i], errUnrouted) || tried[m.key] {
+			continue
+		}
+		tried[m.key] = true
+		_ = o.request(func(ch *amqp.Channel) error { return ch.QueueBind(m.key, m.key, m.exchange, false, nil) })
+	}
 }
 
 // enter counts a call that Close is to wait for.
@@ -349,6 +364,8 @@ func (o *outlet) outcome(m outgoing, confirm *amqp.DeferredConfirmation) error {
 	return fmt.Errorf("the broker refused it for now: the queue %q is full or unavailable", m.key)
 }
 
+var errUnrouted = errors.New("no queue takes it")
+
 // unrouted is the error of m when the broker has found no queue for it.
 func (m outgoing) unrouted(reason string) error {
 	fix := fmt.Sprintf("declare the queue %q with Broker.Declare, or with Open", m.key)
@@ -356,7 +373,7 @@ func (m outgoing) unrouted(reason string) error {
 		fix = fmt.Sprintf("a queue behind the exchange %q is gone, or its binding is: start a worker of the topic anew, "+
 			"which declares and binds (with Options.Verify, binds) what leads to the queue %q", m.exchange, m.key)
 	}
-	return fmt.Errorf("no queue takes it (%s): %w: %s", reason, brokers.ErrMisconfigured, fix)
+	return fmt.Errorf("%w (%s): %w: %s", errUnrouted, reason, brokers.ErrMisconfigured, fix)
 }
 
 // unconfirmed is the error of m when the channel or the connection ended with cause

@@ -67,6 +67,21 @@ func TestDeadLetterQueueDeleted(t *testing.T) {
 	})
 }
 
+// Whoever makes a queue anew that was deleted need not know what it was bound to:
+// the first copy that does not get there binds it.
+func TestDeadLetterQueueMadeAnew(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		dead := w.topic + ".dead"
+		w.redeclare(dead, amqp.Table{"x-queue-type": "quorum"})
+		letter := brokers.Message{ID: "a", Body: []byte("a")}
+		fault(w.T, w.broker.Publish(w.Context(), dead, letter), "no queue takes it")
+		if err := w.broker.Publish(w.Context(), dead, letter); err != nil {
+			w.Errorf("Publish once more: %v", err)
+		}
+		w.await("the dead letter is there", func() bool { return w.depth(dead) == 1 })
+	})
+}
+
 // What is published survives a restart of the broker, whatever a foreign message
 // was like that it is the copy of.
 func TestPublishedIsPersistent(t *testing.T) {
