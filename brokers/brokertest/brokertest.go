@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -79,6 +80,12 @@ type Harness struct {
 	// says that it is kept where nobody receives it: in a log, say. Nil means the
 	// dead-letter topic.
 	Rejected func(topic, deadLetter string) string
+
+	// PublishUnreadable stores a message in a topic, passed through Topic, that the
+	// adapter cannot read although the broker takes it: as whoever may publish there
+	// could, and not by Publish of the adapter. The clause that needs it is skipped
+	// if it is nil. Leave it so only if there is no such message.
+	PublishUnreadable func(ctx context.Context, b brokers.Broker, topic string) error
 
 	// Crash ends a source of b as the death of its process would: nothing is
 	// settled, released or said to the broker. Clauses that need it are
@@ -161,7 +168,7 @@ func clauses() []clause {
 	return slices.Concat(
 		publishClauses(), messageClauses(), endClauses(), receiveClauses(), closeClauses(),
 		carryClauses(), retryClauses(), settleClauses(), leaseClauses(), extendClauses(),
-		topicClauses(), pauseClauses(), crashClauses(), orderClauses(),
+		topicClauses(), unreadableClauses(), pauseClauses(), crashClauses(), orderClauses(),
 	)
 }
 

@@ -41,8 +41,8 @@
 // Every wait is bounded: by 35 units (30 and ten times the slack) for what must
 // happen, by a few units for what must not. Where leases, MaxLease or delays
 // are longer, their clauses are skipped outside of virtual time. The suite
-// cannot kill a process or cut a connection; [Harness].Crash and [Harness].Fail
-// let a fake stand in for both. Refusals of Open, such as a retention that is
+// cannot kill a process, cut a connection or write what an adapter cannot read;
+// the hooks of [Harness] do that for it. Refusals of Open, such as a retention that is
 // too short, need tests of the adapter's own, because only it knows the
 // settings of its broker.
 package brokertest

@@ -54,6 +54,9 @@ func newFaulty(options memory.Options, h hooks) *faulty {
 	b := &faulty{hooks: h, holder: make(map[string]held)}
 	options.Fault = func(op memory.Op) memory.Fault {
 		losing := b.losing.Load()
+		if op.Operation == memory.Deliver && op.ID == torn.ID {
+			return memory.Fault{Unreadable: errTorn}
+		}
 		if losing == 0 || op.Operation != memory.Publish && op.Action != brokers.Retry {
 			return memory.Fault{}
 		}
@@ -62,6 +65,12 @@ func newFaulty(options memory.Options, h hooks) *faulty {
 	b.inner = memory.New(options)
 	return b
 }
+
+// torn is the message that cannot be read.
+var (
+	torn    = brokers.Message{ID: "torn", Body: []byte("torn")}
+	errTorn = errors.New("its headers are torn")
+)
 
 // lose is a hook of Harness.
 func lose(what int32) func(b brokers.Broker) (heal func()) {
@@ -236,9 +245,12 @@ func (s *faultySource) forget() {
 // harness is that of the memory broker with hooks made anew for every clause.
 func harness(options memory.Options, make func() hooks) Harness {
 	return Harness{
-		Open:         func(testing.TB) brokers.Broker { return newFaulty(options, make()) },
-		Virtual:      true,
-		Crash:        func(b brokers.Broker, src brokers.Source) { b.(*faulty).crash(src.(*faultySource)) },
+		Open:    func(testing.TB) brokers.Broker { return newFaulty(options, make()) },
+		Virtual: true,
+		Crash:   func(b brokers.Broker, src brokers.Source) { b.(*faulty).crash(src.(*faultySource)) },
+		PublishUnreadable: func(ctx context.Context, b brokers.Broker, topic string) error {
+			return b.(*faulty).inner.Publish(ctx, topic, torn)
+		},
 		LoseRequests: lose(requests),
 		LoseConfirms: lose(confirms),
 	}

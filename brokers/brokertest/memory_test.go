@@ -1,6 +1,8 @@
 package brokertest_test
 
 import (
+	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,6 +30,9 @@ func memoryHarness(options memory.Options) brokertest.Harness {
 		if f := fault.Load(); f != nil && (op.Operation == memory.Publish || op.Action == brokers.Retry) {
 			return *f
 		}
+		if op.Operation == memory.Deliver && op.ID == torn.ID {
+			return memory.Fault{Unreadable: errors.New("its headers are torn")}
+		}
 		return memory.Fault{}
 	}
 	during := func(f memory.Fault) func(brokers.Broker) (heal func()) {
@@ -41,7 +46,13 @@ func memoryHarness(options memory.Options) brokertest.Harness {
 		Virtual:      true,
 		TypedHeaders: brokers.Headers{{Name: "count", Value: "7", Type: "int64"}, {Name: "count", Value: "7"}},
 		Crash:        func(b brokers.Broker, src brokers.Source) { b.(*memory.Broker).Crash(src) },
+		PublishUnreadable: func(ctx context.Context, b brokers.Broker, topic string) error {
+			return b.Publish(ctx, topic, torn)
+		},
 		LoseRequests: during(memory.Fault{Err: brokers.ErrUnknownOutcome}),
 		LoseConfirms: during(memory.Fault{Err: brokers.ErrUnknownOutcome, Done: true}),
 	}
 }
+
+// torn is the message that this broker is told it cannot read.
+var torn = brokers.Message{ID: "torn", Body: []byte("torn")}

@@ -24,7 +24,7 @@ type broken struct {
 
 func allBroken() []broken {
 	return slices.Concat(brokenPublishing(), brokenMessages(), brokenSettling(), brokenRetries(),
-		brokenLeases(), brokenReceiving(), brokenPausing(), brokenClosing())
+		brokenLeases(), brokenReceiving(), brokenUnreadable(), brokenPausing(), brokenClosing())
 }
 
 // TestBrokenBrokers demands that each broken broker fails exactly its clauses,

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -67,8 +68,12 @@ func TestConformance(t *testing.T) {
 				}
 				return topic
 			},
-			Unit:         time.Second,
-			Slack:        6 * time.Second, // a group that changes stops for as long
+			Unit:  time.Second,
+			Slack: 6 * time.Second, // a group that changes stops for as long
+			PublishUnreadable: func(ctx context.Context, _ brokers.Broker, topic string) error {
+				_, err := storeBatch(ctx, admin, partition{topic, 0}, kafka.Zstd, record{value: make([]byte, 20<<20)})
+				return err
+			},
 			Rejected:     func(string, string) string { return "" },
 			Crash:        func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
 			LoseRequests: func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(requests) },

@@ -100,13 +100,21 @@ func (s *scene) grow(topic string, partitions int) {
 // returns the offset of the first.
 func (s *scene) store(p partition, codec kafka.Compression, records ...record) int64 {
 	s.Helper()
-	var base int64
-	err := retry(s.Context(), func() error {
+	base, err := storeBatch(withinTime(s.T), s.admin, p, codec, records...)
+	if err != nil {
+		s.Fatalf("store %d records in %s: %v", len(records), p, err)
+	}
+	return base
+}
+
+// storeBatch is what a producer does that is not redrive.
+func storeBatch(ctx context.Context, admin *client, p partition, codec kafka.Compression, records ...record) (base int64, err error) {
+	err = retry(ctx, func() error {
 		list := make([]kafka.Record, len(records)) // anew, as an attempt uses it up
 		for i, r := range records {
 			list[i] = kafka.Record{Key: bytesOf(r.key), Value: bytesOf(r.value), Headers: r.headers}
 		}
-		res, err := s.admin.calls.Produce(withinTime(s.T), &kafka.ProduceRequest{
+		res, err := admin.calls.Produce(ctx, &kafka.ProduceRequest{
 			Topic: p.topic, Partition: p.number, RequiredAcks: kafka.RequireAll, Compression: codec,
 			Records: kafka.NewRecordReader(list...),
 		})
@@ -116,10 +124,7 @@ func (s *scene) store(p partition, codec kafka.Compression, records ...record) i
 		base = res.BaseOffset
 		return res.Error
 	})
-	if err != nil {
-		s.Fatalf("store %d records in %s: %v", len(records), p, err)
-	}
-	return base
+	return base, err
 }
 
 // write stores values in partition 0 of topic, one record each.

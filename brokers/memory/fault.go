@@ -64,6 +64,10 @@ type Fault struct {
 	// ignore it.
 	Duplicate bool
 
+	// Unreadable is the Unreadable of the delivery that a Deliver hands out.
+	// Others ignore it.
+	Unreadable error
+
 	// Err is what the operation reports instead of its result. It has no
 	// effect then, unless Done. With brokers.ErrLeaseLost this is a stale
 	// token, with brokers.ErrUnknownOutcome a lost request, and with any

@@ -204,6 +204,7 @@ func (s *source) deliver(ctx context.Context, ds []*brokers.Delivery) ([]*broker
 			fault.Err, fault.Done = ended, false
 		}
 		if s.disturb(now, h, fault, missing[h.entry.lane]) && fault.Err == nil {
+			d.Unreadable = fault.Unreadable
 			kept = append(kept, d)
 			continue
 		}

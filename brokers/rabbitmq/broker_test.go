@@ -3,6 +3,7 @@ package rabbitmq_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"os"
 	"strings"
 	"sync"
@@ -86,6 +87,25 @@ func (a *admin) depth(queue string) int {
 	return n
 }
 
+// send publishes as somebody who is not redrive.
+func (a *admin) send(queue string, p amqp.Publishing) error {
+	return a.do(func(ch *amqp.Channel) error {
+		if err := ch.Confirm(false); err != nil {
+			return err
+		}
+		confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, p)
+		if err == nil && !confirm.Wait() {
+			err = errors.New("not confirmed")
+		}
+		return err
+	})
+}
+
+// sendUnreadable is a hook of brokertest.Harness.
+func (a *admin) sendUnreadable(_ context.Context, _ brokers.Broker, topic string) error {
+	return a.send(topic, amqp.Publishing{Body: []byte("unreadable"), Headers: hostile()["nested arrays"], DeliveryMode: amqp.Persistent})
+}
+
 func open(t testing.TB, options rabbitmq.Options) *rabbitmq.Broker {
 	t.Helper()
 	b, err := rabbitmq.New(options)
@@ -115,6 +135,8 @@ func TestConformance(t *testing.T) {
 			Slack:           2 * time.Second, // of a busy machine
 			SortsHeaders:    true,
 			TypedHeaders:    typed(),
+
+			PublishUnreadable: a.sendUnreadable,
 		})
 	})
 }
@@ -133,13 +155,14 @@ func TestConformanceOfLeases(t *testing.T) {
 				taps.Store(b, tap)
 				return b
 			},
-			Topic:           a.topic,
-			Unit:            500 * time.Millisecond,
-			AbandonedMargin: bystanders,
-			Slack:           time.Second,
-			SortsHeaders:    true,
-			Unordered:       target.Name == "rabbitmq3", // where a pause as long as these leases are short gives back in no order
-			LoseRequests:    func(b brokers.Broker) (heal func()) { return tapOf(&taps, b).swallow() },
+			Topic:             a.topic,
+			Unit:              500 * time.Millisecond,
+			AbandonedMargin:   bystanders,
+			Slack:             time.Second,
+			SortsHeaders:      true,
+			Unordered:         target.Name == "rabbitmq3", // where a pause as long as these leases are short gives back in no order
+			PublishUnreadable: a.sendUnreadable,
+			LoseRequests:      func(b brokers.Broker) (heal func()) { return tapOf(&taps, b).swallow() },
 			LoseConfirms: func(b brokers.Broker) (heal func()) {
 				tap := tapOf(&taps, b)
 				tap.set(func(_ *tapped, f frame) verdict {

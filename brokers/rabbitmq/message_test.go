@@ -15,17 +15,7 @@ import (
 // foreign publishes as a program does that knows nothing of redrive.
 func (w *world) foreign(queue string, p amqp.Publishing) {
 	w.Helper()
-	err := w.do(func(ch *amqp.Channel) error {
-		if err := ch.Confirm(false); err != nil {
-			return err
-		}
-		confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, p)
-		if err == nil && !confirm.Wait() {
-			err = errors.New("not confirmed")
-		}
-		return err
-	})
-	if err != nil {
+	if err := w.send(queue, p); err != nil {
 		w.Fatalf("publish a foreign message: %v", err)
 	}
 }

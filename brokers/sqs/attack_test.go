@@ -364,12 +364,11 @@ func TestAttackSwollenEnvelope(t *testing.T) {
 	})
 }
 
-// newer is an envelope that no worker can open, as its packed attribute says one
-// of this queue.
+// newer sends envelopes that no worker can open.
 func (a *attack) newer(group string, n int) {
 	a.Helper()
 	for range n {
-		a.send(group, `{"redrive":{"v":2}}`, map[string]string{wire.Packed: fmt.Sprintf(`{"sqs":"envelope","topic":%q}`, a.topic)})
+		a.send(group, newerEnvelope, map[string]string{wire.Packed: newerNote(a.topic)})
 	}
 }
 
@@ -437,7 +436,7 @@ func TestAttackNewerEnvelope(t *testing.T) {
 // unreadable demands dead letters that say so, without a run, and nothing left.
 func (a *attack) unreadable(n int) {
 	a.Helper()
-	if runs := a.runs[`{"redrive":{"v":2}}`]; runs != 0 || len(a.letters) != n || len(a.server.Messages(a.dead)) != n {
+	if runs := a.runs[newerEnvelope]; runs != 0 || len(a.letters) != n || len(a.server.Messages(a.dead)) != n {
 		a.Errorf("%d runs, %d dead letters of which the worker tells %d; want none and %d", runs, len(a.server.Messages(a.dead)), len(a.letters), n)
 	}
 	for _, entry := range a.letters {

@@ -98,6 +98,7 @@ func newClient(o clientOptions) *client {
 		options.EndpointResolverV2 = &endpoint{resolver: options.EndpointResolverV2}
 	}
 	c.polls = awssqs.NewFromConfig(o.config, configure, func(options *awssqs.Options) {
+		options.HTTPClient = newNarrow(c.http)
 		// The source lets a queue rest whose poll failed. Repeats here would come
 		// on top of that, from each poll that is open.
 		options.Retryer = retry.AddWithMaxAttempts(options.Retryer, 1)

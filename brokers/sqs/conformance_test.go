@@ -3,6 +3,7 @@ package sqs
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,10 +15,13 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
+	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
@@ -57,9 +61,12 @@ func harness(suffix string, estimates bool, margin int, open func(t testing.TB) 
 		SortsHeaders:    true,
 		TypedHeaders:    typed,
 		Refused:         refused,
-		Crash:           func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
-		LoseRequests:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(mute) },
-		LoseConfirms:    func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(deaf) },
+		PublishUnreadable: func(ctx context.Context, b brokers.Broker, topic string) error {
+			return b.(*fleet).sendNewer(ctx, topic)
+		},
+		Crash:        func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
+		LoseRequests: func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(mute) },
+		LoseConfirms: func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(deaf) },
 	}
 }
 
@@ -179,6 +186,32 @@ func (f *fleet) Close(ctx context.Context) error {
 	}
 	work.Wait()
 	return errors.Join(errs...)
+}
+
+// sendNewer sends an envelope that no worker can open, as anybody can.
+func (f *fleet) sendNewer(ctx context.Context, topic string) error {
+	q, err := f.Broker.queue(ctx, topic)
+	if err != nil {
+		return err
+	}
+	packed := types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(newerNote(topic))}
+	in := &awssqs.SendMessageInput{
+		QueueUrl: &q.url, MessageBody: aws.String(newerEnvelope),
+		MessageAttributes: map[string]types.MessageAttributeValue{wire.Packed: packed},
+	}
+	if q.fifo {
+		in.MessageGroupId, in.MessageDeduplicationId = aws.String("newer"), aws.String(rand.Text())
+	}
+	_, err = f.Broker.client.sends.SendMessage(ctx, in)
+	return err
+}
+
+// newerEnvelope is an envelope that no worker can open, with newerNote in its packed
+// attribute, which says one of this queue.
+const newerEnvelope = `{"redrive":{"v":2}}`
+
+func newerNote(topic string) string {
+	return fmt.Sprintf(`{"sqs":"envelope","topic":%q}`, queueName(topic))
 }
 
 // crash cuts a source off for good.

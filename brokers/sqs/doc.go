@@ -83,6 +83,10 @@
 // seconds. While retries hold up others of a FIFO group, a poll asks for one
 // message.
 //
+// At most 32 MiB wait to be handed out, an equal share for each queue: polls ask
+// for no more than fits if it is as large as what came of late, and what has no
+// room nevertheless goes back at once. Large answers are read one at a time.
+//
 // For a paused topic no poll begins. What is buffered of it, or comes with a poll
 // that is open, goes back after a second or two without open polls, later if the
 // last pause was one of seconds.

@@ -13,6 +13,8 @@ type feed struct {
 	source   *source
 	counting counting
 	items    []*token       // received, in order
+	bytes    int            // of the large ones among them
+	largest  int            // message of late, in bytes
 	groups   map[string]int // of a FIFO queue: how many messages are handed out
 
 	pace     pace
@@ -69,6 +71,7 @@ func (f *feed) take(most int, now time.Time) []*token {
 			return false
 		}
 		taken = append(taken, t)
+		f.drop(t)
 		return true
 	})
 	return taken
@@ -127,6 +130,7 @@ func (f *feed) remove(which func(*token) bool) []*token {
 			return false
 		}
 		removed = append(removed, t)
+		f.drop(t)
 		return true
 	})
 	if len(removed) > 0 {

@@ -62,13 +62,14 @@ func (s *source) poll(demand int, now time.Time) (next time.Time) {
 		}
 		batch := f.batch(now)
 		room := free - fetched - f.first
-		if f.first == 0 && (len(f.items) == 0 || room >= batch) {
-			r := f.next(min(max(1, min(room, share)), batch), now)
+		most := f.fits(min(max(1, min(room, share)), batch))
+		if f.first == 0 && (len(f.items) == 0 || room >= batch && most > 0) {
+			r := f.next(max(1, most), now)
 			f.first, r.first = r.most, true
 			room -= f.first
 			s.start(f, r)
 		}
-		for ; f.open < f.pace.polls && room >= batch; room -= batch {
+		for ; f.open < f.pace.polls && room >= batch && f.fits(batch) == batch; room -= batch {
 			fetched += batch
 			f.asked += batch
 			s.start(f, newRequest(batch, now))
@@ -170,18 +171,18 @@ func (s *source) store(f *feed, records []record, begun, now time.Time) (damaged
 		s.failure = fmt.Errorf("sqs: receive from %q: the answer to a poll took %v, and too little is left of the lease of %v for what it brought, %d messages: they are given back and come again; a longer Lease leaves more time",
 			f.topic, now.Sub(begun).Round(time.Millisecond), s.terms.lease, len(records))
 	}
-	tokens := make([]token, len(records))
-	for i := range records {
+	f.weigh(records)
+	for _, came := range records { // each on its own, as it may outlive the others
 		s.seq++
-		r, t := &records[i], &tokens[i]
-		*t = token{feed: f, record: r, seq: s.seq, begun: begun, limit: limit}
+		r := &came
+		t := &token{feed: f, record: r, seq: s.seq, begun: begun, limit: limit}
 		t.delivery.Meta, t.lost = f.counting.read(s.notes.about(r), r.receives)
 		if t.delivery.Unreadable = r.unreadable; r.unreadable != nil {
 			t.delivery.Meta, t.lost = r.meta, 0 // nobody has run it
 		}
 		pause, err := r.pause(f.fifo)
 		switch {
-		case late || slices.ContainsFunc(damaged, t.follows):
+		case late || slices.ContainsFunc(damaged, t.follows) || slices.ContainsFunc(back, t.follows):
 			back = append(back, t)
 		case err != nil:
 			damaged = append(damaged, t)
@@ -193,8 +194,10 @@ func (s *source) store(f *feed, records []record, begun, now time.Time) (damaged
 			}
 			f.told = now
 			s.failure = fmt.Errorf("sqs: receive from %q: message %q cannot be used, it comes again in %v: %w", f.topic, r.id, pause, err)
+		case f.isFull(bulk(&r.message)):
+			back = append(back, t)
 		default:
-			f.items = append(f.items, t)
+			f.add(t)
 		}
 	}
 	s.note(back)

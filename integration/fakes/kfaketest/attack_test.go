@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -76,8 +77,12 @@ func TestAttackBombBecomesADeadLetter(t *testing.T) {
 	w.publish(b, "orders", "a", "b", "c", "d", "retry e")
 	w.publish(b, "refunds", "f")
 	w.run(w.broker(), "orders", "refunds")
-	for _, body := range []string{"before", "behind", "retry behind", "a", "b", "c", "d", "retry e", "f"} {
+	innocents := []string{"before", "behind", "retry behind", "a", "b", "c", "d", "retry e", "f"}
+	harmed := len(innocents)
+	defer func() { t.Attr("innocents_harmed", strconv.Itoa(harmed)) }()
+	for _, body := range innocents {
 		w.until(body, func() bool { return w.succeeded(body) })
+		harmed--
 	}
 	e := w.deadLetters("orders-dead", 1)[0]
 	if e.Reason != "unreadable" || len(e.Message.Body) > 0 || e.Message.ID != "orders/0/1" || e.Meta.Origin.Get("last-offset") != "3" || e.Meta.Origin.Get("codec") != "gzip" {
