@@ -230,5 +230,7 @@ func (l *ledger) newWorker() int {
 
 func (e *event) meta(l *ledger, m brokers.Meta) {
 	e.Attempt, e.Throttles = m.Attempt, m.Throttles
-	e.First, e.Due = l.since(m.FirstFailedAt), l.since(m.DueAt)
+	// As the message carries them, by the wall clock alone: a thread that is held
+	// up while it reads the time has the two clocks milliseconds apart.
+	e.First, e.Due = l.since(m.FirstFailedAt.Round(0)), l.since(m.DueAt.Round(0))
 }
