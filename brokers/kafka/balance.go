@@ -13,7 +13,10 @@ import (
 // by topic, and give all topics of one partition to one member. It also works
 // when one topic of the group is missing: the library then finds no partition
 // of any.
-type even struct{ client *client }
+type even struct {
+	client *client
+	led    func(partitions map[string]int) // told by topic of what it has spread
+}
 
 // ProtocolName implements kafka.GroupBalancer.
 func (even) ProtocolName() string { return "redrive-even" }
@@ -26,6 +29,14 @@ func (b even) AssignGroups(members []kafka.GroupMember, partitions []kafka.Parti
 	if len(partitions) == 0 {
 		partitions = b.partitions(members)
 	}
+	counts := make(map[string]int)
+	for _, name := range subscribed(members) {
+		counts[name] = 0
+	}
+	for _, p := range partitions {
+		counts[p.Topic]++
+	}
+	b.led(counts)
 	return spread(members, partitions)
 }
 
@@ -61,20 +72,20 @@ func spread(members []kafka.GroupMember, partitions []kafka.Partition) kafka.Gro
 	return assigned
 }
 
+// subscribed are all topics that members subscribe to.
+func subscribed(members []kafka.GroupMember) (names []string) {
+	for _, member := range members {
+		names = append(names, member.Topics...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // partitions asks for those of all topics that members subscribe to.
 func (b even) partitions(members []kafka.GroupMember) []kafka.Partition {
 	ctx, cancel := context.WithTimeout(context.Background(), b.client.options.timeout)
 	defer cancel()
-	var names []string
-	seen := make(map[string]bool)
-	for _, member := range members {
-		for _, name := range member.Topics {
-			if !seen[name] {
-				names = append(names, name)
-			}
-			seen[name] = true
-		}
-	}
+	names := subscribed(members)
 	states, err := b.client.topics(ctx, names...)
 	if err != nil {
 		return nil // as if all were missing; watch sees when they are there

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -74,6 +75,8 @@ func (s *source) serve(ctx context.Context, next *kafka.Generation) {
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
 	g.work, g.stop = context.WithCancelCause(ctx)
 	defer g.cancel(brokers.ErrLeaseLost)
+	led := s.led // if this member led the last time that the group met
+	s.led = nil
 	if err := g.assign(next.Assignments); err != nil {
 		if ctx.Err() == nil {
 			s.fail(err)
@@ -89,7 +92,7 @@ func (s *source) serve(ctx context.Context, next *kafka.Generation) {
 			work.Go(func() { r.feed(g.work) })
 		}
 	}
-	work.Go(func() { g.watch(g.work) })
+	work.Go(func() { g.watch(g.work, led) })
 	work.Go(func() { g.commitAlways(g.work) })
 	work.Go(func() { // apart, as commits must not wait for a topic that takes no records
 		for rest(g.work, donePace) {
@@ -244,22 +247,32 @@ func (g *generation) assign(topics map[string][]kafka.PartitionAssignment) error
 }
 
 // watch ends the generation when the partitions of a topic are not what they
-// were: only a new one assigns those that were added.
-func (g *generation) watch(ctx context.Context) {
+// were: only a new one assigns those that were added. The leader goes by what it
+// has spread over the group, for all topics of all members: a topic may have come
+// back, or answered again, between that and the first look.
+func (g *generation) watch(ctx context.Context, led map[string]int) {
 	s := g.source
+	own := s.plan.consumed()
+	names := slices.Concat(own, slices.Collect(maps.Keys(led)))
+	slices.Sort(names)
+	names = slices.Compact(names)
 	for ok := true; ok; ok = rest(ctx, watchPace) {
-		states, err := s.broker.client.topics(ctx, s.plan.consumed()...)
+		states, err := s.broker.client.topics(ctx, names...)
 		if err != nil {
 			continue // readers and commits tell of it
 		}
 		before := s.layout
 		s.layout = states
 		for name, state := range states {
+			assigned, leads := led[name]
+			if !leads {
+				assigned = before[name].partitions
+			}
 			switch {
-			case state.missing && !before[name].missing:
-				s.alarm(fmt.Errorf("the topic %q does not exist any more: what it had is lost, and it is read again when it is there again", name))
-			case !state.missing && state.partitions != before[name].partitions:
+			case !state.missing && state.partitions != assigned:
 				g.end(fmt.Errorf("the topic %q has %d partitions now", name, state.partitions))
+			case state.missing && !before[name].missing && slices.Contains(own, name):
+				s.alarm(fmt.Errorf("the topic %q does not exist any more: what it had is lost, and it is read again when it is there again", name))
 			}
 		}
 	}

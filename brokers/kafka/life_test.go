@@ -115,7 +115,10 @@ func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 		for _, w := range []*worker{w, w2} {
 			go func() {
 				for ctx.Err() == nil {
-					ds, _ := w.Receive(ctx, 10)
+					ds, err := w.Receive(ctx, 10)
+					if err != nil {
+						s.Logf("%v: %v", time.Now().Format("05.000"), err)
+					}
 					w.Settle(ctx, acks(ds))
 					for _, d := range ds {
 						received <- string(d.Message.Body)

@@ -28,6 +28,7 @@ type source struct {
 
 	// What one generation leaves to the next.
 	layout map[string]topicState // as last seen
+	led    map[string]int        // partitions by topic that this member, as the leader, has spread over the group
 	kept   map[partition]kept
 
 	ctx    context.Context // ends with Close
@@ -98,7 +99,7 @@ func newSource(b *Broker, sub brokers.Subscription, p plan, layout map[string]to
 		Brokers:           o.Brokers,
 		Dialer:            b.client.dialer(),
 		Topics:            p.consumed(),
-		GroupBalancers:    []kafka.GroupBalancer{even{b.client}},
+		GroupBalancers:    []kafka.GroupBalancer{even{b.client, func(partitions map[string]int) { s.led = partitions }}},
 		HeartbeatInterval: heartbeatPace(o),
 		SessionTimeout:    o.SessionTimeout,
 		RebalanceTimeout:  o.RebalanceTimeout,

@@ -1,0 +1,77 @@
+package kafka
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+)
+
+// What the leader spread over the group is what counts: a topic that was missing
+// then, or that no broker told of, belongs to nobody, though it be there again at
+// the first look.
+func TestWatch(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		led  map[string]int // nil for a member that does not lead
+		seen map[string]topicState
+		want string // why the generation ends; "" if it goes on
+	}{
+		{"nothing has changed", nil, map[string]topicState{"orders": {partitions: 4}}, ""},
+		{"the topic has grown", nil, map[string]topicState{"orders": {partitions: 3}}, `"orders" has 4`},
+		{"the leader knew all", map[string]int{"orders": 4, "of others": 2}, map[string]topicState{"orders": {partitions: 4}}, ""},
+		{"the topic came back before the first look", map[string]int{"orders": 0}, map[string]topicState{"orders": {partitions: 4}}, `"orders" has 4`},
+		{"that of another member came back", map[string]int{"orders": 4, "of others": 0}, map[string]topicState{"orders": {partitions: 4}}, `"of others" has 2`},
+		{"and is away still", map[string]int{"orders": 4, "away": 0}, map[string]topicState{"orders": {partitions: 4}}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStub(t)
+				s.topics["of others"] = 2
+				c := s.client()
+				defer c.close()
+				src := &source{broker: &Broker{client: c}, plan: plan{topics: []string{"orders"}}, layout: tt.seen}
+				g := &generation{source: src}
+				g.work, g.stop = context.WithCancelCause(t.Context())
+				ctx, cancel := context.WithTimeout(g.work, watchPace/2)
+				defer cancel()
+				g.watch(ctx, tt.led)
+				ended := ""
+				if g.work.Err() != nil {
+					ended = context.Cause(g.work).Error()
+				}
+				if ended == "" != (tt.want == "") || !strings.Contains(ended, tt.want) {
+					t.Errorf("the generation ended with %q, want %q", ended, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func TestLeaderRemembersWhatItSpread(t *testing.T) {
+	members := []kafka.GroupMember{{ID: "a", Topics: []string{"orders"}}, {ID: "b", Topics: []string{"orders", "of others"}}}
+	for name, silent := range map[string]bool{"a topic is missing": false, "no broker answers": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStub(t)
+				c := s.client(func(o *clientOptions) { o.timeout = time.Second })
+				defer c.close()
+				want := map[string]int{"orders": 4, "of others": 0}
+				if silent {
+					s.answer = func(protocol.Message, int) (protocol.Message, error) { return nil, errSilence }
+					want["orders"] = 0
+				}
+				var led map[string]int
+				even{c, func(partitions map[string]int) { led = partitions }}.AssignGroups(members, nil)
+				if !maps.Equal(led, want) {
+					t.Errorf("the leader remembers %v, want %v", led, want)
+				}
+			})
+		})
+	}
+}
