@@ -281,6 +281,8 @@ func (d difference) isOwnDeadLettering(all []difference) bool {
 // request runs f on a channel for requests; one that failed is replaced.
 func (l *link) request(f func(*amqp.Channel) error) error {
 	return explain(untilLed(l.ctx, func() error {
+		l.asking.Lock()
+		defer l.asking.Unlock()
 		return l.call(func() (err error) {
 			if l.setup == nil || l.setup.IsClosed() {
 				if l.setup, err = l.conn.Channel(); err != nil {

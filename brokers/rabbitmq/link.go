@@ -74,7 +74,8 @@ type link struct {
 	cancel  context.CancelCauseFunc
 	blocked blockade
 	work    sync.WaitGroup
-	setup   *amqp.Channel // for declarations, one at a time
+	asking  sync.Mutex    // held for each request
+	setup   *amqp.Channel // for requests, one at a time
 	single  []string      // queues that establish found to have a single active consumer
 	unsure  []string      // queues of which it does not know how they dead-letter
 }
