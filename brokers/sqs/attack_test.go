@@ -357,8 +357,9 @@ func TestAttackSwollenEnvelope(t *testing.T) {
 				a.Fatal(err)
 			}
 			a.work(time.Minute, func(string, int) error { return classify.Permanent(errors.New("not wanted")) })
-			if letters := a.server.Messages(a.dead); len(letters) != 1 || letters[0].Body != "x" {
-				a.Errorf("dead letters %d, want the body alone", len(letters))
+			letters := a.server.Messages(a.dead)
+			if len(letters) != 1 || letters[0].Body != "x" || strings.Contains(letters[0].Attributes[wire.Packed], "stub") {
+				a.Errorf("dead letters %+v, want the body alone, and no stub", letters)
 			}
 		})
 	})
