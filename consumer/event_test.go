@@ -315,11 +315,11 @@ func TestEventDeferred(t *testing.T) {
 			cfg := quiet()
 			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 5)
 			tt.change(&cfg)
+			publish(t, broker, "orders", slices.Repeat([]string{"acme-1"}, 50)...)
 			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
 				time.Sleep(time.Second)
 				return classify.Transient(errBusy)
 			}, tt.topic))
-			publish(t, broker, "orders", slices.Repeat([]string{"acme-1"}, 50)...)
 			time.Sleep(time.Millisecond)
 			closed.Isolate(time.Now(), "by hand")
 			time.Sleep(20 * time.Second)

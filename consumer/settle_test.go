@@ -277,8 +277,9 @@ func TestMisconfiguredBrokerStopsTheWorkerAfterADrain(t *testing.T) {
 			publish(t, broker, "orders", "one", "two")
 			var finished atomic.Int32
 			w := start(t, broker, quiet(), orders(func(ctx context.Context, m *brokers.Message) error {
+				time.Sleep(time.Second) // until both have started
 				if string(m.Body) == "two" || operation == memory.Extend {
-					time.Sleep(24 * time.Second) // less than DrainTimeout
+					time.Sleep(23 * time.Second) // less than DrainTimeout
 				}
 				finished.Add(1)
 				return ctx.Err()
