@@ -34,6 +34,7 @@ type held struct {
 type hooks struct {
 	openSource   func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error)
 	publish      func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error
+	putBack      func(ctx context.Context, b *faulty, group, topic string, msgs []brokers.Returned) error
 	closeBroker  func(ctx context.Context, b *faulty) error
 	crash        func(b *faulty, s *faultySource)
 	capabilities func(s *faultySource, c brokers.Capabilities) brokers.Capabilities
@@ -103,6 +104,13 @@ func (b *faulty) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 		return b.hooks.publish(ctx, b, topic, msgs)
 	}
 	return b.inner.Publish(ctx, topic, msgs...)
+}
+
+func (b *faulty) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+	if b.hooks.putBack != nil {
+		return b.hooks.putBack(ctx, b, group, topic, msgs)
+	}
+	return b.inner.Return(ctx, group, topic, msgs...)
 }
 
 func (b *faulty) Close(ctx context.Context) error {

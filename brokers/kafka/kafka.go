@@ -265,6 +265,16 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.producer.produce(ctx, out) })
 }
 
+// Return stores msgs in the delay topic of group for short delays, where they are
+// due: no other group reads it. Errors are *brokers.PublishError.
+func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+	to, fault := b.options.returnTopic(group, topic)
+	compose := func(m brokers.Message, meta brokers.Meta) (outgoing, error) {
+		return outgoing{topic: to, partition: byKey, record: copyOf(b.seal, m, meta)}, fault
+	}
+	return adapter.Return(topic, msgs, compose, func(out []outgoing) []error { return b.producer.produce(ctx, out) })
+}
+
 // hasDeadLetters reports whether an open source dead-letters to topic, which
 // then takes larger messages than those that came in.
 func (b *Broker) hasDeadLetters(topic string) bool {

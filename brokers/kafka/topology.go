@@ -81,7 +81,7 @@ func (o Options) plan(sub brokers.Subscription) (plan, error) {
 		if i == len(delayRanges)-1 {
 			longest = max(longest, sub.MaxDelay)
 		}
-		t := delayTopic{fmt.Sprintf("%s.delay.v1.%s.%s", o.Prefix, p.group, r.name), longest, min(longest, sub.MaxDelay)}
+		t := delayTopic{o.delayTopic(p.group, r.name), longest, min(longest, sub.MaxDelay)}
 		if len(t.name) > longestName {
 			faults = append(faults, fmt.Errorf("the topic %q has %d characters, the longest has %d: shorten the group or Options.Prefix", t.name, len(t.name), longestName))
 		}
@@ -95,6 +95,24 @@ func (o Options) plan(sub brokers.Subscription) (plan, error) {
 		return plan{}, fmt.Errorf("%w: %w", brokers.ErrMisconfigured, err)
 	}
 	return p, nil
+}
+
+// delayTopic names the topic of a group for one of delayRanges.
+func (o Options) delayTopic(group, delays string) string {
+	return fmt.Sprintf("%s.delay.v1.%s.%s", o.Prefix, group, delays)
+}
+
+// returnTopic names the topic in which the messages of topic come back to group.
+func (o Options) returnTopic(group, topic string) (string, error) {
+	name := o.delayTopic(group, delayRanges[0].name)
+	switch {
+	case group == "":
+		return "", fmt.Errorf("%w: the dead letter names no group to go back to: name the one that failed, or publish the message to %q, which every group sees",
+			brokers.ErrMisconfigured, topic)
+	case !isName(topic), !isName(name):
+		return "", fmt.Errorf("%w: %q cannot be the name of a topic, or %q that of a group", brokers.ErrMisconfigured, topic, group)
+	}
+	return name, nil
 }
 
 // pick returns the topic for a delay.

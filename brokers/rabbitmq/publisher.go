@@ -80,6 +80,45 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.publisher.publish(ctx, out) })
 }
 
+// Return stores msgs in the queue of the retries of topic, where workers alone
+// write. Where no worker of redrive ever opened topic there is none, and they go
+// into the queue of topic. Both are reached through the default exchange, so nobody
+// else gets them. Group is ignored. Errors are *brokers.PublishError.
+func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+	compose := func(m brokers.Message, meta brokers.Meta) (outgoing, error) {
+		p, err := b.copyFor(m, meta)
+		if err == nil && (topic == "" || len(topic) > longestName) {
+			err = fmt.Errorf("the topic has %d bytes: use 1 to %d: %w", len(topic), longestName, brokers.ErrMisconfigured)
+		}
+		return outgoing{key: topic, message: p}, err
+	}
+	return adapter.Return(topic, msgs, compose, func(out []outgoing) []error { return b.putBack(ctx, topic, out) })
+}
+
+// putBack stores out in the queue of the retries of topic, and what that does not
+// take because it is not there in the queue of topic.
+func (b *Broker) putBack(ctx context.Context, topic string, out []outgoing) []error {
+	retries := slices.Clone(out)
+	for i := range retries {
+		retries[i].key = b.names.retry(topic)
+	}
+	if len(b.names.retry(topic)) > longestName {
+		return b.publisher.publish(ctx, out)
+	}
+	errs := b.publisher.publish(ctx, retries)
+	var again []outgoing
+	var index []int
+	for i, err := range errs {
+		if errors.Is(err, errUnrouted) {
+			again, index = append(again, out[i]), append(index, i)
+		}
+	}
+	for at, err := range b.publisher.publish(ctx, again) {
+		errs[index[at]] = err
+	}
+	return errs
+}
+
 // exchangeTo returns the exchange that leads to topic. That of copies does if an
 // open source has its dead letters there; so a worker need not be allowed to write
 // to the default one, which leads to every queue.
