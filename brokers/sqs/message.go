@@ -374,7 +374,7 @@ func (l *letter) shed(rest, limit int) (packed string, size int) {
 
 // spare are the notes of a dead letter that has room for hardly any: that it is
 // one, why, and what a redrive needs.
-var spare = []string{deadVersion, deadPrefix + "reason", deadPrefix + "topic", deadPrefix + "idempotency-key", deadPrefix + "count", idHeader, keyHeader, topicHeader}
+var spare = []string{deadVersion, deadPrefix + "reason", deadPrefix + "topic", deadPrefix + "idempotency-key", deadPrefix + "count", deadPrefix + "send", idHeader, keyHeader, topicHeader}
 
 // strip makes a dead letter small that is over the limit with all that Fit leaves:
 // with spare notes, then none, then without the headers of the user. As the body
