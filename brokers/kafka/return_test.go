@@ -42,10 +42,14 @@ func fault(t *testing.T, err error, n int, parts ...string) {
 	}
 }
 
+// What is returned goes where one group reads, and nobody is taken for another one.
 func TestReturnRefuses(t *testing.T) {
 	b, err := New(Options{Brokers: []string{"localhost:1"}, Group: "mine"})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if to, err := b.options.returnTopic("g", "orders"); to != "redrive.delay.v1.g.1m" || err != nil {
+		t.Errorf("it is returned to %q, %v", to, err)
 	}
 	for name, tt := range map[string]struct {
 		group, topic string
