@@ -23,9 +23,26 @@ type Broker interface {
 	// only cover repeats inside one call.
 	Publish(ctx context.Context, topic string, msgs ...Message) error
 
+	// Return puts msgs, which were dead letters of topic, back to the workers
+	// that gave them up and to nobody else: those of group where the broker has
+	// such a notion (Kafka), and whoever receives from topic elsewhere, where
+	// group is ignored. It returns when they are durable and due, with errors as
+	// of Publish; two calls store two messages, also for equal IDs. A message
+	// keeps what it is and the Meta that it has, but starts over: see
+	// [Meta.Restart], which Return applies. It declares nothing. Workers that
+	// were never there to declare what it needs are ErrMisconfigured.
+	Return(ctx context.Context, group, topic string, msgs ...Returned) error
+
 	// Close releases the connections, and the sources still open on them. It
 	// may be called again.
 	Close(ctx context.Context) error
+}
+
+// Returned is a message on its way back from a dead-letter topic: what
+// dlq.Entry knows of it.
+type Returned struct {
+	Message Message
+	Meta    Meta
 }
 
 // Subscription says what a worker is about to receive, and what it will ask
@@ -44,6 +61,11 @@ type Subscription struct {
 	// will be published to. Open makes sure that these exist. A topic without
 	// an entry discards them.
 	DeadLetters map[string]string
+
+	// Receipts is the topic that the worker publishes to what became of
+	// messages that were sent back. Open makes sure that it exists. Empty means
+	// none.
+	Receipts string
 
 	// InFlight is the most deliveries that the worker will hold at once.
 	InFlight int

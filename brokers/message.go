@@ -122,11 +122,29 @@ type Meta struct {
 	// queue.
 	RedriveCount int
 
+	// Send is the token, a word of at most 64 bytes, by which whoever sent the
+	// message back last knows this sending again. The worker repeats it in its
+	// receipts and in the next dead letter. Empty means that nobody asked.
+	Send string
+
 	// Origin says where the broker had the message when it was first
 	// received, in the broker's own words: partition and offset, exchange and
 	// routing key, message id. The adapter sets it on the first delivery;
 	// retries keep it.
 	Origin Headers
+}
+
+// Restart returns m as a message has it that comes back from a dead-letter queue
+// once more: attempts, throttles, failure times, due time, delay and class start
+// over. What identifies it stays, and so do history and origin.
+func (m Meta) Restart() Meta {
+	return Meta{
+		History:        m.History,
+		IdempotencyKey: m.IdempotencyKey,
+		RedriveCount:   m.RedriveCount + 1,
+		Send:           m.Send,
+		Origin:         m.Origin,
+	}
 }
 
 // Failure is one failed handler run in Meta.History.

@@ -14,6 +14,9 @@ const (
 	// Publish stores one message; asked once per message of a call.
 	Publish Operation = "publish"
 
+	// Return puts one message back; asked like Publish.
+	Return Operation = "return"
+
 	// Receive is one call of Source.Receive on any source. Its Op has no topic
 	// and no id, and its Fault knows only Latency and Err.
 	Receive Operation = "receive"
@@ -53,11 +56,11 @@ type Fault struct {
 
 	// Lost ends the lease of the delivery first: the message is available to
 	// others, Abandoned is one more, and the operation comes too late. With a
-	// Deliver the delivery is returned all the same. Publish ignores it.
+	// Deliver the delivery is returned all the same. Publish and Return ignore it.
 	Lost bool
 
-	// Duplicate does the operation once more. Publish stores the message
-	// twice; Deliver hands it out again while it is held, where the first
+	// Duplicate does the operation once more. Publish and Return store the
+	// message twice; Deliver hands it out again while it is held, where the first
 	// holder to settle wins and the other has lost its lease; a Retry leaves
 	// a second copy to be retried, even if it reports Err and the original
 	// stays held, as when the confirmation of the copy got lost. Others

@@ -19,33 +19,54 @@ import (
 //
 // An ID that is empty is taken from the header redrive-id or made up, and
 // PublishedAt from redrive-published-at or the clock. The headers
-// redrive-idempotency-key and redrive-count set fields of the first Meta.
+// redrive-idempotency-key, redrive-count and redrive-send set fields of the first
+// Meta.
 // All other headers are data, and all of them are delivered as published.
 func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
-	p := publishing{broker: b, topic: topic, entries: make([]*entry, len(msgs))}
+	metas := make([]brokers.Meta, len(msgs))
+	now := time.Now()
+	for i := range msgs {
+		metas[i] = wire.Identify(&msgs[i], now, b.newID)
+	}
+	return b.store(ctx, Publish, topic, len(msgs), func(i int) (brokers.Message, brokers.Meta) { return msgs[i], metas[i] })
+}
+
+// Return puts msgs back into topic. There is one set of workers per topic, so
+// group is ignored. It waits for room and reports as Publish does.
+func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+	now := time.Now()
+	for i := range msgs {
+		wire.Identify(&msgs[i].Message, now, b.newID)
+	}
+	return b.store(ctx, Return, topic, len(msgs), func(i int) (brokers.Message, brokers.Meta) {
+		return msgs[i].Message, msgs[i].Meta.Restart()
+	})
+}
+
+// store stores n messages, with what is carried beside each.
+func (b *Broker) store(ctx context.Context, operation Operation, topic string, n int, at func(i int) (brokers.Message, brokers.Meta)) error {
+	p := publishing{broker: b, topic: topic, entries: make([]*entry, n)}
 	if topic == "" {
 		return p.fail(0, fmt.Errorf("the topic has no name: %w", brokers.ErrMisconfigured))
 	}
-	now := time.Now()
-	for i := range msgs {
-		m := &msgs[i]
-		meta := wire.Identify(m, now, b.newID)
-		if err := b.fits(*m); err != nil {
+	ids := make([]string, n)
+	for i := range n {
+		m, meta := at(i)
+		ids[i] = m.ID
+		if err := b.fits(m); err != nil {
 			p.failed(i, err)
 			continue
 		}
-		p.entries[i] = newEntry(topic, *m, meta)
+		p.entries[i] = newEntry(topic, m, meta)
 	}
-	faults, err := b.faults(ctx, len(msgs), func(i int) Op {
-		return Op{Operation: Publish, Topic: topic, ID: msgs[i].ID}
-	})
+	faults, err := b.faults(ctx, n, func(i int) Op { return Op{Operation: operation, Topic: topic, ID: ids[i]} })
 	if err != nil {
 		return p.fail(0, fmt.Errorf("not stored: %w", err))
 	}
 	return p.run(ctx, faults)
 }
 
-// publishing is one call of Publish.
+// publishing is one call of Publish or Return.
 type publishing struct {
 	broker  *Broker
 	topic   string
@@ -177,9 +198,11 @@ func newEntry(topic string, m brokers.Message, meta brokers.Meta) *entry {
 	m.Body = bytes.Clone(m.Body)
 	m.Headers = slices.Clip(slices.Clone(m.Headers))
 	e := &entry{message: m}
-	if meta.IdempotencyKey != "" || meta.RedriveCount != 0 {
-		first := meta // what escapes is only that
-		first.Origin = origin(topic)
+	if meta.IdempotencyKey != "" || meta.RedriveCount != 0 || meta.Send != "" {
+		first := cloneMeta(meta) // what escapes is only that
+		if first.Origin == nil {
+			first.Origin = origin(topic)
+		}
 		e.meta = &first
 	}
 	return e

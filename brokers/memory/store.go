@@ -86,7 +86,7 @@ func (b *Broker) bury(e *entry, dead *topic) {
 	buried := &entry{message: e.message}
 	buried.message.Topic = dead.name
 	if e.meta != nil {
-		buried.meta = &brokers.Meta{IdempotencyKey: e.meta.IdempotencyKey, RedriveCount: e.meta.RedriveCount, Origin: e.meta.Origin}
+		buried.meta = &brokers.Meta{IdempotencyKey: e.meta.IdempotencyKey, RedriveCount: e.meta.RedriveCount, Send: e.meta.Send, Origin: e.meta.Origin}
 	}
 	b.insert(dead, buried)
 	dead.place(buried)

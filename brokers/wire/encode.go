@@ -41,6 +41,7 @@ func (w *writer) identity(m brokers.Message) {
 func (w *writer) meta(m brokers.Meta) {
 	w.exact(nameIdempotencyKey, m.IdempotencyKey)
 	w.count(nameRedriveCount, m.RedriveCount)
+	w.word(nameSend, m.Send)
 	w.count(nameAttempt, m.Attempt)
 	w.count(nameThrottles, m.Throttles)
 	w.time(nameFirstFailedAt, m.FirstFailedAt)
@@ -66,6 +67,13 @@ func (w *writer) meta(m brokers.Meta) {
 // or reading would refuse it, not at all.
 func (w *writer) exact(name, value string) {
 	if text.IsLine(value, text.MaxName) {
+		w.put(name, value, "")
+	}
+}
+
+// word writes value, if it is one.
+func (w *writer) word(name, value string) {
+	if text.IsWord(value) {
 		w.put(name, value, "")
 	}
 }
@@ -124,6 +132,14 @@ func (r reader) line(name string) string {
 	return ""
 }
 
+// word reads a word.
+func (r reader) word(name string) string {
+	if value := r.value(name); text.IsWord(value) {
+		return value
+	}
+	return ""
+}
+
 func (r reader) count(name string) int { return text.Count(r.value(name)) }
 
 func (r reader) time(name string) time.Time { return text.Time(r.value(name)) }
@@ -140,6 +156,7 @@ func (r reader) meta() brokers.Meta {
 		History:        parseHistory(r.value(nameHistory)),
 		IdempotencyKey: r.line(nameIdempotencyKey),
 		RedriveCount:   r.count(nameRedriveCount),
+		Send:           r.word(nameSend),
 		Origin:         r.origin(),
 	}
 }

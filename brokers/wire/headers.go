@@ -55,8 +55,8 @@ func EncodePacked(b []byte, m brokers.Message, meta brokers.Meta) (user brokers.
 }
 
 // EncodeIdentity returns the headers of m as Publish writes them: the user's
-// own, then the identity. An idempotency key and a redrive count among m.Headers
-// are kept, and every trace of progress is taken out, so that no publisher can
+// own, then the identity. An idempotency key, a redrive count and a send among
+// m.Headers are kept, and every trace of progress is taken out, so that no publisher can
 // pass on a forged one.
 func EncodeIdentity(m brokers.Message) brokers.Headers {
 	var w writer
@@ -65,13 +65,14 @@ func EncodeIdentity(m brokers.Message) brokers.Headers {
 	_, r := read(m.Headers, identity, room[:0])
 	w.exact(nameIdempotencyKey, r.line(nameIdempotencyKey))
 	w.count(nameRedriveCount, r.count(nameRedriveCount))
+	w.word(nameSend, r.word(nameSend))
 	return slices.Concat(without(m.Headers, carried), w.headers)
 }
 
 // Identify gives m, which is about to be published, the ID and the PublishedAt
 // that it lacks: those that its headers carry, else what newID returns and now.
-// The Meta has the rest of what they carry, which is the idempotency key and the
-// redrive count.
+// The Meta has the rest of what they carry, which is the idempotency key, the
+// redrive count and the send.
 func Identify(m *brokers.Message, now time.Time, newID func() string) brokers.Meta {
 	var said brokers.Message
 	var meta brokers.Meta

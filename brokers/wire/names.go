@@ -20,6 +20,7 @@ const (
 	namePublishedAt    = prefix + "published-at"
 	nameIdempotencyKey = prefix + "idempotency-key"
 	nameRedriveCount   = prefix + "count"
+	nameSend           = prefix + "send"
 
 	nameTopic         = prefix + "topic"
 	nameAttempt       = prefix + "attempt"
@@ -110,7 +111,7 @@ func ofMeta(word string) bool {
 
 func carried(name string) bool {
 	switch name {
-	case nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount, nameTopic, nameAttempt, nameThrottles,
+	case nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount, nameSend, nameTopic, nameAttempt, nameThrottles,
 		nameFirstFailedAt, nameLastFailedAt, nameDueAt, nameDelay, nameClass, nameHistory, nameSignature, Packed:
 		return true
 	}
@@ -119,7 +120,7 @@ func carried(name string) bool {
 
 func identity(name string) bool {
 	switch name {
-	case nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount:
+	case nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount, nameSend:
 		return true
 	}
 	return false

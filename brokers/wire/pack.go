@@ -165,7 +165,7 @@ func cutString(s string, after byte) (value, rest string, ok bool) {
 // these are known, and reserved.
 func named(name string) (same string, known bool) {
 	for _, same := range [...]string{
-		nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount, nameTopic, nameAttempt, nameThrottles,
+		nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount, nameSend, nameTopic, nameAttempt, nameThrottles,
 		nameFirstFailedAt, nameLastFailedAt, nameDueAt, nameDelay, nameClass, nameHistory, nameOrigin + "topic", nameOrigin + "partition", nameOrigin + "offset",
 	} {
 		if same == name {
