@@ -21,10 +21,11 @@ import (
 // Whoever may write to a dead-letter topic may write anything.
 func TestHostile(t *testing.T) {
 	long := strings.Repeat("x", 5000)
-	d := &brokers.Delivery{Message: brokers.Message{Headers: brokers.Headers{
+	published := time.Unix(1790000000, 0)
+	d := &brokers.Delivery{Message: brokers.Message{PublishedAt: published, Headers: brokers.Headers{
 		{Name: "kafka_dlt-original-topic", Value: "orders\x1b[2J"},
 		{Name: "kafka_dlt-original-consumer-group", Value: long},
-		{Name: "kafka_dlt-original-timestamp", Value: "\xff\xff\xff\xff\xff\xff\xff\xff"},
+		{Name: "kafka_dlt-original-timestamp", Value: "\x7f\xff\xff\xff\xff\xff\xff\xff"},
 		{Name: "kafka_dlt-original-partition", Value: "123456789"},
 		{Name: "retry_topic-attempts", Value: "\x7f\xff\xff\xff"},
 		{Name: "kafka_dlt-exception-fqcn", Value: "a\nb" + long},
@@ -32,15 +33,17 @@ func TestHostile(t *testing.T) {
 		{Name: "kafka_dlt-exception-stacktrace", Value: "password=hunter2\n\x07" + strings.Repeat("at x\n", 5000)},
 	}}, Meta: brokers.Meta{Attempt: 3, Class: "poison", RedriveCount: 1 << 40, Send: "no word", IdempotencyKey: "a\nb"}}
 	for i := range 40 {
-		d.Meta.Origin = append(d.Meta.Origin, brokers.Header{Name: fmt.Sprint("d", i), Value: long, Type: "no word"})
+		d.Meta.Origin = append(d.Meta.Origin, brokers.Header{Name: fmt.Sprint("d", i), Value: long, Type: "\x1b"})
 	}
 	e, format := Decode(d)
 	if format != SpringKafka || len(e.Message.Headers) > 0 {
 		t.Errorf("format %s with the headers %q", format, e.Message.Headers)
 	}
-	if e.Message.Topic != "" || e.Group != "" || !e.Message.PublishedAt.IsZero() || !e.DeadAt.IsZero() {
-		t.Errorf("topic %q, group %q, published at %v, dead at %v; want none, as cut or escaped they are others",
-			e.Message.Topic, e.Group, e.Message.PublishedAt, e.DeadAt)
+	if e.Message.Topic != "" || e.Group != "" {
+		t.Errorf("topic %q, group %q; want none, as cut or escaped they are others", e.Message.Topic, e.Group)
+	}
+	if e.Message.PublishedAt != published || !e.DeadAt.IsZero() {
+		t.Errorf("published at %v, dead at %v; want what the adapter says, %v, and nothing", e.Message.PublishedAt, e.DeadAt, published)
 	}
 	origin := e.Meta.Origin
 	e.Meta.Origin = nil
@@ -48,6 +51,10 @@ func TestHostile(t *testing.T) {
 		t.Errorf("%d details of the origin, meta %+v; want 16, %+v", len(origin), e.Meta, want)
 	}
 	e.Meta.Origin = origin
+	d.Message.Headers = append(d.Message.Headers[:0:0], brokers.Header{Name: "MT-Reason", Value: "two words"})
+	if e, _ := Decode(d); e.Reason != "" {
+		t.Errorf("reason %q, want a word or none", e.Reason)
+	}
 	if strings.Contains(e.ErrorText+e.Stack, "hunter2") || e.Fingerprint == "" {
 		t.Errorf("a secret, or no fingerprint, in %+v", e)
 	}
