@@ -29,7 +29,7 @@ import (
 // Format says who wrote a dead letter. It is a word, and stays the same.
 type Format string
 
-// The formats. Each has a table of headers and fields in
+// The formats. Those of other systems have a table of headers and fields in
 // docs/how-to/read-other-systems-dead-letters.md.
 const (
 	Redrive     Format = "redrive"      // a consumer of redrive
