@@ -80,6 +80,10 @@ var house = map[string]row{
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"integration/livetest"},
 	},
+	"operate/foreign": {
+		imports: []string{"brokers", "dlq", "internal/text"},
+		tests:   []string{"brokers/wire"},
+	},
 	"consumer/consumertest": {
 		imports: []string{"consumer", "brokers", "brokers/memory", "dlq", "retry", "classify"},
 	},
