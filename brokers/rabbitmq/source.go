@@ -147,8 +147,7 @@ func (s *source) leadsTo(topic string) bool {
 	opened := !s.begun.IsZero()
 	s.mu.Unlock()
 	return opened && topic != "" && (topic == s.sub.Receipts || slices.ContainsFunc(s.sub.Topics, func(name string) bool {
-		dead, kept := s.sub.DeadLetters[name]
-		return kept && dead == topic
+		return s.sub.DeadLetters[name] == topic
 	}))
 }
 
