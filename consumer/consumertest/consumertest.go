@@ -6,6 +6,7 @@ package consumertest
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"testing"
@@ -127,6 +128,11 @@ func (b *bench) Publish(_ context.Context, _ string, msgs ...brokers.Message) er
 		b.result.DeadLetter = &entry
 	}
 	return nil
+}
+
+// Return implements brokers.Broker.
+func (b *bench) Return(context.Context, string, string, ...brokers.Returned) error {
+	return errors.New("consumertest: a handler runs once: there is nowhere to return a message to")
 }
 
 // Close implements brokers.Broker.
