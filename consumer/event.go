@@ -49,8 +49,9 @@ const (
 	EventReceiptDropped EventKind = "receipt-dropped"
 
 	// EventDeadLetterRefused says that the broker takes neither a dead letter,
-	// however small, nor the message itself for its own dead-lettering. The message
-	// is kept and comes back in minutes; Err and DeadLetter are set.
+	// however small, nor the message itself for its own dead-lettering; or that
+	// the message is a dead letter itself, and dlq.Discard would destroy it. It is
+	// kept and comes back in minutes; Err and DeadLetter are set.
 	EventDeadLetterRefused EventKind = "dead-letter-refused"
 )
 

@@ -31,7 +31,7 @@ func newDescs() descs {
 		extensionErrors: desc("redrive_lease_extension_errors_total", "Extensions of a lease that the broker failed and that are tried again, while the lease lasts.", "topic"),
 		letterErrors:    desc("redrive_dead_letter_errors_total", "Dead letters that the broker did not take and that are tried again.", "topic"),
 		lettersRefused: desc("redrive_dead_letters_refused_total",
-			"Times that the broker took neither a dead letter nor the message for its own dead-lettering: it is kept, and tried again in minutes.", "topic"),
+			"Times that the broker took neither a dead letter nor the message for its own dead-lettering, or that the message was a dead letter itself and not to be discarded: it is kept, and tried again in minutes.", "topic"),
 		deferred:      desc("redrive_runs_deferred_total", "Times that a run was put off before it started, which counts as no attempt.", "topic", "reason"),
 		inFlight:      desc("redrive_messages_in_flight", "Deliveries that the worker has and has not settled.", "topic"),
 		running:       desc("redrive_messages_running", "Messages whose handler runs, each in a slot; those of a batch share one.", "topic"),
