@@ -89,8 +89,9 @@ type Event struct {
 
 	// Operation is what failed: "receive", of the source as a whole; "ack",
 	// "retry", "release" or "reject", the end of a delivery; "extend", of its lease;
-	// "dead-letter", the publishing of one; "receipt", that of some; or what a function of the user's did:
-	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
+	// "dead-letter", the publishing of one; "receipt", that of some; or what a
+	// function of the user's did: "dependency-of", Topic.DependencyOf, and "budget",
+	// Guard.Budget.
 	Operation string
 
 	Verdict classify.Verdict

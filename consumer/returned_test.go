@@ -425,7 +425,7 @@ func TestReturnedDoNotAdapt(t *testing.T) {
 // Half of the slots and of the room are for others, however many letters there
 // are; and these cost the broker little while they wait.
 func TestReturnedUseHalfOfTheSlots(t *testing.T) {
-	for name, batch := range map[string]int{"single": 0, "batch": 10} {
+	for name, batch := range map[string]int{"single": 0, "batch": 10, "of all topics": 0} {
 		bubble(t, name, func(t *testing.T) {
 			const letters = 2000
 			broker, p := newTap(memory.Options{}), newPost(nil)
@@ -434,6 +434,9 @@ func TestReturnedUseHalfOfTheSlots(t *testing.T) {
 				return d.handle(ctx, &brokers.Message{Body: []byte(body)})
 			}
 			cfg := quiet()
+			if name == "of all topics" {
+				cfg.Concurrency, cfg.MaxConcurrency = 100, 10
+			}
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
 				if batch == 0 {
 					c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
