@@ -130,9 +130,9 @@ func (b *bench) Publish(_ context.Context, _ string, msgs ...brokers.Message) er
 	return nil
 }
 
-// Return implements brokers.Broker.
+// Return implements brokers.Broker. No worker calls it.
 func (b *bench) Return(context.Context, string, string, ...brokers.Returned) error {
-	return errors.New("consumertest: a handler runs once: there is nowhere to return a message to")
+	return errors.ErrUnsupported
 }
 
 // Close implements brokers.Broker.
