@@ -23,10 +23,18 @@ import (
 // required; every other field has a default that suits production.
 type Config struct {
 	// DeadLetter names the topic for messages of a topic that are exhausted or
-	// poison: dlq.Topic, dlq.Suffix, or dlq.Discard to drop them on purpose. It
-	// must be pure: it is asked at start, to make sure that the topic exists,
-	// and again later. Required.
+	// poison: dlq.Topic, dlq.Suffix, or dlq.Discard to drop them on purpose, which
+	// drops no dead letter of redrive: where a handler reads dead letters, name a
+	// third topic. It must be pure: it is asked at start, to make sure that the
+	// topic exists, and again later. Required.
 	DeadLetter func(topic string) string
+
+	// Receipts names the topic that this worker publishes a dlq.Receipt to when a
+	// message that was sent back with a Meta.Send fails for the first time, and when
+	// it ends. Receipts hold up no message: up to a thousand wait while the topic is
+	// down, the others are dropped (EventReceiptDropped), and when the worker stops
+	// they have what is left of DrainTimeout. Default: none are published.
+	Receipts string
 
 	// Retry says how often and how far apart failures are tried again. Its
 	// zero value means 10 attempts, 1 s doubling to 15 min, full jitter. A
@@ -470,6 +478,7 @@ func (c Config) subscription(routes []*route) brokers.Subscription {
 	sub := brokers.Subscription{
 		Group:       c.Group,
 		DeadLetters: map[string]string{},
+		Receipts:    c.Receipts,
 		Attempts:    map[string]int{},
 		InFlight:    c.MaxHeld,
 		Lease:       c.Lease,
