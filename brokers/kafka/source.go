@@ -236,12 +236,11 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 		return nil, nil
 	}
 	readers := g.allowed()
-	now := time.Now()
 	var ds []*brokers.Delivery
 	ready := func(i int) int { return readers[i].ready() }
 	s.turn.Take(most, len(readers), ready, func(i, most int) int {
 		before := len(ds)
-		ds = readers[i].hand(ds, most, now)
+		ds = readers[i].hand(ds, most)
 		return len(ds) - before
 	})
 	return ds, nil
