@@ -175,7 +175,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 func (n *session) consume(ins []*intake) error {
 	for _, in := range ins {
 		prefetch := min(in.start, firstPrefetch)
-		if in.ordered && in.single { // nobody else would get them
+		if in.single { // nobody else would get them, and no other consumer of this source
 			prefetch = mostPrefetch
 		}
 		if err := n.extend(in, min(prefetch, n.source.prefetch)); err != nil {
