@@ -80,6 +80,10 @@ var house = map[string]row{
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"integration/livetest"},
 	},
+	"operate/store": {
+		imports: []string{"brokers", "dlq"},
+		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
+	},
 	"consumer/consumertest": {
 		imports: []string{"consumer", "brokers", "brokers/memory", "dlq", "retry", "classify"},
 	},
