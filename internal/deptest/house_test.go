@@ -83,6 +83,7 @@ var house = map[string]row{
 	"operate/store": {
 		imports: []string{"brokers", "dlq"},
 		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
+		tests:   []string{"integration/postgrestest"},
 	},
 	"consumer/consumertest": {
 		imports: []string{"consumer", "brokers", "brokers/memory", "dlq", "retry", "classify"},

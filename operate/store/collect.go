@@ -239,13 +239,10 @@ func (c conn) stretch(ctx context.Context, seen map[int64][2]int64) error {
 	for id, span := range seen {
 		rows = append(rows, []any{id, span[0], span[1]})
 	}
-	return c.chunks(rows, func(values string, args []any) error {
-		_, err := c.exec(ctx, `update clusters set
-			first_at = case when v.column2 < first_at then v.column2 else first_at end,
-			last_at = case when v.column3 > last_at then v.column3 else last_at end
-			from (values `+values+`) as v where id = v.column1 and (v.column2 < first_at or v.column3 > last_at)`, args...)
-		return err
-	})
+	return c.update(ctx, `update clusters set
+		first_at = case when v.column2 < first_at then v.column2 else first_at end,
+		last_at = case when v.column3 > last_at then v.column3 else last_at end
+		from ROWS as v where id = v.column1 and (v.column2 < first_at or v.column3 > last_at)`, rows)
 }
 
 // rowsOf returns the numbers of the rows that letters belong to. Those that do

@@ -87,8 +87,5 @@ func (c conn) countRows(ctx context.Context, table, extra string, changed map[in
 		name := string(s)
 		set = append(set, name+" = "+name+" + v.column"+strconv.Itoa(3+i))
 	}
-	return c.chunks(rows, func(values string, args []any) error {
-		_, err := c.exec(ctx, "update "+table+" set "+strings.Join(set, ", ")+" from (values "+values+") as v where id = v.column1", args...)
-		return err
-	})
+	return c.update(ctx, "update "+table+" set "+strings.Join(set, ", ")+" from ROWS as v where id = v.column1", rows)
 }

@@ -18,6 +18,7 @@ import (
 //	COUNTERS  in a schema: a column for each state; KEY, BYTES, EMPTY, OPEN likewise
 type dialect struct {
 	postgres bool
+	schema   string // on Postgres
 	lock     string // a statement that waits until nobody else writes
 	snapshot sql.IsolationLevel
 	words    *strings.Replacer
@@ -184,17 +185,20 @@ const (
 
 // insert adds rows to a table, many in a statement.
 func (c conn) insert(ctx context.Context, table string, columns []string, rows [][]any) error {
-	into := "insert into " + table + " (" + strings.Join(columns, ", ") + ") values "
-	return c.chunks(rows, func(values string, args []any) error {
-		_, err := c.exec(ctx, into+values, args...)
-		return err
-	})
+	return c.chunks(ctx, "insert into "+table+" ("+strings.Join(columns, ", ")+") values ROWS", "?", rows)
 }
 
-// chunks calls f with as many rows at a time as make a good statement.
-func (c conn) chunks(rows [][]any, f func(values string, args []any) error) error {
+// update runs a statement with rows of numbers: its word ROWS becomes a table
+// with the columns column1, column2 and so on.
+func (c conn) update(ctx context.Context, statement string, rows [][]any) error {
+	return c.chunks(ctx, strings.Replace(statement, "ROWS", "(values ROWS)", 1), "cast(? as bigint)", rows)
+}
+
+// chunks runs a statement with as many rows at a time as are good for it. Where
+// nothing else tells the types, the first row does.
+func (c conn) chunks(ctx context.Context, statement, typed string, rows [][]any) error {
 	for len(rows) > 0 {
-		row := "(?" + strings.Repeat(",?", len(rows[0])-1) + ")"
+		columns := len(rows[0])
 		var args []any
 		n, bytes := 0, 0
 		for ; n < min(len(rows), maxRows) && bytes < maxBytes; n++ {
@@ -205,7 +209,9 @@ func (c conn) chunks(rows [][]any, f func(values string, args []any) error) erro
 				}
 			}
 		}
-		if err := f(row+strings.Repeat(","+row, n-1), args); err != nil {
+		list := "(" + typed + strings.Repeat(", "+typed, columns-1) + ")" +
+			strings.Repeat(",(?"+strings.Repeat(",?", columns-1)+")", n-1)
+		if _, err := c.exec(ctx, strings.Replace(statement, "ROWS", list, 1), args...); err != nil {
 			return err
 		}
 		rows = rows[n:]

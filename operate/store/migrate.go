@@ -49,12 +49,12 @@ func (c conn) prepareSchema(ctx context.Context) error {
 		if _, err := c.exec(ctx, "select pg_advisory_xact_lock(?)", some); err != nil {
 			return err
 		}
-		var missing bool
+		var missing bool // a role that may not create schemas can use one
 		if _, err := c.get(ctx, "select current_schema() is null", nil, &missing); err != nil {
 			return err
 		}
 		if missing {
-			if _, err := c.exec(ctx, "create schema redrive"); err != nil {
+			if _, err := c.exec(ctx, "create schema "+c.schema); err != nil {
 				return err
 			}
 		}

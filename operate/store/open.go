@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -98,13 +99,15 @@ func (s *Store) openPostgres(ctx context.Context, source string) error {
 	for name, value := range map[string]string{
 		"search_path":                         "redrive",
 		"application_name":                    "redrive",
-		"lock_timeout":                        patience.String(),
-		"idle_in_transaction_session_timeout": time.Minute.String(), // a process that froze locks nobody out
+		"lock_timeout":                        strconv.FormatInt(patience.Milliseconds(), 10),
+		"idle_in_transaction_session_timeout": "60000", // a process that froze locks nobody out
 	} {
 		if _, given := config.RuntimeParams[name]; !given {
 			config.RuntimeParams[name] = value
 		}
 	}
+	schema, _, _ := strings.Cut(config.RuntimeParams["search_path"], ",")
+	s.dialect.schema = pgx.Identifier{strings.TrimSpace(schema)}.Sanitize()
 	s.use(stdlib.OpenDB(*config), 8)
 	var durable string
 	if err := s.db.QueryRowContext(ctx, "show synchronous_commit").Scan(&durable); err != nil {
