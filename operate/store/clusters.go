@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"math"
 	"strconv"
 	"time"
 )
@@ -49,11 +48,9 @@ func (s *Store) Clusters(ctx context.Context, f Filter, by Order, p Page) (list 
 	if err := f.validate(); err != nil {
 		return list, err
 	}
-	from := key{math.MaxInt64, math.MaxInt64}
-	if p.After != "" {
-		if from, err = keyOf(p.After); err != nil {
-			return list, err
-		}
+	from, err := p.from()
+	if err != nil {
+		return list, err
 	}
 	err = s.read(ctx, func(tx conn) error {
 		list, err = tx.clusters(ctx, f, by, from, p.limit())
@@ -89,11 +86,9 @@ func (c conn) clusters(ctx context.Context, f Filter, by Order, from key, limit 
 			&g.ID, &g.Broker, &g.Source, &g.Topic, &g.Group, &g.Reason, &g.Class, &g.Format, &g.ErrorType, &g.Fingerprint,
 			intoTime(&g.CreatedAt), intoTime(&g.FirstAt), intoTime(&g.LastAt), &g.Bytes, &at.at,
 		}
-		for _, n := range g.Counts.all() {
-			dest = append(dest, n)
-		}
 		var text []byte // null for a cluster without letters
-		if err := scan(append(dest, &text)...); err != nil {
+		dest = append(append(dest, g.Counts.dest()...), &text)
+		if err := scan(dest...); err != nil {
 			return err
 		}
 		if len(list.Clusters) == limit {

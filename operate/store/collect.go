@@ -178,7 +178,13 @@ func (c conn) add(ctx context.Context, now time.Time, batch []*arrival) error {
 	if err := c.addClusters(ctx, now, batch); err != nil {
 		return err
 	}
+	if err := c.findPrevious(ctx, batch); err != nil {
+		return err
+	}
 	if err := c.insertLetters(ctx, now, batch); err != nil {
+		return err
+	}
+	if err := c.linkPrevious(ctx, now, batch); err != nil {
 		return err
 	}
 	deltas := newDeltas()
@@ -242,7 +248,7 @@ func (c conn) stretch(ctx context.Context, seen map[int64][2]int64) error {
 	return c.update(ctx, `update clusters set
 		first_at = case when v.column2 < first_at then v.column2 else first_at end,
 		last_at = case when v.column3 > last_at then v.column3 else last_at end
-		from ROWS as v where id = v.column1 and (v.column2 < first_at or v.column3 > last_at)`, rows)
+		from (values ROWS) as v where id = v.column1 and (v.column2 < first_at or v.column3 > last_at)`, rows)
 }
 
 // rowsOf returns the numbers of the rows that letters belong to. Those that do
@@ -283,6 +289,46 @@ func (c conn) rowsOf(ctx context.Context, table string, batch []*arrival, key fu
 		found[key(a)] = first + int64(i)
 	}
 	return found, missing, err
+}
+
+// findPrevious finds the letters that have come back. A token stands for one
+// letter that comes back, no more.
+func (c conn) findPrevious(ctx context.Context, batch []*arrival) error {
+	var list ids
+	for _, a := range batch {
+		if id := letterOf(a.Entry.Meta.Send); id != 0 {
+			list = append(list, id)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	tokens, err := c.tokens(ctx, list, "next = 0")
+	for _, a := range batch {
+		if token := a.Entry.Meta.Send; token != "" && tokens[letterOf(token)] == token {
+			a.previous = letterOf(token)
+			delete(tokens, a.previous)
+		}
+	}
+	return err
+}
+
+// linkPrevious tells the letters that have come back. A receipt may have come
+// first, and one that says that a copy was handled stands.
+func (c conn) linkPrevious(ctx context.Context, now time.Time, batch []*arrival) error {
+	var rows [][]any
+	var list ids
+	for _, a := range batch {
+		if a.previous != 0 {
+			rows = append(rows, []any{a.previous, a.id})
+			list = append(list, a.previous)
+		}
+	}
+	if err := c.update(ctx, "update letters set next = v.column2 from (values ROWS) as v where id = v.column1", rows); err != nil || len(list) == 0 {
+		return err
+	}
+	_, err := c.move(ctx, now, move{letters: list, from: awaited(), to: StateReturned, note: "it came back as another letter"})
+	return err
 }
 
 func (c conn) insertLetters(ctx context.Context, now time.Time, batch []*arrival) error {

@@ -185,20 +185,22 @@ const (
 
 // insert adds rows to a table, many in a statement.
 func (c conn) insert(ctx context.Context, table string, columns []string, rows [][]any) error {
-	return c.chunks(ctx, "insert into "+table+" ("+strings.Join(columns, ", ")+") values ROWS", "?", rows)
+	return c.chunks(ctx, "insert into "+table+" ("+strings.Join(columns, ", ")+") values ROWS", "(?"+strings.Repeat(", ?", len(columns)-1)+")", rows)
 }
 
-// update runs a statement with rows of numbers: its word ROWS becomes a table
-// with the columns column1, column2 and so on.
+// update runs a statement with rows of numbers, in place of its word ROWS.
 func (c conn) update(ctx context.Context, statement string, rows [][]any) error {
-	return c.chunks(ctx, strings.Replace(statement, "ROWS", "(values ROWS)", 1), "cast(? as bigint)", rows)
+	if len(rows) == 0 {
+		return nil
+	}
+	const number = "cast(? as bigint)"
+	return c.chunks(ctx, statement, "("+number+strings.Repeat(", "+number, len(rows[0])-1)+")", rows)
 }
 
 // chunks runs a statement with as many rows at a time as are good for it. Where
 // nothing else tells the types, the first row does.
-func (c conn) chunks(ctx context.Context, statement, typed string, rows [][]any) error {
+func (c conn) chunks(ctx context.Context, statement, first string, rows [][]any) error {
 	for len(rows) > 0 {
-		columns := len(rows[0])
 		var args []any
 		n, bytes := 0, 0
 		for ; n < min(len(rows), maxRows) && bytes < maxBytes; n++ {
@@ -209,8 +211,7 @@ func (c conn) chunks(ctx context.Context, statement, typed string, rows [][]any)
 				}
 			}
 		}
-		list := "(" + typed + strings.Repeat(", "+typed, columns-1) + ")" +
-			strings.Repeat(",(?"+strings.Repeat(",?", columns-1)+")", n-1)
+		list := first + strings.Repeat(", (?"+strings.Repeat(", ?", len(rows[0])-1)+")", n-1)
 		if _, err := c.exec(ctx, strings.Replace(statement, "ROWS", list, 1), args...); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -65,8 +66,24 @@ func (k key) String() string { return fmt.Sprintf("%d.%d", k.at, k.id) }
 
 func (k key) before(l key) bool { return k.at < l.at || k.at == l.at && k.id < l.id }
 
+// start is the place before all letters, in one direction or the other.
+func start(rising bool) key {
+	if rising {
+		return key{-1, -1}
+	}
+	return key{math.MaxInt64, math.MaxInt64}
+}
+
+// from is where the page begins.
+func (p Page) from() (k key, err error) {
+	if p.After == "" {
+		return start(false), nil
+	}
+	return keyOf(p.After)
+}
+
 func keyOf(cursor string) (k key, err error) {
-	if n, err := fmt.Sscanf(cursor, "%d.%d", &k.at, &k.id); err != nil || n != 2 || k.String() != cursor {
+	if _, err := fmt.Sscanf(cursor, "%d.%d", &k.at, &k.id); err != nil || k.String() != cursor {
 		return key{}, fmt.Errorf("store: %q is no page: use what the page before said is next", short(cursor, maxText))
 	}
 	return k, nil

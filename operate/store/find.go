@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"context"
-	"math"
 	"slices"
 	"strconv"
 )
@@ -38,11 +37,9 @@ const (
 // shift while letters arrive. The work for a page is bounded, so one may have
 // few letters, or none, and yet not be the last.
 func (s *Store) Letters(ctx context.Context, f Filter, p Page) (list Listing, err error) {
-	from := key{math.MaxInt64, math.MaxInt64}
-	if p.After != "" {
-		if from, err = keyOf(p.After); err != nil {
-			return list, err
-		}
+	from, err := p.from()
+	if err != nil {
+		return list, err
 	}
 	err = s.read(ctx, func(tx conn) error {
 		found, err := tx.find(ctx, f, search{from: from, limit: p.limit()})

@@ -71,6 +71,15 @@ func (c *Counts) all() [9]*int64 {
 	}
 }
 
+// dest is where a row of counters is read to.
+func (c *Counts) dest() []any {
+	list := make([]any, 0, 9)
+	for _, n := range c.all() {
+		list = append(list, n)
+	}
+	return list
+}
+
 // Letter is a dead letter without its content. Its texts are what the letter
 // says and may hold any bytes: escape them before you show them. Each is at most
 // 512 bytes, ErrorText 2 KiB: a longer one is cut, and ends in "…" and its
@@ -113,16 +122,16 @@ type Letter struct {
 const letterColumns = `l.id, l.state, t.broker, t.source, l.position, c.format, l.message_id, l.message_key, t.topic, c.consumers,
 	c.reason, c.class, l.rule, c.error_type, l.error_code, l.error_text, c.fingerprint, l.attempts, l.redrives, l.abandoned,
 	l.first_failed_at, l.dead_at, l.published_at, l.dead_by, l.stub, l.size, l.cluster, l.previous, l.next, l.sends,
-	l.note, l.collected_at, l.changed_at`
+	l.note, l.collected_at, l.changed_at, coalesce(w.job, 0)`
 
-const letterTables = ` from letters l join clusters c on c.id = l.cluster join topics t on t.id = c.topic `
+const letterTables = ` from letters l join clusters c on c.id = l.cluster join topics t on t.id = c.topic left join waves w on w.id = l.wave `
 
 func (l *Letter) columns() []any {
 	return []any{
 		&l.ID, intoState(&l.State), &l.Broker, &l.Source, &l.Position, &l.Format, &l.MessageID, &l.Key, &l.Topic, &l.Group,
 		&l.Reason, &l.Class, &l.Rule, &l.ErrorType, &l.ErrorCode, &l.ErrorText, &l.Fingerprint, &l.Attempts, &l.RedriveCount, &l.Abandoned,
 		intoTime(&l.FirstFailedAt), intoTime(&l.DeadAt), intoTime(&l.PublishedAt), &l.DeadBy, intoBool(&l.Stub), &l.Size, &l.Cluster, &l.Previous, &l.Next, &l.Sends,
-		&l.Note, intoTime(&l.CollectedAt), intoTime(&l.ChangedAt),
+		&l.Note, intoTime(&l.CollectedAt), intoTime(&l.ChangedAt), &l.Job,
 	}
 }
 

@@ -35,10 +35,7 @@ func (s *Store) Stats(ctx context.Context, now time.Time) (stats Stats, err erro
 		return tx.each(ctx, query, nil, func(scan func(...any) error) error {
 			var t TopicStats
 			dest := []any{&t.Broker, &t.Source, &t.Topic, &t.Bytes, intoTime(&t.OldestCollected)}
-			for _, n := range t.Counts.all() {
-				dest = append(dest, n)
-			}
-			err := scan(dest...)
+			err := scan(append(dest, t.Counts.dest()...)...)
 			stats.Topics = append(stats.Topics, t)
 			return err
 		})

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +59,14 @@ func postgresSchema(t testing.TB, server string) string {
 }
 
 func sqliteFile(t testing.TB) string { return filepath.Join(t.TempDir(), "letters.db") }
+
+// sibling returns the URL of another store of the kind.
+func sibling(t testing.TB, url string) string {
+	if strings.HasPrefix(url, "postgres") {
+		return postgresSchema(t, postgrestest.URL(t))
+	}
+	return sqliteFile(t)
+}
 
 // open opens a store for the length of a test.
 func open(t testing.TB, url string) *store.Store {

@@ -99,13 +99,16 @@ create table parts (
 	primary key (letter, own, n)
 );
 
--- Who did what, and why: once for all the letters that it changed.
+-- Who did what, and why.
 create table acts (
 	id KEY,
 	at bigint not null,
 	who BYTES not null,
 	command BYTES not null,
-	reason BYTES not null
+	reason BYTES not null,
+	what BYTES not null,
+	job bigint not null,
+	letters bigint not null default 0 -- that it changed
 );
 
 create table changes (
@@ -118,4 +121,39 @@ create table changes (
 	note BYTES not null,
 	primary key (letter, n)
 );
-create index changes_act on changes (act);
+
+create table jobs (
+	id KEY,
+	filter BYTES not null,
+	spec BYTES not null,
+	state smallint not null,
+	act bigint not null, -- that created it
+	note BYTES not null default EMPTY,
+	wave bigint not null, -- its number
+	at bigint not null default -1, -- the last letter that was looked at
+	letter bigint not null default 0,
+	owner BYTES not null default EMPTY, -- of the lease
+	until bigint not null default 0,
+	created_at bigint not null,
+	changed_at bigint not null,
+	ended_at bigint not null default 0
+);
+
+-- The columns called as the states count the letters that a wave took, as they
+-- are now, until another wave takes them.
+create table waves (
+	id KEY,
+	job bigint not null references jobs (id) on delete cascade,
+	n bigint not null,
+	since bigint not null,
+	COUNTERS,
+	failed bigint not null default 0, -- letters that failed at first
+	unique (job, n)
+);
+
+create table skips (
+	job bigint not null references jobs (id) on delete cascade,
+	reason BYTES not null,
+	letters bigint not null,
+	primary key (job, reason)
+);
