@@ -3,8 +3,12 @@ package store
 import (
 	"bytes"
 	"context"
+	"database/sql"
+	"encoding/json"
 	"slices"
 	"strconv"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
 // Listing is a page of letters.
@@ -258,11 +262,15 @@ func (c conn) findContent(ctx context.Context, f Filter, s search) (results, err
 
 // matches reports which letters have what f looks for in their content.
 func (c conn) matches(ctx context.Context, f Filter, list ids) (map[int64]bool, error) {
+	body := "EMPTY" // bodies are large
+	if f.Text != "" {
+		body = "c.body"
+	}
 	found := map[int64]bool{}
-	query := "select l.id, l.error_text, c.raw, c.body from letters l join contents c on c.letter = l.id where l.id in (IDS)"
+	query := "select l.id, l.error_text, c.raw, " + body + " from letters l join contents c on c.letter = l.id where l.id in (IDS)"
 	err := c.each(ctx, query, []any{list}, func(scan func(...any) error) error {
 		var id int64
-		var text, raw, body []byte
+		var text, raw, body sql.RawBytes
 		if err := scan(&id, &text, &raw, &body); err != nil {
 			return err
 		}
@@ -280,14 +288,12 @@ func (h HeaderFilter) matches(raw []byte) (bool, error) {
 	if h.Name == "" {
 		return true, nil
 	}
+	name, _ := json.Marshal(saveText(h.Name)) // texts always can be
+	if !bytes.Contains(raw, name) {
+		return false, nil
+	}
 	m, err := load(raw, nil)
-	if err != nil {
-		return false, err
-	}
-	for _, header := range m.Headers {
-		if header.Name == h.Name && (h.Value == nil || header.Value == *h.Value) {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(m.Headers, func(header brokers.Header) bool {
+		return header.Name == h.Name && (h.Value == nil || header.Value == *h.Value)
+	}), err
 }
