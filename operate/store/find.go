@@ -199,38 +199,61 @@ func (s search) cut(found []key) (r results) {
 	return r
 }
 
-// scan looks at letters one after the other, at no more than maxLooked.
+// scan looks at letters one after the other, at no more than maxLooked: first at
+// some, and at more the fewer f selects.
 func (c conn) scan(ctx context.Context, f Filter, s search) (results, error) {
-	base := f.ofLetter().with(s.past(), s.from.at, s.from.id)
-	var end key
-	ends, err := c.get(ctx, "select l.at, l.id from letters l where "+base.String()+s.order()+"limit 1 offset "+strconv.Itoa(maxLooked-1),
-		base.args, &end.at, &end.id)
-	if err != nil {
-		return results{}, err
-	}
-	of := base
-	if ends {
-		of = of.with("not "+s.past(), end.at, end.id)
-	}
+	var of conditions
 	if clusters := f.ofCluster(); len(clusters.sql) > 0 {
-		of = of.with("+l.cluster in ("+selectClusters(clusters)+")", clusters.args...)
+		of.and("+l.cluster in ("+selectClusters(clusters)+")", clusters.args...)
 	}
 	if len(f.States) > 0 {
-		of = of.with("+l.state in (IDS)", f.States)
+		of.and("+l.state in (IDS)", f.States)
 	}
 	var found []key
-	query := "select l.at, l.id from letters l where " + of.String() + s.order() + "limit " + strconv.Itoa(s.limit+1)
-	err = c.each(ctx, query, of.args, func(scan func(...any) error) error {
+	for looked, n := 0, min(5*s.limit, maxLooked); ; n = min(4*n, maxLooked-looked) {
+		between, end, ends, err := c.stretchOf(ctx, f, s, n)
+		if err != nil {
+			return results{}, err
+		}
+		between.and(of.String(), of.args...)
+		more, err := c.keys(ctx, between, s.order()+"limit "+strconv.Itoa(s.limit+1-len(found)))
+		if err != nil {
+			return results{}, err
+		}
+		found = append(found, more...)
+		looked += n
+		if len(found) > s.limit || !ends {
+			r := s.cut(found)
+			r.looked = looked
+			return r, nil
+		}
+		if s.from = end; looked == maxLooked {
+			return results{keys: found, next: end, more: true, looked: looked}, nil
+		}
+	}
+}
+
+// stretchOf returns the conditions for the next n letters, and the last of them
+// unless there are fewer.
+func (c conn) stretchOf(ctx context.Context, f Filter, s search, n int) (between conditions, end key, ends bool, err error) {
+	between = f.ofLetter().with(s.past(), s.from.at, s.from.id)
+	last, err := c.keys(ctx, between, s.order()+"limit 1 offset "+strconv.Itoa(n-1))
+	if err != nil || len(last) == 0 {
+		return between, key{}, false, err
+	}
+	between.and("not "+s.past(), last[0].at, last[0].id)
+	return between, last[0], true, nil
+}
+
+// keys returns the places of letters.
+func (c conn) keys(ctx context.Context, of conditions, rest string) (found []key, err error) {
+	err = c.each(ctx, "select l.at, l.id from letters l where "+of.String()+rest, of.args, func(scan func(...any) error) error {
 		var k key
 		err := scan(&k.at, &k.id)
 		found = append(found, k)
 		return err
 	})
-	r := s.cut(found)
-	if ends && !r.more {
-		r.more, r.next, r.looked = true, end, maxLooked
-	}
-	return r, err
+	return found, err
 }
 
 // findContent looks for letters by what is in them.

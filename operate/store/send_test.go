@@ -465,6 +465,18 @@ func TestJobs(t *testing.T) {
 	})
 }
 
+// TestJobOfNothing takes nothing that comes later, either.
+func TestJobOfNothing(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		l := running(t, s, 0)
+		collect(t, s, noon.Add(time.Hour), collected(entry(1)))
+		if n := queue(t, s, l, 10); n != 0 {
+			t.Errorf("Queue = %d, want 0", n)
+		}
+	})
+}
+
 func TestDiscardAndRestore(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := open(t, url)
