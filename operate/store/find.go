@@ -96,7 +96,7 @@ type results struct {
 	looked int
 }
 
-// order and past are the direction in SQL.
+// order, past and until are the direction in SQL.
 func (s search) order() string {
 	if s.rising {
 		return " order by l.at, l.id "
@@ -109,6 +109,13 @@ func (s search) past() string {
 		return "(l.at, l.id) > (?, ?)"
 	}
 	return "(l.at, l.id) < (?, ?)"
+}
+
+func (s search) until() string {
+	if s.rising {
+		return "(l.at, l.id) <= (?, ?)"
+	}
+	return "(l.at, l.id) >= (?, ?)"
 }
 
 func (s search) sort(list []key) {
@@ -241,7 +248,7 @@ func (c conn) stretchOf(ctx context.Context, f Filter, s search, n int) (between
 	if err != nil || len(last) == 0 {
 		return between, key{}, false, err
 	}
-	between.and("not "+s.past(), last[0].at, last[0].id)
+	between.and(s.until(), last[0].at, last[0].id)
 	return between, last[0], true, nil
 }
 
