@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -25,9 +26,9 @@ type Listing struct {
 
 // Bounds of the work for a page.
 const (
-	// maxMerged is how many clusters are read in step, newest first. With more,
-	// all letters of a stretch of time are looked at.
-	maxMerged = 100
+	// maxMerged is how many clusters, by state, are read in step. With more, all
+	// letters of a stretch of time are looked at.
+	maxMerged = 200
 
 	// maxLooked is how many letters such a stretch has.
 	maxLooked = 20_000
@@ -140,45 +141,58 @@ func (c conn) find(ctx context.Context, f Filter, s search) (results, error) {
 
 // findRows looks for letters by what is in their rows.
 func (c conn) findRows(ctx context.Context, f Filter, s search) (results, error) {
-	of := f.ofCluster()
 	exact := len(f.IDs) > 0 || f.MessageID != ""
-	if (len(of.sql) > 0 || len(f.States) > 0) && !exact {
-		clusters, err := c.clustersOf(ctx, f)
+	if (len(f.ofCluster().sql) > 0 || len(f.States) > 0) && !exact {
+		buckets, err := c.bucketsOf(ctx, f)
 		if err != nil {
 			return results{}, err
 		}
-		if len(clusters) <= maxMerged {
-			return c.merge(ctx, f, s, clusters)
+		if len(buckets) <= maxMerged {
+			return c.merge(ctx, f, s, buckets)
 		}
 	}
 	return c.scan(ctx, f, s)
 }
 
-// clustersOf returns the clusters that have letters which f may select; more
-// than maxMerged if there are too many to merge.
-func (c conn) clustersOf(ctx context.Context, f Filter) (ids, error) {
+// bucketsOf returns where letters are that f may select: clusters and states,
+// each as one number. If there are too many to merge, it returns more than
+// maxMerged.
+func (c conn) bucketsOf(ctx context.Context, f Filter) (buckets ids, err error) {
 	of := f.ofCluster()
 	f.hasLetters(&of)
-	return c.numbers(ctx, selectClusters(of)+" limit "+strconv.Itoa(maxMerged+1), of.args...)
+	query := "select c.id, " + counters("c.") + from(of) + " limit " + strconv.Itoa(maxMerged+1)
+	err = c.each(ctx, query, of.args, func(scan func(...any) error) error {
+		var cluster int64
+		var counts Counts
+		err := scan(append([]any{&cluster}, counts.dest()...)...)
+		for _, s := range intersection(f.States, States()) {
+			if counts.Of(s) > 0 {
+				buckets = append(buckets, cluster*perCluster+s.code())
+			}
+		}
+		return err
+	})
+	return buckets, err
 }
 
-func selectClusters(of conditions) string {
-	return "select c.id from clusters c join topics t on t.id = c.topic where " + of.String()
+// perCluster is how far apart the numbers of clusters are in those of buckets.
+const perCluster = 16
+
+func selectClusters(of conditions) string { return "select c.id" + from(of) }
+
+func from(of conditions) string {
+	return " from clusters c join topics t on t.id = c.topic where " + of.String()
 }
 
-// merge takes the first letters of each cluster and state, which an index has
-// in order, and of those the first.
-func (c conn) merge(ctx context.Context, f Filter, s search, clusters ids) (results, error) {
-	states := f.States
-	if len(states) == 0 {
-		states = States()
-	}
+// merge takes the first letters of each bucket, which an index has in order, and
+// of those the first.
+func (c conn) merge(ctx context.Context, f Filter, s search, buckets ids) (results, error) {
 	of := f.ofLetter().with(s.past(), s.from.at, s.from.id)
-	query := `select (select string_agg(n.at || '.' || n.id, ' ') from (
-			select l.at, l.id from letters l where l.cluster = c.v and l.state = s.v and ` + of.String() + s.order() + `limit ` + strconv.Itoa(s.limit+1) + `
-		) n) from (IDS) c cross join (IDS) s`
+	query := fmt.Sprintf(`select (select string_agg(n.at || '.' || n.id, ' ') from (
+			select l.at, l.id from letters l where l.cluster = b.v / %d and l.state = b.v %% %[1]d and %s %s limit %d
+		) n) from (IDS) b`, perCluster, of.String(), s.order(), s.limit+1)
 	var found []key
-	err := c.each(ctx, query, append(of.args, clusters, states), func(scan func(...any) error) error {
+	err := c.each(ctx, query, append(of.args, buckets), func(scan func(...any) error) error {
 		var list []byte
 		if err := scan(&list); err != nil {
 			return err
