@@ -1,9 +1,9 @@
 package store_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -50,7 +50,8 @@ func TestCollect(t *testing.T) {
 // TestContentSurvives keeps what no text column would.
 func TestContentSurvives(t *testing.T) {
 	hostile := "\x00\xff\x1b[31m\u202e'; drop table letters; --"
-	large := bytes.Repeat([]byte("0123456789abcdef"), 200<<10) // 3.2 MiB
+	large := make([]byte, 7<<19)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(large)
 	foreign := store.Collected{
 		Broker: hostile, Source: hostile, Format: hostile, Position: hostile,
 		Raw: brokers.Message{ID: hostile, Topic: hostile, Key: hostile, Body: []byte(hostile), Headers: brokers.Headers{

@@ -24,7 +24,7 @@ func TestModel(t *testing.T) {
 			m.collect, m.collect, m.collect, m.comeBack, m.createJob, m.queue, m.queue, m.nextWave, m.claim, m.claim, m.sent, m.sent, m.receipt, m.receipt, m.receipt,
 			m.expire, m.endJob, m.discard, m.restore, m.putBack, m.sweep, m.delete,
 		}
-		for n := range 400 {
+		for n := range 300 {
 			m.now = m.now.Add(time.Duration(1+m.random.IntN(1000)) * time.Millisecond)
 			steps[m.random.IntN(len(steps))]()
 			if m.compare(); t.Failed() {
