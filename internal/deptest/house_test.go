@@ -84,6 +84,11 @@ var house = map[string]row{
 		imports: []string{"brokers", "dlq", "internal/text"},
 		tests:   []string{"brokers/wire"},
 	},
+	"operate/store": {
+		imports: []string{"brokers", "dlq"},
+		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
+		tests:   []string{"integration/postgrestest"},
+	},
 	"consumer/consumertest": {
 		imports: []string{"consumer", "brokers", "brokers/memory", "dlq", "retry", "classify"},
 	},
