@@ -60,6 +60,11 @@ const (
 const (
 	originQueue   = "queue"
 	originMessage = "message-id"
+
+	// Of what SQS has moved here from another queue.
+	originSource   = "source-arn"
+	originReceives = "receive-count"
+	originFirst    = "first-received-at" // milliseconds since 1970
 )
 
 var errChecksum = errors.New("the body does not match its checksum")
@@ -70,7 +75,7 @@ func queueName(topic string) string { return topic[strings.LastIndexByte(topic, 
 // parse reads what a poll brought. How far the message has come is read where a
 // worker noted it for this very queue, and signed it if there is a secret; without
 // one, anybody who may send to the queue could forge it. On a FIFO queue, where no
-// retry is a copy, only others can have written it, and it is not read.
+// retry is a copy, it has come back by Return, and starts over.
 func parse(m types.Message, q *queue, limits wire.Limits) record {
 	r := record{handle: aws.ToString(m.ReceiptHandle), id: aws.ToString(m.MessageId), receives: 1}
 	r.group = m.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)]
@@ -105,8 +110,16 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 		}
 	}
 	h = slices.Concat(h, notes)
-	r.stored = ours && !q.fifo && r.unreadable == nil && q.seal.Believes(h, queueName(q.topic), "", body)
+	limits.Trusted = ours && r.unreadable == nil && q.seal.Believes(h, queueName(q.topic), "", body)
 	r.fill(h, q, limits)
+	if q.fifo {
+		r.meta = r.meta.Restart()
+		r.meta.RedriveCount--
+	}
+	r.stored = limits.Trusted && !q.fifo
+	if r.meta.Origin == nil {
+		r.meta.Origin = r.origin(q, m.Attributes)
+	}
 	r.message.Body = body
 	if key != nil {
 		r.message.Key = *key
@@ -118,7 +131,6 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 
 // fill sets message and meta by headers, those of the packed attribute among them.
 func (r *record) fill(h brokers.Headers, q *queue, limits wire.Limits) {
-	limits.Trusted = r.stored
 	r.message, r.meta = wire.Decode(h, limits)
 	r.message.Topic = q.topic
 	r.message.ID = cmp.Or(r.message.ID, r.id)
@@ -128,9 +140,20 @@ func (r *record) fill(h brokers.Headers, q *queue, limits wire.Limits) {
 			r.message.PublishedAt = limits.Now
 		}
 	}
-	if r.meta.Origin == nil {
-		r.meta.Origin = brokers.Headers{{Name: originQueue, Value: queueName(q.topic)}, {Name: originMessage, Value: r.id}}
+}
+
+// origin says where the message is, and what SQS notes of one that it
+// dead-lettered by itself: all that anybody knows of its end.
+func (r *record) origin(q *queue, system map[string]string) brokers.Headers {
+	o := brokers.Headers{{Name: originQueue, Value: queueName(q.topic)}, {Name: originMessage, Value: r.id}}
+	source := system[string(types.MessageSystemAttributeNameDeadLetterQueueSourceArn)]
+	if source == "" {
+		return o
 	}
+	return append(o,
+		brokers.Header{Name: originSource, Value: source},
+		brokers.Header{Name: originReceives, Value: strconv.Itoa(r.receives)},
+		brokers.Header{Name: originFirst, Value: system[string(types.MessageSystemAttributeNameApproximateFirstReceiveTimestamp)]})
 }
 
 // letter is a message on its way to SQS.
@@ -370,7 +393,7 @@ func (l *letter) shed(rest, limit int) (packed string, size int) {
 
 // spare are the notes of a dead letter that has room for hardly any: that it is
 // one, why, and what a redrive needs.
-var spare = []string{deadVersion, deadPrefix + "reason", deadPrefix + "topic", deadPrefix + "idempotency-key", deadPrefix + "count", idHeader, keyHeader, topicHeader}
+var spare = []string{deadVersion, deadPrefix + "reason", deadPrefix + "topic", deadPrefix + "idempotency-key", deadPrefix + "count", deadPrefix + "send", idHeader, keyHeader, topicHeader}
 
 // strip makes a dead letter small that is over the limit with all that Fit leaves:
 // with spare notes, then none, then without the headers of the user. As the body

@@ -80,6 +80,10 @@ var house = map[string]row{
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"integration/livetest"},
 	},
+	"operate/foreign": {
+		imports: []string{"brokers", "dlq", "internal/text"},
+		tests:   []string{"brokers/wire"},
+	},
 	"operate/store": {
 		imports: []string{"brokers", "dlq"},
 		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
