@@ -149,7 +149,7 @@ func (f Filter) ofLetter() (c conditions) {
 	if f.MessageID != "" {
 		c.and("l.message_id = ?", short(f.MessageID, maxText))
 	}
-	if f.UpTo > 0 {
+	if f.UpTo != 0 {
 		c.and("l.id <= ?", f.UpTo)
 	}
 	if !f.Since.IsZero() {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -104,7 +105,7 @@ func (s *Store) CreateJob(ctx context.Context, now time.Time, a Actor, f Filter,
 			if _, err := tx.get(ctx, "select coalesce(max(last), 0) from ids where name = ?", []any{"letters"}, &f.UpTo); err != nil {
 				return err
 			}
-			f.UpTo = max(f.UpTo, 1) // 0 would be no bound
+			f.UpTo = cmp.Or(f.UpTo, -1) // 0 would be no bound
 		}
 		filter, err := f.save()
 		if err != nil {
