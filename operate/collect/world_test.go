@@ -136,6 +136,13 @@ func newWorld(t *testing.T, fault func(memory.Op) memory.Fault) *world {
 		}
 		return fault(op)
 	}})
+	worker, err := w.broker.Open(t.Context(), brokers.Subscription{Topics: []string{"orders"}, DeadLetters: map[string]string{"orders": dead}})
+	if err == nil {
+		err = worker.Close(t.Context()) // the topics stay
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "letters.db"))
 	if err != nil {
 		t.Fatal(err)
