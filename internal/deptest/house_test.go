@@ -84,6 +84,10 @@ var house = map[string]row{
 		imports: []string{"brokers", "dlq", "internal/text"},
 		tests:   []string{"brokers/wire"},
 	},
+	"operate/collect": {
+		imports: []string{"brokers", "operate/foreign", "operate/store", "retry", "internal/fault", "internal/text"},
+		tests:   []string{"brokers/memory", "dlq"},
+	},
 	"operate/store": {
 		imports: []string{"brokers", "dlq"},
 		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -150,7 +151,8 @@ const stepLetters = 2_000
 
 // Discard takes the letters that f selects out of the way, and returns how many.
 // They stay in the store until retention ends, see Sweep, and Restore brings them
-// back. Letters that a job holds, or that are confirmed, are left alone.
+// back. Letters that a job holds, or that are confirmed, are left alone. One that
+// the broker delivers again stays discarded, see Collect.
 //
 // It works in steps, so that others get a turn; after an error those that were
 // done stay done. Give Filter.UpTo to leave out what is collected meanwhile.
@@ -160,17 +162,39 @@ func (s *Store) Discard(ctx context.Context, now time.Time, a Actor, f Filter) (
 	})
 }
 
-// PutBack notes that the broker has letters again, in the dead-letter topic that
-// they came from: it discards them, and what is collected from there is another
-// letter. It returns how many; those that a job holds, or that are confirmed, are
-// left alone. Call it after the broker has confirmed.
-func (s *Store) PutBack(ctx context.Context, now time.Time, a Actor, letters []int64) (put int64, err error) {
-	if len(letters) == 0 {
-		return 0, nil
-	}
-	return s.inSteps(ctx, now, a, "put back", Filter{IDs: letters}, discardable(), func(tx conn, list ids, act int64) (int64, error) {
-		return tx.move(ctx, now, move{letters: list, from: discardable(), to: StateDiscarded, act: act, note: "put back", set: ", was = state, identity = null"})
+// PutBack has publish give letters back to the dead-letter topic that they came
+// from, and discards those that it returns: those of which the broker has
+// confirmed that it has them again. It returns how many. Letters that a job holds,
+// or that are confirmed, are left alone and not passed to publish.
+//
+// Before publish is called, the store forgets by what it would know the letters
+// again: what is collected from the topic from then on, maybe before publish
+// returns, is another letter. So none of them is gone from the broker while the
+// store has only discarded ones. After a crash or an error there may be two.
+func (s *Store) PutBack(ctx context.Context, now time.Time, a Actor, letters []int64,
+	publish func(ctx context.Context, letters []int64) (confirmed []int64, err error),
+) (put int64, err error) {
+	var list ids
+	err = s.write(ctx, func(tx conn) (err error) {
+		const free = " from letters where id in (IDS) and state in (IDS)"
+		if list, err = tx.numbers(ctx, "select id"+free+" order by id", ids(letters), discardable()); err != nil {
+			return err
+		}
+		_, err = tx.exec(ctx, "update letters set identity = null where id in (IDS)", list)
+		return err
 	})
+	if err != nil || len(list) == 0 {
+		return 0, err
+	}
+	confirmed, failed := publish(ctx, list)
+	if len(confirmed) == 0 {
+		return 0, failed
+	}
+	ctx = context.WithoutCancel(ctx) // the broker has them
+	put, err = s.inSteps(ctx, now, a, "put back", Filter{IDs: confirmed}, discardable(), func(tx conn, list ids, act int64) (int64, error) {
+		return tx.move(ctx, now, move{letters: list, from: discardable(), to: StateDiscarded, act: act, note: "put back", set: ", was = state"})
+	})
+	return put, errors.Join(failed, err)
 }
 
 // discardable are the states in which nobody but an operator has to do with a

@@ -31,8 +31,13 @@ type Collected struct {
 // not taken twice.
 //
 // Letters merge that have the same broker, source, message ID, time of death,
-// body and headers. On a log broker, source and position say it all. A letter
-// with neither a position nor both an ID and a time of death merges with none.
+// body and headers; on a log, the same broker, source, position, body and
+// headers, since a topic that is made anew counts from 0 again. A letter with
+// neither a position nor both an ID and a time of death merges with none.
+//
+// A letter that merges stays what it is, also if it is discarded: that it comes
+// once more does not undo what somebody decided about it. One that was put back,
+// or deleted, is no longer known, and comes as another.
 //
 // A letter that carries the token of the last send of another is that one come
 // back: they are linked, and the older one is returned. Any other token means
@@ -93,17 +98,16 @@ func arrivalOf(l Collected, now time.Time) (*arrival, error) {
 // the time of death, so that what is collected together is together in the
 // index, too.
 func identityOf(l Collected) []byte {
-	if l.Position != "" {
-		place := hash(l.Broker, l.Source)
-		return append(place[:8], short(l.Position, maxText)...)
-	}
 	dead := millis(l.Entry.DeadAt)
-	id := l.Entry.Message.ID
-	if id == "" || dead == 0 {
+	which := l.Entry.Message.ID
+	switch {
+	case l.Position != "":
+		which = l.Position
+	case which == "" || dead == 0:
 		return nil
 	}
 	body := sha256.Sum256(l.Raw.Body)
-	parts := []string{l.Broker, l.Source, id, string(body[:])}
+	parts := []string{l.Broker, l.Source, which, string(body[:])}
 	for _, h := range l.Raw.Headers {
 		parts = append(parts, h.Name, h.Value, h.Type)
 	}

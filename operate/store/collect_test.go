@@ -135,8 +135,10 @@ func TestMerge(t *testing.T) {
 		{"another ID", base, change(func(c *store.Collected) { c.Entry.Message.ID = "other" }), false},
 		{"no ID", change(func(c *store.Collected) { c.Entry.Message.ID = "" }), change(func(c *store.Collected) { c.Entry.Message.ID = "" }), false},
 		{"no time of death", change(func(c *store.Collected) { c.Entry.DeadAt = time.Time{} }), change(func(c *store.Collected) { c.Entry.DeadAt = time.Time{} }), false},
-		{"a place in a log", change(func(c *store.Collected) { c.Position = "0/1"; c.Entry.DeadAt = time.Time{} }),
-			change(func(c *store.Collected) { c.Position = "0/1"; c.Raw.Body = []byte("other") }), true},
+		{"a place in a log", change(func(c *store.Collected) { c.Position = "0/1"; c.Entry.Message.ID = ""; c.Entry.DeadAt = time.Time{} }),
+			change(func(c *store.Collected) { c.Position = "0/1"; c.Entry.Message.ID = ""; c.Entry.DeadAt = time.Time{} }), true},
+		{"a place in a log that was made anew", change(func(c *store.Collected) { c.Position = "0/1" }),
+			change(func(c *store.Collected) { c.Position = "0/1"; c.Raw.Body = []byte("other") }), false},
 		{"another place in a log", change(func(c *store.Collected) { c.Position = "0/1" }), change(func(c *store.Collected) { c.Position = "0/2" }), false},
 	}
 	onBoth(t, func(t *testing.T, url string) {

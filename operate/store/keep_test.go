@@ -2,11 +2,13 @@ package store_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -153,19 +155,53 @@ func TestDelete(t *testing.T) {
 }
 
 func TestPutBack(t *testing.T) {
+	refused := errors.New("the second one is too large")
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		l := running(t, s, 4) // letters 1 to 4
+		queue(t, s, l, 1)
+		again := collected(entry(1))
+		ctx, cancel := context.WithCancel(t.Context())
+		put, err := s.PutBack(ctx, noon, operator, []int64{1, 2, 3, 4, 99}, func(_ context.Context, letters []int64) ([]int64, error) {
+			if !slices.Equal(letters, []int64{2, 3, 4}) {
+				t.Errorf("letters %d are published, want those that no job holds", letters)
+			}
+			collect(t, s, noon.Add(time.Hour), again) // by somebody who is fast, and who acks it
+			cancel()
+			return []int64{2, 4}, refused
+		})
+		if put != 2 || !errors.Is(err, refused) {
+			t.Fatalf("PutBack = %d, %v, want 2 and the error of publish", put, err)
+		}
+		for id, want := range map[int64]store.State{1: store.StateQueued, 2: store.StateDiscarded, 3: store.StateCollected, 4: store.StateDiscarded, 5: store.StateCollected} {
+			wantState(t, s, id, want)
+		}
+		if _, err := s.Sweep(t.Context(), noon.Add(1000*time.Hour), store.Retention{Discarded: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		if got := idsOf(list(t, s, store.Filter{MessageID: "message-1"}, 10)); !slices.Equal(got, []int64{5}) {
+			t.Errorf("after retention the letters with that ID are %d, want the one that was collected again", got)
+		}
+		collect(t, s, noon.Add(time.Hour), collected(entry(2))) // of which nobody knows whether the broker has it
+	})
+}
+
+// TestDiscardedComesAgain delivers a letter once more after it was discarded: in
+// a moment, because an ack got lost, and after a week.
+func TestDiscardedComesAgain(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := open(t, url)
 		c := collected(entry(1))
-		collect(t, s, noon.Add(time.Hour), c)
-		if n, err := s.PutBack(t.Context(), noon, operator, []int64{1}); n != 1 || err != nil {
-			t.Fatalf("PutBack = %d, %v", n, err)
+		collect(t, s, noon, c)
+		if _, err := s.Discard(t.Context(), noon, operator, store.Filter{}); err != nil {
+			t.Fatal(err)
 		}
-		if n, err := s.PutBack(t.Context(), noon, operator, nil); n != 0 || err != nil {
-			t.Errorf("PutBack of nothing = %d, %v", n, err)
+		for _, later := range []time.Duration{time.Second, 7 * 24 * time.Hour} {
+			if n, err := s.Collect(t.Context(), noon.Add(later), []store.Collected{c}); n != 0 || err != nil {
+				t.Errorf("Collect %v later = %d, %v, want none", later, n, err)
+			}
 		}
-		collect(t, s, noon.Add(time.Hour), c)
 		wantState(t, s, 1, store.StateDiscarded)
-		wantState(t, s, 2, store.StateCollected)
 	})
 }
 

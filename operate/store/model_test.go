@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"cmp"
+	"context"
 	"database/sql"
 	"fmt"
 	"maps"
@@ -380,7 +381,7 @@ func (m *model) discard() {
 func (m *model) putBack() {
 	if l := m.some(func(*modelLetter) bool { return true }); l != nil {
 		m.did = fmt.Sprintf("put letter %d back", l.id)
-		n, err := m.s.PutBack(m.t.Context(), m.now, operator, []int64{l.id})
+		n, err := m.s.PutBack(m.t.Context(), m.now, operator, []int64{l.id}, func(_ context.Context, letters []int64) ([]int64, error) { return letters, nil })
 		m.check(err)
 		m.discarded(l, n)
 	}

@@ -157,3 +157,6 @@ create table skips (
 	letters bigint not null,
 	primary key (job, reason)
 );
+
+-- What was written to see whether there is room for it; empty otherwise.
+create table room (data BYTES not null);
