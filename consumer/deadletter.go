@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,11 +41,15 @@ func (p *pipeline) die(d *delivery, reason string, letter dlq.Entry) {
 		return
 	}
 	letter.Reason, letter.Meta, letter.Abandoned = reason, *d.meta, d.Abandoned
-	letter.Group, letter.DeadBy, letter.DeadAt = p.cfg.Group, p.cfg.Instance, time.Now()
+	letter.Group, letter.DeadBy, letter.DeadAt = p.group(), p.cfg.Instance, time.Now()
 	d.letter = &letter
 	p.lettersTo(d.sub.deadLetter).add(d)
 	p.advance(d, true)
 }
+
+// group names the workers that share the messages: as the source says, where the
+// broker has such a notion.
+func (p *pipeline) group() string { return cmp.Or(p.caps.Group, p.cfg.Group) }
 
 // roomToDie reports whether one more dead letter of its topic may wait. There is
 // always room for as many as the window holds. mu is held.

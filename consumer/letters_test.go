@@ -44,6 +44,23 @@ func TestPoisonIsDeadLetteredAtOnce(t *testing.T) {
 	})
 }
 
+// The group is that of the source: an adapter may have one that Config does not name.
+func TestDeadLetterNamesTheGroupOfItsSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		broker.group = "billing"
+		if err := broker.Publish(t.Context(), "orders", brokers.Message{}); err != nil {
+			t.Fatal(err)
+		}
+		w := start(t, broker, quiet(), orders(func(context.Context, *brokers.Message) error { return classify.Permanent(errors.New("no")) }))
+		synctest.Wait()
+		if got := oneDeadLetter(t, broker.Broker, "orders").Group; got != "billing" {
+			t.Errorf("the dead letter is of the group %q, want that of the source", got)
+		}
+		w.mustShutdown()
+	})
+}
+
 func TestDeadLetterTellsTheWholeStory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := memory.New(memory.Options{})

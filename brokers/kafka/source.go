@@ -122,7 +122,7 @@ func heartbeatPace(o Options) time.Duration { return min(3*time.Second, o.Sessio
 // Capabilities are those of a log: a delivery is held as long as the generation
 // lives, and delays are exact.
 func (s *source) Capabilities() brokers.Capabilities {
-	return brokers.Capabilities{MessageLimit: s.broker.options.MessageLimit}
+	return brokers.Capabilities{Group: s.sub.Group, MessageLimit: s.broker.options.MessageLimit}
 }
 
 // join takes part in one generation after the other.
