@@ -295,7 +295,11 @@ func (n *session) grow(now time.Time) {
 			continue
 		}
 		granted := int(in.granted.Load())
-		more := min(max(granted, firstPrefetch-granted), in.limit(now, granted, n.source.prefetch)-granted, n.fitting(in)-granted, mostPrefetch)
+		limit := in.limit(now, granted, n.source.prefetch)
+		if n.source.readOnly { // some other limit of the queue may end what is lost often
+			limit = min(limit, n.source.prefetch)
+		}
+		more := min(max(granted, firstPrefetch-granted), limit-granted, n.fitting(in)-granted, mostPrefetch)
 		if in.feed.ordered {
 			if n.widen(in, granted, more) {
 				return
