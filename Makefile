@@ -127,7 +127,7 @@ cross: ## Type-check code and tests for the other systems
 
 .PHONY: cover
 cover: ## Test the core with the race detector and gate its coverage
-	$(GO) test -race -skip '$(SIMULATIONS)' -covermode=atomic -coverprofile=coverage.out \
+	$(GO) test -race -timeout 30m -skip '$(SIMULATIONS)' -covermode=atomic -coverprofile=coverage.out \
 		-coverpkg=$(subst $(space),$(comma),$(CORE_PKGS)) $(CORE_PKGS)
 	$(GO) -C tools run ./covergate -min $(MIN_COVERAGE) -profile $(CURDIR)/coverage.out $(CORE)
 
