@@ -166,6 +166,29 @@ func TestMerge(t *testing.T) {
 	})
 }
 
+// TestStatsAreBounded lets letters claim more topics than anybody has.
+func TestStatsAreBounded(t *testing.T) {
+	s := open(t, sqliteFile(t))
+	var batch []store.Collected
+	for n := range 1003 {
+		e := entry(n)
+		e.Message.Topic = fmt.Sprintf("topic-%04d", n)
+		batch = append(batch, collected(e))
+		if n == 1002 {
+			e.Message.ID = "second"
+			batch = append(batch, collected(e))
+		}
+	}
+	collect(t, s, noon, batch...)
+	stats, err := s.Stats(t.Context(), noon)
+	if err != nil || len(stats.Topics) != 1000 || stats.Topics[999].Topic != "topic-1002" || stats.Topics[999].Counts.Collected != 2 {
+		t.Fatalf("Stats = %d topics, %v, want the 1000 with most letters", len(stats.Topics), err)
+	}
+	if o := stats.Others; o.Counts != (store.Counts{Collected: 3}) || o.Bytes == 0 || o.Topic != "" {
+		t.Errorf("the others are %+v, want 3 letters", o)
+	}
+}
+
 func TestClustersAndStats(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := open(t, url)

@@ -141,14 +141,20 @@ func (c conn) find(ctx context.Context, f Filter, s search) (results, error) {
 
 // findRows looks for letters by what is in their rows.
 func (c conn) findRows(ctx context.Context, f Filter, s search) (results, error) {
-	exact := len(f.IDs) > 0 || f.MessageID != ""
-	if (len(f.ofCluster().sql) > 0 || len(f.States) > 0) && !exact {
+	switch {
+	case f.MessageID != "":
+		blocks, err := c.blocks(ctx)
+		if err != nil {
+			return results{}, err
+		}
+		return c.merge(ctx, f.ofRow(), s, fmt.Sprintf("l.id / %d = b.v", perBlock), blocks)
+	case len(f.IDs) == 0 && (len(f.ofCluster().sql) > 0 || len(f.States) > 0):
 		buckets, err := c.bucketsOf(ctx, f)
 		if err != nil {
 			return results{}, err
 		}
 		if len(buckets) <= maxMerged {
-			return c.merge(ctx, f, s, buckets)
+			return c.merge(ctx, f.ofLetter(), s, fmt.Sprintf("l.cluster = b.v / %d and l.state = b.v %% %[1]d", perCluster), buckets)
 		}
 	}
 	return c.scan(ctx, f, s)
@@ -178,19 +184,33 @@ func (c conn) bucketsOf(ctx context.Context, f Filter) (buckets ids, err error) 
 // perCluster is how far apart the numbers of clusters are in those of buckets.
 const perCluster = 16
 
+// perBlock is how many letters are in a block of the index by message ID, which
+// knows the number, too.
+const perBlock = 4096
+
+// blocks returns the numbers of all blocks.
+func (c conn) blocks(ctx context.Context) (list ids, err error) {
+	var first, last int64
+	_, err = c.get(ctx, "select coalesce(min(id), 0), coalesce(max(id), -1) from letters", nil, &first, &last)
+	for n := first / perBlock; n <= last/perBlock; n++ {
+		list = append(list, n)
+	}
+	return list, err
+}
+
 func selectClusters(of conditions) string { return "select c.id" + from(of) }
 
 func from(of conditions) string {
 	return " from clusters c join topics t on t.id = c.topic where " + of.String()
 }
 
-// merge takes the first letters of each bucket, which an index has in order, and
-// of those the first.
-func (c conn) merge(ctx context.Context, f Filter, s search, buckets ids) (results, error) {
-	of := f.ofLetter().with(s.past(), s.from.at, s.from.id)
+// merge takes the first letters of each bucket, b, which an index has in order,
+// and of those the first.
+func (c conn) merge(ctx context.Context, of conditions, s search, in string, buckets ids) (results, error) {
+	of = of.with(s.past(), s.from.at, s.from.id)
 	query := fmt.Sprintf(`select (select string_agg(n.at || '.' || n.id, ' ') from (
-			select l.at, l.id from letters l where l.cluster = b.v / %d and l.state = b.v %% %[1]d and %s %s limit %d
-		) n) from (IDS) b`, perCluster, of.String(), s.order(), s.limit+1)
+			select l.at, l.id from letters l where %s and %s %s limit %d
+		) n) from (IDS) b`, in, of.String(), s.order(), s.limit+1)
 	var found []key
 	err := c.each(ctx, query, append(of.args, buckets), func(scan func(...any) error) error {
 		var list []byte
@@ -223,21 +243,14 @@ func (s search) cut(found []key) (r results) {
 // scan looks at letters one after the other, at no more than maxLooked: first at
 // some, and at more the fewer f selects.
 func (c conn) scan(ctx context.Context, f Filter, s search) (results, error) {
-	var of conditions
-	if clusters := f.ofCluster(); len(clusters.sql) > 0 {
-		of.and("+l.cluster in ("+selectClusters(clusters)+")", clusters.args...)
-	}
-	if len(f.States) > 0 {
-		of.and("+l.state in (IDS)", f.States)
-	}
+	of := f.ofRow()
 	var found []key
 	for looked, n := 0, min(5*s.limit, maxLooked); ; n = min(4*n, maxLooked-looked) {
 		between, end, ends, err := c.stretchOf(ctx, f, s, n)
 		if err != nil {
 			return results{}, err
 		}
-		between.and(of.String(), of.args...)
-		more, err := c.keys(ctx, between, s.order()+"limit "+strconv.Itoa(s.limit+1-len(found)))
+		more, err := c.keys(ctx, of.with(between.String(), between.args...), s.order()+"limit "+strconv.Itoa(s.limit+1-len(found)))
 		if err != nil {
 			return results{}, err
 		}

@@ -42,7 +42,7 @@ func (s *Store) openSQLite(ctx context.Context, path string) error {
 		"synchronous(full)",
 		"foreign_keys(1)",
 		"secure_delete(1)",
-		"cache_size(-8192)",
+		"cache_size(-2048)",
 		"wal_autocheckpoint(4000)",
 		"journal_size_limit(67108864)",
 	}}
