@@ -89,6 +89,37 @@ func TestDeadLetterTellsTheWholeStory(t *testing.T) {
 	})
 }
 
+// A message that was returned, failed again and died again says by which sending.
+func TestDeadLetterOfAReturnedMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		if err := broker.Return(t.Context(), "", "orders", brokers.Returned{
+			Message: brokers.Message{ID: "m-1", Key: "customer-7", Body: []byte("one")},
+			Meta: brokers.Meta{
+				Attempt: 3, Class: "transient", IdempotencyKey: "once", RedriveCount: 1, Send: "12.3.f00d",
+				History: []brokers.Failure{{Attempt: 3, Class: "transient"}},
+			},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		cfg := quiet()
+		cfg.Retry = every(10*time.Second, 2)
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+			return classify.Transient(errors.New("the bank is closed"))
+		}))
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		entry := oneDeadLetter(t, broker, "orders")
+		m := entry.Meta
+		if entry.Message.ID != "m-1" || entry.Message.Key != "customer-7" || m.Send != "12.3.f00d" || m.RedriveCount != 2 || m.IdempotencyKey != "once" {
+			t.Errorf("it died again as %q with %+v, want what identifies it, and the token", entry.Message.ID, m)
+		}
+		if m.Attempt != 2 || len(m.History) != 3 || m.History[0].Attempt != 3 || m.History[1].Attempt != 1 {
+			t.Errorf("attempt %d, history %+v; want two runs of its own after that of the life before", m.Attempt, m.History)
+		}
+	})
+}
+
 func TestOriginalIsAckedOnlyAfterTheConfirm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})

@@ -41,7 +41,7 @@ func full() Entry {
 				{Attempt: 9, At: died.Add(-time.Minute), Class: "unknown", Fingerprint: "9f86d081884c7d65", Delay: time.Second},
 				{Attempt: 10, At: died.Add(-time.Second), Class: "transient", Fingerprint: "9f86d081884c7d65"},
 			},
-			IdempotencyKey: "order-8471", RedriveCount: 1,
+			IdempotencyKey: "order-8471", RedriveCount: 1, Send: "12.3.f00d",
 			Origin: brokers.Headers{{Name: "partition", Value: "3"}, {Name: "offset", Value: "42", Type: "long"}},
 		},
 		Reason: "exhausted", ErrorType: "*net.OpError", ErrorCode: "ECONNREFUSED",
@@ -143,7 +143,7 @@ func randomEntry(rng *rand.Rand) Entry {
 		},
 		Meta: brokers.Meta{
 			Attempt: rng.IntN(10_001), Throttles: rng.IntN(10), FirstFailedAt: at(), LastFailedAt: at(), DueAt: at(),
-			Delay: delay(), Class: classes[rng.IntN(len(classes))], IdempotencyKey: text(512), RedriveCount: rng.IntN(4),
+			Delay: delay(), Class: classes[rng.IntN(len(classes))], IdempotencyKey: text(512), RedriveCount: rng.IntN(4), Send: maybe("12.3.f00d"),
 		},
 		Reason: maybe("crash-loop"), ErrorType: text(256), ErrorCode: text(256),
 		ErrorText: text(maxError), Fingerprint: maybe(fmt.Sprintf("%016x", rng.Uint64())),

@@ -136,24 +136,34 @@ func brokenPublishing() []broken {
 		{
 			name:  "open does not look at dead-letter topics",
 			fails: []string{"dead-letter-topics"},
-			hooks: func() hooks {
-				known := make(map[string]bool)
-				return hooks{
-					openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
-						for _, topic := range sub.Topics {
-							known[topic] = true
-						}
-						return b.inner.Open(ctx, sub)
-					},
-					publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
-						if !known[topic] {
-							return &brokers.PublishError{Topic: topic, Failed: map[int]error{0: brokers.ErrMisconfigured}}
-						}
-						return b.inner.Publish(ctx, topic, msgs...)
-					},
-				}
-			},
+			hooks: provides(func(sub brokers.Subscription) []string { return []string{sub.Receipts} }),
 		},
+		{
+			name:  "open does not look at the topic for receipts",
+			fails: []string{"receipts-topic"},
+			hooks: provides(func(sub brokers.Subscription) []string { return slices.Collect(maps.Values(sub.DeadLetters)) }),
+		},
+	}
+}
+
+// provides has the topics of subscriptions and those that others names, and no more.
+func provides(others func(brokers.Subscription) []string) func() hooks {
+	return func() hooks {
+		known := make(map[string]bool)
+		return hooks{
+			openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+				for _, topic := range append(others(sub), sub.Topics...) {
+					known[topic] = true
+				}
+				return b.inner.Open(ctx, sub)
+			},
+			publish: func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error {
+				if !known[topic] {
+					return &brokers.PublishError{Topic: topic, Failed: map[int]error{0: brokers.ErrMisconfigured}}
+				}
+				return b.inner.Publish(ctx, topic, msgs...)
+			},
+		}
 	}
 }
 
@@ -232,6 +242,11 @@ func brokenMessages() []broken {
 			hooks: onPublish(func(m *brokers.Message) {
 				m.Headers = m.Headers.Without("redrive-idempotency-key")
 			}),
+		},
+		{
+			name:  "publish drops the token of a sending",
+			fails: []string{"headers-reserved"},
+			hooks: onPublish(func(m *brokers.Message) { m.Headers = m.Headers.Without("redrive-send") }),
 		},
 		{
 			name:  "publish drops headers that only look like the framework's",

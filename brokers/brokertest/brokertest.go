@@ -70,9 +70,13 @@ type Harness struct {
 	// that must survive publishing and retries.
 	TypedHeaders brokers.Headers
 
-	// Refused returns a message that Publish must refuse for ever. Nil means
-	// one that is larger than Capabilities.MessageLimit; if that is 0 too, the
-	// clause is skipped.
+	// Groups says that each group of workers gets all messages of a topic (Kafka).
+	// The clause about them is skipped without it.
+	Groups bool
+
+	// Refused returns a message that Publish and Return must refuse for ever. Nil
+	// means one that is larger than Capabilities.MessageLimit; if that is 0 too, the
+	// clauses are skipped.
 	Refused func() brokers.Message
 
 	// Rejected names the topic where the broker keeps what is rejected of a topic,
@@ -94,14 +98,14 @@ type Harness struct {
 
 	// LoseRequests keeps what this Broker, and no other that Open has returned,
 	// asks the broker to store from getting there, until heal is called. Of what
-	// it publishes or retries meanwhile nothing is stored, not after heal either,
+	// it publishes, returns or retries meanwhile nothing is stored, not after heal either,
 	// and no confirmation comes, or an error does. Acks and releases must get
 	// through: an adapter that acks before its copy is confirmed then loses the
 	// message. Clauses that need it are skipped if it is nil.
 	LoseRequests func(b brokers.Broker) (heal func())
 
 	// LoseConfirms is the other half of an unknown outcome: what this Broker
-	// publishes or retries, until heal is called, is stored, and the answer that
+	// publishes, returns or retries, until heal is called, is stored, and the answer that
 	// would confirm it gets lost. Clauses that need it are skipped if it is nil.
 	LoseConfirms func(b brokers.Broker) (heal func())
 }
@@ -167,7 +171,7 @@ type clause struct {
 func clauses() []clause {
 	return slices.Concat(
 		publishClauses(), messageClauses(), endClauses(), receiveClauses(), closeClauses(),
-		carryClauses(), retryClauses(), settleClauses(), leaseClauses(), extendClauses(),
+		carryClauses(), retryClauses(), settleClauses(), returnClauses(), leaseClauses(), extendClauses(),
 		topicClauses(), unreadableClauses(), pauseClauses(), crashClauses(), orderClauses(),
 	)
 }

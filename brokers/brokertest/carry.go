@@ -52,6 +52,7 @@ func (tr *trial) story(w *worker, d *brokers.Delivery) brokers.Meta {
 		Class:          "throttled",
 		IdempotencyKey: "clé of order 7, \"quoted\"",
 		RedriveCount:   3,
+		Send:           "7.2.c0ffee",
 		Origin:         d.Meta.Origin,
 	}
 	for n := range max(0, min(historyLimit, (room-rest)/failure)) {

@@ -68,13 +68,18 @@ func (tr *trial) arranged(h brokers.Headers) brokers.Headers {
 
 // sameMeta demands that a carries want, times and delays to the millisecond.
 func (tr *trial) sameMeta(a *arrival, want brokers.Meta) error {
-	got := a.Meta
 	if tr.EstimatesMeta {
-		if got.Attempt < want.Attempt {
-			return fmt.Errorf("%s: Meta.Attempt is %d, and at least %d runs have failed", a, got.Attempt, want.Attempt)
+		if got := a.Meta.Attempt; got < want.Attempt {
+			return fmt.Errorf("%s: Meta.Attempt is %d, and at least %d runs have failed", a, got, want.Attempt)
 		}
 		return nil
 	}
+	return tr.equalMeta(a, want)
+}
+
+// equalMeta is sameMeta of what was just stored, which no broker has to estimate.
+func (tr *trial) equalMeta(a *arrival, want brokers.Meta) error {
+	got := a.Meta
 	var errs []error
 	check := func(field string, same bool, got, want any) {
 		if !same {
@@ -91,6 +96,7 @@ func (tr *trial) sameMeta(a *arrival, want brokers.Meta) error {
 	check("History", slices.EqualFunc(got.History, want.History, sameFailure), got.History, want.History)
 	check("IdempotencyKey", got.IdempotencyKey == want.IdempotencyKey, got.IdempotencyKey, want.IdempotencyKey)
 	check("RedriveCount", got.RedriveCount == want.RedriveCount, got.RedriveCount, want.RedriveCount)
+	check("Send", got.Send == want.Send, got.Send, want.Send)
 	gotOrigin, wantOrigin := tr.arranged(got.Origin), tr.arranged(want.Origin)
 	check("Origin", slices.Equal(gotOrigin, wantOrigin), gotOrigin, wantOrigin)
 	if len(errs) > 0 {
@@ -100,6 +106,6 @@ func (tr *trial) sameMeta(a *arrival, want brokers.Meta) error {
 }
 
 func sameFailure(a, b brokers.Failure) bool {
-	return a.Attempt == b.Attempt && sameTime(a.At, b.At) && a.Class == b.Class &&
+	return a.Attempt == b.Attempt && sameTime(a.At, b.At) && a.Class == b.Class && a.Ambiguous == b.Ambiguous &&
 		a.Fingerprint == b.Fingerprint && sameDelay(a.Delay, b.Delay)
 }

@@ -18,7 +18,8 @@ func Example() {
 	_ = func(t *testing.T) { // func TestConformance(t *testing.T)
 		var losing, stored atomic.Bool
 		fault := func(op memory.Op) memory.Fault {
-			if losing.Load() && (op.Operation == memory.Publish || op.Action == brokers.Retry) {
+			stores := op.Operation == memory.Publish || op.Operation == memory.Return || op.Action == brokers.Retry
+			if losing.Load() && stores {
 				return memory.Fault{Err: brokers.ErrUnknownOutcome, Done: stored.Load()}
 			}
 			return memory.Fault{}

@@ -56,6 +56,12 @@ func (f *failAt) hooks() hooks {
 			}
 			return b.inner.Publish(ctx, topic, msgs...)
 		},
+		putBack: func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error {
+			if f.hit("return") {
+				return fault(brokers.ErrMisconfigured)
+			}
+			return b.inner.Return(ctx, group, topic, letters...)
+		},
 		receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
 			if f.hit("receive") {
 				return nil, fault(brokers.ErrMisconfigured)
@@ -90,13 +96,14 @@ func TestClausesReportFailures(t *testing.T) {
 	// a source only to clean up.
 	looksAt := map[string]string{
 		"publish": "publish-interrupted publish-unconfirmed publish-refused",
+		"return":  "return-unconfirmed return-refused",
 		"settle":  "settle-answers settle-once settle-interrupted publish-delivers capabilities-constant close-ends-session broker-closes retry-unsent retry-unconfirmed",
 		"receive": "receive-max receive-ends receive-cause close-unblocks broker-closes receive-waits",
 	}
 	for _, c := range clauses() {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			for _, method := range []string{"open", "publish", "receive", "settle", "close"} {
+			for _, method := range []string{"open", "publish", "return", "receive", "settle", "close"} {
 				for nth := 1; nth <= 12; nth++ {
 					f := &failAt{method: method, nth: nth}
 					err := harness(memory.Options{MaxLease: 20 * time.Second, MessageLimit: 256 << 10, Ordered: true}, f.hooks).bubble(t, c)

@@ -34,6 +34,7 @@ type held struct {
 type hooks struct {
 	openSource   func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error)
 	publish      func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error
+	putBack      func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error
 	closeBroker  func(ctx context.Context, b *faulty) error
 	crash        func(b *faulty, s *faultySource)
 	capabilities func(s *faultySource, c brokers.Capabilities) brokers.Capabilities
@@ -57,7 +58,8 @@ func newFaulty(options memory.Options, h hooks) *faulty {
 		if op.Operation == memory.Deliver && op.ID == torn.ID {
 			return memory.Fault{Unreadable: errTorn}
 		}
-		if losing == 0 || op.Operation != memory.Publish && op.Action != brokers.Retry {
+		stores := op.Operation == memory.Publish || op.Operation == memory.Return || op.Action == brokers.Retry
+		if losing == 0 || !stores {
 			return memory.Fault{}
 		}
 		return memory.Fault{Err: brokers.ErrUnknownOutcome, Done: losing == confirms}
@@ -103,6 +105,13 @@ func (b *faulty) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 		return b.hooks.publish(ctx, b, topic, msgs)
 	}
 	return b.inner.Publish(ctx, topic, msgs...)
+}
+
+func (b *faulty) Return(ctx context.Context, group, topic string, letters ...brokers.Returned) error {
+	if b.hooks.putBack != nil {
+		return b.hooks.putBack(ctx, b, group, topic, letters)
+	}
+	return b.inner.Return(ctx, group, topic, letters...)
 }
 
 func (b *faulty) Close(ctx context.Context) error {
@@ -267,6 +276,10 @@ func publishing(publish func(ctx context.Context, b *faulty, topic string, msgs 
 	return func() hooks { return hooks{publish: publish} }
 }
 
+func returning(putBack func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error) func() hooks {
+	return func() hooks { return hooks{putBack: putBack} }
+}
+
 func receiving(receive func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error)) func() hooks {
 	return func() hooks { return hooks{receive: receive} }
 }
@@ -294,6 +307,17 @@ func onPublish(change func(*brokers.Message)) func() hooks {
 			return err
 		}}
 	}
+}
+
+// onReturn changes what is returned.
+func onReturn(change func(*brokers.Returned)) func() hooks {
+	return returning(func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error {
+		changed := append([]brokers.Returned(nil), letters...)
+		for i := range changed {
+			change(&changed[i])
+		}
+		return b.inner.Return(ctx, group, topic, changed...)
+	})
 }
 
 // onDelivery changes what is received.

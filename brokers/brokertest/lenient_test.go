@@ -139,6 +139,8 @@ func countedDeliveries() hooks {
 			Origin:         d.Meta.Origin,
 			IdempotencyKey: d.Meta.IdempotencyKey,
 			RedriveCount:   d.Meta.RedriveCount,
+			Send:           d.Meta.Send,
+			History:        d.Meta.History,
 		}
 		d.Abandoned = 0
 		counts[d.Message.ID]++
@@ -156,7 +158,9 @@ func sortedHeaders() hooks {
 		d.Message.Headers = slices.SortedStableFunc(slices.Values(d.Message.Headers), func(a, b brokers.Header) int {
 			return cmp.Compare(a.Name, b.Name)
 		})
-		d.Meta.Origin = d.Meta.Origin.With("offset", "7")
+		if d.Meta.RedriveCount == 0 {
+			d.Meta.Origin = d.Meta.Origin.With("offset", "7")
+		}
 		if d.Meta.Attempt > 0 {
 			slices.Reverse(d.Meta.Origin)
 		}

@@ -27,7 +27,7 @@ func TestMemory(t *testing.T) {
 func memoryHarness(options memory.Options) brokertest.Harness {
 	var fault atomic.Pointer[memory.Fault]
 	options.Fault = func(op memory.Op) memory.Fault {
-		if f := fault.Load(); f != nil && (op.Operation == memory.Publish || op.Action == brokers.Retry) {
+		if f := fault.Load(); f != nil && (op.Operation == memory.Publish || op.Operation == memory.Return || op.Action == brokers.Retry) {
 			return *f
 		}
 		if op.Operation == memory.Deliver && op.ID == torn.ID {

@@ -147,12 +147,13 @@ func headersReserved(tr *trial) {
 	m := brokers.Message{Body: []byte("dead letter"), Headers: append(brokers.Headers{
 		{Name: "redrive-idempotency-key", Value: "key-7"},
 		{Name: "redrive-count", Value: "2"},
+		{Name: "redrive-send", Value: "12.3.f00d"},
 	}, record...)}
 	_, got := tr.deliverMessages(m)
 	a := got[0]
-	if a.Meta.IdempotencyKey != "key-7" || a.Meta.RedriveCount != 2 {
-		tr.failf("%s was published with the headers %q, and has the idempotency key %q and the redrive count %d",
-			a, m.Headers[:2], a.Meta.IdempotencyKey, a.Meta.RedriveCount)
+	if a.Meta.IdempotencyKey != "key-7" || a.Meta.RedriveCount != 2 || a.Meta.Send != "12.3.f00d" {
+		tr.failf("%s was published with the headers %q, and has the idempotency key %q, the redrive count %d and the Send %q",
+			a, m.Headers[:3], a.Meta.IdempotencyKey, a.Meta.RedriveCount, a.Meta.Send)
 	}
 	for _, h := range record {
 		if !slices.Contains(a.Message.Headers, h) {

@@ -68,19 +68,25 @@ func publishClauses() []clause {
 			name:  "publish-unsent",
 			rule:  "What did not reach the broker must be reported as not stored.",
 			needs: []string{"publish-delivers"},
-			check: func(tr *trial) { tr.publishDuring("LoseRequests", tr.LoseRequests) },
+			check: func(tr *trial) { tr.storeDuring(tr.publishing(), "LoseRequests", tr.LoseRequests) },
 		},
 		{
 			name:  "publish-unconfirmed",
 			rule:  "What the broker did not confirm must be reported as not stored, also if it is.",
 			needs: []string{"publish-delivers"},
-			check: func(tr *trial) { tr.publishDuring("LoseConfirms", tr.LoseConfirms) },
+			check: func(tr *trial) { tr.storeDuring(tr.publishing(), "LoseConfirms", tr.LoseConfirms) },
 		},
 		{
 			name:  "dead-letter-topics",
 			rule:  "Open must make sure that the dead-letter topics of the subscription exist.",
 			needs: []string{"publish-delivers"},
 			check: deadLetterTopics,
+		},
+		{
+			name:  "receipts-topic",
+			rule:  "Open must make sure that the topic for receipts exists.",
+			needs: []string{"publish-delivers"},
+			check: receiptsTopic,
 		},
 	}
 }
@@ -164,8 +170,26 @@ func publishConcurrent(tr *trial) {
 	w.expect(tr.patience, bodies...)
 }
 
+// storing is Publish or Return.
+type storing struct {
+	name string
+	call func(ctx context.Context, topic string, msgs []brokers.Message) error
+}
+
+func (tr *trial) publishing() storing {
+	return storing{"broker.Publish", func(ctx context.Context, topic string, msgs []brokers.Message) error {
+		return tr.broker.Publish(ctx, topic, msgs...)
+	}}
+}
+
 func publishRefused(tr *trial) {
 	w, topic := tr.empty()
+	tr.storeRefused(tr.publishing(), w, topic)
+}
+
+// storeRefused stores a message that cannot be stored between two that can, and
+// demands these of w.
+func (tr *trial) storeRefused(how storing, w *worker, topic string) {
 	refused := brokers.Message{Body: bytes.Repeat([]byte("x"), w.caps.MessageLimit+1)}
 	switch {
 	case tr.Refused != nil:
@@ -175,76 +199,87 @@ func publishRefused(tr *trial) {
 	}
 	msgs := []brokers.Message{text("before")[0], refused, text("after")[0]}
 	tr.announce(msgs...)
-	err := tr.try("broker.Publish", func(ctx context.Context) error { return tr.broker.Publish(ctx, topic, msgs...) })
+	err := tr.try(how.name, func(ctx context.Context) error { return how.call(ctx, topic, msgs) })
 	perr, ok := errors.AsType[*brokers.PublishError](err)
 	if !ok {
-		tr.failf("broker.Publish of a message that cannot be stored, between two that can, to %q: error %v, want a *PublishError", topic, err)
+		tr.failf("%s of a message that cannot be stored, between two that can, to %q: error %v, want a *PublishError", how.name, topic, err)
 	}
 	if len(perr.Failed) != 1 || perr.Failed[1] == nil {
-		tr.failf("broker.Publish to %q: only message 1 of 0 to 2 cannot be stored, yet the error is: %w", topic, err)
+		tr.failf("%s to %q: only message 1 of 0 to 2 cannot be stored, yet the error is: %w", how.name, topic, err)
 	}
 	if !errors.Is(err, brokers.ErrRefused) {
-		tr.failf("broker.Publish to %q of %d bytes (MessageLimit is %d): the error is not ErrRefused: %w",
-			topic, len(refused.Body), w.caps.MessageLimit, err)
+		tr.failf("%s to %q of %d bytes (MessageLimit is %d): the error is not ErrRefused: %w",
+			how.name, topic, len(refused.Body), w.caps.MessageLimit, err)
 	}
 	w.expect(tr.patience, "before", "after")
 }
 
 func publishInterrupted(tr *trial) {
-	tr.unreliable("with its context ended", func(topic string, msgs []brokers.Message) error {
+	how := tr.publishing()
+	tr.unreliable(how.name, "with its context ended", func(topic string, msgs []brokers.Message) error {
 		ctx, cancel := context.WithCancel(tr.ctx)
 		cancel()
-		return tr.broker.Publish(ctx, topic, msgs...)
+		return how.call(ctx, topic, msgs)
 	})
 }
 
-// publishDuring publishes while the hook of this name is at work.
-func (tr *trial) publishDuring(name string, fail func(brokers.Broker) (heal func())) {
+// storeDuring stores while the hook of this name is at work.
+func (tr *trial) storeDuring(how storing, name string, fail func(brokers.Broker) (heal func())) {
 	if fail == nil {
 		tr.skip("Harness.%s is nil", name)
 	}
-	tr.unreliable("during Harness."+name, func(topic string, msgs []brokers.Message) error {
+	tr.unreliable(how.name, "during Harness."+name, func(topic string, msgs []brokers.Message) error {
 		heal := fail(tr.broker)
 		defer heal()
 		ctx, cancel := context.WithTimeout(tr.ctx, 2*tr.Unit)
 		defer cancel()
-		err := tr.broker.Publish(ctx, topic, msgs...)
+		err := how.call(ctx, topic, msgs)
 		if err == nil {
-			return errors.New("broker.Publish returned nil although nothing was confirmed")
+			return fmt.Errorf("%s returned nil although nothing was confirmed", how.name)
 		}
 		return err
 	})
 }
 
-// unreliable runs a Publish of three messages that may go wrong, and demands
-// those that it did not report.
-func (tr *trial) unreliable(how string, publish func(string, []brokers.Message) error) {
+// unreliable stores three messages in a call that may go wrong, and demands those
+// that it did not report.
+func (tr *trial) unreliable(what, how string, store func(string, []brokers.Message) error) {
 	w, topic := tr.empty()
 	bodies := []string{"one", "two", "three"}
 	msgs := text(bodies...)
 	tr.announce(msgs...)
-	err, hung := call(tr, "broker.Publish", tr.patience, func(context.Context) error { return publish(topic, msgs) })
+	err, hung := call(tr, what, tr.patience, func(context.Context) error { return store(topic, msgs) })
 	tr.must(hung)
 	var stored []string
 	perr, ok := errors.AsType[*brokers.PublishError](err)
 	if err != nil && (!ok || len(perr.Failed) == 0) {
-		tr.failf("broker.Publish to %q %s: error %q, want a *PublishError that names messages", topic, how, err)
+		tr.failf("%s to %q %s: error %q, want a *PublishError that names messages", what, topic, how, err)
 	}
 	for i, body := range bodies {
 		if perr == nil || perr.Failed[i] == nil {
 			stored = append(stored, body)
 		}
 	}
-	tr.note("broker.Publish to %q %s reported %d of %d messages as stored, but", topic, how, len(stored), len(msgs))
+	tr.note("%s to %q %s reported %d of %d messages as stored, but", what, topic, how, len(stored), len(msgs))
 	w.expect(tr.patience, stored...)
 }
 
 func deadLetterTopics(tr *trial) {
 	dead := tr.Topic("orders-dead")
+	tr.provided(dead, func(sub *brokers.Subscription) { sub.DeadLetters = map[string]string{sub.Topics[0]: dead} })
+}
+
+func receiptsTopic(tr *trial) {
+	receipts := tr.Topic("receipts")
+	tr.provided(receipts, func(sub *brokers.Subscription) { sub.Receipts = receipts })
+}
+
+// provided demands a topic that Open is to make sure of, as a subscription names it.
+func (tr *trial) provided(topic string, name func(*brokers.Subscription)) {
 	sub := tr.subscription(tr.Topic("orders"))
-	sub.DeadLetters = map[string]string{sub.Topics[0]: dead}
+	name(&sub)
 	tr.subscribe(sub)
-	tr.publish(dead, text("dead letter")...)
-	w := tr.open(dead)
-	w.expect(tr.patience, "dead letter")
+	tr.publish(topic, text("for people")...)
+	w := tr.open(topic)
+	w.expect(tr.patience, "for people")
 }

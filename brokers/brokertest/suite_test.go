@@ -23,7 +23,7 @@ type broken struct {
 }
 
 func allBroken() []broken {
-	return slices.Concat(brokenPublishing(), brokenMessages(), brokenSettling(), brokenRetries(),
+	return slices.Concat(brokenPublishing(), brokenMessages(), brokenSettling(), brokenRetries(), brokenReturning(),
 		brokenLeases(), brokenReceiving(), brokenUnreadable(), brokenPausing(), brokenClosing())
 }
 

@@ -198,7 +198,7 @@ func (tr *trial) affords(d time.Duration) bool { return tr.Virtual || d <= tr.pa
 func (tr *trial) subscription(topics ...string) brokers.Subscription {
 	return brokers.Subscription{
 		Topics:      topics,
-		Group:       topics[0] + "-workers",
+		Group:       tr.group(topics[0]),
 		InFlight:    32,
 		Lease:       5 * tr.Unit,
 		MaxDelay:    10 * tr.Unit,
@@ -206,6 +206,9 @@ func (tr *trial) subscription(topics ...string) brokers.Subscription {
 		MaxAttempts: 10,
 	}
 }
+
+// group is that of the workers that open topic first.
+func (tr *trial) group(topic string) string { return topic + "-workers" }
 
 // open starts a worker on topics, which the caller passed through tr.Topic.
 func (tr *trial) open(topics ...string) *worker {

@@ -70,6 +70,9 @@ func TestConformance(t *testing.T) {
 			},
 			Unit:  time.Second,
 			Slack: 6 * time.Second, // a group that changes stops for as long
+
+			Groups:  true,
+			Refused: func() brokers.Message { return brokers.Message{Body: noise(4 << 20)} }, // more than a delay topic takes
 			PublishUnreadable: func(ctx context.Context, _ brokers.Broker, topic string) error {
 				_, err := storeBatch(ctx, admin, partition{topic, 0}, kafka.Zstd, record{value: make([]byte, 20<<20)})
 				return err

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -263,6 +264,28 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 		return outgoing{topic: topic, partition: byKey, record: r}, err
 	}
 	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.producer.produce(ctx, out) })
+}
+
+// Return stores msgs in the delay topic of group for short delays, where they are
+// due: no other group reads it. Options.Group does not stand in for a group that
+// nobody named. The delay topic is there once a worker of the group was, with the
+// same Options.Prefix; its workers need the same Options.Secret. A message is as
+// large as that topic allows. Errors are *brokers.PublishError.
+func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+	to, fault := b.options.returnTopic(group, topic)
+	compose := func(m brokers.Message, meta brokers.Meta) (outgoing, error) {
+		return outgoing{topic: to, partition: byKey, record: copyOf(b.seal, m, meta)}, fault
+	}
+	return adapter.Return(topic, msgs, compose, func(out []outgoing) []error {
+		errs := b.producer.produce(ctx, out)
+		for i, err := range errs {
+			if errors.Is(err, kafka.UnknownTopicOrPartition) {
+				errs[i] = fmt.Errorf("%w: the topic %q is not there: start a worker of the group %q once, which creates it, or publish to %q, which every group sees; "+
+					"without the right to describe it, it looks missing too", brokers.ErrMisconfigured, to, group, topic)
+			}
+		}
+		return errs
+	})
 }
 
 // hasDeadLetters reports whether an open source dead-letters to topic, which

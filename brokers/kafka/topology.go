@@ -42,11 +42,12 @@ const (
 
 // plan is what a subscription needs of the cluster.
 type plan struct {
-	group  string
-	topics []string
-	dead   []string
-	delays []delayTopic // by rising delay
-	longer []delayTopic // which the subscription does not need
+	group    string
+	topics   []string
+	dead     []string
+	receipts string
+	delays   []delayTopic // by rising delay
+	longer   []delayTopic // which the subscription does not need
 
 	largest int   // batch that a topic of the subscription takes, 0 if the cluster does not say
 	tight   error // the topics that take what comes in, and have no room for more headers
@@ -60,7 +61,7 @@ type delayTopic struct {
 
 // plan names the topics of sub, or says what is wrong with it.
 func (o Options) plan(sub brokers.Subscription) (plan, error) {
-	p := plan{group: sub.Group, topics: slices.Compact(slices.Sorted(slices.Values(sub.Topics)))}
+	p := plan{group: sub.Group, topics: slices.Compact(slices.Sorted(slices.Values(sub.Topics))), receipts: sub.Receipts}
 	var faults []error
 	if p.group == "" {
 		faults = append(faults, errors.New("no group: set consumer.Config.Group or Options.Group, the name that workers share"))
@@ -71,7 +72,7 @@ func (o Options) plan(sub brokers.Subscription) (plan, error) {
 		faults = append(faults, errors.New("no topic"))
 	}
 	p.dead = slices.Compact(slices.Sorted(maps.Values(sub.DeadLetters)))
-	for _, name := range slices.Concat(p.topics, p.dead) {
+	for _, name := range slices.Concat(p.topics, p.dead, p.reported()) {
 		if !isName(name) {
 			faults = append(faults, fmt.Errorf("%q cannot be the name of a topic: use at most %d letters, digits, dots, hyphens and underscores", name, longestName))
 		}
@@ -81,7 +82,7 @@ func (o Options) plan(sub brokers.Subscription) (plan, error) {
 		if i == len(delayRanges)-1 {
 			longest = max(longest, sub.MaxDelay)
 		}
-		t := delayTopic{fmt.Sprintf("%s.delay.v1.%s.%s", o.Prefix, p.group, r.name), longest, min(longest, sub.MaxDelay)}
+		t := delayTopic{o.delayTopic(p.group, r.name), longest, min(longest, sub.MaxDelay)}
 		if len(t.name) > longestName {
 			faults = append(faults, fmt.Errorf("the topic %q has %d characters, the longest has %d: shorten the group or Options.Prefix", t.name, len(t.name), longestName))
 		}
@@ -95,6 +96,33 @@ func (o Options) plan(sub brokers.Subscription) (plan, error) {
 		return plan{}, fmt.Errorf("%w: %w", brokers.ErrMisconfigured, err)
 	}
 	return p, nil
+}
+
+// delayTopic names the topic of a group for one of delayRanges.
+func (o Options) delayTopic(group, delays string) string {
+	return fmt.Sprintf("%s.delay.v1.%s.%s", o.Prefix, group, delays)
+}
+
+// returnTopic names the topic in which the messages of topic come back to group.
+func (o Options) returnTopic(group, topic string) (string, error) {
+	name := o.delayTopic(group, delayRanges[0].name)
+	switch {
+	case group == "":
+		return "", fmt.Errorf("%w: no group: name the one that gave the message up, or publish to %q, which every group sees", brokers.ErrMisconfigured, topic)
+	case !isName(group), !isName(name):
+		return "", fmt.Errorf("%w: no worker can have the group %q, whose delay topic would be %q", brokers.ErrMisconfigured, group, name)
+	case !isName(topic):
+		return "", fmt.Errorf("%w: %q cannot be the name of a topic", brokers.ErrMisconfigured, topic)
+	}
+	return name, nil
+}
+
+// reported is the topic for receipts, if there is one.
+func (p plan) reported() []string {
+	if p.receipts == "" {
+		return nil
+	}
+	return []string{p.receipts}
 }
 
 // pick returns the topic for a delay.
@@ -156,7 +184,7 @@ func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState,
 	for i, t := range p.delays {
 		delays[i] = t.name
 	}
-	states, err := b.client.topics(ctx, slices.Concat(p.topics, p.dead, delays)...)
+	states, err := b.client.topics(ctx, slices.Concat(p.topics, p.dead, p.reported(), delays)...)
 	if err != nil {
 		return nil, err
 	}
@@ -174,6 +202,11 @@ func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState,
 	settings["retention.ms"] = "-1"
 	for _, name := range p.dead {
 		if err := b.provide(ctx, name, states[name], states[p.topics[0]].partitions, settings); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range p.reported() { // whatever the cluster keeps by default: a lost receipt loses no message
+		if err := b.provide(ctx, name, states[name], 0, map[string]string{"cleanup.policy": "delete"}); err != nil {
 			return nil, err
 		}
 	}

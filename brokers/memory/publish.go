@@ -199,7 +199,7 @@ func newEntry(topic string, m brokers.Message, meta brokers.Meta) *entry {
 	m.Headers = slices.Clip(slices.Clone(m.Headers))
 	e := &entry{message: m}
 	if meta.IdempotencyKey != "" || meta.RedriveCount != 0 || meta.Send != "" {
-		first := meta // what escapes is only that
+		first := cloneMeta(meta) // what escapes is only that
 		if first.Origin == nil {
 			first.Origin = origin(topic)
 		}

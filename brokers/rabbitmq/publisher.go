@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -66,25 +67,67 @@ func newPublisher(b *Broker) *publisher {
 // and so does Open for the topics of its Subscription. Errors are
 // *brokers.PublishError. Of headers with a Type, see the package
 // documentation. It may be called from several goroutines, which share one
-// connection. Dead letters of an open source go through its own exchange, and all
-// else through the default one.
+// connection. Dead letters and receipts of an open source go through its own
+// exchange, and all else through the default one.
 func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
 	exchange := b.exchangeTo(topic)
 	compose := func(m brokers.Message) (outgoing, error) {
 		p, err := b.publishing(m, wire.EncodeIdentity(withoutID(m)))
-		if err == nil && (topic == "" || len(topic) > longestName) {
-			err = fmt.Errorf("the topic has %d bytes: use 1 to %d: %w", len(topic), longestName, brokers.ErrMisconfigured)
-		}
-		return outgoing{exchange: exchange, key: topic, message: p}, err
+		return outgoing{exchange: exchange, key: topic, message: p}, cmp.Or(err, checkTopic(topic))
 	}
 	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.publisher.publish(ctx, out) })
 }
 
+// Return stores msgs in the queue of the retries of topic, which is there once a
+// worker with the same Options.Prefix was; its workers need the same Options.Secret.
+// Where it is not there, as in front of consumers that are not redrive's, they go
+// into the queue of topic. Both are reached through the default exchange, and so
+// nobody else gets them. Group is ignored. Errors are *brokers.PublishError.
+func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+	compose := func(m brokers.Message, meta brokers.Meta) (outgoing, error) {
+		p, err := b.copyFor(m, meta)
+		return outgoing{key: topic, message: p}, cmp.Or(err, checkTopic(topic))
+	}
+	return adapter.Return(topic, msgs, compose, func(out []outgoing) []error { return b.putBack(ctx, topic, out) })
+}
+
+// putBack stores out, which is for the queue of topic, in that of its retries if
+// there is one.
+func (b *Broker) putBack(ctx context.Context, topic string, out []outgoing) []error {
+	retries := b.names.retry(topic)
+	if len(retries) > longestName {
+		return b.publisher.publish(ctx, out)
+	}
+	first := slices.Clone(out)
+	for i := range first {
+		first[i].key = retries
+	}
+	errs := b.publisher.publish(ctx, first)
+	var rest []outgoing
+	var index []int
+	for i, err := range errs {
+		if errors.Is(err, errUnrouted) {
+			rest, index = append(rest, out[i]), append(index, i)
+		}
+	}
+	for at, err := range b.publisher.publish(ctx, rest) {
+		errs[index[at]] = err
+	}
+	return errs
+}
+
+func checkTopic(topic string) error {
+	if topic == "" || len(topic) > longestName {
+		return fmt.Errorf("the topic has %d bytes: use 1 to %d: %w", len(topic), longestName, brokers.ErrMisconfigured)
+	}
+	return nil
+}
+
 // exchangeTo returns the exchange that leads to topic. That of copies does if an
-// open source has its dead letters there; so a worker need not be allowed to write
+// open source has its dead letters or receipts there; so a worker need not be allowed to write
 // to the default one, which leads to every queue.
 func (b *Broker) exchangeTo(topic string) string {
-	if slices.ContainsFunc(b.sources.Open(), func(s *source) bool { return s.buries(topic) }) {
+	if slices.ContainsFunc(b.sources.Open(), func(s *source) bool { return s.leadsTo(topic) }) {
 		return b.names.copies()
 	}
 	return ""

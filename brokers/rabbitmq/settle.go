@@ -213,13 +213,11 @@ func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, er
 	} else if delay > 0 && meta.DueAt.IsZero() {
 		meta.DueAt = time.Now().Add(delay)
 	}
-	topic := m.Topic
-	m.Topic = "" // the queue of retries says it
-	p, err := s.broker.publishing(m, s.broker.seal.Sign(wire.Encode(withoutID(m), meta), topic, propertyID(m), m.Body))
+	p, err := s.broker.copyFor(m, meta)
 	if err != nil {
 		return outgoing{}, err
 	}
-	o := outgoing{exchange: s.broker.names.copies(), key: s.broker.names.retry(topic), message: p}
+	o := outgoing{exchange: s.broker.names.copies(), key: s.broker.names.retry(m.Topic), message: p}
 	if max(delay, time.Until(meta.DueAt)) < hold && !meta.DueAt.Equal(st.Delivery.Meta.DueAt) {
 		return o, nil
 	}
@@ -227,6 +225,13 @@ func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, er
 		o.exchange = s.broker.names.shelf(shelf)
 	}
 	return o, nil
+}
+
+// copyFor is the message of a retry of m, which is signed.
+func (b *Broker) copyFor(m brokers.Message, meta brokers.Meta) (amqp.Publishing, error) {
+	topic := m.Topic
+	m.Topic = "" // the queue of retries says it
+	return b.publishing(m, b.seal.Sign(wire.Encode(withoutID(m), meta), topic, propertyID(m), m.Body))
 }
 
 // propertyID is the ID as a property of the message, if it fits.

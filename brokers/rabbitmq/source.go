@@ -140,15 +140,16 @@ func (s *source) start(ctx context.Context) error {
 	return s.adopt(n, nil)
 }
 
-// buries reports whether dead letters of s go to topic, which Open has bound.
-func (s *source) buries(topic string) bool {
+// leadsTo reports whether dead letters or receipts of s go to topic, which Open has
+// bound.
+func (s *source) leadsTo(topic string) bool {
 	s.mu.Lock()
 	opened := !s.begun.IsZero()
 	s.mu.Unlock()
-	return opened && slices.ContainsFunc(s.sub.Topics, func(name string) bool {
+	return opened && (topic == s.sub.Receipts || slices.ContainsFunc(s.sub.Topics, func(name string) bool {
 		dead, kept := s.sub.DeadLetters[name]
 		return kept && dead == topic
-	})
+	}))
 }
 
 // rest is how long to wait after so many brief sessions in a row, half of it

@@ -50,7 +50,7 @@ func (n names) returns() string { return n.prefix + ".return.v1" }
 func (n names) unroutable() string { return n.prefix + ".unroutable.v1" }
 
 // copies names the exchange that workers publish to what needs no delay: copies
-// for the queues of retries, and dead letters. Unlike the default exchange it
+// for the queues of retries, dead letters, and receipts. Unlike the default exchange it
 // leads to these queues alone, each bound by its name; and unlike returns it has
 // no alternate, so that what has lost its queue is refused.
 func (n names) copies() string { return n.prefix + ".copy.v1" }
@@ -78,6 +78,9 @@ func (n names) check(sub brokers.Subscription) error {
 		case len(topic) > room:
 			fault("the topic %.40q... has %d bytes, the longest has %d", topic, len(topic), room)
 		}
+	}
+	if len(sub.Receipts) > longestName {
+		fault("the topic for receipts has %d bytes, the longest has %d", len(sub.Receipts), longestName)
 	}
 	for topic, dead := range sub.DeadLetters {
 		if dead == "" || len(dead) > longestName {
@@ -147,6 +150,10 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 		if kept {
 			t.bindings = append(t.bindings, n.copiesTo(dead))
 		}
+	}
+	if sub.Receipts != "" {
+		add(sub.Receipts, sub.Receipts, unlimited)
+		t.bindings = append(t.bindings, n.copiesTo(sub.Receipts))
 	}
 	add(n.unroutable(), n.unroutable(), unlimited)
 	t.bindings = append(t.bindings, binding{exchange: n.unroutable(), kind: amqp.ExchangeFanout, queue: n.unroutable()})

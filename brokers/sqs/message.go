@@ -70,7 +70,7 @@ func queueName(topic string) string { return topic[strings.LastIndexByte(topic, 
 // parse reads what a poll brought. How far the message has come is read where a
 // worker noted it for this very queue, and signed it if there is a secret; without
 // one, anybody who may send to the queue could forge it. On a FIFO queue, where no
-// retry is a copy, only others can have written it, and it is not read.
+// retry is a copy, it has come back by Return, and starts over.
 func parse(m types.Message, q *queue, limits wire.Limits) record {
 	r := record{handle: aws.ToString(m.ReceiptHandle), id: aws.ToString(m.MessageId), receives: 1}
 	r.group = m.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)]
@@ -105,8 +105,13 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 		}
 	}
 	h = slices.Concat(h, notes)
-	r.stored = ours && !q.fifo && r.unreadable == nil && q.seal.Believes(h, queueName(q.topic), "", body)
+	limits.Trusted = ours && r.unreadable == nil && q.seal.Believes(h, queueName(q.topic), "", body)
 	r.fill(h, q, limits)
+	if q.fifo {
+		r.meta = r.meta.Restart()
+		r.meta.RedriveCount--
+	}
+	r.stored = limits.Trusted && !q.fifo
 	r.message.Body = body
 	if key != nil {
 		r.message.Key = *key
@@ -118,7 +123,6 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 
 // fill sets message and meta by headers, those of the packed attribute among them.
 func (r *record) fill(h brokers.Headers, q *queue, limits wire.Limits) {
-	limits.Trusted = r.stored
 	r.message, r.meta = wire.Decode(h, limits)
 	r.message.Topic = q.topic
 	r.message.ID = cmp.Or(r.message.ID, r.id)
@@ -370,7 +374,7 @@ func (l *letter) shed(rest, limit int) (packed string, size int) {
 
 // spare are the notes of a dead letter that has room for hardly any: that it is
 // one, why, and what a redrive needs.
-var spare = []string{deadVersion, deadPrefix + "reason", deadPrefix + "topic", deadPrefix + "idempotency-key", deadPrefix + "count", idHeader, keyHeader, topicHeader}
+var spare = []string{deadVersion, deadPrefix + "reason", deadPrefix + "topic", deadPrefix + "idempotency-key", deadPrefix + "count", deadPrefix + "send", idHeader, keyHeader, topicHeader}
 
 // strip makes a dead letter small that is over the limit with all that Fit leaves:
 // with spare notes, then none, then without the headers of the user. As the body

@@ -188,7 +188,7 @@ func TestRoundTrip(t *testing.T) {
 		}), sealed},
 	} {
 		for _, fifo := range []bool{false, true} {
-			for _, meta := range []*brokers.Meta{nil, {Attempt: 3, DueAt: now.Add(time.Minute), Class: "transient", Delay: time.Minute}} {
+			for _, meta := range []*brokers.Meta{nil, {Attempt: 3, DueAt: now.Add(time.Minute), Class: "transient", Delay: time.Minute, History: []brokers.Failure{{Attempt: 3}}}} {
 				t.Run(fmt.Sprintf("%s/fifo=%t,copy=%t", name, fifo, meta != nil), func(t *testing.T) {
 					want := test.message
 					want.Topic = orders(fifo).topic
@@ -197,12 +197,15 @@ func TestRoundTrip(t *testing.T) {
 						t.Errorf("the body is %.120q, want an envelope: %t", *out.entry.MessageBody, test.sealed)
 					}
 					compareMessages(t, got.message, want)
-					// An envelope tells whose it is; on FIFO queues nothing is believed.
+					// An envelope tells whose it is; on FIFO queues a copy starts over.
 					if got.err != nil || got.stored != (!fifo && (meta != nil || test.sealed)) || got.receives != 2 || got.handle != "handle" {
 						t.Errorf("record = %+v", got)
 					}
-					if fifo && got.meta.Attempt != 0 {
-						t.Errorf("meta = %+v, want none: FIFO queues have no copies", got.meta)
+					if fifo && (got.meta.Attempt != 0 || !got.meta.DueAt.IsZero() || got.meta.Class != "" || got.meta.Delay != 0) {
+						t.Errorf("meta = %+v, want no progress: on FIFO queues no retry is a copy", got.meta)
+					}
+					if meta != nil && len(got.meta.History) != 1 {
+						t.Errorf("history = %+v, want that of the copy", got.meta.History)
 					}
 					if meta != nil && !fifo && (got.meta.Attempt != 3 || !got.meta.DueAt.Equal(meta.DueAt) || got.meta.Class != "transient") {
 						t.Errorf("meta = %+v, want %+v", got.meta, *meta)

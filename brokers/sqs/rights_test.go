@@ -43,8 +43,9 @@ func policies(t *testing.T) (all []map[string][]string) {
 	return all
 }
 
-// TestRights has a worker do all that it ever does, and a producer publish: they
-// need the rights that the documentation lists, and no others.
+// TestRights has a worker do all that it ever does, a producer publish, and a tool put
+// back: they need the rights that the documentation lists, and no others. Those of
+// the tool are a producer's.
 func TestRights(t *testing.T) {
 	play(t, "orders", Options{}, func(s *scene) {
 		s.create("orders-dead", nil)
@@ -78,8 +79,12 @@ func TestRights(t *testing.T) {
 		}
 		worker := used()
 		send(s.start(Options{}), "orders")
-		for i, actions := range []map[string][]string{worker, used()} {
-			allowed := policies(t)[i]
+		producer := used()
+		if err := s.start(Options{}).Return(s.Context(), "", "orders", brokers.Returned{Message: brokers.Message{Body: []byte("a")}}); err != nil {
+			s.Error(err)
+		}
+		for i, actions := range []map[string][]string{worker, producer, used()} {
+			allowed := policies(t)[min(i, 1)]
 			for queue := range maps.Keys(actions) {
 				if want, got := slices.Sorted(slices.Values(allowed[queue])), slices.Sorted(slices.Values(actions[queue])); !slices.Equal(got, want) {
 					s.Errorf("policy %d in %s allows %q on %q, used are %q", i, setUp, want, queue, got)

@@ -195,6 +195,21 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	return adapter.Publish(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.send(ctx, q.url, out) })
 }
 
+// Return stores msgs in the queue that topic names, or whose URL it is, as a retry
+// that is a copy is stored: its workers need the same Options.Secret. On FIFO queues
+// they join the end of their groups. Group is ignored. Errors are
+// *brokers.PublishError.
+func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+	q, err := b.queue(ctx, topic)
+	compose := func(m brokers.Message, meta brokers.Meta) (outgoing, error) {
+		if err != nil {
+			return outgoing{}, err
+		}
+		return q.compose(m, &meta, 0)
+	}
+	return adapter.Return(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.client.send(ctx, q.url, out) })
+}
+
 // send stores messages, and those dead letters bare that SQS refuses although they
 // seem to fit: the limit of a queue that nobody may look at is not known.
 func (b *Broker) send(ctx context.Context, url string, out []outgoing) []error {

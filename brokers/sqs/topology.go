@@ -82,7 +82,7 @@ func check(sub brokers.Subscription, t terms) error {
 	if len(sub.Topics) == 0 {
 		faults = append(faults, errors.New("no topic"))
 	}
-	for _, topic := range slices.Concat(sub.Topics, deadTopics(sub)) {
+	for _, topic := range slices.Concat(sub.Topics, lasting(sub)) {
 		if err := checkName(topic); err != nil {
 			faults = append(faults, err)
 		}
@@ -107,9 +107,11 @@ func check(sub brokers.Subscription, t terms) error {
 	return misconfigured(errors.Join(faults...))
 }
 
-func deadTopics(sub brokers.Subscription) []string {
-	topics := slices.Compact(slices.Sorted(maps.Values(sub.DeadLetters)))
-	return slices.DeleteFunc(topics, func(topic string) bool { return topic == "" })
+// lasting are the topics whose messages are for people: dead letters and receipts.
+func lasting(sub brokers.Subscription) []string {
+	topics := slices.AppendSeq([]string{sub.Receipts}, maps.Values(sub.DeadLetters))
+	slices.Sort(topics)
+	return slices.DeleteFunc(slices.Compact(topics), func(topic string) bool { return topic == "" })
 }
 
 func misconfigured(err error) error {
@@ -130,13 +132,13 @@ type site struct {
 // them.
 func (b *Broker) establish(ctx context.Context, sub brokers.Subscription) ([]queue, error) {
 	topics := slices.Compact(slices.Sorted(slices.Values(sub.Topics)))
-	dead := slices.DeleteFunc(deadTopics(sub), func(topic string) bool { return slices.Contains(topics, topic) })
-	sites, err := b.find(ctx, dead, func(topic string) (map[string]string, error) {
+	kept := slices.DeleteFunc(lasting(sub), func(topic string) bool { return slices.Contains(topics, topic) })
+	sites, err := b.find(ctx, kept, func(topic string) (map[string]string, error) {
 		return settings(topic, retention, "", 0), nil
 	})
 	found, fault := b.find(ctx, topics, func(topic string) (map[string]string, error) {
 		if err != nil {
-			return nil, fmt.Errorf("the queue %q is missing, and is not created before all dead-letter queues are there", topic)
+			return nil, fmt.Errorf("the queue %q is missing, and is not created before all dead-letter queues, and that for receipts, are there", topic)
 		}
 		keep := max(leastRetention, (sub.MaxAge+sub.MaxDelay).Truncate(time.Second)+time.Second)
 		if keep > retention {

@@ -97,6 +97,15 @@ func TestOpenRefuses(t *testing.T) {
 			change: func(sub *brokers.Subscription) { sub.DeadLetters["jobs"] = "missing" },
 			want:   []string{`"missing"`, "create the queue"},
 		},
+		"a queue for receipts that is missing": {
+			change: func(sub *brokers.Subscription) { sub.Receipts = "missing" },
+			want:   []string{`"missing"`, "create the queue"},
+		},
+		"receipts of FIFO queues on a standard one": {
+			change: func(sub *brokers.Subscription) {
+				sub.Topics, sub.DeadLetters, sub.Receipts = []string{"jobs.fifo"}, nil, "dead"
+			},
+		},
 		"retries that outlive the queue": {
 			change: func(sub *brokers.Subscription) { sub.MaxAge, sub.MaxDelay = 4*day-time.Hour, 2*time.Hour },
 			want:   []string{"97h0m0s", `"jobs"`, "96h0m0s", "MessageRetentionPeriod"},

@@ -68,11 +68,12 @@ func TestFitOfACopy(t *testing.T) {
 	for limit, want := range map[int][2]bool{size(copied): {true, true}, size(copied) - 1: {false, true}, size(copied) - origin - 1: {}, 1: {}} {
 		got := Fit(copied, limit)
 		_, hasOrigin := got.Lookup(nameOrigin + "offset")
-		if _, ok := got.Lookup(nameHistory); ok != want[0] || hasOrigin != want[1] || got.Get(nameDueAt) == "" {
-			t.Errorf("in %d bytes: history %v, origin %v, want %v, and the due time: %v", limit, ok, hasOrigin, want, got)
+		if _, ok := got.Lookup(nameHistory); ok != want[0] || hasOrigin != want[1] || got.Get(nameDueAt) == "" ||
+			got.Get(nameID) == "" || got.Get(nameIdempotencyKey) == "" || got.Get(nameRedriveCount) == "" || got.Get(nameSend) == "" {
+			t.Errorf("in %d bytes: history %v, origin %v, want %v, and due time and identity: %v", limit, ok, hasOrigin, want, got)
 		}
 	}
-	if copied.Get(nameHistory) != history || len(copied) != 16 {
+	if copied.Get(nameHistory) != history || len(copied) != 17 {
 		t.Errorf("Fit changed what it was given: %v", copied)
 	}
 }

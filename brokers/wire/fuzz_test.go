@@ -85,7 +85,7 @@ func checkMeta(t *testing.T, m brokers.Meta, limits Limits) {
 	if len(m.History) > maxHistory || len(m.Origin) > maxOrigin {
 		t.Errorf("%d failures and %d details are too many", len(m.History), len(m.Origin))
 	}
-	texts := []string{m.IdempotencyKey, m.Class}
+	texts := []string{m.IdempotencyKey, m.Class, m.Send}
 	for _, h := range m.Origin {
 		texts = append(texts, h.Name, h.Value, h.Type)
 	}

@@ -106,7 +106,7 @@ func TestForgedPacked(t *testing.T) {
 		t.Errorf("Decode = %+v %+v\nwant what it reads of single headers: %+v %+v", gotMsg, gotMeta, wantMsg, wantMeta)
 	}
 	published := EncodeIdentity(brokers.Message{Headers: forged})
-	if want := (brokers.Headers{{Name: nameIdempotencyKey, Value: meta.IdempotencyKey}, {Name: nameRedriveCount, Value: "2"}}); !reflect.DeepEqual(published, want) {
+	if want := (brokers.Headers{{Name: nameIdempotencyKey, Value: meta.IdempotencyKey}, {Name: nameRedriveCount, Value: "2"}, {Name: nameSend, Value: meta.Send}}); !reflect.DeepEqual(published, want) {
 		t.Errorf("EncodeIdentity = %+v, want %+v", published, want)
 	}
 	var crowd brokers.Headers

@@ -39,7 +39,7 @@ func full() (brokers.Message, brokers.Meta) {
 			{Attempt: 1, At: now.Add(-time.Minute), Class: "unknown", Fingerprint: "9f86d081884c7d65", Delay: time.Second},
 			{Attempt: 2, At: now.Add(-time.Second), Class: "transient", Ambiguous: true},
 		},
-		IdempotencyKey: "order-8471", RedriveCount: 2,
+		IdempotencyKey: "order-8471", RedriveCount: 2, Send: "12.3.f00d",
 		Origin: brokers.Headers{{Name: "partition", Value: "3"}, {Name: "offset", Value: "42", Type: "long"}},
 	}
 	return msg, meta
@@ -119,7 +119,7 @@ func TestIdentity(t *testing.T) {
 	forged.Headers = Encode(msg, meta)
 
 	got, gotMeta := Decode(forged.Headers, anyone())
-	if want := (brokers.Meta{IdempotencyKey: "order-8471", RedriveCount: 2}); !reflect.DeepEqual(gotMeta, want) {
+	if want := (brokers.Meta{IdempotencyKey: "order-8471", RedriveCount: 2, Send: "12.3.f00d"}); !reflect.DeepEqual(gotMeta, want) {
 		t.Errorf("Decode reads of anyone %+v, want %+v", gotMeta, want)
 	}
 	want := msg
@@ -130,7 +130,7 @@ func TestIdentity(t *testing.T) {
 
 	published := EncodeIdentity(forged)
 	if got, gotMeta := Decode(published, limits()); !reflect.DeepEqual(got, want) ||
-		!reflect.DeepEqual(gotMeta, brokers.Meta{IdempotencyKey: "order-8471", RedriveCount: 2}) {
+		!reflect.DeepEqual(gotMeta, brokers.Meta{IdempotencyKey: "order-8471", RedriveCount: 2, Send: "12.3.f00d"}) {
 		t.Errorf("EncodeIdentity passes on more than the identity: %+v, %+v", got, gotMeta)
 	}
 }
@@ -138,10 +138,11 @@ func TestIdentity(t *testing.T) {
 func TestIdentify(t *testing.T) {
 	newID := func() string { return "new" }
 	m := brokers.Message{Headers: brokers.Headers{
-		{Name: nameID, Value: "id-7"}, {Name: namePublishedAt, Value: "1700000000000"}, {Name: nameRedriveCount, Value: "2"}, {Name: nameAttempt, Value: "3"},
+		{Name: nameID, Value: "id-7"}, {Name: namePublishedAt, Value: "1700000000000"}, {Name: nameRedriveCount, Value: "2"},
+		{Name: nameSend, Value: "1.1.x"}, {Name: nameAttempt, Value: "3"},
 	}}
 	said := m
-	if meta := Identify(&said, now, newID); said.ID != "id-7" || said.PublishedAt.UnixMilli() != 1700000000000 || !reflect.DeepEqual(meta, brokers.Meta{RedriveCount: 2}) {
+	if meta := Identify(&said, now, newID); said.ID != "id-7" || said.PublishedAt.UnixMilli() != 1700000000000 || !reflect.DeepEqual(meta, brokers.Meta{RedriveCount: 2, Send: "1.1.x"}) {
 		t.Errorf("of the headers: %q, published at %v, %+v", said.ID, said.PublishedAt, meta)
 	}
 	set := brokers.Message{ID: "own", PublishedAt: now.Add(-time.Hour), Headers: m.Headers}
@@ -186,6 +187,10 @@ func TestHostileHeaders(t *testing.T) {
 		{"attempt leading zeros", h(nameAttempt, "007"), brokers.Meta{Attempt: 7}},
 		{"throttles huge", h(nameThrottles, "9223372036854775808"), brokers.Meta{Throttles: 10000}},
 		{"redrive count huge", h(nameRedriveCount, "1000000"), brokers.Meta{RedriveCount: 10000}},
+		{"send no word", h(nameSend, "two words"), brokers.Meta{}},
+		{"send of other letters", h(nameSend, "ключ"), brokers.Meta{}},
+		{"send too long", h(nameSend, strings.Repeat("s", 65)), brokers.Meta{}},
+		{"send as long as a word", h(nameSend, strings.Repeat("s", 64)), brokers.Meta{Send: strings.Repeat("s", 64)}},
 		{"due in year 9999", h(nameDueAt, "253402300799999"), brokers.Meta{DueAt: end}},
 		{"due after year 9999", h(nameDueAt, "253402300800000"), brokers.Meta{}},
 		{"due overflow", h(nameDueAt, "9223372036854775807"), brokers.Meta{}},
@@ -358,7 +363,7 @@ func randomMeta(rng *rand.Rand) brokers.Meta {
 	m := brokers.Meta{
 		Attempt: rng.IntN(text.MaxCount + 1), Throttles: rng.IntN(6), FirstFailedAt: past(), LastFailedAt: past(),
 		DueAt: now.Add(delay()), Delay: delay(), Class: classes[rng.IntN(len(classes))],
-		IdempotencyKey: randomText(rng, 40), RedriveCount: rng.IntN(4),
+		IdempotencyKey: randomText(rng, 40), RedriveCount: rng.IntN(4), Send: []string{"", "12.3.f00d"}[rng.IntN(2)],
 	}
 	for range rng.IntN(maxHistory + 1) {
 		m.History = append(m.History, brokers.Failure{

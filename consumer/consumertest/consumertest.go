@@ -6,6 +6,7 @@ package consumertest
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"testing"
@@ -127,6 +128,11 @@ func (b *bench) Publish(_ context.Context, _ string, msgs ...brokers.Message) er
 		b.result.DeadLetter = &entry
 	}
 	return nil
+}
+
+// Return implements brokers.Broker. No worker calls it.
+func (b *bench) Return(context.Context, string, string, ...brokers.Returned) error {
+	return errors.ErrUnsupported
 }
 
 // Close implements brokers.Broker.

@@ -26,12 +26,31 @@ func Size(h brokers.Headers) int {
 // returns a *[brokers.PublishError] of what failed. Send returns an error for
 // each, or nil.
 func Publish[T any](topic string, msgs []brokers.Message, compose func(brokers.Message) (T, error), send func([]T) []error) error {
+	for i := range msgs {
+		wire.Identify(&msgs[i], time.Now(), rand.Text)
+	}
+	return store(topic, len(msgs), func(i int) (T, error) { return compose(msgs[i]) }, send)
+}
+
+// Return is Publish of copies for the workers of topic, which start over.
+func Return[T any](topic string, msgs []brokers.Returned, compose func(brokers.Message, brokers.Meta) (T, error), send func([]T) []error) error {
+	for i := range msgs {
+		wire.Identify(&msgs[i].Message, time.Now(), rand.Text)
+	}
+	return store(topic, len(msgs), func(i int) (T, error) {
+		m := msgs[i].Message
+		m.Topic = topic
+		return compose(m, msgs[i].Meta.Restart())
+	}, send)
+}
+
+// store has send store what compose makes of n messages.
+func store[T any](topic string, n int, compose func(i int) (T, error), send func([]T) []error) error {
 	failed := make(map[int]error)
 	var out []T
 	var index []int
-	for i := range msgs {
-		wire.Identify(&msgs[i], time.Now(), rand.Text)
-		composed, err := compose(msgs[i])
+	for i := range n {
+		composed, err := compose(i)
 		if err != nil {
 			failed[i] = err
 			continue

@@ -287,6 +287,23 @@ func TestRightsOfAWorker(t *testing.T) {
 	}
 }
 
+// A tool that puts dead messages back needs the right to write to the delay topics,
+// as the page says, and no other.
+func TestRightsOfATool(t *testing.T) {
+	t.Parallel()
+	write := kfake.ACL{Resource: kmsg.ACLResourceTypeTopic, Name: "redrive.delay.v1." + group + ".", Pattern: kmsg.ACLResourcePatternTypePrefixed, Operation: kmsg.ACLOperationWrite, Allow: true}
+	w := newWorld(t, kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser("PLAIN", "admin", "admin"),
+		kfake.User("PLAIN", "tool", "secret", write), kfake.User("PLAIN", "nobody", "secret"))
+	w.create(delays)
+	for user, want := range map[string]error{"tool": nil, "nobody": brokers.ErrMisconfigured} {
+		b := w.broker(func(o *kafka.Options) { o.SASL = plain.Mechanism{Username: user, Password: "secret"} })
+		if err := b.Return(t.Context(), group, "orders", brokers.Returned{Message: brokers.Message{Body: []byte("a")}}); !errors.Is(err, want) {
+			t.Errorf("%s returns a message: %v, want %v", user, err, want)
+		}
+	}
+	w.until("the message", func() bool { return w.stored(delays) == 1 })
+}
+
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -347,6 +364,9 @@ func TestTopicsThatMakeThemselves(t *testing.T) {
 	b := w.broker()
 	if err := b.Publish(t.Context(), "nowhere", brokers.Message{}); !errors.Is(err, brokers.ErrMisconfigured) {
 		t.Errorf("publish to a topic that is missing: %v", err)
+	}
+	if err := b.Return(t.Context(), group, "orders", brokers.Returned{}); !errors.Is(err, brokers.ErrMisconfigured) {
+		t.Errorf("return to a group that has no delay topic: %v", err)
 	}
 	for _, topic := range []string{"misspelled", "nowhere", delays} {
 		if w.cluster.TopicInfo(topic) != nil {

@@ -1,0 +1,159 @@
+package kafka
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/wire"
+)
+
+// dead is a message as its dead letter has it.
+func dead(body string) brokers.Returned {
+	return brokers.Returned{
+		Message: brokers.Message{ID: body, Key: "k", Body: []byte(body)},
+		Meta: brokers.Meta{
+			Attempt: 10, DueAt: time.Now().Add(years), IdempotencyKey: "once", Send: "1.1.token",
+			History: []brokers.Failure{{Attempt: 10, Class: "transient"}},
+		},
+	}
+}
+
+// putBack returns letters as the tool of an operator does, which opens nothing.
+func (s *scene) putBack(group, topic string, letters ...brokers.Returned) error {
+	s.Helper()
+	tool, _ := s.broker()
+	return tool.Return(withinTime(s.T), group, topic, letters...)
+}
+
+// fault demands an error of all of n messages, that says every part.
+func fault(t *testing.T, err error, n int, parts ...string) {
+	t.Helper()
+	perr, ok := errors.AsType[*brokers.PublishError](err)
+	if !ok || len(perr.Failed) != n || !errors.Is(err, brokers.ErrMisconfigured) {
+		t.Fatalf("error %v, want a *PublishError about %d messages that is ErrMisconfigured", err, n)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not say %q", err, part)
+		}
+	}
+}
+
+// What is returned goes where one group reads, and nobody is taken for another one.
+func TestReturnRefuses(t *testing.T) {
+	b, err := New(Options{Brokers: []string{"localhost:1"}, Group: "mine"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if to, err := b.options.returnTopic("g", "orders"); to != "redrive.delay.v1.g.1m" || err != nil {
+		t.Errorf("it is returned to %q, %v", to, err)
+	}
+	for name, tt := range map[string]struct {
+		group, topic string
+		parts        []string
+	}{
+		"no group":       {"", "orders", []string{"no group", `publish to "orders"`, "every group"}},
+		"group's name":   {"a b", "orders", []string{`"a b"`}},
+		"group too long": {strings.Repeat("g", longestName), "orders", []string{"redrive.delay.v1.g"}},
+		"topic's name":   {"g", "a/b", []string{`"a/b"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fault(t, b.Return(t.Context(), tt.group, tt.topic, dead("a"), dead("b")), 2, tt.parts...)
+		})
+	}
+}
+
+// A group that has never had a worker has nowhere for it, and nothing is made.
+func TestReturnToAGroupThatWasNeverThere(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		fault(s.T, s.putBack(s.group, s.topic, dead("a"), dead("b")), 2, s.delayTopic(), s.group, "start a worker", `publish to "`+s.topic)
+		states, err := s.admin.topics(withinTime(s.T), s.delayTopic())
+		if err != nil || !states[s.delayTopic()].missing {
+			s.Errorf("the delay topic: %+v, %v; want that it is not there", states, err)
+		}
+		s.open().close()
+		if err := s.putBack(s.group, s.topic, dead("a")); err != nil {
+			s.Errorf("after a worker was there: %v", err)
+		}
+		w := s.open()
+		ds, _ := w.receive(1)
+		s.sameBodies("returned", ds, []string{"a"})
+		w.close()
+	})
+}
+
+// Workers that share a secret believe the story of what a tool with the secret puts
+// back. What another one puts back is no less handled, as what it is.
+func TestReturnIsSigned(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		s.options.Secret = [][]byte{keyOf(1)}
+		w := s.open()
+		if err := s.putBack(s.group, s.topic, dead("signed")); err != nil {
+			s.Fatal(err)
+		}
+		s.options.Secret = [][]byte{keyOf(2)}
+		if err := s.putBack(s.group, s.topic, dead("not signed")); err != nil {
+			s.Fatal(err)
+		}
+		ds, _ := w.receive(2)
+		s.sameBodies("returned", ds, []string{"signed", "not signed"})
+		for _, d := range ds {
+			m, stories := d.Meta, map[string]int{"signed": 1}[string(d.Message.Body)]
+			if m.Attempt != 0 || m.RedriveCount != 1 || m.Send != "1.1.token" || m.IdempotencyKey != "once" || len(m.History) != stories {
+				s.Errorf("%s has %+v, want what identifies it, and %d failures", d.Message.Body, m, stories)
+			}
+		}
+		w.ack(ds...)
+		w.close()
+	})
+}
+
+// A worker that does not subscribe to the topic any more leaves it to one that does.
+func TestReturnOfSomebodyElsesTopic(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		other := uniqueName("other")
+		w := s.open()
+		if err := s.putBack(s.group, other, dead("a")); err != nil {
+			s.Fatal(err)
+		}
+		ds, errs := w.drain(time.Second)
+		if len(ds) != 0 || !anyContains(errs, other) {
+			s.Errorf("received %v, errors %v", bodies(ds), errs)
+		}
+		s.waitForCommit(s.delayTopic(), 1)
+		w.close()
+		p := partition{s.delayTopic(), 0}
+		got, err := s.admin.fetch(withinTime(s.T), p, 1, 1<<20, 0, usualRoom)
+		if err != nil || len(got.records) != 1 {
+			s.Fatalf("fetched %d records: %v", len(got.records), err)
+		}
+		m, meta := understood(*got.records[0], p, true, wire.Limits{Now: time.Now(), MaxDelay: time.Hour})
+		if m.ID != "a" || m.Topic != other || m.Key != "k" || meta.Attempt != 0 || meta.RedriveCount != 1 || meta.Send != "1.1.token" {
+			s.Errorf("put back: %+v %+v", m, meta)
+		}
+	})
+}
+
+// The topic for receipts is made, and need not be fit for dead letters.
+func TestReceiptsTopic(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		receipts := uniqueName("receipts")
+		report := func(sub *brokers.Subscription) { sub.Receipts = receipts }
+		s.options.Verify = true
+		b, _ := s.broker()
+		sub := s.subscription()
+		report(&sub)
+		if _, err := b.open(withinTime(s.T), sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), receipts) {
+			s.Errorf("Open that verifies: %v", err)
+		}
+		s.options.Verify = false
+		s.open(report).close()
+		configs, err := s.admin.configs(withinTime(s.T), receipts)
+		if err != nil || configs[receipts]["cleanup.policy"] != "delete" || configs[receipts]["retention.ms"] == "-1" {
+			s.Errorf("the topic for receipts has %v, %v", configs[receipts], err)
+		}
+	})
+}

@@ -1,0 +1,91 @@
+package sqs
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// dead is a message as its dead letter has it.
+func dead(body string) brokers.Returned {
+	return brokers.Returned{
+		Message: brokers.Message{ID: body, Key: "k", Body: []byte(body), Headers: brokers.Headers{{Name: "tenant", Value: "acme"}}},
+		Meta: brokers.Meta{
+			Attempt: 10, Class: "transient", IdempotencyKey: "once", Send: "1.1.token",
+			History: []brokers.Failure{{Attempt: 10, Class: "transient"}},
+		},
+	}
+}
+
+// TestReturn names what is not stored, and what is wrong with it.
+func TestReturn(t *testing.T) {
+	play(t, "jobs", Options{}, func(s *scene) {
+		tool := s.start(Options{})
+		for _, topic := range []string{"no/queue", "missing"} {
+			err := tool.Return(s.Context(), "", topic, dead("a"), dead("b"))
+			perr, ok := errors.AsType[*brokers.PublishError](err)
+			if !ok || len(perr.Failed) != 2 || !errors.Is(err, brokers.ErrMisconfigured) {
+				s.Errorf("Return to %q: %v, want a *PublishError for two messages that is ErrMisconfigured", topic, err)
+			}
+		}
+		s.open()
+		err := tool.Return(s.Context(), "", "jobs", dead("a"), dead(string(make([]byte, largest))))
+		perr, ok := errors.AsType[*brokers.PublishError](err)
+		if !ok || len(perr.Failed) != 1 || !errors.Is(perr.Failed[1], brokers.ErrRefused) {
+			s.Errorf("Return of a good and of a large message: %v", err)
+		}
+	})
+}
+
+// TestReturnToForeignConsumers stores what they know how to read: the body and
+// their attributes, and one of ours.
+func TestReturnToForeignConsumers(t *testing.T) {
+	for _, topic := range []string{"jobs", "jobs.fifo"} {
+		playAs(t, topic, topic, Options{}, func(s *scene) {
+			attributes := map[string]string{}
+			if isFIFO(topic) {
+				attributes = map[string]string{"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+			}
+			s.create(topic, attributes)
+			for range 2 { // alike in all but the deduplication id
+				if err := s.start(Options{}).Return(s.Context(), "", topic, dead("a")); err != nil {
+					s.Fatal(err)
+				}
+			}
+			stored := s.server.Messages(topic)
+			if len(stored) != 2 {
+				s.Fatalf("%d messages are stored, want two", len(stored))
+			}
+			for _, m := range stored {
+				if m.Body != "a" || m.Group != "k" || m.Attributes["tenant"] != "acme" || len(m.Attributes) != 2 {
+					s.Errorf("stored: %+v", m)
+				}
+			}
+		})
+	}
+}
+
+// TestReturnIsSigned puts back with the secret of the workers, who believe the
+// story then, and with another one: that is no less handled, as what it is.
+func TestReturnIsSigned(t *testing.T) {
+	for _, topic := range []string{"jobs", "jobs.fifo"} {
+		playAs(t, topic, topic, Options{Secret: secret}, func(s *scene) {
+			src := s.open()
+			for _, tt := range []struct {
+				secret  [][]byte
+				stories int
+			}{{secret, 1}, {[][]byte{bytes.Repeat([]byte{2}, 32)}, 0}} {
+				if err := s.start(Options{Secret: tt.secret}).Return(s.Context(), "", topic, dead("a")); err != nil {
+					s.Fatal(err)
+				}
+				d := s.one(src)
+				if m := d.Meta; m.Attempt != 0 || m.RedriveCount != 1 || m.Send != "1.1.token" || m.IdempotencyKey != "once" || len(m.History) != tt.stories {
+					s.Errorf("it came with %+v, want what identifies it, and %d failures", m, tt.stories)
+				}
+				s.settle(src, ack(d))
+			}
+		})
+	}
+}
