@@ -98,15 +98,15 @@ type Harness struct {
 
 	// LoseRequests keeps what this Broker, and no other that Open has returned,
 	// asks the broker to store from getting there, until heal is called. Of what
-	// it publishes, returns or retries meanwhile nothing is stored, not after heal either,
-	// and no confirmation comes, or an error does. Acks and releases must get
-	// through: an adapter that acks before its copy is confirmed then loses the
+	// it publishes, returns or retries meanwhile nothing is stored, not after heal
+	// either, and no confirmation comes, or an error does. Acks and releases must
+	// get through: an adapter that acks before its copy is confirmed then loses the
 	// message. Clauses that need it are skipped if it is nil.
 	LoseRequests func(b brokers.Broker) (heal func())
 
 	// LoseConfirms is the other half of an unknown outcome: what this Broker
-	// publishes, returns or retries, until heal is called, is stored, and the answer that
-	// would confirm it gets lost. Clauses that need it are skipped if it is nil.
+	// publishes, returns or retries, until heal is called, is stored, and the answer
+	// that would confirm it gets lost. Clauses that need it are skipped if it is nil.
 	LoseConfirms func(b brokers.Broker) (heal func())
 }
 

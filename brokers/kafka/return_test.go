@@ -119,15 +119,20 @@ func TestReturnOfSomebodyElsesTopic(t *testing.T) {
 		if err := s.putBack(s.group, other, dead("a")); err != nil {
 			s.Fatal(err)
 		}
-		ds, errs := w.drain(time.Second)
+		var ds []*brokers.Delivery
+		var errs []error
+		s.waitFor("the message to be put back", func() bool {
+			more, faults := w.drain(100 * time.Millisecond)
+			ds, errs = append(ds, more...), append(errs, faults...)
+			return s.stored(s.delayTopic(), 0).offset >= 1
+		})
 		if len(ds) != 0 || !anyContains(errs, other) {
 			s.Errorf("received %v, errors %v", bodies(ds), errs)
 		}
-		s.waitForCommit(s.delayTopic(), 1)
 		w.close()
 		p := partition{s.delayTopic(), 0}
 		got, err := s.admin.fetch(withinTime(s.T), p, 1, 1<<20, 0, usualRoom)
-		if err != nil || len(got.records) != 1 {
+		if err != nil || len(got.records) == 0 {
 			s.Fatalf("fetched %d records: %v", len(got.records), err)
 		}
 		m, meta := understood(*got.records[0], p, true, wire.Limits{Now: time.Now(), MaxDelay: time.Hour})

@@ -45,7 +45,7 @@ type plan struct {
 	group    string
 	topics   []string
 	dead     []string
-	receipts string
+	receipts []string     // a topic, or none
 	delays   []delayTopic // by rising delay
 	longer   []delayTopic // which the subscription does not need
 
@@ -61,7 +61,10 @@ type delayTopic struct {
 
 // plan names the topics of sub, or says what is wrong with it.
 func (o Options) plan(sub brokers.Subscription) (plan, error) {
-	p := plan{group: sub.Group, topics: slices.Compact(slices.Sorted(slices.Values(sub.Topics))), receipts: sub.Receipts}
+	p := plan{group: sub.Group, topics: slices.Compact(slices.Sorted(slices.Values(sub.Topics)))}
+	if sub.Receipts != "" {
+		p.receipts = []string{sub.Receipts}
+	}
 	var faults []error
 	if p.group == "" {
 		faults = append(faults, errors.New("no group: set consumer.Config.Group or Options.Group, the name that workers share"))
@@ -72,7 +75,7 @@ func (o Options) plan(sub brokers.Subscription) (plan, error) {
 		faults = append(faults, errors.New("no topic"))
 	}
 	p.dead = slices.Compact(slices.Sorted(maps.Values(sub.DeadLetters)))
-	for _, name := range slices.Concat(p.topics, p.dead, p.reported()) {
+	for _, name := range slices.Concat(p.topics, p.dead, p.receipts) {
 		if !isName(name) {
 			faults = append(faults, fmt.Errorf("%q cannot be the name of a topic: use at most %d letters, digits, dots, hyphens and underscores", name, longestName))
 		}
@@ -115,14 +118,6 @@ func (o Options) returnTopic(group, topic string) (string, error) {
 		return "", fmt.Errorf("%w: %q cannot be the name of a topic", brokers.ErrMisconfigured, topic)
 	}
 	return name, nil
-}
-
-// reported is the topic for receipts, if there is one.
-func (p plan) reported() []string {
-	if p.receipts == "" {
-		return nil
-	}
-	return []string{p.receipts}
 }
 
 // pick returns the topic for a delay.
@@ -184,7 +179,7 @@ func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState,
 	for i, t := range p.delays {
 		delays[i] = t.name
 	}
-	states, err := b.client.topics(ctx, slices.Concat(p.topics, p.dead, p.reported(), delays)...)
+	states, err := b.client.topics(ctx, slices.Concat(p.topics, p.dead, p.receipts, delays)...)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +200,7 @@ func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState,
 			return nil, err
 		}
 	}
-	for _, name := range p.reported() { // whatever the cluster keeps by default: a lost receipt loses no message
+	for _, name := range p.receipts { // whatever the cluster keeps by default: a lost receipt loses no message
 		if err := b.provide(ctx, name, states[name], 0, map[string]string{"cleanup.policy": "delete"}); err != nil {
 			return nil, err
 		}

@@ -124,8 +124,8 @@ func checkTopic(topic string) error {
 }
 
 // exchangeTo returns the exchange that leads to topic. That of copies does if an
-// open source has its dead letters or receipts there; so a worker need not be allowed to write
-// to the default one, which leads to every queue.
+// open source has its dead letters or receipts there; so a worker need not be
+// allowed to write to the default one, which leads to every queue.
 func (b *Broker) exchangeTo(topic string) string {
 	if slices.ContainsFunc(b.sources.Open(), func(s *source) bool { return s.leadsTo(topic) }) {
 		return b.names.copies()

@@ -50,9 +50,9 @@ func (n names) returns() string { return n.prefix + ".return.v1" }
 func (n names) unroutable() string { return n.prefix + ".unroutable.v1" }
 
 // copies names the exchange that workers publish to what needs no delay: copies
-// for the queues of retries, dead letters, and receipts. Unlike the default exchange it
-// leads to these queues alone, each bound by its name; and unlike returns it has
-// no alternate, so that what has lost its queue is refused.
+// for the queues of retries, dead letters, and receipts. Unlike the default
+// exchange it leads to these queues alone, each bound by its name; and unlike
+// returns it has no alternate, so that what has lost its queue is refused.
 func (n names) copies() string { return n.prefix + ".copy.v1" }
 
 // dead names the exchange from the queues to their dead-letter queues, for

@@ -46,7 +46,7 @@ type Act struct {
 	ID      int64
 	At      time.Time
 	Actor   Actor
-	What    string // discard, restore, delete, or what became of a job: create, paused, running, done, cancelled
+	What    string // discard, restore, put back, delete, or what became of a job: create, paused, running, done, cancelled
 	Job     int64  // 0 for none
 	Letters int64  // that it changed; those that a job sends are not counted here
 }
@@ -155,17 +155,35 @@ const stepLetters = 2_000
 // It works in steps, so that others get a turn; after an error those that were
 // done stay done. Give Filter.UpTo to leave out what is collected meanwhile.
 func (s *Store) Discard(ctx context.Context, now time.Time, a Actor, f Filter) (discarded int64, err error) {
-	states := []State{StateCollected, StateUnknown, StateReturned, StateSkipped}
-	return s.inSteps(ctx, now, a, "discard", f, states, func(tx conn, list ids, act int64) (int64, error) {
-		return tx.move(ctx, now, move{letters: list, from: states, to: StateDiscarded, act: act, note: a.Reason, set: ", was = state"})
+	return s.inSteps(ctx, now, a, "discard", f, discardable(), func(tx conn, list ids, act int64) (int64, error) {
+		return tx.move(ctx, now, move{letters: list, from: discardable(), to: StateDiscarded, act: act, note: a.Reason, set: ", was = state"})
 	})
+}
+
+// PutBack notes that the broker has letters again, in the dead-letter topic that
+// they came from: it discards them, and what is collected from there is another
+// letter. It returns how many; those that a job holds, or that are confirmed, are
+// left alone. Call it after the broker has confirmed.
+func (s *Store) PutBack(ctx context.Context, now time.Time, a Actor, letters []int64) (put int64, err error) {
+	if len(letters) == 0 {
+		return 0, nil
+	}
+	return s.inSteps(ctx, now, a, "put back", Filter{IDs: letters}, discardable(), func(tx conn, list ids, act int64) (int64, error) {
+		return tx.move(ctx, now, move{letters: list, from: discardable(), to: StateDiscarded, act: act, note: "put back", set: ", was = state, identity = null"})
+	})
+}
+
+// discardable are the states in which nobody but an operator has to do with a
+// letter.
+func discardable() []State {
+	return []State{StateCollected, StateUnknown, StateReturned, StateSkipped}
 }
 
 // Restore takes discarded letters that f selects back to the state that they had
 // before, and returns how many. It works in steps as Discard does.
 func (s *Store) Restore(ctx context.Context, now time.Time, a Actor, f Filter) (restored int64, err error) {
 	return s.inSteps(ctx, now, a, "restore", f, []State{StateDiscarded}, func(tx conn, list ids, act int64) (total int64, err error) {
-		for _, state := range []State{StateCollected, StateUnknown, StateReturned, StateSkipped} {
+		for _, state := range discardable() {
 			before, err := tx.numbers(ctx, "select id from letters where id in (IDS) and was = ?", list, state)
 			if err != nil {
 				return 0, err

@@ -74,7 +74,9 @@ func load(b, body []byte) (brokers.Message, error) {
 	}
 	m := brokers.Message{
 		ID: loadText(v.ID), Topic: loadText(v.Topic), Key: loadText(v.Key), PublishedAt: timeOf(v.PublishedAt),
-		Body: body,
+	}
+	if len(body) > 0 {
+		m.Body = body
 	}
 	for _, h := range v.Headers {
 		h = append(h, "", "", "")

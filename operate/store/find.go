@@ -148,8 +148,11 @@ func (c conn) findRows(ctx context.Context, f Filter, s search) (results, error)
 func (c conn) clustersOf(ctx context.Context, f Filter) (ids, error) {
 	of := f.ofCluster()
 	f.hasLetters(&of)
-	query := "select c.id from clusters c join topics t on t.id = c.topic where " + of.String() + " limit " + strconv.Itoa(maxMerged+1)
-	return c.numbers(ctx, query, of.args...)
+	return c.numbers(ctx, selectClusters(of)+" limit "+strconv.Itoa(maxMerged+1), of.args...)
+}
+
+func selectClusters(of conditions) string {
+	return "select c.id from clusters c join topics t on t.id = c.topic where " + of.String()
 }
 
 // merge takes the first letters of each cluster and state, which an index has
@@ -206,7 +209,7 @@ func (c conn) scan(ctx context.Context, f Filter, s search) (results, error) {
 		of = of.with("not "+s.past(), end.at, end.id)
 	}
 	if clusters := f.ofCluster(); len(clusters.sql) > 0 {
-		of = of.with("+l.cluster in (select c.id from clusters c join topics t on t.id = c.topic where "+clusters.String()+")", clusters.args...)
+		of = of.with("+l.cluster in ("+selectClusters(clusters)+")", clusters.args...)
 	}
 	if len(f.States) > 0 {
 		of = of.with("+l.state in (IDS)", f.States)

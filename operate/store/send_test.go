@@ -386,7 +386,9 @@ func TestPauseAndCancel(t *testing.T) {
 		l := running(t, s, 3)
 		queue(t, s, l, 3)
 		claim(t, s, l, 1)
-		set := func(state store.JobState) error { return s.SetJob(t.Context(), noon, operator, l.Job, state, "because") }
+		set := func(state store.JobState) error {
+			return s.SetJob(t.Context(), noon, operator, l.Job, state, "because")
+		}
 		if err := set(store.JobPaused); err != nil {
 			t.Fatal(err)
 		}
