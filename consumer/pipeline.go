@@ -70,6 +70,7 @@ type subscription struct {
 	limiter      *limiter // nil unless adaptive
 	guard        *guard
 	own          *ownGuards // nil without DependencyOf
+	returned     *guard     // bulkhead and budget of what came back
 	window       int        // the most that is queued, running or settling
 	least        int        // room that it is received for
 	maxHeld      int        // the most that waits or dies
@@ -83,6 +84,8 @@ type subscription struct {
 	held    int  // bytes of those two
 	full    bool // not received for, because there is no room
 	batch   collector
+
+	returnedBatch collector // so that no batch holds both what came back and what did not
 }
 
 func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer, source brokers.Source) *pipeline {
@@ -142,13 +145,21 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	}
 	if r.dependencyOf != nil {
 		s.own = &ownGuards{byName: map[string]*list.Element{}, make: func(name string) *guard {
-			g := p.newGuard(name, p.cfg.guardOf(name), r.timeout)
-			g.topic = r.topic
-			g.most = max(1, r.concurrency/2) * max(1, r.batchSize)
-			return g
+			return p.newBulkhead(r, name, p.cfg.guardOf(name), r.batchSize)
 		}}
 	}
+	half := max(1, s.window/2/max(1, r.concurrency/2)) // of the window, too
+	s.returned = p.newBulkhead(r, r.topic, Guard{NoBreaker: true, NoPoisonStop: true}, min(r.batchSize, half))
 	return s
+}
+
+// newBulkhead returns a guard of messages of r that may use half of its slots,
+// each shared by up to so many.
+func (p *pipeline) newBulkhead(r *route, name string, settings Guard, parts int) *guard {
+	g := p.newGuard(name, settings, r.timeout)
+	g.topic = r.topic
+	g.most, g.parts = max(1, r.concurrency/2), max(1, parts)
+	return g
 }
 
 // guardFor returns the guard of the dependency of r, which topics may share.
@@ -240,7 +251,7 @@ func deposit(ds []*delivery, now time.Time) {
 	for len(ds) > 0 {
 		g, n, fresh := ds[0].nearest(), 0, 0
 		for ; n < len(ds) && ds[n].nearest() == g; n++ {
-			if first(ds[n].meta) {
+			if first(ds[n].meta) && !ds[n].returned() {
 				fresh++
 			}
 		}

@@ -61,7 +61,8 @@ func (p *pipeline) giveBack() {
 	}
 	p.waitlist.due = nil // for a resume that is about to begin
 	for _, s := range p.subs {
-		p.complete(s)
+		p.complete(s, &s.batch)
+		p.complete(s, &s.returnedBatch)
 	}
 	for _, job := range p.pool.close() {
 		for _, d := range job {
