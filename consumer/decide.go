@@ -116,7 +116,11 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, e Event, cause
 	var letter dlq.Entry
 	if decision.Action == retry.ActionRetry || decision.Action == retry.ActionDeadLetter {
 		letter = p.letter(d, e.Err, e.Verdict)
+		first := !d.isRetry()
 		d.setMeta(d.failed(e.Time, e.Verdict, letter.Fingerprint, decision))
+		if first {
+			p.receipt(d, dlq.Receipt{Outcome: dlq.OutcomeFailed, Class: d.meta.Class, Fingerprint: letter.Fingerprint})
+		}
 	}
 	p.observe(d, e)
 	switch decision.Action {

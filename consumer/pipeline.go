@@ -47,16 +47,17 @@ type pipeline struct {
 	settler  *settler
 	retrier  *settler
 	rejecter *settler
-	stages   sync.WaitGroup // keeper and senders
+	receipts *sender[brokers.Message] // nil if none are wanted
+	stages   sync.WaitGroup           // keeper and senders
 	stubs    stubs
 
 	mu       sync.Mutex
 	intake   intake
 	keys     keyQueues // nil if nothing is ordered
 	waitlist waitlist
-	crowded  map[*guard]bool    // guards of single messages that some wait for
-	watch    *time.Timer        // looks at shared breakers; nil if there are none
-	letters  map[string]*sender // by dead-letter topic
+	crowded  map[*guard]bool               // guards of single messages that some wait for
+	watch    *time.Timer                   // looks at shared breakers; nil if there are none
+	letters  map[string]*sender[*delivery] // by dead-letter topic
 	sessions map[context.Context]func() bool
 	draining atomic.Bool // written under mu
 }
@@ -101,7 +102,7 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		byTopic:      map[string]*subscription{},
 		longestDelay: c.cfg.subscription(c.routes).MaxDelay,
 		intake:       intake{changed: make(chan struct{}, 1)},
-		letters:      map[string]*sender{},
+		letters:      map[string]*sender[*delivery]{},
 		crowded:      map[*guard]bool{},
 		sessions:     map[context.Context]func() bool{},
 	}
@@ -113,6 +114,9 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		p.subscribe(r, len(c.routes), longest(c.routes))
 	}
 	p.settler, p.retrier, p.rejecter = newSettler(p, settleBackoff), newSettler(p, settleBackoff), newSettler(p, letterBackoff)
+	if c.cfg.Receipts != "" {
+		p.receipts = newSender(settleBackoff, p.publishReceipts)
+	}
 	return p
 }
 
@@ -190,6 +194,9 @@ func (p *pipeline) start() {
 	p.stages.Go(func() { p.settler.run(p.life) })
 	p.stages.Go(func() { p.retrier.run(p.life) })
 	p.stages.Go(func() { p.rejecter.run(p.life) })
+	if p.receipts != nil {
+		p.stages.Go(func() { p.receipts.run(p.life) })
+	}
 	p.watchShared()
 }
 
