@@ -103,10 +103,10 @@ func (s *Store) CreateJob(ctx context.Context, now time.Time, a Actor, f Filter,
 			return err
 		}
 		if f.UpTo == 0 {
-			if _, err := tx.get(ctx, "select coalesce(max(last), 0) from ids where name = ?", []any{"letters"}, &f.UpTo); err != nil {
+			var err error
+			if f.UpTo, err = tx.last(ctx); err != nil {
 				return err
 			}
-			f.UpTo = max(f.UpTo, 1) // 0 would be no bound
 		}
 		filter, err := f.save()
 		if err != nil {

@@ -260,6 +260,24 @@ func TestQueueGetsOnWhereManyAreSkipped(t *testing.T) {
 	})
 }
 
+// TestJobOfAnEmptyStore takes nothing that comes later, either.
+func TestJobOfAnEmptyStore(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		l := running(t, s, 0)
+		if last, err := s.Last(t.Context()); last != -1 || err != nil {
+			t.Errorf("Last = %d, %v, want -1", last, err)
+		}
+		collect(t, s, noon.Add(time.Hour), collected(entry(1)))
+		if n := queue(t, s, l, 10); n != 0 {
+			t.Errorf("Queue = %d, want nothing", n)
+		}
+		if last, err := s.Last(t.Context()); last != 1 || err != nil {
+			t.Errorf("Last = %d, %v, want 1", last, err)
+		}
+	})
+}
+
 // TestClaimAgain returns what a process that crashed was sending.
 func TestClaimAgain(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
