@@ -311,10 +311,26 @@ func (s *Store) Waves(ctx context.Context, job int64, from int) (waves []Wave, e
 // [ErrNotRunning]. One that was paused begins a new wave when it is resumed, so
 // that what comes is told from what it was paused for.
 func (s *Store) SetJob(ctx context.Context, now time.Time, a Actor, id int64, state JobState, note string) error {
+	return s.setJob(ctx, now, a, id, state, note, func(conn) error { return nil })
+}
+
+// SetOwnJob is SetJob for whoever has the lease of a job that runs: if another has
+// it by now, the error is a [LeasedError].
+func (s *Store) SetOwnJob(ctx context.Context, now time.Time, l Lease, a Actor, state JobState, note string) error {
+	return s.setJob(ctx, now, a, l.Job, state, note, func(tx conn) error {
+		_, err := tx.running(ctx, l)
+		return err
+	})
+}
+
+func (s *Store) setJob(ctx context.Context, now time.Time, a Actor, id int64, state JobState, note string, allowed func(conn) error) error {
 	if state.code() < 0 {
 		return fmt.Errorf("store: %q is no state of a job: use one of %v", state, jobStates())
 	}
 	return s.write(ctx, func(tx conn) error {
+		if err := allowed(tx); err != nil {
+			return err
+		}
 		j, err := tx.job(ctx, id)
 		if err != nil {
 			return err
@@ -322,26 +338,30 @@ func (s *Store) SetJob(ctx context.Context, now time.Time, a Actor, id int64, st
 		if j.State.ended() {
 			return fmt.Errorf("job %d: %w: it is %s", id, ErrNotRunning, j.State)
 		}
-		act, err := tx.act(ctx, now, a, string(state), id)
-		if err != nil {
-			return err
-		}
-		var ended time.Time
-		wave := j.Wave
-		switch {
-		case state.ended():
-			ended = now
-			err = tx.release(ctx, now, id, act)
-		case state == JobRunning && j.State == JobPaused:
-			wave++
-			err = tx.addWave(ctx, now, id, wave, true)
-		}
-		if err != nil {
-			return err
-		}
-		_, err = tx.exec(ctx, "update jobs set state = ?, note = ?, wave = ?, changed_at = ?, ended_at = ? where id = ?", state.code(), short(note, maxText), wave, now, ended, id)
-		return err
+		return tx.setJob(ctx, now, a, j, state, note)
 	})
+}
+
+func (c conn) setJob(ctx context.Context, now time.Time, a Actor, j Job, state JobState, note string) error {
+	act, err := c.act(ctx, now, a, string(state), j.ID)
+	if err != nil {
+		return err
+	}
+	var ended time.Time
+	wave := j.Wave
+	switch {
+	case state.ended():
+		ended = now
+		err = c.release(ctx, now, j.ID, act)
+	case state == JobRunning && j.State == JobPaused:
+		wave++
+		err = c.addWave(ctx, now, j.ID, wave, true)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = c.exec(ctx, "update jobs set state = ?, note = ?, wave = ?, changed_at = ?, ended_at = ? where id = ?", state.code(), short(note, maxText), wave, now, ended, j.ID)
+	return err
 }
 
 // release collects again what a job has queued.

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +15,9 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// sendable are the states from which a job may send a letter.
+// Sendable reports whether a job may send a letter in this state.
+func Sendable(s State) bool { return slices.Contains(sendable(), s) }
+
 func sendable() []State { return []State{StateCollected, StateUnknown, StateSkipped} }
 
 // Queue takes the next letters of a job's filter into its current wave, oldest
