@@ -22,7 +22,7 @@ import (
 func TestPauseByHand(t *testing.T) {
 	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
 		w.prove()
-		w.die(400)
+		w.die(600)
 		j := w.create(job.Spec{}, store.Filter{})
 		for range 2 {
 			p := w.fork(j.ID, never)
@@ -34,7 +34,7 @@ func TestPauseByHand(t *testing.T) {
 			}
 			before := w.ran()
 			time.Sleep(time.Minute)
-			if after := w.ran(); after > before+10 || after == 400 {
+			if after := w.ran(); after > before+10 || after == 600 {
 				t.Errorf("%d letters ran during the pause, %d in all", after-before, after)
 			}
 			if j := w.run(j.ID); j.State != store.JobPaused || j.Note != "by hand" {
@@ -42,7 +42,7 @@ func TestPauseByHand(t *testing.T) {
 			}
 			w.set(j.ID, store.JobRunning)
 		}
-		w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 400})
+		w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 600})
 		if w.doubles() != 0 {
 			t.Errorf("%d doubles", w.doubles())
 		}
@@ -260,8 +260,9 @@ func TestServe(t *testing.T) {
 		served := make(chan error)
 		go func() { served <- w.runner().Serve(ctx) }()
 		time.Sleep(time.Second)
-		odd, even := store.Filter{IDs: []int64{2, 4, 6}}, store.Filter{}
-		first, second := w.create(job.Spec{}, odd), w.create(job.Spec{}, even)
+		first := w.create(job.Spec{}, store.Filter{IDs: []int64{2, 4, 6}})
+		time.Sleep(2 * time.Second)
+		second := w.create(job.Spec{}, store.Filter{})
 		broken, err := w.s.CreateJob(t.Context(), time.Now(), operator, store.Filter{}, []byte("no spec"))
 		w.must(err)
 		time.Sleep(time.Minute)

@@ -177,7 +177,7 @@ func TestTransientFailuresAreWaitedFor(t *testing.T) {
 
 		w.die(30)
 		w.letters(func(string) error { return errBusy })
-		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
+		j := w.run(w.create(job.Spec{Wait: 20 * time.Second}, store.Filter{}).ID)
 		w.ends(j, store.JobPaused, store.Counts{Sent: 1})
 		if !strings.Contains(j.Note, "1 failed and tried again") {
 			t.Errorf("the note is %q", j.Note)
