@@ -283,9 +283,12 @@ func (w *world) create(spec job.Spec, f store.Filter) store.Job {
 	return j
 }
 
+// run works on a job for up to 2 hours.
 func (w *world) run(id int64) store.Job {
 	w.t.Helper()
-	j, err := w.runner().Run(w.t.Context(), id)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Hour)
+	defer cancel()
+	j, err := w.runner().Run(ctx, id)
 	w.must(err)
 	return j
 }
