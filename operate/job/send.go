@@ -139,7 +139,6 @@ func (w *run) judge(letters []store.Sending, errs []error) (misconfigured error)
 		w.broker.over(w.now())
 		return nil
 	}
-	w.claimed = nil
 	if unknown != nil {
 		w.notBefore = w.now().Add(w.broker.failed(w.now(), unknown))
 	}

@@ -60,6 +60,16 @@ func inWorld(t *testing.T, o memory.Options, test func(t *testing.T, w *world)) 
 		w := &world{t: t, broker: memory.New(o), url: filepath.Join(t.TempDir(), "letters.db"), served: map[string]int{}, sends: map[string]string{}, live: map[string]time.Time{}}
 		w.s = w.open()
 		ctx, stop := context.WithCancel(t.Context())
+		defer func() {
+			stop()
+			w.work.Wait()
+			if len(w.paused) > 0 || w.late > 100*time.Millisecond {
+				t.Errorf("live traffic was paused %q, and waited for up to %v", w.paused, w.late)
+			}
+			if err := errors.Join(w.broker.Close(context.WithoutCancel(ctx)), w.s.Close()); err != nil {
+				t.Error(err)
+			}
+		}()
 		w.startWorker(ctx)
 		w.collect(ctx)
 		hearing, deaf := context.WithCancel(ctx)
@@ -67,14 +77,6 @@ func inWorld(t *testing.T, o memory.Options, test func(t *testing.T, w *world)) 
 		w.readReceipts(hearing)
 		w.traffic(ctx)
 		test(t, w)
-		stop()
-		w.work.Wait()
-		if len(w.paused) > 0 || w.late > 100*time.Millisecond {
-			t.Errorf("live traffic was paused %q, and waited for up to %v", w.paused, w.late)
-		}
-		if err := errors.Join(w.broker.Close(context.WithoutCancel(ctx)), w.s.Close()); err != nil {
-			t.Error(err)
-		}
 	})
 }
 

@@ -413,10 +413,11 @@ func TestLease(t *testing.T) {
 		if err != nil {
 			t.Fatalf("Lease after its end: %v", err)
 		}
+		ownErr := s.SetOwnJob(t.Context(), noon, l, operator, store.JobPaused, "by whoever had the lease")
 		_, _, queueErr := s.Queue(t.Context(), noon, l, 1, sendAll)
 		_, claimErr := s.Claim(t.Context(), noon, l, 1)
 		_, waveErr := s.NextWave(t.Context(), noon, l)
-		for call, err := range map[string]error{"Queue": queueErr, "Claim": claimErr, "NextWave": waveErr, "Sent": s.Sent(t.Context(), noon, l, nil)} {
+		for call, err := range map[string]error{"Queue": queueErr, "Claim": claimErr, "NextWave": waveErr, "Sent": s.Sent(t.Context(), noon, l, nil), "SetOwnJob": ownErr} {
 			if !errors.Is(err, store.ErrLeased) {
 				t.Errorf("%s without the lease: %v, want ErrLeased", call, err)
 			}
@@ -426,6 +427,12 @@ func TestLease(t *testing.T) {
 		}
 		if n := len(claim(t, s, other, 1)); n != 1 {
 			t.Errorf("the new owner claims %d", n)
+		}
+		if err := s.SetOwnJob(t.Context(), noon, other, operator, store.JobPaused, "by its owner"); err != nil || job(t, s, l.Job).Note != "by its owner" {
+			t.Errorf("SetOwnJob: %v", err)
+		}
+		if err := s.SetOwnJob(t.Context(), noon, other, operator, store.JobDone, ""); !errors.Is(err, store.ErrNotRunning) {
+			t.Errorf("SetOwnJob of a job that others have paused: %v", err)
 		}
 		if err := s.Release(t.Context(), other); err != nil {
 			t.Error(err)
