@@ -16,7 +16,7 @@ ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redi
 # Simulations of hours with hundreds of thousands of messages, and tests of the
 # documents. The race detector makes them several times as slow, and finds nothing
 # that other tests of the same code do not.
-SIMULATED := ./gallery ./internal/snippets ./operate/...
+SIMULATED := ./gallery ./internal/snippets ./operate/cmd/... ./operate/storm/...
 
 # The same in packages whose other tests need the detector.
 SIMULATIONS := ^(TestScenarios|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*)$$

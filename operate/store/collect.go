@@ -102,7 +102,8 @@ func identityOf(l Collected) []byte {
 	if id == "" || dead == 0 {
 		return nil
 	}
-	parts := []string{l.Broker, l.Source, id, string(l.Raw.Body)}
+	body := sha256.Sum256(l.Raw.Body)
+	parts := []string{l.Broker, l.Source, id, string(body[:])}
 	for _, h := range l.Raw.Headers {
 		parts = append(parts, h.Name, h.Value, h.Type)
 	}
@@ -111,14 +112,12 @@ func identityOf(l Collected) []byte {
 }
 
 // hash returns the same for the same texts, and for no others.
-func hash(texts ...string) (sum [sha256.Size]byte) {
-	h := sha256.New()
+func hash(texts ...string) [sha256.Size]byte {
+	var b []byte
 	for _, t := range texts {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(t))))
-		h.Write([]byte(t))
+		b = append(binary.BigEndian.AppendUint64(b, uint64(len(t))), t...)
 	}
-	h.Sum(sum[:0])
-	return sum
+	return sha256.Sum256(b)
 }
 
 // Bounds of texts in rows, in bytes.

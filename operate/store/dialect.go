@@ -11,11 +11,14 @@ import (
 )
 
 // dialect is what differs between the databases. Statements are written with ?
-// for an argument, and with three words more:
+// for an argument, and with a few words more:
 //
 //	IDS       a table of one column, v, of the numbers in an argument of type ids
 //	KEYS      likewise, of the values in an argument of type keys
-//	COUNTERS  in a schema: a column for each state; KEY, BYTES, EMPTY, OPEN likewise
+//	INSERT    insert, where an error ends the transaction
+//	BYTES     the type of all texts; EMPTY is an empty one
+//	KEY       in a schema, the type of a number by which rows are found
+//	COUNTERS  in a schema, a column for each state; OPEN is the sum of those of open letters
 type dialect struct {
 	postgres bool
 	schema   string // on Postgres
@@ -33,6 +36,7 @@ func sqliteDialect() dialect {
 	return dialect{
 		lock: "select 1", // the transaction has begun as a writer
 		words: strings.NewReplacer(append(schemaWords(),
+			"INSERT", "insert or rollback", // which the caller does anyway: SQLite need not be able to undo one statement
 			"IDS", "select value as v from json_each(?)",
 			"KEYS", "select unhex(value) as v from json_each(?)",
 			"KEY", "integer primary key",
@@ -47,6 +51,7 @@ func postgresDialect() dialect {
 		lock:     "lock table ids in exclusive mode",
 		snapshot: sql.LevelRepeatableRead,
 		words: strings.NewReplacer(append(schemaWords(),
+			"INSERT", "insert",
 			"IDS", "select unnest(?::bigint[]) as v",
 			"KEYS", "select unnest(?::bytea[]) as v",
 			"KEY", "bigint primary key",
@@ -185,7 +190,7 @@ const (
 
 // insert adds rows to a table, many in a statement.
 func (c conn) insert(ctx context.Context, table string, columns []string, rows [][]any) error {
-	return c.chunks(ctx, "insert into "+table+" ("+strings.Join(columns, ", ")+") values ROWS", "(?"+strings.Repeat(", ?", len(columns)-1)+")", rows)
+	return c.chunks(ctx, "INSERT into "+table+" ("+strings.Join(columns, ", ")+") values ROWS", "(?"+strings.Repeat(", ?", len(columns)-1)+")", rows)
 }
 
 // update runs a statement with rows of numbers, in place of its word ROWS.

@@ -36,7 +36,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	case found && scheme != "sqlite":
 		err = fmt.Errorf("store: %q is no store: use the name of a file, or postgres://", scheme+"://")
 	default:
-		err = s.openSQLite(strings.TrimPrefix(strings.TrimPrefix(url, "sqlite:"), "//"))
+		err = s.openSQLite(ctx, strings.TrimPrefix(strings.TrimPrefix(url, "sqlite:"), "//"))
 	}
 	if err != nil {
 		return nil, err
