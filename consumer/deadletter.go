@@ -108,8 +108,7 @@ func (p *pipeline) lettersTo(topic string) *sender[*delivery] {
 func (p *pipeline) publishLetters(ctx context.Context, topic string, ds []*delivery) (failed []*delivery) {
 	ds = p.unpublished(ds)
 	if topic == "" {
-		p.dead(ds, EventDiscarded)
-		return nil
+		return p.discard(ds)
 	}
 	for len(ds) > 0 {
 		letters := make([]brokers.Message, len(ds))
@@ -141,6 +140,24 @@ func (p *pipeline) publishLetters(ctx context.Context, topic string, ds []*deliv
 		p.dead(confirmed, EventDeadLettered)
 		ds = smaller
 	}
+	return failed
+}
+
+var errNotDiscarded = errors.New("it is a dead letter itself, and dlq.Discard would destroy what is left of its message: " +
+	`name a topic for it, as DeadLetter: dlq.Suffix("-refused") does`)
+
+// discard drops ds, as dlq.Discard asks, but for those that are dead letters
+// themselves: these are kept. It returns those to deal with again.
+func (p *pipeline) discard(ds []*delivery) (failed []*delivery) {
+	var dropped []*delivery
+	for _, d := range ds {
+		if _, err := dlq.Decode(d.Message); err != nil {
+			dropped = append(dropped, d)
+		} else if p.unburied(d, errNotDiscarded) {
+			failed = append(failed, d)
+		}
+	}
+	p.dead(dropped, EventDiscarded)
 	return failed
 }
 
