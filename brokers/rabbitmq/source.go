@@ -146,9 +146,8 @@ func (s *source) leadsTo(topic string) bool {
 	s.mu.Lock()
 	opened := !s.begun.IsZero()
 	s.mu.Unlock()
-	return opened && (topic == s.sub.Receipts || slices.ContainsFunc(s.sub.Topics, func(name string) bool {
-		dead, kept := s.sub.DeadLetters[name]
-		return kept && dead == topic
+	return opened && topic != "" && (topic == s.sub.Receipts || slices.ContainsFunc(s.sub.Topics, func(name string) bool {
+		return s.sub.DeadLetters[name] == topic
 	}))
 }
 
