@@ -24,7 +24,8 @@ type Filter struct {
 	// was collected, died when it was collected.
 	Since, Until time.Time
 
-	// UpTo excludes letters collected later: those with a larger ID.
+	// UpTo excludes letters collected later: those with a larger ID. 0 excludes
+	// none. See [Store.Last].
 	UpTo int64
 
 	MessageID string
