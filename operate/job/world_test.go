@@ -235,7 +235,7 @@ func (w *world) die(n int) {
 	var letters []brokers.Message
 	for range n {
 		id := fmt.Sprintf("order-%d", w.dead)
-		e := dlq.Entry{Message: brokers.Message{ID: id, Topic: "orders", Body: []byte(id)}, Reason: "poison", Meta: brokers.Meta{Attempt: 1, Class: "poison"}, DeadAt: time.Now().Add(time.Duration(w.dead-10_000) * time.Second)}
+		e := dlq.Entry{Message: brokers.Message{ID: id, Topic: "orders", Key: "key", Body: []byte(id)}, Reason: "poison", Meta: brokers.Meta{Attempt: 1, Class: "poison"}, DeadAt: time.Now().Add(time.Duration(w.dead-10_000) * time.Second)}
 		letters = append(letters, e.Encode(0))
 		w.dead++
 	}
