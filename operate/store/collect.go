@@ -113,7 +113,7 @@ func identityOf(l Collected) []byte {
 
 // hash returns the same for the same texts, and for no others.
 func hash(texts ...string) [sha256.Size]byte {
-	var b []byte
+	b := make([]byte, 0, 512) // enough for most
 	for _, t := range texts {
 		b = append(binary.BigEndian.AppendUint64(b, uint64(len(t))), t...)
 	}
