@@ -43,7 +43,7 @@ func TestAllPoison(t *testing.T) {
 		if w.ran() != 1 {
 			t.Errorf("%d letters ran before the stop, want 1", w.ran())
 		}
-		for _, want := range []string{"wave 1 of 1 letter: 1 failed again", fmt.Sprint("redrive dlq jobs resume ", j.ID)} {
+		for _, want := range []string{"wave 1 of 1 letter: 1 went wrong", fmt.Sprint("redrive dlq jobs resume ", j.ID)} {
 			if !strings.Contains(j.Note, want) {
 				t.Errorf("the note is %q, want %q in it", j.Note, want)
 			}
