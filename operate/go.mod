@@ -3,6 +3,7 @@ module github.com/redrive-go/redrive/operate
 go 1.26.0
 
 require (
+	github.com/goccy/go-yaml v1.19.2
 	github.com/redrive-go/redrive v0.0.0-00010101000000-000000000000
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9

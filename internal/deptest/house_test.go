@@ -12,8 +12,8 @@ type row struct {
 	sdk     []string // the modules of somebody else that it may import
 }
 
-// house has a row for every package that others can import, and for
-// what of internal those packages share.
+// house has a row for every package that others can import, for what of internal
+// those packages share, and for what the command is made of.
 var house = map[string]row{
 	".":                        {tests: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq"}}, // an overview without code
 	"brokers":                  {},
@@ -79,6 +79,10 @@ var house = map[string]row{
 		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"integration/livetest"},
+	},
+	"operate/config": {
+		imports: []string{"internal/text", "operate/internal/typo"},
+		sdk:     []string{"github.com/goccy/go-yaml"},
 	},
 	"consumer/consumertest": {
 		imports: []string{"consumer", "brokers", "brokers/memory", "dlq", "retry", "classify"},
