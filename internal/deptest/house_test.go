@@ -84,6 +84,10 @@ var house = map[string]row{
 		imports: []string{"internal/text", "operate/internal/typo"},
 		sdk:     []string{"github.com/goccy/go-yaml"},
 	},
+	"operate/cmd/redrive/internal/term": {
+		imports: []string{"internal/text"},
+		sdk:     []string{"github.com/rivo/uniseg"},
+	},
 	"consumer/consumertest": {
 		imports: []string{"consumer", "brokers", "brokers/memory", "dlq", "retry", "classify"},
 	},
