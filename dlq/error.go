@@ -30,22 +30,40 @@ func (e *Entry) SetError(err error, v classify.Verdict, redact func(string) stri
 		redact = Redact
 	}
 	panicked, told := telling(err)
-	raw := guard(err.Error, "(no text: the Error method panicked)")
-	raw = guard(func() string { return redact(head(raw, rawText)) }, "(no text: the redaction function panicked)")
-
-	e.ErrorType = e.text("error-type", reflect.TypeOf(told).String(), text.MaxShort)
-	e.ErrorCode = e.text("error-code", v.Code, text.MaxShort)
-	e.ErrorText = e.text("error-message", raw, maxError)
-	e.Rule = e.text("rule", v.Rule, text.MaxShort)
-	e.Stack = ""
-	site := ""
+	site, trace := "", ""
 	if panicked != nil {
-		trace := fromPanic(string(panicked.Stack))
+		trace = fromPanic(string(panicked.Stack))
 		site = function(trace)
-		if stack {
-			trace = guard(func() string { return redact(head(trace, rawText)) }, "")
-			e.Stack, _ = text.Lines(trace, maxStack)
+		if !stack {
+			trace = ""
 		}
+	}
+	raw := guard(err.Error, "(no text: the Error method panicked)")
+	e.describe(reflect.TypeOf(told).String(), v.Code, site, raw, trace, redact)
+	e.Rule = e.text("rule", v.Rule, text.MaxShort)
+}
+
+// DescribeError fills the error fields and Fingerprint with what another system
+// says of an error, as SetError does with one of this program, redacted by
+// [Redact]: its type, its code, its text and its stack, each empty where that is
+// not known. Where all are, it changes nothing.
+func (e *Entry) DescribeError(errorType, code, message, stack string) {
+	if errorType != "" || code != "" || message != "" || stack != "" {
+		e.describe(errorType, code, "", message, stack, Redact)
+	}
+}
+
+// describe fills the error fields. The site is what tells the fault from others
+// of the same code.
+func (e *Entry) describe(errorType, code, site, raw, trace string, redact func(string) string) {
+	raw = guard(func() string { return redact(head(raw, rawText)) }, "(no text: the redaction function panicked)")
+	e.ErrorType = e.text("error-type", errorType, text.MaxShort)
+	e.ErrorCode = e.text("error-code", code, text.MaxShort)
+	e.ErrorText = e.text("error-message", raw, maxError)
+	e.Stack = ""
+	if trace != "" {
+		trace = guard(func() string { return redact(head(trace, rawText)) }, "")
+		e.Stack, _ = text.Lines(trace, maxStack)
 	}
 	e.Fingerprint = fingerprint(e.ErrorType, e.ErrorCode+site, e.ErrorText)
 }

@@ -102,6 +102,29 @@ func TestSetError(t *testing.T) {
 	}
 }
 
+// What another system says of an error is treated like an error of this program.
+func TestDescribeError(t *testing.T) {
+	const message = "charge 4711 declined\x1b, password=hunter2"
+	want := entryOf(errors.New(message), classify.Verdict{Code: "E402"})
+	var got Entry
+	got.DescribeError("*errors.errorString", "E402", message, "at A.java:12\n\tpassword=hunter2\x1b")
+	if want := "at A.java:12\n\tpassword=[redacted]"; got.Stack != want {
+		t.Errorf("Stack = %q, want %q", got.Stack, want)
+	}
+	got.Stack = ""
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("described %+v\nwant what SetError says, %+v", got, want)
+	}
+	got.DescribeError("", "", "", "")
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("nothing described: %+v, want no change", got)
+	}
+	got.DescribeError("java.lang.Error", "", strings.Repeat("x ", maxError), strings.Repeat("at x\n", maxStack))
+	if len(got.ErrorText) > maxError || len(got.Stack) > maxStack || !reflect.DeepEqual(got.Truncated, []string{"error-message"}) {
+		t.Errorf("long: text of %d bytes, stack of %d, truncated %q", len(got.ErrorText), len(got.Stack), got.Truncated)
+	}
+}
+
 func TestErrorTextIsSafe(t *testing.T) {
 	tests := []struct {
 		name, in, want string

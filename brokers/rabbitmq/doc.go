@@ -116,8 +116,9 @@
 // effect: on a copy they would let it expire, be refused, or go elsewhere twice.
 // What the broker notes about earlier queues (x-death and its like) is dropped.
 // Of a message that it dead-lettered by itself, the first delivery has the last
-// reason, queue and count in Meta.Origin: death-reason, death-queue and
-// death-count. They are whatever the message says, as anybody may publish them.
+// reason, queue, count and time in Meta.Origin: death-reason and so on, beside
+// first-death-reason and so on, which tell where it comes from. They are whatever
+// the message says, as anybody may publish them.
 //
 // # Leases, crashes, releases
 //

@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -9,7 +10,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
@@ -177,10 +177,10 @@ func headersOf(d *amqp.Delivery) brokers.Headers {
 // into a message. How far it has come is read where only workers write, and
 // anybody may have forged it elsewhere. What is due later than any shelf or
 // policy of this worker has it is no note of one like it.
-func understand(d *amqp.Delivery, topic string, retried bool, seal adapter.Seal, limits wire.Limits) (brokers.Message, brokers.Meta) {
+func (b *Broker) understand(d *amqp.Delivery, topic string, retried bool, limits wire.Limits) (brokers.Message, brokers.Meta) {
 	h := headersOf(d)
 	if retried {
-		limits.Trusted, limits.MaxDelay = seal.Believes(h, topic, d.MessageId, d.Body), max(limits.MaxDelay, longestShelf)
+		limits.Trusted, limits.MaxDelay = b.seal.Believes(h, topic, d.MessageId, d.Body), max(limits.MaxDelay, longestShelf)
 	}
 	m, meta := wire.Decode(h, limits)
 	if d.MessageId != "" {
@@ -193,7 +193,7 @@ func understand(d *amqp.Delivery, topic string, retried bool, seal adapter.Seal,
 	if meta.Origin == nil {
 		meta.Origin = origin(d, topic)
 		if !retried {
-			meta.Origin = append(meta.Origin, death(d)...)
+			meta.Origin = append(meta.Origin, b.names.death(d)...)
 		}
 	}
 	return m, meta
@@ -212,22 +212,48 @@ func origin(d *amqp.Delivery, topic string) brokers.Headers {
 	return o
 }
 
-// death says why the broker last dead-lettered the message by itself, from
-// which queue, and how often. Its notes are dropped from the headers, and this
-// is all that they tell: such a message has no story.
-func death(d *amqp.Delivery) brokers.Headers {
+// death says why the broker dead-lettered the message by itself, from which
+// queue, and how often: the last time, and the first, which tells where the
+// message comes from. Its notes are dropped from the headers, and this is all that
+// they tell: such a message has no story.
+func (n names) death(d *amqp.Delivery) brokers.Headers {
 	deaths, _ := d.Headers["x-death"].([]any)
 	if len(deaths) == 0 {
 		return nil
 	}
 	last, _ := deaths[0].(amqp.Table)
+	first := firstDeath(deaths)
 	var h brokers.Headers
-	for _, name := range []string{"reason", "queue", "count"} {
-		if _, value := describe(last[name]); value != "" && len(value) <= longestName {
-			h = append(h, brokers.Header{Name: "death-" + name, Value: value})
+	note := func(name string, field any) {
+		if _, value := describe(field); value != "" && len(value) <= longestName {
+			h = append(h, brokers.Header{Name: name, Value: value})
 		}
 	}
+	for _, name := range []string{"reason", "queue", "count", "time"} {
+		note("death-"+name, last[name])
+	}
+	for _, name := range []string{"reason", "count", "time", "exchange"} {
+		note("first-death-"+name, first[name])
+	}
+	if queue, ok := first["queue"].(string); ok {
+		note("first-death-queue", n.topic(queue))
+	}
+	if keys, _ := first["routing-keys"].([]any); len(keys) > 0 {
+		note("first-death-routing-key", keys[0])
+	}
 	return h
+}
+
+// firstDeath is the oldest one that is no expiry, which may have ended a wait
+// before the message was for anybody; where all are, the oldest one.
+func firstDeath(deaths []any) amqp.Table {
+	for _, death := range slices.Backward(deaths) {
+		if death, ok := death.(amqp.Table); ok && death["reason"] != "expired" {
+			return death
+		}
+	}
+	oldest, _ := deaths[len(deaths)-1].(amqp.Table)
+	return oldest
 }
 
 // count is how often the broker has delivered this copy before. On a first

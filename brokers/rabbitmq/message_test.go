@@ -190,6 +190,9 @@ func TestDeadLetteredByTheBroker(t *testing.T) {
 			if origin.Get("death-queue") != w.topic || origin.Get("death-count") != "1" {
 				w.Errorf("%s: origin %q, want the queue %q, once", d.Message.ID, origin, w.topic)
 			}
+			if origin.Get("first-death-queue") != w.topic || origin.Get("first-death-routing-key") != w.topic || origin.Get("first-death-time") == "" {
+				w.Errorf("%s: origin %q, want the first death in %q, with its time", d.Message.ID, origin, w.topic)
+			}
 			for _, h := range d.Message.Headers {
 				if strings.HasPrefix(h.Name, "x-") {
 					w.Errorf("%s: the header %s of the broker is still there", d.Message.ID, h.Name)

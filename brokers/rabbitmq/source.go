@@ -386,7 +386,7 @@ func (s *source) next(f *feed, i item, now time.Time) *brokers.Delivery {
 }
 
 func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
-	m, meta := understand(&i.delivery, f.topic, f.retried, s.broker.seal, wire.Limits{Now: now, MaxDelay: s.sub.MaxDelay})
+	m, meta := s.broker.understand(&i.delivery, f.topic, f.retried, wire.Limits{Now: now, MaxDelay: s.sub.MaxDelay})
 	if m.ID == "" {
 		m.ID = newID()
 	}

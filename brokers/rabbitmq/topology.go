@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -40,6 +41,9 @@ func (n names) shelf(delay time.Duration) string {
 // shelves. It is apart from the queue of the topic, so that a backlog there
 // makes no retry late, and so that only workers write to it.
 func (n names) retry(topic string) string { return n.prefix + ".retry.v1." + topic }
+
+// topic is whose messages come back to a queue, or the queue itself.
+func (n names) topic(queue string) string { return strings.TrimPrefix(queue, n.retry("")) }
 
 // returns names the exchange from the shelves to the queues of retries.
 func (n names) returns() string { return n.prefix + ".return.v1" }

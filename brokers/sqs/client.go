@@ -220,6 +220,8 @@ func (c *client) poll(ctx context.Context, q *queue, attempt string, most int, w
 			types.MessageSystemAttributeNameSentTimestamp,
 			types.MessageSystemAttributeNameMessageGroupId,
 			types.MessageSystemAttributeNameAWSTraceHeader,
+			types.MessageSystemAttributeNameDeadLetterQueueSourceArn,
+			types.MessageSystemAttributeNameApproximateFirstReceiveTimestamp,
 		},
 	}
 	if q.fifo {

@@ -60,6 +60,11 @@ const (
 const (
 	originQueue   = "queue"
 	originMessage = "message-id"
+
+	// Of what SQS has moved here from another queue.
+	originSource   = "source-arn"
+	originReceives = "receive-count"
+	originFirst    = "first-received-at" // milliseconds since 1970
 )
 
 var errChecksum = errors.New("the body does not match its checksum")
@@ -112,6 +117,9 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 		r.meta.RedriveCount--
 	}
 	r.stored = limits.Trusted && !q.fifo
+	if r.meta.Origin == nil {
+		r.meta.Origin = r.origin(q, m.Attributes)
+	}
 	r.message.Body = body
 	if key != nil {
 		r.message.Key = *key
@@ -132,9 +140,20 @@ func (r *record) fill(h brokers.Headers, q *queue, limits wire.Limits) {
 			r.message.PublishedAt = limits.Now
 		}
 	}
-	if r.meta.Origin == nil {
-		r.meta.Origin = brokers.Headers{{Name: originQueue, Value: queueName(q.topic)}, {Name: originMessage, Value: r.id}}
+}
+
+// origin says where the message is, and what SQS notes of one that it
+// dead-lettered by itself: all that anybody knows of its end.
+func (r *record) origin(q *queue, system map[string]string) brokers.Headers {
+	o := brokers.Headers{{Name: originQueue, Value: queueName(q.topic)}, {Name: originMessage, Value: r.id}}
+	source := system[string(types.MessageSystemAttributeNameDeadLetterQueueSourceArn)]
+	if source == "" {
+		return o
 	}
+	return append(o,
+		brokers.Header{Name: originSource, Value: source},
+		brokers.Header{Name: originReceives, Value: strconv.Itoa(r.receives)},
+		brokers.Header{Name: originFirst, Value: system[string(types.MessageSystemAttributeNameApproximateFirstReceiveTimestamp)]})
 }
 
 // letter is a message on its way to SQS.

@@ -334,6 +334,28 @@ func TestParseForeign(t *testing.T) {
 	}
 }
 
+// What SQS has dead-lettered by itself says so in attributes of the system alone.
+func TestParseDeadLettered(t *testing.T) {
+	m := types.Message{
+		Body: aws.String("hello"), MessageId: aws.String("m-1"), ReceiptHandle: aws.String("h-1"),
+		Attributes: map[string]string{
+			"ApproximateReceiveCount": "8", "SentTimestamp": "1701176278493", "ApproximateFirstReceiveTimestamp": "1701176294398",
+		},
+	}
+	place := brokers.Headers{{Name: "queue", Value: "orders"}, {Name: "message-id", Value: "m-1"}}
+	if got := parse(m, orders(false), limits()).meta.Origin; !reflect.DeepEqual(got, place) {
+		t.Errorf("a message that nothing has moved has the origin %v, want %v", got, place)
+	}
+	m.Attributes["DeadLetterQueueSourceArn"] = "arn:aws:sqs:us-west-2:123456789012:example"
+	want := append(place,
+		brokers.Header{Name: "source-arn", Value: "arn:aws:sqs:us-west-2:123456789012:example"},
+		brokers.Header{Name: "receive-count", Value: "8"},
+		brokers.Header{Name: "first-received-at", Value: "1701176294398"})
+	if got := parse(m, orders(false), limits()).meta.Origin; !reflect.DeepEqual(got, want) {
+		t.Errorf("origin %v\nwant   %v", got, want)
+	}
+}
+
 func TestParseDamaged(t *testing.T) {
 	out, err := compose(sample(), nil, false, 0, 0)
 	if err != nil {

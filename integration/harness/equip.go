@@ -152,7 +152,7 @@ func osRelease(text string) (s system) {
 func has(program string) bool {
 	switch program {
 	case "initdb":
-		return initdb() != ""
+		return Initdb() != ""
 	case "gcc":
 		program = cmp.Or(os.Getenv("CC"), program)
 		if runtime.GOOS == "darwin" {
@@ -167,9 +167,9 @@ func has(program string) bool {
 	return err == nil
 }
 
-// initdb returns the path of Postgres's program, in the path or where Debian
+// Initdb returns the path of Postgres's program, in the path or where Debian
 // keeps it, or "".
-func initdb() string {
+func Initdb() string {
 	if found, err := exec.LookPath("initdb"); err == nil {
 		return found
 	}
@@ -241,7 +241,7 @@ func DescribePostgres(ctx context.Context) (string, error) {
 	if os.Getenv("REDRIVE_POSTGRES_URL") != "" {
 		return "PostgreSQL at REDRIVE_POSTGRES_URL", nil
 	}
-	program := initdb()
+	program := Initdb()
 	if program == "" {
 		return "", errors.New(remedy("initdb"))
 	}

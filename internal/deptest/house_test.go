@@ -88,6 +88,19 @@ var house = map[string]row{
 		imports: []string{"internal/text"},
 		sdk:     []string{"github.com/rivo/uniseg"},
 	},
+	"operate/foreign": {
+		imports: []string{"brokers", "dlq", "internal/text"},
+		tests:   []string{"brokers/wire"},
+	},
+	"operate/collect": {
+		imports: []string{"brokers", "operate/foreign", "operate/store", "retry", "internal/fault", "internal/text"},
+		tests:   []string{"brokers/memory", "dlq"},
+	},
+	"operate/store": {
+		imports: []string{"brokers", "dlq"},
+		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
+		tests:   []string{"integration/postgrestest"},
+	},
 	"consumer/consumertest": {
 		imports: []string{"consumer", "brokers", "brokers/memory", "dlq", "retry", "classify"},
 	},

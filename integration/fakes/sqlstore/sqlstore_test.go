@@ -17,13 +17,8 @@ import (
 	"github.com/redrive-go/redrive/idempotency"
 	"github.com/redrive-go/redrive/idempotency/sqlstore"
 	"github.com/redrive-go/redrive/idempotency/storetest"
+	"github.com/redrive-go/redrive/integration/postgrestest"
 )
-
-// serverURL names a Postgres to test on besides SQLite, such as
-// postgres://user:password@127.0.0.1:5432/test. Each test makes a table of its
-// own there and drops it. Without it the tests start one, where there are
-// programs for that.
-const serverURL = "REDRIVE_POSTGRES_URL"
 
 // place is where a store is. It travels to another process as text.
 type place struct{ driver, source, table string }
@@ -63,21 +58,9 @@ func TestMain(m *testing.M) {
 		return store, err
 	})
 	code := m.Run()
-	if stopServer != nil {
-		stopServer()
-	}
+	postgrestest.Stop()
 	os.Exit(code)
 }
-
-// stopServer stops the Postgres that the tests have started, if there is one.
-var stopServer func()
-
-var server = sync.OnceValues(func() (url string, err error) {
-	if url = os.Getenv(serverURL); url == "" {
-		url, stopServer, err = startPostgres()
-	}
-	return url, err
-})
 
 func sqliteFile(t testing.TB) place {
 	return place{"sqlite", "file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "keys.db")) + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_txlock=immediate", ""}
@@ -85,14 +68,7 @@ func sqliteFile(t testing.TB) place {
 
 func postgres(t testing.TB) place {
 	t.Helper()
-	url, err := server()
-	switch {
-	case err != nil && os.Getenv("CI") == "true":
-		t.Fatalf("no Postgres could be started: %v", err)
-	case err != nil:
-		t.Skipf("%s is not set, and no Postgres could be started: %v", serverURL, err)
-	}
-	return place{"pgx", url, fmt.Sprintf("redrive_test_%x", rand.Uint64())}
+	return place{"pgx", postgrestest.URL(t), fmt.Sprintf("redrive_test_%x", rand.Uint64())}
 }
 
 // create makes the table of p, and drops it in the end.

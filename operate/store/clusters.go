@@ -1,0 +1,103 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+)
+
+// Cluster are the letters of one consumer group that failed alike: all that
+// their place, format, reason, class and fingerprint say is the same.
+type Cluster struct {
+	ID int64
+
+	Broker, Source, Topic, Group, Reason, Class, Format, ErrorType, Fingerprint string
+
+	ErrorText string // of one of the letters
+
+	CreatedAt       time.Time // when the first of its letters was collected
+	FirstAt, LastAt time.Time // of the deaths that it has seen
+	Counts          Counts
+	Bytes           int64 // Letter.Size of all of them
+}
+
+// Order is that of clusters.
+type Order int
+
+// The orders.
+const (
+	ByLastDeath Order = iota // the latest death first
+	ByOpen                   // most open letters first, see [Counts.Open]
+)
+
+// ClusterListing is a page of clusters. See [Listing].
+type ClusterListing struct {
+	Clusters []Cluster
+	Next     string
+}
+
+// Clusters returns clusters that have letters which f selects, as far as a
+// cluster can tell: the counts are those of all its letters. With Since or Until
+// it has seen deaths in that time. Fields that are a letter's own are an error:
+// IDs, UpTo, MessageID, Header and Text.
+func (s *Store) Clusters(ctx context.Context, f Filter, by Order, p Page) (list ClusterListing, err error) {
+	if len(f.IDs) > 0 || f.UpTo != 0 || f.MessageID != "" || f.readsContent() {
+		return list, errors.New("store: clusters have no IDs, message IDs, headers and texts: filter letters by them")
+	}
+	if err := f.validate(); err != nil {
+		return list, err
+	}
+	from, err := p.from()
+	if err != nil {
+		return list, err
+	}
+	err = s.read(ctx, func(tx conn) error {
+		list, err = tx.clusters(ctx, f, by, from, p.limit())
+		return err
+	})
+	return list, err
+}
+
+func (c conn) clusters(ctx context.Context, f Filter, by Order, from key, limit int) (list ClusterListing, err error) {
+	rank := "c.last_at"
+	if by == ByOpen {
+		rank = "(" + openSum("c.") + ")"
+	}
+	of := f.ofCluster()
+	of.and("("+rank+", c.id) < (?, ?)", from.at, from.id)
+	f.hasLetters(&of)
+	if !f.Since.IsZero() {
+		of.and("c.last_at >= ?", f.Since)
+	}
+	if !f.Until.IsZero() {
+		of.and("c.first_at < ?", f.Until)
+	}
+	query := `select c.id, t.broker, t.source, t.topic, c.consumers, c.reason, c.class, c.format, c.error_type, c.fingerprint,
+		c.created_at, c.first_at, c.last_at, c.bytes, ` + rank + `, ` + counters("c.") + `,
+		(select l.error_text from letters l where l.cluster = c.id order by l.state, l.at limit 1)
+		from clusters c join topics t on t.id = c.topic where ` + of.String() + `
+		order by ` + rank + ` desc, c.id desc limit ` + strconv.Itoa(limit+1)
+	var last key
+	err = c.each(ctx, query, of.args, func(scan func(...any) error) error {
+		var g Cluster
+		var at key
+		dest := []any{
+			&g.ID, &g.Broker, &g.Source, &g.Topic, &g.Group, &g.Reason, &g.Class, &g.Format, &g.ErrorType, &g.Fingerprint,
+			intoTime(&g.CreatedAt), intoTime(&g.FirstAt), intoTime(&g.LastAt), &g.Bytes, &at.at,
+		}
+		var text []byte // null for a cluster without letters
+		dest = append(append(dest, g.Counts.dest()...), &text)
+		if err := scan(dest...); err != nil {
+			return err
+		}
+		if len(list.Clusters) == limit {
+			list.Next = last.String()
+			return nil
+		}
+		g.ErrorText, at.id = string(text), g.ID
+		list.Clusters, last = append(list.Clusters, g), at
+		return nil
+	})
+	return list, err
+}

@@ -1,0 +1,179 @@
+package store_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/operate/store"
+)
+
+func TestCollect(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		c := collected(entry(1))
+		collect(t, s, noon.Add(time.Minute), c)
+
+		want := store.Letter{
+			ID: 1, State: store.StateCollected, Broker: "rabbit", Source: "orders.dead", Format: "redrive",
+			MessageID: "message-1", Key: "customer-1", Topic: "orders", Group: "billing",
+			Reason: "exhausted", Class: "transient", Rule: "net", ErrorType: "*net.OpError", ErrorText: "connection refused", Fingerprint: "f1",
+			Attempts: 8, FirstFailedAt: noon, DeadAt: noon.Add(time.Second), PublishedAt: noon, DeadBy: "worker-1",
+			Cluster: 1, CollectedAt: noon.Add(time.Minute), ChangedAt: noon.Add(time.Minute),
+		}
+		got, err := s.Letter(t.Context(), 1)
+		want.Size = got.Size
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("Letter = %+v, %v\nwant %+v", got, err, want)
+		}
+		raw, e, err := s.Content(t.Context(), 1)
+		if err != nil || !reflect.DeepEqual(raw, c.Raw) || !reflect.DeepEqual(e, c.Entry) {
+			t.Errorf("Content = %+v\n%+v, %v\nwant %+v\n%+v", raw, e, err, c.Raw, c.Entry)
+		}
+		if _, err := s.Letter(t.Context(), 2); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("Letter(2): %v, want ErrNotFound", err)
+		}
+		if _, _, err := s.Content(t.Context(), 2); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("Content(2): %v, want ErrNotFound", err)
+		}
+	})
+}
+
+// TestContentSurvives keeps what no text column would.
+func TestContentSurvives(t *testing.T) {
+	hostile := "\x00\xff\x1b[31m\u202e'; drop table letters; --"
+	large := bytes.Repeat([]byte("0123456789abcdef"), 200<<10) // 3.2 MiB
+	foreign := store.Collected{
+		Broker: hostile, Source: hostile, Format: hostile, Position: hostile,
+		Raw: brokers.Message{ID: hostile, Topic: hostile, Key: hostile, Body: []byte(hostile), Headers: brokers.Headers{
+			{Name: hostile, Value: hostile, Type: hostile}, {Name: hostile, Value: "base64:AAAA"}, {Name: "large", Value: strings.Repeat(hostile, 30<<10)},
+		}},
+	}
+	foreign.Entry = dlq.Entry{Message: foreign.Raw, Reason: hostile, ErrorType: hostile, ErrorCode: hostile, ErrorText: strings.Repeat(hostile, 1000),
+		Stack: hostile, Fingerprint: hostile, Rule: hostile, Group: hostile, DeadBy: hostile}
+	foreign.Entry.Message.Topic = "orders"
+
+	other := foreign
+	other.Position, other.Raw.Body, other.Entry.Message.Body = "other body", large, large[:2<<20]
+	empty := store.Collected{Entry: dlq.Entry{Message: brokers.Message{}}}
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		all := []store.Collected{foreign, other, empty}
+		collect(t, s, noon, all...)
+		for i, c := range all {
+			raw, e, err := s.Content(t.Context(), int64(i+1))
+			if err != nil || !reflect.DeepEqual(raw, c.Raw) {
+				t.Errorf("letter %d: the message is not as it was (%v)", i+1, err)
+			}
+			want, err := dlq.Decode(c.Entry.Encode(1 << 30))
+			if err != nil || !reflect.DeepEqual(e, want) {
+				t.Errorf("letter %d: the entry is %+v\nwant %+v", i+1, e, want)
+			}
+		}
+		letters := list(t, s, store.Filter{Broker: hostile, Reason: hostile, Fingerprint: hostile, MessageID: hostile}, 10)
+		if len(letters) != 2 {
+			t.Fatalf("%d letters are found by hostile texts, want 2", len(letters))
+		}
+		if l := letters[0]; l.Source != hostile || len(l.ErrorText) > 2<<10 {
+			t.Errorf("the letter has the source %q, and an error text of %d bytes", l.Source, len(l.ErrorText))
+		}
+	})
+}
+
+func TestMerge(t *testing.T) {
+	base := collected(entry(1))
+	change := func(f func(*store.Collected)) store.Collected {
+		c := base
+		c.Raw.Headers = slices.Clone(c.Raw.Headers)
+		f(&c)
+		return c
+	}
+	tests := []struct {
+		name   string
+		letter store.Collected
+		again  store.Collected
+		merges bool
+	}{
+		{"the same", base, base, true},
+		{"another broker", base, change(func(c *store.Collected) { c.Broker = "other" }), false},
+		{"another source", base, change(func(c *store.Collected) { c.Source = "other" }), false},
+		{"another body", base, change(func(c *store.Collected) { c.Raw.Body = []byte("other") }), false},
+		{"another header", base, change(func(c *store.Collected) { c.Raw.Headers[0].Value = "other" }), false},
+		{"a type of a header", base, change(func(c *store.Collected) { c.Raw.Headers[0].Type = "other" }), false},
+		{"a bound between texts that moved", change(func(c *store.Collected) { c.Raw.Headers[0].Name = "ab"; c.Raw.Headers[0].Value = "c" }),
+			change(func(c *store.Collected) { c.Raw.Headers[0].Name = "a"; c.Raw.Headers[0].Value = "bc" }), false},
+		{"another time of death", base, change(func(c *store.Collected) { c.Entry.DeadAt = c.Entry.DeadAt.Add(time.Millisecond) }), false},
+		{"another ID", base, change(func(c *store.Collected) { c.Entry.Message.ID = "other" }), false},
+		{"no ID", change(func(c *store.Collected) { c.Entry.Message.ID = "" }), change(func(c *store.Collected) { c.Entry.Message.ID = "" }), false},
+		{"no time of death", change(func(c *store.Collected) { c.Entry.DeadAt = time.Time{} }), change(func(c *store.Collected) { c.Entry.DeadAt = time.Time{} }), false},
+		{"a place in a log", change(func(c *store.Collected) { c.Position = "0/1"; c.Entry.Message.ID = ""; c.Entry.DeadAt = time.Time{} }),
+			change(func(c *store.Collected) { c.Position = "0/1"; c.Entry.Message.ID = ""; c.Entry.DeadAt = time.Time{} }), true},
+		{"a place in a log that was made anew", change(func(c *store.Collected) { c.Position = "0/1" }),
+			change(func(c *store.Collected) { c.Position = "0/1"; c.Raw.Body = []byte("other") }), false},
+		{"another place in a log", change(func(c *store.Collected) { c.Position = "0/1" }), change(func(c *store.Collected) { c.Position = "0/2" }), false},
+	}
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		for i, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				a, b := tt.letter, tt.again
+				a.Broker, b.Broker = fmt.Sprint(a.Broker, i), fmt.Sprint(b.Broker, i)
+				want := 1
+				if tt.merges {
+					want = 0
+				}
+				if n, err := s.Collect(t.Context(), noon, []store.Collected{a}); err != nil || n != 1 {
+					t.Errorf("Collect = %d, %v, want 1", n, err)
+				}
+				if n, err := s.Collect(t.Context(), noon.Add(time.Hour), []store.Collected{b}); err != nil || n != want {
+					t.Errorf("Collect of the other = %d, %v, want %d", n, err, want)
+				}
+				a.Broker, b.Broker = a.Broker+"!", b.Broker+"!"
+				if n, err := s.Collect(t.Context(), noon, []store.Collected{a, b}); err != nil || n != want+1 {
+					t.Errorf("Collect of both at once = %d, %v, want %d", n, err, want+1)
+				}
+			})
+		}
+	})
+}
+
+func TestClustersAndStats(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		a, b := entry(1), entry(2)
+		b.Fingerprint, b.ErrorText = "f2", "no such customer"
+		late := entry(30)
+		collect(t, s, noon.Add(time.Minute), collected(a), collected(b), collected(late))
+		far := collected(entry(4))
+		far.Source = "far.dead"
+		far.Entry.Message.Topic = "far"
+		far.Entry.DeadAt = noon.Add(48 * time.Hour) // says a clock that is wrong
+		collect(t, s, noon.Add(2*time.Minute), far)
+
+		clusters, err := s.Clusters(t.Context(), store.Filter{}, store.ByOpen, store.Page{})
+		if err != nil || len(clusters.Clusters) != 3 || clusters.Next != "" {
+			t.Fatalf("Clusters = %+v, %v", clusters, err)
+		}
+		if c := clusters.Clusters[0]; c.Counts.Open() != 2 || c.ErrorText != "connection refused" || !c.FirstAt.Equal(noon.Add(time.Second)) || !c.LastAt.Equal(noon.Add(30*time.Second)) {
+			t.Errorf("the largest cluster is %+v", c)
+		}
+		clusters, err = s.Clusters(t.Context(), store.Filter{}, store.ByLastDeath, store.Page{Limit: 1})
+		if err != nil || len(clusters.Clusters) != 1 || clusters.Next == "" || clusters.Clusters[0].Topic != "far" {
+			t.Errorf("the latest cluster is %+v, %v", clusters, err)
+		}
+		stats, err := s.Stats(t.Context(), noon.Add(30*time.Minute))
+		if err != nil || len(stats.Topics) != 2 || stats.NewClusters != 3 {
+			t.Fatalf("Stats = %+v, %v", stats, err)
+		}
+		if o := stats.Topics[1]; o.Topic != "orders" || o.Counts.Collected != 3 || !o.OldestCollected.Equal(noon.Add(time.Second)) || o.Bytes == 0 {
+			t.Errorf("Stats of orders = %+v", o)
+		}
+	})
+}

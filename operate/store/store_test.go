@@ -1,0 +1,134 @@
+package store_test
+
+import (
+	"database/sql"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/integration/postgrestest"
+	"github.com/redrive-go/redrive/operate/store"
+)
+
+// noon is when the tests begin.
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// onBoth runs a test on an SQLite file and, where there is one, on Postgres.
+func onBoth(t *testing.T, test func(t *testing.T, url string)) {
+	t.Run("sqlite", func(t *testing.T) { test(t, sqliteFile(t)) })
+	t.Run("postgres", func(t *testing.T) { test(t, postgresSchema(t, postgrestest.URL(t))) })
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	postgrestest.Stop()
+	os.Exit(code)
+}
+
+// postgresSchema returns the URL of a store in a schema that is dropped after the
+// test.
+func postgresSchema(t testing.TB, server string) string {
+	name := fmt.Sprintf("redrive_test_%x", rand.Uint64())
+	t.Cleanup(func() {
+		db, err := sql.Open("pgx", server)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer db.Close()
+		if _, err := db.Exec("drop schema if exists " + name + " cascade"); err != nil {
+			t.Error(err)
+		}
+	})
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("search_path", name)
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+func sqliteFile(t testing.TB) string { return filepath.Join(t.TempDir(), "letters.db") }
+
+// sibling returns the URL of another store of the kind.
+func sibling(t testing.TB, url string) string {
+	if strings.HasPrefix(url, "postgres") {
+		return postgresSchema(t, postgrestest.URL(t))
+	}
+	return sqliteFile(t)
+}
+
+// open opens a store for the length of a test.
+func open(t testing.TB, url string) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// entry is the n-th dead message of a test, dead n seconds after noon.
+func entry(n int) dlq.Entry {
+	return dlq.Entry{
+		Message: brokers.Message{
+			ID: fmt.Sprintf("message-%d", n), Topic: "orders", Key: fmt.Sprintf("customer-%d", n%7),
+			Body: fmt.Appendf(nil, `{"order":%d}`, n), Headers: brokers.Headers{{Name: "tenant", Value: "acme"}}, PublishedAt: noon,
+		},
+		Meta:   brokers.Meta{Attempt: 8, Class: "transient", FirstFailedAt: noon, LastFailedAt: noon},
+		Reason: "exhausted", ErrorType: "*net.OpError", ErrorText: "connection refused", Fingerprint: "f1", Rule: "net",
+		Group: "billing", DeadAt: noon.Add(time.Duration(n) * time.Second), DeadBy: "worker-1",
+	}
+}
+
+// collected is a dead letter of ours as it comes from the topic orders.dead.
+func collected(e dlq.Entry) store.Collected {
+	raw := e.Encode(math.MaxInt)
+	raw.Topic = "orders.dead"
+	e, _ = dlq.Decode(raw)
+	return store.Collected{Broker: "rabbit", Source: "orders.dead", Format: "redrive", Raw: raw, Entry: e}
+}
+
+func collect(t testing.TB, s *store.Store, now time.Time, letters ...store.Collected) {
+	t.Helper()
+	if n, err := s.Collect(t.Context(), now, letters); err != nil || n != len(letters) {
+		t.Fatalf("Collect = %d, %v, want %d", n, err, len(letters))
+	}
+}
+
+// list returns all letters that f selects, page by page.
+func list(t testing.TB, s *store.Store, f store.Filter, limit int) (letters []store.Letter) {
+	t.Helper()
+	for p := (store.Page{Limit: limit}); ; {
+		page, err := s.Letters(t.Context(), f, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		letters = append(letters, page.Letters...)
+		if p.After = page.Next; p.After == "" {
+			return letters
+		}
+	}
+}
+
+func idsOf(letters []store.Letter) (ids []int64) {
+	for _, l := range letters {
+		ids = append(ids, l.ID)
+	}
+	return ids
+}

@@ -1,0 +1,128 @@
+package store
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Retention says for how long what is over is kept, from its last change on. 0
+// means for ever. Letters in all other states are kept until somebody deals with
+// them.
+type Retention struct {
+	Confirmed, Returned, Discarded time.Duration
+
+	// Audit is for how long it is known who did what, and for how long jobs are
+	// kept that have ended.
+	Audit time.Duration
+}
+
+// Swept counts what was deleted.
+type Swept struct{ Letters, Clusters, Topics, Jobs, Acts int64 }
+
+// Sweep deletes what retention is over for, with its content and history, and
+// clusters and topics that have no letters left. It works in steps, so that
+// others get a turn; after an error those that were done stay done.
+func (s *Store) Sweep(ctx context.Context, now time.Time, r Retention) (swept Swept, err error) {
+	for state, keep := range map[State]time.Duration{StateConfirmed: r.Confirmed, StateReturned: r.Returned, StateDiscarded: r.Discarded} {
+		if keep > 0 {
+			const query = "select id from letters where state = ? and changed_at < ? order by changed_at limit "
+			if err := s.repeat(ctx, &swept.Letters, conn.deleteLetters, query, state, now.Add(-keep)); err != nil {
+				return swept, err
+			}
+		}
+	}
+	if r.Audit > 0 {
+		const ended = `select id from jobs where ended_at > 0 and ended_at < ? and not exists (select 1 from letters l where l.wave > 0
+			and l.wave in (select w.id from waves w where w.job = jobs.id) and l.state in (IDS)) order by id limit `
+		if err := s.repeat(ctx, &swept.Jobs, deleteFrom("jobs"), ended, now.Add(-r.Audit), []State{StateQueued, StateSending, StateSent}); err != nil {
+			return swept, err
+		}
+		const old = "select id from acts where at < ? and not exists (select 1 from jobs where act = acts.id) order by id limit "
+		if err := s.repeat(ctx, &swept.Acts, deleteFrom("acts"), old, now.Add(-r.Audit)); err != nil {
+			return swept, err
+		}
+	}
+	empty := strings.ReplaceAll(counters(""), ",", " +") + " = 0"
+	if err := s.repeat(ctx, &swept.Clusters, deleteFrom("clusters"), "select id from clusters where "+empty+" limit "); err != nil {
+		return swept, err
+	}
+	// A topic whose workers send receipts stays: jobs ask for that.
+	err = s.repeat(ctx, &swept.Topics, deleteFrom("topics"), "select id from topics where "+empty+" and receipt_at = 0 limit ")
+	return swept, err
+}
+
+// repeat deletes the rows that a query finds, some at a time, and counts them.
+func (s *Store) repeat(ctx context.Context, deleted *int64, remove func(conn, context.Context, ids) error, query string, args ...any) error {
+	for {
+		var list ids
+		err := s.write(ctx, func(tx conn) (err error) {
+			if list, err = tx.numbers(ctx, query+strconv.Itoa(stepLetters), args...); err != nil || len(list) == 0 {
+				return err
+			}
+			return remove(tx, ctx, list)
+		})
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		*deleted += int64(len(list))
+	}
+}
+
+// deleteFrom deletes rows of a table.
+func deleteFrom(table string) func(conn, context.Context, ids) error {
+	return func(c conn, ctx context.Context, list ids) error {
+		_, err := c.exec(ctx, "delete from "+table+" where id in (IDS)", list)
+		return err
+	}
+}
+
+// deleteLetters deletes letters and all that belongs to them. What a job did
+// with them stays counted there.
+func (c conn) deleteLetters(ctx context.Context, list ids) error {
+	d := newDeltas()
+	query := "select topic, cluster, state, count(*), cast(sum(size) as bigint) from letters where id in (IDS) group by topic, cluster, state"
+	err := c.each(ctx, query, []any{list}, func(scan func(...any) error) error {
+		var topic, cluster, n, bytes int64
+		var state State
+		err := scan(&topic, &cluster, intoState(&state), &n, &bytes)
+		d.add(topic, cluster, 0, state, -n, -bytes)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.count(ctx, d); err != nil {
+		return err
+	}
+	return deleteFrom("letters")(c, ctx, list)
+}
+
+// Delete deletes all letters with a message key, whatever their state, with
+// their content and history: for personal data that has to go. It returns how
+// many. That it was done stays in the audit, without the key, so the actor
+// should not tell it either. What a job was about to send, or is sending, is
+// not called back.
+//
+// In an SQLite file the bytes are overwritten. Postgres does so at its next
+// vacuum. Copies and backups are not touched, and filters of jobs keep what was
+// typed.
+func (s *Store) Delete(ctx context.Context, now time.Time, a Actor, key string) (deleted int64, err error) {
+	const query = "select id from letters where message_key = ? limit "
+	if err := s.repeat(ctx, &deleted, conn.deleteLetters, query, short(key, maxText)); err != nil {
+		return deleted, err
+	}
+	err = s.write(ctx, func(tx conn) error {
+		act, err := tx.act(ctx, now, a, "delete", 0)
+		if err != nil {
+			return err
+		}
+		_, err = tx.exec(ctx, "update acts set letters = ? where id = ?", deleted, act)
+		return err
+	})
+	if err == nil && !s.dialect.postgres {
+		_, err = s.db.ExecContext(ctx, "pragma wal_checkpoint(truncate)") // the log has the bytes, too
+	}
+	return deleted, s.failed(err)
+}
