@@ -12,27 +12,29 @@ import (
 
 // admitted returns those of job that may start. The others wait, uncounted.
 func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
-	first := slices.IndexFunc(job, func(d *delivery) bool { return !p.mayStart(d, now) })
+	first := slices.IndexFunc(job, func(d *delivery) bool { return !p.mayStart(d, len(job), now) })
 	if first < 0 {
 		return job
 	}
 	kept := slices.Clone(job[:first]) // the context of an earlier attempt may still read job
 	for _, d := range job[first+1:] {
-		if p.mayStart(d, now) {
+		if p.mayStart(d, len(job), now) {
 			kept = append(kept, d)
 		}
 	}
 	return kept
 }
 
-// mayStart reports whether a run of d may start: the guard of its message, that
-// of its topic and, for a retry, a budget have to agree. Otherwise d waits.
-func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
-	if g := d.guard; g != nil && !g.enter() {
+// mayStart reports whether a run of d, one of n together, may start: the guard of
+// its message, that of its topic and, for a retry, a budget have to agree.
+// Otherwise d waits.
+func (p *pipeline) mayStart(d *delivery, n int, now time.Time) bool {
+	if b := d.bulkhead(); b != nil && !b.enter(n, &d.permit) {
 		p.notStarted(d, now) // it may have been let through by the guard of its topic
 		p.awaitSlot(d, now)
 		return false
-	} else if g != nil && !g.startOwn(now, &d.permit) {
+	}
+	if g := d.guard; g != nil && !g.startOwn(now, d) {
 		p.notStarted(d, now)
 		p.deferRun(d, now, g.pause(now, p.cfg.Random()), ownGuard)
 		return false
@@ -42,8 +44,8 @@ func (p *pipeline) mayStart(d *delivery, now time.Time) bool {
 		p.awaitGuard(d)
 		return false
 	}
-	pacer := d.nearest().budget
-	if pacer == nil || !d.isRetry() || d.permit.probe() || d.token {
+	pacer := d.budget()
+	if pacer == nil || !d.isRetry() && !d.permit.tried || d.permit.probe() || d.token {
 		return true
 	}
 	wait, ok := pacer.Withdraw(now, d.sub.longestDelay, p.cfg.Random())
@@ -68,7 +70,7 @@ var (
 )
 
 // nearest is the guard of d's own, or else that of its topic. Its budget is the
-// one for retries of d.
+// one for retries of d, unless that came back.
 func (d *delivery) nearest() *guard {
 	if d.guard != nil {
 		return d.guard
@@ -79,7 +81,7 @@ func (d *delivery) nearest() *guard {
 // startTopic takes the leave for d from the guard of its topic. A probe is for
 // what has not failed before, unless there is nothing else: see openFor.
 func (g *guard) startTopic(now time.Time, d *delivery) bool {
-	l, ok := g.start(now)
+	l, ok := g.grant(now, d)
 	if ok && l.probe() && d.isRetry() {
 		g.giveBack(now, l)
 		return false
@@ -88,23 +90,22 @@ func (g *guard) startTopic(now time.Time, d *delivery) bool {
 	return ok
 }
 
-// enter takes one of the slots that messages with a guard of their own may use.
-// It reports false if they use all of them.
-func (g *guard) enter() bool {
-	if int(g.under.Add(1)) > g.most {
-		g.under.Add(-1)
+// enter takes a part of one of the slots that a bulkhead has, for one of n messages
+// that run together. It reports false if all are in use.
+func (g *guard) enter(n int, of *permit) bool {
+	part := int64((g.parts + n - 1) / n)
+	if g.under.Add(part) > int64(g.most*g.parts) {
+		g.under.Add(-part)
 		return false
 	}
+	of.entered = part
 	return true
 }
 
-// startOwn is start for a guard of single messages, which has been entered.
-func (g *guard) startOwn(now time.Time, of *permit) bool {
-	of.own, of.entered = g.start(now)
-	if !of.entered {
-		g.under.Add(-1)
-	}
-	return of.entered
+// startOwn takes the leave for d from the guard of its own.
+func (g *guard) startOwn(now time.Time, d *delivery) (ok bool) {
+	d.permit.own, ok = g.grant(now, d)
+	return ok
 }
 
 // longestPause is the longest that a message waits whose own guard is closed.
@@ -131,38 +132,44 @@ func (p *pipeline) notStarted(d *delivery, now time.Time) {
 func (p *pipeline) tell(d *delivery, now time.Time, e evidence) (probe bool) {
 	held, of := d.permit, identity(keyOf(&d.Message))
 	d.permit = permit{}
+	report := (*guard).report
+	if d.returned() {
+		report = held.vouch
+	}
+	b := d.bulkhead()
+	if b != nil {
+		b.under.Add(-held.entered)
+	}
 	if g := d.guard; g != nil {
-		if held.entered {
-			g.under.Add(-1)
-		}
-		if g.report(now, held.own, of, e) {
+		if report(g, now, held.own, of, e) {
 			p.announce(g, now)
 		}
 		of = identity(g.name)
 	}
-	if d.sub.guard.report(now, held.topic, of, e) {
+	if report(d.sub.guard, now, held.topic, of, e) {
 		p.guardChanged(d.sub.guard, now)
 	}
 	if d.token && (e == healthy || e == evidence{}) { // it succeeded, or did not run
-		d.nearest().budget.Refund(now)
+		d.budget().Refund(now)
 	}
 	d.token = false
-	if d.guard != nil {
-		p.slotFree(d.guard)
+	if b != nil {
+		p.slotFree(b)
 	}
-	return held.probe()
+	return held.probe() || held.tried
 }
 
-// awaitSlot lets d wait until fewer messages with its guard run. They take turns.
+// awaitSlot lets d wait until fewer messages of its bulkhead run. They take turns.
 func (p *pipeline) awaitSlot(d *delivery, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	g := d.guard
+	g := d.bulkhead()
 	switch {
 	case p.draining.Load():
 		p.settleLocked(d, brokers.Release)
-	case !p.roomToWait(d) || !p.lasts(d, now.Add(d.sub.timeout)):
-		p.deferLocked(d, now, recheck+time.Duration(p.cfg.Random()*float64(recheck)), noSlot)
+	case d.yields() || !p.roomToWait(d) || !p.lasts(d, now.Add(d.sub.timeout)):
+		wait := d.turnedAway()
+		p.deferLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), noSlot)
 	case p.to(d, waiting):
 		g.waiting = append(g.waiting, d)
 		g.crowd.Store(int32(len(g.waiting)))
@@ -172,7 +179,7 @@ func (p *pipeline) awaitSlot(d *delivery, now time.Time) {
 	}
 }
 
-// slotFree lets the next message of a guard of single messages go on.
+// slotFree lets the next message of a bulkhead go on.
 func (p *pipeline) slotFree(g *guard) {
 	if g.crowd.Load() == 0 {
 		return
@@ -187,7 +194,7 @@ func (p *pipeline) nextOf(g *guard) {
 	if p.draining.Load() {
 		return
 	}
-	for len(g.waiting) > 0 && int(g.under.Load()) < g.most {
+	for len(g.waiting) > 0 && g.under.Load() <= int64((g.most-1)*g.parts) {
 		d := g.waiting[0]
 		g.waiting = g.waiting[1:]
 		if p.to(d, queued) {
@@ -211,7 +218,7 @@ func (p *pipeline) awaitGuard(d *delivery) {
 	switch {
 	case p.draining.Load():
 		p.settleLocked(d, brokers.Release)
-	case !p.roomToWait(d) || !p.lasts(d, now.Add(recheck)):
+	case d.returned() || !p.roomToWait(d) || !p.lasts(d, now.Add(recheck)):
 		p.backUntil(d, g, now)
 	case p.to(d, waiting):
 		g.waiting = append(g.waiting, d)

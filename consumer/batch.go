@@ -16,37 +16,41 @@ type collector struct {
 	timer   *time.Timer
 }
 
-// collect adds d to the batch of its topic and hands the batch over when it is
-// full. What was split off a batch before runs alone. mu is held.
+// collect adds d to the batch of its topic, or of what came back to it, and hands
+// the batch over when it is full. What was split off a batch before runs alone.
+// mu is held.
 func (p *pipeline) collect(d *delivery) {
-	s := d.sub
+	s, c := d.sub, &d.sub.batch
+	if d.returned() {
+		c = &d.sub.returnedBatch
+	}
 	if d.split {
 		p.pool.add(s.line, d.self[:])
 		return
 	}
-	s.batch.members = append(s.batch.members, d)
-	switch len(s.batch.members) {
+	c.members = append(c.members, d)
+	switch len(c.members) {
 	case s.batchSize:
-		p.complete(s)
+		p.complete(s, c)
 	case 1:
-		s.batch.timer = time.AfterFunc(s.batchWait, func() { p.expire(s) })
+		c.timer = time.AfterFunc(s.batchWait, func() { p.expire(s, c) })
 	}
 }
 
 // expire ends the wait of a batch.
-func (p *pipeline) expire(s *subscription) {
+func (p *pipeline) expire(s *subscription, c *collector) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.complete(s)
+	p.complete(s, c)
 }
 
 // complete hands the batch over as it is. mu is held.
-func (p *pipeline) complete(s *subscription) {
-	if s.batch.timer != nil {
-		s.batch.timer.Stop()
+func (p *pipeline) complete(s *subscription, c *collector) {
+	if c.timer != nil {
+		c.timer.Stop()
 	}
-	if members := s.batch.members; len(members) > 0 {
-		s.batch.members = nil
+	if members := c.members; len(members) > 0 {
+		c.members = nil
 		p.pool.add(s.line, members)
 	}
 }

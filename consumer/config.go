@@ -28,6 +28,13 @@ type Config struct {
 	// and again later. Required.
 	DeadLetter func(topic string) string
 
+	// Receipts names the topic that this worker publishes a dlq.Receipt to when a
+	// message that was sent back with a Meta.Send fails for the first time, and when
+	// it ends. Receipts hold up no message: up to a thousand wait while the topic is
+	// down, the others are dropped (EventReceiptDropped), and when the worker stops
+	// they have what is left of DrainTimeout. Default: none are published.
+	Receipts string
+
 	// Retry says how often and how far apart failures are tried again. Its
 	// zero value means 10 attempts, 1 s doubling to 15 min, full jitter. A
 	// retry that has to wait for its guard or a token may begin after MaxAge:
@@ -470,6 +477,7 @@ func (c Config) subscription(routes []*route) brokers.Subscription {
 	sub := brokers.Subscription{
 		Group:       c.Group,
 		DeadLetters: map[string]string{},
+		Receipts:    c.Receipts,
 		Attempts:    map[string]int{},
 		InFlight:    c.MaxHeld,
 		Lease:       c.Lease,

@@ -176,7 +176,7 @@ func TestFaultsOfOneField(t *testing.T) {
 
 // Every field is in one of the tests above: a new one is to be added.
 func TestEveryFieldOfConfigIsChecked(t *testing.T) {
-	free := map[string]bool{"Group": true, "OrderByKey": true, "NoRepeat": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
+	free := map[string]bool{"Group": true, "Receipts": true, "OrderByKey": true, "NoRepeat": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
 	_, err := consumer.New(nil, allWrong())
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[consumer.Config]()) {
 		if !free[field.Name] && !strings.Contains(err.Error(), "consumer: Config."+field.Name) {
@@ -280,6 +280,24 @@ consumer: Topic(""): the topic has no name: name the topic to receive from`},
 		t.Run(tt.name, func(t *testing.T) {
 			checkFaults(t, register(t, quiet(), tt.handle), tt.want)
 		})
+	}
+}
+
+// A topic of receipts is for nothing else.
+func TestFaultsOfReceipts(t *testing.T) {
+	for receipts, want := range map[string]string{
+		"receipts":    "",
+		"orders":      `consumer: Config.Receipts: "orders" is the topic "orders" or that of its dead letters: name a topic that is for receipts alone`,
+		"orders.dead": `consumer: Config.Receipts: "orders.dead" is the topic "orders" or that of its dead letters: name a topic that is for receipts alone`,
+	} {
+		cfg := quiet()
+		cfg.Receipts = receipts
+		err := register(t, cfg, func(c *consumer.Consumer) { c.Handle("orders", done); c.Handle("refunds", done) })
+		if want == "" && err != nil {
+			t.Error(err)
+		} else if want != "" {
+			checkFaults(t, err, want)
+		}
 	}
 }
 

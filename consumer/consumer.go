@@ -95,6 +95,9 @@ func (c *Consumer) register(topic string, settings []Topic, handle func(field st
 	if len(settings) > 1 {
 		faults = errors.Join(faults, faulty(field, "has more than one Topic", "merge them into one"))
 	}
+	if receipts := c.cfg.Receipts; receipts != "" && (receipts == topic || receipts == r.deadLetter) {
+		faults = errors.Join(faults, faulty("Config.Receipts", fmt.Sprintf("%q is the topic %q or that of its dead letters", receipts, topic), "name a topic that is for receipts alone"))
+	}
 	for _, other := range c.routes {
 		if other.topic == topic {
 			faults = errors.Join(faults, faulty(field, "is registered twice", "register one handler per topic"))
@@ -148,6 +151,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	err = errors.Join(fatal, p.drain(), p.closeSource())
 	end()
 	p.stages.Wait()
+	p.dropReceipts()
 	p.log.stopped(err)
 	return err
 }

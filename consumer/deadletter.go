@@ -92,7 +92,7 @@ func (p *pipeline) retryRefused(d *delivery, err error) {
 }
 
 // lettersTo returns the sender to a dead-letter topic. mu is held.
-func (p *pipeline) lettersTo(topic string) *sender {
+func (p *pipeline) lettersTo(topic string) *sender[*delivery] {
 	s := p.letters[topic]
 	if s == nil {
 		s = newSender(letterBackoff, func(ctx context.Context, ds []*delivery) []*delivery { return p.publishLetters(ctx, topic, ds) })

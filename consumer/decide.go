@@ -90,7 +90,7 @@ func (p *pipeline) conclude(d *delivery, err, cause error, now time.Time, ran ti
 		return
 	}
 	if err == nil {
-		p.adapt(d.sub, ran, false, now)
+		p.adapt(d, ran, false, now)
 		p.tell(d, now, healthy)
 		if p.observed() {
 			p.observe(d, Event{Kind: EventSucceeded, Time: now, Duration: ran})
@@ -100,7 +100,7 @@ func (p *pipeline) conclude(d *delivery, err, cause error, now time.Time, ran ti
 	}
 	v := verdict(err, cause, d.sub.rules)
 	if v.Class == classify.ClassThrottled {
-		p.adapt(d.sub, ran, true, now)
+		p.adapt(d, ran, true, now)
 	}
 	t := trial{contrast: d.contrast(now)}
 	t.probe = p.tell(d, now, evidenceOf(v, errors.Is(cause, classify.ErrAttemptTimeout), d.sub.policy.HintLimit()))
@@ -116,7 +116,11 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, e Event, cause
 	var letter dlq.Entry
 	if decision.Action == retry.ActionRetry || decision.Action == retry.ActionDeadLetter {
 		letter = p.letter(d, e.Err, e.Verdict)
+		first := !d.isRetry()
 		d.setMeta(d.failed(e.Time, e.Verdict, letter.Fingerprint, decision))
+		if first {
+			p.receipt(d, dlq.Receipt{Outcome: dlq.OutcomeFailed, Class: d.meta.Class, Fingerprint: letter.Fingerprint})
+		}
 	}
 	p.observe(d, e)
 	switch decision.Action {
@@ -237,6 +241,9 @@ func (p *pipeline) reschedule(d *delivery) {
 // dear, that is next to nothing, unless the key of d waits for it or the broker
 // has stored it for a retry before.
 func (p *pipeline) holdLimit(d *delivery) time.Duration {
+	if d.yields() {
+		return 0
+	}
 	if p.caps.MaxHold == 0 || d.turn || !first(&d.Meta) {
 		return p.cfg.HoldLimit
 	}

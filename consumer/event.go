@@ -43,6 +43,11 @@ const (
 	EventResumed      EventKind = "resumed"       // all of Dependency starts again
 	EventError        EventKind = "error"         // the broker failed an operation, which is tried again; Operation and Err are set
 
+	// EventReceiptDropped says that a receipt (Config.Receipts) is not published:
+	// too many wait, the broker refuses it, or the worker stops. Err says which;
+	// it concerns no message of this worker.
+	EventReceiptDropped EventKind = "receipt-dropped"
+
 	// EventDeadLetterRefused says that the broker takes neither a dead letter,
 	// however small, nor the message itself for its own dead-lettering. The message
 	// is kept and comes back in minutes; Err and DeadLetter are set.
@@ -56,8 +61,8 @@ type Event struct {
 	Time  time.Time
 	Topic string
 
-	// Message is nil in an EventError of the source as a whole. It is shared:
-	// do not change it, nor keep it.
+	// Message is nil in an EventReceiptDropped, and in an EventError of the source
+	// or of receipts. It is shared: do not change it, nor keep it.
 	Message *brokers.Message
 
 	// Meta is that of the message, after the event: in an EventFailed that
@@ -83,7 +88,7 @@ type Event struct {
 
 	// Operation is what failed: "receive", of the source as a whole; "ack",
 	// "retry", "release" or "reject", the end of a delivery; "extend", of its lease;
-	// "dead-letter", the publishing of one; or what a function of the user's did:
+	// "dead-letter", the publishing of one; "receipt", that of some; or what a function of the user's did:
 	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
 	Operation string
 

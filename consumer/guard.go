@@ -21,6 +21,11 @@ import (
 // and a stop when practically all messages are poison.
 //
 // Waiting is not an attempt. Nothing here drops a message or dead-letters one.
+//
+// What came back from a dead-letter queue (brokers.Meta.RedriveCount) closes no
+// guard and keeps none closed, whatever becomes of it. It has half of the slots of
+// its topic at most, its retries have a budget of their own, of 1/s, and where a
+// guard is closed, it is tried at that rate, beside the probes.
 type Guard struct {
 	// Budget paces retries: each spends a token when it starts, deliveries earn
 	// tokens, and a retry that succeeds gives its own back. A retry without a
@@ -29,7 +34,8 @@ type Guard struct {
 	// shared by all dependencies that this Guard is for.
 	Budget budget.Pacer
 
-	// NoBudget lets failures be retried however many there are.
+	// NoBudget lets failures be retried however many there are, but for those of
+	// what came back from a dead-letter queue.
 	NoBudget bool
 
 	// Breaker pauses the topics of the dependency when practically nothing
@@ -78,10 +84,11 @@ type guard struct {
 	budget  budget.Pacer     // nil if switched off
 	shared  bool             // others may change the breaker
 	random  func() float64
-	most    int // runs at once of one that is for single messages; 0 means any
+	most    int // slots of a bulkhead
+	parts   int // of each, so that the messages of a batch share one
 
 	succeeded atomic.Int64 // when a run last did, Unix time in ns
-	under     atomic.Int32 // runs under way, counted if most is set
+	under     atomic.Int64 // parts of slots in use
 	crowd     atomic.Int32 // messages that wait for one of those to end
 
 	// The rest belongs to the pipeline, under its mu.
@@ -131,7 +138,8 @@ func must[T any](v T, err error) T {
 // has one, its own. The zero permit is none.
 type permit struct {
 	topic, own leave
-	entered    bool // by its own guard
+	entered    int64 // parts of a slot of its bulkhead
+	tried      bool  // without a leave, since the message came back, though a guard is closed
 }
 
 type leave struct{ breaker, poison breaker.Permit }

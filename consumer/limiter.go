@@ -52,9 +52,9 @@ func (a *limiter) next(now time.Time, ran time.Duration, throttled bool) int {
 	return int(a.limit)
 }
 
-// adapt has a run that ended change how many of its topic may run at once.
-func (p *pipeline) adapt(s *subscription, ran time.Duration, throttled bool, now time.Time) {
-	if s.limiter != nil {
+// adapt has a run of d that ended change how many of its topic may run at once.
+func (p *pipeline) adapt(d *delivery, ran time.Duration, throttled bool, now time.Time) {
+	if s := d.sub; s.limiter != nil && !d.returned() {
 		p.pool.allow(s.line, s.limiter.next(now, ran, throttled))
 	}
 }

@@ -162,6 +162,7 @@ var logText = map[EventKind]string{
 	EventRejected:          "message left to the broker's own dead-lettering, its dead letter is a stub",
 	EventDiscarded:         "message discarded",
 	EventDeadLetterRefused: "dead letter refused, the message is kept",
+	EventReceiptDropped:    "receipt dropped",
 	EventLeaseLost:         "lease lost",
 	EventStuck:             "handler stuck",
 	EventUnstuck:           "stuck handler returned",
@@ -172,7 +173,7 @@ var logText = map[EventKind]string{
 
 func level(e Event) slog.Level {
 	switch e.Kind {
-	case EventFailed, EventLeaseLost, EventUnstuck, EventRejected:
+	case EventFailed, EventLeaseLost, EventUnstuck, EventRejected, EventReceiptDropped:
 		return slog.LevelWarn
 	case EventReleased, EventResumed:
 		return slog.LevelInfo

@@ -47,16 +47,17 @@ type pipeline struct {
 	settler  *settler
 	retrier  *settler
 	rejecter *settler
-	stages   sync.WaitGroup // keeper and senders
+	receipts *sender[brokers.Message] // nil if none are wanted
+	stages   sync.WaitGroup           // keeper and senders
 	stubs    stubs
 
 	mu       sync.Mutex
 	intake   intake
 	keys     keyQueues // nil if nothing is ordered
 	waitlist waitlist
-	crowded  map[*guard]bool    // guards of single messages that some wait for
-	watch    *time.Timer        // looks at shared breakers; nil if there are none
-	letters  map[string]*sender // by dead-letter topic
+	crowded  map[*guard]bool               // guards of single messages that some wait for
+	watch    *time.Timer                   // looks at shared breakers; nil if there are none
+	letters  map[string]*sender[*delivery] // by dead-letter topic
 	sessions map[context.Context]func() bool
 	draining atomic.Bool // written under mu
 }
@@ -70,6 +71,7 @@ type subscription struct {
 	limiter      *limiter // nil unless adaptive
 	guard        *guard
 	own          *ownGuards // nil without DependencyOf
+	returned     *guard     // bulkhead and budget of what came back
 	window       int        // the most that is queued, running or settling
 	least        int        // room that it is received for
 	maxHeld      int        // the most that waits or dies
@@ -83,6 +85,8 @@ type subscription struct {
 	held    int  // bytes of those two
 	full    bool // not received for, because there is no room
 	batch   collector
+
+	returnedBatch collector // so that no batch holds both what came back and what did not
 }
 
 func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer, source brokers.Source) *pipeline {
@@ -98,7 +102,7 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		byTopic:      map[string]*subscription{},
 		longestDelay: c.cfg.subscription(c.routes).MaxDelay,
 		intake:       intake{changed: make(chan struct{}, 1)},
-		letters:      map[string]*sender{},
+		letters:      map[string]*sender[*delivery]{},
 		crowded:      map[*guard]bool{},
 		sessions:     map[context.Context]func() bool{},
 	}
@@ -110,6 +114,9 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		p.subscribe(r, len(c.routes), longest(c.routes))
 	}
 	p.settler, p.retrier, p.rejecter = newSettler(p, settleBackoff), newSettler(p, settleBackoff), newSettler(p, letterBackoff)
+	if c.cfg.Receipts != "" {
+		p.receipts = newSender(settleBackoff, p.publishReceipts)
+	}
 	return p
 }
 
@@ -142,13 +149,21 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	}
 	if r.dependencyOf != nil {
 		s.own = &ownGuards{byName: map[string]*list.Element{}, make: func(name string) *guard {
-			g := p.newGuard(name, p.cfg.guardOf(name), r.timeout)
-			g.topic = r.topic
-			g.most = max(1, r.concurrency/2) * max(1, r.batchSize)
-			return g
+			return p.newBulkhead(r, name, p.cfg.guardOf(name), r.batchSize)
 		}}
 	}
+	half := max(1, s.window/2/max(1, r.concurrency/2)) // of the window, too
+	s.returned = p.newBulkhead(r, r.topic, Guard{NoBreaker: true, NoPoisonStop: true}, min(r.batchSize, half))
 	return s
+}
+
+// newBulkhead returns a guard of messages of r that may use half of its slots,
+// each shared by up to so many.
+func (p *pipeline) newBulkhead(r *route, name string, settings Guard, parts int) *guard {
+	g := p.newGuard(name, settings, r.timeout)
+	g.topic = r.topic
+	g.most, g.parts = max(1, r.concurrency/2), max(1, parts)
+	return g
 }
 
 // guardFor returns the guard of the dependency of r, which topics may share.
@@ -179,6 +194,9 @@ func (p *pipeline) start() {
 	p.stages.Go(func() { p.settler.run(p.life) })
 	p.stages.Go(func() { p.retrier.run(p.life) })
 	p.stages.Go(func() { p.rejecter.run(p.life) })
+	if p.receipts != nil {
+		p.stages.Go(func() { p.receipts.run(p.life) })
+	}
 	p.watchShared()
 }
 
@@ -240,7 +258,7 @@ func deposit(ds []*delivery, now time.Time) {
 	for len(ds) > 0 {
 		g, n, fresh := ds[0].nearest(), 0, 0
 		for ; n < len(ds) && ds[n].nearest() == g; n++ {
-			if first(ds[n].meta) {
+			if first(ds[n].meta) && !ds[n].returned() {
 				fresh++
 			}
 		}

@@ -9,19 +9,20 @@ import (
 	"github.com/redrive-go/redrive/retry"
 )
 
-// sender sends deliveries on in batches, in their order. What the flush could not
-// send stays and is tried again with backoff; if no new one could be sent
-// either, the target is taken to be down, and those that follow wait as well.
-type sender struct {
-	flush   func(ctx context.Context, runs []*delivery) (failed []*delivery)
+// sender sends deliveries, or receipts, on in batches, in their order. What the
+// flush could not send stays and is tried again with backoff; if no new one could
+// be sent either, the target is taken to be down, and those that follow wait as
+// well.
+type sender[T any] struct {
+	flush   func(ctx context.Context, batch []T) (failed []T)
 	backoff retry.Backoff
 	wake    chan struct{}
 	emptied chan struct{} // closed when run has returned
 
 	mu       sync.Mutex
-	fresh    []*delivery
-	spare    []*delivery // the buffer of the batch before
-	failed   []*delivery
+	fresh    []T
+	spare    []T // the buffer of the batch before
+	failed   []T
 	failures int       // flushes in a row that failed in part
 	retryAt  time.Time // when failed is tried again
 	down     bool
@@ -41,13 +42,13 @@ var (
 // flushTimeout bounds one call to the broker; its outcome is unknown then.
 const flushTimeout = 30 * time.Second
 
-func newSender(backoff retry.Backoff, flush func(context.Context, []*delivery) []*delivery) *sender {
-	return &sender{flush: flush, backoff: backoff, wake: make(chan struct{}, 1), emptied: make(chan struct{})}
+func newSender[T any](backoff retry.Backoff, flush func(context.Context, []T) []T) *sender[T] {
+	return &sender[T]{flush: flush, backoff: backoff, wake: make(chan struct{}, 1), emptied: make(chan struct{})}
 }
 
-func (s *sender) add(d *delivery) {
+func (s *sender[T]) add(v T) {
 	s.mu.Lock()
-	s.fresh = append(s.fresh, d)
+	s.fresh = append(s.fresh, v)
 	first := len(s.fresh) == 1
 	s.mu.Unlock()
 	if first {
@@ -56,7 +57,7 @@ func (s *sender) add(d *delivery) {
 }
 
 // close lets run return once everything is sent, and has it try at once.
-func (s *sender) close() {
+func (s *sender[T]) close() {
 	s.mu.Lock()
 	s.closed, s.retryAt = true, time.Time{}
 	s.mu.Unlock()
@@ -64,7 +65,7 @@ func (s *sender) close() {
 }
 
 // abandon takes back what is not being sent at this moment.
-func (s *sender) abandon() []*delivery {
+func (s *sender[T]) abandon() []T {
 	s.mu.Lock()
 	left := append(s.failed, s.fresh...)
 	s.failed, s.fresh = nil, nil
@@ -73,14 +74,14 @@ func (s *sender) abandon() []*delivery {
 	return left
 }
 
-// unsent returns how many deliveries are not known to be sent.
-func (s *sender) unsent() int {
+// unsent returns how many are not known to be sent.
+func (s *sender[T]) unsent() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.fresh) + len(s.failed) + s.flushing
 }
 
-func (s *sender) signal() {
+func (s *sender[T]) signal() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -88,7 +89,7 @@ func (s *sender) signal() {
 }
 
 // run sends until the sender is closed and empty, or ctx ends.
-func (s *sender) run(ctx context.Context) {
+func (s *sender[T]) run(ctx context.Context) {
 	defer close(s.emptied)
 	for ctx.Err() == nil {
 		batch, wait, done := s.next(time.Now())
@@ -104,7 +105,7 @@ func (s *sender) run(ctx context.Context) {
 }
 
 // send flushes batch, within the time that any broker should need.
-func (s *sender) send(ctx context.Context, batch []*delivery) {
+func (s *sender[T]) send(ctx context.Context, batch []T) {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	n := len(batch)
@@ -113,7 +114,7 @@ func (s *sender) send(ctx context.Context, batch []*delivery) {
 
 // next returns what to send now; failing that, how long to wait before the
 // next look, 0 if only for a signal.
-func (s *sender) next(now time.Time) (batch []*delivery, wait time.Duration, done bool) {
+func (s *sender[T]) next(now time.Time) (batch []T, wait time.Duration, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	again := len(s.failed) > 0 && !now.Before(s.retryAt)
@@ -135,8 +136,8 @@ func (s *sender) next(now time.Time) (batch []*delivery, wait time.Duration, don
 	return nil, 0, s.closed
 }
 
-// sent records the outcome of a flush of n deliveries.
-func (s *sender) sent(batch []*delivery, n int, failed []*delivery) {
+// sent records the outcome of a flush of n.
+func (s *sender[T]) sent(batch []T, n int, failed []T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(batch)
@@ -160,7 +161,7 @@ func (s *sender) sent(batch []*delivery, n int, failed []*delivery) {
 	s.failed = append(s.failed, failed...)
 }
 
-func (s *sender) await(ctx context.Context, wait time.Duration) {
+func (s *sender[T]) await(ctx context.Context, wait time.Duration) {
 	var elapsed <-chan time.Time
 	if wait > 0 {
 		timer := time.NewTimer(wait)

@@ -74,7 +74,7 @@ func (d *delivery) keepMeta(action brokers.Action) brokers.Action {
 
 // settler is a sender to the source.
 type settler struct {
-	*sender
+	*sender[*delivery]
 	p     *pipeline
 	batch []brokers.Settlement // reused
 }
@@ -150,6 +150,9 @@ func (p *pipeline) settled(ds []*delivery) {
 		}
 		if d.action == brokers.Reject {
 			p.stubs.forget(d.stub)
+		}
+		if d.action == brokers.Ack || d.action == brokers.Reject {
+			p.receiptOfEnd(d)
 		}
 	}
 	p.forget(ds...)

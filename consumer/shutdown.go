@@ -26,12 +26,17 @@ const (
 )
 
 // drain finishes what the handlers have begun and gives everything else back,
-// within DrainTimeout and twice the grace.
+// within DrainTimeout and twice the grace. Receipts have what is left of that.
 func (p *pipeline) drain() error {
 	end := time.Now().Add(p.cfg.DrainTimeout)
 	p.giveBack()
 	stuck := p.awaitHandlers(end)
-	return errors.Join(stuck, p.awaitSenders(end.Add(grace), end.Add(2*grace)))
+	unsent := p.awaitSenders(end.Add(grace), end.Add(2*grace))
+	if p.receipts != nil {
+		p.receipts.close()
+		until(end.Add(2*grace), p.receipts.emptied)
+	}
+	return errors.Join(stuck, unsent)
 }
 
 // until waits for done, and reports false if that takes longer than t.
@@ -61,7 +66,8 @@ func (p *pipeline) giveBack() {
 	}
 	p.waitlist.due = nil // for a resume that is about to begin
 	for _, s := range p.subs {
-		p.complete(s)
+		p.complete(s, &s.batch)
+		p.complete(s, &s.returnedBatch)
 	}
 	for _, job := range p.pool.close() {
 		for _, d := range job {

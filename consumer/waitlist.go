@@ -41,8 +41,11 @@ func (p *pipeline) waitLocked(d *delivery, limit time.Duration) {
 
 // roomToWait reports whether d may wait outside the window. mu is held.
 func (p *pipeline) roomToWait(d *delivery) bool {
-	s := d.sub
-	return s.waiting+s.dying < s.maxHeld && s.held+size(d) <= s.maxBytes
+	s, share := d.sub, 1
+	if d.returned() {
+		share = 2
+	}
+	return s.waiting+s.dying < s.maxHeld/share && s.held+size(d) <= s.maxBytes/share
 }
 
 // lasts reports whether d can be held until a run that begins at start is over.

@@ -1,5 +1,6 @@
 // Package dlq holds the metadata of a dead letter: what a message that could not be
-// handled takes with it to the dead-letter topic, and how to read it there.
+// handled takes with it to the dead-letter topic, and how to read it there; and
+// the receipt, which says what became of one that was sent back.
 //
 // Guarantees:
 //
@@ -13,8 +14,9 @@
 //     [Entry.Truncated]. What a redrive needs is never shed.
 //   - [Entry.Stub] stands for a message that the broker takes with no metadata at
 //     all. It takes less than 4 KiB, whatever the message.
-//   - [Decode] reads what anybody may have written: it never panics, and every
-//     text it returns is valid UTF-8, bounded and free of control characters.
+//   - [Decode] and [DecodeReceipt] read what anybody may have written: they never
+//     panic, and every text they return is valid UTF-8, bounded and free of
+//     control characters.
 //   - [Entry.SetError] stores no control characters and no secrets that
 //     [Redact], or a function of your own, recognises.
 //     This package puts no part of the body into the metadata.

@@ -66,7 +66,7 @@ func Deliver(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	cfg.HoldLimit = -1
+	cfg.HoldLimit, cfg.Receipts = -1, ""
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	bench := &bench{delivery: &d, finished: stop}

@@ -10,11 +10,12 @@ import (
 
 // Slice counts letters that have all of this in common.
 type Slice struct {
-	Broker, Source, Topic, Group, Format string
+	Broker, Source, Topic, Group, Reason, Format string
 
 	State        State
 	Stub         bool
 	RedriveCount int
+	Sends        int
 
 	Letters         int64
 	Bytes           int64     // Letter.Size of all of them
@@ -41,9 +42,9 @@ func (s *Store) Breakdown(ctx context.Context, f Filter) (slices []Slice, err er
 
 // kind is what the letters of a slice have in common, in terms of the tables.
 type kind struct {
-	cluster, redrives int64
-	state             State
-	stub              bool
+	cluster, redrives, sends int64
+	state                    State
+	stub                     bool
 }
 
 type sums struct{ letters, bytes, first, last int64 }
@@ -87,12 +88,12 @@ func (c conn) sumUp(ctx context.Context, f Filter, b breakdown) error {
 	if len(f.States) > 0 {
 		of.and("l.state in (IDS)", f.States)
 	}
-	query := `select l.cluster, l.state, l.stub, l.redrives, count(*), cast(sum(l.size) as bigint), min(l.at), max(l.at)
-		from letters l where ` + of.String() + ` group by l.cluster, l.state, l.stub, l.redrives`
+	query := `select l.cluster, l.state, l.stub, l.redrives, l.sends, count(*), cast(sum(l.size) as bigint), min(l.at), max(l.at)
+		from letters l where ` + of.String() + ` group by l.cluster, l.state, l.stub, l.redrives, l.sends`
 	return c.each(ctx, query, of.args, func(scan func(...any) error) error {
 		var k kind
 		var s sums
-		err := scan(&k.cluster, intoState(&k.state), intoBool(&k.stub), &k.redrives, &s.letters, &s.bytes, &s.first, &s.last)
+		err := scan(&k.cluster, intoState(&k.state), intoBool(&k.stub), &k.redrives, &k.sends, &s.letters, &s.bytes, &s.first, &s.last)
 		add(b, k, s)
 		return err
 	})
@@ -109,11 +110,11 @@ func (c conn) slices(ctx context.Context, b breakdown) ([]Slice, error) {
 	for id := range named {
 		list = append(list, id)
 	}
-	query := "select c.id, t.broker, t.source, t.topic, c.consumers, c.format from clusters c join topics t on t.id = c.topic where c.id in (IDS)"
+	query := "select c.id, t.broker, t.source, t.topic, c.consumers, c.reason, c.format from clusters c join topics t on t.id = c.topic where c.id in (IDS)"
 	err := c.each(ctx, query, []any{list}, func(scan func(...any) error) error {
 		var id int64
 		var s Slice
-		err := scan(&id, &s.Broker, &s.Source, &s.Topic, &s.Group, &s.Format)
+		err := scan(&id, &s.Broker, &s.Source, &s.Topic, &s.Group, &s.Reason, &s.Format)
 		named[id] = s
 		return err
 	})
@@ -123,7 +124,7 @@ func (c conn) slices(ctx context.Context, b breakdown) ([]Slice, error) {
 	total := map[Slice]sums{}
 	for k, s := range b {
 		of := named[k.cluster]
-		of.State, of.Stub, of.RedriveCount = k.state, k.stub, int(k.redrives)
+		of.State, of.Stub, of.RedriveCount, of.Sends = k.state, k.stub, int(k.redrives), int(k.sends)
 		add(total, of, s)
 	}
 	var out []Slice
@@ -134,8 +135,8 @@ func (c conn) slices(ctx context.Context, b breakdown) ([]Slice, error) {
 	slices.SortFunc(out, func(a, b Slice) int {
 		return cmp.Or(
 			strings.Compare(a.Broker, b.Broker), strings.Compare(a.Source, b.Source), strings.Compare(a.Topic, b.Topic),
-			strings.Compare(a.Group, b.Group), strings.Compare(a.Format, b.Format), cmp.Compare(a.State.code(), b.State.code()),
-			cmp.Compare(a.RedriveCount, b.RedriveCount), cmp.Compare(a.LastAt.UnixMilli(), b.LastAt.UnixMilli()),
+			strings.Compare(a.Group, b.Group), strings.Compare(a.Reason, b.Reason), strings.Compare(a.Format, b.Format), cmp.Compare(a.State.code(), b.State.code()),
+			cmp.Compare(a.RedriveCount, b.RedriveCount), cmp.Compare(a.Sends, b.Sends), cmp.Compare(a.LastAt.UnixMilli(), b.LastAt.UnixMilli()),
 		)
 	})
 	return out, nil

@@ -24,7 +24,8 @@ type Filter struct {
 	// was collected, died when it was collected.
 	Since, Until time.Time
 
-	// UpTo excludes letters collected later: those with a larger ID.
+	// UpTo excludes letters collected later: those with a larger ID. 0 excludes
+	// none. See [Store.Last].
 	UpTo int64
 
 	MessageID string
@@ -149,7 +150,7 @@ func (f Filter) ofLetter() (c conditions) {
 	if f.MessageID != "" {
 		c.and("l.message_id = ?", short(f.MessageID, maxText))
 	}
-	if f.UpTo > 0 {
+	if f.UpTo != 0 {
 		c.and("l.id <= ?", f.UpTo)
 	}
 	if !f.Since.IsZero() {

@@ -70,6 +70,8 @@ type Job struct {
 	Tally   Tally            // of all waves
 	Skipped map[string]int64 // by reason
 
+	Exhausted bool // Queue has looked at all letters of the filter
+
 	Owner      string    // who has the lease, or had it last
 	OwnedUntil time.Time // when it ends
 
@@ -101,10 +103,10 @@ func (s *Store) CreateJob(ctx context.Context, now time.Time, a Actor, f Filter,
 			return err
 		}
 		if f.UpTo == 0 {
-			if _, err := tx.get(ctx, "select coalesce(max(last), 0) from ids where name = ?", []any{"letters"}, &f.UpTo); err != nil {
+			var err error
+			if f.UpTo, err = tx.last(ctx); err != nil {
 				return err
 			}
-			f.UpTo = max(f.UpTo, 1) // 0 would be no bound
 		}
 		filter, err := f.save()
 		if err != nil {
@@ -122,7 +124,7 @@ func (s *Store) CreateJob(ctx context.Context, now time.Time, a Actor, f Filter,
 		if err := tx.insert(ctx, "jobs", strings.Fields("id filter spec state act wave created_at changed_at"), [][]any{row}); err != nil {
 			return err
 		}
-		if err := tx.addWave(ctx, now, id, 1); err != nil {
+		if err := tx.addWave(ctx, now, id, 1, false); err != nil {
 			return err
 		}
 		j, err = tx.job(ctx, id)
@@ -131,12 +133,12 @@ func (s *Store) CreateJob(ctx context.Context, now time.Time, a Actor, f Filter,
 	return j, err
 }
 
-func (c conn) addWave(ctx context.Context, now time.Time, job int64, n int) error {
+func (c conn) addWave(ctx context.Context, now time.Time, job int64, n int, resumed bool) error {
 	id, err := c.next(ctx, "waves", 1)
 	if err != nil {
 		return err
 	}
-	return c.insert(ctx, "waves", []string{"id", "job", "n", "since"}, [][]any{{id, job, n, now}})
+	return c.insert(ctx, "waves", []string{"id", "job", "n", "since", "resumed"}, [][]any{{id, job, n, now, resumed}})
 }
 
 // save puts a filter into JSON that holds any bytes.
@@ -220,6 +222,7 @@ func (c conn) jobs(ctx context.Context, where string, args ...any) (jobs []Job, 
 			return err
 		}
 		j.State, j.Skipped = jobStates()[state], map[string]int64{}
+		j.Exhausted = j.queuedTo == queuedAll()
 		j.Filter, err = loadFilter(filter)
 		jobs = append(jobs, j)
 		return err
@@ -238,14 +241,13 @@ func (c conn) countJobs(ctx context.Context, jobs []Job) error {
 		byID[jobs[i].ID] = &jobs[i]
 		list = append(list, jobs[i].ID)
 	}
-	err := c.each(ctx, "select job, failed, "+counters("")+" from waves where job in (IDS)", []any{list}, func(scan func(...any) error) error {
+	sum := "cast(sum(" + strings.ReplaceAll("failed, "+counters(""), ", ", ") as bigint), cast(sum(") + ") as bigint)"
+	err := c.each(ctx, "select job, "+sum+" from waves where job in (IDS) group by job", []any{list}, func(scan func(...any) error) error {
 		var job int64
-		var wave Tally
-		if err := scan(append([]any{&job, &wave.Failed}, wave.dest()...)...); err != nil {
-			return err
-		}
-		byID[job].Tally.add(wave)
-		return nil
+		var t Tally
+		err := scan(append([]any{&job, &t.Failed}, t.dest()...)...)
+		byID[job].Tally = t
+		return err
 	})
 	if err != nil {
 		return err
@@ -259,35 +261,76 @@ func (c conn) countJobs(ctx context.Context, jobs []Job) error {
 	})
 }
 
-func (t *Tally) add(u Tally) {
-	t.Failed += u.Failed
-	of := u.all()
-	for i, n := range t.all() {
-		*n += *of[i]
-	}
+// Wave is what became of the letters that a wave of a job took.
+type Wave struct {
+	N       int // from 1
+	Since   time.Time
+	Resumed bool      // it began when somebody resumed the job
+	SentAt  time.Time // when a broker last confirmed one of its letters; zero if none did
+
+	Tally
+
+	// Failing are the letters that are sending, sent or unknown and of which a
+	// receipt said that they failed at first, by the class of that failure.
+	Failing map[string]int64
 }
 
-// Tally returns what became of the letters of one wave of a job.
-func (s *Store) Tally(ctx context.Context, job int64, wave int) (t Tally, err error) {
+// Waves returns the waves of a job from one number on, in order.
+func (s *Store) Waves(ctx context.Context, job int64, from int) (waves []Wave, err error) {
 	err = s.read(ctx, func(tx conn) error {
-		found, err := tx.get(ctx, "select failed, "+counters("")+" from waves where job = ? and n = ?", []any{job, wave}, append([]any{&t.Failed}, t.dest()...)...)
-		if err == nil && !found {
-			return fmt.Errorf("wave %d of job %d: %w", wave, job, ErrNotFound)
+		byID := map[int64]int{}
+		query := "select id, n, since, resumed, sent_at, failed, " + counters("") + " from waves where job = ? and n >= ? order by n"
+		err := tx.each(ctx, query, []any{job, from}, func(scan func(...any) error) error {
+			var id int64
+			w := Wave{Failing: map[string]int64{}}
+			err := scan(append([]any{&id, &w.N, intoTime(&w.Since), intoBool(&w.Resumed), intoTime(&w.SentAt), &w.Failed}, w.dest()...)...)
+			byID[id] = len(waves)
+			waves = append(waves, w)
+			return err
+		})
+		if err != nil {
+			return err
 		}
-		return err
+		// The states are those that the index has.
+		query = `select wave, failed_class, count(*) from letters where failed = 1 and state in (2, 3, 5)
+			and wave in (select id from waves where job = ? and n >= ?) group by wave, failed_class`
+		return tx.each(ctx, query, []any{job, from}, func(scan func(...any) error) error {
+			var id, n int64
+			var class string
+			err := scan(&id, &class, &n)
+			waves[byID[id]].Failing[class] = n
+			return err
+		})
 	})
-	return t, err
+	return waves, err
 }
 
 // SetJob pauses, resumes or ends a job, for whoever asks; it needs no lease. From
 // then on the job claims nothing, unless it is resumed; when it ends, what it had
 // queued is collected again. A job that has ended stays as it is:
-// [ErrNotRunning].
+// [ErrNotRunning]. One that was paused begins a new wave when it is resumed, so
+// that what comes is told from what it was paused for.
 func (s *Store) SetJob(ctx context.Context, now time.Time, a Actor, id int64, state JobState, note string) error {
+	return s.setJob(ctx, now, a, id, state, note, func(conn) error { return nil })
+}
+
+// SetOwnJob is SetJob for whoever has the lease of a job that runs: if another has
+// it by now, the error is a [LeasedError].
+func (s *Store) SetOwnJob(ctx context.Context, now time.Time, l Lease, a Actor, state JobState, note string) error {
+	return s.setJob(ctx, now, a, l.Job, state, note, func(tx conn) error {
+		_, err := tx.running(ctx, l)
+		return err
+	})
+}
+
+func (s *Store) setJob(ctx context.Context, now time.Time, a Actor, id int64, state JobState, note string, allowed func(conn) error) error {
 	if state.code() < 0 {
 		return fmt.Errorf("store: %q is no state of a job: use one of %v", state, jobStates())
 	}
 	return s.write(ctx, func(tx conn) error {
+		if err := allowed(tx); err != nil {
+			return err
+		}
 		j, err := tx.job(ctx, id)
 		if err != nil {
 			return err
@@ -295,20 +338,30 @@ func (s *Store) SetJob(ctx context.Context, now time.Time, a Actor, id int64, st
 		if j.State.ended() {
 			return fmt.Errorf("job %d: %w: it is %s", id, ErrNotRunning, j.State)
 		}
-		act, err := tx.act(ctx, now, a, string(state), id)
-		if err != nil {
-			return err
-		}
-		var ended time.Time
-		if state.ended() {
-			ended = now
-			if err := tx.release(ctx, now, id, act); err != nil {
-				return err
-			}
-		}
-		_, err = tx.exec(ctx, "update jobs set state = ?, note = ?, changed_at = ?, ended_at = ? where id = ?", state.code(), short(note, maxText), now, ended, id)
-		return err
+		return tx.setJob(ctx, now, a, j, state, note)
 	})
+}
+
+func (c conn) setJob(ctx context.Context, now time.Time, a Actor, j Job, state JobState, note string) error {
+	act, err := c.act(ctx, now, a, string(state), j.ID)
+	if err != nil {
+		return err
+	}
+	var ended time.Time
+	wave := j.Wave
+	switch {
+	case state.ended():
+		ended = now
+		err = c.release(ctx, now, j.ID, act)
+	case state == JobRunning && j.State == JobPaused:
+		wave++
+		err = c.addWave(ctx, now, j.ID, wave, true)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = c.exec(ctx, "update jobs set state = ?, note = ?, wave = ?, changed_at = ?, ended_at = ? where id = ?", state.code(), short(note, maxText), wave, now, ended, j.ID)
+	return err
 }
 
 // release collects again what a job has queued.
@@ -392,7 +445,7 @@ func (s *Store) NextWave(ctx context.Context, now time.Time, l Lease) (wave int,
 			return err
 		}
 		wave = j.Wave + 1
-		if err := tx.addWave(ctx, now, j.ID, wave); err != nil {
+		if err := tx.addWave(ctx, now, j.ID, wave, false); err != nil {
 			return err
 		}
 		_, err = tx.exec(ctx, "update jobs set wave = ?, changed_at = ? where id = ?", wave, now, j.ID)

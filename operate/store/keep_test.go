@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -34,7 +35,7 @@ func TestBreakdown(t *testing.T) {
 		}
 		with := func(f func(*store.Slice)) store.Slice {
 			slice := store.Slice{
-				Broker: "rabbit", Source: "orders.dead", Topic: "orders", Group: "billing", Format: "redrive",
+				Broker: "rabbit", Source: "orders.dead", Topic: "orders", Group: "billing", Reason: "exhausted", Format: "redrive",
 				State: store.StateCollected, Letters: 1,
 			}
 			f(&slice)
@@ -73,7 +74,7 @@ func TestSweep(t *testing.T) {
 		queue(t, s, l, 2)
 		for i, c := range claim(t, s, l, 2) {
 			sent(t, s, l, c.ID)
-			receipts(t, s, store.Receipt{Send: c.Token, Outcome: []string{"handled", "dead"}[i]}) // an hour after noon
+			receipts(t, s, dlq.Receipt{Send: c.Token, Outcome: []string{"handled", "dead"}[i]}) // an hour after noon
 		}
 		if _, err := s.Discard(t.Context(), noon, operator, store.Filter{IDs: []int64{3}}); err != nil {
 			t.Fatal(err)
@@ -243,7 +244,7 @@ func TestCopy(t *testing.T) {
 		queue(t, s, l, 5)
 		claimed := claim(t, s, l, 3)
 		sent(t, s, l, claimed[0].ID)
-		receipts(t, s, store.Receipt{Send: claimed[0].Token, Outcome: "handled"})
+		receipts(t, s, dlq.Receipt{Send: claimed[0].Token, Outcome: "handled"})
 		want := everything(t, s)
 
 		onBoth(t, func(t *testing.T, into string) {

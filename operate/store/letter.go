@@ -163,6 +163,21 @@ func (s *Store) Letter(ctx context.Context, id int64) (l Letter, err error) {
 	return l, err
 }
 
+// Last returns the largest ID that a letter has had, for Filter.UpTo; -1 if there
+// was none.
+func (s *Store) Last(ctx context.Context) (id int64, err error) {
+	err = s.read(ctx, func(tx conn) error {
+		id, err = tx.last(ctx)
+		return err
+	})
+	return id, err
+}
+
+func (c conn) last(ctx context.Context) (id int64, err error) {
+	_, err = c.get(ctx, "select coalesce(max(last), -1) from ids where name = ?", []any{"letters"}, &id)
+	return id, err
+}
+
 // Content returns the message of a letter as it was received, and what it was
 // taken for when it was collected; or [ErrNotFound].
 func (s *Store) Content(ctx context.Context, id int64) (raw brokers.Message, entry dlq.Entry, err error) {

@@ -4,15 +4,9 @@ import (
 	"context"
 	"strings"
 	"time"
-)
 
-// Receipt is what a worker says about a message that was sent back.
-type Receipt struct {
-	Send               string // the token
-	Outcome            string // failed, handled or dead
-	Class, Fingerprint string // of the failure
-	At                 time.Time
-}
+	"github.com/redrive-go/redrive/dlq"
+)
 
 // awaited are the states of a letter in which a receipt changes something. One
 // may come before the confirm of the broker, or after nobody waits any more.
@@ -23,7 +17,7 @@ func awaited() []State { return []State{StateSending, StateSent, StateUnknown} }
 // say again what is known, change nothing. A letter that was handled is
 // confirmed, one that is dead is returned, and one that failed is counted as
 // such, once.
-func (s *Store) Receipts(ctx context.Context, now time.Time, receipts []Receipt) (believed int, err error) {
+func (s *Store) Receipts(ctx context.Context, now time.Time, receipts []dlq.Receipt) (believed int, err error) {
 	err = s.write(ctx, func(tx conn) error {
 		believed = 0
 		var list ids
@@ -35,7 +29,7 @@ func (s *Store) Receipts(ctx context.Context, now time.Time, receipts []Receipt)
 			return err
 		}
 		var letters ids
-		byNote := map[string]map[string]ids{}
+		said := map[what]ids{}
 		for _, r := range receipts {
 			id := letterOf(r.Send)
 			if r.Send == "" || tokens[id] != r.Send {
@@ -43,22 +37,19 @@ func (s *Store) Receipts(ctx context.Context, now time.Time, receipts []Receipt)
 			}
 			believed++
 			letters = append(letters, id)
-			if byNote[r.Outcome] == nil {
-				byNote[r.Outcome] = map[string]ids{}
+			w := what{r.Outcome, r.Class, r.Fingerprint}
+			said[w] = append(said[w], id)
+		}
+		// What was handled stays so, if a copy of it died.
+		for _, outcome := range []string{dlq.OutcomeFailed, dlq.OutcomeHandled, dlq.OutcomeDead} {
+			for w, list := range said {
+				if w.outcome != outcome {
+					continue
+				}
+				if err := tx.learn(ctx, now, list, w); err != nil {
+					return err
+				}
 			}
-			note := strings.TrimSpace(r.Outcome + " " + r.Class + " " + r.Fingerprint)
-			byNote[r.Outcome][note] = append(byNote[r.Outcome][note], id)
-		}
-		for note, list := range byNote["failed"] {
-			if err := tx.failedFirst(ctx, now, list, note); err != nil {
-				return err
-			}
-		}
-		if err := tx.end(ctx, now, StateConfirmed, byNote["handled"]); err != nil {
-			return err
-		}
-		if err := tx.end(ctx, now, StateReturned, byNote["dead"]); err != nil {
-			return err
 		}
 		_, err = tx.exec(ctx, "update topics set receipt_at = ? where receipt_at < ? and id in (select topic from letters where id in (IDS))", now, now, letters)
 		return err
@@ -69,14 +60,24 @@ func (s *Store) Receipts(ctx context.Context, now time.Time, receipts []Receipt)
 	return believed, nil
 }
 
-// end brings letters to a state that ends the wait for them, by note.
-func (c conn) end(ctx context.Context, now time.Time, to State, byNote map[string]ids) error {
-	for note, list := range byNote {
-		if _, err := c.move(ctx, now, move{letters: list, from: awaited(), to: to, note: note}); err != nil {
-			return err
-		}
+// what is the part of a receipt that letters may have in common.
+type what struct{ outcome, class, fingerprint string }
+
+func (w what) note() string {
+	return strings.TrimSpace(w.outcome + " " + w.class + " " + w.fingerprint)
+}
+
+// learn notes the same of several letters.
+func (c conn) learn(ctx context.Context, now time.Time, list ids, w what) (err error) {
+	switch w.outcome {
+	case dlq.OutcomeFailed:
+		err = c.failedFirst(ctx, now, list, w)
+	case dlq.OutcomeHandled:
+		_, err = c.move(ctx, now, move{letters: list, from: awaited(), to: StateConfirmed, note: w.note()})
+	case dlq.OutcomeDead:
+		_, err = c.move(ctx, now, move{letters: list, from: awaited(), to: StateReturned, note: w.note()})
 	}
-	return nil
+	return err
 }
 
 // tokens returns the tokens of the last sends of letters, of those that meet a
@@ -94,7 +95,7 @@ func (c conn) tokens(ctx context.Context, list ids, condition string) (map[int64
 }
 
 // failedFirst counts letters that failed, those that were not counted before.
-func (c conn) failedFirst(ctx context.Context, now time.Time, list ids, note string) error {
+func (c conn) failedFirst(ctx context.Context, now time.Time, list ids, w what) error {
 	list, err := c.numbers(ctx, "select id from letters where id in (IDS) and failed = 0 and state in (IDS)", list, awaited())
 	if err != nil || len(list) == 0 {
 		return err
@@ -104,7 +105,7 @@ func (c conn) failedFirst(ctx context.Context, now time.Time, list ids, note str
 		return err
 	}
 	for _, state := range awaited() { // they stay where they are
-		if _, err := c.move(ctx, now, move{letters: list, from: []State{state}, to: state, note: note, set: ", failed = 1"}); err != nil {
+		if _, err := c.move(ctx, now, move{letters: list, from: []State{state}, to: state, note: w.note(), set: ", failed = 1, failed_class = ?", args: []any{short(w.class, maxText)}}); err != nil {
 			return err
 		}
 	}

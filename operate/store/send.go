@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,14 +15,17 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// sendable are the states from which a job may send a letter.
+// Sendable reports whether a job may send a letter in this state.
+func Sendable(s State) bool { return slices.Contains(sendable(), s) }
+
 func sendable() []State { return []State{StateCollected, StateUnknown, StateSkipped} }
 
-// Queue takes the next n letters of a job's filter into its current wave, oldest
+// Queue takes the next letters of a job's filter into its current wave, oldest
 // death first, each at most once in the life of the job. It asks decide about
-// each: those for which it returns a reason are skipped for it. Letters that
-// another job holds, or that are confirmed, returned or discarded, are passed
-// over. It reports how many were queued, and whether there may be more.
+// each: those for which it returns a reason are skipped for it, and at most n are
+// queued, fewer if many are skipped. Letters that another job holds, or that are
+// confirmed, returned or discarded, are passed over. It reports how many were
+// queued, and whether there may be more.
 //
 // decide runs in a transaction, so it must not call the store, and be quick.
 func (s *Store) Queue(ctx context.Context, now time.Time, l Lease, n int, decide func(Letter) (skip string)) (queued int, more bool, err error) {
@@ -33,7 +37,7 @@ func (s *Store) Queue(ctx context.Context, now time.Time, l Lease, n int, decide
 		if j.Filter.States = intersection(j.Filter.States, sendable()); len(j.Filter.States) == 0 {
 			return nil
 		}
-		found, err := tx.find(ctx, j.Filter, search{from: j.queuedTo, rising: true, limit: atOnce(n)})
+		found, err := tx.find(ctx, j.Filter, search{from: j.queuedTo, rising: true, limit: max(atOnce(n), lookAtOnce)})
 		if err != nil {
 			return err
 		}
@@ -41,45 +45,65 @@ func (s *Store) Queue(ctx context.Context, now time.Time, l Lease, n int, decide
 		if err != nil {
 			return err
 		}
-		if queued, err = tx.queue(ctx, now, j, letters, decide); err != nil {
+		taken, byReason := choose(letters, atOnce(n), decide)
+		queued = len(byReason[""])
+		if err := tx.queue(ctx, now, j, byReason); err != nil {
 			return err
 		}
 		end := found.next
-		if more = found.more; !more {
-			end = key{math.MaxInt64, 0}
+		switch more = found.more; {
+		case taken < len(letters):
+			end, more = found.keys[taken-1], true
+		case !more:
+			end = queuedAll()
 		}
 		_, err = tx.exec(ctx, "update jobs set at = ?, letter = ? where id = ?", end.at, end.id, j.ID)
 		return err
 	})
-	return queued, more, err
+	if err != nil {
+		return 0, false, err
+	}
+	return queued, more, nil
 }
 
-// queue queues or skips letters, as decide says.
-func (c conn) queue(ctx context.Context, now time.Time, j Job, letters []Letter, decide func(Letter) string) (queued int, err error) {
-	byReason := map[string]ids{}
-	for _, l := range letters {
-		reason := decide(l)
-		byReason[reason] = append(byReason[reason], l.ID)
+// lookAtOnce is how many letters Queue looks at, at least, so that it gets on
+// where many are skipped.
+const lookAtOnce = 200
+
+// queuedAll is where a job is that has looked at all letters.
+func queuedAll() key { return key{math.MaxInt64, 0} }
+
+// choose asks decide about letters until n of them have no reason to be skipped,
+// and returns how many it has asked about, and these by the reason.
+func choose(letters []Letter, n int, decide func(Letter) string) (asked int, byReason map[string]ids) {
+	byReason = map[string]ids{}
+	for ; asked < len(letters) && len(byReason[""]) < n; asked++ {
+		reason := decide(letters[asked])
+		byReason[reason] = append(byReason[reason], letters[asked].ID)
 	}
+	return asked, byReason
+}
+
+// queue queues the letters without a reason, and skips the others.
+func (c conn) queue(ctx context.Context, now time.Time, j Job, byReason map[string]ids) error {
 	for reason, list := range byReason {
 		m := move{letters: list, from: sendable(), to: StateSkipped, wave: j.wave, act: j.act, note: reason}
 		if reason == "" {
 			m.to = StateQueued
-			queued = len(list)
 		}
 		n, err := c.move(ctx, now, m)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if reason == "" {
 			continue
 		}
 		if _, err := c.exec(ctx, `insert into skips (job, reason, letters) values (?, ?, ?)
 			on conflict (job, reason) do update set letters = skips.letters + excluded.letters`, j.ID, short(reason, maxText), n); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return queued, nil
+	return nil
 }
 
 // atOnce bounds how many letters a call takes.
@@ -222,6 +246,12 @@ func (s *Store) Sent(ctx context.Context, now time.Time, l Lease, outcomes []Out
 				m.to, m.note, m.set = StateCollected, "refused: "+reason, ", token = EMPTY"
 			}
 			if _, err := tx.move(ctx, now, m); err != nil {
+				return err
+			}
+			if reason != "" {
+				continue
+			}
+			if _, err := tx.exec(ctx, "update waves set sent_at = ? where id in (select wave from letters where id in (IDS))", now, list); err != nil {
 				return err
 			}
 		}

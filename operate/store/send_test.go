@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -66,13 +67,31 @@ func sent(t testing.TB, s *store.Store, l store.Lease, letters ...int64) {
 	}
 }
 
-func receipts(t testing.TB, s *store.Store, list ...store.Receipt) int {
+func receipts(t testing.TB, s *store.Store, list ...dlq.Receipt) int {
 	t.Helper()
 	believed, err := s.Receipts(t.Context(), noon.Add(time.Hour), list)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return believed
+}
+
+func wave(t testing.TB, s *store.Store, job int64, n int) store.Wave {
+	t.Helper()
+	waves, err := s.Waves(t.Context(), job, n)
+	if err != nil || len(waves) == 0 || waves[0].N != n {
+		t.Fatalf("Waves from %d on = %+v, %v", n, waves, err)
+	}
+	return waves[0]
+}
+
+func job(t testing.TB, s *store.Store, id int64) store.Job {
+	t.Helper()
+	j, err := s.Job(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
 }
 
 func letter(t testing.TB, s *store.Store, id int64) store.Letter {
@@ -108,10 +127,13 @@ func TestLife(t *testing.T) {
 			t.Errorf("the token is %q", token)
 		}
 		sent(t, s, l, 1)
-		if n := receipts(t, s, store.Receipt{Send: token, Outcome: "failed", Class: "transient", Fingerprint: "f1"}); n != 1 {
+		if n := receipts(t, s, dlq.Receipt{Send: token, Outcome: "failed", Class: "transient", Fingerprint: "f1"}); n != 1 {
 			t.Errorf("Receipts = %d, want 1", n)
 		}
 		wantState(t, s, 1, store.StateSent)
+		if w := wave(t, s, l.Job, 1); w.Failed != 1 || w.Failing["transient"] != 1 || !w.SentAt.Equal(noon) {
+			t.Errorf("the wave is %+v, want one that failed", w)
+		}
 
 		dead := entry(9)
 		dead.Meta.Send, dead.Meta.RedriveCount = token, 1
@@ -141,9 +163,9 @@ func TestLife(t *testing.T) {
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("History = %q, %v\nwant %q", got, err, want)
 		}
-		tally, err := s.Tally(t.Context(), l.Job, 1)
-		if want := (store.Tally{Counts: store.Counts{Returned: 1}, Failed: 1}); err != nil || tally != want {
-			t.Errorf("Tally = %+v, %v, want %+v", tally, err, want)
+		w := wave(t, s, l.Job, 1)
+		if want := (store.Tally{Counts: store.Counts{Returned: 1}, Failed: 1}); w.Tally != want || !w.SentAt.Equal(noon) || len(w.Failing) != 0 {
+			t.Errorf("the wave is %+v, want %+v", w, want)
 		}
 		if at, err := s.SeenReceipt(t.Context(), "rabbit", "orders"); err != nil || at.IsZero() {
 			t.Errorf("SeenReceipt = %v, %v", at, err)
@@ -170,7 +192,7 @@ func TestQueueInOrder(t *testing.T) {
 			}
 			return ""
 		}
-		if n, more, err := s.Queue(t.Context(), noon, l, 2, odd); n != 2 || !more || err != nil {
+		if n, more, err := s.Queue(t.Context(), noon, l, 2, odd); n != 2 || !more || err != nil || job(t, s, l.Job).Exhausted {
 			t.Fatalf("Queue = %d, %v, %v, want 2 and more", n, more, err)
 		}
 		if wave, err := s.NextWave(t.Context(), noon.Add(time.Minute), l); wave != 2 || err != nil {
@@ -204,16 +226,54 @@ func TestQueueInOrder(t *testing.T) {
 		if n, more, err := s.Queue(t.Context(), noon, l, 10, sendAll); n != 0 || more || err != nil {
 			t.Errorf("Queue at the end = %d, %v, %v: nothing twice, not even what was refused", n, more, err)
 		}
-		j, err := s.Job(t.Context(), l.Job)
+		j := job(t, s, l.Job)
 		wantTally := store.Tally{Counts: store.Counts{Collected: 1, Sent: 4, Skipped: 1}}
-		if err != nil || j.Tally != wantTally || j.Skipped["redrive-limit"] != 1 || j.Wave != 2 || !j.WaveSince.Equal(noon.Add(time.Minute)) || string(j.Spec) != "spec" || j.Filter.UpTo != 6 || j.Actor != operator {
-			t.Errorf("the job is %+v, %v", j, err)
+		if j.Tally != wantTally || !j.Exhausted || j.Skipped["redrive-limit"] != 1 || j.Wave != 2 || !j.WaveSince.Equal(noon.Add(time.Minute)) || string(j.Spec) != "spec" || j.Filter.UpTo != 6 || j.Actor != operator {
+			t.Errorf("the job is %+v", j)
 		}
 		if l := letter(t, s, 6); l.State != store.StateSkipped || l.Note != "redrive-limit" {
 			t.Errorf("the letter over the limit is %+v", l)
 		}
 		if l := letter(t, s, 4); l.State != store.StateCollected || l.Note != "refused: too large" || l.Sends != 1 {
 			t.Errorf("the refused letter is %+v", l)
+		}
+	})
+}
+
+// TestQueueGetsOnWhereManyAreSkipped needs few calls to skip many letters.
+func TestQueueGetsOnWhereManyAreSkipped(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		l := running(t, s, 30)
+		last := func(l store.Letter) string {
+			if l.ID < 30 {
+				return "too old"
+			}
+			return ""
+		}
+		if n, more, err := s.Queue(t.Context(), noon, l, 1, last); n != 1 || more || err != nil {
+			t.Errorf("Queue = %d, %v, %v, want the last of 30", n, more, err)
+		}
+		if j := job(t, s, l.Job); j.Skipped["too old"] != 29 || j.Tally.Queued != 1 {
+			t.Errorf("the job is %+v", j)
+		}
+	})
+}
+
+// TestJobOfAnEmptyStore takes nothing that comes later, either.
+func TestJobOfAnEmptyStore(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		l := running(t, s, 0)
+		if last, err := s.Last(t.Context()); last != -1 || err != nil {
+			t.Errorf("Last = %d, %v, want -1", last, err)
+		}
+		collect(t, s, noon.Add(time.Hour), collected(entry(1)))
+		if n := queue(t, s, l, 10); n != 0 {
+			t.Errorf("Queue = %d, want nothing", n)
+		}
+		if last, err := s.Last(t.Context()); last != 1 || err != nil {
+			t.Errorf("Last = %d, %v, want 1", last, err)
 		}
 	})
 }
@@ -282,7 +342,7 @@ func TestReceipts(t *testing.T) {
 			}
 		}, token, []string{"failed", "handled"}, 2, store.StateConfirmed, 1},
 		{"after the end", func(t *testing.T, s *store.Store, _ store.Lease, c store.Sending) {
-			receipts(t, s, store.Receipt{Send: c.Token, Outcome: "handled"})
+			receipts(t, s, dlq.Receipt{Send: c.Token, Outcome: "handled"})
 		}, token, []string{"failed", "dead"}, 2, store.StateConfirmed, 0},
 		{"of the send before", func(t *testing.T, s *store.Store, l store.Lease, c store.Sending) {
 			if _, err := s.Expire(t.Context(), noon, l.Job, noon.Add(time.Second)); err != nil {
@@ -304,17 +364,16 @@ func TestReceipts(t *testing.T) {
 				if tt.before != nil {
 					tt.before(t, s, l, c)
 				}
-				var list []store.Receipt
+				var list []dlq.Receipt
 				for _, o := range tt.outcomes {
-					list = append(list, store.Receipt{Send: tt.send(c), Outcome: o})
+					list = append(list, dlq.Receipt{Send: tt.send(c), Outcome: o})
 				}
 				if n := receipts(t, s, list...); n != tt.believed {
 					t.Errorf("Receipts = %d, want %d", n, tt.believed)
 				}
 				wantState(t, s, 1, tt.want)
-				tally, err := s.Tally(t.Context(), l.Job, 1)
-				if err != nil || tally.Failed != tt.failed {
-					t.Errorf("Tally = %+v, %v, want %d failed", tally, err, tt.failed)
+				if w := wave(t, s, l.Job, 1); w.Failed != tt.failed {
+					t.Errorf("the wave is %+v, want %d failed", w, tt.failed)
 				}
 			})
 		}
@@ -328,7 +387,7 @@ func TestReceiptOvertakesConfirm(t *testing.T) {
 		l := running(t, s, 2)
 		queue(t, s, l, 2)
 		claimed := claim(t, s, l, 2)
-		receipts(t, s, store.Receipt{Send: claimed[0].Token, Outcome: "handled"}, store.Receipt{Send: claimed[1].Token, Outcome: "dead"})
+		receipts(t, s, dlq.Receipt{Send: claimed[0].Token, Outcome: "handled"}, dlq.Receipt{Send: claimed[1].Token, Outcome: "dead"})
 		if err := s.Sent(t.Context(), noon, l, []store.Outcome{{Letter: 1}, {Letter: 2, Refused: "so it seems"}}); err != nil {
 			t.Fatal(err)
 		}
@@ -398,6 +457,9 @@ func TestPauseAndCancel(t *testing.T) {
 		if err := set(store.JobRunning); err != nil {
 			t.Fatal(err)
 		}
+		if w := wave(t, s, l.Job, 2); !w.Resumed || job(t, s, l.Job).Wave != 2 || wave(t, s, l.Job, 1).Resumed {
+			t.Errorf("the job that was resumed is in wave %+v", w)
+		}
 		if err := set(store.JobCancelled); err != nil {
 			t.Fatal(err)
 		}
@@ -413,9 +475,9 @@ func TestPauseAndCancel(t *testing.T) {
 			t.Errorf("Expire after the lease = %d, %v, want 1", n, err)
 		}
 		wantState(t, s, 1, store.StateUnknown)
-		j, err := s.Job(t.Context(), l.Job)
-		if want := (store.Counts{Collected: 2, Unknown: 1}); err != nil || j.Tally.Counts != want || j.State != store.JobCancelled || !j.EndedAt.Equal(noon) || j.Note != "because" {
-			t.Errorf("the job is %+v, %v", j, err)
+		j := job(t, s, l.Job)
+		if want := (store.Counts{Collected: 2, Unknown: 1}); j.Tally.Counts != want || j.State != store.JobCancelled || !j.EndedAt.Equal(noon) || j.Note != "because" {
+			t.Errorf("the job is %+v", j)
 		}
 		audit, err := s.Audit(t.Context(), store.Page{})
 		var got []string

@@ -70,6 +70,7 @@ create table letters (
 	sends bigint not null default 0,
 	token BYTES not null default EMPTY, -- of the last send
 	failed smallint not null default 0, -- 1 if that failed at first
+	failed_class BYTES not null default EMPTY, -- and how
 	wave bigint not null default 0, -- the last one that took it
 	was smallint not null default 0, -- the state before it was discarded
 	note BYTES not null default EMPTY
@@ -79,6 +80,7 @@ create index letters_at on letters (at, id, state, cluster);
 create index letters_message on letters (message_id, at, id);
 create index letters_collected on letters (topic, at) where state = 0;
 create index letters_wave on letters (wave, state, at, id) where wave > 0;
+create index letters_failing on letters (wave, failed_class) where failed = 1 and state in (2, 3, 5);
 create index letters_ended on letters (state, changed_at) where state in (4, 6, 8);
 
 -- What was received, and what it was taken for. A body of its own, and what a
@@ -146,6 +148,8 @@ create table waves (
 	job bigint not null references jobs (id) on delete cascade,
 	n bigint not null,
 	since bigint not null,
+	resumed smallint not null default 0, -- 1 if it began when the job was resumed
+	sent_at bigint not null default 0, -- the last confirm of a broker
 	COUNTERS,
 	failed bigint not null default 0, -- letters that failed at first
 	unique (job, n)
