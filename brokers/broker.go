@@ -47,6 +47,16 @@ type Returned struct {
 
 // Subscription says what a worker is about to receive, and what it will ask
 // of the broker, so that Open can check all of it at start.
+//
+// One without DeadLetters, Receipts, MaxDelay and MaxAttempts only reads: it is
+// for tools that take messages out of queues of any kind, above all dead letters.
+// Open then declares nothing, demands nothing of the topics but that they are
+// there, and needs no rights but to receive and to settle. A topic that is missing
+// is ErrMisconfigured, with its name. When Open returns, messages are on their way:
+// a Receive that stays without any says something about the topics. Ack, Release
+// and Extend work as ever. A Retry that the broker cannot do in place is ErrRefused,
+// and the delivery is still held. What cannot be known of such a topic, as a count
+// of abandoned deliveries, is absent.
 type Subscription struct {
 	// Topics to receive from. A worker with many topics opens one source; how
 	// the topics share connections is the adapter's choice, but a busy one
@@ -93,6 +103,11 @@ type Subscription struct {
 	// Ordered says that the worker keeps the order of keys: hand out the
 	// messages of each topic in the broker's order.
 	Ordered bool
+}
+
+// ReadOnly reports whether s only reads.
+func (s Subscription) ReadOnly() bool {
+	return len(s.DeadLetters) == 0 && s.Receipts == "" && s.MaxDelay == 0 && s.MaxAttempts == 0
 }
 
 // Source delivers the messages of one Subscription. Its methods may be called

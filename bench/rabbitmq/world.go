@@ -63,7 +63,7 @@ func (w *World) Fill(ctx context.Context, n int, queues ...string) (names []stri
 	if err != nil {
 		return nil, err
 	}
-	source, err := broker.Open(ctx, brokers.Subscription{Topics: names, InFlight: 1})
+	source, err := broker.Open(ctx, brokers.Subscription{Topics: names, InFlight: 1, MaxAttempts: 1})
 	if err == nil {
 		err = source.Close(ctx)
 	}

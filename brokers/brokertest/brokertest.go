@@ -171,7 +171,7 @@ type clause struct {
 func clauses() []clause {
 	return slices.Concat(
 		publishClauses(), messageClauses(), endClauses(), receiveClauses(), closeClauses(),
-		carryClauses(), retryClauses(), settleClauses(), returnClauses(), leaseClauses(), extendClauses(),
+		carryClauses(), retryClauses(), settleClauses(), returnClauses(), readerClauses(), leaseClauses(), extendClauses(),
 		topicClauses(), unreadableClauses(), pauseClauses(), crashClauses(), orderClauses(),
 	)
 }

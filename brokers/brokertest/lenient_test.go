@@ -58,6 +58,10 @@ func allLenient() []lenient {
 			hooks:  changed(brokers.Reject, func(st *brokers.Settlement) { st.Action = brokers.Ack }),
 			adjust: func(h *Harness) { h.Rejected = func(string, string) string { return "" } },
 		},
+		{
+			name:  "a broker with no place for retries where one only reads",
+			hooks: ofReaders(brokers.Retry, func(context.Context, *faultySource, *brokers.Settlement) error { return brokers.ErrRefused }),
+		},
 		{name: "calls that fail for a while", hooks: temporaryErrors},
 		{name: "acks that get lost on their way", hooks: lostAcks, external: true},
 		{name: "a duplicate now and then", hooks: duplicates(), external: true},

@@ -23,7 +23,7 @@ type broken struct {
 }
 
 func allBroken() []broken {
-	return slices.Concat(brokenPublishing(), brokenMessages(), brokenSettling(), brokenRetries(), brokenReturning(),
+	return slices.Concat(brokenPublishing(), brokenMessages(), brokenSettling(), brokenRetries(), brokenReturning(), brokenReading(),
 		brokenLeases(), brokenReceiving(), brokenUnreadable(), brokenPausing(), brokenClosing())
 }
 

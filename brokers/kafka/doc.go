@@ -70,6 +70,14 @@
 // itself that names the offsets that are done. The next owner reads the
 // partition from the committed offset anyway, and the done records with it.
 //
+// # Who only reads
+//
+// For a subscription that only reads (brokers.Subscription.ReadOnly) nothing is created
+// or verified but that its topics exist, and every Retry is refused. Give it a group of
+// its own: it begins with the oldest record, and leaves offsets there and nothing else.
+// It needs the right Read on topics and group. Without DescribeConfigs, what a batch
+// may become is 16 MiB unless Options.MaxDecompressed says more.
+//
 // # Crash loops
 //
 // Kafka counts no deliveries for a group. The metadata of a commit names up to

@@ -79,6 +79,7 @@ func (s *source) serve(ctx context.Context, next *kafka.Generation) {
 	s.led = nil
 	if err := g.assign(next.Assignments); err != nil {
 		if ctx.Err() == nil {
+			s.attempted(err)
 			s.fail(err)
 			rest(ctx, rejoinPause)
 		}
@@ -169,6 +170,7 @@ func (g *generation) begin() {
 	defer s.mu.Unlock()
 	g.pauseAll() // as it is now
 	s.generation = g
+	s.attempted(nil)
 	s.woken.Wake()
 }
 

@@ -208,7 +208,9 @@ func (o Options) decompressed(largest int) int {
 // Open creates the delay topics and dead-letter topics that the subscription
 // needs, or only verifies them if Options.Verify is set, and joins the group.
 // The topics of the subscription must exist. Lease is ignored: a delivery is
-// held for as long as its generation lives.
+// held for as long as its generation lives. Where the subscription only reads, Open
+// also waits until the group has let this member in: for some seconds where the
+// group is new, and for Options.SessionTimeout after the death of another member.
 func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
 	s, err := b.open(ctx, sub)
 	if err != nil {
@@ -243,6 +245,12 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 	if !b.sources.Add(s) {
 		s.Close(ctx)
 		return nil, brokers.ErrClosed
+	}
+	if plan.readOnly { // what has no partitions yet looks like topics that are empty
+		if err := s.await(ctx); err != nil {
+			s.Close(ctx)
+			return nil, err
+		}
 	}
 	return s, nil
 }

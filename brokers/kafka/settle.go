@@ -38,6 +38,9 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 		switch {
 		case err != nil:
 			fail(i, err)
+		case st.Action == brokers.Retry && s.plan.readOnly:
+			t.state.Store(held)
+			fail(i, adapter.ErrReadOnly)
 		case st.Action == brokers.Retry && st.Delivery.Unreadable != nil: // the copy would be a message that is run
 			t.state.Store(held)
 			fail(i, fmt.Errorf("%w: what is not read cannot be copied, the original stays: %w", brokers.ErrRefused, st.Delivery.Unreadable))

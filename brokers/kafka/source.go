@@ -31,6 +31,8 @@ type source struct {
 	led    map[string]int        // partitions by topic that this member, as the leader, has spread over the group
 	kept   map[partition]kept
 
+	joined chan error // how the first attempt to take part ended, nil if well
+
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 	woken  adapter.Waker
@@ -87,7 +89,7 @@ const (
 )
 
 func newSource(b *Broker, sub brokers.Subscription, p plan, layout map[string]topicState) (*source, error) {
-	s := &source{broker: b, sub: sub, plan: p, layout: layout, kept: make(map[partition]kept), topics: make(map[string]bool), paused: make(map[string]int), woken: adapter.NewWaker()}
+	s := &source{broker: b, sub: sub, plan: p, layout: layout, kept: make(map[partition]kept), topics: make(map[string]bool), paused: make(map[string]int), joined: make(chan error, 1), woken: adapter.NewWaker()}
 	for _, topic := range p.topics {
 		s.topics[topic] = true
 	}
@@ -134,11 +136,33 @@ func (s *source) join() {
 			return
 		case errors.Is(err, kafka.GroupCoordinatorNotAvailable) && failed <= coordinating:
 		case err != nil:
-			s.fail(explain(err, "join group %q", s.plan.group))
+			err = explain(err, "join group %q", s.plan.group)
+			s.attempted(err)
+			s.fail(err)
 		default:
 			failed = 0
 			next.Start(func(ctx context.Context) { s.serve(ctx, next) })
 		}
+	}
+}
+
+// attempted notes how an attempt to take part ended, for await.
+func (s *source) attempted(err error) {
+	select {
+	case s.joined <- err:
+	default: // not the first
+	}
+}
+
+// await returns when there is a generation, or why there is none.
+func (s *source) await(ctx context.Context) error {
+	select {
+	case err := <-s.joined:
+		return err
+	case <-s.ctx.Done():
+		return brokers.ErrClosed
+	case <-ctx.Done():
+		return fmt.Errorf("join group %q: %w", s.plan.group, context.Cause(ctx))
 	}
 }
 

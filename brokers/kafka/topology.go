@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/segmentio/kafka-go"
+
 	"github.com/redrive-go/redrive/brokers"
 )
 
@@ -43,6 +45,7 @@ const (
 // plan is what a subscription needs of the cluster.
 type plan struct {
 	group    string
+	readOnly bool // of topics, and nothing else is asked for
 	topics   []string
 	dead     []string
 	receipts []string     // a topic, or none
@@ -61,14 +64,14 @@ type delayTopic struct {
 
 // plan names the topics of sub, or says what is wrong with it.
 func (o Options) plan(sub brokers.Subscription) (plan, error) {
-	p := plan{group: sub.Group, topics: slices.Compact(slices.Sorted(slices.Values(sub.Topics)))}
+	p := plan{group: sub.Group, readOnly: sub.ReadOnly(), topics: slices.Compact(slices.Sorted(slices.Values(sub.Topics)))}
 	if sub.Receipts != "" {
 		p.receipts = []string{sub.Receipts}
 	}
 	var faults []error
 	if p.group == "" {
 		faults = append(faults, errors.New("no group: set consumer.Config.Group or Options.Group, the name that workers share"))
-	} else if !isName(p.group) {
+	} else if !isName(p.group) && !p.readOnly {
 		faults = append(faults, fmt.Errorf("the group %q is part of the names of topics: use letters, digits, dots, hyphens and underscores", p.group))
 	}
 	if len(p.topics) == 0 {
@@ -80,7 +83,11 @@ func (o Options) plan(sub brokers.Subscription) (plan, error) {
 			faults = append(faults, fmt.Errorf("%q cannot be the name of a topic: use at most %d letters, digits, dots, hyphens and underscores", name, longestName))
 		}
 	}
-	for i, r := range delayRanges {
+	ranges := delayRanges
+	if p.readOnly {
+		ranges = nil
+	}
+	for i, r := range ranges {
 		longest := r.longest
 		if i == len(delayRanges)-1 {
 			longest = max(longest, sub.MaxDelay)
@@ -188,7 +195,11 @@ func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState,
 			return nil, fmt.Errorf("%w: the topic %q does not exist: create it", brokers.ErrMisconfigured, name)
 		}
 	}
-	if p.largest, err = b.largest(ctx, p.topics); err != nil {
+	p.largest, err = b.largest(ctx, p.topics)
+	if p.readOnly && errors.Is(err, kafka.TopicAuthorizationFailed) { // to describe settings is a right of its own
+		err = nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	limit := min(max(p.largest, b.options.MessageLimit), math.MaxInt32-headroom)

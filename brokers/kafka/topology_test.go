@@ -76,11 +76,11 @@ func TestPlanRefuses(t *testing.T) {
 	}{
 		"no group":       {brokers.Subscription{Topics: topics}, []string{"no group", "Options.Group"}},
 		"no topic":       {brokers.Subscription{Group: "g"}, []string{"no topic"}},
-		"group's name":   {brokers.Subscription{Group: "a b", Topics: topics}, []string{`"a b"`, "letters"}},
+		"group's name":   {brokers.Subscription{Group: "a b", Topics: topics, MaxAttempts: 1}, []string{`"a b"`, "letters"}},
 		"topic's name":   {brokers.Subscription{Group: "g", Topics: []string{"a/b", ".."}}, []string{`"a/b"`, `".."`, "letters"}},
 		"dead letters":   {brokers.Subscription{Group: "g", Topics: topics, DeadLetters: map[string]string{"orders": "ü"}}, []string{`"ü"`}},
 		"empty name":     {brokers.Subscription{Group: "g", Topics: []string{""}}, []string{`""`}},
-		"group too long": {brokers.Subscription{Group: strings.Repeat("g", 229), Topics: topics}, []string{"longest has 249", "shorten"}},
+		"group too long": {brokers.Subscription{Group: strings.Repeat("g", 229), Topics: topics, MaxAttempts: 1}, []string{"longest has 249", "shorten"}},
 	} {
 		_, err := Options{}.withDefaults().plan(tt.sub)
 		if !errors.Is(err, brokers.ErrMisconfigured) {
@@ -93,7 +93,7 @@ func TestPlanRefuses(t *testing.T) {
 			}
 		}
 	}
-	longest := brokers.Subscription{Group: strings.Repeat("g", 228), Topics: []string{strings.Repeat("t", longestName)}}
+	longest := brokers.Subscription{Group: strings.Repeat("g", 228), Topics: []string{strings.Repeat("t", longestName)}, MaxAttempts: 1}
 	if _, err := (Options{}).withDefaults().plan(longest); err != nil {
 		t.Errorf("the longest names: %v", err)
 	}

@@ -16,7 +16,7 @@ func Example() {
 	broker := memory.New(memory.Options{})
 	defer broker.Close(ctx)
 
-	source, err := broker.Open(ctx, brokers.Subscription{Topics: []string{"orders"}})
+	source, err := broker.Open(ctx, brokers.Subscription{Topics: []string{"orders"}, MaxAttempts: 10})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func ExampleOptions_fault() {
 	})
 	defer broker.Close(ctx)
 
-	source, _ := broker.Open(ctx, brokers.Subscription{Topics: []string{"orders"}})
+	source, _ := broker.Open(ctx, brokers.Subscription{Topics: []string{"orders"}, MaxAttempts: 10})
 	broker.Publish(ctx, "orders", brokers.Message{ID: "order-1"})
 	deliveries, _ := source.Receive(ctx, 1)
 	ack := []brokers.Settlement{{Delivery: deliveries[0], Action: brokers.Ack}}
@@ -67,7 +67,7 @@ func ExampleBroker_Records() {
 	broker := memory.New(memory.Options{})
 	defer broker.Close(ctx)
 
-	source, _ := broker.Open(ctx, brokers.Subscription{Topics: []string{"orders"}})
+	source, _ := broker.Open(ctx, brokers.Subscription{Topics: []string{"orders"}, MaxAttempts: 10})
 	broker.Publish(ctx, "orders", brokers.Message{ID: "order-1"})
 	deliveries, _ := source.Receive(ctx, 1)
 	source.Settle(ctx, []brokers.Settlement{{

@@ -54,7 +54,7 @@ const (
 )
 
 // Broker is a message broker in memory. Topics come into being when they are
-// first used. A Broker that is used inside a testing/synctest bubble must be
+// first published to, or opened by more than a reader. A Broker that is used inside a testing/synctest bubble must be
 // created there.
 type Broker struct {
 	options Options
@@ -155,9 +155,10 @@ func origin(topic string) brokers.Headers {
 }
 
 // Open subscribes to the topics of sub, and creates them and the dead-letter
-// topics where they are missing. The sources of one topic compete for its
-// messages, whatever their Group, which is ignored: there is one set of
-// workers per topic. Delays and ages of any length are fine.
+// topics where they are missing, unless it only reads. The sources of one topic
+// compete for its messages, whatever their Group, which is ignored: there is one
+// set of workers per topic. Delays and ages of any length are fine, and every Retry
+// is done in place.
 func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("memory: open %q: %w", sub.Topics, context.Cause(ctx))
@@ -173,6 +174,9 @@ func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.So
 	defer b.unlock(now)
 	if b.closed {
 		return nil, fmt.Errorf("memory: open %q: %w", sub.Topics, brokers.ErrClosed)
+	}
+	if err := b.missing(sub); err != nil {
+		return nil, fmt.Errorf("memory: open %q: %w", sub.Topics, err)
 	}
 	s := b.subscribe(sub.Topics, lease)
 	for _, own := range s.subs {
@@ -204,6 +208,17 @@ func (b *Broker) check(sub brokers.Subscription, lease time.Duration) error {
 	}
 	if limit := b.options.MaxLease; limit > 0 && lease > limit {
 		fault("a lease of %v is longer than Options.MaxLease, %v: shorten the one or raise the other", lease, limit)
+	}
+	return errors.Join(faults...)
+}
+
+// missing says which topics are not there for a subscription that only reads.
+func (b *Broker) missing(sub brokers.Subscription) error {
+	var faults []error
+	for _, name := range sub.Topics {
+		if b.topics[name] == nil && sub.ReadOnly() {
+			faults = append(faults, fmt.Errorf("the topic %q does not exist, and a subscription that only reads makes none: %w", name, brokers.ErrMisconfigured))
+		}
 	}
 	return errors.Join(faults...)
 }

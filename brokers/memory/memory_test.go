@@ -35,7 +35,7 @@ func run(t *testing.T, options memory.Options, f func(w *world)) {
 
 func (w *world) open(topics ...string) brokers.Source {
 	w.Helper()
-	return w.subscribe(brokers.Subscription{Topics: topics})
+	return w.subscribe(brokers.Subscription{Topics: topics, MaxAttempts: 10})
 }
 
 func (w *world) subscribe(sub brokers.Subscription) brokers.Source {

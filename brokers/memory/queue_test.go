@@ -61,7 +61,7 @@ func TestQueueReusesItsSpace(t *testing.T) {
 
 func TestKeysAreForgotten(t *testing.T) {
 	b := New(Options{Ordered: true})
-	src, err := b.Open(t.Context(), brokers.Subscription{Topics: []string{"in"}})
+	src, err := b.Open(t.Context(), brokers.Subscription{Topics: []string{"in"}, MaxAttempts: 10})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -196,7 +196,8 @@ func TestOpenRefuses(t *testing.T) {
 		{"unnamed topic", brokers.Subscription{Topics: []string{"a", ""}}, brokers.ErrMisconfigured},
 		{"topic twice", brokers.Subscription{Topics: []string{"a", "b", "a"}}, brokers.ErrMisconfigured},
 		{"unnamed dead letters", brokers.Subscription{Topics: []string{"a"}, DeadLetters: map[string]string{"a": ""}}, brokers.ErrMisconfigured},
-		{"lease over the cap", brokers.Subscription{Topics: []string{"a"}, Lease: 2 * time.Hour}, brokers.ErrMisconfigured},
+		{"lease over the cap", brokers.Subscription{Topics: []string{"a"}, MaxAttempts: 10, Lease: 2 * time.Hour}, brokers.ErrMisconfigured},
+		{"nothing to read", brokers.Subscription{Topics: []string{"in", "a"}}, brokers.ErrMisconfigured},
 	}
 	run(t, memory.Options{MaxLease: time.Hour}, func(w *world) {
 		for _, tt := range tests {

@@ -141,7 +141,7 @@ func (s *stress) publish(ctx context.Context, key string) {
 
 func (s *stress) work(ctx context.Context, r *rand.Rand) {
 	for ctx.Err() == nil {
-		src, err := s.broker.Open(s.Context(), brokers.Subscription{Topics: []string{"in"}})
+		src, err := s.broker.Open(s.Context(), brokers.Subscription{Topics: []string{"in"}, MaxAttempts: 10})
 		if err != nil {
 			s.Errorf("seed %d: %v", s.seed, err)
 			return

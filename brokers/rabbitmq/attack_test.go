@@ -100,7 +100,6 @@ func (w *world) openDead() {
 	if w.source, err = w.broker.Open(w.Context(), brokers.Subscription{Topics: []string{dead}, InFlight: 50}); err != nil {
 		w.Fatalf("Open the dead-letter queue: %v", err)
 	}
-	w.Cleanup(func() { w.delete(w.prefix + ".retry.v1." + dead) })
 }
 
 // Headers that fill a frame leave no room for those of a copy. The message can

@@ -123,7 +123,7 @@ func TestDeclare(t *testing.T) {
 			w.Errorf("Declare with Verify: %v", err)
 		}
 		w.await("the queue takes a message", func() bool { return w.broker.Publish(w.Context(), fresh, m) == nil })
-		for _, sub := range []brokers.Subscription{w.subscription(fresh), {Topics: []string{fresh}}} {
+		for _, sub := range []brokers.Subscription{w.subscription(fresh), {Topics: []string{fresh}, MaxAttempts: 1}, {Topics: []string{fresh}}} {
 			src, err := w.broker.Open(w.Context(), sub)
 			if err != nil {
 				w.Fatalf("Open of a queue that was declared: %v", err)

@@ -106,6 +106,16 @@
 // exchange drops what reaches its delivery limit, which since RabbitMQ 4 is 20
 // where nothing sets it.
 //
+// # Who only reads
+//
+// A subscription that only reads (brokers.Subscription.ReadOnly) takes queues of any
+// kind, with the right to read alone, and no more than Subscription.InFlight of
+// each at a time. A stream is refused, as nothing can be taken from it. So is a queue
+// that deletes itself when its last consumer leaves, as far as the user has the right
+// to configure it: the broker tells nobody else. Every Retry is refused, and so is
+// Reject. Of a queue with a single active consumer it holds one message at a time, or,
+// with Subscription.Ordered, as many as of any other.
+//
 // # Headers
 //
 // brokers.Header.Type is "" for text, else bool, int8 to int64, uint8 to uint32,
@@ -150,7 +160,8 @@
 // is charged alone, goes on to 32 when that is taken, unless it has been lost
 // several times or connections are brief, and doubles when a worker uses up
 // what it is sent: up to Subscription.InFlight, to 2000 if the worker is fast, and
-// to 4000 if acks wait for the copies of retries. A topic that is paused for 1.5 s
+// to 4000 if acks wait for the copies of retries. Of a queue with a single active
+// consumer it is Subscription.InFlight, up to 2000, from the start. A topic that is paused for 1.5 s
 // is no longer consumed, and what is buffered of it goes back. An ordered topic has
 // one consumer, which a larger prefetch replaces while nothing is on its way, and
 // keeps it over a pause.

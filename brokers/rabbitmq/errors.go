@@ -46,6 +46,8 @@ func explain(err error) error {
 		fix = "create what is missing, or let Run declare it (Options.Verify is false)"
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg"):
 		fix = "it exists with other properties, which cannot be changed: delete it when it is empty and let Run declare it anew, or use another name (" + existing + ")"
+	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "of queue type rabbit_stream_queue"):
+		fix = "it is a stream, of which nothing can be taken: read it with a consumer of streams"
 	case e.Code == amqp.ResourceLocked:
 		fix = "it belongs to one connection alone (exclusive): use another name"
 	case e.Code == amqp.InternalError:

@@ -18,6 +18,11 @@ import (
 
 // establish declares t, or verifies that it is there, as o says.
 func (l *link) establish(t topology, o Options) error {
+	for _, name := range t.found {
+		if err := l.find(name); err != nil {
+			return fmt.Errorf("queue %q: %w", name, err)
+		}
+	}
 	for _, q := range t.queues {
 		if err := l.establishQueue(q, o); err != nil {
 			return fmt.Errorf("queue %q: %w", q.name, err)
@@ -41,14 +46,42 @@ func (l *link) establish(t topology, o Options) error {
 	return nil
 }
 
+// find makes sure that a queue is there. One that deletes itself, with all that is
+// in it, when its reader leaves is refused; users without the right to configure it
+// are not told.
+func (l *link) find(name string) error {
+	if err := l.exists(name); err != nil {
+		return err
+	}
+	args := comparing(amqp.Table{argType: "quorum"})
+	for _, durable := range []bool{true, false} { // which the broker compares first
+		err := l.request(func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclare(name, durable, false, false, false, args)
+			return err
+		})
+		d, _ := differenceIn(err, args)
+		if d.name == "auto_delete" {
+			return fmt.Errorf("%w: it deletes itself, with what is left in it, when its last consumer leaves (auto_delete), as this one would: "+
+				"move its messages to a queue that stays", brokers.ErrMisconfigured)
+		}
+		if d.name != "durable" {
+			break
+		}
+	}
+	return nil
+}
+
+func (l *link) exists(name string) error {
+	return l.request(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		return err
+	})
+}
+
 func (l *link) establishQueue(q queue, o Options) error {
 	args := q.args
 	if o.Verify {
-		err := l.request(func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclarePassive(q.name, true, false, false, false, nil)
-			return err
-		})
-		if err != nil {
+		if err := l.exists(q.name); err != nil {
 			return err
 		}
 		args = comparing(args)

@@ -143,7 +143,7 @@ func (l *lane) start(in *intake, prefetch int) (granted, error) {
 	var deliveries <-chan amqp.Delivery
 	err := n.call(func() (err error) {
 		if err = l.ch.Qos(prefetch, 0, false); err == nil {
-			deliveries, err = l.ch.Consume(in.queue, g.tag, false, false, false, false, nil)
+			deliveries, err = l.ch.Consume(in.queue, g.tag, false, false, false, false, n.source.consuming())
 		}
 		return err
 	})
@@ -177,8 +177,10 @@ func (l *lane) pump(in *intake, deliveries <-chan amqp.Delivery) {
 			lane:     l,
 			tag:      d.DeliveryTag,
 			intake:   in,
-			count:    count(&d),
 			deadline: time.Now().Add(n.source.caps.Lease),
+		}
+		if !n.source.readOnly { // what others did with it says nothing about it here
+			t.count = count(&d)
 		}
 		if out, granted := in.out.Add(1), in.granted.Load(); out >= granted-granted/4 {
 			in.full.Store(true)

@@ -180,7 +180,6 @@ func TestDeadLetteredByTheBroker(t *testing.T) {
 			w.Fatal(err)
 		}
 		w.source = src
-		w.Cleanup(func() { w.delete(w.prefix + ".retry.v1." + dead) })
 		want := map[string]string{"limit": "delivery_limit", "expired": "expired"}
 		for _, d := range w.receive(2) {
 			origin := d.Meta.Origin

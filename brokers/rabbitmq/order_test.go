@@ -90,6 +90,17 @@ func (w *world) settleAll(ds []*brokers.Delivery) {
 	}
 }
 
+// Of a queue with a single active consumer a worker holds as much as of any other.
+func TestSingleActiveConsumerHoldsAll(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		w.redeclare(w.topic, with(w.topicArgs(), amqp.Table{"x-single-active-consumer": true}))
+		w.source = w.open(w.topic)
+		w.number(w.topic, 0, 50)
+		w.settleAll(w.receive(50))
+	})
+}
+
 // Several workers keep the order if the broker lets one of them at a time have the
 // queue.
 func TestSingleActiveConsumerKeepsTheOrder(t *testing.T) {

@@ -194,7 +194,11 @@ func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.So
 }
 
 func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, error) {
-	if err := b.names.check(sub); err != nil {
+	longest := b.names.longestTopic()
+	if sub.ReadOnly() {
+		longest = longestName
+	}
+	if err := b.names.check(sub, longest); err != nil {
 		return nil, err
 	}
 	s := newSource(b, sub)
@@ -223,7 +227,7 @@ func (b *Broker) Declare(ctx context.Context, topics ...string) error {
 }
 
 func (b *Broker) declare(ctx context.Context, topics []string) error {
-	if err := b.names.check(brokers.Subscription{Topics: topics}); err != nil {
+	if err := b.names.check(brokers.Subscription{Topics: topics}, b.names.longestTopic()); err != nil {
 		return err
 	}
 	l, err := b.dial(ctx, "declarations")

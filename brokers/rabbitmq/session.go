@@ -175,7 +175,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 func (n *session) consume(ins []*intake) error {
 	for _, in := range ins {
 		prefetch := min(in.start, firstPrefetch)
-		if in.ordered && in.single { // nobody else would get them
+		if in.single { // nobody else would get them, and no other consumer of this source
 			prefetch = mostPrefetch
 		}
 		if err := n.extend(in, min(prefetch, n.source.prefetch)); err != nil {
@@ -295,7 +295,11 @@ func (n *session) grow(now time.Time) {
 			continue
 		}
 		granted := int(in.granted.Load())
-		more := min(max(granted, firstPrefetch-granted), in.limit(now, granted, n.source.prefetch)-granted, n.fitting(in)-granted, mostPrefetch)
+		limit := in.limit(now, granted, n.source.prefetch)
+		if n.source.readOnly { // some other limit of the queue may end what is lost often
+			limit = min(limit, n.source.prefetch)
+		}
+		more := min(max(granted, firstPrefetch-granted), limit-granted, n.fitting(in)-granted, mostPrefetch)
 		if in.feed.ordered {
 			if n.widen(in, granted, more) {
 				return

@@ -54,6 +54,8 @@ func (b *settlement) sort() {
 		}
 		t := b.token(i)
 		switch {
+		case s.Action == brokers.Retry && b.source.readOnly:
+			b.done(i, adapter.ErrReadOnly)
 		case s.Action == brokers.Reject && !t.copied:
 			b.rejects = append(b.rejects, i)
 		case s.Action == brokers.Retry && !t.copied:

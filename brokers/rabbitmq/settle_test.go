@@ -62,8 +62,13 @@ func TestWayOfCopies(t *testing.T) {
 			t.Errorf("the exchange to %q is %q, want the default one", elsewhere, got)
 		}
 	}
+	s.sub.Receipts = "receipts"
 	plan := s.broker.names.plan(s.sub, s.shelves)
-	for _, o := range []outgoing{short, {exchange: s.broker.exchangeTo("orders-dead"), key: "orders-dead"}} {
+	for _, o := range []outgoing{
+		short,
+		{exchange: s.broker.exchangeTo("orders-dead"), key: "orders-dead"},
+		{exchange: s.broker.exchangeTo("receipts"), key: "receipts"},
+	} {
 		if !slices.ContainsFunc(plan.bindings, func(b binding) bool { return b.exchange == o.exchange && b.key == o.key && b.queue == o.key }) {
 			t.Errorf("no binding leads from %q with the key %q to this queue: %v", o.exchange, o.key, plan.bindings)
 		}

@@ -21,6 +21,7 @@ import (
 type source struct {
 	broker   *Broker
 	sub      brokers.Subscription
+	readOnly bool
 	shelves  shelfPlan
 	prefetch int
 	caps     brokers.Capabilities
@@ -110,6 +111,7 @@ func newSource(b *Broker, sub brokers.Subscription) *source {
 	s := &source{
 		broker:   b,
 		sub:      sub,
+		readOnly: sub.ReadOnly(),
 		shelves:  planShelves(sub.MaxDelay),
 		prefetch: max(sub.InFlight, 1),
 		woken:    adapter.NewWaker(),
@@ -119,9 +121,10 @@ func newSource(b *Broker, sub brokers.Subscription) *source {
 	s.caps = brokers.Capabilities{Lease: lease, MaxLease: lease, MaxHold: longestHole, MessageLimit: b.options.MessageLimit}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	for _, topic := range sub.Topics {
-		s.feeds = append(s.feeds,
-			&feed{topic: topic, queue: topic, ordered: sub.Ordered},
-			&feed{topic: topic, queue: b.names.retry(topic), retried: true})
+		s.feeds = append(s.feeds, &feed{topic: topic, queue: topic, ordered: sub.Ordered})
+		if !s.readOnly {
+			s.feeds = append(s.feeds, &feed{topic: topic, queue: b.names.retry(topic), retried: true})
+		}
 	}
 	s.grace = time.AfterFunc(time.Hour, s.parkPaused)
 	s.grace.Stop()
@@ -140,15 +143,24 @@ func (s *source) start(ctx context.Context) error {
 	return s.adopt(n, nil)
 }
 
+// consuming are the arguments of consumers. A priority, even if it is the default,
+// is refused by streams, of which nobody without the right to configure them learns
+// what they are.
+func (s *source) consuming() amqp.Table {
+	if s.readOnly {
+		return amqp.Table{"x-priority": int32(0)}
+	}
+	return nil
+}
+
 // leadsTo reports whether dead letters or receipts of s go to topic, which Open has
 // bound.
 func (s *source) leadsTo(topic string) bool {
 	s.mu.Lock()
 	opened := !s.begun.IsZero()
 	s.mu.Unlock()
-	return opened && (topic == s.sub.Receipts || slices.ContainsFunc(s.sub.Topics, func(name string) bool {
-		dead, kept := s.sub.DeadLetters[name]
-		return kept && dead == topic
+	return opened && topic != "" && (topic == s.sub.Receipts || slices.ContainsFunc(s.sub.Topics, func(name string) bool {
+		return s.sub.DeadLetters[name] == topic
 	}))
 }
 

@@ -63,7 +63,12 @@ func (n names) copies() string { return n.prefix + ".copy.v1" }
 // what the broker itself gives up.
 func (n names) dead() string { return n.prefix + ".dead.v1" }
 
-func (n names) check(sub brokers.Subscription) error {
+// longestTopic is the length of the longest name that leaves room for that of the
+// queue of retries.
+func (n names) longestTopic() int { return longestName - len(n.retry("")) }
+
+// check says what is wrong with a subscription whose topics may be so long.
+func (n names) check(sub brokers.Subscription, longest int) error {
 	var faults []error
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf(format+": %w", append(args, brokers.ErrMisconfigured)...))
@@ -74,13 +79,12 @@ func (n names) check(sub brokers.Subscription) error {
 	if sorted := slices.Sorted(slices.Values(sub.Topics)); len(slices.Compact(sorted)) < len(sub.Topics) {
 		fault("the subscription names a topic twice")
 	}
-	room := longestName - len(n.retry(""))
 	for _, topic := range sub.Topics {
 		switch {
 		case topic == "":
 			fault("a topic of the subscription has no name")
-		case len(topic) > room:
-			fault("the topic %.40q... has %d bytes, the longest has %d", topic, len(topic), room)
+		case len(topic) > longest:
+			fault("the topic %.40q... has %d bytes, the longest has %d", topic, len(topic), longest)
 		}
 	}
 	if len(sub.Receipts) > longestName {
@@ -122,12 +126,16 @@ type binding struct {
 
 // topology is what a subscription needs, in the order of declaration.
 type topology struct {
+	found    []string // queues that must be there, whatever they are like
 	queues   []queue
 	bindings []binding
 }
 
 // plan lists the queues and exchanges for sub.
 func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
+	if sub.ReadOnly() {
+		return topology{found: sub.Topics}
+	}
 	var t topology
 	seen := make(map[string]bool)
 	add := func(name, of string, limit int64) {

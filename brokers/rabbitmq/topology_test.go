@@ -62,7 +62,8 @@ func TestOpenRefusesSubscriptions(t *testing.T) {
 		{"no topic", brokers.Subscription{}, "no topic"},
 		{"no name", brokers.Subscription{Topics: []string{"a", ""}}, "no name"},
 		{"twice", brokers.Subscription{Topics: []string{"a", "b", "a"}}, "twice"},
-		{"too long", brokers.Subscription{Topics: []string{strings.Repeat("x", 250)}}, "250 bytes"},
+		{"too long", brokers.Subscription{Topics: []string{strings.Repeat("x", 250)}, MaxAttempts: 1}, "250 bytes"},
+		{"too long to read", brokers.Subscription{Topics: []string{strings.Repeat("x", 256)}}, "256 bytes"},
 		{"no dead-letter topic", brokers.Subscription{Topics: []string{"a"}, DeadLetters: map[string]string{"a": ""}}, `dead-letter topic of "a"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -231,7 +232,6 @@ func TestLookingAtDeadLetters(t *testing.T) {
 		w.closeSource()
 		w.source = src
 		w.ack(w.receive(1)...)
-		w.delete(w.prefix + ".retry.v1." + dead)
 	})
 }
 

@@ -78,7 +78,7 @@ func BenchmarkWithoutNetwork(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer broker.Close(context.WithoutCancel(b.Context()))
-	source, err := broker.Open(b.Context(), brokers.Subscription{Topics: []string{"jobs"}, InFlight: 800})
+	source, err := broker.Open(b.Context(), brokers.Subscription{Topics: []string{"jobs"}, InFlight: 800, MaxAttempts: 10})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -115,10 +115,16 @@
 // Where the attributes of a queue must not be read, Options.AllowUnverified
 // goes on without.
 //
+// Of a subscription that only reads (brokers.Subscription.ReadOnly) queues must exist,
+// whatever Options.Create says, and nothing else is verified. A Retry with an unchanged
+// Meta is done in place, on FIFO queues any; others are refused. What cannot be read is
+// handed out at its first receive.
+//
 // # Rights
 //
 // On the queues sqs:GetQueueUrl, GetQueueAttributes, ReceiveMessage,
 // DeleteMessage, ChangeMessageVisibility and SendMessage; on dead-letter queues
 // sqs:GetQueueUrl, GetQueueAttributes and SendMessage; with Options.Create
-// sqs:CreateQueue on both.
+// sqs:CreateQueue on both. Whoever only reads needs sqs:GetQueueUrl, ReceiveMessage,
+// DeleteMessage and ChangeMessageVisibility.
 package sqs

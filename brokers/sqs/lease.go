@@ -102,7 +102,9 @@ func (t *token) hand(now time.Time, lease time.Duration) *brokers.Delivery {
 	t.end = now.Add(maxTotal)
 	d := &t.delivery
 	d.Message = t.record.message
-	d.Abandoned = t.feed.counting.abandoned(t.lost)
+	if !t.feed.source.readOnly { // what others did with it says nothing about it here
+		d.Abandoned = t.feed.counting.abandoned(t.lost)
+	}
 	d.ReceivedAt, d.LeaseUntil, d.Token = now, t.until, t
 	return d
 }

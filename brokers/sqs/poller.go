@@ -26,14 +26,15 @@ const (
 	mostUnread = 3
 )
 
-// pause is for how long r is of no use to this worker, and why; 0 if it is.
-func (r *record) pause(fifo bool) (time.Duration, error) {
+// pauseOf is for how long r is of no use to this worker, and why; 0 if it is.
+// Whoever only reads takes it as it is.
+func (f *feed) pauseOf(r *record) (time.Duration, error) {
 	switch {
 	case r.err != nil:
 		return damagedPause, r.err
-	case r.unreadable == nil || r.receives >= mostUnread:
+	case r.unreadable == nil || r.receives >= mostUnread || f.source.readOnly:
 		return 0, nil
-	case fifo:
+	case f.fifo:
 		return groupPause, r.unreadable
 	}
 	return damagedPause, r.unreadable
@@ -180,7 +181,7 @@ func (s *source) store(f *feed, records []record, begun, now time.Time) (damaged
 		if t.delivery.Unreadable = r.unreadable; r.unreadable != nil {
 			t.delivery.Meta, t.lost = r.meta, 0 // nobody has run it
 		}
-		pause, err := r.pause(f.fifo)
+		pause, err := f.pauseOf(r)
 		switch {
 		case late || slices.ContainsFunc(damaged, t.follows) || slices.ContainsFunc(back, t.follows):
 			back = append(back, t)
@@ -212,7 +213,7 @@ func (f *feed) postpone(tokens []*token) {
 	}
 	changes := make([]change, len(tokens))
 	for i, t := range tokens {
-		pause, _ := t.record.pause(f.fifo)
+		pause, _ := f.pauseOf(t.record)
 		changes[i] = change{t.record.handle, seconds(pause)}
 	}
 	f.source.broker.client.hide(context.Background(), f.url, changes)

@@ -151,6 +151,9 @@ func (j *job) add(i int, t *token, now time.Time) {
 		case err != nil:
 			j.end(i, err)
 			return
+		case !inPlace && s.readOnly:
+			j.end(i, adapter.ErrReadOnly)
+			return
 		case !inPlace:
 			j.copies = append(j.copies, i)
 			return
@@ -159,7 +162,7 @@ func (j *job) add(i int, t *token, now time.Time) {
 			s.notes.put(t.record.id, history{meta: st.Meta, receives: t.record.receives, lost: t.lost}, now, st.Delay)
 		}
 		t.feed.block(t, now)
-		j.moves = append(j.moves, move{token: t, seconds: delay, entry: i, last: t.feed.fifo})
+		j.moves = append(j.moves, move{token: t, seconds: delay, entry: i, last: t.feed.fifo || s.readOnly})
 	}
 	for _, follower := range t.feed.followers(t) {
 		s.note([]*token{follower})
@@ -179,6 +182,9 @@ func (s *source) inPlace(t *token, st brokers.Settlement, now time.Time) (delay 
 			return 0, false, errTooLong(st.Delay, left)
 		}
 		return delay, true, nil
+	}
+	if s.readOnly { // no receive is an attempt
+		return delay, fits && sameMeta(st.Meta, t.record.meta), nil
 	}
 	stored := t.record.history()
 	next, lost := t.feed.counting.read(stored, t.record.receives+1)

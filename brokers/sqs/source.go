@@ -25,6 +25,8 @@ type source struct {
 	terms  terms
 	caps   brokers.Capabilities
 
+	readOnly bool // nothing is sent
+
 	woken adapter.Waker
 	calls sync.WaitGroup // not begun after closed is set
 	ended chan struct{}  // closed when everything is given back
@@ -49,6 +51,7 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 		broker:   b,
 		sub:      sub,
 		terms:    t,
+		readOnly: sub.ReadOnly(),
 		caps:     brokers.Capabilities{Lease: t.lease, MaxLease: maxTotal, Granularity: time.Second},
 		woken:    adapter.NewWaker(),
 		ended:    make(chan struct{}),

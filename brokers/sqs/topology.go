@@ -132,6 +132,13 @@ type site struct {
 // them.
 func (b *Broker) establish(ctx context.Context, sub brokers.Subscription) ([]queue, error) {
 	topics := slices.Compact(slices.Sorted(slices.Values(sub.Topics)))
+	if sub.ReadOnly() {
+		sites, err := b.find(ctx, topics, nil)
+		if err != nil {
+			return nil, err
+		}
+		return b.learnAll(sub, sites), nil
+	}
 	kept := slices.DeleteFunc(lasting(sub), func(topic string) bool { return slices.Contains(topics, topic) })
 	sites, err := b.find(ctx, kept, func(topic string) (map[string]string, error) {
 		return settings(topic, retention, "", 0), nil
@@ -190,7 +197,8 @@ func settings(topic string, keep time.Duration, deadARN string, receives int) ma
 }
 
 // find looks up topics, a few at a time. Those that are missing are created
-// with attrs if Options.Create says so.
+// with attrs if Options.Create says so. Attrs is nil if they are only read: then
+// nothing is created, and nothing need be known of them.
 func (b *Broker) find(ctx context.Context, topics []string, attrs func(topic string) (map[string]string, error)) (map[string]site, error) {
 	found := make([]site, len(topics))
 	errs := make([]error, len(topics))
@@ -213,7 +221,8 @@ func (b *Broker) find(ctx context.Context, topics []string, attrs func(topic str
 
 func (b *Broker) findOne(ctx context.Context, topic string, attrs func(string) (map[string]string, error)) (site, error) {
 	address, err := b.client.resolve(ctx, topic)
-	if isGone(err) && b.options.Create && !strings.Contains(topic, "://") {
+	reads := attrs == nil
+	if isGone(err) && b.options.Create && !reads && !strings.Contains(topic, "://") {
 		var set map[string]string
 		if set, err = attrs(topic); err == nil {
 			address, err = b.client.create(ctx, topic, set)
@@ -224,7 +233,7 @@ func (b *Broker) findOne(ctx context.Context, topic string, attrs func(string) (
 	}
 	s := site{url: address}
 	s.attrs, err = b.client.inspect(ctx, address)
-	if err != nil && b.options.AllowUnverified && isDenied(err) {
+	if err != nil && (b.options.AllowUnverified || reads) && isDenied(err) {
 		s.hidden, err = true, nil
 	}
 	return s, err

@@ -304,6 +304,44 @@ func TestRightsOfATool(t *testing.T) {
 	w.until("the message", func() bool { return w.stored(delays) == 1 })
 }
 
+// Who only reads needs the right to read, and is told at Open of one that is missing.
+func TestRightsOfAReader(t *testing.T) {
+	t.Parallel()
+	read := func(resource kmsg.ACLResourceType, name string) kfake.ACL {
+		return kfake.ACL{Resource: resource, Name: name, Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: kmsg.ACLOperationRead, Allow: true}
+	}
+	topic, group := read(kmsg.ACLResourceTypeTopic, "letters"), read(kmsg.ACLResourceTypeGroup, "readers of letters")
+	w := newWorld(t, kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser("PLAIN", "admin", "admin"),
+		kfake.User("PLAIN", "reader", "secret", topic, group), kfake.User("PLAIN", "no-topic", "secret", group), kfake.User("PLAIN", "no-group", "secret", topic))
+	w.create("letters")
+	login := func(user, password string) func(*kafka.Options) {
+		return func(o *kafka.Options) { o.SASL = plain.Mechanism{Username: user, Password: password} }
+	}
+	w.publish(w.broker(login("admin", "admin")), "letters", "a")
+	sub := brokers.Subscription{Topics: []string{"letters"}, Group: group.Name, InFlight: 10}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for user, says := range map[string]string{"no-topic": `"letters"`, "no-group": "the right Read on the group"} {
+		if _, err := w.broker(login(user, "secret")).Open(ctx, sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: Open: %v, want ErrMisconfigured that says %q", user, err, says)
+		}
+	}
+	src, err := w.broker(login("reader", "secret")).Open(ctx, sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ds, err := src.Receive(ctx, 10)
+	if err != nil || len(ds) != 1 {
+		t.Fatalf("Receive: %d deliveries, %v", len(ds), err)
+	}
+	if errs := src.Settle(ctx, []brokers.Settlement{{Delivery: ds[0]}}); errs != nil {
+		t.Error(errs)
+	}
+	if err := src.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:

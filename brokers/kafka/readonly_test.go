@@ -1,0 +1,122 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/findcoordinator"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// reads makes a subscription one that only reads.
+func reads(group string, topics ...string) func(*brokers.Subscription) {
+	return func(sub *brokers.Subscription) {
+		*sub = brokers.Subscription{Topics: topics, Group: group, InFlight: 10}
+	}
+}
+
+// A group that only reads takes a topic as it is, from its oldest record on, and
+// leaves nothing behind but its offsets.
+func TestReadOnly(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		letters, group := s.topic+"-letters", s.group+" of readers" // which can be part of no topic's name
+		s.create(letters, 2, map[string]string{"cleanup.policy": "compact", "max.message.bytes": "2000"})
+		defer s.drop(letters)
+		for n, value := range []string{"acked", "released"} {
+			s.store(partition{letters, n}, 0, record{key: []byte(value), value: []byte(value)})
+		}
+		w := s.open(reads(group, letters))
+		if w.current() == nil {
+			s.Error("Open returned before messages are on their way")
+		}
+		ds, _ := w.receive(2)
+		for _, d := range ds {
+			err := w.Settle(s.Context(), []brokers.Settlement{{Delivery: d, Action: brokers.Retry, Delay: time.Minute}})[0]
+			if !errors.Is(err, brokers.ErrRefused) || !strings.Contains(err.Error(), "only reads") {
+				s.Errorf("Retry: %v, want ErrRefused and why", err)
+			}
+			number, action := "0", brokers.Ack
+			if string(d.Message.Body) == "released" {
+				number, action = "1", brokers.Release
+			}
+			if o := d.Meta.Origin; o.Get("topic") != letters || o.Get("partition") != number || o.Get("offset") != "0" {
+				s.Errorf("%s has the origin %v", d.Message.Body, o)
+			}
+			w.settle(action, 0, d)
+		}
+		if ds, _ = w.receive(1); string(ds[0].Message.Body) != "released" {
+			s.Errorf("%q came, want what was released", ds[0].Message.Body)
+		}
+		w.ack(ds...)
+		w.close()
+		if ds, _ = s.open(reads(group, letters)).drain(time.Second); len(ds) > 0 {
+			s.Errorf("after a restart %q came again", bodies(ds))
+		}
+		s.open(reads(group+" too", letters)).receive(2) // they stay for others
+
+		missing := letters + "-gone"
+		b, _ := s.broker()
+		var sub brokers.Subscription
+		reads(group, letters, missing)(&sub)
+		if _, err := b.Open(withinTime(s.T), sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"`+missing+`"`) {
+			s.Errorf("Open of a topic that is missing: %v", err)
+		}
+		s.hasOnly(letters, s.topic)
+	})
+}
+
+// hasOnly demands that of all topics of the cluster these alone are of this scene.
+func (s *scene) hasOnly(topics ...string) {
+	s.Helper()
+	res, err := s.admin.calls.Metadata(withinTime(s.T), &kafka.MetadataRequest{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	found := 0
+	for _, topic := range res.Topics {
+		if strings.Contains(topic.Name, s.topic) || strings.Contains(topic.Name, s.group) {
+			found++
+		}
+	}
+	if found != len(topics) {
+		s.Errorf("%d topics are of this test, want %q alone", found, topics)
+	}
+}
+
+// Open of a reader waits for the group, and says what keeps it from it.
+func TestReadOnlyAwaitsTheGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		s.answer = answering(func(*findcoordinator.Request) protocol.Message {
+			return &findcoordinator.Response{ErrorCode: int16(kafka.GroupCoordinatorNotAvailable)}
+		})
+		b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close(t.Context())
+		src, err := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := src.await(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"g"`) {
+			t.Errorf("within a second: %v, want that the time is over, and the group", err)
+		}
+		if err := src.await(t.Context()); !errors.Is(err, kafka.GroupCoordinatorNotAvailable) {
+			t.Errorf("later: %v, want that there is no coordinator", err)
+		}
+		src.Close(t.Context())
+		if err := src.await(t.Context()); !errors.Is(err, brokers.ErrClosed) {
+			t.Errorf("after Close: %v, want ErrClosed", err)
+		}
+	})
+}
