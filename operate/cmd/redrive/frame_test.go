@@ -21,8 +21,8 @@ import (
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 )
 
-// letterRow stands for what commands list.
-type letterRow struct {
+// trialRow stands for what commands list.
+type trialRow struct {
 	ID   int       `json:"id"`
 	Dead time.Time `json:"dead"`
 	Text string    `json:"text"`
@@ -34,7 +34,7 @@ type trial struct {
 	view
 	consent
 	topic string
-	rows  []letterRow
+	rows  []trialRow
 	fault error // after the rows
 }
 
@@ -64,24 +64,24 @@ func (c *trial) command(streams term.Streams) *cobra.Command {
 	return cmd
 }
 
-func (c *trial) columns() []column[letterRow] {
-	return []column[letterRow]{
-		{head: "id", right: true, text: func(r letterRow) string { return fmt.Sprint(r.ID) }},
-		{head: "dead", text: func(r letterRow) string { return c.time(r.Dead) }, style: func(letterRow) term.Style { return term.Dim }},
-		{head: "size", wide: true, text: func(r letterRow) string { return fmt.Sprint(len(r.Text)) }},
-		{head: "text", text: func(r letterRow) string { return r.Text }},
+func (c *trial) columns() []column[trialRow] {
+	return []column[trialRow]{
+		{head: "id", right: true, text: func(r trialRow) string { return fmt.Sprint(r.ID) }},
+		{head: "dead", text: func(r trialRow) string { return c.time(r.Dead) }, style: func(trialRow) term.Style { return term.Dim }},
+		{head: "size", wide: true, text: func(r trialRow) string { return fmt.Sprint(len(r.Text)) }},
+		{head: "text", text: func(r trialRow) string { return r.Text }},
 	}
 }
 
-func (c *trial) letters() iter.Seq2[letterRow, error] {
-	return func(yield func(letterRow, error) bool) {
+func (c *trial) letters() iter.Seq2[trialRow, error] {
+	return func(yield func(trialRow, error) bool) {
 		for row := range all(c.rows) {
 			if !yield(row, nil) {
 				return
 			}
 		}
 		if c.fault != nil {
-			yield(letterRow{}, c.fault)
+			yield(trialRow{}, c.fault)
 		}
 	}
 }
@@ -105,7 +105,7 @@ const hostile = "a\x1b[2J\nb\u202e\x00"
 
 func TestFormats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rows := []letterRow{
+		rows := []trialRow{
 			{7, time.Now().Add(-90 * time.Minute), "card declined: " + strings.Repeat("the bank says no, ", 6)},
 			{1234, time.Time{}, hostile},
 		}
@@ -138,7 +138,7 @@ func TestFormats(t *testing.T) {
 // TestRowsFail demands that output which was cut off cannot pass for complete.
 func TestRowsFail(t *testing.T) {
 	for _, format := range []string{"text", "wide", "json", "jsonl"} {
-		c := &trial{rows: []letterRow{{ID: 1}}, fault: errors.New("the store is gone")}
+		c := &trial{rows: []trialRow{{ID: 1}}, fault: errors.New("the store is gone")}
 		got := c.call(t.Context(), plain, "letters", "--yes", "-o", format)
 		if got.code != exitFailure || !strings.Contains(got.stderr, "the store is gone") {
 			t.Errorf("%s: exit code %d, messages %q", format, got.code, got.stderr)
@@ -165,7 +165,7 @@ func TestConsent(t *testing.T) {
 		{"nobody there", plain, nil, exitUsage, "nothing was done: This discards 312 letters: add --yes"},
 		{"yes", plain, []string{"--yes"}, exitOK, ""},
 	} {
-		c := &trial{rows: []letterRow{{ID: 1}}}
+		c := &trial{rows: []trialRow{{ID: 1}}}
 		got := c.call(t.Context(), tt.streams, append([]string{"letters"}, tt.args...)...)
 		if got.code != tt.code || !strings.Contains(got.stderr, tt.message) || (got.stdout != "") != (tt.code == exitOK) {
 			t.Errorf("%s: exit code %d, messages %q, data %q, want %d, %q", tt.name, got.code, got.stderr, got.stdout, tt.code, tt.message)

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/internal/typo"
 )
@@ -82,7 +83,10 @@ func exitCode(ctx context.Context, err error, started bool) int {
 	return exitFailure
 }
 
-func newRoot(streams term.Streams) *cobra.Command {
+func newRoot(streams term.Streams) *cobra.Command { return newRootOn(streams, connect.Broker) }
+
+// newRootOn is the command with a way to open brokers.
+func newRootOn(streams term.Streams, open opener) *cobra.Command {
 	root := group(&cobra.Command{
 		Use:   "redrive",
 		Short: "See what retries do before they do it, and handle dead letters",
@@ -94,7 +98,7 @@ all is well, 1 if something failed, 2 if the command was called wrongly, 3 if a
 part was done, and 130 if it was interrupted.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-	}, newStorm(), newPlan(), newConfig(streams))
+	}, newStorm(), newPlan(), newConfig(streams), newDLQ(streams, open))
 	root.CompletionOptions.HiddenDefaultCmd = true
 	// Groups can run to refuse what is no command of theirs, and are of no other use.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))

@@ -36,11 +36,15 @@ func (v *view) time(t time.Time) string {
 	return term.Ago(t, time.Now())
 }
 
+// isTable says that people read it.
+func (v *view) isTable() bool { return v.format.value == "text" || v.format.value == "wide" }
+
 // column is a part of a row that a table shows.
 type column[T any] struct {
 	head  string
 	right bool // numbers
 	wide  bool // only in wide tables
+	whole bool // never cut
 	text  func(T) string
 	style func(T) term.Style // nil for plain text
 }
@@ -62,7 +66,7 @@ func show[T any](s term.Streams, v *view, columns []column[T], rows iter.Seq2[T,
 	for _, c := range columns {
 		if wide || !c.wide {
 			shown = append(shown, c)
-			table.Columns = append(table.Columns, term.Column{Head: c.head, Right: c.right})
+			table.Columns = append(table.Columns, term.Column{Head: c.head, Right: c.right, Whole: c.whole})
 		}
 	}
 	for row, err := range rows {

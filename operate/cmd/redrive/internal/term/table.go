@@ -18,6 +18,7 @@ type Cell struct {
 type Column struct {
 	Head  string
 	Right bool // numbers
+	Whole bool // what is cut only if nothing else can be
 }
 
 // Table is rows of cells below the heads of columns.
@@ -56,7 +57,7 @@ func (t *Table) Write(to io.Writer, width int, colour bool) error {
 		}
 	}
 	if width > 0 {
-		narrow(widths, width-gap*(len(widths)-1))
+		t.narrow(widths, width-gap*(len(widths)-1))
 	}
 	w := bufio.NewWriter(to)
 	heads := make([]Cell, len(t.Columns))
@@ -71,7 +72,7 @@ func (t *Table) Write(to io.Writer, width int, colour bool) error {
 }
 
 // narrow makes columns fit into room, if they can be made to.
-func narrow(widths []int, room int) {
+func (t *Table) narrow(widths []int, room int) {
 	excess := -room
 	for _, w := range widths {
 		excess += w
@@ -82,17 +83,26 @@ func narrow(widths []int, room int) {
 		excess -= cut
 	}
 	for ; excess > 0; excess-- {
-		widest := &widths[0]
-		for i := range widths {
-			if widths[i] > *widest {
-				widest = &widths[i]
-			}
+		i := t.widest(widths, false)
+		if i < 0 {
+			i = t.widest(widths, true)
 		}
-		if *widest <= leastAny {
+		if i < 0 {
 			return
 		}
-		*widest--
+		widths[i]--
 	}
+}
+
+// widest returns the widest column that may be cut, or -1.
+func (t *Table) widest(widths []int, whole bool) int {
+	widest, most := -1, leastAny
+	for i, w := range widths {
+		if w > most && (whole || !t.Columns[i].Whole) {
+			widest, most = i, w
+		}
+	}
+	return widest
 }
 
 func (t *Table) line(w *bufio.Writer, cells []Cell, widths []int, colour bool) {
@@ -123,16 +133,18 @@ func Fit(text string, width int) string {
 	if uniseg.StringWidth(text) <= width {
 		return text
 	}
-	var b strings.Builder
-	left, state := width-1, -1
-	for text != "" {
-		var cluster string
-		var columns int
-		cluster, text, columns, state = uniseg.FirstGraphemeClusterInString(text, state)
-		if left -= columns; left < 0 {
+	return beginning(text, width-1) + "…"
+}
+
+// beginning is as much of a text as has so many columns.
+func beginning(text string, width int) string {
+	rest, state := text, -1
+	for rest != "" {
+		_, after, columns, next := uniseg.FirstGraphemeClusterInString(rest, state)
+		if width -= columns; width < 0 {
 			break
 		}
-		b.WriteString(cluster)
+		rest, state = after, next
 	}
-	return b.String() + "…"
+	return text[:len(text)-len(rest)]
 }

@@ -23,7 +23,10 @@ type Streams struct {
 	// Width is how many columns of text fit into a line of Out.
 	Width int
 
-	// Colour says that Out shows colours.
+	// Terminal says that Out is one.
+	Terminal bool
+
+	// Colour says that it shows colours.
 	Colour bool
 
 	// Live is how many columns the last line of Err has, if that is a terminal
@@ -43,7 +46,7 @@ func Of(in, out, err *os.File, getenv func(string) string) Streams {
 	// Consoles of Windows obey escapes only if they are told to.
 	obeys := getenv("TERM") != "dumb" && runtime.GOOS != "windows"
 	s := Streams{In: in, Out: out, Err: err, Width: plainWidth}
-	if term.IsTerminal(int(out.Fd())) {
+	if s.Terminal = term.IsTerminal(int(out.Fd())); s.Terminal {
 		s.Width = widthOf(out)
 		s.Colour = obeys && getenv("NO_COLOR") == ""
 	}

@@ -246,3 +246,88 @@ func TestOf(t *testing.T) {
 		t.Errorf("a pipe is %+v", s)
 	}
 }
+
+func TestSheet(t *testing.T) {
+	const bad = "a\x1b[2J\nb\u202e\x00"
+	var s Sheet
+	s.Title("Letter 7 of " + bad)
+	s.Pair("topic", "orders")
+	s.Pair("nothing", "")
+	s.Pair("error", "the bank of a customer declined, and declined again, and nobody knows why")
+	s.Pair("a name that is longer than others", bad)
+	s.Title("Body")
+	s.Text("{\n\t\"id\": 7\n}\n" + strings.Repeat("x", 50) + "\n" + bad)
+	for _, tt := range []struct {
+		width  int
+		colour bool
+		want   string
+	}{
+		{40, false, `Letter 7 of a\x1b[2J\nb\u202e\x00
+  topic  orders
+  error  the bank of a customer
+         declined, and declined again,
+         and nobody knows why
+  a name that is longer than others
+         a\x1b[2J\nb\u202e\x00
+
+Body
+  {
+      "id": 7
+  }
+  xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+  xxxxxxxxxxxx
+  a\x1b[2J
+  b\u202e\x00
+`},
+		{0, true, `Letter 7 of a\x1b[2J\nb\u202e\x00
+  topic  orders
+  error  the bank of a customer declined, and declined again, and nobody knows why
+  a name that is longer than others
+         a\x1b[2J\nb\u202e\x00
+
+Body
+  {
+      "id": 7
+  }
+  ` + strings.Repeat("x", 50) + `
+  a\x1b[2J
+  b\u202e\x00
+`},
+	} {
+		var b strings.Builder
+		if err := s.Write(&b, tt.width, tt.colour); err != nil {
+			t.Fatal(err)
+		}
+		got := b.String()
+		if tt.colour {
+			if !strings.Contains(got, string(Bold)+"Body\x1b[0m") {
+				t.Errorf("no colours in %q", got)
+			}
+			got = strings.NewReplacer(string(Bold), "", string(Dim), "", "\x1b[0m", "").Replace(got)
+		}
+		if got != tt.want {
+			t.Errorf("width %d:\n%s\nwant\n%s", tt.width, got, tt.want)
+		}
+	}
+}
+
+// FuzzWrap loses nothing but spaces, and keeps within the width.
+func FuzzWrap(f *testing.F) {
+	f.Add("the bank  declined", 12)
+	f.Add("  宽字符宽字符宽字符宽字符 x", 13)
+	f.Add("e\u0301e\u0301e\u0301 🇩🇪🇩🇪🇩🇪🇩🇪🇩🇪🇩🇪🇩🇪🇩🇪", 14)
+	f.Fuzz(func(t *testing.T, s string, width int) {
+		s = Safe(s)
+		width = max(leastLast, width%200)
+		lines := Wrap(s, width)
+		for _, line := range lines {
+			if uniseg.StringWidth(line) > width {
+				t.Errorf("%q is wider than %d", line, width)
+			}
+		}
+		squeeze := func(s string) string { return strings.ReplaceAll(s, " ", "") }
+		if got := squeeze(strings.Join(lines, "")); got != squeeze(s) {
+			t.Errorf("%q became %q", s, lines)
+		}
+	})
+}
