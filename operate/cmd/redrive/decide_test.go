@@ -57,7 +57,7 @@ func TestDecisionsRefuse(t *testing.T) {
 			s.Errorf("what was refused did %q", acts)
 		}
 		s.streams.In = strings.NewReader("8\n")
-		if got := s.call("dlq", "discard", "--all", "--because", "a test"); got.code != exitOK || !strings.Contains(got.stderr, "This discards 8 letters\nType 8 to go on: ") {
+		if got := s.call("dlq", "discard", "--all", "--because", "a test"); got.code != exitOK || !strings.Contains(got.stderr, "About to discard 8 letters\nType 8 to go on: ") {
 			s.Errorf("%+v", got)
 		}
 	})

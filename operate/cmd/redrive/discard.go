@@ -15,7 +15,7 @@ import (
 func newDiscard(d *desk) *cobra.Command {
 	return newDecision(d, decision{
 		verb: "discard", done: "discarded",
-		from: []store.State{store.StateCollected, store.StateUnknown, store.StateReturned, store.StateSkipped},
+		from: discardable(),
 		do:   (*store.Store).Discard,
 	}, &cobra.Command{
 		Use:   "discard [letter...]",
@@ -86,20 +86,8 @@ func (what decision) run(ctx context.Context, d *desk, v *view, c *consent, s *s
 		return err
 	}
 	rows, total := sliceRows(parts, what.from)
-	if c.dryRun {
-		fmt.Fprintf(d.Err, "This would %s %s:\n", what.verb, count(total, "letter"))
-		return show(d.Streams, v, sliceColumns, all(rows))
-	}
-	switch {
-	case total == 0:
-		return fmt.Errorf("nothing was done: there is no letter to %s: see redrive dlq ls --state all", what.verb)
-	case total > 1 && a.Reason == "":
-		return usage(fmt.Errorf("nothing was done: %s need a reason: add --because", count(total, "letter")))
-	}
-	if !byNumber(f) {
-		if err := c.ask(ctx, d.Streams, fmt.Sprintf("This %ss %s", what.verb, count(total, "letter")), int(total)); err != nil {
-			return err
-		}
+	if ok, err := d.mayChange(ctx, v, c, a, f, what.verb, rows, total); !ok {
+		return err
 	}
 	n, err := what.do(s, ctx, time.Now(), a, f)
 	if err != nil && n > 0 {
@@ -109,6 +97,26 @@ func (what decision) run(ctx context.Context, d *desk, v *view, c *consent, s *s
 		return err
 	}
 	return d.tellDone(v, what.done, n)
+}
+
+// mayChange reports whether letters may be changed: not in a dry run, which shows
+// them, not without a reason if there are several, and unless they were named one
+// by one not without consent.
+func (d *desk) mayChange(ctx context.Context, v *view, c *consent, a store.Actor, f store.Filter, verb string, rows []sliceRow, total int64) (bool, error) {
+	letters := count(total, "letter")
+	switch {
+	case c.dryRun:
+		fmt.Fprintf(d.Err, "This would %s %s:\n", verb, letters)
+		return false, show(d.Streams, v, sliceColumns, all(rows))
+	case total == 0:
+		return false, fmt.Errorf("nothing was done: there is no letter to %s: see redrive dlq ls --state all", verb)
+	case total > 1 && a.Reason == "":
+		return false, usage(fmt.Errorf("nothing was done: %s need a reason: add --because", letters))
+	case byNumber(f):
+		return true, nil
+	}
+	err := c.ask(ctx, d.Streams, fmt.Sprintf("About to %s %s", verb, letters), int(total))
+	return err == nil, err
 }
 
 // doneRow is what a command has done to letters.

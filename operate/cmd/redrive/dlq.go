@@ -39,7 +39,7 @@ func newDLQ(streams term.Streams, open opener) *cobra.Command {
 		Long: `The commands work with the brokers, the topics and the store of a configuration.
 Letters that were collected are in the custody of the store: it is there that they
 are listed, and from there that they are sent back.`,
-	}, newGroups(d), newLs(d), newShow(d), newDiscard(d), newRestore(d), newExport(d), newBackup(d))
+	}, newGroups(d), newLs(d), newShow(d), newDiscard(d), newRestore(d), newExport(d), newBackup(d), newCollect(d), newPeek(d), newPutBack(d))
 	d.register(c.PersistentFlags())
 	return c
 }

@@ -24,6 +24,8 @@ type shop struct {
 	*testing.T
 	golden  string // where the files are
 	brokers map[string]*memory.Broker
+	down    map[string]error             // brokers that cannot be made
+	fault   func(memory.Op) memory.Fault // of the broker of orders
 	streams term.Streams
 }
 
@@ -53,9 +55,17 @@ func inShop(t *testing.T, test func(s *shop)) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		test(&shop{T: t, golden: files, streams: plain, brokers: map[string]*memory.Broker{
-			"shop": memory.New(memory.Options{}), "events": memory.New(memory.Options{}), "demo": memory.New(memory.Options{}),
-		}})
+		s := &shop{T: t, golden: files, streams: plain, down: map[string]error{}}
+		s.brokers = map[string]*memory.Broker{
+			"shop": memory.New(memory.Options{Fault: func(op memory.Op) memory.Fault {
+				if s.fault == nil {
+					return memory.Fault{}
+				}
+				return s.fault(op)
+			}}),
+			"events": memory.New(memory.Options{}), "demo": memory.New(memory.Options{}),
+		}
+		test(s)
 	})
 }
 
@@ -68,6 +78,9 @@ func (s *shop) must(err error) {
 
 // open is an opener. Closing the broker of a command closes nothing of the shop's.
 func (s *shop) open(_ context.Context, c *config.Config, name string) (brokers.Broker, error) {
+	if err := s.down[name]; err != nil {
+		return nil, err
+	}
 	return lent{s.brokers[name]}, nil
 }
 
@@ -147,6 +160,14 @@ func died(n int, topic, reason, class, text string) dlq.Entry {
 	}
 	e.DescribeError("shop.Error", "E42", text, "")
 	return e
+}
+
+// publish puts dead letters into a topic of the broker of orders.
+func (s *shop) publish(topic string, letters ...dlq.Entry) {
+	s.Helper()
+	for _, e := range letters {
+		s.must(s.brokers["shop"].Publish(s.Context(), topic, e.Encode(0)))
+	}
 }
 
 // fill collects letters of several kinds: 1 to 3 were declined, 4 and 5 could not

@@ -212,9 +212,7 @@ func docOf(ctx context.Context, s *store.Store, id int64) (doc letterDoc, err er
 			Who: c.Actor.Who, Command: c.Actor.Command, Because: c.Actor.Reason,
 		})
 	}
-	if doc.Body = string(doc.body); !utf8.Valid(doc.body) {
-		doc.Body, doc.Encoding = base64.StdEncoding.EncodeToString(doc.body), "base64"
-	}
+	doc.Body, doc.Encoding = bodyText(doc.body)
 	return doc, nil
 }
 

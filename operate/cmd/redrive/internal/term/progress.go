@@ -3,6 +3,7 @@ package term
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -15,8 +16,10 @@ const (
 
 // Progress shows on the stream of messages how far a command has come: in one
 // line that is written again and again on a terminal, or else in a line every 5 s.
-// It is not safe for concurrent use.
+// It is safe for concurrent use.
 type Progress struct {
+	mu sync.Mutex
+
 	streams Streams
 	what    string
 	total   int
@@ -37,6 +40,8 @@ func NewProgress(s Streams, what string, total int, now time.Time) *Progress {
 // Set says how many are done by now. It may be called as often as you like, and
 // should be once a second also if nothing happens.
 func (p *Progress) Set(done int, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if now.Before(p.next) {
 		return
 	}
@@ -53,6 +58,20 @@ func (p *Progress) Set(done int, now time.Time) {
 // Close removes the line that was written again and again, so that what is
 // written next has a line of its own.
 func (p *Progress) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+}
+
+// Write writes lines that stay, of messages.
+func (p *Progress) Write(lines []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	return p.streams.Err.Write(lines)
+}
+
+func (p *Progress) clear() {
 	if p.streams.Live > 0 {
 		fmt.Fprint(p.streams.Err, clearLine)
 	}
