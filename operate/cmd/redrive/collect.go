@@ -146,9 +146,6 @@ func elsewhere(c *config.Config, broker string) error {
 	return nil
 }
 
-// isElsewhere reports whether it is an error.
-func isElsewhere(c *config.Config, broker string) bool { return elsewhere(c, broker) != nil }
-
 func (d *desk) tellSources(topics []config.Topic) error {
 	for _, t := range topics {
 		fmt.Fprintf(d.Err, "This would collect %s from %s\n", term.Safe(strings.Join(t.Dead, ", ")), t.Broker)

@@ -39,7 +39,7 @@ func newDLQ(streams term.Streams, open opener) *cobra.Command {
 		Long: `The commands work with the brokers, the topics and the store of a configuration.
 Letters that were collected are in the custody of the store: it is there that they
 are listed, and from there that they are sent back.`,
-	}, newGroups(d), newLs(d), newShow(d), newDiscard(d), newRestore(d), newExport(d), newBackup(d), newCollect(d), newPeek(d), newPutBack(d))
+	}, newGroups(d), newLs(d), newShow(d), newDiscard(d), newRestore(d), newExport(d), newBackup(d), newCollect(d), newPeek(d), newPutBack(d), newSend(d), newJobs(d))
 	d.register(c.PersistentFlags())
 	return c
 }
@@ -136,7 +136,11 @@ func whoami() string {
 func commandLine(cmd *cobra.Command, args []string) string {
 	words := append(strings.Fields(cmd.CommandPath()), args...)
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if !slices.Contains([]string{"who", "because", "config", "yes"}, f.Name) {
+		switch {
+		case slices.Contains([]string{"who", "because", "config", "yes"}, f.Name):
+		case f.Value.Type() == "bool" && f.Value.String() == "true":
+			words = append(words, "--"+f.Name)
+		default:
 			words = append(words, "--"+f.Name+"="+f.Value.String())
 		}
 	})
@@ -155,6 +159,13 @@ func quoted(word string) string {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// say writes a message in lines that fit.
+func (d *desk) say(format string, args ...any) {
+	for _, line := range term.Wrap(term.Safe(fmt.Sprintf(format, args...)), d.Width) {
+		fmt.Fprintln(d.Err, line)
+	}
 }
 
 // resume is err with the words of the command that goes on, which has the
