@@ -96,6 +96,11 @@ var house = map[string]row{
 		imports: []string{"brokers", "operate/foreign", "operate/store", "retry", "internal/fault", "internal/text"},
 		tests:   []string{"brokers/memory", "dlq"},
 	},
+	"operate/internal/serve": {
+		imports: []string{"brokers", "internal/text", "retry", "operate/collect", "operate/config", "operate/job", "operate/store"},
+		sdk:     []string{"github.com/prometheus/client_golang", "github.com/goccy/go-yaml"},
+		tests:   []string{"brokers/memory", "consumer", "dlq"},
+	},
 	"operate/store": {
 		imports: []string{"brokers", "dlq"},
 		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},

@@ -147,6 +147,17 @@ func (r *reader) counts() job.ReceiptCounts {
 	return c
 }
 
+// receiptCounts are what was read, by broker.
+func (s *Server) receiptCounts() map[string]job.ReceiptCounts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[string]job.ReceiptCounts{}
+	for broker, r := range s.readers {
+		all[broker] = r.counts()
+	}
+	return all
+}
+
 func (r *reader) set(now *job.Receipts) {
 	before := r.counts()
 	r.mu.Lock()

@@ -115,6 +115,15 @@ func (s *Server) sweep(ctx context.Context) {
 	}
 }
 
+// retention is that of the configuration. The audit, and jobs, are kept for ever.
 func retention(c *config.Config) store.Retention {
-	return store.Retention{Confirmed: c.Retention.Confirmed, Returned: c.Retention.Returned, Discarded: c.Retention.Discarded}
+	of := func(r config.Retention) store.Retention {
+		return store.Retention{Confirmed: r.Confirmed, Returned: r.Returned, Discarded: r.Discarded}
+	}
+	all := of(c.Retention)
+	all.Of = map[store.Topic]store.Retention{}
+	for _, t := range c.Topics {
+		all.Of[store.Topic{Broker: t.Broker, Name: t.Name}] = of(t.Retention)
+	}
+	return all
 }
