@@ -72,6 +72,11 @@ help: ## Show this help
 run: ## Watch the main job at work on the embedded broker
 	$(GO) run ./examples/quickstart
 
+.PHONY: demo
+demo: ## Have 4,000 dead letters to send back, with bin/redrive in another terminal (REDRIVE_RABBITMQ4_URL=url: on that broker)
+	$(GO) build -o bin/redrive ./operate/cmd/redrive
+	$(GO) run ./operate/cmd/redrive/demo
+
 ##@ Develop
 .PHONY: test
 test: ## Run all tests, on the newest real broker of each product too (REDRIVE_NIGHTLY=true: on all versions)

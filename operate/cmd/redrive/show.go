@@ -283,7 +283,7 @@ func (doc letterDoc) describe(s *term.Sheet) {
 		s.Pair("stub", "it stands for a message that is elsewhere")
 	}
 	if n := doc.Redrives + doc.Sends; n > 0 {
-		s.Pair("sent back", fmt.Sprintf("%d times, %d of them from here", n, doc.Sends))
+		s.Pair("sent back", fmt.Sprintf("%s, %d of them from here", count(int64(n), "time"), doc.Sends))
 	}
 	if doc.Job != 0 {
 		s.Pair("job", number(doc.Job))
