@@ -16,7 +16,7 @@ ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redi
 # Simulations of hours with hundreds of thousands of messages, and tests of the
 # documents. The race detector makes them several times as slow, and finds nothing
 # that other tests of the same code do not.
-SIMULATED := ./gallery ./internal/snippets ./operate/...
+SIMULATED := ./gallery ./internal/snippets ./operate/cmd/... ./operate/storm/...
 
 # The same in packages whose other tests need the detector.
 SIMULATIONS := ^(TestScenarios|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*)$$
@@ -132,7 +132,7 @@ cross: ## Type-check code and tests for the other systems
 
 .PHONY: cover
 cover: ## Test the core with the race detector and gate its coverage
-	$(GO) test -race -skip '$(SIMULATIONS)' -covermode=atomic -coverprofile=coverage.out \
+	$(GO) test -race -timeout 30m -skip '$(SIMULATIONS)' -covermode=atomic -coverprofile=coverage.out \
 		-coverpkg=$(subst $(space),$(comma),$(CORE_PKGS)) $(CORE_PKGS)
 	$(GO) -C tools run ./covergate -min $(MIN_COVERAGE) -profile $(CURDIR)/coverage.out $(CORE)
 

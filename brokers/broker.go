@@ -167,6 +167,10 @@ type Source interface {
 // Capabilities describe a source. The pipeline and the conformance suite read
 // them; handlers never need to.
 type Capabilities struct {
+	// Group is the set of workers that the source receives for, which Return
+	// takes; empty where the broker has no such notion.
+	Group string
+
 	// Lease is how long a delivery is held without Extend; 0 means as long as
 	// its session lives.
 	Lease time.Duration

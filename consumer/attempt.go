@@ -122,6 +122,10 @@ func (a *attempt) Shares(shared any) bool {
 	})
 }
 
+// Returned is what package handling asks: whether the runs are of messages that
+// were sent back.
+func (a *attempt) Returned() bool { return a.runs[0].returned() }
+
 // isGiven reports whether the budget is that of the user's.
 func (g *guard) isGiven(b any) bool {
 	of, ok := g.budget.(*given)

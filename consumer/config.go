@@ -23,9 +23,10 @@ import (
 // required; every other field has a default that suits production.
 type Config struct {
 	// DeadLetter names the topic for messages of a topic that are exhausted or
-	// poison: dlq.Topic, dlq.Suffix, or dlq.Discard to drop them on purpose. It
-	// must be pure: it is asked at start, to make sure that the topic exists,
-	// and again later. Required.
+	// poison: dlq.Topic, dlq.Suffix, or dlq.Discard to drop them on purpose, which
+	// drops no dead letter of redrive: where a handler reads dead letters, name a
+	// third topic. It must be pure: it is asked at start, to make sure that the
+	// topic exists, and again later. Required.
 	DeadLetter func(topic string) string
 
 	// Receipts names the topic that this worker publishes a dlq.Receipt to when a

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,11 +41,15 @@ func (p *pipeline) die(d *delivery, reason string, letter dlq.Entry) {
 		return
 	}
 	letter.Reason, letter.Meta, letter.Abandoned = reason, *d.meta, d.Abandoned
-	letter.Group, letter.DeadBy, letter.DeadAt = p.cfg.Group, p.cfg.Instance, time.Now()
+	letter.Group, letter.DeadBy, letter.DeadAt = p.group(), p.cfg.Instance, time.Now()
 	d.letter = &letter
 	p.lettersTo(d.sub.deadLetter).add(d)
 	p.advance(d, true)
 }
+
+// group names the workers that share the messages: as the source says, where the
+// broker has such a notion.
+func (p *pipeline) group() string { return cmp.Or(p.caps.Group, p.cfg.Group) }
 
 // roomToDie reports whether one more dead letter of its topic may wait. There is
 // always room for as many as the window holds. mu is held.
@@ -108,8 +113,7 @@ func (p *pipeline) lettersTo(topic string) *sender[*delivery] {
 func (p *pipeline) publishLetters(ctx context.Context, topic string, ds []*delivery) (failed []*delivery) {
 	ds = p.unpublished(ds)
 	if topic == "" {
-		p.dead(ds, EventDiscarded)
-		return nil
+		return p.discard(ds)
 	}
 	for len(ds) > 0 {
 		letters := make([]brokers.Message, len(ds))
@@ -141,6 +145,24 @@ func (p *pipeline) publishLetters(ctx context.Context, topic string, ds []*deliv
 		p.dead(confirmed, EventDeadLettered)
 		ds = smaller
 	}
+	return failed
+}
+
+var errNotDiscarded = errors.New("it is a dead letter itself, and dlq.Discard would destroy what is left of its message: " +
+	`name a topic for it, as DeadLetter: dlq.Suffix("-refused") does`)
+
+// discard drops ds, as dlq.Discard asks, but for those that are dead letters
+// themselves: these are kept. It returns those to deal with again.
+func (p *pipeline) discard(ds []*delivery) (failed []*delivery) {
+	var dropped []*delivery
+	for _, d := range ds {
+		if _, err := dlq.Decode(d.Message); err != nil {
+			dropped = append(dropped, d)
+		} else if p.unburied(d, errNotDiscarded) {
+			failed = append(failed, d)
+		}
+	}
+	p.dead(dropped, EventDiscarded)
 	return failed
 }
 

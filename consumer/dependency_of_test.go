@@ -119,6 +119,34 @@ func TestOneCustomerHasHalfOfTheSlots(t *testing.T) {
 	})
 }
 
+// So it has where each of its messages is a batch alone, and takes a slot.
+func TestOneCustomerHasHalfOfTheSlotsOfBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		all := customers{takes: map[string]time.Duration{"slow": time.Minute}}
+		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+			c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+				return []error{all.handle(ctx, batch[0].Message)}
+			}, consumer.Topic{BatchSize: 10, BatchWait: time.Millisecond, DependencyOf: customer})
+		})
+		for i := range 20 {
+			publish(t, broker, "orders", fmt.Sprint("slow-", i))
+			time.Sleep(100 * time.Millisecond)
+		}
+		publish(t, broker, "orders", "quick-0")
+		time.Sleep(time.Second)
+		if all.of("quick").done() != 1 {
+			t.Error("another customer waits for a slow one")
+		}
+		time.Sleep(20 * time.Minute)
+		w.mustShutdown()
+		if n := all.of("slow").most; n != 5 {
+			t.Errorf("up to %d slots used, want 5 of the 10", n)
+		}
+		empty(t, broker, "orders", "orders.dead")
+	})
+}
+
 func TestTopicPausesWhenMostCustomersFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})

@@ -49,8 +49,9 @@ const (
 	EventReceiptDropped EventKind = "receipt-dropped"
 
 	// EventDeadLetterRefused says that the broker takes neither a dead letter,
-	// however small, nor the message itself for its own dead-lettering. The message
-	// is kept and comes back in minutes; Err and DeadLetter are set.
+	// however small, nor the message itself for its own dead-lettering; or that
+	// the message is a dead letter itself, and dlq.Discard would destroy it. It is
+	// kept and comes back in minutes; Err and DeadLetter are set.
 	EventDeadLetterRefused EventKind = "dead-letter-refused"
 )
 
@@ -88,8 +89,9 @@ type Event struct {
 
 	// Operation is what failed: "receive", of the source as a whole; "ack",
 	// "retry", "release" or "reject", the end of a delivery; "extend", of its lease;
-	// "dead-letter", the publishing of one; "receipt", that of some; or what a function of the user's did:
-	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
+	// "dead-letter", the publishing of one; "receipt", that of some; or what a
+	// function of the user's did: "dependency-of", Topic.DependencyOf, and "budget",
+	// Guard.Budget.
 	Operation string
 
 	Verdict classify.Verdict

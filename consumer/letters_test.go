@@ -44,6 +44,23 @@ func TestPoisonIsDeadLetteredAtOnce(t *testing.T) {
 	})
 }
 
+// The group is that of the source: an adapter may have one that Config does not name.
+func TestDeadLetterNamesTheGroupOfItsSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		broker.group = "billing"
+		if err := broker.Publish(t.Context(), "orders", brokers.Message{}); err != nil {
+			t.Fatal(err)
+		}
+		w := start(t, broker, quiet(), orders(func(context.Context, *brokers.Message) error { return classify.Permanent(errors.New("no")) }))
+		synctest.Wait()
+		if got := oneDeadLetter(t, broker.Broker, "orders").Group; got != "billing" {
+			t.Errorf("the dead letter is of the group %q, want that of the source", got)
+		}
+		w.mustShutdown()
+	})
+}
+
 func TestDeadLetterTellsTheWholeStory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := memory.New(memory.Options{})
@@ -454,4 +471,51 @@ func TestDeadLettersThatWaitLeaveRoomForOtherTopics(t *testing.T) {
 		}
 		w.mustShutdown()
 	})
+}
+
+// What a handler of dead letters fails for good is never discarded: it stays until
+// there is a topic for it.
+func TestDeadLettersAreNotDiscarded(t *testing.T) {
+	for name, fail := range map[string]error{
+		"poison": classify.Permanent(errBusy), "transient": classify.Transient(errBusy),
+	} {
+		bubble(t, name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish(t, broker, "orders", "one")
+			w := start(t, broker, quiet(), orders(func(context.Context, *brokers.Message) error { return classify.Permanent(errBusy) }))
+			time.Sleep(time.Second)
+			w.mustShutdown()
+			letter := broker.Messages("orders.dead")[0]
+
+			var seen recorder
+			runs := 0
+			cfg := quiet()
+			cfg.DeadLetter = dlq.Discard
+			cfg.Observers = []consumer.Observer{only{consumer.EventDeadLetterRefused, &seen}}
+			reader := func(c *consumer.Consumer) {
+				c.Handle("orders.dead", func(context.Context, *brokers.Message) error { runs++; return fail })
+			}
+			publish(t, broker, "orders.dead", "not a dead letter")
+			w = start(t, broker, cfg, reader)
+			time.Sleep(48 * time.Hour)
+			w.mustShutdown()
+			if n := broker.Len("orders.dead"); n != 1 || runs > 20 {
+				t.Fatalf("%d left after %d runs, want the dead letter kept, and not run again and again", n, runs)
+			}
+			if n := len(seen.events); n < 40 || n > 200 || !strings.Contains(seen.events[0].Err.Error(), `DeadLetter: dlq.Suffix("-refused")`) {
+				t.Errorf("%d events, the first says %v, want some each day that say what to do", n, seen.events[0].Err)
+			}
+
+			before := runs
+			cfg.DeadLetter = dlq.Suffix(".refused")
+			w = start(t, broker, cfg, reader)
+			time.Sleep(2 * time.Hour)
+			w.mustShutdown()
+			refused := broker.Messages("orders.dead.refused")
+			if len(refused) != 1 || refused[0].ID != letter.ID || !slices.Equal(refused[0].Body, letter.Body) || runs != before {
+				t.Errorf("%+v after %d more runs, want the dead letter in the topic that is named at last", refused, runs-before)
+			}
+			empty(t, broker, "orders.dead")
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -152,8 +153,8 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 			return p.newBulkhead(r, name, p.cfg.guardOf(name), r.batchSize)
 		}}
 	}
-	half := max(1, s.window/2/max(1, r.concurrency/2)) // of the window, too
-	s.returned = p.newBulkhead(r, r.topic, Guard{NoBreaker: true, NoPoisonStop: true}, min(r.batchSize, half))
+	s.returned = p.newBulkhead(r, r.topic, Guard{NoBreaker: true, NoPoisonStop: true}, r.batchSize)
+	s.returned.parts = max(1, min(r.batchSize, s.window/2/s.returned.most)) // half of the window, too
 	return s
 }
 
@@ -161,8 +162,8 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 // each shared by up to so many.
 func (p *pipeline) newBulkhead(r *route, name string, settings Guard, parts int) *guard {
 	g := p.newGuard(name, settings, r.timeout)
-	g.topic = r.topic
-	g.most, g.parts = max(1, r.concurrency/2), max(1, parts)
+	slots := min(r.concurrency, cmp.Or(p.cfg.MaxConcurrency, r.concurrency))
+	g.topic, g.most, g.parts = r.topic, max(1, slots/2), max(1, parts)
 	return g
 }
 

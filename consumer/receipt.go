@@ -32,7 +32,7 @@ func (p *pipeline) receipt(d *delivery, r dlq.Receipt) {
 	r.Attempt = max(d.last, d.meta.Attempt)
 	d.mu.Unlock()
 	r.Send, r.MessageID, r.Topic = d.Meta.Send, d.Message.ID, d.Message.Topic
-	r.Group, r.By, r.At = p.cfg.Group, p.cfg.Instance, time.Now()
+	r.Group, r.By, r.At = p.group(), p.cfg.Instance, time.Now()
 	p.receipts.add(r.Message())
 }
 

@@ -59,8 +59,8 @@ func (g *guard) grant(now time.Time, d *delivery) (l leave, ok bool) {
 
 // vouch is report for what came back. Only that it succeeded, while g would grant
 // a probe, says something: as much as that probe would.
-func (held permit) vouch(g *guard, now time.Time, _ leave, of uint64, e evidence) (changed bool) {
-	if !held.tried || e != healthy || g.flows() {
+func (p permit) vouch(g *guard, now time.Time, _ leave, of uint64, e evidence) (changed bool) {
+	if !p.tried || e != healthy || g.flows() {
 		return false
 	}
 	l, ok := g.start(now)

@@ -176,9 +176,9 @@ func TestReturnedLettersHarmNobody(t *testing.T) {
 				p.live(t, broker, 100*time.Millisecond, time.Second)
 				sendBack(t, broker, "orders", append(numbered("back", 100), "odd")...)
 				if name == "hang" {
-					p.live(t, broker, 250*time.Millisecond, 11*time.Minute)
+					p.live(t, broker, time.Second, 11*time.Minute)
 				} else {
-					p.live(t, broker, 100*time.Millisecond, 3*time.Minute)
+					p.live(t, broker, 100*time.Millisecond, 90*time.Second)
 				}
 				time.Sleep(time.Second)
 				if len(seen.events) != 0 {
@@ -208,7 +208,7 @@ func TestReturnedLettersHarmNobody(t *testing.T) {
 // end all the same.
 func TestReturnedRetriesSpendNoTokenOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const letters, each, length = 1000, 250 * time.Millisecond, 20 * time.Minute
+		const letters, each, length = 500, 250 * time.Millisecond, 20 * time.Minute
 		broker, p := memory.New(memory.Options{}), newPost(fates["transient"])
 		b := newLedgered()
 		cfg := quiet()
@@ -276,6 +276,7 @@ func TestReturnedWhileAGuardIsClosed(t *testing.T) {
 		"tenant": {DependencyOf: func(*brokers.Message) string { return "acme" }},
 	} {
 		bubble(t, name, func(t *testing.T) {
+			const letters = 1000
 			broker, d := newTap(memory.Options{}), &dependency{down: unavailable}
 			gate := must(breaker.New(breaker.Config{}))
 			guarded := "orders"
@@ -288,20 +289,20 @@ func TestReturnedWhileAGuardIsClosed(t *testing.T) {
 			cfg.Observers = []consumer.Observer{&seen, only{consumer.EventResumed, &resumed}}
 			gate.Trip(time.Now(), "by hand", 0)
 			w := start(t, broker, cfg, d.register("orders", topic))
-			sendBack(t, broker, "orders", numbered("back", 3000)...)
-			time.Sleep(time.Hour)
-			if n, s := d.runs(), gate.Snapshot(time.Now()); n < 3000 || n > 3700 || s.Openings != 1 {
-				t.Errorf("%d runs in an hour, opened %d times, want one a second, which say nothing against what they need", n, s.Openings)
+			sendBack(t, broker, "orders", numbered("back", letters)...)
+			time.Sleep(20 * time.Minute)
+			if n, s := d.runs(), gate.Snapshot(time.Now()); n < 1000 || n > 1300 || s.Openings != 1 {
+				t.Errorf("%d runs in twenty minutes, opened %d times, want one a second, which say nothing against what they need", n, s.Openings)
 			}
 			uncounted(t, &seen, 0)
-			if moved := len(broker.of("retry")); moved > 40_000 {
-				t.Errorf("the broker was asked to keep them for later %d times in an hour", moved)
+			if moved := len(broker.of("retry")); moved > 20*letters {
+				t.Errorf("the broker was asked to keep them for later %d times in twenty minutes", moved)
 			}
 			d.set(nil)
 			time.Sleep(30 * time.Minute)
 			w.mustShutdown()
-			if s := gate.Snapshot(time.Now()); s.State != breaker.Closed || d.done() != 3000 {
-				t.Errorf("%d of 3000 served, the breaker is %v", d.done(), s.State)
+			if s := gate.Snapshot(time.Now()); s.State != breaker.Closed || d.done() != letters {
+				t.Errorf("%d of %d served, the breaker is %v", d.done(), letters, s.State)
 			}
 		})
 	}
@@ -425,15 +426,18 @@ func TestReturnedDoNotAdapt(t *testing.T) {
 // Half of the slots and of the room are for others, however many letters there
 // are; and these cost the broker little while they wait.
 func TestReturnedUseHalfOfTheSlots(t *testing.T) {
-	for name, batch := range map[string]int{"single": 0, "batch": 10} {
+	for name, batch := range map[string]int{"single": 0, "batch": 10, "of all topics": 0} {
 		bubble(t, name, func(t *testing.T) {
-			const letters = 2000
+			const letters = 1200
 			broker, p := newTap(memory.Options{}), newPost(nil)
 			d := &dependency{takes: time.Second}
 			p.fate = func(ctx context.Context, body string) error {
 				return d.handle(ctx, &brokers.Message{Body: []byte(body)})
 			}
 			cfg := quiet()
+			if name == "of all topics" {
+				cfg.Concurrency, cfg.MaxConcurrency = 100, 10
+			}
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
 				if batch == 0 {
 					c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {

@@ -26,6 +26,7 @@ type tap struct {
 	born time.Time
 
 	maxHold time.Duration           // of the capabilities
+	group   string                  // likewise
 	deliver func(*brokers.Delivery) // edits what Receive returns
 	settle  func(batch []brokers.Settlement, errs []error) []error
 	extend  func(errs []error) []error
@@ -104,7 +105,7 @@ type tapSource struct {
 
 func (s *tapSource) Capabilities() brokers.Capabilities {
 	caps := s.Source.Capabilities()
-	caps.MaxHold = s.b.maxHold
+	caps.MaxHold, caps.Group = s.b.maxHold, s.b.group
 	return caps
 }
 

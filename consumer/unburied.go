@@ -25,7 +25,7 @@ const maxStuck = 64
 var errLeftToItsLease = errors.New("the broker refuses its dead letter, to reject it, and to take it back for later: it is left until its lease ends")
 
 // unburied deals with a dead message that the broker takes neither as a dead
-// letter, be it a stub, nor rejected: it goes back to its queue for minutes,
+// letter, be it a stub, nor rejected, or that must not be discarded: it goes back to its queue for minutes,
 // without a place in the process, and then dies again. It reports whether to try
 // the same again instead.
 func (p *pipeline) unburied(d *delivery, cause error) (again bool) {

@@ -48,5 +48,7 @@ func Suffix(suffix string) func(topic string) string {
 // Discard DROPS dead letters: a message whose attempts
 // are exhausted, or that is poison, is acked and gone for good. Nobody can read
 // it or send it back. Use it, as DeadLetter: dlq.Discard, only for messages
-// whose loss is harmless.
+// whose loss is harmless. It is not for a topic of dead letters: one that its
+// handler fails for good is never dropped, but comes back in minutes, again and
+// again, until another topic is named for it.
 func Discard(topic string) string { return "" }

@@ -28,6 +28,7 @@ type Stream struct {
 	Name  string
 	Topic string // Name, if empty
 	Good  bool   // the incident is none of its business
+	Back  bool   // they are dead letters that are sent back
 	Load  Load
 	Keys  int // messages have that many keys in turn, beginning with Name
 	Calls Dependency

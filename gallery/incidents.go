@@ -11,6 +11,9 @@ const (
 // steadyOrders are 20 a second, for an hour, that nothing is wrong with.
 var steadyOrders = Stream{Name: "orders", Good: true, Load: rate(20, second, hour), Calls: fine}
 
+// liveOrders are 20 a second, for 20 minutes, beside what is sent back.
+var liveOrders = Stream{Name: "orders", Good: true, Load: rate(20, second, 20*minute), Calls: fine}
+
 // Incidents lists what can happen.
 var Incidents = []Incident{
 	// One dependency, and all of it is down.
@@ -176,6 +179,49 @@ var Incidents = []Incident{
 			{Name: "good", Topic: "orders", Good: true, Load: rate(49.5, second, hour+10*minute), Calls: fine},
 		},
 		Wants: []Want{served("good"), waitUpTo("good", 10*second), allDead("poison", "poison"), runsUpTo("poison", 1)},
+	},
+
+	// Dead letters are sent back beside live traffic.
+	{
+		Name:   "sent back: a hundred poison letters, and one 401",
+		Story:  "A hundred dead letters are sent back that are poison still, and one whose call is answered with status 401, beside 20 orders a second.",
+		Length: 20 * minute, Watch: 25 * hour,
+		Traffic: []Stream{
+			liveOrders,
+			{Name: "poison", Topic: "orders", Back: true, Load: atOnce(100), Calls: fails(errPoison)},
+			{Name: "401", Topic: "orders", Back: true, Load: atOnce(1), Calls: fails(status(401))},
+		},
+		Wants: []Want{served("orders"), waitUpTo("orders", second), allDead("poison", "poison"), runsUpTo("poison", 1), allDead("401", "expired")},
+	},
+	{
+		Name:   "sent back: four thousand that fail",
+		Story:  "Four thousand dead letters are sent back whose calls cannot be made, beside 20 orders a second.",
+		Length: 20 * minute, Watch: 25 * hour,
+		Traffic: []Stream{
+			liveOrders,
+			{Name: "letters", Topic: "orders", Back: true, Load: atOnce(4000), Calls: fails(errRefused)},
+		},
+		Wants: []Want{served("orders"), waitUpTo("orders", second), allDead("letters", "exhausted")},
+	},
+	{
+		Name:   "sent back: a hundred that hang",
+		Story:  "A hundred dead letters are sent back whose calls get no answer, beside 20 orders a second.",
+		Length: 20 * minute, Watch: 25 * hour,
+		Traffic: []Stream{
+			liveOrders,
+			{Name: "letters", Topic: "orders", Back: true, Load: atOnce(100), Calls: hangs},
+		},
+		Wants: []Want{served("orders"), waitUpTo("orders", second), allDead("letters", "timeout")},
+	},
+	{
+		Name:  "sent back during an outage",
+		Story: "For an hour nothing can be reached. Meanwhile a thousand dead letters are sent back, one every two seconds; orders come in at 5 a second until half an hour after it.",
+		Warm:  10 * minute, Length: hour, Watch: 25 * hour,
+		Traffic: []Stream{
+			{Name: "orders", Load: rate(5, second, hour+40*minute), Calls: meanwhile(fails(errRefused))},
+			{Name: "letters", Topic: "orders", Back: true, Load: rate(0.5, second, 2000*second), Calls: meanwhile(fails(errRefused))},
+		},
+		Wants: []Want{served(""), doneWithin(20 * minute), amplifiedUpTo(1.12)},
 	},
 
 	// A part of the dependency fails.

@@ -91,11 +91,19 @@ func (t *tally) publish(ctx context.Context, broker brokers.Broker, nth int, s S
 			m.Key = s.Name + " " + strconv.Itoa(n%s.Keys)
 		}
 		t.published(nth)
-		if err := broker.Publish(ctx, s.topic(), m); err != nil && ctx.Err() == nil {
+		if err := s.send(ctx, broker, m); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// send publishes m, or sends it back.
+func (s Stream) send(ctx context.Context, broker brokers.Broker, m brokers.Message) error {
+	if s.Back {
+		return broker.Return(ctx, "", s.topic(), brokers.Returned{Message: m})
+	}
+	return broker.Publish(ctx, s.topic(), m)
 }
 
 // handle is the handler of single messages.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -582,4 +583,68 @@ func TestCallsOfAMessageCountAsOne(t *testing.T) {
 			t.Errorf("after 3 failed calls of one message: %+v, want one message and a streak", within)
 		}
 	})
+}
+
+// What a worker was sent back trips no breaker of a client, and neither earns nor
+// spends a token of its budget. A call that succeeds as a probe closes it.
+func TestCallsForWhatWasSentBack(t *testing.T) {
+	for name, shared := range map[string]bool{"shared with the worker": true, "of its own": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var up atomic.Bool
+				s := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+					if !up.Load() {
+						w.WriteHeader(503)
+					}
+				})
+				b, spent := newBreaker(t, breaker.Config{}), &tokens{}
+				gate, tokens := newBreaker(t, breaker.Config{}), &tokens{}
+				if shared {
+					gate, tokens = b, spent
+				}
+				client := s.client(t, httpretry.Policy{Breaker: gate, Budget: tokens})
+				broker, c := world(t, s, b, spent, func(*http.Client) consumer.Handler {
+					return func(ctx context.Context, m *brokers.Message) error {
+						if err := charge(client)(ctx, m); err != nil {
+							return classify.Permanent(err) // so that it ends
+						}
+						return nil
+					}
+				})
+				ctx, stop := context.WithCancel(t.Context())
+				var wg sync.WaitGroup
+				wg.Go(func() { _ = c.Run(ctx) })
+				send := func(n int) {
+					for range n {
+						if err := broker.Return(ctx, "", "orders", brokers.Returned{}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(time.Minute)
+				}
+				send(100)
+				if state := gate.Snapshot(time.Now()); state.State != breaker.Closed || state.Messages != 0 {
+					t.Errorf("the breaker has seen %+v, want nothing", state)
+				}
+				gate.Trip(time.Now(), "test", 0)
+				gate.Restore(time.Now())
+				send(1)
+				if state := gate.Snapshot(time.Now()); state.State != breaker.HalfOpen || state.Openings != 1 || state.Probes != 0 {
+					t.Errorf("after a probe for it failed the breaker is %+v, want it as before", state)
+				}
+				up.Store(true)
+				send(1)
+				if state := gate.Snapshot(time.Now()).State; state != breaker.Closed {
+					t.Errorf("after a probe for it succeeded the breaker is %v", state)
+				}
+				stop()
+				wg.Wait()
+				spent.want(t, 0, 0, 0)
+				tokens.want(t, 0, 0, 0)
+				if n := len(s.got()); n < 102 {
+					t.Errorf("%d calls arrived", n)
+				}
+			})
+		})
+	}
 }

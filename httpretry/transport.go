@@ -89,13 +89,13 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.base.RoundTrip(req)
 	}
 	d := t.dependency(req)
-	c := &call{base: t.base, dependency: d, req: req}
+	c := &call{base: t.base, dependency: d, req: req, returned: handling.Returned(req.Context())}
 	permit, err := d.start(req.Context())
 	if err != nil {
 		c.close()
 		return nil, err
 	}
-	if d.Budget != nil && !(d.sharesBudget && handling.Shares(req.Context(), d.Budget)) {
+	if d.Budget != nil && !c.returned && !(d.sharesBudget && handling.Shares(req.Context(), d.Budget)) {
 		d.Budget.Deposit(time.Now(), 1)
 	}
 	c.prepare()
@@ -125,12 +125,13 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // call is one request of the caller, with all its attempts.
 type call struct {
 	*dependency
-	base   http.RoundTripper
-	req    *http.Request // the caller's: not to be changed
-	key    string        // the Idempotency-Key that is added; may be empty
-	astray bool          // a redirect led to a host that the handler did not name
-	body   io.ReadCloser
-	record *recorder // nil if nothing is kept
+	base     http.RoundTripper
+	req      *http.Request // the caller's: not to be changed
+	key      string        // the Idempotency-Key that is added; may be empty
+	astray   bool          // a redirect led to a host that the handler did not name
+	returned bool          // it is for a message that was sent back from a dead-letter queue
+	body     io.ReadCloser
+	record   *recorder // nil if nothing is kept
 }
 
 // result is what an attempt came to.
@@ -207,9 +208,18 @@ func (c *call) try(body io.ReadCloser, permit breaker.Permit) result {
 	r.ended = time.Now()
 	r.ran = r.ended.Sub(began)
 	if c.Breaker != nil {
-		c.Breaker.Done(r.ended, permit, c.message(), r.outcome(), rand.Float64())
+		c.Breaker.Done(r.ended, permit, c.message(), c.evidence(permit, r.outcome()), rand.Float64())
 	}
 	return r
+}
+
+// evidence is what an attempt says to the breaker. For a message that was sent
+// back it says nothing, unless it is a probe that succeeds.
+func (c *call) evidence(permit breaker.Permit, o breaker.Outcome) breaker.Outcome {
+	if c.returned && !(permit.Probe() && o == breaker.Success) {
+		return breaker.Ignored
+	}
+	return o
 }
 
 // judge says what r means, and makes it fit for the caller.
@@ -284,11 +294,12 @@ func (c *call) refund() {
 	}
 }
 
-// delay returns how long to wait before a retry; false if there is none.
+// delay returns how long to wait before a retry; false if there is none. For a
+// message that was sent back, its next run is one: it takes no token from others.
 func (c *call) delay(r result) (time.Duration, bool) {
 	v := r.verdict
 	passes := v.Class == classify.ClassTransient && v.MaxAttempts == 0 || v.Class == classify.ClassThrottled && v.RetryAfter > 0
-	if c.Retries < 1 || !passes || v.Deferred || v.RetryAfter > c.MaxWait || !c.repeatable() {
+	if c.Retries < 1 || c.returned || !passes || v.Deferred || v.RetryAfter > c.MaxWait || !c.repeatable() {
 		return 0, false
 	}
 	if r.attempt.parent.Err() != nil || !c.retryable(r.ended) {

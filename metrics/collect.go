@@ -10,7 +10,7 @@ type descs struct {
 	settleErrors, letterErrors, extensions, extensionErrors               *prometheus.Desc
 	inFlight, running, held, stuck, lastSuccess                           *prometheus.Desc
 	deferred, paused, pauses, pausedTenants, receiveErrors                *prometheus.Desc
-	lettersRefused                                                        *prometheus.Desc
+	lettersRefused, returned, receiptErrors, receiptsLost                 *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -31,7 +31,7 @@ func newDescs() descs {
 		extensionErrors: desc("redrive_lease_extension_errors_total", "Extensions of a lease that the broker failed and that are tried again, while the lease lasts.", "topic"),
 		letterErrors:    desc("redrive_dead_letter_errors_total", "Dead letters that the broker did not take and that are tried again.", "topic"),
 		lettersRefused: desc("redrive_dead_letters_refused_total",
-			"Times that the broker took neither a dead letter nor the message for its own dead-lettering: it is kept, and tried again in minutes.", "topic"),
+			"Times that the broker took neither a dead letter nor the message for its own dead-lettering, or that the message was a dead letter itself and not to be discarded: it is kept, and tried again in minutes.", "topic"),
 		deferred:      desc("redrive_runs_deferred_total", "Times that a run was put off before it started, which counts as no attempt.", "topic", "reason"),
 		inFlight:      desc("redrive_messages_in_flight", "Deliveries that the worker has and has not settled.", "topic"),
 		running:       desc("redrive_messages_running", "Messages whose handler runs, each in a slot; those of a batch share one.", "topic"),
@@ -42,6 +42,9 @@ func newDescs() descs {
 		pauses:        desc("redrive_pauses_total", "Times that the topics of the dependency paused: breaker, throttle, or practically all messages poison.", "dependency"),
 		pausedTenants: desc("redrive_paused_tenants", "Names of Topic.DependencyOf, such as tenants, that pause while the rest of the topic goes on, until one of their messages succeeds.", "topic"),
 		receiveErrors: desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
+		returned:      desc("redrive_returned_runs_total", "Runs of messages that were sent back from a dead-letter queue.", "topic", "result"),
+		receiptErrors: desc("redrive_receipt_errors_total", "Failures to publish receipts, each of which is tried again."),
+		receiptsLost:  desc("redrive_receipts_dropped_total", "Receipts that are not published: too many waited, the broker refused them, or the worker stopped."),
 	}
 }
 
@@ -51,6 +54,7 @@ func (d *descs) all() []*prometheus.Desc {
 		d.settleErrors, d.letterErrors, d.extensions, d.extensionErrors,
 		d.inFlight, d.running, d.held, d.stuck, d.lastSuccess,
 		d.deferred, d.paused, d.pauses, d.pausedTenants, d.receiveErrors, d.lettersRefused,
+		d.returned, d.receiptErrors, d.receiptsLost,
 	}
 }
 
@@ -77,8 +81,8 @@ func (h *histograms) all() []prometheus.Collector {
 func (m *Metrics) newSeries(topic, policy string) *series {
 	return &series{
 		topic: topic, policy: policy,
-		succeeded: m.histograms.duration.WithLabelValues(topic, "success"),
-		failed:    m.histograms.duration.WithLabelValues(topic, "failure"),
+		succeeded: m.histograms.duration.WithLabelValues(topic, results[success]),
+		failed:    m.histograms.duration.WithLabelValues(topic, results[failure]),
 		lateness:  m.histograms.lateness.WithLabelValues(topic),
 		age:       m.histograms.age.WithLabelValues(topic, policy),
 	}
@@ -99,6 +103,8 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	d := &m.descs
 	s := sink(out)
 	s.counter(d.receiveErrors, m.receiveErrors.Load())
+	s.counter(d.receiptErrors, m.receiptErrors.Load())
+	s.counter(d.receiptsLost, m.receiptsLost.Load())
 	for name, of := range m.dependencies {
 		s.pauses(d, of, name)
 	}
@@ -130,6 +136,9 @@ func (s *series) collect(d *descs, to sink) {
 		if n := s.putOff[i].Load(); n > 0 || reason != other {
 			to.counter(d.deferred, n, s.topic, reason)
 		}
+	}
+	for i, result := range results {
+		to.counter(d.returned, s.returned[i].Load(), s.topic, result)
 	}
 	to.gauge(d.pausedTenants, float64(max(0, s.pausedTenants.Load())), s.topic)
 	n := s.states.count()

@@ -83,6 +83,14 @@ const (
 
 var settlements = [...]string{acked: "ack", retried: "retry", givenBack: "release", rejected: "reject"}
 
+// How a run ended.
+const (
+	success = iota
+	failure
+)
+
+var results = [...]string{success: "success", failure: "failure"}
+
 // noClass is the index of the class of a success.
 const noClass = 0
 

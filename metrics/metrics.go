@@ -23,6 +23,8 @@ type Metrics struct {
 	dependencies  map[string]*dependency // never changed
 	strange       dependency             // all that nobody named
 	receiveErrors atomic.Uint64
+	receiptErrors atomic.Uint64
+	receiptsLost  atomic.Uint64
 
 	descs      descs
 	histograms histograms
@@ -55,9 +57,14 @@ func (m *Metrics) Observe(_ context.Context, e consumer.Event) {
 		m.pauses(&e, 1)
 	case consumer.EventResumed:
 		m.pauses(&e, -1)
+	case consumer.EventReceiptDropped:
+		m.receiptsLost.Add(1)
 	case consumer.EventError:
-		if e.Operation == "receive" {
+		switch e.Operation {
+		case "receive":
 			m.receiveErrors.Add(1)
+		case "receipt":
+			m.receiptErrors.Add(1)
 		}
 	}
 }
@@ -118,6 +125,7 @@ type series struct {
 	extensions      atomic.Uint64
 	extensionErrors atomic.Uint64
 	putOff          [len(deferrals)]atomic.Uint64
+	returned        [len(results)]atomic.Uint64
 	pausedTenants   atomic.Int64
 	lastSuccess     atomic.Int64 // Unix time in nanoseconds; 0 if there was none
 	states          states
@@ -135,6 +143,7 @@ func (s *series) observe(e *consumer.Event) {
 		s.states.forget(e.Message)
 		s.attempts[succeeded][noClass].Add(1)
 		s.succeeded.Observe(e.Duration.Seconds())
+		s.ran(e, success)
 		s.lastSuccess.Store(e.Time.UnixNano())
 	case consumer.EventFailed:
 		s.fails(e)
@@ -236,6 +245,14 @@ func (s *series) fails(e *consumer.Event) {
 	}
 	s.attempts[outcome][classOf(e.Verdict.Class)].Add(1)
 	s.failed.Observe(e.Duration.Seconds())
+	s.ran(e, failure)
+}
+
+// ran counts a run of a message that was sent back.
+func (s *series) ran(e *consumer.Event, result int) {
+	if e.Meta.RedriveCount > 0 {
+		s.returned[result].Add(1)
+	}
 }
 
 // leave ends what e's message was doing in this process. If its handler was

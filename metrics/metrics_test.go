@@ -257,8 +257,11 @@ func TestStuck(t *testing.T) {
 
 func TestTrouble(t *testing.T) {
 	s := newScript(t)
-	for _, op := range []string{"receive", "budget"} {
+	for _, op := range []string{"receive", "budget", "receipt", "receipt"} {
 		s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventError, Operation: op, Err: errors.New("no")})
+	}
+	for range 3 {
+		s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventReceiptDropped, Err: errors.New("no")})
 	}
 	s.see(received, consumer.EventExtended, consumer.EventExtended)
 	for i, op := range []string{
@@ -273,6 +276,8 @@ func TestTrouble(t *testing.T) {
 	s.event(consumer.Event{Kind: consumer.EventDiscarded})
 	expect(t, s.m, map[string]float64{
 		"redrive_receive_errors_total{}":                            1,
+		"redrive_receipt_errors_total{}":                            2,
+		"redrive_receipts_dropped_total{}":                          3,
 		"redrive_settle_errors_total{action=ack,topic=orders}":      1,
 		"redrive_settle_errors_total{action=retry,topic=orders}":    2,
 		"redrive_settle_errors_total{action=release,topic=orders}":  3,
@@ -281,6 +286,20 @@ func TestTrouble(t *testing.T) {
 		"redrive_dead_letter_errors_total{topic=orders}":            5,
 		"redrive_dead_letters_total{reason=ambiguous,topic=orders}": 1,
 		"redrive_discarded_total{reason=other,topic=orders}":        2,
+	})
+}
+
+func TestReturned(t *testing.T) {
+	s := newScript(t)
+	s.see(received, started, succeeded)
+	s.meta.RedriveCount = 1
+	s.see(received, started)
+	s.event(failed(classify.ClassTransient, retry.ActionRetry))
+	s.event(failed(classify.ClassPoison, retry.ActionDeadLetter))
+	s.see(received, started, succeeded)
+	expect(t, s.m, map[string]float64{
+		"redrive_returned_runs_total{result=success,topic=orders}": 1,
+		"redrive_returned_runs_total{result=failure,topic=orders}": 2,
 	})
 }
 

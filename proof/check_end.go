@@ -86,7 +86,10 @@ func (c *checker) takeDown(w *life, e *event) {
 				w.number, outcomeNames[d.last], d.ended, d.number)
 		}
 	}
-	unconnected := w.received == 0 && c.stormy() // a fault may have kept it from opening its source
+	// What keeps a worker from opening its source is a fault, or a broker that has
+	// no time: its process is started again.
+	silent := c.scenario.served && e.Err == trouble && !strings.Contains(e.Note, brokers.ErrMisconfigured.Error())
+	unconnected := w.received == 0 && (c.stormy() || silent)
 	limit := w.drain + time.Second + c.scenario.pace.closing + c.scenario.pace.slack
 	if c.storm > 0 && w.stopping <= c.calm { // it began to stop in a fault, be that over now
 		limit += 2 * callTimeout // to close the source without answers

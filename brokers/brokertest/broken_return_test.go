@@ -71,9 +71,20 @@ func brokenReturning() []broken {
 			},
 		},
 		{
-			name:   "return puts the message where every group sees it",
-			fails:  []string{"return-alone"},
-			hooks:  func() hooks { return hooks{} }, // a group is nothing here
+			name:  "return puts the message where every group sees it",
+			fails: []string{"return-alone"},
+			hooks: func() hooks { // a group is nothing here
+				return hooks{capabilities: func(s *faultySource, c brokers.Capabilities) brokers.Capabilities {
+					c.Group = s.sub.Group
+					return c
+				}}
+			},
+			adjust: func(h *Harness) { h.Groups = true },
+		},
+		{
+			name:   "a source does not say for which group it receives",
+			fails:  []string{"group-named"},
+			hooks:  func() hooks { return hooks{} },
 			adjust: func(h *Harness) { h.Groups = true },
 		},
 		{

@@ -36,9 +36,15 @@ func returnClauses() []clause {
 			check: returnStores,
 		},
 		{
+			name:  "group-named",
+			rule:  "Capabilities must name the group that a source receives for, where the broker has groups.",
+			needs: []string{"close-leaves-nothing"},
+			check: groupNamed,
+		},
+		{
 			name:  "return-alone",
 			rule:  "What is returned to a group must reach no other group.",
-			needs: append(needs, "return-stores"),
+			needs: append(needs, "return-stores", "group-named"),
 			check: returnAlone,
 		},
 		{
@@ -162,6 +168,17 @@ func returnStores(tr *trial) {
 	tr.putBack(topic, tr.letter("one"), tr.letter("two"))
 	w = tr.subscribe(w.sub)
 	w.consume(tr.patience, "one", "two")
+}
+
+func groupNamed(tr *trial) {
+	w, _ := tr.empty()
+	want := ""
+	if tr.Groups {
+		want = w.sub.Group
+	}
+	if got := w.caps.Group; got != want {
+		tr.failf("a source of the group %q has the Capabilities.Group %q, want %q", w.sub.Group, got, want)
+	}
 }
 
 // returnAlone has another group at work, as messages before and after show.

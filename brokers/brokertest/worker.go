@@ -276,11 +276,16 @@ func padded(errs []error, hung error, n int) []error {
 	return out
 }
 
-// do settles deliveries one after the other.
+// do settles deliveries one after the other. A session may end that the broker has
+// no time for, and its deliveries come again.
 func (w *worker) do(batch ...brokers.Settlement) {
 	for _, s := range batch {
 		if err := w.settle(s)[0]; err != nil {
-			w.tr.failf("source.Settle(%s) of %s: %w", s.Action, describe(s.Delivery), err)
+			err = fmt.Errorf("source.Settle(%s) of %s: %w", s.Action, describe(s.Delivery), err)
+			if errors.Is(err, brokers.ErrLeaseLost) {
+				err = duplicate{err}
+			}
+			w.tr.must(err)
 		}
 		if s.Action == brokers.Ack {
 			w.tr.countAck(&arrival{Delivery: s.Delivery})

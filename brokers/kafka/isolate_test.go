@@ -160,7 +160,7 @@ func TestTrialThatIsNotMarkedEnds(t *testing.T) {
 	if got := r.try(time.Now()); len(got) != 1 || r.progress.abandoned(3) != 2 {
 		t.Errorf("tried again: %v, want offset 3, lost twice", got)
 	}
-	if got := r.hand([]*brokers.Delivery{}, 10, time.Now()); len(got) != 0 {
+	if got := r.hand([]*brokers.Delivery{}, 10); len(got) != 0 {
 		t.Errorf("handed out before it is marked: %v", got)
 	}
 }

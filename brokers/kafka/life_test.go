@@ -84,7 +84,6 @@ func TestRetryOfSomebodyElsesTopic(t *testing.T) {
 
 func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		s.options.CallTimeout = 3 * time.Second
 		other := uniqueName("other")
 		s.create(other, 1, nil)
 		w := s.open(func(sub *brokers.Subscription) { sub.Topics = append(sub.Topics, other) })

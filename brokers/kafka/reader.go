@@ -289,13 +289,13 @@ type handed struct {
 }
 
 // hand appends at most n deliveries.
-func (r *reader) hand(ds []*brokers.Delivery, n int, now time.Time) []*brokers.Delivery {
+func (r *reader) hand(ds []*brokers.Delivery, n int) []*brokers.Delivery {
 	for n > 0 {
 		records, abandoned := r.begin(n)
 		if len(records) == 0 {
 			break
 		}
-		ds = r.deliver(ds, records, abandoned, now)
+		ds = r.deliver(ds, records, abandoned, time.Now()) // not before they were due
 		n -= len(records)
 	}
 	return ds

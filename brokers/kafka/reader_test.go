@@ -278,7 +278,7 @@ func TestCrashLoopsEnd(t *testing.T) {
 						t.Fatal(err)
 					}
 					var received []*brokers.Delivery
-					for _, d := range f.hand(nil, inFlight, time.Now()) {
+					for _, d := range f.hand(nil, inFlight) {
 						offset := d.Token.(*token).record.offset
 						if offset != killer {
 							worst = max(worst, d.Abandoned)
@@ -410,7 +410,7 @@ func TestFailedCommitsWhileWaryLoseNothing(t *testing.T) {
 			if failed && before > 0 && !f.wary.IsZero() {
 				t.Fatalf("%d are ready after a commit that failed", before)
 			}
-			for _, d := range f.hand(nil, 1000, time.Now()) {
+			for _, d := range f.hand(nil, 1000) {
 				offset := d.Token.(*token).record.offset
 				if seen[offset]++; seen[offset] == 1 && offset%10 == 0 {
 					d.Token.(*token).release()
@@ -724,7 +724,7 @@ func TestTrialsOfABacklogMakeRoom(t *testing.T) {
 			if err := f.generation.commit(t.Context(), whatChanged); err != nil {
 				t.Fatal(err)
 			}
-			for _, d := range f.hand(nil, 100, time.Now()) {
+			for _, d := range f.hand(nil, 100) {
 				d.Token.(*token).done()
 				seen++
 			}

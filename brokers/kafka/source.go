@@ -122,7 +122,7 @@ func heartbeatPace(o Options) time.Duration { return min(3*time.Second, o.Sessio
 // Capabilities are those of a log: a delivery is held as long as the generation
 // lives, and delays are exact.
 func (s *source) Capabilities() brokers.Capabilities {
-	return brokers.Capabilities{MessageLimit: s.broker.options.MessageLimit}
+	return brokers.Capabilities{Group: s.sub.Group, MessageLimit: s.broker.options.MessageLimit}
 }
 
 // join takes part in one generation after the other.
@@ -236,12 +236,11 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 		return nil, nil
 	}
 	readers := g.allowed()
-	now := time.Now()
 	var ds []*brokers.Delivery
 	ready := func(i int) int { return readers[i].ready() }
 	s.turn.Take(most, len(readers), ready, func(i, most int) int {
 		before := len(ds)
-		ds = readers[i].hand(ds, most, now)
+		ds = readers[i].hand(ds, most)
 		return len(ds) - before
 	})
 	return ds, nil

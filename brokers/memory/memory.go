@@ -54,8 +54,8 @@ const (
 )
 
 // Broker is a message broker in memory. Topics come into being when they are
-// first published to, or opened by more than a reader. A Broker that is used inside a testing/synctest bubble must be
-// created there.
+// first published to, or opened by more than a reader. A Broker that is used
+// inside a testing/synctest bubble must be created there.
 type Broker struct {
 	options Options
 	start   time.Time

@@ -106,6 +106,10 @@ var house = map[string]row{
 		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
 		tests:   []string{"integration/postgrestest"},
 	},
+	"operate/job": {
+		imports: []string{"brokers", "brokers/wire", "classify", "dlq", "internal/fault", "internal/text", "operate/store", "retry"},
+		tests:   []string{"brokers/memory", "consumer"},
+	},
 	"consumer/consumertest": {
 		imports: []string{"consumer", "brokers", "brokers/memory", "dlq", "retry", "classify"},
 	},

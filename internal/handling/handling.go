@@ -14,3 +14,10 @@ func Shares(ctx context.Context, shared any) bool {
 	run, ok := ctx.Value(Key{}).(interface{ Shares(any) bool })
 	return ok && run.Shares(shared)
 }
+
+// Returned reports whether ctx is that of a handler, or comes from one, that runs
+// for a message which was sent back from a dead-letter queue.
+func Returned(ctx context.Context) bool {
+	run, ok := ctx.Value(Key{}).(interface{ Returned() bool })
+	return ok && run.Returned()
+}

@@ -42,7 +42,7 @@ type Config struct {
 	Follow bool
 
 	// Idle is for how long nothing must have come for the topics to be empty, and
-	// five times as long at the beginning. 0 means 2 s.
+	// five times as long before the first letter. 0 means 2 s.
 	Idle time.Duration
 
 	// Logger gets what an operator should know: that collecting pauses and goes
@@ -76,7 +76,8 @@ const (
 )
 
 // Subscription is the one to open a Source with. It declares nothing and demands
-// nothing of the topics.
+// nothing of the topics. On Kafka all that are collected with one group belong in
+// one Source.
 func Subscription(group string, topics ...string) brokers.Subscription {
 	return brokers.Subscription{
 		Topics:   topics,
@@ -102,8 +103,9 @@ type Result struct {
 type Status struct {
 	Result
 
-	// Paused is why nothing is received now, and Since when that began. Nil and
-	// zero while letters are received.
+	// Paused is why nothing is received, and Since when that began. They are nil
+	// and zero again when a letter was collected, or nothing has failed for two
+	// minutes.
 	Paused error
 	Since  time.Time
 }

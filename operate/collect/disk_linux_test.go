@@ -71,7 +71,7 @@ func TestDiskFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, ballast := onSmallDisk(t)
 		c, stop := w.follow(collect.Config{Store: w.file, Limits: collect.Limits{FreeDisk: 1e-9}})
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		s := c.Status()
 		if !errors.Is(s.Paused, store.ErrFull) {
 			t.Fatalf("Status = %+v, want it paused by ErrFull", s)

@@ -18,7 +18,9 @@
 // again where that is possible, see store.Store.Collect, and has it twice
 // elsewhere, which is the case for most that other systems wrote.
 //
-// A letter that comes again while the store fails is charged by RabbitMQ before
-// 4.3 to the delivery limit of its queue, 20 unless the queue has another. So an
-// outage costs one release, and each try after it is made with the store alone.
+// RabbitMQ before 4.3 counts each release of a letter against the delivery limit
+// of its queue, if that is a quorum queue, and drops the letter in the end. So an
+// outage of the store costs one release, and each try after it is made with the
+// store alone. A letter that the store refuses is given back only when its lease
+// ends, which is twice an hour there.
 package collect

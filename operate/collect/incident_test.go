@@ -114,6 +114,26 @@ func TestStoreFailsWithoutFollow(t *testing.T) {
 	})
 }
 
+// TestStoreFailsLate fails the last letters when nothing more has come for long.
+func TestStoreFailsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.publish(letters(0, 10)...)
+		calls := 0
+		w.store.collect = func(_ context.Context, _ []store.Collected, do func() (int, error)) (int, error) {
+			if calls++; calls == 1 {
+				time.Sleep(10 * time.Second)
+				return 0, store.ErrLocked
+			}
+			return do()
+		}
+		if got := w.collect(collect.Config{}); got.Added != 10 || w.counts.of("release") != 10 {
+			t.Errorf("Run = %+v with %d releases, want it to go on", got, w.counts.of("release"))
+		}
+		w.once(10)
+	})
+}
+
 // TestKilled kills the collector at each point, and lets another one go on.
 func TestKilled(t *testing.T) {
 	for _, point := range []string{"before the commit", "after the commit"} {
@@ -238,22 +258,24 @@ func TestStoreRefusesAll(t *testing.T) {
 
 // TestGlitch fails once, and no letter is blamed for it.
 func TestGlitch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
-		w.publish(letters(0, 10)...)
-		calls := 0
-		w.store.collect = func(_ context.Context, _ []store.Collected, do func() (int, error)) (int, error) {
-			if calls++; calls == 1 {
-				n, err := do() // as when the connection breaks after the commit
-				return n, errors.Join(err, errors.New("broken pipe"))
+	for _, n := range []int{1, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			w.publish(letters(0, n)...)
+			calls := 0
+			w.store.collect = func(_ context.Context, _ []store.Collected, do func() (int, error)) (int, error) {
+				if calls++; calls == 1 {
+					n, err := do() // as when the connection breaks after the commit
+					return n, errors.Join(err, errors.New("broken pipe"))
+				}
+				return do()
 			}
-			return do()
-		}
-		if got := w.collect(collect.Config{}); got.Refused != 0 || got.Known != 10 || w.counts.of("release") != 0 {
-			t.Errorf("Run = %+v with %d releases, want all known", got, w.counts.of("release"))
-		}
-		w.once(10)
-	})
+			if got := w.collect(collect.Config{}); got.Refused != 0 || got.Known != int64(n) || w.counts.of("release") != 0 {
+				t.Errorf("Run = %+v with %d releases, want all known", got, w.counts.of("release"))
+			}
+			w.once(n)
+		})
+	}
 }
 
 // TestSlowStore is slower than the leases last: nothing is committed that somebody

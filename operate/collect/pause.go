@@ -80,7 +80,7 @@ func (c *Collector) checkDisk() error {
 		return storeFails(err)
 	}
 	if size > 0 && float64(free) < c.cfg.Limits.FreeDisk*float64(size) {
-		return limitReached("the disk of the store is free to %.1f %%, the limit is %.1f %%: make room on it, or lower the limit, and collect again",
+		return limitReached("the disk of the store has %.1f %% free, the limit is %.1f %%: make room on it, or lower the limit, and collect again",
 			100*float64(free)/float64(size), 100*c.cfg.Limits.FreeDisk)
 	}
 	return nil

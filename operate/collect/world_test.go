@@ -65,8 +65,8 @@ func (c *counter) of(name string) int {
 type fallible struct {
 	*store.Store
 	collect func(ctx context.Context, letters []store.Collected, do func() (int, error)) (int, error) // nil: does it
-	probe   func(bytes int64) error
-	disk    func() (free, size int64, err error)
+	probe   func(bytes int64) error                                                                   // likewise
+	disk    func() (free, size int64, err error)                                                      // nil: unknown
 }
 
 func (f *fallible) Collect(ctx context.Context, now time.Time, letters []store.Collected) (int, error) {
@@ -79,9 +79,7 @@ func (f *fallible) Collect(ctx context.Context, now time.Time, letters []store.C
 
 func (f *fallible) Probe(ctx context.Context, bytes int64) error {
 	if f.probe != nil {
-		if err := f.probe(bytes); err != nil {
-			return err
-		}
+		return f.probe(bytes)
 	}
 	return f.Store.Probe(ctx, bytes)
 }
@@ -136,6 +134,13 @@ func newWorld(t *testing.T, fault func(memory.Op) memory.Fault) *world {
 		}
 		return fault(op)
 	}})
+	worker, err := w.broker.Open(t.Context(), brokers.Subscription{Topics: []string{"orders"}, DeadLetters: map[string]string{"orders": dead}})
+	if err == nil {
+		err = worker.Close(t.Context()) // the topics stay
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "letters.db"))
 	if err != nil {
 		t.Fatal(err)

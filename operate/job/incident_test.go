@@ -1,25 +1,331 @@
 package job_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/operate/job"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
-// TestAllGood sends back what was mended.
+// TestAllGood sends back what was mended, at the rate.
 func TestAllGood(t *testing.T) {
-	inWorld(t, memory.Options{}, func(w *world) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
 		w.prove()
-		w.die(1000)
+		w.die(500)
 		j := w.create(job.Spec{}, store.Filter{})
 		began := time.Now()
-		j = w.run(j.ID)
-		t.Logf("%v %s %+v", time.Since(began), j.Note, j.Tally)
-		if j.State != store.JobDone || j.Tally.Confirmed != 1000 || w.doubles() != 0 {
-			t.Errorf("the job is %s (%s), %+v, with %d doubles", j.State, j.Note, j.Tally, w.doubles())
+		w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 500})
+		if took := time.Since(began); took < 10*time.Second || took > 16*time.Second {
+			t.Errorf("it took %v, want 10s at the rate, and some for the waves", took)
 		}
+		if w.doubles() != 0 || w.runs[0] != "order-1" || w.runs[499] != "order-500" {
+			t.Errorf("%d doubles, from %s to %s, want the oldest first", w.doubles(), w.runs[0], w.runs[499])
+		}
+	})
+}
+
+// TestAllPoison stops after the first of 300 letters, and goes on with the others
+// when what they failed for is mended.
+func TestAllPoison(t *testing.T) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+		w.prove()
+		w.die(300)
+		w.letters(poison)
+		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
+		if w.ran() != 1 {
+			t.Errorf("%d letters ran before the stop, want 1", w.ran())
+		}
+		for _, want := range []string{"wave 1 of 1 letter: 1 failed again", fmt.Sprint("redrive dlq jobs resume ", j.ID)} {
+			if !strings.Contains(j.Note, want) {
+				t.Errorf("the note is %q, want %q in it", j.Note, want)
+			}
+		}
+		time.Sleep(time.Minute)
+		w.ends(w.job(j.ID), store.JobPaused, store.Counts{Returned: 1})
+
+		w.set(j.ID, store.JobRunning)
+		w.ends(w.run(j.ID), store.JobPaused, store.Counts{Returned: 2})
+
+		w.letters(good)
+		w.set(j.ID, store.JobRunning)
+		w.ends(w.run(j.ID), store.JobDone, store.Counts{Returned: 2, Confirmed: 298})
+		if c := w.count(); c.Collected != 2 || w.ran() != 300 {
+			t.Errorf("the store has %+v after %d runs, want the 2 that came back", c, w.ran())
+		}
+	})
+}
+
+// TestSomePoison stops in the third wave.
+func TestSomePoison(t *testing.T) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+		w.prove()
+		w.die(100)
+		w.letters(func(body string) error {
+			if strings.HasSuffix(body, "9") {
+				return errPoison
+			}
+			return nil
+		})
+		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
+		if w.ran() > 31 || j.State != store.JobPaused || !strings.Contains(j.Note, "wave 3") {
+			t.Errorf("%d letters ran before the stop (%s %s), want at most 31", w.ran(), j.State, j.Note)
+		}
+	})
+}
+
+// TestPoisonAmongTheRest stops when letters begin to fail long after the waves.
+func TestPoisonAmongTheRest(t *testing.T) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+		w.prove()
+		w.die(700)
+		w.letters(func(body string) error {
+			if w.ran() > 300 {
+				return errPoison
+			}
+			return nil
+		})
+		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
+		if failed := w.ran() - 300; failed > 150 || j.State != store.JobPaused {
+			t.Errorf("%d letters failed before the stop (%s %s)", failed, j.State, j.Note)
+		}
+	})
+}
+
+// TestFewLetters sends up to 20 letters without waves, and reports.
+func TestFewLetters(t *testing.T) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+		w.die(20)
+		w.letters(func(body string) error {
+			if body < "order-12" {
+				return errPoison
+			}
+			return nil
+		})
+		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
+		w.ends(j, store.JobDone, store.Counts{Confirmed: 16, Returned: 4})
+		if want := "16 confirmed, 4 returned"; j.Note != want {
+			t.Errorf("the note is %q, want %q", j.Note, want)
+		}
+	})
+}
+
+// TestSilence passes no wave of which nobody says anything.
+func TestSilence(t *testing.T) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+		w.prove()
+		w.die(100)
+		w.deaf()
+		began := time.Now()
+		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
+		w.ends(j, store.JobPaused, store.Counts{Sent: 1})
+		if took := time.Since(began); took < 5*time.Minute || took > 6*time.Minute || w.ran() != 1 {
+			t.Errorf("it paused after %v and %d letters, want 5m and 1", took, w.ran())
+		}
+		if !strings.Contains(j.Note, "1 not heard of") {
+			t.Errorf("the note is %q", j.Note)
+		}
+	})
+}
+
+// TestWithoutReceipts goes on when nothing came back, which takes longer.
+func TestWithoutReceipts(t *testing.T) {
+	for name, fate := range map[string]func(string) error{"good": good, "poison": poison} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+				w.deaf()
+				w.die(50)
+				w.letters(fate)
+				began := time.Now()
+				j := w.run(w.create(job.Spec{WithoutReceipts: true}, store.Filter{}).ID)
+				if name == "poison" {
+					w.ends(j, store.JobPaused, store.Counts{Returned: 1})
+					return
+				}
+				w.ends(j, store.JobDone, store.Counts{Unknown: 50})
+				if took := time.Since(began); took < 20*time.Minute || j.Note != "50 sent and not heard of" {
+					t.Errorf("after %v: %s", took, j.Note)
+				}
+			})
+		})
+	}
+}
+
+// TestTransientFailuresAreWaitedFor passes a wave that fails first and succeeds
+// then, and does not pass one that goes on failing.
+func TestTransientFailuresAreWaitedFor(t *testing.T) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+		w.prove()
+		w.die(30)
+		tries := map[string]int{}
+		w.letters(func(body string) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if tries[body]++; tries[body] < 3 {
+				return errBusy
+			}
+			return nil
+		})
+		w.ends(w.run(w.create(job.Spec{}, store.Filter{}).ID), store.JobDone, store.Counts{Confirmed: 30})
+
+		w.die(30)
+		w.letters(func(string) error { return errBusy })
+		j := w.run(w.create(job.Spec{Wait: 20 * time.Second}, store.Filter{}).ID)
+		w.ends(j, store.JobPaused, store.Counts{Sent: 1})
+		if !strings.Contains(j.Note, "1 failed and tried again") {
+			t.Errorf("the note is %q", j.Note)
+		}
+	})
+}
+
+// TestForgedReceipts believes none that somebody makes up.
+func TestForgedReceipts(t *testing.T) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+		w.prove()
+		old := w.sends["order-0"]
+		w.die(100)
+		w.deaf() // so that nothing true is said meanwhile
+		w.letters(poison)
+		forge := func(send string) brokers.Message {
+			return dlq.Receipt{Send: send, Outcome: dlq.OutcomeHandled, Topic: "orders"}.Message()
+		}
+		j := w.create(job.Spec{}, store.Filter{})
+		done := make(chan store.Job)
+		go func() { done <- w.run(j.ID) }()
+		time.Sleep(10 * time.Second)
+		forged := []brokers.Message{forge("2.1.AAAAAAAAAAAAAAAAAAAAAA"), forge("2.1."), forge(old), forge("1.2" + old[3:]), {Body: []byte("{}")}, {Body: []byte{0, 0xff}}}
+		w.must(w.broker.Publish(t.Context(), "receipts", forged...))
+		hearing, stop := context.WithCancel(t.Context())
+		w.readReceipts(hearing)
+		w.ends(<-done, store.JobPaused, store.Counts{Returned: 1})
+		time.Sleep(time.Second)
+		stop()
+		// It failed, and was dead; what is of the first letter says nothing new.
+		got, want := w.reader.Counts(), job.ReceiptCounts{Believed: 3, Forged: 3, Unreadable: 2}
+		if got != want {
+			t.Errorf("the receipts are %+v, want %+v", got, want)
+		}
+		if w.broker.Len("receipts") != 0 {
+			t.Error("what is not believed is left in the topic")
+		}
+	})
+}
+
+// TestRefusals stops a job whose letters the broker does not take, and keeps them.
+func TestRefusals(t *testing.T) {
+	var n int
+	refuse := func(op memory.Op) (f memory.Fault) {
+		if op.Operation == memory.Return {
+			if n++; n > 6 && n%2 == 0 {
+				f.Err = fmt.Errorf("too large today: %w", brokers.ErrRefused)
+			}
+		}
+		return f
+	}
+	inWorld(t, memory.Options{Fault: refuse}, func(t *testing.T, w *world) {
+		w.prove()
+		w.die(100)
+		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
+		refused := j.Tally.Collected
+		if j.State != store.JobPaused || refused < 2 || refused > 15 || !strings.Contains(j.Note, "refused by the broker") {
+			t.Errorf("the job is %s (%s), %+v", j.State, j.Note, j.Tally)
+		}
+		l, err := w.s.Letters(t.Context(), store.Filter{States: []store.State{store.StateCollected}}, store.Page{})
+		w.must(err)
+		noted := 0
+		for _, l := range l.Letters {
+			if l.Note == "refused: too large today: the broker refuses the message as it is: it was not stored" {
+				noted++
+			}
+		}
+		if int64(noted) != refused {
+			t.Errorf("%d letters say that they were refused, want %d", noted, refused)
+		}
+		w.set(j.ID, store.JobCancelled)
+		if c := w.count(); c.Collected+c.Confirmed+c.Sent != 101 {
+			t.Errorf("the store has %+v, want all 101", c)
+		}
+	})
+}
+
+// TestUnknownOutcomes sends again, with the token as it was, until the broker has
+// confirmed.
+func TestUnknownOutcomes(t *testing.T) {
+	for name, done := range map[string]bool{"not done": false, "done": true} {
+		t.Run(name, func(t *testing.T) {
+			lose := func(op memory.Op) (f memory.Fault) {
+				if op.Operation == memory.Return && op.Nth == 1 && strings.HasSuffix(op.ID, "7") {
+					f.Err, f.Done = brokers.ErrUnknownOutcome, done
+				}
+				return f
+			}
+			inWorld(t, memory.Options{Fault: lose}, func(t *testing.T, w *world) {
+				w.prove()
+				w.die(100)
+				w.ends(w.run(w.create(job.Spec{}, store.Filter{}).ID), store.JobDone, store.Counts{Confirmed: 100})
+				if d := w.doubles(); d > 10 || !done && d > 0 {
+					t.Errorf("%d doubles", d)
+				}
+			})
+		})
+	}
+}
+
+// TestBrokerDown waits for a broker that is away.
+func TestBrokerDown(t *testing.T) {
+	var down func() bool
+	fault := func(op memory.Op) (f memory.Fault) {
+		if op.Operation == memory.Return && down() {
+			f.Err = errors.New("connection refused")
+		}
+		return f
+	}
+	inWorld(t, memory.Options{Fault: fault}, func(t *testing.T, w *world) {
+		down = func() bool { return false }
+		w.prove()
+		w.die(100)
+		began, calls := time.Now(), 0
+		down = func() bool {
+			calls++
+			return time.Since(began) < 30*time.Minute
+		}
+		j := w.create(job.Spec{}, store.Filter{})
+		go func() {
+			time.Sleep(20 * time.Minute)
+			w.ends(w.job(j.ID), store.JobRunning, store.Counts{Sending: 1})
+		}()
+		w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 100})
+		if took := time.Since(began); took > 32*time.Minute || calls > 200 || w.doubles() != 0 {
+			t.Errorf("it took %v, with %d calls and %d doubles", took, calls, w.doubles())
+		}
+	})
+}
+
+// TestMisconfiguredBroker asks, since waiting does not help.
+func TestMisconfiguredBroker(t *testing.T) {
+	broken := true
+	fault := func(op memory.Op) (f memory.Fault) {
+		if op.Operation == memory.Return && broken {
+			f.Err = fmt.Errorf("%w: the queue is gone", brokers.ErrMisconfigured)
+		}
+		return f
+	}
+	inWorld(t, memory.Options{Fault: fault}, func(t *testing.T, w *world) {
+		w.die(3)
+		w.letters(good)
+		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
+		if j.State != store.JobPaused || !strings.Contains(j.Note, "the queue is gone: mend that, then redrive dlq jobs resume 1") {
+			t.Errorf("the job is %s: %s", j.State, j.Note)
+		}
+		broken = false
+		w.set(j.ID, store.JobRunning)
+		w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 3})
 	})
 }

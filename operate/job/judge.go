@@ -242,4 +242,3 @@ func list(parts ...part) string {
 	}
 	return strings.Join(texts, ", ")
 }
-

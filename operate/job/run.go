@@ -105,7 +105,6 @@ type run struct {
 	from, stage int
 	sentAt      time.Time
 
-	claimed   []store.Sending // to be sent
 	unsaved   []store.Outcome // of what was sent
 	notBefore time.Time       // when more may be sent
 

@@ -14,22 +14,19 @@ import (
 	"github.com/redrive-go/redrive/operate/store"
 )
 
-// send sends a few letters: those that are queued or claimed already, or, if there
-// are none, up to n more.
+// send sends a few letters that go to one place: of those that are claimed or queued
+// already, or, if there are none, of up to n more.
 func (w *run) send(ctx context.Context, s standing, n int) error {
 	if n > 0 {
-		w.claimed = nil
 		if err := w.queue(ctx, n); err != nil {
 			return err
 		}
 	}
-	if len(w.claimed) == 0 {
-		var err error
-		if w.claimed, err = w.Store.Claim(ctx, w.now(), w.lease, batch(w.spec.Rate)); err != nil {
-			return err
-		}
+	claimed, err := w.Store.Claim(ctx, w.now(), w.lease, batch(w.spec.Rate))
+	if err != nil {
+		return err
 	}
-	to, letters := w.together()
+	to, letters := w.together(claimed)
 	if len(letters) == 0 {
 		return w.save(ctx)
 	}
@@ -50,28 +47,23 @@ func (w *run) queue(ctx context.Context, n int) error {
 	return err
 }
 
-// together takes claimed letters that go to one place. Those that go nowhere, by a
-// configuration that has changed, are refused.
-func (w *run) together() (to destination, letters []store.Sending) {
-	most := 0
-	var rest []store.Sending
+// together returns the first of the claimed letters that go to one place. The store
+// hands out the others again. Those that go nowhere, by a configuration that has
+// changed, are refused.
+func (w *run) together(claimed []store.Sending) (to destination, letters []store.Sending) {
 	spec := w.spec
 	spec.Force = true // its limit was held against them when they were queued
-	for _, l := range w.claimed {
+	for _, l := range claimed {
 		there, skip := w.Targets.route(spec, l.Letter)
 		switch {
 		case skip != "":
 			w.unsaved = append(w.unsaved, store.Outcome{Letter: l.ID, Refused: skip})
 		case len(letters) == 0:
-			to, most = there, batch(there.target.rate(w.spec.Rate))
+			to, letters = there, append(letters, l)
+		case there == to && len(letters) < batch(to.target.rate(w.spec.Rate)):
 			letters = append(letters, l)
-		case there == to && len(letters) < most:
-			letters = append(letters, l)
-		default:
-			rest = append(rest, l)
 		}
 	}
-	w.claimed = rest
 	return to, letters
 }
 
@@ -139,7 +131,6 @@ func (w *run) judge(letters []store.Sending, errs []error) (misconfigured error)
 		w.broker.over(w.now())
 		return nil
 	}
-	w.claimed = nil
 	if unknown != nil {
 		w.notBefore = w.now().Add(w.broker.failed(w.now(), unknown))
 	}

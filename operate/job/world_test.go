@@ -30,12 +30,14 @@ type world struct {
 	s      *store.Store
 	work   sync.WaitGroup
 	reader *job.Receipts
+	deaf   func() // ends the reading of receipts
 	dead   int
 
 	mu     sync.Mutex
 	fate   func(body string) error
 	runs   []string // bodies of letters that were sent back, in the order of their runs
 	served map[string]int
+	sends  map[string]string // their tokens
 	live   map[string]time.Time
 	late   time.Duration // the longest that a live message waited
 	paused []string
@@ -52,25 +54,29 @@ var (
 
 // inWorld runs a test in virtual time. The worker and live traffic go on until it
 // returns.
-func inWorld(t *testing.T, o memory.Options, test func(w *world)) {
+func inWorld(t *testing.T, o memory.Options, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, broker: memory.New(o), url: filepath.Join(t.TempDir(), "letters.db"), served: map[string]int{}, live: map[string]time.Time{}}
+		w := &world{t: t, broker: memory.New(o), url: filepath.Join(t.TempDir(), "letters.db"), served: map[string]int{}, sends: map[string]string{}, live: map[string]time.Time{}}
 		w.s = w.open()
 		ctx, stop := context.WithCancel(t.Context())
+		defer func() {
+			stop()
+			w.work.Wait()
+			if len(w.paused) > 0 || w.late > 100*time.Millisecond {
+				t.Errorf("live traffic was paused %q, and waited for up to %v", w.paused, w.late)
+			}
+			if err := errors.Join(w.broker.Close(context.WithoutCancel(ctx)), w.s.Close()); err != nil {
+				t.Error(err)
+			}
+		}()
 		w.startWorker(ctx)
 		w.collect(ctx)
-		w.readReceipts(ctx)
+		hearing, deaf := context.WithCancel(ctx)
+		w.deaf = deaf
+		w.readReceipts(hearing)
 		w.traffic(ctx)
-		test(w)
-		stop()
-		w.work.Wait()
-		if len(w.paused) > 0 || w.late > 100*time.Millisecond {
-			t.Errorf("live traffic was paused %q, and waited for up to %v", w.paused, w.late)
-		}
-		if err := errors.Join(w.broker.Close(context.WithoutCancel(ctx)), w.s.Close()); err != nil {
-			t.Error(err)
-		}
+		test(t, w)
 	})
 }
 
@@ -102,7 +108,7 @@ func (w *world) startWorker(ctx context.Context) {
 	})
 }
 
-func (w *world) handle(_ context.Context, m *brokers.Message) error {
+func (w *world) handle(ctx context.Context, m *brokers.Message) error {
 	body := string(m.Body)
 	if strings.HasPrefix(body, "live") {
 		time.Sleep(10 * time.Millisecond)
@@ -114,6 +120,7 @@ func (w *world) handle(_ context.Context, m *brokers.Message) error {
 	}
 	w.mu.Lock()
 	w.runs = append(w.runs, body)
+	w.sends[body] = consumer.MetaFrom(ctx).Send
 	fate := w.fate
 	w.mu.Unlock()
 	if err := fate(body); err != nil {
@@ -136,8 +143,8 @@ func (p pauses) Observe(_ context.Context, e consumer.Event) {
 	}
 }
 
-// set says what becomes of letters that are sent back from now on.
-func (w *world) set(fate func(body string) error) {
+// letters says what becomes of those that are sent back from now on.
+func (w *world) letters(fate func(body string) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fate = fate
@@ -232,9 +239,14 @@ func (w *world) die(n int) {
 		letters = append(letters, e.Encode(0))
 		w.dead++
 	}
-	before := w.count().Collected
+	last := func() int64 {
+		id, err := w.s.Last(w.t.Context())
+		w.must(err)
+		return max(id, 0)
+	}
+	before := last()
 	w.must(w.broker.Publish(w.t.Context(), "orders.dead", letters...))
-	for w.count().Collected < before+int64(n) {
+	for last() < before+int64(n) {
 		time.Sleep(time.Second)
 	}
 }
@@ -250,39 +262,65 @@ func (w *world) count() (c store.Counts) {
 	return c
 }
 
-func (w *world) runner() *job.Runner {
+func (w *world) runner() *job.Runner { return w.runnerOn(w.s, w.broker) }
+
+func (w *world) runnerOn(s *store.Store, broker brokers.Broker) *job.Runner {
 	return &job.Runner{
-		Store: w.s, Targets: targets, Owner: "anna@host", Logger: slog.New(slog.DiscardHandler),
-		Open: func(context.Context, string) (brokers.Broker, error) { return w.broker, nil },
+		Store: s, Targets: targets, Owner: "anna@host", Logger: slog.New(slog.DiscardHandler),
+		Open: func(context.Context, string) (brokers.Broker, error) { return broker, nil },
 	}
+}
+
+func (w *world) plan(spec job.Spec, f store.Filter) job.Plan {
+	w.t.Helper()
+	p, err := job.NewPlan(w.t.Context(), w.s, time.Now(), targets, spec, f)
+	w.must(err)
+	return p
 }
 
 func (w *world) create(spec job.Spec, f store.Filter) store.Job {
 	w.t.Helper()
-	plan, err := job.NewPlan(w.t.Context(), w.s, time.Now(), targets, spec, f)
-	w.must(err)
-	j, err := plan.Create(w.t.Context(), w.s, time.Now(), operator)
+	j, err := w.plan(spec, f).Create(w.t.Context(), w.s, time.Now(), operator)
 	w.must(err)
 	return j
 }
 
+// run works on a job for up to 2 hours.
 func (w *world) run(id int64) store.Job {
 	w.t.Helper()
-	j, err := w.runner().Run(w.t.Context(), id)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Hour)
+	defer cancel()
+	j, err := w.runner().Run(ctx, id)
 	w.must(err)
 	return j
 }
 
-func (w *world) resume(id int64) {
+// set changes a job as another process does.
+func (w *world) set(id int64, state store.JobState) {
 	w.t.Helper()
-	w.must(w.s.SetJob(w.t.Context(), time.Now(), operator, id, store.JobRunning, "resumed"))
+	w.must(w.s.SetJob(w.t.Context(), time.Now(), operator, id, state, "by hand"))
+}
+
+func (w *world) job(id int64) store.Job {
+	w.t.Helper()
+	j, err := w.s.Job(w.t.Context(), id)
+	w.must(err)
+	return j
+}
+
+// ends fails the test unless a job ended so, and with so many letters in each state.
+func (w *world) ends(j store.Job, state store.JobState, want store.Counts) {
+	w.t.Helper()
+	if j.State != state || j.Tally.Counts != want {
+		w.t.Errorf("job %d is %s (%s) with %+v\nwant %s with %+v", j.ID, j.State, j.Note, j.Tally.Counts, state, want)
+	}
 }
 
 // prove has a letter sent back and handled, so that a receipt was seen.
 func (w *world) prove() {
 	w.t.Helper()
 	w.die(1)
-	w.set(good)
+	w.letters(good)
 	if j := w.run(w.create(job.Spec{}, store.Filter{}).ID); j.State != store.JobDone || j.Tally.Confirmed != 1 {
 		w.t.Fatalf("the first letter: %+v", j)
 	}

@@ -81,15 +81,9 @@ func (c conn) breakDown(ctx context.Context, f Filter, b breakdown) error {
 
 // sumUp adds the letters that f selects by their rows.
 func (c conn) sumUp(ctx context.Context, f Filter, b breakdown) error {
-	of := f.ofLetter()
-	if clusters := f.ofCluster(); len(clusters.sql) > 0 {
-		of.and("l.cluster in ("+selectClusters(clusters)+")", clusters.args...)
-	}
-	if len(f.States) > 0 {
-		of.and("l.state in (IDS)", f.States)
-	}
-	query := `select l.cluster, l.state, l.stub, l.redrives, l.sends, count(*), cast(sum(l.size) as bigint), min(l.at), max(l.at)
-		from letters l where ` + of.String() + ` group by l.cluster, l.state, l.stub, l.redrives, l.sends`
+	of := f.ofRow()
+	query := `select +l.cluster, l.state, l.stub, l.redrives, l.sends, count(*), cast(sum(l.size) as bigint), min(l.at), max(l.at)
+		from letters l where ` + of.String() + ` group by +l.cluster, l.state, l.stub, l.redrives, l.sends` // without the index by cluster, which would read each row on its own
 	return c.each(ctx, query, of.args, func(scan func(...any) error) error {
 		var k kind
 		var s sums

@@ -106,7 +106,8 @@ func identityOf(l Collected) []byte {
 	case which == "" || dead == 0:
 		return nil
 	}
-	parts := []string{l.Broker, l.Source, which, string(l.Raw.Body)}
+	body := sha256.Sum256(l.Raw.Body)
+	parts := []string{l.Broker, l.Source, which, string(body[:])}
 	for _, h := range l.Raw.Headers {
 		parts = append(parts, h.Name, h.Value, h.Type)
 	}
@@ -115,14 +116,12 @@ func identityOf(l Collected) []byte {
 }
 
 // hash returns the same for the same texts, and for no others.
-func hash(texts ...string) (sum [sha256.Size]byte) {
-	h := sha256.New()
+func hash(texts ...string) [sha256.Size]byte {
+	b := make([]byte, 0, 512) // enough for most
 	for _, t := range texts {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(t))))
-		h.Write([]byte(t))
+		b = append(binary.BigEndian.AppendUint64(b, uint64(len(t))), t...)
 	}
-	h.Sum(sum[:0])
-	return sum
+	return sha256.Sum256(b)
 }
 
 // Bounds of texts in rows, in bytes.

@@ -1,14 +1,15 @@
 package store_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
@@ -49,7 +50,8 @@ func TestCollect(t *testing.T) {
 // TestContentSurvives keeps what no text column would.
 func TestContentSurvives(t *testing.T) {
 	hostile := "\x00\xff\x1b[31m\u202e'; drop table letters; --"
-	large := bytes.Repeat([]byte("0123456789abcdef"), 200<<10) // 3.2 MiB
+	large := make([]byte, 7<<19)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(large)
 	foreign := store.Collected{
 		Broker: hostile, Source: hostile, Format: hostile, Position: hostile,
 		Raw: brokers.Message{ID: hostile, Topic: hostile, Key: hostile, Body: []byte(hostile), Headers: brokers.Headers{
@@ -83,6 +85,26 @@ func TestContentSurvives(t *testing.T) {
 		}
 		if l := letters[0]; l.Source != hostile || len(l.ErrorText) > 2<<10 {
 			t.Errorf("the letter has the source %q, and an error text of %d bytes", l.Source, len(l.ErrorText))
+		}
+	})
+}
+
+// TestLongTexts tells IDs apart that differ where rows have no room.
+func TestLongTexts(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		long := strings.Repeat("é", 4000)
+		for n, end := range []string{"a", "b"} {
+			e := entry(n)
+			e.Message.ID, e.Message.Key = long+end, long+end
+			collect(t, s, noon, collected(e))
+		}
+		got := list(t, s, store.Filter{MessageID: long + "b"}, 10)
+		if len(got) != 1 || got[0].ID != 2 || len(got[0].MessageID) > 512 || !strings.HasPrefix(got[0].MessageID, "éé") || !utf8.ValidString(got[0].MessageID) {
+			t.Errorf("the letters are %+v", got)
+		}
+		if n, err := s.Delete(t.Context(), noon, operator, long+"a"); n != 1 || err != nil {
+			t.Errorf("Delete = %d, %v, want 1", n, err)
 		}
 	})
 }
@@ -144,6 +166,29 @@ func TestMerge(t *testing.T) {
 	})
 }
 
+// TestStatsAreBounded lets letters claim more topics than anybody has.
+func TestStatsAreBounded(t *testing.T) {
+	s := open(t, sqliteFile(t))
+	var batch []store.Collected
+	for n := range 1003 {
+		e := entry(n)
+		e.Message.Topic = fmt.Sprintf("topic-%04d", n)
+		batch = append(batch, collected(e))
+		if n == 1002 {
+			e.Message.ID = "second"
+			batch = append(batch, collected(e))
+		}
+	}
+	collect(t, s, noon, batch...)
+	stats, err := s.Stats(t.Context(), noon)
+	if err != nil || len(stats.Topics) != 1000 || stats.Topics[999].Topic != "topic-1002" || stats.Topics[999].Counts.Collected != 2 {
+		t.Fatalf("Stats = %d topics, %v, want the 1000 with most letters", len(stats.Topics), err)
+	}
+	if o := stats.Others; o.Counts != (store.Counts{Collected: 3}) || o.Bytes == 0 || o.Topic != "" {
+		t.Errorf("the others are %+v, want 3 letters", o)
+	}
+}
+
 func TestClustersAndStats(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := open(t, url)
@@ -165,7 +210,7 @@ func TestClustersAndStats(t *testing.T) {
 			t.Errorf("the largest cluster is %+v", c)
 		}
 		clusters, err = s.Clusters(t.Context(), store.Filter{}, store.ByLastDeath, store.Page{Limit: 1})
-		if err != nil || len(clusters.Clusters) != 1 || clusters.Next == "" || clusters.Clusters[0].Topic != "far" {
+		if err != nil || len(clusters.Clusters) != 1 || clusters.Next == "" || clusters.Clusters[0].Topic != "far" || !clusters.Clusters[0].LastAt.Equal(noon.Add(2*time.Minute)) {
 			t.Errorf("the latest cluster is %+v, %v", clusters, err)
 		}
 		stats, err := s.Stats(t.Context(), noon.Add(30*time.Minute))

@@ -63,7 +63,7 @@ func copyTable(ctx context.Context, from, to conn, table string) error {
 				bytes += len(b)
 			}
 		}
-		if batch = append(batch, row); len(batch) < maxRows && bytes < maxBytes {
+		if batch = append(batch, row); len(batch) < 1000 && bytes < maxBytes {
 			continue
 		}
 		if err := to.insert(ctx, table, columns, batch); err != nil {

@@ -8,14 +8,19 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // dialect is what differs between the databases. Statements are written with ?
-// for an argument, and with three words more:
+// for an argument, and with a few words more:
 //
 //	IDS       a table of one column, v, of the numbers in an argument of type ids
 //	KEYS      likewise, of the values in an argument of type keys
-//	COUNTERS  in a schema: a column for each state; KEY, BYTES, EMPTY, OPEN likewise
+//	BYTES     the type of all texts; EMPTY is an empty one
+//	KEY       in a schema, the type of a number by which rows are found
+//	COUNTERS  in a schema, a column for each state; OPEN is the sum of those of open letters
 type dialect struct {
 	postgres bool
 	schema   string // on Postgres
@@ -60,9 +65,10 @@ func schemaWords() []string {
 	return []string{"COUNTERS", columns, "OPEN", openSum("")}
 }
 
-// conn is a transaction.
+// conn is a transaction, and the connection that it is on.
 type conn struct {
-	tx *sql.Tx
+	tx   *sql.Tx
+	line *sql.Conn
 	dialect
 }
 
@@ -183,9 +189,27 @@ const (
 	maxBytes = 4 << 20
 )
 
-// insert adds rows to a table, many in a statement.
+// insert adds rows to a table.
 func (c conn) insert(ctx context.Context, table string, columns []string, rows [][]any) error {
-	return c.chunks(ctx, "insert into "+table+" ("+strings.Join(columns, ", ")+") values ROWS", "(?"+strings.Repeat(", ?", len(columns)-1)+")", rows)
+	if c.postgres {
+		return c.copyRows(ctx, table, columns, rows)
+	}
+	// The caller ends the transaction after an error, so SQLite need not be able
+	// to undo one statement.
+	const into = "insert or rollback into "
+	return c.chunks(ctx, into+table+" ("+strings.Join(columns, ", ")+") values ROWS", "(?"+strings.Repeat(", ?", len(columns)-1)+")", rows)
+}
+
+// copyRows adds rows by Postgres's COPY, which is made for many.
+func (c conn) copyRows(ctx context.Context, table string, columns []string, rows [][]any) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	return c.line.Raw(func(driver any) error {
+		source := pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) { return c.values(rows[i]), nil })
+		_, err := driver.(*stdlib.Conn).Conn().CopyFrom(ctx, pgx.Identifier{table}, columns, source)
+		return err
+	})
 }
 
 // update runs a statement with rows of numbers, in place of its word ROWS.
@@ -201,7 +225,7 @@ func (c conn) update(ctx context.Context, statement string, rows [][]any) error 
 // nothing else tells the types, the first row does.
 func (c conn) chunks(ctx context.Context, statement, first string, rows [][]any) error {
 	for len(rows) > 0 {
-		var args []any
+		args := make([]any, 0, min(len(rows), maxRows)*len(rows[0]))
 		n, bytes := 0, 0
 		for ; n < min(len(rows), maxRows) && bytes < maxBytes; n++ {
 			args = append(args, rows[n]...)

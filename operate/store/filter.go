@@ -130,6 +130,19 @@ func (f Filter) ofCluster() (c conditions) {
 	return c
 }
 
+// ofRow is all that f demands of the row of l, a letter, for where its cluster
+// and its state are not what the rows are found by.
+func (f Filter) ofRow() conditions {
+	c := f.ofLetter()
+	if clusters := f.ofCluster(); len(clusters.sql) > 0 {
+		c.and("+l.cluster in ("+selectClusters(clusters)+")", clusters.args...)
+	}
+	if len(f.States) > 0 {
+		c.and("+l.state in (IDS)", f.States)
+	}
+	return c
+}
+
 // hasLetters adds that c, a cluster, has letters in the states of f.
 func (f Filter) hasLetters(of *conditions) {
 	if len(f.States) == 0 {

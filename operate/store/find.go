@@ -3,8 +3,13 @@ package store
 import (
 	"bytes"
 	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
 // Listing is a page of letters.
@@ -21,9 +26,9 @@ type Listing struct {
 
 // Bounds of the work for a page.
 const (
-	// maxMerged is how many clusters are read in step, newest first. With more,
-	// all letters of a stretch of time are looked at.
-	maxMerged = 100
+	// maxMerged is how many clusters, by state, are read in step. With more, all
+	// letters of a stretch of time are looked at.
+	maxMerged = 200
 
 	// maxLooked is how many letters such a stretch has.
 	maxLooked = 20_000
@@ -92,7 +97,7 @@ type results struct {
 	looked int
 }
 
-// order and past are the direction in SQL.
+// order, past and until are the direction in SQL.
 func (s search) order() string {
 	if s.rising {
 		return " order by l.at, l.id "
@@ -105,6 +110,13 @@ func (s search) past() string {
 		return "(l.at, l.id) > (?, ?)"
 	}
 	return "(l.at, l.id) < (?, ?)"
+}
+
+func (s search) until() string {
+	if s.rising {
+		return "(l.at, l.id) <= (?, ?)"
+	}
+	return "(l.at, l.id) >= (?, ?)"
 }
 
 func (s search) sort(list []key) {
@@ -129,45 +141,78 @@ func (c conn) find(ctx context.Context, f Filter, s search) (results, error) {
 
 // findRows looks for letters by what is in their rows.
 func (c conn) findRows(ctx context.Context, f Filter, s search) (results, error) {
-	of := f.ofCluster()
-	exact := len(f.IDs) > 0 || f.MessageID != ""
-	if (len(of.sql) > 0 || len(f.States) > 0) && !exact {
-		clusters, err := c.clustersOf(ctx, f)
+	switch {
+	case f.MessageID != "":
+		blocks, err := c.blocks(ctx)
 		if err != nil {
 			return results{}, err
 		}
-		if len(clusters) <= maxMerged {
-			return c.merge(ctx, f, s, clusters)
+		return c.merge(ctx, f.ofRow(), s, fmt.Sprintf("l.id / %d = b.v", perBlock), blocks)
+	case len(f.IDs) == 0 && (len(f.ofCluster().sql) > 0 || len(f.States) > 0):
+		buckets, err := c.bucketsOf(ctx, f)
+		if err != nil {
+			return results{}, err
+		}
+		if len(buckets) <= maxMerged {
+			return c.merge(ctx, f.ofLetter(), s, fmt.Sprintf("l.cluster = b.v / %d and l.state = b.v %% %[1]d", perCluster), buckets)
 		}
 	}
 	return c.scan(ctx, f, s)
 }
 
-// clustersOf returns the clusters that have letters which f may select; more
-// than maxMerged if there are too many to merge.
-func (c conn) clustersOf(ctx context.Context, f Filter) (ids, error) {
+// bucketsOf returns where letters are that f may select: clusters and states,
+// each as one number. If there are too many to merge, it returns more than
+// maxMerged.
+func (c conn) bucketsOf(ctx context.Context, f Filter) (buckets ids, err error) {
 	of := f.ofCluster()
 	f.hasLetters(&of)
-	return c.numbers(ctx, selectClusters(of)+" limit "+strconv.Itoa(maxMerged+1), of.args...)
+	query := "select c.id, " + counters("c.") + from(of) + " limit " + strconv.Itoa(maxMerged+1)
+	err = c.each(ctx, query, of.args, func(scan func(...any) error) error {
+		var cluster int64
+		var counts Counts
+		err := scan(append([]any{&cluster}, counts.dest()...)...)
+		for _, s := range intersection(f.States, States()) {
+			if counts.Of(s) > 0 {
+				buckets = append(buckets, cluster*perCluster+s.code())
+			}
+		}
+		return err
+	})
+	return buckets, err
 }
 
-func selectClusters(of conditions) string {
-	return "select c.id from clusters c join topics t on t.id = c.topic where " + of.String()
-}
+// perCluster is how far apart the numbers of clusters are in those of buckets.
+const perCluster = 16
 
-// merge takes the first letters of each cluster and state, which an index has
-// in order, and of those the first.
-func (c conn) merge(ctx context.Context, f Filter, s search, clusters ids) (results, error) {
-	states := f.States
-	if len(states) == 0 {
-		states = States()
+// perBlock is how many letters are in a block of the index by message ID, which
+// knows the number, too.
+const perBlock = 4096
+
+// blocks returns the numbers of all blocks.
+func (c conn) blocks(ctx context.Context) (list ids, err error) {
+	var first, last int64
+	_, err = c.get(ctx, "select coalesce(min(id), 0), coalesce(max(id), -1) from letters", nil, &first, &last)
+	for n := first / perBlock; n <= last/perBlock; n++ {
+		list = append(list, n)
 	}
-	of := f.ofLetter().with(s.past(), s.from.at, s.from.id)
-	query := `select (select string_agg(n.at || '.' || n.id, ' ') from (
-			select l.at, l.id from letters l where l.cluster = c.v and l.state = s.v and ` + of.String() + s.order() + `limit ` + strconv.Itoa(s.limit+1) + `
-		) n) from (IDS) c cross join (IDS) s`
+	return list, err
+}
+
+func selectClusters(of conditions) string { return "select c.id" + from(of) }
+
+func from(of conditions) string {
+	return " from clusters c join topics t on t.id = c.topic where " + of.String()
+}
+
+// merge takes the first letters of each bucket, b, which an index has in order,
+// and of those the first.
+func (c conn) merge(ctx context.Context, of conditions, s search, in string, buckets ids) (results, error) {
+	of = of.with(s.past(), s.from.at, s.from.id)
+	query := fmt.Sprintf(`select (select string_agg(n.at || '.' || n.id, ' ') from (
+			select l.at, l.id from letters l where %s and %s %s limit %d
+		) n) from (IDS) b`, in, of.String(), s.order(), s.limit+1)
 	var found []key
-	err := c.each(ctx, query, append(of.args, clusters, states), func(scan func(...any) error) error {
+	err := c.each(ctx, query, append(of.args, buckets), func(scan func(...any) error) error {
 		var list []byte
 		if err := scan(&list); err != nil {
 			return err
@@ -195,38 +240,54 @@ func (s search) cut(found []key) (r results) {
 	return r
 }
 
-// scan looks at letters one after the other, at no more than maxLooked.
+// scan looks at letters one after the other, at no more than maxLooked: first at
+// some, and at more the fewer f selects.
 func (c conn) scan(ctx context.Context, f Filter, s search) (results, error) {
-	base := f.ofLetter().with(s.past(), s.from.at, s.from.id)
-	var end key
-	ends, err := c.get(ctx, "select l.at, l.id from letters l where "+base.String()+s.order()+"limit 1 offset "+strconv.Itoa(maxLooked-1),
-		base.args, &end.at, &end.id)
-	if err != nil {
-		return results{}, err
-	}
-	of := base
-	if ends {
-		of = of.with("not "+s.past(), end.at, end.id)
-	}
-	if clusters := f.ofCluster(); len(clusters.sql) > 0 {
-		of = of.with("+l.cluster in ("+selectClusters(clusters)+")", clusters.args...)
-	}
-	if len(f.States) > 0 {
-		of = of.with("+l.state in (IDS)", f.States)
-	}
+	of := f.ofRow()
 	var found []key
-	query := "select l.at, l.id from letters l where " + of.String() + s.order() + "limit " + strconv.Itoa(s.limit+1)
-	err = c.each(ctx, query, of.args, func(scan func(...any) error) error {
+	for looked, n := 0, min(5*s.limit, maxLooked); ; n = min(4*n, maxLooked-looked) {
+		between, end, ends, err := c.stretchOf(ctx, f, s, n)
+		if err != nil {
+			return results{}, err
+		}
+		more, err := c.keys(ctx, of.with(between.String(), between.args...), s.order()+"limit "+strconv.Itoa(s.limit+1-len(found)))
+		if err != nil {
+			return results{}, err
+		}
+		found = append(found, more...)
+		looked += n
+		if len(found) > s.limit || !ends {
+			r := s.cut(found)
+			r.looked = looked
+			return r, nil
+		}
+		if s.from = end; looked == maxLooked {
+			return results{keys: found, next: end, more: true, looked: looked}, nil
+		}
+	}
+}
+
+// stretchOf returns the conditions for the next n letters, and the last of them
+// unless there are fewer.
+func (c conn) stretchOf(ctx context.Context, f Filter, s search, n int) (between conditions, end key, ends bool, err error) {
+	between = f.ofLetter().with(s.past(), s.from.at, s.from.id)
+	last, err := c.keys(ctx, between, s.order()+"limit 1 offset "+strconv.Itoa(n-1))
+	if err != nil || len(last) == 0 {
+		return between, key{}, false, err
+	}
+	between.and(s.until(), last[0].at, last[0].id)
+	return between, last[0], true, nil
+}
+
+// keys returns the places of letters.
+func (c conn) keys(ctx context.Context, of conditions, rest string) (found []key, err error) {
+	err = c.each(ctx, "select l.at, l.id from letters l where "+of.String()+rest, of.args, func(scan func(...any) error) error {
 		var k key
 		err := scan(&k.at, &k.id)
 		found = append(found, k)
 		return err
 	})
-	r := s.cut(found)
-	if ends && !r.more {
-		r.more, r.next, r.looked = true, end, maxLooked
-	}
-	return r, err
+	return found, err
 }
 
 // findContent looks for letters by what is in them.
@@ -258,11 +319,15 @@ func (c conn) findContent(ctx context.Context, f Filter, s search) (results, err
 
 // matches reports which letters have what f looks for in their content.
 func (c conn) matches(ctx context.Context, f Filter, list ids) (map[int64]bool, error) {
+	body := "EMPTY" // bodies are large
+	if f.Text != "" {
+		body = "c.body"
+	}
 	found := map[int64]bool{}
-	query := "select l.id, l.error_text, c.raw, c.body from letters l join contents c on c.letter = l.id where l.id in (IDS)"
+	query := "select l.id, l.error_text, c.raw, " + body + " from letters l join contents c on c.letter = l.id where l.id in (IDS)"
 	err := c.each(ctx, query, []any{list}, func(scan func(...any) error) error {
 		var id int64
-		var text, raw, body []byte
+		var text, raw, body sql.RawBytes
 		if err := scan(&id, &text, &raw, &body); err != nil {
 			return err
 		}
@@ -280,14 +345,12 @@ func (h HeaderFilter) matches(raw []byte) (bool, error) {
 	if h.Name == "" {
 		return true, nil
 	}
+	name, _ := json.Marshal(saveText(h.Name)) // texts always can be
+	if !bytes.Contains(raw, name) {
+		return false, nil
+	}
 	m, err := load(raw, nil)
-	if err != nil {
-		return false, err
-	}
-	for _, header := range m.Headers {
-		if header.Name == h.Name && (h.Value == nil || header.Value == *h.Value) {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(m.Headers, func(header brokers.Header) bool {
+		return header.Name == h.Name && (h.Value == nil || header.Value == *h.Value)
+	}), err
 }

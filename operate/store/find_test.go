@@ -26,7 +26,7 @@ func TestLettersByFilter(t *testing.T) {
 		for batch := range slices.Chunk(all, 100) {
 			collect(t, s, noon.Add(time.Hour), batch...)
 		}
-		for range 200 {
+		for range 120 {
 			f := randomFilter(random)
 			var want []int64
 			for id, c := range all {

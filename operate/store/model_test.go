@@ -26,7 +26,7 @@ func TestModel(t *testing.T) {
 			m.collect, m.collect, m.collect, m.comeBack, m.createJob, m.queue, m.queue, m.nextWave, m.claim, m.claim, m.sent, m.sent, m.receipt, m.receipt, m.receipt,
 			m.expire, m.endJob, m.discard, m.restore, m.putBack, m.sweep, m.delete,
 		}
-		for n := range 400 {
+		for n := range 300 {
 			m.now = m.now.Add(time.Duration(1+m.random.IntN(1000)) * time.Millisecond)
 			steps[m.random.IntN(len(steps))]()
 			if m.compare(); t.Failed() {
@@ -73,18 +73,13 @@ type modelJob struct {
 }
 
 func newModel(t *testing.T, url string, seed uint64) *model {
-	driver, source := "sqlite", url
-	if strings.HasPrefix(url, "postgres") {
-		driver = "pgx"
-	}
-	m := &model{t: t, s: open(t, url), random: rand.New(rand.NewPCG(seed, 2)), now: noon, letters: map[int64]*modelLetter{}}
-	db, err := sql.Open(driver, source)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	m.db = db
+	m := newModelOf(t, open(t, url), url)
+	m.random = rand.New(rand.NewPCG(seed, 2))
 	return m
+}
+
+func newModelOf(t *testing.T, s *store.Store, url string) *model {
+	return &model{t: t, s: s, db: raw(t, url), now: noon, letters: map[int64]*modelLetter{}}
 }
 
 func (m *model) check(err error) {

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,7 +31,7 @@ const (
 // openSQLite opens the file, which only its owner may read. A commit is on the
 // disk when it returns (synchronous), and what is deleted is overwritten
 // (secure_delete).
-func (s *Store) openSQLite(path string) error {
+func (s *Store) openSQLite(ctx context.Context, path string) error {
 	s.name, s.dialect = path, sqliteDialect()
 	if err := privateFile(path); err != nil {
 		return fmt.Errorf("store: %w", err)
@@ -41,7 +42,7 @@ func (s *Store) openSQLite(path string) error {
 		"synchronous(full)",
 		"foreign_keys(1)",
 		"secure_delete(1)",
-		"cache_size(-8192)",
+		"cache_size(-2048)",
 		"wal_autocheckpoint(4000)",
 		"journal_size_limit(67108864)",
 	}}
@@ -51,6 +52,17 @@ func (s *Store) openSQLite(path string) error {
 		return s.failed(err)
 	}
 	s.use(db, 4)
+	// SQLite says nothing when it does not take a setting.
+	var journal string
+	var synchronous, foreignKeys, secureDelete int
+	err = db.QueryRowContext(ctx, "select * from pragma_journal_mode, pragma_synchronous, pragma_foreign_keys, pragma_secure_delete").
+		Scan(&journal, &synchronous, &foreignKeys, &secureDelete)
+	if err == nil && (journal != "wal" || synchronous != 2 || foreignKeys != 1 || secureDelete != 1) {
+		err = fmt.Errorf("the file system does not allow what the store needs (journal %s, synchronous %d): use a local disk", journal, synchronous)
+	}
+	if err != nil {
+		return errors.Join(s.failed(err), db.Close())
+	}
 	return nil
 }
 
@@ -71,7 +83,7 @@ func privateFile(path string) error {
 		return fmt.Errorf("%q is no name of a file", path)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("%w: %w", ErrReadOnly, err)
 	}
 	if err != nil {

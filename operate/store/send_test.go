@@ -330,7 +330,6 @@ func TestReceipts(t *testing.T) {
 		{"dead", nil, token, []string{"dead"}, 1, store.StateReturned, 0},
 		{"failed, then handled", nil, token, []string{"failed", "handled"}, 2, store.StateConfirmed, 1},
 		{"failed twice", nil, token, []string{"failed", "failed"}, 2, store.StateSent, 1},
-		{"handled and dead: a copy died", nil, token, []string{"dead", "handled"}, 2, store.StateConfirmed, 0},
 		{"of a later version", nil, token, []string{"paused"}, 1, store.StateSent, 0},
 		{"forged", nil, func(c store.Sending) string { return c.Token + "x" }, []string{"handled"}, 0, store.StateSent, 0},
 		{"of nobody", nil, func(store.Sending) string { return "99.1.abc" }, []string{"handled"}, 0, store.StateSent, 0},
@@ -364,18 +363,36 @@ func TestReceipts(t *testing.T) {
 				if tt.before != nil {
 					tt.before(t, s, l, c)
 				}
-				var list []dlq.Receipt
+				believed := 0
 				for _, o := range tt.outcomes {
-					list = append(list, dlq.Receipt{Send: tt.send(c), Outcome: o})
+					believed += receipts(t, s, dlq.Receipt{Send: tt.send(c), Outcome: o})
 				}
-				if n := receipts(t, s, list...); n != tt.believed {
-					t.Errorf("Receipts = %d, want %d", n, tt.believed)
+				if believed != tt.believed {
+					t.Errorf("%d receipts are believed, want %d", believed, tt.believed)
 				}
 				wantState(t, s, 1, tt.want)
 				if w := wave(t, s, l.Job, 1); w.Failed != tt.failed {
 					t.Errorf("the wave is %+v, want %d failed", w, tt.failed)
 				}
 			})
+		}
+	})
+}
+
+// TestReceiptsTogether has copies of a message end differently.
+func TestReceiptsTogether(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		l := running(t, s, 1)
+		queue(t, s, l, 1)
+		send := claim(t, s, l, 1)[0].Token
+		list := []dlq.Receipt{{Send: send, Outcome: "dead"}, {Send: send, Outcome: "failed"}, {Send: send, Outcome: "handled"}, {Send: send, Outcome: "failed"}}
+		if n := receipts(t, s, list...); n != 4 {
+			t.Errorf("Receipts = %d, want 4", n)
+		}
+		wantState(t, s, 1, store.StateConfirmed)
+		if w := wave(t, s, l.Job, 1); w.Failed != 1 {
+			t.Errorf("the wave is %+v, want one that failed", w)
 		}
 	})
 }
@@ -413,10 +430,11 @@ func TestLease(t *testing.T) {
 		if err != nil {
 			t.Fatalf("Lease after its end: %v", err)
 		}
+		ownErr := s.SetOwnJob(t.Context(), noon, l, operator, store.JobPaused, "by whoever had the lease")
 		_, _, queueErr := s.Queue(t.Context(), noon, l, 1, sendAll)
 		_, claimErr := s.Claim(t.Context(), noon, l, 1)
 		_, waveErr := s.NextWave(t.Context(), noon, l)
-		for call, err := range map[string]error{"Queue": queueErr, "Claim": claimErr, "NextWave": waveErr, "Sent": s.Sent(t.Context(), noon, l, nil)} {
+		for call, err := range map[string]error{"Queue": queueErr, "Claim": claimErr, "NextWave": waveErr, "Sent": s.Sent(t.Context(), noon, l, nil), "SetOwnJob": ownErr} {
 			if !errors.Is(err, store.ErrLeased) {
 				t.Errorf("%s without the lease: %v, want ErrLeased", call, err)
 			}
@@ -426,6 +444,12 @@ func TestLease(t *testing.T) {
 		}
 		if n := len(claim(t, s, other, 1)); n != 1 {
 			t.Errorf("the new owner claims %d", n)
+		}
+		if err := s.SetOwnJob(t.Context(), noon, other, operator, store.JobPaused, "by its owner"); err != nil || job(t, s, l.Job).Note != "by its owner" {
+			t.Errorf("SetOwnJob: %v", err)
+		}
+		if err := s.SetOwnJob(t.Context(), noon, other, operator, store.JobDone, ""); !errors.Is(err, store.ErrNotRunning) {
+			t.Errorf("SetOwnJob of a job that others have paused: %v", err)
 		}
 		if err := s.Release(t.Context(), other); err != nil {
 			t.Error(err)
@@ -523,6 +547,18 @@ func TestJobs(t *testing.T) {
 		}
 		if _, err := s.Job(t.Context(), 6); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("Job(6): %v", err)
+		}
+	})
+}
+
+// TestJobOfNothing takes nothing that comes later, either.
+func TestJobOfNothing(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		l := running(t, s, 0)
+		collect(t, s, noon.Add(time.Hour), collected(entry(1)))
+		if n := queue(t, s, l, 10); n != 0 {
+			t.Errorf("Queue = %d, want 0", n)
 		}
 	})
 }

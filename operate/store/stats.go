@@ -2,14 +2,27 @@ package store
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"time"
 )
 
 // Stats is what the store holds, by topic.
 type Stats struct {
-	Topics      []TopicStats
-	NewClusters int64 // that were first seen in the last hour
+	// Topics are the topics with most letters, in the order of their names, at
+	// most maxTopics: a topic is what a letter claims.
+	Topics []TopicStats
+
+	// Others are all other topics together. It has no names, and no oldest
+	// letter.
+	Others TopicStats
+
+	// NewClusters counts those that were first seen in the last hour.
+	NewClusters int64
 }
+
+// maxTopics bounds Stats.Topics.
+const maxTopics = 1000
 
 // TopicStats is what the store holds of one topic's letters from one source.
 type TopicStats struct {
@@ -25,20 +38,45 @@ type TopicStats struct {
 
 // Stats returns counts that are kept up to date, so it costs little.
 func (s *Store) Stats(ctx context.Context, now time.Time) (stats Stats, err error) {
-	query := `select t.broker, t.source, t.topic, t.bytes,
-		(select min(l.at) from letters l where l.topic = t.id and l.state = 0), ` + counters("t.") + `
-		from topics t order by t.broker, t.source, t.topic`
 	err = s.read(ctx, func(tx conn) error {
 		if _, err := tx.get(ctx, "select count(*) from clusters where created_at > ?", []any{now.Add(-time.Hour)}, &stats.NewClusters); err != nil {
 			return err
 		}
-		return tx.each(ctx, query, nil, func(scan func(...any) error) error {
-			var t TopicStats
-			dest := []any{&t.Broker, &t.Source, &t.Topic, &t.Bytes, intoTime(&t.OldestCollected)}
-			err := scan(append(dest, t.Counts.dest()...)...)
-			stats.Topics = append(stats.Topics, t)
+		if stats.Others, err = tx.allTopics(ctx); err != nil {
 			return err
-		})
+		}
+		stats.Topics, err = tx.topics(ctx)
+		return err
 	})
+	for _, t := range stats.Topics {
+		stats.Others.Bytes -= t.Bytes
+		of := t.Counts.all()
+		for i, n := range stats.Others.Counts.all() {
+			*n -= *of[i]
+		}
+	}
 	return stats, err
+}
+
+func (c conn) allTopics(ctx context.Context) (all TopicStats, err error) {
+	sums := []string{"coalesce(cast(sum(bytes) as bigint), 0)"}
+	for _, s := range States() {
+		sums = append(sums, "coalesce(cast(sum("+string(s)+") as bigint), 0)")
+	}
+	_, err = c.get(ctx, "select "+strings.Join(sums, ", ")+" from topics", nil, append([]any{&all.Bytes}, all.Counts.dest()...)...)
+	return all, err
+}
+
+func (c conn) topics(ctx context.Context) (topics []TopicStats, err error) {
+	largest := "select * from topics order by " + strings.ReplaceAll(counters(""), ",", " +") + " desc, id limit " + strconv.Itoa(maxTopics)
+	query := "select t.broker, t.source, t.topic, t.bytes, (select min(l.at) from letters l where l.topic = t.id and l.state = 0), " +
+		counters("t.") + " from (" + largest + ") t order by t.broker, t.source, t.topic"
+	err = c.each(ctx, query, nil, func(scan func(...any) error) error {
+		var t TopicStats
+		dest := []any{&t.Broker, &t.Source, &t.Topic, &t.Bytes, intoTime(&t.OldestCollected)}
+		err := scan(append(dest, t.Counts.dest()...)...)
+		topics = append(topics, t)
+		return err
+	})
+	return topics, err
 }

@@ -36,7 +36,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	case found && scheme != "sqlite":
 		err = fmt.Errorf("store: %q is no store: use the name of a file, or postgres://", scheme+"://")
 	default:
-		err = s.openSQLite(strings.TrimPrefix(strings.TrimPrefix(url, "sqlite:"), "//"))
+		err = s.openSQLite(ctx, strings.TrimPrefix(strings.TrimPrefix(url, "sqlite:"), "//"))
 	}
 	if err != nil {
 		return nil, err
@@ -74,11 +74,16 @@ func (s *Store) read(ctx context.Context, f func(conn) error) error {
 }
 
 func (s *Store) transact(ctx context.Context, o *sql.TxOptions, f func(conn) error) error {
-	tx, err := s.db.BeginTx(ctx, o)
+	line, err := s.db.Conn(ctx)
 	if err != nil {
 		return s.failed(err)
 	}
-	if err := f(conn{tx, s.dialect}); err != nil {
+	defer line.Close() // gives it back
+	tx, err := line.BeginTx(ctx, o)
+	if err != nil {
+		return s.failed(err)
+	}
+	if err := f(conn{tx, line, s.dialect}); err != nil {
 		_ = tx.Rollback() // what matters is in err
 		return s.failed(err)
 	}

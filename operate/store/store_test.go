@@ -28,6 +28,9 @@ func onBoth(t *testing.T, test func(t *testing.T, url string)) {
 }
 
 func TestMain(m *testing.M) {
+	if url := os.Getenv(victim); url != "" {
+		beVictim(url)
+	}
 	code := m.Run()
 	postgrestest.Stop()
 	os.Exit(code)

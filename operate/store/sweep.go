@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -122,9 +123,9 @@ func (c conn) deleteLetters(ctx context.Context, list ids) error {
 	return deleteFrom("letters")(c, ctx, list)
 }
 
-// Delete deletes all letters with a message key, whatever their state, with
-// their content and history: for personal data that has to go. It returns how
-// many. That it was done stays in the audit, without the key, so the actor
+// Delete deletes all letters that the store has with a message key, whatever
+// their state, with their content and history: for personal data that has to go.
+// It returns how many. That it was done stays in the audit, without the key, so the actor
 // should not tell it either. What a job was about to send, or is sending, is
 // not called back.
 //
@@ -132,9 +133,19 @@ func (c conn) deleteLetters(ctx context.Context, list ids) error {
 // vacuum. Copies and backups are not touched, and filters of jobs keep what was
 // typed.
 func (s *Store) Delete(ctx context.Context, now time.Time, a Actor, key string) (deleted int64, err error) {
-	const query = "select id from letters where message_key = ? limit "
-	if err := s.repeat(ctx, &deleted, conn.deleteLetters, query, short(key, maxText)); err != nil {
-		return deleted, err
+	var list ids
+	err = s.read(ctx, func(tx conn) (err error) { // looks at all letters, so it holds up nobody
+		list, err = tx.numbers(ctx, "select id from letters where message_key = ?", short(key, maxText))
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	for step := range slices.Chunk(list, stepLetters) {
+		if err := s.write(ctx, func(tx conn) error { return tx.deleteLetters(ctx, step) }); err != nil {
+			return deleted, err
+		}
+		deleted += int64(len(step))
 	}
 	err = s.write(ctx, func(tx conn) error {
 		act, err := tx.act(ctx, now, a, "delete", 0)

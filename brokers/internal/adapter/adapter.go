@@ -129,7 +129,7 @@ func (t *Turn) Take(most, queues int, ready func(queue int) int, take func(queue
 var ErrNotHeld = fmt.Errorf("it was not received from this source: %w", brokers.ErrLeaseLost)
 
 // ErrReadOnly refuses a Retry that cannot be done in place.
-var ErrReadOnly = fmt.Errorf("its subscription only reads, and has no place for a copy: release it, and the delivery is still held until then: %w", brokers.ErrRefused)
+var ErrReadOnly = fmt.Errorf("its subscription only reads, and has no place for a copy; the delivery is still held, and can be released: %w", brokers.ErrRefused)
 
 // Failures collects the errors of a batch: List has one for each entry, and is
 // nil while there are none.

@@ -77,7 +77,8 @@ create table letters (
 );
 create index letters_cluster on letters (cluster, state, at, id);
 create index letters_at on letters (at, id, state, cluster);
-create index letters_message on letters (message_id, at, id);
+-- In blocks, so that what is collected together is together here, too.
+create index letters_message on letters ((id / 4096), message_id, at, id);
 create index letters_collected on letters (topic, at) where state = 0;
 create index letters_wave on letters (wave, state, at, id) where wave > 0;
 create index letters_failing on letters (wave, failed_class) where failed = 1 and state in (2, 3, 5);

@@ -1,0 +1,340 @@
+package job_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/operate/job"
+	"github.com/redrive-go/redrive/operate/store"
+)
+
+// process is a runner with a store of its own, which it loses when it crashes: then
+// it changes nothing any more, and nothing that it did not finish is cleaned up.
+type process struct {
+	*world
+	s     *store.Store
+	stop  context.CancelFunc
+	ended chan struct{}
+	err   error
+}
+
+// killer is a broker in a process, which may crash before or after a call.
+type killer struct {
+	*memory.Broker
+	crashes func(sent bool) bool
+}
+
+func (k killer) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+	if k.crashes(false) {
+		return errors.New("the process is gone")
+	}
+	err := k.Broker.Return(ctx, group, topic, msgs...)
+	if k.crashes(true) {
+		return errors.New("the process is gone")
+	}
+	return err
+}
+
+// fork begins to work on a job in a process of its own. crashes is asked before
+// and after each call of the broker.
+func (w *world) fork(id int64, crashes func(sent bool) bool) *process {
+	w.t.Helper()
+	ctx, stop := context.WithCancel(w.t.Context())
+	p := &process{world: w, s: w.open(), stop: stop, ended: make(chan struct{})}
+	on := killer{w.broker, func(sent bool) bool {
+		if !crashes(sent) {
+			return false
+		}
+		p.crash()
+		return true
+	}}
+	go func() {
+		defer close(p.ended)
+		_, p.err = w.runnerOn(p.s, on).Run(ctx, id)
+	}()
+	return p
+}
+
+// crash ends a process from one moment to the other.
+func (p *process) crash() {
+	if err := p.s.Close(); err != nil {
+		p.t.Error(err)
+	}
+	p.stop()
+}
+
+// exit ends a process that has crashed, or has done its work.
+func (p *process) exit() error {
+	<-p.ended
+	p.stop()
+	p.must(p.s.Close())
+	return p.err
+}
+
+func never(bool) bool { return false }
+
+// TestCrashes kills a process at every step of a job, again and again. No letter is
+// lost, and those that come twice are of the batches that a crash has left.
+func TestCrashes(t *testing.T) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+		w.prove()
+		w.die(200)
+		j := w.create(job.Spec{}, store.Filter{})
+		seed := rand.Uint64()
+		random := rand.New(rand.NewPCG(seed, 1))
+		unsure := 0 // batches that a crash has left
+		for crashes := 0; w.job(j.ID).State == store.JobRunning; crashes++ {
+			calls, late := random.IntN(12), random.IntN(2) == 0 // the call of the broker at which it crashes, and whether after it
+			p := w.fork(j.ID, func(sent bool) bool {
+				if !sent {
+					calls--
+				}
+				now := crashes < 12 && calls == 0 && sent == late
+				if now && sent {
+					unsure++
+				}
+				return now
+			})
+			if crashes < 12 { // or between calls, a moment later
+				select {
+				case <-p.ended:
+				case <-time.After(time.Duration(random.IntN(3000)) * time.Millisecond):
+					p.crash()
+				}
+			}
+			if err := p.exit(); errors.Is(err, store.ErrLeased) {
+				crashes--
+				time.Sleep(time.Second) // as somebody does who types it again
+			}
+		}
+		w.ends(w.job(j.ID), store.JobDone, store.Counts{Confirmed: 200})
+		if len(w.served) != 201 || w.doubles() > 10*unsure {
+			t.Errorf("seed %d: %d letters were served, %d of them again, with %d batches that were left", seed, len(w.served), w.doubles(), unsure)
+		}
+	})
+}
+
+// TestGoesOn finishes what a process has left in any state.
+func TestGoesOn(t *testing.T) {
+	type lease = store.Lease
+	queue := func(w *world, l lease, n int) {
+		_, _, err := w.s.Queue(w.t.Context(), time.Now(), l, n, func(store.Letter) string { return "" })
+		w.must(err)
+	}
+	claim := func(w *world, l lease) []store.Sending {
+		claimed, err := w.s.Claim(w.t.Context(), time.Now(), l, 10)
+		w.must(err)
+		return claimed
+	}
+	for name, leave := range map[string]func(w *world, l lease){
+		"leased": func(*world, lease) {},
+		"queued": func(w *world, l lease) { queue(w, l, 1) },
+		"claimed": func(w *world, l lease) {
+			queue(w, l, 1)
+			claim(w, l)
+		},
+		"sent": func(w *world, l lease) {
+			queue(w, l, 1)
+			c := claim(w, l)[0]
+			c.Entry.Meta.Send = c.Token
+			w.must(w.broker.Return(w.t.Context(), "", "orders", brokers.Returned{Message: c.Entry.Message, Meta: c.Entry.Meta}))
+			w.must(w.s.Sent(w.t.Context(), time.Now(), l, []store.Outcome{{Letter: c.ID}}))
+		},
+		"in the next wave": func(w *world, l lease) {
+			_, err := w.s.NextWave(w.t.Context(), time.Now(), l)
+			w.must(err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+				w.prove()
+				w.die(40)
+				j := w.create(job.Spec{}, store.Filter{})
+				l, err := w.s.Lease(t.Context(), time.Now(), j.ID, "somebody who crashed", 30*time.Second)
+				w.must(err)
+				leave(w, l)
+				if _, err := w.runner().Run(t.Context(), j.ID); !errors.Is(err, store.ErrLeased) || !strings.Contains(err.Error(), "somebody who crashed") {
+					t.Errorf("Run beside the lease: %v", err)
+				}
+				time.Sleep(31 * time.Second)
+				w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 40})
+				if w.doubles() != 0 {
+					t.Errorf("%d doubles", w.doubles())
+				}
+			})
+		})
+	}
+}
+
+// TestTwoRunners lets only one of them work.
+func TestTwoRunners(t *testing.T) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+		w.prove()
+		w.die(100)
+		j := w.create(job.Spec{}, store.Filter{})
+		first := w.fork(j.ID, never)
+		for range 10 {
+			time.Sleep(100 * time.Millisecond)
+			if err := w.fork(j.ID, never).exit(); !errors.Is(err, store.ErrLeased) {
+				t.Errorf("the second runner: %v, want ErrLeased", err)
+			}
+		}
+		w.must(first.exit())
+		w.ends(w.job(j.ID), store.JobDone, store.Counts{Confirmed: 100})
+		if w.doubles() != 0 {
+			t.Errorf("%d doubles", w.doubles())
+		}
+	})
+}
+
+// TestLeaseIsLost stops a runner whose job another has taken, as happens to a
+// process that was frozen.
+func TestLeaseIsLost(t *testing.T) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+		w.prove()
+		w.die(500)
+		j := w.create(job.Spec{}, store.Filter{})
+		p := w.fork(j.ID, never)
+		time.Sleep(7 * time.Second)
+		_, err := w.s.Lease(t.Context(), time.Now().Add(time.Hour), j.ID, "another", time.Minute)
+		w.must(err)
+		before := w.ran()
+		if err := p.exit(); !errors.Is(err, store.ErrLeased) {
+			t.Errorf("the runner without the lease: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if after := w.ran(); after > before+20 || w.job(j.ID).State != store.JobRunning {
+			t.Errorf("%d letters ran after that, and the job is %s", after-before, w.job(j.ID).State)
+		}
+	})
+}
+
+// TestStop lets the batch under way end, and gives the job to whoever comes next.
+func TestStop(t *testing.T) {
+	slow := func(op memory.Op) (f memory.Fault) {
+		if op.Operation == memory.Return {
+			f.Latency = 2 * time.Second
+		}
+		return f
+	}
+	inWorld(t, memory.Options{Fault: slow}, func(t *testing.T, w *world) {
+		w.prove()
+		w.die(300)
+		j := w.create(job.Spec{}, store.Filter{})
+		for range 5 {
+			ctx, stop := context.WithTimeoutCause(t.Context(), 7*time.Second, errors.New("interrupted"))
+			began := time.Now()
+			if _, err := w.runner().Run(ctx, j.ID); err == nil || err.Error() != "interrupted" || time.Since(began) > 9*time.Second {
+				t.Errorf("Run = %v after %v", err, time.Since(began))
+			}
+			stop()
+			if c := w.job(j.ID).Tally; c.Sending != 0 || c.Queued != 0 {
+				t.Errorf("the batch is left: %+v", c)
+			}
+		}
+		w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 300})
+		if w.doubles() != 0 {
+			t.Errorf("%d doubles", w.doubles())
+		}
+	})
+}
+
+// TestHangingBroker stops in the end, too.
+func TestHangingBroker(t *testing.T) {
+	hang := func(op memory.Op) (f memory.Fault) {
+		if op.Operation == memory.Return {
+			f.Latency = time.Hour
+		}
+		return f
+	}
+	inWorld(t, memory.Options{Fault: hang}, func(t *testing.T, w *world) {
+		w.die(1)
+		j := w.create(job.Spec{}, store.Filter{})
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		began := time.Now()
+		if _, err := w.runner().Run(ctx, j.ID); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 12*time.Second {
+			t.Errorf("Run = %v after %v", err, time.Since(began))
+		}
+		w.ends(w.job(j.ID), store.JobRunning, store.Counts{Sending: 1})
+	})
+}
+
+// TestStoreDown waits for a store that cannot be written, and forgets nothing
+// meanwhile that the broker has said.
+func TestStoreDown(t *testing.T) {
+	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+		w.die(20)
+		w.letters(good)
+		w.deaf() // or a receipt could tell the store first
+		j := w.create(job.Spec{}, store.Filter{})
+		db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(w.url)+"?_pragma=busy_timeout(10000)")
+		w.must(err)
+		do := func(statement string) {
+			if _, err := db.ExecContext(t.Context(), statement); err != nil {
+				t.Error(err)
+			}
+		}
+		var once sync.Once
+		p := w.fork(j.ID, func(sent bool) bool {
+			if sent {
+				once.Do(func() {
+					do("create trigger down before update on letters begin select raise(abort, 'down'); end")
+					time.AfterFunc(10*time.Minute, func() { do("drop trigger down") })
+				})
+			}
+			return false
+		})
+		time.Sleep(9 * time.Minute)
+		w.ends(w.job(j.ID), store.JobRunning, store.Counts{Sending: 10})
+		w.must(p.exit())
+		w.ends(w.job(j.ID), store.JobDone, store.Counts{Unknown: 20})
+		if w.doubles() != 0 {
+			t.Errorf("%d doubles", w.doubles())
+		}
+		w.must(db.Close())
+	})
+}
+
+// TestClocks goes on with a job whose process had another time.
+func TestClocks(t *testing.T) {
+	for name, shift := range map[string]time.Duration{"ahead": 24 * time.Hour, "behind": -24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+				w.prove()
+				w.die(100)
+				w.letters(good)
+				now := time.Now().Add(shift)
+				plan, err := job.NewPlan(t.Context(), w.s, now, targets, job.Spec{}, store.Filter{})
+				w.must(err)
+				j, err := plan.Create(t.Context(), w.s, now, operator)
+				w.must(err)
+				l, err := w.s.Lease(t.Context(), now, j.ID, "another", 30*time.Second)
+				w.must(err)
+				_, _, err = w.s.Queue(t.Context(), now, l, 1, func(store.Letter) string { return "" })
+				w.must(err)
+				claimed, err := w.s.Claim(t.Context(), now, l, 1)
+				w.must(err)
+				w.must(w.s.Sent(t.Context(), now, l, []store.Outcome{{Letter: claimed[0].ID}}))
+				w.must(w.s.Release(t.Context(), l))
+
+				began := time.Now()
+				j = w.run(j.ID) // nobody has sent the first letter in truth
+				if took := time.Since(began); j.State != store.JobPaused || took > 6*time.Minute {
+					t.Errorf("the job is %s after %v: %s", j.State, took, j.Note)
+				}
+				w.set(j.ID, store.JobRunning)
+				w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 99, Unknown: 1})
+			})
+		})
+	}
+}

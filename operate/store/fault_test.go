@@ -1,0 +1,355 @@
+package store_test
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/integration/postgrestest"
+	"github.com/redrive-go/redrive/operate/store"
+)
+
+// raw opens the database of a store beside the store.
+func raw(t testing.TB, url string) *sql.DB {
+	t.Helper()
+	driver := "sqlite"
+	if strings.HasPrefix(url, "postgres") {
+		driver = "pgx"
+	}
+	db, err := sql.Open(driver, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	tests := []struct {
+		name, url string
+		is        error
+		says      string
+	}{
+		{"another scheme", "mysql://host/db", nil, "postgres://"},
+		{"no name", "", nil, "keeps nothing"},
+		{"memory", ":memory:", nil, "keeps nothing"},
+		{"no folder", filepath.Join(dir, "none", "letters.db"), nil, "no such file"},
+		{"a folder", dir, nil, "directory"},
+		{"not a database", write("letter.txt", strings.Repeat("Dear Sir or Madam, ", 1000), 0o600), store.ErrDamaged, "restore a copy"},
+		{"readable by others", write("open.db", "", 0o644), nil, "chmod 600"},
+		{"no address", "postgres://user:secret@:port/db", nil, "postgres"},
+		{"nobody there", "postgres://user:secret@127.0.0.1:1/db?connect_timeout=1", nil, "user@127.0.0.1/db"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if runtime.GOOS == "windows" && tt.name == "readable by others" {
+				t.Skip("Windows has no such modes")
+			}
+			_, err := store.Open(t.Context(), tt.url)
+			if err == nil || !strings.Contains(err.Error(), tt.says) || tt.is != nil && !errors.Is(err, tt.is) {
+				t.Errorf("Open: %v, want %q and %v", err, tt.says, tt.is)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("the error tells the password: %v", err)
+			}
+		})
+	}
+}
+
+func TestNewFile(t *testing.T) {
+	for _, name := range []string{"letters.db", "with space?and%23#.db"} {
+		file := filepath.Join(t.TempDir(), name)
+		for _, url := range []string{file, "sqlite:" + file, "sqlite://" + file} {
+			s := open(t, url)
+			if _, err := s.Collect(t.Context(), noon, []store.Collected{collected(entry(1))}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		found, err := filepath.Glob(filepath.Join(filepath.Dir(file), "*"))
+		for _, f := range found {
+			info, err := os.Stat(f)
+			if err != nil || info.Mode().Perm() != 0o600 && runtime.GOOS != "windows" {
+				t.Errorf("%s has the mode %v, %v", f, info.Mode(), err)
+			}
+		}
+		if _, missing := os.Stat(file); err != nil || missing != nil || len(found) != 3 {
+			t.Errorf("the files are %q, %v, %v", found, err, missing)
+		}
+	}
+}
+
+func TestNewer(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		collect(t, s, noon, collected(entry(1)))
+		if _, err := raw(t, url).Exec("update meta set version = 99"); err != nil {
+			t.Fatal(err)
+		}
+		_, err := store.Open(t.Context(), url)
+		if !errors.Is(err, store.ErrNewer) || !strings.Contains(err.Error(), "version 99") || !strings.Contains(err.Error(), "knows 1") {
+			t.Errorf("Open: %v, want ErrNewer and both versions", err)
+		}
+		wantState(t, s, 1, store.StateCollected)
+	})
+}
+
+// TestDamaged overwrites pages in the middle of a file.
+func TestDamaged(t *testing.T) {
+	file := sqliteFile(t)
+	s, err := store.Open(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 20 {
+		collect(t, s, noon, collected(entry(n)))
+	}
+	if err := s.Close(); err != nil { // which moves everything from the log into the file
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil || len(text) < 100<<10 {
+		t.Fatalf("the file has %d bytes, %v", len(text), err)
+	}
+	for i := 20 << 10; i < len(text); i++ {
+		text[i] = 0xaa
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err = store.Open(t.Context(), file)
+	if err == nil {
+		_, err = s.Collect(t.Context(), noon, []store.Collected{collected(entry(1000))})
+		defer s.Close()
+	}
+	if !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("a damaged file: %v, want ErrDamaged", err)
+	}
+}
+
+// TestLocked has another process keep the store for itself.
+func TestLocked(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		t.Parallel() // each waits for ten seconds
+		s := open(t, url)
+		c, err := raw(t, url).Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		hold := []string{"begin immediate"}
+		if strings.HasPrefix(url, "postgres") {
+			hold = []string{"begin", "lock table ids in exclusive mode"}
+		}
+		for _, statement := range hold {
+			if _, err := c.ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.Collect(t.Context(), noon, []store.Collected{collected(entry(1))}); !errors.Is(err, store.ErrLocked) {
+			t.Errorf("Collect: %v, want ErrLocked", err)
+		}
+		if got := list(t, s, store.Filter{}, 10); len(got) != 0 {
+			t.Errorf("the letters are %+v", got)
+		}
+		if _, err := c.ExecContext(t.Context(), "rollback"); err != nil {
+			t.Fatal(err)
+		}
+		collect(t, s, noon, collected(entry(1)))
+	})
+}
+
+func TestCancelledContext(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := s.Collect(ctx, noon, []store.Collected{collected(entry(1))}); !errors.Is(err, context.Canceled) {
+			t.Errorf("Collect: %v, want context.Canceled", err)
+		}
+		if _, err := s.Letters(ctx, store.Filter{}, store.Page{}); !errors.Is(err, context.Canceled) {
+			t.Errorf("Letters: %v, want context.Canceled", err)
+		}
+		collect(t, s, noon, collected(entry(1)))
+	})
+}
+
+// TestClockJumpsBack shows that order and leases do not need a clock that runs.
+func TestClockJumpsBack(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		l := running(t, s, 2)
+		collect(t, s, noon.Add(-24*time.Hour), collected(entry(5)), collected(entry(6)))
+		if got := list(t, s, store.Filter{}, 1); len(got) != 4 || got[0].ID != 2 || !got[3].CollectedAt.Equal(noon.Add(-24*time.Hour)) {
+			t.Errorf("the letters are %+v", got)
+		}
+		queue(t, s, l, 10)
+		if _, err := s.Lease(t.Context(), noon.Add(-24*time.Hour), l.Job, "process 2", time.Minute); !errors.Is(err, store.ErrLeased) {
+			t.Errorf("Lease in the past: %v, want ErrLeased", err)
+		}
+		claimed, err := s.Claim(t.Context(), noon.Add(-24*time.Hour), l, 10)
+		if err != nil || len(claimed) != 2 {
+			t.Fatalf("Claim = %+v, %v", claimed, err)
+		}
+		history, err := s.History(t.Context(), 1)
+		if err != nil || len(history) != 3 || history[2].To != store.StateSending {
+			t.Errorf("History = %+v, %v, want it in the order in which it happened", history, err)
+		}
+	})
+}
+
+// TestTwoProcesses collects the same letters into one store twice.
+func TestTwoProcesses(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		var wg sync.WaitGroup
+		added := make([]int, 2)
+		errs := make([]error, 2)
+		for i := range added {
+			wg.Go(func() {
+				s, err := store.Open(t.Context(), url) // both create it
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				defer s.Close()
+				for n := 0; n < 100 && errs[i] == nil; n += 2 {
+					var new int
+					new, errs[i] = s.Collect(t.Context(), noon, []store.Collected{collected(entry(n)), collected(entry(n + 1))})
+					added[i] += new
+				}
+			})
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		s := open(t, url)
+		letters := list(t, s, store.Filter{}, 1000)
+		if len(letters) != 100 || added[0]+added[1] != 100 {
+			t.Errorf("%d letters, of which the two say they added %v", len(letters), added)
+		}
+		newModelOf(t, s, url).recount("topic", "topics")
+	})
+}
+
+// victim is the variable by which this program learns that it is a process which
+// collects letters into a store until it is killed.
+const victim = "REDRIVE_STORE_VICTIM"
+
+func beVictim(url string) {
+	s, err := store.Open(context.Background(), url)
+	for n := 0; err == nil; n++ {
+		if _, err = s.Collect(context.Background(), noon, []store.Collected{collected(entry(2 * n)), collected(entry(2*n + 1))}); err == nil {
+			fmt.Println(n)
+		}
+	}
+	fmt.Println(err)
+	os.Exit(1)
+}
+
+// TestKilled kills a process that collects. What it was told is durable is
+// there, and the store goes on at once.
+func TestKilled(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		for range 3 {
+			last := killVictim(t, url)
+			letters := list(t, s, store.Filter{}, 1000)
+			if len(letters) < 2*(last+1) || len(letters)%2 != 0 {
+				t.Errorf("%d letters, after %d pairs were acknowledged", len(letters), last+1)
+			}
+			if n, err := s.Collect(t.Context(), noon, []store.Collected{collected(entry(2 * last))}); n != 0 || err != nil {
+				t.Errorf("Collect of an acknowledged letter = %d, %v", n, err)
+			}
+			newModelOf(t, s, url).recount("cluster", "clusters")
+		}
+	})
+}
+
+// killVictim returns the number of the last pair that a process said it had
+// collected before it was killed.
+func killVictim(t *testing.T, url string) (last int) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), victim+"="+url)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if last, err = strconv.Atoi(lines.Text()); err != nil {
+			t.Fatalf("the process says %q", lines.Text())
+		}
+		if last%20 == 19 {
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_ = cmd.Wait() // it was killed
+	return last
+}
+
+// TestPostgresKilled kills the server while letters are collected, and repeats
+// what failed: none is lost, none is there twice.
+func TestPostgresKilled(t *testing.T) {
+	server := postgrestest.New(t)
+	url := postgresSchema(t, server.URL)
+	s := open(t, url)
+	batch := func(n int) []store.Collected {
+		return []store.Collected{collected(entry(2 * n)), collected(entry(2*n + 1))}
+	}
+	n := 0
+	for range 3 {
+		begun, failed := make(chan struct{}), make(chan error, 1)
+		go func() {
+			for start := n; ; n++ {
+				if n == start+3 {
+					close(begun)
+				}
+				if _, err := s.Collect(t.Context(), noon, batch(n)); err != nil {
+					failed <- err
+					return
+				}
+			}
+		}()
+		select {
+		case <-begun:
+		case err := <-failed:
+			t.Fatal(err)
+		}
+		err := server.Kill()
+		<-failed
+		if err := errors.Join(err, server.Restart()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Collect(t.Context(), noon, batch(n)); err != nil {
+			t.Fatalf("Collect after a restart: %v", err)
+		}
+		n++
+	}
+	if got := list(t, s, store.Filter{}, 1000); len(got) != 2*n {
+		t.Errorf("%d letters, want %d", len(got), 2*n)
+	}
+	newModelOf(t, s, url).recount("topic", "topics")
+}
