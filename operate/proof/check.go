@@ -46,6 +46,7 @@ type checker struct {
 	takers   map[string]*jobRecord // by the letter and the number of the send
 	handled  map[string]time.Time  // when a send was, likewise
 	dead     map[string]bool       // a send ended as a dead letter
+	stored   map[string]bool       // a broker has confirmed a send; nil if nobody listened
 	found    []violation
 }
 
@@ -67,6 +68,11 @@ func check(r record) []violation {
 			c.handled[sendOf(e.Send)] = e.At
 		case e.Kind == died:
 			c.dead[sendOf(e.Send)] = true
+		case e.Kind == returned:
+			if c.stored == nil {
+				c.stored = map[string]bool{}
+			}
+			c.stored[sendOf(e.Send)] = c.stored[sendOf(e.Send)] || e.Err == ""
 		}
 	}
 	for _, l := range r.letters {
@@ -241,6 +247,14 @@ func (c *checker) history(l letter) {
 			if h.From != store.StateSending { // a receipt that came early
 				sends++
 				c.takers[fmt.Sprintf("%d.%d", l.ID, sends)] = c.jobsByID[h.Job]
+			}
+		case store.StateQueued:
+			if !slices.Contains([]store.State{store.StateCollected, store.StateUnknown, store.StateSkipped}, h.From) {
+				c.fault(sentOnce, l.MessageID, "is %s, and job %d takes it at %v", h.From, h.Job, h.At)
+			}
+		case store.StateSent:
+			if c.stored != nil && !c.stored[send] {
+				c.fault(bySomebody, l.MessageID, "is sent at %v, and no broker had confirmed the send %s", h.At, send)
 			}
 		case store.StateConfirmed:
 			if at := c.handled[send]; at.IsZero() || at.After(h.At.Add(time.Millisecond)) {
