@@ -94,8 +94,10 @@ func (c *checker) fault(p promise, id, format string, args ...any) {
 	c.found = append(c.found, violation{p, id, fmt.Sprintf(format, args...)})
 }
 
-// takes reports whether a run by group is one of a message.
-func (m *message) takes(group string) bool { return m.group == group || m.group == allGroups }
+// takes reports whether a run by group is one of a message; nil is none.
+func (m *message) takes(group string) bool {
+	return m != nil && (m.group == group || m.group == allGroups)
+}
 
 // places finds what is nowhere.
 func (c *checker) places(s snapshot) {
@@ -273,6 +275,8 @@ func (c *checker) history(l letter) {
 func (c *checker) skipped(l letter, h store.Change, sends int) {
 	limited := l.RedriveCount >= maxReturns || sends >= maxReturns
 	switch m := c.messages[l.MessageID]; {
+	case m == nil:
+		c.fault(asItWas, l.MessageID, "is skipped for %s, and is the ID of no message", h.Note)
 	case h.Note == job.SkipRedriveLimit && !limited:
 		c.fault(loopGuard, l.MessageID, "is held back after %d sends, and came back %d times", sends, l.RedriveCount)
 	case h.Note != job.SkipRedriveLimit && h.Note != m.skip && (h.Note != job.SkipNoGroup || m.group != allGroups):
