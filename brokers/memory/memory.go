@@ -154,8 +154,8 @@ func origin(topic string) brokers.Headers {
 	return brokers.Headers{{Name: "topic", Value: topic}}
 }
 
-// Open subscribes to the topics of sub, and creates them and the dead-letter
-// topics where they are missing, unless it only reads. The sources of one topic
+// Open subscribes to the topics of sub, and creates them, the dead-letter topics
+// and the one for receipts where they are missing, unless it only reads. The sources of one topic
 // compete for its messages, whatever their Group, which is ignored: there is one
 // set of workers per topic. Delays and ages of any length are fine, and every Retry
 // is done in place.
@@ -183,6 +183,9 @@ func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.So
 		if dead := sub.DeadLetters[own.topic.name]; dead != "" {
 			own.deadLetter = b.topic(dead)
 		}
+	}
+	if sub.Receipts != "" {
+		b.topic(sub.Receipts)
 	}
 	return s, nil
 }

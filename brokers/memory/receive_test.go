@@ -186,6 +186,19 @@ func TestWakeReachesAllThatCanWork(t *testing.T) {
 	})
 }
 
+// TestOpenCreates has a reader find what the subscription of a worker names.
+func TestOpenCreates(t *testing.T) {
+	run(t, memory.Options{}, func(w *world) {
+		sub := brokers.Subscription{Topics: []string{"a"}, DeadLetters: map[string]string{"a": "a.dead"}, Receipts: "receipts", MaxAttempts: 10}
+		if _, err := w.broker.Open(w.Context(), sub); err != nil {
+			w.Fatal(err)
+		}
+		if _, err := w.broker.Open(w.Context(), brokers.Subscription{Topics: []string{"a", "a.dead", "receipts"}}); err != nil {
+			w.Errorf("a reader: %v", err)
+		}
+	})
+}
+
 func TestOpenRefuses(t *testing.T) {
 	tests := []struct {
 		name string

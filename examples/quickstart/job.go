@@ -114,6 +114,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	result, err := work(ctx, lines, watch)
 	if result.Read > 0 {
 		err = errors.Join(err, publish(result, o.json, stdout))
+		fmt.Fprintln(messages, "\nThe dead letters of another day can be sent back: make demo")
 	}
 	switch {
 	case err != nil:

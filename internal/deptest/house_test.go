@@ -12,8 +12,8 @@ type row struct {
 	sdk     []string // the modules of somebody else that it may import
 }
 
-// house has a row for every package that others can import, and for
-// what of internal those packages share.
+// house has a row for every package that others can import, for what of internal
+// those packages share, and for what the command is made of.
 var house = map[string]row{
 	".":                        {tests: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq"}}, // an overview without code
 	"brokers":                  {},
@@ -80,6 +80,14 @@ var house = map[string]row{
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"integration/livetest"},
 	},
+	"operate/config": {
+		imports: []string{"internal/text", "operate/internal/typo"},
+		sdk:     []string{"github.com/goccy/go-yaml"},
+	},
+	"operate/cmd/redrive/internal/term": {
+		imports: []string{"internal/text"},
+		sdk:     []string{"github.com/rivo/uniseg"},
+	},
 	"operate/foreign": {
 		imports: []string{"brokers", "dlq", "internal/text"},
 		tests:   []string{"brokers/wire"},
@@ -87,6 +95,11 @@ var house = map[string]row{
 	"operate/collect": {
 		imports: []string{"brokers", "operate/foreign", "operate/store", "retry", "internal/fault", "internal/text"},
 		tests:   []string{"brokers/memory", "dlq"},
+	},
+	"operate/internal/serve": {
+		imports: []string{"brokers", "internal/text", "retry", "operate/collect", "operate/config", "operate/job", "operate/store"},
+		sdk:     []string{"github.com/prometheus/client_golang", "github.com/goccy/go-yaml"},
+		tests:   []string{"brokers/memory", "consumer", "dlq"},
 	},
 	"operate/store": {
 		imports: []string{"brokers", "dlq"},

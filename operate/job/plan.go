@@ -177,13 +177,15 @@ var (
 // send ([ErrNothing]), if a forced job has no reason ([ErrNoReason]), and if
 // nobody would learn what becomes of more than 20 letters ([ErrNoReceipts]).
 func (p Plan) Create(ctx context.Context, s *store.Store, now time.Time, a store.Actor) (store.Job, error) {
-	if err := p.refuse(a); err != nil {
+	if err := p.Check(a); err != nil {
 		return store.Job{}, err
 	}
+	p.Spec.Planned = p.Letters
 	return s.CreateJob(ctx, now, a, p.Filter, p.Spec.encode())
 }
 
-func (p Plan) refuse(a store.Actor) error {
+// Check returns why Create would create nothing, or nil.
+func (p Plan) Check(a store.Actor) error {
 	switch {
 	case p.Letters == 0:
 		return fmt.Errorf("job: %w%s", ErrNothing, p.instead())

@@ -46,6 +46,9 @@ type Spec struct {
 	// no more of it than Pass allows has come back as a dead letter within Wait.
 	// That takes somebody who collects.
 	WithoutReceipts bool `json:"withoutReceipts,omitempty"`
+
+	// Planned is how many letters the plan had. Create sets it.
+	Planned int64 `json:"planned,omitempty"`
 }
 
 // small is up to how many letters go without waves.

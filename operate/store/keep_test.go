@@ -113,6 +113,44 @@ func TestSweep(t *testing.T) {
 	})
 }
 
+// TestSweepByTopic keeps the letters of a topic for another time than the others.
+func TestSweepByTopic(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		list := []store.Collected{collected(entry(1)), collected(entry(2)), collected(entry(3))}
+		list[1].Broker, list[2].Entry.Message.Topic = "another", "payments"
+		collect(t, s, noon, list...)
+		if n, err := s.Discard(t.Context(), noon, operator, store.Filter{}); n != 3 || err != nil {
+			t.Fatalf("Discard = %d, %v", n, err)
+		}
+		keep := store.Retention{Discarded: 10 * time.Hour, Of: map[store.Topic]store.Retention{
+			{Broker: list[0].Broker, Name: list[0].Entry.Message.Topic}: {Discarded: 20 * time.Hour},
+			{Broker: list[0].Broker, Name: "payments"}:                  {Discarded: time.Hour},
+		}}
+		for _, step := range []struct {
+			hours int
+			left  []int64
+		}{{2, []int64{2, 1}}, {11, []int64{1}}, {21, nil}} {
+			if _, err := s.Sweep(t.Context(), noon.Add(time.Duration(step.hours)*time.Hour), keep); err != nil {
+				t.Fatal(err)
+			}
+			got, err := s.Letters(t.Context(), store.Filter{}, store.Page{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var left []int64
+			for _, l := range got.Letters {
+				left = append(left, l.ID)
+			}
+			slices.Sort(left)
+			slices.Sort(step.left)
+			if !slices.Equal(left, step.left) {
+				t.Errorf("after %d hours the letters %v are left, want %v", step.hours, left, step.left)
+			}
+		}
+	})
+}
+
 // TestDelete leaves nothing of a person: not in a list, not in a text, not in the
 // file.
 func TestDelete(t *testing.T) {

@@ -17,7 +17,13 @@ type Retention struct {
 	// Audit is for how long it is known who did what, and for how long jobs are
 	// kept that have ended.
 	Audit time.Duration
+
+	// Of is what holds instead for the letters of a topic.
+	Of map[Topic]Retention
 }
+
+// Topic is one of a broker, as letters of it say.
+type Topic struct{ Broker, Name string }
 
 // Swept counts what was deleted.
 type Swept struct{ Letters, Clusters, Topics, Jobs, Acts int64 }
@@ -26,13 +32,17 @@ type Swept struct{ Letters, Clusters, Topics, Jobs, Acts int64 }
 // clusters and topics that have no letters left. It works in steps, so that
 // others get a turn; after an error those that were done stay done.
 func (s *Store) Sweep(ctx context.Context, now time.Time, r Retention) (swept Swept, err error) {
-	for state, keep := range map[State]time.Duration{StateConfirmed: r.Confirmed, StateReturned: r.Returned, StateDiscarded: r.Discarded} {
-		if keep > 0 {
-			const query = "select id from letters where state = ? and changed_at < ? order by changed_at limit "
-			if err := s.repeat(ctx, &swept.Letters, conn.deleteLetters, query, state, now.Add(-keep)); err != nil {
-				return swept, err
-			}
+	const ofTopic = "(select id from topics where broker = ? and topic = ?)"
+	others, args := "", []any{}
+	for topic, own := range r.Of {
+		of := []any{short(topic.Broker, maxText), short(topic.Name, maxText)}
+		if err := s.sweepLetters(ctx, now, own, &swept, " and topic in "+ofTopic, of); err != nil {
+			return swept, err
 		}
+		others, args = others+" and topic not in "+ofTopic, append(args, of...)
+	}
+	if err := s.sweepLetters(ctx, now, r, &swept, others, args); err != nil {
+		return swept, err
 	}
 	if r.Audit > 0 {
 		const ended = `select id from jobs where ended_at > 0 and ended_at < ? and not exists (select 1 from letters l where l.wave > 0
@@ -52,6 +62,19 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, r Retention) (swept Sw
 	// A topic whose workers send receipts stays: jobs ask for that.
 	err = s.repeat(ctx, &swept.Topics, deleteFrom("topics"), "select id from topics where "+empty+" and receipt_at = 0 limit ")
 	return swept, err
+}
+
+// sweepLetters deletes letters of some topics.
+func (s *Store) sweepLetters(ctx context.Context, now time.Time, r Retention, swept *Swept, of string, args []any) error {
+	for state, keep := range map[State]time.Duration{StateConfirmed: r.Confirmed, StateReturned: r.Returned, StateDiscarded: r.Discarded} {
+		if keep > 0 {
+			query := "select id from letters where state = ? and changed_at < ?" + of + " order by changed_at limit "
+			if err := s.repeat(ctx, &swept.Letters, conn.deleteLetters, query, append([]any{state, now.Add(-keep)}, args...)...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // repeat deletes the rows that a query finds, some at a time, and counts them.

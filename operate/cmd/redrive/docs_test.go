@@ -3,20 +3,30 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
+	"github.com/redrive-go/redrive/operate/config"
 )
 
 const (
-	root    = "../../.."
-	cliPage = "docs/reference/cli.md"
-	physics = "docs/explanation/retry-physics.md"
+	root       = "../../.."
+	cliPage    = "docs/reference/cli.md"
+	configPage = "docs/reference/configuration.md"
+	physics    = "docs/explanation/retry-physics.md"
 )
 
 func readPage(t *testing.T, page string) string {
@@ -28,7 +38,8 @@ func readPage(t *testing.T, page string) string {
 	return strings.ReplaceAll(string(text), "\r\n", "\n")
 }
 
-// TestReference holds docs/reference/cli.md against the help of every command.
+// TestReference holds docs/reference/cli.md against the help of every command, and
+// against the rows that commands print as JSON.
 func TestReference(t *testing.T) {
 	section := regexp.MustCompile("(?s)<!-- generated: (redrive[ a-z-]*) -->\n.*?<!-- end -->")
 	var documented []string
@@ -41,10 +52,157 @@ func TestReference(t *testing.T) {
 		}
 		return fmt.Sprintf("<!-- generated: %s -->\n```\n%s```\n<!-- end -->", name, help.stdout)
 	})
-	if want := commands(newRoot()); !slices.Equal(documented, want) {
+	if want := commands(newRoot(term.Streams{})); !slices.Equal(documented, want) {
 		t.Errorf("%s has the sections %q, want %q", cliPage, documented, want)
 	}
+	page, rows := withTables(t, page, ".", "rows", rowTable)
+	for name := range structsOf(t, ".") {
+		others := []string{"trialRow", "planRow", "hopRow", "sloRow"} // of a test, and of redrive plan
+		if (strings.HasSuffix(name, "Row") || strings.HasSuffix(name, "Doc")) && !slices.Contains(others, name) && !slices.Contains(rows, name) {
+			t.Errorf("%s has no table of %s", cliPage, name)
+		}
+	}
 	golden(t, filepath.Join(root, cliPage), page)
+}
+
+// TestConfiguration holds docs/reference/configuration.md against the types that
+// the file is read into, and reads its examples.
+func TestConfiguration(t *testing.T) {
+	page, documented := withTables(t, readPage(t, configPage), "../../config", "keys", keyTable)
+	want := []string{"Config", "Broker", "TLS", "Key", "Topic", "Store", "Collect", "Retention", "Serve", "Secret"}
+	if !slices.Equal(documented, want) {
+		t.Errorf("%s has the tables %q, want %q", configPage, documented, want)
+	}
+	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```\n").FindAllStringSubmatch(page, -1)
+	for _, example := range examples {
+		if _, err := config.Parse("redrive.yaml", []byte(example[1])); err != nil {
+			t.Errorf("an example of %s has faults:\n%v\n%s", configPage, err, example[1])
+		}
+	}
+	faulty := regexp.MustCompile("(?s)(```yaml faulty\n(.*?)```\n\n)```\n.*?```\n")
+	page = faulty.ReplaceAllStringFunc(page, func(old string) string {
+		part := faulty.FindStringSubmatch(old)
+		_, err := config.Parse("redrive.yaml", []byte(part[2]))
+		return fmt.Sprintf("%s```\n%v\n```\n", part[1], err)
+	})
+	if len(examples) == 0 || !faulty.MatchString(page) {
+		t.Errorf("%s has %d examples, and perhaps no faulty one", configPage, len(examples))
+	}
+	golden(t, filepath.Join(root, configPage), page)
+}
+
+// withTables makes the tables of a page that stand for types of a package. It
+// returns the names of the types, too.
+func withTables(t *testing.T, page, dir, what string, table func([]docField) string) (text string, names []string) {
+	t.Helper()
+	structs := structsOf(t, dir)
+	section := regexp.MustCompile("(?s)<!-- generated: " + what + " (\\w+) -->\n.*?<!-- end -->")
+	text = section.ReplaceAllStringFunc(page, func(old string) string {
+		name := section.FindStringSubmatch(old)[1]
+		names = append(names, name)
+		fields := structs[name]
+		if len(fields) == 0 {
+			t.Errorf("there is no type %s in %s", name, dir)
+		}
+		return fmt.Sprintf("<!-- generated: %s %s -->\n%s<!-- end -->", what, name, table(fields))
+	})
+	return text, names
+}
+
+// docField is a field of a struct as its source has it.
+type docField struct {
+	name, typ, doc string
+	tag            reflect.StructTag
+}
+
+// structsOf returns the fields of the structs of a package.
+func structsOf(t *testing.T, dir string) map[string][]docField {
+	t.Helper()
+	structs := map[string][]docField{}
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		syntax, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(syntax, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				if s, ok := spec.Type.(*ast.StructType); ok {
+					structs[spec.Name.Name] = fieldsOf(s)
+				}
+			}
+			return true
+		})
+	}
+	return structs
+}
+
+func fieldsOf(s *ast.StructType) []docField {
+	var fields []docField
+	for _, f := range s.Fields.List {
+		if len(f.Names) != 1 || f.Tag == nil {
+			continue
+		}
+		tag, _ := strconv.Unquote(f.Tag.Value)
+		doc := strings.Join(strings.Fields(f.Doc.Text()), " ")
+		fields = append(fields, docField{f.Names[0].Name, types.ExprString(f.Type), doc, reflect.StructTag(tag)})
+	}
+	return fields
+}
+
+// meaning is the comment of a field without the name that it begins with.
+func (f docField) meaning() string {
+	text := f.doc
+	for _, start := range []string{" is ", " are ", " "} {
+		if rest, ok := strings.CutPrefix(text, f.name+start); ok {
+			return strings.ToUpper(rest[:1]) + rest[1:]
+		}
+	}
+	return "**no comment**"
+}
+
+func rowTable(fields []docField) string {
+	kinds := map[string]string{
+		"string": "text", "int": "number", "int64": "number", "float64": "number", "bool": "true or false", "[]string": "list of texts",
+		"instant": "time, or null", "map[string]int64": "object of numbers", "[]int": "list of numbers",
+	}
+	var b strings.Builder
+	b.WriteString("| Field | Type | Meaning |\n|---|---|---|\n")
+	for _, f := range fields {
+		name, _, _ := strings.Cut(f.tag.Get("json"), ",")
+		kind := kinds[f.typ]
+		if of, ok := strings.CutPrefix(f.typ, "[]"); ok && kind == "" {
+			kind = "list of objects, see [" + strings.TrimSuffix(of, "Row") + "s](#fields-of-" + strings.TrimSuffix(of, "Row") + "s)"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, kind, f.meaning())
+	}
+	return b.String()
+}
+
+func keyTable(fields []docField) string {
+	var b strings.Builder
+	kinds := slices.ContainsFunc(fields, func(f docField) bool { return f.tag.Get("kinds") != "" })
+	b.WriteString("| Key | Unset means | Meaning |\n|---|---|---|\n")
+	for _, f := range fields {
+		unset, meaning := f.tag.Get("unset"), f.meaning()
+		if value := f.tag.Get("default"); value != "" {
+			unset = "`" + value + "`"
+		}
+		if f.tag.Get("required") != "" {
+			unset = "refused"
+		}
+		if of := strings.Fields(f.tag.Get("kinds")); kinds && len(of) > 0 {
+			for i := range of {
+				of[i] = map[string]string{"rabbitmq": "RabbitMQ", "kafka": "Kafka", "sqs": "SQS"}[of[i]]
+			}
+			meaning = strings.Join(of, ", ") + ": " + strings.ToLower(meaning[:1]) + meaning[1:]
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.tag.Get("yaml"), unset, meaning)
+	}
+	return b.String()
 }
 
 // commands returns the names of a command and of those below it.

@@ -1,73 +1,149 @@
 // Redrive is the command of the library: it shows what a retry policy does
-// before it runs anywhere.
+// before it runs anywhere, and handles dead letters.
 //
 //	go run ./operate/cmd/redrive help
 //
-// Data goes to standard output, everything else to standard error. It exits
-// with 0 if all is well, with 1 if something failed, and with 2 if it was called
-// wrongly.
+// Data goes to standard output, everything else to standard error. The exit codes
+// are 0 if all is well, 1 if something failed, 2 if the command was called
+// wrongly, 3 if a part was done, and 130 if it was interrupted.
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
+	"github.com/redrive-go/redrive/operate/internal/typo"
 )
 
 const (
-	exitOK = iota
-	exitFailure
-	exitUsage
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitPartial     = 3
+	exitInterrupted = 130 // as shells have it
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C kills at once
+	code := run(ctx, os.Args[1:], term.Of(os.Stdin, os.Stdout, os.Stderr, os.Getenv))
 	stop()
 	os.Exit(code)
 }
 
 // run is the whole command but for the process around it.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, streams term.Streams) int {
+	return execute(ctx, newRoot(streams), args, streams)
+}
+
+func execute(ctx context.Context, root *cobra.Command, args []string, streams term.Streams) int {
 	started := false
-	root := newRoot()
 	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
 	root.SetArgs(append([]string{}, args...)) // nil would mean those of the process
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.Err)
 	called, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintf(stderr, "%s: %v\n", called.CommandPath(), err)
+	name, code := called.CommandPath(), exitCode(ctx, err, started)
+	fmt.Fprintf(streams.Err, "%s: %s\n", name, term.SafeLines(err.Error()))
+	if resume, ok := errors.AsType[*resumableError](err); ok {
+		fmt.Fprintf(streams.Err, "Go on with: %s\n", term.Safe(resume.command))
+	}
+	if code == exitUsage {
+		fmt.Fprintf(streams.Err, "See '%s --help'.\n", name)
+	}
+	return code
+}
+
+// exitCode says what an error means for whoever called the command.
+func exitCode(ctx context.Context, err error, started bool) int {
 	// What cobra itself refuses, it refuses before the command starts.
 	if _, wrong := errors.AsType[*usageError](err); wrong || !started {
-		fmt.Fprintf(stderr, "See '%s --help'.\n", called.CommandPath())
 		return exitUsage
+	}
+	if ctx.Err() != nil {
+		return exitInterrupted
+	}
+	if _, partial := errors.AsType[*partialError](err); partial {
+		return exitPartial
 	}
 	return exitFailure
 }
 
-func newRoot() *cobra.Command {
-	root := &cobra.Command{
+func newRoot(streams term.Streams) *cobra.Command { return newRootOn(streams, connect.Broker) }
+
+// newRootOn is the command with a way to open brokers.
+func newRootOn(streams term.Streams, open opener) *cobra.Command {
+	root := group(&cobra.Command{
 		Use:   "redrive",
-		Short: "See what retries do before they do it",
-		Long: `Redrive shows what a retry policy does before it runs anywhere.
+		Short: "See what retries do before they do it, and handle dead letters",
+		Long: `Redrive shows what a retry policy does before it runs anywhere, and handles dead
+letters.
 
 Data goes to standard output, messages to standard error. The exit code is 0 if
-all is well, 1 if something failed, and 2 if the command was called wrongly.`,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-	}
-	root.AddCommand(newStorm(), newPlan())
+all is well, 1 if something failed, 2 if the command was called wrongly, 3 if a
+part was done, and 130 if it was interrupted.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}, newStorm(), newPlan(), newConfig(streams), newDLQ(streams, open), newServe(streams, open))
+	root.CompletionOptions.HiddenDefaultCmd = true
+	// Groups can run to refuse what is no command of theirs, and are of no other use.
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
+	root.SetFlagErrorFunc(wrongFlag)
+	completeWords(root)
 	return root
+}
+
+// group adds commands to one that does nothing but show them.
+func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	c.Args = noSuchCommand
+	c.SuggestionsMinimumDistance = 2
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	c.AddCommand(commands...)
+	return c
+}
+
+// noSuchCommand refuses the arguments of a group: they are no command of it.
+func noSuchCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = ": did you mean " + anyOf(near) + "?"
+	}
+	return fmt.Errorf("there is no command %q%s", args[0], hint)
+}
+
+// wrongFlag is the error of flags that cannot be read: where there is no such
+// flag, with the one that was meant, or with the command that there is not, either.
+func wrongFlag(c *cobra.Command, err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return err
+	}
+	if c.HasSubCommands() && c.Flags().NArg() > 0 {
+		return noSuchCommand(c, c.Flags().Args())
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if near := typo.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+		return fmt.Errorf("%w: did you mean --%s?", err, near)
+	}
+	return err
 }
 
 // noArgs refuses arguments that are not flags.
@@ -79,10 +155,9 @@ func noArgs(_ *cobra.Command, args []string) error {
 }
 
 // usageError is a mistake in how the command was called.
-type usageError struct{ cause error }
+type usageError struct{ error }
 
-func (e *usageError) Error() string { return e.cause.Error() }
-func (e *usageError) Unwrap() error { return e.cause }
+func (e *usageError) Unwrap() error { return e.error }
 
 // usage marks err as one, if it is not nil.
 func usage(err error) error {
@@ -90,4 +165,26 @@ func usage(err error) error {
 		return nil
 	}
 	return &usageError{err}
+}
+
+// partialError says what was not done, where the rest was.
+type partialError struct{ error }
+
+func (e *partialError) Unwrap() error { return e.error }
+
+// resumableError is one after which another command goes on.
+type resumableError struct {
+	error
+	command string
+}
+
+func (e *resumableError) Unwrap() error { return e.error }
+
+// resumable adds to err, if it is not nil, the command that goes on: its words,
+// such as "redrive", "dlq", "jobs", "resume", "12".
+func resumable(err error, words ...string) error {
+	if err == nil {
+		return nil
+	}
+	return &resumableError{err, strings.Join(words, " ")}
 }

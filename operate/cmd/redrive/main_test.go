@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files and the generated parts of the documentation")
@@ -24,8 +26,13 @@ type result struct {
 func call(t *testing.T, args ...string) result {
 	t.Helper()
 	var stdout, stderr strings.Builder
-	code := run(t.Context(), args, &stdout, &stderr)
+	code := run(t.Context(), args, streamsTo(&stdout, &stderr))
 	return result{code, stdout.String(), stderr.String()}
+}
+
+// streamsTo are the streams of a process without a terminal, and without input.
+func streamsTo(stdout, stderr io.Writer) term.Streams {
+	return term.Streams{In: strings.NewReader(""), Out: stdout, Err: stderr, Width: 80}
 }
 
 // golden compares got with a file, or rewrites the file.
@@ -159,7 +166,7 @@ func TestStopped(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("interrupted by a test"))
 	var stdout, stderr strings.Builder
-	if code := run(ctx, []string{"storm"}, &stdout, &stderr); code != exitFailure || !strings.Contains(stderr.String(), "interrupted by a test") || stdout.Len() > 0 {
+	if code := run(ctx, []string{"storm"}, streamsTo(&stdout, &stderr)); code != exitInterrupted || !strings.Contains(stderr.String(), "interrupted by a test") || stdout.Len() > 0 {
 		t.Errorf("exit code %d, messages %q, data %q", code, stderr.String(), stdout.String())
 	}
 }
@@ -171,7 +178,7 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("the disk is f
 func TestOutputFails(t *testing.T) {
 	for _, args := range [][]string{{"plan"}, {"plan", "-o", "json"}, {"storm", "--seeds", "1"}, {"storm", "--seeds", "1", "-o", "json"}} {
 		var stderr strings.Builder
-		if code := run(t.Context(), args, fullDisk{}, &stderr); code != exitFailure || !strings.Contains(stderr.String(), "the disk is full") {
+		if code := run(t.Context(), args, streamsTo(fullDisk{}, &stderr)); code != exitFailure || !strings.Contains(stderr.String(), "the disk is full") {
 			t.Errorf("%q: exit code %d, messages %q, want a failure", args, code, stderr.String())
 		}
 	}

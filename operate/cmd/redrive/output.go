@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -10,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 )
 
 // output is where results go, and how.
@@ -29,10 +30,7 @@ func (o *output) write(to io.Writer, data any, text func(io.Writer) error) error
 	if o.format.value != "json" {
 		return text(to)
 	}
-	encoder := json.NewEncoder(to)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(data)
+	return term.WriteJSON(to, data)
 }
 
 // draw writes the chart, if one is asked for.

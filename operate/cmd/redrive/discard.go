@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/store"
+)
+
+func newDiscard(d *desk) *cobra.Command {
+	return newDecision(d, decision{
+		verb: "discard", done: "discarded",
+		from: discardable(),
+		do:   (*store.Store).Discard,
+	}, &cobra.Command{
+		Use:   "discard [letter...]",
+		Short: "Take letters out of the way, for which nobody will do anything",
+		Long: `Discard takes letters out of the way. They stay in the store until their retention
+ends, and redrive dlq restore brings them back until then. Letters that a job has
+queued or sent, and those that are confirmed, are left alone.
+
+More than one letter needs a reason, --because.`,
+		Example: `  redrive dlq discard 4711
+  redrive dlq discard --error 3 --because 'orders of the load test'
+  redrive dlq discard --topic orders --until 30d --dry-run`,
+	})
+}
+
+func newRestore(d *desk) *cobra.Command {
+	return newDecision(d, decision{
+		verb: "restore", done: "restored",
+		from: []store.State{store.StateDiscarded},
+		do:   (*store.Store).Restore,
+	}, &cobra.Command{
+		Use:   "restore [letter...]",
+		Short: "Bring discarded letters back",
+		Long: `Restore brings discarded letters back to the state that they had before. Those that
+were put back into their dead-letter topic are there, too, and come back here as
+others when they are collected.
+
+More than one letter needs a reason, --because.`,
+		Example: `  redrive dlq restore 4711
+  redrive dlq restore --error 3 --because 'they were not of the load test'`,
+	})
+}
+
+// decision is what can be decided about letters without sending any.
+type decision struct {
+	verb, done string
+	from       []store.State // in which letters can be
+	do         func(*store.Store, context.Context, time.Time, store.Actor, store.Filter) (int64, error)
+}
+
+func newDecision(d *desk, what decision, cmd *cobra.Command) *cobra.Command {
+	v, s, a, c := &view{}, &selection{}, &author{}, &consent{}
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f, err := s.chosen(args, time.Now())
+		if err != nil {
+			return err
+		}
+		return d.withStore(cmd.Context(), func(_ *config.Config, st *store.Store) error {
+			return what.run(cmd.Context(), d, v, c, st, a.of(cmd, args), f)
+		})
+	}
+	v.register(cmd.Flags())
+	s.registerAll(cmd.Flags())
+	a.register(cmd.Flags())
+	c.register(cmd.Flags())
+	s.completeFrom(cmd, d)
+	return cmd
+}
+
+func (what decision) run(ctx context.Context, d *desk, v *view, c *consent, s *store.Store, a store.Actor, f store.Filter) error {
+	var err error
+	if f.UpTo, err = s.Last(ctx); err != nil {
+		return err
+	}
+	parts, err := s.Breakdown(ctx, f)
+	if err != nil {
+		return err
+	}
+	rows, total := sliceRows(parts, what.from)
+	if ok, err := d.mayChange(ctx, v, c, a, f, what.verb, rows, total); !ok {
+		return err
+	}
+	n, err := what.do(s, ctx, time.Now(), a, f)
+	if err != nil && n > 0 {
+		return &partialError{fmt.Errorf("%s %s, the others are as they were: %w", what.done, count(n, "letter"), err)}
+	}
+	if err != nil {
+		return err
+	}
+	return d.tellDone(v, what.done, n)
+}
+
+// mayChange reports whether letters may be changed: not in a dry run, which shows
+// them, not without a reason if there are several, and unless they were named one
+// by one not without consent.
+func (d *desk) mayChange(ctx context.Context, v *view, c *consent, a store.Actor, f store.Filter, verb string, rows []sliceRow, total int64) (bool, error) {
+	letters := count(total, "letter")
+	switch {
+	case c.dryRun:
+		fmt.Fprintf(d.Err, "This would %s %s:\n", verb, letters)
+		return false, show(d.Streams, v, sliceColumns, all(rows))
+	case total == 0:
+		return false, fmt.Errorf("nothing was done: there is no letter to %s: see redrive dlq ls --state all", verb)
+	case total > 1 && a.Reason == "":
+		return false, usage(fmt.Errorf("nothing was done: %s need a reason: add --because", letters))
+	case byNumber(f):
+		return true, nil
+	}
+	err := c.ask(ctx, d.Streams, fmt.Sprintf("About to %s %s", verb, letters), int(total))
+	return err == nil, err
+}
+
+// doneRow is what a command has done to letters.
+type doneRow struct {
+	// Done is what: `discarded`, `restored` or `put back`.
+	Done string `json:"done"`
+
+	// Letters is to how many.
+	Letters int64 `json:"letters"`
+}
+
+// tellDone says what was done to letters.
+func (d *desk) tellDone(v *view, done string, n int64) error {
+	if v.isTable() {
+		_, err := fmt.Fprintf(d.Out, "%s %s\n", done, count(n, "letter"))
+		return err
+	}
+	return show(d.Streams, v, nil, all([]doneRow{{done, n}}))
+}
+
+// sliceRow is letters that a command would change.
+type sliceRow struct {
+	// Letters is how many there are.
+	Letters int64 `json:"letters"`
+
+	// Broker is the name of their broker in the configuration.
+	Broker string `json:"broker"`
+
+	// Source is the dead-letter topic that they were collected from.
+	Source string `json:"source"`
+
+	// Topic is where they died, as they say.
+	Topic string `json:"topic"`
+
+	// Group is the consumer group that gave them up.
+	Group string `json:"group"`
+
+	// Reason is why they are dead.
+	Reason string `json:"reason"`
+
+	// State is that of the letters now.
+	State string `json:"state"`
+}
+
+// sliceRows are the letters in some states, by what they have in common.
+func sliceRows(parts []store.Slice, states []store.State) (rows []sliceRow, total int64) {
+	at := map[sliceRow]int{}
+	for _, s := range parts {
+		if !slices.Contains(states, s.State) {
+			continue
+		}
+		total += s.Letters
+		row := sliceRow{Broker: s.Broker, Source: s.Source, Topic: s.Topic, Group: s.Group, Reason: s.Reason, State: string(s.State)}
+		i, ok := at[row]
+		if !ok {
+			i = len(rows)
+			at[row] = i
+			rows = append(rows, row)
+		}
+		rows[i].Letters += s.Letters
+	}
+	return rows, total
+}
+
+var sliceColumns = []column[sliceRow]{
+	{head: "letters", right: true, text: func(r sliceRow) string { return number(r.Letters) }},
+	{head: "broker", wide: true, text: func(r sliceRow) string { return r.Broker }},
+	{head: "source", wide: true, text: func(r sliceRow) string { return r.Source }},
+	{head: "topic", text: func(r sliceRow) string { return r.Topic }},
+	{head: "group", text: func(r sliceRow) string { return r.Group }},
+	{head: "reason", text: func(r sliceRow) string { return r.Reason }},
+	{head: "state", text: func(r sliceRow) string { return r.State }},
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
+	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/serve"
+	"github.com/redrive-go/redrive/operate/job"
+	"github.com/redrive-go/redrive/operate/store"
+)
+
+// lookEvery is how often a job is looked at that is under way.
+const lookEvery = 250 * time.Millisecond
+
+// work works on a job until it is done or pauses, or watches another process do so.
+// In the end it prints what became of it.
+func (o *order) work(ctx context.Context, id int64, plan job.Plan) error {
+	p := term.NewProgress(o.Streams, "letters", int(plan.Letters), time.Now())
+	watch := &watcher{order: o, id: id, progress: p}
+	var err error
+	mine := !o.isElsewhere(plan)
+	if mine {
+		err = o.run(ctx, id, plan, watch)
+		if errors.Is(err, store.ErrLeased) {
+			mine, err = false, nil
+		}
+	}
+	if !mine {
+		err = watch.until(ctx, "redrive serve works on it; this only watches.")
+	}
+	p.Close()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+	defer cancel()
+	if ctx.Err() != nil && mine {
+		actor := o.actor
+		actor.Reason = "interrupted"
+		if fault := o.store.SetJob(last, time.Now(), actor, id, store.JobPaused, "interrupted"); fault != nil && !errors.Is(fault, store.ErrNotRunning) {
+			err = errors.Join(err, fault)
+		}
+	}
+	j, fault := o.store.Job(last, id)
+	if fault != nil {
+		return errors.Join(err, fault)
+	}
+	return o.conclude(ctx, j, mine, err)
+}
+
+// conclude prints a job that this command has nothing more to do with.
+func (o *order) conclude(ctx context.Context, j store.Job, mine bool, err error) error {
+	if err := o.showJob(j); err != nil {
+		return err
+	}
+	next := []string{"redrive", "dlq", "jobs", "resume", strconv.FormatInt(j.ID, 10)}
+	switch {
+	case j.State == store.JobRunning && ctx.Err() != nil && !mine:
+		return o.resume(fmt.Errorf("%w: the job goes on without this command", context.Cause(ctx)), next...)
+	case err != nil:
+		return o.resume(&partialError{err}, next...)
+	case j.State == store.JobPaused:
+		return o.resume(&partialError{fmt.Errorf("job %d has paused: %s", j.ID, j.Note)}, next...)
+	}
+	row := rowOfJob(j)
+	spec, _ := job.SpecOf(j)
+	if bad := row.Returned + row.Refused + row.skipped(); bad > 0 || row.Unknown > 0 && !spec.WithoutReceipts || j.State == store.JobCancelled {
+		return &partialError{fmt.Errorf("not all letters were handled: see redrive dlq jobs show %d", j.ID)}
+	}
+	return nil
+}
+
+// isElsewhere reports whether letters of a plan go to a broker that only another
+// process can reach.
+func (o *order) isElsewhere(plan job.Plan) bool {
+	var names []string
+	for _, to := range plan.To {
+		names = append(names, to.Broker)
+	}
+	if names == nil { // only receipts are awaited
+		names = brokerNames(o.cfg)
+	}
+	return slices.ContainsFunc(names, func(name string) bool { return elsewhere(o.cfg, name) != nil })
+}
+
+// run works on a job, and reads the receipts of its letters meanwhile.
+func (o *order) run(ctx context.Context, id int64, plan job.Plan, watch *watcher) (err error) {
+	server := o.server(o.cfg, o.store, watch.progress)
+	defer func() { err = errors.Join(err, closeBrokers(ctx, server.Brokers)) }()
+	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() {
+		var dead []config.Topic
+		if plan.Spec.WithoutReceipts { // what comes back is all that there is to see
+			dead = reachable(o.cfg, serve.Collected(o.cfg))
+		}
+		server.Follow(beside, dead, reachable(o.cfg, o.cfg.Topics))
+	})
+	running.Go(func() { _ = watch.until(beside, "") })
+	_, err = server.Runner().Run(ctx, id)
+	stop()
+	running.Wait()
+	return err
+}
+
+// reachable are those of topics whose broker this process can reach.
+func reachable(c *config.Config, topics []config.Topic) (list []config.Topic) {
+	for _, t := range topics {
+		if elsewhere(c, t.Broker) == nil {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// watcher shows how far a job is.
+type watcher struct {
+	*order
+	id       int64
+	progress *term.Progress
+	from     int // the wave that was under way at first
+	told     int // the last one that was told of
+}
+
+// until watches the job until it does not run any more, or until ctx ends, whose
+// cause it returns then.
+func (w *watcher) until(ctx context.Context, first string) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	if first != "" {
+		fmt.Fprintln(w.progress, first)
+	}
+	for {
+		j, err := w.store.Job(ctx, w.id)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return err
+		}
+		if err := w.tell(ctx, j); err != nil && ctx.Err() == nil {
+			return err
+		}
+		if j.State != store.JobRunning {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// tell shows the progress, and each of the first waves that is over.
+func (w *watcher) tell(ctx context.Context, j store.Job) error {
+	w.progress.Set(int(rowOfJob(j).over()), time.Now())
+	if w.from == 0 {
+		w.from, w.told = j.Wave, j.Wave-1
+	}
+	spec, err := job.SpecOf(j)
+	last := w.from + len(spec.Waves) - 1
+	if err != nil || w.told >= min(last, j.Wave-1) {
+		return err
+	}
+	waves, err := w.store.Waves(ctx, w.id, w.told+1)
+	if err != nil {
+		return err
+	}
+	for _, wave := range waves {
+		if wave.N <= min(last, j.Wave-1) {
+			fmt.Fprintf(w.progress, "Wave %d: %d confirmed, %d returned\n", wave.N, wave.Confirmed, wave.Returned)
+			w.told = wave.N
+		}
+	}
+	return nil
+}
+
+// sorted are the entries of a map by their keys.
+func sorted[V any](m map[string]V) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			if !yield(k, m[k]) {
+				return
+			}
+		}
+	}
+}

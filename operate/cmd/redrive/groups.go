@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
+	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/store"
+)
+
+// groupRow is the letters that failed alike.
+type groupRow struct {
+	// ID is the number of the group, for `--error`.
+	ID int64 `json:"id"`
+
+	// Letters is how many there are in the states of `--state`.
+	Letters int64 `json:"letters"`
+
+	// Broker is the name of their broker in the configuration.
+	Broker string `json:"broker"`
+
+	// Source is the dead-letter topic that they were collected from.
+	Source string `json:"source"`
+
+	// Topic is where they died, as they say.
+	Topic string `json:"topic"`
+
+	// Group is the consumer group that gave them up.
+	Group string `json:"group"`
+
+	// Reason is why they are dead, in one word.
+	Reason string `json:"reason"`
+
+	// Class is that of their errors.
+	Class string `json:"class"`
+
+	// Format is whose dead letters they are, such as `redrive`.
+	Format string `json:"format"`
+
+	// ErrorType is the Go type of their errors, or what another system says.
+	ErrorType string `json:"error_type"`
+
+	// ErrorText is the error of one of them.
+	ErrorText string `json:"error_text"`
+
+	// Fingerprint is equal for equal faults.
+	Fingerprint string `json:"fingerprint"`
+
+	// First is the first death among those that the group has seen.
+	First instant `json:"first"`
+
+	// Last is the last death among them.
+	Last instant `json:"last"`
+
+	// Since is when the first of them was collected.
+	Since instant `json:"since"`
+
+	// Bytes is the size of all their messages.
+	Bytes int64 `json:"bytes"`
+
+	// States is how many there are by state, whatever `--state` says.
+	States map[string]int64 `json:"states"`
+}
+
+func newGroups(d *desk) *cobra.Command {
+	v, s, p := &view{}, &selection{}, &paging{}
+	by := choice{"last", []string{"last", "count"}}
+	cmd := &cobra.Command{
+		Use:   "groups",
+		Short: "List what failed alike: how many letters, of which topic, with which error",
+		Long: `Groups lists the letters in the store by what failed: those of one topic and
+consumer group with the same reason, class and fingerprint of their error. The
+numbers are for --error of the other commands.
+
+Without --state it counts the letters that still need somebody: all but those that
+are confirmed, returned or discarded.`,
+		Example: `  redrive dlq groups
+  redrive dlq groups --topic orders --since 3h
+  redrive dlq groups --sort count -o json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := p.check(); err != nil {
+				return err
+			}
+			f, err := s.letters(args, time.Now())
+			if err != nil {
+				return err
+			}
+			return d.withStore(cmd.Context(), func(_ *config.Config, st *store.Store) error {
+				return listGroups(cmd.Context(), d, v, p, st, f, by.value)
+			})
+		},
+	}
+	v.register(cmd.Flags())
+	v.registerTimes(cmd.Flags())
+	s.registerGroups(cmd.Flags(), stateOpen)
+	p.register(cmd.Flags())
+	cmd.Flags().Var(&by, "sort", "what comes first: the last death, or the highest count of letters that need somebody")
+	s.completeFrom(cmd, d)
+	return cmd
+}
+
+func listGroups(ctx context.Context, d *desk, v *view, p *paging, st *store.Store, f store.Filter, by string) error {
+	order := store.ByLastDeath
+	if by == "count" {
+		order = store.ByOpen
+	}
+	list, err := st.Clusters(ctx, f, order, store.Page{After: p.after, Limit: p.limit})
+	if err != nil {
+		return err
+	}
+	rows := make([]groupRow, len(list.Clusters))
+	hasGroups := false
+	for i, c := range list.Clusters {
+		rows[i] = groupOf(c, f.States)
+		hasGroups = hasGroups || c.Group != ""
+	}
+	if err := show(d.Streams, v, groupColumns(v, hasGroups), all(rows)); err != nil {
+		return err
+	}
+	p.tell(d.Streams, list.Next)
+	return nil
+}
+
+func groupOf(c store.Cluster, states []store.State) groupRow {
+	r := groupRow{
+		ID: c.ID, Broker: c.Broker, Source: c.Source, Topic: c.Topic, Group: c.Group, Reason: c.Reason, Class: c.Class, Format: c.Format,
+		ErrorType: c.ErrorType, ErrorText: c.ErrorText, Fingerprint: c.Fingerprint,
+		First: instant{c.FirstAt}, Last: instant{c.LastAt}, Since: instant{c.CreatedAt}, Bytes: c.Bytes, States: map[string]int64{},
+	}
+	for _, s := range store.States() {
+		if n := c.Counts.Of(s); n > 0 {
+			r.States[string(s)] = n
+		}
+	}
+	if states == nil {
+		states = store.States()
+	}
+	for _, s := range states {
+		r.Letters += c.Counts.Of(s)
+	}
+	return r
+}
+
+// groupColumns has consumer groups in narrow tables, too, where there are any.
+func groupColumns(v *view, hasGroups bool) []column[groupRow] {
+	dim := func(groupRow) term.Style { return term.Dim }
+	return []column[groupRow]{
+		{head: "id", right: true, whole: true, text: func(r groupRow) string { return number(r.ID) }},
+		{head: "letters", right: true, whole: true, text: func(r groupRow) string { return number(r.Letters) }},
+		{head: "first", whole: true, text: func(r groupRow) string { return v.time(r.First.Time) }, style: dim},
+		{head: "last", whole: true, text: func(r groupRow) string { return v.time(r.Last.Time) }, style: dim},
+		{head: "broker", wide: true, text: func(r groupRow) string { return r.Broker }},
+		{head: "source", wide: true, text: func(r groupRow) string { return r.Source }},
+		{head: "topic", text: func(r groupRow) string { return r.Topic }},
+		{head: "group", wide: !hasGroups, text: func(r groupRow) string { return r.Group }},
+		{head: "reason", text: func(r groupRow) string { return r.Reason }},
+		{head: "class", wide: true, text: func(r groupRow) string { return r.Class }},
+		{head: "format", wide: true, text: func(r groupRow) string { return r.Format }},
+		{head: "type", wide: true, text: func(r groupRow) string { return r.ErrorType }},
+		{head: "size", wide: true, right: true, text: func(r groupRow) string { return bytesText(r.Bytes) }},
+		{head: "error", text: func(r groupRow) string { return r.ErrorText }},
+	}
+}

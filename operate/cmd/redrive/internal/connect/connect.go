@@ -1,0 +1,234 @@
+// Package connect makes brokers out of their configuration. It is the only package
+// of the command that knows the adapters.
+package connect
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/segmentio/kafka-go/sasl"
+	"github.com/segmentio/kafka-go/sasl/plain"
+	"github.com/segmentio/kafka-go/sasl/scram"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/brokers/sqs"
+	"github.com/redrive-go/redrive/operate/config"
+)
+
+// Broker returns the broker that has a name in the configuration. It reads secrets
+// and certificates, and connects to nothing: the broker does when it is used. The
+// error is a *config.Fault.
+func Broker(ctx context.Context, c *config.Config, name string) (brokers.Broker, error) {
+	if c.Brokers[name] == nil {
+		return nil, c.Fault("brokers", fmt.Errorf("there is no broker %q", name))
+	}
+	broker, err := open(ctx, c, name)
+	if err == nil {
+		return broker, nil
+	}
+	if _, ok := errors.AsType[*config.Fault](err); ok {
+		return nil, err
+	}
+	return nil, c.Fault("brokers."+name, &optionsError{err})
+}
+
+// Check makes every broker, and keeps none. The error joins one for each that
+// cannot be made.
+func Check(ctx context.Context, c *config.Config) error {
+	var faults []error
+	for _, name := range slices.Sorted(maps.Keys(c.Brokers)) {
+		broker, err := Broker(ctx, c, name)
+		if err == nil {
+			err = broker.Close(ctx)
+		}
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
+}
+
+func open(ctx context.Context, c *config.Config, name string) (brokers.Broker, error) {
+	b := c.Brokers[name]
+	secret, err := keys(b.Secret)
+	if err != nil {
+		return nil, err
+	}
+	certs, err := certificates(c, name, b.TLS)
+	if err != nil {
+		return nil, err
+	}
+	switch b.Kind {
+	case config.RabbitMQ:
+		return openRabbitMQ(b, secret, certs)
+	case config.Kafka:
+		return openKafka(b, secret, certs)
+	case config.SQS:
+		return openSQS(ctx, b, secret)
+	case config.Memory:
+		return memory.New(memory.Options{}), nil
+	}
+	return nil, fmt.Errorf("there is no adapter for brokers of the kind %s", b.Kind)
+}
+
+// keys is nil for no keys: workers who sign nothing have none.
+func keys(list []config.Key) (secret [][]byte, err error) {
+	for _, k := range list {
+		key, err := k.Read()
+		if err != nil {
+			return nil, err
+		}
+		secret = append(secret, key)
+	}
+	return secret, nil
+}
+
+func openRabbitMQ(b *config.Broker, secret [][]byte, certs *tls.Config) (brokers.Broker, error) {
+	o := rabbitmq.Options{URLs: b.URLs, TLS: certs, AllowPlaintext: b.AllowPlaintext, Prefix: b.Prefix, MessageLimit: int(b.MessageLimit), Secret: secret}
+	if b.Password != nil {
+		password, err := b.Password.Read()
+		if err != nil {
+			return nil, err
+		}
+		o.Credentials = func() (string, string) { return b.User, again(b.Password, password) }
+	}
+	return rabbitmq.New(o)
+}
+
+// again is a secret that may have changed since it was read first. If it cannot be
+// read now, the old one has to do.
+func again(s *config.Secret, first string) string {
+	if now, err := s.Read(); err == nil {
+		return now
+	}
+	return first
+}
+
+func openKafka(b *config.Broker, secret [][]byte, certs *tls.Config) (brokers.Broker, error) {
+	o := kafka.Options{Brokers: b.Addresses, TLS: certs, AllowPlaintext: b.AllowPlaintext, Group: b.Group, Prefix: b.Prefix, MessageLimit: int(b.MessageLimit), Secret: secret}
+	if b.Password != nil {
+		m := &login{broker: b}
+		if _, err := m.mechanism(); err != nil {
+			return nil, err
+		}
+		o.SASL = m
+	}
+	return kafka.New(o)
+}
+
+// login reads the password anew for each connection.
+type login struct{ broker *config.Broker }
+
+// Name implements sasl.Mechanism.
+func (l *login) Name() string { return strings.ToUpper(l.broker.Mechanism) }
+
+// Start implements sasl.Mechanism.
+func (l *login) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
+	m, err := l.mechanism()
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.Start(ctx)
+}
+
+func (l *login) mechanism() (sasl.Mechanism, error) {
+	password, err := l.broker.Password.Read()
+	if err != nil {
+		return nil, err
+	}
+	switch l.broker.Mechanism {
+	case "scram-sha-256":
+		return scram.Mechanism(scram.SHA256, l.broker.User, password)
+	case "scram-sha-512":
+		return scram.Mechanism(scram.SHA512, l.broker.User, password)
+	}
+	return plain.Mechanism{Username: l.broker.User, Password: password}, nil
+}
+
+func openSQS(ctx context.Context, b *config.Broker, secret [][]byte) (brokers.Broker, error) {
+	cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(b.Region), awsconfig.WithSharedConfigProfile(b.Profile))
+	if err != nil {
+		return nil, err
+	}
+	return sqs.New(sqs.Options{Config: cfg, Endpoint: b.Endpoint, Secret: secret})
+}
+
+// certificates is nil for nil. The client certificate is read anew for each
+// connection, so that it may be replaced.
+func certificates(c *config.Config, name string, t *config.TLS) (*tls.Config, error) {
+	if t == nil {
+		return nil, nil
+	}
+	key := "brokers." + name + ".tls"
+	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	if t.CA.String() != "" {
+		pem, err := t.CA.Read()
+		if err != nil {
+			return nil, err
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, c.Fault(key+".ca", errors.New("has no certificates: write the name of a PEM file"))
+		}
+	}
+	if t.Cert.String() != "" {
+		shown := func() (*tls.Certificate, error) { return pair(c, key, t) }
+		if _, err := shown(); err != nil {
+			return nil, err
+		}
+		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown() }
+	}
+	return out, nil
+}
+
+func pair(c *config.Config, key string, t *config.TLS) (*tls.Certificate, error) {
+	cert, err := t.Cert.Read()
+	if err != nil {
+		return nil, err
+	}
+	private, err := t.Key.Read()
+	if err != nil {
+		return nil, err
+	}
+	both, err := tls.X509KeyPair(cert, private)
+	if err != nil {
+		return nil, c.Fault(key+".cert", fmt.Errorf("is no certificate of the key: %w", err))
+	}
+	return &both, nil
+}
+
+// optionsError is what an adapter says of its Options, with the keys of the
+// configuration in the place of their fields.
+type optionsError struct{ cause error }
+
+var optionField = regexp.MustCompile(`Options\.(?:Config\.)?(\w+)`)
+
+func (e *optionsError) Error() string {
+	text := strings.ReplaceAll(e.cause.Error(), brokers.ErrMisconfigured.Error()+": ", "")
+	text = strings.ReplaceAll(text, "\n", "; ") // a fault is one line
+	return optionField.ReplaceAllStringFunc(text, func(s string) string {
+		field := optionField.FindStringSubmatch(s)[1]
+		if key := fieldKeys[field]; key != "" {
+			return key
+		}
+		return s
+	})
+}
+
+func (e *optionsError) Unwrap() error { return e.cause }
+
+// fieldKeys are the keys of the configuration that fields of Options come from.
+var fieldKeys = map[string]string{
+	"URLs": "urls", "Brokers": "addresses", "TLS": "tls", "AllowPlaintext": "allow_plaintext", "SASL": "user",
+	"Prefix": "prefix", "MessageLimit": "message_limit", "Secret": "secret", "Group": "group",
+	"Region": "region", "Endpoint": "endpoint", "Credentials": "profile",
+}

@@ -1,0 +1,154 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/operate/config"
+)
+
+const (
+	orders   = 10_000
+	refused  = 4_000 // in yen
+	broken   = 3     // no orders at all
+	noMoney  = 12    // declined
+	declined = "tok_declined"
+)
+
+// message is the n-th order, from 1. The first three are one of each kind that dies.
+func message(n int) brokers.Message {
+	o := order{ID: fmt.Sprintf("ord-%05d", n), Customer: fmt.Sprintf("cus-%04d", n%997), Cents: int64(100 + n*37%20_000), Currency: "EUR", Card: "tok_visa"}
+	m := brokers.Message{ID: o.ID, Key: o.Customer}
+	switch {
+	case n == 2 || n > 4 && n%900 == 4:
+		o.Card = declined
+	case n == 3 || n == 5_003 || n == 7_003:
+		m.Body = []byte(`{"id":"` + o.ID + `","cents":"ten"`)
+		return m
+	case n%5 < 2:
+		o.Currency = "JPY"
+	}
+	m.Body, _ = json.Marshal(o) // texts and numbers always can be
+	return m
+}
+
+// newWorker returns a consumer that charges orders: the worker of the shop, on its
+// default configuration but for the receipts.
+func (d *demo) newWorker(broker brokers.Broker) (*consumer.Consumer, error) {
+	worker, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Topic(d.dead), Receipts: d.receipts, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	worker.Handle(d.topic, consumer.JSON(d.charge))
+	return worker, nil
+}
+
+func (d *demo) charge(ctx context.Context, o order) error {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return classify.Permanent(err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.bank.url+"/charges", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Idempotency-Key", consumer.MetaFrom(ctx).IdempotencyKey)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	err = classify.FromResponse(resp)
+	if resp.StatusCode == http.StatusPaymentRequired {
+		err = classify.Permanent(err)
+	}
+	if err != nil {
+		return fmt.Errorf("charge %s: %w", o.Currency, err)
+	}
+	return nil
+}
+
+// orders publishes all orders, waits until those that died are collected, and says
+// what to try. The first three go one by one, so that the numbers of their letters
+// and groups are always the same.
+func (d *demo) orders(ctx context.Context, broker brokers.Broker) error {
+	fmt.Fprintf(d.Out, "The worker charges %d orders at the payment server, which refuses yen since this morning ...\n", orders)
+	for n := 1; n <= 3; n++ {
+		if err := broker.Publish(ctx, d.topic, message(n)); err != nil {
+			return err
+		}
+		if err := d.await(ctx, int64(n)); err != nil {
+			return err
+		}
+	}
+	for n := 4; n <= orders; {
+		var batch []brokers.Message
+		for ; n <= orders && len(batch) < 500; n++ {
+			batch = append(batch, message(n))
+		}
+		if err := broker.Publish(ctx, d.topic, batch...); err != nil {
+			return err
+		}
+	}
+	if err := d.await(ctx, refused+noMoney+broken); err != nil {
+		return err
+	}
+	d.tell()
+	if d.Ready != nil {
+		d.Ready(d.bank.url)
+	}
+	return nil
+}
+
+// await waits until so many letters are in the store.
+func (d *demo) await(ctx context.Context, letters int64) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		last, err := d.store.Last(ctx)
+		if err != nil || last >= letters {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (d *demo) tell() {
+	where := "on the broker in this process"
+	if d.RabbitMQ != "" {
+		where = "on RabbitMQ"
+	}
+	fmt.Fprintf(d.Out, `
+%d of them are dead, %s, and collected. In another terminal, try:
+
+  export REDRIVE_CONFIG='%s'
+  alias redrive="$PWD/bin/redrive"
+
+  redrive dlq groups                  what failed
+  redrive dlq show 1                  all that is known of a letter
+  redrive dlq send 1                  send one back: it dies again
+  redrive dlq send --error 1 --rate 500
+                                      send all back: stops after one
+  curl -X POST %s/mend
+                                      the bank mends its server
+  redrive dlq jobs resume 2           now all go through
+  curl -s http://%s/metrics
+
+The tutorial goes through it, and Ctrl-C ends it all:
+https://github.com/redrive-go/redrive/blob/main/docs/tutorial/first-redrive.md
+`, refused+noMoney+broken, where, filepath.Join(d.Dir, config.DefaultFile), d.bank.url, d.config.Serve.Listen)
+}

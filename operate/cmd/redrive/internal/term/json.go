@@ -1,0 +1,60 @@
+package term
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/internal/text"
+)
+
+// JSON returns v as JSON without a line feed at its end: on one line if indent is
+// empty, or else on several, the second and later ones of which begin with prefix.
+// Characters that a terminal may obey, or that cannot be seen, are written as
+// \u0000, which means the same.
+func JSON(v any, prefix, indent string) ([]byte, error) {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent(prefix, indent)
+	if err := encoder.Encode(v); err != nil {
+		return nil, err
+	}
+	return escaped(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), nil
+}
+
+// escaped is JSON whose strings have graphic characters only: outside of strings
+// there are no others.
+func escaped(from []byte) []byte {
+	if text.IsLines(string(from), len(from)) {
+		return from
+	}
+	to := make([]byte, 0, len(from)+64)
+	for len(from) > 0 {
+		r, size := utf8.DecodeRune(from)
+		switch char := string(from[:size]); {
+		case text.IsLines(char, size):
+			to = append(to, char...)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			to = fmt.Appendf(to, `\u%04x\u%04x`, high, low)
+		default:
+			to = fmt.Appendf(to, `\u%04x`, r)
+		}
+		from = from[size:]
+	}
+	return to
+}
+
+// WriteJSON writes v as JSON on several lines.
+func WriteJSON(to io.Writer, v any) error {
+	b, err := JSON(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = to.Write(append(b, '\n'))
+	return err
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
+	"github.com/redrive-go/redrive/operate/store"
+)
+
+// instant is a time that may be unknown: null in JSON.
+type instant struct{ time.Time }
+
+// MarshalJSON implements json.Marshaler.
+func (i instant) MarshalJSON() ([]byte, error) {
+	if i.IsZero() {
+		return []byte("null"), nil
+	}
+	return []byte(i.UTC().Format(`"2006-01-02T15:04:05.999Z07:00"`)), nil
+}
+
+// letterRow is a letter in the store.
+type letterRow struct {
+	// ID is its number. It rises in the order of collecting.
+	ID int64 `json:"id"`
+
+	// State is `collected`, `queued`, `sending`, `sent`, `confirmed`, `unknown`,
+	// `returned`, `skipped` or `discarded`.
+	State string `json:"state"`
+
+	// Broker is the name of its broker in the configuration.
+	Broker string `json:"broker"`
+
+	// Source is the dead-letter topic that it was collected from.
+	Source string `json:"source"`
+
+	// Position is its partition and offset, such as `3/4711`; empty where there is
+	// no log.
+	Position string `json:"position"`
+
+	// Format is whose dead letter it is, such as `redrive` or `spring-kafka`.
+	Format string `json:"format"`
+
+	// Topic is where it died, as it says.
+	Topic string `json:"topic"`
+
+	// Group is the consumer group that gave it up.
+	Group string `json:"group"`
+
+	// MessageID is the ID of the message.
+	MessageID string `json:"message_id"`
+
+	// Key is the key of the message.
+	Key string `json:"key"`
+
+	// Reason is why it is dead, in one word.
+	Reason string `json:"reason"`
+
+	// Class is that of its last error.
+	Class string `json:"class"`
+
+	// Rule is the classification rule that hit.
+	Rule string `json:"rule"`
+
+	// ErrorType is the Go type of the last error, or what another system says.
+	ErrorType string `json:"error_type"`
+
+	// ErrorCode is the short code of the last error.
+	ErrorCode string `json:"error_code"`
+
+	// ErrorText is the text of the last error.
+	ErrorText string `json:"error_text"`
+
+	// Fingerprint is equal for equal faults.
+	Fingerprint string `json:"fingerprint"`
+
+	// Error is the number of its error group, for `--error`.
+	Error int64 `json:"error"`
+
+	// Attempts is how often it was run.
+	Attempts int `json:"attempts"`
+
+	// Redrives is how often it was sent back before it was collected.
+	Redrives int `json:"redrives"`
+
+	// Abandoned is how many deliveries ended without a settlement.
+	Abandoned int `json:"abandoned"`
+
+	// FirstFailed is when it first failed.
+	FirstFailed instant `json:"first_failed"`
+
+	// Dead is when it died.
+	Dead instant `json:"dead"`
+
+	// Published is when the message was published.
+	Published instant `json:"published"`
+
+	// DeadBy is the worker that gave it up.
+	DeadBy string `json:"dead_by"`
+
+	// Stub says that it only stands for a message that is elsewhere.
+	Stub bool `json:"stub"`
+
+	// Size is that of the message as it was collected: body and headers, in bytes.
+	Size int64 `json:"size"`
+
+	// Previous is the number of the letter that came back as this one; 0 for none.
+	Previous int64 `json:"previous"`
+
+	// Next is the number of the letter that this one came back as; 0 for none.
+	Next int64 `json:"next"`
+
+	// Sends is how often it was sent back from here.
+	Sends int `json:"sends"`
+
+	// Job is the number of the last job that took it; 0 for none.
+	Job int64 `json:"job"`
+
+	// Note is what the last change says about it.
+	Note string `json:"note"`
+
+	// Collected is when it was collected.
+	Collected instant `json:"collected"`
+
+	// Changed is when its state changed last.
+	Changed instant `json:"changed"`
+}
+
+func rowOf(l store.Letter) letterRow {
+	return letterRow{
+		ID: l.ID, State: string(l.State), Broker: l.Broker, Source: l.Source, Position: l.Position, Format: l.Format,
+		Topic: l.Topic, Group: l.Group, MessageID: l.MessageID, Key: l.Key,
+		Reason: l.Reason, Class: l.Class, Rule: l.Rule, ErrorType: l.ErrorType, ErrorCode: l.ErrorCode, ErrorText: l.ErrorText,
+		Fingerprint: l.Fingerprint, Error: l.Cluster,
+		Attempts: l.Attempts, Redrives: l.RedriveCount, Abandoned: l.Abandoned,
+		FirstFailed: instant{l.FirstFailedAt}, Dead: instant{l.DeadAt}, Published: instant{l.PublishedAt}, DeadBy: l.DeadBy,
+		Stub: l.Stub, Size: l.Size, Previous: l.Previous, Next: l.Next, Sends: l.Sends, Job: l.Job, Note: l.Note,
+		Collected: instant{l.CollectedAt}, Changed: instant{l.ChangedAt},
+	}
+}
+
+// died is when the letter died as far as anybody knows.
+func (r letterRow) died() time.Time {
+	if r.Dead.IsZero() {
+		return r.Collected.Time
+	}
+	return r.Dead.Time
+}
+
+func letterColumns(v *view) []column[letterRow] {
+	return []column[letterRow]{
+		{head: "id", right: true, whole: true, text: func(r letterRow) string { return number(r.ID) }},
+		{head: "died", whole: true, text: func(r letterRow) string { return v.time(r.died()) }, style: func(letterRow) term.Style { return term.Dim }},
+		{head: "state", whole: true, text: func(r letterRow) string { return r.State }, style: func(r letterRow) term.Style { return stateStyle(store.State(r.State)) }},
+		{head: "broker", wide: true, text: func(r letterRow) string { return r.Broker }},
+		{head: "source", wide: true, text: func(r letterRow) string { return r.Source }},
+		{head: "topic", text: func(r letterRow) string { return r.Topic }},
+		{head: "group", wide: true, text: func(r letterRow) string { return r.Group }},
+		{head: "message", wide: true, text: func(r letterRow) string { return r.MessageID }},
+		{head: "key", wide: true, text: func(r letterRow) string { return r.Key }},
+		{head: "reason", text: func(r letterRow) string { return r.Reason }},
+		{head: "class", wide: true, text: func(r letterRow) string { return r.Class }},
+		{head: "attempts", wide: true, right: true, text: func(r letterRow) string { return strconv.Itoa(r.Attempts) }},
+		{head: "sends", wide: true, right: true, text: func(r letterRow) string { return strconv.Itoa(r.Sends) }},
+		{head: "size", wide: true, right: true, text: func(r letterRow) string { return bytesText(r.Size) }},
+		{head: "error", text: func(r letterRow) string { return r.ErrorText }},
+	}
+}
+
+func stateStyle(s store.State) term.Style {
+	switch s {
+	case store.StateConfirmed:
+		return term.Green
+	case store.StateReturned, store.StateUnknown:
+		return term.Red
+	case store.StateSkipped:
+		return term.Yellow
+	case store.StateDiscarded:
+		return term.Dim
+	}
+	return ""
+}
+
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+// bytesText is a size to be read.
+func bytesText(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	size, unit := float64(n), 0
+	for size >= 1000 && unit < len(units)-1 {
+		size, unit = size/1024, unit+1
+	}
+	if unit == 0 || size >= 100 {
+		return strconv.FormatFloat(size, 'f', 0, 64) + " " + units[unit]
+	}
+	return strconv.FormatFloat(size, 'f', 1, 64) + " " + units[unit]
+}
+
+// count is a number of things: "1 letter", "312 letters".
+func count(n int64, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return number(n) + " " + thing
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
+	"github.com/redrive-go/redrive/operate/config"
+)
+
+// serving starts redrive serve in a folder of its own, on real time, with a broker
+// in memory. It returns its address, and what ends it.
+func serving(t *testing.T, more string) (address string, broker *memory.Broker, stop func() int) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	t.Setenv(config.Variable, "")
+	text := strings.Replace(shopConfig, "events: {kind: kafka, addresses: [\"localhost:9092\"]}", "events: {kind: kafka, addresses: [\"127.0.0.1:1\"]}", 1) + more
+	if err := os.WriteFile(config.DefaultFile, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	broker = memory.New(memory.Options{})
+	open := func(context.Context, *config.Config, string) (brokers.Broker, error) { return lent{broker}, nil }
+	log, to := io.Pipe()
+	streams := term.Streams{In: strings.NewReader(""), Out: io.Discard, Err: to, Width: 80}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		ended <- execute(ctx, newRootOn(streams, open), []string{"serve"}, streams)
+		to.Close()
+	}()
+	lines := bufio.NewReader(log)
+	line, err := lines.ReadString('\n')
+	found := regexp.MustCompile(`metrics=(http://\S+)/metrics`).FindStringSubmatch(line)
+	if err != nil || found == nil {
+		t.Fatalf("the first line of the log is %q, error %v", line, err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, lines) }() // until the pipe is closed
+	return found[1], broker, func() int {
+		cancel()
+		return <-ended
+	}
+}
+
+func get(t *testing.T, address string, header http.Header) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = header
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
+}
+
+func TestServe(t *testing.T) {
+	address, broker, stop := serving(t, "serve: {listen: \"127.0.0.1:0\"}\n")
+	if err := broker.Publish(t.Context(), "orders-dead", died(0, "orders", "poison", "poison", "declined").Encode(0)); err != nil {
+		t.Fatal(err)
+	}
+	if code, body := get(t, address+"/healthz", nil); code != http.StatusOK || body != "ok\n" {
+		t.Errorf("healthz: %d %q", code, body)
+	}
+	if code, body := get(t, address+"/metrics", nil); code != http.StatusOK || !strings.Contains(body, "redrive_store_up 1\n") {
+		t.Errorf("metrics: %d %q", code, body)
+	}
+	if code := stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestServeWithToken(t *testing.T) {
+	t.Setenv("SERVE_TOKEN", "correct horse battery staple")
+	address, _, stop := serving(t, "serve: {listen: \"127.0.0.1:0\", token: {env: SERVE_TOKEN}}\n")
+	defer stop()
+	if code, _ := get(t, address+"/metrics", nil); code != http.StatusUnauthorized {
+		t.Errorf("without a token: %d", code)
+	}
+	if code, _ := get(t, address+"/metrics", http.Header{"Authorization": {"Bearer correct horse battery staple"}}); code != http.StatusOK {
+		t.Errorf("with the token: %d", code)
+	}
+}
+
+func TestServeRefuses(t *testing.T) {
+	inShop(t, func(s *shop) {
+		s.must(os.WriteFile(config.DefaultFile, []byte(shopConfig+"serve: {listen: \"127.0.0.1:99999\"}\n"), 0o600))
+		s.refuses(exitFailure, "nothing was done: serve.listen of redrive.yaml cannot be used", "serve")
+		s.refuses(exitUsage, "takes flags only", "serve", "now")
+	})
+}
+
+// TestMetricsReference holds the table of the metrics of redrive serve.
+func TestMetricsReference(t *testing.T) {
+	page := readPage(t, cliPage)
+	file, err := filepath.Abs(filepath.Join(root, cliPage))
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, _, stop := serving(t, "serve: {listen: \"127.0.0.1:0\"}\n")
+	defer stop()
+	var text string
+	for !strings.Contains(text, "redrive_receipts_total") || !strings.Contains(text, "redrive_collect_lag_seconds") {
+		_, text = get(t, address+"/metrics", nil) // until all of it has begun
+	}
+	var names []string
+	help, kinds, labels := map[string]string{}, map[string]string{}, map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if rest, ok := strings.CutPrefix(line, "# HELP "); ok {
+			name, meaning, _ := strings.Cut(rest, " ")
+			names, help[name] = append(names, name), meaning
+		} else if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			name, kind, _ := strings.Cut(rest, " ")
+			kinds[name] = kind
+		} else if name, rest, ok := strings.Cut(line, "{"); ok {
+			var found []string
+			for _, label := range regexp.MustCompile(`(\w+)="`).FindAllStringSubmatch(rest, -1) {
+				found = append(found, "`"+label[1]+"`")
+			}
+			labels[name] = strings.Join(found, ", ")
+		}
+	}
+	slices.Sort(names)
+	var b strings.Builder
+	b.WriteString("<!-- generated: metrics -->\n| Metric | Type | Labels | What it says |\n|---|---|---|---|\n")
+	for _, name := range names {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kinds[name], labels[name], help[name])
+	}
+	b.WriteString("<!-- end -->")
+	section := regexp.MustCompile("(?s)<!-- generated: metrics -->.*?<!-- end -->")
+	if !section.MatchString(page) {
+		t.Fatalf("%s has no place for the metrics", cliPage)
+	}
+	golden(t, file, section.ReplaceAllLiteralString(page, b.String()))
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/demo"
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
+	"github.com/redrive-go/redrive/operate/config"
+)
+
+const tutorial = "docs/tutorial/first-redrive.md"
+
+// inDemo runs f beside what make demo is, on the embedded broker. f gets the
+// address of its payment server.
+func inDemo(t *testing.T, f func(bank string)) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "redrive-demo")
+	t.Setenv(config.Variable, filepath.Join(dir, config.DefaultFile))
+	ctx, stop := context.WithCancel(t.Context())
+	ready, ended := make(chan string, 1), make(chan error, 1)
+	go func() {
+		ended <- demo.Run(ctx, demo.Options{
+			Dir: dir, Bank: "127.0.0.1:0", Listen: "127.0.0.1:0", Out: io.Discard, Logger: slog.New(slog.DiscardHandler),
+			Ready: func(bank string) { ready <- bank },
+		})
+	}()
+	select {
+	case bank := <-ready:
+		f(bank)
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the demonstration: %v", err)
+		}
+	case err := <-ended:
+		stop()
+		t.Fatalf("the demonstration: %v", err)
+	}
+}
+
+// unlike is what is another time something else, and what the page has instead.
+var unlike = []struct {
+	text *regexp.Regexp
+	page string
+}{
+	{regexp.MustCompile(`(?m)^\d+ of \d+ letters, .*\n`), ""},
+	{regexp.MustCompile(`\b\d+[smh] ago`), "9s ago"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`), "2026-11-25T03:00:00Z"},
+	{regexp.MustCompile(`(?m)^(  \d+ +)\d\d:\d\d:\d\d:`), "${1}03:00:00:"},
+	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "127.0.0.1:7421"},
+	{regexp.MustCompile(regexp.QuoteMeta(whoami())), "anna@desk"},
+	{regexp.MustCompile(`(dead by +).*`), "${1}worker-1"},
+	{regexp.MustCompile(`(?m)^(  size +).*`), "${1}760 B"},
+	{regexp.MustCompile(`such as letter \d+`), "such as letter 4"},
+	{regexp.MustCompile(`(This would send \d+ letters), .*`), "$1, 2.9 MiB"},
+}
+
+// TestTutorial types what the tutorial does, beside the demonstration, and compares
+// what comes with what the page shows.
+func TestTutorial(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it sends 4,000 letters at the rate of the page")
+	}
+	shown := regexp.MustCompile("(?m)^```\n\\$ ([^\n]+)\n((?s).*?)^```$")
+	page, typed := readPage(t, tutorial), 0
+	spaces := regexp.MustCompile(` {2,}`)
+	inDemo(t, func(bank string) {
+		now := shown.ReplaceAllStringFunc(page, func(old string) string {
+			typed++
+			part := shown.FindStringSubmatch(old)
+			text := typeIn(t, bank, part[1])
+			for _, u := range unlike {
+				text = u.text.ReplaceAllString(text, u.page)
+			}
+			if spaces.ReplaceAllString(text, " ") == spaces.ReplaceAllString(part[2], " ") {
+				return old // but for the widths of what is unlike
+			}
+			return fmt.Sprintf("```\n$ %s\n%s```", part[1], text)
+		})
+		golden(t, filepath.Join(root, tutorial), now)
+	})
+	if typed < 10 {
+		t.Errorf("%s shows %d commands, want them all to be found", tutorial, typed)
+	}
+}
+
+// typeIn returns what a terminal shows of a command.
+func typeIn(t *testing.T, bank, line string) string {
+	t.Helper()
+	words := wordsOf(line)
+	if words[0] == "curl" {
+		resp, err := http.Post(strings.Replace(words[len(words)-1], "http://127.0.0.1:7421", bank, 1), "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	var terminal strings.Builder
+	streams := term.Streams{In: strings.NewReader(""), Out: &terminal, Err: &terminal, Width: 80}
+	if code := execute(t.Context(), newRootOn(streams, connect.Broker), words[1:], streams); code == exitUsage || code == exitFailure {
+		t.Errorf("%s: exit code %d: %s", line, code, &terminal)
+	}
+	return terminal.String()
+}
+
+// wordsOf splits a line as a shell does that has single quotes only.
+func wordsOf(line string) (words []string) {
+	for i, part := range strings.Split(line, "'") {
+		if i%2 == 1 {
+			words = append(words, part)
+		} else {
+			words = append(words, strings.Fields(part)...)
+		}
+	}
+	return words
+}

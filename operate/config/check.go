@@ -1,0 +1,195 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// check notes what no single key shows.
+func (c *Config) check(d *decoder) {
+	for name, b := range c.Brokers {
+		b.check(d, "brokers."+name)
+	}
+	c.checkTopics(d)
+	c.Store.check(d)
+	c.Serve.check(d)
+}
+
+func (b *Broker) check(d *decoder, key string) {
+	d.both(key, "user", "password")
+	d.both(key+".tls", "cert", "key")
+	for i, address := range slices.Concat(b.URLs, b.Addresses) {
+		if strings.Contains(address, "@") {
+			d.wrong(fmt.Sprintf("%s.%s[%d]", key, addressKey[b.Kind], i), "has a user in it", "use the keys user and password")
+		}
+	}
+}
+
+// both demands two keys or none of them.
+func (d *decoder) both(key, a, b string) {
+	_, hasA := d.lines[key+"."+a]
+	_, hasB := d.lines[key+"."+b]
+	if hasA != hasB {
+		d.wrong(key, fmt.Sprintf("has one of %s and %s", a, b), "add the other")
+	}
+}
+
+var addressKey = map[string]string{RabbitMQ: "urls", Kafka: "addresses"}
+
+// role is what a topic of a broker is for. Each has one: collecting from a topic
+// that workers read takes their messages.
+type role struct{ name, key string }
+
+func (c *Config) checkTopics(d *decoder) {
+	names := slices.Sorted(maps.Keys(c.Brokers))
+	roles := map[[2]string]role{}
+	for i, t := range c.Topics {
+		key := fmt.Sprintf("topics[%d]", i)
+		b, ok := c.Brokers[t.Broker]
+		switch {
+		case t.Broker == "":
+		case !ok:
+			d.wrong(key+".broker", "there is no broker "+quoted(t.Broker), suggest(t.Broker, names))
+		case slices.Contains(kinds, b.Kind) && b.Kind != Kafka && len(t.Groups) > 0:
+			d.wrong(key+".groups", "only Kafka has groups", "remove it: letters go back to the queue")
+		}
+		d.once(key+".groups", t.Groups)
+		d.once(key+".dead", t.Dead)
+		if first, twice := d.claim(roles, t, t.Name, role{"a topic that workers read", key + ".name"}); twice {
+			d.wrong(key+".name", "is there twice, first in "+d.lineOf(first.key), "remove one")
+		}
+		for j, dead := range t.Dead {
+			d.claim(roles, t, dead, role{"for dead letters", fmt.Sprintf("%s.dead[%d]", key, j)})
+		}
+		d.claim(roles, t, t.Receipts, role{"for receipts", key + ".receipts"})
+	}
+}
+
+// claim gives a topic a role, and notes that it has another. It returns the key
+// that gave it the same role before.
+func (d *decoder) claim(roles map[[2]string]role, t Topic, topic string, r role) (first role, twice bool) {
+	if topic == "" || t.Broker == "" {
+		return role{}, false
+	}
+	id := [2]string{t.Broker, topic}
+	first, ok := roles[id]
+	switch {
+	case !ok:
+		roles[id] = r
+	case first.name != r.name:
+		d.wrong(r.key, fmt.Sprintf("%s is %s, %s", quoted(topic), first.name, d.lineOf(first.key)), "use a topic of its own")
+	default:
+		return first, true
+	}
+	return role{}, false
+}
+
+func (d *decoder) lineOf(key string) string { return fmt.Sprintf("line %d", d.lines[key].line) }
+
+// once notes what a list has twice.
+func (d *decoder) once(key string, list []string) {
+	for i, word := range list {
+		if slices.Contains(list[:i], word) {
+			d.wrong(fmt.Sprintf("%s[%d]", key, i), quoted(word)+" is there twice", "remove one")
+		}
+	}
+}
+
+func (s *Store) check(d *decoder) {
+	u, isServer := s.server()
+	switch {
+	case !isServer && (strings.Contains(s.URL, "://") || strings.HasPrefix(s.URL, ":") || strings.HasPrefix(s.URL, "file:")):
+		d.wrong("store.url", "is no store", "name a file, or a URL that begins with postgres://")
+	case !isServer && s.Password != nil:
+		d.wrong("store.password", "only Postgres has one", "remove it")
+	case isServer && (u == nil || u.Path == "" || u.Path == "/"):
+		d.wrong("store.url", "is no URL of a database", "write one such as postgres://redrive@db.example.com/letters")
+	case isServer && !s.AllowPlaintext && exposed(u):
+		d.wrong("store.url", "lets letters and password travel where others can read them", "add ?sslmode=verify-full, or allow_plaintext: true below it")
+	}
+}
+
+// exposed reports whether others may read what a client of Postgres and its server
+// say. Some parameters replace the host of the URL.
+func exposed(u *url.URL) bool {
+	q := u.Query()
+	local := isLocal(cmp.Or(q.Get("host"), u.Hostname())) && !q.Has("hostaddr") && !q.Has("service")
+	return !local && !slices.Contains([]string{"require", "verify-ca", "verify-full"}, q.Get("sslmode"))
+}
+
+// server is the URL of a store on Postgres; nil if it is none.
+func (s *Store) server() (u *url.URL, isServer bool) {
+	if !strings.HasPrefix(s.URL, "postgres://") && !strings.HasPrefix(s.URL, "postgresql://") {
+		return nil, false
+	}
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		return nil, true
+	}
+	return u, true
+}
+
+// StoreAddress is the store for whoever opens it: the name of a file, or a URL with
+// the password in it, which is never to be printed. The error is a *[Fault].
+func (c *Config) StoreAddress() (string, error) {
+	u, isServer := c.Store.server()
+	if !isServer {
+		return beside(c.file, c.Store.URL), nil
+	}
+	if c.Store.Password != nil {
+		password, err := c.Store.Password.Read()
+		if err != nil {
+			return "", err
+		}
+		u.User = url.UserPassword(u.User.Username(), password)
+	}
+	return u.String(), nil
+}
+
+func (s *Serve) check(d *decoder) {
+	host, port, err := net.SplitHostPort(s.Listen)
+	switch {
+	case s.Listen == "":
+	case err != nil || port == "":
+		d.wrong("serve.listen", "is no address", "write one such as 127.0.0.1:7420")
+	case s.Token == nil && (host == "" || !isLocal(host)):
+		d.wrong("serve.listen", "other machines can reach it, and everybody may use it", "add token, or listen on 127.0.0.1")
+	}
+}
+
+// isLocal reports whether a host is this machine and nobody else's. A folder is
+// that of a Unix socket, and so is no host at all.
+func isLocal(host string) bool {
+	if host == "" || host == "localhost" || strings.HasPrefix(host, "/") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// carriesPassword reports whether a text looks like a URL with a password in it,
+// well formed or not.
+func carriesPassword(s string) bool {
+	_, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		return false
+	}
+	authority, query, _ := strings.Cut(rest, "?")
+	if at := strings.LastIndex(rest, "@"); at >= 0 && strings.Contains(rest[:at], ":") && at < len(authority) {
+		return true
+	}
+	for pair := range strings.SplitSeq(query, "&") {
+		name, _, _ := strings.Cut(strings.ToLower(pair), "=")
+		for _, word := range []string{"pass", "pwd", "secret", "token", "credential"} {
+			if strings.Contains(name, word) {
+				return true
+			}
+		}
+	}
+	return false
+}

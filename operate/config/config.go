@@ -1,0 +1,313 @@
+// Package config reads the configuration file of the command redrive: which
+// brokers there are, which topics their dead letters come from and may go back
+// to, and where the letters are kept.
+//
+// The file is YAML without anchors, aliases and tags, of at most 256 KiB. Reading
+// is strict: a key that does not exist, a key that is there twice and a value of
+// the wrong kind are faults, never ignored. [Parse] reports all faults at once,
+// each with its line, its column and what to write instead.
+//
+// # Secrets
+//
+// No secret stands in the file. What takes one names an environment variable or
+// another file, and is read when it is used; a literal one, or a URL with a
+// password in it, is a fault. No error and no [Setting] has a secret in it, nor
+// a value from the place where a secret belongs.
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Config is a configuration that has no fault.
+type Config struct {
+	// Brokers are the message brokers, by name: letters, digits, "-" and "_",
+	// at most 64. The store knows letters by the name of their broker: what is
+	// stored under an old name is not sent under a new one.
+	Brokers map[string]*Broker `yaml:"brokers" required:"true"`
+
+	// Topics are the topics whose dead letters are handled. Nothing is read
+	// from, or sent to, what is not named here.
+	Topics []Topic `yaml:"topics" unset:"none"`
+
+	// Store is where collected letters are kept.
+	Store Store `yaml:"store" required:"true"`
+
+	// Collect bounds what is collected.
+	Collect Collect `yaml:"collect" unset:"as below"`
+
+	// Retention is how long the store keeps letters that are done with. What
+	// nobody has dealt with is kept until somebody does.
+	Retention Retention `yaml:"retention" unset:"as below"`
+
+	// Serve is for redrive serve.
+	Serve Serve `yaml:"serve" unset:"as below"`
+
+	file  string
+	lines map[string]place // of the keys in the file
+}
+
+// Kinds of brokers.
+const (
+	RabbitMQ = "rabbitmq"
+	Kafka    = "kafka"
+	SQS      = "sqs"
+	Memory   = "memory"
+)
+
+var kinds = []string{RabbitMQ, Kafka, SQS, Memory}
+
+// Broker says how to reach a broker. Which keys there are depends on its kind.
+type Broker struct {
+	// Kind is `rabbitmq`, `kafka` or `sqs`; or `memory`, which lives and dies with
+	// the process, for demonstrations.
+	Kind string `yaml:"kind" required:"true" one:"rabbitmq kafka sqs memory"`
+
+	// URLs are the endpoints of one cluster, such as
+	// `amqps://rabbit-1.example.com/vhost`, without user and password.
+	URLs []string `yaml:"urls" kinds:"rabbitmq" required:"true"`
+
+	// Addresses are some brokers of the cluster, `host:port`.
+	Addresses []string `yaml:"addresses" kinds:"kafka" required:"true"`
+
+	// User logs in, together with `password`.
+	User string `yaml:"user" kinds:"rabbitmq kafka" unset:"no login on Kafka, guest on RabbitMQ"`
+
+	// Password is that of `user`, read anew for each connection.
+	Password *Secret `yaml:"password" kinds:"rabbitmq kafka" unset:"as without user"`
+
+	// Mechanism is how `user` logs in: `plain`, `scram-sha-256` or
+	// `scram-sha-512`.
+	Mechanism string `yaml:"mechanism" kinds:"kafka" default:"plain" one:"plain scram-sha-256 scram-sha-512"`
+
+	// TLS encrypts the connections. On RabbitMQ `amqps` URLs do, and this says
+	// with which certificates; on Kafka it does, so write `{}` for those of the
+	// system.
+	TLS *TLS `yaml:"tls" kinds:"rabbitmq kafka" unset:"plain connections on Kafka, the certificates of the system on RabbitMQ"`
+
+	// AllowPlaintext lets a password travel to another machine over a plain
+	// connection, where others can read it.
+	AllowPlaintext bool `yaml:"allow_plaintext" kinds:"rabbitmq kafka" unset:"refused"`
+
+	// Group is the consumer group that dead letters and receipts are read with.
+	// No worker may be in it.
+	Group string `yaml:"group" kinds:"kafka" default:"redrive-collect"`
+
+	// Region is the region of AWS.
+	Region string `yaml:"region" kinds:"sqs" unset:"what the environment and the profile say"`
+
+	// Profile is one of the files that the AWS tools share. Credentials come from
+	// there, or from the environment, or from the machine's role.
+	Profile string `yaml:"profile" kinds:"sqs" unset:"what the environment says"`
+
+	// Endpoint is the address of another server than AWS, such as
+	// `http://localhost:9324`.
+	Endpoint string `yaml:"endpoint" kinds:"sqs" unset:"AWS"`
+
+	// Prefix begins the names of the queues or topics that retries go through:
+	// that of the workers, `Options.Prefix`.
+	Prefix string `yaml:"prefix" kinds:"rabbitmq kafka" default:"redrive"`
+
+	// MessageLimit is the largest message that is sent: that of the workers,
+	// `Options.MessageLimit`.
+	MessageLimit Bytes `yaml:"message_limit" kinds:"rabbitmq kafka" unset:"16 MiB on RabbitMQ, 1,000,000 bytes on Kafka"`
+
+	// Secret is the keys that the workers sign retries with, `Options.Secret`: the
+	// first signs, all are accepted. Workers with keys take what is sent back
+	// without one for new messages.
+	Secret []Key `yaml:"secret" kinds:"rabbitmq kafka sqs" unset:"none"`
+}
+
+// TLS says which certificates to trust and to show, in PEM files. What is shown is
+// read anew for each connection.
+type TLS struct {
+	// CA is the authorities to trust.
+	CA File `yaml:"ca" unset:"those of the system"`
+
+	// Cert is the certificate to show, with those that lead to its authority.
+	Cert File `yaml:"cert" unset:"none"`
+
+	// Key is the private key of `cert`.
+	Key File `yaml:"key" unset:"none"`
+
+	// ServerName is the name that the certificate of the server must have.
+	ServerName string `yaml:"server_name" unset:"the host of the address"`
+}
+
+// Topic is one whose dead letters are handled.
+type Topic struct {
+	// Name is the topic, or queue, that workers receive from. Letters are sent
+	// back there.
+	Name string `yaml:"name" required:"true"`
+
+	// Broker is the name of its broker.
+	Broker string `yaml:"broker" required:"true"`
+
+	// Dead are the topics or queues with its dead letters. Topics may share
+	// them.
+	Dead []string `yaml:"dead" required:"true"`
+
+	// Groups are the consumer groups whose letters may be sent back to them.
+	Groups []string `yaml:"groups" unset:"none; only on Kafka"`
+
+	// Receipts is the topic or queue where workers say what became of what was
+	// sent back, `consumer.Config.Receipts`.
+	Receipts string `yaml:"receipts" unset:"none: whether a letter was handled is not known"`
+
+	// Collect takes dead letters out of `dead` into the store. On Kafka they stay
+	// in the log, too.
+	Collect bool `yaml:"collect" unset:"off: they can be looked at, and stay where they are"`
+
+	// Rate is the most letters a second that are sent back.
+	Rate int `yaml:"rate" unset:"what the job says"`
+
+	// Retention replaces that of all topics, key by key.
+	Retention Retention `yaml:"retention" unset:"that of all topics"`
+}
+
+// Store is where collected letters are kept.
+type Store struct {
+	// URL is a file for SQLite, such as `letters.db`, or a server and a database of
+	// Postgres, such as `postgres://redrive@db.example.com/letters?sslmode=verify-full`,
+	// without a password.
+	URL string `yaml:"url" required:"true"`
+
+	// Password is that of the user in `url`. Only for Postgres.
+	Password *Secret `yaml:"password" unset:"what Postgres clients use: PGPASSWORD, ~/.pgpass"`
+
+	// AllowPlaintext lets password and letters travel to another machine over a
+	// connection that need not be encrypted, which is what `sslmode` allows unless
+	// it is `require`, `verify-ca` or `verify-full`.
+	AllowPlaintext bool `yaml:"allow_plaintext" unset:"refused"`
+}
+
+// Collect bounds what is collected. At a limit the rest stays in the broker.
+type Collect struct {
+	// FreeDisk is how much of the disk of an SQLite store must stay free, from
+	// `1%` to `90%`.
+	FreeDisk Percent `yaml:"free_disk" default:"10%"`
+
+	// MaxLetters is the most letters that the store may hold.
+	MaxLetters int `yaml:"max_letters" default:"1000000"`
+}
+
+// Retention is how long the store keeps letters that are done with, from `1h`:
+// numbers with the units `d`, `h`, `m` and `s`.
+type Retention struct {
+	// Confirmed is for letters that were sent back and handled.
+	Confirmed time.Duration `yaml:"confirmed" unset:"30d"`
+
+	// Returned is for letters that were sent back and failed again: a newer one
+	// stands for them.
+	Returned time.Duration `yaml:"returned" unset:"30d"`
+
+	// Discarded is for letters that were discarded: they can be restored for as
+	// long.
+	Discarded time.Duration `yaml:"discarded" unset:"30d"`
+}
+
+// Serve is for redrive serve.
+type Serve struct {
+	// Listen is the address that pages, metrics and the API are on, `host:port`.
+	// One that other machines can reach needs `token`.
+	Listen string `yaml:"listen" default:"127.0.0.1:7420"`
+
+	// Token is what callers must show. It has 16 characters or more.
+	Token *Secret `yaml:"token" unset:"none"`
+}
+
+// File names of [Find].
+const (
+	Variable    = "REDRIVE_CONFIG"
+	DefaultFile = "redrive.yaml"
+)
+
+// Find returns the name of the configuration file: named, or else what the
+// environment variable REDRIVE_CONFIG says, or else redrive.yaml.
+func Find(named string) string { return cmp.Or(named, os.Getenv(Variable), DefaultFile) }
+
+// Load reads and parses a file.
+func Load(file string) (*Config, error) {
+	text, err := read(file, maxFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("there is no configuration: %w: write it, or name another with --config or %s", err, Variable)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the configuration cannot be read: %w", err)
+	}
+	return Parse(file, text)
+}
+
+// Parse reads a configuration. The name of its file is for errors, and names of
+// files in it are relative to that file's directory. Parse itself reads no file
+// and no environment variable. The error joins every *[Fault], in the order of
+// the lines.
+func Parse(file string, text []byte) (*Config, error) {
+	d := &decoder{file: file, lines: map[string]place{}, meant: map[string]bool{}}
+	c := &Config{file: file, lines: d.lines}
+	root, ok := d.parse(text)
+	if !ok {
+		return nil, d.err()
+	}
+	d.document(root, c)
+	c.check(d)
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	if c.Serve.Token != nil {
+		c.Serve.Token.least = leastToken
+	}
+	c.Retention.fill(Retention{kept, kept, kept})
+	for i := range c.Topics {
+		c.Topics[i].Retention.fill(c.Retention)
+	}
+	return c, nil
+}
+
+const (
+	kept       = 30 * day // unless the file says something else
+	leastToken = 16       // bytes
+)
+
+func (r *Retention) fill(all Retention) {
+	r.Confirmed = cmp.Or(r.Confirmed, all.Confirmed)
+	r.Returned = cmp.Or(r.Returned, all.Returned)
+	r.Discarded = cmp.Or(r.Discarded, all.Discarded)
+}
+
+// File is the name of the configuration file.
+func (c *Config) File() string { return c.file }
+
+// Fault returns err as a fault of a key, such as "brokers.shop", for what only
+// its users can find out.
+func (c *Config) Fault(key string, err error) *Fault {
+	return &Fault{File: c.file, Line: c.lines[key].line, Column: c.lines[key].column, Key: key, Problem: err.Error(), cause: err}
+}
+
+// read returns a whole file, unless it is larger than max bytes.
+func read(file string, max int) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, int64(max)+1))
+	if err == nil && len(text) > max {
+		err = fmt.Errorf("%s has more than %d bytes", file, max)
+	}
+	return text, err
+}
+
+// beside makes a name that stands in a file relative to that file's directory.
+func beside(file, name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(filepath.Dir(file), name)
+}

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bytes is a size, such as 16MiB.
+type Bytes int
+
+var units = []struct {
+	name string
+	size int
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"", 1}}
+
+// UnmarshalText reads a number of bytes, or one with the unit KiB, MiB or GiB.
+func (b *Bytes) UnmarshalText(text []byte) error {
+	word := string(text)
+	for _, unit := range units {
+		digits, ok := strings.CutSuffix(word, unit.name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.Atoi(digits)
+		if err != nil || n < 1 || n > math.MaxInt32/unit.size {
+			break
+		}
+		*b = Bytes(n * unit.size)
+		return nil
+	}
+	return form("size: use bytes, or a number with KiB or MiB, such as 16MiB")
+}
+
+// String is the size with the largest unit that it is whole in.
+func (b Bytes) String() string {
+	best := units[len(units)-1]
+	for _, unit := range units {
+		if int(b)%unit.size == 0 && unit.size > best.size {
+			best = unit
+		}
+	}
+	return strconv.Itoa(int(b)/best.size) + best.name
+}
+
+// Percent is a share of a whole, from 1 to 90.
+type Percent int
+
+// UnmarshalText reads a number with a percent sign.
+func (p *Percent) UnmarshalText(text []byte) error {
+	digits, ok := strings.CutSuffix(string(text), "%")
+	n, err := strconv.Atoi(digits)
+	if !ok || err != nil || n < 1 || n > 90 {
+		return form("share: use one from 1% to 90%")
+	}
+	*p = Percent(n)
+	return nil
+}
+
+// String is the number with a percent sign.
+func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }
+
+const (
+	day          = 24 * time.Hour
+	leastTime    = time.Hour
+	mostTime     = 3650 * day
+	durationForm = form("time: use one from 1h to 3650d, such as 30d or 36h")
+)
+
+// parseDuration reads what time.ParseDuration reads, or days before that.
+func parseDuration(word string, to *time.Duration) error {
+	var total time.Duration
+	if days, rest, ok := strings.Cut(word, "d"); ok {
+		n, err := strconv.Atoi(days)
+		if err != nil || n < 0 || n > int(mostTime/day) {
+			return durationForm
+		}
+		total, word = time.Duration(n)*day, rest
+	}
+	if word != "" {
+		d, err := time.ParseDuration(word)
+		if err != nil || d < 0 || d > mostTime {
+			return durationForm
+		}
+		total += d
+	}
+	if total < leastTime || total > mostTime {
+		return durationForm
+	}
+	*to = total
+	return nil
+}
+
+// durationText is a duration as parseDuration reads it.
+func durationText(d time.Duration) string {
+	if d >= day && d%day == 0 {
+		return strconv.Itoa(int(d/day)) + "d"
+	}
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

@@ -1,0 +1,242 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/operate/collect"
+	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/store"
+)
+
+// Server works with the brokers, topics and store of a configuration. All fields
+// but Logger are required.
+type Server struct {
+	Config  *config.Config
+	Store   *store.Store
+	Brokers *Brokers
+
+	// Owner tells others who works on a job, such as anna@host.
+	Owner string
+
+	// Logger gets what an operator should know. Default slog.Default().
+	Logger *slog.Logger
+
+	mu         sync.Mutex
+	collectors map[string]*watched // by broker
+	readers    map[string]*reader  // of receipts
+}
+
+func (s *Server) log() *slog.Logger {
+	if s.Logger == nil {
+		return slog.Default()
+	}
+	return s.Logger
+}
+
+// byBroker puts the topics of the brokers together that of says of each topic.
+func byBroker(topics []config.Topic, of func(config.Topic) []string) map[string][]string {
+	found := map[string][]string{}
+	for _, t := range topics {
+		if names := of(t); len(names) > 0 {
+			found[t.Broker] = append(found[t.Broker], names...)
+		}
+	}
+	for broker, names := range found {
+		slices.Sort(names)
+		found[broker] = slices.Compact(names)
+	}
+	return found
+}
+
+func deadOf(t config.Topic) []string { return t.Dead }
+
+func receiptsOf(t config.Topic) []string {
+	if t.Receipts == "" {
+		return nil
+	}
+	return []string{t.Receipts}
+}
+
+// isLog reports whether a broker is a log, in which letters stay.
+func (s *Server) isLog(broker string) bool { return s.Config.Brokers[broker].Kind == config.Kafka }
+
+// Group is the consumer group that dead letters and receipts of a broker are read
+// with, where there are groups.
+func Group(b *config.Broker) string { return cmp.Or(b.Group, collect.Group) }
+
+func (s *Server) subscribe(broker string) func(topics ...string) brokers.Subscription {
+	return func(topics ...string) brokers.Subscription {
+		return collect.Subscription(Group(s.Config.Brokers[broker]), topics...)
+	}
+}
+
+// watched is a collector, and what else there is to see of it.
+type watched struct {
+	mu        sync.Mutex
+	collector *collect.Collector
+	before    collect.Result // of the collectors before this one
+	trouble   error          // why there is none
+	missing   []string
+	lag       time.Duration
+}
+
+// Status is what is collected from a broker.
+type Status struct {
+	collect.Result
+
+	// Paused is why nothing is received now; nil while letters are.
+	Paused error
+
+	// Missing are the topics that cannot be read.
+	Missing []string
+
+	// Lag is how long before it was collected the latest letter had died.
+	Lag time.Duration
+}
+
+func (w *watched) status() Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := Status{Result: w.before, Paused: w.trouble, Missing: w.missing, Lag: w.lag}
+	if w.collector != nil {
+		now := w.collector.Status()
+		s.Result = sum(s.Result, now.Result)
+		s.Paused = now.Paused
+	}
+	return s
+}
+
+func sum(a, b collect.Result) collect.Result {
+	return collect.Result{
+		Received: a.Received + b.Received, Added: a.Added + b.Added, Known: a.Known + b.Known,
+		Refused: a.Refused + b.Refused, Unacked: a.Unacked + b.Unacked,
+	}
+}
+
+// Statuses returns what is collected from each broker.
+func (s *Server) Statuses() map[string]Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[string]Status{}
+	for broker, w := range s.collectors {
+		all[broker] = w.status()
+	}
+	return all
+}
+
+// watch returns what is seen of the collector of a broker.
+func (s *Server) watch(broker string) *watched {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.collectors == nil {
+		s.collectors = map[string]*watched{}
+	}
+	if s.collectors[broker] == nil {
+		s.collectors[broker] = &watched{}
+	}
+	return s.collectors[broker]
+}
+
+// Collect takes the dead letters of topics into the store, those of each broker
+// beside the others, until there are none left. The error joins what went wrong.
+func (s *Server) Collect(ctx context.Context, topics []config.Topic) error {
+	sources := byBroker(topics, deadOf)
+	errs := make(chan error, len(sources))
+	for broker, dead := range sources {
+		go func() { errs <- s.collectOnce(ctx, broker, dead) }()
+	}
+	var all []error
+	for range sources {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
+}
+
+func (s *Server) collectOnce(ctx context.Context, broker string, dead []string) error {
+	b, err := s.Brokers.Open(ctx, broker)
+	if err != nil {
+		return err
+	}
+	source, missing, err := openSource(ctx, b, s.subscribe(broker), dead)
+	if source == nil {
+		return fmt.Errorf("nothing is collected from %s: %w", broker, err)
+	}
+	if missing != nil {
+		err = fmt.Errorf("not all of %s is collected: %w", broker, err)
+	}
+	return errors.Join(err, s.collectFrom(ctx, broker, source, s.watch(broker), false))
+}
+
+// collectFrom collects from a source, and closes it.
+func (s *Server) collectFrom(ctx context.Context, broker string, source brokers.Source, w *watched, follow bool) error {
+	limits := collect.Limits{FreeDisk: float64(s.Config.Collect.FreeDisk) / 100, Letters: int64(s.Config.Collect.MaxLetters)}
+	c, err := collect.New(collect.Config{
+		Store: lagging{s.Store, w}, Source: source, Broker: broker, Log: s.isLog(broker), Limits: limits, Follow: follow, Logger: s.log(),
+	})
+	if err != nil {
+		return errors.Join(err, source.Close(ctx))
+	}
+	w.begin(c)
+	_, err = c.Run(ctx)
+	w.end(err)
+	return errors.Join(err, closeSource(ctx, source))
+}
+
+func (w *watched) begin(c *collect.Collector) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.collector, w.trouble = c, nil
+}
+
+func (w *watched) end(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.before = sum(w.before, w.collector.Status().Result)
+	w.collector, w.trouble = nil, err
+}
+
+// lagging notes how late letters are collected.
+type lagging struct {
+	*store.Store
+	w *watched
+}
+
+// Collect implements collect.Store.
+func (l lagging) Collect(ctx context.Context, now time.Time, letters []store.Collected) (int, error) {
+	n, err := l.Store.Collect(ctx, now, letters)
+	if err == nil {
+		l.w.late(now, letters)
+	}
+	return n, err
+}
+
+func (w *watched) late(now time.Time, letters []store.Collected) {
+	var latest time.Time
+	for _, letter := range letters {
+		if died := letter.Entry.DeadAt; died.After(latest) && !died.After(now) {
+			latest = died
+		}
+	}
+	if !latest.IsZero() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.lag = now.Sub(latest)
+	}
+}
+
+// closing is how long a source or broker may take to close when the work is over.
+const closing = 10 * time.Second
+
+func closeSource(ctx context.Context, source brokers.Source) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+	defer cancel()
+	return source.Close(ctx)
+}

@@ -1,0 +1,129 @@
+package serve
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/job"
+	"github.com/redrive-go/redrive/operate/store"
+)
+
+// Follow collects the dead letters of topics, and reads the receipts of their
+// workers, until ctx ends.
+func (s *Server) Follow(ctx context.Context, dead, receipts []config.Topic) {
+	var running sync.WaitGroup
+	for broker, topics := range byBroker(dead, deadOf) {
+		w := s.watch(broker)
+		k := &keeper{server: s, broker: broker, topics: topics, what: "collecting dead letters", tell: w.tell}
+		k.work = func(ctx context.Context, source brokers.Source) error {
+			return s.collectFrom(ctx, broker, source, w, true)
+		}
+		running.Go(func() { k.run(ctx) })
+	}
+	for broker, topics := range byBroker(receipts, receiptsOf) {
+		r := s.read(broker)
+		k := &keeper{server: s, broker: broker, topics: topics, what: "reading receipts"}
+		k.work = func(ctx context.Context, source brokers.Source) error {
+			receipts := &job.Receipts{Store: s.Store, Source: source, Logger: s.log()}
+			r.set(receipts)
+			err := receipts.Run(ctx)
+			_ = closeSource(ctx, source)
+			return err
+		}
+		running.Go(func() { k.run(ctx) })
+	}
+	running.Wait()
+}
+
+func (w *watched) tell(err error, missing []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.missing = missing; missing == nil {
+		w.trouble = err
+	}
+}
+
+// read returns what is seen of the receipts of a broker.
+func (s *Server) read(broker string) *reader {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.readers == nil {
+		s.readers = map[string]*reader{}
+	}
+	if s.readers[broker] == nil {
+		s.readers[broker] = &reader{}
+	}
+	return s.readers[broker]
+}
+
+// Targets are the topics of a configuration that letters may be sent back to.
+func Targets(c *config.Config) (targets job.Targets) {
+	for _, t := range c.Topics {
+		kind := c.Brokers[t.Broker].Kind
+		targets = append(targets, job.Target{
+			Broker: t.Broker, Topic: t.Name, Dead: t.Dead, Rate: float64(t.Rate),
+			Grouped: kind == config.Kafka, Groups: t.Groups,
+			Ordered: kind == config.SQS && strings.HasSuffix(t.Name, ".fifo"),
+		})
+	}
+	return targets
+}
+
+// Runner works on jobs of the store.
+func (s *Server) Runner() *job.Runner {
+	return &job.Runner{Store: s.Store, Targets: Targets(s.Config), Open: s.Brokers.Open, Owner: s.Owner, Logger: s.log()}
+}
+
+// sweepEvery is how often retention is looked at.
+const sweepEvery = time.Hour
+
+// Run collects the dead letters of the topics that are opted in, reads receipts,
+// works on jobs and ends what retention is over for, until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	running.Go(func() { s.Follow(ctx, Collected(s.Config), s.Config.Topics) })
+	running.Go(func() { _ = s.Runner().Serve(ctx) }) // its error is why ctx ended
+	running.Go(func() { s.sweep(ctx) })
+	running.Wait()
+}
+
+// Collected are the topics whose dead letters are collected.
+func Collected(c *config.Config) (topics []config.Topic) {
+	for _, t := range c.Topics {
+		if t.Collect {
+			topics = append(topics, t)
+		}
+	}
+	return topics
+}
+
+func (s *Server) sweep(ctx context.Context) {
+	for ctx.Err() == nil {
+		swept, err := s.Store.Sweep(ctx, time.Now(), retention(s.Config))
+		switch {
+		case err != nil && ctx.Err() == nil:
+			s.log().Warn("what retention is over for could not be deleted: it is tried again in an hour", "error", err)
+		case swept.Letters > 0:
+			s.log().Info("letters deleted, for their retention is over", slog.Int64("letters", swept.Letters))
+		}
+		sleep(ctx, sweepEvery)
+	}
+}
+
+// retention is that of the configuration. The audit, and jobs, are kept for ever.
+func retention(c *config.Config) store.Retention {
+	of := func(r config.Retention) store.Retention {
+		return store.Retention{Confirmed: r.Confirmed, Returned: r.Returned, Discarded: r.Discarded}
+	}
+	all := of(c.Retention)
+	all.Of = map[store.Topic]store.Retention{}
+	for _, t := range c.Topics {
+		all.Of[store.Topic{Broker: t.Broker, Name: t.Name}] = of(t.Retention)
+	}
+	return all
+}
