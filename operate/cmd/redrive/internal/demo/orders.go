@@ -84,7 +84,7 @@ func (d *demo) charge(ctx context.Context, o order) error {
 func (d *demo) orders(ctx context.Context, broker brokers.Broker) error {
 	fmt.Fprintf(d.Out, "The worker charges %d orders at the payment server, which refuses yen since this morning ...\n", orders)
 	for n := 1; n <= 3; n++ {
-		if err := broker.Publish(ctx, d.topic, message(n)); err != nil {
+		if err := d.publish(ctx, broker, message(n)); err != nil {
 			return err
 		}
 		if err := d.await(ctx, int64(n)); err != nil {
@@ -96,7 +96,7 @@ func (d *demo) orders(ctx context.Context, broker brokers.Broker) error {
 		for ; n <= orders && len(batch) < 500; n++ {
 			batch = append(batch, message(n))
 		}
-		if err := broker.Publish(ctx, d.topic, batch...); err != nil {
+		if err := d.publish(ctx, broker, batch...); err != nil {
 			return err
 		}
 	}
@@ -108,6 +108,17 @@ func (d *demo) orders(ctx context.Context, broker brokers.Broker) error {
 		d.Ready(d.bank.url)
 	}
 	return nil
+}
+
+// publish is patient: the worker may not have declared the queue yet.
+func (d *demo) publish(ctx context.Context, broker brokers.Broker, msgs ...brokers.Message) (err error) {
+	for range 100 {
+		if err = broker.Publish(ctx, d.topic, msgs...); err == nil || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return err
 }
 
 // await waits until so many letters are in the store.
