@@ -41,14 +41,16 @@ type standing struct {
 	sentAt time.Time
 }
 
+// noteSent finds out when the last letter was sent.
+func (s *standing) noteSent() {
+	for _, w := range s.waves {
+		s.sentAt = later(s.sentAt, w.SentAt)
+	}
+}
+
 // dropJudged leaves out the waves that need no more looking at: those that
 // passed, and those from before somebody resumed the job.
 func (s *standing) dropJudged() {
-	for _, w := range s.waves {
-		if w.SentAt.After(s.sentAt) {
-			s.sentAt = w.SentAt
-		}
-	}
 	for len(s.waves) > 1 {
 		w := s.waves[0]
 		switch passed := s.passed(w); {
@@ -159,10 +161,7 @@ func hopeless(w store.Wave) int {
 // alarm says in a sentence why the job should pause, and what to type then; ""
 // if it should not.
 func (s standing) alarm() string {
-	for i, w := range s.waves {
-		if slices.ContainsFunc(s.waves[i+1:], func(w store.Wave) bool { return w.Resumed }) {
-			continue
-		}
+	for _, w := range s.waves {
 		switch {
 		case bad(w) > s.tolerated(w) && (s.first() || taken(w) > small):
 			return s.whyBad(w)
@@ -174,7 +173,7 @@ func (s standing) alarm() string {
 }
 
 func (s standing) whyBad(w store.Wave) string {
-	return fmt.Sprintf("%s: %d failed again (%s): see why (redrive dlq jobs show %d), then %s",
+	return fmt.Sprintf("%s: %d went wrong (%s): see why (redrive dlq jobs show %d), then %s",
 		name(w), bad(w), list(
 			part{w.Returned, "returned"},
 			part{int64(hopeless(w)), "failing"},

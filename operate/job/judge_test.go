@@ -60,7 +60,7 @@ func TestNext(t *testing.T) {
 		{"tried again", all, []store.Wave{wave(1, counts{Sent: 1}, fails("transient", 1))}, false, late - 1, doWait, 0, ""},
 		{"tried again for long", all, []store.Wave{wave(1, counts{Sent: 1}, fails("throttled", 1))}, false, late, doPause, 0, "(1 failed and tried again)"},
 		{"confirmed", all, []store.Wave{wave(1, counts{Confirmed: 1})}, false, 0, doWave, 0, ""},
-		{"returned", all, []store.Wave{wave(1, counts{Returned: 1})}, false, 0, doPause, 0, "wave 1 of 1 letter: 1 failed again (1 returned): see why (redrive dlq jobs show 7), then redrive dlq jobs resume 7, or redrive dlq jobs cancel 7"},
+		{"returned", all, []store.Wave{wave(1, counts{Returned: 1})}, false, 0, doPause, 0, "wave 1 of 1 letter: 1 went wrong (1 returned): see why (redrive dlq jobs show 7), then redrive dlq jobs resume 7, or redrive dlq jobs cancel 7"},
 		{"refused", all, []store.Wave{wave(1, counts{Collected: 1})}, false, 0, doPause, 0, "(1 refused by the broker)"},
 		{"failing as poison", all, []store.Wave{wave(1, counts{Sent: 1}, fails("poison", 1))}, false, 0, doPause, 0, "(1 failing)"},
 		{"failing by nobody knows what", all, []store.Wave{wave(1, counts{Sending: 1}, fails("unknown", 1))}, false, 0, doPause, 0, "(1 failing)"},
@@ -73,16 +73,16 @@ func TestNext(t *testing.T) {
 		{"one of five returned", all, first(1, wave(2, counts{Confirmed: 1, Returned: 1, Queued: 2})), false, 0, doPause, 0, "wave 2 of 4 letters"},
 		{"one of 25 returned", all, first(2, wave(3, counts{Confirmed: 23, Returned: 1, Sent: 1})), false, 0, doWait, 0, ""},
 		{"one of 25 is enough", all, first(2, wave(3, counts{Confirmed: 24, Returned: 1})), false, 0, doWave, 0, ""},
-		{"two of 25 returned", all, first(2, wave(3, counts{Confirmed: 10, Returned: 1, Sent: 14}, fails("poison", 1))), false, 0, doPause, 0, "2 failed again (1 returned, 1 failing)"},
+		{"two of 25 returned", all, first(2, wave(3, counts{Confirmed: 10, Returned: 1, Sent: 14}, fails("poison", 1))), false, 0, doPause, 0, "2 went wrong (1 returned, 1 failing)"},
 		{"two of 25 silent", all, first(2, wave(3, counts{Confirmed: 23, Sent: 2})), false, late, doPause, 0, "23 confirmed within 5m0s"},
 		{"five of 100", all, first(3, wave(4, counts{Confirmed: 95, Returned: 5})), false, 0, doWave, 0, ""},
-		{"six of 100", all, first(3, wave(4, counts{Confirmed: 94, Returned: 6})), false, 0, doPause, 0, "6 failed again"},
+		{"six of 100", all, first(3, wave(4, counts{Confirmed: 94, Returned: 6})), false, 0, doPause, 0, "6 went wrong"},
 		{"failed, and was handled then", all, []store.Wave{wave(1, counts{Confirmed: 1})}, false, 0, doWave, 0, ""},
 
 		{"the rest", all, first(4, wave(5, counts{Sent: 300})), false, 0, doSend, 200, ""},
 		{"the rest goes on", all, first(4, wave(5, counts{Sent: 500})), false, 0, doWave, 0, ""},
 		{"not for ever", all, first(4, wave(5, counts{Sent: 500}), wave(6, counts{Sent: 100})), false, late, doPause, 0, "wave 5 of 500 letters"},
-		{"much of the rest fails", all, first(4, wave(5, counts{Sent: 474, Returned: 26})), false, 0, doPause, 0, "26 failed again"},
+		{"much of the rest fails", all, first(4, wave(5, counts{Sent: 474, Returned: 26})), false, 0, doPause, 0, "26 went wrong"},
 		{"some of the rest fails", all, first(4, wave(5, counts{Sent: 475, Returned: 25})), false, 0, doWave, 0, ""},
 		{"while more is sent", all, first(4, wave(5, counts{Sent: 470, Returned: 26}), wave(6, counts{Queued: 4})), false, 0, doPause, 0, "wave 5"},
 		{"all is sent", all, first(4, wave(5, counts{Confirmed: 200, Sent: 1})), true, late - 1, doWait, 0, ""},
@@ -102,7 +102,7 @@ func TestNext(t *testing.T) {
 		{"few letters", none, []store.Wave{wave(1, counts{})}, false, 0, doSend, 500, ""},
 		{"few letters that fail", none, []store.Wave{wave(1, counts{Returned: 10})}, false, 0, doSend, 490, ""},
 		{"few letters that have failed", none, []store.Wave{wave(1, counts{Returned: 20})}, true, 0, doFinish, 0, ""},
-		{"no waves and many letters that fail", none, []store.Wave{wave(1, counts{Returned: 26, Sent: 100})}, false, 0, doPause, 0, "26 failed again"},
+		{"no waves and many letters that fail", none, []store.Wave{wave(1, counts{Returned: 26, Sent: 100})}, false, 0, doPause, 0, "26 went wrong"},
 
 		{"without receipts", blind, []store.Wave{wave(1, counts{Sent: 1})}, false, late - 1, doWait, 0, ""},
 		{"without receipts, in time", blind, []store.Wave{wave(1, counts{Sent: 1})}, false, late, doWave, 0, ""},
@@ -120,6 +120,7 @@ func TestNext(t *testing.T) {
 				s.job.Tally.Sending += w.Sending
 				s.job.Tally.Sent += w.Sent
 			}
+			s.noteSent()
 			s.dropJudged()
 			if got := s.next(); got.action != tt.want || got.letters != tt.letters || !strings.Contains(got.note, tt.note) {
 				t.Errorf("next = %q %d %q\nwant %q %d %q", got.action, got.letters, got.note, tt.want, tt.letters, tt.note)

@@ -61,13 +61,13 @@ func NewPlan(ctx context.Context, s *store.Store, now time.Time, targets Targets
 			return Plan{}, err
 		}
 	}
-	slices, err := s.Breakdown(ctx, f)
+	parts, err := s.Breakdown(ctx, f)
 	if err != nil {
 		return Plan{}, err
 	}
 	d := draft{Plan: Plan{Filter: f, Skipped: map[string]int64{}, Other: map[store.State]int64{}}, to: map[destination]*Destination{}}
-	for _, slice := range slices {
-		d.add(targets, spec, slice)
+	for _, part := range parts {
+		d.add(targets, spec, part)
 	}
 	d.Spec = spec.withWaves(d.Letters)
 	for _, to := range d.to {

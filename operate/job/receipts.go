@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -48,10 +49,7 @@ const maxReceipts = 500
 // it. What is no receipt, or is not believed, is acked and counted. While the store
 // or the broker does not answer, Run waits.
 func (r *Receipts) Run(ctx context.Context) error {
-	log := r.Logger
-	if log == nil {
-		log = slog.Default()
-	}
+	log := cmp.Or(r.Logger, slog.Default())
 	source, saved := trouble{log: log, what: "source of receipts"}, trouble{log: log, what: "store of receipts"}
 	for {
 		batch, err := r.Source.Receive(ctx, maxReceipts)
@@ -62,12 +60,12 @@ func (r *Receipts) Run(ctx context.Context) error {
 		case errors.Is(err, brokers.ErrClosed) || errors.Is(err, brokers.ErrMisconfigured):
 			return err
 		case err != nil:
-			sleep(ctx, ctx, source.failed(time.Now(), err))
+			sleep(ctx, source.failed(time.Now(), err))
 			continue
 		}
 		source.over(time.Now())
 		for err := r.read(ctx, batch); err != nil; err = r.read(ctx, batch) {
-			if sleep(ctx, ctx, saved.failed(time.Now(), err)); ctx.Err() != nil {
+			if sleep(ctx, saved.failed(time.Now(), err)); ctx.Err() != nil {
 				r.settle(ctx, batch, brokers.Release)
 				return context.Cause(ctx)
 			}

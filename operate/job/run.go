@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -120,11 +121,7 @@ func (r *Runner) begin(ctx context.Context, j store.Job) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := r.Logger
-	if log == nil {
-		log = slog.Default()
-	}
-	log = log.With("job", j.ID)
+	log := cmp.Or(r.Logger, slog.Default()).With("job", j.ID)
 	w := &run{
 		Runner: r, log: log, id: j.ID, spec: spec, from: 1,
 		started: time.Now(), first: time.Now(),
@@ -180,7 +177,7 @@ func (w *run) loop(ctx, work context.Context) error {
 		default:
 			w.store.over(w.now())
 		}
-		sleep(ctx, work, wait)
+		sleep(ctx, wait)
 	}
 	return context.Cause(ctx)
 }
@@ -194,13 +191,12 @@ func isFinal(err error) bool {
 	return false
 }
 
-func sleep(ctx, work context.Context, d time.Duration) {
+func sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-	case <-work.Done():
 	}
 }
 
@@ -248,12 +244,13 @@ func (w *run) stand(ctx context.Context) (s standing, err error) {
 	if s.waves, err = w.Store.Waves(ctx, w.id, w.from); err != nil {
 		return s, err
 	}
-	s.dropJudged()
-	w.from, w.stage, w.sentAt = s.waves[0].N, s.stage, s.sentAt
-	if late := s.sentAt.Sub(w.now()); late > 0 {
-		w.first = w.first.Add(late)
+	s.noteSent()
+	if ahead := s.sentAt.Sub(w.now()); ahead > 0 {
+		w.first = w.first.Add(ahead)
 	}
 	s.now = w.now()
+	s.dropJudged()
+	w.from, w.stage, w.sentAt = s.waves[0].N, s.stage, s.sentAt
 	return s, nil
 }
 

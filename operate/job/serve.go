@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -15,10 +16,7 @@ import (
 // [Runner.Run] says. It looks for jobs every second. It also gives up on letters of
 // jobs that have ended, when nobody has heard of them for the job's Spec.Wait.
 func (r *Runner) Serve(ctx context.Context) error {
-	log := r.Logger
-	if log == nil {
-		log = slog.Default()
-	}
+	log := cmp.Or(r.Logger, slog.Default())
 	s := served{Runner: r, log: log, busy: map[int64]bool{}}
 	defer s.running.Wait()
 	trouble := trouble{log: log, what: "store"}
@@ -29,7 +27,7 @@ func (r *Runner) Serve(ctx context.Context) error {
 		} else {
 			trouble.over(time.Now())
 		}
-		sleep(ctx, ctx, wait)
+		sleep(ctx, wait)
 	}
 	return context.Cause(ctx)
 }
@@ -54,7 +52,7 @@ func (s *served) lookForJobs(ctx context.Context) error {
 				defer s.leave(j.ID)
 				if _, err := s.Run(ctx, j.ID); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrLeased) {
 					s.log.Error("the job cannot go on", "job", j.ID, "error", err)
-					sleep(ctx, ctx, time.Minute)
+					sleep(ctx, remind)
 				}
 			})
 		case j.State != store.JobRunning:

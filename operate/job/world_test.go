@@ -203,7 +203,7 @@ func (w *world) readReceipts(ctx context.Context) {
 }
 
 func (w *world) receive(ctx context.Context, topic string, work func(brokers.Source)) {
-	source, err := w.broker.Open(ctx, brokers.Subscription{Topics: []string{topic}, InFlight: 1000})
+	source, err := w.broker.Open(ctx, brokers.Subscription{Topics: []string{topic}, InFlight: 1000, MaxAttempts: 1}) // who only reads makes no topic
 	w.must(err)
 	w.work.Go(func() {
 		work(source)
@@ -235,7 +235,7 @@ func (w *world) die(n int) {
 	var letters []brokers.Message
 	for range n {
 		id := fmt.Sprintf("order-%d", w.dead)
-		e := dlq.Entry{Message: brokers.Message{ID: id, Topic: "orders", Body: []byte(id)}, Reason: "poison", Meta: brokers.Meta{Attempt: 1, Class: "poison"}, DeadAt: time.Now().Add(time.Duration(w.dead-10_000) * time.Second)}
+		e := dlq.Entry{Message: brokers.Message{ID: id, Topic: "orders", Key: "key", Body: []byte(id)}, Reason: "poison", Meta: brokers.Meta{Attempt: 1, Class: "poison"}, DeadAt: time.Now().Add(time.Duration(w.dead-10_000) * time.Second)}
 		letters = append(letters, e.Encode(0))
 		w.dead++
 	}

@@ -62,7 +62,7 @@ type AuditListing struct {
 func (s *Store) Audit(ctx context.Context, p Page) (list AuditListing, err error) {
 	from, err := p.from()
 	if err != nil {
-		return list, err
+		return list, s.failed(err)
 	}
 	err = s.read(ctx, func(tx conn) error {
 		query := "select id, at, who, command, reason, what, job, letters from acts where id < ? order by id desc limit " + strconv.Itoa(p.limit()+1)

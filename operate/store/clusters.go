@@ -42,17 +42,17 @@ type ClusterListing struct {
 // it has seen deaths in that time. Fields that are a letter's own are an error:
 // IDs, UpTo, MessageID, Header and Text.
 func (s *Store) Clusters(ctx context.Context, f Filter, by Order, p Page) (list ClusterListing, err error) {
-	if len(f.IDs) > 0 || f.UpTo != 0 || f.MessageID != "" || f.readsContent() {
-		return list, errors.New("store: clusters have no IDs, message IDs, headers and texts: filter letters by them")
-	}
-	if err := f.validate(); err != nil {
-		return list, err
-	}
 	from, err := p.from()
 	if err != nil {
-		return list, err
+		return list, s.failed(err)
 	}
 	err = s.read(ctx, func(tx conn) error {
+		if len(f.IDs) > 0 || f.UpTo != 0 || f.MessageID != "" || f.readsContent() {
+			return errors.New("clusters have no IDs, message IDs, headers and texts: filter letters by them")
+		}
+		if err := f.validate(); err != nil {
+			return err
+		}
 		list, err = tx.clusters(ctx, f, by, from, p.limit())
 		return err
 	})

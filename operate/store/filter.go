@@ -65,8 +65,6 @@ type key struct{ at, id int64 }
 
 func (k key) String() string { return fmt.Sprintf("%d.%d", k.at, k.id) }
 
-func (k key) before(l key) bool { return k.at < l.at || k.at == l.at && k.id < l.id }
-
 // start is the place before all letters, in one direction or the other.
 func start(rising bool) key {
 	if rising {
@@ -85,7 +83,7 @@ func (p Page) from() (k key, err error) {
 
 func keyOf(cursor string) (k key, err error) {
 	if _, err := fmt.Sscanf(cursor, "%d.%d", &k.at, &k.id); err != nil || k.String() != cursor {
-		return key{}, fmt.Errorf("store: %q is no page: use what the page before said is next", short(cursor, maxText))
+		return key{}, fmt.Errorf("%q is no page: use what the page before said is next", short(cursor, maxText))
 	}
 	return k, nil
 }
@@ -143,14 +141,12 @@ func (f Filter) ofRow() conditions {
 	return c
 }
 
-// hasLetters adds that c, a cluster, has letters in the states of f.
+// hasLetters adds that c, a cluster, has letters in the states of f: one that
+// Sweep and Delete have emptied has none.
 func (f Filter) hasLetters(of *conditions) {
-	if len(f.States) == 0 {
-		return
-	}
-	has := make([]string, len(f.States))
-	for i, s := range f.States {
-		has[i] = "c." + string(s) + " > 0"
+	var has []string
+	for _, s := range intersection(f.States, States()) {
+		has = append(has, "c."+string(s)+" > 0")
 	}
 	of.and("(" + strings.Join(has, " or ") + ")")
 }
@@ -178,14 +174,14 @@ func (f Filter) ofLetter() (c conditions) {
 func (f Filter) validate() error {
 	for _, s := range f.States {
 		if s.code() < 0 {
-			return fmt.Errorf("store: %q is no state: use one of %v", s, States())
+			return fmt.Errorf("%q is no state: use one of %v", s, States())
 		}
 	}
 	if len(f.IDs) > maxIDs {
-		return fmt.Errorf("store: a filter of %d letters: name at most %d", len(f.IDs), maxIDs)
+		return fmt.Errorf("a filter of %d letters: name at most %d", len(f.IDs), maxIDs)
 	}
 	if f.Header.Name == "" && f.Header.Value != nil {
-		return errors.New("store: a filter by a header without a name: name it")
+		return errors.New("a filter by a header without a name: name it")
 	}
 	return nil
 }

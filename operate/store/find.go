@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -26,9 +27,10 @@ type Listing struct {
 
 // Bounds of the work for a page.
 const (
-	// maxMerged is how many clusters, by state, are read in step. With more, all
-	// letters of a stretch of time are looked at.
-	maxMerged = 200
+	// maxMerged is how many letters are taken at most of clusters that are read
+	// in step. Where that is not enough, all letters of a stretch of time are
+	// looked at.
+	maxMerged = 20_000
 
 	// maxLooked is how many letters such a stretch has.
 	maxLooked = 20_000
@@ -44,7 +46,7 @@ const (
 func (s *Store) Letters(ctx context.Context, f Filter, p Page) (list Listing, err error) {
 	from, err := p.from()
 	if err != nil {
-		return list, err
+		return list, s.failed(err)
 	}
 	err = s.read(ctx, func(tx conn) error {
 		found, err := tx.find(ctx, f, search{from: from, limit: p.limit()})
@@ -121,10 +123,10 @@ func (s search) until() string {
 
 func (s search) sort(list []key) {
 	slices.SortFunc(list, func(a, b key) int {
-		if s.rising == a.before(b) {
-			return -1
+		if !s.rising {
+			a, b = b, a
 		}
-		return 1
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id))
 	})
 }
 
@@ -149,24 +151,25 @@ func (c conn) findRows(ctx context.Context, f Filter, s search) (results, error)
 		}
 		return c.merge(ctx, f.ofRow(), s, fmt.Sprintf("l.id / %d = b.v", perBlock), blocks)
 	case len(f.IDs) == 0 && (len(f.ofCluster().sql) > 0 || len(f.States) > 0):
-		buckets, err := c.bucketsOf(ctx, f)
+		most := maxMerged / (s.limit + 1)
+		buckets, err := c.bucketsOf(ctx, f, most)
 		if err != nil {
 			return results{}, err
 		}
-		if len(buckets) <= maxMerged {
+		if len(buckets) <= most {
 			return c.merge(ctx, f.ofLetter(), s, fmt.Sprintf("l.cluster = b.v / %d and l.state = b.v %% %[1]d", perCluster), buckets)
 		}
 	}
 	return c.scan(ctx, f, s)
 }
 
-// bucketsOf returns where letters are that f may select: clusters and states,
-// each as one number. If there are too many to merge, it returns more than
-// maxMerged.
-func (c conn) bucketsOf(ctx context.Context, f Filter) (buckets ids, err error) {
+// bucketsOf returns where letters are that f may select: clusters and states that
+// have letters, each as one number. If there are more than most, it returns more
+// than most of them.
+func (c conn) bucketsOf(ctx context.Context, f Filter, most int) (buckets ids, err error) {
 	of := f.ofCluster()
 	f.hasLetters(&of)
-	query := "select c.id, " + counters("c.") + from(of) + " limit " + strconv.Itoa(maxMerged+1)
+	query := "select c.id, " + counters("c.") + from(of) + " limit " + strconv.Itoa(most+1)
 	err = c.each(ctx, query, of.args, func(scan func(...any) error) error {
 		var cluster int64
 		var counts Counts

@@ -196,3 +196,30 @@ func TestBadFilters(t *testing.T) {
 		})
 	}
 }
+
+// TestEmptyClusters finds letters behind many clusters that have none left.
+func TestEmptyClusters(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		var batch []store.Collected
+		for n := range 350 {
+			e := entry(n)
+			e.Fingerprint, e.Message.Key = fmt.Sprint(n), "deleted"
+			if n >= 300 {
+				e.Message.Key = "left"
+			}
+			batch = append(batch, collected(e))
+		}
+		collect(t, s, noon, batch...)
+		if n, err := s.Delete(t.Context(), noon, operator, "deleted"); n != 300 || err != nil {
+			t.Fatalf("Delete = %d, %v", n, err)
+		}
+		if got := list(t, s, store.Filter{Topic: "orders"}, 100); len(got) != 50 {
+			t.Errorf("%d letters, want 50", len(got))
+		}
+		clusters, err := s.Clusters(t.Context(), store.Filter{}, store.ByOpen, store.Page{})
+		if err != nil || len(clusters.Clusters) != 50 {
+			t.Errorf("%d clusters, %v, want 50", len(clusters.Clusters), err)
+		}
+	})
+}

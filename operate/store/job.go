@@ -184,7 +184,7 @@ func (s *Store) Job(ctx context.Context, id int64) (j Job, err error) {
 func (s *Store) Jobs(ctx context.Context, p Page) (list JobListing, err error) {
 	from, err := p.from()
 	if err != nil {
-		return list, err
+		return list, s.failed(err)
 	}
 	err = s.read(ctx, func(tx conn) error {
 		list.Jobs, err = tx.jobs(ctx, "j.id < ? order by j.id desc limit "+strconv.Itoa(p.limit()+1), from.id)

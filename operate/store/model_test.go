@@ -441,6 +441,9 @@ func (m *model) delete() {
 	m.check(err)
 	list := m.sorted(func(other *modelLetter) bool { return other.key == l.key })
 	for _, l := range list {
+		if in(store.StateQueued, store.StateSending, store.StateSent)(l) {
+			*counter(l.wave, l.state)--
+		}
 		delete(m.letters, l.id)
 	}
 	if int(n) != len(list) {

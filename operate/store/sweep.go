@@ -103,15 +103,18 @@ func deleteFrom(table string) func(conn, context.Context, ids) error {
 }
 
 // deleteLetters deletes letters and all that belongs to them. What a job did
-// with them stays counted there.
+// with them stays counted there, and what it has still to do does not.
 func (c conn) deleteLetters(ctx context.Context, list ids) error {
 	d := newDeltas()
-	query := "select topic, cluster, state, count(*), cast(sum(size) as bigint) from letters where id in (IDS) group by topic, cluster, state"
+	query := "select topic, cluster, wave, state, count(*), cast(sum(size) as bigint) from letters where id in (IDS) group by topic, cluster, wave, state"
 	err := c.each(ctx, query, []any{list}, func(scan func(...any) error) error {
-		var topic, cluster, n, bytes int64
+		var topic, cluster, wave, n, bytes int64
 		var state State
-		err := scan(&topic, &cluster, intoState(&state), &n, &bytes)
-		d.add(topic, cluster, 0, state, -n, -bytes)
+		err := scan(&topic, &cluster, &wave, intoState(&state), &n, &bytes)
+		if !slices.Contains([]State{StateQueued, StateSending, StateSent}, state) {
+			wave = 0
+		}
+		d.add(topic, cluster, wave, state, -n, -bytes)
 		return err
 	})
 	if err != nil {
