@@ -82,7 +82,7 @@ func (d *demo) charge(ctx context.Context, o order) error {
 // what to try. The first three go one by one, so that the numbers of their letters
 // and groups are always the same.
 func (d *demo) orders(ctx context.Context, broker brokers.Broker) error {
-	fmt.Fprintf(d.Out, "The worker charges %d orders at the payment server, which refuses yen since this morning ...\n", orders)
+	fmt.Fprintf(d.Out, "The worker charges %d orders, and the payment server refuses yen ...\n", orders)
 	for n := 1; n <= 3; n++ {
 		if err := d.publish(ctx, broker, message(n)); err != nil {
 			return err
@@ -144,22 +144,20 @@ func (d *demo) tell() {
 		where = "on RabbitMQ"
 	}
 	fmt.Fprintf(d.Out, `
-%d of them are dead, %s, and collected. In another terminal, try:
+%d of them are dead %s, and collected.
+In another terminal, in this folder, try:
 
   export REDRIVE_CONFIG='%s'
   alias redrive="$PWD/bin/redrive"
 
-  redrive dlq groups                  what failed
-  redrive dlq show 1                  all that is known of a letter
-  redrive dlq send 1                  send one back: it dies again
-  redrive dlq send --error 1 --rate 500
-                                      send all back: stops after one
-  curl -X POST %s/mend
-                                      the bank mends its server
-  redrive dlq jobs resume 2           now all go through
-  curl -s http://%s/metrics
+  redrive dlq groups                          what failed
+  redrive dlq show 1                          all that is known of a letter
+  redrive dlq send 1                          send one back: it dies again
+  redrive dlq send --error 1 --rate 500       send all back: stops after one
+  curl -X POST %s/mend     the bank mends its server
+  redrive dlq jobs resume 2                   now they go through
+  curl -s http://%s/metrics     what Prometheus sees
 
-The tutorial goes through it, and Ctrl-C ends it all:
-https://github.com/redrive-go/redrive/blob/main/docs/tutorial/first-redrive.md
+docs/tutorial/first-redrive.md explains each step. Ctrl-C ends it all.
 `, refused+noMoney+broken, where, filepath.Join(d.Dir, config.DefaultFile), d.bank.url, d.config.Serve.Listen)
 }
