@@ -158,6 +158,7 @@ In another terminal, in this folder, try:
   redrive dlq jobs resume 2                   now they go through
   curl -s http://%s/metrics     what Prometheus sees
 
-docs/tutorial/first-redrive.md explains each step. Ctrl-C ends it all.
+Ctrl-C ends it all. Each step is explained in
+https://github.com/redrive-go/redrive/blob/main/docs/tutorial/first-redrive.md
 `, refused+noMoney+broken, where, filepath.Join(d.Dir, config.DefaultFile), d.bank.url, d.config.Serve.Listen)
 }
