@@ -154,11 +154,11 @@ In another terminal, in this folder, try:
   redrive dlq show 1                          all that is known of a letter
   redrive dlq send 1                          send one back: it dies again
   redrive dlq send --error 1 --rate 500       send all back: stops after one
-  curl -X POST %s/mend     the bank mends its server
+  %-42s  the bank mends its server
   redrive dlq jobs resume 2                   now they go through
-  curl -s http://%s/metrics     what Prometheus sees
+  %-42s  what Prometheus sees
 
 Ctrl-C ends it all. Each step is explained in
 https://github.com/redrive-go/redrive/blob/main/docs/tutorial/first-redrive.md
-`, refused+noMoney+broken, where, filepath.Join(d.Dir, config.DefaultFile), d.bank.url, d.config.Serve.Listen)
+`, refused+noMoney+broken, where, filepath.Join(d.Dir, config.DefaultFile), "curl -X POST "+d.bank.url+"/mend", "curl -s http://"+d.config.Serve.Listen+"/metrics")
 }
