@@ -26,7 +26,7 @@ type Progress struct {
 	total   int
 	began   time.Time
 	next    time.Time
-	first   int // what was done before: the first that Set was told of
+	first   int // what was done before
 	started bool
 }
 
@@ -40,8 +40,9 @@ func NewProgress(s Streams, what string, total int, now time.Time) *Progress {
 	return p
 }
 
-// Set says how many are done by now. It may be called as often as you like, and
-// should be once a second also if nothing happens.
+// Set says how many are done by now. What the first call says was done before. It
+// may be called as often as you like, and should be once a second also if nothing
+// happens.
 func (p *Progress) Set(done int, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
