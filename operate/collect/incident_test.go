@@ -89,8 +89,10 @@ func TestStoreThatOnlyLooksGood(t *testing.T) {
 		}
 		_, stop := w.follow(collect.Config{})
 		time.Sleep(time.Hour)
-		if n := w.counts.of("release"); n < 3*30 || n > 3*140 {
-			t.Errorf("%d releases of 3 letters in an hour, want one or two a minute each", n)
+		// Half a minute apart in the mean, by full jitter up to one: 120 tries in the
+		// hour, with a deviation of 6.
+		if n := w.counts.of("release"); n < 3*60 || n > 3*180 {
+			t.Errorf("%d releases of 3 letters in an hour, want about two a minute each", n)
 		}
 		stop()
 		w.split(3, 3)
