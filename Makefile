@@ -75,8 +75,8 @@ run: ## Watch the main job at work on the embedded broker
 
 .PHONY: demo
 demo: ## Have 4,000 dead letters to send back, with bin/redrive in another terminal (REDRIVE_RABBITMQ4_URL=url: on that broker)
-	$(GO) build -o bin/redrive ./operate/cmd/redrive
-	$(GO) run ./operate/cmd/redrive/demo
+	$(GO) build -o bin/ ./operate/cmd/redrive ./operate/cmd/redrive/demo
+	@bin/demo
 
 ##@ Develop
 .PHONY: test

@@ -158,8 +158,7 @@ func hopeless(w store.Wave) int {
 	return int(w.Failing[string(classify.ClassPoison)] + w.Failing[string(classify.ClassUnknown)])
 }
 
-// alarm says in a sentence why the job should pause, and what to type then; ""
-// if it should not.
+// alarm says in a sentence why the job should pause; "" if it should not.
 func (s standing) alarm() string {
 	for _, w := range s.waves {
 		switch {
@@ -173,12 +172,12 @@ func (s standing) alarm() string {
 }
 
 func (s standing) whyBad(w store.Wave) string {
-	return fmt.Sprintf("%s: %d went wrong (%s): see why (redrive dlq jobs show %d), then %s",
+	return fmt.Sprintf("%s: %d went wrong (%s)",
 		name(w), bad(w), list(
 			part{w.Returned, "returned"},
 			part{int64(hopeless(w)), "failing"},
 			part{w.Collected, "refused by the broker"},
-		), s.job.ID, s.what())
+		))
 }
 
 func (s standing) whySilent(w store.Wave) string {
@@ -186,13 +185,13 @@ func (s standing) whySilent(w store.Wave) string {
 	for _, n := range w.Failing {
 		again += n
 	}
-	return fmt.Sprintf("%s: %d confirmed within %v, which is too few (%s): see whether the workers run and send receipts, then %s",
+	return fmt.Sprintf("%s: %d confirmed within %v, which is too few (%s): see whether the workers run and send receipts",
 		name(w), w.Confirmed, s.spec.Wait, list(
 			part{w.Returned, "returned"},
 			part{w.Collected, "refused by the broker"},
 			part{again, "failed and tried again"},
 			part{w.Sent + w.Sending + w.Unknown - again, "not heard of"},
-		), s.what())
+		))
 }
 
 func name(w store.Wave) string {
@@ -200,11 +199,6 @@ func name(w store.Wave) string {
 		return fmt.Sprintf("wave %d of %d letters", w.N, n)
 	}
 	return fmt.Sprintf("wave %d of 1 letter", w.N)
-}
-
-// what an operator can type.
-func (s standing) what() string {
-	return fmt.Sprintf("redrive dlq jobs resume %d, or redrive dlq jobs cancel %d", s.job.ID, s.job.ID)
 }
 
 // outcome says how a job ended.

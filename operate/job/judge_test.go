@@ -60,7 +60,7 @@ func TestNext(t *testing.T) {
 		{"tried again", all, []store.Wave{wave(1, counts{Sent: 1}, fails("transient", 1))}, false, late - 1, doWait, 0, ""},
 		{"tried again for long", all, []store.Wave{wave(1, counts{Sent: 1}, fails("throttled", 1))}, false, late, doPause, 0, "(1 failed and tried again)"},
 		{"confirmed", all, []store.Wave{wave(1, counts{Confirmed: 1})}, false, 0, doWave, 0, ""},
-		{"returned", all, []store.Wave{wave(1, counts{Returned: 1})}, false, 0, doPause, 0, "wave 1 of 1 letter: 1 went wrong (1 returned): see why (redrive dlq jobs show 7), then redrive dlq jobs resume 7, or redrive dlq jobs cancel 7"},
+		{"returned", all, []store.Wave{wave(1, counts{Returned: 1})}, false, 0, doPause, 0, "wave 1 of 1 letter: 1 went wrong (1 returned)"},
 		{"refused", all, []store.Wave{wave(1, counts{Collected: 1})}, false, 0, doPause, 0, "(1 refused by the broker)"},
 		{"failing as poison", all, []store.Wave{wave(1, counts{Sent: 1}, fails("poison", 1))}, false, 0, doPause, 0, "(1 failing)"},
 		{"failing by nobody knows what", all, []store.Wave{wave(1, counts{Sending: 1}, fails("unknown", 1))}, false, 0, doPause, 0, "(1 failing)"},

@@ -288,9 +288,9 @@ func expire(ctx context.Context, s *store.Store, now time.Time, job int64, befor
 // maxCause is how much of an error goes into a note, in bytes.
 const maxCause = 256
 
-// misconfigured is the note of a job whose letters a broker does not take, whatever
+// noteOf is the note of a job whose letters a broker does not take, whatever
 // they are.
-func (s standing) misconfigured(to destination, cause error) string {
+func noteOf(to destination, cause error) string {
 	why, _ := text.Line(cause.Error(), maxCause)
-	return fmt.Sprintf("letters cannot go to %s on %s: %s: mend that, then %s", to.target.Topic, to.target.Broker, why, s.what())
+	return fmt.Sprintf("letters cannot go to %s on %s: %s: mend that first", to.target.Topic, to.target.Broker, why)
 }

@@ -215,6 +215,7 @@ func (d *desk) collect(ctx context.Context, v *view, c *config.Config, s *store.
 
 // progress shows how far work has come while it is done.
 func (d *desk) progress(p *term.Progress, done func() int, work func() error) error {
+	p.Set(0, time.Now())
 	ended := make(chan error, 1)
 	go func() { ended <- work() }()
 	tick := time.NewTicker(100 * time.Millisecond)

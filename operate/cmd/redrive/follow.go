@@ -66,7 +66,7 @@ func (o *order) conclude(ctx context.Context, j store.Job, mine bool, err error)
 	case err != nil:
 		return o.resume(&partialError{err}, next...)
 	case j.State == store.JobPaused:
-		return o.resume(&partialError{fmt.Errorf("job %d has paused: %s", j.ID, j.Note)}, next...)
+		return o.resume(&partialError{fmt.Errorf("job %d has paused: %s\nSee why: redrive dlq jobs show %d", j.ID, j.Note, j.ID)}, next...)
 	}
 	row := rowOfJob(j)
 	spec, _ := job.SpecOf(j)

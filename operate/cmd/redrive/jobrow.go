@@ -109,7 +109,7 @@ func (r jobRow) skipped() (n int64) {
 	return n
 }
 
-// ended is how many letters nothing more is going to happen to.
+// over is how many letters nothing more is going to happen to.
 func (r jobRow) over() int64 { return r.Moved - r.Waiting + r.Refused }
 
 // summary is what became of a job, in a sentence.

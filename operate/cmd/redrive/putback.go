@@ -113,6 +113,7 @@ func (d *desk) putAllBack(ctx context.Context, server *serve.Server, a store.Act
 	waiting := map[place][]int64{}
 	p := term.NewProgress(d.Streams, "letters", int(total), time.Now())
 	defer p.Close()
+	p.Set(0, time.Now())
 	flush := func(to place) error {
 		n, err := server.PutBack(ctx, a, to.broker, to.source, waiting[to])
 		put += n

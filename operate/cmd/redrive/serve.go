@@ -50,7 +50,7 @@ func (d *desk) serve(ctx context.Context, c *config.Config, s *store.Store) (err
 	}
 	listener, err := net.Listen("tcp", c.Serve.Listen)
 	if err != nil {
-		return fmt.Errorf("nothing was done: serve.listen of %s cannot be used: %w", c.File(), err)
+		return fmt.Errorf("nothing was done: serve.listen of %s cannot be used: %w: is another redrive serve running?", c.File(), err)
 	}
 	server := d.server(c, s, d.Err)
 	server.Logger = slog.New(slog.NewTextHandler(d.Err, nil))

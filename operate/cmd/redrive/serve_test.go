@@ -99,6 +99,22 @@ func TestServeWithToken(t *testing.T) {
 	}
 }
 
+// TestServeTwice starts another one in the same folder.
+func TestServeTwice(t *testing.T) {
+	address, _, stop := serving(t, "serve: {listen: \"127.0.0.1:0\"}\n")
+	text := shopConfig + fmt.Sprintf("serve: {listen: %q}\n", strings.TrimPrefix(address, "http://"))
+	if err := os.WriteFile("second.yaml", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := call(t, "serve", "--config", "second.yaml")
+	if got.code != exitFailure || !strings.Contains(got.stderr, "serve.listen of second.yaml cannot be used") || !strings.HasSuffix(got.stderr, "is another redrive serve running?\n") {
+		t.Errorf("%+v", got)
+	}
+	if code := stop(); code != exitOK {
+		t.Errorf("the first one ended with exit code %d", code)
+	}
+}
+
 func TestServeRefuses(t *testing.T) {
 	inShop(t, func(s *shop) {
 		s.must(os.WriteFile(config.DefaultFile, []byte(shopConfig+"serve: {listen: \"127.0.0.1:99999\"}\n"), 0o600))

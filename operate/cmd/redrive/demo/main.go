@@ -32,4 +32,5 @@ func main() {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
+	fmt.Println("\nThe demonstration is over, and its files are removed.")
 }

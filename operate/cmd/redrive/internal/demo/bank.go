@@ -26,6 +26,8 @@ type bank struct {
 	url    string
 	server *http.Server
 	served sync.WaitGroup
+	asked  chan struct{} // closed by the first charge
+	first  sync.Once
 
 	mu      sync.Mutex
 	mended  bool
@@ -37,7 +39,7 @@ func openBank(address string) (*bank, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the payment server needs %s: %w", address, err)
 	}
-	b := &bank{url: "http://" + listener.Addr().String(), charged: map[string]int{}}
+	b := &bank{url: "http://" + listener.Addr().String(), asked: make(chan struct{}), charged: map[string]int{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /charges", b.charge)
 	mux.HandleFunc("POST /mend", b.mend)
@@ -59,6 +61,7 @@ func (b *bank) mend(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (b *bank) charge(w http.ResponseWriter, r *http.Request) {
+	b.first.Do(func() { close(b.asked) })
 	var o order
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&o); err != nil {
 		problem(w, http.StatusBadRequest, "no charge", err.Error())

@@ -120,7 +120,14 @@ func (d *demo) play(ctx context.Context, listener net.Listener) error {
 		})
 	}
 	run(func() error { return worker.Run(ctx) })
-	run(func() error { return d.server.ServeOn(ctx, listener, "") })
+	run(func() error {
+		select { // the worker declares the topics that redrive serve reads
+		case <-d.bank.asked:
+			return d.server.ServeOn(ctx, listener, "")
+		case <-ctx.Done():
+			return listener.Close()
+		}
+	})
 	run(func() error { return d.orders(ctx, broker) })
 	<-ctx.Done()
 	running.Wait()

@@ -82,9 +82,9 @@ func (d *demo) charge(ctx context.Context, o order) error {
 // what to try. The first three go one by one, so that the numbers of their letters
 // and groups are always the same.
 func (d *demo) orders(ctx context.Context, broker brokers.Broker) error {
-	fmt.Fprintf(d.Out, "The worker charges %d orders at the payment server, which refuses yen since this morning ...\n", orders)
+	fmt.Fprintf(d.Out, "The worker charges %d orders, and the payment server refuses yen ...\n", orders)
 	for n := 1; n <= 3; n++ {
-		if err := broker.Publish(ctx, d.topic, message(n)); err != nil {
+		if err := d.publish(ctx, broker, message(n)); err != nil {
 			return err
 		}
 		if err := d.await(ctx, int64(n)); err != nil {
@@ -96,7 +96,7 @@ func (d *demo) orders(ctx context.Context, broker brokers.Broker) error {
 		for ; n <= orders && len(batch) < 500; n++ {
 			batch = append(batch, message(n))
 		}
-		if err := broker.Publish(ctx, d.topic, batch...); err != nil {
+		if err := d.publish(ctx, broker, batch...); err != nil {
 			return err
 		}
 	}
@@ -108,6 +108,17 @@ func (d *demo) orders(ctx context.Context, broker brokers.Broker) error {
 		d.Ready(d.bank.url)
 	}
 	return nil
+}
+
+// publish is patient: the worker may not have declared the queue yet.
+func (d *demo) publish(ctx context.Context, broker brokers.Broker, msgs ...brokers.Message) (err error) {
+	for range 100 {
+		if err = broker.Publish(ctx, d.topic, msgs...); err == nil || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return err
 }
 
 // await waits until so many letters are in the store.
@@ -133,22 +144,21 @@ func (d *demo) tell() {
 		where = "on RabbitMQ"
 	}
 	fmt.Fprintf(d.Out, `
-%d of them are dead, %s, and collected. In another terminal, try:
+%d of them are dead %s, and collected.
+In another terminal, in this folder, try:
 
   export REDRIVE_CONFIG='%s'
   alias redrive="$PWD/bin/redrive"
 
-  redrive dlq groups                  what failed
-  redrive dlq show 1                  all that is known of a letter
-  redrive dlq send 1                  send one back: it dies again
-  redrive dlq send --error 1 --rate 500
-                                      send all back: stops after one
-  curl -X POST %s/mend
-                                      the bank mends its server
-  redrive dlq jobs resume 2           now all go through
-  curl -s http://%s/metrics
+  redrive dlq groups                          what failed
+  redrive dlq show 1                          all that is known of a letter
+  redrive dlq send 1                          send one back: it dies again
+  redrive dlq send --error 1 --rate 500       send all back: stops after one
+  %-42s  the bank mends its server
+  redrive dlq jobs resume 2                   now they go through
+  %-42s  what Prometheus sees
 
-The tutorial goes through it, and Ctrl-C ends it all:
+Ctrl-C ends it all. Each step is explained in
 https://github.com/redrive-go/redrive/blob/main/docs/tutorial/first-redrive.md
-`, refused+noMoney+broken, where, filepath.Join(d.Dir, config.DefaultFile), d.bank.url, d.config.Serve.Listen)
+`, refused+noMoney+broken, where, filepath.Join(d.Dir, config.DefaultFile), "curl -X POST "+d.bank.url+"/mend", "curl -s http://"+d.config.Serve.Listen+"/metrics")
 }

@@ -11,6 +11,7 @@ const (
 	lineEvery = 5 * time.Second        // where lines stay
 	liveEvery = 100 * time.Millisecond // where they are written again
 	barWidth  = 20
+	telling   = 10 // a part of so many tells how long the rest takes
 	clearLine = "\r\x1b[K"
 )
 
@@ -25,6 +26,8 @@ type Progress struct {
 	total   int
 	began   time.Time
 	next    time.Time
+	first   int // what was done before
+	started bool
 }
 
 // NewProgress begins to show how many of total things, such as "letters", are
@@ -37,11 +40,15 @@ func NewProgress(s Streams, what string, total int, now time.Time) *Progress {
 	return p
 }
 
-// Set says how many are done by now. It may be called as often as you like, and
-// should be once a second also if nothing happens.
+// Set says how many are done by now. What the first call says was done before. It
+// may be called as often as you like, and should be once a second also if nothing
+// happens.
 func (p *Progress) Set(done int, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.started {
+		p.first, p.started = done, true
+	}
 	if now.Before(p.next) {
 		return
 	}
@@ -80,13 +87,14 @@ func (p *Progress) clear() {
 func (p *Progress) line(done int, took time.Duration) string {
 	rate := 0.0
 	if took > 0 {
-		rate = float64(done) / took.Seconds()
+		rate = float64(done-p.first) / took.Seconds()
 	}
 	line := fmt.Sprintf("%d %s, %.0f/s", done, p.what, rate)
 	if p.total > 0 {
 		line = fmt.Sprintf("%d of %d %s, %.0f/s", done, p.total, p.what, rate)
 	}
-	if left := p.total - done; left > 0 && rate > 0 {
+	// What has only begun says little of the rest: a job begins with small waves.
+	if left := p.total - done; left > 0 && rate > 0 && (done-p.first)*telling >= p.total {
 		line += ", " + time.Duration(float64(left)/rate*float64(time.Second)).Round(time.Second).String() + " left"
 	}
 	if p.streams.Live > 0 && p.total > 0 {

@@ -152,6 +152,7 @@ func TestProgress(t *testing.T) {
 		total int
 		want  string
 	}{
+		{"lines of a job that has hardly begun", 0, 10_000, "250 of 10000 letters, 50/s\n1000 of 10000 letters, 100/s, 1m30s left\n"},
 		{"lines", 0, 1000, "250 of 1000 letters, 50/s, 15s left\n1000 of 1000 letters, 100/s\n"},
 		{"lines without an end", 0, 0, "250 letters, 50/s\n1000 letters, 100/s\n"},
 		{"a line", 80, 1000, clearLine + "[                    ] 0 of 1000 letters, 0/s" +
@@ -171,6 +172,13 @@ func TestProgress(t *testing.T) {
 		if got := b.String(); got != tt.want {
 			t.Errorf("%s:\n%q\nwant\n%q", tt.name, got, tt.want)
 		}
+	}
+	var again strings.Builder
+	p := NewProgress(Streams{Err: &again}, "letters", 1000, start)
+	p.Set(500, at(0)) // by an earlier command
+	p.Set(750, at(5))
+	if want := "750 of 1000 letters, 50/s, 5s left\n"; again.String() != want {
+		t.Errorf("gone on with:\n%q\nwant\n%q", again.String(), want)
 	}
 	var b strings.Builder
 	NewProgress(Streams{Err: &b, Live: 20}, hostile, 10, start).Set(3, start)
