@@ -9,32 +9,44 @@ import (
 )
 
 // Brokers makes the brokers of a configuration when they are used first, and keeps
-// them.
+// them. One that takes its time keeps nobody from the others.
 type Brokers struct {
 	open func(ctx context.Context, name string) (brokers.Broker, error)
 
 	mu     sync.Mutex
-	opened map[string]brokers.Broker
+	byName map[string]*opened
+}
+
+// opened is a broker once it could be made.
+type opened struct {
+	mu     sync.Mutex
+	broker brokers.Broker
 }
 
 // NewBrokers returns Brokers that open makes.
 func NewBrokers(open func(ctx context.Context, name string) (brokers.Broker, error)) *Brokers {
-	return &Brokers{open: open, opened: map[string]brokers.Broker{}}
+	return &Brokers{open: open, byName: map[string]*opened{}}
 }
 
 // Open returns the broker that has a name in the configuration, the same one each
 // time.
-func (b *Brokers) Open(ctx context.Context, name string) (brokers.Broker, error) {
+func (b *Brokers) Open(ctx context.Context, name string) (broker brokers.Broker, err error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.opened[name] == nil {
-		broker, err := b.open(ctx, name)
-		if err != nil {
+	o := b.byName[name]
+	if o == nil {
+		o = &opened{}
+		b.byName[name] = o
+	}
+	b.mu.Unlock()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.broker == nil {
+		if broker, err = b.open(ctx, name); err != nil {
 			return nil, err
 		}
-		b.opened[name] = broker
+		o.broker = broker
 	}
-	return b.opened[name], nil
+	return o.broker, nil
 }
 
 // Close closes all of them.
@@ -42,8 +54,12 @@ func (b *Brokers) Close(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var errs []error
-	for _, broker := range b.opened {
-		errs = append(errs, broker.Close(ctx))
+	for _, o := range b.byName {
+		o.mu.Lock()
+		if o.broker != nil {
+			errs = append(errs, o.broker.Close(ctx))
+		}
+		o.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }
