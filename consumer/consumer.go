@@ -129,10 +129,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if !errors.Is(err, brokers.ErrMisconfigured) { // which says so itself
-			err = fmt.Errorf("no message was touched: %w", err)
-		}
-		return fmt.Errorf("consumer: open %s: %w", c.topics(), err)
+		return fmt.Errorf("consumer: open %s: no message was touched: %w", c.topics(), err)
 	}
 	if err := c.cfg.unfit(source.Capabilities(), c.routes); err != nil {
 		return errors.Join(err, source.Close(ctx))

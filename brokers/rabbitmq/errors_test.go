@@ -46,6 +46,9 @@ func TestExplain(t *testing.T) {
 		if errors.Is(got, brokers.ErrMisconfigured) != tt.misconfigured || !strings.Contains(got.Error(), tt.part) {
 			t.Errorf("%s: explain = %v, want it to say %q, and ErrMisconfigured %v", tt.name, got, tt.part, tt.misconfigured)
 		}
+		if missing := tt.name == "missing"; errors.Is(got, brokers.ErrNotFound) != missing {
+			t.Errorf("%s: explain = %v, want ErrNotFound %v", tt.name, got, missing)
+		}
 		if !strings.HasPrefix(tt.name, "end of the login") && !errors.Is(got, tt.err) {
 			t.Errorf("%s: the cause is not in %v", tt.name, got)
 		}
