@@ -15,8 +15,9 @@ ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redi
 
 # Simulations of hours with hundreds of thousands of messages, and tests of the
 # documents. The race detector makes them several times as slow, and finds nothing
-# that other tests of the same code do not.
-SIMULATED := ./gallery ./internal/snippets ./operate/cmd/... ./operate/storm/...
+# that other tests of the same code do not. Of the operating side it slows down
+# SQLite most, so that only the nightly has it there.
+SIMULATED := ./gallery ./internal/snippets ./operate/cmd/... ./operate/storm/... ./operate/job ./operate/collect
 
 # The same in packages whose other tests need the detector.
 SIMULATIONS := ^(TestScenarios|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*)$$
@@ -90,7 +91,7 @@ check: fmt-check vet lint tidy-check test ## Everything that must be green with 
 .PHONY: nightly
 nightly: ## Everything that takes longer, in an hour: all versions, faults, planted bugs, scenarios, fuzzing, other systems
 	CI=true REDRIVE_NIGHTLY=true $(BROKERS) run $(MAKE) --no-print-directory --keep-going \
-		check test-oldest on-fakes faults attack scenarios mutants cross fuzz cluster
+		check race test-oldest on-fakes faults attack scenarios mutants cross fuzz cluster
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -148,6 +149,10 @@ rest:
 	$(GO) test $(SIMULATED)
 	$(GO) test -run '$(SIMULATIONS)' ./proof ./consumer
 	$(GO) -C tools test -count=1 ./... # the cache of results does not see changes of files outside
+
+.PHONY: race
+race: ## Test the operating side with the race detector
+	$(GO) test -race -timeout 30m ./operate/...
 
 # The workspace lifts the SDKs to the newest versions, which integration/faults
 # and integration/fakes require. Without it they are the oldest, from go.mod.
