@@ -140,7 +140,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer stop(nil)
 	p := newPipeline(life, stop, c, source)
 	p.start()
-	p.log.started(c)
+	p.log.started(c, p.caps.Findings)
 	fatal := p.receive(receiving)
 	if ctx.Err() == nil && fatal == nil {
 		fatal = context.Cause(receiving)
