@@ -204,8 +204,8 @@ down: ## Stop the real brokers and remove what they left (ONLY="kafka sqs redis 
 	@$(BROKERS) down $(ONLY)
 
 .PHONY: cluster
-cluster: ## Move leaders and kill nodes of a RabbitMQ cluster under the proof (Linux, root; not part of check)
-	REDRIVE_ENGINE=local $(GO) -C integration/faults test -count=1 -timeout 10m -v -run '^TestCluster$$' -cluster .
+cluster: ## Kill nodes of clusters of RabbitMQ and Kafka under the proof (Linux, root; not part of check)
+	REDRIVE_ENGINE=local $(GO) -C integration/faults test -count=1 -timeout 10m -v -run 'Cluster$$' -cluster .
 
 .PHONY: fresh
 fresh: ## Run make run and make test in a Debian that has Go and nothing else of ours (Linux, root, make down first)

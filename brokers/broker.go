@@ -203,6 +203,10 @@ type Capabilities struct {
 	// MessageLimit is the largest message in bytes, headers included, that
 	// Publish takes; 0 means unknown.
 	MessageLimit int
+
+	// Findings are the settings of queues and topics that weaken a promise, as Open
+	// found them; none of them is Refused.
+	Findings []Finding
 }
 
 // Delivery is a message that this worker holds until it settles it.
@@ -221,6 +225,11 @@ type Delivery struct {
 	// one is never run: its dead letter has what could be read, the rest as the
 	// adapter found it. Nil for nearly all.
 	Unreadable error
+
+	// Anonymous says that the message came without an ID, and the broker has none
+	// either: Message.ID is of this delivery, and the next one has another. A copy
+	// keeps it.
+	Anonymous bool
 
 	// ReceivedAt is when the delivery was handed out, or a moment before.
 	ReceivedAt time.Time

@@ -52,3 +52,13 @@ func TestPublishError(t *testing.T) {
 		t.Errorf("Error = %q, want it to end in %q", err, want)
 	}
 }
+
+func TestNotFoundIsMisconfigured(t *testing.T) {
+	err := fmt.Errorf("open: %w", ErrNotFound)
+	if !errors.Is(err, ErrNotFound) || !errors.Is(err, ErrMisconfigured) {
+		t.Errorf("%v is not both ErrNotFound and ErrMisconfigured", err)
+	}
+	if errors.Is(ErrMisconfigured, ErrNotFound) {
+		t.Error("every ErrMisconfigured is ErrNotFound")
+	}
+}

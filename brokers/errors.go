@@ -28,9 +28,14 @@ var (
 	ErrUnknownOutcome = errors.New("the outcome is unknown: the broker did not confirm")
 
 	// ErrMisconfigured reports what repeating cannot cure and an operator
-	// must: a queue that is gone, rights that are missing. No message is
-	// touched.
-	ErrMisconfigured = errors.New("the configuration does not allow this: no message was touched")
+	// must: a queue that is gone, rights that are missing. What was asked for
+	// is not done.
+	ErrMisconfigured = errors.New("the configuration does not allow this")
+
+	// ErrNotFound reports a queue, topic or exchange that does not exist, or
+	// looks so to a user without rights. It is ErrMisconfigured, too. Whether
+	// messages were in it, it does not say.
+	ErrNotFound = fmt.Errorf("%w: it does not exist", ErrMisconfigured)
 
 	// ErrRefused reports a message that the broker will never take as it is:
 	// too large, too many headers, characters that it does not allow. It was

@@ -404,7 +404,7 @@ func TestBrokerThatCannotBeOpened(t *testing.T) {
 	if !errors.Is(err, brokers.ErrMisconfigured) || !strings.HasPrefix(err.Error(), "consumer: open orders, refunds: ") {
 		t.Errorf("Run = %v, want what it could not open and why", err)
 	}
-	if n := strings.Count(err.Error(), "no message was touched"); n != 1 {
+	if n := strings.Count(err.Error(), "no message was touched: "); n != 1 {
 		t.Errorf("Run = %v, want what it means for messages once", err)
 	}
 }

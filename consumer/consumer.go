@@ -129,10 +129,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if !errors.Is(err, brokers.ErrMisconfigured) { // which says so itself
-			err = fmt.Errorf("no message was touched: %w", err)
-		}
-		return fmt.Errorf("consumer: open %s: %w", c.topics(), err)
+		return fmt.Errorf("consumer: open %s: no message was touched: %w", c.topics(), err)
 	}
 	if err := c.cfg.unfit(source.Capabilities(), c.routes); err != nil {
 		return errors.Join(err, source.Close(ctx))
@@ -143,7 +140,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer stop(nil)
 	p := newPipeline(life, stop, c, source)
 	p.start()
-	p.log.started(c)
+	p.log.started(c, p.caps.Findings)
 	fatal := p.receive(receiving)
 	if ctx.Err() == nil && fatal == nil {
 		fatal = context.Cause(receiving)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/internal/text"
 )
 
@@ -131,8 +132,18 @@ func (l *logObserver) summarize(ctx context.Context, key logKey, n int) {
 }
 
 // started and stopped log the changes of state.
-func (l *logObserver) started(c *Consumer) {
+func (l *logObserver) started(c *Consumer, found []brokers.Finding) {
 	l.logger.Info("worker started", "topics", c.topics(), "concurrency", c.cfg.Concurrency)
+	for _, f := range found {
+		l.logger.LogAttrs(context.Background(), slog.LevelWarn, "a queue or topic gives less than it could", name("topic", f.Topic),
+			slog.String("severity", f.Severity.String()), slog.String("finding", l.textOf(f)))
+	}
+}
+
+// anonymous logs that messages of topic have no ID.
+func (l *logObserver) anonymous(topic string) {
+	l.logger.LogAttrs(context.Background(), slog.LevelWarn, "messages have no ID: each delivery gets another one, so that nothing can tell a repeated one: "+
+		"have producers set it, or tell the adapter where it is", name("topic", topic))
 }
 
 func (l *logObserver) stopped(err error) {

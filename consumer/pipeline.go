@@ -79,6 +79,8 @@ type subscription struct {
 	maxBytes     int        // and the sum of its bodies
 	longestDelay time.Duration
 
+	anonymous sync.Once // tells of messages without an ID
+
 	active  int // deliveries in the window
 	waiting int
 	dying   int
@@ -247,6 +249,9 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 	p.mu.Unlock()
 	for _, d := range ds {
 		d.guard = p.guardOf(d)
+		if d.Anonymous {
+			d.sub.anonymous.Do(func() { p.log.anonymous(d.Message.Topic) })
+		}
 		if p.observed() {
 			p.observe(d, Event{Kind: EventReceived})
 		}

@@ -27,7 +27,7 @@ type partition struct {
 	number int
 }
 
-// kafkaServer is a Kafka of one node, as the driver sees it: the topics with the
+// kafkaServer is a Kafka, as the driver sees it: the topics with the
 // tag, and what the group has committed of them.
 type kafkaServer struct {
 	tag      string
@@ -37,12 +37,12 @@ type kafkaServer struct {
 
 // newKafka makes the topics of s.
 func newKafka(ctx context.Context, j job, s *scenario) (*kafkaServer, error) {
-	t := &kafkaServer{tag: j.Tag, calls: &kafkago.Client{Addr: kafkago.TCP(j.URL), Timeout: callTimeout,
+	t := &kafkaServer{tag: j.Tag, calls: &kafkago.Client{Addr: kafkago.TCP(strings.Split(j.URL, ",")...), Timeout: callTimeout,
 		Transport: &kafkago.Transport{Dial: dialOnly(j.URL), MetadataTTL: time.Second}}}
 	request := &kafkago.CreateTopicsRequest{}
 	for _, topic := range s.topics {
 		t.consumed = append(t.consumed, topic.name)
-		request.Topics = append(request.Topics, kafkago.TopicConfig{Topic: topic.name, NumPartitions: kafkaPartitions, ReplicationFactor: 1})
+		request.Topics = append(request.Topics, kafkago.TopicConfig{Topic: topic.name, NumPartitions: kafkaPartitions, ReplicationFactor: -1})
 	}
 	if err := t.create(ctx, request); err != nil {
 		return nil, fmt.Errorf("create the topics: %w", err)
@@ -177,16 +177,19 @@ func (t *kafkaServer) close(ctx context.Context) error {
 }
 
 // dialOnly connects to the broker at url, whatever address it advertises, as it
-// may be behind a proxy.
+// may be behind a proxy. The nodes of a cluster have commas in between, and no proxy.
 func dialOnly(url string) func(ctx context.Context, network, address string) (net.Conn, error) {
-	return func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{Timeout: callTimeout}).DialContext(ctx, network, url)
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if !strings.Contains(url, ",") {
+			address = url
+		}
+		return (&net.Dialer{Timeout: callTimeout}).DialContext(ctx, network, address)
 	}
 }
 
 func connectKafka(j job) (*kafka.Broker, error) {
 	return kafka.New(kafka.Options{
-		Brokers:          []string{j.URL},
+		Brokers:          strings.Split(j.URL, ","),
 		Group:            j.Tag,
 		Prefix:           j.Tag,
 		SessionTimeout:   kafkaSession,

@@ -38,8 +38,8 @@
 // all of them are deleted. Signals that end this command end the workers.
 //
 // On RabbitMQ workers read along on their own connections, to be killed between
-// the confirm of a copy and the ack of its original. A Kafka is a cluster of one
-// node, to which all connections go whatever address it advertises. On SQS leases
+// the confirm of a copy and the ack of its original. To a Kafka of one
+// address all connections go, whatever it advertises. On SQS leases
 // are 3 s, and by default retries wait in place, so that workers read estimates of
 // what others have counted: see docs/explanation/sqs.md. With -copies nothing is
 // estimated; with -fifo the messages of a key must be handled one at a time and in

@@ -3,6 +3,7 @@ package brokertest
 import (
 	"context"
 	"errors"
+	"reflect"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -73,7 +74,7 @@ func capabilitiesConstant(tr *trial) {
 	}
 	w.settle(acks(got...)...)
 	w.close()
-	if now := w.src.Capabilities(); now != c {
+	if now := w.src.Capabilities(); !reflect.DeepEqual(now, c) {
 		tr.failf("they were %+v and became %+v", c, now)
 	}
 }

@@ -220,7 +220,7 @@ func (b *Broker) missing(sub brokers.Subscription) error {
 	var faults []error
 	for _, name := range sub.Topics {
 		if b.topics[name] == nil && sub.ReadOnly() {
-			faults = append(faults, fmt.Errorf("the topic %q does not exist, and a subscription that only reads makes none: %w", name, brokers.ErrMisconfigured))
+			faults = append(faults, fmt.Errorf("the topic %q is missing, and a subscription that only reads makes none: %w", name, brokers.ErrNotFound))
 		}
 	}
 	return errors.Join(faults...)

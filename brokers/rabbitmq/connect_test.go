@@ -113,8 +113,8 @@ func TestDeclare(t *testing.T) {
 		w.Cleanup(func() { w.delete(fresh, w.prefix+".retry.v1."+fresh) })
 		m := brokers.Message{ID: "a", Body: []byte("a")}
 		fault(w.T, w.broker.Publish(w.Context(), fresh, m), fresh, "Broker.Declare")
-		verifying := open(w.T, w.options(w.url, true, false))
-		fault(w.T, verifying.Declare(w.Context(), fresh), fresh, "create what is missing")
+		verifying := open(w.T, w.options(w.url, true))
+		fault(w.T, verifying.Declare(w.Context(), fresh), fresh, "no such queue")
 		fault(w.T, w.broker.Declare(w.Context()), "no topic")
 		if err := w.broker.Declare(w.Context(), fresh, w.topic); err != nil {
 			w.Fatalf("Declare: %v", err)
@@ -372,7 +372,7 @@ func TestLoginByCertificate(t *testing.T) {
 		}, net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), d.admit)
 		_, port, _ := net.SplitHostPort(address)
 		to := "amqps://somebody:s3cr3t@localhost:" + port + "/" + url.PathEscape(uri.Vhost)
-		options := w.options(to+"?auth_mechanism=external", false, false)
+		options := w.options(to+"?auth_mechanism=external", false)
 		options.TLS = &tls.Config{RootCAs: ca.pool, Certificates: []tls.Certificate{ca.leaf(w.T, x509.ExtKeyUsageClientAuth)}}
 		w.broker = open(w.T, options)
 		more := w.topic + ".more"

@@ -21,8 +21,8 @@
 // It does not promise order, but with Subscription.Ordered that of first
 // deliveries: a retry is a new message. An ack is not confirmed
 // by the broker, so one may get lost, which costs a duplicate. A message that
-// comes without a message id gets one that is new with every delivery until it
-// is retried.
+// comes without a message id has the one of Options.IDFrom, or else one that is new
+// with every delivery until it is retried.
 //
 // # What Open declares
 //
@@ -47,9 +47,9 @@
 // that its routing key names, or to redrive.unroutable.v1 if that is gone: a shelf
 // keeps what it cannot route, and would soon move nothing else. All topics share
 // the shelves. There are as many as MaxDelay needs,
-// 72 for 15 minutes and never more than 98 in a vhost, since delays over 24
-// hours take several turns. A delay up to 64 s takes one or two turns, up to 15
-// minutes two or three.
+// 31 for 15 minutes and never more than 40 in a vhost, since delays over 24
+// hours take several turns. A delay up to 16 s takes one turn, up to a minute one
+// or two, and up to 15 minutes two or three, and four at most.
 //
 // The queues of topics with dead letters have a delivery limit of 20 and
 // dead-letter, at least once, to redrive.dead.v1 under the name of the topic.
@@ -75,36 +75,33 @@
 // own and no right to write to the default one; or set Options.Secret, and workers
 // believe only each other.
 //
-// # What is verified
+// # What is taken and what is refused
 //
-// A queue or exchange that exists is compared, argument by argument. Those that
-// void no promise are taken over as they are, on the queues of topics:
+// Open looks at all that it needs before it creates anything. What exists is
+// compared, and what would lose messages is refused, all of it in one
+// *brokers.RefusedError:
 //
-//	x-delivery-limit                      none, or 20 and more
-//	x-dead-letter-exchange, -routing-key  another exchange, with a key of its own
-//	x-max-length, x-max-length-bytes      any: what has no room is refused
-//	x-single-active-consumer              any
-//	x-queue-leader-locator, x-quorum-…    any
+//	durable=false, auto_delete, exclusive      lost with the broker or the consumer
+//	a stream                                   nothing can be taken from it
+//	x-message-ttl, x-expires                   lost after that time
+//	x-max-length, -bytes without x-overflow reject-publish   the oldest are lost
+//	x-delivery-limit below 20 and no dead-letter exchange    lost by deployments
 //
-// and on shelves all but the first two. All else fails Open with
-// brokers.ErrMisconfigured, which names each difference: a classic queue or a
-// stream, dead-lettering at most once, drop-head, a time to live, a lower limit,
-// an exchange of another kind.
+// The queues of topics, dead letters and receipts are else taken as they are, classic
+// ones and those without any argument, too; what they cannot give is in
+// Capabilities.Findings, with the command that mends it. A classic queue is on one
+// node and does not count deliveries: a message that kills its workers is not found
+// there. Queues that workers make for themselves (redrive.…) have to be as above, but
+// for limits of length and the places of replicas.
 //
-// With Options.Verify nothing is declared, and what is missing fails Open.
+// With Options.Verify nothing is declared, and what is missing is refused.
 // Existence takes no right. Arguments are compared only for users with the right
-// to configure the queue, and so is the kind of an exchange. Bindings are not
-// shown, so Open makes them once more in either mode, which changes nothing
-// where they are: that takes the rights to write to the queue and to read from
-// the exchange. Without these rights Open fails and says which is missing;
-// with Options.AllowUnverified it goes on.
-//
-// AMQP does not show policies. One that sets a delivery limit, a length limit, a
-// time to live or an expiry on these queues goes unseen. Where one sets what is
-// not in the arguments of the queue of a topic, Options.AllowUnverified accepts
-// that. It is for you to see that it does: a quorum queue without a dead-letter
-// exchange drops what reaches its delivery limit, which since RabbitMQ 4 is 20
-// where nothing sets it.
+// to configure the queue, and so is the kind of an exchange; bindings are not
+// shown, so Open makes them once more, which changes nothing where they are, and
+// takes the rights to write to the queue and to read from the exchange. What the
+// user has no right to is an Unverified finding, and Open goes on. So are policies,
+// which AMQP does not show, on queues that others made; with Options.ManagementURL
+// they are read, and count.
 //
 // # Who only reads
 //
@@ -153,8 +150,8 @@
 // delivery a second, acks go on, and publishing waits for the end of its context.
 //
 // Settlement with brokers.Reject has the broker dead-letter a message as it is. It
-// is refused where the topic has no dead-letter queue, or arguments of its queue
-// could not be compared.
+// is refused where the topic has no dead-letter queue, or its queue is not known to
+// dead-letter at least once.
 //
 // Prefetching begins at one message a queue, so that one which kills its workers
 // is charged alone, goes on to 32 when that is taken, unless it has been lost

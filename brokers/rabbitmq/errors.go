@@ -16,13 +16,13 @@ import (
 const existing = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use-existing-queues.md"
 
 // explain turns an error of the broker into one that says what to do. What an
-// operator must cure is brokers.ErrMisconfigured.
+// operator must cure is brokers.ErrMisconfigured, what is missing brokers.ErrNotFound.
 func explain(err error) error {
 	e, ok := errors.AsType[*amqp.Error](err)
 	if !ok {
 		return err
 	}
-	fix := ""
+	kind, fix := brokers.ErrMisconfigured, ""
 	switch {
 	case e == amqp.ErrClosed, e.Code == amqp.ConnectionForced:
 		return err
@@ -43,7 +43,7 @@ func explain(err error) error {
 	case lacksLeader(e):
 		return fmt.Errorf("the queue has no leader, which is elected or comes back with its node: %w", err)
 	case e.Code == amqp.NotFound:
-		fix = "create what is missing, or let Run declare it (Options.Verify is false)"
+		kind, fix = brokers.ErrNotFound, "create what is missing, or let Run declare it (Options.Verify is false)"
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg"):
 		fix = "it exists with other properties, which cannot be changed: delete it when it is empty and let Run declare it anew, or use another name (" + existing + ")"
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "of queue type rabbit_stream_queue"):
@@ -58,7 +58,7 @@ func explain(err error) error {
 	default:
 		return err
 	}
-	return fmt.Errorf("%w: %s: %w", brokers.ErrMisconfigured, fix, err)
+	return fmt.Errorf("%w: %s: %w", kind, fix, err)
 }
 
 // lacksLeader reports whether err is how the broker refuses what is asked of a

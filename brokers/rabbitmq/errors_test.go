@@ -46,6 +46,9 @@ func TestExplain(t *testing.T) {
 		if errors.Is(got, brokers.ErrMisconfigured) != tt.misconfigured || !strings.Contains(got.Error(), tt.part) {
 			t.Errorf("%s: explain = %v, want it to say %q, and ErrMisconfigured %v", tt.name, got, tt.part, tt.misconfigured)
 		}
+		if missing := tt.name == "missing"; errors.Is(got, brokers.ErrNotFound) != missing {
+			t.Errorf("%s: explain = %v, want ErrNotFound %v", tt.name, got, missing)
+		}
 		if !strings.HasPrefix(tt.name, "end of the login") && !errors.Is(got, tt.err) {
 			t.Errorf("%s: the cause is not in %v", tt.name, got)
 		}
@@ -139,43 +142,13 @@ func TestDifferenceIn(t *testing.T) {
 	}
 }
 
-func TestFaults(t *testing.T) {
-	n := names{"redrive"}
-	topic, shelf := queue{"q", n.topicArgs("q", deliveryLimit)}, queue{"s", n.shelfArgs(time.Second)}
-	for _, tt := range []struct {
-		q    queue
-		d    difference
-		want string // with what a policy may set accepted
-	}{
-		{topic, difference{"durable", "false"}, "durable is false, and must not be"},
-		{topic, difference{"auto_delete", "true"}, "auto_delete is true, and must not be"},
-		{topic, difference{argType, nil}, "it is a classic queue, and must be a quorum queue"},
-		{topic, difference{argOverflow, nil}, ""},
-		{topic, difference{argOverflow, "drop-head"}, `x-overflow is "drop-head", and must be "reject-publish"`},
-		{topic, difference{"x-new", int64(1)}, "x-new is 1, and must not be set"},
-		{topic, difference{argLimit, int64(19)}, "x-delivery-limit is 19, and must be at least 20"},
-		{topic, difference{argLimit, int64(20)}, ""},
-		{shelf, difference{argLimit, int64(20)}, "x-delivery-limit is 20, and must not be set"},
-		{topic, difference{argLimit, int64(-1)}, "x-delivery-limit is -1, and must be at least 20"},
-		{topic, difference{argTTL, int64(5)}, "x-message-ttl is 5, and must not be set"},
-		{topic, difference{argKey, "other"}, `x-dead-letter-routing-key is "other", and must be "q"`},
-		{shelf, difference{argOverflow, nil}, `x-overflow is not set, and must be "reject-publish"`},
-		{shelf, difference{argExchange, "own"}, `x-dead-letter-exchange is "own", and must be "redrive.return.v1"`},
-		{shelf, difference{"x-max-length", int64(5)}, ""},
-	} {
-		if got := tt.d.fault(tt.q, []difference{tt.d}, true); got != tt.want {
-			t.Errorf("%v: fault %q, want %q", tt.d, got, tt.want)
-		}
-	}
-}
-
 func FuzzDifferenceIn(f *testing.F) {
 	f.Add("inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received none but current is the value '7' of type 'long'")
 	f.Add("inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'quorum' but current is 'classic'")
 	f.Add("inequivalent arg '' for queue ' but current is the value '' of type ")
-	q := queue{"q", names{"redrive"}.topicArgs("q", deliveryLimit)}
+	args := names{"redrive"}.topicArgs("q", deliveryLimit)
 	f.Fuzz(func(t *testing.T, reason string) {
-		d, ok := differenceIn(&amqp.Error{Code: 406, Reason: reason}, q.args)
+		d, ok := differenceIn(&amqp.Error{Code: 406, Reason: reason}, args)
 		if !ok {
 			return
 		}
@@ -184,8 +157,6 @@ func FuzzDifferenceIn(f *testing.F) {
 		default:
 			t.Errorf("%q: the value is a %T", reason, d.value)
 		}
-		if d.name == argTTL && d.fault(q, []difference{d}, true) == "" {
-			t.Errorf("%q: a queue whose messages expire is accepted", reason)
-		}
+
 	})
 }

@@ -14,36 +14,115 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
-// establish declares t, or verifies that it is there, as o says.
-func (l *link) establish(t topology, o Options) error {
+// survey is what there is of a topology.
+type survey struct {
+	queues   []quality
+	missing  []queue
+	absent   map[string]binding // exchanges by name
+	findings []brokers.Finding
+}
+
+// establish looks at all that t needs, and refuses it, or declares what is missing;
+// with Options.Verify it declares nothing.
+func (l *link) establish(ctx context.Context, t topology, b *Broker) (found survey, err error) {
+	if found, err = l.survey(ctx, t, b); err != nil {
+		return found, err
+	}
+	if b.options.Verify {
+		found.findings = append(found.findings, found.gaps()...)
+	}
+	if found.findings, err = adapter.Taken(found.findings); err != nil {
+		return found, err
+	}
+	for name, x := range found.absent {
+		err := l.request(func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclare(name, x.kind, true, false, false, false, x.args)
+		})
+		if err != nil {
+			return found, fmt.Errorf("exchange %q: %w", name, err)
+		}
+	}
+	for _, q := range found.missing {
+		if err := l.declare(q.name, shape{durable: true, args: q.args}); err != nil {
+			return found, fmt.Errorf("queue %q: %w", q.name, err)
+		}
+	}
+	for _, x := range t.bindings {
+		if err := l.bind(x, &found); err != nil {
+			return found, fmt.Errorf("binding of queue %q to exchange %q: %w", x.queue, x.exchange, err)
+		}
+	}
+	return found, nil
+}
+
+// survey looks at all that t needs, and changes nothing. Its error is why it could
+// not.
+func (l *link) survey(ctx context.Context, t topology, b *Broker) (survey, error) {
+	s := survey{absent: map[string]binding{}}
+	var lost []error
 	for _, name := range t.found {
 		if err := l.find(name); err != nil {
-			return fmt.Errorf("queue %q: %w", name, err)
+			lost = append(lost, fmt.Errorf("queue %q: %w", name, err))
 		}
+	}
+	if lost != nil {
+		return s, errors.Join(lost...)
 	}
 	for _, q := range t.queues {
-		if err := l.establishQueue(q, o); err != nil {
-			return fmt.Errorf("queue %q: %w", q.name, err)
+		is, exists, err := l.look(q, b.options.Verify)
+		if err != nil {
+			return s, fmt.Errorf("queue %q: %w", q.name, err)
 		}
-	}
-	seen := make(map[string]bool) // exchanges, which most queues share
-	for _, b := range t.bindings {
-		if !seen[b.exchange] {
-			seen[b.exchange] = true
-			if err := l.establishExchange(b, o); err != nil {
-				return fmt.Errorf("exchange %q: %w", b.exchange, err)
-			}
-		}
-		if b.queue == "" {
+		if !exists {
+			s.missing = append(s.missing, q)
 			continue
 		}
-		if err := l.bind(b, o); err != nil {
-			return fmt.Errorf("binding of queue %q to exchange %q: %w", b.queue, b.exchange, err)
+		is.vhost, is.drops = l.vhost, l.drops
+		if b.options.ManagementURL != "" {
+			if err := b.readPolicies(ctx, &is); err != nil {
+				return s, fmt.Errorf("queue %q: %w", q.name, err)
+			}
+		}
+		s.queues = append(s.queues, is)
+		s.findings = append(s.findings, is.judge()...)
+	}
+	seen := make(map[string]bool) // exchanges, which most queues share
+	for _, x := range t.bindings {
+		if !seen[x.exchange] {
+			seen[x.exchange] = true
+			if err := l.lookAt(x, &s); err != nil {
+				return s, fmt.Errorf("exchange %q: %w", x.exchange, err)
+			}
 		}
 	}
-	return nil
+	return s, nil
+}
+
+// gaps are what is missing, where it is not to be declared.
+func (s survey) gaps() (gaps []brokers.Finding) {
+	missing := func(name, what string) {
+		gaps = append(gaps, brokers.Finding{Severity: brokers.Refused, Missing: true, Topic: name, Why: "there is no such " + what,
+			Fix: "create it, or let Run declare it (Options.Verify is false)", See: existing})
+	}
+	for _, q := range s.missing {
+		missing(q.name, "queue")
+	}
+	for name := range s.absent {
+		missing(name, "exchange")
+	}
+	return gaps
+}
+
+// of returns what is known of a queue that exists.
+func (s survey) of(name string) (quality, bool) {
+	i := slices.IndexFunc(s.queues, func(q quality) bool { return q.name == name })
+	if i < 0 {
+		return quality{}, false
+	}
+	return s.queues[i], true
 }
 
 // find makes sure that a queue is there. One that deletes itself, with all that is
@@ -78,111 +157,152 @@ func (l *link) exists(name string) error {
 	})
 }
 
-func (l *link) establishQueue(q queue, o Options) error {
-	args := q.args
-	if o.Verify {
-		if err := l.exists(q.name); err != nil {
-			return err
+// shape is how a queue is declared.
+type shape struct {
+	durable, autoDelete bool
+	args                amqp.Table
+}
+
+func (l *link) declare(name string, s shape) error {
+	return l.request(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(name, s.durable, s.autoDelete, false, false, s.args)
+		return err
+	})
+}
+
+// look finds out what a queue is like, and declares none. The broker shows no
+// arguments, but compares those of a declaration, and names one difference at a
+// time: so it is asked again with what it named before.
+func (l *link) look(q queue, verify bool) (is quality, exists bool, err error) {
+	s := shape{durable: true, args: comparing(q.args)}
+	known := map[string]bool{}
+	for {
+		err := l.declare(q.name, s)
+		e, _ := errors.AsType[*amqp.Error](err)
+		switch d, differs := differenceIn(err, s.args); {
+		case err == nil:
+			delete(s.args, argNone)
+			return quality{queue: q, kind: cmp.Or(textOf(s.args[argType]), typeClassic), args: s.args, declared: s.args, flaws: s.flaws()}, true, nil
+		case e == nil:
+			return is, false, err
+		case differs && !known[d.name]:
+			known[d.name] = true
+			s.learn(d)
+		case strings.Contains(e.Reason, "invalid arg '"+argNone+"'"):
+			return is, false, nil
+		case e.Code == amqp.ResourceLocked:
+			return quality{queue: q, flaws: []string{"exclusive"}}, true, nil
+		case e.Code != amqp.AccessRefused:
+			return is, false, err
+		default:
+			return l.lookFromAfar(q, verify, err)
 		}
-		args = comparing(args)
+		if s.args[argType] == typeStream {
+			return quality{queue: q, kind: typeStream}, true, nil
+		}
 	}
-	err := l.declare(q.name, args)
-	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.PreconditionFailed {
-		return l.adopt(q, o, err)
+}
+
+// lookFromAfar finds out whether a queue exists that the user may not configure,
+// as denied says.
+func (l *link) lookFromAfar(q queue, verify bool, denied error) (is quality, exists bool, err error) {
+	err = l.exists(q.name)
+	switch {
+	case err == nil:
+		return quality{queue: q, unknown: true}, true, nil
+	case errors.Is(err, brokers.ErrNotFound) && verify: // it is not to be declared anyway
+		return is, false, nil
+	case errors.Is(err, brokers.ErrNotFound):
+		return is, false, errors.Join(err, denied)
 	}
-	if accepted := o.unverified(err, "its arguments cannot be verified: the broker compares them only for users with the right to configure the queue. "+
-		"Grant that; or compare them yourself"); accepted != nil || err == nil {
-		return accepted
+	return is, false, err
+}
+
+// learn makes the shape more like what is there.
+func (s *shape) learn(d difference) {
+	switch d.name {
+	case "durable":
+		s.durable = !s.durable
+	case "auto_delete":
+		s.autoDelete = !s.autoDelete
+	default:
+		if delete(s.args, d.name); d.value != nil {
+			s.args[d.name] = d.value
+		}
 	}
-	l.unsure = append(l.unsure, q.name)
+}
+
+func (s shape) flaws() (flaws []string) {
+	if !s.durable {
+		flaws = append(flaws, "durable")
+	}
+	if s.autoDelete {
+		flaws = append(flaws, "auto_delete")
+	}
+	return flaws
+}
+
+// lookAt looks for an exchange. A declaration of one that exists compares its kind.
+func (l *link) lookAt(x binding, s *survey) error {
+	err := l.request(func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclarePassive(x.exchange, x.kind, true, false, false, false, x.args)
+	})
+	if errors.Is(err, brokers.ErrNotFound) {
+		s.absent[x.exchange] = x
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = l.request(func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclare(x.exchange, x.kind, true, false, false, false, x.args)
+	})
+	e, _ := errors.AsType[*amqp.Error](err)
+	switch {
+	case e == nil:
+		return err
+	case e.Code == amqp.AccessRefused:
+		s.findings = append(s.findings, brokers.Finding{Severity: brokers.Unverified, Topic: x.exchange, See: existing,
+			Why: fmt.Sprintf("that it is a durable %s exchange could not be compared: the broker does that only for users with the right to configure it", x.kind),
+			Fix: "grant that right, or look yourself"})
+	case e.Code == amqp.PreconditionFailed:
+		s.findings = append(s.findings, brokers.Finding{Severity: brokers.Refused, Topic: x.exchange, See: existing,
+			Why: fmt.Sprintf("the exchange must be a durable %s exchange, and retries and dead letters would not arrive: %s", x.kind, e.Reason),
+			Fix: "delete it when it is empty and let Run declare it anew"})
+	default:
+		return err
+	}
 	return nil
 }
 
-func (l *link) declare(name string, args amqp.Table) error {
-	return l.request(func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclare(name, true, false, false, false, args)
-		return err
-	})
-}
-
-// establishExchange leaves it to the declaration to compare the kind.
-func (l *link) establishExchange(b binding, o Options) error {
-	if o.Verify {
-		err := l.request(func(ch *amqp.Channel) error {
-			return ch.ExchangeDeclarePassive(b.exchange, b.kind, true, false, false, false, b.args)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	err := l.request(func(ch *amqp.Channel) error {
-		return ch.ExchangeDeclare(b.exchange, b.kind, true, false, false, false, b.args)
-	})
-	return o.unverified(err, fmt.Sprintf("it cannot be verified that it is a durable %s exchange: the broker compares that only for users "+
-		"with the right to configure the exchange. Grant that; or look yourself", b.kind))
-}
-
 // bind makes sure of a binding. AMQP shows none, but making one again changes
-// nothing and takes no right to configure.
-func (l *link) bind(b binding, o Options) error {
-	err := l.request(func(ch *amqp.Channel) error { return ch.QueueBind(b.queue, b.key, b.exchange, false, nil) })
-	return o.unverified(err, fmt.Sprintf("it cannot be made sure of: that takes the rights to write to the queue and to read from the exchange. "+
-		"Grant them; or see to the binding yourself (routing key %q)", b.key))
-}
-
-// unverified explains that the user may not do what verifying takes, unless
-// that is accepted.
-func (o Options) unverified(err error, why string) error {
-	e, ok := errors.AsType[*amqp.Error](err)
-	switch {
-	case !ok || e.Code != amqp.AccessRefused:
-		return err
-	case !o.Verify:
-		return fmt.Errorf("%w (if all of this is declared by somebody else, set Options.Verify)", err)
-	case o.AllowUnverified:
+// nothing and takes no right to configure. Where the user may not, it is there
+// already, or else queue and exchange are new.
+func (l *link) bind(x binding, s *survey) error {
+	if x.queue == "" {
 		return nil
 	}
-	return fmt.Errorf("%w: %s and set Options.AllowUnverified: %w", brokers.ErrMisconfigured, why, e)
-}
-
-// comparing adds to args one that no queue of another kind than a stream is
-// declared with, and that is not compared: so nothing is declared if the queue
-// is gone by now.
-func comparing(args amqp.Table) amqp.Table {
-	args = maps.Clone(args)
-	args["x-max-age"] = "1D"
-	return args
-}
-
-// adopt accepts a queue that exists with other arguments, if these void no
-// promise. err is what the broker said.
-func (l *link) adopt(q queue, o Options, err error) error {
-	found, err := l.differences(q, err)
-	if i := slices.IndexFunc(found, func(d difference) bool { return d.name == argType }); i >= 0 {
-		found = found[i : i+1] // the others follow from it
-	}
-	var faults []string
-	fix := "Arguments cannot be changed: delete it when it is empty and let Run declare it anew, or use another name (" + existing + ")"
-	byPolicy := false
-	for _, d := range found {
-		if d.name == argSingle && d.value == true {
-			l.single = append(l.single, q.name)
-		}
-		if d.value == nil && d.name != argLimit {
-			l.unsure = append(l.unsure, q.name)
-		}
-		if fault := d.fault(q, found, o.AllowUnverified); fault != "" {
-			faults = append(faults, fault)
-			byPolicy = byPolicy || d.fault(q, found, true) == ""
-		}
-	}
-	if len(faults) == 0 {
+	err := l.request(func(ch *amqp.Channel) error { return ch.QueueBind(x.queue, x.key, x.exchange, false, nil) })
+	e, _ := errors.AsType[*amqp.Error](err)
+	_, fresh := s.absent[x.exchange]
+	_, old := s.of(x.queue)
+	if e == nil || e.Code != amqp.AccessRefused || fresh || !old {
 		return err
 	}
-	if byPolicy {
-		fix = "If a policy sets what is not set, set Options.AllowUnverified. " + fix
-	}
-	return fmt.Errorf("%w: %s. %s", brokers.ErrMisconfigured, strings.Join(faults, "; "), fix)
+	s.findings = append(s.findings, brokers.Finding{Severity: brokers.Unverified, Topic: x.queue, See: existing,
+		Why: fmt.Sprintf("its binding to the exchange %q (routing key %q) could not be made sure of: that takes the rights to write to the queue and to read from the exchange", x.exchange, x.key),
+		Fix: "grant them, or see to the binding yourself"})
+	return nil
+}
+
+// argNone is an argument that no queue of another kind than a stream can be declared
+// with, and that is not compared: with it nothing is declared.
+const argNone = "x-max-age"
+
+func comparing(args amqp.Table) amqp.Table {
+	args = maps.Clone(args)
+	args[argNone] = "1D"
+	return args
 }
 
 // difference is an argument, or another property, that a queue has other than
@@ -190,30 +310,6 @@ func (l *link) adopt(q queue, o Options, err error) error {
 type difference struct {
 	name  string
 	value any
-}
-
-// differences finds out what a queue is like: the broker names one difference
-// at a time, so it is asked again with what it named before. The error is what
-// it said at last, if that was nothing of the kind.
-func (l *link) differences(q queue, err error) ([]difference, error) {
-	args := comparing(q.args)
-	var found []difference
-	for {
-		d, ok := differenceIn(err, args)
-		if !ok || slices.ContainsFunc(found, func(f difference) bool { return f.name == d.name }) {
-			return found, err
-		}
-		found = append(found, d)
-		if d.name == argType || !strings.HasPrefix(d.name, "x-") {
-			return found, err
-		}
-		if delete(args, d.name); d.value != nil {
-			args[d.name] = d.value
-		}
-		if err = l.declare(q.name, args); err == nil {
-			return found, nil
-		}
-	}
 }
 
 // differenceIn reads what the broker says: "inequivalent arg 'NAME' for queue
@@ -261,54 +357,6 @@ func currentValue(text string, like any) (value any, ok bool) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	return n, err == nil
-}
-
-// harmless are arguments that void no promise on a quorum queue that refuses
-// what it has no room for.
-var harmless = []string{
-	"x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes", argSingle,
-	"x-queue-leader-locator", "x-quorum-initial-group-size", "x-quorum-target-group-size",
-}
-
-// fault says what is wrong with a difference, or nothing. With unverified it
-// is accepted that a policy sets what the arguments of a queue do not.
-func (d difference) fault(q queue, all []difference, unverified bool) string {
-	want, wanted := q.args[d.name]
-	_, shelf := q.args[argTTL]
-	switch {
-	case d.name == argType:
-		return fmt.Sprintf("it is a %v queue, and must be a quorum queue", cmp.Or(d.value, "classic"))
-	case !strings.HasPrefix(d.name, "x-"):
-		return fmt.Sprintf("%s is %v, and must not be", d.name, d.value)
-	case slices.Contains(harmless, d.name) && !wanted:
-		return ""
-	case !wanted && d.value == nil:
-		return ""
-	case !wanted:
-		return fmt.Sprintf("%s is %#v, and must not be set", d.name, d.value)
-	case shelf:
-	case d.name == argLimit:
-		if n, ok := d.value.(int64); !ok || n >= deliveryLimit {
-			return "" // not set is 20 since RabbitMQ 4, and no limit before
-		}
-		return fmt.Sprintf("%s is %v, and must be at least %d", d.name, d.value, deliveryLimit)
-	case d.isOwnDeadLettering(all):
-		return ""
-	case d.value == nil && unverified:
-		return ""
-	}
-	if d.value == nil {
-		return fmt.Sprintf("%s is not set, and must be %#v", d.name, want)
-	}
-	return fmt.Sprintf("%s is %#v, and must be %#v", d.name, d.value, want)
-}
-
-// isOwnDeadLettering reports whether the queue dead-letters to an exchange of
-// its owner, who chooses the key, too.
-func (d difference) isOwnDeadLettering(all []difference) bool {
-	return (d.name == argExchange || d.name == argKey) && slices.ContainsFunc(all, func(d difference) bool {
-		return d.name == argExchange && d.value != nil
-	})
 }
 
 // request runs f on a channel for requests; one that failed is replaced.

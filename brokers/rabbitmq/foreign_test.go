@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"strings"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -88,4 +89,43 @@ func TestQueueBehindOtherExchanges(t *testing.T) {
 		}
 		w.await("each message went to the other queue once", func() bool { return w.depth(other) == 3 })
 	})
+}
+
+// A message without message-id has the ID that its producer put elsewhere, in each
+// delivery, and else one that is said to be made up.
+func TestIDsOfOthers(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{IDFrom: rabbitmq.CeleryID()}, func(w *world) {
+		for _, tt := range []struct {
+			message   amqp.Publishing
+			id        string
+			anonymous bool
+		}{
+			{amqp.Publishing{MessageId: "own", CorrelationId: "c"}, "own", false},
+			{amqp.Publishing{CorrelationId: "c", Headers: amqp.Table{"id": "task-1", "task": "charge"}}, "task-1", false},
+			{amqp.Publishing{CorrelationId: "c", Headers: amqp.Table{"id": strings.Repeat("x", 256)}}, "c", false},
+			{amqp.Publishing{ReplyTo: "r"}, "", true},
+		} {
+			tt.message.Body = []byte("a")
+			w.foreign(w.topic, tt.message)
+			d := w.receive(1)[0]
+			if d.Anonymous != tt.anonymous || tt.id != "" && d.Message.ID != tt.id || d.Message.ID == "" {
+				w.Errorf("%+v: ID %q, anonymous %v", tt, d.Message.ID, d.Anonymous)
+			}
+			first := d.Message.ID
+			if err := w.settle(release(d))[0]; err != nil {
+				w.Fatal(err)
+			}
+			d = w.receive(1)[0]
+			if (d.Message.ID == first) == tt.anonymous {
+				w.Errorf("%+v: ID %q in the second delivery after %q", tt, d.Message.ID, first)
+			}
+			again := w.again(d)
+			if again.Message.ID != d.Message.ID || again.Anonymous {
+				w.Errorf("%+v: a retry of %q has the ID %q, anonymous %v", tt, d.Message.ID, again.Message.ID, again.Anonymous)
+			}
+			w.ack(again)
+		}
+	})
+	_, err := rabbitmq.New(rabbitmq.Options{URLs: []string{"amqp://localhost/"}, IDFrom: []rabbitmq.IDPlace{{}, {Property: "priority"}, {Property: "type", Header: "id"}}})
+	fault(t, err, "entry 0 of Options.IDFrom", "entry 1", "entry 2")
 }

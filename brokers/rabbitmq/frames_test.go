@@ -179,7 +179,7 @@ func TestShortDelaysNeedNoShelf(t *testing.T) {
 		}
 		w.await("all copies are sent", sent(len(bodies)))
 		const direct = 7 // at 7 of 50 that are held at most, 1.5 s is too long
-		if got, want := published(), map[string]int{"copy.v1": direct, "delay.v2.1500": len(bodies) - direct}; !maps.Equal(got, want) {
+		if got, want := published(), map[string]int{"copy.v1": direct, "delay.v2.1000": len(bodies) - direct}; !maps.Equal(got, want) {
 			w.Errorf("copies went to %v, want %v", got, want)
 		}
 		early := w.receive(direct) // before those that are on a shelf

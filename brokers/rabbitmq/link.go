@@ -76,8 +76,8 @@ type link struct {
 	work    sync.WaitGroup
 	asking  sync.Mutex    // held for each request
 	setup   *amqp.Channel // for requests, one at a time
-	single  []string      // queues that establish found to have a single active consumer
-	unsure  []string      // queues of which it does not know how they dead-letter
+	vhost   string
+	drops   bool // the broker limits deliveries by default
 }
 
 // dial connects to one of the endpoints, tried in random order. The result
@@ -151,7 +151,9 @@ func (b *Broker) dialOne(ctx context.Context, to endpoint, purpose string) (*lin
 		}
 		return nil, connectError(to.URI, err)
 	}
-	l.conn = conn
+	l.conn, l.vhost = conn, to.Vhost
+	version, _ := conn.Properties["version"].(string)
+	l.drops = !strings.HasPrefix(version, "3.")
 	read.limit(conn.Config.FrameSize)
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.watch()

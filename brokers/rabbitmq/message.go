@@ -1,6 +1,8 @@
 package rabbitmq
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -30,11 +32,13 @@ const (
 	bystanders = 14
 )
 
-// The properties that travel as headers of type "property".
-var properties = []struct {
+type property struct {
 	name string
 	get  func(*amqp.Publishing) *string
-}{
+}
+
+// The properties that travel as headers of type "property".
+var properties = []property{
 	{"content-type", func(p *amqp.Publishing) *string { return &p.ContentType }},
 	{"content-encoding", func(p *amqp.Publishing) *string { return &p.ContentEncoding }},
 	{"correlation-id", func(p *amqp.Publishing) *string { return &p.CorrelationId }},
@@ -173,6 +177,39 @@ func headersOf(d *amqp.Delivery) brokers.Headers {
 	return h
 }
 
+// IDPlace is where producers put the ID of a message: a property, such as
+// correlation-id, or else a header. A text of more than 255 bytes is no ID.
+type IDPlace struct {
+	Property, Header string
+}
+
+// CeleryID is where Celery puts the ID of a task, for Options.IDFrom.
+func CeleryID() []IDPlace { return []IDPlace{{Header: "id"}, {Property: "correlation-id"}} }
+
+func (p IDPlace) check() error {
+	isProperty := slices.ContainsFunc(properties, func(known property) bool { return known.name == p.Property })
+	switch {
+	case p.Property == "" && p.Header == "", p.Property != "" && p.Header != "":
+		return errors.New("names no place, or two: set Property or Header")
+	case p.Property != "" && !isProperty:
+		return fmt.Errorf("names the property %.40q: use one that is a text, such as correlation-id", p.Property)
+	}
+	return nil
+}
+
+// id is the ID of a message without the property message-id, or "".
+func (b *Broker) id(h brokers.Headers) string {
+	for _, place := range b.options.IDFrom {
+		for _, header := range h {
+			isProperty := header.Type == typeProperty
+			if header.Value != "" && len(header.Value) <= longestName && (isProperty && header.Name == place.Property || !isProperty && header.Name == place.Header) {
+				return header.Value
+			}
+		}
+	}
+	return ""
+}
+
 // understand turns what came from the queue of topic, or from its retries,
 // into a message. How far it has come is read where only workers write, and
 // anybody may have forged it elsewhere. What is due later than any shelf or
@@ -186,6 +223,7 @@ func (b *Broker) understand(d *amqp.Delivery, topic string, retried bool, limits
 	if d.MessageId != "" {
 		m.ID = d.MessageId
 	}
+	m.ID = cmp.Or(m.ID, b.id(h))
 	m.Topic, m.Body = topic, d.Body
 	if m.PublishedAt.IsZero() && !d.Timestamp.IsZero() {
 		m.PublishedAt = d.Timestamp

@@ -416,7 +416,7 @@ func (m outgoing) unrouted(reason string) error {
 		fix = fmt.Sprintf("a queue behind the exchange %q is gone, or its binding is: start a worker of the topic anew, "+
 			"which declares and binds (with Options.Verify, binds) what leads to the queue %q", m.exchange, m.key)
 	}
-	return fmt.Errorf("%w (%s): %w: %s", errUnrouted, reason, brokers.ErrMisconfigured, fix)
+	return fmt.Errorf("%w (%s): %w: %s", errUnrouted, reason, brokers.ErrNotFound, fix)
 }
 
 // unconfirmed is the error of m when the channel or the connection ended with cause

@@ -31,7 +31,7 @@ func TestRetryToMissingExchange(t *testing.T) {
 				w.Errorf("the retry beside it: error %v, want none or ErrUnknownOutcome alone", errs[i])
 			}
 		}
-		w.opens(w.options(w.url, false, false)).Close(w.Context()) // declares it again
+		w.opens(w.options(w.url, false)).Close(w.Context()) // declares it again
 		for i := range batch {
 			if errs[i] != nil {
 				if err := w.settle(batch[i])[0]; err != nil {
@@ -59,7 +59,7 @@ func TestDeadLetterQueueDeleted(t *testing.T) {
 		if n := w.depth(w.prefix + ".unroutable.v1"); n != 0 {
 			w.Errorf("%d dead letters are kept as unroutable, want none", n)
 		}
-		w.opens(w.options(w.url, false, false)).Close(w.Context())
+		w.opens(w.options(w.url, false)).Close(w.Context())
 		if err := w.broker.Publish(w.Context(), dead, letter); err != nil {
 			w.Errorf("Publish when the queue is back: %v", err)
 		}
@@ -112,7 +112,7 @@ func TestPublishedIsPersistent(t *testing.T) {
 // stored.
 func TestPublishWithoutTheRight(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
-		b := open(w.T, w.options(w.user("^$", "^$", ".*"), true, true))
+		b := open(w.T, w.options(w.user("^$", "^$", ".*"), true))
 		err := b.Publish(w.Context(), w.topic, brokers.Message{Body: []byte("a")})
 		fault(w.T, err, "grant the user the rights", "amq.default")
 		if errors.Is(err, brokers.ErrUnknownOutcome) {
@@ -127,7 +127,7 @@ func TestFullQueue(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
 		w.redeclare(w.topic, with(w.topicArgs(), amqp.Table{"x-max-length": int64(3)}))
-		b := open(w.T, w.options(w.url, true, false))
+		b := open(w.T, w.options(w.url, true))
 		stored := 0
 		var err error
 		w.await("the full queue refuses", func() bool {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -35,16 +36,16 @@ type Options struct {
 	Credentials func() (user, password string)
 
 	// Verify lets Open declare no queue and no exchange: it fails where one is
-	// missing, or voids a promise. It does bind what it finds, which changes
-	// nothing where the binding is there.
+	// missing. It does bind what it finds, which changes nothing where the binding
+	// is there.
 	Verify bool
 
-	// AllowUnverified accepts what Open cannot verify, for you to see to: with
-	// Verify, arguments that the user has no right to compare and bindings
-	// that it has no right to make; and on the queues of topics, with or
-	// without Verify, arguments that are not set because a policy sets them.
-	// What it can see to be wrong it refuses all the same.
-	AllowUnverified bool
+	// ManagementURL is the address of the management API, such as
+	// http://host:15672, for Open to read the policies of queues, which AMQP does
+	// not show. User and password are those of the address, or else of the first
+	// of URLs; the user needs the tag management. Empty means that policies are not
+	// looked at.
+	ManagementURL string
 
 	// Prefix begins the names of the exchanges and queues that retries go
 	// through. Workers share them if their prefixes are equal. Empty means
@@ -73,6 +74,12 @@ type Options struct {
 	// larger ones are refused. 0 means 16 MiB, the default of RabbitMQ 4. Set
 	// it to the broker's max_message_size if that is less.
 	MessageLimit int
+
+	// IDFrom says where the ID of a message is that has no property message-id: in
+	// the first of these places that has a text. See [CeleryID]. Without an ID a
+	// message has another one in each delivery, so that nothing can tell a repeated
+	// one (brokers.Delivery.Anonymous).
+	IDFrom []IDPlace
 
 	// Secret, if it is not nil, is what workers sign the progress of retries with:
 	// the first key signs, all of them are accepted. What came from elsewhere to a
@@ -104,6 +111,7 @@ type Broker struct {
 	grace     time.Duration // of paused topics; tests shorten it
 	paces     paces         // of acks that wait; tests lengthen them
 	seal      adapter.Seal
+	manager   *http.Client
 
 	sources adapter.Sources[*source]
 }
@@ -123,6 +131,7 @@ func New(options Options) (*Broker, error) {
 		options:   options.withDefaults(),
 		endpoints: endpoints,
 		seal:      seal,
+		manager:   &http.Client{Transport: &http.Transport{TLSClientConfig: options.TLS, DisableKeepAlives: true}},
 		grace:     grace,
 		paces:     paces{stragglers: stragglerPace, retryStragglers: retryStragglerPace, starved: starvedPace},
 	}
@@ -160,6 +169,11 @@ func (o Options) check() error {
 		adapter.AtLeast("CallTimeout", o.CallTimeout, 1),
 		adapter.AtLeast("Heartbeat", o.Heartbeat, time.Second),
 		adapter.NotNegative("MessageLimit", o.MessageLimit),
+	}
+	for i, place := range o.IDFrom {
+		if err := place.check(); err != nil {
+			faults = append(faults, fmt.Errorf("entry %d of Options.IDFrom %w", i, err))
+		}
 	}
 	if len(o.Prefix) > longestPrefix {
 		faults = append(faults, fmt.Errorf("Options.Prefix has %d bytes, the longest has %d", len(o.Prefix), longestPrefix))
@@ -239,9 +253,30 @@ func (b *Broker) declare(ctx context.Context, topics []string) error {
 	defer stop()
 	var t topology
 	for _, topic := range topics {
-		t.queues = append(t.queues, queue{topic, b.names.topicArgs(topic, deliveryLimit)})
+		t.queues = append(t.queues, queue{topic, entry, true, b.names.topicArgs(topic, deliveryLimit)})
 	}
-	return l.establish(t, b.options)
+	_, err = l.establish(ctx, t, b)
+	return err
+}
+
+// Inspect returns what Open would find of the queues and exchanges that sub needs,
+// those that do not exist among them, and changes nothing.
+func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+	if err := b.names.check(sub, b.names.longestTopic()); err != nil {
+		return nil, fmt.Errorf("rabbitmq: inspect %q: %w", sub.Topics, err)
+	}
+	l, err := b.dial(ctx, "inspection")
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: inspect %q: %w", sub.Topics, err)
+	}
+	defer l.close(ctx, brokers.ErrClosed)
+	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
+	defer stop()
+	found, err := l.survey(ctx, b.names.plan(sub, planShelves(sub.MaxDelay)), b)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: inspect %q: %w", sub.Topics, err)
+	}
+	return append(found.findings, found.gaps()...), nil
 }
 
 // Close closes the sources that are still open and then the connection for

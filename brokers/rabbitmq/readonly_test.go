@@ -85,7 +85,7 @@ func TestReadOnly(t *testing.T) {
 		}
 		before := w.declared()
 		var err error
-		if w.source, err = open(w.T, w.options(w.user("^$", "^$", ".*"), false, false)).Open(w.Context(), sub); err != nil {
+		if w.source, err = open(w.T, w.options(w.user("^$", "^$", ".*"), false)).Open(w.Context(), sub); err != nil {
 			w.Fatal(err)
 		}
 		for _, d := range w.receive(len(foreign)) {
@@ -123,7 +123,7 @@ func TestRightsOfReaders(t *testing.T) {
 		}
 		w.closeSource()
 		var err error
-		if w.source, err = open(w.T, w.options(w.documented("reader"), false, false)).Open(w.Context(), brokers.Subscription{Topics: []string{dead}, InFlight: 10}); err != nil {
+		if w.source, err = open(w.T, w.options(w.documented("reader"), false)).Open(w.Context(), brokers.Subscription{Topics: []string{dead}, InFlight: 10}); err != nil {
 			w.Fatal(err)
 		}
 		w.ack(w.receive(1)...)
@@ -136,7 +136,7 @@ func TestReadOnlyReleasesOften(t *testing.T) {
 	inVhosts(t, func(w *world) {
 		w.redeclare("letters", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(100)})
 		w.foreign("letters", amqp.Publishing{Body: []byte("a"), DeliveryMode: amqp.Persistent})
-		b := open(w.T, w.options(w.user("^$", "^$", ".*"), false, false))
+		b := open(w.T, w.options(w.user("^$", "^$", ".*"), false))
 		var err error
 		if w.source, err = b.Open(w.Context(), brokers.Subscription{Topics: []string{"letters"}, InFlight: 10}); err != nil {
 			w.Fatal(err)
@@ -160,7 +160,7 @@ func TestReadOnlyPrefetch(t *testing.T) {
 	inVhosts(t, func(w *world) {
 		const queue, messages, inFlight = "letters", 3000, 50
 		w.redeclare(queue, amqp.Table{"x-queue-type": "quorum"})
-		w.broker = open(w.T, w.options(w.url, false, false))
+		w.broker = open(w.T, w.options(w.url, false))
 		w.number(queue, 0, messages)
 		var err error
 		if w.source, err = w.broker.Open(w.Context(), brokers.Subscription{Topics: []string{queue}, InFlight: inFlight}); err != nil {
@@ -183,7 +183,7 @@ func TestReadOnlyInOrder(t *testing.T) {
 	inVhosts(t, func(w *world) {
 		const queue, inFlight = "letters", 500
 		w.redeclare(queue, amqp.Table{"x-single-active-consumer": true})
-		w.broker = open(w.T, w.options(w.url, false, false))
+		w.broker = open(w.T, w.options(w.url, false))
 		w.number(queue, 0, 2*inFlight)
 		var err error
 		if w.source, err = w.broker.Open(w.Context(), brokers.Subscription{Topics: []string{queue}, InFlight: inFlight, Ordered: true}); err != nil {

@@ -27,7 +27,7 @@ func dead(body string) brokers.Returned {
 // tool is a broker that opens nothing, as the tool of an operator.
 func (w *world) tool(url string, keys ...[]byte) *rabbitmq.Broker {
 	w.Helper()
-	options := w.options(url, false, false)
+	options := w.options(url, false)
 	options.Secret = keys
 	return open(w.T, options)
 }

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,8 +77,8 @@ func (w *world) user(configure, write, read string) string {
 }
 
 // options are those of a worker in this world at url.
-func (w *world) options(url string, verify, allow bool) rabbitmq.Options {
-	return rabbitmq.Options{URLs: []string{url}, Prefix: w.prefix, Verify: verify, AllowUnverified: allow}
+func (w *world) options(url string, verify bool) rabbitmq.Options {
+	return rabbitmq.Options{URLs: []string{url}, Prefix: w.prefix, Verify: verify}
 }
 
 // opens demands that a worker with these options can open the subscription.
@@ -88,6 +91,21 @@ func (w *world) opens(options rabbitmq.Options) brokers.Source {
 	return src
 }
 
+// noted demands that src has these findings and no others: severity, queue and
+// setting of each.
+func (w *world) noted(src brokers.Source, want ...string) {
+	w.Helper()
+	var got []string
+	for _, f := range src.Capabilities().Findings {
+		got = append(got, strings.TrimSpace(fmt.Sprint(f.Severity, " ", f.Topic, " ", f.Setting)))
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		w.Errorf("findings %q, want %q", got, want)
+	}
+}
+
 // refuses demands that it cannot, and that the error says every part.
 func (w *world) refuses(options rabbitmq.Options, parts ...string) {
 	w.Helper()
@@ -95,24 +113,30 @@ func (w *world) refuses(options rabbitmq.Options, parts ...string) {
 	fault(w.T, err, parts...)
 }
 
-func TestVerifyRights(t *testing.T) {
+// What a user has no right to look at is said, and taken.
+func TestRightsToVerify(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf := w.prefix + ".delay.v2.250"
+		shelf, dead := w.prefix+".delay.v2.250", w.topic+".dead"
+		for _, verify := range []bool{false, true} {
+			src := w.opens(w.options(w.user("^$", ".*", ".*"), verify))
+			if n := len(src.Capabilities().Findings); n < 10 {
+				w.Errorf("%d findings for a user who may compare nothing", n)
+			}
+			src.Close(w.Context())
 
+			src = w.opens(w.options(w.user(`^(?!.*delay\.v2\.250$)`, ".*", ".*"), verify))
+			w.noted(src, "unverified "+shelf, "unverified "+shelf) // queue and exchange
+			src.Close(w.Context())
+
+			src = w.opens(w.options(w.user(".*", `^(?!.*\.dead$)`, ".*"), verify))
+			w.noted(src, "unverified "+dead, "unverified "+dead) // two bindings
+			src.Close(w.Context())
+		}
+		w.delete(dead)
 		uses := w.user("^$", ".*", ".*")
-		w.refuses(w.options(uses, false, false), "configure", w.topic, "Options.Verify")
-		w.refuses(w.options(uses, true, false), w.topic, "right to configure the queue", "Options.AllowUnverified")
-
-		configures := w.user(`^(?!.*delay\.v2\.250$)`, ".*", ".*")
-		w.refuses(w.options(configures, true, false), shelf, "right to configure", "Options.AllowUnverified")
-		w.opens(w.options(configures, true, true)).Close(w.Context())
-
-		binds := w.user(".*", `^(?!.*\.dead$)`, ".*")
-		w.refuses(w.options(binds, true, false), `"`+w.topic+`.dead" to exchange "`+w.prefix+`.dead.v1"`, "write to the queue", w.topic, "Options.AllowUnverified")
-
-		w.delete(w.topic + ".dead")
-		w.refuses(w.options(uses, true, true), w.topic+".dead", "create what is missing")
+		w.refuses(w.options(uses, true), dead, "no such queue")
+		w.refuses(w.options(uses, false), dead, "grant the user the rights")
 	})
 }
 
@@ -162,15 +186,15 @@ func TestRightsOfWorkers(t *testing.T) {
 		w.Cleanup(func() { w.delete(stranger) })
 		w.redeclare(stranger, amqp.Table{"x-queue-type": "quorum"})
 		for letters, tt := range []struct {
-			user          string
-			verify, allow bool
+			user   string
+			verify bool
 		}{
-			{"worker", false, false},
-			{"worker", true, false},
-			{"verifier", true, true},
+			{"worker", false},
+			{"worker", true},
+			{"verifier", true},
 		} {
 			url := w.documented(tt.user)
-			b := open(w.T, w.options(url, tt.verify, tt.allow))
+			b := open(w.T, w.options(url, tt.verify))
 			src, err := b.Open(w.Context(), w.subscription(w.topic))
 			if err != nil {
 				w.Fatalf("%+v: Open: %v", tt, err)
@@ -225,7 +249,7 @@ func TestRightsOfProducers(t *testing.T) {
 		}
 		producer, outsider := w.documented("producer"), w.documented("outsider")
 		message := brokers.Message{ID: "a", Body: []byte("a")}
-		if err := open(w.T, w.options(producer, false, false)).Publish(w.Context(), w.topic, message); err != nil {
+		if err := open(w.T, w.options(producer, false)).Publish(w.Context(), w.topic, message); err != nil {
 			w.Fatalf("Publish: %v", err)
 		}
 		w.ack(w.receive(1)...)
@@ -236,9 +260,9 @@ func TestRightsOfProducers(t *testing.T) {
 			w.Fatal(err)
 		}
 		w.ack(w.receive(1)...)
-		fault(w.T, open(w.T, w.options(outsider, false, false)).Publish(w.Context(), w.topic, message), "grant the user the rights", "amq.default")
+		fault(w.T, open(w.T, w.options(outsider, false)).Publish(w.Context(), w.topic, message), "grant the user the rights", "amq.default")
 		for _, url := range []string{producer, outsider} {
-			w.refuses(w.options(url, false, false), "grant the user the rights", w.topic)
+			w.refuses(w.options(url, false), "grant the user the rights", w.topic)
 			w.forbidden("read from the topic", url, func(ch *amqp.Channel) error {
 				_, _, err := ch.Get(w.topic, false)
 				return err
@@ -261,7 +285,7 @@ func TestVerifyBinds(t *testing.T) {
 				w.Fatal(err)
 			}
 		}
-		w.source = w.opens(w.options(w.user("^$", ".*", ".*"), true, true))
+		w.source = w.opens(w.options(w.user("^$", ".*", ".*"), true))
 		w.publish("a")
 		if err := w.settle(retry(w.receive(1)[0], 2*time.Second))[0]; err != nil {
 			w.Errorf("Retry over the shelf that was not bound: %v", err)
@@ -276,25 +300,65 @@ func TestVerifyBinds(t *testing.T) {
 	})
 }
 
-// A policy that sets what redrive sets in arguments is nothing that AMQP shows.
-func TestAdoptsQueueWithPolicy(t *testing.T) {
+// What a policy sets AMQP does not show. With the management API it counts.
+func TestPolicies(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		w.manage("PUT", map[string]any{
-			"pattern": "^" + w.topic + "$", "apply-to": "queues",
-			"definition": map[string]any{
-				"dead-letter-exchange": w.prefix + ".dead.v1", "dead-letter-routing-key": w.topic,
-				"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "delivery-limit": 20,
-			},
-		}, "policies", w.vhost(), w.prefix)
-		w.Cleanup(func() { w.manage("DELETE", nil, "policies", w.vhost(), w.prefix) })
 		w.redeclare(w.topic, amqp.Table{"x-queue-type": "quorum"})
-		for _, verify := range []bool{false, true} {
-			w.refuses(w.options(w.url, verify, false), w.topic, "x-dead-letter-exchange is not set", "Options.AllowUnverified")
-			w.source = w.opens(w.options(w.url, verify, true))
-			w.publish("a")
-			w.ack(w.again(w.receive(1)[0]))
-			w.closeSource()
+		var policy string
+		api := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
+			user, password, _ := r.BasicAuth()
+			switch {
+			case user != "guest" || password != "guest":
+				answer.WriteHeader(http.StatusUnauthorized)
+			case r.URL.EscapedPath() == "/api/queues/"+url.PathEscape(w.vhost())+"/"+w.topic:
+				fmt.Fprintf(answer, `{"name": %q, "arguments": {"x-queue-type": "quorum"}%s}`, w.topic, policy)
+			default:
+				answer.WriteHeader(http.StatusNotFound)
+			}
+		}))
+		defer api.Close()
+		options := w.options(w.url, false)
+		options.ManagementURL = api.URL + "/"
+		for _, tt := range []struct {
+			policy string
+			found  []string // severities
+			refuse string   // what is said if it is refused
+		}{
+			{`, "effective_policy_definition": {"dead-letter-exchange": "x", "dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}`, nil, ""},
+			{`, "effective_policy_definition": []`, []string{"noted"}, ""},
+			{"", []string{"noted", "unverified"}, ""}, // no statistics
+			{`, "effective_policy_definition": {"max-length": 1000}`, nil, "oldest messages are lost"},
+			{`, "effective_policy_definition": {"message-ttl": 1000}`, nil, "x-message-ttl is 1000"},
+			{`, "effective_policy_definition": {"expires": 100000}`, nil, "x-expires is 100000"},
+			{`, "effective_policy_definition": {"delivery-limit": 3}`, nil, "x-delivery-limit is 3"},
+			{`, "effective_policy_definition": `, nil, "management API"},
+		} {
+			policy = tt.policy
+			src, err := open(w.T, options).Open(w.Context(), w.subscription(w.topic))
+			if tt.refuse != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.refuse) || !strings.Contains(err.Error(), w.topic) {
+					w.Errorf("%s: error %v, want %q and the name of the queue", tt.policy, err, tt.refuse)
+				}
+				continue
+			}
+			if err != nil {
+				w.Errorf("%s: %v", tt.policy, err)
+				continue
+			}
+			var found []string
+			for _, f := range src.Capabilities().Findings {
+				found = append(found, f.Severity.String())
+			}
+			if !slices.Equal(found, tt.found) {
+				w.Errorf("%s: findings %v, want %v", tt.policy, src.Capabilities().Findings, tt.found)
+			}
+			src.Close(w.Context())
+		}
+		options.ManagementURL = strings.Replace(api.URL, "http://", "http://guest:s3cr3t@", 1)
+		_, err := open(w.T, options).Open(w.Context(), w.subscription(w.topic))
+		if err == nil || !strings.Contains(err.Error(), "401") || strings.Contains(err.Error(), "s3cr3t") {
+			w.Errorf("error %v, want 401, and no password", err)
 		}
 	})
 }

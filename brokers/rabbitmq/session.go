@@ -150,10 +150,13 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
 	defer stop()
 	if t != nil {
-		err = l.establish(*t, s.broker.options)
+		var found survey
+		found, err = l.establish(ctx, *t, s.broker)
+		s.caps.Findings = found.findings
 		for _, f := range s.feeds {
-			f.single = slices.Contains(l.single, f.queue)
-			f.kept = s.sub.DeadLetters[f.topic] != "" && !slices.Contains(l.unsure, f.queue)
+			is, exists := found.of(f.queue)
+			f.single = is.args[argSingle] == true
+			f.kept = s.sub.DeadLetters[f.topic] != "" && (!exists || is.keeps())
 		}
 	}
 	if err == nil {

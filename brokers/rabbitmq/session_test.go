@@ -172,6 +172,8 @@ func TestQueueDeletedUnderConsumer(t *testing.T) {
 // channel, with all that was delivered on it.
 func TestChannelClosedByTheBroker(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		w.source = w.open(w.topic) // on the second connection: nothing is missing, so that no channel ends before
 		w.publish("a")
 		d := w.receive(1)[0]
 		const text = "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1000 ms"
@@ -184,7 +186,7 @@ func TestChannelClosedByTheBroker(t *testing.T) {
 			return pass
 		})
 		w.tap.mu.Lock()
-		w.tap.conns[0].inject <- raw
+		w.tap.conns[1].inject <- raw
 		w.tap.mu.Unlock()
 		w.publish("b") // it arrives behind this
 		select {

@@ -6,9 +6,9 @@ import (
 )
 
 // A shelf is a queue whose messages all wait for the same time, so that none
-// waits behind another one. Between 1 and 64 s there are eight to the octave:
-// most retries wait there, and what is left of a delay keeps a message in a
-// worker. Below and above there are four; more would save one hop in ten.
+// waits behind another one. Where most retries wait there are more of them to the
+// octave, so that one hop or two are enough; below that a worker can mostly hold
+// what is left, and above it a hop more is little beside the wait.
 const (
 	shortestShelf = 250 * time.Millisecond
 	longestShelf  = 24 * time.Hour
@@ -29,10 +29,7 @@ type shelfPlan []time.Duration
 func planShelves(maxDelay time.Duration) shelfPlan {
 	var plan shelfPlan
 	for octave := shortestShelf; ; octave *= 2 {
-		steps := time.Duration(4)
-		if octave >= time.Second && octave < time.Minute {
-			steps = 8
-		}
+		steps := shelvesIn(octave)
 		for step := range steps {
 			shelf := octave + (octave * step / steps).Truncate(time.Millisecond)
 			if shelf > maxDelay || shelf > longestShelf {
@@ -41,6 +38,23 @@ func planShelves(maxDelay time.Duration) shelfPlan {
 			plan = append(plan, shelf)
 		}
 	}
+}
+
+// shelvesIn is how many shelves begin an octave or are in it.
+func shelvesIn(octave time.Duration) time.Duration {
+	switch {
+	case octave < 4*time.Second:
+		return 1
+	case octave < 8*time.Second:
+		return 2
+	case octave < 2*time.Minute:
+		return 4
+	case octave < 15*time.Minute:
+		return 3
+	case octave < time.Hour:
+		return 2
+	}
+	return 1
 }
 
 // floor returns the longest shelf that is not longer than delay, or 0.

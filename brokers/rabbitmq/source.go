@@ -399,10 +399,12 @@ func (s *source) next(f *feed, i item, now time.Time) *brokers.Delivery {
 
 func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 	m, meta := s.broker.understand(&i.delivery, f.topic, f.retried, wire.Limits{Now: now, MaxDelay: s.sub.MaxDelay})
-	if m.ID == "" {
+	anonymous := m.ID == ""
+	if anonymous {
 		m.ID = newID()
 	}
 	return &brokers.Delivery{
+		Anonymous:  anonymous,
 		Message:    m,
 		Meta:       meta,
 		Unreadable: unreadableError(&i.delivery),

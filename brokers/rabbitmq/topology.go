@@ -100,14 +100,21 @@ func (n names) check(sub brokers.Subscription, longest int) error {
 
 // Arguments of queues.
 const (
-	argType     = "x-queue-type"
-	argLimit    = "x-delivery-limit"
-	argExchange = "x-dead-letter-exchange"
-	argKey      = "x-dead-letter-routing-key"
-	argStrategy = "x-dead-letter-strategy"
-	argOverflow = "x-overflow"
-	argTTL      = "x-message-ttl"
-	argSingle   = "x-single-active-consumer"
+	argType      = "x-queue-type"
+	argLimit     = "x-delivery-limit"
+	argExchange  = "x-dead-letter-exchange"
+	argKey       = "x-dead-letter-routing-key"
+	argStrategy  = "x-dead-letter-strategy"
+	argOverflow  = "x-overflow"
+	argTTL       = "x-message-ttl"
+	argSingle    = "x-single-active-consumer"
+	argExpires   = "x-expires"
+	argMaxLength = "x-max-length"
+	argMaxBytes  = "x-max-length-bytes"
+
+	atLeastOnce    = "at-least-once"
+	overflowReject = "reject-publish"
+	overflowDrop   = "drop-head"
 
 	argAlternate = "alternate-exchange" // of an exchange
 )
@@ -115,6 +122,8 @@ const (
 // queue is a queue to declare or verify.
 type queue struct {
 	name string
+	role role
+	kept bool // its topic has dead letters
 	args amqp.Table
 }
 
@@ -138,10 +147,10 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 	}
 	var t topology
 	seen := make(map[string]bool)
-	add := func(name, of string, limit int64) {
+	add := func(name, of string, limit int64, as role) {
 		if !seen[name] {
 			seen[name] = true
-			t.queues = append(t.queues, queue{name, n.topicArgs(of, limit)})
+			t.queues = append(t.queues, queue{name, as, limit == deliveryLimit, n.topicArgs(of, limit)})
 		}
 	}
 	for _, name := range sub.Topics {
@@ -150,10 +159,10 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 		if kept {
 			bound.key, bound.queue, limit = name, dead, deliveryLimit
 		}
-		add(name, name, limit)
-		add(n.retry(name), name, limit)
+		add(name, name, limit, entry)
+		add(n.retry(name), name, limit, ours)
 		if kept {
-			add(dead, dead, unlimited)
+			add(dead, dead, unlimited, letters)
 		}
 		t.bindings = append(t.bindings, bound, binding{
 			exchange: n.returns(), kind: amqp.ExchangeDirect, key: n.retry(name), queue: n.retry(name),
@@ -164,14 +173,14 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 		}
 	}
 	if sub.Receipts != "" {
-		add(sub.Receipts, sub.Receipts, unlimited)
+		add(sub.Receipts, sub.Receipts, unlimited, receipts)
 		t.bindings = append(t.bindings, n.copiesTo(sub.Receipts))
 	}
-	add(n.unroutable(), n.unroutable(), unlimited)
+	add(n.unroutable(), n.unroutable(), unlimited, ours)
 	t.bindings = append(t.bindings, binding{exchange: n.unroutable(), kind: amqp.ExchangeFanout, queue: n.unroutable()})
 	for _, delay := range shelves {
 		name := n.shelf(delay)
-		t.queues = append(t.queues, queue{name, n.shelfArgs(delay)})
+		t.queues = append(t.queues, queue{name: name, args: n.shelfArgs(delay)})
 		t.bindings = append(t.bindings, binding{exchange: name, kind: amqp.ExchangeFanout, queue: name})
 	}
 	return t
@@ -186,12 +195,12 @@ func (n names) copiesTo(queue string) binding {
 // up after limit deliveries, are dead letters of topic.
 func (n names) topicArgs(topic string, limit int64) amqp.Table {
 	return amqp.Table{
-		argType:     "quorum",
+		argType:     typeQuorum,
 		argLimit:    limit,
 		argExchange: n.dead(),
 		argKey:      topic,
-		argStrategy: "at-least-once",
-		argOverflow: "reject-publish",
+		argStrategy: atLeastOnce,
+		argOverflow: overflowReject,
 	}
 }
 
@@ -199,10 +208,10 @@ func (n names) topicArgs(topic string, limit int64) amqp.Table {
 // that its routing key names, and keeps it until that queue has it.
 func (n names) shelfArgs(delay time.Duration) amqp.Table {
 	return amqp.Table{
-		argType:     "quorum",
+		argType:     typeQuorum,
 		argTTL:      delay.Milliseconds(),
 		argExchange: n.returns(),
-		argStrategy: "at-least-once",
-		argOverflow: "reject-publish",
+		argStrategy: atLeastOnce,
+		argOverflow: overflowReject,
 	}
 }

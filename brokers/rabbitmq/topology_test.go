@@ -99,77 +99,145 @@ func (w *world) shelfArgs(ms int64) amqp.Table {
 	}
 }
 
-// What voids a promise is refused, whether Open declares or verifies, and
-// whatever is allowed.
+// What would lose messages is refused, whether Open declares or verifies, and
+// nothing is created then.
 func TestOpenRefusesOtherQueues(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf := w.prefix + ".delay.v2.1000"
+		shelf, dead := w.prefix+".delay.v2.1000", w.topic+".dead"
 		for _, tt := range []struct {
 			name  string
 			queue string
 			args  amqp.Table
 			parts []string
 		}{
-			{"classic", w.topic, nil, []string{"classic queue"}},
-			{"classic with arguments", w.topic, amqp.Table{
-				"x-queue-type": "classic", "x-message-ttl": int64(60000), "x-dead-letter-exchange": "elsewhere", "x-max-priority": int64(9),
-			}, []string{"classic queue"}},
-			{"stream", w.topic, amqp.Table{"x-queue-type": "stream"}, []string{"stream queue"}},
-			{"low limit", w.topic, with(w.topicArgs(), amqp.Table{"x-delivery-limit": int64(3)}), []string{"x-delivery-limit is 3", "at least 20"}},
-			{"at most once", w.topic, with(w.topicArgs(), amqp.Table{"x-dead-letter-strategy": "at-most-once"}), []string{`"at-most-once", and must be "at-least-once"`}},
+			{"stream", w.topic, amqp.Table{"x-queue-type": "stream"}, []string{"stream"}},
+			{"classic that expires", w.topic, amqp.Table{"x-message-ttl": int64(60000)}, []string{"x-message-ttl is 60000"}},
+			{"classic that drops its head", w.topic, amqp.Table{"x-max-length": int64(10)}, []string{`x-overflow is drop-head`, "x-max-length of 10"}},
+			{"dead letters that expire", dead, amqp.Table{"x-message-ttl": int64(60000)}, []string{"x-message-ttl is 60000"}},
+			{"low limit", w.topic, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(3)}, []string{"x-delivery-limit is 3, and should be 20"}},
 			{"drops what it has no room for", w.topic, with(w.topicArgs(), amqp.Table{
 				"x-overflow": "drop-head", "x-max-length": int64(5), "x-dead-letter-strategy": "at-most-once",
-			}), []string{`x-overflow is "drop-head"`, "x-dead-letter-strategy"}},
-			{"expires", w.topic, with(w.topicArgs(), amqp.Table{"x-expires": int64(3600000)}), []string{"x-expires is 3600000, and must not be set"}},
-			{"shelf of another delay", shelf, w.shelfArgs(5), []string{"x-message-ttl is 5, and must be 1000"}},
+			}), []string{`x-overflow is drop-head`}},
+			{"expires", w.topic, with(w.topicArgs(), amqp.Table{"x-expires": int64(3600000)}), []string{"x-expires is 3600000"}},
+			{"returns that expire", w.retries(), with(w.topicArgs(), amqp.Table{"x-message-ttl": int64(60000)}), []string{"x-message-ttl is 60000, and should be not set"}},
+			{"returns on a classic queue", w.retries(), nil, []string{"x-queue-type is classic, and should be quorum"}},
+			{"shelf of another delay", shelf, w.shelfArgs(5), []string{"x-message-ttl is 5, and should be 1000"}},
 			{"shelf that returns at most once", shelf, with(w.shelfArgs(1000), amqp.Table{"x-dead-letter-strategy": nil}), []string{"x-dead-letter-strategy is not set"}},
 		} {
 			w.Run(tt.name, func(t *testing.T) {
 				w := &world{admin: &admin{t, w.conn}, topic: w.topic, prefix: w.prefix, url: w.url}
+				w.clean()
 				w.redeclare(tt.queue, tt.args)
-				for _, mode := range []struct{ verify, allow bool }{{false, false}, {true, false}, {true, true}} {
-					w.refuses(w.options(w.url, mode.verify, mode.allow), append(tt.parts, tt.queue, "delete it when it is empty")...)
+				for _, verify := range []bool{false, true} {
+					w.refuses(w.options(w.url, verify), append(tt.parts, tt.queue)...)
+				}
+				for _, queue := range []string{w.topic, dead, w.retries(), shelf, w.prefix + ".unroutable.v1"} {
+					if queue != tt.queue && w.exists(queue) {
+						t.Errorf("a refused Open has created the queue %q", queue)
+					}
 				}
 				w.delete(tt.queue)
 			})
 		}
+		w.redeclare(w.topic, amqp.Table{"x-message-ttl": int64(60000)})
+		w.redeclare(dead, amqp.Table{"x-expires": int64(60000)})
+		w.refuses(w.options(w.url, false), w.topic, "x-message-ttl", dead, "x-expires")
+		for _, tt := range []struct {
+			durable, autoDelete bool
+			part                string
+		}{{false, false, "durable"}, {true, true, "auto_delete"}} {
+			w.delete(w.topic, dead)
+			if err := w.do(func(ch *amqp.Channel) error {
+				_, err := ch.QueueDeclare(w.topic, tt.durable, tt.autoDelete, false, false, nil)
+				return err
+			}); err != nil {
+				w.Fatal(err)
+			}
+			w.refuses(w.options(w.url, false), w.topic, tt.part, "is lost when")
+		}
 	})
 }
 
-// What voids no promise is taken over as it is.
-func TestOpenAdoptsQueues(t *testing.T) {
+// exists reports whether there is a queue.
+func (w *world) exists(queue string) bool {
+	return w.do(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		return err
+	}) == nil
+}
+
+// What loses nothing is taken as it is, and what it cannot give is said.
+func TestOpenTakesQueues(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf := w.prefix + ".delay.v2.250"
+		shelf, dead := w.prefix+".delay.v2.250", w.topic+".dead"
+		const policies = " policies"
+		drops := w.drops()
+		letters := []string{"unverified " + dead + policies}
+		if drops {
+			letters = append(letters, "noted "+dead+" x-delivery-limit")
+		}
 		for _, tt := range []struct {
 			name  string
 			queue string
 			args  amqp.Table
+			found []string
 		}{
-			{"limits of length", w.topic, with(w.topicArgs(), amqp.Table{"x-max-length": int64(1000), "x-max-length-bytes": int64(1 << 30)})},
-			{"single active consumer", w.topic, with(w.topicArgs(), amqp.Table{"x-single-active-consumer": true})},
-			{"place in the cluster", w.topic, with(w.topicArgs(), amqp.Table{"x-queue-leader-locator": "client-local", "x-quorum-initial-group-size": int64(1)})},
-			{"another limit", w.topic, with(w.topicArgs(), amqp.Table{"x-delivery-limit": int64(50)})},
-			{"no limit", w.topic, with(w.topicArgs(), amqp.Table{"x-delivery-limit": nil})},
-			{"own dead-letter exchange", w.topic, with(w.topicArgs(), amqp.Table{"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": nil})},
-			{"returns", w.retries(), with(w.topicArgs(), amqp.Table{"x-max-length": int64(1000)})},
-			{"dead letters", w.topic + ".dead", with(w.topicArgs(), amqp.Table{"x-dead-letter-routing-key": w.topic + ".dead"})},
-			{"shelf", shelf, with(w.shelfArgs(250), amqp.Table{"x-max-length": int64(1000), "x-quorum-initial-group-size": int64(1)})},
+			{"classic", w.topic, nil, []string{"noted " + w.topic + " x-queue-type", "unverified " + w.topic + policies}},
+			{"classic with priorities", w.topic, amqp.Table{"x-queue-type": "classic", "x-max-priority": int64(9), "x-dead-letter-exchange": "elsewhere"},
+				[]string{"noted " + w.topic + " x-queue-type", "unverified " + w.topic + policies}},
+			{"quorum without arguments", w.topic, amqp.Table{"x-queue-type": "quorum"},
+				[]string{"noted " + w.topic + " x-dead-letter-exchange", "unverified " + w.topic + policies}},
+			{"quorum as Spring has it", w.topic, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "amq.direct", "x-delivery-limit": int64(3)},
+				[]string{"noted " + w.topic + " x-delivery-limit", "noted " + w.topic + " x-dead-letter-strategy", "unverified " + w.topic + policies}},
+			{"classic dead letters", dead, nil, []string{"noted " + dead + " x-queue-type", "unverified " + dead + policies}},
+			{"quorum dead letters", dead, amqp.Table{"x-queue-type": "quorum"}, letters},
+			{"limits of length", w.topic, with(w.topicArgs(), amqp.Table{"x-max-length": int64(1000), "x-max-length-bytes": int64(1 << 30)}), []string{"unverified " + w.topic + policies}},
+			{"single active consumer", w.topic, with(w.topicArgs(), amqp.Table{"x-single-active-consumer": true}), []string{"unverified " + w.topic + policies}},
+			{"place in the cluster", w.topic, with(w.topicArgs(), amqp.Table{"x-queue-leader-locator": "client-local", "x-quorum-initial-group-size": int64(1)}), []string{"unverified " + w.topic + policies}},
+			{"another limit", w.topic, with(w.topicArgs(), amqp.Table{"x-delivery-limit": int64(50)}), []string{"unverified " + w.topic + policies}},
+			{"no limit", w.topic, with(w.topicArgs(), amqp.Table{"x-delivery-limit": nil}), []string{"unverified " + w.topic + policies}},
+			{"own dead-letter exchange", w.topic, with(w.topicArgs(), amqp.Table{"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": nil}), []string{"unverified " + w.topic + policies}},
+			{"returns", w.retries(), with(w.topicArgs(), amqp.Table{"x-max-length": int64(1000)}), nil},
+			{"dead letters", dead, with(w.topicArgs(), amqp.Table{"x-dead-letter-routing-key": dead}), []string{"unverified " + dead + policies}},
+			{"shelf", shelf, with(w.shelfArgs(250), amqp.Table{"x-max-length": int64(1000), "x-quorum-initial-group-size": int64(1)}), nil},
 		} {
 			w.Run(tt.name, func(t *testing.T) {
 				w := &world{admin: &admin{t, w.conn}, topic: w.topic, prefix: w.prefix, url: w.url, broker: w.broker}
 				w.redeclare(tt.queue, tt.args)
 				for _, verify := range []bool{true, false} {
-					w.source = w.opens(w.options(w.url, verify, false))
+					w.source = w.opens(w.options(w.url, verify))
+					w.noted(w.source, tt.found...)
 					w.publish("a")
-					w.ack(w.again(w.receive(1)[0]))
+					d := w.receive(1)[0]
+					for range 2 { // to the shelves, and held
+						d = w.again(d)
+					}
+					if err := w.broker.Publish(t.Context(), dead, brokers.Message{ID: "a", Body: []byte("letter")}); err != nil {
+						t.Errorf("dead letter: %v", err)
+					}
+					w.ack(d)
 					w.closeSource()
+					w.purge(dead)
 				}
 				w.delete(tt.queue)
-				w.opens(w.options(w.url, false, false)).Close(w.Context())
+				w.opens(w.options(w.url, false)).Close(w.Context())
 			})
 		}
+	})
+}
+
+// drops reports whether the broker limits deliveries by default.
+func (w *world) drops() bool {
+	version, _ := w.conn.Properties["version"].(string)
+	return !strings.HasPrefix(version, "3.")
+}
+
+func (w *world) purge(queue string) {
+	w.do(func(ch *amqp.Channel) error {
+		_, err := ch.QueuePurge(queue, false)
+		return err
 	})
 }
 
@@ -194,10 +262,10 @@ func TestOpenRefusesOtherExchanges(t *testing.T) {
 				w.Fatal(err)
 			}
 			for _, verify := range []bool{false, true} {
-				w.refuses(w.options(w.url, verify, verify), tt.exchange, "delete it when it is empty")
+				w.refuses(w.options(w.url, verify), tt.exchange, "delete it when it is empty")
 			}
 			w.deleteExchanges(tt.exchange)
-			w.opens(w.options(w.url, false, false)).Close(w.Context())
+			w.opens(w.options(w.url, false)).Close(w.Context())
 		}
 	})
 }
@@ -256,10 +324,10 @@ func TestVerifyMissesNothing(t *testing.T) {
 		} {
 			tt.remove(tt.name)
 			for range 2 { // as it is not declared
-				w.refuses(w.options(w.url, true, true), tt.name, "create what is missing", "Options.Verify")
+				w.refuses(w.options(w.url, true), tt.name, "no such", "Options.Verify")
 			}
-			w.opens(w.options(w.url, false, false)).Close(w.Context())
-			w.opens(w.options(w.url, true, false)).Close(w.Context())
+			w.opens(w.options(w.url, false)).Close(w.Context())
+			w.opens(w.options(w.url, true)).Close(w.Context())
 		}
 	})
 }

@@ -37,12 +37,13 @@ type Broker struct {
 	suite string // the Debian release that has the package
 
 	// RabbitMQ as a local process.
-	dist    int  // Erlang distribution, for the command line tools
-	epmd    int  // the Erlang port mapper, one for each broker
-	cluster bool // a node of Cluster, which has one for all
+	dist int // Erlang distribution, for the command line tools
+	epmd int // the Erlang port mapper, one for each broker, or for a cluster
 
 	// Kafka as a local process.
 	logging string // the Maven artifact that takes its log to the standard output
+
+	node int // which node of Cluster it is, from 1; 0 for a broker of its own
 }
 
 // Brokers returns all brokers of the harness, in a fixed order.
@@ -80,18 +81,23 @@ func Brokers() []Broker {
 	}
 }
 
-// Cluster returns the nodes of a cluster of RabbitMQ 4, as local processes. They
-// are not among Brokers, and start together. What is killed comes back to the
-// others, with the data that it had.
-func Cluster() []Broker {
-	const nodes = 3
+// Cluster returns the three nodes of a cluster of the newest RabbitMQ or Kafka, as
+// local processes. They are not among Brokers, and start together. What is killed
+// comes back to the others, with the data that it had.
+func Cluster(p Product) []Broker {
 	var all []Broker
-	for i := range nodes {
-		all = append(all, Broker{
-			Name: fmt.Sprintf("cluster%d", i+1), Product: RabbitMQ, Version: "4.",
-			Port: 25711 + i, Management: 25721 + i,
-			suite: "trixie", dist: 25731 + i, epmd: 25741, cluster: true,
-		})
+	for i := range 3 {
+		b := Broker{Name: fmt.Sprintf("%s-node%d", p, i+1), Product: p, node: i + 1}
+		switch p {
+		case RabbitMQ:
+			b.Version, b.suite = "4.", "trixie"
+			b.Port, b.Management, b.dist, b.epmd = 25711+i, 25721+i, 25731+i, 25741
+		case Kafka:
+			newest := Brokers()[slices.IndexFunc(Brokers(), func(b Broker) bool { return b.is(string(Kafka)) && !b.Older })]
+			b.Version, b.Image, b.logging = newest.Version, newest.Image, newest.logging
+			b.Port, b.Controller = 25751+i, 25761+i
+		}
+		all = append(all, b)
 	}
 	return all
 }
@@ -115,7 +121,7 @@ func (b Broker) is(name string) bool { return name == b.Name || name == string(b
 
 // find returns the broker of that name.
 func find(name string) (Broker, error) {
-	for _, b := range append(Brokers(), Cluster()...) {
+	for _, b := range slices.Concat(Brokers(), Cluster(RabbitMQ), Cluster(Kafka)) {
 		if b.Name == name {
 			return b, nil
 		}

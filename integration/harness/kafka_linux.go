@@ -6,12 +6,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 // kafka runs a Kafka in Java.
 type kafka struct{ java }
 
-// cluster is the identity of every cluster, which is one node of its own.
+// cluster is the identity of every cluster, most of which are one node.
 const cluster = "cmVkcml2ZS1oYXJuZXNzMQ"
 
 // prepare writes the settings, and formats the folder of the data if there is
@@ -42,13 +43,26 @@ func (k kafka) prepare(ctx context.Context, b Broker, root string) error {
 	return tied(format)
 }
 
-// addresses are the settings that a container is given in its environment.
+// addresses are the settings that a container is given in its environment, and
+// those of a node of Cluster: what is acked is on two nodes at least.
 func addresses(b Broker) string {
-	return fmt.Sprintf(`
+	text := fmt.Sprintf(`
 listeners=PLAINTEXT://%[1]s,CONTROLLER://127.0.0.1:%[2]d
 advertised.listeners=PLAINTEXT://%[1]s
-controller.quorum.voters=1@127.0.0.1:%[2]d
 `, b.Address(), b.Controller)
+	if b.node == 0 {
+		return text + fmt.Sprintf("controller.quorum.voters=1@127.0.0.1:%d\n", b.Controller)
+	}
+	var voters []string
+	for _, n := range Cluster(Kafka) {
+		voters = append(voters, fmt.Sprintf("%d@127.0.0.1:%d", n.node, n.Controller))
+	}
+	return text + fmt.Sprintf(`controller.quorum.voters=%s
+node.id=%d
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=3
+`, strings.Join(voters, ","), b.node)
 }
 
 func (k kafka) command(b Broker, root string) *exec.Cmd {

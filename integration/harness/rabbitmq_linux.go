@@ -48,7 +48,7 @@ func (d debian) prepare(_ context.Context, b Broker, _ string) error {
 	texts := map[string]string{
 		"conf.d/30-addresses.conf": fmt.Sprintf("listeners.tcp.1 = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n", b.Address(), b.Management),
 	}
-	if b.cluster {
+	if b.node > 0 {
 		texts["conf.d/40-cluster.conf"] = formation()
 		if err := shareCookie(dir); err != nil {
 			return err
@@ -63,7 +63,7 @@ func (d debian) prepare(_ context.Context, b Broker, _ string) error {
 // formation has the nodes of Cluster find each other when they first start.
 func formation() string {
 	text := "cluster_formation.peer_discovery_backend = classic_config\n"
-	for i, b := range Cluster() {
+	for i, b := range Cluster(RabbitMQ) {
 		text += fmt.Sprintf("cluster_formation.classic_config.nodes.%d = %s\n", i+1, node(b))
 	}
 	return text

@@ -90,7 +90,7 @@ func newRabbit(t *testing.T, url string) *rabbit {
 	if err := r.channel.Confirm(false); err != nil {
 		t.Fatal(err)
 	}
-	if r.broker, err = rabbitmq.New(rabbitmq.Options{URLs: []string{url}, AllowUnverified: true}); err != nil {
+	if r.broker, err = rabbitmq.New(rabbitmq.Options{URLs: []string{url}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
