@@ -46,15 +46,15 @@ func arrivals(r record) (sends []event) {
 	return sends
 }
 
-// doubles counts what has arrived twice, and most of it by one job after one kill,
-// but for those times when a broker or a store was down. Where that is more than a
-// batch, over says so.
-func doubles(r record) (twice, most int, over []string) {
+// doubles counts what has arrived twice. Most is the part of a batch that one job has
+// sent again after one kill, but for those times when a broker or a store was down,
+// and where says which that was.
+func doubles(r record) (twice int, most float64, where string) {
 	type place struct {
 		kill time.Time
 		job  int64
 	}
-	all, by, last := handouts(r), map[place]int{}, map[string]event{}
+	all, again, last := handouts(r), map[place]int{}, map[string]event{}
 	var kill time.Time
 	for _, e := range r.events {
 		if e.Kind == crashed {
@@ -63,9 +63,9 @@ func doubles(r record) (twice, most int, over []string) {
 		if e.Kind != returned {
 			continue
 		}
-		before, again := last[e.Send]
+		before, seen := last[e.Send]
 		last[e.Send] = e
-		if !again {
+		if !seen {
 			continue
 		}
 		twice++
@@ -75,13 +75,13 @@ func doubles(r record) (twice, most int, over []string) {
 			continue
 		}
 		at := place{kill, all[sendOf(e.Send)].job}
-		by[at]++
-		most = max(most, by[at])
+		again[at]++
 		for _, j := range r.jobs {
-			if batch := int(math.Ceil(j.spec.Rate / 5)); j.ID == at.job && by[at] == batch+1 {
-				over = append(over, fmt.Sprintf("job %d has sent more than a batch of %d again after the kill at %s", j.ID, batch, kill.Format("15:04:05.000")))
+			batch := math.Ceil(j.spec.Rate / 5)
+			if part := float64(again[at]) / batch; j.ID == at.job && part > most {
+				most, where = part, fmt.Sprintf("job %d has sent %d letters again after the kill at %s, in batches of %g", j.ID, again[at], kill.Format("15:04:05.000"), batch)
 			}
 		}
 	}
-	return twice, most, over
+	return twice, most, where
 }

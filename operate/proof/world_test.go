@@ -124,7 +124,10 @@ func (w *world) live(ctx context.Context) {
 	if !w.feedAll(ctx) {
 		return
 	}
-	w.setServer(w.start("serve", "serve"))
+	serving, end := context.WithCancel(ctx)
+	workers.Go(func() { w.serve(serving) })
+	defer end()
+	w.until(ctx, func() bool { return w.serving() != nil })
 	var lanes sync.WaitGroup
 	for lane := range topics {
 		lanes.Go(func() { w.lane(ctx, lane) })
@@ -137,7 +140,23 @@ func (w *world) live(ctx context.Context) {
 	}
 	lanes.Wait()
 	w.settle(ctx)
-	w.serving().stop(w.T)
+}
+
+// serve keeps redrive serve running, as a supervisor does: it ends when it is killed,
+// and when it begins while its store is down.
+func (w *world) serve(ctx context.Context) {
+	for ctx.Err() == nil {
+		p := w.start("serve", "serve")
+		w.mu.Lock()
+		w.server = p
+		w.mu.Unlock()
+		select {
+		case <-p.done:
+			pause(ctx, 200*time.Millisecond)
+		case <-ctx.Done():
+			p.stop(w.T)
+		}
+	}
 }
 
 // half reports whether half of the kills are done.
@@ -263,12 +282,6 @@ func (w *world) serving() *proc {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.server
-}
-
-func (w *world) setServer(p *proc) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.server = p
 }
 
 // proc is a process of redrive.
