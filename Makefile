@@ -17,7 +17,7 @@ ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redi
 # documents. The race detector makes them several times as slow, and finds nothing
 # that other tests of the same code do not. Of the operating side it slows down
 # SQLite most, so that only the nightly has it there.
-SIMULATED := ./gallery ./internal/snippets ./operate/cmd/... ./operate/storm/... ./operate/job ./operate/collect
+SIMULATED := ./gallery ./internal/snippets ./operate/cmd/... ./operate/storm/... ./operate/job ./operate/collect ./operate/proof
 
 # The same in packages whose other tests need the detector.
 SIMULATIONS := ^(TestScenarios|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*)$$
@@ -96,7 +96,7 @@ check: fmt-check vet lint tidy-check test ## Everything that must be green with 
 .PHONY: nightly
 nightly: ## Everything that takes longer, in an hour: all versions, faults, planted bugs, scenarios, fuzzing, other systems
 	CI=true REDRIVE_NIGHTLY=true $(BROKERS) run $(MAKE) --no-print-directory --keep-going \
-		check race test-oldest on-fakes faults attack scenarios mutants cross fuzz cluster
+		check race test-oldest on-fakes faults attack scenarios letters mutants cross fuzz cluster
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -178,6 +178,11 @@ faults: ## Cut connections, freeze workers and kill brokers under the proof (DEL
 .PHONY: scenarios
 scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)
 	$(GO) -C proof test -count=1 -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
+
+.PHONY: letters
+letters: SCENARIOS = 100
+letters: ## Check what is promised of dead letters in random scenarios in virtual time (SCENARIOS=100 SEED=n)
+	$(GO) -C operate/proof test -count=1 -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
 
 # Most of it is simulations, and memory is measured (ATTACK=-json is for figures):
 # without the race detector, one after the other.

@@ -46,6 +46,7 @@ type checker struct {
 	takers   map[string]*jobRecord // by the letter and the number of the send
 	handled  map[string]time.Time  // when a send was, likewise
 	dead     map[string]bool       // a send ended as a dead letter
+	stored   map[string]bool       // a broker has confirmed a send; nil if nobody listened
 	found    []violation
 }
 
@@ -67,6 +68,11 @@ func check(r record) []violation {
 			c.handled[sendOf(e.Send)] = e.At
 		case e.Kind == died:
 			c.dead[sendOf(e.Send)] = true
+		case e.Kind == returned:
+			if c.stored == nil {
+				c.stored = map[string]bool{}
+			}
+			c.stored[sendOf(e.Send)] = c.stored[sendOf(e.Send)] || e.Err == ""
 		}
 	}
 	for _, l := range r.letters {
@@ -88,8 +94,10 @@ func (c *checker) fault(p promise, id, format string, args ...any) {
 	c.found = append(c.found, violation{p, id, fmt.Sprintf(format, args...)})
 }
 
-// takes reports whether a run by group is one of a message.
-func (m *message) takes(group string) bool { return m.group == group || m.group == allGroups }
+// takes reports whether a run by group is one of a message; nil is none.
+func (m *message) takes(group string) bool {
+	return m != nil && (m.group == group || m.group == allGroups)
+}
 
 // places finds what is nowhere.
 func (c *checker) places(s snapshot) {
@@ -242,6 +250,14 @@ func (c *checker) history(l letter) {
 				sends++
 				c.takers[fmt.Sprintf("%d.%d", l.ID, sends)] = c.jobsByID[h.Job]
 			}
+		case store.StateQueued:
+			if !slices.Contains([]store.State{store.StateCollected, store.StateUnknown, store.StateSkipped}, h.From) {
+				c.fault(sentOnce, l.MessageID, "is %s, and job %d takes it at %v", h.From, h.Job, h.At)
+			}
+		case store.StateSent:
+			if c.stored != nil && !c.stored[send] {
+				c.fault(bySomebody, l.MessageID, "is sent at %v, and no broker had confirmed the send %s", h.At, send)
+			}
 		case store.StateConfirmed:
 			if at := c.handled[send]; at.IsZero() || at.After(h.At.Add(time.Millisecond)) {
 				c.fault(bySomebody, l.MessageID, "is confirmed at %v (%s), and nobody had handled the send %s", h.At, h.Note, send)
@@ -259,6 +275,8 @@ func (c *checker) history(l letter) {
 func (c *checker) skipped(l letter, h store.Change, sends int) {
 	limited := l.RedriveCount >= maxReturns || sends >= maxReturns
 	switch m := c.messages[l.MessageID]; {
+	case m == nil:
+		c.fault(asItWas, l.MessageID, "is skipped for %s, and is the ID of no message", h.Note)
 	case h.Note == job.SkipRedriveLimit && !limited:
 		c.fault(loopGuard, l.MessageID, "is held back after %d sends, and came back %d times", sends, l.RedriveCount)
 	case h.Note != job.SkipRedriveLimit && h.Note != m.skip && (h.Note != job.SkipNoGroup || m.group != allGroups):

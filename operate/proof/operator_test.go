@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/operate/job"
@@ -62,7 +63,13 @@ func (o *operator) finish(ctx context.Context) (done bool, err error) {
 	}
 	all := job.Spec{Force: true, AllGroups: true, WithoutReceipts: true, Wait: 30 * time.Second}
 	id, err := o.create(ctx, all, store.Filter{States: []store.State{store.StateCollected, store.StateSkipped, store.StateUnknown}})
-	return id == 0 && err == nil, err
+	if id != 0 || err != nil {
+		return false, err
+	}
+	// What a cancelled job was sending is unknown only when its time is over.
+	under := store.Filter{States: []store.State{store.StateQueued, store.StateSending, store.StateSent}}
+	list, err := o.store.Letters(ctx, under, store.Page{Limit: 1})
+	return len(list.Letters) == 0 && err == nil, err
 }
 
 // all are the letters of the store.
@@ -112,6 +119,24 @@ func (o *operator) record(p *play) (record, error) {
 		}
 		r.jobs = append(r.jobs, jobRecord{j, spec, waves})
 	}
+}
+
+// explain lists what the ledger and the store have of a message.
+func (r record) explain(id string) string {
+	lines := explain(r.events, id)
+	for _, l := range r.letters {
+		if l.MessageID != id {
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("\tletter %d, %s: sent back %d times before, dead at %s", l.ID, l.State, l.RedriveCount, l.DeadAt.Format("15:04:05.000")))
+		for _, h := range l.history {
+			lines = append(lines, fmt.Sprintf("\t\t%s %s -> %s, job %d, %s", h.At.Format("15:04:05.000"), h.From, h.To, h.Job, h.Note))
+		}
+	}
+	for _, j := range r.jobs {
+		lines = append(lines, fmt.Sprintf("\tjob %d of %s, ended %s: %s (%s), %d queued of %d sent", j.ID, j.CreatedAt.Format("15:04:05.000"), j.EndedAt.Format("15:04:05.000"), j.State, j.Note, j.Tally.Queued, j.Tally.Sent))
+	}
+	return strings.Join(lines, "\n")
 }
 
 // figures say how much has happened.

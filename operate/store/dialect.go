@@ -80,7 +80,8 @@ func (c conn) exec(ctx context.Context, statement string, args ...any) (int64, e
 	return result.RowsAffected()
 }
 
-// each calls row for each row of the result, with a function that reads it.
+// each calls row for each row of the result, with a function that reads it, which
+// fails when ctx ends.
 func (c conn) each(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
 	rows, err := c.tx.QueryContext(ctx, c.spell(query), c.values(args)...)
 	if err != nil {

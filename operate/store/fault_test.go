@@ -191,6 +191,27 @@ func TestCancelledContext(t *testing.T) {
 	})
 }
 
+// TestCancelledWhileReading ends the context at any moment of a long answer.
+func TestCancelledWhileReading(t *testing.T) {
+	s := open(t, sqliteFile(t))
+	for range 100 {
+		running(t, s, 0)
+	}
+	begin := time.Now()
+	if _, err := s.Jobs(t.Context(), store.Page{}); err != nil {
+		t.Fatal(err)
+	}
+	const tries = 400
+	took := time.Since(begin)
+	for n := range tries {
+		ctx, cancel := context.WithTimeout(t.Context(), took*time.Duration(n)/tries)
+		if _, err := s.Jobs(ctx, store.Page{}); err != nil && ctx.Err() == nil || errors.Is(err, store.ErrDamaged) {
+			t.Errorf("Jobs: %v, want a list or the end of the context", err)
+		}
+		cancel()
+	}
+}
+
 // TestClockJumpsBack shows that order and leases do not need a clock that runs.
 func TestClockJumpsBack(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {

@@ -245,9 +245,11 @@ func (c conn) countJobs(ctx context.Context, jobs []Job) error {
 	err := c.each(ctx, "select job, "+sum+" from waves where job in (IDS) group by job", []any{list}, func(scan func(...any) error) error {
 		var job int64
 		var t Tally
-		err := scan(append([]any{&job, &t.Failed}, t.dest()...)...)
+		if err := scan(append([]any{&job, &t.Failed}, t.dest()...)...); err != nil {
+			return err
+		}
 		byID[job].Tally = t
-		return err
+		return nil
 	})
 	if err != nil {
 		return err
@@ -255,9 +257,11 @@ func (c conn) countJobs(ctx context.Context, jobs []Job) error {
 	return c.each(ctx, "select job, reason, letters from skips where job in (IDS)", []any{list}, func(scan func(...any) error) error {
 		var job, n int64
 		var reason string
-		err := scan(&job, &reason, &n)
+		if err := scan(&job, &reason, &n); err != nil {
+			return err
+		}
 		byID[job].Skipped[reason] = n
-		return err
+		return nil
 	})
 }
 
@@ -297,9 +301,11 @@ func (s *Store) Waves(ctx context.Context, job int64, from int) (waves []Wave, e
 		return tx.each(ctx, query, []any{job, from}, func(scan func(...any) error) error {
 			var id, n int64
 			var class string
-			err := scan(&id, &class, &n)
+			if err := scan(&id, &class, &n); err != nil {
+				return err
+			}
 			waves[byID[id]].Failing[class] = n
-			return err
+			return nil
 		})
 	})
 	return waves, err
