@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/operate/store"
@@ -108,8 +107,15 @@ func (w *world) killSending(ctx context.Context, lane, n int, first bool) bool {
 	} else {
 		p = w.start(name, args...)
 	}
-	w.until(ctx, func() bool { return p.ended() || w.count(from, ran, lane) >= n })
-	moment(ctx)
+	if rand.IntN(3) > 0 {
+		t := &trap{kill: p}
+		t.left.Store(int64(n))
+		w.traps[lane].Store(t)
+		w.until(ctx, p.ended)
+	} else {
+		w.until(ctx, func() bool { return p.ended() || w.count(from, ran, lane) >= n })
+		moment(ctx)
+	}
 	return w.end(ctx, lane, p)
 }
 
@@ -182,7 +188,7 @@ func (w *world) verify() {
 			w.Errorf("%s: and %d more", w.name(), len(found)-i)
 			break
 		}
-		w.Errorf("%s: %s\n%s", w.name(), v, strings.Join(explain(r.events, v.id), "\n"))
+		w.Errorf("%s: %s\n%s", w.name(), v, r.explain(v.id))
 	}
 	twice, most, where := doubles(r)
 	if most > 1 {

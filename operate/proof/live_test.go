@@ -67,7 +67,7 @@ func TestLetters(t *testing.T) {
 }
 
 // limit is for all that happens on a broker.
-const limit = 15 * time.Minute
+const limit = 25 * time.Minute
 
 // playOn plays on a broker with all stores at the same time.
 func playOn(t *testing.T, broker harness.Broker, url, program string) {

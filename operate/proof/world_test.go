@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/serve"
@@ -39,13 +40,29 @@ type world struct {
 	sent      atomic.Int64
 	kills     struct{ collects, sends atomic.Int64 }
 
+	traps  []atomic.Pointer[trap] // by lane
 	mu     sync.Mutex
 	server *proc // redrive serve
+}
+
+// trap kills a process when so many letters have arrived in a lane: at best while
+// others of their batch are under way.
+type trap struct {
+	left atomic.Int64
+	kill *proc
+}
+
+// arrive is what a run begins with.
+func (w *world) arrive(ctx context.Context, lane int) {
+	if t := w.traps[lane].Load(); t != nil && consumer.MetaFrom(ctx).RedriveCount > 0 && t.left.Add(-1) == 0 {
+		_ = t.kill.cmd.Process.Kill() // unless it has ended
+	}
 }
 
 func newWorld(t *testing.T, s *site, kind, program string, p plan) *world {
 	t.Helper()
 	w := &world{T: t, play: &play{scripts: map[string]*script{}}, site: s, plan: p, kind: kind, program: program, dir: t.TempDir()}
+	w.traps = make([]atomic.Pointer[trap], 1+p.lanes)
 	w.storage = newStorage(t, kind)
 	w.configure("serve", 0, 1+p.lanes)
 	for lane := 1; lane <= p.lanes; lane++ {
@@ -194,7 +211,7 @@ func (w *world) work(ctx context.Context, lane int) {
 		if err == nil {
 			worker := &worker{
 				play: w.play, Broker: b, topic: w.topic(lane), receipts: w.receipts(lane), group: w.group(lane),
-				dead: dlq.Suffix("-dead"), work: func(context.Context) {},
+				dead: dlq.Suffix("-dead"), work: func(ctx context.Context) { w.arrive(ctx, lane) },
 			}
 			err = worker.run(ctx)
 			_ = b.Close(context.WithoutCancel(ctx))
@@ -333,14 +350,18 @@ func (w *world) start(name string, args ...string) *proc {
 	return p
 }
 
-// kill kills a process that runs.
+// kill kills a process, and reports whether that is how it has ended.
 func (w *world) kill(p *proc) bool {
-	killed := p.cmd.Process != nil && !p.ended() && p.cmd.Process.Kill() == nil
-	<-p.done
-	if killed {
-		w.ledger.add(event{Kind: crashed, Began: time.Now()})
+	if p.cmd.Process != nil {
+		_ = p.cmd.Process.Kill() // unless it has ended
 	}
-	return killed
+	<-p.done
+	const bySignal = -1
+	if p.cmd.ProcessState.ExitCode() != bySignal {
+		return false
+	}
+	w.ledger.add(event{Kind: crashed})
+	return true
 }
 
 // stop ends a process in good order.
