@@ -20,7 +20,6 @@ func (w *world) lane(ctx context.Context, lane int) {
 	if lane == 0 {
 		collects, sends = w.plan.served, w.plan.worked
 	}
-	sent := 0
 	for ctx.Err() == nil && (collects > 0 || sends > 0) {
 		before := w.stored(ctx, lane)
 		if !w.feed(ctx, lane, letters) {
@@ -31,13 +30,16 @@ func (w *world) lane(ctx context.Context, lane int) {
 			collects--
 		}
 		w.collect(ctx, lane)
-		if sends > 0 && w.killSending(ctx, lane, 1+rand.IntN(letters/2), sent == 0) {
+		if sends > 0 && w.killSending(ctx, lane, 1+rand.IntN(letters/2)) {
 			w.kills.sends.Add(1)
 			sends--
 		}
-		sent++
 	}
 }
+
+// patience is how long a process has until it is killed whatever it does: a job may
+// have paused.
+const patience = 2 * time.Minute
 
 // moment waits for a moment, in which a process does what it does after it has done
 // something else.
@@ -49,7 +51,9 @@ func (w *world) killCollecting(ctx context.Context, lane, n int) bool {
 	if lane > 0 {
 		p = w.start(fmt.Sprint(lane), "dlq", "collect", w.topic(lane))
 	}
-	w.until(ctx, func() bool { return p.ended() || w.stored(ctx, lane) >= n })
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	w.until(within, func() bool { return p.ended() || w.stored(ctx, lane) >= n })
 	moment(ctx)
 	return w.end(ctx, lane, p)
 }
@@ -86,11 +90,11 @@ func (w *world) call(ctx context.Context, name string, args ...string) *proc {
 }
 
 // killSending kills who sends the letters of a lane when so many have arrived.
-func (w *world) killSending(ctx context.Context, lane, n int, first bool) bool {
+func (w *world) killSending(ctx context.Context, lane, n int) bool {
 	from := len(w.ledger.until())
 	args := []string{"dlq", "send", "--topic", w.topic(lane), "--yes", "--because", "it is mended", "--wait", "20s",
 		"--rate", fmt.Sprint(100 << rand.IntN(3))}
-	if first { // no receipt was ever seen
+	if rand.IntN(2) == 0 || w.count(0, ran, lane) == 0 { // or no receipt was ever seen
 		args = append(args, "--without-receipts")
 	}
 	if rand.IntN(2) == 0 {
@@ -107,13 +111,15 @@ func (w *world) killSending(ctx context.Context, lane, n int, first bool) bool {
 	} else {
 		p = w.start(name, args...)
 	}
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	if rand.IntN(3) > 0 {
 		t := &trap{kill: p}
 		t.left.Store(int64(n))
 		w.traps[lane].Store(t)
-		w.until(ctx, p.ended)
+		w.until(within, p.ended)
 	} else {
-		w.until(ctx, func() bool { return p.ended() || w.count(from, ran, lane) >= n })
+		w.until(within, func() bool { return p.ended() || w.count(from, ran, lane) >= n })
 		moment(ctx)
 	}
 	return w.end(ctx, lane, p)

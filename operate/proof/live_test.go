@@ -78,14 +78,17 @@ func playOn(t *testing.T, broker harness.Broker, url, program string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	var playing sync.WaitGroup
+	killing, over := context.WithCancel(ctx)
+	var playing, killed sync.WaitGroup
 	for _, w := range worlds {
 		playing.Go(func() { w.live(ctx) })
 	}
 	if p.faults && broker.Product != harness.SQS { // which forgets everything
-		playing.Go(func() { killBroker(ctx, t, broker, url, worlds) })
+		killed.Go(func() { killBroker(killing, t, broker, url, worlds) })
 	}
 	playing.Wait()
+	over()
+	killed.Wait()
 	for _, w := range worlds {
 		w.verify()
 	}
@@ -103,8 +106,11 @@ func killBroker(ctx context.Context, t *testing.T, broker harness.Broker, url st
 		return
 	}
 	for _, w := range worlds {
-		w.until(ctx, w.half)
+		if !w.until(ctx, w.half) {
+			return
+		}
 	}
+	ctx = context.WithoutCancel(ctx)
 	began := time.Now()
 	if err := h.Kill(ctx, broker.Name); err != nil {
 		t.Errorf("kill the broker: %v", err)

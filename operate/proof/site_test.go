@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -74,6 +75,9 @@ func (s *site) declare(ctx context.Context, topics ...string) error {
 		request.Topics = append(request.Topics, kafkago.TopicConfig{Topic: topic, NumPartitions: 2, ReplicationFactor: 1})
 	}
 	made, err := s.kafka().CreateTopics(ctx, request)
+	for errors.Is(err, kafkago.BrokerNotAvailable) && pause(ctx, time.Second) { // it is busy
+		made, err = s.kafka().CreateTopics(ctx, request)
+	}
 	if err != nil {
 		return err
 	}
