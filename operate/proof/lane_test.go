@@ -65,7 +65,7 @@ func (w *world) end(ctx context.Context, lane int, p *proc) bool {
 		w.until(ctx, func() bool { return w.serving() != p })
 	}
 	if !killed {
-		w.Logf("lane %d: redrive ended before it was killed: %v\n%s", lane, p.err, p.log())
+		w.Logf("lane %d: redrive ended before it was killed: %v\n%s", lane, p.err, tail(p.log()))
 	}
 	return killed
 }
@@ -105,7 +105,7 @@ func (w *world) killSending(ctx context.Context, lane, n int) bool {
 	if lane == 0 {
 		name = "serve"
 		if order := w.call(ctx, name, append(args, "--detach")...); order.err != nil {
-			w.Logf("lane 0: nothing is sent: %v\n%s", order.err, order.log())
+			w.Logf("lane 0: nothing is sent: %v\n%s", order.err, tail(order.log()))
 			return false
 		}
 	} else {
@@ -141,7 +141,7 @@ func (w *world) settle(ctx context.Context) {
 	w.Errorf("%s has no end: %d letters are not in the store; redrive serve says:\n%s", w.name(), w.missing(ctx), tail(w.serving().log()))
 }
 
-func tail(log string) string { return log[max(0, len(log)-4000):] }
+func tail(log string) string { return log[max(0, len(log)-2000):] }
 
 func (w *world) name() string { return fmt.Sprintf("%s with %s", w.site.Name, w.kind) }
 

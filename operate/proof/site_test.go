@@ -75,7 +75,7 @@ func (s *site) declare(ctx context.Context, topics ...string) error {
 		request.Topics = append(request.Topics, kafkago.TopicConfig{Topic: topic, NumPartitions: 2, ReplicationFactor: 1})
 	}
 	made, err := s.kafka().CreateTopics(ctx, request)
-	for errors.Is(err, kafkago.BrokerNotAvailable) && pause(ctx, time.Second) { // it is busy
+	for tries := 0; errors.Is(err, kafkago.BrokerNotAvailable) && tries < 30 && pause(ctx, time.Second); tries++ { // it is busy
 		made, err = s.kafka().CreateTopics(ctx, request)
 	}
 	if err != nil {
