@@ -201,7 +201,7 @@ func TestCancelledWhileReading(t *testing.T) {
 	if _, err := s.Jobs(t.Context(), store.Page{}); err != nil {
 		t.Fatal(err)
 	}
-	const tries = 400
+	const tries = 100
 	took := time.Since(begin)
 	for n := range tries {
 		ctx, cancel := context.WithTimeout(t.Context(), took*time.Duration(n)/tries)
