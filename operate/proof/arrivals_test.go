@@ -3,7 +3,6 @@ package proof
 import (
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/operate/store"
@@ -47,19 +46,19 @@ func arrivals(r record) (sends []event) {
 }
 
 // doubles counts what has arrived twice. Most is the part of a batch that one job has
-// sent again after one kill, but for those times when a broker or a store was down,
-// and where says which that was.
+// sent again after one kill of who worked on it, but for those times when a broker or
+// a store was down, and where says which that was. What no kill explains is more than
+// any batch.
 func doubles(r record) (twice int, most float64, where string) {
 	type place struct {
 		kill time.Time
 		job  int64
 	}
-	all, again, last := handouts(r), map[place]int{}, map[string]event{}
-	var kill time.Time
+	all, batches, again, last := handouts(r), map[int64]float64{}, map[place]float64{}, map[string]event{}
+	for _, j := range r.jobs {
+		batches[j.ID] = math.Ceil(j.spec.Rate / 5)
+	}
 	for _, e := range r.events {
-		if e.Kind == crashed {
-			kill = e.At
-		}
 		if e.Kind != returned {
 			continue
 		}
@@ -69,19 +68,34 @@ func doubles(r record) (twice int, most float64, where string) {
 			continue
 		}
 		twice++
-		if slices.ContainsFunc(r.events, func(t event) bool {
-			return t.Kind == troubled && !t.At.Before(before.Began) && !t.Began.After(e.At)
-		}) {
+		kill, down := between(r.events, before, e)
+		if down {
 			continue
 		}
 		at := place{kill, all[sendOf(e.Send)].job}
 		again[at]++
-		for _, j := range r.jobs {
-			batch := math.Ceil(j.spec.Rate / 5)
-			if part := float64(again[at]) / batch; j.ID == at.job && part > most {
-				most, where = part, fmt.Sprintf("job %d has sent %d letters again after the kill at %s, in batches of %g", j.ID, again[at], kill.Format("15:04:05.000"), batch)
-			}
+		part := again[at] / batches[at.job]
+		if kill.IsZero() {
+			part = math.Inf(1)
+		}
+		if part > most {
+			most, where = part, fmt.Sprintf("job %d has sent %g letters again after the kill at %s, in batches of %g", at.job, again[at], kill.Format("15:04:05.000"), batches[at.job])
 		}
 	}
 	return twice, most, where
+}
+
+// between is the last kill between two sendings of who may have sent in that topic,
+// and whether anything else was down.
+func between(events []event, a, b event) (kill time.Time, down bool) {
+	for _, e := range events {
+		since := !e.At.Before(a.Began)
+		switch {
+		case e.Kind == crashed && since && !e.At.After(b.At) && (e.Topic == "" || e.Topic == a.Topic):
+			kill = e.At
+		case e.Kind == troubled && since && !e.Began.After(b.At):
+			down = true
+		}
+	}
+	return kill, down
 }

@@ -7,6 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/integration/harness"
+	"github.com/redrive-go/redrive/operate/collect"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -49,7 +53,7 @@ func moment(ctx context.Context) { pause(ctx, time.Duration(rand.Int64N(int64(20
 func (w *world) killCollecting(ctx context.Context, lane, n int) bool {
 	p := w.serving()
 	if lane > 0 {
-		p = w.start(fmt.Sprint(lane), "dlq", "collect", w.topic(lane))
+		p = w.start(configOf(lane), "dlq", "collect", w.topic(lane))
 	}
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -60,7 +64,11 @@ func (w *world) killCollecting(ctx context.Context, lane, n int) bool {
 
 // end kills a process, after which another serves if it is that one.
 func (w *world) end(ctx context.Context, lane int, p *proc) bool {
-	killed := w.kill(p)
+	topic := w.topic(lane)
+	if lane == 0 {
+		topic = "" // it serves all
+	}
+	killed := w.kill(p, topic)
 	if lane == 0 {
 		w.until(ctx, func() bool { return w.serving() != p })
 	}
@@ -74,19 +82,27 @@ func (w *world) end(ctx context.Context, lane int, p *proc) bool {
 // can be.
 func (w *world) collect(ctx context.Context, lane int) {
 	if lane > 0 && w.stored(ctx, lane) < w.count(0, died, lane) {
-		w.call(ctx, fmt.Sprint(lane), "dlq", "collect", w.topic(lane))
+		w.call(ctx, lane, "dlq", "collect", w.topic(lane))
 	}
 }
 
-// call waits for a command that nobody kills. Stores and brokers may be down.
-func (w *world) call(ctx context.Context, name string, args ...string) *proc {
-	p := w.start(name, args...)
+// call waits for a command in a lane that nobody kills. Stores and brokers may be
+// down.
+func (w *world) call(ctx context.Context, lane int, args ...string) *proc {
+	p := w.start(configOf(lane), args...)
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		w.kill(p)
+		w.kill(p, w.topic(lane))
 	}
 	return p
+}
+
+func configOf(lane int) string {
+	if lane == 0 {
+		return "serve"
+	}
+	return fmt.Sprint(lane)
 }
 
 // killSending kills who sends the letters of a lane when so many have arrived.
@@ -101,15 +117,11 @@ func (w *world) killSending(ctx context.Context, lane, n int) bool {
 		args = append(args, "--waves", "none")
 	}
 	p := w.serving()
-	name := fmt.Sprint(lane)
-	if lane == 0 {
-		name = "serve"
-		if order := w.call(ctx, name, append(args, "--detach")...); order.err != nil {
-			w.Logf("lane 0: nothing is sent: %v\n%s", order.err, tail(order.log()))
-			return false
-		}
-	} else {
-		p = w.start(name, args...)
+	if lane > 0 {
+		p = w.start(configOf(lane), args...)
+	} else if order := w.call(ctx, lane, append(args, "--detach")...); order.err != nil {
+		w.Logf("lane 0: nothing is sent: %v\n%s", order.err, tail(order.log()))
+		return false
 	}
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -196,6 +208,7 @@ func (w *world) verify() {
 		}
 		w.Errorf("%s: %s\n%s", w.name(), v, r.explain(v.id))
 	}
+	w.logged()
 	twice, most, where := doubles(r)
 	if most > 1 {
 		w.Errorf("%s: %s", w.name(), where)
@@ -205,5 +218,48 @@ func (w *world) verify() {
 		w.name(), w.kills.collects.Load(), w.kills.sends.Load(), twice, most, r.figures())
 	if got := int(w.kills.collects.Load() + w.kills.sends.Load()); got != w.plan.total() {
 		w.Errorf("%s: %d kills, want %d", w.name(), got, w.plan.total())
+	}
+}
+
+// logged finds all dead letters in the log, where there is one: they stay there.
+func (w *world) logged() {
+	if w.Product != harness.Kafka {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.Context(), patience)
+	defer cancel()
+	missing := map[death]bool{}
+	for _, e := range w.ledger.until() {
+		if e.Kind == died {
+			missing[deathOf(e.ID, e.DeadAt)] = true
+		}
+	}
+	var topics []string
+	for lane := range 1 + w.plan.lanes {
+		topics = append(topics, w.dead(lane))
+	}
+	broker, err := w.connect()
+	if err != nil {
+		w.Error(err)
+		return
+	}
+	defer broker.Close(context.WithoutCancel(ctx))
+	source, err := broker.Open(ctx, collect.Subscription(w.tag+"-log", topics...))
+	for err == nil && len(missing) > 0 {
+		var ds []*brokers.Delivery
+		ds, err = source.Receive(ctx, 500)
+		for _, d := range ds {
+			if e, notOne := dlq.Decode(d.Message); notOne == nil {
+				delete(missing, deathOf(e.Message.ID, e.DeadAt))
+			}
+		}
+		acks := make([]brokers.Settlement, len(ds))
+		for i, d := range ds {
+			acks[i] = brokers.Settlement{Delivery: d}
+		}
+		_ = source.Settle(ctx, acks) // so that there is room for more
+	}
+	if len(missing) > 0 {
+		w.Errorf("%s: %d letters are not in the log: %v", w.name(), len(missing), err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/integration/harness"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/serve"
 	"github.com/redrive-go/redrive/operate/store"
@@ -66,7 +67,7 @@ func newWorld(t *testing.T, s *site, kind, program string, p plan) *world {
 	w.storage = newStorage(t, kind)
 	w.configure("serve", 0, 1+p.lanes)
 	for lane := 1; lane <= p.lanes; lane++ {
-		w.configure(fmt.Sprint(lane), lane, lane+1)
+		w.configure(configOf(lane), lane, lane+1)
 	}
 	all, err := config.Load(w.config("serve"))
 	if err != nil {
@@ -109,7 +110,7 @@ func (w *world) configure(name string, from, to int) {
 }
 
 func (w *world) group(lane int) string {
-	if w.Product != "kafka" {
+	if w.Product != harness.Kafka {
 		return ""
 	}
 	return fmt.Sprintf("%s-workers-%d", w.tag, lane)
@@ -350,8 +351,9 @@ func (w *world) start(name string, args ...string) *proc {
 	return p
 }
 
-// kill kills a process, and reports whether that is how it has ended.
-func (w *world) kill(p *proc) bool {
+// kill kills a process that works in a topic, or in all of them if that is empty. It
+// reports whether that is how the process has ended.
+func (w *world) kill(p *proc, topic string) bool {
 	if p.cmd.Process != nil {
 		_ = p.cmd.Process.Kill() // unless it has ended
 	}
@@ -360,7 +362,7 @@ func (w *world) kill(p *proc) bool {
 	if p.cmd.ProcessState.ExitCode() != bySignal {
 		return false
 	}
-	w.ledger.add(event{Kind: crashed})
+	w.ledger.add(event{Kind: crashed, Topic: topic})
 	return true
 }
 
