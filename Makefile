@@ -17,7 +17,8 @@ ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redi
 # documents. The race detector makes them several times as slow, and finds nothing
 # that other tests of the same code do not. Of the operating side it slows down
 # SQLite most, so that only the nightly has it there.
-SIMULATED := ./gallery ./internal/snippets ./operate/cmd/... ./operate/storm/... ./operate/job ./operate/collect ./operate/proof ./operate/store ./operate/internal/serve
+SIMULATED := ./gallery ./internal/snippets ./operate/cmd/... ./operate/storm/... ./operate/job ./operate/collect \
+	./operate/store ./operate/internal/serve
 
 # The same in packages whose other tests need the detector.
 SIMULATIONS := ^(TestScenarios|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*)$$
