@@ -94,17 +94,6 @@ func (c *client) transport(topics ...string) *kafka.Transport {
 	}
 }
 
-// dialer is for kafka.ConsumerGroup. Its connections end with the client.
-func (c *client) dialer() *kafka.Dialer {
-	return &kafka.Dialer{
-		DialFunc:      c.conns.open,
-		Timeout:       c.options.timeout,
-		ClientID:      c.options.clientID,
-		TLS:           c.options.tls,
-		SASLMechanism: c.options.sasl,
-	}
-}
-
 // close ends all connections, also those with a call on its way, which then
 // fails. It may be called again.
 func (c *client) close() {

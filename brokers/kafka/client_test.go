@@ -538,7 +538,7 @@ func TestNothingStaysAfterClose(t *testing.T) {
 		if n := c.conns.count(); n != 0 {
 			t.Errorf("%d connections are open", n)
 		}
-		if _, err := c.dialer().DialFunc(t.Context(), "tcp", "stub:9092"); !errors.Is(err, brokers.ErrClosed) {
+		if _, err := c.conns.open(t.Context(), "tcp", "stub:9092"); !errors.Is(err, brokers.ErrClosed) {
 			t.Errorf("dial after close: %v", err)
 		}
 		time.Sleep(time.Second) // the stub is still thinking about the answer

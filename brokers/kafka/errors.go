@@ -214,6 +214,29 @@ func isPassing(err error) bool {
 	return isConnectionLost(err) || isLayoutOld(err)
 }
 
+// isRegrouping reports whether err says that the group has changed, or is about to:
+// a member joins again.
+func isRegrouping(err error) bool {
+	code, _ := errors.AsType[kafka.Error](err)
+	switch code {
+	case kafka.RebalanceInProgress, kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.MemberIDRequired:
+		return true
+	}
+	return errors.Is(err, brokers.ErrLeaseLost)
+}
+
+// isUncoordinated reports whether err says that a group has no coordinator yet, or
+// another one: a fresh cluster makes the topic of offsets for its first group, and a
+// broker that takes a group over reads its past.
+func isUncoordinated(err error) bool {
+	code, _ := errors.AsType[kafka.Error](err)
+	switch code {
+	case kafka.GroupCoordinatorNotAvailable, kafka.GroupLoadInProgress, kafka.NotCoordinatorForGroup:
+		return true
+	}
+	return false
+}
+
 // routing returns the first error of an answer that is about the layout of the
 // cluster.
 func routing(res kafka.Response) error {

@@ -115,7 +115,8 @@ type Broker struct {
 	seal     adapter.Seal
 	client   *client
 	producer *producer
-	memory   memory // of each partition, if there are few
+	memory   memory        // of each partition, if there are few
+	pace     time.Duration // of heartbeats
 
 	sources adapter.Sources[*source]
 }
@@ -137,6 +138,7 @@ func New(options Options) (*Broker, error) {
 		client:   newClient(reach),
 		producer: newProducer(reach),
 		memory:   memory{bufferBytes, mostWaiting, bodyBytes, soonBytes},
+		pace:     heartbeatPace(o),
 	}, nil
 }
 
@@ -235,10 +237,7 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSource(b, sub, plan, layout)
-	if err != nil {
-		return nil, err
-	}
+	s := newSource(b, sub, plan, layout)
 	if plan.tight != nil {
 		s.alarm(plan.tight)
 	}

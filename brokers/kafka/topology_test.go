@@ -198,10 +198,7 @@ func TestJoinWithoutACoordinator(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close(t.Context())
-		src, err := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
 		defer src.Close(t.Context())
 		began := time.Now()
 		_, err = src.Receive(t.Context(), 1)
