@@ -63,7 +63,7 @@ func TestConformance(t *testing.T) {
 			},
 			Topic: func(name string) string {
 				topic := uniqueName(name)
-				if err := admin.create(t.Context(), topic, 2, 1, nil); err != nil {
+				if err := admin.create(t.Context(), kafka.TopicConfig{Topic: topic, NumPartitions: 2, ReplicationFactor: 1}); err != nil {
 					t.Errorf("create topic %q: %v", topic, err)
 				}
 				return topic

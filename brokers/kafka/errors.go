@@ -99,7 +99,10 @@ func cure(err error) (fix string, kind error) {
 	case kafka.MessageSizeTooLarge, kafka.InvalidRecord, kafka.InvalidTimestamp, kafka.InvalidMessageSize:
 		return "", brokers.ErrRefused
 	}
-	if fix = fixOf(code); fix != "" {
+	switch fix = fixOf(code); {
+	case code == kafka.UnknownTopicOrPartition:
+		kind = brokers.ErrNotFound
+	case fix != "":
 		kind = brokers.ErrMisconfigured
 	}
 	return fix, kind

@@ -95,6 +95,7 @@ func (s *source) serve(ctx context.Context, a assignment) {
 		}
 	}
 	work.Go(func() { g.watch(g.work, a.led) })
+	work.Go(func() { g.meet(g.work) })
 	work.Go(func() { g.commitAlways(g.work) })
 	work.Go(func() { // apart, as commits must not wait for a topic that takes no records
 		for rest(g.work, donePace) {

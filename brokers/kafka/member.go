@@ -1,18 +1,13 @@
 package kafka
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/findcoordinator"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -147,7 +142,7 @@ func (c *client) expel(ctx context.Context, timeout time.Duration, group, id str
 	one := kmsg.NewLeaveGroupRequestMember()
 	one.MemberID = id
 	req.Group, req.Members = group, append(req.Members, one)
-	answer, err := c.ask(ctx, timeout, group, req)
+	answer, err := c.askGroup(ctx, timeout, group, req)
 	if err != nil {
 		return err
 	}
@@ -159,86 +154,7 @@ func (c *client) expel(ctx context.Context, timeout time.Duration, group, id str
 }
 
 func (m *member) ask(ctx context.Context, timeout time.Duration, req kmsg.Request) (kmsg.Response, error) {
-	return m.client.ask(ctx, timeout, m.group, req)
-}
-
-// ask asks the coordinator of a group.
-func (c *client) ask(ctx context.Context, timeout time.Duration, group string, req kmsg.Request) (kmsg.Response, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	found, err := c.RoundTrip(ctx, c.addr, &findcoordinator.Request{Key: group})
-	if err != nil {
-		return nil, err
-	}
-	at := found.(*findcoordinator.Response)
-	if err := codeError(at.ErrorCode); err != nil {
-		return nil, err
-	}
-	answer, err := c.RoundTrip(ctx, c.addr, &groupCall{Request: req, node: at.NodeID, clientID: c.options.clientID})
-	if err != nil {
-		return nil, err
-	}
-	return answer.(groupAnswer).Response, nil
-}
-
-// groupCall is a request to the coordinator of a group, in the encoding of franz-go
-// over a connection of kafka-go: kafka-go sends heartbeats to any broker, and its
-// newest versions of some of these requests are not what brokers read.
-type groupCall struct {
-	kmsg.Request
-	node     int32
-	clientID string
-}
-
-type groupAnswer struct{ kmsg.Response }
-
-// plainVersion is the newest version of a request whose encoding is the old one.
-func plainVersion(key kmsg.Key) int16 {
-	switch key {
-	case kmsg.JoinGroup:
-		return 5
-	case kmsg.DescribeGroups:
-		return 4
-	}
-	return 3
-}
-
-// ApiKey implements protocol.Message.
-//
-//lint:ignore ST1003 the interface is spelled so
-func (c *groupCall) ApiKey() protocol.ApiKey { return protocol.ApiKey(c.Key()) }
-
-// ApiKey implements protocol.Message.
-//
-//lint:ignore ST1003 the interface is spelled so
-func (a groupAnswer) ApiKey() protocol.ApiKey { return protocol.ApiKey(a.Key()) }
-
-// Broker implements protocol.BrokerMessage.
-func (c *groupCall) Broker(cluster protocol.Cluster) (protocol.Broker, error) {
-	broker, ok := cluster.Brokers[c.node]
-	if !ok {
-		return broker, kafka.BrokerNotAvailable
-	}
-	return broker, nil
-}
-
-// Prepare implements protocol.PreparedMessage.
-func (c *groupCall) Prepare(version int16) {
-	c.SetVersion(min(version, plainVersion(kmsg.Key(c.Key()))))
-}
-
-// Required implements protocol.RawExchanger.
-func (c *groupCall) Required(map[protocol.ApiKey]int16) bool { return true }
-
-// RawExchange implements protocol.RawExchanger.
-func (c *groupCall) RawExchange(conn io.ReadWriter) (protocol.Message, error) {
-	id := rand.Int32()
-	frame := kmsg.NewRequestFormatter(kmsg.FormatterClientID(c.clientID)).AppendRequest(nil, c.Request, id)
-	if _, err := conn.Write(frame); err != nil {
-		return nil, err
-	}
-	answer := c.ResponseKind()
-	return groupAnswer{answer}, readInto(new(bytes.Buffer), conn, answer, id)
+	return m.client.askGroup(ctx, timeout, m.group, req)
 }
 
 // subscriptionOf is what a member says of itself in the group. Of the versions of it

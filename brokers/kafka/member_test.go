@@ -46,3 +46,27 @@ func TestMembershipOutlivesConnections(t *testing.T) {
 		}
 	})
 }
+
+// Who closes while others are still waited for is gone from the group at once.
+func TestCloseWhileTheGroupForms(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		s.options.SessionTimeout, s.options.RebalanceTimeout = 5*patience, 5*patience
+		one := s.open()
+		s.waitFor("the group", func() bool { return one.current() != nil })
+		one.link.freeze()
+		defer one.link.thaw()
+		two := s.open()
+		members := func() int {
+			state, err := s.admin.describe(withinTime(s.T), s.group)
+			if err != nil {
+				s.Fatal(err)
+			}
+			return len(state.members)
+		}
+		s.waitFor("the other member", func() bool { return members() == 2 })
+		two.close()
+		if n := members(); n != 1 {
+			s.Errorf("%d members are left, want the one that is frozen", n)
+		}
+	})
+}

@@ -68,7 +68,8 @@ func pause(d time.Duration) { <-time.After(d) }
 
 func (s *scene) create(topic string, partitions int, configs map[string]string) {
 	s.Helper()
-	if err := s.admin.create(s.Context(), topic, partitions, 1, configs); err != nil {
+	maker := &Broker{options: Options{Replication: 1}}
+	if err := s.admin.create(s.Context(), maker.made(topic, partitions, configs)); err != nil {
 		s.Fatal(err)
 	}
 }

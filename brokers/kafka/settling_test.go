@@ -153,11 +153,10 @@ func TestAnotherClientInTheGroup(t *testing.T) {
 		if at := theirs.Assignments[s.topic]; len(at) != 1 || at[0].Offset != 10 {
 			s.Errorf("the other client begins at %+v, want offset 10", at)
 		}
-		w = s.open()
-		if _, err := w.Receive(withinTime(s.T), 1); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "other members of the group") {
+		b, _ := s.broker()
+		if _, err := b.Open(withinTime(s.T), s.subscription()); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "1 other consumers are in the group") {
 			s.Errorf("while the other client is in the group: %v", err)
 		}
-		w.close()
 		if err := theirs.CommitOffsets(map[string]map[int]int64{s.topic: {0: 15}}); err != nil {
 			s.Error(err)
 		}

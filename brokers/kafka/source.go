@@ -23,11 +23,13 @@ type source struct {
 	topics map[string]bool // that messages may be of
 	member *member
 
+	findings     []brokers.Finding
 	decompressed int // bytes that a batch may become
 
 	// What one generation leaves to the next.
-	layout map[string]topicState // as last seen
-	kept   map[partition]kept
+	layout  map[string]topicState // as last seen
+	kept    map[partition]kept
+	misfits string // of the group, of which Receive has told
 
 	joined chan error // how the first attempt to take part ended, nil if well
 
@@ -103,7 +105,7 @@ func heartbeatPace(o Options) time.Duration { return min(3*time.Second, o.Sessio
 // Capabilities are those of a log: a delivery is held as long as the generation
 // lives, and delays are exact.
 func (s *source) Capabilities() brokers.Capabilities {
-	return brokers.Capabilities{Group: s.sub.Group, MessageLimit: s.broker.options.MessageLimit}
+	return brokers.Capabilities{Group: s.sub.Group, MessageLimit: s.broker.options.MessageLimit, Findings: s.findings}
 }
 
 // join takes part in one generation after the other, and leaves in the end. That a
