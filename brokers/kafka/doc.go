@@ -94,7 +94,7 @@
 // All workers of a group must subscribe to the same topics: a retry of a topic
 // that a worker does not know is put back for another one, and every worker is told of
 // it. A group begins with the oldest record of each partition for which it has no
-// commit.
+// commit, or as Options.Start says.
 //
 // When a member joins or leaves, the whole group stops. Handlers that run may
 // come to their end for a third of Options.RebalanceTimeout. A worker that is

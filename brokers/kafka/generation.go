@@ -244,6 +244,9 @@ func (g *generation) assign(ps []partition) error {
 	if err != nil {
 		return err
 	}
+	if err := s.broker.begin(g.work, s.plan.known, stored, spans); err != nil {
+		return err
+	}
 	delays := 0
 	for _, p := range ps {
 		if !s.topics[p.topic] {
@@ -288,6 +291,7 @@ func (g *generation) watch(ctx context.Context, led map[string]int) {
 			case !state.missing && state.partitions != assigned:
 				g.end(fmt.Errorf("the topic %q has %d partitions now", name, state.partitions))
 			case state.missing && !before[name].missing && slices.Contains(own, name):
+				delete(s.plan.known, name) // what comes back is read from its first record
 				s.alarm(fmt.Errorf("the topic %q does not exist any more: what it had is lost, and it is read again when it is there again", name))
 			}
 		}

@@ -100,11 +100,11 @@ func untilCoordinated(ctx context.Context, f func() error) error {
 	}
 }
 
-// surveyGroup looks at the group of p. Where it has no coordinator for long, joining it
-// tells.
+// surveyGroup looks at the group of p, and at where it begins. Where it has no
+// coordinator for long, joining it tells.
 func (b *Broker) surveyGroup(ctx context.Context, p plan) ([]brokers.Finding, error) {
 	state, err := b.client.describe(ctx, p.group)
-	if isUncoordinated(err) {
+	if isUncoordinated(err) && b.options.Start.kind != committed {
 		return nil, nil
 	}
 	if err != nil {
@@ -116,7 +116,8 @@ func (b *Broker) surveyGroup(ctx context.Context, p plan) ([]brokers.Finding, er
 			Fix: b.options.grant([]string{"Read"}, "--group "+shell(p.group)), See: setUp + "#rights-of-a-worker",
 		}}, nil
 	}
-	return b.options.strangers(p, state), nil
+	begins, err := b.surveyStart(ctx, p)
+	return append(b.options.strangers(p, state), begins...), err
 }
 
 // strangers finds members of the group that are no workers.

@@ -50,6 +50,10 @@ type Options struct {
 	// voids a promise.
 	Verify bool
 
+	// Start is where the group begins with partitions for which it has committed
+	// nothing. The zero value is the oldest record of each.
+	Start Start
+
 	// Prefix begins the names of the delay topics. Empty means "redrive".
 	Prefix string
 

@@ -88,8 +88,10 @@ func (b *Broker) survey(ctx context.Context, p *plan) (survey, error) {
 		return survey{}, err
 	}
 	var like baseline
+	p.known = make(map[string]int)
 	for _, name := range p.topics {
 		like = like.with(looked[name], settings[name])
+		p.known[name] = looked[name].partitions
 	}
 	p.largest = like.largest
 	s := survey{topics: b.qualities(*p, like, looked)}

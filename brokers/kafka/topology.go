@@ -47,7 +47,8 @@ type plan struct {
 	delays   []delayTopic // by rising delay
 	longer   []delayTopic // which the subscription does not need
 
-	largest int // batch that a topic of the subscription takes, 0 if the cluster does not say
+	largest int            // batch that a topic of the subscription takes, 0 if the cluster does not say
+	known   map[string]int // partitions that the topics had at first: Options.Start is for them
 }
 
 type delayTopic struct {
