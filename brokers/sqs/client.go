@@ -46,6 +46,7 @@ type queue struct {
 	fifo  bool
 	limit int // MaximumMessageSize; 0 means 1 MiB
 	seal  adapter.Seal
+	tight bool // receives are dear: SQS itself may end its messages early
 
 	// maxDelay is how far ahead the due time of a message may lie; 0 means 14
 	// days, the longest retention.

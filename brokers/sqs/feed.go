@@ -39,9 +39,10 @@ const singly = 15 * time.Minute
 
 // batch is how many messages a poll asks for. While retries hold up others of
 // their group, that is one: these would come with them, only to be given back at
-// the next failure, and SQS counts each time.
+// the next failure, and SQS counts each time. Where that count is short, it is one
+// from the start.
 func (f *feed) batch(now time.Time) int {
-	if now.Before(f.single) {
+	if now.Before(f.single) || f.fifo && f.tight {
 		return 1
 	}
 	return batchSize

@@ -377,7 +377,12 @@ func (j *job) copy(ctx context.Context) (confirmed, unfit []int) {
 			continue
 		}
 		if err != nil {
-			failed, faults = append(failed, i), append(faults, fmt.Errorf("the original stays: %w", err))
+			if isGone(err) { // with the original
+				err = errGone
+			} else {
+				err = fmt.Errorf("the original stays: %w", err)
+			}
+			failed, faults = append(failed, i), append(faults, err)
 			continue
 		}
 		j.token(i).copied = true
