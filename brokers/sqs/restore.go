@@ -58,7 +58,7 @@ func (b *Broker) missed(topic string, errs []error) []error {
 	}
 	for i, err := range errs {
 		if owned && isGone(err) {
-			errs[i] = fmt.Errorf("the queue %q is gone, and is created again: send once more: %v", topic, err) // not the fault of the operator
+			errs[i] = fmt.Errorf("the queue %q does not exist any more, and is created again (Options.Create)", topic) // which cures it
 		}
 	}
 	return errs

@@ -118,7 +118,7 @@ func netMissing(s *site, _ brokers.Subscription) brokers.Finding {
 	case s.net.hidden && s.net != s.letters: // else it is told already
 		return s.net.finding(brokers.Unverified, "", "", "", fmt.Sprintf("the RedrivePolicy of %q leads here, and its attributes must not be read", s.topic),
 			"grant the identity sqs:GetQueueAttributes on the queue, or see to it that it keeps messages for 14 days")
-	case !s.net.missing:
+	case !s.net.missing, s.net == s.letters:
 		return brokers.Finding{}
 	}
 	f := s.finding(brokers.Refused, namePolicy, s.attrs.deadLetter, "", "the queue to which SQS moves what was received too often does not exist", s.mend(namePolicy, ""))
@@ -151,26 +151,24 @@ func (s *site) keepFor(severity brokers.Severity, source *site, why string) brok
 	return s.finding(severity, nameRetention, inSeconds(s.attrs.retention), inSeconds(source.attrs.retention)+" or more", why, s.mend(nameRetention, inSeconds(retention)))
 }
 
-// countsReceives is about a RedrivePolicy that ends messages with attempts left. What
-// ends them before they are due would repeat nothing.
+// countsReceives is about a RedrivePolicy that ends messages with attempts left. On a
+// standard queue whatever goes back at its last receive is a copy.
 func countsReceives(s *site, sub brokers.Subscription) brokers.Finding {
 	if s.attrs.deadLetter == "" || !s.tight(sub) {
 		return brokers.Finding{}
 	}
-	severity, why := brokers.Noted, "SQS itself dead-letters, without its story, what was received more often: crashes, stops and pauses count"
-	switch waits := hops(time.Time{}.Add(sub.MaxDelay), time.Time{}); {
+	why := "SQS itself dead-letters, without its story, what workers received more often and died of or lost"
+	switch {
 	case isFIFO(s.topic):
-		why += ", and each attempt, as retries wait in place; polls ask for one message at a time"
-	case s.attrs.maxReceives <= waits:
-		severity, why = brokers.Refused, fmt.Sprintf("a retry after %v is received %d times before it is due, and SQS would dead-letter it unheard", sub.MaxDelay, waits)
+		why = "SQS itself dead-letters, without its story, what was received more often: each attempt counts, and each crash, stop and pause; polls ask for one message at a time"
 	case sub.MaxDelay > 0:
 		why += "; retries go by copy, which starts the count anew, and little is prefetched"
 	}
 	least := leastReceives(s.topic, sub.MaxAttempts)
 	if least > mostReceives {
-		return s.finding(severity, nameReceives, strconv.Itoa(s.attrs.maxReceives), "without "+namePolicy, why, s.mend(namePolicy, ""))
+		return s.finding(brokers.Noted, nameReceives, strconv.Itoa(s.attrs.maxReceives), "without "+namePolicy, why, s.mend(namePolicy, ""))
 	}
-	return s.finding(severity, nameReceives, strconv.Itoa(s.attrs.maxReceives), strconv.Itoa(least)+" or more", why, s.mend(namePolicy, policy(s.attrs.deadLetter, least)))
+	return s.finding(brokers.Noted, nameReceives, strconv.Itoa(s.attrs.maxReceives), strconv.Itoa(least)+" or more", why, s.mend(namePolicy, policy(s.attrs.deadLetter, least)))
 }
 
 // lacksNet is about what no worker survives to bury.

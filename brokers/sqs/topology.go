@@ -193,6 +193,9 @@ func (b *Broker) connect(ctx context.Context, sub brokers.Subscription, sites ma
 		if s.net = byARN[s.attrs.deadLetter]; s.net == nil {
 			s.net, err = b.lookByARN(ctx, s)
 		}
+		if s.net.missing && s.letters != nil && s.letters.missing && queueName(s.letters.topic) == s.net.topic {
+			s.net = s.letters // not the fault of the policy
+		}
 		return err
 	})
 }
@@ -328,7 +331,9 @@ func (b *Broker) learnAll(sub brokers.Subscription, sites map[string]*site) []qu
 	for topic, s := range sites {
 		q := queue{
 			topic: topic, url: s.url, fifo: isFIFO(topic), limit: cmp.Or(s.attrs.limit, largest), maxDelay: sub.MaxDelay, seal: b.seal,
-			tight: !sub.ReadOnly() && s.tight(sub),
+		}
+		if !sub.ReadOnly() {
+			q.tight, q.receives = s.tight(sub), s.attrs.maxReceives
 		}
 		b.learn(q)
 		if slices.Contains(sub.Topics, topic) {
