@@ -61,7 +61,7 @@ func (s *site) gap() brokers.Finding {
 
 func (s *site) unread() brokers.Finding {
 	return s.finding(brokers.Unverified, "", "", "",
-		"its attributes must not be read: retention, size and RedrivePolicy are for you to see to, and retries go by copy",
+		"its attributes must not be read: retention, size and RedrivePolicy are for you to see to; where it is received from, as few messages as with a low maxReceiveCount, and retried by copy",
 		"grant the identity sqs:GetQueueAttributes on the queue")
 }
 

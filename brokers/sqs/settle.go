@@ -386,12 +386,12 @@ func (j *job) copy(ctx context.Context) (confirmed, unfit []int) {
 			unfit = append(unfit, i)
 			continue
 		}
+		if isGone(err) { // with the original
+			err = errGone
+		} else if err != nil {
+			err = fmt.Errorf("the original stays: %w", err)
+		}
 		if err != nil {
-			if isGone(err) { // with the original
-				err = errGone
-			} else {
-				err = fmt.Errorf("the original stays: %w", err)
-			}
 			failed, faults = append(failed, i), append(faults, err)
 			continue
 		}

@@ -27,9 +27,10 @@ type Options struct {
 	// http://localhost:9324, for tests. Empty means what Config says.
 	Endpoint string
 
-	// Create lets Open create queues that are missing: dead-letter queues with
-	// a retention of 14 days, and queues with a RedrivePolicy to them. It never
-	// changes a queue. Without it, what is missing is an error.
+	// Create lets Open create queues that are missing, dead-letter queues with a
+	// retention of 14 days, and queues with a RedrivePolicy to them; and a source
+	// those that are gone later, as on a development server that was restarted. It
+	// never changes a queue. Without it, what is missing is an error.
 	Create bool
 
 	// Copies makes every retry a copy of the message, which carries its exact

@@ -184,8 +184,9 @@ func (b *Broker) connect(ctx context.Context, sub brokers.Subscription, sites ma
 			byARN[s.attrs.arn] = s
 		}
 	}
-	return b.each(len(sub.Topics), func(i int) (err error) {
-		s := sites[sub.Topics[i]]
+	topics := slices.Compact(slices.Sorted(slices.Values(sub.Topics)))
+	return b.each(len(topics), func(i int) (err error) {
+		s := sites[topics[i]]
 		s.letters = sites[sub.DeadLetters[s.topic]]
 		if s.attrs.deadLetter == "" || sub.ReadOnly() {
 			return nil
