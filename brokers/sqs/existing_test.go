@@ -98,6 +98,31 @@ func TestLowCountOfFIFO(t *testing.T) {
 	})
 }
 
+// TestLittleIsPrefetched where SQS allows few receives: a worker takes what it has
+// use for, however fast it was.
+func TestLittleIsPrefetched(t *testing.T) {
+	for receives, little := range map[int]bool{3: true, 40: false} {
+		play(t, "jobs", Options{}, func(s *scene) {
+			s.create("dead", nil)
+			s.create("jobs", map[string]string{namePolicy: policy("arn:aws:sqs:us-east-1:123456789012:dead", receives)})
+			s.publish(fill("%d", 200)...)
+			src := s.open()
+			for range 10 {
+				for _, d := range s.receive(src, 10) {
+					s.settle(src, ack(d))
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+			before := s.server.Queue("jobs").InFlight
+			s.receive(src, before+1) // what was fetched, and one more
+			synctest.Wait()
+			if more := s.server.Queue("jobs").InFlight - before; (more < 5) != little { // one, and what a poll brought that was open
+				s.Errorf("with %d receives allowed one message was wanted and %d were fetched", receives, more)
+			}
+		})
+	}
+}
+
 // TestForgottenQueues restarts a server that keeps nothing, and deletes the
 // dead-letter queue alone, under a worker that may create them.
 func TestForgottenQueues(t *testing.T) {

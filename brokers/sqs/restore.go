@@ -40,25 +40,17 @@ func (s *source) restore() {
 	})
 }
 
-// missed takes in what a send to topic ended with. What is gone and belongs to a
-// source that may create it is nothing that an operator need see to.
+// missed has a queue created again that is gone, as a send to topic has found, if it
+// is one of a source that may.
 func (b *Broker) missed(topic string, errs []error) []error {
-	i := slices.IndexFunc(errs, isGone)
-	if i < 0 {
+	if !slices.ContainsFunc(errs, isGone) {
 		return errs
 	}
-	owned := false
 	for _, s := range b.sources.Open() {
 		if s.mayCreate() && slices.Contains(slices.Concat(s.sub.Topics, lasting(s.sub)), topic) {
-			owned = true
 			s.mu.Lock()
 			s.restore()
 			s.mu.Unlock()
-		}
-	}
-	for i, err := range errs {
-		if owned && isGone(err) {
-			errs[i] = fmt.Errorf("the queue %q does not exist any more, and is created again (Options.Create)", topic) // which cures it
 		}
 	}
 	return errs
