@@ -177,26 +177,19 @@ func (h *holding) add(t store.TopicStats) {
 
 // jobs counts those that have not ended.
 func (m *metrics) jobs(ctx context.Context) (running, paused int, since time.Time, err error) {
-	for page := (store.Page{Limit: 1000}); ; {
-		list, err := m.server.Store.Jobs(ctx, page)
-		if err != nil {
-			return 0, 0, since, err
-		}
-		for _, j := range list.Jobs {
-			switch j.State {
-			case store.JobRunning:
-				running++
-			case store.JobPaused:
-				paused++
-				if since.IsZero() || j.ChangedAt.Before(since) {
-					since = j.ChangedAt
-				}
+	list, err := m.server.Store.UnfinishedJobs(ctx)
+	for _, j := range list {
+		switch j.State {
+		case store.JobRunning:
+			running++
+		case store.JobPaused:
+			paused++
+			if since.IsZero() || j.ChangedAt.Before(since) {
+				since = j.ChangedAt
 			}
 		}
-		if page.After = list.Next; page.After == "" {
-			return running, paused, since, nil
-		}
 	}
+	return running, paused, since, err
 }
 
 // collectReading collects what is read from the brokers.
