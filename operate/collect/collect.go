@@ -17,7 +17,7 @@ import (
 type Store interface {
 	Collect(ctx context.Context, now time.Time, letters []store.Collected) (added int, err error)
 	Probe(ctx context.Context, bytes int64) error
-	Stats(ctx context.Context, now time.Time) (store.Stats, error)
+	Stats(ctx context.Context, now time.Time, names ...string) (store.Stats, error)
 	Disk() (free, size int64, err error)
 }
 

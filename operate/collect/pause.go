@@ -10,7 +10,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/internal/text"
-	"github.com/redrive-go/redrive/operate/store"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -62,12 +61,7 @@ func (c *Collector) ready(ctx context.Context) (room int64, err error) {
 	if err != nil {
 		return 0, storeFails(err)
 	}
-	var letters int64
-	for _, t := range stats.Topics {
-		for _, s := range store.States() {
-			letters += t.Counts.Of(s)
-		}
-	}
+	letters := stats.Letters()
 	if letters >= c.cfg.Limits.Letters {
 		return 0, limitReached("the store has %d letters, the limit is %d: send or discard some and let retention end, or raise the limit, and collect again", letters, c.cfg.Limits.Letters)
 	}

@@ -52,7 +52,7 @@ func NewPlan(ctx context.Context, s *store.Store, now time.Time, targets Targets
 	if err := spec.validate(); err != nil {
 		return Plan{}, err
 	}
-	if err := eachJob(ctx, s, func(j store.Job) error { return forget(ctx, s, now, j) }); err != nil {
+	if err := forgetAll(ctx, s, now); err != nil {
 		return Plan{}, err
 	}
 	if f.UpTo == 0 {

@@ -44,7 +44,11 @@ type served struct {
 
 // lookForJobs begins to work on those that wait for it.
 func (s *served) lookForJobs(ctx context.Context) error {
-	return eachJob(ctx, s.Store, func(j store.Job) error {
+	jobs, err := s.Store.UnfinishedJobs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, j := range jobs {
 		now := time.Now()
 		switch {
 		case j.State == store.JobRunning && !j.OwnedUntil.After(now) && s.take(j.ID):
@@ -56,10 +60,12 @@ func (s *served) lookForJobs(ctx context.Context) error {
 				}
 			})
 		case j.State != store.JobRunning:
-			return forget(ctx, s.Store, now, j)
+			if err := forget(ctx, s.Store, now, j); err != nil {
+				return err
+			}
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // take reports whether nobody here works on a job, and that somebody does now.
@@ -79,23 +85,6 @@ func (s *served) leave(id int64) {
 	delete(s.busy, id)
 }
 
-func eachJob(ctx context.Context, s *store.Store, f func(store.Job) error) error {
-	for p := (store.Page{}); ; {
-		list, err := s.Jobs(ctx, p)
-		if err != nil {
-			return err
-		}
-		for _, j := range list.Jobs {
-			if err := f(j); err != nil {
-				return err
-			}
-		}
-		if p.After = list.Next; p.After == "" {
-			return nil
-		}
-	}
-}
-
 // forget gives up on letters of a job that has ended, after its time.
 func forget(ctx context.Context, s *store.Store, now time.Time, j store.Job) error {
 	if j.EndedAt.IsZero() || j.Tally.Sent+j.Tally.Sending == 0 {
@@ -110,4 +99,13 @@ func forget(ctx context.Context, s *store.Store, now time.Time, j store.Job) err
 		return nil
 	}
 	return expire(ctx, s, now, j.ID, before)
+}
+
+// forgetAll does so for all jobs.
+func forgetAll(ctx context.Context, s *store.Store, now time.Time) error {
+	jobs, err := s.UnfinishedJobs(ctx)
+	for _, j := range jobs {
+		err = errors.Join(err, forget(ctx, s, now, j))
+	}
+	return err
 }

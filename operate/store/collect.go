@@ -22,8 +22,14 @@ type Collected struct {
 	Position string // where a log has it, such as 3/4711; empty elsewhere
 	Format   string // whose dead letter it is, such as redrive or raw
 	Raw      brokers.Message
-	Entry    dlq.Entry // kept as dlq.Entry.Encode writes it
+
+	// Entry is kept as dlq.Entry.Encode writes it; with the format redrive it is
+	// what dlq.Decode reads in Raw, and not kept apart.
+	Entry dlq.Entry
 }
+
+// redrive is the format of what dlq.Entry.Encode has written.
+const redrive = "redrive"
 
 // Collect takes letters into the store, all or none, and returns how many of
 // them it did not have yet. They are durable when it returns nil. After an
@@ -90,7 +96,7 @@ func arrivalOf(l Collected, now time.Time) (*arrival, error) {
 	a.topic = hash(l.Broker, l.Source, e.Message.Topic)
 	a.cluster = hash(l.Broker, l.Source, e.Message.Topic, e.Group, e.Reason, e.Meta.Class, l.Format, e.ErrorType, e.Fingerprint)
 	var err error
-	a.content, err = contentOf(l.Raw, l.Entry)
+	a.content, err = contentOf(l.Format, l.Raw, l.Entry)
 	return a, err
 }
 

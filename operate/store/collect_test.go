@@ -168,7 +168,11 @@ func TestMerge(t *testing.T) {
 
 // TestStatsAreBounded lets letters claim more topics than anybody has.
 func TestStatsAreBounded(t *testing.T) {
-	s := open(t, sqliteFile(t))
+	onBoth(t, func(t *testing.T, url string) { statsAreBounded(t, open(t, url)) })
+}
+
+func statsAreBounded(t *testing.T, s *store.Store) {
+	t.Helper()
 	var batch []store.Collected
 	for n := range 1003 {
 		e := entry(n)
@@ -186,6 +190,15 @@ func TestStatsAreBounded(t *testing.T) {
 	}
 	if o := stats.Others; o.Counts != (store.Counts{Collected: 3}) || o.Bytes == 0 || o.Topic != "" {
 		t.Errorf("the others are %+v, want 3 letters", o)
+	}
+	if n := stats.Letters(); n != 1004 {
+		t.Errorf("%d letters in all, want 1004", n)
+	}
+	for _, name := range []string{"topic-0999", "topic-1000", "topic-1001"} {
+		stats, err := s.Stats(t.Context(), noon, name, "nobody's")
+		if err != nil || len(stats.Topics) != 1000 || !slices.ContainsFunc(stats.Topics, func(of store.TopicStats) bool { return of.Topic == name }) {
+			t.Errorf("Stats of %s: %d topics, %v, want it among them", name, len(stats.Topics), err)
+		}
 	}
 }
 

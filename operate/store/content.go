@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"reflect"
 	"strings"
 	"unicode/utf8"
 
@@ -93,13 +92,14 @@ type content struct {
 }
 
 // contentOf saves a message and its entry. The entry of a dead letter of ours is
-// in the message already; that of another is saved as if it were one of ours.
-func contentOf(raw brokers.Message, entry dlq.Entry) (c content, err error) {
+// in the message already, and that it is was seen when it was decoded; that of
+// another is saved as if it were one of ours.
+func contentOf(format string, raw brokers.Message, entry dlq.Entry) (c content, err error) {
 	if c.raw, err = save(raw); err != nil {
 		return c, err
 	}
 	c.body, c.entry = raw.Body, []byte{}
-	if ours, err := dlq.Decode(raw); err == nil && reflect.DeepEqual(ours, entry) {
+	if format == redrive {
 		return c, nil
 	}
 	if c.entry, err = save(entry.Encode(math.MaxInt)); err == nil && !bytes.Equal(entry.Message.Body, raw.Body) {

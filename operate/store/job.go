@@ -43,6 +43,7 @@ type LeasedError struct {
 	Until time.Time
 }
 
+// Error says who has the lease, and until when.
 func (e *LeasedError) Error() string {
 	if e.Owner == "" {
 		return fmt.Sprintf("job %d: the lease was given up: take it again", e.Job)
@@ -195,6 +196,18 @@ func (s *Store) Jobs(ctx context.Context, p Page) (list JobListing, err error) {
 		return err
 	})
 	return list, err
+}
+
+// UnfinishedJobs returns the jobs that have not ended, and those that have while
+// letters of theirs are on their way, the latest first. It does not look at the
+// others, of which there may be many.
+func (s *Store) UnfinishedJobs(ctx context.Context) (jobs []Job, err error) {
+	const unfinished = "select id from jobs where ended_at = 0 union select job from waves where sent + sending > 0"
+	err = s.read(ctx, func(tx conn) error {
+		jobs, err = tx.jobs(ctx, "j.id in ("+unfinished+") order by j.id desc")
+		return err
+	})
+	return jobs, err
 }
 
 func (c conn) job(ctx context.Context, id int64) (Job, error) {

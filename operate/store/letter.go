@@ -71,6 +71,14 @@ func (c *Counts) all() [9]*int64 {
 	}
 }
 
+// total is the sum over all states.
+func (c Counts) total() (sum int64) {
+	for _, n := range c.all() {
+		sum += *n
+	}
+	return sum
+}
+
 // dest is where a row of counters is read to.
 func (c *Counts) dest() []any {
 	list := make([]any, 0, 9)

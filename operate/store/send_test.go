@@ -551,6 +551,47 @@ func TestJobs(t *testing.T) {
 	})
 }
 
+// TestUnfinishedJobs leaves out those with which nothing is to be done any more.
+func TestUnfinishedJobs(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		wants := func(what string, want ...int64) {
+			t.Helper()
+			jobs, err := s.UnfinishedJobs(t.Context())
+			var got []int64
+			for _, j := range jobs {
+				got = append(got, j.ID)
+			}
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: %v, %v, want %v", what, got, err, want)
+			}
+		}
+		set := func(job int64, state store.JobState) {
+			t.Helper()
+			if err := s.SetJob(t.Context(), noon, operator, job, state, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wants("no job")
+		l := running(t, s, 2)
+		for range 2 {
+			running(t, s, 0)
+		}
+		set(2, store.JobPaused)
+		set(3, store.JobDone)
+		wants("running, paused and done", 2, 1)
+		queue(t, s, l, 1)
+		sent(t, s, l, claim(t, s, l, 1)[0].ID)
+		set(1, store.JobCancelled)
+		set(2, store.JobCancelled)
+		wants("one of them with a letter on its way", 1)
+		if _, err := s.Expire(t.Context(), noon, 1, noon.Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		wants("nobody has heard of it")
+	})
+}
+
 // TestJobOfNothing takes nothing that comes later, either.
 func TestJobOfNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {

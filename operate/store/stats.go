@@ -9,8 +9,9 @@ import (
 
 // Stats is what the store holds, by topic.
 type Stats struct {
-	// Topics are the topics with most letters, in the order of their names, at
-	// most maxTopics: a topic is what a letter claims.
+	// Topics are those that were asked for, as far as there are letters of them, and
+	// those with most letters, in the order of their names: at most maxTopics, as a
+	// topic is what a letter claims.
 	Topics []TopicStats
 
 	// Others are all other topics together. It has no names, and no oldest
@@ -36,8 +37,18 @@ type TopicStats struct {
 	OldestCollected time.Time
 }
 
-// Stats returns counts that are kept up to date, so it costs little.
-func (s *Store) Stats(ctx context.Context, now time.Time) (stats Stats, err error) {
+// Letters is how many letters the store has, in all states.
+func (s Stats) Letters() int64 {
+	n := s.Others.Counts.total()
+	for _, t := range s.Topics {
+		n += t.Counts.total()
+	}
+	return n
+}
+
+// Stats returns counts that are kept up to date, so it costs little. However many
+// topics letters claim, those called by names are listed.
+func (s *Store) Stats(ctx context.Context, now time.Time, names ...string) (stats Stats, err error) {
 	err = s.read(ctx, func(tx conn) error {
 		if _, err := tx.get(ctx, "select count(*) from clusters where created_at > ?", []any{now.Add(-time.Hour)}, &stats.NewClusters); err != nil {
 			return err
@@ -45,7 +56,7 @@ func (s *Store) Stats(ctx context.Context, now time.Time) (stats Stats, err erro
 		if stats.Others, err = tx.allTopics(ctx); err != nil {
 			return err
 		}
-		stats.Topics, err = tx.topics(ctx)
+		stats.Topics, err = tx.topics(ctx, names)
 		return err
 	})
 	for _, t := range stats.Topics {
@@ -67,11 +78,15 @@ func (c conn) allTopics(ctx context.Context) (all TopicStats, err error) {
 	return all, err
 }
 
-func (c conn) topics(ctx context.Context) (topics []TopicStats, err error) {
-	largest := "select * from topics order by " + strings.ReplaceAll(counters(""), ",", " +") + " desc, id limit " + strconv.Itoa(maxTopics)
+func (c conn) topics(ctx context.Context, names []string) (topics []TopicStats, err error) {
+	var first keys
+	for _, name := range names {
+		first = append(first, []byte(name))
+	}
+	largest := "select * from topics order by case when topic in (KEYS) then 0 else 1 end, " + strings.ReplaceAll(counters(""), ",", " +") + " desc, id limit " + strconv.Itoa(maxTopics)
 	query := "select t.broker, t.source, t.topic, t.bytes, (select min(l.at) from letters l where l.topic = t.id and l.state = 0), " +
 		counters("t.") + " from (" + largest + ") t order by t.broker, t.source, t.topic"
-	err = c.each(ctx, query, nil, func(scan func(...any) error) error {
+	err = c.each(ctx, query, []any{first}, func(scan func(...any) error) error {
 		var t TopicStats
 		dest := []any{&t.Broker, &t.Source, &t.Topic, &t.Bytes, intoTime(&t.OldestCollected)}
 		err := scan(append(dest, t.Counts.dest()...)...)

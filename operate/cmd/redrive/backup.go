@@ -89,12 +89,6 @@ func (d *desk) tellCopy(ctx context.Context, s *store.Store, before, after strin
 	if err != nil {
 		return err
 	}
-	var n int64
-	for _, t := range stats.Topics {
-		for _, state := range store.States() {
-			n += t.Counts.Of(state)
-		}
-	}
-	fmt.Fprintf(d.Err, "%s %s%s\n", before, count(n, "letter"), term.Safe(after))
+	fmt.Fprintf(d.Err, "%s %s%s\n", before, count(stats.Letters(), "letter"), term.Safe(after))
 	return nil
 }

@@ -104,7 +104,11 @@ const other = "other"
 // collectStore collects what the store says. It sends nothing after an error.
 func (m *metrics) collectStore(ctx context.Context, to sink) error {
 	now := time.Now()
-	stats, err := m.server.Store.Stats(ctx, now)
+	var names []string
+	for _, t := range m.server.Config.Topics {
+		names = append(names, t.Name)
+	}
+	stats, err := m.server.Store.Stats(ctx, now, names...)
 	if err != nil {
 		return err
 	}
@@ -136,54 +140,56 @@ func age(t, now time.Time) float64 {
 // holdings are what the store has, by the topics of the configuration.
 func (m *metrics) holdings(stats store.Stats) map[store.Topic]*holding {
 	found := map[store.Topic]*holding{}
+	at := func(topic store.Topic) *holding {
+		if found[topic] == nil {
+			found[topic] = &holding{counts: map[store.State]int64{}}
+		}
+		return found[topic]
+	}
 	for _, t := range m.server.Config.Topics {
-		found[store.Topic{Broker: t.Broker, Name: t.Name}] = &holding{counts: map[store.State]int64{}}
+		at(store.Topic{Broker: t.Broker, Name: t.Name})
 	}
 	for _, t := range stats.Topics {
-		at := store.Topic{Broker: t.Broker, Name: t.Topic}
+		topic := store.Topic{Broker: t.Broker, Name: t.Topic}
 		if m.server.Config.Brokers[t.Broker] == nil {
-			at.Broker = other
+			topic.Broker = other
 		}
-		if found[at] == nil {
-			at.Name = other
+		if found[topic] == nil {
+			topic.Name = other
 		}
-		if found[at] == nil {
-			found[at] = &holding{counts: map[store.State]int64{}}
-		}
-		h := found[at]
-		for _, state := range store.States() {
-			h.counts[state] += t.Counts.Of(state)
-		}
-		h.bytes += t.Bytes
-		if !t.OldestCollected.IsZero() && (h.oldest.IsZero() || t.OldestCollected.Before(h.oldest)) {
-			h.oldest = t.OldestCollected
-		}
+		at(topic).add(t)
+	}
+	if stats.Others.Bytes > 0 {
+		at(store.Topic{Broker: other, Name: other}).add(stats.Others)
 	}
 	return found
 }
 
+func (h *holding) add(t store.TopicStats) {
+	for _, state := range store.States() {
+		h.counts[state] += t.Counts.Of(state)
+	}
+	h.bytes += t.Bytes
+	if !t.OldestCollected.IsZero() && (h.oldest.IsZero() || t.OldestCollected.Before(h.oldest)) {
+		h.oldest = t.OldestCollected
+	}
+}
+
 // jobs counts those that have not ended.
 func (m *metrics) jobs(ctx context.Context) (running, paused int, since time.Time, err error) {
-	for page := (store.Page{Limit: 1000}); ; {
-		list, err := m.server.Store.Jobs(ctx, page)
-		if err != nil {
-			return 0, 0, since, err
-		}
-		for _, j := range list.Jobs {
-			switch j.State {
-			case store.JobRunning:
-				running++
-			case store.JobPaused:
-				paused++
-				if since.IsZero() || j.ChangedAt.Before(since) {
-					since = j.ChangedAt
-				}
+	list, err := m.server.Store.UnfinishedJobs(ctx)
+	for _, j := range list {
+		switch j.State {
+		case store.JobRunning:
+			running++
+		case store.JobPaused:
+			paused++
+			if since.IsZero() || j.ChangedAt.Before(since) {
+				since = j.ChangedAt
 			}
 		}
-		if page.After = list.Next; page.After == "" {
-			return running, paused, since, nil
-		}
 	}
+	return running, paused, since, err
 }
 
 // collectReading collects what is read from the brokers.

@@ -275,6 +275,28 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
+// TestTopicsThatNobodyHas lets letters claim so many topics, with more letters than
+// a real one, that not all can be told apart: those of the configuration are, and no
+// letter is missing.
+func TestTopicsThatNobodyHas(t *testing.T) {
+	inWorld(t, func(w *world) {
+		const claimed = 1100
+		var letters []store.Collected
+		for n := range 2*claimed + 1 {
+			e := dlq.Entry{Message: brokers.Message{ID: fmt.Sprint(n), Topic: fmt.Sprintf("claimed-%d", n/2)}, Reason: "poison", DeadAt: time.Now()}
+			if n == 2*claimed {
+				e.Message.Topic = "orders"
+			}
+			letters = append(letters, store.Collected{Broker: "shop", Source: "orders-dead", Format: "redrive", Raw: e.Encode(0), Entry: e})
+		}
+		_, err := w.store.Collect(w.Context(), time.Now(), letters)
+		w.must(err)
+		w.wants(`redrive_letters{broker="shop",state="collected",topic="orders"}`, "1")
+		w.wants(`redrive_letters{broker="shop",state="collected",topic="other"}`, "1998")
+		w.wants(`redrive_letters{broker="other",state="collected",topic="other"}`, "202")
+	})
+}
+
 // TestStoreIsGone still answers, and says so.
 func TestStoreIsGone(t *testing.T) {
 	inWorld(t, func(w *world) {

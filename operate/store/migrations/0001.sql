@@ -156,6 +156,9 @@ create table waves (
 	unique (job, n)
 );
 
+create index jobs_unfinished on jobs (id) where ended_at = 0;
+create index waves_on_their_way on waves (job) where sent + sending > 0;
+
 create table skips (
 	job bigint not null references jobs (id) on delete cascade,
 	reason BYTES not null,
