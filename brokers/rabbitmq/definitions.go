@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -44,34 +45,40 @@ type definedBinding struct {
 	Arguments   amqp.Table `json:"arguments"`
 }
 
-// Topology returns all that Open would declare for sub, as the JSON that rabbitmqctl
+// Topology returns all that Open would declare for subs, as the JSON that rabbitmqctl
 // import_definitions takes: queues, exchanges and bindings in the vhost of the first
 // of Options.URLs. RabbitMQ leaves a queue or exchange that exists as it is. It
 // connects to nothing.
-func (b *Broker) Topology(sub brokers.Subscription) (string, error) {
-	if err := b.names.check(sub, b.names.longestTopic()); err != nil {
-		return "", fmt.Errorf("rabbitmq: topology of %q: %w", sub.Topics, err)
+func (b *Broker) Topology(subs ...brokers.Subscription) (string, error) {
+	d := definitions{Queues: []definedQueue{}, Exchanges: []definedExchange{}, Bindings: []definedBinding{}}
+	for _, sub := range subs {
+		if err := b.names.check(sub, b.names.longestTopic()); err != nil {
+			return "", fmt.Errorf("rabbitmq: topology of %q: %w", sub.Topics, err)
+		}
+		d.add(b.names.plan(sub, planShelves(sub.MaxDelay)), b.endpoints[0].Vhost)
 	}
-	text, _ := json.MarshalIndent(b.names.plan(sub, planShelves(sub.MaxDelay)).define(b.endpoints[0].Vhost), "", "  ") // of strings and numbers
+	text, _ := json.MarshalIndent(d, "", "  ") // of strings and numbers
 	return string(text) + "\n", nil
 }
 
-func (t topology) define(vhost string) definitions {
-	d := definitions{Queues: []definedQueue{}, Exchanges: []definedExchange{}, Bindings: []definedBinding{}}
+// add adds what t has and d has not.
+func (d *definitions) add(t topology, vhost string) {
 	for _, q := range t.queues {
-		d.Queues = append(d.Queues, definedQueue{Name: q.name, Vhost: vhost, Durable: true, Arguments: q.args})
+		if !slices.ContainsFunc(d.Queues, func(is definedQueue) bool { return is.Name == q.name }) {
+			d.Queues = append(d.Queues, definedQueue{Name: q.name, Vhost: vhost, Durable: true, Arguments: q.args})
+		}
 	}
-	seen := make(map[string]bool)
 	for _, x := range t.bindings {
-		if !seen[x.exchange] {
-			seen[x.exchange] = true
+		if !slices.ContainsFunc(d.Exchanges, func(is definedExchange) bool { return is.Name == x.exchange }) {
 			d.Exchanges = append(d.Exchanges, definedExchange{Name: x.exchange, Vhost: vhost, Type: x.kind, Durable: true, Arguments: orNone(x.args)})
 		}
-		if x.queue != "" {
+		same := func(is definedBinding) bool {
+			return is.Source == x.exchange && is.Destination == x.queue && is.Key == x.key
+		}
+		if x.queue != "" && !slices.ContainsFunc(d.Bindings, same) {
 			d.Bindings = append(d.Bindings, definedBinding{Source: x.exchange, Vhost: vhost, Destination: x.queue, Type: "queue", Key: x.key, Arguments: amqp.Table{}})
 		}
 	}
-	return d
 }
 
 func orNone(args amqp.Table) amqp.Table {

@@ -140,7 +140,9 @@ func TestTopologyNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := b.Topology(brokers.Subscription{Topics: []string{"orders"}, DeadLetters: map[string]string{"orders": "orders-dead"}, Receipts: "receipts", MaxDelay: 300 * time.Millisecond, MaxAttempts: 3})
+	orders := brokers.Subscription{Topics: []string{"orders"}, DeadLetters: map[string]string{"orders": "orders-dead"}, Receipts: "receipts", MaxDelay: 300 * time.Millisecond, MaxAttempts: 3}
+	refunds := brokers.Subscription{Topics: []string{"refunds"}, MaxDelay: time.Second, MaxAttempts: 3}
+	text, err := b.Topology(orders, refunds)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,8 +156,16 @@ func TestTopologyNames(t *testing.T) {
 			t.Errorf("queue %+v, want a durable quorum queue in shop", q)
 		}
 	}
-	if want := []string{"orders", "redrive.retry.v1.orders", "orders-dead", "receipts", "redrive.unroutable.v1", "redrive.delay.v2.250"}; !slices.Equal(names, want) {
+	if want := []string{"orders", "redrive.retry.v1.orders", "orders-dead", "receipts", "redrive.unroutable.v1", "redrive.delay.v2.250",
+		"refunds", "redrive.retry.v1.refunds", "redrive.delay.v2.500", "redrive.delay.v2.1000"}; !slices.Equal(names, want) {
 		t.Errorf("queues %q, want %q", names, want)
+	}
+	seen := map[string]bool{}
+	for _, x := range d.Bindings {
+		seen[fmt.Sprint(x)] = true
+	}
+	if len(d.Exchanges) != 7 || len(d.Bindings) != 11 || len(seen) != 11 {
+		t.Errorf("%d exchanges and %d bindings, want 7 and 11 different ones", len(d.Exchanges), len(d.Bindings))
 	}
 	if _, err := b.Topology(brokers.Subscription{}); err == nil {
 		t.Error("there is a topology of nothing")

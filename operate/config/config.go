@@ -179,8 +179,7 @@ type Topic struct {
 	Retention Retention `yaml:"retention" unset:"that of all topics"`
 }
 
-// Retry is what a retry policy asks of a broker at most. Times are numbers with the
-// units `d`, `h`, `m`, `s` and `ms`.
+// Retry is what a retry policy asks of a broker at most.
 type Retry struct {
 	// Attempts is the most runs that are counted, `retry.Policy.MaxAttempts`.
 	Attempts int `yaml:"attempts" default:"10"`
