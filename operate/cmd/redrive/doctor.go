@@ -43,7 +43,8 @@ func newDoctor(streams term.Streams, open opener) *cobra.Command {
 		Long: `Doctor looks at the queues and topics that workers need, for all topics of the
 configuration or for those of some brokers, and changes nothing. What it finds is
 
-  refused     a worker does not start: messages would be lost, or repeated without end
+  refused     a worker does not start, as messages would be lost or repeated without
+              end; or something is missing, which a worker may have to create
   unverified  nobody could look at it: the user lacks a right
   noted       a promise is weaker, or a net of the broker is missing
   error       the broker could not be looked at

@@ -91,27 +91,44 @@ var findingColumns = []column[findingRow]{
 // tools are what commands in a fix begin with.
 var tools = []string{"rabbitmqctl", "rabbitmqadmin", "rabbitmq-queues", "kafka-topics.sh", "kafka-configs.sh", "kafka-acls.sh", "kafka-consumer-groups.sh", "aws"}
 
-// details are what the table has no room for.
+// details are what the table has no room for. Rows that differ in their topics alone
+// are one.
 func details(rows []findingRow) *term.Sheet {
 	s := &term.Sheet{}
+	topics := map[findingRow][]string{}
+	var kinds []findingRow
 	for _, r := range rows {
-		about := r.Broker
-		if r.Topic != "" {
-			about = r.Topic + " on " + r.Broker
+		topic := r.Topic
+		r.Topic = ""
+		if topics[r] == nil {
+			kinds = append(kinds, r)
 		}
-		s.Title(r.Severity + ": " + about)
-		if r.Setting != "" {
-			s.Pair("setting", r.Setting)
-			s.Pair("value", cmp.Or(r.Value, "not set"))
-			s.Pair("wanted", r.Want)
-		}
-		s.Pair("why", r.Why)
-		s.Pair("see", r.See)
-		if tool, _, _ := strings.Cut(r.Fix, " "); slices.Contains(tools, tool) {
-			s.Command(r.Fix)
-		} else {
-			s.Pair("fix", r.Fix)
-		}
+		topics[r] = append(topics[r], topic)
+	}
+	for _, r := range kinds {
+		r.describe(s, strings.Join(topics[r], ", "))
 	}
 	return s
+}
+
+func (r findingRow) describe(s *term.Sheet, topics string) {
+	title := r.Severity + ": " + r.Broker
+	if topics != "" {
+		title += ": " + topics
+	}
+	s.Title(title)
+	if r.Setting != "" {
+		s.Pair("setting", r.Setting)
+		s.Pair("value", cmp.Or(r.Value, "not set"))
+		s.Pair("wanted", r.Want)
+	}
+	s.Pair("why", r.Why)
+	if tool, _, _ := strings.Cut(r.Fix, " "); slices.Contains(tools, tool) {
+		s.Command(r.Fix)
+	} else {
+		s.Pair("fix", r.Fix)
+	}
+	if r.See != "" {
+		s.Command(r.See)
+	}
 }

@@ -100,10 +100,12 @@ func TestDoctorGolden(t *testing.T) {
 	for _, format := range []string{"text", "wide", "json", "jsonl"} {
 		c := newClinic(t)
 		c.finds("shop", unread, expires)
-		c.finds("events", missing) // of both groups
+		other := missing
+		other.Topic = "payments-delay"
+		c.finds("events", missing, other) // of both groups
 		c.finds("cloud", noNet)
 		got := c.call("-o", format)
-		if want := "redrive doctor: workers do not start"; got.code != exitFailure || !strings.Contains(got.stderr, "3 topics on 3 brokers: 2 refused, 1 unverified, 1 noted, 0 errors\n"+want) {
+		if want := "redrive doctor: workers do not start"; got.code != exitFailure || !strings.Contains(got.stderr, "3 topics on 3 brokers: 3 refused, 1 unverified, 1 noted, 0 errors\n"+want) {
 			t.Errorf("%s: exit code %d, messages %q", format, got.code, got.stderr)
 		}
 		golden(t, filepath.Join("testdata", "doctor", "found."+format), got.stdout)

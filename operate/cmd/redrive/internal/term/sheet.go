@@ -37,7 +37,8 @@ func (s *Sheet) Pair(name, value string) {
 	}
 }
 
-// Command adds a line that is never broken, so that it can be copied.
+// Command adds a line that is never broken, so that it can be copied: a command, or an
+// address.
 func (s *Sheet) Command(text string) {
 	s.lines = append(s.lines, sheetLine{value: Safe(text), kind: sheetCommand})
 }
