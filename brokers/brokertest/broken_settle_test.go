@@ -359,6 +359,22 @@ func brokenRetries() []broken {
 			}),
 		},
 		{
+			name:  "a shorter policy forgets what waits for longer",
+			fails: []string{"retry-policy-changes"},
+			hooks: func() hooks {
+				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+					ds, err := s.inner.Receive(ctx, max)
+					return slices.DeleteFunc(ds, func(d *brokers.Delivery) bool {
+						forgets := d.Meta.Delay > s.sub.MaxDelay && !s.sub.ReadOnly()
+						if forgets {
+							s.inner.Settle(ctx, []brokers.Settlement{{Delivery: d}})
+						}
+						return forgets
+					}), err
+				}}
+			},
+		},
+		{
 			name:  "retry overflows after some hours",
 			fails: []string{"retry-longest"},
 			hooks: changed(brokers.Retry, func(st *brokers.Settlement) {

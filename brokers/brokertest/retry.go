@@ -43,6 +43,12 @@ func retryClauses() []clause {
 			check: retryDurable,
 		},
 		{
+			name:  "retry-policy-changes",
+			rule:  "A Retry must be kept when the next subscription asks for shorter delays, or for longer ones: it comes back, and not before its delay has passed.",
+			needs: []string{"retry-durable", "retry-longest"},
+			check: retryPolicyChanges,
+		},
+		{
 			name:  "retry-refused",
 			rule:  "A Retry that would make the message larger than the broker takes must be done all the same or be ErrRefused, and then the delivery is still held.",
 			needs: []string{"retry-keeps-meta", "release-returns"},
@@ -172,6 +178,38 @@ func retryDurable(tr *trial) {
 		tr.must(duplicate{fmt.Errorf("%s was retried in %v, then its source was closed, and it came after %v", got[0], units*tr.Unit, waited)})
 	}
 	tr.must(tr.sameMeta(got[0], want))
+	w.ack(got...)
+}
+
+// retryPolicyChanges deploys a policy with shorter delays than that under which a
+// message waits, and then the other way round.
+func retryPolicyChanges(tr *trial) {
+	topic := tr.Topic("orders")
+	long, short := tr.subscription(topic), tr.subscription(topic)
+	short.MaxDelay = tr.Unit
+	long.MaxDelay, long.MaxAge = 3*time.Hour, 6*time.Hour
+	short.MaxAge = long.MaxAge
+	delay := 4 * tr.Unit
+	if tr.Virtual {
+		delay = 2 * time.Hour
+	}
+	w := tr.subscribe(long)
+	tr.publish(topic, text("moved")...)
+	got := w.expect(tr.patience, "moved")
+	for _, next := range []struct {
+		sub   brokers.Subscription
+		delay time.Duration
+	}{{short, delay}, {long, tr.Unit}} {
+		before, was := time.Now(), w.sub.MaxDelay
+		w.retry(got[0], next.delay)
+		w.close()
+		w = tr.subscribe(next.sub)
+		tr.note("retried in %v by a policy of up to %v, and opened with one of up to %v", next.delay, was, next.sub.MaxDelay)
+		got = w.expect(next.delay+tr.patience, "moved")
+		if waited := got[0].at.Sub(before); waited < next.delay-precision {
+			tr.must(duplicate{fmt.Errorf("%s was retried in %v and came after %v, under another policy", got[0], next.delay, waited)})
+		}
+	}
 	w.ack(got...)
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -94,17 +95,6 @@ func (c *client) transport(topics ...string) *kafka.Transport {
 	}
 }
 
-// dialer is for kafka.ConsumerGroup. Its connections end with the client.
-func (c *client) dialer() *kafka.Dialer {
-	return &kafka.Dialer{
-		DialFunc:      c.conns.open,
-		Timeout:       c.options.timeout,
-		ClientID:      c.options.clientID,
-		TLS:           c.options.tls,
-		SASLMechanism: c.options.sasl,
-	}
-}
-
 // close ends all connections, also those with a call on its way, which then
 // fails. It may be called again.
 func (c *client) close() {
@@ -123,9 +113,9 @@ func (c *client) RoundTrip(ctx context.Context, addr net.Addr, req kafka.Request
 	}
 	defer c.release(p)
 	res, err := p.transport.RoundTrip(ctx, addr, req)
-	if isUnknownTopic(err) {
-		// Without any layout every topic is unknown to the library. This is
-		// answered from memory, with why there is none.
+	if isUnknownTopic(err) || errors.Is(err, kafka.BrokerNotAvailable) {
+		// Without any layout every topic and broker is unknown to the library. This
+		// is answered from memory, with why there is none.
 		if _, why := p.transport.RoundTrip(ctx, addr, &metadata.Request{TopicNames: []string{}}); why != nil {
 			err = why
 		}

@@ -368,7 +368,8 @@ func TestLostConnections(t *testing.T) {
 			"commit":    second(c.commit(t.Context(), "g", 1, "m", map[partition]commitment{first: {}})),
 			"configs":   second(c.configs(t.Context(), "orders")),
 			"topics":    second(c.topics(t.Context(), "orders")),
-			"create":    c.create(t.Context(), "x", 1, 1, nil),
+			"create":    c.create(t.Context(), kafka.TopicConfig{Topic: "x"}),
+			"look":      second(c.look(t.Context(), []string{"orders"})),
 		} {
 			if err == nil || errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, brokers.ErrLeaseLost) {
 				t.Errorf("%s without a broker: %v", name, err)
@@ -464,11 +465,11 @@ func TestCreateWaitsUntilTheTopicCanBeUsed(t *testing.T) {
 			}
 			return nil, nil
 		}
-		if err := c.create(t.Context(), "new", 0, 0, nil); err != nil || asked.Load() < patient.Load() {
+		if err := c.create(t.Context(), kafka.TopicConfig{Topic: "new", NumPartitions: -1, ReplicationFactor: -1}); err != nil || asked.Load() < patient.Load() {
 			t.Errorf("after asking for the layout %d times: %v", asked.Load(), err)
 		}
 		patient.Store(1 << 30)
-		if err := c.create(t.Context(), "never", 0, 0, nil); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"never"`) {
+		if err := c.create(t.Context(), kafka.TopicConfig{Topic: "never", NumPartitions: -1, ReplicationFactor: -1}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"never"`) {
 			t.Errorf("create of a topic that gets no leader: %v", err)
 		}
 	})
@@ -538,7 +539,7 @@ func TestNothingStaysAfterClose(t *testing.T) {
 		if n := c.conns.count(); n != 0 {
 			t.Errorf("%d connections are open", n)
 		}
-		if _, err := c.dialer().DialFunc(t.Context(), "tcp", "stub:9092"); !errors.Is(err, brokers.ErrClosed) {
+		if _, err := c.conns.open(t.Context(), "tcp", "stub:9092"); !errors.Is(err, brokers.ErrClosed) {
 			t.Errorf("dial after close: %v", err)
 		}
 		time.Sleep(time.Second) // the stub is still thinking about the answer

@@ -57,13 +57,13 @@ func TestConformance(t *testing.T) {
 		t.Cleanup(admin.close)
 		brokertest.Run(t, brokertest.Harness{
 			Open: func(t testing.TB) brokers.Broker {
-				f := &fleet{t: t, options: Options{Brokers: addresses, SessionTimeout: 3 * time.Second, RebalanceTimeout: 15 * time.Second}}
+				f := &fleet{t: t, options: Options{Brokers: addresses, SessionTimeout: patience, RebalanceTimeout: 15 * time.Second}}
 				f.Broker, _ = f.start()
 				return f
 			},
 			Topic: func(name string) string {
 				topic := uniqueName(name)
-				if err := admin.create(t.Context(), topic, 2, 1, nil); err != nil {
+				if err := admin.create(t.Context(), kafka.TopicConfig{Topic: topic, NumPartitions: 2, ReplicationFactor: 1}); err != nil {
 					t.Errorf("create topic %q: %v", topic, err)
 				}
 				return topic
@@ -109,6 +109,7 @@ func (f *fleet) start() (*Broker, *link) {
 		f.t.Fatalf("New: %v", err)
 	}
 	b.producer.client.conns.dial = store.dial
+	b.pace = 200 * time.Millisecond // so that changes of a group are seen soon
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stores = append(f.stores, store)
@@ -150,7 +151,7 @@ func (f *fleet) crash(s brokers.Source) {
 	pause(2 * commitPace)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.links[s].cut()
+	dieOut(f.t, s.(*source), f.links[s])
 }
 
 // lose makes the network lose what producers send, or the answers.
@@ -231,6 +232,15 @@ func (l *link) thaw() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.frozen)
+}
+
+// drop ends all connections; new ones can be made.
+func (l *link) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.conns {
+		c.Conn.Close()
+	}
 }
 
 // cut ends all connections, for good.

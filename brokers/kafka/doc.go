@@ -43,20 +43,21 @@
 // and the same for 3h and 24h where delays are longer; the last takes any delay
 // beyond. Delay topics have Options.DelayPartitions, cleanup.policy=delete,
 // retention.bytes=-1, retention.ms as above, and max.message.bytes with room for
-// headers. A dead-letter topic has as many partitions as the first topic by
-// name, cleanup.policy=delete, and no end of retention. Topics for longer delays
+// headers. A dead-letter topic has 3 partitions, or as many as the first topic by name
+// if those are fewer, cleanup.policy=delete, and no end of retention. Topics for longer delays
 // that exist already are read as well: an earlier policy may have left retries
 // in them.
 //
 // # What is verified
 //
-// At every Open: that the topics exist; that delay topics have
-// cleanup.policy=delete, retention.bytes=-1 and the least retention; that
+// At every Open, before anything is created: that the topics exist, or can be created;
+// that the user has the rights that they need, and those on the group; that delay
+// topics have cleanup.policy=delete, retention.bytes=-1 and the least retention; that
 // dead-letter topics have cleanup.policy=delete; and that both take messages as
-// large as those that come in. All else fails it with
-// brokers.ErrMisconfigured, which names each setting and the value to set. With
-// Options.Verify nothing is created. The number of partitions is never compared,
-// and topics may grow while workers run.
+// large as those that come in. All else fails it with a [brokers.RefusedError] that
+// lists all that is wrong, with the commands that mend it. What is weaker than it could
+// be is taken, and in brokers.Capabilities. With Options.Verify nothing is created.
+// The number of partitions is never compared, and topics may grow while workers run.
 //
 // # How a retry waits
 //
@@ -91,8 +92,9 @@
 //
 // A source is one member of its group, for all topics and delay topics together.
 // All workers of a group must subscribe to the same topics: a retry of a topic
-// that a worker does not know is put back for another one. A new group begins
-// with the oldest record.
+// that a worker does not know is put back for another one, and every worker is told of
+// it. A group begins with the oldest record of each partition for which it has no
+// commit, or as Options.Start says.
 //
 // When a member joins or leaves, the whole group stops. Handlers that run may
 // come to their end for a third of Options.RebalanceTimeout. A worker that is

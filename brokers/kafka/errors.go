@@ -99,7 +99,10 @@ func cure(err error) (fix string, kind error) {
 	case kafka.MessageSizeTooLarge, kafka.InvalidRecord, kafka.InvalidTimestamp, kafka.InvalidMessageSize:
 		return "", brokers.ErrRefused
 	}
-	if fix = fixOf(code); fix != "" {
+	switch fix = fixOf(code); {
+	case code == kafka.UnknownTopicOrPartition:
+		kind = brokers.ErrNotFound
+	case fix != "":
 		kind = brokers.ErrMisconfigured
 	}
 	return fix, kind
@@ -212,6 +215,29 @@ func isPassing(err error) bool {
 		return true
 	}
 	return isConnectionLost(err) || isLayoutOld(err)
+}
+
+// isRegrouping reports whether err says that the group has changed, or is about to:
+// a member joins again.
+func isRegrouping(err error) bool {
+	code, _ := errors.AsType[kafka.Error](err)
+	switch code {
+	case kafka.RebalanceInProgress, kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.MemberIDRequired:
+		return true
+	}
+	return errors.Is(err, brokers.ErrLeaseLost)
+}
+
+// isUncoordinated reports whether err says that a group has no coordinator yet, or
+// another one: a fresh cluster makes the topic of offsets for its first group, and a
+// broker that takes a group over reads its past.
+func isUncoordinated(err error) bool {
+	code, _ := errors.AsType[kafka.Error](err)
+	switch code {
+	case kafka.GroupCoordinatorNotAvailable, kafka.GroupLoadInProgress, kafka.NotCoordinatorForGroup:
+		return true
+	}
+	return false
 }
 
 // routing returns the first error of an answer that is about the layout of the

@@ -100,30 +100,40 @@ const mostReserved = 1 << 20
 
 // readAnswer reads the answer to a request from conn.
 func readAnswer(conn io.Reader, req *kmsg.FetchRequest, id int32) (*fetchAnswer, error) {
-	var head [8]byte
-	if _, err := io.ReadFull(conn, head[:]); err != nil {
-		return nil, err
-	}
-	size := int32(binary.BigEndian.Uint32(head[:])) - 4
-	if answered := int32(binary.BigEndian.Uint32(head[4:])); size < 0 || answered != id {
-		return nil, fmt.Errorf("%w: an answer to request %d instead of %d, of %d bytes", errCorrupt, answered, id, size)
-	}
 	a := &fetchAnswer{req.ResponseKind().(*kmsg.FetchResponse), buffers.Get().(*bytes.Buffer)}
-	a.buffer.Grow(min(int(size), mostReserved) + bytes.MinRead)
-	_, err := io.CopyN(a.buffer, conn, int64(size))
-	switch {
-	case errors.Is(err, io.EOF):
-		err = io.ErrUnexpectedEOF
-	case err == nil:
-		if err = a.ReadFrom(a.buffer.Bytes()); err != nil {
-			err = fmt.Errorf("%w: %w", errCorrupt, err)
-		}
-	}
-	if err != nil {
+	if err := readInto(a.buffer, conn, a.FetchResponse, id); err != nil {
 		a.release()
 		return nil, err
 	}
 	return a, nil
+}
+
+// readInto reads the answer to request id from conn. Its text is in buffer, which it
+// may refer to.
+func readInto(buffer *bytes.Buffer, conn io.Reader, answer kmsg.Response, id int32) error {
+	var head [8]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return err
+	}
+	size := int32(binary.BigEndian.Uint32(head[:])) - 4
+	if answered := int32(binary.BigEndian.Uint32(head[4:])); size < 0 || answered != id {
+		return fmt.Errorf("%w: an answer to request %d instead of %d, of %d bytes", errCorrupt, answered, id, size)
+	}
+	buffer.Grow(min(int(size), mostReserved) + bytes.MinRead)
+	if _, err := io.CopyN(buffer, conn, int64(size)); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	text := buffer.Bytes()
+	if answer.IsFlexible() { // then it begins with how many additions the head has, which is none
+		text = bytes.TrimPrefix(text, []byte{0})
+	}
+	if err := answer.ReadFrom(text); err != nil {
+		return fmt.Errorf("%w: %w", errCorrupt, err)
+	}
+	return nil
 }
 
 // ApiKey implements protocol.Message.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,20 +67,22 @@ type generation struct {
 	committing sync.Mutex
 }
 
-// serve is one generation, from assignment to the last commit. The library
-// joins the next one when it has returned.
-func (s *source) serve(ctx context.Context, next *kafka.Generation) {
-	g := &generation{source: s, id: next.ID, member: next.MemberID, kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
+// serve is one generation, from assignment to the last commit.
+func (s *source) serve(ctx context.Context, a assignment) {
+	g := &generation{source: s, id: a.generation, member: a.member, kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
 	g.work, g.stop = context.WithCancelCause(ctx)
 	defer g.cancel(brokers.ErrLeaseLost)
-	led := s.led // if this member led the last time that the group met
-	s.led = nil
-	if err := g.assign(next.Assignments); err != nil {
-		if ctx.Err() == nil {
+	var heart sync.WaitGroup
+	defer heart.Wait()
+	beating, still := context.WithCancel(context.Background())
+	defer still()
+	heart.Go(func() { g.beat(beating) }) // also while the generation ends
+	if err := g.assign(a.partitions); err != nil {
+		if g.work.Err() == nil && !isRegrouping(err) {
 			s.attempted(err)
 			s.fail(err)
-			rest(ctx, rejoinPause)
+			rest(g.work, rejoinPause)
 		}
 		return
 	}
@@ -93,7 +94,8 @@ func (s *source) serve(ctx context.Context, next *kafka.Generation) {
 			work.Go(func() { r.feed(g.work) })
 		}
 	}
-	work.Go(func() { g.watch(g.work, led) })
+	work.Go(func() { g.watch(g.work, a.led) })
+	work.Go(func() { g.meet(g.work) })
 	work.Go(func() { g.commitAlways(g.work) })
 	work.Go(func() { // apart, as commits must not wait for a topic that takes no records
 		for rest(g.work, donePace) {
@@ -112,24 +114,48 @@ func (s *source) serve(ctx context.Context, next *kafka.Generation) {
 	g.close()
 }
 
-// drain waits for what is handed out to be settled, for a third of the time
-// that the group waits for this member, and goes on committing. The library has
-// stopped its heartbeats, and its call for one asks any broker and not the
-// coordinator: so commits keep the session alive.
+// beat keeps the membership until ctx ends. It ends the generation when the group
+// changes, and at once when the group has gone on without this member, or must have:
+// then it has not answered for a session. A broker that restarts in the meantime
+// changes nothing.
+func (g *generation) beat(ctx context.Context) {
+	o := g.source.broker.options
+	heard := time.Now()
+	for rest(ctx, g.source.broker.pace) {
+		sent := time.Now()
+		err := g.source.member.beat(ctx, min(o.CallTimeout, o.SessionTimeout/3), g.id, g.member)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			heard = sent
+		case errors.Is(err, kafka.RebalanceInProgress):
+			heard = sent
+			g.end(err)
+		case isRegrouping(err) || time.Since(heard) >= o.SessionTimeout:
+			g.end(err)
+			g.cancel(brokers.ErrLeaseLost)
+			return
+		}
+	}
+}
+
+// drain waits for what is handed out to be settled, for a third of the time that the
+// group waits for this member, and goes on committing.
 func (g *generation) drain() {
 	ctx, cancel := context.WithTimeout(g.source.ctx, g.source.broker.options.RebalanceTimeout/3)
 	defer cancel()
 	ticker := time.NewTicker(commitPace)
 	defer ticker.Stop()
-	heart := time.NewTicker(heartbeatPace(g.source.broker.options))
-	defer heart.Stop()
-	for lost := false; !lost && g.out.Load() > 0; { // or the group has gone on without this member
+	for g.out.Load() > 0 {
 		select {
 		case <-g.idle:
 		case <-ticker.C:
-			lost = errors.Is(g.commit(ctx, whatChanged), brokers.ErrLeaseLost)
-		case <-heart.C:
-			lost = errors.Is(g.commit(ctx, everything), brokers.ErrLeaseLost)
+			if errors.Is(g.commit(ctx, whatChanged), brokers.ErrLeaseLost) {
+				return
+			}
+		case <-g.ctx.Done():
+			return
 		case <-ctx.Done():
 			return
 		}
@@ -208,26 +234,17 @@ func (g *generation) pauseTopic(topic string, paused bool) {
 func (g *generation) end(cause error) { g.stop(cause) }
 
 // assign makes a reader for each partition, where the last owner has left off.
-func (g *generation) assign(topics map[string][]kafka.PartitionAssignment) error {
+func (g *generation) assign(ps []partition) error {
 	s := g.source
-	var ps []partition
-	for topic, assignments := range topics {
-		for _, a := range assignments {
-			ps = append(ps, partition{topic, a.ID})
-		}
-	}
-	slices.SortFunc(ps, func(a, b partition) int {
-		if c := strings.Compare(a.topic, b.topic); c != 0 {
-			return c
-		}
-		return a.number - b.number
-	})
 	stored, err := s.broker.client.committed(g.work, s.plan.group, ps)
 	if err != nil {
 		return err
 	}
 	spans, err := s.broker.client.bounds(g.work, ps)
 	if err != nil {
+		return err
+	}
+	if err := s.broker.begin(g.work, s.plan.known, stored, spans); err != nil {
 		return err
 	}
 	delays := 0
@@ -274,6 +291,7 @@ func (g *generation) watch(ctx context.Context, led map[string]int) {
 			case !state.missing && state.partitions != assigned:
 				g.end(fmt.Errorf("the topic %q has %d partitions now", name, state.partitions))
 			case state.missing && !before[name].missing && slices.Contains(own, name):
+				delete(s.plan.known, name) // what comes back is read from its first record
 				s.alarm(fmt.Errorf("the topic %q does not exist any more: what it had is lost, and it is read again when it is there again", name))
 			}
 		}

@@ -50,6 +50,10 @@ type Options struct {
 	// voids a promise.
 	Verify bool
 
+	// Start is where the group begins with partitions for which it has committed
+	// nothing. The zero value is the oldest record of each.
+	Start Start
+
 	// Prefix begins the names of the delay topics. Empty means "redrive".
 	Prefix string
 
@@ -115,7 +119,8 @@ type Broker struct {
 	seal     adapter.Seal
 	client   *client
 	producer *producer
-	memory   memory // of each partition, if there are few
+	memory   memory        // of each partition, if there are few
+	pace     time.Duration // of heartbeats
 
 	sources adapter.Sources[*source]
 }
@@ -137,6 +142,7 @@ func New(options Options) (*Broker, error) {
 		client:   newClient(reach),
 		producer: newProducer(reach),
 		memory:   memory{bufferBytes, mostWaiting, bodyBytes, soonBytes},
+		pace:     heartbeatPace(o),
 	}, nil
 }
 
@@ -225,23 +231,15 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 	if err != nil {
 		return nil, err
 	}
-	if plan, err = b.adopt(ctx, plan); err != nil {
-		return nil, err
-	}
 	if b.sources.Closed() {
 		return nil, brokers.ErrClosed
 	}
-	layout, err := b.establish(ctx, &plan)
+	layout, taken, err := b.establish(ctx, &plan)
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSource(b, sub, plan, layout)
-	if err != nil {
-		return nil, err
-	}
-	if plan.tight != nil {
-		s.alarm(plan.tight)
-	}
+	s := newSource(b, sub, plan, layout)
+	s.findings = taken
 	if !b.sources.Add(s) {
 		s.Close(ctx)
 		return nil, brokers.ErrClosed
@@ -253,6 +251,20 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 		}
 	}
 	return s, nil
+}
+
+// Inspect returns what Open would find of the topics that sub needs, those that do
+// not exist among them, and of the rights of the user. It changes nothing.
+func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+	sub.Group = cmp.Or(sub.Group, b.options.Group)
+	plan, err := b.options.plan(sub)
+	if err == nil {
+		var found survey
+		if found, err = b.survey(ctx, &plan); err == nil {
+			return append(found.findings, gaps(found.missing(), "there is no such topic: Run creates it unless Options.Verify is set")...), nil
+		}
+	}
+	return nil, fmt.Errorf("kafka: inspect %q: %w", sub.Topics, err)
 }
 
 // Publish stores msgs in topic, which must exist, and returns when all replicas
@@ -289,7 +301,7 @@ func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...broker
 		for i, err := range errs {
 			if errors.Is(err, kafka.UnknownTopicOrPartition) {
 				errs[i] = fmt.Errorf("%w: the topic %q is not there: start a worker of the group %q once, which creates it, or publish to %q, which every group sees; "+
-					"without the right to describe it, it looks missing too", brokers.ErrMisconfigured, to, group, topic)
+					"without the right to describe it, it looks missing too", brokers.ErrNotFound, to, group, topic)
 			}
 		}
 		return errs

@@ -234,10 +234,11 @@ func TestCloseOnAFrozenNetwork(t *testing.T) {
 		s.writeNumbers(10)
 		for _, closeSource := range []bool{true, false} {
 			b, l := s.broker()
-			source, err := b.Open(withinTime(s.T), s.subscription())
+			source, err := b.open(withinTime(s.T), s.subscription())
 			if err != nil {
 				s.Fatal(err)
 			}
+			s.waitFor("the group", func() bool { return (&worker{source: source}).current() != nil })
 			end := b.Close // of the source, too
 			if closeSource {
 				end = source.Close

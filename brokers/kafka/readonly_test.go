@@ -102,10 +102,7 @@ func TestReadOnlyAwaitsTheGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close(t.Context())
-		src, err := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := src.await(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"g"`) {

@@ -40,7 +40,7 @@ func onKafka(t *testing.T, partitions int, test func(s *scene)) {
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
 		s := &scene{T: t, topic: uniqueName("scene"), group: uniqueName("group")}
 		s.options = Options{
-			Brokers: strings.Split(target.URL, ","), SessionTimeout: 2 * time.Second, RebalanceTimeout: 6 * time.Second,
+			Brokers: strings.Split(target.URL, ","), SessionTimeout: patience, RebalanceTimeout: 6 * time.Second,
 			Group: s.group, DelayPartitions: 1,
 		}
 		s.admin = newClient(clientOptions{brokers: s.options.Brokers, timeout: patience})
@@ -68,7 +68,8 @@ func pause(d time.Duration) { <-time.After(d) }
 
 func (s *scene) create(topic string, partitions int, configs map[string]string) {
 	s.Helper()
-	if err := s.admin.create(s.Context(), topic, partitions, 1, configs); err != nil {
+	maker := &Broker{options: Options{Replication: 1}}
+	if err := s.admin.create(s.Context(), maker.made(topic, partitions, configs)); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -230,8 +231,38 @@ func (w *worker) current() *generation {
 	return w.generation
 }
 
-// crash cuts the worker off, as if its process had been killed.
-func (w *worker) crash() { w.link.cut() }
+// crash cuts the worker off, as if its process had been killed, and a session had
+// passed since.
+func (w *worker) crash() {
+	w.t.Helper()
+	dieOut(w.t, w.source, w.link)
+}
+
+// dieOut has a source die, and its group notice. Sessions are long, so that a
+// machine that is busy ends none.
+func dieOut(t testing.TB, s *source, l *link) {
+	t.Helper()
+	over := time.Now().Add(patience)
+	id := ""
+	for ; id == ""; pause(10 * time.Millisecond) {
+		s.mu.Lock()
+		if s.generation != nil {
+			id = s.generation.member
+		}
+		s.mu.Unlock()
+		if time.Now().After(over) {
+			t.Fatal("a source that is to die has not joined its group")
+		}
+	}
+	l.cut()
+	admin := newClient(clientOptions{brokers: s.broker.options.Brokers, timeout: patience})
+	defer admin.close()
+	for err := errors.New("nobody"); err != nil; {
+		if err = admin.expel(context.Background(), patience, s.plan.group, id); err != nil && time.Now().After(over) {
+			t.Fatalf("expel a member: %v", err)
+		}
+	}
+}
 
 func (w *worker) close() {
 	w.t.Helper()

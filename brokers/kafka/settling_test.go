@@ -28,9 +28,7 @@ func TestOnlyWhatIsUnackedComesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onKafka(t, 1, func(s *scene) {
-				if name == "Close" { // who leaves is gone at once: only one that is killed is missed after its session
-					s.options.SessionTimeout = 5 * patience
-				}
+				s.options.SessionTimeout = 5 * patience // who leaves is gone at once
 				s.writeNumbers(100)
 				w := s.open()
 				ds, _ := w.receive(100)
@@ -103,12 +101,12 @@ func TestSettleAfterTheGeneration(t *testing.T) {
 // A member that waits for its handlers must not be taken for dead meanwhile.
 func TestHandlersEndDuringARebalance(t *testing.T) {
 	onKafka(t, 2, func(s *scene) {
-		s.options.RebalanceTimeout = 24 * time.Second
+		s.options.SessionTimeout, s.options.RebalanceTimeout = 5*time.Second, 30*time.Second
 		s.writeNumbers(10)
 		one := s.open()
 		ds, _ := one.receive(10)
 		two := s.open()
-		pause(5 * time.Second) // handlers at work, for more than two sessions
+		pause(7 * time.Second) // handlers at work, for more than a session
 		one.ack(ds...)
 		results := make(chan []*brokers.Delivery, 2)
 		for _, w := range []*worker{one, two} {
@@ -155,11 +153,10 @@ func TestAnotherClientInTheGroup(t *testing.T) {
 		if at := theirs.Assignments[s.topic]; len(at) != 1 || at[0].Offset != 10 {
 			s.Errorf("the other client begins at %+v, want offset 10", at)
 		}
-		w = s.open()
-		if _, err := w.Receive(withinTime(s.T), 1); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "other members of the group") {
+		b, _ := s.broker()
+		if _, err := b.Open(withinTime(s.T), s.subscription()); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "1 other consumers are in the group") {
 			s.Errorf("while the other client is in the group: %v", err)
 		}
-		w.close()
 		if err := theirs.CommitOffsets(map[string]map[int]int64{s.topic: {0: 15}}); err != nil {
 			s.Error(err)
 		}

@@ -14,22 +14,22 @@ import (
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
-// source is one member of a consumer group. It joins again and again; each
-// generation has its own readers, and what was received in it can be settled in
-// it only.
+// source is a member of a consumer group. Each generation has its own readers, and
+// what was received in it can be settled in it only.
 type source struct {
 	broker *Broker
 	sub    brokers.Subscription
 	plan   plan
 	topics map[string]bool // that messages may be of
-	group  *kafka.ConsumerGroup
+	member *member
 
+	findings     []brokers.Finding
 	decompressed int // bytes that a batch may become
 
 	// What one generation leaves to the next.
-	layout map[string]topicState // as last seen
-	led    map[string]int        // partitions by topic that this member, as the leader, has spread over the group
-	kept   map[partition]kept
+	layout  map[string]topicState // as last seen
+	kept    map[partition]kept
+	misfits string // of the group, of which Receive has told
 
 	joined chan error // how the first attempt to take part ended, nil if well
 
@@ -88,33 +88,16 @@ const (
 	mostFailures = 4
 )
 
-func newSource(b *Broker, sub brokers.Subscription, p plan, layout map[string]topicState) (*source, error) {
+func newSource(b *Broker, sub brokers.Subscription, p plan, layout map[string]topicState) *source {
 	s := &source{broker: b, sub: sub, plan: p, layout: layout, kept: make(map[partition]kept), topics: make(map[string]bool), paused: make(map[string]int), joined: make(chan error, 1), woken: adapter.NewWaker()}
 	for _, topic := range p.topics {
 		s.topics[topic] = true
 	}
-	o := b.options
-	s.decompressed = o.decompressed(p.largest)
-	var err error
-	s.group, err = kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
-		ID:                p.group,
-		Brokers:           o.Brokers,
-		Dialer:            b.client.dialer(),
-		Topics:            p.consumed(),
-		GroupBalancers:    []kafka.GroupBalancer{even{b.client, func(partitions map[string]int) { s.led = partitions }}},
-		HeartbeatInterval: heartbeatPace(o),
-		SessionTimeout:    o.SessionTimeout,
-		RebalanceTimeout:  o.RebalanceTimeout,
-		JoinGroupBackoff:  rejoinPause,
-		StartOffset:       kafka.FirstOffset,
-		Timeout:           o.CallTimeout,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", brokers.ErrMisconfigured, err)
-	}
+	s.decompressed = b.options.decompressed(p.largest)
+	s.member = &member{client: b.client, group: p.group, options: b.options}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.work.Go(s.join)
-	return s, nil
+	return s
 }
 
 func heartbeatPace(o Options) time.Duration { return min(3*time.Second, o.SessionTimeout/5) }
@@ -122,27 +105,31 @@ func heartbeatPace(o Options) time.Duration { return min(3*time.Second, o.Sessio
 // Capabilities are those of a log: a delivery is held as long as the generation
 // lives, and delays are exact.
 func (s *source) Capabilities() brokers.Capabilities {
-	return brokers.Capabilities{Group: s.sub.Group, MessageLimit: s.broker.options.MessageLimit}
+	return brokers.Capabilities{Group: s.sub.Group, MessageLimit: s.broker.options.MessageLimit, Findings: s.findings}
 }
 
-// join takes part in one generation after the other.
+// join takes part in one generation after the other, and leaves in the end. That a
+// group changes while it forms is no error.
 func (s *source) join() {
-	failed := 0 // times in a row
+	defer func() { s.member.leave(context.WithoutCancel(s.ctx)) }() // or the group misses it after a session
+	failed := 0                                                     // times in a row
 	for s.ctx.Err() == nil {
-		next, err := s.group.Next(s.ctx)
+		a, err := s.member.join(s.ctx, s.plan.consumed())
 		failed++
 		switch {
-		case s.ctx.Err() != nil || errors.Is(err, kafka.ErrGroupClosed):
+		case s.ctx.Err() != nil:
 			return
-		case errors.Is(err, kafka.GroupCoordinatorNotAvailable) && failed <= coordinating:
-		case err != nil:
+		case err == nil:
+			failed = 0
+			s.serve(s.ctx, a)
+			continue
+		case isRegrouping(err) || isUncoordinated(err) && failed <= coordinating:
+		default:
 			err = explain(err, "join group %q", s.plan.group)
 			s.attempted(err)
 			s.fail(err)
-		default:
-			failed = 0
-			next.Start(func(ctx context.Context) { s.serve(ctx, next) })
 		}
+		rest(s.ctx, rejoinPause)
 	}
 }
 
@@ -264,7 +251,6 @@ func (s *source) Close(ctx context.Context) error {
 	s.woken.Wake()
 	left := make(chan struct{})
 	go func() {
-		s.group.Close() // waits for serve, and leaves
 		s.work.Wait()
 		close(left)
 	}()

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // span is what a partition has: from first up to, not including, last.
@@ -126,8 +129,73 @@ func stateOf(topic kafka.Topic) (topicState, error) {
 	return state, nil
 }
 
+// look is what a user is shown of a topic.
+type look struct {
+	topicState
+	denied bool  // the user may not see whether it exists
+	rights int32 // a bit for each operation, or unknownRights
+}
+
+const unknownRights = math.MinInt32
+
+func (l look) exists() bool { return !l.missing && !l.denied }
+
+// may reports whether the user has a right, or whether nobody says so.
+func (l look) may(operation kmsg.ACLOperation) bool {
+	return l.rights == unknownRights || l.rights&(1<<operation) != 0
+}
+
+// look asks what there is of topics, and what the user may do with them. Nothing is
+// created by asking.
+func (c *client) look(ctx context.Context, names []string) (map[string]look, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	req.IncludeTopicAuthorizedOperations = true
+	for _, name := range names {
+		topic := kmsg.NewMetadataRequestTopic()
+		topic.Topic = &name
+		req.Topics = append(req.Topics, topic)
+	}
+	looks := make(map[string]look, len(names))
+	err := retry(ctx, func() error {
+		res, err := c.ask(ctx, c.options.timeout, req)
+		if err != nil {
+			return err
+		}
+		for _, topic := range res.(*kmsg.MetadataResponse).Topics {
+			l := look{rights: topic.AuthorizedOperations}
+			switch err := codeError(topic.ErrorCode); {
+			case errors.Is(err, kafka.UnknownTopicOrPartition):
+				l.missing = true
+			case errors.Is(err, kafka.TopicAuthorizationFailed):
+				l.denied = true
+			case err != nil && !errors.Is(err, kafka.LeaderNotAvailable):
+				return explain(err, "topic %q", *topic.Topic)
+			}
+			l.partitions = len(topic.Partitions)
+			for i, p := range topic.Partitions {
+				if i == 0 || len(p.Replicas) < l.replication {
+					l.replication = len(p.Replicas)
+				}
+			}
+			looks[*topic.Topic] = l
+		}
+		return nil
+	})
+	return looks, explain(c.hint(err), "ask the brokers at %s about topics", strings.Join(c.options.brokers, ", "))
+}
+
+// hint adds to err what a broker does not say: it ends connections on which it waits
+// for a login.
+func (c *client) hint(err error) error {
+	if err == nil || c.options.sasl != nil || !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	return fmt.Errorf("the broker ended the connection without an answer: if it wants a login, set Options.SASL, and if it wants TLS, Options.TLS: %w", err)
+}
+
 // configs returns the settings of topics by name, those of the broker where
-// the topic has none of its own: retention.ms, cleanup.policy and so on.
+// the topic has none of its own: retention.ms, cleanup.policy and so on. Those that
+// the user may not read are missing.
 func (c *client) configs(ctx context.Context, topics ...string) (map[string]map[string]string, error) {
 	if len(topics) == 0 {
 		return nil, nil
@@ -143,6 +211,9 @@ func (c *client) configs(ctx context.Context, topics ...string) (map[string]map[
 			return err
 		}
 		for _, resource := range res.Resources {
+			if errors.Is(resource.Error, kafka.TopicAuthorizationFailed) {
+				continue
+			}
 			if resource.Error != nil {
 				return explain(resource.Error, "topic %q", resource.ResourceName)
 			}
@@ -155,40 +226,71 @@ func (c *client) configs(ctx context.Context, topics ...string) (map[string]map[
 		return nil
 	})
 	if err != nil {
-		return nil, explain(err, "read the settings of the topics %q", topics)
+		return nil, explain(err, "ask the brokers at %s about the settings of topics", strings.Join(c.options.brokers, ", "))
 	}
 	return all, nil
 }
 
 // create makes a topic and waits until it can be used. One that exists is left
-// as it is. Zero partitions or replicas mean the broker's default.
-func (c *client) create(ctx context.Context, topic string, partitions, replication int, configs map[string]string) error {
-	config := kafka.TopicConfig{Topic: topic, NumPartitions: partitions, ReplicationFactor: replication}
-	if partitions == 0 {
-		config.NumPartitions = -1
-	}
-	if replication == 0 {
-		config.ReplicationFactor = -1
-	}
-	for _, name := range slices.Sorted(maps.Keys(configs)) {
-		config.ConfigEntries = append(config.ConfigEntries, kafka.ConfigEntry{ConfigName: name, ConfigValue: configs[name]})
-	}
+// as it is.
+func (c *client) create(ctx context.Context, topic kafka.TopicConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, c.options.timeout)
 	defer cancel()
-	err := retry(ctx, func() error {
-		res, err := c.calls.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{config}})
-		if err == nil {
-			err = res.Errors[topic]
-		}
-		if errors.Is(err, kafka.TopicAlreadyExists) {
-			return nil
-		}
-		return err
-	})
+	errs, err := c.createTopics(ctx, false, topic)
 	if err == nil {
-		err = c.untilUsable(ctx, topic)
+		err = errs[topic.Topic]
 	}
-	return explain(err, "create topic %q", topic)
+	if err == nil || errors.Is(err, kafka.TopicAlreadyExists) {
+		err = c.untilUsable(ctx, topic.Topic)
+	}
+	return explain(err, "create topic %q", topic.Topic)
+}
+
+// tryCreate returns by name why the cluster would not create topics, and creates none.
+func (c *client) tryCreate(ctx context.Context, topics []quality) (map[string]error, error) {
+	if len(topics) == 0 {
+		return nil, nil
+	}
+	var made []kafka.TopicConfig
+	for _, q := range topics {
+		made = append(made, q.made)
+	}
+	errs, err := c.createTopics(ctx, true, made...)
+	return errs, explain(err, "ask the brokers at %s whether topics can be created", strings.Join(c.options.brokers, ", "))
+}
+
+// createTopics does not use the library's call, which waits for the topics to appear
+// where it was only a try.
+func (c *client) createTopics(ctx context.Context, onlyTry bool, topics ...kafka.TopicConfig) (map[string]error, error) {
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.ValidateOnly, req.TimeoutMillis = onlyTry, int32(min(c.options.timeout, time.Minute).Milliseconds())
+	for _, topic := range topics {
+		one := kmsg.NewCreateTopicsRequestTopic()
+		one.Topic, one.NumPartitions, one.ReplicationFactor = topic.Topic, int32(topic.NumPartitions), int16(topic.ReplicationFactor)
+		for _, entry := range topic.ConfigEntries {
+			one.Configs = append(one.Configs, kmsg.CreateTopicsRequestTopicConfig{Name: entry.ConfigName, Value: &entry.ConfigValue})
+		}
+		req.Topics = append(req.Topics, one)
+	}
+	errs := make(map[string]error, len(topics))
+	err := retry(ctx, func() error {
+		res, err := c.askNode(ctx, c.options.timeout, controller, req)
+		if err != nil {
+			return err
+		}
+		var passing error
+		for _, topic := range res.(*kmsg.CreateTopicsResponse).Topics {
+			err := codeError(topic.ErrorCode)
+			if err != nil && topic.ErrorMessage != nil {
+				err = fmt.Errorf("%w: %s", err, *topic.ErrorMessage)
+			}
+			if errs[topic.Topic] = err; err != nil && isPassing(err) {
+				passing = err
+			}
+		}
+		return passing
+	})
+	return errs, err
 }
 
 func (c *client) untilUsable(ctx context.Context, topic string) error {

@@ -198,10 +198,7 @@ func TestJoinWithoutACoordinator(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close(t.Context())
-		src, err := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
 		defer src.Close(t.Context())
 		began := time.Now()
 		_, err = src.Receive(t.Context(), 1)
@@ -243,7 +240,7 @@ func TestOpenCreates(t *testing.T) {
 				s.Errorf("%s: %v", name, c)
 			}
 			longest, delayed := retention[strings.TrimPrefix(name, prefix)]
-			if want := map[bool]int{true: 2, false: 5}[delayed]; states[name].partitions != want {
+			if want := map[bool]int{true: 2, false: letterPartitions}[delayed]; states[name].partitions != want {
 				s.Errorf("%s has %d partitions, want %d", name, states[name].partitions, want)
 			}
 			if c := configs[name]; delayed && (c["retention.bytes"] != "-1" || c["retention.ms"] != fmt.Sprint((longest+week).Milliseconds())) {
@@ -292,15 +289,15 @@ func TestOpenRefuses(t *testing.T) {
 			configs map[string]string
 			wants   []string
 		}{
-			"compacted":        {delayName, map[string]string{"cleanup.policy": "compact"}, []string{"cleanup.policy=compact", "set it to delete"}},
-			"also compacted":   {delayName, map[string]string{"cleanup.policy": "compact,delete"}, []string{"cleanup.policy=", "set it to delete"}},
-			"bounded":          {delayName, map[string]string{"retention.bytes": "1000000"}, []string{"retention.bytes=1000000", "set it to -1"}},
-			"short":            {delayName, map[string]string{"retention.ms": "60000"}, []string{"retention.ms=60000", "set it to 3660000 or more"}},
-			"small":            {delayName, map[string]string{"max.message.bytes": "1000"}, []string{"max.message.bytes=1000", "or more"}},
-			"dead compacted":   {deadName, map[string]string{"cleanup.policy": "compact"}, []string{"cleanup.policy=compact", "dead letters"}},
-			"dead small":       {deadName, map[string]string{"max.message.bytes": "1000"}, []string{"max.message.bytes=1000", "or more"}},
-			"only to verify":   {nil, nil, []string{"does not exist", "Verify"}},
-			"no replicas left": {nil, nil, []string{"create topic"}},
+			"compacted":        {delayName, map[string]string{"cleanup.policy": "compact"}, []string{"cleanup.policy is compact", "--add-config cleanup.policy=delete"}},
+			"also compacted":   {delayName, map[string]string{"cleanup.policy": "compact,delete"}, []string{"cleanup.policy is ", "--add-config cleanup.policy=delete"}},
+			"bounded":          {delayName, map[string]string{"retention.bytes": "1000000"}, []string{"retention.bytes is 1000000", "--add-config retention.bytes=-1"}},
+			"short":            {delayName, map[string]string{"retention.ms": "60000"}, []string{"retention.ms is 60000", "the least is 3660000", "--add-config retention.ms=604860000"}},
+			"small":            {delayName, map[string]string{"max.message.bytes": "1000"}, []string{"max.message.bytes is 1000", "--add-config max.message.bytes=1114124"}},
+			"dead compacted":   {deadName, map[string]string{"cleanup.policy": "compact"}, []string{"cleanup.policy is compact", "dead letters"}},
+			"dead small":       {deadName, map[string]string{"max.message.bytes": "1000"}, []string{"max.message.bytes is 1000", "--add-config max.message.bytes=1114124"}},
+			"only to verify":   {nil, nil, []string{"no such topic", "Verify", ".1m --partitions 1 --replication-factor 1 --config cleanup.policy=delete --config max.message.bytes=1114124 --config retention.bytes=-1 --config retention.ms=604860000"}},
+			"no replicas left": {nil, nil, []string{"fewer brokers than replicas"}},
 		} {
 			group, dead := uniqueName("group"), uniqueName("dead")
 			o := s.options
@@ -323,9 +320,13 @@ func TestOpenRefuses(t *testing.T) {
 			}
 			defer b.Close(s.Context())
 			_, err = b.Open(withinTime(s.T), brokers.Subscription{Topics: []string{s.topic}, Group: group, DeadLetters: map[string]string{s.topic: dead}, MaxDelay: time.Minute})
-			if !errors.Is(err, brokers.ErrMisconfigured) {
-				s.Errorf("%s: %v, want ErrMisconfigured", name, err)
+			if refused, ok := errors.AsType[*brokers.RefusedError](err); !ok || errors.Is(err, brokers.ErrNotFound) != (tt.topic == nil) {
+				s.Errorf("%s: %v, %+v", name, err, refused)
 				continue
+			}
+			if left, err := s.admin.topics(withinTime(s.T), delayName(group, dead), dead); err != nil ||
+				left[dead].missing != (tt.topic == nil || tt.topic(group, dead) != dead) || left[delayName(group, dead)].missing != (tt.topic == nil || tt.topic(group, dead) == dead) {
+				s.Errorf("%s: a refused Open leaves %+v, %v", name, left, err)
 			}
 			for _, want := range wants {
 				if !strings.Contains(err.Error(), want) {

@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // What the leader spread over the group is what counts: a topic that was missing
@@ -54,7 +54,10 @@ func TestWatch(t *testing.T) {
 }
 
 func TestLeaderRemembersWhatItSpread(t *testing.T) {
-	members := []kafka.GroupMember{{ID: "a", Topics: []string{"orders"}}, {ID: "b", Topics: []string{"orders", "of others"}}}
+	var members []kmsg.JoinGroupResponseMember
+	for id, topics := range map[string][]string{"a": {"orders"}, "b": {"orders", "of others"}} {
+		members = append(members, kmsg.JoinGroupResponseMember{MemberID: id, ProtocolMetadata: subscriptionOf(topics)})
+	}
 	for name, silent := range map[string]bool{"a topic is missing": false, "no broker answers": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -66,8 +69,7 @@ func TestLeaderRemembersWhatItSpread(t *testing.T) {
 					s.answer = func(protocol.Message, int) (protocol.Message, error) { return nil, errSilence }
 					want["orders"] = 0
 				}
-				var led map[string]int
-				even{c, func(partitions map[string]int) { led = partitions }}.AssignGroups(members, nil)
+				_, led := (&member{client: c}).lead(t.Context(), members)
 				if !maps.Equal(led, want) {
 					t.Errorf("the leader remembers %v, want %v", led, want)
 				}

@@ -167,7 +167,7 @@ func (b *Broker) establish(ctx context.Context, sub brokers.Subscription) ([]que
 func (b *Broker) learnAll(sub brokers.Subscription, sites map[string]site) []queue {
 	var queues []queue
 	for topic, s := range sites {
-		q := queue{topic: topic, url: s.url, fifo: isFIFO(topic), limit: s.attrs.limit, maxDelay: sub.MaxDelay, seal: b.seal}
+		q := queue{topic: topic, url: s.url, fifo: isFIFO(topic), limit: s.attrs.limit, maxDelay: furthest(topic, sub.MaxDelay), seal: b.seal}
 		if q.limit == 0 {
 			q.limit = largest
 		}
@@ -340,4 +340,14 @@ func arnName(arn string) string { return arn[strings.LastIndexByte(arn, ':')+1:]
 func isDenied(err error) bool {
 	code, _ := codeOf(err)
 	return code == "AccessDenied"
+}
+
+// furthest is how far ahead the due time of a message of topic may lie: a retry
+// under an earlier policy may wait for a day. On a FIFO queue, where it would hold up
+// its group, it waits in place, and what a copy claims is no more than the policy has.
+func furthest(topic string, maxDelay time.Duration) time.Duration {
+	if isFIFO(topic) || maxDelay == 0 {
+		return maxDelay
+	}
+	return max(maxDelay, 24*time.Hour)
 }

@@ -49,6 +49,62 @@ func TestRebalanceStorm(t *testing.T) {
 	})
 }
 
+// A worker stays a member of its group while its broker restarts: what it holds it can
+// settle, and it goes on without a rebalance.
+func TestMembershipOutlivesTheBroker(t *testing.T) {
+	onKafka(t, func(t *testing.T, target livetest.Target) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		h := newHarness(t)
+		name := "restart-" + strings.ToLower(rand.Text())
+		b, err := kafka.New(kafka.Options{Brokers: strings.Split(target.URL, ","), Group: name, SessionTimeout: 2 * time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close(context.WithoutCancel(ctx))
+		admin := &kafkago.Client{Addr: kafkago.TCP(strings.Split(target.URL, ",")...)}
+		if _, err := admin.CreateTopics(ctx, &kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{{Topic: name, NumPartitions: 1, ReplicationFactor: 1}}}); err != nil {
+			t.Fatal(err)
+		}
+		src, err := b.Open(ctx, brokers.Subscription{Topics: []string{name}, MaxDelay: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		receive := func() *brokers.Delivery {
+			for ctx.Err() == nil {
+				ds, err := src.Receive(ctx, 1)
+				if len(ds) > 0 {
+					return ds[0]
+				}
+				if brokers.IsFinal(err) || errors.Is(err, brokers.ErrLeaseLost) {
+					t.Fatalf("Receive: %v", err)
+				}
+			}
+			t.Fatal("nothing more is received")
+			return nil
+		}
+		if err := b.Publish(ctx, name, brokers.Message{Body: []byte("before")}); err != nil {
+			t.Fatal(err)
+		}
+		held := receive()
+		if err := errors.Join(h.Kill(ctx, target.Name), h.Start(ctx, target.Name)); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		for err := errors.New("not yet"); err != nil && ctx.Err() == nil; {
+			err = b.Publish(ctx, name, brokers.Message{Body: []byte("after")})
+		}
+		receive()
+		t.Logf("the next message came %v after the broker", time.Since(begun).Round(time.Millisecond))
+		if held.Session.Err() != nil {
+			t.Error("the session has ended")
+		}
+		if errs := src.Settle(ctx, []brokers.Settlement{{Delivery: held}}); errs != nil {
+			t.Errorf("settle what was received before: %v", errs)
+		}
+	})
+}
+
 // TestMain lets the test binary be a worker process of delayWorker, or sqsWorker.
 func TestMain(m *testing.M) {
 	kafka, sqs := os.Getenv(delayAddress), os.Getenv(sqsWorkerURL)

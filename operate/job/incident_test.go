@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,7 @@ func TestAllPoison(t *testing.T) {
 		w.die(300)
 		w.letters(poison)
 		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
+		t.Attr("letters_run_before_stop", strconv.Itoa(w.ran()))
 		if w.ran() != 1 {
 			t.Errorf("%d letters ran before the stop, want 1", w.ran())
 		}
@@ -73,6 +75,7 @@ func TestSomePoison(t *testing.T) {
 			return nil
 		})
 		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
+		t.Attr("letters_run_before_stop_10", strconv.Itoa(w.ran()))
 		if w.ran() > 31 || j.State != store.JobPaused || !strings.Contains(j.Note, "wave 3") {
 			t.Errorf("%d letters ran before the stop (%s %s), want at most 31", w.ran(), j.State, j.Note)
 		}

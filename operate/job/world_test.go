@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -63,6 +64,7 @@ func inWorld(t *testing.T, o memory.Options, test func(t *testing.T, w *world)) 
 		defer func() {
 			stop()
 			w.work.Wait()
+			t.Attr("pauses_caused", strconv.Itoa(len(w.paused)))
 			if len(w.paused) > 0 || w.late > 100*time.Millisecond {
 				t.Errorf("live traffic was paused %q, and waited for up to %v", w.paused, w.late)
 			}

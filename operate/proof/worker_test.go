@@ -36,6 +36,7 @@ type script struct {
 	message
 	fate   fate
 	mended time.Time
+	needs  int // poison until it was sent back so often
 }
 
 // err is what a run of the message fails with.
@@ -43,6 +44,8 @@ func (s *script) err(now time.Time, attempt, redrives int) error {
 	switch {
 	case s.fate == flaky && redrives > 0 && attempt == 1:
 		return errTransient
+	case redrives < s.needs:
+		return errPoison
 	case s.fate == poison && now.Before(s.mended):
 		return errPoison
 	case s.fate == transient && now.Before(s.mended):

@@ -65,6 +65,13 @@ func (a *Attack) attack(ctx context.Context, samples *figure.Samples) error {
 	return errors.Join(err, e)
 }
 
+// Said runs a go test -json, and returns what its tests say of themselves, with
+// T.Attr: sums over all of them.
+func (s *Suite) Said(ctx context.Context, command ...string) (map[string]float64, error) {
+	_, out, err := s.run(ctx, s.Root, command)
+	return outcomeOf(out).attributes, err
+}
+
 // outcome is what go test -json says of tests at the top.
 type outcome struct {
 	tried, held int

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -64,18 +63,6 @@ func record(file string, command []string) (int, error) {
 		code = 2 // ended by a signal
 	}
 	return code, errors.Join(err, e, out.Close())
-}
-
-// peak is the largest resident set of a process that has ended, in bytes.
-func peak(p *os.ProcessState) int64 {
-	usage, ok := p.SysUsage().(*syscall.Rusage)
-	if !ok {
-		return 0
-	}
-	if runtime.GOOS == "darwin" {
-		return usage.Maxrss
-	}
-	return usage.Maxrss << 10
 }
 
 // Use is what the tests in Dir used: processor time, and bytes of memory at most.

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -279,11 +282,94 @@ func TestRightsOfAWorker(t *testing.T) {
 				}
 				return
 			}
-			w.until("an error about the right", func() bool { return isClosed(ended) || strings.Contains(w.log(), "grant the user the right") })
-			if err := stop(); err != nil && (!errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "grant the user the right")) {
+			w.until("an error about the right", func() bool { return isClosed(ended) || strings.Contains(w.log(), "kafka-acls.sh --add") })
+			if err := stop(); err != nil && (!errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "kafka-")) {
 				t.Errorf("Run: %v", err)
 			}
 		})
+	}
+}
+
+// A worker without any right is told of all that it lacks at once: of nothing that its
+// policy does not need, and in commands. After these it works.
+func TestRefusedWithAllThatIsMissing(t *testing.T) {
+	t.Parallel()
+	login := func(user, password string) func(*kafka.Options) {
+		return func(o *kafka.Options) {
+			o.SASL, o.Verify = plain.Mechanism{Username: user, Password: password}, user == group
+		}
+	}
+	server := []kfake.Opt{kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser("PLAIN", "admin", "admin")}
+	sub := brokers.Subscription{Topics: []string{"orders"}, DeadLetters: map[string]string{"orders": "orders-dead"}, MaxDelay: 15 * time.Minute, MaxAttempts: 10}
+	w := newWorld(t, append(server, kfake.User("PLAIN", group, "secret"))...)
+	w.create("orders")
+	for _, verify := range []bool{true, false} {
+		b := w.broker(login(group, "secret"), func(o *kafka.Options) { o.Verify = verify })
+		_, err := b.Open(t.Context(), sub)
+		refused, ok := errors.AsType[*brokers.RefusedError](err)
+		if !ok || !errors.Is(err, brokers.ErrNotFound) {
+			t.Fatalf("Open: %v", err)
+		}
+		if found, err := b.Inspect(t.Context(), sub); err != nil || !slices.Equal(found, refused.Findings) {
+			t.Errorf("Inspect: %v, %v", found, err)
+		}
+		var commands []string
+		named := map[string]bool{}
+		for _, f := range refused.Findings {
+			named[f.Topic] = true
+			commands = append(commands, f.Fix)
+		}
+		want := map[string]bool{"orders": true, "orders-dead": true, delays: true, "redrive.delay.v1." + group + ".15m": true, group: true}
+		if !maps.Equal(named, want) {
+			t.Errorf("it names %v, want %v:\n%v", named, want, err)
+		}
+		if infos := w.cluster.TopicInfo("orders-dead"); infos != nil {
+			t.Error("a refused Open has created a topic")
+		}
+		able := newWorld(t, append(server, kfake.User("PLAIN", group, "secret", rightsIn(strings.Join(commands, "\n"))...))...)
+		able.create("orders")
+		for _, command := range commands {
+			able.obey(command)
+		}
+		able.publish(able.broker(login("admin", "admin")), "orders", "once", "retry", "dead")
+		stop, _ := able.run(able.broker(login(group, "secret")), "orders")
+		able.until("all messages", func() bool { return able.ran("once") == 1 && able.ran("retry") == 2 && able.stored("orders-dead") == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// obey does what a kafka-topics.sh --create asks for.
+func (w *world) obey(command string) {
+	w.Helper()
+	arguments, ok := strings.CutPrefix(command, "kafka-topics.sh --create --if-not-exists --topic ")
+	if !ok {
+		return
+	}
+	words := strings.Fields(arguments)
+	partitions := 1
+	settings := map[string]string{}
+	for i := 1; i+1 < len(words); i += 2 {
+		switch name, value, _ := strings.Cut(words[i+1], "="); words[i] {
+		case "--partitions":
+			partitions, _ = strconv.Atoi(name)
+		case "--config":
+			settings[name] = value
+		}
+	}
+	if err := w.cluster.CreateTopic(words[0], int32(partitions), settings); err != nil && w.cluster.TopicInfo(words[0]) == nil {
+		w.Errorf("%s: %v", command, err)
+	}
+}
+
+// A broker that waits for a login says nothing: that it may is in the error.
+func TestForgottenLogin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "admin", "admin"))
+	_, err := w.broker().Open(t.Context(), brokers.Subscription{Topics: []string{"orders"}, MaxDelay: time.Minute})
+	if err == nil || !strings.Contains(err.Error(), "set Options.SASL") || strings.Contains(err.Error(), "delay") {
+		t.Errorf("Open: %v", err)
 	}
 }
 
@@ -321,7 +407,7 @@ func TestRightsOfAReader(t *testing.T) {
 	sub := brokers.Subscription{Topics: []string{"letters"}, Group: group.Name, InFlight: 10}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	for user, says := range map[string]string{"no-topic": `"letters"`, "no-group": "the right Read on the group"} {
+	for user, says := range map[string]string{"no-topic": `"letters"`, "no-group": "--operation Read --group 'readers of letters'"} {
 		if _, err := w.broker(login(user, "secret")).Open(ctx, sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: Open: %v, want ErrMisconfigured that says %q", user, err, says)
 		}
@@ -358,10 +444,15 @@ func rightsOf(t *testing.T, page string) (rights []kfake.ACL) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return rightsIn(string(text))
+}
+
+// rightsIn reads the commands in text that grant rights.
+func rightsIn(text string) (rights []kfake.ACL) {
 	operations := map[string]kmsg.ACLOperation{
 		"Read": kmsg.ACLOperationRead, "Write": kmsg.ACLOperationWrite, "Create": kmsg.ACLOperationCreate, "DescribeConfigs": kmsg.ACLOperationDescribeConfigs,
 	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		arguments, ok := strings.CutPrefix(line, "kafka-acls.sh --add ")
 		if !ok {
 			continue
@@ -388,15 +479,72 @@ func rightsOf(t *testing.T, page string) (rights []kfake.ACL) {
 	return rights
 }
 
-// A broker that makes topics when they are asked for gets none made by a worker
-// that starts. One that is deleted later is made anew when the group changes.
+// A group that changes while a worker gets its share is no error.
+func TestRegroupingIsNoError(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create("orders")
+	b := w.broker()
+	w.publish(b, "orders", "a")
+	var refused atomic.Int32
+	w.cluster.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		w.cluster.KeepControl()
+		if refused.Add(1) > 3 {
+			return nil, nil, false
+		}
+		res := req.ResponseKind().(*kmsg.OffsetCommitResponse)
+		for _, topic := range req.(*kmsg.OffsetCommitRequest).Topics {
+			out := kmsg.OffsetCommitResponseTopic{Topic: topic.Topic}
+			for _, p := range topic.Partitions {
+				out.Partitions = append(out.Partitions, kmsg.OffsetCommitResponseTopicPartition{Partition: p.Partition, ErrorCode: kerr.RebalanceInProgress.Code})
+			}
+			res.Topics = append(res.Topics, out)
+		}
+		return res, nil, true
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	src, err := b.Open(ctx, brokers.Subscription{Topics: []string{"orders"}, MaxDelay: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ds, err := src.Receive(ctx, 1); err != nil || len(ds) != 1 || refused.Load() <= 3 {
+		t.Errorf("Receive: %d messages, %v, after %d commits", len(ds), err, refused.Load())
+	}
+}
+
+// A topic that not every broker knows of yet is there.
+func TestTopicMadeAMomentAgo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create("orders")
+	var asked atomic.Int32
+	w.cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		w.cluster.KeepControl()
+		m := req.(*kmsg.MetadataRequest)
+		if !m.IncludeTopicAuthorizedOperations || asked.Add(1) > 2 {
+			return nil, nil, false
+		}
+		res := req.ResponseKind().(*kmsg.MetadataResponse)
+		for _, topic := range m.Topics {
+			res.Topics = append(res.Topics, kmsg.MetadataResponseTopic{Topic: topic.Topic, ErrorCode: kerr.UnknownTopicOrPartition.Code})
+		}
+		return res, nil, true
+	})
+	if _, err := w.broker().Open(t.Context(), brokers.Subscription{Topics: []string{"orders"}, MaxDelay: time.Minute}); err != nil || asked.Load() < 3 {
+		t.Errorf("Open, after asking %d times: %v", asked.Load(), err)
+	}
+}
+
+// A broker that makes topics when they are asked for gets none made by a worker: not
+// when it starts, and not when the group changes after one was deleted.
 func TestTopicsThatMakeThemselves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(2))
 	w.create("orders")
 	stop, ended := w.run(w.broker(), "orders", "misspelled")
 	w.until("the end of Run", func() bool { return isClosed(ended) })
-	if err := stop(); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"misspelled" does not exist: create it`) {
+	if err := stop(); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `--topic misspelled, or correct the name`) {
 		t.Errorf("Run with a topic that is missing: %v", err)
 	}
 	b := w.broker()
@@ -424,19 +572,16 @@ func TestTopicsThatMakeThemselves(t *testing.T) {
 	if err := w.cluster.DeleteTopic("orders"); err != nil {
 		t.Fatal(err)
 	}
-	w.until("the alarm", func() bool {
-		if strings.Contains(w.log(), `\"orders\" does not exist any more`) {
-			return true
-		}
-		// Another worker was quicker, and it exists again.
-		return w.cluster.TopicInfo("orders") != nil && strings.Contains(w.log(), "create the topic, or correct its name")
-	})
+	w.until("an error", func() bool { return strings.Contains(w.log(), "create the topic, or correct its name") })
 	if err := leave(); err != nil {
 		t.Error(err)
 	}
 	w.publish(b, "refunds", "of the other topic")
 	w.until("the other topic", func() bool { return w.succeeded("of the other topic") })
-	w.until("the topic made anew", func() bool { return w.cluster.TopicInfo("orders") != nil })
+	if w.cluster.TopicInfo("orders") != nil {
+		t.Error("the topic that was deleted was made anew")
+	}
+	w.create("orders")
 	w.publish(b, "orders", "after", "retry after")
 	w.until("the new topic", func() bool { return w.succeeded("after") && w.succeeded("retry after") })
 }

@@ -64,6 +64,9 @@ var unlike = []struct {
 	{regexp.MustCompile(`(dead by +).*`), "${1}worker-1"},
 	{regexp.MustCompile(`(?m)^(  size +).*`), "${1}760 B"},
 	{regexp.MustCompile(`such as letter \d+`), "such as letter 4"},
+	// A receipt has told of it first, or the letter itself has.
+	{regexp.MustCompile(`(?s)returned: .{0,80}?, such as letter \d+, which\s+came\s+back with:`),
+		"returned: dead poison 95dc9ffd29fd5cc1, such as letter 4, which came\n           back with:"},
 	{regexp.MustCompile(`(This would send \d+ letters), .*`), "$1, 2.9 MiB"},
 }
 

@@ -1,0 +1,59 @@
+package wire
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// golden holds h to a file of testdata, line by line. Workers of the next version
+// read what those files have, and workers of the last one what is written now: where
+// a format grows, there is another file, and this one stays.
+func golden(t *testing.T, name string, h brokers.Headers) {
+	t.Helper()
+	var b strings.Builder
+	for _, header := range h {
+		fmt.Fprintf(&b, "%s %q %q\n", header.Name, header.Value, header.Type)
+	}
+	path := filepath.Join("testdata", name)
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; it would be\n%s", err, &b)
+	}
+	if b.String() != string(want) {
+		t.Errorf("%s: headers\n%swant\n%s", path, &b, want)
+	}
+}
+
+func TestHeadersOfVersion1(t *testing.T) {
+	m, meta := full()
+	plain := Encode(m, meta)
+	golden(t, "copy.v1.txt", plain)
+	user, packed := EncodePacked(nil, m, meta)
+	one := append(user, brokers.Header{Name: Packed, Value: string(packed)})
+	golden(t, "packed.v1.txt", one)
+	for _, h := range []brokers.Headers{plain, one} {
+		if gotM, gotMeta := Decode(h, limits()); !reflect.DeepEqual(gotM, m) || !reflect.DeepEqual(gotMeta, meta) {
+			t.Errorf("read %+v and %+v, want %+v and %+v", gotM, gotMeta, m, meta)
+		}
+	}
+}
+
+// What a later version adds, this one carries along for those that read it.
+func TestHeadersOfLaterVersions(t *testing.T) {
+	m, meta := full()
+	later := append(Encode(m, meta), brokers.Header{Name: "redrive-something-new", Value: "7"})
+	got, gotMeta := Decode(later, limits())
+	if !reflect.DeepEqual(gotMeta, meta) {
+		t.Errorf("read %+v, want %+v", gotMeta, meta)
+	}
+	if again := Encode(got, gotMeta); !slices.Contains(again, later[len(later)-1]) {
+		t.Errorf("a copy lost what a later version wrote: %+v", again)
+	}
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package proof
+
+import "testing"
+
+func smallDisk(*testing.T) string { return "" }
