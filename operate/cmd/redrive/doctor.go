@@ -53,8 +53,8 @@ The exit code is 1 if there is anything refused or an error. Each broker may tak
 and holds up no other.
 
 With --topology it prints instead what workers need, where they may create nothing
-themselves: on RabbitMQ definitions for rabbitmqctl import_definitions. For that it
-connects to nothing.`,
+themselves: on RabbitMQ definitions for rabbitmqctl import_definitions, on Kafka
+commands of kafka-topics.sh. For that it connects to nothing.`,
 		Example: `  redrive doctor
   redrive doctor -o json
   redrive doctor shop --topology > definitions.json`,
