@@ -184,8 +184,11 @@ func (b *Broker) health(ctx context.Context) (found []brokers.Finding, err error
 		err = refusal(answer)
 	}
 	for _, a := range report.Alarms {
-		found = append(found, brokers.Finding{Severity: brokers.Noted, Topic: a.Node, Setting: a.Resource + " alarm", Value: "in effect", Want: "none", See: checking,
-			Why: "nobody can publish in the whole cluster until it is over: retries and dead letters wait, and their originals stay in their queues",
+		why := "nobody can publish in the whole cluster until it is over: retries and dead letters wait, and their originals stay in their queues"
+		if a.Resource == "file descriptors" {
+			why = "the node takes no new connections until it is over"
+		}
+		found = append(found, brokers.Finding{Severity: brokers.Noted, Topic: a.Node, Setting: a.Resource + " alarm", Value: "in effect", Want: "none", Why: why, See: checking,
 			Fix: fmt.Sprintf("see what uses the %s on that node, and free some", a.Resource)})
 	}
 	return found, err
@@ -202,12 +205,9 @@ func (b *Broker) clock(before, after, date time.Time) []brokers.Finding {
 	if off < 0 {
 		direction = "behind"
 	}
-	host := b.options.ManagementURL
-	if u, err := url.Parse(host); err == nil {
-		host = u.Host
-	}
-	return []brokers.Finding{{Severity: brokers.Noted, Topic: host, Setting: "clock", See: checking,
-		Value: fmt.Sprintf("%v %s this machine", off.Abs().Round(100*time.Millisecond), direction), Want: "within a second",
+	management, _ := url.Parse(b.options.ManagementURL) // as New did
+	return []brokers.Finding{{Severity: brokers.Noted, Topic: management.Host, Setting: "clock", See: checking,
+		Value: fmt.Sprintf("%v %s this machine", off.Abs().Round(time.Second), direction), Want: "within a second",
 		Why: "workers note by their own clocks when a retry is due: where these differ, retries come early or late",
 		Fix: "synchronize both machines, as with chrony: chronyc tracking"}}
 }

@@ -145,7 +145,8 @@ func (d *desk) examineAll(ctx context.Context, c *config.Config, names []string)
 	}
 	slices.SortFunc(rows, func(a, b findingRow) int {
 		return cmp.Or(slices.Index(severities, a.Severity)-slices.Index(severities, b.Severity),
-			strings.Compare(a.Broker, b.Broker), strings.Compare(a.Topic, b.Topic), strings.Compare(a.Setting, b.Setting), strings.Compare(a.Why, b.Why))
+			strings.Compare(a.Broker, b.Broker), strings.Compare(a.Topic, b.Topic), strings.Compare(a.Setting, b.Setting),
+			strings.Compare(a.Why, b.Why), strings.Compare(a.Fix, b.Fix))
 	})
 	return slices.Compact(rows) // what several groups share
 }
@@ -161,7 +162,7 @@ func (d *desk) examine(ctx context.Context, c *config.Config, name string) (rows
 	if err != nil {
 		return add(failed, "", err.Error(), "")
 	}
-	defer broker.Close(context.WithoutCancel(ctx)) // it has sent nothing
+	defer broker.Close(ctx) // it has sent nothing
 	looks, ok := broker.(inspector)
 	if !ok {
 		return add(brokers.Unverified.String(), "", "brokers of the kind "+c.Brokers[name].Kind+" cannot be looked at", "")
@@ -197,7 +198,7 @@ func (d *desk) topology(ctx context.Context, c *config.Config, names []string) e
 	if err != nil {
 		return faulty(err)
 	}
-	defer broker.Close(context.WithoutCancel(ctx)) // it was not used
+	defer broker.Close(ctx) // it was not used
 	plans, ok := broker.(topologist)
 	if !ok {
 		return fmt.Errorf("brokers of the kind %s cannot say what workers need: redrive doctor says what is missing, with commands that make it", c.Brokers[name].Kind)
