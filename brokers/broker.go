@@ -90,9 +90,9 @@ type Subscription struct {
 	MaxDelay time.Duration
 	MaxAge   time.Duration
 
-	// MaxAttempts is the most handler runs that a message may take. A limit of
-	// the broker that could end a message before, or drop it, is an error from
-	// Open.
+	// MaxAttempts is the most handler runs that a message may take; 0 means that
+	// none is retried. A limit of the broker that could drop a message before is an
+	// error from Open; one that could dead-letter it is in Capabilities.Findings.
 	MaxAttempts int
 
 	// Attempts are the limits of topics where they are lower than MaxAttempts.

@@ -47,6 +47,9 @@ type queue struct {
 	limit int // MaximumMessageSize; 0 means 1 MiB
 	seal  adapter.Seal
 
+	receives int  // maxReceiveCount; 0 if there is none, or it is not known
+	tight    bool // that is less than the worker has use for, or not known
+
 	// maxDelay is how far ahead the due time of a message may lie; 0 means 14
 	// days, the longest retention.
 	maxDelay time.Duration

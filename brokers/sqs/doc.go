@@ -39,6 +39,9 @@
 // are away; another worker that receives one of them knows its attempt, as an
 // upper bound, and what the message said when it was last copied.
 //
+// A message that SQS itself would end at its next receive, because of a
+// RedrivePolicy, is not given back on a standard queue: a copy replaces it.
+//
 // All other retries are copies, which carry their Meta: a copy is sent with a
 // delay of at most 900 s, confirmed, and the original deleted. What is due later
 // waits in place for the rest. With Options.Copies every retry that has
@@ -97,23 +100,35 @@
 //
 // # What Open verifies
 //
-// Queues and dead-letter queues must exist, unless Options.Create is set. Open
-// fails with brokers.ErrMisconfigured, naming each fault and its cure, if
+// Open looks at all queues before it creates any, and takes those that lose nothing.
+// It fails with brokers.ErrMisconfigured if standard and FIFO queues are mixed, a
+// dead-letter queue is of the other type, MaxDelay does not fit a FIFO queue, or
+// Lease the 12 hours of SQS; and with a *brokers.RefusedError, which names each fault
+// and the command that mends it, if
 //
-//   - standard and FIFO queues are mixed, or a dead-letter queue is of the other
-//     type;
+//   - a queue is missing, and Options.Create is not set or it is named by a URL;
 //   - messages may take longer than the queue keeps them: its
 //     MessageRetentionPeriod is less than MaxAge and MaxDelay together;
-//   - a dead-letter queue keeps messages for a shorter time than the queue, or
-//     takes only smaller ones;
-//   - a RedrivePolicy has a maxReceiveCount below three times MaxAttempts plus
-//     ten, on a FIFO queue below ten times that, and so might end a message
-//     before its attempts are used. To have such a policy above that is a good
-//     safety net;
-//   - MaxDelay does not fit a FIFO queue, or Lease the 12 hours of SQS.
+//   - a dead-letter queue takes only smaller messages than the queue;
+//   - the target of a RedrivePolicy does not exist, or keeps what comes to it from a
+//     standard queue, with its age, for a shorter time than the queue.
 //
-// Where the attributes of a queue must not be read, Options.AllowUnverified
-// goes on without.
+// What is only less than it could be is in Capabilities.Findings: a dead-letter queue
+// that keeps letters for a shorter time than the queue, no RedrivePolicy, one with a
+// low maxReceiveCount, and attributes that must not be read. Low is less than three
+// times MaxAttempts plus ten, on FIFO queues plus a hundred. On a standard queue with
+// a low or unknown one every retry is a copy, for which the count starts anew, and
+// polls ask for no more than is taken at once. On a FIFO queue each attempt counts,
+// SQS itself ends messages, and polls ask for one message. Broker.Inspect returns all
+// that there is to find.
+//
+// A queue that is gone while a source is open is created again if Options.Create is
+// set, and Receive says so; what was in it is lost. Otherwise that is
+// brokers.ErrNotFound.
+//
+// A Subscription that never retries leaves MaxAttempts, MaxDelay and MaxAge at 0:
+// nothing is asked of the retention then, and of a RedrivePolicy what one attempt
+// needs. A topic without dead letters gets none, and none is missed.
 //
 // Of a subscription that only reads (brokers.Subscription.ReadOnly) queues must exist,
 // whatever Options.Create says, and nothing else is verified. A Retry with an unchanged

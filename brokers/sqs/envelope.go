@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -56,24 +57,44 @@ func (e envelope) seal() string {
 		b = append(b, `,"key":`...)
 		b = appendText(b, *e.key)
 	}
-	for i, h := range e.headers {
-		if i == 0 {
-			b = append(b, `,"headers":[[`...)
-		} else {
-			b = append(b, `],[`...)
-		}
-		b = append(appendText(b, h.Name), ',')
-		b = appendText(b, h.Value)
-		if h.Type != "" {
-			b = appendText(append(b, ','), h.Type)
-		}
-	}
 	if len(e.headers) > 0 {
-		b = append(b, "]]"...)
+		b = appendHeaders(append(b, `,"headers":`...), e.headers)
 	}
 	b = append(b, `,"body":`...)
 	b = appendText(b, string(e.body))
 	return string(append(b, "}}"...))
+}
+
+// appendHeaders appends h, which is not empty, as lists of name, value and perhaps
+// type.
+func appendHeaders(b []byte, h brokers.Headers) []byte {
+	for i, header := range h {
+		b = append(b, "[,"[min(i, 1)], '[')
+		b = append(appendText(b, header.Name), ',')
+		b = appendText(b, header.Value)
+		if header.Type != "" {
+			b = appendText(append(b, ','), header.Type)
+		}
+		b = append(b, ']')
+	}
+	return append(b, ']')
+}
+
+// plainHeaders undoes appendHeaders.
+func plainHeaders(lists [][]string) (all brokers.Headers, err error) {
+	for _, list := range lists {
+		if len(list) != 2 && len(list) != 3 {
+			return nil, fmt.Errorf("%w: a header has a name, a value and perhaps a type", errBroken)
+		}
+		h := brokers.Header{}
+		for i, to := range []*string{&h.Name, &h.Value, &h.Type}[:len(list)] {
+			if *to, err = plainText(list[i]); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, h)
+	}
+	return all, nil
 }
 
 // open undoes seal.
@@ -121,17 +142,8 @@ func unwrap(key *string, headers [][]string, body string) (e envelope, err error
 		}
 		e.key = &plain
 	}
-	for _, triple := range headers {
-		if len(triple) != 2 && len(triple) != 3 {
-			return envelope{}, fmt.Errorf("%w: a header has a name, a value and perhaps a type", errBroken)
-		}
-		h := brokers.Header{}
-		for i, to := range []*string{&h.Name, &h.Value, &h.Type}[:len(triple)] {
-			if *to, err = plainText(triple[i]); err != nil {
-				return envelope{}, err
-			}
-		}
-		e.headers = append(e.headers, h)
+	if e.headers, err = plainHeaders(headers); err != nil {
+		return envelope{}, err
 	}
 	return e, nil
 }
@@ -246,21 +258,30 @@ func takes(s string) bool {
 }
 
 // The packed attribute begins with flags where the body, the headers or the key
-// are not simply those of the message: {"sqs":"envelope,keyless",…}. wire.Unpack
-// skips them.
+// are not simply those of the message: {"sqs":"envelope,keyless",…}, and with the
+// attribute whose place it took: {"sqs":"moved","moved":[["name","value"]],…}.
+// wire.Unpack skips both.
 
 const (
 	flagEnvelope = "envelope" // the body is one
+	flagMoved    = "moved"    // an attribute is here
 	flagKeyless  = "keyless"  // the message has no key, though a FIFO queue wants a group
 
 	flagsStart = `{"sqs":"`
 )
 
-// pack spells framework headers, and flags, as the value of an attribute.
-func pack(h brokers.Headers, flags ...string) string {
+// pack spells framework headers, moved ones of the user, and flags, as the value of
+// an attribute.
+func pack(h, moved brokers.Headers, flags ...string) string {
 	packed := wire.Pack(h)
+	if len(moved) > 0 {
+		flags = append(slices.Clip(flags), flagMoved)
+	}
 	if len(flags) > 0 {
 		start := flagsStart + strings.Join(flags, ",") + `"`
+		if len(moved) > 0 {
+			start += string(appendHeaders([]byte(`,"moved":`), moved))
+		}
 		if packed != "{}" {
 			start += ","
 		}
@@ -277,6 +298,22 @@ func pack(h brokers.Headers, flags ...string) string {
 func unpack(packed string) brokers.Headers {
 	h, _ := wire.Unpack(packed)
 	return h
+}
+
+// movedIn returns the headers of the user in a packed attribute, none if they
+// cannot be read.
+func movedIn(packed string) brokers.Headers {
+	if !hasFlag(packed, flagMoved) {
+		return nil
+	}
+	var in struct {
+		Moved [][]string `json:"moved"`
+	}
+	if err := json.Unmarshal([]byte(packed), &in); err != nil || len(in.Moved) > envelopeHeaders {
+		return nil
+	}
+	h, _ := plainHeaders(in.Moved)
+	return slices.DeleteFunc(h, func(h brokers.Header) bool { return !takesName(h.Name) })
 }
 
 // hasFlag reports whether a packed attribute has a flag.

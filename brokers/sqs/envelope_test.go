@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,12 +65,25 @@ func TestSealPicksTheShorterSpelling(t *testing.T) {
 func TestPackFlags(t *testing.T) {
 	notes := brokers.Headers{{Name: "redrive-id", Value: "x\ufffe\uffff"}}
 	const want = `{"sqs":"keyless,envelope","id":"x\ufffe\uffff"}`
-	if got := pack(notes, flagKeyless, flagEnvelope); got != want || !hasFlag(got, flagKeyless) || !hasFlag(got, flagEnvelope) {
+	if got := pack(notes, nil, flagKeyless, flagEnvelope); got != want || !hasFlag(got, flagKeyless) || !hasFlag(got, flagEnvelope) {
 		t.Errorf("pack = %s, want %s, with both flags", got, want)
 	}
 	for _, packed := range []string{"", `{}`, `{"id":"envelope"}`, `{"sqs":"envelopes"}`, `{"SQS":"envelope"}`, `{"id":"x","sqs":"envelope"}`} {
 		if hasFlag(packed, flagEnvelope) {
 			t.Errorf("%s has the flag", packed)
+		}
+	}
+}
+
+func TestMovedAttributes(t *testing.T) {
+	moved := brokers.Headers{{Name: "n", Value: "42", Type: "Number"}, {Name: "b", Value: "\xff", Type: "Binary"}}
+	const want = `{"sqs":"keyless,moved","moved":[["n","42","Number"],["b","base64:/w==","Binary"]],"id":"x"}`
+	if got := pack(brokers.Headers{{Name: "redrive-id", Value: "x"}}, moved, flagKeyless); got != want || !slices.Equal(movedIn(got), moved) || unpack(got).Get("redrive-id") != "x" {
+		t.Errorf("pack = %s, want %s; read as %v and %v", got, want, movedIn(got), unpack(got))
+	}
+	for _, packed := range []string{`{"moved":[["a","b"]]}`, `{"sqs":"moved"}`, `{"sqs":"moved","moved":"a"}`, `{"sqs":"moved","moved":[["a"]]}`, `{"sqs":"moved","moved":[["redrive-meta","{}"]]}`} {
+		if got := movedIn(packed); len(got) > 0 {
+			t.Errorf("%s is read as %v", packed, got)
 		}
 	}
 }

@@ -19,6 +19,14 @@ import (
 // message can be in flight: nothing was changed.
 var errPastTotal = errors.New("SQS keeps a message in flight for 12 h at most, from its receive on")
 
+// errGone reports a settlement in a queue that does not exist any more.
+var errGone error = gone{}
+
+type gone struct{}
+
+func (gone) Error() string        { return "the queue does not exist any more, and the message went with it" }
+func (gone) Is(target error) bool { return target == brokers.ErrLeaseLost }
+
 // operation is what a call is about to do to a queue.
 type operation uint8
 
@@ -79,10 +87,13 @@ func explain(err error, o operation, queue string) error {
 // judge says of which kind err is, if of any, and how to cure it.
 func judge(err error, o operation) (fix string, kind error) {
 	code, message := codeOf(err)
-	if fix := fixOf(code, message); fix != "" {
+	switch fix := fixOf(code, message); {
+	case o.settles() && isGone(err):
+		return "", errGone
+	case isGone(err):
+		return fix, brokers.ErrNotFound
+	case fix != "":
 		return fix, brokers.ErrMisconfigured
-	}
-	switch {
 	case o.settles():
 		return "", judgeHandle(code, message)
 	case o == sending && isBad(code):
@@ -203,6 +214,10 @@ func fixOf(code, message string) string {
 func codeOf(err error) (code, message string) {
 	api, ok := errors.AsType[smithy.APIError](err)
 	if !ok {
+		// A proxy, or a server that says it in a language of its own.
+		if answer, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && answer.HTTPStatusCode() == http.StatusForbidden {
+			return "AccessDenied", ""
+		}
 		return "", ""
 	}
 	return cmp.Or(typeOf(api), plainCode(api.ErrorCode())), api.ErrorMessage()

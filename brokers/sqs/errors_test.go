@@ -31,13 +31,16 @@ func TestExplainKinds(t *testing.T) {
 	everywhere := []operation{receiving, removing, hiding, sending, resolving, inspecting, creating}
 	settles := []operation{removing, hiding}
 	sends := []operation{sending}
+	gone := []error{&types.QueueDoesNotExist{}, &types.QueueDoesNotExist{ErrorCodeOverride: &overridden}, api(overridden), api(shape + "QueueDoesNotExist"), api("QueueDoesNotExist")}
 	for _, test := range []struct {
 		operations []operation
 		want       error // nil is temporary
 		errs       []error
 	}{
+		{[]operation{receiving, sending, resolving, inspecting, creating}, brokers.ErrNotFound, gone},
+		{settles, brokers.ErrLeaseLost, gone}, // the message went with the queue
 		{everywhere, brokers.ErrMisconfigured, []error{
-			&types.QueueDoesNotExist{}, &types.QueueDoesNotExist{ErrorCodeOverride: &overridden}, api(overridden), api(shape + "QueueDoesNotExist"), api("QueueDoesNotExist"),
+			status(403, &smithy.DeserializationError{Err: errors.New("invalid character '<'")}), // a proxy
 			api("AccessDenied"), api("AccessDeniedException"), &types.InvalidAddress{}, &types.InvalidSecurity{}, api("InvalidSecurity"), &types.UnsupportedOperation{},
 			&types.KmsAccessDenied{}, &types.KmsDisabled{}, &types.KmsInvalidState{}, &types.KmsNotFound{}, &types.KmsOptInRequired{}, &types.KmsInvalidKeyUsage{},
 			api("KMS.AccessDeniedException"), api("KMS.DisabledException"), api("KMS.InvalidStateException"), api("KMS.NotFoundException"), api("KMS.OptInRequired"),
@@ -81,8 +84,8 @@ func TestExplainKinds(t *testing.T) {
 		for _, o := range test.operations {
 			for _, err := range test.errs {
 				got := explain(&smithy.OperationError{ServiceID: "SQS", OperationName: "Any", Err: err}, o, "orders")
-				for _, kind := range []error{brokers.ErrMisconfigured, brokers.ErrLeaseLost, brokers.ErrRefused, brokers.ErrUnknownOutcome, errPastTotal} {
-					if errors.Is(got, kind) != (kind == test.want) {
+				for _, kind := range []error{brokers.ErrMisconfigured, brokers.ErrLeaseLost, brokers.ErrRefused, brokers.ErrUnknownOutcome, errPastTotal, brokers.ErrNotFound} {
+					if errors.Is(got, kind) != (test.want != nil && errors.Is(test.want, kind)) {
 						t.Errorf("operation %d, %T %v: %v\nis %q: %t", o, err, err, got, kind, errors.Is(got, kind))
 					}
 				}

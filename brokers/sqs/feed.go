@@ -39,9 +39,10 @@ const singly = 15 * time.Minute
 
 // batch is how many messages a poll asks for. While retries hold up others of
 // their group, that is one: these would come with them, only to be given back at
-// the next failure, and SQS counts each time.
+// the next failure, and SQS counts each time. Where that count is short, it is one
+// from the start.
 func (f *feed) batch(now time.Time) int {
-	if now.Before(f.single) {
+	if now.Before(f.single) || f.fifo && f.tight {
 		return 1
 	}
 	return batchSize
@@ -139,8 +140,12 @@ func (f *feed) remove(which func(*token) bool) []*token {
 	return removed
 }
 
-// release makes messages visible again, of a FIFO queue the last one first.
+// release makes messages visible again, of a FIFO queue the last one first, or
+// replaces them where that would be their end.
 func (f *feed) release(tokens []*token) {
+	if tokens = f.renew(tokens); len(tokens) == 0 {
+		return
+	}
 	slices.SortFunc(tokens, func(a, b *token) int { return cmp.Compare(b.seq, a.seq) })
 	changes := make([]change, len(tokens))
 	for i, t := range tokens {
@@ -152,4 +157,36 @@ func (f *feed) release(tokens []*token) {
 	} else {
 		client.hide(context.Background(), f.url, changes)
 	}
+}
+
+// renew replaces those of tokens that have come for the last time by copies, and
+// returns the others, with what could not be copied.
+func (f *feed) renew(tokens []*token) (rest []*token) {
+	var out []outgoing
+	var old []*token
+	for _, t := range tokens {
+		if t.last() && t.record.err == nil && t.record.unreadable == nil {
+			meta := t.delivery.Meta
+			if o, err := f.compose(t.record.message, &meta, 0); err == nil {
+				out, old = append(out, o), append(old, t)
+				continue
+			}
+		}
+		rest = append(rest, t)
+	}
+	if len(out) == 0 {
+		return rest
+	}
+	client := f.source.broker.client
+	errs := client.send(context.Background(), f.url, out)
+	var handles []string
+	for i, t := range old {
+		if errorAt(errs, i) != nil {
+			rest = append(rest, t)
+		} else {
+			handles = append(handles, t.record.handle)
+		}
+	}
+	client.remove(context.Background(), f.url, handles)
+	return rest
 }

@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -15,6 +16,9 @@ import (
 const (
 	// maxAttributes leaves one of the ten that SQS takes to the framework.
 	maxAttributes = 9
+
+	// movedRoom is what a tenth may take of the packed one, in bytes.
+	movedRoom = 3 << 10
 
 	maxNameLength = 256 // of attributes, and of their types
 	maxDigits     = 38  // of a number
@@ -32,9 +36,9 @@ const (
 	traceHeader = string(types.MessageSystemAttributeNameAWSTraceHeader)
 )
 
-// headersOf returns the attributes of a message but for the packed one. Names
-// come sorted, as they have no order.
-func headersOf(m *types.Message) brokers.Headers {
+// headersOf returns the attributes of a message but for the packed one, and those
+// that were moved into that. Names come sorted, as they have no order.
+func headersOf(m *types.Message, moved brokers.Headers) brokers.Headers {
 	var h brokers.Headers
 	if n := len(m.MessageAttributes); n > 1 || n == 1 && m.MessageAttributes[wire.Packed].DataType == nil {
 		h = make(brokers.Headers, 0, n)
@@ -43,6 +47,10 @@ func headersOf(m *types.Message) brokers.Headers {
 				h = append(h, headerOf(name, m.MessageAttributes[name]))
 			}
 		}
+	}
+	if len(moved) > 0 {
+		h = append(h, moved...)
+		slices.SortStableFunc(h, func(a, b brokers.Header) int { return strings.Compare(a.Name, b.Name) })
 	}
 	if trace, ok := m.Attributes[traceHeader]; ok {
 		h = append(h, brokers.Header{Name: traceHeader, Value: trace, Type: typeSystem})
@@ -64,20 +72,27 @@ func headerOf(name string, value types.MessageAttributeValue) brokers.Header {
 }
 
 // attributesOf turns headers into attributes, and reports whether SQS takes all of
-// them and gives them back as they are.
-func attributesOf(h brokers.Headers) (map[string]types.MessageAttributeValue, bool) {
-	if len(h) > maxAttributes {
-		return nil, false
+// them and gives them back as they are. Beside the packed attribute there is room for
+// nine: of the ten that anybody may send, the smallest is moved into it, where few read
+// it.
+func attributesOf(h brokers.Headers) (attributes map[string]types.MessageAttributeValue, moved brokers.Headers, ok bool) {
+	if len(h) > maxAttributes+1 {
+		return nil, nil, false
 	}
-	attributes := make(map[string]types.MessageAttributeValue, len(h)+1)
+	attributes = make(map[string]types.MessageAttributeValue, len(h)+1)
 	for _, header := range h {
 		value, ok := attributeOf(header)
 		if _, again := attributes[header.Name]; !ok || again || !takesName(header.Name) {
-			return nil, false
+			return nil, nil, false
 		}
 		attributes[header.Name] = value
 	}
-	return attributes, true
+	if len(h) > maxAttributes {
+		smallest := slices.MinFunc(h, func(a, b brokers.Header) int { return cmp.Compare(len(a.Name)+len(a.Value), len(b.Name)+len(b.Value)) })
+		moved = brokers.Headers{smallest}
+		delete(attributes, smallest.Name)
+	}
+	return attributes, moved, len(moved) == 0 || len(appendHeaders(nil, moved)) <= movedRoom
 }
 
 func attributeOf(h brokers.Header) (types.MessageAttributeValue, bool) {

@@ -96,6 +96,12 @@ func (t *token) history() history {
 	return h
 }
 
+// last reports whether SQS itself dead-letters t if it is received once more. What
+// is not to end so goes back as a copy, for which no receives count yet.
+func (t *token) last() bool {
+	return t.feed.receives > 0 && t.record.receives >= t.feed.receives && !t.feed.fifo
+}
+
 // hand makes a delivery of t.
 func (t *token) hand(now time.Time, lease time.Duration) *brokers.Delivery {
 	t.until = earlier(now.Add(lease), t.limit)

@@ -30,10 +30,11 @@ const (
 	largest = 1 << 20
 
 	// packedRoom is what the packed attribute may take, of which wire.Unpack reads
-	// 64 KiB and 64 headers: packedHeaders, the name of the queue and the signature.
+	// 64 KiB and 64 headers: packedHeaders, the name of the queue, the signature and
+	// what was moved there.
 	// longestEscape is what JSON makes of one byte.
 	packedRoom    = 60 << 10
-	packedHeaders = 62
+	packedHeaders = 61
 	longestEscape = 6
 
 	idHeader    = "redrive-id"
@@ -99,7 +100,7 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 	ours := slices.ContainsFunc(notes, func(h brokers.Header) bool {
 		return h.Name == topicHeader && h.Value == queueName(q.topic)
 	})
-	h := headersOf(&m)
+	h := headersOf(&m, movedIn(packed))
 	var key *string
 	if hasFlag(packed, flagEnvelope) {
 		switch e, err := open(body); {
@@ -166,6 +167,7 @@ type letter struct {
 
 	sealed     *envelope
 	attributes map[string]types.MessageAttributeValue // those of the user
+	moved      brokers.Headers                        // those of them that have no room there
 	trace      string
 
 	sign func(notes brokers.Headers) brokers.Headers // nil where nothing is signed
@@ -328,7 +330,7 @@ func (l *letter) split(h brokers.Headers) {
 	// What the adapter carries comes last, and is little.
 	room := packedRoom
 	for _, note := range slices.Backward(notes) {
-		size := len(pack(brokers.Headers{note}))
+		size := len(pack(brokers.Headers{note}, nil))
 		if unspeakable(note) || room < size || len(l.notes) >= packedHeaders-1 {
 			l.user = append(l.user, note)
 			continue
@@ -344,7 +346,7 @@ func unspeakable(h brokers.Header) bool {
 	return !utf8.ValidString(h.Value) || !utf8.ValidString(h.Name) || !utf8.ValidString(h.Type)
 }
 
-// fit makes the user's headers attributes, all or none, and decides whether an
+// fit makes the user's headers attributes, or none of them, and decides whether an
 // envelope is needed.
 func (l *letter) fit(body string) {
 	user := l.user
@@ -352,9 +354,9 @@ func (l *letter) fit(body string) {
 		l.trace = user[i].Value
 		user = slices.Delete(slices.Clone(user), i, i+1)
 	}
-	attributes, ok := attributesOf(user)
+	attributes, moved, ok := attributesOf(user)
 	if ok {
-		l.attributes = attributes
+		l.attributes, l.moved = attributes, moved
 	}
 	if !ok || !takes(body) {
 		l.sealed = cmp.Or(l.sealed, &envelope{})
@@ -373,11 +375,11 @@ func (l *letter) shed(rest, limit int) (packed string, size int) {
 		signing = adapter.SignatureSize
 	}
 	rest += packedSize("{}") - len("{}") + signing
-	packed = pack(all, l.flags...)
+	packed = pack(all, l.moved, l.flags...)
 	// JSON makes notes longer, by how much depends on which of them stay.
 	for room := limit - rest; rest+len(packed) > limit; {
 		l.notes = wire.Fit(all, max(room, 0))
-		packed = pack(l.notes, l.flags...)
+		packed = pack(l.notes, l.moved, l.flags...)
 		over := rest + len(packed) - limit
 		if over <= 0 || room <= 0 {
 			break
@@ -386,7 +388,7 @@ func (l *letter) shed(rest, limit int) (packed string, size int) {
 	}
 	if l.sign != nil {
 		l.notes = l.sign(l.notes)
-		packed = pack(l.notes, l.flags...)
+		packed = pack(l.notes, l.moved, l.flags...)
 	}
 	return packed, rest - signing + len(packed)
 }
@@ -402,12 +404,12 @@ func (l *letter) strip(plain []byte, sealed string, limit int) (body, packed str
 	rest := len(sealed) + sizeOf(l.attributes)
 	notes := slices.DeleteFunc(slices.Clone(l.notes), func(h brokers.Header) bool { return !slices.Contains(spare, h.Name) })
 	notes = append(notes, brokers.Header{Name: deadPrefix + "truncated", Value: "record"})
-	packed = pack(notes, l.flags...)
+	packed = pack(notes, l.moved, l.flags...)
 	if size = rest + packedSize(packed); size <= limit {
 		return sealed, packed, size
 	}
 	packed = l.bare()
-	if size = rest + packedSize(packed); size <= limit || len(l.user) == 0 {
+	if size = len(sealed) + sizeOf(l.attributes) + packedSize(packed); size <= limit || len(l.user) == 0 {
 		return sealed, packed, size
 	}
 	// More attributes than can be sent again as they were, or a smaller queue.
@@ -422,12 +424,17 @@ func (l *letter) strip(plain []byte, sealed string, limit int) (body, packed str
 	return body, packed, len(body) + packedSize(packed)
 }
 
-// bare is the packed attribute without notes, "" if that says nothing.
+// bare is the packed attribute without notes, "" if that says nothing: an attribute
+// that was moved there for its sake is back where it was.
 func (l *letter) bare() string {
-	if len(l.flags) == 0 {
+	if len(l.flags) == 0 && len(l.moved) == 1 {
+		l.attributes[l.moved[0].Name], _ = attributeOf(l.moved[0])
+		l.moved = nil
+	}
+	if len(l.flags) == 0 && len(l.moved) == 0 {
 		return ""
 	}
-	return pack(nil, l.flags...)
+	return pack(nil, l.moved, l.flags...)
 }
 
 // takesGroup reports whether SQS takes key as a message group: letters, digits

@@ -151,7 +151,28 @@ func TestRoundTrip(t *testing.T) {
 		"a body like an envelope":    {with(func(m *brokers.Message) { m.Body = []byte(`{"redrive":{"v":1,"body":"not me"}}`) }), plain},
 		"tabs and lines, all planes": {with(func(m *brokers.Message) { m.Body = []byte("a\t\r\n\u007f\u0085\U0010ffff") }), plain},
 		"nine headers":               {with(func(m *brokers.Message) { m.Headers = numbered(9) }), plain},
-		"ten headers":                {with(func(m *brokers.Message) { m.Headers = numbered(10) }), sealed},
+		"ten headers":                {with(func(m *brokers.Message) { m.Headers = numbered(10) }), plain},
+		"eleven headers":             {with(func(m *brokers.Message) { m.Headers = numbered(11) }), sealed},
+		"ten headers of bytes": {with(func(m *brokers.Message) {
+			m.Headers = numbered(10)
+			for i := range m.Headers {
+				m.Headers[i].Type, m.Headers[i].Value = "Binary.x", "\xff\"\uffff"
+			}
+		}), plain},
+		"ten headers, nine of them large": {with(func(m *brokers.Message) {
+			m.Headers = numbered(10)
+			for i := range m.Headers[1:] {
+				m.Headers[i+1].Value = strings.Repeat("x", movedRoom)
+			}
+		}), plain},
+		"ten large headers": {with(func(m *brokers.Message) {
+			m.Headers = numbered(10)
+			for i := range m.Headers {
+				m.Headers[i].Value = strings.Repeat("x", movedRoom)
+			}
+		}), sealed},
+		"a trace header beside ten":    {with(func(m *brokers.Message) { m.Headers = append(numbered(10), trace) }), plain},
+		"a dead letter of ten headers": {with(func(m *brokers.Message) { m.Headers = append(numbered(10), deadLetter(9)...) }), plain},
 		"a repeated name": {with(func(m *brokers.Message) {
 			m.Headers = brokers.Headers{{Name: "b", Value: "1"}, {Name: "a", Value: "2"}, {Name: "b", Value: "3"}}
 		}), sealed},
@@ -632,6 +653,8 @@ func normal(h brokers.Headers) brokers.Headers {
 		for _, name := range slices.Sorted(maps.Keys(l.attributes)) {
 			out = append(out, headerOf(name, l.attributes[name]))
 		}
+		out = append(out, l.moved...)
+		slices.SortStableFunc(out, func(a, b brokers.Header) int { return strings.Compare(a.Name, b.Name) })
 	}
 	if l.trace != "" {
 		at := 0
@@ -652,6 +675,7 @@ func normal(h brokers.Headers) brokers.Headers {
 
 func FuzzParse(f *testing.F) {
 	f.Add("body", `{"sqs":"envelope,keyless","id":"x","topic":"orders","attempt":"3"}`, "name", "value", "3", "123", "group")
+	f.Add("body", `{"sqs":"moved","moved":[["redrive-attempt","3"],["n","base64:/w==","Binary"]],"id":"x"}`, "name", "value", "3", "123", "group")
 	f.Add(`{"redrive":{"v":1,"headers":[["redrive-attempt","9"]],"body":"x"}}`, `{"sqs":"envelope"`, "redrive-meta", "", "x", "-1", "")
 	f.Fuzz(func(t *testing.T, body, packed, name, value, receives, sent, group string) {
 		m := types.Message{

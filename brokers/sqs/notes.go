@@ -61,11 +61,14 @@ func (c counting) read(h history, receives int) (meta brokers.Meta, lost int) {
 }
 
 // abandoned is Delivery.Abandoned after so many unexplained receives.
-func (c counting) abandoned(lost int) int {
-	if c.fifo {
-		return max(0, lost-batchSize*bystanders)
+func (c counting) abandoned(lost int) int { return max(0, lost-forgiven(c.fifo)) }
+
+// forgiven is how many unexplained receives do not count.
+func forgiven(fifo bool) int {
+	if fifo {
+		return batchSize * bystanders
 	}
-	return max(0, lost-bystanders)
+	return bystanders
 }
 
 // stored is the history that the message itself tells.

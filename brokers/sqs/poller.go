@@ -45,6 +45,7 @@ func (f *feed) pauseOf(r *record) (time.Duration, error) {
 // when a queue that rests may be asked again, zero if none does. mu is held.
 func (s *source) poll(demand int, now time.Time) (next time.Time) {
 	free := min(s.sub.InFlight-len(s.out), max(demand, s.appetite.recent(now)))
+	later := max(0, free-demand) // of these will only be taken later
 	flowing, fetched := s.fetched()
 	if flowing == 0 || free <= 0 && demand == 0 {
 		return next
@@ -63,6 +64,9 @@ func (s *source) poll(demand int, now time.Time) (next time.Time) {
 		}
 		batch := f.batch(now)
 		room := free - fetched - f.first
+		if f.tight {
+			room -= later
+		}
 		most := f.fits(min(max(1, min(room, share)), batch))
 		if f.first == 0 && (len(f.items) == 0 || room >= batch && most > 0) {
 			r := f.next(max(1, most), now)
@@ -225,11 +229,15 @@ func (s *source) fail(f *feed, err error, now time.Time) {
 	if isOverLimit(err) {
 		f.pressure.full(now)
 	}
-	err = fmt.Errorf("sqs: receive from %q: %w", f.topic, err)
-	if errors.Is(err, brokers.ErrMisconfigured) {
-		s.fatal = err
+	if isGone(err) && s.mayCreate() {
+		s.restore()
+	} else {
+		err = fmt.Errorf("sqs: receive from %q: %w", f.topic, err)
+		if errors.Is(err, brokers.ErrMisconfigured) {
+			s.fatal = err
+		}
+		s.failure = err
 	}
-	s.failure = err
 	if now.Before(f.rest) {
 		return
 	}

@@ -141,6 +141,7 @@ func TestMisconfiguredQueue(t *testing.T) {
 	} {
 		playAs(t, name, "jobs", Options{}, func(s *scene) {
 			src := s.open()
+			s.broker.options.Create = false
 			s.publish("a", "b")
 			d := s.one(src)
 			fault.Operation = "ReceiveMessage"
@@ -150,8 +151,8 @@ func TestMisconfiguredQueue(t *testing.T) {
 			for err == nil {
 				_, err = src.Receive(s.Context(), 1)
 			}
-			if !errors.Is(err, brokers.ErrMisconfigured) {
-				s.Fatalf("Receive returned %v, want ErrMisconfigured", err)
+			if !errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, brokers.ErrNotFound) != (name == "gone") {
+				s.Fatalf("Receive returned %v, want ErrMisconfigured, and ErrNotFound if it is gone", err)
 			}
 			polls := s.server.Count("ReceiveMessage")
 			for range 3 {

@@ -86,7 +86,7 @@ func TestReaderFindsNothing(t *testing.T) {
 		s.create("letters", nil)
 		for _, missing := range []string{"gone", s.url("gone")} {
 			s.reads("letters", missing)
-			if _, err := s.broker.Open(s.Context(), s.sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"gone"`) {
+			if _, err := s.broker.Open(s.Context(), s.sub); !errors.Is(err, brokers.ErrMisconfigured) || !errors.Is(err, brokers.ErrNotFound) || !strings.Contains(err.Error(), `gone"`) {
 				s.Errorf("Open of %q: %v, want ErrMisconfigured with the name", missing, err)
 			}
 		}

@@ -141,6 +141,9 @@ func (j *job) add(i int, t *token, now time.Time) {
 	case st.Action == brokers.Ack || t.copied:
 		j.acks = append(j.acks, i)
 		return
+	case st.Action == brokers.Release && t.last():
+		j.copies = append(j.copies, i)
+		return
 	case st.Action == brokers.Release:
 		t.feed.block(t, now)
 		s.notes.put(t.record.id, t.history(), now, 0)
@@ -185,6 +188,9 @@ func (s *source) inPlace(t *token, st brokers.Settlement, now time.Time) (delay 
 	}
 	if s.readOnly { // no receive is an attempt
 		return delay, fits && sameMeta(st.Meta, t.record.meta), nil
+	}
+	if t.last() {
+		return 0, false, nil
 	}
 	stored := t.record.history()
 	next, lost := t.feed.counting.read(stored, t.record.receives+1)
@@ -342,7 +348,11 @@ func (j *job) stay(entries []int) (moves []move) {
 	defer s.mu.Unlock()
 	for _, i := range entries {
 		t, st := j.token(i), j.batch[i]
-		s.notes.put(t.record.id, history{meta: st.Meta, receives: t.record.receives, lost: t.lost}, now, st.Delay)
+		known := t.history()
+		if st.Action == brokers.Retry {
+			known = history{meta: st.Meta, receives: t.record.receives, lost: t.lost}
+		}
+		s.notes.put(t.record.id, known, now, st.Delay)
 		left := t.begun.Add(maxTotal).Sub(now).Truncate(time.Second)
 		moves = append(moves, move{token: t, seconds: seconds(min(st.Delay, left)), entry: i, last: true})
 	}
@@ -376,8 +386,13 @@ func (j *job) copy(ctx context.Context) (confirmed, unfit []int) {
 			unfit = append(unfit, i)
 			continue
 		}
+		if isGone(err) { // with the original
+			err = errGone
+		} else if err != nil {
+			err = fmt.Errorf("the original stays: %w", err)
+		}
 		if err != nil {
-			failed, faults = append(failed, i), append(faults, fmt.Errorf("the original stays: %w", err))
+			failed, faults = append(failed, i), append(faults, err)
 			continue
 		}
 		j.token(i).copied = true
@@ -401,6 +416,9 @@ func (j *job) endAll(entries []int, errs []error) {
 func (j *job) copyOf(i int) (outgoing, error) {
 	st := j.batch[i]
 	meta := st.Meta
+	if st.Action == brokers.Release {
+		meta = j.token(i).delivery.Meta
+	}
 	if meta.DueAt.IsZero() && st.Delay > 0 {
 		meta.DueAt = time.Now().Add(st.Delay)
 	}

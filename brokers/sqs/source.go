@@ -41,7 +41,9 @@ type source struct {
 	sweeper  *time.Timer // nil while nothing is held
 	failure  error       // of a poll, not yet reported
 	fatal    error       // that only an operator can cure
-	closed   bool
+
+	restoring bool
+	closed    bool
 }
 
 var _ brokers.Source = (*source)(nil)
@@ -62,7 +64,7 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 	for _, q := range queues {
 		s.feeds = append(s.feeds, &feed{
 			queue: q, source: s, groups: make(map[string]int), pace: newPace(b.options.Polls), keep: leastKept,
-			counting: counting{copies: b.options.Copies && !q.fifo, fifo: q.fifo, maxAttempts: cmp.Or(sub.Attempts[q.topic], sub.MaxAttempts)},
+			counting: counting{copies: (b.options.Copies || q.tight) && !q.fifo, fifo: q.fifo, maxAttempts: cmp.Or(sub.Attempts[q.topic], sub.MaxAttempts)},
 		})
 		limit := messageLimit(q.limit)
 		s.caps.MessageLimit = min(cmp.Or(s.caps.MessageLimit, limit), limit)

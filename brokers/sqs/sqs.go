@@ -27,15 +27,11 @@ type Options struct {
 	// http://localhost:9324, for tests. Empty means what Config says.
 	Endpoint string
 
-	// Create lets Open create queues that are missing: dead-letter queues with
-	// a retention of 14 days, and queues with a RedrivePolicy to them. It never
-	// changes a queue. Without it, what is missing is an error.
+	// Create lets Open create queues that are missing, dead-letter queues with a
+	// retention of 14 days, and queues with a RedrivePolicy to them; and a source
+	// those that are gone later, as on a development server that was restarted. It
+	// never changes a queue. Without it, what is missing is an error.
 	Create bool
-
-	// AllowUnverified lets Open go on where the attributes of a queue cannot be
-	// read for lack of the right sqs:GetQueueAttributes. It is for you to see
-	// then that the queue keeps what the package documentation asks for.
-	AllowUnverified bool
 
 	// Copies makes every retry a copy of the message, which carries its exact
 	// Meta to any worker, instead of retrying in place where that is possible.
@@ -163,17 +159,32 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 	if err := check(sub, t); err != nil {
 		return nil, err
 	}
-	queues, err := b.establish(ctx, sub)
+	sites, found, _, err := b.establish(ctx, sub)
 	if err != nil {
 		return nil, err
 	}
-	s := newSource(b, sub, t, queues)
+	s := newSource(b, sub, t, b.learnAll(sub, sites))
+	s.caps.Findings = found
 	b.client.callers.enter()
 	if !b.sources.Add(s) {
 		b.client.callers.leave()
 		return nil, brokers.ErrClosed
 	}
 	return s, nil
+}
+
+// Inspect returns what Open would find of the queues that sub needs, those that do
+// not exist among them, and changes nothing.
+func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+	err := check(sub, termsOf(sub, b.options))
+	var sites map[string]*site
+	if err == nil {
+		sites, err = b.survey(ctx, sub)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sqs: inspect %q: %w", printable(sub.Topics...), err)
+	}
+	return findings(sub, sites, false), nil
 }
 
 func (b *Broker) forget(s *source) {
@@ -192,7 +203,7 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 		}
 		return q.compose(m, nil, 0)
 	}
-	return adapter.Publish(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.send(ctx, q.url, out) })
+	return adapter.Publish(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.missed(topic, b.send(ctx, q.url, out)) })
 }
 
 // Return stores msgs in the queue that topic names, or whose URL it is, as a retry

@@ -1,19 +1,19 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 const (
@@ -28,16 +28,12 @@ const (
 	longestBlock = maxTotal - time.Hour
 )
 
-// leastReceives is the least maxReceiveCount of a RedrivePolicy that cannot end
-// a message before its attempts have: a receive is also a crash, a release, or
-// a hop of a long delay. On a FIFO queue a message is received with up to nine
-// before it in its group, too, whenever one of these is.
+// leastReceives is the least maxReceiveCount of a RedrivePolicy that leaves it to
+// workers to end a message: each attempt may cost two receives more, by a crash, a
+// release or a hop of a long delay, and what is forgiven before a message is
+// Delivery.Abandoned comes on top.
 func leastReceives(topic string, maxAttempts int) int {
-	receives := 3*maxAttempts + bystanders
-	if isFIFO(topic) {
-		receives *= batchSize
-	}
-	return receives
+	return 3*max(1, maxAttempts) + forgiven(isFIFO(topic))
 }
 
 func isFIFO(topic string) bool { return strings.HasSuffix(topic, fifoSuffix) }
@@ -121,217 +117,111 @@ func misconfigured(err error) error {
 	return fmt.Errorf("%w: %w", brokers.ErrMisconfigured, err)
 }
 
-// site is what Open finds of a queue.
-type site struct {
-	url    string
-	attrs  attributes
-	hidden bool // the attributes cannot be read
-}
-
-// establish finds the queues of a subscription, or creates them, and verifies
-// them.
-func (b *Broker) establish(ctx context.Context, sub brokers.Subscription) ([]queue, error) {
-	topics := slices.Compact(slices.Sorted(slices.Values(sub.Topics)))
-	if sub.ReadOnly() {
-		sites, err := b.find(ctx, topics, nil)
-		if err != nil {
-			return nil, err
-		}
-		return b.learnAll(sub, sites), nil
-	}
-	kept := slices.DeleteFunc(lasting(sub), func(topic string) bool { return slices.Contains(topics, topic) })
-	sites, err := b.find(ctx, kept, func(topic string) (map[string]string, error) {
-		return settings(topic, retention, "", 0), nil
+// survey looks at all queues that sub needs, and changes nothing. They are found by
+// topic. Its error is why it could not look.
+func (b *Broker) survey(ctx context.Context, sub brokers.Subscription) (map[string]*site, error) {
+	topics := slices.Concat(sub.Topics, lasting(sub))
+	slices.Sort(topics)
+	topics = slices.Compact(topics)
+	found := make([]*site, len(topics))
+	err := b.each(len(topics), func(i int) (err error) {
+		found[i], err = b.look(ctx, topics[i])
+		return err
 	})
-	found, fault := b.find(ctx, topics, func(topic string) (map[string]string, error) {
-		if err != nil {
-			return nil, fmt.Errorf("the queue %q is missing, and is not created before all dead-letter queues, and that for receipts, are there", topic)
-		}
-		keep := max(leastRetention, (sub.MaxAge+sub.MaxDelay).Truncate(time.Second)+time.Second)
-		if keep > retention {
-			return nil, misconfigured(tooLong(topic, sub, retention))
-		}
-		return settings(topic, keep, sites[sub.DeadLetters[topic]].attrs.arn, leastReceives(topic, sub.MaxAttempts)), nil
-	})
-	if err := errors.Join(err, fault); err != nil {
-		return nil, err
+	sites := make(map[string]*site, len(topics))
+	for i, topic := range topics {
+		sites[topic] = found[i]
 	}
-	maps.Copy(sites, found)
-	if err := b.verify(ctx, sub, sites); err != nil {
-		return nil, err
+	if err != nil {
+		return sites, err
 	}
-	return b.learnAll(sub, sites), nil
+	return sites, b.connect(ctx, sub, sites)
 }
 
-// learnAll remembers the queues, and returns those to receive from.
-func (b *Broker) learnAll(sub brokers.Subscription, sites map[string]site) []queue {
-	var queues []queue
-	for topic, s := range sites {
-		q := queue{topic: topic, url: s.url, fifo: isFIFO(topic), limit: s.attrs.limit, maxDelay: furthest(topic, sub.MaxDelay), seal: b.seal}
-		if q.limit == 0 {
-			q.limit = largest
-		}
-		b.learn(q)
-		if slices.Contains(sub.Topics, topic) {
-			queues = append(queues, q)
-		}
-	}
-	slices.SortFunc(queues, func(a, b queue) int { return strings.Compare(a.topic, b.topic) })
-	return queues
-}
-
-// settings are the attributes of a queue to create.
-func settings(topic string, keep time.Duration, deadARN string, receives int) map[string]string {
-	attrs := map[string]string{"MessageRetentionPeriod": strconv.Itoa(int(keep / time.Second))}
-	if isFIFO(topic) {
-		attrs["FifoQueue"] = "true"
-	}
-	if deadARN != "" {
-		policy, _ := json.Marshal(map[string]string{ // strings cannot fail
-			"deadLetterTargetArn": deadARN,
-			"maxReceiveCount":     strconv.Itoa(min(receives, mostReceives)),
-		})
-		attrs["RedrivePolicy"] = string(policy)
-	}
-	return attrs
-}
-
-// find looks up topics, a few at a time. Those that are missing are created
-// with attrs if Options.Create says so. Attrs is nil if they are only read: then
-// nothing is created, and nothing need be known of them.
-func (b *Broker) find(ctx context.Context, topics []string, attrs func(topic string) (map[string]string, error)) (map[string]site, error) {
-	found := make([]site, len(topics))
-	errs := make([]error, len(topics))
+// each calls f with every number below n, a few at a time, and joins the errors.
+func (b *Broker) each(n int, f func(i int) error) error {
+	errs := make([]error, n)
 	slots := make(chan struct{}, calling)
 	var work sync.WaitGroup
-	for i, topic := range topics {
+	for i := range n {
 		slots <- struct{}{}
 		work.Go(func() {
-			found[i], errs[i] = b.findOne(ctx, topic, attrs)
+			errs[i] = f(i)
 			<-slots
 		})
 	}
 	work.Wait()
-	sites := make(map[string]site, len(topics))
-	for i, topic := range topics {
-		sites[topic] = found[i]
-	}
-	return sites, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
-func (b *Broker) findOne(ctx context.Context, topic string, attrs func(string) (map[string]string, error)) (site, error) {
-	address, err := b.client.resolve(ctx, topic)
-	reads := attrs == nil
-	if isGone(err) && b.options.Create && !reads && !strings.Contains(topic, "://") {
-		var set map[string]string
-		if set, err = attrs(topic); err == nil {
-			address, err = b.client.create(ctx, topic, set)
-		}
+func (b *Broker) look(ctx context.Context, topic string) (*site, error) {
+	s := &site{topic: topic}
+	var err error
+	if s.url, err = b.client.resolve(ctx, topic); err == nil {
+		err = b.inspect(ctx, s)
 	}
-	if err != nil {
-		return site{}, err
-	}
-	s := site{url: address}
-	s.attrs, err = b.client.inspect(ctx, address)
-	if err != nil && (b.options.AllowUnverified || reads) && isDenied(err) {
-		s.hidden, err = true, nil
+	if isGone(err) {
+		s.missing, err = true, nil
 	}
 	return s, err
 }
 
-// verify refuses what would end, drop or hide messages before their time.
-func (b *Broker) verify(ctx context.Context, sub brokers.Subscription, sites map[string]site) error {
-	var faults []error
-	for _, topic := range sub.Topics {
-		s := sites[topic]
-		if s.hidden {
-			continue
-		}
-		faults = append(faults, verifyQueue(topic, sub, s.attrs)...)
-		if dead := sub.DeadLetters[topic]; dead != "" && !sites[dead].hidden {
-			faults = append(faults, verifyDead(topic, dead, s.attrs, sites[dead].attrs)...)
-			faults = append(faults, verifyRoom(topic, dead, s.attrs, sites[dead].attrs))
-		}
-		native, err := b.native(ctx, s, sites)
-		switch {
-		case err != nil:
-			faults = append(faults, fmt.Errorf("the RedrivePolicy of %q leads to %q, which cannot be verified: %w", topic, s.attrs.deadLetter, err))
-		case native != nil && s.attrs.deadLetter != sites[sub.DeadLetters[topic]].attrs.arn:
-			faults = append(faults, verifyDead(topic, arnName(s.attrs.deadLetter), s.attrs, *native)...)
-		}
-	}
-	return misconfigured(errors.Join(faults...))
-}
-
-func verifyQueue(topic string, sub brokers.Subscription, attrs attributes) (faults []error) {
-	if attrs.retention > 0 && sub.MaxAge+sub.MaxDelay > attrs.retention {
-		faults = append(faults, tooLong(topic, sub, attrs.retention))
-	}
-	if attrs.deadLetter == "" {
-		return faults
-	}
-	if least := leastReceives(topic, sub.MaxAttempts); attrs.maxReceives < least {
-		faults = append(faults, fmt.Errorf("the RedrivePolicy of %q has maxReceiveCount %d and would end messages before their %d attempts, as crashes, releases and long delays count, too: set it to %d or more, or remove the policy",
-			topic, attrs.maxReceives, sub.MaxAttempts, least))
-	}
-	if isFIFO(attrs.deadLetter) != isFIFO(topic) {
-		faults = append(faults, fmt.Errorf("the RedrivePolicy of %q leads to %q, and one of them alone is a FIFO queue: make both of one type", topic, arnName(attrs.deadLetter)))
-	}
-	return faults
-}
-
-func tooLong(topic string, sub brokers.Subscription, kept time.Duration) error {
-	return fmt.Errorf("retries may take %v (an age of %v and a delay of %v), and %q keeps messages for %v: raise its MessageRetentionPeriod, which can be 14 days, or lower the age or the cap of the retry policy",
-		sub.MaxAge+sub.MaxDelay, sub.MaxAge, sub.MaxDelay, topic, kept)
-}
-
-func verifyDead(topic, dead string, attrs, deadAttrs attributes) (faults []error) {
-	if attrs.retention > 0 && deadAttrs.retention > 0 && deadAttrs.retention < attrs.retention {
-		faults = append(faults, fmt.Errorf("the dead-letter queue %q keeps messages for %v, and %q for %v: a dead letter may be gone before anybody has seen it; raise MessageRetentionPeriod of %q to at least %d",
-			dead, deadAttrs.retention, topic, attrs.retention, dead, int(attrs.retention/time.Second)))
-	}
-	return faults
-}
-
-// verifyRoom refuses a dead-letter queue that does not take what its queue takes:
-// it would be tried again and again, and be gone when the retention ends.
-func verifyRoom(topic, dead string, attrs, deadAttrs attributes) error {
-	if attrs.limit == 0 || deadAttrs.limit == 0 || deadAttrs.limit >= attrs.limit {
+// inspect reads the attributes of a queue whose URL is known.
+func (b *Broker) inspect(ctx context.Context, s *site) (err error) {
+	s.attrs, err = b.client.inspect(ctx, s.url)
+	s.hidden = isDenied(err)
+	if s.hidden {
 		return nil
 	}
-	return fmt.Errorf("the dead-letter queue %q takes messages of up to %d bytes, and %q of up to %d: a larger one could never be dead-lettered; raise MaximumMessageSize of %q to at least %d, which can be done while it is in use",
-		dead, deadAttrs.limit, topic, attrs.limit, dead, attrs.limit)
+	return err
 }
 
-// native asks about the target of a RedrivePolicy that is not among sites. The
-// target is in the account and region of its ARN.
-func (b *Broker) native(ctx context.Context, s site, sites map[string]site) (*attributes, error) {
-	if s.attrs.deadLetter == "" {
-		return nil, nil
-	}
-	for _, other := range sites {
-		if other.attrs.arn == s.attrs.deadLetter {
-			return &other.attrs, nil
+// connect finds out where the dead letters of each topic go.
+func (b *Broker) connect(ctx context.Context, sub brokers.Subscription, sites map[string]*site) error {
+	byARN := make(map[string]*site)
+	for _, s := range sites {
+		if s.attrs.arn != "" {
+			byARN[s.attrs.arn] = s
 		}
 	}
-	u, err := url.Parse(s.url)
-	parts := strings.Split(s.attrs.deadLetter, ":")
+	topics := slices.Compact(slices.Sorted(slices.Values(sub.Topics)))
+	return b.each(len(topics), func(i int) (err error) {
+		s := sites[topics[i]]
+		s.letters = sites[sub.DeadLetters[s.topic]]
+		if s.attrs.deadLetter == "" || sub.ReadOnly() {
+			return nil
+		}
+		if s.net = byARN[s.attrs.deadLetter]; s.net == nil {
+			s.net, err = b.lookByARN(ctx, s)
+		}
+		if s.net.missing && s.letters != nil && s.letters.missing && queueName(s.letters.topic) == s.net.topic {
+			s.net = s.letters // not the fault of the policy
+		}
+		return err
+	})
+}
+
+// lookByARN looks at the target of a RedrivePolicy, which is in the account and
+// region of its ARN. What is no ARN cannot be looked at.
+func (b *Broker) lookByARN(ctx context.Context, of *site) (*site, error) {
+	s := &site{topic: arnName(of.attrs.deadLetter)}
+	u, err := url.Parse(of.url)
+	parts := strings.Split(of.attrs.deadLetter, ":")
 	if err != nil || len(parts) != 6 {
-		return nil, fmt.Errorf("%q is no ARN of a queue", s.attrs.deadLetter)
+		s.hidden = true
+		return s, nil
 	}
 	base := strings.TrimSuffix(u.Path, "/")
 	for range 2 {
 		base = base[:max(0, strings.LastIndexByte(base, '/'))]
 	}
 	u.Path = base + "/" + parts[4] + "/" + parts[5]
-	attrs, err := b.client.inspect(ctx, u.String())
-	switch {
-	case err == nil:
-		return &attrs, nil
-	case b.options.AllowUnverified && isDenied(err):
-		return nil, nil
+	s.url = u.String()
+	err = b.inspect(ctx, s)
+	if isGone(err) {
+		s.missing, err = true, nil
 	}
-	return nil, err
+	return s, err
 }
 
 func arnName(arn string) string { return arn[strings.LastIndexByte(arn, ':')+1:] }
@@ -340,6 +230,119 @@ func arnName(arn string) string { return arn[strings.LastIndexByte(arn, ':')+1:]
 func isDenied(err error) bool {
 	code, _ := codeOf(err)
 	return code == "AccessDenied"
+}
+
+// findings are all that is wrong with the queues of sub. What is missing is, unless it
+// will be created.
+func findings(sub brokers.Subscription, sites map[string]*site, create bool) (found []brokers.Finding) {
+	for _, topic := range slices.Sorted(maps.Keys(sites)) {
+		switch s := sites[topic]; {
+		case s.missing && !(create && creatable(topic)):
+			found = append(found, s.gap())
+		case sub.ReadOnly(): // takes them as they are
+		case s.hidden:
+			found = append(found, s.unread())
+		case !slices.Contains(sub.Topics, topic):
+		case !s.missing:
+			found = append(found, s.judge(sub)...)
+		case sub.MaxAge+sub.MaxDelay > retention:
+			found = append(found, s.tooLong(sub.MaxAge+sub.MaxDelay, ""))
+		}
+	}
+	return found
+}
+
+// creatable reports whether a topic is a name: a URL may be of another account.
+func creatable(topic string) bool { return !strings.Contains(topic, "://") }
+
+// establish looks at all that sub needs, and refuses it, or creates what is missing
+// if Options.Create says so. It returns what it has created, too.
+func (b *Broker) establish(ctx context.Context, sub brokers.Subscription) (sites map[string]*site, found []brokers.Finding, created []string, err error) {
+	create := b.options.Create && !sub.ReadOnly()
+	sites, err = b.survey(ctx, sub)
+	found, refused := adapter.Taken(findings(sub, sites, create))
+	if err := errors.Join(err, refused); err != nil {
+		return nil, nil, nil, err
+	}
+	if created, err = b.create(ctx, sub, sites); err != nil || len(created) == 0 {
+		return sites, found, created, err
+	}
+	// Somebody else may have been first, with other settings.
+	if err := b.connect(ctx, sub, sites); err != nil {
+		return nil, nil, created, err
+	}
+	found, err = adapter.Taken(findings(sub, sites, false))
+	if refused, ok := errors.AsType[*brokers.RefusedError](err); ok {
+		err = fmt.Errorf("%w: somebody else has made queues meanwhile: %v", brokers.ErrMisconfigured, refused.Findings)
+	}
+	return sites, found, created, err
+}
+
+// create creates the queues that are missing: those of topics when all that their
+// policies lead to is there.
+func (b *Broker) create(ctx context.Context, sub brokers.Subscription, sites map[string]*site) (created []string, err error) {
+	topics := slices.Compact(slices.Sorted(slices.Values(sub.Topics)))
+	kept := slices.DeleteFunc(lasting(sub), func(topic string) bool { return slices.Contains(topics, topic) })
+	keep := max(leastRetention, (sub.MaxAge+sub.MaxDelay).Truncate(time.Second)+time.Second)
+	for _, group := range [][]string{kept, topics} {
+		missing := slices.DeleteFunc(group, func(topic string) bool { return !sites[topic].missing })
+		err = b.each(len(missing), func(i int) error {
+			topic := missing[i]
+			attrs := settings(topic, retention, "", 0)
+			if slices.Contains(topics, topic) {
+				target := ""
+				if letters := sites[sub.DeadLetters[topic]]; letters != nil {
+					target = letters.attrs.arn
+				}
+				attrs = settings(topic, min(keep, retention), target, leastReceives(topic, sub.MaxAttempts))
+			}
+			return b.createOne(ctx, sites[topic], attrs)
+		})
+		if err != nil {
+			return created, err
+		}
+		created = append(created, missing...)
+	}
+	return created, nil
+}
+
+func (b *Broker) createOne(ctx context.Context, s *site, attrs map[string]string) (err error) {
+	if s.url, err = b.client.create(ctx, s.topic, attrs); err != nil {
+		return err
+	}
+	s.missing = false
+	return b.inspect(ctx, s)
+}
+
+// settings are the attributes of a queue to create.
+func settings(topic string, keep time.Duration, deadARN string, receives int) map[string]string {
+	attrs := map[string]string{nameRetention: inSeconds(keep.Truncate(time.Second))}
+	if isFIFO(topic) {
+		attrs["FifoQueue"] = "true"
+	}
+	if deadARN != "" {
+		attrs[namePolicy] = policy(deadARN, min(receives, mostReceives))
+	}
+	return attrs
+}
+
+// learnAll remembers the queues, and returns those to receive from.
+func (b *Broker) learnAll(sub brokers.Subscription, sites map[string]*site) []queue {
+	var queues []queue
+	for topic, s := range sites {
+		q := queue{
+			topic: topic, url: s.url, fifo: isFIFO(topic), limit: cmp.Or(s.attrs.limit, largest), maxDelay: furthest(topic, sub.MaxDelay), seal: b.seal,
+		}
+		if !sub.ReadOnly() {
+			q.tight, q.receives = s.tight(sub), s.attrs.maxReceives
+		}
+		b.learn(q)
+		if slices.Contains(sub.Topics, topic) {
+			queues = append(queues, q)
+		}
+	}
+	slices.SortFunc(queues, func(a, b queue) int { return strings.Compare(a.topic, b.topic) })
+	return queues
 }
 
 // furthest is how far ahead the due time of a message of topic may lie: a retry
