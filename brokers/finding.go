@@ -36,12 +36,13 @@ func (s Severity) String() string {
 	return fmt.Sprintf("Severity(%d)", uint8(s))
 }
 
-// Finding is a setting of a queue or topic other than this framework would make
-// it.
+// Finding is a setting of a queue or topic, or of the broker, other than this
+// framework would make it.
 type Finding struct {
 	Severity Severity
 
-	// Topic names the queue, topic or exchange.
+	// Topic names the queue, topic or exchange; or the node, group or host that it is
+	// about.
 	Topic string
 
 	// Missing says that it does not exist.

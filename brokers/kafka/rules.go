@@ -197,6 +197,12 @@ func (q quality) gap(why string) brokers.Finding {
 		f.Fix = fmt.Sprintf("kafka-topics.sh --create --if-not-exists --topic %s, or correct the name", q.name)
 		return f
 	}
+	f.Fix = q.creation()
+	return f
+}
+
+// creation is the command that makes the topic as Open would.
+func (q quality) creation() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "kafka-topics.sh --create --if-not-exists --topic %s", q.name)
 	if q.made.NumPartitions > 0 {
@@ -215,8 +221,7 @@ func (q quality) gap(why string) brokers.Finding {
 	if q.like.inSync > 1 {
 		fmt.Fprintf(&b, " --config min.insync.replicas=%d", q.like.inSync)
 	}
-	f.Fix = b.String()
-	return f
+	return b.String()
 }
 
 // operations are the rights that this package asks for, by the words of kafka-acls.sh.

@@ -18,6 +18,7 @@ import (
 type managed struct {
 	Arguments map[string]any `json:"arguments"`
 	Policy    *object        `json:"effective_policy_definition"` // nil without statistics
+	Members   []string       `json:"members"`                     // nodes, of a quorum queue
 }
 
 // object is an object of JSON, or an empty list, as Erlang may have it.
@@ -36,14 +37,51 @@ const mostAnswer = 16 << 20
 
 // ask gets what is at a path of the management API.
 func (b *Broker) ask(ctx context.Context, into any, path ...string) (found bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, b.options.CallTimeout)
-	defer cancel()
+	return b.askFor(ctx, into, nil, path...)
+}
+
+// askFor is ask with parameters.
+func (b *Broker) askFor(ctx context.Context, into any, query url.Values, path ...string) (found bool, err error) {
+	answer, err := b.get(ctx, query, path...)
+	if err != nil {
+		return false, err
+	}
+	defer answer.Body.Close()
+	switch answer.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return false, nil
+	default:
+		return false, refusal(answer)
+	}
+	return true, readAnswer(answer, into)
+}
+
+func readAnswer(answer *http.Response, into any) error {
+	if err := json.NewDecoder(io.LimitReader(answer.Body, mostAnswer)).Decode(into); err != nil {
+		return fmt.Errorf("read the answer of the management API at %s: %w", answer.Request.URL.Redacted(), err)
+	}
+	return nil
+}
+
+// refusal is the error of an answer that says no.
+func refusal(answer *http.Response) error {
+	return fmt.Errorf("the management API at %s answers %s: check Options.ManagementURL, and that the user has the tag management or monitoring",
+		answer.Request.URL.Redacted(), answer.Status)
+}
+
+// get asks the management API. The caller closes the body.
+func (b *Broker) get(ctx context.Context, query url.Values, path ...string) (*http.Response, error) {
 	for i, part := range path {
 		path[i] = url.PathEscape(part)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(b.options.ManagementURL, "/")+"/api/"+strings.Join(path, "/"), nil)
+	address := strings.TrimSuffix(b.options.ManagementURL, "/") + "/api/" + strings.Join(path, "/")
+	if query != nil {
+		address += "?" + query.Encode()
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return false, err
+		return nil, redacted(err)
 	}
 	if request.URL.User == nil {
 		account := b.endpoints[0].PlainAuth()
@@ -54,20 +92,9 @@ func (b *Broker) ask(ctx context.Context, into any, path ...string) (found bool,
 	}
 	answer, err := b.manager.Do(request)
 	if err != nil {
-		return false, fmt.Errorf("ask the management API: %w", redacted(err))
+		return nil, fmt.Errorf("ask the management API: %w", redacted(err))
 	}
-	defer answer.Body.Close()
-	switch {
-	case answer.StatusCode == http.StatusNotFound:
-		return false, nil
-	case answer.StatusCode != http.StatusOK:
-		return false, fmt.Errorf("the management API at %s answers %s: check Options.ManagementURL, and that the user has the tag management or monitoring",
-			request.URL.Redacted(), answer.Status)
-	}
-	if err := json.NewDecoder(io.LimitReader(answer.Body, mostAnswer)).Decode(into); err != nil {
-		return false, fmt.Errorf("read the answer of the management API at %s: %w", request.URL.Redacted(), err)
-	}
-	return true, nil
+	return answer, nil
 }
 
 // redacted is an error of a request without the address, which may hold a
@@ -87,6 +114,7 @@ func (b *Broker) readPolicies(ctx context.Context, q *quality) error {
 	if err != nil || !found {
 		return err
 	}
+	q.members = m.Members
 	if q.unknown {
 		q.declared = amqp.Table{}
 		for name, value := range m.Arguments {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -26,8 +27,8 @@ type Options struct {
 	// URL say, or else the certificates of the system.
 	TLS *tls.Config
 
-	// AllowPlaintext lets amqp:// endpoints of other machines log in, where whoever
-	// is on the way reads the password. Without it that is an error.
+	// AllowPlaintext lets amqp:// and http:// addresses of other machines be used,
+	// where whoever is on the way reads the password. Without it that is an error.
 	AllowPlaintext bool
 
 	// Credentials, unless nil, is asked for user and password at every attempt
@@ -43,8 +44,9 @@ type Options struct {
 	// ManagementURL is the address of the management API, such as
 	// http://host:15672, for Open to read the policies of queues, which AMQP does
 	// not show. User and password are those of the address, or else of the first
-	// of URLs; the user needs the tag management. Empty means that policies are not
-	// looked at.
+	// of URLs; the user needs the tag management, or monitoring for all that
+	// Inspect looks at. Empty means that policies are not looked at. An http
+	// address of another machine needs AllowPlaintext.
 	ManagementURL string
 
 	// Prefix begins the names of the exchanges and queues that retries go
@@ -127,11 +129,12 @@ func New(options Options) (*Broker, error) {
 	if err = errors.Join(err, options.check(), fault); err != nil {
 		return nil, fmt.Errorf("rabbitmq: %w: %w", brokers.ErrMisconfigured, err)
 	}
+	options = options.withDefaults()
 	b := &Broker{
-		options:   options.withDefaults(),
+		options:   options,
 		endpoints: endpoints,
 		seal:      seal,
-		manager:   &http.Client{Transport: &http.Transport{TLSClientConfig: options.TLS, DisableKeepAlives: true}},
+		manager:   &http.Client{Timeout: options.CallTimeout, Transport: &http.Transport{TLSClientConfig: options.TLS, DisableKeepAlives: true}},
 		grace:     grace,
 		paces:     paces{stragglers: stragglerPace, retryStragglers: retryStragglerPace, starved: starvedPace},
 	}
@@ -148,8 +151,8 @@ func parse(urls []string, allowPlaintext bool) ([]endpoint, error) {
 	}
 	var endpoints []endpoint
 	var faults []error
-	for i, url := range urls {
-		e, err := newEndpoint(url)
+	for i, address := range urls {
+		e, err := newEndpoint(address)
 		if err == nil && e.Scheme != secureScheme && adapter.IsRemote(e.Host) && !allowPlaintext {
 			err = errors.New("would send the password to another machine where others can read it: use amqps://, or set Options.AllowPlaintext")
 		}
@@ -169,6 +172,7 @@ func (o Options) check() error {
 		adapter.AtLeast("CallTimeout", o.CallTimeout, 1),
 		adapter.AtLeast("Heartbeat", o.Heartbeat, time.Second),
 		adapter.NotNegative("MessageLimit", o.MessageLimit),
+		o.checkManagement(),
 	}
 	for i, place := range o.IDFrom {
 		if err := place.check(); err != nil {
@@ -179,6 +183,20 @@ func (o Options) check() error {
 		faults = append(faults, fmt.Errorf("Options.Prefix has %d bytes, the longest has %d", len(o.Prefix), longestPrefix))
 	}
 	return errors.Join(faults...)
+}
+
+// checkManagement tells nothing of the address: it may have a password in it.
+func (o Options) checkManagement() error {
+	if o.ManagementURL == "" {
+		return nil
+	}
+	switch u, err := url.Parse(o.ManagementURL); {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return errors.New("Options.ManagementURL is no address of a management API: use one such as https://host:15671")
+	case u.Scheme == "http" && adapter.IsRemote(u.Hostname()) && !o.AllowPlaintext:
+		return errors.New("Options.ManagementURL would send the password to another machine where others can read it: use https://, or set Options.AllowPlaintext")
+	}
+	return nil
 }
 
 func (o Options) withDefaults() Options {
@@ -257,26 +275,6 @@ func (b *Broker) declare(ctx context.Context, topics []string) error {
 	}
 	_, err = l.establish(ctx, t, b)
 	return err
-}
-
-// Inspect returns what Open would find of the queues and exchanges that sub needs,
-// those that do not exist among them, and changes nothing.
-func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
-	if err := b.names.check(sub, b.names.longestTopic()); err != nil {
-		return nil, fmt.Errorf("rabbitmq: inspect %q: %w", sub.Topics, err)
-	}
-	l, err := b.dial(ctx, "inspection")
-	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: inspect %q: %w", sub.Topics, err)
-	}
-	defer l.close(ctx, brokers.ErrClosed)
-	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
-	defer stop()
-	found, err := l.survey(ctx, b.names.plan(sub, planShelves(sub.MaxDelay)), b)
-	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: inspect %q: %w", sub.Topics, err)
-	}
-	return append(found.findings, found.gaps()...), nil
 }
 
 // Close closes the sources that are still open and then the connection for

@@ -35,6 +35,7 @@ type quality struct {
 	flaws    []string   // durable=false and the like
 	unknown  bool       // its arguments could not be read
 	read     bool       // its policies are in args
+	members  []string   // nodes, if they could be read
 	vhost    string
 	drops    bool // the broker limits deliveries by default, as RabbitMQ 4 does
 }

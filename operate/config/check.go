@@ -28,6 +28,9 @@ func (b *Broker) check(d *decoder, key string) {
 			d.wrong(fmt.Sprintf("%s.%s[%d]", key, addressKey[b.Kind], i), "has a user in it", "use the keys user and password")
 		}
 	}
+	if strings.Contains(b.Management, "@") {
+		d.wrong(key+".management", "has a user in it", "use the keys user and password")
+	}
 }
 
 // both demands two keys or none of them.

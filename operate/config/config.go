@@ -110,6 +110,11 @@ type Broker struct {
 	// `http://localhost:9324`.
 	Endpoint string `yaml:"endpoint" kinds:"sqs" unset:"AWS"`
 
+	// Management is the address of the management API, such as
+	// `https://rabbit-1.example.com:15671`, which shows what AMQP does not. `user`
+	// needs the tag `monitoring`.
+	Management string `yaml:"management" kinds:"rabbitmq" unset:"policies, members and alarms are not looked at"`
+
 	// Prefix begins the names of the queues or topics that retries go through:
 	// that of the workers, `Options.Prefix`.
 	Prefix string `yaml:"prefix" kinds:"rabbitmq kafka" default:"redrive"`
@@ -167,8 +172,25 @@ type Topic struct {
 	// Rate is the most letters a second that are sent back.
 	Rate int `yaml:"rate" unset:"what the job says"`
 
+	// Retry is what the retry policy of the workers asks of the broker at most.
+	Retry Retry `yaml:"retry" unset:"the default policy"`
+
 	// Retention replaces that of all topics, key by key.
 	Retention Retention `yaml:"retention" unset:"that of all topics"`
+}
+
+// Retry is what a retry policy asks of a broker at most.
+type Retry struct {
+	// Attempts is the most runs that are counted, `retry.Policy.MaxAttempts`.
+	Attempts int `yaml:"attempts" default:"10"`
+
+	// MaxDelay is the longest delay before a retry: the longest of `Backoff.Cap`,
+	// `MaxRetryAfter` and `EnvironmentDelay` of the policy.
+	MaxDelay Wait `yaml:"max_delay" default:"15m"`
+
+	// MaxAge is how long after its first failure a message may be retried,
+	// `retry.Policy.MaxAge`.
+	MaxAge Wait `yaml:"max_age" default:"24h"`
 }
 
 // Store is where collected letters are kept.

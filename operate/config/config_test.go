@@ -67,7 +67,7 @@ func TestFull(t *testing.T) {
 	for key := range c.lines {
 		seen[key[strings.LastIndex(key, ".")+1:]] = true
 	}
-	for _, v := range []any{Config{}, Broker{}, TLS{}, Topic{}, Store{}, Collect{}, Retention{}, Serve{}, Key{}} {
+	for _, v := range []any{Config{}, Broker{}, TLS{}, Topic{}, Retry{}, Store{}, Collect{}, Retention{}, Serve{}, Key{}} {
 		for _, f := range fieldsOf(reflect.ValueOf(v)) {
 			if !seen[f.name] {
 				t.Errorf("testdata/full.yaml has no key %s: add it", f.name)
@@ -86,6 +86,9 @@ func TestDefaults(t *testing.T) {
 	}
 	if got, want := c.Topics[0].Retention, (Retention{2 * time.Hour, 3 * day, 30 * day}); got != want {
 		t.Errorf("Retention of the topic = %+v, want %+v", got, want)
+	}
+	if got, want := c.Topics[0].Retry, (Retry{Attempts: 10, MaxDelay: Wait(15 * time.Minute), MaxAge: Wait(day)}); got != want {
+		t.Errorf("Retry = %+v, want %+v", got, want)
 	}
 	if c.Serve.Listen != "127.0.0.1:7420" || c.Serve.Token != nil || c.Topics[0].Collect {
 		t.Errorf("Serve = %+v, Collect = %v, want loopback and nothing collected", c.Serve, c.Topics[0].Collect)

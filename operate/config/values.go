@@ -64,35 +64,58 @@ func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }
 const (
 	day          = 24 * time.Hour
 	leastTime    = time.Hour
+	leastWait    = time.Millisecond
 	mostTime     = 3650 * day
 	durationForm = form("time: use one from 1h to 3650d, such as 30d or 36h")
+	waitForm     = form("time: use one from 1ms to 3650d, such as 15m or 90s")
 )
 
-// parseDuration reads what time.ParseDuration reads, or days before that.
+// Wait is a time from 1 ms.
+type Wait time.Duration
+
+// UnmarshalText reads what time.ParseDuration reads, or days before that.
+func (w *Wait) UnmarshalText(text []byte) error {
+	d, ok := parseTime(string(text), leastWait)
+	if !ok {
+		return waitForm
+	}
+	*w = Wait(d)
+	return nil
+}
+
+// String is the time as UnmarshalText reads it.
+func (w Wait) String() string { return durationText(time.Duration(w)) }
+
+// parseDuration reads a time from an hour.
 func parseDuration(word string, to *time.Duration) error {
-	var total time.Duration
+	d, ok := parseTime(word, leastTime)
+	if !ok {
+		return durationForm
+	}
+	*to = d
+	return nil
+}
+
+// parseTime reads what time.ParseDuration reads, or days before that.
+func parseTime(word string, least time.Duration) (total time.Duration, ok bool) {
 	if days, rest, ok := strings.Cut(word, "d"); ok {
 		n, err := strconv.Atoi(days)
 		if err != nil || n < 0 || n > int(mostTime/day) {
-			return durationForm
+			return 0, false
 		}
 		total, word = time.Duration(n)*day, rest
 	}
 	if word != "" {
 		d, err := time.ParseDuration(word)
 		if err != nil || d < 0 || d > mostTime {
-			return durationForm
+			return 0, false
 		}
 		total += d
 	}
-	if total < leastTime || total > mostTime {
-		return durationForm
-	}
-	*to = total
-	return nil
+	return total, least <= total && total <= mostTime
 }
 
-// durationText is a duration as parseDuration reads it.
+// durationText is a duration as parseTime reads it.
 func durationText(d time.Duration) string {
 	if d >= day && d%day == 0 {
 		return strconv.Itoa(int(d/day)) + "d"

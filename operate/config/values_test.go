@@ -49,3 +49,18 @@ func TestDuration(t *testing.T) {
 		}
 	}
 }
+
+func TestWait(t *testing.T) {
+	for in, want := range map[string]time.Duration{
+		"1ms": time.Millisecond, "90s": 90 * time.Second, "15m": 15 * time.Minute, "24h": day, "1d12h": 36 * time.Hour, "3650d": 3650 * day,
+		"": 0, "0s": 0, "1us": 0, "-1s": 0, "15": 0, "3650d1ms": 0, "1y": 0,
+	} {
+		var w, again Wait
+		if err := w.UnmarshalText([]byte(in)); (err == nil) != (want > 0) || w != Wait(want) {
+			t.Errorf("%q is %v, error %v, want %v", in, w, err, want)
+		}
+		if want > 0 && (again.UnmarshalText([]byte(w.String())) != nil || again != w) {
+			t.Errorf("%q is read as %v, want %v", w, again, want)
+		}
+	}
+}

@@ -93,7 +93,8 @@ func keys(list []config.Key) (secret [][]byte, err error) {
 }
 
 func openRabbitMQ(b *config.Broker, secret [][]byte, certs *tls.Config) (brokers.Broker, error) {
-	o := rabbitmq.Options{URLs: b.URLs, TLS: certs, AllowPlaintext: b.AllowPlaintext, Prefix: b.Prefix, MessageLimit: int(b.MessageLimit), Secret: secret}
+	o := rabbitmq.Options{URLs: b.URLs, TLS: certs, AllowPlaintext: b.AllowPlaintext, Prefix: b.Prefix, MessageLimit: int(b.MessageLimit), Secret: secret,
+		ManagementURL: b.Management}
 	if b.Password != nil {
 		password, err := b.Password.Read()
 		if err != nil {
@@ -214,7 +215,14 @@ var optionField = regexp.MustCompile(`Options\.(?:Config\.)?(\w+)`)
 
 func (e *optionsError) Error() string {
 	text := strings.ReplaceAll(e.cause.Error(), brokers.ErrMisconfigured.Error()+": ", "")
-	text = strings.ReplaceAll(text, "\n", "; ") // a fault is one line
+	return InKeys(strings.ReplaceAll(text, "\n", "; ")) // a fault is one line
+}
+
+func (e *optionsError) Unwrap() error { return e.cause }
+
+// InKeys is what an adapter says, with the keys of the configuration in the place of
+// the fields of its Options.
+func InKeys(text string) string {
 	return optionField.ReplaceAllStringFunc(text, func(s string) string {
 		field := optionField.FindStringSubmatch(s)[1]
 		if key := fieldKeys[field]; key != "" {
@@ -224,11 +232,9 @@ func (e *optionsError) Error() string {
 	})
 }
 
-func (e *optionsError) Unwrap() error { return e.cause }
-
 // fieldKeys are the keys of the configuration that fields of Options come from.
 var fieldKeys = map[string]string{
-	"URLs": "urls", "Brokers": "addresses", "TLS": "tls", "AllowPlaintext": "allow_plaintext", "SASL": "user",
+	"URLs": "urls", "Brokers": "addresses", "TLS": "tls", "AllowPlaintext": "allow_plaintext", "SASL": "user", "ManagementURL": "management",
 	"Prefix": "prefix", "MessageLimit": "message_limit", "Secret": "secret", "Group": "group",
 	"Region": "region", "Endpoint": "endpoint", "Credentials": "profile",
 }

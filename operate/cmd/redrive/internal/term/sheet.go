@@ -22,6 +22,7 @@ const (
 	sheetPair sheetKind = iota
 	sheetTitle
 	sheetText
+	sheetCommand
 )
 
 // Title adds a title.
@@ -34,6 +35,12 @@ func (s *Sheet) Pair(name, value string) {
 	if value != "" {
 		s.lines = append(s.lines, sheetLine{Safe(name), Safe(value), sheetPair})
 	}
+}
+
+// Command adds a line that is never broken, so that it can be copied: a command, or an
+// address.
+func (s *Sheet) Command(text string) {
+	s.lines = append(s.lines, sheetLine{value: Safe(text), kind: sheetCommand})
 }
 
 // Text adds lines as they are.
@@ -74,6 +81,8 @@ func (s *Sheet) Write(to io.Writer, width int, colour bool) error {
 			for _, line := range Wrap(l.value, width-len(indent)) {
 				w.WriteString(strings.TrimRight(indent+line, " ") + "\n")
 			}
+		case sheetCommand:
+			w.WriteString(indent + l.value + "\n")
 		default:
 			writePair(w, l, names, width, colour)
 		}

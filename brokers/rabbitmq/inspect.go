@@ -1,0 +1,220 @@
+package rabbitmq
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// checking is the page about what Inspect finds beyond Open.
+const checking = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/check-a-set-up.md#rabbitmq"
+
+// Inspect returns what Open would find of the queues and exchanges that sub needs,
+// those that do not exist among them, and changes nothing.
+//
+// With Options.ManagementURL it finds more. All of that is Noted, since no message is
+// lost by it alone: quorum queues with one member in a cluster of several nodes;
+// alarms, during which publishing waits and the originals stay in their queues; delay
+// queues of the prefix that are empty and that no delay of sub reaches; and a clock
+// that differs from this machine's by more than a second. What of these the user may
+// not see is Unverified.
+func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+	found, err := b.inspect(ctx, sub)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: inspect %q: %w", sub.Topics, err)
+	}
+	return found, nil
+}
+
+func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+	if err := b.names.check(sub, b.names.longestTopic()); err != nil {
+		return nil, err
+	}
+	l, err := b.dial(ctx, "inspection")
+	if err != nil {
+		return nil, err
+	}
+	defer l.close(ctx, brokers.ErrClosed)
+	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
+	defer stop()
+	t := b.names.plan(sub, planShelves(sub.MaxDelay))
+	s, err := l.survey(ctx, t, b)
+	if err != nil {
+		return nil, err
+	}
+	found := append(s.findings, s.gaps()...)
+	if b.options.ManagementURL != "" {
+		found = append(found, b.inspectCluster(ctx, l.vhost, t, s)...)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return found, nil
+}
+
+// inspectCluster looks at what Open does not.
+func (b *Broker) inspectCluster(ctx context.Context, vhost string, t topology, s survey) (found []brokers.Finding) {
+	unseen := func(what string, err error) {
+		if err != nil {
+			found = append(found, brokers.Finding{Severity: brokers.Unverified, Topic: what, Why: err.Error(), See: checking,
+				Fix: "see to it that the user may use the management API: nodes need the tag monitoring"})
+		}
+	}
+	nodes, err := b.runningNodes(ctx)
+	unseen("nodes", err)
+	found = append(found, b.lonely(s.queues, nodes)...)
+	unused, err := b.unused(ctx, vhost, t)
+	unseen("delay queues", err)
+	found = append(found, unused...)
+	health, err := b.health(ctx)
+	unseen("alarms", err)
+	return append(found, health...)
+}
+
+func (b *Broker) runningNodes(ctx context.Context) (names []string, err error) {
+	var nodes []struct {
+		Name    string `json:"name"`
+		Running bool   `json:"running"`
+	}
+	_, err = b.ask(ctx, &nodes, "nodes")
+	for _, n := range nodes {
+		if n.Running {
+			names = append(names, n.Name)
+		}
+	}
+	return names, err
+}
+
+// lonely are the quorum queues with one member where there are more nodes: those
+// that workers made count as one.
+func (b *Broker) lonely(queues []quality, nodes []string) (found []brokers.Finding) {
+	if len(nodes) < 2 {
+		return nil
+	}
+	made := 0
+	var first quality
+	for _, q := range queues {
+		switch {
+		case q.kind != typeQuorum || len(q.members) != 1:
+		case q.role != ours:
+			found = append(found, onOneNode(q, nodes, "it", "^"+regexp.QuoteMeta(q.name)+"$"))
+		default:
+			first, made = q, made+1
+		}
+	}
+	if made > 0 {
+		first.name = b.names.prefix + ".*"
+		found = append(found, onOneNode(first, nodes, fmt.Sprintf("each of %d queues for retries", made), "^"+regexp.QuoteMeta(b.names.prefix)+`\.`))
+	}
+	return found
+}
+
+// replicas are the members that a quorum queue has by default, if there are as many
+// nodes.
+const replicas = 3
+
+func onOneNode(q quality, nodes []string, what, pattern string) brokers.Finding {
+	others := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool { return node == q.members[0] })
+	var commands []string
+	for _, node := range others[:min(len(others), replicas-1)] {
+		commands = append(commands, fmt.Sprintf("rabbitmq-queues grow %s all --vhost-pattern %s --queue-pattern %s", shell(node), shell("^"+regexp.QuoteMeta(q.vhost)+"$"), shell(pattern)))
+	}
+	f := q.finding(brokers.Noted, "members", q.members[0], fmt.Sprintf("%d nodes", min(len(nodes), replicas)),
+		fmt.Sprintf("%s is on one of %d nodes: it stands still while that is down, and is lost with its disk", what, len(nodes)), strings.Join(commands, " && "))
+	f.See = checking
+	return f
+}
+
+// unused are the delay queues of the prefix that t does without.
+func (b *Broker) unused(ctx context.Context, vhost string, t topology) (found []brokers.Finding, err error) {
+	var page struct {
+		Items []struct {
+			Name     string `json:"name"`
+			Messages *int   `json:"messages"` // nil if it is not known
+		} `json:"items"`
+	}
+	shelves := b.names.prefix + ".delay."
+	query := url.Values{"name": {shelves}, "page": {"1"}, "page_size": {"500"}, "disable_stats": {"true"}, "enable_queue_totals": {"true"}} // which brokers without statistics know, too
+	if _, err := b.askFor(ctx, &page, query, "queues", vhost); err != nil {
+		return nil, err
+	}
+	for _, q := range page.Items {
+		needed := slices.ContainsFunc(t.queues, func(is queue) bool { return is.name == q.Name })
+		if needed || !strings.HasPrefix(q.Name, shelves) || q.Messages == nil || *q.Messages > 0 {
+			continue
+		}
+		found = append(found, brokers.Finding{Severity: brokers.Noted, Topic: q.Name, See: checking,
+			Why: "it is empty, and no delay of these topics is so long: unless other workers have the same prefix and longer delays, nobody needs it",
+			Fix: fmt.Sprintf("rabbitmqctl delete_queue -p %s %s", shell(vhost), shell(q.Name))})
+	}
+	return found, nil
+}
+
+// health finds alarms, and a clock that is off.
+func (b *Broker) health(ctx context.Context) (found []brokers.Finding, err error) {
+	before := time.Now()
+	answer, err := b.get(ctx, nil, "health", "checks", "alarms")
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+		found = b.clock(before, time.Now(), date)
+	}
+	var report struct {
+		Alarms []struct {
+			Resource string `json:"resource"`
+			Node     string `json:"node"`
+		} `json:"alarms"`
+	}
+	switch answer.StatusCode {
+	case http.StatusOK:
+		return found, nil
+	case http.StatusServiceUnavailable: // the check has failed
+		err = readAnswer(answer, &report)
+	default:
+		err = refusal(answer)
+	}
+	for _, a := range report.Alarms {
+		why := "nobody can publish in the whole cluster until it is over: retries and dead letters wait, and their originals stay in their queues"
+		if a.Resource == "file descriptors" {
+			why = "the node takes no new connections until it is over"
+		}
+		found = append(found, brokers.Finding{Severity: brokers.Noted, Topic: a.Node, Setting: a.Resource + " alarm", Value: "in effect", Want: "none", Why: why, See: checking,
+			Fix: fmt.Sprintf("see what uses the %s on that node, and free some", a.Resource)})
+	}
+	return found, err
+}
+
+// clock compares the clock of a broker that answered between two times with this
+// machine's.
+func (b *Broker) clock(before, after, date time.Time) []brokers.Finding {
+	off := skew(before, after, date)
+	if off.Abs() <= time.Second {
+		return nil
+	}
+	direction := "ahead of"
+	if off < 0 {
+		direction = "behind"
+	}
+	management, _ := url.Parse(b.options.ManagementURL) // as New did
+	return []brokers.Finding{{Severity: brokers.Noted, Topic: management.Host, Setting: "clock", See: checking,
+		Value: fmt.Sprintf("%v %s this machine", off.Abs().Round(time.Second), direction), Want: "within a second",
+		Why: "workers note by their own clocks when a retry is due: where these differ, retries come early or late",
+		Fix: "synchronize both machines, as with chrony: chronyc tracking"}}
+}
+
+// skew is how far a clock is ahead of ours at least, if it showed the second date at
+// some time from before to after.
+func skew(before, after, date time.Time) time.Duration {
+	ahead, behind := date.Sub(after), before.Sub(date.Add(time.Second))
+	return cmp.Or(max(ahead, 0), -max(behind, 0))
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
+)
+
+// failed is the severity of what could not be looked at.
+const failed = "error"
+
+// severities begin with the worst one.
+var severities = []string{failed, brokers.Refused.String(), brokers.Unverified.String(), brokers.Noted.String()}
+
+// findingRow is what redrive doctor finds.
+type findingRow struct {
+	// Severity is `error`, `refused`, `unverified` or `noted`.
+	Severity string `json:"severity"`
+
+	// Broker is the name of the broker.
+	Broker string `json:"broker"`
+
+	// Topic is the queue, topic, exchange, node, group or host that it is about. Of an
+	// error it is the topics whose needs were looked at; empty for the whole broker.
+	Topic string `json:"topic"`
+
+	// Missing says that it does not exist.
+	Missing bool `json:"missing"`
+
+	// Setting is the broker's word for the setting; empty if it is not about one.
+	Setting string `json:"setting"`
+
+	// Value is what the setting is; empty if it is not set, or not known.
+	Value string `json:"value"`
+
+	// Want is what the setting should be.
+	Want string `json:"want"`
+
+	// Why is what it costs.
+	Why string `json:"why"`
+
+	// Fix is the command that mends it, or what to do.
+	Fix string `json:"fix"`
+
+	// See is the address of a page about it.
+	See string `json:"see"`
+}
+
+func findingOf(broker string, f brokers.Finding) findingRow {
+	return findingRow{
+		Severity: f.Severity.String(), Broker: broker, Topic: f.Topic, Missing: f.Missing, Setting: f.Setting, Value: f.Value, Want: f.Want,
+		Why: connect.InKeys(f.Why), Fix: connect.InKeys(f.Fix), See: f.See,
+	}
+}
+
+// what is the row in a few words.
+func (r findingRow) what() string {
+	switch {
+	case r.Setting != "":
+		return r.Setting + ": " + cmp.Or(r.Value, "not set")
+	case r.Missing:
+		return "is missing"
+	}
+	return r.Why
+}
+
+func (r findingRow) style() term.Style {
+	switch r.Severity {
+	case failed, brokers.Refused.String():
+		return term.Red
+	case brokers.Unverified.String():
+		return term.Yellow
+	}
+	return ""
+}
+
+var findingColumns = []column[findingRow]{
+	{head: "severity", whole: true, text: func(r findingRow) string { return r.Severity }, style: findingRow.style},
+	{head: "broker", text: func(r findingRow) string { return r.Broker }},
+	{head: "topic", text: func(r findingRow) string { return r.Topic }},
+	{head: "what", text: findingRow.what},
+	{head: "want", wide: true, text: func(r findingRow) string { return r.Want }},
+	{head: "why", wide: true, text: func(r findingRow) string { return r.Why }},
+	{head: "fix", wide: true, text: func(r findingRow) string { return r.Fix }},
+}
+
+// tools are what commands in a fix begin with.
+var tools = []string{"rabbitmqctl", "rabbitmqadmin", "rabbitmq-queues", "kafka-topics.sh", "kafka-configs.sh", "kafka-acls.sh", "kafka-consumer-groups.sh", "aws"}
+
+// details are what the table has no room for. Rows that differ in their topics alone
+// are one.
+func details(rows []findingRow) *term.Sheet {
+	s := &term.Sheet{}
+	topics := map[findingRow][]string{}
+	var kinds []findingRow
+	for _, r := range rows {
+		topic := r.Topic
+		r.Topic = ""
+		if topics[r] == nil {
+			kinds = append(kinds, r)
+		}
+		topics[r] = append(topics[r], topic)
+	}
+	for _, r := range kinds {
+		r.describe(s, strings.Join(topics[r], ", "))
+	}
+	return s
+}
+
+func (r findingRow) describe(s *term.Sheet, topics string) {
+	title := r.Severity + ": " + r.Broker
+	if topics != "" {
+		title += ": " + topics
+	}
+	s.Title(title)
+	if r.Setting != "" {
+		s.Pair("setting", r.Setting)
+		s.Pair("value", cmp.Or(r.Value, "not set"))
+		s.Pair("wanted", r.Want)
+	}
+	s.Pair("why", r.Why)
+	if tool, _, _ := strings.Cut(r.Fix, " "); slices.Contains(tools, tool) {
+		s.Command(r.Fix)
+	} else {
+		s.Pair("fix", r.Fix)
+	}
+	if r.See != "" {
+		s.Command(r.See)
+	}
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/operate/config"
+)
+
+// clinic is a configuration with what its brokers find.
+type clinic struct {
+	*testing.T
+	config  string
+	inspect map[string]func(context.Context, brokers.Subscription) ([]brokers.Finding, error)
+}
+
+// patient is a broker that can be looked at, and that fails the test if anything
+// else is asked of it.
+type patient struct {
+	brokers.Broker
+	inspect func(context.Context, brokers.Subscription) ([]brokers.Finding, error)
+}
+
+func (p patient) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+	return p.inspect(ctx, sub)
+}
+
+func (patient) Topology(subs ...brokers.Subscription) (string, error) {
+	return "what " + strings.Join(subs[0].Topics, " and ") + " need\n", nil
+}
+
+func (patient) Close(context.Context) error { return nil }
+
+func (c *clinic) open(_ context.Context, _ *config.Config, name string) (brokers.Broker, error) {
+	if inspect := c.inspect[name]; inspect != nil {
+		return patient{inspect: inspect}, nil
+	}
+	return memory.New(memory.Options{}), nil
+}
+
+func (c *clinic) call(args ...string) result {
+	c.Helper()
+	file := filepath.Join(c.TempDir(), "redrive.yaml")
+	if err := os.WriteFile(file, []byte(c.config), 0o600); err != nil {
+		c.Fatal(err)
+	}
+	var stdout, stderr strings.Builder
+	streams := plain
+	streams.Out, streams.Err = &stdout, &stderr
+	code := execute(c.Context(), newRootOn(streams, c.open), append([]string{"doctor", "--config", file}, args...), streams)
+	return result{code, stdout.String(), stderr.String()}
+}
+
+const clinicConfig = `
+brokers:
+  shop: {kind: rabbitmq, urls: [amqp://localhost]}
+  events: {kind: kafka, addresses: ["localhost:9092"]}
+  cloud: {kind: sqs}
+topics:
+  - {name: orders, broker: shop, dead: [orders-dead]}
+  - {name: payments, broker: events, dead: [payments-dead], groups: [billing, ledger]}
+  - {name: visits, broker: cloud, dead: [visits-dead]}
+store: {url: letters.db}
+`
+
+func nothing(context.Context, brokers.Subscription) ([]brokers.Finding, error) { return nil, nil }
+
+// newClinic has three brokers in good health.
+func newClinic(t *testing.T) *clinic {
+	c := &clinic{T: t, config: clinicConfig}
+	c.inspect = map[string]func(context.Context, brokers.Subscription) ([]brokers.Finding, error){"shop": nothing, "events": nothing, "cloud": nothing}
+	return c
+}
+
+// finds has a broker find something whatever is asked for.
+func (c *clinic) finds(broker string, found ...brokers.Finding) {
+	c.inspect[broker] = func(context.Context, brokers.Subscription) ([]brokers.Finding, error) { return found, nil }
+}
+
+var (
+	expires = brokers.Finding{Severity: brokers.Refused, Topic: "orders", Setting: "x-message-ttl", Value: "60000", Want: "not set",
+		Why: "what nobody has taken by then is lost", Fix: "take it out of the policy", See: "https://example.com/existing"}
+	unread = brokers.Finding{Severity: brokers.Unverified, Topic: "orders-dead", Setting: "policies", Value: "not visible to AMQP",
+		Why: "a policy could have messages expire", Fix: "give the address of the management API (Options.ManagementURL)"}
+	missing = brokers.Finding{Severity: brokers.Refused, Topic: "payments-dead", Missing: true, Why: "there is no such topic",
+		Fix: "kafka-topics.sh --create --if-not-exists --topic payments-dead --partitions 12 --replication-factor 3 --config cleanup.policy=delete --config retention.ms=-1"}
+	noNet = brokers.Finding{Severity: brokers.Noted, Topic: "visits", Setting: "RedrivePolicy", Why: "a message with which all workers die is lost"}
+)
+
+// TestDoctorGolden holds what is printed: its JSON is a promise.
+func TestDoctorGolden(t *testing.T) {
+	for _, format := range []string{"text", "wide", "json", "jsonl"} {
+		c := newClinic(t)
+		c.finds("shop", unread, expires)
+		other := missing
+		other.Topic = "payments-delay"
+		c.finds("events", missing, other) // of both groups
+		c.finds("cloud", noNet)
+		got := c.call("-o", format)
+		if want := "redrive doctor: workers do not start"; got.code != exitFailure || !strings.Contains(got.stderr, "3 topics on 3 brokers: 3 refused, 1 unverified, 1 noted, 0 errors\n"+want) {
+			t.Errorf("%s: exit code %d, messages %q", format, got.code, got.stderr)
+		}
+		golden(t, filepath.Join("testdata", "doctor", "found."+format), got.stdout)
+	}
+}
+
+func TestDoctorCodes(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		plant func(c *clinic)
+		args  []string
+		code  int
+		out   string
+		err   string
+	}{
+		{"all is well", func(*clinic) {}, nil, exitOK, "severity  broker  topic  what\n", "0 refused, 0 unverified, 0 noted, 0 errors\n"},
+		{"noted", func(c *clinic) { c.finds("cloud", noNet) }, nil, exitOK, "RedrivePolicy: not set", "1 noted"},
+		{"unverified", func(c *clinic) { c.finds("shop", unread) }, nil, exitOK, "the management API (management)", "1 unverified"},
+		{"refused", func(c *clinic) { c.finds("shop", expires) }, nil, exitFailure, "refused", "mend what is refused"},
+		{"elsewhere", func(c *clinic) { c.finds("shop", expires) }, []string{"cloud", "events"}, exitOK, "", "2 topics on 2 brokers"},
+		{"cannot be looked at", func(c *clinic) { delete(c.inspect, "cloud") }, nil, exitOK, "brokers of the kind sqs cannot be looked at", "1 unverified"},
+		{"groups are not known", func(c *clinic) { c.config = strings.Replace(c.config, ", groups: [billing, ledger]", "", 1) }, nil, exitOK, "names no groups", "1 unverified"},
+		{"no such broker", func(*clinic) {}, []string{"shpo"}, exitUsage, "", `there is no broker "shpo": name cloud, events or shop`},
+		{"a fault of the configuration", func(c *clinic) { c.config += "x: y\n" }, nil, exitFailure, "", "there is no such key"},
+		{"topology", func(*clinic) {}, []string{"shop", "--topology"}, exitOK, "what orders need\n", ""},
+		{"topology of several", func(*clinic) {}, []string{"--topology"}, exitUsage, "", "--topology is of one broker: name cloud, events or shop"},
+		{"topology as JSON", func(*clinic) {}, []string{"shop", "--topology", "-o", "json"}, exitUsage, "", "leave out --output"},
+		{"no topology", func(c *clinic) { delete(c.inspect, "cloud") }, []string{"cloud", "--topology"}, exitFailure, "", "kind sqs cannot say"},
+	} {
+		c := newClinic(t)
+		tt.plant(c)
+		got := c.call(tt.args...)
+		if got.code != tt.code || !strings.Contains(got.stdout, tt.out) || !strings.Contains(got.stderr, tt.err) {
+			t.Errorf("%s: exit code %d, data\n%s\nmessages\n%s", tt.name, got.code, got.stdout, got.stderr)
+		}
+	}
+}
+
+// A broker that hangs, and one that is down, hold up no other.
+func TestDoctorGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClinic(t)
+		c.inspect["events"] = func(ctx context.Context, _ brokers.Subscription) ([]brokers.Finding, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}
+		c.inspect["cloud"] = func(context.Context, brokers.Subscription) ([]brokers.Finding, error) {
+			return nil, errors.New("connection refused")
+		}
+		c.finds("shop", noNet)
+		began := time.Now()
+		got := c.call("-o", "jsonl")
+		if took := time.Since(began); took != 15*time.Second {
+			t.Errorf("it took %v, want 15s", took)
+		}
+		for _, part := range []string{
+			`{"severity":"error","broker":"cloud","topic":"visits",`, `"why":"connection refused"`,
+			`{"severity":"error","broker":"events","topic":"payments",`, `"why":"it took longer than 15s"`, `{"severity":"noted","broker":"shop"`,
+		} {
+			if !strings.Contains(got.stdout, part) {
+				t.Errorf("%s is not in\n%s", part, got.stdout)
+			}
+		}
+		if lines := strings.Count(got.stdout, "\n"); lines != 3 || got.code != exitFailure || !strings.Contains(got.stderr, "not everything was looked at") {
+			t.Errorf("%d lines, exit code %d, messages %q", lines, got.code, got.stderr)
+		}
+	})
+}
