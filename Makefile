@@ -22,8 +22,9 @@ SIMULATED := ./gallery ./internal/snippets ./operate/cmd/... ./operate/storm/...
 # times as long, and find nothing of ours.
 RACE := -race -gcflags=modernc.org/...=-race=false
 
-# Tests of that kind in packages whose other tests need the detector.
-SIMULATIONS := ^(TestScenarios|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*)$$
+# Tests of that kind, and with megabytes, in packages whose other tests need the
+# detector.
+SIMULATIONS := ^(TestScenarios|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*|TestAttack(LargestMessages|FullSize.*|Swollen.*|Newer.*))$$
 
 # The modules that go.work joins, but for the tools.
 MODULES := . bench integration/faults integration/fakes operate
@@ -161,13 +162,14 @@ LIVE_TEST := nice -n 10 $(GO)
 live:
 	$(LIVE_TEST) test $(RACE) -count=1 -p 2 -timeout 30m -skip '$(SIMULATIONS)' $(LIVE)
 
-# With cover and live, every test runs once.
+# With cover and live, every test runs once. The stages scenarios and attack have
+# more for a nightly.
 .PHONY: rest
 rest:
 	@others=$$($(GO) list $(CORE_PKGS) $(LIVE) $(SIMULATED)) && all=$$($(GO) list $(TESTED)) || exit 1; \
 	$(GO) test $(RACE) $$(echo "$$all" | grep -vxF "$$others")
 	$(GO) test $(SIMULATED)
-	$(GO) test -run '$(SIMULATIONS)' ./proof ./operate/proof ./consumer
+	REDRIVE_NIGHTLY= $(GO) test -run '$(SIMULATIONS)' ./proof ./operate/proof ./consumer ./brokers/sqs
 	$(GO) -C tools test -count=1 ./... # the cache of results does not see changes of files outside
 
 .PHONY: race

@@ -113,14 +113,14 @@ type Harness struct {
 // Run checks a broker against every clause, each in a subtest of its name. A
 // failure prints the rule and what was observed instead. Clauses that would
 // only repeat the failure of a more basic one are skipped and say so. Unless
-// the broker is Virtual, 16 clauses run at a time, as they mostly wait.
+// the broker is Virtual, 24 clauses run at a time, as they mostly wait.
 func Run(t *testing.T, h Harness) {
 	if h.Open == nil {
 		t.Fatal("brokertest: Harness.Open is nil: there is no broker to check")
 	}
 	s := newSuite(h)
 	if !h.Virtual {
-		s.runBeside(t, 16)
+		s.runBeside(t, 24)
 		return
 	}
 	for _, c := range clauses() {
