@@ -102,7 +102,7 @@ check: fmt-check vet lint tidy-check test ## Everything that must be green with 
 .PHONY: nightly
 nightly: ## Everything that takes longer, in an hour: all versions, faults, planted bugs, scenarios, fuzzing, other systems
 	CI=true REDRIVE_NIGHTLY=true $(BROKERS) run $(MAKE) --no-print-directory --keep-going \
-		check test-oldest on-fakes mutants breaking-and-simulating fuzz cluster
+		check on-fakes mutants breaking-and-simulating cluster
 
 .PHONY: breaking-and-simulating breaking simulating
 breaking-and-simulating:
@@ -112,7 +112,7 @@ breaking:
 	@failed=; for stage in faults custody attack; do $(MAKE) --no-print-directory $$stage || failed=yes; done; [ -z "$$failed" ]
 
 simulating:
-	@failed=; for stage in race scenarios letters cross; do nice -n 19 $(MAKE) --no-print-directory $$stage || failed=yes; done; [ -z "$$failed" ]
+	@failed=; for stage in race test-oldest scenarios letters cross fuzz; do nice -n 19 $(MAKE) --no-print-directory $$stage || failed=yes; done; [ -z "$$failed" ]
 
 .PHONY: fmt
 fmt: ## Format the code

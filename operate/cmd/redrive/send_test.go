@@ -208,6 +208,9 @@ func TestSendElsewhere(t *testing.T) {
 			s.Errorf("%+v", doc.jobRow)
 		}
 		s.wants("send_detached.text", "dlq", "send", "2", "3", "--because", "a test", "--detach")
+		if got := s.call("dlq", "jobs", "pause", "1"); got.code != exitOK { // or redrive serve is done before somebody watches
+			s.Errorf("%+v", got)
+		}
 		var serving sync.WaitGroup
 		ctx, cancel = context.WithCancel(s.Context())
 		s.withStore(func(st *store.Store) {

@@ -67,6 +67,7 @@ var unlike = []struct {
 	// A receipt has told of it first, or the letter itself has.
 	{regexp.MustCompile(`returned: (?:dead poison [0-9a-f]{16}|it came\s+back\s+as\s+another\s+letter), such as letter \d+, which\s+came\s+back with:`),
 		"returned: dead poison 95dc9ffd29fd5cc1, such as letter 4, which came\n           back with:"},
+	{regexp.MustCompile(`went wrong \(1 (?:failing|returned)\)`), "went wrong (1 returned)"},
 	{regexp.MustCompile(`(This would send \d+ letters), .*`), "$1, 2.9 MiB"},
 }
 

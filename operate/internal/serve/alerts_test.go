@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
 )
@@ -40,6 +41,7 @@ func TestAlerts(t *testing.T) {
 	var metrics string
 	inWorld(t, func(w *world) {
 		w.run()
+		time.Sleep(time.Second) // it has begun with all brokers
 		metrics = w.get("/metrics", "").Body.String()
 	})
 	rules := 0
