@@ -82,6 +82,15 @@ func run(ctx context.Context, measure area, only *regexp.Regexp) error {
 	return err
 }
 
+// brokerAt returns the address of a broker.
+func brokerAt(env string) (string, error) {
+	address := os.Getenv(env)
+	if address == "" {
+		return "", fmt.Errorf("%s is not set: make figures starts a broker and sets it", env)
+	}
+	return address, nil
+}
+
 // pause waits, unless ctx ends before.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
