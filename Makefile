@@ -51,8 +51,11 @@ SCENARIOS ?= 10000
 DELAYED ?= 10000
 ONLY ?=
 
-# The product that the figures of an area need.
-BROKER_OF := $(if $(filter restraint,$(AREA)),redis,$(if $(filter letters,$(AREA)),rabbitmq,$(filter kafka rabbitmq sqs,$(AREA))))
+# What the figures of an area need.
+BROKER_OF_restraint := redis
+BROKER_OF_letters := rabbitmq
+BROKER_OF_idle := rabbitmq4,kafka43,elasticmq
+BROKER_OF := $(or $(BROKER_OF_$(AREA)),$(filter kafka rabbitmq sqs,$(AREA)))
 
 # Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.
 TOOL := $(GO) tool
@@ -257,7 +260,7 @@ fuzz: ## Run every fuzz target in turn, each for FUZZTIME
 	done
 
 .PHONY: figures
-figures: ## Print the measured figures against their goals (AREA=core, restraint, letters, kafka, rabbitmq, sqs or suite ONLY=regexp)
+figures: ## Print the measured figures against their goals (AREA=core, restraint, letters, kafka, rabbitmq, sqs, idle or suite ONLY=regexp)
 	@$(if $(BROKER_OF),$(BROKERS) run -only $(BROKER_OF)) $(GO) run ./bench/cmd/figures -area $(AREA) -only '$(ONLY)'
 
 # Virtual time needs a test: the table is printed by one.

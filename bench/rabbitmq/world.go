@@ -4,8 +4,10 @@ package rabbitmq
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -20,6 +22,8 @@ import (
 type World struct {
 	// URL is the address of the broker.
 	URL string
+	// Dial connects the adapter. Nil means net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	name   string
 	queues []string
@@ -47,18 +51,43 @@ func (w *World) Close(context.Context) error {
 }
 
 // Broker implements contender.World.
-func (w *World) Broker() (brokers.Broker, error) {
-	return adapter.New(adapter.Options{URLs: []string{w.URL}})
+func (w *World) Broker() (brokers.Broker, error) { return w.adapter() }
+
+func (w *World) adapter() (*adapter.Broker, error) {
+	return adapter.New(adapter.Options{URLs: []string{w.URL}, Dial: w.Dial})
 }
+
+// DelayQueues returns how many queues the adapter makes for delays up to longest.
+func (w *World) DelayQueues(longest time.Duration) (n int, err error) {
+	broker, err := w.adapter()
+	if err != nil {
+		return 0, err
+	}
+	text, err := broker.Topology(brokers.Subscription{Topics: []string{"delayed"}, MaxDelay: longest})
+	if err != nil {
+		return 0, err
+	}
+	var declared struct {
+		Queues []struct {
+			Arguments map[string]any `json:"arguments"`
+		} `json:"queues"`
+	}
+	err = json.Unmarshal([]byte(text), &declared)
+	for _, queue := range declared.Queues {
+		if _, delays := queue.Arguments[ttl]; delays {
+			n++
+		}
+	}
+	return n, err
+}
+
+const ttl = "x-message-ttl"
 
 // Fill implements contender.World: it has redrive declare the queues, so that
 // they are alike for all who consume from them, and puts the same messages into
 // each of them.
 func (w *World) Fill(ctx context.Context, n int, queues ...string) (names []string, err error) {
-	for _, queue := range queues {
-		names = append(names, w.name+"-"+queue)
-	}
-	w.queues = append(w.queues, names...)
+	names = w.named(queues)
 	broker, err := w.Broker()
 	if err != nil {
 		return nil, err
@@ -70,15 +99,42 @@ func (w *World) Fill(ctx context.Context, n int, queues ...string) (names []stri
 	if err := errors.Join(err, broker.Close(ctx)); err != nil {
 		return nil, err
 	}
-	return names, w.Publish(ctx, n, names...)
+	return names, w.put(ctx, n, names)
 }
 
-// unconfirmed is how many messages Publish lets be on their way.
+// FillClassic does what Fill does, in queues as others have them: classic and
+// durable.
+func (w *World) FillClassic(ctx context.Context, n int, queues ...string) (names []string, err error) {
+	names = w.named(queues)
+	err = w.channel(func(ch *amqp.Channel) error {
+		for _, name := range names {
+			if _, err := ch.QueueDeclare(name, true, false, false, false, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return names, w.put(ctx, n, names)
+}
+
+// named returns the names of queues that are to be made.
+func (w *World) named(queues []string) (names []string) {
+	for _, queue := range queues {
+		names = append(names, w.name+"-"+queue)
+	}
+	w.queues = append(w.queues, names...)
+	return names
+}
+
+// unconfirmed is how many messages publish lets be on their way.
 const unconfirmed = 1000
 
-// Publish puts n messages into each of queues, which exist: persistent, with an
-// ID, as any producer might write them. It is called from one goroutine.
-func (w *World) Publish(ctx context.Context, n int, queues ...string) error {
+// put writes n messages into each of queues, which exist: persistent, with an ID,
+// as any producer might.
+func (w *World) put(ctx context.Context, n int, queues []string) error {
 	return w.channel(func(ch *amqp.Channel) error {
 		exchange := fmt.Sprintf("fill-%d", time.Now().UnixNano())
 		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, false, false, false, false, nil); err != nil {

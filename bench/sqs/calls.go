@@ -4,13 +4,15 @@ import (
 	"bytes"
 	"io"
 	"net/http"
-	"sync/atomic"
+	"strings"
+
+	"github.com/redrive-go/redrive/bench/internal/meter"
 )
 
-// Calls counts the requests of SQS clients.
+// Calls counts the requests of SQS clients, each operation by itself.
 type Calls struct {
+	meter.Meter
 	base http.RoundTripper
-	n    atomic.Int64
 }
 
 // newCalls returns a counter with connections of its own, enough of them that
@@ -18,17 +20,16 @@ type Calls struct {
 func newCalls() *Calls {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 64
-	return &Calls{base: transport}
+	c := &Calls{base: transport}
+	transport.DialContext = c.Dial(meter.Frames{})
+	return c
 }
 
 // RoundTrip implements http.RoundTripper.
 func (c *Calls) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.n.Add(1)
+	c.Count(strings.TrimPrefix(r.Header.Get("X-Amz-Target"), "AmazonSQS."))
 	return c.base.RoundTrip(r)
 }
-
-// Take returns how many there were since the last time.
-func (c *Calls) Take() int { return int(c.n.Swap(0)) }
 
 // spared hands on bodies that cannot be closed early: the SDK does so when the
 // answer begins, and on a fast server net/http may then end the connection, with

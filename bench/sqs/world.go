@@ -27,6 +27,9 @@ type World struct {
 	Config aws.Config
 	// Calls are those of Config's clients, and of the adapter.
 	Calls *Calls
+	// PollWait is that of the adapter: one second, because an end waits for the
+	// polls that are open.
+	PollWait time.Duration
 
 	name   string
 	client *awssqs.Client // not counted
@@ -43,10 +46,11 @@ func NewWorld(endpoint string) *World {
 	own := cfg.Copy()
 	own.HTTPClient = &http.Client{Transport: spared{newCalls()}}
 	return &World{
-		Config: cfg,
-		Calls:  calls,
-		name:   fmt.Sprintf("bench-%d", time.Now().UnixNano()),
-		client: awssqs.NewFromConfig(own),
+		Config:   cfg,
+		Calls:    calls,
+		PollWait: time.Second,
+		name:     fmt.Sprintf("bench-%d", time.Now().UnixNano()),
+		client:   awssqs.NewFromConfig(own),
 	}
 }
 
@@ -57,12 +61,11 @@ func (anyone) Retrieve(context.Context) (aws.Credentials, error) {
 	return aws.Credentials{AccessKeyID: "bench", SecretAccessKey: "bench"}, nil
 }
 
-// Broker implements contender.World. A poll waits for one second only, because
-// an end waits for the polls that are open.
+// Broker implements contender.World.
 func (w *World) Broker() (brokers.Broker, error) {
 	own := w.Config.Copy()
 	own.HTTPClient = &http.Client{Transport: w.Calls}
-	return adapter.New(adapter.Options{Config: own, Create: true, PollWait: time.Second})
+	return adapter.New(adapter.Options{Config: own, Create: true, PollWait: w.PollWait})
 }
 
 // Delete deletes a queue, and those whose names begin with its name.

@@ -55,11 +55,12 @@ func (e entrant) rate(ctx context.Context, w contender.World, queue string) (flo
 type rates []map[string]float64
 
 // contest has the entrants work one after the other, in rounds for each of which
-// something may be prepared. What fails does not keep the others from it.
+// something may be prepared. What fails does not keep the others from it. There
+// are as many rounds as there is time for.
 func contest(ctx context.Context, rounds int, entrants []entrant, prepare func(round int) error, rate func(round int, e entrant) (float64, error)) (rates, error) {
 	all := make(rates, rounds)
 	var errs []error
-	for round := range rounds {
+	for round := range figure.Rounds(ctx, rounds) {
 		all[round] = map[string]float64{}
 		errs = append(errs, prepare(round))
 		for place := range entrants {
@@ -149,6 +150,36 @@ func failing(w contender.World, cfg consumer.Config, percent uint64) func(contex
 			err = errors.Join(fmt.Errorf("%d of %d messages were not handled", left, n), err, context.Cause(ctx))
 		}
 		return took, err
+	}
+}
+
+// retrying is redrive with a handler that fails all messages when it sees them
+// first.
+func retrying(w contender.World, cfg consumer.Config) contender.Contender {
+	return func(ctx context.Context, queue string, handle func()) error {
+		return contender.Work(ctx, w, cfg, func(ctx context.Context, _ *brokers.Message) error {
+			handle()
+			if consumer.MetaFrom(ctx).Attempt == 1 {
+				return errBusy
+			}
+			return nil
+		}, queue)
+	}
+}
+
+// startWorker starts a worker. The context ends when it does; stop ends it, and
+// returns its error.
+func startWorker(ctx context.Context, w contender.World, cfg consumer.Config, queue string, h consumer.Handler) (_ context.Context, stop func() error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		err := contender.Work(ctx, w, cfg, h, queue)
+		cancel(fmt.Errorf("the worker ended: %w", err))
+		ended <- err
+	}()
+	return ctx, func() error {
+		cancel(nil)
+		return <-ended
 	}
 }
 

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -40,9 +38,9 @@ type kafkaSession struct{ world *kafka.World }
 // kafkaArea measures the adapter on Kafka 4.3, and its throughput on a fake in
 // this process too.
 func kafkaArea(context.Context) ([]figure.Measurement, func(context.Context) error, error) {
-	address := os.Getenv(kafkaEnv)
-	if address == "" {
-		return nil, nil, fmt.Errorf("%s is not set: make figures starts a broker and sets it", kafkaEnv)
+	address, err := brokerAt(kafkaEnv)
+	if err != nil {
+		return nil, nil, err
 	}
 	s := &kafkaSession{kafka.NewWorld(address, 4)}
 	return []figure.Measurement{

@@ -28,9 +28,9 @@ type letterSession struct {
 // lettersArea measures what handles dead letters: on RabbitMQ, in a store of a
 // million of them, and in tests that say how it went.
 func lettersArea(ctx context.Context) ([]figure.Measurement, func(context.Context) error, error) {
-	address := os.Getenv("REDRIVE_RABBITMQ4_URL")
-	if address == "" {
-		return nil, nil, errors.New("REDRIVE_RABBITMQ4_URL is not set: make figures starts a broker and sets it")
+	address, err := brokerAt(rabbitEnv)
+	if err != nil {
+		return nil, nil, err
 	}
 	tests, err := suiteOf(ctx)
 	if err != nil {

@@ -29,7 +29,7 @@ type area func(context.Context) ([]figure.Measurement, func(context.Context) err
 
 var areas = map[string]area{
 	"core": core, "restraint": restraint, "kafka": kafkaArea, "rabbitmq": rabbitMQ, "sqs": sqsArea, "suite": suiteArea, "attack": attackArea,
-	"letters": lettersArea, "delays": delays, "joins": joins,
+	"letters": lettersArea, "idle": idle, "delays": delays, "joins": joins,
 }
 
 func main() {
@@ -80,6 +80,15 @@ func run(ctx context.Context, measure area, only *regexp.Regexp) error {
 		err = errors.Join(err, end(context.WithoutCancel(ctx)))
 	}
 	return err
+}
+
+// brokerAt returns the address of a broker.
+func brokerAt(env string) (string, error) {
+	address := os.Getenv(env)
+	if address == "" {
+		return "", fmt.Errorf("%s is not set: make figures starts a broker and sets it", env)
+	}
+	return address, nil
 }
 
 // pause waits, unless ctx ends before.

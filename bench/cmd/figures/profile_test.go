@@ -1,16 +1,14 @@
-//go:build unix
-
 package main
 
 import (
 	"context"
 	"fmt"
 	"os"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redrive-go/redrive/bench/contender"
+	"github.com/redrive-go/redrive/bench/internal/meter"
 	"github.com/redrive-go/redrive/bench/kafka"
 	"github.com/redrive-go/redrive/bench/rabbitmq"
 	"github.com/redrive-go/redrive/bench/sqs"
@@ -21,7 +19,7 @@ import (
 // make up starts. Ratios come from make figures, which lets them alternate.
 
 func BenchmarkRabbitMQ(b *testing.B) {
-	w := rabbitmq.NewWorld(address(b, "REDRIVE_RABBITMQ4_URL"))
+	w := rabbitmq.NewWorld(address(b, rabbitEnv))
 	cfg := consumer.Config{Prefetch: 200, MaxHeld: 8000}
 	profile(b, w, []entrant{
 		{name: "raw", time: w.Raw(500, 125).Time},
@@ -103,9 +101,9 @@ func profile(b *testing.B, w contender.World, entrants []entrant) {
 // on a machine that does other work besides.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
-	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+	used, err := meter.ProcessorTime()
+	if err != nil {
 		b.Fatal(err)
 	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+	return used
 }

@@ -12,14 +12,14 @@ import (
 
 	"github.com/redrive-go/redrive/bench/contender"
 	"github.com/redrive-go/redrive/bench/internal/figure"
-	"github.com/redrive-go/redrive/bench/internal/lateness"
 	"github.com/redrive-go/redrive/bench/rabbitmq"
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/integration/harness"
 	"github.com/redrive-go/redrive/retry"
 )
+
+const rabbitEnv = "REDRIVE_RABBITMQ4_URL" // RabbitMQ 4
 
 // rabbitSession is one run of the command on RabbitMQ 4.
 type rabbitSession struct {
@@ -29,32 +29,31 @@ type rabbitSession struct {
 }
 
 func rabbitMQ(context.Context) ([]figure.Measurement, func(context.Context) error, error) {
-	all := harness.Brokers()
-	broker := all[slices.IndexFunc(all, func(b harness.Broker) bool { return b.Name == "rabbitmq4" })]
-	address := os.Getenv(broker.Env)
-	if address == "" {
-		return nil, nil, fmt.Errorf("%s is not set: make figures starts a broker and sets it", broker.Env)
+	address, err := brokerAt(rabbitEnv)
+	if err != nil {
+		return nil, nil, err
 	}
+	all := harness.Brokers()
+	broker := all[slices.IndexFunc(all, func(b harness.Broker) bool { return b.Env == rabbitEnv })]
 	world := rabbitmq.NewWorld(address)
 	s := &rabbitSession{world, broker, address == broker.URL()}
 	// Retries wait for 2.1 to 5 s, at the broker.
 	late := consumer.Config{Guard: unguarded, Retry: retry.Policy{Backoff: retry.Backoff{Base: 5 * time.Second, Floor: beyondHold}}}
 	return []figure.Measurement{
-		{Name: "throughput", Run: s.throughput, Figures: []*figure.Figure{
+		{Name: "throughput", Limit: 25 * time.Minute, Run: s.throughput, Figures: []*figure.Figure{
 			figure.AtLeast("rabbitmq_vs_raw", "ratio", 0.9),
 			figure.AtLeast("rabbitmq_vs_watermill", "ratio", 1.6),
 			figure.AtLeast("rabbitmq_vs_watermill_default", "ratio", 8),
 			figure.AtLeast("rabbitmq_fail1", "ratio", 0.9),
 			figure.AtLeast("rabbitmq_fail10", "ratio", 0.6),
 		}},
+		{Name: "classic queues", Run: s.classic, Figures: []*figure.Figure{figure.AtLeast("rabbitmq_classic_vs_raw", "ratio", 0.9)}},
 		{Name: "lateness", Run: punctuality(world, late, "rabbitmq", 3, 400), Figures: []*figure.Figure{
 			figure.AtMost("rabbitmq_late_p99_ms", "ms", 10),
 			figure.AtMost("rabbitmq_early", "retries", 0),
 		}},
-		{Name: "sustained retries", Run: s.sustained, Figures: []*figure.Figure{
-			figure.AtLeast("rabbitmq_retries_per_s", "retries/s", 5000),
-			figure.AtMost("rabbitmq_retries_late_p99_ms", "ms", milliseconds(tolerated)),
-		}},
+		{Name: "retries", Run: s.retries, Figures: []*figure.Figure{figure.AtLeast("rabbitmq_retries_vs_raw", "ratio", 0.8)}},
+		{Name: "delay queues", Run: s.delayQueues, Figures: []*figure.Figure{figure.AtMost("rabbitmq_delay_queues_15m", "queues", 32)}},
 		{Name: "recovery", Run: s.recovery, Figures: []*figure.Figure{figure.AtMost("rabbitmq_recovery_s", "s", 5)}},
 	}, world.Close, nil
 }
@@ -63,7 +62,6 @@ func rabbitMQ(context.Context) ([]figure.Measurement, func(context.Context) erro
 // rates within each round.
 func (s *rabbitSession) throughput(ctx context.Context, samples *figure.Samples) error {
 	const (
-		rounds   = 5
 		backlog  = 100_000
 		longer   = 200_000 // of those with failures: retries come half a second later
 		slow     = 3_000   // of Watermill's default
@@ -81,8 +79,90 @@ func (s *rabbitSession) throughput(ctx context.Context, samples *figure.Samples)
 		{"watermill", backlog, s.world.Watermill(prefetch).Time},
 		{"watermill-default", slow, s.world.Watermill(0).Time},
 	}
-	queues := map[string]string{} // of this round, by entrant
-	fill := func(round int) error {
+	all, err := s.contest(ctx, s.world.Fill, entrants)
+	all.compare(samples, "rabbitmq_vs_raw", "redrive", "raw")
+	all.compare(samples, "rabbitmq_vs_watermill", "redrive", "watermill")
+	all.compare(samples, "rabbitmq_vs_watermill_default", "redrive", "watermill-default")
+	all.compare(samples, "rabbitmq_fail1", "fail1", "fail0")
+	all.compare(samples, "rabbitmq_fail10", "fail10", "fail0")
+	return err
+}
+
+// classic lets a worker take a classic queue as it is.
+func (s *rabbitSession) classic(ctx context.Context, samples *figure.Samples) error {
+	const backlog = 100_000
+	all, err := s.contest(ctx, s.world.FillClassic, []entrant{
+		{"raw-classic", backlog, s.world.Raw(equalPrefetch, 125).Time},
+		{"redrive-classic", backlog, contender.Redrive(s.world, consumer.Config{Prefetch: equalPrefetch, MaxHeld: 8000}).Time},
+	})
+	all.compare(samples, "rabbitmq_classic_vs_raw", "redrive-classic", "raw-classic")
+	return err
+}
+
+// equalPrefetch is that of both contenders.
+const equalPrefetch = 500
+
+// retries lets every message fail once, and wait at the broker for as long with
+// redrive as with a retry written by hand.
+func (s *rabbitSession) retries(ctx context.Context, samples *figure.Samples) error {
+	const (
+		messages = 30_000
+		delay    = 3 * time.Second
+		handlers = 10 // the default
+	)
+	cfg := consumer.Config{
+		Guard: unguarded, Prefetch: equalPrefetch, MaxHeld: 8000, Concurrency: handlers,
+		Retry: retry.Policy{Backoff: retry.Backoff{Base: delay, Cap: delay, Jitter: retry.NoJitter}},
+	}
+	// Messages run twice, and the time between counts for nobody.
+	twice := func(c contender.Contender) func(context.Context, string, int) (time.Duration, error) {
+		return func(ctx context.Context, queue string, n int) (time.Duration, error) {
+			took, err := c.Time(ctx, queue, 2*n)
+			return took - delay, err
+		}
+	}
+	all, err := s.contest(ctx, s.world.Fill, []entrant{
+		{"raw-retries", messages, twice(s.world.RawRetries(equalPrefetch, 125, handlers, delay))},
+		{"redrive-retries", messages, twice(retrying(s.world, cfg))},
+	})
+	all.compare(samples, "rabbitmq_retries_vs_raw", "redrive-retries", "raw-retries")
+	return err
+}
+
+// delayQueues counts what the adapter declares for a longest delay of 15 minutes.
+func (s *rabbitSession) delayQueues(_ context.Context, samples *figure.Samples) error {
+	const longest = 15 * time.Minute
+	_, delay, _ := retry.Policy{Backoff: retry.Backoff{Cap: longest}, MaxRetryAfter: longest}.Limits()
+	n, err := s.world.DelayQueues(delay)
+	if err == nil {
+		samples.Add("rabbitmq_delay_queues_15m", float64(n))
+	}
+	return err
+}
+
+// contest lets the entrants consume queues of their own, filled anew in each round.
+// On a slow machine all have fewer messages, in proportion: so many that the first
+// one takes ten seconds.
+func (s *rabbitSession) contest(ctx context.Context, fill func(context.Context, int, ...string) ([]string, error), entrants []entrant) (rates, error) {
+	const rounds, long, trial = 5, 10, 20
+	first := entrants[0]
+	first.n /= trial
+	queues, err := fill(ctx, first.n, first.name+"-trial")
+	if err != nil {
+		return nil, fmt.Errorf("fill a queue: %w", err)
+	}
+	rate, err := first.rate(ctx, s.world, queues[0])
+	if err != nil {
+		return nil, fmt.Errorf("%s, at first: %w", first.name, err)
+	}
+	if share := long * rate / float64(entrants[0].n); share < 1 {
+		figure.Note("this machine is slow: each round has %.0f %% of the messages", 100*share)
+		for i := range entrants {
+			entrants[i].n = int(share * float64(entrants[i].n))
+		}
+	}
+	own := map[string]string{} // queues of this round, by entrant
+	prepare := func(round int) error {
 		bySize := map[int][]string{}
 		for _, e := range entrants {
 			bySize[e.n] = append(bySize[e.n], e.name)
@@ -92,101 +172,20 @@ func (s *rabbitSession) throughput(ctx context.Context, samples *figure.Samples)
 			for _, e := range entrants {
 				tagged = append(tagged, fmt.Sprintf("%s-%d", e, round))
 			}
-			names, err := s.world.Fill(ctx, n, tagged...)
+			names, err := fill(ctx, n, tagged...)
 			if err != nil {
 				return fmt.Errorf("fill the queues: %w", err)
 			}
 			for i, e := range entrants {
-				queues[e] = names[i]
+				own[e] = names[i]
 			}
 		}
 		// The broker goes on writing for a while, at the cost of who comes first.
 		return pause(ctx, 5*time.Second)
 	}
-	all, err := contest(ctx, rounds, entrants, fill, func(_ int, e entrant) (float64, error) {
-		return e.rate(ctx, s.world, queues[e.name])
+	return contest(ctx, rounds, entrants, prepare, func(_ int, e entrant) (float64, error) {
+		return e.rate(ctx, s.world, own[e.name])
 	})
-	all.compare(samples, "rabbitmq_vs_raw", "redrive", "raw")
-	all.compare(samples, "rabbitmq_vs_watermill", "redrive", "watermill")
-	all.compare(samples, "rabbitmq_vs_watermill_default", "redrive", "watermill-default")
-	all.compare(samples, "rabbitmq_fail1", "fail1", "fail0")
-	all.compare(samples, "rabbitmq_fail10", "fail10", "fail0")
-	return err
-}
-
-const tolerated = 100 * time.Millisecond
-
-// sustained lets messages go round between worker and broker: each run fails,
-// and each retry is stored for 2.1 to 4 s. More and more messages do so, until
-// the retries come late.
-func (s *rabbitSession) sustained(ctx context.Context, samples *figure.Samples) error {
-	const (
-		first    = 4500 // retries per second in the first window
-		step     = 100  // that each window adds
-		most     = 6000
-		settling = 5 * time.Second
-		window   = 4 * time.Second
-		cycle    = (beyondHold + 4*time.Second) / 2
-	)
-	queues, err := s.world.Fill(ctx, 0, "sustained")
-	if err != nil {
-		return err
-	}
-	o := lateness.NewObserver()
-	cfg := consumer.Config{
-		Guard: unguarded, Prefetch: 200, MaxHeld: 4000, Observers: []consumer.Observer{o},
-		Retry: retry.Policy{MaxAttempts: 1000, Backoff: retry.Backoff{Base: 4 * time.Second, Cap: 4 * time.Second, Floor: beyondHold}},
-	}
-	busy := classify.Transient(errBusy) // an error of no known class ends after six attempts
-	ctx, stop := s.work(ctx, cfg, queues[0], func(context.Context, *brokers.Message) error { return busy })
-	samples.Set("rabbitmq_retries_per_s", 0)
-	samples.Set("rabbitmq_retries_late_p99_ms", 0)
-	early, before := 0, 0
-	for load, late := first, 0; load <= most && late < 4; load += step {
-		err := s.world.Publish(ctx, int(float64(load-before)*cycle.Seconds()), queues...)
-		if err := errors.Join(err, pause(ctx, settling)); err != nil {
-			return errors.Join(err, stop())
-		}
-		before = load
-		o.Take()
-		began := time.Now()
-		if err := pause(ctx, window); err != nil {
-			return errors.Join(err, stop())
-		}
-		retries := o.Take()
-		rate := float64(len(retries)) / time.Since(began).Seconds()
-		p99 := figure.Quantile(retries.Late(), 0.99)
-		early += retries.Early()
-		figure.Note("%d retries/s offered: %.0f/s, lateness p50 %v, p99 %v, %d early", load, rate, figure.Median(retries.Late()), p99, retries.Early())
-		if p99 > tolerated {
-			late++
-			continue
-		}
-		late = 0
-		samples.Set("rabbitmq_retries_per_s", rate)
-		samples.Set("rabbitmq_retries_late_p99_ms", milliseconds(p99))
-	}
-	err = stop()
-	if early > 0 {
-		err = errors.Join(err, fmt.Errorf("%d retries ran early", early))
-	}
-	return err
-}
-
-// work starts a worker. The context ends when it does; stop ends it, and returns
-// its error.
-func (s *rabbitSession) work(ctx context.Context, cfg consumer.Config, queue string, h consumer.Handler) (_ context.Context, stop func() error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	ended := make(chan error, 1)
-	go func() {
-		err := contender.Work(ctx, s.world, cfg, h, queue)
-		cancel(fmt.Errorf("the worker ended: %w", err))
-		ended <- err
-	}()
-	return ctx, func() error {
-		cancel(nil)
-		return <-ended
-	}
 }
 
 // recovery kills the broker under a worker, starts it again, and measures how
@@ -204,7 +203,7 @@ func (s *rabbitSession) recovery(ctx context.Context, samples *figure.Samples) e
 		return err
 	}
 	handled := make(chan time.Time, 1)
-	ctx, stop := s.work(ctx, consumer.Config{}, queues[0], func(context.Context, *brokers.Message) error {
+	ctx, stop := startWorker(ctx, s.world, consumer.Config{}, queues[0], func(context.Context, *brokers.Message) error {
 		select {
 		case handled <- time.Now():
 		default:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/redrive-go/redrive/bench/contender"
@@ -25,9 +24,9 @@ type sqsSession struct{ world *sqs.World }
 
 // sqsArea measures the adapter on an ElasticMQ.
 func sqsArea(context.Context) ([]figure.Measurement, func(context.Context) error, error) {
-	endpoint := os.Getenv(sqsEnv)
-	if endpoint == "" {
-		return nil, nil, fmt.Errorf("%s is not set: make figures starts a server and sets it", sqsEnv)
+	endpoint, err := brokerAt(sqsEnv)
+	if err != nil {
+		return nil, nil, err
 	}
 	s := &sqsSession{sqs.NewWorld(endpoint)}
 	return []figure.Measurement{
@@ -127,6 +126,6 @@ func (s *sqsSession) consume(ctx context.Context, tag string, e entrant) (rate, 
 	}
 	s.world.Calls.Take()
 	rate, err = e.rate(ctx, s.world, queues[0])
-	calls = float64(s.world.Calls.Take()) / float64(e.n)
+	calls = float64(s.world.Calls.Take().Total()) / float64(e.n)
 	return rate, calls, errors.Join(err, s.world.Delete(ctx, queues[0]))
 }

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -19,6 +21,7 @@ type Figure struct {
 	name, unit string
 	goal       float64
 	lower      bool // the goal is a lower bound, otherwise an upper one
+	free       bool // there is no goal
 	samples    []float64
 }
 
@@ -32,22 +35,31 @@ func AtLeast(name, unit string, goal float64) *Figure {
 	return &Figure{name: name, unit: unit, goal: goal, lower: true}
 }
 
+// Reported returns a figure that has no goal.
+func Reported(name, unit string) *Figure { return &Figure{name: name, unit: unit, free: true} }
+
 // String is the line to print: name, value, unit, goal, and ok or short, with
-// tabs in between. Without a sample there is no value, and the figure failed.
+// tabs in between; - and reported, if there is no goal. Without a sample there is
+// no value, and the figure failed.
 func (f *Figure) String() string {
 	median := Median(f.samples)
-	bound, met := "<=", median <= f.goal
+	goal, met := fmt.Sprintf("<= %.4g", f.goal), median <= f.goal
 	if f.lower {
-		bound, met = ">=", median >= f.goal
+		goal, met = fmt.Sprintf(">= %.4g", f.goal), median >= f.goal
+	}
+	if f.free {
+		goal = "-"
 	}
 	value, verdict := fmt.Sprintf("%.4g", median), "short"
 	switch {
 	case len(f.samples) == 0:
 		value, verdict = "-", "failed"
+	case f.free:
+		verdict = "reported"
 	case met:
 		verdict = "ok"
 	}
-	return fmt.Sprintf("%s\t%s\t%s\t%s %.4g\t%s", f.name, value, f.unit, bound, f.goal, verdict)
+	return strings.Join([]string{f.name, value, f.unit, goal, verdict}, "\t")
 }
 
 // Measurement takes the samples of figures that belong together.
@@ -113,6 +125,24 @@ func (m Measurement) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %v", limit))
 	defer cancel()
 	return m.Run(ctx, &Samples{m.Figures})
+}
+
+// Rounds returns the numbers of n rounds. There are fewer, and a note says so, when
+// less time is left to ctx than two of them have taken.
+func Rounds(ctx context.Context, n int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		began := time.Now()
+		for round := range n {
+			each := time.Since(began) / time.Duration(max(round, 1))
+			if end, ok := ctx.Deadline(); ok && time.Until(end) < 2*each {
+				Note("this machine is slow: there is time for %d of %d rounds", round, n)
+				return
+			}
+			if !yield(round) {
+				return
+			}
+		}
+	}
 }
 
 // Note tells of what a figure is made of, apart from the figures.

@@ -23,6 +23,8 @@ func TestString(t *testing.T) {
 		{"lower bound missed", AtLeast("ratio", "ratio", 0.9), []float64{0.8999}, "ratio\t0.8999\tratio\t>= 0.9\tshort"},
 		{"nothing allowed", AtMost("early", "runs", 0), []float64{0}, "early\t0\truns\t<= 0\tok"},
 		{"median", AtMost("late", "ms", 10), []float64{70, 1, 2}, "late\t2\tms\t<= 10\tok"},
+		{"no goal", Reported("calls", "calls/min"), []float64{3}, "calls\t3\tcalls/min\t-\treported"},
+		{"no goal, not measured", Reported("calls", "calls/min"), nil, "calls\t-\tcalls/min\t-\tfailed"},
 		{"not measured", AtMost("early", "runs", 0), nil, "early\t-\truns\t<= 0\tfailed"},
 	}
 	for _, tt := range tests {
@@ -79,6 +81,23 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	})
 	if ran || !errors.Is(err, context.Canceled) || out.String() != "a\t-\ts\t<= 1\tfailed\n" {
 		t.Errorf("after an interrupt: second ran: %v, error %v, printed %q", ran, err, &out)
+	}
+}
+
+func TestRoundsAreAsManyAsThereIsTimeFor(t *testing.T) {
+	for took, want := range map[time.Duration]int{time.Minute: 5, 4 * time.Minute: 2, 20 * time.Minute: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+			defer cancel()
+			rounds := 0
+			for range Rounds(ctx, 5) {
+				rounds++
+				time.Sleep(took)
+			}
+			if rounds != want {
+				t.Errorf("%d rounds of %v in 15 minutes, want %d of 5", rounds, took, want)
+			}
+		})
 	}
 }
 
