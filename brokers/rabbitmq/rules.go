@@ -183,7 +183,7 @@ func isUnread(q quality) brokers.Finding {
 	if q.read || maps.EqualFunc(q.args, q.queue.args, func(a, b any) bool { return a == b }) {
 		return brokers.Finding{}
 	}
-	return q.finding(brokers.Unverified, "policies", "not visible to AMQP", "",
+	return q.finding(brokers.Unverified, "policy", "not visible to AMQP", "",
 		"a policy could have messages expire, or drop the oldest ones", "look with rabbitmqctl list_queues name policy, or give the address of the management API (Options.ManagementURL)")
 }
 

@@ -27,7 +27,7 @@ func TestRules(t *testing.T) {
 		want []string // severity and setting
 	}{
 		{"as declared", quality{queue: topic, kind: typeQuorum, args: net}, nil},
-		{"bare quorum on RabbitMQ 4", quality{queue: topic, kind: typeQuorum, args: quorum(nil), drops: true}, []string{"noted x-dead-letter-exchange", "unverified policies"}},
+		{"bare quorum on RabbitMQ 4", quality{queue: topic, kind: typeQuorum, args: quorum(nil), drops: true}, []string{"noted x-dead-letter-exchange", "unverified policy"}},
 		{"its policies were read", quality{queue: topic, kind: typeQuorum, args: quorum(nil), read: true}, []string{"noted x-dead-letter-exchange"}},
 		{"no dead letters are wanted", quality{queue: unkept, kind: typeQuorum, args: quorum(nil), read: true}, nil},
 		{"19 deliveries and the end", quality{queue: topic, kind: typeQuorum, args: quorum(amqp.Table{argLimit: int64(19)}), read: true},
