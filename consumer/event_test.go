@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -337,4 +338,36 @@ func TestEventDeferred(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Messages without an ID cannot be told from repeated ones. That is said at the first
+// of each topic, and not again.
+func TestAnonymousMessagesAreToldOnceATopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{})
+		broker.deliver = func(d *brokers.Delivery) { d.Anonymous = d.Message.Topic != "named" }
+		for _, topic := range []string{"orders", "refunds", "named"} {
+			publish(t, broker.Broker, topic, "1", "2", "3")
+		}
+		var log bytes.Buffer
+		cfg := quiet()
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			for _, topic := range []string{"orders", "refunds", "named"} {
+				c.Handle(topic, func(context.Context, *brokers.Message) error { return nil })
+			}
+		})
+		synctest.Wait()
+		w.mustShutdown()
+		var told []string
+		for line := range strings.Lines(log.String()) {
+			if _, topic, found := strings.Cut(line, "topic="); found && strings.Contains(line, "level=WARN") && strings.Contains(line, "have no ID") {
+				told = append(told, strings.TrimSpace(topic))
+			}
+		}
+		slices.Sort(told)
+		if want := []string{"orders", "refunds"}; !slices.Equal(told, want) {
+			t.Errorf("told of the topics %q, want %q:\n%s", told, want, log.String())
+		}
+	})
 }

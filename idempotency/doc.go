@@ -22,7 +22,7 @@
 // # The key
 //
 // [Key] makes it from the message, the same in every run: after retries,
-// crashes, and a way back from the dead letters.
+// crashes, and a way back from the dead letters, if the message has an ID.
 //
 // # What is not promised
 //

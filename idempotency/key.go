@@ -24,7 +24,10 @@ const (
 // what consumer.MetaFrom says, or the consumer.Item of a batch: the key there if
 // that is not just the message's ID, else the last Header of the message that is not empty, else the ID. It is the same in
 // all runs of a message, because brokers carry all three over retries and
-// redrives unchanged.
+// redrives unchanged. Only a message that came without an ID, to a broker that gives
+// none (brokers.Delivery.Anonymous), has another ID in each delivery until it is
+// retried, and nothing can tell a repeated one: set Options.Key then, or tell the
+// adapter where the ID is.
 //
 // Whoever may publish to a topic chooses the keys of his messages, and may choose
 // those of others: whichever message of a key is handled first, the others with

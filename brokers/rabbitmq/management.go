@@ -129,7 +129,7 @@ func (b *Broker) readPolicies(ctx context.Context, q *quality) error {
 	if m.Policy == nil {
 		return nil
 	}
-	q.read = true
+	q.read, q.policy = true, *m.Policy
 	for name, value := range *m.Policy {
 		is, set := q.declared["x-"+name]
 		n, counts := whole(value).(int64)

@@ -35,6 +35,8 @@ type quality struct {
 	flaws    []string   // durable=false and the like
 	unknown  bool       // its arguments could not be read
 	read     bool       // its policies are in args
+	policy   object     // what its policies set
+	wanted   object     // what they should set, by the findings so far
 	members  []string   // nodes, if they could be read
 	vhost    string
 	drops    bool // the broker limits deliveries by default, as RabbitMQ 4 does
@@ -61,6 +63,8 @@ func (q quality) judge() (found []brokers.Finding) {
 	if q.role == ours {
 		return q.compare()
 	}
+	q.wanted = object{}
+	maps.Copy(q.wanted, q.policy)
 	for _, rule := range rules {
 		if f := rule(q); f.Why != "" {
 			found = append(found, f)
@@ -106,6 +110,7 @@ func expiry(setting, why string) rule {
 		if !set {
 			return brokers.Finding{}
 		}
+		delete(q.wanted, strings.TrimPrefix(setting, "x-"))
 		return q.finding(brokers.Refused, setting, strconv.FormatInt(n, 10), "not set", why, "take it out of the policy; "+another)
 	}
 }
@@ -178,7 +183,7 @@ func isUnread(q quality) brokers.Finding {
 	if q.read || maps.EqualFunc(q.args, q.queue.args, func(a, b any) bool { return a == b }) {
 		return brokers.Finding{}
 	}
-	return q.finding(brokers.Unverified, "policies", "not visible to AMQP", "",
+	return q.finding(brokers.Unverified, "policy", "not visible to AMQP", "",
 		"a policy could have messages expire, or drop the oldest ones", "look with rabbitmqctl list_queues name policy, or give the address of the management API (Options.ManagementURL)")
 }
 
@@ -247,15 +252,21 @@ func (q quality) netPolicy() map[string]any {
 }
 
 // mend is the command that sets a policy for the queue, which has no effect where
-// an argument is set.
+// an argument is set. Only one policy of a queue is in force, so it repeats what the
+// present one sets, and what earlier findings want.
 func (q quality) mend(definition map[string]any) string {
 	for name := range definition {
 		if _, set := q.declared["x-"+name]; set {
 			return another
 		}
 	}
-	text, _ := json.Marshal(definition) // of strings and numbers
-	return fmt.Sprintf("rabbitmqctl set_policy -p %s --apply-to queues %s %s %s", shell(q.vhost), shell(q.name),
+	priority := ""
+	if len(q.policy) > 0 {
+		priority = " --priority 10" // the default is 0
+	}
+	maps.Copy(q.wanted, definition)
+	text, _ := json.Marshal(q.wanted) // of what was JSON, strings and numbers
+	return fmt.Sprintf("rabbitmqctl set_policy -p %s%s --apply-to queues %s %s %s", shell(q.vhost), priority, shell(q.name),
 		shell("^"+regexp.QuoteMeta(q.name)+"$"), shell(string(text)))
 }
 

@@ -27,7 +27,7 @@ func TestRules(t *testing.T) {
 		want []string // severity and setting
 	}{
 		{"as declared", quality{queue: topic, kind: typeQuorum, args: net}, nil},
-		{"bare quorum on RabbitMQ 4", quality{queue: topic, kind: typeQuorum, args: quorum(nil), drops: true}, []string{"noted x-dead-letter-exchange", "unverified policies"}},
+		{"bare quorum on RabbitMQ 4", quality{queue: topic, kind: typeQuorum, args: quorum(nil), drops: true}, []string{"noted x-dead-letter-exchange", "unverified policy"}},
 		{"its policies were read", quality{queue: topic, kind: typeQuorum, args: quorum(nil), read: true}, []string{"noted x-dead-letter-exchange"}},
 		{"no dead letters are wanted", quality{queue: unkept, kind: typeQuorum, args: quorum(nil), read: true}, nil},
 		{"19 deliveries and the end", quality{queue: topic, kind: typeQuorum, args: quorum(amqp.Table{argLimit: int64(19)}), read: true},
@@ -61,7 +61,7 @@ func TestRules(t *testing.T) {
 }
 
 func TestMend(t *testing.T) {
-	q := quality{queue: queue{name: "o'rders.eu"}, vhost: "/"}
+	q := quality{queue: queue{name: "o'rders.eu"}, vhost: "/", wanted: object{}}
 	if got, want := q.mend(map[string]any{"overflow": overflowReject}),
 		`rabbitmqctl set_policy -p '/' --apply-to queues 'o'\''rders.eu' '^o'\''rders\.eu$' '{"overflow":"reject-publish"}'`; got != want {
 		t.Errorf("command\n%s\nwant\n%s", got, want)
@@ -69,5 +69,31 @@ func TestMend(t *testing.T) {
 	q.declared = amqp.Table{argOverflow: overflowDrop}
 	if got := q.mend(map[string]any{"overflow": overflowReject}); got != another {
 		t.Errorf("a policy is to win over an argument: %s", got)
+	}
+}
+
+// A second policy takes the place of the first, and the commands of two findings are
+// given one after the other: neither may undo what was set before, nor set again what
+// is to be taken out.
+func TestMendUndoesNothing(t *testing.T) {
+	args := amqp.Table{argType: typeQuorum, argTTL: int64(5), argMaxLength: int64(1000), argLimit: int64(3), argExchange: "x"}
+	q := quality{queue: queue{"q", entry, true, nil}, kind: typeQuorum, args: args, declared: amqp.Table{argType: typeQuorum}, read: true, vhost: "/",
+		policy: object{"message-ttl": float64(5), "max-length": float64(1000), "delivery-limit": float64(3), "dead-letter-exchange": "x"}}
+	var got []string
+	for _, f := range q.judge() {
+		got = append(got, f.Fix)
+	}
+	const set = `rabbitmqctl set_policy -p '/' --priority 10 --apply-to queues 'q' '^q$' `
+	want := []string{
+		"take it out of the policy; " + another,
+		set + `'{"dead-letter-exchange":"x","delivery-limit":3,"max-length":1000,"overflow":"reject-publish"}'`,
+		set + `'{"dead-letter-exchange":"x","delivery-limit":20,"max-length":1000,"overflow":"reject-publish"}'`,
+		set + `'{"dead-letter-exchange":"x","dead-letter-strategy":"at-least-once","delivery-limit":20,"max-length":1000,"overflow":"reject-publish"}'`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("commands\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if n := q.policy["delivery-limit"]; n != float64(3) {
+		t.Errorf("the policy that was read has a delivery limit of %v now, want 3", n)
 	}
 }
