@@ -253,20 +253,6 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 	return s, nil
 }
 
-// Inspect returns what Open would find of the topics that sub needs, those that do
-// not exist among them, and of the rights of the user. It changes nothing.
-func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
-	sub.Group = cmp.Or(sub.Group, b.options.Group)
-	plan, err := b.options.plan(sub)
-	if err == nil {
-		var found survey
-		if found, err = b.survey(ctx, &plan); err == nil {
-			return append(found.findings, gaps(found.missing(), "there is no such topic: Run creates it unless Options.Verify is set")...), nil
-		}
-	}
-	return nil, fmt.Errorf("kafka: inspect %q: %w", sub.Topics, err)
-}
-
 // Publish stores msgs in topic, which must exist, and returns when all replicas
 // in sync have them. Messages with a Key go to the partition that the Java
 // client chooses for it, others are spread. Errors are *brokers.PublishError.

@@ -26,6 +26,10 @@ const (
 	// usualLargest is what a topic takes unless somebody says otherwise.
 	usualLargest = 1_048_588
 
+	// usualReplicas are what a topic has that outlives the loss of a broker, and of
+	// another one while that is replaced.
+	usualReplicas = 3
+
 	// briefLetters is for how long dead letters should be kept at least.
 	briefLetters = 14 * 24 * time.Hour
 )
@@ -44,7 +48,8 @@ const (
 type quality struct {
 	name     string
 	role     role
-	needed   time.Duration     // the longest delay that waits in it
+	longest  time.Duration     // delay that may wait in it
+	needed   time.Duration     // the longest that the subscription asks for
 	made     kafka.TopicConfig // as Open creates it
 	state    look
 	settings map[string]string // those in force; empty if they could not be read
@@ -163,22 +168,29 @@ func isSmall(q quality) brokers.Finding {
 }
 
 func hasFewReplicas(q quality) brokers.Finding {
-	if !q.isCopy() || q.state.replication >= q.like.replicas {
-		return brokers.Finding{}
+	is, want, why := q.state.replication, q.like.replicas, q.what()+" are lost with fewer brokers than the messages that come in"
+	if !q.isCopy() || is >= want {
+		want = min(q.state.brokers, usualReplicas)
+		why = fmt.Sprintf("it is on one of %d brokers: it stands still while that is down, and is lost with its disk", q.state.brokers)
+		if q.role == receipts || is != 1 || want < 2 {
+			return brokers.Finding{}
+		}
 	}
 	return brokers.Finding{
-		Severity: brokers.Noted, Topic: q.name, Setting: "replication factor", Value: strconv.Itoa(q.state.replication), Want: strconv.Itoa(q.like.replicas),
-		Why: q.what() + " are lost with fewer brokers than the messages that come in", See: setUp,
+		Severity: brokers.Noted, Topic: q.name, Setting: "replication factor", Value: strconv.Itoa(is), Want: strconv.Itoa(want), Why: why, See: setUp,
 		Fix: "kafka-reassign-partitions.sh; or delete it when it is empty, set Options.Replication and let Run create it anew",
 	}
 }
 
 func hasFewInSync(q quality) brokers.Finding {
 	const setting = "min.insync.replicas"
-	if !q.isCopy() || !q.isBelow(setting, min(q.like.inSync, q.state.replication)) {
-		return brokers.Finding{}
+	switch {
+	case q.isCopy() && q.isBelow(setting, min(q.like.inSync, q.state.replication)):
+		return q.differs(brokers.Noted, setting, strconv.Itoa(q.like.inSync), q.what()+" are confirmed by fewer brokers than the messages that come in, and lost with them")
+	case q.role != receipts && q.state.replication >= usualReplicas && q.isBelow(setting, 2):
+		return q.differs(brokers.Noted, setting, "2", "what a single broker has confirmed is lost with its disk, although others have copies of the topic")
 	}
-	return q.differs(brokers.Noted, setting, strconv.Itoa(q.like.inSync), q.what()+" are confirmed by fewer brokers than the messages that come in, and lost with them")
+	return brokers.Finding{}
 }
 
 func electsUnclean(q quality) brokers.Finding {

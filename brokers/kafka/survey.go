@@ -40,11 +40,9 @@ func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState,
 		return nil, nil, err
 	}
 	missing := found.missing()
-	absent := gaps(missing, "there is no such topic, and Options.Verify lets Run create none")
-	if !b.options.Verify {
-		if absent, err = b.uncreatable(ctx, missing); err != nil {
-			return nil, nil, err
-		}
+	absent, err := b.absent(ctx, missing)
+	if err != nil {
+		return nil, nil, err
 	}
 	taken, err := adapter.Taken(append(found.findings, absent...))
 	if err != nil {
@@ -134,7 +132,7 @@ func (b *Broker) qualities(p plan, like baseline, looked map[string]look) (all [
 	}
 	for _, t := range p.delays {
 		retention := strconv.FormatInt((t.longest + outage).Milliseconds(), 10)
-		all = append(all, quality{name: t.name, role: delays, needed: t.needed, like: like, made: b.made(t.name, b.options.DelayPartitions, settings(retention))})
+		all = append(all, quality{name: t.name, role: delays, longest: t.longest, needed: t.needed, like: like, made: b.made(t.name, b.options.DelayPartitions, settings(retention))})
 	}
 	return all
 }
@@ -177,6 +175,14 @@ func gaps(missing []quality, why string) (found []brokers.Finding) {
 		found = append(found, q.gap(why))
 	}
 	return found
+}
+
+// absent are the findings about what is missing that Open does not create.
+func (b *Broker) absent(ctx context.Context, missing []quality) ([]brokers.Finding, error) {
+	if b.options.Verify {
+		return gaps(missing, "there is no such topic, and Options.Verify lets Run create none"), nil
+	}
+	return b.uncreatable(ctx, missing)
 }
 
 // uncreatable has the cluster say of what is missing why it would not create it. It

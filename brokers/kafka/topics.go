@@ -132,8 +132,9 @@ func stateOf(topic kafka.Topic) (topicState, error) {
 // look is what a user is shown of a topic.
 type look struct {
 	topicState
-	denied bool  // the user may not see whether it exists
-	rights int32 // a bit for each operation, or unknownRights
+	brokers int   // of the cluster
+	denied  bool  // the user may not see whether it exists
+	rights  int32 // a bit for each operation, or unknownRights
 }
 
 const unknownRights = math.MinInt32
@@ -161,8 +162,9 @@ func (c *client) look(ctx context.Context, names []string) (map[string]look, err
 		if err != nil {
 			return err
 		}
-		for _, topic := range res.(*kmsg.MetadataResponse).Topics {
-			l := look{rights: topic.AuthorizedOperations}
+		answer := res.(*kmsg.MetadataResponse)
+		for _, topic := range answer.Topics {
+			l := look{brokers: len(answer.Brokers), rights: topic.AuthorizedOperations}
 			switch err := codeError(topic.ErrorCode); {
 			case errors.Is(err, kafka.UnknownTopicOrPartition):
 				l.missing = true

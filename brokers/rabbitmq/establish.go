@@ -21,6 +21,7 @@ import (
 type survey struct {
 	queues   []quality
 	missing  []queue
+	denied   []error            // why the user cannot declare some of them
 	absent   map[string]binding // exchanges by name
 	findings []brokers.Finding
 }
@@ -31,8 +32,11 @@ func (l *link) establish(ctx context.Context, t topology, b *Broker) (found surv
 	if found, err = l.survey(ctx, t, b); err != nil {
 		return found, err
 	}
-	if b.options.Verify {
-		found.findings = append(found.findings, found.gaps()...)
+	switch {
+	case b.options.Verify:
+		found.findings = append(found.findings, found.gaps(true)...)
+	case found.denied != nil:
+		return found, errors.Join(found.denied...)
 	}
 	if found.findings, err = adapter.Taken(found.findings); err != nil {
 		return found, err
@@ -72,12 +76,15 @@ func (l *link) survey(ctx context.Context, t topology, b *Broker) (survey, error
 		return s, errors.Join(lost...)
 	}
 	for _, q := range t.queues {
-		is, exists, err := l.look(q, b.options.Verify)
+		is, exists, err := l.look(q)
 		if err != nil {
 			return s, fmt.Errorf("queue %q: %w", q.name, err)
 		}
 		if !exists {
 			s.missing = append(s.missing, q)
+			if is.denied != nil {
+				s.denied = append(s.denied, fmt.Errorf("queue %q: %w", q.name, is.denied))
+			}
 			continue
 		}
 		is.vhost, is.drops = l.vhost, l.drops
@@ -101,16 +108,27 @@ func (l *link) survey(ctx context.Context, t topology, b *Broker) (survey, error
 	return s, nil
 }
 
-// gaps are what is missing, where it is not to be declared.
-func (s survey) gaps() (gaps []brokers.Finding) {
+// gaps are what is missing: Refused where Open declares none of it.
+func (s survey) gaps(verify bool) (gaps []brokers.Finding) {
 	missing := func(name, what string) {
-		gaps = append(gaps, brokers.Finding{Severity: brokers.Refused, Missing: true, Topic: name, Why: "there is no such " + what,
-			Fix: "create it, or let Run declare it (Options.Verify is false)", See: existing})
+		f := brokers.Finding{Severity: brokers.Refused, Missing: true, Topic: name, Why: "there is no such " + what, See: existing,
+			Fix: "import the definitions that redrive doctor --topology prints, with rabbitmqctl import_definitions"}
+		switch {
+		case verify:
+			f.Why += ", and Options.Verify lets Run declare none"
+		case s.denied != nil:
+			f.Why += ", and the user may not declare what is missing"
+		default:
+			f.Severity = brokers.Noted
+			f.Why += ": the first worker that starts declares it"
+			f.Fix = "start a worker, or " + f.Fix
+		}
+		gaps = append(gaps, f)
 	}
 	for _, q := range s.missing {
 		missing(q.name, "queue")
 	}
-	for name := range s.absent {
+	for _, name := range slices.Sorted(maps.Keys(s.absent)) {
 		missing(name, "exchange")
 	}
 	return gaps
@@ -173,7 +191,7 @@ func (l *link) declare(name string, s shape) error {
 // look finds out what a queue is like, and declares none. The broker shows no
 // arguments, but compares those of a declaration, and names one difference at a
 // time: so it is asked again with what it named before.
-func (l *link) look(q queue, verify bool) (is quality, exists bool, err error) {
+func (l *link) look(q queue) (is quality, exists bool, err error) {
 	s := shape{durable: true, args: comparing(q.args)}
 	known := map[string]bool{}
 	for {
@@ -195,7 +213,7 @@ func (l *link) look(q queue, verify bool) (is quality, exists bool, err error) {
 		case e.Code != amqp.AccessRefused:
 			return is, false, err
 		default:
-			return l.lookFromAfar(q, verify, err)
+			return l.lookFromAfar(q, err)
 		}
 		if s.args[argType] == typeStream {
 			return quality{queue: q, kind: typeStream}, true, nil
@@ -205,17 +223,12 @@ func (l *link) look(q queue, verify bool) (is quality, exists bool, err error) {
 
 // lookFromAfar finds out whether a queue exists that the user may not configure,
 // as denied says.
-func (l *link) lookFromAfar(q queue, verify bool, denied error) (is quality, exists bool, err error) {
+func (l *link) lookFromAfar(q queue, denied error) (is quality, exists bool, err error) {
 	err = l.exists(q.name)
-	switch {
-	case err == nil:
-		return quality{queue: q, unknown: true}, true, nil
-	case errors.Is(err, brokers.ErrNotFound) && verify: // it is not to be declared anyway
-		return is, false, nil
-	case errors.Is(err, brokers.ErrNotFound):
-		return is, false, errors.Join(err, denied)
+	if errors.Is(err, brokers.ErrNotFound) {
+		return quality{denied: errors.Join(err, denied)}, false, nil
 	}
-	return is, false, err
+	return quality{queue: q, unknown: true}, err == nil, err
 }
 
 // learn makes the shape more like what is there.

@@ -1,7 +1,6 @@
 package rabbitmq
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -12,13 +11,15 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // checking is the page about what Inspect finds beyond Open.
 const checking = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/check-a-set-up.md#rabbitmq"
 
 // Inspect returns what Open would find of the queues and exchanges that sub needs,
-// those that do not exist among them, and changes nothing.
+// and changes nothing. What does not exist is Noted where Open would declare it, and
+// Refused where it would not: with Options.Verify, or without the right to.
 //
 // With Options.ManagementURL it finds more. All of that is Noted, since no message is
 // lost by it alone: quorum queues with one member in a cluster of several nodes;
@@ -50,7 +51,7 @@ func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]broke
 	if err != nil {
 		return nil, err
 	}
-	found := append(s.findings, s.gaps()...)
+	found := append(s.findings, s.gaps(b.options.Verify)...)
 	if b.options.ManagementURL != "" {
 		found = append(found, b.inspectCluster(ctx, l.vhost, t, s)...)
 	}
@@ -167,7 +168,8 @@ func (b *Broker) health(ctx context.Context) (found []brokers.Finding, err error
 	}
 	defer answer.Body.Close()
 	if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
-		found = b.clock(before, time.Now(), date)
+		management, _ := url.Parse(b.options.ManagementURL) // as New did
+		found = adapter.Clock(management.Host, checking, before, time.Now(), date)
 	}
 	var report struct {
 		Alarms []struct {
@@ -192,29 +194,4 @@ func (b *Broker) health(ctx context.Context) (found []brokers.Finding, err error
 			Fix: fmt.Sprintf("see what uses the %s on that node, and free some", a.Resource)})
 	}
 	return found, err
-}
-
-// clock compares the clock of a broker that answered between two times with this
-// machine's.
-func (b *Broker) clock(before, after, date time.Time) []brokers.Finding {
-	off := skew(before, after, date)
-	if off.Abs() <= time.Second {
-		return nil
-	}
-	direction := "ahead of"
-	if off < 0 {
-		direction = "behind"
-	}
-	management, _ := url.Parse(b.options.ManagementURL) // as New did
-	return []brokers.Finding{{Severity: brokers.Noted, Topic: management.Host, Setting: "clock", See: checking,
-		Value: fmt.Sprintf("%v %s this machine", off.Abs().Round(time.Second), direction), Want: "within a second",
-		Why: "workers note by their own clocks when a retry is due: where these differ, retries come early or late",
-		Fix: "synchronize both machines, as with chrony: chronyc tracking"}}
-}
-
-// skew is how far a clock is ahead of ours at least, if it showed the second date at
-// some time from before to after.
-func skew(before, after, date time.Time) time.Duration {
-	ahead, behind := date.Sub(after), before.Sub(date.Add(time.Second))
-	return cmp.Or(max(ahead, 0), -max(behind, 0))
 }

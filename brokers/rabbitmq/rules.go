@@ -25,8 +25,8 @@ const (
 	receipts             // for receipts
 )
 
-// quality is what is known of a queue that exists: its arguments, and its
-// policies if they could be read.
+// quality is what is known of a queue: its arguments, and its policies if they
+// could be read.
 type quality struct {
 	queue               // as it would be declared
 	kind     string     // quorum, classic or stream
@@ -34,6 +34,7 @@ type quality struct {
 	declared amqp.Table // of these the arguments of the queue; the others are a policy's
 	flaws    []string   // durable=false and the like
 	unknown  bool       // its arguments could not be read
+	denied   error      // it does not exist, and the user may not declare it
 	read     bool       // its policies are in args
 	policy   object     // what its policies set
 	wanted   object     // what they should set, by the findings so far

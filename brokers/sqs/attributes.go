@@ -17,6 +17,9 @@ type attributes struct {
 	limit     int // MaximumMessageSize
 	inFlight  int // an approximate count
 
+	key   string // KmsMasterKeyId, empty without one
+	plain bool   // SqsManagedSseEnabled is false, and there is no key
+
 	// deadLetter and maxReceives are the RedrivePolicy; empty without one.
 	deadLetter  string // ARN
 	maxReceives int
@@ -24,7 +27,8 @@ type attributes struct {
 
 // readAttributes reads what GetQueueAttributes answers.
 func readAttributes(all map[string]string) (attributes, error) {
-	a := attributes{arn: all[string(types.QueueAttributeNameQueueArn)]}
+	a := attributes{arn: all[string(types.QueueAttributeNameQueueArn)], key: all[nameKey]}
+	a.plain = a.key == "" && all[nameManaged] == "false"
 	for _, number := range []struct {
 		name types.QueueAttributeName
 		to   func(int)

@@ -3,6 +3,7 @@ package sqs
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,11 +53,33 @@ func (s *site) finding(severity brokers.Severity, setting, value, want, why, fix
 	return brokers.Finding{Severity: severity, Topic: printable(s.topic)[0], Setting: setting, Value: value, Want: want, Why: why, Fix: fix, See: existing}
 }
 
-func (s *site) gap() brokers.Finding {
-	f := s.finding(brokers.Refused, "", "", "", "there is no such queue, or none for this identity",
-		"create it, let Run create it (Options.Create), or correct its name, account or region; a queue of another account needs its URL, and its policy must let this one in")
+// gap is what is missing. Topics have a policy that sub asks for.
+func (s *site) gap(sub brokers.Subscription, create bool) brokers.Finding {
+	const missing = "there is no such queue, or none for this identity"
+	f := s.finding(brokers.Refused, "", "", "", missing+", and it is not created by its URL",
+		"correct its name, account or region; in another account its policy must let this one in")
 	f.Missing = true
+	if !creatable(s.topic) {
+		return f
+	}
+	f.Fix = s.creation(sub)
+	if create {
+		f.Severity, f.Why = brokers.Noted, missing+": the first worker that starts creates it (Options.Create)"
+	} else {
+		f.Why = missing + ", and Options.Create does not let Run create it; a queue of another account needs its URL"
+	}
 	return f
+}
+
+// creation is the command that creates the queue as Open would, without a
+// RedrivePolicy if it is not known yet where that leads to.
+func (s *site) creation(sub brokers.Subscription) string {
+	target := ""
+	if s.letters != nil {
+		target = s.letters.attrs.arn
+	}
+	text, _ := json.Marshal(wanted(sub, s.topic, target)) // strings cannot fail
+	return "aws sqs create-queue --queue-name " + shell(s.topic) + " --attributes " + shell(string(text))
 }
 
 func (s *site) unread() brokers.Finding {
@@ -79,6 +102,9 @@ const (
 	nameSize      = "MaximumMessageSize"
 	namePolicy    = "RedrivePolicy"
 	nameReceives  = "maxReceiveCount"
+	nameFIFO      = "FifoQueue"
+	nameKey       = "KmsMasterKeyId"
+	nameManaged   = "SqsManagedSseEnabled"
 )
 
 func inSeconds(d time.Duration) string { return strconv.FormatInt(wholeSeconds(d), 10) }
@@ -182,6 +208,21 @@ func lacksNet(s *site, sub brokers.Subscription) brokers.Finding {
 	}
 	return s.finding(brokers.Noted, namePolicy, "", "one to the dead-letter queue",
 		"a message with which all workers die before they can dead-letter it is lost when the retention ends, and move tasks do not work", fix)
+}
+
+// mixed finds dead-letter queues of another type than their queues.
+func mixed(sub brokers.Subscription) (found []brokers.Finding) {
+	for _, topic := range slices.Compact(slices.Sorted(slices.Values(sub.Topics))) {
+		dead := sub.DeadLetters[topic]
+		if dead == "" || isFIFO(dead) == isFIFO(topic) {
+			continue
+		}
+		s := &site{topic: dead}
+		found = append(found, s.finding(brokers.Refused, nameFIFO, strconv.FormatBool(isFIFO(dead)), strconv.FormatBool(isFIFO(topic)),
+			fmt.Sprintf("it is the dead-letter queue of %q, and one of them alone is a FIFO queue", printable(topic)[0]),
+			"make both of one type: name another queue, which ends in .fifo or does not, as the other one"))
+	}
+	return found
 }
 
 // policy is a RedrivePolicy.

@@ -173,20 +173,6 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 	return s, nil
 }
 
-// Inspect returns what Open would find of the queues that sub needs, those that do
-// not exist among them, and changes nothing.
-func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
-	err := check(sub, termsOf(sub, b.options))
-	var sites map[string]*site
-	if err == nil {
-		sites, err = b.survey(ctx, sub)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("sqs: inspect %q: %w", printable(sub.Topics...), err)
-	}
-	return findings(sub, sites, false), nil
-}
-
 func (b *Broker) forget(s *source) {
 	b.sources.Remove(s)
 	b.client.callers.leave()

@@ -95,11 +95,6 @@ func check(sub brokers.Subscription, t terms) error {
 	if t.lease > longestLease {
 		faults = append(faults, fmt.Errorf("leases of %v are too long, SQS lets nobody hold a message for more than 12 h: ask for at most %v", t.lease, longestLease))
 	}
-	for _, topic := range sub.Topics {
-		if dead := sub.DeadLetters[topic]; dead != "" && isFIFO(dead) != isFIFO(topic) {
-			faults = append(faults, fmt.Errorf("%q is the dead-letter queue of %q, and one of them alone is a FIFO queue: make both of one type", dead, topic))
-		}
-	}
 	return misconfigured(errors.Join(faults...))
 }
 
@@ -235,10 +230,11 @@ func isDenied(err error) bool {
 // findings are all that is wrong with the queues of sub. What is missing is, unless it
 // will be created.
 func findings(sub brokers.Subscription, sites map[string]*site, create bool) (found []brokers.Finding) {
+	found = mixed(sub)
 	for _, topic := range slices.Sorted(maps.Keys(sites)) {
 		switch s := sites[topic]; {
 		case s.missing && !(create && creatable(topic)):
-			found = append(found, s.gap())
+			found = append(found, s.gap(sub, false))
 		case sub.ReadOnly(): // takes them as they are
 		case s.hidden:
 			found = append(found, s.unread())
@@ -281,22 +277,15 @@ func (b *Broker) establish(ctx context.Context, sub brokers.Subscription) (sites
 // create creates the queues that are missing: those of topics when all that their
 // policies lead to is there.
 func (b *Broker) create(ctx context.Context, sub brokers.Subscription, sites map[string]*site) (created []string, err error) {
-	topics := slices.Compact(slices.Sorted(slices.Values(sub.Topics)))
-	kept := slices.DeleteFunc(lasting(sub), func(topic string) bool { return slices.Contains(topics, topic) })
-	keep := max(leastRetention, (sub.MaxAge+sub.MaxDelay).Truncate(time.Second)+time.Second)
+	topics, kept := stages(sub)
 	for _, group := range [][]string{kept, topics} {
 		missing := slices.DeleteFunc(group, func(topic string) bool { return !sites[topic].missing })
 		err = b.each(len(missing), func(i int) error {
-			topic := missing[i]
-			attrs := settings(topic, retention, "", 0)
-			if slices.Contains(topics, topic) {
-				target := ""
-				if letters := sites[sub.DeadLetters[topic]]; letters != nil {
-					target = letters.attrs.arn
-				}
-				attrs = settings(topic, min(keep, retention), target, leastReceives(topic, sub.MaxAttempts))
+			topic, target := missing[i], ""
+			if letters := sites[sub.DeadLetters[topic]]; letters != nil {
+				target = letters.attrs.arn
 			}
-			return b.createOne(ctx, sites[topic], attrs)
+			return b.createOne(ctx, sites[topic], wanted(sub, topic, target))
 		})
 		if err != nil {
 			return created, err
@@ -304,6 +293,12 @@ func (b *Broker) create(ctx context.Context, sub brokers.Subscription, sites map
 		created = append(created, missing...)
 	}
 	return created, nil
+}
+
+// stages are the topics of sub, and those to create before them.
+func stages(sub brokers.Subscription) (topics, kept []string) {
+	topics = slices.Compact(slices.Sorted(slices.Values(sub.Topics)))
+	return topics, slices.DeleteFunc(lasting(sub), func(topic string) bool { return slices.Contains(topics, topic) })
 }
 
 func (b *Broker) createOne(ctx context.Context, s *site, attrs map[string]string) (err error) {
@@ -314,14 +309,19 @@ func (b *Broker) createOne(ctx context.Context, s *site, attrs map[string]string
 	return b.inspect(ctx, s)
 }
 
-// settings are the attributes of a queue to create.
-func settings(topic string, keep time.Duration, deadARN string, receives int) map[string]string {
-	attrs := map[string]string{nameRetention: inSeconds(keep.Truncate(time.Second))}
-	if isFIFO(topic) {
-		attrs["FifoQueue"] = "true"
+// wanted are the attributes of a queue to create. The dead letters of a topic go to
+// target, if to any.
+func wanted(sub brokers.Subscription, topic, target string) map[string]string {
+	isTopic, keep := slices.Contains(sub.Topics, topic), retention
+	if isTopic {
+		keep = min(max(leastRetention, (sub.MaxAge+sub.MaxDelay).Truncate(time.Second)+time.Second), retention)
 	}
-	if deadARN != "" {
-		attrs[namePolicy] = policy(deadARN, min(receives, mostReceives))
+	attrs := map[string]string{nameRetention: inSeconds(keep)}
+	if isFIFO(topic) {
+		attrs[nameFIFO] = "true"
+	}
+	if isTopic && target != "" {
+		attrs[namePolicy] = policy(target, min(leastReceives(topic, sub.MaxAttempts), mostReceives))
 	}
 	return attrs
 }

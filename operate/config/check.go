@@ -16,6 +16,12 @@ func (c *Config) check(d *decoder) {
 		b.check(d, "brokers."+name)
 	}
 	c.checkTopics(d)
+	for name, b := range c.Budgets {
+		if c.Brokers[name] != nil {
+			d.wrong("budgets."+name, "is the name of a broker, "+d.lineOf("brokers."+name), "use another")
+		}
+		b.check(d, "budgets."+name)
+	}
 	c.Store.check(d)
 	c.Serve.check(d)
 }
@@ -31,6 +37,20 @@ func (b *Broker) check(d *decoder, key string) {
 	if strings.Contains(b.Management, "@") {
 		d.wrong(key+".management", "has a user in it", "use the keys user and password")
 	}
+}
+
+func (b *Budget) check(d *decoder, key string) {
+	if b.User != "" && b.Password == nil {
+		d.wrong(key+".user", "has no password", "add it")
+	}
+	switch host, port, err := net.SplitHostPort(b.Redis); {
+	case b.Redis == "":
+	case err != nil || host == "" || port == "" || strings.ContainsAny(b.Redis, "@/?"):
+		d.wrong(key+".redis", "is no address", "write one such as redis.example.com:6379, and user and password under keys of their own")
+	case b.Password != nil && b.TLS == nil && !b.AllowPlaintext && !isLocal(host):
+		d.wrong(key+".redis", "lets the password travel where others can read it", "add tls: {}, or allow_plaintext: true below it")
+	}
+	d.both(key+".tls", "cert", "key")
 }
 
 // both demands two keys or none of them.

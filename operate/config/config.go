@@ -36,6 +36,10 @@ type Config struct {
 	// from, or sent to, what is not named here.
 	Topics []Topic `yaml:"topics" unset:"none"`
 
+	// Budgets are the retry budgets that workers share through Redis, by a name that no
+	// broker has. Only `redrive doctor` looks at them.
+	Budgets map[string]*Budget `yaml:"budgets" unset:"none"`
+
 	// Store is where collected letters are kept.
 	Store Store `yaml:"store" required:"true"`
 
@@ -115,6 +119,13 @@ type Broker struct {
 	// needs the tag `monitoring`.
 	Management string `yaml:"management" kinds:"rabbitmq" unset:"policies, members and alarms are not looked at"`
 
+	// Verify says that workers create nothing, `Options.Verify`: what is missing is
+	// refused then.
+	Verify bool `yaml:"verify" kinds:"rabbitmq kafka" unset:"workers create what is missing"`
+
+	// Create says that workers create what is missing, `Options.Create`.
+	Create bool `yaml:"create" kinds:"sqs" unset:"they do not: what is missing is refused"`
+
 	// Prefix begins the names of the queues or topics that retries go through:
 	// that of the workers, `Options.Prefix`.
 	Prefix string `yaml:"prefix" kinds:"rabbitmq kafka" default:"redrive"`
@@ -191,6 +202,25 @@ type Retry struct {
 	// MaxAge is how long after its first failure a message may be retried,
 	// `retry.Policy.MaxAge`.
 	MaxAge Wait `yaml:"max_age" default:"24h"`
+}
+
+// Budget is a Redis through which workers share a retry budget.
+type Budget struct {
+	// Redis is its address, `host:port`: of a cluster that of any node.
+	Redis string `yaml:"redis" required:"true"`
+
+	// User logs in, together with `password`.
+	User string `yaml:"user" unset:"the user default of Redis"`
+
+	// Password is that of the user.
+	Password *Secret `yaml:"password" unset:"no login"`
+
+	// TLS encrypts the connection: write `{}` for the certificates of the system.
+	TLS *TLS `yaml:"tls" unset:"a plain connection"`
+
+	// AllowPlaintext lets the password travel to another machine over a plain
+	// connection, where others can read it.
+	AllowPlaintext bool `yaml:"allow_plaintext" unset:"refused"`
 }
 
 // Store is where collected letters are kept.

@@ -67,7 +67,7 @@ func TestFull(t *testing.T) {
 	for key := range c.lines {
 		seen[key[strings.LastIndex(key, ".")+1:]] = true
 	}
-	for _, v := range []any{Config{}, Broker{}, TLS{}, Topic{}, Retry{}, Store{}, Collect{}, Retention{}, Serve{}, Key{}} {
+	for _, v := range []any{Config{}, Broker{}, TLS{}, Topic{}, Retry{}, Budget{}, Store{}, Collect{}, Retention{}, Serve{}, Key{}} {
 		for _, f := range fieldsOf(reflect.ValueOf(v)) {
 			if !seen[f.name] {
 				t.Errorf("testdata/full.yaml has no key %s: add it", f.name)

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -69,8 +68,10 @@ func walk(key string, v reflect.Value, visit func(key string, v reflect.Value)) 
 			walk(strings.TrimPrefix(key+"."+f.name, "."), f.value, visit)
 		}
 	case reflect.Map:
-		for _, name := range slices.Sorted(maps.Keys(v.Interface().(map[string]*Broker))) {
-			walk(key+"."+name, v.MapIndex(reflect.ValueOf(name)), visit)
+		names := v.MapKeys()
+		slices.SortFunc(names, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, name := range names {
+			walk(key+"."+name.String(), v.MapIndex(name), visit)
 		}
 	case reflect.Slice:
 		for i := range v.Len() {

@@ -13,10 +13,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/budget"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 )
+
+// checking is the page about doctor.
+const checking = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/check-a-set-up.md"
 
 // patience is how long a broker may take to be looked at.
 const patience = 15 * time.Second
@@ -38,29 +42,35 @@ func newDoctor(streams term.Streams, open opener) *cobra.Command {
 	v := &view{}
 	topology := false
 	cmd := &cobra.Command{
-		Use:   "doctor [broker ...]",
+		Use:   "doctor [broker or budget ...]",
 		Short: "Find what voids a promise on the brokers, and say how to mend it",
 		Long: `Doctor looks at the queues and topics that workers need, for all topics of the
-configuration or for those of some brokers, and changes nothing. What it finds is
+configuration or for those of some brokers, and at the Redis of shared retry budgets.
+It changes nothing. What it finds is
 
-  refused     a worker does not start, as messages would be lost or repeated without
-              end; or something is missing, which a worker may have to create
+  refused     a worker does not start, or messages would be lost, or repeated without
+              end; what is missing is refused only where no worker creates it
   unverified  nobody could look at it: the user lacks a right
-  noted       a promise is weaker, or a net of the broker is missing
-  error       the broker could not be looked at
+  noted       a promise is weaker, or a net of the broker is missing; or something is
+              missing, and the first worker that starts creates it
+  error       the broker could not be looked at, such as one that is down
 
-The exit code is 1 if there is anything refused or an error. Each broker may take 15 s
-and holds up no other.
+The exit code is 1 if there is anything refused or an error, and 0 otherwise. Each
+broker may take 15 s and holds up no other.
 
 With --topology it prints instead what workers need, where they may create nothing
 themselves: on RabbitMQ definitions for rabbitmqctl import_definitions, on Kafka
-commands of kafka-topics.sh. For that it connects to nothing.`,
+commands of kafka-topics.sh, on SQS a script for the AWS CLI. For that it connects to
+nothing.`,
 		Example: `  redrive doctor
   redrive doctor -o json
   redrive doctor shop --topology > definitions.json`,
-		ValidArgsFunction: d.completion(brokerNames),
+		ValidArgsFunction: d.completion(patients),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return d.withConfig(func(c *config.Config) error {
+				if topology && len(args) == 0 {
+					args = brokerNames(c)
+				}
 				names, err := chosen(c, args)
 				if err != nil {
 					return usage(err)
@@ -81,15 +91,20 @@ commands of kafka-topics.sh. For that it connects to nothing.`,
 	return cmd
 }
 
-// chosen are brokers of the configuration: all if none is named.
+// patients are the names of what doctor looks at.
+func patients(c *config.Config) []string {
+	return slices.AppendSeq(brokerNames(c), maps.Keys(c.Budgets))
+}
+
+// chosen are brokers and budgets of the configuration: all if none is named.
 func chosen(c *config.Config, named []string) ([]string, error) {
-	all := slices.Sorted(maps.Keys(c.Brokers))
+	all := slices.Sorted(slices.Values(patients(c)))
 	if len(named) == 0 {
 		return all, nil
 	}
 	for _, name := range named {
-		if c.Brokers[name] == nil {
-			return nil, fmt.Errorf("there is no broker %q: name %s", name, anyOf(all))
+		if !slices.Contains(all, name) {
+			return nil, fmt.Errorf("there is no broker and no budget %q: name %s", name, anyOf(all))
 		}
 	}
 	return slices.Compact(slices.Sorted(slices.Values(named))), nil
@@ -113,7 +128,7 @@ func (d *desk) doctor(ctx context.Context, v *view, c *config.Config, names []st
 	for _, r := range rows {
 		found[r.Severity]++
 	}
-	d.say("%s on %s: %d refused, %d unverified, %d noted, %d errors", count(int64(topicsOn(c, names)), "topic"), count(int64(len(names)), "broker"),
+	d.say("%s: %d refused, %d unverified, %d noted, %d errors", lookedAt(c, names),
 		found[brokers.Refused.String()], found[brokers.Unverified.String()], found[brokers.Noted.String()], found[failed])
 	switch {
 	case found[brokers.Refused.String()] > 0:
@@ -124,16 +139,27 @@ func (d *desk) doctor(ctx context.Context, v *view, c *config.Config, names []st
 	return nil
 }
 
-func topicsOn(c *config.Config, names []string) (n int) {
+// lookedAt is what doctor has looked at, in words.
+func lookedAt(c *config.Config, names []string) string {
+	topics, budgets := 0, 0
 	for _, t := range c.Topics {
 		if slices.Contains(names, t.Broker) {
-			n++
+			topics++
 		}
 	}
-	return n
+	for _, name := range names {
+		if c.Budgets[name] != nil {
+			budgets++
+		}
+	}
+	text := count(int64(topics), "topic") + " on " + count(int64(len(names)-budgets), "broker")
+	if budgets > 0 {
+		text += ", " + count(int64(budgets), "budget")
+	}
+	return text
 }
 
-// examineAll looks at brokers, all at the same time.
+// examineAll looks at brokers and budgets, all at the same time.
 func (d *desk) examineAll(ctx context.Context, c *config.Config, names []string) []findingRow {
 	found := make(chan []findingRow)
 	for _, name := range names {
@@ -148,30 +174,26 @@ func (d *desk) examineAll(ctx context.Context, c *config.Config, names []string)
 			strings.Compare(a.Broker, b.Broker), strings.Compare(a.Topic, b.Topic), strings.Compare(a.Setting, b.Setting),
 			strings.Compare(a.Why, b.Why), strings.Compare(a.Fix, b.Fix))
 	})
-	return slices.Compact(rows) // what several groups share
+	return slices.CompactFunc(rows, findingRow.repeats)
 }
 
-// examine looks at a broker. The first error ends that.
-func (d *desk) examine(ctx context.Context, c *config.Config, name string) (rows []findingRow) {
+// examine looks at a broker or budget. The first error ends that.
+func (d *desk) examine(ctx context.Context, c *config.Config, name string) []findingRow {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it took longer than %v", patience))
 	defer cancel()
-	add := func(severity, topic, why, fix string) []findingRow {
-		return append(rows, findingRow{Severity: severity, Broker: name, Topic: topic, Why: connect.InKeys(why), Fix: fix})
+	if c.Budgets[name] != nil {
+		return examineBudget(ctx, c, name)
 	}
 	broker, err := d.open(ctx, c, name)
 	if err != nil {
-		return add(failed, "", err.Error(), "")
+		return []findingRow{failure(name, "", err)}
 	}
 	defer broker.Close(ctx) // it has sent nothing
 	looks, ok := broker.(inspector)
 	if !ok {
-		return add(brokers.Unverified.String(), "", "brokers of the kind "+c.Brokers[name].Kind+" cannot be looked at", "")
+		return []findingRow{{Severity: brokers.Unverified.String(), Broker: name, Why: "brokers of the kind " + c.Brokers[name].Kind + " cannot be looked at", See: checking}}
 	}
-	for _, t := range c.Topics {
-		if t.Broker == name && c.Brokers[name].Kind == config.Kafka && len(t.Groups) == 0 {
-			rows = add(brokers.Unverified.String(), t.Name, "the configuration names no groups that read it, so what they need is not known", "add groups to the topic in the configuration")
-		}
-	}
+	rows := withoutGroups(c, name)
 	for nth := 0; ; nth++ {
 		subs := connect.Subscriptions(c, name, nth)
 		if len(subs) == 0 {
@@ -180,7 +202,7 @@ func (d *desk) examine(ctx context.Context, c *config.Config, name string) (rows
 		for _, sub := range subs {
 			found, err := looks.Inspect(ctx, sub)
 			if err != nil {
-				return add(failed, strings.Join(sub.Topics, ", "), err.Error(), "")
+				return append(rows, failure(name, strings.Join(sub.Topics, ", "), err))
 			}
 			for _, f := range found {
 				rows = append(rows, findingOf(name, f))
@@ -189,11 +211,41 @@ func (d *desk) examine(ctx context.Context, c *config.Config, name string) (rows
 	}
 }
 
+// withoutGroups are the topics of Kafka of which it is not known who reads them.
+func withoutGroups(c *config.Config, name string) (rows []findingRow) {
+	for _, t := range c.Topics {
+		if t.Broker == name && c.Brokers[name].Kind == config.Kafka && len(t.Groups) == 0 {
+			rows = append(rows, findingRow{Severity: brokers.Unverified.String(), Broker: name, Topic: t.Name, See: checking,
+				Why: "the configuration names no groups that read it, so what they need is not known", Fix: "add groups to the topic in the configuration"})
+		}
+	}
+	return rows
+}
+
+func examineBudget(ctx context.Context, c *config.Config, name string) (rows []findingRow) {
+	client, err := connect.Budget(c, name)
+	if err != nil {
+		return []findingRow{failure(name, "", err)}
+	}
+	defer client.Close() // it has written nothing
+	found, err := budget.Inspect(ctx, client)
+	if err != nil {
+		return []findingRow{failure(name, "", err)}
+	}
+	for _, f := range found {
+		rows = append(rows, findingOf(name, f))
+	}
+	return rows
+}
+
 func (d *desk) topology(ctx context.Context, c *config.Config, names []string) error {
 	if len(names) != 1 {
 		return usage(fmt.Errorf("--topology is of one broker: name %s", anyOf(names)))
 	}
 	name := names[0]
+	if c.Budgets[name] != nil {
+		return usage(errors.New("workers need nothing of the Redis of a budget: they write a single key, which expires"))
+	}
 	broker, err := d.open(ctx, c, name)
 	if err != nil {
 		return faulty(err)

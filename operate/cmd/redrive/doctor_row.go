@@ -21,7 +21,7 @@ type findingRow struct {
 	// Severity is `error`, `refused`, `unverified` or `noted`.
 	Severity string `json:"severity"`
 
-	// Broker is the name of the broker.
+	// Broker is the name of the broker, or of the budget.
 	Broker string `json:"broker"`
 
 	// Topic is the queue, topic, exchange, node, group or host that it is about. Of an
@@ -57,6 +57,17 @@ func findingOf(broker string, f brokers.Finding) findingRow {
 	}
 }
 
+// failure is an error while something was looked at.
+func failure(broker, topic string, err error) findingRow {
+	return findingRow{Severity: failed, Broker: broker, Topic: topic, Why: connect.InKeys(err.Error()), See: checking}
+}
+
+// repeats reports whether a row, which sorts after another, says the same: what
+// several groups share, and the clock of a host, which was read more than once.
+func (r findingRow) repeats(before findingRow) bool {
+	return r == before || r.Setting == "clock" && before.Setting == "clock" && r.Broker == before.Broker && r.Topic == before.Topic
+}
+
 // what is the row in a few words.
 func (r findingRow) what() string {
 	switch {
@@ -89,7 +100,7 @@ var findingColumns = []column[findingRow]{
 }
 
 // tools are what commands in a fix begin with.
-var tools = []string{"rabbitmqctl", "rabbitmqadmin", "rabbitmq-queues", "kafka-topics.sh", "kafka-configs.sh", "kafka-acls.sh", "kafka-consumer-groups.sh", "aws"}
+var tools = []string{"rabbitmqctl", "rabbitmqadmin", "rabbitmq-queues", "kafka-topics.sh", "kafka-configs.sh", "kafka-acls.sh", "kafka-consumer-groups.sh", "aws", "redis-cli"}
 
 // details are what the table has no room for. Rows that differ in their topics alone
 // are one.

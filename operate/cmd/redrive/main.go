@@ -17,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -34,6 +35,7 @@ const (
 )
 
 func main() {
+	logging.Disable() // of go-redis, which logs what its errors say
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C kills at once
 	code := run(ctx, os.Args[1:], term.Of(os.Stdin, os.Stdout, os.Stderr, os.Getenv))

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/redis/go-redis/v9"
 	"github.com/segmentio/kafka-go/sasl"
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/segmentio/kafka-go/sasl/scram"
@@ -43,14 +44,41 @@ func Broker(ctx context.Context, c *config.Config, name string) (brokers.Broker,
 	return nil, c.Fault("brokers."+name, &optionsError{err})
 }
 
-// Check makes every broker, and keeps none. The error joins one for each that
-// cannot be made.
+// Budget returns a client for the Redis of a budget in the configuration. It connects
+// to nothing. The error is a *config.Fault.
+func Budget(c *config.Config, name string) (*redis.Client, error) {
+	b := c.Budgets[name]
+	o := &redis.Options{Addr: b.Redis, Username: b.User, MaxRetries: -1, DisableIdentity: true}
+	if b.Password != nil {
+		password, err := b.Password.Read()
+		if err != nil {
+			return nil, err
+		}
+		o.Password = password
+	}
+	certs, err := certificates(c, "budgets."+name+".tls", b.TLS)
+	if err != nil {
+		return nil, err
+	}
+	o.TLSConfig = certs
+	return redis.NewClient(o), nil
+}
+
+// Check makes every broker, and a client for every budget, and keeps none. The error
+// joins one for each that cannot be made.
 func Check(ctx context.Context, c *config.Config) error {
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(c.Brokers)) {
 		broker, err := Broker(ctx, c, name)
 		if err == nil {
 			err = broker.Close(ctx)
+		}
+		faults = append(faults, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Budgets)) {
+		client, err := Budget(c, name)
+		if err == nil {
+			err = client.Close()
 		}
 		faults = append(faults, err)
 	}
@@ -63,7 +91,7 @@ func open(ctx context.Context, c *config.Config, name string) (brokers.Broker, e
 	if err != nil {
 		return nil, err
 	}
-	certs, err := certificates(c, name, b.TLS)
+	certs, err := certificates(c, "brokers."+name+".tls", b.TLS)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +122,7 @@ func keys(list []config.Key) (secret [][]byte, err error) {
 
 func openRabbitMQ(b *config.Broker, secret [][]byte, certs *tls.Config) (brokers.Broker, error) {
 	o := rabbitmq.Options{URLs: b.URLs, TLS: certs, AllowPlaintext: b.AllowPlaintext, Prefix: b.Prefix, MessageLimit: int(b.MessageLimit), Secret: secret,
-		ManagementURL: b.Management}
+		ManagementURL: b.Management, Verify: b.Verify}
 	if b.Password != nil {
 		password, err := b.Password.Read()
 		if err != nil {
@@ -115,7 +143,7 @@ func again(s *config.Secret, first string) string {
 }
 
 func openKafka(b *config.Broker, secret [][]byte, certs *tls.Config) (brokers.Broker, error) {
-	o := kafka.Options{Brokers: b.Addresses, TLS: certs, AllowPlaintext: b.AllowPlaintext, Group: b.Group, Prefix: b.Prefix, MessageLimit: int(b.MessageLimit), Secret: secret}
+	o := kafka.Options{Brokers: b.Addresses, TLS: certs, AllowPlaintext: b.AllowPlaintext, Group: b.Group, Prefix: b.Prefix, MessageLimit: int(b.MessageLimit), Secret: secret, Verify: b.Verify}
 	if b.Password != nil {
 		m := &login{broker: b}
 		if _, err := m.mechanism(); err != nil {
@@ -160,16 +188,15 @@ func openSQS(ctx context.Context, b *config.Broker, secret [][]byte) (brokers.Br
 	if err != nil {
 		return nil, err
 	}
-	return sqs.New(sqs.Options{Config: cfg, Endpoint: b.Endpoint, Secret: secret})
+	return sqs.New(sqs.Options{Config: cfg, Endpoint: b.Endpoint, Secret: secret, Create: b.Create})
 }
 
 // certificates is nil for nil. The client certificate is read anew for each
 // connection, so that it may be replaced.
-func certificates(c *config.Config, name string, t *config.TLS) (*tls.Config, error) {
+func certificates(c *config.Config, key string, t *config.TLS) (*tls.Config, error) {
 	if t == nil {
 		return nil, nil
 	}
-	key := "brokers." + name + ".tls"
 	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
 	if t.CA.String() != "" {
 		pem, err := t.CA.Read()
@@ -235,6 +262,6 @@ func InKeys(text string) string {
 // fieldKeys are the keys of the configuration that fields of Options come from.
 var fieldKeys = map[string]string{
 	"URLs": "urls", "Brokers": "addresses", "TLS": "tls", "AllowPlaintext": "allow_plaintext", "SASL": "user", "ManagementURL": "management",
-	"Prefix": "prefix", "MessageLimit": "message_limit", "Secret": "secret", "Group": "group",
+	"Verify": "verify", "Create": "create", "Prefix": "prefix", "MessageLimit": "message_limit", "Secret": "secret", "Group": "group",
 	"Region": "region", "Endpoint": "endpoint", "Credentials": "profile",
 }

@@ -139,7 +139,7 @@ func TestRotation(t *testing.T) {
 		t.Errorf("the password is %q, want the last one that could be read", got)
 	}
 
-	shown, err := certificates(c, "b", b.TLS)
+	shown, err := certificates(c, "brokers.b.tls", b.TLS)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestTLS(t *testing.T) {
 	c := parse(t, "kind: rabbitmq, urls: ['amqps://"+server.Addr().String()+"'], tls: {ca: cert.pem, server_name: broker.example.com}", map[string]string{"cert.pem": cert})
 	alone := x509.NewCertPool()
 	alone.AppendCertsFromPEM([]byte(cert))
-	if certs, err := certificates(c, "b", c.Brokers["b"].TLS); err != nil || !certs.RootCAs.Equal(alone) {
+	if certs, err := certificates(c, "brokers.b.tls", c.Brokers["b"].TLS); err != nil || !certs.RootCAs.Equal(alone) {
 		t.Errorf("others than the configured authority are trusted; error %v", err)
 	}
 	broker, err := Broker(t.Context(), c, "b")

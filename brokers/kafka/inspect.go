@@ -1,0 +1,152 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// checking is the page about what Inspect finds beyond Open.
+const checking = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/check-a-set-up.md#kafka"
+
+// overdue is how much longer than the longest delay of its topic a retry may wait.
+const overdue = 15 * time.Minute
+
+// Inspect returns what Open would find of the topics that sub needs, and of the rights
+// of the user, and changes nothing. What does not exist is Noted where Open would
+// create it, and Refused where it would not: with Options.Verify, or where the cluster
+// says that it would not let it.
+//
+// It finds more than Open, all of it Noted: delay topics with fewer partitions than
+// Open gives them, unless the topics that are read have as few; and delay topics in
+// which a retry waits for more than 15 minutes longer than any delay.
+func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+	sub.Group = cmp.Or(sub.Group, b.options.Group)
+	found, err := b.inspect(ctx, sub)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: inspect %q: %w", sub.Topics, err)
+	}
+	return found, nil
+}
+
+func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+	plan, err := b.options.plan(sub)
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.survey(ctx, &plan)
+	if err != nil {
+		return nil, err
+	}
+	absent, err := b.absent(ctx, s.missing())
+	if err != nil {
+		return nil, err
+	}
+	found := append(s.findings, absent...)
+	for _, q := range s.missing() {
+		if !slices.ContainsFunc(absent, func(f brokers.Finding) bool { return f.Topic == q.name }) {
+			f := q.gap("there is no such topic: the first worker that starts creates it")
+			f.Severity = brokers.Noted
+			found = append(found, f)
+		}
+	}
+	for _, q := range s.topics {
+		if q.role != delays || !q.state.exists() {
+			continue
+		}
+		found = append(found, q.hasFewPartitions(plan.known, b.options.DelayPartitions)...)
+		waiting, err := b.waiting(ctx, plan, q)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, waiting...)
+	}
+	return found, nil
+}
+
+// hasFewPartitions is about a delay topic with fewer partitions than the topics that
+// are read, and than Open gives it.
+func (q quality) hasFewPartitions(topics map[string]int, usual int) []brokers.Finding {
+	most := 0
+	for _, n := range topics {
+		most = max(most, n)
+	}
+	want := strconv.Itoa(min(usual, most))
+	if q.state.partitions >= min(usual, most) {
+		return nil
+	}
+	return []brokers.Finding{{
+		Severity: brokers.Noted, Topic: q.name, Setting: "partitions", Value: strconv.Itoa(q.state.partitions), Want: want, See: checking,
+		Why: "retries go through fewer workers than the messages that come in, and wait for each other in their indexes",
+		Fix: fmt.Sprintf("kafka-topics.sh --alter --topic %s --partitions %s", q.name, want),
+	}}
+}
+
+// waiting looks at how long the oldest retry of a delay topic has waited.
+func (b *Broker) waiting(ctx context.Context, p plan, q quality) ([]brokers.Finding, error) {
+	var all []partition
+	for n := range q.state.partitions {
+		all = append(all, partition{q.name, n})
+	}
+	stored, err := b.client.committed(ctx, p.group, all)
+	if isUncoordinated(err) || errors.Is(err, kafka.GroupAuthorizationFailed) { // there is no group yet, or it is told already
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	spans, err := b.client.bounds(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	lag, oldest := int64(0), time.Time{}
+	for _, at := range all {
+		from := max(stored[at].offset, spans[at].first)
+		if from >= spans[at].last {
+			continue
+		}
+		lag += spans[at].last - from
+		began, err := b.writtenAt(ctx, at, from, b.options.decompressed(p.largest))
+		if err != nil {
+			return nil, err
+		}
+		if !began.IsZero() && (oldest.IsZero() || began.Before(oldest)) {
+			oldest = began
+		}
+	}
+	return q.late(p.group, lag, oldest, time.Now()), nil
+}
+
+// writtenAt is when the first record from an offset on was written, zero if that is
+// not to be known.
+func (b *Broker) writtenAt(ctx context.Context, at partition, offset int64, batch int) (time.Time, error) {
+	got, err := b.client.fetch(ctx, at, offset, 1, 0, room{batch: batch})
+	if _, gone := errors.AsType[*rangeError](err); gone || errors.Is(err, kafka.TopicAuthorizationFailed) || err == nil && len(got.records) == 0 {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	return got.records[0].time, nil
+}
+
+// late finds that a retry waits for longer than any delay of its topic.
+func (q quality) late(group string, lag int64, oldest, now time.Time) []brokers.Finding {
+	most, age := q.longest+overdue, now.Sub(oldest).Truncate(time.Second)
+	if oldest.IsZero() || age <= most {
+		return nil
+	}
+	return []brokers.Finding{{
+		Severity: brokers.Noted, Topic: q.name, Setting: "oldest waiting retry", Value: fmt.Sprintf("%v old (up to %d wait)", age, lag), Want: fmt.Sprintf("at most %v", most), See: checking,
+		Why: fmt.Sprintf("it was due: no worker of the group %q runs, or its workers do not keep up, and what is older than the retention of the topic is lost", group),
+		Fix: "kafka-consumer-groups.sh --describe --group " + shell(group),
+	}}
+}
