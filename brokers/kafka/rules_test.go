@@ -35,14 +35,15 @@ func TestRules(t *testing.T) {
 		{"max.message.bytes", "1048588", costs{delays: noted, letters: noted}, "1114124"},
 		{"max.message.bytes", "1114123", costs{delays: noted, letters: noted}, "1114124"},
 		{"replication factor", "2", costs{delays: noted, letters: noted}, "3"},
-		{"min.insync.replicas", "1", costs{delays: noted, letters: noted}, "2"},
+		{"replication factor", "1", costs{entry: noted, delays: noted, letters: noted}, "3"},
+		{"min.insync.replicas", "1", costs{entry: noted, delays: noted, letters: noted}, "2"},
 		{"unclean.leader.election.enable", "true", costs{entry: noted, delays: noted, letters: noted}, "false"},
 	} {
 		for role, name := range map[role]string{entry: "orders", delays: "redrive.delay.v1.g.15m", letters: "orders-dead", receipts: "receipts"} {
 			q := quality{name: name, role: role, needed: 15 * time.Minute, settings: maps.Clone(good), like: baseline{largest: 1_048_588, replicas: 3, inSync: 2}}
-			q.state.replication = 3
+			q.state.replication, q.state.brokers = 3, 3
 			if tt.setting == "replication factor" {
-				q.state.replication = 2
+				q.state.replication = intOf(tt.value)
 			} else if tt.setting != "" {
 				q.settings[tt.setting] = tt.value
 			}
@@ -59,6 +60,17 @@ func TestRules(t *testing.T) {
 			} else if fix := "kafka-configs.sh --alter --entity-type topics --entity-name " + name + " --add-config " + tt.setting + "=" + found[0].Want; found[0].Fix != fix && tt.setting != "replication factor" {
 				t.Errorf("the fix is %q, want %q", found[0].Fix, fix)
 			}
+		}
+	}
+}
+
+// TestRulesOfOneBroker finds nothing on a cluster where nothing else is possible.
+func TestRulesOfOneBroker(t *testing.T) {
+	for _, role := range []role{entry, delays, letters, receipts} {
+		q := quality{name: "topic", role: role, like: baseline{replicas: 1, inSync: 1}, settings: map[string]string{"min.insync.replicas": "1"}}
+		q.state.replication, q.state.brokers = 1, 1
+		if found := q.judge(); len(found) > 0 {
+			t.Errorf("%v", found)
 		}
 	}
 }

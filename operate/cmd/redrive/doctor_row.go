@@ -62,10 +62,11 @@ func failure(broker, topic string, err error) findingRow {
 	return findingRow{Severity: failed, Broker: broker, Topic: topic, Why: connect.InKeys(err.Error()), See: checking}
 }
 
-// repeats reports whether a row, which sorts after another, says the same: what
-// several groups share, and the clock of a host, which was read more than once.
-func (r findingRow) repeats(before findingRow) bool {
-	return r == before || r.Setting == "clock" && before.Setting == "clock" && r.Broker == before.Broker && r.Topic == before.Topic
+// repeats reports whether a row says what another does, of what several groups share.
+// Values that were read one after the other may differ, such as clocks and ages.
+func (r findingRow) repeats(other findingRow) bool {
+	r.Value, other.Value = "", ""
+	return r == other
 }
 
 // what is the row in a few words.

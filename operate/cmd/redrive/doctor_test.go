@@ -73,6 +73,21 @@ store: {url: letters.db}
 
 func nothing(context.Context, brokers.Subscription) ([]brokers.Finding, error) { return nil, nil }
 
+const (
+	downBudget = "budgets: {tokens: {redis: \"127.0.0.1:1\"}}\n"
+	oneBroker  = `
+brokers:
+  shop: {kind: rabbitmq, urls: [amqp://localhost]}
+topics:
+  - {name: orders, broker: shop, dead: [orders-dead]}
+store: {url: letters.db}
+`
+)
+
+func isDown(context.Context, brokers.Subscription) ([]brokers.Finding, error) {
+	return nil, errors.New("connection refused")
+}
+
 // newClinic has three brokers in good health.
 func newClinic(t *testing.T) *clinic {
 	c := &clinic{T: t, config: clinicConfig}
@@ -92,7 +107,8 @@ var (
 		Why: "a policy could have messages expire", Fix: "give the address of the management API (Options.ManagementURL)"}
 	missing = brokers.Finding{Severity: brokers.Refused, Topic: "payments-dead", Missing: true, Why: "there is no such topic",
 		Fix: "kafka-topics.sh --create --if-not-exists --topic payments-dead --partitions 12 --replication-factor 3 --config cleanup.policy=delete --config retention.ms=-1"}
-	noNet = brokers.Finding{Severity: brokers.Noted, Topic: "visits", Setting: "RedrivePolicy", Why: "a message with which all workers die is lost"}
+	toCome = brokers.Finding{Severity: brokers.Noted, Topic: "orders", Missing: true, Why: "there is no such queue: the first worker that starts declares it"}
+	noNet  = brokers.Finding{Severity: brokers.Noted, Topic: "visits", Setting: "RedrivePolicy", Why: "a message with which all workers die is lost"}
 )
 
 // TestDoctorGolden holds what is printed: its JSON is a promise.
@@ -128,7 +144,13 @@ func TestDoctorCodes(t *testing.T) {
 		{"elsewhere", func(c *clinic) { c.finds("shop", expires) }, []string{"cloud", "events"}, exitOK, "", "2 topics on 2 brokers"},
 		{"cannot be looked at", func(c *clinic) { delete(c.inspect, "cloud") }, nil, exitOK, "brokers of the kind sqs cannot be looked at", "1 unverified"},
 		{"groups are not known", func(c *clinic) { c.config = strings.Replace(c.config, ", groups: [billing, ledger]", "", 1) }, nil, exitOK, "names no groups", "1 unverified"},
-		{"no such broker", func(*clinic) {}, []string{"shpo"}, exitUsage, "", `there is no broker "shpo": name cloud, events or shop`},
+		{"no such broker", func(*clinic) {}, []string{"shpo"}, exitUsage, "", `there is no broker and no budget "shpo": name cloud, events or shop`},
+		{"is created by a worker", func(c *clinic) { c.finds("shop", toCome) }, nil, exitOK, "is missing", "0 refused, 0 unverified, 1 noted"},
+		{"a broker that is down", func(c *clinic) { c.inspect["cloud"] = isDown; c.finds("shop", noNet) }, nil, exitFailure, "RedrivePolicy", "0 refused, 0 unverified, 1 noted, 1 errors\nredrive doctor: not everything was looked at"},
+		{"a budget that is down", func(c *clinic) { c.config += downBudget; c.finds("shop", noNet) }, nil, exitFailure, "ask Redis at 127.0.0.1:1", "3 topics on 3 brokers, 1 budget: 0 refused, 0 unverified, 1 noted, 1 errors"},
+		{"but not this budget", func(c *clinic) { c.config += downBudget }, []string{"shop"}, exitOK, "", "1 topic on 1 broker: 0 refused"},
+		{"topology beside a budget", func(c *clinic) { c.config = oneBroker + downBudget }, []string{"--topology"}, exitOK, "what orders need\n", ""},
+		{"topology of a budget", func(c *clinic) { c.config += downBudget }, []string{"tokens", "--topology"}, exitUsage, "", "workers need nothing of the Redis"},
 		{"a fault of the configuration", func(c *clinic) { c.config += "x: y\n" }, nil, exitFailure, "", "there is no such key"},
 		{"topology", func(*clinic) {}, []string{"shop", "--topology"}, exitOK, "what orders need\n", ""},
 		{"topology of several", func(*clinic) {}, []string{"--topology"}, exitUsage, "", "--topology is of one broker: name cloud, events or shop"},
@@ -152,9 +174,7 @@ func TestDoctorGoesOn(t *testing.T) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		}
-		c.inspect["cloud"] = func(context.Context, brokers.Subscription) ([]brokers.Finding, error) {
-			return nil, errors.New("connection refused")
-		}
+		c.inspect["cloud"] = isDown
 		c.finds("shop", noNet)
 		began := time.Now()
 		got := c.call("-o", "jsonl")

@@ -1,0 +1,53 @@
+package kafka
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// TestInspectDelays plants what Open does not look for.
+func TestInspectDelays(t *testing.T) {
+	now := time.Now()
+	q := quality{name: "redrive.delay.v1.billing.1m", role: delays, longest: time.Minute}
+	for _, tt := range []struct {
+		name   string
+		oldest time.Time
+		want   string
+	}{
+		{"nothing waits", time.Time{}, ""},
+		{"not due for long", now.Add(-16 * time.Minute), ""},
+		{"overdue", now.Add(-16*time.Minute - time.Second), `noted "redrive.delay.v1.billing.1m": oldest waiting retry is 16m1s old (up to 7 wait), and should be at most 16m0s: it was due: no worker of the group "billing" runs`},
+	} {
+		check(t, tt.name, q.late("billing", 7, tt.oldest, now), tt.want)
+	}
+	for _, tt := range []struct {
+		name                      string
+		partitions, most, usually int
+		want                      string
+	}{
+		{"as Open creates it", 4, 12, 4, ""},
+		{"as few as messages have", 1, 1, 4, ""},
+		{"fewer", 1, 12, 4, `partitions is 1, and should be 4: retries go through fewer workers than the messages that come in, and wait for each other in their indexes. To mend it: kafka-topics.sh --alter --topic redrive.delay.v1.billing.1m --partitions 4`},
+		{"fewer than few messages have", 1, 2, 4, "partitions is 1, and should be 2"},
+	} {
+		q.state.partitions = tt.partitions
+		check(t, tt.name, q.hasFewPartitions(map[string]int{"orders": tt.most, "refunds": 1}, tt.usually), tt.want)
+	}
+}
+
+func check(t *testing.T, name string, found []brokers.Finding, want string) {
+	t.Helper()
+	if want == "" && len(found) == 0 {
+		return
+	}
+	if len(found) != 1 || want == "" {
+		t.Errorf("%s: found %v, want %q", name, found, want)
+		return
+	}
+	if f := found[0]; !strings.Contains(f.Severity.String()+" "+f.String(), want) || f.Fix == "" || f.See == "" {
+		t.Errorf("%s: found\n%v\nwant\n%s", name, f, want)
+	}
+}
