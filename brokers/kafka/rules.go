@@ -206,7 +206,8 @@ func electsUnclean(q quality) brokers.Finding {
 func (q quality) gap(why string) brokers.Finding {
 	f := brokers.Finding{Severity: brokers.Refused, Missing: true, Topic: q.name, Why: why, See: setUp}
 	if q.role == entry {
-		f.Fix = fmt.Sprintf("kafka-topics.sh --create --if-not-exists --topic %s, or correct the name", q.name)
+		f.Why += ": correct the name, or create it"
+		f.Fix = "kafka-topics.sh --create --if-not-exists --topic " + q.name
 		return f
 	}
 	f.Fix = q.creation()

@@ -50,29 +50,29 @@ func (b *Broker) inspectAll(ctx context.Context, sub brokers.Subscription) ([]br
 	if err != nil {
 		return nil, err
 	}
-	found := findings(sub, sites, b.options.Create)
 	clock, err := b.clock(ctx, sites)
 	if err != nil {
 		return nil, err
 	}
-	for _, topic := range slices.Sorted(maps.Keys(sites)) {
-		s := sites[topic]
-		if s.missing {
-			if b.options.Create && creatable(topic) {
-				found = append(found, s.gap(sub, true))
-			}
-			continue
-		}
-		found = append(found, s.barelyKeeps()...)
-		found = append(found, s.isPlain()...)
-		found = append(found, s.exposesLetters()...)
-		denied, err := b.denied(ctx, sub, s)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, denied...)
+	topics := slices.Sorted(maps.Keys(sites))
+	more := make([][]brokers.Finding, len(topics))
+	err = b.each(len(topics), func(i int) (err error) {
+		more[i], err = b.inspectOne(ctx, sub, sites[topics[i]])
+		return err
+	})
+	return slices.Concat(findings(sub, sites, b.options.Create), slices.Concat(more...), clock), err
+}
+
+// inspectOne finds what Open does not of one queue.
+func (b *Broker) inspectOne(ctx context.Context, sub brokers.Subscription, s *site) ([]brokers.Finding, error) {
+	switch {
+	case s.missing && b.options.Create && creatable(s.topic):
+		return []brokers.Finding{s.gap(sub, true)}, nil
+	case s.missing:
+		return nil, nil
 	}
-	return append(found, clock...), nil
+	denied, err := b.denied(ctx, sub, s)
+	return slices.Concat(s.barelyKeeps(), s.isPlain(), s.exposesLetters(), denied), err
 }
 
 // more is a finding that Open does not have.
@@ -146,28 +146,40 @@ const (
 // retried by copy.
 func (b *Broker) denied(ctx context.Context, sub brokers.Subscription, s *site) ([]brokers.Finding, error) {
 	isTopic := slices.Contains(sub.Topics, s.topic)
+	sends := slices.Contains(lasting(sub), s.topic) || isTopic && !isFIFO(s.topic) && !sub.ReadOnly()
 	var wants, lacks []string
 	for _, right := range rights {
-		if send := right.action == toSend; send && isTopic && (isFIFO(s.topic) || sub.ReadOnly()) || !send && !isTopic {
-			continue
-		}
-		wants = append(wants, right.action)
-		err := b.client.call(ctx, inspecting, queueName(s.url), b.client.timeout, func(ctx context.Context) error {
-			return right.call(ctx, b.client.sends, &s.url)
-		})
-		_, answered := errors.AsType[smithy.APIError](err)
-		switch {
-		case isDenied(err):
-			lacks = append(lacks, right.action)
-		case err != nil && !answered:
-			return nil, err
+		if right.action == toSend && sends || right.action != toSend && isTopic {
+			wants = append(wants, right.action)
 		}
 	}
-	if lacks == nil {
-		return nil, nil
+	denied := make([]bool, len(rights))
+	err := b.each(len(rights), func(i int) (err error) {
+		if slices.Contains(wants, rights[i].action) {
+			denied[i], err = b.client.denied(ctx, s.url, rights[i].call)
+		}
+		return err
+	})
+	for i, right := range rights {
+		if denied[i] {
+			lacks = append(lacks, right.action)
+		}
+	}
+	if lacks == nil || err != nil {
+		return nil, err
 	}
 	return s.more(brokers.Refused, "the identity's rights", "not "+strings.Join(lacks, ", "), strings.Join(wants, ", "),
 		"the worker stops at the first call that it must not make", s.grant(lacks)), nil
+}
+
+// denied reports whether the identity may not make a call that cannot do anything. Its
+// error is that there was no answer.
+func (c *client) denied(ctx context.Context, url string, ask func(context.Context, *awssqs.Client, *string) error) (bool, error) {
+	err := c.call(ctx, inspecting, queueName(url), c.timeout, func(ctx context.Context) error { return ask(ctx, c.sends, &url) })
+	if _, answered := errors.AsType[smithy.APIError](err); answered || isDenied(err) {
+		return isDenied(err), nil
+	}
+	return false, err
 }
 
 // grant is the command that gives a role rights.

@@ -544,7 +544,7 @@ func TestTopicsThatMakeThemselves(t *testing.T) {
 	w.create("orders")
 	stop, ended := w.run(w.broker(), "orders", "misspelled")
 	w.until("the end of Run", func() bool { return isClosed(ended) })
-	if err := stop(); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `--topic misspelled, or correct the name`) {
+	if err := stop(); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `correct the name, or create it. To mend it: kafka-topics.sh --create --if-not-exists --topic misspelled`) {
 		t.Errorf("Run with a topic that is missing: %v", err)
 	}
 	b := w.broker()

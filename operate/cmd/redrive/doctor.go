@@ -204,9 +204,7 @@ func (d *desk) examine(ctx context.Context, c *config.Config, name string) []fin
 			if err != nil {
 				return append(rows, failure(name, strings.Join(sub.Topics, ", "), err))
 			}
-			for _, f := range found {
-				rows = append(rows, findingOf(name, f))
-			}
+			rows = append(rows, rowsOf(name, c.Brokers[name], found)...)
 		}
 	}
 }
@@ -222,7 +220,7 @@ func withoutGroups(c *config.Config, name string) (rows []findingRow) {
 	return rows
 }
 
-func examineBudget(ctx context.Context, c *config.Config, name string) (rows []findingRow) {
+func examineBudget(ctx context.Context, c *config.Config, name string) []findingRow {
 	client, err := connect.Budget(c, name)
 	if err != nil {
 		return []findingRow{failure(name, "", err)}
@@ -232,10 +230,7 @@ func examineBudget(ctx context.Context, c *config.Config, name string) (rows []f
 	if err != nil {
 		return []findingRow{failure(name, "", err)}
 	}
-	for _, f := range found {
-		rows = append(rows, findingOf(name, f))
-	}
-	return rows
+	return rowsOf(name, nil, found)
 }
 
 func (d *desk) topology(ctx context.Context, c *config.Config, names []string) error {

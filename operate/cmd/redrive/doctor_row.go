@@ -8,6 +8,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
+	"github.com/redrive-go/redrive/operate/config"
 )
 
 // failed is the severity of what could not be looked at.
@@ -50,11 +51,31 @@ type findingRow struct {
 	See string `json:"see"`
 }
 
-func findingOf(broker string, f brokers.Finding) findingRow {
-	return findingRow{
-		Severity: f.Severity.String(), Broker: broker, Topic: f.Topic, Missing: f.Missing, Setting: f.Setting, Value: f.Value, Want: f.Want,
-		Why: connect.InKeys(f.Why), Fix: connect.InKeys(f.Fix), See: f.See,
+// rowsOf are the findings about a broker, or a budget.
+func rowsOf(name string, broker *config.Broker, found []brokers.Finding) (rows []findingRow) {
+	for _, f := range found {
+		rows = append(rows, findingRow{
+			Severity: f.Severity.String(), Broker: name, Topic: f.Topic, Missing: f.Missing, Setting: f.Setting, Value: f.Value, Want: f.Want,
+			Why: connect.InKeys(f.Why), Fix: aimed(broker, connect.InKeys(f.Fix)), See: f.See,
+		})
 	}
+	return rows
+}
+
+// aimed is a command with what it takes to reach the broker, but for logins.
+func aimed(broker *config.Broker, command string) string {
+	tool, rest, _ := strings.Cut(command, " ")
+	if broker == nil || !slices.Contains(tools, tool) {
+		return command
+	}
+	for _, flag := range []struct{ name, value string }{
+		{"--bootstrap-server", strings.Join(broker.Addresses, ",")}, {"--region", broker.Region}, {"--profile", broker.Profile}, {"--endpoint-url", broker.Endpoint},
+	} {
+		if flag.value != "" {
+			tool += " " + flag.name + " " + quoted(flag.value)
+		}
+	}
+	return tool + " " + rest
 }
 
 // failure is an error while something was looked at.

@@ -194,3 +194,23 @@ func TestDoctorGoesOn(t *testing.T) {
 		}
 	})
 }
+
+func TestAimed(t *testing.T) {
+	kafka := &config.Broker{Addresses: []string{"kafka-1:9092", "kafka-2:9092"}}
+	sqs := &config.Broker{Region: "eu-central-1", Endpoint: "http://localhost:9324"}
+	for _, tt := range []struct {
+		broker    *config.Broker
+		fix, want string
+	}{
+		{kafka, "kafka-topics.sh --create --topic a", "kafka-topics.sh --bootstrap-server kafka-1:9092,kafka-2:9092 --create --topic a"},
+		{kafka, "stop them, or choose another group", "stop them, or choose another group"},
+		{sqs, "aws sqs create-queue --queue-name a", "aws --region eu-central-1 --endpoint-url http://localhost:9324 sqs create-queue --queue-name a"},
+		{&config.Broker{Profile: "the shop"}, "aws sqs create-queue", "aws --profile 'the shop' sqs create-queue"},
+		{&config.Broker{URLs: []string{"amqp://localhost"}}, "rabbitmqctl delete_queue a", "rabbitmqctl delete_queue a"},
+		{nil, "redis-cli -h a", "redis-cli -h a"},
+	} {
+		if got := aimed(tt.broker, tt.fix); got != tt.want {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+}
