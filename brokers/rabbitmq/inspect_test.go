@@ -111,6 +111,40 @@ func TestInspectCluster(t *testing.T) {
 	}
 }
 
+// TestGaps tells what the first worker declares from what nobody does.
+func TestGaps(t *testing.T) {
+	missing := survey{missing: []queue{{name: "orders"}}, absent: map[string]binding{"redrive.dead.v1": {}, "redrive.copy.v1": {}}}
+	denied := missing
+	denied.denied = []error{brokers.ErrMisconfigured}
+	for _, tt := range []struct {
+		name   string
+		s      survey
+		verify bool
+		want   string
+	}{
+		{"nothing", survey{}, true, ""},
+		{"declared", missing, false, `noted "NAME": there is no such WHAT: the first worker that starts declares it. To mend it: start a worker, or import the definitions`},
+		{"with Verify", missing, true, `refused "NAME": there is no such WHAT, and Options.Verify lets Run declare none. To mend it: import the definitions`},
+		{"without rights", denied, false, `refused "NAME": there is no such WHAT, and the user may not declare what is missing. To mend it: import the definitions`},
+	} {
+		var names []string
+		for _, f := range tt.s.gaps(tt.verify) {
+			names = append(names, f.Topic)
+			what := "exchange"
+			if f.Topic == "orders" {
+				what = "queue"
+			}
+			want := strings.NewReplacer("NAME", f.Topic, "WHAT", what).Replace(tt.want)
+			if text := f.Severity.String() + " " + f.String(); !f.Missing || !strings.HasPrefix(text, want) {
+				t.Errorf("%s: found\n%s\nwant\n%s", tt.name, text, want)
+			}
+		}
+		if want := []string{"orders", "redrive.copy.v1", "redrive.dead.v1"}; tt.want != "" && !slices.Equal(names, want) {
+			t.Errorf("%s: found %q, want %q", tt.name, names, want)
+		}
+	}
+}
+
 func TestManagementURL(t *testing.T) {
 	for _, tt := range []struct {
 		address string

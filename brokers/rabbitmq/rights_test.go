@@ -271,6 +271,21 @@ func TestRightsOfProducers(t *testing.T) {
 	})
 }
 
+// Whoever may declare nothing is told what is missing, as where a worker may not
+// (Options.Verify).
+func TestInspectWithoutRights(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		b := open(w.T, w.options(w.user("^$", ".*", ".*"), false))
+		found, err := b.Inspect(w.Context(), w.subscription(w.topic+".missing"))
+		missing := slices.DeleteFunc(found, func(f brokers.Finding) bool {
+			return !f.Missing || f.Severity != brokers.Refused || !strings.Contains(f.Why, "the user may not declare")
+		})
+		if err != nil || len(missing) != 3 { // of the topic, its retries and its dead letters
+			w.Errorf("found %v, error %v, want 3 queues that are missing", found, err)
+		}
+	})
+}
+
 // A binding that is gone is back after Open, and it takes no right to
 // configure.
 func TestVerifyBinds(t *testing.T) {
