@@ -114,7 +114,7 @@ func (b *Broker) waiting(ctx context.Context, p plan, q quality) ([]brokers.Find
 			continue
 		}
 		lag += spans[at].last - from
-		began, err := b.writtenAt(ctx, at, from, b.options.decompressed(p.largest))
+		began, err := b.oldest(ctx, at, readProgress(from, stored[at].metadata), b.options.decompressed(p.largest))
 		if err != nil {
 			return nil, err
 		}
@@ -125,17 +125,41 @@ func (b *Broker) waiting(ctx context.Context, p plan, q quality) ([]brokers.Find
 	return q.late(p.group, lag, oldest, time.Now()), nil
 }
 
-// writtenAt is when the first record from an offset on was written, zero if that is
-// not to be known.
-func (b *Broker) writtenAt(ctx context.Context, at partition, offset int64, batch int) (time.Time, error) {
-	got, err := b.client.fetch(ctx, at, offset, 1, 0, room{batch: batch})
-	if _, gone := errors.AsType[*rangeError](err); gone || errors.Is(err, kafka.TopicAuthorizationFailed) || err == nil && len(got.records) == 0 {
+// lookBytes are how much of a delay topic is read to find what waits.
+const lookBytes = 1 << 20
+
+// oldest is when the first record that is not done was written, zero if that is not to
+// be known.
+func (b *Broker) oldest(ctx context.Context, at partition, done *progress, batch int) (time.Time, error) {
+	got, err := b.client.fetch(ctx, at, done.lowWater(), lookBytes, 0, room{batch: batch, records: lookBytes})
+	if _, gone := errors.AsType[*rangeError](err); gone || errors.Is(err, kafka.TopicAuthorizationFailed) {
 		return time.Time{}, nil
 	}
 	if err != nil {
 		return time.Time{}, err
 	}
-	return got.records[0].time, nil
+	return firstWaiting(got.records, done), nil
+}
+
+// firstWaiting is when the first of records was written that neither done nor one of
+// them calls done, zero if there is none.
+func firstWaiting(records []*record, done *progress) time.Time {
+	for _, r := range records {
+		value, ok := isDoneRecord(r)
+		if !ok {
+			continue
+		}
+		offsets, _ := readDone(value, r.offset) // one that cannot be read names none
+		for _, offset := range append(offsets, r.offset) {
+			done.done(offset)
+		}
+	}
+	for _, r := range records {
+		if !done.isDone(r.offset) {
+			return r.time
+		}
+	}
+	return time.Time{}
 }
 
 // late finds that a retry waits for longer than any delay of its topic.

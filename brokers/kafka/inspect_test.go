@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // TestInspectDelays plants what Open does not look for.
@@ -35,6 +36,38 @@ func TestInspectDelays(t *testing.T) {
 	} {
 		q.state.partitions = tt.partitions
 		check(t, tt.name, q.hasFewPartitions(map[string]int{"orders": tt.most, "refunds": 1}, tt.usually), tt.want)
+	}
+}
+
+// TestFirstWaiting passes over what was handled ahead of its turn, and over what says so.
+func TestFirstWaiting(t *testing.T) {
+	began := time.Now().Truncate(time.Second)
+	log := func() (records []*record) {
+		for i := range int64(4) {
+			r := &record{offset: 10 + i, time: began.Add(time.Duration(i) * time.Second), key: []byte("k")}
+			if i == 2 {
+				done := doneRecord(adapter.Seal{}, partition{"delays", 0}, appendDone(nil, []int64{10}))
+				done.offset, done.time, r = r.offset, r.time, &done
+			}
+			records = append(records, r)
+		}
+		return records
+	}
+	committed := newProgress(10)
+	committed.done(11)
+	all := newProgress(10)
+	all.skip(10, 14)
+	for name, tt := range map[string]struct {
+		done *progress
+		want time.Time
+	}{
+		"a done record": {newProgress(10), began.Add(time.Second)},
+		"and a commit":  {readProgress(10, committed.metadata(metadataLimit)), began.Add(3 * time.Second)},
+		"nothing waits": {all, time.Time{}},
+	} {
+		if got := firstWaiting(log(), tt.done); !got.Equal(tt.want) {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
 	}
 }
 

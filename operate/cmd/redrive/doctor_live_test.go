@@ -131,7 +131,7 @@ topics:
   - {name: orders-TAG, broker: b, dead: [orders-dead-TAG], retry: {attempts: 3, max_delay: 250ms, max_age: 1h}}
 store: {url: letters.db}
 `, u.Host, u.Path, u.User.Username(), target.ManagementURL))
-		admin := newRabbit(t, target)
+		admin := newRabbit(t, target, u.User)
 		queues := []string{"orders-TAG", "orders-dead-TAG", "rTAG.retry.v1.orders-TAG", "rTAG.unroutable.v1", "rTAG.delay.v2.250", "rTAG.delay.v2.86400000"}
 		t.Cleanup(func() {
 			for _, name := range queues {
@@ -187,15 +187,16 @@ type rabbit struct {
 	*testing.T
 	conn       *amqp.Connection
 	management string
+	user       *url.Userinfo
 }
 
-func newRabbit(t *testing.T, target livetest.Target) *rabbit {
+func newRabbit(t *testing.T, target livetest.Target, user *url.Userinfo) *rabbit {
 	conn, err := amqp.Dial(target.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return &rabbit{t, conn, target.ManagementURL}
+	return &rabbit{t, conn, target.ManagementURL, user}
 }
 
 func (r *rabbit) do(f func(ch *amqp.Channel) error) error {
@@ -226,7 +227,8 @@ func (r *rabbit) policy(name, pattern string, definition map[string]any) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	request.SetBasicAuth("guest", "guest")
+	password, _ := r.user.Password()
+	request.SetBasicAuth(r.user.Username(), password)
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
 		r.Fatal(err)

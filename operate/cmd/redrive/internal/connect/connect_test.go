@@ -96,6 +96,38 @@ func TestBroker(t *testing.T) {
 	}
 }
 
+// TestBudget makes a client of every key that a budget has.
+func TestBudget(t *testing.T) {
+	cert, _ := certificate(t)
+	t.Setenv("PASSWORD", secret)
+	for _, tt := range []struct{ budget, fault string }{
+		{"redis: 'localhost:6379', user: u, password: {env: PASSWORD}, tls: {ca: cert.pem, server_name: redis.example.com}", ""},
+		{"redis: 'localhost:6379', password: {env: NOT_THERE}", "budgets.tokens.password: the environment variable NOT_THERE is not set"},
+		{"redis: 'localhost:6379', tls: {ca: empty.pem}", "budgets.tokens.tls.ca: has no certificates"},
+	} {
+		c := parse(t, "kind: memory}\nbudgets:\n  tokens: {"+tt.budget, map[string]string{"cert.pem": cert, "empty.pem": ""})
+		client, err := Budget(c, "tokens")
+		if checked := Check(t.Context(), c); (checked == nil) != (err == nil) {
+			t.Errorf("%s: Check says %v", tt.budget, checked)
+		}
+		if tt.fault != "" {
+			if _, ok := errors.AsType[*config.Fault](err); !ok || !strings.Contains(err.Error(), tt.fault) {
+				t.Errorf("%s: error %v, want %q", tt.budget, err, tt.fault)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := client.Options(); o.Addr != "localhost:6379" || o.Username != "u" || o.Password != secret || o.TLSConfig.RootCAs == nil || o.TLSConfig.ServerName != "redis.example.com" {
+			t.Errorf("%s: %+v", tt.budget, o)
+		}
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestAdapterErrors keeps what adapters say recognisable.
 func TestAdapterErrors(t *testing.T) {
 	_, err := Broker(t.Context(), parse(t, "kind: kafka, addresses: [kafka]", nil), "b")
