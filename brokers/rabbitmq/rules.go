@@ -185,7 +185,7 @@ func isUnread(q quality) brokers.Finding {
 		return brokers.Finding{}
 	}
 	return q.finding(brokers.Unverified, "policy", "not visible to AMQP", "",
-		"a policy could have messages expire, or drop the oldest ones", "look with rabbitmqctl list_queues name policy, or give the address of the management API (Options.ManagementURL)")
+		"a policy could have messages expire, or drop the oldest ones", "look with rabbitmqctl list_queues name policy, or give the address of a management API that has statistics (Options.ManagementURL)")
 }
 
 // harmless are arguments that void no promise on a quorum queue that refuses
