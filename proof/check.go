@@ -74,10 +74,11 @@ type token struct {
 // what it is, when, and what is made of it.
 type fate struct {
 	id         string
-	message    *message // nil if nobody sent it
-	published  int      // when it was first published, by the count of the checker
-	confirmed  int      // when it was first confirmed, likewise; 0 if it was not
-	calls      int      // of Publish
+	message    *message      // nil if nobody sent it
+	published  int           // when it was first published, by the count of the checker
+	confirmed  int           // when it was first confirmed, likewise; 0 if it was not
+	begun      time.Duration // when the Publish began that is not confirmed yet; 0 if there is none
+	calls      int           // of Publish
 	tokens     []token
 	seen       []token // all that there were
 	open       []*delivery
@@ -195,7 +196,7 @@ func (c *checker) misplace(id, other, format string, args ...any) {
 // take applies one event.
 func (c *checker) take(e *event) {
 	c.counts[e.Kind]++
-	if e.ID != "" && c.stormy() {
+	if e.ID != "" && (c.stormy() || c.hangs(c.fate(e.ID))) {
 		c.fate(e.ID).doubt = true
 	}
 	d := c.deliveries[e.Delivery]
@@ -280,6 +281,12 @@ func (f *fate) takeBack(t token) bool {
 	return i >= 0 || f.doubt
 }
 
+// hangs reports whether a message is being published to a server for so long that the
+// client may have asked again, and it may be there twice.
+func (c *checker) hangs(f *fate) bool {
+	return c.scenario.served && f.begun > 0 && c.now-f.begun >= callTimeout
+}
+
 // takePublish follows the producer. A publish may take effect from its start.
 func (c *checker) takePublish(e *event) {
 	f := c.fate(e.ID)
@@ -294,8 +301,10 @@ func (c *checker) takePublish(e *event) {
 			}
 		}
 		f.calls++
+		f.begun = max(c.now, 1)
 		f.give(token{})
 	case confirmed:
+		f.begun = 0
 		f.confirmed = or(f.confirmed, c.publishes)
 	case unsent:
 		f.doubt = f.doubt || c.scenario.served && e.Err == unknownOutcome

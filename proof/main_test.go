@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -139,6 +140,26 @@ func TestCheckOfSmallRecords(t *testing.T) {
 		}
 		if tt.want == "" && len(got) > 0 || tt.want != "" && !got[tt.want] {
 			t.Errorf("%s: broken are %v, want %v", tt.name, reflect.ValueOf(got).MapKeys(), reflect.ValueOf(want).MapKeys())
+		}
+	}
+}
+
+// TestCheckOfSlowPublishes lets a message be there twice whose Publish lasted for
+// longer than a call may.
+func TestCheckOfSlowPublishes(t *testing.T) {
+	for took, excused := range map[time.Duration]bool{callTimeout: false, callTimeout + 1: true} {
+		s := newScenario(1, 1, virtual)
+		s.served = true
+		s.topics = s.topics[:1]
+		s.messages[0].topic = 0
+		events := []event{{Kind: up, Worker: 1, Attempt: 1}, {Kind: sent}, {Kind: received, Delivery: 1}, {At: took, Kind: received, Delivery: 2}}
+		for i := range events[1:] {
+			e := &events[1+i]
+			e.ID, e.Topic, e.Worker = "m0", s.topics[0].name, 1
+		}
+		found := strings.Contains(fmt.Sprint(check(&record{scenario: s, events: events}).violations), "delivered once more")
+		if found == excused {
+			t.Errorf("after %v: a second delivery is found: %t", took, found)
 		}
 	}
 }
