@@ -1,8 +1,8 @@
 #!/bin/sh
 # Shows that a fresh machine with Go and nothing else of ours is enough: in a
-# minimal Debian with make, which is made for this, it clones what is committed,
-# runs make run, and then make test, whose real brokers have to come up by
-# themselves. Go and the cache of its modules are this machine's, read-only.
+# minimal Debian with make and git, which is made for this, it clones what is
+# committed, runs make run, and then make test, whose real brokers have to come up
+# by themselves. Go and the cache of its modules are this machine's, read-only.
 #
 #	integration/fresh.sh [COMMAND]		SUITE=trixie for another release
 #
@@ -25,7 +25,7 @@ command=${1:-make test}
 chmod 755 "$root" # brokers and Postgres do not run as root
 
 echo "fresh: making a minimal Debian ${SUITE:-bookworm}"
-debootstrap --variant=minbase --include=make "${SUITE:-bookworm}" "$root" >"$root.log" 2>&1 || { tail "$root.log"; exit 1; }
+debootstrap --variant=minbase --include=make,git "${SUITE:-bookworm}" "$root" >"$root.log" 2>&1 || { tail "$root.log"; exit 1; }
 rm "$root.log"
 mount --bind "$root" "$root" # a root that is a mount, as that of a machine
 mount -t proc proc "$root/proc"
