@@ -488,32 +488,32 @@ func TestDeadLettersAreNotDiscarded(t *testing.T) {
 			letter := broker.Messages("orders.dead")[0]
 
 			var seen recorder
-			runs := 0
+			var runs atomic.Int64 // the two of them may run at once
 			cfg := quiet()
 			cfg.DeadLetter = dlq.Discard
 			cfg.Observers = []consumer.Observer{only{consumer.EventDeadLetterRefused, &seen}}
 			reader := func(c *consumer.Consumer) {
-				c.Handle("orders.dead", func(context.Context, *brokers.Message) error { runs++; return fail })
+				c.Handle("orders.dead", func(context.Context, *brokers.Message) error { runs.Add(1); return fail })
 			}
 			publish(t, broker, "orders.dead", "not a dead letter")
 			w = start(t, broker, cfg, reader)
 			time.Sleep(48 * time.Hour)
 			w.mustShutdown()
-			if n := broker.Len("orders.dead"); n != 1 || runs > 20 {
-				t.Fatalf("%d left after %d runs, want the dead letter kept, and not run again and again", n, runs)
+			if n := broker.Len("orders.dead"); n != 1 || runs.Load() > 20 {
+				t.Fatalf("%d left after %d runs, want the dead letter kept, and not run again and again", n, runs.Load())
 			}
 			if n := len(seen.events); n < 40 || n > 200 || !strings.Contains(seen.events[0].Err.Error(), `DeadLetter: dlq.Suffix("-refused")`) {
 				t.Errorf("%d events, the first says %v, want some each day that say what to do", n, seen.events[0].Err)
 			}
 
-			before := runs
+			before := runs.Load()
 			cfg.DeadLetter = dlq.Suffix(".refused")
 			w = start(t, broker, cfg, reader)
 			time.Sleep(2 * time.Hour)
 			w.mustShutdown()
 			refused := broker.Messages("orders.dead.refused")
-			if len(refused) != 1 || refused[0].ID != letter.ID || !slices.Equal(refused[0].Body, letter.Body) || runs != before {
-				t.Errorf("%+v after %d more runs, want the dead letter in the topic that is named at last", refused, runs-before)
+			if len(refused) != 1 || refused[0].ID != letter.ID || !slices.Equal(refused[0].Body, letter.Body) || runs.Load() != before {
+				t.Errorf("%+v after %d more runs, want the dead letter in the topic that is named at last", refused, runs.Load()-before)
 			}
 			empty(t, broker, "orders.dead")
 		})
