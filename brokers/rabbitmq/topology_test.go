@@ -172,7 +172,7 @@ func TestOpenTakesQueues(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
 		shelf, dead := w.prefix+".delay.v2.250", w.topic+".dead"
-		const policies = " policies"
+		const policies = " policy"
 		drops := w.drops()
 		letters := []string{"unverified " + dead + policies}
 		if drops {

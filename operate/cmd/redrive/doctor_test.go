@@ -103,7 +103,7 @@ func (c *clinic) finds(broker string, found ...brokers.Finding) {
 var (
 	expires = brokers.Finding{Severity: brokers.Refused, Topic: "orders", Setting: "x-message-ttl", Value: "60000", Want: "not set",
 		Why: "what nobody has taken by then is lost", Fix: "take it out of the policy", See: "https://example.com/existing"}
-	unread = brokers.Finding{Severity: brokers.Unverified, Topic: "orders-dead", Setting: "policies", Value: "not visible to AMQP",
+	unread = brokers.Finding{Severity: brokers.Unverified, Topic: "orders-dead", Setting: "policy", Value: "not visible to AMQP",
 		Why: "a policy could have messages expire", Fix: "give the address of the management API (Options.ManagementURL)"}
 	missing = brokers.Finding{Severity: brokers.Refused, Topic: "payments-dead", Missing: true, Why: "there is no such topic",
 		Fix: "kafka-topics.sh --create --if-not-exists --topic payments-dead --partitions 12 --replication-factor 3 --config cleanup.policy=delete --config retention.ms=-1"}
