@@ -307,6 +307,7 @@ func (c *checker) takePublish(e *event) {
 		f.begun = 0
 		f.confirmed = or(f.confirmed, c.publishes)
 	case unsent:
+		f.begun = 0
 		f.doubt = f.doubt || c.scenario.served && e.Err == unknownOutcome
 		if !f.takeBack(token{}) {
 			c.violate(promiseDelivery, e.ID, "was delivered although its publish failed without effect")

@@ -110,9 +110,6 @@ func TestConformanceOnServers(t *testing.T) {
 					return fmt.Sprintf("%s-%s-%d-%d%s", name, kind.name, time.Now().UnixNano(), topics.Add(1), kind.suffix)
 				}
 				h.Unit, h.Slack = 3*time.Second, 2*time.Second
-				if !livetest.IsNightly() { // what cannot be read is set aside for a minute
-					h.PublishUnreadable = nil
-				}
 				brokertest.Run(t, h)
 			})
 		}

@@ -198,11 +198,13 @@ func TestSendElsewhere(t *testing.T) {
 		s.dead("demo", "visits", 5)
 		w, stop := s.work("demo", "visits")
 		defer stop()
-		ctx, cancel := context.WithTimeoutCause(s.Context(), time.Second, errInterrupted)
-		got := s.callWith(ctx, "dlq", "send", "1")
-		cancel()
-		if got.code != exitInterrupted || w.ran() != 0 || !strings.Contains(got.stderr, "the job goes on without this command\nGo on with: redrive dlq jobs resume 1\n") {
-			s.Errorf("%+v after %d runs", got, w.ran())
+		for _, line := range [][]string{{"dlq", "send", "1"}, {"dlq", "jobs", "resume", "1"}} {
+			ctx, cancel := context.WithTimeoutCause(s.Context(), time.Second, errInterrupted)
+			got := s.callWith(ctx, line...)
+			cancel()
+			if got.code != exitInterrupted || w.ran() != 0 || !strings.Contains(got.stderr, "the job goes on without this command\nGo on with: redrive dlq jobs resume 1\n") {
+				s.Errorf("%q: %+v after %d runs", line, got, w.ran())
+			}
 		}
 		if doc := s.job(1); doc.State != "running" {
 			s.Errorf("%+v", doc.jobRow)
@@ -212,7 +214,7 @@ func TestSendElsewhere(t *testing.T) {
 			s.Errorf("%+v", got)
 		}
 		var serving sync.WaitGroup
-		ctx, cancel = context.WithCancel(s.Context())
+		ctx, cancel := context.WithCancel(s.Context())
 		s.withStore(func(st *store.Store) {
 			c, err := config.Load("redrive.yaml")
 			s.must(err)

@@ -159,7 +159,7 @@ func (m *metrics) holdings(stats store.Stats) map[store.Topic]*holding {
 		}
 		at(topic).add(t)
 	}
-	if stats.Others.Bytes > 0 {
+	if stats.Others.Counts != (store.Counts{}) {
 		at(store.Topic{Broker: other, Name: other}).add(stats.Others)
 	}
 	return found
