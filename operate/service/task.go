@@ -1,0 +1,70 @@
+package service
+
+import "time"
+
+// Status is the state of a task.
+type Status string
+
+// A task is PENDING until a worker takes it, IN_FLIGHT while it is called, and then
+// PENDING again or at an end: SUCCEEDED, EXHAUSTED, or CANCELLED by a DELETE.
+const (
+	Pending   Status = "PENDING"
+	InFlight  Status = "IN_FLIGHT"
+	Succeeded Status = "SUCCEEDED"
+	Exhausted Status = "EXHAUSTED"
+	Cancelled Status = "CANCELLED"
+)
+
+// Task is a call that must succeed eventually.
+type Task struct {
+	ID             string // a UUID
+	Tenant         string
+	IdempotencyKey string // sent with every attempt, never made anew
+	TargetURL      string
+	Method         string
+	Headers        map[string]string
+	Body           []byte // inline, unless BodyRef names it
+	BodyRef        string // where a large body is kept
+	PolicyID       string
+	PolicyVersion  int
+	Status         Status
+	AttemptNumber  int       // attempts that count, since creation or since it came back
+	NextAttemptAt  time.Time // when it is due, or, in flight, was
+	CreatedAt      time.Time
+	UpdatedAt      time.Time
+
+	// What the next decision needs.
+	FirstFailedAt time.Time     // zero if nothing failed yet
+	BudgetSince   time.Time     // creation, or when it came back
+	PrevDelay     time.Duration // before the latest attempt
+	Throttles     int           // throttled attempts that did not count
+	LastError     string
+	LastStatus    int // of the latest response, 0 if there was none
+
+	// What the store needs.
+	Row     int64
+	Version int64 // of the row: whoever changes it has read this one
+}
+
+// Attempt is one call of a task, as it is logged.
+type Attempt struct {
+	Number         int // in the order of the log, from 1, over all lives of the task
+	StartedAt      time.Time
+	Duration       time.Duration
+	ResponseStatus int    // 0 if there was no response
+	Error          string // empty if it succeeded
+}
+
+// Outcome is what a worker makes of a task that it claimed: the task as it is to be,
+// and the attempt to log, nil for one that was not made.
+type Outcome struct {
+	Task    Task
+	Attempt *Attempt
+}
+
+// Due is a task in a Schedule.
+type Due struct {
+	Row    int64
+	Tenant string
+	At     time.Time
+}
