@@ -1,0 +1,400 @@
+package service
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-go/redrive/operate/service/bodies"
+)
+
+// API is what callers of the service talk to, in JSON over HTTP. What it answers is
+// described at /openapi.json. Whatever cannot be done is answered with a problem of
+// RFC 9457 that says how to fix it, and nothing is stored. A task or a policy is
+// answered when it is durable.
+type API struct {
+	// Store keeps tasks and policies: a [*Store].
+	Store tasks
+
+	// Bodies keeps bodies above 64 KiB, up to 16 MiB. Nil refuses them.
+	Bodies bodies.Store
+
+	// Scheduled hears of each new task once it is stored, as [Schedule.Add] does. Where
+	// that is lost, the sweeper finds the task. Nil leaves it all to the sweeper.
+	Scheduled func(context.Context, ...Due) error
+
+	// Allowed refuses targets that must not be called, with an error that says so to
+	// the caller. It is no guard: what a name resolves to is known when it is called.
+	// Nil allows all.
+	Allowed func(*url.URL) error
+
+	// Tokens are what callers have to show. Without any, everybody on this machine may
+	// act as every tenant, and requests for other hosts than this one are refused:
+	// then the service must listen on loopback only.
+	Tokens []Token
+
+	// Logger hears of requests that failed for a reason of the service. Nil is
+	// slog.Default().
+	Logger *slog.Logger
+}
+
+// tasks is what the API does with a [Store].
+type tasks interface {
+	PutPolicy(ctx context.Context, p Policy) (Policy, error)
+	Policy(ctx context.Context, tenant, id string, version int) (Policy, error)
+	Create(ctx context.Context, t Task) (_ Task, created bool, err error)
+	Task(ctx context.Context, tenant, id string) (Task, error)
+	Cancel(ctx context.Context, tenant, id string) (Task, error)
+	Attempts(ctx context.Context, tenant, id string, after, limit int) ([]Attempt, error)
+}
+
+// OpenAPI is the description of the API, OpenAPI 3.1 in JSON.
+//
+//go:embed openapi.json
+var openAPI []byte
+
+// OpenAPI is the description of the API that it serves, OpenAPI 3.1 in JSON.
+func OpenAPI() []byte { return bytes.Clone(openAPI) }
+
+// Limits of connections.
+const (
+	headerTimeout = 10 * time.Second
+	readTimeout   = time.Minute // of a whole request: 16 MiB at 300 KiB a second
+	writeTimeout  = 30 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHTTPHeader = 32 << 10 // bytes
+)
+
+// Server is an HTTP server for a handler that callers of the service reach, with
+// limits against those who are slow and what is large.
+func Server(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: readTimeout + writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHTTPHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what others send is no warning
+	}
+}
+
+// call is a request of a tenant.
+type call struct {
+	*http.Request
+	w      http.ResponseWriter
+	tenant string
+}
+
+// route is an operation of the API.
+type route struct {
+	method, path string
+	do           func(*API, call) error
+}
+
+func routes() []route {
+	return []route{
+		{http.MethodPost, "/retry-tasks", (*API).createTask},
+		{http.MethodGet, "/retry-tasks/{taskId}", (*API).showTask},
+		{http.MethodDelete, "/retry-tasks/{taskId}", (*API).cancelTask},
+		{http.MethodGet, "/retry-tasks/{taskId}/attempts", (*API).listAttempts},
+		{http.MethodPost, "/retry-policies", (*API).putPolicy},
+	}
+}
+
+// Handler serves the API, and its description at /openapi.json.
+func (a *API) Handler() http.Handler {
+	gate := newGate(a.Tokens)
+	mux := http.NewServeMux()
+	for _, op := range routes() {
+		mux.HandleFunc(op.method+" "+op.path, func(w http.ResponseWriter, r *http.Request) {
+			tenant, p := gate.tenant(r)
+			if p != nil {
+				a.fail(w, r, p)
+			} else if err := op.do(a, call{r, w, tenant}); err != nil {
+				a.fail(w, r, err)
+			}
+		})
+	}
+	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(openAPI)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { a.fail(w, r, nowhere(mux, w.Header(), r)) })
+	return mux
+}
+
+// nowhere says what is wrong with a path that no operation has, or not with this
+// method.
+func nowhere(mux *http.ServeMux, header http.Header, r *http.Request) *problem {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		other := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+		if _, pattern := mux.Handler(other); strings.HasPrefix(pattern, method) {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		return noSuchPath.because("there is no such path: /openapi.json has those that there are")
+	}
+	header.Set("Allow", strings.Join(allowed, ", "))
+	return noSuchMethod.because("use %s here", strings.Join(allowed, " or "))
+}
+
+// fail answers with what is wrong.
+func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p, ok := errors.AsType[*problem](err)
+	if !ok {
+		p = unavailable.because("the store does not take it: send the same request again, with the same key")
+		cmp.Or(a.Logger, slog.Default()).Error("a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	switch p.status {
+	case http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="redrive"`)
+	case http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", "1")
+	}
+	p.write(w)
+}
+
+// read returns the body of a request that is JSON.
+func (c call) read() ([]byte, *problem) {
+	mediaType, _, _ := strings.Cut(c.Header.Get("Content-Type"), ";")
+	if !strings.EqualFold(strings.TrimSpace(mediaType), "application/json") {
+		return nil, noJSON.because("send Content-Type: application/json")
+	}
+	raw, err := io.ReadAll(http.MaxBytesReader(c.w, c.Body, maxRequest))
+	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+		return nil, tooLarge.because("the request has more than %d bytes: the body in it may have %d", maxRequest, maxBody)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, slow.because("the request was not there within %v: send it again with the same key", readTimeout)
+	}
+	if err != nil {
+		return nil, malformed.because("the request ended before its end")
+	}
+	return raw, nil
+}
+
+func (a *API) createTask(c call) error {
+	raw, p := c.read()
+	if p != nil {
+		return p
+	}
+	t, p := parseTask(raw, c.Header.Values("Idempotency-Key"), time.Now())
+	if p != nil {
+		return p
+	}
+	t.Tenant = c.tenant
+	if err := a.complete(c.Context(), &t); err != nil {
+		return err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	t.ID = id.String()
+	stored, created, err := a.Store.Create(c.Context(), t)
+	if errors.Is(err, ErrKeyReused) {
+		return keyReused.because("the task of the key %s has other content: send what was sent before, or use a new key", t.IdempotencyKey)
+	}
+	if err != nil {
+		return fmt.Errorf("a task could not be stored: %w", err)
+	}
+	status := http.StatusOK
+	if created {
+		status = http.StatusAccepted
+		a.schedule(c.Context(), stored)
+	}
+	c.w.Header().Set("Location", "/retry-tasks/"+stored.ID)
+	answer(c.w, status, "application/json", docOf(stored))
+	return nil
+}
+
+// complete adds to a task what the request alone does not say, and has its body kept.
+func (a *API) complete(ctx context.Context, t *Task) error {
+	target, err := url.Parse(t.TargetURL)
+	if err == nil && a.Allowed != nil {
+		err = a.Allowed(target)
+	}
+	if err != nil {
+		return targetForbidden.in("targetUrl", "may not be called: %v", err)
+	}
+	policy, err := a.Store.Policy(ctx, t.Tenant, t.PolicyID, 0)
+	if errors.Is(err, ErrNotFound) {
+		return unknownPolicy.in("policyId", "%s is no policy of the tenant %s: register it by POST /retry-policies", t.PolicyID, t.Tenant)
+	}
+	if err != nil {
+		return fmt.Errorf("a policy could not be read: %w", err)
+	}
+	t.PolicyVersion = policy.Version
+	if wait := t.NextAttemptAt.Sub(t.CreatedAt).Milliseconds(); policy.TotalBudgetMs > 0 && wait >= policy.TotalBudgetMs {
+		return invalidTask.in("nextAttemptAt", "is %d ms ahead, and the policy gives the whole task %d: wait for less, or use another policy", wait, policy.TotalBudgetMs)
+	}
+	return a.keepBody(ctx, t)
+}
+
+// keepBody has a large body kept elsewhere than in the row, durably before the row
+// names it.
+func (a *API) keepBody(ctx context.Context, t *Task) (err error) {
+	large := len(t.Body) > inlineBody
+	switch {
+	case !large && t.BodyRef == "":
+		return nil
+	case a.Bodies == nil && large:
+		return tooLarge.in("body", "has %d bytes, and this service keeps at most %d: configure service.bodies", len(t.Body), inlineBody)
+	case a.Bodies == nil:
+		return unknownBody.in("bodyRef", "names nothing: this service keeps no bodies outside of tasks")
+	case large:
+		t.BodyRef, err = a.Bodies.Put(ctx, t.Tenant, bytes.NewReader(t.Body))
+		t.Body = nil
+	case !strings.HasPrefix(t.BodyRef, t.Tenant+"/"):
+		err = bodies.ErrNotFound
+	default:
+		err = a.Bodies.Keep(ctx, t.BodyRef)
+	}
+	if errors.Is(err, bodies.ErrNotFound) {
+		return unknownBody.in("bodyRef", "names nothing that is kept for the tenant %s", t.Tenant)
+	}
+	if err != nil {
+		return fmt.Errorf("the body of a task could not be kept: %w", err)
+	}
+	return nil
+}
+
+func (a *API) schedule(ctx context.Context, t Task) {
+	if a.Scheduled == nil {
+		return
+	}
+	if err := a.Scheduled(ctx, Due{Row: t.Row, Tenant: t.Tenant, At: t.NextAttemptAt}); err != nil {
+		cmp.Or(a.Logger, slog.Default()).Warn("a task could not be scheduled: the sweeper will find it", "task", t.ID, "error", err)
+	}
+}
+
+// taskID is the ID in the path.
+func (c call) taskID() (string, *problem) {
+	id := c.PathValue("taskId")
+	if parsed, err := uuid.Parse(id); err != nil || parsed.String() != id {
+		return "", noSuchTask.because("%q is no ID of a task", shortened(id))
+	}
+	return id, nil
+}
+
+// unknownTask is the problem of a task that the store does not find.
+func unknownTask(id string, err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return noSuchTask.because("the tenant has no task %s", id)
+	}
+	return err
+}
+
+func (a *API) showTask(c call) error {
+	id, p := c.taskID()
+	if p != nil {
+		return p
+	}
+	t, err := a.Store.Task(c.Context(), c.tenant, id)
+	if err != nil {
+		return unknownTask(id, err)
+	}
+	answer(c.w, http.StatusOK, "application/json", docOf(t))
+	return nil
+}
+
+func (a *API) cancelTask(c call) error {
+	id, p := c.taskID()
+	if p != nil {
+		return p
+	}
+	t, err := a.Store.Cancel(c.Context(), c.tenant, id)
+	if state, ok := errors.AsType[*StateError](err); ok {
+		return notPending.because("the task is %s: only one that is PENDING can be cancelled", state.Status)
+	}
+	if err != nil {
+		return unknownTask(id, err)
+	}
+	answer(c.w, http.StatusOK, "application/json", docOf(t))
+	return nil
+}
+
+// Sizes of a page of attempts.
+const (
+	defaultPage = 50
+	maxPage     = 500
+)
+
+func (a *API) listAttempts(c call) error {
+	id, p := c.taskID()
+	if p != nil {
+		return p
+	}
+	after, limit, p := page(c.URL.Query())
+	if p != nil {
+		return p
+	}
+	list, err := a.Store.Attempts(c.Context(), c.tenant, id, after, limit+1)
+	if err == nil && len(list) == 0 { // perhaps since there is no task
+		_, err = a.Store.Task(c.Context(), c.tenant, id)
+	}
+	if err != nil {
+		return unknownTask(id, err)
+	}
+	doc := attemptsDoc{Attempts: []attemptDoc{}}
+	for _, attempt := range list[:min(len(list), limit)] {
+		doc.Attempts = append(doc.Attempts, attemptDoc{
+			id, attempt.Number, attempt.StartedAt.UnixMilli(), attempt.Duration.Milliseconds(), attempt.ResponseStatus, attempt.Error,
+		})
+	}
+	if len(list) > limit {
+		doc.NextCursor = strconv.Itoa(list[limit-1].Number)
+	}
+	answer(c.w, http.StatusOK, "application/json", doc)
+	return nil
+}
+
+// page reads which attempts are asked for.
+func page(q url.Values) (after, limit int, p *problem) {
+	limit = defaultPage
+	for name, values := range q {
+		into, most := &after, int64(1<<31-1)
+		if name == "limit" {
+			into, most = &limit, maxPage
+		}
+		n, err := strconv.ParseInt(values[0], 10, 32)
+		switch {
+		case !slices.Contains([]string{"cursor", "limit"}, name):
+			return 0, 0, invalidQuery.because("there is no parameter %q: use cursor and limit", shortened(name))
+		case len(values) > 1 || err != nil || n < 1 || n > most:
+			return 0, 0, invalidQuery.because("%s must be one whole number from 1 to %d, such as nextCursor of the page before", name, most)
+		}
+		*into = int(n)
+	}
+	return after, limit, nil
+}
+
+func (a *API) putPolicy(c call) error {
+	raw, p := c.read()
+	if p != nil {
+		return p
+	}
+	policy, p := parsePolicy(raw)
+	if p != nil {
+		return p
+	}
+	policy.Tenant = c.tenant
+	stored, err := a.Store.PutPolicy(c.Context(), policy)
+	if err != nil {
+		return fmt.Errorf("a policy could not be stored: %w", err)
+	}
+	answer(c.w, http.StatusOK, "application/json", stored)
+	return nil
+}

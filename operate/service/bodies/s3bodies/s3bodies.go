@@ -1,0 +1,154 @@
+// Package s3bodies keeps the large bodies of tasks in S3, or in a store that speaks its
+// protocol.
+package s3bodies
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/redrive-go/redrive/operate/service/bodies"
+	"github.com/redrive-go/redrive/operate/service/bodies/internal/sweep"
+)
+
+// Bucket keeps bodies as objects. A body is in PREFIX/TENANT/SUM/RANDOM: each Put and
+// Keep makes an object of its own, so that a sweep which takes an older one away takes
+// nothing from them. Who may write there can put PREFIX/TENANT/SUM/ANYTHING, and name
+// TENANT/SUM in a task.
+type Bucket struct {
+	Client *s3.Client
+	Name   string
+	Prefix string // without a slash at its end; empty for none
+}
+
+var _ bodies.Store = (*Bucket)(nil)
+
+// key is what the keys of all objects of a body begin with.
+func (b *Bucket) key(ref string) string { return b.root() + ref + "/" }
+
+func (b *Bucket) root() string {
+	if b.Prefix == "" {
+		return ""
+	}
+	return b.Prefix + "/"
+}
+
+// Put implements [bodies.Store]. It holds the whole body in memory.
+func (b *Bucket) Put(ctx context.Context, tenant string, body io.Reader) (ref string, err error) {
+	all, err := io.ReadAll(body)
+	if err != nil {
+		return "", fmt.Errorf("a body cannot be kept: %w", err)
+	}
+	sum := sha256.New()
+	sum.Write(all)
+	ref = bodies.Ref(tenant, sum)
+	_, err = b.Client.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.Name, Key: aws.String(b.key(ref) + rand.Text()), Body: bytes.NewReader(all)})
+	if err != nil {
+		return "", fmt.Errorf("a body cannot be kept in bucket %s: %w", b.Name, err)
+	}
+	return ref, nil
+}
+
+// Keep implements [bodies.Store].
+func (b *Bucket) Keep(ctx context.Context, ref string) error {
+	return b.first(ctx, ref, func(key string) error {
+		source := (&url.URL{Path: b.Name + "/" + key}).EscapedPath()
+		_, err := b.Client.CopyObject(ctx, &s3.CopyObjectInput{Bucket: &b.Name, CopySource: &source, Key: aws.String(b.key(ref) + rand.Text())})
+		return err
+	})
+}
+
+// Open implements [bodies.Store].
+func (b *Bucket) Open(ctx context.Context, ref string) (body io.ReadCloser, err error) {
+	err = b.first(ctx, ref, func(key string) error {
+		out, err := b.Client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Name, Key: &key})
+		if err == nil {
+			body = out.Body
+		}
+		return err
+	})
+	return body, err
+}
+
+// first does something with an object of a body: with another one, if a sweep was
+// quicker, as long as there are any.
+func (b *Bucket) first(ctx context.Context, ref string, do func(key string) error) error {
+	if _, _, err := bodies.Split(ref); err != nil {
+		return err
+	}
+	for {
+		page, err := b.Client.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &b.Name, Prefix: aws.String(b.key(ref)), MaxKeys: aws.Int32(1)})
+		if err != nil {
+			return fmt.Errorf("bucket %s cannot be read: %w", b.Name, err)
+		}
+		if len(page.Contents) == 0 {
+			return fmt.Errorf("%w: %s", bodies.ErrNotFound, ref)
+		}
+		err = do(aws.ToString(page.Contents[0].Key))
+		if _, gone := errors.AsType[*types.NoSuchKey](err); gone {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("body %s of bucket %s: %w", ref, b.Name, err)
+		}
+		return nil
+	}
+}
+
+// Sweep implements [bodies.Store].
+func (b *Bucket) Sweep(ctx context.Context, before time.Time, named bodies.Named) (deleted int, err error) {
+	old := sweep.Old{Named: named, Delete: b.delete}
+	pages := s3.NewListObjectsV2Paginator(b.Client, &s3.ListObjectsV2Input{Bucket: &b.Name, Prefix: aws.String(b.root())})
+	for err == nil && pages.HasMorePages() {
+		var page *s3.ListObjectsV2Output
+		if page, err = pages.NextPage(ctx); err == nil {
+			err = b.add(ctx, &old, page.Contents, before)
+		}
+	}
+	if err == nil {
+		err = old.Flush(ctx)
+	}
+	if err != nil {
+		err = fmt.Errorf("bodies that no task names cannot be deleted from bucket %s: %w", b.Name, err)
+	}
+	return old.Deleted, err
+}
+
+// add takes those objects that are old and bodies; those of others are left alone.
+func (b *Bucket) add(ctx context.Context, old *sweep.Old, objects []types.Object, before time.Time) error {
+	for _, o := range objects {
+		key := aws.ToString(o.Key)
+		parts := strings.Split(strings.TrimPrefix(key, b.root()), "/")
+		if len(parts) != 3 || !aws.ToTime(o.LastModified).Before(before) {
+			continue
+		}
+		ref := parts[0] + "/" + parts[1]
+		if _, _, err := bodies.Split(ref); err != nil {
+			continue
+		}
+		if err := old.Add(ctx, ref, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Bucket) delete(ctx context.Context, keys []string) error {
+	for _, key := range keys { // one by one, which all servers can
+		if _, err := b.Client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.Name, Key: &key}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
