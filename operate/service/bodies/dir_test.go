@@ -1,0 +1,80 @@
+package bodies_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/redrive-go/redrive/operate/service/bodies"
+	"github.com/redrive-go/redrive/operate/service/bodies/bodiestest"
+)
+
+func TestDir(t *testing.T) {
+	bodiestest.Run(t, func(t *testing.T) bodies.Store { return bodies.Dir(filepath.Join(t.TempDir(), "a", "b")) })
+}
+
+// filesIn are the files below a directory.
+func filesIn(t *testing.T, dir string) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(file string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			files = append(files, file)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func nobody(context.Context, []string) ([]string, error) { return nil, nil }
+
+// TestUnfinished leaves nothing of a body whose sender ends early, and sweeps what a
+// crash has left, once it is old.
+func TestUnfinished(t *testing.T) {
+	dir := t.TempDir()
+	d := bodies.Dir(dir)
+	cut := errors.New("cut")
+	if _, err := d.Put(t.Context(), "shop", io.MultiReader(strings.NewReader("a"), iotest.ErrReader(cut))); !errors.Is(err, cut) {
+		t.Errorf("error %v, want that of the sender", err)
+	}
+	if files := filesIn(t, dir); len(files) > 0 {
+		t.Errorf("there is %q", files)
+	}
+	left := filepath.Join(dir, "shop", "tmp-123")
+	if err := os.WriteFile(left, []byte("half a bo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		before time.Time
+		want   int
+	}{{time.Now().Add(-time.Hour), 0}, {time.Now().Add(time.Hour), 1}} {
+		if n, err := d.Sweep(t.Context(), step.before, nobody); n != step.want || err != nil {
+			t.Errorf("%d swept, error %v, want %d", n, err, step.want)
+		}
+	}
+}
+
+// TestForeignFiles leaves alone what is no body.
+func TestForeignFiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"service.db", "shop/notes.txt", "shop/ab/notes.txt", "shop/ab/c/tmp-1"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := bodies.Dir(dir).Sweep(t.Context(), time.Now().Add(time.Hour), nobody); n > 0 || err != nil || len(filesIn(t, dir)) != 4 {
+		t.Errorf("%d swept, error %v, %q left", n, err, filesIn(t, dir))
+	}
+}
