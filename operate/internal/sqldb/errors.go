@@ -71,3 +71,19 @@ func meaningOf(err error) error {
 	}
 	return nil
 }
+
+// Refused reports whether the database has refused a row, so that nothing was done,
+// and the same may be done without that row.
+func Refused(err error) bool {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		code := e.Code() & 0xff
+		return code == sqlite3.SQLITE_CONSTRAINT || code == sqlite3.SQLITE_TOOBIG
+	}
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && len(e.Code) == 5 {
+		switch e.Code[:2] {
+		case "22", "23", "40", "54": // its data, a constraint, a deadlock, a limit
+			return true
+		}
+	}
+	return false
+}
