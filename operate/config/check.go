@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -22,8 +23,29 @@ func (c *Config) check(d *decoder) {
 		}
 		b.check(d, "budgets."+name)
 	}
-	c.Store.check(d)
+	c.Store.check(d, "store")
 	c.Serve.check(d)
+	c.checkService(d)
+}
+
+func (c *Config) checkService(d *decoder) {
+	s := &c.Service
+	checkListen(d, "service.listen", s.Listen, "127.0.0.1:7430", "tokens", len(s.Tokens) > 0)
+	if s.Store != nil {
+		s.Store.check(d, "service.store")
+	}
+	if s.Schedule != nil {
+		s.Schedule.check(d, "service.schedule")
+	}
+	if s.Bodies.Directory != "" && s.Bodies.S3 != nil {
+		d.wrong("service.bodies", "are in a directory and in S3", "remove one")
+	}
+	if s.Dead != nil && s.Dead.Broker != "" && c.Brokers[s.Dead.Broker] == nil {
+		d.wrong("service.dead.broker", "there is no broker "+quoted(s.Dead.Broker), suggest(s.Dead.Broker, slices.Sorted(maps.Keys(c.Brokers))))
+	}
+	if s.Dead != nil && s.Dead.Topic != "" && s.Dead.Topic == s.Dead.Origin {
+		d.wrong("service.dead.topic", "is the origin of its letters, too", "use a topic of its own")
+	}
 }
 
 func (b *Broker) check(d *decoder, key string) {
@@ -39,7 +61,7 @@ func (b *Broker) check(d *decoder, key string) {
 	}
 }
 
-func (b *Budget) check(d *decoder, key string) {
+func (b *Redis) check(d *decoder, key string) {
 	if b.User != "" && b.Password == nil {
 		d.wrong(key+".user", "has no password", "add it")
 	}
@@ -123,17 +145,17 @@ func (d *decoder) once(key string, list []string) {
 	}
 }
 
-func (s *Store) check(d *decoder) {
+func (s *Store) check(d *decoder, key string) {
 	u, isServer := s.server()
 	switch {
 	case !isServer && (strings.Contains(s.URL, "://") || strings.HasPrefix(s.URL, ":") || strings.HasPrefix(s.URL, "file:")):
-		d.wrong("store.url", "is no store", "name a file, or a URL that begins with postgres://")
+		d.wrong(key+".url", "is no store", "name a file, or a URL that begins with postgres://")
 	case !isServer && s.Password != nil:
-		d.wrong("store.password", "only Postgres has one", "remove it")
+		d.wrong(key+".password", "only Postgres has one", "remove it")
 	case isServer && (u == nil || u.Path == "" || u.Path == "/"):
-		d.wrong("store.url", "is no URL of a database", "write one such as postgres://redrive@db.example.com/letters")
+		d.wrong(key+".url", "is no URL of a database", "write one such as postgres://redrive@db.example.com/letters")
 	case isServer && !s.AllowPlaintext && exposed(u):
-		d.wrong("store.url", "lets letters and password travel where others can read them", "add ?sslmode=verify-full, or allow_plaintext: true below it")
+		d.wrong(key+".url", "lets letters and password travel where others can read them", "add ?sslmode=verify-full, or allow_plaintext: true below it")
 	}
 }
 
@@ -160,12 +182,46 @@ func (s *Store) server() (u *url.URL, isServer bool) {
 // StoreAddress is the store for whoever opens it: the name of a file, or a URL with
 // the password in it, which is never to be printed. The error is a *[Fault].
 func (c *Config) StoreAddress() (string, error) {
-	u, isServer := c.Store.server()
-	if !isServer {
-		return beside(c.file, c.Store.URL), nil
+	if c.Store.URL == "" { // where there is a service
+		return "", &Fault{File: c.file, Key: "store.url", Problem: "is required for letters", Fix: "add it"}
 	}
-	if c.Store.Password != nil {
-		password, err := c.Store.Password.Read()
+	return c.address(&c.Store)
+}
+
+// TaskStoreAddress is StoreAddress for the store of the retry service.
+func (c *Config) TaskStoreAddress() (string, error) {
+	if c.Service.Store == nil {
+		return beside(c.file, "service.db"), nil
+	}
+	return c.address(c.Service.Store)
+}
+
+// BodyDirectory is the directory for bodies of the retry service; empty for none.
+func (c *Config) BodyDirectory() string {
+	s := c.Service
+	if s.Bodies.Directory != "" {
+		return beside(c.file, s.Bodies.Directory)
+	}
+	if s.Bodies.S3 != nil {
+		return ""
+	}
+	url := "service.db"
+	if s.Store != nil {
+		if _, isServer := s.Store.server(); isServer {
+			return ""
+		}
+		url = s.Store.URL
+	}
+	return filepath.Join(filepath.Dir(beside(c.file, url)), "service.bodies")
+}
+
+func (c *Config) address(s *Store) (string, error) {
+	u, isServer := s.server()
+	if !isServer {
+		return beside(c.file, s.URL), nil
+	}
+	if s.Password != nil {
+		password, err := s.Password.Read()
 		if err != nil {
 			return "", err
 		}
@@ -175,13 +231,19 @@ func (c *Config) StoreAddress() (string, error) {
 }
 
 func (s *Serve) check(d *decoder) {
-	host, port, err := net.SplitHostPort(s.Listen)
+	checkListen(d, "serve.listen", s.Listen, "127.0.0.1:7420", "token", s.Token != nil)
+}
+
+// checkListen demands an address that others can reach only if they have to show what
+// stands under another key.
+func checkListen(d *decoder, key, listen, such, guard string, guarded bool) {
+	host, port, err := net.SplitHostPort(listen)
 	switch {
-	case s.Listen == "":
+	case listen == "":
 	case err != nil || port == "":
-		d.wrong("serve.listen", "is no address", "write one such as 127.0.0.1:7420")
-	case s.Token == nil && (host == "" || !isLocal(host)):
-		d.wrong("serve.listen", "other machines can reach it, and everybody may use it", "add token, or listen on 127.0.0.1")
+		d.wrong(key, "is no address", "write one such as "+such)
+	case !guarded && (host == "" || !isLocal(host)):
+		d.wrong(key, "other machines can reach it, and everybody may use it", "add "+guard+", or listen on 127.0.0.1")
 	}
 }
 

@@ -30,7 +30,7 @@ type Config struct {
 	// Brokers are the message brokers, by name: letters, digits, "-" and "_",
 	// at most 64. The store knows letters by the name of their broker: what is
 	// stored under an old name is not sent under a new one.
-	Brokers map[string]*Broker `yaml:"brokers" required:"true"`
+	Brokers map[string]*Broker `yaml:"brokers" required:"unless service"`
 
 	// Topics are the topics whose dead letters are handled. Nothing is read
 	// from, or sent to, what is not named here.
@@ -38,10 +38,10 @@ type Config struct {
 
 	// Budgets are the retry budgets that workers share through Redis, by a name that no
 	// broker has. Only `redrive doctor` looks at them.
-	Budgets map[string]*Budget `yaml:"budgets" unset:"none"`
+	Budgets map[string]*Redis `yaml:"budgets" unset:"none"`
 
 	// Store is where collected letters are kept.
-	Store Store `yaml:"store" required:"true"`
+	Store Store `yaml:"store" required:"unless service"`
 
 	// Collect bounds what is collected.
 	Collect Collect `yaml:"collect" unset:"as below"`
@@ -52,6 +52,9 @@ type Config struct {
 
 	// Serve is for redrive serve.
 	Serve Serve `yaml:"serve" unset:"as below"`
+
+	// Service is for redrive service. It needs nothing else.
+	Service Service `yaml:"service" unset:"as below"`
 
 	file  string
 	lines map[string]place // of the keys in the file
@@ -204,8 +207,8 @@ type Retry struct {
 	MaxAge Wait `yaml:"max_age" default:"24h"`
 }
 
-// Budget is a Redis through which workers share a retry budget.
-type Budget struct {
+// Redis is a server of Redis or Valkey.
+type Redis struct {
 	// Redis is its address, `host:port`: of a cluster that of any node.
 	Redis string `yaml:"redis" required:"true"`
 
@@ -274,6 +277,87 @@ type Serve struct {
 	Token *Secret `yaml:"token" unset:"none"`
 }
 
+// Service is for redrive service.
+type Service struct {
+	// Listen is the address that the API and metrics are on, `host:port`. One that
+	// other machines can reach needs `tokens`.
+	Listen string `yaml:"listen" default:"127.0.0.1:7430"`
+
+	// Store is where tasks, policies and attempts are kept, with the keys of
+	// [store](#store). A database of Postgres may be that of the letters; a file may
+	// not.
+	Store *Store `yaml:"store" unset:"the SQLite file service.db"`
+
+	// Schedule is a Redis that keeps what is due when, with the keys of
+	// [budgets](#budgets), for several processes on one store. It may lose everything:
+	// no task is lost with it.
+	Schedule *Redis `yaml:"schedule" unset:"each process keeps it in memory"`
+
+	// Tokens are what callers must show, by tenant. Each has 16 characters or more. A
+	// tenant may have several, so that they can be replaced.
+	Tokens map[string][]Secret `yaml:"tokens" unset:"none: everybody on this machine may act as every tenant"`
+
+	// MetricsToken is what readers of /metrics must show, which tells about all
+	// tenants. It has 16 characters or more.
+	MetricsToken *Secret `yaml:"metrics_token" unset:"/metrics is open where there are no tokens, and closed where there are"`
+
+	// Allow is what may be called: hosts such as `api.example.com`, `*.example.com` or
+	// `https://api.example.com:8443`, and networks that are not public, such as
+	// `10.1.0.0/16`, or `127.0.0.0/8` for this machine.
+	Allow []string `yaml:"allow" unset:"every host on a public address"`
+
+	// Bodies is where bodies above 64 KiB are kept.
+	Bodies Bodies `yaml:"bodies" unset:"the directory service.bodies, beside an SQLite file; with Postgres, such bodies are refused"`
+
+	// Dead is where tasks go that are exhausted.
+	Dead *Dead `yaml:"dead" unset:"nowhere: they stay in the store"`
+
+	// Concurrency is the most calls at a time.
+	Concurrency int `yaml:"concurrency" default:"64"`
+}
+
+// Bodies is where large bodies are kept. All processes on one store have the same.
+type Bodies struct {
+	// Directory is the name of a directory.
+	Directory string `yaml:"directory" unset:"see s3"`
+
+	// S3 is a bucket.
+	S3 *S3 `yaml:"s3" unset:"see directory"`
+}
+
+// S3 is a bucket of S3, or of a server that speaks its protocol.
+type S3 struct {
+	// Bucket is its name.
+	Bucket string `yaml:"bucket" required:"true"`
+
+	// Prefix begins the keys of all objects, followed by a slash.
+	Prefix string `yaml:"prefix" unset:"none"`
+
+	// Region is the region of AWS.
+	Region string `yaml:"region" unset:"what the environment and the profile say"`
+
+	// Profile is one of the files that the AWS tools share. Credentials come from
+	// there, or from the environment, or from the machine's role.
+	Profile string `yaml:"profile" unset:"what the environment says"`
+
+	// Endpoint is the address of another server than AWS, such as
+	// `http://localhost:9000`.
+	Endpoint string `yaml:"endpoint" unset:"AWS"`
+}
+
+// Dead is where tasks go that are exhausted, as dead letters.
+type Dead struct {
+	// Broker is the name of a broker.
+	Broker string `yaml:"broker" required:"true"`
+
+	// Topic is the topic or queue of that broker for dead letters.
+	Topic string `yaml:"topic" required:"true"`
+
+	// Origin is the topic or queue that letters say they come from. What is sent back
+	// there becomes a task again.
+	Origin string `yaml:"origin" default:"retry-tasks"`
+}
+
 // File names of [Find].
 const (
 	Variable    = "REDRIVE_CONFIG"
@@ -312,14 +396,26 @@ func Parse(file string, text []byte) (*Config, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	if c.Serve.Token != nil {
-		c.Serve.Token.least = leastToken
-	}
+	c.demandLength()
 	c.Retention.fill(Retention{kept, kept, kept})
 	for i := range c.Topics {
 		c.Topics[i].Retention.fill(c.Retention)
 	}
 	return c, nil
+}
+
+// demandLength has tokens be as long as nobody can guess.
+func (c *Config) demandLength() {
+	for _, token := range []*Secret{c.Serve.Token, c.Service.MetricsToken} {
+		if token != nil {
+			token.least = leastToken
+		}
+	}
+	for _, tokens := range c.Service.Tokens {
+		for i := range tokens {
+			tokens[i].least = leastToken
+		}
+	}
 }
 
 const (

@@ -67,9 +67,9 @@ func TestFull(t *testing.T) {
 	for key := range c.lines {
 		seen[key[strings.LastIndex(key, ".")+1:]] = true
 	}
-	for _, v := range []any{Config{}, Broker{}, TLS{}, Topic{}, Retry{}, Budget{}, Store{}, Collect{}, Retention{}, Serve{}, Key{}} {
+	for _, v := range []any{Config{}, Broker{}, TLS{}, Topic{}, Retry{}, Redis{}, Store{}, Collect{}, Retention{}, Serve{}, Service{}, Bodies{}, S3{}, Dead{}, Key{}} {
 		for _, f := range fieldsOf(reflect.ValueOf(v)) {
-			if !seen[f.name] {
+			if !seen[f.name] && f.name != "directory" { // which s3 excludes
 				t.Errorf("testdata/full.yaml has no key %s: add it", f.name)
 			}
 		}
@@ -95,6 +95,23 @@ func TestDefaults(t *testing.T) {
 	}
 	if b := c.Brokers["shop"]; b.Prefix != "redrive" || b.Group != "" || b.Mechanism != "" {
 		t.Errorf("broker %+v, want the defaults of RabbitMQ, and none of Kafka", b)
+	}
+}
+
+// TestServiceAlone needs no broker and no store of letters, and works without a file.
+func TestServiceAlone(t *testing.T) {
+	c := parse(t, "service: {}\n")
+	address, err := c.TaskStoreAddress()
+	if c.Service.Listen != "127.0.0.1:7430" || address != "service.db" || c.BodyDirectory() != "service.bodies" || err != nil {
+		t.Errorf("Service = %+v, store %s, bodies %s, error %v", c.Service, address, c.BodyDirectory(), err)
+	}
+	if address, err := c.StoreAddress(); err == nil || !strings.Contains(err.Error(), "store.url: is required") {
+		t.Errorf("the store of letters is %q, error %v", address, err)
+	}
+	c = parse(t, `service: {store: {url: "postgres://u@localhost/db"}, tokens: {shop: [{env: SHORT_TOKEN}]}}`)
+	t.Setenv("SHORT_TOKEN", "secret")
+	if _, err := c.Service.Tokens["shop"][0].Read(); c.BodyDirectory() != "" || err == nil || !strings.Contains(err.Error(), "too short") {
+		t.Errorf("bodies %q, error %v", c.BodyDirectory(), err)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 // decoder turns the tree of a file into a Config, by the tags of its fields:
 //
 //	yaml      the key
-//	required  a key that must be there
+//	required  a key that must be there: "true", or "unless service" has a section
 //	default   the value of a key that is not there
 //	unset     what its absence means, for the documentation
 //	one       the words that are allowed
@@ -161,6 +161,7 @@ func (d *decoder) complete(key, kind string, fields []field) {
 		_, found := d.lines[full]
 		switch {
 		case found || d.meant[full] || len(f.kinds) > 0 && !slices.Contains(f.kinds, kind):
+		case f.tag.Get("required") == "unless service" && d.lines["service"] != place{}:
 		case f.tag.Get("required") != "":
 			d.wrong(full, "is required", "add it")
 		case f.tag.Get("default") != "":

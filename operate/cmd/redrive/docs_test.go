@@ -69,7 +69,7 @@ func TestReference(t *testing.T) {
 // the file is read into, and reads its examples.
 func TestConfiguration(t *testing.T) {
 	page, documented := withTables(t, readPage(t, configPage), "../../config", "keys", keyTable)
-	want := []string{"Config", "Broker", "TLS", "Key", "Topic", "Retry", "Budget", "Store", "Collect", "Retention", "Serve", "Secret"}
+	want := []string{"Config", "Broker", "TLS", "Key", "Topic", "Retry", "Redis", "Store", "Collect", "Retention", "Serve", "Service", "Bodies", "S3", "Dead", "Secret"}
 	if !slices.Equal(documented, want) {
 		t.Errorf("%s has the tables %q, want %q", configPage, documented, want)
 	}
@@ -191,8 +191,11 @@ func keyTable(fields []docField) string {
 		if value := f.tag.Get("default"); value != "" {
 			unset = "`" + value + "`"
 		}
-		if f.tag.Get("required") != "" {
+		switch f.tag.Get("required") {
+		case "true":
 			unset = "refused"
+		case "unless service":
+			unset = "refused, unless there is `service`"
 		}
 		if of := strings.Fields(f.tag.Get("kinds")); kinds && len(of) > 0 {
 			for i := range of {

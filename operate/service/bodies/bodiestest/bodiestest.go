@@ -51,7 +51,7 @@ func has(t *testing.T, s bodies.Store, ref, want string) bool {
 }
 
 func keeps(t *testing.T, s bodies.Store) {
-	for _, body := range []string{"", "a", strings.Repeat("\x00\xff", 4<<20)} {
+	for _, body := range []string{"", "a", strings.Repeat("\x00\xff", 1<<19)} {
 		ref, other := put(t, s, "shop", body), put(t, s, "bank", body)
 		if again := put(t, s, "shop", body); again != ref || other == ref {
 			t.Errorf("the same body is %s and %s, that of another tenant %s", ref, again, other)

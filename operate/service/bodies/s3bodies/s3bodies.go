@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
 
 	"github.com/redrive-go/redrive/operate/service/bodies"
 	"github.com/redrive-go/redrive/operate/service/bodies/internal/sweep"
@@ -81,6 +82,9 @@ func (b *Bucket) Open(ctx context.Context, ref string) (body io.ReadCloser, err 
 	return body, err
 }
 
+// noSuchKey is the code of an object that is gone. Copies have no type for it.
+const noSuchKey = "NoSuchKey"
+
 // first does something with an object of a body: with another one, if a sweep was
 // quicker, as long as there are any.
 func (b *Bucket) first(ctx context.Context, ref string, do func(key string) error) error {
@@ -96,7 +100,7 @@ func (b *Bucket) first(ctx context.Context, ref string, do func(key string) erro
 			return fmt.Errorf("%w: %s", bodies.ErrNotFound, ref)
 		}
 		err = do(aws.ToString(page.Contents[0].Key))
-		if _, gone := errors.AsType[*types.NoSuchKey](err); gone {
+		if fault, ok := errors.AsType[smithy.APIError](err); ok && fault.ErrorCode() == noSuchKey {
 			continue
 		}
 		if err != nil {

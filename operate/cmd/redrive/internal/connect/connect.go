@@ -47,7 +47,19 @@ func Broker(ctx context.Context, c *config.Config, name string) (brokers.Broker,
 // Budget returns a client for the Redis of a budget in the configuration. It connects
 // to nothing. The error is a *config.Fault.
 func Budget(c *config.Config, name string) (*redis.Client, error) {
-	b := c.Budgets[name]
+	return client(c, "budgets."+name, c.Budgets[name])
+}
+
+// Schedule returns a client for the Redis of the retry service; nil if it has none.
+// It connects to nothing. The error is a *config.Fault.
+func Schedule(c *config.Config) (*redis.Client, error) {
+	if c.Service.Schedule == nil {
+		return nil, nil
+	}
+	return client(c, "service.schedule", c.Service.Schedule)
+}
+
+func client(c *config.Config, key string, b *config.Redis) (*redis.Client, error) {
 	o := &redis.Options{Addr: b.Redis, Username: b.User, MaxRetries: -1, DisableIdentity: true}
 	if b.Password != nil {
 		password, err := b.Password.Read()
@@ -56,7 +68,7 @@ func Budget(c *config.Config, name string) (*redis.Client, error) {
 		}
 		o.Password = password
 	}
-	certs, err := certificates(c, "budgets."+name+".tls", b.TLS)
+	certs, err := certificates(c, key+".tls", b.TLS)
 	if err != nil {
 		return nil, err
 	}
