@@ -18,8 +18,8 @@ type Schedule interface {
 
 	// Take removes and returns up to n tasks that are due at now, in turns among
 	// tenants, and of each tenant those first that are due first. Next is when to
-	// ask again: when the first of the others is due, which is not after now if
-	// there are more; zero if there are none.
+	// ask again: when the first of the others is due, which is not after now if n
+	// was too few, or somewhat earlier; zero if there are none.
 	Take(ctx context.Context, now time.Time, n int) (due []Due, next time.Time, err error)
 
 	// Close lets go of what the schedule needs.

@@ -2,7 +2,6 @@
 package scheduletest
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -301,7 +300,7 @@ func checkNext(s *schedule, waiting map[int64]int64, now int64, room int, next t
 		if next.IsZero() || next.After(at(now)) {
 			s.Errorf("something is due, and next is %v", next)
 		}
-	case cmp.Compare(next.UnixMilli(), at(first).UnixMilli()) != 0:
-		s.Errorf("next is %v, want %v", next, at(first))
+	case next.IsZero() || next.After(at(first)) || room > 0 && !next.After(at(now)):
+		s.Errorf("next is %v, want %v, or a bit earlier", next, at(first))
 	}
 }
