@@ -1,0 +1,350 @@
+package redisschedule
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redrive-go/redrive/operate/service"
+	"github.com/redrive-go/redrive/operate/service/scheduletest"
+)
+
+// serverURL names a real server to test on. Without it, each test starts one of its
+// own, or is skipped where there is none.
+const serverURL = "REDRIVE_REDIS_URL"
+
+// quiet drops what go-redis logs of servers that are down.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(quiet{})
+	os.Exit(m.Run())
+}
+
+// newSchedule returns an empty one, whose keys are removed after the test.
+func newSchedule(t testing.TB, connect func() redis.UniversalClient) *Schedule {
+	t.Helper()
+	s, err := New(connect(), fmt.Sprintf("redrive:test:%x", rand.Uint64()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c := connect()
+		tenants := c.ZRange(context.Background(), s.tenants(), 0, -1).Val()
+		for _, tenant := range tenants {
+			c.Del(context.Background(), s.tasks(tenant))
+		}
+		c.Del(context.Background(), s.tenants())
+		_ = c.Close()
+		_ = s.Close()
+	})
+	return s
+}
+
+func onRedis(t testing.TB) func() redis.UniversalClient {
+	t.Helper()
+	options := &redis.Options{}
+	if url := os.Getenv(serverURL); url != "" {
+		var err error
+		if options, err = redis.ParseURL(url); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		options.Addr = startServer(t).addr
+	}
+	return func() redis.UniversalClient { return redis.NewClient(options) }
+}
+
+func TestContract(t *testing.T) {
+	connect := onRedis(t)
+	scheduletest.Run(t, func(t *testing.T) service.Schedule { return unclosed{newSchedule(t, connect)} })
+}
+
+// unclosed is left open for the end of the test, which removes its keys.
+type unclosed struct{ *Schedule }
+
+func (unclosed) Close() error { return nil }
+
+func TestContractOnCluster(t *testing.T) {
+	addrs := startCluster(t)
+	scheduletest.Run(t, func(t *testing.T) service.Schedule {
+		return unclosed{newSchedule(t, func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+		})}
+	})
+}
+
+// TestTwoProcesses has two clients share a schedule: what one adds the other takes,
+// while it takes itself.
+func TestTwoProcesses(t *testing.T) {
+	connect := onRedis(t)
+	a := newSchedule(t, connect)
+	b, err := New(connect(), a.prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	now := time.Now().Truncate(time.Millisecond)
+	const tasks = 300
+	taken := make(chan service.Due, tasks)
+	take := func(s *Schedule) {
+		for got := 0; got < tasks/2; {
+			due, _, err := s.Take(t.Context(), now, min(7, tasks/2-got))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, d := range due {
+				taken <- d
+			}
+			got += len(due)
+		}
+	}
+	done := make(chan struct{}, 2)
+	for _, s := range []*Schedule{a, b} {
+		go func() { take(s); done <- struct{}{} }() // both are awaited below
+	}
+	for row := range int64(tasks) {
+		if err := b.Add(t.Context(), service.Due{Row: row, Tenant: fmt.Sprint(row % 3), At: now}); err != nil {
+			t.Error(err)
+		}
+	}
+	<-done
+	<-done
+	close(taken)
+	seen := map[int64]bool{}
+	for d := range taken {
+		if seen[d.Row] {
+			t.Errorf("row %d was taken twice", d.Row)
+		}
+		seen[d.Row] = true
+	}
+	if len(seen) != tasks {
+		t.Errorf("%d of %d tasks were taken", len(seen), tasks)
+	}
+}
+
+func TestRedisIsLost(t *testing.T) {
+	server := startServer(t)
+	s := newSchedule(t, func() redis.UniversalClient {
+		return redis.NewClient(&redis.Options{Addr: server.addr, MaxRetries: -1})
+	})
+	now := time.Now()
+	add := func() error { return s.Add(t.Context(), service.Due{Row: 1, Tenant: "a", At: now}) }
+	if err := add(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.client.FlushDB(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if due, next, err := s.Take(t.Context(), now, 10); len(due) > 0 || !next.IsZero() || err != nil {
+		t.Errorf("emptied: Take = %v, %v, %v", due, next, err)
+	}
+	server.kill()
+	if _, _, err := s.Take(t.Context(), now, 10); err == nil || !strings.Contains(err.Error(), "redisschedule: Redis did not give tasks") {
+		t.Errorf("killed: Take: %v", err)
+	}
+	if err := add(); err == nil || !strings.Contains(err.Error(), "redisschedule: Redis did not take tasks") {
+		t.Errorf("killed: Add: %v", err)
+	}
+	server.start()
+	if err := add(); err != nil {
+		t.Fatal(err)
+	}
+	if due, _, err := s.Take(t.Context(), now, 10); len(due) != 1 || err != nil {
+		t.Errorf("back: Take = %v, %v", due, err)
+	}
+}
+
+// TestHalfAnAdd has a process die between the tasks and the index: the next Add of
+// the same, by the sweeper, mends it.
+func TestHalfAnAdd(t *testing.T) {
+	s := newSchedule(t, onRedis(t))
+	now := time.Now()
+	if err := s.client.ZAdd(t.Context(), s.tasks("a"), redis.Z{Score: float64(now.UnixMilli()), Member: 1}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if due, _, err := s.Take(t.Context(), now, 10); len(due) > 0 || err != nil {
+		t.Errorf("Take = %v, %v", due, err)
+	}
+	if err := s.Add(t.Context(), service.Due{Row: 1, Tenant: "a", At: now}); err != nil {
+		t.Fatal(err)
+	}
+	if due, _, err := s.Take(t.Context(), now, 10); len(due) != 1 || err != nil {
+		t.Errorf("Take = %v, %v", due, err)
+	}
+}
+
+func TestKeyOfAnother(t *testing.T) {
+	s := newSchedule(t, onRedis(t))
+	now := time.Now()
+	if err := s.Add(t.Context(), service.Due{Row: 1, Tenant: "a", At: now}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.client.Set(t.Context(), s.tasks("b"), "mine", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Add(t.Context(), service.Due{Row: 2, Tenant: "b", At: now}); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+		t.Errorf("Add: %v", err)
+	}
+	if err := s.client.ZAdd(t.Context(), s.tenants(), redis.Z{Score: 1, Member: "b"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if due, _, err := s.Take(t.Context(), now, 10); len(due) != 1 || err != nil {
+		t.Errorf("Take = %v, %v: want the task of the other tenant", due, err)
+	}
+	if _, _, err := s.Take(t.Context(), now, 10); err == nil {
+		t.Error("Take: no error")
+	}
+	s.client.Del(t.Context(), s.tasks("b"))
+}
+
+func TestNew(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	for _, tt := range []struct {
+		client redis.UniversalClient
+		prefix string
+		ok     bool
+	}{{client, "", true}, {client, "orders:retry", true}, {nil, "", false}, {client, "a{b}", false}} {
+		if s, err := New(tt.client, tt.prefix); (err == nil) != tt.ok || (s != nil) != tt.ok {
+			t.Errorf("New(%v, %q) = %v, %v", tt.client, tt.prefix, s, err)
+		}
+	}
+}
+
+// BenchmarkTake takes 64 tasks and adds them again, while so many wait.
+func BenchmarkTake(b *testing.B) {
+	connect := onRedis(b)
+	for _, waiting := range []int{1_000, 1_000_000} {
+		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
+			s := newSchedule(b, connect)
+			now := time.Now().Truncate(time.Millisecond)
+			for i := 0; i < waiting; i += 1000 {
+				page := make([]service.Due, 1000)
+				for k := range page {
+					page[k] = service.Due{Row: int64(i + k), Tenant: fmt.Sprint((i + k) % 4), At: now.Add(time.Duration(i+k) * time.Hour / time.Duration(waiting))}
+				}
+				if err := s.Add(b.Context(), page...); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for b.Loop() {
+				now = now.Add(64 * time.Hour / time.Duration(waiting))
+				due, _, err := s.Take(b.Context(), now, 64)
+				for i := range due {
+					due[i].At = due[i].At.Add(time.Hour)
+				}
+				if err == nil {
+					err = s.Add(b.Context(), due...)
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			bytes, _ := s.client.MemoryUsage(b.Context(), s.tasks("0"), 0).Result()
+			b.ReportMetric(float64(bytes)/float64(waiting/4), "bytes/task")
+		})
+	}
+}
+
+// server is a Redis of the test's own.
+type server struct {
+	t    testing.TB
+	addr string
+	args []string
+	cmd  *exec.Cmd
+}
+
+func startServer(t testing.TB, args ...string) *server {
+	t.Helper()
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Skip("no redis-server on this machine: the Debian package redis-server has one")
+	}
+	port := freePort(t)
+	s := &server{t: t, addr: net.JoinHostPort("127.0.0.1", port), args: append([]string{
+		path, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir(),
+	}, args...)}
+	s.start()
+	t.Cleanup(s.kill)
+	return s
+}
+
+func freePort(t testing.TB) (port string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ = net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+func (s *server) start() {
+	s.t.Helper()
+	s.cmd = exec.Command(s.args[0], s.args[1:]...)
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	for range 600 {
+		if c, err := net.DialTimeout("tcp", s.addr, time.Second); err == nil {
+			_ = c.Close()
+			return
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	s.t.Fatalf("no redis-server on %s within 30 s", s.addr)
+}
+
+func (s *server) kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+}
+
+// startCluster starts a Redis Cluster of three nodes that have met.
+func startCluster(t *testing.T) (addrs []string) {
+	t.Helper()
+	const nodes, slots = 3, 16384
+	var clients []*redis.Client
+	var buses []string
+	for i := range nodes {
+		bus := freePort(t)
+		s := startServer(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "15000", "--cluster-port", bus)
+		c := redis.NewClient(&redis.Options{Addr: s.addr})
+		t.Cleanup(func() { _ = c.Close() })
+		if err := c.ClusterAddSlotsRange(t.Context(), i*slots/nodes, (i+1)*slots/nodes-1).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for other, addr := range addrs {
+			host, port, _ := net.SplitHostPort(addr)
+			if err := c.Do(t.Context(), "cluster", "meet", host, port, buses[other]).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		addrs, buses, clients = append(addrs, s.addr), append(buses, bus), append(clients, c)
+	}
+	for _, c := range clients {
+		for end := time.Now().Add(60 * time.Second); ; <-time.After(100 * time.Millisecond) {
+			info, err := c.ClusterInfo(t.Context()).Result()
+			if strings.Contains(info, "cluster_state:ok") {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the nodes have not met within 60 s: %v\n%s", err, info)
+			}
+		}
+	}
+	return addrs
+}
