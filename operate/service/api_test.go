@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -16,7 +17,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redrive-go/redrive/operate/service/bodies"
@@ -362,9 +365,15 @@ func hostile(o *office) {
 		task(`"policyId": "../quick"`, invalidTask, "policyId"),
 		task(`"policyId": "none", "idempotencyKey": "new"`, unknownPolicy, "none"),
 		with(task(`"idempotencyKey": "new"`, unknownPolicy, "other"), "X-Tenant", "other"),
-		policy(`"maxAttempts": 4`, `"maxAttempts": -1`, invalidPolicy, ""),
-		policy(`"maxAttempts": 4`, `"maxAttempts": 2000000000`, invalidPolicy, ""),
-		policy(`"maxDelayMs": 100`, `"maxDelayMs": -100`, invalidPolicy, ""),
+		policy(`"maxAttempts": 4`, `"maxAttempts": -1`, invalidPolicy, "maxAttempts is -1"),
+		policy(`"maxAttempts": 4`, `"maxAttempts": 2000000000`, invalidPolicy, "use 1 to 100"),
+		policy(`"maxAttempts": 4`, `"maxAttempts": 0`, invalidPolicy, "for the default"),
+		policy(`"maxDelayMs": 100`, `"maxDelayMs": -100`, invalidPolicy, "maxDelayMs is -100"),
+		policy(`"maxDelayMs": 100`, `"maxDelayMs": 5`, invalidPolicy, "initialDelayMs"),
+		policy(`"EXPONENTIAL"`, `""`, invalidPolicy, "backoff"),
+		policy(`"EXPONENTIAL"`, `"FIXED"`, invalidPolicy, "multiplier"),
+		policy(`"NONE"`, `"SOME"`, invalidPolicy, "FULL, EQUAL"),
+		policy(`[503]`, `[400]`, invalidPolicy, "retryableStatusCodes"),
 		policy(`"maxDelayMs": 100`, `"maxDelayMs": 9223372036854775808`, malformed, "maxDelayMs"),
 		policy(`"maxDelayMs": 100`, `"maxDelayMs": "100"`, malformed, "must be a whole number"),
 		policy(`"quick"`, `"a b"`, invalidPolicy, "policyId"),
@@ -533,6 +542,56 @@ func TestScheduleIsLost(t *testing.T) {
 	o.policy()
 	o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(""), status: http.StatusAccepted})
 }
+
+// TestSlowClients ends connections that take their time, and tells those that got as
+// far as the body.
+func TestSlowClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(t)
+		here := &pipe{conns: make(chan net.Conn)}
+		server := Server(o.handler, slog.New(slog.DiscardHandler))
+		ended := make(chan error)
+		go func() { ended <- server.Serve(here) }()
+		for head, want := range map[string]string{
+			"POST /retry-tasks HTTP/1.1\r\nHost: localh": "",
+			"POST /retry-tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{": "408",
+			"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("a", 64<<10) + "\r\n\r\n":                           "431",
+		} {
+			client, conn := net.Pipe()
+			here.conns <- conn
+			var answer []byte
+			var reading sync.WaitGroup
+			reading.Go(func() { answer, _ = io.ReadAll(client) })
+			start := time.Now()
+			_, _ = io.WriteString(client, head)
+			reading.Wait()
+			if took := time.Since(start); took > readTimeout+time.Second || !strings.Contains(string(answer), want) || want == "" && len(answer) > 0 {
+				t.Errorf("after %v: %q, want %q", took, answer, want)
+			}
+			_ = client.Close()
+		}
+		if o.stored() > 0 {
+			t.Error("something was stored")
+		}
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	})
+}
+
+// pipe is a listener without a network.
+type pipe struct{ conns chan net.Conn }
+
+func (p *pipe) Accept() (net.Conn, error) {
+	if conn, ok := <-p.conns; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p *pipe) Close() error   { close(p.conns); return nil }
+func (p *pipe) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7430} }
 
 // FuzzTask demands of each task that is taken that it can be sent as it is, and says
 // the same when it is sent again.

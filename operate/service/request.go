@@ -2,6 +2,8 @@ package service
 
 import (
 	"encoding/base64"
+	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -192,7 +194,7 @@ func (r *taskRequest) due(t *Task, now time.Time) *problem {
 	return nil
 }
 
-// parsePolicy reads a policy and checks it.
+// parsePolicy reads a policy, fills what is not in it, and checks it.
 func parsePolicy(raw []byte) (Policy, *problem) {
 	var p Policy
 	if fault := decode(raw, policyNames(), &p); fault != nil {
@@ -201,10 +203,25 @@ func parsePolicy(raw []byte) (Policy, *problem) {
 	if !text.IsWord(p.ID) {
 		return Policy{}, invalidPolicy.in("policyId", "must have 1 to %d letters, digits, -, _ and .", text.MaxWord)
 	}
-	if err := p.Validate(); err != nil {
-		return Policy{}, invalidPolicy.because("%v", err)
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &given); err != nil {
+		return Policy{}, malformed.because("%v", err)
 	}
-	return p, nil
+	for name, value := range given {
+		if empty := strings.Trim(string(value), `-0."`) == ""; empty && name != "multiplier" {
+			return Policy{}, invalidPolicy.in(name, "is %s: leave it out for the default", shortened(string(value)))
+		}
+	}
+	p = p.WithDefaults()
+	err := p.Validate()
+	if err == nil {
+		return p, nil
+	}
+	fault := invalidPolicy.because("%v", err)
+	if e, ok := errors.AsType[*PolicyError](err); ok {
+		fault.Field = e.Faults[0].Field
+	}
+	return Policy{}, fault
 }
 
 // policyNames are the fields of a policy that callers may send: the service counts
