@@ -413,6 +413,10 @@ func hostile(o *office) {
 		get("/retry-tasks/"+busy+"/attempts?cursor=99999999999", invalidQuery, "cursor"),
 		get("/retry-tasks/"+busy+"/attempts?page=2", invalidQuery, "page"),
 		// Tenants, paths and methods
+		with(get("/retry-tasks/"+busy, untrustedHost, "tokens"), "Host", "[2001:db8::1]:7430"),
+		with(get("/retry-tasks/"+busy+"/attempts", untrustedHost, "tokens"), "Host", "localhost.evil.example"),
+		with(exchange{method: "DELETE", path: "/retry-tasks/" + busy, problem: untrustedHost}, "Host", "127.0.0.1.evil.example"),
+		with(task("", invalidTenant, "X-Tenant"), "X-Tenant", strings.Repeat("t", 65)),
 		with(get("/retry-tasks/"+busy, invalidTenant, "X-Tenant"), "X-Tenant", "a", "b"),
 		with(get("/retry-tasks/"+busy+"/attempts", invalidTenant, "X-Tenant"), "X-Tenant", ".."),
 		with(exchange{method: "DELETE", path: "/retry-tasks/" + busy, problem: invalidTenant}, "X-Tenant", "a/b"),

@@ -2,6 +2,7 @@ package service
 
 import (
 	"bytes"
+	"encoding/json"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -138,9 +139,36 @@ func (d *description) check(t *testing.T, r *http.Request, body string, w *httpt
 	if w.Header().Get("Location") != "" && documented["Location"] == nil {
 		t.Errorf("%s %s: the header Location is not documented", r.Method, path)
 	}
+	if w.Code >= 400 {
+		d.problem(t, w, op)
+	}
 	if w.Code < 300 && r.Method == http.MethodPost {
 		d.validate(t, body, append(slices.Clone(op), "requestBody", "content", "application/json", "schema")...)
 	}
+}
+
+// problem demands of a problem that its operation has it.
+func (d *description) problem(t *testing.T, w *httptest.ResponseRecorder, op []string) {
+	t.Helper()
+	var doc problemDoc
+	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	name := strings.TrimPrefix(doc.Type, problems)
+	d.seen[strings.Join(append(slices.Clone(op), name), " ")] = true
+	if !slices.Contains(d.problems(op), name) {
+		t.Errorf("%s has no problem %s of %q", descriptionFile, name, op)
+	}
+}
+
+// problems are the names of those that an operation has.
+func (d *description) problems(op []string) (names []string) {
+	list, _ := d.at(append(slices.Clone(op), "x-problems")...)
+	all, _ := list.([]any)
+	for _, name := range all {
+		names = append(names, name.(string))
+	}
+	return names
 }
 
 // complete demands that everything in the description was seen.
@@ -154,6 +182,11 @@ func (d *description) complete(t *testing.T) {
 				continue
 			}
 			operations = append(operations, strings.ToUpper(method)+" "+path)
+			for _, name := range d.problems([]string{"paths", path, method}) {
+				if !d.seen[strings.Join([]string{"paths", path, method, name}, " ")] {
+					t.Errorf("no request came to %s of %s %s", name, method, path)
+				}
+			}
 			answers, _ := d.at("paths", path, method, "responses")
 			for status := range answers.(map[string]any) {
 				if !d.seen[strings.Join([]string{"paths", path, method, "responses", status}, " ")] {

@@ -88,7 +88,7 @@ func (d *description) operations() string {
 				schema := answer["content"].(map[string]any)[mediaType].(map[string]any)["schema"]
 				meaning := fmt.Sprintf("%s %s", answer["description"], link(schemaName(schema)))
 				if status[0] != '2' {
-					meaning = problemsOf(status)
+					meaning = problemsOf(d.problems(at), status)
 				}
 				fmt.Fprintf(&b, "| %s | %s |\n", status, meaning)
 			}
@@ -106,11 +106,11 @@ func parameters(of map[string]any) (list []map[string]any) {
 	return list
 }
 
-// problemsOf are the types of problems with a status.
-func problemsOf(status string) string {
+// problemsOf are those of an operation with a status.
+func problemsOf(op []string, status string) string {
 	var names []string
 	for _, k := range kinds {
-		if fmt.Sprint(k.status) == status {
+		if fmt.Sprint(k.status) == status && slices.Contains(op, k.name) {
 			names = append(names, fmt.Sprintf("[%s](#%s)", k.name, k.name))
 		}
 	}
