@@ -11,15 +11,16 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
+// The plus keeps SQLite from looking at all that is due rather than at the rows.
+const claimTasks = `update retry_tasks set status = ?, version = version + 1, lease_until = ? where id in
+	(select id from retry_tasks where id in (IDS) and +status = 0 and +next_attempt_at <= ? UNLOCKED) returning ` + taskColumns
+
 // Claim makes tasks IN_FLIGHT that are PENDING and due at now, leases them until
 // then, and returns them in the order in which they are due. It leaves out all
 // others: those that are not PENDING, and those that somebody else is changing.
 func (s *Store) Claim(ctx context.Context, rows []int64, now, until time.Time) (claimed []Task, err error) {
-	// The plus keeps SQLite from looking at all that is due rather than at the rows.
-	const statement = `update retry_tasks set status = ?, version = version + 1, lease_until = ? where id in
-		(select id from retry_tasks where id in (IDS) and +status = 0 and +next_attempt_at <= ? UNLOCKED) returning ` + taskColumns
 	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
-		claimed, err = tasksOf(ctx, tx, statement, InFlight, until, sqldb.IDs(rows), now)
+		claimed, err = tasksOf(ctx, tx, claimTasks, InFlight, until, sqldb.IDs(rows), now)
 		return err
 	})
 	slices.SortFunc(claimed, func(a, b Task) int {

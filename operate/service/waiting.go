@@ -7,13 +7,19 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
+// What Waiting, Expire and Dead look for: the indexes have it.
+const (
+	waitingTasks = `select id, tenant, next_attempt_at from retry_tasks
+		where status = 0 and (next_attempt_at, id) > (?, ?) order by next_attempt_at, id limit ?`
+	expiredTasks = "select " + taskColumns + " from retry_tasks where status = 1 and lease_until <= ? order by lease_until, id limit ?"
+	deadTasks    = "select " + taskColumns + " from retry_tasks where status = 3 and buried = 0 order by id limit ?"
+)
+
 // Waiting returns at most limit tasks that are PENDING, in the order in which they
 // are due, those behind after; behind the zero Due are all.
 func (s *Store) Waiting(ctx context.Context, after Due, limit int) (list []Due, err error) {
-	const query = `select id, tenant, next_attempt_at from retry_tasks
-		where status = 0 and (next_attempt_at, id) > (?, ?) order by next_attempt_at, id limit ?`
 	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
-		return tx.Each(ctx, query, []any{after.At, after.Row, limit}, func(scan func(...any) error) error {
+		return tx.Each(ctx, waitingTasks, []any{after.At, after.Row, limit}, func(scan func(...any) error) error {
 			var d Due
 			err := scan(&d.Row, &d.Tenant, sqldb.IntoTime(&d.At))
 			list = append(list, d)
@@ -27,18 +33,18 @@ func (s *Store) Waiting(ctx context.Context, after Due, limit int) (list []Due, 
 // now, those first that were over first. Settle says what becomes of them: they are
 // as they were claimed, and whoever settles first wins.
 func (s *Store) Expire(ctx context.Context, now time.Time, limit int) ([]Task, error) {
-	return s.tasks(ctx, "status = 1 and lease_until <= ? order by lease_until, id limit ?", now, limit)
+	return s.tasks(ctx, expiredTasks, now, limit)
 }
 
 // Dead returns at most limit tasks that are EXHAUSTED, and whose dead letter is not
 // confirmed, the oldest first.
 func (s *Store) Dead(ctx context.Context, limit int) ([]Task, error) {
-	return s.tasks(ctx, "status = 3 and buried = 0 order by id limit ?", limit)
+	return s.tasks(ctx, deadTasks, limit)
 }
 
-func (s *Store) tasks(ctx context.Context, where string, args ...any) (list []Task, err error) {
+func (s *Store) tasks(ctx context.Context, query string, args ...any) (list []Task, err error) {
 	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
-		list, err = tasksOf(ctx, tx, "select "+taskColumns+" from retry_tasks where "+where, args...)
+		list, err = tasksOf(ctx, tx, query, args...)
 		return err
 	})
 	return list, err
