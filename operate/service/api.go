@@ -88,8 +88,8 @@ func Server(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// call is a request of a tenant.
-type call struct {
+// request is one of a tenant.
+type request struct {
 	*http.Request
 	w      http.ResponseWriter
 	tenant string
@@ -98,7 +98,7 @@ type call struct {
 // route is an operation of the API.
 type route struct {
 	method, path string
-	do           func(*API, call) error
+	do           func(*API, request) error
 }
 
 func routes() []route {
@@ -120,7 +120,7 @@ func (a *API) Handler() http.Handler {
 			tenant, p := gate.tenant(r)
 			if p != nil {
 				a.fail(w, r, p)
-			} else if err := op.do(a, call{r, w, tenant}); err != nil {
+			} else if err := op.do(a, request{r, w, tenant}); err != nil {
 				a.fail(w, r, err)
 			}
 		})
@@ -167,7 +167,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // read returns the body of a request that is JSON.
-func (c call) read() ([]byte, *problem) {
+func (c request) read() ([]byte, *problem) {
 	mediaType, _, _ := strings.Cut(c.Header.Get("Content-Type"), ";")
 	if !strings.EqualFold(strings.TrimSpace(mediaType), "application/json") {
 		return nil, noJSON.because("send Content-Type: application/json")
@@ -185,7 +185,7 @@ func (c call) read() ([]byte, *problem) {
 	return raw, nil
 }
 
-func (a *API) createTask(c call) error {
+func (a *API) createTask(c request) error {
 	raw, p := c.read()
 	if p != nil {
 		return p
@@ -281,7 +281,7 @@ func (a *API) schedule(ctx context.Context, t Task) {
 }
 
 // taskID is the ID in the path.
-func (c call) taskID() (string, *problem) {
+func (c request) taskID() (string, *problem) {
 	id := c.PathValue("taskId")
 	if parsed, err := uuid.Parse(id); err != nil || parsed.String() != id {
 		return "", noSuchTask.because("%q is no ID of a task", shortened(id))
@@ -297,7 +297,7 @@ func unknownTask(id string, err error) error {
 	return err
 }
 
-func (a *API) showTask(c call) error {
+func (a *API) showTask(c request) error {
 	id, p := c.taskID()
 	if p != nil {
 		return p
@@ -310,7 +310,7 @@ func (a *API) showTask(c call) error {
 	return nil
 }
 
-func (a *API) cancelTask(c call) error {
+func (a *API) cancelTask(c request) error {
 	id, p := c.taskID()
 	if p != nil {
 		return p
@@ -332,7 +332,7 @@ const (
 	maxPage     = 500
 )
 
-func (a *API) listAttempts(c call) error {
+func (a *API) listAttempts(c request) error {
 	id, p := c.taskID()
 	if p != nil {
 		return p
@@ -342,9 +342,6 @@ func (a *API) listAttempts(c call) error {
 		return p
 	}
 	list, err := a.Store.Attempts(c.Context(), c.tenant, id, after, limit+1)
-	if err == nil && len(list) == 0 { // perhaps since there is no task
-		_, err = a.Store.Task(c.Context(), c.tenant, id)
-	}
 	if err != nil {
 		return unknownTask(id, err)
 	}
@@ -381,7 +378,7 @@ func page(q url.Values) (after, limit int, p *problem) {
 	return after, limit, nil
 }
 
-func (a *API) putPolicy(c call) error {
+func (a *API) putPolicy(c request) error {
 	raw, p := c.read()
 	if p != nil {
 		return p

@@ -87,8 +87,8 @@ func (d *desk) Cancel(ctx context.Context, tenant, id string) (Task, error) {
 }
 
 func (d *desk) Attempts(_ context.Context, tenant, id string, after, limit int) ([]Attempt, error) {
-	if d.tasks[id].Tenant != tenant {
-		return nil, d.broken
+	if _, err := d.Task(context.Background(), tenant, id); err != nil {
+		return nil, err
 	}
 	list := d.attempts[id][min(after, len(d.attempts[id])):]
 	return list[:min(limit, len(list))], d.broken

@@ -1,0 +1,143 @@
+// Package retries is what goes on while a retry service runs: the API, the calls, the
+// metrics, and the sweep of bodies that no task needs. The command redrive service is
+// made of it.
+package retries
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/redrive-go/redrive/operate/service"
+	"github.com/redrive-go/redrive/operate/service/bodies"
+)
+
+// Server is a retry service with its API.
+type Server struct {
+	Store        *service.Store
+	Schedule     service.Schedule // nil is a heap
+	Bodies       bodies.Store     // nil keeps none
+	Guard        *service.Guard
+	Tokens       []service.Token
+	MetricsToken string // empty opens /metrics where there are no Tokens, and closes it where there are
+	Bury         func(context.Context, service.Task) error
+	Workers      int
+	Logger       *slog.Logger
+}
+
+const (
+	closing     = 10 * time.Second // for requests under way
+	healthTime  = 5 * time.Second
+	sweepEvery  = time.Hour
+	bodiesKept  = 24 * time.Hour // without a task that needs them
+	scrapeLimit = 10 * time.Second
+)
+
+// ServeOn serves the API on a listener, and makes calls, until ctx ends. It closes the
+// listener. An error is why it could not be served; then it has stopped.
+func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
+	metrics := service.NewMetrics()
+	cfg := service.Config{
+		Store: s.Store, Schedule: s.Schedule, Guard: s.Guard, Bodies: s.Bodies, Bury: s.Bury, Metrics: metrics, Logger: s.Logger, Workers: s.Workers,
+	}
+	if s.Bodies == nil {
+		cfg.Bodies = nil
+	}
+	runner, err := service.New(cfg)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	server := service.Server(s.handler(runner, metrics), s.Logger)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var running sync.WaitGroup
+	running.Go(func() {
+		if fault := server.Serve(listener); !errors.Is(fault, http.ErrServerClosed) {
+			err = fault
+			stop()
+		}
+	})
+	running.Go(func() { s.sweep(ctx) })
+	running.Go(func() { // no new tasks while calls end
+		<-ctx.Done()
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+		defer cancel()
+		_ = server.Shutdown(last) // who still sends then is cut off
+		_ = server.Close()
+	})
+	runner.Run(ctx)
+	running.Wait()
+	return err
+}
+
+func (s *Server) handler(runner *service.Service, metrics *service.Metrics) http.Handler {
+	api := &service.API{
+		Store: s.Store, Bodies: s.Bodies, Scheduled: runner.Scheduled, Allowed: s.Guard.Allowed, Tokens: s.Tokens, Logger: s.Logger,
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics, newTaskMetrics(s.Store))
+	mux := http.NewServeMux()
+	mux.Handle("/", api.Handler())
+	mux.Handle("GET /metrics", s.guarded(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
+	mux.HandleFunc("GET /healthz", s.health)
+	return mux
+}
+
+// guarded has readers of metrics, which tell about all tenants, show the token.
+func (s *Server) guarded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		shown, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		switch {
+		case s.MetricsToken == "" && len(s.Tokens) > 0:
+			http.Error(w, "there are no metrics without service.metrics_token", http.StatusForbidden)
+		case s.MetricsToken != "" && (!ok || subtle.ConstantTimeCompare([]byte(shown), []byte(s.MetricsToken)) != 1):
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "show the token of service.metrics_token", http.StatusUnauthorized)
+		default:
+			h.ServeHTTP(w, r)
+		}
+	})
+}
+
+func (s *Server) health(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), healthTime)
+	defer cancel()
+	if _, err := s.Store.Policy(ctx, service.DefaultTenant, "health", 0); err != nil && !errors.Is(err, service.ErrNotFound) {
+		http.Error(w, "the store does not answer", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("ok\n"))
+}
+
+// sweep deletes bodies that no task needs any more.
+func (s *Server) sweep(ctx context.Context) {
+	if s.Bodies == nil {
+		return
+	}
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		n, err := s.Bodies.Sweep(ctx, time.Now().Add(-bodiesKept), s.Store.NeededBodies)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			s.Logger.Warn("bodies that no task needs could not be deleted: it is tried again in an hour", "error", err)
+		case n > 0:
+			s.Logger.Info("bodies deleted that no task needs", "bodies", n)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
