@@ -1,0 +1,170 @@
+package service
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/httpretry"
+)
+
+// Limits of a call.
+const (
+	longestCall    = 30 * time.Second
+	connectTimeout = 5 * time.Second // and as long again for TLS
+	drainTimeout   = time.Second     // for the body of an answer whose headers are there
+	mostAnswer     = 64 << 10        // bytes of it that are read
+	mostRedirects  = 5
+)
+
+const keyHeader = "Idempotency-Key"
+
+// callTime is how long a call may take by the policy of its task: what is left of the
+// visibility timeout is for storing what became of it.
+func (p Policy) callTime() time.Duration {
+	visible := millis(p.VisibilityTimeoutMs)
+	return min(visible-min(visible/4, 5*time.Second), longestCall)
+}
+
+// newTransport returns what connects to targets. It has no proxy: that would resolve
+// names where the guard does not see it.
+func newTransport(g *Guard, resolver *net.Resolver, perHost int) *http.Transport {
+	dialer := &net.Dialer{Timeout: connectTimeout, Control: g.control, Resolver: resolver}
+	return &http.Transport{
+		DialContext:            dialer.DialContext,
+		TLSHandshakeTimeout:    connectTimeout,
+		MaxIdleConns:           512,
+		MaxIdleConnsPerHost:    perHost,
+		IdleConnTimeout:        15 * time.Second, // many servers close theirs after that
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: mostAnswer,
+		ForceAttemptHTTP2:      true,
+	}
+}
+
+// newClient returns a client that follows redirects of GET and HEAD, to where the
+// guard allows it. All others are answers: repeated elsewhere, a call would be another.
+func newClient(t http.RoundTripper, g *Guard) *http.Client {
+	return &http.Client{Transport: t, CheckRedirect: func(req *http.Request, via []*http.Request) error {
+		first := via[0]
+		if first.Method != http.MethodGet && first.Method != http.MethodHead || len(via) > mostRedirects {
+			return http.ErrUseLastResponse
+		}
+		if err := g.Allowed(req.URL); err != nil {
+			return err
+		}
+		if via[len(via)-1].URL.Scheme == "https" && req.URL.Scheme != "https" {
+			return &TargetError{Target: req.URL.Host, Reason: "the redirect leads from https to http"}
+		}
+		req.Header.Del("Referer")
+		if hostPort(req.URL) != hostPort(first.URL) {
+			keepHarmless(req.Header)
+		}
+		return nil
+	}}
+}
+
+// keepHarmless removes the headers that may be meant for the target alone, such as
+// its credentials and the idempotency key.
+func keepHarmless(h http.Header) {
+	for name := range h {
+		switch name {
+		case "Accept", "Accept-Language", "User-Agent":
+		default:
+			delete(h, name)
+		}
+	}
+}
+
+// hostPort names what is called: the host in lower case, and the port.
+func hostPort(u *url.URL) string {
+	return net.JoinHostPort(strings.ToLower(u.Hostname()), cmp.Or(u.Port(), usualPorts[u.Scheme]))
+}
+
+// reserved are the headers that the service, or each hop, sets itself.
+var reserved = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true,
+	"Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Expect": true,
+	"Host": true, "Content-Length": true, keyHeader: true,
+}
+
+// newRequest makes the request of a task.
+func newRequest(ctx context.Context, t Task) (*http.Request, error) {
+	var body io.Reader
+	if len(t.Body) > 0 || t.Method != http.MethodGet && t.Method != http.MethodHead {
+		// Of this type net/http does not know that it could read it again: it must not
+		// send a request twice, as nobody would count that.
+		body = io.NopCloser(bytes.NewReader(t.Body))
+	}
+	req, err := http.NewRequestWithContext(ctx, t.Method, t.TargetURL, body)
+	if err != nil {
+		return nil, &TargetError{Target: fmt.Sprintf("%.300q", t.TargetURL), Reason: "it makes no request: " + inner(err).Error()}
+	}
+	req.ContentLength = int64(len(t.Body))
+	req.Header.Set("User-Agent", "redrive-service")
+	for name, value := range t.Headers {
+		if reserved[http.CanonicalHeaderKey(name)] {
+			return nil, &TargetError{Target: hostPort(req.URL), Reason: "the header " + name + " is not the task's to set"}
+		}
+		req.Header.Set(name, value)
+	}
+	req.Header.Set(keyHeader, t.IdempotencyKey)
+	return req, nil
+}
+
+// inner is err without the URL around it, which may have secrets in its query.
+func inner(err error) error {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+// call makes one request of a task, body included, and takes at most the given time.
+// The answer counts as soon as its headers are there.
+func call(ctx context.Context, client *http.Client, t Task, limit time.Duration) (status int, took time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	req, err := newRequest(ctx, t)
+	if err != nil {
+		return 0, 0, err
+	}
+	began := time.Now()
+	resp, err := client.Do(req)
+	took = time.Since(began)
+	if err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return 0, took, fmt.Errorf("no answer within %v: %w", limit, inner(err))
+		}
+		return 0, took, inner(err)
+	}
+	hurry := time.AfterFunc(drainTimeout, cancel)
+	defer hurry.Stop()
+	return resp.StatusCode, took, check(resp)
+}
+
+// check returns nil if the response is a success, and closes it.
+func check(resp *http.Response) error {
+	defer resp.Body.Close()
+	if resp.StatusCode >= 400 {
+		return httpretry.Check(resp)
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, mostAnswer)
+	if resp.StatusCode < 300 {
+		return nil
+	}
+	where := ""
+	if u, err := resp.Location(); err == nil {
+		where = fmt.Sprintf(" to %.100q", hostPort(u))
+	}
+	return fmt.Errorf("a redirect%s that is not followed: %w", where, &classify.HTTPError{Method: resp.Request.Method, Status: resp.StatusCode})
+}

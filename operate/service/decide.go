@@ -1,0 +1,152 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// result is what a worker made of a task.
+type result struct {
+	began  time.Time
+	took   time.Duration // until there was an answer
+	status int           // of the response; 0 if there was none
+	err    error         // nil if the call succeeded
+}
+
+// errLeaseOver is the error of an attempt that nobody knows the end of.
+var errLeaseOver = errors.New("lease over: the worker did not finish in time, or died, and the call may have had its effect")
+
+// leaseOver is the result of a task whose lease is over at now.
+func leaseOver(t Task, now time.Time) result {
+	return result{began: t.NextAttemptAt, took: max(now.Sub(t.NextAttemptAt), 0), err: errLeaseOver}
+}
+
+// longestEstimate is how long the next call may be taken to need: those that took
+// longer were cut off, or nobody knows.
+const longestEstimate = longestCall
+
+// decide says what becomes of a task. It is pure: random, a number in [0, 1), is its
+// only source of chance. What was deferred leaves no attempt, and counts as none.
+func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
+	t.UpdatedAt = now
+	if r.err == nil {
+		t.AttemptNumber++
+		t.Status, t.LastStatus, t.LastError = Succeeded, r.status, ""
+		return Outcome{Task: t, Attempt: r.attempt()}
+	}
+	v := p.verdict(r)
+	d := retry.Decide(p.Retry(), retry.Run{
+		Attempt:       t.AttemptNumber + 1,
+		Throttles:     t.Throttles,
+		FirstFailedAt: t.BudgetSince,
+		Now:           now,
+		Ran:           min(r.took, longestEstimate) + time.Millisecond, // by which the due time may be rounded up
+		PrevDelay:     t.PrevDelay,
+		Verdict:       v,
+	}, random)
+	t.LastError = cut(r.err.Error())
+	if d.Action == retry.ActionRetry {
+		t.Status, t.NextAttemptAt = Pending, ceil(now.Add(d.Delay))
+	} else {
+		t.Status = Exhausted
+		t.LastError = cut(fmt.Sprintf("%s: %s", d.Reason, r.err))
+	}
+	if v.Deferred {
+		return Outcome{Task: t}
+	}
+	t.PrevDelay, t.LastStatus = d.Delay, r.status
+	if d.Counted {
+		t.AttemptNumber++
+	} else {
+		t.Throttles++
+	}
+	if t.FirstFailedAt.IsZero() {
+		t.FirstFailedAt = now
+	}
+	return Outcome{Task: t, Attempt: r.attempt()}
+}
+
+func (r result) attempt() *Attempt {
+	a := &Attempt{StartedAt: r.began, Duration: r.took, ResponseStatus: r.status}
+	if r.err != nil {
+		a.Error = cut(r.err.Error())
+	}
+	return a
+}
+
+// verdict is what classify makes of a failure, but that the policy has the word on
+// responses, and that every call counts: whatever is wrong with the target, it gets
+// no more calls than the policy says. A worker that lacks something itself has not
+// called at all.
+func (p Policy) verdict(r result) classify.Verdict {
+	v := classify.Of(r.err)
+	switch {
+	case v.Deferred:
+		return v
+	case r.status != 0 && !p.retries(r.status):
+		return classify.Verdict{Class: classify.ClassPoison}
+	case r.status != 0 && v.Class != classify.ClassThrottled:
+		return classify.Verdict{Class: classify.ClassTransient, RetryAfter: v.RetryAfter}
+	case r.status != 0:
+		return v
+	case exhausted(r.err):
+		v.Deferred = true
+	}
+	if v.Class != classify.ClassPoison {
+		v.Class = classify.ClassTransient
+	}
+	v.MaxAttempts = 0
+	return v
+}
+
+// retries reports whether a response with this status is retried.
+func (p Policy) retries(status int) bool {
+	if status == http.StatusBadRequest {
+		return false
+	}
+	if len(p.RetryableStatusCodes) > 0 {
+		return slices.Contains(p.RetryableStatusCodes, status)
+	}
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return false
+	}
+	return status >= 500 && status <= 599
+}
+
+// exhausted reports whether this machine, not the target, has run out of something.
+func exhausted(err error) bool {
+	for _, errno := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// ceil rounds up to a millisecond, which is what is stored.
+func ceil(t time.Time) time.Time {
+	if down := t.Truncate(time.Millisecond); !down.Equal(t) {
+		return down.Add(time.Millisecond)
+	}
+	return t
+}
+
+// mostError is how many bytes of an error are kept.
+const mostError = 1 << 10
+
+// cut makes what may come from a target safe to keep and to show.
+func cut(s string) string {
+	line, _ := text.Line(s, mostError)
+	return line
+}

@@ -1,0 +1,219 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/httpretry"
+	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/budget"
+)
+
+// Bounds of what waits for a target.
+const (
+	mostTargets    = 5000             // of each generation
+	longestQueue   = time.Second      // in the process, for a call to the same target to end
+	queuedPerSlot  = 4                // tasks in that queue, for each call that a target may have
+	longestPause   = time.Minute      // of a task whose target is down or full
+	shortestPause  = time.Second      // likewise
+	longestRefused = 15 * time.Minute // of a retry that waits for a token
+)
+
+// deferral is why a task is put off that was not called: it does not count.
+type deferral struct {
+	reason string
+	wait   time.Duration
+}
+
+func (d *deferral) Error() string {
+	return fmt.Sprintf("not called: %s; again in about %v", d.reason, d.wait.Round(time.Millisecond))
+}
+
+// Deferred returns true, and RetryAfter how long: package classify looks for them.
+func (d *deferral) Deferred() bool            { return true }
+func (d *deferral) RetryAfter() time.Duration { return d.wait }
+
+// targets are what is called, by host and port.
+type targets struct {
+	guard   *Guard
+	base    *http.Transport
+	perHost int
+
+	mu         sync.Mutex
+	young, old map[string]*target // when there are too many young ones, they become the old ones
+}
+
+func newTargets(g *Guard, resolver *net.Resolver, perHost int) *targets {
+	return &targets{guard: g, base: newTransport(g, resolver, perHost), perHost: perHost, young: map[string]*target{}}
+}
+
+// of returns the target of a URL.
+func (ts *targets) of(u *url.URL) (*target, error) {
+	name := hostPort(u)
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if t := ts.young[name]; t != nil {
+		return t, nil
+	}
+	t := ts.old[name]
+	if t == nil {
+		var err error
+		if t, err = ts.newTarget(name); err != nil {
+			return nil, err
+		}
+	}
+	if len(ts.young) >= mostTargets {
+		ts.young, ts.old = map[string]*target{}, ts.young
+	}
+	ts.young[name] = t
+	return t, nil
+}
+
+// target is a host and port, and what the calls to it share.
+type target struct {
+	name    string
+	client  *http.Client
+	breaker *breaker.Breaker
+	budget  *budget.Budget
+	slots   chan struct{} // has one for each call under way
+
+	mu       sync.Mutex
+	queued   int
+	took     time.Duration // by a call lately
+	progress time.Time     // when a call ended last, or began with no other under way
+	free     time.Time     // when a task that is put off now gets a slot, if all goes on as it does
+}
+
+func (ts *targets) newTarget(name string) (*target, error) {
+	// A probe takes as long as any call.
+	gate, err := breaker.New(breaker.Config{Lease: longestCall + connectTimeout})
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := budget.New(budget.Mesh())
+	if err != nil {
+		return nil, err
+	}
+	transport, err := httpretry.New(httpretry.Config{Base: ts.base, Default: httpretry.Policy{
+		Retries: -1, Timeout: -1, MaxBody: -1, Breaker: gate, NoBudget: true, // the queue retries, with the tokens below
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return &target{
+		name: name, client: newClient(transport, ts.guard), breaker: gate, budget: tokens,
+		slots: make(chan struct{}, ts.perHost),
+	}, nil
+}
+
+// enter waits a moment for a slot, until stop is closed. Without one, it says when to
+// come back: one after the other, as fast as calls end.
+func (t *target) enter(stop <-chan struct{}, now func() time.Time) error {
+	select {
+	case t.slots <- struct{}{}:
+		t.begins(now())
+		return nil
+	default:
+	}
+	if !t.queue() {
+		return t.full(now())
+	}
+	defer t.unqueue()
+	timer := time.NewTimer(longestQueue)
+	defer timer.Stop()
+	select {
+	case t.slots <- struct{}{}:
+		t.begins(now())
+		return nil
+	case <-stop:
+	case <-timer.C:
+	}
+	return t.full(now())
+}
+
+func (t *target) queue() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.queued >= queuedPerSlot*cap(t.slots) {
+		return false
+	}
+	t.queued++
+	return true
+}
+
+func (t *target) unqueue() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.queued--
+}
+
+func (t *target) begins(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.slots) == 1 {
+		t.progress = now
+	}
+}
+
+// leave gives back the slot of a call that took so long; zero if there was none.
+func (t *target) leave(now time.Time, took time.Duration) {
+	t.mu.Lock()
+	t.progress = now
+	if took > 0 {
+		t.took += (took - t.took) / 8
+	}
+	t.mu.Unlock()
+	<-t.slots
+}
+
+// full puts a task off for which there is no slot.
+func (t *target) full(now time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	each := max(t.took, now.Sub(t.progress)) / time.Duration(cap(t.slots))
+	t.free = t.free.Add(each)
+	if earliest := now.Add(shortestPause); t.free.Before(earliest) {
+		t.free = earliest
+	}
+	if latest := now.Add(longestPause); t.free.After(latest) {
+		t.free = latest
+	}
+	return &deferral{"as many calls to " + t.name + " as may be are under way", t.free.Sub(now)}
+}
+
+// token takes one for a retry, or says when to come back.
+func (t *target) token(now time.Time, retry bool, random float64) error {
+	if !retry {
+		t.budget.Deposit(now, 1)
+		return nil
+	}
+	if wait, ok := t.budget.Withdraw(now, longestRefused, random); !ok {
+		return &deferral{"too many retries fail at " + t.name, wait}
+	}
+	return nil
+}
+
+// refund gives back the token of a retry that succeeded, or was not made.
+func (t *target) refund(now time.Time, retry bool) {
+	if retry {
+		t.budget.Refund(now)
+	}
+}
+
+// closed makes a deferral of an open breaker's error: the longer the more often it has
+// opened, and tasks do not come back together.
+func (t *target) closed(err error, now time.Time) error {
+	if _, ok := errors.AsType[*httpretry.OpenError](err); !ok {
+		return err
+	}
+	s := t.breaker.Snapshot(now)
+	wait := max(shortestPause, s.Next.Sub(now), min(shortestPause<<min(s.Openings, 16), longestPause))
+	wait = wait/2 + time.Duration(rand.Float64()*float64(wait))
+	return &deferral{fmt.Sprintf("%s is down (%s)", t.name, s.Reason), wait}
+}
