@@ -42,8 +42,8 @@ func onDisk(b *testing.B, f func(b *testing.B, s *Store, raw *sql.DB)) {
 	})
 }
 
-// place is a placeholder of the statement's database.
-func place(s *Store, n int) string {
+// site is a placeholder of the statement's database.
+func site(s *Store, n int) string {
 	if s.db.Postgres() {
 		return "$" + strconv.Itoa(n)
 	}
@@ -53,7 +53,7 @@ func place(s *Store, n int) string {
 const insertCall = "insert into calls (key, target, headers, body, due) values (%s, %s, %s, %s, %s)"
 
 func bareInsert(s *Store) string {
-	return fmt.Sprintf(insertCall, place(s, 1), place(s, 2), place(s, 3), place(s, 4), place(s, 5))
+	return fmt.Sprintf(insertCall, site(s, 1), site(s, 2), site(s, 3), site(s, 4), site(s, 5))
 }
 
 // BenchmarkCreate stores tasks of 1 KiB, 32 callers at a time, beside a bare insert of
@@ -182,7 +182,7 @@ func claimAndMark(b *testing.B, s *Store, raw *sql.DB, step int) {
 	locked := map[bool]string{true: " for update skip locked"}[s.db.Postgres()]
 	inOne(b, raw, func(tx *sql.Tx) {
 		rows, err := tx.QueryContext(b.Context(), fmt.Sprintf("update calls set status = 1 where id in (select id from calls where status = 0 and due <= %s order by due limit %d%s) returning id, target, headers, body",
-			place(s, 1), step, locked), noon.UnixMilli())
+			site(s, 1), step, locked), noon.UnixMilli())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -202,8 +202,8 @@ func claimAndMark(b *testing.B, s *Store, raw *sql.DB, step int) {
 	})
 	inOne(b, raw, func(tx *sql.Tx) {
 		for _, id := range list {
-			mustExec(b, tx, "update calls set status = 2 where id = "+place(s, 1), id)
-			mustExec(b, tx, fmt.Sprintf("insert into call_log (call, at, response, error) values (%s, %s, 200, '')", place(s, 1), place(s, 2)), id, noon.UnixMilli())
+			mustExec(b, tx, "update calls set status = 2 where id = "+site(s, 1), id)
+			mustExec(b, tx, fmt.Sprintf("insert into call_log (call, at, response, error) values (%s, %s, 200, '')", site(s, 1), site(s, 2)), id, noon.UnixMilli())
 		}
 	})
 }

@@ -113,13 +113,6 @@ func (r *taskRequest) target(t *Task) *problem {
 	return nil
 }
 
-// reserved are the headers that the service, or each hop, sets itself.
-var reserved = map[string]bool{
-	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true,
-	"Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Expect": true,
-	"Host": true, "Content-Length": true, "Idempotency-Key": true,
-}
-
 func (r *taskRequest) headers(t *Task) *problem {
 	if len(r.Headers) > maxHeaders {
 		return invalidTask.in("headers", "are %d: use at most %d", len(r.Headers), maxHeaders)

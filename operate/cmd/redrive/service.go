@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -202,5 +201,3 @@ func guard(c *config.Config) (*service.Guard, error) {
 	}
 	return g, nil
 }
-
-var _ = cmp.Or[int]
