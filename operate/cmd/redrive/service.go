@@ -126,12 +126,20 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 		return faulty(err)
 	}
 	if client != nil {
-		schedule, err := redisschedule.New(client, "redrive")
-		if err != nil {
-			return faulty(c.Fault("service.schedule", err))
+		schedule, fault := redisschedule.New(client, "redrive")
+		if fault != nil {
+			return faulty(c.Fault("service.schedule", fault))
 		}
 		defer func() { err = errors.Join(err, schedule.Close()) }()
 		s.Schedule = schedule
+	}
+	if dead := c.Service.Dead; dead != nil {
+		broker, fault := d.open(ctx, c, dead.Broker)
+		if fault != nil {
+			return faulty(fault)
+		}
+		defer func() { err = errors.Join(err, broker.Close(context.WithoutCancel(ctx))) }()
+		s.Letters = &retries.Letters{Broker: broker, Topic: dead.Topic, Origin: dead.Origin, Worker: whoami()}
 	}
 	address, err := c.TaskStoreAddress()
 	if err != nil {

@@ -28,8 +28,8 @@ type Server struct {
 	Bodies       bodies.Store     // nil keeps none
 	Guard        *service.Guard
 	Tokens       []service.Token
-	MetricsToken string // empty opens /metrics where there are no Tokens, and closes it where there are
-	Bury         func(context.Context, service.Task) error
+	MetricsToken string   // empty opens /metrics where there are no Tokens, and closes it where there are
+	Letters      *Letters // nil leaves exhausted tasks in the store
 	Workers      int
 	Logger       *slog.Logger
 }
@@ -47,10 +47,13 @@ const (
 func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
 	metrics := service.NewMetrics()
 	cfg := service.Config{
-		Store: s.Store, Schedule: s.Schedule, Guard: s.Guard, Bodies: s.Bodies, Bury: s.Bury, Metrics: metrics, Logger: s.Logger, Workers: s.Workers,
+		Store: s.Store, Schedule: s.Schedule, Guard: s.Guard, Bodies: s.Bodies, Metrics: metrics, Logger: s.Logger, Workers: s.Workers,
 	}
 	if s.Bodies == nil {
 		cfg.Bodies = nil
+	}
+	if s.Letters != nil {
+		cfg.Bury = s.Letters.Bury
 	}
 	runner, err := service.New(cfg)
 	if err != nil {
@@ -67,6 +70,9 @@ func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
 		}
 	})
 	running.Go(func() { s.sweep(ctx) })
+	if s.Letters != nil {
+		running.Go(func() { s.Letters.Receive(ctx, s.Logger, s.revive(runner)) })
+	}
 	running.Go(func() { // no new tasks while calls end
 		<-ctx.Done()
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)

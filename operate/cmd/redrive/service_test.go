@@ -1,0 +1,269 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
+	"github.com/redrive-go/redrive/operate/config"
+)
+
+// retrying starts redrive service in a folder of its own, on real time. It returns its
+// address, and what ends it.
+func retrying(t *testing.T, broker *memory.Broker, args ...string) (address string, stop func() int) {
+	t.Helper()
+	t.Setenv(config.Variable, "")
+	open := func(context.Context, *config.Config, string) (brokers.Broker, error) { return lent{broker}, nil }
+	log, to := io.Pipe()
+	streams := term.Streams{In: strings.NewReader(""), Out: io.Discard, Err: to, Width: 80}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		ended <- execute(ctx, newRootOn(streams, open), append([]string{"service"}, args...), streams)
+		to.Close()
+	}()
+	lines := bufio.NewReader(log)
+	line, err := lines.ReadString('\n')
+	found := regexp.MustCompile(`listens at http://(\S+)\. `).FindStringSubmatch(line)
+	if err != nil || found == nil {
+		t.Fatalf("the first line is %q, error %v", line, err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, lines) }() // until the pipe is closed
+	return found[1], func() int {
+		cancel()
+		return <-ended
+	}
+}
+
+// curl does what the command does with these words.
+func curl(t *testing.T, words []string) string {
+	t.Helper()
+	method, address, body, header := http.MethodGet, "", "", http.Header{}
+	for i := 0; i < len(words); i++ {
+		switch words[i] {
+		case "curl", "-s":
+		case "-X":
+			i++
+			method = words[i]
+		case "-H":
+			i++
+			name, value, _ := strings.Cut(words[i], ": ")
+			header.Set(name, value)
+		case "-d":
+			i++
+			method, body = http.MethodPost, words[i]
+		default:
+			address = words[i]
+		}
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = header
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// down is what fails three times without an answer, and then is Python's server.
+func down(t *testing.T) (address string) {
+	var calls atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case calls.Add(1) <= 3:
+			if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
+				_ = conn.Close()
+			}
+		case r.Method == http.MethodPost:
+			w.WriteHeader(http.StatusNotImplemented)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://")
+}
+
+const retryTutorial = "docs/tutorial/retry-service.md"
+
+// otherwise is what each run has of its own, and what the page has instead.
+var otherwise = []struct {
+	text *regexp.Regexp
+	page string
+}{
+	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}`), "01a2165e-d5eb-748f-9904-268053d52fb8"},
+	{regexp.MustCompile(`(At":)\d{13}`), "${1}1795671643626"},
+	{regexp.MustCompile(`("durationMs":)\d+`), "${1}1"},
+	{regexp.MustCompile(`"errorMessage":"[^"]*"`), `"errorMessage":"dial tcp 127.0.0.1:8000: connect: connection refused"`},
+	{regexp.MustCompile(`("lastError":"poison: )[^"]*`), "${1}http status 501 Not Implemented"},
+}
+
+// TestRetryTutorial types what the tutorial on the retry service does, and compares
+// what comes with what the page shows.
+func TestRetryTutorial(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits between attempts as long as the page")
+	}
+	page := readPage(t, retryTutorial)
+	t.Chdir(t.TempDir())
+	address, stop := retrying(t, nil, "--allow", "127.0.0.0/8", "--listen", "127.0.0.1:0")
+	here := strings.NewReplacer("127.0.0.1:7430", address, "127.0.0.1:8000", down(t))
+	task, typed := "", 0
+	for _, shown := range regexp.MustCompile("(?m)^```\n\\$ ([^\n]+)\n((?s).*?)^```$").FindAllStringSubmatch(page, -1) {
+		typed++
+		line := here.Replace(strings.ReplaceAll(shown[1], "$TASK", task))
+		want, text := uniform(shown[2]), ""
+		for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(20 * time.Millisecond) {
+			text = curl(t, wordsOf(line))
+			if uniform(text) == uniform(here.Replace(want)) || strings.Contains(line, " -d ") {
+				break // what changes nothing is typed until somebody would go on reading
+			}
+		}
+		if uniform(text) != uniform(here.Replace(want)) {
+			t.Fatalf("%s\nshows\n%s\nwant\n%s", shown[1], uniform(text), uniform(here.Replace(want)))
+		}
+		var doc struct{ TaskID string }
+		if json.Unmarshal([]byte(text), &doc) == nil && doc.TaskID != "" {
+			task = doc.TaskID
+		}
+	}
+	if typed < 9 {
+		t.Errorf("%s shows %d commands, want them all to be found", retryTutorial, typed)
+	}
+	if code := stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func uniform(text string) string {
+	for _, o := range otherwise {
+		text = o.text.ReplaceAllString(text, o.page)
+	}
+	return text
+}
+
+// TestServiceLetters has a task go to a dead letter and back.
+func TestServiceLetters(t *testing.T) {
+	page := readPage(t, "docs/reference/retry-service.md")
+	t.Chdir(t.TempDir())
+	broker := memory.New(memory.Options{})
+	text := `brokers: {shop: {kind: memory}}
+service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: shop, topic: dead}, tokens: {shop: [{env: SHOP_TOKEN}]}, metrics_token: {env: METRICS_TOKEN}}
+`
+	if err := os.WriteFile(config.DefaultFile, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SHOP_TOKEN", "the token of the shop")
+	t.Setenv("METRICS_TOKEN", "the token of metrics")
+	address, stop := retrying(t, broker)
+	var broken atomic.Bool
+	broken.Store(true)
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if broken.Load() {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		}
+	}))
+	defer target.Close()
+	send := func(words ...string) string {
+		return curl(t, append(words, "-H", "Authorization: Bearer the token of the shop", "-H", "Content-Type: application/json"))
+	}
+	send("http://"+address+"/retry-policies", "-d", `{"policyId": "standard"}`)
+	var task struct{ TaskID string }
+	if err := json.Unmarshal([]byte(send("http://"+address+"/retry-tasks", "-d", `{"policyId": "standard", "idempotencyKey": "k", "targetUrl": "`+target.URL+`"}`)), &task); err != nil {
+		t.Fatal(err)
+	}
+	letter, err := dlq.Decode(receive(t, broker, "dead"))
+	if err != nil || letter.Message.ID != task.TaskID || letter.Message.Topic != "retry-tasks" || letter.Meta.Attempt != 1 || letter.ErrorCode != "422" {
+		t.Fatalf("letter %+v, error %v", letter, err)
+	}
+	broken.Store(false)
+	if err := broker.Return(t.Context(), "", "retry-tasks", brokers.Returned{Message: letter.Message, Meta: letter.Meta}); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); !strings.Contains(send("http://"+address+"/retry-tasks/"+task.TaskID), `"SUCCEEDED"`); time.Sleep(20 * time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("the task did not come back: %s", send("http://"+address+"/retry-tasks/"+task.TaskID))
+		}
+	}
+	if log := send("http://" + address + "/retry-tasks/" + task.TaskID + "/attempts"); strings.Count(log, "startedAt") != 2 {
+		t.Errorf("its log is not kept: %s", log)
+	}
+	serviceMetrics(t, "http://"+address, page)
+	if code := stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// receive returns a message of a topic, which may not be there yet.
+func receive(t *testing.T, broker *memory.Broker, topic string) brokers.Message {
+	t.Helper()
+	source, err := broker.Open(t.Context(), brokers.Subscription{Topics: []string{topic}})
+	for begin := time.Now(); err != nil; source, err = broker.Open(t.Context(), brokers.Subscription{Topics: []string{topic}}) {
+		if time.Since(begin) > time.Minute {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	deliveries, err := source.Receive(t.Context(), 1)
+	if err != nil || len(deliveries) != 1 {
+		t.Fatalf("%d messages, error %v", len(deliveries), err)
+	}
+	return deliveries[0].Message
+}
+
+// serviceMetrics demands of metrics that they have the token and are documented.
+func serviceMetrics(t *testing.T, address, page string) {
+	t.Helper()
+	for _, token := range []string{"", "Bearer the token of the shop"} {
+		if code, _ := get(t, address+"/metrics", http.Header{"Authorization": {token}}); code != http.StatusUnauthorized {
+			t.Errorf("metrics with %q: %d", token, code)
+		}
+	}
+	_, text := get(t, address+"/metrics", http.Header{"Authorization": {"Bearer the token of metrics"}})
+	names := regexp.MustCompile(`(?m)^# TYPE (\w+) `).FindAllStringSubmatch(text, -1)
+	for _, name := range names {
+		if !strings.Contains(page, "| `"+name[1]+"` |") {
+			t.Errorf("the reference has no metric %s", name[1])
+		}
+	}
+	if len(names) < 5 {
+		t.Errorf("metrics: %s", text)
+	}
+	if code, body := get(t, address+"/healthz", nil); code != http.StatusOK || body != "ok\n" {
+		t.Errorf("healthz: %d %q", code, body)
+	}
+}
+
+func TestServiceRefuses(t *testing.T) {
+	inShop(t, func(s *shop) {
+		s.refuses(exitUsage, "there is the configuration redrive.yaml", "service", "--allow", "127.0.0.0/8")
+		s.must(os.Remove(config.DefaultFile))
+		s.refuses(exitUsage, "service.listen: other machines can reach it", "service", "--listen", ":7430")
+		s.refuses(exitUsage, "has a password in it", "service", "--store", "postgres://u:secret@localhost/db")
+		s.refuses(exitUsage, "is no address", "service", "--schedule", "redis://")
+		s.refuses(exitFailure, "service.allow", "service", "--allow", "10.0.0.0/99")
+		s.refuses(exitUsage, "takes flags only", "service", "now")
+		s.must(os.WriteFile(config.DefaultFile, []byte(`service: {tokens: {a: [{env: SAME_TOKEN}], b: [{env: SAME_TOKEN}]}}`), 0o600))
+		s.Setenv("SAME_TOKEN", "correct horse battery staple")
+		s.refuses(exitFailure, "is the token of a, too", "service")
+	})
+}
