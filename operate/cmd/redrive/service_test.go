@@ -259,7 +259,7 @@ func TestServiceRefuses(t *testing.T) {
 		s.must(os.Remove(config.DefaultFile))
 		s.refuses(exitUsage, "service.listen: other machines can reach it", "service", "--listen", ":7430")
 		s.refuses(exitUsage, "has a password in it", "service", "--store", "postgres://u:secret@localhost/db")
-		s.refuses(exitUsage, "is no address", "service", "--schedule", "redis://")
+		s.refuses(exitUsage, "is no address", "service", "--schedule", "redis://redis")
 		s.refuses(exitFailure, "service.allow", "service", "--allow", "10.0.0.0/99")
 		s.refuses(exitUsage, "takes flags only", "service", "now")
 		s.must(os.WriteFile(config.DefaultFile, []byte(`service: {tokens: {a: [{env: SAME_TOKEN}], b: [{env: SAME_TOKEN}]}}`), 0o600))
