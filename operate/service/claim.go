@@ -54,7 +54,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []Outcome) error {
 	}
 	it := &settlement{outcomes: outcomes}
 	if err := s.outcomes.add(ctx, it); err != nil {
-		return fmt.Errorf("the outcomes of %d tasks are not stored: %w", len(outcomes), err)
+		return fmt.Errorf("storing what became of %d tasks: %w", len(outcomes), err)
 	}
 	if len(it.lost) > 0 {
 		return &LostError{it.lost}

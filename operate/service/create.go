@@ -44,7 +44,7 @@ func (s *Store) Create(ctx context.Context, t Task) (_ Task, created bool, err e
 		err = c.err
 	}
 	if err != nil {
-		return Task{}, false, fmt.Errorf("task %s is not created: %w", t.ID, err)
+		return Task{}, false, fmt.Errorf("creating task %s: %w", t.ID, err)
 	}
 	return c.result, c.created, nil
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 const (
@@ -21,7 +19,8 @@ const (
 // while one is under way share the next. A commit costs the same for one as for
 // many.
 type group[T any] struct {
-	do func(ctx context.Context, items []T) error // in one transaction
+	do      func(ctx context.Context, items []T) error // in one transaction
+	refused func(error) bool                           // whether one item is to blame, and nothing was done
 
 	mu      sync.Mutex
 	waiting []*member[T]
@@ -35,8 +34,6 @@ type member[T any] struct {
 	item T
 	done chan error // has room for one
 }
-
-func newGroup[T any](do func(context.Context, []T) error) *group[T] { return &group[T]{do: do} }
 
 // add does an item, and returns when it is durable, or when ctx ends: then nobody
 // knows whether it is, and nobody reads the item.
@@ -69,7 +66,7 @@ func (g *group[T]) run() {
 		}
 		err := g.share(members)
 		for _, m := range members {
-			if len(members) > 1 && sqldb.Refused(err) { // one of them is to blame
+			if len(members) > 1 && g.refused(err) { // each for itself, then
 				m.done <- g.share([]*member[T]{m})
 			} else {
 				m.done <- err

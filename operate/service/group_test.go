@@ -7,8 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // transactions notes what was done together, each for a second.
@@ -31,7 +29,7 @@ func (d *transactions) do(ctx context.Context, items []int) error {
 }
 
 func TestGroup(t *testing.T) {
-	broken, refused := errors.New("connection lost"), &pgconn.PgError{Code: "23514"}
+	broken, refused := errors.New("connection lost"), errors.New("no such key")
 	tests := []struct {
 		name  string
 		fail  func(items []int) error
@@ -56,7 +54,7 @@ func TestGroup(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &transactions{fail: tt.fail}
-				g := newGroup(d.do)
+				g := &group[int]{do: d.do, refused: func(err error) bool { return err == refused }}
 				ctx, cancel := context.WithCancel(t.Context())
 				errs := make([]error, 6)
 				for n := range errs {

@@ -61,7 +61,8 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{db: db}
-	s.creations, s.outcomes = newGroup(s.create), newGroup(s.settle)
+	s.creations = &group[*creation]{do: s.create, refused: sqldb.Refused}
+	s.outcomes = &group[*settlement]{do: s.settle, refused: sqldb.Refused}
 	return s, nil
 }
 

@@ -763,7 +763,11 @@ func TestIndexes(t *testing.T) {
 			{"Waiting", waitingTasks, []any{noon, 0, 100}, "retry_tasks_waiting"},
 			{"Expire", expiredTasks, []any{noon, 100}, "retry_tasks_leases"},
 			{"Dead", deadTasks, []any{100}, "retry_tasks_dead"},
+			{"Stats", statsQuery, nil, "retry_tasks_counts"},
 		} {
+			if s.db.Postgres() && tt.name == "Stats" {
+				continue // all wait here, so it may read the table as well
+			}
 			plan, err := planOf(t.Context(), s, tt.statement, tt.args)
 			if err != nil {
 				t.Fatal(err)

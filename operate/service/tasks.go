@@ -105,13 +105,17 @@ func (s *Store) move(ctx context.Context, id string, from Status, set string, va
 // attempts with larger numbers than after; or [ErrNotFound].
 func (s *Store) Attempts(ctx context.Context, tenant, id string, after, limit int) (attempts []Attempt, err error) {
 	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
-		t, err := taskOf(ctx, tx, id, "task_id = ? and tenant = ?", id, tenant)
+		var row int64
+		found, err := tx.Get(ctx, "select id from retry_tasks where task_id = ? and tenant = ?", []any{id, tenant}, &row)
+		if err == nil && !found {
+			err = fmt.Errorf("task %s: %w", id, ErrNotFound)
+		}
 		if err != nil {
 			return err
 		}
 		const query = `select n, started_at, duration, response_status, error_message from retry_attempts
 			where task = ? and n > ? order by n limit ?`
-		return tx.Each(ctx, query, []any{t.Row, after, limit}, func(scan func(...any) error) error {
+		return tx.Each(ctx, query, []any{row, after, limit}, func(scan func(...any) error) error {
 			var a Attempt
 			err := scan(&a.Number, sqldb.IntoTime(&a.StartedAt), intoDuration(&a.Duration), &a.ResponseStatus, &a.Error)
 			attempts = append(attempts, a)

@@ -75,14 +75,15 @@ type PolicyStats struct {
 	Pending, InFlight, Succeeded, Exhausted, Cancelled int64
 }
 
+const statsQuery = `select tenant, policy_id, 0 as state, count(*) as tasks, min(created_at) as oldest from retry_tasks where status = 0 group by tenant, policy_id
+	union all select tenant, policy_id, 1, count(*), min(created_at) from retry_tasks where status = 1 group by tenant, policy_id
+	union all select tenant, policy_id, status, count(*), 0 from retry_tasks where status > 1 group by tenant, policy_id, status
+	order by tenant, policy_id`
+
 // Stats counts the tasks. It looks at an index of all of them, and holds up nobody.
 func (s *Store) Stats(ctx context.Context) (stats Stats, err error) {
-	const query = `select tenant, policy_id, 0 as state, count(*) as tasks, min(created_at) as oldest from retry_tasks where status = 0 group by tenant, policy_id
-		union all select tenant, policy_id, 1, count(*), min(created_at) from retry_tasks where status = 1 group by tenant, policy_id
-		union all select tenant, policy_id, status, count(*), 0 from retry_tasks where status > 1 group by tenant, policy_id, status
-		order by tenant, policy_id`
 	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
-		return tx.Each(ctx, query, nil, func(scan func(...any) error) error {
+		return tx.Each(ctx, statsQuery, nil, func(scan func(...any) error) error {
 			var p PolicyStats
 			var state, n int64
 			var oldest time.Time

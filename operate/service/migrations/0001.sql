@@ -41,9 +41,10 @@ create table retry_tasks (
 	body BYTES not null
 );
 
--- Each has only the rows that somebody looks for. The first has all that counts and
--- lists of waiting tasks show, as there may be millions.
-create index retry_tasks_waiting on retry_tasks (next_attempt_at, id, tenant, policy_id, created_at) where status = 0;
+-- Each has only the rows that somebody looks for, and the first two all that is shown
+-- of waiting tasks, as there may be millions.
+create index retry_tasks_waiting on retry_tasks (next_attempt_at, id, tenant) where status = 0;
+create index retry_tasks_counts on retry_tasks (tenant, policy_id, created_at) where status = 0;
 create index retry_tasks_leases on retry_tasks (lease_until, id) where status = 1;
 create index retry_tasks_dead on retry_tasks (id) where status = 3 and buried = 0;
 create index retry_tasks_bodies on retry_tasks (body_ref) where body_ref <> EMPTY;
