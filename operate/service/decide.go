@@ -88,10 +88,11 @@ func (r result) attempt() *Attempt {
 // called at all.
 func (p Policy) verdict(r result) classify.Verdict {
 	v := classify.Of(r.err)
+	_, forbidden := errors.AsType[*TargetError](r.err)
 	switch {
 	case v.Deferred:
 		return v
-	case r.status != 0 && !p.retries(r.status):
+	case forbidden, r.status != 0 && !p.retries(r.status):
 		return classify.Verdict{Class: classify.ClassPoison}
 	case r.status != 0 && v.Class != classify.ClassThrottled:
 		return classify.Verdict{Class: classify.ClassTransient, RetryAfter: v.RetryAfter}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/redrive-go/redrive/classify"
 )
 
 // Targets says which targets may be called.
@@ -44,7 +46,7 @@ func NewGuard(t Targets) (*Guard, error) {
 		g.hosts = append(g.hosts, p)
 	}
 	if len(t.Hosts) == 0 {
-		g.hosts = []pattern{{host: "*", port: "*"}}
+		g.hosts = []pattern{anyHost}
 	}
 	for _, text := range t.Networks {
 		n, err := netip.ParsePrefix(text)
@@ -63,9 +65,6 @@ type TargetError struct {
 	Reason string
 }
 
-// RetryableError returns false, which package classify looks for: no repetition helps.
-func (e *TargetError) RetryableError() bool { return false }
-
 // Error says what was refused, and why.
 func (e *TargetError) Error() string {
 	return fmt.Sprintf("the target %s must not be called: %s", e.Target, e.Reason)
@@ -73,6 +72,8 @@ func (e *TargetError) Error() string {
 
 // pattern is one of Targets.Hosts. Empty means any scheme, and the usual port.
 type pattern struct{ scheme, host, port string }
+
+var anyHost = pattern{host: "*", port: "*"}
 
 func parsePattern(text string) (pattern, error) {
 	var p pattern
@@ -94,6 +95,7 @@ func parsePattern(text string) (pattern, error) {
 	switch {
 	case p.scheme != "" && p.scheme != "http" && p.scheme != "https",
 		strings.HasSuffix(rest, "*."),
+		strings.Contains(p.host, ":") != strings.HasPrefix(rest, "["),
 		p.port == "" && strings.HasSuffix(rest, ":"),
 		port != "" && !isPort(port),
 		p.host != "*" && notAddr != nil && !isName(name):
@@ -158,13 +160,14 @@ func (g *Guard) Allowed(u *url.URL) error {
 	return g.address(addr)
 }
 
-// control is that of a net.Dialer: address is what the name was resolved to.
+// control is that of a net.Dialer: address is what the name was resolved to. Its
+// errors are marked, as they say nothing about the target to a breaker.
 func (g *Guard) control(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return &TargetError{Target: address, Reason: "it is no address"}
+		return classify.Permanent(&TargetError{Target: address, Reason: "it is no address"})
 	}
-	return g.address(at.Addr())
+	return classify.Permanent(g.address(at.Addr()))
 }
 
 // address returns nil if addr may be connected to.

@@ -42,7 +42,7 @@ func (d *deferral) RetryAfter() time.Duration { return d.wait }
 // targets are what is called, by host and port.
 type targets struct {
 	guard   *Guard
-	base    *http.Transport
+	base    http.RoundTripper
 	perHost int
 
 	mu         sync.Mutex

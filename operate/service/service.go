@@ -1,0 +1,400 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config says what a [Service] works with. Store is required.
+type Config struct {
+	// Store keeps the tasks: a [*Store].
+	Store queue
+
+	// Schedule says which tasks are due. Nil is a [Heap], for a store that no other
+	// process uses. The Service does not close it.
+	Schedule Schedule
+
+	// Guard says what may be called. Nil is that of Targets{}: public addresses alone.
+	Guard *Guard
+
+	// Bodies has the bodies that tasks refer to. Nil means that none does.
+	Bodies interface {
+		Open(ctx context.Context, ref string) (io.ReadCloser, error)
+	}
+
+	// Bury publishes the dead letter of a task that is EXHAUSTED, and returns nil once
+	// it is confirmed. After an error, or a crash, it is called again, so that a letter
+	// may be there twice. Nil leaves them in the store.
+	Bury func(context.Context, Task) error
+
+	// Metrics count what happens. Nil means that nobody asks.
+	Metrics *Metrics
+
+	// Logger hears when something fails that an operator should mend, and when it works
+	// again. Nil is slog.Default().
+	Logger *slog.Logger
+
+	// Workers is how many calls are made at once. Zero means 64.
+	Workers int
+
+	// PerHost is how many of them may go to the same host and port, so that one which
+	// hangs does not hold all workers. Zero means a quarter of Workers.
+	PerHost int
+
+	// Sweep is how often the store is searched for tasks that the schedule has lost, for
+	// those whose worker has died, and for letters to be buried. Zero means 5 s.
+	Sweep time.Duration
+
+	// Drain is how long calls may still take when the service stops. Those that are cut
+	// off then count as attempts. Zero means 25 s, as orchestrators kill after 30.
+	Drain time.Duration
+}
+
+// queue is what a Service needs of a [Store], which see.
+type queue interface {
+	Policy(ctx context.Context, tenant, id string, version int) (Policy, error)
+	Claim(ctx context.Context, rows []int64, now, until time.Time) ([]Task, error)
+	Settle(ctx context.Context, outcomes []Outcome) error
+	Waiting(ctx context.Context, after Due, limit int) ([]Due, error)
+	Expire(ctx context.Context, now time.Time, limit int) ([]Task, error)
+	Dead(ctx context.Context, limit int) ([]Task, error)
+	Buried(ctx context.Context, dead []Task) error
+}
+
+const (
+	ahead       = time.Second                  // how long before they are due tasks are claimed
+	leaseTime   = longestCall + 10*time.Second // from when they are due
+	leaseMargin = 5 * time.Second              // of it, for storing what became of a call
+	poll        = 250 * time.Millisecond       // how long nobody asks the schedule at most
+	retryStore  = time.Second                  // after a failure of store or schedule
+	storeTime   = 10 * time.Second             // for one call of the store
+	mostInHand  = 8                            // tasks that are claimed, for each worker
+	mostClaimed = 256                          // at once
+	mostSettled = 256                          // likewise
+	mostCached  = 10_000                       // policies
+	mostBody    = 16 << 20                     // bytes
+)
+
+// Service makes the calls of the tasks in a store: it takes what is due, calls, and
+// stores what became of it, until the tasks are at an end.
+//
+// Each task is called at least once, and no more often than its policy says and
+// workers die. Any number of services may share a store, in as many processes.
+type Service struct {
+	cfg     Config
+	targets *targets
+	workers chan struct{} // has one for each call under way
+	trouble trouble
+	now     func() time.Time
+
+	wake    chan struct{} // something was added
+	dead    chan struct{} // a task was exhausted
+	freed   chan struct{} // fewer tasks are in hand
+	endings chan ending
+	tasks   sync.WaitGroup
+	inHand  atomic.Int64
+	working sync.Map // the rows in hand
+
+	mu       sync.Mutex
+	policies map[policyKey]Policy
+}
+
+type policyKey struct {
+	tenant, id string
+	version    int
+}
+
+// New returns a Service that does nothing yet. Its error names every fault of c.
+func New(c Config) (*Service, error) { return newService(c, nil) }
+
+func newService(c Config, resolver *net.Resolver) (*Service, error) {
+	if err := c.faults(); err != nil {
+		return nil, err
+	}
+	if c.Schedule == nil {
+		c.Schedule = NewHeap()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Guard == nil {
+		c.Guard = &Guard{hosts: []pattern{anyHost}}
+	}
+	set(&c.Workers, 64)
+	set(&c.PerHost, max(c.Workers/4, 1))
+	set(&c.Sweep, 5*time.Second)
+	set(&c.Drain, 25*time.Second)
+	return &Service{
+		cfg:      c,
+		targets:  newTargets(c.Guard, resolver, c.PerHost),
+		workers:  make(chan struct{}, c.Workers),
+		trouble:  trouble{log: c.Logger},
+		now:      time.Now,
+		wake:     make(chan struct{}, 1),
+		dead:     make(chan struct{}, 1),
+		freed:    make(chan struct{}, 1),
+		endings:  make(chan ending, mostSettled),
+		policies: map[policyKey]Policy{},
+	}, nil
+}
+
+func set[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (c Config) faults() error {
+	var all []error
+	refuse := func(bad bool, field, fix string) {
+		if bad {
+			all = append(all, fmt.Errorf("service: Config.%s: %s", field, fix))
+		}
+	}
+	refuse(c.Store == nil, "Store", "is nil: open one with Open")
+	refuse(c.Workers < 0 || c.Workers > 10_000, "Workers", "use 1 to 10000, or 0 for 64")
+	refuse(c.PerHost < 0 || c.PerHost > 10_000, "PerHost", "use 1 to Workers, or 0 for a quarter of them")
+	refuse(c.Sweep < 0, "Sweep", "use a positive duration, or 0 for 5 s")
+	refuse(c.Drain < 0, "Drain", "use a positive duration, or 0 for 25 s")
+	return errors.Join(all...)
+}
+
+// Scheduled adds tasks that were stored as PENDING to the schedule, and has those
+// that are due taken at once. Where it fails, the sweeper finds them.
+func (s *Service) Scheduled(ctx context.Context, tasks ...Due) error {
+	err := s.cfg.Schedule.Add(ctx, tasks...)
+	s.trouble.note("add tasks to the schedule", err)
+	signal(s.wake)
+	return err
+}
+
+// signal wakes who waits for c, now or later.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// ending is what became of a task.
+type ending struct {
+	Outcome
+	lease   time.Time // after which another worker settles it
+	quiet   bool      // it was given back as it was
+	foreign bool      // it was in the hand of a worker that died
+}
+
+// back gives a task back as it was.
+func back(t Task) ending {
+	t.Status = Pending
+	return ending{Outcome: Outcome{Task: t}, quiet: true}
+}
+
+// work makes one attempt at a task that was claimed until the end of its lease. It
+// gives it back when ctx ends before the call has begun; the call itself ends with
+// calls.
+func (s *Service) work(ctx, calls context.Context, t Task, lease time.Time) ending {
+	if !s.await(ctx, t.NextAttemptAt) {
+		return back(t)
+	}
+	p, err := s.policy(ctx, t)
+	if err != nil {
+		t.Status, t.NextAttemptAt = Pending, ceil(s.now().Add(retryStore+leaseMargin))
+		return ending{Outcome: Outcome{Task: t}, quiet: true}
+	}
+	r := s.attempt(ctx, calls, t, p, lease)
+	if isDeferral(r.err) && ctx.Err() != nil {
+		return back(t)
+	}
+	return ending{Outcome: decide(t, p, r, s.now(), rand.Float64())}
+}
+
+// await waits until a task is due. It reports false if ctx ends first, and if a clock
+// that was set back makes it too long.
+func (s *Service) await(ctx context.Context, due time.Time) bool {
+	for {
+		wait := due.Sub(s.now())
+		if wait <= 0 {
+			return ctx.Err() == nil
+		}
+		if wait > 2*ahead || !sleep(ctx, wait) {
+			return false
+		}
+	}
+}
+
+// sleep reports false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// policy returns the one of a task. A version never changes.
+func (s *Service) policy(ctx context.Context, t Task) (Policy, error) {
+	key := policyKey{t.Tenant, t.PolicyID, t.PolicyVersion}
+	s.mu.Lock()
+	p, ok := s.policies[key]
+	s.mu.Unlock()
+	if ok {
+		return p, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	p, err := s.cfg.Store.Policy(ctx, key.tenant, key.id, key.version)
+	s.trouble.note("read a policy", err)
+	if err != nil {
+		return Policy{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.policies) >= mostCached {
+		clear(s.policies)
+	}
+	s.policies[key] = p
+	return p, nil
+}
+
+// attempt calls the target of a task, unless something keeps it from that.
+func (s *Service) attempt(ctx, calls context.Context, t Task, p Policy, lease time.Time) (r result) {
+	r.began = s.now()
+	u, err := url.Parse(t.TargetURL)
+	if err != nil {
+		r.err = &TargetError{Target: fmt.Sprintf("%.300q", t.TargetURL), Reason: "it is no URL"}
+		return r
+	}
+	if r.err = s.cfg.Guard.Allowed(u); r.err != nil {
+		return r
+	}
+	to, err := s.targets.of(u)
+	if err != nil {
+		r.err = &deferral{err.Error(), retryStore} // a bug: defaults are valid
+		return r
+	}
+	if r.err = to.enter(ctx.Done(), s.now); r.err != nil {
+		return r
+	}
+	defer func() { to.leave(s.now(), r.took) }()
+	retry := t.AttemptNumber > 0 || t.Throttles > 0
+	if r.err = to.token(s.now(), retry, rand.Float64()); r.err != nil {
+		return r
+	}
+	if r.err = s.occupy(ctx); r.err == nil {
+		defer func() { <-s.workers }()
+		r = s.callNow(calls, to, t, p.callTime(), lease)
+	}
+	if r.err == nil || isDeferral(r.err) {
+		to.refund(s.now(), retry)
+	}
+	return r
+}
+
+// occupy waits for a worker.
+func (s *Service) occupy(ctx context.Context) error {
+	select {
+	case s.workers <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &deferral{"the service stops", 0}
+	}
+}
+
+// callNow calls, if there is enough time left for it.
+func (s *Service) callNow(calls context.Context, to *target, t Task, limit time.Duration, lease time.Time) (r result) {
+	if t.BodyRef != "" {
+		if t.Body, r.err = s.body(calls, t.BodyRef); r.err != nil {
+			return r
+		}
+	}
+	r.began = s.now()
+	if lease.Sub(r.began) < limit+leaseMargin {
+		r.err = &deferral{"no worker was free in time", shortestPause}
+		return r
+	}
+	r.status, r.took, r.err = call(calls, to.client, t, limit)
+	if r.err != nil && calls.Err() != nil {
+		r.err = fmt.Errorf("cut off as the service stops: %w", r.err)
+	}
+	if r.err = to.closed(r.err, s.now()); !isDeferral(r.err) {
+		s.cfg.Metrics.called(t, r.began)
+	}
+	return r
+}
+
+func isDeferral(err error) bool {
+	_, ok := err.(*deferral)
+	return ok
+}
+
+// body reads a body that is kept elsewhere. Where it cannot, the task waits: nothing
+// was called.
+func (s *Service) body(ctx context.Context, ref string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	body, err := s.read(ctx, ref)
+	s.trouble.note("read a body", err)
+	if err != nil {
+		return nil, &deferral{"its body cannot be read: " + err.Error(), longestPause / 2}
+	}
+	return body, nil
+}
+
+func (s *Service) read(ctx context.Context, ref string) ([]byte, error) {
+	if s.cfg.Bodies == nil {
+		return nil, errors.New("the service has no store of bodies")
+	}
+	r, err := s.cfg.Bodies.Open(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	body, err := io.ReadAll(io.LimitReader(r, mostBody+1))
+	if err == nil && len(body) > mostBody {
+		err = fmt.Errorf("it has more than %d bytes", mostBody)
+	}
+	return body, err
+}
+
+// trouble tells the log when something begins to fail, and when it works again.
+type trouble struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	failing map[string]time.Time
+}
+
+// note notes how an attempt at something went.
+func (t *trouble) note(what string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	since, failing := t.failing[what]
+	switch {
+	case err != nil && !failing:
+		if t.failing == nil {
+			t.failing = map[string]time.Time{}
+		}
+		t.failing[what] = time.Now()
+		t.log.Warn("retry service: cannot "+what+": no task is lost, some may wait", "error", err)
+	case err == nil && failing:
+		delete(t.failing, what)
+		t.log.Info("retry service: can "+what+" again", "after", time.Since(since).Round(time.Second))
+	}
+}

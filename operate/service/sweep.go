@@ -1,0 +1,133 @@
+package service
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	pageSize     = 1000
+	pagesASweep  = 100 // at most; the next sweep goes on from there
+	mostExpired  = 1000
+	mostDead     = 100
+	mostUnburied = 3 // failures in a row, after which it is the broker that fails
+)
+
+// sweep brings back what was lost: tasks whose worker has died, and those that the
+// schedule does not know. It begins with all that wait.
+func (s *Service) sweep(ctx context.Context) {
+	s.expire(ctx)
+	for after, more := (Due{}), true; more && ctx.Err() == nil; {
+		page, err := s.waiting(ctx, after, pageSize)
+		if err != nil {
+			sleep(ctx, retryStore)
+			continue
+		}
+		if more = len(page) == pageSize; len(page) > 0 {
+			after = page[len(page)-1]
+			_ = s.Scheduled(ctx, page...)
+		}
+	}
+	var after Due
+	for sleep(ctx, s.cfg.Sweep) {
+		s.expire(ctx)
+		after = s.overdue(ctx, after)
+	}
+}
+
+func (s *Service) waiting(ctx context.Context, after Due, limit int) ([]Due, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	page, err := s.cfg.Store.Waiting(ctx, after, limit)
+	s.trouble.note("read which tasks wait", err)
+	return page, err
+}
+
+// overdue schedules what should have been taken by now, from after on. It returns
+// where to go on.
+func (s *Service) overdue(ctx context.Context, after Due) Due {
+	limit := s.now().Add(-ahead)
+	for range pagesASweep {
+		page, err := s.waiting(ctx, after, pageSize)
+		full := len(page) == pageSize
+		for i, d := range page {
+			if d.At.After(limit) {
+				page, full = page[:i], false
+				break
+			}
+		}
+		if len(page) > 0 {
+			_ = s.Scheduled(ctx, page...)
+		}
+		if !full || err != nil {
+			return Due{}
+		}
+		after = page[len(page)-1]
+	}
+	return after
+}
+
+// expire settles tasks whose lease is over: the attempt counts.
+func (s *Service) expire(ctx context.Context) {
+	within, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	now := s.now()
+	tasks, err := s.cfg.Store.Expire(within, now, mostExpired)
+	s.trouble.note("read which leases are over", err)
+	for _, t := range tasks {
+		if _, ours := s.working.Load(t.Row); ours {
+			continue // it ends by itself: the clock was set
+		}
+		p, err := s.policy(ctx, t)
+		if err != nil {
+			continue // the next sweep finds it again
+		}
+		select {
+		case s.endings <- ending{Outcome: decide(t, p, leaseOver(t, now), now, rand.Float64()), lease: now.Add(leaseTime), foreign: true}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// undertake has dead letters published.
+func (s *Service) undertake(ctx context.Context) {
+	if s.cfg.Bury == nil {
+		return
+	}
+	tick := time.NewTicker(s.cfg.Sweep)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		s.bury(ctx)
+		select {
+		case <-s.dead:
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (s *Service) bury(ctx context.Context) {
+	for failures := 0; failures == 0; {
+		dead, err := s.cfg.Store.Dead(ctx, mostDead)
+		s.trouble.note("read which tasks are exhausted", err)
+		var buried []Task
+		for _, t := range dead {
+			err := s.cfg.Bury(ctx, t)
+			s.trouble.note("publish dead letters", err)
+			if err == nil {
+				buried = append(buried, t)
+			} else if failures++; failures >= mostUnburied || ctx.Err() != nil {
+				break
+			}
+		}
+		if len(buried) > 0 {
+			err = s.cfg.Store.Buried(context.WithoutCancel(ctx), buried)
+			s.trouble.note("note that dead letters are published", err)
+		}
+		if err != nil || len(dead) < mostDead {
+			return
+		}
+	}
+}
