@@ -99,17 +99,10 @@ var reserved = map[string]bool{
 
 // newRequest makes the request of a task.
 func newRequest(ctx context.Context, t Task) (*http.Request, error) {
-	var body io.Reader
-	if len(t.Body) > 0 || t.Method != http.MethodGet && t.Method != http.MethodHead {
-		// Of this type net/http does not know that it could read it again: it must not
-		// send a request twice, as nobody would count that.
-		body = io.NopCloser(bytes.NewReader(t.Body))
-	}
-	req, err := http.NewRequestWithContext(ctx, t.Method, t.TargetURL, body)
+	req, err := http.NewRequestWithContext(ctx, t.Method, t.TargetURL, bytes.NewReader(t.Body))
 	if err != nil {
 		return nil, &TargetError{Target: fmt.Sprintf("%.300q", t.TargetURL), Reason: "it makes no request: " + inner(err).Error()}
 	}
-	req.ContentLength = int64(len(t.Body))
 	req.Header.Set("User-Agent", "redrive-service")
 	for name, value := range t.Headers {
 		if reserved[http.CanonicalHeaderKey(name)] {
@@ -117,7 +110,9 @@ func newRequest(ctx context.Context, t Task) (*http.Request, error) {
 		}
 		req.Header.Set(name, value)
 	}
-	req.Header.Set(keyHeader, t.IdempotencyKey)
+	// In lower case, which is the same to servers: net/http would take the header for
+	// leave to send the request twice, and nobody would count that.
+	req.Header[strings.ToLower(keyHeader)] = []string{t.IdempotencyKey}
 	return req, nil
 }
 

@@ -95,6 +95,7 @@ func parsePattern(text string) (pattern, error) {
 	switch {
 	case p.scheme != "" && p.scheme != "http" && p.scheme != "https",
 		strings.HasSuffix(rest, "*."),
+		strings.Contains(p.host, ":") != strings.HasPrefix(rest, "["),
 		p.port == "" && strings.HasSuffix(rest, ":"),
 		port != "" && !isPort(port),
 		p.host != "*" && notAddr != nil && !isName(name):

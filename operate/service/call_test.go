@@ -1,0 +1,384 @@
+package service
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/classify"
+)
+
+// thisMachine lets tests call their servers.
+var thisMachine = Targets{Networks: []string{"127.0.0.0/8", "::1/128"}}
+
+// callOnce makes one call with a client of its own.
+func callOnce(t testing.TB, targets Targets, resolver *net.Resolver, task Task, limit time.Duration) (int, error) {
+	t.Helper()
+	ts := newTargets(newTestGuard(t, targets), resolver, 16)
+	t.Cleanup((&http.Client{Transport: ts.base}).CloseIdleConnections)
+	u, err := url.Parse(task.TargetURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := ts.of(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, _, err := call(t.Context(), to.client, task, limit)
+	return status, err
+}
+
+func serve(t testing.TB, f http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(f)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func post(to string) Task {
+	return Task{TargetURL: to, Method: http.MethodPost, IdempotencyKey: "key-1", Body: []byte("hello")}
+}
+
+func TestCallSendsTheTask(t *testing.T) {
+	for _, tt := range []struct {
+		method, body string
+		length       int64
+	}{{"POST", "hello", 5}, {"POST", "", 0}, {"PUT", "x", 1}, {"DELETE", "", 0}, {"GET", "", 0}, {"PATCH", "y", 1}} {
+		var got *http.Request
+		var body []byte
+		target := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+			got = r
+			body, _ = io.ReadAll(r.Body)
+		})
+		task := Task{TargetURL: target + "/a?b=c", Method: tt.method, IdempotencyKey: "key-1", Body: []byte(tt.body),
+			Headers: map[string]string{"content-type": "text/plain", "X-One": "1"}}
+		status, err := callOnce(t, thisMachine, nil, task, time.Minute)
+		if status != 200 || err != nil {
+			t.Fatalf("%s: %d, %v", tt.method, status, err)
+		}
+		if got.Method != tt.method || got.RequestURI != "/a?b=c" || string(body) != tt.body || got.ContentLength != tt.length {
+			t.Errorf("%s %s with %q of %d bytes, want %+v", got.Method, got.RequestURI, body, got.ContentLength, tt)
+		}
+		for name, want := range map[string]string{"Idempotency-Key": "key-1", "Content-Type": "text/plain", "X-One": "1", "User-Agent": "redrive-service", "Accept-Encoding": ""} {
+			if got.Header.Get(name) != want {
+				t.Errorf("%s: header %s is %q, want %q", tt.method, name, got.Header.Get(name), want)
+			}
+		}
+	}
+}
+
+// TestCallIsSentOnce has a server close connections under requests: net/http must not
+// repeat what has an idempotency key by itself.
+func TestCallIsSentOnce(t *testing.T) {
+	var calls atomic.Int64
+	target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) > 1 {
+			hijack(w, nil)
+		}
+	})
+	ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
+	u, _ := url.Parse(target)
+	to, err := ts.of(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range []string{"hello", ""} {
+		calls.Store(0)
+		task := post(target)
+		task.Body = []byte(body)
+		if status, _, err := call(t.Context(), to.client, task, time.Minute); status != 200 || err != nil {
+			t.Fatal(status, err)
+		}
+		if status, _, err := call(t.Context(), to.client, task, time.Minute); err == nil || calls.Load() != 2 {
+			t.Errorf("body %q: %d, %v after %d requests, want an error after 2", body, status, err, calls.Load())
+		}
+	}
+}
+
+// hijack takes a connection over, and closes it with a reset after f.
+func hijack(w http.ResponseWriter, f func(net.Conn)) {
+	c, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	if f != nil {
+		f(c)
+	}
+	_ = c.(*net.TCPConn).SetLinger(0)
+	_ = c.Close()
+}
+
+func TestCallOfATargetInTrouble(t *testing.T) {
+	release := make(chan struct{}) // of handlers that hang, anew for each
+	var sent atomic.Int64
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	for _, tt := range []struct {
+		name   string
+		serve  http.HandlerFunc
+		url    string
+		limit  time.Duration
+		status int
+		err    string // part of it; none if empty
+	}{
+		{name: "hangs", serve: func(http.ResponseWriter, *http.Request) { <-release }, limit: 50 * time.Millisecond, err: "no answer within 50ms"},
+		{name: "resets", serve: func(w http.ResponseWriter, _ *http.Request) { hijack(w, nil) }, err: "reset"},
+		{name: "is down", url: closed.URL, err: "connection refused"},
+		{name: "slow body", status: 200, serve: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(200)
+			_ = http.NewResponseController(w).Flush()
+			<-release
+		}},
+		{name: "slow body of an error", status: 503, err: "http status 503", serve: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(503)
+			_ = http.NewResponseController(w).Flush()
+			<-release
+		}},
+		{name: "body is cut", status: 202, serve: func(w http.ResponseWriter, _ *http.Request) {
+			hijack(w, func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 202 Accepted\r\nContent-Length: 100\r\n\r\nhalf") })
+		}},
+		{name: "a GiB", status: 200, serve: func(w http.ResponseWriter, _ *http.Request) { sendGiB(w, &sent) }},
+		{name: "a GiB of an error", status: 500, err: "http status 500", serve: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(500)
+			sendGiB(w, &sent)
+		}},
+		{name: "endless headers", err: "headers exceeded", serve: func(w http.ResponseWriter, _ *http.Request) {
+			for i := range 2000 {
+				w.Header().Set(fmt.Sprint("X-", i), strings.Repeat("x", 100))
+			}
+		}},
+		{name: "no HTTP", err: "malformed HTTP", serve: func(w http.ResponseWriter, _ *http.Request) {
+			hijack(w, func(c net.Conn) { _, _ = io.WriteString(c, "220 mail.example ESMTP\r\n\r\n") })
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			target := tt.url
+			if tt.serve != nil {
+				target = serve(t, tt.serve)
+			}
+			release = make(chan struct{})
+			t.Cleanup(func() { close(release) }) // before the server is closed
+			if tt.limit == 0 {
+				tt.limit = time.Minute
+			}
+			status, err := callOnce(t, thisMachine, nil, post(target+"/?token=secret"), tt.limit)
+			if status != tt.status || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("%d, %v; want %d, %q", status, err, tt.status, tt.err)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("the error has the query: %v", err)
+			}
+		})
+	}
+	if n := sent.Load(); n > 200<<20 {
+		t.Errorf("%d MiB were read of 2 GiB", n>>20)
+	}
+}
+
+func sendGiB(w io.Writer, sent *atomic.Int64) {
+	chunk := make([]byte, 64<<10)
+	for range 1 << 14 {
+		n, err := w.Write(chunk)
+		if sent.Add(int64(n)); err != nil {
+			return
+		}
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	type seen struct{ method, key, token string }
+	var got []seen
+	var elsewhere string
+	mux := http.NewServeMux()
+	mux.HandleFunc("/end", func(_ http.ResponseWriter, r *http.Request) {
+		got = append(got, seen{r.Method, r.Header.Get(keyHeader), r.Header.Get("X-Token")})
+		if ref := r.Header.Get("Referer"); ref != "" {
+			t.Errorf("referer %q", ref)
+		}
+	})
+	mux.HandleFunc("/here/{status}", func(w http.ResponseWriter, r *http.Request) {
+		status := 302
+		_, _ = fmt.Sscan(r.PathValue("status"), &status)
+		http.Redirect(w, r, "/end", status)
+	})
+	mux.HandleFunc("/elsewhere", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere+"/end", 302) })
+	mux.HandleFunc("/private", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://10.0.0.1/", 302) })
+	mux.HandleFunc("/metadata", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://169.254.169.254/latest/meta-data/", 307)
+	})
+	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "file:///etc/passwd", 302) })
+	mux.HandleFunc("/circle", func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, seen{r.Method, r.Header.Get(keyHeader), ""})
+		http.Redirect(w, r, "/circle", 302)
+	})
+	target := serve(t, mux.ServeHTTP)
+	elsewhere = serve(t, mux.ServeHTTP)
+	for _, tt := range []struct {
+		method, path string
+		status       int
+		err          string
+		poison       bool
+		got          []seen
+	}{
+		{"GET", "/here/302", 200, "", false, []seen{{"GET", "key-1", "secret"}}},
+		{"GET", "/here/308", 200, "", false, []seen{{"GET", "key-1", "secret"}}},
+		{"GET", "/elsewhere", 200, "", false, []seen{{"GET", "", ""}}},
+		{"POST", "/here/302", 302, "not followed", true, nil},
+		{"POST", "/here/307", 307, "not followed", true, nil},
+		{"DELETE", "/here/308", 308, "not followed", true, nil},
+		{"GET", "/private", 0, "must not be called", true, nil},
+		{"GET", "/metadata", 0, "must not be called", true, nil},
+		{"POST", "/metadata", 307, "not followed", true, nil},
+		{"GET", "/file", 0, "must not be called", true, nil},
+		{"GET", "/circle", 302, "not followed", true, []seen{{"GET", "key-1", ""}, {"GET", "key-1", ""}, {"GET", "key-1", ""}, {"GET", "key-1", ""}, {"GET", "key-1", ""}, {"GET", "key-1", ""}}},
+	} {
+		got = nil
+		task := Task{TargetURL: target + tt.path, Method: tt.method, IdempotencyKey: "key-1", Headers: map[string]string{"X-Token": "secret"}}
+		status, err := callOnce(t, thisMachine, nil, task, time.Minute)
+		if status != tt.status || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%s %s: %d, %v; want %d, %q", tt.method, tt.path, status, err, tt.status, tt.err)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(tt.got) {
+			t.Errorf("%s %s: arrived %v, want %v", tt.method, tt.path, got, tt.got)
+		}
+		p := Policy{}.WithDefaults()
+		if v := p.verdict(result{status: status, err: err}); err != nil && (v.Class == classify.ClassPoison) != tt.poison {
+			t.Errorf("%s %s is %+v", tt.method, tt.path, v)
+		}
+	}
+}
+
+// TestRebinding has a name resolve to a public address first, and then to this
+// machine: what is looked at is what is connected to.
+func TestRebinding(t *testing.T) {
+	var calls atomic.Int64
+	target := serve(t, func(http.ResponseWriter, *http.Request) { calls.Add(1) })
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(target, "http://"))
+	var asked atomic.Int64
+	resolver := fakeResolver(func(string) net.IP {
+		asked.Add(1)
+		return net.IPv4(127, 0, 0, 1)
+	})
+	status, err := callOnce(t, Targets{}, resolver, post("http://rebind.example.:"+port), time.Minute)
+	e, ok := errors.AsType[*TargetError](err)
+	if !ok || e.Target != "127.0.0.1" || status != 0 || calls.Load() > 0 || asked.Load() == 0 {
+		t.Errorf("%d, %v; %d calls, %d queries", status, err, calls.Load(), asked.Load())
+	}
+	if status, err := callOnce(t, thisMachine, resolver, post("http://rebind.example.:"+port), time.Minute); status != 200 || err != nil || calls.Load() != 1 {
+		t.Errorf("where it is allowed: %d, %v", status, err)
+	}
+	if _, err := callOnce(t, Targets{}, nil, post("http://localhost:"+port), time.Minute); err == nil || !strings.Contains(err.Error(), "must not be called") {
+		t.Errorf("localhost: %v", err)
+	}
+}
+
+// fakeResolver answers questions for IPv4 addresses.
+func fakeResolver(answer func(name string) net.IP) *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		go serveDNS(theirs, answer) // ends when the resolver closes its end
+		return ours, nil
+	}}
+}
+
+// serveDNS speaks DNS as over TCP, of one question with one answer.
+func serveDNS(c net.Conn, answer func(name string) net.IP) {
+	defer c.Close()
+	for {
+		var length [2]byte
+		if _, err := io.ReadFull(c, length[:]); err != nil {
+			return
+		}
+		query := make([]byte, binary.BigEndian.Uint16(length[:]))
+		if _, err := io.ReadFull(c, query); err != nil {
+			return
+		}
+		end := 12
+		var name []string
+		for query[end] != 0 {
+			name = append(name, string(query[end+1:end+1+int(query[end])]))
+			end += 1 + int(query[end])
+		}
+		question := query[12 : end+5]
+		reply := append([]byte{query[0], query[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, question...)
+		if binary.BigEndian.Uint16(question[len(question)-4:]) == 1 {
+			reply[7] = 1
+			reply = append(reply, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
+			reply = append(reply, answer(strings.Join(name, ".")).To4()...)
+		}
+		if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...)); err != nil {
+			return
+		}
+	}
+}
+
+func TestProxyOfTheEnvironmentIsIgnored(t *testing.T) {
+	proxied := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("the proxy was called") })
+	t.Setenv("HTTP_PROXY", proxied)
+	t.Setenv("http_proxy", proxied)
+	target := serve(t, func(http.ResponseWriter, *http.Request) {})
+	if status, err := callOnce(t, thisMachine, nil, post(target), time.Minute); status != 200 || err != nil {
+		t.Errorf("%d, %v", status, err)
+	}
+}
+
+func TestReservedHeaders(t *testing.T) {
+	target := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("called") })
+	for _, name := range []string{"Host", "host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Te", "Idempotency-Key"} {
+		task := post(target)
+		task.Headers = map[string]string{name: "x"}
+		_, err := callOnce(t, thisMachine, nil, task, time.Minute)
+		if _, ok := errors.AsType[*TargetError](err); !ok || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, value := range []string{"a\r\nX-Injected: 1", "a\x00"} {
+		task := post(target)
+		task.Headers = map[string]string{"X-A": value}
+		if _, err := callOnce(t, thisMachine, nil, task, time.Minute); err == nil {
+			t.Errorf("%q: no error", value)
+		}
+	}
+}
+
+// TestBreaker has a target hang: after a round of timeouts nobody calls it.
+func TestBreakerOfATarget(t *testing.T) {
+	var calls atomic.Int64
+	down := serve(t, func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); w.WriteHeader(503) })
+	up := serve(t, func(http.ResponseWriter, *http.Request) {})
+	ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
+	do := func(target string) error {
+		u, _ := url.Parse(target)
+		to, err := ts.of(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = call(t.Context(), to.client, post(target), time.Minute)
+		return to.closed(err, time.Now())
+	}
+	var err error
+	for range 100 {
+		err = do(down)
+	}
+	off, ok := err.(*deferral)
+	if !ok || off.wait < 500*time.Millisecond || calls.Load() >= 100 {
+		t.Errorf("after %d calls: %v", calls.Load(), err)
+	}
+	if !classify.Of(err).Deferred {
+		t.Errorf("%v counts", err)
+	}
+	if err := do(up); err != nil { // the same address, and another port
+		t.Errorf("the other target: %v", err)
+	}
+}
