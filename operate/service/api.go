@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -93,7 +94,14 @@ type request struct {
 	*http.Request
 	w      http.ResponseWriter
 	tenant string
+	large  chan struct{} // has one for each large request under way
 }
+
+// Large requests take some times their size in memory, so only a few are read at once.
+const (
+	smallRequest = 1 << 20 // bytes
+	mostLarge    = 4
+)
 
 // route is an operation of the API.
 type route struct {
@@ -113,14 +121,14 @@ func routes() []route {
 
 // Handler serves the API, and its description at /openapi.json.
 func (a *API) Handler() http.Handler {
-	gate := newGate(a.Tokens)
+	gate, large := newGate(a.Tokens), make(chan struct{}, mostLarge)
 	mux := http.NewServeMux()
 	for _, op := range routes() {
 		mux.HandleFunc(op.method+" "+op.path, func(w http.ResponseWriter, r *http.Request) {
 			tenant, p := gate.tenant(r)
 			if p != nil {
 				a.fail(w, r, p)
-			} else if err := op.do(a, request{r, w, tenant}); err != nil {
+			} else if err := op.do(a, request{r, w, tenant, large}); err != nil {
 				a.fail(w, r, err)
 			}
 		})
@@ -166,27 +174,47 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p.write(w)
 }
 
-// read returns the body of a request that is JSON.
-func (c request) read() ([]byte, *problem) {
+// read returns the body of a request that is JSON. If it is large, it waits for its
+// turn, and leave lets the next one in.
+func (c request) read(most int64) (raw []byte, leave func(), _ *problem) {
+	leave = func() {}
 	mediaType, _, _ := strings.Cut(c.Header.Get("Content-Type"), ";")
 	if !strings.EqualFold(strings.TrimSpace(mediaType), "application/json") {
-		return nil, noJSON.because("send Content-Type: application/json")
+		return nil, leave, noJSON.because("send Content-Type: application/json")
 	}
-	raw, err := io.ReadAll(http.MaxBytesReader(c.w, c.Body, maxRequest))
-	if _, over := errors.AsType[*http.MaxBytesError](err); over {
-		return nil, tooLarge.because("the request has more than %d bytes: the body in it may have %d", maxRequest, maxBody)
+	body := http.MaxBytesReader(c.w, c.Body, most)
+	raw, err := io.ReadAll(io.LimitReader(body, smallRequest))
+	if err == nil && len(raw) == smallRequest {
+		select {
+		case c.large <- struct{}{}:
+			leave = sync.OnceFunc(func() { <-c.large })
+		case <-c.Context().Done():
+			return nil, leave, malformed.because("the request ended before its end")
+		}
+		var rest []byte
+		rest, err = io.ReadAll(body)
+		raw = append(raw, rest...)
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, slow.because("the request was not there within %v: send it again with the same key", readTimeout)
+	return raw, leave, unread(err, most)
+}
+
+// unread says why a request could not be read; nil if it was.
+func unread(err error, most int64) *problem {
+	_, over := errors.AsType[*http.MaxBytesError](err)
+	switch {
+	case err == nil:
+		return nil
+	case over:
+		return tooLarge.because("the request has more than %d bytes", most)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return slow.because("the request was not there within %v: send it again", readTimeout)
 	}
-	if err != nil {
-		return nil, malformed.because("the request ended before its end")
-	}
-	return raw, nil
+	return malformed.because("the request ended before its end")
 }
 
 func (a *API) createTask(c request) error {
-	raw, p := c.read()
+	raw, leave, p := c.read(maxRequest)
+	defer leave()
 	if p != nil {
 		return p
 	}
@@ -379,7 +407,7 @@ func page(q url.Values) (after, limit int, p *problem) {
 }
 
 func (a *API) putPolicy(c request) error {
-	raw, p := c.read()
+	raw, _, p := c.read(maxPolicy)
 	if p != nil {
 		return p
 	}

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +28,7 @@ import (
 
 // desk is a store in memory, for tests of the API alone.
 type desk struct {
+	mu       sync.Mutex
 	policies map[[2]string][]Policy
 	tasks    map[string]Task
 	attempts map[string][]Attempt
@@ -53,6 +55,8 @@ func (d *desk) Policy(_ context.Context, tenant, id string, _ int) (Policy, erro
 }
 
 func (d *desk) Create(_ context.Context, t Task) (Task, bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, other := range d.tasks {
 		if other.Tenant == t.Tenant && other.IdempotencyKey == t.IdempotencyKey {
 			if other.TargetURL != t.TargetURL || !bytes.Equal(other.Body, t.Body) || other.BodyRef != t.BodyRef {
@@ -110,6 +114,8 @@ func newOffice(t *testing.T, tokens ...Token) *office {
 	o.api = &API{
 		Store: o.store, Bodies: bodies.Dir(o.bodies), Tokens: tokens, Logger: slog.New(slog.DiscardHandler),
 		Scheduled: func(_ context.Context, due ...Due) error {
+			o.store.mu.Lock()
+			defer o.store.mu.Unlock()
 			o.scheduled = append(o.scheduled, due...)
 			return nil
 		},
@@ -424,7 +430,7 @@ func hostile(o *office) {
 		with(task("", untrustedHost, "tokens"), "Host", "evil.example:7430"),
 		with(policy("", "", untrustedHost, "tokens"), "Host", "evil.example"),
 		with(policy("", "", noJSON, "Content-Type"), "Content-Type", ""),
-		{method: "POST", path: "/retry-policies", body: `{"policyId": "` + large + large + `"}`, problem: tooLarge},
+		{method: "POST", path: "/retry-policies", body: `{"policyId": "` + large[:maxPolicy] + `"}`, problem: tooLarge},
 		get("/", noSuchPath, "/openapi.json"),
 		get("/retry-tasks/"+busy+"/attempts/1", noSuchPath, "/openapi.json"),
 		get("/retry-tasks", noSuchMethod, "use POST"),
@@ -545,6 +551,54 @@ func TestScheduleIsLost(t *testing.T) {
 	o.api.Scheduled = func(context.Context, ...Due) error { return errors.New("Redis is down") }
 	o.policy()
 	o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(""), status: http.StatusAccepted})
+}
+
+// TestLargeRequests reads few of them at once, however many there are.
+func TestLargeRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(t)
+		o.policy()
+		const many = 3 * mostLarge
+		var sending sync.WaitGroup
+		var read atomic.Int64
+		finish := make(chan struct{})
+		for n := range many {
+			sending.Go(func() {
+				body := taskBody(fmt.Sprintf(`"idempotencyKey": "%d", "body": "%s"`, n, strings.Repeat("a", 2*smallRequest)))
+				r := httptest.NewRequest(http.MethodPost, "/retry-tasks", &stuck{text: strings.NewReader(body), until: finish, read: &read})
+				r.Host = "localhost"
+				r.Header.Set("Content-Type", "application/json")
+				w := httptest.NewRecorder()
+				if o.handler.ServeHTTP(w, r); w.Code != http.StatusAccepted {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+			})
+		}
+		synctest.Wait()
+		if n := read.Load(); n > many*smallRequest+mostLarge*(smallRequest+1024) || n < (many+mostLarge)*smallRequest {
+			t.Errorf("%d bytes read of %d requests, want 1 MiB of each and all of %d", n, many, mostLarge)
+		}
+		close(finish)
+		sending.Wait()
+		if len(o.store.tasks) != many {
+			t.Errorf("%d tasks, want %d", len(o.store.tasks), many)
+		}
+	})
+}
+
+// stuck is a body whose end does not come until a channel is closed.
+type stuck struct {
+	text  *strings.Reader
+	until chan struct{}
+	read  *atomic.Int64
+}
+
+func (s *stuck) Read(p []byte) (int, error) {
+	n, err := s.text.Read(p)
+	if s.read.Add(int64(n)); err != nil {
+		<-s.until
+	}
+	return n, err
 }
 
 // TestSlowClients ends connections that take their time, and tells those that got as

@@ -17,8 +17,6 @@ import (
 	"github.com/redrive-go/redrive/classify"
 )
 
-var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-
 // response is the result of a call that was answered.
 func response(status int, header ...string) result {
 	h := http.Header{}

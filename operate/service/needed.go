@@ -6,6 +6,9 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
+const bodiesOfTasks = `select distinct body_ref from retry_tasks
+	where body_ref in (KEYS) and body_ref <> EMPTY and status in (0, 1, 3)`
+
 // NeededBodies returns those of refs that tasks need: those that wait or are called,
 // and those that are exhausted, as they may come back.
 func (s *Store) NeededBodies(ctx context.Context, refs []string) (needed []string, err error) {
@@ -13,11 +16,9 @@ func (s *Store) NeededBodies(ctx context.Context, refs []string) (needed []strin
 	for _, ref := range refs {
 		keys = append(keys, []byte(ref))
 	}
-	const query = `select distinct body_ref from retry_tasks
-		where body_ref in (KEYS) and body_ref <> EMPTY and status in (0, 1, 3)`
 	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
 		needed = nil
-		return tx.Each(ctx, query, []any{keys}, func(scan func(...any) error) error {
+		return tx.Each(ctx, bodiesOfTasks, []any{keys}, func(scan func(...any) error) error {
 			var ref string
 			err := scan(&ref)
 			needed = append(needed, ref)

@@ -25,6 +25,7 @@ const (
 	maxDelay       = 365 * 24 * time.Hour
 	maxPast        = 24 * time.Hour // clocks differ, but not by more
 	maxRequest     = maxBody/2*3 + 64<<10
+	maxPolicy      = 64 << 10 // bytes of a request
 )
 
 // taskRequest is what POST /retry-tasks takes.

@@ -26,14 +26,9 @@ func decode(raw []byte, names []string, into any) *problem {
 	if !utf8.Valid(raw) {
 		return malformed.because("the request is not UTF-8: send a body of bytes as bodyBase64")
 	}
-	var whole json.RawMessage
-	if err := json.Unmarshal(raw, &whole); err != nil {
-		syntax, ok := errors.AsType[*json.SyntaxError](err)
-		if !ok {
-			return malformed.because("%v", err)
-		}
+	if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(raw, &struct{}{})); ok {
 		before := raw[:min(int(syntax.Offset), len(raw))]
-		return malformed.because("line %d, byte %d of it: %v", bytes.Count(before, []byte("\n"))+1, len(before)-bytes.LastIndexByte(before, '\n')-1, err)
+		return malformed.because("line %d, byte %d of it: %v", bytes.Count(before, []byte("\n"))+1, len(before)-bytes.LastIndexByte(before, '\n')-1, syntax)
 	}
 	w := &walker{decoder: json.NewDecoder(bytes.NewReader(raw)), known: names}
 	w.decoder.UseNumber()
