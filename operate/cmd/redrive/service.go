@@ -121,25 +121,19 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 	if s.Bodies, err = connect.Bodies(ctx, c); err != nil {
 		return faulty(err)
 	}
-	client, err := connect.Schedule(c)
+	schedule, err := openSchedule(c)
 	if err != nil {
 		return faulty(err)
 	}
-	if client != nil {
-		schedule, fault := redisschedule.New(client, "redrive")
-		if fault != nil {
-			return faulty(c.Fault("service.schedule", fault))
-		}
+	if schedule != nil {
 		defer func() { err = errors.Join(err, schedule.Close()) }()
 		s.Schedule = schedule
 	}
-	if dead := c.Service.Dead; dead != nil {
-		broker, fault := d.open(ctx, c, dead.Broker)
-		if fault != nil {
-			return faulty(fault)
-		}
-		defer func() { err = errors.Join(err, broker.Close(context.WithoutCancel(ctx))) }()
-		s.Letters = &retries.Letters{Broker: broker, Topic: dead.Topic, Origin: dead.Origin, Worker: whoami()}
+	if s.Letters, err = d.letters(ctx, c); err != nil {
+		return faulty(err)
+	}
+	if s.Letters != nil {
+		defer func() { err = errors.Join(err, s.Letters.Broker.Close(context.WithoutCancel(ctx))) }()
 	}
 	address, err := c.TaskStoreAddress()
 	if err != nil {
@@ -155,6 +149,32 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 	}
 	d.greet(listener.Addr().String(), len(s.Tokens) > 0)
 	return s.ServeOn(ctx, listener)
+}
+
+// openSchedule is nil for a schedule in memory.
+func openSchedule(c *config.Config) (*redisschedule.Schedule, error) {
+	client, err := connect.Schedule(c)
+	if client == nil || err != nil {
+		return nil, err
+	}
+	schedule, err := redisschedule.New(client, "redrive")
+	if err != nil {
+		return nil, c.Fault("service.schedule", err)
+	}
+	return schedule, nil
+}
+
+// letters is nil where exhausted tasks stay in the store.
+func (d *desk) letters(ctx context.Context, c *config.Config) (*retries.Letters, error) {
+	dead := c.Service.Dead
+	if dead == nil {
+		return nil, nil
+	}
+	broker, err := d.open(ctx, c, dead.Broker)
+	if err != nil {
+		return nil, err
+	}
+	return &retries.Letters{Broker: broker, Topic: dead.Topic, Origin: dead.Origin, Worker: whoami()}, nil
 }
 
 // greet says what to do next.

@@ -114,7 +114,7 @@ var otherwise = []struct {
 	{regexp.MustCompile(`(At":)\d{13}`), "${1}1795671643626"},
 	{regexp.MustCompile(`("durationMs":)\d+`), "${1}1"},
 	{regexp.MustCompile(`"errorMessage":"[^"]*"`), `"errorMessage":"dial tcp 127.0.0.1:8000: connect: connection refused"`},
-	{regexp.MustCompile(`("lastError":"poison: )[^"]*`), "${1}http status 501 Not Implemented"},
+	{regexp.MustCompile(`("lastError":"poison: )[^"]*`), "${1}POST http://127.0.0.1:8000/: http status 501 Not Implemented"},
 }
 
 // TestRetryTutorial types what the tutorial on the retry service does, and compares

@@ -49,9 +49,6 @@ func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
 	cfg := service.Config{
 		Store: s.Store, Schedule: s.Schedule, Guard: s.Guard, Bodies: s.Bodies, Metrics: metrics, Logger: s.Logger, Workers: s.Workers,
 	}
-	if s.Bodies == nil {
-		cfg.Bodies = nil
-	}
 	if s.Letters != nil {
 		cfg.Bury = s.Letters.Bury
 	}
