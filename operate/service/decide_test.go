@@ -93,6 +93,7 @@ func TestDecide(t *testing.T) {
 		{name: "no more files", result: failure(&net.OpError{Op: "dial", Err: syscall.EMFILE}), status: Pending, attempts: free, delay: time.Second},
 		{name: "forbidden target", result: failure(fmt.Errorf("dial: %w", &TargetError{"10.0.0.1", "it is private"})), status: Exhausted, attempts: counted, logged: true, err: "poison: dial: the target 10.0.0.1 must not be called"},
 		{name: "lease over", result: leaseOver(fresh(), noon.Add(time.Minute)), after: time.Minute, status: Pending, attempts: counted, logged: true, delay: time.Second, err: "lease over"},
+		{name: "lease over, and little left", policy: Policy{TotalBudgetMs: 62_000}, result: leaseOver(fresh(), noon.Add(time.Minute)), after: time.Minute, status: Pending, attempts: counted, logged: true, delay: time.Second},
 		{name: "the last lease is over", task: func(t *Task) { t.AttemptNumber = 9 }, result: leaseOver(fresh(), noon.Add(time.Minute)), after: time.Minute, status: Exhausted, attempts: 10, logged: true},
 		{name: "the clock was set back", policy: Policy{TotalBudgetMs: 60_000}, result: response(503), after: -time.Hour, status: Pending, attempts: counted, logged: true, delay: time.Second},
 		{name: "it came back", policy: Policy{TotalBudgetMs: 60_000}, task: func(t *Task) { t.CreatedAt = noon.Add(-time.Hour) }, result: response(503), status: Pending, attempts: counted, logged: true, delay: time.Second},
@@ -115,6 +116,9 @@ func TestDecide(t *testing.T) {
 			}
 			if !strings.Contains(o.Task.LastError, tt.err) || (o.Task.LastError == "") != (tt.status == Succeeded) {
 				t.Errorf("the error is %q, want %q", o.Task.LastError, tt.err)
+			}
+			if reason := o.Task.Reason(); tt.status == Exhausted && reason != "exhausted" && reason != "expired" && reason != "poison" {
+				t.Errorf("the reason is %q", reason)
 			}
 			if o.Task.Version != task.Version || o.Task.Row != task.Row || !o.Task.UpdatedAt.Equal(now) {
 				t.Errorf("the row is %+v", o.Task)
