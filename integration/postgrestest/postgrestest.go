@@ -4,6 +4,10 @@
 package postgrestest
 
 import (
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
 	"os"
 	"sync"
 	"testing"
@@ -61,4 +65,30 @@ func Stop() {
 	if shared.server != nil {
 		shared.server.Stop()
 	}
+}
+
+// Schema returns the address of a schema on a server whose address is given. It is
+// dropped after the test.
+func Schema(tb testing.TB, server string) string {
+	tb.Helper()
+	name := fmt.Sprintf("redrive_test_%x", rand.Uint64())
+	tb.Cleanup(func() {
+		db, err := sql.Open("pgx", server)
+		if err != nil {
+			tb.Error(err)
+			return
+		}
+		defer db.Close()
+		if _, err := db.Exec("drop schema if exists " + name + " cascade"); err != nil {
+			tb.Error(err)
+		}
+	})
+	u, err := url.Parse(server)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("search_path", name)
+	u.RawQuery = query.Encode()
+	return u.String()
 }

@@ -101,9 +101,15 @@ var house = map[string]row{
 		sdk:     []string{"github.com/prometheus/client_golang", "github.com/goccy/go-yaml"},
 		tests:   []string{"brokers/memory", "consumer", "dlq"},
 	},
+	"operate/internal/sqldb": {
+		sdk: []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
+	},
 	"operate/store": {
-		imports: []string{"brokers", "dlq"},
-		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
+		imports: []string{"brokers", "dlq", "operate/internal/sqldb"},
+		tests:   []string{"integration/postgrestest"},
+	},
+	"operate/service": {
+		imports: []string{"operate/internal/sqldb"},
 		tests:   []string{"integration/postgrestest"},
 	},
 	"operate/job": {

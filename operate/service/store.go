@@ -2,95 +2,101 @@ package service
 
 import (
 	"context"
-	"errors"
+	"embed"
 	"time"
+
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
-// Store keeps tasks, policies and attempts.
-type Store struct{}
-
-var errNotYet = errors.New("not yet")
-
-// Open opens the store at url.
-func Open(ctx context.Context, url string) (*Store, error) { return nil, errNotYet }
-
-// Close waits for calls that are under way, and closes the store.
-func (s *Store) Close() error { return errNotYet }
-
-// PutPolicy stores a policy: one that is as the newest of its name keeps that
-// version, another becomes the next. The version of p does not matter.
-func (s *Store) PutPolicy(ctx context.Context, p Policy) (Policy, error) { return p, errNotYet }
-
-// Policy returns a version of a policy, 0 for the newest, or [ErrNotFound].
-func (s *Store) Policy(ctx context.Context, tenant, id string, version int) (Policy, error) {
-	return Policy{}, errNotYet
+// Store keeps tasks, policies and attempts in an SQLite file or in Postgres. It may
+// be used by several goroutines, and several processes may open the same one.
+//
+// What a call has stored is durable when it returns. After an error nothing is
+// stored, or, if the connection to Postgres broke or the context ended meanwhile,
+// all of it: a call may be repeated. What is wrong with the store is one of the
+// errors ErrFull, ErrLocked, ErrNewer, ErrDamaged and ErrReadOnly.
+//
+// Times and durations are kept in milliseconds. Each task has a version, which
+// changes with it, so nobody overwrites what he has not read.
+type Store struct {
+	db        *sqldb.DB
+	creations *group[*creation]
+	outcomes  *group[*settlement]
 }
 
-// Create stores a task, and fills Row and Version. Its ID is new, its policy and
-// its version of that are stored already.
-func (s *Store) Create(ctx context.Context, t Task) (_ Task, created bool, err error) {
-	return t, false, errNotYet
+// What can be wrong with a store, for errors.Is. The error says more.
+var (
+	// ErrNewer reports a store that a newer version of the program has brought
+	// to a schema which this one does not know. Nothing was changed.
+	ErrNewer = sqldb.ErrNewer
+
+	// ErrLocked reports that another process kept the store locked for longer
+	// than a call waits, 10 seconds. Nothing was changed; call again.
+	ErrLocked = sqldb.ErrLocked
+
+	// ErrFull reports a full disk. Nothing was changed.
+	ErrFull = sqldb.ErrFull
+
+	// ErrReadOnly reports a store that this process may not write.
+	ErrReadOnly = sqldb.ErrReadOnly
+
+	// ErrDamaged reports a file that is no store, or no longer.
+	ErrDamaged = sqldb.ErrDamaged
+)
+
+//go:embed migrations
+var migrations embed.FS
+
+// Open opens the store at url, creates it if there is none, and brings an older
+// one up to date.
+//
+//	tasks.db, sqlite:tasks.db       a file, created with the mode 0600
+//	postgres://user@host/database   tables in the schema redrive_service, or the
+//	                                first one of the parameter search_path
+func Open(ctx context.Context, url string) (*Store, error) {
+	db, err := sqldb.Open(ctx, url, sqldb.Options{
+		Schema: "redrive_service", Migrations: migrations, Meta: "retry_meta", Value: stored,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{db: db}
+	s.creations = &group[*creation]{do: s.create, refused: sqldb.Refused}
+	s.outcomes = &group[*settlement]{do: s.settle, refused: sqldb.Refused}
+	return s, nil
 }
 
-// Task returns a task of a tenant, or [ErrNotFound].
-func (s *Store) Task(ctx context.Context, tenant, id string) (Task, error) { return Task{}, errNotYet }
-
-// Cancel makes a task CANCELLED that is PENDING. Otherwise it fails with a
-// [*StateError].
-func (s *Store) Cancel(ctx context.Context, tenant, id string) (Task, error) {
-	return Task{}, errNotYet
+// Close waits for calls that are under way, and closes the store. Nobody calls it
+// any more.
+func (s *Store) Close() error {
+	s.creations.wait()
+	s.outcomes.wait()
+	return s.db.Close()
 }
 
-// Attempts returns attempts of a task in their order, those with larger numbers
-// than after.
-func (s *Store) Attempts(ctx context.Context, tenant, id string, after, limit int) ([]Attempt, error) {
-	return nil, errNotYet
+// stored is how states and durations are stored.
+func stored(arg any) any {
+	switch v := arg.(type) {
+	case Status:
+		return v.code()
+	case time.Duration:
+		return v.Milliseconds()
+	}
+	return arg
 }
 
-// Claim makes tasks IN_FLIGHT that are PENDING and due at now, and leases them until
-// then. The others are left out.
-func (s *Store) Claim(ctx context.Context, rows []int64, now, until time.Time) ([]Task, error) {
-	return nil, errNotYet
+func intoStatus(s *Status) sqldb.Stored {
+	return func(n int64) { *s = statuses()[n] }
 }
 
-// Settle stores what became of tasks that were claimed. Those whose version is no
-// longer the row's are dropped, and named in a [*LostError].
-func (s *Store) Settle(ctx context.Context, outcomes []Outcome) error { return errNotYet }
-
-// Waiting returns tasks that are PENDING, in the order in which they are due, those
-// behind after.
-func (s *Store) Waiting(ctx context.Context, after Due, limit int) ([]Due, error) {
-	return nil, errNotYet
+func intoDuration(d *time.Duration) sqldb.Stored {
+	return func(n int64) { *d = time.Duration(n) * time.Millisecond }
 }
 
-// Expire returns tasks that are IN_FLIGHT, and whose lease is over at now.
-func (s *Store) Expire(ctx context.Context, now time.Time, limit int) ([]Task, error) {
-	return nil, errNotYet
+// notNil makes b empty rather than null.
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
 }
-
-// Dead returns tasks that are EXHAUSTED and whose letter is not confirmed.
-func (s *Store) Dead(ctx context.Context, limit int) ([]Task, error) { return nil, errNotYet }
-
-// Buried notes that the letters of tasks, as Dead has returned them, are confirmed.
-// It takes tasks rather than rows: one that came back and died again meanwhile has
-// another letter.
-func (s *Store) Buried(ctx context.Context, dead []Task) error { return errNotYet }
-
-// Revive makes a task PENDING again that is EXHAUSTED, due now. Otherwise it fails
-// with a [*StateError].
-func (s *Store) Revive(ctx context.Context, taskID string) (Task, error) { return Task{}, errNotYet }
-
-// Stats are counts of tasks.
-type Stats struct {
-	Policies []PolicyStats // in the order of tenants and names
-	Oldest   time.Time     // the creation of the oldest task that has not ended; zero if there is none
-}
-
-// PolicyStats counts the tasks of all versions of a policy by their state.
-type PolicyStats struct {
-	Tenant, PolicyID                                   string
-	Pending, InFlight, Succeeded, Exhausted, Cancelled int64
-}
-
-// Stats counts the tasks.
-func (s *Store) Stats(ctx context.Context) (Stats, error) { return Stats{}, errNotYet }

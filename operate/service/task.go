@@ -1,6 +1,9 @@
 package service
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Status is the state of a task.
 type Status string
@@ -14,6 +17,11 @@ const (
 	Exhausted Status = "EXHAUSTED"
 	Cancelled Status = "CANCELLED"
 )
+
+func statuses() []Status { return []Status{Pending, InFlight, Succeeded, Exhausted, Cancelled} }
+
+// code is how a status is stored; the indexes know it.
+func (s Status) code() int64 { return int64(slices.Index(statuses(), s)) }
 
 // Task is a call that must succeed eventually.
 type Task struct {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // Slice counts letters that have all of this in common.
@@ -84,10 +86,10 @@ func (c conn) sumUp(ctx context.Context, f Filter, b breakdown) error {
 	of := f.ofRow()
 	query := `select +l.cluster, l.state, l.stub, l.redrives, l.sends, count(*), cast(sum(l.size) as bigint), min(l.at), max(l.at)
 		from letters l where ` + of.String() + ` group by +l.cluster, l.state, l.stub, l.redrives, l.sends` // without the index by cluster, which would read each row on its own
-	return c.each(ctx, query, of.args, func(scan func(...any) error) error {
+	return c.Each(ctx, query, of.args, func(scan func(...any) error) error {
 		var k kind
 		var s sums
-		err := scan(&k.cluster, intoState(&k.state), intoBool(&k.stub), &k.redrives, &k.sends, &s.letters, &s.bytes, &s.first, &s.last)
+		err := scan(&k.cluster, intoState(&k.state), sqldb.IntoBool(&k.stub), &k.redrives, &k.sends, &s.letters, &s.bytes, &s.first, &s.last)
 		add(b, k, s)
 		return err
 	})
@@ -105,7 +107,7 @@ func (c conn) slices(ctx context.Context, b breakdown) ([]Slice, error) {
 		list = append(list, id)
 	}
 	query := "select c.id, t.broker, t.source, t.topic, c.consumers, c.reason, c.format from clusters c join topics t on t.id = c.topic where c.id in (IDS)"
-	err := c.each(ctx, query, []any{list}, func(scan func(...any) error) error {
+	err := c.Each(ctx, query, []any{list}, func(scan func(...any) error) error {
 		var id int64
 		var s Slice
 		err := scan(&id, &s.Broker, &s.Source, &s.Topic, &s.Group, &s.Reason, &s.Format)
@@ -123,7 +125,7 @@ func (c conn) slices(ctx context.Context, b breakdown) ([]Slice, error) {
 	}
 	var out []Slice
 	for of, s := range total {
-		of.Letters, of.Bytes, of.FirstAt, of.LastAt = s.letters, s.bytes, timeOf(s.first), timeOf(s.last)
+		of.Letters, of.Bytes, of.FirstAt, of.LastAt = s.letters, s.bytes, sqldb.TimeOf(s.first), sqldb.TimeOf(s.last)
 		out = append(out, of)
 	}
 	slices.SortFunc(out, func(a, b Slice) int {

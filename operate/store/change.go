@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // Actor is who does something, by which command, and why.
@@ -25,16 +27,16 @@ type Change struct {
 func (s *Store) History(ctx context.Context, id int64) (changes []Change, err error) {
 	err = s.read(ctx, func(tx conn) error {
 		first := Change{To: StateCollected}
-		found, err := tx.get(ctx, "select collected_at from letters where id = ?", []any{id}, intoTime(&first.At))
+		found, err := tx.Get(ctx, "select collected_at from letters where id = ?", []any{id}, sqldb.IntoTime(&first.At))
 		if err != nil || !found {
 			return err
 		}
 		changes = append(changes, first)
 		const query = `select c.at, c.was, c.state, c.note, coalesce(a.who, EMPTY), coalesce(a.command, EMPTY), coalesce(a.reason, EMPTY), coalesce(a.job, 0)
 			from changes c left join acts a on a.id = c.act where c.letter = ? order by c.n`
-		return tx.each(ctx, query, []any{id}, func(scan func(...any) error) error {
+		return tx.Each(ctx, query, []any{id}, func(scan func(...any) error) error {
 			var c Change
-			err := scan(intoTime(&c.At), intoState(&c.From), intoState(&c.To), &c.Note, &c.Actor.Who, &c.Actor.Command, &c.Actor.Reason, &c.Job)
+			err := scan(sqldb.IntoTime(&c.At), intoState(&c.From), intoState(&c.To), &c.Note, &c.Actor.Who, &c.Actor.Command, &c.Actor.Reason, &c.Job)
 			changes = append(changes, c)
 			return err
 		})
@@ -62,13 +64,13 @@ type AuditListing struct {
 func (s *Store) Audit(ctx context.Context, p Page) (list AuditListing, err error) {
 	from, err := p.from()
 	if err != nil {
-		return list, s.failed(err)
+		return list, s.db.Failed(err)
 	}
 	err = s.read(ctx, func(tx conn) error {
 		query := "select id, at, who, command, reason, what, job, letters from acts where id < ? order by id desc limit " + strconv.Itoa(p.limit()+1)
-		return tx.each(ctx, query, []any{from.id}, func(scan func(...any) error) error {
+		return tx.Each(ctx, query, []any{from.id}, func(scan func(...any) error) error {
 			var a Act
-			err := scan(&a.ID, intoTime(&a.At), &a.Actor.Who, &a.Actor.Command, &a.Actor.Reason, &a.What, &a.Job, &a.Letters)
+			err := scan(&a.ID, sqldb.IntoTime(&a.At), &a.Actor.Who, &a.Actor.Command, &a.Actor.Reason, &a.What, &a.Job, &a.Letters)
 			list.Acts = append(list.Acts, a)
 			return err
 		})
@@ -85,7 +87,7 @@ func (c conn) act(ctx context.Context, now time.Time, a Actor, what string, job 
 		return 0, err
 	}
 	row := []any{id, now, short(a.Who, maxText), short(a.Command, maxText), short(a.Reason, maxError), what, job}
-	return id, c.insert(ctx, "acts", []string{"id", "at", "who", "command", "reason", "what", "job"}, [][]any{row})
+	return id, c.Insert(ctx, "acts", []string{"id", "at", "who", "command", "reason", "what", "job"}, [][]any{row})
 }
 
 // move is a change of state of letters: those of the list that are in one of the
@@ -110,7 +112,7 @@ func (c conn) move(ctx context.Context, now time.Time, m move) (int64, error) {
 	const moved = " from letters where id in (IDS) and state in (IDS)"
 	d := newDeltas()
 	query := "select topic, cluster, wave, state, count(*), cast(sum(size) as bigint)" + moved + " group by topic, cluster, wave, state"
-	err := c.each(ctx, query, []any{m.letters, m.from}, func(scan func(...any) error) error {
+	err := c.Each(ctx, query, []any{m.letters, m.from}, func(scan func(...any) error) error {
 		var topic, cluster, wave, n, bytes int64
 		var from State
 		if err := scan(&topic, &cluster, &wave, intoState(&from), &n, &bytes); err != nil {
@@ -132,7 +134,7 @@ func (c conn) move(ctx context.Context, now time.Time, m move) (int64, error) {
 		return 0, err
 	}
 	note := short(m.note, maxText)
-	_, err = c.exec(ctx, "insert into changes (letter, n, at, was, state, act, note) select id, changes + 1, cast(? as bigint), state, cast(? as smallint), cast(? as bigint), cast(? as BYTES)"+moved,
+	_, err = c.Exec(ctx, "insert into changes (letter, n, at, was, state, act, note) select id, changes + 1, cast(? as bigint), state, cast(? as smallint), cast(? as bigint), cast(? as BYTES)"+moved,
 		now, m.to, m.act, note, m.letters, m.from)
 	if err != nil {
 		return 0, err
@@ -142,7 +144,7 @@ func (c conn) move(ctx context.Context, now time.Time, m move) (int64, error) {
 		set, args = ", wave = ?, failed = 0"+set, append([]any{m.wave}, args...)
 	}
 	args = append([]any{m.to, note, now}, args...)
-	return c.exec(ctx, "update letters set state = ?, note = ?, changed_at = ?, changes = changes + 1"+set+" where id in (IDS) and state in (IDS)",
+	return c.Exec(ctx, "update letters set state = ?, note = ?, changed_at = ?, changes = changes + 1"+set+" where id in (IDS) and state in (IDS)",
 		append(args, m.letters, m.from)...)
 }
 
@@ -177,10 +179,10 @@ func (s *Store) PutBack(ctx context.Context, now time.Time, a Actor, letters []i
 	var list ids
 	err = s.write(ctx, func(tx conn) (err error) {
 		const free = " from letters where id in (IDS) and state in (IDS)"
-		if list, err = tx.numbers(ctx, "select id"+free+" order by id", ids(letters), discardable()); err != nil {
+		if list, err = tx.Numbers(ctx, "select id"+free+" order by id", ids(letters), discardable()); err != nil {
 			return err
 		}
-		_, err = tx.exec(ctx, "update letters set identity = null where id in (IDS)", list)
+		_, err = tx.Exec(ctx, "update letters set identity = null where id in (IDS)", list)
 		return err
 	})
 	if err != nil || len(list) == 0 {
@@ -208,7 +210,7 @@ func discardable() []State {
 func (s *Store) Restore(ctx context.Context, now time.Time, a Actor, f Filter) (restored int64, err error) {
 	return s.inSteps(ctx, now, a, "restore", f, []State{StateDiscarded}, func(tx conn, list ids, act int64) (total int64, err error) {
 		for _, state := range discardable() {
-			before, err := tx.numbers(ctx, "select id from letters where id in (IDS) and was = ?", list, state)
+			before, err := tx.Numbers(ctx, "select id from letters where id in (IDS) and was = ?", list, state)
 			if err != nil {
 				return 0, err
 			}
@@ -249,7 +251,7 @@ func (s *Store) inSteps(ctx context.Context, now time.Time, a Actor, what string
 			if n, err = change(tx, idsOf(found.keys), act); err != nil {
 				return err
 			}
-			_, err = tx.exec(ctx, "update acts set letters = letters + ? where id = ?", n, act)
+			_, err = tx.Exec(ctx, "update acts set letters = letters + ? where id = ?", n, act)
 			return err
 		})
 		if err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strconv"
 	"time"
+
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // Cluster are the letters of one consumer group that failed alike: all that
@@ -44,7 +46,7 @@ type ClusterListing struct {
 func (s *Store) Clusters(ctx context.Context, f Filter, by Order, p Page) (list ClusterListing, err error) {
 	from, err := p.from()
 	if err != nil {
-		return list, s.failed(err)
+		return list, s.db.Failed(err)
 	}
 	err = s.read(ctx, func(tx conn) error {
 		if len(f.IDs) > 0 || f.UpTo != 0 || f.MessageID != "" || f.readsContent() {
@@ -79,12 +81,12 @@ func (c conn) clusters(ctx context.Context, f Filter, by Order, from key, limit 
 		from clusters c join topics t on t.id = c.topic where ` + of.String() + `
 		order by ` + rank + ` desc, c.id desc limit ` + strconv.Itoa(limit+1)
 	var last key
-	err = c.each(ctx, query, of.args, func(scan func(...any) error) error {
+	err = c.Each(ctx, query, of.args, func(scan func(...any) error) error {
 		var g Cluster
 		var at key
 		dest := []any{
 			&g.ID, &g.Broker, &g.Source, &g.Topic, &g.Group, &g.Reason, &g.Class, &g.Format, &g.ErrorType, &g.Fingerprint,
-			intoTime(&g.CreatedAt), intoTime(&g.FirstAt), intoTime(&g.LastAt), &g.Bytes, &at.at,
+			sqldb.IntoTime(&g.CreatedAt), sqldb.IntoTime(&g.FirstAt), sqldb.IntoTime(&g.LastAt), &g.Bytes, &at.at,
 		}
 		var text []byte // null for a cluster without letters
 		dest = append(append(dest, g.Counts.dest()...), &text)

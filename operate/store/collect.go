@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // Collected is a dead letter as it was received, and what it was taken for.
@@ -52,7 +53,7 @@ func (s *Store) Collect(ctx context.Context, now time.Time, letters []Collected)
 	batch := make([]*arrival, len(letters))
 	for i, l := range letters {
 		if batch[i], err = arrivalOf(l, now); err != nil {
-			return 0, s.failed(fmt.Errorf("letter %d of %d, %q from %s: %w", i+1, len(letters), short(l.Entry.Message.ID, maxText), l.Source, err))
+			return 0, s.db.Failed(fmt.Errorf("letter %d of %d, %q from %s: %w", i+1, len(letters), short(l.Entry.Message.ID, maxText), l.Source, err))
 		}
 	}
 	err = s.write(ctx, func(tx conn) error {
@@ -83,8 +84,8 @@ type arrival struct {
 }
 
 func arrivalOf(l Collected, now time.Time) (*arrival, error) {
-	a := &arrival{Collected: l, at: millis(now)}
-	if dead := millis(l.Entry.DeadAt); dead > 0 && dead < a.at {
+	a := &arrival{Collected: l, at: sqldb.Millis(now)}
+	if dead := sqldb.Millis(l.Entry.DeadAt); dead > 0 && dead < a.at {
 		a.at = dead // nothing dies after it was found dead
 	}
 	a.size = int64(len(l.Raw.Body))
@@ -104,7 +105,7 @@ func arrivalOf(l Collected, now time.Time) (*arrival, error) {
 // the time of death, so that what is collected together is together in the
 // index, too.
 func identityOf(l Collected) []byte {
-	dead := millis(l.Entry.DeadAt)
+	dead := sqldb.Millis(l.Entry.DeadAt)
 	which := l.Entry.Message.ID
 	switch {
 	case l.Position != "":
@@ -160,7 +161,7 @@ func (c conn) unknown(ctx context.Context, batch []*arrival) ([]*arrival, error)
 		}
 	}
 	known := map[string]bool{}
-	err := c.each(ctx, "select identity from letters where identity in (KEYS)", []any{list}, func(scan func(...any) error) error {
+	err := c.Each(ctx, "select identity from letters where identity in (KEYS)", []any{list}, func(scan func(...any) error) error {
 		var identity string
 		err := scan(&identity)
 		known[identity] = true
@@ -216,7 +217,7 @@ func (c conn) addTopics(ctx context.Context, batch []*arrival) error {
 	for _, a := range batch {
 		a.topicID = found[a.topic]
 	}
-	return c.insert(ctx, "topics", []string{"id", "hash", "broker", "source", "topic"}, rows)
+	return c.Insert(ctx, "topics", []string{"id", "hash", "broker", "source", "topic"}, rows)
 }
 
 func (c conn) addClusters(ctx context.Context, now time.Time, batch []*arrival) error {
@@ -233,7 +234,7 @@ func (c conn) addClusters(ctx context.Context, now time.Time, batch []*arrival) 
 		}
 	}
 	columns := strings.Fields("id hash topic consumers reason class format error_type fingerprint created_at first_at last_at")
-	if err := c.insert(ctx, "clusters", columns, rows); err != nil {
+	if err := c.Insert(ctx, "clusters", columns, rows); err != nil {
 		return err
 	}
 	seen := map[int64][2]int64{}
@@ -254,7 +255,7 @@ func (c conn) stretch(ctx context.Context, seen map[int64][2]int64) error {
 	for id, span := range seen {
 		rows = append(rows, []any{id, span[0], span[1]})
 	}
-	return c.update(ctx, `update clusters set
+	return c.Update(ctx, `update clusters set
 		first_at = case when v.column2 < first_at then v.column2 else first_at end,
 		last_at = case when v.column3 > last_at then v.column3 else last_at end
 		from (values ROWS) as v where id = v.column1 and (v.column2 < first_at or v.column3 > last_at)`, rows)
@@ -272,7 +273,7 @@ func (c conn) rowsOf(ctx context.Context, table string, batch []*arrival, key fu
 			list = append(list, k[:])
 		}
 	}
-	err = c.each(ctx, "select hash, id from "+table+" where hash in (KEYS)", []any{list}, func(scan func(...any) error) error {
+	err = c.Each(ctx, "select hash, id from "+table+" where hash in (KEYS)", []any{list}, func(scan func(...any) error) error {
 		var sum []byte
 		var id int64
 		if err := scan(&sum, &id); err != nil {
@@ -333,7 +334,7 @@ func (c conn) linkPrevious(ctx context.Context, now time.Time, batch []*arrival)
 			list = append(list, a.previous)
 		}
 	}
-	if err := c.update(ctx, "update letters set next = v.column2 from (values ROWS) as v where id = v.column1", rows); err != nil || len(list) == 0 {
+	if err := c.Update(ctx, "update letters set next = v.column2 from (values ROWS) as v where id = v.column1", rows); err != nil || len(list) == 0 {
 		return err
 	}
 	_, err := c.move(ctx, now, move{letters: list, from: awaited(), to: StateReturned, note: "it came back as another letter"})
@@ -357,11 +358,11 @@ func (c conn) insertLetters(ctx context.Context, now time.Time, batch []*arrival
 	}
 	columns := strings.Fields(`id identity cluster topic state at position message_id message_key error_code error_text rule
 		attempts redrives abandoned stub size dead_at dead_by first_failed_at published_at collected_at changed_at previous`)
-	if err := c.insert(ctx, "letters", columns, letters); err != nil {
+	if err := c.Insert(ctx, "letters", columns, letters); err != nil {
 		return err
 	}
-	if err := c.insert(ctx, "contents", strings.Fields("letter raw entry body own"), contents); err != nil {
+	if err := c.Insert(ctx, "contents", strings.Fields("letter raw entry body own"), contents); err != nil {
 		return err
 	}
-	return c.insert(ctx, "parts", strings.Fields("letter own n data"), parts)
+	return c.Insert(ctx, "parts", strings.Fields("letter own n data"), parts)
 }

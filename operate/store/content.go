@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 const (
@@ -54,7 +55,7 @@ func loadText(s string) string {
 
 func save(m brokers.Message) ([]byte, error) {
 	v := saved{
-		ID: saveText(m.ID), Topic: saveText(m.Topic), Key: saveText(m.Key), PublishedAt: millis(m.PublishedAt),
+		ID: saveText(m.ID), Topic: saveText(m.Topic), Key: saveText(m.Key), PublishedAt: sqldb.Millis(m.PublishedAt),
 		Headers: make([][]string, len(m.Headers)),
 	}
 	for i, h := range m.Headers {
@@ -72,7 +73,7 @@ func load(b, body []byte) (brokers.Message, error) {
 		return brokers.Message{}, fmt.Errorf("%w (its content cannot be read: %w)", ErrDamaged, err)
 	}
 	m := brokers.Message{
-		ID: loadText(v.ID), Topic: loadText(v.Topic), Key: loadText(v.Key), PublishedAt: timeOf(v.PublishedAt),
+		ID: loadText(v.ID), Topic: loadText(v.Topic), Key: loadText(v.Key), PublishedAt: sqldb.TimeOf(v.PublishedAt),
 	}
 	if len(body) > 0 {
 		m.Body = body
@@ -134,17 +135,17 @@ func notNil(b []byte) []byte {
 func (c conn) content(ctx context.Context, letter int64) (raw brokers.Message, entry dlq.Entry, err error) {
 	var saved content
 	var own bool
-	found, err := c.get(ctx, "select raw, entry, body, own from contents where letter = ?", []any{letter}, &saved.raw, &saved.entry, &saved.body, intoBool(&own))
+	found, err := c.Get(ctx, "select raw, entry, body, own from contents where letter = ?", []any{letter}, &saved.raw, &saved.entry, &saved.body, sqldb.IntoBool(&own))
 	if err != nil {
 		return raw, entry, err
 	}
 	if !found {
 		return raw, entry, fmt.Errorf("letter %d: %w", letter, ErrNotFound)
 	}
-	err = c.each(ctx, "select own, data from parts where letter = ? order by own, n", []any{letter}, func(scan func(...any) error) error {
+	err = c.Each(ctx, "select own, data from parts where letter = ? order by own, n", []any{letter}, func(scan func(...any) error) error {
 		var of bool
 		var data []byte
-		err := scan(intoBool(&of), &data)
+		err := scan(sqldb.IntoBool(&of), &data)
 		if of {
 			saved.own = append(saved.own, data...)
 		} else {

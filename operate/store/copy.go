@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // ErrNotEmpty reports a store that Copy does not write to, because it holds
@@ -20,7 +22,7 @@ var ErrNotEmpty = errors.New("the store is not empty")
 func (s *Store) Copy(ctx context.Context, to *Store) error {
 	return s.read(ctx, func(from conn) error {
 		return to.write(ctx, func(tx conn) error {
-			used, err := tx.get(ctx, "select last from ids limit 1", nil, new(int64))
+			used, err := tx.Get(ctx, "select last from ids limit 1", nil, new(int64))
 			if err != nil {
 				return err
 			}
@@ -38,7 +40,7 @@ func (s *Store) Copy(ctx context.Context, to *Store) error {
 }
 
 func copyTable(ctx context.Context, from, to conn, table string) error {
-	rows, err := from.tx.QueryContext(ctx, "select * from "+table+" order by 1")
+	rows, err := from.Query(ctx, "select * from "+table+" order by 1")
 	if err != nil {
 		return err
 	}
@@ -63,10 +65,10 @@ func copyTable(ctx context.Context, from, to conn, table string) error {
 				bytes += len(b)
 			}
 		}
-		if batch = append(batch, row); len(batch) < 1000 && bytes < maxBytes {
+		if batch = append(batch, row); len(batch) < 1000 && bytes < sqldb.MaxBytes {
 			continue
 		}
-		if err := to.insert(ctx, table, columns, batch); err != nil {
+		if err := to.Insert(ctx, table, columns, batch); err != nil {
 			return err
 		}
 		batch, bytes = batch[:0], 0
@@ -74,5 +76,5 @@ func copyTable(ctx context.Context, from, to conn, table string) error {
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	return to.insert(ctx, table, columns, batch)
+	return to.Insert(ctx, table, columns, batch)
 }

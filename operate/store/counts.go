@@ -87,5 +87,5 @@ func (c conn) countRows(ctx context.Context, table, extra string, changed map[in
 		name := string(s)
 		set = append(set, name+" = "+name+" + v.column"+strconv.Itoa(3+i))
 	}
-	return c.update(ctx, "update "+table+" set "+strings.Join(set, ", ")+" from (values ROWS) as v where id = v.column1", rows)
+	return c.Update(ctx, "update "+table+" set "+strings.Join(set, ", ")+" from (values ROWS) as v where id = v.column1", rows)
 }

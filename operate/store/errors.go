@@ -1,76 +1,30 @@
 package store
 
 import (
-	"context"
 	"errors"
-	"fmt"
 
-	"github.com/jackc/pgx/v5/pgconn"
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // What can be wrong with a store, for errors.Is. The error says more.
 var (
 	// ErrNewer reports a store that a newer version of the program has brought
 	// to a schema which this one does not know. Nothing was changed.
-	ErrNewer = errors.New("the store is newer than this program")
+	ErrNewer = sqldb.ErrNewer
 
 	// ErrLocked reports that another process kept the store locked for longer
 	// than a call waits, 10 seconds. Nothing was changed; call again.
-	ErrLocked = errors.New("another process holds the store locked")
+	ErrLocked = sqldb.ErrLocked
 
 	// ErrFull reports a full disk. Nothing was changed.
-	ErrFull = errors.New("the disk of the store is full: make room, and call again")
+	ErrFull = sqldb.ErrFull
 
 	// ErrReadOnly reports a store that this process may not write.
-	ErrReadOnly = errors.New("the store cannot be written: check the rights of the file and its directory, or of the role")
+	ErrReadOnly = sqldb.ErrReadOnly
 
 	// ErrDamaged reports a file that is no store, or no longer.
-	ErrDamaged = errors.New("the file is no store, or it is damaged: keep it, and restore a copy beside it")
+	ErrDamaged = sqldb.ErrDamaged
 
 	// ErrNotFound reports that there is no letter or job of this number.
 	ErrNotFound = errors.New("there is none of this number")
 )
-
-// failed wraps an error of the database: where it was, and what it means.
-func (s *Store) failed(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("store %s: %w", s.name, err)
-	}
-	if meaning := meaningOf(err); meaning != nil && !errors.Is(err, meaning) {
-		return fmt.Errorf("store %s: %w (%w)", s.name, meaning, err)
-	}
-	return fmt.Errorf("store %s: %w", s.name, err)
-}
-
-func meaningOf(err error) error {
-	if e, ok := errors.AsType[*sqlite.Error](err); ok {
-		switch e.Code() & 0xff { // without the details
-		case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-			return ErrLocked
-		case sqlite3.SQLITE_FULL:
-			return ErrFull
-		case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
-			return ErrReadOnly
-		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-			return ErrDamaged
-		}
-	}
-	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch e.Code {
-		case "55P03": // lock_not_available
-			return ErrLocked
-		case "53100": // disk_full
-			return ErrFull
-		case "25006", "42501": // read_only_sql_transaction, insufficient_privilege
-			return ErrReadOnly
-		case "XX001", "XX002": // data_corrupted, index_corrupted
-			return ErrDamaged
-		}
-	}
-	return nil
-}

@@ -335,7 +335,7 @@ func killVictim(t *testing.T, url string) (last int) {
 // what failed: none is lost, none is there twice.
 func TestPostgresKilled(t *testing.T) {
 	server := postgrestest.New(t)
-	url := postgresSchema(t, server.URL)
+	url := postgrestest.Schema(t, server.URL)
 	s := open(t, url)
 	batch := func(n int) []store.Collected {
 		return []store.Collected{collected(entry(2 * n)), collected(entry(2*n + 1))}

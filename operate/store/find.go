@@ -46,7 +46,7 @@ const (
 func (s *Store) Letters(ctx context.Context, f Filter, p Page) (list Listing, err error) {
 	from, err := p.from()
 	if err != nil {
-		return list, s.failed(err)
+		return list, s.db.Failed(err)
 	}
 	err = s.read(ctx, func(tx conn) error {
 		found, err := tx.find(ctx, f, search{from: from, limit: p.limit()})
@@ -170,7 +170,7 @@ func (c conn) bucketsOf(ctx context.Context, f Filter, most int) (buckets ids, e
 	of := f.ofCluster()
 	f.hasLetters(&of)
 	query := "select c.id, " + counters("c.") + from(of) + " limit " + strconv.Itoa(most+1)
-	err = c.each(ctx, query, of.args, func(scan func(...any) error) error {
+	err = c.Each(ctx, query, of.args, func(scan func(...any) error) error {
 		var cluster int64
 		var counts Counts
 		err := scan(append([]any{&cluster}, counts.dest()...)...)
@@ -196,7 +196,7 @@ func (c conn) blocks(ctx context.Context) (list ids, err error) {
 	var first, last int64
 	// Each alone is a look into an index; both in one look are a scan of all letters.
 	const ends = "select coalesce((select min(id) from letters), 0), coalesce((select max(id) from letters), -1)"
-	_, err = c.get(ctx, ends, nil, &first, &last)
+	_, err = c.Get(ctx, ends, nil, &first, &last)
 	for n := first / perBlock; n <= last/perBlock; n++ {
 		list = append(list, n)
 	}
@@ -217,7 +217,7 @@ func (c conn) merge(ctx context.Context, of conditions, s search, in string, buc
 			select l.at, l.id from letters l where %s and %s %s limit %d
 		) n) from (IDS) b`, in, of.String(), s.order(), s.limit+1)
 	var found []key
-	err := c.each(ctx, query, append(of.args, buckets), func(scan func(...any) error) error {
+	err := c.Each(ctx, query, append(of.args, buckets), func(scan func(...any) error) error {
 		var list []byte
 		if err := scan(&list); err != nil {
 			return err
@@ -286,7 +286,7 @@ func (c conn) stretchOf(ctx context.Context, f Filter, s search, n int) (between
 
 // keys returns the places of letters.
 func (c conn) keys(ctx context.Context, of conditions, rest string) (found []key, err error) {
-	err = c.each(ctx, "select l.at, l.id from letters l where "+of.String()+rest, of.args, func(scan func(...any) error) error {
+	err = c.Each(ctx, "select l.at, l.id from letters l where "+of.String()+rest, of.args, func(scan func(...any) error) error {
 		var k key
 		err := scan(&k.at, &k.id)
 		found = append(found, k)
@@ -330,7 +330,7 @@ func (c conn) matches(ctx context.Context, f Filter, list ids) (map[int64]bool, 
 	}
 	found := map[int64]bool{}
 	query := "select l.id, l.error_text, c.raw, " + body + " from letters l join contents c on c.letter = l.id where l.id in (IDS)"
-	err := c.each(ctx, query, []any{list}, func(scan func(...any) error) error {
+	err := c.Each(ctx, query, []any{list}, func(scan func(...any) error) error {
 		var id int64
 		var text, raw, body sql.RawBytes
 		if err := scan(&id, &text, &raw, &body); err != nil {

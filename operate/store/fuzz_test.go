@@ -5,18 +5,19 @@ import (
 	"testing"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 func FuzzMessage(f *testing.F) {
 	f.Add("id", "key", "name", "value", "", int64(1))
 	f.Add("\x00\xff", "base64:", "base64:AAAA", "\u2028<&>", "\xff", int64(-1))
 	f.Fuzz(func(t *testing.T, id, key, name, value, typ string, at int64) {
-		m := brokers.Message{ID: id, Topic: key, Key: key, Headers: brokers.Headers{{Name: name, Value: value, Type: typ}, {Name: value}}, PublishedAt: timeOf(at)}
+		m := brokers.Message{ID: id, Topic: key, Key: key, Headers: brokers.Headers{{Name: name, Value: value, Type: typ}, {Name: value}}, PublishedAt: sqldb.TimeOf(at)}
 		b, err := save(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.PublishedAt = timeOf(millis(m.PublishedAt))
+		m.PublishedAt = sqldb.TimeOf(sqldb.Millis(m.PublishedAt))
 		if got, err := load(b, nil); err != nil || !reflect.DeepEqual(got, m) {
 			t.Errorf("%q becomes %+v, %v, want %+v", b, got, err, m)
 		}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // JobState is how far a job is.
@@ -122,7 +124,7 @@ func (s *Store) CreateJob(ctx context.Context, now time.Time, a Actor, f Filter,
 			return err
 		}
 		row := []any{id, filter, notNil(spec), JobRunning.code(), act, 1, now, now}
-		if err := tx.insert(ctx, "jobs", strings.Fields("id filter spec state act wave created_at changed_at"), [][]any{row}); err != nil {
+		if err := tx.Insert(ctx, "jobs", strings.Fields("id filter spec state act wave created_at changed_at"), [][]any{row}); err != nil {
 			return err
 		}
 		if err := tx.addWave(ctx, now, id, 1, false); err != nil {
@@ -139,7 +141,7 @@ func (c conn) addWave(ctx context.Context, now time.Time, job int64, n int, resu
 	if err != nil {
 		return err
 	}
-	return c.insert(ctx, "waves", []string{"id", "job", "n", "since", "resumed"}, [][]any{{id, job, n, now, resumed}})
+	return c.Insert(ctx, "waves", []string{"id", "job", "n", "since", "resumed"}, [][]any{{id, job, n, now, resumed}})
 }
 
 // save puts a filter into JSON that holds any bytes.
@@ -185,7 +187,7 @@ func (s *Store) Job(ctx context.Context, id int64) (j Job, err error) {
 func (s *Store) Jobs(ctx context.Context, p Page) (list JobListing, err error) {
 	from, err := p.from()
 	if err != nil {
-		return list, s.failed(err)
+		return list, s.db.Failed(err)
 	}
 	err = s.read(ctx, func(tx conn) error {
 		list.Jobs, err = tx.jobs(ctx, "j.id < ? order by j.id desc limit "+strconv.Itoa(p.limit()+1), from.id)
@@ -224,12 +226,12 @@ func (c conn) job(ctx context.Context, id int64) (Job, error) {
 func (c conn) jobs(ctx context.Context, where string, args ...any) (jobs []Job, err error) {
 	query := `select j.id, j.filter, j.spec, a.who, a.command, a.reason, j.state, j.note, j.wave, w.since, j.owner, j.until, j.created_at, j.changed_at, j.ended_at, j.act, w.id, j.at, j.letter
 		from jobs j join acts a on a.id = j.act join waves w on w.job = j.id and w.n = j.wave where ` + where
-	err = c.each(ctx, query, args, func(scan func(...any) error) error {
+	err = c.Each(ctx, query, args, func(scan func(...any) error) error {
 		var j Job
 		var filter []byte
 		var state int
-		err := scan(&j.ID, &filter, &j.Spec, &j.Actor.Who, &j.Actor.Command, &j.Actor.Reason, &state, &j.Note, &j.Wave, intoTime(&j.WaveSince),
-			&j.Owner, intoTime(&j.OwnedUntil), intoTime(&j.CreatedAt), intoTime(&j.ChangedAt), intoTime(&j.EndedAt),
+		err := scan(&j.ID, &filter, &j.Spec, &j.Actor.Who, &j.Actor.Command, &j.Actor.Reason, &state, &j.Note, &j.Wave, sqldb.IntoTime(&j.WaveSince),
+			&j.Owner, sqldb.IntoTime(&j.OwnedUntil), sqldb.IntoTime(&j.CreatedAt), sqldb.IntoTime(&j.ChangedAt), sqldb.IntoTime(&j.EndedAt),
 			&j.act, &j.wave, &j.queuedTo.at, &j.queuedTo.id)
 		if err != nil {
 			return err
@@ -255,7 +257,7 @@ func (c conn) countJobs(ctx context.Context, jobs []Job) error {
 		list = append(list, jobs[i].ID)
 	}
 	sum := "cast(sum(" + strings.ReplaceAll("failed, "+counters(""), ", ", ") as bigint), cast(sum(") + ") as bigint)"
-	err := c.each(ctx, "select job, "+sum+" from waves where job in (IDS) group by job", []any{list}, func(scan func(...any) error) error {
+	err := c.Each(ctx, "select job, "+sum+" from waves where job in (IDS) group by job", []any{list}, func(scan func(...any) error) error {
 		var job int64
 		var t Tally
 		if err := scan(append([]any{&job, &t.Failed}, t.dest()...)...); err != nil {
@@ -267,7 +269,7 @@ func (c conn) countJobs(ctx context.Context, jobs []Job) error {
 	if err != nil {
 		return err
 	}
-	return c.each(ctx, "select job, reason, letters from skips where job in (IDS)", []any{list}, func(scan func(...any) error) error {
+	return c.Each(ctx, "select job, reason, letters from skips where job in (IDS)", []any{list}, func(scan func(...any) error) error {
 		var job, n int64
 		var reason string
 		if err := scan(&job, &reason, &n); err != nil {
@@ -297,10 +299,10 @@ func (s *Store) Waves(ctx context.Context, job int64, from int) (waves []Wave, e
 	err = s.read(ctx, func(tx conn) error {
 		byID := map[int64]int{}
 		query := "select id, n, since, resumed, sent_at, failed, " + counters("") + " from waves where job = ? and n >= ? order by n"
-		err := tx.each(ctx, query, []any{job, from}, func(scan func(...any) error) error {
+		err := tx.Each(ctx, query, []any{job, from}, func(scan func(...any) error) error {
 			var id int64
 			w := Wave{Failing: map[string]int64{}}
-			err := scan(append([]any{&id, &w.N, intoTime(&w.Since), intoBool(&w.Resumed), intoTime(&w.SentAt), &w.Failed}, w.dest()...)...)
+			err := scan(append([]any{&id, &w.N, sqldb.IntoTime(&w.Since), sqldb.IntoBool(&w.Resumed), sqldb.IntoTime(&w.SentAt), &w.Failed}, w.dest()...)...)
 			byID[id] = len(waves)
 			waves = append(waves, w)
 			return err
@@ -311,7 +313,7 @@ func (s *Store) Waves(ctx context.Context, job int64, from int) (waves []Wave, e
 		// The states are those that the index has.
 		query = `select wave, failed_class, count(*) from letters where failed = 1 and state in (2, 3, 5)
 			and wave in (select id from waves where job = ? and n >= ?) group by wave, failed_class`
-		return tx.each(ctx, query, []any{job, from}, func(scan func(...any) error) error {
+		return tx.Each(ctx, query, []any{job, from}, func(scan func(...any) error) error {
 			var id, n int64
 			var class string
 			if err := scan(&id, &class, &n); err != nil {
@@ -379,7 +381,7 @@ func (c conn) setJob(ctx context.Context, now time.Time, a Actor, j Job, state J
 	if err != nil {
 		return err
 	}
-	_, err = c.exec(ctx, "update jobs set state = ?, note = ?, wave = ?, changed_at = ?, ended_at = ? where id = ?", state.code(), short(note, maxText), wave, now, ended, j.ID)
+	_, err = c.Exec(ctx, "update jobs set state = ?, note = ?, wave = ?, changed_at = ?, ended_at = ? where id = ?", state.code(), short(note, maxText), wave, now, ended, j.ID)
 	return err
 }
 
@@ -399,7 +401,7 @@ func (c conn) release(ctx context.Context, now time.Time, job, act int64) error 
 
 // lettersOf returns letters that a job has in a state, oldest first.
 func (c conn) lettersOf(ctx context.Context, job int64, s State, limit int) (ids, error) {
-	return c.numbers(ctx, "select id from letters where wave > 0 and wave in (select id from waves where job = ?) and state = ? order by at, id limit "+strconv.Itoa(limit), job, s)
+	return c.Numbers(ctx, "select id from letters where wave > 0 and wave in (select id from waves where job = ?) and state = ? order by at, id limit "+strconv.Itoa(limit), job, s)
 }
 
 // Lease is the right to work on a job. It belongs to its owner until another
@@ -425,7 +427,7 @@ func (s *Store) Lease(ctx context.Context, now time.Time, job int64, owner strin
 		if j.Owner != owner && j.Owner != "" && j.OwnedUntil.After(now) {
 			return &LeasedError{job, j.Owner, j.OwnedUntil}
 		}
-		_, err = tx.exec(ctx, "update jobs set owner = ?, until = ? where id = ?", owner, l.Until, job)
+		_, err = tx.Exec(ctx, "update jobs set owner = ?, until = ? where id = ?", owner, l.Until, job)
 		return err
 	})
 }
@@ -433,7 +435,7 @@ func (s *Store) Lease(ctx context.Context, now time.Time, job int64, owner strin
 // Release gives up a lease, so that others need not wait for its end.
 func (s *Store) Release(ctx context.Context, l Lease) error {
 	return s.write(ctx, func(tx conn) error {
-		_, err := tx.exec(ctx, "update jobs set owner = EMPTY, until = 0 where id = ? and owner = ?", l.Job, l.Owner)
+		_, err := tx.Exec(ctx, "update jobs set owner = EMPTY, until = 0 where id = ? and owner = ?", l.Job, l.Owner)
 		return err
 	})
 }
@@ -467,7 +469,7 @@ func (s *Store) NextWave(ctx context.Context, now time.Time, l Lease) (wave int,
 		if err := tx.addWave(ctx, now, j.ID, wave, false); err != nil {
 			return err
 		}
-		_, err = tx.exec(ctx, "update jobs set wave = ?, changed_at = ? where id = ?", wave, now, j.ID)
+		_, err = tx.Exec(ctx, "update jobs set wave = ?, changed_at = ? where id = ?", wave, now, j.ID)
 		return err
 	})
 	return wave, err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // State is where a letter is on its way.
@@ -38,6 +39,23 @@ func States() []State {
 func (s State) code() int64 { return int64(slices.Index(States(), s)) }
 
 func stateOf(code int64) State { return States()[code] }
+
+// codeOf is how states among the arguments of a statement are stored.
+func codeOf(arg any) any {
+	switch v := arg.(type) {
+	case State:
+		return v.code()
+	case []State:
+		codes := make(ids, len(v))
+		for i, s := range v {
+			codes[i] = s.code()
+		}
+		return codes
+	}
+	return arg
+}
+
+func intoState(s *State) sqldb.Stored { return func(n int64) { *s = stateOf(n) } }
 
 // isOpen reports whether a letter's message still needs somebody.
 func (s State) isOpen() bool {
@@ -138,15 +156,15 @@ func (l *Letter) columns() []any {
 	return []any{
 		&l.ID, intoState(&l.State), &l.Broker, &l.Source, &l.Position, &l.Format, &l.MessageID, &l.Key, &l.Topic, &l.Group,
 		&l.Reason, &l.Class, &l.Rule, &l.ErrorType, &l.ErrorCode, &l.ErrorText, &l.Fingerprint, &l.Attempts, &l.RedriveCount, &l.Abandoned,
-		intoTime(&l.FirstFailedAt), intoTime(&l.DeadAt), intoTime(&l.PublishedAt), &l.DeadBy, intoBool(&l.Stub), &l.Size, &l.Cluster, &l.Previous, &l.Next, &l.Sends,
-		&l.Note, intoTime(&l.CollectedAt), intoTime(&l.ChangedAt), &l.Job,
+		sqldb.IntoTime(&l.FirstFailedAt), sqldb.IntoTime(&l.DeadAt), sqldb.IntoTime(&l.PublishedAt), &l.DeadBy, sqldb.IntoBool(&l.Stub), &l.Size, &l.Cluster, &l.Previous, &l.Next, &l.Sends,
+		&l.Note, sqldb.IntoTime(&l.CollectedAt), sqldb.IntoTime(&l.ChangedAt), &l.Job,
 	}
 }
 
 // letters reads letters by their numbers. Those that are gone are left out.
 func (c conn) letters(ctx context.Context, list ids) (map[int64]Letter, error) {
 	found := make(map[int64]Letter, len(list))
-	err := c.each(ctx, "select "+letterColumns+letterTables+"where l.id in (IDS)", []any{list}, func(scan func(...any) error) error {
+	err := c.Each(ctx, "select "+letterColumns+letterTables+"where l.id in (IDS)", []any{list}, func(scan func(...any) error) error {
 		var l Letter
 		err := scan(l.columns()...)
 		found[l.ID] = l
@@ -182,7 +200,7 @@ func (s *Store) Last(ctx context.Context) (id int64, err error) {
 }
 
 func (c conn) last(ctx context.Context) (id int64, err error) {
-	_, err = c.get(ctx, "select coalesce(max(last), -1) from ids where name = ?", []any{"letters"}, &id)
+	_, err = c.Get(ctx, "select coalesce(max(last), -1) from ids where name = ?", []any{"letters"}, &id)
 	return id, err
 }
 

@@ -57,7 +57,7 @@ func (s *Store) Queue(ctx context.Context, now time.Time, l Lease, n int, decide
 		case !more:
 			end = queuedAll()
 		}
-		_, err = tx.exec(ctx, "update jobs set at = ?, letter = ? where id = ?", end.at, end.id, j.ID)
+		_, err = tx.Exec(ctx, "update jobs set at = ?, letter = ? where id = ?", end.at, end.id, j.ID)
 		return err
 	})
 	if err != nil {
@@ -98,7 +98,7 @@ func (c conn) queue(ctx context.Context, now time.Time, j Job, byReason map[stri
 		if reason == "" {
 			continue
 		}
-		if _, err := c.exec(ctx, `insert into skips (job, reason, letters) values (?, ?, ?)
+		if _, err := c.Exec(ctx, `insert into skips (job, reason, letters) values (?, ?, ?)
 			on conflict (job, reason) do update set letters = skips.letters + excluded.letters`, j.ID, short(reason, maxText), n); err != nil {
 			return err
 		}
@@ -174,7 +174,7 @@ func (c conn) claim(ctx context.Context, now time.Time, j Job, n int) (ids, erro
 	if _, err := c.move(ctx, now, m); err != nil {
 		return nil, err
 	}
-	return list, c.chunks(ctx, "update letters set token = v.column2 from (values ROWS) as v where id = v.column1", "(cast(? as bigint), cast(? as BYTES))", tokens)
+	return list, c.Batch(ctx, "update letters set token = v.column2 from (values ROWS) as v where id = v.column1", []string{"bigint", "BYTES"}, tokens, nil)
 }
 
 // newToken returns a word that nobody can guess: letter, send, 128 random bits.
@@ -237,7 +237,7 @@ func (s *Store) Sent(ctx context.Context, now time.Time, l Lease, outcomes []Out
 			byReason[o.Refused] = append(byReason[o.Refused], o.Letter)
 		}
 		for reason, list := range byReason {
-			list, err := tx.numbers(ctx, "select id from letters where id in (IDS) and wave in (select id from waves where job = ?)", list, j.ID)
+			list, err := tx.Numbers(ctx, "select id from letters where id in (IDS) and wave in (select id from waves where job = ?)", list, j.ID)
 			if err != nil {
 				return err
 			}
@@ -251,7 +251,7 @@ func (s *Store) Sent(ctx context.Context, now time.Time, l Lease, outcomes []Out
 			if reason != "" {
 				continue
 			}
-			if _, err := tx.exec(ctx, "update waves set sent_at = ? where id in (select wave from letters where id in (IDS))", now, list); err != nil {
+			if _, err := tx.Exec(ctx, "update waves set sent_at = ? where id in (select wave from letters where id in (IDS))", now, list); err != nil {
 				return err
 			}
 		}
@@ -272,7 +272,7 @@ func (s *Store) Expire(ctx context.Context, now time.Time, job int64, before tim
 		if j.State.ended() && !j.OwnedUntil.After(now) {
 			states = append(states, StateSending)
 		}
-		list, err := tx.numbers(ctx, "select id from letters where wave > 0 and wave in (select id from waves where job = ?) and state in (IDS) and changed_at < ? limit "+strconv.Itoa(stepLetters),
+		list, err := tx.Numbers(ctx, "select id from letters where wave > 0 and wave in (select id from waves where job = ?) and state in (IDS) and changed_at < ? limit "+strconv.Itoa(stepLetters),
 			job, states, before)
 		if err != nil {
 			return err

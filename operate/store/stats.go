@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // Stats is what the store holds, by topic.
@@ -50,7 +52,7 @@ func (s Stats) Letters() int64 {
 // topics letters claim, those called by names are listed.
 func (s *Store) Stats(ctx context.Context, now time.Time, names ...string) (stats Stats, err error) {
 	err = s.read(ctx, func(tx conn) error {
-		if _, err := tx.get(ctx, "select count(*) from clusters where created_at > ?", []any{now.Add(-time.Hour)}, &stats.NewClusters); err != nil {
+		if _, err := tx.Get(ctx, "select count(*) from clusters where created_at > ?", []any{now.Add(-time.Hour)}, &stats.NewClusters); err != nil {
 			return err
 		}
 		if stats.Others, err = tx.allTopics(ctx); err != nil {
@@ -74,7 +76,7 @@ func (c conn) allTopics(ctx context.Context) (all TopicStats, err error) {
 	for _, s := range States() {
 		sums = append(sums, "coalesce(cast(sum("+string(s)+") as bigint), 0)")
 	}
-	_, err = c.get(ctx, "select "+strings.Join(sums, ", ")+" from topics", nil, append([]any{&all.Bytes}, all.Counts.dest()...)...)
+	_, err = c.Get(ctx, "select "+strings.Join(sums, ", ")+" from topics", nil, append([]any{&all.Bytes}, all.Counts.dest()...)...)
 	return all, err
 }
 
@@ -86,9 +88,9 @@ func (c conn) topics(ctx context.Context, names []string) (topics []TopicStats, 
 	largest := "select * from topics order by case when topic in (KEYS) then 0 else 1 end, " + strings.ReplaceAll(counters(""), ",", " +") + " desc, id limit " + strconv.Itoa(maxTopics)
 	query := "select t.broker, t.source, t.topic, t.bytes, (select min(l.at) from letters l where l.topic = t.id and l.state = 0), " +
 		counters("t.") + " from (" + largest + ") t order by t.broker, t.source, t.topic"
-	err = c.each(ctx, query, []any{first}, func(scan func(...any) error) error {
+	err = c.Each(ctx, query, []any{first}, func(scan func(...any) error) error {
 		var t TopicStats
-		dest := []any{&t.Broker, &t.Source, &t.Topic, &t.Bytes, intoTime(&t.OldestCollected)}
+		dest := []any{&t.Broker, &t.Source, &t.Topic, &t.Bytes, sqldb.IntoTime(&t.OldestCollected)}
 		err := scan(append(dest, t.Counts.dest()...)...)
 		topics = append(topics, t)
 		return err

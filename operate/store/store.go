@@ -2,21 +2,19 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"errors"
-	"fmt"
+	"embed"
 	"strings"
+
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // Store keeps dead letters in an SQLite file or in Postgres. It may be used by
 // several goroutines, and several processes may open the same one; they write
 // one after the other.
-type Store struct {
-	db      *sql.DB
-	dialect dialect
-	name    string        // for errors: where it is, without a password
-	writing chan struct{} // held by whoever writes
-}
+type Store struct{ db *sqldb.DB }
+
+//go:embed migrations
+var migrations embed.FS
 
 // Open opens the store at url, creates it if there is none, and brings an older
 // one up to date.
@@ -28,64 +26,48 @@ type Store struct {
 // What is wrong with the place is one of [ErrNewer], [ErrDamaged],
 // [ErrReadOnly], [ErrLocked] and [ErrFull], or says why it cannot be reached.
 func Open(ctx context.Context, url string) (*Store, error) {
-	s := &Store{writing: make(chan struct{}, 1)}
-	var err error
-	switch scheme, _, found := strings.Cut(url, "://"); {
-	case scheme == "postgres" || scheme == "postgresql":
-		err = s.openPostgres(ctx, url)
-	case found && scheme != "sqlite":
-		err = fmt.Errorf("store: %q is no store: use the name of a file, or postgres://", scheme+"://")
-	default:
-		err = s.openSQLite(ctx, strings.TrimPrefix(strings.TrimPrefix(url, "sqlite:"), "//"))
-	}
+	db, err := sqldb.Open(ctx, url, sqldb.Options{
+		Schema: "redrive", Migrations: migrations, Meta: "meta", Words: schemaWords(), Value: codeOf, Lock: "ids",
+	})
 	if err != nil {
 		return nil, err
 	}
-	if err := s.migrate(ctx); err != nil {
-		return nil, errors.Join(err, s.db.Close())
-	}
-	return s, nil
+	return &Store{db}, nil
+}
+
+// schemaWords are those that statements have besides the usual ones: COUNTERS is, in
+// a schema, a column for each state; OPEN is the sum of those of open letters.
+func schemaWords() []string {
+	columns := strings.ReplaceAll(counters(""), ",", " bigint not null default 0,") + " bigint not null default 0"
+	return []string{"COUNTERS", columns, "OPEN", openSum("")}
 }
 
 // Close waits for calls that are under way, and closes the store.
-func (s *Store) Close() error { return s.failed(s.db.Close()) }
+func (s *Store) Close() error { return s.db.Close() }
+
+// conn is a transaction.
+type conn struct{ sqldb.Tx }
+
+type (
+	ids  = sqldb.IDs
+	keys = sqldb.Keys
+)
 
 // write runs f in a transaction that no other overlaps, in this process or
 // another. What f has done is durable when write returns nil. After an error
 // nothing has been done, or, if the connection broke in the end, all of it.
 func (s *Store) write(ctx context.Context, f func(conn) error) error {
-	select {
-	case s.writing <- struct{}{}:
-		defer func() { <-s.writing }()
-	case <-ctx.Done():
-		return s.failed(ctx.Err())
-	}
-	return s.transact(ctx, nil, func(tx conn) error {
-		if _, err := tx.exec(ctx, tx.lock); err != nil {
-			return err
-		}
-		return f(tx)
-	})
+	return s.db.Write(ctx, func(tx sqldb.Tx) error { return f(conn{tx}) })
 }
 
 // read runs f on one state of the store, whatever is written meanwhile.
 func (s *Store) read(ctx context.Context, f func(conn) error) error {
-	return s.transact(ctx, &sql.TxOptions{ReadOnly: true, Isolation: s.dialect.snapshot}, f)
+	return s.db.Read(ctx, func(tx sqldb.Tx) error { return f(conn{tx}) })
 }
 
-func (s *Store) transact(ctx context.Context, o *sql.TxOptions, f func(conn) error) error {
-	line, err := s.db.Conn(ctx)
-	if err != nil {
-		return s.failed(err)
-	}
-	defer line.Close() // gives it back
-	tx, err := line.BeginTx(ctx, o)
-	if err != nil {
-		return s.failed(err)
-	}
-	if err := f(conn{tx, line, s.dialect}); err != nil {
-		_ = tx.Rollback() // what matters is in err
-		return s.failed(err)
-	}
-	return s.failed(tx.Commit())
+// next returns the first of n numbers that no row of this kind has had.
+func (c conn) next(ctx context.Context, name string, n int) (first int64, err error) {
+	_, err = c.Get(ctx, `insert into ids (name, last) values (?, ?)
+		on conflict (name) do update set last = ids.last + excluded.last returning last`, []any{name, n}, &first)
+	return first - int64(n) + 1, err
 }

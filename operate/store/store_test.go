@@ -1,11 +1,8 @@
 package store_test
 
 import (
-	"database/sql"
 	"fmt"
 	"math"
-	"math/rand/v2"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,7 +21,7 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // onBoth runs a test on an SQLite file and, where there is one, on Postgres.
 func onBoth(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("sqlite", func(t *testing.T) { test(t, sqliteFile(t)) })
-	t.Run("postgres", func(t *testing.T) { test(t, postgresSchema(t, postgrestest.URL(t))) })
+	t.Run("postgres", func(t *testing.T) { test(t, postgrestest.Schema(t, postgrestest.URL(t))) })
 }
 
 func TestMain(m *testing.M) {
@@ -36,37 +33,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// postgresSchema returns the URL of a store in a schema that is dropped after the
-// test.
-func postgresSchema(t testing.TB, server string) string {
-	name := fmt.Sprintf("redrive_test_%x", rand.Uint64())
-	t.Cleanup(func() {
-		db, err := sql.Open("pgx", server)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer db.Close()
-		if _, err := db.Exec("drop schema if exists " + name + " cascade"); err != nil {
-			t.Error(err)
-		}
-	})
-	u, err := url.Parse(server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	query := u.Query()
-	query.Set("search_path", name)
-	u.RawQuery = query.Encode()
-	return u.String()
-}
-
 func sqliteFile(t testing.TB) string { return filepath.Join(t.TempDir(), "letters.db") }
 
 // sibling returns the URL of another store of the kind.
 func sibling(t testing.TB, url string) string {
 	if strings.HasPrefix(url, "postgres") {
-		return postgresSchema(t, postgrestest.URL(t))
+		return postgrestest.Schema(t, postgrestest.URL(t))
 	}
 	return sqliteFile(t)
 }

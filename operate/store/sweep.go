@@ -82,7 +82,7 @@ func (s *Store) repeat(ctx context.Context, deleted *int64, remove func(conn, co
 	for {
 		var list ids
 		err := s.write(ctx, func(tx conn) (err error) {
-			if list, err = tx.numbers(ctx, query+strconv.Itoa(stepLetters), args...); err != nil || len(list) == 0 {
+			if list, err = tx.Numbers(ctx, query+strconv.Itoa(stepLetters), args...); err != nil || len(list) == 0 {
 				return err
 			}
 			return remove(tx, ctx, list)
@@ -97,7 +97,7 @@ func (s *Store) repeat(ctx context.Context, deleted *int64, remove func(conn, co
 // deleteFrom deletes rows of a table.
 func deleteFrom(table string) func(conn, context.Context, ids) error {
 	return func(c conn, ctx context.Context, list ids) error {
-		_, err := c.exec(ctx, "delete from "+table+" where id in (IDS)", list)
+		_, err := c.Exec(ctx, "delete from "+table+" where id in (IDS)", list)
 		return err
 	}
 }
@@ -107,7 +107,7 @@ func deleteFrom(table string) func(conn, context.Context, ids) error {
 func (c conn) deleteLetters(ctx context.Context, list ids) error {
 	d := newDeltas()
 	query := "select topic, cluster, wave, state, count(*), cast(sum(size) as bigint) from letters where id in (IDS) group by topic, cluster, wave, state"
-	err := c.each(ctx, query, []any{list}, func(scan func(...any) error) error {
+	err := c.Each(ctx, query, []any{list}, func(scan func(...any) error) error {
 		var topic, cluster, wave, n, bytes int64
 		var state State
 		err := scan(&topic, &cluster, &wave, intoState(&state), &n, &bytes)
@@ -138,7 +138,7 @@ func (c conn) deleteLetters(ctx context.Context, list ids) error {
 func (s *Store) Delete(ctx context.Context, now time.Time, a Actor, key string) (deleted int64, err error) {
 	var list ids
 	err = s.read(ctx, func(tx conn) (err error) { // looks at all letters, so it holds up nobody
-		list, err = tx.numbers(ctx, "select id from letters where message_key = ?", short(key, maxText))
+		list, err = tx.Numbers(ctx, "select id from letters where message_key = ?", short(key, maxText))
 		return err
 	})
 	if err != nil {
@@ -155,11 +155,11 @@ func (s *Store) Delete(ctx context.Context, now time.Time, a Actor, key string) 
 		if err != nil {
 			return err
 		}
-		_, err = tx.exec(ctx, "update acts set letters = ? where id = ?", deleted, act)
+		_, err = tx.Exec(ctx, "update acts set letters = ? where id = ?", deleted, act)
 		return err
 	})
-	if err == nil && !s.dialect.postgres {
-		_, err = s.db.ExecContext(ctx, "pragma wal_checkpoint(truncate)") // the log has the bytes, too
+	if err == nil {
+		err = s.db.Wipe(ctx) // the log has the bytes, too
 	}
-	return deleted, s.failed(err)
+	return deleted, err
 }

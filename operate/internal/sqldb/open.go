@@ -1,4 +1,4 @@
-package store
+package sqldb
 
 import (
 	"context"
@@ -31,8 +31,8 @@ const (
 // openSQLite opens the file, which only its owner may read. A commit is on the
 // disk when it returns (synchronous), and what is deleted is overwritten
 // (secure_delete).
-func (s *Store) openSQLite(ctx context.Context, path string) error {
-	s.name, s.dialect = path, sqliteDialect()
+func (s *DB) openSQLite(ctx context.Context, path string) error {
+	s.name, s.dialect = path, sqliteDialect(s.options)
 	if err := privateFile(path); err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
@@ -49,7 +49,7 @@ func (s *Store) openSQLite(ctx context.Context, path string) error {
 	source := url.URL{Scheme: "file", Opaque: (&url.URL{Path: filepath.ToSlash(path)}).EscapedPath(), RawQuery: settings.Encode()}
 	db, err := sql.Open("sqlite", source.String())
 	if err != nil {
-		return s.failed(err)
+		return s.Failed(err)
 	}
 	s.use(db, 4)
 	// SQLite says nothing when it does not take a setting.
@@ -61,12 +61,12 @@ func (s *Store) openSQLite(ctx context.Context, path string) error {
 		err = fmt.Errorf("the file system does not allow what the store needs (journal %s, synchronous %d): use a local disk", journal, synchronous)
 	}
 	if err != nil {
-		return errors.Join(s.failed(err), db.Close())
+		return errors.Join(s.Failed(err), db.Close())
 	}
 	return nil
 }
 
-func (s *Store) use(db *sql.DB, connections int) {
+func (s *DB) use(db *sql.DB, connections int) {
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
 	db.SetConnMaxIdleTime(idle)
@@ -74,7 +74,7 @@ func (s *Store) use(db *sql.DB, connections int) {
 }
 
 // privateFile creates the file unless it is there, and makes sure that it is
-// nobody else's to read: dead letters hold what their topics were protected for.
+// nobody else's to read: messages are as secret as their topics.
 func privateFile(path string) error {
 	switch {
 	case path == "" || strings.HasPrefix(path, ":memory:"):
@@ -101,15 +101,15 @@ func privateFile(path string) error {
 
 // openPostgres connects. The tables are in a schema of their own unless the URL
 // names one.
-func (s *Store) openPostgres(ctx context.Context, source string) error {
+func (s *DB) openPostgres(ctx context.Context, source string) error {
 	config, err := pgx.ParseConfig(source)
 	if err != nil {
 		return fmt.Errorf("store: %w", err) // pgx leaves the password out
 	}
-	s.name, s.dialect = fmt.Sprintf("%s@%s/%s", config.User, config.Host, config.Database), postgresDialect()
+	s.name, s.dialect = fmt.Sprintf("%s@%s/%s", config.User, config.Host, config.Database), postgresDialect(s.options)
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // most statements are written anew
 	for name, value := range map[string]string{
-		"search_path":                         "redrive",
+		"search_path":                         s.options.Schema,
 		"application_name":                    "redrive",
 		"lock_timeout":                        strconv.FormatInt(patience.Milliseconds(), 10),
 		"idle_in_transaction_session_timeout": "60000", // a process that froze locks nobody out
@@ -123,7 +123,7 @@ func (s *Store) openPostgres(ctx context.Context, source string) error {
 	s.use(stdlib.OpenDB(*config), 8)
 	var durable string
 	if err := s.db.QueryRowContext(ctx, "show synchronous_commit").Scan(&durable); err != nil {
-		return errors.Join(s.failed(err), s.db.Close())
+		return errors.Join(s.Failed(err), s.db.Close())
 	}
 	if durable == "off" {
 		return errors.Join(fmt.Errorf("store: %s acknowledges what a crash would lose (synchronous_commit=off): alter role %s set synchronous_commit = on", s.name, config.User), s.db.Close())

@@ -1,0 +1,79 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestFullDisk stores until there is no room. What was taken stays, whole; the store
+// opens, and goes on when there is room again.
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount a small disk")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
+		t.Skipf("no small disk can be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	ballast := filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 2<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "tasks.db")
+	s, err := Open(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.PutPolicy(t.Context(), policy("acme", 5)); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for ; err == nil; n++ {
+		var created Task
+		var claimed []Task
+		if created, _, err = s.Create(t.Context(), task(n)); err == nil {
+			claimed, err = s.Claim(t.Context(), []int64{created.Row}, after(100*time.Hour), after(200*time.Hour))
+		}
+		if err == nil {
+			err = s.Settle(t.Context(), []Outcome{ended(claimed[0], Pending, 500)})
+		}
+	}
+	if !errors.Is(err, ErrFull) || n < 2 {
+		t.Fatalf("after %d tasks: %v, want ErrFull", n, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("Close on a full disk: %v", err)
+	}
+	s = openStore(t, file)
+	half := ""
+	for i := range n {
+		got, err := s.Task(t.Context(), "acme", task(i).ID)
+		if errors.Is(err, ErrNotFound) && i == n-1 {
+			continue // it was the last one
+		}
+		if err != nil {
+			t.Fatalf("task %d: %v", i, err)
+		}
+		log, err := s.Attempts(t.Context(), "acme", got.ID, 0, 10)
+		if err != nil || len(log) != got.AttemptNumber || got.Status == Pending && i < n-1 && got.AttemptNumber != 1 {
+			half += fmt.Sprintf("task %d is %s with %d attempts, and the log has %d (%v)\n", i, got.Status, got.AttemptNumber, len(log), err)
+		}
+	}
+	if half != "" {
+		t.Error(half)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	create(t, s, task(n))
+}

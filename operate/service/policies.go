@@ -1,0 +1,76 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
+)
+
+// PutPolicy stores a policy, and returns it with its version. If it is as the newest
+// version of its name, it is that one; otherwise it becomes the next, and tasks keep
+// the one that they have. The version of p does not matter.
+func (s *Store) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
+	p.Version = 0 // it has a column
+	p.RetryableStatusCodes = slices.Compact(slices.Sorted(slices.Values(p.RetryableStatusCodes)))
+	content, err := json.Marshal(p)
+	if err != nil {
+		return Policy{}, fmt.Errorf("policy %s is not stored: %w", p.ID, err)
+	}
+	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
+		for { // until nobody else has stored a version meanwhile
+			newest, err := policyAt(ctx, tx, p.Tenant, p.ID, 0)
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				return err
+			}
+			if newest.version > 0 && bytes.Equal(newest.content, content) {
+				p.Version = newest.version
+				return nil
+			}
+			p.Version = newest.version + 1
+			n, err := tx.Exec(ctx, "insert into retry_policies (tenant, policy_id, version, content) values (?, ?, ?, ?) on conflict do nothing", p.Tenant, p.ID, p.Version, content)
+			if err != nil || n > 0 {
+				return err
+			}
+		}
+	})
+	return p, err
+}
+
+// Policy returns a version of a policy, 0 for the newest, or [ErrNotFound]. No
+// version ever changes.
+func (s *Store) Policy(ctx context.Context, tenant, id string, version int) (p Policy, err error) {
+	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
+		found, err := policyAt(ctx, tx, tenant, id, version)
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(found.content, &p); err != nil {
+			return fmt.Errorf("policy %s: %w (%w)", id, ErrDamaged, err)
+		}
+		p.Tenant, p.Version = tenant, found.version
+		return nil
+	})
+	return p, err
+}
+
+type policyRow struct {
+	version int
+	content []byte
+}
+
+func policyAt(ctx context.Context, tx sqldb.Tx, tenant, id string, version int) (p policyRow, err error) {
+	const query = "select version, content from retry_policies where tenant = ? and policy_id = ? and (version = ? or ? = 0) order by version desc limit 1"
+	found, err := tx.Get(ctx, query, []any{tenant, id, version, version}, &p.version, &p.content)
+	switch {
+	case err != nil || found:
+		return p, err
+	case version > 0:
+		return p, fmt.Errorf("policy %s, version %d: %w", id, version, ErrNotFound)
+	}
+	return p, fmt.Errorf("policy %s: %w", id, ErrNotFound)
+}

@@ -1,0 +1,800 @@
+package service
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/integration/postgrestest"
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
+)
+
+// noon is when the tests begin.
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func after(d time.Duration) time.Time { return noon.Add(d) }
+
+// onBoth runs a test on an SQLite file and, where there is one, on Postgres.
+func onBoth(t *testing.T, test func(t *testing.T, url string)) {
+	t.Run("sqlite", func(t *testing.T) { test(t, filepath.Join(t.TempDir(), "tasks.db")) })
+	t.Run("postgres", func(t *testing.T) { test(t, postgrestest.Schema(t, postgrestest.URL(t))) })
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	postgrestest.Stop()
+	os.Exit(code)
+}
+
+// openStore opens a store for the length of a test, with a policy of the tenants acme
+// and umbrella.
+func openStore(t testing.TB, url string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, tenant := range []string{"acme", "umbrella"} {
+		if _, err := s.PutPolicy(t.Context(), policy(tenant, 5)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// rawDB opens the database of a store beside the store.
+func rawDB(t testing.TB, url string) *sql.DB {
+	t.Helper()
+	driver := "sqlite"
+	if strings.HasPrefix(url, "postgres") {
+		driver = "pgx"
+	}
+	db, err := sql.Open(driver, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func policy(tenant string, attempts int) Policy {
+	return Policy{
+		Tenant: tenant, ID: "standard", Backoff: "EXPONENTIAL", MaxAttempts: attempts, InitialDelayMs: 100, Multiplier: 2, MaxDelayMs: 10_000,
+		TotalBudgetMs: 60_000, JitterType: "FULL", RetryableStatusCodes: []int{503, 429}, VisibilityTimeoutMs: 30_000,
+	}
+}
+
+// task is the n-th task of a test, due n seconds after noon.
+func task(n int) Task {
+	return Task{
+		ID: fmt.Sprintf("00000000-0000-7000-8000-%012x", n), Tenant: "acme", IdempotencyKey: fmt.Sprintf("key-%d", n),
+		TargetURL: "https://bank.example/transfers", Method: "POST", Headers: map[string]string{"Content-Type": "application/json", "X-Order": "7"},
+		Body: fmt.Appendf(nil, "{\"order\":%d}\x00\xff", n), PolicyID: "standard", PolicyVersion: 1,
+		CreatedAt: noon, NextAttemptAt: after(time.Duration(n) * time.Second),
+	}
+}
+
+func create(t testing.TB, s *Store, tasks ...Task) (stored []Task) {
+	t.Helper()
+	for _, task := range tasks {
+		got, created, err := s.Create(t.Context(), task)
+		if err != nil || !created {
+			t.Fatalf("Create = %v, %v, want it created", created, err)
+		}
+		stored = append(stored, got)
+	}
+	return stored
+}
+
+func rowsOf(tasks []Task) (rows []int64) {
+	for _, t := range tasks {
+		rows = append(rows, t.Row)
+	}
+	return rows
+}
+
+// claimAll claims tasks, all of which must be due within the first hour.
+func claimAll(t testing.TB, s *Store, tasks ...Task) []Task {
+	t.Helper()
+	claimed, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), after(2*time.Hour))
+	if err != nil || len(claimed) != len(tasks) {
+		t.Fatalf("Claim = %d tasks, %v, want %d", len(claimed), err, len(tasks))
+	}
+	return claimed
+}
+
+// wantTask checks that a task is stored as it should be.
+func wantTask(t testing.TB, s *Store, want Task) {
+	t.Helper()
+	got, err := s.Task(t.Context(), want.Tenant, want.ID)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("Task = %+v, %v\nwant %+v", got, err, want)
+	}
+}
+
+// ended is the outcome of a claimed task, an hour after noon.
+func ended(task Task, status Status, responded int) Outcome {
+	task.Status, task.AttemptNumber, task.UpdatedAt, task.LastStatus = status, task.AttemptNumber+1, after(time.Hour), responded
+	a := &Attempt{StartedAt: after(time.Hour), Duration: 250 * time.Millisecond, ResponseStatus: responded}
+	if status != Succeeded {
+		task.LastError, a.Error = "no", "no"
+	}
+	return Outcome{Task: task, Attempt: a}
+}
+
+func TestCreate(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		plain := task(1)
+		plain.Headers, plain.Body, plain.BodyRef = nil, nil, "sha256:cafe"
+		plain.CreatedAt = noon.Add(1_234_567 * time.Nanosecond)
+		for i, given := range []Task{plain, task(2)} {
+			got := create(t, s, given)[0]
+			want := given
+			want.CreatedAt = given.CreatedAt.Truncate(time.Millisecond)
+			want.Status, want.UpdatedAt, want.BudgetSince, want.Row, want.Version = Pending, want.CreatedAt, want.CreatedAt, int64(i+1), 1
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("Create = %+v\nwant %+v", got, want)
+			}
+			wantTask(t, s, want)
+		}
+		for _, name := range [][2]string{{"umbrella", plain.ID}, {"acme", "none"}} {
+			if got, err := s.Task(t.Context(), name[0], name[1]); !errors.Is(err, ErrNotFound) {
+				t.Errorf("Task(%q) = %+v, %v, want ErrNotFound", name, got, err)
+			}
+		}
+	})
+}
+
+// TestCreateOnce has a hundred callers of two processes create a task for one key.
+func TestCreateOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		stores := []*Store{openStore(t, url), openStore(t, url)}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		created := map[bool]int{}
+		ids := map[string]bool{}
+		for n := range 100 {
+			wg.Go(func() {
+				mine := task(n)
+				mine.IdempotencyKey, mine.Body = "one", []byte("one")
+				got, isNew, err := stores[n%2].Create(t.Context(), mine)
+				if err != nil || isNew != (got.ID == mine.ID) {
+					t.Errorf("Create = %s, %v, %v for %s", got.ID, isNew, err, mine.ID)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				created[isNew]++
+				ids[got.ID] = true
+			})
+		}
+		wg.Wait()
+		if created[true] != 1 || len(ids) != 1 {
+			t.Errorf("%d were created, and the answers name %d tasks, want one", created[true], len(ids))
+		}
+		if list, err := stores[0].Waiting(t.Context(), Due{}, 10); err != nil || len(list) != 1 {
+			t.Errorf("Waiting = %+v, %v, want one", list, err)
+		}
+	})
+}
+
+func TestKeyReused(t *testing.T) {
+	tests := []struct {
+		name    string
+		change  func(*Task)
+		created bool
+		err     error
+	}{
+		{"the same", func(*Task) {}, false, nil},
+		{"another time", func(t *Task) { t.CreatedAt, t.NextAttemptAt = after(time.Hour), after(time.Hour) }, false, nil},
+		{"a newer version of the policy", func(t *Task) { t.PolicyVersion = 2 }, false, nil},
+		{"another target", func(t *Task) { t.TargetURL += "/" }, false, ErrKeyReused},
+		{"another method", func(t *Task) { t.Method = "PUT" }, false, ErrKeyReused},
+		{"another header", func(t *Task) { t.Headers = map[string]string{"X-Order": "8"} }, false, ErrKeyReused},
+		{"another body", func(t *Task) { t.Body = []byte("{}") }, false, ErrKeyReused},
+		{"a body elsewhere", func(t *Task) { t.Body, t.BodyRef = nil, "sha256:cafe" }, false, ErrKeyReused},
+		{"another policy", func(t *Task) { t.PolicyID = "none" }, false, ErrKeyReused},
+		{"another tenant", func(t *Task) { t.Tenant = "umbrella" }, true, nil},
+		{"another key", func(t *Task) { t.IdempotencyKey = "" }, true, nil},
+	}
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		first := create(t, s, task(0))[0]
+		if p, err := s.PutPolicy(t.Context(), policy("acme", 9)); err != nil || p.Version != 2 {
+			t.Fatalf("PutPolicy = %+v, %v", p, err)
+		}
+		for i, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				again := task(0)
+				again.ID = task(i + 1).ID
+				tt.change(&again)
+				got, created, err := s.Create(t.Context(), again)
+				if created != tt.created || !errors.Is(err, tt.err) {
+					t.Fatalf("Create = %+v, %v, %v, want %v, %v", got, created, err, tt.created, tt.err)
+				}
+				if !created && err == nil && !reflect.DeepEqual(got, first) {
+					t.Errorf("Create = %+v, want %+v", got, first)
+				}
+				if _, err := s.Task(t.Context(), again.Tenant, again.ID); (err == nil) != tt.created {
+					t.Errorf("Task = %v", err)
+				}
+			})
+		}
+		wantTask(t, s, first)
+	})
+}
+
+// TestCreateTogether stores tasks in one transaction, some of which cannot be stored.
+func TestCreateTogether(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		create(t, s, task(0))
+		var batch []*creation
+		add := func(n int, change func(*Task)) {
+			given := task(n)
+			change(&given)
+			c, err := newCreation(given)
+			if err != nil {
+				t.Fatal(err)
+			}
+			batch = append(batch, c)
+		}
+		keep := func(*Task) {}
+		add(1, keep)
+		add(2, func(t *Task) { t.PolicyID = "none" })
+		add(3, func(t *Task) { t.PolicyVersion = 7 })
+		add(0, func(t *Task) { t.IdempotencyKey = "new" }) // its ID is taken
+		add(4, func(t *Task) { t.IdempotencyKey, t.Body = "key-0", nil })
+		add(0, keep) // once more
+		add(5, keep)
+		add(5, func(t *Task) { t.ID = "another" }) // the same key in the same transaction
+		for n := range 300 {
+			add(100+n, keep)
+		}
+		if err := s.create(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		wants := []string{"created", "none of this name", "version 7", "has its ID", "other content", "created", "", ""}
+		for i, want := range wants[:6] {
+			c := batch[i]
+			if want == "created" {
+				if c.err != nil || !c.created || c.result.Row == 0 {
+					t.Errorf("task %d: created %v, %v", i, c.created, c.err)
+				}
+				wantTask(t, s, c.result)
+			} else if c.err == nil || !strings.Contains(c.err.Error(), want) {
+				t.Errorf("task %d: %v, want %q", i, c.err, want)
+			}
+		}
+		a, b := batch[6], batch[7]
+		if a.err != nil || b.err != nil || a.created == b.created || a.result.ID != b.result.ID {
+			t.Errorf("two of one key: %+v and %+v", a, b)
+		}
+		if list, err := s.Waiting(t.Context(), Due{}, 1000); err != nil || len(list) != 303 {
+			t.Errorf("%d tasks wait, %v, want 303", len(list), err)
+		}
+	})
+}
+
+// TestCreateRefused has the database refuse one of many that come at once: the
+// others are stored.
+func TestCreateRefused(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		refuse := "alter table retry_tasks add check (method <> 'BAD'::bytea)"
+		if !s.db.Postgres() {
+			refuse = "create trigger refuse before insert on retry_tasks when new.method = cast('BAD' as blob) begin select raise(abort, 'refused'); end"
+		}
+		if _, err := rawDB(t, url).Exec(refuse); err != nil {
+			t.Fatal(err)
+		}
+		errs := make([]error, 50)
+		var wg sync.WaitGroup
+		for n := range errs {
+			wg.Go(func() {
+				given := task(n)
+				if n%10 == 3 {
+					given.Method = "BAD"
+				}
+				_, _, errs[n] = s.Create(t.Context(), given)
+			})
+		}
+		wg.Wait()
+		for n, err := range errs {
+			if _, lookup := s.Task(t.Context(), "acme", task(n).ID); (err != nil) != (n%10 == 3) || (lookup != nil) != (err != nil) {
+				t.Errorf("Create of task %d: %v, Task: %v", n, err, lookup)
+			}
+		}
+	})
+}
+
+// TestClaimOnce has two processes claim the same tasks.
+func TestClaimOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		stores := []*Store{openStore(t, url), openStore(t, url)}
+		var tasks []Task
+		for n := range 60 {
+			tasks = append(tasks, create(t, stores[0], task(n))...)
+		}
+		claimed := make([][]Task, 2)
+		var wg sync.WaitGroup
+		for i, s := range stores {
+			wg.Go(func() {
+				for rows := range slices.Chunk(rowsOf(tasks), 7) {
+					list, err := s.Claim(t.Context(), append(rows, 4711), after(49*time.Second), after(time.Minute))
+					if err != nil {
+						t.Errorf("Claim: %v", err)
+					}
+					claimed[i] = append(claimed[i], list...)
+				}
+			})
+		}
+		wg.Wait()
+		times := map[string]int{}
+		for _, c := range slices.Concat(claimed...) {
+			times[c.ID]++
+			want := tasks[slices.IndexFunc(tasks, func(t Task) bool { return t.ID == c.ID })]
+			if want.Status, want.Version = InFlight, 2; !reflect.DeepEqual(c, want) {
+				t.Errorf("Claim = %+v\nwant %+v", c, want)
+			}
+		}
+		for n, task := range tasks {
+			if want := map[bool]int{true: 1}[n <= 49]; times[task.ID] != want {
+				t.Errorf("task %d was claimed %d times, want %d", n, times[task.ID], want)
+			}
+		}
+		if list, err := stores[1].Claim(t.Context(), nil, after(time.Hour), after(time.Hour)); err != nil || len(list) != 0 {
+			t.Errorf("Claim of nothing = %v, %v", list, err)
+		}
+	})
+}
+
+func TestSettle(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		claimed := claimAll(t, s, create(t, s, task(1), task(2), task(3), task(4))...)
+		again := ended(claimed[0], Pending, 503)
+		again.Task.NextAttemptAt, again.Task.FirstFailedAt, again.Task.PrevDelay = after(time.Minute+1500*time.Millisecond), after(time.Hour), 1500*time.Millisecond
+		again.Task.Throttles, again.Task.LastError = 2, "\xff\x00"
+		unused := Outcome{Task: claimed[3]}
+		unused.Task.Status = Pending
+		outcomes := []Outcome{again, ended(claimed[1], Succeeded, 200), ended(claimed[2], Exhausted, 400), unused}
+		if err := s.Settle(t.Context(), outcomes); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range outcomes {
+			want := o.Task
+			want.Version++
+			wantTask(t, s, want)
+		}
+		wantLog(t, s, claimed[0], Attempt{1, after(time.Hour), 250 * time.Millisecond, 503, "no"})
+		wantLog(t, s, claimed[1], Attempt{1, after(time.Hour), 250 * time.Millisecond, 200, ""})
+		wantLog(t, s, claimed[3])
+
+		second := claimAll(t, s, claimed[3], again.Task) // in the order of their times
+		o := ended(second[1], Succeeded, 204)
+		o.Attempt.Number = 77 // does not matter
+		if err := s.Settle(t.Context(), []Outcome{o}); err != nil {
+			t.Fatal(err)
+		}
+		wantLog(t, s, claimed[0], Attempt{1, after(time.Hour), 250 * time.Millisecond, 503, "no"}, Attempt{2, after(time.Hour), 250 * time.Millisecond, 204, ""})
+		if list, err := s.Attempts(t.Context(), "acme", claimed[0].ID, 1, 10); err != nil || len(list) != 1 || list[0].Number != 2 {
+			t.Errorf("Attempts after 1 = %+v, %v", list, err)
+		}
+		if list, err := s.Attempts(t.Context(), "acme", claimed[0].ID, 0, 1); err != nil || len(list) != 1 || list[0].Number != 1 {
+			t.Errorf("one of Attempts = %+v, %v", list, err)
+		}
+		if _, err := s.Attempts(t.Context(), "umbrella", claimed[0].ID, 0, 1); !errors.Is(err, ErrNotFound) {
+			t.Errorf("Attempts of another tenant: %v", err)
+		}
+	})
+}
+
+func wantLog(t *testing.T, s *Store, of Task, want ...Attempt) {
+	t.Helper()
+	got, err := s.Attempts(t.Context(), of.Tenant, of.ID, 0, 100)
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("Attempts = %+v, %v\nwant %+v", got, err, want)
+	}
+}
+
+// TestSettleTooLate settles tasks that others have settled: that is dropped and named,
+// and all else of the transaction is stored.
+func TestSettleTooLate(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s, other := openStore(t, url), openStore(t, url)
+		claimed := claimAll(t, s, create(t, s, task(1), task(2), task(3))...)
+		taken := claimed[0]
+		if err := other.Settle(t.Context(), []Outcome{ended(taken, Pending, 0)}); err != nil {
+			t.Fatal(err)
+		}
+		claimAll(t, other, taken)
+		twice := ended(claimed[2], Exhausted, 500)
+		twice.Attempt = nil
+		mine := &settlement{outcomes: []Outcome{ended(taken, Succeeded, 200), ended(claimed[1], Succeeded, 200)}}
+		others := &settlement{outcomes: []Outcome{ended(claimed[2], Succeeded, 201), twice}}
+		if err := s.settle(t.Context(), []*settlement{mine, others}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(mine.lost, []string{taken.ID}) || !slices.Equal(others.lost, []string{claimed[2].ID}) {
+			t.Errorf("lost %q and %q, want the first and the third task", mine.lost, others.lost)
+		}
+		wantLog(t, s, taken, Attempt{1, after(time.Hour), 250 * time.Millisecond, 0, "no"})
+		wantLog(t, s, claimed[1], Attempt{1, after(time.Hour), 250 * time.Millisecond, 200, ""})
+		wantLog(t, s, claimed[2], Attempt{1, after(time.Hour), 250 * time.Millisecond, 201, ""})
+		for i, want := range []Status{InFlight, Succeeded, Succeeded} {
+			if got, err := s.Task(t.Context(), "acme", claimed[i].ID); err != nil || got.Status != want {
+				t.Errorf("task %d is %s, %v, want %s", i, got.Status, err, want)
+			}
+		}
+		lost, ok := errors.AsType[*LostError](s.Settle(t.Context(), []Outcome{ended(claimed[1], Succeeded, 200)}))
+		if !ok || !slices.Equal(lost.TaskIDs, []string{claimed[1].ID}) {
+			t.Errorf("Settle of what is settled: %v", lost)
+		}
+		if err := s.Settle(t.Context(), []Outcome{ended(taken, InFlight, 0)}); err == nil || !strings.Contains(err.Error(), "IN_FLIGHT") {
+			t.Errorf("Settle as IN_FLIGHT: %v", err)
+		}
+	})
+}
+
+func TestExpire(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		tasks := create(t, s, task(1), task(2), task(3), task(4))
+		for i, t0 := range tasks[:3] {
+			if _, err := s.Claim(t.Context(), []int64{t0.Row}, after(time.Hour), after(time.Duration(10-i)*time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if list, err := s.Expire(t.Context(), after(8*time.Minute-1), 10); err != nil || len(list) != 0 {
+			t.Errorf("Expire before any lease is over = %+v, %v", list, err)
+		}
+		list, err := s.Expire(t.Context(), after(9*time.Minute), 10)
+		if err != nil || !slices.Equal(rowsOf(list), []int64{3, 2}) || list[0].Status != InFlight || list[0].Version != 2 {
+			t.Fatalf("Expire = %+v, %v, want the third and the second", list, err)
+		}
+		if one, err := s.Expire(t.Context(), after(time.Hour), 1); err != nil || !slices.Equal(rowsOf(one), []int64{3}) {
+			t.Errorf("Expire of one = %+v, %v", one, err)
+		}
+		o := ended(list[0], Pending, 0)
+		o.Attempt.Error = "lease over"
+		if err := s.Settle(t.Context(), []Outcome{o}); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := s.Expire(t.Context(), after(time.Hour), 10); err != nil || !slices.Equal(rowsOf(list), []int64{2, 1}) {
+			t.Errorf("Expire = %+v, %v, want what is still in flight", list, err)
+		}
+	})
+}
+
+func TestCancel(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		tasks := create(t, s, task(1), task(2), task(3))
+		claimed := claimAll(t, s, tasks[1:]...)
+		if err := s.Settle(t.Context(), []Outcome{ended(claimed[1], Succeeded, 200)}); err != nil {
+			t.Fatal(err)
+		}
+		want := tasks[0]
+		got, err := s.Cancel(t.Context(), "acme", want.ID)
+		want.Status, want.Version, want.UpdatedAt = Cancelled, 2, got.UpdatedAt
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("Cancel = %+v, %v\nwant %+v", got, err, want)
+		}
+		wantTask(t, s, want)
+		for i, status := range []Status{Cancelled, InFlight, Succeeded} {
+			e, ok := errors.AsType[*StateError](second(s.Cancel(t.Context(), "acme", tasks[i].ID)))
+			if !ok || *e != (StateError{tasks[i].ID, status}) {
+				t.Errorf("Cancel of a task that is %s: %v", status, e)
+			}
+		}
+		for _, name := range [][2]string{{"umbrella", tasks[0].ID}, {"acme", "none"}} {
+			if _, err := s.Cancel(t.Context(), name[0], name[1]); !errors.Is(err, ErrNotFound) {
+				t.Errorf("Cancel(%q): %v, want ErrNotFound", name, err)
+			}
+		}
+		if list, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), after(time.Hour)); err != nil || len(list) != 0 {
+			t.Errorf("Claim of what is not PENDING = %+v, %v", list, err)
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestCancelOrClaim has one process cancel what another claims: one of them does.
+func TestCancelOrClaim(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s, other := openStore(t, url), openStore(t, url)
+		for n := range 20 {
+			of := create(t, s, task(n))[0]
+			var wg sync.WaitGroup
+			var claimed []Task
+			var claimErr, cancelErr error
+			wg.Go(func() { _, cancelErr = s.Cancel(t.Context(), "acme", of.ID) })
+			wg.Go(func() {
+				claimed, claimErr = other.Claim(t.Context(), []int64{of.Row}, after(time.Hour), after(time.Hour))
+			})
+			wg.Wait()
+			if _, refused := errors.AsType[*StateError](cancelErr); claimErr != nil || refused != (len(claimed) == 1) {
+				t.Fatalf("Cancel: %v, Claim = %d, %v, want one of them", cancelErr, len(claimed), claimErr)
+			}
+		}
+	})
+}
+
+func TestPolicies(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		put := func(p Policy, want int) {
+			t.Helper()
+			if got, err := s.PutPolicy(t.Context(), p); err != nil || got.Version != want || got.Tenant != p.Tenant {
+				t.Errorf("PutPolicy = %+v, %v, want version %d", got, err, want)
+			}
+		}
+		reordered := policy("acme", 5)
+		reordered.RetryableStatusCodes, reordered.Version = []int{429, 503, 429}, 9
+		put(policy("acme", 5), 1) // it is there
+		put(reordered, 1)
+		put(policy("acme", 6), 2)
+		put(policy("acme", 6), 2)
+		put(policy("acme", 5), 3) // no longer the newest
+		put(policy("umbrella", 8), 2)
+		for version, attempts := range []int{5, 5, 6, 5} {
+			want := policy("acme", attempts)
+			want.Version, want.RetryableStatusCodes = version, []int{429, 503}
+			if version == 0 {
+				want.Version = 3
+			}
+			if got, err := s.Policy(t.Context(), "acme", "standard", version); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("Policy(%d) = %+v, %v, want %+v", version, got, err, want)
+			}
+		}
+		for name, version := range map[string]int{"standard": 4, "none": 0} {
+			if _, err := s.Policy(t.Context(), "acme", name, version); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), name) {
+				t.Errorf("Policy(%q, %d): %v, want ErrNotFound", name, version, err)
+			}
+		}
+	})
+}
+
+// TestPoliciesAtOnce has two processes store policies of one name: each gets a
+// version of its own, and none is missing.
+func TestPoliciesAtOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		stores := []*Store{openStore(t, url), openStore(t, url)}
+		const n = 10
+		var wg sync.WaitGroup
+		versions := make([]Policy, 2*n)
+		for i := range versions {
+			wg.Go(func() {
+				var err error
+				if versions[i], err = stores[i%2].PutPolicy(t.Context(), policy("acme", 100+i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		slices.SortFunc(versions, func(a, b Policy) int { return a.Version - b.Version })
+		for i, p := range versions {
+			if p.Version != i+2 {
+				t.Errorf("version %d of %d is %d", i+2, len(versions)+1, p.Version)
+			}
+		}
+	})
+}
+
+func TestWaiting(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		var want []Due
+		for n := range 20 {
+			given := task(n)
+			given.NextAttemptAt = after(time.Duration(n%3) * time.Second) // many at one time
+			if n%2 == 0 {
+				given.Tenant = "umbrella"
+			}
+			got := create(t, s, given)[0]
+			want = append(want, Due{got.Row, got.Tenant, got.NextAttemptAt})
+		}
+		for _, gone := range []int64{1, 9, 20} {
+			if _, err := s.Claim(t.Context(), []int64{gone}, after(time.Hour), after(time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want = slices.DeleteFunc(want, func(d Due) bool { return d.Row == 1 || d.Row == 9 || d.Row == 20 })
+		slices.SortStableFunc(want, func(a, b Due) int { return a.At.Compare(b.At) })
+		for _, limit := range []int{1, 4, 100} {
+			var got []Due
+			for after := (Due{}); ; {
+				page, err := s.Waiting(t.Context(), after, limit)
+				if err != nil || len(page) > limit {
+					t.Fatalf("Waiting = %d, %v", len(page), err)
+				}
+				if len(page) == 0 {
+					break
+				}
+				got, after = append(got, page...), page[len(page)-1]
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("in pages of %d: %+v\nwant %+v", limit, got, want)
+			}
+		}
+	})
+}
+
+func TestDead(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		die := func(tasks ...Task) {
+			t.Helper()
+			for _, c := range claimAll(t, s, tasks...) {
+				if err := s.Settle(t.Context(), []Outcome{ended(c, Exhausted, 500)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		dead := func(want ...int64) []Task {
+			t.Helper()
+			list, err := s.Dead(t.Context(), 10)
+			if err != nil || !slices.Equal(rowsOf(list), want) {
+				t.Fatalf("Dead = %v, %v, want %v", rowsOf(list), err, want)
+			}
+			return list
+		}
+		bury := func(tasks []Task) {
+			t.Helper()
+			if err := s.Buried(t.Context(), tasks); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tasks := create(t, s, task(1), task(2), task(3))
+		die(tasks[2], tasks[0])
+		list := dead(1, 3)
+		if one, err := s.Dead(t.Context(), 1); err != nil || len(one) != 1 {
+			t.Errorf("Dead(1) = %v, %v", rowsOf(one), err)
+		}
+		bury(list[:1])
+		dead(3)
+		bury(list)
+		bury(nil)
+		dead()
+
+		begin := time.Now().Truncate(time.Millisecond)
+		revived, err := s.Revive(t.Context(), list[0].ID)
+		want := list[0]
+		want.Status, want.Version, want.AttemptNumber = Pending, want.Version+1, 0
+		want.NextAttemptAt, want.BudgetSince, want.UpdatedAt = revived.UpdatedAt, revived.UpdatedAt, revived.UpdatedAt
+		if err != nil || !reflect.DeepEqual(revived, want) || revived.UpdatedAt.Before(begin) {
+			t.Fatalf("Revive = %+v, %v\nwant %+v", revived, err, want)
+		}
+		_, err = s.Revive(t.Context(), list[0].ID)
+		if e, ok := errors.AsType[*StateError](err); !ok || *e != (StateError{list[0].ID, Pending}) {
+			t.Errorf("Revive of a task that is PENDING: %v", err)
+		}
+		if _, err := s.Revive(t.Context(), "none"); !errors.Is(err, ErrNotFound) {
+			t.Errorf("Revive of none: %v, want ErrNotFound", err)
+		}
+		claimed, err := s.Claim(t.Context(), []int64{1}, revived.NextAttemptAt, revived.NextAttemptAt)
+		if err != nil || len(claimed) != 1 {
+			t.Fatalf("Claim = %v, %v", claimed, err)
+		}
+		if err := s.Settle(t.Context(), []Outcome{ended(claimed[0], Exhausted, 502)}); err != nil {
+			t.Fatal(err)
+		}
+		bury(list) // a late confirm of the letter that came back
+		dead(1)
+		wantLog(t, s, tasks[0], Attempt{1, after(time.Hour), 250 * time.Millisecond, 500, "no"}, Attempt{2, after(time.Hour), 250 * time.Millisecond, 502, "no"})
+	})
+}
+
+func TestStats(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		if got, err := s.Stats(t.Context()); err != nil || !reflect.DeepEqual(got, Stats{}) {
+			t.Errorf("Stats of nothing = %+v, %v", got, err)
+		}
+		var tasks []Task
+		for n := range 8 {
+			given := task(n)
+			given.CreatedAt = after(time.Duration(n) * time.Minute)
+			if n == 7 {
+				given.Tenant = "umbrella"
+			}
+			tasks = append(tasks, create(t, s, given)...)
+		}
+		claimed := claimAll(t, s, tasks[:4]...)
+		if err := s.Settle(t.Context(), []Outcome{ended(claimed[0], Succeeded, 200), ended(claimed[1], Exhausted, 400), ended(claimed[2], Exhausted, 400)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Cancel(t.Context(), "acme", tasks[4].ID); err != nil {
+			t.Fatal(err)
+		}
+		want := Stats{Oldest: after(3 * time.Minute), Policies: []PolicyStats{
+			{Tenant: "acme", PolicyID: "standard", Pending: 2, InFlight: 1, Succeeded: 1, Exhausted: 2, Cancelled: 1},
+			{Tenant: "umbrella", PolicyID: "standard", Pending: 1},
+		}}
+		if got, err := s.Stats(t.Context()); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("Stats = %+v, %v\nwant %+v", got, err, want)
+		}
+	})
+}
+
+// TestIndexes shows that what is done all the time looks at no more rows than it
+// wants, however many wait.
+func TestIndexes(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		var batch []*creation
+		for n := range 3000 {
+			c, err := newCreation(task(n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			batch = append(batch, c)
+		}
+		if err := s.create(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		if s.db.Postgres() {
+			if _, err := rawDB(t, url).Exec("analyze retry_tasks"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, tt := range []struct {
+			name, statement string
+			args            []any
+			uses            string
+		}{
+			{"Claim", claimTasks, []any{InFlight, noon, sqldb.IDs{1, 2, 3}, after(time.Hour)}, "retry_tasks_pkey"},
+			{"Waiting", waitingTasks, []any{noon, 0, 100}, "retry_tasks_waiting"},
+			{"Expire", expiredTasks, []any{noon, 100}, "retry_tasks_leases"},
+			{"Dead", deadTasks, []any{100}, "retry_tasks_dead"},
+			{"Stats", statsQuery, nil, "retry_tasks_counts"},
+		} {
+			if s.db.Postgres() && tt.name == "Stats" {
+				continue // all wait here, so it may read the table as well
+			}
+			plan, err := planOf(t.Context(), s, tt.statement, tt.args)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !s.db.Postgres() && tt.name == "Claim" {
+				tt.uses = "SEARCH retry_tasks USING INTEGER PRIMARY KEY"
+			}
+			if !strings.Contains(plan, tt.uses) || strings.Contains(plan, "Seq Scan") || strings.Contains(plan, "SCAN retry_tasks\n") || strings.Contains(plan, "waiting") && tt.name == "Claim" {
+				t.Errorf("%s does not use %s:\n%s", tt.name, tt.uses, plan)
+			}
+		}
+	})
+}
+
+func planOf(ctx context.Context, s *Store, statement string, args []any) (plan string, err error) {
+	explain, before := "explain ", 0
+	if !s.db.Postgres() {
+		explain, before = "explain query plan ", 3
+	}
+	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
+		return tx.Each(ctx, explain+statement, args, func(scan func(...any) error) error {
+			var line string
+			dest := []any{new(any), new(any), new(any), &line}
+			err := scan(dest[3-before:]...)
+			plan += line + "\n"
+			return err
+		})
+	})
+	return plan, err
+}
