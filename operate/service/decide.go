@@ -112,13 +112,11 @@ func (p Policy) verdict(r result) classify.Verdict {
 		return classify.Verdict{Class: classify.ClassTransient, RetryAfter: v.RetryAfter}
 	case r.status != 0:
 		return v
-	case exhausted(r.err):
-		v.Deferred = true
 	}
+	v = classify.Verdict{Class: v.Class, Deferred: exhausted(r.err)}
 	if v.Class != classify.ClassPoison {
 		v.Class = classify.ClassTransient
 	}
-	v.MaxAttempts = 0
 	return v
 }
 

@@ -197,8 +197,8 @@ func answered(status int) *http.Response {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(""))}
 }
 
-// after has a target answer so after a time.
-func after(d time.Duration, status func(n int) int) func(context.Context, *http.Request) (*http.Response, error) {
+// answers has a target answer so after a time.
+func answers(d time.Duration, status func(n int) int) func(context.Context, *http.Request) (*http.Response, error) {
 	var mu sync.Mutex
 	n := 0
 	return func(ctx context.Context, _ *http.Request) (*http.Response, error) {
