@@ -7,7 +7,7 @@ CORE ?= brokers classify retry visibility dlq consumer
 MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
-LIVE := ./proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./integration/... \
+LIVE := ./proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./operate/service/redisschedule ./integration/... \
 	./integration/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci ./operate/proof
 
 # Packages that use an SDK.

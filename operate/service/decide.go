@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,9 +30,14 @@ func leaseOver(t Task, now time.Time) result {
 	return result{began: t.NextAttemptAt, took: max(now.Sub(t.NextAttemptAt), 0), err: errLeaseOver}
 }
 
-// longestEstimate is how long the next call may be taken to need: those that took
-// longer were cut off, or nobody knows.
-const longestEstimate = longestCall
+// estimate is how long the next call is taken to need: as long as this one, if
+// anybody knows.
+func (r result) estimate() time.Duration {
+	if r.err == errLeaseOver {
+		return 0
+	}
+	return min(r.took, longestCall)
+}
 
 // decide says what becomes of a task. It is pure: random, a number in [0, 1), is its
 // only source of chance. What was deferred leaves no attempt, and counts as none.
@@ -48,7 +54,7 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 		Throttles:     t.Throttles,
 		FirstFailedAt: t.BudgetSince,
 		Now:           now,
-		Ran:           min(r.took, longestEstimate) + time.Millisecond, // by which the due time may be rounded up
+		Ran:           r.estimate() + time.Millisecond, // by which the due time may be rounded up
 		PrevDelay:     t.PrevDelay,
 		Verdict:       v,
 	}, random)
@@ -72,6 +78,14 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 		t.FirstFailedAt = now
 	}
 	return Outcome{Task: t, Attempt: r.attempt()}
+}
+
+// Reason is one word for why a task is EXHAUSTED, as a dlq.Entry has it: "exhausted"
+// if it had all its attempts, "expired" if its budget is spent, or "poison" if no
+// attempt can help.
+func (t Task) Reason() string {
+	word, _, _ := strings.Cut(t.LastError, ": ")
+	return word
 }
 
 func (r result) attempt() *Attempt {
@@ -98,13 +112,11 @@ func (p Policy) verdict(r result) classify.Verdict {
 		return classify.Verdict{Class: classify.ClassTransient, RetryAfter: v.RetryAfter}
 	case r.status != 0:
 		return v
-	case exhausted(r.err):
-		v.Deferred = true
 	}
+	v = classify.Verdict{Class: v.Class, Deferred: exhausted(r.err)}
 	if v.Class != classify.ClassPoison {
 		v.Class = classify.ClassTransient
 	}
-	v.MaxAttempts = 0
 	return v
 }
 

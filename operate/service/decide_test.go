@@ -17,13 +17,15 @@ import (
 	"github.com/redrive-go/redrive/classify"
 )
 
+var created = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
 // response is the result of a call that was answered.
 func response(status int, header ...string) result {
 	h := http.Header{}
 	for i := 0; i < len(header); i += 2 {
 		h.Set(header[i], header[i+1])
 	}
-	r := result{began: noon, took: 20 * time.Millisecond, status: status}
+	r := result{began: created, took: 20 * time.Millisecond, status: status}
 	switch {
 	case status >= 400:
 		r.err = classify.FromResponse(&http.Response{StatusCode: status, Header: h})
@@ -34,12 +36,12 @@ func response(status int, header ...string) result {
 }
 
 func failure(err error) result {
-	return result{began: noon, took: 20 * time.Millisecond, err: err}
+	return result{began: created, took: 20 * time.Millisecond, err: err}
 }
 
 // fresh is a task that was claimed for the first time.
 func fresh() Task {
-	return Task{ID: "t", Status: InFlight, CreatedAt: noon, BudgetSince: noon, NextAttemptAt: noon, Version: 2}
+	return Task{ID: "t", Status: InFlight, CreatedAt: created, BudgetSince: created, NextAttemptAt: created, Version: 2}
 }
 
 func TestDecide(t *testing.T) {
@@ -50,7 +52,7 @@ func TestDecide(t *testing.T) {
 		policy   Policy
 		task     func(*Task)
 		result   result
-		after    time.Duration // since noon, of the decision
+		after    time.Duration // since created, of the decision
 		status   Status
 		attempts int  // that counted
 		logged   bool // in the log of attempts
@@ -90,10 +92,11 @@ func TestDecide(t *testing.T) {
 		{name: "breaker until the budget ends", policy: Policy{TotalBudgetMs: 5000}, result: failure(&deferral{"down", 7 * time.Second}), status: Exhausted, attempts: free, err: "expired: not called"},
 		{name: "no more files", result: failure(&net.OpError{Op: "dial", Err: syscall.EMFILE}), status: Pending, attempts: free, delay: time.Second},
 		{name: "forbidden target", result: failure(fmt.Errorf("dial: %w", &TargetError{"10.0.0.1", "it is private"})), status: Exhausted, attempts: counted, logged: true, err: "poison: dial: the target 10.0.0.1 must not be called"},
-		{name: "lease over", result: leaseOver(fresh(), noon.Add(time.Minute)), after: time.Minute, status: Pending, attempts: counted, logged: true, delay: time.Second, err: "lease over"},
-		{name: "the last lease is over", task: func(t *Task) { t.AttemptNumber = 9 }, result: leaseOver(fresh(), noon.Add(time.Minute)), after: time.Minute, status: Exhausted, attempts: 10, logged: true},
+		{name: "lease over", result: leaseOver(fresh(), created.Add(time.Minute)), after: time.Minute, status: Pending, attempts: counted, logged: true, delay: time.Second, err: "lease over"},
+		{name: "lease over, and little left", policy: Policy{TotalBudgetMs: 62_000}, result: leaseOver(fresh(), created.Add(time.Minute)), after: time.Minute, status: Pending, attempts: counted, logged: true, delay: time.Second},
+		{name: "the last lease is over", task: func(t *Task) { t.AttemptNumber = 9 }, result: leaseOver(fresh(), created.Add(time.Minute)), after: time.Minute, status: Exhausted, attempts: 10, logged: true},
 		{name: "the clock was set back", policy: Policy{TotalBudgetMs: 60_000}, result: response(503), after: -time.Hour, status: Pending, attempts: counted, logged: true, delay: time.Second},
-		{name: "it came back", policy: Policy{TotalBudgetMs: 60_000}, task: func(t *Task) { t.CreatedAt = noon.Add(-time.Hour) }, result: response(503), status: Pending, attempts: counted, logged: true, delay: time.Second},
+		{name: "it came back", policy: Policy{TotalBudgetMs: 60_000}, task: func(t *Task) { t.CreatedAt = created.Add(-time.Hour) }, result: response(503), status: Pending, attempts: counted, logged: true, delay: time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := tt.policy
@@ -103,7 +106,7 @@ func TestDecide(t *testing.T) {
 			if tt.task != nil {
 				tt.task(&task)
 			}
-			now := noon.Add(tt.after)
+			now := created.Add(tt.after)
 			o := decide(task, p, tt.result, now, 0)
 			if o.Task.Status != tt.status || o.Task.AttemptNumber != tt.attempts || (o.Attempt != nil) != tt.logged {
 				t.Errorf("%s after %d attempts, logged: %v; want %s after %d, logged: %v", o.Task.Status, o.Task.AttemptNumber, o.Attempt, tt.status, tt.attempts, tt.logged)
@@ -113,6 +116,9 @@ func TestDecide(t *testing.T) {
 			}
 			if !strings.Contains(o.Task.LastError, tt.err) || (o.Task.LastError == "") != (tt.status == Succeeded) {
 				t.Errorf("the error is %q, want %q", o.Task.LastError, tt.err)
+			}
+			if reason := o.Task.Reason(); tt.status == Exhausted && reason != "exhausted" && reason != "expired" && reason != "poison" {
+				t.Errorf("the reason is %q", reason)
 			}
 			if o.Task.Version != task.Version || o.Task.Row != task.Row || !o.Task.UpdatedAt.Equal(now) {
 				t.Errorf("the row is %+v", o.Task)
@@ -124,13 +130,13 @@ func TestDecide(t *testing.T) {
 func TestDelayIsJittered(t *testing.T) {
 	p := Policy{}.WithDefaults()
 	for _, random := range []float64{0, 0.25, 0.5} {
-		o := decide(fresh(), p, response(503), noon, random)
-		if got, want := o.Task.NextAttemptAt.Sub(noon), time.Duration(random*float64(time.Second)); got != want {
+		o := decide(fresh(), p, response(503), created, random)
+		if got, want := o.Task.NextAttemptAt.Sub(created), time.Duration(random*float64(time.Second)); got != want {
 			t.Errorf("random %v: %v, want %v", random, got, want)
 		}
 	}
-	d := decide(fresh(), p, failure(&deferral{"down", 10 * time.Second}), noon, 0.3)
-	if got := d.Task.NextAttemptAt.Sub(noon); got < 10*time.Second || got > 11*time.Second {
+	d := decide(fresh(), p, failure(&deferral{"down", 10 * time.Second}), created, 0.3)
+	if got := d.Task.NextAttemptAt.Sub(created); got < 10*time.Second || got > 11*time.Second {
 		t.Errorf("deferred by %v, want 10 s to 11 s", got)
 	}
 }
@@ -145,8 +151,8 @@ func FuzzDecide(f *testing.F) {
 		valid := p.Validate() == nil && made >= 0 && made < p.MaxAttempts && throttles >= 0
 		task := fresh()
 		task.AttemptNumber, task.Throttles, task.PrevDelay = made, throttles, millis(prev)
-		now := noon.Add(millis(elapsed))
-		r := result{began: noon, took: millis(took), status: status, err: errors.New(text)}
+		now := created.Add(millis(elapsed))
+		r := result{began: created, took: millis(took), status: status, err: errors.New(text)}
 		switch {
 		case status >= 200 && status < 300:
 			r.err = nil

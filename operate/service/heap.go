@@ -11,7 +11,7 @@ import (
 // Heap is a [Schedule] in the process: a heap for each tenant. It never fails.
 type Heap struct {
 	mu      sync.Mutex
-	rows    map[int64]place // of every task
+	rows    map[int64]position // of every task
 	tenants map[string]*line
 	waiting lines   // those whose first task is not due yet, by its time
 	turns   []*line // the others, in the order of their turns
@@ -20,18 +20,18 @@ type Heap struct {
 
 // NewHeap returns an empty Heap.
 func NewHeap() *Heap {
-	return &Heap{rows: map[int64]place{}, tenants: map[string]*line{}}
+	return &Heap{rows: map[int64]position{}, tenants: map[string]*line{}}
 }
 
-// place is where a task is: entries of it with another move are stale. They stay
+// position is where a task is: entries of it with another move are stale. They stay
 // where they are until they are first, or are too many.
-type place struct {
+type position struct {
 	at   int64 // Unix milliseconds
 	move uint64
 }
 
 type entry struct {
-	place
+	position
 	row int64
 }
 
@@ -66,7 +66,7 @@ func (h *Heap) add(d Due) {
 		h.tenants[d.Tenant] = l
 	}
 	h.moves++
-	p := place{at, h.moves}
+	p := position{at, h.moves}
 	h.rows[d.Row] = p
 	if !known {
 		l.tasks++
@@ -88,7 +88,7 @@ func (h *Heap) add(d Due) {
 func (h *Heap) compact(l *line) {
 	kept := l.entries[:0]
 	for _, e := range l.entries {
-		if h.rows[e.row] == e.place {
+		if h.rows[e.row] == e.position {
 			kept = append(kept, e)
 		}
 	}
@@ -158,7 +158,7 @@ func (h *Heap) arrange(limit int64) {
 // clean drops stale entries from the front, and forgets a tenant without any other.
 func (h *Heap) clean(l *line) bool {
 	for len(l.entries) > 0 {
-		if e := l.entries[0]; h.rows[e.row] == e.place {
+		if e := l.entries[0]; h.rows[e.row] == e.position {
 			return true
 		}
 		heap.Pop(&l.entries)

@@ -39,8 +39,8 @@ func (s *Service) Run(ctx context.Context) {
 func (s *Service) feed(ctx, calls context.Context) {
 	var blind time.Time // until when the schedule is not asked, as it has failed
 	for ctx.Err() == nil {
-		n := min(s.cfg.Workers*mostInHand-int(s.inHand.Load()), mostClaimed)
-		if n <= 0 {
+		room := s.cfg.Workers*mostInHand - int(s.inHand.Load())
+		if room < max(s.cfg.Workers*mostInHand/16, 1) { // so that claims are worth their transaction
 			select {
 			case <-s.freed:
 			case <-ctx.Done():
@@ -48,7 +48,7 @@ func (s *Service) feed(ctx, calls context.Context) {
 			continue
 		}
 		now := s.now()
-		due, next, err := s.take(ctx, now, n, &blind)
+		due, next, err := s.take(ctx, now, min(room, mostClaimed), &blind)
 		switch {
 		case err != nil:
 			sleep(ctx, retryStore)

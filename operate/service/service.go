@@ -330,7 +330,9 @@ func (s *Service) callNow(calls context.Context, to *target, t Task, limit time.
 	if r.err != nil && calls.Err() != nil {
 		r.err = fmt.Errorf("cut off as the service stops: %w", r.err)
 	}
-	if r.err = to.closed(r.err, s.now()); !isDeferral(r.err) {
+	if r.err = to.closed(r.err, s.now()); isDeferral(r.err) {
+		r.took = 0
+	} else {
 		s.cfg.Metrics.called(t, r.began)
 	}
 	return r

@@ -11,7 +11,7 @@ const (
 	pagesASweep  = 100 // at most; the next sweep goes on from there
 	mostExpired  = 1000
 	mostDead     = 100
-	mostUnburied = 3 // failures in a row, after which it is the broker that fails
+	mostUnburied = 3 // letters of a page that fail, before it is taken to be the broker's fault
 )
 
 // sweep brings back what was lost: tasks whose worker has died, and those that the
@@ -108,26 +108,42 @@ func (s *Service) undertake(ctx context.Context) {
 	}
 }
 
+// bury has the letters of all tasks published that wait for it, until that fails.
 func (s *Service) bury(ctx context.Context) {
-	for failures := 0; failures == 0; {
+	for ctx.Err() == nil {
 		dead, err := s.cfg.Store.Dead(ctx, mostDead)
 		s.trouble.note("read which tasks are exhausted", err)
-		var buried []Task
-		for _, t := range dead {
-			err := s.cfg.Bury(ctx, t)
-			s.trouble.note("publish dead letters", err)
-			if err == nil {
-				buried = append(buried, t)
-			} else if failures++; failures >= mostUnburied || ctx.Err() != nil {
-				break
-			}
+		if err != nil || len(dead) == 0 {
+			return
 		}
+		buried, failure := s.publish(ctx, dead)
+		s.trouble.note("publish dead letters", failure)
 		if len(buried) > 0 {
-			err = s.cfg.Store.Buried(context.WithoutCancel(ctx), buried)
+			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+			err = s.cfg.Store.Buried(within, buried)
+			cancel()
 			s.trouble.note("note that dead letters are published", err)
 		}
-		if err != nil || len(dead) < mostDead {
+		if err != nil || failure != nil {
 			return
 		}
 	}
+}
+
+// publish has letters published. It returns those that were, and the latest failure:
+// a letter that is refused does not hold up those behind it.
+func (s *Service) publish(ctx context.Context, dead []Task) (buried []Task, failure error) {
+	failures := 0
+	for _, t := range dead {
+		err := s.cfg.Bury(ctx, t)
+		if err == nil {
+			buried = append(buried, t)
+			continue
+		}
+		failure = err
+		if failures++; failures >= mostUnburied {
+			break
+		}
+	}
+	return buried, failure
 }

@@ -1,0 +1,453 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestThreeFailuresToSuccess(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.targets["shop.example"] = answers(20*time.Millisecond, func(n int) int {
+			if n <= 3 {
+				return 503
+			}
+			return 200
+		})
+		r := w.add("a", "shop.example", 0)
+		_, stop := w.start()
+		w.within(20*time.Second, "a", Succeeded, 1)
+		stop()
+		got := w.task(r)
+		if got.AttemptNumber != 4 || len(got.log) != 4 || got.log[3].ResponseStatus != 200 || got.log[0].ResponseStatus != 503 || got.log[0].Duration != 20*time.Millisecond {
+			t.Errorf("%d attempts: %+v", got.AttemptNumber, got.log)
+		}
+	})
+}
+
+// TestCalledWhenDue has tasks due at all times: each is called then, to the
+// millisecond, if it was stored before or after the service began.
+func TestCalledWhenDue(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		due := map[*fakeRow]time.Time{}
+		add := func(in time.Duration) *fakeRow {
+			r := w.add("a", "shop.example", in)
+			due[r] = time.Now().Add(in)
+			return r
+		}
+		for i := range 100 {
+			add(time.Duration(i*i) * time.Millisecond)
+		}
+		s, stop := w.start()
+		defer stop()
+		time.Sleep(3*time.Second + 37*time.Millisecond)
+		for i := range 100 {
+			r := add(time.Duration(i) * 31 * time.Millisecond)
+			if err := s.Scheduled(t.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		for r, at := range due {
+			if calls := w.callsOf(r); len(calls) != 1 || calls[0].Sub(at).Abs() > time.Millisecond {
+				t.Errorf("due at %v, called %v", at, calls)
+			}
+		}
+	})
+}
+
+// TestHangingTarget has one target hang: the others go on, and its own tasks cost few
+// calls.
+func TestHangingTarget(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		hangs := true
+		w.targets["hangs.example"] = func(ctx context.Context, _ *http.Request) (*http.Response, error) {
+			if !hangs {
+				return answered(200), nil
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		w.targets["good.example"] = answers(50*time.Millisecond, always(200))
+		for range 1000 {
+			w.add("a", "hangs.example", 0)
+		}
+		for range 500 {
+			w.add("b", "good.example", 0)
+		}
+		_, stop := w.start()
+		defer stop()
+		w.within(5*time.Second, "b", Succeeded, 500)
+		for range 20 {
+			w.add("b", "good.example", time.Second)
+		}
+		w.within(10*time.Second, "b", Succeeded, 520)
+		time.Sleep(2 * time.Minute)
+		calls := 0
+		for _, all := range w.calls {
+			calls += len(all)
+		}
+		if calls -= 520; calls > 100 {
+			t.Errorf("%d calls to a target that hangs for two minutes", calls)
+		}
+		hangs = false
+		w.within(5*time.Minute, "a", Succeeded, 1000)
+	})
+}
+
+// TestFlood has one tenant flood the service: another gets its turn.
+func TestFlood(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		for i := range 20 {
+			w.targets[fmt.Sprintf("host%d.example", i)] = answers(100*time.Millisecond, always(200))
+		}
+		for i := range 4000 {
+			w.add("flood", fmt.Sprintf("host%d.example", i%20), 0)
+		}
+		s, stop := w.start()
+		time.Sleep(2 * time.Second)
+		for i := range 20 {
+			r := w.add("small", fmt.Sprintf("host%d.example", i), 0)
+			_ = s.Scheduled(t.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt})
+		}
+		w.within(1500*time.Millisecond, "small", Succeeded, 20) // behind what is in hand
+		if n := w.count("flood", Succeeded); n < 1500 || n > 3000 {
+			t.Errorf("%d tasks of the flood are done after 3.5 s, want about 640 a second", n)
+		}
+		w.within(5*time.Second, "flood", Succeeded, 4000)
+		stop()
+	})
+}
+
+// TestPoisonOfATenant has all tasks of a tenant refused by a target that others use.
+func TestPoisonOfATenant(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.targets["shared.example"] = func(_ context.Context, req *http.Request) (*http.Response, error) {
+			if req.Header.Get("X-Poison") != "" {
+				return answered(422), nil
+			}
+			return answered(200), nil
+		}
+		for range 300 {
+			w.add("bad", "shared.example", 0).Headers = map[string]string{"X-Poison": "1"}
+			w.add("good", "shared.example", time.Second)
+		}
+		_, stop := w.start()
+		defer stop()
+		w.within(5*time.Second, "good", Succeeded, 300)
+		if n := w.count("bad", Exhausted); n != 300 {
+			t.Errorf("%d of 300 are exhausted", n)
+		}
+		for key, calls := range w.calls {
+			if len(calls) != 1 {
+				t.Errorf("%s was called %d times", key, len(calls))
+			}
+		}
+	})
+}
+
+// TestHalfOfTheAnswersFail has half of a target's answers be 500: nothing is stopped,
+// and nearly all tasks succeed.
+func TestHalfOfTheAnswersFail(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.targets["half.example"] = answers(20*time.Millisecond, func(n int) int { return 200 + 300*(n%2) })
+		for i := range 1000 {
+			w.add("a", "half.example", time.Duration(i)*10*time.Millisecond)
+		}
+		_, stop := w.start()
+		defer stop()
+		w.within(10*time.Minute, "a", Pending, 0)
+		if n := w.count("a", Succeeded); n < 985 { // one of 1024 fails ten times
+			t.Errorf("%d of 1000 tasks succeeded", n)
+		}
+		calls := 0
+		for _, all := range w.calls {
+			calls += len(all)
+		}
+		if calls > 2200 {
+			t.Errorf("%d calls for 1000 tasks, want about two for each", calls)
+		}
+	})
+}
+
+// TestWrongPolicy has tasks of a policy that hammers, at a target that is down, and
+// some whose policy is nowhere.
+func TestWrongPolicy(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.store.policies["hammer"] = Policy{ID: "hammer", Backoff: Fixed, MaxAttempts: 100, InitialDelayMs: 1, JitterType: NoJitter}.WithDefaults()
+		w.targets["down.example"] = answers(time.Millisecond, always(503))
+		for range 200 {
+			w.add("a", "down.example", 0).PolicyID = "hammer"
+		}
+		w.add("b", "good.example", 0).PolicyID = "nowhere"
+		w.add("c", "good.example", 0)
+		_, stop := w.start()
+		defer stop()
+		w.within(time.Minute, "c", Succeeded, 1)
+		calls := 0
+		for _, all := range w.calls {
+			calls += len(all)
+		}
+		if calls > 400 {
+			t.Errorf("%d calls in a minute, for 200 tasks to a target that is down", calls)
+		}
+		if n := w.count("b", Pending) + w.count("b", InFlight); n != 1 {
+			t.Error("a task whose policy is nowhere is lost")
+		}
+		w.store.mu.Lock()
+		w.store.policies["nowhere"] = w.store.policies["default"]
+		w.store.mu.Unlock()
+		w.within(time.Minute, "b", Succeeded, 1)
+	})
+}
+
+// TestWorkerDies has a task in the hand of a worker that is no more.
+func TestWorkerDies(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		r := w.add("a", "shop.example", 0)
+		if _, err := w.store.Claim(t.Context(), []int64{r.Row}, time.Now(), time.Now().Add(30*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		_, stop := w.start()
+		defer stop()
+		w.within(29*time.Second, "a", InFlight, 1)
+		w.within(20*time.Second, "a", Succeeded, 1)
+		got := w.task(r)
+		if got.AttemptNumber != 2 || len(got.log) != 2 || got.log[0].ResponseStatus != 0 || !strings.Contains(got.log[0].Error, "lease over") {
+			t.Errorf("%d attempts: %+v", got.AttemptNumber, got.log)
+		}
+	})
+}
+
+// TestTwoServices have one store: each task is called once.
+func TestTwoServices(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.targets["shop.example"] = answers(30*time.Millisecond, always(200))
+		for i := range 500 {
+			w.add("a", "shop.example", time.Duration(i)*5*time.Millisecond)
+		}
+		_, stop := w.start()
+		_, stopOther := w.start()
+		w.within(30*time.Second, "a", Succeeded, 500)
+		stop()
+		stopOther()
+		for key, calls := range w.calls {
+			if len(calls) != 1 {
+				t.Errorf("%s was called %d times", key, len(calls))
+			}
+		}
+	})
+}
+
+// TestClockSteps sets the clock forth and back while calls are under way.
+func TestClockSteps(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.targets["slow.example"] = answers(20*time.Second, always(200))
+		slow := w.add("a", "slow.example", 0)
+		later := w.add("a", "shop.example", 30*time.Minute)
+		_, stop := w.start()
+		defer stop()
+		time.Sleep(time.Second)
+		w.setClock(time.Hour)
+		w.within(25*time.Second, "a", Succeeded, 2)
+		if calls := w.callsOf(slow); len(calls) != 1 || w.task(slow).AttemptNumber != 1 {
+			t.Errorf("the call under way was made %d times", len(calls))
+		}
+		if calls := w.callsOf(later); len(calls) != 1 || w.task(later).log[0].StartedAt.Before(w.task(later).NextAttemptAt) {
+			t.Errorf("what is due by the new clock was called %v", calls)
+		}
+		soon := w.add("b", "shop.example", 900*time.Millisecond)
+		time.Sleep(600 * time.Millisecond)
+		w.setClock(-time.Hour)
+		now := w.add("c", "shop.example", 0)
+		w.within(10*time.Second, "c", Succeeded, 1)
+		if calls := w.callsOf(soon); len(calls) > 0 && w.task(soon).Status != Succeeded {
+			t.Errorf("%+v was called %v", w.task(soon), calls)
+		}
+		w.within(time.Hour, "b", Succeeded, 1)
+		if n := w.task(soon).AttemptNumber; n != 1 {
+			t.Errorf("%d attempts", n)
+		}
+		if calls := w.callsOf(now); len(calls) != 1 {
+			t.Errorf("called %v", calls)
+		}
+	})
+}
+
+func TestShutdown(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.targets["slow.example"] = answers(10*time.Second, always(200))
+		w.targets["hangs.example"] = func(ctx context.Context, _ *http.Request) (*http.Response, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		slow, hangs := w.add("a", "slow.example", 0), w.add("b", "hangs.example", time.Second)
+		for range 30 { // more than may go to one host: some wait for a slot
+			w.add("c", "slow.example", time.Second)
+		}
+		_, stop := w.start()
+		time.Sleep(1500 * time.Millisecond)
+		soon := w.add("d", "shop.example", 800*time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
+		began := time.Now()
+		stop()
+		if took := time.Since(began); took != 25*time.Second {
+			t.Errorf("it took %v to stop, want the 25 s of Drain", took)
+		}
+		if got := w.task(slow); got.Status != Succeeded {
+			t.Errorf("the call under way: %+v", got.Task)
+		}
+		if got := w.task(hangs); got.Status != Pending || got.AttemptNumber != 1 || !strings.Contains(got.LastError, "cut off as the service stops") {
+			t.Errorf("the call that hangs: %+v", got.Task)
+		}
+		if got := w.task(soon); got.Status != Pending || got.AttemptNumber != 0 || len(w.callsOf(soon)) > 0 {
+			t.Errorf("what has not begun: %+v", got.Task)
+		}
+		if n := w.count("c", InFlight); n > 0 {
+			t.Errorf("%d tasks are in nobody's hand", n)
+		}
+		for _, r := range w.store.rows {
+			if r.Tenant == "c" && len(w.calls[r.IdempotencyKey]) != r.AttemptNumber {
+				t.Errorf("%d calls, %d attempts: %+v", len(w.calls[r.IdempotencyKey]), r.AttemptNumber, r.Task)
+			}
+		}
+	})
+}
+
+// TestStoreFails has the store be away for a while: what became of calls is stored
+// when it is back, and nothing is called twice.
+func TestStoreFails(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.targets["slow.example"] = answers(2*time.Second, always(200))
+		for range 10 {
+			w.add("a", "slow.example", 0)
+			w.add("a", "shop.example", 3*time.Second)
+		}
+		set := func(err error) {
+			w.store.mu.Lock()
+			defer w.store.mu.Unlock()
+			w.store.down = err
+		}
+		_, stop := w.start()
+		defer stop()
+		time.Sleep(time.Second)
+		set(errors.New("the disk is full"))
+		time.Sleep(20 * time.Second)
+		set(nil)
+		w.within(10*time.Second, "a", Succeeded, 20)
+		for key, calls := range w.calls {
+			if len(calls) != 1 {
+				t.Errorf("%s was called %d times", key, len(calls))
+			}
+		}
+		for _, text := range []string{"cannot store what became of tasks", "the disk is full", "can store what became of tasks again", "can claim tasks again"} {
+			if !strings.Contains(w.log.String(), text) {
+				t.Errorf("the log has no %q", text)
+			}
+		}
+		if n := strings.Count(w.log.String(), "cannot claim tasks"); n != 1 {
+			t.Errorf("the log says %d times that tasks cannot be claimed", n)
+		}
+	})
+}
+
+// broken is a schedule that is away.
+type broken struct{ Schedule }
+
+func (broken) Add(context.Context, ...Due) error { return errors.New("connection refused") }
+func (broken) Take(context.Context, time.Time, int) ([]Due, time.Time, error) {
+	return nil, time.Time{}, errors.New("connection refused")
+}
+
+// TestScheduleFails has the schedule be away, empty, and back.
+func TestScheduleFails(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.config.Schedule = broken{}
+		for i := range 1000 {
+			w.add("a", "shop.example", time.Duration(i)*10*time.Millisecond)
+		}
+		_, stop := w.start()
+		w.within(15*time.Second, "a", Succeeded, 1000)
+		stop()
+	})
+	inVirtualTime(t, func(w *world) {
+		heap := NewHeap()
+		w.config.Schedule = heap
+		_, stop := w.start()
+		time.Sleep(time.Second)
+		for i := range 3000 { // which the schedule never hears of
+			w.add("a", "shop.example", time.Duration(i)*time.Millisecond)
+		}
+		w.within(3*time.Second+6*time.Second, "a", Succeeded, 3000)
+		stop()
+	})
+}
+
+func TestDeadLetters(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.targets["bad.example"] = answers(time.Millisecond, always(404))
+		letters, away := map[string]int{}, true
+		w.config.Bury = func(_ context.Context, t Task) error {
+			if away {
+				return errors.New("no broker")
+			}
+			letters[t.ID]++
+			return nil
+		}
+		for range 250 {
+			w.add("a", "bad.example", 0)
+		}
+		_, stop := w.start()
+		w.within(30*time.Second, "a", Exhausted, 250)
+		if n := len(letters); n > 0 {
+			t.Errorf("%d letters", n)
+		}
+		away = false
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		if len(letters) != 250 {
+			t.Errorf("%d letters of 250", len(letters))
+		}
+		w.add("a", "bad.example", 0)
+		time.Sleep(12 * time.Second)
+		stop()
+		for id, n := range letters {
+			if n != 1 {
+				t.Errorf("%d letters of %s", n, id)
+			}
+		}
+		if len(letters) != 251 {
+			t.Errorf("%d letters of 251", len(letters))
+		}
+	})
+}
+
+func TestForbiddenTargets(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.config.Guard = newTestGuard(t, Targets{Hosts: []string{"good.example"}})
+		bad, good := w.add("a", "evil.example", 0), w.add("a", "good.example", 0)
+		_, stop := w.start()
+		time.Sleep(time.Second)
+		stop()
+		if got := w.task(bad); got.Status != Exhausted || len(w.callsOf(bad)) > 0 || !strings.Contains(got.LastError, "not among the hosts that are allowed") {
+			t.Errorf("%+v", got.Task)
+		}
+		if got := w.task(good); got.Status != Succeeded {
+			t.Errorf("%+v", got.Task)
+		}
+	})
+}
+
+func TestNewReportsAllFaults(t *testing.T) {
+	_, err := New(Config{Workers: -1, PerHost: -1, Sweep: -1, Drain: -1})
+	for _, field := range []string{"Store", "Workers", "PerHost", "Sweep", "Drain"} {
+		if err == nil || !strings.Contains(err.Error(), "Config."+field+":") {
+			t.Errorf("%s is not named: %v", field, err)
+		}
+	}
+}
