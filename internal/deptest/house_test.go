@@ -109,8 +109,28 @@ var house = map[string]row{
 		tests:   []string{"integration/postgrestest"},
 	},
 	"operate/service": {
-		imports: []string{"operate/internal/sqldb"},
-		tests:   []string{"integration/postgrestest"},
+		imports: []string{"classify", "httpretry", "internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
+		sdk:     []string{"github.com/google/uuid", "github.com/prometheus/client_golang", "github.com/santhosh-tekuri/jsonschema"}, // the last in tests
+		tests:   []string{"integration/postgrestest", "operate/service/scheduletest"},
+	},
+	"operate/service/redisschedule": {
+		imports: []string{"operate/service"},
+		sdk:     []string{"github.com/redis/go-redis"},
+		tests:   []string{"operate/service/scheduletest"},
+	},
+	"operate/service/scheduletest": {imports: []string{"operate/service"}},
+	"operate/service/bodies": {
+		imports: []string{"operate/service/bodies/internal/sweep"},
+		tests:   []string{"operate/service/bodies/bodiestest"},
+	},
+	"operate/service/bodies/bodiestest": {imports: []string{"operate/service/bodies"}},
+	"operate/service/bodies/s3bodies": {
+		imports: []string{"operate/service/bodies", "operate/service/bodies/internal/sweep"},
+		sdk:     []string{"github.com/aws"},
+	},
+	"operate/internal/retries": {
+		imports: []string{"brokers", "classify", "consumer", "dlq", "internal/text", "operate/service", "operate/service/bodies"},
+		sdk:     []string{"github.com/prometheus/client_golang"},
 	},
 	"operate/job": {
 		imports: []string{"brokers", "brokers/wire", "classify", "dlq", "internal/fault", "internal/text", "operate/store", "retry"},

@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"net"
-	"net/netip"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,7 +32,7 @@ func newService(streams term.Streams, open opener) *cobra.Command {
 	f := &serviceFlags{}
 	cmd := &cobra.Command{
 		Use:   "service",
-		Short: "Take calls that must succeed eventually over HTTP, and make them, until Ctrl-C",
+		Short: "Take calls over HTTP, and repeat them until they succeed, until Ctrl-C",
 		Long: `Service takes calls that must succeed eventually, as JSON over HTTP, and makes them
 again until they succeed or their policy gives them up.
 
@@ -112,10 +109,10 @@ func (f *serviceFlags) yaml() []byte {
 
 func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 	s := &retries.Server{Logger: slog.New(slog.NewTextHandler(d.Err, nil)), Workers: c.Service.Concurrency}
-	if s.Tokens, s.MetricsToken, err = tokens(c); err != nil {
+	if s.Tokens, s.MetricsToken, err = connect.Tokens(c); err != nil {
 		return faulty(err)
 	}
-	if s.Guard, err = guard(c); err != nil {
+	if s.Guard, err = connect.Guard(c); err != nil {
 		return faulty(err)
 	}
 	if s.Bodies, err = connect.Bodies(ctx, c); err != nil {
@@ -189,43 +186,4 @@ func (d *desk) greet(address string, tokens bool) {
   curl http://%[1]s/retry-tasks%[2]s -H 'Content-Type: application/json' -d '{"policyId": "standard", "idempotencyKey": "order-1", "targetUrl": "https://api.example.com/orders"}'
 
 `, address, token)
-}
-
-// tokens are those that the configuration names.
-func tokens(c *config.Config) (list []service.Token, metrics string, err error) {
-	for _, tenant := range slices.Sorted(maps.Keys(c.Service.Tokens)) {
-		for i, s := range c.Service.Tokens[tenant] {
-			secret, err := s.Read()
-			if err != nil {
-				return nil, "", err
-			}
-			for _, other := range list {
-				if other.Secret == secret && other.Tenant != tenant {
-					return nil, "", c.Fault(fmt.Sprintf("service.tokens.%s[%d]", tenant, i), fmt.Errorf("is the token of %s, too: use another", other.Tenant))
-				}
-			}
-			list = append(list, service.Token{Tenant: tenant, Secret: secret})
-		}
-	}
-	if c.Service.MetricsToken != nil {
-		metrics, err = c.Service.MetricsToken.Read()
-	}
-	return list, metrics, err
-}
-
-// guard is what may be called.
-func guard(c *config.Config) (*service.Guard, error) {
-	var t service.Targets
-	for _, entry := range c.Service.Allow {
-		if _, err := netip.ParsePrefix(entry); err == nil {
-			t.Networks = append(t.Networks, entry)
-		} else {
-			t.Hosts = append(t.Hosts, entry)
-		}
-	}
-	g, err := service.NewGuard(t)
-	if err != nil {
-		return nil, c.Fault("service.allow", err)
-	}
-	return g, nil
 }

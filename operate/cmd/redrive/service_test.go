@@ -265,5 +265,8 @@ func TestServiceRefuses(t *testing.T) {
 		s.must(os.WriteFile(config.DefaultFile, []byte(`service: {tokens: {a: [{env: SAME_TOKEN}], b: [{env: SAME_TOKEN}]}}`), 0o600))
 		s.Setenv("SAME_TOKEN", "correct horse battery staple")
 		s.refuses(exitFailure, "is the token of a, too", "service")
+		s.must(os.WriteFile(config.DefaultFile, []byte(`service: {allow: [10.0.0.0/99], bodies: {s3: {bucket: retries, region: eu-central-1}}}`), 0o600))
+		s.refuses(exitFailure, "redrive.yaml:1:11: service.allow: ", "config", "check")
+		s.refuses(exitFailure, "store.url: is required for letters", "dlq", "ls")
 	})
 }

@@ -1,0 +1,93 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/service"
+	"github.com/redrive-go/redrive/operate/service/bodies"
+	"github.com/redrive-go/redrive/operate/service/bodies/s3bodies"
+)
+
+// Bodies returns where the retry service keeps large bodies; nil if it keeps none. It
+// connects to nothing. The error is a *config.Fault.
+func Bodies(ctx context.Context, c *config.Config) (bodies.Store, error) {
+	bucket := c.Service.Bodies.S3
+	if bucket == nil {
+		if dir := c.BodyDirectory(); dir != "" {
+			return bodies.Dir(dir), nil
+		}
+		return nil, nil
+	}
+	cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(bucket.Region), awsconfig.WithSharedConfigProfile(bucket.Profile))
+	if err != nil {
+		return nil, c.Fault("service.bodies.s3", err)
+	}
+	client := s3.NewFromConfig(cfg, func(o *s3.Options) {
+		if bucket.Endpoint != "" {
+			o.BaseEndpoint, o.UsePathStyle = aws.String(bucket.Endpoint), true // names of buckets are no hosts elsewhere
+		}
+	})
+	return &s3bodies.Bucket{Client: client, Name: bucket.Bucket, Prefix: bucket.Prefix}, nil
+}
+
+// Tokens are those that callers of the retry service show, and the one that readers
+// of its metrics do. The error is a *config.Fault.
+func Tokens(c *config.Config) (list []service.Token, metrics string, err error) {
+	for _, tenant := range slices.Sorted(maps.Keys(c.Service.Tokens)) {
+		for i, s := range c.Service.Tokens[tenant] {
+			secret, err := s.Read()
+			if err != nil {
+				return nil, "", err
+			}
+			for _, other := range list {
+				if other.Secret == secret && other.Tenant != tenant {
+					return nil, "", c.Fault(fmt.Sprintf("service.tokens.%s[%d]", tenant, i), fmt.Errorf("is the token of %s, too: use another", other.Tenant))
+				}
+			}
+			list = append(list, service.Token{Tenant: tenant, Secret: secret})
+		}
+	}
+	if c.Service.MetricsToken != nil {
+		metrics, err = c.Service.MetricsToken.Read()
+	}
+	return list, metrics, err
+}
+
+// Guard is what the retry service may call. The error is a *config.Fault.
+func Guard(c *config.Config) (*service.Guard, error) {
+	var t service.Targets
+	for _, entry := range c.Service.Allow {
+		if _, err := netip.ParsePrefix(entry); err == nil {
+			t.Networks = append(t.Networks, entry)
+		} else {
+			t.Hosts = append(t.Hosts, entry)
+		}
+	}
+	g, err := service.NewGuard(t)
+	if err != nil {
+		return nil, c.Fault("service.allow", err)
+	}
+	return g, nil
+}
+
+// checkService is Check for the retry service.
+func checkService(ctx context.Context, c *config.Config) error {
+	_, _, noTokens := Tokens(c)
+	_, noGuard := Guard(c)
+	_, noBodies := Bodies(ctx, c)
+	client, noSchedule := Schedule(c)
+	if client != nil {
+		noSchedule = client.Close()
+	}
+	return errors.Join(noTokens, noGuard, noBodies, noSchedule)
+}
