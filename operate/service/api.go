@@ -255,7 +255,7 @@ func (a *API) complete(ctx context.Context, t *Task) error {
 		err = a.Allowed(target)
 	}
 	if err != nil {
-		return targetForbidden.in("targetUrl", "may not be called: %v", err)
+		return targetForbidden.in("targetUrl", "is refused: %v", err)
 	}
 	policy, err := a.Store.Policy(ctx, t.Tenant, t.PolicyID, 0)
 	if errors.Is(err, ErrNotFound) {
