@@ -163,7 +163,9 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p, ok := errors.AsType[*problem](err)
 	if !ok {
 		p = unavailable.because("the store does not take it: send the same request again, with the same key")
-		cmp.Or(a.Logger, slog.Default()).Error("a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+		if r.Context().Err() == nil { // or the caller has gone
+			cmp.Or(a.Logger, slog.Default()).Error("a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+		}
 	}
 	switch p.status {
 	case http.StatusUnauthorized:
