@@ -11,13 +11,13 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
-// The plus keeps SQLite from looking at all that is due rather than at the rows.
 const claimTasks = `update retry_tasks set status = ?, version = version + 1, lease_until = ? where id in
-	(select id from retry_tasks where id in (IDS) and +status = 0 and +next_attempt_at <= ? UNLOCKED) returning ` + taskColumns
+	(select id from retry_tasks where id in (IDS) and status = 0 and next_attempt_at <= ? UNLOCKED) returning ` + taskColumns
 
 // Claim makes tasks IN_FLIGHT that are PENDING and due at now, leases them until
 // then, and returns them in the order in which they are due. It leaves out all
 // others: those that are not PENDING, and those that somebody else is changing.
+// UpdatedAt stays.
 func (s *Store) Claim(ctx context.Context, rows []int64, now, until time.Time) (claimed []Task, err error) {
 	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
 		claimed, err = tasksOf(ctx, tx, claimTasks, InFlight, until, sqldb.IDs(rows), now)
@@ -41,8 +41,9 @@ type settlement struct {
 // last wait for their dead letters, see [Store.Dead].
 //
 // Outcomes of tasks whose version is no longer that of the row are dropped, and
-// named in a [*LostError]; all others are stored nevertheless. Calls that come at
-// the same time share a transaction.
+// named in a [*LostError]; all others are stored nevertheless. A call that is
+// repeated after an error may find that it has stored them, and names them, too.
+// Calls that come at the same time share a transaction.
 func (s *Store) Settle(ctx context.Context, outcomes []Outcome) error {
 	for _, o := range outcomes {
 		if st := o.Task.Status; st != Pending && st != Succeeded && st != Exhausted {

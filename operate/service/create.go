@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
@@ -104,7 +103,6 @@ func (s *Store) create(ctx context.Context, batch []*creation) error {
 				others = append(others, c)
 				continue
 			}
-			delete(rows, c.name())
 			c.result, c.created, c.err = c.task, true, nil
 			c.result.Row = row
 		}
@@ -112,20 +110,17 @@ func (s *Store) create(ctx context.Context, batch []*creation) error {
 	})
 }
 
-func (c *creation) name() string { return string(c.identity) + c.task.ID }
+// name tells the creations of a transaction apart.
+func (c *creation) name() string { return string(c.identity) + string(c.content) + c.task.ID }
 
 // insertTasks returns the numbers of the tasks that it stored, by their names. It
 // leaves out those whose key or ID is there already, or whose policy is not.
 func insertTasks(ctx context.Context, tx sqldb.Tx, batch []*creation) (map[string]int64, error) {
-	columns := []struct{ name, is string }{
-		{"task_id", "BYTES"}, {"identity", "BYTES"}, {"content", "BYTES"}, {"tenant", "BYTES"}, {"policy_id", "BYTES"}, {"policy_version", "bigint"},
-		{"next_attempt_at", "bigint"}, {"created_at", "bigint"}, {"updated_at", "bigint"}, {"budget_since", "bigint"},
-		{"idempotency_key", "BYTES"}, {"method", "BYTES"}, {"target_url", "BYTES"}, {"body_ref", "BYTES"}, {"headers", "BYTES"}, {"body", "BYTES"},
-	}
-	var names, types, values []string
-	for i, c := range columns {
-		names, types, values = append(names, c.name), append(types, c.is), append(values, fmt.Sprint("v.column", i+1))
-	}
+	const statement = `insert into retry_tasks (task_id, identity, content, tenant, policy_id, policy_version, next_attempt_at, created_at, updated_at, budget_since,
+		idempotency_key, method, target_url, body_ref, headers, body) select v.* from (values ROWS) as v
+		where exists (select 1 from retry_policies p where p.tenant = v.column4 and p.policy_id = v.column5 and p.version = v.column6)
+		order by v.column2 on conflict do nothing returning id, identity, content, task_id`
+	types := slices.Concat(slices.Repeat([]string{"BYTES"}, 5), slices.Repeat([]string{"bigint"}, 5), slices.Repeat([]string{"BYTES"}, 6))
 	rows := make([][]any, len(batch))
 	for i, c := range batch {
 		t := c.task
@@ -135,14 +130,11 @@ func insertTasks(ctx context.Context, tx sqldb.Tx, batch []*creation) (map[strin
 			t.IdempotencyKey, t.Method, t.TargetURL, t.BodyRef, c.headers, notNil(t.Body),
 		}
 	}
-	statement := "insert into retry_tasks (" + strings.Join(names, ", ") + ") select " + strings.Join(values, ", ") + ` from (values ROWS) as v
-		where exists (select 1 from retry_policies p where p.tenant = v.column4 and p.policy_id = v.column5 and p.version = v.column6)
-		order by v.column2 on conflict do nothing returning id, identity, task_id`
 	stored := make(map[string]int64, len(batch))
 	err := tx.Batch(ctx, statement, types, rows, func(scan func(...any) error) error {
 		var row int64
 		var c creation
-		err := scan(&row, &c.identity, &c.task.ID)
+		err := scan(&row, &c.identity, &c.content, &c.task.ID)
 		stored[c.name()] = row
 		return err
 	})

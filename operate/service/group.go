@@ -36,7 +36,7 @@ type member[T any] struct {
 }
 
 // add does an item, and returns when it is durable, or when ctx ends: then nobody
-// knows whether it is, and nobody reads the item.
+// knows whether it is, and the item may still be in use.
 func (g *group[T]) add(ctx context.Context, item T) error {
 	m := &member[T]{ctx, item, make(chan error, 1)}
 	g.mu.Lock()

@@ -262,14 +262,16 @@ func TestCreateTogether(t *testing.T) {
 		add(0, keep) // once more
 		add(5, keep)
 		add(5, func(t *Task) { t.ID = "another" }) // the same key in the same transaction
+		add(6, keep)
+		add(6, func(t *Task) { t.Body = nil }) // the same ID, too
 		for n := range 300 {
 			add(100+n, keep)
 		}
 		if err := s.create(t.Context(), batch); err != nil {
 			t.Fatal(err)
 		}
-		wants := []string{"created", "none of this name", "version 7", "has its ID", "other content", "created", "", ""}
-		for i, want := range wants[:6] {
+		wants := []string{"created", "none of this name", "version 7", "has its ID", "other content", "created"}
+		for i, want := range wants {
 			c := batch[i]
 			if want == "created" {
 				if c.err != nil || !c.created || c.result.Row == 0 {
@@ -284,8 +286,13 @@ func TestCreateTogether(t *testing.T) {
 		if a.err != nil || b.err != nil || a.created == b.created || a.result.ID != b.result.ID {
 			t.Errorf("two of one key: %+v and %+v", a, b)
 		}
-		if list, err := s.Waiting(t.Context(), Due{}, 1000); err != nil || len(list) != 303 {
-			t.Errorf("%d tasks wait, %v, want 303", len(list), err)
+		a, b = batch[8], batch[9]
+		if a.created == b.created || !errors.Is(errors.Join(a.err, b.err), ErrKeyReused) {
+			t.Errorf("two of one ID: %+v and %+v", a, b)
+		}
+		wantTask(t, s, map[bool]Task{true: a.result, false: b.result}[a.created])
+		if list, err := s.Waiting(t.Context(), Due{}, 1000); err != nil || len(list) != 304 {
+			t.Errorf("%d tasks wait, %v, want 304", len(list), err)
 		}
 	})
 }
