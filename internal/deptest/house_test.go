@@ -109,9 +109,16 @@ var house = map[string]row{
 		tests:   []string{"integration/postgrestest"},
 	},
 	"operate/service": {
-		imports: []string{"operate/internal/sqldb"},
-		tests:   []string{"integration/postgrestest"},
+		imports: []string{"classify", "httpretry", "internal/text", "operate/internal/sqldb", "retry", "retry/breaker", "retry/budget"},
+		sdk:     []string{"github.com/prometheus/client_golang"},
+		tests:   []string{"operate/service/scheduletest", "integration/postgrestest"},
 	},
+	"operate/service/redisschedule": {
+		imports: []string{"operate/service"},
+		sdk:     []string{"github.com/redis/go-redis"},
+		tests:   []string{"operate/service/scheduletest"},
+	},
+	"operate/service/scheduletest": {imports: []string{"operate/service"}},
 	"operate/job": {
 		imports: []string{"brokers", "brokers/wire", "classify", "dlq", "internal/fault", "internal/text", "operate/store", "retry"},
 		tests:   []string{"brokers/memory", "consumer"},
