@@ -49,6 +49,10 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 		return Outcome{Task: t, Attempt: r.attempt()}
 	}
 	v := p.verdict(r)
+	if v.Deferred { // not for longer than half of the budget that is left: it may be sooner
+		left := millis(p.TotalBudgetMs) - now.Sub(t.BudgetSince)
+		v.RetryAfter = min(v.RetryAfter, max(left/2, shortestPause))
+	}
 	d := retry.Decide(p.Retry(), retry.Run{
 		Attempt:       t.AttemptNumber + 1,
 		Throttles:     t.Throttles,

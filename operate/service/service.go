@@ -208,7 +208,10 @@ func (s *Service) work(ctx, calls context.Context, t Task, lease time.Time) endi
 		return back(t)
 	}
 	p, err := s.policy(ctx, t)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return back(t)
+	case err != nil:
 		t.Status, t.NextAttemptAt = Pending, ceil(s.now().Add(retryStore+leaseMargin))
 		return ending{Outcome: Outcome{Task: t}, quiet: true}
 	}

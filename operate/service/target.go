@@ -20,9 +20,12 @@ const (
 	mostTargets    = 5000             // of each generation
 	longestQueue   = time.Second      // in the process, for a call to the same target to end
 	queuedPerSlot  = 4                // tasks in that queue, for each call that a target may have
-	longestPause   = time.Minute      // of a task whose target is down or full
-	shortestPause  = time.Second      // likewise
-	longestRefused = 15 * time.Minute // of a retry that waits for a token
+	longestPause   = time.Minute      // of a task whose target is down, if not many are
+	shortestPause  = time.Second      // of a task that is put off
+	longestPark    = 30 * time.Minute // of one that many others are put off before
+	usualPace      = 2 * time.Millisecond
+	slowestPace    = 20 * time.Millisecond // at which tasks that were put off come back
+	longestRefused = 15 * time.Minute      // of a retry that waits for a token
 )
 
 // deferral is why a task is put off that was not called: it does not count.
@@ -87,7 +90,7 @@ type target struct {
 	queued   int
 	took     time.Duration // by a call lately
 	progress time.Time     // when a call ended last, or began with no other under way
-	free     time.Time     // when a task that is put off now gets a slot, if all goes on as it does
+	parked   time.Time     // when the last one of those that are put off comes back, by their pace
 }
 
 func (ts *targets) newTarget(name string) (*target, error) {
@@ -172,19 +175,26 @@ func (t *target) leave(now time.Time, took time.Duration) {
 	<-t.slots
 }
 
-// full puts a task off for which there is no slot.
+// full puts a task off for which there is no slot: those come back about as fast as
+// calls end.
 func (t *target) full(now time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	each := max(t.took, now.Sub(t.progress)) / time.Duration(cap(t.slots))
-	t.free = t.free.Add(each)
-	if earliest := now.Add(shortestPause); t.free.Before(earliest) {
-		t.free = earliest
+	return &deferral{"as many calls to " + t.name + " as may be are under way", t.park(now, shortestPause, min(each, slowestPace))}
+}
+
+// park returns how long a task is put off: for least, and behind those before it, so
+// that a hundred thousand do not come back together, each to be claimed and put off
+// once more.
+func (t *target) park(now time.Time, least, each time.Duration) time.Duration {
+	if t.parked = t.parked.Add(each); t.parked.Before(now) {
+		t.parked = now
 	}
-	if latest := now.Add(longestPause); t.free.After(latest) {
-		t.free = latest
+	if latest := now.Add(longestPark); t.parked.After(latest) {
+		t.parked = latest
 	}
-	return &deferral{"as many calls to " + t.name + " as may be are under way", t.free.Sub(now)}
+	return max(least, t.parked.Sub(now))
 }
 
 // token takes one for a retry, or says when to come back.
@@ -215,5 +225,7 @@ func (t *target) closed(err error, now time.Time) error {
 	s := t.breaker.Snapshot(now)
 	wait := max(shortestPause, s.Next.Sub(now), min(shortestPause<<min(s.Openings, 16), longestPause))
 	wait = wait/2 + time.Duration(rand.Float64()*float64(wait))
-	return &deferral{fmt.Sprintf("%s is down (%s)", t.name, s.Reason), wait}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return &deferral{fmt.Sprintf("%s is down (%s)", t.name, s.Reason), t.park(now, wait, usualPace)}
 }

@@ -1,0 +1,96 @@
+package service
+
+import (
+	"fmt"
+	"net/url"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func newTestTarget(t testing.TB, perHost int) *target {
+	t.Helper()
+	to, err := newTargets(newTestGuard(t, Targets{}), nil, perHost).of(&url.URL{Scheme: "https", Host: "a.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// TestSlots has more tasks than slots: some wait, the others come back one after the
+// other, and a slot that is given back is taken.
+func TestSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := newTestTarget(t, 2)
+		for range 2 {
+			if err := to.enter(nil, time.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		errs := make(chan error, 20)
+		for range 20 {
+			go func() { errs <- to.enter(nil, time.Now) }() // received below
+		}
+		synctest.Wait()
+		if n := len(errs); n != 12 {
+			t.Errorf("%d of 20 were put off at once, want all but the 8 that may wait", n)
+		}
+		to.leave(time.Now(), 10*time.Millisecond)
+		synctest.Wait()
+		entered := 0
+		for range 20 {
+			err := <-errs
+			if err == nil {
+				entered++
+				continue
+			}
+			off, ok := err.(*deferral)
+			if !ok || off.wait < shortestPause || off.wait > 3*time.Second {
+				t.Errorf("put off by %v", err)
+			}
+		}
+		if entered != 1 {
+			t.Errorf("%d entered, want 1", entered)
+		}
+	})
+}
+
+// TestParking puts a hundred thousand tasks off: they come back over minutes.
+func TestParking(t *testing.T) {
+	to := newTestTarget(t, 2)
+	now := time.Now()
+	var longest time.Duration
+	for range 100_000 {
+		longest = max(longest, to.park(now, time.Second, usualPace))
+	}
+	if longest.Round(time.Second) != 200*time.Second {
+		t.Errorf("the last comes back after %v, want 200 s", longest)
+	}
+	if wait := to.park(now.Add(time.Hour), time.Second, usualPace); wait != time.Second {
+		t.Errorf("an hour later, one is put off by %v", wait)
+	}
+}
+
+func TestTargetsAreBounded(t *testing.T) {
+	ts := newTargets(newTestGuard(t, Targets{}), nil, 2)
+	of := func(host string) *target {
+		to, err := ts.of(&url.URL{Scheme: "https", Host: host})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return to
+	}
+	first := of("first.example")
+	if of("FIRST.example:443") != first || of("first.example:80") == first {
+		t.Error("host and port are not what tells targets apart")
+	}
+	for i := range 3 * mostTargets {
+		of(fmt.Sprintf("host%d.example", i))
+		if of("first.example") != first {
+			t.Fatal("a target that is in use was forgotten")
+		}
+	}
+	if n := len(ts.young) + len(ts.old); n > 2*mostTargets {
+		t.Errorf("%d targets are known", n)
+	}
+}
