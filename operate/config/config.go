@@ -303,7 +303,8 @@ type Service struct {
 
 	// Allow is what may be called: hosts such as `api.example.com`, `*.example.com` or
 	// `https://api.example.com:8443`, and networks that are not public, such as
-	// `10.1.0.0/16`, or `127.0.0.0/8` for this machine.
+	// `10.1.0.0/16`, or `127.0.0.0/8` for this machine. With networks alone, every
+	// host on a public address may be called, too.
 	Allow []string `yaml:"allow" unset:"every host on a public address"`
 
 	// Bodies is where bodies above 64 KiB are kept.
