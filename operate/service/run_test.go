@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 func TestThreeFailuresToSuccess(t *testing.T) {
@@ -450,4 +453,84 @@ func TestNewReportsAllFaults(t *testing.T) {
 			t.Errorf("%s is not named: %v", field, err)
 		}
 	}
+}
+
+func TestMetrics(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.config.Metrics = NewMetrics()
+		w.targets["shop.example"] = answers(20*time.Millisecond, func(n int) int {
+			if n <= 3 {
+				return 503
+			}
+			return 200
+		})
+		w.targets["bad.example"] = answers(0, always(404))
+		w.add("a", "shop.example", 0)
+		for i := range 150 {
+			name := fmt.Sprint("policy-", i)
+			w.store.policies[name] = w.store.policies["default"]
+			w.add("b", "bad.example", 30*time.Second).PolicyID = name
+		}
+		_, stop := w.start()
+		time.Sleep(time.Minute)
+		stop()
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(w.config.Metrics)
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, ages := map[string]float64{}, uint64(0)
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				switch f.GetName() {
+				case "retry_attempts_total":
+					got[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] += m.GetCounter().GetValue()
+				case "retry_task_age_seconds":
+					ages += m.GetHistogram().GetSampleCount()
+				}
+			}
+		}
+		for series, want := range map[string]float64{"retry default": 3, "success default": 1, "dead_letter other": 51} {
+			if got[series] != want {
+				t.Errorf("%s is %v, want %v", series, got[series], want)
+			}
+		}
+		if len(got) != 2+99+1 || ages != 154 {
+			t.Errorf("%d series, and %d ages, want 102 and 154", len(got), ages)
+		}
+	})
+}
+
+// bodies has one, once it is there.
+type bodies struct{ after time.Time }
+
+func (b bodies) Open(context.Context, string) (io.ReadCloser, error) {
+	if time.Now().Before(b.after) {
+		return nil, errors.New("no connection")
+	}
+	return io.NopCloser(strings.NewReader("large")), nil
+}
+
+// TestBodies has the store of bodies be away: the task waits, uncounted.
+func TestBodies(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.config.Bodies = bodies{time.Now().Add(time.Minute)}
+		var sent string
+		w.targets["shop.example"] = func(_ context.Context, req *http.Request) (*http.Response, error) {
+			body, _ := req.GetBody()
+			all, _ := io.ReadAll(body)
+			sent = string(all)
+			return answered(200), nil
+		}
+		r := w.add("a", "shop.example", 0)
+		r.BodyRef = "a/1"
+		_, stop := w.start()
+		defer stop()
+		w.within(59*time.Second, "a", Succeeded, 0)
+		w.within(time.Minute, "a", Succeeded, 1)
+		if got := w.task(r); got.AttemptNumber != 1 || len(got.log) != 1 || sent != "large" {
+			t.Errorf("%d attempts, sent %q", got.AttemptNumber, sent)
+		}
+	})
 }
