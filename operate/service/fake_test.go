@@ -257,6 +257,28 @@ func (w *world) callsOf(r *fakeRow) []time.Time {
 	return slices.Clone(w.calls[r.IdempotencyKey])
 }
 
+// made is how many calls there were.
+func (w *world) made() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, all := range w.calls {
+		n += len(all)
+	}
+	return n
+}
+
+// calledOnce fails if a task was called more than once.
+func (w *world) calledOnce() {
+	w.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, calls := range w.calls {
+		if len(calls) != 1 {
+			w.Errorf("%s was called %d times", key, len(calls))
+		}
+	}
+}
+
 // count counts the tasks of a tenant in a state.
 func (w *world) count(tenant string, s Status) int {
 	w.store.mu.Lock()

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 func TestThreeFailuresToSuccess(t *testing.T) {
@@ -65,38 +70,34 @@ func TestCalledWhenDue(t *testing.T) {
 // calls.
 func TestHangingTarget(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
-		hangs := true
+		var mended atomic.Bool
 		w.targets["hangs.example"] = func(ctx context.Context, _ *http.Request) (*http.Response, error) {
-			if !hangs {
+			if mended.Load() {
 				return answered(200), nil
 			}
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
 		w.targets["good.example"] = answers(50*time.Millisecond, always(200))
-		for range 1000 {
+		for range 500 {
 			w.add("a", "hangs.example", 0)
 		}
-		for range 500 {
+		for range 300 {
 			w.add("b", "good.example", 0)
 		}
 		_, stop := w.start()
 		defer stop()
-		w.within(5*time.Second, "b", Succeeded, 500)
+		w.within(5*time.Second, "b", Succeeded, 300)
 		for range 20 {
 			w.add("b", "good.example", time.Second)
 		}
-		w.within(10*time.Second, "b", Succeeded, 520)
+		w.within(10*time.Second, "b", Succeeded, 320)
 		time.Sleep(2 * time.Minute)
-		calls := 0
-		for _, all := range w.calls {
-			calls += len(all)
-		}
-		if calls -= 520; calls > 100 {
+		if calls := w.made() - 320; calls > 100 {
 			t.Errorf("%d calls to a target that hangs for two minutes", calls)
 		}
-		hangs = false
-		w.within(5*time.Minute, "a", Succeeded, 1000)
+		mended.Store(true)
+		w.within(5*time.Minute, "a", Succeeded, 500)
 	})
 }
 
@@ -143,11 +144,7 @@ func TestPoisonOfATenant(t *testing.T) {
 		if n := w.count("bad", Exhausted); n != 300 {
 			t.Errorf("%d of 300 are exhausted", n)
 		}
-		for key, calls := range w.calls {
-			if len(calls) != 1 {
-				t.Errorf("%s was called %d times", key, len(calls))
-			}
-		}
+		w.calledOnce()
 	})
 }
 
@@ -165,11 +162,7 @@ func TestHalfOfTheAnswersFail(t *testing.T) {
 		if n := w.count("a", Succeeded); n < 985 { // one of 1024 fails ten times
 			t.Errorf("%d of 1000 tasks succeeded", n)
 		}
-		calls := 0
-		for _, all := range w.calls {
-			calls += len(all)
-		}
-		if calls > 2200 {
+		if calls := w.made(); calls > 2200 {
 			t.Errorf("%d calls for 1000 tasks, want about two for each", calls)
 		}
 	})
@@ -189,11 +182,7 @@ func TestWrongPolicy(t *testing.T) {
 		_, stop := w.start()
 		defer stop()
 		w.within(time.Minute, "c", Succeeded, 1)
-		calls := 0
-		for _, all := range w.calls {
-			calls += len(all)
-		}
-		if calls > 400 {
+		if calls := w.made(); calls > 400 {
 			t.Errorf("%d calls in a minute, for 200 tasks to a target that is down", calls)
 		}
 		if n := w.count("b", Pending) + w.count("b", InFlight); n != 1 {
@@ -236,11 +225,7 @@ func TestTwoServices(t *testing.T) {
 		w.within(30*time.Second, "a", Succeeded, 500)
 		stop()
 		stopOther()
-		for key, calls := range w.calls {
-			if len(calls) != 1 {
-				t.Errorf("%s was called %d times", key, len(calls))
-			}
-		}
+		w.calledOnce()
 	})
 }
 
@@ -340,11 +325,8 @@ func TestStoreFails(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		set(nil)
 		w.within(10*time.Second, "a", Succeeded, 20)
-		for key, calls := range w.calls {
-			if len(calls) != 1 {
-				t.Errorf("%s was called %d times", key, len(calls))
-			}
-		}
+		stop()
+		w.calledOnce()
 		for _, text := range []string{"cannot store what became of tasks", "the disk is full", "can store what became of tasks again", "can claim tasks again"} {
 			if !strings.Contains(w.log.String(), text) {
 				t.Errorf("the log has no %q", text)
@@ -391,39 +373,44 @@ func TestScheduleFails(t *testing.T) {
 func TestDeadLetters(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
 		w.targets["bad.example"] = answers(time.Millisecond, always(404))
-		letters, away := map[string]int{}, true
+		var mu sync.Mutex
+		letters, connected := map[string]int{}, false
 		w.config.Bury = func(_ context.Context, t Task) error {
-			if away {
+			mu.Lock()
+			defer mu.Unlock()
+			if !connected {
 				return errors.New("no broker")
 			}
 			letters[t.ID]++
 			return nil
+		}
+		expect := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			connected = true
+			if len(letters) != want {
+				t.Errorf("%d letters, want %d", len(letters), want)
+			}
+			for id, n := range letters {
+				if n != 1 {
+					t.Errorf("%d letters of %s", n, id)
+				}
+			}
 		}
 		for range 250 {
 			w.add("a", "bad.example", 0)
 		}
 		_, stop := w.start()
 		w.within(30*time.Second, "a", Exhausted, 250)
-		if n := len(letters); n > 0 {
-			t.Errorf("%d letters", n)
-		}
-		away = false
+		expect(0)
 		time.Sleep(6 * time.Second)
-		synctest.Wait()
-		if len(letters) != 250 {
-			t.Errorf("%d letters of 250", len(letters))
-		}
+		expect(250)
 		w.add("a", "bad.example", 0)
 		time.Sleep(12 * time.Second)
 		stop()
-		for id, n := range letters {
-			if n != 1 {
-				t.Errorf("%d letters of %s", n, id)
-			}
-		}
-		if len(letters) != 251 {
-			t.Errorf("%d letters of 251", len(letters))
-		}
+		expect(251)
 	})
 }
 
@@ -450,4 +437,84 @@ func TestNewReportsAllFaults(t *testing.T) {
 			t.Errorf("%s is not named: %v", field, err)
 		}
 	}
+}
+
+func TestMetrics(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.config.Metrics = NewMetrics()
+		w.targets["shop.example"] = answers(20*time.Millisecond, func(n int) int {
+			if n <= 3 {
+				return 503
+			}
+			return 200
+		})
+		w.targets["bad.example"] = answers(0, always(404))
+		w.add("a", "shop.example", 0)
+		for i := range 150 {
+			name := fmt.Sprint("policy-", i)
+			w.store.policies[name] = w.store.policies["default"]
+			w.add("b", "bad.example", 30*time.Second).PolicyID = name
+		}
+		_, stop := w.start()
+		time.Sleep(time.Minute)
+		stop()
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(w.config.Metrics)
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, ages := map[string]float64{}, uint64(0)
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				switch f.GetName() {
+				case "retry_attempts_total":
+					got[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] += m.GetCounter().GetValue()
+				case "retry_task_age_seconds":
+					ages += m.GetHistogram().GetSampleCount()
+				}
+			}
+		}
+		for series, want := range map[string]float64{"retry default": 3, "success default": 1, "dead_letter other": 51} {
+			if got[series] != want {
+				t.Errorf("%s is %v, want %v", series, got[series], want)
+			}
+		}
+		if len(got) != 2+99+1 || ages != 154 {
+			t.Errorf("%d series, and %d ages, want 102 and 154", len(got), ages)
+		}
+	})
+}
+
+// bodies has one, once it is there.
+type bodies struct{ after time.Time }
+
+func (b bodies) Open(context.Context, string) (io.ReadCloser, error) {
+	if time.Now().Before(b.after) {
+		return nil, errors.New("no connection")
+	}
+	return io.NopCloser(strings.NewReader("large")), nil
+}
+
+// TestBodies has the store of bodies be away: the task waits, uncounted.
+func TestBodies(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.config.Bodies = bodies{time.Now().Add(time.Minute)}
+		var sent string
+		w.targets["shop.example"] = func(_ context.Context, req *http.Request) (*http.Response, error) {
+			body, _ := req.GetBody()
+			all, _ := io.ReadAll(body)
+			sent = string(all)
+			return answered(200), nil
+		}
+		r := w.add("a", "shop.example", 0)
+		r.BodyRef = "a/1"
+		_, stop := w.start()
+		defer stop()
+		w.within(59*time.Second, "a", Succeeded, 0)
+		w.within(time.Minute, "a", Succeeded, 1)
+		if got := w.task(r); got.AttemptNumber != 1 || len(got.log) != 1 || sent != "large" {
+			t.Errorf("%d attempts, sent %q", got.AttemptNumber, sent)
+		}
+	})
 }
