@@ -486,10 +486,10 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// bodies has one, once it is there.
-type bodies struct{ after time.Time }
+// shelf has one body, once it is there.
+type shelf struct{ after time.Time }
 
-func (b bodies) Open(context.Context, string) (io.ReadCloser, error) {
+func (b shelf) Open(context.Context, string) (io.ReadCloser, error) {
 	if time.Now().Before(b.after) {
 		return nil, errors.New("no connection")
 	}
@@ -499,7 +499,7 @@ func (b bodies) Open(context.Context, string) (io.ReadCloser, error) {
 // TestBodies has the store of bodies be away: the task waits, uncounted.
 func TestBodies(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
-		w.config.Bodies = bodies{time.Now().Add(time.Minute)}
+		w.config.Bodies = shelf{time.Now().Add(time.Minute)}
 		var sent string
 		w.targets["shop.example"] = func(_ context.Context, req *http.Request) (*http.Response, error) {
 			body, _ := req.GetBody()
