@@ -453,7 +453,7 @@ func TestMetrics(t *testing.T) {
 		for i := range 150 {
 			name := fmt.Sprint("policy-", i)
 			w.store.policies[name] = w.store.policies["default"]
-			w.add("b", "bad.example", 30*time.Second).PolicyID = name
+			w.add("b", "bad.example", 20*time.Second+time.Duration(i)*100*time.Millisecond).PolicyID = name
 		}
 		_, stop := w.start()
 		time.Sleep(time.Minute)

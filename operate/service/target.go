@@ -19,7 +19,7 @@ import (
 const (
 	mostTargets    = 5000             // of each generation
 	longestQueue   = time.Second      // in the process, for a call to the same target to end
-	queuedPerSlot  = 4                // tasks in that queue, for each call that a target may have
+	queuedPerSlot  = 12               // tasks in that queue at most, for each call that a target may have
 	longestPause   = time.Minute      // of a task whose target is down, if not many are
 	shortestPause  = time.Second      // of a task that is put off
 	longestPark    = 30 * time.Minute // of one that many others are put off before
@@ -124,7 +124,7 @@ func (t *target) enter(stop <-chan struct{}, now func() time.Time) error {
 		return nil
 	default:
 	}
-	if !t.queue() {
+	if !t.queue(now()) {
 		return t.full(now())
 	}
 	defer t.unqueue()
@@ -140,10 +140,11 @@ func (t *target) enter(stop <-chan struct{}, now func() time.Time) error {
 	return t.full(now())
 }
 
-func (t *target) queue() bool {
+// queue reports whether a task may wait, as it is likely to get a slot in time.
+func (t *target) queue(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.queued >= queuedPerSlot*cap(t.slots) {
+	if t.queued >= queuedPerSlot*cap(t.slots) || time.Duration(t.queued+1)*t.each(now) > longestQueue {
 		return false
 	}
 	t.queued++
@@ -180,8 +181,12 @@ func (t *target) leave(now time.Time, took time.Duration) {
 func (t *target) full(now time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	each := max(t.took, now.Sub(t.progress)) / time.Duration(cap(t.slots))
-	return &deferral{"as many calls to " + t.name + " as may be are under way", t.park(now, shortestPause, min(each, slowestPace))}
+	return &deferral{"as many calls to " + t.name + " as may be are under way", t.park(now, shortestPause, min(t.each(now), slowestPace))}
+}
+
+// each is about how long it takes until a slot is free, while all are in use.
+func (t *target) each(now time.Time) time.Duration {
+	return max(t.took, now.Sub(t.progress)) / time.Duration(cap(t.slots))
 }
 
 // park returns how long a task is put off: for least, and behind those before it, so

@@ -27,30 +27,32 @@ func TestSlots(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		errs := make(chan error, 20)
-		for range 20 {
+		errs := make(chan error, 30)
+		for range 30 {
 			go func() { errs <- to.enter(nil, time.Now) }() // received below
 		}
 		synctest.Wait()
-		if n := len(errs); n != 12 {
-			t.Errorf("%d of 20 were put off at once, want all but the 8 that may wait", n)
+		if n := len(errs); n != 6 {
+			t.Errorf("%d of 30 were put off at once, want all but the 24 that may wait", n)
 		}
 		to.leave(time.Now(), 10*time.Millisecond)
 		synctest.Wait()
 		entered := 0
-		for range 20 {
+		for range 30 {
 			err := <-errs
 			if err == nil {
 				entered++
-				continue
-			}
-			off, ok := err.(*deferral)
-			if !ok || off.wait < shortestPause || off.wait > 3*time.Second {
+			} else if off, ok := err.(*deferral); !ok || off.wait < shortestPause || off.wait > 3*time.Second {
 				t.Errorf("put off by %v", err)
 			}
 		}
 		if entered != 1 {
 			t.Errorf("%d entered, want 1", entered)
+		}
+		time.Sleep(10 * time.Second) // both calls hang
+		began := time.Now()
+		if err := to.enter(nil, time.Now); err == nil || time.Since(began) > 0 {
+			t.Errorf("%v after %v: nobody waits for what hangs", err, time.Since(began))
 		}
 	})
 }
