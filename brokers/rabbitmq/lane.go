@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -118,8 +119,11 @@ type granted struct {
 	prefetch int
 }
 
-// consume starts a consumer with a prefetch of its own.
+// consume starts a consumer with a prefetch of its own, in place of one that lingers.
 func (l *lane) consume(in *intake, prefetch int) error {
+	if err := l.cancel(in); err != nil {
+		return err
+	}
 	l.mu.Lock()
 	in.window.begin()
 	l.mu.Unlock()
@@ -135,11 +139,17 @@ func (l *lane) consume(in *intake, prefetch int) error {
 }
 
 // start asks the broker for a consumer. No lock need be held: acks need not wait
-// for that. Its tag is new: what is unacked of an earlier one would count for it.
+// for that. It goes on with what is unacked of an earlier one, which has its tag
+// then, and counts for it; or else its tag is new.
 func (l *lane) start(in *intake, prefetch int) (granted, error) {
 	n := l.session
 	in.consumers++
 	g := granted{fmt.Sprintf("%d.%d", in.number, in.consumers), prefetch}
+	unacked := in.unackedOn(l)
+	if in.merges {
+		g.tag = strconv.Itoa(in.number)
+		prefetch = max(1, prefetch+int(unacked.Load())) // none would be without end
+	}
 	var deliveries <-chan amqp.Delivery
 	err := n.call(func() (err error) {
 		if err = l.ch.Qos(prefetch, 0, false); err == nil {
@@ -150,11 +160,11 @@ func (l *lane) start(in *intake, prefetch int) (granted, error) {
 	if err != nil {
 		return g, fmt.Errorf("consume from queue %q: %w", in.queue, explain(err))
 	}
-	in.granted.Add(int64(prefetch))
+	in.granted.Add(int64(g.prefetch))
 	in.pumps.Add(1)
 	n.work.Go(func() {
 		defer in.pumps.Done()
-		l.pump(in, deliveries)
+		l.pump(in, deliveries, unacked)
 	})
 	return g, nil
 }
@@ -170,13 +180,15 @@ func (l *lane) rebatch() {
 
 // pump moves what the broker sends into the source's buffer. What it takes
 // after the end of the session nobody will ever see.
-func (l *lane) pump(in *intake, deliveries <-chan amqp.Delivery) {
+func (l *lane) pump(in *intake, deliveries <-chan amqp.Delivery, unacked *atomic.Int64) {
 	n := l.session
 	for d := range deliveries {
+		unacked.Add(1)
 		t := &token{
 			lane:     l,
 			tag:      d.DeliveryTag,
 			intake:   in,
+			unacked:  unacked,
 			deadline: time.Now().Add(n.source.caps.Lease),
 		}
 		if !n.source.readOnly { // what others did with it says nothing about it here
@@ -192,14 +204,18 @@ func (l *lane) pump(in *intake, deliveries <-chan amqp.Delivery) {
 	}
 }
 
-// cancel ends a consumer. What it has delivered is still the worker's.
+// cancel ends a consumer, if there is one. What it has delivered is still the
+// worker's.
 func (l *lane) cancel(in *intake) error {
 	l.mu.Lock()
-	tag := l.consumers[in].tag
+	g, found := l.consumers[in]
 	delete(l.consumers, in)
 	l.rebatch()
 	l.mu.Unlock()
-	return l.end(in, tag)
+	if !found {
+		return nil
+	}
+	return l.end(in, g.tag)
 }
 
 // end has the broker end a consumer.
@@ -221,6 +237,7 @@ func (l *lane) giveBack(t *token, requeue bool) error {
 	if err := l.ch.Nack(t.tag, false, requeue); err != nil {
 		return l.session.broke(err)
 	}
+	t.unacked.Add(-1)
 	t.intake.returned(t.tag)
 	l.tags.gone(t.tag) // not before: an ack of later tags would include it
 	return nil
@@ -237,7 +254,7 @@ func (l *lane) ack(ts []*token, urgent bool) error {
 		return l.session.over()
 	}
 	for _, t := range ts {
-		l.tags.ack(t.tag, t.intake)
+		l.tags.ack(t.tag, t.intake, t.unacked)
 	}
 	again := slices.ContainsFunc(ts, func(t *token) bool { return t.count > 0 })
 	if again || urgent || len(l.tags.waiting) >= l.batch || time.Since(l.flushed) >= ackPace {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -78,6 +79,7 @@ type link struct {
 	setup   *amqp.Channel // for requests, one at a time
 	vhost   string
 	drops   bool // the broker limits deliveries by default
+	merges  bool // it lets consumers go on
 }
 
 // dial connects to one of the endpoints, tried in random order. The result
@@ -154,6 +156,7 @@ func (b *Broker) dialOne(ctx context.Context, to endpoint, purpose string) (*lin
 	l.conn, l.vhost = conn, to.Vhost
 	version, _ := conn.Properties["version"].(string)
 	l.drops = !strings.HasPrefix(version, "3.")
+	l.merges = merges(version)
 	read.limit(conn.Config.FrameSize)
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.watch()
@@ -294,4 +297,12 @@ func lostError(err *amqp.Error) error {
 		return errors.New("the connection is closed")
 	}
 	return fmt.Errorf("the connection is lost: %w", explain(err))
+}
+
+// merges reports whether quorum queues of such a RabbitMQ let a consumer go on with
+// what an earlier one of its tag has unacked. Those before 3.11.1 deliver that again.
+func merges(version string) bool {
+	var major, minor, patch int
+	fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch) // 0 for what it does not say
+	return slices.Compare([]int{major, minor, patch}, []int{3, 11, 1}) >= 0
 }

@@ -62,13 +62,20 @@ func (f *feed) ready(now time.Time) int {
 	return n
 }
 
-// parks reports since when in is to be parked after its grace. An ordered one stays as it is: a consumer
+// parks reports since when in is to be parked after its grace, or looked at again
+// if consumers linger. An ordered one stays as it is: a consumer
 // that ends while messages are on their way to it has them given back, behind
 // which those of the buffer come too late. The prefetch bounds what it costs.
 func (in *intake) parks() (since time.Time, ok bool) {
 	f := in.feed
-	return f.paused, !f.paused.IsZero() && !f.ordered && !in.parked
+	if in.parked {
+		return in.looked, in.lingers && !f.paused.IsZero()
+	}
+	return f.paused, !f.paused.IsZero() && !f.ordered
 }
+
+// isParked reports whether in has no consumers at all.
+func (in *intake) isParked() bool { return in.parked && !in.lingers }
 
 // arm sets the timer for the next intake to park. The lock is held. A session
 // whose consumers are being changed arms it afterwards.
@@ -98,7 +105,11 @@ func (s *source) parkPaused() {
 	}
 	var due []*intake
 	for _, in := range n.intakes {
-		if since, ok := in.parks(); ok && now.Sub(since) >= s.broker.grace {
+		switch since, ok := in.parks(); {
+		case !ok || now.Sub(since) < s.broker.grace:
+		case in.parked && int(in.out.Load()) > s.waiting(in.feed):
+			in.looked = now // some are still being worked on
+		default:
 			due = append(due, in)
 		}
 	}
@@ -116,7 +127,7 @@ func (s *source) parkPaused() {
 // anew, with what there is room for. The lock of the source is held.
 func (n *session) spill(in *intake, t *token) {
 	in.spilled = append(in.spilled, t)
-	if in.spills = true; !in.parked {
+	if in.spills = true; !in.isParked() {
 		n.park([]*intake{in}, func() {})
 	}
 }
@@ -145,6 +156,7 @@ func (n *session) park(ins []*intake, f func()) bool {
 		if err == nil {
 			f()
 			n.pour(ins)
+			err = n.linger(ins)
 		}
 		return err
 	})
@@ -154,6 +166,43 @@ func (n *session) park(ins []*intake, f func()) bool {
 		}
 	}
 	return started
+}
+
+// linger has consumers of parked intakes go on, with no more room than what is still
+// being worked on takes, until that is settled. Quorum queues give back what a
+// consumer has when its node is lost, but not what one has that has ended: that would
+// stay unacked, and be nobody's, until the leader of the queue changes.
+func (n *session) linger(ins []*intake) error {
+	for _, in := range ins {
+		n.source.mu.Lock()
+		lingers := in.merges && !in.spills
+		n.source.mu.Unlock()
+		found := false
+		for _, l := range n.group(in).lanes {
+			if !lingers || in.unackedOn(l).Load() == 0 {
+				continue
+			}
+			found = true
+			if err := l.consume(in, 0); err != nil {
+				return err
+			}
+		}
+		n.source.mu.Lock()
+		in.lingers, in.looked = found && in.parked, time.Now()
+		n.source.mu.Unlock()
+	}
+	return nil
+}
+
+// waiting is how many messages of a feed wait to be handed out. mu is held.
+func (s *source) waiting(f *feed) int {
+	n := len(f.items)
+	for _, u := range s.suspects {
+		if u.feed == f {
+			n++
+		}
+	}
+	return n
 }
 
 // handBack returns what is buffered of parked intakes to its queue. The broker

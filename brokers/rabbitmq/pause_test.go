@@ -115,6 +115,43 @@ func TestPauseThatLasts(t *testing.T) {
 	})
 }
 
+// What is being worked on when a topic is parked stays with a consumer: of one that
+// has ended a cluster would give nothing back when its node is lost. The consumer ends
+// with the work.
+func TestConsumerOfAParkedTopicLingers(t *testing.T) {
+	inTwo(t, rabbitmq.Options{}, 200*time.Millisecond, func(w *two) {
+		lingers := func() (yes bool) { // RabbitMQ 3.10 lets none go on
+			if err := w.do(func(ch *amqp.Channel) error {
+				q, err := ch.QueueDeclarePassive(w.topic, true, false, false, false, nil)
+				yes = q.Consumers > 0
+				return err
+			}); err != nil {
+				w.Fatal(err)
+			}
+			return yes
+		}
+		w.publish("a", "b", "c", "d")
+		held := w.receive(2)
+		w.source.Pause(w.topic)
+		w.await("the buffer is given back", func() bool { return w.depth(w.topic) == 2 && lingers() == w.drops() })
+		w.ack(held[0])
+		if w.drops() {
+			w.await("it takes one message for the one that is done", func() bool { return w.depth(w.topic) == 1 })
+		}
+		w.nothing(0)
+		w.ack(held[1])
+		w.await("nobody consumes", func() bool { return w.depth(w.topic) == 2 && !lingers() })
+		w.source.Pause()
+		ds := w.receive(2)
+		for _, d := range ds {
+			if d.Abandoned > 0 {
+				w.Errorf("%q counts as abandoned", d.Message.Body)
+			}
+		}
+		w.settleAll(ds)
+	})
+}
+
 // Pauses are not held against messages, however many there are: a worker that
 // probes a topic takes one message each time.
 func TestManyPauses(t *testing.T) {

@@ -53,12 +53,23 @@ type intake struct {
 	spilled []*token  // what had arrived by then
 
 	// These belong to whoever changes consumers.
-	start     int            // where prefetching begins
-	consumers int            // so many there were
-	pumps     sync.WaitGroup // of those that there are
-	parked    bool           // there are none; guarded by the lock of the source
+	start     int                     // where prefetching begins
+	consumers int                     // so many there were
+	unacked   map[*lane]*atomic.Int64 // deliveries that are, on the wire
+	pumps     sync.WaitGroup          // of those that there are
+	parked    bool                    // there are none, but for those that linger; guarded by the lock of the source
+	lingers   bool                    // some do; likewise
+	looked    time.Time               // when that was last so; likewise
 
 	window // of an ordered one
+}
+
+// unackedOn counts what is unacked on a lane.
+func (in *intake) unackedOn(l *lane) *atomic.Int64 {
+	if in.unacked[l] == nil {
+		in.unacked[l] = new(atomic.Int64)
+	}
+	return in.unacked[l]
 }
 
 const (
@@ -98,10 +109,11 @@ type token struct {
 	lane     *lane
 	tag      uint64
 	intake   *intake
-	count    int       // deliveries of this copy that the broker has counted
-	deadline time.Time // after which it is the broker's again
-	copied   bool      // the copy of a retry is confirmed; belongs to whoever is settling
-	renews   bool      // a release is done by a copy; likewise
+	unacked  *atomic.Int64 // deliveries of its intake on its lane
+	count    int           // deliveries of this copy that the broker has counted
+	deadline time.Time     // after which it is the broker's again
+	copied   bool          // the copy of a retry is confirmed; belongs to whoever is settling
+	renews   bool          // a release is done by a copy; likewise
 }
 
 // pending reports whether the delivery is neither settled nor lost.
@@ -144,7 +156,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		time.AfterFunc(d, s.woken.Wake)
 	}
 	for number, f := range s.feeds {
-		n.intakes = append(n.intakes, &intake{feed: f, number: number, start: scout, careful: careful, parked: !f.paused.IsZero()})
+		n.intakes = append(n.intakes, &intake{feed: f, number: number, start: scout, unacked: make(map[*lane]*atomic.Int64), careful: careful, parked: !f.paused.IsZero()})
 	}
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
@@ -156,6 +168,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		for _, f := range s.feeds {
 			is, exists := found.of(f.queue)
 			f.single = is.args[argSingle] == true
+			f.merges = l.merges && !f.single && !f.ordered && (!exists || is.kind == typeQuorum)
 			f.kept = s.sub.DeadLetters[f.topic] != "" && (!exists || is.keeps())
 		}
 	}
@@ -217,7 +230,7 @@ func (n *session) changed() {
 func (n *session) resume() {
 	var ins []*intake
 	for _, in := range n.intakes {
-		if in.spills && !in.parked { // something else was being changed
+		if in.spills && !in.isParked() { // something else was being changed
 			n.park([]*intake{in}, func() {})
 		}
 		full := in.spills && n.source.buffered(in.feed) > n.source.share()/2
@@ -229,7 +242,7 @@ func (n *session) resume() {
 		return
 	}
 	for _, in := range ins {
-		in.parked, in.spills, in.feed.taken = false, false, 0
+		in.parked, in.lingers, in.spills, in.feed.taken = false, false, false, 0
 	}
 }
 
@@ -237,7 +250,7 @@ func (n *session) resume() {
 // each one that is given back. What has arrived stays in the buffers.
 func (n *session) stop(ins []*intake) error {
 	for _, in := range ins {
-		for _, l := range n.group(in).lanes[:in.lanes] {
+		for _, l := range n.group(in).lanes {
 			if err := l.cancel(in); err != nil {
 				return err
 			}

@@ -57,6 +57,7 @@ type feed struct {
 	items   []item
 	ordered bool      // what arrives is handed out in the order of the queue
 	single  bool      // the broker has one consumer at a time get it
+	merges  bool      // a consumer can go on with what an earlier one of its tag has unacked
 	kept    bool      // the broker keeps what is rejected
 	paused  time.Time // since when; zero if it is not
 	taken   int       // items handed out since it was last consumed from anew
@@ -446,7 +447,7 @@ func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*toke
 	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool { return old(u.item) })
 	idle := now.Sub(s.taken) > s.caps.Lease/4
 	if idle && (expired || len(stale) > 0 || len(parks) > 0) {
-		parks = slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked && !in.feed.ordered })
+		parks = slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.isParked() && !in.feed.ordered })
 	}
 	return stale, parks
 }

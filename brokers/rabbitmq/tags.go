@@ -1,5 +1,7 @@
 package rabbitmq
 
+import "sync/atomic"
+
 // tags follows the delivery tags of one channel, which count from 1. An ack
 // with the flag multiple ends every delivery up to its tag, so it may only be
 // sent when each of them is decided. A tag that has not been seen yet, because
@@ -12,16 +14,17 @@ type tags struct {
 }
 
 type waiting struct {
-	tag    uint64
-	intake *intake // which counts those that wait
+	tag     uint64
+	intake  *intake       // which counts those that wait
+	unacked *atomic.Int64 // which it counts for until then
 }
 
 func newTags() *tags { return &tags{low: 1} }
 
 // ack decides that tag is to be acked by a later flush.
-func (t *tags) ack(tag uint64, in *intake) {
+func (t *tags) ack(tag uint64, in *intake, unacked *atomic.Int64) {
 	in.waiting.Add(1)
-	t.waiting = append(t.waiting, waiting{tag, in})
+	t.waiting = append(t.waiting, waiting{tag, in, unacked})
 	t.gone(tag)
 }
 
@@ -66,6 +69,7 @@ func (t *tags) flush(stragglers int) (multiple uint64, singles []uint64) {
 			continue
 		}
 		w.intake.waiting.Add(-1)
+		w.unacked.Add(-1)
 		w.intake.returned(w.tag)
 	}
 	t.waiting, t.old = kept, old

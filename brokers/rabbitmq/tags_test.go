@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 )
 
@@ -40,7 +41,7 @@ func TestTags(t *testing.T) {
 					tags.gone(tag)
 				}
 				for _, tag := range s.ack {
-					tags.ack(tag, in)
+					tags.ack(tag, in, new(atomic.Int64))
 				}
 				stragglers := 0
 				if s.stragglers {
@@ -61,10 +62,10 @@ func TestTags(t *testing.T) {
 // What has waited for long still has after a flush that sent other acks.
 func TestFlushKeepsTheAge(t *testing.T) {
 	tags, in := newTags(), &intake{}
-	tags.ack(3, in)
+	tags.ack(3, in, new(atomic.Int64))
 	tags.age()
-	tags.ack(1, in)
-	tags.ack(5, in)
+	tags.ack(1, in, new(atomic.Int64))
+	tags.ack(5, in, new(atomic.Int64))
 	if multiple, singles := tags.flush(0); multiple != 1 || singles != nil {
 		t.Fatalf("flush = %d, %v; want 1", multiple, singles)
 	}
@@ -119,7 +120,7 @@ func TestTagsAckNoOtherDelivery(t *testing.T) {
 				tags.gone(tag)
 			} else {
 				acked[tag] = true
-				tags.ack(tag, in)
+				tags.ack(tag, in, new(atomic.Int64))
 			}
 			if random.IntN(3) == 0 {
 				flush(random.IntN(5) / 4 * random.IntN(1+len(tags.waiting)))
