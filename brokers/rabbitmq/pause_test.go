@@ -130,6 +130,11 @@ func TestConsumerOfAParkedTopicLingers(t *testing.T) {
 			}
 			return yes
 		}
+		defer func() {
+			if w.Failed() {
+				w.Logf("at the end %d messages are in the queue and %d in that of retries, a consumer is there: %t", w.depth(w.topic), w.depth(w.retries()), lingers())
+			}
+		}()
 		w.publish("a", "b", "c", "d")
 		held := w.receive(2)
 		w.source.Pause(w.topic)
