@@ -1,6 +1,9 @@
 package brokertest
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 func crashClauses() []clause {
 	return []clause{
@@ -42,7 +45,7 @@ func crashLosesNothing(tr *trial) {
 	tr.note("after the crash of another worker")
 	got := w.consume(dead.caps.Lease+tr.patience, "retried", "held", "waiting")
 	if got[0].Meta.Attempt < 1 {
-		tr.failf("%s was retried with attempt 1 before the crash, and has attempt %d", got[0], got[0].Meta.Attempt)
+		tr.must(duplicate{fmt.Errorf("%s was retried with attempt 1 before the crash, and has attempt %d", got[0], got[0].Meta.Attempt)})
 	}
 	w.quiet(2 * tr.Unit)
 }

@@ -225,7 +225,8 @@ func (tr *trial) subscribeWith(ctx context.Context, sub brokers.Subscription) *w
 		err error
 	}
 	what := fmt.Sprintf("broker.Open of %q", sub.Topics)
-	o, hung := call(tr, what, tr.patience, func(context.Context) opened {
+	const slow = time.Minute // a busy broker takes its time for all that a long delay needs
+	o, hung := call(tr, what, tr.patience+slow, func(context.Context) opened {
 		src, err := tr.broker.Open(ctx, sub)
 		return opened{src, err}
 	})

@@ -119,7 +119,8 @@ func TestPauseThatLasts(t *testing.T) {
 // has ended a cluster would give nothing back when its node is lost. The consumer ends
 // with the work.
 func TestConsumerOfAParkedTopicLingers(t *testing.T) {
-	inTwo(t, rabbitmq.Options{}, 200*time.Millisecond, func(w *two) {
+	options := rabbitmq.Options{CallTimeout: time.Minute} // a busy broker that takes longer ends the session
+	inTwo(t, options, 200*time.Millisecond, func(w *two) {
 		lingers := func() (yes bool) { // RabbitMQ 3.10 lets none go on
 			if err := w.do(func(ch *amqp.Channel) error {
 				q, err := ch.QueueDeclarePassive(w.topic, true, false, false, false, nil)
@@ -130,6 +131,11 @@ func TestConsumerOfAParkedTopicLingers(t *testing.T) {
 			}
 			return yes
 		}
+		defer func() {
+			if w.Failed() {
+				w.Logf("at the end %d messages are in the queue and %d in that of retries, a consumer is there: %t", w.depth(w.topic), w.depth(w.retries()), lingers())
+			}
+		}()
 		w.publish("a", "b", "c", "d")
 		held := w.receive(2)
 		w.source.Pause(w.topic)
