@@ -80,7 +80,9 @@ type fate struct {
 	begun      time.Duration // when the Publish began that is not confirmed yet; 0 if there is none
 	calls      int           // of Publish
 	tokens     []token
-	seen       []token // all that there were
+	since      time.Duration // that there are tokens
+	unheard    int           // receives that may have been before those of the deliveries
+	seen       []token       // all that there were
 	open       []*delivery
 	deliveries []*delivery
 	doubt      bool
@@ -265,7 +267,10 @@ func (c *checker) interruptions(f *fate) int {
 }
 
 // give makes a message available as t says.
-func (f *fate) give(t token) {
+func (c *checker) give(f *fate, t token) {
+	if len(f.tokens) == 0 {
+		f.since = c.now
+	}
 	f.tokens = append(f.tokens, t)
 	if !slices.Contains(f.seen, t) {
 		f.seen = append(f.seen, t)
@@ -302,7 +307,7 @@ func (c *checker) takePublish(e *event) {
 		}
 		f.calls++
 		f.begun = max(c.now, 1)
-		f.give(token{})
+		c.give(f, token{})
 	case confirmed:
 		f.begun = 0
 		f.confirmed = or(f.confirmed, c.publishes)
@@ -390,7 +395,8 @@ func (c *checker) free(d *delivery) {
 	f.disturbed++
 	f.free += d.runs // whatever they counted is forgotten
 	f.losses++
-	f.give(d.got)
+	c.give(f, d.got)
+	f.since = min(f.since, d.low) // when it was there again
 	longest := c.scenario.options.MaxLease
 	used := longest > 0 && d.high+time.Second >= d.received+longest // the keeper asks for whole seconds there
 	stalled := c.scenario.pace.slack > 0                            // a busy machine may be too slow for short leases

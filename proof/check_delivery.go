@@ -50,6 +50,7 @@ func (c *checker) account(d *delivery) {
 		}
 		d.excess = max(0, got.attempt-t.least)
 		f.free += max(0, t.least-got.attempt)
+		f.unheard += c.unheard(f, t)
 		d.got = t
 		f.tokens = slices.Delete(f.tokens, i, i+1)
 		return
@@ -114,7 +115,7 @@ func (c *checker) estimated(f *fate, t, got token) bool {
 	if c.scenario.broker != "sqs" || c.scenario.copies || got.attempt >= c.attempts(f) {
 		return false
 	}
-	held, strays := 0, c.interruptions(f)
+	held, strays := 0, c.interruptions(f)+f.unheard+c.unheard(f, t)
 	if c.scenario.fifo {
 		strays += f.free
 		for _, d := range f.deliveries {
@@ -125,6 +126,13 @@ func (c *checker) estimated(f *fate, t, got token) bool {
 		return base.attempt <= got.attempt && base.throttles == got.throttles && c.near(base.due, got.due)
 	}
 	return t.least-held <= got.attempt && got.attempt <= t.least+strays && slices.ContainsFunc(f.seen, base)
+}
+
+// unheard is how often t may have been received until now by workers that handed it to
+// nobody: its answer came late, or it lay in their buffer, until less than half of the
+// lease was left, and they gave it back. So each took the other half.
+func (c *checker) unheard(f *fate, t token) int {
+	return int(max(0, c.now-max(f.since, t.due)) / (sqsLease / 2))
 }
 
 // near allows for the rounding of times on their way through a broker.
@@ -332,12 +340,12 @@ func (c *checker) takeSettling(e *event, d *delivery) {
 	case brokers.Retry:
 		c.mayRetry(d, e)
 		d.maybe = token{attempt: e.Attempt, throttles: e.Throttles, due: e.Due, soon: min(e.Due, e.At+e.Delay), least: e.Attempt - d.excess}
-		f.give(d.maybe)
+		c.give(f, d.maybe)
 	case brokers.Release:
 		c.mayRelease(d)
 		f.released++
 		d.maybe = d.got
-		f.give(d.maybe)
+		c.give(f, d.maybe)
 	}
 	d.asked++
 	d.askedAt = e.At

@@ -179,3 +179,38 @@ func TestCheckOfSlowPublishes(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckOfUnheardReceives delivers a message of SQS whose count tells of receives
+// that the ledger does not know, a time after it was sent.
+func TestCheckOfUnheardReceives(t *testing.T) {
+	for _, tt := range []struct {
+		after   time.Duration
+		attempt int
+		excused bool
+	}{
+		{time.Second, 0, true},
+		{time.Second, 1, false},
+		{sqsLease / 2, 1, true},
+		{sqsLease / 2, 2, false},
+		{sqsLease, 2, true},
+	} {
+		s := newScenario(1, 1, servedSQS())
+		s.served, s.broker, s.copies, s.fifo = true, "sqs", false, false
+		s.topics = s.topics[:1]
+		s.topics[0].policy.MaxAttempts = 4
+		s.messages[0].topic = 0
+		events := []event{
+			{Kind: up, Worker: 1, Attempt: 1},
+			{Kind: sent},
+			{At: tt.after, Kind: received, Delivery: 1, Attempt: tt.attempt},
+		}
+		for i := range events[1:] {
+			e := &events[1+i]
+			e.ID, e.Topic, e.Worker = "m0", s.topics[0].name, 1
+		}
+		found := strings.Contains(fmt.Sprint(check(&record{scenario: s, events: events}).violations), "was delivered as")
+		if found == tt.excused {
+			t.Errorf("%+v: a count that is too high is found: %t", tt, found)
+		}
+	}
+}

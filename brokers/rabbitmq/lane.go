@@ -148,11 +148,11 @@ func (l *lane) start(in *intake, prefetch int) (granted, error) {
 	unacked := in.unackedOn(l)
 	if in.merges {
 		g.tag = strconv.Itoa(in.number)
-		prefetch = max(1, prefetch+int(unacked.Load())) // none would be without end
+		g.prefetch = room(prefetch, int(unacked.Load()))
 	}
 	var deliveries <-chan amqp.Delivery
 	err := n.call(func() (err error) {
-		if err = l.ch.Qos(prefetch, 0, false); err == nil {
+		if err = l.ch.Qos(g.prefetch, 0, false); err == nil {
 			deliveries, err = l.ch.Consume(in.queue, g.tag, false, false, false, false, n.source.consuming())
 		}
 		return err
@@ -168,6 +168,11 @@ func (l *lane) start(in *intake, prefetch int) (granted, error) {
 	})
 	return g, nil
 }
+
+// room is the prefetch of a consumer that goes on with unacked deliveries and may
+// have so many more. The broker takes none for no end, and refuses what is above the
+// most.
+func room(more, unacked int) int { return min(max(1, more+unacked), mostPrefetch) }
 
 // rebatch makes acks wait for no more than the least prefetch allows; the caller
 // holds the lock.
@@ -215,6 +220,7 @@ func (l *lane) cancel(in *intake) error {
 	if !found {
 		return nil
 	}
+	in.granted.Add(-int64(g.prefetch))
 	return l.end(in, g.tag)
 }
 

@@ -63,9 +63,9 @@ func (f *feed) ready(now time.Time) int {
 }
 
 // parks reports since when in is to be parked after its grace, or looked at again
-// if consumers linger. An ordered one stays as it is: a consumer
-// that ends while messages are on their way to it has them given back, behind
-// which those of the buffer come too late. The prefetch bounds what it costs.
+// if consumers linger. An ordered one stays as it is: a consumer that ends while
+// messages are on their way to it has them given back, behind which those of the
+// buffer come too late. The prefetch bounds what it costs.
 func (in *intake) parks() (since time.Time, ok bool) {
 	f := in.feed
 	if in.parked {
@@ -107,7 +107,7 @@ func (s *source) parkPaused() {
 	for _, in := range n.intakes {
 		switch since, ok := in.parks(); {
 		case !ok || now.Sub(since) < s.broker.grace:
-		case in.parked && int(in.out.Load()) > s.waiting(in.feed):
+		case in.parked && int(in.out.Load()) > s.queued(in.feed):
 			in.looked = now // some are still being worked on
 		default:
 			due = append(due, in)
@@ -194,8 +194,8 @@ func (n *session) linger(ins []*intake) error {
 	return nil
 }
 
-// waiting is how many messages of a feed wait to be handed out. mu is held.
-func (s *source) waiting(f *feed) int {
+// queued is how many messages of a feed wait to be handed out. mu is held.
+func (s *source) queued(f *feed) int {
 	n := len(f.items)
 	for _, u := range s.suspects {
 		if u.feed == f {

@@ -119,8 +119,7 @@ func TestPauseThatLasts(t *testing.T) {
 // has ended a cluster would give nothing back when its node is lost. The consumer ends
 // with the work.
 func TestConsumerOfAParkedTopicLingers(t *testing.T) {
-	options := rabbitmq.Options{CallTimeout: time.Minute} // a busy broker that takes longer ends the session
-	inTwo(t, options, 200*time.Millisecond, func(w *two) {
+	inTwo(t, rabbitmq.Options{}, 200*time.Millisecond, func(w *two) {
 		lingers := func() (yes bool) { // RabbitMQ 3.10 lets none go on
 			if err := w.do(func(ch *amqp.Channel) error {
 				q, err := ch.QueueDeclarePassive(w.topic, true, false, false, false, nil)

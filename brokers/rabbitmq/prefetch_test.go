@@ -63,3 +63,24 @@ func TestStarves(t *testing.T) {
 		}
 	}
 }
+
+func TestMerges(t *testing.T) {
+	for version, want := range map[string]bool{
+		"3.10.8": false, "3.11.0": false, "3.11.1": true, "3.13.7": true, "4.0.5": true, "4.1.0-rc.1": true, "2.0.1": false, "": false, "new": false,
+	} {
+		if got := merges(version); got != want {
+			t.Errorf("merges(%q) = %t, want %t", version, got, want)
+		}
+	}
+}
+
+// A consumer that goes on has room for what it had, within what the broker takes.
+func TestRoom(t *testing.T) {
+	for _, tt := range []struct{ more, unacked, want int }{
+		{0, 3, 3}, {32, 3, 35}, {0, 0, 1}, {1024, 1000, mostPrefetch}, {0, 4000, mostPrefetch},
+	} {
+		if got := room(tt.more, tt.unacked); got != tt.want {
+			t.Errorf("room(%d, %d) = %d, want %d", tt.more, tt.unacked, got, tt.want)
+		}
+	}
+}

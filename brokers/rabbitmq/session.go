@@ -257,7 +257,6 @@ func (n *session) stop(ins []*intake) error {
 		}
 		in.pumps.Wait()
 		in.lanes = 0
-		in.granted.Store(0)
 		in.wanted.Store(0)
 	}
 	return nil
