@@ -28,7 +28,6 @@ type fakeStore struct {
 
 type fakeRow struct {
 	Task
-	lease  time.Time
 	log    []Attempt
 	buried bool
 }
@@ -47,7 +46,7 @@ func (f *fakeStore) Policy(_ context.Context, _, id string, _ int) (Policy, erro
 	return p, f.down
 }
 
-func (f *fakeStore) Claim(_ context.Context, rows []int64, now, until time.Time) (claimed []Task, err error) {
+func (f *fakeStore) Claim(_ context.Context, rows []int64, now time.Time, ahead time.Duration) (claimed []Task, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down != nil {
@@ -55,8 +54,11 @@ func (f *fakeStore) Claim(_ context.Context, rows []int64, now, until time.Time)
 	}
 	f.claims++
 	for _, id := range rows {
-		if r := f.rows[id]; r != nil && r.Status == Pending && !r.NextAttemptAt.After(now) {
-			r.Status, r.lease = InFlight, until
+		if r := f.rows[id]; r != nil && r.Status == Pending && !r.NextAttemptAt.After(now.Add(ahead)) {
+			r.Status, r.LeaseUntil = InFlight, now.Add(r.VisibilityTimeout)
+			if r.NextAttemptAt.After(now) {
+				r.LeaseUntil = r.NextAttemptAt.Add(r.VisibilityTimeout)
+			}
 			r.Version++
 			claimed = append(claimed, r.Task)
 		}
@@ -116,7 +118,7 @@ func (f *fakeStore) Waiting(_ context.Context, after Due, limit int) (list []Due
 func (f *fakeStore) Expire(_ context.Context, now time.Time, limit int) (list []Task, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, r := range f.find(func(r *fakeRow) bool { return r.Status == InFlight && !r.lease.After(now) }) {
+	for _, r := range f.find(func(r *fakeRow) bool { return r.Status == InFlight && !r.LeaseUntil.After(now) }) {
 		list = append(list, r.Task)
 	}
 	return list[:min(limit, len(list))], f.down
@@ -223,7 +225,7 @@ func (w *world) add(tenant, host string, in time.Duration) *fakeRow {
 	r := &fakeRow{Task: Task{
 		ID: fmt.Sprint("task-", row), Row: row, Tenant: tenant, IdempotencyKey: fmt.Sprint("key-", row), Method: http.MethodPost,
 		TargetURL: "https://" + host + "/", PolicyID: "default", PolicyVersion: 1, Status: Pending, Version: 1,
-		CreatedAt: now, BudgetSince: now, NextAttemptAt: now.Add(in),
+		CreatedAt: now, BudgetSince: now, NextAttemptAt: now.Add(in), VisibilityTimeout: time.Minute,
 	}}
 	w.store.rows[row] = r
 	return r

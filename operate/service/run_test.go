@@ -199,7 +199,8 @@ func TestWrongPolicy(t *testing.T) {
 func TestWorkerDies(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
 		r := w.add("a", "shop.example", 0)
-		if _, err := w.store.Claim(t.Context(), []int64{r.Row}, time.Now(), time.Now().Add(30*time.Second)); err != nil {
+		r.VisibilityTimeout = 30 * time.Second
+		if _, err := w.store.Claim(t.Context(), []int64{r.Row}, time.Now(), 0); err != nil {
 			t.Fatal(err)
 		}
 		_, stop := w.start()
@@ -211,6 +212,46 @@ func TestWorkerDies(t *testing.T) {
 			t.Errorf("%d attempts: %+v", got.AttemptNumber, got.log)
 		}
 	})
+}
+
+// TestLeases has calls that take all the time they may, and two services that look for
+// leases which are over all the time: no task is taken from its worker, if it waited
+// for one or not.
+func TestLeases(t *testing.T) {
+	for visible, limit := range map[time.Duration]time.Duration{
+		time.Second: 500 * time.Millisecond, 10 * time.Second: 5 * time.Second, 30 * time.Second: 20 * time.Second, time.Hour: 30 * time.Second,
+	} {
+		inVirtualTime(t, func(w *world) {
+			w.targets["hangs.example"] = func(ctx context.Context, _ *http.Request) (*http.Response, error) {
+				began := time.Now()
+				<-ctx.Done()
+				if took := time.Since(began); took != limit {
+					t.Errorf("of %v a call may take %v, want %v", visible, took, limit)
+				}
+				return nil, ctx.Err()
+			}
+			w.store.policies["default"] = Policy{ID: "default", MaxAttempts: 3, Backoff: Fixed, JitterType: NoJitter, VisibilityTimeoutMs: visible.Milliseconds()}.WithDefaults()
+			w.config.Workers, w.config.PerHost, w.config.Sweep = 2, 2, 100*time.Millisecond
+			for i := range 12 {
+				w.add("a", "hangs.example", time.Duration(i%3)*900*time.Millisecond).VisibilityTimeout = visible
+			}
+			_, stop := w.start()
+			_, stopOther := w.start()
+			w.within(30*time.Minute, "a", Exhausted, 12)
+			stop()
+			stopOther()
+			for _, r := range w.store.rows {
+				for _, a := range r.log {
+					if !strings.Contains(a.Error, "no answer within") {
+						t.Errorf("of %v: %s", visible, a.Error)
+					}
+				}
+				if calls := len(w.calls[r.IdempotencyKey]); calls != 3 || len(r.log) != 3 {
+					t.Errorf("of %v: %d calls, %d in the log, want 3", visible, calls, len(r.log))
+				}
+			}
+		})
+	}
 }
 
 // TestTwoServices have one store: each task is called once.

@@ -84,7 +84,7 @@ func task(n int) Task {
 		ID: fmt.Sprintf("00000000-0000-7000-8000-%012x", n), Tenant: "acme", IdempotencyKey: fmt.Sprintf("key-%d", n),
 		TargetURL: "https://bank.example/transfers", Method: "POST", Headers: map[string]string{"Content-Type": "application/json", "X-Order": "7"},
 		Body: fmt.Appendf(nil, "{\"order\":%d}\x00\xff", n), PolicyID: "standard", PolicyVersion: 1,
-		CreatedAt: noon, NextAttemptAt: after(time.Duration(n) * time.Second),
+		CreatedAt: noon, NextAttemptAt: after(time.Duration(n) * time.Second), VisibilityTimeout: 30 * time.Second,
 	}
 }
 
@@ -110,7 +110,7 @@ func rowsOf(tasks []Task) (rows []int64) {
 // claimAll claims tasks, all of which must be due within the first hour.
 func claimAll(t testing.TB, s *Store, tasks ...Task) []Task {
 	t.Helper()
-	claimed, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), after(2*time.Hour))
+	claimed, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), 0)
 	if err != nil || len(claimed) != len(tasks) {
 		t.Fatalf("Claim = %d tasks, %v, want %d", len(claimed), err, len(tasks))
 	}
@@ -335,14 +335,16 @@ func TestClaimOnce(t *testing.T) {
 		stores := []*Store{openStore(t, url), openStore(t, url)}
 		var tasks []Task
 		for n := range 60 {
-			tasks = append(tasks, create(t, stores[0], task(n))...)
+			given := task(n)
+			given.VisibilityTimeout = time.Duration(n+1) * 1234 * time.Millisecond
+			tasks = append(tasks, create(t, stores[0], given)...)
 		}
 		claimed := make([][]Task, 2)
 		var wg sync.WaitGroup
 		for i, s := range stores {
 			wg.Go(func() {
 				for rows := range slices.Chunk(rowsOf(tasks), 7) {
-					list, err := s.Claim(t.Context(), append(rows, 4711), after(49*time.Second), after(time.Minute))
+					list, err := s.Claim(t.Context(), append(rows, 4711), after(48*time.Second), time.Second)
 					if err != nil {
 						t.Errorf("Claim: %v", err)
 					}
@@ -355,7 +357,11 @@ func TestClaimOnce(t *testing.T) {
 		for _, c := range slices.Concat(claimed...) {
 			times[c.ID]++
 			want := tasks[slices.IndexFunc(tasks, func(t Task) bool { return t.ID == c.ID })]
-			if want.Status, want.Version = InFlight, 2; !reflect.DeepEqual(c, want) {
+			want.Status, want.Version, want.LeaseUntil = InFlight, 2, after(48*time.Second+want.VisibilityTimeout)
+			if want.NextAttemptAt.After(after(48 * time.Second)) {
+				want.LeaseUntil = want.NextAttemptAt.Add(want.VisibilityTimeout)
+			}
+			if !reflect.DeepEqual(c, want) {
 				t.Errorf("Claim = %+v\nwant %+v", c, want)
 			}
 		}
@@ -364,7 +370,7 @@ func TestClaimOnce(t *testing.T) {
 				t.Errorf("task %d was claimed %d times, want %d", n, times[task.ID], want)
 			}
 		}
-		if list, err := stores[1].Claim(t.Context(), nil, after(time.Hour), after(time.Hour)); err != nil || len(list) != 0 {
+		if list, err := stores[1].Claim(t.Context(), nil, after(time.Hour), 0); err != nil || len(list) != 0 {
 			t.Errorf("Claim of nothing = %v, %v", list, err)
 		}
 	})
@@ -386,6 +392,7 @@ func TestSettle(t *testing.T) {
 		for _, o := range outcomes {
 			want := o.Task
 			want.Version++
+			want.LeaseUntil = time.Time{}
 			wantTask(t, s, want)
 		}
 		wantLog(t, s, claimed[0], Attempt{1, after(time.Hour), 250 * time.Millisecond, 503, "no"})
@@ -461,10 +468,13 @@ func TestSettleTooLate(t *testing.T) {
 func TestExpire(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := openStore(t, url)
-		tasks := create(t, s, task(1), task(2), task(3), task(4))
-		for i, t0 := range tasks[:3] {
-			if _, err := s.Claim(t.Context(), []int64{t0.Row}, after(time.Hour), after(time.Duration(10-i)*time.Minute)); err != nil {
-				t.Fatal(err)
+		for i := range 4 {
+			given := task(i + 1)
+			given.NextAttemptAt, given.VisibilityTimeout = noon, time.Duration(10-i)*time.Minute
+			if created := create(t, s, given); i < 3 {
+				if _, err := s.Claim(t.Context(), rowsOf(created), noon, 0); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		if list, err := s.Expire(t.Context(), after(8*time.Minute-1), 10); err != nil || len(list) != 0 {
@@ -514,7 +524,7 @@ func TestCancel(t *testing.T) {
 				t.Errorf("Cancel(%q): %v, want ErrNotFound", name, err)
 			}
 		}
-		if list, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), after(time.Hour)); err != nil || len(list) != 0 {
+		if list, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), 0); err != nil || len(list) != 0 {
 			t.Errorf("Claim of what is not PENDING = %+v, %v", list, err)
 		}
 	})
@@ -533,7 +543,7 @@ func TestCancelOrClaim(t *testing.T) {
 			var claimErr, cancelErr error
 			wg.Go(func() { _, cancelErr = s.Cancel(t.Context(), "acme", of.ID) })
 			wg.Go(func() {
-				claimed, claimErr = other.Claim(t.Context(), []int64{of.Row}, after(time.Hour), after(time.Hour))
+				claimed, claimErr = other.Claim(t.Context(), []int64{of.Row}, after(time.Hour), 0)
 			})
 			wg.Wait()
 			if _, refused := errors.AsType[*StateError](cancelErr); claimErr != nil || refused != (len(claimed) == 1) {
@@ -618,7 +628,7 @@ func TestWaiting(t *testing.T) {
 			want = append(want, Due{got.Row, got.Tenant, got.NextAttemptAt})
 		}
 		for _, gone := range []int64{1, 9, 20} {
-			if _, err := s.Claim(t.Context(), []int64{gone}, after(time.Hour), after(time.Hour)); err != nil {
+			if _, err := s.Claim(t.Context(), []int64{gone}, after(time.Hour), 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -695,7 +705,7 @@ func TestDead(t *testing.T) {
 		if _, err := s.Revive(t.Context(), "none"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("Revive of none: %v, want ErrNotFound", err)
 		}
-		claimed, err := s.Claim(t.Context(), []int64{1}, revived.NextAttemptAt, revived.NextAttemptAt)
+		claimed, err := s.Claim(t.Context(), []int64{1}, revived.NextAttemptAt, 0)
 		if err != nil || len(claimed) != 1 {
 			t.Fatalf("Claim = %v, %v", claimed, err)
 		}
@@ -766,7 +776,7 @@ func TestIndexes(t *testing.T) {
 			args            []any
 			uses            string
 		}{
-			{"Claim", claimTasks, []any{InFlight, noon, sqldb.IDs{1, 2, 3}, after(time.Hour)}, "retry_tasks_pkey"},
+			{"Claim", claimTasks, []any{InFlight, noon, noon, sqldb.IDs{1, 2, 3}, after(time.Hour)}, "retry_tasks_pkey"},
 			{"Waiting", waitingTasks, []any{noon, 0, 100}, "retry_tasks_waiting"},
 			{"Expire", expiredTasks, []any{noon, 100}, "retry_tasks_leases"},
 			{"Dead", deadTasks, []any{100}, "retry_tasks_dead"},

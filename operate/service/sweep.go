@@ -84,7 +84,7 @@ func (s *Service) expire(ctx context.Context) {
 			continue // the next sweep finds it again
 		}
 		select {
-		case s.endings <- ending{Outcome: decide(t, p, leaseOver(t, now), now, rand.Float64()), lease: now.Add(leaseTime), foreign: true}:
+		case s.endings <- ending{Outcome: decide(t, p, leaseOver(t, now), now, rand.Float64()), foreign: true}:
 		case <-ctx.Done():
 			return
 		}

@@ -41,6 +41,11 @@ type Task struct {
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
 
+	// How long a worker may take for an attempt, as its policy says, and when the one
+	// that has the task loses it.
+	VisibilityTimeout time.Duration
+	LeaseUntil        time.Time
+
 	// What the next decision needs.
 	FirstFailedAt time.Time     // zero if nothing failed yet
 	BudgetSince   time.Time     // creation, or when it came back

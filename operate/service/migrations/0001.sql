@@ -17,6 +17,7 @@ create table retry_tasks (
 	attempt_number bigint not null default 0,
 	next_attempt_at bigint not null,
 	lease_until bigint not null default 0,
+	visible bigint not null, -- how long a lease is
 	created_at bigint not null,
 	updated_at bigint not null,
 	first_failed_at bigint not null default 0,
