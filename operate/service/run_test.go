@@ -35,6 +35,27 @@ func TestThreeFailuresToSuccess(t *testing.T) {
 	})
 }
 
+// TestThrottled has a target answer with 429 and a time: it is obeyed, and each call
+// counts.
+func TestThrottled(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.store.policies["default"] = Policy{ID: "default", MaxAttempts: 4}.WithDefaults()
+		w.targets["shop.example"] = func(context.Context, *http.Request) (*http.Response, error) {
+			a := answered(429)
+			a.Header.Set("Retry-After", "20")
+			return a, nil
+		}
+		r := w.add("a", "shop.example", 0)
+		_, stop := w.start()
+		w.within(2*time.Minute, "a", Exhausted, 1)
+		stop()
+		calls := w.callsOf(r)
+		if len(calls) != 4 || w.task(r).AttemptNumber != 4 || calls[3].Sub(calls[0]) < time.Minute {
+			t.Errorf("called at %v, %d attempts", calls, w.task(r).AttemptNumber)
+		}
+	})
+}
+
 // TestCalledWhenDue has tasks due at all times: each is called then, to the
 // millisecond, if it was stored before or after the service began.
 func TestCalledWhenDue(t *testing.T) {
@@ -231,7 +252,7 @@ func TestLeases(t *testing.T) {
 				return nil, ctx.Err()
 			}
 			w.store.policies["default"] = Policy{ID: "default", MaxAttempts: 3, Backoff: Fixed, JitterType: NoJitter, VisibilityTimeoutMs: visible.Milliseconds()}.WithDefaults()
-			w.config.Workers, w.config.PerHost, w.config.Sweep = 2, 2, 100*time.Millisecond
+			w.config.Workers, w.config.PerHost, w.config.Sweep = 2, 2, min(visible/10, 5*time.Second)
 			for i := range 12 {
 				w.add("a", "hangs.example", time.Duration(i%3)*900*time.Millisecond).VisibilityTimeout = visible
 			}

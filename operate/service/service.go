@@ -300,7 +300,7 @@ func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
 		return r
 	}
 	defer func() { to.leave(s.now(), r.took) }()
-	retry := t.AttemptNumber > 0 || t.Throttles > 0
+	retry := t.AttemptNumber > 0
 	if r.err = to.token(s.now(), retry, rand.Float64()); r.err != nil {
 		return r
 	}

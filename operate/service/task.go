@@ -36,7 +36,7 @@ type Task struct {
 	PolicyID       string
 	PolicyVersion  int
 	Status         Status
-	AttemptNumber  int       // attempts that count, since creation or since it came back
+	AttemptNumber  int       // attempts since creation, or since it came back
 	NextAttemptAt  time.Time // when it is due, or, in flight, was
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
@@ -50,7 +50,6 @@ type Task struct {
 	FirstFailedAt time.Time     // zero if nothing failed yet
 	BudgetSince   time.Time     // creation, or when it came back
 	PrevDelay     time.Duration // before the latest attempt
-	Throttles     int           // throttled attempts that did not count
 	LastError     string
 	LastStatus    int // of the latest response, 0 if there was none
 

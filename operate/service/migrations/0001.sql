@@ -23,7 +23,6 @@ create table retry_tasks (
 	first_failed_at bigint not null default 0,
 	budget_since bigint not null,
 	prev_delay bigint not null default 0,
-	throttles bigint not null default 0,
 	last_status bigint not null default 0,
 	attempts bigint not null default 0, -- rows in retry_attempts
 	buried smallint not null default 0, -- 1 if its dead letter is confirmed
