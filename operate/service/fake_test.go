@@ -24,6 +24,7 @@ type fakeStore struct {
 	policies map[string]Policy
 	down     error // what everything fails with
 	claims   int
+	last     int64 // row
 }
 
 type fakeRow struct {
@@ -142,6 +143,21 @@ func (f *fakeStore) Buried(_ context.Context, dead []Task) error {
 	return f.down
 }
 
+func (f *fakeStore) Forget(_ context.Context, before time.Time, letters bool, limit int) (n int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.find(func(r *fakeRow) bool {
+		over := r.Status == Succeeded || r.Status == Cancelled || r.Status == Exhausted && (r.buried || !letters)
+		return over && r.UpdatedAt.Before(before)
+	}) {
+		if n < limit && f.down == nil {
+			delete(f.rows, r.Row)
+			n++
+		}
+	}
+	return n, f.down
+}
+
 // world is a service on a fake store, in virtual time, and the targets that it calls.
 type world struct {
 	*testing.T
@@ -220,7 +236,8 @@ func always(status int) func(int) int { return func(int) int { return status } }
 func (w *world) add(tenant, host string, in time.Duration) *fakeRow {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
-	row := int64(len(w.store.rows) + 1)
+	w.store.last++
+	row := w.store.last
 	now := w.clock()
 	r := &fakeRow{Task: Task{
 		ID: fmt.Sprint("task-", row), Row: row, Tenant: tenant, IdempotencyKey: fmt.Sprint("key-", row), Method: http.MethodPost,

@@ -20,6 +20,7 @@ func (s *Service) Run(ctx context.Context) {
 	var helpers sync.WaitGroup
 	helpers.Go(func() { s.sweep(ctx) })
 	helpers.Go(func() { s.undertake(ctx) })
+	helpers.Go(func() { s.forget(ctx) })
 	settled := make(chan struct{})
 	go func() {
 		defer close(settled)

@@ -476,6 +476,32 @@ func TestDeadLetters(t *testing.T) {
 	})
 }
 
+// TestRetention keeps tasks that have ended for their time, and others for ever.
+func TestRetention(t *testing.T) {
+	for _, letters := range []bool{false, true} {
+		inVirtualTime(t, func(w *world) {
+			w.config.Retention = 2 * time.Hour
+			if letters {
+				w.config.Bury = func(context.Context, Task) error { return errors.New("no broker") }
+			}
+			w.targets["bad.example"] = answers(time.Millisecond, always(404))
+			for range 3 * mostForgotten {
+				w.add("a", "shop.example", 0)
+			}
+			w.add("b", "shop.example", time.Hour)
+			w.add("c", "shop.example", 4*time.Hour)
+			w.add("d", "bad.example", 0)
+			_, stop := w.start()
+			defer stop()
+			w.within(2*time.Hour-time.Minute, "a", Succeeded, 3*mostForgotten)
+			w.within(3*time.Minute, "a", Succeeded, 0)
+			w.within(0, "b", Succeeded, 1)
+			w.within(0, "c", Pending, 1)
+			w.within(0, "d", Exhausted, map[bool]int{true: 1}[letters])
+		})
+	}
+}
+
 func TestForbiddenTargets(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
 		w.config.Guard = newTestGuard(t, Targets{Hosts: []string{"good.example"}})
@@ -493,8 +519,8 @@ func TestForbiddenTargets(t *testing.T) {
 }
 
 func TestNewReportsAllFaults(t *testing.T) {
-	_, err := New(Config{Workers: -1, PerHost: -1, Sweep: -1, Drain: -1})
-	for _, field := range []string{"Store", "Workers", "PerHost", "Sweep", "Drain"} {
+	_, err := New(Config{Workers: -1, PerHost: -1, Sweep: -1, Drain: -1, Retention: -1})
+	for _, field := range []string{"Store", "Workers", "PerHost", "Sweep", "Drain", "Retention"} {
 		if err == nil || !strings.Contains(err.Error(), "Config."+field+":") {
 			t.Errorf("%s is not named: %v", field, err)
 		}

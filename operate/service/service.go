@@ -36,6 +36,10 @@ type Config struct {
 	// may be there twice. Nil leaves them in the store.
 	Bury func(context.Context, Task) error
 
+	// Retention is how long tasks are kept that have ended. Where there are letters, one
+	// that is EXHAUSTED is kept until its letter is confirmed, too. Zero means 30 days.
+	Retention time.Duration
+
 	// Metrics count what happens. Nil means that nobody asks.
 	Metrics *Metrics
 
@@ -68,21 +72,22 @@ type queue interface {
 	Expire(ctx context.Context, now time.Time, limit int) ([]Task, error)
 	Dead(ctx context.Context, limit int) ([]Task, error)
 	Buried(ctx context.Context, dead []Task) error
+	Forget(ctx context.Context, before time.Time, letters bool, limit int) (int, error)
 }
 
 const (
-	ahead       = time.Second                  // how long before they are due tasks are claimed
-	mostMargin  = 5 * time.Second              // see Task.margin
-	poll        = 250 * time.Millisecond       // how long nobody asks the schedule at most
-	retryStore  = time.Second                  // after a failure of store or schedule
-	retryPolicy = 5 * time.Second              // of a task whose policy cannot be read
-	addTime     = 200 * time.Millisecond       // for adding to the schedule, while others wait to be stored
-	storeTime   = 10 * time.Second             // for one call of the store
-	mostInHand  = 8                            // tasks that are claimed, for each worker
-	mostClaimed = 256                          // at once
-	mostSettled = 256                          // likewise
-	mostCached  = 10_000                       // policies
-	mostBody    = 16 << 20                     // bytes
+	ahead       = time.Second            // how long before they are due tasks are claimed
+	mostMargin  = 5 * time.Second        // see Task.margin
+	poll        = 250 * time.Millisecond // how long nobody asks the schedule at most
+	retryStore  = time.Second            // after a failure of store or schedule
+	retryPolicy = 5 * time.Second        // of a task whose policy cannot be read
+	addTime     = 200 * time.Millisecond // for adding to the schedule, while others wait to be stored
+	storeTime   = 10 * time.Second       // for one call of the store
+	mostInHand  = 8                      // tasks that are claimed, for each worker
+	mostClaimed = 256                    // at once
+	mostSettled = 256                    // likewise
+	mostCached  = 10_000                 // policies
+	mostBody    = 16 << 20               // bytes
 )
 
 // Service makes the calls of the tasks in a store: it takes what is due, calls, and
@@ -134,6 +139,7 @@ func newService(c Config, resolver *net.Resolver) (*Service, error) {
 	set(&c.PerHost, max(c.Workers/4, 1))
 	set(&c.Sweep, 5*time.Second)
 	set(&c.Drain, 25*time.Second)
+	set(&c.Retention, 30*24*time.Hour)
 	return &Service{
 		cfg:      c,
 		targets:  newTargets(c.Guard, resolver, c.PerHost),
@@ -167,6 +173,7 @@ func (c Config) faults() error {
 	refuse(c.PerHost < 0 || c.PerHost > 10_000, "PerHost", "use 1 to Workers, or 0 for a quarter of them")
 	refuse(c.Sweep < 0, "Sweep", "use a positive duration, or 0 for 5 s")
 	refuse(c.Drain < 0, "Drain", "use a positive duration, or 0 for 25 s")
+	refuse(c.Retention < 0, "Retention", "use a positive duration, or 0 for 30 days")
 	return errors.Join(all...)
 }
 
@@ -190,8 +197,8 @@ func signal(c chan struct{}) {
 // ending is what became of a task.
 type ending struct {
 	Outcome
-	quiet   bool      // it was given back as it was
-	foreign bool      // it was in the hand of a worker that died
+	quiet   bool // it was given back as it was
+	foreign bool // it was in the hand of a worker that died
 }
 
 // back gives a task back as it was.

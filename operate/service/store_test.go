@@ -718,6 +718,70 @@ func TestDead(t *testing.T) {
 	})
 }
 
+func TestForget(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		for i, status := range []Status{Succeeded, Exhausted, Exhausted, Succeeded, Pending} {
+			n := i + 1
+			o := ended(claimAll(t, s, create(t, s, task(n))...)[0], status, 200)
+			o.Task.UpdatedAt = after(time.Duration(n) * time.Hour)
+			if err := s.Settle(t.Context(), []Outcome{o}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		claimAll(t, s, create(t, s, task(6))...)
+		if _, err := s.Cancel(t.Context(), "acme", create(t, s, task(7))[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		dead, err := s.Dead(t.Context(), 1)
+		if err != nil || len(dead) != 1 || s.Buried(t.Context(), dead) != nil {
+			t.Fatalf("Dead = %v, %v", dead, err)
+		}
+		later := time.Now().Add(time.Hour)
+		for _, step := range []struct {
+			before  time.Time
+			letters bool
+			limit   int
+			deleted int
+			left    []int64
+		}{
+			{after(time.Hour), false, 10, 0, []int64{1, 2, 3, 4, 5, 6, 7}},
+			{after(time.Hour + 1e6), true, 10, 1, []int64{2, 3, 4, 5, 6, 7}},
+			{later, true, 1, 1, []int64{3, 4, 5, 6, 7}},
+			{later, true, 10, 2, []int64{3, 5, 6}},
+			{later, false, 10, 1, []int64{5, 6}},
+		} {
+			n, err := s.Forget(t.Context(), step.before, step.letters, step.limit)
+			if left := allRows(t, url); n != step.deleted || err != nil || !slices.Equal(left, step.left) {
+				t.Errorf("Forget(%+v) = %d, %v, left %d", step, n, err, left)
+			}
+		}
+		var logged int
+		if err := rawDB(t, url).QueryRow("select count(*) from retry_attempts").Scan(&logged); err != nil || logged != 1 {
+			t.Errorf("%d attempts are in the log, %v, want that of the task that waits", logged, err)
+		}
+		create(t, s, task(1)) // its key is free
+	})
+}
+
+// allRows are the rows that there are.
+func allRows(t *testing.T, url string) (rows []int64) {
+	t.Helper()
+	list, err := rawDB(t, url).Query("select id from retry_tasks order by id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer list.Close()
+	for list.Next() {
+		var row int64
+		if err := list.Scan(&row); err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
 func TestStats(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := openStore(t, url)
@@ -780,6 +844,7 @@ func TestIndexes(t *testing.T) {
 			{"Waiting", waitingTasks, []any{noon, 0, 100}, "retry_tasks_waiting"},
 			{"Expire", expiredTasks, []any{noon, 100}, "retry_tasks_leases"},
 			{"Dead", deadTasks, []any{100}, "retry_tasks_dead"},
+			{"Forget", forgetTasks, []any{noon, true, 100}, "retry_tasks_over"},
 			{"Stats", statsQuery, nil, "retry_tasks_counts"},
 		} {
 			if s.db.Postgres() && tt.name == "Stats" {

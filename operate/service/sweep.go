@@ -7,11 +7,13 @@ import (
 )
 
 const (
-	pageSize     = 1000
-	pagesASweep  = 100 // at most; the next sweep goes on from there
-	mostExpired  = 1000
-	mostDead     = 100
-	mostUnburied = 3 // letters of a page that fail, before it is taken to be the broker's fault
+	pageSize      = 1000
+	pagesASweep   = 100 // at most; the next sweep goes on from there
+	mostExpired   = 1000
+	mostDead      = 100
+	mostForgotten = 200 // at once: others write in between
+	forgetEvery   = time.Minute
+	mostUnburied  = 3 // letters of a page that fail, before it is taken to be the broker's fault
 )
 
 // sweep brings back what was lost: tasks whose worker has died, and those that the
@@ -87,6 +89,19 @@ func (s *Service) expire(ctx context.Context) {
 		case s.endings <- ending{Outcome: decide(t, p, leaseOver(t, now), now, rand.Float64()), foreign: true}:
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// forget deletes tasks that ended long ago.
+func (s *Service) forget(ctx context.Context) {
+	for ctx.Err() == nil {
+		within, cancel := context.WithTimeout(ctx, storeTime)
+		n, err := s.cfg.Store.Forget(within, s.now().Add(-s.cfg.Retention), s.cfg.Bury != nil, mostForgotten)
+		cancel()
+		s.trouble.note("delete tasks that ended long ago", err)
+		if n < mostForgotten || err != nil {
+			sleep(ctx, forgetEvery)
 		}
 	}
 }

@@ -7,12 +7,14 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
-// What Waiting, Expire and Dead look for: the indexes have it.
+// What Waiting, Expire, Dead and Forget look for: the indexes have it.
 const (
 	waitingTasks = `select id, tenant, next_attempt_at from retry_tasks
 		where status = 0 and (next_attempt_at, id) > (?, ?) order by next_attempt_at, id limit ?`
 	expiredTasks = "select " + taskColumns + " from retry_tasks where status = 1 and lease_until <= ? order by lease_until, id limit ?"
 	deadTasks    = "select " + taskColumns + " from retry_tasks where status = 3 and buried = 0 order by id limit ?"
+	forgetTasks  = `delete from retry_tasks where id in (select id from retry_tasks
+		where status > 1 and updated_at < ? and (status <> 3 or buried = 1 or ? = 1) order by updated_at limit ? UNLOCKED)`
 )
 
 // Waiting returns at most limit tasks that are PENDING, in the order in which they
@@ -61,6 +63,19 @@ func (s *Store) Buried(ctx context.Context, dead []Task) error {
 	return s.db.Write(ctx, func(tx sqldb.Tx) error {
 		return tx.Update(ctx, "update retry_tasks set buried = 1 from (values ROWS) as v where id = v.column1 and version = v.column2 and status = 3", rows)
 	})
+}
+
+// Forget deletes at most limit tasks that ended before a time, with their logs, and
+// returns how many: those that are SUCCEEDED or CANCELLED, and those that are EXHAUSTED
+// and whose dead letter is confirmed, or all of these if there are no letters. Their
+// idempotency keys are free then.
+func (s *Store) Forget(ctx context.Context, before time.Time, letters bool, limit int) (n int, err error) {
+	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
+		deleted, err := tx.Exec(ctx, forgetTasks, before, !letters, limit)
+		n = int(deleted)
+		return err
+	})
+	return n, err
 }
 
 // Stats are counts of tasks.
