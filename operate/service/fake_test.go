@@ -80,7 +80,7 @@ func (f *fakeStore) Settle(_ context.Context, outcomes []Outcome) error {
 			lost = append(lost, o.Task.ID)
 			continue
 		}
-		r.Task = o.Task
+		r.Task, r.LeaseUntil = o.Task, time.Time{}
 		r.Version++
 		if o.Attempt != nil {
 			r.log = append(r.log, *o.Attempt)
@@ -125,13 +125,19 @@ func (f *fakeStore) Expire(_ context.Context, now time.Time, limit int) (list []
 	return list[:min(limit, len(list))], f.down
 }
 
-func (f *fakeStore) Dead(_ context.Context, limit int) (list []Task, err error) {
+func (f *fakeStore) Dead(_ context.Context, now, until time.Time, limit int) (list []Task, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, r := range f.find(func(r *fakeRow) bool { return r.Status == Exhausted && !r.buried }) {
-		list = append(list, r.Task)
+	if f.down != nil {
+		return nil, f.down
 	}
-	return list[:min(limit, len(list))], f.down
+	for _, r := range f.find(func(r *fakeRow) bool { return r.Status == Exhausted && !r.buried && !r.LeaseUntil.After(now) }) {
+		if len(list) < limit {
+			r.LeaseUntil = until
+			list = append(list, r.Task)
+		}
+	}
+	return list, nil
 }
 
 func (f *fakeStore) Buried(_ context.Context, dead []Task) error {

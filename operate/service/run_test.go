@@ -444,6 +444,9 @@ func TestDeadLetters(t *testing.T) {
 				return errors.New("no broker")
 			}
 			letters[t.ID]++
+			mu.Unlock()
+			time.Sleep(10 * time.Millisecond) // while the other process looks for letters, too
+			mu.Lock()
 			return nil
 		}
 		expect := func(want int) {
@@ -465,13 +468,15 @@ func TestDeadLetters(t *testing.T) {
 			w.add("a", "bad.example", 0)
 		}
 		_, stop := w.start()
+		_, stopOther := w.start()
 		w.within(30*time.Second, "a", Exhausted, 250)
 		expect(0)
-		time.Sleep(6 * time.Second)
+		time.Sleep(36 * time.Second)
 		expect(250)
 		w.add("a", "bad.example", 0)
 		time.Sleep(12 * time.Second)
 		stop()
+		stopOther()
 		expect(251)
 	})
 }

@@ -32,8 +32,8 @@ type Config struct {
 	}
 
 	// Bury publishes the dead letter of a task that is EXHAUSTED, and returns nil once
-	// it is confirmed. After an error, or a crash, it is called again, so that a letter
-	// may be there twice. Nil leaves them in the store.
+	// it is confirmed. After an error, a crash, or if it takes longer than 30 s, it is
+	// called again, so that a letter may be there twice. Nil leaves them in the store.
 	Bury func(context.Context, Task) error
 
 	// Retention is how long tasks are kept that have ended. Where there are letters, one
@@ -70,7 +70,7 @@ type queue interface {
 	Settle(ctx context.Context, outcomes []Outcome) error
 	Waiting(ctx context.Context, after Due, limit int) ([]Due, error)
 	Expire(ctx context.Context, now time.Time, limit int) ([]Task, error)
-	Dead(ctx context.Context, limit int) ([]Task, error)
+	Dead(ctx context.Context, now, until time.Time, limit int) ([]Task, error)
 	Buried(ctx context.Context, dead []Task) error
 	Forget(ctx context.Context, before time.Time, letters bool, limit int) (int, error)
 }

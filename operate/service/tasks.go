@@ -77,7 +77,7 @@ func (s *Store) Cancel(ctx context.Context, tenant, id string) (Task, error) {
 // [*StateError], or [ErrNotFound].
 func (s *Store) Revive(ctx context.Context, taskID string) (Task, error) {
 	const set = `status = ?, updated_at = ?, next_attempt_at = ?, budget_since = ?,
-		attempt_number = 0, first_failed_at = 0, prev_delay = 0, buried = 0`
+		attempt_number = 0, first_failed_at = 0, prev_delay = 0, buried = 0, lease_until = 0`
 	now := time.Now()
 	return s.move(ctx, taskID, Exhausted, set, []any{Pending, now, now, now}, "task_id = ?", taskID)
 }

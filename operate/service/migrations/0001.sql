@@ -46,7 +46,7 @@ create table retry_tasks (
 create index retry_tasks_waiting on retry_tasks (next_attempt_at, id, tenant) where status = 0;
 create index retry_tasks_counts on retry_tasks (tenant, policy_id, created_at) where status = 0;
 create index retry_tasks_leases on retry_tasks (lease_until, id) where status = 1;
-create index retry_tasks_dead on retry_tasks (id) where status = 3 and buried = 0;
+create index retry_tasks_dead on retry_tasks (lease_until, id) where status = 3 and buried = 0;
 create index retry_tasks_bodies on retry_tasks (body_ref) where body_ref <> EMPTY;
 create index retry_tasks_over on retry_tasks (updated_at) where status > 1;
 create index retry_tasks_ended on retry_tasks (tenant, policy_id, status) where status > 1;
