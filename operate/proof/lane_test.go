@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/harness"
 	"github.com/redrive-go/redrive/operate/collect"
+	"github.com/redrive-go/redrive/operate/internal/breaktest"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -57,13 +58,13 @@ func (w *world) killCollecting(ctx context.Context, lane, n int) bool {
 	}
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	w.until(within, func() bool { return p.ended() || w.stored(ctx, lane) >= n })
+	w.until(within, func() bool { return p.Ended() || w.stored(ctx, lane) >= n })
 	moment(ctx)
 	return w.end(ctx, lane, p)
 }
 
 // end kills a process, after which another serves if it is that one.
-func (w *world) end(ctx context.Context, lane int, p *proc) bool {
+func (w *world) end(ctx context.Context, lane int, p *breaktest.Process) bool {
 	topic := w.topic(lane)
 	if lane == 0 {
 		topic = "" // it serves all
@@ -73,7 +74,7 @@ func (w *world) end(ctx context.Context, lane int, p *proc) bool {
 		w.until(ctx, func() bool { return w.serving() != p })
 	}
 	if !killed {
-		w.Logf("lane %d: redrive ended before it was killed: %v\n%s", lane, p.err, tail(p.log()))
+		w.Logf("lane %d: redrive ended before it was killed: %v\n%s", lane, p.Err(), tail(p.Log()))
 	}
 	return killed
 }
@@ -88,10 +89,10 @@ func (w *world) collect(ctx context.Context, lane int) {
 
 // call waits for a command in a lane that nobody kills. Stores and brokers may be
 // down.
-func (w *world) call(ctx context.Context, lane int, args ...string) *proc {
+func (w *world) call(ctx context.Context, lane int, args ...string) *breaktest.Process {
 	p := w.start(configOf(lane), args...)
 	select {
-	case <-p.done:
+	case <-p.Done():
 	case <-ctx.Done():
 		w.kill(p, w.topic(lane))
 	}
@@ -119,8 +120,8 @@ func (w *world) killSending(ctx context.Context, lane, n int) bool {
 	p := w.serving()
 	if lane > 0 {
 		p = w.start(configOf(lane), args...)
-	} else if order := w.call(ctx, lane, append(args, "--detach")...); order.err != nil {
-		w.Logf("lane 0: nothing is sent: %v\n%s", order.err, tail(order.log()))
+	} else if order := w.call(ctx, lane, append(args, "--detach")...); order.Err() != nil {
+		w.Logf("lane 0: nothing is sent: %v\n%s", order.Err(), tail(order.Log()))
 		return false
 	}
 	within, cancel := context.WithTimeout(ctx, patience)
@@ -129,9 +130,9 @@ func (w *world) killSending(ctx context.Context, lane, n int) bool {
 		t := &trap{kill: p}
 		t.left.Store(int64(n))
 		w.traps[lane].Store(t)
-		w.until(within, p.ended)
+		w.until(within, p.Ended)
 	} else {
-		w.until(within, func() bool { return p.ended() || w.count(from, ran, lane) >= n })
+		w.until(within, func() bool { return p.Ended() || w.count(from, ran, lane) >= n })
 		moment(ctx)
 	}
 	return w.end(ctx, lane, p)
@@ -150,7 +151,7 @@ func (w *world) settle(ctx context.Context) {
 		}
 		pause(ctx, time.Second)
 	}
-	w.Errorf("%s has no end: %d letters are not in the store; redrive serve says:\n%s", w.name(), w.missing(ctx), tail(w.serving().log()))
+	w.Errorf("%s has no end: %d letters are not in the store; redrive serve says:\n%s", w.name(), w.missing(ctx), tail(w.serving().Log()))
 }
 
 func tail(log string) string { return log[max(0, len(log)-2000):] }

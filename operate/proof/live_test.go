@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/integration/harness"
 	"github.com/redrive-go/redrive/integration/livetest"
 	"github.com/redrive-go/redrive/integration/postgrestest"
+	"github.com/redrive-go/redrive/operate/internal/breaktest"
 )
 
 var (
@@ -133,7 +133,7 @@ func newStorage(t *testing.T, kind string) storage {
 	t.Helper()
 	switch kind {
 	case "sqlite":
-		dir := smallDisk(t)
+		dir := breaktest.SmallDisk(t, "64m")
 		if dir == "" {
 			return storage{url: filepath.Join(t.TempDir(), "letters.db")}
 		}
@@ -163,21 +163,16 @@ func killPostgres(ctx context.Context, w *world, server *postgrestest.Server) {
 
 // fillDisk leaves nothing of the disk, until somebody has noticed.
 func fillDisk(ctx context.Context, w *world, dir string) {
-	ballast := filepath.Join(dir, "ballast")
 	began := time.Now()
-	f, err := os.Create(ballast)
-	for err == nil {
-		_, err = f.Write(make([]byte, 4096))
-	}
-	_ = f.Close()
-	noticed := func() bool { return strings.Contains(w.serving().log(), "disk") }
+	free := breaktest.Fill(dir)
+	noticed := func() bool { return strings.Contains(w.serving().Log(), "disk") }
 	within, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if !w.until(within, noticed) {
-		w.Errorf("the disk is full, and redrive serve does not say so:\n%s", tail(w.serving().log()))
+		w.Errorf("the disk is full, and redrive serve does not say so:\n%s", tail(w.serving().Log()))
 	}
 	pause(ctx, down)
-	if err := os.Remove(ballast); err != nil {
+	if err := free(); err != nil {
 		w.Error(err)
 	}
 	w.ledger.add(event{Kind: troubled, Began: began, Err: "disk"})

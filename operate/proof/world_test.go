@@ -1,7 +1,6 @@
 package proof
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -19,6 +18,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/harness"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/breaktest"
 	"github.com/redrive-go/redrive/operate/internal/serve"
 	"github.com/redrive-go/redrive/operate/store"
 )
@@ -43,20 +43,20 @@ type world struct {
 
 	traps  []atomic.Pointer[trap] // by lane
 	mu     sync.Mutex
-	server *proc // redrive serve
+	server *breaktest.Process // redrive serve
 }
 
 // trap kills a process when so many letters have arrived in a lane: at best while
 // others of their batch are under way.
 type trap struct {
 	left atomic.Int64
-	kill *proc
+	kill *breaktest.Process
 }
 
 // arrive is what a run begins with.
 func (w *world) arrive(ctx context.Context, lane int) {
 	if t := w.traps[lane].Load(); t != nil && consumer.MetaFrom(ctx).RedriveCount > 0 && t.left.Add(-1) == 0 {
-		_ = t.kill.cmd.Process.Kill() // unless it has ended
+		t.kill.Shoot()
 	}
 }
 
@@ -169,10 +169,12 @@ func (w *world) serve(ctx context.Context) {
 		w.server = p
 		w.mu.Unlock()
 		select {
-		case <-p.done:
+		case <-p.Done():
 			pause(ctx, 200*time.Millisecond)
 		case <-ctx.Done():
-			p.stop(w.T)
+			if err := p.Stop(); err != nil {
+				w.Errorf("redrive serve: %v\n%s", err, p.Log())
+			}
 		}
 	}
 }
@@ -296,84 +298,25 @@ func (w *world) stored(ctx context.Context, lane int) (n int) {
 	return n
 }
 
-func (w *world) serving() *proc {
+func (w *world) serving() *breaktest.Process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.server
 }
 
-// proc is a process of redrive.
-type proc struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended, with err
-	err  error
-
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write takes what the process says.
-func (p *proc) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.Write(b)
-}
-
-func (p *proc) log() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.String()
-}
-
-func (p *proc) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // start starts redrive with a configuration.
-func (w *world) start(name string, args ...string) *proc {
-	p := &proc{cmd: exec.Command(w.program, args...), done: make(chan struct{})}
-	p.cmd.Env = append(w.environment(), config.Variable+"="+w.config(name))
-	p.cmd.Stdout, p.cmd.Stderr = p, p
-	if p.err = p.cmd.Start(); p.err != nil {
-		w.Errorf("start redrive: %v", p.err)
-		close(p.done)
-		return p
-	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.done)
-	}()
-	return p
+func (w *world) start(name string, args ...string) *breaktest.Process {
+	cmd := exec.Command(w.program, args...)
+	cmd.Env = append(w.environment(), config.Variable+"="+w.config(name))
+	return breaktest.Start(cmd)
 }
 
 // kill kills a process that works in a topic, or in all of them if that is empty. It
 // reports whether that is how the process has ended.
-func (w *world) kill(p *proc, topic string) bool {
-	if p.cmd.Process != nil {
-		_ = p.cmd.Process.Kill() // unless it has ended
+func (w *world) kill(p *breaktest.Process, topic string) bool {
+	killed := p.Kill()
+	if killed {
+		w.ledger.add(event{Kind: crashed, Topic: topic})
 	}
-	<-p.done
-	const bySignal = -1
-	if p.cmd.ProcessState.ExitCode() != bySignal {
-		return false
-	}
-	w.ledger.add(event{Kind: crashed, Topic: topic})
-	return true
-}
-
-// stop ends a process in good order.
-func (p *proc) stop(t *testing.T) {
-	t.Helper()
-	_ = p.cmd.Process.Signal(os.Interrupt)
-	select {
-	case <-p.done:
-	case <-time.After(time.Minute):
-		_ = p.cmd.Process.Kill()
-		t.Errorf("redrive serve does not end within a minute:\n%s", p.log())
-	}
+	return killed
 }

@@ -5,26 +5,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/redrive-go/redrive/operate/internal/breaktest"
 )
 
 // TestFullDisk stores until there is no room. What was taken stays, whole; the store
 // opens, and goes on when there is room again.
 func TestFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
+	dir := breaktest.SmallDisk(t, "4m")
+	if dir == "" {
 		t.Skip("only root may mount a small disk")
 	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
-		t.Skipf("no small disk can be mounted here: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
 	ballast := filepath.Join(dir, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, 2<<20), 0o600); err != nil {
 		t.Fatal(err)

@@ -7,24 +7,17 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/redrive-go/redrive/operate/internal/breaktest"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
 // smallDisk mounts a disk of 4 MiB for the length of the test.
 func smallDisk(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
+	dir := breaktest.SmallDisk(t, "4m")
+	if dir == "" {
 		t.Skip("only root may mount a small disk")
 	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
-		t.Skipf("no small disk can be mounted here: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
 	return dir
 }
 
