@@ -60,7 +60,7 @@ func Schedule(c *config.Config) (*redis.Client, error) {
 }
 
 func client(c *config.Config, key string, b *config.Redis) (*redis.Client, error) {
-	o := &redis.Options{Addr: b.Redis, Username: b.User, MaxRetries: -1, DisableIdentity: true}
+	o := &redis.Options{Addr: b.Redis, Username: b.User, MaxRetries: -1, DisableIdentity: true, ContextTimeoutEnabled: true}
 	if b.Password != nil {
 		password, err := b.Password.Read()
 		if err != nil {
