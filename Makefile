@@ -112,7 +112,7 @@ breaking-and-simulating:
 	@$(MAKE) --no-print-directory --keep-going -j 2 breaking simulating
 
 breaking:
-	@failed=; for stage in faults custody attack; do $(MAKE) --no-print-directory $$stage || failed=yes; done; [ -z "$$failed" ]
+	@failed=; for stage in faults custody service attack; do $(MAKE) --no-print-directory $$stage || failed=yes; done; [ -z "$$failed" ]
 
 simulating:
 	@failed=; for stage in race test-oldest scenarios letters cross fuzz; do nice -n 19 $(MAKE) --no-print-directory $$stage || failed=yes; done; [ -z "$$failed" ]
@@ -213,6 +213,11 @@ endif
 .PHONY: custody
 custody:
 	@$(MAKE) --no-print-directory letters BROKER=rabbitmq,kafka,sqs STORE=sqlite,postgres KILLS=34
+
+.PHONY: service
+service: KILLS = 100
+service: ## Kill the retry service and the servers that it needs, and hold what was called against the promises (KILLS=n on each of two stores)
+	@$(BROKERS) run -only redis $(LIVE_TEST) -C operate/service/proof test -count=1 -v -run '^TestKills$$' -kills $(KILLS) -timeout 45m
 
 # Most of it is simulations, and memory is measured (ATTACK=-json is for figures):
 # without the race detector, one after the other.
