@@ -53,6 +53,7 @@ ONLY ?=
 
 # What the figures of an area need.
 BROKER_OF_restraint := redis
+BROKER_OF_service := redis
 BROKER_OF_letters := rabbitmq
 BROKER_OF_idle := rabbitmq4,kafka43,elasticmq
 BROKER_OF := $(or $(BROKER_OF_$(AREA)),$(filter kafka rabbitmq sqs,$(AREA)))
@@ -260,7 +261,7 @@ fuzz: ## Run every fuzz target in turn, each for FUZZTIME
 	done
 
 .PHONY: figures
-figures: ## Print the measured figures against their goals (AREA=core, restraint, letters, kafka, rabbitmq, sqs, idle or suite ONLY=regexp)
+figures: ## Print the measured figures against their goals (AREA=core, restraint, letters, service, kafka, rabbitmq, sqs, idle or suite ONLY=regexp)
 	@$(if $(BROKER_OF),$(BROKERS) run -only $(BROKER_OF)) $(GO) run ./bench/cmd/figures -area $(AREA) -only '$(ONLY)'
 
 # Virtual time needs a test: the table is printed by one.
