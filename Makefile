@@ -8,7 +8,7 @@ MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
 LIVE := ./proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./operate/service/redisschedule ./integration/... \
-	./integration/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci ./operate/proof
+	./integration/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci ./examples/retryservice ./operate/proof
 
 # Packages that use an SDK.
 ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redisbudget
