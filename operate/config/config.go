@@ -313,6 +313,12 @@ type Service struct {
 	// Dead is where tasks go that are exhausted.
 	Dead *Dead `yaml:"dead" unset:"nowhere: they stay in the store"`
 
+	// Retention is how long tasks are kept that have ended, with their logs, from `1h`.
+	// Until then the idempotency key names the task. With `dead`, a task that is
+	// exhausted is kept until its letter is confirmed, too, and its letter can be sent
+	// back as long as it is kept.
+	Retention time.Duration `yaml:"retention" default:"30d"`
+
 	// Concurrency is the most calls at a time.
 	Concurrency int `yaml:"concurrency" default:"64"`
 }

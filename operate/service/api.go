@@ -266,7 +266,7 @@ func (a *API) complete(ctx context.Context, t *Task) error {
 	if err != nil {
 		return fmt.Errorf("a policy could not be read: %w", err)
 	}
-	t.PolicyVersion = policy.Version
+	t.PolicyVersion, t.VisibilityTimeout = policy.Version, millis(policy.VisibilityTimeoutMs)
 	if wait := t.NextAttemptAt.Sub(t.CreatedAt).Milliseconds(); policy.TotalBudgetMs > 0 && wait >= policy.TotalBudgetMs {
 		return invalidTask.in("nextAttemptAt", "is %d ms ahead, and the policy gives the whole task %d: wait for less, or use another policy", wait, policy.TotalBudgetMs)
 	}

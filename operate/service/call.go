@@ -28,12 +28,13 @@ const (
 
 const keyHeader = "Idempotency-Key"
 
-// callTime is how long a call may take by the policy of its task: what is left of the
-// visibility timeout is for storing what became of it.
-func (p Policy) callTime() time.Duration {
-	visible := millis(p.VisibilityTimeoutMs)
-	return min(visible-min(visible/4, 5*time.Second), longestCall)
-}
+// callTime is how long a call may take: a lease has room for the margin before it, too,
+// and the one after it.
+func (t Task) callTime() time.Duration { return min(t.VisibilityTimeout-2*t.margin(), longestCall) }
+
+// margin is the least that a lease leaves for what comes before the call, such as
+// waiting for a worker, and for storing what became of it.
+func (t Task) margin() time.Duration { return min(t.VisibilityTimeout/4, mostMargin) }
 
 // newTransport returns what connects to targets. It has no proxy: that would resolve
 // names where the guard does not see it.

@@ -11,16 +11,18 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
-const claimTasks = `update retry_tasks set status = ?, version = version + 1, lease_until = ? where id in
+const claimTasks = `update retry_tasks set status = ?, version = version + 1,
+	lease_until = visible + case when next_attempt_at > ? then next_attempt_at else ? end where id in
 	(select id from retry_tasks where id in (IDS) and status = 0 and next_attempt_at <= ? UNLOCKED) returning ` + taskColumns
 
-// Claim makes tasks IN_FLIGHT that are PENDING and due at now, leases them until
-// then, and returns them in the order in which they are due. It leaves out all
+// Claim makes tasks IN_FLIGHT that are PENDING and due by a time ahead of now, and
+// returns them in the order in which they are due. Each is leased for its visibility
+// timeout, from when it is due, or from now if it is already. Claim leaves out all
 // others: those that are not PENDING, and those that somebody else is changing.
 // UpdatedAt stays.
-func (s *Store) Claim(ctx context.Context, rows []int64, now, until time.Time) (claimed []Task, err error) {
+func (s *Store) Claim(ctx context.Context, rows []int64, now time.Time, ahead time.Duration) (claimed []Task, err error) {
 	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
-		claimed, err = tasksOf(ctx, tx, claimTasks, InFlight, until, sqldb.IDs(rows), now)
+		claimed, err = tasksOf(ctx, tx, claimTasks, InFlight, now, now, sqldb.IDs(rows), now.Add(ahead))
 		return err
 	})
 	slices.SortFunc(claimed, func(a, b Task) int {
@@ -109,13 +111,13 @@ func updateTasks(ctx context.Context, tx sqldb.Tx, outcomes []Outcome) (numbers 
 		t := o.Task
 		rows[i] = []any{
 			t.Row, t.Version, t.Status, t.AttemptNumber, t.NextAttemptAt, t.UpdatedAt, t.FirstFailedAt, t.BudgetSince,
-			t.PrevDelay, t.Throttles, t.LastStatus, o.Attempt != nil, t.LastError,
+			t.PrevDelay, t.LastStatus, o.Attempt != nil, t.LastError,
 		}
 	}
-	types := append(slices.Repeat([]string{"bigint"}, 12), "BYTES")
+	types := append(slices.Repeat([]string{"bigint"}, 11), "BYTES")
 	const statement = `update retry_tasks set version = version + 1, lease_until = 0, status = v.column3, attempt_number = v.column4,
 		next_attempt_at = v.column5, updated_at = v.column6, first_failed_at = v.column7, budget_since = v.column8,
-		prev_delay = v.column9, throttles = v.column10, last_status = v.column11, attempts = attempts + v.column12, last_error = v.column13
+		prev_delay = v.column9, last_status = v.column10, attempts = attempts + v.column11, last_error = v.column12
 		from (values ROWS) as v where id = v.column1 and version = v.column2 and status = 1 returning id, version - 1, attempts`
 	numbers = make(map[claim]int64, len(outcomes))
 	err = tx.Batch(ctx, statement, types, rows, func(scan func(...any) error) error {

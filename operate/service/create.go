@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
@@ -27,7 +28,8 @@ type creation struct {
 }
 
 // Create stores a task that is PENDING, and returns it with its Row and Version.
-// Whoever calls it has made its ID, and read its policy from this store. If the
+// Whoever calls it has made its ID, and read its policy, and the visibility timeout in
+// it, from this store. If the
 // tenant has a task with the same idempotency key and the same content already,
 // Create returns that one, and false. The content is target, method, headers, body
 // and the name of the policy; if that differs, the error is [ErrKeyReused]. A
@@ -49,6 +51,9 @@ func (s *Store) Create(ctx context.Context, t Task) (_ Task, created bool, err e
 }
 
 func newCreation(t Task) (*creation, error) {
+	if t.VisibilityTimeout <= 0 {
+		return nil, errors.New("its VisibilityTimeout is unset: use that of its policy")
+	}
 	headers, err := saveHeaders(t.Headers)
 	if err != nil {
 		return nil, err
@@ -60,7 +65,7 @@ func newCreation(t Task) (*creation, error) {
 			ID: t.ID, Tenant: t.Tenant, IdempotencyKey: t.IdempotencyKey, TargetURL: t.TargetURL, Method: t.Method,
 			Headers: t.Headers, Body: t.Body, BodyRef: t.BodyRef, PolicyID: t.PolicyID, PolicyVersion: t.PolicyVersion,
 			Status: Pending, NextAttemptAt: sqldb.TimeOf(sqldb.Millis(t.NextAttemptAt)),
-			CreatedAt: created, UpdatedAt: created, BudgetSince: created, Version: 1,
+			CreatedAt: created, UpdatedAt: created, BudgetSince: created, Version: 1, VisibilityTimeout: t.VisibilityTimeout.Truncate(time.Millisecond),
 		},
 		identity: hashOf([]byte(t.Tenant), []byte(t.IdempotencyKey)),
 		content:  hashOf([]byte(t.TargetURL), []byte(t.Method), headers, body[:], []byte(t.BodyRef), []byte(t.PolicyID)),
@@ -116,17 +121,17 @@ func (c *creation) name() string { return string(c.identity) + string(c.content)
 // insertTasks returns the numbers of the tasks that it stored, by their names. It
 // leaves out those whose key or ID is there already, or whose policy is not.
 func insertTasks(ctx context.Context, tx sqldb.Tx, batch []*creation) (map[string]int64, error) {
-	const statement = `insert into retry_tasks (task_id, identity, content, tenant, policy_id, policy_version, next_attempt_at, created_at, updated_at, budget_since,
+	const statement = `insert into retry_tasks (task_id, identity, content, tenant, policy_id, policy_version, next_attempt_at, created_at, updated_at, budget_since, visible,
 		idempotency_key, method, target_url, body_ref, headers, body) select v.* from (values ROWS) as v
 		where exists (select 1 from retry_policies p where p.tenant = v.column4 and p.policy_id = v.column5 and p.version = v.column6)
 		order by v.column2 on conflict do nothing returning id, identity, content, task_id`
-	types := slices.Concat(slices.Repeat([]string{"BYTES"}, 5), slices.Repeat([]string{"bigint"}, 5), slices.Repeat([]string{"BYTES"}, 6))
+	types := slices.Concat(slices.Repeat([]string{"BYTES"}, 5), slices.Repeat([]string{"bigint"}, 6), slices.Repeat([]string{"BYTES"}, 6))
 	rows := make([][]any, len(batch))
 	for i, c := range batch {
 		t := c.task
 		rows[i] = []any{
 			t.ID, c.identity, c.content, t.Tenant, t.PolicyID, t.PolicyVersion,
-			t.NextAttemptAt, t.CreatedAt, t.UpdatedAt, t.BudgetSince,
+			t.NextAttemptAt, t.CreatedAt, t.UpdatedAt, t.BudgetSince, t.VisibilityTimeout,
 			t.IdempotencyKey, t.Method, t.TargetURL, t.BodyRef, c.headers, notNil(t.Body),
 		}
 	}

@@ -55,7 +55,6 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 	}
 	d := retry.Decide(p.Retry(), retry.Run{
 		Attempt:       t.AttemptNumber + 1,
-		Throttles:     t.Throttles,
 		FirstFailedAt: t.BudgetSince,
 		Now:           now,
 		Ran:           r.estimate() + time.Millisecond, // by which the due time may be rounded up
@@ -72,12 +71,8 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 	if v.Deferred {
 		return Outcome{Task: t}
 	}
+	t.AttemptNumber++
 	t.PrevDelay, t.LastStatus = d.Delay, r.status
-	if d.Counted {
-		t.AttemptNumber++
-	} else {
-		t.Throttles++
-	}
 	if t.FirstFailedAt.IsZero() {
 		t.FirstFailedAt = now
 	}
@@ -101,9 +96,9 @@ func (r result) attempt() *Attempt {
 }
 
 // verdict is what classify makes of a failure, but that the policy has the word on
-// responses, and that every call counts: whatever is wrong with the target, it gets
-// no more calls than the policy says. A worker that lacks something itself has not
-// called at all.
+// responses, and that every call counts, one that was throttled, too: whatever is
+// wrong with the target, it gets no more calls than the policy says. A worker that
+// lacks something itself has not called at all.
 func (p Policy) verdict(r result) classify.Verdict {
 	v := classify.Of(r.err)
 	_, forbidden := errors.AsType[*TargetError](r.err)
@@ -112,10 +107,8 @@ func (p Policy) verdict(r result) classify.Verdict {
 		return v
 	case forbidden, r.status != 0 && !p.retries(r.status):
 		return classify.Verdict{Class: classify.ClassPoison}
-	case r.status != 0 && v.Class != classify.ClassThrottled:
-		return classify.Verdict{Class: classify.ClassTransient, RetryAfter: v.RetryAfter}
 	case r.status != 0:
-		return v
+		return classify.Verdict{Class: classify.ClassTransient, RetryAfter: v.RetryAfter}
 	}
 	v = classify.Verdict{Class: v.Class, Deferred: exhausted(r.err)}
 	if v.Class != classify.ClassPoison {

@@ -78,11 +78,11 @@ func TestDecide(t *testing.T) {
 			result: response(409), status: Pending, attempts: 9, logged: true, delay: 256 * time.Second},
 		{name: "the last attempt", task: func(t *Task) { t.AttemptNumber = 9 }, result: response(503), status: Exhausted, attempts: 10, logged: true, err: "exhausted: http status 503"},
 		{name: "one attempt", policy: Policy{MaxAttempts: 1}, result: response(503), status: Exhausted, attempts: counted, logged: true},
-		{name: "Retry-After", result: response(503, "Retry-After", "60"), status: Pending, attempts: free, logged: true, delay: 60 * time.Second},
-		{name: "Retry-After too long", result: response(503, "Retry-After", "86400"), status: Pending, attempts: free, logged: true, delay: 15*time.Minute - 5*time.Second},
-		{name: "Retry-After beyond the budget", policy: Policy{TotalBudgetMs: 30_000}, result: response(503, "Retry-After", "60"), status: Exhausted, attempts: free, logged: true, err: "expired"},
-		{name: "429", result: response(429), status: Pending, attempts: free, logged: true, delay: time.Second},
-		{name: "429 too often", task: func(t *Task) { t.Throttles = 5 }, result: response(429), status: Pending, attempts: counted, logged: true, delay: 32 * time.Second},
+		{name: "Retry-After", result: response(503, "Retry-After", "60"), status: Pending, attempts: counted, logged: true, delay: 60 * time.Second},
+		{name: "Retry-After too long", result: response(503, "Retry-After", "86400"), status: Pending, attempts: counted, logged: true, delay: 15*time.Minute - 5*time.Second},
+		{name: "Retry-After beyond the budget", policy: Policy{TotalBudgetMs: 30_000}, result: response(503, "Retry-After", "60"), status: Exhausted, attempts: counted, logged: true, err: "expired"},
+		{name: "429", result: response(429), status: Pending, attempts: counted, logged: true, delay: time.Second},
+		{name: "the last 429", task: func(t *Task) { t.AttemptNumber = 9 }, result: response(429, "Retry-After", "1"), status: Exhausted, attempts: 10, logged: true, err: "exhausted: http status 429"},
 		{name: "429 not in the list", policy: Policy{RetryableStatusCodes: []int{500}}, result: response(429, "Retry-After", "1"), status: Exhausted, attempts: counted, logged: true},
 		{name: "the budget is spent", policy: Policy{TotalBudgetMs: 60_000}, result: response(503), after: 59*time.Second + 980*time.Millisecond, status: Exhausted, attempts: counted, logged: true, err: "expired: http status 503"},
 		{name: "the budget is just enough", policy: Policy{TotalBudgetMs: 60_000}, result: response(503), after: 58*time.Second + 979*time.Millisecond, status: Pending, attempts: counted, logged: true, delay: time.Second},
@@ -144,14 +144,14 @@ func TestDelayIsJittered(t *testing.T) {
 
 // FuzzDecide holds what is decided against what must always be so.
 func FuzzDecide(f *testing.F) {
-	f.Add(3, int64(100), int64(1000), int64(5000), 2.0, 503, "", 2, 1, int64(700), int64(30), int64(50), 0.5)
-	f.Add(1, int64(1), int64(1), int64(1), 1.0, 0, "broken", 0, 0, int64(0), int64(0), int64(0), 1.0)
-	f.Add(10, int64(1000), int64(60000), int64(1<<40), 1e9, 429, "7", 9, 5, int64(1<<50), int64(-5), int64(1<<60), math.NaN())
-	f.Fuzz(func(t *testing.T, attempts int, initial, most, budget int64, multiplier float64, status int, text string, made, throttles int, elapsed, prev, took int64, random float64) {
+	f.Add(3, int64(100), int64(1000), int64(5000), 2.0, 503, "", 2, int64(700), int64(30), int64(50), 0.5)
+	f.Add(1, int64(1), int64(1), int64(1), 1.0, 0, "broken", 0, int64(0), int64(0), int64(0), 1.0)
+	f.Add(10, int64(1000), int64(60000), int64(1<<40), 1e9, 429, "7", 9, int64(1<<50), int64(-5), int64(1<<60), math.NaN())
+	f.Fuzz(func(t *testing.T, attempts int, initial, most, budget int64, multiplier float64, status int, text string, made int, elapsed, prev, took int64, random float64) {
 		p := Policy{MaxAttempts: attempts, InitialDelayMs: initial, MaxDelayMs: most, TotalBudgetMs: budget, Multiplier: multiplier}.WithDefaults()
-		valid := p.Validate() == nil && made >= 0 && made < p.MaxAttempts && throttles >= 0
+		valid := p.Validate() == nil && made >= 0 && made < p.MaxAttempts
 		task := fresh()
-		task.AttemptNumber, task.Throttles, task.PrevDelay = made, throttles, millis(prev)
+		task.AttemptNumber, task.PrevDelay = made, millis(prev)
 		now := created.Add(millis(elapsed))
 		r := result{began: created, took: millis(took), status: status, err: errors.New(text)}
 		switch {
@@ -177,8 +177,8 @@ func FuzzDecide(f *testing.F) {
 		if got.AttemptNumber < made || got.AttemptNumber > made+1 || got.AttemptNumber > p.MaxAttempts || got.Status == Pending && got.AttemptNumber == p.MaxAttempts {
 			t.Fatalf("%s after %d attempts of %d, %d before", got.Status, got.AttemptNumber, p.MaxAttempts, made)
 		}
-		if o.Attempt == nil && (got.AttemptNumber != made || got.Throttles != throttles) {
-			t.Fatalf("%+v counts, and is not logged", got)
+		if (o.Attempt != nil) != (got.AttemptNumber == made+1) {
+			t.Fatalf("%d attempts, %d before, logged: %v", got.AttemptNumber, made, o.Attempt)
 		}
 		if got.Status != Pending {
 			return

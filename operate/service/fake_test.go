@@ -24,11 +24,11 @@ type fakeStore struct {
 	policies map[string]Policy
 	down     error // what everything fails with
 	claims   int
+	last     int64 // row
 }
 
 type fakeRow struct {
 	Task
-	lease  time.Time
 	log    []Attempt
 	buried bool
 }
@@ -47,7 +47,7 @@ func (f *fakeStore) Policy(_ context.Context, _, id string, _ int) (Policy, erro
 	return p, f.down
 }
 
-func (f *fakeStore) Claim(_ context.Context, rows []int64, now, until time.Time) (claimed []Task, err error) {
+func (f *fakeStore) Claim(_ context.Context, rows []int64, now time.Time, ahead time.Duration) (claimed []Task, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down != nil {
@@ -55,8 +55,11 @@ func (f *fakeStore) Claim(_ context.Context, rows []int64, now, until time.Time)
 	}
 	f.claims++
 	for _, id := range rows {
-		if r := f.rows[id]; r != nil && r.Status == Pending && !r.NextAttemptAt.After(now) {
-			r.Status, r.lease = InFlight, until
+		if r := f.rows[id]; r != nil && r.Status == Pending && !r.NextAttemptAt.After(now.Add(ahead)) {
+			r.Status, r.LeaseUntil = InFlight, now.Add(r.VisibilityTimeout)
+			if r.NextAttemptAt.After(now) {
+				r.LeaseUntil = r.NextAttemptAt.Add(r.VisibilityTimeout)
+			}
 			r.Version++
 			claimed = append(claimed, r.Task)
 		}
@@ -77,7 +80,7 @@ func (f *fakeStore) Settle(_ context.Context, outcomes []Outcome) error {
 			lost = append(lost, o.Task.ID)
 			continue
 		}
-		r.Task = o.Task
+		r.Task, r.LeaseUntil = o.Task, time.Time{}
 		r.Version++
 		if o.Attempt != nil {
 			r.log = append(r.log, *o.Attempt)
@@ -116,19 +119,25 @@ func (f *fakeStore) Waiting(_ context.Context, after Due, limit int) (list []Due
 func (f *fakeStore) Expire(_ context.Context, now time.Time, limit int) (list []Task, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, r := range f.find(func(r *fakeRow) bool { return r.Status == InFlight && !r.lease.After(now) }) {
+	for _, r := range f.find(func(r *fakeRow) bool { return r.Status == InFlight && !r.LeaseUntil.After(now) }) {
 		list = append(list, r.Task)
 	}
 	return list[:min(limit, len(list))], f.down
 }
 
-func (f *fakeStore) Dead(_ context.Context, limit int) (list []Task, err error) {
+func (f *fakeStore) Dead(_ context.Context, now, until time.Time, limit int) (list []Task, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, r := range f.find(func(r *fakeRow) bool { return r.Status == Exhausted && !r.buried }) {
-		list = append(list, r.Task)
+	if f.down != nil {
+		return nil, f.down
 	}
-	return list[:min(limit, len(list))], f.down
+	for _, r := range f.find(func(r *fakeRow) bool { return r.Status == Exhausted && !r.buried && !r.LeaseUntil.After(now) }) {
+		if len(list) < limit {
+			r.LeaseUntil = until
+			list = append(list, r.Task)
+		}
+	}
+	return list, nil
 }
 
 func (f *fakeStore) Buried(_ context.Context, dead []Task) error {
@@ -138,6 +147,21 @@ func (f *fakeStore) Buried(_ context.Context, dead []Task) error {
 		f.rows[t.Row].buried = true
 	}
 	return f.down
+}
+
+func (f *fakeStore) Forget(_ context.Context, before time.Time, letters bool, limit int) (n int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.find(func(r *fakeRow) bool {
+		over := r.Status == Succeeded || r.Status == Cancelled || r.Status == Exhausted && (r.buried || !letters)
+		return over && r.UpdatedAt.Before(before)
+	}) {
+		if n < limit && f.down == nil {
+			delete(f.rows, r.Row)
+			n++
+		}
+	}
+	return n, f.down
 }
 
 // world is a service on a fake store, in virtual time, and the targets that it calls.
@@ -218,12 +242,13 @@ func always(status int) func(int) int { return func(int) int { return status } }
 func (w *world) add(tenant, host string, in time.Duration) *fakeRow {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
-	row := int64(len(w.store.rows) + 1)
+	w.store.last++
+	row := w.store.last
 	now := w.clock()
 	r := &fakeRow{Task: Task{
 		ID: fmt.Sprint("task-", row), Row: row, Tenant: tenant, IdempotencyKey: fmt.Sprint("key-", row), Method: http.MethodPost,
 		TargetURL: "https://" + host + "/", PolicyID: "default", PolicyVersion: 1, Status: Pending, Version: 1,
-		CreatedAt: now, BudgetSince: now, NextAttemptAt: now.Add(in),
+		CreatedAt: now, BudgetSince: now, NextAttemptAt: now.Add(in), VisibilityTimeout: time.Minute,
 	}}
 	w.store.rows[row] = r
 	return r

@@ -42,7 +42,7 @@ func TestFullDisk(t *testing.T) {
 		var created Task
 		var claimed []Task
 		if created, _, err = s.Create(t.Context(), task(n)); err == nil {
-			claimed, err = s.Claim(t.Context(), []int64{created.Row}, after(100*time.Hour), after(200*time.Hour))
+			claimed, err = s.Claim(t.Context(), []int64{created.Row}, after(100*time.Hour), 0)
 		}
 		if err == nil {
 			err = s.Settle(t.Context(), []Outcome{ended(claimed[0], Pending, 500)})

@@ -20,6 +20,7 @@ func (s *Service) Run(ctx context.Context) {
 	var helpers sync.WaitGroup
 	helpers.Go(func() { s.sweep(ctx) })
 	helpers.Go(func() { s.undertake(ctx) })
+	helpers.Go(func() { s.forget(ctx) })
 	settled := make(chan struct{})
 	go func() {
 		defer close(settled)
@@ -27,7 +28,7 @@ func (s *Service) Run(ctx context.Context) {
 	}()
 	s.feed(ctx, calls)
 	defer time.AfterFunc(s.cfg.Drain, cut).Stop()
-	defer time.AfterFunc(s.cfg.Drain+leaseMargin, give).Stop()
+	defer time.AfterFunc(s.cfg.Drain+mostMargin, give).Stop()
 	s.tasks.Wait()
 	helpers.Wait()
 	close(s.endings)
@@ -100,12 +101,10 @@ func (s *Service) claim(ctx, calls context.Context, due []Due) {
 	for i, d := range due {
 		rows[i] = d.Row
 	}
-	now := s.now()
-	lease := now.Add(ahead + leaseTime)
 	// What is half claimed when the service stops would count as an attempt.
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
-	tasks, err := s.cfg.Store.Claim(within, rows, now.Add(ahead), lease)
+	tasks, err := s.cfg.Store.Claim(within, rows, s.now(), ahead)
 	s.trouble.note("claim tasks", err)
 	if err != nil {
 		_ = s.Scheduled(ctx, due...)
@@ -115,11 +114,7 @@ func (s *Service) claim(ctx, calls context.Context, due []Due) {
 	for _, t := range tasks {
 		s.inHand.Add(1)
 		s.working.Store(t.Row, nil)
-		s.tasks.Go(func() {
-			e := s.work(ctx, calls, t, lease)
-			e.lease = lease
-			s.endings <- e
-		})
+		s.tasks.Go(func() { s.endings <- s.work(ctx, calls, t) })
 	}
 }
 
@@ -147,8 +142,8 @@ func (s *Service) store(ctx context.Context, batch []ending) (lost []string, ok 
 	outcomes, until := make([]Outcome, len(batch)), time.Time{}
 	for i, e := range batch {
 		outcomes[i] = e.Outcome
-		if e.lease.After(until) {
-			until = e.lease
+		if e.Task.LeaseUntil.After(until) {
+			until = e.Task.LeaseUntil
 		}
 	}
 	for {
@@ -197,7 +192,7 @@ func (s *Service) settled(ctx context.Context, batch []ending, lost []string, st
 	}
 	signal(s.freed)
 	if len(again) > 0 {
-		within, cancel := context.WithTimeout(ctx, retryStore) // others wait to be stored
+		within, cancel := context.WithTimeout(ctx, addTime)
 		defer cancel()
 		_ = s.Scheduled(within, again...)
 	}

@@ -35,6 +35,27 @@ func TestThreeFailuresToSuccess(t *testing.T) {
 	})
 }
 
+// TestThrottled has a target answer with 429 and a time: it is obeyed, and each call
+// counts.
+func TestThrottled(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.store.policies["default"] = Policy{ID: "default", MaxAttempts: 4}.WithDefaults()
+		w.targets["shop.example"] = func(context.Context, *http.Request) (*http.Response, error) {
+			a := answered(429)
+			a.Header.Set("Retry-After", "20")
+			return a, nil
+		}
+		r := w.add("a", "shop.example", 0)
+		_, stop := w.start()
+		w.within(2*time.Minute, "a", Exhausted, 1)
+		stop()
+		calls := w.callsOf(r)
+		if len(calls) != 4 || w.task(r).AttemptNumber != 4 || calls[3].Sub(calls[0]) < time.Minute {
+			t.Errorf("called at %v, %d attempts", calls, w.task(r).AttemptNumber)
+		}
+	})
+}
+
 // TestCalledWhenDue has tasks due at all times: each is called then, to the
 // millisecond, if it was stored before or after the service began.
 func TestCalledWhenDue(t *testing.T) {
@@ -199,7 +220,8 @@ func TestWrongPolicy(t *testing.T) {
 func TestWorkerDies(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
 		r := w.add("a", "shop.example", 0)
-		if _, err := w.store.Claim(t.Context(), []int64{r.Row}, time.Now(), time.Now().Add(30*time.Second)); err != nil {
+		r.VisibilityTimeout = 30 * time.Second
+		if _, err := w.store.Claim(t.Context(), []int64{r.Row}, time.Now(), 0); err != nil {
 			t.Fatal(err)
 		}
 		_, stop := w.start()
@@ -211,6 +233,46 @@ func TestWorkerDies(t *testing.T) {
 			t.Errorf("%d attempts: %+v", got.AttemptNumber, got.log)
 		}
 	})
+}
+
+// TestLeases has calls that take all the time they may, and two services that look for
+// leases which are over all the time: no task is taken from its worker, if it waited
+// for one or not.
+func TestLeases(t *testing.T) {
+	for visible, limit := range map[time.Duration]time.Duration{
+		time.Second: 500 * time.Millisecond, 10 * time.Second: 5 * time.Second, 30 * time.Second: 20 * time.Second, time.Hour: 30 * time.Second,
+	} {
+		inVirtualTime(t, func(w *world) {
+			w.targets["hangs.example"] = func(ctx context.Context, _ *http.Request) (*http.Response, error) {
+				began := time.Now()
+				<-ctx.Done()
+				if took := time.Since(began); took != limit {
+					t.Errorf("of %v a call may take %v, want %v", visible, took, limit)
+				}
+				return nil, ctx.Err()
+			}
+			w.store.policies["default"] = Policy{ID: "default", MaxAttempts: 3, Backoff: Fixed, JitterType: NoJitter, VisibilityTimeoutMs: visible.Milliseconds()}.WithDefaults()
+			w.config.Workers, w.config.PerHost, w.config.Sweep = 2, 2, min(visible/10, 5*time.Second)
+			for i := range 12 {
+				w.add("a", "hangs.example", time.Duration(i%3)*900*time.Millisecond).VisibilityTimeout = visible
+			}
+			_, stop := w.start()
+			_, stopOther := w.start()
+			w.within(30*time.Minute, "a", Exhausted, 12)
+			stop()
+			stopOther()
+			for _, r := range w.store.rows {
+				for _, a := range r.log {
+					if !strings.Contains(a.Error, "no answer within") {
+						t.Errorf("of %v: %s", visible, a.Error)
+					}
+				}
+				if calls := len(w.calls[r.IdempotencyKey]); calls != 3 || len(r.log) != 3 {
+					t.Errorf("of %v: %d calls, %d in the log, want 3", visible, calls, len(r.log))
+				}
+			}
+		})
+	}
 }
 
 // TestTwoServices have one store: each task is called once.
@@ -382,6 +444,9 @@ func TestDeadLetters(t *testing.T) {
 				return errors.New("no broker")
 			}
 			letters[t.ID]++
+			mu.Unlock()
+			time.Sleep(10 * time.Millisecond) // while the other process looks for letters, too
+			mu.Lock()
 			return nil
 		}
 		expect := func(want int) {
@@ -403,15 +468,43 @@ func TestDeadLetters(t *testing.T) {
 			w.add("a", "bad.example", 0)
 		}
 		_, stop := w.start()
+		_, stopOther := w.start()
 		w.within(30*time.Second, "a", Exhausted, 250)
 		expect(0)
-		time.Sleep(6 * time.Second)
+		time.Sleep(36 * time.Second)
 		expect(250)
 		w.add("a", "bad.example", 0)
 		time.Sleep(12 * time.Second)
 		stop()
+		stopOther()
 		expect(251)
 	})
+}
+
+// TestRetention keeps tasks that have ended for their time, and others for ever.
+func TestRetention(t *testing.T) {
+	for _, letters := range []bool{false, true} {
+		inVirtualTime(t, func(w *world) {
+			w.config.Retention = 2 * time.Hour
+			if letters {
+				w.config.Bury = func(context.Context, Task) error { return errors.New("no broker") }
+			}
+			w.targets["bad.example"] = answers(time.Millisecond, always(404))
+			for range 3 * mostForgotten {
+				w.add("a", "shop.example", 0)
+			}
+			w.add("b", "shop.example", time.Hour)
+			w.add("c", "shop.example", 4*time.Hour)
+			w.add("d", "bad.example", 0)
+			_, stop := w.start()
+			defer stop()
+			w.within(2*time.Hour-time.Minute, "a", Succeeded, 3*mostForgotten)
+			w.within(3*time.Minute, "a", Succeeded, 0)
+			w.within(0, "b", Succeeded, 1)
+			w.within(0, "c", Pending, 1)
+			w.within(0, "d", Exhausted, map[bool]int{true: 1}[letters])
+		})
+	}
 }
 
 func TestForbiddenTargets(t *testing.T) {
@@ -431,8 +524,8 @@ func TestForbiddenTargets(t *testing.T) {
 }
 
 func TestNewReportsAllFaults(t *testing.T) {
-	_, err := New(Config{Workers: -1, PerHost: -1, Sweep: -1, Drain: -1})
-	for _, field := range []string{"Store", "Workers", "PerHost", "Sweep", "Drain"} {
+	_, err := New(Config{Workers: -1, PerHost: -1, Sweep: -1, Drain: -1, Retention: -1})
+	for _, field := range []string{"Store", "Workers", "PerHost", "Sweep", "Drain", "Retention"} {
 		if err == nil || !strings.Contains(err.Error(), "Config."+field+":") {
 			t.Errorf("%s is not named: %v", field, err)
 		}

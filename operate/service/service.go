@@ -32,9 +32,13 @@ type Config struct {
 	}
 
 	// Bury publishes the dead letter of a task that is EXHAUSTED, and returns nil once
-	// it is confirmed. After an error, or a crash, it is called again, so that a letter
-	// may be there twice. Nil leaves them in the store.
+	// it is confirmed. After an error, a crash, or if it takes longer than 30 s, it is
+	// called again, so that a letter may be there twice. Nil leaves them in the store.
 	Bury func(context.Context, Task) error
+
+	// Retention is how long tasks are kept that have ended. Where there are letters, one
+	// that is EXHAUSTED is kept until its letter is confirmed, too. Zero means 30 days.
+	Retention time.Duration
 
 	// Metrics count what happens. Nil means that nobody asks.
 	Metrics *Metrics
@@ -62,26 +66,28 @@ type Config struct {
 // queue is what a Service needs of a [Store], which see.
 type queue interface {
 	Policy(ctx context.Context, tenant, id string, version int) (Policy, error)
-	Claim(ctx context.Context, rows []int64, now, until time.Time) ([]Task, error)
+	Claim(ctx context.Context, rows []int64, now time.Time, ahead time.Duration) ([]Task, error)
 	Settle(ctx context.Context, outcomes []Outcome) error
 	Waiting(ctx context.Context, after Due, limit int) ([]Due, error)
 	Expire(ctx context.Context, now time.Time, limit int) ([]Task, error)
-	Dead(ctx context.Context, limit int) ([]Task, error)
+	Dead(ctx context.Context, now, until time.Time, limit int) ([]Task, error)
 	Buried(ctx context.Context, dead []Task) error
+	Forget(ctx context.Context, before time.Time, letters bool, limit int) (int, error)
 }
 
 const (
-	ahead       = time.Second                  // how long before they are due tasks are claimed
-	leaseTime   = longestCall + 10*time.Second // from when they are due
-	leaseMargin = 5 * time.Second              // of it, for storing what became of a call
-	poll        = 250 * time.Millisecond       // how long nobody asks the schedule at most
-	retryStore  = time.Second                  // after a failure of store or schedule
-	storeTime   = 10 * time.Second             // for one call of the store
-	mostInHand  = 8                            // tasks that are claimed, for each worker
-	mostClaimed = 256                          // at once
-	mostSettled = 256                          // likewise
-	mostCached  = 10_000                       // policies
-	mostBody    = 16 << 20                     // bytes
+	ahead       = time.Second            // how long before they are due tasks are claimed
+	mostMargin  = 5 * time.Second        // see Task.margin
+	poll        = 250 * time.Millisecond // how long nobody asks the schedule at most
+	retryStore  = time.Second            // after a failure of store or schedule
+	retryPolicy = 5 * time.Second        // of a task whose policy cannot be read
+	addTime     = 200 * time.Millisecond // for adding to the schedule, while others wait to be stored
+	storeTime   = 10 * time.Second       // for one call of the store
+	mostInHand  = 8                      // tasks that are claimed, for each worker
+	mostClaimed = 256                    // at once
+	mostSettled = 256                    // likewise
+	mostCached  = 10_000                 // policies
+	mostBody    = 16 << 20               // bytes
 )
 
 // Service makes the calls of the tasks in a store: it takes what is due, calls, and
@@ -133,6 +139,7 @@ func newService(c Config, resolver *net.Resolver) (*Service, error) {
 	set(&c.PerHost, max(c.Workers/4, 1))
 	set(&c.Sweep, 5*time.Second)
 	set(&c.Drain, 25*time.Second)
+	set(&c.Retention, 30*24*time.Hour)
 	return &Service{
 		cfg:      c,
 		targets:  newTargets(c.Guard, resolver, c.PerHost),
@@ -166,6 +173,7 @@ func (c Config) faults() error {
 	refuse(c.PerHost < 0 || c.PerHost > 10_000, "PerHost", "use 1 to Workers, or 0 for a quarter of them")
 	refuse(c.Sweep < 0, "Sweep", "use a positive duration, or 0 for 5 s")
 	refuse(c.Drain < 0, "Drain", "use a positive duration, or 0 for 25 s")
+	refuse(c.Retention < 0, "Retention", "use a positive duration, or 0 for 30 days")
 	return errors.Join(all...)
 }
 
@@ -189,9 +197,8 @@ func signal(c chan struct{}) {
 // ending is what became of a task.
 type ending struct {
 	Outcome
-	lease   time.Time // after which another worker settles it
-	quiet   bool      // it was given back as it was
-	foreign bool      // it was in the hand of a worker that died
+	quiet   bool // it was given back as it was
+	foreign bool // it was in the hand of a worker that died
 }
 
 // back gives a task back as it was.
@@ -200,26 +207,32 @@ func back(t Task) ending {
 	return ending{Outcome: Outcome{Task: t}, quiet: true}
 }
 
-// work makes one attempt at a task that was claimed until the end of its lease. It
-// gives it back when ctx ends before the call has begun; the call itself ends with
-// calls.
-func (s *Service) work(ctx, calls context.Context, t Task, lease time.Time) ending {
+// work makes one attempt at a task that was claimed, within its lease. It gives the
+// task back when ctx ends before the call has begun; the call itself ends with calls.
+func (s *Service) work(ctx, calls context.Context, t Task) ending {
 	if !s.await(ctx, t.NextAttemptAt) {
 		return back(t)
 	}
-	p, err := s.policy(ctx, t)
+	inTime, cancel := context.WithTimeout(ctx, s.left(t))
+	defer cancel()
+	p, err := s.policy(inTime, t)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return back(t)
 	case err != nil:
-		t.Status, t.NextAttemptAt = Pending, ceil(s.now().Add(retryStore+leaseMargin))
+		t.Status, t.NextAttemptAt = Pending, ceil(s.now().Add(retryPolicy))
 		return ending{Outcome: Outcome{Task: t}, quiet: true}
 	}
-	r := s.attempt(ctx, calls, t, p, lease)
+	r := s.attempt(inTime, calls, t)
 	if isDeferral(r.err) && ctx.Err() != nil {
 		return back(t)
 	}
 	return ending{Outcome: decide(t, p, r, s.now(), rand.Float64())}
+}
+
+// left is how long a task may still wait for its call to begin.
+func (s *Service) left(t Task) time.Duration {
+	return t.LeaseUntil.Sub(s.now()) - t.callTime() - t.margin()
 }
 
 // await waits until a task is due. It reports false if ctx ends first, and if a clock
@@ -273,8 +286,9 @@ func (s *Service) policy(ctx context.Context, t Task) (Policy, error) {
 	return p, nil
 }
 
-// attempt calls the target of a task, unless something keeps it from that.
-func (s *Service) attempt(ctx, calls context.Context, t Task, p Policy, lease time.Time) (r result) {
+// attempt calls the target of a task, unless something keeps it from that until ctx
+// ends.
+func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
 	r.began = s.now()
 	u, err := url.Parse(t.TargetURL)
 	if err != nil {
@@ -293,13 +307,13 @@ func (s *Service) attempt(ctx, calls context.Context, t Task, p Policy, lease ti
 		return r
 	}
 	defer func() { to.leave(s.now(), r.took) }()
-	retry := t.AttemptNumber > 0 || t.Throttles > 0
+	retry := t.AttemptNumber > 0
 	if r.err = to.token(s.now(), retry, rand.Float64()); r.err != nil {
 		return r
 	}
 	if r.err = s.occupy(ctx); r.err == nil {
 		defer func() { <-s.workers }()
-		r = s.callNow(calls, to, t, p.callTime(), lease)
+		r = s.callNow(ctx, calls, to, t)
 	}
 	if r.err == nil || isDeferral(r.err) {
 		to.refund(s.now(), retry)
@@ -307,29 +321,29 @@ func (s *Service) attempt(ctx, calls context.Context, t Task, p Policy, lease ti
 	return r
 }
 
-// occupy waits for a worker.
+// occupy waits for a worker until ctx ends.
 func (s *Service) occupy(ctx context.Context) error {
 	select {
 	case s.workers <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return &deferral{"the service stops", 0}
+		return errNoWorker
 	}
 }
 
 // callNow calls, if there is enough time left for it.
-func (s *Service) callNow(calls context.Context, to *target, t Task, limit time.Duration, lease time.Time) (r result) {
+func (s *Service) callNow(ctx, calls context.Context, to *target, t Task) (r result) {
 	if t.BodyRef != "" {
-		if t.Body, r.err = s.body(calls, t.BodyRef); r.err != nil {
+		if t.Body, r.err = s.body(ctx, t.BodyRef); r.err != nil {
 			return r
 		}
 	}
 	r.began = s.now()
-	if lease.Sub(r.began) < limit+leaseMargin {
-		r.err = &deferral{"no worker was free in time", shortestPause}
+	if s.left(t) < 0 {
+		r.err = errNoWorker
 		return r
 	}
-	r.status, r.took, r.err = call(calls, to.client, t, limit)
+	r.status, r.took, r.err = call(calls, to.client, t, t.callTime())
 	if r.err != nil && calls.Err() != nil {
 		r.err = fmt.Errorf("cut off as the service stops: %w", r.err)
 	}
@@ -340,6 +354,9 @@ func (s *Service) callNow(calls context.Context, to *target, t Task, limit time.
 	}
 	return r
 }
+
+// errNoWorker puts off a task whose lease would not last for the call.
+var errNoWorker = &deferral{"no worker was free in time", shortestPause}
 
 func isDeferral(err error) bool {
 	_, ok := err.(*deferral)

@@ -66,7 +66,7 @@ func TestServiceOnSQLite(t *testing.T) {
 		now := time.Now()
 		task, created, err := store.Create(ctx, service.Task{
 			ID: id, Tenant: "shop", IdempotencyKey: key, TargetURL: server.URL, Method: http.MethodPost, Body: []byte("hello " + key),
-			PolicyID: p.ID, PolicyVersion: p.Version, CreatedAt: now, NextAttemptAt: now,
+			PolicyID: p.ID, PolicyVersion: p.Version, CreatedAt: now, NextAttemptAt: now, VisibilityTimeout: time.Minute,
 		})
 		if err != nil || !created {
 			t.Fatal(created, err)

@@ -84,7 +84,7 @@ func task(n int) Task {
 		ID: fmt.Sprintf("00000000-0000-7000-8000-%012x", n), Tenant: "acme", IdempotencyKey: fmt.Sprintf("key-%d", n),
 		TargetURL: "https://bank.example/transfers", Method: "POST", Headers: map[string]string{"Content-Type": "application/json", "X-Order": "7"},
 		Body: fmt.Appendf(nil, "{\"order\":%d}\x00\xff", n), PolicyID: "standard", PolicyVersion: 1,
-		CreatedAt: noon, NextAttemptAt: after(time.Duration(n) * time.Second),
+		CreatedAt: noon, NextAttemptAt: after(time.Duration(n) * time.Second), VisibilityTimeout: 30 * time.Second,
 	}
 }
 
@@ -110,7 +110,7 @@ func rowsOf(tasks []Task) (rows []int64) {
 // claimAll claims tasks, all of which must be due within the first hour.
 func claimAll(t testing.TB, s *Store, tasks ...Task) []Task {
 	t.Helper()
-	claimed, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), after(2*time.Hour))
+	claimed, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), 0)
 	if err != nil || len(claimed) != len(tasks) {
 		t.Fatalf("Claim = %d tasks, %v, want %d", len(claimed), err, len(tasks))
 	}
@@ -335,14 +335,16 @@ func TestClaimOnce(t *testing.T) {
 		stores := []*Store{openStore(t, url), openStore(t, url)}
 		var tasks []Task
 		for n := range 60 {
-			tasks = append(tasks, create(t, stores[0], task(n))...)
+			given := task(n)
+			given.VisibilityTimeout = time.Duration(n+1) * 1234 * time.Millisecond
+			tasks = append(tasks, create(t, stores[0], given)...)
 		}
 		claimed := make([][]Task, 2)
 		var wg sync.WaitGroup
 		for i, s := range stores {
 			wg.Go(func() {
 				for rows := range slices.Chunk(rowsOf(tasks), 7) {
-					list, err := s.Claim(t.Context(), append(rows, 4711), after(49*time.Second), after(time.Minute))
+					list, err := s.Claim(t.Context(), append(rows, 4711), after(48*time.Second), time.Second)
 					if err != nil {
 						t.Errorf("Claim: %v", err)
 					}
@@ -355,7 +357,11 @@ func TestClaimOnce(t *testing.T) {
 		for _, c := range slices.Concat(claimed...) {
 			times[c.ID]++
 			want := tasks[slices.IndexFunc(tasks, func(t Task) bool { return t.ID == c.ID })]
-			if want.Status, want.Version = InFlight, 2; !reflect.DeepEqual(c, want) {
+			want.Status, want.Version, want.LeaseUntil = InFlight, 2, after(48*time.Second+want.VisibilityTimeout)
+			if want.NextAttemptAt.After(after(48 * time.Second)) {
+				want.LeaseUntil = want.NextAttemptAt.Add(want.VisibilityTimeout)
+			}
+			if !reflect.DeepEqual(c, want) {
 				t.Errorf("Claim = %+v\nwant %+v", c, want)
 			}
 		}
@@ -364,7 +370,7 @@ func TestClaimOnce(t *testing.T) {
 				t.Errorf("task %d was claimed %d times, want %d", n, times[task.ID], want)
 			}
 		}
-		if list, err := stores[1].Claim(t.Context(), nil, after(time.Hour), after(time.Hour)); err != nil || len(list) != 0 {
+		if list, err := stores[1].Claim(t.Context(), nil, after(time.Hour), 0); err != nil || len(list) != 0 {
 			t.Errorf("Claim of nothing = %v, %v", list, err)
 		}
 	})
@@ -376,7 +382,7 @@ func TestSettle(t *testing.T) {
 		claimed := claimAll(t, s, create(t, s, task(1), task(2), task(3), task(4))...)
 		again := ended(claimed[0], Pending, 503)
 		again.Task.NextAttemptAt, again.Task.FirstFailedAt, again.Task.PrevDelay = after(time.Minute+1500*time.Millisecond), after(time.Hour), 1500*time.Millisecond
-		again.Task.Throttles, again.Task.LastError = 2, "\xff\x00"
+		again.Task.LastError = "\xff\x00"
 		unused := Outcome{Task: claimed[3]}
 		unused.Task.Status = Pending
 		outcomes := []Outcome{again, ended(claimed[1], Succeeded, 200), ended(claimed[2], Exhausted, 400), unused}
@@ -386,6 +392,7 @@ func TestSettle(t *testing.T) {
 		for _, o := range outcomes {
 			want := o.Task
 			want.Version++
+			want.LeaseUntil = time.Time{}
 			wantTask(t, s, want)
 		}
 		wantLog(t, s, claimed[0], Attempt{1, after(time.Hour), 250 * time.Millisecond, 503, "no"})
@@ -461,10 +468,13 @@ func TestSettleTooLate(t *testing.T) {
 func TestExpire(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := openStore(t, url)
-		tasks := create(t, s, task(1), task(2), task(3), task(4))
-		for i, t0 := range tasks[:3] {
-			if _, err := s.Claim(t.Context(), []int64{t0.Row}, after(time.Hour), after(time.Duration(10-i)*time.Minute)); err != nil {
-				t.Fatal(err)
+		for i := range 4 {
+			given := task(i + 1)
+			given.NextAttemptAt, given.VisibilityTimeout = noon, time.Duration(10-i)*time.Minute
+			if created := create(t, s, given); i < 3 {
+				if _, err := s.Claim(t.Context(), rowsOf(created), noon, 0); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		if list, err := s.Expire(t.Context(), after(8*time.Minute-1), 10); err != nil || len(list) != 0 {
@@ -514,7 +524,7 @@ func TestCancel(t *testing.T) {
 				t.Errorf("Cancel(%q): %v, want ErrNotFound", name, err)
 			}
 		}
-		if list, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), after(time.Hour)); err != nil || len(list) != 0 {
+		if list, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), 0); err != nil || len(list) != 0 {
 			t.Errorf("Claim of what is not PENDING = %+v, %v", list, err)
 		}
 	})
@@ -533,7 +543,7 @@ func TestCancelOrClaim(t *testing.T) {
 			var claimErr, cancelErr error
 			wg.Go(func() { _, cancelErr = s.Cancel(t.Context(), "acme", of.ID) })
 			wg.Go(func() {
-				claimed, claimErr = other.Claim(t.Context(), []int64{of.Row}, after(time.Hour), after(time.Hour))
+				claimed, claimErr = other.Claim(t.Context(), []int64{of.Row}, after(time.Hour), 0)
 			})
 			wg.Wait()
 			if _, refused := errors.AsType[*StateError](cancelErr); claimErr != nil || refused != (len(claimed) == 1) {
@@ -618,7 +628,7 @@ func TestWaiting(t *testing.T) {
 			want = append(want, Due{got.Row, got.Tenant, got.NextAttemptAt})
 		}
 		for _, gone := range []int64{1, 9, 20} {
-			if _, err := s.Claim(t.Context(), []int64{gone}, after(time.Hour), after(time.Hour)); err != nil {
+			if _, err := s.Claim(t.Context(), []int64{gone}, after(time.Hour), 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -654,9 +664,14 @@ func TestDead(t *testing.T) {
 				}
 			}
 		}
+		clock, other := noon, openStore(t, url)
 		dead := func(want ...int64) []Task {
 			t.Helper()
-			list, err := s.Dead(t.Context(), 10)
+			clock = clock.Add(time.Minute)
+			list, err := s.Dead(t.Context(), clock, clock.Add(30*time.Second), 10)
+			if again, err := other.Dead(t.Context(), clock.Add(30*time.Second-1e6), clock.Add(time.Hour), 10); err != nil || len(again) > 0 {
+				t.Errorf("another process gets %v, too, %v", rowsOf(again), err)
+			}
 			if err != nil || !slices.Equal(rowsOf(list), want) {
 				t.Fatalf("Dead = %v, %v, want %v", rowsOf(list), err, want)
 			}
@@ -671,8 +686,10 @@ func TestDead(t *testing.T) {
 		tasks := create(t, s, task(1), task(2), task(3))
 		die(tasks[2], tasks[0])
 		list := dead(1, 3)
-		if one, err := s.Dead(t.Context(), 1); err != nil || len(one) != 1 {
-			t.Errorf("Dead(1) = %v, %v", rowsOf(one), err)
+		for _, want := range []int64{1, 3} {
+			if one, err := s.Dead(t.Context(), after(2*time.Minute), after(2*time.Minute+1), 1); err != nil || !slices.Equal(rowsOf(one), []int64{want}) {
+				t.Errorf("Dead(1) = %v, %v, want %d", rowsOf(one), err, want)
+			}
 		}
 		bury(list[:1])
 		dead(3)
@@ -683,7 +700,7 @@ func TestDead(t *testing.T) {
 		begin := time.Now().Truncate(time.Millisecond)
 		revived, err := s.Revive(t.Context(), list[0].ID)
 		want := list[0]
-		want.Status, want.Version, want.AttemptNumber = Pending, want.Version+1, 0
+		want.Status, want.Version, want.AttemptNumber, want.LeaseUntil = Pending, want.Version+1, 0, time.Time{}
 		want.NextAttemptAt, want.BudgetSince, want.UpdatedAt = revived.UpdatedAt, revived.UpdatedAt, revived.UpdatedAt
 		if err != nil || !reflect.DeepEqual(revived, want) || revived.UpdatedAt.Before(begin) {
 			t.Fatalf("Revive = %+v, %v\nwant %+v", revived, err, want)
@@ -695,7 +712,7 @@ func TestDead(t *testing.T) {
 		if _, err := s.Revive(t.Context(), "none"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("Revive of none: %v, want ErrNotFound", err)
 		}
-		claimed, err := s.Claim(t.Context(), []int64{1}, revived.NextAttemptAt, revived.NextAttemptAt)
+		claimed, err := s.Claim(t.Context(), []int64{1}, revived.NextAttemptAt, 0)
 		if err != nil || len(claimed) != 1 {
 			t.Fatalf("Claim = %v, %v", claimed, err)
 		}
@@ -706,6 +723,70 @@ func TestDead(t *testing.T) {
 		dead(1)
 		wantLog(t, s, tasks[0], Attempt{1, after(time.Hour), 250 * time.Millisecond, 500, "no"}, Attempt{2, after(time.Hour), 250 * time.Millisecond, 502, "no"})
 	})
+}
+
+func TestForget(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := openStore(t, url)
+		for i, status := range []Status{Succeeded, Exhausted, Exhausted, Succeeded, Pending} {
+			n := i + 1
+			o := ended(claimAll(t, s, create(t, s, task(n))...)[0], status, 200)
+			o.Task.UpdatedAt = after(time.Duration(n) * time.Hour)
+			if err := s.Settle(t.Context(), []Outcome{o}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		claimAll(t, s, create(t, s, task(6))...)
+		if _, err := s.Cancel(t.Context(), "acme", create(t, s, task(7))[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		dead, err := s.Dead(t.Context(), noon, noon, 1)
+		if err != nil || len(dead) != 1 || s.Buried(t.Context(), dead) != nil {
+			t.Fatalf("Dead = %v, %v", dead, err)
+		}
+		later := time.Now().Add(time.Hour)
+		for _, step := range []struct {
+			before  time.Time
+			letters bool
+			limit   int
+			deleted int
+			left    []int64
+		}{
+			{after(time.Hour), false, 10, 0, []int64{1, 2, 3, 4, 5, 6, 7}},
+			{after(time.Hour + 1e6), true, 10, 1, []int64{2, 3, 4, 5, 6, 7}},
+			{later, true, 1, 1, []int64{3, 4, 5, 6, 7}},
+			{later, true, 10, 2, []int64{3, 5, 6}},
+			{later, false, 10, 1, []int64{5, 6}},
+		} {
+			n, err := s.Forget(t.Context(), step.before, step.letters, step.limit)
+			if left := allRows(t, url); n != step.deleted || err != nil || !slices.Equal(left, step.left) {
+				t.Errorf("Forget(%+v) = %d, %v, left %d", step, n, err, left)
+			}
+		}
+		var logged int
+		if err := rawDB(t, url).QueryRow("select count(*) from retry_attempts").Scan(&logged); err != nil || logged != 1 {
+			t.Errorf("%d attempts are in the log, %v, want that of the task that waits", logged, err)
+		}
+		create(t, s, task(1)) // its key is free
+	})
+}
+
+// allRows are the rows that there are.
+func allRows(t *testing.T, url string) (rows []int64) {
+	t.Helper()
+	list, err := rawDB(t, url).Query("select id from retry_tasks order by id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer list.Close()
+	for list.Next() {
+		var row int64
+		if err := list.Scan(&row); err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 func TestStats(t *testing.T) {
@@ -756,8 +837,12 @@ func TestIndexes(t *testing.T) {
 		if err := s.create(t.Context(), batch); err != nil {
 			t.Fatal(err)
 		}
+		raw := rawDB(t, url)
+		if _, err := raw.Exec("update retry_tasks set status = 2 where id > 2000"); err != nil {
+			t.Fatal(err)
+		}
 		if s.db.Postgres() {
-			if _, err := rawDB(t, url).Exec("analyze retry_tasks"); err != nil {
+			if _, err := raw.Exec("analyze retry_tasks"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -766,14 +851,15 @@ func TestIndexes(t *testing.T) {
 			args            []any
 			uses            string
 		}{
-			{"Claim", claimTasks, []any{InFlight, noon, sqldb.IDs{1, 2, 3}, after(time.Hour)}, "retry_tasks_pkey"},
+			{"Claim", claimTasks, []any{InFlight, noon, noon, sqldb.IDs{1, 2, 3}, after(time.Hour)}, "retry_tasks_pkey"},
 			{"Waiting", waitingTasks, []any{noon, 0, 100}, "retry_tasks_waiting"},
 			{"Expire", expiredTasks, []any{noon, 100}, "retry_tasks_leases"},
-			{"Dead", deadTasks, []any{100}, "retry_tasks_dead"},
+			{"Dead", deadTasks, []any{noon, noon, 100}, "retry_tasks_dead"},
+			{"Forget", forgetTasks, []any{noon, true, 100}, "retry_tasks_over"},
 			{"Stats", statsQuery, nil, "retry_tasks_counts"},
 		} {
 			if s.db.Postgres() && tt.name == "Stats" {
-				continue // all wait here, so it may read the table as well
+				continue // most wait here, so it may read the table as well
 			}
 			plan, err := planOf(t.Context(), s, tt.statement, tt.args)
 			if err != nil {

@@ -7,11 +7,14 @@ import (
 )
 
 const (
-	pageSize     = 1000
-	pagesASweep  = 100 // at most; the next sweep goes on from there
-	mostExpired  = 1000
-	mostDead     = 100
-	mostUnburied = 3 // letters of a page that fail, before it is taken to be the broker's fault
+	pageSize      = 1000
+	pagesASweep   = 100 // at most; the next sweep goes on from there
+	mostExpired   = 1000
+	mostDead      = 100
+	buryTime      = 30 * time.Second // for the letters of a page
+	mostForgotten = 200              // at once: others write in between
+	forgetEvery   = time.Minute
+	mostUnburied  = 3 // letters of a page that fail, before it is taken to be the broker's fault
 )
 
 // sweep brings back what was lost: tasks whose worker has died, and those that the
@@ -84,9 +87,22 @@ func (s *Service) expire(ctx context.Context) {
 			continue // the next sweep finds it again
 		}
 		select {
-		case s.endings <- ending{Outcome: decide(t, p, leaseOver(t, now), now, rand.Float64()), lease: now.Add(leaseTime), foreign: true}:
+		case s.endings <- ending{Outcome: decide(t, p, leaseOver(t, now), now, rand.Float64()), foreign: true}:
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// forget deletes tasks that ended long ago.
+func (s *Service) forget(ctx context.Context) {
+	for ctx.Err() == nil {
+		within, cancel := context.WithTimeout(ctx, storeTime)
+		n, err := s.cfg.Store.Forget(within, s.now().Add(-s.cfg.Retention), s.cfg.Bury != nil, mostForgotten)
+		cancel()
+		s.trouble.note("delete tasks that ended long ago", err)
+		if n < mostForgotten || err != nil {
+			sleep(ctx, forgetEvery)
 		}
 	}
 }
@@ -111,7 +127,8 @@ func (s *Service) undertake(ctx context.Context) {
 // bury has the letters of all tasks published that wait for it, until that fails.
 func (s *Service) bury(ctx context.Context) {
 	for ctx.Err() == nil {
-		dead, err := s.cfg.Store.Dead(ctx, mostDead)
+		now := s.now()
+		dead, err := s.cfg.Store.Dead(ctx, now, now.Add(buryTime), mostDead)
 		s.trouble.note("read which tasks are exhausted", err)
 		if err != nil || len(dead) == 0 {
 			return
@@ -130,11 +147,15 @@ func (s *Service) bury(ctx context.Context) {
 	}
 }
 
-// publish has letters published. It returns those that were, and the latest failure:
-// a letter that is refused does not hold up those behind it.
+// publish has letters published as long as they are leased. It returns those that
+// were, and the latest failure: a letter that is refused does not hold up those behind
+// it.
 func (s *Service) publish(ctx context.Context, dead []Task) (buried []Task, failure error) {
 	failures := 0
 	for _, t := range dead {
+		if !s.now().Before(t.LeaseUntil) {
+			break
+		}
 		err := s.cfg.Bury(ctx, t)
 		if err == nil {
 			buried = append(buried, t)

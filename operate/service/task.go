@@ -36,16 +36,20 @@ type Task struct {
 	PolicyID       string
 	PolicyVersion  int
 	Status         Status
-	AttemptNumber  int       // attempts that count, since creation or since it came back
+	AttemptNumber  int       // attempts since creation, or since it came back
 	NextAttemptAt  time.Time // when it is due, or, in flight, was
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
+
+	// How long a worker may take for an attempt, as its policy says, and when the one
+	// that has the task loses it.
+	VisibilityTimeout time.Duration
+	LeaseUntil        time.Time
 
 	// What the next decision needs.
 	FirstFailedAt time.Time     // zero if nothing failed yet
 	BudgetSince   time.Time     // creation, or when it came back
 	PrevDelay     time.Duration // before the latest attempt
-	Throttles     int           // throttled attempts that did not count
 	LastError     string
 	LastStatus    int // of the latest response, 0 if there was none
 

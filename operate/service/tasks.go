@@ -10,15 +10,16 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
-const taskColumns = `id, version, status, attempt_number, next_attempt_at, created_at, updated_at, first_failed_at, budget_since, prev_delay, throttles, last_status,
+const taskColumns = `id, version, status, attempt_number, next_attempt_at, lease_until, visible, created_at, updated_at, first_failed_at, budget_since, prev_delay, last_status,
 	task_id, tenant, policy_id, policy_version, idempotency_key, method, target_url, body_ref, last_error, headers, body`
 
 // scanTask reads taskColumns, and columns before them into more.
 func scanTask(scan func(...any) error, more ...any) (t Task, err error) {
 	var headers []byte
 	err = scan(append(more,
-		&t.Row, &t.Version, intoStatus(&t.Status), &t.AttemptNumber, sqldb.IntoTime(&t.NextAttemptAt), sqldb.IntoTime(&t.CreatedAt), sqldb.IntoTime(&t.UpdatedAt),
-		sqldb.IntoTime(&t.FirstFailedAt), sqldb.IntoTime(&t.BudgetSince), intoDuration(&t.PrevDelay), &t.Throttles, &t.LastStatus,
+		&t.Row, &t.Version, intoStatus(&t.Status), &t.AttemptNumber, sqldb.IntoTime(&t.NextAttemptAt),
+		sqldb.IntoTime(&t.LeaseUntil), intoDuration(&t.VisibilityTimeout), sqldb.IntoTime(&t.CreatedAt), sqldb.IntoTime(&t.UpdatedAt),
+		sqldb.IntoTime(&t.FirstFailedAt), sqldb.IntoTime(&t.BudgetSince), intoDuration(&t.PrevDelay), &t.LastStatus,
 		&t.ID, &t.Tenant, &t.PolicyID, &t.PolicyVersion, &t.IdempotencyKey, &t.Method, &t.TargetURL, &t.BodyRef, &t.LastError, &headers, &t.Body)...)
 	if err != nil {
 		return t, err
@@ -76,7 +77,7 @@ func (s *Store) Cancel(ctx context.Context, tenant, id string) (Task, error) {
 // [*StateError], or [ErrNotFound].
 func (s *Store) Revive(ctx context.Context, taskID string) (Task, error) {
 	const set = `status = ?, updated_at = ?, next_attempt_at = ?, budget_since = ?,
-		attempt_number = 0, first_failed_at = 0, prev_delay = 0, throttles = 0, buried = 0`
+		attempt_number = 0, first_failed_at = 0, prev_delay = 0, buried = 0, lease_until = 0`
 	now := time.Now()
 	return s.move(ctx, taskID, Exhausted, set, []any{Pending, now, now, now}, "task_id = ?", taskID)
 }

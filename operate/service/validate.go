@@ -154,7 +154,8 @@ const leastHint = 15 * time.Minute
 
 // Retry returns p, which must be valid, as the policy of package retry that it
 // stands for. Its MaxAge is the total budget, and counts from the creation of the
-// task; a Retry-After is obeyed up to 15 minutes, or maxDelayMs if that is longer.
+// task; a Retry-After is obeyed up to 15 minutes, or maxDelayMs if that is longer, and
+// an attempt that was answered with one counts.
 func (p Policy) Retry() retry.Policy {
 	base, most := millis(p.InitialDelayMs), millis(p.MaxDelayMs)
 	b := retry.Backoff{Base: base, Cap: most, Multiplier: 1, Jitter: jitters[p.JitterType]}
@@ -169,6 +170,7 @@ func (p Policy) Retry() retry.Policy {
 		MaxAge:        millis(p.TotalBudgetMs),
 		Backoff:       b,
 		MaxRetryAfter: max(most, leastHint),
+		FreeThrottles: -1,
 	}
 }
 

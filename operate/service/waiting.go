@@ -1,18 +1,23 @@
 package service
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
-// What Waiting, Expire and Dead look for: the indexes have it.
+// What Waiting, Expire, Dead and Forget look for: the indexes have it.
 const (
 	waitingTasks = `select id, tenant, next_attempt_at from retry_tasks
 		where status = 0 and (next_attempt_at, id) > (?, ?) order by next_attempt_at, id limit ?`
 	expiredTasks = "select " + taskColumns + " from retry_tasks where status = 1 and lease_until <= ? order by lease_until, id limit ?"
-	deadTasks    = "select " + taskColumns + " from retry_tasks where status = 3 and buried = 0 order by id limit ?"
+	deadTasks    = `update retry_tasks set lease_until = ? where id in (select id from retry_tasks
+		where status = 3 and buried = 0 and lease_until <= ? order by lease_until, id limit ? UNLOCKED) returning ` + taskColumns
+	forgetTasks = `delete from retry_tasks where id in (select id from retry_tasks
+		where status > 1 and updated_at < ? and (status <> 3 or buried = 1 or ? = 1) order by updated_at limit ? UNLOCKED)`
 )
 
 // Waiting returns at most limit tasks that are PENDING, in the order in which they
@@ -32,21 +37,23 @@ func (s *Store) Waiting(ctx context.Context, after Due, limit int) (list []Due, 
 // Expire returns at most limit tasks that are IN_FLIGHT and whose lease is over at
 // now, those first that were over first. Settle says what becomes of them: they are
 // as they were claimed, and whoever settles first wins.
-func (s *Store) Expire(ctx context.Context, now time.Time, limit int) ([]Task, error) {
-	return s.tasks(ctx, expiredTasks, now, limit)
+func (s *Store) Expire(ctx context.Context, now time.Time, limit int) (list []Task, err error) {
+	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
+		list, err = tasksOf(ctx, tx, expiredTasks, now, limit)
+		return err
+	})
+	return list, err
 }
 
 // Dead returns at most limit tasks that are EXHAUSTED, and whose dead letter is not
-// confirmed, the oldest first.
-func (s *Store) Dead(ctx context.Context, limit int) ([]Task, error) {
-	return s.tasks(ctx, deadTasks, limit)
-}
-
-func (s *Store) tasks(ctx context.Context, query string, args ...any) (list []Task, err error) {
-	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
-		list, err = tasksOf(ctx, tx, query, args...)
+// confirmed, and leases them until then: it leaves out those that are leased at now.
+// Their versions stay.
+func (s *Store) Dead(ctx context.Context, now, until time.Time, limit int) (list []Task, err error) {
+	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
+		list, err = tasksOf(ctx, tx, deadTasks, until, now, limit)
 		return err
 	})
+	slices.SortFunc(list, func(a, b Task) int { return cmp.Compare(a.Row, b.Row) })
 	return list, err
 }
 
@@ -61,6 +68,19 @@ func (s *Store) Buried(ctx context.Context, dead []Task) error {
 	return s.db.Write(ctx, func(tx sqldb.Tx) error {
 		return tx.Update(ctx, "update retry_tasks set buried = 1 from (values ROWS) as v where id = v.column1 and version = v.column2 and status = 3", rows)
 	})
+}
+
+// Forget deletes at most limit tasks that ended before a time, with their logs, and
+// returns how many: those that are SUCCEEDED or CANCELLED, and those that are EXHAUSTED
+// and whose dead letter is confirmed, or all of these if there are no letters. Their
+// idempotency keys are free then.
+func (s *Store) Forget(ctx context.Context, before time.Time, letters bool, limit int) (n int, err error) {
+	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
+		deleted, err := tx.Exec(ctx, forgetTasks, before, !letters, limit)
+		n = int(deleted)
+		return err
+	})
+	return n, err
 }
 
 // Stats are counts of tasks.

@@ -108,7 +108,7 @@ func (f *serviceFlags) yaml() []byte {
 }
 
 func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
-	s := &retries.Server{Logger: slog.New(slog.NewTextHandler(d.Err, nil)), Workers: c.Service.Concurrency}
+	s := &retries.Server{Logger: slog.New(slog.NewTextHandler(d.Err, nil)), Workers: c.Service.Concurrency, Retention: c.Service.Retention}
 	if s.Tokens, s.MetricsToken, err = connect.Tokens(c); err != nil {
 		return faulty(err)
 	}

@@ -59,7 +59,7 @@ func (l *Letters) Letter(t service.Task) (dlq.Entry, error) {
 	e := dlq.Entry{
 		Message: brokers.Message{ID: t.ID, Topic: l.Origin, Key: t.Tenant, Body: body, PublishedAt: t.CreatedAt},
 		Meta: brokers.Meta{
-			Attempt: t.AttemptNumber, Throttles: t.Throttles, FirstFailedAt: t.FirstFailedAt, LastFailedAt: t.UpdatedAt, IdempotencyKey: t.IdempotencyKey,
+			Attempt: t.AttemptNumber, FirstFailedAt: t.FirstFailedAt, LastFailedAt: t.UpdatedAt, IdempotencyKey: t.IdempotencyKey,
 		},
 		Reason: reason, DeadAt: t.UpdatedAt, DeadBy: l.Worker,
 	}

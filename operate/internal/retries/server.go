@@ -31,6 +31,7 @@ type Server struct {
 	MetricsToken string   // empty opens /metrics where there are no Tokens, and closes it where there are
 	Letters      *Letters // nil leaves exhausted tasks in the store
 	Workers      int
+	Retention    time.Duration
 	Logger       *slog.Logger
 }
 
@@ -47,7 +48,7 @@ const (
 func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
 	metrics := service.NewMetrics()
 	cfg := service.Config{
-		Store: s.Store, Schedule: s.Schedule, Guard: s.Guard, Bodies: s.Bodies, Metrics: metrics, Logger: s.Logger, Workers: s.Workers,
+		Store: s.Store, Schedule: s.Schedule, Guard: s.Guard, Bodies: s.Bodies, Metrics: metrics, Logger: s.Logger, Workers: s.Workers, Retention: s.Retention,
 	}
 	if s.Letters != nil {
 		cfg.Bury = s.Letters.Bury

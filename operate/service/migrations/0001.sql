@@ -17,12 +17,12 @@ create table retry_tasks (
 	attempt_number bigint not null default 0,
 	next_attempt_at bigint not null,
 	lease_until bigint not null default 0,
+	visible bigint not null, -- how long a lease is
 	created_at bigint not null,
 	updated_at bigint not null,
 	first_failed_at bigint not null default 0,
 	budget_since bigint not null,
 	prev_delay bigint not null default 0,
-	throttles bigint not null default 0,
 	last_status bigint not null default 0,
 	attempts bigint not null default 0, -- rows in retry_attempts
 	buried smallint not null default 0, -- 1 if its dead letter is confirmed
@@ -46,8 +46,9 @@ create table retry_tasks (
 create index retry_tasks_waiting on retry_tasks (next_attempt_at, id, tenant) where status = 0;
 create index retry_tasks_counts on retry_tasks (tenant, policy_id, created_at) where status = 0;
 create index retry_tasks_leases on retry_tasks (lease_until, id) where status = 1;
-create index retry_tasks_dead on retry_tasks (id) where status = 3 and buried = 0;
+create index retry_tasks_dead on retry_tasks (lease_until, id) where status = 3 and buried = 0;
 create index retry_tasks_bodies on retry_tasks (body_ref) where body_ref <> EMPTY;
+create index retry_tasks_over on retry_tasks (updated_at) where status > 1;
 create index retry_tasks_ended on retry_tasks (tenant, policy_id, status) where status > 1;
 
 create table retry_attempts (
