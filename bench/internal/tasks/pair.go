@@ -113,7 +113,7 @@ func (p *Pair) Settle(ctx context.Context, n int) (rate float64, err error) {
 
 func (p *Pair) settle(ctx context.Context, rows []int64) error {
 	now := time.Now()
-	claimed, err := p.store.Claim(ctx, rows, now, now.Add(time.Minute))
+	claimed, err := p.store.Claim(ctx, rows, now, 0)
 	if err := few("claimed", len(claimed), step, err); err != nil {
 		return err
 	}

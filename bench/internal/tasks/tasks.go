@@ -37,7 +37,7 @@ func fill(ctx context.Context, s *service.Store, first, n int, at time.Time) ([]
 		stored, _, err := s.Create(ctx, service.Task{
 			ID: fmt.Sprintf("00000000-0000-7000-8000-%012x", first+i), Tenant: service.DefaultTenant, IdempotencyKey: key(first + i),
 			TargetURL: target, Method: "POST", Body: []byte(body), PolicyID: policy, PolicyVersion: 1,
-			CreatedAt: time.Now(), NextAttemptAt: at.Add(time.Duration(i) * time.Millisecond),
+			CreatedAt: time.Now(), VisibilityTimeout: time.Minute, NextAttemptAt: at.Add(time.Duration(i) * time.Millisecond),
 		})
 		rows[i] = stored.Row
 		return err
