@@ -34,8 +34,8 @@ type API struct {
 	// Bodies keeps bodies above 64 KiB, up to 16 MiB. Nil refuses them.
 	Bodies bodies.Store
 
-	// Scheduled hears of each new task once it is stored, as [Schedule.Add] does. Where
-	// that is lost, the sweeper finds the task. Nil leaves it all to the sweeper.
+	// Scheduled hears of each task once it is stored as PENDING, as [Schedule.Add] does.
+	// Where that is lost, the sweeper finds the task. Nil leaves it all to the sweeper.
 	Scheduled func(context.Context, ...Due) error
 
 	// Allowed refuses targets that must not be called, with an error that says so to
@@ -60,6 +60,7 @@ type tasks interface {
 	Create(ctx context.Context, t Task) (_ Task, created bool, err error)
 	Task(ctx context.Context, tenant, id string) (Task, error)
 	Cancel(ctx context.Context, tenant, id string) (Task, error)
+	Revive(ctx context.Context, tenant, id string) (Task, error)
 	Attempts(ctx context.Context, tenant, id string, after, limit int) ([]Attempt, error)
 }
 
@@ -115,6 +116,7 @@ func routes() []route {
 		{http.MethodGet, "/retry-tasks/{taskId}", (*API).showTask},
 		{http.MethodDelete, "/retry-tasks/{taskId}", (*API).cancelTask},
 		{http.MethodGet, "/retry-tasks/{taskId}/attempts", (*API).listAttempts},
+		{http.MethodPost, "/retry-tasks/{taskId}/redrive", (*API).redriveTask},
 		{http.MethodPost, "/retry-policies", (*API).putPolicy},
 	}
 }
@@ -327,33 +329,43 @@ func unknownTask(id string, err error) error {
 	return err
 }
 
-func (a *API) showTask(c request) error {
+// task does something with the task in the path. Unfit is for one whose state does
+// not allow it.
+func (c request) task(do func(ctx context.Context, tenant, id string) (Task, error), unfit kind) (Task, error) {
 	id, p := c.taskID()
 	if p != nil {
-		return p
+		return Task{}, p
 	}
-	t, err := a.Store.Task(c.Context(), c.tenant, id)
-	if err != nil {
-		return unknownTask(id, err)
+	t, err := do(c.Context(), c.tenant, id)
+	if state, ok := errors.AsType[*StateError](err); ok {
+		return t, unfit.because("the task is %s", state.Status)
 	}
-	answer(c.w, http.StatusOK, "application/json", docOf(t))
-	return nil
+	return t, unknownTask(id, err)
+}
+
+func (a *API) showTask(c request) error {
+	t, err := c.task(a.Store.Task, kind{})
+	if err == nil {
+		answer(c.w, http.StatusOK, "application/json", docOf(t))
+	}
+	return err
 }
 
 func (a *API) cancelTask(c request) error {
-	id, p := c.taskID()
-	if p != nil {
-		return p
+	t, err := c.task(a.Store.Cancel, notPending)
+	if err == nil {
+		answer(c.w, http.StatusOK, "application/json", docOf(t))
 	}
-	t, err := a.Store.Cancel(c.Context(), c.tenant, id)
-	if state, ok := errors.AsType[*StateError](err); ok {
-		return notPending.because("the task is %s: only one that is PENDING can be cancelled", state.Status)
+	return err
+}
+
+func (a *API) redriveTask(c request) error {
+	t, err := c.task(a.Store.Revive, notExhausted)
+	if err == nil {
+		a.schedule(c.Context(), t)
+		answer(c.w, http.StatusOK, "application/json", docOf(t))
 	}
-	if err != nil {
-		return unknownTask(id, err)
-	}
-	answer(c.w, http.StatusOK, "application/json", docOf(t))
-	return nil
+	return err
 }
 
 // Sizes of a page of attempts.

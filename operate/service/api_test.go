@@ -85,6 +85,19 @@ func (d *desk) Cancel(ctx context.Context, tenant, id string) (Task, error) {
 	return t, nil
 }
 
+func (d *desk) Revive(ctx context.Context, tenant, id string) (Task, error) {
+	t, err := d.Task(ctx, tenant, id)
+	if err != nil {
+		return t, err
+	}
+	if t.Status != Exhausted {
+		return t, &StateError{TaskID: id, Status: t.Status}
+	}
+	t.Status, t.NextAttemptAt = Pending, time.Now()
+	d.tasks[id] = t
+	return t, nil
+}
+
 func (d *desk) Attempts(_ context.Context, tenant, id string, after, limit int) ([]Attempt, error) {
 	if _, err := d.Task(context.Background(), tenant, id); err != nil {
 		return nil, err
@@ -253,6 +266,13 @@ func good(o *office) {
 	doc, _ = o.do(exchange{method: "DELETE", path: "/retry-tasks/" + id, status: http.StatusOK})
 	if doc["status"] != "CANCELLED" || doc["nextAttemptAt"] != nil {
 		o.Errorf("cancelled: %v", doc)
+	}
+
+	task.Status = Exhausted
+	o.store.tasks[id] = task
+	doc, _ = o.do(exchange{method: "POST", path: "/retry-tasks/" + id + "/redrive", status: http.StatusOK})
+	if doc["status"] != "PENDING" || len(o.scheduled) != 2 || o.scheduled[1].Row != task.Row || !o.scheduled[1].At.After(task.CreatedAt) {
+		o.Errorf("sent again: %v, scheduled: %+v", doc, o.scheduled)
 	}
 
 	// A key from the header, bytes, and a time that is past.

@@ -147,6 +147,8 @@ func hostile(o *office) {
 		{method: "DELETE", path: "/retry-tasks/" + busy, problem: notPending, detail: "IN_FLIGHT"},
 		{method: "DELETE", path: "/retry-tasks/" + other, problem: noSuchTask},
 		{method: "DELETE", path: "/retry-tasks/x", problem: noSuchTask},
+		{method: "POST", path: "/retry-tasks/" + busy + "/redrive", problem: notExhausted, detail: "IN_FLIGHT"},
+		{method: "POST", path: "/retry-tasks/" + other + "/redrive", problem: noSuchTask},
 		get("/retry-tasks/"+other, noSuchTask, other),
 		get("/retry-tasks/%00", noSuchTask, "no ID"),
 		get("/retry-tasks/"+strings.ToUpper("00000000-0000-7000-8000-00000000000a"), noSuchTask, "no ID"),
@@ -167,6 +169,9 @@ func hostile(o *office) {
 		with(get("/retry-tasks/"+busy+"/attempts", invalidTenant, "X-Tenant"), "X-Tenant", ".."),
 		with(exchange{method: "DELETE", path: "/retry-tasks/" + busy, problem: invalidTenant}, "X-Tenant", "a/b"),
 		with(policy("", "", invalidTenant, ""), "X-Tenant", ""),
+		with(exchange{method: "POST", path: "/retry-tasks/" + busy + "/redrive", problem: invalidTenant}, "X-Tenant", "a b"),
+		with(exchange{method: "POST", path: "/retry-tasks/" + busy + "/redrive", problem: untrustedHost, detail: "web pages"}, "Sec-Fetch-Site", "cross-site"),
+		with(exchange{method: "DELETE", path: "/retry-tasks/" + busy, problem: untrustedHost, detail: "web pages"}, "Origin", "https://evil.example"),
 		with(task("", untrustedHost, "tokens"), "Host", "evil.example:7430"),
 		with(policy("", "", untrustedHost, "tokens"), "Host", "evil.example"),
 		with(policy("", "", noJSON, "Content-Type"), "Content-Type", ""),
@@ -200,6 +205,7 @@ func outages(o *office) {
 		{method: "POST", path: "/retry-policies", body: policyBody, problem: unavailable},
 		{method: "GET", path: "/retry-tasks/" + id, problem: unavailable},
 		{method: "DELETE", path: "/retry-tasks/" + id, problem: unavailable},
+		{method: "POST", path: "/retry-tasks/" + id + "/redrive", problem: unavailable},
 		{method: "GET", path: "/retry-tasks/" + id + "/attempts", problem: unavailable},
 	} {
 		doc, header := o.do(e)
@@ -237,6 +243,7 @@ func withTokens(plain *office) {
 		{method: "POST", path: "/retry-policies", body: policyBody},
 		{method: "GET", path: "/retry-tasks/" + id},
 		{method: "DELETE", path: "/retry-tasks/" + id},
+		{method: "POST", path: "/retry-tasks/" + id + "/redrive"},
 		{method: "GET", path: "/retry-tasks/" + id + "/attempts"},
 	} {
 		for _, try := range []struct {

@@ -142,7 +142,7 @@ func (d *description) check(t *testing.T, r *http.Request, body string, w *httpt
 	if w.Code >= 400 {
 		d.problem(t, w, op)
 	}
-	if w.Code < 300 && r.Method == http.MethodPost {
+	if taken, _ := d.at(append(slices.Clone(op), "requestBody")...); w.Code < 300 && taken != nil {
 		d.validate(t, body, append(slices.Clone(op), "requestBody", "content", "application/json", "schema")...)
 	}
 }

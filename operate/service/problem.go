@@ -33,13 +33,14 @@ var (
 	invalidTenant   = kind{"invalid-tenant", http.StatusBadRequest, "This is no name of a tenant", "`X-Tenant` is there twice, or is not made of at most 64 letters, digits, `-`, `_` and `.`, which does not begin."}
 	unauthorized    = kind{"unauthorized", http.StatusUnauthorized, "The token is missing or unknown", "The service has tokens, and the request shows none of them."}
 	otherTenant     = kind{"other-tenant", http.StatusForbidden, "The token is of another tenant", "`X-Tenant` names another tenant than the token is of."}
-	untrustedHost   = kind{"untrusted-host", http.StatusForbidden, "The request is not for this machine", "The service has no tokens, so it answers to loopback names only: a web page that a browser has open could call it by another."}
+	untrustedHost   = kind{"untrusted-host", http.StatusForbidden, "The request is not for this machine", "The service has no tokens, so it answers to loopback names only, and to no web page of another site: a browser may have one open."}
 	noSuchPath      = kind{"no-such-path", http.StatusNotFound, "There is nothing here", "The path is none of this API."}
 	noSuchTask      = kind{"no-such-task", http.StatusNotFound, "There is no such task", "This tenant has no task with this ID, or no longer: `service.retention` is how long those are kept that have ended."}
 	noSuchMethod    = kind{"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here", "The header `Allow` says which are."}
 	slow            = kind{"request-timeout", http.StatusRequestTimeout, "The request took too long", "Its body was not there in time."}
 	keyReused       = kind{"idempotency-key-reused", http.StatusConflict, "The idempotency key belongs to another task", "A task with this key and other content exists. A key stands for one task until that is deleted, `service.retention` after it ended."}
-	notPending      = kind{"task-not-pending", http.StatusConflict, "The task cannot be cancelled", "Only a task that is PENDING can: one in flight may have had its effect already, and the others are at an end."}
+	notPending      = kind{"task-not-pending", http.StatusConflict, "Only a task that is PENDING can be cancelled", "One in flight may have had its effect already, and the others are at an end."}
+	notExhausted    = kind{"task-not-exhausted", http.StatusConflict, "Only a task that is EXHAUSTED can be sent again", "One that is PENDING or IN_FLIGHT is at work, or came back already, and the others are at an end: send a new task, with a key of its own."}
 	tooLarge        = kind{"body-too-large", http.StatusRequestEntityTooLarge, "The body is too large", "The request, or the body in it, is over a limit."}
 	noJSON          = kind{"unsupported-media-type", http.StatusUnsupportedMediaType, "The request is not marked as JSON", "`Content-Type` must be `application/json`, which keeps web pages of others out."}
 	invalidTask     = kind{"invalid-task", http.StatusUnprocessableEntity, "The task is not valid", "`field` says which of its fields is wrong, and `detail` what it may be."}
@@ -53,7 +54,7 @@ var (
 // kinds are all of them.
 var kinds = []kind{
 	malformed, unknownField, invalidQuery, invalidTenant, unauthorized, otherTenant, untrustedHost, noSuchPath, noSuchTask, noSuchMethod, slow,
-	keyReused, notPending, tooLarge, noJSON, invalidTask, invalidPolicy, unknownPolicy, unknownBody, targetForbidden, unavailable,
+	keyReused, notPending, notExhausted, tooLarge, noJSON, invalidTask, invalidPolicy, unknownPolicy, unknownBody, targetForbidden, unavailable,
 }
 
 // because makes a problem.

@@ -106,7 +106,7 @@ func TestServiceOnSQLite(t *testing.T) {
 	mu.Lock()
 	mended = true
 	mu.Unlock()
-	back, err := store.Revive(ctx, letter.ID)
+	back, err := store.Revive(ctx, "shop", letter.ID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -698,18 +698,21 @@ func TestDead(t *testing.T) {
 		dead()
 
 		begin := time.Now().Truncate(time.Millisecond)
-		revived, err := s.Revive(t.Context(), list[0].ID)
+		if _, err := s.Revive(t.Context(), "umbrella", list[0].ID); !errors.Is(err, ErrNotFound) {
+			t.Errorf("Revive of another tenant's task: %v, want ErrNotFound", err)
+		}
+		revived, err := s.Revive(t.Context(), "acme", list[0].ID)
 		want := list[0]
 		want.Status, want.Version, want.AttemptNumber, want.LeaseUntil = Pending, want.Version+1, 0, time.Time{}
 		want.NextAttemptAt, want.BudgetSince, want.UpdatedAt = revived.UpdatedAt, revived.UpdatedAt, revived.UpdatedAt
 		if err != nil || !reflect.DeepEqual(revived, want) || revived.UpdatedAt.Before(begin) {
 			t.Fatalf("Revive = %+v, %v\nwant %+v", revived, err, want)
 		}
-		_, err = s.Revive(t.Context(), list[0].ID)
+		_, err = s.Revive(t.Context(), "", list[0].ID)
 		if e, ok := errors.AsType[*StateError](err); !ok || *e != (StateError{list[0].ID, Pending}) {
 			t.Errorf("Revive of a task that is PENDING: %v", err)
 		}
-		if _, err := s.Revive(t.Context(), "none"); !errors.Is(err, ErrNotFound) {
+		if _, err := s.Revive(t.Context(), "", "none"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("Revive of none: %v, want ErrNotFound", err)
 		}
 		claimed, err := s.Claim(t.Context(), []int64{1}, revived.NextAttemptAt, 0)

@@ -72,14 +72,14 @@ func (s *Store) Cancel(ctx context.Context, tenant, id string) (Task, error) {
 	return s.move(ctx, id, Pending, "status = ?, updated_at = ?", []any{Cancelled, time.Now()}, "task_id = ? and tenant = ?", id, tenant)
 }
 
-// Revive makes a task PENDING again that is EXHAUSTED, due now. Its attempts and its
-// budget start over, its log goes on. If it is anything else, Revive fails with a
-// [*StateError], or [ErrNotFound].
-func (s *Store) Revive(ctx context.Context, taskID string) (Task, error) {
+// Revive makes a task of a tenant, or of any if that is empty, PENDING again that is
+// EXHAUSTED, due now. Its attempts and its budget start over, its log goes on. If it is
+// anything else, Revive fails with a [*StateError], or [ErrNotFound].
+func (s *Store) Revive(ctx context.Context, tenant, id string) (Task, error) {
 	const set = `status = ?, updated_at = ?, next_attempt_at = ?, budget_since = ?,
 		attempt_number = 0, first_failed_at = 0, prev_delay = 0, buried = 0, lease_until = 0`
 	now := time.Now()
-	return s.move(ctx, taskID, Exhausted, set, []any{Pending, now, now, now}, "task_id = ?", taskID)
+	return s.move(ctx, id, Exhausted, set, []any{Pending, now, now, now}, "task_id = ? and (tenant = ? or cast(? as BYTES) = EMPTY)", id, tenant, tenant)
 }
 
 // move changes a task that is in a state.

@@ -41,6 +41,9 @@ func (g gate) tenant(r *http.Request) (string, *problem) {
 		if !isLoopback(r.Host) {
 			return "", untrustedHost.because("without tokens the service is for this machine alone: call it as 127.0.0.1 or localhost, or give it tokens")
 		}
+		if new(http.CrossOriginProtection).Check(r) != nil {
+			return "", untrustedHost.because("without tokens the service takes nothing from web pages of other sites: give it tokens")
+		}
 		return append(named, DefaultTenant)[0], nil
 	}
 	tenant, ok := g.holder(r)

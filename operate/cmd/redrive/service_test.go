@@ -87,10 +87,11 @@ func curl(t *testing.T, words []string) string {
 	return string(text)
 }
 
-// down is what fails three times without an answer, and is Python's server once it is
-// mended.
-func down(t *testing.T) (address string, mend func()) {
+// down is what fails three times without an answer, is Python's server once it is
+// mended, and takes POST once it is replaced.
+func down(t *testing.T) (address string, mend, replace func()) {
 	var calls atomic.Int64
+	var replaced atomic.Bool
 	mended := make(chan struct{})
 	mend = sync.OnceFunc(func() { close(mended) })
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -101,13 +102,16 @@ func down(t *testing.T) (address string, mend func()) {
 			return
 		}
 		<-mended
-		if r.Method == http.MethodPost {
+		switch {
+		case replaced.Load():
+			w.WriteHeader(http.StatusNoContent)
+		case r.Method == http.MethodPost:
 			w.WriteHeader(http.StatusNotImplemented)
 		}
 	}))
 	t.Cleanup(server.Close)
 	t.Cleanup(mend)
-	return strings.TrimPrefix(server.URL, "http://"), mend
+	return strings.TrimPrefix(server.URL, "http://"), mend, func() { replaced.Store(true) }
 }
 
 const retryTutorial = "docs/tutorial/retry-service.md"
@@ -133,16 +137,19 @@ func TestRetryTutorial(t *testing.T) {
 	page := readPage(t, retryTutorial)
 	t.Chdir(t.TempDir())
 	address, stop := retrying(t, nil, "--allow", "127.0.0.0/8", "--listen", "127.0.0.1:0")
-	target, mend := down(t)
+	target, mend, replace := down(t)
 	here := strings.NewReplacer("127.0.0.1:7430", address, "127.0.0.1:8000", target)
 	task, typed := "", 0
 	for _, shown := range regexp.MustCompile("(?m)^```\n\\$ ([^\n]+)\n((?s).*?)^```$").FindAllStringSubmatch(page, -1) {
 		typed++
 		line := here.Replace(strings.ReplaceAll(shown[1], "$TASK", task))
+		if strings.HasSuffix(shown[1], "/redrive") {
+			replace()
+		}
 		want, text := uniform(shown[2]), ""
 		for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(20 * time.Millisecond) {
 			text = curl(t, wordsOf(line))
-			if uniform(text) == uniform(here.Replace(want)) || strings.Contains(line, " -d ") {
+			if uniform(text) == uniform(here.Replace(want)) || strings.Contains(line, " -d ") || strings.Contains(line, " -X ") {
 				break // what changes nothing is typed until somebody would go on reading
 			}
 		}
@@ -157,7 +164,7 @@ func TestRetryTutorial(t *testing.T) {
 			task = doc.TaskID
 		}
 	}
-	if typed < 9 {
+	if typed < 12 {
 		t.Errorf("%s shows %d commands, want them all to be found", retryTutorial, typed)
 	}
 	if code := stop(); code != exitOK {
@@ -172,7 +179,8 @@ func uniform(text string) string {
 	return text
 }
 
-// TestServiceLetters has a task go to a dead letter and back.
+// TestServiceLetters has a task go to a dead letter and back, by both ways that there
+// are.
 func TestServiceLetters(t *testing.T) {
 	page := readPage(t, "docs/reference/retry-service.md")
 	t.Chdir(t.TempDir())
@@ -202,21 +210,38 @@ service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: shop, to
 	if err := json.Unmarshal([]byte(send("http://"+address+"/retry-tasks", "-d", `{"policyId": "standard", "idempotencyKey": "k", "targetUrl": "`+target.URL+`"}`)), &task); err != nil {
 		t.Fatal(err)
 	}
-	letter, err := dlq.Decode(receive(t, broker, "dead"))
-	if err != nil || letter.Message.ID != task.TaskID || letter.Message.Topic != "retry-tasks" || letter.Meta.Attempt != 1 || letter.ErrorCode != "422" {
-		t.Fatalf("letter %+v, error %v", letter, err)
+	read := func() dlq.Entry {
+		letter, err := dlq.Decode(receive(t, broker, "dead"))
+		if err != nil || letter.Message.ID != task.TaskID || letter.Message.Topic != "retry-tasks" || letter.Meta.Attempt != 1 || letter.ErrorCode != "422" {
+			t.Fatalf("letter %+v, error %v", letter, err)
+		}
+		return letter
 	}
+	sendBack := func(letter dlq.Entry) {
+		if err := broker.Return(t.Context(), "", "retry-tasks", brokers.Returned{Message: letter.Message, Meta: letter.Meta}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := read()
+	if again := send("-X", "POST", "http://"+address+"/retry-tasks/"+task.TaskID+"/redrive"); !strings.Contains(again, `"PENDING"`) {
+		t.Fatal(again)
+	}
+	second := read()
 	broken.Store(false)
-	if err := broker.Return(t.Context(), "", "retry-tasks", brokers.Returned{Message: letter.Message, Meta: letter.Meta}); err != nil {
-		t.Fatal(err)
-	}
+	sendBack(second)
 	for begin := time.Now(); !strings.Contains(send("http://"+address+"/retry-tasks/"+task.TaskID), `"SUCCEEDED"`); time.Sleep(20 * time.Millisecond) {
 		if time.Since(begin) > time.Minute {
 			t.Fatalf("the task did not come back: %s", send("http://"+address+"/retry-tasks/"+task.TaskID))
 		}
 	}
-	if log := send("http://" + address + "/retry-tasks/" + task.TaskID + "/attempts"); strings.Count(log, "startedAt") != 2 {
-		t.Errorf("its log is not kept: %s", log)
+	sendBack(first) // of a task that came back
+	for begin := time.Now(); broker.Len("retry-tasks") > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatal("the letter is not acknowledged")
+		}
+	}
+	if log := send("http://" + address + "/retry-tasks/" + task.TaskID + "/attempts"); strings.Count(log, "startedAt") != 3 || broker.Len("dead") != 2 {
+		t.Errorf("%d letters, and its log is %s", broker.Len("dead"), log)
 	}
 	serviceMetrics(t, "http://"+address, page)
 	if code := stop(); code != exitOK {

@@ -118,7 +118,7 @@ func revived(err error) error {
 // revive makes a task PENDING again, and has it called.
 func (s *Server) revive(runner *service.Service) func(context.Context, string) error {
 	return func(ctx context.Context, id string) error {
-		t, err := s.Store.Revive(ctx, id)
+		t, err := s.Store.Revive(ctx, "", id)
 		if err == nil {
 			_ = runner.Scheduled(ctx, service.Due{Row: t.Row, Tenant: t.Tenant, At: t.NextAttemptAt}) // or the sweeper does
 		}
