@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -212,7 +211,7 @@ func (c *Config) BodyDirectory() string {
 		}
 		url = s.Store.URL
 	}
-	return filepath.Join(filepath.Dir(beside(c.file, url)), "service.bodies")
+	return beside(c.file, url) + ".bodies"
 }
 
 func (c *Config) address(s *Store) (string, error) {

@@ -307,8 +307,8 @@ type Service struct {
 	// host on a public address may be called, too.
 	Allow []string `yaml:"allow" unset:"every host on a public address"`
 
-	// Bodies is where bodies above 64 KiB are kept.
-	Bodies Bodies `yaml:"bodies" unset:"the directory service.bodies, beside an SQLite file; with Postgres, such bodies are refused"`
+	// Bodies is where bodies above 16 KiB are kept.
+	Bodies Bodies `yaml:"bodies" unset:"a directory beside an SQLite file, such as service.db.bodies; with Postgres, in the store up to 64 KiB, and larger ones are refused"`
 
 	// Dead is where tasks go that are exhausted.
 	Dead *Dead `yaml:"dead" unset:"nowhere: they stay in the store"`

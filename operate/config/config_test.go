@@ -102,7 +102,7 @@ func TestDefaults(t *testing.T) {
 func TestServiceAlone(t *testing.T) {
 	c := parse(t, "service: {}\n")
 	address, err := c.TaskStoreAddress()
-	if c.Service.Listen != "127.0.0.1:7430" || c.Service.Retention != 30*day || address != "service.db" || c.BodyDirectory() != "service.bodies" || err != nil {
+	if c.Service.Listen != "127.0.0.1:7430" || c.Service.Retention != 30*day || address != "service.db" || c.BodyDirectory() != "service.db.bodies" || err != nil {
 		t.Errorf("Service = %+v, store %s, bodies %s, error %v", c.Service, address, c.BodyDirectory(), err)
 	}
 	if address, err := c.StoreAddress(); err == nil || !strings.Contains(err.Error(), "store.url: is required") {

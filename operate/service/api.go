@@ -31,7 +31,8 @@ type API struct {
 	// Store keeps tasks and policies: a [*Store].
 	Store tasks
 
-	// Bodies keeps bodies above 64 KiB, up to 16 MiB. Nil refuses them.
+	// Bodies keeps bodies above 16 KiB, up to 16 MiB. Nil keeps them with their tasks
+	// up to 64 KiB, and refuses larger ones.
 	Bodies bodies.Store
 
 	// Scheduled hears of each task once it is stored as PENDING, as [Schedule.Add] does.
@@ -278,9 +279,11 @@ func (a *API) complete(ctx context.Context, t *Task) error {
 // keepBody has a large body kept elsewhere than in the row, durably before the row
 // names it.
 func (a *API) keepBody(ctx context.Context, t *Task) (err error) {
-	large := len(t.Body) > inlineBody
+	large := len(t.Body) > smallBody
 	switch {
 	case !large && t.BodyRef == "":
+		return nil
+	case a.Bodies == nil && large && len(t.Body) <= inlineBody:
 		return nil
 	case a.Bodies == nil && large:
 		return tooLarge.in("body", "has %d bytes, and this service keeps at most %d: configure service.bodies", len(t.Body), inlineBody)

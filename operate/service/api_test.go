@@ -275,6 +275,13 @@ func good(o *office) {
 		o.Errorf("sent again: %v, scheduled: %+v", doc, o.scheduled)
 	}
 
+	for size, ref := range map[int]bool{smallBody: false, smallBody + 1: true} {
+		doc, _ = o.do(exchange{method: "POST", path: "/retry-tasks", status: http.StatusAccepted, body: taskBody(fmt.Sprintf(`"idempotencyKey": "%d", "body": "%s"`, size, strings.Repeat("a", size)))})
+		if _, elsewhere := doc["bodyRef"]; elsewhere != ref {
+			o.Errorf("a body of %d bytes is kept elsewhere: %v, want %v", size, elsewhere, ref)
+		}
+	}
+
 	// A key from the header, bytes, and a time that is past.
 	doc, _ = o.do(exchange{method: "POST", path: "/retry-tasks", header: http.Header{"Idempotency-Key": {"key-2"}, "X-Tenant": {"default"}}, status: http.StatusAccepted,
 		body: taskBody(fmt.Sprintf(`"idempotencyKey": null, "bodyBase64": "AP8=", "nextAttemptAt": %d`, time.Now().Add(-time.Hour).UnixMilli()))})

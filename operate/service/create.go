@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
+	"github.com/redrive-go/redrive/operate/service/bodies"
 )
 
 // creation is a task to be stored, and what became of it.
@@ -58,7 +59,6 @@ func newCreation(t Task) (*creation, error) {
 	if err != nil {
 		return nil, err
 	}
-	body := sha256.Sum256(t.Body)
 	created := sqldb.TimeOf(sqldb.Millis(t.CreatedAt))
 	return &creation{
 		task: Task{
@@ -68,9 +68,20 @@ func newCreation(t Task) (*creation, error) {
 			CreatedAt: created, UpdatedAt: created, BudgetSince: created, Version: 1, VisibilityTimeout: t.VisibilityTimeout.Truncate(time.Millisecond),
 		},
 		identity: hashOf([]byte(t.Tenant), []byte(t.IdempotencyKey)),
-		content:  hashOf([]byte(t.TargetURL), []byte(t.Method), headers, body[:], []byte(t.BodyRef), []byte(t.PolicyID)),
+		content:  hashOf([]byte(t.TargetURL), []byte(t.Method), headers, bodySum(t), []byte(t.PolicyID)),
 		headers:  headers,
 	}, nil
+}
+
+// bodySum says what the body of a task is, wherever it is kept: its SHA-256.
+func bodySum(t Task) []byte {
+	if _, sum, err := bodies.Split(t.BodyRef); err == nil {
+		return []byte(sum)
+	}
+	if t.BodyRef != "" {
+		return []byte(t.BodyRef)
+	}
+	return fmt.Appendf(nil, "%x", sha256.Sum256(t.Body))
 }
 
 // hashOf is the hash of some values, each with its length before it.

@@ -20,7 +20,8 @@ const (
 	maxKey         = 200  // characters
 	maxHeaders     = 64
 	maxHeaderBytes = 16 << 10 // names and values
-	inlineBody     = 64 << 10 // bytes that are kept in the row; more go to the bodies
+	smallBody      = 16 << 10 // bytes: above, they are kept elsewhere, as each attempt writes the row
+	inlineBody     = 64 << 10 // likewise the most where none are kept elsewhere
 	maxBody        = 16 << 20 // bytes
 	maxDelay       = 365 * 24 * time.Hour
 	maxPast        = 24 * time.Hour // clocks differ, but not by more

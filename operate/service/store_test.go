@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -207,6 +208,9 @@ func TestKeyReused(t *testing.T) {
 		{"another header", func(t *Task) { t.Headers = map[string]string{"X-Order": "8"} }, false, ErrKeyReused},
 		{"another body", func(t *Task) { t.Body = []byte("{}") }, false, ErrKeyReused},
 		{"a body elsewhere", func(t *Task) { t.Body, t.BodyRef = nil, "sha256:cafe" }, false, ErrKeyReused},
+		{"the same body elsewhere", func(t *Task) {
+			t.BodyRef, t.Body = fmt.Sprintf("acme/%x", sha256.Sum256(t.Body)), nil
+		}, false, nil},
 		{"another policy", func(t *Task) { t.PolicyID = "none" }, false, ErrKeyReused},
 		{"another tenant", func(t *Task) { t.Tenant = "umbrella" }, true, nil},
 		{"another key", func(t *Task) { t.IdempotencyKey = "" }, true, nil},

@@ -249,6 +249,34 @@ service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: shop, to
 	}
 }
 
+// TestServiceBodies gives a service that nobody has configured a body of the largest
+// size.
+func TestServiceBodies(t *testing.T) {
+	t.Chdir(t.TempDir())
+	address, stop := retrying(t, nil, "--allow", "127.0.0.0/8", "--listen", "127.0.0.1:0")
+	arrived := make(chan int, 1)
+	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		arrived <- int(n)
+	}))
+	defer target.Close()
+	body := strings.Repeat("a", 16<<20)
+	curl(t, []string{"http://" + address + "/retry-policies", "-H", "Content-Type: application/json", "-d", `{"policyId": "standard"}`})
+	task := curl(t, []string{"http://" + address + "/retry-tasks", "-H", "Content-Type: application/json", "-d", `{"policyId": "standard", "idempotencyKey": "k", "targetUrl": "` + target.URL + `", "body": "` + body + `"}`})
+	if !strings.Contains(task, `"bodyRef":"default/`) {
+		t.Fatal(task)
+	}
+	if n := <-arrived; n != len(body) {
+		t.Errorf("%d bytes arrived, want %d", n, len(body))
+	}
+	if code := stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	if files, err := os.ReadDir("service.db.bodies"); err != nil || len(files) != 1 {
+		t.Errorf("the directory of bodies has %v, error %v", files, err)
+	}
+}
+
 // receive returns a message of a topic, which may not be there yet.
 func receive(t *testing.T, broker *memory.Broker, topic string) brokers.Message {
 	t.Helper()
