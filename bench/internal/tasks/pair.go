@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -103,6 +104,7 @@ func (p *Pair) Settle(ctx context.Context, n int) (rate float64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	slices.Sort(rows) // as they lie, which the loop takes them in, too
 	return perSecond(n, func() error {
 		for ; len(rows) > 0 && err == nil; rows = rows[step:] {
 			err = p.settle(ctx, rows[:step])
