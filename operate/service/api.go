@@ -65,13 +65,10 @@ type tasks interface {
 	Attempts(ctx context.Context, tenant, id string, after, limit int) ([]Attempt, error)
 }
 
-// OpenAPI is the description of the API, OpenAPI 3.1 in JSON.
+// openAPI is the description of the API, OpenAPI 3.1 in JSON.
 //
 //go:embed openapi.json
 var openAPI []byte
-
-// OpenAPI is the description of the API that it serves, OpenAPI 3.1 in JSON.
-func OpenAPI() []byte { return bytes.Clone(openAPI) }
 
 // Limits of connections.
 const (
@@ -279,14 +276,16 @@ func (a *API) complete(ctx context.Context, t *Task) error {
 // keepBody has a large body kept elsewhere than in the row, durably before the row
 // names it.
 func (a *API) keepBody(ctx context.Context, t *Task) (err error) {
-	large := len(t.Body) > smallBody
+	most := smallBody
+	if a.Bodies == nil {
+		most = inlineBody
+	}
+	large := len(t.Body) > most
 	switch {
 	case !large && t.BodyRef == "":
 		return nil
-	case a.Bodies == nil && large && len(t.Body) <= inlineBody:
-		return nil
 	case a.Bodies == nil && large:
-		return tooLarge.in("body", "has %d bytes, and this service keeps at most %d: configure service.bodies", len(t.Body), inlineBody)
+		return tooLarge.in("body", "has %d bytes, and this service keeps at most %d: configure service.bodies", len(t.Body), most)
 	case a.Bodies == nil:
 		return unknownBody.in("bodyRef", "names nothing: this service keeps no bodies outside of tasks")
 	case large:

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -77,14 +76,6 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 		t.FirstFailedAt = now
 	}
 	return Outcome{Task: t, Attempt: r.attempt()}
-}
-
-// Reason is one word for why a task is EXHAUSTED, as a dlq.Entry has it: "exhausted"
-// if it had all its attempts, "expired" if its budget is spent, or "poison" if no
-// attempt can help.
-func (t Task) Reason() string {
-	word, _, _ := strings.Cut(t.LastError, ": ")
-	return word
 }
 
 func (r result) attempt() *Attempt {

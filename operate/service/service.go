@@ -1,13 +1,13 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -87,7 +87,6 @@ const (
 	mostClaimed = 256                    // at once
 	mostSettled = 256                    // likewise
 	mostCached  = 10_000                 // policies
-	mostBody    = 16 << 20               // bytes
 )
 
 // Service makes the calls of the tasks in a store: it takes what is due, calls, and
@@ -120,9 +119,7 @@ type policyKey struct {
 }
 
 // New returns a Service that does nothing yet. Its error names every fault of c.
-func New(c Config) (*Service, error) { return newService(c, nil) }
-
-func newService(c Config, resolver *net.Resolver) (*Service, error) {
+func New(c Config) (*Service, error) {
 	if err := c.faults(); err != nil {
 		return nil, err
 	}
@@ -135,14 +132,14 @@ func newService(c Config, resolver *net.Resolver) (*Service, error) {
 	if c.Guard == nil {
 		c.Guard = &Guard{hosts: []pattern{anyHost}}
 	}
-	set(&c.Workers, 64)
-	set(&c.PerHost, max(c.Workers/4, 1))
-	set(&c.Sweep, 5*time.Second)
-	set(&c.Drain, 25*time.Second)
-	set(&c.Retention, 30*24*time.Hour)
+	c.Workers = cmp.Or(c.Workers, 64)
+	c.PerHost = cmp.Or(c.PerHost, max(c.Workers/4, 1))
+	c.Sweep = cmp.Or(c.Sweep, 5*time.Second)
+	c.Drain = cmp.Or(c.Drain, 25*time.Second)
+	c.Retention = cmp.Or(c.Retention, 30*24*time.Hour)
 	return &Service{
 		cfg:      c,
-		targets:  newTargets(c.Guard, resolver, c.PerHost),
+		targets:  newTargets(c.Guard, nil, c.PerHost),
 		workers:  make(chan struct{}, c.Workers),
 		trouble:  trouble{log: c.Logger},
 		now:      time.Now,
@@ -152,13 +149,6 @@ func newService(c Config, resolver *net.Resolver) (*Service, error) {
 		endings:  make(chan ending, mostSettled),
 		policies: map[policyKey]Policy{},
 	}, nil
-}
-
-func set[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 func (c Config) faults() error {
@@ -385,9 +375,9 @@ func (s *Service) read(ctx context.Context, ref string) ([]byte, error) {
 		return nil, err
 	}
 	defer r.Close()
-	body, err := io.ReadAll(io.LimitReader(r, mostBody+1))
-	if err == nil && len(body) > mostBody {
-		err = fmt.Errorf("it has more than %d bytes", mostBody)
+	body, err := io.ReadAll(io.LimitReader(r, maxBody+1))
+	if err == nil && len(body) > maxBody {
+		err = fmt.Errorf("it has more than %d bytes", maxBody)
 	}
 	return body, err
 }

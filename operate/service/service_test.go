@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -100,7 +101,7 @@ func TestServiceOnSQLite(t *testing.T) {
 		t.Errorf("the log is %+v, %v", log, err)
 	}
 	letter := <-buried
-	if letter.IdempotencyKey != "bad" || letter.Reason() != "poison" || letter.AttemptNumber != 1 {
+	if letter.IdempotencyKey != "bad" || !strings.HasPrefix(letter.LastError, "poison: ") || letter.AttemptNumber != 1 {
 		t.Errorf("the letter is %+v", letter)
 	}
 	mu.Lock()

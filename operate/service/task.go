@@ -50,8 +50,8 @@ type Task struct {
 	FirstFailedAt time.Time     // zero if nothing failed yet
 	BudgetSince   time.Time     // creation, or when it came back
 	PrevDelay     time.Duration // before the latest attempt
-	LastError     string
-	LastStatus    int // of the latest response, 0 if there was none
+	LastError     string        // of an EXHAUSTED task after the reason of its dlq.Entry, as in "poison: ..."
+	LastStatus    int           // of the latest response, 0 if there was none
 
 	// What the store needs.
 	Row     int64
