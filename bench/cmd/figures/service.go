@@ -144,7 +144,7 @@ func (s *serviceSession) claims(ctx context.Context, samples *figure.Samples) er
 // flat compares a Take of a schedule in which many tasks wait with that of one in
 // which a thousand do, in seconds.
 func flat(ctx context.Context, samples *figure.Samples, name string, few, many service.Schedule) error {
-	const rounds, times = 9, 500
+	const rounds, times = 9, 2000
 	one, err := tasks.NewWheel(ctx, few, 1000)
 	if err != nil {
 		return err

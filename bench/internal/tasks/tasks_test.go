@@ -74,8 +74,8 @@ func TestWheel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if mean, err := w.Turn(t.Context(), 40); err != nil || mean <= 0 {
-		t.Errorf("Turn = %v, %v", mean, err)
+	if median, err := w.Turn(t.Context(), 40); err != nil || median <= 0 {
+		t.Errorf("Turn = %v, %v", median, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redrive-go/redrive/bench/internal/figure"
 	"github.com/redrive-go/redrive/operate/service"
 )
 
@@ -37,14 +38,15 @@ func NewWheel(ctx context.Context, s service.Schedule, n int) (*Wheel, error) {
 	return w, nil
 }
 
-// Turn takes what is due next, so many times, and returns how many seconds a Take
-// took in the mean. To add it again is not in that.
-func (w *Wheel) Turn(ctx context.Context, times int) (mean float64, err error) {
-	for range times {
+// Turn takes what is due next, so many times, and returns the median of how many
+// seconds a Take took. To add it again is not in that.
+func (w *Wheel) Turn(ctx context.Context, times int) (float64, error) {
+	took := make([]float64, times)
+	for i := range took {
 		w.now = w.now.Add(taken * pace)
 		began := time.Now()
 		due, _, err := w.schedule.Take(ctx, w.now, taken)
-		mean += time.Since(began).Seconds() / float64(times)
+		took[i] = time.Since(began).Seconds()
 		if err := few("taken", len(due), taken, err); err != nil {
 			return 0, err
 		}
@@ -55,7 +57,7 @@ func (w *Wheel) Turn(ctx context.Context, times int) (mean float64, err error) {
 			return 0, err
 		}
 	}
-	return mean, nil
+	return figure.Median(took), nil
 }
 
 // counted is a schedule that says when it was given all that was missing.
