@@ -153,6 +153,11 @@ func TestCreate(t *testing.T) {
 			}
 			wantTask(t, s, want)
 		}
+		endless := task(3)
+		endless.VisibilityTimeout = 0
+		if got, _, err := s.Create(t.Context(), endless); err == nil || !strings.Contains(err.Error(), "VisibilityTimeout") {
+			t.Errorf("Create without a visibility timeout = %+v, %v", got, err)
+		}
 		for _, name := range [][2]string{{"umbrella", plain.ID}, {"acme", "none"}} {
 			if got, err := s.Task(t.Context(), name[0], name[1]); !errors.Is(err, ErrNotFound) {
 				t.Errorf("Task(%q) = %+v, %v, want ErrNotFound", name, got, err)
