@@ -8,7 +8,7 @@ MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
 LIVE := ./proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./operate/service/redisschedule ./integration/... \
-	./integration/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci ./operate/proof
+	./integration/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci ./examples/retryservice ./operate/proof
 
 # Packages that use an SDK.
 ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redisbudget
@@ -53,6 +53,7 @@ ONLY ?=
 
 # What the figures of an area need.
 BROKER_OF_restraint := redis
+BROKER_OF_service := redis
 BROKER_OF_letters := rabbitmq
 BROKER_OF_idle := rabbitmq4,kafka43,elasticmq
 BROKER_OF := $(or $(BROKER_OF_$(AREA)),$(filter kafka rabbitmq sqs,$(AREA)))
@@ -265,7 +266,7 @@ fuzz: ## Run every fuzz target in turn, each for FUZZTIME
 	done
 
 .PHONY: figures
-figures: ## Print the measured figures against their goals (AREA=core, restraint, letters, kafka, rabbitmq, sqs, idle or suite ONLY=regexp)
+figures: ## Print the measured figures against their goals (AREA=core, restraint, letters, service, kafka, rabbitmq, sqs, idle or suite ONLY=regexp)
 	@$(if $(BROKER_OF),$(BROKERS) run -only $(BROKER_OF)) $(GO) run ./bench/cmd/figures -area $(AREA) -only '$(ONLY)'
 
 # Virtual time needs a test: the table is printed by one.

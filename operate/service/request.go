@@ -190,6 +190,16 @@ func (r *taskRequest) due(t *Task, now time.Time) *problem {
 }
 
 // parsePolicy reads a policy, fills what is not in it, and checks it.
+// ParsePolicy reads a policy as POST /retry-policies takes it, fills what is unset,
+// and refuses what that refuses.
+func ParsePolicy(raw []byte) (Policy, error) {
+	p, fault := parsePolicy(raw)
+	if fault != nil {
+		return Policy{}, errors.New(fault.Detail)
+	}
+	return p, nil
+}
+
 func parsePolicy(raw []byte) (Policy, *problem) {
 	var p Policy
 	if fault := decode(raw, policyNames(), &p); fault != nil {

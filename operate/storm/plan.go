@@ -15,10 +15,13 @@ const MaxSamples = 1_000_000
 
 // PlanInput is what a plan is made of.
 type PlanInput struct {
-	Retry   retry.Policy
-	Run     time.Duration // how long each run takes until it fails
-	Samples int           // messages that percentiles are taken from
-	Seed    uint64
+	Retry retry.Policy
+	Run   time.Duration // how long each run takes until it fails
+	// FromStart has MaxAge count from the start of the first run, as the retry service
+	// does, and not from its failure.
+	FromStart bool
+	Samples   int // messages that percentiles are taken from
+	Seed      uint64
 }
 
 // Spread says how a duration varies from message to message. The percentiles
@@ -99,7 +102,7 @@ func (in PlanInput) life(chance *rand.Rand, run func(attempt int, delay, start t
 		end := start + in.Run
 		d := retry.Decide(in.Retry, retry.Run{
 			Attempt:       attempt,
-			FirstFailedAt: clock(in.Run),
+			FirstFailedAt: clock(in.born()),
 			Now:           clock(end),
 			Ran:           in.Run,
 			PrevDelay:     delay,
@@ -111,6 +114,14 @@ func (in PlanInput) life(chance *rand.Rand, run func(attempt int, delay, start t
 		delay = d.Delay
 		start = end + delay
 	}
+}
+
+// born is when MaxAge begins to count.
+func (in PlanInput) born() time.Duration {
+	if in.FromStart {
+		return 0
+	}
+	return in.Run
 }
 
 // span is from the least to the most that can be.
@@ -128,7 +139,7 @@ func (in PlanInput) bounds(attempts int, age time.Duration) []bound {
 		before := bounds[i-1]
 		delay := span{b.Delay(i, before.delay.least, 0), min(b.Delay(i, before.delay.most, 1), age)}
 		start := span{before.start.least + delay.least, before.start.most + delay.most}.plus(in.Run)
-		start.most = min(start.most, age) // a run is over when MaxAge is, which counts from the first failure
+		start.most = min(start.most, in.born()+age-in.Run) // a run is over when MaxAge is
 		bounds[i] = bound{delay, start}
 	}
 	return bounds

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -131,23 +130,33 @@ func benchmark(work func()) cost {
 	return cost{figure.Quantile(nanos, 0.1), testing.AllocsPerRun(calls, work)}
 }
 
+const redisEnv = "REDRIVE_REDIS_URL"
+
+// onRedis returns a client, which has not called.
+func onRedis() (*redis.Client, error) {
+	url, err := brokerAt(redisEnv)
+	if err != nil {
+		return nil, err
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	options.ContextTimeoutEnabled = true
+	return redis.NewClient(options), nil
+}
+
 // roundTrips has a fleet at load share a budget in Redis.
 func roundTrips(ctx context.Context, s *figure.Samples) error {
 	const (
-		redisEnv = "REDRIVE_REDIS_URL"
 		workers  = 20
 		settling = 30 * time.Second
 		measured = 20 * time.Second
 	)
-	url := os.Getenv(redisEnv)
-	if url == "" {
-		return fmt.Errorf("%s is not set: start a redis-server, and set it to redis://host:port", redisEnv)
-	}
-	options, err := redis.ParseURL(url)
+	client, err := onRedis()
 	if err != nil {
 		return err
 	}
-	client := redis.NewClient(options)
 	defer client.Close()
 	config := redisbudget.Config{Name: fmt.Sprintf("figures-%d", time.Now().UnixNano()), Budget: budget.Queue(), Workers: workers}
 	fleet := make([]*redisbudget.Budget, workers)

@@ -91,6 +91,30 @@ func TestConfiguration(t *testing.T) {
 	golden(t, filepath.Join(root, configPage), page)
 }
 
+// TestRunPage reads the configuration on the page about running the retry service, and
+// looks for the metrics in its rules.
+func TestRunPage(t *testing.T) {
+	page, reference := readPage(t, "docs/how-to/run-the-retry-service.md"), readPage(t, "docs/reference/retry-service.md")
+	found := 0
+	for _, example := range regexp.MustCompile("(?s)```yaml\n(.*?)```\n").FindAllStringSubmatch(page, -1) {
+		found++
+		if _, err := config.Parse("redrive.yaml", []byte(example[1])); err != nil {
+			t.Errorf("an example has faults:\n%v", err)
+		}
+	}
+	for _, rule := range regexp.MustCompile("(?m)^\\| `(.*?)`").FindAllStringSubmatch(page, -1) {
+		for _, name := range regexp.MustCompile(`\b(?:retry|redrive)_[a-z_]+`).FindAllString(rule[1], -1) {
+			found++
+			if !strings.Contains(reference, "| `"+strings.TrimSuffix(name, "_bucket")+"` |") {
+				t.Errorf("there is no metric %s", name)
+			}
+		}
+	}
+	if found < 6 {
+		t.Errorf("found %d of what is to be checked: the pattern is broken", found)
+	}
+}
+
 // withTables makes the tables of a page that stand for types of a package. It
 // returns the names of the types, too.
 func withTables(t *testing.T, page, dir, what string, table func([]docField) string) (text string, names []string) {

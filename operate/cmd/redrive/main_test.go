@@ -69,6 +69,7 @@ func TestGolden(t *testing.T) {
 		"plan_hops_plain": {"plan", "--attempts", "3", "--hops", "2,1", "--budget", "off"},
 		"plan_age":        {"plan", "--max-age", "2m", "--run", "1s", "--jitter", "decorrelated", "--floor", "500ms"},
 		"plan_linear":     {"plan", "--step", "1s", "--jitter", "equal", "--attempts", "5"},
+		"plan_service":    {"plan", "--policy", filepath.Join("testdata", "policy.json"), "--run", "2s"},
 	}
 	for name, args := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -122,6 +123,9 @@ func TestExitCodes(t *testing.T) {
 		{"bad budget of plan", []string{"plan", "--budget", "few"}, exitUsage, "--budget: ", false},
 		{"bad hops", []string{"plan", "--hops", "3,0"}, exitUsage, `"0" is no hop`, false},
 		{"bad slo", []string{"plan", "--slo", "-1s"}, exitUsage, "--slo is -1s", false},
+		{"policy and a flag of it", []string{"plan", "--policy", "none.json", "--cap", "1h"}, exitUsage, "--cap: leave it out", false},
+		{"no file of a policy", []string{"plan", "--policy", none}, exitUsage, "--policy: open ", false},
+		{"no policy in the file", []string{"plan", "--policy", filepath.Join("testdata", "plan.json")}, exitUsage, "attempts", false},
 		{"slo kept", []string{"plan", "--attempts", "2", "--slo", "1s"}, exitOK, "", true},
 		{"slo missed", []string{"plan", "--slo", "1s"}, exitFailure, "does not keep the SLO of 1s: a message may take 8m31s", true},
 		{"no folder for the chart of plan", []string{"plan", "--svg", none}, exitFailure, "the chart was not written", true},

@@ -223,41 +223,6 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// BenchmarkTake takes 64 tasks and adds them again, while so many wait.
-func BenchmarkTake(b *testing.B) {
-	connect := onRedis(b)
-	for _, waiting := range []int{1_000, 1_000_000} {
-		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
-			s := newSchedule(b, connect)
-			now := time.Now().Truncate(time.Millisecond)
-			for i := 0; i < waiting; i += 1000 {
-				page := make([]service.Due, 1000)
-				for k := range page {
-					page[k] = service.Due{Row: int64(i + k), Tenant: fmt.Sprint((i + k) % 4), At: now.Add(time.Duration(i+k) * time.Hour / time.Duration(waiting))}
-				}
-				if err := s.Add(b.Context(), page...); err != nil {
-					b.Fatal(err)
-				}
-			}
-			for b.Loop() {
-				now = now.Add(64 * time.Hour / time.Duration(waiting))
-				due, _, err := s.Take(b.Context(), now, 64)
-				for i := range due {
-					due[i].At = due[i].At.Add(time.Hour)
-				}
-				if err == nil {
-					err = s.Add(b.Context(), due...)
-				}
-				if err != nil {
-					b.Fatal(err)
-				}
-			}
-			bytes, _ := s.client.MemoryUsage(b.Context(), s.tasks("0"), 0).Result()
-			b.ReportMetric(float64(bytes)/float64(waiting/4), "bytes/task")
-		})
-	}
-}
-
 // server is a Redis of the test's own.
 type server struct {
 	t    testing.TB
