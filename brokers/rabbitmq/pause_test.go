@@ -120,7 +120,9 @@ func TestPauseThatLasts(t *testing.T) {
 // with the work.
 func TestConsumerOfAParkedTopicLingers(t *testing.T) {
 	inTwo(t, rabbitmq.Options{}, 200*time.Millisecond, func(w *two) {
-		lingers := func() (yes bool) { // RabbitMQ 3.10 lets none go on
+		// RabbitMQ 3.10 lets none go on, and counts one that was cancelled until what it
+		// has is settled.
+		lingers := func() (yes bool) {
 			if err := w.do(func(ch *amqp.Channel) error {
 				q, err := ch.QueueDeclarePassive(w.topic, true, false, false, false, nil)
 				yes = q.Consumers > 0
@@ -138,7 +140,7 @@ func TestConsumerOfAParkedTopicLingers(t *testing.T) {
 		w.publish("a", "b", "c", "d")
 		held := w.receive(2)
 		w.source.Pause(w.topic)
-		w.await("the buffer is given back", func() bool { return w.depth(w.topic) == 2 && lingers() == w.drops() })
+		w.await("the buffer is given back", func() bool { return w.depth(w.topic) == 2 && lingers() })
 		w.ack(held[0])
 		if w.drops() {
 			w.await("it takes one message for the one that is done", func() bool { return w.depth(w.topic) == 1 })
