@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -31,6 +32,8 @@ type call struct {
 	at     time.Time
 	status int // that was answered, or was to be; 0 if there was no answer
 }
+
+func (c call) String() string { return fmt.Sprintf("%s: %d", c.at.Format("04:05.000"), c.status) }
 
 // addresses is how many a target has, each with a breaker and a budget of its own.
 const addresses = 8
