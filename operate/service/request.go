@@ -189,7 +189,6 @@ func (r *taskRequest) due(t *Task, now time.Time) *problem {
 	return nil
 }
 
-// parsePolicy reads a policy, fills what is not in it, and checks it.
 // ParsePolicy reads a policy as POST /retry-policies takes it, fills what is unset,
 // and refuses what that refuses.
 func ParsePolicy(raw []byte) (Policy, error) {
@@ -200,6 +199,7 @@ func ParsePolicy(raw []byte) (Policy, error) {
 	return p, nil
 }
 
+// parsePolicy reads a policy, fills what is not in it, and checks it.
 func parsePolicy(raw []byte) (Policy, *problem) {
 	var p Policy
 	if fault := decode(raw, policyNames(), &p); fault != nil {
