@@ -208,19 +208,19 @@ func TestRedirects(t *testing.T) {
 		}
 	})
 	mux.HandleFunc("/here/{status}", func(w http.ResponseWriter, r *http.Request) {
-		status := 302
+		status := http.StatusFound
 		_, _ = fmt.Sscan(r.PathValue("status"), &status)
 		http.Redirect(w, r, "/end", status)
 	})
-	mux.HandleFunc("/elsewhere", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere+"/end", 302) })
-	mux.HandleFunc("/private", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://10.0.0.1/", 302) })
+	mux.HandleFunc("/elsewhere", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere+"/end", http.StatusFound) })
+	mux.HandleFunc("/private", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://10.0.0.1/", http.StatusFound) })
 	mux.HandleFunc("/metadata", func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "http://169.254.169.254/latest/meta-data/", 307)
+		http.Redirect(w, r, "http://169.254.169.254/latest/meta-data/", http.StatusTemporaryRedirect)
 	})
-	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "file:///etc/passwd", 302) })
+	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "file:///etc/passwd", http.StatusFound) })
 	mux.HandleFunc("/circle", func(w http.ResponseWriter, r *http.Request) {
 		got = append(got, seen{r.Method, r.Header.Get(keyHeader), ""})
-		http.Redirect(w, r, "/circle", 302)
+		http.Redirect(w, r, "/circle", http.StatusFound)
 	})
 	target := serve(t, mux.ServeHTTP)
 	elsewhere = serve(t, mux.ServeHTTP)

@@ -207,7 +207,7 @@ func (w *world) setClock(by time.Duration) {
 func (w *world) RoundTrip(req *http.Request) (*http.Response, error) {
 	_, _ = io.Copy(io.Discard, req.Body)
 	w.mu.Lock()
-	key := req.Header["idempotency-key"][0]
+	key := req.Header[strings.ToLower(keyHeader)][0]
 	w.calls[key] = append(w.calls[key], time.Now())
 	target := w.targets[req.URL.Hostname()]
 	w.mu.Unlock()
