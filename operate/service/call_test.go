@@ -213,11 +213,15 @@ func TestRedirects(t *testing.T) {
 		http.Redirect(w, r, "/end", status)
 	})
 	mux.HandleFunc("/elsewhere", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere+"/end", http.StatusFound) })
-	mux.HandleFunc("/private", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://10.0.0.1/", http.StatusFound) })
+	mux.HandleFunc("/private", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://10.0.0.1/", http.StatusFound)
+	})
 	mux.HandleFunc("/metadata", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://169.254.169.254/latest/meta-data/", http.StatusTemporaryRedirect)
 	})
-	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "file:///etc/passwd", http.StatusFound) })
+	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "file:///etc/passwd", http.StatusFound)
+	})
 	mux.HandleFunc("/circle", func(w http.ResponseWriter, r *http.Request) {
 		got = append(got, seen{r.Method, r.Header.Get(keyHeader), ""})
 		http.Redirect(w, r, "/circle", http.StatusFound)
