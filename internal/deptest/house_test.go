@@ -106,12 +106,12 @@ var house = map[string]row{
 	},
 	"operate/store": {
 		imports: []string{"brokers", "dlq", "operate/internal/sqldb"},
-		tests:   []string{"integration/postgrestest"},
+		tests:   []string{"integration/postgrestest", "operate/internal/breaktest"},
 	},
 	"operate/service": {
 		imports: []string{"classify", "httpretry", "internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
 		sdk:     []string{"github.com/google/uuid", "github.com/prometheus/client_golang", "github.com/santhosh-tekuri/jsonschema"}, // the last in tests
-		tests:   []string{"integration/postgrestest", "operate/service/scheduletest"},
+		tests:   []string{"integration/postgrestest", "operate/internal/breaktest", "operate/service/scheduletest"},
 	},
 	"operate/service/redisschedule": {
 		imports: []string{"operate/service"},
