@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,9 +160,7 @@ func TestCheckOfSlowPublishes(t *testing.T) {
 	} {
 		s := newScenario(1, 1, virtual)
 		s.served = true
-		s.topics = s.topics[:1]
-		s.messages[0].topic = 0
-		events := []event{{Kind: up, Worker: 1, Attempt: 1}, {Kind: sent}}
+		events := []event{{Kind: sent}}
 		if tt.end != 0 {
 			events = append(events, event{At: 1, Kind: tt.end})
 		}
@@ -169,48 +168,61 @@ func TestCheckOfSlowPublishes(t *testing.T) {
 			events = append(events, event{At: 2, Kind: received, Delivery: 1})
 		}
 		events = append(events, event{At: tt.again, Kind: received, Delivery: 2})
-		for i := range events[1:] {
-			e := &events[1+i]
-			e.ID, e.Topic, e.Worker = "m0", s.topics[0].name, 1
-		}
-		found := strings.Contains(fmt.Sprint(check(&record{scenario: s, events: events}).violations), "delivered once more")
-		if found == tt.excused {
+		if found := finds(s, "delivered once more", events); found == tt.excused {
 			t.Errorf("%+v: a delivery too many is found: %t", tt, found)
 		}
 	}
 }
 
-// TestCheckOfUnheardReceives delivers a message of SQS whose count tells of receives
-// that the ledger does not know, a time after it was sent.
+// finds reports whether the check says these words of what a worker and the producer
+// did with the only message.
+func finds(s *scenario, words string, events []event) bool {
+	s.topics = s.topics[:1]
+	s.messages[0].topic = 0
+	for i := range events {
+		e := &events[i]
+		e.ID, e.Topic, e.Worker = "m0", s.topics[0].name, 1
+	}
+	events = append([]event{{Kind: up, Worker: 1, Attempt: 1}}, events...)
+	return strings.Contains(fmt.Sprint(check(&record{scenario: s, events: events}).violations), words)
+}
+
+// TestCheckOfUnheardReceives lets the count of a message of SQS tell of receives that
+// the ledger does not know: of one for each half of a lease that it was there to be
+// received, and for no other time.
 func TestCheckOfUnheardReceives(t *testing.T) {
+	const half = sqsLease / 2
+	receive := func(at time.Duration, number, attempt int, due time.Duration) event {
+		return event{At: at, Kind: received, Delivery: number, Attempt: attempt, Due: due, Until: at + sqsLease}
+	}
+	first := receive(4*half, 1, 4, 0)
+	over := 4*half + sqsLease // its lease, which is one receive more
+	const due = 20 * half
+	retried := []event{
+		receive(0, 1, 0, 0),
+		{At: 1, Kind: settling, Delivery: 1, Action: brokers.Retry, Attempt: 1, Due: due, Delay: due},
+		{At: 2, Kind: settled, Delivery: 1, Action: brokers.Retry},
+	}
 	for _, tt := range []struct {
-		after   time.Duration
-		attempt int
+		name    string
+		events  []event
 		excused bool
 	}{
-		{time.Second, 0, true},
-		{time.Second, 1, false},
-		{sqsLease / 2, 1, true},
-		{sqsLease / 2, 2, false},
-		{sqsLease, 2, true},
+		{"none", []event{receive(half-1, 1, 0, 0)}, true},
+		{"one too early", []event{receive(half-1, 1, 1, 0)}, false},
+		{"one", []event{receive(half, 1, 1, 0)}, true},
+		{"two in the time of one", []event{receive(2*half-1, 1, 2, 0)}, false},
+		{"those before the delivery that is over", []event{first, receive(over, 2, 5, 0)}, true},
+		{"one more than those", []event{first, receive(over, 2, 6, 0)}, false},
+		{"one since it is over", []event{first, receive(over+half, 2, 6, 0)}, true},
+		{"one before it is due", append(slices.Clone(retried), receive(due+half-1, 2, 2, due)), false},
+		{"one since it is due", append(slices.Clone(retried), receive(due+half, 2, 2, due)), true},
 	} {
 		s := newScenario(1, 1, servedSQS())
 		s.served, s.broker, s.copies, s.fifo = true, "sqs", false, false
-		s.topics = s.topics[:1]
-		s.topics[0].policy.MaxAttempts = 4
-		s.messages[0].topic = 0
-		events := []event{
-			{Kind: up, Worker: 1, Attempt: 1},
-			{Kind: sent},
-			{At: tt.after, Kind: received, Delivery: 1, Attempt: tt.attempt},
-		}
-		for i := range events[1:] {
-			e := &events[1+i]
-			e.ID, e.Topic, e.Worker = "m0", s.topics[0].name, 1
-		}
-		found := strings.Contains(fmt.Sprint(check(&record{scenario: s, events: events}).violations), "was delivered as")
-		if found == tt.excused {
-			t.Errorf("%+v: a count that is too high is found: %t", tt, found)
+		s.topics[0].policy.MaxAttempts = 20
+		if found := finds(s, "was delivered as", append([]event{{Kind: sent}, {Kind: confirmed}}, tt.events...)); found == tt.excused {
+			t.Errorf("%s: a count that is too high is found: %t", tt.name, found)
 		}
 	}
 }

@@ -160,7 +160,6 @@
 // to 4000 if acks wait for the copies of retries. Of a queue with a single active
 // consumer it is Subscription.InFlight, up to 2000, from the start. A topic that is
 // paused for 1.5 s is no longer consumed, but for what is still being worked on, and
-// what is buffered of it goes back. An
-// ordered topic has one consumer, which a larger prefetch replaces while nothing is
-// on its way, and keeps it over a pause.
+// what is buffered of it goes back. An ordered topic has one consumer, which a larger
+// prefetch replaces while nothing is on its way, and keeps it over a pause.
 package rabbitmq
