@@ -78,7 +78,7 @@ var house = map[string]row{
 	"retry/budget/redisbudget": {
 		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault"},
 		sdk:     []string{"github.com/redis/go-redis"},
-		tests:   []string{"integration/livetest"},
+		tests:   []string{"integration/livetest", "integration/redistest"},
 	},
 	"operate/config": {
 		imports: []string{"internal/text", "operate/internal/typo"},
@@ -116,7 +116,7 @@ var house = map[string]row{
 	"operate/service/redisschedule": {
 		imports: []string{"operate/service"},
 		sdk:     []string{"github.com/redis/go-redis"},
-		tests:   []string{"operate/service/scheduletest"},
+		tests:   []string{"integration/redistest", "operate/service/scheduletest"},
 	},
 	"operate/service/scheduletest": {imports: []string{"operate/service"}},
 	"operate/service/bodies": {

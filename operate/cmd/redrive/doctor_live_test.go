@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,6 +19,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/integration/livetest"
+	"github.com/redrive-go/redrive/integration/redistest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/config"
 )
@@ -275,9 +273,18 @@ store: {url: letters.db}
 		alter("orders-dead-TAG", "max.message.bytes", "1000", "retention.ms", "3600000")
 		alter("orders-TAG", "unclean.leader.election.enable", "true")
 		create("rTAG.delay.v1.ledger.1m", 1, "retention.bytes", "-1", "retention.ms", "604860000", "max.message.bytes", "1114124")
-		old := kafka.Record{Time: time.Now().Add(-2 * time.Hour), Value: kafka.NewBytes([]byte("a retry"))}
-		if _, err := admin.Produce(t.Context(), &kafka.ProduceRequest{Topic: s.named("rTAG.delay.v1.ledger.1m"), RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(old)}); err != nil {
-			t.Fatal(err)
+		for end := time.Now().Add(time.Minute); ; <-time.After(50 * time.Millisecond) {
+			old := kafka.NewRecordReader(kafka.Record{Time: time.Now().Add(-2 * time.Hour), Value: kafka.NewBytes([]byte("a retry"))})
+			answer, err := admin.Produce(t.Context(), &kafka.ProduceRequest{Topic: s.named("rTAG.delay.v1.ledger.1m"), RequiredAcks: kafka.RequireAll, Records: old})
+			if err == nil {
+				err = answer.Error
+			}
+			if err == nil {
+				break
+			}
+			if time.Now().After(end) { // a topic made a moment ago has no leader yet
+				t.Fatal(err)
+			}
 		}
 		faults := []string{
 			"refused rTAG.delay.v1.billing.15m cleanup.policy", "refused rTAG.delay.v1.billing.15m retention.bytes", "refused rTAG.delay.v1.billing.15m retention.ms",
@@ -360,25 +367,25 @@ store:`
 // TestDoctorOnRedis has servers of its own: what is wrong with one is wrong for
 // everybody.
 func TestDoctorOnRedis(t *testing.T) {
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("no redis-server on this machine: the Debian package redis-server has one")
-	}
 	for name, tt := range map[string]struct {
-		args, user string
-		want       []string
+		args, right string
+		want        []string
 	}{
 		"a good set-up":     {args: "--appendonly yes --maxmemory 100mb --maxmemory-policy noeviction"},
 		"snapshots":         {args: "--save 60 1"},
-		"a bad one":         {args: "--save  --maxmemory 100mb --maxmemory-policy allkeys-lru --replicaof 127.0.0.1 1", want: []string{"noted ADDRESS maxmemory-policy", "noted ADDRESS appendonly", "noted ADDRESS role"}},
-		"without CONFIG":    {args: "--save  --maxmemory 100mb --maxmemory-policy volatile-ttl", user: "+info", want: []string{"noted ADDRESS maxmemory-policy", "unverified ADDRESS appendonly"}},
-		"without any right": {args: "--save ", user: "-info", want: []string{"unverified ADDRESS"}},
+		"a bad one":         {args: "--maxmemory 100mb --maxmemory-policy allkeys-lru --replicaof 127.0.0.1 1", want: []string{"noted ADDRESS maxmemory-policy", "noted ADDRESS appendonly", "noted ADDRESS role"}},
+		"without CONFIG":    {args: "--maxmemory 100mb --maxmemory-policy volatile-ttl", right: "+info", want: []string{"noted ADDRESS maxmemory-policy", "unverified ADDRESS appendonly"}},
+		"without any right": {right: "-info", want: []string{"unverified ADDRESS"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address := startRedis(t, path, tt.args, tt.user)
+			args := strings.Fields(tt.args)
+			if tt.right != "" {
+				args = append(args, "--user", "doctor", "on", ">doctor", "+ping", tt.right)
+			}
+			address := redistest.New(t, args...).Addr
 			t.Setenv("DOCTOR_PASSWORD", "doctor")
 			config := "budgets: {tokens: {redis: \"" + address + "\"}}"
-			if tt.user != "" {
+			if tt.right != "" {
 				config = strings.Replace(config, "\"}}", "\", user: doctor, password: {env: DOCTOR_PASSWORD}}}", 1)
 			}
 			s := newSite(t, "brokers: {b: {kind: rabbitmq, urls: [amqp://localhost]}}\nstore: {url: letters.db}\n"+config+"\n")
@@ -388,43 +395,5 @@ func TestDoctorOnRedis(t *testing.T) {
 			}
 			s.finds(name, exitOK, want)
 		})
-	}
-}
-
-// startRedis starts a server until the end of the test. With rights it has a user
-// "doctor" with these.
-func startRedis(t *testing.T, path, args, rights string) (address string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address = l.Addr().String()
-	l.Close()
-	_, port, _ := net.SplitHostPort(address)
-	all := append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir()}, strings.Split(args, " ")...)
-	if rights != "" {
-		all = append(all, "--user", "doctor", "on", ">doctor", "+ping", rights)
-	}
-	server := exec.Command(path, all...)
-	var out bytes.Buffer
-	server.Stdout, server.Stderr = &out, &out
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		server.Process.Kill()
-		server.Wait()
-	})
-	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(20 * time.Millisecond) {
-		if conn, err := net.Dial("tcp", address); err == nil {
-			conn.Close()
-			return address
-		}
-		if time.Now().After(deadline) {
-			server.Process.Kill()
-			server.Wait()
-			t.Fatalf("no redis-server on %s:\n%s", address, out.String())
-		}
 	}
 }

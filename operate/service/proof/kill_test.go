@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
-	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redrive-go/redrive/integration/postgrestest"
+	"github.com/redrive-go/redrive/integration/redistest"
 	"github.com/redrive-go/redrive/operate/internal/breaktest"
 )
 
@@ -50,12 +47,14 @@ func TestKills(t *testing.T) {
 		if *kills == 0 {
 			t.Skip("make service runs this")
 		}
-		postgres, schedule := postgrestest.New(t), newRedis(t)
-		w := newWorld(t, setup{store: postgres.URL, redis: schedule.address}, 2)
+		postgres, schedule := postgrestest.New(t), redistest.New(t)
+		w := newWorld(t, setup{store: postgres.URL, redis: schedule.Addr}, 2)
 		play(w, *kills,
 			func(ctx context.Context) { w.restart(ctx, "Postgres", postgres.Kill, postgres.Restart) },
-			func(ctx context.Context) { w.restart(ctx, "Redis", schedule.kill, schedule.start) },
-			func(ctx context.Context) { w.restart(ctx, "Redis", schedule.hang, func() error { return nil }) })
+			func(ctx context.Context) { w.restart(ctx, "Redis", schedule.Kill, schedule.Restart) },
+			func(ctx context.Context) {
+				w.restart(ctx, "Redis", func() error { return hang(ctx, schedule.Addr) }, func() error { return nil })
+			})
 	})
 }
 
@@ -115,56 +114,8 @@ func (w *world) fillDisk(ctx context.Context, dir string) {
 	}
 }
 
-// redisServer is one of the test's own. It keeps nothing when it is killed.
-type redisServer struct {
-	*testing.T
-	address string
-	process *breaktest.Process
-}
-
-func newRedis(t *testing.T) *redisServer {
-	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &redisServer{T: t, address: free.Addr().String()}
-	if err := errors.Join(free.Close(), s.start()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.kill() })
-	return s
-}
-
-func (s *redisServer) start() error {
-	host, port, _ := net.SplitHostPort(s.address)
-	cmd := exec.Command("redis-server", "--bind", host, "--port", port, "--save", "", "--appendonly", "no")
-	cmd.Dir = s.TempDir()
-	s.process = breaktest.Start(cmd)
-	for !s.process.Ended() {
-		if c, err := net.Dial("tcp", s.address); err == nil {
-			return c.Close()
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return fmt.Errorf("%w: %s", s.process.Err(), s.process.Log())
-}
-
-// hang has the server answer nobody while it is to be down.
-func (s *redisServer) hang() error {
-	client := redis.NewClient(&redis.Options{Addr: s.address})
-	return errors.Join(client.Do(s.Context(), "client", "pause", down.Milliseconds(), "all").Err(), client.Close())
-}
-
-func (s *redisServer) kill() error {
-	if !s.process.Kill() {
-		return s.process.Err()
-	}
-	return nil
+// hang has a Redis answer nobody while it is to be down.
+func hang(ctx context.Context, address string) error {
+	client := redis.NewClient(&redis.Options{Addr: address})
+	return errors.Join(client.Do(ctx, "client", "pause", down.Milliseconds(), "all").Err(), client.Close())
 }

@@ -4,15 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redrive-go/redrive/integration/redistest"
 	"github.com/redrive-go/redrive/operate/service"
 	"github.com/redrive-go/redrive/operate/service/scheduletest"
 )
@@ -60,7 +59,7 @@ func onRedis(t testing.TB) func() redis.UniversalClient {
 			t.Fatal(err)
 		}
 	} else {
-		options.Addr = startServer(t).addr
+		options.Addr = redistest.New(t).Addr
 	}
 	return func() redis.UniversalClient { return redis.NewClient(options) }
 }
@@ -76,7 +75,7 @@ type unclosed struct{ *Schedule }
 func (unclosed) Close() error { return nil }
 
 func TestContractOnCluster(t *testing.T) {
-	addrs := startCluster(t)
+	addrs := redistest.NewCluster(t)
 	scheduletest.Run(t, func(t *testing.T) service.Schedule {
 		return unclosed{newSchedule(t, func() redis.UniversalClient {
 			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
@@ -135,9 +134,9 @@ func TestTwoProcesses(t *testing.T) {
 }
 
 func TestRedisIsLost(t *testing.T) {
-	server := startServer(t)
+	server := redistest.New(t)
 	s := newSchedule(t, func() redis.UniversalClient {
-		return redis.NewClient(&redis.Options{Addr: server.addr, MaxRetries: -1})
+		return redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 	})
 	now := time.Now()
 	add := func() error { return s.Add(t.Context(), service.Due{Row: 1, Tenant: "a", At: now}) }
@@ -150,14 +149,18 @@ func TestRedisIsLost(t *testing.T) {
 	if due, next, err := s.Take(t.Context(), now, 10); len(due) > 0 || !next.IsZero() || err != nil {
 		t.Errorf("emptied: Take = %v, %v, %v", due, next, err)
 	}
-	server.kill()
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
 	if _, _, err := s.Take(t.Context(), now, 10); err == nil || !strings.Contains(err.Error(), "redisschedule: Redis did not give tasks") {
 		t.Errorf("killed: Take: %v", err)
 	}
 	if err := add(); err == nil || !strings.Contains(err.Error(), "redisschedule: Redis did not take tasks") {
 		t.Errorf("killed: Add: %v", err)
 	}
-	server.start()
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
 	if err := add(); err != nil {
 		t.Fatal(err)
 	}
@@ -221,95 +224,4 @@ func TestNew(t *testing.T) {
 			t.Errorf("New(%v, %q) = %v, %v", tt.client, tt.prefix, s, err)
 		}
 	}
-}
-
-// server is a Redis of the test's own.
-type server struct {
-	t    testing.TB
-	addr string
-	args []string
-	cmd  *exec.Cmd
-}
-
-func startServer(t testing.TB, args ...string) *server {
-	t.Helper()
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("no redis-server on this machine: the Debian package redis-server has one")
-	}
-	port := freePort(t)
-	s := &server{t: t, addr: net.JoinHostPort("127.0.0.1", port), args: append([]string{
-		path, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir(),
-	}, args...)}
-	s.start()
-	t.Cleanup(s.kill)
-	return s
-}
-
-func freePort(t testing.TB) (port string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ = net.SplitHostPort(l.Addr().String())
-	return port
-}
-
-func (s *server) start() {
-	s.t.Helper()
-	s.cmd = exec.Command(s.args[0], s.args[1:]...)
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	for range 600 {
-		if c, err := net.DialTimeout("tcp", s.addr, time.Second); err == nil {
-			_ = c.Close()
-			return
-		}
-		<-time.After(50 * time.Millisecond)
-	}
-	s.t.Fatalf("no redis-server on %s within 30 s", s.addr)
-}
-
-func (s *server) kill() {
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
-}
-
-// startCluster starts a Redis Cluster of three nodes that have met.
-func startCluster(t *testing.T) (addrs []string) {
-	t.Helper()
-	const nodes, slots = 3, 16384
-	var clients []*redis.Client
-	var buses []string
-	for i := range nodes {
-		bus := freePort(t)
-		s := startServer(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "15000", "--cluster-port", bus)
-		c := redis.NewClient(&redis.Options{Addr: s.addr})
-		t.Cleanup(func() { _ = c.Close() })
-		if err := c.ClusterAddSlotsRange(t.Context(), i*slots/nodes, (i+1)*slots/nodes-1).Err(); err != nil {
-			t.Fatal(err)
-		}
-		for other, addr := range addrs {
-			host, port, _ := net.SplitHostPort(addr)
-			if err := c.Do(t.Context(), "cluster", "meet", host, port, buses[other]).Err(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		addrs, buses, clients = append(addrs, s.addr), append(buses, bus), append(clients, c)
-	}
-	for _, c := range clients {
-		for end := time.Now().Add(60 * time.Second); ; <-time.After(100 * time.Millisecond) {
-			info, err := c.ClusterInfo(t.Context()).Result()
-			if strings.Contains(info, "cluster_state:ok") {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatalf("the nodes have not met within 60 s: %v\n%s", err, info)
-			}
-		}
-	}
-	return addrs
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redrive-go/redrive/integration/livetest"
+	"github.com/redrive-go/redrive/integration/redistest"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -70,62 +69,6 @@ func (r *reports) take() []error {
 	all := r.all
 	r.all = nil
 	return all
-}
-
-// server is a Redis of the test's own.
-type server struct {
-	t    *testing.T
-	addr string
-	args []string
-	cmd  *exec.Cmd
-}
-
-// startServer starts a redis-server without persistence, or skips the test.
-func startServer(t *testing.T, args ...string) *server {
-	t.Helper()
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("no redis-server on this machine: the Debian package redis-server has one")
-	}
-	port := freePort(t)
-	s := &server{t: t, addr: net.JoinHostPort("127.0.0.1", port), args: append([]string{
-		path, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir(),
-	}, args...)}
-	s.start()
-	t.Cleanup(s.kill)
-	return s
-}
-
-func freePort(t *testing.T) (port string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ = net.SplitHostPort(l.Addr().String())
-	return port
-}
-
-func (s *server) start() {
-	s.t.Helper()
-	s.cmd = exec.Command(s.args[0], s.args[1:]...)
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	for range 100 {
-		if c, err := net.DialTimeout("tcp", s.addr, time.Second); err == nil {
-			_ = c.Close()
-			return
-		}
-		<-time.After(50 * time.Millisecond)
-	}
-	s.t.Fatalf("no redis-server on %s within 5 s", s.addr)
-}
-
-func (s *server) kill() {
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
 }
 
 // live is a fleet in real time.
@@ -223,16 +166,20 @@ func testFleetWhileRedisIsKilled(t *testing.T) {
 		t.Skip("takes 10 s of real time")
 	}
 	t.Parallel()
-	s := startServer(t)
+	s := redistest.New(t)
 	l := newLive(t, 20, budget.Config{Share: 0.1, Floor: 20}, func() redis.UniversalClient {
-		return clientOf(t, s.addr)
+		return clientOf(t, s.Addr)
 	})
 	l.await(len(l.workers))
 	l.work(time.Second)
-	s.kill()
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
 	l.await(0)
 	l.work(2 * time.Second)
-	s.start()
+	if err := s.Restart(); err != nil {
+		t.Fatal(err)
+	}
 	l.await(len(l.workers))
 	l.work(time.Second)
 	l.check()
@@ -255,47 +202,11 @@ func testFleetOnRedis(t *testing.T) {
 	l.check()
 }
 
-// startCluster starts a Redis Cluster of three nodes that have met.
-func startCluster(t *testing.T) (addrs []string) {
-	t.Helper()
-	const nodes, slots = 3, 16384
-	var clients []*redis.Client
-	var buses []string
-	for i := range nodes {
-		bus := freePort(t)
-		s := startServer(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "2000", "--cluster-port", bus)
-		c := redis.NewClient(&redis.Options{Addr: s.addr})
-		t.Cleanup(func() { _ = c.Close() })
-		if err := c.ClusterAddSlotsRange(t.Context(), i*slots/nodes, (i+1)*slots/nodes-1).Err(); err != nil {
-			t.Fatal(err)
-		}
-		for other, addr := range addrs {
-			host, port, _ := net.SplitHostPort(addr)
-			if err := c.Do(t.Context(), "cluster", "meet", host, port, buses[other]).Err(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		addrs, buses, clients = append(addrs, s.addr), append(buses, bus), append(clients, c)
-	}
-	for _, c := range clients {
-		for end := time.Now().Add(30 * time.Second); ; <-time.After(100 * time.Millisecond) {
-			info, err := c.ClusterInfo(t.Context()).Result()
-			if strings.Contains(info, "cluster_state:ok") {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatalf("the nodes have not met within 30 s: %v\n%s", err, info)
-			}
-		}
-	}
-	return addrs
-}
-
 // testFleetOnCluster has two fleets on a Redis Cluster, with the keys of their
 // budgets on different nodes.
 func testFleetOnCluster(t *testing.T) {
 	t.Parallel()
-	addrs := startCluster(t)
+	addrs := redistest.NewCluster(t)
 	var client *redis.ClusterClient
 	connect := func() redis.UniversalClient {
 		client = redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true})
@@ -344,14 +255,14 @@ func testRealFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := startServer(t, tt.args...)
+			s := redistest.New(t, tt.args...)
 			l := newLive(t, 1, budget.Config{Share: 0.2, Floor: 20}, func() redis.UniversalClient {
 				if slices.Contains(tt.args, "worker") {
-					c := redis.NewClient(&redis.Options{Addr: s.addr, Username: "worker", Password: "secret"})
+					c := redis.NewClient(&redis.Options{Addr: s.Addr, Username: "worker", Password: "secret"})
 					t.Cleanup(func() { _ = c.Close() })
 					return c
 				}
-				return clientOf(t, s.addr)
+				return clientOf(t, s.Addr)
 			})
 			told := &reports{}
 			l.workers[0].onError = told.add
