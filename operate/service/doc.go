@@ -26,6 +26,6 @@
 // A call may be made twice, or of a task that has succeeded: its answer may have got
 // lost, or its worker. Targets must know the key again. A worker that dies costs each
 // task that it had claimed an attempt, also those that it had not called yet, of which
-// there are as many as come due in a second, and no more than eight for each call that
-// it may make. Tasks have no order. A dead letter may be there twice.
+// there are as many as come due in a quarter of a second, and no more than eight for
+// each call that it may make. Tasks have no order. A dead letter may be there twice.
 package service

@@ -76,7 +76,7 @@ type queue interface {
 }
 
 const (
-	ahead       = time.Second            // how long before they are due tasks are claimed
+	ahead       = 250 * time.Millisecond // how long before they are due tasks are claimed
 	mostMargin  = 5 * time.Second        // see Task.margin
 	poll        = 250 * time.Millisecond // how long nobody asks the schedule at most
 	retryStore  = time.Second            // after a failure of store or schedule
