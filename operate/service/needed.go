@@ -16,7 +16,7 @@ func (s *Store) NeededBodies(ctx context.Context, refs []string) (needed []strin
 	for _, ref := range refs {
 		keys = append(keys, []byte(ref))
 	}
-	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
+	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
 		needed = nil
 		return tx.Each(ctx, bodiesOfTasks, []any{keys}, func(scan func(...any) error) error {
 			var ref string

@@ -44,7 +44,7 @@ func (s *Store) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
 // Policy returns a version of a policy, 0 for the newest, or [ErrNotFound]. No
 // version ever changes.
 func (s *Store) Policy(ctx context.Context, tenant, id string, version int) (p Policy, err error) {
-	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
+	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
 		found, err := policyAt(ctx, tx, tenant, id, version)
 		if err != nil {
 			return err

@@ -59,7 +59,7 @@ func taskOf(ctx context.Context, tx sqldb.Tx, id, where string, args ...any) (Ta
 
 // Task returns a task of a tenant, or [ErrNotFound].
 func (s *Store) Task(ctx context.Context, tenant, id string) (t Task, err error) {
-	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
+	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
 		t, err = taskOf(ctx, tx, id, "task_id = ? and tenant = ?", id, tenant)
 		return err
 	})

@@ -23,7 +23,7 @@ const (
 // Waiting returns at most limit tasks that are PENDING, in the order in which they
 // are due, those behind after; behind the zero Due are all.
 func (s *Store) Waiting(ctx context.Context, after Due, limit int) (list []Due, err error) {
-	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
+	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
 		return tx.Each(ctx, waitingTasks, []any{after.At, after.Row, limit}, func(scan func(...any) error) error {
 			var d Due
 			err := scan(&d.Row, &d.Tenant, sqldb.IntoTime(&d.At))
@@ -38,7 +38,7 @@ func (s *Store) Waiting(ctx context.Context, after Due, limit int) (list []Due, 
 // now, those first that were over first. Settle says what becomes of them: they are
 // as they were claimed, and whoever settles first wins.
 func (s *Store) Expire(ctx context.Context, now time.Time, limit int) (list []Task, err error) {
-	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
+	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
 		list, err = tasksOf(ctx, tx, expiredTasks, now, limit)
 		return err
 	})

@@ -72,9 +72,15 @@ func postgresDialect(o Options) dialect {
 //
 // Texts are stored as bytes, times in milliseconds, and bool as 0 and 1.
 type Tx struct {
-	tx   *sql.Tx
+	tx   statements
 	line *sql.Conn
 	dialect
+}
+
+// statements are a transaction, or a connection without one.
+type statements interface {
+	ExecContext(ctx context.Context, statement string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
 // Exec runs a statement, and returns how many rows it changed.

@@ -112,6 +112,17 @@ func (s *DB) Read(ctx context.Context, f func(Tx) error) error {
 	return s.transact(ctx, &sql.TxOptions{ReadOnly: true, Isolation: s.dialect.snapshot}, f)
 }
 
+// Look runs f, which makes one query: several would not see the same state. It costs
+// one way to a server and back, where Read costs three.
+func (s *DB) Look(ctx context.Context, f func(Tx) error) error {
+	line, err := s.db.Conn(ctx)
+	if err != nil {
+		return s.Failed(err)
+	}
+	defer line.Close() // gives it back
+	return s.Failed(f(Tx{line, line, s.dialect}))
+}
+
 func (s *DB) transact(ctx context.Context, o *sql.TxOptions, f func(Tx) error) error {
 	line, err := s.db.Conn(ctx)
 	if err != nil {
