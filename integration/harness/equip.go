@@ -17,8 +17,9 @@ import (
 
 // What tests need of the machine besides brokers.
 const (
-	Postgres     Product = "postgres" // its programs: the tests of sqlstore start one of their own
-	RaceDetector Product = "race"     // a C compiler, which links the detector
+	Postgres     Product = "postgres"     // its programs: tests start servers of their own
+	RedisServer  Product = "redis-server" // likewise, wherever the Redis of all tests runs
+	RaceDetector Product = "race"         // a C compiler, which links the detector
 )
 
 // tool is a program that brokers or tests need.
@@ -34,7 +35,7 @@ type tool struct {
 func tools() []tool {
 	return []tool{
 		{"rabbitmq-server", "rabbitmq-server", []Product{RabbitMQ}},
-		{"redis-server", "redis-server", []Product{Redis}},
+		{"redis-server", "redis-server", []Product{Redis, RedisServer}},
 		{"debootstrap", "debootstrap debian-archive-keyring", []Product{RabbitMQ, Redis}},
 		{"java", "default-jre-headless", []Product{Kafka, SQS}},
 		{"mvn", "maven", []Product{Kafka, SQS}},

@@ -12,7 +12,7 @@ import (
 // TestMissing: what is missing, by what the machine has.
 func TestMissing(t *testing.T) {
 	everything := []string{"rabbitmq", "kafka", "sqs", "redis"}
-	suite := []Product{Postgres, RaceDetector}
+	suite := []Product{Postgres, RedisServer, RaceDetector}
 	for _, tt := range []struct {
 		name    string
 		system  system
@@ -35,7 +35,7 @@ func TestMissing(t *testing.T) {
 		{name: "all there", system: system{codename: "bookworm", root: true}, brokers: everything, others: suite,
 			has: []string{"rabbitmq-server", "redis-server", "debootstrap", "java", "mvn", "initdb", "gcc"}},
 		{name: "containers", system: system{docker: true, codename: "bookworm", root: true}, brokers: everything, others: suite,
-			present: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}, want: []string{"initdb", "gcc"}},
+			present: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}, want: []string{"redis-server", "initdb", "gcc"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			brokers, err := Select(tt.brokers...)
