@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -59,6 +58,7 @@ type tasks interface {
 	PutPolicy(ctx context.Context, p Policy) (Policy, error)
 	Policy(ctx context.Context, tenant, id string, version int) (Policy, error)
 	Create(ctx context.Context, t Task) (_ Task, created bool, err error)
+	Same(ctx context.Context, t Task) (Task, error)
 	Task(ctx context.Context, tenant, id string) (Task, error)
 	Cancel(ctx context.Context, tenant, id string) (Task, error)
 	Revive(ctx context.Context, tenant, id string) (Task, error)
@@ -76,7 +76,8 @@ const (
 	readTimeout   = time.Minute // of a whole request: 16 MiB at 300 KiB a second
 	writeTimeout  = 30 * time.Second
 	idleTimeout   = 2 * time.Minute
-	maxHTTPHeader = 32 << 10 // bytes
+	keepTime      = 30 * time.Second // for a large body, wherever it is kept
+	maxHTTPHeader = 32 << 10         // bytes
 )
 
 // Server is an HTTP server for a handler that callers of the service reach, with
@@ -93,14 +94,8 @@ type request struct {
 	*http.Request
 	w      http.ResponseWriter
 	tenant string
-	large  chan struct{} // has one for each large request under way
+	large  *turns
 }
-
-// Large requests take some times their size in memory, so only a few are read at once.
-const (
-	smallRequest = 1 << 20 // bytes
-	mostLarge    = 4
-)
 
 // route is an operation of the API.
 type route struct {
@@ -120,8 +115,10 @@ func routes() []route {
 }
 
 // Handler serves the API, and its description at /openapi.json.
-func (a *API) Handler() http.Handler {
-	gate, large := newGate(a.Tokens), make(chan struct{}, mostLarge)
+func (a *API) Handler() http.Handler { return a.handler(newTurns()) }
+
+func (a *API) handler(large *turns) http.Handler {
+	gate := newGate(a.Tokens)
 	mux := http.NewServeMux()
 	for _, op := range routes() {
 		mux.HandleFunc(op.method+" "+op.path, func(w http.ResponseWriter, r *http.Request) {
@@ -187,12 +184,11 @@ func (c request) read(most int64) (raw []byte, leave func(), _ *problem) {
 	body := http.MaxBytesReader(c.w, c.Body, most)
 	raw, err := io.ReadAll(io.LimitReader(body, smallRequest))
 	if err == nil && len(raw) == smallRequest {
-		select {
-		case c.large <- struct{}{}:
-			leave = sync.OnceFunc(func() { <-c.large })
-		case <-c.Context().Done():
-			return nil, leave, malformed.because("the request ended before its end")
+		turn, ok := c.large.enter(c.Context(), c.tenant)
+		if !ok {
+			return nil, leave, busy.because("send it again in a moment: nothing was stored")
 		}
+		leave = turn
 		var rest []byte
 		rest, err = io.ReadAll(body)
 		raw = append(raw, rest...)
@@ -225,8 +221,17 @@ func (a *API) createTask(c request) error {
 		return p
 	}
 	t.Tenant = c.tenant
-	if err := a.complete(c.Context(), &t); err != nil {
-		return err
+	refusal := a.complete(c.Context(), &t)
+	if refusal != nil || a.isKept(t) { // before anything else is said, or kept
+		if same, err := a.Store.Same(c.Context(), t); !errors.Is(err, ErrNotFound) {
+			return c.created(t.IdempotencyKey, same, false, err)
+		}
+	}
+	if refusal == nil {
+		refusal = a.keepBody(c.Context(), &t)
+	}
+	if refusal != nil {
+		return refusal
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -234,23 +239,30 @@ func (a *API) createTask(c request) error {
 	}
 	t.ID = id.String()
 	stored, created, err := a.Store.Create(c.Context(), t)
-	if errors.Is(err, ErrKeyReused) {
-		return keyReused.because("the task of the key %s has other content: send what was sent before, or use a new key", t.IdempotencyKey)
+	if err == nil && created {
+		a.schedule(c.Context(), stored)
 	}
-	if err != nil {
+	return c.created(t.IdempotencyKey, stored, created, err)
+}
+
+// created answers with the task of a key that was stored, or was there before.
+func (c request) created(key string, t Task, created bool, err error) error {
+	switch {
+	case errors.Is(err, ErrKeyReused):
+		return keyReused.because("the task of the key %s has other content: send what was sent before, or use a new key", key)
+	case err != nil:
 		return fmt.Errorf("a task could not be stored: %w", err)
 	}
 	status := http.StatusOK
 	if created {
 		status = http.StatusAccepted
-		a.schedule(c.Context(), stored)
 	}
-	c.w.Header().Set("Location", "/retry-tasks/"+stored.ID)
-	answer(c.w, status, "application/json", docOf(stored))
+	c.w.Header().Set("Location", "/retry-tasks/"+t.ID)
+	answer(c.w, status, "application/json", docOf(t))
 	return nil
 }
 
-// complete adds to a task what the request alone does not say, and has its body kept.
+// complete adds to a task what the request alone does not say.
 func (a *API) complete(ctx context.Context, t *Task) error {
 	target, err := url.Parse(t.TargetURL)
 	if err == nil && a.Allowed != nil {
@@ -270,12 +282,19 @@ func (a *API) complete(ctx context.Context, t *Task) error {
 	if wait := t.NextAttemptAt.Sub(t.CreatedAt).Milliseconds(); policy.TotalBudgetMs > 0 && wait >= policy.TotalBudgetMs {
 		return invalidTask.in("nextAttemptAt", "is %d ms ahead, and the policy gives the whole task %d: wait for less, or use another policy", wait, policy.TotalBudgetMs)
 	}
-	return a.keepBody(ctx, t)
+	return nil
+}
+
+// isKept reports whether the body of a task is kept elsewhere than in the row.
+func (a *API) isKept(t Task) bool {
+	return t.BodyRef != "" || a.Bodies != nil && len(t.Body) > smallBody
 }
 
 // keepBody has a large body kept elsewhere than in the row, durably before the row
 // names it.
 func (a *API) keepBody(ctx context.Context, t *Task) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, keepTime)
+	defer cancel()
 	most := smallBody
 	if a.Bodies == nil {
 		most = inlineBody

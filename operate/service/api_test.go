@@ -49,17 +49,26 @@ func (d *desk) Policy(_ context.Context, tenant, id string, _ int) (Policy, erro
 	return versions[len(versions)-1], d.broken
 }
 
-func (d *desk) Create(_ context.Context, t Task) (Task, bool, error) {
+func (d *desk) Same(_ context.Context, t Task) (Task, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, other := range d.tasks {
 		if other.Tenant == t.Tenant && other.IdempotencyKey == t.IdempotencyKey {
-			if other.TargetURL != t.TargetURL || !bytes.Equal(other.Body, t.Body) || other.BodyRef != t.BodyRef {
-				return Task{}, false, ErrKeyReused
+			if other.TargetURL != t.TargetURL || !bytes.Equal(bodySum(other), bodySum(t)) {
+				return Task{}, ErrKeyReused
 			}
-			return other, false, nil
+			return other, nil
 		}
 	}
+	return Task{}, errors.Join(ErrNotFound, d.broken)
+}
+
+func (d *desk) Create(ctx context.Context, t Task) (Task, bool, error) {
+	if same, err := d.Same(ctx, t); !errors.Is(err, ErrNotFound) {
+		return same, false, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	t.Row = int64(len(d.tasks) + 1)
 	d.tasks[t.ID] = t
 	return t, true, d.broken
@@ -112,6 +121,7 @@ type office struct {
 	api       *API
 	store     *desk
 	bodies    string
+	large     *turns
 	handler   http.Handler
 	described *description
 	scheduled []Due
@@ -134,7 +144,8 @@ func newOffice(t *testing.T, tokens ...Token) *office {
 			return nil
 		},
 	}
-	o.handler = o.api.Handler()
+	o.large = newTurns()
+	o.handler = o.api.handler(o.large)
 	return o
 }
 
@@ -290,6 +301,41 @@ func good(o *office) {
 	}
 	if doc, _ = o.do(exchange{method: "GET", path: "/retry-tasks/" + doc["taskId"].(string) + "/attempts", status: http.StatusOK}); len(doc["attempts"].([]any)) != 0 {
 		o.Errorf("attempts of a new task: %v", doc)
+	}
+}
+
+// TestRequestAgain sends requests again whose tasks are stored, long after they would
+// be refused if they were new: they are answered with their task, and nothing is kept.
+func TestRequestAgain(t *testing.T) {
+	o := newOffice(t)
+	o.policy()
+	large := strings.Repeat("a", smallBody+1)
+	at := fmt.Sprintf(`"nextAttemptAt": %d, `, time.Now().Add(-300*24*time.Hour).UnixMilli())
+	late := at + `"idempotencyKey": "late"`
+	kept := `"body": "` + large + `"`
+	send := func(change string, e exchange) map[string]any {
+		e.method, e.path, e.body = "POST", "/retry-tasks", taskBody(change)
+		doc, _ := o.do(e)
+		return doc
+	}
+	first := send(kept, exchange{status: http.StatusAccepted})
+	second := send(late, exchange{status: http.StatusAccepted})
+	third := send(`"idempotencyKey": "delayed", "delayMs": 50000`, exchange{status: http.StatusAccepted})
+	o.do(exchange{method: "POST", path: "/retry-policies", body: strings.Replace(policyBody, `"totalBudgetMs": 60000`, `"totalBudgetMs": 20000`, 1), status: http.StatusOK})
+	o.api.Allowed = func(*url.URL) error { return errors.New("it is on no list") }
+	if err := os.RemoveAll(o.bodies); err != nil { // as nobody needs them
+		t.Fatal(err)
+	}
+	before := o.stored()
+	for change, want := range map[string]map[string]any{kept: first, fmt.Sprintf(`"bodyRef": "%s"`, first["bodyRef"]): first, late: second, `"idempotencyKey": "delayed", "delayMs": 50000`: third} {
+		if again := send(change, exchange{status: http.StatusOK}); again["taskId"] != want["taskId"] {
+			t.Errorf("%.60s: the task is %v", change, again["taskId"])
+		}
+	}
+	send(`"body": "`+large+`b"`, exchange{problem: keyReused, detail: "key-1"})
+	send(`"idempotencyKey": "new"`, exchange{problem: targetForbidden})
+	if o.stored() != before {
+		t.Errorf("%d are stored, and were %d", o.stored(), before)
 	}
 }
 

@@ -52,6 +52,24 @@ func newTransport(g *Guard, resolver *net.Resolver, perHost int) *http.Transport
 	}
 }
 
+// once sends each request once. A mere transport repeats what it takes for harmless,
+// as often as it has idle connections that break, and nobody would count that.
+type once struct{ *http.Transport }
+
+// RoundTrip implements [http.RoundTripper].
+func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		again := *r
+		again.GetBody = nil // what can be read once is not repeated
+		if r.Body == nil || r.Body == http.NoBody {
+			again.Body = io.NopCloser(strings.NewReader(""))
+		}
+		r = &again
+	}
+	return o.Transport.RoundTrip(r)
+}
+
 // newClient returns a client that follows redirects of GET and HEAD, to where the
 // guard allows it. All others are answers: repeated elsewhere, a call would be another.
 func newClient(t http.RoundTripper, g *Guard) *http.Client {
@@ -98,6 +116,17 @@ var reserved = map[string]bool{
 	"Host": true, "Content-Length": true, keyHeader: true,
 }
 
+// setUnseen sets a header. Those of keys are in lower case, which is the same to
+// servers: net/http would take them for leave to send the request twice, and nobody
+// would count that.
+func setUnseen(h http.Header, name, value string) {
+	if strings.HasSuffix(http.CanonicalHeaderKey(name), keyHeader) {
+		h[strings.ToLower(name)] = []string{value}
+		return
+	}
+	h.Set(name, value)
+}
+
 // newRequest makes the request of a task.
 func newRequest(ctx context.Context, t Task) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, t.Method, t.TargetURL, bytes.NewReader(t.Body))
@@ -109,11 +138,9 @@ func newRequest(ctx context.Context, t Task) (*http.Request, error) {
 		if reserved[http.CanonicalHeaderKey(name)] {
 			return nil, &TargetError{Target: hostPort(req.URL), Reason: "the header " + name + " is not the task's to set"}
 		}
-		req.Header.Set(name, value)
+		setUnseen(req.Header, name, value)
 	}
-	// In lower case, which is the same to servers: net/http would take the header for
-	// leave to send the request twice, and nobody would count that.
-	req.Header[strings.ToLower(keyHeader)] = []string{t.IdempotencyKey}
+	setUnseen(req.Header, keyHeader, t.IdempotencyKey)
 	return req, nil
 }
 

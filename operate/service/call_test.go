@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -77,30 +78,46 @@ func TestCallSendsTheTask(t *testing.T) {
 	}
 }
 
-// TestCallIsSentOnce has a server close connections under requests: net/http must not
-// repeat what has an idempotency key by itself.
+// TestCallIsSentOnce has a server close connections under requests, of which several
+// are idle: net/http must not repeat a request by itself.
 func TestCallIsSentOnce(t *testing.T) {
+	const idle = 4
 	var calls atomic.Int64
+	together := make(chan struct{}, idle)
 	target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		if calls.Add(1) > 1 {
+		if calls.Add(1) > idle {
 			hijack(w, nil)
+			return
+		}
+		together <- struct{}{}
+		for len(together) < idle {
+			time.Sleep(time.Millisecond) // each has a connection
 		}
 	})
-	ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
-	u, _ := url.Parse(target)
-	to, err := ts.of(u)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, body := range []string{"hello", ""} {
-		calls.Store(0)
-		task := post(target)
-		task.Body = []byte(body)
-		if status, _, err := call(t.Context(), to.client, task, time.Minute); status != 200 || err != nil {
-			t.Fatal(status, err)
+	for _, tt := range []struct{ method, body string }{{"POST", "hello"}, {"POST", ""}, {"GET", ""}, {"HEAD", ""}, {"OPTIONS", ""}, {"GET", "hello"}, {"DELETE", ""}} {
+		ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
+		u, _ := url.Parse(target)
+		to, err := ts.of(u)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if status, _, err := call(t.Context(), to.client, task, time.Minute); err == nil || calls.Load() != 2 {
-			t.Errorf("body %q: %d, %v after %d requests, want an error after 2", body, status, err, calls.Load())
+		calls.Store(0)
+		for len(together) > 0 {
+			<-together
+		}
+		task := post(target)
+		task.Method, task.Body, task.Headers = tt.method, []byte(tt.body), map[string]string{"X-Idempotency-Key": "of the target's own"}
+		var first sync.WaitGroup
+		for range idle {
+			first.Go(func() {
+				if status, _, err := call(t.Context(), to.client, task, time.Minute); status != 200 || err != nil {
+					t.Error(status, err)
+				}
+			})
+		}
+		first.Wait()
+		if status, _, err := call(t.Context(), to.client, task, time.Minute); err == nil || calls.Load() != idle+1 {
+			t.Errorf("%s %q: %d, %v after %d requests, want an error after %d", tt.method, tt.body, status, err, calls.Load(), idle+1)
 		}
 	}
 }

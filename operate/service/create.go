@@ -38,6 +38,9 @@ type creation struct {
 //
 // Calls that come at the same time share a transaction, and nothing else.
 func (s *Store) Create(ctx context.Context, t Task) (_ Task, created bool, err error) {
+	if t.VisibilityTimeout <= 0 {
+		return Task{}, false, fmt.Errorf("creating task %s: its VisibilityTimeout is unset: use that of its policy", t.ID)
+	}
 	c, err := newCreation(t)
 	if err == nil {
 		err = s.creations.add(ctx, c)
@@ -51,10 +54,37 @@ func (s *Store) Create(ctx context.Context, t Task) (_ Task, created bool, err e
 	return c.result, c.created, nil
 }
 
-func newCreation(t Task) (*creation, error) {
-	if t.VisibilityTimeout <= 0 {
-		return nil, errors.New("its VisibilityTimeout is unset: use that of its policy")
+// Same returns the task that Create would return instead of storing t, of which it
+// needs tenant, key and content alone; or [ErrNotFound], or [ErrKeyReused].
+func (s *Store) Same(ctx context.Context, t Task) (same Task, err error) {
+	c, err := newCreation(t)
+	if err != nil {
+		return Task{}, err
 	}
+	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
+		found, err := createdTasks(ctx, tx, sqldb.Keys{c.identity})
+		if err != nil {
+			return err
+		}
+		there, ok := found[string(c.identity)]
+		if !ok {
+			return fmt.Errorf("task of the key %s: %w", t.IdempotencyKey, ErrNotFound)
+		}
+		same = there.task
+		return there.unless(c.content)
+	})
+	return same, err
+}
+
+// unless reports a task that was created with other content.
+func (c creation) unless(content []byte) error {
+	if bytes.Equal(c.content, content) {
+		return nil
+	}
+	return fmt.Errorf("%w: task %s", ErrKeyReused, c.task.ID)
+}
+
+func newCreation(t Task) (*creation, error) {
 	headers, err := saveHeaders(t.Headers)
 	if err != nil {
 		return nil, err
@@ -166,14 +196,7 @@ func findCreated(ctx context.Context, tx sqldb.Tx, batch []*creation) error {
 	for _, c := range batch {
 		keys = append(keys, c.identity)
 	}
-	found := map[string]creation{}
-	err := tx.Each(ctx, "select identity, content, "+taskColumns+" from retry_tasks where identity in (KEYS)", []any{keys}, func(scan func(...any) error) error {
-		var c creation
-		var err error
-		c.task, err = scanTask(scan, &c.identity, &c.content)
-		found[string(c.identity)] = c
-		return err
-	})
+	found, err := createdTasks(ctx, tx, keys)
 	if err != nil {
 		return err
 	}
@@ -184,13 +207,25 @@ func findCreated(ctx context.Context, tx sqldb.Tx, batch []*creation) error {
 			if c.err, err = whyNot(ctx, tx, c.task); err != nil {
 				return err
 			}
-		case !bytes.Equal(there.content, c.content):
-			c.err = fmt.Errorf("%w: task %s", ErrKeyReused, there.task.ID)
 		default: // it is created if this is its ID: the commit of an earlier try was not confirmed
-			c.result, c.created, c.err = there.task, there.task.ID == c.task.ID, nil
+			c.result, c.err = there.task, there.unless(c.content)
+			c.created = c.err == nil && there.task.ID == c.task.ID
 		}
 	}
 	return nil
+}
+
+// createdTasks returns the tasks that have these identities, by them.
+func createdTasks(ctx context.Context, tx sqldb.Tx, identities sqldb.Keys) (map[string]creation, error) {
+	found := map[string]creation{}
+	err := tx.Each(ctx, "select identity, content, "+taskColumns+" from retry_tasks where identity in (KEYS)", []any{identities}, func(scan func(...any) error) error {
+		var c creation
+		var err error
+		c.task, err = scanTask(scan, &c.identity, &c.content)
+		found[string(c.identity)] = c
+		return err
+	})
+	return found, err
 }
 
 // whyNot says why a task was not stored whose key is new.

@@ -80,7 +80,7 @@ func hostile(o *office) {
 		task(`"targetUrl": "https://api.example.com/\r\nX: y"`, invalidTask, "visible"),
 		task(`"targetUrl": "https://api.example.com/é"`, invalidTask, "%XX"),
 		task(`"targetUrl": "https://api.example.com/`+strings.Repeat("a", maxURL)+`"`, invalidTask, "2048"),
-		task(`"targetUrl": "https://forbidden.example/"`, targetForbidden, "on no list"),
+		task(`"idempotencyKey": "new", "targetUrl": "https://forbidden.example/"`, targetForbidden, "on no list"),
 		task(`"method": "get"`, invalidTask, "capitals"),
 		task(`"method": "GET / HTTP/1.1\r\nX:"`, invalidTask, "capitals"),
 		task(`"method": "CONNECT"`, invalidTask, "CONNECT"),
@@ -133,7 +133,7 @@ func hostile(o *office) {
 		task(`"nextAttemptAt": -1`, invalidTask, "milliseconds since 1970"),
 		task(`"nextAttemptAt": 9223372036854775807`, invalidTask, "a year ahead"),
 		task(`"nextAttemptAt": 1, "delayMs": 1`, invalidTask, "one of them"),
-		task(`"delayMs": 60000`, invalidTask, "60000"),
+		task(`"idempotencyKey": "new", "delayMs": 60000`, invalidTask, "60000"),
 		// Bodies
 		task(`"body": "a", "bodyBase64": "YQ=="`, invalidTask, "more than once"),
 		task(`"bodyBase64": "no base64"`, invalidTask, "base64"),
@@ -214,6 +214,13 @@ func outages(o *office) {
 		}
 	}
 	o.store.broken = nil
+	for range mostWaiting {
+		o.large.join("default")
+	}
+	o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(`"idempotencyKey": "new", "body": "` + strings.Repeat("a", smallRequest) + `"`), problem: busy})
+	for range mostWaiting {
+		o.large.quit("default")
+	}
 	for _, path := range []string{"/retry-tasks", "/retry-policies"} {
 		r := httptest.NewRequest(http.MethodPost, path, io.MultiReader(strings.NewReader("{"), late{}))
 		r.Host = "localhost"

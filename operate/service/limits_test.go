@@ -17,37 +17,70 @@ import (
 	"time"
 )
 
-// TestLargeRequests reads few of them at once, however many there are.
+// TestLargeRequests reads few of them at once, however many there are, and fewer of a
+// tenant.
 func TestLargeRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newOffice(t)
-		o.policy()
-		const many = 3 * mostLarge
-		var sending sync.WaitGroup
-		var read atomic.Int64
-		finish := make(chan struct{})
-		for n := range many {
-			sending.Go(func() {
-				body := taskBody(fmt.Sprintf(`"idempotencyKey": "%d", "body": "%s"`, n, strings.Repeat("a", 2*smallRequest)))
-				r := httptest.NewRequest(http.MethodPost, "/retry-tasks", &stuck{text: strings.NewReader(body), until: finish, read: &read})
+	for _, tt := range []struct {
+		name                    string
+		tenants, each, accepted int
+	}{
+		{"one that is slow", 1, mostWaiting + 3, largeShare},
+		{"many", 4, mostLarge, mostLarge},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			o := newOffice(t)
+			o.policy()
+			for tenant := range tt.tenants {
+				o.store.policies[[2]string{fmt.Sprint("tenant-", tenant), "quick"}] = []Policy{{ID: "quick", Version: 1}}
+			}
+			many := tt.tenants * tt.each
+			var sending sync.WaitGroup
+			var read, accepted, refused atomic.Int64
+			finish := make(chan struct{})
+			send := func(tenant, key string, until chan struct{}) int {
+				body := taskBody(fmt.Sprintf(`"idempotencyKey": "%s", "body": "%s"`, key, strings.Repeat("a", 2*smallRequest)))
+				r := httptest.NewRequest(http.MethodPost, "/retry-tasks", &stuck{text: strings.NewReader(body), until: until, read: &read})
 				r.Host = "localhost"
 				r.Header.Set("Content-Type", "application/json")
+				r.Header.Set("X-Tenant", tenant)
 				w := httptest.NewRecorder()
-				if o.handler.ServeHTTP(w, r); w.Code != http.StatusAccepted {
-					t.Errorf("%d %s", w.Code, w.Body)
+				o.handler.ServeHTTP(w, r)
+				return w.Code
+			}
+			for n := range many {
+				sending.Go(func() {
+					switch code := send(fmt.Sprint("tenant-", n%tt.tenants), fmt.Sprint(n), finish); code {
+					case http.StatusAccepted:
+						accepted.Add(1)
+					case http.StatusServiceUnavailable:
+						refused.Add(1)
+					default:
+						t.Errorf("%s: answered with %d", tt.name, code)
+					}
+				})
+			}
+			synctest.Wait()
+			if n, in := int(read.Load()), min(tt.accepted, mostLarge); n > many*smallRequest+in*(smallRequest+1024) || n < (many+in)*smallRequest {
+				t.Errorf("%s: %d bytes read of %d requests, want 1 MiB of each and all of %d", tt.name, n, many, in)
+			}
+			if n := int(refused.Load()); n != max(tt.each-mostWaiting, 0) {
+				t.Errorf("%s: %d are refused at once", tt.name, n)
+			}
+			if tt.tenants == 1 {
+				now := make(chan struct{})
+				close(now)
+				if code := send("default", "another", now); code != http.StatusAccepted {
+					t.Errorf("%s: another tenant is answered with %d", tt.name, code)
 				}
-			})
-		}
-		synctest.Wait()
-		if n := read.Load(); n > many*smallRequest+mostLarge*(smallRequest+1024) || n < (many+mostLarge)*smallRequest {
-			t.Errorf("%d bytes read of %d requests, want 1 MiB of each and all of %d", n, many, mostLarge)
-		}
-		close(finish)
-		sending.Wait()
-		if len(o.store.tasks) != many {
-			t.Errorf("%d tasks, want %d", len(o.store.tasks), many)
-		}
-	})
+			}
+			time.Sleep(2 * turnTime) // the others have waited long enough
+			close(finish)
+			sending.Wait()
+			if int(accepted.Load()) != tt.accepted || int(refused.Load()) != many-tt.accepted {
+				t.Errorf("%s: %d of %d are accepted, %d refused, want %d accepted", tt.name, accepted.Load(), many, refused.Load(), tt.accepted)
+			}
+		})
+	}
 }
 
 // stuck is a body whose end does not come until a channel is closed.

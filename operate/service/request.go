@@ -24,7 +24,7 @@ const (
 	inlineBody     = 64 << 10 // likewise the most where none are kept elsewhere
 	maxBody        = 16 << 20 // bytes
 	maxDelay       = 365 * 24 * time.Hour
-	maxPast        = 24 * time.Hour // clocks differ, but not by more
+	maxPast        = maxDelay // who repeats a request repeats its time
 	maxRequest     = maxBody/2*3 + 64<<10
 	maxPolicy      = 64 << 10 // bytes of a request
 )
@@ -182,7 +182,7 @@ func (r *taskRequest) due(t *Task, now time.Time) *problem {
 	case r.NextAttemptAt != nil:
 		first, last := now.Add(-maxPast).UnixMilli(), now.Add(maxDelay).UnixMilli()
 		if *r.NextAttemptAt < first || *r.NextAttemptAt > last {
-			return invalidTask.in("nextAttemptAt", "is %d: use milliseconds since 1970, from a day ago to a year ahead, which is %d to %d now", *r.NextAttemptAt, first, last)
+			return invalidTask.in("nextAttemptAt", "is %d: use milliseconds since 1970, from a year ago to a year ahead, which is %d to %d now", *r.NextAttemptAt, first, last)
 		}
 		t.NextAttemptAt = time.UnixMilli(max(*r.NextAttemptAt, now.UnixMilli())).UTC()
 	}

@@ -153,6 +153,18 @@ func TestCreate(t *testing.T) {
 			}
 			wantTask(t, s, want)
 		}
+		again := Task{Tenant: "acme", IdempotencyKey: "key-2", TargetURL: task(2).TargetURL, Method: "POST", Headers: task(2).Headers, Body: task(2).Body, PolicyID: "standard"}
+		if got, err := s.Same(t.Context(), again); err != nil || got.ID != task(2).ID {
+			t.Errorf("Same = %+v, %v", got, err)
+		}
+		again.Method = "PUT"
+		if _, err := s.Same(t.Context(), again); !errors.Is(err, ErrKeyReused) {
+			t.Errorf("Same of other content: %v", err)
+		}
+		again.Tenant = "umbrella"
+		if _, err := s.Same(t.Context(), again); !errors.Is(err, ErrNotFound) {
+			t.Errorf("Same of another tenant: %v", err)
+		}
 		endless := task(3)
 		endless.VisibilityTimeout = 0
 		if got, _, err := s.Create(t.Context(), endless); err == nil || !strings.Contains(err.Error(), "VisibilityTimeout") {

@@ -53,7 +53,7 @@ type targets struct {
 }
 
 func newTargets(g *Guard, resolver *net.Resolver, perHost int) *targets {
-	return &targets{guard: g, base: newTransport(g, resolver, perHost), perHost: perHost, young: map[string]*target{}}
+	return &targets{guard: g, base: once{newTransport(g, resolver, perHost)}, perHost: perHost, young: map[string]*target{}}
 }
 
 // of returns the target of a URL.
