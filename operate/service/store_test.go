@@ -729,11 +729,11 @@ func TestDead(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(revived, want) || revived.UpdatedAt.Before(begin) {
 			t.Fatalf("Revive = %+v, %v\nwant %+v", revived, err, want)
 		}
-		_, err = s.Revive(t.Context(), "", list[0].ID)
+		_, err = s.Revive(t.Context(), "acme", list[0].ID)
 		if e, ok := errors.AsType[*StateError](err); !ok || *e != (StateError{list[0].ID, Pending}) {
 			t.Errorf("Revive of a task that is PENDING: %v", err)
 		}
-		if _, err := s.Revive(t.Context(), "", "none"); !errors.Is(err, ErrNotFound) {
+		if _, err := s.Revive(t.Context(), "acme", "none"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("Revive of none: %v, want ErrNotFound", err)
 		}
 		claimed, err := s.Claim(t.Context(), []int64{1}, revived.NextAttemptAt, 0)
@@ -744,7 +744,19 @@ func TestDead(t *testing.T) {
 			t.Fatal(err)
 		}
 		bury(list) // a late confirm of the letter that came back
-		dead(1)
+		second := dead(1)
+		bury(second)
+
+		_, err = s.ReviveAt(t.Context(), list[0].ID, list[0].Version)
+		if e, ok := errors.AsType[*StateError](err); !ok || *e != (StateError{list[0].ID, Exhausted}) {
+			t.Errorf("ReviveAt of an earlier death: %v", err)
+		}
+		if _, err := s.ReviveAt(t.Context(), "none", 1); !errors.Is(err, ErrNotFound) {
+			t.Errorf("ReviveAt of none: %v, want ErrNotFound", err)
+		}
+		if got, err := s.ReviveAt(t.Context(), list[0].ID, second[0].Version); err != nil || got.Status != Pending {
+			t.Errorf("ReviveAt of this death = %+v, %v", got, err)
+		}
 		wantLog(t, s, tasks[0], Attempt{1, after(time.Hour), 250 * time.Millisecond, 500, "no"}, Attempt{2, after(time.Hour), 250 * time.Millisecond, 502, "no"})
 	})
 }

@@ -69,24 +69,35 @@ func (s *Store) Task(ctx context.Context, tenant, id string) (t Task, err error)
 // Cancel makes a task of a tenant CANCELLED that is PENDING. If it is anything else,
 // Cancel fails with a [*StateError], or [ErrNotFound].
 func (s *Store) Cancel(ctx context.Context, tenant, id string) (Task, error) {
-	return s.move(ctx, id, Pending, "status = ?, updated_at = ?", []any{Cancelled, time.Now()}, "task_id = ? and tenant = ?", id, tenant)
+	return s.move(ctx, id, Pending, 0, "status = ?, updated_at = ?", []any{Cancelled, time.Now()}, "task_id = ? and tenant = ?", id, tenant)
 }
 
-// Revive makes a task of a tenant, or of any if that is empty, PENDING again that is
-// EXHAUSTED, due now. Its attempts and its budget start over, its log goes on. If it is
-// anything else, Revive fails with a [*StateError], or [ErrNotFound].
+// Revive makes a task of a tenant PENDING again that is EXHAUSTED, due now. Its attempts
+// and its budget start over, its log goes on. If it is anything else, Revive fails with
+// a [*StateError], or [ErrNotFound].
 func (s *Store) Revive(ctx context.Context, tenant, id string) (Task, error) {
+	return s.revive(ctx, id, 0, "task_id = ? and tenant = ?", id, tenant)
+}
+
+// ReviveAt does as Revive with a task of any tenant, if it died with this version, which
+// is that of the task as Dead returned it. If it came back since, ReviveAt fails with a
+// [*StateError], even if it is EXHAUSTED again.
+func (s *Store) ReviveAt(ctx context.Context, id string, version int64) (Task, error) {
+	return s.revive(ctx, id, version, "task_id = ?", id)
+}
+
+func (s *Store) revive(ctx context.Context, id string, version int64, where string, args ...any) (Task, error) {
 	const set = `status = ?, updated_at = ?, next_attempt_at = ?, budget_since = ?,
 		attempt_number = 0, first_failed_at = 0, prev_delay = 0, buried = 0, lease_until = 0`
 	now := time.Now()
-	return s.move(ctx, id, Exhausted, set, []any{Pending, now, now, now}, "task_id = ? and (tenant = ? or cast(? as BYTES) = EMPTY)", id, tenant, tenant)
+	return s.move(ctx, id, Exhausted, version, set, []any{Pending, now, now, now}, where, args...)
 }
 
-// move changes a task that is in a state.
-func (s *Store) move(ctx context.Context, id string, from Status, set string, values []any, where string, args ...any) (t Task, err error) {
+// move changes a task that is in a state, and has a version unless that is 0.
+func (s *Store) move(ctx context.Context, id string, from Status, version int64, set string, values []any, where string, args ...any) (t Task, err error) {
 	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
-		statement := "update retry_tasks set version = version + 1, " + set + " where " + where + " and status = ? returning " + taskColumns
-		moved, err := tasksOf(ctx, tx, statement, slices.Concat(values, args, []any{from})...)
+		statement := "update retry_tasks set version = version + 1, " + set + " where " + where + " and status = ? and (? = 0 or version = ?) returning " + taskColumns
+		moved, err := tasksOf(ctx, tx, statement, slices.Concat(values, args, []any{from, version != 0, version})...)
 		if err != nil {
 			return err
 		}

@@ -29,7 +29,8 @@ type Letters struct {
 	Worker string // who buries them
 }
 
-// letterDoc is a task in its letter. Who sends the letter back needs its ID alone.
+// letterDoc is a task in its letter. Sent back, it brings back the task that has the ID
+// of the message, from the death that TaskVersion stands for, and from no other.
 type letterDoc struct {
 	TaskID         string   `json:"taskId"`
 	Tenant         string   `json:"tenant"`
@@ -40,6 +41,7 @@ type letterDoc struct {
 	BodyRef        string   `json:"bodyRef,omitempty"`
 	PolicyID       string   `json:"policyId"`
 	PolicyVersion  int      `json:"policyVersion"`
+	TaskVersion    int64    `json:"taskVersion"` // of the row, which stays while the task is dead
 }
 
 // Letter is the dead letter of a task.
@@ -47,6 +49,7 @@ func (l *Letters) Letter(t service.Task) (dlq.Entry, error) {
 	doc := letterDoc{
 		TaskID: t.ID, Tenant: t.Tenant, IdempotencyKey: t.IdempotencyKey, Method: t.Method, TargetURL: t.TargetURL,
 		HeaderNames: slices.Sorted(maps.Keys(t.Headers)), BodyRef: t.BodyRef, PolicyID: t.PolicyID, PolicyVersion: t.PolicyVersion,
+		TaskVersion: t.Version,
 	}
 	body, err := json.Marshal(doc)
 	if err != nil {
@@ -83,13 +86,19 @@ func (l *Letters) Bury(ctx context.Context, t service.Task) error {
 // reopen is how long a broker is left alone that cannot be received from.
 const reopen = 5 * time.Second
 
-// Receive gives the ID of each task whose letter is sent back to revive, until ctx
-// ends. A letter of no task becomes one again.
-func (l *Letters) Receive(ctx context.Context, log *slog.Logger, revive func(ctx context.Context, taskID string) error) {
+// Receive gives the ID of each task whose letter is sent back to revive, with the
+// version that it died with, until ctx ends. A letter of no task becomes one again.
+func (l *Letters) Receive(ctx context.Context, log *slog.Logger, revive func(ctx context.Context, taskID string, version int64) error) {
 	for ctx.Err() == nil {
 		worker, err := consumer.New(l.Broker, consumer.Config{DeadLetter: dlq.Topic(l.Topic), Logger: log})
 		if err == nil {
-			worker.Handle(l.Origin, func(ctx context.Context, m *brokers.Message) error { return revived(revive(ctx, m.ID)) })
+			worker.Handle(l.Origin, func(ctx context.Context, m *brokers.Message) error {
+				var doc letterDoc
+				if err := json.Unmarshal(m.Body, &doc); err != nil || doc.TaskVersion <= 0 {
+					return classify.Permanent(errNoLetter)
+				}
+				return revived(revive(ctx, m.ID, doc.TaskVersion))
+			})
 			err = worker.Run(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -102,8 +111,10 @@ func (l *Letters) Receive(ctx context.Context, log *slog.Logger, revive func(ctx
 	}
 }
 
+var errNoLetter = errors.New("the message does not say of which death of a task it is the letter: POST /retry-tasks/{taskId}/redrive brings one back")
+
 // revived says what an attempt to bring a task back means for its letter. A task that
-// is no longer exhausted came back by another copy of it.
+// is no longer dead as the letter says came back in another way, or by a copy of it.
 func revived(err error) error {
 	_, twice := errors.AsType[*service.StateError](err)
 	switch {
@@ -116,9 +127,9 @@ func revived(err error) error {
 }
 
 // revive makes a task PENDING again, and has it called.
-func (s *Server) revive(runner *service.Service) func(context.Context, string) error {
-	return func(ctx context.Context, id string) error {
-		t, err := s.Store.Revive(ctx, "", id)
+func (s *Server) revive(runner *service.Service) func(context.Context, string, int64) error {
+	return func(ctx context.Context, id string, version int64) error {
+		t, err := s.Store.ReviveAt(ctx, id, version)
 		if err == nil {
 			_ = runner.Scheduled(ctx, service.Due{Row: t.Row, Tenant: t.Tenant, At: t.NextAttemptAt}) // or the sweeper does
 		}
