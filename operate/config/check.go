@@ -39,11 +39,37 @@ func (c *Config) checkService(d *decoder) {
 	if s.Bodies.Directory != "" && s.Bodies.S3 != nil {
 		d.wrong("service.bodies", "are in a directory and in S3", "remove one")
 	}
-	if s.Dead != nil && s.Dead.Broker != "" && c.Brokers[s.Dead.Broker] == nil {
-		d.wrong("service.dead.broker", "there is no broker "+quoted(s.Dead.Broker), suggest(s.Dead.Broker, slices.Sorted(maps.Keys(c.Brokers))))
+	if s.Dead != nil {
+		c.checkDead(d, s.Dead)
 	}
-	if s.Dead != nil && s.Dead.Topic != "" && s.Dead.Topic == s.Dead.Origin {
+}
+
+func (c *Config) checkDead(d *decoder, dead *Dead) {
+	if dead.Topic != "" && dead.Topic == dead.Origin {
 		d.wrong("service.dead.topic", "is the origin of its letters, too", "use a topic of its own")
+	}
+	b := c.Brokers[dead.Broker]
+	_, grouped := d.lines["service.dead.group"]
+	switch {
+	case dead.Broker == "":
+	case b == nil:
+		d.wrong("service.dead.broker", "there is no broker "+quoted(dead.Broker), suggest(dead.Broker, slices.Sorted(maps.Keys(c.Brokers))))
+	case b.Kind == Kafka:
+		c.checkGroup(d, dead, b)
+	case slices.Contains(kinds, b.Kind) && grouped:
+		d.wrong("service.dead.group", "only Kafka has groups", "remove it: letters go back to the queue")
+	}
+}
+
+// checkGroup notes where letters would not come back to the service.
+func (c *Config) checkGroup(d *decoder, dead *Dead, b *Broker) {
+	if dead.Group == b.Group {
+		d.wrong("service.dead", "receives with "+quoted(dead.Group)+", the group that collects letters", "use another as group")
+	}
+	for i, t := range c.Topics {
+		if t.Broker == dead.Broker && t.Name == dead.Origin && !slices.Contains(t.Groups, dead.Group) {
+			d.wrong(fmt.Sprintf("topics[%d]", i), "lacks the group "+quoted(dead.Group)+", which the retry service receives with", "add it to its groups")
+		}
 	}
 }
 

@@ -363,6 +363,11 @@ type Dead struct {
 	// Origin is the topic or queue that letters say they come from. What is sent back
 	// there becomes a task again.
 	Origin string `yaml:"origin" default:"retry-tasks"`
+
+	// Group is the consumer group of Kafka that the service receives with what is sent
+	// back. No other worker may be in it, and a topic of `topics` with this origin has it
+	// among its `groups`.
+	Group string `yaml:"group" default:"redrive-service"`
 }
 
 // File names of [Find].

@@ -171,7 +171,11 @@ func (d *desk) letters(ctx context.Context, c *config.Config) (*retries.Letters,
 	if err != nil {
 		return nil, err
 	}
-	return &retries.Letters{Broker: broker, Topic: dead.Topic, Origin: dead.Origin, Worker: whoami()}, nil
+	letters := &retries.Letters{Broker: broker, Topic: dead.Topic, Origin: dead.Origin, Worker: whoami()}
+	if c.Brokers[dead.Broker].Kind == config.Kafka {
+		letters.Group = dead.Group
+	}
+	return letters, nil
 }
 
 // greet says what to do next.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -24,10 +25,10 @@ import (
 
 // retrying starts redrive service in a folder of its own, on real time. It returns its
 // address, and what ends it.
-func retrying(t *testing.T, broker *memory.Broker, args ...string) (address string, stop func() int) {
+func retrying(t *testing.T, broker brokers.Broker, args ...string) (address string, stop func() int) {
 	t.Helper()
 	t.Setenv(config.Variable, "")
-	open := func(context.Context, *config.Config, string) (brokers.Broker, error) { return lent{broker}, nil }
+	open := func(context.Context, *config.Config, string) (brokers.Broker, error) { return broker, nil }
 	log, to := io.Pipe()
 	streams := term.Streams{In: strings.NewReader(""), Out: io.Discard, Err: to, Width: 80}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -193,7 +194,7 @@ service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: shop, to
 	}
 	t.Setenv("SHOP_TOKEN", "the token of the shop")
 	t.Setenv("METRICS_TOKEN", "the token of metrics")
-	address, stop := retrying(t, broker)
+	address, stop := retrying(t, lent{broker})
 	var broken atomic.Bool
 	broken.Store(true)
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -244,6 +245,98 @@ service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: shop, to
 		t.Errorf("%d letters, and its log is %s", broker.Len("dead"), log)
 	}
 	serviceMetrics(t, "http://"+address, page)
+	if code := stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// grouped is a broker with consumer groups in memory: what is sent back reaches the
+// group that it is sent to, if that receives.
+type grouped struct {
+	lent
+	mu     *sync.Mutex
+	groups map[string]string // by topic
+}
+
+func (g grouped) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, topic := range sub.Topics {
+		g.groups[topic] = sub.Group
+	}
+	return g.lent.Open(ctx, sub)
+}
+
+func (g grouped) groupOf(topic string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.groups[topic]
+}
+
+func (g grouped) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+	if receives := g.groupOf(topic); receives == "" || receives != group {
+		return fmt.Errorf("%q receives from %s: %w", receives, topic, brokers.ErrMisconfigured)
+	}
+	return g.lent.Return(ctx, group, topic, msgs...)
+}
+
+// TestServiceLettersOnKafka sends a letter back as the page on the service does.
+func TestServiceLettersOnKafka(t *testing.T) {
+	page := readPage(t, "docs/how-to/run-the-retry-service.md")
+	send := regexp.MustCompile(`(?m)^redrive (dlq send --error 3 .*)$`).FindStringSubmatch(page)
+	if send == nil {
+		t.Fatal("the page sends nothing back")
+	}
+	t.Chdir(t.TempDir())
+	broker := grouped{lent{memory.New(memory.Options{})}, &sync.Mutex{}, map[string]string{}}
+	text := `brokers: {events: {kind: kafka, addresses: ["localhost:9092"]}}
+topics: [{name: retry-tasks, broker: events, dead: [retry-tasks-dead], groups: [redrive-service], collect: true}]
+store: {url: letters.db}
+service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: events, topic: retry-tasks-dead}}
+`
+	if err := os.WriteFile(config.DefaultFile, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address, stop := retrying(t, broker)
+	var calls atomic.Int64
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) == 1 {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		}
+	}))
+	defer target.Close()
+	curl(t, []string{"http://" + address + "/retry-policies", "-H", "Content-Type: application/json", "-d", `{"policyId": "standard"}`})
+	task := curl(t, []string{"http://" + address + "/retry-tasks", "-H", "Content-Type: application/json", "-d", `{"policyId": "standard", "idempotencyKey": "k", "targetUrl": "` + target.URL + `"}`})
+	id := regexp.MustCompile(`"taskId":"([^"]+)"`).FindStringSubmatch(task)
+	if id == nil {
+		t.Fatal(task)
+	}
+	call := func(args ...string) {
+		t.Helper()
+		var said strings.Builder
+		streams := term.Streams{In: strings.NewReader(""), Out: &said, Err: &said, Width: 80}
+		open := func(context.Context, *config.Config, string) (brokers.Broker, error) { return broker, nil }
+		if code := execute(t.Context(), newRootOn(streams, open), args, streams); code != exitOK {
+			t.Fatalf("%q: exit code %d, %s", args, code, said.String())
+		}
+	}
+	await := func(what string, so func() bool) {
+		t.Helper()
+		for begin := time.Now(); !so(); time.Sleep(20 * time.Millisecond) {
+			if time.Since(begin) > time.Minute {
+				t.Fatal(what)
+			}
+		}
+	}
+	await("there is no letter", func() bool { return broker.Len("retry-tasks-dead") == 1 })
+	call("dlq", "collect", "retry-tasks")
+	call(append(wordsOf(strings.Replace(send[1], "--error 3", "--error 1", 1)), "--yes", "--wait", "1s")...)
+	await("the task did not come back", func() bool {
+		return strings.Contains(curl(t, []string{"http://" + address + "/retry-tasks/" + id[1]}), `"SUCCEEDED"`)
+	})
+	if group := broker.groupOf("retry-tasks"); group != "redrive-service" {
+		t.Errorf("the service receives with the group %q", group)
+	}
 	if code := stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}

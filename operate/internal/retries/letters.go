@@ -26,6 +26,7 @@ type Letters struct {
 	Broker brokers.Broker
 	Topic  string // for dead letters
 	Origin string // that letters say they come from, and that they are sent back to
+	Group  string // the consumer group that receives there; empty where the broker has none
 	Worker string // who buries them
 }
 
@@ -64,7 +65,7 @@ func (l *Letters) Letter(t service.Task) (dlq.Entry, error) {
 		Meta: brokers.Meta{
 			Attempt: t.AttemptNumber, FirstFailedAt: t.FirstFailedAt, LastFailedAt: t.UpdatedAt, IdempotencyKey: t.IdempotencyKey,
 		},
-		Reason: reason, DeadAt: t.UpdatedAt, DeadBy: l.Worker,
+		Reason: reason, Group: l.Group, DeadAt: t.UpdatedAt, DeadBy: l.Worker,
 	}
 	code := ""
 	if t.LastStatus != 0 {
@@ -90,7 +91,7 @@ const reopen = 5 * time.Second
 // version that it died with, until ctx ends. A letter of no task becomes one again.
 func (l *Letters) Receive(ctx context.Context, log *slog.Logger, revive func(ctx context.Context, taskID string, version int64) error) {
 	for ctx.Err() == nil {
-		worker, err := consumer.New(l.Broker, consumer.Config{DeadLetter: dlq.Topic(l.Topic), Logger: log})
+		worker, err := consumer.New(l.Broker, consumer.Config{Group: l.Group, DeadLetter: dlq.Topic(l.Topic), Logger: log})
 		if err == nil {
 			worker.Handle(l.Origin, func(ctx context.Context, m *brokers.Message) error {
 				var doc letterDoc
