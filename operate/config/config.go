@@ -299,7 +299,7 @@ type Service struct {
 
 	// MetricsToken is what readers of /metrics must show, which tells about all
 	// tenants. It has 16 characters or more.
-	MetricsToken *Secret `yaml:"metrics_token" unset:"/metrics is open where there are no tokens, and closed where there are"`
+	MetricsToken *Secret `yaml:"metrics_token" unset:"/metrics is open to this machine where there are no tokens, and closed where there are"`
 
 	// Allow is what may be called: hosts such as `api.example.com`, `*.example.com` or
 	// `https://api.example.com:8443`, and networks that are not public, such as

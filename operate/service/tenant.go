@@ -38,11 +38,8 @@ func (g gate) tenant(r *http.Request) (string, *problem) {
 		return "", invalidTenant.because("X-Tenant must be one name of at most %d letters, digits, -, _ and ., which does not begin", text.MaxWord)
 	}
 	if len(g) == 0 {
-		if !isLoopback(r.Host) {
-			return "", untrustedHost.because("without tokens the service is for this machine alone: call it as 127.0.0.1 or localhost, or give it tokens")
-		}
-		if new(http.CrossOriginProtection).Check(r) != nil {
-			return "", untrustedHost.because("without tokens the service takes nothing from web pages of other sites: give it tokens")
+		if p := untrusted(r); p != nil {
+			return "", p
 		}
 		return append(named, DefaultTenant)[0], nil
 	}
@@ -54,6 +51,28 @@ func (g gate) tenant(r *http.Request) (string, *problem) {
 		return "", otherTenant.because("the token is not of the tenant that X-Tenant names: leave the header out, or send that tenant's token")
 	}
 	return tenant, nil
+}
+
+// untrusted says why a service without tokens does not answer a request, if so.
+func untrusted(r *http.Request) *problem {
+	if !isLoopback(r.Host) {
+		return untrustedHost.because("without tokens the service is for this machine alone: call it as 127.0.0.1 or localhost, or give it tokens")
+	}
+	if new(http.CrossOriginProtection).Check(r) != nil {
+		return untrustedHost.because("without tokens the service takes nothing from web pages of other sites: give it tokens")
+	}
+	return nil
+}
+
+// Local has a handler answer to this machine alone, as the API does without tokens.
+func Local(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p := untrusted(r); p != nil {
+			p.write(w)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // holder is the tenant whose token a request shows. It takes as long for every token.

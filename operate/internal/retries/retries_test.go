@@ -3,7 +3,10 @@ package retries
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,4 +147,38 @@ func TestLetterIsOfOneDeath(t *testing.T) {
 		d.sendBack(stranger)
 		d.is(task, service.Exhausted, 6)
 	})
+}
+
+// TestMetricsAreOfThisMachine asks as a web page does whose name means this machine by
+// now.
+func TestMetricsAreOfThisMachine(t *testing.T) {
+	const secret = "the token of metrics"
+	for _, tt := range []struct {
+		path, host, tokens, metrics string
+		want                        int
+		says                        string
+	}{
+		{"/metrics", "localhost:7430", "", "", http.StatusOK, "redrive_store_up 1"},
+		{"/metrics", "[::1]:7430", "", "", http.StatusOK, "redrive_store_up 1"},
+		{"/metrics", "evil.example:7430", "", "", http.StatusForbidden, "#untrusted-host"},
+		{"/metrics", "10.0.0.1", "", "", http.StatusForbidden, "#untrusted-host"},
+		{"/metrics", "retries.example.com", "", secret, http.StatusOK, "redrive_store_up 1"},
+		{"/metrics", "retries.example.com", "tokens", secret, http.StatusOK, "redrive_store_up 1"},
+		{"/metrics", "localhost", "tokens", "", http.StatusForbidden, "service.metrics_token"},
+		{"/healthz", "10.0.0.1", "", "", http.StatusOK, "ok"},
+	} {
+		d := newDesk(t)
+		d.server.MetricsToken = tt.metrics
+		if tt.tokens != "" {
+			d.server.Tokens = []service.Token{{Tenant: "shop", Secret: "the token of the shop"}}
+		}
+		r := httptest.NewRequest(http.MethodGet, tt.path, nil)
+		r.Host = tt.host
+		r.Header.Set("Authorization", "Bearer "+secret)
+		w := httptest.NewRecorder()
+		d.server.handler(d.runner, service.NewMetrics()).ServeHTTP(w, r)
+		if w.Code != tt.want || !strings.Contains(w.Body.String(), tt.says) {
+			t.Errorf("%+v: %d %s", tt, w.Code, w.Body)
+		}
+	}
 }

@@ -28,7 +28,7 @@ type Server struct {
 	Bodies       bodies.Store     // nil keeps none
 	Guard        *service.Guard
 	Tokens       []service.Token
-	MetricsToken string   // empty opens /metrics where there are no Tokens, and closes it where there are
+	MetricsToken string   // empty opens /metrics to this machine where there are no Tokens, and closes it where there are
 	Letters      *Letters // nil leaves exhausted tasks in the store
 	Workers      int
 	Retention    time.Duration
@@ -106,6 +106,8 @@ func (s *Server) guarded(h http.Handler) http.Handler {
 		case s.MetricsToken != "" && (!ok || subtle.ConstantTimeCompare([]byte(shown), []byte(s.MetricsToken)) != 1):
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "show the token of service.metrics_token", http.StatusUnauthorized)
+		case s.MetricsToken == "":
+			service.Local(h).ServeHTTP(w, r)
 		default:
 			h.ServeHTTP(w, r)
 		}
