@@ -236,7 +236,7 @@ func good(o *office) {
 	if header.Get("Location") != "/retry-tasks/"+id || task.Headers["Content-Type"] != "text/plain" || task.Body != nil || task.NextAttemptAt.Sub(task.CreatedAt) != time.Second {
 		o.Errorf("task %+v at %s", task, header.Get("Location"))
 	}
-	if kept, err := o.api.Bodies.Open(o.Context(), task.BodyRef); err != nil {
+	if kept, _, err := o.api.Bodies.Open(o.Context(), task.BodyRef); err != nil {
 		o.Errorf("its body: %v", err)
 	} else if text, err := io.ReadAll(kept); string(text) != body || errors.Join(err, kept.Close()) != nil {
 		o.Errorf("its body has %d bytes, error %v", len(text), err)

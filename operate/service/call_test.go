@@ -34,7 +34,7 @@ func callOnce(t testing.TB, targets Targets, resolver *net.Resolver, task Task, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, _, err := call(t.Context(), to.client, task, limit)
+	status, _, err := call(t.Context(), to.client, task, nil, limit)
 	return status, err
 }
 
@@ -96,10 +96,10 @@ func TestCallIsSentOnce(t *testing.T) {
 		calls.Store(0)
 		task := post(target)
 		task.Body = []byte(body)
-		if status, _, err := call(t.Context(), to.client, task, time.Minute); status != 200 || err != nil {
+		if status, _, err := call(t.Context(), to.client, task, nil, time.Minute); status != 200 || err != nil {
 			t.Fatal(status, err)
 		}
-		if status, _, err := call(t.Context(), to.client, task, time.Minute); err == nil || calls.Load() != 2 {
+		if status, _, err := call(t.Context(), to.client, task, nil, time.Minute); err == nil || calls.Load() != 2 {
 			t.Errorf("body %q: %d, %v after %d requests, want an error after 2", body, status, err, calls.Load())
 		}
 	}
@@ -368,7 +368,7 @@ func TestBreakerOfATarget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _, err = call(t.Context(), to.client, post(target), time.Minute)
+		_, _, err = call(t.Context(), to.client, post(target), nil, time.Minute)
 		return to.closed(err, time.Now())
 	}
 	var err error

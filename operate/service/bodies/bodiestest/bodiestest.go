@@ -36,7 +36,7 @@ func put(t *testing.T, s bodies.Store, tenant, body string) string {
 // has reports whether a body is there, which must be as it was put.
 func has(t *testing.T, s bodies.Store, ref, want string) bool {
 	t.Helper()
-	body, err := s.Open(t.Context(), ref)
+	body, size, err := s.Open(t.Context(), ref)
 	if errors.Is(err, bodies.ErrNotFound) {
 		return false
 	}
@@ -44,8 +44,8 @@ func has(t *testing.T, s bodies.Store, ref, want string) bool {
 		t.Fatal(err)
 	}
 	text, err := io.ReadAll(body)
-	if err = errors.Join(err, body.Close()); err != nil || string(text) != want {
-		t.Errorf("%s is %.100q, error %v, want %.100q", ref, text, err, want)
+	if err = errors.Join(err, body.Close()); err != nil || string(text) != want || size != int64(len(want)) {
+		t.Errorf("%s is %.100q of %d bytes, error %v, want %.100q", ref, text, size, err, want)
 	}
 	return true
 }
@@ -65,7 +65,7 @@ func keeps(t *testing.T, s bodies.Store) {
 func knows(t *testing.T, s bodies.Store) {
 	ref := put(t, s, "shop", "a")
 	for _, name := range []string{"", "shop", "shop/", "/" + ref, ref + "0", ref[:len(ref)-1], ref + "/", "bank/" + ref[5:], "../" + ref, "./" + ref[5:], "shop/../" + ref, strings.ToUpper(ref), "shop/" + strings.Repeat("0", 64), "shop/" + strings.Repeat("z", 64)} {
-		body, err := s.Open(t.Context(), name)
+		body, _, err := s.Open(t.Context(), name)
 		if err == nil {
 			_ = body.Close()
 		}
