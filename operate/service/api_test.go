@@ -314,3 +314,14 @@ func TestScheduleIsLost(t *testing.T) {
 	o.policy()
 	o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(""), status: http.StatusAccepted})
 }
+
+// TestLargeReference refuses a body that somebody else has put, and that is too large.
+func TestLargeReference(t *testing.T) {
+	o := newOffice(t)
+	o.policy()
+	ref, err := o.api.Bodies.Put(t.Context(), "default", strings.NewReader(strings.Repeat("a", maxBody+1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(`"bodyRef": "` + ref + `"`), problem: tooLarge})
+}

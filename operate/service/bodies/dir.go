@@ -112,6 +112,13 @@ func (d Dir) Keep(ctx context.Context, ref string) error { return d.keep(ctx, re
 // made of ages.
 func (d Dir) keep(ctx context.Context, ref string, link func(file, name string) error) error {
 	return d.latest(ref, func(file string) error {
+		info, err := os.Stat(file)
+		if err == nil && info.Size() > MaxSize {
+			err = ErrTooLarge
+		}
+		if err != nil {
+			return err
+		}
 		name, err := d.next(ref)
 		if err != nil {
 			return err

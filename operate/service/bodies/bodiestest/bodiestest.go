@@ -19,6 +19,8 @@ import (
 func Run(t *testing.T, open func(t *testing.T) bodies.Store) {
 	t.Run("keeps", func(t *testing.T) { keeps(t, open(t)) })
 	t.Run("knows its own names", func(t *testing.T) { knows(t, open(t)) })
+	t.Run("refuses what is too large", func(t *testing.T) { refuses(t, open(t)) })
+	t.Run("reads without its context", func(t *testing.T) { readsOn(t, open(t)) })
 	t.Run("sweeps", func(t *testing.T) { sweeps(t, open(t)) })
 	t.Run("sweeps one of many", func(t *testing.T) { sweepsMany(t, open(t)) })
 	t.Run("sweeps beside others", func(t *testing.T) { sweepsBeside(t, open(t)) })
@@ -72,6 +74,37 @@ func knows(t *testing.T, s bodies.Store) {
 		if kept := s.Keep(t.Context(), name); !errors.Is(err, bodies.ErrNotFound) || !errors.Is(kept, bodies.ErrNotFound) {
 			t.Errorf("%q: %v, %v, want ErrNotFound", name, err, kept)
 		}
+	}
+}
+
+func refuses(t *testing.T, s bodies.Store) {
+	ref := put(t, s, "shop", strings.Repeat("a", bodies.MaxSize+1))
+	body, _, err := s.Open(t.Context(), ref)
+	if err == nil {
+		_ = body.Close()
+	}
+	if kept := s.Keep(t.Context(), ref); !errors.Is(err, bodies.ErrTooLarge) || !errors.Is(kept, bodies.ErrTooLarge) {
+		t.Errorf("%v, %v, want ErrTooLarge", err, kept)
+	}
+}
+
+// readsOn reads a body when the context is over that it was opened with.
+func readsOn(t *testing.T, s bodies.Store) {
+	ref := put(t, s, "shop", strings.Repeat("a", 8<<20))
+	ctx, cancel := context.WithCancel(t.Context())
+	body, size, err := s.Open(ctx, ref)
+	cancel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, body)
+	if err = errors.Join(err, body.Close()); err != nil || n != size {
+		t.Errorf("%d of %d bytes, error %v", n, size, err)
+	}
+	if body, _, err := s.Open(ctx, ref); err == nil {
+		_ = body.Close()
+	} else if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want that of the context", err)
 	}
 }
 
