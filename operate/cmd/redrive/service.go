@@ -123,7 +123,6 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Store.Close()) }()
-	s.Logger.Info("the store is open", "id", s.Store.ID())
 	if s.Bodies, err = connect.Bodies(ctx, c, s.Store.ID()); err != nil {
 		return faulty(err)
 	}
@@ -146,6 +145,7 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 		return fmt.Errorf("nothing was done: the address %s cannot be used: %w: is another redrive service running?", c.Service.Listen, err)
 	}
 	d.greet(listener.Addr().String(), len(s.Tokens) > 0)
+	s.Logger.Info("the store is open", "id", s.Store.ID())
 	return s.ServeOn(ctx, listener)
 }
 

@@ -18,8 +18,12 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/integration/redistest"
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/service"
+	"github.com/redrive-go/redrive/operate/service/bodies"
 )
 
 // retrying starts redrive service in a folder of its own, on real time. It returns its
