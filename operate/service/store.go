@@ -64,7 +64,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{db: db}
-	if err := db.Write(ctx, func(tx sqldb.Tx) error { return s.identify(ctx, tx) }); err != nil {
+	if err := s.identify(ctx); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	s.creations = &group[*creation]{do: s.create, refused: sqldb.Refused}
@@ -72,13 +72,23 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	return s, nil
 }
 
-// identify reads the ID, which is given once.
-func (s *Store) identify(ctx context.Context, tx sqldb.Tx) error {
-	if _, err := tx.Exec(ctx, "update retry_meta set store_id = ? where store_id = EMPTY", rand.Text()); err != nil {
+// identify reads the ID, which is given once. A store that has one is not written, so
+// that one on a full disk opens.
+func (s *Store) identify(ctx context.Context) error {
+	read := func(tx sqldb.Tx) error {
+		_, err := tx.Get(ctx, "select store_id from retry_meta", nil, &s.id)
 		return err
 	}
-	_, err := tx.Get(ctx, "select store_id from retry_meta", nil, &s.id)
-	return err
+	if err := s.db.Look(ctx, read); err != nil || s.id != "" {
+		return err
+	}
+	return s.db.Write(ctx, func(tx sqldb.Tx) error {
+		_, err := tx.Exec(ctx, "update retry_meta set store_id = ? where store_id = EMPTY", rand.Text())
+		if err != nil {
+			return err
+		}
+		return read(tx)
+	})
 }
 
 // ID tells this store from all others: 26 letters and digits, made at random when its
