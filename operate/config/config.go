@@ -290,7 +290,7 @@ type Service struct {
 
 	// Schedule is a Redis that keeps what is due when, with the keys of
 	// [budgets](#budgets), for several processes on one store. It may lose everything:
-	// no task is lost with it.
+	// no task is lost with it. Services with stores of their own may share it.
 	Schedule *Redis `yaml:"schedule" unset:"each process keeps it in memory"`
 
 	// Tokens are what callers must show, by tenant. Each has 16 characters or more. A
@@ -325,10 +325,11 @@ type Service struct {
 
 // Bodies is where large bodies are kept. All processes on one store have the same.
 type Bodies struct {
-	// Directory is the name of a directory.
+	// Directory is the name of a directory. Bodies are in a folder of it that has the ID
+	// of the store, so services with stores of their own may share it.
 	Directory string `yaml:"directory" unset:"see s3"`
 
-	// S3 is a bucket.
+	// S3 is a bucket, which services with stores of their own may share likewise.
 	S3 *S3 `yaml:"s3" unset:"see directory"`
 }
 
@@ -337,7 +338,7 @@ type S3 struct {
 	// Bucket is its name.
 	Bucket string `yaml:"bucket" required:"true"`
 
-	// Prefix begins the keys of all objects, followed by a slash.
+	// Prefix begins the keys of all objects, followed by a slash and the ID of the store.
 	Prefix string `yaml:"prefix" unset:"none"`
 
 	// Region is the region of AWS.

@@ -318,6 +318,9 @@ func (a *API) keepBody(ctx context.Context, t *Task) (err error) {
 	if errors.Is(err, bodies.ErrNotFound) {
 		return unknownBody.in("bodyRef", "names nothing that is kept for the tenant %s", t.Tenant)
 	}
+	if errors.Is(err, bodies.ErrTooLarge) {
+		return tooLarge.in("bodyRef", "names a body of more than %d bytes, which is never called with", maxBody)
+	}
 	if err != nil {
 		return fmt.Errorf("the body of a task could not be kept: %w", err)
 	}

@@ -247,7 +247,7 @@ func good(o *office) {
 	if header.Get("Location") != "/retry-tasks/"+id || task.Headers["Content-Type"] != "text/plain" || task.Body != nil || task.NextAttemptAt.Sub(task.CreatedAt) != time.Second {
 		o.Errorf("task %+v at %s", task, header.Get("Location"))
 	}
-	if kept, err := o.api.Bodies.Open(o.Context(), task.BodyRef); err != nil {
+	if kept, _, err := o.api.Bodies.Open(o.Context(), task.BodyRef); err != nil {
 		o.Errorf("its body: %v", err)
 	} else if text, err := io.ReadAll(kept); string(text) != body || errors.Join(err, kept.Close()) != nil {
 		o.Errorf("its body has %d bytes, error %v", len(text), err)
@@ -359,4 +359,15 @@ func TestScheduleIsLost(t *testing.T) {
 	o.api.Scheduled = func(context.Context, ...Due) error { return errors.New("Redis is down") }
 	o.policy()
 	o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(""), status: http.StatusAccepted})
+}
+
+// TestLargeReference refuses a body that somebody else has put, and that is too large.
+func TestLargeReference(t *testing.T) {
+	o := newOffice(t)
+	o.policy()
+	ref, err := o.api.Bodies.Put(t.Context(), "default", strings.NewReader(strings.Repeat("a", maxBody+1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(`"bodyRef": "` + ref + `"`), problem: tooLarge})
 }

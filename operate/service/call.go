@@ -127,11 +127,16 @@ func setUnseen(h http.Header, name, value string) {
 	h.Set(name, value)
 }
 
-// newRequest makes the request of a task.
-func newRequest(ctx context.Context, t Task) (*http.Request, error) {
+// newRequest makes the request of a task, with its body in the row, or elsewhere. That
+// cannot be had again: such a request follows no redirect that would repeat the body,
+// and net/http never sends it twice.
+func newRequest(ctx context.Context, t Task, elsewhere *stream) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, t.Method, t.TargetURL, bytes.NewReader(t.Body))
 	if err != nil {
 		return nil, &TargetError{Target: fmt.Sprintf("%.300q", t.TargetURL), Reason: "it makes no request: " + inner(err).Error()}
+	}
+	if elsewhere != nil && elsewhere.size > 0 {
+		req.Body, req.ContentLength, req.GetBody = elsewhere, elsewhere.size, nil
 	}
 	req.Header.Set("User-Agent", "redrive-service")
 	for name, value := range t.Headers {
@@ -154,10 +159,10 @@ func inner(err error) error {
 
 // call makes one request of a task, body included, and takes at most the given time.
 // The answer counts as soon as its headers are there.
-func call(ctx context.Context, client *http.Client, t Task, limit time.Duration) (status int, took time.Duration, err error) {
+func call(ctx context.Context, client *http.Client, t Task, elsewhere *stream, limit time.Duration) (status int, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	req, err := newRequest(ctx, t)
+	req, err := newRequest(ctx, t, elsewhere)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -167,6 +172,9 @@ func call(ctx context.Context, client *http.Client, t Task, limit time.Duration)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return 0, took, fmt.Errorf("no answer within %v: %w", limit, inner(err))
+		}
+		if broken := elsewhere.broken(); broken != nil {
+			return 0, took, broken
 		}
 		return 0, took, inner(err)
 	}

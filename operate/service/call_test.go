@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
@@ -35,7 +36,7 @@ func callOnce(t testing.TB, targets Targets, resolver *net.Resolver, task Task, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, _, err := call(t.Context(), to.client, task, limit)
+	status, _, err := call(t.Context(), to.client, task, nil, limit)
 	return status, err
 }
 
@@ -110,13 +111,13 @@ func TestCallIsSentOnce(t *testing.T) {
 		var first sync.WaitGroup
 		for range idle {
 			first.Go(func() {
-				if status, _, err := call(t.Context(), to.client, task, time.Minute); status != 200 || err != nil {
+				if status, _, err := call(t.Context(), to.client, task, nil, time.Minute); status != 200 || err != nil {
 					t.Error(status, err)
 				}
 			})
 		}
 		first.Wait()
-		if status, _, err := call(t.Context(), to.client, task, time.Minute); err == nil || calls.Load() != idle+1 {
+		if status, _, err := call(t.Context(), to.client, task, nil, time.Minute); err == nil || calls.Load() != idle+1 {
 			t.Errorf("%s %q: %d, %v after %d requests, want an error after %d", tt.method, tt.body, status, err, calls.Load(), idle+1)
 		}
 	}
@@ -385,7 +386,7 @@ func TestBreakerOfATarget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _, err = call(t.Context(), to.client, post(target), time.Minute)
+		_, _, err = call(t.Context(), to.client, post(target), nil, time.Minute)
 		return to.closed(err, time.Now())
 	}
 	var err error
@@ -401,5 +402,50 @@ func TestBreakerOfATarget(t *testing.T) {
 	}
 	if err := do(up); err != nil { // the same address, and another port
 		t.Errorf("the other target: %v", err)
+	}
+}
+
+// TestCallStreams sends a body that is read only once: by its length, and to one
+// address.
+func TestCallStreams(t *testing.T) {
+	var calls atomic.Int64
+	target := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		if r.URL.Path == "/elsewhere" {
+			http.Redirect(w, r, "/", http.StatusPermanentRedirect)
+			return
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil || int64(len(body)) != r.ContentLength {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		}
+	})
+	ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
+	u, _ := url.Parse(target)
+	to, err := ts.of(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		method, path string
+		reader       io.Reader
+		size         int64
+		status       int
+		err          string
+		calls        int64 // at most
+	}{
+		{"POST", "/", strings.NewReader("large"), 5, 200, "", 1},
+		{"POST", "/", strings.NewReader(""), 0, 200, "", 1},
+		{"GET", "/elsewhere", strings.NewReader("large"), 5, 308, "not followed", 1},
+		{"POST", "/", io.MultiReader(strings.NewReader("la"), iotest.ErrReader(errors.New("cut"))), 5, 0, "its body could not be read to its end: cut", 1},
+		{"POST", "/", strings.NewReader("la"), 5, 0, "ContentLength", 1},
+	} {
+		calls.Store(0)
+		task := post(target + tt.path)
+		task.Method, task.Body = tt.method, nil
+		status, _, err := call(t.Context(), to.client, task, &stream{body: io.NopCloser(tt.reader), size: tt.size}, time.Minute)
+		if status != tt.status || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) || calls.Load() > tt.calls {
+			t.Errorf("%s %s: %d, %v after %d calls, want %+v", tt.method, tt.path, status, err, calls.Load(), tt)
+		}
 	}
 }

@@ -174,6 +174,7 @@ type world struct {
 	mu      sync.Mutex
 	targets map[string]func(context.Context, *http.Request) (*http.Response, error) // by host
 	calls   map[string][]time.Time                                                  // by idempotency key
+	sent    string                                                                  // the latest body
 	log     bytes.Buffer
 }
 
@@ -205,8 +206,12 @@ func (w *world) setClock(by time.Duration) {
 
 // RoundTrip is the network.
 func (w *world) RoundTrip(req *http.Request) (*http.Response, error) {
-	_, _ = io.Copy(io.Discard, req.Body)
+	all, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, err
+	}
 	w.mu.Lock()
+	w.sent = string(all)
 	key := req.Header[strings.ToLower(keyHeader)][0]
 	w.calls[key] = append(w.calls[key], time.Now())
 	target := w.targets[req.URL.Hostname()]

@@ -47,7 +47,10 @@ func TestFullDisk(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Errorf("Close on a full disk: %v", err)
 	}
-	s = openStore(t, file)
+	if s, err = Open(t.Context(), file); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
 	half := ""
 	for i := range n {
 		got, err := s.Task(t.Context(), "acme", task(i).ID)

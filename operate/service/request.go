@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/internal/text"
+
+	"github.com/redrive-go/redrive/operate/service/bodies"
 )
 
 // Limits of a task.
@@ -22,7 +24,7 @@ const (
 	maxHeaderBytes = 16 << 10 // names and values
 	smallBody      = 16 << 10 // bytes: above, they are kept elsewhere, as each attempt writes the row
 	inlineBody     = 64 << 10 // likewise the most where none are kept elsewhere
-	maxBody        = 16 << 20 // bytes
+	maxBody        = bodies.MaxSize
 	maxDelay       = 365 * 24 * time.Hour
 	maxPast        = maxDelay // who repeats a request repeats its time
 	maxRequest     = maxBody/2*3 + 64<<10

@@ -6,14 +6,20 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/operate/service/bodies"
 )
 
 func TestThreeFailuresToSuccess(t *testing.T) {
@@ -582,11 +588,11 @@ func TestMetrics(t *testing.T) {
 // shelf has one body, once it is there.
 type shelf struct{ after time.Time }
 
-func (b shelf) Open(context.Context, string) (io.ReadCloser, error) {
+func (b shelf) Open(context.Context, string) (io.ReadCloser, int64, error) {
 	if time.Now().Before(b.after) {
-		return nil, errors.New("no connection")
+		return nil, 0, errors.New("no connection")
 	}
-	return io.NopCloser(strings.NewReader("large")), nil
+	return io.NopCloser(strings.NewReader("large")), 5, nil
 }
 
 // TestBodies has the store of bodies be away: the task waits, uncounted.
@@ -595,9 +601,7 @@ func TestBodies(t *testing.T) {
 		w.config.Bodies = shelf{time.Now().Add(time.Minute)}
 		var sent string
 		w.targets["shop.example"] = func(_ context.Context, req *http.Request) (*http.Response, error) {
-			body, _ := req.GetBody()
-			all, _ := io.ReadAll(body)
-			sent = string(all)
+			sent = w.sent
 			return answered(200), nil
 		}
 		r := w.add("a", "shop.example", 0)
@@ -608,6 +612,103 @@ func TestBodies(t *testing.T) {
 		w.within(time.Minute, "a", Succeeded, 1)
 		if got := w.task(r); got.AttemptNumber != 1 || len(got.log) != 1 || sent != "large" {
 			t.Errorf("%d attempts, sent %q", got.AttemptNumber, sent)
+		}
+	})
+}
+
+// rack opens bodies as its function says, and counts what is not closed.
+type rack struct {
+	do   func(ctx context.Context) (io.Reader, int64, error)
+	open atomic.Int64
+}
+
+type racked struct {
+	io.Reader
+	close func()
+}
+
+func (r racked) Close() error { r.close(); return nil }
+
+func (r *rack) Open(ctx context.Context, _ string) (io.ReadCloser, int64, error) {
+	body, size, err := r.do(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	r.open.Add(1)
+	return racked{body, func() { r.open.Add(-1) }}, size, nil
+}
+
+// TestBodiesThatHang hold up no task that has none.
+func TestBodiesThatHang(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.config.Workers = 1
+		w.config.Bodies = &rack{do: func(ctx context.Context) (io.Reader, int64, error) {
+			<-ctx.Done()
+			return nil, 0, ctx.Err()
+		}}
+		for range 20 {
+			w.add("a", "shop.example", 0).BodyRef = "a/1"
+		}
+		w.add("b", "shop.example", 500*time.Millisecond)
+		_, stop := w.start()
+		defer stop()
+		w.within(2*time.Second, "b", Succeeded, 1)
+		w.within(time.Minute, "a", Succeeded, 0)
+		for _, r := range w.store.rows {
+			if got := w.task(r); got.BodyRef != "" && got.AttemptNumber != 0 {
+				t.Errorf("%s counts: %s", got.ID, got.LastError)
+			}
+		}
+	})
+}
+
+// TestBodiesThatBreak count as attempts, for as long as they break, and the breaker of
+// the target hears nothing of it.
+func TestBodiesThatBreak(t *testing.T) {
+	for _, fault := range []error{io.ErrUnexpectedEOF, context.Canceled, classify.Permanent(errors.New("no")), syscall.EMFILE} {
+		inVirtualTime(t, func(w *world) {
+			opened := 0
+			shelf := &rack{do: func(context.Context) (io.Reader, int64, error) {
+				if opened++; opened > 2 {
+					return strings.NewReader("large"), 5, nil
+				}
+				return io.MultiReader(strings.NewReader("la"), iotest.ErrReader(fault)), 5, nil
+			}}
+			w.config.Bodies = shelf
+			r := w.add("a", "shop.example", 0)
+			r.BodyRef = "a/1"
+			s, stop := w.start()
+			defer stop()
+			w.within(5*time.Minute, "a", Succeeded, 1)
+			got := w.task(r)
+			if got.AttemptNumber != 3 || len(w.callsOf(r)) != 1 || w.sent != "large" {
+				t.Errorf("%v: attempts %+v, %d arrived, the latest %q", fault, got.log, len(w.callsOf(r)), w.sent)
+			}
+			if len(got.log) > 0 && !strings.Contains(got.log[0].Error, "body could not be read to its end: "+fault.Error()) {
+				t.Errorf("the log has %q", got.log[0].Error)
+			}
+			if shelf.open.Load() != 0 || len(s.open) != 0 {
+				t.Errorf("%d bodies were left open", shelf.open.Load())
+			}
+			to, _ := s.targets.of(&url.URL{Scheme: "https", Host: "shop.example"})
+			if snap := to.breaker.Snapshot(time.Now()); snap.Failures > 0 {
+				t.Errorf("the breaker has heard %+v", snap)
+			}
+		})
+	}
+}
+
+// TestBodiesThatAreTooLarge end the task at once.
+func TestBodiesThatAreTooLarge(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.config.Bodies = &rack{do: func(context.Context) (io.Reader, int64, error) { return nil, 0, bodies.ErrTooLarge }}
+		r := w.add("a", "shop.example", 0)
+		r.BodyRef = "a/1"
+		_, stop := w.start()
+		defer stop()
+		w.within(time.Second, "a", Exhausted, 1)
+		if got := w.task(r); !strings.HasPrefix(got.LastError, "poison: ") || !strings.Contains(got.LastError, "16777216") || w.made() > 0 {
+			t.Errorf("%+v after %d calls", got, w.made())
 		}
 	})
 }

@@ -28,7 +28,7 @@ type Config struct {
 
 	// Bodies has the bodies that tasks refer to. Nil means that none does.
 	Bodies interface {
-		Open(ctx context.Context, ref string) (io.ReadCloser, error)
+		Open(ctx context.Context, ref string) (body io.ReadCloser, size int64, err error)
 	}
 
 	// Bury publishes the dead letter of a task that is EXHAUSTED, and returns nil once
@@ -98,6 +98,7 @@ type Service struct {
 	cfg     Config
 	targets *targets
 	workers chan struct{} // has one for each call under way
+	open    chan struct{} // likewise, for each body that is kept elsewhere and opened
 	trouble trouble
 	now     func() time.Time
 
@@ -141,6 +142,7 @@ func New(c Config) (*Service, error) {
 		cfg:      c,
 		targets:  newTargets(c.Guard, nil, c.PerHost),
 		workers:  make(chan struct{}, c.Workers),
+		open:     make(chan struct{}, c.Workers),
 		trouble:  trouble{log: c.Logger},
 		now:      time.Now,
 		wake:     make(chan struct{}, 1),
@@ -293,6 +295,13 @@ func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
 		r.err = &deferral{err.Error(), retryStore} // a bug: defaults are valid
 		return r
 	}
+	var body *stream
+	if t.BodyRef != "" {
+		if body, r.err = s.body(ctx, t.BodyRef); r.err != nil {
+			return r
+		}
+		defer func() { _ = body.Close(); <-s.open }()
+	}
 	if r.err = to.enter(ctx.Done(), s.now); r.err != nil {
 		return r
 	}
@@ -303,7 +312,7 @@ func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
 	}
 	if r.err = s.occupy(ctx); r.err == nil {
 		defer func() { <-s.workers }()
-		r = s.callNow(ctx, calls, to, t)
+		r = s.callNow(calls, to, t, body)
 	}
 	if r.err == nil || isDeferral(r.err) {
 		to.refund(s.now(), retry)
@@ -322,18 +331,13 @@ func (s *Service) occupy(ctx context.Context) error {
 }
 
 // callNow calls, if there is enough time left for it.
-func (s *Service) callNow(ctx, calls context.Context, to *target, t Task) (r result) {
-	if t.BodyRef != "" {
-		if t.Body, r.err = s.body(ctx, t.BodyRef); r.err != nil {
-			return r
-		}
-	}
+func (s *Service) callNow(calls context.Context, to *target, t Task, body *stream) (r result) {
 	r.began = s.now()
 	if s.left(t) < 0 {
 		r.err = errNoWorker
 		return r
 	}
-	r.status, r.took, r.err = call(calls, to.client, t, t.callTime())
+	r.status, r.took, r.err = call(calls, to.client, t, body, t.callTime())
 	if r.err != nil && calls.Err() != nil {
 		r.err = fmt.Errorf("cut off as the service stops: %w", r.err)
 	}
@@ -351,35 +355,6 @@ var errNoWorker = &deferral{"no worker was free in time", shortestPause}
 func isDeferral(err error) bool {
 	_, ok := err.(*deferral)
 	return ok
-}
-
-// body reads a body that is kept elsewhere. Where it cannot, the task waits: nothing
-// was called.
-func (s *Service) body(ctx context.Context, ref string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTime)
-	defer cancel()
-	body, err := s.read(ctx, ref)
-	s.trouble.note("read a body", err)
-	if err != nil {
-		return nil, &deferral{"its body cannot be read: " + err.Error(), longestPause / 2}
-	}
-	return body, nil
-}
-
-func (s *Service) read(ctx context.Context, ref string) ([]byte, error) {
-	if s.cfg.Bodies == nil {
-		return nil, errors.New("the service has no store of bodies")
-	}
-	r, err := s.cfg.Bodies.Open(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	body, err := io.ReadAll(io.LimitReader(r, maxBody+1))
-	if err == nil && len(body) > maxBody {
-		err = fmt.Errorf("it has more than %d bytes", maxBody)
-	}
-	return body, err
 }
 
 // trouble tells the log when something begins to fail, and when it works again.

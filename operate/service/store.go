@@ -2,7 +2,9 @@ package service
 
 import (
 	"context"
+	"crypto/rand"
 	"embed"
+	"errors"
 	"time"
 
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
@@ -20,6 +22,7 @@ import (
 // changes with it, so nobody overwrites what he has not read.
 type Store struct {
 	db        *sqldb.DB
+	id        string
 	creations *group[*creation]
 	outcomes  *group[*settlement]
 }
@@ -61,10 +64,36 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{db: db}
+	if err := s.identify(ctx); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
 	s.creations = &group[*creation]{do: s.create, refused: sqldb.Refused}
 	s.outcomes = &group[*settlement]{do: s.settle, refused: sqldb.Refused}
 	return s, nil
 }
+
+// identify reads the ID, which is given once. A store that has one is not written, so
+// that one on a full disk opens.
+func (s *Store) identify(ctx context.Context) error {
+	read := func(tx sqldb.Tx) error {
+		_, err := tx.Get(ctx, "select store_id from retry_meta", nil, &s.id)
+		return err
+	}
+	if err := s.db.Look(ctx, read); err != nil || s.id != "" {
+		return err
+	}
+	return s.db.Write(ctx, func(tx sqldb.Tx) error {
+		_, err := tx.Exec(ctx, "update retry_meta set store_id = ? where store_id = EMPTY", rand.Text())
+		if err != nil {
+			return err
+		}
+		return read(tx)
+	})
+}
+
+// ID tells this store from all others: 26 letters and digits, made at random when its
+// tables are. A copy of the database has the same.
+func (s *Store) ID() string { return s.id }
 
 // Close waits for calls that are under way, and closes the store. Nobody calls it
 // any more.

@@ -927,3 +927,14 @@ func planOf(ctx context.Context, s *Store, statement string, args []any) (plan s
 	})
 	return plan, err
 }
+
+// TestStoreID is the same for all who open a store, and for nobody else.
+func TestStoreID(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		a, b := openStore(t, url), openStore(t, url)
+		other := openStore(t, filepath.Join(t.TempDir(), "other.db"))
+		if len(a.ID()) != 26 || b.ID() != a.ID() || other.ID() == a.ID() {
+			t.Errorf("IDs %q and %q, and of another store %q", a.ID(), b.ID(), other.ID())
+		}
+	})
+}

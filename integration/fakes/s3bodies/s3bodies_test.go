@@ -17,7 +17,7 @@ import (
 )
 
 func TestBucket(t *testing.T) {
-	for _, prefix := range []string{"", "redrive/bodies"} {
+	for _, prefix := range []string{"", "redrive/bodies", "a+b c"} {
 		t.Run("prefix "+prefix, func(t *testing.T) {
 			bodiestest.Run(t, func(t *testing.T) bodies.Store {
 				server := httptest.NewServer(gofakes3.New(s3mem.New()).Server())

@@ -115,10 +115,18 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 	if s.Guard, err = connect.Guard(c); err != nil {
 		return faulty(err)
 	}
-	if s.Bodies, err = connect.Bodies(ctx, c); err != nil {
+	address, err := c.TaskStoreAddress()
+	if err != nil {
 		return faulty(err)
 	}
-	schedule, err := openSchedule(c)
+	if s.Store, err = service.Open(ctx, address); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Store.Close()) }()
+	if s.Bodies, err = connect.Bodies(ctx, c, s.Store.ID()); err != nil {
+		return faulty(err)
+	}
+	schedule, err := openSchedule(c, s.Store.ID())
 	if err != nil {
 		return faulty(err)
 	}
@@ -132,29 +140,23 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 	if s.Letters != nil {
 		defer func() { err = errors.Join(err, s.Letters.Broker.Close(context.WithoutCancel(ctx))) }()
 	}
-	address, err := c.TaskStoreAddress()
-	if err != nil {
-		return faulty(err)
-	}
-	if s.Store, err = service.Open(ctx, address); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Store.Close()) }()
 	listener, err := net.Listen("tcp", c.Service.Listen)
 	if err != nil {
 		return fmt.Errorf("nothing was done: the address %s cannot be used: %w: is another redrive service running?", c.Service.Listen, err)
 	}
 	d.greet(listener.Addr().String(), len(s.Tokens) > 0)
+	s.Logger.Info("the store is open", "id", s.Store.ID())
 	return s.ServeOn(ctx, listener)
 }
 
-// openSchedule is nil for a schedule in memory.
-func openSchedule(c *config.Config) (*redisschedule.Schedule, error) {
+// openSchedule is nil for a schedule in memory. One in Redis is that of the store with
+// the ID alone.
+func openSchedule(c *config.Config, id string) (*redisschedule.Schedule, error) {
 	client, err := connect.Schedule(c)
 	if client == nil || err != nil {
 		return nil, err
 	}
-	schedule, err := redisschedule.New(client, "redrive")
+	schedule, err := redisschedule.New(client, "redrive:"+id)
 	if err != nil {
 		return nil, c.Fault("service.schedule", err)
 	}

@@ -19,8 +19,12 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/integration/redistest"
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/service"
+	"github.com/redrive-go/redrive/operate/service/bodies"
 )
 
 // retrying starts redrive service in a folder of its own, on real time. It returns its
@@ -367,6 +371,51 @@ func TestServiceBodies(t *testing.T) {
 	}
 	if files, err := os.ReadDir("service.db.bodies"); err != nil || len(files) != 1 {
 		t.Errorf("the directory of bodies has %v, error %v", files, err)
+	}
+}
+
+// TestServicesApart has two services in one directory and on one Redis, each with a
+// store of its own: neither takes what is the other's, or deletes it.
+func TestServicesApart(t *testing.T) {
+	c, err := config.Parse("test", []byte(`service: {schedule: {redis: "`+redistest.New(t).Addr+`"}, bodies: {directory: "`+t.TempDir()+`"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := time.Now().Add(time.Hour)
+	var refs []string
+	var shelves []bodies.Store
+	for _, id := range []string{"one", "two"} {
+		shelf, err := connect.Bodies(t.Context(), c, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ref, err := shelf.Put(t.Context(), "shop", strings.NewReader("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shelves, refs = append(shelves, shelf), append(refs, ref)
+		schedule, err := openSchedule(c, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer schedule.Close()
+		if due, _, err := schedule.Take(t.Context(), later, 10); len(due) > 0 || err != nil {
+			t.Errorf("%s takes %v, error %v", id, due, err)
+		}
+		if err := schedule.Add(t.Context(), service.Due{Row: 1, Tenant: "shop", At: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n, err := shelves[0].Sweep(t.Context(), later, func(context.Context, []string) ([]string, error) { return nil, nil })
+	if n != 1 || err != nil {
+		t.Errorf("%d swept, error %v, want 1", n, err)
+	}
+	body, _, err := shelves[1].Open(t.Context(), refs[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := body.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -28,11 +28,13 @@ type Store interface {
 	// Put keeps a body of a tenant, and returns its name.
 	Put(ctx context.Context, tenant string, body io.Reader) (ref string, err error)
 
-	// Keep makes a body as new as if it was put now, or fails with [ErrNotFound].
+	// Keep makes a body as new as if it was put now, or fails with [ErrNotFound] or
+	// [ErrTooLarge].
 	Keep(ctx context.Context, ref string) error
 
-	// Open reads a body, or fails with [ErrNotFound].
-	Open(ctx context.Context, ref string) (io.ReadCloser, error)
+	// Open opens a body of size bytes, or fails with [ErrNotFound] or [ErrTooLarge]. Once
+	// it is open, it can be read until it is closed, whatever becomes of ctx.
+	Open(ctx context.Context, ref string) (body io.ReadCloser, size int64, err error)
 
 	// Sweep deletes what is older than before and has no name that named returns of
 	// those it is given, and says how much that was.
@@ -42,8 +44,17 @@ type Store interface {
 // Named returns those of refs that tasks name.
 type Named func(ctx context.Context, refs []string) ([]string, error)
 
-// ErrNotFound reports that no body of this name is kept.
-var ErrNotFound = errors.New("no body of this name is kept")
+// MaxSize is how many bytes a body has at most.
+const MaxSize = 16 << 20
+
+var (
+	// ErrNotFound reports that no body of this name is kept.
+	ErrNotFound = errors.New("no body of this name is kept")
+
+	// ErrTooLarge reports a body of more than [MaxSize] bytes, which somebody else than
+	// Put has put there.
+	ErrTooLarge = fmt.Errorf("the body has more than %d bytes", MaxSize)
+)
 
 // Ref is the name of a body of a tenant, by the SHA-256 of the body.
 func Ref(tenant string, sum hash.Hash) string { return tenant + "/" + hex.EncodeToString(sum.Sum(nil)) }

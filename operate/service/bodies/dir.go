@@ -18,9 +18,10 @@ import (
 )
 
 // Dir keeps bodies as files of a directory, which processes on several machines may
-// share. A body is in TENANT/aa/SUM.RANDOM, with aa the first two letters of its sum.
-// Each Put and Keep makes a file of its own, so that a sweep which takes an older one
-// away takes nothing from them.
+// share. A body is in TENANT/aa/SUM.TIME-RANDOM, with aa the first two letters of its
+// sum. Each Put and Keep makes a file of its own, so that a sweep which takes an older
+// one away takes nothing from them. Whoever shares a directory shares the tasks, too:
+// Sweep deletes what its caller does not need.
 type Dir string
 
 // unfinished begins the names of files that are still written, or were when their
@@ -64,13 +65,14 @@ func (d Dir) Put(ctx context.Context, tenant string, body io.Reader) (ref string
 	return ref, syncDir(filepath.Dir(name))
 }
 
-// next is the name of another file for a body, in a folder that is there.
+// next is the name of another file for a body, in a folder that is there. It is the
+// last in their order.
 func (d Dir) next(ref string) (string, error) {
 	folder, sum, err := d.place(ref)
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(folder, sum+"."+rand.Text()), makeDir(folder)
+	return filepath.Join(folder, fmt.Sprintf("%s.%016x-%s", sum, time.Now().UnixNano(), rand.Text())), makeDir(folder)
 }
 
 // place is the folder that the files of a body are in, and what their names begin
@@ -103,8 +105,20 @@ func (d Dir) files(ref string) ([]string, error) {
 }
 
 // Keep implements [Store].
-func (d Dir) Keep(_ context.Context, ref string) error {
-	return d.first(ref, func(file string) error {
+func (d Dir) Keep(ctx context.Context, ref string) error { return d.keep(ctx, ref, os.Link) }
+
+// keep makes a link to the latest file of a body, or a copy, where that has as many as
+// the file system allows, or it has none. A copy then is the latest, and what it was
+// made of ages.
+func (d Dir) keep(ctx context.Context, ref string, link func(file, name string) error) error {
+	return d.latest(ref, func(file string) error {
+		info, err := os.Stat(file)
+		if err == nil && info.Size() > MaxSize {
+			err = ErrTooLarge
+		}
+		if err != nil {
+			return err
+		}
 		name, err := d.next(ref)
 		if err != nil {
 			return err
@@ -113,29 +127,55 @@ func (d Dir) Keep(_ context.Context, ref string) error {
 		if err := os.Chtimes(file, now, now); err != nil { // before a sweep can see the new name
 			return err
 		}
-		if err := os.Link(file, name); err != nil {
-			return err
+		if err := link(file, name); err != nil {
+			return d.copy(ctx, ref, file)
 		}
 		return syncDir(filepath.Dir(name))
 	})
 }
 
-// Open implements [Store].
-func (d Dir) Open(_ context.Context, ref string) (io.ReadCloser, error) {
-	var body *os.File
-	err := d.first(ref, func(file string) (err error) {
-		body, err = os.Open(file)
-		return err
-	})
+// copy puts a body that is in a file once more.
+func (d Dir) copy(ctx context.Context, ref, file string) error {
+	body, _, err := open(file)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return body, nil
+	defer body.Close()
+	tenant, _, _ := Split(ref) // it is the name of a file
+	again, err := d.Put(ctx, tenant, body)
+	if err == nil && again != ref {
+		err = fmt.Errorf("%s is damaged: its body is %s", file, again)
+	}
+	return err
 }
 
-// first does something with a file of a body: with another one, if a sweep was
-// quicker, as long as there are any.
-func (d Dir) first(ref string, do func(file string) error) error {
+// Open implements [Store].
+func (d Dir) Open(_ context.Context, ref string) (body io.ReadCloser, size int64, err error) {
+	err = d.latest(ref, func(file string) (err error) {
+		body, size, err = open(file)
+		return err
+	})
+	return body, size, err
+}
+
+func open(file string) (body io.ReadCloser, size int64, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Size() > MaxSize {
+		err = ErrTooLarge
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
+}
+
+// latest does something with the latest file of a body: with another one, if a sweep
+// was quicker, as long as there are any.
+func (d Dir) latest(ref string, do func(file string) error) error {
 	for {
 		files, err := d.files(ref)
 		if err != nil {
@@ -144,7 +184,7 @@ func (d Dir) first(ref string, do func(file string) error) error {
 		if len(files) == 0 {
 			return fmt.Errorf("%w: %s", ErrNotFound, ref)
 		}
-		if err := do(files[0]); !errors.Is(err, fs.ErrNotExist) {
+		if err := do(files[len(files)-1]); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -153,26 +193,34 @@ func (d Dir) first(ref string, do func(file string) error) error {
 // Sweep implements [Store].
 func (d Dir) Sweep(ctx context.Context, before time.Time, named Named) (deleted int, err error) {
 	old := sweep.Old{Named: named, Delete: removeFiles}
+	var unread []error // and the rest is swept
 	err = filepath.WalkDir(string(d), func(file string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // another sweep was here, or nothing was ever put
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // another sweep was here, or nothing was ever put
 			return nil
+		case err != nil:
+			unread = append(unread, err)
+			return fs.SkipDir
+		case e.IsDir():
+			return ctx.Err()
 		}
-		if err != nil || e.IsDir() {
-			return errors.Join(err, ctx.Err())
+		ref, ok := d.refOf(file)
+		if !ok {
+			return nil
 		}
 		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !info.ModTime().Before(before) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			unread = append(unread, err)
+		}
+		if err != nil || !info.ModTime().Before(before) {
 			return nil
 		}
-		if ref, ok := d.refOf(file); ok && err == nil {
-			err = old.Add(ctx, ref, file)
-		}
-		return err
+		return old.Add(ctx, ref, file)
 	})
 	if err == nil {
 		err = old.Flush(ctx)
 	}
-	if err != nil {
+	if err = errors.Join(append(unread, err)...); err != nil {
 		err = fmt.Errorf("bodies that no task names cannot be deleted: %w", err)
 	}
 	return old.Deleted, err

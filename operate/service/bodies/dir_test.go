@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -76,5 +77,54 @@ func TestForeignFiles(t *testing.T) {
 	}
 	if n, err := bodies.Dir(dir).Sweep(t.Context(), time.Now().Add(time.Hour), nobody); n > 0 || err != nil || len(filesIn(t, dir)) != 4 {
 		t.Errorf("%d swept, error %v, %q left", n, err, filesIn(t, dir))
+	}
+}
+
+// TestLinksHaveALimit keeps a body whose file may have two links more often than that.
+// What is full ages, and is swept, while the body is kept.
+func TestLinksHaveALimit(t *testing.T) {
+	dir := t.TempDir()
+	d := bodies.Dir(dir)
+	ref, err := d.Put(t.Context(), "shop", strings.NewReader("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := map[string]int{} // by the file that they are of
+	of := map[string]string{}
+	link := func(file, name string) error {
+		first := file
+		if of[file] != "" {
+			first = of[file]
+		}
+		if links[first] >= 2 {
+			return &os.LinkError{Op: "link", Old: file, New: name, Err: syscall.EMLINK}
+		}
+		links[first]++
+		of[name] = first
+		return os.Link(file, name)
+	}
+	for range 9 {
+		old := time.Now().Add(-48 * time.Hour)
+		for _, file := range filesIn(t, dir) {
+			if err := os.Chtimes(file, old, old); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := d.KeepBy(t.Context(), ref, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(links) != 3 {
+		t.Errorf("%d files have links, want 3 of 10 names: %v", len(links), links)
+	}
+	if n, err := d.Sweep(t.Context(), time.Now().Add(-24*time.Hour), nobody); n != 6 || err != nil {
+		t.Errorf("%d swept, error %v, want 6: all names but of the latest copy, and of what it was made of", n, err)
+	}
+	body, size, err := d.Open(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(body); string(text) != "a" || size != 1 || errors.Join(err, body.Close()) != nil {
+		t.Errorf("%q of %d bytes, error %v", text, size, err)
 	}
 }

@@ -1,6 +1,9 @@
 -- Texts are BYTES: they come from callers, and may hold anything. Times are
 -- milliseconds since 1970 in UTC, 0 for none. Durations are milliseconds, too.
 
+-- What bodies and schedule of this store are told from those of others by.
+alter table retry_meta add column store_id BYTES not null default EMPTY;
+
 create table retry_policies (
 	tenant BYTES not null,
 	policy_id BYTES not null,

@@ -19,6 +19,8 @@ import (
 func Run(t *testing.T, open func(t *testing.T) bodies.Store) {
 	t.Run("keeps", func(t *testing.T) { keeps(t, open(t)) })
 	t.Run("knows its own names", func(t *testing.T) { knows(t, open(t)) })
+	t.Run("refuses what is too large", func(t *testing.T) { refuses(t, open(t)) })
+	t.Run("reads without its context", func(t *testing.T) { readsOn(t, open(t)) })
 	t.Run("sweeps", func(t *testing.T) { sweeps(t, open(t)) })
 	t.Run("sweeps one of many", func(t *testing.T) { sweepsMany(t, open(t)) })
 	t.Run("sweeps beside others", func(t *testing.T) { sweepsBeside(t, open(t)) })
@@ -36,7 +38,7 @@ func put(t *testing.T, s bodies.Store, tenant, body string) string {
 // has reports whether a body is there, which must be as it was put.
 func has(t *testing.T, s bodies.Store, ref, want string) bool {
 	t.Helper()
-	body, err := s.Open(t.Context(), ref)
+	body, size, err := s.Open(t.Context(), ref)
 	if errors.Is(err, bodies.ErrNotFound) {
 		return false
 	}
@@ -44,8 +46,8 @@ func has(t *testing.T, s bodies.Store, ref, want string) bool {
 		t.Fatal(err)
 	}
 	text, err := io.ReadAll(body)
-	if err = errors.Join(err, body.Close()); err != nil || string(text) != want {
-		t.Errorf("%s is %.100q, error %v, want %.100q", ref, text, err, want)
+	if err = errors.Join(err, body.Close()); err != nil || string(text) != want || size != int64(len(want)) {
+		t.Errorf("%s is %.100q of %d bytes, error %v, want %.100q", ref, text, size, err, want)
 	}
 	return true
 }
@@ -65,13 +67,44 @@ func keeps(t *testing.T, s bodies.Store) {
 func knows(t *testing.T, s bodies.Store) {
 	ref := put(t, s, "shop", "a")
 	for _, name := range []string{"", "shop", "shop/", "/" + ref, ref + "0", ref[:len(ref)-1], ref + "/", "bank/" + ref[5:], "../" + ref, "./" + ref[5:], "shop/../" + ref, strings.ToUpper(ref), "shop/" + strings.Repeat("0", 64), "shop/" + strings.Repeat("z", 64)} {
-		body, err := s.Open(t.Context(), name)
+		body, _, err := s.Open(t.Context(), name)
 		if err == nil {
 			_ = body.Close()
 		}
 		if kept := s.Keep(t.Context(), name); !errors.Is(err, bodies.ErrNotFound) || !errors.Is(kept, bodies.ErrNotFound) {
 			t.Errorf("%q: %v, %v, want ErrNotFound", name, err, kept)
 		}
+	}
+}
+
+func refuses(t *testing.T, s bodies.Store) {
+	ref := put(t, s, "shop", strings.Repeat("a", bodies.MaxSize+1))
+	body, _, err := s.Open(t.Context(), ref)
+	if err == nil {
+		_ = body.Close()
+	}
+	if kept := s.Keep(t.Context(), ref); !errors.Is(err, bodies.ErrTooLarge) || !errors.Is(kept, bodies.ErrTooLarge) {
+		t.Errorf("%v, %v, want ErrTooLarge", err, kept)
+	}
+}
+
+// readsOn reads a body when the context is over that it was opened with.
+func readsOn(t *testing.T, s bodies.Store) {
+	ref := put(t, s, "shop", strings.Repeat("a", 8<<20))
+	ctx, cancel := context.WithCancel(t.Context())
+	body, size, err := s.Open(ctx, ref)
+	cancel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, body)
+	if err = errors.Join(err, body.Close()); err != nil || n != size {
+		t.Errorf("%d of %d bytes, error %v", n, size, err)
+	}
+	if body, _, err := s.Open(ctx, ref); err == nil {
+		_ = body.Close()
+	} else if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want that of the context", err)
 	}
 }
 

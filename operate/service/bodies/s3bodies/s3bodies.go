@@ -26,7 +26,8 @@ import (
 // Bucket keeps bodies as objects. A body is in PREFIX/TENANT/SUM/RANDOM: each Put and
 // Keep makes an object of its own, so that a sweep which takes an older one away takes
 // nothing from them. Who may write there can put PREFIX/TENANT/SUM/ANYTHING, and name
-// TENANT/SUM in a task.
+// TENANT/SUM in a task. Whoever shares bucket and prefix shares the tasks, too: Sweep
+// deletes what its caller does not need.
 type Bucket struct {
 	Client *s3.Client
 	Name   string
@@ -63,35 +64,61 @@ func (b *Bucket) Put(ctx context.Context, tenant string, body io.Reader) (ref st
 
 // Keep implements [bodies.Store].
 func (b *Bucket) Keep(ctx context.Context, ref string) error {
-	return b.first(ctx, ref, func(key string) error {
-		source := (&url.URL{Path: b.Name + "/" + key}).EscapedPath()
+	return b.first(ctx, ref, func(key string, _ int64) error {
+		source := strings.ReplaceAll((&url.URL{Path: b.Name + "/" + key}).EscapedPath(), "+", "%2B") // or it is read as a space
 		_, err := b.Client.CopyObject(ctx, &s3.CopyObjectInput{Bucket: &b.Name, CopySource: &source, Key: aws.String(b.key(ref) + rand.Text())})
 		return err
 	})
 }
 
 // Open implements [bodies.Store].
-func (b *Bucket) Open(ctx context.Context, ref string) (body io.ReadCloser, err error) {
-	err = b.first(ctx, ref, func(key string) error {
-		out, err := b.Client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Name, Key: &key})
+func (b *Bucket) Open(ctx context.Context, ref string) (body io.ReadCloser, size int64, err error) {
+	reading, cut := context.WithCancel(context.WithoutCancel(ctx))
+	opened := context.AfterFunc(ctx, cut)
+	err = b.first(reading, ref, func(key string, n int64) error {
+		out, err := b.Client.GetObject(reading, &s3.GetObjectInput{Bucket: &b.Name, Key: &key})
 		if err == nil {
-			body = out.Body
+			body, size = &stream{out.Body, cut}, n
 		}
 		return err
 	})
-	return body, err
+	if !opened() {
+		if body != nil {
+			_ = body.Close()
+		}
+		err = fmt.Errorf("bucket %s does not answer in time: %w", b.Name, ctx.Err())
+	}
+	if err != nil {
+		cut()
+		return nil, 0, err
+	}
+	return body, size, nil
+}
+
+// stream is a body that ends the context of its request when it is closed.
+type stream struct {
+	io.ReadCloser
+	cut context.CancelFunc
+}
+
+func (s *stream) Close() error {
+	s.cut() // what is left is not read
+	return s.ReadCloser.Close()
 }
 
 // noSuchKey is the code of an object that is gone. Copies have no type for it.
 const noSuchKey = "NoSuchKey"
 
+// mostGone is how many objects may be gone in a row, once they were listed.
+const mostGone = 10
+
 // first does something with an object of a body: with another one, if a sweep was
 // quicker, as long as there are any.
-func (b *Bucket) first(ctx context.Context, ref string, do func(key string) error) error {
+func (b *Bucket) first(ctx context.Context, ref string, do func(key string, size int64) error) error {
 	if _, _, err := bodies.Split(ref); err != nil {
 		return err
 	}
-	for {
+	for gone := 1; ; gone++ {
 		page, err := b.Client.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &b.Name, Prefix: aws.String(b.key(ref)), MaxKeys: aws.Int32(1)})
 		if err != nil {
 			return fmt.Errorf("bucket %s cannot be read: %w", b.Name, err)
@@ -99,8 +126,12 @@ func (b *Bucket) first(ctx context.Context, ref string, do func(key string) erro
 		if len(page.Contents) == 0 {
 			return fmt.Errorf("%w: %s", bodies.ErrNotFound, ref)
 		}
-		err = do(aws.ToString(page.Contents[0].Key))
-		if fault, ok := errors.AsType[smithy.APIError](err); ok && fault.ErrorCode() == noSuchKey {
+		object := page.Contents[0]
+		if aws.ToInt64(object.Size) > bodies.MaxSize {
+			return bodies.ErrTooLarge
+		}
+		err = do(aws.ToString(object.Key), aws.ToInt64(object.Size))
+		if fault, ok := errors.AsType[smithy.APIError](err); ok && fault.ErrorCode() == noSuchKey && gone < mostGone {
 			continue
 		}
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -18,13 +19,14 @@ import (
 	"github.com/redrive-go/redrive/operate/service/bodies/s3bodies"
 )
 
-// Bodies returns where the retry service keeps large bodies; nil if it keeps none. It
-// connects to nothing. The error is a *config.Fault.
-func Bodies(ctx context.Context, c *config.Config) (bodies.Store, error) {
+// Bodies returns where the retry service keeps large bodies, apart from those of stores
+// with another ID; nil if it keeps none. It connects to nothing. The error is a
+// *config.Fault.
+func Bodies(ctx context.Context, c *config.Config, id string) (bodies.Store, error) {
 	bucket := c.Service.Bodies.S3
 	if bucket == nil {
 		if dir := c.BodyDirectory(); dir != "" {
-			return bodies.Dir(dir), nil
+			return bodies.Dir(filepath.Join(dir, id)), nil
 		}
 		return nil, nil
 	}
@@ -37,7 +39,10 @@ func Bodies(ctx context.Context, c *config.Config) (bodies.Store, error) {
 			o.BaseEndpoint, o.UsePathStyle = aws.String(bucket.Endpoint), true // names of buckets are no hosts elsewhere
 		}
 	})
-	return &s3bodies.Bucket{Client: client, Name: bucket.Bucket, Prefix: bucket.Prefix}, nil
+	if bucket.Prefix != "" {
+		id = bucket.Prefix + "/" + id
+	}
+	return &s3bodies.Bucket{Client: client, Name: bucket.Bucket, Prefix: id}, nil
 }
 
 // Tokens are those that callers of the retry service show, and the one that readers
@@ -84,7 +89,7 @@ func Guard(c *config.Config) (*service.Guard, error) {
 func checkService(ctx context.Context, c *config.Config) error {
 	_, _, noTokens := Tokens(c)
 	_, noGuard := Guard(c)
-	_, noBodies := Bodies(ctx, c)
+	_, noBodies := Bodies(ctx, c, "")
 	client, noSchedule := Schedule(c)
 	if client != nil {
 		noSchedule = client.Close()

@@ -1,0 +1,100 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/operate/service/bodies"
+)
+
+// body opens a body that is kept elsewhere, and takes one of s.open for it. Where it
+// cannot, the task waits: nothing was called.
+func (s *Service) body(ctx context.Context, ref string) (*stream, error) {
+	if s.cfg.Bodies == nil {
+		return nil, &deferral{"the service has no store of bodies", longestPause / 2}
+	}
+	queue := time.NewTimer(longestQueue)
+	defer queue.Stop()
+	select {
+	case s.open <- struct{}{}:
+	case <-queue.C:
+		return nil, &deferral{"as many bodies as may be are open", shortestPause}
+	case <-ctx.Done():
+		return nil, errNoWorker
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	body, size, err := s.cfg.Bodies.Open(ctx, ref)
+	if errors.Is(err, bodies.ErrTooLarge) {
+		<-s.open
+		return nil, classify.Permanent(err)
+	}
+	s.trouble.note("read a body", err)
+	if err != nil {
+		<-s.open
+		return nil, &deferral{"its body cannot be read: " + err.Error(), longestPause / 2}
+	}
+	return &stream{body: body, size: size}, nil
+}
+
+// stream is a body that is read while it is sent.
+type stream struct {
+	body io.ReadCloser
+	size int64
+
+	mu     sync.Mutex
+	closed bool
+	err    *unreadError
+}
+
+// unreadError is why a body broke off. Package httpretry looks for Deferred: it is
+// nothing that the breaker of the target should hear.
+type unreadError struct{ error }
+
+func (*unreadError) Deferred() bool { return true }
+
+// Read implements io.Reader.
+func (s *stream) Read(p []byte) (int, error) {
+	n, err := s.body.Read(p)
+	if err == nil || err == io.EOF {
+		return n, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed && s.err == nil { // or net/http has given up
+		s.err = &unreadError{err}
+	}
+	return n, &unreadError{err}
+}
+
+// Close implements io.Closer. It may be called again.
+func (s *stream) Close() error {
+	s.mu.Lock()
+	closed := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	return s.body.Close()
+}
+
+// broken is why a call has failed whose body broke off; nil if it did not. The target
+// may have seen a part, so it is an attempt, and one that is worth another, whatever
+// the error would mean elsewhere.
+func (s *stream) broken() error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		return nil
+	}
+	return fmt.Errorf("its body could not be read to its end: %v", s.err)
+}
