@@ -30,7 +30,7 @@ func callOnce(t testing.TB, targets Targets, resolver *net.Resolver, task Task, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := ts.of(u)
+	to, err := ts.of("a", u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestCallIsSentOnce(t *testing.T) {
 	})
 	ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
 	u, _ := url.Parse(target)
-	to, err := ts.of(u)
+	to, err := ts.of("a", u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +364,7 @@ func TestBreakerOfATarget(t *testing.T) {
 	ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
 	do := func(target string) error {
 		u, _ := url.Parse(target)
-		to, err := ts.of(u)
+		to, err := ts.of("a", u)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,8 +50,9 @@ type Config struct {
 	// Workers is how many calls are made at once. Zero means 64.
 	Workers int
 
-	// PerHost is how many of them may go to the same host and port, so that one which
-	// hangs does not hold all workers. Zero means a quarter of Workers.
+	// PerHost is how many calls of one tenant may go to the same host and port at once,
+	// so that one which hangs does not hold all workers. Tenants that call the same host
+	// have as many each, and it may get all of these. Zero means a quarter of Workers.
 	PerHost int
 
 	// Sweep is how often the store is searched for tasks that the schedule has lost, for
@@ -288,7 +289,7 @@ func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
 	if r.err = s.cfg.Guard.Allowed(u); r.err != nil {
 		return r
 	}
-	to, err := s.targets.of(u)
+	to, err := s.targets.of(t.Tenant, u)
 	if err != nil {
 		r.err = &deferral{err.Error(), retryStore} // a bug: defaults are valid
 		return r
