@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -47,7 +46,9 @@ type Config struct {
 	// again. Nil is slog.Default().
 	Logger *slog.Logger
 
-	// Workers is how many calls are made at once. Zero means 64.
+	// Workers is how many calls are made at once. One tenant alone makes at most three
+	// quarters of them, but at least one, so that there is a worker for another. Zero
+	// means 64.
 	Workers int
 
 	// PerHost is how many calls of one tenant may go to the same host and port at once,
@@ -80,6 +81,7 @@ const (
 	ahead       = 250 * time.Millisecond // how long before they are due tasks are claimed
 	mostMargin  = 5 * time.Second        // see Task.margin
 	poll        = 250 * time.Millisecond // how long nobody asks the schedule at most
+	breather    = 20 * time.Millisecond  // between looks at tasks of tenants that have enough in hand
 	retryStore  = time.Second            // after a failure of store or schedule
 	retryPolicy = 5 * time.Second        // of a task whose policy cannot be read
 	addTime     = 200 * time.Millisecond // for adding to the schedule, while others wait to be stored
@@ -98,17 +100,17 @@ const (
 type Service struct {
 	cfg     Config
 	targets *targets
-	workers chan struct{} // has one for each call under way
+	workers *shares // of the calls under way
+	hands   *shares // of the tasks that are claimed
 	trouble trouble
 	now     func() time.Time
 
 	wake    chan struct{} // something was added
 	dead    chan struct{} // a task was exhausted
-	freed   chan struct{} // fewer tasks are in hand
+	freed   chan struct{} // fewer tasks are claimed
 	endings chan ending
 	tasks   sync.WaitGroup
-	inHand  atomic.Int64
-	working sync.Map // the rows in hand
+	working sync.Map // the rows that are claimed
 
 	mu       sync.Mutex
 	policies map[policyKey]Policy
@@ -141,7 +143,8 @@ func New(c Config) (*Service, error) {
 	return &Service{
 		cfg:      c,
 		targets:  newTargets(c.Guard, nil, c.PerHost),
-		workers:  make(chan struct{}, c.Workers),
+		workers:  newShares(c.Workers),
+		hands:    newShares(c.Workers * mostInHand),
 		trouble:  trouble{log: c.Logger},
 		now:      time.Now,
 		wake:     make(chan struct{}, 1),
@@ -302,24 +305,14 @@ func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
 	if r.err = to.token(s.now(), retry, rand.Float64()); r.err != nil {
 		return r
 	}
-	if r.err = s.occupy(ctx); r.err == nil {
-		defer func() { <-s.workers }()
+	if r.err = errNoWorker; s.workers.wait(ctx, t.Tenant) {
+		defer s.workers.give(t.Tenant)
 		r = s.callNow(ctx, calls, to, t)
 	}
 	if r.err == nil || isDeferral(r.err) {
 		to.refund(s.now(), retry)
 	}
 	return r
-}
-
-// occupy waits for a worker until ctx ends.
-func (s *Service) occupy(ctx context.Context) error {
-	select {
-	case s.workers <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return errNoWorker
-	}
 }
 
 // callNow calls, if there is enough time left for it.
