@@ -104,9 +104,10 @@ func keepHarmless(h http.Header) {
 	}
 }
 
-// hostPort names what is called: the host in lower case, and the port.
+// hostPort names what is called: the host in lower case and without a dot at its end,
+// which means the same, and the port.
 func hostPort(u *url.URL) string {
-	return net.JoinHostPort(strings.ToLower(u.Hostname()), cmp.Or(u.Port(), usualPorts[u.Scheme]))
+	return net.JoinHostPort(strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), cmp.Or(u.Port(), usualPorts[u.Scheme]))
 }
 
 // reserved are the headers that the service, or each hop, sets itself.

@@ -32,7 +32,7 @@ func callOnce(t testing.TB, targets Targets, resolver *net.Resolver, task Task, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := ts.of(u)
+	to, err := ts.of("a", u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestCallIsSentOnce(t *testing.T) {
 	for _, tt := range []struct{ method, body string }{{"POST", "hello"}, {"POST", ""}, {"GET", ""}, {"HEAD", ""}, {"OPTIONS", ""}, {"GET", "hello"}, {"DELETE", ""}} {
 		ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
 		u, _ := url.Parse(target)
-		to, err := ts.of(u)
+		to, err := ts.of("a", u)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -382,7 +382,7 @@ func TestBreakerOfATarget(t *testing.T) {
 	ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
 	do := func(target string) error {
 		u, _ := url.Parse(target)
-		to, err := ts.of(u)
+		to, err := ts.of("a", u)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -422,7 +422,7 @@ func TestCallStreams(t *testing.T) {
 	})
 	ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
 	u, _ := url.Parse(target)
-	to, err := ts.of(u)
+	to, err := ts.of("a", u)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,12 @@
 //     worker that died counts, as nobody knows its end.
 //   - One worker has a task at a time, for the visibility timeout of its policy. One
 //     that lost it changes nothing.
-//   - A target that hangs or is down holds up no other, and what waits for it is not
-//     counted against it. No tenant holds up another.
+//   - A target that is down holds up no other, nor does one that hangs: it has a part of
+//     the calls of its tenant at most. What waits for it is not counted against it.
+//   - A tenant holds up no other, whatever its targets do: it alone takes at most three
+//     quarters of the workers, and of what is claimed. What is known of a target, such as
+//     that it is down, is known of it by tenant, so that one whose path or credentials do
+//     not work leaves the others on the same host alone.
 //   - Only what a [Guard] allows is called, whatever a name resolves to.
 //   - A task that is exhausted stays until its dead letter is confirmed, and can come
 //     back as long as it is kept.
@@ -28,4 +32,8 @@
 // task that it had claimed an attempt, also those that it had not called yet, of which
 // there are as many as come due in a quarter of a second, and no more than eight for
 // each call that it may make. Tasks have no order. A dead letter may be there twice.
+//
+// Many tenants in trouble at the same time, each with many targets that hang, leave
+// little to others: three of them a tenth of the workers, twenty a single one. Tenants
+// that call the same host limit what it gets each by itself, not together.
 package service

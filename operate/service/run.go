@@ -38,9 +38,9 @@ func (s *Service) Run(ctx context.Context) {
 
 // feed claims tasks while there is room for them.
 func (s *Service) feed(ctx, calls context.Context) {
-	var blind time.Time // until when the schedule is not asked, as it has failed
+	var in intake
 	for ctx.Err() == nil {
-		room := s.cfg.Workers*mostInHand - int(s.inHand.Load())
+		room := s.hands.left()
 		if room < max(s.cfg.Workers*mostInHand/16, 1) { // so that claims are worth their transaction
 			select {
 			case <-s.freed:
@@ -49,33 +49,74 @@ func (s *Service) feed(ctx, calls context.Context) {
 			continue
 		}
 		now := s.now()
-		due, next, err := s.take(ctx, now, min(room, mostClaimed), &blind)
-		switch {
-		case err != nil:
+		due, next, err := s.take(ctx, now, min(room, mostClaimed), &in)
+		if err != nil {
 			sleep(ctx, retryStore)
-		case len(due) > 0:
-			s.claim(ctx, calls, due)
-		default:
+			continue
+		}
+		if len(due) == 0 {
 			s.idle(ctx, now, next)
+			continue
+		}
+		due, over := s.divide(due)
+		if len(over) > 0 {
+			s.putBack(ctx, over)
+		}
+		if len(due) > 0 {
+			s.claim(ctx, calls, due)
+		}
+		if len(over) > 0 {
+			sleep(ctx, breather)
 		}
 	}
 }
 
+// divide takes places for tasks that are due. Over are those whose tenants have enough
+// in hand.
+func (s *Service) divide(all []Due) (due, over []Due) {
+	for _, d := range all {
+		if s.hands.take(d.Tenant) {
+			due = append(due, d)
+		} else {
+			over = append(over, d)
+		}
+	}
+	return due, over
+}
+
+// putBack puts tasks back that were taken, due when they were: the next Take returns
+// them again, but in turns with those of tenants that have room.
+func (s *Service) putBack(ctx context.Context, over []Due) {
+	within, cancel := context.WithTimeout(ctx, addTime)
+	defer cancel()
+	_ = s.Scheduled(within, over...)
+}
+
+// intake is where tasks come from while the schedule fails.
+type intake struct {
+	blind time.Time // until when the schedule is not asked
+	after Due       // where to go on in the store; zero is its beginning
+}
+
 // take asks the schedule, or while that fails, the store.
-func (s *Service) take(ctx context.Context, now time.Time, n int, blind *time.Time) (due []Due, next time.Time, err error) {
-	if now.Before(blind.Add(-s.cfg.Sweep)) || !now.Before(*blind) { // the first is a clock that was set back
+func (s *Service) take(ctx context.Context, now time.Time, n int, in *intake) (due []Due, next time.Time, err error) {
+	if now.Before(in.blind.Add(-s.cfg.Sweep)) || !now.Before(in.blind) { // the first is a clock that was set back
 		due, next, err = s.cfg.Schedule.Take(ctx, now.Add(ahead), n)
 		s.trouble.note("take tasks from the schedule", err)
 		if err == nil {
 			return due, next, nil
 		}
-		*blind = now.Add(s.cfg.Sweep)
+		in.blind = now.Add(s.cfg.Sweep)
 	}
-	due, err = s.waiting(ctx, Due{}, n)
+	due, err = s.waiting(ctx, in.after, n)
+	in.after = Due{}
 	for i, d := range due {
 		if d.At.After(now.Add(ahead)) {
 			return due[:i], d.At, err
 		}
+	}
+	if len(due) == n {
+		in.after = due[n-1] // behind those whose tenants have enough
 	}
 	return due, time.Time{}, err
 }
@@ -95,12 +136,18 @@ func (s *Service) idle(ctx context.Context, now, next time.Time) {
 	}
 }
 
-// claim claims tasks, and begins to work on them.
+// claim claims tasks that have a place each, and begins to work on them.
 func (s *Service) claim(ctx, calls context.Context, due []Due) {
-	rows := make([]int64, len(due))
+	rows, unclaimed := make([]int64, len(due)), map[int64]string{}
 	for i, d := range due {
 		rows[i] = d.Row
+		unclaimed[d.Row] = d.Tenant
 	}
+	defer func() {
+		for _, tenant := range unclaimed {
+			s.hands.give(tenant)
+		}
+	}()
 	// What is half claimed when the service stops would count as an attempt.
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
@@ -112,7 +159,7 @@ func (s *Service) claim(ctx, calls context.Context, due []Due) {
 		return
 	}
 	for _, t := range tasks {
-		s.inHand.Add(1)
+		delete(unclaimed, t.Row)
 		s.working.Store(t.Row, nil)
 		s.tasks.Go(func() { s.endings <- s.work(ctx, calls, t) })
 	}
@@ -173,7 +220,7 @@ func (s *Service) settled(ctx context.Context, batch []ending, lost []string, st
 	for _, e := range batch {
 		if !e.foreign {
 			s.working.Delete(e.Task.Row)
-			s.inHand.Add(-1)
+			s.hands.give(e.Task.Tenant)
 		}
 		late := slices.Contains(lost, e.Task.ID)
 		if !stored {

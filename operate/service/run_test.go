@@ -144,10 +144,10 @@ func TestFlood(t *testing.T) {
 			_ = s.Scheduled(t.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt})
 		}
 		w.within(1500*time.Millisecond, "small", Succeeded, 20) // behind what is in hand
-		if n := w.count("flood", Succeeded); n < 1500 || n > 3000 {
-			t.Errorf("%d tasks of the flood are done after 3.5 s, want about 640 a second", n)
+		if n := w.count("flood", Succeeded); n < 1500 || n > 2000 {
+			t.Errorf("%d tasks of the flood are done after 3.5 s, want about 480 a second: three quarters of the workers", n)
 		}
-		w.within(15*time.Second, "flood", Succeeded, 10_000)
+		w.within(20*time.Second, "flood", Succeeded, 10_000)
 		stop()
 	})
 }
@@ -264,7 +264,7 @@ func TestLeases(t *testing.T) {
 			}
 			_, stop := w.start()
 			_, stopOther := w.start()
-			w.within(30*time.Minute, "a", Exhausted, 12)
+			w.within(time.Hour, "a", Exhausted, 12)
 			stop()
 			stopOther()
 			for _, r := range w.store.rows {
@@ -687,10 +687,10 @@ func TestBodiesThatBreak(t *testing.T) {
 			if len(got.log) > 0 && !strings.Contains(got.log[0].Error, "body could not be read to its end: "+fault.Error()) {
 				t.Errorf("the log has %q", got.log[0].Error)
 			}
-			if shelf.open.Load() != 0 || len(s.open) != 0 {
+			if shelf.open.Load() != 0 || s.open.left() != 64 {
 				t.Errorf("%d bodies were left open", shelf.open.Load())
 			}
-			to, _ := s.targets.of(&url.URL{Scheme: "https", Host: "shop.example"})
+			to, _ := s.targets.of("a", &url.URL{Scheme: "https", Host: "shop.example"})
 			if snap := to.breaker.Snapshot(time.Now()); snap.Failures > 0 {
 				t.Errorf("the breaker has heard %+v", snap)
 			}

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -47,11 +46,14 @@ type Config struct {
 	// again. Nil is slog.Default().
 	Logger *slog.Logger
 
-	// Workers is how many calls are made at once. Zero means 64.
+	// Workers is how many calls are made at once. One tenant alone makes at most three
+	// quarters of them, but at least one, so that there is a worker for another. Zero
+	// means 64.
 	Workers int
 
-	// PerHost is how many of them may go to the same host and port, so that one which
-	// hangs does not hold all workers. Zero means a quarter of Workers.
+	// PerHost is how many calls of one tenant may go to the same host and port at once,
+	// so that one which hangs does not hold all workers. Tenants that call the same host
+	// have as many each, and it may get all of these. Zero means a quarter of Workers.
 	PerHost int
 
 	// Sweep is how often the store is searched for tasks that the schedule has lost, for
@@ -79,6 +81,7 @@ const (
 	ahead       = 250 * time.Millisecond // how long before they are due tasks are claimed
 	mostMargin  = 5 * time.Second        // see Task.margin
 	poll        = 250 * time.Millisecond // how long nobody asks the schedule at most
+	breather    = 20 * time.Millisecond  // between looks at tasks of tenants that have enough in hand
 	retryStore  = time.Second            // after a failure of store or schedule
 	retryPolicy = 5 * time.Second        // of a task whose policy cannot be read
 	addTime     = 200 * time.Millisecond // for adding to the schedule, while others wait to be stored
@@ -97,18 +100,18 @@ const (
 type Service struct {
 	cfg     Config
 	targets *targets
-	workers chan struct{} // has one for each call under way
-	open    chan struct{} // likewise, for each body that is kept elsewhere and opened
+	workers *shares // of the calls under way
+	open    *shares // of the bodies that are kept elsewhere and are open
+	hands   *shares // of the tasks that are claimed
 	trouble trouble
 	now     func() time.Time
 
 	wake    chan struct{} // something was added
 	dead    chan struct{} // a task was exhausted
-	freed   chan struct{} // fewer tasks are in hand
+	freed   chan struct{} // fewer tasks are claimed
 	endings chan ending
 	tasks   sync.WaitGroup
-	inHand  atomic.Int64
-	working sync.Map // the rows in hand
+	working sync.Map // the rows that are claimed
 
 	mu       sync.Mutex
 	policies map[policyKey]Policy
@@ -141,8 +144,9 @@ func New(c Config) (*Service, error) {
 	return &Service{
 		cfg:      c,
 		targets:  newTargets(c.Guard, nil, c.PerHost),
-		workers:  make(chan struct{}, c.Workers),
-		open:     make(chan struct{}, c.Workers),
+		workers:  newShares(c.Workers),
+		open:     newShares(c.Workers),
+		hands:    newShares(c.Workers * mostInHand),
 		trouble:  trouble{log: c.Logger},
 		now:      time.Now,
 		wake:     make(chan struct{}, 1),
@@ -290,17 +294,10 @@ func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
 	if r.err = s.cfg.Guard.Allowed(u); r.err != nil {
 		return r
 	}
-	to, err := s.targets.of(u)
+	to, err := s.targets.of(t.Tenant, u)
 	if err != nil {
 		r.err = &deferral{err.Error(), retryStore} // a bug: defaults are valid
 		return r
-	}
-	var body *stream
-	if t.BodyRef != "" {
-		if body, r.err = s.body(ctx, t.BodyRef); r.err != nil {
-			return r
-		}
-		defer func() { _ = body.Close(); <-s.open }()
 	}
 	if r.err = to.enter(ctx.Done(), s.now); r.err != nil {
 		return r
@@ -310,24 +307,33 @@ func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
 	if r.err = to.token(s.now(), retry, rand.Float64()); r.err != nil {
 		return r
 	}
-	if r.err = s.occupy(ctx); r.err == nil {
-		defer func() { <-s.workers }()
-		r = s.callNow(calls, to, t, body)
-	}
-	if r.err == nil || isDeferral(r.err) {
+	if r = s.occupy(ctx, calls, to, t); r.err == nil || isDeferral(r.err) {
 		to.refund(s.now(), retry)
 	}
 	return r
 }
 
-// occupy waits for a worker until ctx ends.
-func (s *Service) occupy(ctx context.Context) error {
-	select {
-	case s.workers <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return errNoWorker
+// occupy waits until ctx ends for what a call needs: its body, and then a worker.
+func (s *Service) occupy(ctx, calls context.Context, to *target, t Task) (r result) {
+	r.began = s.now()
+	var body *stream
+	if t.BodyRef != "" {
+		if !s.open.wait(ctx, t.Tenant) {
+			r.err = errNoWorker
+			return r
+		}
+		defer s.open.give(t.Tenant)
+		if body, r.err = s.body(ctx, t.BodyRef); r.err != nil {
+			return r
+		}
+		defer body.Close()
 	}
+	if !s.workers.wait(ctx, t.Tenant) {
+		r.err = errNoWorker
+		return r
+	}
+	defer s.workers.give(t.Tenant)
+	return s.callNow(calls, to, t, body)
 }
 
 // callNow calls, if there is enough time left for it.

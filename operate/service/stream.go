@@ -6,37 +6,25 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/operate/service/bodies"
 )
 
-// body opens a body that is kept elsewhere, and takes one of s.open for it. Where it
-// cannot, the task waits: nothing was called.
+// body opens a body that is kept elsewhere. Where it cannot, the task waits: nothing
+// was called.
 func (s *Service) body(ctx context.Context, ref string) (*stream, error) {
 	if s.cfg.Bodies == nil {
 		return nil, &deferral{"the service has no store of bodies", longestPause / 2}
-	}
-	queue := time.NewTimer(longestQueue)
-	defer queue.Stop()
-	select {
-	case s.open <- struct{}{}:
-	case <-queue.C:
-		return nil, &deferral{"as many bodies as may be are open", shortestPause}
-	case <-ctx.Done():
-		return nil, errNoWorker
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
 	body, size, err := s.cfg.Bodies.Open(ctx, ref)
 	if errors.Is(err, bodies.ErrTooLarge) {
-		<-s.open
 		return nil, classify.Permanent(err)
 	}
 	s.trouble.note("read a body", err)
 	if err != nil {
-		<-s.open
 		return nil, &deferral{"its body cannot be read: " + err.Error(), longestPause / 2}
 	}
 	return &stream{body: body, size: size}, nil

@@ -42,43 +42,46 @@ func (d *deferral) Error() string {
 func (d *deferral) Deferred() bool            { return true }
 func (d *deferral) RetryAfter() time.Duration { return d.wait }
 
-// targets are what is called, by host and port.
+// targets are what is called, by tenant, host and port: how a host answers one tenant
+// says little about another's path or credentials there.
 type targets struct {
 	guard   *Guard
 	base    http.RoundTripper
 	perHost int
 
 	mu         sync.Mutex
-	young, old map[string]*target // when there are too many young ones, they become the old ones
+	young, old map[targetKey]*target // when there are too many young ones, they become the old ones
 }
 
 func newTargets(g *Guard, resolver *net.Resolver, perHost int) *targets {
-	return &targets{guard: g, base: once{newTransport(g, resolver, perHost)}, perHost: perHost, young: map[string]*target{}}
+	return &targets{guard: g, base: once{newTransport(g, resolver, perHost)}, perHost: perHost, young: map[targetKey]*target{}}
 }
 
-// of returns the target of a URL.
-func (ts *targets) of(u *url.URL) (*target, error) {
-	name := hostPort(u)
+type targetKey struct{ tenant, name string }
+
+// of returns the target of a tenant's URL.
+func (ts *targets) of(tenant string, u *url.URL) (*target, error) {
+	key := targetKey{tenant, hostPort(u)}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if t := ts.young[name]; t != nil {
+	if t := ts.young[key]; t != nil {
 		return t, nil
 	}
-	t := ts.old[name]
+	t := ts.old[key]
 	if t == nil {
 		var err error
-		if t, err = ts.newTarget(name); err != nil {
+		if t, err = ts.newTarget(key.name); err != nil {
 			return nil, err
 		}
 	}
 	if len(ts.young) >= mostTargets {
-		ts.young, ts.old = map[string]*target{}, ts.young
+		ts.young, ts.old = map[targetKey]*target{}, ts.young
 	}
-	ts.young[name] = t
+	ts.young[key] = t
 	return t, nil
 }
 
-// target is a host and port, and what the calls to it share.
+// target is a host and port, and what a tenant's calls to it share.
 type target struct {
 	name    string
 	client  *http.Client

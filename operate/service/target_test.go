@@ -10,7 +10,7 @@ import (
 
 func newTestTarget(t testing.TB, perHost int) *target {
 	t.Helper()
-	to, err := newTargets(newTestGuard(t, Targets{}), nil, perHost).of(&url.URL{Scheme: "https", Host: "a.example"})
+	to, err := newTargets(newTestGuard(t, Targets{}), nil, perHost).of("a", &url.URL{Scheme: "https", Host: "a.example"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,16 +75,22 @@ func TestParking(t *testing.T) {
 
 func TestTargetsAreBounded(t *testing.T) {
 	ts := newTargets(newTestGuard(t, Targets{}), nil, 2)
-	of := func(host string) *target {
-		to, err := ts.of(&url.URL{Scheme: "https", Host: host})
+	ofTenant := func(tenant, host string) *target {
+		to, err := ts.of(tenant, &url.URL{Scheme: "https", Host: host})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return to
 	}
+	of := func(host string) *target { return ofTenant("a", host) }
 	first := of("first.example")
-	if of("FIRST.example:443") != first || of("first.example:80") == first {
-		t.Error("host and port are not what tells targets apart")
+	for _, host := range []string{"FIRST.example:443", "first.example.", "First.Example.:443"} {
+		if of(host) != first {
+			t.Errorf("%s is another target than first.example", host)
+		}
+	}
+	if of("first.example:80") == first || ofTenant("b", "first.example") == first {
+		t.Error("another port, or another tenant, has the same target")
 	}
 	for i := range 3 * mostTargets {
 		of(fmt.Sprintf("host%d.example", i))

@@ -27,6 +27,7 @@ func Run(t *testing.T, empty func(t *testing.T) service.Schedule) {
 		{"no more than asked for", noMore},
 		{"a task moves", moves},
 		{"tenants take turns", turns},
+		{"what is put back", putBack},
 		{"the clock steps back", stepBack},
 		{"strange tenants", strangeTenants},
 		{"at once", atOnce},
@@ -176,6 +177,41 @@ func turns(s *schedule) {
 	}
 	if len(seen) != 51 {
 		s.Errorf("54 takes, three at once, served %d tenants of 51", len(seen))
+	}
+}
+
+// putBack puts back what a flood had taken, as who has no room for it does: its order
+// stays, and others get their turns meanwhile.
+func putBack(s *schedule) {
+	for i := range int64(100) {
+		s.add(due(i, "flood", i))
+	}
+	for range 3 {
+		s.expect(at(1000), 4, at(4), 0, 1, 2, 3)
+		s.add(due(3, "flood", 3), due(1, "flood", 1), due(0, "flood", 0), due(2, "flood", 2))
+	}
+	for i := range int64(20) {
+		s.add(due(2000+i, "small", 500+i))
+	}
+	small := 0
+	for range 4 {
+		tasks, _, err := s.Take(s.Context(), at(1000), 12)
+		if err != nil {
+			s.Fatal(err)
+		}
+		for _, d := range tasks {
+			if d.Tenant == "flood" {
+				s.add(d)
+			} else {
+				small++
+			}
+		}
+	}
+	if small != 20 {
+		s.Errorf("%d of 20 tasks of the small tenant were taken beside a flood that is put back", small)
+	}
+	if rows, _ := s.take(at(1000), 200); len(rows) != 100 || !slices.IsSorted(rows) {
+		s.Errorf("took %v, want all of the flood in order", rows)
 	}
 }
 

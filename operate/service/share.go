@@ -1,0 +1,97 @@
+package service
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// shares divides places among tenants. One gets another place while it has less than
+// three times as many as are free, and the last free one goes only to a tenant that has
+// none. So one alone has at most three quarters of them, but at least one place, and
+// three together nine tenths.
+type shares struct {
+	mu      sync.Mutex
+	free    int
+	held    map[string]int             // by tenant; none is 0
+	waiting map[string][]chan struct{} // by tenant: closed when its place is there
+}
+
+func newShares(places int) *shares {
+	return &shares{free: places, held: map[string]int{}, waiting: map[string][]chan struct{}{}}
+}
+
+// left returns how many places are free.
+func (s *shares) left() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.free
+}
+
+// take reports whether a tenant got a place. It must be given back.
+func (s *shares) take(tenant string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.takeLocked(tenant)
+}
+
+func (s *shares) takeLocked(tenant string) bool {
+	held := s.held[tenant]
+	if s.free == 0 || held > 0 && (s.free == 1 || held >= 3*s.free) {
+		return false
+	}
+	s.free--
+	s.held[tenant]++
+	return true
+}
+
+// wait waits for a place until ctx ends, and reports whether it got one.
+func (s *shares) wait(ctx context.Context, tenant string) bool {
+	s.mu.Lock()
+	if s.takeLocked(tenant) {
+		s.mu.Unlock()
+		return true
+	}
+	got := make(chan struct{})
+	s.waiting[tenant] = append(s.waiting[tenant], got)
+	s.mu.Unlock()
+	select {
+	case <-got:
+		return true
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.waiting[tenant], got)
+	if i < 0 {
+		return true // it came at the same time
+	}
+	s.queue(tenant, slices.Delete(s.waiting[tenant], i, i+1))
+	return false
+}
+
+// give gives back a place of a tenant, for those that wait, in their order within a
+// tenant.
+func (s *shares) give(tenant string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free++
+	if s.held[tenant]--; s.held[tenant] == 0 {
+		delete(s.held, tenant)
+	}
+	for other, queue := range s.waiting {
+		for len(queue) > 0 && s.takeLocked(other) {
+			close(queue[0])
+			queue = queue[1:]
+		}
+		s.queue(other, queue)
+	}
+}
+
+func (s *shares) queue(tenant string, queue []chan struct{}) {
+	if len(queue) == 0 {
+		delete(s.waiting, tenant)
+		return
+	}
+	s.waiting[tenant] = queue
+}
