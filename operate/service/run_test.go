@@ -216,6 +216,22 @@ func TestWrongPolicy(t *testing.T) {
 	})
 }
 
+// TestManyAtOnce has more tasks due at once than a target may have calls, late in the
+// budget of a policy whose delays are long: those that are put off come back soon.
+func TestManyAtOnce(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.store.policies["slow"] = Policy{ID: "slow", Backoff: Fixed, InitialDelayMs: 600_000, TotalBudgetMs: 900_000, JitterType: NoJitter}.WithDefaults()
+		w.targets["shop.example"] = answers(50*time.Millisecond, always(200))
+		for range 500 {
+			w.add("a", "shop.example", 6*time.Minute).PolicyID = "slow"
+		}
+		_, stop := w.start()
+		defer stop()
+		w.within(7*time.Minute, "a", Succeeded, 500)
+		w.calledOnce()
+	})
+}
+
 // TestWorkerDies has a task in the hand of a worker that is no more.
 func TestWorkerDies(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
