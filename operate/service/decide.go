@@ -52,8 +52,7 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 		// For as long as it says, whatever the policy has calls wait for, but not for
 		// longer than half of the budget that is left: it may be sooner.
 		policy.Backoff = retry.Backoff{Base: shortestPause, Cap: shortestPause}
-		left := millis(p.TotalBudgetMs) - now.Sub(t.BudgetSince)
-		v.RetryAfter = min(v.RetryAfter, max(left/2, shortestPause))
+		v.RetryAfter = min(v.RetryAfter, max(p.left(t, now)/2, shortestPause))
 	}
 	d := retry.Decide(policy, retry.Run{
 		Attempt:       t.AttemptNumber + 1,
@@ -112,6 +111,11 @@ func (p Policy) verdict(r result) classify.Verdict {
 		v.Class = classify.ClassTransient
 	}
 	return v
+}
+
+// left is what is left of the budget of a task, in whole milliseconds.
+func (p Policy) left(t Task, now time.Time) time.Duration {
+	return (millis(p.TotalBudgetMs) - max(now.Sub(t.BudgetSince), 0)).Truncate(time.Millisecond)
 }
 
 // retries reports whether a response with this status is retried.

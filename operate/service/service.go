@@ -213,7 +213,10 @@ func (s *Service) work(ctx, calls context.Context, t Task) ending {
 		t.Status, t.NextAttemptAt = Pending, ceil(s.now().Add(retryPolicy))
 		return ending{Outcome: Outcome{Task: t}, quiet: true}
 	}
-	r := s.attempt(inTime, calls, t)
+	r := result{began: s.now(), err: errBudgetOver}
+	if p.left(t, r.began) > 0 {
+		r = s.attempt(inTime, calls, t, p)
+	}
 	if isDeferral(r.err) && ctx.Err() != nil {
 		return back(t)
 	}
@@ -278,7 +281,7 @@ func (s *Service) policy(ctx context.Context, t Task) (Policy, error) {
 
 // attempt calls the target of a task, unless something keeps it from that until ctx
 // ends.
-func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
+func (s *Service) attempt(ctx, calls context.Context, t Task, p Policy) (r result) {
 	r.began = s.now()
 	u, err := url.Parse(t.TargetURL)
 	if err != nil {
@@ -303,7 +306,7 @@ func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
 	}
 	if r.err = s.occupy(ctx); r.err == nil {
 		defer func() { <-s.workers }()
-		r = s.callNow(ctx, calls, to, t)
+		r = s.callNow(ctx, calls, to, t, p)
 	}
 	if r.err == nil || isDeferral(r.err) {
 		to.refund(s.now(), retry)
@@ -321,8 +324,9 @@ func (s *Service) occupy(ctx context.Context) error {
 	}
 }
 
-// callNow calls, if there is enough time left for it.
-func (s *Service) callNow(ctx, calls context.Context, to *target, t Task) (r result) {
+// callNow calls, if there is enough time left for it, and for no longer than what is
+// left of the budget.
+func (s *Service) callNow(ctx, calls context.Context, to *target, t Task, p Policy) (r result) {
 	if t.BodyRef != "" {
 		if t.Body, r.err = s.body(ctx, t.BodyRef); r.err != nil {
 			return r
@@ -333,7 +337,12 @@ func (s *Service) callNow(ctx, calls context.Context, to *target, t Task) (r res
 		r.err = errNoWorker
 		return r
 	}
-	r.status, r.took, r.err = call(calls, to.client, t, t.callTime())
+	limit := min(t.callTime(), p.left(t, r.began))
+	if limit <= 0 {
+		r.err = errBudgetOver
+		return r
+	}
+	r.status, r.took, r.err = call(calls, to.client, t, limit)
 	if r.err != nil && calls.Err() != nil {
 		r.err = fmt.Errorf("cut off as the service stops: %w", r.err)
 	}
@@ -345,8 +354,13 @@ func (s *Service) callNow(ctx, calls context.Context, to *target, t Task) (r res
 	return r
 }
 
-// errNoWorker puts off a task whose lease would not last for the call.
-var errNoWorker = &deferral{"no worker was free in time", shortestPause}
+var (
+	// errNoWorker puts off a task whose lease would not last for the call.
+	errNoWorker = &deferral{"no worker was free in time", shortestPause}
+
+	// errBudgetOver ends a task: what comes after it is too late.
+	errBudgetOver = &deferral{reason: "its budget is over"}
+)
 
 func isDeferral(err error) bool {
 	_, ok := err.(*deferral)
