@@ -47,12 +47,14 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 		t.Status, t.LastStatus, t.LastError = Succeeded, r.status, ""
 		return Outcome{Task: t, Attempt: r.attempt()}
 	}
-	v := p.verdict(r)
-	if v.Deferred { // not for longer than half of the budget that is left: it may be sooner
-		left := millis(p.TotalBudgetMs) - now.Sub(t.BudgetSince)
-		v.RetryAfter = min(v.RetryAfter, max(left/2, shortestPause))
+	v, policy := p.verdict(r), p.Retry()
+	if v.Deferred {
+		// For as long as it says, whatever the policy has calls wait for, but not for
+		// longer than half of the budget that is left: it may be sooner.
+		policy.Backoff = retry.Backoff{Base: shortestPause, Cap: shortestPause}
+		v.RetryAfter = min(v.RetryAfter, max(p.left(t, now)/2, shortestPause))
 	}
-	d := retry.Decide(p.Retry(), retry.Run{
+	d := retry.Decide(policy, retry.Run{
 		Attempt:       t.AttemptNumber + 1,
 		FirstFailedAt: t.BudgetSince,
 		Now:           now,
@@ -101,11 +103,19 @@ func (p Policy) verdict(r result) classify.Verdict {
 	case r.status != 0:
 		return classify.Verdict{Class: classify.ClassTransient, RetryAfter: v.RetryAfter}
 	}
-	v = classify.Verdict{Class: v.Class, Deferred: exhausted(r.err)}
+	v = classify.Verdict{Class: v.Class}
+	if exhausted(r.err) {
+		v.Deferred, v.RetryAfter = true, shortestPause
+	}
 	if v.Class != classify.ClassPoison {
 		v.Class = classify.ClassTransient
 	}
 	return v
+}
+
+// left is what is left of the budget of a task, in whole milliseconds.
+func (p Policy) left(t Task, now time.Time) time.Duration {
+	return (millis(p.TotalBudgetMs) - max(now.Sub(t.BudgetSince), 0)).Truncate(time.Millisecond)
 }
 
 // retries reports whether a response with this status is retried.

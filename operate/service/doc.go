@@ -11,6 +11,7 @@
 //     can be made again from it: losing that loses no task.
 //   - A task is called until a call succeeds, or until its policy, or whoever
 //     cancels it, ends it. Every call has the task's idempotency key.
+//   - No call begins after the total budget of the task, or goes on beyond it.
 //   - A target gets no more calls of a task than its policy says. An attempt of a
 //     worker that died counts, as nobody knows its end.
 //   - One worker has a task at a time, for the visibility timeout of its policy. One

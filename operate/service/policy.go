@@ -11,8 +11,14 @@ type Policy struct {
 	InitialDelayMs int64   `json:"initialDelayMs"` // before the second attempt
 	Multiplier     float64 `json:"multiplier"`     // only of EXPONENTIAL
 	MaxDelayMs     int64   `json:"maxDelayMs"`
-	TotalBudgetMs  int64   `json:"totalBudgetMs"` // from creation to the end of the last attempt
-	JitterType     string  `json:"jitterType"`    // FULL, EQUAL, DECORRELATED or NONE
+
+	// TotalBudgetMs is the time from the creation of a task, or its return, to the end
+	// of its last attempt. A call is cut off there. A task is EXHAUSTED as soon as an
+	// attempt as long as the last one would not end in time, and also if it was never
+	// called by then.
+	TotalBudgetMs int64 `json:"totalBudgetMs"`
+
+	JitterType string `json:"jitterType"` // FULL, EQUAL, DECORRELATED or NONE
 
 	// RetryableStatusCodes are the responses that are retried. None means those that
 	// pass by their nature: 408, 425, 429, and 5xx but 501 and 505.

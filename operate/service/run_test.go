@@ -222,6 +222,66 @@ func TestWrongPolicy(t *testing.T) {
 	})
 }
 
+// TestManyAtOnce has more tasks due at once than a target may have calls, late in the
+// budget of a policy whose delays are long: those that are put off come back soon.
+func TestManyAtOnce(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.store.policies["slow"] = Policy{ID: "slow", Backoff: Fixed, InitialDelayMs: 600_000, TotalBudgetMs: 900_000, JitterType: NoJitter}.WithDefaults()
+		w.targets["shop.example"] = answers(50*time.Millisecond, always(200))
+		for range 500 {
+			w.add("a", "shop.example", 6*time.Minute).PolicyID = "slow"
+		}
+		_, stop := w.start()
+		defer stop()
+		w.within(7*time.Minute, "a", Succeeded, 500)
+		w.calledOnce()
+	})
+}
+
+// slowShelf takes a while.
+type slowShelf struct{ shelf }
+
+func (b slowShelf) Open(ctx context.Context, ref string) (io.ReadCloser, int64, error) {
+	time.Sleep(2 * time.Second)
+	return b.shelf.Open(ctx, ref)
+}
+
+// TestBudget has tasks whose budget is over before they can be called, and one whose
+// call would take longer: nothing is called after the budget, nor beyond its end.
+func TestBudget(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.config.Bodies = slowShelf{}
+		w.store.policies["short"] = Policy{ID: "short", TotalBudgetMs: 10_000, JitterType: NoJitter}.WithDefaults()
+		add := func(tenant, host string) *fakeRow {
+			r := w.add(tenant, host, 0)
+			r.PolicyID = "short"
+			return r
+		}
+		never, again, late := add("a", "shop.example"), add("a", "shop.example"), add("a", "shop.example")
+		again.AttemptNumber = 1
+		back := add("b", "shop.example")
+		time.Sleep(time.Hour) // nobody works
+		never.BodyRef, late.BodyRef = "a/1", "a/1"
+		back.BudgetSince = time.Now().Add(-9 * time.Second)
+		late.BudgetSince = back.BudgetSince
+		w.targets["slow.example"] = answers(25*time.Second, always(200))
+		slow := add("c", "slow.example")
+		_, stop := w.start()
+		defer stop()
+		w.within(0, "a", Exhausted, 2) // without as much as a look at the body
+		w.within(0, "b", Succeeded, 1)
+		w.within(10*time.Second, "c", Exhausted, 1)
+		for _, r := range []*fakeRow{never, again, late} {
+			if got := w.task(r); len(w.callsOf(r)) > 0 || len(got.log) > 0 || got.LastError != "expired: not called: its budget is over" {
+				t.Errorf("called %v, %d in the log, %q", w.callsOf(r), len(got.log), got.LastError)
+			}
+		}
+		if log := w.task(slow).log; len(log) != 1 || log[0].Duration != 10*time.Second || !strings.Contains(log[0].Error, "no answer within 10s") {
+			t.Errorf("the log is %+v", log)
+		}
+	})
+}
+
 // TestWorkerDies has a task in the hand of a worker that is no more.
 func TestWorkerDies(t *testing.T) {
 	inVirtualTime(t, func(w *world) {

@@ -219,7 +219,10 @@ func (s *Service) work(ctx, calls context.Context, t Task) ending {
 		t.Status, t.NextAttemptAt = Pending, ceil(s.now().Add(retryPolicy))
 		return ending{Outcome: Outcome{Task: t}, quiet: true}
 	}
-	r := s.attempt(inTime, calls, t)
+	r := result{began: s.now(), err: errBudgetOver}
+	if p.left(t, r.began) > 0 {
+		r = s.attempt(inTime, calls, t, p)
+	}
 	if isDeferral(r.err) && ctx.Err() != nil {
 		return back(t)
 	}
@@ -284,7 +287,7 @@ func (s *Service) policy(ctx context.Context, t Task) (Policy, error) {
 
 // attempt calls the target of a task, unless something keeps it from that until ctx
 // ends.
-func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
+func (s *Service) attempt(ctx, calls context.Context, t Task, p Policy) (r result) {
 	r.began = s.now()
 	u, err := url.Parse(t.TargetURL)
 	if err != nil {
@@ -307,14 +310,14 @@ func (s *Service) attempt(ctx, calls context.Context, t Task) (r result) {
 	if r.err = to.token(s.now(), retry, rand.Float64()); r.err != nil {
 		return r
 	}
-	if r = s.occupy(ctx, calls, to, t); r.err == nil || isDeferral(r.err) {
+	if r = s.occupy(ctx, calls, to, t, p); r.err == nil || isDeferral(r.err) {
 		to.refund(s.now(), retry)
 	}
 	return r
 }
 
 // occupy waits until ctx ends for what a call needs: its body, and then a worker.
-func (s *Service) occupy(ctx, calls context.Context, to *target, t Task) (r result) {
+func (s *Service) occupy(ctx, calls context.Context, to *target, t Task, p Policy) (r result) {
 	r.began = s.now()
 	var body *stream
 	if t.BodyRef != "" {
@@ -333,17 +336,23 @@ func (s *Service) occupy(ctx, calls context.Context, to *target, t Task) (r resu
 		return r
 	}
 	defer s.workers.give(t.Tenant)
-	return s.callNow(calls, to, t, body)
+	return s.callNow(calls, to, t, p, body)
 }
 
-// callNow calls, if there is enough time left for it.
-func (s *Service) callNow(calls context.Context, to *target, t Task, body *stream) (r result) {
+// callNow calls, if there is enough time left for it, and for no longer than what is
+// left of the budget.
+func (s *Service) callNow(calls context.Context, to *target, t Task, p Policy, body *stream) (r result) {
 	r.began = s.now()
 	if s.left(t) < 0 {
 		r.err = errNoWorker
 		return r
 	}
-	r.status, r.took, r.err = call(calls, to.client, t, body, t.callTime())
+	limit := min(t.callTime(), p.left(t, r.began))
+	if limit <= 0 {
+		r.err = errBudgetOver
+		return r
+	}
+	r.status, r.took, r.err = call(calls, to.client, t, body, limit)
 	if r.err != nil && calls.Err() != nil {
 		r.err = fmt.Errorf("cut off as the service stops: %w", r.err)
 	}
@@ -355,8 +364,13 @@ func (s *Service) callNow(calls context.Context, to *target, t Task, body *strea
 	return r
 }
 
-// errNoWorker puts off a task whose lease would not last for the call.
-var errNoWorker = &deferral{"no worker was free in time", shortestPause}
+var (
+	// errNoWorker puts off a task whose lease would not last for the call.
+	errNoWorker = &deferral{"no worker was free in time", shortestPause}
+
+	// errBudgetOver ends a task: what comes after it is too late.
+	errBudgetOver = &deferral{reason: "its budget is over"}
+)
 
 func isDeferral(err error) bool {
 	_, ok := err.(*deferral)

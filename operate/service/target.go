@@ -35,6 +35,9 @@ type deferral struct {
 }
 
 func (d *deferral) Error() string {
+	if d.wait == 0 {
+		return "not called: " + d.reason
+	}
 	return fmt.Sprintf("not called: %s; again in about %v", d.reason, d.wait.Round(time.Millisecond))
 }
 
