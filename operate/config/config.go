@@ -319,7 +319,8 @@ type Service struct {
 	// back as long as it is kept.
 	Retention time.Duration `yaml:"retention" default:"30d"`
 
-	// Concurrency is the most calls at a time.
+	// Concurrency is the most calls at a time. One tenant alone makes three quarters of
+	// them at most.
 	Concurrency int `yaml:"concurrency" default:"64"`
 }
 

@@ -41,11 +41,11 @@ func (s *Service) feed(ctx, calls context.Context) {
 	var in intake
 	for ctx.Err() == nil {
 		room := s.hands.left()
-		if room < max(s.cfg.Workers*mostInHand/16, 1) { // so that claims are worth their transaction
-			select {
-			case <-s.freed:
-			case <-ctx.Done():
-			}
+		if room < max(s.cfg.Workers*mostInHand/16, 1) { // for claims that are worth their transaction
+			sleep(ctx, breather)
+			room = s.hands.left()
+		}
+		if room == 0 {
 			continue
 		}
 		now := s.now()
@@ -237,7 +237,6 @@ func (s *Service) settled(ctx context.Context, batch []ending, lost []string, st
 			again = append(again, Due{Row: e.Task.Row, Tenant: e.Task.Tenant, At: e.Task.NextAttemptAt})
 		}
 	}
-	signal(s.freed)
 	if len(again) > 0 {
 		within, cancel := context.WithTimeout(ctx, addTime)
 		defer cancel()

@@ -81,7 +81,7 @@ const (
 	ahead       = 250 * time.Millisecond // how long before they are due tasks are claimed
 	mostMargin  = 5 * time.Second        // see Task.margin
 	poll        = 250 * time.Millisecond // how long nobody asks the schedule at most
-	breather    = 20 * time.Millisecond  // between looks at tasks of tenants that have enough in hand
+	breather    = 20 * time.Millisecond  // until more is claimed, while much is in hand
 	retryStore  = time.Second            // after a failure of store or schedule
 	retryPolicy = 5 * time.Second        // of a task whose policy cannot be read
 	addTime     = 200 * time.Millisecond // for adding to the schedule, while others wait to be stored
@@ -108,7 +108,6 @@ type Service struct {
 
 	wake    chan struct{} // something was added
 	dead    chan struct{} // a task was exhausted
-	freed   chan struct{} // fewer tasks are claimed
 	endings chan ending
 	tasks   sync.WaitGroup
 	working sync.Map // the rows that are claimed
@@ -151,7 +150,6 @@ func New(c Config) (*Service, error) {
 		now:      time.Now,
 		wake:     make(chan struct{}, 1),
 		dead:     make(chan struct{}, 1),
-		freed:    make(chan struct{}, 1),
 		endings:  make(chan ending, mostSettled),
 		policies: map[policyKey]Policy{},
 	}, nil

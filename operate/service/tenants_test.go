@@ -24,7 +24,7 @@ func poisoned(answer func(context.Context, *http.Request) (*http.Response, error
 	}
 }
 
-// TestNoTenantHoldsUpAnother has one tenant, or three, in trouble of all kinds, and one
+// TestNoTenantHoldsUpAnother has one tenant, or some, in trouble of all kinds, and one
 // with a task a second, the same hosts among its targets: each is called in time.
 func TestNoTenantHoldsUpAnother(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -40,6 +40,7 @@ func TestNoTenantHoldsUpAnother(t *testing.T) {
 		"its 4 targets hang":                  {1, 4, 2000, poisoned(hangs), nil, time.Second},
 		"its 300 targets hang":                {1, 300, 2000, poisoned(hangs), nil, time.Second},
 		"all targets of three tenants hang":   {3, 300, 2000, poisoned(hangs), nil, time.Second},
+		"all targets of ten tenants hang":     {10, 30, 300, poisoned(hangs), nil, time.Second},
 		"300 targets hang, and Redis is away": {1, 300, 2000, poisoned(hangs), broken{}, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
