@@ -18,6 +18,7 @@ func (s *Service) Run(ctx context.Context) {
 	storing, give := context.WithCancel(context.WithoutCancel(ctx))
 	defer give()
 	var helpers sync.WaitGroup
+	helpers.Go(func() { s.reclaim(ctx) })
 	helpers.Go(func() { s.sweep(ctx) })
 	helpers.Go(func() { s.undertake(ctx) })
 	helpers.Go(func() { s.forget(ctx) })
@@ -64,12 +65,14 @@ func (s *Service) feed(ctx, calls context.Context) {
 // take asks the schedule, or while that fails, the store.
 func (s *Service) take(ctx context.Context, now time.Time, n int, blind *time.Time) (due []Due, next time.Time, err error) {
 	if now.Before(blind.Add(-s.cfg.Sweep)) || !now.Before(*blind) { // the first is a clock that was set back
-		due, next, err = s.cfg.Schedule.Take(ctx, now.Add(ahead), n)
+		within, cancel := context.WithTimeout(ctx, takeTime)
+		due, next, err = s.cfg.Schedule.Take(within, now.Add(ahead), n)
+		cancel()
 		s.trouble.note("take tasks from the schedule", err)
 		if err == nil {
 			return due, next, nil
 		}
-		*blind = now.Add(s.cfg.Sweep)
+		*blind = s.now().Add(s.cfg.Sweep)
 	}
 	due, err = s.waiting(ctx, Due{}, n)
 	for i, d := range due {
@@ -192,8 +195,6 @@ func (s *Service) settled(ctx context.Context, batch []ending, lost []string, st
 	}
 	signal(s.freed)
 	if len(again) > 0 {
-		within, cancel := context.WithTimeout(ctx, addTime)
-		defer cancel()
-		_ = s.Scheduled(within, again...)
+		_ = s.Scheduled(ctx, again...)
 	}
 }
