@@ -18,6 +18,7 @@ func (s *Service) Run(ctx context.Context) {
 	storing, give := context.WithCancel(context.WithoutCancel(ctx))
 	defer give()
 	var helpers sync.WaitGroup
+	helpers.Go(func() { s.reclaim(ctx) })
 	helpers.Go(func() { s.sweep(ctx) })
 	helpers.Go(func() { s.undertake(ctx) })
 	helpers.Go(func() { s.forget(ctx) })
@@ -60,7 +61,7 @@ func (s *Service) feed(ctx, calls context.Context) {
 		}
 		due, over := s.divide(due)
 		if len(over) > 0 {
-			s.putBack(ctx, over)
+			_ = s.Scheduled(ctx, over...) // the next Take has them in turns with others
 		}
 		if len(due) > 0 {
 			s.claim(ctx, calls, due)
@@ -84,14 +85,6 @@ func (s *Service) divide(all []Due) (due, over []Due) {
 	return due, over
 }
 
-// putBack puts tasks back that were taken, due when they were: the next Take returns
-// them again, but in turns with those of tenants that have room.
-func (s *Service) putBack(ctx context.Context, over []Due) {
-	within, cancel := context.WithTimeout(ctx, addTime)
-	defer cancel()
-	_ = s.Scheduled(within, over...)
-}
-
 // intake is where tasks come from while the schedule fails.
 type intake struct {
 	blind time.Time // until when the schedule is not asked
@@ -101,12 +94,14 @@ type intake struct {
 // take asks the schedule, or while that fails, the store.
 func (s *Service) take(ctx context.Context, now time.Time, n int, in *intake) (due []Due, next time.Time, err error) {
 	if now.Before(in.blind.Add(-s.cfg.Sweep)) || !now.Before(in.blind) { // the first is a clock that was set back
-		due, next, err = s.cfg.Schedule.Take(ctx, now.Add(ahead), n)
+		within, cancel := context.WithTimeout(ctx, takeTime)
+		due, next, err = s.cfg.Schedule.Take(within, now.Add(ahead), n)
+		cancel()
 		s.trouble.note("take tasks from the schedule", err)
 		if err == nil {
 			return due, next, nil
 		}
-		in.blind = now.Add(s.cfg.Sweep)
+		in.blind = s.now().Add(s.cfg.Sweep)
 	}
 	due, err = s.waiting(ctx, in.after, n)
 	in.after = Due{}
@@ -238,8 +233,6 @@ func (s *Service) settled(ctx context.Context, batch []ending, lost []string, st
 		}
 	}
 	if len(again) > 0 {
-		within, cancel := context.WithTimeout(ctx, addTime)
-		defer cancel()
-		_ = s.Scheduled(within, again...)
+		_ = s.Scheduled(ctx, again...)
 	}
 }

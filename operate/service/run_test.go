@@ -498,6 +498,73 @@ func TestScheduleFails(t *testing.T) {
 	})
 }
 
+// hanging is a schedule that does not answer.
+type hanging struct{ Schedule }
+
+func (hanging) Add(ctx context.Context, _ ...Due) error { <-ctx.Done(); return ctx.Err() }
+func (hanging) Take(ctx context.Context, _ time.Time, _ int) ([]Due, time.Time, error) {
+	<-ctx.Done()
+	return nil, time.Time{}, ctx.Err()
+}
+
+// TestScheduleHangs has the schedule hang while much waits: tasks are called all the
+// same, those of a worker that died come back, and who adds one does not wait.
+func TestScheduleHangs(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.config.Schedule = hanging{}
+		for i := range 1000 {
+			w.add("a", "shop.example", time.Duration(i)*10*time.Millisecond)
+		}
+		for range 5 * pageSize {
+			w.add("waits", "shop.example", time.Hour)
+		}
+		died := w.add("b", "shop.example", 0)
+		if _, err := w.store.Claim(t.Context(), []int64{died.Row}, time.Now(), 0); err != nil {
+			t.Fatal(err)
+		}
+		s, stop := w.start()
+		defer stop()
+		w.within(12*time.Second, "a", Succeeded, 1000)
+		began := time.Now()
+		if err := s.Scheduled(w.Context(), Due{died.Row, died.Tenant, died.NextAttemptAt}); err == nil || time.Since(began) != addTime {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		w.within(time.Minute, "b", Succeeded, 1)
+	})
+}
+
+// TestScheduleBack has a schedule take nothing for a while: all that waits gets there.
+func TestScheduleBack(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		full := &fullFor{Heap: NewHeap(), until: time.Now().Add(time.Minute)}
+		w.config.Schedule = full
+		for i := range 3 * pageSize {
+			w.add("a", "shop.example", time.Hour+time.Duration(i)*10*time.Millisecond)
+		}
+		_, stop := w.start()
+		defer stop()
+		time.Sleep(65 * time.Second)
+		if n := len(full.rows); n != 3*pageSize || full.refused > 60 {
+			t.Errorf("%d of %d tasks are scheduled, after %d vain attempts", n, 3*pageSize, full.refused)
+		}
+	})
+}
+
+// fullFor is a Heap that takes nothing until then.
+type fullFor struct {
+	*Heap
+	until   time.Time
+	refused int
+}
+
+func (f *fullFor) Add(ctx context.Context, tasks ...Due) error {
+	if time.Now().Before(f.until) {
+		f.refused++
+		return errors.New("no memory")
+	}
+	return f.Heap.Add(ctx, tasks...)
+}
+
 func TestDeadLetters(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
 		w.targets["bad.example"] = answers(time.Millisecond, always(404))

@@ -10,7 +10,8 @@ import (
 // dropped by [Store.Claim], and one that it does not know is found by the sweeper.
 // Losing all of it loses no task.
 //
-// It may be used by any number of goroutines, and where it is shared, processes:
+// Calls return when their context ends, whatever they wait for. A schedule may be used
+// by any number of goroutines, and where it is shared, processes:
 // no two of them get the same task, unless it was added again.
 type Schedule interface {
 	// Add puts tasks in, or moves them if they are there.

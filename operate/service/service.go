@@ -84,7 +84,8 @@ const (
 	breather    = 20 * time.Millisecond  // until more is claimed, while much is in hand
 	retryStore  = time.Second            // after a failure of store or schedule
 	retryPolicy = 5 * time.Second        // of a task whose policy cannot be read
-	addTime     = 200 * time.Millisecond // for adding to the schedule, while others wait to be stored
+	addTime     = 200 * time.Millisecond // for adding to the schedule, while callers and outcomes wait
+	takeTime    = time.Second            // for taking from it
 	storeTime   = 10 * time.Second       // for one call of the store
 	mostInHand  = 8                      // tasks that are claimed, for each worker
 	mostClaimed = 256                    // at once
@@ -172,8 +173,11 @@ func (c Config) faults() error {
 }
 
 // Scheduled adds tasks that were stored as PENDING to the schedule, and has those
-// that are due taken at once. Where it fails, the sweeper finds them.
+// that are due taken at once. It takes 200 ms at most. Where it fails, the sweeper
+// finds them.
 func (s *Service) Scheduled(ctx context.Context, tasks ...Due) error {
+	ctx, cancel := context.WithTimeout(ctx, addTime)
+	defer cancel()
 	err := s.cfg.Schedule.Add(ctx, tasks...)
 	s.trouble.note("add tasks to the schedule", err)
 	signal(s.wake)

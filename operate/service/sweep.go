@@ -17,24 +17,31 @@ const (
 	mostUnburied  = 3 // letters of a page that fail, before it is taken to be the broker's fault
 )
 
-// sweep brings back what was lost: tasks whose worker has died, and those that the
-// schedule does not know. It begins with all that wait.
+// reclaim brings back tasks whose worker has died. Nothing of the schedule holds it up.
+func (s *Service) reclaim(ctx context.Context) {
+	for more := true; more; more = sleep(ctx, s.cfg.Sweep) {
+		s.expire(ctx)
+	}
+}
+
+// sweep brings back tasks that the schedule does not know. It begins with all that
+// wait.
 func (s *Service) sweep(ctx context.Context) {
-	s.expire(ctx)
 	for after, more := (Due{}), true; more && ctx.Err() == nil; {
 		page, err := s.waiting(ctx, after, pageSize)
+		if err == nil && len(page) > 0 {
+			err = s.Scheduled(ctx, page...)
+		}
 		if err != nil {
 			sleep(ctx, retryStore)
 			continue
 		}
-		if more = len(page) == pageSize; len(page) > 0 {
+		if more = len(page) == pageSize; more {
 			after = page[len(page)-1]
-			_ = s.Scheduled(ctx, page...)
 		}
 	}
 	var after Due
 	for sleep(ctx, s.cfg.Sweep) {
-		s.expire(ctx)
 		after = s.overdue(ctx, after)
 	}
 }
@@ -47,8 +54,8 @@ func (s *Service) waiting(ctx context.Context, after Due, limit int) ([]Due, err
 	return page, err
 }
 
-// overdue schedules what should have been taken by now, from after on. It returns
-// where to go on.
+// overdue schedules what should have been taken by now, from after on, until that
+// fails. It returns where to go on.
 func (s *Service) overdue(ctx context.Context, after Due) Due {
 	limit := s.now().Add(-ahead)
 	for range pagesASweep {
@@ -60,8 +67,8 @@ func (s *Service) overdue(ctx context.Context, after Due) Due {
 				break
 			}
 		}
-		if len(page) > 0 {
-			_ = s.Scheduled(ctx, page...)
+		if len(page) > 0 && s.Scheduled(ctx, page...) != nil {
+			return after
 		}
 		if !full || err != nil {
 			return Due{}
