@@ -608,6 +608,35 @@ func TestDeadLetters(t *testing.T) {
 	})
 }
 
+// TestRefusedLetters has the broker refuse some letters for ever, and hang with one: all
+// others are published.
+func TestRefusedLetters(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.targets["bad.example"] = answers(time.Millisecond, always(404))
+		letters := map[string]bool{}
+		w.config.Bury = func(ctx context.Context, t Task) error {
+			switch t.ID {
+			case "task-1", "task-2", "task-3":
+				return errors.New("refused")
+			case "task-4":
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			letters[t.ID] = true
+			return nil
+		}
+		for range 50 {
+			w.add("a", "bad.example", 0)
+		}
+		_, stop := w.start()
+		time.Sleep(time.Hour)
+		stop()
+		if len(letters) != 46 {
+			t.Errorf("%d letters, want 46", len(letters))
+		}
+	})
+}
+
 // TestRetention keeps tasks that have ended for their time, and others for ever.
 func TestRetention(t *testing.T) {
 	for _, letters := range []bool{false, true} {
