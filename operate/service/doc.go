@@ -32,7 +32,9 @@
 // lost, or its worker. Targets must know the key again. A worker that dies costs each
 // task that it had claimed an attempt, also those that it had not called yet, of which
 // there are as many as come due in a quarter of a second, and no more than eight for
-// each call that it may make. Tasks have no order. A dead letter may be there twice.
+// each call that it may make; so does a claim whose commit was not confirmed. With a
+// single attempt in its policy such a task is EXHAUSTED without a call: give at least
+// two. Tasks have no order. A dead letter may be there twice.
 //
 // Many tenants in trouble at the same time, each with many targets that hang, leave
 // little to others: three of them a tenth of the workers, twenty a single one. Tenants

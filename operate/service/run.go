@@ -149,6 +149,8 @@ func (s *Service) claim(ctx, calls context.Context, due []Due) {
 	tasks, err := s.cfg.Store.Claim(within, rows, s.now(), ahead)
 	s.trouble.note("claim tasks", err)
 	if err != nil {
+		// Those that are claimed after all are dropped by the next Claim, and count as an
+		// attempt when their lease is over.
 		_ = s.Scheduled(ctx, due...)
 		sleep(ctx, retryStore)
 		return

@@ -80,7 +80,7 @@ func TestCalledWhenDue(t *testing.T) {
 		time.Sleep(3*time.Second + 37*time.Millisecond)
 		for i := range 100 {
 			r := add(time.Duration(i) * 31 * time.Millisecond)
-			if err := s.Scheduled(t.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt}); err != nil {
+			if err := s.Scheduled(w.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -141,7 +141,7 @@ func TestFlood(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		for i := range 20 {
 			r := w.add("small", fmt.Sprintf("host%d.example", i), 0)
-			_ = s.Scheduled(t.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt})
+			_ = s.Scheduled(w.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt})
 		}
 		w.within(1500*time.Millisecond, "small", Succeeded, 20) // behind what is in hand
 		if n := w.count("flood", Succeeded); n < 1500 || n > 2000 {
@@ -611,6 +611,35 @@ func TestDeadLetters(t *testing.T) {
 		stop()
 		stopOther()
 		expect(251)
+	})
+}
+
+// TestRefusedLetters has the broker refuse some letters for ever, and hang with one: all
+// others are published.
+func TestRefusedLetters(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		w.targets["bad.example"] = answers(time.Millisecond, always(404))
+		letters := map[string]bool{}
+		w.config.Bury = func(ctx context.Context, t Task) error {
+			switch t.ID {
+			case "task-1", "task-2", "task-3":
+				return errors.New("refused")
+			case "task-4":
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			letters[t.ID] = true
+			return nil
+		}
+		for range 50 {
+			w.add("a", "bad.example", 0)
+		}
+		_, stop := w.start()
+		time.Sleep(time.Hour)
+		stop()
+		if len(letters) != 46 {
+			t.Errorf("%d letters, want 46", len(letters))
+		}
 	})
 }
 

@@ -31,8 +31,8 @@ type Config struct {
 	}
 
 	// Bury publishes the dead letter of a task that is EXHAUSTED, and returns nil once
-	// it is confirmed. After an error, a crash, or if it takes longer than 30 s, it is
-	// called again, so that a letter may be there twice. Nil leaves them in the store.
+	// it is confirmed. Its context ends after 30 s at most. After an error or a crash it
+	// is called again, so that a letter may be there twice. Nil leaves them in the store.
 	Bury func(context.Context, Task) error
 
 	// Retention is how long tasks are kept that have ended. Where there are letters, one
@@ -96,8 +96,9 @@ const (
 // Service makes the calls of the tasks in a store: it takes what is due, calls, and
 // stores what became of it, until the tasks are at an end.
 //
-// Each task is called at least once, and no more often than its policy says and
-// workers die. Any number of services may share a store, in as many processes.
+// A task is called until that succeeds, or its policy or a DELETE ends it. A claim by a
+// worker that dies counts as an attempt, as nobody knows whether it called: with a
+// single attempt in its policy, the task may be EXHAUSTED without a call. Any number of services may share a store, in as many processes.
 type Service struct {
 	cfg     Config
 	targets *targets
@@ -312,9 +313,8 @@ func (s *Service) attempt(ctx, calls context.Context, t Task, p Policy) (r resul
 	if r.err = to.token(s.now(), retry, rand.Float64()); r.err != nil {
 		return r
 	}
-	if r = s.occupy(ctx, calls, to, t, p); r.err == nil || isDeferral(r.err) {
-		to.refund(s.now(), retry)
-	}
+	r = s.occupy(ctx, calls, to, t, p)
+	to.ended(s.now(), retry, r.err)
 	return r
 }
 

@@ -155,15 +155,19 @@ func (s *Service) bury(ctx context.Context) {
 }
 
 // publish has letters published as long as they are leased. It returns those that
-// were, and the latest failure: a letter that is refused does not hold up those behind
-// it.
+// were, and the latest failure. The order is random: letters that are refused, or hang,
+// do not hold up the same others each time.
 func (s *Service) publish(ctx context.Context, dead []Task) (buried []Task, failure error) {
+	rand.Shuffle(len(dead), func(i, j int) { dead[i], dead[j] = dead[j], dead[i] })
 	failures := 0
 	for _, t := range dead {
-		if !s.now().Before(t.LeaseUntil) {
+		left := t.LeaseUntil.Sub(s.now())
+		if left <= 0 {
 			break
 		}
-		err := s.cfg.Bury(ctx, t)
+		within, cancel := context.WithTimeout(ctx, left)
+		err := s.cfg.Bury(within, t)
+		cancel()
 		if err == nil {
 			buried = append(buried, t)
 			continue

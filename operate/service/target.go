@@ -211,7 +211,6 @@ func (t *target) park(now time.Time, least, each time.Duration) time.Duration {
 // token takes one for a retry, or says when to come back.
 func (t *target) token(now time.Time, retry bool, random float64) error {
 	if !retry {
-		t.budget.Deposit(now, 1)
 		return nil
 	}
 	if wait, ok := t.budget.Withdraw(now, longestRefused, random); !ok {
@@ -220,10 +219,14 @@ func (t *target) token(now time.Time, retry bool, random float64) error {
 	return nil
 }
 
-// refund gives back the token of a retry that succeeded, or was not made.
-func (t *target) refund(now time.Time, retry bool) {
-	if retry {
+// ended gives back the token of a retry that succeeded, or was not made. A first
+// attempt that was made brings a part of one.
+func (t *target) ended(now time.Time, retry bool, err error) {
+	switch {
+	case retry && (err == nil || isDeferral(err)):
 		t.budget.Refund(now)
+	case !retry && !isDeferral(err):
+		t.budget.Deposit(now, 1)
 	}
 }
 

@@ -73,6 +73,27 @@ func TestParking(t *testing.T) {
 	}
 }
 
+// TestDeferralsEarnNothing puts first attempts off: only calls bring tokens for retries.
+func TestDeferralsEarnNothing(t *testing.T) {
+	to, now := newTestTarget(t, 2), time.Now()
+	for to.token(now, true, 0) == nil {
+	}
+	before := to.budget.Snapshot(now).Tokens
+	for range 10_000 {
+		if err := to.token(now, false, 0); err != nil {
+			t.Fatal(err)
+		}
+		to.ended(now, false, errNoWorker)
+	}
+	if after := to.budget.Snapshot(now).Tokens; after != before {
+		t.Errorf("what was not called brings %v tokens", after-before)
+	}
+	to.ended(now, false, nil)
+	if to.budget.Snapshot(now).Tokens <= before {
+		t.Error("a call brings nothing")
+	}
+}
+
 func TestTargetsAreBounded(t *testing.T) {
 	ts := newTargets(newTestGuard(t, Targets{}), nil, 2)
 	ofTenant := func(tenant, host string) *target {

@@ -60,7 +60,7 @@ func TestNoTenantHoldsUpAnother(t *testing.T) {
 				var good []*fakeRow
 				for i := range 60 {
 					r := w.add("good", host(i), 0)
-					_ = s.Scheduled(t.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt})
+					_ = s.Scheduled(w.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt})
 					good = append(good, r)
 					time.Sleep(time.Second)
 				}
