@@ -544,6 +544,8 @@ func TestScheduleBack(t *testing.T) {
 		_, stop := w.start()
 		defer stop()
 		time.Sleep(65 * time.Second)
+		full.mu.Lock()
+		defer full.mu.Unlock()
 		if n := len(full.rows); n != 3*pageSize || full.refused > 60 {
 			t.Errorf("%d of %d tasks are scheduled, after %d vain attempts", n, 3*pageSize, full.refused)
 		}
@@ -559,6 +561,8 @@ type fullFor struct {
 
 func (f *fullFor) Add(ctx context.Context, tasks ...Due) error {
 	if time.Now().Before(f.until) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		f.refused++
 		return errors.New("no memory")
 	}
