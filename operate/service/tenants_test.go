@@ -33,15 +33,15 @@ func TestNoTenantHoldsUpAnother(t *testing.T) {
 		schedule              Schedule // nil is a Heap
 		within                time.Duration
 	}{
-		"its path hangs":                      {1, 1, 3000, poisoned(hangs), nil, time.Second},
-		"its path fails":                      {1, 1, 3000, poisoned(answers(0, always(500))), nil, time.Second},
-		"it floods a target":                  {1, 1, 5000, poisoned(answers(500*time.Millisecond, always(200))), nil, time.Second},
-		"it floods many targets":              {1, 300, 6000, poisoned(answers(500*time.Millisecond, always(200))), nil, time.Second},
-		"its 4 targets hang":                  {1, 4, 2000, poisoned(hangs), nil, time.Second},
-		"its 300 targets hang":                {1, 300, 2000, poisoned(hangs), nil, time.Second},
-		"all targets of three tenants hang":   {3, 300, 2000, poisoned(hangs), nil, time.Second},
-		"all targets of ten tenants hang":     {10, 30, 300, poisoned(hangs), nil, time.Second},
-		"300 targets hang, and Redis is away": {1, 300, 2000, poisoned(hangs), broken{}, 10 * time.Second},
+		"its path hangs":                      {1, 1, 1000, poisoned(hangs), nil, time.Second},
+		"its path fails":                      {1, 1, 1000, poisoned(answers(0, always(500))), nil, time.Second},
+		"it floods a target":                  {1, 1, 2000, poisoned(answers(500*time.Millisecond, always(200))), nil, time.Second},
+		"it floods many targets":              {1, 300, 3000, poisoned(answers(500*time.Millisecond, always(200))), nil, time.Second},
+		"its 4 targets hang":                  {1, 4, 1000, poisoned(hangs), nil, time.Second},
+		"its 300 targets hang":                {1, 300, 1000, poisoned(hangs), nil, time.Second},
+		"all targets of three tenants hang":   {3, 300, 600, poisoned(hangs), nil, time.Second},
+		"all targets of ten tenants hang":     {10, 30, 120, poisoned(hangs), nil, time.Second},
+		"300 targets hang, and Redis is away": {1, 300, 1000, poisoned(hangs), broken{}, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(w *world) {
