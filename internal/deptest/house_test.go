@@ -131,6 +131,7 @@ var house = map[string]row{
 	"operate/internal/retries": {
 		imports: []string{"brokers", "classify", "consumer", "dlq", "internal/text", "operate/service", "operate/service/bodies"},
 		sdk:     []string{"github.com/prometheus/client_golang"},
+		tests:   []string{"brokers/memory"},
 	},
 	"operate/job": {
 		imports: []string{"brokers", "brokers/wire", "classify", "dlq", "internal/fault", "internal/text", "operate/store", "retry"},
