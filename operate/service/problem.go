@@ -48,7 +48,7 @@ var (
 	unknownPolicy   = kind{"unknown-policy", http.StatusUnprocessableEntity, "There is no such policy", "This tenant has no policy with this ID: register it first."}
 	unknownBody     = kind{"unknown-body", http.StatusUnprocessableEntity, "There is no such body", "`bodyRef` names nothing that is kept for this tenant."}
 	targetForbidden = kind{"target-not-allowed", http.StatusUnprocessableEntity, "The target is not allowed", "The service may not call it: see `service.allow` of its configuration."}
-	busy            = kind{"too-many-large-requests", http.StatusServiceUnavailable, "There are too many large requests", "Of requests above 1 MiB two of a tenant are read at a time, and sixteen may wait, ten seconds each."}
+	busy            = kind{"too-many-large-requests", http.StatusServiceUnavailable, "There are too many large requests", "Of requests above 1 MiB two of a tenant are read at a time, and fourteen wait, ten seconds at most."}
 	unavailable     = kind{"unavailable", http.StatusServiceUnavailable, "The service cannot store anything now", "Whether the request was stored is not known. Send it again with the same key: it is not stored twice."}
 )
 
