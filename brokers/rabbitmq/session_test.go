@@ -370,7 +370,7 @@ func TestSuspectsAreTriedApart(t *testing.T) {
 // A message that kills its workers is charged for that. The others in its queue
 // are until they are taken for suspects too, and not again while they wait behind it.
 func TestKillerIsChargedAlone(t *testing.T) {
-	const messages, killer, charged = 60, "20", 5
+	const messages, killer, charged = 60, "20", 7 // 8 where nobody takes care; the care ends after a time, so a slow machine has some more than 5
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		for i := range messages {
 			w.publish(fmt.Sprint(i))
