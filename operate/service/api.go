@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -94,8 +95,19 @@ type request struct {
 	*http.Request
 	w      http.ResponseWriter
 	tenant string
-	large  *turns
+	large  *shares
 }
+
+// Large requests take some times their size in memory, so only a few are read at once,
+// half of them of one tenant.
+const (
+	smallRequest = 1 << 20 // bytes
+	mostLarge    = 4
+	mostQueued   = 16 // of one tenant, with those that are read
+	turnTime     = 10 * time.Second
+)
+
+func newTurns() *shares { return newShares(mostLarge, 1, mostQueued) }
 
 // route is an operation of the API.
 type route struct {
@@ -117,7 +129,7 @@ func routes() []route {
 // Handler serves the API, and its description at /openapi.json.
 func (a *API) Handler() http.Handler { return a.handler(newTurns()) }
 
-func (a *API) handler(large *turns) http.Handler {
+func (a *API) handler(large *shares) http.Handler {
 	gate := newGate(a.Tokens)
 	mux := http.NewServeMux()
 	for _, op := range routes() {
@@ -184,11 +196,12 @@ func (c request) read(most int64) (raw []byte, leave func(), _ *problem) {
 	body := http.MaxBytesReader(c.w, c.Body, most)
 	raw, err := io.ReadAll(io.LimitReader(body, smallRequest))
 	if err == nil && len(raw) == smallRequest {
-		turn, ok := c.large.enter(c.Context(), c.tenant)
-		if !ok {
+		within, cancel := context.WithTimeout(c.Context(), turnTime)
+		defer cancel()
+		if !c.large.wait(within, c.tenant) {
 			return nil, leave, busy.because("send it again in a moment: nothing was stored")
 		}
-		leave = turn
+		leave = sync.OnceFunc(func() { c.large.give(c.tenant) })
 		var rest []byte
 		rest, err = io.ReadAll(body)
 		raw = append(raw, rest...)

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redrive-go/redrive/operate/service/bodies"
@@ -121,7 +122,7 @@ type office struct {
 	api       *API
 	store     *desk
 	bodies    string
-	large     *turns
+	large     *shares
 	handler   http.Handler
 	described *description
 	scheduled []Due
@@ -359,6 +360,27 @@ func TestScheduleIsLost(t *testing.T) {
 	o.api.Scheduled = func(context.Context, ...Due) error { return errors.New("Redis is down") }
 	o.policy()
 	o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(""), status: http.StatusAccepted})
+}
+
+// hangingBodies answers nobody.
+type hangingBodies struct{ bodies.Store }
+
+func (hangingBodies) Put(ctx context.Context, _ string, _ io.Reader) (string, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
+}
+
+// TestBodiesHang tells callers so, and stores nothing.
+func TestBodiesHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(t)
+		o.policy()
+		o.api.Bodies = hangingBodies{}
+		o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(`"body": "` + strings.Repeat("a", smallBody+1) + `"`), problem: unavailable})
+		if len(o.store.tasks) > 0 {
+			t.Errorf("stored %v", o.store.tasks)
+		}
+	})
 }
 
 // TestLargeReference refuses a body that somebody else has put, and that is too large.

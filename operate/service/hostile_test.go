@@ -214,12 +214,11 @@ func outages(o *office) {
 		}
 	}
 	o.store.broken = nil
-	for range mostWaiting {
-		o.large.join("default")
-	}
+	taken := most(o.large, "default")
+	o.large.most = taken // nobody waits for a place
 	o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(`"idempotencyKey": "new", "body": "` + strings.Repeat("a", smallRequest) + `"`), problem: busy})
-	for range mostWaiting {
-		o.large.quit("default")
+	for o.large.most = mostQueued; taken > 0; taken-- {
+		o.large.give("default")
 	}
 	for _, path := range []string{"/retry-tasks", "/retry-policies"} {
 		r := httptest.NewRequest(http.MethodPost, path, io.MultiReader(strings.NewReader("{"), late{}))

@@ -24,7 +24,7 @@ func TestLargeRequests(t *testing.T) {
 		name                    string
 		tenants, each, accepted int
 	}{
-		{"one that is slow", 1, mostWaiting + 3, largeShare},
+		{"one that is slow", 1, mostQueued + 3, mostLarge / 2},
 		{"many", 4, mostLarge, mostLarge},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestLargeRequests(t *testing.T) {
 			if n, in := int(read.Load()), min(tt.accepted, mostLarge); n > many*smallRequest+in*2048 || n < many*smallRequest+in*1000 {
 				t.Errorf("%s: %d bytes read of %d requests, want 1 MiB of each and all of %d", tt.name, n, many, in)
 			}
-			if n := int(refused.Load()); n != max(tt.each-mostWaiting, 0) {
+			if n := int(refused.Load()); n != max(tt.each-mostQueued, 0) {
 				t.Errorf("%s: %d are refused at once", tt.name, n)
 			}
 			if tt.tenants == 1 {

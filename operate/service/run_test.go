@@ -552,6 +552,29 @@ func TestScheduleBack(t *testing.T) {
 	})
 }
 
+// TestOverdueStops has a schedule take nothing while much is overdue: it is asked once,
+// and the next sweep goes on from there.
+func TestOverdueStops(t *testing.T) {
+	inVirtualTime(t, func(w *world) {
+		full := &fullFor{Heap: NewHeap(), until: time.Now().Add(time.Hour)}
+		w.config.Schedule = full
+		for range 3 * pageSize {
+			w.add("a", "shop.example", -time.Minute)
+		}
+		s, err := New(w.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after := s.overdue(w.Context(), Due{}); full.refused != 1 || after != (Due{}) {
+			t.Errorf("asked %d times, and goes on from %v", full.refused, after)
+		}
+		full.until = time.Time{}
+		if s.overdue(w.Context(), Due{}); len(full.rows) != 3*pageSize {
+			t.Errorf("%d of %d are scheduled", len(full.rows), 3*pageSize)
+		}
+	})
+}
+
 // fullFor is a Heap that takes nothing until then.
 type fullFor struct {
 	*Heap

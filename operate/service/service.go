@@ -98,7 +98,8 @@ const (
 //
 // A task is called until that succeeds, or its policy or a DELETE ends it. A claim by a
 // worker that dies counts as an attempt, as nobody knows whether it called: with a
-// single attempt in its policy, the task may be EXHAUSTED without a call. Any number of services may share a store, in as many processes.
+// single attempt in its policy, the task may be EXHAUSTED without a call. Any number of
+// services may share a store, in as many processes.
 type Service struct {
 	cfg     Config
 	targets *targets
@@ -145,9 +146,9 @@ func New(c Config) (*Service, error) {
 	return &Service{
 		cfg:      c,
 		targets:  newTargets(c.Guard, nil, c.PerHost),
-		workers:  newShares(c.Workers),
-		open:     newShares(c.Workers),
-		hands:    newShares(c.Workers * mostInHand),
+		workers:  newShares(c.Workers, mostOfOne, 0),
+		open:     newShares(c.Workers, mostOfOne, 0),
+		hands:    newShares(c.Workers*mostInHand, mostOfOne, 0),
 		trouble:  trouble{log: c.Logger},
 		now:      time.Now,
 		wake:     make(chan struct{}, 1),

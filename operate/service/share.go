@@ -6,19 +6,25 @@ import (
 	"sync"
 )
 
+// mostOfOne is the usual factor of shares: one tenant alone has at most three quarters
+// of the places, and three together nine tenths.
+const mostOfOne = 3
+
 // shares divides places among tenants. One gets another place while it has less than
-// three times as many as are free, and the last free one goes only to a tenant that has
-// none. So one alone has at most three quarters of them, but at least one place, and
-// three together nine tenths.
+// factor times as many as are free, and the last free one goes only to a tenant that has
+// none; but each gets one, if there is one.
 type shares struct {
+	factor int
+	most   int // that a tenant may have and wait for; 0 is any number
+
 	mu      sync.Mutex
 	free    int
 	held    map[string]int             // by tenant; none is 0
 	waiting map[string][]chan struct{} // by tenant: closed when its place is there
 }
 
-func newShares(places int) *shares {
-	return &shares{free: places, held: map[string]int{}, waiting: map[string][]chan struct{}{}}
+func newShares(places, factor, most int) *shares {
+	return &shares{factor: factor, most: most, free: places, held: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
 // left returns how many places are free.
@@ -37,7 +43,7 @@ func (s *shares) take(tenant string) bool {
 
 func (s *shares) takeLocked(tenant string) bool {
 	held := s.held[tenant]
-	if s.free == 0 || held > 0 && (s.free == 1 || held >= 3*s.free) {
+	if s.free == 0 || held > 0 && (s.free == 1 || held >= s.factor*s.free) {
 		return false
 	}
 	s.free--
@@ -45,12 +51,17 @@ func (s *shares) takeLocked(tenant string) bool {
 	return true
 }
 
-// wait waits for a place until ctx ends, and reports whether it got one.
+// wait waits for a place until ctx ends, unless too many do, and reports whether it got
+// one.
 func (s *shares) wait(ctx context.Context, tenant string) bool {
 	s.mu.Lock()
 	if s.takeLocked(tenant) {
 		s.mu.Unlock()
 		return true
+	}
+	if s.most > 0 && s.held[tenant]+len(s.waiting[tenant]) >= s.most {
+		s.mu.Unlock()
+		return false
 	}
 	got := make(chan struct{})
 	s.waiting[tenant] = append(s.waiting[tenant], got)

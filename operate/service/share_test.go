@@ -17,7 +17,7 @@ func most(s *shares, tenant string) (n int) {
 
 func TestShares(t *testing.T) {
 	for places, want := range map[int]int{1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 64: 48, 512: 384} {
-		if got := most(newShares(places), "a"); got != want {
+		if got := most(newShares(places, mostOfOne, 0), "a"); got != want {
 			t.Errorf("one tenant gets %d of %d places, want %d", got, places, want)
 		}
 	}
@@ -26,7 +26,7 @@ func TestShares(t *testing.T) {
 // TestSharesOfMany has tenants that take all they can, whenever one of them gives
 // something back: in the end they have about the same, and there is a place for a new one.
 func TestSharesOfMany(t *testing.T) {
-	s := newShares(64)
+	s := newShares(64, mostOfOne, 0)
 	const tenants = 10
 	name := func(i int) string { return fmt.Sprint("tenant ", i%tenants) }
 	for i := range 1000 {
@@ -50,7 +50,7 @@ func TestSharesOfMany(t *testing.T) {
 // TestSharesThatAreWaitedFor has two tenants wait for places, and some give up.
 func TestSharesThatAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShares(4)
+		s := newShares(4, mostOfOne, 0)
 		most(s, "a")
 		most(s, "b")
 		got := make(chan string, 100)

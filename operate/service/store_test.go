@@ -931,7 +931,29 @@ func planOf(ctx context.Context, s *Store, statement string, args []any) (plan s
 // TestStoreID is the same for all who open a store, and for nobody else.
 func TestStoreID(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
+		ids := make(chan string, 8)
+		var opening sync.WaitGroup
+		for range cap(ids) { // at once, when there is none yet
+			opening.Go(func() {
+				s, err := Open(t.Context(), url)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				ids <- s.ID()
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		opening.Wait()
+		close(ids)
 		a, b := openStore(t, url), openStore(t, url)
+		for id := range ids {
+			if id != a.ID() {
+				t.Errorf("one who opened it has the ID %q, and others %q", id, a.ID())
+			}
+		}
 		other := openStore(t, filepath.Join(t.TempDir(), "other.db"))
 		if len(a.ID()) != 26 || b.ID() != a.ID() || other.ID() == a.ID() {
 			t.Errorf("IDs %q and %q, and of another store %q", a.ID(), b.ID(), other.ID())

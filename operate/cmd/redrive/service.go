@@ -109,11 +109,20 @@ func (f *serviceFlags) yaml() []byte {
 
 func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 	s := &retries.Server{Logger: slog.New(slog.NewTextHandler(d.Err, nil)), Workers: c.Service.Concurrency, Retention: c.Service.Retention}
+	if err := connect.CheckService(ctx, c); err != nil { // before there is a store
+		return faulty(err)
+	}
 	if s.Tokens, s.MetricsToken, err = connect.Tokens(c); err != nil {
 		return faulty(err)
 	}
 	if s.Guard, err = connect.Guard(c); err != nil {
 		return faulty(err)
+	}
+	if s.Letters, err = d.letters(ctx, c); err != nil {
+		return faulty(err)
+	}
+	if s.Letters != nil {
+		defer func() { err = errors.Join(err, s.Letters.Broker.Close(context.WithoutCancel(ctx))) }()
 	}
 	address, err := c.TaskStoreAddress()
 	if err != nil {
@@ -133,12 +142,6 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 	if schedule != nil {
 		defer func() { err = errors.Join(err, schedule.Close()) }()
 		s.Schedule = schedule
-	}
-	if s.Letters, err = d.letters(ctx, c); err != nil {
-		return faulty(err)
-	}
-	if s.Letters != nil {
-		defer func() { err = errors.Join(err, s.Letters.Broker.Close(context.WithoutCancel(ctx))) }()
 	}
 	listener, err := net.Listen("tcp", c.Service.Listen)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -474,5 +475,11 @@ func TestServiceRefuses(t *testing.T) {
 		s.must(os.WriteFile(config.DefaultFile, []byte(`service: {allow: [10.0.0.0/99], bodies: {s3: {bucket: retries, region: eu-central-1}}}`), 0o600))
 		s.refuses(exitFailure, "redrive.yaml:1:11: service.allow: ", "config", "check")
 		s.refuses(exitFailure, "store.url: is required for letters", "dlq", "ls")
+		s.must(os.WriteFile(config.DefaultFile, []byte(`service: {bodies: {s3: {bucket: retries, profile: nobody}}, schedule: {redis: "localhost:1", password: {env: NO_SUCH_PASSWORD}}}`), 0o600))
+		s.refuses(exitFailure, "service.bodies.s3", "service")
+		s.refuses(exitFailure, "NO_SUCH_PASSWORD", "service") // both are said at once
+		if _, err := os.Stat("service.db"); !errors.Is(err, os.ErrNotExist) {
+			s.Errorf("what is refused has made a store: %v", err)
+		}
 	})
 }

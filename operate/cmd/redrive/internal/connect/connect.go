@@ -94,7 +94,7 @@ func Check(ctx context.Context, c *config.Config) error {
 		}
 		faults = append(faults, err)
 	}
-	return errors.Join(append(faults, checkService(ctx, c))...)
+	return errors.Join(append(faults, CheckService(ctx, c))...)
 }
 
 func open(ctx context.Context, c *config.Config, name string) (brokers.Broker, error) {

@@ -85,8 +85,8 @@ func Guard(c *config.Config) (*service.Guard, error) {
 	return g, nil
 }
 
-// checkService is Check for the retry service.
-func checkService(ctx context.Context, c *config.Config) error {
+// CheckService is [Check] for the retry service.
+func CheckService(ctx context.Context, c *config.Config) error {
 	_, _, noTokens := Tokens(c)
 	_, noGuard := Guard(c)
 	_, noBodies := Bodies(ctx, c, "")
