@@ -60,7 +60,7 @@ func crashCounted(tr *trial) {
 		case a.body() == "held":
 			return
 		case a.Abandoned != 0:
-			tr.must(duplicate{fmt.Errorf("%s: Abandoned is %d after the crash of a worker that did not hold it", a, a.Abandoned)})
+			tr.failf("%s: Abandoned is %d after the crash of a worker that did not hold it", a, a.Abandoned)
 		}
 		w.ack(a)
 	}

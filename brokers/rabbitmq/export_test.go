@@ -40,3 +40,6 @@ func TableInFrame(frame []byte) (size int, ok bool) {
 
 // DeliveryCount is how often the broker has counted the delivery of this copy.
 func DeliveryCount(d *brokers.Delivery) int { return d.Token.(*token).count }
+
+// Seclusion is for how long a message that has been lost so often is charged alone.
+func Seclusion(count int) time.Duration { return seclusion(count) }
