@@ -381,13 +381,13 @@ func (d *driver) quiet(ctx context.Context) bool {
 // record puts together what everybody has seen, and empties the dead-letter
 // queues.
 func (d *driver) record(ctx context.Context) (rec *record, err error) {
-	rec = &record{scenario: d.scenario, events: merge(d.ledger.events), letters: map[string][]brokers.Message{}, kills: d.killed}
+	rec = &record{scenario: d.scenario, events: merge(d.ledger.events), letters: map[string][]brokers.Message{}, moved: map[string]bool{}, kills: d.killed}
 	counts, err := d.server.counts(ctx, d.scenario.dead()...)
 	if err != nil {
 		return nil, err
 	}
 	for _, topic := range d.scenario.dead() {
-		if rec.letters[topic], err = readLetters(ctx, d.broker, topic, d.Tag+".letters."+topic, counts[topic]); err != nil {
+		if rec.letters[topic], err = readLetters(ctx, d.broker, topic, d.Tag+".letters."+topic, counts[topic], rec.moved); err != nil {
 			return nil, err
 		}
 	}

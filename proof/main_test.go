@@ -100,6 +100,14 @@ func TestCheckOfSmallRecords(t *testing.T) {
 			{At: 8, Kind: down, Worker: 1},
 		}
 	}
+	killed := func(r *record) { // by m0
+		kills := *s
+		kills.served = true
+		kills.messages = []message{s.messages[0]}
+		kills.messages[0].script = []step{{fatal: true}}
+		r.scenario = &kills
+		r.events = append(r.events[:5:5], event{At: 3, Kind: crashed, Worker: 1, Note: string(byMessage)}, event{At: 3, Kind: down, Worker: 1})
+	}
 	for _, tt := range []struct {
 		name   string
 		change func(r *record)
@@ -113,6 +121,19 @@ func TestCheckOfSmallRecords(t *testing.T) {
 			r.letters = map[string][]brokers.Message{"orders.dead": {{ID: "m9"}}}
 		}, promiseStranger},
 		{"a dead letter without a story", func(r *record) {
+			r.letters = map[string][]brokers.Message{"orders.dead": {s.messages[0].Message}}
+		}, promiseLetter},
+		{"moved by the broker", func(r *record) {
+			r.letters = map[string][]brokers.Message{"orders.dead": {s.messages[0].Message}}
+			r.moved = map[string]bool{"m0": true}
+		}, promiseLetter},
+		{"a killer moved by the broker", func(r *record) {
+			killed(r)
+			r.letters = map[string][]brokers.Message{"orders.dead": {s.messages[0].Message}}
+			r.moved = map[string]bool{"m0": true}
+		}, ""},
+		{"a killer without a story", func(r *record) {
+			killed(r)
 			r.letters = map[string][]brokers.Message{"orders.dead": {s.messages[0].Message}}
 		}, promiseLetter},
 		{"taken for a crash loop", func(r *record) {

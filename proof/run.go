@@ -30,6 +30,7 @@ type record struct {
 	events   []event
 	told     map[consumer.EventKind]int // by observers, nil if there were none
 	letters  map[string][]brokers.Message
+	moved    map[string]bool // those that the broker moved, by ID
 	left     map[string]int // messages by topic
 	kills    map[point]int  // of processes
 }

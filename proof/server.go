@@ -103,8 +103,9 @@ func openLetters(ctx context.Context, b brokers.Broker, sub brokers.Subscription
 }
 
 // readLetters takes as many messages out of a dead-letter topic as are left in
-// it, with a group of its own where there are groups.
-func readLetters(ctx context.Context, b brokers.Broker, topic, group string, left int) (all []brokers.Message, err error) {
+// it, with a group of its own where there are groups. Those whose IDs it adds to
+// moved were put there by the broker itself, at its delivery limit.
+func readLetters(ctx context.Context, b brokers.Broker, topic, group string, left int, moved map[string]bool) (all []brokers.Message, err error) {
 	const batch, limit = 500, 30 * time.Second
 	if left == 0 {
 		return nil, nil
@@ -124,6 +125,9 @@ func readLetters(ctx context.Context, b brokers.Broker, topic, group string, lef
 		acks := make([]brokers.Settlement, len(ds))
 		for i, d := range ds {
 			all = append(all, d.Message)
+			if d.Meta.Origin.Get("death-reason") == "delivery_limit" {
+				moved[d.Message.ID] = true
+			}
 			acks[i] = brokers.Settlement{Delivery: d}
 		}
 		left -= len(ds)
