@@ -32,7 +32,7 @@ func TestKills(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		if *kills == 0 {
-			play(newWorld(t, setup{store: filepath.Join(t.TempDir(), "tasks.db")}, 1), 10)
+			play(newWorld(t, setup{store: filepath.Join(t.TempDir(), "tasks.db")}, 1), 4)
 			return
 		}
 		dir := breaktest.SmallDisk(t, "64m")
