@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,9 +14,38 @@ import (
 	"testing"
 
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
+	"github.com/redrive-go/redrive/operate/store"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files and the generated parts of the documentation")
+
+// TestMain says at once what tests would wait for in vain.
+func TestMain(m *testing.M) {
+	if err := roomToCollect(); err != nil {
+		fmt.Fprintln(os.Stderr, "the tests collect letters with the default limits:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// roomToCollect reports whether the disk of temporary files is too full for that.
+func roomToCollect() error {
+	dir, err := os.MkdirTemp("", "redrive")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	s, err := store.Open(context.Background(), filepath.Join(dir, "letters.db"))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	free, size, err := s.Disk()
+	if err == nil && free < size/10 {
+		err = fmt.Errorf("%s has %.1f %% free, they need 10 %%", dir, 100*float64(free)/float64(size))
+	}
+	return err
+}
 
 // result is what a call of the command came to.
 type result struct {
