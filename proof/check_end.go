@@ -158,7 +158,7 @@ func (c *checker) checkLetter(topic string, m brokers.Message) {
 	t := c.scenario.topics[f.message.topic]
 	entry, err := dlq.Decode(m)
 	moved := err != nil && c.moved[m.ID] && f.message.fatal() // which the adapter does not exclude
-	if moved { // and tells nothing
+	if moved {                                                // and tells nothing
 		entry.Message = m
 		entry.Message.Topic = t.name
 	} else if err != nil {

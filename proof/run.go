@@ -31,8 +31,8 @@ type record struct {
 	told     map[consumer.EventKind]int // by observers, nil if there were none
 	letters  map[string][]brokers.Message
 	moved    map[string]bool // those that the broker moved, by ID
-	left     map[string]int // messages by topic
-	kills    map[point]int  // of processes
+	left     map[string]int  // messages by topic
+	kills    map[point]int   // of processes
 }
 
 // playMemory runs s on the memory broker, whose workers are goroutines, from its
