@@ -20,6 +20,7 @@ const (
 	Postgres     Product = "postgres"     // its programs: tests start servers of their own
 	RedisServer  Product = "redis-server" // likewise, wherever the Redis of all tests runs
 	RaceDetector Product = "race"         // a C compiler, which links the detector
+	Python       Product = "python"       // an example is in it
 )
 
 // tool is a program that brokers or tests need.
@@ -41,6 +42,7 @@ func tools() []tool {
 		{"mvn", "maven", []Product{Kafka, SQS}},
 		{"initdb", "postgresql", []Product{Postgres}},
 		{"gcc", "gcc libc6-dev", []Product{RaceDetector}},
+		{"python3", "python3", []Product{Python}},
 	}
 }
 
