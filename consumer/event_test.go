@@ -323,7 +323,7 @@ func TestEventDeferred(t *testing.T) {
 			}, tt.topic))
 			time.Sleep(time.Millisecond)
 			closed.Isolate(time.Now(), "by hand")
-			time.Sleep(10 * time.Minute)
+			time.Sleep(20 * time.Second)
 			w.mustShutdown()
 			closed.Restore(time.Now())
 			deferred := seen.of(consumer.EventDeferred)
