@@ -125,7 +125,7 @@ func TestEnvironmentStopsAfterARound(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		uncounted(t, &seen, 0)
 		d.set(nil)
-		time.Sleep(time.Hour) // the last waits are drawn, and may be longer than a minute
+		time.Sleep(time.Minute + time.Second) // the longest EnvironmentDelay, and a run
 		w.mustShutdown()
 		if d.done() != 100 || broker.Len("orders.dead") != 0 {
 			t.Errorf("%d of 100 served, %d dead", d.done(), broker.Len("orders.dead"))

@@ -100,13 +100,35 @@ func TestCheckOfSmallRecords(t *testing.T) {
 			{At: 8, Kind: down, Worker: 1},
 		}
 	}
-	killed := func(r *record) { // by m0
-		kills := *s
-		kills.served = true
-		kills.messages = []message{s.messages[0]}
-		kills.messages[0].script = []step{{fatal: true}}
-		r.scenario = &kills
-		r.events = append(r.events[:5:5], event{At: 3, Kind: crashed, Worker: 1, Note: string(byMessage)}, event{At: 3, Kind: down, Worker: 1})
+	// moved has m0 kill its workers, and then lie among the dead letters as it is.
+	moved := func(r *record, kills int, ordered, byBroker bool) {
+		killer := *s
+		killer.served = true
+		killer.slots = []slot{s.slots[0]}
+		killer.slots[0].config.OrderByKey = ordered
+		killer.messages = []message{s.messages[0]}
+		killer.messages[0].script = []step{{fatal: true}}
+		r.scenario, r.events = &killer, r.events[1:3]
+		for n := range kills {
+			on := event{At: time.Duration(n), Worker: n + 1, Delivery: n + 1, ID: "m0", Topic: "orders"}
+			for _, k := range []kind{up, received, started, crashed, down} {
+				e := on
+				e.Kind = k
+				switch k {
+				case up:
+					e.Attempt, e.Delay = 1, time.Second
+				case received:
+					e.Until = on.At + 30*time.Second
+				case started:
+					e.Attempt, e.Flags = 1, isFirst
+				case crashed:
+					e.Note = string(byMessage)
+				}
+				r.events = append(r.events, e)
+			}
+		}
+		r.letters = map[string][]brokers.Message{"orders.dead": {s.messages[0].Message}}
+		r.moved = map[string]bool{"m0": byBroker}
 	}
 	for _, tt := range []struct {
 		name   string
@@ -127,15 +149,10 @@ func TestCheckOfSmallRecords(t *testing.T) {
 			r.letters = map[string][]brokers.Message{"orders.dead": {s.messages[0].Message}}
 			r.moved = map[string]bool{"m0": true}
 		}, promiseLetter},
-		{"a killer moved by the broker", func(r *record) {
-			killed(r)
-			r.letters = map[string][]brokers.Message{"orders.dead": {s.messages[0].Message}}
-			r.moved = map[string]bool{"m0": true}
-		}, ""},
-		{"a killer without a story", func(r *record) {
-			killed(r)
-			r.letters = map[string][]brokers.Message{"orders.dead": {s.messages[0].Message}}
-		}, promiseLetter},
+		{"a killer moved by the broker", func(r *record) { moved(r, 18, true, true) }, ""},
+		{"a killer moved too early", func(r *record) { moved(r, 17, true, true) }, promiseLetter},
+		{"a killer of no order moved", func(r *record) { moved(r, 18, false, true) }, promiseLetter},
+		{"a killer without a story", func(r *record) { moved(r, 18, true, false) }, promiseLetter},
 		{"taken for a crash loop", func(r *record) {
 			onProcesses := *s
 			onProcesses.served = true
