@@ -298,23 +298,22 @@ func TestEventsAddUp(t *testing.T) {
 
 // A run that is put off says why in one word, and counts nothing.
 func TestEventDeferred(t *testing.T) {
-	closed := must(breaker.New(breaker.Config{}))
 	for want, tt := range map[string]struct {
-		change func(*consumer.Config)
-		topic  consumer.Topic
+		isolates string
+		change   func(*consumer.Config)
+		topic    consumer.Topic
 	}{
-		"budget": {func(cfg *consumer.Config) { cfg.Guard.NoBreaker = true }, consumer.Topic{}},
-		"guard":  {func(cfg *consumer.Config) { cfg.Guards = map[string]consumer.Guard{"acme": {Breaker: closed}} }, consumer.Topic{DependencyOf: customer}},
-		"room": {func(cfg *consumer.Config) {
-			cfg.Guards = map[string]consumer.Guard{"orders": {Breaker: closed}}
-			cfg.Concurrency, cfg.MaxHeld = 1, 1
-		}, consumer.Topic{}},
+		"budget": {"another", func(cfg *consumer.Config) { cfg.Guard.NoBreaker = true }, consumer.Topic{}},
+		"guard":  {"acme", func(*consumer.Config) {}, consumer.Topic{DependencyOf: customer}},
+		"room":   {"orders", func(cfg *consumer.Config) { cfg.Concurrency, cfg.MaxHeld = 1, 1 }, consumer.Topic{}},
 	} {
 		bubble(t, want, func(t *testing.T) {
 			broker := memory.New(memory.Options{})
 			var seen recorder
 			cfg := quiet()
 			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 5)
+			isolated := must(breaker.New(breaker.Config{}))
+			cfg.Guards = map[string]consumer.Guard{tt.isolates: {Breaker: isolated}}
 			tt.change(&cfg)
 			publish(t, broker, "orders", slices.Repeat([]string{"acme-1"}, 50)...)
 			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
@@ -322,10 +321,9 @@ func TestEventDeferred(t *testing.T) {
 				return classify.Transient(errBusy)
 			}, tt.topic))
 			time.Sleep(time.Millisecond)
-			closed.Isolate(time.Now(), "by hand")
+			isolated.Isolate(time.Now(), "by hand")
 			time.Sleep(20 * time.Second)
 			w.mustShutdown()
-			closed.Restore(time.Now())
 			deferred := seen.of(consumer.EventDeferred)
 			if len(deferred) == 0 {
 				t.Fatal("nothing was deferred")
