@@ -22,6 +22,7 @@ type StateError struct {
 	Status Status // that it has
 }
 
+// Error names the task, and the state that it has.
 func (e *StateError) Error() string { return fmt.Sprintf("task %s is %s", e.TaskID, e.Status) }
 
 // LostError reports outcomes that were dropped, because their tasks are no longer
@@ -29,6 +30,7 @@ func (e *StateError) Error() string { return fmt.Sprintf("task %s is %s", e.Task
 // outcomes of the call are stored.
 type LostError struct{ TaskIDs []string }
 
+// Error names the tasks.
 func (e *LostError) Error() string {
 	return fmt.Sprintf("the outcomes of %d tasks came too late, and were dropped: %s", len(e.TaskIDs), strings.Join(e.TaskIDs, ", "))
 }

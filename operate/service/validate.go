@@ -46,6 +46,7 @@ type FieldFault struct {
 	Fix     string // what to write instead
 }
 
+// String is the fault in a sentence: the field, its problem and what to write.
 func (f FieldFault) String() string { return f.Field + " " + f.Problem + ": " + f.Fix }
 
 // Error lists every fault.
