@@ -117,8 +117,12 @@ func (s *stub) committing(fail func(call int) kafka.Error) map[partition]commitm
 			out := offsetcommit.ResponseTopic{Name: topic.Name}
 			for _, p := range topic.Partitions {
 				out.Partitions = append(out.Partitions, offsetcommit.ResponsePartition{PartitionIndex: p.PartitionIndex, ErrorCode: int16(code)})
+				at := partition{topic.Name, int(p.PartitionIndex)}
+				if before := stored[at].offset; p.CommittedOffset < before {
+					s.t.Errorf("the commit of %v goes back from %d to %d", at, before, p.CommittedOffset)
+				}
 				if code == 0 {
-					stored[partition{topic.Name, int(p.PartitionIndex)}] = commitment{p.CommittedOffset, p.CommittedMetadata}
+					stored[at] = commitment{p.CommittedOffset, p.CommittedMetadata}
 				}
 			}
 			res.Topics = append(res.Topics, out)
@@ -347,6 +351,30 @@ func TestCommitPace(t *testing.T) {
 		expect("when it is time", commitBatch-1)
 		settle(commitBatch-1, 2*commitBatch-1)
 		expect("at once, as it is much", 2*commitBatch-1)
+	})
+}
+
+// No commit overtakes another one of its generation: what came last would be what
+// the group has.
+func TestCommitsNeverGoBack(t *testing.T) {
+	onOrders(t, 0, commitment{-1, ""}, func(t *testing.T, f *follower) {
+		store, commits := f.stub.answer, 0
+		f.change(func(s *stub) {
+			s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
+				if _, ok := req.(*offsetcommit.Request); ok {
+					commits++
+					if f.generation.committing.TryLock() {
+						f.generation.committing.Unlock()
+						t.Error("another commit may begin while one is on its way")
+					}
+				}
+				return store(req, call)
+			}
+		})
+		f.commitNow()
+		if commits != 1 {
+			t.Errorf("%d commits, want 1", commits)
+		}
 	})
 }
 
