@@ -177,6 +177,19 @@ func TestDeduplicationSwallowsNothing(t *testing.T) {
 	})
 }
 
+// TestRepeatedSendIsOneMessage loses the answer to a send, which is sent again.
+func TestRepeatedSendIsOneMessage(t *testing.T) {
+	play(t, "jobs.fifo", Options{}, func(s *scene) {
+		src := s.open()
+		s.server.Inject(sqstest.Fault{Operation: "SendMessageBatch", Cut: true, AfterEffect: true, Times: 1})
+		s.publish("a/0", "a/1")
+		if q := s.server.Queue(s.topic); q.Sent != 2 || q.Deduplicated != 2 {
+			s.Errorf("%d messages, %d dropped as repeats; want 2 of each", q.Sent, q.Deduplicated)
+		}
+		s.expect(src, "a/0", "a/1")
+	})
+}
+
 // TestFairQueues keeps the key of a standard queue as its group over copies.
 func TestFairQueues(t *testing.T) {
 	play(t, "jobs", Options{Copies: true}, func(s *scene) {
