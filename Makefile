@@ -13,10 +13,12 @@ LIVE := ./proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./r
 # Packages that use an SDK.
 ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redisbudget
 
-# Simulations of hours with hundreds of thousands of messages, and tests of the
-# documents. The race detector makes them several times as slow, and finds nothing
-# that other tests of the same code do not. The nightly has it on the operating side.
-SIMULATED := ./gallery ./internal/snippets ./operate/cmd/... ./operate/storm/... ./operate/job ./operate/collect
+# Simulations of hours with hundreds of thousands of messages, planted brokers that
+# break the contract, and tests of the documents. The race detector makes them
+# several times as slow, and finds nothing that other tests of the same code do not:
+# the suite of the contract has it with every adapter. The nightly has it on all of
+# them but the documents.
+SIMULATED := ./gallery ./brokers/brokertest ./internal/snippets ./operate/cmd/... ./operate/storm/... ./operate/job ./operate/collect
 
 # The race detector, but not in SQLite, which is C made Go: it would take three
 # times as long, and find nothing of ours.
@@ -177,8 +179,8 @@ rest:
 	$(GO) -C tools test -count=1 ./... # the cache of results does not see changes of files outside
 
 .PHONY: race
-race: ## Test the operating side with the race detector
-	$(GO) test $(RACE) -timeout 30m -skip '^TestLetters$$' ./operate/...
+race: ## Test the operating side, and the planted brokers, with the race detector
+	$(GO) test $(RACE) -timeout 30m -skip '^TestLetters$$' ./operate/... ./brokers/brokertest
 
 # The workspace lifts the SDKs to the newest versions, which integration/faults
 # and integration/fakes require. Without it they are the oldest, from go.mod.
