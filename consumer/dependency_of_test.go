@@ -270,6 +270,8 @@ func TestForgottenDependencyResumes(t *testing.T) {
 		cfg.Observers = []consumer.Observer{only{consumer.EventPaused, &paused}, only{consumer.EventResumed, &resumed}}
 		cfg.Guard.NoBudget = true
 		w := start(t, broker, cfg, orders(all.handle, consumer.Topic{DependencyOf: customer}))
+		publish(t, broker, "orders", "good-0")
+		time.Sleep(time.Second) // until a success is known: without one, a row of failures is the topic's
 		for i := range 30 {
 			publish(t, broker, "orders", fmt.Sprint("acme-", i), fmt.Sprint("good-", i))
 		}
