@@ -12,13 +12,24 @@ import (
 
 // admitted returns those of job that may start. The others wait, uncounted.
 func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
-	first := slices.IndexFunc(job, func(d *delivery) bool { return !p.mayStart(d, len(job), now) })
+	kept := those(job, func(d *delivery) bool { return p.mayStart(d, len(job), now) })
+	for len(kept) < len(job) { // what each has of the slot is more now
+		job = kept
+		kept = those(job, func(d *delivery) bool { return p.enters(d, len(job), now) })
+	}
+	return kept
+}
+
+// those returns what of job is so. It leaves job as it is: the context of an
+// earlier attempt may still read it.
+func those(job []*delivery, so func(*delivery) bool) []*delivery {
+	first := slices.IndexFunc(job, func(d *delivery) bool { return !so(d) })
 	if first < 0 {
 		return job
 	}
-	kept := slices.Clone(job[:first]) // the context of an earlier attempt may still read job
+	kept := slices.Clone(job[:first])
 	for _, d := range job[first+1:] {
-		if p.mayStart(d, len(job), now) {
+		if so(d) {
 			kept = append(kept, d)
 		}
 	}
@@ -29,9 +40,7 @@ func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 // its message, that of its topic and, for a retry, a budget have to agree.
 // Otherwise d waits.
 func (p *pipeline) mayStart(d *delivery, n int, now time.Time) bool {
-	if b := d.bulkhead(); b != nil && !b.enter(n, &d.permit) {
-		p.notStarted(d, now) // it may have been let through by the guard of its topic
-		p.awaitSlot(d, now)
+	if !p.enters(d, n, now) {
 		return false
 	}
 	if g := d.guard; g != nil && !g.startOwn(now, d) {
@@ -54,6 +63,18 @@ func (p *pipeline) mayStart(d *delivery, n int, now time.Time) bool {
 		p.deferRun(d, now, wait, noToken)
 	}
 	return ok
+}
+
+// enters reports whether d, one of n together, has its part of one of the slots of
+// its bulkhead. Otherwise it waits.
+func (p *pipeline) enters(d *delivery, n int, now time.Time) bool {
+	b := d.bulkhead()
+	if b == nil || b.enter(n, &d.permit) {
+		return true
+	}
+	p.notStarted(d, now) // guards may have let it through
+	p.awaitSlot(d, now)
+	return false
 }
 
 // deferral is why a run is put off: in one word, and in a sentence.
@@ -91,11 +112,12 @@ func (g *guard) startTopic(now time.Time, d *delivery) bool {
 }
 
 // enter takes a part of one of the slots that a bulkhead has, for one of n messages
-// that run together. It reports false if all are in use.
+// that run together, or what is wanting of it. It reports false if all are in use.
 func (g *guard) enter(n int, of *permit) bool {
 	part := int64((g.parts + n - 1) / n)
-	if g.under.Add(part) > int64(g.most*g.parts) {
-		g.under.Add(-part)
+	wanting := part - of.entered
+	if g.under.Add(wanting) > int64(g.most*g.parts) {
+		g.under.Add(-wanting)
 		return false
 	}
 	of.entered = part

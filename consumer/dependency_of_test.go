@@ -147,6 +147,44 @@ func TestOneCustomerHasHalfOfTheSlotsOfBatches(t *testing.T) {
 	})
 }
 
+// A batch of which only a part may start takes a whole slot all the same.
+func TestPartsOfBatchesHaveHalfOfTheSlots(t *testing.T) {
+	type group struct {
+		at time.Duration
+		n  int
+	}
+	for name, groups := range map[string][]group{
+		"of a customer":  {{0, 3}, {10 * time.Second, 3}, {20 * time.Second, 3}, {30 * time.Second, 3}, {40 * time.Second, 8}, {61 * time.Second, 8}},
+		"that came back": {{0, 3}, {10 * time.Second, 3}, {20 * time.Second, 3}, {30 * time.Second, 2}, {61 * time.Second, 2}, {71 * time.Second, 2}},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			slow := dependency{takes: time.Minute}
+			w := start(t, broker, quiet(), func(c *consumer.Consumer) {
+				c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+					_ = slow.handle(ctx, batch[0].Message)
+					return nil
+				}, consumer.Topic{BatchSize: 10, BatchWait: time.Millisecond, DependencyOf: customer})
+			})
+			begun := time.Now()
+			for i, g := range groups {
+				time.Sleep(time.Until(begun.Add(g.at)))
+				if name == "of a customer" {
+					publish(t, broker, "orders", slices.Repeat([]string{"slow-1"}, g.n)...)
+				} else {
+					sendBack(t, broker, "orders", numbered(fmt.Sprint("back-", i), g.n)...)
+				}
+			}
+			time.Sleep(20 * time.Minute)
+			w.mustShutdown()
+			if slow.most > 5 {
+				t.Errorf("up to %d slots used, want 5 of the 10", slow.most)
+			}
+			empty(t, broker, "orders", "orders.dead")
+		})
+	}
+}
+
 func TestTopicPausesWhenMostCustomersFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})
