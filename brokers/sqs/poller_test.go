@@ -106,6 +106,7 @@ func (s *scene) countOn(queue string, run func()) int {
 		}
 		return n
 	}
+	synctest.Wait()
 	before := polls()
 	run()
 	return polls() - before

@@ -239,8 +239,10 @@ func (s *scene) errorOf(src brokers.Source, st brokers.Settlement) error {
 	return errorAt(src.Settle(s.Context(), []brokers.Settlement{st}), 0)
 }
 
-// count is how many calls of an operation run makes.
+// count is how many calls of an operation run makes. What is about to poll does so
+// before.
 func (s *scene) count(operation string, run func()) int {
+	synctest.Wait()
 	before := s.server.Count(operation)
 	run()
 	return s.server.Count(operation) - before
