@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -160,8 +161,13 @@ func TestPartsOfBatchesHaveHalfOfTheSlots(t *testing.T) {
 		bubble(t, name, func(t *testing.T) {
 			broker := memory.New(memory.Options{})
 			slow := dependency{takes: time.Minute}
+			var served atomic.Int64
 			w := start(t, broker, quiet(), func(c *consumer.Consumer) {
 				c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+					if customer(batch[0].Message) == "good" {
+						served.Add(1)
+						return nil
+					}
 					_ = slow.handle(ctx, batch[0].Message)
 					return nil
 				}, consumer.Topic{BatchSize: 10, BatchWait: time.Millisecond, DependencyOf: customer})
@@ -174,6 +180,11 @@ func TestPartsOfBatchesHaveHalfOfTheSlots(t *testing.T) {
 				} else {
 					sendBack(t, broker, "orders", numbered(fmt.Sprint("back-", i), g.n)...)
 				}
+			}
+			publish(t, broker, "orders", "good-1")
+			time.Sleep(time.Second)
+			if served.Load() != 1 {
+				t.Error("a message of another customer waits for them")
 			}
 			time.Sleep(20 * time.Minute)
 			w.mustShutdown()
