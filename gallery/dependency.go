@@ -16,7 +16,7 @@ import (
 type Call struct {
 	On    bool          // the incident lasts
 	Since time.Duration // its beginning
-	Nth   int           // of the calls of the Stream, from 0
+	Draw  float64       // in [0, 1), by chance, but always the same for this run of the message
 }
 
 // Dependency is what handlers call: nil is an answer, anything else a failure.
@@ -63,10 +63,10 @@ func flapping(each time.Duration, bad Dependency) Dependency {
 	}
 }
 
-// each is bad in each nth call.
-func each(nth int, bad Dependency) Dependency {
+// some is bad in a share of the calls.
+func some(share float64, bad Dependency) Dependency {
 	return func(ctx context.Context, c Call) error {
-		if c.Nth%nth == nth-1 {
+		if c.Draw < share {
 			return bad(ctx, c)
 		}
 		return fine(ctx, c)

@@ -279,13 +279,11 @@ var Incidents = []Incident{
 		Wants:   []Want{served(""), doneWithin(6 * minute)},
 	},
 	{
-		Name:   "every fifth run fails",
-		Story:  "Every fifth call fails, for an hour and until all is done, at 100 messages a second.",
+		Name:   "a fifth of the runs fails",
+		Story:  "A fifth of the calls fails by chance, for an hour and until all is done, at 100 messages a second.",
 		Length: hour, Watch: 25 * hour,
-		Traffic: []Stream{{Name: "orders", Load: rate(100, second, hour), Calls: each(5, fails(errRefused))}},
-		// One in 5^10 fails in all ten attempts, 0.04 of these: more than three, once
-		// in ten million times.
-		Wants: []Want{deadUpTo("", 3), doneWithin(10 * minute), waitUpTo("", 10*minute)},
+		Traffic: []Stream{{Name: "orders", Load: rate(100, second, hour), Calls: some(0.2, fails(errRefused))}},
+		Wants:   []Want{served(""), doneWithin(10 * minute), waitUpTo("", 10*minute)},
 	},
 }
 

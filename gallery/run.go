@@ -108,8 +108,8 @@ func (s Stream) send(ctx context.Context, broker brokers.Broker, m brokers.Messa
 
 // handle is the handler of single messages.
 func (t *tally) handle(ctx context.Context, m *brokers.Message) error {
-	nth, _ := place(m)
-	return t.Traffic[nth].Calls(ctx, t.runs(nth))
+	stream, nth := place(m)
+	return t.Traffic[stream].Calls(ctx, t.runs(stream, nth))
 }
 
 // batch is the handler of batches: one call for all, which any of them can make

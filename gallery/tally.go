@@ -2,6 +2,7 @@ package gallery
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -62,6 +63,7 @@ type count struct {
 // progress is that of a message.
 type progress struct {
 	published time.Duration
+	runs      int
 	done      bool
 }
 
@@ -89,12 +91,15 @@ func (t *tally) published(stream int) {
 	s.messages = append(s.messages, progress{published: time.Since(t.began)})
 }
 
-// runs counts a run.
-func (t *tally) runs(stream int) Call {
+// runs counts a run of the nth message of a stream.
+func (t *tally) runs(stream, nth int) Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s, at := &t.streams[stream], time.Since(t.began)
-	call := Call{On: t.Warm <= at && at < t.end(), Since: at - t.Warm, Nth: s.Runs}
+	m := &s.messages[nth]
+	draw := rand.New(rand.NewPCG(uint64(nth), uint64(m.runs))).Float64()
+	call := Call{On: t.Warm <= at && at < t.end(), Since: at - t.Warm, Draw: draw}
+	m.runs++
 	s.Runs++
 	if call.On {
 		t.during++
