@@ -114,7 +114,6 @@ const (
 	maxHint = 365 * 24 * time.Hour
 
 	runsPoison   = 1
-	runsPanic    = 2
 	runsNotFound = 3 // DNS names
 	runsConflict = 3 // HTTP 409, 412, 424 and missing foreign keys
 	runsTimeout  = 5

@@ -107,7 +107,7 @@ func (e *PanicError) Unwrap() error {
 }
 
 func (e *PanicError) finding() *finding {
-	v := Verdict{Class: ClassPoison, Ambiguous: true, MaxAttempts: runsPanic, Reason: "panic", Rule: "panic"}
+	v := Verdict{Class: ClassUnknown, Ambiguous: true, MaxAttempts: runsUnknown, Reason: "panic", Rule: "panic"}
 	if e.Value == any(http.ErrAbortHandler) {
 		v.Class, v.MaxAttempts, v.Rule = ClassUnknown, 0, "panic: http.ErrAbortHandler"
 	}

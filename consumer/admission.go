@@ -2,26 +2,60 @@ package consumer
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/budget"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
-// admitted returns those of job that may start. The others wait, uncounted.
-func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
-	kept := those(job, func(d *delivery) bool { return p.mayStart(d, len(job), now) })
-	for len(kept) < len(job) { // what each has of the slot is more now
-		job = kept
-		kept = those(job, func(d *delivery) bool { return p.enters(d, len(job), now) })
-	}
-	return kept
+// pass is what a job holds while it runs. Its first member has it.
+type pass struct {
+	place bool // counted by the limiter of its dependency
+	slot  bool // one of the slots for messages that were sent back
 }
 
-// those returns what of job is so. It leaves job as it is: the context of an
-// earlier attempt may still read it.
+// takePass returns what a job holds, and takes it away.
+func takePass(job []*delivery) (held pass) {
+	for _, d := range job {
+		held.place = held.place || d.pass.place
+		held.slot = held.slot || d.pass.slot
+		d.pass = pass{}
+	}
+	return held
+}
+
+// admitted returns those of job that may start now. The others wait, uncounted.
+// While they wait they hold nothing but the token of a retry.
+func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
+	s, held := job[0].sub, takePass(job)
+	job = those(p.startable(job), func(d *delivery) bool { return p.pays(d, now) })
+	if len(job) > 0 && !held.place && s.dependency.limiter != nil {
+		if held.place = s.dependency.start(now); !held.place {
+			p.await(job, now)
+			return nil
+		}
+	}
+	if len(job) > 0 && job[0].returned() {
+		if held.slot = s.returned.acquire(); !held.slot {
+			p.awaitSlot(job, now)
+			job = nil
+		}
+	}
+	job = those(job, func(d *delivery) bool { return p.enters(d, now) })
+	if len(job) == 0 {
+		p.returnPass(s, held, now)
+		return nil
+	}
+	job[0].pass = held
+	return job
+}
+
+// those returns the members of job that are so. It leaves job as it is: the
+// context of an earlier attempt may still read it.
 func those(job []*delivery, so func(*delivery) bool) []*delivery {
 	first := slices.IndexFunc(job, func(d *delivery) bool { return !so(d) })
 	if first < 0 {
@@ -36,45 +70,23 @@ func those(job []*delivery, so func(*delivery) bool) []*delivery {
 	return kept
 }
 
-// mayStart reports whether a run of d, one of n together, may start: the guard of
-// its message, that of its topic and, for a retry, a budget have to agree.
-// Otherwise d waits.
-func (p *pipeline) mayStart(d *delivery, n int, now time.Time) bool {
-	if !p.enters(d, n, now) {
+// start counts one more run, if the limit lets it start and no other is in line.
+func (g *dependency) start(now time.Time) bool {
+	if g.crowd.Load() > 0 {
 		return false
 	}
-	if g := d.guard; g != nil && !g.startOwn(now, d) {
-		p.notStarted(d, now)
-		p.deferRun(d, now, g.pause(now, p.cfg.Random()), ownGuard)
-		return false
-	}
-	if !d.permit.topic.probe() && !d.sub.guard.startTopic(now, d) {
-		p.notStarted(d, now)
-		p.awaitGuard(d)
-		return false
-	}
-	pacer := d.budget()
-	if pacer == nil || !d.isRetry() && !d.permit.tried || d.permit.probe() || d.token {
-		return true
-	}
-	wait, ok := pacer.Withdraw(now, d.sub.longestDelay, p.cfg.Random())
-	if d.token = ok; !ok {
-		p.notStarted(d, now)
-		p.deferRun(d, now, wait, noToken)
-	}
+	ok, _ := g.limiter.Start(now)
 	return ok
 }
 
-// enters reports whether d, one of n together, has its part of one of the slots of
-// its bulkhead. Otherwise it waits.
-func (p *pipeline) enters(d *delivery, n int, now time.Time) bool {
-	b := d.bulkhead()
-	if b == nil || b.enter(n, &d.permit) {
-		return true
+// returnPass gives back what a job held that does not run.
+func (p *pipeline) returnPass(s *subscription, held pass, now time.Time) {
+	if held.place && s.dependency.limiter.Done(now, now, 0, flow.Neutral) {
+		p.follow(s.dependency, now)
 	}
-	p.notStarted(d, now) // guards may have let it through
-	p.awaitSlot(d, now)
-	return false
+	if held.slot {
+		p.slotFree(s.returned)
+	}
 }
 
 // deferral is why a run is put off: in one word, and in a sentence.
@@ -85,176 +97,175 @@ type deferral struct {
 
 var (
 	noToken  = deferral{"budget", errors.New("the budget has no token for a retry: it waits, uncounted")}
-	ownGuard = deferral{"guard", errors.New("what the message depends on is down: it waits, uncounted")}
-	noSlot   = deferral{"room", errors.New("what the message depends on has its part of the slots, and there is no room to wait in the process: the broker brings it again, uncounted")}
-	noRoom   = deferral{"room", errors.New("its topic pauses, and there is no room to wait in the process: the broker brings it again, uncounted")}
+	noName   = deferral{"dependency", errors.New("what Topic.DependencyOf names is in trouble, and has its one slot: the message waits, uncounted")}
+	noSlot   = deferral{"room", errors.New("messages that were sent back have half of the slots, and there is no room to wait in the process: the broker brings it again, uncounted")}
+	noRoom   = deferral{"room", errors.New("its dependency is overloaded, and there is no room to wait in the process: the broker brings it again, uncounted")}
+	onPoison = deferral{"poison", errors.New("practically all messages are poison, as after a faulty deployment: it is tried again, uncounted, for an hour at most")}
 )
 
-// nearest is the guard of d's own, or else that of its topic. Its budget is the
-// one for retries of d, unless that came back.
-func (d *delivery) nearest() *guard {
-	if d.guard != nil {
-		return d.guard
+// pays reports whether d has the token that a retry needs. Otherwise d is put
+// off.
+func (p *pipeline) pays(d *delivery, now time.Time) bool {
+	pacer := d.budget()
+	if pacer == nil || !d.isRetry() || d.token {
+		return true
 	}
-	return d.sub.guard
-}
-
-// startTopic takes the leave for d from the guard of its topic. A probe is for
-// what has not failed before, unless there is nothing else: see openFor.
-func (g *guard) startTopic(now time.Time, d *delivery) bool {
-	l, ok := g.grant(now, d)
-	if ok && l.probe() && d.isRetry() {
-		g.giveBack(now, l)
-		return false
+	wait, ok := pacer.Withdraw(now, d.sub.longestDelay, p.cfg.Random())
+	if d.token = ok; !ok {
+		p.deferRun(d, now, wait, noToken)
 	}
-	d.permit.topic = l
 	return ok
 }
 
-// enter takes a part of one of the slots that a bulkhead has, for one of n messages
-// that run together, or what is wanting of it. It reports false if all are in use.
-func (g *guard) enter(n int, of *permit) bool {
-	part := int64((g.parts + n - 1) / n)
-	wanting := part - of.entered
-	if g.under.Add(wanting) > int64(g.most*g.parts) {
-		g.under.Add(-wanting)
-		return false
-	}
-	of.entered = part
-	return true
-}
-
-// startOwn takes the leave for d from the guard of its own.
-func (g *guard) startOwn(now time.Time, d *delivery) (ok bool) {
-	d.permit.own, ok = g.grant(now, d)
-	return ok
-}
-
-// longestPause is the longest that a message waits whose own guard is closed.
-const longestPause = 5 * time.Minute
-
-// pause is how long a message waits that its own guard does not let start: the
-// longer the more often that has closed in a row.
-func (g *guard) pause(now time.Time, random float64) time.Duration {
-	wait := recheck
-	for _, b := range g.breakers() {
-		if s := b.Snapshot(now); s.State != breaker.Closed {
-			wait = max(wait, s.Next.Sub(now), min(recheck<<min(s.Openings, 16), longestPause))
-		}
-	}
-	return wait/2 + time.Duration(random*float64(wait))
-}
-
-// notStarted gives back what d has of its guards.
-func (p *pipeline) notStarted(d *delivery, now time.Time) {
-	p.tell(d, now, evidence{})
-}
-
-// tell reports to the guards of d how its run ended, and whether it was a probe.
-func (p *pipeline) tell(d *delivery, now time.Time, e evidence) (probe bool) {
-	held, of := d.permit, identity(keyOf(&d.Message))
-	d.permit = permit{}
-	report := (*guard).report
+// budget is the one for retries of d; nil if they need no tokens.
+func (d *delivery) budget() budget.Pacer {
 	if d.returned() {
-		report = held.vouch
+		return d.sub.returned.budget
 	}
-	b := d.bulkhead()
-	if b != nil {
-		b.under.Add(-held.entered)
-	}
-	if g := d.guard; g != nil {
-		if report(g, now, held.own, of, e) {
-			p.announce(g, now)
-		}
-		of = identity(g.name)
-	}
-	if report(d.sub.guard, now, held.topic, of, e) {
-		p.guardChanged(d.sub.guard, now)
-	}
-	if d.token && (e == healthy || e == evidence{}) { // it succeeded, or did not run
+	return d.sub.dependency.budget
+}
+
+// refund gives back the token of d, which succeeded or did not run.
+func (d *delivery) refund(now time.Time) {
+	if d.token {
 		d.budget().Refund(now)
 	}
 	d.token = false
-	if b != nil {
-		p.slotFree(b)
-	}
-	return held.probe() || held.tried
 }
 
-// awaitSlot lets d wait until fewer messages of its bulkhead run. They take turns.
-func (p *pipeline) awaitSlot(d *delivery, now time.Time) {
+// Between these times a message waits in the broker whose name has its one slot.
+const (
+	nameFloor = 5 * time.Second
+	nameCap   = 15 * time.Second
+)
+
+// enters reports whether the name that d depends on lets it start. Otherwise d is
+// put off.
+func (p *pipeline) enters(d *delivery, now time.Time) bool {
+	if d.name == 0 || d.sub.names.start(now, d.name, d.sub.dependency.usual(now)) {
+		return true
+	}
+	d.refund(now)
+	p.deferRun(d, now, nameFloor+time.Duration(p.cfg.Random()*float64(nameCap-nameFloor)), noName)
+	return false
+}
+
+// usual is how long a run usually takes; zero if that is unknown.
+func (g *dependency) usual(now time.Time) time.Duration {
+	if g.limiter == nil {
+		return 0
+	}
+	return g.limiter.Status(now).Usual
+}
+
+// notStarted gives back what d holds, which does not run after all.
+func (p *pipeline) notStarted(d *delivery, now time.Time) {
+	p.returnPass(d.sub, takePass(d.self[:]), now)
+	d.refund(now)
+}
+
+// tell reports what the end of a run of d says about its dependency.
+func (p *pipeline) tell(d *delivery, began, now time.Time, o flow.Outcome) {
+	if o == flow.Success || o == flow.Neutral {
+		d.refund(now)
+	}
+	d.token = false
+	g, who := d.sub.dependency, identity(keyOf(&d.Message))
+	if d.name != 0 {
+		who = d.name
+		d.sub.names.done(now, began, d.name, o)
+	}
+	if d.returned() && o != flow.Success { // a dead letter failed before, for reasons that may be its own
+		o = flow.Neutral
+	}
+	held := takePass(d.self[:])
+	if held.place && g.limiter.Done(now, began, who, o) || !held.place && g.limiter != nil && g.limiter.Note(now, began, who, o) {
+		p.follow(g, now)
+	}
+	if held.slot {
+		p.slotFree(d.sub.returned)
+	}
+	if o == flow.Success && d.sub.doubted.Load() > 0 {
+		p.believe(d.sub)
+	}
+}
+
+// succeededSince reports whether a run of the dependency of d, or of the name that
+// d depends on, has succeeded since t, and not long ago. One that seems to be yet
+// to come is from before the clock was set back.
+func (d *delivery) succeededSince(t, now time.Time) bool {
+	var at time.Time
+	switch {
+	case d.name != 0:
+		at = d.sub.names.lastSuccess(d.name)
+	case d.sub.dependency.limiter != nil:
+		at = d.sub.dependency.limiter.LastSuccess()
+	}
+	return !at.IsZero() && at.After(t) && !at.After(now) && now.Sub(at) <= successLasts
+}
+
+// successLasts is how long a success speaks for the dependency.
+const successLasts = 2 * time.Minute
+
+// recheck is how often a limiter is looked at that may change without our doing.
+const recheck = time.Second
+
+// inLineMost is how many jobs of a dependency wait in the process for a next start
+// that is not near: enough to choose a fresh one from.
+const inLineMost = 3
+
+// near is the time for which every job may wait in the process, if there is room.
+const near = 2 * time.Second
+
+// await lets job wait until the limit lets it start: in the process, or in the
+// broker if there is no room for it here, its lease would not last, or the next
+// start is not near.
+func (p *pipeline) await(job []*delivery, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	g := d.bulkhead()
+	g := job[0].sub.dependency
+	v := g.look(now)
 	switch {
 	case p.draining.Load():
-		p.settleLocked(d, brokers.Release)
-	case d.yields() || !p.roomToWait(d) || !p.lasts(d, now.Add(d.sub.timeout)):
-		wait := d.turnedAway()
-		p.deferLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), noSlot)
-	case p.to(d, waiting):
-		g.waiting = append(g.waiting, d)
-		g.crowd.Store(int32(len(g.waiting)))
-		p.crowded[g] = true
-		p.observe(d, Event{Kind: EventHeld})
-		p.nextOf(g) // a slot may be free since
+		p.releaseAll(job)
+	case far(v, now) && g.line.len() >= inLineMost, slices.ContainsFunc(job, func(d *delivery) bool {
+		return d.yields() || !p.roomToWait(d) || !p.lasts(d, now.Add(recheck))
+	}):
+		p.backUntil(job, v.Next, now)
+	default:
+		p.wait(job)
+		g.line.add(job)
 	}
+	p.dispatch(g, now)
 }
 
-// slotFree lets the next message of a bulkhead go on.
-func (p *pipeline) slotFree(g *guard) {
-	if g.crowd.Load() == 0 {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.nextOf(g)
-}
+// far reports whether the next start is not near.
+func far(v flow.View, now time.Time) bool { return !v.Allowed && v.Next.Sub(now) > near }
 
-// nextOf is slotFree with mu held.
-func (p *pipeline) nextOf(g *guard) {
-	if p.draining.Load() {
-		return
-	}
-	for len(g.waiting) > 0 && g.under.Load() <= int64((g.most-1)*g.parts) {
-		d := g.waiting[0]
-		g.waiting = g.waiting[1:]
-		if p.to(d, queued) {
-			p.enqueue(d)
-			break // the next when that has started, or not
+// wait moves the members of job to waiting. mu is held.
+func (p *pipeline) wait(job []*delivery) {
+	for _, d := range job {
+		if p.to(d, waiting) {
+			p.observe(d, Event{Kind: EventHeld})
 		}
 	}
-	g.crowd.Store(int32(len(g.waiting)))
-	if len(g.waiting) == 0 {
-		g.waiting = nil
-		delete(p.crowded, g)
-	}
 }
 
-// awaitGuard lets d wait until the guard of its topic opens: in the process, or
-// in the broker if there is no room for it here, or its lease would not last.
-func (p *pipeline) awaitGuard(d *delivery) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	g, now := d.sub.guard, time.Now()
-	switch {
-	case p.draining.Load():
+// releaseAll gives job back to the broker. mu is held.
+func (p *pipeline) releaseAll(job []*delivery) {
+	for _, d := range job {
 		p.settleLocked(d, brokers.Release)
-	case d.returned() || !p.roomToWait(d) || !p.lasts(d, now.Add(recheck)):
-		p.backUntil(d, g, now)
-	case p.to(d, waiting):
-		g.waiting = append(g.waiting, d)
-		p.observe(d, Event{Kind: EventHeld})
-		p.openFor(g, now) // it may have opened meanwhile
 	}
 }
 
-// backUntil has the broker bring d again when its guard may have opened. mu is
-// held.
-func (p *pipeline) backUntil(d *delivery, g *guard, now time.Time) {
-	until, _ := g.closed(now)
-	wait := max(until.Sub(now), recheck)
-	p.deferLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), noRoom)
+// backUntil has the broker bring job again when its dependency may let it start.
+// mu is held.
+func (p *pipeline) backUntil(job []*delivery, next, now time.Time) {
+	wait := max(next.Sub(now), recheck)
+	for _, d := range job {
+		d.refund(now)
+		p.deferLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), noRoom)
+	}
 }
 
 // deferRun puts the run of d off, which is not an attempt.
@@ -275,77 +286,91 @@ func (p *pipeline) deferLocked(d *delivery, now time.Time, wait time.Duration, w
 	p.waitLocked(d, p.holdLimit(d))
 }
 
-// freshGrace is how long a guard that lets a probe through waits for a message
-// that has not failed before, if only others wait.
+// freshGrace is how long a probe waits for a message that has not failed before,
+// if only others are in line.
 const freshGrace = time.Second
 
-// openFor starts what waits at g, as far as that lets it. mu is held.
-func (p *pipeline) openFor(g *guard, now time.Time) {
-	for {
-		g.waiting = slices.DeleteFunc(g.waiting, func(d *delivery) bool { return state(d.state.Load()) != waiting })
-		ok, next := g.allows(now)
-		if !ok {
-			g.opened = time.Time{}
-			p.lookAt(g, now, next)
+// dispatch starts the jobs in line at g, as far as the limit lets it. mu is held.
+func (p *pipeline) dispatch(g *dependency, now time.Time) {
+	defer func() { g.crowd.Store(int32(g.line.len())) }()
+	for !p.draining.Load() && g.line.len() > 0 {
+		v := g.look(now)
+		last := ranks
+		switch {
+		case !v.Allowed:
+			p.shorten(g, v, now)
+			p.wake(g, now, v.Next)
+			return
+		case v.Limit >= 1:
+		case g.alone.IsZero():
+			g.alone, last = now, retried
+		case now.Before(g.alone.Add(freshGrace)):
+			last = retried
+		}
+		job := g.line.next(last)
+		if job == nil && last < ranks {
+			p.wake(g, now, g.alone.Add(freshGrace))
 			return
 		}
-		if len(g.waiting) == 0 {
+		if job == nil {
 			return
 		}
-		i := g.next(now)
-		if i < 0 {
-			p.lookAt(g, now, g.opened.Add(freshGrace))
+		g.alone = time.Time{}
+		if ok, _ := g.limiter.Start(now); !ok { // another Consumer took the place
+			g.line.add(job)
+			p.wake(g, now, now.Add(recheck))
 			return
 		}
-		l, ok := g.start(now)
-		if !ok {
-			p.lookAt(g, now, now.Add(recheck))
-			return
+		for _, d := range job {
+			p.to(d, queued)
 		}
-		d := g.waiting[i]
-		g.waiting = slices.Delete(g.waiting, i, i+1)
-		d.permit.topic = l
+		job[0].pass.place = true
+		p.pool.add(job[0].sub.line, job)
+	}
+}
+
+// shorten sends jobs in line back to the broker that cannot wait for the next
+// start, or are too many if that is not near. mu is held.
+func (p *pipeline) shorten(g *dependency, v flow.View, now time.Time) {
+	lasts := func(d *delivery) bool { return p.lasts(d, v.Next) }
+	for rank, jobs := range g.line {
+		g.line[rank] = slices.DeleteFunc(jobs, func(job []*delivery) bool {
+			job = those(job, func(d *delivery) bool { return !d.isNotWaiting() })
+			if len(those(job, lasts)) == len(job) && len(job) > 0 {
+				return false
+			}
+			p.leave(job, v, now)
+			return true
+		})
+	}
+	for far(v, now) && g.line.len() > inLineMost {
+		for rank := ranks - 1; rank >= 0; rank-- {
+			if n := len(g.line[rank]); n > 0 {
+				job := g.line[rank][n-1]
+				g.line[rank] = g.line[rank][:n-1]
+				p.leave(those(job, func(d *delivery) bool { return !d.isNotWaiting() }), v, now)
+				break
+			}
+		}
+	}
+}
+
+// leave sends a job that waited back to the broker. mu is held.
+func (p *pipeline) leave(job []*delivery, v flow.View, now time.Time) {
+	for _, d := range job {
 		p.to(d, queued)
-		p.enqueue(d)
 	}
+	p.backUntil(job, v.Next, now)
 }
 
-// next returns which of those that wait goes first, -1 if none should yet: the
-// oldest, but before a probe is spent, one that has not failed before.
-func (g *guard) next(now time.Time) int {
-	if g.flows() {
-		return 0
-	}
-	if i := slices.IndexFunc(g.waiting, func(d *delivery) bool { return !d.isRetry() }); i >= 0 {
-		return i
-	}
-	if g.opened.IsZero() {
-		g.opened = now
-	}
-	if now.Before(g.opened.Add(freshGrace)) {
-		return -1
-	}
-	return 0
-}
-
-// lookAt has g looked at again at next, and sends back to the broker what cannot
-// wait so long. mu is held.
-func (p *pipeline) lookAt(g *guard, now, next time.Time) {
-	g.waiting = slices.DeleteFunc(g.waiting, func(d *delivery) bool {
-		if p.lasts(d, next) || !p.to(d, queued) {
-			return false
-		}
-		p.backUntil(d, g, now)
-		return true
-	})
-	p.wake(g, now, next)
-}
-
-// wake has g looked at again at next, if that is not done before. mu is held.
-func (p *pipeline) wake(g *guard, now, next time.Time) {
+// wake has g looked at again at next, if that is not done before. With the zero
+// time the end of a run does that. mu is held.
+func (p *pipeline) wake(g *dependency, now, next time.Time) {
 	switch {
+	case next.IsZero():
+		return
 	case g.timer == nil:
-		g.timer = time.AfterFunc(next.Sub(now), func() { p.guardChanged(g, time.Now()) })
+		g.timer = time.AfterFunc(next.Sub(now), func() { p.follow(g, time.Now()) })
 	case g.fires.After(now) && !next.Before(g.fires):
 		return
 	default:
@@ -354,63 +379,52 @@ func (p *pipeline) wake(g *guard, now, next time.Time) {
 	g.fires = next
 }
 
-// guardChanged follows the guard of topics that may answer differently now.
-func (p *pipeline) guardChanged(g *guard, now time.Time) {
+// follow does what a limiter lets it that may answer differently now.
+func (p *pipeline) follow(g *dependency, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining.Load() {
 		return
 	}
-	p.announceLocked(g, now)
-	p.openFor(g, now)
-	if allowed, _ := g.allows(now); allowed != g.allowed || g.flows() != g.flowed {
+	p.announce(g, now)
+	p.dispatch(g, now)
+	v := g.look(now)
+	if changed(v, g.seen) {
 		p.lookAgain()
 	}
+	p.wake(g, now, v.Next)
 }
 
-// announce reports that g has closed, or opened again.
-func (p *pipeline) announce(g *guard, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.announceLocked(g, now)
-}
-
-func (p *pipeline) announceLocked(g *guard, now time.Time) {
-	until, why := g.closed(now)
-	switch {
-	case g.gone:
-	case why != nil && !g.paused:
-		g.paused = true
-		p.report(p.values, Event{Kind: EventPaused, Topic: g.topic, Dependency: g.name, Time: now, Until: until, Err: why})
-	case why == nil && g.paused && g.flows():
-		g.paused = false
-		p.report(p.values, Event{Kind: EventResumed, Topic: g.topic, Dependency: g.name, Time: now})
+// announce reports that single runs try out a dependency from now on, or that it
+// serves again. mu is held.
+func (p *pipeline) announce(g *dependency, now time.Time) {
+	s := g.limiter.Status(now)
+	switch pausing := s.Paused != "" || s.Interval >= recheck; {
+	case pausing && !g.pausing:
+		g.pausing = true
+		why := fmt.Errorf("%d of the last %d messages failed: single runs try it out, %s apart", s.Failing, s.Sampled, s.Interval.Round(time.Second/10))
+		if s.Paused != "" {
+			why = fmt.Errorf("paused by hand: %s", s.Paused)
+		}
+		p.report(p.values, Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: g.look(now).Next, Err: why})
+	case g.pausing && s.Paused == "" && s.Limit >= 1:
+		g.pausing = false
+		p.report(p.values, Event{Kind: EventResumed, Dependency: g.name, Time: now})
 	}
 }
 
-// retire reports that what g kept from starting may start, because the guard that
-// its messages have from now on is a new one.
-func (p *pipeline) retire(g *guard) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if g.gone = true; g.paused {
-		g.paused = false
-		p.report(p.values, Event{Kind: EventResumed, Topic: g.topic, Dependency: g.name})
-	}
-}
-
-// watchShared looks at breakers that others may change without our doing:
-// another Consumer, or an operator.
+// watchShared looks at limiters that others may change without our doing: another
+// Consumer, or a person.
 func (p *pipeline) watchShared() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !slices.ContainsFunc(p.guards, func(g *guard) bool { return g.shared }) {
+	if !slices.ContainsFunc(p.dependencies, func(g *dependency) bool { return g.shared }) {
 		return
 	}
 	p.watch = time.AfterFunc(recheck, func() {
-		for _, g := range p.guards {
+		for _, g := range p.dependencies {
 			if g.shared {
-				p.guardChanged(g, time.Now())
+				p.follow(g, time.Now())
 			}
 		}
 		p.mu.Lock()

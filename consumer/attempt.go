@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -113,13 +112,10 @@ func (a *attempt) finish() (cause error) {
 	return cause
 }
 
-// Shares is what package handling asks: whether shared is a breaker or budget of
-// the guards of the runs.
+// Shares is what package handling asks: whether shared is the budget of a
+// dependency of the runs.
 func (a *attempt) Shares(shared any) bool {
-	return slices.ContainsFunc(a.runs, func(d *delivery) bool {
-		own := d.nearest()
-		return shared == any(own.breaker) || shared == any(d.sub.guard.breaker) || own.isGiven(shared)
-	})
+	return a.runs[0].sub.dependency.isGiven(shared)
 }
 
 // Returned is what package handling asks: whether the runs are of messages that
@@ -127,7 +123,7 @@ func (a *attempt) Shares(shared any) bool {
 func (a *attempt) Returned() bool { return a.runs[0].returned() }
 
 // isGiven reports whether the budget is that of the user's.
-func (g *guard) isGiven(b any) bool {
+func (g *dependency) isGiven(b any) bool {
 	of, ok := g.budget.(*given)
 	return ok && reflect.ValueOf(b).Comparable() && b == any(of.Pacer)
 }

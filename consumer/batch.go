@@ -8,6 +8,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // collector gathers the next batch of a topic.
@@ -16,14 +17,12 @@ type collector struct {
 	timer   *time.Timer
 }
 
-// collect adds d to the batch of its topic, or of what came back to it, and hands
-// the batch over when it is full. What was split off a batch before runs alone.
-// mu is held.
+// collect adds d to the batch of its topic and rank, and hands the batch over when
+// it is full. So a row that fails its batch again and again fails no fresh one. A
+// message that was split off a batch before runs alone. mu is held.
 func (p *pipeline) collect(d *delivery) {
-	s, c := d.sub, &d.sub.batch
-	if d.returned() {
-		c = &d.sub.returnedBatch
-	}
+	s := d.sub
+	c := &s.batches[d.rank()]
 	if d.split {
 		p.pool.add(s.line, d.self[:])
 		return
@@ -56,8 +55,8 @@ func (p *pipeline) complete(s *subscription, c *collector) {
 }
 
 // split runs the members of a batch that failed as a whole again, in two parts,
-// before that counts against any of them: one may be what fails the others. It
-// reports whether it did. A part of one has failed by itself.
+// before that counts against any of them: one may fail the others. After a timeout
+// each runs alone. It reports whether it did. A part of one has failed by itself.
 func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time) bool {
 	if len(a.runs) < 2 || !asWhole(results) {
 		return false
@@ -74,14 +73,21 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 		return false
 	}
 	again := retry.Decision{Action: retry.ActionRetry, Reason: reasonBatch}
-	e := evidenceOf(v, errors.Is(cause, classify.ErrAttemptTimeout), 0)
+	timedOut := errors.Is(cause, classify.ErrAttemptTimeout)
+	o := outcomeOf(v, timedOut)
 	for i, d := range a.runs {
 		token := d.token
 		d.token = false
-		p.tell(d, now, e)
-		d.token = token // it still has to spend it
-		e = evidence{}  // one run is evidence once
+		p.tell(d, a.started, now, o)
+		d.token = token  // it still has to spend it
+		o = flow.Neutral // one run is evidence once
 		p.observe(d, Event{Kind: EventFailed, Time: now, Duration: now.Sub(a.started), Verdict: v, Decision: again, Err: results[i]})
+	}
+	if timedOut { // halves would hang one after the other
+		for i := range a.runs {
+			p.requeue(a.runs[i : i+1 : i+1])
+		}
+		return true
 	}
 	half := len(a.runs) / 2
 	for _, part := range [][]*delivery{a.runs[:half:half], a.runs[half:]} {

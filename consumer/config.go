@@ -454,14 +454,6 @@ func (c Config) unfit(caps brokers.Capabilities, routes []*route) error {
 // for one.
 func (r *route) window() int { return r.concurrency + max(r.prefetch, r.batchSize) }
 
-// longest is how long a handler may run, of those that may longest.
-func longest(routes []*route) (d time.Duration) {
-	for _, r := range routes {
-		d = max(d, r.timeout)
-	}
-	return d
-}
-
 // heldPerTopic is the part of MaxHeld that each of n topics has.
 func (c Config) heldPerTopic(n int) int { return (c.MaxHeld + n - 1) / n }
 
@@ -472,6 +464,9 @@ func (c Config) guardOf(name string) Guard {
 	}
 	return c.Guard
 }
+
+// slots is how many of n handlers may run at once.
+func (c Config) slots(n int) int { return min(n, cmp.Or(c.MaxConcurrency, n)) }
 
 // subscription is what the routes together ask of the broker.
 func (c Config) subscription(routes []*route) brokers.Subscription {

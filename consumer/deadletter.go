@@ -28,6 +28,11 @@ var refusedVerdict = classify.Verdict{Class: classify.ClassPoison, Rule: "refuse
 func (p *pipeline) deadLetter(d *delivery, reason string, letter dlq.Entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.deadLetterLocked(d, reason, letter)
+}
+
+// deadLetterLocked is deadLetter with mu held.
+func (p *pipeline) deadLetterLocked(d *delivery, reason string, letter dlq.Entry) {
 	if !p.roomToDie(d) {
 		p.dieLater(d, reason)
 		return

@@ -1,15 +1,18 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // ErrShutdown is the cause with which a handler's context ends when the worker
@@ -83,32 +86,30 @@ func interrupted(err error) (yes bool) {
 }
 
 // conclude takes d from its handler to what comes next.
-func (p *pipeline) conclude(d *delivery, err, cause error, now time.Time, ran time.Duration) {
+func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time) {
 	if loss := d.lost(); loss != nil {
-		p.tell(d, now, evidence{})
+		p.tell(d, began, now, flow.Neutral)
 		p.drop(d, loss)
 		return
 	}
 	if err == nil {
-		p.adapt(d, ran, false, now)
-		p.tell(d, now, healthy)
+		p.tell(d, began, now, flow.Success)
 		if p.observed() {
-			p.observe(d, Event{Kind: EventSucceeded, Time: now, Duration: ran})
+			p.observe(d, Event{Kind: EventSucceeded, Time: now, Duration: now.Sub(began)})
 		}
 		p.settle(d, brokers.Ack)
 		return
 	}
 	v := verdict(err, cause, d.sub.rules)
-	if v.Class == classify.ClassThrottled {
-		p.adapt(d, ran, true, now)
+	t := trial{counts: d.counts(now)}
+	o := outcomeOf(v, errors.Is(cause, classify.ErrAttemptTimeout))
+	if o == flow.Throttled && t.counts && d.isRetry() { // others are served: it is the limit of one customer
+		o = flow.Neutral
 	}
-	t := trial{contrast: d.contrast(now)}
-	t.probe = p.tell(d, now, evidenceOf(v, errors.Is(cause, classify.ErrAttemptTimeout), d.sub.policy.HintLimit()))
-	if t.probe {
-		t.wait = d.untilOpen(now, p.cfg.Random())
-	}
-	decision := d.sub.decide(d.failure(now, ran, v), t, p.cfg.Random())
-	p.carryOut(d, decision, Event{Kind: EventFailed, Time: now, Duration: ran, Verdict: v, Decision: decision, Err: err}, cause)
+	p.tell(d, began, now, o)
+	t.spread = d.spread(now)
+	decision := d.sub.decide(d.failure(now, now.Sub(began), v), t, p.cfg.Random())
+	p.carryOut(d, decision, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: v, Decision: decision, Err: err}, cause)
 }
 
 // carryOut does what was decided on the failure that e reports.
@@ -127,6 +128,10 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, e Event, cause
 	case retry.ActionRetry:
 		p.reschedule(d)
 	case retry.ActionDeadLetter:
+		if d.mayDoubt(e.Verdict) {
+			p.judge(d, decision.Reason, letter, e.Time)
+			return
+		}
 		p.deadLetter(d, decision.Reason, letter)
 	case retry.ActionAck:
 		p.settle(d, brokers.Ack)
@@ -137,58 +142,59 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, e Event, cause
 	}
 }
 
-// contrast reports whether another message has succeeded since d failed last: the
-// next failure is then its own.
-func (d *delivery) contrast(now time.Time) bool {
-	return d.isRetry() && d.nearest().hasSucceeded(d.meta.LastFailedAt, now)
+// counts reports whether a failure of d is an attempt: another message has
+// succeeded since d failed last, and not long ago. A message that was sent back
+// failed before, and each of its failures counts.
+func (d *delivery) counts(now time.Time) bool {
+	return d.returned() || d.sub.dependency.limiter == nil || d.succeededSince(d.meta.LastFailedAt, now)
 }
 
-// untilOpen is how long after a failed probe its message waits: until the guard
-// that it failed for may open again and others have been tried.
-func (d *delivery) untilOpen(now time.Time, random float64) (wait time.Duration) {
-	for _, g := range []*guard{d.sub.guard, d.guard} {
-		if g != nil {
-			until, _ := g.closed(now)
-			wait = max(wait, until.Sub(now))
-		}
-	}
-	return wait + time.Duration(random*float64(wait))
+// spread reports whether more than one message fails.
+func (d *delivery) spread(now time.Time) bool {
+	limiter := d.sub.dependency.limiter
+	return limiter != nil && limiter.Status(now).Failing > 1
 }
 
-// trial is what the guard makes of a failed run.
+// trial is what other runs say about a failed one.
 type trial struct {
-	probe    bool          // it was to find out whether the dependency is up
-	contrast bool          // another message has succeeded since this one failed last
-	wait     time.Duration // of a probe: until others have been tried
+	counts bool // it is an attempt
+	spread bool // others fail, too
 }
 
-// decide says what happens after a failure. That a probe fails is expected: it
-// ends no message, but by its age, and it counts only in contrast. What may have
-// had its effect is not repeated where that was asked for, probe or not.
+// decide says what happens after a failure. A failure that does not count ends no
+// message but by its age. An error of no known class ends a message sooner if no
+// other message fails. A run that may have had its effect is not repeated where
+// that was asked for.
 func (r *route) decide(f retry.Run, t trial, random float64) retry.Decision {
 	if r.noRepeat && f.Verdict.Ambiguous {
 		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonAmbiguous, Counted: true}
 	}
-	if limit := r.policy.HintLimit(); t.wait > limit { // for one beyond, Decide would shorten what a server asked for
-		t.wait = limit - time.Duration(random*float64(limit/10))
+	v := &f.Verdict
+	if v.Class == classify.ClassPoison || v.Skip || v.Deferred {
+		return retry.Decide(r.policy, f, random)
 	}
-	f.Verdict.RetryAfter = max(f.Verdict.RetryAfter, t.wait)
-	d := retry.Decide(r.policy, f, random)
-	ends := d.Action == retry.ActionDeadLetter
-	if !t.probe || !ends && (d.Action != retry.ActionRetry || t.contrast) {
-		return d
+	if v.Class == classify.ClassUnknown && t.spread {
+		v.MaxAttempts = 0
 	}
-	f.Attempt = 1
-	f.Verdict.MaxAttempts = 0
-	if f.Verdict.Class == classify.ClassPoison {
-		f.Verdict.Class = classify.ClassTransient
+	if t.counts {
+		return retry.Decide(r.policy, f, random)
 	}
 	policy := r.policy
-	policy.MaxAttempts = max(r.attempts, 2)
-	d = retry.Decide(policy, f, random)
+	policy.MaxAttempts = math.MaxInt
+	policy.Backoff.Cap = min(cmp.Or(policy.Backoff.Cap, uncountedCap), uncountedCap)
+	v.MaxAttempts = 0
+	f.Attempt += f.Throttles
+	d := retry.Decide(policy, f, uncountedShare+(1-uncountedShare)*random)
 	d.Counted = false
 	return d
 }
+
+// A failure that does not count lengthens the delay of its message all the same,
+// up to uncountedCap, of which no less than uncountedShare is drawn.
+const (
+	uncountedCap   = 9 * time.Minute
+	uncountedShare = 0.75
+)
 
 // failure is what retry.Decide needs to know about a failed run of d.
 func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.Run {
@@ -212,7 +218,7 @@ func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string,
 	failure := brokers.Failure{Attempt: m.Attempt + 1, At: now, Class: class, Fingerprint: fingerprint, Delay: decision.Delay, Ambiguous: v.Ambiguous}
 	if decision.Counted {
 		m.Attempt++
-	} else if class == throttledClass {
+	} else {
 		m.Throttles++
 	}
 	if m.FirstFailedAt.IsZero() || m.FirstFailedAt.After(now) {

@@ -16,7 +16,7 @@ type state uint32
 const (
 	queued   state = iota // for a slot, behind others of its topic, key or batch
 	running               // in its handler
-	waiting               // for its time, or for its guard to open
+	waiting               // for its time, or until its dependency lets it start
 	dying                 // until its dead letter is durable, and it is acked
 	settling              // until the broker confirms any other end
 	gone                  // ended, or somebody else's
@@ -43,20 +43,21 @@ func (s state) inWindow() bool { return s == queued || s == running || s == sett
 // lease away.
 type delivery struct {
 	*brokers.Delivery
-	sub   *subscription
-	meta  *brokers.Meta // as of the last failure; replaced under mu, never changed
-	guard *guard        // of its own (Topic.DependencyOf); nil if it has none
+	sub  *subscription
+	meta *brokers.Meta // as of the last failure; replaced under mu, never changed
+	name uint64        // what it depends on besides (Topic.DependencyOf); 0 if nothing
 
-	state  atomic.Uint32
-	turn   bool           // it is the turn of its key
-	permit permit         // of its run
-	token  bool           // its run is a retry that spent a token
-	split  bool           // from a batch that failed as a whole
-	action brokers.Action // how it is settled
-	letter *dlq.Entry     // its dead letter
-	form   form           // what of that the broker has not refused
-	stub   stubKey        // of the stub that is out
-	stuck  bool           // the broker refuses to take it back, too
+	state     atomic.Uint32
+	turn      bool           // it is the turn of its key
+	pass      pass           // of the job that it is the first of
+	judgement *judgement     // what it dies of if that is believed
+	token     bool           // its run is a retry that spent a token
+	split     bool           // from a batch that failed as a whole
+	action    brokers.Action // how it is settled
+	letter    *dlq.Entry     // its dead letter
+	form      form           // what of that the broker has not refused
+	stub      stubKey        // of the stub that is out
+	stuck     bool           // the broker refuses to take it back, too
 
 	self  [1]*delivery // the job of this delivery alone
 	first attempt      // saves an allocation; later attempts have their own

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // intake is what may be received, and the Receive under way. It belongs to the
@@ -86,53 +88,67 @@ func (p *pipeline) awaitRoom(ctx context.Context) int {
 // to be paused, 0 if all are. mu is held.
 func (p *pipeline) look(now time.Time) (n int, paused []string) {
 	p.intake.stale = false
-	probed, full := false, 0
-	for _, s := range p.subs {
-		g := s.guard
-		allowed, next := g.allows(now)
-		g.allowed, g.flowed = allowed, g.flows()
-		s.full = s.room() < s.least
-		switch {
-		case !allowed:
-			paused = append(paused, s.topic)
-			p.wake(g, now, next)
-		case s.full:
-			full++
-		case !g.flowed:
-			probed = true // one is enough, but others need not wait for it
-		case n == 0:
-			n = s.room()
-		default:
-			n = min(n, s.room())
+	full := false
+	for _, g := range p.dependencies {
+		if g.seen = g.look(now); !g.seen.Full {
+			g.limiter.Hold(now)
 		}
 	}
-	if n == 0 && probed {
-		n = 1
+	for _, s := range p.subs {
+		g := s.dependency
+		room := s.room(g.seen)
+		s.full = false
+		switch {
+		case !g.seen.Allowed && g.seen.Limit < 1:
+			paused = append(paused, s.topic)
+			p.wake(g, now, g.seen.Next)
+		case room < s.enough(g.seen):
+			s.full, full = true, true
+		case n == 0:
+			n = room
+		default:
+			n = min(n, room)
+		}
 	}
-	if n > 0 && full > 0 {
-		paused = p.unreceived(now)
+	if n > 0 && full {
+		for _, s := range p.subs {
+			if s.full {
+				paused = append(paused, s.topic)
+			}
+		}
 	}
 	return min(n, receiveLimit), paused
 }
 
-// unreceived returns the topics that are to be paused when others are received.
-// mu is held.
-func (p *pipeline) unreceived(now time.Time) (topics []string) {
-	for _, s := range p.subs {
-		if allowed, _ := s.guard.allows(now); !allowed || s.full {
-			topics = append(topics, s.topic)
-		}
+// room returns how many more deliveries the window has room for. While a limit
+// holds runs back the window is no larger than the next runs need.
+func (s *subscription) room(v flow.View) int {
+	window, inLine := s.window, s.dependency.line.len()
+	switch {
+	case v.Full:
+	case v.Limit < 1:
+		return min(1, inLineMost-inLine-max(0, s.active-v.Running))
+	default:
+		window = min(window, 2*int(math.Ceil(v.Limit)))
 	}
-	return topics
+	return window - inLine - s.active
 }
 
-// room returns how many more deliveries the window has room for.
-func (s *subscription) room() int { return s.window - s.active }
+// enough returns the room for which it is worth to receive.
+func (s *subscription) enough(v flow.View) int {
+	if v.Full {
+		return s.least
+	}
+	return 1
+}
 
 // roomFor has the intake look again if a topic that was full has room. mu is
 // held.
 func (p *pipeline) roomFor(s *subscription) {
-	if s.full && s.room() >= s.least {
+	if !s.full {
+		return
+	}
+	if v := s.dependency.seen; s.room(v) >= s.enough(v) {
 		p.lookAgain()
 	}
 }

@@ -1,8 +1,6 @@
 package consumer
 
 import (
-	"cmp"
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/visibility"
 )
 
@@ -40,7 +39,7 @@ type pipeline struct {
 
 	subs         []*subscription
 	byTopic      map[string]*subscription
-	guards       []*guard      // of topics
+	dependencies []*dependency
 	longestDelay time.Duration // that the broker was told of
 
 	pool     *pool
@@ -56,23 +55,22 @@ type pipeline struct {
 	intake   intake
 	keys     keyQueues // nil if nothing is ordered
 	waitlist waitlist
-	crowded  map[*guard]bool               // guards of single messages that some wait for
-	watch    *time.Timer                   // looks at shared breakers; nil if there are none
+	sentBack map[*semaphore]bool           // those that jobs wait for
+	watch    *time.Timer                   // looks at shared limiters; nil if there are none
 	letters  map[string]*sender[*delivery] // by dead-letter topic
 	sessions map[context.Context]func() bool
 	draining atomic.Bool // written under mu
 }
 
-// subscription is what a Consumer has for one topic: slots, room and a guard of
-// its own, so that it takes none from others. The counters are the pipeline's,
-// under its mu, and only pipeline.to changes them.
+// subscription is what a Consumer has for one topic: slots and room of its own, so
+// that it takes none from others. The counters are the pipeline's, under its mu,
+// and only pipeline.to changes them.
 type subscription struct {
 	*route
 	line         *line
-	limiter      *limiter // nil unless adaptive
-	guard        *guard
-	own          *ownGuards // nil without DependencyOf
-	returned     *guard     // bulkhead and budget of what came back
+	dependency   *dependency
+	names        *names     // nil without DependencyOf
+	returned     *semaphore // slots and budget of messages that were sent back
 	window       int        // the most that is queued, running or settling
 	least        int        // room that it is received for
 	maxHeld      int        // the most that waits or dies
@@ -84,12 +82,14 @@ type subscription struct {
 	active  int // deliveries in the window
 	waiting int
 	dying   int
-	stuck   int  // of those dying: held because the broker refuses every end
-	held    int  // bytes of those two
-	full    bool // not received for, because there is no room
-	batch   collector
+	stuck   int              // of those dying: held because the broker refuses every end
+	held    int              // bytes of those two
+	full    bool             // not received for, because there is no room
+	batches [ranks]collector // no batch holds fresh messages, retries and those that were sent back
 
-	returnedBatch collector // so that no batch holds both what came back and what did not
+	poisonRow int          // poison messages since the last success
+	doubted   atomic.Int32 // the same, to be read without mu
+	inDoubt   []*delivery  // whose verdict waits for a success
 }
 
 func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer, source brokers.Source) *pipeline {
@@ -106,7 +106,7 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		longestDelay: c.cfg.subscription(c.routes).MaxDelay,
 		intake:       intake{changed: make(chan struct{}, 1)},
 		letters:      map[string]*sender[*delivery]{},
-		crowded:      map[*guard]bool{},
+		sentBack:     map[*semaphore]bool{},
 		sessions:     map[context.Context]func() bool{},
 	}
 	if c.cfg.OrderByKey || p.caps.Ordered {
@@ -114,7 +114,7 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 	}
 	p.pool = &pool{most: c.cfg.MaxConcurrency, start: func() *worker { return newWorker(p) }}
 	for _, r := range c.routes {
-		p.subscribe(r, len(c.routes), longest(c.routes))
+		p.subscribe(r, c.routes)
 	}
 	p.settler, p.retrier, p.rejecter = newSettler(p, settleBackoff), newSettler(p, settleBackoff), newSettler(p, letterBackoff)
 	if c.cfg.Receipts != "" {
@@ -123,10 +123,10 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 	return p
 }
 
-// subscribe adds one of n topics.
-func (p *pipeline) subscribe(r *route, n int, longest time.Duration) {
-	s := p.newSubscription(r, n)
-	s.guard = p.guardFor(r, longest)
+// subscribe adds one of the topics of routes.
+func (p *pipeline) subscribe(r *route, routes []*route) {
+	s := p.newSubscription(r, len(routes))
+	s.dependency = p.dependencyOf(r, routes)
 	s.line.number = len(p.pool.lines)
 	p.pool.lines = append(p.pool.lines, s.line)
 	p.subs = append(p.subs, s)
@@ -146,38 +146,28 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	if n > 1 {
 		s.least = max(1, (s.window-r.concurrency+1)/2)
 	}
-	settings := p.cfg.guardOf(r.dependency)
-	if settings.Adaptive {
-		s.limiter = newLimiter(r.concurrency)
-	}
+	slots := p.cfg.slots(r.concurrency)
 	if r.dependencyOf != nil {
-		s.own = &ownGuards{byName: map[string]*list.Element{}, make: func(name string) *guard {
-			return p.newBulkhead(r, name, p.cfg.guardOf(name), r.batchSize)
-		}}
+		s.names = newNames(slots)
 	}
-	s.returned = p.newBulkhead(r, r.topic, Guard{NoBreaker: true, NoPoisonStop: true}, r.batchSize)
-	s.returned.parts = max(1, min(r.batchSize, s.window/2/s.returned.most)) // half of the window, too
+	s.returned = &semaphore{slots: int32(max(1, slots/2)), budget: must(budget.New(budget.Queue()))}
 	return s
 }
 
-// newBulkhead returns a guard of messages of r that may use half of its slots,
-// each shared by up to so many.
-func (p *pipeline) newBulkhead(r *route, name string, settings Guard, parts int) *guard {
-	g := p.newGuard(name, settings, r.timeout)
-	slots := min(r.concurrency, cmp.Or(p.cfg.MaxConcurrency, r.concurrency))
-	g.topic, g.most, g.parts = r.topic, max(1, slots/2), max(1, parts)
-	return g
-}
-
-// guardFor returns the guard of the dependency of r, which topics may share.
-// None of their handlers runs for more than longest.
-func (p *pipeline) guardFor(r *route, longest time.Duration) *guard {
-	i := slices.IndexFunc(p.guards, func(g *guard) bool { return g.name == r.dependency })
+// dependencyOf returns the dependency of r, which those of routes may share.
+func (p *pipeline) dependencyOf(r *route, routes []*route) *dependency {
+	i := slices.IndexFunc(p.dependencies, func(g *dependency) bool { return g.name == r.dependency })
 	if i >= 0 {
-		return p.guards[i]
+		return p.dependencies[i]
 	}
-	g := p.newGuard(r.dependency, p.cfg.guardOf(r.dependency), longest)
-	p.guards = append(p.guards, g)
+	slots := 0
+	for _, other := range routes {
+		if other.dependency == r.dependency {
+			slots += other.concurrency
+		}
+	}
+	g := p.newDependency(r.dependency, p.cfg.guardOf(r.dependency), p.cfg.slots(slots))
+	p.dependencies = append(p.dependencies, g)
 	return g
 }
 
@@ -248,7 +238,7 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 	p.watchSessions(received)
 	p.mu.Unlock()
 	for _, d := range ds {
-		d.guard = p.guardOf(d)
+		d.name = p.nameOf(d)
 		if d.Anonymous {
 			d.sub.anonymous.Do(func() { p.log.anonymous(d.Message.Topic) })
 		}
@@ -259,18 +249,18 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 	deposit(ds, time.Now())
 }
 
-// deposit has budgets earn by what is delivered for the first time.
+// deposit has budgets earn by messages that are delivered for the first time.
 func deposit(ds []*delivery, now time.Time) {
 	for len(ds) > 0 {
-		g, n, fresh := ds[0].nearest(), 0, 0
-		for ; n < len(ds) && ds[n].nearest() == g; n++ {
+		g, n, firsts := ds[0].sub.dependency, 0, 0
+		for ; n < len(ds) && ds[n].sub.dependency == g; n++ {
 			if first(ds[n].meta) && !ds[n].returned() {
-				fresh++
+				firsts++
 			}
 		}
 		ds = ds[n:]
-		if fresh > 0 && g.budget != nil {
-			g.budget.Deposit(now, fresh)
+		if firsts > 0 && g.budget != nil {
+			g.budget.Deposit(now, firsts)
 		}
 	}
 }
@@ -282,7 +272,7 @@ func (p *pipeline) stray(topic string) *subscription {
 	if s == nil {
 		r := &route{topic: topic, dependency: topic, stray: true, deadLetter: p.cfg.DeadLetter(topic), policy: p.cfg.Retry, timeout: p.cfg.HandlerTimeout}
 		s = p.newSubscription(r, len(p.subs))
-		s.guard = p.newGuard(topic, Guard{NoBudget: true, NoBreaker: true, NoPoisonStop: true}, r.timeout)
+		s.dependency = p.newDependency(topic, Guard{Off: true}, 0)
 		p.byTopic[topic] = s
 	}
 	return s

@@ -1,68 +1,93 @@
 package consumer
 
 import (
+	"sync/atomic"
 	"time"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
-// What came back from a dead-letter queue failed before, for reasons that may be
-// its own. So its runs have no leave, and say nothing about what handlers depend
-// on; its retries have a budget of their own; and it uses at most half of the
-// slots, and of the room, of its topic.
-
-// returned reports whether d came back from a dead-letter queue.
+// returned reports whether d was sent back from a dead-letter queue.
 func (d *delivery) returned() bool { return d.Meta.RedriveCount > 0 }
-
-// bulkhead is the guard whose slots d uses, nil if it may use any.
-func (d *delivery) bulkhead() *guard {
-	if d.returned() {
-		return d.sub.returned
-	}
-	return d.guard
-}
 
 // yields reports whether the messages behind d of its key go on while d waits.
 func (d *delivery) yields() bool { return d.turn && d.returned() }
 
-// budget is the one for retries of d; nil if they need no tokens.
-func (d *delivery) budget() budget.Pacer {
-	if d.returned() {
-		return d.sub.returned.budget
-	}
-	return d.nearest().budget
+// semaphore limits the runs of messages of a topic that were sent back.
+type semaphore struct {
+	slots  int32
+	used   atomic.Int32
+	crowd  atomic.Int32 // jobs in line
+	budget budget.Pacer
+	line   [][]*delivery // under the mu of the pipeline
 }
 
-// turnedAway is how long d waits in the broker, at least, if it finds no slot and
-// no room to wait for one. What came back may be thousands, and in no hurry.
-func (d *delivery) turnedAway() time.Duration {
-	if d.returned() {
-		return 15 * time.Second
-	}
-	return recheck
-}
-
-// grant is start for the run of d. What came back runs without a leave: if
-// everything may run; or, to find out, beside the probes of a guard that would
-// grant one more.
-func (g *guard) grant(now time.Time, d *delivery) (l leave, ok bool) {
-	if !d.returned() {
-		return g.start(now)
-	}
-	if g.flows() {
-		return leave{}, true
-	}
-	ok, _ = g.allows(now)
-	d.permit.tried = d.permit.tried || ok
-	return leave{}, ok
-}
-
-// vouch is report for what came back. Only that it succeeded, while g would grant
-// a probe, says something: as much as that probe would.
-func (p permit) vouch(g *guard, now time.Time, _ leave, of uint64, e evidence) (changed bool) {
-	if !p.tried || e != healthy || g.flows() {
+// acquire takes a slot, if one is free.
+func (s *semaphore) acquire() bool {
+	if s.used.Add(1) > s.slots {
+		s.used.Add(-1)
 		return false
 	}
-	l, ok := g.start(now)
-	return ok && g.report(now, l, of, e)
+	return true
+}
+
+// sentBackWait is how long a message that was sent back waits in the broker, at
+// least, if it finds no slot and no room to wait for one. There may be thousands,
+// in no hurry.
+const sentBackWait = 15 * time.Second
+
+// awaitSlot lets job wait until fewer messages run that were sent back.
+func (p *pipeline) awaitSlot(job []*delivery, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := job[0].sub.returned
+	for _, d := range job {
+		switch {
+		case p.draining.Load():
+			p.settleLocked(d, brokers.Release)
+		case d.yields() || !p.roomToWait(d) || !p.lasts(d, now.Add(d.sub.timeout)):
+			d.refund(now)
+			p.deferLocked(d, now, sentBackWait+time.Duration(p.cfg.Random()*float64(sentBackWait)), noSlot)
+		default:
+			p.wait([]*delivery{d})
+		}
+	}
+	if job = those(job, func(d *delivery) bool { return !d.isNotWaiting() }); len(job) > 0 {
+		s.line = append(s.line, job)
+		s.crowd.Store(int32(len(s.line)))
+		p.sentBack[s] = true
+		p.nextOf(s) // a slot may be free since
+	}
+}
+
+// slotFree gives a slot back and lets the next job in line go on.
+func (p *pipeline) slotFree(s *semaphore) {
+	s.used.Add(-1)
+	if s.crowd.Load() == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.nextOf(s)
+}
+
+// nextOf lets the next job in line go on, if a slot is free. mu is held.
+func (p *pipeline) nextOf(s *semaphore) {
+	for !p.draining.Load() && len(s.line) > 0 && s.used.Load() < s.slots {
+		job := those(s.line[0], func(d *delivery) bool { return !d.isNotWaiting() })
+		s.line = s.line[1:]
+		if len(job) > 0 {
+			for _, d := range job {
+				p.to(d, queued)
+			}
+			p.pool.add(job[0].sub.line, job)
+			break // the next when that has started, or not
+		}
+	}
+	s.crowd.Store(int32(len(s.line)))
+	if len(s.line) == 0 {
+		s.line = nil
+		delete(p.sentBack, s)
+	}
 }

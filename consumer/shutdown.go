@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // ErrUnclean is wrapped by the error of Run when the worker could not stop
@@ -66,12 +67,15 @@ func (p *pipeline) giveBack() {
 	}
 	p.waitlist.due = nil // for a resume that is about to begin
 	for _, s := range p.subs {
-		p.complete(s, &s.batch)
-		p.complete(s, &s.returnedBatch)
+		for i := range s.batches {
+			p.complete(s, &s.batches[i])
+		}
 	}
 	for _, job := range p.pool.close() {
 		for _, d := range job {
-			d.sub.guard.giveBack(time.Now(), d.permit.topic)
+			if d.pass.place { // another Consumer may share the limiter
+				d.sub.dependency.limiter.Done(time.Now(), time.Now(), 0, flow.Neutral)
+			}
 			p.settleLocked(d, brokers.Release)
 		}
 	}
@@ -80,7 +84,7 @@ func (p *pipeline) giveBack() {
 // timers returns those that make something move. mu is held.
 func (p *pipeline) timers() []*time.Timer {
 	timers := []*time.Timer{p.waitlist.timer, p.watch}
-	for _, g := range p.guards {
+	for _, g := range p.dependencies {
 		timers = append(timers, g.timer)
 	}
 	return timers

@@ -31,12 +31,17 @@ func (p *pipeline) waitLocked(d *delivery, limit time.Duration) {
 	if !p.to(d, waiting) {
 		return
 	}
+	p.resume(d, due)
+	p.observe(d, Event{Kind: EventHeld})
+}
+
+// resume ends the wait of d at due. mu is held.
+func (p *pipeline) resume(d *delivery, due time.Time) {
 	w := &p.waitlist
 	heap.Push(&w.due, appointment{due, d})
 	if w.fires.IsZero() || due.Before(w.fires) {
 		p.resumeAt(due)
 	}
-	p.observe(d, Event{Kind: EventHeld})
 }
 
 // roomToWait reports whether d may wait outside the window. mu is held.
@@ -59,20 +64,25 @@ func (p *pipeline) resumeAt(t time.Time) {
 	w := &p.waitlist
 	w.fires = t
 	if w.timer == nil {
-		w.timer = time.AfterFunc(time.Until(t), p.resume)
+		w.timer = time.AfterFunc(time.Until(t), p.resumeDue)
 		return
 	}
 	w.timer.Reset(time.Until(t))
 }
 
-// resume ends the wait of what is due.
-func (p *pipeline) resume() {
+// resumeDue ends the wait of the deliveries that are due.
+func (p *pipeline) resumeDue() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w, now := &p.waitlist, time.Now()
 	w.fires = time.Time{}
 	for len(w.due) > 0 && !w.due[0].at.After(now) {
-		if d := heap.Pop(&w.due).(appointment).delivery; p.to(d, queued) {
+		d := heap.Pop(&w.due).(appointment).delivery
+		switch {
+		case !p.to(d, queued):
+		case d.judgement != nil:
+			p.condemn(d)
+		default:
 			p.enqueue(d)
 		}
 	}
@@ -89,16 +99,16 @@ func (p *pipeline) resume() {
 // held returns all that waits. mu is held.
 func (p *pipeline) held() []*delivery {
 	var all []*delivery
-	for _, g := range p.guards {
-		all = append(all, g.waiting...)
+	for _, g := range p.dependencies {
+		all = append(all, g.line.all()...)
 	}
-	for g := range p.crowded {
-		all = append(all, g.waiting...)
+	for s := range p.sentBack {
+		all = append(all, slices.Concat(s.line...)...)
 	}
 	for _, a := range p.waitlist.due {
 		all = append(all, a.delivery)
 	}
-	return slices.DeleteFunc(all, func(d *delivery) bool { return state(d.state.Load()) != waiting })
+	return slices.DeleteFunc(all, (*delivery).isNotWaiting)
 }
 
 // appointment is when a delivery is due.

@@ -48,7 +48,7 @@ func (w *worker) loop() {
 func (w *worker) do(job []*delivery) {
 	now := time.Now()
 	w.p.loseExpired(job, now)
-	job = w.p.admitted(w.p.startable(job), now)
+	job = w.p.admitted(job, now)
 	if len(job) == 0 {
 		return
 	}
@@ -220,7 +220,7 @@ func (w *worker) finish(a *attempt, results []error) {
 		return
 	}
 	for i, d := range a.runs {
-		w.p.conclude(d, results[i], cause, now, now.Sub(a.started))
+		w.p.conclude(d, results[i], cause, a.started, now)
 	}
 }
 

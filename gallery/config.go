@@ -20,9 +20,7 @@ func (i Incident) config() consumer.Config {
 
 // unguarded switches off what guards a dependency.
 func unguarded(cfg *consumer.Config) {
-	cfg.Guard.NoBudget = true
-	cfg.Guard.NoBreaker = true
-	cfg.Guard.NoPoisonStop = true
+	cfg.Guard.Off = true
 }
 
 // settings are those of the incident's topics.

@@ -1,0 +1,126 @@
+package consumer
+
+import (
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// A handler that takes practically every message for poison is itself at fault, as
+// after a bad deployment. So a verdict of poison ends a message at once only if
+// another message has just succeeded. Otherwise it is in doubt: the message waits a
+// little for a success, and if more and more are poison they are put aside and run
+// again later, uncounted.
+const (
+	poisonRow   = 5                // poison messages without a success between them that put all aside
+	doubtLasts  = 10 * time.Second // a verdict in doubt holds after this time
+	asideMost   = time.Hour        // a message that is still poison after this time is dead
+	asideLeast  = time.Second      // between two runs of a message that is put aside
+	asideLonger = 10 * time.Minute
+)
+
+// judgement is what a message dies of once it is not in doubt.
+type judgement struct {
+	reason string
+	letter dlq.Entry
+}
+
+// judge decides on d, whose run said that it is poison.
+func (p *pipeline) judge(d *delivery, reason string, letter dlq.Entry, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := d.sub
+	s.poisonRow++
+	s.doubted.Store(int32(s.poisonRow))
+	known := s.dependency.limiter.Status(now)
+	switch {
+	case d.poisonFor(now) >= asideMost:
+		p.deadLetterLocked(d, reason, letter)
+	case s.poisonRow >= poisonRow, known.Poisoned:
+		p.putAside(d, now)
+		for _, other := range p.inDoubt(s) {
+			p.putAside(other, now)
+		}
+	case now.Sub(known.LastSuccess) <= successLasts:
+		p.deadLetterLocked(d, reason, letter)
+	case p.draining.Load(), !p.roomToWait(d), !p.lasts(d, now.Add(doubtLasts)):
+		p.putAside(d, now)
+	case p.to(d, waiting):
+		d.judgement = &judgement{reason, letter}
+		s.inDoubt = append(s.inDoubt, d)
+		p.resume(d, now.Add(doubtLasts))
+		p.observe(d, Event{Kind: EventHeld})
+	}
+}
+
+// inDoubt returns the deliveries whose verdict is in doubt, for other ends. mu is
+// held.
+func (p *pipeline) inDoubt(s *subscription) (ds []*delivery) {
+	for _, d := range s.inDoubt {
+		if d.judgement != nil && p.to(d, queued) {
+			ds = append(ds, d)
+		}
+	}
+	s.inDoubt = nil
+	return ds
+}
+
+// believe ends the doubts about verdicts: a message of s has succeeded.
+func (p *pipeline) believe(s *subscription) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.poisonRow = 0
+	s.doubted.Store(0)
+	for _, d := range p.inDoubt(s) {
+		p.condemn(d)
+	}
+}
+
+// condemn dead-letters a delivery whose verdict was in doubt. mu is held.
+func (p *pipeline) condemn(d *delivery) {
+	v := d.judgement
+	d.judgement = nil
+	p.deadLetterLocked(d, v.reason, v.letter)
+}
+
+// poisonFor is how long d has been poison in every run.
+func (d *delivery) poisonFor(now time.Time) time.Duration {
+	since := d.meta.FirstFailedAt
+	for _, f := range d.meta.History {
+		if f.Class != poisonClass {
+			since = time.Time{}
+		} else if since.IsZero() {
+			since = f.At
+		}
+	}
+	return now.Sub(since)
+}
+
+// putAside lets d run again later, uncounted: about half as long again as it has
+// been poison. mu is held.
+func (p *pipeline) putAside(d *delivery, now time.Time) {
+	d.judgement = nil
+	m := *d.meta
+	m.Attempt = max(0, m.Attempt-1)
+	d.setMeta(m)
+	been := d.poisonFor(now)
+	wait := min(max(been/2, asideLeast), asideLonger)
+	wait += time.Duration((p.cfg.Random() - 0.5) / 2 * float64(wait))
+	if left := asideMost - been; wait > left {
+		wait = left + time.Duration(p.cfg.Random()*float64(time.Minute))
+	}
+	if p.draining.Load() {
+		m.DueAt = now.Add(wait)
+		d.setMeta(m)
+		p.settleLocked(d, brokers.Retry)
+		return
+	}
+	p.deferLocked(d, now, wait, onPoison)
+}
+
+// mayDoubt reports whether a verdict on d may be in doubt.
+func (d *delivery) mayDoubt(v classify.Verdict) bool {
+	return v.Class == classify.ClassPoison && !d.returned() && d.sub.dependency.limiter != nil
+}

@@ -1,0 +1,370 @@
+// Package flow decides how many runs may use a dependency at once.
+//
+// A [Limiter] holds one number, the limit. A limit of 10 is ten runs at once. A
+// limit of 0.5 is one run at a time, with pauses as long as the runs. A limit of
+// 0.001 of runs that take 10 ms is a probe every ten seconds. So a rate limit, an
+// outage and the recovery from either are one scale and no states.
+//
+// The limit rises and falls as the congestion window of TCP does: a cut for each
+// round of overload, slow start up to half of the last good value, and linear
+// growth above. A cut needs evidence from several different messages. One message
+// that fails is evidence about that message.
+//
+// A Limiter paces; it drops nothing and counts no attempt. It does not promise
+// that a dependency is never called beyond what it bears: it learns that from
+// failures.
+//
+// The package reads no clock, starts no goroutine and draws no number: the time
+// and the source of chance come from the caller.
+package flow
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+// Outcome is what the end of a run says about the dependency.
+type Outcome uint8
+
+const (
+	Neutral   Outcome = iota // nothing: it was lost, stopped, or never called the dependency
+	Success                  // the dependency serves
+	Poison                   // the message is at fault; the dependency was not reached or did its part
+	Unknown                  // an error of no known class, or a panic
+	Overload                 // refused, 5xx, or the environment is at fault
+	Timeout                  // the handler ran into its time limit
+	Throttled                // the dependency asked for fewer calls
+	outcomes
+)
+
+// bad reports whether o is a failure that the message alone does not explain.
+func (o Outcome) bad() bool { return o >= Unknown }
+
+// The constants of the loop. Durations and times are in seconds.
+const (
+	cutTo      = 0.7      // the part of the limit that a cut leaves, as in CUBIC and the AWS SDKs
+	stopTo     = 0.3      // the same if nothing in the sample succeeded
+	cutShare   = 0.9      // a share of failures above which the limit is cut
+	paceShare  = 0.1      // a share of throttles above which it is cut; fewer are single customers
+	doubling   = 1.25     // the limit doubles at most once in this time
+	linear     = 1.0 / 20 // growth per second above half of the good limit, as a part of it
+	rampFor    = 5.0      // for this long a ramp stays below 1.5 times the normal rate
+	probeEvery = 600.0    // probes come every 600th of the time since the last success,
+	probeMin   = 1.0      // but not closer than this,
+	probeMax   = 30.0     // and not farther apart
+	probeShare = 1.0 / 20 // the part of the normal rate that probes may use
+	probeOut   = 10.0     // a probe that runs for longer does not hold up the next
+	probes     = 3        // but no more than so many at once
+	memory     = 600.0    // for so long the good limit and a relapse are remembered
+	relapses   = 6        // the slowest ramp doubles once in 2^6 × 1.25 s
+	assumed    = 0.1      // the usual duration of a run while it is unknown
+	slowStart  = 0.1      // a ramp starts at so many runs a second at least
+)
+
+// Limiter decides when a run may start. Its methods may be called from any number
+// of goroutines.
+type Limiter struct {
+	random func() float64
+	slots  float64 // the highest limit
+
+	mu      sync.Mutex
+	epoch   time.Time
+	limit   float64
+	running int
+	sample  sample
+	meter   meter
+
+	good    float64 // the limit before the last cut under full load
+	relapse int     // cuts above the normal load in the last minutes: a ramp doubles every 2^relapse × 1.25 s
+	cutAt   float64 // only runs that began later may cut again
+	grown   bool    // since the last cut
+	grewAt  float64
+	rampAt  float64 // when a ramp from below the normal load began
+	held    bool    // the limit has kept a run waiting since it last changed
+	heldAt  float64 // when it last did
+	lastAt  float64 // the last start
+	gap     float64 // jitter of the distance to the next start
+
+	paused string // why nothing may start until Resume; "" if it may
+}
+
+// New returns a Limiter for at most slots runs at once. Random returns numbers in
+// [0, 1); it spreads the probes of a fleet. A new Limiter starts at half of the
+// slots and ramps up.
+func New(slots int, random func() float64) *Limiter {
+	return &Limiter{
+		random: random, slots: float64(max(1, slots)),
+		limit: max(1, float64(slots)/2), good: 2 * float64(max(1, slots)), gap: 1,
+		lastAt: never, cutAt: never, heldAt: never, rampAt: never, meter: newMeter(),
+	}
+}
+
+const (
+	never = -1e9 // a time before all others
+	exact = 1e-6 // times that differ by less are the same
+)
+
+// seconds turns now into the time of the Limiter. A clock that steps back stands
+// still. mu is held.
+func (l *Limiter) seconds(now time.Time) float64 {
+	if l.epoch.IsZero() {
+		l.epoch = now
+	}
+	return now.Sub(l.epoch).Seconds()
+}
+
+// Start reports whether a run may start now, and counts it if so. Each run that
+// starts must be reported to [Limiter.Done]. If it may not, next is when to ask
+// again; the zero time means when a run has ended, or after [Limiter.Resume].
+func (l *Limiter) Start(now time.Time) (ok bool, next time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.seconds(now)
+	at := l.next(t)
+	if at > t+exact {
+		l.hold(t)
+		return false, l.time(at)
+	}
+	l.running++
+	l.lastAt, l.gap = t, 1
+	if l.limit < 1 {
+		l.gap = 0.8 + 0.4*l.random()
+	}
+	return true, time.Time{}
+}
+
+// Hold says that the limit keeps work waiting which does not ask for a start, such
+// as messages that are not received. Only a limit that holds work back grows.
+func (l *Limiter) Hold(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.limit < l.slots {
+		l.hold(l.seconds(now))
+	}
+}
+
+func (l *Limiter) hold(t float64) { l.held, l.heldAt, l.meter.disturbed = true, t, true }
+
+// View is what a Limiter lets start at one time.
+type View struct {
+	Limit   float64 // how many runs may go at once; below 1 they have pauses
+	Running int
+	Full    bool      // nothing is held back
+	Allowed bool      // Start would let one more run start
+	Next    time.Time // if not Allowed, as Start returns it
+}
+
+// Look reports what [Limiter.Start] would do, and counts nothing.
+func (l *Limiter) Look(now time.Time) View {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v := View{Limit: l.limit, Running: l.running, Full: l.limit >= l.slots && l.paused == ""}
+	t := l.seconds(now)
+	at := l.next(t)
+	if v.Allowed = at <= t+exact; !v.Allowed {
+		v.Next = l.time(at)
+	}
+	return v
+}
+
+// time turns seconds into a time, and math.MaxFloat64 into the zero time.
+func (l *Limiter) time(t float64) time.Time {
+	if t == math.MaxFloat64 {
+		return time.Time{}
+	}
+	return l.epoch.Add(time.Duration(math.Ceil(t * float64(time.Second))))
+}
+
+// next returns when a run may start: t or earlier means now, math.MaxFloat64 not
+// before another ends.
+func (l *Limiter) next(t float64) float64 {
+	if l.paused != "" {
+		return math.MaxFloat64
+	}
+	if float64(l.running) < l.limit && (l.limit >= l.slots || l.meter.usual == 0 && l.limit >= 1) {
+		return t
+	}
+	at := l.lastAt + l.gap*l.meter.duration()/l.limit
+	switch {
+	case float64(l.running) < l.limit:
+		return at
+	case l.limit >= 1, l.running >= probes:
+		return math.MaxFloat64
+	}
+	return max(at, l.lastAt+probeOut)
+}
+
+// Done takes in how a run ended that began at began. Who tells messages apart, or
+// the names that they depend on: several failures of one count once. Changed
+// reports whether [Limiter.Start] may answer differently now.
+func (l *Limiter) Done(now, began time.Time, who uint64, o Outcome) (changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	full := float64(l.running) >= l.limit
+	l.running--
+	return l.note(now, began, who, o, full)
+}
+
+// Note is Done for what one more message of the same run says.
+func (l *Limiter) Note(now, began time.Time, who uint64, o Outcome) (changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.note(now, began, who, o, false)
+}
+
+// note takes in an outcome. Full says that the run used the last place. mu is
+// held.
+func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full bool) (changed bool) {
+	before, t := l.limit, l.seconds(now)
+	if o == Neutral {
+		return before < l.slots
+	}
+	took := max(0, now.Sub(began).Seconds())
+	l.sample.add(t, who, o)
+	l.meter.ended(t, o)
+	switch {
+	case o == Success:
+		l.meter.succeeded(t, took)
+		l.grow(t)
+	case o.bad() && t-took > l.cutAt && l.convincing(t, o):
+		l.cut(t, o, full)
+	}
+	return min(before, l.limit) < l.slots
+}
+
+// convincing reports whether enough different messages failed for a cut.
+func (l *Limiter) convincing(t float64, o Outcome) bool {
+	n := l.sample.counts(t)
+	bad, all := n.bad(), n.bad()+n[Success]
+	return all >= 3 && (float64(bad) > cutShare*float64(all) ||
+		o == Throttled && float64(n[Throttled]) > paceShare*float64(all))
+}
+
+// cut lowers the limit, but not below that at which probes find the end of the
+// trouble, nor below what the dependency serves while it throttles.
+func (l *Limiter) cut(t float64, o Outcome, full bool) {
+	m := &l.meter
+	normal := 2 * m.normal * m.duration()
+	if l.grown && t-l.heldAt < 1 || l.limit >= l.slots && full {
+		if o != Throttled && normal < l.limit && l.limit < l.slots {
+			l.relapse = min(l.relapse+1, relapses)
+		}
+		l.good = max(l.limit, normal)
+	}
+	part := cutTo
+	if l.sample.counts(t)[Success] == 0 {
+		part = stopTo
+	}
+	least := m.duration() * max(m.normal*probeShare, 1/min(max(m.silence(t)/probeEvery, probeMin), probeMax))
+	switch o {
+	case Throttled:
+		least = max(least, m.rate()*m.duration())
+	case Unknown:
+		least = 1
+	}
+	l.limit = min(l.limit, max(l.limit*part, least))
+	l.cutAt, l.grewAt, l.grown, l.held = t, t, false, false
+}
+
+// grow raises the limit if it kept work waiting, and more runs at once would not
+// only wait in the dependency.
+func (l *Limiter) grow(t float64) {
+	if t-l.cutAt > memory {
+		l.good = 2 * l.slots
+		if l.relapse > 0 {
+			l.relapse--
+			l.cutAt = t - memory/2
+		}
+	}
+	m := &l.meter
+	if l.limit >= l.slots || !l.held || m.recent > 2*m.usual && m.rate() >= m.normal {
+		return
+	}
+	part := min((t-l.grewAt)/(doubling*math.Exp2(float64(l.relapse))), 1)
+	if l.limit < l.good/2 {
+		l.limit *= math.Exp2(part)
+	} else {
+		l.limit += linear * l.good * part
+	}
+	if !l.grown && l.limit < m.normal*m.usual {
+		l.rampAt = t
+	}
+	l.limit = max(l.limit, min(1, m.usual*max(slowStart, m.normal/8)))
+	if t-l.rampAt < rampFor {
+		l.limit = min(l.limit, m.usual*max(slowStart, 1.5*m.normal))
+	}
+	l.limit = min(l.limit, l.slots)
+	l.good = max(l.good, l.limit)
+	l.grown, l.grewAt, l.held = true, t, false
+}
+
+// Pause lets nothing start until [Limiter.Resume]. Why is for logs. It must not be
+// empty.
+func (l *Limiter) Pause(why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paused = why
+}
+
+// Resume ends a pause by hand. The limit ramps up as after an outage.
+func (l *Limiter) Resume(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.paused == "" {
+		return
+	}
+	t := l.seconds(now)
+	l.paused = ""
+	l.limit = min(l.limit, 1, l.meter.duration()*max(slowStart, l.meter.normal/8))
+	l.cutAt, l.grewAt, l.grown, l.held = t, t, false, false
+}
+
+// LastSuccess returns when a run last succeeded; the zero time if none did.
+func (l *Limiter) LastSuccess() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastSuccess()
+}
+
+func (l *Limiter) lastSuccess() time.Time {
+	if l.meter.lastSuccess == never {
+		return time.Time{}
+	}
+	return l.time(l.meter.lastSuccess)
+}
+
+// Status is what a Limiter knows at one time.
+type Status struct {
+	Limit       float64 // how many runs may go at once; below 1 their distance is Interval
+	Slots       int
+	Running     int
+	Interval    time.Duration // between two starts; zero from a limit of 1 on
+	Usual       time.Duration // the mean of successes over ten minutes; zero if there was none
+	LastSuccess time.Time     // zero if there was none
+	Failing     int           // different messages of the sample that fail for a reason not their own
+	Sampled     int           // different messages of the sample, poison left out
+	Poisoned    bool          // practically all messages are poison
+	Paused      string        // why nothing starts until Resume; "" unless paused by hand
+}
+
+// Status returns what is known at now.
+func (l *Limiter) Status(now time.Time) Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.seconds(now)
+	n := l.sample.counts(t)
+	s := Status{
+		Limit: l.limit, Slots: int(l.slots), Running: l.running,
+		Usual:       time.Duration(l.meter.usual * float64(time.Second)),
+		LastSuccess: l.lastSuccess(),
+		Failing:     n.bad(),
+		Sampled:     n.bad() + n[Success],
+		Poisoned:    n.poisoned(),
+		Paused:      l.paused,
+	}
+	if l.limit < 1 {
+		s.Interval = time.Duration(l.meter.duration() / l.limit * float64(time.Second))
+	}
+	return s
+}
