@@ -268,7 +268,7 @@ func (b stubless) Publish(_ context.Context, topic string, msgs ...brokers.Messa
 func TestRefusedLetterDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := refusing(func(a brokers.Action) bool { return a == brokers.Reject })
-		s.cfg.Guard.NoPoisonStop = true
+		s.cfg.Guard.Off = true
 		w := start(t, s, s.cfg, orders(s.handle))
 		for i := range 100 {
 			publish(t, s.Broker, "orders", giant(i), fmt.Sprint("bad and small", i))

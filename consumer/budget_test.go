@@ -191,7 +191,7 @@ func TestBudgetBoundsRetries(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		d := &dependency{down: unavailable}
 		cfg := quiet()
-		cfg.Guard.NoBreaker, cfg.Retry = true, every(time.Second, 100)
+		cfg.Retry = every(time.Second, 100)
 		w := start(t, broker, cfg, d.register("orders"))
 		for i := range 600 { // 10/s for a minute, all of which fail
 			publish(t, broker, "orders", fmt.Sprint(i))

@@ -281,7 +281,7 @@ func TestEventsAddUp(t *testing.T) {
 		}
 		var seen recorder
 		cfg := quiet()
-		cfg.Guard = consumer.Guard{NoBreaker: true, NoBudget: true}
+		cfg.Guard = consumer.Guard{Off: true}
 		cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 3)
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) }))
 		time.Sleep(time.Hour)
@@ -303,7 +303,7 @@ func TestEventDeferred(t *testing.T) {
 		change   func(*consumer.Config)
 		topic    consumer.Topic
 	}{
-		"budget": {"another", func(cfg *consumer.Config) { cfg.Guard.NoBreaker = true }, consumer.Topic{}},
+		"budget": {"another", func(cfg *consumer.Config) {}, consumer.Topic{}},
 		"guard":  {"acme", func(*consumer.Config) {}, consumer.Topic{DependencyOf: customer}},
 		"room":   {"orders", func(cfg *consumer.Config) { cfg.Concurrency, cfg.MaxHeld = 1, 1 }, consumer.Topic{}},
 	} {

@@ -447,7 +447,7 @@ func TestDeadLettersThatWaitLeaveRoomForOtherTopics(t *testing.T) {
 		}
 		var runs, healthy atomic.Int32
 		cfg := quiet()
-		cfg.MaxHeld, cfg.Guard.NoPoisonStop = 150, true
+		cfg.MaxHeld, cfg.Guard.Off = 150, true
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			poisonous(&runs)(c)
 			c.Handle("refunds", func(context.Context, *brokers.Message) error { healthy.Add(1); return nil })
