@@ -348,6 +348,9 @@ type Status struct {
 	Paused      string        // why nothing starts until Resume; "" unless paused by hand
 }
 
+// Full reports whether nothing is held back.
+func (s Status) Full() bool { return s.Limit >= float64(s.Slots) && s.Paused == "" }
+
 // Status returns what is known at now.
 func (l *Limiter) Status(now time.Time) Status {
 	l.mu.Lock()

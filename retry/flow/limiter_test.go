@@ -1,0 +1,358 @@
+package flow_test
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/retry/flow"
+)
+
+// world plays runs of a dependency against a Limiter in virtual time.
+type world struct {
+	*flow.Limiter
+	now     time.Time
+	running int
+	next    uint64 // the next message
+	pending runs
+	starts  map[int64]int // runs that started in each second
+	ended   map[flow.Outcome]int
+
+	// call answers a run of a message: how it ends, and after how long.
+	call func(now time.Time, running int, message uint64) (flow.Outcome, time.Duration)
+}
+
+type run struct {
+	message    uint64
+	began, end time.Time
+	outcome    flow.Outcome
+}
+
+type runs []run
+
+func (r runs) Len() int           { return len(r) }
+func (r runs) Less(i, j int) bool { return r[i].end.Before(r[j].end) }
+func (r runs) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
+func (r *runs) Push(x any)        { *r = append(*r, x.(run)) }
+func (r *runs) Pop() any {
+	last := (*r)[len(*r)-1]
+	*r = (*r)[:len(*r)-1]
+	return last
+}
+
+var epoch = time.Unix(1_000_000_000, 0)
+
+func newWorld(slots int) *world {
+	random := rand.New(rand.NewPCG(1, 2))
+	return &world{
+		Limiter: flow.New(slots, random.Float64), now: epoch,
+		starts: map[int64]int{}, ended: map[flow.Outcome]int{}, call: answers(10 * time.Millisecond),
+	}
+}
+
+func answers(after time.Duration) func(time.Time, int, uint64) (flow.Outcome, time.Duration) {
+	return ends(flow.Success, after)
+}
+
+func ends(o flow.Outcome, after time.Duration) func(time.Time, int, uint64) (flow.Outcome, time.Duration) {
+	return func(time.Time, int, uint64) (flow.Outcome, time.Duration) { return o, after }
+}
+
+// flood has messages wait for every free place, for so long.
+func (w *world) flood(length time.Duration) { w.play(length, 0) }
+
+// offer has a message come every so often, for so long. A message waits until it
+// may start.
+func (w *world) offer(rate float64, length time.Duration) {
+	w.play(length, time.Duration(float64(time.Second)/rate))
+}
+
+func (w *world) play(length, every time.Duration) {
+	until, arrives := w.now.Add(length), w.now
+	waiting := 0
+	for w.now.Before(until) {
+		for every > 0 && !arrives.After(w.now) {
+			waiting++
+			arrives = arrives.Add(every)
+		}
+		next := until
+		if every > 0 && arrives.Before(next) {
+			next = arrives
+		}
+		for every == 0 || waiting > 0 {
+			ok, again := w.Start(w.now)
+			if !ok {
+				if !again.IsZero() && again.Before(next) {
+					next = again
+				}
+				break
+			}
+			waiting--
+			w.begin()
+		}
+		if len(w.pending) > 0 && w.pending[0].end.Before(next) {
+			next = w.pending[0].end
+		}
+		w.now = next
+		for len(w.pending) > 0 && !w.pending[0].end.After(w.now) {
+			r := heap.Pop(&w.pending).(run)
+			w.running--
+			w.ended[r.outcome]++
+			w.Done(w.now, r.began, r.message, r.outcome)
+		}
+	}
+}
+
+func (w *world) begin() {
+	w.next++
+	w.starts[w.now.Unix()]++
+	o, d := w.call(w.now, w.running, w.next)
+	w.running++
+	heap.Push(&w.pending, run{w.next, w.now, w.now.Add(d), o})
+}
+
+// startsIn is how many runs started from so many seconds after the epoch on.
+func (w *world) startsIn(from, to int64) (n int) {
+	for s := from; s < to; s++ {
+		n += w.starts[epoch.Unix()+s]
+	}
+	return n
+}
+
+func (w *world) limit() float64 { return w.Status(w.now).Limit }
+
+func TestNewLimiterIsFullAfterThreeSeconds(t *testing.T) {
+	w := newWorld(10)
+	if got := w.limit(); got != 5 {
+		t.Errorf("a new limit is %v, want half of the slots", got)
+	}
+	w.flood(3 * time.Second)
+	if got := w.limit(); got != 10 {
+		t.Errorf("after 3 s of successes the limit is %v, want 10", got)
+	}
+}
+
+// 45,000 messages meet a dependency that serves 50 calls a second and throttles
+// the others.
+func TestRateLimitIsFoundAndKept(t *testing.T) {
+	w := newWorld(10)
+	var second int64
+	served := 0
+	w.call = func(now time.Time, _ int, _ uint64) (flow.Outcome, time.Duration) {
+		if now.Unix() != second {
+			second, served = now.Unix(), 0
+		}
+		if served++; served > 50 {
+			return flow.Throttled, 3 * time.Millisecond
+		}
+		return flow.Success, 10 * time.Millisecond
+	}
+	w.flood(15 * time.Minute)
+	if ok, no := w.ended[flow.Success], w.ended[flow.Throttled]; ok < 0.95*45_000 || no > ok/8 {
+		t.Errorf("%d served and %d throttled in 15 min, want 95 %% of 45,000 and at most an eighth of that", ok, no)
+	}
+}
+
+func TestOutageIsProbedAndRamps(t *testing.T) {
+	w := newWorld(10)
+	w.offer(20, 10*time.Minute)
+	w.call = ends(flow.Overload, 3*time.Millisecond)
+	w.flood(time.Hour)
+	if n := w.startsIn(660, 4200); n > 3600/20*20 || n < 3600/30 {
+		t.Errorf("%d probes in an hour, want one every 30 s at least and a twentieth of the normal rate at most", n)
+	}
+	if s := w.Status(w.now); s.Limit >= 1 || s.Interval < time.Second || s.Failing != s.Sampled {
+		t.Errorf("in an outage: %+v", s)
+	}
+	w.call = answers(10 * time.Millisecond)
+	recovered := int64(4200)
+	w.flood(2 * time.Minute)
+	first := recovered
+	for w.starts[epoch.Unix()+first] < 2 {
+		first++
+	}
+	for s := first; s < first+5; s++ {
+		if n := w.startsIn(s, s+1); n > 40 {
+			t.Errorf("%d runs start in second %d of the ramp, want at most twice the normal 20", n, s-first)
+		}
+	}
+	for s := first; s < first+60; s++ {
+		if before, n := w.startsIn(s, s+1), w.startsIn(s+1, s+2); before >= 10 && n > 2*before+1 {
+			t.Errorf("%d runs start in one second of the ramp and %d in the next, want at most twice as many", before, n)
+		}
+	}
+	if got := w.limit(); got != 10 {
+		t.Errorf("two minutes after the outage the limit is %v, want 10", got)
+	}
+}
+
+// More than 20 calls at once break the dependency for 30 s; then it is cold and
+// bears 2 for two minutes.
+func TestCollapsesEnd(t *testing.T) {
+	w := newWorld(100)
+	broken, collapses := epoch, 0
+	w.call = func(now time.Time, running int, _ uint64) (flow.Outcome, time.Duration) {
+		bears := 2
+		if now.Sub(broken) > 150*time.Second {
+			bears = 20
+		}
+		switch {
+		case now.Before(broken.Add(30 * time.Second)):
+			return flow.Overload, 3 * time.Millisecond
+		case running >= bears:
+			broken = now
+			collapses++
+			return flow.Overload, 3 * time.Millisecond
+		}
+		return flow.Success, 10 * time.Millisecond
+	}
+	w.flood(20 * time.Minute)
+	if before := w.ended[flow.Success]; collapses > 10 || before < 100_000 {
+		t.Errorf("%d collapses and %d successes in 20 min, want at most 10 and 100,000", collapses, before)
+	}
+}
+
+func TestEvidence(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		call func(n uint64) (flow.Outcome, uint64) // of the nth run, and of which message
+		want func(s flow.Status) bool
+	}{
+		{"one message that fails again and again", func(n uint64) (flow.Outcome, uint64) {
+			if n%2 == 0 {
+				return flow.Overload, 7
+			}
+			return flow.Success, n
+		}, flow.Status.Full},
+		{"a third of the messages", func(n uint64) (flow.Outcome, uint64) {
+			if n%3 == 0 {
+				return flow.Overload, n
+			}
+			return flow.Success, n
+		}, flow.Status.Full},
+		{"one throttled customer of a hundred", func(n uint64) (flow.Outcome, uint64) {
+			if n%100 == 0 {
+				return flow.Throttled, n
+			}
+			return flow.Success, n
+		}, flow.Status.Full},
+		{"nothing but poison", func(n uint64) (flow.Outcome, uint64) { return flow.Poison, n },
+			func(s flow.Status) bool { return s.Limit == 5 && s.Poisoned }},
+		{"nothing but unknown errors", func(n uint64) (flow.Outcome, uint64) { return flow.Unknown, n },
+			func(s flow.Status) bool { return s.Limit == 1 }},
+		{"nothing but timeouts", func(n uint64) (flow.Outcome, uint64) { return flow.Timeout, n },
+			func(s flow.Status) bool { return s.Limit < 0.2 }},
+		{"runs that say nothing", func(n uint64) (flow.Outcome, uint64) { return flow.Neutral, n },
+			func(s flow.Status) bool { return s.Limit == 5 && s.Sampled == 0 }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l, now := flow.New(10, rand.New(rand.NewPCG(1, 2)).Float64), epoch
+			for n := range uint64(5000) {
+				for {
+					ok, next := l.Start(now)
+					if ok {
+						break
+					}
+					now = next
+				}
+				began := now
+				now = now.Add(10 * time.Millisecond)
+				l.Hold(now)
+				o, who := tt.call(n)
+				l.Done(now, began, who, o)
+			}
+			if s := l.Status(now); !tt.want(s) {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// A probe that hangs lets the next one start, but not a fourth.
+func TestHungProbes(t *testing.T) {
+	w := newWorld(10)
+	w.offer(20, time.Minute)
+	w.call = ends(flow.Overload, 3*time.Millisecond)
+	w.flood(time.Minute)
+	w.call = ends(flow.Timeout, 24*time.Hour)
+	w.flood(time.Hour)
+	if w.running != 3 {
+		t.Errorf("%d probes hang, want 3", w.running)
+	}
+}
+
+func TestPauseByHand(t *testing.T) {
+	w := newWorld(10)
+	w.offer(20, time.Minute)
+	w.Pause("maintenance")
+	if ok, next := w.Start(w.now); ok || !next.IsZero() {
+		t.Errorf("a run may start in a pause: %v, %v", ok, next)
+	}
+	if s := w.Status(w.now); s.Paused != "maintenance" {
+		t.Errorf("paused for %q", s.Paused)
+	}
+	w.Resume(w.now)
+	if got := w.limit(); got >= 1 {
+		t.Errorf("after a pause the limit is %v, want a ramp", got)
+	}
+	w.flood(30 * time.Second)
+	if got := w.limit(); got != 10 {
+		t.Errorf("30 s after a pause the limit is %v, want 10", got)
+	}
+}
+
+// Absurd times and numbers neither stop the limiter nor open it.
+func TestAbsurdInput(t *testing.T) {
+	for _, slots := range []int{-1, 0, 1, 1 << 20} {
+		l := flow.New(slots, func() float64 { return 0 })
+		for n := range uint64(1000) {
+			now := epoch.Add(time.Duration(n%7-3) * time.Hour)
+			if ok, next := l.Start(now); !ok && !next.IsZero() {
+				if ok, _ := l.Start(next); !ok {
+					t.Fatalf("%d slots: nothing may start at the time that Start named", slots)
+				}
+			}
+			l.Done(now, now.Add(time.Hour), n, flow.Outcome(n%7)) // it ends before it begins
+		}
+		s := l.Status(epoch)
+		if !(s.Limit > 0) || s.Limit > float64(max(slots, 1)) {
+			t.Errorf("%d slots: %+v", slots, s)
+		}
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	l := flow.New(10, rand.Float64)
+	var group sync.WaitGroup
+	for g := range uint64(8) {
+		group.Go(func() {
+			for n := range uint64(2000) {
+				now := epoch.Add(time.Duration(n) * time.Millisecond)
+				if ok, _ := l.Start(now); ok {
+					l.Done(now.Add(time.Millisecond), now, g<<32|n, flow.Outcome(n%7))
+				}
+				l.Status(now)
+				l.Look(now)
+			}
+		})
+	}
+	group.Wait()
+	if s := l.Status(epoch.Add(time.Hour)); s.Running != 0 {
+		t.Errorf("%d runs are counted after all have ended", s.Running)
+	}
+}
+
+func BenchmarkStartDone(b *testing.B) {
+	l, now := flow.New(10, rand.Float64), epoch
+	var n uint64
+	b.ReportAllocs()
+	for b.Loop() {
+		n++
+		began := now
+		now = now.Add(time.Millisecond)
+		l.Start(began)
+		l.Done(now, began, n, flow.Success)
+	}
+}
