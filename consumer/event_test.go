@@ -18,7 +18,6 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/breaker"
 )
 
 const (
@@ -294,48 +293,6 @@ func TestEventsAddUp(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A run that is put off says why in one word, and counts nothing.
-func TestEventDeferred(t *testing.T) {
-	for want, tt := range map[string]struct {
-		isolates string
-		change   func(*consumer.Config)
-		topic    consumer.Topic
-	}{
-		"budget": {"another", func(cfg *consumer.Config) {}, consumer.Topic{}},
-		"guard":  {"acme", func(*consumer.Config) {}, consumer.Topic{DependencyOf: customer}},
-		"room":   {"orders", func(cfg *consumer.Config) { cfg.Concurrency, cfg.MaxHeld = 1, 1 }, consumer.Topic{}},
-	} {
-		bubble(t, want, func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			var seen recorder
-			cfg := quiet()
-			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 5)
-			isolated := must(breaker.New(breaker.Config{}))
-			cfg.Guards = map[string]consumer.Guard{tt.isolates: {Breaker: isolated}}
-			tt.change(&cfg)
-			publish(t, broker, "orders", slices.Repeat([]string{"acme-1"}, 50)...)
-			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
-				time.Sleep(time.Second)
-				return classify.Transient(errBusy)
-			}, tt.topic))
-			time.Sleep(time.Millisecond)
-			isolated.Isolate(time.Now(), "by hand")
-			time.Sleep(20 * time.Second)
-			w.mustShutdown()
-			deferred := seen.of(consumer.EventDeferred)
-			if len(deferred) == 0 {
-				t.Fatal("nothing was deferred")
-			}
-			for _, e := range deferred {
-				d := e.Decision
-				if d.Reason != want || d.Action != retry.ActionRetry || d.Counted || e.Err == nil || !e.Meta.DueAt.Equal(e.Time.Add(d.Delay)) {
-					t.Fatalf("%+v, want a later run, uncounted, for the reason %s", e, want)
-				}
-			}
-		})
-	}
 }
 
 // Messages without an ID cannot be told from repeated ones. That is said at the first

@@ -49,7 +49,7 @@ func TestHeldRunsAreResumedTogether(t *testing.T) {
 		broker := newTap(memory.Options{})
 		publish(t, broker, "orders", "1", "2", "3", "4")
 		cfg := quiet()
-		cfg.Concurrency, cfg.Retry, cfg.Guard.NoBudget = 1, every(time.Second, 3), true
+		cfg.Concurrency, cfg.Retry, cfg.Guard.Off = 1, every(time.Second, 3), true
 		pauses := map[string]time.Duration{"2": 200 * time.Microsecond, "3": 200 * time.Microsecond, "4": 5 * time.Millisecond}
 		d := newDiary()
 		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {

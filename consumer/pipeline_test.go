@@ -24,6 +24,7 @@ func quiet() consumer.Config {
 	return consumer.Config{
 		DeadLetter: dlq.Suffix(".dead"),
 		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Guard:      consumer.Guard{Off: true}, // every failure counts, with no other message beside it
 	}
 }
 

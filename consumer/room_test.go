@@ -15,7 +15,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/retry/breaker"
 )
 
 // One bad row fails its whole batch. It ends by itself, after its attempts, and
@@ -170,34 +169,6 @@ func TestMaxHeldBytes(t *testing.T) {
 			t.Errorf("%d runs, want 20", runs)
 		}
 		empty(t, broker.Broker, "orders", "orders.dead")
-	})
-}
-
-// A guard that is closed lets single messages of a batch through.
-func TestProbeOfABatchTopic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		guard := must(breaker.New(breaker.Config{}))
-		guard.Trip(time.Now(), "by hand", 0)
-		flood(t, broker, "orders", 30)
-		var sizes []int
-		cfg := quiet()
-		cfg.Guard.Breaker, cfg.Concurrency = guard, 1
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(_ context.Context, batch []consumer.Item) []error {
-				sizes = append(sizes, len(batch))
-				return nil
-			}, consumer.Topic{BatchSize: 10, BatchWait: 10 * time.Millisecond})
-		})
-		time.Sleep(time.Minute)
-		w.mustShutdown()
-		sum := 0
-		for _, n := range sizes {
-			sum += n
-		}
-		if sum != 30 || sizes[0] != 1 || len(sizes) > 8 {
-			t.Errorf("batches of %v, want a probe first and 30 in all", sizes)
-		}
 	})
 }
 
