@@ -1,0 +1,105 @@
+package rabbitmq
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// The messages of an ordered queue go back in one step, by the end of their channel:
+// the broker then requeues all that is unacked in the order of its deliveries, what
+// is on its way included. A quorum queue delivers what came back in the order in
+// which it did. If the consumer were cancelled first, the broker would take back at
+// once what is on its way, and deliver that before the earlier messages of the buffer.
+//
+// So the queue has a channel of its own. Before that ends, the worker must have
+// settled all messages that it has begun with, or they would run twice.
+
+// ends reports whether in spills and its consumers may end: those of an ordered one
+// when the worker has none of its messages any more.
+func (in *intake) ends() bool {
+	return in.spills.Load() && (!in.ordered || in.out.Load() == 0)
+}
+
+// turnBack takes what waits out of the buffers of ordered intakes, whose channels end
+// when the worker has settled the others. Those that were given back often are
+// replaced by a copy, as handBack says, and lose their place.
+func (s *source) turnBack(n *session, ins []*intake) {
+	feeds := s.restart(ins)
+	if s.broker.publisher.blocked() == nil {
+		ctx, cancel := context.WithTimeout(s.ctx, s.broker.options.ConfirmTimeout)
+		s.renew(ctx, feeds, func(t *token) bool { return t.count >= bystanders })
+		cancel()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session != n {
+		return
+	}
+	for _, in := range ins {
+		in.spills.Store(true)
+		for _, i := range in.items {
+			i.token.lose()
+		}
+		in.items = nil
+	}
+}
+
+// shut ends the channel of an ordered intake, of which the worker has settled all
+// that it has begun with. Acks that the broker has not applied by then are lost, as
+// with a connection.
+func (l *lane) shut(in *intake) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.session
+	if err := l.flush(len(l.tags.waiting)); err != nil {
+		return err
+	}
+	l.retire()
+	if err := n.call(l.ch.Close); err != nil {
+		return err
+	}
+	in.pumps.Wait()
+	in.granted.Store(0)
+	in.last.Store(0) // the tags of the next channel begin anew
+	delete(in.unacked, l)
+	l.group.lanes = nil
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lanes = slices.DeleteFunc(n.lanes, func(other *lane) bool { return other == l })
+	return nil
+}
+
+const (
+	vacancyChecks = 20 // of a queue, for a second in all
+	vacancyPause  = 50 * time.Millisecond
+)
+
+// vacate waits until the broker has noticed that the last channel of an ordered
+// intake has ended, if there was one: until then, it would send a new consumer
+// messages from behind those. Consumers of other workers, with which there is no
+// order, hold it up for a second.
+func (n *session) vacate(in *intake) error {
+	if !in.ordered || in.single || in.consumers == 0 {
+		return nil
+	}
+	for range vacancyChecks {
+		consumers := 0
+		err := n.request(func(ch *amqp.Channel) error {
+			q, err := ch.QueueDeclarePassive(in.queue, true, false, false, false, nil)
+			consumers = q.Consumers
+			return err
+		})
+		if err != nil || consumers == 0 {
+			return err
+		}
+		select {
+		case <-time.After(vacancyPause):
+		case <-n.ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
