@@ -63,7 +63,7 @@ const (
 // paces are for how long acks wait for those of earlier deliveries.
 type paces struct{ stragglers, retryStragglers, starved time.Duration }
 
-// group is the lanes of queues of one kind.
+// group is the lanes of queues of one kind, or of one ordered queue.
 type group struct {
 	lanes   []*lane
 	pace    time.Duration // that of stragglers

@@ -72,34 +72,31 @@ func (l *lane) shut(in *intake) error {
 	return nil
 }
 
-const (
-	vacancyChecks = 20 // of a queue, for a second in all
-	vacancyPause  = 50 * time.Millisecond
-)
+// vacancy is for how long vacate waits: longer than a broker needs to notice the end of
+// a channel.
+const vacancy = time.Second
 
-// vacate waits until the broker has noticed that the last channel of an ordered
-// intake has ended, if there was one: until then, it would send a new consumer
-// messages from behind those. Consumers of other workers, with which there is no
-// order, hold it up for a second.
-func (n *session) vacate(in *intake) error {
-	if !in.ordered || in.single || in.consumers == 0 {
-		return nil
-	}
-	for range vacancyChecks {
-		consumers := 0
-		err := n.request(func(ch *amqp.Channel) error {
-			q, err := ch.QueueDeclarePassive(in.queue, true, false, false, false, nil)
-			consumers = q.Consumers
-			return err
-		})
-		if err != nil || consumers == 0 {
-			return err
-		}
-		select {
-		case <-time.After(vacancyPause):
-		case <-n.ctx.Done():
-			return nil
+// vacate waits until the broker has noticed that the channels of ordered intakes have
+// ended: until then, it would send a new consumer messages from behind theirs. With
+// consumers of other workers there is no order, and it waits in vain.
+func (n *session) vacate(ins []*intake) {
+	end := time.Now().Add(vacancy)
+	for _, in := range ins {
+		for in.ordered && !in.single && n.consumersOf(in.queue) > 0 && time.Now().Before(end) {
+			select {
+			case <-time.After(vacancy / 20):
+			case <-n.ctx.Done():
+			}
 		}
 	}
-	return nil
+}
+
+// consumersOf is how many consumers a queue has, or 0 if that is not known.
+func (n *session) consumersOf(queue string) (consumers int) {
+	_ = n.request(func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		consumers = q.Consumers
+		return err
+	})
+	return consumers
 }

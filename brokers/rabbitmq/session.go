@@ -147,6 +147,8 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		return nil, err
 	}
 	n := &session{link: l, source: s, compact: 256}
+	// Retries have lanes of their own: they are held until they are due, and acks of
+	// what comes after a delivery that is held cannot be multiple.
 	topics, retries := &group{pace: s.broker.paces.stragglers}, &group{pace: s.broker.paces.retryStragglers}
 	s.mu.Lock()
 	var careful time.Time
@@ -200,9 +202,6 @@ func (n *session) consume(ins []*intake) error {
 		prefetch := min(in.start, firstPrefetch)
 		if in.single { // nobody else would get them, and no other consumer of this source
 			prefetch = mostPrefetch
-		}
-		if err := n.vacate(in); err != nil {
-			return err
 		}
 		if err := n.extend(in, min(prefetch, n.source.prefetch, n.fitting(in))); err != nil {
 			return err
@@ -273,6 +272,7 @@ func (n *session) stop(ins []*intake) error {
 		in.lanes = 0
 		in.wanted.Store(0)
 	}
+	n.vacate(ins)
 	return nil
 }
 
