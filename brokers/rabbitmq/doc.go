@@ -143,7 +143,8 @@
 //
 // Each source has one connection, with at most ten channels for all of its topics
 // together and ten for their retries, and one more of either for each 2000 of
-// Subscription.InFlight; all publishing shares another.
+// Subscription.InFlight; all publishing shares another. An ordered topic has a
+// channel of its own.
 // Receive connects again when it finds the connection lost, once per call, and
 // returns what went wrong. When the broker blocks
 // publishing because it is short of memory or disk, Receive hands out one
@@ -161,5 +162,7 @@
 // consumer it is Subscription.InFlight, up to 2000, from the start. A topic that is
 // paused for 1.5 s is no longer consumed, but for what is still being worked on, and
 // what is buffered of it goes back. An ordered topic has one consumer, which a larger
-// prefetch replaces while nothing is on its way, and keeps it over a pause.
+// prefetch replaces while nothing is on its way, and keeps it over a pause. When its
+// buffer is old, or large messages find no room there, all that it has goes back in
+// order, by the end of its channel.
 package rabbitmq

@@ -68,6 +68,10 @@ func lacksLeader(err error) bool {
 	return ok && e.Code == amqp.NotFound && strings.Contains(e.Reason, "is down or inaccessible")
 }
 
+// speaksTLS is what the screen says of a broker that answers with a record of TLS. The
+// library keeps the text alone.
+const speaksTLS = "this port speaks TLS"
+
 // isTLS reports whether err, of an attempt to connect, is what one side has
 // against the certificates or the TLS of the other. What the broker has against
 // ours may come when the library reads its first frame, which keeps the text

@@ -43,3 +43,16 @@ func DeliveryCount(d *brokers.Delivery) int { return d.Token.(*token).count }
 
 // Seclusion is for how long a message that has been lost so often is charged alone.
 func Seclusion(count int) time.Duration { return seclusion(count) }
+
+// Waiting is how many messages of a topic wait in a source to be handed out.
+func Waiting(s brokers.Source, topic string) (n int) {
+	b := s.(*source)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, f := range b.feeds {
+		if f.queue == topic {
+			n += b.queued(f)
+		}
+	}
+	return n
+}

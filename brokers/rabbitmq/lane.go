@@ -63,10 +63,11 @@ const (
 // paces are for how long acks wait for those of earlier deliveries.
 type paces struct{ stragglers, retryStragglers, starved time.Duration }
 
-// group is the lanes of queues of one kind.
+// group is the lanes of queues of one kind, or of one ordered queue.
 type group struct {
-	lanes []*lane
-	pace  time.Duration // that of stragglers
+	lanes   []*lane
+	pace    time.Duration // that of stragglers
+	ordered bool          // they are of one ordered intake
 }
 
 // open opens a channel.
@@ -95,12 +96,18 @@ func (l *lane) watch(closed <-chan *amqp.Error, cancelled <-chan string) {
 	n := l.session
 	select {
 	case err := <-closed:
+		if l.isEnded() {
+			return
+		}
 		if err != nil {
 			n.end(fmt.Errorf("the broker closed the channel: %w", explain(err)))
 		} else {
 			n.end(errors.New("the channel is closed"))
 		}
 	case tag, ok := <-cancelled:
+		if l.isEnded() {
+			return
+		}
 		number, _, _ := strings.Cut(tag, ".")
 		if i, err := strconv.Atoi(number); ok && err == nil && i < len(n.source.feeds) {
 			n.end(fmt.Errorf("the broker cancelled the consumer of queue %q: the queue was deleted or moved, or a message was held for too long",
@@ -140,11 +147,12 @@ func (l *lane) consume(in *intake, prefetch int) error {
 
 // start asks the broker for a consumer. No lock need be held: acks need not wait
 // for that. It goes on with what is unacked of an earlier one, which has its tag
-// then, and counts for it; or else its tag is new.
+// then, and counts for it; or else its tag is new, and sorts behind the earlier ones:
+// RabbitMQ 3.10 takes back what a channel has in the order of its consumers' tags.
 func (l *lane) start(in *intake, prefetch int) (granted, error) {
 	n := l.session
 	in.consumers++
-	g := granted{fmt.Sprintf("%d.%d", in.number, in.consumers), prefetch}
+	g := granted{fmt.Sprintf("%d.%06d", in.number, in.consumers), prefetch}
 	unacked := in.unackedOn(l)
 	if in.merges {
 		g.tag = strconv.Itoa(in.number)
@@ -334,21 +342,37 @@ func (l *lane) flushStarved() {
 
 // finish gives back what is unsettled. The consumers end first, or the broker
 // would deliver to them again what they give back, only to charge it for the
-// loss of the connection.
+// loss of the connection. An ordered lane leaves it to the end of the connection,
+// as shut does to that of the channel.
 func (l *lane) finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ended && l.session.ctx.Err() == nil {
 		release := l.session.guard()
-		for _, g := range l.consumers {
-			l.ch.Cancel(g.tag, true)
+		if !l.group.ordered {
+			for _, g := range l.consumers {
+				l.ch.Cancel(g.tag, true)
+			}
+			clear(l.consumers)
 		}
-		clear(l.consumers)
 		l.flush(len(l.tags.waiting))
-		l.ch.Nack(0, true, true) // everything that is unacked
+		if !l.group.ordered {
+			l.ch.Nack(0, true, true) // everything that is unacked
+		}
 		release()
 	}
+	l.retire()
+}
+
+// retire settles nothing any more. The caller holds the lock.
+func (l *lane) retire() {
 	l.ended = true
 	l.later.Stop()
 	l.starved.Stop()
+}
+
+func (l *lane) isEnded() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
 }

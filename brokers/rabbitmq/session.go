@@ -19,9 +19,8 @@ type session struct {
 	intakes []*intake
 	busy    atomic.Bool // consumers are being started or cancelled
 
-	mu     sync.Mutex
-	lanes  []*lane
-	groups [2]group // of the queues of topics, and of those of retries
+	mu    sync.Mutex
+	lanes []*lane
 
 	leases  sync.Mutex
 	held    []*token // in the order of their deadlines, with settled ones in between
@@ -33,6 +32,7 @@ type session struct {
 type intake struct {
 	*feed
 	number  int
+	group   *group
 	lanes   int          // belongs to whoever grows it
 	granted atomic.Int64 // the prefetch of the consumers together
 	out     atomic.Int64
@@ -48,9 +48,9 @@ type intake struct {
 	largest atomic.Int64 // of the messages lately, in bytes
 
 	// Guarded by the lock of the source.
-	careful time.Time // until when it does not grow
-	spills  bool      // what arrives finds no room, until its consumers have ended
-	spilled []*token  // what had arrived by then
+	careful time.Time   // until when it does not grow
+	spills  atomic.Bool // what arrives finds no room, until its consumers have ended
+	spilled []*token    // what had arrived by then
 
 	// These belong to whoever changes consumers.
 	start     int                     // where prefetching begins
@@ -147,7 +147,9 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		return nil, err
 	}
 	n := &session{link: l, source: s, compact: 256}
-	n.groups[0].pace, n.groups[1].pace = s.broker.paces.stragglers, s.broker.paces.retryStragglers
+	// Retries have lanes of their own: they are held until they are due, and acks of
+	// what comes after a delivery that is held cannot be multiple.
+	topics, retries := &group{pace: s.broker.paces.stragglers}, &group{pace: s.broker.paces.retryStragglers}
 	s.mu.Lock()
 	var careful time.Time
 	if s.brief > 0 {
@@ -156,7 +158,14 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		time.AfterFunc(d, s.woken.Wake)
 	}
 	for number, f := range s.feeds {
-		n.intakes = append(n.intakes, &intake{feed: f, number: number, start: scout, unacked: make(map[*lane]*atomic.Int64), careful: careful, parked: !f.paused.IsZero()})
+		in := &intake{feed: f, number: number, group: topics, start: scout, unacked: make(map[*lane]*atomic.Int64), careful: careful, parked: !f.paused.IsZero()}
+		switch {
+		case f.retried:
+			in.group = retries
+		case f.ordered:
+			in.group = &group{pace: topics.pace, ordered: true}
+		}
+		n.intakes = append(n.intakes, in)
 	}
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
@@ -194,7 +203,7 @@ func (n *session) consume(ins []*intake) error {
 		if in.single { // nobody else would get them, and no other consumer of this source
 			prefetch = mostPrefetch
 		}
-		if err := n.extend(in, min(prefetch, n.source.prefetch)); err != nil {
+		if err := n.extend(in, min(prefetch, n.source.prefetch, n.fitting(in))); err != nil {
 			return err
 		}
 	}
@@ -228,12 +237,10 @@ func (n *session) changed() {
 // resume consumes again what is parked and is no longer paused. The caller holds
 // the lock of the source.
 func (n *session) resume() {
+	n.endSpills()
 	var ins []*intake
 	for _, in := range n.intakes {
-		if in.spills && !in.isParked() { // something else was being changed
-			n.park([]*intake{in}, func() {})
-		}
-		full := in.spills && n.source.buffered(in.feed) > n.source.share()/2
+		full := in.spills.Load() && n.source.buffered(in.feed) > n.source.share()/2
 		if in.parked && in.feed.paused.IsZero() && !full {
 			ins = append(ins, in)
 		}
@@ -242,16 +249,22 @@ func (n *session) resume() {
 		return
 	}
 	for _, in := range ins {
-		in.parked, in.lingers, in.spills, in.feed.taken = false, false, false, 0
+		in.parked, in.lingers, in.feed.taken = false, false, 0
+		in.spills.Store(false)
 	}
 }
 
 // stop ends the consumers of ins, whose deliveries nobody takes: the broker counts
-// each one that is given back. What has arrived stays in the buffers.
+// each one that is given back. What has arrived stays in the buffers. Of an ordered
+// one nothing is left there: all that was unacked goes back.
 func (n *session) stop(ins []*intake) error {
 	for _, in := range ins {
-		for _, l := range n.group(in).lanes {
-			if err := l.cancel(in); err != nil {
+		end := (*lane).cancel
+		if in.ordered {
+			end = (*lane).shut
+		}
+		for _, l := range in.group.lanes {
+			if err := end(l, in); err != nil {
 				return err
 			}
 		}
@@ -259,22 +272,13 @@ func (n *session) stop(ins []*intake) error {
 		in.lanes = 0
 		in.wanted.Store(0)
 	}
+	n.vacate(ins)
 	return nil
-}
-
-// group returns the lanes of an intake. Retries have their own: they are held
-// until they are due, and acks of what comes after a delivery that is held cannot
-// be multiple.
-func (n *session) group(in *intake) *group {
-	if in.retried {
-		return &n.groups[1]
-	}
-	return &n.groups[0]
 }
 
 // extend lets the broker send more messages of a queue, on the next lane.
 func (n *session) extend(in *intake, prefetch int) error {
-	g := n.group(in)
+	g := in.group
 	if in.lanes == len(g.lanes) {
 		l, err := n.open(g)
 		if err != nil {
@@ -306,7 +310,7 @@ func (n *session) grow(now time.Time) {
 		return
 	}
 	for _, in := range n.intakes {
-		if in.parked || !in.feed.paused.IsZero() || now.Before(in.careful) {
+		if in.parked || in.spills.Load() || !in.feed.paused.IsZero() || now.Before(in.careful) {
 			continue
 		}
 		granted := int(in.granted.Load())
@@ -413,16 +417,25 @@ func (n *session) sweep() {
 // the broker might deliver it here again.
 func (n *session) giveUp(now time.Time) {
 	expired := n.expired(now)
-	stale, parks := n.source.refresh(n, now, len(expired) > 0)
-	back := append(stale, expired...)
+	stale, parks, turned := n.source.refresh(n, now, len(expired) > 0)
+	back := append(stale, slices.DeleteFunc(expired, func(t *token) bool {
+		return t.intake.ordered && t.intake.ends() // it goes back with the others
+	})...)
 	n.source.mu.Lock()
 	parked := len(parks) > 0 && n.park(parks, func() {
 		n.giveBack(back)
 		n.source.handBack(n, parks)
 	})
+	n.endSpills()
 	n.source.mu.Unlock()
 	if !parked {
 		n.giveBack(back)
+	}
+	if len(turned) > 0 {
+		n.change(func() error {
+			n.source.turnBack(n, turned)
+			return nil
+		})
 	}
 }
 

@@ -114,8 +114,8 @@ func (b *settlement) done(i int, err error) {
 		t.state.Store(settled)
 		t.intake.out.Add(-1)
 		t.intake.settled.Add(1)
-		if t.count >= suspicious {
-			b.source.woken.Wake() // there is room for another trial
+		if t.count >= suspicious || t.intake.spills.Load() {
+			b.source.woken.Wake() // there is room for another trial, or its channel may close
 		}
 	} else {
 		t.state.Store(held)

@@ -235,7 +235,7 @@ func (s *source) judge(err error) error {
 // session was being set up belongs to it too.
 func (s *source) push(n *session, f *feed, i item) {
 	s.mu.Lock()
-	if in := i.token.intake; in.spills || len(i.delivery.Body) > smallBody && s.isFull(f, len(i.delivery.Body)) {
+	if in := i.token.intake; in.spills.Load() || len(i.delivery.Body) > smallBody && s.isFull(f, len(i.delivery.Body)) {
 		n.spill(in, i.token)
 		s.mu.Unlock()
 		return
@@ -420,13 +420,13 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 // refresh takes out of the buffers what has waited there for so long that too
 // little of its lease is left. It returns what n is to park before that is given
 // back: everything if there is such a delivery, or one has expired, and nobody
-// calls Receive. Of an ordered feed nothing is taken out: it is parked, which
-// gives back all that waits.
-func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*token, parks []*intake) {
+// calls Receive. Of an ordered feed nothing is taken out: it is to be turned back,
+// with all that waits.
+func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*token, parks, turned []*intake) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.session != n {
-		return nil, nil
+		return nil, nil, nil
 	}
 	limit := now.Add(s.caps.Lease * 5 / 8)
 	old := func(i item) bool {
@@ -441,15 +441,23 @@ func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*toke
 		case !f.ordered:
 			f.items = slices.DeleteFunc(f.items, old)
 		case len(f.items) > 0 && !f.items[0].token.deadline.After(limit):
-			parks = append(parks, in)
+			turned = append(turned, in)
 		}
 	}
 	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool { return old(u.item) })
 	idle := now.Sub(s.taken) > s.caps.Lease/4
-	if idle && (expired || len(stale) > 0 || len(parks) > 0) {
-		parks = slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.isParked() && !in.feed.ordered })
+	if idle && (expired || len(stale) > 0 || len(turned) > 0) {
+		turned = nil
+		for _, in := range n.intakes {
+			switch {
+			case in.ordered && !in.parked && (!in.spills.Load() || len(in.items) > 0):
+				turned = append(turned, in)
+			case !in.ordered && !in.isParked():
+				parks = append(parks, in)
+			}
+		}
 	}
-	return stale, parks
+	return stale, parks, turned
 }
 
 // Extend has no effect on the broker: how long it lets a message be held is

@@ -51,7 +51,7 @@ func (n *session) widen(in *intake, granted, more int) bool {
 	if granted == 0 || in.wanted.Load() <= int64(granted) || !in.quiet(granted) {
 		return false
 	}
-	l := n.group(in).lanes[0]
+	l := in.group.lanes[0]
 	return n.change(func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()

@@ -31,7 +31,7 @@ var house = map[string]row{
 	"brokers/memory":           {imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
 		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"},
-		tests:   []string{"brokers/brokertest", "integration/livetest", "consumer", "dlq", "retry"},
+		tests:   []string{"brokers/brokertest", "integration/livetest", "integration/rabbitmqtest", "consumer", "dlq", "retry"},
 		sdk:     []string{"github.com/rabbitmq/amqp091-go"},
 	},
 	"brokers/kafka": {

@@ -1,0 +1,102 @@
+package rabbitmq
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// The messages of an ordered queue go back in one step, by the end of their channel:
+// the broker then requeues all that is unacked in the order of its deliveries, what
+// is on its way included. A quorum queue delivers what came back in the order in
+// which it did. If the consumer were cancelled first, the broker would take back at
+// once what is on its way, and deliver that before the earlier messages of the buffer.
+//
+// So the queue has a channel of its own. Before that ends, the worker must have
+// settled all messages that it has begun with, or they would run twice.
+
+// ends reports whether in spills and its consumers may end: those of an ordered one
+// when the worker has none of its messages any more.
+func (in *intake) ends() bool {
+	return in.spills.Load() && (!in.ordered || in.out.Load() == 0)
+}
+
+// turnBack takes what waits out of the buffers of ordered intakes, whose channels end
+// when the worker has settled the others. Those that were given back often are
+// replaced by a copy, as handBack says, and lose their place.
+func (s *source) turnBack(n *session, ins []*intake) {
+	feeds := s.restart(ins)
+	if s.broker.publisher.blocked() == nil {
+		ctx, cancel := context.WithTimeout(s.ctx, s.broker.options.ConfirmTimeout)
+		s.renew(ctx, feeds, func(t *token) bool { return t.count >= bystanders })
+		cancel()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session != n {
+		return
+	}
+	for _, in := range ins {
+		in.spills.Store(true)
+		for _, i := range in.items {
+			i.token.lose()
+		}
+		in.items = nil
+	}
+}
+
+// shut ends the channel of an ordered intake, of which the worker has settled all
+// that it has begun with. Acks that the broker has not applied by then are lost, as
+// with a connection.
+func (l *lane) shut(in *intake) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.session
+	if err := l.flush(len(l.tags.waiting)); err != nil {
+		return err
+	}
+	l.retire()
+	if err := n.call(l.ch.Close); err != nil {
+		return err
+	}
+	in.pumps.Wait()
+	in.granted.Store(0)
+	in.last.Store(0) // the tags of the next channel begin anew
+	delete(in.unacked, l)
+	l.group.lanes = nil
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lanes = slices.DeleteFunc(n.lanes, func(other *lane) bool { return other == l })
+	return nil
+}
+
+// vacancy is for how long vacate waits: longer than a broker needs to notice the end of
+// a channel.
+const vacancy = time.Second
+
+// vacate waits until the broker has noticed that the channels of ordered intakes have
+// ended: until then, it would send a new consumer messages from behind theirs. With
+// consumers of other workers there is no order, and it waits in vain.
+func (n *session) vacate(ins []*intake) {
+	end := time.Now().Add(vacancy)
+	for _, in := range ins {
+		for in.ordered && !in.single && n.consumersOf(in.queue) > 0 && time.Now().Before(end) {
+			select {
+			case <-time.After(vacancy / 20):
+			case <-n.ctx.Done():
+			}
+		}
+	}
+}
+
+// consumersOf is how many consumers a queue has, or 0 if that is not known.
+func (n *session) consumersOf(queue string) (consumers int) {
+	_ = n.request(func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		consumers = q.Consumers
+		return err
+	})
+	return consumers
+}
