@@ -30,6 +30,10 @@ const (
 
 	byKey    = -1
 	anywhere = -2
+
+	// newTopic is for how long publish waits for a topic that the cluster does not
+	// know.
+	newTopic = 5 * time.Second
 )
 
 // outgoing is a record to store in a topic.
@@ -106,6 +110,35 @@ func (p *producer) produce(ctx context.Context, out []outgoing) []error {
 		return nil
 	}
 	return errs
+}
+
+// publish is produce for topics of which not every broker knows yet: it waits for
+// a topic that was just created, but no longer than for one call. It returns one
+// error per entry, or nil.
+func (p *producer) publish(ctx context.Context, out []outgoing) []error {
+	errs := p.produce(ctx, out)
+	over := time.Now().Add(min(newTopic, p.client.options.timeout))
+	for pause := newcomerPause / 2; ; pause = min(2*pause, time.Second) {
+		var missed []int
+		for i, err := range errs {
+			if errors.Is(err, kafka.UnknownTopicOrPartition) {
+				missed = append(missed, i)
+			}
+		}
+		if len(missed) == 0 || time.Now().Add(pause).After(over) || !rest(ctx, pause) {
+			return errs
+		}
+		again := make([]outgoing, len(missed))
+		for n, i := range missed {
+			again[n] = out[i]
+		}
+		later := p.produce(ctx, again)
+		for n, i := range missed {
+			if errs[i] = nil; later != nil {
+				errs[i] = later[n]
+			}
+		}
+	}
 }
 
 func (p *producer) enter(ctx context.Context) error {
