@@ -271,7 +271,7 @@ store: {url: letters.db}
 
 		alter("rTAG.delay.v1.billing.15m", "cleanup.policy", "compact", "retention.bytes", "1000", "retention.ms", "60000")
 		alter("orders-dead-TAG", "max.message.bytes", "1000", "retention.ms", "3600000")
-		alter("orders-TAG", "unclean.leader.election.enable", "true")
+		alter("orders-TAG", "unclean.leader.election.enable", "true", "retention.ms", "60000")
 		create("rTAG.delay.v1.ledger.1m", 1, "retention.bytes", "-1", "retention.ms", "604860000", "max.message.bytes", "1114124")
 		for end := time.Now().Add(time.Minute); ; <-time.After(50 * time.Millisecond) {
 			old := kafka.NewRecordReader(kafka.Record{Time: time.Now().Add(-2 * time.Hour), Value: kafka.NewBytes([]byte("a retry"))})
@@ -288,7 +288,7 @@ store: {url: letters.db}
 		}
 		faults := []string{
 			"refused rTAG.delay.v1.billing.15m cleanup.policy", "refused rTAG.delay.v1.billing.15m retention.bytes", "refused rTAG.delay.v1.billing.15m retention.ms",
-			"refused orders-dead-TAG max.message.bytes", "noted orders-dead-TAG retention.ms", "noted orders-TAG unclean.leader.election.enable",
+			"refused orders-dead-TAG max.message.bytes", "noted orders-dead-TAG retention.ms", "noted orders-TAG unclean.leader.election.enable", "noted orders-TAG retention.ms",
 			"noted rTAG.delay.v1.ledger.1m partitions", "noted rTAG.delay.v1.ledger.1m oldest waiting retry", "noted rTAG.delay.v1.ledger.15m missing",
 		}
 		s.finds("a bad one", exitFailure, faults, "[billing]", "[billing, ledger]")
