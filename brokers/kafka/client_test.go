@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -519,6 +520,28 @@ func TestTLSErrors(t *testing.T) {
 	} {
 		if err := explain(err, "do"); !errors.Is(err, brokers.ErrMisconfigured) || isPassing(err) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A broker tells nothing of what its listener wants: it ends the connection.
+func TestHint(t *testing.T) {
+	for name, tt := range map[string]struct {
+		options clientOptions
+		err     error
+		want    string // "" for the error as it is
+	}{
+		"neither":       {clientOptions{}, io.EOF, "if it wants a login, set Options.SASL, and if it wants TLS, set Options.TLS"},
+		"TLS":           {clientOptions{tls: &tls.Config{}}, io.ErrUnexpectedEOF, "if it wants a login, set Options.SASL, and if it speaks no TLS, leave Options.TLS out"},
+		"a login":       {clientOptions{sasl: plain.Mechanism{}}, io.EOF, "answer: if it wants TLS, set Options.TLS"},
+		"both":          {clientOptions{tls: &tls.Config{}, sasl: plain.Mechanism{}}, io.EOF, "answer: if it speaks no TLS, leave Options.TLS out"},
+		"an answer":     {clientOptions{}, kafka.SASLAuthenticationFailed, ""},
+		"no connection": {clientOptions{}, syscall.ECONNREFUSED, ""},
+		"no error":      {clientOptions{}, nil, ""},
+	} {
+		err := newClient(tt.options).hint(tt.err)
+		if !errors.Is(err, tt.err) || tt.want != "" && !strings.Contains(err.Error(), tt.want) || tt.want == "" && err != tt.err {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
 	}
 }
