@@ -571,6 +571,36 @@ func TestPublishToATopicMadeAMomentAgo(t *testing.T) {
 	}
 }
 
+// A dead-letter topic is deleted while the worker runs. Publishing waits for it, and
+// nothing else does; the dead letters are there when the topic is.
+func TestDeletedDeadLetterTopicHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, topic := range []string{"orders", "orders-dead", "refunds"} {
+		w.create(topic)
+	}
+	b := w.broker()
+	w.run(w.broker(), "orders", "refunds")
+	w.publish(b, "orders", "dead a")
+	w.until("a dead letter", func() bool { return w.stored("orders-dead") == 1 })
+	if err := w.cluster.DeleteTopic("orders-dead"); err != nil {
+		t.Fatal(err)
+	}
+	w.publish(b, "orders", "dead b")
+	w.until("a dead letter that has no topic", func() bool { return w.ran("dead b") == 1 })
+	w.publish(b, "orders", "good", "retry")
+	w.publish(b, "refunds", "dead refund", "retry refund")
+	w.until("all others", func() bool {
+		return w.succeeded("good") && w.succeeded("retry") && w.succeeded("retry refund") && w.stored("refunds-dead") == 1
+	})
+	w.until("an error", func() bool { return strings.Contains(w.log(), `dead letter to \"orders-dead\"`) })
+	w.create("orders-dead")
+	w.until("the dead letter", func() bool { return w.stored("orders-dead") == 1 })
+	if n := w.ran("dead b"); n != 1 {
+		t.Errorf("it ran %d times, want once", n)
+	}
+}
+
 // A broker that makes topics when they are asked for gets none made by a worker: not
 // when it starts, and not when the group changes after one was deleted.
 func TestTopicsThatMakeThemselves(t *testing.T) {
