@@ -141,7 +141,7 @@ func expires(q quality) brokers.Finding {
 			fmt.Sprintf("retries wait there for up to %v, and for the end of an outage: the least is %d", q.needed, least))
 	case q.role == entry && q.settings["cleanup.policy"] != "compact":
 		return q.differs(brokers.Noted, setting, want,
-			fmt.Sprintf("messages that old are deleted, handled or not: while no worker runs, or a dependency is down. Retries take up to %v: the least is %d", q.needed, least))
+			fmt.Sprintf("the broker deletes messages of that age, also those that no worker has handled yet, as in an outage. Retries take up to %v: the least is %d", q.needed, least))
 	}
 	return brokers.Finding{}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/integration/harness"
 )
 
-// User is who may log in.
+// User logs in with Password, and with no other.
 const User, Password = "billing", "pa55-of-billing"
 
 // Server is a Kafka of one node, with an address for each way to connect.
@@ -68,7 +68,8 @@ func New(tb testing.TB, b harness.Broker) *Server {
 	return s
 }
 
-// guarded ends with its input, which ends with the test, however that ends.
+// guarded runs a server until its input ends. That ends with the process of the
+// test, also with one that is killed.
 const guarded = `java "$@" <&- & server=$!; while read -r _; do :; done; kill -9 $server; wait $server`
 
 func (s *Server) start(tb testing.TB, b harness.Broker, java []string) {

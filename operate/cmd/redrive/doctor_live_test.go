@@ -18,6 +18,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/integration/livetest"
 	"github.com/redrive-go/redrive/integration/redistest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
@@ -84,8 +85,8 @@ func (s *site) finds(what string, code int, want []string, changes ...string) {
 	}
 }
 
-// work has workers start once, and create what is missing.
-func (s *site) work(changes ...string) {
+// connect returns the configuration and its broker.
+func (s *site) connect(changes ...string) (*config.Config, brokers.Broker) {
 	s.Helper()
 	c, err := config.Load(s.file(changes...))
 	if err != nil {
@@ -95,6 +96,13 @@ func (s *site) work(changes ...string) {
 	if err != nil {
 		s.Fatal(err)
 	}
+	return c, broker
+}
+
+// work has workers start once, and create what is missing.
+func (s *site) work(changes ...string) {
+	s.Helper()
+	c, broker := s.connect(changes...)
 	for _, sub := range connect.Subscriptions(c, "b", 0) {
 		sub.InFlight = 10
 		source, err := broker.Open(s.Context(), sub)

@@ -19,8 +19,6 @@ import (
 	"github.com/redrive-go/redrive/integration/harness"
 	"github.com/redrive-go/redrive/integration/kafkatest"
 	"github.com/redrive-go/redrive/integration/livetest"
-	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
-	"github.com/redrive-go/redrive/operate/config"
 )
 
 // A worker and doctor work over every way to connect that Kafka has. A connection
@@ -82,19 +80,16 @@ func (s *site) works(plain string) {
 	s.Helper()
 	admin := &kafka.Client{Addr: kafka.TCP(plain)}
 	topic := kafka.TopicConfig{Topic: s.named("orders-TAG"), NumPartitions: 4, ReplicationFactor: 1}
-	if made, err := admin.CreateTopics(s.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{topic}}); errors.Join(err, made.Errors[topic.Topic]) != nil {
-		s.Fatal(err, made.Errors)
+	made, err := admin.CreateTopics(s.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{topic}})
+	if err == nil {
+		err = made.Errors[topic.Topic]
+	}
+	if err != nil {
+		s.Fatal(err)
 	}
 	s.work()
 	s.finds("a good set-up", exitOK, nil)
-	c, err := config.Load(s.file())
-	if err != nil {
-		s.Fatal(err)
-	}
-	broker, err := connect.Broker(s.Context(), c, "b")
-	if err != nil {
-		s.Fatal(err)
-	}
+	_, broker := s.connect()
 	ctx, cancel := context.WithTimeout(s.Context(), 5*time.Minute)
 	defer cancel()
 	for _, body := range []string{"good", "retry", "dead"} {
@@ -165,17 +160,10 @@ func (s *site) refuses(text string) {
 	if err := json.Unmarshal([]byte(got.stdout), &rows); err != nil || len(rows) != 1 || !strings.Contains(rows[0].Why, text) || got.code != exitFailure {
 		s.Errorf("doctor: %v, exit code %d, %+v, want one that says %q", err, got.code, rows, text)
 	}
-	c, err := config.Load(s.file())
-	if err != nil {
-		s.Fatal(err)
-	}
-	broker, err := connect.Broker(s.Context(), c, "b")
-	if err != nil {
-		s.Fatal(err)
-	}
+	_, broker := s.connect()
 	worker := s.consumer(broker, consumer.Config{Group: "billing", DeadLetter: dlq.Discard})
 	worker.Handle("orders", func(context.Context, *brokers.Message) error { return nil })
-	if err = worker.Run(s.Context()); err == nil || strings.Contains(fmt.Sprint(err, got), "pa55") {
+	if err := worker.Run(s.Context()); err == nil || strings.Contains(fmt.Sprint(err, got), "pa55") {
 		s.Errorf("Run: %v", err)
 	}
 	if err := broker.Close(s.Context()); err != nil {
