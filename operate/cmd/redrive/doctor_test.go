@@ -55,7 +55,7 @@ func (c *clinic) call(args ...string) result {
 	var stdout, stderr strings.Builder
 	streams := plain
 	streams.Out, streams.Err = &stdout, &stderr
-	code := execute(c.Context(), newRootOn(streams, c.open), append([]string{"doctor", "--config", file}, args...), streams)
+	code := execute(c.Context(), newRootOn(streams, c.open, c.open), append([]string{"doctor", "--config", file}, args...), streams)
 	return result{code, stdout.String(), stderr.String()}
 }
 

@@ -21,6 +21,9 @@ import (
 // lookEvery is how often a job is looked at that is under way.
 const lookEvery = 250 * time.Millisecond
 
+// closing is how long the store may take when a command is interrupted.
+const closing = 10 * time.Second
+
 // work works on a job until it is done or pauses, or watches another process do so.
 // In the end it prints what became of it.
 func (o *order) work(ctx context.Context, id int64, plan job.Plan) error {

@@ -18,38 +18,21 @@ import (
 func (s *Server) Follow(ctx context.Context, dead, receipts []config.Topic) {
 	var running sync.WaitGroup
 	for broker, topics := range byBroker(dead, deadOf) {
-		w := s.watch(broker)
-		k := &keeper{server: s, broker: broker, topics: topics, what: "collecting dead letters", tell: w.tell}
-		k.work = func(ctx context.Context, source brokers.Source) error {
-			return s.collectFrom(ctx, broker, source, w, true)
-		}
-		running.Go(func() { k.run(ctx) })
+		running.Go(func() { _ = s.collector(broker, topics, true).run(ctx, topics) }) // which has told its errors
 	}
 	for broker, topics := range byBroker(receipts, receiptsOf) {
-		r := s.read(broker)
-		k := &keeper{server: s, broker: broker, topics: topics, what: "reading receipts"}
-		k.work = func(ctx context.Context, source brokers.Source) error {
-			receipts := &job.Receipts{Store: s.Store, Source: source, Logger: s.log()}
-			r.set(receipts)
-			err := receipts.Run(ctx)
-			_ = closeSource(ctx, source)
-			return err
+		r := s.reader(broker)
+		k := &keeper{server: s, broker: broker, what: "reading receipts", lasts: true}
+		k.work = func(ctx context.Context, source brokers.Source, topics []string) error {
+			return r.read(ctx, &job.Receipts{Store: s.Store, Source: source, Logger: s.log().With("broker", broker, "topics", topics)})
 		}
-		running.Go(func() { k.run(ctx) })
+		running.Go(func() { _ = k.run(ctx, topics) })
 	}
 	running.Wait()
 }
 
-func (w *watched) tell(err error, missing []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.missing = missing; missing == nil {
-		w.trouble = err
-	}
-}
-
-// read returns what is seen of the receipts of a broker.
-func (s *Server) read(broker string) *reader {
+// reader returns the reader of the receipts of a broker.
+func (s *Server) reader(broker string) *reader {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.readers == nil {
