@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -27,7 +28,8 @@ type Runner struct {
 	// close it.
 	Open func(ctx context.Context, broker string) (brokers.Broker, error)
 
-	// Owner tells others who works on a job, such as anna@host.
+	// Owner tells others who works on a job, such as anna@host. The lease of the job
+	// names the process, too.
 	Owner string
 
 	// Logger has a line for each wave, and for what does not work when that begins,
@@ -129,7 +131,7 @@ func (r *Runner) begin(ctx context.Context, j store.Job) (*run, error) {
 		store: trouble{log: log, what: "store"}, broker: trouble{log: log, what: "broker"},
 	}
 	// A run of its own, so that no second one of this process joins in.
-	owner := r.Owner + " " + rand.Text()[:6]
+	owner := fmt.Sprintf("%s, process %d, run %s", r.Owner, os.Getpid(), rand.Text()[:6])
 	w.lease, err = r.Store.Lease(ctx, w.started, j.ID, owner, leaseLength)
 	return w, err
 }
