@@ -222,7 +222,7 @@ func (w *run) step(ctx context.Context) (wait time.Duration, err error) {
 			w.log.Info("wave passed", "wave", s.current().N, "letters", taken(s.current()), "confirmed", s.current().Confirmed)
 		}
 	case doPause:
-		err = w.set(ctx, store.JobPaused, next.note)
+		err = w.pause(ctx, next.note)
 	case doFinish:
 		err = w.finish(ctx)
 	default:
@@ -256,7 +256,7 @@ func (w *run) stand(ctx context.Context) (s standing, err error) {
 	return s, nil
 }
 
-// set ends the work, for the reason in the note.
+// set changes the state of the job, for the reason in the note.
 func (w *run) set(ctx context.Context, state store.JobState, note string) error {
 	err := w.Store.SetOwnJob(ctx, w.now(), w.lease, store.Actor{Who: w.Owner, Command: "job"}, state, note)
 	if err == nil {
@@ -270,11 +270,39 @@ func (w *run) finish(ctx context.Context) error {
 	if err := expire(ctx, w.Store, w.now(), w.id, w.now().Add(time.Millisecond)); err != nil {
 		return err
 	}
+	if err := w.notePassed(ctx); err != nil {
+		return err
+	}
 	j, err := w.Store.Job(ctx, w.id)
 	if err != nil {
 		return err
 	}
 	return w.set(ctx, store.JobDone, outcome(j))
+}
+
+// pause ends the work, for the reason in the note.
+func (w *run) pause(ctx context.Context, note string) error {
+	if err := w.notePassed(ctx); err != nil {
+		return err
+	}
+	return w.set(ctx, store.JobPaused, note)
+}
+
+// notePassed counts letters of the plan that the job could not take.
+func (w *run) notePassed(ctx context.Context) error {
+	j, err := w.Store.Job(ctx, w.id)
+	if err != nil {
+		return err
+	}
+	missing := w.spec.Planned + w.spec.PlannedSkips
+	for _, state := range store.States() {
+		missing -= j.Tally.Of(state)
+	}
+	planned := w.spec.PlannedAt
+	if planned.IsZero() { // by an earlier version
+		planned = j.CreatedAt
+	}
+	return w.Store.NotePassed(ctx, w.lease, planned, missing)
 }
 
 // expire gives up on letters of a job that were sent before a time.

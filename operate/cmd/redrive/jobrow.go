@@ -52,8 +52,12 @@ type jobRow struct {
 	// Refused is how many the broker refused.
 	Refused int64 `json:"refused"`
 
-	// Skipped is how many were not sent, by reason.
+	// Skipped is how many were not sent, by reason. The reason of letters that it was to
+	// send and could not take is `taken by job` and the number of the other job, or what
+	// became of them: `discarded`, `confirmed`, `returned` or `changed meanwhile`.
 	Skipped map[string]int64 `json:"skipped"`
+
+	passed int64 // of Skipped, those that it could not take
 
 	// Left is how many are still to be sent.
 	Left int64 `json:"left"`
@@ -96,7 +100,7 @@ func rowOfJob(j store.Job) jobRow {
 		ID: j.ID, State: string(j.State), Note: j.Note, Wave: j.Wave, Owner: j.Owner, OwnedUntil: instant{j.OwnedUntil},
 		Idle:  j.State == store.JobRunning && !j.IsHeld(time.Now()),
 		Moved: t.Sent + t.Confirmed + t.Unknown + t.Returned, Confirmed: t.Confirmed, Returned: t.Returned, Waiting: t.Sent, Unknown: t.Unknown,
-		Failed: t.Failed, Refused: t.Collected, Skipped: map[string]int64{},
+		Failed: t.Failed, Refused: t.Collected, Skipped: map[string]int64{}, passed: j.Passed(),
 		Who: j.Actor.Who, Because: j.Actor.Reason, Command: j.Actor.Command,
 		Created: instant{j.CreatedAt}, Changed: instant{j.ChangedAt}, Ended: instant{j.EndedAt},
 	}
@@ -105,7 +109,7 @@ func rowOfJob(j store.Job) jobRow {
 		r.Letters, r.Rate = spec.Planned, spec.Rate
 	}
 	if r.Left = t.Queued + t.Sending; !j.Exhausted {
-		r.Left = max(r.Left, r.Letters-r.Moved-r.Refused)
+		r.Left = max(r.Left, r.Letters-r.Moved-r.Refused-r.passed)
 	}
 	return r
 }
@@ -118,7 +122,7 @@ func (r jobRow) skipped() (n int64) {
 }
 
 // over is how many letters nothing more is going to happen to.
-func (r jobRow) over() int64 { return r.Moved - r.Waiting + r.Refused }
+func (r jobRow) over() int64 { return r.Moved - r.Waiting + r.Refused + r.passed }
 
 // summary is what became of a job, in a sentence.
 func (r jobRow) summary() string {
