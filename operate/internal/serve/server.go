@@ -3,11 +3,13 @@ package serve
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/operate/collect"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/job"
 	"github.com/redrive-go/redrive/operate/store"
@@ -29,6 +31,16 @@ func (s *Server) Follow(ctx context.Context, dead, receipts []config.Topic) {
 		running.Go(func() { _ = k.run(ctx, topics) })
 	}
 	running.Wait()
+}
+
+// Reads are what is asked of a broker to collect dead letters and to read receipts:
+// one subscription for each topic.
+func Reads(c *config.Config, broker string) (subs []brokers.Subscription) {
+	dead, receipts := byBroker(Collected(c), deadOf), byBroker(c.Topics, receiptsOf)
+	for _, topic := range slices.Concat(dead[broker], receipts[broker]) {
+		subs = append(subs, collect.Subscription(Group(c.Brokers[broker]), topic))
+	}
+	return subs
 }
 
 // reader returns the reader of the receipts of a broker.

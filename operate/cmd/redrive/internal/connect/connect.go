@@ -3,6 +3,7 @@
 package connect
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -26,6 +27,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/brokers/sqs"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/serve"
 )
 
 // Broker returns the broker that has a name in the configuration. It reads secrets
@@ -89,13 +91,14 @@ func client(c *config.Config, key string, b *config.Redis) (*redis.Client, error
 }
 
 // Check makes every broker, a client for every budget, and what the retry service
-// needs, and keeps none. The error joins one for each that cannot be made.
+// needs, and keeps none. The error joins one for each that cannot be made, and one for
+// each topic that its broker cannot have.
 func Check(ctx context.Context, c *config.Config) error {
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(c.Brokers)) {
 		broker, err := Broker(ctx, c, name)
 		if err == nil {
-			err = broker.Close(ctx)
+			err = errors.Join(checkTopics(c, name, broker), broker.Close(ctx))
 		}
 		faults = append(faults, err)
 	}
@@ -107,6 +110,53 @@ func Check(ctx context.Context, c *config.Config) error {
 		faults = append(faults, err)
 	}
 	return errors.Join(append(faults, CheckService(ctx, c))...)
+}
+
+// Topologist is a broker that says what subscriptions need, in the form that its own
+// tools take. It connects to nothing. Its error says what no such broker can have.
+type Topologist interface {
+	Topology(...brokers.Subscription) (string, error)
+}
+
+// checkTopics joins a fault for each topic of a broker that it cannot have.
+func checkTopics(c *config.Config, name string, broker brokers.Broker) error {
+	knows, ok := broker.(Topologist)
+	if !ok {
+		return nil
+	}
+	var faults []error
+	check := func(key string, sub brokers.Subscription) {
+		sub.Group = cmp.Or(sub.Group, serve.Group(c.Brokers[name])) // Kafka wants one
+		if _, err := knows.Topology(sub); err != nil {
+			faults = append(faults, c.Fault(key, &optionsError{err}))
+		}
+	}
+	reads := func(key, topic string) {
+		if topic != "" {
+			check(key, brokers.Subscription{Topics: []string{topic}})
+		}
+	}
+	for i, t := range c.Topics {
+		if t.Broker != name {
+			continue
+		}
+		key := fmt.Sprintf("topics[%d]", i)
+		groups := t.Groups
+		if len(groups) == 0 {
+			groups = []string{""}
+		}
+		for _, group := range groups {
+			sub := brokers.Subscription{Group: group, DeadLetters: map[string]string{}}
+			add(&sub, t, 0)
+			sub.DeadLetters = nil // each has a key of its own
+			check(key+".name", sub)
+		}
+		for j, dead := range t.Dead {
+			reads(fmt.Sprintf("%s.dead[%d]", key, j), dead)
+		}
+		reads(key+".receipts", t.Receipts)
+	}
+	return errors.Join(faults...)
 }
 
 func open(ctx context.Context, c *config.Config, name string, pollWait time.Duration) (brokers.Broker, error) {
