@@ -226,11 +226,7 @@ func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.So
 }
 
 func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, error) {
-	longest := b.names.longestTopic()
-	if sub.ReadOnly() {
-		longest = longestName
-	}
-	if err := b.names.check(sub, longest); err != nil {
+	if err := b.names.check(sub, b.names.longest(sub)); err != nil {
 		return nil, err
 	}
 	s := newSource(b, sub)

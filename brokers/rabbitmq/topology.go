@@ -67,6 +67,14 @@ func (n names) dead() string { return n.prefix + ".dead.v1" }
 // queue of retries.
 func (n names) longestTopic() int { return longestName - len(n.retry("")) }
 
+// longest is the length of the longest name that a topic of sub may have.
+func (n names) longest(sub brokers.Subscription) int {
+	if sub.ReadOnly() {
+		return longestName
+	}
+	return n.longestTopic()
+}
+
 // check says what is wrong with a subscription whose topics may be so long.
 func (n names) check(sub brokers.Subscription, longest int) error {
 	var faults []error

@@ -99,7 +99,7 @@ var house = map[string]row{
 	"operate/internal/serve": {
 		imports: []string{"brokers", "internal/text", "retry", "operate/collect", "operate/config", "operate/job", "operate/store"},
 		sdk:     []string{"github.com/prometheus/client_golang", "github.com/goccy/go-yaml"},
-		tests:   []string{"brokers/memory", "consumer", "dlq"},
+		tests:   []string{"brokers/memory", "brokers/sqs", "brokers/sqs/sqstest", "consumer", "dlq"},
 	},
 	"operate/internal/sqldb": {
 		sdk: []string{"modernc.org/sqlite", "github.com/jackc/pgx"},

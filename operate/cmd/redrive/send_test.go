@@ -202,7 +202,8 @@ func TestSendElsewhere(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(s.Context(), time.Second, errInterrupted)
 			got := s.callWith(ctx, line...)
 			cancel()
-			if got.code != exitInterrupted || w.ran() != 0 || !strings.Contains(got.stderr, "the job goes on without this command\nGo on with: redrive dlq jobs resume 1\n") {
+			if got.code != exitInterrupted || w.ran() != 0 || !strings.Contains(got.stderr, "Only redrive serve can reach the broker of job 1: this command watches.\n") ||
+				!strings.Contains(got.stderr, "no process works on the job\nGo on with: redrive dlq jobs resume 1\n") {
 				s.Errorf("%q: %+v after %d runs", line, got, w.ran())
 			}
 		}

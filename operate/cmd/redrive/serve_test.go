@@ -36,7 +36,7 @@ func serving(t *testing.T, more string) (address string, broker *memory.Broker, 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() {
-		ended <- execute(ctx, newRootOn(streams, open), []string{"serve"}, streams)
+		ended <- execute(ctx, newRootOn(streams, open, open), []string{"serve"}, streams)
 		to.Close()
 	}()
 	lines := bufio.NewReader(log)

@@ -39,7 +39,7 @@ func retrying(t *testing.T, broker brokers.Broker, args ...string) (address stri
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() {
-		ended <- execute(ctx, newRootOn(streams, open), append([]string{"service"}, args...), streams)
+		ended <- execute(ctx, newRootOn(streams, open, open), append([]string{"service"}, args...), streams)
 		to.Close()
 	}()
 	lines := bufio.NewReader(log)
@@ -321,7 +321,7 @@ service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: events, 
 		var said strings.Builder
 		streams := term.Streams{In: strings.NewReader(""), Out: &said, Err: &said, Width: 80}
 		open := func(context.Context, *config.Config, string) (brokers.Broker, error) { return broker, nil }
-		if code := execute(t.Context(), newRootOn(streams, open), args, streams); code != exitOK {
+		if code := execute(t.Context(), newRootOn(streams, open, open), args, streams); code != exitOK {
 			t.Fatalf("%q: exit code %d, %s", args, code, said.String())
 		}
 	}

@@ -53,6 +53,9 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
+// answering is how long callers may take whose requests are under way in the end.
+const answering = 10 * time.Second
+
 // ServeOn runs, and serves Handler on a listener, until ctx ends. It closes the
 // listener. An error is why that could not be served; the rest goes on.
 func (s *Server) ServeOn(ctx context.Context, listener net.Listener, token string) (err error) {
@@ -68,7 +71,7 @@ func (s *Server) ServeOn(ctx context.Context, listener net.Listener, token strin
 		}
 	})
 	s.Run(ctx)
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), answering)
 	defer cancel()
 	_ = server.Shutdown(last) // who still reads then is cut off
 	running.Wait()
