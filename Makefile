@@ -187,7 +187,7 @@ race: ## Test the operating side, and the planted brokers, with the race detecto
 .PHONY: test-oldest
 test-oldest: ## Compile the library with the oldest SDKs that it allows, and test the adapters on fakes
 	GOWORK=off $(GO) vet ./...
-	env -u CI $(foreach broker,RABBITMQ RABBITMQ4 KAFKA KAFKA39 SQS REDIS,-u REDRIVE_$(broker)_URL) \
+	env -u CI $(foreach broker,RABBITMQ RABBITMQ4 KAFKA KAFKA39 SQS REDIS VALKEY,-u REDRIVE_$(broker)_URL) \
 		GOWORK=off $(GO) test $(ADAPTERS)
 
 .PHONY: on-fakes

@@ -38,7 +38,7 @@ const usage = `Usage: go run ./integration/brokers COMMAND
   ctl NAME ARGS...              run rabbitmqctl against one RabbitMQ
   list                          print names, products, images, ports and variables
 
-[NAME...] are brokers or products (rabbitmq, kafka, sqs, redis); none stand for all brokers.
+[NAME...] are brokers or products (rabbitmq, kafka, sqs, redis, valkey); none stand for all brokers.
 REDRIVE_ENGINE=docker or local decides how they run; not set, docker does if it answers.
 As root on Debian or Ubuntu, up and run install what is missing; REDRIVE_INSTALL=no forbids it.
 `
@@ -165,7 +165,7 @@ var errMissing = errors.New("with CI=true, one that is missing is a failure")
 // other ones. An error is that of ctx.
 func upAll(ctx context.Context, brokers []harness.Broker) (env []string, started []harness.Broker, had report, err error) {
 	env = os.Environ()
-	for _, product := range []harness.Product{harness.RabbitMQ, harness.Kafka, harness.SQS, harness.Redis} {
+	for _, product := range []harness.Product{harness.RabbitMQ, harness.Kafka, harness.SQS, harness.Redis, harness.Valkey} {
 		of := ofProduct(brokers, product)
 		if !harness.Provided(of) {
 			ours, err := up(ctx, of)
@@ -208,8 +208,8 @@ func (r *report) lacks(name string, err error) {
 // leaves says which brokers wait for make nightly.
 func (r *report) leaves(brokers []harness.Broker) {
 	for _, b := range brokers {
-		if isOlder(b) {
-			r.later = append(r.later, b.Name+" (older: make nightly)")
+		if isNightly(b) {
+			r.later = append(r.later, b.Name+" (make nightly)")
 		}
 	}
 }
@@ -249,13 +249,13 @@ func parseRun(args []string) (brokers []harness.Broker, others []harness.Product
 	if len(names) == 0 {
 		others = []harness.Product{harness.Postgres, harness.RedisServer, harness.RaceDetector, harness.Python}
 		if !livetest.IsNightly() {
-			brokers = slices.DeleteFunc(brokers, isOlder)
+			brokers = slices.DeleteFunc(brokers, isNightly)
 		}
 	}
 	return brokers, others, flags.Args(), err
 }
 
-func isOlder(b harness.Broker) bool { return b.Older }
+func isNightly(b harness.Broker) bool { return b.Nightly }
 
 // equip installs what is missing, where that may be. What then cannot start says
 // so itself.

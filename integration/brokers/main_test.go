@@ -20,7 +20,7 @@ func TestParseRun(t *testing.T) {
 		want                   string // a part of the error; "" for none
 	}{
 		{args: []string{"go", "test", "-only", "x"}, others: 4, brokers: []string{"rabbitmq4", "kafka43", "elasticmq", "redis7"}, command: []string{"go", "test", "-only", "x"}},
-		{args: []string{"go", "test", "-only", "x"}, others: 4, nightly: "true", brokers: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}, command: []string{"go", "test", "-only", "x"}},
+		{args: []string{"go", "test", "-only", "x"}, others: 4, nightly: "true", brokers: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7", "valkey8"}, command: []string{"go", "test", "-only", "x"}},
 		{args: []string{"-only", "kafka,rabbitmq4", "make"}, brokers: []string{"rabbitmq4", "kafka43", "kafka39"}, command: []string{"make"}},
 		{args: []string{"-only=kafka39", "make", "live"}, brokers: []string{"kafka39"}, command: []string{"make", "live"}},
 		{args: []string{"-only", "sqs", "make"}, brokers: []string{"elasticmq"}, command: []string{"make"}},
@@ -86,7 +86,7 @@ func TestReport(t *testing.T) {
 		{[]string{"Kafka 4.3", "Redis 7.0.15"}, nil, nil,
 			"brokers: tested on: Kafka 4.3, Redis 7.0.15\nbrokers: not tested on: none\n"},
 		{[]string{"Kafka 4.3"}, harness.Brokers(), nil,
-			"brokers: tested on: Kafka 4.3\nbrokers: not tested on: rabbitmq3 (older: make nightly), kafka39 (older: make nightly)\n"},
+			"brokers: tested on: Kafka 4.3\nbrokers: not tested on: rabbitmq3 (make nightly), kafka39 (make nightly), valkey8 (make nightly)\n"},
 		{nil, nil, map[string]error{"kafka": errors.New("start kafka43: its process has ended; the log ends with:\nstarting\nno space left\n")},
 			"brokers: tested on: none\nbrokers: not tested on: kafka (start kafka43: its process has ended; the log ends with: no space left)\n"},
 	} {

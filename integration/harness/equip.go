@@ -30,14 +30,15 @@ type tool struct {
 	products []Product
 }
 
-// tools returns the one table of what comes from packages. A RabbitMQ and a Redis
-// run from the machine's own package where its release has their version; from
-// elsewhere debootstrap fetches them.
+// tools returns the one table of what comes from packages. RabbitMQ, Redis
+// and Valkey run from the machine's own package where its release has their
+// version. Elsewhere debootstrap fetches them.
 func tools() []tool {
 	return []tool{
 		{"rabbitmq-server", "rabbitmq-server", []Product{RabbitMQ}},
 		{"redis-server", "redis-server", []Product{Redis, RedisServer}},
-		{"debootstrap", "debootstrap debian-archive-keyring", []Product{RabbitMQ, Redis}},
+		{"valkey-server", "valkey-server", []Product{Valkey}},
+		{"debootstrap", "debootstrap debian-archive-keyring", []Product{RabbitMQ, Redis, Valkey}},
 		{"java", "default-jre-headless", []Product{Kafka, SQS}},
 		{"mvn", "maven", []Product{Kafka, SQS}},
 		{"initdb", "postgresql", []Product{Postgres}},
@@ -77,7 +78,7 @@ func (s system) needs(b Broker, t tool) bool {
 		return s.root && !s.present(b) && b.suite != s.codename
 	case "rabbitmq-server":
 		return s.root && !s.present(b) && b.suite == s.codename
-	case "redis-server":
+	case "redis-server", "valkey-server":
 		return !s.present(b) && b.suite == s.codename
 	}
 	return !s.present(b) // mvn
@@ -182,9 +183,12 @@ func Initdb() string {
 
 // remedy says how to get a program of the table.
 func remedy(program string) string {
+	return "no " + program + ": apt-get install " + packagesOf(program)
+}
+
+func packagesOf(program string) string {
 	all := tools()
-	t := all[slices.IndexFunc(all, func(t tool) bool { return t.program == program })]
-	return "no " + program + ": apt-get install " + t.packages
+	return all[slices.IndexFunc(all, func(t tool) bool { return t.program == program })].packages
 }
 
 // errLacks is the error of a broker that lacks a program of the table.

@@ -1,7 +1,8 @@
 // Package harness runs the brokers that the integration tests need: in
 // containers where a Docker engine answers, as local processes elsewhere, from
-// Debian packages (RabbitMQ, Redis) and from the published Java artifacts (Kafka,
-// and ElasticMQ for Amazon SQS). Versions, settings and addresses are the same either way.
+// Debian packages (RabbitMQ, Redis, Valkey) and from the published Java artifacts
+// (Kafka, and ElasticMQ for Amazon SQS). Versions, settings and addresses are the
+// same either way.
 //
 // The brokers are a property of the machine, not of a process: whoever calls
 // Up next finds them running, and Down stops them whoever started them. All

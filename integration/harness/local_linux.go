@@ -76,7 +76,7 @@ func (l *local) host(b Broker) host {
 		return kafka{java{l}}
 	case SQS:
 		return elasticmq{java{l}}
-	case Redis:
+	case Redis, Valkey:
 		return redis{l}
 	}
 	return debian{l}
