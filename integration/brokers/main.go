@@ -28,9 +28,9 @@ const usage = `Usage: go run ./integration/brokers COMMAND
   env [NAME...]                 print the addresses, for eval
   run [-only NAME,...] CMD ARGS...
                                 run a command with the addresses in its environment;
-                                brokers that it had to start are stopped afterwards.
-                                Without -only, those that are older only with
-                                REDRIVE_NIGHTLY=true
+                                the last run that uses a broker stops it, if a run
+                                has started it. Without -only, older brokers and
+                                Valkey only with REDRIVE_NIGHTLY=true
   start NAME                    start one broker, with the data that it had
   stop NAME                     stop one broker in good order, keep its data
   kill NAME                     end one broker as a crash does, keep its data
@@ -141,13 +141,13 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	equip(ctx, brokers, others)
-	env, started, had, err := upAll(ctx, brokers)
+	env, uses, had, err := useAll(ctx, brokers)
 	if err == nil {
 		had.addOthers(ctx, others)
 		err = execute(ctx, args, env)
 	}
-	if len(started) > 0 {
-		err = errors.Join(err, down(ctx, started))
+	for _, use := range uses {
+		err = errors.Join(err, release(ctx, use))
 	}
 	if !livetest.IsNightly() {
 		had.leaves(harness.Brokers())
@@ -161,17 +161,19 @@ func run(ctx context.Context, args []string) error {
 
 var errMissing = errors.New("with CI=true, one that is missing is a failure")
 
-// upAll starts the brokers, product by product, where the environment names no
+// useAll starts the brokers, product by product, where the environment names no
 // other ones. An error is that of ctx.
-func upAll(ctx context.Context, brokers []harness.Broker) (env []string, started []harness.Broker, had report, err error) {
+func useAll(ctx context.Context, brokers []harness.Broker) (env []string, uses []*harness.Use, had report, err error) {
 	env = os.Environ()
 	for _, product := range []harness.Product{harness.RabbitMQ, harness.Kafka, harness.SQS, harness.Redis, harness.Valkey} {
 		of := ofProduct(brokers, product)
 		if !harness.Provided(of) {
-			ours, err := up(ctx, of)
-			started = append(started, ours...)
+			use, err := use(ctx, of)
+			if use != nil {
+				uses = append(uses, use)
+			}
 			if ctx.Err() != nil {
-				return env, started, had, err
+				return env, uses, had, err
 			}
 			if err != nil {
 				fmt.Fprintf(os.Stderr, "brokers: %s not started, so tests that need it are skipped, or fail where CI=true: %v\n", product, err)
@@ -184,7 +186,7 @@ func upAll(ctx context.Context, brokers []harness.Broker) (env []string, started
 			had.on = append(had.on, harness.Describe(ctx, b))
 		}
 	}
-	return env, started, had, nil
+	return env, uses, had, nil
 }
 
 func ofProduct(brokers []harness.Broker, product harness.Product) []harness.Broker {
@@ -273,21 +275,17 @@ func equip(ctx context.Context, brokers []harness.Broker, others []harness.Produ
 	}
 }
 
-func up(ctx context.Context, brokers []harness.Broker) (started []harness.Broker, err error) {
+func use(ctx context.Context, brokers []harness.Broker) (*harness.Use, error) {
 	h, err := harness.New(ctx, os.Stderr)
 	if err != nil {
 		return nil, err
 	}
-	return h.Up(ctx, brokers)
+	return h.Use(ctx, brokers)
 }
 
-// down stops brokers also when the command was interrupted.
-func down(ctx context.Context, brokers []harness.Broker) error {
-	ctx = context.WithoutCancel(ctx)
-	h, err := harness.New(ctx, os.Stderr)
-	if err == nil {
-		err = h.Down(ctx, brokers)
-	}
+// release stops brokers also when the command was interrupted.
+func release(ctx context.Context, use *harness.Use) error {
+	err := use.Release(context.WithoutCancel(ctx))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "brokers: not stopped:", err)
 	}

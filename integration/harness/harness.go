@@ -97,10 +97,12 @@ func newHarness(log io.Writer) (*Harness, error) {
 
 // Up starts those of the brokers that do not run and returns when all are ready.
 // It reports the ones it started. After an error some may be running: Down
-// stops them.
+// stops them. No run of tests stops them, see Use.
 func (h *Harness) Up(ctx context.Context, brokers []Broker) (started []Broker, err error) {
 	err = h.locked(func() error {
-		started, err = h.start(ctx, brokers)
+		if err = h.unmark(brokers); err == nil {
+			started, err = h.start(ctx, brokers)
+		}
 		return err
 	})
 	return started, err
@@ -109,7 +111,14 @@ func (h *Harness) Up(ctx context.Context, brokers []Broker) (started []Broker, e
 // Down stops the brokers and removes what they left: processes, containers,
 // mounts and data. The downloaded packages stay for the next time.
 func (h *Harness) Down(ctx context.Context, brokers []Broker) error {
-	return h.locked(func() error { return h.engine.down(ctx, brokers) })
+	return h.locked(func() error { return h.down(ctx, brokers) })
+}
+
+func (h *Harness) down(ctx context.Context, brokers []Broker) error {
+	if err := h.engine.down(ctx, brokers); err != nil {
+		return err
+	}
+	return h.unmark(brokers)
 }
 
 // Start starts one broker, with the data that it had, and waits until it is

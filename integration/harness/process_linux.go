@@ -136,20 +136,6 @@ func statFields(file string) ([]string, error) {
 	return fields, nil
 }
 
-// lock waits for the file's lock. The kernel takes it away when this process
-// ends, however it ends.
-func lock(file string) (unlock func(), err error) {
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return func() { f.Close() }, nil
-}
-
 // tail returns the last lines of a log.
 func tail(file string) string {
 	text, err := os.ReadFile(file)
