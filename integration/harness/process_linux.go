@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -134,6 +135,39 @@ func statFields(file string) ([]string, error) {
 		return nil, fmt.Errorf("%s has %d fields", file, len(fields))
 	}
 	return fields, nil
+}
+
+// startAlone starts a command that inherits no file but its own three. Go keeps
+// the files that it opens from children. This process may have inherited more,
+// such as the lock of a caller, which a broker would then hold for as long as it
+// lives. Other commands may need those, so they are kept from this one only.
+func startAlone(cmd *exec.Cmd) error {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, entry := range open {
+		fd, err := strconv.Atoi(entry.Name())
+		if err != nil || fd <= 2 {
+			continue
+		}
+		if flags, err := fcntl(fd, syscall.F_GETFD, 0); err != nil || flags&syscall.FD_CLOEXEC != 0 {
+			continue // closed since, or never inherited
+		}
+		if _, err := fcntl(fd, syscall.F_SETFD, syscall.FD_CLOEXEC); err != nil {
+			return err
+		}
+		defer fcntl(fd, syscall.F_SETFD, 0)
+	}
+	return cmd.Start()
+}
+
+func fcntl(fd, command, argument int) (int, error) {
+	result, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), uintptr(command), uintptr(argument))
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(result), nil
 }
 
 // tail returns the last lines of a log.

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -210,4 +211,41 @@ func TestRunToKill(t *testing.T) {
 	}
 	fmt.Println("in use")
 	select {} // until it is killed
+}
+
+// TestBrokerInheritsNoFiles: a script that holds a lock runs make up, and lets the
+// lock go. The broker must not hold it. A command that run runs still gets the
+// files of the script, such as the job server of a make.
+func TestBrokerInheritsNoFiles(t *testing.T) {
+	s := newShared(t)
+	file := filepath.Join(t.TempDir(), "lock of the caller")
+	callers, err := syscall.Open(file, syscall.O_CREAT|syscall.O_RDWR, 0o600) // as a shell opens files: children inherit it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(callers, syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	s.up()
+	defer s.down()
+	var out strings.Builder
+	child := exec.CommandContext(t.Context(), "sh", "-c", `readlink /proc/self/fd/*`)
+	child.Stdout = &out
+	if _ = child.Run(); !strings.Contains(out.String(), file) { // readlink misses some of its own
+		t.Errorf("a command inherits %q, want %s among them", out.String(), file)
+	}
+	if err := syscall.Close(callers); err != nil {
+		t.Fatal(err)
+	}
+	again, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if err := lockAlone(again); err != nil {
+		t.Errorf("the lock of the caller is not free after the caller has let it go: %v", err)
+	}
+	if _, err := Probe(t.Context(), s.b.Product, s.b.URL()); err != nil {
+		t.Errorf("the broker does not run: %v", err)
+	}
 }
