@@ -153,7 +153,7 @@ func run(ctx context.Context, args []string) error {
 		had.leaves(harness.Brokers())
 	}
 	had.print(os.Stderr)
-	if os.Getenv("CI") == "true" && len(had.not) > 0 {
+	if os.Getenv("CI") == "true" && had.lacking() {
 		err = errors.Join(err, errMissing)
 	}
 	return err
@@ -194,7 +194,12 @@ func ofProduct(brokers []harness.Broker, product harness.Product) []harness.Brok
 }
 
 // report is what the tests had to run on.
-type report struct{ on, not, later []string }
+type report struct {
+	on, not, later []string
+	noDetector     error // why the tests ran without the race detector
+}
+
+func (r *report) lacking() bool { return len(r.not) > 0 || r.noDetector != nil }
 
 // lacks takes the ends of an error, where the causes are; the whole of it was
 // printed.
@@ -217,6 +222,9 @@ func (r *report) leaves(brokers []harness.Broker) {
 }
 
 func (r *report) addOthers(ctx context.Context, others []harness.Product) {
+	if slices.Contains(others, harness.RaceDetector) {
+		r.noDetector = harness.NoRaceDetector(ctx)
+	}
 	if !slices.Contains(others, harness.Postgres) {
 		return
 	}
@@ -232,6 +240,9 @@ func (r *report) print(out io.Writer) {
 	none := func(names []string) string { return cmp.Or(strings.Join(names, ", "), "none") }
 	fmt.Fprintln(out, "brokers: tested on:", none(r.on))
 	fmt.Fprintln(out, "brokers: not tested on:", none(slices.Concat(r.not, r.later)))
+	if r.noDetector != nil {
+		fmt.Fprintln(out, "brokers: race detector: not used,", r.noDetector)
+	}
 }
 
 // parseRun returns the brokers that run is to start, what else tests need where

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -74,6 +75,89 @@ func TestRunWithoutBrokers(t *testing.T) {
 			t.Errorf("where CI=%s: %v", ci, err)
 		}
 	}
+}
+
+// TestRunWithoutACompiler has make leave out the race detector where no C compiler
+// links it, and says so in the last line. Where CI=true that is a failure.
+func TestRunWithoutACompiler(t *testing.T) {
+	t.Setenv("REDRIVE_ENGINE", "none") // nothing starts or is installed
+	t.Setenv("REDRIVE_POSTGRES_URL", "postgres://127.0.0.1:1/")
+	for _, b := range harness.Brokers() {
+		t.Setenv(b.Env, "redis://127.0.0.1:1/")
+	}
+	for _, unset := range []string{"CC", "GOFLAGS", "MAKEFLAGS", "MAKELEVEL", "REDRIVE_NIGHTLY"} {
+		t.Setenv(unset, "")
+	}
+	t.Setenv("CGO_ENABLED", "") // as if it were not set
+	goProgram, err := exec.LookPath("go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if goProgram, err = filepath.EvalSymlinks(goProgram); err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	for _, name := range []string{"sh", "make", "grep", "dirname"} {
+		program, err := exec.LookPath(name)
+		if err != nil {
+			t.Skip(err)
+		}
+		if err := os.Symlink(program, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+string(os.PathListSeparator)+filepath.Dir(goProgram))
+	const line = "\nbrokers: race detector: not used, no C compiler: apt-get install gcc libc6-dev\n"
+	try := func(ci string, want error, detector bool) {
+		t.Helper()
+		t.Setenv("CI", ci)
+		commands := filepath.Join(t.TempDir(), "commands")
+		said := captureStderr(t, func() {
+			if err := run(t.Context(), []string{"sh", "-c", "make -C ../.. -n cover live rest vet >" + commands}); !errors.Is(err, want) {
+				t.Errorf("with CI=%s: run = %v, want %v", ci, err, want)
+			}
+		})
+		if strings.HasSuffix(said, line) == detector {
+			t.Errorf("with the detector %v, run ends with %q, and the line is %q", detector, said, line)
+		}
+		text, err := os.ReadFile(commands)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), " test ") || strings.Contains(string(text), "-race") != detector {
+			t.Errorf("with the detector %v, make runs\n%s", detector, text)
+		}
+	}
+	try("", nil, false)
+	try("true", errMissing, false)
+	if err := os.WriteFile(filepath.Join(bin, "gcc"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CC", "gcc")
+	try("", nil, true)
+	try("true", nil, true)
+	t.Setenv("CGO_ENABLED", "0")
+	if err := harness.NoRaceDetector(t.Context()); err == nil || err.Error() != "CGO_ENABLED=0" {
+		t.Errorf("without cgo: %v", err)
+	}
+}
+
+func captureStderr(t *testing.T, act func()) string {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	stderr := os.Stderr
+	os.Stderr = file
+	defer func() { os.Stderr = stderr }()
+	act()
+	text, err := os.ReadFile(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func TestReport(t *testing.T) {

@@ -259,6 +259,21 @@ func DescribePostgres(ctx context.Context) (string, error) {
 	return "PostgreSQL", err
 }
 
+// NoRaceDetector returns an error that says why Go builds no tests with the race
+// detector here, or nil if it does. The Makefile asks Go the same.
+func NoRaceDetector(ctx context.Context) error {
+	enabled, err := exec.CommandContext(ctx, "go", "env", "CGO_ENABLED").Output()
+	switch {
+	case err != nil:
+		return fmt.Errorf("go env CGO_ENABLED: %w", err)
+	case strings.TrimSpace(string(enabled)) == "1":
+		return nil
+	case os.Getenv("CGO_ENABLED") == "0":
+		return errors.New("CGO_ENABLED=0")
+	}
+	return errors.New("no C compiler: apt-get install " + packagesOf("gcc"))
+}
+
 func lastLines(text []byte) string {
 	const most = 15
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
