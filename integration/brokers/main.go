@@ -222,18 +222,23 @@ func (r *report) leaves(brokers []harness.Broker) {
 }
 
 func (r *report) addOthers(ctx context.Context, others []harness.Product) {
-	if slices.Contains(others, harness.RaceDetector) {
-		r.noDetector = harness.NoRaceDetector(ctx)
+	for _, other := range others {
+		switch other {
+		case harness.RaceDetector:
+			r.noDetector = harness.NoRaceDetector(ctx)
+		case harness.Postgres:
+			version, err := harness.DescribePostgres(ctx)
+			if err != nil {
+				r.lacks(string(other), err)
+				continue
+			}
+			r.on = append(r.on, version)
+		default:
+			if err := harness.Lacks(other); err != nil {
+				r.lacks(string(other), err)
+			}
+		}
 	}
-	if !slices.Contains(others, harness.Postgres) {
-		return
-	}
-	version, err := harness.DescribePostgres(ctx)
-	if err != nil {
-		r.lacks("postgres", err)
-		return
-	}
-	r.on = append(r.on, version)
 }
 
 func (r *report) print(out io.Writer) {

@@ -77,18 +77,10 @@ func TestRunWithoutBrokers(t *testing.T) {
 	}
 }
 
-// TestRunWithoutACompiler has make leave out the race detector where no C compiler
-// links it, and says so in the last line. Where CI=true that is a failure.
-func TestRunWithoutACompiler(t *testing.T) {
-	t.Setenv("REDRIVE_ENGINE", "none") // nothing starts or is installed
-	t.Setenv("REDRIVE_POSTGRES_URL", "postgres://127.0.0.1:1/")
-	for _, b := range harness.Brokers() {
-		t.Setenv(b.Env, "redis://127.0.0.1:1/")
-	}
-	for _, unset := range []string{"CC", "GOFLAGS", "MAKEFLAGS", "MAKELEVEL", "REDRIVE_NIGHTLY"} {
-		t.Setenv(unset, "")
-	}
-	t.Setenv("CGO_ENABLED", "") // as if it were not set
+// machine puts the process on a machine that has Go and make, and no C compiler or
+// package that tests need. Nothing starts or is installed on it.
+func machine(t *testing.T) (install func(programs ...string)) {
+	t.Helper()
 	goProgram, err := exec.LookPath("go")
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +98,57 @@ func TestRunWithoutACompiler(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, empty := range []string{"CC", "CGO_ENABLED", "CI", "GOFLAGS", "MAKEFLAGS", "MAKELEVEL", "REDRIVE_NIGHTLY"} {
+		t.Setenv(empty, "")
+	}
+	t.Setenv("REDRIVE_ENGINE", "none")
+	t.Setenv("REDRIVE_POSTGRES_URL", "postgres://127.0.0.1:1/")
 	t.Setenv("PATH", bin+string(os.PathListSeparator)+filepath.Dir(goProgram))
+	return func(programs ...string) {
+		t.Helper()
+		for _, name := range programs {
+			if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestRunWithoutPackages ends well, and its last lines list all that was not
+// tested. Where CI=true that is a failure.
+func TestRunWithoutPackages(t *testing.T) {
+	machine(t)
+	for _, b := range harness.Brokers() {
+		t.Setenv(b.Env, "")
+	}
+	for ci, want := range map[string]error{"": nil, "true": errMissing} {
+		t.Setenv("CI", ci)
+		said := captureStderr(t, func() {
+			if err := run(t.Context(), []string{"sh", "-c", ":"}); !errors.Is(err, want) {
+				t.Errorf("with CI=%s: run = %v, want %v", ci, err, want)
+			}
+		})
+		_, list, _ := strings.Cut(said, "\nbrokers: not tested on: ")
+		for _, name := range []string{
+			"rabbitmq (", "kafka (", "sqs (", "redis (", "rabbitmq3 (make nightly)", "valkey8 (make nightly)",
+			"redis-server (no redis-server: apt-get install redis-server)", "python (no python3: apt-get install python3)",
+			"\nbrokers: race detector: not used, no C compiler: ",
+		} {
+			if !strings.Contains(list, name) {
+				t.Errorf("the last lines are %q, without %q", list, name)
+			}
+		}
+	}
+}
+
+// TestRunWithoutACompiler has make leave out the race detector where no C compiler
+// links it, and says so in the last line. Where CI=true that is a failure.
+func TestRunWithoutACompiler(t *testing.T) {
+	install := machine(t)
+	install("redis-server", "python3")
+	for _, b := range harness.Brokers() {
+		t.Setenv(b.Env, "redis://127.0.0.1:1/")
+	}
 	const line = "\nbrokers: race detector: not used, no C compiler: apt-get install gcc libc6-dev\n"
 	try := func(ci string, want error, detector bool) {
 		t.Helper()
@@ -130,10 +172,8 @@ func TestRunWithoutACompiler(t *testing.T) {
 	}
 	try("", nil, false)
 	try("true", errMissing, false)
-	if err := os.WriteFile(filepath.Join(bin, "gcc"), []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
 	t.Setenv("CC", "gcc")
+	install("gcc")
 	try("", nil, true)
 	try("true", nil, true)
 	t.Setenv("CGO_ENABLED", "0")

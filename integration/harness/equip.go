@@ -181,6 +181,17 @@ func Initdb() string {
 	return slices.Max(append(found, ""))
 }
 
+// Lacks returns an error that names a program which tests of the product need and
+// the machine has not, or nil.
+func Lacks(p Product) error {
+	for _, t := range tools() {
+		if slices.Contains(t.products, p) && !has(t.program) {
+			return errors.New(remedy(t.program))
+		}
+	}
+	return nil
+}
+
 // remedy says how to get a program of the table.
 func remedy(program string) string {
 	return "no " + program + ": apt-get install " + packagesOf(program)
