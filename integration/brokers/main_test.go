@@ -56,6 +56,14 @@ func TestRunWithBrokersOfOnesOwn(t *testing.T) {
 	if err := run(t.Context(), []string{"-only", "kafka", "sh", "-c", `test "$REDRIVE_KAFKA_URL" = mine:9092`}); err != nil {
 		t.Errorf("run = %v", err)
 	}
+	said := captureStderr(t, func() {
+		if err := run(t.Context(), []string{"-only", "kafka", "true"}); err != nil {
+			t.Errorf("run = %v", err)
+		}
+	})
+	if _, list, _ := strings.Cut(said, "not tested on: "); !strings.Contains(list, "rabbitmq3 (make nightly)") || strings.Contains(list, "kafka39") {
+		t.Errorf("run on both Kafkas lists as not tested %q", list)
+	}
 	if err := run(t.Context(), []string{"-only", "kafka", "false"}); err == nil || err.Error() != "exit status 1" {
 		t.Errorf("run of a command that fails = %v, want its exit status", err)
 	}
