@@ -116,7 +116,7 @@ var house = map[string]row{
 	"operate/service/redisschedule": {
 		imports: []string{"operate/service"},
 		sdk:     []string{"github.com/redis/go-redis"},
-		tests:   []string{"integration/redistest", "operate/service/scheduletest"},
+		tests:   []string{"integration/livetest", "integration/redistest", "operate/service/scheduletest"},
 	},
 	"operate/service/scheduletest": {imports: []string{"operate/service"}},
 	"operate/service/bodies": {
