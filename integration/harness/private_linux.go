@@ -2,12 +2,12 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"runtime"
-	"syscall"
+	"strings"
 	"time"
 )
 
@@ -62,39 +62,41 @@ func Private(ctx context.Context, like Broker, dir string, files map[string]stri
 	}
 }
 
+// ownShell is enter for a broker that ends with its standard input: when this process
+// ends, however it does. The parent's death signal would be no help, since the
+// kernel forgets it when the broker changes its user.
+var ownShell = strings.Replace(enter, "\nexec chroot", `
+exec 3<&0
+(while read -r _; do :; done; kill -9 -1) <&3 &
+exec 3<&-
+chroot`, 1)
+
 // runTied runs a broker until kill is called, or this process ends.
 func (d debian) runTied(b Broker, root string) (ended <-chan struct{}, kill func(), err error) {
 	out, err := os.Create(d.path(b, ".log"))
 	if err != nil {
 		return nil, nil, err
 	}
-	cmd := d.command(b, root)
+	cmd := d.shell(ownShell, b, root)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	gate, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, nil, err
+	input, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
 	}
-	started, over := make(chan error), make(chan struct{})
+	if err != nil {
+		return nil, nil, errors.Join(err, out.Close())
+	}
+	over := make(chan struct{})
 	go func() {
 		defer close(over)
 		defer out.Close()
-		runtime.LockOSThread() // the signal comes when the thread ends
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // it is killed
-		}
+		_ = cmd.Wait() // it is killed
 	}()
-	if err := <-started; err != nil {
-		return nil, nil, err
-	}
 	kill = func() {
 		_ = cmd.Process.Kill() // it may have ended
 		<-over
 	}
-	if _, err := io.WriteString(gate, "recorded\n"); err != nil {
+	if _, err := io.WriteString(input, "recorded\n"); err != nil {
 		kill()
 		return nil, nil, err
 	}
