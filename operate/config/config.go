@@ -275,6 +275,32 @@ type Serve struct {
 
 	// Token is what callers must show. It has 16 characters or more.
 	Token *Secret `yaml:"token" unset:"none"`
+
+	Web
+}
+
+// Web says how redrive serve and redrive service take connections.
+type Web struct {
+	// TLS encrypts the connections, with TLS 1.2 or newer. An address that other
+	// machines can reach needs it, or `behind_proxy`.
+	TLS *Certificate `yaml:"tls" unset:"plain connections"`
+
+	// BehindProxy says that a proxy in front makes the connections: it encrypts what
+	// others could read, tokens among it, and all connections may have its address.
+	BehindProxy bool `yaml:"behind_proxy" unset:"callers connect themselves, and one address may have half of the connections"`
+
+	// Connections is the most connections at a time.
+	Connections int `yaml:"connections" unset:"a third of the files that the process may have open, from 16 to 2048"`
+}
+
+// Certificate is one that a server shows. Its files are read anew while the server
+// runs, so that they can be replaced.
+type Certificate struct {
+	// Cert is a PEM file with the certificate, and those that lead to its authority.
+	Cert File `yaml:"cert" required:"true"`
+
+	// Key is a PEM file with the private key of `cert`.
+	Key File `yaml:"key" required:"true"`
 }
 
 // Service is for redrive service.
@@ -322,6 +348,8 @@ type Service struct {
 	// Concurrency is the most calls at a time. One tenant alone makes three quarters of
 	// them at most.
 	Concurrency int `yaml:"concurrency" default:"64"`
+
+	Web
 }
 
 // Bodies is where large bodies are kept. All processes on one store have the same.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-go/redrive/operate/internal/web"
 	"github.com/redrive-go/redrive/operate/service/bodies"
 )
 
@@ -137,7 +138,10 @@ func (a *API) handler(large *shares) http.Handler {
 			tenant, p := gate.tenant(r)
 			if p != nil {
 				a.fail(w, r, p)
-			} else if err := op.do(a, request{r, w, tenant, large}); err != nil {
+				return
+			}
+			web.Admit(r)
+			if err := op.do(a, request{r, w, tenant, large}); err != nil {
 				a.fail(w, r, err)
 			}
 		})

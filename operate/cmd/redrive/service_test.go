@@ -44,7 +44,7 @@ func retrying(t *testing.T, broker brokers.Broker, args ...string) (address stri
 	}()
 	lines := bufio.NewReader(log)
 	line, err := lines.ReadString('\n')
-	found := regexp.MustCompile(`listens at http://(\S+)\. `).FindStringSubmatch(line)
+	found := regexp.MustCompile(`listens at https?://(\S+)\. `).FindStringSubmatch(line)
 	if err != nil || found == nil {
 		t.Fatalf("the first line is %q, error %v", line, err)
 	}
