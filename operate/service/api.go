@@ -431,7 +431,7 @@ func (a *API) listAttempts(c request) error {
 	doc := attemptsDoc{Attempts: []attemptDoc{}}
 	for _, attempt := range list[:min(len(list), limit)] {
 		doc.Attempts = append(doc.Attempts, attemptDoc{
-			id, attempt.Number, attempt.StartedAt.UnixMilli(), attempt.Duration.Milliseconds(), attempt.ResponseStatus, attempt.Error,
+			id, attempt.Number, attempt.StartedAt.UnixMilli(), attempt.Duration.Milliseconds(), attempt.ResponseStatus, visible(attempt.Error, attempt.ResponseStatus),
 		})
 	}
 	if len(list) > limit {
