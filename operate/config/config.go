@@ -349,7 +349,26 @@ type Service struct {
 	// them at most.
 	Concurrency int `yaml:"concurrency" default:"64"`
 
+	// Quota bounds what each tenant keeps.
+	Quota Quota `yaml:"quota" unset:"as below"`
+
+	// Quotas replace that for some tenants, key by key.
+	Quotas map[string]*Quota `yaml:"quotas" unset:"none"`
+
 	Web
+}
+
+// Quota bounds what a tenant of the retry service keeps.
+type Quota struct {
+	// Tasks is the most tasks that wait or are called.
+	Tasks int `yaml:"tasks" unset:"1000000"`
+
+	// Bytes is the most bytes in bodies above 16 KiB, of these tasks and of those that
+	// are exhausted.
+	Bytes Room `yaml:"bytes" unset:"10GiB"`
+
+	// Policies is the most versions of policies.
+	Policies int `yaml:"policies" unset:"1000"`
 }
 
 // Bodies is where large bodies are kept. All processes on one store have the same.
@@ -443,6 +462,10 @@ func Parse(file string, text []byte) (*Config, error) {
 	for i := range c.Topics {
 		c.Topics[i].Retention.fill(c.Retention)
 	}
+	c.Service.Quota.fill(Quota{1_000_000, 10 << 30, 1000})
+	for _, q := range c.Service.Quotas {
+		q.fill(c.Service.Quota)
+	}
 	return c, nil
 }
 
@@ -469,6 +492,12 @@ func (r *Retention) fill(all Retention) {
 	r.Confirmed = cmp.Or(r.Confirmed, all.Confirmed)
 	r.Returned = cmp.Or(r.Returned, all.Returned)
 	r.Discarded = cmp.Or(r.Discarded, all.Discarded)
+}
+
+func (q *Quota) fill(all Quota) {
+	q.Tasks = cmp.Or(q.Tasks, all.Tasks)
+	q.Bytes = cmp.Or(q.Bytes, all.Bytes)
+	q.Policies = cmp.Or(q.Policies, all.Policies)
 }
 
 // File is the name of the configuration file.

@@ -162,6 +162,15 @@ func TestOlderErrorsTellNothing(t *testing.T) {
 			t.Errorf("%q is told as %q, want %q", tt.stored, got, tt.want)
 		}
 	}
+	o := newOffice(t)
+	const id, leak = "00000000-0000-7000-8000-000000000001", "dial tcp: lookup db.internal.example on 10.0.0.53:53: no such host"
+	o.store.tasks[id] = Task{ID: id, Tenant: "default", IdempotencyKey: "key-1", TargetURL: "https://db.internal.example", Method: "POST", PolicyID: "quick", PolicyVersion: 1, Status: Pending, LastError: leak}
+	o.store.attempts[id] = []Attempt{{Number: 1, StartedAt: time.Now(), Error: causeName + ": " + leak}}
+	task, _ := o.do(exchange{method: "GET", path: "/retry-tasks/" + id, status: http.StatusOK})
+	log, _ := o.do(exchange{method: "GET", path: "/retry-tasks/" + id + "/attempts", status: http.StatusOK})
+	if attempt := log["attempts"].([]any)[0].(map[string]any); task["lastError"] != causeOther || attempt["errorMessage"] != causeName {
+		t.Errorf("the task %v, its attempt %v", task, attempt)
+	}
 }
 
 // TestAttackSecretHeaders has a task show no header that carries a secret, send it, and

@@ -118,6 +118,7 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 	if s.Guard, err = connect.Guard(c); err != nil {
 		return faulty(err)
 	}
+	s.Quotas = connect.Quotas(c)
 	if s.Web, err = connect.Web(c, "service", &c.Service.Web, s.Logger); err != nil {
 		return faulty(err)
 	}

@@ -32,6 +32,7 @@ type Server struct {
 	MetricsToken string   // empty opens /metrics to this machine where there are no Tokens, and closes it where there are
 	Letters      *Letters // nil leaves exhausted tasks in the store
 	Workers      int
+	Quotas       service.Quotas
 	Retention    time.Duration
 	Web          web.Options
 	Logger       *slog.Logger
@@ -87,7 +88,7 @@ func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
 
 func (s *Server) handler(runner *service.Service, metrics ...prometheus.Collector) http.Handler {
 	api := &service.API{
-		Store: s.Store, Bodies: s.Bodies, Scheduled: runner.Scheduled, Allowed: s.Guard.Allowed, Tokens: s.Tokens, Logger: s.Logger,
+		Store: s.Store, Bodies: s.Bodies, Scheduled: runner.Scheduled, Allowed: s.Guard.Allowed, Tokens: s.Tokens, Quotas: s.Quotas, Logger: s.Logger,
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(append(metrics, newTaskMetrics(s.Store))...)

@@ -70,6 +70,18 @@ func Tokens(c *config.Config) (list []service.Token, metrics string, err error) 
 	return list, metrics, err
 }
 
+// Quotas are those of the tenants of the retry service.
+func Quotas(c *config.Config) service.Quotas {
+	of := func(q config.Quota) service.Quota {
+		return service.Quota{Tasks: int64(q.Tasks), Bytes: int64(q.Bytes), Policies: int64(q.Policies)}
+	}
+	all := service.Quotas{All: of(c.Service.Quota), Of: map[string]service.Quota{}}
+	for tenant, q := range c.Service.Quotas {
+		all.Of[tenant] = of(*q)
+	}
+	return all
+}
+
 // Guard is what the retry service may call. The error is a *config.Fault.
 func Guard(c *config.Config) (*service.Guard, error) {
 	var t service.Targets
