@@ -97,10 +97,11 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory", "dlq"},
 	},
 	"operate/internal/serve": {
-		imports: []string{"brokers", "internal/text", "retry", "operate/collect", "operate/config", "operate/job", "operate/store"},
+		imports: []string{"brokers", "internal/text", "retry", "operate/collect", "operate/config", "operate/internal/web", "operate/job", "operate/store"},
 		sdk:     []string{"github.com/prometheus/client_golang", "github.com/goccy/go-yaml"},
 		tests:   []string{"brokers/memory", "brokers/sqs", "brokers/sqs/sqstest", "consumer", "dlq"},
 	},
+	"operate/internal/web": {sdk: []string{"github.com/prometheus/client_golang"}},
 	"operate/internal/sqldb": {
 		sdk: []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
 	},
@@ -109,7 +110,7 @@ var house = map[string]row{
 		tests:   []string{"integration/postgrestest", "operate/internal/breaktest"},
 	},
 	"operate/service": {
-		imports: []string{"classify", "httpretry", "internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
+		imports: []string{"classify", "httpretry", "internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/internal/web", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
 		sdk:     []string{"github.com/google/uuid", "github.com/prometheus/client_golang", "github.com/santhosh-tekuri/jsonschema"}, // the last in tests
 		tests:   []string{"integration/postgrestest", "operate/internal/breaktest", "operate/service/scheduletest"},
 	},
@@ -129,7 +130,7 @@ var house = map[string]row{
 		sdk:     []string{"github.com/aws"},
 	},
 	"operate/internal/retries": {
-		imports: []string{"brokers", "classify", "consumer", "dlq", "internal/text", "operate/service", "operate/service/bodies"},
+		imports: []string{"brokers", "classify", "consumer", "dlq", "internal/text", "operate/internal/web", "operate/service", "operate/service/bodies"},
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},

@@ -29,7 +29,7 @@ func (c *Config) check(d *decoder) {
 
 func (c *Config) checkService(d *decoder) {
 	s := &c.Service
-	checkListen(d, "service.listen", s.Listen, "127.0.0.1:7430", "tokens", len(s.Tokens) > 0)
+	s.Web.check(d, "service.listen", s.Listen, "127.0.0.1:7430", "tokens", len(s.Tokens) > 0)
 	if s.Store != nil {
 		s.Store.check(d, "service.store")
 	}
@@ -256,12 +256,12 @@ func (c *Config) address(s *Store) (string, error) {
 }
 
 func (s *Serve) check(d *decoder) {
-	checkListen(d, "serve.listen", s.Listen, "127.0.0.1:7420", "token", s.Token != nil)
+	s.Web.check(d, "serve.listen", s.Listen, "127.0.0.1:7420", "token", s.Token != nil)
 }
 
-// checkListen demands an address that others can reach only if they have to show what
-// stands under another key.
-func checkListen(d *decoder, key, listen, such, guard string, guarded bool) {
+// check demands an address that other machines can reach only if callers have to show
+// what stands under another key, and if that is not to be read on its way.
+func (w *Web) check(d *decoder, key, listen, such, guard string, guarded bool) {
 	host, port, err := net.SplitHostPort(listen)
 	switch {
 	case listen == "":
@@ -269,6 +269,8 @@ func checkListen(d *decoder, key, listen, such, guard string, guarded bool) {
 		d.wrong(key, "is no address", "write one such as "+such)
 	case !guarded && (host == "" || !isLocal(host)):
 		d.wrong(key, "other machines can reach it, and everybody may use it", "add "+guard+", or listen on 127.0.0.1")
+	case w.TLS == nil && !w.BehindProxy && (host == "" || !isLocal(host)):
+		d.wrong(key, "lets "+guard+" travel in plain text", "add tls, or behind_proxy: true if a proxy in front encrypts, or listen on 127.0.0.1")
 	}
 }
 

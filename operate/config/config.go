@@ -275,6 +275,32 @@ type Serve struct {
 
 	// Token is what callers must show. It has 16 characters or more.
 	Token *Secret `yaml:"token" unset:"none"`
+
+	Web
+}
+
+// Web says how redrive serve and redrive service take connections.
+type Web struct {
+	// TLS encrypts the connections, with TLS 1.2 or newer. An address that other
+	// machines can reach needs it, or `behind_proxy`.
+	TLS *Certificate `yaml:"tls" unset:"plain connections"`
+
+	// BehindProxy says that a proxy in front makes the connections: it encrypts what
+	// others could read, tokens among it, and all connections may have its address.
+	BehindProxy bool `yaml:"behind_proxy" unset:"callers connect themselves, and one address may have half of the connections"`
+
+	// Connections is the most connections at a time.
+	Connections int `yaml:"connections" unset:"a third of the files that the process may have open, from 16 to 2048"`
+}
+
+// Certificate is one that a server shows. Its files are read anew while the server
+// runs, so that they can be replaced.
+type Certificate struct {
+	// Cert is a PEM file with the certificate, and those that lead to its authority.
+	Cert File `yaml:"cert" required:"true"`
+
+	// Key is a PEM file with the private key of `cert`.
+	Key File `yaml:"key" required:"true"`
 }
 
 // Service is for redrive service.
@@ -322,6 +348,27 @@ type Service struct {
 	// Concurrency is the most calls at a time. One tenant alone makes three quarters of
 	// them at most.
 	Concurrency int `yaml:"concurrency" default:"64"`
+
+	// Quota bounds what each tenant keeps.
+	Quota Quota `yaml:"quota" unset:"as below"`
+
+	// Quotas replace that for some tenants, key by key.
+	Quotas map[string]*Quota `yaml:"quotas" unset:"none"`
+
+	Web
+}
+
+// Quota bounds what a tenant of the retry service keeps.
+type Quota struct {
+	// Tasks is the most tasks that wait or are called.
+	Tasks int `yaml:"tasks" unset:"1000000"`
+
+	// Bytes is the most bytes in bodies above 16 KiB, of these tasks and of those that
+	// are exhausted.
+	Bytes Room `yaml:"bytes" unset:"10GiB"`
+
+	// Policies is the most versions of policies.
+	Policies int `yaml:"policies" unset:"1000"`
 }
 
 // Bodies is where large bodies are kept. All processes on one store have the same.
@@ -415,6 +462,10 @@ func Parse(file string, text []byte) (*Config, error) {
 	for i := range c.Topics {
 		c.Topics[i].Retention.fill(c.Retention)
 	}
+	c.Service.Quota.fill(Quota{1_000_000, 10 << 30, 1000})
+	for _, q := range c.Service.Quotas {
+		q.fill(c.Service.Quota)
+	}
 	return c, nil
 }
 
@@ -441,6 +492,12 @@ func (r *Retention) fill(all Retention) {
 	r.Confirmed = cmp.Or(r.Confirmed, all.Confirmed)
 	r.Returned = cmp.Or(r.Returned, all.Returned)
 	r.Discarded = cmp.Or(r.Discarded, all.Discarded)
+}
+
+func (q *Quota) fill(all Quota) {
+	q.Tasks = cmp.Or(q.Tasks, all.Tasks)
+	q.Bytes = cmp.Or(q.Bytes, all.Bytes)
+	q.Policies = cmp.Or(q.Policies, all.Policies)
 }
 
 // File is the name of the configuration file.

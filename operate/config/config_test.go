@@ -333,7 +333,17 @@ func TestListen(t *testing.T) {
 			t.Errorf("listen %q without a token: error %v", listen, err)
 		}
 	}
-	parse(t, smallest+"serve: {listen: '0.0.0.0:80', token: {env: TOKEN}}\n")
+	for more, ok := range map[string]bool{
+		"": false, ", behind_proxy: false": false, ", behind_proxy: true": true, ", tls: {cert: a.pem, key: b.pem}": true,
+		", tls: {cert: a.pem}": false, ", tls: {key: b.pem}": false, ", tls: {}": false, ", behind_proxy: true, connections: 0": false,
+	} {
+		for _, section := range []string{"serve: {listen: '0.0.0.0:80', token: {env: TOKEN}%s}\n", "service: {listen: '0.0.0.0:80', tokens: {shop: [{env: TOKEN}]}%s}\n"} {
+			text := fmt.Sprintf(smallest+section, more)
+			if _, err := Parse("redrive.yaml", []byte(text)); (err == nil) != ok {
+				t.Errorf("%s error %v", text, err)
+			}
+		}
+	}
 }
 
 func TestFind(t *testing.T) {

@@ -41,7 +41,7 @@ func serving(t *testing.T, more string) (address string, broker *memory.Broker, 
 	}()
 	lines := bufio.NewReader(log)
 	line, err := lines.ReadString('\n')
-	found := regexp.MustCompile(`metrics=(http://\S+)/metrics`).FindStringSubmatch(line)
+	found := regexp.MustCompile(`metrics=(https?://\S+)/metrics`).FindStringSubmatch(line)
 	if err != nil || found == nil {
 		t.Fatalf("the first line of the log is %q, error %v", line, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/operate/collect"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/web"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -25,6 +26,9 @@ type Server struct {
 
 	// Owner tells others who works on a job, such as anna@host.
 	Owner string
+
+	// Web says how ServeOn takes connections.
+	Web web.Options
 
 	// Logger gets what an operator should know. Default slog.Default().
 	Logger *slog.Logger

@@ -90,9 +90,9 @@ func client(c *config.Config, key string, b *config.Redis) (*redis.Client, error
 	return redis.NewClient(o), nil
 }
 
-// Check makes every broker, a client for every budget, and what the retry service
-// needs, and keeps none. The error joins one for each that cannot be made, and one for
-// each topic that its broker cannot have.
+// Check makes every broker, a client for every budget, and what redrive serve and the
+// retry service need, and keeps none. The error joins one for each that cannot be
+// made, and one for each topic that its broker cannot have.
 func Check(ctx context.Context, c *config.Config) error {
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(c.Brokers)) {
@@ -109,7 +109,7 @@ func Check(ctx context.Context, c *config.Config) error {
 		}
 		faults = append(faults, err)
 	}
-	return errors.Join(append(faults, CheckService(ctx, c))...)
+	return errors.Join(append(faults, CheckServe(c), CheckService(ctx, c))...)
 }
 
 // Topologist is a broker that says what subscriptions need, in the form that its own
