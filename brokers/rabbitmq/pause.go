@@ -175,7 +175,7 @@ func (n *session) park(ins []*intake, f func()) bool {
 func (n *session) linger(ins []*intake) error {
 	for _, in := range ins {
 		n.source.mu.Lock()
-		lingers := in.merges && !in.spills
+		lingers := in.merges && !in.spills && !in.ended
 		n.source.mu.Unlock()
 		found := false
 		for _, l := range n.group(in).lanes {
