@@ -80,6 +80,10 @@ func (l *link) survey(ctx context.Context, t topology, b *Broker) (survey, error
 	if lost != nil {
 		return s, errors.Join(lost...)
 	}
+	var rules policies
+	if b.options.ManagementURL != "" && len(t.queues) > 0 {
+		rules = b.readPolicies(ctx, l.vhost)
+	}
 	for _, q := range t.queues {
 		is, exists, err := l.look(q)
 		if err != nil {
@@ -94,7 +98,7 @@ func (l *link) survey(ctx context.Context, t topology, b *Broker) (survey, error
 		}
 		is.vhost, is.drops = l.vhost, l.drops
 		if b.options.ManagementURL != "" {
-			if err := b.readPolicies(ctx, &is); err != nil {
+			if err := b.readManaged(ctx, &is, rules); err != nil {
 				return s, fmt.Errorf("queue %q: %w", q.name, err)
 			}
 		}
