@@ -123,7 +123,9 @@ type Source interface {
 	// Close; a delivery already taken from the broker, or still on its way, is
 	// then given back, not dropped. An error that is ErrMisconfigured ends
 	// the work on this source; any other is temporary, such as a failed
-	// attempt to connect, and the caller backs off and calls again. Not
+	// attempt to connect, and the caller backs off and calls again. A topic that
+	// is deleted, or that the broker refuses by itself, is a *TopicError, even if it
+	// is the only one: the others go on, and it does when it is there again. Not
 	// calling Receive for hours is safe.
 	Receive(ctx context.Context, max int) ([]*Delivery, error)
 

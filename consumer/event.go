@@ -87,11 +87,11 @@ type Event struct {
 	// Until is when a pause may end; zero if nobody knows.
 	Until time.Time
 
-	// Operation is what failed: "receive", of the source as a whole; "ack",
-	// "retry", "release" or "reject", the end of a delivery; "extend", of its lease;
-	// "dead-letter", the publishing of one; "receipt", that of some; or what a
-	// function of the user's did: "dependency-of", Topic.DependencyOf, and "budget",
-	// Guard.Budget.
+	// Operation is what failed: "receive", of the source as a whole, or of Topic
+	// alone if that is set; "ack", "retry", "release" or "reject", the end of a
+	// delivery; "extend", of its lease; "dead-letter", the publishing of one;
+	// "receipt", that of some; or what a function of the user's did:
+	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
 	Operation string
 
 	Verdict classify.Verdict

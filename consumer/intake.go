@@ -40,10 +40,18 @@ func (p *pipeline) receive(ctx context.Context) error {
 			return fmt.Errorf("consumer: receive: %w", err)
 		default:
 			failures++
-			p.report(p.values, Event{Kind: EventError, Operation: "receive", Err: fmt.Errorf("receive: %w", err)})
+			p.report(p.values, Event{Kind: EventError, Operation: "receive", Topic: lostTopic(err), Err: fmt.Errorf("receive: %w", err)})
 			sleep(ctx, backoff.Delay(failures, 0, p.cfg.Random()))
 		}
 	}
+}
+
+// lostTopic is the topic that err, of Receive, is about; empty if it is about all.
+func lostTopic(err error) string {
+	if lost, ok := errors.AsType[*brokers.TopicError](err); ok {
+		return lost.Topic
+	}
+	return ""
 }
 
 // sleep waits for d or until ctx ends.

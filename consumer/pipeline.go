@@ -34,9 +34,8 @@ type pipeline struct {
 	caps   brokers.Capabilities
 	log    *logObserver
 
-	values context.Context         // of Run, without its cancellation
-	life   context.Context         // ends when the pipeline is done
-	stop   context.CancelCauseFunc // stops receiving, with the fatal error
+	values context.Context // of Run, without its cancellation
+	life   context.Context // ends when the pipeline is done
 
 	subs         []*subscription
 	byTopic      map[string]*subscription
@@ -92,7 +91,7 @@ type subscription struct {
 	returnedBatch collector // so that no batch holds both what came back and what did not
 }
 
-func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer, source brokers.Source) *pipeline {
+func newPipeline(life context.Context, c *Consumer, source brokers.Source) *pipeline {
 	p := &pipeline{
 		cfg:          c.cfg,
 		broker:       c.broker,
@@ -101,7 +100,6 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		log:          newLogObserver(c.cfg.Logger, c.cfg.Redact),
 		values:       context.WithoutCancel(life),
 		life:         life,
-		stop:         stop,
 		byTopic:      map[string]*subscription{},
 		longestDelay: c.cfg.subscription(c.routes).MaxDelay,
 		intake:       intake{changed: make(chan struct{}, 1)},

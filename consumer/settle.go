@@ -121,7 +121,8 @@ func (s *settler) settle(ctx context.Context, ds []*delivery) (failed []*deliver
 }
 
 // unsettled deals with a settlement that failed. It reports whether to settle
-// again.
+// again, which goes on until an operator has cured what only an operator can: until
+// then the message keeps its room in the window of its topic, and no other's.
 func (p *pipeline) unsettled(d *delivery, err error) bool {
 	err = fmt.Errorf("%s: %w", d.action, err)
 	switch {
@@ -135,7 +136,7 @@ func (p *pipeline) unsettled(d *delivery, err error) bool {
 		p.retryRefused(d, err)
 		return false
 	}
-	p.troubled(d, d.action.String(), err)
+	p.observe(d, Event{Kind: EventError, Operation: d.action.String(), Err: err})
 	return true
 }
 
@@ -160,15 +161,6 @@ func (p *pipeline) settled(ds []*delivery) {
 
 var settledKind = [...]EventKind{brokers.Ack: EventAcked, brokers.Retry: EventRetried, brokers.Release: EventReleased, brokers.Reject: EventRejected}
 
-// troubled reports a failed operation on d, which is tried again, and stops
-// the worker if trying again cannot help.
-func (p *pipeline) troubled(d *delivery, op string, err error) {
-	p.observe(d, Event{Kind: EventError, Operation: op, Err: err})
-	if errors.Is(err, brokers.ErrMisconfigured) {
-		p.stop(fmt.Errorf("consumer: topic %q: %w", d.Message.Topic, err))
-	}
-}
-
 // extend is the keeper's way to the source.
 func (p *pipeline) extend(ctx context.Context, lease time.Duration, ds []*delivery) []error {
 	deliveries := make([]*brokers.Delivery, len(ds))
@@ -181,7 +173,7 @@ func (p *pipeline) extend(ctx context.Context, lease time.Duration, ds []*delive
 		case errs == nil || i < len(errs) && errs[i] == nil:
 			p.observe(d, Event{Kind: EventExtended})
 		case i < len(errs) && !final(errs[i]):
-			p.troubled(d, "extend", fmt.Errorf("extend the lease: %w", errs[i]))
+			p.observe(d, Event{Kind: EventError, Operation: "extend", Err: fmt.Errorf("extend the lease: %w", errs[i])})
 		}
 	}
 	return errs

@@ -78,8 +78,18 @@ func TestConformance(t *testing.T) {
 				_, err := storeBatch(ctx, admin, partition{topic, 0}, kafka.Zstd, record{value: make([]byte, 20<<20)})
 				return err
 			},
-			Rejected:     func(string, string) string { return "" },
-			Crash:        func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
+			Rejected: func(string, string) string { return "" },
+			Crash:    func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
+			Delete: func(_ brokers.Broker, topic string) (restore func()) {
+				if _, err := admin.calls.DeleteTopics(t.Context(), &kafka.DeleteTopicsRequest{Topics: []string{topic}}); err != nil {
+					t.Errorf("delete topic %q: %v", topic, err)
+				}
+				return func() {
+					if err := admin.create(t.Context(), kafka.TopicConfig{Topic: topic, NumPartitions: 2, ReplicationFactor: 1}); err != nil {
+						t.Errorf("create topic %q: %v", topic, err)
+					}
+				}
+			},
 			LoseRequests: func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(requests) },
 			LoseConfirms: func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(confirms) },
 		})

@@ -63,6 +63,16 @@ func (a *admin) topic(name string) string {
 	return topic
 }
 
+// deleteInUse is a hook of brokertest.Harness.
+func (a *admin) deleteInUse(b brokers.Broker, topic string) (restore func()) {
+	a.delete(topic)
+	return func() {
+		if err := b.(*rabbitmq.Broker).Declare(a.Context(), topic); err != nil {
+			a.Errorf("declare %q: %v", topic, err)
+		}
+	}
+}
+
 func (a *admin) delete(queues ...string) {
 	for _, queue := range queues {
 		a.do(func(ch *amqp.Channel) error {
@@ -137,6 +147,7 @@ func TestConformance(t *testing.T) {
 			TypedHeaders:    typed(),
 
 			PublishUnreadable: a.sendUnreadable,
+			Delete:            a.deleteInUse,
 		})
 	})
 }

@@ -15,6 +15,9 @@ import (
 // existing is the page about what exists already.
 const existing = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use-existing-queues.md"
 
+// stopped is where it says how to find retries that do not come back.
+const stopped = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use-existing-queues.md#when-retries-stop-coming-back"
+
 // explain turns an error of the broker into one that says what to do. What an
 // operator must cure is brokers.ErrMisconfigured, what is missing brokers.ErrNotFound.
 func explain(err error) error {

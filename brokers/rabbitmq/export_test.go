@@ -10,6 +10,10 @@ import (
 // Open.
 func (b *Broker) SetGrace(d time.Duration) { b.grace = d }
 
+// SetLook sets how long at most a source waits until it looks again for a queue that is
+// gone. Call it before Open.
+func (b *Broker) SetLook(d time.Duration) { b.look = d }
+
 // HoldAcks makes acks wait for those of earlier deliveries for d, so that no
 // machine is too slow for them to travel together. Call it before Open.
 func (b *Broker) HoldAcks(d time.Duration) { b.paces = paces{d, d, d} }

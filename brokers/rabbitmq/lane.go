@@ -90,32 +90,30 @@ func (n *session) open(g *group) (*lane, error) {
 	return l, nil
 }
 
-// watch ends the session when the broker closes the channel or cancels a
-// consumer, which it does when a queue is deleted.
+// watch ends the session when the broker closes the channel, and notes that it has
+// ended a consumer, as it does when a queue is deleted.
 func (l *lane) watch(closed <-chan *amqp.Error, cancelled <-chan string) {
 	n := l.session
-	select {
-	case err := <-closed:
-		if l.isEnded() {
-			return
+	for open := true; open; { // until then: the library waits for whoever is to hear of the end of a consumer
+		select {
+		case err := <-closed:
+			open = false
+			switch {
+			case l.isEnded(): // by shut
+				return
+			case err != nil:
+				n.end(fmt.Errorf("the broker closed the channel: %w", explain(err)))
+			default:
+				n.end(errors.New("the channel is closed"))
+			}
+		case tag, ok := <-cancelled:
+			number, _, _ := strings.Cut(tag, ".")
+			if i, err := strconv.Atoi(number); ok && err == nil && i < len(n.intakes) {
+				n.cancelled(n.intakes[i])
+			} else {
+				cancelled = nil
+			}
 		}
-		if err != nil {
-			n.end(fmt.Errorf("the broker closed the channel: %w", explain(err)))
-		} else {
-			n.end(errors.New("the channel is closed"))
-		}
-	case tag, ok := <-cancelled:
-		if l.isEnded() {
-			return
-		}
-		number, _, _ := strings.Cut(tag, ".")
-		if i, err := strconv.Atoi(number); ok && err == nil && i < len(n.source.feeds) {
-			n.end(fmt.Errorf("the broker cancelled the consumer of queue %q: the queue was deleted or moved, or a message was held for too long",
-				n.source.feeds[i].queue))
-		} else {
-			n.end(errors.New("the channel is closed"))
-		}
-	case <-n.ctx.Done():
 	}
 	n.source.woken.Wake()
 }

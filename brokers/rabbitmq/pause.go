@@ -183,7 +183,7 @@ func (n *session) park(ins []*intake, f func()) bool {
 func (n *session) linger(ins []*intake) error {
 	for _, in := range ins {
 		n.source.mu.Lock()
-		lingers := in.merges && !in.spills.Load()
+		lingers := in.merges && !in.spills.Load() && !in.ended
 		n.source.mu.Unlock()
 		found := false
 		for _, l := range in.group.lanes {

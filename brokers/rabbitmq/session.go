@@ -58,6 +58,7 @@ type intake struct {
 	unacked   map[*lane]*atomic.Int64 // deliveries that are, on the wire
 	pumps     sync.WaitGroup          // of those that there are
 	parked    bool                    // there are none, but for those that linger; guarded by the lock of the source
+	ended     bool                    // the broker has ended one; likewise
 	lingers   bool                    // some do; likewise
 	looked    time.Time               // when that was last so; likewise
 
@@ -175,14 +176,16 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		found, err = l.establish(ctx, *t, s.broker)
 		s.caps.Findings = found.findings
 		for _, f := range s.feeds {
-			is, exists := found.of(f.queue)
-			f.single = is.args[argSingle] == true
-			f.merges = l.merges && !f.single && !f.ordered && (!exists || is.kind == typeQuorum)
-			f.kept = s.sub.DeadLetters[f.topic] != "" && (!exists || is.keeps())
+			s.learn(f, l, found)
 		}
 	}
 	if err == nil {
-		err = n.consume(slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked }))
+		flowing := slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked })
+		if t != nil { // all of them were there a moment ago
+			err = n.consume(flowing)
+		} else {
+			err = n.reconsume(flowing)
+		}
 	}
 	if err != nil {
 		n.finish(context.WithoutCancel(ctx), err)
@@ -194,6 +197,15 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	}
 	n.sweep()
 	return n, nil
+}
+
+// learn notes what the queue of f is like.
+func (s *source) learn(f *feed, l *link, found survey) {
+	is, exists := found.of(f.queue)
+	f.single = is.args[argSingle] == true
+	f.merges = l.merges && !f.single && !f.ordered && (!exists || is.kind == typeQuorum)
+	f.kept.Store(s.sub.DeadLetters[f.topic] != "" && (!exists || is.keeps()))
+	f.deleted.Store(false)
 }
 
 // consume starts a consumer for the queue of each intake.
@@ -234,18 +246,18 @@ func (n *session) changed() {
 	n.source.arm()
 }
 
-// resume consumes again what is parked and is no longer paused. The caller holds
-// the lock of the source.
-func (n *session) resume() {
+// resume consumes again what is parked and is no longer paused, and what the broker
+// has ended. The caller holds the lock of the source.
+func (n *session) resume(now time.Time) {
 	n.endSpills()
 	var ins []*intake
 	for _, in := range n.intakes {
 		full := in.spills.Load() && n.source.buffered(in.feed) > n.source.share()/2
-		if in.parked && in.feed.paused.IsZero() && !full {
+		if in.ended || in.parked && in.feed.paused.IsZero() && !full && !now.Before(in.feed.next) {
 			ins = append(ins, in)
 		}
 	}
-	if len(ins) == 0 || !n.change(func() error { return n.consume(ins) }) {
+	if len(ins) == 0 || !n.change(func() error { return n.reconsume(slices.Clone(ins)) }) {
 		return
 	}
 	for _, in := range ins {
@@ -310,7 +322,7 @@ func (n *session) grow(now time.Time) {
 		return
 	}
 	for _, in := range n.intakes {
-		if in.parked || in.spills.Load() || !in.feed.paused.IsZero() || now.Before(in.careful) {
+		if in.parked || in.ended || in.spills.Load() || !in.feed.paused.IsZero() || now.Before(in.careful) {
 			continue
 		}
 		granted := int(in.granted.Load())

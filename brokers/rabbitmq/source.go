@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -36,6 +37,7 @@ type source struct {
 	session    *session // nil before the first and between two
 	connecting bool
 	failure    error        // of the last attempt to connect, not yet reported
+	losses     []error      // of queues, likewise
 	denials    int          // attempts in a row that only an operator could cure
 	begun      time.Time    // when the session did; zero until Open has made sure of the topology
 	brief      int          // sessions in a row that ended soon
@@ -55,12 +57,16 @@ type feed struct {
 	queue   string
 	retried bool
 	items   []item
-	ordered bool      // what arrives is handed out in the order of the queue
-	single  bool      // the broker has one consumer at a time get it
-	merges  bool      // a consumer can go on with what an earlier one of its tag has unacked
-	kept    bool      // the broker keeps what is rejected
-	paused  time.Time // since when; zero if it is not
-	taken   int       // items handed out since it was last consumed from anew
+	ordered bool        // what arrives is handed out in the order of the queue
+	single  bool        // the broker has one consumer at a time get it
+	merges  bool        // a consumer can go on with what an earlier one of its tag has unacked
+	kept    atomic.Bool // the broker keeps what is rejected
+	deleted atomic.Bool // the queue is, so that nothing can go back to it
+	paused  time.Time   // since when; zero if it is not
+	taken   int         // items handed out since it was last consumed from anew
+	unsure  bool        // its queue may be another one, or gone
+	misses  int         // times in a row that it could not be consumed from
+	next    time.Time   // when to look for it again
 
 	// Of an ordered one: the suspect that was handed out last, and when.
 	trial *token
@@ -333,6 +339,11 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 		s.failure = nil
 		return nil, fmt.Errorf("rabbitmq: receive from %q: %w", s.sub.Topics, err)
 	}
+	if len(s.losses) > 0 {
+		err := s.losses[0]
+		s.losses = s.losses[1:]
+		return nil, fmt.Errorf("rabbitmq: %w", err)
+	}
 	if s.session == nil {
 		if !s.connecting {
 			s.connecting = true
@@ -342,7 +353,7 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 		return nil, nil
 	}
 	s.taken = time.Now()
-	s.session.resume()
+	s.session.resume(s.taken)
 	ds := s.gather(most)
 	ds = s.try(ds, most)
 	s.session.grow(s.taken)
@@ -471,7 +482,7 @@ func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delive
 }
 
 func (s *source) Close(ctx context.Context) error {
-	s.renew(ctx, s.feeds, func(t *token) bool { return t.count >= bystanders }) // what fails is given back as the others are
+	s.renew(ctx, s.feeds, func(t *token) bool { return t.count >= bystanders || t.intake.deleted.Load() }) // what fails is given back as the others are
 	s.mu.Lock()
 	n := s.session
 	s.closed, s.session = true, nil

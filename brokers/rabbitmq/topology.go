@@ -194,6 +194,31 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 	return t
 }
 
+// part is what of t concerns the queue name: itself, and what leads to it.
+func (t topology) part(name string) (p topology) {
+	for _, q := range t.queues {
+		if q.name == name {
+			p.queues = append(p.queues, q)
+		}
+	}
+	for _, x := range t.bindings {
+		if x.queue == name {
+			p.bindings = append(p.bindings, x)
+		}
+	}
+	return p
+}
+
+// behind is the queue that a message with this key gets to from exchange.
+func (t topology) behind(exchange, key string) (queue string, leads bool) {
+	for _, x := range t.bindings {
+		if x.exchange == exchange && x.queue != "" && (x.kind == amqp.ExchangeFanout || x.key == key) {
+			return x.queue, true
+		}
+	}
+	return "", false
+}
+
 // copiesTo leads from the exchange of copies to queue.
 func (n names) copiesTo(queue string) binding {
 	return binding{exchange: n.copies(), kind: amqp.ExchangeDirect, key: queue, queue: queue}

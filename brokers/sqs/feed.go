@@ -24,6 +24,7 @@ type feed struct {
 	unheard  []request // of a FIFO queue, whose answers got lost
 	failures int       // in a row
 	rest     time.Time
+	gone     bool // the queue is: another one of its name is looked at before it is polled
 	pressure pressure
 	single   time.Time // until then a poll asks for one message
 	told     time.Time // when Receive told of a message that is of no use

@@ -184,7 +184,6 @@ store: {url: letters.db}
 			"refused orders-dead-TAG x-delivery-limit",
 			"refused rTAG.retry.v1.orders-TAG x-expires", "refused rTAG.retry.v1.orders-TAG x-dead-letter-strategy", "refused rTAG.retry.v1.orders-TAG x-overflow",
 			"noted rTAG.unroutable.v1 missing", "noted rTAG.delay.v2.86400000",
-			"unverified orders-TAG policy", "unverified orders-dead-TAG policy", // which the management API shows with statistics only
 		}
 		s.finds("a bad one", exitFailure, faults)
 		s.finds("the same", exitFailure, faults)
