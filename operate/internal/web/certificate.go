@@ -93,5 +93,5 @@ func (c *Certificate) complain(now time.Time, fault string) {
 		return
 	}
 	c.fault, c.said = fault, now
-	c.log.Error("the certificate cannot be replaced: the one before is shown on", "error", fault, "expires", c.pair.Leaf.NotAfter)
+	c.log.Error("the certificate cannot be replaced: the server still shows the one before", "error", fault, "expires", c.pair.Leaf.NotAfter)
 }

@@ -175,7 +175,7 @@ func (c *Connections) enter(raw net.Conn) net.Conn {
 		_ = out.Conn.Close()
 	}
 	if say != nil {
-		c.log.Warn("there are more connections than places: idle ones are closed, and while there are none, new ones are", say...)
+		c.log.Warn("there are more connections than places: the server closes idle ones, or new ones while none is idle", say...)
 	}
 	if out == in {
 		return nil
