@@ -29,6 +29,7 @@ type sender[T any] struct {
 	news     bool // the batch under way has new ones
 	closed   bool
 	flushing int
+	began    time.Time // of the flush under way
 }
 
 var (
@@ -38,6 +39,9 @@ var (
 	// letterBackoff is for what can wait for long, and may never be taken.
 	letterBackoff = retry.Backoff{Base: 2 * time.Second, Cap: 5 * time.Minute, Floor: time.Second}
 )
+
+// movesWithin is how long a flush takes at most whose target is well.
+const movesWithin = time.Second
 
 // flushTimeout bounds one call to the broker; its outcome is unknown then.
 const flushTimeout = 30 * time.Second
@@ -79,6 +83,13 @@ func (s *sender[T]) unsent() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.fresh) + len(s.failed) + s.flushing
+}
+
+// moves reports whether what is added is sent within moments.
+func (s *sender[T]) moves(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flushing > 0 && !s.down && len(s.failed) == 0 && now.Sub(s.began) < movesWithin
 }
 
 func (s *sender[T]) signal() {
@@ -128,6 +139,7 @@ func (s *sender[T]) next(now time.Time) (batch []T, wait time.Duration, done boo
 	}
 	s.flushing = len(batch)
 	if len(batch) > 0 {
+		s.began = now
 		return batch, 0, false
 	}
 	if len(s.failed) > 0 {
