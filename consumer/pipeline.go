@@ -232,7 +232,7 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 		d := &some[0]
 		some = some[1:]
 		d.Delivery, d.meta, d.sub = from, &from.Meta, p.byTopic[from.Message.Topic]
-		if from.Meta.Death != nil {
+		if death := from.Meta.Death; death != nil && death.Reason != "" {
 			p.recall(d)
 		}
 		d.self[0] = d
