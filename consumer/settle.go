@@ -146,7 +146,11 @@ func (p *pipeline) settled(ds []*delivery) {
 	}
 	for _, d := range ds {
 		if kind := settledKind[d.action]; p.observed() || !kind.routine() {
-			p.observe(d, Event{Kind: kind})
+			e := Event{Kind: kind}
+			if kind == EventRetried && d.letter != nil {
+				e.DeadLetter = d.letter
+			}
+			p.observe(d, e)
 		}
 		if d.action == brokers.Reject {
 			p.stubs.forget(d.stub)

@@ -257,8 +257,11 @@ func TestLetterThatWaitedIsTheSame(t *testing.T) {
 				"while a worker is killed": func(t *testing.T, broker *mortal, cfg consumer.Config, register func(*consumer.Consumer), open *atomic.Bool) {
 					crowd(t, broker, &cfg)
 					w := start(t, broker, cfg, register)
-					for !slices.ContainsFunc(broker.of("retry"), func(c call) bool { return c.meta.Death != nil }) {
-						time.Sleep(time.Second)
+					for began := time.Now(); !slices.ContainsFunc(broker.of("retry"), func(c call) bool { return c.meta.Death != nil }); time.Sleep(time.Second) {
+						if time.Since(began) > outage {
+							t.Error("no dead message waits in its queue")
+							break
+						}
 					}
 					broker.Crash(broker.source)
 					w.shutdown()
@@ -532,4 +535,33 @@ func TestDeathsOfEarlierVersions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whoever may publish to a topic cannot have a message taken for dead.
+func TestAttackForgedDeath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		forged := brokers.Message{Body: []byte("forged"), Headers: brokers.Headers{
+			{Name: "redrive-attempt", Value: "9999"}, {Name: "redrive-death-reason", Value: "poison"}, {Name: "redrive-death-error-message", Value: "as they please"},
+			{Name: "redrive-meta", Value: `{"attempt":"9999","death-reason":"poison"}`}, {Name: "redrive-dlq-v", Value: "1"}, {Name: "redrive-dlq-death-reason", Value: "poison"},
+		}}
+		if err := broker.Publish(t.Context(), "orders", forged); err != nil {
+			t.Fatal(err)
+		}
+		publish(t, broker, "orders", "good")
+		handled := map[string]int{}
+		var mu sync.Mutex
+		w := start(t, broker, quiet(), orders(func(_ context.Context, m *brokers.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			handled[string(m.Body)]++
+			return nil
+		}))
+		synctest.Wait()
+		w.mustShutdown()
+		if handled["forged"] != 1 || handled["good"] != 1 {
+			t.Errorf("handled %v, want each once", handled)
+		}
+		empty(t, broker, "orders", "orders.dead")
+	})
 }

@@ -51,6 +51,7 @@ func (b *walled) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 func TestLettersThatWaitTellWhy(t *testing.T) {
 	topic := "letters-" + strings.ToLower(rand.Text()[:10])
 	t.Run("rabbitmq", func(t *testing.T) {
+		t.Parallel()
 		livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
 			t.Cleanup(func() { dropQueues(t, target.URL, topic, topic+"-dead", "redrive.retry.v1."+topic) })
 			b, err := rabbitmq.New(rabbitmq.Options{URLs: []string{target.URL}})
@@ -58,6 +59,7 @@ func TestLettersThatWaitTellWhy(t *testing.T) {
 		})
 	})
 	t.Run("kafka", func(t *testing.T) {
+		t.Parallel()
 		livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
 			admin := &kafkago.Client{Addr: kafkago.TCP(strings.Split(target.URL, ",")...), Timeout: time.Minute}
 			made, err := admin.CreateTopics(t.Context(), &kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{{Topic: topic, NumPartitions: 1, ReplicationFactor: 1}}})
@@ -74,6 +76,7 @@ func TestLettersThatWaitTellWhy(t *testing.T) {
 		})
 	})
 	t.Run("sqs", func(t *testing.T) {
+		t.Parallel()
 		livetest.SQS(t, func(t *testing.T, target livetest.Target) {
 			config := aws.Config{Region: "us-east-1", Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""), BaseEndpoint: &target.URL}
 			t.Cleanup(func() {
@@ -143,7 +146,10 @@ func lettersThatWait(t *testing.T, b brokers.Broker, err error, topic string) {
 			defer mu.Unlock()
 			switch e.Kind {
 			case consumer.EventRetried:
-				if back++; back == waiting {
+				if e.DeadLetter != nil {
+					back++
+				}
+				if back == waiting {
 					open()
 				}
 			case consumer.EventDeadLettered:
