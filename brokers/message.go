@@ -132,11 +132,36 @@ type Meta struct {
 	// routing key, message id. The adapter sets it on the first delivery;
 	// retries keep it.
 	Origin Headers
+
+	// Death says why the message is dead while it waits in its queue for its
+	// dead letter: no handler runs it again. Nil on a message that lives.
+	Death *Death
+}
+
+// Death is what a message that waits for its dead letter carries of that: the
+// fields of the same name of dlq.Entry, and what Meta had before the wait. The
+// wait uses Meta for itself: Attempt has the limit, so that a worker that does
+// not know of Death does not run the message either.
+type Death struct {
+	Reason    string    // one word; a Death without it is none
+	At        time.Time // when the message died
+	By        string    // the worker that found it dead
+	Abandoned int
+
+	// Attempt and DueAt of Meta when the message died.
+	Attempt int
+	DueAt   time.Time
+
+	// The last error, redacted and bounded as dlq.Entry has it.
+	ErrorType, ErrorCode, ErrorText, Stack, Fingerprint, Rule string
+
+	// Truncated names the parts that were cut or left out for lack of room.
+	Truncated []string
 }
 
 // Restart returns m as a message has it that comes back from a dead-letter queue
-// once more: attempts, throttles, failure times, due time, delay and class start
-// over. What identifies it stays, and so do history and origin.
+// once more: attempts, throttles, failure times, due time, delay, class and death
+// start over. What identifies it stays, and so do history and origin.
 func (m Meta) Restart() Meta {
 	return Meta{
 		History:        m.History,

@@ -30,7 +30,7 @@ const (
 	EventAcked        EventKind = "acked"         // the message is removed
 	EventHeld         EventKind = "held"          // waits in the process, for its due time or its guard to open
 	EventDeferred     EventKind = "deferred"      // its run was put off, uncounted; Decision and Err say why, Meta.DueAt until when
-	EventRetried      EventKind = "retried"       // rescheduled durably in the broker
+	EventRetried      EventKind = "retried"       // rescheduled durably in the broker; DeadLetter is set on one that waits there for its dead letter
 	EventReleased     EventKind = "released"      // given back, not counted
 	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set
 	EventRejected     EventKind = "rejected"      // left to the broker's own dead-lettering, as it is; the dead letter is a stub

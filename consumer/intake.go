@@ -18,6 +18,8 @@ type intake struct {
 	stale   bool               // since the last look
 	end     context.CancelFunc // of the Receive under way; nil if none is
 	paused  []string           // topics, as the source was told
+	timer   *time.Timer        // looks again; nil until it was needed
+	due     bool               // it will
 }
 
 // receive takes deliveries in until ctx ends or the source fails for good.
@@ -99,7 +101,8 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 		g := s.guard
 		allowed, next := g.allows(now)
 		g.allowed, g.flowed = allowed, g.flows()
-		s.full = s.room() < s.least
+		room := p.room(s, now)
+		s.full = room < s.least
 		switch {
 		case !allowed:
 			paused = append(paused, s.topic)
@@ -109,9 +112,9 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 		case !g.flowed:
 			probed = true // one is enough, but others need not wait for it
 		case n == 0:
-			n = s.room()
+			n = room
 		default:
-			n = min(n, s.room())
+			n = min(n, room)
 		}
 	}
 	if n == 0 && probed {
@@ -134,15 +137,51 @@ func (p *pipeline) unreceived(now time.Time) (topics []string) {
 	return topics
 }
 
-// room returns how many more deliveries the window has room for.
-func (s *subscription) room() int { return s.window - s.active }
+// room returns how many more deliveries of a topic there is room for: in the
+// window, and, while dead letters are under way, for theirs, should all of the
+// window die. Handlers may be faster than a dead-letter topic that is well. mu is
+// held.
+func (p *pipeline) room(s *subscription, now time.Time) int {
+	room := s.window - s.active
+	letters := p.letters[s.deadLetter]
+	if letters == nil || s.dying == 0 || room <= 0 {
+		return room
+	}
+	left := s.window - s.dying
+	if s.held <= s.maxBytes/2 {
+		left = max(left, s.maxHeld-s.waiting-s.dying)
+	}
+	if left -= s.active; left >= room || !letters.moves(now) {
+		return room
+	}
+	if left < s.least { // it may stop to move, which nothing else tells
+		p.lookIn(movesWithin)
+	}
+	return left
+}
 
 // roomFor has the intake look again if a topic that was full has room. mu is
 // held.
 func (p *pipeline) roomFor(s *subscription) {
-	if s.full && s.room() >= s.least {
+	if s.full && p.room(s, time.Now()) >= s.least {
 		p.lookAgain()
 	}
+}
+
+// lookIn has the intake look again after d. mu is held.
+func (p *pipeline) lookIn(d time.Duration) {
+	t := &p.intake.timer
+	if *t == nil {
+		*t = time.AfterFunc(d, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.intake.due = false
+			p.lookAgain()
+		})
+	} else if !p.intake.due {
+		(*t).Reset(d)
+	}
+	p.intake.due = true
 }
 
 // errLookAgain ends a Receive, because others may be received now.

@@ -63,10 +63,10 @@ func (d *delivery) actionOnStop() brokers.Action {
 	return brokers.Release
 }
 
-// keepMeta returns Retry instead of Release for what has failed in this
-// process, because a release would forget its attempts.
+// keepMeta returns Retry instead of Release for what has failed or died in this
+// process, because a release would forget its attempts and why it is dead.
 func (d *delivery) keepMeta(action brokers.Action) brokers.Action {
-	if action == brokers.Release && d.meta != &d.Delivery.Meta {
+	if action == brokers.Release && (d.letter != nil || d.meta != &d.Delivery.Meta) {
 		return brokers.Retry
 	}
 	return action
@@ -93,7 +93,7 @@ func (s *settler) settle(ctx context.Context, ds []*delivery) (failed []*deliver
 		if d.action == brokers.Retry {
 			// It may have to wait for longer than the broker was told of: it then
 			// comes back before, with its due time, and is sent on.
-			entry.Meta, entry.Delay = *d.meta, min(max(0, d.meta.DueAt.Sub(now)), s.p.longestDelay)
+			entry.Meta, entry.Delay = d.metaToKeep(), min(max(0, d.meta.DueAt.Sub(now)), s.p.longestDelay)
 		}
 		s.batch = append(s.batch, entry)
 	}
@@ -147,7 +147,11 @@ func (p *pipeline) settled(ds []*delivery) {
 	}
 	for _, d := range ds {
 		if kind := settledKind[d.action]; p.observed() || !kind.routine() {
-			p.observe(d, Event{Kind: kind})
+			e := Event{Kind: kind}
+			if kind == EventRetried && d.letter != nil {
+				e.DeadLetter = d.letter
+			}
+			p.observe(d, e)
 		}
 		if d.action == brokers.Reject {
 			p.stubs.forget(d.stub)

@@ -39,8 +39,8 @@ func TestSeal(t *testing.T) {
 	single := seal.Sign(wire.Encode(m, meta), m.Topic, m.ID, m.Body)
 	user, packed := wire.EncodePacked(nil, m, meta)
 	inOne := append(user, brokers.Header{Name: wire.Packed, Value: string(seal.SignPacked(packed, m.Topic, m.ID, m.Body))})
-	if grown := len(inOne.Get(wire.Packed)) - len(packed); grown > SignatureSize {
-		t.Errorf("a signature takes %d bytes, more than SignatureSize", grown)
+	if grown := len(inOne.Get(wire.Packed)) - len(packed); grown != SignatureSize(single) {
+		t.Errorf("a signature takes %d bytes, not SignatureSize", grown)
 	}
 	for name, h := range map[string]brokers.Headers{"single": single, "packed": inOne} {
 		believes := func(what string, want bool, h brokers.Headers, topic, id, body string) {
@@ -105,6 +105,50 @@ func TestSealWithDamage(t *testing.T) {
 		if seal.Believes(append(changed[:i:i], changed[i+1:]...), m.Topic, m.ID, m.Body) {
 			t.Errorf("without its %s it is believed", header.Name)
 		}
+	}
+}
+
+// TestSealOfADeath signs why a message is dead apart from the rest: who knows of no
+// deaths believes that, and who does believes neither if one is wrong.
+func TestSealOfADeath(t *testing.T) {
+	m, meta := copied()
+	seal := sealOf(t, oldKey)
+	alive := seal.Sign(wire.Encode(m, meta), m.Topic, m.ID, m.Body)
+	meta.Death = &brokers.Death{Reason: "poison", ErrorText: "no article", Attempt: 1}
+	single := seal.Sign(wire.Encode(m, meta), m.Topic, m.ID, m.Body)
+	user, packed := wire.EncodePacked(nil, m, meta)
+	signed := seal.SignPacked(packed, m.Topic, m.ID, m.Body)
+	if grown := len(signed) - len(packed); grown != SignatureSize(single) {
+		t.Errorf("the signatures take %d bytes, not SignatureSize", grown)
+	}
+	inOne := append(user, brokers.Header{Name: wire.Packed, Value: string(signed)})
+	for name, h := range map[string]brokers.Headers{"single": single, "packed": inOne} {
+		if !seal.Believes(h, m.Topic, m.ID, m.Body) || seal.Believes(h, m.Topic, m.ID, []byte("other")) {
+			t.Errorf("%s: believed of its own message and of no other, want that", name)
+		}
+	}
+	if before := alive.Get(SignatureHeader); single.Get(SignatureHeader) != before {
+		t.Errorf("with a death the signature is %s, and a worker that knows of none expects %s", single.Get(SignatureHeader), before)
+	}
+	for i, header := range single {
+		if !wire.IsDeath(header.Name) {
+			continue
+		}
+		changed := append(brokers.Headers(nil), single...)
+		changed[i].Value = "2"
+		if seal.Believes(changed, m.Topic, m.ID, m.Body) || seal.Believes(append(changed[:i:i], changed[i+1:]...), m.Topic, m.ID, m.Body) {
+			t.Errorf("another %s is believed, or none", header.Name)
+		}
+	}
+	forged := append(alive[:len(alive):len(alive)], brokers.Header{Name: "redrive-death-reason", Value: "poison"})
+	if seal.Believes(forged, m.Topic, m.ID, m.Body) {
+		t.Error("a death that nobody signed is believed beside a signature of the rest")
+	}
+	other := m
+	other.Body = []byte("other")
+	h := seal.Sign(wire.Encode(other, meta), m.Topic, m.ID, other.Body)
+	if seal.Believes(h.With(wire.DeathSignature, single.Get(wire.DeathSignature)), m.Topic, m.ID, other.Body) {
+		t.Error("the death of another message is believed")
 	}
 }
 
@@ -199,7 +243,7 @@ func FuzzSeal(f *testing.F) {
 			t.Fatal("a forged signature is believed")
 		}
 		for _, header := range carried(h) {
-			if header.Name == SignatureHeader {
+			if header.Name == SignatureHeader || header.Name == wire.DeathSignature {
 				return
 			}
 		}

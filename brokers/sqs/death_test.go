@@ -1,0 +1,106 @@
+package sqs
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+// dying is a Retry of d as the pipeline does one that waits for its dead letter.
+func (s *scene) dying(d *brokers.Delivery, delay time.Duration) brokers.Settlement {
+	st := again(d, delay)
+	st.Meta.Attempt = s.sub.MaxAttempts
+	st.Meta.Death = &brokers.Death{
+		Reason: "poison", At: time.Now().Truncate(time.Millisecond).UTC(), By: "worker-1", Attempt: 1, ErrorType: "*errors.errorString",
+		ErrorText: strings.Repeat("no article, ", 100), Fingerprint: "9f86d081884c7d65", Rule: "permanent",
+	}
+	return st
+}
+
+// TestDeathIsCopied carries why a message is dead to any worker, over several
+// waits, with a secret and without.
+func TestDeathIsCopied(t *testing.T) {
+	for name, o := range map[string]Options{"default": {}, "copies": {Copies: true}, "secret": {Secret: secret}} {
+		t.Run(name, func(t *testing.T) {
+			hold(t, "jobs", o, func(s *scene, src *source, d *brokers.Delivery) {
+				want := s.dying(d, time.Minute).Meta.Death
+				for _, wait := range []time.Duration{2 * time.Second, time.Minute, 20 * time.Minute} {
+					st := s.dying(d, wait)
+					st.Meta.Death = want
+					s.settle(src, st)
+					if err := src.Close(s.Context()); err != nil {
+						s.Error(err)
+					}
+					src = s.openOn(s.start(o))
+					d = s.one(src)
+					if !reflect.DeepEqual(d.Meta.Death, want) || d.Meta.Attempt != s.sub.MaxAttempts || d.Abandoned != 0 {
+						s.Errorf("after %v another worker has attempt %d and %+v, want %+v", wait, d.Meta.Attempt, d.Meta.Death, want)
+					}
+				}
+				s.settle(src, ack(d))
+			})
+		})
+	}
+}
+
+// TestDeathOnFIFO is in the memory of the worker alone, as all that is of a retry
+// there: another one runs the message again.
+func TestDeathOnFIFO(t *testing.T) {
+	hold(t, "jobs.fifo", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
+		st := s.dying(d, time.Minute)
+		s.settle(src, st)
+		if d = s.one(src); !reflect.DeepEqual(d.Meta, st.Meta) {
+			s.Errorf("the worker has\n%+v, want\n%+v", d.Meta, st.Meta)
+		}
+		s.settle(src, s.dying(d, time.Minute))
+		if err := src.Close(s.Context()); err != nil {
+			s.Error(err)
+		}
+		if d = s.one(s.openOn(s.start(Options{}))); d.Meta.Death != nil || d.Meta.Attempt < 1 || d.Meta.Attempt >= s.sub.MaxAttempts {
+			s.Errorf("another worker has attempt %d and %+v, want an estimate and no death", d.Meta.Attempt, d.Meta.Death)
+		}
+	})
+}
+
+// TestDeathIsShortened where the message leaves little room for it: the reason and
+// the group stay, and what is cut is named. Without room for that the message waits
+// in place, with all of it for the worker that knows it.
+func TestDeathIsShortened(t *testing.T) {
+	for name, tt := range map[string]struct {
+		room  int // beside the body
+		short bool
+		here  bool // with this worker only
+	}{
+		"room enough": {room: 4000}, "little room": {room: 1300, short: true}, "no room": {room: 300, here: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, "jobs", Options{}, func(s *scene) {
+				src := s.open()
+				body := strings.Repeat("x", largest-tt.room)
+				if err := s.broker.Publish(s.Context(), s.topic, brokers.Message{ID: "large", Body: []byte(body)}); err != nil {
+					s.Fatal(err)
+				}
+				d := s.one(src)
+				st := s.dying(d, time.Minute)
+				s.settle(src, st)
+				if !tt.here {
+					if err := src.Close(s.Context()); err != nil {
+						s.Error(err)
+					}
+					src = s.openOn(s.start(Options{}))
+				}
+				d = s.one(src)
+				got, want := d.Meta.Death, st.Meta.Death
+				if got == nil || got.Reason != want.Reason || got.Attempt != 1 || got.Fingerprint != want.Fingerprint || len(got.ErrorText) < 64 ||
+					!strings.HasPrefix(want.ErrorText, strings.TrimSuffix(got.ErrorText, "…")) || slices.Contains(got.Truncated, "error-message") != tt.short || (got.ErrorText == want.ErrorText) == tt.short {
+					s.Errorf("it waited with %+v, want %+v", got, want)
+				}
+				s.settle(src, ack(d))
+			})
+		})
+	}
+}
