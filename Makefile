@@ -35,7 +35,7 @@ MODULES := . bench integration/faults integration/fakes operate
 TESTED := ./... ./integration/fakes/... ./operate/... ./bench/internal/...
 
 # Packages with tests of attacks.
-ATTACKED = $(addprefix ./,$(sort $(dir $(shell grep -rl --include=*_test.go '^func TestAttack' brokers consumer dlq httpretry idempotency retry integration proof))))
+ATTACKED = $(addprefix ./,$(sort $(dir $(shell grep -rl --include=*_test.go '^func TestAttack' brokers consumer dlq httpretry idempotency operate retry integration proof))))
 
 # Systems that every package and test must compile for besides this one.
 CROSS ?= darwin windows
