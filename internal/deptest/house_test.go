@@ -82,9 +82,10 @@ var house = map[string]row{
 		tests:   []string{"integration/livetest", "integration/redistest"},
 	},
 	"operate/config": {
-		imports: []string{"internal/text", "operate/internal/typo"},
+		imports: []string{"internal/text", "operate/internal/pgaddress", "operate/internal/typo"},
 		sdk:     []string{"github.com/goccy/go-yaml"},
 	},
+	"operate/internal/pgaddress": {sdk: []string{"github.com/jackc/pgx"}},
 	"operate/cmd/redrive/internal/term": {
 		imports: []string{"internal/text"},
 		sdk:     []string{"github.com/rivo/uniseg"},
@@ -103,7 +104,8 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory", "consumer", "dlq"},
 	},
 	"operate/internal/sqldb": {
-		sdk: []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
+		imports: []string{"operate/internal/pgaddress"},
+		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
 	},
 	"operate/store": {
 		imports: []string{"brokers", "dlq", "operate/internal/sqldb"},
