@@ -24,6 +24,7 @@ var house = map[string]row{
 	"visibility":               {},
 	"internal/fault":           {},
 	"internal/handling":        {},
+	"internal/redisguard":      {sdk: []string{"github.com/redis/go-redis"}},
 	"internal/text":            {},
 	"brokers/wire":             {imports: []string{"brokers", "internal/text"}},
 	"dlq":                      {imports: []string{"brokers", "classify", "brokers/wire", "internal/text"}},
@@ -63,9 +64,9 @@ var house = map[string]row{
 	},
 	"idempotency/storetest": {imports: []string{"brokers", "consumer", "idempotency"}},
 	"idempotency/redisstore": {
-		imports: []string{"idempotency"},
+		imports: []string{"idempotency", "internal/redisguard"},
 		sdk:     []string{"github.com/redis/go-redis"},
-		tests:   []string{"brokers/memory", "consumer", "dlq"},
+		tests:   []string{"brokers", "brokers/memory", "consumer", "dlq", "integration/redistest"},
 	},
 	"idempotency/sqlstore": {imports: []string{"idempotency"}},
 	"metrics": {
@@ -76,14 +77,15 @@ var house = map[string]row{
 	"gallery":                    {imports: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq"}},
 	"retry/budget/internal/pace": {},
 	"retry/budget/redisbudget": {
-		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault"},
+		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault", "internal/redisguard"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"integration/livetest", "integration/redistest"},
 	},
 	"operate/config": {
-		imports: []string{"internal/text", "operate/internal/typo"},
+		imports: []string{"internal/text", "operate/internal/pgaddress", "operate/internal/typo"},
 		sdk:     []string{"github.com/goccy/go-yaml"},
 	},
+	"operate/internal/pgaddress": {sdk: []string{"github.com/jackc/pgx"}},
 	"operate/cmd/redrive/internal/term": {
 		imports: []string{"internal/text"},
 		sdk:     []string{"github.com/rivo/uniseg"},
@@ -103,7 +105,8 @@ var house = map[string]row{
 	},
 	"operate/internal/web": {sdk: []string{"github.com/prometheus/client_golang"}},
 	"operate/internal/sqldb": {
-		sdk: []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
+		imports: []string{"operate/internal/pgaddress"},
+		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
 	},
 	"operate/store": {
 		imports: []string{"brokers", "dlq", "operate/internal/sqldb"},
@@ -115,7 +118,7 @@ var house = map[string]row{
 		tests:   []string{"integration/postgrestest", "operate/internal/breaktest", "operate/service/scheduletest"},
 	},
 	"operate/service/redisschedule": {
-		imports: []string{"operate/service"},
+		imports: []string{"operate/service", "internal/redisguard"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"integration/livetest", "integration/redistest", "operate/service/scheduletest"},
 	},

@@ -229,8 +229,10 @@ type Redis struct {
 // Store is where collected letters are kept.
 type Store struct {
 	// URL is a file for SQLite, such as `letters.db`, or a server and a database of
-	// Postgres, such as `postgres://redrive@db.example.com/letters?sslmode=verify-full`,
-	// without a password.
+	// Postgres, such as `postgres://redrive@db.example.com/letters?sslmode=verify-full`
+	// or `host=db.example.com user=redrive dbname=letters sslmode=verify-full`,
+	// without a password. Environment variables such as `PGHOST`, and service files,
+	// count as they do for the clients of Postgres.
 	URL string `yaml:"url" required:"true"`
 
 	// Password is that of the user in `url`. Only for Postgres.
@@ -238,7 +240,7 @@ type Store struct {
 
 	// AllowPlaintext lets password and letters travel to another machine over a
 	// connection that need not be encrypted, which is what `sslmode` allows unless
-	// it is `require`, `verify-ca` or `verify-full`.
+	// it is `require`, `verify-ca` or `verify-full`. Each host of several counts.
 	AllowPlaintext bool `yaml:"allow_plaintext" unset:"refused"`
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/brokers/sqs"
+	"github.com/redrive-go/redrive/internal/redisguard"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/serve"
 )
@@ -87,7 +88,9 @@ func client(c *config.Config, key string, b *config.Redis) (*redis.Client, error
 		return nil, err
 	}
 	o.TLSConfig = certs
-	return redis.NewClient(o), nil
+	made := redis.NewClient(o)
+	redisguard.Protect(made)
+	return made, nil
 }
 
 // Check makes every broker, a client for every budget, and what redrive serve and the
