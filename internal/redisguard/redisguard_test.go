@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"strings"
 	"testing"
@@ -100,24 +101,33 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// server answers +OK to each command but the greeting on each connection.
-func server(lines chan<- string) func(context.Context, string, string) (net.Conn, error) {
+// answer answers SET with +OK, and the commands of a greeting with an error, until
+// the client hangs up or has had the most answers to SET.
+func answer(c net.Conn, most int) {
+	defer func() { _ = c.Close() }()
+	for in := bufio.NewScanner(c); most > 0 && in.Scan(); {
+		var reply string
+		switch strings.ToLower(in.Text()) {
+		default:
+			continue
+		case "hello", "client":
+			reply = "-ERR unknown command\r\n"
+		case "set":
+			reply = "+OK\r\n"
+			most--
+		}
+		if _, err := io.WriteString(c, reply); err != nil {
+			return
+		}
+	}
+}
+
+// server returns a dialer that reports each connection.
+func server(dials chan<- string) func(context.Context, string, string) (net.Conn, error) {
 	return func(context.Context, string, string) (net.Conn, error) {
 		ours, theirs := net.Pipe()
-		go func() {
-			defer theirs.Close()
-			lines <- "dial"
-			reply := "-ERR unknown command\r\n"
-			for in := bufio.NewScanner(theirs); in.Scan(); {
-				if !strings.HasPrefix(in.Text(), "*") {
-					continue
-				}
-				if _, err := io.WriteString(theirs, reply); err != nil {
-					return
-				}
-				reply = "+OK\r\n"
-			}
-		}()
+		dials <- "dial"
+		go answer(theirs, math.MaxInt)
 		return ours, nil
 	}
 }
@@ -157,7 +167,7 @@ func TestPanicIsAnError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				dials := make(chan string, 100)
-				client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: server(dials), PoolSize: 1, MaxRetries: -1, Protocol: 2, DisableIndentity: true})
+				client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: server(dials), PoolSize: 1, MaxRetries: -1})
 				defer client.Close()
 				Protect(client)
 				Protect(client) // does no harm
@@ -220,18 +230,13 @@ func TestSocketStaysVisible(t *testing.T) {
 			if err != nil {
 				return
 			}
-			go func() { // one +OK, and then the end
-				defer func() { c.Close(); hungUp <- struct{}{} }()
-				for in, n := bufio.NewScanner(c), 0; n < 2 && in.Scan(); {
-					if strings.HasPrefix(in.Text(), "*") {
-						n++
-						_, _ = io.WriteString(c, map[int]string{1: "-ERR unknown command\r\n", 2: "+OK\r\n"}[n])
-					}
-				}
+			go func() {
+				answer(c, 1)
+				hungUp <- struct{}{}
 			}()
 		}
 	}()
-	client := redis.NewClient(&redis.Options{Addr: l.Addr().String(), MaxRetries: -1, Protocol: 2, DisableIndentity: true})
+	client := redis.NewClient(&redis.Options{Addr: l.Addr().String(), MaxRetries: -1})
 	defer client.Close()
 	Protect(client)
 	for range 5 {
