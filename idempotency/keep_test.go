@@ -13,6 +13,16 @@ import (
 	"github.com/redrive-go/redrive/idempotency"
 )
 
+// tenMinutes is a handler that takes as long, unless its context ends.
+func tenMinutes(ctx context.Context, _ int) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(10 * time.Minute):
+		return nil
+	}
+}
+
 // TestLeaseIsExtended runs a handler for much longer than the lease.
 func TestLeaseIsExtended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -22,14 +32,7 @@ func TestLeaseIsExtended(t *testing.T) {
 			}
 			return nil
 		})
-		h := &counted{then: func(ctx context.Context, _ int) error {
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(10 * time.Minute):
-				return nil
-			}
-		}}
+		h := &counted{then: tenMinutes}
 		handle, _ := wrap(t, s, h.handle, nil)
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -236,14 +239,7 @@ func TestStoreThatPanics(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &panicking{Store: idempotency.NewMemory(0), n: calls}
-			h := &counted{then: func(ctx context.Context, _ int) error {
-				select {
-				case <-ctx.Done():
-					return context.Cause(ctx)
-				case <-time.After(10 * time.Minute):
-					return nil
-				}
-			}}
+			h := &counted{then: tenMinutes}
 			handle, _ := wrap(t, s, h.handle, nil)
 			err := handle(t.Context(), order("order-7", "x"))
 			if err == nil || !strings.Contains(err.Error(), want) {
