@@ -175,8 +175,8 @@ func (c *Collector) note(f func(*Status)) {
 //
 // It returns [ErrLimit] if the rest of the letters is still in the broker, what the
 // store or the broker said last if one of them failed for too long, and at once what
-// only an operator can cure: brokers.ErrMisconfigured and brokers.ErrClosed, and
-// [ErrRefused] if the store refuses more than 100 letters.
+// only an operator can cure: brokers.ErrMisconfigured, brokers.ErrClosed, a
+// *brokers.TopicError, and [ErrRefused] if the store refuses more than 100 letters.
 func (c *Collector) Run(ctx context.Context) (Result, error) {
 	defer func() { c.settle(ctx, brokers.Release, c.refused) }()
 	for {

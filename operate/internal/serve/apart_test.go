@@ -195,7 +195,8 @@ func TestQueueIsDenied(t *testing.T) {
 				allow := server.Inject(denied)
 				if !serving {
 					err := w.server.Collect(w.Context(), serve.Collected(w.server.Config))
-					if !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "dead letters of refunds-dead on aws has failed") {
+					denied, ok := errors.AsType[*brokers.TopicError](err)
+					if !ok || denied.Topic != "refunds-dead" || !strings.Contains(err.Error(), "dead letters of refunds-dead on aws has failed") {
 						w.Errorf("Collect: %v, want the queue that is denied", err)
 					}
 					w.collected(3, "orders", "payments", "stock")

@@ -105,10 +105,17 @@ func (k *keeper) once(ctx context.Context, topics []string) error {
 		return &sourceError{err}
 	}
 	err = k.work(ctx, source, topics)
-	if errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, collect.ErrRefused) {
+	if isLasting(err) {
 		err = &sourceError{err}
 	}
 	return err
+}
+
+// isLasting reports whether err may be of one topic alone, and lasts until an
+// operator has done something.
+func isLasting(err error) bool {
+	_, ofTopic := errors.AsType[*brokers.TopicError](err)
+	return ofTopic || errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, collect.ErrRefused)
 }
 
 func (k *keeper) open(ctx context.Context, topics ...string) (brokers.Source, error) {
@@ -127,7 +134,7 @@ func (k *keeper) parts(ctx context.Context, topics []string, err error, failures
 	if _, ofSource := errors.AsType[*sourceError](err); !ofSource || len(topics) == 1 {
 		return nil
 	}
-	if k.lasts && failures < outages && !errors.Is(err, brokers.ErrMisconfigured) && !errors.Is(err, collect.ErrRefused) {
+	if k.lasts && failures < outages && !isLasting(err) {
 		return nil
 	}
 	opens := make([]bool, len(topics))
