@@ -312,9 +312,12 @@ func TestLettersOfAHealthyTopicWaitInTheWorker(t *testing.T) {
 			}
 			cfg := quiet()
 			cfg.Guard = consumer.Guard{NoBudget: true, NoBreaker: true, NoPoisonStop: true}
+			var mu sync.Mutex
 			held := 0
 			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+				mu.Lock()
 				held = max(held, broker.Stats("orders").InFlight)
+				mu.Unlock()
 				time.Sleep(50 * time.Microsecond)
 				return classify.Permanent(errBusy)
 			}))
