@@ -116,8 +116,8 @@ func TestDeletedTopicEndsNoRun(t *testing.T) {
 			if len(failed) != 1 || failed[0].Topic != "orders" || failed[0].Operation != "receive" {
 				t.Errorf("errors %+v, want one, of the topic that was deleted", failed)
 			}
-			if text := logged.String(); !strings.Contains(text, "topic=orders") || !strings.Contains(text, "was deleted, with all that was in it") {
-				t.Errorf("the log does not say what is lost: %s", text)
+			if text := logged.String(); !strings.Contains(text, "topic=orders") || !strings.Contains(text, "was deleted with all its messages") {
+				t.Errorf("the log does not report the lost messages: %s", text)
 			}
 			for _, topic := range topics {
 				want := 30
