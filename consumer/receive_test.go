@@ -80,7 +80,8 @@ func TestFatalReceiveErrorsEndTheRun(t *testing.T) {
 	}
 }
 
-// One of two queues is deleted in use, and the only queue of another worker.
+// An operator deletes one of two queues in use, and then the only queue of another
+// worker.
 func TestDeletedTopicEndsNoRun(t *testing.T) {
 	for _, topics := range [][]string{{"orders", "refunds"}, {"orders"}} {
 		synctest.Test(t, func(t *testing.T) {
