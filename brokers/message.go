@@ -141,8 +141,8 @@ type Meta struct {
 // Death is the part of a dead letter that a message carries while it waits for
 // this dead letter. Most fields are those of the same name in dlq.Entry. Attempt
 // and DueAt save the values of Meta, because the wait changes them in Meta: its
-// DueAt is the end of the wait, and its Attempt is the limit of the topic. So a
-// worker of a version without Death does not run the message either.
+// DueAt is the end of the wait, and its Attempt is at least the limit of the
+// topic. So a worker of a version without Death does not run the message either.
 type Death struct {
 	Reason    string    // one word; if it is empty, the message is not dead
 	At        time.Time // when the message died

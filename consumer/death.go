@@ -55,7 +55,7 @@ func (p *pipeline) recall(d *delivery) {
 }
 
 // metaToKeep returns the Meta that a Retry of d stores. For a dead message it has
-// the Death, and no attempt left, so that a worker of a version without Death does
+// the Death, and no attempt left: a worker of a version without Death then does
 // not run the message.
 func (d *delivery) metaToKeep() brokers.Meta {
 	m := *d.meta

@@ -139,9 +139,9 @@ func (p *pipeline) unreceived(now time.Time) (topics []string) {
 }
 
 // room returns how many more deliveries of a topic there is room for in the
-// window. While dead letters are under way, there must also be room for the dead
-// letters of the whole window, because handlers may fail faster than a healthy
-// dead-letter topic confirms. mu is held.
+// window. While dead letters are under way, there must also be room for those of
+// the whole window: handlers may fail faster than a healthy dead-letter topic
+// confirms. mu is held.
 func (p *pipeline) room(s *subscription, now time.Time) int {
 	room := s.window - s.active
 	letters := p.letters[s.deadLetter]

@@ -63,8 +63,8 @@ func (d *delivery) actionOnStop() brokers.Action {
 	return brokers.Release
 }
 
-// keepMeta returns Retry instead of Release for what has failed or died in this
-// process, because a release would forget its attempts and why it is dead.
+// keepMeta returns Retry instead of Release for a message that has failed or died
+// in this process. A release would forget its attempts and its death.
 func (d *delivery) keepMeta(action brokers.Action) brokers.Action {
 	if action == brokers.Release && (d.letter != nil || d.meta != &d.Delivery.Meta) {
 		return brokers.Retry

@@ -378,8 +378,8 @@ func TestLettersThatHangStopNoOthers(t *testing.T) {
 	})
 }
 
-// Where a lease cannot be extended, as on RabbitMQ, a dead message goes back to its
-// queue before its lease ends, and is not run again.
+// Some brokers, such as RabbitMQ, cannot extend a lease. A dead message then goes
+// back to its queue before its lease ends, and no worker runs it again.
 func TestLettersOutlastTheirLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
