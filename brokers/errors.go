@@ -44,14 +44,14 @@ var (
 )
 
 // TopicError reports that a source receives nothing from one of its topics for
-// now: it was deleted, say, or it is back with settings that lose messages. The
-// other topics go on. The source looks for the topic a few times a minute,
-// reports it each time, and receives from it again when it can.
+// now: the topic was deleted, for example, or created again with settings that
+// lose messages. Other topics go on. The source looks for the topic a few times
+// a minute, reports it each time, and receives from it again when it can.
 type TopicError struct {
 	Topic string
 
-	// Err says which queue is concerned, what happens to its messages, and what to
-	// do. It is not unwrapped: ErrMisconfigured would end the work on all topics.
+	// Err names the queue and says what happens to its messages, and what to do.
+	// It is not unwrapped: ErrMisconfigured would end the work on all topics.
 	Err error
 }
 

@@ -282,8 +282,9 @@ func TestRefusedLetterDelaysNoOther(t *testing.T) {
 	})
 }
 
-// What comes back unburied is neither run nor published again, and comes back ever
-// more rarely, after as long as it has been dead; as soon as the broker has a place for it, it ends there.
+// A message that comes back unburied is neither run nor published again. It comes
+// back ever more rarely, at most after as long as it has been dead. As soon as the
+// broker has a place for it, it ends there.
 func TestUnburiedMessageComesBackMoreRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var healed atomic.Bool

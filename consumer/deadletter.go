@@ -21,8 +21,8 @@ func (p *pipeline) letter(d *delivery, err error, v classify.Verdict) dlq.Entry 
 
 var refusedVerdict = classify.Verdict{Class: classify.ClassPoison, Rule: "refused"}
 
-// deadLetter ends the life of d, which has no run from now on: its dead letter
-// is published.
+// deadLetter ends the life of d: d has no more runs, and the worker publishes its
+// dead letter.
 func (p *pipeline) deadLetter(d *delivery, reason string, letter dlq.Entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -30,17 +30,17 @@ func (p *pipeline) deadLetter(d *delivery, reason string, letter dlq.Entry) {
 	p.bury(d)
 }
 
-// kill decides why d is dead, whenever its dead letter is published.
+// kill records why d is dead. Its dead letter may be published much later.
 func (p *pipeline) kill(d *delivery, reason string, letter dlq.Entry) {
 	letter.Reason, letter.Meta, letter.Abandoned = reason, *d.meta, d.Abandoned
 	letter.Group, letter.DeadBy, letter.DeadAt = p.group(), p.cfg.Instance, time.Now()
 	d.letter = &letter
 }
 
-// bury sends d, which is dead, to the dead letters of its topic, and acks it when
-// the dead letter is durable. It waits outside the window, so that a dead-letter
-// topic that is down stops no other message. If it finds no place there, it
-// waits in its queue, and says there why it is dead. mu is held.
+// bury publishes the dead letter of d, and acks d when the dead letter is durable.
+// Until then d waits outside the window, so that a dead-letter topic that is down
+// stops no other message. If there is no room for d, it waits in its queue, with
+// its Death. mu is held.
 func (p *pipeline) bury(d *delivery) {
 	if p.roomToDie(d) {
 		p.die(d)
@@ -50,7 +50,7 @@ func (p *pipeline) bury(d *delivery) {
 	p.settleLocked(d, brokers.Retry)
 }
 
-// die is bury of one that has room. mu is held.
+// die is bury for a delivery that has room. mu is held.
 func (p *pipeline) die(d *delivery) {
 	if p.to(d, dying) {
 		p.lettersTo(d.sub.deadLetter).add(d)
@@ -70,9 +70,10 @@ func (p *pipeline) roomToDie(d *delivery) bool {
 }
 
 // retryRefused deals with a message whose retry the broker will never take. A
-// dead one is tried again with less of its death, and then waits in the process;
-// or is stuck, if it did. Any other one is dead now, with the broker's reason and
-// not the handler's.
+// message that was alive is dead now, with the broker's reason and not the
+// handler's. A dead message is retried once more with a shortened Death. If the
+// broker refuses that, too, the message waits in the worker; if it came from
+// there, it stays there or is left to its lease.
 func (p *pipeline) retryRefused(d *delivery, err error) {
 	p.mu.Lock()
 	kept := true
@@ -94,7 +95,7 @@ func (p *pipeline) retryRefused(d *delivery, err error) {
 	}
 }
 
-// sendBack has the broker bring d, which is dead, again.
+// sendBack has the broker deliver the dead message d again.
 func (p *pipeline) sendBack(d *delivery) {
 	if d.action = brokers.Retry; p.draining.Load() { // the retrier may have stopped
 		p.settler.add(d)
@@ -145,7 +146,7 @@ func (p *pipeline) publishLetters(ctx context.Context, topic string, ds []*deliv
 			case !refused && p.lasts(d, time.Now().Add(letterBackoff.Cap)):
 				p.unpublishedFor(d, topic, cause)
 				failed = append(failed, d)
-			case !refused: // its lease would end, and another worker run it
+			case !refused: // its lease would end, and another worker would run it
 				p.unpublishedFor(d, topic, cause)
 				p.pauseDead(d, forRoom)
 				p.sendBack(d)
@@ -211,7 +212,7 @@ const (
 	stub       // what stands for the message
 )
 
-// published is the dead letter of d, or the stub that stands for it.
+// published returns the dead letter of d, or the stub that stands for d.
 func (d *delivery) published() *dlq.Entry {
 	if d.form != stub {
 		return d.letter

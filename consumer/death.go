@@ -7,8 +7,9 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// deathOf is what a message carries of its dead letter while it waits for that;
-// short, of one that the broker refuses to keep with all of it.
+// deathOf returns the Death that a message carries while it waits for its dead
+// letter. It is shortened if short is set, for a broker that refuses the message
+// with the whole of it.
 func deathOf(letter *dlq.Entry, short bool) *brokers.Death {
 	l := *letter
 	if short {
@@ -22,7 +23,7 @@ func deathOf(letter *dlq.Entry, short bool) *brokers.Death {
 	}
 }
 
-// shortened is letter with its texts as short as those of a stub.
+// shortened returns letter with its texts as short as those of a stub.
 func shortened(letter *dlq.Entry) dlq.Entry {
 	cut := *letter
 	cut.Message, cut.Meta = brokers.Message{}, brokers.Meta{}
@@ -37,7 +38,8 @@ func shortened(letter *dlq.Entry) dlq.Entry {
 	return cut
 }
 
-// recall makes d, which has waited for its dead letter, what it was when it died.
+// recall restores the dead letter of d from the Death that d carried while it
+// waited. It also restores the Meta of d, except for the due time.
 func (p *pipeline) recall(d *delivery) {
 	was := d.Meta.Death
 	letter := dlq.Entry{
@@ -52,9 +54,9 @@ func (p *pipeline) recall(d *delivery) {
 	d.letter, d.meta = &letter, &meta
 }
 
-// metaToKeep is the Meta that a Retry of d stores. One that is dead comes back
-// as such: with its death, and without an attempt left for a worker that knows
-// of no deaths.
+// metaToKeep returns the Meta that a Retry of d stores. For a dead message it has
+// the Death, and no attempt left: a worker of a version without Death then does
+// not run the message.
 func (d *delivery) metaToKeep() brokers.Meta {
 	m := *d.meta
 	if d.letter == nil {
@@ -68,18 +70,18 @@ func (d *delivery) metaToKeep() brokers.Meta {
 	return m
 }
 
-// pause is how long a dead message waits in the broker, with full jitter: from
-// least to as long as it has been dead, which counts as first at least and as
-// most at most. So its dead letter is late by little more than the dead-letter
-// topic was down, and long outages cost the broker few deliveries.
+// pause bounds how long a dead message waits in the broker. The time is random,
+// between least and the time since its death. The time since its death counts as
+// at least first and at most most. So its dead letter is late by little more than
+// the dead-letter topic was down, and long outages cost the broker few deliveries.
 type pause struct{ least, first, most time.Duration }
 
 var (
-	forRoom    = pause{2 * time.Second, 10 * time.Second, 5 * time.Minute} // in this process
-	forMending = pause{time.Minute, 2 * time.Minute, time.Hour}            // what the broker refuses to bury
+	forRoom    = pause{2 * time.Second, 10 * time.Second, 5 * time.Minute} // in the worker
+	forMending = pause{time.Minute, 2 * time.Minute, time.Hour}            // of a broker that refuses the dead letter
 )
 
-// pauseDead sets when d, which is dead, comes back from the broker.
+// pauseDead sets the time at which the dead message d comes back from the broker.
 func (p *pipeline) pauseDead(d *delivery, w pause) {
 	now := time.Now()
 	longest := min(max(now.Sub(d.letter.DeadAt), w.first), w.most)

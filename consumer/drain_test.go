@@ -196,7 +196,7 @@ func TestDeadLettersThatCannotBePublishedAreGivenBack(t *testing.T) {
 		}
 		for _, r := range broker.Records("orders") {
 			if r.Abandoned != 0 || r.Meta.Death == nil || r.Meta.Death.Attempt != 1 || r.Meta.Death.Reason != "poison" || r.Meta.Death.ErrorText != "no such article" {
-				t.Errorf("given back as %+v, want its attempt counted, and why it is dead", r)
+				t.Errorf("given back as %+v, want its attempt counted, and its Death", r)
 			}
 		}
 	})

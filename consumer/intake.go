@@ -18,8 +18,8 @@ type intake struct {
 	stale   bool               // since the last look
 	end     context.CancelFunc // of the Receive under way; nil if none is
 	paused  []string           // topics, as the source was told
-	timer   *time.Timer        // looks again; nil until it was needed
-	due     bool               // it will
+	timer   *time.Timer        // to look again; nil before its first use
+	due     bool               // timer runs
 }
 
 // receive takes deliveries in until ctx ends or the source fails for good.
@@ -48,7 +48,8 @@ func (p *pipeline) receive(ctx context.Context) error {
 	}
 }
 
-// lostTopic is the topic that err, of Receive, is about; empty if it is about all.
+// lostTopic returns the topic of err, an error of Receive: "" if err is about all
+// topics.
 func lostTopic(err error) string {
 	if lost, ok := errors.AsType[*brokers.TopicError](err); ok {
 		return lost.Topic
@@ -137,10 +138,10 @@ func (p *pipeline) unreceived(now time.Time) (topics []string) {
 	return topics
 }
 
-// room returns how many more deliveries of a topic there is room for: in the
-// window, and, while dead letters are under way, for theirs, should all of the
-// window die. Handlers may be faster than a dead-letter topic that is well. mu is
-// held.
+// room returns how many more deliveries of a topic there is room for in the
+// window. While dead letters are under way, there must also be room for those of
+// the whole window: handlers may fail faster than a healthy dead-letter topic
+// confirms. mu is held.
 func (p *pipeline) room(s *subscription, now time.Time) int {
 	room := s.window - s.active
 	letters := p.letters[s.deadLetter]
@@ -154,7 +155,7 @@ func (p *pipeline) room(s *subscription, now time.Time) int {
 	if left -= s.active; left >= room || !letters.moves(now) {
 		return room
 	}
-	if left < s.least { // it may stop to move, which nothing else tells
+	if left < s.least { // if the dead letters stop moving, nothing else has the intake look
 		p.lookIn(movesWithin)
 	}
 	return left

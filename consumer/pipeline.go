@@ -337,8 +337,8 @@ func ambiguous(history []brokers.Failure) bool {
 	return len(history) > 0 && history[len(history)-1].Ambiguous
 }
 
-// spent says why d has no attempt left. Of what found no place for its dead
-// letter, versions before brokers.Death said no more than that.
+// spent says why d has no attempt left. Versions before brokers.Death stored no
+// other reason with a message whose dead letter found no room.
 func spent(d *delivery) error {
 	if h := d.Meta.History; len(h) > 0 && h[len(h)-1].Attempt < d.sub.attempts {
 		return errors.New("it had to be dead-lettered before this delivery, but no dead letter was confirmed; the history has its failures")

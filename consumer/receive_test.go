@@ -80,7 +80,8 @@ func TestFatalReceiveErrorsEndTheRun(t *testing.T) {
 	}
 }
 
-// One of two queues is deleted in use, and the only queue of another worker.
+// An operator deletes one of two queues in use, and then the only queue of another
+// worker.
 func TestDeletedTopicEndsNoRun(t *testing.T) {
 	for _, topics := range [][]string{{"orders", "refunds"}, {"orders"}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -116,8 +117,8 @@ func TestDeletedTopicEndsNoRun(t *testing.T) {
 			if len(failed) != 1 || failed[0].Topic != "orders" || failed[0].Operation != "receive" {
 				t.Errorf("errors %+v, want one, of the topic that was deleted", failed)
 			}
-			if text := logged.String(); !strings.Contains(text, "topic=orders") || !strings.Contains(text, "was deleted, with all that was in it") {
-				t.Errorf("the log does not say what is lost: %s", text)
+			if text := logged.String(); !strings.Contains(text, "topic=orders") || !strings.Contains(text, "was deleted with all its messages") {
+				t.Errorf("the log does not report the lost messages: %s", text)
 			}
 			for _, topic := range topics {
 				want := 30

@@ -24,13 +24,13 @@ type sender[T any] struct {
 	spare    []T // the buffer of the batch before
 	failed   []T
 	failures int       // flushes in a row that failed in part
-	since    time.Time // when the first of these did
+	since    time.Time // when the first of these flushes failed
 	retryAt  time.Time // when failed is tried again
 	down     bool
 	news     bool // the batch under way has new ones
 	closed   bool
 	flushing int
-	moved    time.Time // when a flush began, or sent all that it had
+	moved    time.Time // when a flush last began, or sent its whole batch
 }
 
 var (
@@ -41,7 +41,7 @@ var (
 	letterBackoff = retry.Backoff{Base: 2 * time.Second, Cap: 5 * time.Minute, Floor: time.Second}
 )
 
-// movesWithin is how long a flush takes at most to a target that is well.
+// movesWithin is the longest time that a flush to a healthy target takes.
 const movesWithin = time.Second
 
 // flushTimeout bounds one call to the broker; its outcome is unknown then.
@@ -86,7 +86,9 @@ func (s *sender[T]) unsent() int {
 	return len(s.fresh) + len(s.failed) + s.flushing
 }
 
-// moves reports whether the target takes what it is sent, as far as that is known.
+// moves reports whether the target takes batches, as far as the sender knows:
+// nothing waits to be sent again, and a flush began or succeeded within
+// movesWithin.
 func (s *sender[T]) moves(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +173,7 @@ func (s *sender[T]) sent(batch []T, n int, failed []T) {
 			s.since = now
 		}
 		s.failures++
-		backoff := s.backoff // no longer than it has failed: what is sent again is late by little more than the target was down
+		backoff := s.backoff // at most as long as flushes have failed, so that a short outage causes a short delay
 		backoff.Cap = min(backoff.Cap, max(backoff.Base, now.Sub(s.since)))
 		s.retryAt = now.Add(backoff.Delay(s.failures, 0, rand.Float64()))
 	case s.down && s.retryAt.Before(soonest):

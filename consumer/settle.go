@@ -63,8 +63,8 @@ func (d *delivery) actionOnStop() brokers.Action {
 	return brokers.Release
 }
 
-// keepMeta returns Retry instead of Release for what has failed or died in this
-// process, because a release would forget its attempts and why it is dead.
+// keepMeta returns Retry instead of Release for a message that has failed or died
+// in this process. A release would forget its attempts and its death.
 func (d *delivery) keepMeta(action brokers.Action) brokers.Action {
 	if action == brokers.Release && (d.letter != nil || d.meta != &d.Delivery.Meta) {
 		return brokers.Retry
@@ -121,8 +121,8 @@ func (s *settler) settle(ctx context.Context, ds []*delivery) (failed []*deliver
 }
 
 // unsettled deals with a settlement that failed. It reports whether to settle
-// again, which goes on until an operator has cured what only an operator can: until
-// then the message keeps its room in the window of its topic, and no other's.
+// again. Where only an operator can help, this goes on until then: the message
+// takes room in the window of its own topic, and stops no other topic.
 func (p *pipeline) unsettled(d *delivery, err error) bool {
 	err = fmt.Errorf("%s: %w", d.action, err)
 	switch {

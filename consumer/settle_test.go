@@ -270,8 +270,8 @@ func TestWrongNumberOfSettleErrorsIsAnUnknownOutcome(t *testing.T) {
 }
 
 // An operator has taken a right away, or deleted the queue where retries wait. The
-// messages that need it wait in the worker. Those of another topic, and those of the
-// same topic that need it not, are handled as ever.
+// messages that need it wait in the worker. The worker handles all other messages
+// as before: those of another topic, and the rest of the same topic.
 func TestDeniedSettlementsStopNothingElse(t *testing.T) {
 	denied := fmt.Errorf("access denied: %w", brokers.ErrMisconfigured)
 	for _, action := range []brokers.Action{brokers.Ack, brokers.Retry} {
@@ -286,7 +286,7 @@ func TestDeniedSettlementsStopNothingElse(t *testing.T) {
 			var seen recorder
 			cfg := quiet()
 			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Minute, 5)
-			runs := make(map[string]int) // of one worker at a time: see Concurrency
+			runs := make(map[string]int) // needs no lock: Concurrency is 1
 			cfg.Concurrency, cfg.MaxConcurrency = 1, 1
 			h := func(_ context.Context, m *brokers.Message) error {
 				body := m.Topic + " " + string(m.Body)

@@ -31,8 +31,8 @@ func closedUntil(open *atomic.Bool) func(memory.Op) memory.Fault {
 }
 
 // The incident: thousands of poison messages while the dead-letter topic is down
-// for 20 s, on the default Config. Each letter says what its one run said, and
-// what is good beside flows.
+// for 20 s, on the default Config. Each dead letter has the error of its one run,
+// and the good messages between them flow.
 func TestLettersThatWaitTellWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const poison, outage = 3000, 20 * time.Second
@@ -85,7 +85,7 @@ func TestLettersThatWaitTellWhy(t *testing.T) {
 			}
 		}
 		w.mustShutdown()
-		if last > 4*outage+time.Second { // a sender waits for up to as long as it has failed, and a message for as long as it is dead
+		if last > 4*outage+time.Second { // a sender pauses for as long as it has failed at most, a message for as long as it has been dead
 			t.Errorf("the last dead letter came after %v, want it at most %v after the topic was back", last, 3*outage)
 		}
 		if good != poison || refunds < 200 {
@@ -120,8 +120,8 @@ func TestLettersThatWaitTellWhy(t *testing.T) {
 	})
 }
 
-// deaths are the ways in which a message of orders dies, with the runs that it
-// takes.
+// deaths are the ways in which a message of orders dies, with the number of runs
+// before.
 var deaths = map[string]struct {
 	body    string
 	reason  string
@@ -180,8 +180,9 @@ func (b *mortal) Open(ctx context.Context, sub brokers.Subscription) (brokers.So
 	return &tapSource{source, b.tap}, err
 }
 
-// A dead letter that had to wait is the same as one that was published at once:
-// field for field, whatever its message died of, and whoever held it meanwhile.
+// A dead letter that had to wait equals a dead letter that was published at once,
+// field for field. This holds for every cause of death, and for every worker that
+// held the message meanwhile.
 func TestLetterThatWaitedIsTheSame(t *testing.T) {
 	const outage = 15 * time.Minute
 	type life func(t *testing.T, broker *mortal, cfg consumer.Config, register func(*consumer.Consumer), open *atomic.Bool)
@@ -292,8 +293,9 @@ func TestLetterThatWaitedIsTheSame(t *testing.T) {
 	}
 }
 
-// Handlers that fail faster than a healthy dead-letter topic confirms are held
-// back to its pace: no message takes the way through its queue.
+// Handlers may fail faster than a healthy dead-letter topic confirms. The worker
+// then receives at the pace of this topic, and no dead message goes back to its
+// queue.
 func TestLettersOfAHealthyTopicWaitInTheWorker(t *testing.T) {
 	for name, size := range map[string]int{"small": 10, "large": 50 << 10} {
 		bubble(t, name, func(t *testing.T) {
@@ -327,7 +329,7 @@ func TestLettersOfAHealthyTopicWaitInTheWorker(t *testing.T) {
 			}
 			w.mustShutdown()
 			if n := len(broker.of("retry")); n > 0 || held > 1000+20 {
-				t.Errorf("%d messages took the way through their queue, and up to %d were in the worker; want none, and no more than MaxHeld and the window", n, held)
+				t.Errorf("%d messages went back to their queue, and up to %d were in the worker; want none, and no more than MaxHeld and the window", n, held)
 			}
 			if n := len(deadLetters(t, broker, "orders")); n != poison {
 				t.Errorf("%d of %d dead letters", n, poison)
@@ -379,8 +381,8 @@ func TestLettersThatHangStopNoOthers(t *testing.T) {
 	})
 }
 
-// Where a lease cannot be extended, as on RabbitMQ, a dead message goes back to its
-// queue before its lease ends, and is not run again.
+// Some brokers, such as RabbitMQ, cannot extend a lease. A dead message then goes
+// back to its queue before its lease ends, and no worker runs it again.
 func TestLettersOutlastTheirLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
@@ -434,9 +436,9 @@ func (s *narrowSource) Settle(ctx context.Context, batch []brokers.Settlement) [
 	return errs
 }
 
-// A message that the broker has no room for with all of its death waits with less
-// of it, and says so; one that it never takes so waits in the worker. The reason,
-// the group and the number of attempts stay.
+// If the broker has no room for a message with its whole Death, the message waits
+// with a shortened Death, which names the missing parts. If the broker refuses that,
+// too, the message waits in the worker. Reason, fingerprint and attempts stay.
 func TestDeathThatTheBrokerRefusesIsShortened(t *testing.T) {
 	story := strings.Repeat("the article is sold out, ", 60)
 	for name, test := range map[string]struct {
@@ -479,8 +481,8 @@ func TestDeathThatTheBrokerRefusesIsShortened(t *testing.T) {
 	}
 }
 
-// Whoever sent a message back is told of the runs that it had, though it waits for
-// its dead letter.
+// The receipt of a message that was sent back and had to wait for its dead letter
+// has the true number of runs.
 func TestReceiptOfALetterThatWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
@@ -512,8 +514,8 @@ func TestReceiptOfALetterThatWaited(t *testing.T) {
 	})
 }
 
-// A worker reads what one of an earlier version has left, which knew of no deaths:
-// it runs none of that, and says what it knows.
+// A worker of a version without Death may have left dead messages in a queue. A
+// newer worker runs none of them, and its dead letters say as much as it knows.
 func TestDeathsOfEarlierVersions(t *testing.T) {
 	for name, test := range map[string]struct {
 		meta         brokers.Meta
@@ -540,7 +542,7 @@ func TestDeathsOfEarlierVersions(t *testing.T) {
 	}
 }
 
-// Whoever may publish to a topic cannot have a message taken for dead.
+// A producer cannot have a message taken for dead.
 func TestAttackForgedDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := memory.New(memory.Options{})

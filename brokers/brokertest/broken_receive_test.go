@@ -152,7 +152,7 @@ func brokenReceiving() []broken {
 	}
 }
 
-// losing changes what Receive says of a topic that is deleted.
+// losing changes the error that Receive returns for a deleted topic.
 func losing(change func(s *faultySource, lost *brokers.TopicError) error) func() hooks {
 	return receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
 		for {

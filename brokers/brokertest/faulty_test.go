@@ -262,7 +262,7 @@ func harness(options memory.Options, make func() hooks) Harness {
 		},
 		Delete: func(b brokers.Broker, topic string) (restore func()) {
 			b.(*faulty).inner.Delete(topic)
-			return func() {} // by the next Publish
+			return func() {} // the next Publish creates it again
 		},
 		LoseRequests: lose(requests),
 		LoseConfirms: lose(confirms),

@@ -62,7 +62,7 @@ func retryClauses() []clause {
 		},
 		{
 			name:  "retry-keeps-death",
-			rule:  "A message that waits for its dead letter must carry why it is dead, through several Retries and the end of its source, and no longer when a Meta has no Death.",
+			rule:  "A message that waits for its dead letter must carry its Death, through several Retries and the end of its source. A Retry whose Meta has no Death must remove it.",
 			needs: []string{"retry-durable", "retry-repeated"},
 			check: retryKeepsDeath,
 		},
@@ -187,11 +187,11 @@ func retryDurable(tr *trial) {
 	w.ack(got...)
 }
 
-// retryKeepsDeath retries a message as the pipeline does one whose dead letter
-// cannot be published: with no attempt left.
+// retryKeepsDeath retries a dead message as the pipeline does while it cannot
+// publish the dead letter: with no attempt left.
 func retryKeepsDeath(tr *trial) {
 	if tr.EstimatesMeta {
-		tr.skip("Harness.EstimatesMeta: such a broker stores nothing of a Death either")
+		tr.skip("Harness.EstimatesMeta: such a broker does not store a Death either")
 	}
 	w, got := tr.deliver("dead")
 	meta := failed(got[0].Delivery, tr.Unit)

@@ -42,7 +42,7 @@ func topicClauses() []clause {
 		{
 			name: "topic-deleted",
 			rule: "A topic that is deleted while a source receives from it must stop no other topic: Receive must name it with a *brokers.TopicError, " +
-				"and must receive from it again when it is there again. The same holds for the only topic of a source.",
+				"and must receive from it again when it is created again. The same holds for the only topic of a source.",
 			long:  true,
 			needs: append(needs, "topics-all", "topics-fair", "share-once"),
 			check: topicDeleted,
@@ -123,7 +123,7 @@ func topicDeleted(tr *trial) {
 	both.consume(both.soon(), "still beside")
 	restore()
 	restoreOnly()
-	tr.note("after %q and %q were deleted and made anew", gone, only)
+	tr.note("after %q and %q were deleted and created again", gone, only)
 	tr.publish(gone, text("again")...)
 	tr.publish(only, text("again alone")...)
 	tr.together(func() { both.consume(tr.patience, "again") }, func() { alone.consume(tr.patience, "again alone") })

@@ -23,7 +23,7 @@ type worker struct {
 	pending <-chan received // the Receive under way
 	inbox   []*arrival      // received, but not yet due or not yet taken
 	failure error           // of the last Receive that returned before its time
-	losses  map[string]bool // topics of which Receive has returned a *brokers.TopicError
+	losses  map[string]bool // topics for which Receive has returned a *brokers.TopicError
 }
 
 // received is what one Receive returned.
@@ -216,7 +216,7 @@ func (w *worker) stray(a *arrival) {
 	}
 }
 
-// loses demands that Receive tells of a topic that it lost.
+// loses demands that Receive reports the loss of a topic.
 func (w *worker) loses(topic string) {
 	until := deadline(w.tr.patience)
 	for !w.losses[topic] {

@@ -339,15 +339,15 @@ func codecIn(req *produce.Request) compress.Compression {
 	return req.Topics[0].Partitions[0].RecordSet.Attributes.Compression()
 }
 
-// A record is compressed only to fit its topic, with zstd only where gzip is too
-// large, and never sent again as large as it was refused.
+// The producer compresses a record only to fit its topic, and uses zstd only if
+// gzip is too large. After a refusal it sends only a smaller batch.
 func TestCodecsInTurn(t *testing.T) {
 	const none, gzip, zstd = compress.None, compress.Gzip, compress.Zstd
 	small, large := make([]byte, batchBytes-1000), make([]byte, batchBytes)
 	for name, tt := range map[string]struct {
 		value   []byte
-		refused []compress.Compression // by the topic
-		want    []compress.Compression // in turn
+		refused []compress.Compression // codecs that the topic refuses
+		want    []compress.Compression // codecs that are sent, in turn
 		err     error
 	}{
 		"fits":                            {small, nil, []compress.Compression{none}, nil},
@@ -379,9 +379,8 @@ func TestCodecsInTurn(t *testing.T) {
 	}
 }
 
-// On a real broker: dead letters and retries of large messages, in topics with the
-// broker's own limit, are in a codec that every client reads, unless only zstd makes
-// them fit.
+// On a real broker: large messages, in a dead-letter topic with the broker's default
+// limit, have a codec that every client reads, unless only zstd makes them fit.
 func TestCodecsOnABroker(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
 		dead := uniqueName("dead")
@@ -406,13 +405,13 @@ func TestCodecsOnABroker(t *testing.T) {
 				s.Fatal(err)
 			}
 			if got := s.codecAt(at, bounds[at].last-1); got != tt.want {
-				s.Errorf("%s: the log has it as %s, want %s", name, got, tt.want)
+				s.Errorf("%s: the codec in the log is %s, want %s", name, got, tt.want)
 			}
 		}
 	})
 }
 
-// codecAt is how the log has the batch of an offset.
+// codecAt returns the codec of the batch that the log has at an offset.
 func (s *scene) codecAt(p partition, offset int64) compress.Compression {
 	s.Helper()
 	ctx := withinTime(s.T)

@@ -524,7 +524,8 @@ func TestTLSErrors(t *testing.T) {
 	}
 }
 
-// A broker tells nothing of what its listener wants: it ends the connection.
+// A broker does not say whether its listener wants TLS or a login: it ends the
+// connection. The hint names the options that may be wrong.
 func TestHint(t *testing.T) {
 	for name, tt := range map[string]struct {
 		options clientOptions
@@ -677,12 +678,13 @@ func TestProduceAfterAnOldLayout(t *testing.T) {
 }
 
 // Publish waits for a topic that was created a moment ago, and stores no message
-// twice. A topic that does not come is missing, as before, and no other one waits.
+// twice. If the topic stays unknown, Publish returns ErrNotFound, as before. No
+// other topic waits meanwhile.
 func TestPublishWaitsForANewTopic(t *testing.T) {
 	for name, tt := range map[string]struct {
-		there, timeout, call time.Duration // until the topic is known, of the caller, of one call
+		there, timeout, call time.Duration // until the topic is known; timeout of the caller; Options.CallTimeout
 		want                 error
-		least, most          time.Duration // that it takes
+		least, most          time.Duration // that Publish takes
 	}{
 		"at once":                {0, time.Minute, 0, nil, 0, 0},
 		"after 3 s":              {3 * time.Second, time.Minute, 0, nil, 3 * time.Second, 5 * time.Second},
@@ -746,8 +748,8 @@ func TestPublishWaitsForANewTopic(t *testing.T) {
 	}
 }
 
-// On a real broker: publishing to topics that were created a moment ago, several
-// at a time, is no error.
+// On a real broker: several programs create topics, and each publishes to its new
+// topic at once without an error.
 func TestPublishRightAfterCreation(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
 		ctx := withinTime(s.T)

@@ -156,15 +156,15 @@ func (f *fleet) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// crash cuts a source off for good, when all that it knows is committed. The
-// commits are late on a busy machine: a crash before them charges a delivery
-// that is settled, and does not charge one that is held.
+// crash waits until a source has committed all its progress, and then cuts it off
+// for good. Commits are late on a busy machine. After a crash before the commit, a
+// settled delivery would count as abandoned, and a held delivery would not.
 func (f *fleet) crash(s brokers.Source) {
 	f.t.Helper()
 	src := s.(*source)
 	for over := time.Now().Add(patience); !isCommitted(src); pause(10 * time.Millisecond) {
 		if time.Now().After(over) {
-			f.t.Fatal("a source that is to crash has not committed what it knows")
+			f.t.Fatal("before its crash the source has not committed all its progress")
 		}
 	}
 	f.mu.Lock()
@@ -183,8 +183,8 @@ func isCommitted(s *source) bool {
 	})
 }
 
-// The clauses about crashes rely on this: a crash waits for the commit, however late
-// that is.
+// The clauses about crashes rely on this: crash waits for the commit, even if the
+// commit is late.
 func TestCrashWaitsForTheCommit(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
 		f := &fleet{t: s.T, options: s.options}

@@ -33,7 +33,7 @@ const (
 	// be there again.
 	watchPace = 5 * time.Second
 
-	// missedPace is how often a topic that is missing is reported.
+	// missedPace is the least time between two reports of a missing topic.
 	missedPace = 15 * time.Second
 
 	// lastCommit bounds the commit at the end of a generation.
@@ -298,8 +298,8 @@ func (g *generation) watch(ctx context.Context, led map[string]int) {
 			case slices.Contains(own, name) && time.Since(s.missed[name]) >= missedPace:
 				delete(s.plan.known, name) // what comes back is read from its first record
 				s.missed[name] = time.Now()
-				err := fmt.Errorf("the topic %q does not exist any more, and what it had is lost: create it again, and it is read within seconds", name)
-				if s.topics[name] { // and not one for retries
+				err := fmt.Errorf("the topic %q does not exist any more, and its records are lost: create it again, and it is read within seconds", name)
+				if s.topics[name] { // and not a delay topic
 					err = &brokers.TopicError{Topic: name, Err: err}
 				}
 				s.alarm(err)

@@ -116,7 +116,7 @@ func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 			}
 		}
 		if lost != 1 {
-			s.Errorf("%d errors name the topic that is lost, want 1 for now", lost)
+			s.Errorf("%d errors name the lost topic, want 1 for now", lost)
 		}
 		w2 := s.open(func(sub *brokers.Subscription) { sub.Topics = []string{other} }) // the group changes meanwhile
 		s.waitFor("the group to change", func() bool { return w2.current() != nil })

@@ -31,8 +31,8 @@ const (
 	byKey    = -1
 	anywhere = -2
 
-	// newTopic is for how long publish waits for a topic that the cluster does not
-	// know.
+	// newTopic is how long publish waits at most for a topic that the cluster does
+	// not know.
 	newTopic = 5 * time.Second
 )
 
@@ -112,9 +112,9 @@ func (p *producer) produce(ctx context.Context, out []outgoing) []error {
 	return errs
 }
 
-// publish is produce for topics of which not every broker knows yet: it waits for
-// a topic that was just created, but no longer than for one call. It returns one
-// error per entry, or nil.
+// publish is produce for topics that not every broker knows yet: it waits for a
+// topic that was just created, up to newTopic and up to the timeout of one call.
+// It returns one error per entry, or nil.
 func (p *producer) publish(ctx context.Context, out []outgoing) []error {
 	errs := p.produce(ctx, out)
 	over := time.Now().Add(min(newTopic, p.client.options.timeout))
@@ -205,9 +205,9 @@ func notStarted(err error, indexes []int, errs []error) error {
 }
 
 // produceAlone stores one record in a batch of its own. It compresses the record
-// only to fit the topic, whose limit is for the batch as it is sent: what its
-// producer has compressed may fit no topic otherwise. Every client reads gzip
-// without another package. Zstd takes less room, for what gzip does not fit.
+// only to fit the topic. The limit of a topic is for the batch as it is sent, so
+// the copy of a compressed message may not fit otherwise. Gzip comes first, as
+// every client reads it without another package. Zstd takes less room.
 func (p *producer) produceAlone(ctx context.Context, o outgoing) (err error) {
 	records := o.record.appendTo(nil)
 	refused := math.MaxInt // bytes of the smallest batch that was refused
@@ -292,7 +292,7 @@ func compressed(records []byte, codec compress.Compression) []byte {
 	}
 	var out bytes.Buffer
 	w := codec.Codec().NewWriter(&out)
-	w.Write(records) // memory takes all of it
+	w.Write(records) // a write to memory does not fail
 	w.Close()
 	return out.Bytes()
 }
@@ -305,7 +305,7 @@ func message(o outgoing) kafka.Message {
 	return m
 }
 
-// isUnfit reports whether a topic refuses a batch for what is in it.
+// isUnfit reports whether a topic refuses a batch for its size or its records.
 func isUnfit(err error) bool {
 	return isOversize(err) || errors.Is(err, kafka.InvalidRecord)
 }

@@ -100,7 +100,7 @@ func TestForgedProgress(t *testing.T) {
 		Origin: brokers.Headers{{Name: "topic", Value: "elsewhere"}},
 		Death:  &brokers.Death{Reason: "poison", Attempt: 1, ErrorText: `no article "7"`},
 	})
-	forged.headers = append(forged.headers, kafka.Header{Key: "redrive-death-reason", Value: []byte("forged")}) // that of the packed ones counts
+	forged.headers = append(forged.headers, kafka.Header{Key: "redrive-death-reason", Value: []byte("forged")}) // the packed header counts, not this one
 	m, meta := understood(forged, orders, false, recordLimits)
 	if m.ID != "id-1" || m.Topic != "orders" || !m.PublishedAt.Equal(recordNow.Add(-time.Hour)) || len(m.Headers) != 0 {
 		t.Errorf("on an entry topic: %+v", m)

@@ -49,7 +49,7 @@ type quality struct {
 	name     string
 	role     role
 	longest  time.Duration     // delay that may wait in it
-	needed   time.Duration     // the longest that the subscription asks for, in it or after it was read from it
+	needed   time.Duration     // the longest delay that the subscription asks for: in a delay topic, or after an entry topic
 	made     kafka.TopicConfig // as Open creates it
 	state    look
 	settings map[string]string // those in force; empty if they could not be read
@@ -127,9 +127,9 @@ func isBounded(q quality) brokers.Finding {
 	return q.differs(brokers.Refused, setting, "-1", "retries are deleted because there are many")
 }
 
-// expires is about topics from which messages or retries vanish before they are
-// handled. A topic that is read is its owner's to shape, and a topic that only
-// compacts deletes nothing by age.
+// expires finds topics that delete messages or retries before workers have handled
+// them. For an entry topic this is only noted, because its owner decides on its
+// settings. A topic that only compacts deletes nothing by age.
 func expires(q quality) brokers.Finding {
 	const setting = "retention.ms"
 	least := int((q.needed + leastOutage).Milliseconds())
@@ -141,7 +141,7 @@ func expires(q quality) brokers.Finding {
 			fmt.Sprintf("retries wait there for up to %v, and for the end of an outage: the least is %d", q.needed, least))
 	case q.role == entry && q.settings["cleanup.policy"] != "compact":
 		return q.differs(brokers.Noted, setting, want,
-			fmt.Sprintf("the broker deletes messages of that age, also those that no worker has handled yet, as in an outage. Retries take up to %v: the least is %d", q.needed, least))
+			fmt.Sprintf("the broker deletes messages of that age, even if no worker has handled them yet, as in an outage. Retries take up to %v: the least is %d", q.needed, least))
 	}
 	return brokers.Finding{}
 }

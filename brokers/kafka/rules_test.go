@@ -64,8 +64,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// A topic that only compacts deletes no message by its age, whatever its retention
-// says.
+// A topic that only compacts deletes no message by its age, at any retention.ms.
 func TestRetentionOfACompactedTopic(t *testing.T) {
 	for policy, want := range map[string]int{"compact": 0, "compact,delete": 1, "delete": 1} {
 		q := quality{name: "orders", role: entry, needed: 15 * time.Minute, settings: map[string]string{"cleanup.policy": policy, "retention.ms": "60000"}}

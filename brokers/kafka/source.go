@@ -28,7 +28,7 @@ type source struct {
 
 	// What one generation leaves to the next.
 	layout  map[string]topicState // as last seen
-	missed  map[string]time.Time  // topics that are missing, with the last report
+	missed  map[string]time.Time  // missing topics, with the time of the last report
 	kept    map[partition]kept
 	misfits string // of the group, of which Receive has told
 

@@ -186,8 +186,8 @@ func (c *client) look(ctx context.Context, names []string) (map[string]look, err
 	return looks, explain(c.hint(err), "ask the brokers at %s about topics", strings.Join(c.options.brokers, ", "))
 }
 
-// hint adds to err what a broker does not say: it ends connections on which it waits
-// for a login, or for TLS, or for none.
+// hint adds to err the options that may be wrong. A broker does not say that it waits
+// for a login, for TLS, or for a connection without TLS: it ends the connection.
 func (c *client) hint(err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err

@@ -45,7 +45,7 @@ func TestConformance(t *testing.T) {
 				Crash:        func(b brokers.Broker, src brokers.Source) { b.(*memory.Broker).Crash(src) },
 				Delete: func(b brokers.Broker, topic string) (restore func()) {
 					b.(*memory.Broker).Delete(topic)
-					return func() {} // by the next Publish
+					return func() {} // the next Publish creates it again
 				},
 				PublishUnreadable: func(ctx context.Context, b brokers.Broker, topic string) error {
 					return b.Publish(ctx, topic, torn)

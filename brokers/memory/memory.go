@@ -271,10 +271,11 @@ func (b *Broker) Close(context.Context) error {
 	return nil
 }
 
-// Delete deletes a topic with all that is in it, as an operator may delete a queue
-// that is in use. Deliveries of it are lost. The next Receive of each of its sources
-// is a *brokers.TopicError, and their other topics go on. The topic is there again
-// when it is published to, or opened by more than a reader.
+// Delete deletes a topic and its messages, as an operator may delete a queue that
+// is in use. The leases of its deliveries are lost. The next Receive of each source
+// of the topic returns a *brokers.TopicError, and other topics go on. A Publish
+// creates the topic again, and so does an Open of a subscription that does not
+// only read.
 func (b *Broker) Delete(topic string) {
 	now := b.lock()
 	defer b.unlock(now)

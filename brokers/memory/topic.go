@@ -88,7 +88,7 @@ type topic struct {
 	count       [states]int
 	subs        []*subscription
 	turn        int             // the sub to wake next
-	deleted     bool            // and not used since
+	deleted     bool            // and not created again since
 	blocked     []chan struct{} // publishers that wait for room
 }
 
@@ -150,7 +150,7 @@ func (t *topic) remove(e *entry) {
 	t.admit()
 }
 
-// empty forgets all entries, of which none has an alarm any more.
+// empty forgets all entries. The caller has removed their alarms.
 func (t *topic) empty() {
 	t.ready, t.again, t.lanes = queue{}, nil, make(map[string]*lane)
 	t.first, t.last, t.count = nil, nil, [states]int{}

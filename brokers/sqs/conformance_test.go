@@ -140,7 +140,7 @@ type fleet struct {
 	all    []*link
 }
 
-// delete deletes a queue, which its workers may create again.
+// delete deletes a queue. Its workers may create it again.
 func (f *fleet) delete(topic string) (restore func()) {
 	url, err := f.client.resolve(f.t.Context(), topic)
 	if err == nil {
@@ -156,7 +156,7 @@ func (f *fleet) delete(topic string) (restore func()) {
 	}
 }
 
-// createAnew creates a queue that was deleted, for which SQS wants a minute to pass.
+// createAnew creates a deleted queue again. SQS refuses that for a minute.
 func createAnew(ctx context.Context, c *client, topic string, attributes map[string]string) error {
 	for {
 		_, err := c.create(ctx, topic, attributes)

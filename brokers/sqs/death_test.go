@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// dying is a Retry of d as the pipeline does one that waits for its dead letter.
+// dying returns the Retry by which the pipeline lets d wait for its dead letter.
 func (s *scene) dying(d *brokers.Delivery, delay time.Duration) brokers.Settlement {
 	st := again(d, delay)
 	st.Meta.Attempt = s.sub.MaxAttempts
@@ -21,8 +21,8 @@ func (s *scene) dying(d *brokers.Delivery, delay time.Duration) brokers.Settleme
 	return st
 }
 
-// TestDeathIsCopied carries why a message is dead to any worker, over several
-// waits, with a secret and without.
+// TestDeathIsCopied checks that any worker receives the Death of a message, after
+// several waits, with a secret and without.
 func TestDeathIsCopied(t *testing.T) {
 	for name, o := range map[string]Options{"default": {}, "copies": {Copies: true}, "secret": {Secret: secret}} {
 		t.Run(name, func(t *testing.T) {
@@ -47,8 +47,8 @@ func TestDeathIsCopied(t *testing.T) {
 	}
 }
 
-// TestDeathOnFIFO is in the memory of the worker alone, as all that is of a retry
-// there: another one runs the message again.
+// TestDeathOnFIFO checks that the worker alone remembers a Death, as it does the Meta
+// of every retry on a FIFO queue. Another worker runs the message again.
 func TestDeathOnFIFO(t *testing.T) {
 	hold(t, "jobs.fifo", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		st := s.dying(d, time.Minute)
@@ -66,14 +66,15 @@ func TestDeathOnFIFO(t *testing.T) {
 	})
 }
 
-// TestDeathIsShortened where the message leaves little room for it: the reason and
-// the group stay, and what is cut is named. Without room for that the message waits
-// in place, with all of it for the worker that knows it.
+// TestDeathIsShortened checks a Death for which the message leaves little room. Its
+// reason and fingerprint stay, and Truncated names the parts that are cut. Without
+// room even for these, the message waits in place, and its worker remembers the
+// whole Death.
 func TestDeathIsShortened(t *testing.T) {
 	for name, tt := range map[string]struct {
 		room  int // beside the body
 		short bool
-		here  bool // with this worker only
+		here  bool // only this worker knows the Death
 	}{
 		"room enough": {room: 4000}, "little room": {room: 1300, short: true}, "no room": {room: 300, here: true},
 	} {
@@ -97,7 +98,7 @@ func TestDeathIsShortened(t *testing.T) {
 				got, want := d.Meta.Death, st.Meta.Death
 				if got == nil || got.Reason != want.Reason || got.Attempt != 1 || got.Fingerprint != want.Fingerprint || len(got.ErrorText) < 64 ||
 					!strings.HasPrefix(want.ErrorText, strings.TrimSuffix(got.ErrorText, "…")) || slices.Contains(got.Truncated, "error-message") != tt.short || (got.ErrorText == want.ErrorText) == tt.short {
-					s.Errorf("it waited with %+v, want %+v", got, want)
+					s.Errorf("the message waited with %+v, want %+v", got, want)
 				}
 				s.settle(src, ack(d))
 			})

@@ -181,7 +181,8 @@ func isGone(err error) bool {
 	return code == "QueueDoesNotExist"
 }
 
-// isOfIdentity reports whether err is about who asks, and so about all queues.
+// isOfIdentity reports whether err is about the credentials of the worker, and so
+// about all queues.
 func isOfIdentity(err error) bool {
 	switch code, message := codeOf(err); code {
 	case "InvalidSecurity", "SignatureDoesNotMatch", "InvalidClientTokenId", "MissingAuthenticationToken":

@@ -162,8 +162,8 @@ func TestForgottenQueues(t *testing.T) {
 	})
 }
 
-// TestGoneQueue deletes the only queue of a worker that may not create it. It waits for
-// the queue, stops soon when it is to, and goes on when the queue is there.
+// TestGoneQueue deletes the only queue of a worker that may not create it. The worker
+// waits for the queue, and stops within 30 s when it is told to.
 func TestGoneQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := sqstest.New(sqstest.Options{})
@@ -179,7 +179,7 @@ func TestGoneQueue(t *testing.T) {
 		time.Sleep(time.Hour)
 		begun := time.Now()
 		if w.leave(); time.Since(begun) > 30*time.Second {
-			t.Errorf("Run ended after %v, want it not to wait for what cannot be settled", time.Since(begun))
+			t.Errorf("Run ended after %v, want it not to wait for messages that cannot be settled", time.Since(begun))
 		}
 	})
 }

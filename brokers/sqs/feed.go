@@ -24,7 +24,7 @@ type feed struct {
 	unheard  []request // of a FIFO queue, whose answers got lost
 	failures int       // in a row
 	rest     time.Time
-	gone     bool // the queue is: another one of its name is looked at before it is polled
+	gone     bool // the queue was deleted: restore checks a new queue of its name before a poll
 	pressure pressure
 	single   time.Time // until then a poll asks for one message
 	told     time.Time // when Receive told of a message that is of no use

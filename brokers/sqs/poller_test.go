@@ -134,8 +134,8 @@ func TestOneQueueFails(t *testing.T) {
 	})
 }
 
-// TestUnknownIdentity stops the source, as no queue can be received from, and touches no
-// message.
+// TestUnknownIdentity checks that the source stops, because it can receive from no
+// queue, and that it touches no message.
 func TestUnknownIdentity(t *testing.T) {
 	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		s.publish("b")
@@ -158,13 +158,13 @@ func TestUnknownIdentity(t *testing.T) {
 		if n := s.server.Count(changeBatch) + s.server.Count(deleteBatch) - settled; n != 0 {
 			s.Errorf("%d calls touched messages", n)
 		}
-		s.settle(src, ack(d)) // what the worker holds it may settle
+		s.settle(src, ack(d)) // the worker may still settle the messages that it holds
 	})
 }
 
-// TestLostQueue takes one of two queues away: it is deleted, the right to it is, or its
-// key. The other one flows. The first is reported and looked for a few times a minute,
-// and flows when the cause has gone.
+// TestLostQueue takes one of two queues away: the queue is deleted, the worker loses its
+// rights, or KMS disables the key. The other queue flows. The source reports the lost
+// queue and looks for it a few times a minute, and receives from it when it is back.
 func TestLostQueue(t *testing.T) {
 	for name, tt := range map[string]struct {
 		code string
@@ -207,7 +207,7 @@ func TestLostQueue(t *testing.T) {
 			}
 			minutes(10, func(d *brokers.Delivery) { got++ })
 			if perMinute := float64(losses) / time.Since(begun).Minutes(); perMinute < 2 || perMinute > 6 || got < 100 {
-				s.Errorf("%.1f reports a minute, and %d messages of the other queue; want 2 to 6, and all that there are", perMinute, got)
+				s.Errorf("%.1f reports a minute, and %d messages of the other queue; want 2 to 6, and 100 messages or more", perMinute, got)
 			}
 			if calls := s.countCalls("jobs"); calls > 20*10 {
 				s.Errorf("%d calls about the queue in ten minutes, want a few for each look", calls)
@@ -217,13 +217,13 @@ func TestLostQueue(t *testing.T) {
 			again := false
 			minutes(1, func(d *brokers.Delivery) { again = again || string(d.Message.Body) == "again" })
 			if !again {
-				s.Error("the queue is not received from when it is there again")
+				s.Error("the source does not receive from the queue when it is back")
 			}
 		})
 	}
 }
 
-// countCalls is how many there were about a queue.
+// countCalls returns the number of calls about a queue.
 func (s *scene) countCalls(queue string) (n int) {
 	for _, c := range s.server.Calls() {
 		if c.Queue == queue {
@@ -233,8 +233,8 @@ func (s *scene) countCalls(queue string) (n int) {
 	return n
 }
 
-// TestQueueBackWithOtherSettings refuses a queue that was made anew and keeps messages
-// for less time than they are retried, and no other.
+// TestQueueBackWithOtherSettings creates a deleted queue again, with less retention than
+// its retries take. The source refuses this queue, and no other.
 func TestQueueBackWithOtherSettings(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
 		s.sub.Topics, s.sub.MaxAge = []string{"jobs", "other"}, 3*24*time.Hour
@@ -271,7 +271,7 @@ func (s *scene) remake(src *source, queue string, attributes map[string]string) 
 	}
 }
 
-// awaits receives until a message has come with this body, and an error that says
+// awaits receives until a message with this body has come, and an error that contains
 // part.
 func (s *scene) awaits(src *source, body, part string) {
 	s.Helper()
@@ -281,7 +281,7 @@ func (s *scene) awaits(src *source, body, part string) {
 	for got := false; !got || !heard; {
 		ds, err := src.Receive(ctx, 10)
 		if errors.Is(err, brokers.ErrMisconfigured) || ctx.Err() != nil {
-			s.Fatalf("Receive returned %v; %q came: %t, %q was said: %t", err, body, got, part, heard)
+			s.Fatalf("Receive returned %v; message %q came: %t, error %q came: %t", err, body, got, part, heard)
 		}
 		heard = heard || err != nil && strings.Contains(err.Error(), part)
 		for _, d := range ds {

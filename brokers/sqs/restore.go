@@ -10,15 +10,16 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// lookPace is how long at most a source waits until it looks again for a queue that
-// it cannot receive from, and half of it at least.
+// lookPace is the longest time until a source looks again for a queue that it cannot
+// receive from. The shortest is half of it.
 const lookPace = 20 * time.Second
 
 // mayCreate reports whether queues of the source that are gone are created again, as
 // those of a development server that keeps nothing over a restart.
 func (s *source) mayCreate() bool { return s.broker.options.Create && !s.readOnly }
 
-// miss notes that nothing can be received from the queue of f. mu is held.
+// miss has the next Receive report that the queue of f cannot be received from, and
+// lets the feed rest. mu is held.
 func (s *source) miss(f *feed, err error, now time.Time) {
 	what := "its messages stay in it"
 	if f.gone {
@@ -30,8 +31,8 @@ func (s *source) miss(f *feed, err error, now time.Time) {
 	f.rest = now.Add(lookPace/2 + rand.N(lookPace/2))
 }
 
-// restore looks again at queues that are gone, in the background and once at a time,
-// and creates them if it may. The next Receive tells of it. mu is held.
+// restore looks for the queues that are gone, and creates them if it may. It works in
+// the background, once at a time, and the next Receive reports the result. mu is held.
 func (s *source) restore() {
 	if s.restoring || s.closed {
 		return
@@ -58,8 +59,9 @@ func (s *source) restore() {
 	})
 }
 
-// restoreTopic looks at the queue of a topic, and at those that it needs, as Open
-// does: it may be another one by now. It returns what it has created.
+// restoreTopic looks at the queue of a topic and at the queues that this one needs, as
+// Open does: a queue of the same name may have other settings by now. It returns the
+// queues that it has created.
 func (s *source) restoreTopic(topic string) []string {
 	sub := s.sub
 	sub.Topics = []string{topic}
@@ -76,15 +78,15 @@ func (s *source) restoreTopic(topic string) []string {
 	switch {
 	case err != nil && f.gone:
 		s.miss(f, err, now)
-	case err != nil: // what the topic needs is told of by whoever needs it
+	case err != nil: // the topic itself flows; each send to a queue that is missing reports that, too
 		s.failure = fmt.Errorf("sqs: a queue that %q needs cannot be created: %v", printable(topic)[0], err)
 	case f.gone:
-		if len(created) == 0 && s.mayCreate() { // somebody else has created it, or the service contradicts itself
+		if len(created) == 0 && s.mayCreate() { // another program has created it, or the service contradicts itself
 			s.failure = fmt.Errorf("sqs: the queue of %q was gone for a moment, perhaps with what was in it", printable(topic)[0])
 		}
 		f.gone, f.failures, f.rest = false, 0, now.Add(shortestRest)
 		q := s.broker.learnAll(sub, sites)[0]
-		if f.open == 0 && len(f.items) == 0 { // else it was created as it was
+		if f.open == 0 && len(f.items) == 0 { // else the queue is taken to be as before
 			next := s.newFeed(q)
 			next.paused, next.since, next.rest = f.paused, f.since, f.rest
 			s.feeds[i] = next

@@ -40,8 +40,8 @@ type source struct {
 	notes    notes
 	sweeper  *time.Timer // nil while nothing is held
 	failure  error       // of a poll, not yet reported
-	losses   []error     // of topics, likewise
-	fatal    error       // of all topics, that only an operator can cure
+	losses   []error     // of single topics, not yet reported
+	fatal    error       // of all topics, until an operator cures it
 
 	restoring bool
 	closed    bool

@@ -25,7 +25,7 @@ const (
 	nameDeathRule      = nameDeath + "rule"
 	nameDeathTruncated = nameDeath + "truncated"
 
-	// DeathSignature is what a worker with a secret signs the others with.
+	// DeathSignature is the signature of the others, by a worker with a secret.
 	DeathSignature = nameDeath + "signature"
 )
 
@@ -62,7 +62,7 @@ func textsOf(d *brokers.Death) [8]deathText {
 	}
 }
 
-// safe returns the text as it is written.
+// safe returns the text as a writer sends it: bounded and escaped.
 func (t deathText) safe() string {
 	write := text.Line
 	if t.name == nameDeathStack {
@@ -72,7 +72,7 @@ func (t deathText) safe() string {
 	return s
 }
 
-// death writes why a message is dead, if it is.
+// death writes d, unless it is nil or has no reason.
 func (w *writer) death(d *brokers.Death) {
 	if d == nil || d.Reason == "" {
 		return
@@ -87,7 +87,7 @@ func (w *writer) death(d *brokers.Death) {
 	w.put(nameDeathTruncated, strings.Join(text.Words(d.Truncated), ","), "")
 }
 
-// death reads why a message is dead: nil if it is not, or does not say.
+// death reads why a message is dead. It returns nil if there is no valid reason.
 func (r reader) death() *brokers.Death {
 	if r.value(nameDeathReason) == "" {
 		return nil

@@ -13,7 +13,8 @@ const minCut = 64
 
 // step names headers that [Fit] may shed: one, or all with a prefix that ends in
 // "-". A text whose step has cut is cut to the room that is left, if that is
-// worth it, instead of being dropped. One that is kept is never dropped.
+// worth it, instead of being dropped. A text that is kept is never dropped: at
+// least minCut bytes of it stay.
 type step struct {
 	name, field string
 	cut, kept   bool
@@ -35,15 +36,15 @@ var steps = [...]step{
 // Fit returns the framework headers h, as [Partition] has them, without what has
 // no room in limit bytes of names and values. These go, in this order: the stack,
 // the history, the error text, the details of the origin and the rule of a dead
-// letter, then the history and the details that a copy carries. Of a copy that
-// waits for its dead letter, the stack goes before the history, and the rule
-// last; of its error text at least 64 bytes stay. Stack and text are cut to the
-// room that is left where that is worth it. What a message needs to be handled
-// stays, even if it alone is over the limit.
+// letter, then the history and the details that a copy carries. A copy that
+// waits for its dead letter sheds, in this order: its stack, its history, its
+// error text except for 64 bytes, the details, and its rule. Stack and text are
+// cut to the room that is left where that is worth it. What a message needs to be
+// handled stays, even if it alone is over the limit.
 //
-// In a dead letter, redrive-dlq-truncated names what went, after what it named
-// before. In a copy that waits for its dead letter, redrive-death-truncated does.
-// That counts, too.
+// A header lists the parts that went, after those that it listed before:
+// redrive-dlq-truncated in a dead letter, redrive-death-truncated in a copy that
+// waits for its dead letter. This header counts for the limit, too.
 func Fit(h brokers.Headers, limit int) brokers.Headers {
 	var shed []string
 	note := noteOf(h)
@@ -74,9 +75,10 @@ func Fit(h brokers.Headers, limit int) brokers.Headers {
 	return h
 }
 
-// noteOf is the header that names what was shed of h, "" if none does. A dead
-// letter that is retried and dies again has the record of its earlier death
-// among its headers, and it is the later one that waits.
+// noteOf returns the name of the header that lists the parts shed from h: "" if
+// h is neither a dead letter nor a copy that waits for one. A dead letter may be
+// retried, die again and wait: h then has the headers of both deaths, and the
+// list is that of the later one.
 func noteOf(h brokers.Headers) string {
 	switch {
 	case h.Get(nameDeathReason) != "":
@@ -113,7 +115,7 @@ func size(h brokers.Headers) int {
 	return n
 }
 
-// noteSize is what a note about what was shed takes.
+// noteSize returns the bytes that the list of shed parts takes.
 func noteSize(note string, shed []string) int {
 	if note == "" || len(shed) == 0 {
 		return 0

@@ -99,8 +99,8 @@ func TestFitKeepsEarlierNotes(t *testing.T) {
 	}
 }
 
-// What waits for its dead letter keeps its reason, its group and some of its text,
-// whatever the limit, and says what it has lost.
+// A copy that waits for its dead letter keeps its reason, its fingerprint and 64
+// bytes of its error text at any limit. It lists the parts that it has lost.
 func TestFitOfACopyThatWaits(t *testing.T) {
 	msg, meta := waiting()
 	meta.Death.Truncated = nil

@@ -47,8 +47,8 @@ func TestHeadersOfVersion1(t *testing.T) {
 	}
 }
 
-// A worker of a version that knows of no deaths reads the same of a message that
-// waits for its dead letter, and with it that no attempt is left.
+// A message that waits for its dead letter has all other headers unchanged. A
+// worker of a version without Death reads from them that no attempt is left.
 func TestDeathLeavesTheRestAsItWas(t *testing.T) {
 	m, meta := waiting()
 	plain := slices.DeleteFunc(Encode(m, meta), func(h brokers.Header) bool { return IsDeath(h.Name) })

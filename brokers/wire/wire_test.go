@@ -372,7 +372,7 @@ func TestRandomRoundTrips(t *testing.T) {
 	}
 }
 
-// The longest that a worker writes is read as a whole, single and packed.
+// Readers take the longest copy that a worker writes as a whole, single and packed.
 func TestLongestCopyIsRead(t *testing.T) {
 	name, short, word := strings.Repeat("n", text.MaxName), strings.Repeat("s", text.MaxShort), strings.Repeat("w", text.MaxWord)
 	msg := brokers.Message{ID: name, Topic: name, Key: name, PublishedAt: now}
@@ -390,7 +390,7 @@ func TestLongestCopyIsRead(t *testing.T) {
 	for _, h := range []brokers.Headers{Encode(msg, meta), packedOf(msg, meta)} {
 		gotMsg, got := Decode(h, limits())
 		if !reflect.DeepEqual(got, meta) || !reflect.DeepEqual(gotMsg, msg) {
-			t.Errorf("%d bytes were written, and read is\n%+v\nwant\n%+v", size(h), got, meta)
+			t.Errorf("a copy of %d bytes is read as\n%+v\nwant\n%+v", size(h), got, meta)
 		}
 	}
 }

@@ -76,8 +76,9 @@ func (s Secret) Seal() (Seal, error) {
 // order. It is not over the headers of the user, types, or the record of a dead
 // letter. It does not end: whoever has seen a signed copy can send it again.
 //
-// The headers of a death have a signature of their own, which is over the other
-// one, too. So a worker of a version that knows of no deaths believes the rest.
+// The headers of a Death have a signature of their own, which covers the first
+// signature, too. So a worker of a version without Death believes the other
+// headers.
 type Seal struct {
 	keys []func(text []byte) []byte // its HMAC by each key: functions, so that no key is printed
 }
@@ -91,7 +92,8 @@ const SignatureHeader = "redrive-signature"
 
 const signatureVersion = "1."
 
-// SignatureSize is by how many bytes SignPacked makes a text longer that has h.
+// SignatureSize returns the bytes that SignPacked adds to a text with the headers
+// h.
 func SignatureSize(h brokers.Headers) int {
 	value := len(signatureVersion) + base64.RawURLEncoding.EncodedLen(sha256.Size)
 	size := len(`,"signature":""`) + value
@@ -157,7 +159,8 @@ func (s Seal) Believes(h brokers.Headers, topic, id string, body []byte) bool {
 		(!hasDeath(notes) || s.signed(notes, wire.DeathSignature, canonicalDeath(notes, notes.Get(SignatureHeader))))
 }
 
-// signed reports whether the one signature of this name among notes is over text.
+// signed reports whether notes have one signature of this name, and one of the
+// keys has signed text with it.
 func (s Seal) signed(notes brokers.Headers, name string, text []byte) bool {
 	signature, ok := parseSignature(notes, name)
 	return ok && slices.ContainsFunc(s.keys, func(key func([]byte) []byte) bool { return hmac.Equal(signature, key(text)) })
@@ -216,8 +219,8 @@ func canonical(notes brokers.Headers, topic, id string, body []byte) []byte {
 	return joined(notes, SignatureHeader, signatureVersion, topic, id, string(sum[:]))
 }
 
-// canonicalDeath is that of the headers of a death, which belong to the message of
-// the other signature.
+// canonicalDeath is the text that is signed for a Death: its headers, and the
+// signature of the message that they belong to.
 func canonicalDeath(notes brokers.Headers, signature string) []byte {
 	notes = slices.DeleteFunc(slices.Clone(notes), func(h brokers.Header) bool { return h.Name == wire.DeathSignature || !wire.IsDeath(h.Name) })
 	return joined(notes, wire.DeathSignature, signatureVersion, signature)

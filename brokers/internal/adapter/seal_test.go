@@ -108,8 +108,9 @@ func TestSealWithDamage(t *testing.T) {
 	}
 }
 
-// TestSealOfADeath signs why a message is dead apart from the rest: who knows of no
-// deaths believes that, and who does believes neither if one is wrong.
+// TestSealOfADeath checks that a Death has a signature of its own. A worker of a
+// version without Death believes the other headers. A worker that knows Death
+// believes no header if one of the signatures is wrong.
 func TestSealOfADeath(t *testing.T) {
 	m, meta := copied()
 	seal := sealOf(t, oldKey)
@@ -124,11 +125,11 @@ func TestSealOfADeath(t *testing.T) {
 	inOne := append(user, brokers.Header{Name: wire.Packed, Value: string(signed)})
 	for name, h := range map[string]brokers.Headers{"single": single, "packed": inOne} {
 		if !seal.Believes(h, m.Topic, m.ID, m.Body) || seal.Believes(h, m.Topic, m.ID, []byte("other")) {
-			t.Errorf("%s: believed of its own message and of no other, want that", name)
+			t.Errorf("%s: want it believed for its own message, and for no other", name)
 		}
 	}
 	if before := alive.Get(SignatureHeader); single.Get(SignatureHeader) != before {
-		t.Errorf("with a death the signature is %s, and a worker that knows of none expects %s", single.Get(SignatureHeader), before)
+		t.Errorf("with a death the signature is %s, but a worker of a version without Death expects %s", single.Get(SignatureHeader), before)
 	}
 	for i, header := range single {
 		if !wire.IsDeath(header.Name) {
@@ -137,12 +138,12 @@ func TestSealOfADeath(t *testing.T) {
 		changed := append(brokers.Headers(nil), single...)
 		changed[i].Value = "2"
 		if seal.Believes(changed, m.Topic, m.ID, m.Body) || seal.Believes(append(changed[:i:i], changed[i+1:]...), m.Topic, m.ID, m.Body) {
-			t.Errorf("another %s is believed, or none", header.Name)
+			t.Errorf("a copy with another %s, or without it, is believed", header.Name)
 		}
 	}
 	forged := append(alive[:len(alive):len(alive)], brokers.Header{Name: "redrive-death-reason", Value: "poison"})
 	if seal.Believes(forged, m.Topic, m.ID, m.Body) {
-		t.Error("a death that nobody signed is believed beside a signature of the rest")
+		t.Error("an unsigned death is believed beside a signature of the other headers")
 	}
 	other := m
 	other.Body = []byte("other")
