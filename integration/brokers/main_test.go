@@ -51,6 +51,7 @@ func TestParseRun(t *testing.T) {
 // TestRunWithBrokersOfOnesOwn starts none, and says how the command ended.
 func TestRunWithBrokersOfOnesOwn(t *testing.T) {
 	t.Setenv("REDRIVE_ENGINE", "none") // a harness could not be made
+	t.Setenv("REDRIVE_NIGHTLY", "")
 	t.Setenv("REDRIVE_KAFKA_URL", "mine:9092")
 	t.Setenv("REDRIVE_KAFKA39_URL", "mine:9093")
 	if err := run(t.Context(), []string{"-only", "kafka", "sh", "-c", `test "$REDRIVE_KAFKA_URL" = mine:9092`}); err != nil {

@@ -62,6 +62,7 @@ func TestSomeBrokersAreForTheNight(t *testing.T) {
 }
 
 func TestProductsHaveTheirOwnAddresses(t *testing.T) {
+	t.Setenv("REDRIVE_NIGHTLY", "")
 	t.Setenv("REDRIVE_REDIS_URL", "redis://mine:6379/3")
 	t.Setenv("REDRIVE_SQS_URL", "http://mine:9324")
 	got := map[string]string{}
