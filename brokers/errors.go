@@ -46,7 +46,7 @@ var (
 // TopicError reports that a source receives nothing from one of its topics for
 // now: the topic was deleted, for example, or created again with settings that
 // lose messages. Other topics go on. The source looks for the topic a few times
-// a minute, reports it each time, and receives from it again when it can.
+// a minute, may report it each time, and receives from it again when it can.
 type TopicError struct {
 	Topic string
 

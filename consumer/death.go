@@ -72,8 +72,8 @@ func (d *delivery) metaToKeep() brokers.Meta {
 
 // pause bounds how long a dead message waits in the broker. The time is random,
 // between least and the time since its death. The time since its death counts as
-// at least first and at most most. So its dead letter is late by little more than
-// the dead-letter topic was down, and long outages cost the broker few deliveries.
+// at least first and at most most. So the next try comes within about as long
+// after an outage as that lasted, and long outages cost the broker few deliveries.
 type pause struct{ least, first, most time.Duration }
 
 var (

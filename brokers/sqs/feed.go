@@ -34,6 +34,9 @@ type feed struct {
 	keep   time.Duration // for so long a pause leaves the buffer as it is
 }
 
+// idle reports whether no poll of f is open and none of its messages waits.
+func (f *feed) idle() bool { return f.open == 0 && len(f.items) == 0 }
+
 // singly is for how long polls ask for one message after a retry: longer than
 // most retries of a message are apart.
 const singly = 15 * time.Minute

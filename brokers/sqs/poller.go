@@ -63,7 +63,7 @@ func (s *source) poll(demand int, now time.Time) (next time.Time) {
 			continue
 		}
 		if f.gone {
-			if f.open == 0 && len(f.items) == 0 {
+			if f.idle() {
 				s.restore()
 			}
 			continue

@@ -40,7 +40,7 @@ func (s *source) restore() {
 	s.restoring = true
 	var topics []string
 	for _, f := range s.feeds {
-		if f.gone || s.mayCreate() {
+		if f.gone && f.idle() || !f.gone && s.mayCreate() {
 			topics = append(topics, f.topic)
 		}
 	}
@@ -80,17 +80,14 @@ func (s *source) restoreTopic(topic string) []string {
 		s.miss(f, err, now)
 	case err != nil: // the topic itself flows; each send to a queue that is missing reports that, too
 		s.failure = fmt.Errorf("sqs: a queue that %q needs cannot be created: %v", printable(topic)[0], err)
-	case f.gone:
+	case f.gone && f.idle(): // else it is looked at again when its polls have ended
 		if len(created) == 0 && s.mayCreate() { // another program has created it, or the service contradicts itself
 			s.failure = fmt.Errorf("sqs: the queue of %q was gone for a moment, perhaps with what was in it", printable(topic)[0])
 		}
 		f.gone, f.failures, f.rest = false, 0, now.Add(shortestRest)
-		q := s.broker.learnAll(sub, sites)[0]
-		if f.open == 0 && len(f.items) == 0 { // else the queue is taken to be as before
-			next := s.newFeed(q)
-			next.paused, next.since, next.rest = f.paused, f.since, f.rest
-			s.feeds[i] = next
-		}
+		next := s.newFeed(s.broker.learnAll(sub, sites)[0])
+		next.paused, next.since, next.rest = f.paused, f.since, f.rest
+		s.feeds[i] = next
 	}
 	return created
 }
