@@ -247,8 +247,10 @@ func (c *checker) report(d *delivery, e *event, causes []cause) {
 // delivered, some each second, and what was given back.
 func (c *checker) startPaced(d *delivery, e *event) {
 	const saved, share, floor = 20, 0.1, 1.0
-	again := slices.ContainsFunc(d.next, func(j judgement) bool { return j.split })
-	if d.paid = e.First > 0 && !d.mayProbe && !again; !d.paid {
+	if slices.ContainsFunc(d.next, func(j judgement) bool { return j.split }) {
+		return // in a smaller batch, with the token that it has
+	}
+	if d.paid = e.First > 0 && !d.mayProbe; !d.paid {
 		return
 	}
 	g := c.guards(d)[0]
