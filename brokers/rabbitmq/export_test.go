@@ -14,6 +14,14 @@ func (b *Broker) SetGrace(d time.Duration) { b.grace = d }
 // gone. Call it before Open.
 func (b *Broker) SetLook(d time.Duration) { b.look = d }
 
+// IsCalm reports whether a source starts and ends no consumers at the moment.
+func IsCalm(s brokers.Source) bool {
+	b := s.(*source)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.session != nil && !b.session.busy.Load()
+}
+
 // HoldAcks makes acks wait for those of earlier deliveries for d, so that no
 // machine is too slow for them to travel together. Call it before Open.
 func (b *Broker) HoldAcks(d time.Duration) { b.paces = paces{d, d, d} }

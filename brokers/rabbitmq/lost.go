@@ -22,6 +22,12 @@ func (n *session) cancelled(in *intake) {
 	n.source.woken.Wake()
 }
 
+// isGone reports whether the queue of in is deleted, of which the broker is about to
+// tell its consumers. Another consumer would cost the channel.
+func (n *session) isGone(in *intake) bool {
+	return errors.Is(explain(n.try(n.passively(in.queue))), brokers.ErrNotFound)
+}
+
 // reconsume consumes again from the queues of ins that are there. The others stay
 // parked until it is time to look again.
 func (n *session) reconsume(ins []*intake) error {
@@ -31,8 +37,8 @@ func (n *session) reconsume(ins []*intake) error {
 		ended, unsure := in.ended, in.feed.unsure
 		in.ended = false
 		n.source.mu.Unlock()
-		if ended {
-			if err := n.stop([]*intake{in}); err != nil { // on its other lanes
+		if ended { // the worker keeps what it has: none of it can go back
+			if err := in.leave((*lane).cancel); err != nil {
 				return err
 			}
 		}

@@ -82,6 +82,14 @@ func (p *pair) next(d time.Duration) *brokers.Delivery {
 	}
 }
 
+// loses deletes a queue at a moment when the worker starts no consumer on it, which
+// would end the session.
+func (p *pair) loses(queue string) {
+	p.Helper()
+	p.await("the worker starts no consumer", func() bool { return rabbitmq.IsCalm(p.source) })
+	p.delete(queue)
+}
+
 // gets receives one message, and acks it.
 func (p *pair) gets(body string) {
 	p.Helper()
@@ -118,7 +126,7 @@ func TestQueueDeletedInUse(t *testing.T) {
 		ds := []*brokers.Delivery{p.next(patience), p.next(patience)}
 		p.sends(p.other, "held beside")
 		beside := p.next(patience)
-		p.delete(p.topic)
+		p.loses(p.topic)
 		p.sends(p.other, "beside")
 		p.gets("beside")
 		p.hears(p.topic, "does not exist any more", "lost", "create it again", "other topics go on")
@@ -157,6 +165,31 @@ func TestQueueDeletedInUse(t *testing.T) {
 	})
 }
 
+// The same holds for a topic in order, whose messages otherwise go back by the end of
+// its channel.
+func TestOrderedQueueDeletedInUse(t *testing.T) {
+	inPairs(t, false, func(p *pair) {
+		p.closeSource()
+		sub := p.subscription(p.topic, p.other)
+		sub.Ordered = true
+		src, err := p.broker.Open(p.Context(), sub)
+		if err != nil {
+			p.Fatal(err)
+		}
+		p.source = src
+		p.sends(p.topic, "in hand")
+		d := p.next(patience)
+		p.loses(p.topic)
+		p.hears(p.topic, "does not exist any more")
+		p.ack(d)
+		if err := p.broker.Declare(p.Context(), p.topic); err != nil {
+			p.Fatal(err)
+		}
+		p.sends(p.topic, "anew")
+		p.gets("anew")
+	})
+}
+
 // Whoever deletes a queue and declares it anew at once has it consumed from again, and
 // that is told: what was in it is lost.
 func TestQueueReplacedInUse(t *testing.T) {
@@ -164,6 +197,7 @@ func TestQueueReplacedInUse(t *testing.T) {
 		if !p.drops() {
 			p.Skip("RabbitMQ 3.10 tells no consumer of a quorum queue that is declared anew within milliseconds, and keeps from it what it hands out to it")
 		}
+		p.loses(p.topic)
 		p.redeclare(p.topic, p.topicArgs())
 		p.hears(p.topic, "the broker has ended the consumers", "from which the worker receives again")
 		p.sends(p.topic, "anew")
@@ -179,7 +213,7 @@ func TestQueueReplacedInUse(t *testing.T) {
 // change that.
 func TestQueueBackWithOtherArguments(t *testing.T) {
 	inPairs(t, false, func(p *pair) {
-		p.delete(p.topic)
+		p.loses(p.topic)
 		p.hears(p.topic, "does not exist any more")
 		p.redeclare(p.topic, amqp.Table{"x-message-ttl": int64(3600000)})
 		p.hears(p.topic, "its messages stay in it", "x-message-ttl is 3600000")
@@ -249,7 +283,7 @@ func (w *world) consumers(queue string) (n int) {
 // to declare nothing.
 func TestQueueOfRetriesDeletedInUse(t *testing.T) {
 	eachWay(t, func(p *pair, verify bool) {
-		p.delete(p.retries())
+		p.loses(p.retries())
 		if verify {
 			p.hears(p.topic, p.retries(), "the retries that were in it are lost", "redrive doctor --topology")
 			p.sends(p.other, "beside")
@@ -336,7 +370,7 @@ func TestReadersGoOn(t *testing.T) {
 			p.Fatal(err)
 		}
 		p.source = src
-		p.delete(p.topic)
+		p.loses(p.topic)
 		p.sends(p.other, "beside")
 		p.gets("beside")
 		p.hears(p.topic, "does not exist any more", "create it again")

@@ -275,16 +275,24 @@ func (n *session) stop(ins []*intake) error {
 		if in.ordered {
 			end = (*lane).shut
 		}
-		for _, l := range in.group.lanes {
-			if err := end(l, in); err != nil {
-				return err
-			}
+		if err := in.leave(end); err != nil {
+			return err
 		}
-		in.pumps.Wait()
-		in.lanes = 0
-		in.wanted.Store(0)
 	}
 	n.vacate(ins)
+	return nil
+}
+
+// leave ends the consumers of in on each lane.
+func (in *intake) leave(end func(*lane, *intake) error) error {
+	for _, l := range in.group.lanes {
+		if err := end(l, in); err != nil {
+			return err
+		}
+	}
+	in.pumps.Wait()
+	in.lanes = 0
+	in.wanted.Store(0)
 	return nil
 }
 
@@ -336,7 +344,12 @@ func (n *session) grow(now time.Time) {
 				return
 			}
 		} else if more > 0 {
-			n.change(func() error { return n.extend(in, more) })
+			n.change(func() error {
+				if n.isGone(in) {
+					return nil
+				}
+				return n.extend(in, more)
+			})
 			return
 		}
 	}

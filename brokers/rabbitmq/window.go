@@ -83,7 +83,7 @@ func (l *lane) widen() {
 // is, unless something is on its way to that; the caller holds the lock.
 func (l *lane) replace(in *intake) error {
 	g, wanted := l.consumers[in], int(in.wanted.Load())
-	if l.ended || g.prefetch == 0 || wanted <= g.prefetch || !in.quiet(g.prefetch) {
+	if l.ended || g.prefetch == 0 || wanted <= g.prefetch || !in.quiet(g.prefetch) || l.session.isGone(in) {
 		return nil
 	}
 	if err := l.end(in, g.tag); err != nil {
