@@ -70,12 +70,12 @@ func (d *delivery) metaToKeep() brokers.Meta {
 
 // pause is how long a dead message waits in the broker, with full jitter: from
 // least to as long as it has been dead, which counts as first at least and as
-// most at most. So its dead letter is late by little more than the dead-letter
+// most at most. So its dead letter is late by about as long as the dead-letter
 // topic was down, and long outages cost the broker few deliveries.
 type pause struct{ least, first, most time.Duration }
 
 var (
-	forRoom    = pause{2 * time.Second, 10 * time.Second, 5 * time.Minute} // in this process
+	forRoom    = pause{2 * time.Second, 10 * time.Second, 3 * time.Minute} // in this process
 	forMending = pause{time.Minute, 2 * time.Minute, time.Hour}            // what the broker refuses to bury
 )
 

@@ -171,7 +171,7 @@ func (s *sender[T]) sent(batch []T, n int, failed []T) {
 			s.since = now
 		}
 		s.failures++
-		backoff := s.backoff // no longer than it has failed: what is sent again is late by little more than the target was down
+		backoff := s.backoff // no longer than it has failed, so that nothing is late by much more than the target was down
 		backoff.Cap = min(backoff.Cap, max(backoff.Base, now.Sub(s.since)))
 		s.retryAt = now.Add(backoff.Delay(s.failures, 0, rand.Float64()))
 	case s.down && s.retryAt.Before(soonest):

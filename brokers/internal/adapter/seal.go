@@ -157,6 +157,17 @@ func (s Seal) Believes(h brokers.Headers, topic, id string, body []byte) bool {
 		(!hasDeath(notes) || s.signed(notes, wire.DeathSignature, canonicalDeath(notes, notes.Get(SignatureHeader))))
 }
 
+// Progress returns the headers to read of h, all single, and whether they are
+// believed. A worker of a version that knows of no deaths passes on those headers
+// with a new signature of the others: then the death alone is not believed.
+func (s Seal) Progress(h brokers.Headers, topic, id string, body []byte) (brokers.Headers, bool) {
+	if s.Believes(h, topic, id, body) {
+		return h, true
+	}
+	living := slices.DeleteFunc(slices.Clone(h), func(header brokers.Header) bool { return wire.IsDeath(header.Name) })
+	return living, s.Believes(living, topic, id, body)
+}
+
 // signed reports whether the one signature of this name among notes is over text.
 func (s Seal) signed(notes brokers.Headers, name string, text []byte) bool {
 	signature, ok := parseSignature(notes, name)
