@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// hostile are units that are repeated to make Redact slow.
+// hostile are texts that the tests repeat to make Redact slow.
 var hostile = []string{
 	"password=", "password ", "password: ", "secret:(", "token=[", "key=\"", "\\\"password\\\":\\\"", "pass", "-", "p", "1", "4111 ", "4111-", "DE89 ", "DE89", "A1",
 	"://", "://a", "a:b@", ":@", "@", "eyJaaaaaaaaaaa.", "SG.", "SG.1", "hvs.", "dp.1.", "ghp_", "ghp_1", "Authorization: ", "Authorization: Bearer ", "Authorization: Digest a=\"b\", ",
@@ -16,8 +16,9 @@ var hostile = []string{
 	"a.", "a/", "//", "//a:b@", "mysql a.", "login -p ", "auth: [", "{", "password: \"\\", "key=\"a\" ", "IBAN GB12 ABCD ", "bot1:A", "1|a", "MMMMMMMMMMMMMMMMMMMMMMMM.a.",
 }
 
-// TestRedactIsLinear repeats each unit half a million bytes long. That takes a tenth
-// of a second; if the time grew with the square of the length, it would take minutes.
+// TestRedactIsLinear repeats each unit until the text has half a million bytes.
+// Redact takes a tenth of a second. If its time grew with the square of the
+// length, it would take minutes.
 func TestRedactIsLinear(t *testing.T) {
 	for _, unit := range hostile {
 		start := time.Now()
@@ -28,7 +29,8 @@ func TestRedactIsLinear(t *testing.T) {
 	}
 }
 
-// BenchmarkRedactTexts redacts 8 KiB, the most that is kept of an error.
+// BenchmarkRedactTexts redacts 8 KiB, the longest error that a dead letter
+// keeps.
 func BenchmarkRedactTexts(b *testing.B) {
 	const size = 8 << 10
 	for name, unit := range map[string]string{
@@ -45,7 +47,8 @@ func BenchmarkRedactTexts(b *testing.B) {
 	}
 }
 
-// BenchmarkRedactHostile takes eight times as long for eight times as much.
+// BenchmarkRedactHostile redacts hostile texts of 1 KiB and 8 KiB: the second
+// should take eight times as long as the first.
 func BenchmarkRedactHostile(b *testing.B) {
 	for _, n := range []int{1 << 10, 8 << 10} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
