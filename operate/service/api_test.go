@@ -29,7 +29,7 @@ type desk struct {
 	tasks    map[string]Task
 	attempts map[string][]Attempt
 	broken   error
-	counted  int // by Usage
+	counted  int // calls of Usage
 }
 
 func newDesk() *desk {
