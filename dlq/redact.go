@@ -21,8 +21,8 @@ const (
 //
 //   - the value after a name that ends in password, secret, token, key,
 //     credentials, authorization, cookie, session and the like: password=hunter2,
-//     "api_key": "…", password is …, <password>…</password>; of an object or array
-//     all that is in it
+//     "api_key": "…", password is …, <password>…</password>; if the value is an
+//     object or array, all of its contents
 //   - the value of a command's flag: --password …, mysql -p…, curl -u user:…
 //   - what follows Bearer and Basic, and the header Authorization with any scheme
 //   - user and password in a URL or a data source name, as in
@@ -47,10 +47,10 @@ func Redact(text string) string {
 type redactor struct {
 	text  string
 	out   []byte
-	done  int    // what is copied or left out
+	done  int    // bytes of text that are copied or left out
 	token int    // start of the current run without spaces and quotes
-	colon bool   // there is a colon in it
-	flag  string // has a password, in the command on the current line
+	colon bool   // the current run has a colon
+	flag  string // flag with a password, of the command on the current line
 }
 
 // step looks at what begins at i and returns where to go on.
@@ -61,12 +61,12 @@ func (r *redactor) step(i int) int {
 	case strings.HasPrefix(r.text[i:], "//"):
 		return r.url(i + len("//"))
 	case c == '/' && !r.colon:
-		r.token = len(r.text) // a path is no user
+		r.token = len(r.text) // a path is not a user name
 	case c == ':':
 		r.colon = true
 	case c == '@' && r.colon && i > r.token:
 		r.drop(r.token, i)
-	case (c == '?' || c == '&') && strings.HasPrefix(r.text[i+1:], "code="): // OAuth hands out tokens for it
+	case (c == '?' || c == '&') && strings.HasPrefix(r.text[i+1:], "code="): // OAuth exchanges the code for a token
 		from := i + len("?code=")
 		if n := until(r.text[from:], spaces+quotes+"&#<>"); n >= 10 {
 			return r.drop(from, from+n)
@@ -88,7 +88,8 @@ func (r *redactor) drop(from, to int) int {
 	return to
 }
 
-// word handles a word that begins at i, and what it says of the text after it.
+// word handles a word that begins at i. It drops the word if it is a secret, or
+// the secret that the word announces.
 func (r *redactor) word(i int) int {
 	end := i
 	for end < len(r.text) && isWord(r.text[end]) {
@@ -101,17 +102,20 @@ func (r *redactor) word(i int) int {
 	return r.drop(from, to)
 }
 
-// assignment is what is between a name and its value: "=" or ":", as it is or
-// escaped for a URL, or the word "is"; before it the closing quote of the name, and
-// perhaps the name "value"; after it a type, which spew writes, as in (string)
-// (len=7) "hunter2", and the opening quote of the value. Quotes may be escaped.
+// assignment matches the text between a name and its value. The sign is "=" or
+// ":", plain or escaped for a URL, or "->", "is" or "was". Before the sign
+// there may be the closing quote of the name and the name "value". After it
+// there may be a type, as spew writes it, as in (string) (len=7) "hunter2", and
+// the opening quote of the value. Quotes may be escaped.
 var assignment = regexp.MustCompile(`(?i)^[\s"'\x60\\]*(?:[\s"'\x60\\,]+value[\s"'\x60\\]*)?([=:]|->|%3[da]|\s(?:is|was)[\s:])[\s=:>]*` +
 	`(?:(?:\([*\[\]\w./]+\))+ *\(*\(len=\d+(?: cap=\d+)?\) *)?(\\*["'\x60])?`)
 
-// attribute is what follows the name in <add key="DbPassword" value="hunter2">.
+// attribute matches the text after the name in
+// <add key="DbPassword" value="hunter2">.
 var attribute = regexp.MustCompile(`(?i)^[^"'=]+["']\s+value\s*=`)
 
-// value returns the span of the secret that text[i:end] announces, or end twice.
+// value returns the span of the secret that the word text[i:end] announces. If
+// there is none, it returns end twice.
 func (r *redactor) value(i, end int) (from, to int) {
 	if r.flag == "" && (end == len(r.text) || strings.IndexByte(".,;/()[]{}|+", r.text[end]) >= 0) {
 		return end, end
@@ -155,8 +159,9 @@ func (r *redactor) value(i, end int) (from, to int) {
 	return from, from + len(value)
 }
 
-// following handles a word and, without a sign between them, the secret after it:
-// of a flag, of a scheme, or of a name, as in "password hunter2".
+// following returns the span of a secret that follows a word without a sign
+// between them. The word is a flag, a scheme, or a name, as in "password
+// hunter2".
 func (r *redactor) following(word string, secrecy secrecy, end int) (from, to int) {
 	flagged, user, scheme := word == strings.TrimSpace(r.flag), word == "-u" || strings.HasSuffix(word, "-user"), isScheme(word)
 	if !flagged && (!isSpace(r.text[end]) || secrecy <= key && !user && !scheme) {
@@ -176,11 +181,11 @@ func (r *redactor) following(word string, secrecy secrecy, end int) (from, to in
 		return end, end
 	case user:
 		flagged = strings.IndexByte(value, ':') > 0 && !strings.Contains(value, "://")
-	case scheme: // not in a sentence, or in a header WWW-Authenticate
+	case scheme: // no secret in a sentence, or in the header WWW-Authenticate
 		flagged = !quoted && !isPlain(value) && !strings.HasPrefix(value, "realm=") && (name != "basic" && name != "digest" || !isLower(value))
 	case word[0] == '-':
 		flagged = flagged || quoted || value[0] != '-'
-	case quoted: // a secret or token has a name of its own there: secret "db" not found
+	case quoted: // after "secret" or "token", the quotes can hold a name: secret "db" not found
 		flagged = strings.Contains(name, "pass") || strings.HasSuffix(name, "pwd") || name == "by"
 	default:
 		flagged = isWord(value[0]) && len(value) >= 6 && strings.ContainsAny(value, digits)
@@ -195,18 +200,19 @@ func isScheme(word string) bool {
 	return slices.ContainsFunc([]string{"basic", "bearer", "digest", "apikey", "negotiate"}, func(s string) bool { return strings.EqualFold(s, word) })
 }
 
-// isPlain reports whether a word is one that stands in the place of a secret.
+// isPlain reports whether a word is an ordinary one that can stand where a
+// secret would, as in "password is wrong".
 func isPlain(word string) bool {
 	return strings.Contains(" auth authentication authorization token tokens scheme realm credentials access header error failed is was not and or "+
 		"required missing invalid incorrect wrong empty expired unset none null nil true false ", " "+strings.ToLower(strings.TrimRight(word, "]"))+" ")
 }
 
-// looksSecret reports whether a value is no word of a sentence.
+// looksSecret reports whether a value looks like a secret, not like a word.
 func looksSecret(value string) bool {
 	return len(value) >= 6 && (strings.ContainsAny(value, digits+"!@#$%^&*+") || strings.ContainsAny(strings.TrimLeft(value, uppers), uppers))
 }
 
-// closing returns where the quote is that ends the value at from.
+// closing returns the index of the quote that ends the value at from.
 func (r *redactor) closing(from int, opening string) int {
 	quote := opening[len(opening)-1]
 	for i := from; i < len(r.text); i++ {
@@ -217,11 +223,12 @@ func (r *redactor) closing(from int, opening string) int {
 	return len(r.text)
 }
 
-// parameters are what is after the name Authorization: a scheme and a word, or
-// several with commas between them.
+// parameters matches the value of Authorization: a scheme and a word, or a
+// scheme and several words with commas between them.
 var parameters = regexp.MustCompile("^[A-Za-z][A-Za-z0-9-]{0,23}:? +(?:[^\\s\"'`,]*(?:\"[^\"]*\"?)?, *)*(?:[^\\s\"'`,]*=\"[^\"]*\"?|[^\\s\"'`,]*)")
 
-// unquoted returns the length of the value of a name, with what follows a scheme.
+// unquoted returns the length of a value without quotes. If the value begins
+// with a scheme, the word after the scheme counts, too.
 func unquoted(name, rest string) int {
 	switch end := wordEnd(rest); {
 	case strings.HasSuffix(name, "cookie"):
@@ -259,7 +266,7 @@ func (r *redactor) inside(i, end int) (from, to int) {
 
 // url takes user and password out of a URL whose authority begins at i.
 func (r *redactor) url(i int) int {
-	token := r.text[i:min(len(r.text), i+4<<10)] // not farther
+	token := r.text[i:min(len(r.text), i+4<<10)] // the longest URL that is examined
 	token = token[:until(token, spaces+quotes+"<>")]
 	authority := token[:until(token, "/?#")]
 	at := strings.LastIndexByte(authority, '@')
@@ -276,7 +283,7 @@ func (r *redactor) url(i int) int {
 	return r.token
 }
 
-// near is as much of the text from i on as patterns look at.
+// near returns the 400 bytes of text from i on: patterns examine no more.
 func near(text string, i int) string { return text[i:min(len(text), i+400)] }
 
 // wordEnd returns how far s goes without spaces and quotes.
@@ -289,7 +296,7 @@ func until(s, stops string) int {
 	return len(s)
 }
 
-// skip returns where the characters of set end that begin at i.
+// skip returns the index of the first character from i on that is not in set.
 func skip(s string, i int, set string) int { return len(s) - len(strings.TrimLeft(s[i:], set)) }
 
 // isWord takes "-" and "_" along, as in X-Api-Key.

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// hostile are units that are repeated to make Redact slow. BenchmarkRedactHostile
-// shows that the time grows with the length, and no faster.
+// hostile are texts that the tests repeat to make Redact slow.
+// BenchmarkRedactHostile shows that its time grows with the length, and no faster.
 var hostile = []string{
 	"password=", "password ", "password: ", "secret:(", "token=[", "key=\"", "\\\"password\\\":\\\"", "pass", "-", "p", "1", "4111 ", "4111-", "DE89 ", "DE89", "A1",
 	"://", "://a", "a:b@", ":@", "@", "eyJaaaaaaaaaaa.", "SG.", "SG.1", "hvs.", "dp.1.", "ghp_", "ghp_1", "Authorization: ", "Authorization: Bearer ", "Authorization: Digest a=\"b\", ",
@@ -16,7 +16,8 @@ var hostile = []string{
 	"a.", "a/", "//", "//a:b@", "mysql a.", "login -p ", "auth: [", "{", "password: \"\\", "key=\"a\" ", "IBAN GB12 ABCD ", "bot1:A", "1|a", "MMMMMMMMMMMMMMMMMMMMMMMM.a.",
 }
 
-// BenchmarkRedactTexts redacts 8 KiB, the most that is kept of an error.
+// BenchmarkRedactTexts redacts 8 KiB, the longest error that a dead letter
+// keeps.
 func BenchmarkRedactTexts(b *testing.B) {
 	const size = 8 << 10
 	for name, unit := range map[string]string{
@@ -33,7 +34,8 @@ func BenchmarkRedactTexts(b *testing.B) {
 	}
 }
 
-// BenchmarkRedactHostile takes eight times as long for eight times as much.
+// BenchmarkRedactHostile redacts hostile texts of 1 KiB and 8 KiB: the second
+// should take eight times as long as the first.
 func BenchmarkRedactHostile(b *testing.B) {
 	for _, n := range []int{1 << 10, 8 << 10} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -6,14 +6,16 @@ import (
 	"strings"
 )
 
-// token is a word with a prefix, a digit and at least so many characters.
+// token is the shape of a secret word: it begins with prefix, has a digit, and
+// has at least min characters.
 type token struct {
 	min    int
 	prefix string
 }
 
-// vendors have tokens with one of several prefixes, which they document, or gitleaks
-// (github.com/gitleaks/gitleaks) knows. Lengths are rounded down.
+// vendors lists the tokens of vendors by their prefixes. The prefixes are
+// documented by the vendor or known to gitleaks (github.com/gitleaks/gitleaks).
+// Lengths are rounded down.
 var vendors = [...]token{
 	{12, "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat-"}, // GitHub, GitLab
 	{20, "glagent- glcbt- gldt- glft- glimt- gloas- glptt- glrt- glsoat- GR1348941"},
@@ -30,7 +32,7 @@ var vendors = [...]token{
 	{20, "hvb. hvr. hvs. dp.ct. dp.pt. dp.st. dp.sa. AGE-SECRET-KEY-1"}, // Vault, Doppler, age
 }
 
-// tokens are those of vendors by their first letter.
+// tokens are the tokens of vendors by the first letter of their prefix.
 var tokens = func() (t [256][]token) {
 	for _, v := range vendors {
 		for prefix := range strings.FieldsSeq(v.prefix) {
@@ -40,14 +42,16 @@ var tokens = func() (t [256][]token) {
 	return t
 }()
 
-// shapes are secrets without such a prefix: keys of AWS and DigitalOcean, tokens of
-// Telegram, of an application of Meta, and of Discord.
+// shapes matches secrets that vendors does not list: keys of AWS and
+// DigitalOcean, and tokens of Telegram, of an application of Meta, and of
+// Discord.
 var shapes = regexp.MustCompile(`^(A[KS]IA[A-Z0-9]{16}|DO[08]0[A-Z0-9]{16}|(?:bot)?\d{5,16}:A[\w-]{34}|\d{13,17}\|[\w-]{25,32}|[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,40})(?:[^\w-]|$)`)
 
 // webhooks are addresses whose path is the secret.
 var webhooks = regexp.MustCompile(`^[\w.-]*?(?:hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/webhooks/|webhook\.office\.com/webhookb2/|outlook\.office\.com/webhook/|hooks\.zapier\.com/hooks/catch/)`)
 
-// commands have a flag whose value is a password, in the same word if there is no space.
+// commands are those with a flag whose value is a password. A flag without a
+// space at its end has the value in the same word.
 var commands = [...]struct{ name, flag string }{
 	{"mysql", "-p"}, {"mariadb", "-p"}, {"sshpass", "-p"}, {"mongo", "-p "}, {"login", "-p "}, {"7z", "-p"}, {"unrar", "-p"}, {"zip", "-P"},
 	{"redis-cli", "-a "}, {"ldap", "-w "},
@@ -58,14 +62,14 @@ type secrecy uint8
 
 const (
 	public secrecy = iota // "-"
-	key                   // "=": with "=" only
-	weak                  // "?": with "=", or with ":" before something that is no plain word
-	secret                // "!": always
+	key                   // "=": a secret follows only "="
+	weak                  // "?": a secret follows "=", or ":" if it is not a plain word
+	secret                // "!": a secret always follows
 )
 
 // names are endings of names by their last letter, each after the sign of its
-// secrecy; the first that fits counts. One with a "." is no end of a longer word, as
-// pin in spin.
+// secrecy. The first ending that matches counts. An ending with a "." must be a
+// whole word: ".pin" does not match spin.
 var names = [256]string{
 	'c': "!cvc",
 	'd': "!password !passwd !pwd !sessionid !sessid ?.sid",
@@ -82,8 +86,8 @@ var names = [256]string{
 		"-routingkey -partitionkey -idempotencykey -primarykey -foreignkey -cachekey -objectkey =key",
 }
 
-// secrecyOf says whether the word text[i:end] names a secret; "key" together with the
-// word before it, as in "api key".
+// secrecyOf returns how surely the word text[i:end] announces a secret. It
+// reads "key" and "by" together with the word before them, as in "api key".
 func secrecyOf(text string, i, end int) secrecy {
 	name := strings.TrimRight(text[i:end], digits+"-_")
 	if name == "" || names[name[len(name)-1]|0x20] == "" {
@@ -115,8 +119,8 @@ func secrecyOf(text string, i, end int) secrecy {
 	return public
 }
 
-// wellKnown returns the span of a secret that is known by its looks, and begins in
-// the word text[i:end]. It is empty if there is none.
+// wellKnown returns the span of a secret that its shape alone shows, and that
+// begins in the word text[i:end]. The span is empty if there is none.
 func wellKnown(text string, i, end int) (from, to int) {
 	word, near := text[i:end], near(text, i)
 	switch {
@@ -147,7 +151,7 @@ func wellKnown(text string, i, end int) (from, to int) {
 	for n < len(near) && (isAlnum(near[n]) || near[n] == '/' || near[n] == '+') {
 		n++
 	}
-	if n == 40 && (i == 0 || strings.IndexByte("/+=", text[i-1]) < 0) && // of AWS, and no path or digest
+	if n == 40 && (i == 0 || strings.IndexByte("/+=", text[i-1]) < 0) && // a key of AWS, not a path or digest
 		strings.ContainsAny(near[:n], uppers) && strings.ContainsAny(near[:n], lowers) && strings.ContainsAny(near[:n], digits) && strings.Count(near[:n], "/") <= 4 {
 		return i, i + n
 	}
@@ -181,8 +185,8 @@ func luhn(number string) bool {
 	return sum%10 == 0
 }
 
-// iban returns the length of the international bank account number that s begins
-// with, or 0. It may stand in groups of four.
+// iban returns the length of the international bank account number that s
+// begins with, or 0. Spaces may split the number into groups of four.
 func iban(s string) int {
 	for s = ibans.FindString(s); len(s) >= 15; s = s[:max(0, strings.LastIndexByte(s, ' '))] {
 		flat, rest := strings.ReplaceAll(s, " ", ""), 0

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// contained is a store whose panics are errors: the extension of a claim runs in
-// the goroutine of a timer, where a panic ends the worker, and a panic of the store
-// is no fault of the message.
+// contained is a store that returns its panics as errors. The extension of a
+// claim runs in the goroutine of a timer, where a panic would end the worker. A
+// panic of the store must not count as a fault of the message.
 type contained struct{ Store }
 
 // Begin implements Store.

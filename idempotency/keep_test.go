@@ -203,7 +203,7 @@ func TestNobodyTookOver(t *testing.T) {
 type panicking struct {
 	idempotency.Store
 	mu sync.Mutex
-	n  int // calls that are left
+	n  int // calls before the first panic
 }
 
 func (s *panicking) fail() {
@@ -229,13 +229,13 @@ func (s *panicking) Release(ctx context.Context, c idempotency.Claim) error {
 	return s.Store.Release(ctx, c)
 }
 
-// TestStoreThatPanics has every call of a store panic in turn. In the goroutine of
-// the timer, a panic ends the worker.
+// TestStoreThatPanics makes a store panic from its first, second, third or
+// fourth call on. A panic in the goroutine of the timer would end the worker.
 func TestStoreThatPanics(t *testing.T) {
 	for calls, want := range []string{
 		"the idempotency store failed, and the handler was not run: the idempotency store panicked: makeslice: len out of range",
-		"the claim on the idempotency key is lost",                                             // the extensions panic
-		"the claim on the idempotency key is lost", "the claim on the idempotency key is lost", // from a later one on
+		"the claim on the idempotency key is lost",                                             // the first extension panics
+		"the claim on the idempotency key is lost", "the claim on the idempotency key is lost", // a later extension panics
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &panicking{Store: idempotency.NewMemory(0), n: calls}

@@ -18,7 +18,7 @@ const (
 	recorded = ":1\r\n"
 )
 
-// TestAttackAbsurdAnswers calls each method, on a server that is broken or hostile.
+// TestAttackAbsurdAnswers calls each method against a broken or hostile server.
 func TestAttackAbsurdAnswers(t *testing.T) {
 	claim := idempotency.Claim{Key: "key", Token: "a"}
 	for _, tt := range []struct {
@@ -44,8 +44,8 @@ func TestAttackAbsurdAnswers(t *testing.T) {
 	}
 }
 
-// TestAttackAbsurdAnswersToAnExtension has the first extension of a claim fail, in
-// the goroutine of a timer.
+// TestAttackAbsurdAnswersToAnExtension makes the first extension of a claim
+// fail. It runs in the goroutine of a timer.
 func TestAttackAbsurdAnswersToAnExtension(t *testing.T) {
 	redistest.Hostile(t, map[string]string{"evalsha": claimed}, func(t *testing.T, client redis.UniversalClient) func() error {
 		s, err := redisstore.New(client, "")
@@ -61,7 +61,7 @@ func TestAttackAbsurdAnswersToAnExtension(t *testing.T) {
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			case <-time.After(time.Minute):
-				return context.Canceled // of the handler, whose key is then released
+				return context.Canceled // the handler fails, so its key is released
 			}
 		})
 		return func() error {

@@ -42,9 +42,9 @@ type Store struct {
 // their context says. Prefix begins the names of the keys in Redis; "" means
 // "redrive:idempotency:".
 //
-// New adds a hook to the client. On connections that the client opens from then
-// on, an answer that no Redis gives, or that announces more than 512 MiB, is an
-// error. A panic of the client becomes an error, too.
+// New adds a hook to the client. On connections that the client opens later, a
+// malformed answer, or one that announces more than 512 MiB, becomes an error.
+// A panic of the client becomes an error, too.
 func New(client redis.Scripter, prefix string) (*Store, error) {
 	if client == nil {
 		return nil, errors.New("redisstore: the client is nil: pass what redis.NewClient returns")

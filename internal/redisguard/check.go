@@ -7,41 +7,41 @@ import (
 	"strconv"
 )
 
-// ErrMalformed says that the server answered what no Redis answers.
-var ErrMalformed = errors.New("the answer is not one of a Redis")
+// ErrMalformed reports an answer that a Redis never sends.
+var ErrMalformed = errors.New("a Redis never sends this answer")
 
 const (
-	// maxAnswer is how many bytes one answer may announce or have. It is the
-	// largest value that Redis takes by default.
+	// maxAnswer is the most bytes that one answer may announce. It is the size
+	// of the largest value that Redis accepts by default.
 	maxAnswer = 512 << 20
-	// element is what the client reserves at most for each element of an array, a
-	// set or a map before it has read one.
+	// element is the most bytes that the client reserves for an element of an
+	// array, a set or a map before it reads the element.
 	element = 128
 
-	maxLine  = 1 << 20 // of an error, a status or a number
-	maxDepth = 64      // of arrays in arrays
-	header   = 24      // bytes that the longest type and length have
+	maxLine  = 1 << 20 // bytes of an error, a status or a number
+	maxDepth = 64      // levels of nested arrays
+	header   = 24      // bytes of the longest type with its length
 )
 
-// checker follows the answers on a connection, in RESP 2 and 3.
+// checker checks the answers on a connection, in RESP 2 and 3.
 type checker struct {
-	line      [header]byte // how the current line begins
-	length    int          // of the current line so far
-	left      int64        // bytes of a string that are to come
+	line      [header]byte // the start of the current line
+	length    int          // bytes of the current line so far
+	left      int64        // bytes of the current string that are still to come
 	open      []container
-	announced int64 // by the current answer
+	announced int64 // bytes that the current answer announces
 	err       error
 }
 
 // container is an array, a set, a map or an attribute that is not complete.
 type container struct {
-	left  int64 // values that are to come
+	left  int64 // values that are still to come
 	pairs bool  // every other value is a key
-	aside bool  // an attribute, which is no value itself
+	aside bool  // it is an attribute, which does not count as a value
 }
 
-// check returns how many bytes of b are before a malformed header. From that on
-// err is set.
+// check returns how many bytes of b come before a malformed header. It sets err
+// at that header.
 func (c *checker) check(b []byte) (good int) {
 	for i := 0; i < len(b) && c.err == nil; {
 		if c.left > 0 {
@@ -83,7 +83,7 @@ func (c *checker) refuse(format string, a ...any) {
 	c.err = fmt.Errorf("%w: it "+format, append([]any{ErrMalformed}, a...)...)
 }
 
-// value takes the line that begins a value.
+// value handles the line that begins a value.
 func (c *checker) value(line []byte) {
 	kind := line[0]
 	switch kind {
@@ -124,7 +124,7 @@ func (c *checker) value(line []byte) {
 	case n == 0:
 		c.complete()
 	case len(c.open) == maxDepth:
-		c.refuse("has more than %d arrays in each other", maxDepth)
+		c.refuse("nests more than %d arrays", maxDepth)
 	case kind == '%' || kind == '|':
 		c.open = append(c.open, container{left: 2 * n, pairs: true, aside: kind == '|'})
 	default:
@@ -132,8 +132,9 @@ func (c *checker) value(line []byte) {
 	}
 }
 
-// mayBe refuses what no key of a map can be: the client panics on an array there,
-// and reads what follows an error or a nil as the next answer.
+// mayBe refuses a value that cannot be the key of a map. The client panics if a
+// key is an array. If a key is an error or nil, it reads the bytes after the
+// key as the next answer.
 func (c *checker) mayBe(kind byte, n int64) bool {
 	if len(c.open) == 0 {
 		return true
@@ -146,7 +147,7 @@ func (c *checker) mayBe(kind byte, n int64) bool {
 	return false
 }
 
-// complete is the end of a value, and of all that end with it.
+// complete ends a value, and each container that ends with it.
 func (c *checker) complete() {
 	for len(c.open) > 0 {
 		last := &c.open[len(c.open)-1]

@@ -1,10 +1,10 @@
-// Package redisguard keeps what a Redis answers from ending the process.
+// Package redisguard keeps the answers of a Redis from ending the process.
 //
 // The client library reserves as much memory as a header announces. A header of
-// a few bytes can therefore make it panic, in a goroutine of its own too, or make
-// the runtime end the process, which no recover prevents. [Protect] has each
-// answer checked before the library reads it, and turns the panics that are left
-// into errors.
+// a few bytes can therefore make the library panic, also in its own goroutines.
+// It can even make the runtime end the process, which no recover prevents.
+// [Protect] checks each answer before the library reads it, and turns the
+// remaining panics into errors.
 package redisguard
 
 import (
@@ -23,14 +23,14 @@ var (
 	// out the command is unknown.
 	ErrPanic = errors.New("the client of Redis panicked")
 
-	errStale = errors.New("the client of Redis panicked while this connection was open, which is not used again")
+	errStale = errors.New("the client of Redis panicked while this connection was open: the connection is not used again")
 )
 
-// Protect adds a hook to a client of go-redis. It checks the answers on all
-// connections that the client opens from then on, and turns panics of the client
-// into errors. Of a cluster, it protects the nodes that the client meets from then
-// on. A client without hooks stays as it is. Protecting a client twice does no
-// harm.
+// Protect adds a hook to a client of go-redis. The hook checks the answers on
+// all connections that the client opens later, and turns panics of the client
+// into errors. In a cluster, it protects the nodes that the client finds later.
+// Protect leaves a client without hooks unchanged. It is safe to protect a
+// client twice.
 func Protect(client any) {
 	if c, ok := client.(interface{ AddHook(redis.Hook) }); ok {
 		c.AddHook(&hook{})
@@ -38,7 +38,7 @@ func Protect(client any) {
 	if c, ok := client.(interface{ OnNewNode(func(*redis.Client)) }); ok {
 		c.OnNewNode(func(node *redis.Client) { node.AddHook(&hook{}) })
 	}
-	if ring, ok := client.(*redis.Ring); ok { // it has its nodes already
+	if ring, ok := client.(*redis.Ring); ok { // a ring has its nodes already
 		_ = ring.ForEachShard(context.Background(), func(_ context.Context, node *redis.Client) error {
 			node.AddHook(&hook{})
 			return nil
@@ -46,9 +46,10 @@ func Protect(client any) {
 	}
 }
 
-// hook is a redis.Hook. The oldest version of go-redis that this module allows
-// puts the connection of a command that panicked back into its pool, with an
-// answer or a command half done. The hook has it fail there.
+// hook is a redis.Hook. After a command panicked, the oldest version of
+// go-redis that this module allows puts its connection back into the pool, with
+// half a command written or half an answer read. The hook makes such a
+// connection fail.
 type hook struct{ panics atomic.Int64 }
 
 // DialHook implements redis.Hook.
@@ -60,7 +61,7 @@ func (h *hook) DialHook(next redis.DialHook) redis.DialHook {
 			return c, err
 		}
 		guarded := &conn{Conn: c, hook: h, opened: h.panics.Load()}
-		if s, ok := c.(syscall.Conn); ok { // the pool looks through it whether the server hung up
+		if s, ok := c.(syscall.Conn); ok { // the pool needs it to see that the server hung up
 			return &rawConn{guarded, s}, nil
 		}
 		return guarded, nil
@@ -83,8 +84,8 @@ func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// recovered makes an error of a panic, for all commands: it is not known which
-// the server has carried out.
+// recovered turns a panic into an error of all commands: it is unknown which of
+// them the server carried out.
 func (h *hook) recovered(err *error, cmds ...redis.Cmder) {
 	v := recover()
 	if v == nil {
@@ -97,22 +98,22 @@ func (h *hook) recovered(err *error, cmds ...redis.Cmder) {
 	}
 }
 
-// conn is a connection whose answers are checked. After an answer that is none,
-// and after a panic of the client, it fails, so that the client closes it.
+// conn is a connection whose answers are checked. It fails after a malformed
+// answer and after a panic of the client, so that the client closes it.
 type conn struct {
 	net.Conn
 	hook    *hook
-	opened  int64 // hook.panics when it was opened
+	opened  int64 // hook.panics when the connection was opened
 	answers checker
 }
 
-// rawConn is a conn whose socket the pool may look at.
+// rawConn is a conn whose socket the pool may examine.
 type rawConn struct {
 	*conn
 	syscall.Conn
 }
 
-// Read implements net.Conn. It returns what is before a malformed header, and
+// Read implements net.Conn. It returns the bytes before a malformed header, and
 // then the error.
 func (c *conn) Read(p []byte) (int, error) {
 	if err := c.failure(); err != nil {

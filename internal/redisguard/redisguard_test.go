@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// valid are answers that are well-formed, joined or alone.
+// valid are well-formed answers. They stay so if they are joined.
 var valid = []string{
 	"+OK\r\n", "-ERR no\r\n", ":-7\r\n", "_\r\n", ",1.5\r\n", "#t\r\n", "(123456789012345678901234567890\r\n",
 	"$-1\r\n", "$0\r\n\r\n", "$5\r\na\r\nb\n\r\n", "!5\r\nERR x\r\n", "=7\r\ntxt:abc\r\n",
@@ -27,7 +27,7 @@ var valid = []string{
 	"$1000000\r\n" + strings.Repeat("x", 1_000_000) + "\r\n",
 }
 
-// malformed are answers that are refused, with what comes before that.
+// malformed are answers with a bad part that is refused, after a good part.
 var malformed = []struct{ good, bad, want string }{
 	{"", "$9000000000000000000\r\n", "more than 536870912 bytes"},
 	{"+OK\r\n$3\r\nabc\r\n", "$536870913\r\n", "more than 536870912 bytes"},
@@ -47,7 +47,7 @@ var malformed = []struct{ good, bad, want string }{
 	{"", "+" + strings.Repeat("a", 1<<20) + "\r\n", "a line of more than 1048576 bytes"},
 }
 
-// feed checks an answer in pieces of n bytes, and returns how much is good.
+// feed checks an answer in pieces of n bytes, and returns how many are good.
 func feed(c *checker, answer string, n int) (good int) {
 	for len(answer) > 0 && c.err == nil {
 		piece := answer[:min(n, len(answer))]
@@ -79,8 +79,9 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// FuzzCheck holds that pieces make no difference, and that no answer is good in
-// which the client would reserve more than the most.
+// FuzzCheck tests that an answer in pieces is checked like the whole answer. It
+// also tests that no accepted answer makes the client reserve more than
+// maxAnswer.
 func FuzzCheck(f *testing.F) {
 	for _, s := range valid[:21] {
 		f.Add(s, 3)
@@ -101,8 +102,8 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// answer answers SET with +OK, and the commands of a greeting with an error, until
-// the client hangs up or has had the most answers to SET.
+// answer answers SET with +OK, and the commands of a greeting with an error. It
+// ends when the client hangs up, or after most answers to SET.
 func answer(c net.Conn, most int) {
 	defer func() { _ = c.Close() }()
 	for in := bufio.NewScanner(c); most > 0 && in.Scan(); {
@@ -136,9 +137,9 @@ type bomb struct{}
 
 func (bomb) MarshalBinary() ([]byte, error) { panic("a bug of the caller") }
 
-// TestPanicIsAnError has the client panic in the middle of a command, alone and in
-// a pipeline. The commands fail, and the next one has another connection, on the
-// oldest version of the client too.
+// TestPanicIsAnError makes the client panic in the middle of a command, alone
+// and in a pipeline. The commands fail. The next command uses another
+// connection, also with the oldest version of the client.
 func TestPanicIsAnError(t *testing.T) {
 	for name, call := range map[string]func(context.Context, *redis.Client) error{
 		"command": func(ctx context.Context, c *redis.Client) error { return c.Set(ctx, "a", bomb{}, 0).Err() },
@@ -170,7 +171,7 @@ func TestPanicIsAnError(t *testing.T) {
 				client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: server(dials), PoolSize: 1, MaxRetries: -1})
 				defer client.Close()
 				Protect(client)
-				Protect(client) // does no harm
+				Protect(client) // a second time is safe
 				if err := client.Set(t.Context(), "a", "b", 0).Err(); err != nil {
 					t.Fatal(err)
 				}
@@ -180,7 +181,7 @@ func TestPanicIsAnError(t *testing.T) {
 						t.Fatalf("%v, want ErrPanic", err)
 					}
 					var err error
-					for range 3 { // the first may be refused the old connection
+					for range 3 { // the first attempts may fail on the old connection
 						if err = client.Set(t.Context(), "a", "b", 0).Err(); err == nil {
 							break
 						}
@@ -190,15 +191,15 @@ func TestPanicIsAnError(t *testing.T) {
 					}
 				}
 				if now := len(dials); now == before {
-					t.Errorf("%d connections, want others after the panics", now)
+					t.Errorf("%d connections, want new ones after the panics", now)
 				}
 			})
 		})
 	}
 }
 
-// TestDialThatPanics has the caller's dialer panic, which go-redis calls in
-// goroutines of its own.
+// TestDialThatPanics makes the caller's dialer panic. go-redis calls the dialer
+// in its own goroutines.
 func TestDialThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: time.Second,
@@ -216,7 +217,7 @@ func TestDialThatPanics(t *testing.T) {
 	})
 }
 
-// TestSocketStaysVisible holds that the pool sees a server that hung up.
+// TestSocketStaysVisible tests that the pool notices a server that hung up.
 func TestSocketStaysVisible(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

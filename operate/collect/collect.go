@@ -65,7 +65,8 @@ type Limits struct {
 // is in the broker.
 var ErrLimit = errors.New("a limit is reached, and the rest of the letters stays in the broker")
 
-// ErrRefused reports that the store refuses letters. They stay in the broker.
+// ErrRefused reports that the store refuses letters. The letters stay in the
+// broker.
 var ErrRefused = errors.New("the store refuses letters")
 
 // Group is the consumer group to collect with, where the broker has such a notion,

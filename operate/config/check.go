@@ -185,7 +185,7 @@ func (s *Store) check(d *decoder, key string) {
 	}
 	database, plain, err := pgaddress.Plain(s.URL)
 	switch _, isFile := errors.AsType[*fs.PathError](err); {
-	case isFile: // which the machine of this store may have; without it, there is no connection
+	case isFile: // the file may exist only where the store is used; without it, connecting fails
 	case err != nil:
 		d.wrong(key+".url", err.Error(), "")
 	case database == "":
@@ -250,8 +250,9 @@ func (s *Serve) check(d *decoder) {
 	s.Web.check(d, "serve.listen", s.Listen, "127.0.0.1:7420", "token", s.Token != nil)
 }
 
-// check demands an address that other machines can reach only if callers have to show
-// what stands under another key, and if that is not to be read on its way.
+// check refuses an address that other machines can reach if guard is not
+// configured: the key of the token that callers must show. It also refuses the
+// address if the token would travel in plain text.
 func (w *Web) check(d *decoder, key, listen, such, guard string, guarded bool) {
 	host, port, err := net.SplitHostPort(listen)
 	switch {
@@ -275,8 +276,8 @@ func isLocal(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// carriesPassword reports whether a text looks like a URL, or like the keywords of
-// a Postgres, with a password in it, well formed or not.
+// carriesPassword reports whether a text looks like a URL with a password, or
+// like keywords of Postgres with a password. The text need not be well-formed.
 func carriesPassword(s string) bool {
 	_, rest, ok := strings.Cut(s, "://")
 	if !ok {

@@ -228,19 +228,21 @@ type Redis struct {
 
 // Store is where collected letters are kept.
 type Store struct {
-	// URL is a file for SQLite, such as `letters.db`, or a server and a database of
-	// Postgres, such as `postgres://redrive@db.example.com/letters?sslmode=verify-full`
-	// or `host=db.example.com user=redrive dbname=letters sslmode=verify-full`,
-	// without a password. Environment variables such as `PGHOST`, and service files,
-	// count as they do for the clients of Postgres.
+	// URL is a file for SQLite, such as `letters.db`, or a server and a
+	// database of Postgres, such as
+	// `postgres://redrive@db.example.com/letters?sslmode=verify-full` or
+	// `host=db.example.com user=redrive dbname=letters sslmode=verify-full`,
+	// without a password. Environment variables such as `PGHOST` and service
+	// files apply, as for other clients of Postgres.
 	URL string `yaml:"url" required:"true"`
 
 	// Password is that of the user in `url`. Only for Postgres.
 	Password *Secret `yaml:"password" unset:"what Postgres clients use: PGPASSWORD, ~/.pgpass"`
 
 	// AllowPlaintext lets password and letters travel to another machine over a
-	// connection that need not be encrypted, which is what `sslmode` allows unless
-	// it is `require`, `verify-ca` or `verify-full`. Each host of several counts.
+	// connection that need not be encrypted, which is what `sslmode` allows
+	// unless it is `require`, `verify-ca` or `verify-full`. If `url` has
+	// several hosts, this applies to each of them.
 	AllowPlaintext bool `yaml:"allow_plaintext" unset:"refused"`
 }
 
@@ -281,24 +283,26 @@ type Serve struct {
 	Web
 }
 
-// Web says how redrive serve and redrive service take connections.
+// Web says how redrive serve and redrive service accept connections.
 type Web struct {
 	// TLS encrypts the connections, with TLS 1.2 or newer. An address that other
 	// machines can reach needs it, or `behind_proxy`.
 	TLS *Certificate `yaml:"tls" unset:"plain connections"`
 
-	// BehindProxy says that a proxy in front makes the connections: it encrypts what
-	// others could read, tokens among it, and all connections may have its address.
-	BehindProxy bool `yaml:"behind_proxy" unset:"callers connect themselves, and one address may have half of the connections"`
+	// BehindProxy says that callers connect through a proxy. The proxy encrypts
+	// their connections, because these carry tokens. All connections may come
+	// from the address of the proxy.
+	BehindProxy bool `yaml:"behind_proxy" unset:"callers connect directly, and one address may have half of the connections"`
 
-	// Connections is the most connections at a time.
+	// Connections is how many connections may be open at a time.
 	Connections int `yaml:"connections" unset:"a third of the files that the process may have open, from 16 to 2048"`
 }
 
-// Certificate is one that a server shows. Its files are read anew while the server
-// runs, so that they can be replaced.
+// Certificate is the certificate that a server shows. Its files are read again
+// while the server runs, so that they can be replaced.
 type Certificate struct {
-	// Cert is a PEM file with the certificate, and those that lead to its authority.
+	// Cert is a PEM file with the certificate and the intermediate certificates
+	// up to its authority.
 	Cert File `yaml:"cert" required:"true"`
 
 	// Key is a PEM file with the private key of `cert`.
@@ -351,25 +355,25 @@ type Service struct {
 	// them at most.
 	Concurrency int `yaml:"concurrency" default:"64"`
 
-	// Quota bounds what each tenant keeps.
+	// Quota bounds the tasks, bodies and policies of each tenant.
 	Quota Quota `yaml:"quota" unset:"as below"`
 
-	// Quotas replace that for some tenants, key by key.
+	// Quotas replace keys of `quota` for the tenants that they name.
 	Quotas map[string]*Quota `yaml:"quotas" unset:"none"`
 
 	Web
 }
 
-// Quota bounds what a tenant of the retry service keeps.
+// Quota bounds the tasks, bodies and policies of a tenant of the retry service.
 type Quota struct {
-	// Tasks is the most tasks that wait or are called.
+	// Tasks is how many tasks may be PENDING or IN_FLIGHT.
 	Tasks int `yaml:"tasks" unset:"1000000"`
 
-	// Bytes is the most bytes in bodies above 16 KiB, of these tasks and of those that
-	// are exhausted.
+	// Bytes is how many bytes the bodies above 16 KiB may have, of all tasks
+	// that are PENDING, IN_FLIGHT or EXHAUSTED.
 	Bytes Room `yaml:"bytes" unset:"10GiB"`
 
-	// Policies is the most versions of policies.
+	// Policies is how many versions of policies the tenant may have.
 	Policies int `yaml:"policies" unset:"1000"`
 }
 

@@ -286,7 +286,7 @@ func TestNoSecretIsRepeated(t *testing.T) {
 func TestStore(t *testing.T) {
 	t.Setenv("STORE_PASSWORD", "p@ss:w/rd")
 	for _, name := range []string{"PGHOST", "PGDATABASE", "PGSSLMODE", "PGSERVICE"} {
-		t.Setenv(name, "") // and restores it
+		t.Setenv(name, "") // restores it after the test
 		_ = os.Unsetenv(name)
 	}
 	const above = "brokers: {shop: {kind: memory}}\nstore: {url: %q, %s}\n"

@@ -28,10 +28,10 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 // String is the size with the largest unit that it is whole in.
 func (b Bytes) String() string { return Room(b).String() }
 
-// Room is a size of what is kept, such as 10GiB.
+// Room is a size of stored data, such as 10GiB.
 type Room int64
 
-// UnmarshalText reads a size as that of Bytes does, up to 1024 TiB.
+// UnmarshalText reads a size like the method of Bytes, but up to 1024 TiB.
 func (r *Room) UnmarshalText(text []byte) error {
 	n, ok := parseSize(string(text), 1<<50)
 	if !ok {
@@ -41,7 +41,7 @@ func (r *Room) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String is the size with the largest unit that it is whole in.
+// String returns the size in the largest unit that divides it.
 func (r Room) String() string {
 	best := units[len(units)-1]
 	for _, unit := range units {
@@ -52,7 +52,7 @@ func (r Room) String() string {
 	return strconv.FormatInt(int64(r)/best.size, 10) + best.name
 }
 
-// parseSize reads a size of 1 to most.
+// parseSize reads a size from 1 to most bytes.
 func parseSize(word string, most int64) (int64, bool) {
 	for _, unit := range units {
 		digits, ok := strings.CutSuffix(word, unit.name)

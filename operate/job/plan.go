@@ -15,7 +15,7 @@ import (
 
 // Plan is what a job would do: a dry run. It counts letters, and sends none.
 type Plan struct {
-	At     time.Time    // when it was made
+	At     time.Time    // when the plan was made
 	Filter store.Filter // with UpTo: letters collected since are not in it
 	Spec   Spec         // with what was unset filled in
 

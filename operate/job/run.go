@@ -28,8 +28,8 @@ type Runner struct {
 	// close it.
 	Open func(ctx context.Context, broker string) (brokers.Broker, error)
 
-	// Owner tells others who works on a job, such as anna@host. The lease of the job
-	// names the process, too.
+	// Owner names the user who works on a job, such as anna@host. The lease of
+	// the job names the process, too.
 	Owner string
 
 	// Logger has a line for each wave, and for what does not work when that begins,
@@ -256,7 +256,7 @@ func (w *run) stand(ctx context.Context) (s standing, err error) {
 	return s, nil
 }
 
-// set changes the state of the job, for the reason in the note.
+// set changes the state of the job. The note says why.
 func (w *run) set(ctx context.Context, state store.JobState, note string) error {
 	err := w.Store.SetOwnJob(ctx, w.now(), w.lease, store.Actor{Who: w.Owner, Command: "job"}, state, note)
 	if err == nil {
@@ -280,7 +280,7 @@ func (w *run) finish(ctx context.Context) error {
 	return w.set(ctx, store.JobDone, outcome(j))
 }
 
-// pause ends the work, for the reason in the note.
+// pause ends the work and pauses the job. The note says why.
 func (w *run) pause(ctx context.Context, note string) error {
 	if err := w.notePassed(ctx); err != nil {
 		return err
@@ -299,7 +299,7 @@ func (w *run) notePassed(ctx context.Context) error {
 		missing -= j.Tally.Of(state)
 	}
 	planned := w.spec.PlannedAt
-	if planned.IsZero() { // by an earlier version
+	if planned.IsZero() { // an earlier version created the job
 		planned = j.CreatedAt
 	}
 	return w.Store.NotePassed(ctx, w.lease, planned, missing)

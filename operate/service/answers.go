@@ -33,10 +33,10 @@ func docOf(t Task) taskDoc {
 	return d
 }
 
-// mask stands for the value of a header that may be a secret.
+// mask replaces the value of a header that may be a secret.
 const mask = "[redacted]"
 
-// masked are headers without the values that may be secrets.
+// masked returns headers with a mask for each value that may be a secret.
 func masked(headers map[string]string) map[string]string {
 	shown := make(map[string]string, len(headers))
 	for name, value := range headers {
@@ -47,11 +47,12 @@ func masked(headers map[string]string) map[string]string {
 	return shown
 }
 
-// secretWords are in the names of headers whose values are secrets.
+// secretWords are parts of header names: the value of a header with one of them
+// in its name may be a secret.
 var secretWords = []string{"auth", "cookie", "token", "secret", "passw", "credential", "session", "signature", "apikey", "jwt"}
 
-// carriesSecret reports whether the value of a header may be a secret, as those of
-// Authorization, Cookie and X-Api-Key are.
+// carriesSecret reports whether the value of a header may be a secret. This is
+// so for Authorization, Cookie and X-Api-Key, for example.
 func carriesSecret(name string) bool {
 	name = strings.ToLower(name)
 	for _, word := range secretWords {

@@ -53,7 +53,8 @@ type API struct {
 	// then the service must listen on loopback only.
 	Tokens []Token
 
-	// Quotas bound what tenants keep. Without any, nothing is bounded.
+	// Quotas bound the tasks, bodies and policies that are kept for each
+	// tenant. The zero value sets no bound.
 	Quotas Quotas
 
 	// Logger hears of requests that failed for a reason of the service. Nil is
@@ -115,7 +116,7 @@ const (
 	mostLarge    = 4
 	mostQueued   = 16 // of one tenant, with those that are read
 	turnTime     = 10 * time.Second
-	shortTurn    = 5 * time.Second // that no other tenant takes away
+	shortTurn    = 5 * time.Second // a turn lasts at least so long if another tenant waits
 )
 
 func newTurns() *shares { return newShares(mostLarge, 1, mostQueued) }
@@ -224,14 +225,15 @@ func (c request) read(most int64) (raw []byte, leave func(), _ *problem) {
 		rest, hurried, err = c.readTurn(body)
 		raw = append(raw, rest...)
 		if hurried && err != nil {
-			return nil, leave, slow.because("the request was not there within %v, and other tenants wait: send it again", shortTurn)
+			return nil, leave, slow.because("the request did not arrive within %v while another tenant waited: send it again", shortTurn)
 		}
 	}
 	return raw, leave, unread(err, most)
 }
 
-// readTurn reads the rest of a large request. If it takes long, and a tenant waits that
-// has no turn, it breaks off: requests that drip would hold up all others.
+// readTurn reads the rest of a large request. It stops reading after shortTurn
+// if a tenant waits that has no turn. Otherwise slow requests would block all
+// tenants.
 func (c request) readTurn(body io.Reader) (rest []byte, hurried bool, err error) {
 	done := make(chan struct{})
 	var watching sync.WaitGroup
@@ -317,7 +319,7 @@ func (c request) created(key string, t Task, created bool, err error) error {
 	case errors.Is(err, ErrKeyReused):
 		return keyReused.because("the task of the key %s has other content: send what was sent before, or use a new key", key)
 	case errors.Is(err, ErrNotFound):
-		return unknownPolicy.in("policyId", "was deleted, or made anew, meanwhile: register it by POST /retry-policies, and send the task again")
+		return unknownPolicy.in("policyId", "was deleted or replaced while the task was created: register it by POST /retry-policies, and send the task again")
 	case err != nil:
 		return fmt.Errorf("a task could not be stored: %w", err)
 	}
@@ -523,7 +525,10 @@ func (a *API) putPolicy(c request) error {
 	}
 	policy.Tenant = c.tenant
 	more := Quota{Policies: 1}
-	if err := c.meter.admit(c.Context(), c.tenant, a.Quotas.of(c.tenant), more); err != nil && !a.hasPolicy(c.Context(), policy) {
+	if a.hasPolicy(c.Context(), policy) {
+		more = Quota{} // it makes no new version
+	}
+	if err := c.meter.admit(c.Context(), c.tenant, a.Quotas.of(c.tenant), more); err != nil {
 		return err
 	}
 	stored, err := a.Store.PutPolicy(c.Context(), policy)
@@ -535,8 +540,8 @@ func (a *API) putPolicy(c request) error {
 	return nil
 }
 
-// hasPolicy reports whether a policy is as the newest version of its name, so that it
-// makes no other one.
+// hasPolicy reports whether a policy equals the newest version of its name.
+// Storing it then makes no new version.
 func (a *API) hasPolicy(ctx context.Context, p Policy) bool {
 	newest, err := a.Store.Policy(ctx, p.Tenant, p.ID, 0)
 	newest.Version = p.Version
@@ -547,14 +552,14 @@ func (a *API) hasPolicy(ctx context.Context, p Policy) bool {
 func (a *API) deletePolicy(c request) error {
 	id := c.PathValue("policyId")
 	if !text.IsWord(id) {
-		return noSuchPolicy.because("%q is no ID of a policy", shortened(id))
+		return noSuchPolicy.because("%q cannot be the ID of a policy", shortened(id))
 	}
 	deleted, err := a.Store.DeletePolicy(c.Context(), c.tenant, id)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return noSuchPolicy.because("%s is no policy of the tenant %s", id, c.tenant)
+		return noSuchPolicy.because("the tenant %s has no policy %s", c.tenant, id)
 	case errors.Is(err, ErrPolicyUsed):
-		return policyUsed.because("tasks of the tenant need %s: delete it when they have succeeded, or are cancelled or no longer kept", id)
+		return policyUsed.because("tasks of the tenant use %s: delete it after they have succeeded, were cancelled, or are no longer kept", id)
 	case err != nil:
 		return fmt.Errorf("a policy could not be deleted: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -29,7 +30,7 @@ type desk struct {
 	tasks    map[string]Task
 	attempts map[string][]Attempt
 	broken   error
-	counted  int // by Usage
+	counted  int // calls of Usage
 }
 
 func newDesk() *desk {
@@ -38,7 +39,10 @@ func newDesk() *desk {
 
 func (d *desk) PutPolicy(_ context.Context, p Policy) (Policy, error) {
 	id := [2]string{p.Tenant, p.ID}
-	p.Version = len(d.policies[id]) + 1
+	if p.Version = len(d.policies[id]); p.Version > 0 && reflect.DeepEqual(d.policies[id][p.Version-1], p) {
+		return p, d.broken
+	}
+	p.Version++
 	d.policies[id] = append(d.policies[id], p)
 	return p, d.broken
 }

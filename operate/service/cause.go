@@ -20,9 +20,9 @@ import (
 	"github.com/redrive-go/redrive/operate/service/bodies"
 )
 
-// Causes are what a tenant is told of a failure. The rest of an error may say what a
-// name resolves to, who resolves it, and what answers there: that is kept behind the
-// cause, for dead letters, and is in the log.
+// A tenant sees only the cause of a failure. The rest of an error may contain
+// the address of a name, its name server, or text of a response. The service
+// stores the rest behind the cause, for dead letters, and logs it.
 const (
 	causeTarget      = "the target must not be called"
 	causeName        = "the name of the target cannot be resolved"
@@ -44,7 +44,7 @@ const (
 	deferred        = "not called"
 	reasonNoBodies  = "the service has no store of bodies"
 	reasonBody      = "its body cannot be read"
-	reasonBusy      = "as many calls to the target as may be are under way"
+	reasonBusy      = "the limit of calls to the target is reached"
 	reasonTokens    = "too many retries fail at the target"
 	reasonDown      = "the target is down"
 	reasonNoWorker  = "no worker was free in time"
@@ -53,7 +53,8 @@ const (
 	separatesDetail = ": "
 )
 
-// causes are all of them. A text begins with the first one that fits.
+// causes returns all causes. If several match a text, the first one is its
+// cause.
 func causes() []string {
 	all := []string{
 		causeTarget, causeName, causeUnreachable, causeRefused, causeBroken, causeLate, causeCertificate, causeTLS, causeNoHTTP, causeRedirect,
@@ -62,10 +63,10 @@ func causes() []string {
 	for _, reason := range []string{reasonNoBodies, reasonBody, reasonBusy, reasonTokens, reasonDown, reasonNoWorker, reasonBudget, reasonNoTarget} {
 		all = append(all, deferred+separatesDetail+reason)
 	}
-	return append(all, deferred) // of earlier versions
+	return append(all, deferred) // earlier versions stored other reasons
 }
 
-// causeIn is the cause that a text begins with; empty if there is none.
+// causeIn returns the cause at the start of a text; empty if there is none.
 func causeIn(text string) string {
 	for _, cause := range causes() {
 		if rest, ok := strings.CutPrefix(text, cause); ok && (rest == "" || strings.ContainsRune(":;,", rune(rest[0]))) {
@@ -75,7 +76,8 @@ func causeIn(text string) string {
 	return ""
 }
 
-// told is the text of an error, with its cause before it.
+// told returns the text of the error to store. It begins with a cause if the
+// call had no response.
 func (r result) told() string {
 	text := r.err.Error()
 	if target, ok := errors.AsType[*TargetError](r.err); ok {
@@ -87,7 +89,7 @@ func (r result) told() string {
 	return causeOf(r.err) + separatesDetail + text
 }
 
-// causeOf is the cause of a call that was not answered.
+// causeOf returns the cause of a call that got no response.
 func causeOf(err error) string {
 	is := func(errnos ...error) bool {
 		return slices.ContainsFunc(errnos, func(errno error) bool { return errors.Is(err, errno) })
@@ -125,8 +127,8 @@ func causeOf(err error) string {
 	return causeOther
 }
 
-// visible is what a tenant is told of a text that was stored of a task or an attempt,
-// with the status of the response.
+// visible returns the part of a stored error that a tenant may see. Status is
+// that of the response, or 0.
 func visible(text string, status int) string {
 	if text == "" {
 		return ""
@@ -142,8 +144,8 @@ func visible(text string, status int) string {
 	return before + cmp.Or(cause, causeOther)
 }
 
-// failures tell the log of calls that failed, for tenants do not see all of it: once a
-// minute of each target and cause.
+// failures logs the whole errors of failed calls, because tenants do not see
+// them. It logs one a minute for each tenant, target and cause.
 type failures struct {
 	log *slog.Logger
 

@@ -23,8 +23,9 @@ import (
 	"github.com/redrive-go/redrive/operate/service/bodies"
 )
 
-// TestAttackErrorsTellNothing calls names whose errors say where they lead, and servers
-// that are none of HTTP. A tenant is told a cause, and the log all of it.
+// TestAttackErrorsTellNothing calls targets whose errors contain internal
+// addresses or text. A tenant sees only the cause, and the log has the whole
+// error.
 func TestAttackErrorsTellNothing(t *testing.T) {
 	resolver := fakeResolver(func(name string) net.IP {
 		if name == "none.internal.example" {
@@ -61,15 +62,15 @@ func TestAttackErrorsTellNothing(t *testing.T) {
 		told     string // to the tenant
 		logged   string // a part of it
 	}{
-		{"a name that leads to where it must not", Targets{}, resolver, "http://db.internal.example.:" + port, "POST", causeTarget, "127.0.0.1: it is not public"},
+		{"a name with a forbidden address", Targets{}, resolver, "http://db.internal.example.:" + port, "POST", causeTarget, "127.0.0.1: it is not public"},
 		{"a name whose server refuses", thisMachine, resolver, "http://db.internal.example.:" + port, "POST", causeRefused, "127.0.0.1:" + port},
-		{"a name whose resolver is away", thisMachine, broken, "http://db.internal.example.", "POST", causeName, "10.0.0.53:53"},
+		{"a name whose resolver is down", thisMachine, broken, "http://db.internal.example.", "POST", causeName, "10.0.0.53:53"},
 		{"another protocol", thisMachine, nil, banner, "POST", causeNoHTTP, "mail.internal.example"},
 		{"a redirect", thisMachine, nil, redirects, "POST", causeRedirect, "10.9.8.7"},
-		{"a redirect to where it must not", thisMachine, nil, redirects, "GET", causeTarget, "10.9.8.7"},
+		{"a redirect to a forbidden address", thisMachine, nil, redirects, "GET", causeTarget, "10.9.8.7"},
 		{"a problem", thisMachine, nil, fails, "POST", "http status 502 Bad Gateway", "internal.example"},
 		{"an unknown certificate", thisMachine, nil, encrypted.URL, "POST", causeCertificate, "x509"},
-		{"HTTP where TLS is spoken", thisMachine, nil, strings.Replace(fails, "http:", "https:", 1), "POST", causeTLS, "server gave HTTP response"},
+		{"TLS to a server that speaks HTTP", thisMachine, nil, strings.Replace(fails, "http:", "https:", 1), "POST", causeTLS, "server gave HTTP response"},
 	} {
 		task := post(tt.url)
 		task.Method = tt.method
@@ -99,7 +100,7 @@ func TestAttackErrorsTellNothing(t *testing.T) {
 	}
 }
 
-// TestCauses has each cause for an error, and none that is not listed.
+// TestCauses tests that each cause has an error, and that each cause is listed.
 func TestCauses(t *testing.T) {
 	op := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
 	wrapped := func(format string, err error) error { return fmt.Errorf(format, err) }
@@ -129,7 +130,7 @@ func TestCauses(t *testing.T) {
 		"not called: " + reasonNoWorker: {errNoWorker},
 		"not called: " + reasonBudget:   {errBudgetOver},
 		"not called: " + reasonNoTarget: {&deferral{reasonNoTarget, "a bug", time.Second}},
-		deferred:                        {&deferral{"what an earlier version said: 10.0.0.1", "", time.Second}},
+		deferred:                        {&deferral{"the reason of an earlier version: 10.0.0.1", "", time.Second}},
 	} {
 		if !slices.Contains(causes(), want) {
 			t.Errorf("%q is not listed", want)
@@ -143,7 +144,7 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-// TestOlderErrorsTellNothing reads what earlier versions have stored.
+// TestOlderErrorsTellNothing reads errors that earlier versions have stored.
 func TestOlderErrorsTellNothing(t *testing.T) {
 	for _, tt := range []struct {
 		stored string
@@ -173,8 +174,8 @@ func TestOlderErrorsTellNothing(t *testing.T) {
 	}
 }
 
-// TestAttackSecretHeaders has a task show no header that carries a secret, send it, and
-// be the same task if it is sent with that again alone.
+// TestAttackSecretHeaders tests that answers mask headers with secrets, and
+// that calls send them. A task with the same key and headers is the same task.
 func TestAttackSecretHeaders(t *testing.T) {
 	o := newOffice(t)
 	o.policy()
@@ -206,8 +207,8 @@ func TestAttackSecretHeaders(t *testing.T) {
 	}
 }
 
-// TestSecretHeadersStayPartOfATask stores a task with a secret, and one of the same key
-// with another secret, which is another task.
+// TestSecretHeadersStayPartOfATask stores a task with a secret. A task with the
+// same key and another secret is another task.
 func TestSecretHeadersStayPartOfATask(t *testing.T) {
 	s := openStore(t, filepath.Join(t.TempDir(), "tasks.db"))
 	first := task(1)

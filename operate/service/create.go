@@ -21,7 +21,7 @@ type creation struct {
 	identity []byte // a hash of what no two tasks share
 	content  []byte // a hash of what it calls
 	headers  []byte // as they are stored
-	size     int64  // of a body that counts
+	size     int64  // bytes of a body above 16 KiB, for the quota
 
 	// What became of it.
 	result  Task

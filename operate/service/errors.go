@@ -10,8 +10,8 @@ var (
 	// ErrNotFound reports that the tenant has no task, or no policy, of this name.
 	ErrNotFound = errors.New("there is none of this name")
 
-	// ErrPolicyUsed reports a policy that tasks need which wait, are called, or may come
-	// back. Nothing was deleted.
+	// ErrPolicyUsed reports that a policy was not deleted, because a task with
+	// it is PENDING, IN_FLIGHT or EXHAUSTED.
 	ErrPolicyUsed = errors.New("tasks need the policy")
 
 	// ErrKeyReused reports a task whose idempotency key another one of the tenant

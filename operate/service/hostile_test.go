@@ -203,7 +203,7 @@ func hostile(o *office) {
 	}
 }
 
-// overQuotas has a tenant keep as much as it may.
+// overQuotas sends requests of a tenant that has reached its quotas.
 func overQuotas(o *office) {
 	o.api.Quotas.Of = map[string]Quota{"default": {Tasks: 1, Policies: 1}}
 	for _, e := range []exchange{
@@ -215,7 +215,7 @@ func overQuotas(o *office) {
 			o.Errorf("%s: Retry-After is %q, %d things stored", e.path, header.Get("Retry-After"), o.stored()-before)
 		}
 	}
-	o.do(exchange{method: "POST", path: "/retry-policies", body: policyBody, status: http.StatusOK}) // it is there
+	o.do(exchange{method: "POST", path: "/retry-policies", body: policyBody, status: http.StatusOK}) // the policy exists already
 	o.api.Quotas.Of = nil
 }
 

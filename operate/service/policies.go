@@ -56,7 +56,7 @@ func (s *Store) Policy(ctx context.Context, tenant, id string, version int) (p P
 	return p, err
 }
 
-// policyOf is Policy in a transaction.
+// policyOf does the work of Policy in a transaction.
 func policyOf(ctx context.Context, tx sqldb.Tx, tenant, id string, version int) (p Policy, err error) {
 	found, err := policyAt(ctx, tx, tenant, id, version)
 	if err != nil {
@@ -69,16 +69,18 @@ func policyOf(ctx context.Context, tx sqldb.Tx, tenant, id string, version int) 
 	return p, nil
 }
 
-// codes are the statuses of a policy as they are stored.
+// codes returns the retryable statuses of a policy as the store has them.
 func codes(p Policy) []int {
 	return slices.Compact(slices.Sorted(slices.Values(p.RetryableStatusCodes)))
 }
 
-// DeletePolicy deletes all versions of a policy, and returns the newest; or [ErrNotFound],
-// or [ErrPolicyUsed]. A new policy of this name has a larger version.
+// DeletePolicy deletes all versions of a policy, and returns the newest
+// version. It returns [ErrNotFound] if there is none, and [ErrPolicyUsed] if
+// tasks use the policy. A policy that is created later with this name gets a
+// larger version.
 func (s *Store) DeletePolicy(ctx context.Context, tenant, id string) (p Policy, err error) {
 	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
-		if s.db.Postgres() { // or a task could come that does not see that the policy goes
+		if s.db.Postgres() { // or a task could be created while the policy is deleted
 			if _, err := tx.Exec(ctx, "lock table retry_tasks in share row exclusive mode"); err != nil {
 				return err
 			}
@@ -86,7 +88,7 @@ func (s *Store) DeletePolicy(ctx context.Context, tenant, id string) (p Policy, 
 		if p, err = policyOf(ctx, tx, tenant, id, 0); err != nil {
 			return err
 		}
-		for _, status := range []Status{Pending, InFlight, Exhausted} { // each has its index
+		for _, status := range []Status{Pending, InFlight, Exhausted} { // each status has its own index
 			var used int64
 			query := fmt.Sprintf("select 1 from retry_tasks where tenant = ? and policy_id = ? and status = %d limit 1", status.code())
 			if found, err := tx.Get(ctx, query, []any{tenant, id}, &used); err != nil || found {

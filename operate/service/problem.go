@@ -49,8 +49,8 @@ var (
 	unknownBody     = kind{"unknown-body", http.StatusUnprocessableEntity, "There is no such body", "`bodyRef` names nothing that is kept for this tenant."}
 	targetForbidden = kind{"target-not-allowed", http.StatusUnprocessableEntity, "The target is not allowed", "The service may not call it: see `service.allow` of its configuration."}
 	noSuchPolicy    = kind{"no-such-policy", http.StatusNotFound, "There is no such policy", "This tenant has no policy with this ID."}
-	policyUsed      = kind{"policy-in-use", http.StatusConflict, "Tasks need the policy", "A task is PENDING, IN_FLIGHT or EXHAUSTED that has it."}
-	overQuota       = kind{"over-quota", http.StatusTooManyRequests, "The tenant keeps as much as it may", "`detail` says of what, how much there is, and what to do. `Retry-After` says when to send the request again."}
+	policyUsed      = kind{"policy-in-use", http.StatusConflict, "Tasks use the policy", "A task with this policy is PENDING, IN_FLIGHT or EXHAUSTED."}
+	overQuota       = kind{"over-quota", http.StatusTooManyRequests, "The tenant has reached its quota", "`detail` names the quota, the amount that is kept, and the fix. `Retry-After` says when to send the request again."}
 	busy            = kind{"too-many-large-requests", http.StatusServiceUnavailable, "There are too many large requests", "Of requests above 1 MiB two of a tenant are read at a time, and fourteen wait, ten seconds at most."}
 	unavailable     = kind{"unavailable", http.StatusServiceUnavailable, "The service cannot store anything now", "Whether the request was stored is not known. Send it again with the same key: it is not stored twice."}
 )

@@ -10,20 +10,20 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
-// Quota bounds what a tenant keeps. What is zero is not bounded.
+// Quota bounds what the service keeps for a tenant. Zero is no bound.
 type Quota struct {
-	Tasks    int64 // that are PENDING or IN_FLIGHT
-	Bytes    int64 // of bodies above 16 KiB, of these tasks and of those that are EXHAUSTED
-	Policies int64 // each version counts
+	Tasks    int64 // tasks that are PENDING or IN_FLIGHT
+	Bytes    int64 // bytes of bodies above 16 KiB, of tasks that are PENDING, IN_FLIGHT or EXHAUSTED
+	Policies int64 // versions of policies
 }
 
-// Quotas are those of tenants.
+// Quotas are the quotas of all tenants.
 type Quotas struct {
-	All Quota            // of a tenant that has none of its own
-	Of  map[string]Quota // by tenant
+	All Quota            // the quota of each tenant that Of does not have
+	Of  map[string]Quota // the quotas of single tenants
 }
 
-// of is the quota of a tenant.
+// of returns the quota of a tenant.
 func (q Quotas) of(tenant string) Quota {
 	if own, ok := q.Of[tenant]; ok {
 		return own
@@ -31,8 +31,8 @@ func (q Quotas) of(tenant string) Quota {
 	return q.All
 }
 
-// The queries of Usage find these in indexes. A body that several tasks have counts
-// once, unless it is in their rows.
+// The queries of Usage read indexes. A body that several tasks share counts
+// once. A body in the row of its task counts for each task.
 const (
 	waitingOf = "select (select count(*) from retry_tasks where tenant = ? and status = 0) + (select count(*) from retry_tasks where tenant = ? and status = 1)"
 	bytesOf   = `select coalesce(cast(sum(size) as bigint), 0) from (select max(body_size) as size from retry_tasks
@@ -40,7 +40,7 @@ const (
 	policiesOf = "select count(*) from retry_policies where tenant = ?"
 )
 
-// Usage returns what a tenant keeps, for its quota.
+// Usage counts what the store keeps for a tenant.
 func (s *Store) Usage(ctx context.Context, tenant string) (u Quota, err error) {
 	err = s.db.Read(ctx, func(tx sqldb.Tx) error {
 		_, noTasks := tx.Get(ctx, waitingOf, []any{tenant, tenant}, &u.Tasks)
@@ -52,15 +52,15 @@ func (s *Store) Usage(ctx context.Context, tenant string) (u Quota, err error) {
 }
 
 const (
-	recount      = 10 * time.Second // how long a count is good for, with what was added since
-	recountFull  = time.Second      // likewise of a tenant that is over its quota
-	mostTenants  = 10_000           // whose counts are kept
-	quotaRetry   = "10"             // seconds: callers who are over a quota try again then
+	recount      = 10 * time.Second // how long a count is used; the meter adds new tasks and policies to it
+	recountFull  = time.Second      // how long a count is used if it is over the quota
+	mostTenants  = 10_000           // most tenants whose counts are kept
+	quotaRetry   = "10"             // Retry-After of a request that is over a quota, in seconds
 	countingTime = 10 * time.Second
 )
 
-// meter knows about what tenants keep. Each process counts by itself: what others add
-// between two counts can exceed a quota.
+// meter estimates what tenants keep. Each process counts by itself, so other
+// processes can add tasks between two counts, and exceed a quota.
 type meter struct {
 	count func(ctx context.Context, tenant string) (Quota, error)
 
@@ -73,8 +73,8 @@ type counted struct {
 	at time.Time
 }
 
-// admit returns nil if a tenant may add something within its quota. Otherwise it returns
-// the problem, or why that is not known.
+// admit returns nil if a tenant stays within its quota with more. Otherwise it
+// returns the problem, or the error that kept it from counting.
 func (m *meter) admit(ctx context.Context, tenant string, quota, more Quota) error {
 	if quota == (Quota{}) {
 		return nil
@@ -89,7 +89,7 @@ func (m *meter) admit(ctx context.Context, tenant string, quota, more Quota) err
 		defer cancel()
 		u, err := m.count(within, tenant)
 		if err != nil {
-			return fmt.Errorf("what a tenant keeps could not be counted: %w", err)
+			return fmt.Errorf("the tasks and policies of a tenant could not be counted: %w", err)
 		}
 		m.keep(tenant, u)
 		p = quota.exceeded(u, more)
@@ -100,7 +100,8 @@ func (m *meter) admit(ctx context.Context, tenant string, quota, more Quota) err
 	return nil
 }
 
-// exceeded is the problem of a tenant that keeps something and adds more; nil if it may.
+// exceeded returns the problem if kept and more together exceed the quota;
+// otherwise nil.
 func (q Quota) exceeded(kept, more Quota) *problem {
 	for _, part := range []struct {
 		most, kept, more int64
@@ -132,7 +133,7 @@ func (m *meter) keep(tenant string, u Quota) {
 	m.of[tenant] = counted{u, time.Now()}
 }
 
-// added counts what was stored.
+// added adds more to the count of a tenant.
 func (m *meter) added(tenant string, more Quota) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// TestUsage counts what a tenant keeps, and nothing of others.
+// TestUsage tests that Usage counts only the tasks, bodies and policies of one
+// tenant.
 func TestUsage(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := openStore(t, url)
@@ -28,11 +29,11 @@ func TestUsage(t *testing.T) {
 		for n := range 8 {
 			given := task(n)
 			switch n {
-			case 0, 1: // one body, kept elsewhere
+			case 0, 1: // two tasks share a body outside of their rows
 				given.Body, given.BodyRef, given.BodySize = nil, "acme/"+strings.Repeat("a", 64), 1000
-			case 2, 3: // in their rows
+			case 2, 3: // bodies in the rows of the tasks
 				given.BodySize = 100
-			case 4: // they end
+			case 4: // this task and the next one end below
 				given.Body, given.BodyRef, given.BodySize = nil, "acme/"+strings.Repeat("b", 64), 10_000
 			case 5:
 				given.Body, given.BodyRef, given.BodySize = nil, "acme/"+strings.Repeat("c", 64), 100_000
@@ -50,7 +51,7 @@ func TestUsage(t *testing.T) {
 		if err := s.Settle(t.Context(), []Outcome{ended(claimed[0], Pending, 500), ended(claimed[1], Succeeded, 200), ended(claimed[2], Exhausted, 400)}); err != nil {
 			t.Fatal(err)
 		}
-		kept(Quota{Tasks: 5, Bytes: 101_200, Policies: 2}) // what is exhausted may come back
+		kept(Quota{Tasks: 5, Bytes: 101_200, Policies: 2}) // the body of an exhausted task counts
 		if _, err := s.Cancel(t.Context(), "acme", all[2].ID); err != nil {
 			t.Fatal(err)
 		}
@@ -58,8 +59,8 @@ func TestUsage(t *testing.T) {
 	})
 }
 
-// TestDeletePolicy deletes policies that no task needs, and never has a version stand
-// for two policies.
+// TestDeletePolicy tests that only policies without tasks are deleted, and that
+// a version never stands for two policies.
 func TestDeletePolicy(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := openStore(t, url)
@@ -100,7 +101,7 @@ func TestDeletePolicy(t *testing.T) {
 			t.Errorf("a task of a policy that was deleted: %v", err)
 		}
 		if p, err := s.PutPolicy(t.Context(), policy("acme", 7)); err != nil || p.Version != 3 {
-			t.Errorf("made anew, it is %+v, %v, want version 3", p, err)
+			t.Errorf("created again, it is %+v, %v, want version 3", p, err)
 		}
 		if p, err := s.PutPolicy(t.Context(), policy("acme", 7)); err != nil || p.Version != 3 {
 			t.Errorf("sent again, it is %+v, %v, want version 3", p, err)
@@ -108,8 +109,8 @@ func TestDeletePolicy(t *testing.T) {
 	})
 }
 
-// TestDeletePolicyBesideTasks creates tasks while their policy is deleted: none stays
-// without a policy.
+// TestDeletePolicyBesideTasks creates tasks while their policy is deleted. No
+// task may remain without a policy.
 func TestDeletePolicyBesideTasks(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := openStore(t, url)
@@ -137,8 +138,9 @@ func TestDeletePolicyBesideTasks(t *testing.T) {
 	})
 }
 
-// TestQuotaOfATenant has one tenant fill its quota beside another, whose tasks are
-// taken. What was taken before is answered as ever, and more when tasks have ended.
+// TestQuotaOfATenant fills the quota of one tenant. The tasks of other tenants
+// are still accepted. A task that is stored already is answered with 200. New
+// tasks are accepted after old ones have ended.
 func TestQuotaOfATenant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(t)
@@ -182,8 +184,27 @@ func TestQuotaOfATenant(t *testing.T) {
 	})
 }
 
-// TestAttackDrip has three tenants drip large bodies, as many as they may, and a fourth
-// send one beside them.
+// TestSamePolicyTakesNoQuota sends a policy again and again. It makes no new
+// version, so that another policy still fits into the quota.
+func TestSamePolicyTakesNoQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(t)
+		o.api.Quotas = Quotas{All: Quota{Policies: 2}}
+		put := func(body string, e exchange) {
+			t.Helper()
+			e.method, e.path, e.body, e.header = "POST", "/retry-policies", body, http.Header{"X-Tenant": {"small"}}
+			o.do(e)
+		}
+		for range 5 {
+			put(policyBody, exchange{status: http.StatusOK})
+		}
+		put(strings.Replace(policyBody, "quick", "second", 1), exchange{status: http.StatusOK})
+		put(strings.Replace(policyBody, "quick", "third", 1), exchange{problem: overQuota, detail: "versions of policies"})
+	})
+}
+
+// TestAttackDrip lets three tenants send as many large bodies as they may, one
+// byte a second. A fourth tenant must still be able to send a body.
 func TestAttackDrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(t)

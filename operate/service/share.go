@@ -81,7 +81,7 @@ func (s *shares) wait(ctx context.Context, tenant string) bool {
 	return false
 }
 
-// wanted reports whether a tenant waits that has no place.
+// wanted reports whether a tenant without a place waits.
 func (s *shares) wanted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

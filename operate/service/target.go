@@ -30,7 +30,7 @@ const (
 
 // deferral is why a task is put off that was not called: it does not count.
 type deferral struct {
-	reason string // one of a few
+	reason string // one of the constants in cause.go
 	detail string
 	wait   time.Duration
 }

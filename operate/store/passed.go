@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Reasons in Job.Skipped for letters that a job was to send and could not take.
-// Others are the states of these letters.
+// Reasons in Job.Skipped for letters that a job should send and could not take.
+// The states of letters are further reasons.
 const (
-	takenBy = "taken by job " // and its number
+	takenBy = "taken by job " // the number of the other job follows
 	changed = "changed meanwhile"
 )
 
@@ -20,8 +20,8 @@ func isPassed(reason string) bool {
 	return reason == changed || strings.HasPrefix(reason, takenBy) || State(reason).code() >= 0
 }
 
-// Passed is how many letters the job was to send and could not take, as NotePassed
-// has counted them.
+// Passed returns how many letters the job should send and could not take.
+// NotePassed counts them.
 func (j Job) Passed() (n int64) {
 	for reason, letters := range j.Skipped {
 		if isPassed(reason) {
@@ -31,12 +31,15 @@ func (j Job) Passed() (n int64) {
 	return n
 }
 
-// NotePassed counts letters as skipped that a job was to send and could not take: its
-// filter selects them, they could be sent at the time of the plan, and then another
-// job took them, an operator discarded them, or a receipt told of them. The reason
-// in Job.Skipped names the other job, or the state. They are missing at most: so many
-// are counted in all, if the job has looked at all letters. NotePassed replaces what it
-// has counted before.
+// NotePassed counts letters as skipped that a job should send and could not
+// take. The filter of the job selects them, and they could be sent at the time
+// of the plan. Since then another job took them, an operator discarded them, or
+// a receipt changed their state. The reason in Job.Skipped names the other job,
+// or the state.
+//
+// NotePassed counts at most missing letters. If the job has looked at all
+// letters, it counts exactly missing: letters without a known reason are
+// "changed meanwhile". It replaces its earlier counts.
 func (s *Store) NotePassed(ctx context.Context, l Lease, planned time.Time, missing int64) error {
 	return s.write(ctx, func(tx conn) error {
 		j, err := tx.held(ctx, l)
@@ -58,7 +61,7 @@ func (s *Store) NotePassed(ctx context.Context, l Lease, planned time.Time, miss
 			}
 		}
 		if j.Exhausted {
-			byReason[changed] = missing // less those of which more is known
+			byReason[changed] = missing // the loop subtracts letters with a known reason
 		}
 		var rows [][]any
 		for _, reason := range reasons(byReason) {
@@ -71,14 +74,14 @@ func (s *Store) NotePassed(ctx context.Context, l Lease, planned time.Time, miss
 	})
 }
 
-// reasons are in order, the one that says least last.
+// reasons returns the reasons in order; changed, the least exact one, is last.
 func reasons(byReason map[string]int64) []string {
 	list := slices.DeleteFunc(slices.Sorted(maps.Keys(byReason)), func(reason string) bool { return reason == changed })
 	return append(list, changed)
 }
 
-// passed counts letters that could be sent at the time of the plan, and that other
-// jobs have taken since, or that have ended.
+// passed counts letters by reason. They could be sent at the time of the plan.
+// Since then other jobs have taken them, or they have ended.
 func (c conn) passed(ctx context.Context, j Job, planned time.Time) (map[string]int64, error) {
 	f := j.Filter
 	before := intersection(f.States, sendable())

@@ -9,9 +9,9 @@ import (
 	"github.com/redrive-go/redrive/operate/store"
 )
 
-// TestNotePassed has a job name the letters of its plan that it could not take: those
-// that another job took, and one that somebody discarded. What was so before the plan
-// is no matter of the job.
+// TestNotePassed tests that a job counts the letters of its plan that it could
+// not take: letters that another job took, and a letter that an operator
+// discarded. Changes before the plan do not count.
 func TestNotePassed(t *testing.T) {
 	for name, filter := range map[string]store.Filter{"all": {}, "by content": {Text: `"order"`}} {
 		t.Run(name, func(t *testing.T) {
@@ -74,11 +74,11 @@ func TestNotePassed(t *testing.T) {
 				discard(3*time.Minute, 5)
 				c := create(4*time.Minute, store.Filter{})
 				take(4*time.Minute, c, 1) // letter 7
-				take(5*time.Minute, b, 5) // the rest
+				take(5*time.Minute, b, 5) // the remaining letters
 				if _, more, err := s.Queue(t.Context(), at(5*time.Minute), b, 1, sendAll); err != nil || more {
 					t.Fatalf("Queue: more = %v, %v", more, err)
 				}
-				send(6*time.Minute, c, "too large") // it is free again, behind the place of job 2
+				send(6*time.Minute, c, "too large") // letter 7 is free again, but job 2 has passed it
 
 				all := map[string]int64{"taken by job 1": 2, "taken by job 3": 1, "discarded": 1}
 				for _, tt := range []struct {

@@ -109,7 +109,7 @@ func idsOf(letters []store.Letter) (ids []int64) {
 	return ids
 }
 
-// TestKeywords opens a store on Postgres by keywords instead of a URL.
+// TestKeywords opens a store on Postgres with keywords instead of a URL.
 func TestKeywords(t *testing.T) {
 	u, err := url.Parse(postgrestest.Schema(t, postgrestest.URL(t)))
 	if err != nil {

@@ -232,7 +232,7 @@ func collectRows(statuses map[string]serve.Status) (rows []collectRow) {
 	for _, broker := range slices.Sorted(maps.Keys(statuses)) {
 		s := statuses[broker]
 		if s.Received == 0 && !slices.Contains(slices.Collect(maps.Values(s.Paused)), nil) {
-			continue // none of its topics could be read
+			continue // no topic of the broker could be read
 		}
 		rows = append(rows, collectRow{broker, s.Received, s.Added, s.Known, s.Refused, s.Unacked})
 	}

@@ -40,9 +40,9 @@ func newDoctor(streams term.Streams, open opener) *cobra.Command {
 		Use:   "doctor [broker or budget ...]",
 		Short: "Find what voids a promise on the brokers, and say how to mend it",
 		Long: `Doctor looks at the queues and topics that workers need, for all topics of the
-configuration or for those of some brokers, at those that redrive itself reads to
-collect dead letters, and at the Redis of shared retry budgets. It changes nothing.
-What it finds is
+configuration or for those of some brokers. It also looks at the queues and topics
+from which redrive reads dead letters and receipts, and at the Redis of shared retry
+budgets. It changes nothing. What it finds is
 
   refused     a worker does not start, or messages would be lost, or repeated without
               end; what is missing is refused only where no worker creates it
@@ -173,8 +173,8 @@ func (d *desk) examineAll(ctx context.Context, c *config.Config, names []string)
 	return slices.CompactFunc(rows, findingRow.repeats)
 }
 
-// examine looks at a broker or budget. An error about some topics keeps it from no
-// others, while there is time.
+// examine looks at a broker or budget. After an error about some topics, it
+// still looks at the others, while there is time.
 func (d *desk) examine(ctx context.Context, c *config.Config, name string) []findingRow {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it took longer than %v", patience))
 	defer cancel()
@@ -206,9 +206,10 @@ func (d *desk) examine(ctx context.Context, c *config.Config, name string) []fin
 	return rows
 }
 
-// inspect looks at what a subscription needs, if there is time. Of one that only reads
-// it tells what is refused: the needs of workers tell of the rest, and of what is
-// missing.
+// inspect looks at the queues and topics that a subscription needs, if there is
+// time. For a read-only subscription, it returns only findings that are
+// refused, and none about missing queues or topics: the subscriptions of
+// workers cover the others.
 func inspect(ctx context.Context, looks inspector, c *config.Config, broker string, sub brokers.Subscription) (rows []findingRow) {
 	var found []brokers.Finding
 	err := context.Cause(ctx)

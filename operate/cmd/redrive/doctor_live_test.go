@@ -85,7 +85,7 @@ func (s *site) finds(what string, code int, want []string, changes ...string) {
 	}
 }
 
-// connect returns the configuration and its broker.
+// connect returns the configuration of the site and a connection to its broker.
 func (s *site) connect(changes ...string) (*config.Config, brokers.Broker) {
 	s.Helper()
 	c, err := config.Load(s.file(changes...))
@@ -99,7 +99,7 @@ func (s *site) connect(changes ...string) (*config.Config, brokers.Broker) {
 	return c, broker
 }
 
-// work has workers start once, and create what is missing.
+// work starts workers once, so that they create missing queues and topics.
 func (s *site) work(changes ...string) {
 	s.Helper()
 	c, broker := s.connect(changes...)

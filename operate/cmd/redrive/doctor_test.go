@@ -195,8 +195,9 @@ func TestDoctorGoesOn(t *testing.T) {
 	})
 }
 
-// TestDoctorReadsDeadLetters finds what keeps redrive from collecting, beside what
-// workers need; an error about one topic hides nothing about another.
+// TestDoctorReadsDeadLetters tests that doctor finds faults that keep redrive
+// from collecting. An error about one topic must not hide findings about
+// another topic.
 func TestDoctorReadsDeadLetters(t *testing.T) {
 	c := newClinic(t)
 	c.config = `
@@ -220,7 +221,7 @@ store: {url: letters.db}
 			denied.Topic = topic
 			noted, missing := noNet, missing
 			return []brokers.Finding{denied, noted, missing}, nil
-		case topic == "receipts": // of which the needs of workers tell
+		case topic == "receipts": // the subscriptions of workers report that it is missing
 			return nil, brokers.ErrNotFound
 		case topic == "stock-dead.fifo":
 			return nil, errors.New("the key of the queue is disabled")

@@ -18,8 +18,8 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/breaktest"
 )
 
-// withFewFiles starts a command in a process of its own that may have 1,024 files open,
-// as is usual. It returns the address at which it listens.
+// withFewFiles starts a command in its own process, which may have 1,024 files
+// open, a usual limit. It returns the address at which the command listens.
 func withFewFiles(t *testing.T, listens string, args ...string) (address string, p *breaktest.Process) {
 	t.Helper()
 	cmd := exec.Command("sh", append([]string{"-c", `ulimit -n 1024 && exec "$0" "$@"`, os.Args[0]}, args...)...)
@@ -36,8 +36,9 @@ func withFewFiles(t *testing.T, listens string, args ...string) (address string,
 	return "", nil
 }
 
-// flood opens idle connections from 127.0.0.1, and keeps them until the test ends. Every
-// third one sends a request without a token first, and every third half a header.
+// flood opens idle connections from 127.0.0.1, and keeps them until the test
+// ends. A third of them send a request without a token first. Another third
+// send half a header.
 func flood(t *testing.T, address string, n int) {
 	t.Helper()
 	var opening sync.WaitGroup
@@ -65,7 +66,8 @@ func flood(t *testing.T, address string, n int) {
 	opening.Wait()
 }
 
-// callFrom is a client whose connections come from an address of this machine.
+// callFrom returns a client whose connections come from an address of this
+// machine.
 func callFrom(t *testing.T, ip string) *http.Client {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -75,8 +77,8 @@ func callFrom(t *testing.T, ip string) *http.Client {
 	return &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
-// TestAttackIdleConnections has 1,200 connections of a caller without a token, and callers
-// with one beside them, who are all served.
+// TestAttackIdleConnections opens 1,200 connections of a caller without a
+// token. The service must still serve all callers with a token.
 func TestAttackIdleConnections(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("SHOP_TOKEN", "the token of the shop")
@@ -86,7 +88,7 @@ func TestAttackIdleConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	address, p := withFewFiles(t, `listens at http://(\S+)\. `, "service")
-	for _, ip := range []string{"127.0.0.2", "127.0.0.1"} { // another's address, and the attacker's own
+	for _, ip := range []string{"127.0.0.2", "127.0.0.1"} { // another address, and that of the attacker
 		flood(t, address, 1200)
 		client := callFrom(t, ip)
 		post := func(path, body string) (int, string, error) {
@@ -123,8 +125,8 @@ func TestAttackIdleConnections(t *testing.T) {
 	flooded(t, address, p)
 }
 
-// flooded demands that the server has counted what it closed, and said it, and that it
-// has few files open.
+// flooded fails the test unless the server has counted and logged the
+// connections that it closed, and then stops without an error.
 func flooded(t *testing.T, address string, p *breaktest.Process) {
 	t.Helper()
 	_, text := get(t, "http://"+address+"/metrics", http.Header{"Authorization": {"Bearer the token of metrics"}})
@@ -139,7 +141,8 @@ func flooded(t *testing.T, address string, p *breaktest.Process) {
 	}
 }
 
-// TestAttackIdleConnectionsOfServe is the same for redrive serve, whose metrics and health are asked for.
+// TestAttackIdleConnectionsOfServe does the same with redrive serve, and
+// requests its metrics and health.
 func TestAttackIdleConnectionsOfServe(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("METRICS_TOKEN", "the token of metrics")

@@ -21,7 +21,7 @@ import (
 // lookEvery is how often a job is looked at that is under way.
 const lookEvery = 250 * time.Millisecond
 
-// closing is how long the store may take when a command is interrupted.
+// closing is how long the store may take when a command ends or is interrupted.
 const closing = 10 * time.Second
 
 // work works on a job until it is done or pauses, or watches another process do so.
@@ -46,8 +46,8 @@ func (o *order) work(ctx context.Context, id int64, plan job.Plan) error {
 	return o.conclude(ctx, j, mine, err)
 }
 
-// runOrWatch works on a job while no other process does, and watches it otherwise. It
-// reports whether it has worked on it last.
+// runOrWatch works on a job while no other process does, and watches the other
+// process otherwise. Mine is true if this command worked on the job last.
 func (o *order) runOrWatch(ctx context.Context, id int64, plan job.Plan, watch *watcher) (mine bool, err error) {
 	if o.isElsewhere(plan) {
 		watch.say("Only redrive serve can reach the broker of job %d: this command watches.", id)
@@ -60,7 +60,7 @@ func (o *order) runOrWatch(ctx context.Context, id int64, plan job.Plan, watch *
 			return true, err
 		}
 		if leased.Owner == "" {
-			continue // it was given up meanwhile
+			continue // the other process has given up the job
 		}
 		watch.say("%s works on job %d, and has it until %s, unless it renews its lease. This command watches, and goes on with the job if that process does not.",
 			leased.Owner, id, term.ISO(leased.Until))
@@ -151,15 +151,15 @@ type watcher struct {
 	told     int // the last one that was told of
 }
 
-// say writes a message above the progress.
+// say writes a message above the progress bar.
 func (w *watcher) say(format string, args ...any) {
 	for _, line := range term.Wrap(term.Safe(fmt.Sprintf(format, args...)), w.Width) {
 		fmt.Fprintln(w.progress, line)
 	}
 }
 
-// until watches the job while it runs and more holds, or until ctx ends, whose cause
-// it returns then.
+// until watches the job while it runs and more returns true. If ctx ends, it
+// returns the cause.
 func (w *watcher) until(ctx context.Context, more func(store.Job) bool) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()

@@ -22,7 +22,7 @@ type jobRow struct {
 	// State is `running`, `paused`, `done` or `cancelled`.
 	State string `json:"state"`
 
-	// Idle says that it is running, and that no process works on it.
+	// Idle says that the job is running, but no process works on it.
 	Idle bool `json:"idle"`
 
 	// Note is why it is in this state.
@@ -52,12 +52,13 @@ type jobRow struct {
 	// Refused is how many the broker refused.
 	Refused int64 `json:"refused"`
 
-	// Skipped is how many were not sent, by reason. The reason of letters that it was to
-	// send and could not take is `taken by job` and the number of the other job, or what
-	// became of them: `discarded`, `confirmed`, `returned` or `changed meanwhile`.
+	// Skipped is how many were not sent, by reason. Some reasons are about
+	// letters that changed after the job was planned: `taken by job` and the
+	// number of the other job, `discarded`, `confirmed`, `returned`, or
+	// `changed meanwhile` for other changes.
 	Skipped map[string]int64 `json:"skipped"`
 
-	passed int64 // of Skipped, those that it could not take
+	passed int64 // letters in Skipped that changed after the job was planned
 
 	// Left is how many are still to be sent.
 	Left int64 `json:"left"`
@@ -77,8 +78,8 @@ type jobRow struct {
 	// Command is the command that created it.
 	Command string `json:"command"`
 
-	// Owner is the process that works on it, or that has died while it did; empty if
-	// none does.
+	// Owner is the process that works on the job. If that process died, it
+	// stays here until another one takes the job over. Empty if there is none.
 	Owner string `json:"owner"`
 
 	// OwnedUntil is when that process loses the job, unless it renews its lease.
@@ -143,10 +144,10 @@ func (r jobRow) summary() string {
 	return fmt.Sprintf("Job %d is %s: %s", r.ID, r.standing(), strings.Join(parts, ", "))
 }
 
-// idle is the word for a job that runs, and that no process works on.
+// idle is the word for a job that is running while no process works on it.
 const idle = "idle"
 
-// standing is the state of a job for people.
+// standing returns the state of a job for people: its state, or idle.
 func (r jobRow) standing() string {
 	if r.Idle {
 		return idle
@@ -154,7 +155,8 @@ func (r jobRow) standing() string {
 	return r.State
 }
 
-// holder says who works on a job that runs, and until when.
+// holder names the process that works on a running job, and the end of its
+// lease.
 func (r jobRow) holder() string {
 	switch {
 	case !r.Idle:

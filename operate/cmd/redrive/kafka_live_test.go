@@ -21,8 +21,9 @@ import (
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
-// A worker and doctor work over every way to connect that Kafka has. A connection
-// that the broker or the client refuses says what to mend, and tells no password.
+// TestKafkaWithTLSAndLogins runs a worker and doctor with every kind of
+// connection to Kafka. If the broker or the client refuses a connection, the
+// error says what to mend, and contains no password.
 func TestKafkaWithTLSAndLogins(t *testing.T) {
 	livetest.Nightly(t)
 	for _, b := range harness.Brokers() {
@@ -49,10 +50,10 @@ func TestKafkaWithTLSAndLogins(t *testing.T) {
 				"an authority that is not trusted": {server.TLS, fmt.Sprintf("tls: {ca: %s}", server.OtherCA), "check tls"},
 				"a certificate of another host":    {server.TLS, fmt.Sprintf("tls: {ca: %s, server_name: other.example.com}", server.CA), "check tls"},
 				"no certificate of the client":     {server.Mutual, trust, "check tls"},
-				"no TLS where it is wanted":        {server.TLS, "prefix: p", "if it wants TLS, set tls"},
-				"TLS where there is none":          {server.Plain, trust, "if it speaks no TLS, leave tls out"},
+				"plain, but TLS is needed":         {server.TLS, "prefix: p", "if it wants TLS, set tls"},
+				"TLS to a plain listener":          {server.Plain, trust, "if it speaks no TLS, leave tls out"},
 				"a login, but no TLS":              {server.Login, strings.TrimPrefix(login, ", ") + "scram-sha-512", "if it wants TLS, set tls"},
-				"no login where one is wanted":     {server.Login, trust, "if it wants a login, set user"},
+				"no login, but one is needed":      {server.Login, trust, "if it wants a login, set user"},
 				"a wrong password":                 {server.Login, trust + strings.ReplaceAll(login, "PASSWORD", "WRONG") + "scram-sha-512", "check user and password"},
 				"a wrong password, PLAIN":          {server.Login, trust + strings.ReplaceAll(login, "PASSWORD", "WRONG") + "plain", "check user and password"},
 				"an unknown user":                  {server.Login, trust + strings.ReplaceAll(login, kafkatest.User, "nobody") + "scram-sha-256", "check user and password"},
@@ -74,8 +75,8 @@ store: {url: letters.db}
 `, address, settings))
 }
 
-// works has a worker handle messages of three kinds: of one it makes a retry, and
-// of one a dead letter. Plain is where the topic is created.
+// works makes a worker handle three messages. One of them becomes a retry, and
+// one a dead letter. Plain is the address at which the topic is created.
 func (s *site) works(plain string) {
 	s.Helper()
 	admin := &kafka.Client{Addr: kafka.TCP(plain)}
@@ -98,7 +99,7 @@ func (s *site) works(plain string) {
 		}
 	}
 	var mu sync.Mutex
-	var ended []string // bodies
+	var ended []string // bodies of the messages that ended
 	end := func(body []byte) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -135,7 +136,7 @@ func (s *site) works(plain string) {
 	}
 	running.Wait()
 	if len(ended) != 3 {
-		s.Errorf("after five minutes, these came to their end: %q", ended)
+		s.Errorf("after five minutes, only these messages have ended: %q", ended)
 	}
 	if err := broker.Close(context.WithoutCancel(s.Context())); err != nil {
 		s.Error(err)
@@ -151,14 +152,14 @@ func (s *site) consumer(broker brokers.Broker, c consumer.Config) *consumer.Cons
 	return w
 }
 
-// refuses wants doctor to say text, Run to fail at once, and neither to tell a
-// password.
+// refuses fails the test unless doctor says text and Run fails at once. Neither
+// may show a password.
 func (s *site) refuses(text string) {
 	s.Helper()
 	got := call(s.T, "doctor", "--config", s.file(), "-o", "json")
 	var rows []findingRow
 	if err := json.Unmarshal([]byte(got.stdout), &rows); err != nil || len(rows) != 1 || !strings.Contains(rows[0].Why, text) || got.code != exitFailure {
-		s.Errorf("doctor: %v, exit code %d, %+v, want one that says %q", err, got.code, rows, text)
+		s.Errorf("doctor: %v, exit code %d, %+v, want a finding that says %q", err, got.code, rows, text)
 	}
 	_, broker := s.connect()
 	worker := s.consumer(broker, consumer.Config{Group: "billing", DeadLetter: dlq.Discard})

@@ -13,8 +13,8 @@ import (
 
 const killed = "bob@shop-1, process 4711, run K7QXB2"
 
-// leave creates a job over all letters whose process was killed a moment ago, with
-// letters queued that it has not sent.
+// leave creates a job over all letters. Its process was killed a moment ago,
+// and had queued some letters that it did not send.
 func (s *shop) leave(queued int) {
 	s.Helper()
 	if got := s.call("dlq", "send", "--all", "--yes", "--detach", "--waves", "none", "--without-receipts", "--who", "anna@desk"); got.code != exitOK {
@@ -28,8 +28,8 @@ func (s *shop) leave(queued int) {
 	})
 }
 
-// TestResumeAfterKill has resume say who has the job of a process that was killed, wait
-// for the end of its lease, and take the job over.
+// TestResumeAfterKill resumes the job of a process that was killed. Resume
+// names that process, waits for the end of its lease, and takes the job over.
 func TestResumeAfterKill(t *testing.T) {
 	inShop(t, func(s *shop) {
 		s.dead("shop", "orders", 40)
@@ -59,8 +59,8 @@ func TestResumeAfterKill(t *testing.T) {
 	})
 }
 
-// TestJobsShowIdle has the list of jobs, one job and their JSON tell a job that a
-// process works on from one that is left.
+// TestJobsShowIdle tests that the list of jobs, a single job and the JSON show
+// whether a process works on a running job.
 func TestJobsShowIdle(t *testing.T) {
 	inShop(t, func(s *shop) {
 		s.dead("shop", "orders", 40)
@@ -89,8 +89,8 @@ func TestJobsShowIdle(t *testing.T) {
 	})
 }
 
-// TestResumeWatches has a second command leave a job to the one that works on it, until
-// that is done.
+// TestResumeWatches tests that a second command watches a job until the first
+// command has finished it.
 func TestResumeWatches(t *testing.T) {
 	inShop(t, func(s *shop) {
 		s.dead("shop", "orders", 600)

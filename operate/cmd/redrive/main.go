@@ -89,8 +89,8 @@ func newRoot(streams term.Streams) *cobra.Command {
 	return newRootOn(streams, connect.Broker, connect.Brief)
 }
 
-// newRootOn is the command with a way to open brokers, and one for the commands that
-// end by themselves.
+// newRootOn returns the command. Brief opens brokers for commands that end by
+// themselves, and open for the others.
 func newRootOn(streams term.Streams, open, brief opener) *cobra.Command {
 	root := group(&cobra.Command{
 		Use:   "redrive",

@@ -19,7 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files and the generated parts of the documentation")
 
-// asCommand is a variable that makes a process of this test the command.
+// asCommand is a variable that makes the binary of this test run as the
+// command.
 const asCommand = "REDRIVE_TEST_COMMAND"
 
 // TestMain says at once what tests would wait for in vain.

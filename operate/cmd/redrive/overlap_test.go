@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestTwoJobsOverTheSameLetters has each of two operators learn what the job of the
-// other took: the numbers of both add up.
+// TestTwoJobsOverTheSameLetters tests that each of two jobs counts the letters
+// that the other job took, and that the numbers of each job add up.
 func TestTwoJobsOverTheSameLetters(t *testing.T) {
 	inShop(t, func(s *shop) {
 		s.dead("shop", "orders", 1000)
@@ -45,7 +45,8 @@ func TestTwoJobsOverTheSameLetters(t *testing.T) {
 	})
 }
 
-// TestDiscardBesideJob has a job name letters that somebody discarded while it ran.
+// TestDiscardBesideJob tests that a job counts letters that an operator has
+// discarded.
 func TestDiscardBesideJob(t *testing.T) {
 	inShop(t, func(s *shop) {
 		s.dead("shop", "orders", 20)

@@ -11,8 +11,9 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 )
 
-// TestCollectFromSQS takes all dead letters of standard and FIFO queues, by the
-// command as it is built. It ends well: it waits for its open polls.
+// TestCollectFromSQS collects all dead letters of standard and FIFO queues with
+// the real command. The command waits for its open polls, and ends without an
+// error.
 func TestCollectFromSQS(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKID")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", secret)

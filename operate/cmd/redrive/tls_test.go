@@ -21,8 +21,8 @@ import (
 	"github.com/redrive-go/redrive/operate/config"
 )
 
-// newCertificate writes a certificate for this machine, and its key, as cert.pem and
-// key.pem. It returns who trusts the certificate alone.
+// newCertificate writes a certificate for this machine and its key as cert.pem
+// and key.pem. It returns a client that trusts only this certificate.
 func newCertificate(t *testing.T, end time.Time) *http.Client {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -44,7 +44,8 @@ func newCertificate(t *testing.T, end time.Time) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, ServerName: "localhost"}, DisableKeepAlives: true}}
 }
 
-// TestServersWithTLS has both servers show a certificate, and replace it.
+// TestServersWithTLS tests that both servers show a certificate, and replace
+// it.
 func TestServersWithTLS(t *testing.T) {
 	t.Setenv("A_TOKEN", "correct horse battery staple")
 	const keys = `listen: "127.0.0.1:0", tls: {cert: cert.pem, key: key.pem}`

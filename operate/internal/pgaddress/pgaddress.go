@@ -1,6 +1,6 @@
-// Package pgaddress reads the address of a Postgres as the driver does: a URL, or
-// keywords such as host=localhost dbname=letters, with what the environment and a
-// service file add.
+// Package pgaddress reads the address of a Postgres as the driver does. An
+// address is a URL, or keywords such as host=localhost dbname=letters. The
+// environment and a service file can add to it.
 package pgaddress
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// keyword is a parameter in the keyword form. No other parameters are needed to
-// tell it from the name of a file.
+// keyword matches a parameter that tells the keyword form from the name of a
+// file.
 var keyword = regexp.MustCompile(`(?:^|\s)(?:host|hostaddr|port|dbname|database|user|password|passfile|service|servicefile|ssl\w+)\s*=`)
 
-// Is reports whether an address is one of Postgres.
+// Is reports whether a text is the address of a Postgres.
 func Is(address string) bool {
 	return isURL(address) || !strings.Contains(address, "://") && keyword.MatchString(address)
 }
@@ -35,9 +35,9 @@ var (
 	secret = regexp.MustCompile(`(?i)(?:^|\s)\w*(?:pass|password|pwd|secret|token|credentials?)\s*=`)
 )
 
-// Plain reads an address as the driver does, and returns the database, and the
-// hosts with which it may talk over a connection that is not encrypted. This
-// machine and the sockets in its folders are none. The error is a [Failure].
+// Plain reads an address as the driver does. It returns the database, and the
+// hosts to which the driver may connect without encryption. Hosts does not have
+// this machine and its sockets. The error comes from [Failure].
 func Plain(address string) (database string, hosts []string, err error) {
 	c, err := pgconn.ParseConfig(address)
 	if err != nil {
@@ -58,9 +58,9 @@ func isLocal(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Failure is an error of the driver without the address, which may have a password
-// in it that the driver does not find. A file that cannot be read is an
-// *fs.PathError.
+// Failure returns an error of the driver without the address: the address may
+// have a password that the driver did not find. If a file cannot be read, the
+// error is an *fs.PathError.
 func Failure(err error) error {
 	if file, ok := errors.AsType[*fs.PathError](err); ok {
 		return file
@@ -73,8 +73,7 @@ func Failure(err error) error {
 	return ErrAddress
 }
 
-// HasPassword reports whether the keywords of an address have a password among
-// them.
+// HasPassword reports whether an address in the keyword form has a password.
 func HasPassword(address string) bool {
 	return !isURL(address) && Is(address) && secret.MatchString(address)
 }

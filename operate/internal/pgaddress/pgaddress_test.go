@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// clean takes what the environment of the test says of Postgres away.
+// clean removes the variables of Postgres from the environment of the test.
 func clean(t *testing.T) {
 	for _, v := range os.Environ() {
 		if name, value, _ := strings.Cut(v, "="); strings.HasPrefix(name, "PG") {
-			t.Setenv(name, value) // restores it
+			t.Setenv(name, value) // restores it after the test
 			if err := os.Unsetenv(name); err != nil {
 				t.Fatal(err)
 			}
@@ -26,14 +26,15 @@ func clean(t *testing.T) {
 	t.Setenv("PGDATABASE", "letters")
 }
 
-// TestAttackStoreInPlainText holds Plain against what the driver would do.
+// TestAttackStoreInPlainText tests Plain with the settings that the driver
+// reads.
 func TestAttackStoreInPlainText(t *testing.T) {
 	services := filepath.Join(t.TempDir(), "services")
 	if err := os.WriteFile(services, []byte("[far]\nhost=db.example.com\nuser=redrive\n[secure]\nhost=db.example.com\nsslmode=verify-full\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		address, env string // PGHOST=db, one
+		address, env string // one variable, such as PGHOST=db
 		plain        string // hosts, with spaces between them
 	}{
 		{"postgres:///letters", "", ""},
@@ -48,7 +49,7 @@ func TestAttackStoreInPlainText(t *testing.T) {
 		{"postgres://db/letters?sslmode=prefer", "", "db"},
 		{"postgres://db/letters?sslmode=allow", "", "db"},
 		{"postgres://db/letters?sslmode=disable", "", "db"},
-		// The last of several counts.
+		// Several values of a parameter: the last one counts.
 		{"postgres://db/letters?sslmode=verify-full&sslmode=disable", "", "db"},
 		{"postgres://db/letters?sslmode=disable&sslmode=verify-full", "", ""},
 		{"postgres://localhost/letters?host=localhost&host=db.example.com", "", "db.example.com"},
@@ -130,7 +131,7 @@ func TestFailureHasNoPassword(t *testing.T) {
 	} {
 		_, _, err := Plain(address)
 		if err == nil || strings.Contains(err.Error(), "hun") || strings.Contains(err.Error(), "ter2") {
-			t.Errorf("%s: error %v, want one without the password", address, err)
+			t.Errorf("%s: error %v, want no password in it", address, err)
 		}
 	}
 	_, _, err := Plain("postgres://db/letters?sslmode=verify-full&sslrootcert=/does/not/exist")

@@ -118,7 +118,7 @@ func (s *Server) guarded(h http.Handler) http.Handler {
 	})
 }
 
-// answers returns nil if the store answers a query that costs it little.
+// answers returns nil if the store answers a cheap query.
 func (s *Server) answers(ctx context.Context) error {
 	if _, err := s.Store.Policy(ctx, service.DefaultTenant, "health", 0); !errors.Is(err, service.ErrNotFound) {
 		return err

@@ -35,7 +35,7 @@ func (j *journal) Write(b []byte) (int, error) {
 	return j.text.Write(b)
 }
 
-// lines are the lines of the log with all parts.
+// lines returns how many lines of the log have all parts.
 func (j *journal) lines(parts ...string) (n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -47,7 +47,7 @@ func (j *journal) lines(parts ...string) (n int) {
 	return n
 }
 
-// listen has the server write to a journal.
+// listen makes the server log to a journal.
 func (w *world) listen() *journal {
 	j := &journal{}
 	w.server.Logger = slog.New(slog.NewTextHandler(j, nil))
@@ -73,8 +73,8 @@ topics:
   - {name: stock.fifo, broker: aws, dead: [stock-dead.fifo], collect: true}
 `
 
-// inQueues runs a test with a server of SQS, on which the queues with dead letters
-// have 3 letters each, but for those that are missing.
+// inQueues runs a test with an SQS server. Each of its queues for dead letters
+// has 3 letters, except for the queues that are missing.
 func inQueues(t *testing.T, missing []string, test func(w *world, server *sqstest.Server, publish func(queue string))) {
 	t.Helper()
 	inWorld(t, func(w *world) {
@@ -84,7 +84,7 @@ func inQueues(t *testing.T, missing []string, test func(w *world, server *sqstes
 		w.must(err)
 		publish := func(queue string) {
 			topic := strings.Replace(queue, "-dead", "", 1)
-			source, err := broker.Open(w.Context(), brokers.Subscription{Topics: []string{topic}, DeadLetters: map[string]string{topic: queue}, InFlight: 1}) // makes them
+			source, err := broker.Open(w.Context(), brokers.Subscription{Topics: []string{topic}, DeadLetters: map[string]string{topic: queue}, InFlight: 1}) // creates the queues
 			w.must(err)
 			w.must(source.Close(w.Context()))
 			for n := range 3 {
@@ -104,7 +104,8 @@ func inQueues(t *testing.T, missing []string, test func(w *world, server *sqstes
 	})
 }
 
-// collected fails the test unless the store has n letters of each topic, and no more.
+// collected fails the test unless the store has exactly n letters of each
+// topic.
 func (w *world) collected(n int64, topics ...string) {
 	w.Helper()
 	stats, err := w.store.Stats(w.Context(), time.Now())
@@ -123,7 +124,8 @@ func (w *world) collected(n int64, topics ...string) {
 	}
 }
 
-// TestStandardAndFIFO collects from queues that no source can read together.
+// TestStandardAndFIFO collects from queues that one source cannot read
+// together.
 func TestStandardAndFIFO(t *testing.T) {
 	all := []string{"orders", "payments.fifo", "refunds", "stock.fifo"}
 	t.Run("once", func(t *testing.T) {
@@ -146,15 +148,15 @@ func TestStandardAndFIFO(t *testing.T) {
 	})
 }
 
-// TestQueueIsMissing collects from the other queues, names the one that is missing,
-// and collects from it when somebody has made it.
+// TestQueueIsMissing tests that the server collects from the other queues,
+// names the missing queue, and collects from it once it is created.
 func TestQueueIsMissing(t *testing.T) {
 	const queue = "payments-dead.fifo"
 	t.Run("once", func(t *testing.T) {
 		inQueues(t, []string{queue}, func(w *world, _ *sqstest.Server, _ func(string)) {
 			err := w.server.Collect(w.Context(), serve.Collected(w.server.Config))
 			if !errors.Is(err, brokers.ErrNotFound) || !strings.Contains(err.Error(), queue) || strings.Contains(err.Error(), "refunds") {
-				w.Errorf("Collect: %v, want what is missing, and nothing else", err)
+				w.Errorf("Collect: %v, want only the missing queue", err)
 			}
 			w.collected(3, "orders", "refunds", "stock.fifo")
 		})
@@ -178,8 +180,8 @@ func TestQueueIsMissing(t *testing.T) {
 	})
 }
 
-// TestQueueIsDenied collects from the other queues, of one kind, though only the first
-// poll tells that one may not be read.
+// TestQueueIsDenied tests that the server collects from the other queues of a
+// source if one may not be read. Only the first poll shows that.
 func TestQueueIsDenied(t *testing.T) {
 	denied := sqstest.Fault{Operation: "ReceiveMessage", Queue: "refunds-dead", Code: "AccessDenied"}
 	standard := strings.ReplaceAll(queues, ".fifo", "")
@@ -233,8 +235,8 @@ func (p *picky) Open(ctx context.Context, sub brokers.Subscription) (brokers.Sou
 	return p.Broker.Open(ctx, sub)
 }
 
-// TestSomeFail has every reason why topics cannot be opened together stop no other
-// topic, whatever the broker is.
+// TestSomeFail tests that a topic that cannot be opened stops no other topic,
+// for every reason.
 func TestSomeFail(t *testing.T) {
 	errLater := errors.New("the node of the queue is down")
 	fails := func(topic string, err error) func([]string) error {
@@ -248,7 +250,7 @@ func TestSomeFail(t *testing.T) {
 	for name, tt := range map[string]struct {
 		refuse func(topics []string) error
 		want   string // the sources that are opened last
-		failed bool   // refunds is
+		failed bool   // refunds-dead fails
 	}{
 		"none": {func([]string) error { return nil }, "[[orders-dead refunds-dead stock-dead]]", false},
 		"together": {func(topics []string) error {
@@ -303,7 +305,8 @@ topics:
 	}
 }
 
-// TestBrokerRestarts has topics share a source again after an outage of their broker.
+// TestBrokerRestarts tests that topics share a source after an outage of their
+// broker.
 func TestBrokerRestarts(t *testing.T) {
 	inWorld(t, func(w *world) {
 		down := true
@@ -333,8 +336,8 @@ func TestBrokerRestarts(t *testing.T) {
 	})
 }
 
-// TestStoreRefusesOneTopic has a topic with a hundred letters that the store refuses
-// keep no other topic from being collected.
+// TestStoreRefusesOneTopic tests that the server collects another topic while
+// the store refuses more than 100 letters of the first.
 func TestStoreRefusesOneTopic(t *testing.T) {
 	inWorld(t, func(w *world) {
 		log := w.listen()

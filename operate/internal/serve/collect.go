@@ -27,7 +27,7 @@ type Server struct {
 	// Owner tells others who works on a job, such as anna@host.
 	Owner string
 
-	// Web says how ServeOn takes connections.
+	// Web says how ServeOn accepts connections.
 	Web web.Options
 
 	// Logger gets what an operator should know. Default slog.Default().
@@ -76,12 +76,12 @@ func (s *Server) isLog(broker string) bool { return s.Config.Brokers[broker].Kin
 // with, where there are groups.
 func Group(b *config.Broker) string { return cmp.Or(b.Group, collect.Group) }
 
-// watched is the collecting from a broker, and what there is to see of it.
+// watched is the state of the collecting from a broker.
 type watched struct {
 	mu      sync.Mutex
-	before  collect.Result                  // of the collectors that have ended
-	now     map[*collect.Collector][]string // the topics of those that work
-	stopped map[string]error                // why no collector works on a topic; nil if that is as it should be
+	before  collect.Result                  // the sum of the collectors that have ended
+	now     map[*collect.Collector][]string // the topics of the collectors that work
+	stopped map[string]error                // why a topic without a collector failed; nil if it did not fail
 	lag     time.Duration
 }
 
@@ -89,8 +89,8 @@ type watched struct {
 type Status struct {
 	collect.Result
 
-	// Paused are the topics with dead letters, each with the reason why nothing is
-	// received from it now; nil while letters are.
+	// Paused has each topic with dead letters, and the reason why no letter is
+	// received from it now. The reason is nil while letters are received.
 	Paused map[string]error
 
 	// Lag is how long before it was collected the latest letter had died.
@@ -129,7 +129,8 @@ func (s *Server) Statuses() map[string]Status {
 	return all
 }
 
-// watch returns what is seen of the collecting of topics of a broker.
+// watch returns the state of the collecting from a broker, and adds topics to
+// it.
 func (s *Server) watch(broker string, topics []string) *watched {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +170,7 @@ func (s *Server) collector(broker string, topics []string, lasts bool) *keeper {
 	return k
 }
 
-// collectFrom collects from the source of topics, and closes it.
+// collectFrom collects from the source of topics, and closes the source.
 func (s *Server) collectFrom(ctx context.Context, broker string, source brokers.Source, topics []string, w *watched, follow bool) error {
 	limits := collect.Limits{FreeDisk: float64(s.Config.Collect.FreeDisk) / 100, Letters: int64(s.Config.Collect.MaxLetters)}
 	c, err := collect.New(collect.Config{
@@ -236,8 +237,8 @@ func (w *watched) late(now time.Time, letters []store.Collected) {
 	}
 }
 
-// Closing is how long a source or broker may take to close when the work is over.
-// On SQS it waits for its open polls, up to 20 s.
+// Closing is how long a source or broker may take to close when the work is
+// over. On SQS, closing waits for open polls, up to 20 s.
 const Closing = 30 * time.Second
 
 func closeSource(ctx context.Context, source brokers.Source) error {

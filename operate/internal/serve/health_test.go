@@ -20,8 +20,9 @@ import (
 	"github.com/redrive-go/redrive/operate/store"
 )
 
-// TestAttackHealth has 64 callers without a token ask for /healthz, as fast as they can,
-// of a store whose letters claim 20,000 topics. /healthz and /metrics answer all.
+// TestAttackHealth lets 64 callers without a token request /healthz as fast as
+// they can. The letters in the store name 20,000 topics. /healthz and /metrics
+// must answer every request.
 func TestAttackHealth(t *testing.T) {
 	c, err := config.Parse("redrive.yaml", []byte(text))
 	if err != nil {

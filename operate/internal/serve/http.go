@@ -17,9 +17,9 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/web"
 )
 
-// Handler serves GET /metrics, for Prometheus, and GET /healthz, which is 200 while
-// the store answers. Unless token is empty, callers of /metrics must show it, as
-// "Authorization: Bearer". More is what /metrics has besides.
+// Handler serves GET /metrics, for Prometheus, and GET /healthz, which is 200
+// while the store answers. Unless token is empty, callers of /metrics must show
+// it, as "Authorization: Bearer". /metrics has the metrics of more, too.
 func (s *Server) Handler(token string, more ...prometheus.Collector) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(append(more, newMetrics(s))...)
@@ -29,7 +29,7 @@ func (s *Server) Handler(token string, more ...prometheus.Collector) http.Handle
 	return mux
 }
 
-// answers returns nil if the store answers a query that costs it little.
+// answers returns nil if the store answers a cheap query.
 func (s *Server) answers(ctx context.Context) error {
 	_, err := s.Store.Last(ctx)
 	return err
@@ -48,7 +48,7 @@ func guarded(token string, h http.Handler) http.Handler {
 	})
 }
 
-// answering is how long callers may take whose requests are under way in the end.
+// answering is how long requests that are under way may take when ServeOn ends.
 const answering = 10 * time.Second
 
 // ServeOn runs, and serves Handler on a listener, until ctx ends. It closes the
@@ -57,7 +57,7 @@ func (s *Server) ServeOn(ctx context.Context, listener net.Listener, token strin
 	connections := web.New(s.Web, s.log())
 	server := &http.Server{
 		Handler: s.Handler(token, connections), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
-		MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(s.log().Handler(), slog.LevelDebug), // what others send is no warning
+		MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(s.log().Handler(), slog.LevelDebug), // bad requests are not worth a warning
 	}
 	var running sync.WaitGroup
 	running.Go(func() {

@@ -18,46 +18,48 @@ import (
 	"github.com/redrive-go/redrive/retry"
 )
 
-// keeper reads topics of a broker. They share a source. If that fails, the keeper
-// opens each topic alone, and the topics that fail no longer share a source with
-// the others: see parts. So no topic stops another one, on any broker.
+// keeper reads topics of a broker. The topics share a source. If the source
+// fails, the keeper opens each topic alone. Topics that fail then get a source
+// of their own: see parts. So no topic stops another topic, on any broker.
 type keeper struct {
 	server *Server
 	broker string
 	what   string // for the log
-	lasts  bool   // what fails is tried again, until the context ends
+	lasts  bool   // it tries failed topics again, until the context ends
 
-	// work receives from the source of topics until ctx ends. If the keeper does
-	// not last, it may end earlier, without an error when the topics are empty.
+	// work receives from the source of topics until ctx ends. If lasts is
+	// false, it may return earlier: with nil when the topics are empty.
 	work func(ctx context.Context, source brokers.Source, topics []string) error
 
-	// tell, unless it is nil, hears why topics are not read.
+	// tell, unless it is nil, is called when topics are not read, with the
+	// reason.
 	tell func(topics []string, err error)
 }
 
 const (
-	// remind is how often the log has a failure that goes on.
+	// remind is how often the log repeats a lasting failure.
 	remind = 5 * time.Minute
 
-	// outages is how often in a row topics may fail together before each is opened
-	// alone, if the error is one that may pass. A broker that restarts needs no
-	// source for each topic.
+	// outages is how often in a row topics must fail together before each is
+	// opened alone, if the error may be temporary. So topics still share a
+	// source after their broker restarts.
 	outages = 3
 
-	// opening is how many topics are opened alone at a time.
+	// opening is how many topics are opened alone at the same time.
 	opening = 8
 )
 
 var again = retry.Backoff{Base: 2 * time.Second, Cap: time.Minute, Jitter: retry.EqualJitter}
 
-// sourceError is a failure of a source, and so perhaps of one of its topics alone.
+// sourceError is a failure of a source. Perhaps only one of its topics is the
+// cause.
 type sourceError struct{ error }
 
 func (e *sourceError) Unwrap() error { return e.error }
 
-// run reads topics until ctx ends, which is no error. A keeper that does not last
-// returns when all topics are empty or have failed; the error names those that
-// failed.
+// run reads topics until ctx ends, and then returns nil. If lasts is false, it
+// also returns when all topics are empty or have failed. Its error names the
+// topics that failed.
 func (k *keeper) run(ctx context.Context, topics []string) error {
 	said := reminder{}
 	for failures := 0; ; {
@@ -87,7 +89,7 @@ func (k *keeper) run(ctx context.Context, topics []string) error {
 	}
 }
 
-// runAll reads several groups of topics, each beside the others.
+// runAll reads several groups of topics at the same time.
 func (k *keeper) runAll(ctx context.Context, groups [][]string) error {
 	errs := make([]error, len(groups))
 	var running sync.WaitGroup
@@ -126,10 +128,11 @@ func (k *keeper) open(ctx context.Context, topics ...string) (brokers.Source, er
 	return b.Open(ctx, collect.Subscription(Group(k.server.Config.Brokers[k.broker]), topics...))
 }
 
-// parts are the groups to read instead of topics, which have failed together so
-// often; nil to try them together again. Topics that cannot be opened alone are a
-// group each. The others stay together if that makes their group smaller. If none
-// can be opened, the broker is the cause.
+// parts returns the groups in which to read topics that failed together, after
+// so many failures in a row; nil means to try them together again. It opens
+// each topic alone. If no topic opens, the broker is the cause, and it returns
+// nil. If some fail, each of them becomes a group, and the others stay
+// together. If none fails, every topic becomes a group.
 func (k *keeper) parts(ctx context.Context, topics []string, err error, failures int) (groups [][]string) {
 	if _, ofSource := errors.AsType[*sourceError](err); !ofSource || len(topics) == 1 {
 		return nil
@@ -168,8 +171,8 @@ func (k *keeper) parts(ctx context.Context, topics []string, err error, failures
 	return append(groups, good)
 }
 
-// reminder says when the log should have a failure: when it changes, and then every
-// 5 minutes.
+// reminder says when to log a failure: when its text changes, and then every 5
+// minutes.
 type reminder struct {
 	said string
 	at   time.Time
@@ -196,7 +199,7 @@ func sleep(ctx context.Context, d time.Duration) {
 type reader struct {
 	mu     sync.Mutex
 	now    []*job.Receipts
-	before job.ReceiptCounts // of those that have ended
+	before job.ReceiptCounts // counts of the Receipts that have ended
 }
 
 func (r *reader) counts() job.ReceiptCounts {

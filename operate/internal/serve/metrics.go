@@ -31,7 +31,7 @@ func newDescs() descs {
 		jobs:          desc("jobs", "Jobs that send letters back and have not ended.", "state"),
 		pausedFor:     desc("jobs_paused_seconds", "How long ago the job paused that has been paused for longest; 0 if there is none."),
 		collected:     desc("collected_letters_total", "Letters that came from the broker: new ones, those that the store knew, and those that it refused and that stay there.", "broker", "result"),
-		collectPaused: desc("collect_paused", "1 while nothing is taken from the topic with dead letters: it is missing, or the broker or the store fails, or a limit is reached; otherwise 0.", "broker", "topic"),
+		collectPaused: desc("collect_paused", "1 while no dead letters are collected from the topic, because it is missing, the broker or the store fails, or a limit is reached; otherwise 0.", "broker", "topic"),
 		collectLag:    desc("collect_lag_seconds", "How long before it was collected the latest letter had died.", "broker"),
 		receipts:      desc("receipts_total", "Receipts that were read: believed, forged or stale, and unreadable ones.", "broker", "result"),
 		diskFree:      desc("store_disk_free_bytes", "What the disk of a store in a file has left."),

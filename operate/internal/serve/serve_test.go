@@ -42,7 +42,7 @@ type world struct {
 	*testing.T
 	server  *serve.Server
 	store   *store.Store
-	file    string // of the store
+	file    string // the file of the store
 	brokers map[string]*memory.Broker
 	mu      sync.Mutex
 	down    map[string]error

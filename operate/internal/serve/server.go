@@ -20,7 +20,7 @@ import (
 func (s *Server) Follow(ctx context.Context, dead, receipts []config.Topic) {
 	var running sync.WaitGroup
 	for broker, topics := range byBroker(dead, deadOf) {
-		running.Go(func() { _ = s.collector(broker, topics, true).run(ctx, topics) }) // which has told its errors
+		running.Go(func() { _ = s.collector(broker, topics, true).run(ctx, topics) }) // the keeper has logged its errors
 	}
 	for broker, topics := range byBroker(receipts, receiptsOf) {
 		r := s.reader(broker)
@@ -33,8 +33,8 @@ func (s *Server) Follow(ctx context.Context, dead, receipts []config.Topic) {
 	running.Wait()
 }
 
-// Reads are what is asked of a broker to collect dead letters and to read receipts:
-// one subscription for each topic.
+// Reads returns the subscriptions that collect dead letters and read receipts
+// of a broker: one for each topic.
 func Reads(c *config.Config, broker string) (subs []brokers.Subscription) {
 	dead, receipts := byBroker(Collected(c), deadOf), byBroker(c.Topics, receiptsOf)
 	for _, topic := range slices.Concat(dead[broker], receipts[broker]) {

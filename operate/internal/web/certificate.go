@@ -11,25 +11,26 @@ import (
 )
 
 const (
-	reread    = 10 * time.Second // how long a pair is used before it is read anew
-	complains = time.Hour        // how often the log has a fault that goes on
+	reread    = 10 * time.Second // how long a pair is used before it is read again
+	complains = time.Hour        // how often the log repeats a lasting fault
 )
 
-// Certificate is one that a server shows, and its key. It is read anew as connections
-// come, so that it may be replaced while the server runs.
+// Certificate is the certificate that a server shows, with its key. It is read
+// again when connections arrive, so that it can be replaced while the server
+// runs.
 type Certificate struct {
 	read func() (cert, key []byte, err error)
 	log  *slog.Logger
 
 	mu    sync.Mutex
 	pair  *tls.Certificate
-	files [2][]byte // that it was made of
-	at    time.Time // when they were read last
-	fault string    // of those that were read last
-	said  time.Time // when the log had it
+	files [2][]byte // the contents of the files that pair was made of
+	at    time.Time // when the files were read last
+	fault string    // why the files that were read last cannot be used
+	said  time.Time // when fault was logged
 }
 
-// LoadCertificate returns a certificate that read returns with its key, in PEM.
+// LoadCertificate loads a certificate and its key, which read returns in PEM.
 func LoadCertificate(read func() (cert, key []byte, err error), log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{read: read, log: log}
 	pair, files, err := c.load(time.Now())
@@ -40,7 +41,7 @@ func LoadCertificate(read func() (cert, key []byte, err error), log *slog.Logger
 	return c, nil
 }
 
-// load reads a pair that can be used now.
+// load reads the pair. It returns an error if the pair cannot be used now.
 func (c *Certificate) load(now time.Time) (*tls.Certificate, [2][]byte, error) {
 	cert, key, err := c.read()
 	files := [2][]byte{cert, key}
@@ -57,7 +58,7 @@ func (c *Certificate) load(now time.Time) (*tls.Certificate, [2][]byte, error) {
 	return &pair, files, nil
 }
 
-// config has a server show the certificate.
+// config makes a server show the certificate.
 func (c *Certificate) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, // streams of HTTP/2 would not count as connections
@@ -65,7 +66,8 @@ func (c *Certificate) config() *tls.Config {
 	}
 }
 
-// current is the pair in the files if it can be used, or else the one before.
+// current returns the pair in the files if it can be used, or else the previous
+// pair.
 func (c *Certificate) current() *tls.Certificate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,5 +95,5 @@ func (c *Certificate) complain(now time.Time, fault string) {
 		return
 	}
 	c.fault, c.said = fault, now
-	c.log.Error("the certificate cannot be replaced: the server still shows the one before", "error", fault, "expires", c.pair.Leaf.NotAfter)
+	c.log.Error("the certificate cannot be replaced: the server still shows the previous one", "error", fault, "expires", c.pair.Leaf.NotAfter)
 }

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// pairOf makes a certificate of a name, which ends at a time, and its key.
+// pairOf makes a certificate for a name, which expires at a time, and its key.
 func pairOf(t *testing.T, name string, end time.Time) (cert, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -39,8 +39,8 @@ func pairOf(t *testing.T, name string, end time.Time) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 }
 
-// TestCertificateIsReplaced goes through a renewal whose files come one after the
-// other, and through what can be wrong with them.
+// TestCertificateIsReplaced renews a certificate whose files are written one
+// after the other, and tries files with faults.
 func TestCertificateIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -70,7 +70,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 		newCert, newKey := pairOf(t, "second", year)
 		cert = newCert
 		shows("first", "are no pair")
-		shows("first", "") // said already
+		shows("first", "") // the fault was logged already
 		key = newKey
 		shows("second", "was replaced")
 		key = key[:len(key)/2]
@@ -79,7 +79,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 		unreadable = errors.New("there is no such file")
 		shows("second", "no such file")
 		time.Sleep(complains)
-		shows("second", "no such file") // it goes on
+		shows("second", "no such file") // the fault lasts
 		unreadable = nil
 		cert, key = pairOf(t, "third", time.Now().Add(-time.Hour))
 		shows("second", "has expired")
@@ -95,12 +95,13 @@ func TestCertificateIsRefused(t *testing.T) {
 	for says, files := range map[string][2][]byte{"no pair": {cert, other}, "failed to find any PEM": {nil, key}, "has expired": {late, lateKey}} {
 		_, err := LoadCertificate(func() ([]byte, []byte, error) { return files[0], files[1], nil }, slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("error %v, want one with %q", err, says)
+			t.Errorf("error %v, want it to say %q", err, says)
 		}
 	}
 }
 
-// TestTLS demands TLS 1.2, and one place for each connection.
+// TestTLS tests that a server demands TLS 1.2, and that each connection takes
+// one place.
 func TestTLS(t *testing.T) {
 	cert, key := pairOf(t, "retries.example.com", time.Now().Add(time.Hour))
 	loaded, err := LoadCertificate(func() ([]byte, []byte, error) { return cert, key, nil }, slog.New(slog.DiscardHandler))

@@ -16,14 +16,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Options say how a server takes connections.
+// Options say how a server accepts connections.
 type Options struct {
 	// Most is the most connections at a time. Zero is a third of the files that the
 	// process may have open, from 16 to 2048: calls, the store and bodies need the rest.
 	Most int
 
-	// BehindProxy says that a proxy makes the connections, so that all may come from one
-	// address. Otherwise an address has half of them at most.
+	// BehindProxy says that a proxy makes the connections, so that all may come
+	// from one address. Otherwise an address may have at most half of the
+	// connections.
 	BehindProxy bool
 
 	// Certificate encrypts the connections. Nil leaves them plain.
@@ -36,8 +37,8 @@ const (
 	mostMost  = 2048
 )
 
-// most is Options.Most for a process that may have so many files open; zero means that
-// nothing bounds them.
+// most returns the bound on connections of a process that may have so many
+// files open. Zero files means that their limit is unknown.
 func (o Options) most(files uint64) int {
 	if o.Most > 0 {
 		return o.Most
@@ -48,7 +49,8 @@ func (o Options) most(files uint64) int {
 	return int(min(max(files/3, leastMost), mostMost))
 }
 
-// Check reports a number of connections that leaves the process too few files.
+// Check returns an error if Most leaves the process too few files for other
+// uses.
 func (o Options) Check() error { return o.check(openFiles()) }
 
 func (o Options) check(files uint64) error {
@@ -58,12 +60,14 @@ func (o Options) check(files uint64) error {
 	return nil
 }
 
-// Connections are those of a server. There is a bound on them in all, and on those of
-// one address; of IPv6 a network of 64 bits counts as one address.
+// Connections bounds the connections of a server: in all, and of each address.
+// A network of 64 bits counts as one address in IPv6.
 //
-// At a bound, a new connection takes the place of one that no admitted request uses:
-// rather of one that has shown no token, then of the address with the most, then of
-// the one that has been idle for longest. If all are in use, the new one is closed.
+// At a bound, a new connection takes the place of a connection that no admitted
+// request uses. Connections that have shown no token lose their place first,
+// then those of the address with the most connections, then those that have
+// been idle for longest. If requests use all connections, the server closes the
+// new one.
 //
 // It is a prometheus.Collector.
 type Connections struct {
@@ -75,7 +79,7 @@ type Connections struct {
 	open    map[*conn]bool
 	from    map[netip.Addr]int
 	refused map[refusal]int64
-	said    map[refusal]int64 // of these, the log knows
+	said    map[refusal]int64 // the numbers of refused that were logged
 	at      time.Time         // when the log had its latest line
 }
 
@@ -83,14 +87,14 @@ type Connections struct {
 type refusal string
 
 const (
-	refusedIdle    refusal = "idle"    // another took its place
-	refusedAddress refusal = "address" // its address has as many as it may
+	refusedIdle    refusal = "idle"    // a new connection took its place
+	refusedAddress refusal = "address" // its address has the most connections that it may have
 	refusedAll     refusal = "all"     // all places are in use
 )
 
 func refusals() []refusal { return []refusal{refusedIdle, refusedAddress, refusedAll} }
 
-// New returns the connections of a server that has none yet.
+// New returns the Connections of a server that has no connections yet.
 func New(o Options, log *slog.Logger) *Connections {
 	c := &Connections{
 		most: o.most(openFiles()), cert: o.Certificate, log: cmp.Or(log, slog.Default()),
@@ -102,7 +106,8 @@ func New(o Options, log *slog.Logger) *Connections {
 	return c
 }
 
-// Serve has a server take connections from a listener, as http.Server.Serve does.
+// Serve makes a server accept connections from a listener, as http.Server.Serve
+// does.
 func (c *Connections) Serve(s *http.Server, l net.Listener) error {
 	s.ConnContext, s.ConnState = remember, idle
 	l = &listener{l, c}
@@ -112,7 +117,7 @@ func (c *Connections) Serve(s *http.Server, l net.Listener) error {
 	return s.Serve(l)
 }
 
-// Scheme is how the addresses of the server begin.
+// Scheme returns the scheme of the URLs of the server: http or https.
 func (o Options) Scheme() string {
 	if o.Certificate != nil {
 		return "https"
@@ -120,7 +125,7 @@ func (o Options) Scheme() string {
 	return "http"
 }
 
-// listener has the connections of another one counted.
+// listener counts and bounds the connections that another listener accepts.
 type listener struct {
 	net.Listener
 	all *Connections
@@ -146,9 +151,9 @@ type conn struct {
 	from netip.Addr
 
 	// The mutex of all guards these.
-	since time.Time // when it came, or its latest request was admitted, or ended
-	known bool      // it has shown a token, if there are tokens
-	busy  bool      // with a request that was admitted
+	since time.Time // when it opened, or its latest request was admitted or ended
+	known bool      // a request on it was admitted
+	busy  bool      // an admitted request is under way
 }
 
 // Close implements net.Conn, and gives back the place.
@@ -159,7 +164,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends what is sent, as a *net.TCPConn does: net/http looks for it.
+// CloseWrite closes the writing side, as a *net.TCPConn does. net/http calls it
+// if a connection has it.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -175,7 +181,7 @@ func (c *Connections) enter(raw net.Conn) net.Conn {
 		_ = out.Conn.Close()
 	}
 	if say != nil {
-		c.log.Warn("there are more connections than places: the server closes idle ones, or new ones while none is idle", say...)
+		c.log.Warn("there are more connections than places: the server closes idle connections, and new ones while no connection is idle", say...)
 	}
 	if out == in {
 		return nil
@@ -183,8 +189,9 @@ func (c *Connections) enter(raw net.Conn) net.Conn {
 	return in
 }
 
-// place finds a place for a connection. It returns the one that has to be closed for
-// that, which may be the new one, and what is to be logged.
+// place finds a place for a new connection. It returns the connection that must
+// be closed for it, which may be the new one, and the arguments of a line for
+// the log.
 func (c *Connections) place(in *conn) (out *conn, say []any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,8 +224,9 @@ func (c *Connections) leave(out *conn) {
 	}
 }
 
-// idlest is the connection that loses its place for another one: of one address alone,
-// if only is set. It is nil if all are in use.
+// idlest returns the connection that loses its place to a new one. If only is
+// set, it is a connection from that address. It is nil if requests use all of
+// them.
 func (c *Connections) idlest(from netip.Addr, only bool) (worst *conn) {
 	for candidate := range c.open {
 		switch {
@@ -238,11 +246,12 @@ func (c *Connections) idler(a, b *conn) bool {
 	return cmp.Or(cmp.Compare(c.from[b.from], c.from[a.from]), a.since.Compare(b.since)) < 0
 }
 
-// remind is how long the log says nothing more about connections that are refused.
+// remind is the time between two lines in the log about refused connections.
 const remind = time.Minute
 
-// line is what the log says of those that were refused since its latest line, after
-// one from an address; nil if it said something lately.
+// line returns the arguments of a line for the log: how many connections were
+// refused since the latest line, and the address of the newest connection. It
+// returns nil if the latest line is younger than remind.
 func (c *Connections) line(from netip.Addr) []any {
 	if now := time.Now(); c.at.IsZero() || now.Sub(c.at) >= remind {
 		c.at = now
@@ -257,12 +266,12 @@ func (c *Connections) line(from netip.Addr) []any {
 	return all
 }
 
-// addressOf is the address that a connection counts for.
+// addressOf returns the address that a connection counts for.
 func addressOf(c net.Conn) netip.Addr {
 	at, _ := netip.ParseAddrPort(c.RemoteAddr().String())
 	addr := at.Addr().Unmap().WithZone("")
 	if addr.Is6() {
-		network, _ := addr.Prefix(64) // one customer's
+		network, _ := addr.Prefix(64) // usually the network of one customer
 		return network.Addr()
 	}
 	return addr
@@ -270,7 +279,7 @@ func addressOf(c net.Conn) netip.Addr {
 
 type contextKey struct{}
 
-// bare is the connection below TLS; nil if it is none of ours.
+// bare returns the conn below TLS; nil if there is none.
 func bare(c net.Conn) *conn {
 	if encrypted, ok := c.(*tls.Conn); ok {
 		c = encrypted.NetConn()
@@ -279,13 +288,13 @@ func bare(c net.Conn) *conn {
 	return own
 }
 
-// remember has requests know their connection.
+// remember puts a connection into the context of its requests, for Admit.
 func remember(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, contextKey{}, bare(c))
 }
 
-// Admit notes that a request has shown its token, or needs none: its connection keeps
-// its place as long as the request lasts.
+// Admit notes that a request has shown its token, or needs none. Its connection
+// keeps its place while the request lasts.
 func Admit(r *http.Request) {
 	if c, _ := r.Context().Value(contextKey{}).(*conn); c != nil {
 		c.set(true)
@@ -313,7 +322,7 @@ func (c *Connections) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	open := prometheus.NewDesc("redrive_http_connections", "Connections that are open.", nil, nil)
-	refused := prometheus.NewDesc("redrive_http_connections_refused_total", "Connections that were closed for want of a place: idle ones, for another; new ones of an address that has as many as it may; and new ones while all places are in use.", []string{"reason"}, nil)
+	refused := prometheus.NewDesc("redrive_http_connections_refused_total", "Connections that the server closed because it had too many, by reason: idle, an idle connection made room for a new one; address, a new connection came from an address with its most connections; all, a new connection came while requests used all connections.", []string{"reason"}, nil)
 	out <- prometheus.MustNewConstMetric(open, prometheus.GaugeValue, float64(len(c.open)))
 	for _, why := range refusals() {
 		out <- prometheus.MustNewConstMetric(refused, prometheus.CounterValue, float64(c.refused[why]), string(why))

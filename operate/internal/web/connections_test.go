@@ -17,7 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// pipes is a listener whose connections say where they come from.
+// pipes is a listener whose connections come from addresses that a test
+// chooses.
 type pipes struct{ conns chan net.Conn }
 
 func (p *pipes) Accept() (net.Conn, error) {
@@ -30,7 +31,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { close(p.conns); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// from is a connection of an address.
+// from is a connection from an address.
 type from struct {
 	net.Conn
 	addr net.Addr
@@ -38,8 +39,8 @@ type from struct {
 
 func (f from) RemoteAddr() net.Addr { return f.addr }
 
-// hall is a server in virtual time, with a log. It admits requests that show a token,
-// and answers those for /slow when they may end.
+// hall is a server in virtual time, with a log. It admits requests that show a
+// token. It answers a request for /slow when slow receives a value.
 type hall struct {
 	*testing.T
 	connections *Connections
@@ -76,14 +77,14 @@ func inHall(t *testing.T, o Options, test func(h *hall)) {
 	})
 }
 
-// client is one end of a connection.
+// client is the end of a connection at the client.
 type client struct {
 	*hall
 	net.Conn
 	answers *bufio.Reader
 }
 
-// connect makes a connection from an address. The next one is a second later.
+// connect makes a connection from an address, and waits for a second.
 func (h *hall) connect(addr string) *client {
 	h.Helper()
 	ours, theirs := net.Pipe()
@@ -100,7 +101,7 @@ func (c *client) begin(path, token string) {
 	}
 }
 
-// end reads the answer.
+// end reads the answer, and waits for a second.
 func (c *client) end() {
 	c.Helper()
 	answer, err := http.ReadResponse(c.answers, nil)
@@ -114,7 +115,7 @@ func (c *client) end() {
 
 func (c *client) ask(token string) { c.Helper(); c.begin("/", token); c.end() }
 
-// is demands that the connection is open, or not.
+// is fails the test unless the connection is open, or closed, as wanted.
 func (c *client) is(open bool, what string) {
 	c.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
@@ -127,7 +128,7 @@ func (c *client) is(open bool, what string) {
 
 const token = "Authorization: Bearer of a tenant\r\n"
 
-// TestWhoLosesItsPlace fills all places, and looks at who makes room.
+// TestWhoLosesItsPlace fills all places, and tests which connections make room.
 func TestWhoLosesItsPlace(t *testing.T) {
 	inHall(t, Options{Most: 4}, func(h *hall) {
 		good := h.connect("10.0.0.1:1")
@@ -136,22 +137,22 @@ func TestWhoLosesItsPlace(t *testing.T) {
 		stranger.ask("")
 		old, young := h.connect("10.0.0.3:1"), h.connect("10.0.0.3:2")
 		h.connect("10.0.0.4:1").is(true, "the fifth")
-		old.is(false, "the oldest one of the address with the most")
-		stranger.is(true, "one that has an address of its own")
+		old.is(false, "the oldest connection of the address with the most")
+		stranger.is(true, "a connection with an address of its own")
 		h.connect("10.0.0.5:1").is(true, "the sixth")
-		stranger.is(false, "one whose request showed no token, and that is older than another of its kind")
-		young.is(true, "the younger one")
+		stranger.is(false, "the older one of two connections without a token")
+		young.is(true, "the younger connection without a token")
 		h.connect("10.0.0.6:1")
 		h.connect("10.0.0.7:1")
 		h.connect("10.0.0.8:1")
-		good.is(true, "one that has shown a token")
+		good.is(true, "a connection that has shown a token")
 		good.ask(token)
 		h.counts(refusedIdle, 5)
 		h.counts(refusedAll, 0)
 	})
 }
 
-// TestRequestsKeepTheirPlaces has as many requests at work as there are places.
+// TestRequestsKeepTheirPlaces runs as many requests as there are places.
 func TestRequestsKeepTheirPlaces(t *testing.T) {
 	inHall(t, Options{Most: 4, BehindProxy: true}, func(h *hall) {
 		var busy []*client
@@ -161,7 +162,7 @@ func TestRequestsKeepTheirPlaces(t *testing.T) {
 			busy = append(busy, c)
 		}
 		synctest.Wait()
-		h.connect("10.0.0.2:1").is(false, "one more while all are in use")
+		h.connect("10.0.0.2:1").is(false, "a new connection while requests use all places")
 		h.counts(refusedAll, 1)
 		for range busy {
 			h.slow <- struct{}{}
@@ -169,29 +170,30 @@ func TestRequestsKeepTheirPlaces(t *testing.T) {
 		for _, c := range busy {
 			c.end()
 		}
-		h.connect("10.0.0.2:1").is(true, "one more when none is in use")
+		h.connect("10.0.0.2:1").is(true, "a new connection when no request is under way")
 	})
 }
 
-// TestOneAddress has no address take the places of all.
+// TestOneAddress tests that one address cannot take all places.
 func TestOneAddress(t *testing.T) {
 	inHall(t, Options{Most: 6}, func(h *hall) {
 		for n := range 3 {
 			h.connect(fmt.Sprintf("[2001:db8::%d]:1", n+1)).begin("/slow", token)
 		}
 		synctest.Wait()
-		h.connect("[2001:db8::ffff:1]:1").is(false, "one more of the same network")
+		h.connect("[2001:db8::ffff:1]:1").is(false, "one more connection from the same network")
 		h.counts(refusedAddress, 1)
-		h.connect("[2001:db8:0:1::1]:1").is(true, "one of another network")
-		h.connect("10.0.0.1:1").is(true, "one of IPv4")
+		h.connect("[2001:db8:0:1::1]:1").is(true, "a connection from another network")
+		h.connect("10.0.0.1:1").is(true, "a connection from IPv4")
 		for range 3 {
 			h.slow <- struct{}{}
 		}
 	})
 }
 
-// TestDrippingHeadersLoseTheirPlace has headers that never end hold no place, and not
-// for longer than they may take.
+// TestDrippingHeadersLoseTheirPlace sends headers that never end. Their
+// connection loses its place to a new one, or is closed after
+// ReadHeaderTimeout.
 func TestDrippingHeadersLoseTheirPlace(t *testing.T) {
 	inHall(t, Options{Most: 2}, func(h *hall) {
 		drip := h.connect("10.0.0.1:1")
@@ -209,7 +211,8 @@ func TestDrippingHeadersLoseTheirPlace(t *testing.T) {
 	})
 }
 
-// TestRefusalsAreSaid has one line a minute, with all of it.
+// TestRefusalsAreSaid tests that one line a minute logs all refused
+// connections.
 func TestRefusalsAreSaid(t *testing.T) {
 	inHall(t, Options{Most: 2}, func(h *hall) {
 		for n := range 50 {
@@ -226,7 +229,8 @@ func TestRefusalsAreSaid(t *testing.T) {
 	})
 }
 
-// counts demands that the metric counts so many.
+// counts fails the test unless the metric counts so many connections of a
+// reason.
 func (h *hall) counts(why refusal, want int) {
 	h.Helper()
 	registry := prometheus.NewRegistry()
@@ -239,7 +243,7 @@ func (h *hall) counts(why refusal, want int) {
 		for _, m := range family.Metric {
 			if len(m.Label) == 1 && m.Label[0].GetValue() == string(why) {
 				if got := int(m.Counter.GetValue()); got != want {
-					h.Errorf("%d were refused by the reason %s, want %d", got, why, want)
+					h.Errorf("%d connections were refused for the reason %s, want %d", got, why, want)
 				}
 				return
 			}

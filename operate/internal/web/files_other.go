@@ -2,5 +2,5 @@
 
 package web
 
-// openFiles is how many files this process may have open; zero if nothing says so.
+// openFiles returns how many files this process may have open; zero is unknown.
 func openFiles() uint64 { return 0 }

@@ -7,13 +7,14 @@ import (
 )
 
 const (
-	healthTime = 5 * time.Second // for a check
-	healthKept = time.Second     // that its answer is good for
+	healthTime = 5 * time.Second // how long a check may take
+	healthKept = time.Second     // how long the result of a check is used
 )
 
-// Health answers GET /healthz: with 200 while check, a cheap query of the store,
-// returns nil. It checks once a second at most, and once at a time, so callers without
-// a token cannot wear the store out.
+// Health answers GET /healthz with 200 while check returns nil, and with 503
+// otherwise. Check is a cheap query of the store. Health calls it at most once
+// a second, and never twice at the same time, so that callers without a token
+// cannot overload the store.
 func Health(check func(context.Context) error) http.Handler {
 	h := &health{check: check, turn: make(chan struct{}, 1)}
 	h.turn <- struct{}{}
@@ -22,8 +23,8 @@ func Health(check func(context.Context) error) http.Handler {
 
 type health struct {
 	check func(context.Context) error
-	turn  chan struct{} // whoever has it may use the rest
-	at    time.Time     // of the latest check
+	turn  chan struct{} // has one value; a request takes it to use at and err
+	at    time.Time     // when the latest check ended
 	err   error
 }
 
@@ -44,8 +45,9 @@ func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// latest checks if the latest answer is too old. Whoever asks may go away: the answer
-// is for others, too.
+// latest returns the result of the latest check, and checks first if that is
+// too old. The check goes on if the caller hangs up: other callers use its
+// result, too.
 func (h *health) latest() error {
 	if !h.at.IsZero() && time.Since(h.at) < healthKept {
 		return h.err

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestHealthAsksOnce has a hundred callers cost the store one query, and some of them
-// go away while it is made.
+// TestHealthAsksOnce tests that a hundred callers cost the store one query,
+// also if some of them hang up during the query.
 func TestHealthAsksOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
@@ -49,7 +49,7 @@ func TestHealthAsksOnce(t *testing.T) {
 			asking.Wait()
 		}
 		all(http.StatusOK)
-		all(http.StatusOK) // by the answer that was given
+		all(http.StatusOK) // by the result of the first check
 		if n := asked.Load(); n != 1 {
 			t.Errorf("the store was asked %d times for 402 callers", n)
 		}
@@ -62,7 +62,7 @@ func TestHealthAsksOnce(t *testing.T) {
 	})
 }
 
-// TestHealthGivesUp answers though the store never does.
+// TestHealthGivesUp tests that Health answers if the store never does.
 func TestHealthGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := Health(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/operate/service"
 )
 
-// TestAttackAbsurdAnswers calls each method, on a server that is broken or hostile.
+// TestAttackAbsurdAnswers calls each method against a broken or hostile server.
 func TestAttackAbsurdAnswers(t *testing.T) {
 	good := map[string]string{
 		"zadd":   ":1\r\n",

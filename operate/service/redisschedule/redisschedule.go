@@ -60,9 +60,9 @@ var _ service.Schedule = (*Schedule)(nil)
 // of the keys, which are those of one store: two services with one Redis need two.
 // It must not have braces; "" means "redrive:retry".
 //
-// New adds a hook to the client. On connections that the client opens from then
-// on, an answer that no Redis gives, or that announces more than 512 MiB, is an
-// error. A panic of the client becomes an error, too.
+// New adds a hook to the client. On connections that the client opens later, a
+// malformed answer, or one that announces more than 512 MiB, becomes an error.
+// A panic of the client becomes an error, too.
 func New(client redis.UniversalClient, prefix string) (*Schedule, error) {
 	switch {
 	case client == nil:

@@ -17,8 +17,9 @@ import (
 	"github.com/redrive-go/redrive/operate/service/scheduletest"
 )
 
-// serverURL names a real server to test on. Without it, each test starts a Redis of
-// its own, or is skipped where the program is missing.
+// serverURL is the variable with the URL of a real server for the tests.
+// Without it, each test starts its own Redis, or is skipped if there is no such
+// program.
 const serverURL = "REDRIVE_REDIS_URL"
 
 // quiet drops what go-redis logs of servers that are down.
@@ -51,7 +52,7 @@ func newSchedule(t testing.TB, connect func() redis.UniversalClient) *Schedule {
 	return s
 }
 
-// onRedis runs a test on each server that speaks the protocol.
+// onRedis runs a test on each kind of server that speaks the protocol of Redis.
 func onRedis(t *testing.T, test func(t *testing.T, connect func() redis.UniversalClient)) {
 	t.Helper()
 	if os.Getenv(serverURL) == "" {

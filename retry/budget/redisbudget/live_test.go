@@ -181,8 +181,8 @@ func testFleetWhileRedisIsKilled(t *testing.T) {
 	l.check()
 }
 
-// testFleetOnRedis is the fleet on a server of the environment, where its keys are
-// left to expire.
+// testFleetOnRedis runs the fleet on a server that the environment names. It
+// leaves its keys there to expire.
 func testFleetOnRedis(t *testing.T, target livetest.Target) {
 	t.Parallel()
 	options, err := redis.ParseURL(target.URL)

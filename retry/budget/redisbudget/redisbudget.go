@@ -40,9 +40,9 @@ type Budget struct {
 // close, after the last use of the Budget. The error names every fault of c at
 // once.
 //
-// New adds a hook to the client. On connections that the client opens from then
-// on, an answer that no Redis gives, or that announces more than 512 MiB, is an
-// error. A panic of the client becomes an error, too.
+// New adds a hook to the client. On connections that the client opens later, a
+// malformed answer, or one that announces more than 512 MiB, becomes an error.
+// A panic of the client becomes an error, too.
 func New(client redis.UniversalClient, c Config) (*Budget, error) {
 	err := c.faults()
 	if client == nil {

@@ -73,8 +73,9 @@ func fields(err error) []string {
 	return nil
 }
 
-// TestAttackAbsurdAnswers has a worker use a budget in a Redis that is broken or
-// hostile: it goes on by its own part of the budget, and says why.
+// TestAttackAbsurdAnswers makes a worker use a budget in a broken or hostile
+// Redis. The worker continues with its own share of the budget, and reports
+// why.
 func TestAttackAbsurdAnswers(t *testing.T) {
 	good := map[string]string{
 		"evalsha": "*9\r\n:0\r\n:0\r\n$3\r\n4.5\r\n$3\r\n110\r\n$2\r\n50\r\n$3\r\n106\r\n$2\r\n11\r\n$1\r\n0\r\n$1\r\n0\r\n",
@@ -109,10 +110,10 @@ func TestAttackAbsurdAnswers(t *testing.T) {
 			defer mu.Unlock()
 			s := b.Status(time.Now())
 			if granted < 5 && !s.Fleet {
-				t.Errorf("%d of 20 retries in 20 s, want one a second as the worker's own floor has it", granted)
+				t.Errorf("%d of 20 retries in 20 s, want one a second: the floor of the worker alone", granted)
 			}
 			if s.Err != nil && len(reports) == 0 {
-				t.Errorf("OnError was not told: %v", s.Err)
+				t.Errorf("OnError was not called with %v", s.Err)
 			}
 			return s.Err
 		}

@@ -164,7 +164,7 @@ func TestInspectWithoutAnswer(t *testing.T) {
 	}
 }
 
-// TestAttackAbsurdAnswers looks at a server that is broken or hostile.
+// TestAttackAbsurdAnswers inspects a broken or hostile server.
 func TestAttackAbsurdAnswers(t *testing.T) {
 	good := map[string]string{"info": "$13\r\nrole:master\r\n\r\n", "config": "*2\r\n$4\r\nsave\r\n$0\r\n\r\n"}
 	redistest.Hostile(t, good, func(t *testing.T, client redis.UniversalClient) func() error {

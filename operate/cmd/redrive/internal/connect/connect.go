@@ -38,9 +38,9 @@ func Broker(ctx context.Context, c *config.Config, name string) (brokers.Broker,
 	return broker(ctx, c, name, 0)
 }
 
-// Brief is Broker for a command that ends soon. On SQS closing waits for the polls
-// that are open, so these take up to 2 s instead of 20 s, and cost as many more
-// requests.
+// Brief is Broker for a command that ends soon. On SQS, closing waits for open
+// polls. So polls wait up to 2 s instead of 20 s, which takes up to ten times
+// as many requests.
 func Brief(ctx context.Context, c *config.Config, name string) (brokers.Broker, error) {
 	return broker(ctx, c, name, 2*time.Second)
 }
@@ -93,9 +93,10 @@ func client(c *config.Config, key string, b *config.Redis) (*redis.Client, error
 	return made, nil
 }
 
-// Check makes every broker, a client for every budget, and what redrive serve and the
-// retry service need, and keeps none. The error joins one for each that cannot be
-// made, and one for each topic that its broker cannot have.
+// Check makes every broker, a client for every budget, and the parts of redrive
+// serve and the retry service, and closes them. The error joins an error for
+// each part that cannot be made, and for each topic whose name its broker does
+// not allow.
 func Check(ctx context.Context, c *config.Config) error {
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(c.Brokers)) {
@@ -115,13 +116,15 @@ func Check(ctx context.Context, c *config.Config) error {
 	return errors.Join(append(faults, CheckServe(c), CheckService(ctx, c))...)
 }
 
-// Topologist is a broker that says what subscriptions need, in the form that its own
-// tools take. It connects to nothing. Its error says what no such broker can have.
+// Topologist is a broker that describes the queues and topics that
+// subscriptions need, in a format for its own tools. It connects to nothing.
+// Its error names a topic that no broker of this kind allows.
 type Topologist interface {
 	Topology(...brokers.Subscription) (string, error)
 }
 
-// checkTopics joins a fault for each topic of a broker that it cannot have.
+// checkTopics joins a fault for each topic whose name its broker does not
+// allow.
 func checkTopics(c *config.Config, name string, broker brokers.Broker) error {
 	knows, ok := broker.(Topologist)
 	if !ok {
@@ -129,7 +132,7 @@ func checkTopics(c *config.Config, name string, broker brokers.Broker) error {
 	}
 	var faults []error
 	check := func(key string, sub brokers.Subscription) {
-		sub.Group = cmp.Or(sub.Group, serve.Group(c.Brokers[name])) // Kafka wants one
+		sub.Group = cmp.Or(sub.Group, serve.Group(c.Brokers[name])) // Kafka needs a group
 		if _, err := knows.Topology(sub); err != nil {
 			faults = append(faults, c.Fault(key, &optionsError{err}))
 		}
@@ -151,7 +154,7 @@ func checkTopics(c *config.Config, name string, broker brokers.Broker) error {
 		for _, group := range groups {
 			sub := brokers.Subscription{Group: group, DeadLetters: map[string]string{}}
 			add(&sub, t, 0)
-			sub.DeadLetters = nil // each has a key of its own
+			sub.DeadLetters = nil // checked below, each with its own key
 			check(key+".name", sub)
 		}
 		for j, dead := range t.Dead {

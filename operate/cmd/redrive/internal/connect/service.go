@@ -70,7 +70,7 @@ func Tokens(c *config.Config) (list []service.Token, metrics string, err error) 
 	return list, metrics, err
 }
 
-// Quotas are those of the tenants of the retry service.
+// Quotas returns the quotas of the tenants of the retry service.
 func Quotas(c *config.Config) service.Quotas {
 	of := func(q config.Quota) service.Quota {
 		return service.Quota{Tasks: int64(q.Tasks), Bytes: int64(q.Bytes), Policies: int64(q.Policies)}
@@ -99,8 +99,8 @@ func Guard(c *config.Config) (*service.Guard, error) {
 	return g, nil
 }
 
-// Web says how a server takes connections whose configuration is at a key, such as
-// "serve". The error is a *config.Fault.
+// Web returns the options for the connections of a server, from the
+// configuration at a key such as "serve". The error is a *config.Fault.
 func Web(c *config.Config, key string, w *config.Web, log *slog.Logger) (o web.Options, err error) {
 	o.Most, o.BehindProxy = w.Connections, w.BehindProxy
 	if err := o.Check(); err != nil {
@@ -121,7 +121,7 @@ func Web(c *config.Config, key string, w *config.Web, log *slog.Logger) (o web.O
 	return o, err
 }
 
-// CheckServe is [Check] for redrive serve.
+// CheckServe does the part of [Check] for redrive serve.
 func CheckServe(c *config.Config) error {
 	_, err := Web(c, "serve", &c.Serve.Web, slog.New(slog.DiscardHandler))
 	return err
