@@ -44,9 +44,10 @@ var (
 )
 
 // TopicError reports that a source receives nothing from one of its topics for
-// now: it was deleted, say, or it is back with settings that lose messages. The
-// other topics go on. The source looks for the topic a few times a minute,
-// reports it each time, and receives from it again when it can.
+// now: the topic was deleted, say, or is back with settings that lose messages.
+// The other topics go on. The source looks for the topic by itself, at most a few
+// times a minute where that costs the broker a request of its own, and receives
+// from it again when it can.
 type TopicError struct {
 	Topic string
 
