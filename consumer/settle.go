@@ -121,8 +121,8 @@ func (s *settler) settle(ctx context.Context, ds []*delivery) (failed []*deliver
 }
 
 // unsettled deals with a settlement that failed. It reports whether to settle
-// again, which goes on until an operator has cured what only an operator can: until
-// then the message keeps its room in the window of its topic, and no other's.
+// again. If only an operator can cure the failure, that goes on until then: the
+// message keeps its room in the window of its own topic, and stops no other.
 func (p *pipeline) unsettled(d *delivery, err error) bool {
 	err = fmt.Errorf("%s: %w", d.action, err)
 	switch {

@@ -58,8 +58,8 @@ func (s *source) restore() {
 	})
 }
 
-// restoreTopic looks at the queue of a topic, and at those that it needs, as Open
-// does: it may be another one by now. It returns what it has created.
+// restoreTopic looks at the queue of a topic, and at the queues that it needs, as Open
+// does: it may be another one by now. It returns the queues that it has created.
 func (s *source) restoreTopic(topic string) []string {
 	sub := s.sub
 	sub.Topics = []string{topic}
@@ -76,10 +76,10 @@ func (s *source) restoreTopic(topic string) []string {
 	switch {
 	case err != nil && f.gone:
 		s.miss(f, err, now)
-	case err != nil: // what the topic needs is told of by whoever needs it
+	case err != nil: // a failed send to the missing queue is reported by itself
 		s.failure = fmt.Errorf("sqs: a queue that %q needs cannot be created: %v", printable(topic)[0], err)
 	case f.gone:
-		if len(created) == 0 && s.mayCreate() { // somebody else has created it, or the service contradicts itself
+		if len(created) == 0 && s.mayCreate() { // another worker has created it, or the service contradicts itself
 			s.failure = fmt.Errorf("sqs: the queue of %q was gone for a moment, perhaps with what was in it", printable(topic)[0])
 		}
 		f.gone, f.failures, f.rest = false, 0, now.Add(shortestRest)

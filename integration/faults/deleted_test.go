@@ -103,8 +103,8 @@ func TestQueuesDeletedInUse(t *testing.T) {
 			o.eventually(20*time.Second, "the other topic flows "+when, func() bool { return seen.has(prefix, 20, 1) })
 		}
 		o.eventually(30*time.Second, "the worker consumes", func() bool {
-			n, err := o.consumers(refunds.topic)
-			return err == nil && n > 0
+			q, err := o.look(refunds.topic)
+			return err == nil && q.Consumers > 0
 		})
 		var shelves []string
 		for _, ms := range []int{250, 500, 1000, 2000} {
@@ -163,15 +163,4 @@ func (o *own) delete(queues ...string) {
 			o.Fatal(err)
 		}
 	}
-}
-
-// consumers is how many a queue has.
-func (o *own) consumers(queue string) (n int, err error) {
-	ch, err := o.admin.Channel()
-	if err != nil {
-		return 0, err
-	}
-	defer ch.Close()
-	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-	return q.Consumers, err
 }
