@@ -35,7 +35,7 @@ func (l *link) establish(ctx context.Context, t topology, b *Broker) (found surv
 	return found, l.complete(t, &found, b)
 }
 
-// complete refuses what was found of t, or declares what is missing.
+// complete refuses the queues that were found of t, or declares the missing ones.
 func (l *link) complete(t topology, found *survey, b *Broker) (err error) {
 	switch {
 	case b.options.Verify:

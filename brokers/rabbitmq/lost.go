@@ -14,7 +14,7 @@ import (
 const lookPace = 20 * time.Second
 
 // cancelled notes that the broker has ended a consumer of in, as it does when the
-// queue is deleted. What the worker has of the queue it handles to the end.
+// queue is deleted. The worker handles the messages that it holds to their end.
 func (n *session) cancelled(in *intake) {
 	n.source.mu.Lock()
 	in.ended, in.feed.unsure = true, true
@@ -37,7 +37,7 @@ func (n *session) reconsume(ins []*intake) error {
 		ended, unsure := in.ended, in.feed.unsure
 		in.ended = false
 		n.source.mu.Unlock()
-		if ended { // the worker keeps what it has: none of it can go back
+		if ended { // the worker keeps its messages: they have no queue to go back to
 			if err := in.leave((*lane).cancel); err != nil {
 				return err
 			}
@@ -102,7 +102,7 @@ func (s *source) miss(f *feed, err error) {
 	time.AfterFunc(wait, s.woken.Wake)
 }
 
-// lost says what err, of the queue of f, means for its messages, and what to do.
+// lost is err, of the queue of f, with its effect on messages and the fix.
 func (s *source) lost(f *feed, err error) error {
 	const goesOn = "the worker looks for it a few times a minute"
 	switch {
@@ -111,12 +111,12 @@ func (s *source) lost(f *feed, err error) error {
 	case s.readOnly:
 		return fmt.Errorf("the queue %q does not exist any more, and the messages that were in it are lost: create it again; %s", f.queue, goesOn)
 	case f.retried:
-		return fmt.Errorf("the queue %q does not exist any more, and the retries that were in it are lost; those that come due wait in the queue %q (%s): "+
+		return fmt.Errorf("the queue %q does not exist any more, and the retries that were in it are lost; retries that come due wait in the queue %q (%s): "+
 			"import the definitions that redrive doctor --topology prints, or start a worker that may declare it; %s: %w",
 			f.queue, s.broker.names.unroutable(), stopped, goesOn, err)
 	}
-	return fmt.Errorf("the queue %q does not exist any more, and the messages that were in it are lost; those that workers hold are handled to their end, "+
-		"and so are their retries: create it again, or start a worker, which declares it unless Options.Verify is set; %s", f.queue, goesOn)
+	return fmt.Errorf("the queue %q does not exist any more, and the messages that were in it are lost; workers handle the messages that they hold, "+
+		"and their retries, to the end: create it again, or start a worker, which declares it unless Options.Verify is set; %s", f.queue, goesOn)
 }
 
 // lookAgain makes sure that the queue of f, which may be another one by now, loses no

@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 )
 
-// pair is a world whose source has a second topic, which goes on. It keeps what
-// Receive says of the queues that are lost.
+// pair is a world whose source has a second topic, which goes on. It keeps the errors
+// of Receive about lost queues.
 type pair struct {
 	*world
 	other  string
@@ -117,8 +117,8 @@ func (p *pair) hears(parts ...string) {
 }
 
 // One of two queues is deleted, with a message in the worker. The other topic does not
-// notice. The message is handled to its end, and what the worker cannot finish has
-// lost its queue, and outlives it.
+// notice. The worker handles the message to its end. A message that it retries or gives
+// back outlives the queue.
 func TestQueueDeletedInUse(t *testing.T) {
 	inPairs(t, false, func(p *pair) {
 		p.sends(p.topic, "retried")
@@ -190,8 +190,8 @@ func TestOrderedQueueDeletedInUse(t *testing.T) {
 	})
 }
 
-// Whoever deletes a queue and declares it anew at once has it consumed from again, and
-// that is told: what was in it is lost.
+// A queue that is deleted and declared anew at once is consumed from again, and Receive
+// reports that its messages may be lost.
 func TestQueueReplacedInUse(t *testing.T) {
 	inPairs(t, false, func(p *pair) {
 		if !p.drops() {
@@ -307,9 +307,9 @@ func TestQueueOfRetriesDeletedInUse(t *testing.T) {
 	})
 }
 
-// A delay queue and a dead-letter queue that are deleted in use are the worker's to
-// declare. What needs them fails once, for now, and gets through then. Where it may
-// declare nothing, it says what to do.
+// The worker declares a delay queue and a dead-letter queue that are deleted in use. The
+// first message that needs them fails for now, and the next try gets through. A worker
+// that may declare nothing names the fix.
 func TestTargetsDeletedInUse(t *testing.T) {
 	eachWay(t, func(p *pair, verify bool) {
 		dead, shelf := p.topic+".dead", p.prefix+".delay.v2.2000"
@@ -344,8 +344,8 @@ func TestTargetsDeletedInUse(t *testing.T) {
 	})
 }
 
-// Whoever makes a queue anew that was deleted need not know what it was bound to: the
-// first copy that does not get there binds it.
+// A queue that was declared anew without its binding is bound by the first copy that
+// does not reach it.
 func TestDeadLetterQueueMadeAnew(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		dead := w.topic + ".dead"

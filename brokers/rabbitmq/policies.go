@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// policies are those of a vhost. They tell what is in force for a queue where the
-// management API, without statistics, does not.
+// policies are all policies of a vhost. Without statistics, the management API does
+// not say which of them is in force for a queue; policies does.
 type policies struct {
 	users, operators []policy
 	known            bool
@@ -25,7 +25,8 @@ type policy struct {
 	Definition object  `json:"definition"`
 }
 
-// readPolicies gets those of a vhost. What the user may not see stays unknown.
+// readPolicies gets the policies of a vhost. If the user may not see them, they stay
+// unknown.
 func (b *Broker) readPolicies(ctx context.Context, vhost string) (p policies) {
 	users, err := b.ask(ctx, &p.users, "policies", vhost)
 	operators, err2 := b.ask(ctx, &p.operators, "operator-policies", vhost)
@@ -33,11 +34,11 @@ func (b *Broker) readPolicies(ctx context.Context, vhost string) (p policies) {
 	return p
 }
 
-// ruling is what is in force for a queue: at most one policy of users, and one of
+// ruling is the policies in force for a queue: at most one of users, and one of
 // operators.
 type ruling struct{ user, operator *policy }
 
-// of finds what is in force for a queue, if that is certain.
+// of finds the policies in force for a queue, if they are certain.
 func (p policies) of(name, kind string) (r ruling, certain bool) {
 	if !p.known {
 		return r, false
@@ -59,8 +60,8 @@ func (p policies) named(user, operator string) ruling {
 	return ruling{find(p.users, user), find(p.operators, operator)}
 }
 
-// inForce is the policy with the highest priority of those that apply. Where several
-// have the same, the broker takes any.
+// inForce is the policy with the highest priority among all that apply. If several
+// have the same priority, the broker takes any of them.
 func inForce(ps []policy, name, kind string) (in *policy, certain bool) {
 	ps = slices.Clone(ps)
 	slices.SortStableFunc(ps, func(a, b policy) int { return int(b.Priority - a.Priority) })
@@ -118,8 +119,8 @@ var (
 	other = map[string]string{typeQuorum: typeClassic, typeClassic: typeQuorum}
 )
 
-// excluding is a pattern that begins with what it does not want, which Go's expressions
-// do not have, and policies for all but a few queues do.
+// excluding is a pattern that begins with a negative lookahead, as of a policy for all
+// but a few queues. Go's expressions have none.
 var excluding = regexp.MustCompile(`^\^\(\?!([^()]*)\)([^()|]*)$`)
 
 // matches reports whether the broker finds the pattern of a policy in a name, if that is
@@ -139,7 +140,7 @@ func matches(pattern, name string) (found, certain bool) {
 	return found && certain, certain
 }
 
-// definition is what r sets. Of two limits the lower one is in force.
+// definition is the settings of r together. Of two limits the lower one is in force.
 func (r ruling) definition() object {
 	all := object{}
 	if r.user != nil {
@@ -157,7 +158,7 @@ func (r ruling) definition() object {
 	return all
 }
 
-// without is how to take a setting out of what rules a queue.
+// without is how to take a setting out of the policies and arguments of a queue.
 func (q quality) without(key string) string {
 	var steps []string
 	if o := q.ruling.operator; o != nil && o.Definition[key] != nil {

@@ -287,7 +287,7 @@ func (q quality) mend(definition map[string]any, optional ...string) string {
 		shell("^"+regexp.QuoteMeta(q.name)+"$"), shell(jsonOf(wanted)))
 }
 
-// unless says that a policy may have mended what is refused, if none could be read.
+// unless says that a policy may have mended the queue, if policies could not be read.
 func (q quality) unless() string {
 	if q.read {
 		return ""
@@ -295,7 +295,7 @@ func (q quality) unless() string {
 	return ", unless a policy says otherwise, which Run sees with Options.ManagementURL alone"
 }
 
-// jsonOf is the JSON of what was JSON, or of strings and numbers.
+// jsonOf is the JSON of a definition, which cannot fail: it has strings and numbers.
 func jsonOf(o object) string {
 	text, _ := json.Marshal(o)
 	return string(text)

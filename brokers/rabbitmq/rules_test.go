@@ -132,8 +132,8 @@ func TestExpiryIsTakenOutWhereItIsSet(t *testing.T) {
 	}
 }
 
-// Without statistics the management API does not say what is in force, and policies
-// tell. What they do not tell for certain is not taken for granted.
+// Without statistics the management API does not name the policy in force. It is found
+// by the broker's own rules, or counts as unknown where these leave a doubt.
 func TestPolicyInForce(t *testing.T) {
 	const uncertain = "?"
 	net := object{"dead-letter-exchange": "x"}

@@ -58,7 +58,7 @@ type intake struct {
 	unacked   map[*lane]*atomic.Int64 // deliveries that are, on the wire
 	pumps     sync.WaitGroup          // of those that there are
 	parked    bool                    // there are none, but for those that linger; guarded by the lock of the source
-	ended     bool                    // the broker has ended one; likewise
+	ended     bool                    // the broker has ended one; guarded by the lock of the source
 	lingers   bool                    // some do; likewise
 	looked    time.Time               // when that was last so; likewise
 
@@ -199,7 +199,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	return n, nil
 }
 
-// learn notes what the queue of f is like.
+// learn notes the arguments of the queue of f that matter to its consumers.
 func (s *source) learn(f *feed, l *link, found survey) {
 	is, exists := found.of(f.queue)
 	f.single = is.args[argSingle] == true
@@ -246,8 +246,8 @@ func (n *session) changed() {
 	n.source.arm()
 }
 
-// resume consumes again what is parked and is no longer paused, and what the broker
-// has ended. The caller holds the lock of the source.
+// resume consumes again from queues that are parked and no longer paused, and from
+// queues whose consumers the broker has ended. The caller holds the lock of the source.
 func (n *session) resume(now time.Time) {
 	n.endSpills()
 	var ins []*intake

@@ -194,7 +194,7 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 	return t
 }
 
-// part is what of t concerns the queue name: itself, and what leads to it.
+// part is the part of t for one queue: the queue itself, and the bindings to it.
 func (t topology) part(name string) (p topology) {
 	for _, q := range t.queues {
 		if q.name == name {

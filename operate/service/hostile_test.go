@@ -149,7 +149,7 @@ func hostile(o *office) {
 		{method: "DELETE", path: "/retry-tasks/x", problem: noSuchTask},
 		{method: "POST", path: "/retry-tasks/" + busy + "/redrive", problem: notExhausted, detail: "IN_FLIGHT"},
 		{method: "POST", path: "/retry-tasks/" + other + "/redrive", problem: noSuchTask},
-		{method: "DELETE", path: "/retry-policies/quick", problem: policyUsed, detail: "need quick"},
+		{method: "DELETE", path: "/retry-policies/quick", problem: policyUsed, detail: "use quick"},
 		{method: "DELETE", path: "/retry-policies/none", problem: noSuchPolicy, detail: "tenant default"},
 		{method: "DELETE", path: "/retry-policies/a%20b", problem: noSuchPolicy, detail: "no ID"},
 		with(exchange{method: "DELETE", path: "/retry-policies/quick", problem: noSuchPolicy}, "X-Tenant", "other"),
