@@ -77,7 +77,7 @@ func (d *delivery) metaToKeep() brokers.Meta {
 type pause struct{ least, first, most time.Duration }
 
 var (
-	forRoom    = pause{2 * time.Second, 10 * time.Second, 5 * time.Minute} // in the worker
+	forRoom    = pause{2 * time.Second, 10 * time.Second, 3 * time.Minute} // in the worker
 	forMending = pause{time.Minute, 2 * time.Minute, time.Hour}            // of a broker that refuses the dead letter
 )
 

@@ -287,7 +287,7 @@ func (c *checker) sentToWait(d *delivery, e *event) bool {
 // in its worker or no time: it must say what it is dead of, and leave no attempt to
 // a worker that does not know of deaths. It comes back after as long as it is dead.
 func (c *checker) diesLater(d *delivery, e *event) {
-	const least, first, most = 2 * time.Second, 10 * time.Second, 5 * time.Minute
+	const least, first, most = 2 * time.Second, 10 * time.Second, 3 * time.Minute
 	limit := or(d.topic.policy.MaxAttempts, 10)
 	switch since, slack := max(d.ended, d.received), c.scenario.pace.slack+c.scenario.pace.rounding; {
 	case d.running || !d.diesOf(e.Death, e.Throttles):

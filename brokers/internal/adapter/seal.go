@@ -159,6 +159,18 @@ func (s Seal) Believes(h brokers.Headers, topic, id string, body []byte) bool {
 		(!hasDeath(notes) || s.signed(notes, wire.DeathSignature, canonicalDeath(notes, notes.Get(SignatureHeader))))
 }
 
+// Progress returns the headers of h that the adapter may read, and whether to
+// believe them. All of them are single headers. A worker of an earlier version
+// passes the headers of a death on, and signs the others anew. Progress then
+// leaves the death out, and believes the rest.
+func (s Seal) Progress(h brokers.Headers, topic, id string, body []byte) (brokers.Headers, bool) {
+	if s.Believes(h, topic, id, body) {
+		return h, true
+	}
+	living := slices.DeleteFunc(slices.Clone(h), func(header brokers.Header) bool { return wire.IsDeath(header.Name) })
+	return living, s.Believes(living, topic, id, body)
+}
+
 // signed reports whether notes have one signature of this name, and one of the
 // keys has signed text with it.
 func (s Seal) signed(notes brokers.Headers, name string, text []byte) bool {

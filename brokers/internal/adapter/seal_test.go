@@ -145,6 +145,15 @@ func TestSealOfADeath(t *testing.T) {
 	if seal.Believes(forged, m.Topic, m.ID, m.Body) {
 		t.Error("an unsigned death is believed beside a signature of the other headers")
 	}
+	if h, ok := seal.Progress(forged, m.Topic, m.ID, m.Body); !ok || hasDeath(h) || len(h) != len(alive) {
+		t.Errorf("of a signed copy with a death that nobody signed %v is read, believed %t; want the rest, believed", h, ok)
+	}
+	if h, ok := seal.Progress(single, m.Topic, m.ID, m.Body); !ok || len(h) != len(single) {
+		t.Errorf("of a signed copy with a death %v is read, believed %t; want all, believed", h, ok)
+	}
+	if h, ok := seal.Progress(single, m.Topic, m.ID, []byte("other")); ok || hasDeath(h) {
+		t.Errorf("of another copy %v is read, believed %t; want no death, and nothing believed", h, ok)
+	}
 	other := m
 	other.Body = []byte("other")
 	h := seal.Sign(wire.Encode(other, meta), m.Topic, m.ID, other.Body)
