@@ -44,7 +44,7 @@ func topicClauses() []clause {
 			rule: "A topic that is deleted while a source receives from it must stop no other topic: Receive must name it with a *brokers.TopicError, " +
 				"and must receive from it again when it is created again. The same holds for the only topic of a source.",
 			long:  true,
-			needs: append(needs, "topics-all", "topics-fair", "share-once"),
+			needs: append(needs, "topics-all", "topics-own", "topics-fair", "share-once"),
 			check: topicDeleted,
 		},
 	}
