@@ -71,7 +71,7 @@ func lacksLeader(err error) bool {
 	return ok && e.Code == amqp.NotFound && strings.Contains(e.Reason, "is down or inaccessible")
 }
 
-// speaksTLS is what the screen says of a broker that answers with a record of TLS. The
+// speaksTLS is the screen's error text for a broker that answers with a TLS record. The
 // library keeps the text alone.
 const speaksTLS = "this port speaks TLS"
 

@@ -389,7 +389,7 @@ func (l *link) request(f func(*amqp.Channel) error) error {
 	return explain(untilLed(l.ctx, func() error { return l.try(f) }))
 }
 
-// try runs f on a channel for requests; one that failed is replaced.
+// try runs f on a channel for requests, and replaces the channel if it failed.
 func (l *link) try(f func(*amqp.Channel) error) error {
 	l.asking.Lock()
 	defer l.asking.Unlock()

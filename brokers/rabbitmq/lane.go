@@ -94,7 +94,7 @@ func (n *session) open(g *group) (*lane, error) {
 // ended a consumer, as it does when a queue is deleted.
 func (l *lane) watch(closed <-chan *amqp.Error, cancelled <-chan string) {
 	n := l.session
-	for open := true; open; { // until then: the library waits for whoever is to hear of the end of a consumer
+	for open := true; open; { // the library blocks until the end of a consumer is read
 		select {
 		case err := <-closed:
 			open = false
@@ -146,7 +146,7 @@ func (l *lane) consume(in *intake, prefetch int) error {
 // start asks the broker for a consumer. No lock need be held: acks need not wait
 // for that. It goes on with what is unacked of an earlier one, which has its tag
 // then, and counts for it; or else its tag is new, and sorts behind the earlier ones:
-// RabbitMQ 3.10 takes back what a channel has in the order of its consumers' tags.
+// RabbitMQ 3.10 requeues the deliveries of a channel in the order of its tags.
 func (l *lane) start(in *intake, prefetch int) (granted, error) {
 	n := l.session
 	in.consumers++

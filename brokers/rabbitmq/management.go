@@ -18,8 +18,8 @@ import (
 type managed struct {
 	Arguments map[string]any `json:"arguments"`
 	Effective *object        `json:"effective_policy_definition"` // nil without statistics
-	Policy    string         `json:"policy"`                      // likewise
-	Operator  string         `json:"operator_policy"`             // likewise
+	Policy    string         `json:"policy"`                      // empty if none is in force
+	Operator  string         `json:"operator_policy"`             // empty if none is in force
 	Members   []string       `json:"members"`                     // nodes, of a quorum queue
 }
 
@@ -108,7 +108,7 @@ func redacted(err error) error {
 	return err
 }
 
-// readManaged adds to what is known of a queue what its policies set, and its
+// readManaged adds the settings of its policies to those of a queue, and its
 // arguments where AMQP did not show them.
 func (b *Broker) readManaged(ctx context.Context, q *quality, all policies) error {
 	var m managed

@@ -8,14 +8,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// The messages of an ordered queue go back in one step, by the end of their channel:
-// the broker then requeues all that is unacked in the order of its deliveries, what
-// is on its way included. A quorum queue delivers what came back in the order in
-// which it did. If the consumer were cancelled first, the broker would take back at
-// once what is on its way, and deliver that before the earlier messages of the buffer.
+// The messages of an ordered queue go back in one step, by the end of their channel.
+// The broker then requeues all unacked deliveries in their order, those on their way
+// included. A quorum queue delivers requeued messages in the order of their return.
+// If the consumer were cancelled first, the broker would requeue the deliveries on
+// their way at once, and deliver them before the earlier messages of the buffer.
 //
-// So the queue has a channel of its own. Before that ends, the worker must have
-// settled all messages that it has begun with, or they would run twice.
+// So the queue has a channel of its own. Before it ends, the worker must have settled
+// all messages that it has begun with, or they would run twice.
 
 // ends reports whether in spills and its consumers may end: those of an ordered one
 // when the worker has none of its messages any more.
@@ -23,9 +23,9 @@ func (in *intake) ends() bool {
 	return in.spills.Load() && (!in.ordered || in.out.Load() == 0)
 }
 
-// turnBack takes what waits out of the buffers of ordered intakes, whose channels end
-// when the worker has settled the others. Those that were given back often are
-// replaced by a copy, as handBack says, and lose their place.
+// turnBack empties the buffers of ordered intakes. Their channels end when the worker
+// has settled its other messages. A message that was given back often is replaced by
+// a copy, as in handBack, and loses its place.
 func (s *source) turnBack(n *session, ins []*intake) {
 	feeds := s.restart(ins)
 	if s.broker.publisher.blocked() == nil {

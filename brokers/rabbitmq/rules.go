@@ -261,7 +261,7 @@ var beside = []string{"dead-letter-routing-key", "dead-letter-strategy", "overfl
 
 // mend is the command that sets a policy for the queue, which has no effect where
 // an argument is set: some keys may be left out then. Only one policy of a queue is in
-// force, so it repeats what the present one sets, and what earlier findings want.
+// force, so it repeats the settings of the present one and of earlier findings.
 func (q quality) mend(definition map[string]any, optional ...string) string {
 	definition = maps.Clone(definition)
 	for name := range definition {

@@ -49,8 +49,8 @@ type intake struct {
 
 	// Guarded by the lock of the source.
 	careful time.Time   // until when it does not grow
-	spills  atomic.Bool // what arrives finds no room, until its consumers have ended
-	spilled []*token    // what had arrived by then
+	spills  atomic.Bool // deliveries find no room, until its consumers have ended
+	spilled []*token    // deliveries that came meanwhile
 
 	// These belong to whoever changes consumers.
 	start     int                     // where prefetching begins
@@ -148,8 +148,8 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		return nil, err
 	}
 	n := &session{link: l, source: s, compact: 256}
-	// Retries have lanes of their own: they are held until they are due, and acks of
-	// what comes after a delivery that is held cannot be multiple.
+	// Retries have lanes of their own: they are held until they are due, and a
+	// delivery behind a held one cannot be acked together with others.
 	topics, retries := &group{pace: s.broker.paces.stragglers}, &group{pace: s.broker.paces.retryStragglers}
 	s.mu.Lock()
 	var careful time.Time
@@ -266,9 +266,9 @@ func (n *session) resume(now time.Time) {
 	}
 }
 
-// stop ends the consumers of ins, whose deliveries nobody takes: the broker counts
-// each one that is given back. What has arrived stays in the buffers. Of an ordered
-// one nothing is left there: all that was unacked goes back.
+// stop ends the consumers of ins. Otherwise the broker would send deliveries that go
+// back unused, and count each of them. Deliveries in the buffers stay there. Those of
+// an ordered intake go back, with all others that are unacked.
 func (n *session) stop(ins []*intake) error {
 	for _, in := range ins {
 		end := (*lane).cancel

@@ -37,7 +37,7 @@ type source struct {
 	session    *session // nil before the first and between two
 	connecting bool
 	failure    error        // of the last attempt to connect, not yet reported
-	losses     []error      // of queues, likewise
+	losses     []error      // of queues, not yet reported
 	denials    int          // attempts in a row that only an operator could cure
 	begun      time.Time    // when the session did; zero until Open has made sure of the topology
 	brief      int          // sessions in a row that ended soon
@@ -57,10 +57,10 @@ type feed struct {
 	queue   string
 	retried bool
 	items   []item
-	ordered bool        // what arrives is handed out in the order of the queue
+	ordered bool        // deliveries are handed out in the order of the queue
 	single  bool        // the broker has one consumer at a time get it
-	merges  bool        // a consumer can go on with what an earlier one of its tag has unacked
-	kept    atomic.Bool // the broker keeps what is rejected
+	merges  bool        // a consumer can take over the unacked deliveries of its tag
+	kept    atomic.Bool // the broker keeps rejected messages
 	deleted atomic.Bool // the queue is, so that nothing can go back to it
 	paused  time.Time   // since when; zero if it is not
 	taken   int         // items handed out since it was last consumed from anew
@@ -482,7 +482,7 @@ func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delive
 }
 
 func (s *source) Close(ctx context.Context) error {
-	s.renew(ctx, s.feeds, func(t *token) bool { return t.count >= bystanders || t.intake.deleted.Load() }) // what fails is given back as the others are
+	s.renew(ctx, s.feeds, func(t *token) bool { return t.count >= bystanders || t.intake.deleted.Load() }) // if that fails, they are given back as the others are
 	s.mu.Lock()
 	n := s.session
 	s.closed, s.session = true, nil
