@@ -15,7 +15,7 @@ import (
 // existing is the page about what exists already.
 const existing = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use-existing-queues.md"
 
-// stopped is where it says how to find retries that do not come back.
+// stopped is the section of that page about retries that do not come back.
 const stopped = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use-existing-queues.md#when-retries-stop-coming-back"
 
 // explain turns an error of the broker into one that says what to do. What an
@@ -71,8 +71,8 @@ func lacksLeader(err error) bool {
 	return ok && e.Code == amqp.NotFound && strings.Contains(e.Reason, "is down or inaccessible")
 }
 
-// speaksTLS is what the screen says of a broker that answers with a record of TLS. The
-// library keeps the text alone.
+// speaksTLS is the error of the screen for a broker that answers with a TLS
+// record. The AMQP library keeps only the text of that error.
 const speaksTLS = "this port speaks TLS"
 
 // isTLS reports whether err, of an attempt to connect, is what one side has

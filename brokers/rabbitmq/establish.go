@@ -35,7 +35,10 @@ func (l *link) establish(ctx context.Context, t topology, b *Broker) (found surv
 	return found, l.complete(t, &found, b)
 }
 
-// complete refuses what was found of t, or declares what is missing.
+// complete returns an error if a finding refuses t, or if the user may not
+// declare a missing queue. Otherwise it declares the missing exchanges and
+// queues, and binds the queues. With Options.Verify a missing exchange or queue
+// is such a finding.
 func (l *link) complete(t topology, found *survey, b *Broker) (err error) {
 	switch {
 	case b.options.Verify:
@@ -179,7 +182,7 @@ func (l *link) find(name string) error {
 
 func (l *link) exists(name string) error { return l.request(l.passively(name)) }
 
-// passively is a declaration that fails where there is no such queue.
+// passively returns a request that fails if the queue does not exist.
 func (l *link) passively(name string) func(*amqp.Channel) error {
 	return func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
@@ -384,12 +387,13 @@ func currentValue(text string, like any) (value any, ok bool) {
 	return n, err == nil
 }
 
-// request is try, and waits for the leader of the queue.
+// request calls try, and repeats it while the queue has no leader.
 func (l *link) request(f func(*amqp.Channel) error) error {
 	return explain(untilLed(l.ctx, func() error { return l.try(f) }))
 }
 
-// try runs f on a channel for requests; one that failed is replaced.
+// try runs f on the channel for requests. If the last request closed that
+// channel, try opens a new one.
 func (l *link) try(f func(*amqp.Channel) error) error {
 	l.asking.Lock()
 	defer l.asking.Unlock()

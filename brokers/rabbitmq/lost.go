@@ -9,12 +9,14 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// lookPace is how long at most a source waits until it looks again for a queue that
-// it cannot consume from, and half of it at least.
+// lookPace is the longest wait between two looks for a queue that a source
+// cannot consume from. The shortest is half of it, except that the first two
+// failures are followed by shortestRest.
 const lookPace = 20 * time.Second
 
-// cancelled notes that the broker has ended a consumer of in, as it does when the
-// queue is deleted. What the worker has of the queue it handles to the end.
+// cancelled notes that the broker has ended a consumer of in, as it does when
+// the queue is deleted. The worker still handles the messages of the queue that
+// it holds.
 func (n *session) cancelled(in *intake) {
 	n.source.mu.Lock()
 	in.ended, in.feed.unsure = true, true
@@ -22,8 +24,8 @@ func (n *session) cancelled(in *intake) {
 	n.source.woken.Wake()
 }
 
-// reconsume consumes again from the queues of ins that are there. The others stay
-// parked until it is time to look again.
+// reconsume consumes again from each queue of ins that exists. The intakes of
+// the other queues stay parked until the next look.
 func (n *session) reconsume(ins []*intake) error {
 	var found []*intake
 	for _, in := range ins {
@@ -43,8 +45,9 @@ func (n *session) reconsume(ins []*intake) error {
 	return n.consume(found)
 }
 
-// find reports whether in is to consume from its queue again, and notes why if not. An
-// error is that of the queue: one of the connection ends the session by itself.
+// find reports whether in is to consume from its queue again. If the queue has
+// an error, find parks the intake and calls miss. An error of the connection
+// ends the session by itself.
 func (n *session) find(in *intake, ended, unsure bool) bool {
 	s, f := n.source, in.feed
 	var found survey
@@ -72,7 +75,7 @@ func (n *session) find(in *intake, ended, unsure bool) bool {
 			"retries that came due meanwhile are in the queue %q (%s)", f.queue, s.broker.names.unroutable(), stopped))
 	case ended && f.misses == 0:
 		s.losses = append(s.losses, fmt.Errorf("the broker has ended the consumers of the queue %q, from which the worker receives again: "+
-			"the queue has moved to another node, or was deleted and made anew, and the messages that were in it are lost then", f.queue))
+			"the queue has moved to another node, or was deleted and made anew; if it was deleted, the messages that were in it are lost", f.queue))
 	}
 	if unsure {
 		s.learn(f, n.link, found)
@@ -82,9 +85,9 @@ func (n *session) find(in *intake, ended, unsure bool) bool {
 	return !in.parked
 }
 
-// miss notes that nothing can be consumed from the queue of f. A broker that is going
-// down says so, too, so that it is reported when it is repeated. The lock of the
-// source is held.
+// miss notes that the source could not consume from the queue of f. A broker
+// that is going down returns the same errors, so Receive returns an error only
+// from the third failure in a row on. The lock of the source is held.
 func (s *source) miss(f *feed, err error) {
 	wait := s.broker.look/2 + rand.N(s.broker.look/2)
 	if f.misses++; f.misses < patience {
@@ -96,7 +99,8 @@ func (s *source) miss(f *feed, err error) {
 	time.AfterFunc(wait, s.woken.Wake)
 }
 
-// lost says what err, of the queue of f, means for its messages, and what to do.
+// lost returns an error that tells what err means for the messages in the queue
+// of f, and what to do.
 func (s *source) lost(f *feed, err error) error {
 	const goesOn = "the worker looks for it a few times a minute"
 	switch {
@@ -105,17 +109,18 @@ func (s *source) lost(f *feed, err error) error {
 	case s.readOnly:
 		return fmt.Errorf("the queue %q does not exist any more, and the messages that were in it are lost: create it again; %s", f.queue, goesOn)
 	case f.retried:
-		return fmt.Errorf("the queue %q does not exist any more, and the retries that were in it are lost; those that come due wait in the queue %q (%s): "+
+		return fmt.Errorf("the queue %q does not exist any more, and the retries that were in it are lost; retries that come due wait in the queue %q (%s): "+
 			"import the definitions that redrive doctor --topology prints, or start a worker that may declare it; %s: %w",
 			f.queue, s.broker.names.unroutable(), stopped, goesOn, err)
 	}
-	return fmt.Errorf("the queue %q does not exist any more, and the messages that were in it are lost; those that workers hold are handled to their end, "+
+	return fmt.Errorf("the queue %q does not exist any more, and the messages that were in it are lost; messages that workers hold are handled to their end, "+
 		"and so are their retries: create it again, or start a worker, which declares it unless Options.Verify is set; %s", f.queue, goesOn)
 }
 
-// lookAgain makes sure that the queue of f, which may be another one by now, loses no
-// messages. That of a topic it waits for; that of retries, which is the worker's own,
-// it declares if it may, and says so.
+// lookAgain checks that the queue of f loses no messages: it may have been made
+// anew with other arguments. If the queue of a topic is missing, lookAgain
+// returns brokers.ErrNotFound. It declares a missing queue of retries, which is
+// the worker's own, if it may. That queue is then among found.missing.
 func (n *session) lookAgain(f *feed) (found survey, err error) {
 	s := n.source
 	if s.readOnly {
@@ -131,9 +136,10 @@ func (n *session) lookAgain(f *feed) (found survey, err error) {
 	return found, n.complete(t, &found, s.broker)
 }
 
-// restore declares and binds again the queues behind exchanges that took nothing,
-// where an open source needs them: the next try gets through. A user without the
-// rights, and Options.Verify, change nothing but bindings.
+// restore looks for messages that an exchange could not route. If an open
+// source needs the queue behind the exchange, restore declares and binds it
+// again, so that the next try gets through. If the user may not declare queues,
+// or with Options.Verify, restore makes only bindings.
 func (b *Broker) restore(o *outlet, out []outgoing, errs []error) {
 	type way struct{ exchange, key string }
 	restored := make(map[way]bool)
@@ -151,7 +157,8 @@ func (b *Broker) restore(o *outlet, out []outgoing, errs []error) {
 	}
 }
 
-// lay makes the way from exchange that a message with this key takes.
+// lay declares and binds the queue that a message with this key reaches from
+// exchange. It reports whether that succeeded.
 func (b *Broker) lay(o *outlet, exchange, key string) bool {
 	for _, s := range b.sources.Open() {
 		t := b.names.plan(s.sub, s.shelves)

@@ -18,8 +18,8 @@ import (
 type managed struct {
 	Arguments map[string]any `json:"arguments"`
 	Effective *object        `json:"effective_policy_definition"` // nil without statistics
-	Policy    string         `json:"policy"`                      // likewise
-	Operator  string         `json:"operator_policy"`             // likewise
+	Policy    string         `json:"policy"`                      // "" without statistics
+	Operator  string         `json:"operator_policy"`             // "" without statistics
 	Members   []string       `json:"members"`                     // nodes, of a quorum queue
 }
 
@@ -108,7 +108,7 @@ func redacted(err error) error {
 	return err
 }
 
-// readManaged adds to what is known of a queue what its policies set, and its
+// readManaged adds the settings of a queue's policies to q, and the queue's
 // arguments where AMQP did not show them.
 func (b *Broker) readManaged(ctx context.Context, q *quality, all policies) error {
 	var m managed

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// policies are those of a vhost. They tell what is in force for a queue where the
-// management API, without statistics, does not.
+// policies are the policies of a vhost. They tell which settings are in force
+// for a queue if the management API does not, because it has no statistics.
 type policies struct {
 	users, operators []policy
 	known            bool
@@ -25,7 +25,8 @@ type policy struct {
 	Definition object  `json:"definition"`
 }
 
-// readPolicies gets those of a vhost. What the user may not see stays unknown.
+// readPolicies reads the policies of a vhost. They count as unknown if the user
+// may not see all of them.
 func (b *Broker) readPolicies(ctx context.Context, vhost string) (p policies) {
 	users, err := b.ask(ctx, &p.users, "policies", vhost)
 	operators, err2 := b.ask(ctx, &p.operators, "operator-policies", vhost)
@@ -33,11 +34,11 @@ func (b *Broker) readPolicies(ctx context.Context, vhost string) (p policies) {
 	return p
 }
 
-// ruling is what is in force for a queue: at most one policy of users, and one of
-// operators.
+// ruling has the policies in force for a queue: at most one user policy and one
+// operator policy.
 type ruling struct{ user, operator *policy }
 
-// of finds what is in force for a queue, if that is certain.
+// of returns the ruling for a queue, if it is certain.
 func (p policies) of(name, kind string) (r ruling, certain bool) {
 	if !p.known {
 		return r, false
@@ -48,7 +49,8 @@ func (p policies) of(name, kind string) (r ruling, certain bool) {
 	return r, known[0] && known[1]
 }
 
-// named is the ruling by names that the broker told.
+// named returns the ruling of the policies with these names, which the broker
+// returned.
 func (p policies) named(user, operator string) ruling {
 	find := func(ps []policy, name string) *policy {
 		if i := slices.IndexFunc(ps, func(p policy) bool { return name != "" && p.Name == name }); i >= 0 {
@@ -59,8 +61,9 @@ func (p policies) named(user, operator string) ruling {
 	return ruling{find(p.users, user), find(p.operators, operator)}
 }
 
-// inForce is the policy with the highest priority of those that apply. Where several
-// have the same, the broker takes any.
+// inForce returns the policy with the highest priority among the policies that
+// apply. If several have that priority, the broker takes any of them, so the
+// result is certain only if they set the same.
 func inForce(ps []policy, name, kind string) (in *policy, certain bool) {
 	ps = slices.Clone(ps)
 	slices.SortStableFunc(ps, func(a, b policy) int { return int(b.Priority - a.Priority) })
@@ -81,8 +84,9 @@ func inForce(ps []policy, name, kind string) (in *policy, certain bool) {
 	return in, true
 }
 
-// appliesTo reports whether the broker applies p to a queue, if that is certain. One key
-// that a kind of queue does not have keeps all of a policy from applying to it.
+// appliesTo reports whether the broker applies p to a queue, if that is
+// certain. If p has one key that this kind of queue does not have, the broker
+// applies no part of p.
 func (p policy) appliesTo(name, kind string) (applies, certain bool) {
 	switch p.Applies {
 	case "all", "queues", kind + "_queues":
@@ -118,8 +122,8 @@ var (
 	other = map[string]string{typeQuorum: typeClassic, typeClassic: typeQuorum}
 )
 
-// excluding is a pattern that begins with what it does not want, which Go's expressions
-// do not have, and policies for all but a few queues do.
+// excluding finds patterns that begin with a negative lookahead, as policies
+// for all but a few queues do. Go's regular expressions have none.
 var excluding = regexp.MustCompile(`^\^\(\?!([^()]*)\)([^()|]*)$`)
 
 // matches reports whether the broker finds the pattern of a policy in a name, if that is
@@ -139,7 +143,8 @@ func matches(pattern, name string) (found, certain bool) {
 	return found && certain, certain
 }
 
-// definition is what r sets. Of two limits the lower one is in force.
+// definition returns the settings of r. If both policies set a limit, the lower
+// one is in force.
 func (r ruling) definition() object {
 	all := object{}
 	if r.user != nil {
@@ -157,7 +162,8 @@ func (r ruling) definition() object {
 	return all
 }
 
-// without is how to take a setting out of what rules a queue.
+// without returns the steps that remove a setting from the policies and the
+// arguments of a queue.
 func (q quality) without(key string) string {
 	var steps []string
 	if o := q.ruling.operator; o != nil && o.Definition[key] != nil {
@@ -168,7 +174,7 @@ func (q quality) without(key string) string {
 			command = fmt.Sprintf("rabbitmqctl set_operator_policy -p %s --priority %.0f --apply-to %s %s %s %s",
 				shell(q.vhost), o.Priority, o.Applies, shell(o.Name), shell(o.Pattern), shell(jsonOf(rest)))
 		}
-		steps = append(steps, fmt.Sprintf("take %s out of the operator policy %q, whatever else it is for: %s", key, o.Name, command))
+		steps = append(steps, fmt.Sprintf("take %s out of the operator policy %q, which may rule other queues too: %s", key, o.Name, command))
 	}
 	delete(q.wanted, key)
 	if u := q.ruling.user; u != nil && u.Definition[key] != nil || len(steps) == 0 && q.policy[key] != nil {

@@ -111,7 +111,7 @@ type Broker struct {
 	names     names
 	publisher *publisher
 	grace     time.Duration // of paused topics; tests shorten it
-	look      time.Duration // likewise, see lookPace
+	look      time.Duration // see lookPace; tests shorten it
 	paces     paces         // of acks that wait; tests lengthen them
 	seal      adapter.Seal
 	manager   *http.Client

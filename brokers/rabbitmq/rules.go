@@ -37,7 +37,7 @@ type quality struct {
 	denied   error      // it does not exist, and the user may not declare it
 	read     bool       // its policies are in args
 	policy   object     // what its policies set
-	ruling   ruling     // which these are, as far as that is known
+	ruling   ruling     // the policies, as far as they are known
 	wanted   object     // what they should set, by the findings so far
 	members  []string   // nodes, if they could be read
 	vhost    string
@@ -256,12 +256,14 @@ func (q quality) netPolicy() map[string]any {
 	}
 }
 
-// beside are the keys of netPolicy that may stay as arguments have them.
+// beside are the keys of netPolicy whose values may stay as arguments set them.
 var beside = []string{"dead-letter-routing-key", "dead-letter-strategy", "overflow", "delivery-limit"}
 
-// mend is the command that sets a policy for the queue, which has no effect where
-// an argument is set: some keys may be left out then. Only one policy of a queue is in
-// force, so it repeats what the present one sets, and what earlier findings want.
+// mend is the command that sets a policy for the queue, which has no effect
+// where an argument is set: mend then leaves out the key if it is optional, and
+// otherwise returns the text of another. Only one user policy of a queue is in
+// force, so the command repeats the settings of the present policies and of
+// earlier findings.
 func (q quality) mend(definition map[string]any, optional ...string) string {
 	definition = maps.Clone(definition)
 	for name := range definition {
@@ -280,22 +282,24 @@ func (q quality) mend(definition map[string]any, optional ...string) string {
 		priority = " --priority 10" // the default is 0
 	}
 	wanted := q.wanted
-	if len(wanted) == 0 { // which the broker does not take
+	if len(wanted) == 0 { // the broker refuses an empty policy
 		wanted = object{"overflow": overflowReject}
 	}
 	return fmt.Sprintf("rabbitmqctl set_policy -p %s%s --apply-to queues %s %s %s", shell(q.vhost), priority, shell(q.name),
 		shell("^"+regexp.QuoteMeta(q.name)+"$"), shell(jsonOf(wanted)))
 }
 
-// unless says that a policy may have mended what is refused, if none could be read.
+// unless returns a hint for the case that no policy could be read: a policy may
+// have cured the fault already.
 func (q quality) unless() string {
 	if q.read {
 		return ""
 	}
-	return ", unless a policy says otherwise, which Run sees with Options.ManagementURL alone"
+	return ", unless a policy says otherwise (Run sees policies only with Options.ManagementURL)"
 }
 
-// jsonOf is the JSON of what was JSON, or of strings and numbers.
+// jsonOf returns the JSON of o, whose values came from JSON or are strings and
+// numbers.
 func jsonOf(o object) string {
 	text, _ := json.Marshal(o)
 	return string(text)

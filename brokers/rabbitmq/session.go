@@ -49,8 +49,8 @@ type intake struct {
 
 	// Guarded by the lock of the source.
 	careful time.Time   // until when it does not grow
-	spills  atomic.Bool // what arrives finds no room, until its consumers have ended
-	spilled []*token    // what had arrived by then
+	spills  atomic.Bool // messages that arrive find no room, until its consumers have ended
+	spilled []*token    // messages that had arrived by then
 
 	// These belong to whoever changes consumers.
 	start     int                     // where prefetching begins
@@ -58,7 +58,7 @@ type intake struct {
 	unacked   map[*lane]*atomic.Int64 // deliveries that are, on the wire
 	pumps     sync.WaitGroup          // of those that there are
 	parked    bool                    // there are none, but for those that linger; guarded by the lock of the source
-	ended     bool                    // the broker has ended one; likewise
+	ended     bool                    // the broker has ended a consumer; guarded by the lock of the source
 	lingers   bool                    // some do; likewise
 	looked    time.Time               // when that was last so; likewise
 
@@ -148,8 +148,9 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		return nil, err
 	}
 	n := &session{link: l, source: s, compact: 256}
-	// Retries have lanes of their own: they are held until they are due, and acks of
-	// what comes after a delivery that is held cannot be multiple.
+	// Retries have lanes of their own: they are held until they are due, and
+	// while a delivery is held, no multiple ack can cover the deliveries after
+	// it.
 	topics, retries := &group{pace: s.broker.paces.stragglers}, &group{pace: s.broker.paces.retryStragglers}
 	s.mu.Lock()
 	var careful time.Time
@@ -181,7 +182,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	}
 	if err == nil {
 		flowing := slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked })
-		if t != nil { // all of them were there a moment ago
+		if t != nil { // establish has just found or declared all queues
 			err = n.consume(flowing)
 		} else {
 			err = n.reconsume(flowing)
@@ -199,7 +200,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	return n, nil
 }
 
-// learn notes what the queue of f is like.
+// learn notes the properties of the queue of f.
 func (s *source) learn(f *feed, l *link, found survey) {
 	is, exists := found.of(f.queue)
 	f.single = is.args[argSingle] == true
@@ -246,8 +247,9 @@ func (n *session) changed() {
 	n.source.arm()
 }
 
-// resume consumes again what is parked and is no longer paused, and what the broker
-// has ended. The caller holds the lock of the source.
+// resume consumes again for parked intakes that are no longer paused, and for
+// intakes whose consumers the broker has ended. The caller holds the lock of
+// the source.
 func (n *session) resume(now time.Time) {
 	n.endSpills()
 	var ins []*intake
@@ -266,9 +268,10 @@ func (n *session) resume(now time.Time) {
 	}
 }
 
-// stop ends the consumers of ins, whose deliveries nobody takes: the broker counts
-// each one that is given back. What has arrived stays in the buffers. Of an ordered
-// one nothing is left there: all that was unacked goes back.
+// stop ends the consumers of ins, whose deliveries nobody takes: the broker
+// counts each one that is given back. What has arrived stays in the buffers,
+// but not that of an ordered intake: the end of its channel gives back all
+// unacked messages.
 func (n *session) stop(ins []*intake) error {
 	for _, in := range ins {
 		end := (*lane).cancel
@@ -431,7 +434,7 @@ func (n *session) giveUp(now time.Time) {
 	expired := n.expired(now)
 	stale, parks, turned := n.source.refresh(n, now, len(expired) > 0)
 	back := append(stale, slices.DeleteFunc(expired, func(t *token) bool {
-		return t.intake.ordered && t.intake.ends() // it goes back with the others
+		return t.intake.ordered && t.intake.ends() // the end of the channel gives it back
 	})...)
 	n.source.mu.Lock()
 	parked := len(parks) > 0 && n.park(parks, func() {

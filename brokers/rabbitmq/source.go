@@ -37,7 +37,7 @@ type source struct {
 	session    *session // nil before the first and between two
 	connecting bool
 	failure    error        // of the last attempt to connect, not yet reported
-	losses     []error      // of queues, likewise
+	losses     []error      // of queues, not yet reported
 	denials    int          // attempts in a row that only an operator could cure
 	begun      time.Time    // when the session did; zero until Open has made sure of the topology
 	brief      int          // sessions in a row that ended soon
@@ -57,16 +57,16 @@ type feed struct {
 	queue   string
 	retried bool
 	items   []item
-	ordered bool        // what arrives is handed out in the order of the queue
-	single  bool        // the broker has one consumer at a time get it
-	merges  bool        // a consumer can go on with what an earlier one of its tag has unacked
-	kept    atomic.Bool // the broker keeps what is rejected
-	deleted atomic.Bool // the queue is, so that nothing can go back to it
-	paused  time.Time   // since when; zero if it is not
-	taken   int         // items handed out since it was last consumed from anew
-	unsure  bool        // its queue may be another one, or gone
-	misses  int         // times in a row that it could not be consumed from
-	next    time.Time   // when to look for it again
+	ordered bool        // messages are handed out in the order of the queue
+	single  bool        // the broker sends messages to one consumer at a time
+	merges  bool        // a consumer can take over the unacked messages of an earlier one with its tag
+	kept    atomic.Bool // the broker keeps rejected messages
+	deleted atomic.Bool // the queue was deleted, so no message can go back to it
+	paused  time.Time   // since when; zero if it is not paused
+	taken   int         // items handed out since its consumers last began
+	unsure  bool        // the queue may have been deleted or replaced
+	misses  int         // failures in a row to consume from the queue
+	next    time.Time   // when to look for the queue again
 
 	// Of an ordered one: the suspect that was handed out last, and when.
 	trial *token
@@ -429,10 +429,10 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 }
 
 // refresh takes out of the buffers what has waited there for so long that too
-// little of its lease is left. It returns what n is to park before that is given
-// back: everything if there is such a delivery, or one has expired, and nobody
-// calls Receive. Of an ordered feed nothing is taken out: it is to be turned back,
-// with all that waits.
+// little of its lease is left. It returns what n is to park before that is
+// given back: everything if there is such a delivery, or one has expired, and
+// nobody calls Receive. refresh takes nothing out of an ordered feed: the
+// intake is among turned, for turnBack to give back its whole buffer.
 func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*token, parks, turned []*intake) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -482,7 +482,7 @@ func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delive
 }
 
 func (s *source) Close(ctx context.Context) error {
-	s.renew(ctx, s.feeds, func(t *token) bool { return t.count >= bystanders || t.intake.deleted.Load() }) // what fails is given back as the others are
+	s.renew(ctx, s.feeds, func(t *token) bool { return t.count >= bystanders || t.intake.deleted.Load() }) // a message whose copy fails is given back like the others
 	s.mu.Lock()
 	n := s.session
 	s.closed, s.session = true, nil

@@ -194,7 +194,7 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 	return t
 }
 
-// part is what of t concerns the queue name: itself, and what leads to it.
+// part returns the part of t about the queue name: the queue and its bindings.
 func (t topology) part(name string) (p topology) {
 	for _, q := range t.queues {
 		if q.name == name {
@@ -209,7 +209,7 @@ func (t topology) part(name string) (p topology) {
 	return p
 }
 
-// behind is the queue that a message with this key gets to from exchange.
+// behind returns the queue that a message with this key reaches from exchange.
 func (t topology) behind(exchange, key string) (queue string, leads bool) {
 	for _, x := range t.bindings {
 		if x.exchange == exchange && x.queue != "" && (x.kind == amqp.ExchangeFanout || x.key == key) {
