@@ -14,14 +14,14 @@ import (
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 )
 
-// pair is a world whose source has a second topic, which goes on. It keeps what
-// Receive says of the queues that are lost.
+// pair is a world whose source has a second topic, whose queue stays. It keeps
+// the errors of Receive about lost queues.
 type pair struct {
 	*world
 	other  string
-	shop   *rabbitmq.Broker // of who publishes
+	shop   *rabbitmq.Broker // publishes the messages
 	said   []string
-	losses int // that were a *brokers.TopicError
+	losses int // number of errors that were a *brokers.TopicError
 }
 
 func inPairs(t *testing.T, verify bool, f func(p *pair)) {
@@ -42,7 +42,8 @@ func inPairs(t *testing.T, verify bool, f func(p *pair)) {
 	})
 }
 
-// eachWay runs f with a worker that may declare queues, and with one that may not.
+// eachWay runs f twice: with a worker that may declare queues, and with a
+// worker that may not.
 func eachWay(t *testing.T, f func(p *pair, verify bool)) {
 	for name, verify := range map[string]bool{"declares": false, "verifies": true} {
 		t.Run(name, func(t *testing.T) { inPairs(t, verify, func(p *pair) { f(p, verify) }) })
@@ -57,8 +58,8 @@ func (p *pair) sends(topic, body string) {
 	}
 }
 
-// next returns the next delivery within d, nil if there is none. No error may end the
-// work on the source.
+// next returns the next delivery within d, nil if there is none. It fails the
+// test if Receive returns an error that ends the work on all topics.
 func (p *pair) next(d time.Duration) *brokers.Delivery {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.Context(), d)
@@ -73,7 +74,7 @@ func (p *pair) next(d time.Duration) *brokers.Delivery {
 		case errors.Is(err, brokers.ErrMisconfigured), errors.Is(err, brokers.ErrClosed):
 			p.Fatalf("Receive ends the work on all topics: %v", err)
 		case is && lost.Topic != p.topic:
-			p.Fatalf("a topic is lost that is there: %v", err)
+			p.Fatalf("a topic that exists is reported as lost: %v", err)
 		default:
 			if p.said = append(p.said, err.Error()); is {
 				p.losses++
@@ -92,7 +93,7 @@ func (p *pair) gets(body string) {
 	p.ack(d)
 }
 
-// hears waits until Receive has said all parts in one error.
+// hears waits until one error of Receive contains all parts.
 func (p *pair) hears(parts ...string) {
 	p.Helper()
 	says := func(text string) bool {
@@ -108,9 +109,9 @@ func (p *pair) hears(parts ...string) {
 	}
 }
 
-// One of two queues is deleted, with a message in the worker. The other topic does not
-// notice. The message is handled to its end, and what the worker cannot finish has
-// lost its queue, and outlives it.
+// One of two queues is deleted, with messages of it in the worker. The other
+// topic is not affected. The worker handles its messages to the end: it retries
+// one and releases the other, and both outlive the queue.
 func TestQueueDeletedInUse(t *testing.T) {
 	inPairs(t, false, func(p *pair) {
 		p.sends(p.topic, "retried")
@@ -124,7 +125,7 @@ func TestQueueDeletedInUse(t *testing.T) {
 		p.hears(p.topic, "does not exist any more", "lost", "create it again", "other topics go on")
 		for _, d := range append(ds, beside) {
 			if err := context.Cause(d.Session); err != nil {
-				p.Errorf("%q is lost with the queue: %v", d.Message.Body, err)
+				p.Errorf("the delivery of %q is lost with the queue: %v", d.Message.Body, err)
 			}
 		}
 		p.ack(beside)
@@ -152,17 +153,17 @@ func TestQueueDeletedInUse(t *testing.T) {
 		p.sends(p.other, "at last")
 		p.gets("at last")
 		if p.next(3*time.Second) != nil || len(p.said) > said {
-			p.Errorf("Receive goes on to say %q", p.said[said:])
+			p.Errorf("Receive still returns %q", p.said[said:])
 		}
 	})
 }
 
-// Whoever deletes a queue and declares it anew at once has it consumed from again, and
-// that is told: what was in it is lost.
+// A user deletes a queue and declares it anew at once. The worker consumes from
+// the new queue, and reports that the messages of the deleted queue are lost.
 func TestQueueReplacedInUse(t *testing.T) {
 	inPairs(t, false, func(p *pair) {
 		if !p.drops() {
-			p.Skip("RabbitMQ 3.10 tells no consumer of a quorum queue that is declared anew within milliseconds, and keeps from it what it hands out to it")
+			p.Skip("RabbitMQ 3.10 does not tell a consumer that its quorum queue was declared anew within milliseconds, and deliveries of the new queue do not reach the consumer")
 		}
 		p.redeclare(p.topic, p.topicArgs())
 		p.hears(p.topic, "the broker has ended the consumers", "from which the worker receives again")
@@ -174,9 +175,9 @@ func TestQueueReplacedInUse(t *testing.T) {
 	})
 }
 
-// A queue that comes back with arguments that lose messages is refused, as at the
-// start, and no other is. A broker that the worker connects to anew meanwhile does not
-// change that.
+// A queue comes back with arguments that lose messages. The worker refuses it,
+// as at the start, and refuses no other queue. After a new connection it still
+// refuses it.
 func TestQueueBackWithOtherArguments(t *testing.T) {
 	inPairs(t, false, func(p *pair) {
 		p.delete(p.topic)
@@ -203,8 +204,9 @@ func TestQueueBackWithOtherArguments(t *testing.T) {
 	})
 }
 
-// A worker that begins a session while a queue is gone consumes from the others. So
-// does one that resumes a topic whose queue was deleted while it was paused.
+// A queue is deleted while the worker has no connection, or while its topic is
+// paused. The worker then consumes from the other queue, and from the deleted
+// queue when it is back.
 func TestQueueDeletedUnseen(t *testing.T) {
 	inPairs(t, false, func(p *pair) {
 		for what, unseen := range map[string]func(gone func()){
@@ -233,7 +235,7 @@ func TestQueueDeletedUnseen(t *testing.T) {
 	})
 }
 
-// consumers is how many a queue has.
+// consumers returns the number of consumers of a queue.
 func (w *world) consumers(queue string) (n int) {
 	if err := w.do(func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -245,8 +247,8 @@ func (w *world) consumers(queue string) (n int) {
 	return n
 }
 
-// The queue of retries is the worker's own, and so it declares it anew, unless it is
-// to declare nothing.
+// The queue of retries is the worker's own. The worker declares it anew, unless
+// Options.Verify forbids it.
 func TestQueueOfRetriesDeletedInUse(t *testing.T) {
 	eachWay(t, func(p *pair, verify bool) {
 		p.delete(p.retries())
@@ -273,9 +275,9 @@ func TestQueueOfRetriesDeletedInUse(t *testing.T) {
 	})
 }
 
-// A delay queue and a dead-letter queue that are deleted in use are the worker's to
-// declare. What needs them fails once, for now, and gets through then. Where it may
-// declare nothing, it says what to do.
+// A delay queue or a dead-letter queue is deleted in use. The first call that
+// needs it fails with a temporary error and declares it, and the next call
+// succeeds. With Options.Verify the error says what to do.
 func TestTargetsDeletedInUse(t *testing.T) {
 	eachWay(t, func(p *pair, verify bool) {
 		dead, shelf := p.topic+".dead", p.prefix+".delay.v2.2000"
@@ -292,10 +294,10 @@ func TestTargetsDeletedInUse(t *testing.T) {
 				fault(p.T, err, "no queue takes it", "start a worker of the topic anew")
 				p.opens(p.options(p.url, false)).Close(p.Context())
 			} else if err == nil || errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "declared and bound again") {
-				p.Errorf("%q: error %v, want one for now", queue, err)
+				p.Errorf("%q: error %v, want a temporary one", queue, err)
 			}
 			if err := send(); err != nil {
-				p.Errorf("%q, when it is back: %v", queue, err)
+				p.Errorf("%q, after it was declared again: %v", queue, err)
 			}
 		}
 		p.gets("a")
@@ -310,8 +312,8 @@ func TestTargetsDeletedInUse(t *testing.T) {
 	})
 }
 
-// Whoever makes a queue anew that was deleted need not know what it was bound to: the
-// first copy that does not get there binds it.
+// A user makes a deleted dead-letter queue anew, without its binding. The first
+// copy that does not reach the queue binds it.
 func TestDeadLetterQueueMadeAnew(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		dead := w.topic + ".dead"
