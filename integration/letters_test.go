@@ -29,7 +29,8 @@ import (
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
-// walled is a broker whose dead-letter topic takes nothing until open is set.
+// walled is a broker whose dead-letter topic refuses messages until open is
+// set.
 type walled struct {
 	brokers.Broker
 	dead string
@@ -45,9 +46,10 @@ func (b *walled) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	return b.Broker.Publish(ctx, topic, msgs...)
 }
 
-// The dead-letter topic is down while more poison comes in than the worker holds,
-// on the default Config: each letter says what its one run said, all are one group,
-// and what is good is handled.
+// The dead-letter topic is down while more poison messages come in than the
+// worker holds, on the default Config. Afterwards each dead letter has the
+// error of its one run, and all dead letters are one group. All good messages
+// are handled.
 func TestLettersThatWaitTellWhy(t *testing.T) {
 	topic := "letters-" + strings.ToLower(rand.Text()[:10])
 	t.Run("rabbitmq", func(t *testing.T) {
@@ -69,7 +71,7 @@ func TestLettersThatWaitTellWhy(t *testing.T) {
 			t.Cleanup(func() {
 				delays := "redrive.delay.v1." + topic
 				names := []string{topic, topic + "-dead", delays + ".1m", delays + ".15m", delays + ".3h", delays + ".24h"}
-				admin.DeleteTopics(context.WithoutCancel(t.Context()), &kafkago.DeleteTopicsRequest{Topics: names}) // of some the policy makes none
+				admin.DeleteTopics(context.WithoutCancel(t.Context()), &kafkago.DeleteTopicsRequest{Topics: names}) // the policy makes only some of them
 			})
 			b, err := kafka.New(kafka.Options{Brokers: strings.Split(target.URL, ","), Group: topic})
 			lettersThatWait(t, b, err, topic)
