@@ -1,4 +1,5 @@
-# The one door for developers. Needs Go and the usual system packages; a C compiler for the race detector.
+# The commands for developers. They need Go and the usual system packages, and a C
+# compiler for the race detector.
 
 GO ?= go
 
@@ -21,8 +22,8 @@ ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redi
 SIMULATED := ./gallery ./brokers/brokertest ./internal/snippets ./operate/cmd/... ./operate/storm/... ./operate/job ./operate/collect
 
 # The race detector, but not in SQLite, which is C made Go: it would take three
-# times as long, and find nothing of ours. Without a C compiler, which links the
-# detector, the tests run without it. make test says so in its last lines.
+# times as long, and find nothing of ours. A C compiler links the detector. Without
+# one the tests run without the detector, and make test says so in its last lines.
 RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race -gcflags=modernc.org/...=-race=false)
 
 # Tests of that kind, and with megabytes, in packages whose other tests need the

@@ -28,7 +28,8 @@ import (
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
-// walled is a broker whose dead-letter topic takes nothing until open is set.
+// walled is a broker whose dead-letter topic refuses messages until open is
+// set.
 type walled struct {
 	brokers.Broker
 	dead string
@@ -69,7 +70,7 @@ func TestLettersThatWaitTellWhy(t *testing.T) {
 			t.Cleanup(func() {
 				delays := "redrive.delay.v1." + topic
 				names := []string{topic, topic + "-dead", delays + ".1m", delays + ".15m", delays + ".3h", delays + ".24h"}
-				admin.DeleteTopics(context.WithoutCancel(t.Context()), &kafkago.DeleteTopicsRequest{Topics: names}) // of some the policy makes none
+				admin.DeleteTopics(context.WithoutCancel(t.Context()), &kafkago.DeleteTopicsRequest{Topics: names}) // the policy makes only some of them
 			})
 			b, err := kafka.New(kafka.Options{Brokers: strings.Split(target.URL, ","), Group: topic})
 			lettersThatWait(t, b, err, topic)

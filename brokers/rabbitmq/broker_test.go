@@ -63,7 +63,8 @@ func (a *admin) topic(name string) string {
 	return topic
 }
 
-// deleteInUse is a hook of brokertest.Harness.
+// deleteInUse deletes the queue of a topic that a worker uses, for
+// brokertest.Harness. restore declares it again.
 func (a *admin) deleteInUse(b brokers.Broker, topic string) (restore func()) {
 	a.delete(topic)
 	return func() {

@@ -480,8 +480,8 @@ func TestPasswordsStayHidden(t *testing.T) {
 	})
 }
 
-// A port that speaks TLS answers a client without it by an alert. The client says
-// what to change, once and for all, instead of trying again for ever.
+// A port that speaks TLS answers a client without TLS by an alert. The client's
+// error says what to change, and is permanent: no worker tries again for ever.
 func TestClientWithoutTLS(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 // existing is the page about what exists already.
 const existing = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use-existing-queues.md"
 
-// stopped is where it says how to find retries that do not come back.
+// stopped is the section of that page about retries that do not come back.
 const stopped = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use-existing-queues.md#when-retries-stop-coming-back"
 
 // explain turns an error of the broker into one that says what to do. What an

@@ -179,7 +179,7 @@ func (l *link) find(name string) error {
 
 func (l *link) exists(name string) error { return l.request(l.passively(name)) }
 
-// passively is a declaration that fails where there is no such queue.
+// passively returns a request that fails if the queue does not exist.
 func (l *link) passively(name string) func(*amqp.Channel) error {
 	return func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
@@ -384,7 +384,7 @@ func currentValue(text string, like any) (value any, ok bool) {
 	return n, err == nil
 }
 
-// request is try, and waits for the leader of the queue.
+// request calls try, and repeats it while the queue has no leader.
 func (l *link) request(f func(*amqp.Channel) error) error {
 	return explain(untilLed(l.ctx, func() error { return l.try(f) }))
 }

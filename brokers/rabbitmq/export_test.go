@@ -10,8 +10,8 @@ import (
 // Open.
 func (b *Broker) SetGrace(d time.Duration) { b.grace = d }
 
-// SetLook sets how long at most a source waits until it looks again for a queue that is
-// gone. Call it before Open.
+// SetLook sets the longest wait between two looks of a source for a queue that
+// is gone. Call it before Open.
 func (b *Broker) SetLook(d time.Duration) { b.look = d }
 
 // IsCalm reports whether a source starts and ends no consumers at the moment.
@@ -56,7 +56,8 @@ func DeliveryCount(d *brokers.Delivery) int { return d.Token.(*token).count }
 // Seclusion is for how long a message that has been lost so often is charged alone.
 func Seclusion(count int) time.Duration { return seclusion(count) }
 
-// Waiting is how many messages of a topic wait in a source to be handed out.
+// Waiting returns the number of messages of a topic that wait in a source to be
+// handed out.
 func Waiting(s brokers.Source, topic string) (n int) {
 	b := s.(*source)
 	b.mu.Lock()

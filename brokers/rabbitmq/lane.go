@@ -63,11 +63,11 @@ const (
 // paces are for how long acks wait for those of earlier deliveries.
 type paces struct{ stragglers, retryStragglers, starved time.Duration }
 
-// group is the lanes of queues of one kind, or of one ordered queue.
+// group has the lanes for the queues of one kind, or for one ordered queue.
 type group struct {
 	lanes   []*lane
-	pace    time.Duration // that of stragglers
-	ordered bool          // they are of one ordered intake
+	pace    time.Duration // how long acks wait for stragglers
+	ordered bool          // the lanes belong to one ordered intake
 }
 
 // open opens a channel.
@@ -90,8 +90,8 @@ func (n *session) open(g *group) (*lane, error) {
 	return l, nil
 }
 
-// watch ends the session when the broker closes the channel, and notes that it has
-// ended a consumer, as it does when a queue is deleted.
+// watch ends the session when the broker closes the channel. If the broker ends
+// a consumer, as it does when a queue is deleted, watch marks its intake.
 func (l *lane) watch(closed <-chan *amqp.Error, cancelled <-chan string) {
 	n := l.session
 	for open := true; open; { // the library blocks until the end of a consumer is read
@@ -340,8 +340,8 @@ func (l *lane) flushStarved() {
 
 // finish gives back what is unsettled. The consumers end first, or the broker
 // would deliver to them again what they give back, only to charge it for the
-// loss of the connection. An ordered lane leaves it to the end of the connection,
-// as shut does to that of the channel.
+// loss of the connection. An ordered lane gives nothing back by itself: the end
+// of the connection does, as the end of the channel does after shut.
 func (l *lane) finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -362,7 +362,8 @@ func (l *lane) finish() {
 	l.retire()
 }
 
-// retire settles nothing any more. The caller holds the lock.
+// retire ends the acks of the lane and stops its timers. The caller holds the
+// lock.
 func (l *lane) retire() {
 	l.ended = true
 	l.later.Stop()

@@ -9,8 +9,9 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// lookPace is how long at most a source waits until it looks again for a queue that
-// it cannot consume from, and half of it at least.
+// lookPace is the longest wait between two looks for a queue that a source
+// cannot consume from. The shortest is half of it, except that the first two
+// failures are followed by shortestRest.
 const lookPace = 20 * time.Second
 
 // cancelled notes that the broker has ended a consumer of in, as it does when the
@@ -49,8 +50,9 @@ func (n *session) reconsume(ins []*intake) error {
 	return n.consume(found)
 }
 
-// find reports whether in is to consume from its queue again, and notes why if not. An
-// error is that of the queue: one of the connection ends the session by itself.
+// find reports whether in is to consume from its queue again. If the queue has
+// an error, find parks the intake and calls miss. An error of the connection
+// ends the session by itself.
 func (n *session) find(in *intake, ended, unsure bool) bool {
 	s, f := n.source, in.feed
 	var found survey
@@ -78,7 +80,7 @@ func (n *session) find(in *intake, ended, unsure bool) bool {
 			"retries that came due meanwhile are in the queue %q (%s)", f.queue, s.broker.names.unroutable(), stopped))
 	case ended && f.misses == 0:
 		s.losses = append(s.losses, fmt.Errorf("the broker has ended the consumers of the queue %q, from which the worker receives again: "+
-			"the queue has moved to another node, or was deleted and made anew, and the messages that were in it are lost then", f.queue))
+			"the queue has moved to another node, or was deleted and made anew; if it was deleted, the messages that were in it are lost", f.queue))
 	}
 	if unsure {
 		s.learn(f, n.link, found)
@@ -88,9 +90,9 @@ func (n *session) find(in *intake, ended, unsure bool) bool {
 	return !in.parked
 }
 
-// miss notes that nothing can be consumed from the queue of f. A broker that is going
-// down says so, too, so that it is reported when it is repeated. The lock of the
-// source is held.
+// miss notes that the source could not consume from the queue of f. A broker
+// that is going down returns the same errors, so Receive returns an error only
+// from the third failure in a row on. The lock of the source is held.
 func (s *source) miss(f *feed, err error) {
 	wait := s.broker.look/2 + rand.N(s.broker.look/2)
 	if f.misses++; f.misses < patience {
@@ -119,9 +121,10 @@ func (s *source) lost(f *feed, err error) error {
 		"and their retries, to the end: create it again, or start a worker, which declares it unless Options.Verify is set; %s", f.queue, goesOn)
 }
 
-// lookAgain makes sure that the queue of f, which may be another one by now, loses no
-// messages. That of a topic it waits for; that of retries, which is the worker's own,
-// it declares if it may, and says so.
+// lookAgain checks that the queue of f loses no messages: it may have been made
+// anew with other arguments. If the queue of a topic is missing, lookAgain
+// returns brokers.ErrNotFound. It declares a missing queue of retries, which is
+// the worker's own, if it may. That queue is then among found.missing.
 func (n *session) lookAgain(f *feed) (found survey, err error) {
 	s := n.source
 	if s.readOnly {
@@ -137,9 +140,10 @@ func (n *session) lookAgain(f *feed) (found survey, err error) {
 	return found, n.complete(t, &found, s.broker)
 }
 
-// restore declares and binds again the queues behind exchanges that took nothing,
-// where an open source needs them: the next try gets through. A user without the
-// rights, and Options.Verify, change nothing but bindings.
+// restore looks for messages that an exchange could not route. If an open
+// source needs the queue behind the exchange, restore declares and binds it
+// again, so that the next try gets through. If the user may not declare queues,
+// or with Options.Verify, restore makes only bindings.
 func (b *Broker) restore(o *outlet, out []outgoing, errs []error) {
 	type way struct{ exchange, key string }
 	restored := make(map[way]bool)
@@ -157,7 +161,8 @@ func (b *Broker) restore(o *outlet, out []outgoing, errs []error) {
 	}
 }
 
-// lay makes the way from exchange that a message with this key takes.
+// lay declares and binds the queue that a message with this key reaches from
+// exchange. It reports whether that succeeded.
 func (b *Broker) lay(o *outlet, exchange, key string) bool {
 	for _, s := range b.sources.Open() {
 		t := b.names.plan(s.sub, s.shelves)

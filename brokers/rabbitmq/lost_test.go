@@ -19,9 +19,9 @@ import (
 type pair struct {
 	*world
 	other  string
-	shop   *rabbitmq.Broker // of who publishes
+	shop   *rabbitmq.Broker // publishes the messages
 	said   []string
-	losses int // that were a *brokers.TopicError
+	losses int // number of errors that were a *brokers.TopicError
 }
 
 func inPairs(t *testing.T, verify bool, f func(p *pair)) {
@@ -42,7 +42,8 @@ func inPairs(t *testing.T, verify bool, f func(p *pair)) {
 	})
 }
 
-// eachWay runs f with a worker that may declare queues, and with one that may not.
+// eachWay runs f twice: with a worker that may declare queues, and with a
+// worker that may not.
 func eachWay(t *testing.T, f func(p *pair, verify bool)) {
 	for name, verify := range map[string]bool{"declares": false, "verifies": true} {
 		t.Run(name, func(t *testing.T) { inPairs(t, verify, func(p *pair) { f(p, verify) }) })
@@ -57,8 +58,8 @@ func (p *pair) sends(topic, body string) {
 	}
 }
 
-// next returns the next delivery within d, nil if there is none. No error may end the
-// work on the source.
+// next returns the next delivery within d, nil if there is none. It fails the
+// test if Receive returns an error that ends the work on all topics.
 func (p *pair) next(d time.Duration) *brokers.Delivery {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.Context(), d)
@@ -73,7 +74,7 @@ func (p *pair) next(d time.Duration) *brokers.Delivery {
 		case errors.Is(err, brokers.ErrMisconfigured), errors.Is(err, brokers.ErrClosed):
 			p.Fatalf("Receive ends the work on all topics: %v", err)
 		case is && lost.Topic != p.topic:
-			p.Fatalf("a topic is lost that is there: %v", err)
+			p.Fatalf("a topic that exists is reported as lost: %v", err)
 		default:
 			if p.said = append(p.said, err.Error()); is {
 				p.losses++
@@ -100,7 +101,7 @@ func (p *pair) gets(body string) {
 	p.ack(d)
 }
 
-// hears waits until Receive has said all parts in one error.
+// hears waits until one error of Receive contains all parts.
 func (p *pair) hears(parts ...string) {
 	p.Helper()
 	says := func(text string) bool {
@@ -132,7 +133,7 @@ func TestQueueDeletedInUse(t *testing.T) {
 		p.hears(p.topic, "does not exist any more", "lost", "create it again", "other topics go on")
 		for _, d := range append(ds, beside) {
 			if err := context.Cause(d.Session); err != nil {
-				p.Errorf("%q is lost with the queue: %v", d.Message.Body, err)
+				p.Errorf("the delivery of %q is lost with the queue: %v", d.Message.Body, err)
 			}
 		}
 		p.ack(beside)
@@ -160,7 +161,7 @@ func TestQueueDeletedInUse(t *testing.T) {
 		p.sends(p.other, "at last")
 		p.gets("at last")
 		if p.next(3*time.Second) != nil || len(p.said) > said {
-			p.Errorf("Receive goes on to say %q", p.said[said:])
+			p.Errorf("Receive still returns %q", p.said[said:])
 		}
 	})
 }
@@ -195,7 +196,7 @@ func TestOrderedQueueDeletedInUse(t *testing.T) {
 func TestQueueReplacedInUse(t *testing.T) {
 	inPairs(t, false, func(p *pair) {
 		if !p.drops() {
-			p.Skip("RabbitMQ 3.10 tells no consumer of a quorum queue that is declared anew within milliseconds, and keeps from it what it hands out to it")
+			p.Skip("RabbitMQ 3.10 does not tell a consumer that its quorum queue was declared anew within milliseconds, and deliveries of the new queue do not reach the consumer")
 		}
 		p.loses(p.topic)
 		p.redeclare(p.topic, p.topicArgs())
@@ -208,9 +209,9 @@ func TestQueueReplacedInUse(t *testing.T) {
 	})
 }
 
-// A queue that comes back with arguments that lose messages is refused, as at the
-// start, and no other is. A broker that the worker connects to anew meanwhile does not
-// change that.
+// A queue comes back with arguments that lose messages. The worker refuses it,
+// as at the start, and refuses no other queue. After a new connection it still
+// refuses it.
 func TestQueueBackWithOtherArguments(t *testing.T) {
 	inPairs(t, false, func(p *pair) {
 		p.loses(p.topic)
@@ -237,8 +238,9 @@ func TestQueueBackWithOtherArguments(t *testing.T) {
 	})
 }
 
-// A worker that begins a session while a queue is gone consumes from the others. So
-// does one that resumes a topic whose queue was deleted while it was paused.
+// A queue is deleted while the worker has no connection, or while its topic is
+// paused. The worker then consumes from the other queue, and from the deleted
+// queue when it is back.
 func TestQueueDeletedUnseen(t *testing.T) {
 	inPairs(t, false, func(p *pair) {
 		for what, unseen := range map[string]func(gone func()){
@@ -267,7 +269,7 @@ func TestQueueDeletedUnseen(t *testing.T) {
 	})
 }
 
-// consumers is how many a queue has.
+// consumers returns the number of consumers of a queue.
 func (w *world) consumers(queue string) (n int) {
 	if err := w.do(func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -279,8 +281,8 @@ func (w *world) consumers(queue string) (n int) {
 	return n
 }
 
-// The queue of retries is the worker's own, and so it declares it anew, unless it is
-// to declare nothing.
+// The queue of retries is the worker's own. The worker declares it anew, unless
+// Options.Verify forbids it.
 func TestQueueOfRetriesDeletedInUse(t *testing.T) {
 	eachWay(t, func(p *pair, verify bool) {
 		p.loses(p.retries())
@@ -326,10 +328,10 @@ func TestTargetsDeletedInUse(t *testing.T) {
 				fault(p.T, err, "no queue takes it", "start a worker of the topic anew")
 				p.opens(p.options(p.url, false)).Close(p.Context())
 			} else if err == nil || errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "declared and bound again") {
-				p.Errorf("%q: error %v, want one for now", queue, err)
+				p.Errorf("%q: error %v, want a temporary one", queue, err)
 			}
 			if err := send(); err != nil {
-				p.Errorf("%q, when it is back: %v", queue, err)
+				p.Errorf("%q, after it was declared again: %v", queue, err)
 			}
 		}
 		p.gets("a")

@@ -17,8 +17,8 @@ import (
 // So the queue has a channel of its own. Before it ends, the worker must have settled
 // all messages that it has begun with, or they would run twice.
 
-// ends reports whether in spills and its consumers may end: those of an ordered one
-// when the worker has none of its messages any more.
+// ends reports whether in spills and its consumers may end. The consumers of an
+// ordered intake may end when the worker has no unsettled message of it.
 func (in *intake) ends() bool {
 	return in.spills.Load() && (!in.ordered || in.out.Load() == 0)
 }
@@ -47,9 +47,9 @@ func (s *source) turnBack(n *session, ins []*intake) {
 	}
 }
 
-// shut ends the channel of an ordered intake, of which the worker has settled all
-// that it has begun with. Acks that the broker has not applied by then are lost, as
-// with a connection.
+// shut closes the channel of an ordered intake, after the worker has settled
+// all messages that it has begun with. Acks that the broker has not applied by
+// then are lost, as with a connection.
 func (l *lane) shut(in *intake) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,13 +72,15 @@ func (l *lane) shut(in *intake) error {
 	return nil
 }
 
-// vacancy is for how long vacate waits: longer than a broker needs to notice the end of
-// a channel.
+// vacancy is how long vacate waits at most. A broker notices the end of a
+// channel sooner.
 const vacancy = time.Second
 
-// vacate waits until the broker has noticed that the channels of ordered intakes have
-// ended: until then, it would send a new consumer messages from behind theirs. With
-// consumers of other workers there is no order, and it waits in vain.
+// vacate waits until the broker has noticed that the channels of ordered
+// intakes have ended. Until then, the broker would send a new consumer later
+// messages before the messages of the old channel. If other workers consume
+// from the queue there is no order to keep, and vacate waits until vacancy is
+// over.
 func (n *session) vacate(ins []*intake) {
 	end := time.Now().Add(vacancy)
 	for _, in := range ins {
@@ -91,7 +93,8 @@ func (n *session) vacate(ins []*intake) {
 	}
 }
 
-// consumersOf is how many consumers a queue has, or 0 if that is not known.
+// consumersOf returns the number of consumers of a queue, or 0 if it is not
+// known.
 func (n *session) consumersOf(queue string) (consumers int) {
 	_ = n.request(func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)

@@ -62,10 +62,10 @@ func (f *feed) ready(now time.Time) int {
 	return n
 }
 
-// parks reports since when in is to be parked after its grace, or looked at again
-// if consumers linger. An ordered one stays as it is until its buffer is old: it goes
-// back as a whole, which the broker charges to each message. The prefetch bounds what
-// the buffer costs.
+// parks reports since when in is to be parked after its grace, or looked at
+// again if consumers linger. An ordered intake keeps its consumers until its
+// buffer is old: the buffer goes back as a whole, and the broker counts a
+// delivery for each message. The prefetch bounds that cost.
 func (in *intake) parks() (since time.Time, ok bool) {
 	f := in.feed
 	if in.parked {
@@ -140,7 +140,7 @@ func (n *session) endSpills() {
 		}
 	}
 	if len(ins) > 0 {
-		n.park(ins, func() {}) // or later, if something else is being changed
+		n.park(ins, func() {}) // or a later call, if consumers are being changed already
 	}
 }
 

@@ -49,7 +49,8 @@ func (p policies) of(name, kind string) (r ruling, certain bool) {
 	return r, known[0] && known[1]
 }
 
-// named is the ruling by names that the broker told.
+// named returns the ruling of the policies with these names, which the broker
+// returned.
 func (p policies) named(user, operator string) ruling {
 	find := func(ps []policy, name string) *policy {
 		if i := slices.IndexFunc(ps, func(p policy) bool { return name != "" && p.Name == name }); i >= 0 {
@@ -82,8 +83,9 @@ func inForce(ps []policy, name, kind string) (in *policy, certain bool) {
 	return in, true
 }
 
-// appliesTo reports whether the broker applies p to a queue, if that is certain. One key
-// that a kind of queue does not have keeps all of a policy from applying to it.
+// appliesTo reports whether the broker applies p to a queue, if that is
+// certain. If p has one key that this kind of queue does not have, the broker
+// applies no part of p.
 func (p policy) appliesTo(name, kind string) (applies, certain bool) {
 	switch p.Applies {
 	case "all", "queues", kind + "_queues":
@@ -169,7 +171,7 @@ func (q quality) without(key string) string {
 			command = fmt.Sprintf("rabbitmqctl set_operator_policy -p %s --priority %.0f --apply-to %s %s %s %s",
 				shell(q.vhost), o.Priority, o.Applies, shell(o.Name), shell(o.Pattern), shell(jsonOf(rest)))
 		}
-		steps = append(steps, fmt.Sprintf("take %s out of the operator policy %q, whatever else it is for: %s", key, o.Name, command))
+		steps = append(steps, fmt.Sprintf("take %s out of the operator policy %q, which may rule other queues too: %s", key, o.Name, command))
 	}
 	delete(q.wanted, key)
 	if u := q.ruling.user; u != nil && u.Definition[key] != nil || len(steps) == 0 && q.policy[key] != nil {

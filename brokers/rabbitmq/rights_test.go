@@ -379,15 +379,15 @@ func TestPolicies(t *testing.T) {
 	})
 }
 
-// setPolicy is a command that a finding names, as an operator would run it.
+// setPolicy matches the command in a finding, which an operator would run.
 var setPolicy = regexp.MustCompile(`rabbitmqctl set_policy -p '([^']*)'(?: --priority (\d+))? --apply-to queues '([^']*)' '([^']*)' '([^']*)'`)
 
-// obey sets the policy that err names, and returns how often there was one.
+// obey sets the policy of the command in err.
 func (w *world) obey(err error) {
 	w.Helper()
 	parts := setPolicy.FindStringSubmatch(fmt.Sprint(err))
 	if parts == nil {
-		w.Fatalf("no policy is named: %v", err)
+		w.Fatalf("the error has no command that sets a policy: %v", err)
 	}
 	var definition map[string]any
 	if err := json.Unmarshal([]byte(parts[5]), &definition); err != nil {
@@ -413,9 +413,10 @@ func (w *world) unset(kind, name string) {
 	}
 }
 
-// A queue that ends messages after three deliveries is refused, with the policy that
-// mends it, which the next start sees on a broker without statistics. So it does with
-// policies that lose messages, of users and of operators.
+// A queue drops messages after three deliveries. Open refuses it, with the
+// command for a policy that mends it. The next Open sees that policy, on a
+// broker without statistics. It also sees policies that lose messages, of users
+// and of operators.
 func TestPoliciesWithoutStatistics(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
@@ -441,7 +442,7 @@ func TestPoliciesWithoutStatistics(t *testing.T) {
 		src.Close(w.Context())
 
 		w.publish("given back")
-		w.await("the broker keeps what it gives up", func() bool {
+		w.await("the broker keeps the message that it gives up", func() bool {
 			w.do(func(ch *amqp.Channel) error {
 				d, ok, err := ch.Get(w.topic, false)
 				if ok && err == nil {
@@ -460,14 +461,14 @@ func TestPoliciesWithoutStatistics(t *testing.T) {
 		w.setPolicy("policies", w.prefix+".all", "^(?!redrive)"+regexp.QuoteMeta(w.topic)+"$", 30, map[string]any{"expires": 3600000})
 		_, err = open1(seeing)
 		fault(w.T, err, "x-expires is 3600000", "--priority 31", "x-delivery-limit is 3")
-		for range 2 { // each command keeps what is set, and the second one mends the rest
+		for range 2 { // each command keeps the earlier settings, and the second one mends the rest
 			w.obey(err)
 			if src, err = open1(seeing); err == nil {
 				break
 			}
 		}
 		if err != nil {
-			w.Fatalf("Open after all that was named: %v", err)
+			w.Fatalf("Open after both commands: %v", err)
 		}
 		src.Close(w.Context())
 
@@ -475,7 +476,7 @@ func TestPoliciesWithoutStatistics(t *testing.T) {
 		_, err = open1(seeing)
 		fault(w.T, err, "x-message-ttl is 3600000", "arguments cannot be changed")
 		if strings.Contains(err.Error(), "policy") {
-			w.Errorf("a policy is named where an argument is set: %v", err)
+			w.Errorf("the error names a policy, but an argument is set: %v", err)
 		}
 	})
 }

@@ -37,7 +37,7 @@ type quality struct {
 	denied   error      // it does not exist, and the user may not declare it
 	read     bool       // its policies are in args
 	policy   object     // what its policies set
-	ruling   ruling     // which these are, as far as that is known
+	ruling   ruling     // the policies, as far as they are known
 	wanted   object     // what they should set, by the findings so far
 	members  []string   // nodes, if they could be read
 	vhost    string
@@ -256,7 +256,7 @@ func (q quality) netPolicy() map[string]any {
 	}
 }
 
-// beside are the keys of netPolicy that may stay as arguments have them.
+// beside are the keys of netPolicy whose values may stay as arguments set them.
 var beside = []string{"dead-letter-routing-key", "dead-letter-strategy", "overflow", "delivery-limit"}
 
 // mend is the command that sets a policy for the queue, which has no effect where
@@ -280,7 +280,7 @@ func (q quality) mend(definition map[string]any, optional ...string) string {
 		priority = " --priority 10" // the default is 0
 	}
 	wanted := q.wanted
-	if len(wanted) == 0 { // which the broker does not take
+	if len(wanted) == 0 { // the broker refuses an empty policy
 		wanted = object{"overflow": overflowReject}
 	}
 	return fmt.Sprintf("rabbitmqctl set_policy -p %s%s --apply-to queues %s %s %s", shell(q.vhost), priority, shell(q.name),
@@ -292,7 +292,7 @@ func (q quality) unless() string {
 	if q.read {
 		return ""
 	}
-	return ", unless a policy says otherwise, which Run sees with Options.ManagementURL alone"
+	return ", unless a policy says otherwise (Run sees policies only with Options.ManagementURL)"
 }
 
 // jsonOf is the JSON of a definition, which cannot fail: it has strings and numbers.

@@ -99,8 +99,8 @@ func TestMendUndoesNothing(t *testing.T) {
 	}
 }
 
-// A setting is taken out where it is set: the remedy of a policy does not help against
-// an argument, nor the other way round.
+// The remedy removes a setting where it is set. A new policy does not help
+// against an argument, and a new queue does not help against a policy.
 func TestExpiryIsTakenOutWhereItIsSet(t *testing.T) {
 	ttl := object{"message-ttl": float64(5)}
 	user := &policy{Name: "all", Pattern: ".*", Applies: "queues", Priority: 20, Definition: ttl}
@@ -116,11 +116,11 @@ func TestExpiryIsTakenOutWhereItIsSet(t *testing.T) {
 		{"a policy with more", nil, ruling{user: &policy{Name: "some", Pattern: "^q", Applies: "all", Priority: 3, Definition: object{"message-ttl": float64(5), "max-length": float64(9)}}},
 			`rabbitmqctl set_policy -p '/' --priority 10 --apply-to queues 'q' '^q$' '{"max-length":9}'`},
 		{"an operator policy", nil, ruling{operator: &policy{Name: "cap", Pattern: "^", Applies: "queues", Definition: ttl}},
-			`take message-ttl out of the operator policy "cap", whatever else it is for: rabbitmqctl clear_operator_policy -p '/' 'cap'`},
+			`take message-ttl out of the operator policy "cap", which may rule other queues too: rabbitmqctl clear_operator_policy -p '/' 'cap'`},
 		{"an operator policy with more", nil, ruling{operator: &policy{Name: "cap", Pattern: "^", Applies: "all", Priority: 2, Definition: object{"message-ttl": float64(5), "expires": float64(7)}}},
-			`take message-ttl out of the operator policy "cap", whatever else it is for: rabbitmqctl set_operator_policy -p '/' --priority 2 --apply-to all 'cap' '^' '{"expires":7}'`},
+			`take message-ttl out of the operator policy "cap", which may rule other queues too: rabbitmqctl set_operator_policy -p '/' --priority 2 --apply-to all 'cap' '^' '{"expires":7}'`},
 		{"both policies and an argument", amqp.Table{argTTL: int64(9)}, ruling{user: user, operator: &policy{Name: "cap", Definition: ttl}},
-			`take message-ttl out of the operator policy "cap", whatever else it is for: rabbitmqctl clear_operator_policy -p '/' 'cap'; and ` +
+			`take message-ttl out of the operator policy "cap", which may rule other queues too: rabbitmqctl clear_operator_policy -p '/' 'cap'; and ` +
 				`rabbitmqctl set_policy -p '/' --priority 21 --apply-to queues 'q' '^q$' '{"overflow":"reject-publish"}'; and ` + another},
 	} {
 		q := quality{queue: queue{"q", entry, true, nil}, kind: typeClassic, args: amqp.Table{argTTL: int64(5)}, declared: tt.declared, vhost: "/", read: true,
@@ -155,8 +155,8 @@ func TestPolicyInForce(t *testing.T) {
 		"the highest priority":         {[]policy{with("a", "", "all", 0, net), with("b", "", "all", 7, net), with("c", "", "all", 3, net)}, "b"},
 		"the highest that matches":     {[]policy{with("a", "", "all", 0, net), with("b", "refunds", "all", 7, net)}, "a"},
 		"two of one priority":          {[]policy{with("a", "", "all", 1, net), with("b", "", "all", 1, object{"max-length": 1.0})}, uncertain},
-		"two that say the same":        {[]policy{with("a", "", "all", 1, net), with("b", "", "all", 1, net)}, "a"},
-		"two below the one":            {[]policy{with("a", "", "all", 1, net), with("b", "", "all", 0, net), with("c", "", "all", 0, object{"max-length": 1.0})}, "a"},
+		"two of equal settings":        {[]policy{with("a", "", "all", 1, net), with("b", "", "all", 1, net)}, "a"},
+		"two below another":            {[]policy{with("a", "", "all", 1, net), with("b", "", "all", 0, net), with("c", "", "all", 0, object{"max-length": 1.0})}, "a"},
 		"a key of classic queues":      {[]policy{with("a", "", "all", 1, object{"ha-mode": "all", "message-ttl": 1.0}), with("b", "", "all", 0, net)}, "b"},
 		"a key of streams":             {[]policy{with("a", "", "queues", 1, object{"max-age": "1D"})}, ""},
 		"a key that is not known":      {[]policy{with("a", "", "queues", 1, object{"federation-upstream": "all"}), with("b", "", "all", 0, net)}, uncertain},
@@ -164,8 +164,8 @@ func TestPolicyInForce(t *testing.T) {
 		"all but this one":             {[]policy{with("a", "^(?!amq|orders).*$", "queues", 0, net)}, ""},
 		"all but some, and some":       {[]policy{with("a", "^(?!redrive)x|y", "queues", 0, net)}, uncertain},
 		"a pattern that Go lacks":      {[]policy{with("a", "(?<=or)ders", "queues", 0, net)}, uncertain},
-		"and one above it":             {[]policy{with("a", "(?<=or)ders", "queues", 0, net), with("b", "", "queues", 1, net)}, "b"},
-		"a pattern that Go lacks, but": {[]policy{with("a", "(?<=or)ders", "exchanges", 0, net)}, ""},
+		"a policy above it":            {[]policy{with("a", "(?<=or)ders", "queues", 0, net), with("b", "", "queues", 1, net)}, "b"},
+		"such a pattern, of exchanges": {[]policy{with("a", "(?<=or)ders", "exchanges", 0, net)}, ""},
 	} {
 		in, certain := inForce(tt.policies, "orders", typeQuorum)
 		got := ""

@@ -39,7 +39,7 @@ const (
 	frameOverhead = 8 // type, channel, size and end
 	frameHeaders  = 2
 	frameEnd      = 0xCE
-	alertOfTLS    = 0x15      // the type of a TLS record, which no frame has
+	alertOfTLS    = 0x15      // the type of a TLS record for alerts, which no frame has
 	fixedPart     = 2 + 2 + 8 // of a payload of headers, before the flags: class, weight, size of the body
 	mostAfter     = 4 << 10   // that all properties after the table can have
 

@@ -181,7 +181,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	}
 	if err == nil {
 		flowing := slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked })
-		if t != nil { // all of them were there a moment ago
+		if t != nil { // establish has just found or declared all queues
 			err = n.consume(flowing)
 		} else {
 			err = n.reconsume(flowing)
@@ -444,7 +444,7 @@ func (n *session) giveUp(now time.Time) {
 	expired := n.expired(now)
 	stale, parks, turned := n.source.refresh(n, now, len(expired) > 0)
 	back := append(stale, slices.DeleteFunc(expired, func(t *token) bool {
-		return t.intake.ordered && t.intake.ends() // it goes back with the others
+		return t.intake.ordered && t.intake.ends() // the end of the channel gives it back
 	})...)
 	n.source.mu.Lock()
 	parked := len(parks) > 0 && n.park(parks, func() {

@@ -125,7 +125,7 @@ func TestReturnedCopyKeepsTheOriginal(t *testing.T) {
 			err := w.settle(s)[0]
 			for _, part := range []string{"no queue takes it", "the original stays", tt.exchange, "bound again"} {
 				if err == nil || errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), part) {
-					w.Errorf("Retry without a way: error %v, want one for now that says %q", err, part)
+					w.Errorf("Retry to an exchange without a queue: error %v, want a temporary one that says %q", err, part)
 				}
 			}
 			if err := w.settle(s)[0]; err != nil {

@@ -61,7 +61,7 @@ func (b *settlement) sort() {
 		case s.Action == brokers.Retry && !t.copied:
 			b.copies = append(b.copies, i)
 		case s.Action == brokers.Release && (t.renews || t.count >= bystanders || t.intake.deleted.Load()):
-			b.copies = append(b.copies, i) // its copy begins to count anew, or outlives the queue
+			b.copies = append(b.copies, i) // its copy begins to count anew, or outlives the deleted queue
 		case s.Action == brokers.Release && !t.copied:
 			b.releases = append(b.releases, i)
 		default:
@@ -115,7 +115,7 @@ func (b *settlement) done(i int, err error) {
 		t.intake.out.Add(-1)
 		t.intake.settled.Add(1)
 		if t.count >= suspicious || t.intake.spills.Load() {
-			b.source.woken.Wake() // there is room for another trial, or its channel may close
+			b.source.woken.Wake() // there is room for another trial, or the ordered channel may close
 		}
 	} else {
 		t.state.Store(held)

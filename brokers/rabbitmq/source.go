@@ -429,10 +429,10 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 }
 
 // refresh takes out of the buffers what has waited there for so long that too
-// little of its lease is left. It returns what n is to park before that is given
-// back: everything if there is such a delivery, or one has expired, and nobody
-// calls Receive. Of an ordered feed nothing is taken out: it is to be turned back,
-// with all that waits.
+// little of its lease is left. It returns what n is to park before that is
+// given back: everything if there is such a delivery, or one has expired, and
+// nobody calls Receive. refresh takes nothing out of an ordered feed: the
+// intake is among turned, for turnBack to give back its whole buffer.
 func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*token, parks, turned []*intake) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

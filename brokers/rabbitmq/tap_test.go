@@ -16,8 +16,8 @@ type tap struct {
 	mu     sync.Mutex
 	conns  []*tapped
 	filter func(*tapped, frame) verdict
-	sent   func(frame)                  // what is sent to the broker
-	edit   func(*tapped, []byte) []byte // changes what is sent to the broker
+	sent   func(frame)                  // is called with each frame for the broker
+	edit   func(*tapped, []byte) []byte // changes the bytes for the broker
 	frozen chan struct{}                // nil, or closed by thaw
 
 	swallows bool // what is sent by those who publish

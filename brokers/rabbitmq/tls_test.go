@@ -22,16 +22,17 @@ import (
 	"github.com/redrive-go/redrive/integration/rabbitmqtest"
 )
 
-// secureNode is a RabbitMQ that wants a certificate of each client.
+// secureNode is a RabbitMQ that requires a certificate from each client.
 type secureNode struct {
 	*admin
 	ca     *authority
 	server string // host:port for AMQP with TLS
-	web    string // likewise for the management API, which wants none
+	web    string // host:port of the management API, which requires no certificate
 	plain  string // URL for AMQP without TLS
 }
 
-// settings of a secure node. The client's name in its certificate is its user.
+// secureSettings are the settings of a secureNode. The common name of a
+// client's certificate is its user.
 const secureSettings = `
 listeners.ssl.1 = 127.0.0.1:%[1]d
 ssl_options.cacertfile = /mnt/ca.pem
@@ -99,7 +100,7 @@ func (n *secureNode) let(user string) {
 	}
 }
 
-// at is an address of the node for a user, who may have a password.
+// at returns a URL of the node for a user, with or without a password.
 func (n *secureNode) at(user *url.Userinfo, server string, parameters url.Values) string {
 	u := url.URL{Scheme: "amqps", User: user, Host: server, Path: "/", RawQuery: parameters.Encode()}
 	return u.String()
@@ -120,7 +121,8 @@ func (a *authority) inPEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
 }
 
-// files writes a certificate and what it needs, for the parameters of a URL.
+// files writes a certificate, its key and the certificate of its authority to
+// files. It returns the parameters of a URL that name them.
 func (a *authority) files(t *testing.T, c tls.Certificate) url.Values {
 	certificate, key := inPEM(t, c)
 	dir := t.TempDir()
@@ -135,8 +137,8 @@ func (a *authority) files(t *testing.T, c tls.Certificate) url.Values {
 	return parameters
 }
 
-// A worker lives on a RabbitMQ that speaks TLS, and both sides refuse whom they do
-// not trust.
+// A worker runs on a RabbitMQ that speaks TLS. Each side refuses a peer that it
+// does not trust.
 func TestTLSOnRabbitMQ(t *testing.T) {
 	livetest.Nightly(t)
 	each(t, func(t *testing.T, target livetest.Target) {
@@ -147,7 +149,7 @@ func TestTLSOnRabbitMQ(t *testing.T) {
 		with := func(roots *x509.CertPool, certificates ...tls.Certificate) *tls.Config {
 			return &tls.Config{RootCAs: roots, Certificates: certificates}
 		}
-		n.let("test") // as the certificate says
+		n.let("test") // the common name of the certificate
 		byFiles := n.ca.files(t, client)
 		named := n.ca.files(t, client)
 		named.Set("server_name_indication", "localhost")
@@ -159,7 +161,7 @@ func TestTLSOnRabbitMQ(t *testing.T) {
 			"a name for a number":   {URLs: []string{n.at(guest, byNumber, named)}},
 			"no password":           {URLs: []string{n.at(nil, n.server, certified)}},
 			"TLS 1.2":               {URLs: []string{n.at(guest, n.server, nil)}, TLS: &tls.Config{RootCAs: n.ca.pool, Certificates: []tls.Certificate{client}, MaxVersion: tls.VersionTLS12}},
-			"the management's, too": {URLs: []string{n.at(guest, n.server, nil)}, TLS: with(n.ca.pool, client), ManagementURL: "https://" + n.web},
+			"TLS of the management": {URLs: []string{n.at(guest, n.server, nil)}, TLS: with(n.ca.pool, client), ManagementURL: "https://" + n.web},
 		}
 		for name, options := range accepted {
 			t.Run(name, func(t *testing.T) { n.works(t, options) })
@@ -181,7 +183,7 @@ func TestTLSOnRabbitMQ(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				b := open(t, rabbitmq.Options{URLs: []string{tt.url}, TLS: tt.tls})
 				err := b.Declare(t.Context(), "none")
-				for range 20 { // the library may find its connection closed before it reads why
+				for range 20 { // the library may find its connection closed before it reads the reason
 					if err == nil || errors.Is(err, brokers.ErrMisconfigured) {
 						break
 					}
@@ -199,7 +201,7 @@ func TestTLSOnRabbitMQ(t *testing.T) {
 	})
 }
 
-// works has a message published, retried and acked.
+// works publishes, retries and acks a message.
 func (n *secureNode) works(t *testing.T, options rabbitmq.Options) {
 	w := &world{admin: &admin{t, n.conn}, topic: "orders." + filepath.Base(t.Name()), prefix: "p" + filepath.Base(t.Name())}
 	options.Prefix = w.prefix

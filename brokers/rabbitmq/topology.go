@@ -209,7 +209,7 @@ func (t topology) part(name string) (p topology) {
 	return p
 }
 
-// behind is the queue that a message with this key gets to from exchange.
+// behind returns the queue that a message with this key reaches from exchange.
 func (t topology) behind(exchange, key string) (queue string, leads bool) {
 	for _, x := range t.bindings {
 		if x.exchange == exchange && x.queue != "" && (x.kind == amqp.ExchangeFanout || x.key == key) {

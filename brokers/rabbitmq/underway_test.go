@@ -21,14 +21,15 @@ const (
 	methodNack    = 120
 )
 
-// underway keeps deliveries of a broker on their way. Inside RabbitMQ a delivery goes
-// from its queue to its channel. If the consumer is cancelled in between, the channel
-// gives it back at once. A test cannot stop it there. So underway stops it behind the
-// channel, and gives it back behind the cancel, as the channel would.
+// underway stops deliveries of a broker on their way. Inside RabbitMQ a
+// delivery goes from its queue to its channel. If the consumer is cancelled in
+// between, the channel gives the delivery back at once. A test cannot stop a
+// delivery there. So underway stops it after the channel, and gives it back
+// after the cancel, as the channel would.
 type underway struct {
 	mu    sync.Mutex
 	stops bool
-	parts int // frames of content that belong to a delivery that is stopped
+	parts int // content frames still to come of a stopped delivery
 	tags  map[way][]uint64
 }
 
@@ -46,14 +47,14 @@ func (w *world) underway() *underway {
 	return u
 }
 
-// stop begins to keep deliveries, or ends it.
+// stop begins to stop deliveries, or ends it.
 func (u *underway) stop(yes bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.stops = yes
 }
 
-// stopped is how many deliveries have been.
+// stopped returns the number of stopped deliveries.
 func (u *underway) stopped() (n int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -80,7 +81,7 @@ func (u *underway) filter(c *tapped, f frame) verdict {
 	return pass
 }
 
-// edit gives what is stopped back behind the cancel of its consumer.
+// edit gives stopped deliveries back after the cancel of their consumer.
 func (u *underway) edit(c *tapped, p []byte) []byte {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -110,8 +111,9 @@ func (u *underway) edit(c *tapped, p []byte) []byte {
 	}
 }
 
-// inOrderWith is an ordered source with a lease of 1.8 s, whose worker has begun with
-// the first of ten messages, and to which five more are on their way.
+// inOrderWith runs f with an ordered source whose lease is 1.8 s. The worker
+// has settled the first two of ten messages and has the others in its buffer.
+// Five more are on their way to it.
 func inOrderWith(t *testing.T, f func(w *two, u *underway)) {
 	inTwo(t, rabbitmq.Options{ConsumerTimeout: 2 * time.Second}, 10*time.Millisecond, func(w *two) {
 		w.closeSource()
@@ -131,8 +133,9 @@ func inOrderWith(t *testing.T, f func(w *two, u *underway)) {
 	})
 }
 
-// A buffer that goes back takes along what is on its way to it. The worker consumes
-// anew only after the broker has said who still consumes.
+// When a buffer goes back, the messages on their way to it go back too, in
+// order. The worker consumes anew only after the broker has told it the number
+// of consumers.
 func TestOrderWhenABufferGoesBack(t *testing.T) {
 	inOrderWith(t, func(w *two, u *underway) {
 		var methods counted[[2]uint16]
@@ -167,7 +170,7 @@ func TestOrderWhenABufferGoesBack(t *testing.T) {
 	})
 }
 
-// So does the buffer of a worker that stops, as for a deployment.
+// The messages also go back in order when a worker stops, as for a deployment.
 func TestOrderWhenAWorkerStops(t *testing.T) {
 	inOrderWith(t, func(w *two, u *underway) {
 		w.closeSource()
@@ -180,7 +183,8 @@ func TestOrderWhenAWorkerStops(t *testing.T) {
 	})
 }
 
-// So does all that several consumers of the worker have, one after the other.
+// The messages also go back in order if the worker had several consumers, one
+// after the other.
 func TestOrderOfSeveralConsumers(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		const messages = 8300 // by eleven consumers: the prefetch is 1, 32, 64 and so on
@@ -196,11 +200,11 @@ func TestOrderOfSeveralConsumers(t *testing.T) {
 	})
 }
 
-// The worker settles what it has begun with before the others go back: no message
-// runs twice, and none overtakes it.
+// The worker settles the message that it has begun with before the others go
+// back. So no message runs twice, and none overtakes the running message.
 func TestOrderWaitsForTheRunningMessage(t *testing.T) {
 	inOrderWith(t, func(w *two, u *underway) {
-		begun := w.receive(1) // its lease ends after that of no other
+		begun := w.receive(1) // no other lease ends before its own
 		w.source.Pause(w.topic)
 		buffered := func() bool { return rabbitmq.Waiting(w.source, w.topic) > 0 }
 		w.await("the buffer is old", func() bool {
@@ -208,7 +212,7 @@ func TestOrderWaitsForTheRunningMessage(t *testing.T) {
 			return !buffered()
 		})
 		if n := w.depth(w.topic); n > 0 {
-			w.Errorf("%d messages went back before the worker had settled the one before them", n)
+			w.Errorf("%d messages went back before the worker had settled the running message", n)
 		}
 		w.settleAll(begun)
 		w.await("all are back", func() bool {

@@ -30,7 +30,7 @@ const usage = `Usage: go run ./integration/brokers COMMAND
                                 run a command with the addresses in its environment;
                                 the last run that uses a broker stops it, if a run
                                 has started it. Without -only, older brokers and
-                                Valkey only with REDRIVE_NIGHTLY=true
+                                Valkey take part only with REDRIVE_NIGHTLY=true
   start NAME                    start one broker, with the data that it had
   stop NAME                     stop one broker in good order, keep its data
   kill NAME                     end one broker as a crash does, keep its data
@@ -38,7 +38,7 @@ const usage = `Usage: go run ./integration/brokers COMMAND
   ctl NAME ARGS...              run rabbitmqctl against one RabbitMQ
   list                          print names, products, images, ports and variables
 
-[NAME...] are brokers or products (rabbitmq, kafka, sqs, redis, valkey); none stand for all brokers.
+[NAME...] are brokers or products (rabbitmq, kafka, sqs, redis, valkey). Without NAME, all brokers are meant.
 REDRIVE_ENGINE=docker or local decides how they run; not set, docker does if it answers.
 As root on Debian or Ubuntu, up and run install what is missing; REDRIVE_INSTALL=no forbids it.
 `

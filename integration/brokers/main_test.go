@@ -86,8 +86,8 @@ func TestRunWithoutBrokers(t *testing.T) {
 	}
 }
 
-// machine puts the process on a machine that has Go and make, and no C compiler or
-// package that tests need. Nothing starts or is installed on it.
+// machine makes the process see a machine with Go and make, but without a C
+// compiler and the packages that tests need. It starts and installs nothing.
 func machine(t *testing.T) (install func(programs ...string)) {
 	t.Helper()
 	goProgram, err := exec.LookPath("go")
@@ -123,8 +123,8 @@ func machine(t *testing.T) (install func(programs ...string)) {
 	}
 }
 
-// TestRunWithoutPackages ends well, and its last lines list all that was not
-// tested. Where CI=true that is a failure.
+// TestRunWithoutPackages has a run succeed whose last lines list everything
+// that was not tested. With CI=true that run fails.
 func TestRunWithoutPackages(t *testing.T) {
 	machine(t)
 	for _, b := range harness.Brokers() {
@@ -150,8 +150,8 @@ func TestRunWithoutPackages(t *testing.T) {
 	}
 }
 
-// TestRunWithoutACompiler has make leave out the race detector where no C compiler
-// links it, and says so in the last line. Where CI=true that is a failure.
+// TestRunWithoutACompiler has make leave out the race detector if no C compiler
+// can link it. The last line of the run says so. With CI=true the run fails.
 func TestRunWithoutACompiler(t *testing.T) {
 	install := machine(t)
 	install("redis-server", "python3")

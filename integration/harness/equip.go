@@ -30,9 +30,9 @@ type tool struct {
 	products []Product
 }
 
-// tools returns the one table of what comes from packages. RabbitMQ, Redis
-// and Valkey run from the machine's own package where its release has their
-// version. Elsewhere debootstrap fetches them.
+// tools returns the table of the programs that come from packages. RabbitMQ,
+// Redis and Valkey run from the machine's own package where its release has
+// their version. Elsewhere debootstrap fetches them.
 func tools() []tool {
 	return []tool{
 		{"rabbitmq-server", "rabbitmq-server", []Product{RabbitMQ}},
@@ -181,8 +181,8 @@ func Initdb() string {
 	return slices.Max(append(found, ""))
 }
 
-// Lacks returns an error that names a program which tests of the product need and
-// the machine has not, or nil.
+// Lacks returns an error if the machine lacks a program that tests of the
+// product need. The error names the program and its packages.
 func Lacks(p Product) error {
 	for _, t := range tools() {
 		if slices.Contains(t.products, p) && !has(t.program) {
@@ -270,8 +270,8 @@ func DescribePostgres(ctx context.Context) (string, error) {
 	return "PostgreSQL", err
 }
 
-// NoRaceDetector returns an error that says why Go builds no tests with the race
-// detector here, or nil if it does. The Makefile asks Go the same.
+// NoRaceDetector returns an error that tells why Go cannot build tests with the
+// race detector here, or nil if it can. The Makefile asks Go the same.
 func NoRaceDetector(ctx context.Context) error {
 	enabled, err := exec.CommandContext(ctx, "go", "env", "CGO_ENABLED").Output()
 	switch {

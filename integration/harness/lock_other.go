@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Nothing tells here whether another run uses a broker, so that no run stops one:
-// make down does.
+// On these systems a run cannot tell whether another run uses a broker. So no
+// run stops a broker: make down does.
 
 func lock(string) (unlock func(), err error) { return func() {}, nil }
 

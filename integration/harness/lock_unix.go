@@ -24,7 +24,7 @@ func lock(file string) (unlock func(), err error) {
 // lockShared takes the file's lock beside others that share it.
 func lockShared(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_SH) }
 
-// lockAlone takes the file's lock, or returns an error if anyone has it.
+// lockAlone takes the file's lock, or returns an error if it is taken.
 func lockAlone(f *os.File) error {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }

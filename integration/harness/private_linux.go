@@ -11,10 +11,11 @@ import (
 	"time"
 )
 
-// Private starts a RabbitMQ of the release of like for one test. Its folder dir is
-// empty; the broker sees what is in there, and in files, as /mnt/NAME, and reads
-// conf.d/*.conf and enabled_plugins. It returns the broker with its own ports, and
-// what kills it. It ends with this process at the latest.
+// Private starts a RabbitMQ for one test, of the release of like. It keeps the
+// state of the broker in the empty folder dir. The broker sees each of files as
+// /mnt/NAME, and reads conf.d/*.conf and enabled_plugins among them. Private
+// returns the broker with its own ports, and a function that kills it. The
+// broker ends with this process at the latest.
 func Private(ctx context.Context, like Broker, dir string, files map[string]string) (b Broker, kill func(), err error) {
 	if os.Getuid() != 0 {
 		return Broker{}, nil, ErrNoPrivate
@@ -62,9 +63,9 @@ func Private(ctx context.Context, like Broker, dir string, files map[string]stri
 	}
 }
 
-// ownShell is enter for a broker that ends with its standard input: when this process
-// ends, however it does. The parent's death signal would be no help, since the
-// kernel forgets it when the broker changes its user.
+// ownShell is enter for a broker that ends with its standard input, and so with
+// this process, even if that is killed. A parent death signal would not do: the
+// kernel clears it when the broker changes its user.
 var ownShell = strings.Replace(enter, "\nexec chroot", `
 exec 3<&0
 (while read -r _; do :; done; kill -9 -1) <&3 &

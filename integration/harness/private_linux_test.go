@@ -12,7 +12,7 @@ import (
 )
 
 // TestPrivateEndsWithItsProcess kills a process that has started a RabbitMQ for
-// itself, as a test that hangs is killed.
+// itself, as happens to a test that hangs. The RabbitMQ must end too.
 func TestPrivateEndsWithItsProcess(t *testing.T) {
 	if os.Getenv("REDRIVE_HOLD_PRIVATE") != "" {
 		holdPrivate(t)

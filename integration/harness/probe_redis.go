@@ -52,7 +52,7 @@ func readInfo(r io.Reader) (Greeting, error) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		info[key] = value
 	}
-	if version := info["valkey_version"]; version != "" { // redis_version is that of the Redis that it is like
+	if version := info["valkey_version"]; version != "" { // redis_version is the Redis version that it is compatible with
 		return Greeting{Product: "Valkey", Version: version}, nil
 	}
 	if version := info["redis_version"]; version != "" {

@@ -137,10 +137,11 @@ func statFields(file string) ([]string, error) {
 	return fields, nil
 }
 
-// startAlone starts a command that inherits no file but its own three. Go keeps
-// the files that it opens from children. This process may have inherited more,
-// such as the lock of a caller, which a broker would then hold for as long as it
-// lives. Other commands may need those, so they are kept from this one only.
+// startAlone starts a command that inherits only its three standard files. Go
+// keeps the files that it opens from child processes. But this process may have
+// inherited more, such as the lock of its caller, and a broker would hold that
+// lock as long as it lives. Other commands may need the inherited files, so
+// startAlone hides them from this command only.
 func startAlone(cmd *exec.Cmd) error {
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

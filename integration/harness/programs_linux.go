@@ -6,8 +6,8 @@ import (
 )
 
 // KafkaPrograms returns the folder with the Java programs of a Kafka among
-// Brokers, for tests that start one of their own. It fetches them first where
-// they are missing.
+// Brokers, for tests that start a Kafka of their own. It fetches missing
+// programs first.
 func KafkaPrograms(ctx context.Context, b Broker, log io.Writer) (folder string, err error) {
 	h, err := newHarness(log)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"syscall"
 )
 
-// redis runs a Redis or a Valkey from its Debian package: the machine's own if it
-// has that version, or else in a minimal Debian that has it. It keeps nothing when
-// it ends.
+// redis runs a Redis or a Valkey from its Debian package: the machine's own
+// package if it has that version, or else the package of a minimal Debian. The
+// server keeps no data when it ends.
 type redis struct{ *local }
 
 // server is the name of the program and of its package.

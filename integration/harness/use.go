@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// Use is a run's hold on brokers. Runs may share brokers: the last of them stops
-// what a run has started.
+// Use is a run's hold on brokers. Runs may share brokers: the last run that
+// uses a broker stops it, if a run has started it.
 //
 // A broker that a run has started has a mark, a file in the cache, and each run
 // that uses it holds a shared lock of that file. The kernel takes the lock away
@@ -28,9 +28,9 @@ type held struct {
 
 func (h *Harness) mark(b Broker) string { return filepath.Join(h.cache, b.Name+".run") }
 
-// Use starts those of the brokers that do not run, and returns when all are
-// ready. They stay up until Release, at least. After an error some may be
-// running, and Release stops those.
+// Use starts the brokers that do not run yet, and returns when all are ready.
+// They stay up until Release, at least. After an error some brokers may run,
+// and Release stops them.
 func (h *Harness) Use(ctx context.Context, brokers []Broker) (*Use, error) {
 	u := &Use{h: h}
 	err := h.locked(func() error {
@@ -46,7 +46,7 @@ func (h *Harness) Use(ctx context.Context, brokers []Broker) (*Use, error) {
 }
 
 // hold locks the mark of a broker, and makes one first if the broker does not
-// run. Nobody holds the lock alone now.
+// run. The lock of the harness is held, so no other run has this lock alone.
 func (u *Use) hold(ctx context.Context, b Broker) error {
 	if err := u.h.engine.thaw(ctx, b); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (u *Use) Release(ctx context.Context) error {
 	return u.h.locked(func() error {
 		var last []Broker
 		for _, held := range u.held {
-			held.mark.Close() // with it goes the lock
+			held.mark.Close() // which releases the lock
 			if u.h.isUnused(held.broker) {
 				last = append(last, held.broker)
 			}
@@ -88,7 +88,7 @@ func (u *Use) Release(ctx context.Context) error {
 	})
 }
 
-// isUnused reports whether a run has started the broker and none uses it.
+// isUnused reports whether a run has started the broker and no run uses it.
 func (h *Harness) isUnused(b Broker) bool {
 	f, err := os.OpenFile(h.mark(b), os.O_RDWR, 0)
 	if err != nil {
@@ -98,7 +98,7 @@ func (h *Harness) isUnused(b Broker) bool {
 	return lockAlone(f) == nil
 }
 
-// unmark takes brokers out of the hands of runs.
+// unmark removes the marks of brokers, so that no run stops them.
 func (h *Harness) unmark(brokers []Broker) error {
 	for _, b := range brokers {
 		if err := os.Remove(h.mark(b)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -25,7 +25,7 @@ func newShared(t *testing.T) *shared {
 	return &shared{t, l, b, t.TempDir()}
 }
 
-// harness is what each process makes for itself.
+// harness returns a Harness like the one that each process makes for itself.
 func (s *shared) harness() *Harness { return &Harness{engine: s.l, cache: s.cache, log: s.Output()} }
 
 func (s *shared) use() *Use {
@@ -51,7 +51,7 @@ func (s *shared) down() {
 	}
 }
 
-// release ends a run, after which the broker answers or has ended.
+// release ends a run. Then the broker must answer, or must have ended.
 func (s *shared) release(u *Use, answers bool) {
 	s.Helper()
 	if err := u.Release(s.Context()); err != nil {
@@ -62,7 +62,7 @@ func (s *shared) release(u *Use, answers bool) {
 	}
 }
 
-// wantNothing demands that nothing tells of the broker any more.
+// wantNothing checks that no file of the broker is left.
 func (s *shared) wantNothing() {
 	s.Helper()
 	for _, pattern := range []string{filepath.Join(s.l.temporary, "*"), filepath.Join(s.cache, "*.run")} {
@@ -146,7 +146,7 @@ func TestRunsShareABroker(t *testing.T) {
 	}
 }
 
-// TestReleaseAfterAFailedStart stops what did start.
+// TestReleaseAfterAFailedStart has Release stop the broker that did start.
 func TestReleaseAfterAFailedStart(t *testing.T) {
 	s := newShared(t)
 	missing := s.b
@@ -213,9 +213,9 @@ func TestRunToKill(t *testing.T) {
 	select {} // until it is killed
 }
 
-// TestBrokerInheritsNoFiles: a script that holds a lock runs make up, and lets the
-// lock go. The broker must not hold it. A command that run runs still gets the
-// files of the script, such as the job server of a make.
+// TestBrokerInheritsNoFiles: a script that holds a lock runs make up, and lets
+// the lock go. The broker must not hold it. A command of brokers run still gets
+// the files of the script, such as the job server of a make.
 func TestBrokerInheritsNoFiles(t *testing.T) {
 	s := newShared(t)
 	file := filepath.Join(t.TempDir(), "lock of the caller")
@@ -231,7 +231,7 @@ func TestBrokerInheritsNoFiles(t *testing.T) {
 	var out strings.Builder
 	child := exec.CommandContext(t.Context(), "sh", "-c", `readlink /proc/self/fd/*`)
 	child.Stdout = &out
-	if _ = child.Run(); !strings.Contains(out.String(), file) { // readlink misses some of its own
+	if _ = child.Run(); !strings.Contains(out.String(), file) { // readlink fails on some of its own files
 		t.Errorf("a command inherits %q, want %s among them", out.String(), file)
 	}
 	if err := syscall.Close(callers); err != nil {

@@ -77,7 +77,8 @@ func (a *authority) blocks() []*pem.Block {
 	return []*pem.Block{{Type: "CERTIFICATE", Bytes: a.cert.Raw}}
 }
 
-// certify returns a certificate, of an address unless that is nil, and its key.
+// certify returns a certificate and its key. The certificate is of the address,
+// unless that is nil.
 func (a *authority) certify(name string, address net.IP) ([]*pem.Block, error) {
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	if address != nil {

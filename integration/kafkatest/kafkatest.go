@@ -25,10 +25,11 @@ type Server struct {
 	TLS    string // TLS
 	Mutual string // TLS, and clients show a certificate
 	Login  string // TLS, and User logs in by PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
-	Scram  string // the same without TLS and PLAIN
+	Scram  string // no TLS, and User logs in by SCRAM-SHA-256 or SCRAM-SHA-512
 
 	// Files in PEM. CA is the authority of the server, and of the client whose
-	// certificate and key are in Cert and Key. OtherCA is the authority of nobody.
+	// certificate and key are in Cert and Key. OtherCA is an authority that has
+	// signed no certificate here.
 	CA, Cert, Key, OtherCA string
 
 	controller, dir string
@@ -68,8 +69,8 @@ func New(tb testing.TB, b harness.Broker) *Server {
 	return s
 }
 
-// guarded runs a server until its input ends. That ends with the process of the
-// test, also with one that is killed.
+// guarded runs a server until its input ends. The input ends with the process
+// of the test, even if that is killed.
 const guarded = `java "$@" <&- & server=$!; while read -r _; do :; done; kill -9 $server; wait $server`
 
 func (s *Server) start(tb testing.TB, b harness.Broker, java []string) {
@@ -91,7 +92,7 @@ func (s *Server) start(tb testing.TB, b harness.Broker, java []string) {
 	}
 	tb.Cleanup(func() {
 		life.Close()
-		_ = cmd.Wait() // the shell tells how the server was killed
+		_ = cmd.Wait() // the error tells that the server was killed
 	})
 	for end := time.Now().Add(2 * time.Minute); ; <-time.After(100 * time.Millisecond) {
 		greeting, err := harness.Probe(tb.Context(), harness.Kafka, s.Plain)
@@ -105,7 +106,7 @@ func (s *Server) start(tb testing.TB, b harness.Broker, java []string) {
 	}
 }
 
-// settings are those of the server.
+// settings returns the settings of the server.
 func (s *Server) settings() string {
 	var b strings.Builder
 	var listeners, protocols []string

@@ -1,5 +1,5 @@
-// Package rabbitmqtest gives tests a RabbitMQ of their own, with settings that the
-// shared ones do not have.
+// Package rabbitmqtest gives tests a RabbitMQ of their own, with settings that
+// the shared RabbitMQs do not have.
 package rabbitmqtest
 
 import (
@@ -10,10 +10,11 @@ import (
 	"github.com/redrive-go/redrive/integration/harness"
 )
 
-// New starts a RabbitMQ of the release of like until the end of the test. It reads
-// conf.d/NAME.conf and enabled_plugins of files, and sees each file as /mnt/NAME.
-// Only root on Linux can start one: the test of another user is skipped. Where root
-// cannot, it is skipped, too, or fails with CI=true.
+// New starts a RabbitMQ of the release of like until the end of the test. It
+// reads conf.d/NAME.conf and enabled_plugins of files, and sees each file as
+// /mnt/NAME. Only root on Linux can start one: the test of another user is
+// skipped. If the start fails for root, the test is skipped too, or fails with
+// CI=true.
 func New(tb testing.TB, like harness.Broker, files map[string]string) harness.Broker {
 	tb.Helper()
 	b, kill, err := harness.Private(tb.Context(), like, tb.TempDir(), files)

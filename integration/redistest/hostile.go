@@ -16,15 +16,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// answer is one that a server gives to every command.
+// answer is a reply that a server gives to every command.
 type answer struct {
 	name string
 	text string
-	odd  bool // of the wrong type only, which a command may take
+	odd  bool // well-formed but of the wrong type: a command may accept it
 }
 
-// answers are those of a server that is broken or hostile. Go's client panics on
-// the first ones; the runtime ends the process on those after them.
+// answers are replies of a broken or hostile server. Go's client panics on the
+// first of them. On the next ones, the runtime ends the process.
 var answers = []answer{
 	{"string longer than an int", "$9223372036854775807\r\n", false},
 	{"huge string", "$9000000000000000000\r\n", false},
@@ -62,11 +62,12 @@ var answers = []answer{
 	{"attribute before a number", "|1\r\n+a\r\n+b\r\n:1\r\n", true},
 }
 
-// Hostile has a server give malformed answers: to the greeting, to each command,
-// and to each but the first. The call that prepare returns fails then, and
-// succeeds again once the server is mended, on a client whose pool has one
-// connection, and on a cluster of one node. Everything runs in a bubble of
-// synctest. A good answer stands for each command, in lower case.
+// Hostile has a server give malformed answers: to the greeting, to each
+// command, or to each command but the first. The call that prepare returns
+// fails then, and succeeds again once the server is mended. Hostile tests a
+// client whose pool has one connection, and a client of a cluster of one node.
+// Everything runs in a bubble of synctest. The map good has the correct answer
+// to each command, by its name in lower case.
 func Hostile(t *testing.T, good map[string]string, prepare func(t *testing.T, client redis.UniversalClient) (call func() error)) {
 	t.Helper()
 	for _, a := range answers {
@@ -81,7 +82,7 @@ func Hostile(t *testing.T, good map[string]string, prepare func(t *testing.T, cl
 							time.Sleep(time.Minute) // a cluster's goroutines end
 						}()
 						call := prepare(t, client)
-						if mode > 0 { // the connection is one that has done well
+						if mode > 0 { // begin with a connection that has worked
 							if err := call(); err != nil {
 								t.Fatalf("the call fails on a good server: %v", err)
 							}
@@ -109,12 +110,12 @@ func Hostile(t *testing.T, good map[string]string, prepare func(t *testing.T, cl
 type hostile struct {
 	answer   string
 	good     map[string]string
-	greeting bool // is answered like a command
+	greeting bool // is spoiled like a command
 
 	mu      sync.Mutex
 	spoiled bool
-	after   int // commands with a good answer to come
-	given   int // malformed answers
+	after   int // commands that still get a good answer
+	given   int // malformed answers so far
 }
 
 func (s *hostile) client(kind string) redis.UniversalClient {
@@ -157,7 +158,8 @@ func (s *hostile) serve(conn net.Conn) {
 	}
 }
 
-// readCommand returns the name of a command, and of a command of a group both names.
+// readCommand returns the name of a command. For CLUSTER that includes the name
+// of the subcommand.
 func readCommand(r *bufio.Reader) (name string, err error) {
 	length := func() (n int, err error) {
 		line, err := r.ReadString('\n')
@@ -196,7 +198,7 @@ func (s *hostile) reply(name string) string {
 	switch {
 	case name == "cluster slots":
 		good = "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:1\r\n$1\r\na\r\n"
-	case name == "command": // which a cluster asks for
+	case name == "command": // the client of a cluster sends it
 		good = "*0\r\n"
 	case !known:
 		good = "-ERR unknown command\r\n"

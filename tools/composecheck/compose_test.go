@@ -29,8 +29,8 @@ type composeFile struct {
 // composeBlock is a compose file in a page.
 var composeBlock = regexp.MustCompile("(?ms)^```ya?ml\n([^`]*^services:\n[^`]*)^```")
 
-// composeFiles returns every compose file of the repository and its pages. The
-// schema has found each valid.
+// composeFiles returns every compose file of the repository and its pages that
+// the schema finds valid. Any other fails the test.
 func composeFiles(t *testing.T) (files []composeFile) {
 	t.Helper()
 	load := func(from, path, named string) {
@@ -63,7 +63,8 @@ func composeFiles(t *testing.T) (files []composeFile) {
 	return files
 }
 
-// find returns the files of the repository whose name is wanted.
+// find returns the files of the repository whose names the function wanted
+// accepts.
 func find(t *testing.T, wanted func(name string) bool) (paths []string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -90,7 +91,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// brokers is the list of what the harness runs, a line for each broker.
+// brokers returns the list of the harness's brokers, with a line for each.
 func brokers(t *testing.T) string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "run", "./integration/brokers", "list")
@@ -111,11 +112,11 @@ func TestComposeFiles(t *testing.T) {
 		for _, service := range file.project.Services {
 			services++
 			if !strings.Contains(list, " "+service.Image+" ") || service.HealthCheck == nil {
-				t.Errorf("%s: %s runs %s with the health check %v, want one, and an image of\n%s", file.from, service.Name, service.Image, service.HealthCheck, list)
+				t.Errorf("%s: %s runs %s with the health check %v, want a health check, and an image of\n%s", file.from, service.Name, service.Image, service.HealthCheck, list)
 			}
 			for _, port := range service.Ports {
 				if port.HostIP != "127.0.0.1" || !strings.Contains(file.named, port.Published) {
-					t.Errorf("%s: %s publishes %s:%s, which is not on loopback or nobody goes there", file.from, service.Name, port.HostIP, port.Published)
+					t.Errorf("%s: %s publishes %s:%s, which is not on loopback, or which no client uses", file.from, service.Name, port.HostIP, port.Published)
 				}
 			}
 		}
@@ -125,11 +126,11 @@ func TestComposeFiles(t *testing.T) {
 	}
 }
 
-// startTimeout is how long the harness waits for a broker.
+// startTimeout finds how long the harness waits for a broker, in minutes.
 var startTimeout = regexp.MustCompile(`(?m)^\tstartTimeout = (\d+) \* time\.Minute$`)
 
-// TestContainersStartOnAnyMachine demands what each engine or clone that was
-// seen to break a broker would break again.
+// TestContainersStartOnAnyMachine checks the settings without which some
+// engine, or some mode of a clone, has broken a broker.
 func TestContainersStartOnAnyMachine(t *testing.T) {
 	minutes := startTimeout.FindStringSubmatch(read(t, filepath.Join(root, "integration/harness/harness.go")))
 	if minutes == nil {
@@ -141,8 +142,8 @@ func TestContainersStartOnAnyMachine(t *testing.T) {
 	}
 	for _, file := range composeFiles(t) {
 		for _, s := range file.project.Services {
-			// A check as root makes the Erlang cookie if it comes before the server,
-			// which then cannot read it.
+			// If a check as root runs before the server, it makes the Erlang
+			// cookie, and the server cannot read that.
 			asUser := []string{"CMD", "gosu", "rabbitmq"}
 			if check := s.HealthCheck; strings.HasPrefix(s.Image, "rabbitmq:") && !slices.Equal(check.Test[:min(len(check.Test), len(asUser))], asUser) {
 				t.Errorf("%s: the health check of %s is %q, want it to begin with %q", file.from, s.Name, check.Test, asUser)
@@ -157,7 +158,7 @@ func TestContainersStartOnAnyMachine(t *testing.T) {
 				t.Errorf("%s: %s may open %+v files, want a limit of 8,192 to 20,000", file.from, s.Name, files)
 			}
 			if s.MemLimit < 256<<20 {
-				t.Errorf("%s: %s has the memory limit %d, want one", file.from, s.Name, s.MemLimit)
+				t.Errorf("%s: %s has the memory limit %d, want at least 256 MiB", file.from, s.Name, s.MemLimit)
 			}
 			// A file of a clone under umask 077 or SELinux is closed to a container,
 			// and an engine on another machine has no such file.
@@ -175,8 +176,8 @@ func TestContainersStartOnAnyMachine(t *testing.T) {
 	}
 }
 
-// TestContainersHaveTheSameSettings compares them with the files that the local
-// processes are given, but for what is said about them there.
+// TestContainersHaveTheSameSettings compares the settings of the containers
+// with the files for the local processes, without the comments there.
 func TestContainersHaveTheSameSettings(t *testing.T) {
 	want := map[string]string{
 		"rabbitmq": "rabbitmq/20-redrive.conf", "rabbitmq-plugins": "rabbitmq/enabled_plugins",
@@ -188,7 +189,7 @@ func TestContainersHaveTheSameSettings(t *testing.T) {
 		for name, config := range file.project.Configs {
 			path, ok := want[name]
 			if !ok {
-				t.Errorf("%s: no file of the harness has what the config %s has", file.from, name)
+				t.Errorf("%s: no file of the harness has the settings of the config %s", file.from, name)
 				continue
 			}
 			delete(want, name)

@@ -537,13 +537,14 @@ func TestTopicMadeAMomentAgo(t *testing.T) {
 }
 
 // A program publishes to a topic that the other brokers do not know of yet, and
-// its message is stored once. A message of another topic is not held up.
+// its message is stored once. The program can publish to another topic
+// meanwhile.
 func TestPublishToATopicMadeAMomentAgo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create("refunds")
 	b := w.broker()
-	w.publish(b, "refunds", "before") // the program knows the topics that there are
+	w.publish(b, "refunds", "before") // the program knows the existing topics
 	w.create("orders")
 	var hidden atomic.Bool
 	var asked atomic.Int32
@@ -571,8 +572,9 @@ func TestPublishToATopicMadeAMomentAgo(t *testing.T) {
 	}
 }
 
-// A dead-letter topic is deleted while the worker runs. Publishing waits for it, and
-// nothing else does; the dead letters are there when the topic is.
+// A dead-letter topic is deleted while the worker runs. Only the dead letters
+// for that topic wait, and no other message. They are stored when the topic
+// exists again.
 func TestDeletedDeadLetterTopicHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -597,7 +599,7 @@ func TestDeletedDeadLetterTopicHoldsUpNoOther(t *testing.T) {
 	w.create("orders-dead")
 	w.until("the dead letter", func() bool { return w.stored("orders-dead") == 1 })
 	if n := w.ran("dead b"); n != 1 {
-		t.Errorf("it ran %d times, want once", n)
+		t.Errorf("the dead letter's message ran %d times, want once", n)
 	}
 }
 
