@@ -148,6 +148,7 @@ func TestCanary(t *testing.T) {
 		if got := s.call("dlq", "send", "1"); got.code != exitOK {
 			s.Fatalf("%+v", got)
 		}
+		time.Sleep(time.Second) // no letter changes in the millisecond of the next plan
 		w.set(bad)
 		s.wants("canary_stops.text", "dlq", "send", "--all", "--yes", "--who", "anna@desk")
 		if w.ran() != 2 {
