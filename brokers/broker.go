@@ -123,8 +123,10 @@ type Source interface {
 	// Close; a delivery already taken from the broker, or still on its way, is
 	// then given back, not dropped. An error that is ErrMisconfigured ends
 	// the work on this source; any other is temporary, such as a failed
-	// attempt to connect, and the caller backs off and calls again. Not
-	// calling Receive for hours is safe.
+	// attempt to connect, and the caller backs off and calls again. If a topic is
+	// deleted, or the broker refuses this topic alone, the error is a *TopicError,
+	// even for the only topic. Other topics go on, and this one does when the source
+	// can receive from it again. Not calling Receive for hours is safe.
 	Receive(ctx context.Context, max int) ([]*Delivery, error)
 
 	// Pause says which topics of the subscription are paused from now on:

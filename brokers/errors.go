@@ -43,6 +43,23 @@ var (
 	ErrRefused = errors.New("the broker refuses the message as it is: it was not stored")
 )
 
+// TopicError reports that a source receives nothing from one of its topics for
+// now: the topic was deleted, for example, or created again with settings that
+// lose messages. Other topics go on. The source looks for the topic a few times
+// a minute, may report it each time, and receives from it again when it can.
+type TopicError struct {
+	Topic string
+
+	// Err names the queue and says what happens to its messages, and what to do.
+	// It is not unwrapped: ErrMisconfigured would end the work on all topics.
+	Err error
+}
+
+// Error names the topic and says why.
+func (e *TopicError) Error() string {
+	return fmt.Sprintf("nothing is received from the topic %q for now, and other topics go on: %v", e.Topic, e.Err)
+}
+
 // PublishError says which messages of a Publish are not known to be durable.
 type PublishError struct {
 	Topic string

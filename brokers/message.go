@@ -132,11 +132,37 @@ type Meta struct {
 	// routing key, message id. The adapter sets it on the first delivery;
 	// retries keep it.
 	Origin Headers
+
+	// Death says why the message is dead, while it waits in its queue for its
+	// dead letter. No handler runs it again. Nil if the message is not dead.
+	Death *Death
 }
 
-// Restart returns m as a message has it that comes back from a dead-letter queue
-// once more: attempts, throttles, failure times, due time, delay and class start
-// over. What identifies it stays, and so do history and origin.
+// Death is the part of a dead letter that a message carries while it waits for
+// this dead letter. Most fields are those of the same name in dlq.Entry. Attempt
+// and DueAt save the values of Meta, because the wait changes them in Meta: its
+// DueAt is the end of the wait, and its Attempt is at least the limit of the
+// topic. So a worker of a version without Death does not run the message either.
+type Death struct {
+	Reason    string    // one word; if it is empty, the message is not dead
+	At        time.Time // when the message died
+	By        string    // the worker that found it dead
+	Abandoned int
+
+	// Meta.Attempt and Meta.DueAt when the message died.
+	Attempt int
+	DueAt   time.Time
+
+	// The last error, redacted and bounded as in dlq.Entry.
+	ErrorType, ErrorCode, ErrorText, Stack, Fingerprint, Rule string
+
+	// Truncated names the parts that were cut or left out for lack of room.
+	Truncated []string
+}
+
+// Restart returns the Meta of a message that comes back from a dead-letter queue
+// once more: attempts, throttles, failure times, due time, delay, class and death
+// start over. Idempotency key, send token, history and origin stay.
 func (m Meta) Restart() Meta {
 	return Meta{
 		History:        m.History,

@@ -39,9 +39,10 @@ type Config struct {
 	// Retry says how often and how far apart failures are tried again. Its
 	// zero value means 10 attempts, 1 s doubling to 15 min, full jitter. A
 	// retry that has to wait for its guard or a token may begin after MaxAge:
-	// it is not ended unheard, but its failure ends it. A message that comes in with no attempt left, because its dead letter
-	// could not be published before or MaxAttempts was lowered since, is
-	// dead-lettered without another run.
+	// it is not ended unheard, but its failure ends it. A message may come in
+	// dead, because its dead letter could not be published before, or without an
+	// attempt left, because MaxAttempts was lowered since. The worker
+	// dead-letters it without another run.
 	Retry retry.Policy
 
 	// Concurrency is how many handlers of a topic run at once. A topic takes no
@@ -78,7 +79,8 @@ type Config struct {
 
 	// MaxHeld bounds the deliveries held so at a time, together with those
 	// whose dead letter is on its way. Each topic has an equal part of it.
-	// What finds no place goes back to the broker for a while. Default 1000.
+	// A delivery that finds no place goes back to the broker for a while. A dead
+	// message then carries the content of its dead letter. Default 1000.
 	MaxHeld int
 
 	// MaxHeldBytes bounds the bodies of these in the same way. Default 64 MiB.

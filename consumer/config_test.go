@@ -18,7 +18,6 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/retry/flow"
 )
 
@@ -81,7 +80,7 @@ func allWrong() consumer.Config {
 		Middleware:     []consumer.Middleware{pass, nil},
 		Observers:      []consumer.Observer{nil},
 		Guard: consumer.Guard{
-			Budget: must(budget.New(budget.Mesh())), Off: true,
+			Limiter: flow.New(1, rand.Float64), Off: true,
 		},
 		Guards: map[string]consumer.Guard{"mails": {Limiter: flow.New(1, rand.Float64), Off: true}},
 		Retry: retry.Policy{
@@ -119,8 +118,8 @@ consumer: Config.Retry.Backoff.Step: is -1ns: use a positive duration, or 0 for 
 consumer: Config.Retry.Backoff.Jitter: is 9: use FullJitter, EqualJitter, DecorrelatedJitter or NoJitter (3)
 consumer: Config.Retry.Backoff.Cap: is 1s: use at least Backoff.Base (1m0s)
 consumer: Config.Retry.Backoff.Floor: is 1h0m0s: use at most Backoff.Cap (1s)
-consumer: Config.Guard.Off: is set beside a Budget or a Limiter: set one of them
-consumer: Config.Guards["mails"].Off: is set beside a Budget or a Limiter: set one of them
+consumer: Config.Guard.Off: is set beside a Limiter: set one of them
+consumer: Config.Guards["mails"].Off: is set beside a Limiter: set one of them
 consumer: Config.Rules[0]: is nil: remove it or set it
 consumer: Config.Middleware[1]: is nil: remove it or set it
 consumer: Config.Observers[0]: is nil: remove it or set it

@@ -119,7 +119,9 @@ func (c *Consumer) register(topic string, settings []Topic, handle func(field st
 // returns nil after a clean drain. It returns an error without having received
 // anything if the registrations are faulty (each a *ConfigError) or the broker
 // cannot be used as it is set up, and later if the broker reports
-// brokers.ErrMisconfigured; an unclean drain is ErrUnclean.
+// brokers.ErrMisconfigured for all topics together, as when it refuses the
+// password; an unclean drain is ErrUnclean. A topic that is deleted, and a message
+// that cannot be settled, do not end Run: both are EventError.
 func (c *Consumer) Run(ctx context.Context) error {
 	if err := c.begin(); err != nil {
 		return err
@@ -136,16 +138,10 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	receiving, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	p := newPipeline(life, stop, c, source)
+	p := newPipeline(life, c, source)
 	p.start()
 	p.log.started(c, p.caps.Findings)
-	fatal := p.receive(receiving)
-	if ctx.Err() == nil && fatal == nil {
-		fatal = context.Cause(receiving)
-	}
-	err = errors.Join(fatal, p.drain(), p.closeSource())
+	err = errors.Join(p.receive(ctx), p.drain(), p.closeSource())
 	end()
 	p.stages.Wait()
 	p.dropReceipts()

@@ -21,10 +21,8 @@ func (p *pipeline) letter(d *delivery, err error, v classify.Verdict) dlq.Entry 
 
 var refusedVerdict = classify.Verdict{Class: classify.ClassPoison, Rule: "refused"}
 
-// deadLetter sends d to the dead letters of its topic, and acks it when the dead
-// letter is durable. It waits outside the window, so that a dead-letter topic
-// that is down stops no other message. What finds no place there goes back to
-// its queue for some minutes, and is then dead-lettered without another run.
+// deadLetter ends the life of d: d has no more runs, and the worker publishes its
+// dead letter.
 func (p *pipeline) deadLetter(d *delivery, reason string, letter dlq.Entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -33,23 +31,36 @@ func (p *pipeline) deadLetter(d *delivery, reason string, letter dlq.Entry) {
 
 // deadLetterLocked is deadLetter with mu held.
 func (p *pipeline) deadLetterLocked(d *delivery, reason string, letter dlq.Entry) {
-	if !p.roomToDie(d) {
-		p.dieLater(d, reason)
-		return
-	}
-	p.die(d, reason, letter)
+	p.kill(d, reason, letter)
+	p.bury(d)
 }
 
-// die is deadLetter with mu held, and room for d.
-func (p *pipeline) die(d *delivery, reason string, letter dlq.Entry) {
-	if !p.to(d, dying) {
-		return
-	}
+// kill records why d is dead. Its dead letter may be published much later.
+func (p *pipeline) kill(d *delivery, reason string, letter dlq.Entry) {
 	letter.Reason, letter.Meta, letter.Abandoned = reason, *d.meta, d.Abandoned
 	letter.Group, letter.DeadBy, letter.DeadAt = p.group(), p.cfg.Instance, time.Now()
 	d.letter = &letter
-	p.lettersTo(d.sub.deadLetter).add(d)
-	p.advance(d, true)
+}
+
+// bury publishes the dead letter of d, and acks d when the dead letter is durable.
+// Until then d waits outside the window, so that a dead-letter topic that is down
+// stops no other message. If there is no room for d, it waits in its queue, with
+// its Death. mu is held.
+func (p *pipeline) bury(d *delivery) {
+	if p.roomToDie(d) {
+		p.die(d)
+		return
+	}
+	p.pauseDead(d, forRoom)
+	p.settleLocked(d, brokers.Retry)
+}
+
+// die is bury for a delivery that has room. mu is held.
+func (p *pipeline) die(d *delivery) {
+	if p.to(d, dying) {
+		p.lettersTo(d.sub.deadLetter).add(d)
+		p.advance(d, true)
+	}
 }
 
 // group names the workers that share the messages: as the source says, where the
@@ -63,41 +74,38 @@ func (p *pipeline) roomToDie(d *delivery) bool {
 	return s.dying < s.window || s.waiting+s.dying < s.maxHeld && s.held+size(d) <= s.maxBytes
 }
 
-// dieLater has the broker bring d again, with no attempts left unless it is
-// refused for the same reason again. mu is held.
-func (p *pipeline) dieLater(d *delivery, reason string) {
-	p.spend(d, reason, time.Minute+time.Duration(p.cfg.Random()*float64(2*time.Minute)))
-	p.settleLocked(d, brokers.Retry)
-}
-
-// spend leaves d no attempts, unless it is refused for the same reason again, and
-// has it wait.
-func (p *pipeline) spend(d *delivery, reason string, wait time.Duration) {
-	m := *d.meta
-	if reason != reasonOversize && reason != reasonUnroutable && reason != reasonUnreadable {
-		m.Attempt = max(m.Attempt, d.sub.attempts)
-	}
-	if reason == reasonCrashLoop && m.FirstFailedAt.IsZero() { // which a broker may not count on
-		m.FirstFailedAt, m.LastFailedAt, m.Class = time.Now(), time.Now(), poisonClass
-	}
-	m.DueAt = time.Now().Add(wait)
-	d.setMeta(m)
-}
-
-// retryRefused deals with a message whose retry the broker will never take: it
-// is dead, with the broker's reason and not the handler's, or stuck if it was dead
-// already.
+// retryRefused deals with a message whose retry the broker will never take. A
+// message that was alive is dead now, with the broker's reason and not the
+// handler's. A dead message is retried once more with a shortened Death. If the
+// broker refuses that, too, the message waits in the worker; if it came from
+// there, it stays there or is left to its lease.
 func (p *pipeline) retryRefused(d *delivery, err error) {
 	p.mu.Lock()
 	kept := true
-	if state(d.state.Load()) == dying {
+	switch {
+	case d.letter != nil && !d.short:
+		d.short = true
+		p.sendBack(d)
+	case state(d.state.Load()) == dying:
 		kept = p.stay(d)
-	} else {
-		p.die(d, reasonRefused, p.letter(d, err, refusedVerdict))
+	case d.letter != nil:
+		p.die(d)
+	default:
+		p.kill(d, reasonRefused, p.letter(d, err, refusedVerdict))
+		p.die(d)
 	}
 	p.mu.Unlock()
 	if !kept {
 		p.drop(d, leaseLost(errLeftToItsLease))
+	}
+}
+
+// sendBack has the broker deliver the dead message d again.
+func (p *pipeline) sendBack(d *delivery) {
+	if d.action = brokers.Retry; p.draining.Load() { // the retrier may have stopped
+		p.settler.add(d)
+	} else {
+		p.retrier.add(d)
 	}
 }
 
@@ -138,11 +146,15 @@ func (p *pipeline) publishLetters(ctx context.Context, topic string, ds []*deliv
 				confirmed = append(confirmed, d)
 			case refused && d.form < stub:
 				p.unpublishedFor(d, topic, cause)
-				d.shrink()
+				d.form++
 				smaller = append(smaller, d)
-			case !refused:
+			case !refused && p.lasts(d, time.Now().Add(letterBackoff.Cap)):
 				p.unpublishedFor(d, topic, cause)
 				failed = append(failed, d)
+			case !refused: // its lease would end, and another worker would run it
+				p.unpublishedFor(d, topic, cause)
+				p.pauseDead(d, forRoom)
+				p.sendBack(d)
 			case p.unburied(d, fmt.Errorf("stub in %q: %w", topic, cause)):
 				failed = append(failed, d)
 			}
@@ -173,7 +185,7 @@ func (p *pipeline) discard(ds []*delivery) (failed []*delivery) {
 
 // unpublishedFor reports a dead letter that is tried again.
 func (p *pipeline) unpublishedFor(d *delivery, topic string, cause error) {
-	p.observe(d, Event{Kind: EventError, Operation: "dead-letter", DeadLetter: d.letter,
+	p.observe(d, Event{Kind: EventError, Operation: "dead-letter", DeadLetter: d.published(),
 		Err: fmt.Errorf("dead letter to %q: %w; the message is kept and the dead letter tried again", topic, cause)})
 }
 
@@ -187,8 +199,7 @@ func (p *pipeline) unpublished(ds []*delivery) []*delivery {
 			continue
 		}
 		if p.stubs.has(d) {
-			d.form = bare
-			d.shrink()
+			d.form = stub
 			p.send(d, brokers.Reject)
 			continue
 		}
@@ -206,12 +217,13 @@ const (
 	stub       // what stands for the message
 )
 
-// shrink has less of the dead letter of d published.
-func (d *delivery) shrink() {
-	if d.form++; d.form == stub {
-		letter := d.letter.Stub()
-		d.letter = &letter
+// published returns the dead letter of d, or the stub that stands for d.
+func (d *delivery) published() *dlq.Entry {
+	if d.form != stub {
+		return d.letter
 	}
+	letter := d.letter.Stub()
+	return &letter
 }
 
 // encode returns the dead letter of d to publish.
@@ -219,7 +231,7 @@ func (p *pipeline) encode(d *delivery) brokers.Message {
 	if d.form == bare {
 		return d.letter.Encode(1)
 	}
-	return d.letter.Encode(p.caps.HeaderLimit)
+	return d.published().Encode(p.caps.HeaderLimit)
 }
 
 // publishErrors returns one error per message, nil if all are durable.
@@ -242,7 +254,7 @@ func publishErrors(err error, n int) []error {
 // original of a stub is left to the broker's own dead-lettering.
 func (p *pipeline) dead(ds []*delivery, kind EventKind) {
 	for _, d := range ds {
-		p.observe(d, Event{Kind: kind, DeadLetter: d.letter})
+		p.observe(d, Event{Kind: kind, DeadLetter: d.published()})
 		if d.form == stub {
 			p.stubs.add(d)
 			p.send(d, brokers.Reject)

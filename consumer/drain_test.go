@@ -195,8 +195,8 @@ func TestDeadLettersThatCannotBePublishedAreGivenBack(t *testing.T) {
 			t.Errorf("after Run: %+v after %d runs, want %+v and no second run", got, runs.Load(), want)
 		}
 		for _, r := range broker.Records("orders") {
-			if r.Meta.Attempt != 1 || r.Abandoned != 0 {
-				t.Errorf("given back as %+v, want its attempt counted", r)
+			if r.Abandoned != 0 || r.Meta.Death == nil || r.Meta.Death.Attempt != 1 || r.Meta.Death.Reason != "poison" || r.Meta.Death.ErrorText != "no such article" {
+				t.Errorf("given back as %+v, want its attempt counted, and its Death", r)
 			}
 		}
 	})

@@ -30,7 +30,7 @@ const (
 	EventAcked        EventKind = "acked"         // the message is removed
 	EventHeld         EventKind = "held"          // waits in the process, for its due time or its guard to open
 	EventDeferred     EventKind = "deferred"      // its run was put off, uncounted; Decision and Err say why, Meta.DueAt until when
-	EventRetried      EventKind = "retried"       // rescheduled durably in the broker
+	EventRetried      EventKind = "retried"       // rescheduled durably in the broker; DeadLetter is set if it is dead and waits there for its dead letter
 	EventReleased     EventKind = "released"      // given back, not counted
 	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set
 	EventRejected     EventKind = "rejected"      // left to the broker's own dead-lettering, as it is; the dead letter is a stub
@@ -87,10 +87,11 @@ type Event struct {
 	// Until is when a pause may end; zero if nobody knows.
 	Until time.Time
 
-	// Operation is what failed: "receive", of the source as a whole; "ack",
-	// "retry", "release" or "reject", the end of a delivery; "extend", of its lease;
-	// "dead-letter", the publishing of one; "receipt", that of some; or what a
-	// function of the user's did: "dependency-of", Topic.DependencyOf, and "budget",
+	// Operation names the operation that failed: "receive", from all topics, or
+	// from Topic alone if it is set; "ack", "retry", "release" or "reject", the end
+	// of a delivery; "extend", the extension of its lease; "dead-letter", the
+	// publishing of a dead letter; "receipt", the publishing of receipts; or a
+	// function of the user: "dependency-of", Topic.DependencyOf, and "budget",
 	// Guard.Budget.
 	Operation string
 

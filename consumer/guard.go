@@ -36,14 +36,16 @@ type Guard struct {
 	// second.
 	Limiter *flow.Limiter
 
-	// Off lets every run start at once: there is no limit below Concurrency, and
-	// no budget but that of messages that were sent back.
+	// Off lets every run start at once and counts every failure as an attempt:
+	// there is no limit below Concurrency. A Budget that is set still paces
+	// retries, and messages that were sent back keep theirs. It is for tests, and
+	// for dependencies that something else paces.
 	Off bool
 }
 
 func (g Guard) faults(field string) error {
-	if g.Off && (g.Budget != nil || g.Limiter != nil) {
-		return faulty(field+".Off", "is set beside a Budget or a Limiter", "set one of them")
+	if g.Off && g.Limiter != nil {
+		return faulty(field+".Off", "is set beside a Limiter", "set one of them")
 	}
 	return nil
 }
@@ -80,17 +82,15 @@ func changed(v, w flow.View) bool {
 
 // newDependency makes what is unset of g and not switched off, for so many slots.
 func (p *pipeline) newDependency(name string, g Guard, slots int) *dependency {
-	made := &dependency{name: name}
-	if g.Off {
-		return made
+	made, own := &dependency{name: name, limiter: g.Limiter, shared: g.Limiter != nil}, must(budget.New(budget.Queue()))
+	if !g.Off {
+		made.budget = own
+		if made.limiter == nil {
+			made.limiter = flow.New(slots, p.cfg.Random)
+		}
 	}
-	made.limiter, made.shared = g.Limiter, g.Limiter != nil
-	if made.limiter == nil {
-		made.limiter = flow.New(slots, p.cfg.Random)
-	}
-	made.budget = must(budget.New(budget.Queue()))
 	if g.Budget != nil {
-		made.budget = &given{g.Budget, made.budget, func(err error) {
+		made.budget = &given{g.Budget, own, func(err error) {
 			p.report(p.values, Event{Kind: EventError, Dependency: name, Operation: "budget", Err: err})
 		}}
 	}

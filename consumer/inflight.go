@@ -54,8 +54,9 @@ type delivery struct {
 	token     bool           // its run is a retry that spent a token
 	split     bool           // from a batch that failed as a whole
 	action    brokers.Action // how it is settled
-	letter    *dlq.Entry     // its dead letter
+	letter    *dlq.Entry     // its dead letter; nil if it is not dead
 	form      form           // what of that the broker has not refused
+	short     bool           // its Death is shortened: the broker refused the whole
 	stub      stubKey        // of the stub that is out
 	stuck     bool           // the broker refuses to take it back, too
 

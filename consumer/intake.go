@@ -20,6 +20,8 @@ type intake struct {
 	stale   bool               // since the last look
 	end     context.CancelFunc // of the Receive under way; nil if none is
 	paused  []string           // topics, as the source was told
+	timer   *time.Timer        // to look again; nil before its first use
+	due     bool               // timer runs
 }
 
 // receive takes deliveries in until ctx ends or the source fails for good.
@@ -42,10 +44,19 @@ func (p *pipeline) receive(ctx context.Context) error {
 			return fmt.Errorf("consumer: receive: %w", err)
 		default:
 			failures++
-			p.report(p.values, Event{Kind: EventError, Operation: "receive", Err: fmt.Errorf("receive: %w", err)})
+			p.report(p.values, Event{Kind: EventError, Operation: "receive", Topic: lostTopic(err), Err: fmt.Errorf("receive: %w", err)})
 			sleep(ctx, backoff.Delay(failures, 0, p.cfg.Random()))
 		}
 	}
+}
+
+// lostTopic returns the topic of err, an error of Receive: "" if err is about all
+// topics.
+func lostTopic(err error) string {
+	if lost, ok := errors.AsType[*brokers.TopicError](err); ok {
+		return lost.Topic
+	}
+	return ""
 }
 
 // sleep waits for d or until ctx ends.
@@ -96,7 +107,7 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 	}
 	for _, s := range p.subs {
 		g := s.dependency
-		room := s.room(g.seen)
+		room := p.room(s, now)
 		s.full = false
 		switch {
 		case !g.seen.Allowed && g.seen.Limit < 1:
@@ -120,10 +131,11 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 	return min(n, receiveLimit), paused
 }
 
-// room returns how many more deliveries the window has room for. While a limit
-// holds runs back the window is no larger than the next runs need.
-func (s *subscription) room(v flow.View) int {
-	window, inLine := s.window, s.dependency.line.len()
+// room returns how many more deliveries of a topic there is room for in the
+// window. While a limit holds runs back the window is no larger than the next runs
+// need. mu is held.
+func (p *pipeline) room(s *subscription, now time.Time) int {
+	v, window, inLine := s.dependency.seen, s.window, s.dependency.line.len()
 	switch {
 	case v.Full:
 	case v.Limit < 1:
@@ -131,7 +143,28 @@ func (s *subscription) room(v flow.View) int {
 	default:
 		window = min(window, 2*int(math.Ceil(v.Limit)))
 	}
-	return window - inLine - s.active
+	return p.roomForLetters(s, window-inLine-s.active, now)
+}
+
+// roomForLetters returns how much of room is left while dead letters are under
+// way: there must also be room for those of the whole window, because handlers may
+// fail faster than a healthy dead-letter topic confirms. mu is held.
+func (p *pipeline) roomForLetters(s *subscription, room int, now time.Time) int {
+	letters := p.letters[s.deadLetter]
+	if letters == nil || s.dying == 0 || room <= 0 {
+		return room
+	}
+	left := s.window - s.dying
+	if s.held <= s.maxBytes/2 {
+		left = max(left, s.maxHeld-s.waiting-s.dying)
+	}
+	if left -= s.active; left >= room || !letters.moves(now) {
+		return room
+	}
+	if left < s.least { // if the dead letters stop moving, nothing else has the intake look
+		p.lookIn(movesWithin)
+	}
+	return left
 }
 
 // enough returns the room for which it is worth to receive.
@@ -145,12 +178,25 @@ func (s *subscription) enough(v flow.View) int {
 // roomFor has the intake look again if a topic that was full has room. mu is
 // held.
 func (p *pipeline) roomFor(s *subscription) {
-	if !s.full {
-		return
-	}
-	if v := s.dependency.seen; s.room(v) >= s.enough(v) {
+	if s.full && p.room(s, time.Now()) >= s.enough(s.dependency.seen) {
 		p.lookAgain()
 	}
+}
+
+// lookIn has the intake look again after d. mu is held.
+func (p *pipeline) lookIn(d time.Duration) {
+	t := &p.intake.timer
+	if *t == nil {
+		*t = time.AfterFunc(d, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.intake.due = false
+			p.lookAgain()
+		})
+	} else if !p.intake.due {
+		(*t).Reset(d)
+	}
+	p.intake.due = true
 }
 
 // errLookAgain ends a Receive, because others may be received now.

@@ -33,9 +33,8 @@ type pipeline struct {
 	caps   brokers.Capabilities
 	log    *logObserver
 
-	values context.Context         // of Run, without its cancellation
-	life   context.Context         // ends when the pipeline is done
-	stop   context.CancelCauseFunc // stops receiving, with the fatal error
+	values context.Context // of Run, without its cancellation
+	life   context.Context // ends when the pipeline is done
 
 	subs         []*subscription
 	byTopic      map[string]*subscription
@@ -92,7 +91,7 @@ type subscription struct {
 	inDoubt   []*delivery  // whose verdict waits for a success
 }
 
-func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer, source brokers.Source) *pipeline {
+func newPipeline(life context.Context, c *Consumer, source brokers.Source) *pipeline {
 	p := &pipeline{
 		cfg:          c.cfg,
 		broker:       c.broker,
@@ -101,7 +100,6 @@ func newPipeline(life context.Context, stop context.CancelCauseFunc, c *Consumer
 		log:          newLogObserver(c.cfg.Logger, c.cfg.Redact),
 		values:       context.WithoutCancel(life),
 		life:         life,
-		stop:         stop,
 		byTopic:      map[string]*subscription{},
 		longestDelay: c.cfg.subscription(c.routes).MaxDelay,
 		intake:       intake{changed: make(chan struct{}, 1)},
@@ -222,6 +220,9 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 		d := &some[0]
 		some = some[1:]
 		d.Delivery, d.meta, d.sub = from, &from.Meta, p.byTopic[from.Message.Topic]
+		if death := from.Meta.Death; death != nil && death.Reason != "" {
+			p.recall(d)
+		}
 		d.self[0] = d
 		ds[i] = d
 	}
@@ -281,15 +282,22 @@ func (p *pipeline) stray(topic string) *subscription {
 // refuse dead-letters what must not run, or sends it on if it is not due by far.
 // It reports whether it did.
 func (p *pipeline) refuse(d *delivery) bool {
-	reason, err := p.refusal(d)
-	if err == nil {
-		return false
+	reason, err := "", error(nil)
+	if d.letter == nil {
+		if reason, err = p.refusal(d); err == nil {
+			return false
+		}
 	}
 	if time.Until(d.meta.DueAt) > earlyLimit { // the broker was asked for no longer delay
 		p.settle(d, brokers.Retry)
 		return true
 	}
-	p.deadLetter(d, reason, p.letter(d, err, refusedVerdict))
+	if d.letter == nil {
+		p.kill(d, reason, p.letter(d, err, refusedVerdict))
+	}
+	p.mu.Lock()
+	p.bury(d)
+	p.mu.Unlock()
 	return true
 }
 
@@ -319,8 +327,8 @@ func ambiguous(history []brokers.Failure) bool {
 	return len(history) > 0 && history[len(history)-1].Ambiguous
 }
 
-// spent says why d has no attempt left. What found no place for its dead letter
-// (dieLater) has none either, whatever it died of.
+// spent says why d has no attempt left. Versions before brokers.Death stored no
+// other reason with a message whose dead letter found no room.
 func spent(d *delivery) error {
 	if h := d.Meta.History; len(h) > 0 && h[len(h)-1].Attempt < d.sub.attempts {
 		return errors.New("it had to be dead-lettered before this delivery, but no dead letter was confirmed; the history has its failures")

@@ -1,9 +1,11 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -74,6 +76,60 @@ func TestFatalReceiveErrorsEndTheRun(t *testing.T) {
 				t.Error("the running handler was not waited for")
 			}
 			empty(t, broker, "orders")
+		})
+	}
+}
+
+// An operator deletes one of two queues in use, and then the only queue of another
+// worker.
+func TestDeletedTopicEndsNoRun(t *testing.T) {
+	for _, topics := range [][]string{{"orders", "refunds"}, {"orders"}} {
+		synctest.Test(t, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			var seen recorder
+			var logged bytes.Buffer
+			cfg := quiet()
+			cfg.Observers, cfg.Logger = []consumer.Observer{&seen}, slog.New(slog.NewTextHandler(&logged, nil))
+			handled := make(map[string]int)
+			var mu sync.Mutex
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				for _, topic := range topics {
+					c.Handle(topic, func(_ context.Context, m *brokers.Message) error {
+						mu.Lock()
+						defer mu.Unlock()
+						handled[topic]++
+						return nil
+					})
+				}
+			})
+			for i := range 30 {
+				for _, topic := range topics {
+					if i == 10 && topic == "orders" {
+						broker.Delete(topic)
+					}
+					if topic != "orders" || i < 10 || i >= 20 {
+						publish(t, broker, topic, fmt.Sprint(i))
+					}
+				}
+				time.Sleep(time.Second)
+			}
+			failed := seen.of(consumer.EventError)
+			if len(failed) != 1 || failed[0].Topic != "orders" || failed[0].Operation != "receive" {
+				t.Errorf("errors %+v, want one, of the topic that was deleted", failed)
+			}
+			if text := logged.String(); !strings.Contains(text, "topic=orders") || !strings.Contains(text, "was deleted with all its messages") {
+				t.Errorf("the log does not report the lost messages: %s", text)
+			}
+			for _, topic := range topics {
+				want := 30
+				if topic == "orders" {
+					want = 20
+				}
+				if handled[topic] != want {
+					t.Errorf("%d messages of %q were handled, want %d", handled[topic], topic, want)
+				}
+			}
+			w.mustShutdown()
 		})
 	}
 }

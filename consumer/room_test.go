@@ -171,39 +171,3 @@ func TestMaxHeldBytes(t *testing.T) {
 		empty(t, broker.Broker, "orders", "orders.dead")
 	})
 }
-
-// A dead letter that found no place says so when it comes back, and not that its
-// message used attempts that it did not have.
-func TestDeadLettersThatCameBackTellTheTruth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Publish && op.Topic == "orders.dead" && time.Since(began) < 10*time.Minute {
-				return memory.Fault{Err: errBusy}
-			}
-			return memory.Fault{}
-		}})
-		flood(t, broker.Broker, "orders", 9)
-		cfg := quiet()
-		cfg.Concurrency, cfg.Prefetch, cfg.MaxHeld = 1, -1, 1
-		runs := 0
-		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
-			runs++
-			return classify.With(errBusy, classify.Verdict{Class: classify.ClassTransient, MaxAttempts: 1})
-		}))
-		time.Sleep(time.Hour)
-		w.mustShutdown()
-		letters, back := deadLetters(t, broker, "orders"), 0
-		for _, letter := range letters {
-			if strings.Contains(letter.ErrorText, "attempts were used") {
-				t.Errorf("after one run: %q", letter.ErrorText)
-			}
-			if strings.Contains(letter.ErrorText, "had to be dead-lettered before") {
-				back++
-			}
-		}
-		if len(letters) != 9 || runs != 9 || back == 0 {
-			t.Errorf("%d of 9 dead after %d runs, %d of them came back, want some", len(letters), runs, back)
-		}
-	})
-}

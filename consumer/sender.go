@@ -24,11 +24,13 @@ type sender[T any] struct {
 	spare    []T // the buffer of the batch before
 	failed   []T
 	failures int       // flushes in a row that failed in part
+	since    time.Time // when the first of these flushes failed
 	retryAt  time.Time // when failed is tried again
 	down     bool
 	news     bool // the batch under way has new ones
 	closed   bool
 	flushing int
+	moved    time.Time // when a flush last began, or sent its whole batch
 }
 
 var (
@@ -38,6 +40,9 @@ var (
 	// letterBackoff is for what can wait for long, and may never be taken.
 	letterBackoff = retry.Backoff{Base: 2 * time.Second, Cap: 5 * time.Minute, Floor: time.Second}
 )
+
+// movesWithin is the longest time that a flush to a healthy target takes.
+const movesWithin = time.Second
 
 // flushTimeout bounds one call to the broker; its outcome is unknown then.
 const flushTimeout = 30 * time.Second
@@ -79,6 +84,15 @@ func (s *sender[T]) unsent() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.fresh) + len(s.failed) + s.flushing
+}
+
+// moves reports whether the target takes batches, as far as the sender knows:
+// nothing waits to be sent again, and a flush began or succeeded within
+// movesWithin.
+func (s *sender[T]) moves(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.down && len(s.failed) == 0 && now.Sub(s.moved) < movesWithin
 }
 
 func (s *sender[T]) signal() {
@@ -128,6 +142,7 @@ func (s *sender[T]) next(now time.Time) (batch []T, wait time.Duration, done boo
 	}
 	s.flushing = len(batch)
 	if len(batch) > 0 {
+		s.moved = now
 		return batch, 0, false
 	}
 	if len(s.failed) > 0 {
@@ -143,18 +158,24 @@ func (s *sender[T]) sent(batch []T, n int, failed []T) {
 	clear(batch)
 	s.spare, s.flushing = batch, 0
 	s.down = len(failed) == n && (s.news || s.down)
+	now := time.Now()
 	if len(failed) == 0 {
+		s.moved = now
 		if len(s.failed) == 0 {
 			s.failures = 0
 		}
 		return
 	}
-	now := time.Now()
 	soonest := now.Add(s.backoff.Floor)
 	switch {
 	case len(s.failed) == 0:
+		if s.failures == 0 {
+			s.since = now
+		}
 		s.failures++
-		s.retryAt = now.Add(s.backoff.Delay(s.failures, 0, rand.Float64()))
+		backoff := s.backoff // at most as long as flushes have failed, so that a short outage causes a short delay
+		backoff.Cap = min(backoff.Cap, max(backoff.Base, now.Sub(s.since)))
+		s.retryAt = now.Add(backoff.Delay(s.failures, 0, rand.Float64()))
 	case s.down && s.retryAt.Before(soonest):
 		s.retryAt = soonest
 	}

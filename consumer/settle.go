@@ -63,10 +63,10 @@ func (d *delivery) actionOnStop() brokers.Action {
 	return brokers.Release
 }
 
-// keepMeta returns Retry instead of Release for what has failed in this
-// process, because a release would forget its attempts.
+// keepMeta returns Retry instead of Release for a message that has failed or died
+// in this process. A release would forget its attempts and its death.
 func (d *delivery) keepMeta(action brokers.Action) brokers.Action {
-	if action == brokers.Release && d.meta != &d.Delivery.Meta {
+	if action == brokers.Release && (d.letter != nil || d.meta != &d.Delivery.Meta) {
 		return brokers.Retry
 	}
 	return action
@@ -93,7 +93,7 @@ func (s *settler) settle(ctx context.Context, ds []*delivery) (failed []*deliver
 		if d.action == brokers.Retry {
 			// It may have to wait for longer than the broker was told of: it then
 			// comes back before, with its due time, and is sent on.
-			entry.Meta, entry.Delay = *d.meta, min(max(0, d.meta.DueAt.Sub(now)), s.p.longestDelay)
+			entry.Meta, entry.Delay = d.metaToKeep(), min(max(0, d.meta.DueAt.Sub(now)), s.p.longestDelay)
 		}
 		s.batch = append(s.batch, entry)
 	}
@@ -121,7 +121,8 @@ func (s *settler) settle(ctx context.Context, ds []*delivery) (failed []*deliver
 }
 
 // unsettled deals with a settlement that failed. It reports whether to settle
-// again.
+// again. Where only an operator can help, this goes on until then: the message
+// takes room in the window of its own topic, and stops no other topic.
 func (p *pipeline) unsettled(d *delivery, err error) bool {
 	err = fmt.Errorf("%s: %w", d.action, err)
 	switch {
@@ -135,7 +136,7 @@ func (p *pipeline) unsettled(d *delivery, err error) bool {
 		p.retryRefused(d, err)
 		return false
 	}
-	p.troubled(d, d.action.String(), err)
+	p.observe(d, Event{Kind: EventError, Operation: d.action.String(), Err: err})
 	return true
 }
 
@@ -146,7 +147,11 @@ func (p *pipeline) settled(ds []*delivery) {
 	}
 	for _, d := range ds {
 		if kind := settledKind[d.action]; p.observed() || !kind.routine() {
-			p.observe(d, Event{Kind: kind})
+			e := Event{Kind: kind}
+			if kind == EventRetried && d.letter != nil {
+				e.DeadLetter = d.letter
+			}
+			p.observe(d, e)
 		}
 		if d.action == brokers.Reject {
 			p.stubs.forget(d.stub)
@@ -160,15 +165,6 @@ func (p *pipeline) settled(ds []*delivery) {
 
 var settledKind = [...]EventKind{brokers.Ack: EventAcked, brokers.Retry: EventRetried, brokers.Release: EventReleased, brokers.Reject: EventRejected}
 
-// troubled reports a failed operation on d, which is tried again, and stops
-// the worker if trying again cannot help.
-func (p *pipeline) troubled(d *delivery, op string, err error) {
-	p.observe(d, Event{Kind: EventError, Operation: op, Err: err})
-	if errors.Is(err, brokers.ErrMisconfigured) {
-		p.stop(fmt.Errorf("consumer: topic %q: %w", d.Message.Topic, err))
-	}
-}
-
 // extend is the keeper's way to the source.
 func (p *pipeline) extend(ctx context.Context, lease time.Duration, ds []*delivery) []error {
 	deliveries := make([]*brokers.Delivery, len(ds))
@@ -181,7 +177,7 @@ func (p *pipeline) extend(ctx context.Context, lease time.Duration, ds []*delive
 		case errs == nil || i < len(errs) && errs[i] == nil:
 			p.observe(d, Event{Kind: EventExtended})
 		case i < len(errs) && !final(errs[i]):
-			p.troubled(d, "extend", fmt.Errorf("extend the lease: %w", errs[i]))
+			p.observe(d, Event{Kind: EventError, Operation: "extend", Err: fmt.Errorf("extend the lease: %w", errs[i])})
 		}
 	}
 	return errs

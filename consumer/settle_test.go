@@ -269,29 +269,60 @@ func TestWrongNumberOfSettleErrorsIsAnUnknownOutcome(t *testing.T) {
 	}
 }
 
-func TestMisconfiguredBrokerStopsTheWorkerAfterADrain(t *testing.T) {
+// An operator has taken a right away, or deleted the queue where retries wait. The
+// messages that need it wait in the worker. The worker handles all other messages
+// as before: those of another topic, and the rest of the same topic.
+func TestDeniedSettlementsStopNothingElse(t *testing.T) {
 	denied := fmt.Errorf("access denied: %w", brokers.ErrMisconfigured)
-	for _, operation := range []memory.Operation{memory.Settle, memory.Extend} {
-		synctest.Test(t, func(t *testing.T) {
-			broker := memory.New(memory.Options{Fault: on(operation, 1, memory.Fault{Err: denied})})
-			publish(t, broker, "orders", "one", "two")
-			var finished atomic.Int32
-			w := start(t, broker, quiet(), orders(func(ctx context.Context, m *brokers.Message) error {
-				time.Sleep(time.Second) // until both have started
-				if string(m.Body) == "two" || operation == memory.Extend {
-					time.Sleep(23 * time.Second) // less than DrainTimeout
+	for _, action := range []brokers.Action{brokers.Ack, brokers.Retry} {
+		bubble(t, action.String(), func(t *testing.T) {
+			var cured atomic.Bool
+			broker := newTap(memory.Options{Lease: 5 * time.Minute, Fault: func(op memory.Op) memory.Fault {
+				if op.Operation == memory.Settle && op.Topic == "orders" && op.Action == action && !cured.Load() {
+					return memory.Fault{Err: denied}
 				}
-				finished.Add(1)
-				return ctx.Err()
-			}))
-			err := <-w.done
-			if !errors.Is(err, brokers.ErrMisconfigured) {
-				t.Errorf("%s: Run = %v, want ErrMisconfigured", operation, err)
+				return memory.Fault{}
+			}})
+			var seen recorder
+			cfg := quiet()
+			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Minute, 5)
+			runs := make(map[string]int) // needs no lock: Concurrency is 1
+			cfg.Concurrency, cfg.MaxConcurrency = 1, 1
+			h := func(_ context.Context, m *brokers.Message) error {
+				body := m.Topic + " " + string(m.Body)
+				runs[body]++
+				if string(m.Body) == "busy" && runs[body] == 1 {
+					return errBusy
+				}
+				return nil
 			}
-			if errors.Is(err, consumer.ErrUnclean) || finished.Load() != 2 {
-				t.Errorf("%s: %d of 2 handlers finished, Run = %v; want a clean drain", operation, finished.Load(), err)
+			publish(t, broker, "orders", "busy")
+			w := start(t, broker, cfg, func(c *consumer.Consumer) { c.Handle("orders", h); c.Handle("refunds", h) })
+			for n := range 100 {
+				time.Sleep(10 * time.Second)
+				publish(t, broker, "refunds", fmt.Sprint(n))
+				if n == 0 && action == brokers.Retry {
+					publish(t, broker, "orders", "good")
+				}
 			}
-			empty(t, broker, "orders")
+			time.Sleep(time.Minute)
+			empty(t, broker.Broker, "refunds")
+			if n := broker.Len("orders"); n != 1 || runs["orders busy"] > 2 {
+				t.Errorf("%d orders are left, the busy one ran %d times; want it alone, without a run for each repeat", n, runs["orders busy"])
+			}
+			for _, e := range seen.of(consumer.EventError) {
+				if e.Topic != "orders" || e.Operation != action.String() || !errors.Is(e.Err, denied) {
+					t.Errorf("event %+v, want the topic and the denial", e)
+				}
+			}
+			if n := len(seen.of(consumer.EventError)); n == 0 || n > 600 {
+				t.Errorf("%d errors in a quarter of an hour, want some, and not more than one in two seconds", n)
+			}
+			cured.Store(true)
+			time.Sleep(2 * time.Minute)
+			empty(t, broker.Broker, "orders")
+			w.mustShutdown()
+			empty(t, broker.Broker, "orders.dead", "refunds.dead")
 		})
 	}
 }

@@ -83,7 +83,7 @@ func (p *pipeline) giveBack() {
 
 // timers returns those that make something move. mu is held.
 func (p *pipeline) timers() []*time.Timer {
-	timers := []*time.Timer{p.waitlist.timer, p.watch}
+	timers := []*time.Timer{p.waitlist.timer, p.watch, p.intake.timer}
 	for _, g := range p.dependencies {
 		timers = append(timers, g.timer)
 	}

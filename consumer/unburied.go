@@ -5,17 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-)
-
-// Between these times a message comes back that the broker takes neither as a dead
-// letter nor rejected: ever more rarely, with full jitter.
-const (
-	unburiedFloor = time.Minute
-	unburiedBase  = 2 * time.Minute
-	unburiedCap   = time.Hour
 )
 
 // maxStuck bounds the messages of a topic that are held because the broker does
@@ -29,21 +20,13 @@ var errLeftToItsLease = errors.New("the broker refuses its dead letter, to rejec
 // without a place in the process, and then dies again. It reports whether to try
 // the same again instead.
 func (p *pipeline) unburied(d *delivery, cause error) (again bool) {
-	p.observe(d, Event{Kind: EventDeadLetterRefused, DeadLetter: d.letter,
+	p.observe(d, Event{Kind: EventDeadLetterRefused, DeadLetter: d.published(),
 		Err: fmt.Errorf("%w; the message is kept, and comes back in minutes", cause)})
 	if d.stuck {
 		return true
 	}
-	longest := min(max(2*d.meta.Delay, unburiedBase), unburiedCap)
-	p.spend(d, d.letter.Reason, unburiedFloor+time.Duration(p.cfg.Random()*float64(longest-unburiedFloor)))
-	m := *d.meta
-	m.Delay = longest // of the draw, so that the next one is from a longer time
-	d.setMeta(m)
-	if d.action = brokers.Retry; p.draining.Load() { // the retrier may have stopped
-		p.settler.add(d)
-	} else {
-		p.retrier.add(d)
-	}
+	p.pauseDead(d, forMending)
+	p.sendBack(d)
 	return false
 }
 

@@ -114,6 +114,7 @@ func (e Entry) Encode(limit int) brokers.Message {
 	put(headerAbandoned, string(text.AppendCount(nil, e.Abandoned)))
 	put(headerPublishedAt, string(text.AppendTime(nil, e.Message.PublishedAt)))
 	e.Original.put(put)
+	e.Meta.Death = nil // only a message that waits for its dead letter has one
 	for _, h := range wire.Encode(brokers.Message{}, e.Meta) {
 		h.Name = deadPrefix + strings.TrimPrefix(h.Name, prefix)
 		record = append(record, h)

@@ -377,6 +377,8 @@ func TestDecodeHostile(t *testing.T) {
 		{"truncated without sense", dead(h(headerTruncated, ",,a b,history,history,")), Entry{Truncated: []string{"history"}}},
 		{"stub", dead(h(headerStub, "x"), h(headerBodyBytes, "-1"), h(headerHeaderBytes, "7"), h(headerBodyHash, "0f")), Entry{Original: &Original{HeaderBytes: 7}}},
 		{"no stub", dead(h(headerBodyBytes, "1"), h(headerHeaderBytes, "7")), Entry{}},
+		{"death", dead(h("redrive-dlq-death-reason", "poison")), Entry{Message: brokers.Message{Headers: brokers.Headers{h("redrive-dlq-death-reason", "poison")}}}},
+		{"carried death", dead(h("redrive-death-reason", "poison")), Entry{}},
 		{"other words", dead(h("redrive-dlq-color", "red")), Entry{Message: brokers.Message{Headers: brokers.Headers{h("redrive-dlq-color", "red")}}}},
 	}
 	for _, tt := range tests {

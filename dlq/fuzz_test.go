@@ -98,6 +98,7 @@ func FuzzRedact(f *testing.F) {
 	for _, seed := range []string{
 		"password=x", `{"token": "a\"b"}`, "Authorization: Bearer x", "postgres://a:b@c/d", "a:b@c", "4111 1111 1111 1111",
 		"Cookie: a=b", "key=[redacted]", `\"secret\":\"x`, "bearer token abc1234", "eyJhbGciOiJIUzI1NiJ9.a.b", "Basic [redacted]@x:y@", "[redacted]", "://0#:@",
+		"mysql -px -p y", "password is a1b2c3", "password%3Dx", "Password: (string) (len=1) \"x\"", "\"password\", value: x", "key=\"a\" value=\"b\"", "api key: A1", "DE89 3704 0044 0532 0130 00", "1234567:Aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "?code=0123456789",
 	} {
 		f.Add(seed)
 	}

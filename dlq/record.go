@@ -37,8 +37,8 @@ const (
 
 // Bounds in bytes.
 const (
-	maxError = 2 << 10
-	maxStack = 4 << 10
+	maxError = text.MaxError
+	maxStack = text.MaxStack
 )
 
 // field is a text of an entry and its header.

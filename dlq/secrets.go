@@ -1,403 +1,205 @@
 package dlq
 
-import "strings"
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
 
-// wellKnown returns where a secret that is known by its looks, and begins at
-// i, ends; the word there ends at end. Otherwise it returns i.
-func wellKnown(text string, i, end int) int {
-	word := text[i:end]
-	switch {
-	case len(word) == 20 && (strings.HasPrefix(word, "AKIA") || strings.HasPrefix(word, "ASIA")) && isUpperAlnum(word):
-		return end
-	case strings.HasPrefix(word, "eyJ") && len(word) > 10 && end < len(text) && text[end] == '.':
-		return dottedEnd(text, end)
-	}
-	if to := tokenEnd(text, i, end); to > i {
-		return to
-	}
-	if to := botToken(text, i, end); to > i {
-		return to
-	}
-	if i == 0 || strings.IndexByte("/+=", text[i-1]) < 0 {
-		if n := awsSecret(text[i:]); n > 0 {
-			return i + n
-		}
-	}
-	return i
-}
-
-// tokens are the prefixes by which issuers let their secrets be known, by their
-// first letter, with the length from which on a word is taken for one. Where
-// nothing else is named, they are those of gitleaks
-// (github.com/gitleaks/gitleaks), and lengths are rounded down.
-var tokens = [1 + 'z'][]struct {
-	prefix string
+// token is the shape of a secret word: it begins with prefix, has a digit, and
+// has at least min characters.
+type token struct {
 	min    int
-}{
-	'A': {
-		{"AGE-SECRET-KEY-1", 50}, // age-encryption.org
-		{"AIza", 35},             // Google: cloud.google.com/docs/authentication/api-keys
-		{"AKCp", 60},             // Artifactory
-	},
-	'E': {
-		{"EAA", 100}, // Meta: developers.facebook.com/docs/facebook-login/guides/access-tokens
-		{"EZAK", 40}, // EasyPost
-		{"EZTK", 40},
-	},
-	'G': {
-		{"GOCSPX-", 30}, // Google OAuth client secret
-		{"GR1348941", 25},
-	},
-	'H': {
-		{"HRKU-", 30}, // Heroku
-	},
-	'L': {
-		{"LTAI", 20}, // Alibaba Cloud
-	},
-	'N': {
-		{"NRAK-", 30}, // New Relic
-	},
-	'P': {
-		{"PMAK-", 50}, // Postman
-	},
-	'S': {
-		{"SG.", 40}, // SendGrid: docs.sendgrid.com/ui/account-and-settings/api-keys
-		{"SK", 34},  // Twilio: twilio.com/docs/iam/api-keys
-	},
-	'a': {
-		{"api_org_", 30},
-	},
-	'd': {
-		{"dapi", 34},      // Databricks
-		{"dckr_pat_", 20}, // Docker: docs.docker.com/security/access-tokens
-		{"doo_v1_", 40},   // DigitalOcean: docs.digitalocean.com/reference/api/create-personal-access-token
-		{"dop_v1_", 40},
-		{"dor_v1_", 40},
-		{"dp.", 40}, // Doppler
-	},
-	'f': {
-		{"figd_", 30}, // Figma
-	},
-	'g': {
-		{"ghp_", 12}, // GitHub: docs.github.com/authentication/keeping-your-account-and-data-secure/about-authentication-to-github
-		{"gho_", 12},
-		{"ghu_", 12},
-		{"ghs_", 12},
-		{"ghr_", 12},
-		{"github_pat_", 12},
-		{"glagent-", 20}, // GitLab: docs.gitlab.com/security/tokens
-		{"glcbt-", 20},
-		{"gldt-", 20},
-		{"glft-", 20},
-		{"glimt-", 20},
-		{"gloas-", 20},
-		{"glpat-", 12},
-		{"glptt-", 20},
-		{"glrt-", 20},
-		{"glsoat-", 20},
-		{"glc_", 32}, // Grafana
-		{"glsa_", 32},
-		{"gsk_", 40}, // Groq
-	},
-	'h': {
-		{"hf_", 30},  // Hugging Face: huggingface.co/docs/hub/security-tokens
-		{"hvb.", 30}, // Vault: developer.hashicorp.com/vault/docs/concepts/tokens
-		{"hvr.", 30},
-		{"hvs.", 20},
-	},
-	'k': {
-		{"key-", 36}, // Mailgun
-	},
-	'l': {
-		{"lin_api_", 30}, // Linear
-	},
-	'n': {
-		{"npm_", 30}, // npm: docs.npmjs.com/about-access-tokens
-		{"ntn_", 40}, // Notion
-	},
-	'o': {
-		{"ops_eyJ", 40}, // 1Password
-	},
-	'p': {
-		{"pnu_", 30},
-		{"pplx-", 40},
-		{"pscale_", 30}, // PlanetScale
-		{"pul-", 40},    // Pulumi
-		{"pypi-", 40},   // PyPI: pypi.org/help/#apitoken
-	},
-	'r': {
-		{"rk_live_", 12},
-		{"rk_test_", 12},
-		{"rubygems_", 40},
-	},
-	's': {
-		{"shpat_", 30}, // Shopify
-		{"shpca_", 30},
-		{"shppa_", 30},
-		{"shpss_", 30},
-		{"sk-", 35},      // OpenAI, Anthropic: docs.anthropic.com/en/api/overview
-		{"sk_live_", 12}, // Stripe: docs.stripe.com/keys
-		{"sk_test_", 12},
-		{"sntrys_", 40}, // Sentry
-		{"sntryu_", 40},
-		{"sq0atp-", 20}, // Square
-		{"sq0csp-", 20},
-	},
-	't': {
-		{"tskey-", 20}, // Tailscale
-	},
-	'w': {
-		{"whsec_", 20},
-	},
-	'x': {
-		{"xapp-", 20}, // Slack: docs.slack.dev/authentication/tokens
-		{"xkeysib-", 40},
-		{"xoxa-", 12},
-		{"xoxb-", 12},
-		{"xoxe-", 12},
-		{"xoxe.", 12},
-		{"xoxo-", 12},
-		{"xoxp-", 12},
-		{"xoxr-", 12},
-		{"xoxs-", 12},
-	},
-	'y': {
-		{"ya29.", 20}, // Google OAuth: developers.google.com/identity/protocols/oauth2
-	},
+	prefix string
 }
 
-// tokenEnd returns where a token with a well-known prefix ends that begins with
-// the word text[i:end], or i. Tokens have digits.
-func tokenEnd(text string, i, end int) int {
-	const near = 64 // where the first digit is
-	if int(text[i]) >= len(tokens) {
-		return i
-	}
-	for _, t := range tokens[text[i]] {
-		if !strings.HasPrefix(text[i:], t.prefix) || !strings.ContainsAny(text[i+len(t.prefix):min(len(text), i+near)], "0123456789") {
-			continue
-		}
-		to := end
-		if strings.IndexByte(t.prefix, '.') >= 0 {
-			to = dottedEnd(text, end)
-		}
-		if to-i >= t.min && strings.ContainsAny(text[i+len(t.prefix):to], "0123456789") {
-			return to
-		}
-	}
-	return i
+// vendors lists the tokens of vendors by their prefixes. The prefixes are
+// documented by the vendor or known to gitleaks (github.com/gitleaks/gitleaks).
+// Lengths are rounded down.
+var vendors = [...]token{
+	{12, "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat-"}, // GitHub, GitLab
+	{20, "glagent- glcbt- gldt- glft- glimt- gloas- glptt- glrt- glsoat- GR1348941"},
+	{12, "xoxa- xoxb- xoxe- xoxe. xoxo- xoxp- xoxr- xoxs- xapp-"},       // Slack
+	{12, "sk_live_ sk_test_ rk_live_ rk_test_ whsec_"},                  // Stripe
+	{20, "sq0atp- sq0csp- EZAK EZTK"},                                   // Square, EasyPost
+	{30, "shpat_ shpca_ shppa_ shpss_ api_org_"},                        // Shopify, Hugging Face
+	{30, "npm_ pnu_ rubygems_ pypi- AKCp"},                              // npm, RubyGems, PyPI, Artifactory
+	{34, "sk- gsk_ pplx- hf_"},                                          // OpenAI and Anthropic, Groq, Perplexity, Hugging Face
+	{34, "SK key- SG. xkeysib- EAA"},                                    // Twilio, Mailgun, SendGrid, Brevo, Meta
+	{30, "AIza GOCSPX- ya29. dapi HRKU- pscale_ pul- figd_"},            // Google, Databricks, Heroku, PlanetScale, Pulumi, Figma
+	{30, "glc_ glsa_ sntrys_ sntryu_ NRAK- PMAK- lin_api_ ntn_"},        // Grafana, Sentry, New Relic, Postman, Linear, Notion
+	{20, "LTAI dop_v1_ doo_v1_ dor_v1_ dckr_pat_ tskey- ops_eyJ"},       // Alibaba, DigitalOcean, Docker, Tailscale, 1Password
+	{20, "hvb. hvr. hvs. dp.ct. dp.pt. dp.st. dp.sa. AGE-SECRET-KEY-1"}, // Vault, Doppler, age
 }
 
-// dottedEnd returns where the words after i end that dots join.
-func dottedEnd(text string, i int) int {
-	for i < len(text) && (isWord(text[i]) || text[i] == '.') {
-		i++
+// tokens are the tokens of vendors by the first letter of their prefix.
+var tokens = func() (t [256][]token) {
+	for _, v := range vendors {
+		for prefix := range strings.FieldsSeq(v.prefix) {
+			t[prefix[0]] = append(t[prefix[0]], token{v.min, prefix})
+		}
 	}
-	return i
-}
+	return t
+}()
 
-// botToken returns where a Telegram token ends, a number, a colon and 35
-// characters that begin with A (core.telegram.org/bots/api), whose number is
-// the word text[i:end]; or i.
-func botToken(text string, i, end int) int {
-	const size = 35
-	digits := strings.TrimPrefix(text[i:end], "bot")
-	if len(digits) < 5 || len(digits) > 16 || strings.Trim(digits, "0123456789") != "" || !strings.HasPrefix(text[end:], ":A") {
-		return i
-	}
-	to := end + 1
-	for to < len(text) && isWord(text[to]) {
-		to++
-	}
-	if to-end-1 != size {
-		return i
-	}
-	return to
-}
+// shapes matches secrets that vendors does not list: keys of AWS and
+// DigitalOcean, and tokens of Telegram, of an application of Meta, and of
+// Discord.
+var shapes = regexp.MustCompile(`^(A[KS]IA[A-Z0-9]{16}|DO[08]0[A-Z0-9]{16}|(?:bot)?\d{5,16}:A[\w-]{34}|\d{13,17}\|[\w-]{25,32}|[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,40})(?:[^\w-]|$)`)
 
 // webhooks are addresses whose path is the secret.
-var webhooks = [...]struct{ host, path string }{
-	{"hooks.slack.com", "/services/"}, // docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
-	{"hooks.slack.com", "/workflows/"},
-	{"hooks.slack.com", "/triggers/"},
-	{"discord.com", "/api/webhooks/"}, // discord.com/developers/docs/resources/webhook
-	{"discordapp.com", "/api/webhooks/"},
-	{"webhook.office.com", "/webhookb2/"}, // learn.microsoft.com/microsoftteams/platform/webhooks-and-connectors
-	{"outlook.office.com", "/webhook/"},
-	{"hooks.zapier.com", "/hooks/catch/"},
-}
+var webhooks = regexp.MustCompile(`^[\w.-]*?(?:hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/webhooks/|webhook\.office\.com/webhookb2/|outlook\.office\.com/webhook/|hooks\.zapier\.com/hooks/catch/)`)
 
-// webhook returns where the secret in the path of an address begins, or 0.
-func webhook(address string) int {
-	slash := strings.IndexByte(address, '/')
-	if slash < 0 {
-		return 0
-	}
-	for _, w := range webhooks {
-		if strings.HasSuffix(address[:slash], w.host) && strings.HasPrefix(address[slash:], w.path) {
-			return slash + len(w.path)
-		}
-	}
-	return 0
-}
-
-// awsSecret returns 40 if s begins with 40 characters of base 64, and no more,
-// that are no hexadecimal digest and no path.
-func awsSecret(s string) int {
-	const size = 40
-	n := 0
-	for n < len(s) && n <= size && (isAlnum(s[n]) || s[n] == '/' || s[n] == '+') {
-		n++
-	}
-	if n != size {
-		return 0
-	}
-	var uppers, lowers, digits, slashes int
-	for _, c := range []byte(s[:size]) {
-		switch {
-		case isUpper(c):
-			uppers++
-		case isDigit(c):
-			digits++
-		case c == '/' || c == '+':
-			slashes++
-		default:
-			lowers++
-		}
-	}
-	if uppers < 4 || lowers < 4 || digits < 1 || slashes > 4 {
-		return 0
-	}
-	return size
-}
-
-// card returns the length of the payment card number that s begins with, or
-// 0. Its digits may stand in groups with a space or hyphen between them.
-func card(s string) int {
-	if s[0] < '2' || s[0] > '6' {
-		return 0
-	}
-	var digits [19]byte
-	n, i := 0, 0
-	for ; i < len(s); i++ {
-		switch {
-		case isDigit(s[i]):
-			if n == len(digits) {
-				return 0
-			}
-			digits[n] = s[i] - '0'
-			n++
-			continue
-		case (s[i] == ' ' || s[i] == '-') && n >= 4 && i+1 < len(s) && isDigit(s[i+1]):
-			continue
-		}
-		break
-	}
-	if n < 13 {
-		return 0
-	}
-	sum := 0
-	for k := range n {
-		digit := int(digits[n-1-k])
-		if k%2 == 1 {
-			if digit *= 2; digit > 9 {
-				digit -= 9
-			}
-		}
-		sum += digit
-	}
-	if sum%10 != 0 {
-		return 0
-	}
-	return i
+// commands are those with a flag whose value is a password. A flag without a
+// space at its end has the value in the same word.
+var commands = [...]struct{ name, flag string }{
+	{"mysql", "-p"}, {"mariadb", "-p"}, {"sshpass", "-p"}, {"mongo", "-p "}, {"login", "-p "}, {"7z", "-p"}, {"unrar", "-p"}, {"zip", "-P"},
+	{"redis-cli", "-a "}, {"ldap", "-w "},
 }
 
 // secrecy says how surely a name announces a secret.
 type secrecy uint8
 
 const (
-	public secrecy = iota
-	key            // with "=" only
-	weak           // with "=", or with ":" before something that is no plain word
-	secret         // always
+	public secrecy = iota // "-"
+	key                   // "=": a secret follows only "="
+	weak                  // "?": a secret follows "=", or ":" if it is not a plain word
+	secret                // "!": a secret always follows
 )
 
-func secrecyOf(name string) secrecy {
-	name = strings.TrimRight(name, "0123456789")
+// names are endings of names by their last letter, each after the sign of its
+// secrecy. The first ending that matches counts. An ending with a "." must be a
+// whole word: ".pin" does not match spin.
+var names = [256]string{
+	'c': "!cvc",
+	'd': "!password !passwd !pwd !sessionid !sessid ?.sid",
+	'e': "!passphrase !passcode !cookie ?signature",
+	'g': "?sig",
+	'h': "?auth",
+	'l': "!credential",
+	'n': "!authorization !token ?session ?.pin",
+	'p': "?.otp",
+	's': "!credentials !creds -sshpass ?pass",
+	't': "!secret !jwt",
+	'v': "!cvv",
+	'y': "!apikey !accesskey !secretkey !privatekey !accountkey !signingkey !encryptionkey !identifiedby " +
+		"-routingkey -partitionkey -idempotencykey -primarykey -foreignkey -cachekey -objectkey =key",
+}
+
+// secrecyOf returns how surely the word text[i:end] announces a secret. It
+// reads "key" and "by" together with the word before them, as in "api key".
+func secrecyOf(text string, i, end int) secrecy {
+	name := strings.TrimRight(text[i:end], digits+"-_")
+	if name == "" || names[name[len(name)-1]|0x20] == "" {
+		return public
+	}
+	phrase := i > 1 && text[i-1] == ' ' && (strings.EqualFold(name, "key") || strings.EqualFold(name, "by"))
+	if phrase {
+		before := text[max(0, i-16) : i-1]
+		name = before[strings.LastIndexAny(before, spaces+quotes+punctuation)+1:] + name
+	}
 	var room [32]byte
 	flat := room[:0] // the end of the name, lower-case, without - and _
 	for _, c := range []byte(name[max(0, len(name)-len(room)):]) {
-		if c != '-' && c != '_' {
-			flat = append(flat, lower(c))
+		if isAlnum(c) {
+			flat = append(flat, c|0x20)
 		}
 	}
-	if len(flat) < 3 || flat[len(flat)-1] < 'a' || flat[len(flat)-1] > 'z' {
-		return public
-	}
-	for _, ending := range endings[flat[len(flat)-1]-'a'] {
-		if !strings.HasSuffix(string(flat), ending.name) || ending.whole && !beginsWord(name, len(name)-len(ending.name)) {
+	for e := range strings.FieldsSeq(names[name[len(name)-1]|0x20]) {
+		ending, whole := strings.CutPrefix(e[1:], ".")
+		at := len(name) - len(ending)
+		if !strings.HasSuffix(string(flat), ending) || whole && at > 0 && isAlnum(name[at-1]) && (!isUpper(name[at]) || isUpper(name[at-1])) {
 			continue
 		}
-		if ending.secrecy == weak && ending.name == "token" && len(flat) > len("token") {
-			return secret
+		if s := secrecy(strings.IndexByte("-=?!", e[0])); s < secret || !phrase && string(flat) != "token" {
+			return s
 		}
-		return ending.secrecy
+		return weak
 	}
 	return public
 }
 
-// endings of names, by their last letter; the first that fits counts.
-var endings = [1 + 'z' - 'a'][]struct {
-	name    string
-	secrecy secrecy
-	whole   bool // not as the end of a longer word, as pin in spin
-}{
-	'c' - 'a': {{"cvc", secret, false}},
-	'd' - 'a': {{"password", secret, false}, {"passwd", secret, false}, {"pwd", secret, false}, {"sessionid", secret, false}},
-	'e' - 'a': {{"passphrase", secret, false}, {"passcode", secret, false}, {"cookie", secret, false}, {"signature", weak, false}},
-	'g' - 'a': {{"sig", weak, false}},
-	'h' - 'a': {{"auth", weak, false}},
-	'l' - 'a': {{"credential", secret, false}},
-	'n' - 'a': {{"authorization", secret, false}, {"token", weak, false}, {"session", weak, false}, {"pin", weak, true}},
-	'p' - 'a': {{"otp", weak, true}},
-	's' - 'a': {{"credentials", secret, false}, {"pass", weak, false}},
-	't' - 'a': {{"secret", secret, false}, {"jwt", secret, false}},
-	'v' - 'a': {{"cvv", secret, false}},
-	'y' - 'a': {
-		{"apikey", secret, false}, {"accesskey", secret, false}, {"secretkey", secret, false}, {"privatekey", secret, false}, {"accountkey", secret, false},
-		{"routingkey", public, false}, {"partitionkey", public, false}, {"idempotencykey", public, false}, {"primarykey", public, false},
-		{"foreignkey", public, false}, {"cachekey", public, false}, {"objectkey", public, false}, {"key", key, false},
-	},
-}
-
-// beginsWord reports whether a word of name begins at i, as Pin in userPin.
-func beginsWord(name string, i int) bool {
-	return i <= 0 || !isAlnum(name[i-1]) || isUpper(name[i]) && !isUpper(name[i-1])
-}
-
-type scheme uint8
-
-const (
-	noScheme scheme = iota
-	basic
-	bearer
-)
-
-func schemeOf(word string) scheme {
+// wellKnown returns the span of a secret that its shape alone shows, and that
+// begins in the word text[i:end]. The span is empty if there is none.
+func wellKnown(text string, i, end int) (from, to int) {
+	word, near := text[i:end], near(text, i)
 	switch {
-	case strings.EqualFold(word, "bearer"), strings.EqualFold(word, "negotiate"), strings.EqualFold(word, "apikey"):
-		return bearer
-	case strings.EqualFold(word, "basic"), strings.EqualFold(word, "digest"):
-		return basic
-	}
-	return noScheme
-}
-
-func isUpperAlnum(s string) bool {
-	for i := range len(s) {
-		if !isUpper(s[i]) && !isDigit(s[i]) {
-			return false
+	case strings.HasPrefix(word, "-----BEGIN"):
+		if m := pem.FindStringIndex(near); m != nil {
+			body, _, _ := strings.Cut(text[i+m[1]:], "-----END")
+			return i + m[1], i + m[1] + len(body)
+		}
+	case strings.HasPrefix(word, "eyJ") && len(word) > 10 && strings.HasPrefix(text[end:], "."):
+		return i, skip(text, end, words+".")
+	case len(word) >= 20 || len(word) >= 5 && (strings.HasPrefix(text[end:], ":") || strings.HasPrefix(text[end:], "|")):
+		if m := shapes.FindStringSubmatch(near); m != nil {
+			return i, i + len(m[1])
 		}
 	}
-	return true
+	for _, t := range tokens[word[0]] {
+		if !strings.HasPrefix(near, t.prefix) || !strings.ContainsAny(near[:min(len(near), 64)], digits) {
+			continue
+		}
+		if to = end; strings.Contains(t.prefix, ".") {
+			to = skip(text, end, words+".")
+		}
+		if to-i >= t.min && strings.ContainsAny(text[i:to], digits) {
+			return i, to
+		}
+	}
+	n := 0
+	for n < len(near) && (isAlnum(near[n]) || near[n] == '/' || near[n] == '+') {
+		n++
+	}
+	if n == 40 && (i == 0 || strings.IndexByte("/+=", text[i-1]) < 0) && // a key of AWS, not a path or digest
+		strings.ContainsAny(near[:n], uppers) && strings.ContainsAny(near[:n], lowers) && strings.ContainsAny(near[:n], digits) && strings.Count(near[:n], "/") <= 4 {
+		return i, i + n
+	}
+	d := strings.IndexAny(near[:min(len(near), len(word))], digits)
+	if d >= 0 && skip(near, d, digits+" -") >= d+13 {
+		if m := cards.FindStringSubmatchIndex(text[i:min(len(text), end+32)]); m != nil && luhn(text[i+m[2]:i+m[3]]) {
+			return i + m[2], i + m[3]
+		}
+	}
+	if d == 2 && len(word) >= 4 {
+		return i, i + iban(near)
+	}
+	return i, i
+}
+
+var (
+	pem   = regexp.MustCompile(`^-----BEGIN [A-Z ]{0,60}PRIVATE KEY[A-Z ]{0,20}-----`)
+	cards = regexp.MustCompile(`(?:^|\D)([2-6]\d{3}(?:[ -]?\d){9,15})(?:\D|$)`)
+	ibans = regexp.MustCompile(`^[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?`)
+)
+
+// luhn reports whether the check digit of a payment card number is valid.
+func luhn(number string) bool {
+	sum, n := 0, 0
+	for _, c := range slices.Backward([]byte(number)) {
+		if isDigit(c) {
+			digit := int(c-'0') << (n % 2)
+			sum, n = sum+digit/10+digit%10, n+1
+		}
+	}
+	return sum%10 == 0
+}
+
+// iban returns the length of the international bank account number that s
+// begins with, or 0. Spaces may split the number into groups of four.
+func iban(s string) int {
+	for s = ibans.FindString(s); len(s) >= 15; s = s[:max(0, strings.LastIndexByte(s, ' '))] {
+		flat, rest := strings.ReplaceAll(s, " ", ""), 0
+		for _, c := range []byte(flat[4:] + flat[:4]) {
+			digit, base := int(c-'0'), 10
+			if isUpper(c) {
+				digit, base = int(c-'A')+10, 100
+			}
+			rest = (rest*base + digit) % 97
+		}
+		if rest == 1 {
+			return len(s)
+		}
+	}
+	return 0
 }

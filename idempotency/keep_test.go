@@ -3,13 +3,25 @@ package idempotency_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/idempotency"
 )
+
+// tenMinutes is a handler that takes as long, unless its context ends.
+func tenMinutes(ctx context.Context, _ int) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(10 * time.Minute):
+		return nil
+	}
+}
 
 // TestLeaseIsExtended runs a handler for much longer than the lease.
 func TestLeaseIsExtended(t *testing.T) {
@@ -20,14 +32,7 @@ func TestLeaseIsExtended(t *testing.T) {
 			}
 			return nil
 		})
-		h := &counted{then: func(ctx context.Context, _ int) error {
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(10 * time.Minute):
-				return nil
-			}
-		}}
+		h := &counted{then: tenMinutes}
 		handle, _ := wrap(t, s, h.handle, nil)
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -192,4 +197,57 @@ func TestNobodyTookOver(t *testing.T) {
 		}
 		h.want(t, "order-7", 1)
 	})
+}
+
+// panicking is a store that panics from its nth call on.
+type panicking struct {
+	idempotency.Store
+	mu sync.Mutex
+	n  int // calls before the first panic
+}
+
+func (s *panicking) fail() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n--; s.n < 0 {
+		panic("makeslice: len out of range")
+	}
+}
+
+func (s *panicking) Begin(ctx context.Context, c idempotency.Claim, lease time.Duration) (idempotency.Record, error) {
+	s.fail()
+	return s.Store.Begin(ctx, c, lease)
+}
+
+func (s *panicking) Complete(ctx context.Context, c idempotency.Claim, ttl time.Duration) error {
+	s.fail()
+	return s.Store.Complete(ctx, c, ttl)
+}
+
+func (s *panicking) Release(ctx context.Context, c idempotency.Claim) error {
+	s.fail()
+	return s.Store.Release(ctx, c)
+}
+
+// TestStoreThatPanics makes a store panic from its first, second, third or
+// fourth call on. A panic in the goroutine of the timer would end the worker.
+func TestStoreThatPanics(t *testing.T) {
+	for calls, want := range []string{
+		"the idempotency store failed, and the handler was not run: the idempotency store panicked: makeslice: len out of range",
+		"the claim on the idempotency key is lost",                                             // the first extension panics
+		"the claim on the idempotency key is lost", "the claim on the idempotency key is lost", // a later extension panics
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &panicking{Store: idempotency.NewMemory(0), n: calls}
+			h := &counted{then: tenMinutes}
+			handle, _ := wrap(t, s, h.handle, nil)
+			err := handle(t.Context(), order("order-7", "x"))
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("after %d calls: %v, want %q", calls, err, want)
+			}
+			if v := classify.Of(err); v.Class == classify.ClassPoison {
+				t.Errorf("after %d calls: the message is %v, although the store is at fault", calls, v.Class)
+			}
+		})
+	}
 }

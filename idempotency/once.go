@@ -110,7 +110,7 @@ func newGuard(store Store, o Options) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &guard{store: store, options: o.withDefaults()}, nil
+	return &guard{store: contained{store}, options: o.withDefaults()}, nil
 }
 
 func (g *guard) handle(ctx context.Context, m *brokers.Message, next consumer.Handler) error {

@@ -15,14 +15,18 @@ import (
 // TestBrokersAnswer tells a broker that is missing or of the wrong version apart
 // from everything that the other tests may find.
 func TestBrokersAnswer(t *testing.T) {
-	for product, run := range map[string]func(*testing.T, func(*testing.T, livetest.Target)){
-		"RabbitMQ": livetest.RabbitMQ, "Kafka": livetest.Kafka, "ElasticMQ": livetest.SQS, "Redis": livetest.Redis,
+	called := map[harness.Product]string{
+		harness.RabbitMQ: "RabbitMQ", harness.Kafka: "Kafka", harness.SQS: "ElasticMQ", harness.Redis: "Redis", harness.Valkey: "Valkey",
+	}
+	for _, run := range []func(*testing.T, func(*testing.T, livetest.Target)){
+		livetest.RabbitMQ, livetest.Kafka, livetest.SQS, livetest.Redis,
 	} {
 		run(t, func(t *testing.T, target livetest.Target) {
 			got, err := harness.Probe(t.Context(), target.Product, target.URL)
 			if err != nil {
 				t.Fatalf("%s at %s: %v", target.Name, target.URL, err)
 			}
+			product := called[target.Product]
 			if got.Product != product || !strings.HasPrefix(got.Version, target.Version) {
 				t.Errorf("%s answers as %+v, want %s %s*", target.URL, got, product, target.Version)
 			}

@@ -9,7 +9,7 @@ type descs struct {
 	attempts, deliveries, settlements, leasesLost, deadLetters, discarded *prometheus.Desc
 	settleErrors, letterErrors, extensions, extensionErrors               *prometheus.Desc
 	inFlight, running, held, stuck, lastSuccess                           *prometheus.Desc
-	deferred, paused, pauses, pausedTenants, receiveErrors                *prometheus.Desc
+	deferred, paused, pauses, pausedTenants, receiveErrors, topicErrors   *prometheus.Desc
 	lettersRefused, returned, receiptErrors, receiptsLost                 *prometheus.Desc
 }
 
@@ -42,6 +42,8 @@ func newDescs() descs {
 		pauses:        desc("redrive_pauses_total", "Times that the topics of the dependency paused: breaker, throttle, or practically all messages poison.", "dependency"),
 		pausedTenants: desc("redrive_paused_tenants", "Names of Topic.DependencyOf, such as tenants, that pause while the rest of the topic goes on, until one of their messages succeeds.", "topic"),
 		receiveErrors: desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
+		topicErrors: desc("redrive_topic_errors_total",
+			"Times that the worker could receive nothing from the topic while others went on, as after its queue was deleted: a few a minute while that lasts.", "topic"),
 		returned:      desc("redrive_returned_runs_total", "Runs of messages that were sent back from a dead-letter queue.", "topic", "result"),
 		receiptErrors: desc("redrive_receipt_errors_total", "Failures to publish receipts, each of which is tried again."),
 		receiptsLost:  desc("redrive_receipts_dropped_total", "Receipts that are not published: too many waited, the broker refused them, or the worker stopped."),
@@ -53,7 +55,7 @@ func (d *descs) all() []*prometheus.Desc {
 		d.attempts, d.deliveries, d.settlements, d.leasesLost, d.deadLetters, d.discarded,
 		d.settleErrors, d.letterErrors, d.extensions, d.extensionErrors,
 		d.inFlight, d.running, d.held, d.stuck, d.lastSuccess,
-		d.deferred, d.paused, d.pauses, d.pausedTenants, d.receiveErrors, d.lettersRefused,
+		d.deferred, d.paused, d.pauses, d.pausedTenants, d.receiveErrors, d.topicErrors, d.lettersRefused,
 		d.returned, d.receiptErrors, d.receiptsLost,
 	}
 }
@@ -132,6 +134,7 @@ func (s *series) collect(d *descs, to sink) {
 	to.counter(d.extensionErrors, s.extensionErrors.Load(), s.topic)
 	to.counter(d.letterErrors, s.letterErrors.Load(), s.topic)
 	to.counter(d.lettersRefused, s.lettersRefused.Load(), s.topic)
+	to.counter(d.topicErrors, s.topicErrors.Load(), s.topic)
 	for i, reason := range deferrals {
 		if n := s.putOff[i].Load(); n > 0 || reason != other {
 			to.counter(d.deferred, n, s.topic, reason)

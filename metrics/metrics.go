@@ -63,6 +63,9 @@ func (m *Metrics) Observe(_ context.Context, e consumer.Event) {
 		switch e.Operation {
 		case "receive":
 			m.receiveErrors.Add(1)
+			if e.Topic != "" {
+				m.series(e.Topic).topicErrors.Add(1)
+			}
 		case "receipt":
 			m.receiptErrors.Add(1)
 		}
@@ -122,6 +125,7 @@ type series struct {
 	settleErrors    [len(settlements)]atomic.Uint64
 	letterErrors    atomic.Uint64
 	lettersRefused  atomic.Uint64
+	topicErrors     atomic.Uint64
 	extensions      atomic.Uint64
 	extensionErrors atomic.Uint64
 	putOff          [len(deferrals)]atomic.Uint64

@@ -260,6 +260,9 @@ func TestTrouble(t *testing.T) {
 	for _, op := range []string{"receive", "budget", "receipt", "receipt"} {
 		s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventError, Operation: op, Err: errors.New("no")})
 	}
+	for range 2 {
+		s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventError, Operation: "receive", Topic: "orders", Err: errors.New("deleted")})
+	}
 	for range 3 {
 		s.m.Observe(t.Context(), consumer.Event{Kind: consumer.EventReceiptDropped, Err: errors.New("no")})
 	}
@@ -275,7 +278,8 @@ func TestTrouble(t *testing.T) {
 	s.event(consumer.Event{Kind: consumer.EventDiscarded, DeadLetter: &dlq.Entry{Reason: "too sour"}})
 	s.event(consumer.Event{Kind: consumer.EventDiscarded})
 	expect(t, s.m, map[string]float64{
-		"redrive_receive_errors_total{}":                            1,
+		"redrive_receive_errors_total{}":                            3,
+		"redrive_topic_errors_total{topic=orders}":                  2,
 		"redrive_receipt_errors_total{}":                            2,
 		"redrive_receipts_dropped_total{}":                          3,
 		"redrive_settle_errors_total{action=ack,topic=orders}":      1,

@@ -230,6 +230,12 @@ func bugs() []bug {
 			}}
 		}}, []promise{promiseLetter}},
 		{"a dead letter tells another reason", rig{above: onLetter(func(e *dlq.Entry) { e.Reason = "operator" })}, []promise{promiseLetter}},
+		{"a dead message forgets that it is dead", rig{above: change(brokers.Retry, func(st *brokers.Settlement) { st.Meta.Death = nil })}, []promise{promiseSettlement, promiseCount}},
+		{"a dead message waits as another one", rig{above: change(brokers.Retry, func(st *brokers.Settlement) {
+			if d := st.Meta.Death; d != nil {
+				st.Meta.Death = &brokers.Death{Reason: d.Reason, At: d.At, Abandoned: d.Abandoned, Attempt: d.Attempt + 1}
+			}
+		})}, []promise{promiseLetter}},
 		{"a dead letter tells other attempts", rig{above: onLetter(func(e *dlq.Entry) { e.Meta.Attempt++ })}, []promise{promiseLetter}},
 		{"a dead letter loses its story", rig{below: onDead(func(next brokers.Broker, ctx context.Context, topic string, msgs []brokers.Message) error {
 			for i := range msgs {

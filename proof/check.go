@@ -64,6 +64,7 @@ type token struct {
 	due                time.Duration
 	soon               time.Duration // what is left of due, if it is longer than any retry asks for
 	least              int           // attempt, without what was only estimated
+	death              death
 }
 
 // fate is what the checker knows of a message.

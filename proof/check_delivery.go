@@ -17,7 +17,7 @@ func (c *checker) takeReceived(e *event) {
 	w.received++
 	d := &delivery{
 		number: e.Delivery, fate: f, topic: c.scenario.topic(e.Topic), worker: w, order: w.received,
-		got:     token{attempt: e.Attempt, throttles: e.Throttles, due: e.Due, soon: e.Due, least: e.Attempt},
+		got:     token{attempt: e.Attempt, throttles: e.Throttles, due: e.Due, soon: e.Due, least: e.Attempt, death: e.Death},
 		attempt: e.Attempt, throttles: e.Throttles, first: e.First, due: e.Due, abandoned: e.Abandoned,
 		received: e.At, low: or(e.Until, forever), high: or(e.Until, forever), // or held for as long as its session
 	}
@@ -45,6 +45,10 @@ func (c *checker) account(d *delivery) {
 	f, got := d.fate, d.got
 	if i := c.closest(f, got); i >= 0 {
 		t := f.tokens[i]
+		if t.death != got.death { // it is forgotten
+			t.least = t.death.Attempt
+			f.disturbed++
+		}
 		if !f.doubt {
 			d.due = max(d.due, min(t.due, max(t.soon, got.due)))
 		}
@@ -98,7 +102,7 @@ func (c *checker) same(t, got token) bool {
 	undated := c.scenario.broker == "kafka" && t.due == 0 && t.attempt+t.throttles > 0 // its adapter sets when
 	rounding := c.scenario.pace.rounding
 	due := undated || t.due == got.due || got.due != 0 && t.soon-rounding <= got.due && got.due <= t.due+rounding
-	return t.attempt == got.attempt && t.throttles == got.throttles && due
+	return t.attempt == got.attempt && t.throttles == got.throttles && t.death == got.death && due
 }
 
 // estimated reports whether got may be what a worker of SQS makes of t.
@@ -108,14 +112,21 @@ func (c *checker) same(t, got token) bool {
 // attempt may be too high by each receive that was no failed attempt, never too
 // low, and never the end of the message; and it has the throttles and the due time
 // of the message as it was last copied, or as this worker knew it before. On a
-// FIFO queue runs that do not count wait in place as well, and what waits in the
-// worker is one receive. With sqs.Options.Copies nothing is estimated. See
+// FIFO queue runs that do not count wait in place as well, what waits in the worker
+// is one receive, and of a message that waits for its dead letter another worker
+// does not know that it is dead. With sqs.Options.Copies nothing is estimated. See
 // docs/explanation/sqs.md.
 func (c *checker) estimated(f *fate, t, got token) bool {
 	if c.scenario.broker != "sqs" || c.scenario.copies || got.attempt >= c.attempts(f) {
 		return false
 	}
 	held, strays := 0, c.interruptions(f)+f.unheard+c.unheard(f, t)
+	if t.death != got.death {
+		if !c.scenario.fifo || got.death != (death{}) {
+			return false
+		}
+		t.least = t.death.Attempt
+	}
 	if c.scenario.fifo {
 		strays += f.free
 		for _, d := range f.deliveries {
@@ -178,6 +189,8 @@ func (c *checker) takeStarted(e *event, d *delivery) {
 		c.violate(promiseStale, f.id, "is run by worker %d, which was told at %v that its lease is lost", w.number, d.toldAt)
 	case end > 0 && end+slack < e.At && !late && !c.stormy(): // in which it may stand still
 		c.violate(promiseShutdown, f.id, "is started by worker %d, which was told to stop at %v", w.number, end)
+	case d.isDead():
+		c.violate(promiseAttempts, f.id, "is run although it is dead of %q, and waits for its dead letter", d.got.death.Reason)
 	case d.crashLoop():
 		c.violate(promiseAttempts, f.id, "is run although it was abandoned %d times", d.abandoned)
 	}
@@ -339,7 +352,7 @@ func (c *checker) takeSettling(e *event, d *delivery) {
 		c.mayAck(d)
 	case brokers.Retry:
 		c.mayRetry(d, e)
-		d.maybe = token{attempt: e.Attempt, throttles: e.Throttles, due: e.Due, soon: min(e.Due, e.At+e.Delay), least: e.Attempt - d.excess}
+		d.maybe = token{attempt: e.Attempt, throttles: e.Throttles, due: e.Due, soon: min(e.Due, e.At+e.Delay), least: e.Attempt - d.excess, death: e.Death}
 		c.give(f, d.maybe)
 	case brokers.Release:
 		c.mayRelease(d)
@@ -376,13 +389,15 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 	keeps := e.Attempt == d.attempt && e.Throttles == d.throttles
 	retries := func(j judgement) bool { return j.retries }
 	counts := func(j judgement) bool { return j.retries && j.attempt == e.Attempt && j.throttles == e.Throttles }
-	dies := func(j judgement) bool { return j.dies && j.attempt == e.Attempt }
 	switch {
+	case e.Death.Reason != "":
+		c.diesLater(d, e)
+	case d.isDead():
+		c.violate(promiseLetter, f.id, "is sent to wait for its dead letter, and does not say any more that it is dead of %q", d.got.death.Reason)
 	case keeps && d.runs > 0 && c.near(e.Due, d.dueBefore): // what has failed or waited before is given back so
 		c.mayRelease(d)
 	case d.running:
 		c.violate(promiseSettlement, f.id, "is sent to a retry while its handler runs")
-	case c.diesLater(d, e):
 	case d.runs == 0:
 		asked := c.now
 		if c.scenario.served { // it may have waited behind a settlement that hung
@@ -393,8 +408,6 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 		if !keeps || !early && !(waits && c.mayWait(d)) {
 			c.violate(promiseSettlement, f.id, "is sent to a retry without having been handled")
 		}
-	case d.worker.halting() && slices.ContainsFunc(d.next, dies): // its dead letter could not be published in time
-		f.disturbed++
 	case !slices.ContainsFunc(d.next, retries):
 		c.violate(promiseSettlement, f.id, "is to be retried after %s, attempt %d", outcomeNames[d.last], d.attempt+1)
 	case !slices.ContainsFunc(d.next, counts):
@@ -537,16 +550,13 @@ func (c *checker) takeBuried(e *event) {
 func (c *checker) story(e *event) *delivery {
 	var near *delivery
 	for _, d := range c.fate(e.ID).deliveries {
-		if d.worker.number != e.Worker || d.running || d.settled || d.buried && d.asked > 0 || e.Abandoned != d.abandoned {
+		if d.worker.number != e.Worker || d.running || d.settled || d.buried && d.asked > 0 {
 			continue
 		}
-		if d.runs == 0 && e.Attempt == d.attempt && d.refusedFor(e.Note) {
+		if d.diesOf(death{e.Note, e.Attempt, e.Abandoned}, e.Throttles) {
 			return d
 		}
 		for _, j := range d.next {
-			if j.dies && e.Note == j.reason && e.Attempt == j.attempt && e.Throttles == j.throttles {
-				return d
-			}
 			if j.dies {
 				near = d
 			}
@@ -560,8 +570,30 @@ func (c *checker) story(e *event) *delivery {
 	return nil
 }
 
+// diesOf reports whether d is dead as said: since before it was received, without a
+// run, or of the last one.
+func (d *delivery) diesOf(of death, throttles int) bool {
+	if d.isDead() {
+		return of == d.got.death
+	}
+	if of.Abandoned != d.abandoned {
+		return false
+	}
+	if d.runs == 0 && of.Attempt == d.attempt && d.refusedFor(of.Reason) {
+		return true
+	}
+	return slices.ContainsFunc(d.next, func(j judgement) bool {
+		return j.dies && of.Reason == j.reason && of.Attempt == j.attempt && throttles == j.throttles
+	})
+}
+
+// isDead reports whether d was received as one that waits for its dead letter.
+func (d *delivery) isDead() bool { return d.got.death.Reason != "" }
+
 // refused reports whether d may be dead-lettered without a run.
-func (d *delivery) refused() bool { return d.crashLoop() || d.oversize() || d.exhausted() }
+func (d *delivery) refused() bool {
+	return d.isDead() || d.crashLoop() || d.oversize() || d.exhausted()
+}
 
 func (d *delivery) refusedFor(reason string) bool {
 	switch reason {

@@ -182,6 +182,8 @@ func (c *checker) checkLetter(topic string, m brokers.Message) {
 	case moved:
 	case entry.Reason == "" || entry.ErrorText == "" && whole || entry.Fingerprint == "":
 		c.violate(promiseLetter, m.ID, "does not say why it died: %+v", entry)
+	case strings.Contains(entry.ErrorText, "no dead letter was confirmed"):
+		c.violate(promiseLetter, m.ID, "does not say why it died before it had to wait: %+v", entry)
 	case entry.DeadAt.IsZero() || entry.DeadBy == "" || len(meta.Origin) == 0 && whole:
 		c.violate(promiseLetter, m.ID, "does not say when or where it died: %+v", entry)
 	case failed && (meta.FirstFailedAt.IsZero() || meta.LastFailedAt.Before(meta.FirstFailedAt) || meta.Class == ""):

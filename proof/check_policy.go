@@ -247,8 +247,10 @@ func (c *checker) report(d *delivery, e *event, causes []cause) {
 // delivered, some each second, and what was given back.
 func (c *checker) startPaced(d *delivery, e *event) {
 	const saved, share, floor = 20, 0.1, 1.0
-	again := slices.ContainsFunc(d.next, func(j judgement) bool { return j.split })
-	if d.paid = e.First > 0 && !d.mayProbe && !again; !d.paid {
+	if slices.ContainsFunc(d.next, func(j judgement) bool { return j.split }) {
+		return // in a smaller batch, with the token that it has
+	}
+	if d.paid = e.First > 0 && !d.mayProbe; !d.paid {
 		return
 	}
 	g := c.guards(d)[0]
@@ -281,20 +283,23 @@ func (c *checker) sentToWait(d *delivery, e *event) bool {
 	return waits
 }
 
-// diesLater reports whether e asks for a retry without attempts, of a dead
-// letter that has found no place in its worker.
-func (c *checker) diesLater(d *delivery, e *event) bool {
+// diesLater holds the retry of a dead message, whose dead letter has found no place
+// in its worker or no time: it must say what it is dead of, and leave no attempt to
+// a worker that does not know of deaths. It comes back after as long as it is dead.
+func (c *checker) diesLater(d *delivery, e *event) {
+	const least, first, most = 2 * time.Second, 10 * time.Second, 3 * time.Minute
 	limit := or(d.topic.policy.MaxAttempts, 10)
-	later := func(attempt int) bool { return e.Attempt == max(attempt, limit) }
-	dies := func(j judgement) bool { return j.dies && later(j.attempt) }
-	refused := d.runs == 0 && d.refused() && (later(d.attempt) || d.oversize() && e.Attempt == d.attempt)
-	if !refused && !slices.ContainsFunc(d.next, dies) || d.worker.halting() && e.Due < c.now {
-		return false
+	switch since, slack := max(d.ended, d.received), c.scenario.pace.slack+c.scenario.pace.rounding; {
+	case d.running || !d.diesOf(e.Death, e.Throttles):
+		c.violate(promiseLetter, d.fate.id, "is sent to wait for its dead letter as %+v, the ledger says %+v, or before %+v", e.Death, d.next, d.got.death)
+	case e.Attempt != max(e.Death.Attempt, limit):
+		c.violate(promiseLetter, d.fate.id, "waits for its dead letter with attempt %d of %d, so that another worker may run it", e.Attempt, limit)
+	case d.asked > 0:
+	case c.now < d.due && e.Due == d.due: // still: the broker was asked for no longer delay than it takes
+	case d.worker.halting() && e.Due < c.now:
+	case e.Due < since+least-slack:
+		c.violate(promiseEarly, d.fate.id, "is to be dead-lettered at %v, which is less than %v away", e.Due, least)
+	case e.Due > c.now+min(max(c.now-e.Died, first), most)+slack:
+		c.violate(promiseLate, d.fate.id, "is to be dead-lettered at %v, longer from now than it has been dead, since %v", e.Due, e.Died)
 	}
-	since := max(d.ended, d.received)
-	waits := c.now < d.due && e.Due == d.due // still: the broker was asked for no longer delay than it takes
-	if d.asked == 0 && !waits && (e.Due < since+time.Minute || e.Due > c.now+3*time.Minute+c.scenario.pace.slack) {
-		c.violate(promiseLate, d.fate.id, "is to be dead-lettered at %v, which is not in 1 to 3 minutes", e.Due)
-	}
-	return true
 }

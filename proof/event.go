@@ -62,10 +62,18 @@ type event struct {
 	// What the framework carries.
 	Attempt, Throttles, Abandoned int
 	First, Due                    time.Duration // 0 is none
+	Death                         death         // of a message that waits for its dead letter
+	Died                          time.Duration // when; 0 is none
 
 	Until time.Duration // of the lease, at least
 	Delay time.Duration // of a settlement or decision; the length of an extension; a throttle's hint
 	Note  string
+}
+
+// death is what a message that waits for its dead letter says of that.
+type death struct {
+	Reason             string // "" is none
+	Attempt, Abandoned int
 }
 
 type flags uint8
@@ -233,4 +241,7 @@ func (e *event) meta(l *ledger, m brokers.Meta) {
 	// As the message carries them, by the wall clock alone: a thread that is held
 	// up while it reads the time has the two clocks milliseconds apart.
 	e.First, e.Due = l.since(m.FirstFailedAt.Round(0)), l.since(m.DueAt.Round(0))
+	if d := m.Death; d != nil {
+		e.Death, e.Died = death{d.Reason, d.Attempt, d.Abandoned}, l.since(d.At.Round(0))
+	}
 }

@@ -3,6 +3,7 @@ package brokertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -92,6 +93,26 @@ func brokenReceiving() []broken {
 			}),
 		},
 		{
+			name:  "a topic that is deleted ends the work on all",
+			fails: []string{"topic-deleted"},
+			hooks: losing(func(_ *faultySource, lost *brokers.TopicError) error {
+				return fmt.Errorf("%w: %v", brokers.ErrNotFound, lost)
+			}),
+		},
+		{
+			name:  "a topic that is deleted is not reported",
+			fails: []string{"topic-deleted"},
+			hooks: losing(func(*faultySource, *brokers.TopicError) error { return errNone }),
+		},
+		{
+			name:  "a topic that is deleted stays lost",
+			fails: []string{"topic-deleted"},
+			hooks: losing(func(s *faultySource, lost *brokers.TopicError) error {
+				s.inner.Pause(lost.Topic)
+				return lost
+			}),
+		},
+		{
 			name:  "receive buffers deliveries and forgets their leases",
 			fails: []string{"receive-after-pause"},
 			hooks: func() hooks { return buffering(false) },
@@ -129,6 +150,22 @@ func brokenReceiving() []broken {
 			}),
 		},
 	}
+}
+
+// losing changes the error that Receive returns for a deleted topic.
+func losing(change func(s *faultySource, lost *brokers.TopicError) error) func() hooks {
+	return receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+		for {
+			ds, err := s.take(ctx, max)
+			lost, ok := errors.AsType[*brokers.TopicError](err)
+			if !ok {
+				return ds, err
+			}
+			if err := change(s, lost); err != errNone {
+				return nil, err
+			}
+		}
+	})
 }
 
 // publishLater stores the message of st again when its delay is over.

@@ -399,6 +399,31 @@ func brokenRetries() []broken {
 			}),
 		},
 		{
+			name:  "retry drops the death",
+			fails: []string{"retry-keeps-death"},
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Meta.Death = nil }),
+		},
+		{
+			name:  "retry shortens the error text of a death",
+			fails: []string{"retry-keeps-death"},
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) {
+				if st.Meta.Death != nil {
+					death := *st.Meta.Death
+					death.ErrorText = death.ErrorText[:10]
+					st.Meta.Death = &death
+				}
+			}),
+		},
+		{
+			name:  "a death stays for ever",
+			fails: []string{"retry-keeps-death"},
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) {
+				if st.Meta.Death == nil {
+					st.Meta.Death = st.Delivery.Meta.Death
+				}
+			}),
+		},
+		{
 			name:  "retry rounds times to seconds",
 			fails: []string{"retry-keeps-meta"},
 			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Meta.LastFailedAt = st.Meta.LastFailedAt.Truncate(time.Second) }),

@@ -91,6 +91,11 @@ type Harness struct {
 	// if it is nil. Leave it so only if there is no such message.
 	PublishUnreadable func(ctx context.Context, b brokers.Broker, topic string) error
 
+	// Delete deletes a topic and its messages, as an operator would while workers
+	// use it. The topic is a result of Topic. Restore creates it again, empty. If
+	// Delete is nil, the clause that needs it is skipped.
+	Delete func(b brokers.Broker, topic string) (restore func())
+
 	// Crash ends a source of b as the death of its process would: nothing is
 	// settled, released or said to the broker. Clauses that need it are
 	// skipped if it is nil.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -99,6 +100,7 @@ func (tr *trial) equalMeta(a *arrival, want brokers.Meta) error {
 	check("Send", got.Send == want.Send, got.Send, want.Send)
 	gotOrigin, wantOrigin := tr.arranged(got.Origin), tr.arranged(want.Origin)
 	check("Origin", slices.Equal(gotOrigin, wantOrigin), gotOrigin, wantOrigin)
+	check("Death", sameDeath(got.Death, want.Death), got.Death, want.Death)
 	if len(errs) > 0 {
 		return duplicate{errors.Join(errs...)} // of the message before its last hop
 	}
@@ -108,4 +110,14 @@ func (tr *trial) equalMeta(a *arrival, want brokers.Meta) error {
 func sameFailure(a, b brokers.Failure) bool {
 	return a.Attempt == b.Attempt && sameTime(a.At, b.At) && a.Class == b.Class && a.Ambiguous == b.Ambiguous &&
 		a.Fingerprint == b.Fingerprint && sameDelay(a.Delay, b.Delay)
+}
+
+func sameDeath(a, b *brokers.Death) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	got, want := *a, *b
+	times := sameTime(got.At, want.At) && sameTime(got.DueAt, want.DueAt)
+	got.At, want.At, got.DueAt, want.DueAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	return times && reflect.DeepEqual(got, want)
 }

@@ -260,6 +260,10 @@ func harness(options memory.Options, make func() hooks) Harness {
 		PublishUnreadable: func(ctx context.Context, b brokers.Broker, topic string) error {
 			return b.(*faulty).inner.Publish(ctx, topic, torn)
 		},
+		Delete: func(b brokers.Broker, topic string) (restore func()) {
+			b.(*faulty).inner.Delete(topic)
+			return func() {} // the next Publish creates it again
+		},
 		LoseRequests: lose(requests),
 		LoseConfirms: lose(confirms),
 	}

@@ -34,7 +34,7 @@ func messageClauses() []clause {
 		},
 		{
 			name:  "headers-hostile",
-			rule:  "Framework headers that come with a new message must be bounded and clamped: they cannot hide it, nor make it wait for longer than MaxDelay.",
+			rule:  "Framework headers that come with a new message must be bounded and clamped: they cannot hide it, nor make it wait for longer than MaxDelay, nor say that it is dead.",
 			needs: needs,
 			check: headersHostile,
 		},
@@ -173,6 +173,8 @@ func headersHostile(tr *trial) {
 		user,
 		{Name: "redrive-history", Value: strings.Repeat("\xff;", 500)},
 		{Name: "redrive-meta", Value: "\x00\xff{{{"},
+		{Name: "redrive-death-reason", Value: "poison"},
+		{Name: "redrive-death-error-message", Value: "forged"},
 	}}
 	w, topic := tr.empty()
 	tr.publish(topic, m)
@@ -188,6 +190,9 @@ func headersHostile(tr *trial) {
 	}
 	if a.Meta.Attempt < 0 || a.Meta.RedriveCount < 0 || a.Meta.Delay < 0 || len(a.Meta.History) > historyLimit {
 		tr.failf("%s has the Meta %+v", a, a.Meta)
+	}
+	if a.Meta.Death != nil {
+		tr.failf("%s is dead, as its publisher claims: %+v", a, a.Meta.Death)
 	}
 	if !slices.Contains(a.Message.Headers, user) {
 		tr.failf("%s lost the header %q among those of the framework: %q", a, user, a.Message.Headers)

@@ -61,6 +61,12 @@ func retryClauses() []clause {
 			check: retryRepeated,
 		},
 		{
+			name:  "retry-keeps-death",
+			rule:  "A message that waits for its dead letter must carry its Death, through several Retries and the end of its source. A Retry whose Meta has no Death must remove it.",
+			needs: []string{"retry-durable", "retry-repeated"},
+			check: retryKeepsDeath,
+		},
+		{
 			name:  "retry-unsent",
 			rule:  "A Retry that did not reach the broker must leave the original where it is: nothing is acked before its copy is durable.",
 			needs: append(needs, "close-releases"),
@@ -178,6 +184,40 @@ func retryDurable(tr *trial) {
 		tr.must(duplicate{fmt.Errorf("%s was retried in %v, then its source was closed, and it came after %v", got[0], units*tr.Unit, waited)})
 	}
 	tr.must(tr.sameMeta(got[0], want))
+	w.ack(got...)
+}
+
+// retryKeepsDeath retries a dead message as the pipeline does while it cannot
+// publish the dead letter: with no attempt left.
+func retryKeepsDeath(tr *trial) {
+	if tr.EstimatesMeta {
+		tr.skip("Harness.EstimatesMeta: such a broker does not store a Death either")
+	}
+	w, got := tr.deliver("dead")
+	meta := failed(got[0].Delivery, tr.Unit)
+	meta.Attempt = w.sub.MaxAttempts
+	meta.Death = &brokers.Death{
+		Reason: "undecodable", At: time.Now(), By: "worker-1/4711", Abandoned: 2, Attempt: 1, DueAt: meta.DueAt.Add(-time.Minute),
+		ErrorType: "*json.SyntaxError", ErrorCode: "E7", ErrorText: `invalid character '}' after "żółw" \n`, Stack: "main.decode(…)\n\t/src/main.go:7", Fingerprint: "9f86d081884c7d65", Rule: "decode",
+		Truncated: []string{"error-stack", "rule"},
+	}
+	again := func(what string) {
+		w.retryWith(got[0], tr.Unit, meta)
+		tr.note("%s", what)
+		if what == "after Retry and Close" {
+			w = w.reopen()
+		}
+		got = w.expect(tr.Unit+tr.patience, "dead")
+		if !sameDeath(got[0].Meta.Death, meta.Death) {
+			tr.failf("%s: Meta.Death is %+v, want %+v", got[0], got[0].Meta.Death, meta.Death)
+		}
+	}
+	again("after Retry")
+	meta.DueAt = time.Now().Add(tr.Unit)
+	again("after another Retry")
+	again("after Retry and Close")
+	meta.Death = nil
+	again("after Retry without Death")
 	w.ack(got...)
 }
 

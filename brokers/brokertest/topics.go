@@ -39,6 +39,14 @@ func topicClauses() []clause {
 			needs: append(needs, "lease-ends", "share-once"),
 			check: shareIdle,
 		},
+		{
+			name: "topic-deleted",
+			rule: "A topic that is deleted while a source receives from it must stop no other topic: Receive must name it with a *brokers.TopicError, " +
+				"and must receive from it again when it is created again. The same holds for the only topic of a source.",
+			long:  true,
+			needs: append(needs, "topics-all", "topics-own", "topics-fair", "share-once"),
+			check: topicDeleted,
+		},
 	}
 }
 
@@ -92,6 +100,33 @@ func topicsFair(tr *trial) {
 		tr.publish(busy, text(fmt.Sprintf("more %d", n))...)
 	}
 	tr.failf("%d messages came from %q, and none from %q, where one was waiting from the start", most, busy, calm)
+}
+
+// topicDeleted deletes one of two topics, and the only topic of another source.
+func topicDeleted(tr *trial) {
+	if tr.Delete == nil {
+		tr.skip("the harness cannot delete a topic (Harness.Delete)")
+	}
+	gone, other, only := tr.Topic("orders"), tr.Topic("refunds"), tr.Topic("invoices")
+	both, alone := tr.open(gone, other), tr.open(only)
+	for w, topic := range map[*worker]string{both: gone, alone: only} {
+		tr.publish(topic, text("before, to "+topic)...)
+		w.consume(tr.patience, "before, to "+topic)
+		w.quiet(tr.Unit)
+	}
+	restore, restoreOnly := tr.Delete(tr.broker, gone), tr.Delete(tr.broker, only)
+	tr.note("after %q and %q were deleted", gone, only)
+	tr.publish(other, text("beside")...)
+	both.consume(both.soon(), "beside")
+	tr.together(func() { both.loses(gone) }, func() { alone.loses(only) })
+	tr.publish(other, text("still beside")...)
+	both.consume(both.soon(), "still beside")
+	restore()
+	restoreOnly()
+	tr.note("after %q and %q were deleted and created again", gone, only)
+	tr.publish(gone, text("again")...)
+	tr.publish(only, text("again alone")...)
+	tr.together(func() { both.consume(tr.patience, "again") }, func() { alone.consume(tr.patience, "again alone") })
 }
 
 // shareOnce works off one topic with two sources at the same time.

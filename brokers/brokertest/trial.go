@@ -240,7 +240,7 @@ func (tr *trial) subscribeWith(ctx context.Context, sub brokers.Subscription) *w
 	if o.src == nil {
 		tr.failf("%s returned neither a source nor an error", what)
 	}
-	w := &worker{tr: tr, src: o.src, sub: sub, caps: o.src.Capabilities(), max: 10}
+	w := &worker{tr: tr, src: o.src, sub: sub, caps: o.src.Capabilities(), max: 10, losses: make(map[string]bool)}
 	tr.workers = append(tr.workers, w)
 	return w
 }

@@ -23,6 +23,7 @@ type worker struct {
 	pending <-chan received // the Receive under way
 	inbox   []*arrival      // received, but not yet due or not yet taken
 	failure error           // of the last Receive that returned before its time
+	losses  map[string]bool // topics for which Receive has returned a *brokers.TopicError
 }
 
 // received is what one Receive returned.
@@ -131,6 +132,9 @@ func (w *worker) take(r received, wake time.Time) {
 	if errors.Is(r.err, brokers.ErrClosed) || errors.Is(r.err, brokers.ErrMisconfigured) {
 		w.tr.failf("source.Receive from %q: %w", w.sub.Topics, r.err)
 	}
+	if lost, ok := errors.AsType[*brokers.TopicError](r.err); ok {
+		w.losses[lost.Topic] = true
+	}
 	if time.Now().Before(wake) {
 		w.failure = r.err
 		if len(r.ds) == 0 {
@@ -209,6 +213,17 @@ func (w *worker) stray(a *arrival) {
 		w.ack(a)
 	case tr.Virtual: // elsewhere, a duplicate of a message in hand
 		tr.failf("%s was received although it is held already", a)
+	}
+}
+
+// loses demands that Receive reports the loss of a topic.
+func (w *worker) loses(topic string) {
+	until := deadline(w.tr.patience)
+	for !w.losses[topic] {
+		if !time.Now().Before(until) {
+			w.tr.failf("source.Receive from %q has not returned a *brokers.TopicError of %q within %v", w.sub.Topics, topic, w.tr.patience)
+		}
+		w.fetch(earlier(until, deadline(w.tr.Unit)))
 	}
 }
 

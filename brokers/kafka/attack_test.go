@@ -286,26 +286,27 @@ func TestAttackCompressedMessageGoesBack(t *testing.T) {
 		record record
 		most   int // bytes of its batch
 	}{
-		"zeros":                {record{key: []byte("k"), value: make([]byte, 3<<20), headers: headers}, 2000},
+		"zeros":                {record{key: []byte("k"), value: make([]byte, 3<<20), headers: headers}, 4000},
 		"text":                 {record{key: []byte{}, value: bytes.Repeat([]byte(`{"order":17,"customer":"a","lines":[1,2,3]}`), 50_000), headers: headers}, 10_000},
 		"what is not smaller":  {record{value: random}, record{value: random}.size()},
 		"nothing":              {record{}, record{}.size()},
 		"no value, but a head": {record{headers: headers}, record{headers: headers}.size()},
 	} {
-		var c compressor
-		batch := c.batchOf(tt.record, time.UnixMilli(stubTime))
-		if len(batch) > tt.most {
-			t.Errorf("%s: a batch of %d bytes, at most %d are allowed", name, len(batch), tt.most)
-		}
-		got, err := readBatches(0, batch)
-		if err != nil || len(got.records) != 1 || got.next != 1 {
-			t.Errorf("%s: %d records, %v", name, len(got.records), err)
-			continue
-		}
-		r := got.records[0]
-		if !bytes.Equal(r.value, tt.record.value) || (r.value == nil) != (tt.record.value == nil) || !bytes.Equal(r.key, tt.record.key) || (r.key == nil) != (tt.record.key == nil) ||
-			fmt.Sprintf("%#v", r.headers) != fmt.Sprintf("%#v", tt.record.headers) || r.time.UnixMilli() != stubTime {
-			t.Errorf("%s: it came as %.200v", name, *r)
+		for _, codec := range []compress.Compression{compress.None, compress.Gzip, compress.Zstd} {
+			batch := batchOf(tt.record.appendTo(nil), codec, time.UnixMilli(stubTime))
+			if codec != compress.None && len(batch) > tt.most {
+				t.Errorf("%s, %s: a batch of %d bytes, at most %d are allowed", name, codec, len(batch), tt.most)
+			}
+			got, err := readBatches(0, batch)
+			if err != nil || len(got.records) != 1 || got.next != 1 {
+				t.Errorf("%s, %s: %d records, %v", name, codec, len(got.records), err)
+				continue
+			}
+			r := got.records[0]
+			if !bytes.Equal(r.value, tt.record.value) || (r.value == nil) != (tt.record.value == nil) || !bytes.Equal(r.key, tt.record.key) || (r.key == nil) != (tt.record.key == nil) ||
+				fmt.Sprintf("%#v", r.headers) != fmt.Sprintf("%#v", tt.record.headers) || r.time.UnixMilli() != stubTime {
+				t.Errorf("%s, %s: it came as %.200v", name, codec, *r)
+			}
 		}
 	}
 }
@@ -318,7 +319,7 @@ func TestAttackRefusedBatchIsCompressed(t *testing.T) {
 		defer p.close(t.Context())
 		alone := 0
 		s.answer = answering(func(req *produce.Request) protocol.Message {
-			if req.Topics[0].Partitions[0].RecordSet.Attributes.Compression() != compress.Zstd {
+			if codecIn(req) != compress.Gzip {
 				return produced(req, int16(kafka.MessageSizeTooLarge))
 			}
 			alone++
@@ -332,6 +333,104 @@ func TestAttackRefusedBatchIsCompressed(t *testing.T) {
 			t.Errorf("%v, stored %d times", errs, alone)
 		}
 	})
+}
+
+func codecIn(req *produce.Request) compress.Compression {
+	return req.Topics[0].Partitions[0].RecordSet.Attributes.Compression()
+}
+
+// The producer compresses a record only to fit its topic, and uses zstd only if
+// gzip is too large. After a refusal it sends only a smaller batch.
+func TestCodecsInTurn(t *testing.T) {
+	const none, gzip, zstd = compress.None, compress.Gzip, compress.Zstd
+	small, large := make([]byte, batchBytes-1000), make([]byte, batchBytes)
+	for name, tt := range map[string]struct {
+		value   []byte
+		refused []compress.Compression // codecs that the topic refuses
+		want    []compress.Compression // codecs that are sent, in turn
+		err     error
+	}{
+		"fits":                            {small, nil, []compress.Compression{none}, nil},
+		"fits as gzip":                    {small, []compress.Compression{none}, []compress.Compression{none, gzip}, nil},
+		"fits as zstd":                    {small, []compress.Compression{none, gzip}, []compress.Compression{none, gzip, zstd}, nil},
+		"fits never":                      {small, []compress.Compression{none, gzip, zstd}, []compress.Compression{none, gzip, zstd}, brokers.ErrRefused},
+		"most topics refuse it":           {large, nil, []compress.Compression{gzip}, nil},
+		"is not smaller":                  {noise(batchBytes), nil, []compress.Compression{none}, nil},
+		"is not smaller, and is too much": {noise(batchBytes), []compress.Compression{none}, []compress.Compression{none}, brokers.ErrRefused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onStub(t, func(t *testing.T, s *stub, _ *client) {
+				p := s.producer()
+				defer p.close(t.Context())
+				var sent []compress.Compression
+				s.answer = answering(func(req *produce.Request) protocol.Message {
+					sent = append(sent, codecIn(req))
+					if slices.Contains(tt.refused, codecIn(req)) {
+						return produced(req, int16(kafka.MessageSizeTooLarge))
+					}
+					return produced(req, 0)
+				})
+				errs := p.produce(t.Context(), []outgoing{{topic: "orders", partition: byKey, record: record{value: tt.value}}})
+				if err := errors.Join(errs...); !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) || !slices.Equal(sent, tt.want) {
+					t.Errorf("sent as %v, want %v; %v", sent, tt.want, err)
+				}
+			})
+		})
+	}
+}
+
+// On a real broker: large messages, in a dead-letter topic with the broker's default
+// limit, have a codec that every client reads, unless only zstd makes them fit.
+func TestCodecsOnABroker(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		dead := uniqueName("dead")
+		s.create(dead, 1, nil)
+		b, _ := s.broker()
+		for name, tt := range map[string]struct {
+			body []byte
+			want compress.Compression
+		}{
+			"over 500,000 bytes":   {make([]byte, 600_000), compress.None},
+			"over 1,000,000 bytes": {make([]byte, 3<<20), compress.Gzip},
+			"far repetitions":      {bytes.Repeat(noise(400_000), 5), compress.Zstd},
+		} {
+			errs := b.producer.produce(withinTime(s.T), []outgoing{{topic: dead, partition: byKey, record: record{value: tt.body}}})
+			if errs != nil {
+				s.Errorf("%s: %v", name, errs)
+				continue
+			}
+			at := partition{dead, 0}
+			bounds, err := s.admin.bounds(withinTime(s.T), []partition{at})
+			if err != nil {
+				s.Fatal(err)
+			}
+			if got := s.codecAt(at, bounds[at].last-1); got != tt.want {
+				s.Errorf("%s: the codec in the log is %s, want %s", name, got, tt.want)
+			}
+		}
+	})
+}
+
+// codecAt returns the codec of the batch that the log has at an offset.
+func (s *scene) codecAt(p partition, offset int64) compress.Compression {
+	s.Helper()
+	ctx := withinTime(s.T)
+	var batch kmsg.RecordBatch
+	err := retry(ctx, func() error {
+		res, err := s.admin.RoundTrip(ctx, s.admin.addr, &fetchRequest{partition: p, offset: offset, maxBytes: 8 << 20, wait: time.Second})
+		if err != nil {
+			return err
+		}
+		found, err := res.(*fetchAnswer).partition()
+		if err != nil {
+			return err
+		}
+		return batch.ReadFrom(found.RecordBatches)
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return compress.Compression(batch.Attributes & codecMask)
 }
 
 // On a real broker: a bomb, good ones around it, and a message that its producer

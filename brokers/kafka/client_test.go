@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -522,6 +524,29 @@ func TestTLSErrors(t *testing.T) {
 	}
 }
 
+// A broker does not say whether its listener wants TLS or a login: it ends the
+// connection. The hint names the options that may be wrong.
+func TestHint(t *testing.T) {
+	for name, tt := range map[string]struct {
+		options clientOptions
+		err     error
+		want    string // "" for the error as it is
+	}{
+		"neither":       {clientOptions{}, io.EOF, "if it wants a login, set Options.SASL, and if it wants TLS, set Options.TLS"},
+		"TLS":           {clientOptions{tls: &tls.Config{}}, io.ErrUnexpectedEOF, "if it wants a login, set Options.SASL, and if it speaks no TLS, leave Options.TLS out"},
+		"a login":       {clientOptions{sasl: plain.Mechanism{}}, io.EOF, "answer: if it wants TLS, set Options.TLS"},
+		"both":          {clientOptions{tls: &tls.Config{}, sasl: plain.Mechanism{}}, io.EOF, "answer: if it speaks no TLS, leave Options.TLS out"},
+		"an answer":     {clientOptions{}, kafka.SASLAuthenticationFailed, ""},
+		"no connection": {clientOptions{}, syscall.ECONNREFUSED, ""},
+		"no error":      {clientOptions{}, nil, ""},
+	} {
+		err := newClient(tt.options).hint(tt.err)
+		if !errors.Is(err, tt.err) || tt.want != "" && !strings.Contains(err.Error(), tt.want) || tt.want == "" && err != tt.err {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
 func TestNothingStaysAfterClose(t *testing.T) {
 	onStub(t, func(t *testing.T, s *stub, c *client) {
 		s.log = []rawBatch{{records: numbered(0, 1)}}
@@ -649,6 +674,105 @@ func TestProduceAfterAnOldLayout(t *testing.T) {
 		if errs := p.produce(t.Context(), []outgoing{{topic: "new", partition: byKey}, {topic: "orders", partition: byKey}}); errs != nil {
 			t.Errorf("to a new topic: %v", errs)
 		}
+	})
+}
+
+// Publish waits for a topic that was created a moment ago, and stores no message
+// twice. If the topic stays unknown, Publish returns ErrNotFound, as before. No
+// other topic waits meanwhile.
+func TestPublishWaitsForANewTopic(t *testing.T) {
+	for name, tt := range map[string]struct {
+		there, timeout, call time.Duration // until the topic is known; timeout of the caller; Options.CallTimeout
+		want                 error
+		least, most          time.Duration // that Publish takes
+	}{
+		"at once":                {0, time.Minute, 0, nil, 0, 0},
+		"after 3 s":              {3 * time.Second, time.Minute, 0, nil, 3 * time.Second, 5 * time.Second},
+		"never":                  {time.Hour, time.Minute, 0, brokers.ErrNotFound, 3 * time.Second, 5 * time.Second},
+		"the caller's end":       {time.Hour, 2 * time.Second, 0, brokers.ErrNotFound, time.Second, 2 * time.Second},
+		"the end of CallTimeout": {time.Hour, time.Minute, time.Second, brokers.ErrNotFound, 500 * time.Millisecond, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onStub(t, func(t *testing.T, s *stub, _ *client) {
+				b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial, CallTimeout: tt.call})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer b.Close(t.Context())
+				began := time.Now()
+				stored := make(map[string]int)
+				s.answer = func(m protocol.Message, _ int) (protocol.Message, error) {
+					switch req := m.(type) {
+					case *metadata.Request:
+						s.mu.Lock()
+						defer s.mu.Unlock()
+						if time.Since(began) >= tt.there {
+							s.topics["new"] = 1
+						}
+					case *produce.Request:
+						s.mu.Lock()
+						defer s.mu.Unlock()
+						for topic := req.Topics[0]; ; stored[topic.Topic]++ {
+							if _, err := topic.Partitions[0].RecordSet.Records.ReadRecord(); err != nil {
+								return produced(req, 0), nil
+							}
+						}
+					}
+					return nil, nil
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), tt.timeout)
+				defer cancel()
+				beside := make(chan time.Duration, 1)
+				go func() {
+					if err := b.Publish(ctx, "orders", brokers.Message{Body: []byte("beside")}); err != nil {
+						t.Errorf("beside: %v", err)
+					}
+					beside <- time.Since(began)
+				}()
+				err = b.Publish(ctx, "new", brokers.Message{Body: []byte("a")}, brokers.Message{Body: make([]byte, aloneBytes)})
+				took := time.Since(began)
+				if !errors.Is(err, tt.want) || (err == nil) != (tt.want == nil) || errors.Is(err, brokers.ErrUnknownOutcome) {
+					t.Errorf("Publish: %v, want %v", err, tt.want)
+				}
+				if took < tt.least || took > tt.most+200*time.Millisecond {
+					t.Errorf("Publish took %v, want %v to %v", took, tt.least, tt.most)
+				}
+				if d := <-beside; d > 100*time.Millisecond || stored["orders"] != 1 {
+					t.Errorf("beside: stored %d times after %v", stored["orders"], d)
+				}
+				if want := map[bool]int{true: 2}[tt.want == nil]; stored["new"] != want {
+					t.Errorf("%d messages are stored, want %d", stored["new"], want)
+				}
+			})
+		})
+	}
+}
+
+// On a real broker: several programs create topics, and each publishes to its new
+// topic at once without an error.
+func TestPublishRightAfterCreation(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		ctx := withinTime(s.T)
+		var programs sync.WaitGroup
+		for range 5 {
+			b, _ := s.broker()
+			programs.Go(func() {
+				for range 5 {
+					topic := uniqueName("new")
+					errs, err := s.admin.createTopics(ctx, false, kafka.TopicConfig{Topic: topic, NumPartitions: 12, ReplicationFactor: 1})
+					if err == nil {
+						err = errs[topic]
+					}
+					if err == nil {
+						err = b.Publish(ctx, topic, brokers.Message{Key: "k", Body: []byte("x")})
+					}
+					if err != nil {
+						s.Error(err)
+					}
+				}
+			})
+		}
+		programs.Wait()
 	})
 }
 

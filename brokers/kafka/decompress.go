@@ -185,21 +185,3 @@ func (d *decompressor) fromSnappy(src []byte, most int) ([]byte, error) {
 	}
 	return out, nil
 }
-
-// compressor makes batches smaller.
-type compressor struct {
-	once sync.Once
-	zstd *zstd.Encoder
-}
-
-// window is how far back the compressor looks for repetitions. The library takes
-// a few times as much memory.
-const window = 4 << 20
-
-// compress returns src as zstd, which all brokers of Kafka 2.1 and newer take.
-func (c *compressor) compress(src []byte) []byte {
-	c.once.Do(func() { // no option is wrong
-		c.zstd, _ = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window), zstd.WithLowerEncoderMem(true))
-	})
-	return c.zstd.EncodeAll(src, nil)
-}

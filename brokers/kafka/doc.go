@@ -21,8 +21,8 @@
 //     jump.
 //   - A batch that becomes more than Options.MaxDecompressed costs no more memory
 //     than that, and stops nothing: a delivery that is Unreadable stands for it.
-//   - A message that its producer compressed fits the topics for copies: what is
-//     large is compressed there, too.
+//   - A message that its producer compressed fits the topics for copies: a copy
+//     that is too large is compressed, too, with gzip if that is enough.
 //
 // It does not promise order: a retry that waits in the broker is overtaken. Nor
 // exactly once: what is settled is committed every 200 ms, and what a worker has

@@ -124,7 +124,7 @@ func fixOf(code kafka.Error) string {
 	case kafka.SASLAuthenticationFailed, kafka.IllegalSASLState:
 		return "check user and password, and the mechanism, in Options.SASL"
 	case kafka.UnsupportedSASLMechanism:
-		return "the broker offers no such mechanism: change Options.SASL, or sasl.enabled.mechanisms there"
+		return "the broker offers no such mechanism: change the mechanism in Options.SASL, or sasl.enabled.mechanisms there"
 	case kafka.InvalidReplicationFactor:
 		return "the cluster has fewer brokers than replicas are asked for"
 	case kafka.InvalidPartitionNumber, kafka.InvalidReplicaAssignment, kafka.InvalidConfiguration, kafka.PolicyViolation:

@@ -33,6 +33,9 @@ const (
 	// be there again.
 	watchPace = 5 * time.Second
 
+	// missedPace is the least time between two reports of a missing topic.
+	missedPace = 15 * time.Second
+
 	// lastCommit bounds the commit at the end of a generation.
 	lastCommit = 3 * time.Second
 )
@@ -290,9 +293,16 @@ func (g *generation) watch(ctx context.Context, led map[string]int) {
 			switch {
 			case !state.missing && state.partitions != assigned:
 				g.end(fmt.Errorf("the topic %q has %d partitions now", name, state.partitions))
-			case state.missing && !before[name].missing && slices.Contains(own, name):
+			case !state.missing:
+				delete(s.missed, name)
+			case slices.Contains(own, name) && time.Since(s.missed[name]) >= missedPace:
 				delete(s.plan.known, name) // what comes back is read from its first record
-				s.alarm(fmt.Errorf("the topic %q does not exist any more: what it had is lost, and it is read again when it is there again", name))
+				s.missed[name] = time.Now()
+				err := fmt.Errorf("the topic %q does not exist any more, and its records are lost: create it again, and it is read within seconds", name)
+				if s.topics[name] { // and not a delay topic
+					err = &brokers.TopicError{Topic: name, Err: err}
+				}
+				s.alarm(err)
 			}
 		}
 	}

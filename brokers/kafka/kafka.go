@@ -255,7 +255,9 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 
 // Publish stores msgs in topic, which must exist, and returns when all replicas
 // in sync have them. Messages with a Key go to the partition that the Java
-// client chooses for it, others are spread. Errors are *brokers.PublishError.
+// client chooses for it, others are spread. Publish waits for a topic that was
+// created a moment ago, for up to 5 s or Options.CallTimeout if that is less.
+// Errors are *brokers.PublishError.
 func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
 	limit := b.options.MessageLimit
 	if b.hasDeadLetters(topic) {
@@ -269,7 +271,7 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 		}
 		return outgoing{topic: topic, partition: byKey, record: r}, err
 	}
-	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.producer.produce(ctx, out) })
+	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.producer.publish(ctx, out) })
 }
 
 // Return stores msgs in the delay topic of group for short delays, where they are

@@ -101,15 +101,22 @@ func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 		s.waitFor("the error after the topic was deleted", func() bool {
 			_, more := w.drain(100 * time.Millisecond)
 			errs = append(errs, more...)
-			return anyContains(errs, "does not exist")
+			return anyContains(errs, "does not exist any more")
 		})
 		if w.current() != before {
 			s.Error("the generation has changed because a topic is missing")
 		}
+		lost := 0
 		for _, err := range errs {
 			if errors.Is(err, brokers.ErrMisconfigured) {
 				s.Errorf("an error that ends the source: %v", err)
 			}
+			if gone, is := errors.AsType[*brokers.TopicError](err); is && gone.Topic == s.topic {
+				lost++
+			}
+		}
+		if lost != 1 {
+			s.Errorf("%d errors name the lost topic, want 1 for now", lost)
 		}
 		w2 := s.open(func(sub *brokers.Subscription) { sub.Topics = []string{other} }) // the group changes meanwhile
 		s.waitFor("the group to change", func() bool { return w2.current() != nil })

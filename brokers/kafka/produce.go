@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/compress"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -28,6 +30,10 @@ const (
 
 	byKey    = -1
 	anywhere = -2
+
+	// newTopic is how long publish waits at most for a topic that the cluster does
+	// not know.
+	newTopic = 5 * time.Second
 )
 
 // outgoing is a record to store in a topic.
@@ -40,9 +46,8 @@ type outgoing struct {
 // producer stores records, with the confirmation of all replicas in sync. It
 // has connections of its own.
 type producer struct {
-	client     *client
-	writer     *kafka.Writer
-	compressor compressor
+	client *client
+	writer *kafka.Writer
 
 	mu     sync.Mutex
 	closed bool
@@ -107,6 +112,35 @@ func (p *producer) produce(ctx context.Context, out []outgoing) []error {
 	return errs
 }
 
+// publish is produce for topics that not every broker knows yet: it waits for a
+// topic that was just created, up to newTopic and up to the timeout of one call.
+// It returns one error per entry, or nil.
+func (p *producer) publish(ctx context.Context, out []outgoing) []error {
+	errs := p.produce(ctx, out)
+	over := time.Now().Add(min(newTopic, p.client.options.timeout))
+	for pause := newcomerPause / 2; ; pause = min(2*pause, time.Second) {
+		var missed []int
+		for i, err := range errs {
+			if errors.Is(err, kafka.UnknownTopicOrPartition) {
+				missed = append(missed, i)
+			}
+		}
+		if len(missed) == 0 || time.Now().Add(pause).After(over) || !rest(ctx, pause) {
+			return errs
+		}
+		again := make([]outgoing, len(missed))
+		for n, i := range missed {
+			again[n] = out[i]
+		}
+		later := p.produce(ctx, again)
+		for n, i := range missed {
+			if errs[i] = nil; later != nil {
+				errs[i] = later[n]
+			}
+		}
+	}
+}
+
 func (p *producer) enter(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,7 +179,7 @@ func (p *producer) produceTo(ctx context.Context, topic string, out []outgoing, 
 		if err != nil {
 			errs[i] = err
 		}
-		if isTooLarge(errs[i]) {
+		if isUnfit(errs[i]) {
 			alone = append(alone, i) // the topic's limit is for the batch, which was not compressed
 		}
 	}
@@ -170,12 +204,33 @@ func notStarted(err error, indexes []int, errs []error) error {
 	return nil
 }
 
-// produceAlone stores one record in a batch of its own. It is compressed if that
-// helps: what its producer has compressed may fit no topic otherwise.
-func (p *producer) produceAlone(ctx context.Context, o outgoing) error {
-	batch := p.compressor.batchOf(o.record, time.Now())
+// produceAlone stores one record in a batch of its own. It compresses the record
+// only to fit the topic. The limit of a topic is for the batch as it is sent, so
+// the copy of a compressed message may not fit otherwise. Gzip comes first, as
+// every client reads it without another package. Zstd takes less room.
+func (p *producer) produceAlone(ctx context.Context, o outgoing) (err error) {
+	records := o.record.appendTo(nil)
+	refused := math.MaxInt // bytes of the smallest batch that was refused
+	for _, codec := range []compress.Compression{compress.None, compress.Gzip, compress.Zstd} {
+		if codec == compress.None && o.record.size() > batchBytes {
+			continue // most topics refuse it
+		}
+		batch := batchOf(records, codec, time.Now())
+		if len(batch) >= refused {
+			continue
+		}
+		if err = p.send(ctx, o, batch); !isOversize(err) {
+			return err
+		}
+		refused = len(batch)
+	}
+	return &tooLargeError{batch: refused, err: err}
+}
+
+// send stores a batch with the record of o.
+func (p *producer) send(ctx context.Context, o outgoing, batch []byte) error {
 	size := binary.BigEndian.AppendUint32(nil, uint32(len(batch)))
-	err := retry(ctx, func() error {
+	return retry(ctx, func() error {
 		topics, err := p.client.calls.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{o.topic}})
 		if err != nil {
 			return err
@@ -199,10 +254,6 @@ func (p *producer) produceAlone(ctx context.Context, o outgoing) error {
 		}
 		return res.Error
 	})
-	if isTooLarge(err) {
-		err = &tooLargeError{batch: len(batch), err: err}
-	}
-	return err
 }
 
 // tooLargeError says how large a record is as the broker counts it.
@@ -217,21 +268,33 @@ func (e *tooLargeError) Error() string {
 
 func (e *tooLargeError) Unwrap() error { return e.err }
 
-// batchOf is a batch of one record, in the format of Kafka since 0.11.
-func (c *compressor) batchOf(r record, made time.Time) []byte {
+// batchOf is a batch of one record, in the format of Kafka since 0.11. It is
+// compressed only if that makes it smaller.
+func batchOf(records []byte, codec compress.Compression, made time.Time) []byte {
 	ms := made.UnixMilli()
 	b := kmsg.RecordBatch{
 		PartitionLeaderEpoch: -1, Magic: 2, FirstTimestamp: ms, MaxTimestamp: ms,
-		ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: 1, Records: r.appendTo(nil),
+		ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: 1, Records: records,
 	}
-	if smaller := c.compress(b.Records); len(smaller) < len(b.Records) {
-		b.Records, b.Attributes = smaller, int16(kafka.Zstd)
+	if smaller := compressed(records, codec); len(smaller) < len(records) {
+		b.Records, b.Attributes = smaller, int16(codec)
 	}
 	raw := b.AppendTo(make([]byte, 0, len(b.Records)+batchHead))
 	const length, sum, summed = 8, 17, 21
 	binary.BigEndian.PutUint32(raw[length:], uint32(len(raw)-length-4))
 	binary.BigEndian.PutUint32(raw[sum:], crc32.Checksum(raw[summed:], castagnoli))
 	return raw
+}
+
+func compressed(records []byte, codec compress.Compression) []byte {
+	if codec == compress.None {
+		return records
+	}
+	var out bytes.Buffer
+	w := codec.Codec().NewWriter(&out)
+	w.Write(records) // a write to memory does not fail
+	w.Close()
+	return out.Bytes()
 }
 
 func message(o outgoing) kafka.Message {
@@ -242,14 +305,20 @@ func message(o outgoing) kafka.Message {
 	return m
 }
 
-func isTooLarge(err error) bool {
-	return errors.Is(err, kafka.MessageSizeTooLarge) || errors.Is(err, kafka.RecordListTooLarge) || errors.Is(err, kafka.InvalidRecord)
+// isUnfit reports whether a topic refuses a batch for its size or its records.
+func isUnfit(err error) bool {
+	return isOversize(err) || errors.Is(err, kafka.InvalidRecord)
+}
+
+// isOversize reports whether a topic refuses a batch for its size.
+func isOversize(err error) bool {
+	return errors.Is(err, kafka.MessageSizeTooLarge) || errors.Is(err, kafka.RecordListTooLarge)
 }
 
 // undelivered says what err means for a record.
 func undelivered(err error, o outgoing) error {
 	switch {
-	case isTooLarge(err):
+	case isUnfit(err):
 		return fmt.Errorf("store %d bytes in topic %q: %w: max.message.bytes of the topic may be less, or it takes no records without a key (cleanup.policy=compact): %w",
 			o.record.size(), o.topic, brokers.ErrRefused, err)
 	case isUnknown(err):

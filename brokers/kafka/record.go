@@ -138,7 +138,7 @@ func copyOf(seal adapter.Seal, m brokers.Message, meta brokers.Meta) record {
 	plain.Key = ""
 	usual := usualPacked
 	if seal.Signs() {
-		usual += adapter.SignatureSize
+		usual += adapter.SignatureSize(nil)
 	}
 	user, packed := wire.EncodePacked(make([]byte, 0, usual), plain, meta)
 	packed = seal.SignPacked(packed, "", "", m.Body) // topic and ID are among what is packed

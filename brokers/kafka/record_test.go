@@ -98,16 +98,18 @@ func TestForgedProgress(t *testing.T) {
 	forged := copyOf(noSeal, brokers.Message{ID: "id-1", Topic: "payments", Key: "k", Body: []byte("b"), PublishedAt: recordNow.Add(-time.Hour)}, brokers.Meta{
 		Attempt: 7, DueAt: recordNow.Add(time.Hour), IdempotencyKey: "once", RedriveCount: 2,
 		Origin: brokers.Headers{{Name: "topic", Value: "elsewhere"}},
+		Death:  &brokers.Death{Reason: "poison", Attempt: 1, ErrorText: `no article "7"`},
 	})
+	forged.headers = append(forged.headers, kafka.Header{Key: "redrive-death-reason", Value: []byte("forged")}) // the packed header counts, not this one
 	m, meta := understood(forged, orders, false, recordLimits)
 	if m.ID != "id-1" || m.Topic != "orders" || !m.PublishedAt.Equal(recordNow.Add(-time.Hour)) || len(m.Headers) != 0 {
 		t.Errorf("on an entry topic: %+v", m)
 	}
-	if meta.Attempt != 0 || !meta.DueAt.IsZero() || meta.IdempotencyKey != "once" || meta.RedriveCount != 2 || meta.Origin.Get("topic") != "orders" {
+	if meta.Attempt != 0 || meta.Death != nil || !meta.DueAt.IsZero() || meta.IdempotencyKey != "once" || meta.RedriveCount != 2 || meta.Origin.Get("topic") != "orders" {
 		t.Errorf("on an entry topic: %+v", meta)
 	}
 	m, meta = understood(forged, partition{"delay", 0}, true, recordLimits)
-	if m.Topic != "payments" || meta.Attempt != 7 || !meta.DueAt.Equal(recordNow.Add(time.Hour)) || meta.Origin.Get("topic") != "elsewhere" {
+	if m.Topic != "payments" || meta.Attempt != 7 || meta.Death == nil || meta.Death.Reason != "poison" || meta.Death.ErrorText != `no article "7"` || !meta.DueAt.Equal(recordNow.Add(time.Hour)) || meta.Origin.Get("topic") != "elsewhere" {
 		t.Errorf("on a delay topic: %+v, %+v", m, meta)
 	}
 	if again, _ := understood(published(m), orders, false, recordLimits); again.ID != "id-1" {

@@ -49,7 +49,7 @@ type quality struct {
 	name     string
 	role     role
 	longest  time.Duration     // delay that may wait in it
-	needed   time.Duration     // the longest that the subscription asks for
+	needed   time.Duration     // the longest delay that the subscription asks for: in a delay topic, or after an entry topic
 	made     kafka.TopicConfig // as Open creates it
 	state    look
 	settings map[string]string // those in force; empty if they could not be read
@@ -127,14 +127,23 @@ func isBounded(q quality) brokers.Finding {
 	return q.differs(brokers.Refused, setting, "-1", "retries are deleted because there are many")
 }
 
+// expires finds topics that delete messages or retries before workers have handled
+// them. For an entry topic this is only noted, because its owner decides on its
+// settings. A topic that only compacts deletes nothing by age.
 func expires(q quality) brokers.Finding {
 	const setting = "retention.ms"
 	least := int((q.needed + leastOutage).Milliseconds())
-	if q.role != delays || !q.isBelow(setting, least) {
-		return brokers.Finding{}
+	want := strconv.Itoa(int((q.needed + outage).Milliseconds()))
+	switch {
+	case !q.isBelow(setting, least):
+	case q.role == delays:
+		return q.differs(brokers.Refused, setting, want,
+			fmt.Sprintf("retries wait there for up to %v, and for the end of an outage: the least is %d", q.needed, least))
+	case q.role == entry && q.settings["cleanup.policy"] != "compact":
+		return q.differs(brokers.Noted, setting, want,
+			fmt.Sprintf("the broker deletes messages of that age, even if no worker has handled them yet, as in an outage. Retries take up to %v: the least is %d", q.needed, least))
 	}
-	return q.differs(brokers.Refused, setting, strconv.Itoa(int((q.needed + outage).Milliseconds())),
-		fmt.Sprintf("retries wait there for up to %v, and for the end of an outage: the least is %d", q.needed, least))
+	return brokers.Finding{}
 }
 
 // isBelow reports whether a setting for which -1 means no limit is less than least.

@@ -28,7 +28,7 @@ func TestRules(t *testing.T) {
 		{"cleanup.policy", "compact,delete", costs{delays: refused, letters: refused}, "delete"},
 		{"cleanup.policy", "", nil, ""}, // not known
 		{"retention.bytes", "1000", costs{delays: refused}, "-1"},
-		{"retention.ms", "4499999", costs{delays: refused, letters: noted}, ""},
+		{"retention.ms", "4499999", costs{entry: noted, delays: refused, letters: noted}, ""},
 		{"retention.ms", "4500000", costs{letters: noted}, "-1"},
 		{"retention.ms", "1209600000", nil, ""}, // two weeks
 		{"max.message.bytes", "1048587", costs{delays: refused, letters: refused}, "1114124"},
@@ -60,6 +60,16 @@ func TestRules(t *testing.T) {
 			} else if fix := "kafka-configs.sh --alter --entity-type topics --entity-name " + name + " --add-config " + tt.setting + "=" + found[0].Want; found[0].Fix != fix && tt.setting != "replication factor" {
 				t.Errorf("the fix is %q, want %q", found[0].Fix, fix)
 			}
+		}
+	}
+}
+
+// A topic that only compacts deletes no message by its age, at any retention.ms.
+func TestRetentionOfACompactedTopic(t *testing.T) {
+	for policy, want := range map[string]int{"compact": 0, "compact,delete": 1, "delete": 1} {
+		q := quality{name: "orders", role: entry, needed: 15 * time.Minute, settings: map[string]string{"cleanup.policy": policy, "retention.ms": "60000"}}
+		if found := q.judge(); len(found) != want {
+			t.Errorf("cleanup.policy=%s: %v, want %d findings", policy, found, want)
 		}
 	}
 }

@@ -28,6 +28,7 @@ type source struct {
 
 	// What one generation leaves to the next.
 	layout  map[string]topicState // as last seen
+	missed  map[string]time.Time  // missing topics, with the time of the last report
 	kept    map[partition]kept
 	misfits string // of the group, of which Receive has told
 
@@ -89,7 +90,7 @@ const (
 )
 
 func newSource(b *Broker, sub brokers.Subscription, p plan, layout map[string]topicState) *source {
-	s := &source{broker: b, sub: sub, plan: p, layout: layout, kept: make(map[partition]kept), topics: make(map[string]bool), paused: make(map[string]int), joined: make(chan error, 1), woken: adapter.NewWaker()}
+	s := &source{broker: b, sub: sub, plan: p, layout: layout, missed: make(map[string]time.Time), kept: make(map[partition]kept), topics: make(map[string]bool), paused: make(map[string]int), joined: make(chan error, 1), woken: adapter.NewWaker()}
 	for _, topic := range p.topics {
 		s.topics[topic] = true
 	}

@@ -117,7 +117,7 @@ func namesOf(delays []delayTopic) (names []string) {
 // qualities are the topics of p, with how they are made.
 func (b *Broker) qualities(p plan, like baseline, looked map[string]look) (all []quality) {
 	for _, name := range p.topics {
-		all = append(all, quality{name: name, role: entry, like: like})
+		all = append(all, quality{name: name, role: entry, needed: p.maxDelay, like: like})
 	}
 	limit := min(max(cmp.Or(p.largest, usualLargest), b.options.MessageLimit), math.MaxInt32-headroom)
 	settings := func(retention string) map[string]string {

@@ -186,13 +186,20 @@ func (c *client) look(ctx context.Context, names []string) (map[string]look, err
 	return looks, explain(c.hint(err), "ask the brokers at %s about topics", strings.Join(c.options.brokers, ", "))
 }
 
-// hint adds to err what a broker does not say: it ends connections on which it waits
-// for a login.
+// hint adds to err the options that may be wrong. A broker does not say that it waits
+// for a login, for TLS, or for a connection without TLS: it ends the connection.
 func (c *client) hint(err error) error {
-	if err == nil || c.options.sasl != nil || !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
-	return fmt.Errorf("the broker ended the connection without an answer: if it wants a login, set Options.SASL, and if it wants TLS, Options.TLS: %w", err)
+	fix := "if it wants TLS, set Options.TLS"
+	if c.options.tls != nil {
+		fix = "if it speaks no TLS, leave Options.TLS out"
+	}
+	if c.options.sasl == nil {
+		fix = "if it wants a login, set Options.SASL, and " + fix
+	}
+	return fmt.Errorf("the broker ended the connection without an answer: %s: %w", fix, err)
 }
 
 // configs returns the settings of topics by name, those of the broker where

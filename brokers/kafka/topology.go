@@ -46,6 +46,7 @@ type plan struct {
 	receipts []string     // a topic, or none
 	delays   []delayTopic // by rising delay
 	longer   []delayTopic // which the subscription does not need
+	maxDelay time.Duration
 
 	largest int            // batch that a topic of the subscription takes, 0 if the cluster does not say
 	known   map[string]int // partitions that the topics had at first: Options.Start is for them
@@ -59,7 +60,7 @@ type delayTopic struct {
 
 // plan names the topics of sub, or says what is wrong with it.
 func (o Options) plan(sub brokers.Subscription) (plan, error) {
-	p := plan{group: sub.Group, readOnly: sub.ReadOnly(), topics: slices.Compact(slices.Sorted(slices.Values(sub.Topics)))}
+	p := plan{group: sub.Group, readOnly: sub.ReadOnly(), maxDelay: sub.MaxDelay, topics: slices.Compact(slices.Sorted(slices.Values(sub.Topics)))}
 	if sub.Receipts != "" {
 		p.receipts = []string{sub.Receipts}
 	}

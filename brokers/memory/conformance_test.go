@@ -43,6 +43,10 @@ func TestConformance(t *testing.T) {
 				Virtual:      true,
 				TypedHeaders: brokers.Headers{{Name: "count", Value: "7", Type: "int64"}, {Name: "count", Value: "7"}},
 				Crash:        func(b brokers.Broker, src brokers.Source) { b.(*memory.Broker).Crash(src) },
+				Delete: func(b brokers.Broker, topic string) (restore func()) {
+					b.(*memory.Broker).Delete(topic)
+					return func() {} // the next Publish creates it again
+				},
 				PublishUnreadable: func(ctx context.Context, b brokers.Broker, topic string) error {
 					return b.Publish(ctx, topic, torn)
 				},

@@ -139,7 +139,9 @@ func (b *Broker) tick() {
 
 func (b *Broker) topic(name string) *topic {
 	t := b.topics[name]
-	if t == nil {
+	if t != nil {
+		t.deleted = false
+	} else {
 		t = &topic{
 			name:   name,
 			origin: origin(name),
@@ -219,7 +221,7 @@ func (b *Broker) check(sub brokers.Subscription, lease time.Duration) error {
 func (b *Broker) missing(sub brokers.Subscription) error {
 	var faults []error
 	for _, name := range sub.Topics {
-		if b.topics[name] == nil && sub.ReadOnly() {
+		if t := b.topics[name]; (t == nil || t.deleted) && sub.ReadOnly() {
 			faults = append(faults, fmt.Errorf("the topic %q is missing, and a subscription that only reads makes none: %w", name, brokers.ErrNotFound))
 		}
 	}
@@ -267,6 +269,33 @@ func (b *Broker) Close(context.Context) error {
 		b.timer.Stop()
 	}
 	return nil
+}
+
+// Delete deletes a topic and its messages, as an operator may delete a queue that
+// is in use. The leases of its deliveries are lost. The next Receive of each source
+// of the topic returns a *brokers.TopicError, and other topics go on. A Publish
+// creates the topic again, and so does an Open of a subscription that does not
+// only read.
+func (b *Broker) Delete(topic string) {
+	now := b.lock()
+	defer b.unlock(now)
+	t := b.topics[topic]
+	if t == nil || t.deleted {
+		return
+	}
+	for e := t.first; e != nil; e = e.next {
+		for h := e.holds; h != nil; h = h.next {
+			b.end(h, lost)
+		}
+		if e.pos > 0 {
+			b.delays.remove(&e.pos)
+		}
+	}
+	t.empty()
+	for _, sub := range t.subs {
+		sub.source.deleted = append(sub.source.deleted, topic)
+		sub.source.wake()
+	}
 }
 
 // Crash kills src, a source of this broker, the way that a worker dies:

@@ -26,6 +26,7 @@ type source struct {
 	receiving bool
 	waiting   bool
 	closed    bool
+	deleted   []string // topics whose deletion Receive has not reported yet
 }
 
 var _ brokers.Source = (*source)(nil)
@@ -104,6 +105,11 @@ func (s *source) poll(max int) ([]*brokers.Delivery, error) {
 	defer b.unlock(now)
 	if s.closed {
 		return nil, brokers.ErrClosed
+	}
+	if len(s.deleted) > 0 {
+		topic := s.deleted[0]
+		s.deleted = s.deleted[1:]
+		return nil, &brokers.TopicError{Topic: topic, Err: fmt.Errorf("memory: the topic %q was deleted with all its messages: publish to it, or open it, to create it again", topic)}
 	}
 	if ds := s.take(now, max); len(ds) > 0 {
 		s.passOn()

@@ -141,9 +141,15 @@ func (e *entry) storeMeta(m brokers.Meta) {
 	*e.meta = cloneMeta(m)
 }
 
-// cloneMeta keeps whoever edits a history in place from editing the store.
-// Headers are shared everywhere and never edited.
+// cloneMeta copies the parts of m that a caller may edit in place, history and
+// death, so that the edits do not reach the store. Headers are shared everywhere
+// and never edited.
 func cloneMeta(m brokers.Meta) brokers.Meta {
 	m.History = slices.Clone(m.History)
+	if m.Death != nil {
+		death := *m.Death
+		death.Truncated = slices.Clone(death.Truncated)
+		m.Death = &death
+	}
 	return m
 }

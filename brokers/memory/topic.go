@@ -88,6 +88,7 @@ type topic struct {
 	count       [states]int
 	subs        []*subscription
 	turn        int             // the sub to wake next
+	deleted     bool            // and not created again since
 	blocked     []chan struct{} // publishers that wait for room
 }
 
@@ -109,6 +110,7 @@ func (t *topic) available() bool { return t.ready.len() > 0 || len(t.again) > 0 
 
 // add links e into the topic, in the state that it has.
 func (t *topic) add(e *entry, ordered bool) {
+	t.deleted = false
 	e.topic, e.prev = t, t.last
 	if t.last != nil {
 		t.last.next = e
@@ -146,6 +148,16 @@ func (t *topic) remove(e *entry) {
 		t.offer(e.lane)
 	}
 	t.admit()
+}
+
+// empty forgets all entries. The caller has removed their alarms.
+func (t *topic) empty() {
+	t.ready, t.again, t.lanes = queue{}, nil, make(map[string]*lane)
+	t.first, t.last, t.count = nil, nil, [states]int{}
+	t.deleted = true
+	for len(t.blocked) > 0 {
+		t.admit()
+	}
 }
 
 // admit wakes the publisher that has waited longest.

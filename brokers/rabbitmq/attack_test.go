@@ -220,13 +220,13 @@ func TestAttackForgedRetryUnderSecret(t *testing.T) {
 		w.closeSource()
 		w.broker = open(t, rabbitmq.Options{URLs: []string{w.url}, Prefix: w.prefix, Secret: [][]byte{new, old}})
 		w.source = w.open(w.topic)
-		w.foreign(w.retries(), amqp.Publishing{MessageId: "forged", Body: []byte("forged"), Headers: amqp.Table{"redrive-attempt": "9"}})
+		w.foreign(w.retries(), amqp.Publishing{MessageId: "forged", Body: []byte("forged"), Headers: amqp.Table{"redrive-attempt": "9", "redrive-death-reason": "poison"}})
 		for _, d := range w.receive(3) {
 			want := 1
 			if d.Message.ID == "forged" {
 				want = 0
 			}
-			if d.Meta.Attempt != want {
+			if d.Meta.Attempt != want || d.Meta.Death != nil {
 				w.Errorf("message %.9q has come %d attempts, want %d", d.Message.ID, d.Meta.Attempt, want)
 			}
 			w.ack(d)

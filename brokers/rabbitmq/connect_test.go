@@ -479,3 +479,27 @@ func TestPasswordsStayHidden(t *testing.T) {
 		}
 	})
 }
+
+// A port that speaks TLS answers a client without TLS by an alert. The client's
+// error says what to change, and is permanent: no worker tries again for ever.
+func TestClientWithoutTLS(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	t.Cleanup(work.Wait)
+	t.Cleanup(func() { l.Close() })
+	work.Go(func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		io.ReadFull(conn, make([]byte, 8))                     // the version of the protocol
+		conn.Write([]byte{0x15, 0x03, 0x01, 0, 2, 0x02, 0x0a}) // fatal: unexpected message
+		io.Copy(io.Discard, conn)
+	})
+	b := open(t, rabbitmq.Options{URLs: []string{"amqp://" + l.Addr().String()}})
+	fault(t, b.Declare(t.Context(), "orders"), "this port speaks TLS", "use amqps:// in Options.URLs")
+}

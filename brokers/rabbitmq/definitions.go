@@ -52,7 +52,7 @@ type definedBinding struct {
 func (b *Broker) Topology(subs ...brokers.Subscription) (string, error) {
 	d := definitions{Queues: []definedQueue{}, Exchanges: []definedExchange{}, Bindings: []definedBinding{}}
 	for _, sub := range subs {
-		if err := b.names.check(sub, b.names.longestTopic()); err != nil {
+		if err := b.names.check(sub, b.names.longest(sub)); err != nil {
 			return "", fmt.Errorf("rabbitmq: topology of %q: %w", sub.Topics, err)
 		}
 		d.add(b.names.plan(sub, planShelves(sub.MaxDelay)), b.endpoints[0].Vhost)

@@ -143,7 +143,8 @@
 //
 // Each source has one connection, with at most ten channels for all of its topics
 // together and ten for their retries, and one more of either for each 2000 of
-// Subscription.InFlight; all publishing shares another.
+// Subscription.InFlight; all publishing shares another. An ordered topic has a
+// channel of its own.
 // Receive connects again when it finds the connection lost, once per call, and
 // returns what went wrong. When the broker blocks
 // publishing because it is short of memory or disk, Receive hands out one
@@ -153,13 +154,17 @@
 // is refused where the topic has no dead-letter queue, or its queue is not known to
 // dead-letter at least once.
 //
-// Prefetching begins at one message a queue, so that one which kills its workers
-// is charged alone, goes on to 32 when that is taken, unless it has been lost
-// several times or connections are brief, and doubles when a worker uses up
-// what it is sent: up to Subscription.InFlight, to 2000 if the worker is fast, and
-// to 4000 if acks wait for the copies of retries. Of a queue with a single active
-// consumer it is Subscription.InFlight, up to 2000, from the start. A topic that is
-// paused for 1.5 s is no longer consumed, but for what is still being worked on, and
-// what is buffered of it goes back. An ordered topic has one consumer, which a larger
-// prefetch replaces while nothing is on its way, and keeps it over a pause.
+// Prefetching begins at one message a queue, so that one which kills its
+// workers is charged alone, goes on to 32 when that is taken, unless it has
+// been lost several times or connections are brief, and doubles when a worker
+// uses up what it is sent: up to Subscription.InFlight, to 2000 if the worker
+// is fast, and to 4000 if acks wait for the copies of retries. Of a queue with
+// a single active consumer it is Subscription.InFlight, up to 2000, from the
+// start. A topic that is paused for 1.5 s is no longer consumed, but for what
+// is still being worked on, and what is buffered of it goes back. An ordered
+// topic has one consumer, which a larger prefetch replaces while nothing is on
+// its way, and keeps it over a pause. When its first buffered message has used
+// up three eighths of its lease, or a large message finds no room in the
+// buffer, the worker closes the topic's channel. The broker then requeues the
+// topic's unacked messages in order.
 package rabbitmq

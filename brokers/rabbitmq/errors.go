@@ -15,6 +15,9 @@ import (
 // existing is the page about what exists already.
 const existing = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use-existing-queues.md"
 
+// stopped is the section of that page about retries that do not come back.
+const stopped = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use-existing-queues.md#when-retries-stop-coming-back"
+
 // explain turns an error of the broker into one that says what to do. What an
 // operator must cure is brokers.ErrMisconfigured, what is missing brokers.ErrNotFound.
 func explain(err error) error {
@@ -67,6 +70,10 @@ func lacksLeader(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
 	return ok && e.Code == amqp.NotFound && strings.Contains(e.Reason, "is down or inaccessible")
 }
+
+// speaksTLS is the screen's error text for a broker that answers with a TLS record. The
+// library keeps the text alone.
+const speaksTLS = "this port speaks TLS"
 
 // isTLS reports whether err, of an attempt to connect, is what one side has
 // against the certificates or the TLS of the other. What the broker has against

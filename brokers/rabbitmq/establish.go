@@ -32,34 +32,39 @@ func (l *link) establish(ctx context.Context, t topology, b *Broker) (found surv
 	if found, err = l.survey(ctx, t, b); err != nil {
 		return found, err
 	}
+	return found, l.complete(t, &found, b)
+}
+
+// complete refuses the queues that were found of t, or declares the missing ones.
+func (l *link) complete(t topology, found *survey, b *Broker) (err error) {
 	switch {
 	case b.options.Verify:
 		found.findings = append(found.findings, found.gaps(true)...)
 	case found.denied != nil:
-		return found, errors.Join(found.denied...)
+		return errors.Join(found.denied...)
 	}
 	if found.findings, err = adapter.Taken(found.findings); err != nil {
-		return found, err
+		return err
 	}
 	for name, x := range found.absent {
 		err := l.request(func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclare(name, x.kind, true, false, false, false, x.args)
 		})
 		if err != nil {
-			return found, fmt.Errorf("exchange %q: %w", name, err)
+			return fmt.Errorf("exchange %q: %w", name, err)
 		}
 	}
 	for _, q := range found.missing {
 		if err := l.declare(q.name, shape{durable: true, args: q.args}); err != nil {
-			return found, fmt.Errorf("queue %q: %w", q.name, err)
+			return fmt.Errorf("queue %q: %w", q.name, err)
 		}
 	}
 	for _, x := range t.bindings {
-		if err := l.bind(x, &found); err != nil {
-			return found, fmt.Errorf("binding of queue %q to exchange %q: %w", x.queue, x.exchange, err)
+		if err := l.bind(x, found); err != nil {
+			return fmt.Errorf("binding of queue %q to exchange %q: %w", x.queue, x.exchange, err)
 		}
 	}
-	return found, nil
+	return nil
 }
 
 // survey looks at all that t needs, and changes nothing. Its error is why it could
@@ -75,6 +80,10 @@ func (l *link) survey(ctx context.Context, t topology, b *Broker) (survey, error
 	if lost != nil {
 		return s, errors.Join(lost...)
 	}
+	var rules policies
+	if b.options.ManagementURL != "" && len(t.queues) > 0 {
+		rules = b.readPolicies(ctx, l.vhost)
+	}
 	for _, q := range t.queues {
 		is, exists, err := l.look(q)
 		if err != nil {
@@ -89,7 +98,7 @@ func (l *link) survey(ctx context.Context, t topology, b *Broker) (survey, error
 		}
 		is.vhost, is.drops = l.vhost, l.drops
 		if b.options.ManagementURL != "" {
-			if err := b.readPolicies(ctx, &is); err != nil {
+			if err := b.readManaged(ctx, &is, rules); err != nil {
 				return s, fmt.Errorf("queue %q: %w", q.name, err)
 			}
 		}
@@ -168,11 +177,14 @@ func (l *link) find(name string) error {
 	return nil
 }
 
-func (l *link) exists(name string) error {
-	return l.request(func(ch *amqp.Channel) error {
+func (l *link) exists(name string) error { return l.request(l.passively(name)) }
+
+// passively returns a request that fails if the queue does not exist.
+func (l *link) passively(name string) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
 		return err
-	})
+	}
 }
 
 // shape is how a queue is declared.
@@ -372,20 +384,23 @@ func currentValue(text string, like any) (value any, ok bool) {
 	return n, err == nil
 }
 
-// request runs f on a channel for requests; one that failed is replaced.
+// request calls try, and repeats it while the queue has no leader.
 func (l *link) request(f func(*amqp.Channel) error) error {
-	return explain(untilLed(l.ctx, func() error {
-		l.asking.Lock()
-		defer l.asking.Unlock()
-		return l.call(func() (err error) {
-			if l.setup == nil || l.setup.IsClosed() {
-				if l.setup, err = l.conn.Channel(); err != nil {
-					return err
-				}
+	return explain(untilLed(l.ctx, func() error { return l.try(f) }))
+}
+
+// try runs f on a channel for requests, and replaces the channel if it failed.
+func (l *link) try(f func(*amqp.Channel) error) error {
+	l.asking.Lock()
+	defer l.asking.Unlock()
+	return l.call(func() (err error) {
+		if l.setup == nil || l.setup.IsClosed() {
+			if l.setup, err = l.conn.Channel(); err != nil {
+				return err
 			}
-			return f(l.setup)
-		})
-	}))
+		}
+		return f(l.setup)
+	})
 }
 
 const (

@@ -10,6 +10,18 @@ import (
 // Open.
 func (b *Broker) SetGrace(d time.Duration) { b.grace = d }
 
+// SetLook sets the longest wait between two looks of a source for a queue that
+// is gone. Call it before Open.
+func (b *Broker) SetLook(d time.Duration) { b.look = d }
+
+// IsCalm reports whether a source starts and ends no consumers at the moment.
+func IsCalm(s brokers.Source) bool {
+	b := s.(*source)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.session != nil && !b.session.busy.Load()
+}
+
 // HoldAcks makes acks wait for those of earlier deliveries for d, so that no
 // machine is too slow for them to travel together. Call it before Open.
 func (b *Broker) HoldAcks(d time.Duration) { b.paces = paces{d, d, d} }
@@ -43,3 +55,17 @@ func DeliveryCount(d *brokers.Delivery) int { return d.Token.(*token).count }
 
 // Seclusion is for how long a message that has been lost so often is charged alone.
 func Seclusion(count int) time.Duration { return seclusion(count) }
+
+// Waiting returns the number of messages of a topic that wait in a source to be
+// handed out.
+func Waiting(s brokers.Source, topic string) (n int) {
+	b := s.(*source)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, f := range b.feeds {
+		if f.queue == topic {
+			n += b.queued(f)
+		}
+	}
+	return n
+}

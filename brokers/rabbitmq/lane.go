@@ -63,10 +63,11 @@ const (
 // paces are for how long acks wait for those of earlier deliveries.
 type paces struct{ stragglers, retryStragglers, starved time.Duration }
 
-// group is the lanes of queues of one kind.
+// group has the lanes for the queues of one kind, or for one ordered queue.
 type group struct {
-	lanes []*lane
-	pace  time.Duration // that of stragglers
+	lanes   []*lane
+	pace    time.Duration // how long acks wait for stragglers
+	ordered bool          // the lanes belong to one ordered intake
 }
 
 // open opens a channel.
@@ -89,26 +90,30 @@ func (n *session) open(g *group) (*lane, error) {
 	return l, nil
 }
 
-// watch ends the session when the broker closes the channel or cancels a
-// consumer, which it does when a queue is deleted.
+// watch ends the session when the broker closes the channel. If the broker ends
+// a consumer, as it does when a queue is deleted, watch marks its intake.
 func (l *lane) watch(closed <-chan *amqp.Error, cancelled <-chan string) {
 	n := l.session
-	select {
-	case err := <-closed:
-		if err != nil {
-			n.end(fmt.Errorf("the broker closed the channel: %w", explain(err)))
-		} else {
-			n.end(errors.New("the channel is closed"))
+	for open := true; open; { // the library blocks until the end of a consumer is read
+		select {
+		case err := <-closed:
+			open = false
+			switch {
+			case l.isEnded(): // by shut
+				return
+			case err != nil:
+				n.end(fmt.Errorf("the broker closed the channel: %w", explain(err)))
+			default:
+				n.end(errors.New("the channel is closed"))
+			}
+		case tag, ok := <-cancelled:
+			number, _, _ := strings.Cut(tag, ".")
+			if i, err := strconv.Atoi(number); ok && err == nil && i < len(n.intakes) {
+				n.cancelled(n.intakes[i])
+			} else {
+				cancelled = nil
+			}
 		}
-	case tag, ok := <-cancelled:
-		number, _, _ := strings.Cut(tag, ".")
-		if i, err := strconv.Atoi(number); ok && err == nil && i < len(n.source.feeds) {
-			n.end(fmt.Errorf("the broker cancelled the consumer of queue %q: the queue was deleted or moved, or a message was held for too long",
-				n.source.feeds[i].queue))
-		} else {
-			n.end(errors.New("the channel is closed"))
-		}
-	case <-n.ctx.Done():
 	}
 	n.source.woken.Wake()
 }
@@ -140,11 +145,12 @@ func (l *lane) consume(in *intake, prefetch int) error {
 
 // start asks the broker for a consumer. No lock need be held: acks need not wait
 // for that. It goes on with what is unacked of an earlier one, which has its tag
-// then, and counts for it; or else its tag is new.
+// then, and counts for it; or else its tag is new, and sorts behind the earlier ones:
+// RabbitMQ 3.10 requeues the deliveries of a channel in the order of its tags.
 func (l *lane) start(in *intake, prefetch int) (granted, error) {
 	n := l.session
 	in.consumers++
-	g := granted{fmt.Sprintf("%d.%d", in.number, in.consumers), prefetch}
+	g := granted{fmt.Sprintf("%d.%06d", in.number, in.consumers), prefetch}
 	unacked := in.unackedOn(l)
 	if in.merges {
 		g.tag = strconv.Itoa(in.number)
@@ -334,21 +340,38 @@ func (l *lane) flushStarved() {
 
 // finish gives back what is unsettled. The consumers end first, or the broker
 // would deliver to them again what they give back, only to charge it for the
-// loss of the connection.
+// loss of the connection. An ordered lane gives nothing back by itself: the end
+// of the connection does, as the end of the channel does after shut.
 func (l *lane) finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ended && l.session.ctx.Err() == nil {
 		release := l.session.guard()
-		for _, g := range l.consumers {
-			l.ch.Cancel(g.tag, true)
+		if !l.group.ordered {
+			for _, g := range l.consumers {
+				l.ch.Cancel(g.tag, true)
+			}
+			clear(l.consumers)
 		}
-		clear(l.consumers)
 		l.flush(len(l.tags.waiting))
-		l.ch.Nack(0, true, true) // everything that is unacked
+		if !l.group.ordered {
+			l.ch.Nack(0, true, true) // everything that is unacked
+		}
 		release()
 	}
+	l.retire()
+}
+
+// retire ends the acks of the lane and stops its timers. The caller holds the
+// lock.
+func (l *lane) retire() {
 	l.ended = true
 	l.later.Stop()
 	l.starved.Stop()
+}
+
+func (l *lane) isEnded() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
 }

@@ -286,7 +286,10 @@ func (b *blockade) wait() <-chan struct{} {
 // connectError names the endpoint without its credentials.
 func connectError(uri amqp.URI, err error) error {
 	where := fmt.Sprintf("%s://%s vhost %q", uri.Scheme, net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), uri.Vhost)
-	if isTLS(err) {
+	switch {
+	case strings.Contains(err.Error(), speaksTLS):
+		return fmt.Errorf("connect to %s: %w: %s: use amqps:// in Options.URLs, or another port", where, brokers.ErrMisconfigured, speaksTLS)
+	case isTLS(err):
 		return fmt.Errorf("connect to %s: %w: check Options.TLS and the certificates: %w", where, brokers.ErrMisconfigured, err)
 	}
 	return fmt.Errorf("connect to %s: %w", where, explain(err))

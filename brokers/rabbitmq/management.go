@@ -17,7 +17,9 @@ import (
 // managed is a queue as the management API shows it.
 type managed struct {
 	Arguments map[string]any `json:"arguments"`
-	Policy    *object        `json:"effective_policy_definition"` // nil without statistics
+	Effective *object        `json:"effective_policy_definition"` // nil without statistics
+	Policy    string         `json:"policy"`                      // empty if none is in force
+	Operator  string         `json:"operator_policy"`             // empty if none is in force
 	Members   []string       `json:"members"`                     // nodes, of a quorum queue
 }
 
@@ -106,9 +108,9 @@ func redacted(err error) error {
 	return err
 }
 
-// readPolicies adds to what is known of a queue what its policies set, and its
+// readManaged adds the settings of its policies to those of a queue, and its
 // arguments where AMQP did not show them.
-func (b *Broker) readPolicies(ctx context.Context, q *quality) error {
+func (b *Broker) readManaged(ctx context.Context, q *quality, all policies) error {
 	var m managed
 	found, err := b.ask(ctx, &m, "queues", q.vhost, q.name)
 	if err != nil || !found {
@@ -126,11 +128,12 @@ func (b *Broker) readPolicies(ctx context.Context, q *quality) error {
 		}
 	}
 	q.args = maps.Clone(q.declared)
-	if m.Policy == nil {
-		return nil
+	if m.Effective != nil {
+		q.read, q.policy, q.ruling = true, *m.Effective, all.named(m.Policy, m.Operator)
+	} else if q.ruling, q.read = all.of(q.name, q.kind); q.read {
+		q.policy = q.ruling.definition()
 	}
-	q.read, q.policy = true, *m.Policy
-	for name, value := range *m.Policy {
+	for name, value := range q.policy {
 		is, set := q.declared["x-"+name]
 		n, counts := whole(value).(int64)
 		if m, _ := is.(int64); !set || counts && n < m { // of two limits the lower one is in force

@@ -217,7 +217,8 @@ func (b *Broker) id(h brokers.Headers) string {
 func (b *Broker) understand(d *amqp.Delivery, topic string, retried bool, limits wire.Limits) (brokers.Message, brokers.Meta) {
 	h := headersOf(d)
 	if retried {
-		limits.Trusted, limits.MaxDelay = b.seal.Believes(h, topic, d.MessageId, d.Body), max(limits.MaxDelay, longestShelf)
+		h, limits.Trusted = b.seal.Progress(h, topic, d.MessageId, d.Body)
+		limits.MaxDelay = max(limits.MaxDelay, longestShelf)
 	}
 	m, meta := wire.Decode(h, limits)
 	if d.MessageId != "" {

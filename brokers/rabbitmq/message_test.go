@@ -45,13 +45,13 @@ func TestForeignMessage(t *testing.T) {
 			Body: []byte("a"), ContentType: "application/json", Priority: 7, CorrelationId: "c", ReplyTo: "r", Type: "t",
 			AppId: "app", Expiration: "60000", UserId: "guest", Timestamp: time.Unix(1790000000, 0), DeliveryMode: amqp.Transient,
 			Headers: amqp.Table{
-				"CC": []any{other}, "n": int32(5), "redrive-attempt": "9", "redrive-due-at": "9999999999999",
+				"CC": []any{other}, "n": int32(5), "redrive-attempt": "9", "redrive-due-at": "9999999999999", "redrive-death-reason": "poison", "redrive-death-error-message": "forged",
 				"x-death": []any{amqp.Table{"queue": w.retries(), "reason": "expired", "count": int64(1)}},
 			},
 		})
 		w.await("the copy that CC asked for", func() bool { return w.depth(other) == 1 })
 		d := w.receive(1)[0]
-		if d.Message.ID == "" || d.Meta.Attempt != 0 || !d.Meta.DueAt.IsZero() {
+		if d.Message.ID == "" || d.Meta.Attempt != 0 || !d.Meta.DueAt.IsZero() || d.Meta.Death != nil {
 			w.Errorf("ID %q, attempt %d, due at %v; want an ID and nothing of what was forged", d.Message.ID, d.Meta.Attempt, d.Meta.DueAt)
 		}
 		if want := time.Unix(1790000000, 0); !d.Message.PublishedAt.Equal(want) {

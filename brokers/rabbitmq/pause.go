@@ -62,10 +62,10 @@ func (f *feed) ready(now time.Time) int {
 	return n
 }
 
-// parks reports since when in is to be parked after its grace, or looked at again
-// if consumers linger. An ordered one stays as it is: a consumer that ends while
-// messages are on their way to it has them given back, behind which those of the
-// buffer come too late. The prefetch bounds what it costs.
+// parks reports since when in is to be parked after its grace, or looked at
+// again if consumers linger. An ordered intake keeps its consumers until its
+// buffer is old: the buffer goes back as a whole, and the broker counts a
+// delivery for each message. The prefetch bounds that cost.
 func (in *intake) parks() (since time.Time, ok bool) {
 	f := in.feed
 	if in.parked {
@@ -126,9 +126,21 @@ func (s *source) parkPaused() {
 // back together. When half of its share of the buffer is free, prefetching begins
 // anew, with what there is room for. The lock of the source is held.
 func (n *session) spill(in *intake, t *token) {
-	in.spilled = append(in.spilled, t)
-	if in.spills = true; !in.isParked() {
-		n.park([]*intake{in}, func() {})
+	t.yield(&in.spilled)
+	in.spills.Store(true)
+	n.endSpills()
+}
+
+// endSpills ends the consumers of intakes that spill. The lock of the source is held.
+func (n *session) endSpills() {
+	var ins []*intake
+	for _, in := range n.intakes {
+		if in.ends() && !in.isParked() {
+			ins = append(ins, in)
+		}
+	}
+	if len(ins) > 0 {
+		n.park(ins, func() {}) // or a later call, if consumers are being changed already
 	}
 }
 
@@ -137,12 +149,8 @@ func (n *session) pour(ins []*intake) {
 	var ts []*token
 	n.source.mu.Lock()
 	for _, in := range ins {
-		for _, t := range in.spilled {
-			t.yield(&ts)
-		}
-		if in.spilled = nil; in.spills {
-			in.start = min(firstPrefetch, n.fitting(in))
-		}
+		ts = append(ts, in.spilled...)
+		in.spilled = nil
 	}
 	n.source.mu.Unlock()
 	n.giveBack(ts)
@@ -175,10 +183,10 @@ func (n *session) park(ins []*intake, f func()) bool {
 func (n *session) linger(ins []*intake) error {
 	for _, in := range ins {
 		n.source.mu.Lock()
-		lingers := in.merges && !in.spills
+		lingers := in.merges && !in.spills.Load() && !in.ended
 		n.source.mu.Unlock()
 		found := false
-		for _, l := range n.group(in).lanes {
+		for _, l := range in.group.lanes {
 			if !lingers || in.unackedOn(l).Load() == 0 {
 				continue
 			}
@@ -212,7 +220,7 @@ func (s *source) queued(f *feed) int {
 func (s *source) handBack(n *session, ins []*intake) {
 	feeds := s.restart(ins)
 	often := func(t *token) bool {
-		return t.count >= bystanders || t.count == suspicious-1 && !t.intake.ordered // a copy would come in another order
+		return t.count >= bystanders || t.count == suspicious-1
 	}
 	limit := time.Now().Add(s.caps.Lease * 5 / 8)
 	var ts []*token

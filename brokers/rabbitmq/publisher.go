@@ -172,22 +172,8 @@ func (p *publisher) publishChunk(ctx context.Context, out []outgoing, errs []err
 		}
 	}
 	o.await(ctx, p.broker.options.ConfirmTimeout, out[:len(confirms)], confirms, errs)
-	o.bindAgain(p.broker.names.copies(), out, errs)
+	p.broker.restore(o, out, errs)
 	return nil
-}
-
-// bindAgain binds the queues behind the exchange copies that took nothing: one
-// that was deleted and made anew is not bound, and then the next try gets
-// through. Where it is not there, or the user may not bind, nothing changes.
-func (o *outlet) bindAgain(copies string, out []outgoing, errs []error) {
-	tried := make(map[string]bool)
-	for i, m := range out {
-		if m.exchange != copies || !errors.Is(errs[i], errUnrouted) || tried[m.key] {
-			continue
-		}
-		tried[m.key] = true
-		_ = o.request(func(ch *amqp.Channel) error { return ch.QueueBind(m.key, m.key, m.exchange, false, nil) })
-	}
 }
 
 // enter counts a call that Close is to wait for.

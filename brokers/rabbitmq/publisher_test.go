@@ -49,39 +49,6 @@ func TestRetryToMissingExchange(t *testing.T) {
 	})
 }
 
-// A dead letter whose queue is gone is refused, and kept nowhere else.
-func TestDeadLetterQueueDeleted(t *testing.T) {
-	inWorlds(t, rabbitmq.Options{}, func(w *world) {
-		dead := w.topic + ".dead"
-		w.delete(dead)
-		letter := brokers.Message{ID: "a", Body: []byte("a")}
-		fault(w.T, w.broker.Publish(w.Context(), dead, letter), "no queue takes it", dead, "start a worker of the topic anew")
-		if n := w.depth(w.prefix + ".unroutable.v1"); n != 0 {
-			w.Errorf("%d dead letters are kept as unroutable, want none", n)
-		}
-		w.opens(w.options(w.url, false)).Close(w.Context())
-		if err := w.broker.Publish(w.Context(), dead, letter); err != nil {
-			w.Errorf("Publish when the queue is back: %v", err)
-		}
-		w.await("the dead letter is there", func() bool { return w.depth(dead) == 1 })
-	})
-}
-
-// Whoever makes a queue anew that was deleted need not know what it was bound to:
-// the first copy that does not get there binds it.
-func TestDeadLetterQueueMadeAnew(t *testing.T) {
-	inWorlds(t, rabbitmq.Options{}, func(w *world) {
-		dead := w.topic + ".dead"
-		w.redeclare(dead, amqp.Table{"x-queue-type": "quorum"})
-		letter := brokers.Message{ID: "a", Body: []byte("a")}
-		fault(w.T, w.broker.Publish(w.Context(), dead, letter), "no queue takes it")
-		if err := w.broker.Publish(w.Context(), dead, letter); err != nil {
-			w.Errorf("Publish once more: %v", err)
-		}
-		w.await("the dead letter is there", func() bool { return w.depth(dead) == 1 })
-	})
-}
-
 // What is published survives a restart of the broker, whatever a foreign message
 // was like that it is the copy of.
 func TestPublishedIsPersistent(t *testing.T) {

@@ -111,6 +111,7 @@ type Broker struct {
 	names     names
 	publisher *publisher
 	grace     time.Duration // of paused topics; tests shorten it
+	look      time.Duration // between two looks for a queue that is gone, see lookPace
 	paces     paces         // of acks that wait; tests lengthen them
 	seal      adapter.Seal
 	manager   *http.Client
@@ -136,6 +137,7 @@ func New(options Options) (*Broker, error) {
 		seal:      seal,
 		manager:   &http.Client{Timeout: options.CallTimeout, Transport: &http.Transport{TLSClientConfig: options.TLS, DisableKeepAlives: true}},
 		grace:     grace,
+		look:      lookPace,
 		paces:     paces{stragglers: stragglerPace, retryStragglers: retryStragglerPace, starved: starvedPace},
 	}
 	b.names = names{prefix: b.options.Prefix}
@@ -226,11 +228,7 @@ func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.So
 }
 
 func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, error) {
-	longest := b.names.longestTopic()
-	if sub.ReadOnly() {
-		longest = longestName
-	}
-	if err := b.names.check(sub, longest); err != nil {
+	if err := b.names.check(sub, b.names.longest(sub)); err != nil {
 		return nil, err
 	}
 	s := newSource(b, sub)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -374,6 +375,108 @@ func TestPolicies(t *testing.T) {
 		_, err := open(w.T, options).Open(w.Context(), w.subscription(w.topic))
 		if err == nil || !strings.Contains(err.Error(), "401") || strings.Contains(err.Error(), "s3cr3t") {
 			w.Errorf("error %v, want 401, and no password", err)
+		}
+	})
+}
+
+// setPolicy matches the command in a finding, which an operator would run.
+var setPolicy = regexp.MustCompile(`rabbitmqctl set_policy -p '([^']*)'(?: --priority (\d+))? --apply-to queues '([^']*)' '([^']*)' '([^']*)'`)
+
+// obey sets the policy of the command in err.
+func (w *world) obey(err error) {
+	w.Helper()
+	parts := setPolicy.FindStringSubmatch(fmt.Sprint(err))
+	if parts == nil {
+		w.Fatalf("the error has no command that sets a policy: %v", err)
+	}
+	var definition map[string]any
+	if err := json.Unmarshal([]byte(parts[5]), &definition); err != nil {
+		w.Fatal(err)
+	}
+	priority, _ := strconv.Atoi(parts[2])
+	w.setPolicy("policies", parts[3], parts[4], priority, definition)
+}
+
+func (w *world) setPolicy(kind, name, pattern string, priority int, definition map[string]any) {
+	w.Helper()
+	w.manage("PUT", map[string]any{"pattern": pattern, "definition": definition, "priority": priority, "apply-to": "queues"}, kind, w.vhost(), name)
+	w.Cleanup(func() { w.unset(kind, name) })
+}
+
+// unset deletes a policy, if it is there.
+func (w *world) unset(kind, name string) {
+	target := w.management + "api/" + kind + "/" + url.PathEscape(w.vhost()) + "/" + url.PathEscape(name)
+	if request, err := http.NewRequest(http.MethodDelete, target, nil); err == nil {
+		if answer, err := http.DefaultClient.Do(request); err == nil {
+			answer.Body.Close()
+		}
+	}
+}
+
+// A queue drops messages after three deliveries. Open refuses it, with the
+// command for a policy that mends it. The next Open sees that policy, on a
+// broker without statistics. It also sees policies that lose messages, of users
+// and of operators.
+func TestPoliciesWithoutStatistics(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		w.closeSource()
+		w.redeclare(w.topic, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(3)})
+		blind := w.options(w.url, false)
+		seeing := blind
+		seeing.ManagementURL = w.management
+		open1 := func(options rabbitmq.Options) (brokers.Source, error) {
+			return open(w.T, options).Open(w.Context(), w.subscription(w.topic))
+		}
+		_, err := open1(seeing)
+		fault(w.T, err, "x-delivery-limit is 3, and should be 20", "no dead-letter exchange", "rabbitmqctl set_policy", `"dead-letter-exchange":"`+w.prefix+`.dead.v1"`)
+		_, err = open1(blind)
+		fault(w.T, err, "rabbitmqctl set_policy", "unless a policy says otherwise", "Options.ManagementURL")
+		w.obey(err)
+		_, err = open1(blind)
+		fault(w.T, err, "x-delivery-limit is 3")
+		src, err := open1(seeing)
+		if err != nil {
+			w.Fatalf("Open with the policy: %v", err)
+		}
+		w.noted(src, "noted "+w.topic+" x-delivery-limit")
+		src.Close(w.Context())
+
+		w.publish("given back")
+		w.await("the broker keeps the message that it gives up", func() bool {
+			w.do(func(ch *amqp.Channel) error {
+				d, ok, err := ch.Get(w.topic, false)
+				if ok && err == nil {
+					err = d.Nack(false, true)
+				}
+				return err
+			})
+			return w.depth(w.topic+".dead") == 1
+		})
+
+		w.setPolicy("operator-policies", w.prefix+".cap", "^"+regexp.QuoteMeta(w.topic)+"$", 0, map[string]any{"message-ttl": 3600000})
+		_, err = open1(seeing)
+		fault(w.T, err, "x-message-ttl is 3600000", "clear_operator_policy", w.prefix+".cap")
+		w.unset("operator-policies", w.prefix+".cap")
+
+		w.setPolicy("policies", w.prefix+".all", "^(?!redrive)"+regexp.QuoteMeta(w.topic)+"$", 30, map[string]any{"expires": 3600000})
+		_, err = open1(seeing)
+		fault(w.T, err, "x-expires is 3600000", "--priority 31", "x-delivery-limit is 3")
+		for range 2 { // each command keeps the earlier settings, and the second one mends the rest
+			w.obey(err)
+			if src, err = open1(seeing); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			w.Fatalf("Open after both commands: %v", err)
+		}
+		src.Close(w.Context())
+
+		w.redeclare(w.topic, with(w.topicArgs(), amqp.Table{"x-message-ttl": int64(3600000)}))
+		_, err = open1(seeing)
+		fault(w.T, err, "x-message-ttl is 3600000", "arguments cannot be changed")
+		if strings.Contains(err.Error(), "policy") {
+			w.Errorf("the error names a policy, but an argument is set: %v", err)
 		}
 	})
 }

@@ -37,6 +37,7 @@ type quality struct {
 	denied   error      // it does not exist, and the user may not declare it
 	read     bool       // its policies are in args
 	policy   object     // what its policies set
+	ruling   ruling     // the policies, as far as they are known
 	wanted   object     // what they should set, by the findings so far
 	members  []string   // nodes, if they could be read
 	vhost    string
@@ -111,8 +112,7 @@ func expiry(setting, why string) rule {
 		if !set {
 			return brokers.Finding{}
 		}
-		delete(q.wanted, strings.TrimPrefix(setting, "x-"))
-		return q.finding(brokers.Refused, setting, strconv.FormatInt(n, 10), "not set", why, "take it out of the policy; "+another)
+		return q.finding(brokers.Refused, setting, strconv.FormatInt(n, 10), "not set", why, q.without(strings.TrimPrefix(setting, "x-")))
 	}
 }
 
@@ -120,7 +120,7 @@ func dropsHead(q quality) brokers.Finding {
 	overflow := cmp.Or(q.text(argOverflow), overflowDrop)
 	for _, limit := range []string{argMaxLength, argMaxBytes} {
 		if n, set := q.args[limit].(int64); set && overflow == overflowDrop {
-			return q.finding(brokers.Refused, argOverflow, overflow, overflowReject, fmt.Sprintf("above %s of %d the oldest messages are lost", limit, n),
+			return q.finding(brokers.Refused, argOverflow, overflow, overflowReject, fmt.Sprintf("above %s of %d the oldest messages are lost", limit, n)+q.unless(),
 				q.mend(map[string]any{"overflow": overflowReject}))
 		}
 	}
@@ -134,11 +134,15 @@ func limitsDeliveries(q quality) brokers.Finding {
 		return brokers.Finding{}
 	}
 	severity, why := brokers.Refused, "a message is lost that came back so often, as in deployments and crashes: the queue has no dead-letter exchange"
-	if q.text(argExchange) != "" {
+	fix := ""
+	if q.text(argExchange) == "" {
+		why += q.unless()
+		fix = q.mend(q.netPolicy(), beside...)
+	} else {
 		severity, why = brokers.Noted, "the broker itself dead-letters a message that came back so often, as in deployments and crashes, without its story"
+		fix = q.mend(map[string]any{"delivery-limit": deliveryLimit})
 	}
-	return q.finding(severity, argLimit, strconv.FormatInt(n, 10), strconv.Itoa(deliveryLimit), why,
-		q.mend(map[string]any{"delivery-limit": deliveryLimit}))
+	return q.finding(severity, argLimit, strconv.FormatInt(n, 10), strconv.Itoa(deliveryLimit), why, fix)
 }
 
 // losesDeaths is about what the broker itself gives up.
@@ -159,7 +163,7 @@ func losesDeaths(q quality) brokers.Finding {
 	case exchange == "":
 		return q.finding(brokers.Noted, argExchange, "", q.queue.args[argExchange].(string),
 			"a message with which all workers die is dropped by the broker after 20 deliveries, and one that no dead letter has room for stays with the worker",
-			q.mend(q.netPolicy()))
+			q.mend(q.netPolicy(), beside...))
 	case q.role == entry && (q.text(argStrategy) != atLeastOnce || q.text(argOverflow) != overflowReject):
 		return q.finding(brokers.Noted, argStrategy, q.text(argStrategy), atLeastOnce, "what the broker itself dead-letters may be lost on its way",
 			q.mend(map[string]any{"dead-letter-strategy": atLeastOnce, "overflow": overflowReject}))
@@ -185,7 +189,7 @@ func isUnread(q quality) brokers.Finding {
 		return brokers.Finding{}
 	}
 	return q.finding(brokers.Unverified, "policy", "not visible to AMQP", "",
-		"a policy could have messages expire, or drop the oldest ones", "look with rabbitmqctl list_queues name policy, or give the address of a management API that has statistics (Options.ManagementURL)")
+		"a policy could have messages expire, or drop the oldest ones", "look with rabbitmqctl list_queues name policy, or give the address of the management API (Options.ManagementURL)")
 }
 
 // harmless are arguments that void no promise on a quorum queue that refuses
@@ -252,23 +256,49 @@ func (q quality) netPolicy() map[string]any {
 	}
 }
 
+// beside are the keys of netPolicy whose values may stay as arguments set them.
+var beside = []string{"dead-letter-routing-key", "dead-letter-strategy", "overflow", "delivery-limit"}
+
 // mend is the command that sets a policy for the queue, which has no effect where
-// an argument is set. Only one policy of a queue is in force, so it repeats what the
-// present one sets, and what earlier findings want.
-func (q quality) mend(definition map[string]any) string {
+// an argument is set: some keys may be left out then. Only one policy of a queue is in
+// force, so it repeats the settings of the present one and of earlier findings.
+func (q quality) mend(definition map[string]any, optional ...string) string {
+	definition = maps.Clone(definition)
 	for name := range definition {
-		if _, set := q.declared["x-"+name]; set {
+		if _, set := q.declared["x-"+name]; set && !slices.Contains(optional, name) {
 			return another
+		} else if set {
+			delete(definition, name)
 		}
 	}
+	maps.Copy(q.wanted, definition)
 	priority := ""
-	if len(q.policy) > 0 {
+	switch u := q.ruling.user; {
+	case u != nil:
+		priority = fmt.Sprintf(" --priority %.0f", max(10, u.Priority+1))
+	case q.ruling.operator == nil && len(q.policy) > 0:
 		priority = " --priority 10" // the default is 0
 	}
-	maps.Copy(q.wanted, definition)
-	text, _ := json.Marshal(q.wanted) // of what was JSON, strings and numbers
+	wanted := q.wanted
+	if len(wanted) == 0 { // the broker refuses an empty policy
+		wanted = object{"overflow": overflowReject}
+	}
 	return fmt.Sprintf("rabbitmqctl set_policy -p %s%s --apply-to queues %s %s %s", shell(q.vhost), priority, shell(q.name),
-		shell("^"+regexp.QuoteMeta(q.name)+"$"), shell(string(text)))
+		shell("^"+regexp.QuoteMeta(q.name)+"$"), shell(jsonOf(wanted)))
+}
+
+// unless says that a policy may have mended the queue, if policies could not be read.
+func (q quality) unless() string {
+	if q.read {
+		return ""
+	}
+	return ", unless a policy says otherwise (Run sees policies only with Options.ManagementURL)"
+}
+
+// jsonOf is the JSON of a definition, which cannot fail: it has strings and numbers.
+func jsonOf(o object) string {
+	text, _ := json.Marshal(o)
+	return string(text)
 }
 
 // shell quotes s for a shell.

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"sync/atomic"
@@ -38,6 +39,7 @@ const (
 	frameOverhead = 8 // type, channel, size and end
 	frameHeaders  = 2
 	frameEnd      = 0xCE
+	alertOfTLS    = 0x15      // the type of a TLS record for alerts, which no frame has
 	fixedPart     = 2 + 2 + 8 // of a payload of headers, before the flags: class, weight, size of the body
 	mostAfter     = 4 << 10   // that all properties after the table can have
 
@@ -91,6 +93,9 @@ func (s *screen) some(p []byte) (n int, err error) {
 			err = io.ErrUnexpectedEOF
 		}
 		return 0, err
+	}
+	if head[0] == alertOfTLS {
+		return 0, errors.New(speaksTLS)
 	}
 	size := binary.BigEndian.Uint32(head[3:])
 	all := int64(size) + frameOverhead

@@ -19,9 +19,8 @@ type session struct {
 	intakes []*intake
 	busy    atomic.Bool // consumers are being started or cancelled
 
-	mu     sync.Mutex
-	lanes  []*lane
-	groups [2]group // of the queues of topics, and of those of retries
+	mu    sync.Mutex
+	lanes []*lane
 
 	leases  sync.Mutex
 	held    []*token // in the order of their deadlines, with settled ones in between
@@ -33,6 +32,7 @@ type session struct {
 type intake struct {
 	*feed
 	number  int
+	group   *group
 	lanes   int          // belongs to whoever grows it
 	granted atomic.Int64 // the prefetch of the consumers together
 	out     atomic.Int64
@@ -48,9 +48,9 @@ type intake struct {
 	largest atomic.Int64 // of the messages lately, in bytes
 
 	// Guarded by the lock of the source.
-	careful time.Time // until when it does not grow
-	spills  bool      // what arrives finds no room, until its consumers have ended
-	spilled []*token  // what had arrived by then
+	careful time.Time   // until when it does not grow
+	spills  atomic.Bool // deliveries find no room, until its consumers have ended
+	spilled []*token    // deliveries that came meanwhile
 
 	// These belong to whoever changes consumers.
 	start     int                     // where prefetching begins
@@ -58,6 +58,7 @@ type intake struct {
 	unacked   map[*lane]*atomic.Int64 // deliveries that are, on the wire
 	pumps     sync.WaitGroup          // of those that there are
 	parked    bool                    // there are none, but for those that linger; guarded by the lock of the source
+	ended     bool                    // the broker has ended one; guarded by the lock of the source
 	lingers   bool                    // some do; likewise
 	looked    time.Time               // when that was last so; likewise
 
@@ -147,7 +148,9 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		return nil, err
 	}
 	n := &session{link: l, source: s, compact: 256}
-	n.groups[0].pace, n.groups[1].pace = s.broker.paces.stragglers, s.broker.paces.retryStragglers
+	// Retries have lanes of their own: they are held until they are due, and a
+	// delivery behind a held one cannot be acked together with others.
+	topics, retries := &group{pace: s.broker.paces.stragglers}, &group{pace: s.broker.paces.retryStragglers}
 	s.mu.Lock()
 	var careful time.Time
 	if s.brief > 0 {
@@ -156,7 +159,14 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		time.AfterFunc(d, s.woken.Wake)
 	}
 	for number, f := range s.feeds {
-		n.intakes = append(n.intakes, &intake{feed: f, number: number, start: scout, unacked: make(map[*lane]*atomic.Int64), careful: careful, parked: !f.paused.IsZero()})
+		in := &intake{feed: f, number: number, group: topics, start: scout, unacked: make(map[*lane]*atomic.Int64), careful: careful, parked: !f.paused.IsZero()}
+		switch {
+		case f.retried:
+			in.group = retries
+		case f.ordered:
+			in.group = &group{pace: topics.pace, ordered: true}
+		}
+		n.intakes = append(n.intakes, in)
 	}
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
@@ -166,14 +176,16 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		found, err = l.establish(ctx, *t, s.broker)
 		s.caps.Findings = found.findings
 		for _, f := range s.feeds {
-			is, exists := found.of(f.queue)
-			f.single = is.args[argSingle] == true
-			f.merges = l.merges && !f.single && !f.ordered && (!exists || is.kind == typeQuorum)
-			f.kept = s.sub.DeadLetters[f.topic] != "" && (!exists || is.keeps())
+			s.learn(f, l, found)
 		}
 	}
 	if err == nil {
-		err = n.consume(slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked }))
+		flowing := slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked })
+		if t != nil { // establish has just found or declared all queues
+			err = n.consume(flowing)
+		} else {
+			err = n.reconsume(flowing)
+		}
 	}
 	if err != nil {
 		n.finish(context.WithoutCancel(ctx), err)
@@ -187,6 +199,15 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	return n, nil
 }
 
+// learn notes the arguments of the queue of f that matter to its consumers.
+func (s *source) learn(f *feed, l *link, found survey) {
+	is, exists := found.of(f.queue)
+	f.single = is.args[argSingle] == true
+	f.merges = l.merges && !f.single && !f.ordered && (!exists || is.kind == typeQuorum)
+	f.kept.Store(s.sub.DeadLetters[f.topic] != "" && (!exists || is.keeps()))
+	f.deleted.Store(false)
+}
+
 // consume starts a consumer for the queue of each intake.
 func (n *session) consume(ins []*intake) error {
 	for _, in := range ins {
@@ -194,7 +215,7 @@ func (n *session) consume(ins []*intake) error {
 		if in.single { // nobody else would get them, and no other consumer of this source
 			prefetch = mostPrefetch
 		}
-		if err := n.extend(in, min(prefetch, n.source.prefetch)); err != nil {
+		if err := n.extend(in, min(prefetch, n.source.prefetch, n.fitting(in))); err != nil {
 			return err
 		}
 	}
@@ -225,56 +246,59 @@ func (n *session) changed() {
 	n.source.arm()
 }
 
-// resume consumes again what is parked and is no longer paused. The caller holds
-// the lock of the source.
-func (n *session) resume() {
+// resume consumes again from queues that are parked and no longer paused, and from
+// queues whose consumers the broker has ended. The caller holds the lock of the source.
+func (n *session) resume(now time.Time) {
+	n.endSpills()
 	var ins []*intake
 	for _, in := range n.intakes {
-		if in.spills && !in.isParked() { // something else was being changed
-			n.park([]*intake{in}, func() {})
-		}
-		full := in.spills && n.source.buffered(in.feed) > n.source.share()/2
-		if in.parked && in.feed.paused.IsZero() && !full {
+		full := in.spills.Load() && n.source.buffered(in.feed) > n.source.share()/2
+		if in.ended || in.parked && in.feed.paused.IsZero() && !full && !now.Before(in.feed.next) {
 			ins = append(ins, in)
 		}
 	}
-	if len(ins) == 0 || !n.change(func() error { return n.consume(ins) }) {
+	if len(ins) == 0 || !n.change(func() error { return n.reconsume(slices.Clone(ins)) }) {
 		return
 	}
 	for _, in := range ins {
-		in.parked, in.lingers, in.spills, in.feed.taken = false, false, false, 0
+		in.parked, in.lingers, in.feed.taken = false, false, 0
+		in.spills.Store(false)
 	}
 }
 
-// stop ends the consumers of ins, whose deliveries nobody takes: the broker counts
-// each one that is given back. What has arrived stays in the buffers.
+// stop ends the consumers of ins. Otherwise the broker would send deliveries that go
+// back unused, and count each of them. Deliveries in the buffers stay there. Those of
+// an ordered intake go back, with all others that are unacked.
 func (n *session) stop(ins []*intake) error {
 	for _, in := range ins {
-		for _, l := range n.group(in).lanes {
-			if err := l.cancel(in); err != nil {
-				return err
-			}
+		end := (*lane).cancel
+		if in.ordered {
+			end = (*lane).shut
 		}
-		in.pumps.Wait()
-		in.lanes = 0
-		in.wanted.Store(0)
+		if err := in.leave(end); err != nil {
+			return err
+		}
 	}
+	n.vacate(ins)
 	return nil
 }
 
-// group returns the lanes of an intake. Retries have their own: they are held
-// until they are due, and acks of what comes after a delivery that is held cannot
-// be multiple.
-func (n *session) group(in *intake) *group {
-	if in.retried {
-		return &n.groups[1]
+// leave ends the consumers of in on each lane.
+func (in *intake) leave(end func(*lane, *intake) error) error {
+	for _, l := range in.group.lanes {
+		if err := end(l, in); err != nil {
+			return err
+		}
 	}
-	return &n.groups[0]
+	in.pumps.Wait()
+	in.lanes = 0
+	in.wanted.Store(0)
+	return nil
 }
 
 // extend lets the broker send more messages of a queue, on the next lane.
 func (n *session) extend(in *intake, prefetch int) error {
-	g := n.group(in)
+	g := in.group
 	if in.lanes == len(g.lanes) {
 		l, err := n.open(g)
 		if err != nil {
@@ -306,7 +330,7 @@ func (n *session) grow(now time.Time) {
 		return
 	}
 	for _, in := range n.intakes {
-		if in.parked || !in.feed.paused.IsZero() || now.Before(in.careful) {
+		if in.parked || in.ended || in.spills.Load() || !in.feed.paused.IsZero() || now.Before(in.careful) {
 			continue
 		}
 		granted := int(in.granted.Load())
@@ -320,7 +344,12 @@ func (n *session) grow(now time.Time) {
 				return
 			}
 		} else if more > 0 {
-			n.change(func() error { return n.extend(in, more) })
+			n.change(func() error {
+				if n.isGone(in) {
+					return nil
+				}
+				return n.extend(in, more)
+			})
 			return
 		}
 	}
@@ -413,16 +442,25 @@ func (n *session) sweep() {
 // the broker might deliver it here again.
 func (n *session) giveUp(now time.Time) {
 	expired := n.expired(now)
-	stale, parks := n.source.refresh(n, now, len(expired) > 0)
-	back := append(stale, expired...)
+	stale, parks, turned := n.source.refresh(n, now, len(expired) > 0)
+	back := append(stale, slices.DeleteFunc(expired, func(t *token) bool {
+		return t.intake.ordered && t.intake.ends() // the end of the channel gives it back
+	})...)
 	n.source.mu.Lock()
 	parked := len(parks) > 0 && n.park(parks, func() {
 		n.giveBack(back)
 		n.source.handBack(n, parks)
 	})
+	n.endSpills()
 	n.source.mu.Unlock()
 	if !parked {
 		n.giveBack(back)
+	}
+	if len(turned) > 0 {
+		n.change(func() error {
+			n.source.turnBack(n, turned)
+			return nil
+		})
 	}
 }
 

@@ -60,8 +60,8 @@ func (b *settlement) sort() {
 			b.rejects = append(b.rejects, i)
 		case s.Action == brokers.Retry && !t.copied:
 			b.copies = append(b.copies, i)
-		case s.Action == brokers.Release && (t.renews || t.count >= bystanders):
-			b.copies = append(b.copies, i) // its copy begins to count anew
+		case s.Action == brokers.Release && (t.renews || t.count >= bystanders || t.intake.deleted.Load()):
+			b.copies = append(b.copies, i) // its copy begins to count anew, or outlives the deleted queue
 		case s.Action == brokers.Release && !t.copied:
 			b.releases = append(b.releases, i)
 		default:
@@ -114,8 +114,8 @@ func (b *settlement) done(i int, err error) {
 		t.state.Store(settled)
 		t.intake.out.Add(-1)
 		t.intake.settled.Add(1)
-		if t.count >= suspicious {
-			b.source.woken.Wake() // there is room for another trial
+		if t.count >= suspicious || t.intake.spills.Load() {
+			b.source.woken.Wake() // there is room for another trial, or the ordered channel may close
 		}
 	} else {
 		t.state.Store(held)
@@ -160,7 +160,7 @@ func (b *settlement) release() {
 func (b *settlement) reject() {
 	for _, i := range b.rejects {
 		t := b.token(i)
-		if !t.intake.kept {
+		if !t.intake.kept.Load() {
 			b.done(i, fmt.Errorf("the queue %q has no dead-lettering that redrive has declared or compared, and would drop the message: %w",
 				t.intake.queue, brokers.ErrRefused))
 			continue

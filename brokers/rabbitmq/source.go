@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -36,6 +37,7 @@ type source struct {
 	session    *session // nil before the first and between two
 	connecting bool
 	failure    error        // of the last attempt to connect, not yet reported
+	losses     []error      // of queues, not yet reported
 	denials    int          // attempts in a row that only an operator could cure
 	begun      time.Time    // when the session did; zero until Open has made sure of the topology
 	brief      int          // sessions in a row that ended soon
@@ -55,12 +57,16 @@ type feed struct {
 	queue   string
 	retried bool
 	items   []item
-	ordered bool      // what arrives is handed out in the order of the queue
-	single  bool      // the broker has one consumer at a time get it
-	merges  bool      // a consumer can go on with what an earlier one of its tag has unacked
-	kept    bool      // the broker keeps what is rejected
-	paused  time.Time // since when; zero if it is not
-	taken   int       // items handed out since it was last consumed from anew
+	ordered bool        // deliveries are handed out in the order of the queue
+	single  bool        // the broker has one consumer at a time get it
+	merges  bool        // a consumer can take over the unacked deliveries of its tag
+	kept    atomic.Bool // the broker keeps rejected messages
+	deleted atomic.Bool // the queue is, so that nothing can go back to it
+	paused  time.Time   // since when; zero if it is not
+	taken   int         // items handed out since it was last consumed from anew
+	unsure  bool        // its queue may be another one, or gone
+	misses  int         // times in a row that it could not be consumed from
+	next    time.Time   // when to look for it again
 
 	// Of an ordered one: the suspect that was handed out last, and when.
 	trial *token
@@ -235,7 +241,7 @@ func (s *source) judge(err error) error {
 // session was being set up belongs to it too.
 func (s *source) push(n *session, f *feed, i item) {
 	s.mu.Lock()
-	if in := i.token.intake; in.spills || len(i.delivery.Body) > smallBody && s.isFull(f, len(i.delivery.Body)) {
+	if in := i.token.intake; in.spills.Load() || len(i.delivery.Body) > smallBody && s.isFull(f, len(i.delivery.Body)) {
 		n.spill(in, i.token)
 		s.mu.Unlock()
 		return
@@ -333,6 +339,11 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 		s.failure = nil
 		return nil, fmt.Errorf("rabbitmq: receive from %q: %w", s.sub.Topics, err)
 	}
+	if len(s.losses) > 0 {
+		err := s.losses[0]
+		s.losses = s.losses[1:]
+		return nil, fmt.Errorf("rabbitmq: %w", err)
+	}
 	if s.session == nil {
 		if !s.connecting {
 			s.connecting = true
@@ -342,7 +353,7 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 		return nil, nil
 	}
 	s.taken = time.Now()
-	s.session.resume()
+	s.session.resume(s.taken)
 	ds := s.gather(most)
 	ds = s.try(ds, most)
 	s.session.grow(s.taken)
@@ -418,15 +429,15 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 }
 
 // refresh takes out of the buffers what has waited there for so long that too
-// little of its lease is left. It returns what n is to park before that is given
-// back: everything if there is such a delivery, or one has expired, and nobody
-// calls Receive. Of an ordered feed nothing is taken out: it is parked, which
-// gives back all that waits.
-func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*token, parks []*intake) {
+// little of its lease is left. It returns what n is to park before that is
+// given back: everything if there is such a delivery, or one has expired, and
+// nobody calls Receive. refresh takes nothing out of an ordered feed: the
+// intake is among turned, for turnBack to give back its whole buffer.
+func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*token, parks, turned []*intake) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.session != n {
-		return nil, nil
+		return nil, nil, nil
 	}
 	limit := now.Add(s.caps.Lease * 5 / 8)
 	old := func(i item) bool {
@@ -441,15 +452,23 @@ func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*toke
 		case !f.ordered:
 			f.items = slices.DeleteFunc(f.items, old)
 		case len(f.items) > 0 && !f.items[0].token.deadline.After(limit):
-			parks = append(parks, in)
+			turned = append(turned, in)
 		}
 	}
 	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool { return old(u.item) })
 	idle := now.Sub(s.taken) > s.caps.Lease/4
-	if idle && (expired || len(stale) > 0 || len(parks) > 0) {
-		parks = slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.isParked() && !in.feed.ordered })
+	if idle && (expired || len(stale) > 0 || len(turned) > 0) {
+		turned = nil
+		for _, in := range n.intakes {
+			switch {
+			case in.ordered && !in.parked && (!in.spills.Load() || len(in.items) > 0):
+				turned = append(turned, in)
+			case !in.ordered && !in.isParked():
+				parks = append(parks, in)
+			}
+		}
 	}
-	return stale, parks
+	return stale, parks, turned
 }
 
 // Extend has no effect on the broker: how long it lets a message be held is
@@ -463,7 +482,7 @@ func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delive
 }
 
 func (s *source) Close(ctx context.Context) error {
-	s.renew(ctx, s.feeds, func(t *token) bool { return t.count >= bystanders }) // what fails is given back as the others are
+	s.renew(ctx, s.feeds, func(t *token) bool { return t.count >= bystanders || t.intake.deleted.Load() }) // if that fails, they are given back as the others are
 	s.mu.Lock()
 	n := s.session
 	s.closed, s.session = true, nil

@@ -16,8 +16,9 @@ type tap struct {
 	mu     sync.Mutex
 	conns  []*tapped
 	filter func(*tapped, frame) verdict
-	sent   func(frame)   // what is sent to the broker
-	frozen chan struct{} // nil, or closed by thaw
+	sent   func(frame)                  // is called with each frame for the broker
+	edit   func(*tapped, []byte) []byte // changes the bytes for the broker
+	frozen chan struct{}                // nil, or closed by thaw
 
 	swallows bool // what is sent by those who publish
 }
@@ -201,13 +202,17 @@ func (c *tapped) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	c.tap.mu.Lock()
-	lost := c.tap.swallows && c.publishes
+	lost, edit := c.tap.swallows && c.publishes, c.tap.edit
 	c.tap.mu.Unlock()
 	if lost {
 		return len(p), nil
 	}
 	c.sent.Write(p)
-	return c.Conn.Write(p)
+	if edit == nil {
+		return c.Conn.Write(p)
+	}
+	_, err := c.Conn.Write(edit(c, p))
+	return len(p), err
 }
 
 func (c *tapped) Read(p []byte) (int, error) {

@@ -67,6 +67,14 @@ func (n names) dead() string { return n.prefix + ".dead.v1" }
 // queue of retries.
 func (n names) longestTopic() int { return longestName - len(n.retry("")) }
 
+// longest is the length of the longest name that a topic of sub may have.
+func (n names) longest(sub brokers.Subscription) int {
+	if sub.ReadOnly() {
+		return longestName
+	}
+	return n.longestTopic()
+}
+
 // check says what is wrong with a subscription whose topics may be so long.
 func (n names) check(sub brokers.Subscription, longest int) error {
 	var faults []error
@@ -184,6 +192,31 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 		t.bindings = append(t.bindings, binding{exchange: name, kind: amqp.ExchangeFanout, queue: name})
 	}
 	return t
+}
+
+// part is the part of t for one queue: the queue itself, and the bindings to it.
+func (t topology) part(name string) (p topology) {
+	for _, q := range t.queues {
+		if q.name == name {
+			p.queues = append(p.queues, q)
+		}
+	}
+	for _, x := range t.bindings {
+		if x.queue == name {
+			p.bindings = append(p.bindings, x)
+		}
+	}
+	return p
+}
+
+// behind returns the queue that a message with this key reaches from exchange.
+func (t topology) behind(exchange, key string) (queue string, leads bool) {
+	for _, x := range t.bindings {
+		if x.exchange == exchange && x.queue != "" && (x.kind == amqp.ExchangeFanout || x.key == key) {
+			return x.queue, true
+		}
+	}
+	return "", false
 }
 
 // copiesTo leads from the exchange of copies to queue.

@@ -51,7 +51,7 @@ func (n *session) widen(in *intake, granted, more int) bool {
 	if granted == 0 || in.wanted.Load() <= int64(granted) || !in.quiet(granted) {
 		return false
 	}
-	l := n.group(in).lanes[0]
+	l := in.group.lanes[0]
 	return n.change(func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *lane) widen() {
 // is, unless something is on its way to that; the caller holds the lock.
 func (l *lane) replace(in *intake) error {
 	g, wanted := l.consumers[in], int(in.wanted.Load())
-	if l.ended || g.prefetch == 0 || wanted <= g.prefetch || !in.quiet(g.prefetch) {
+	if l.ended || g.prefetch == 0 || wanted <= g.prefetch || !in.quiet(g.prefetch) || l.session.isGone(in) {
 		return nil
 	}
 	if err := l.end(in, g.tag); err != nil {

@@ -474,6 +474,7 @@ func TestAttackForgedProgress(t *testing.T) {
 				forge("spent", `"attempt":"9999"`)
 				forge("late", `"attempt":"1","due-at":"`+future+`"`)
 				forge("old", `"attempt":"1","first-failed-at":"1","failed-at":"1","history":"1,1,poison,,1"`)
+				forge("dead", `"attempt":"9999","death-reason":"poison","death-error-message":"forged","death-attempt":"1"`)
 				forge("signed", `"attempt":"9999","signature":"1.`+strings.Repeat("A", 43)+`"`)
 				a.send("g", "good", nil)
 				a.began = time.Now()
@@ -484,7 +485,7 @@ func TestAttackForgedProgress(t *testing.T) {
 					return nil
 				})
 				if !tt.believed {
-					a.handled(time.Minute, "spent", "late", "signed", "good")
+					a.handled(time.Minute, "spent", "late", "dead", "signed", "good")
 					if len(a.letters) > 0 || a.runs["old"] != 5 {
 						a.Errorf("%d dead letters, %d runs of the old one; want none, and five", len(a.letters), a.runs["old"])
 					}

@@ -65,6 +65,7 @@ func harness(suffix string, estimates bool, margin int, open func(t testing.TB) 
 			return b.(*fleet).sendNewer(ctx, topic)
 		},
 		Crash:        func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
+		Delete:       func(b brokers.Broker, topic string) (restore func()) { return b.(*fleet).delete(topic) },
 		LoseRequests: func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(mute) },
 		LoseConfirms: func(b brokers.Broker) (heal func()) { return b.(*fleet).lose(deaf) },
 	}
@@ -137,6 +138,33 @@ type fleet struct {
 	links  map[brokers.Source]*link
 	others []*Broker
 	all    []*link
+}
+
+// delete deletes a queue. Its workers may create it again.
+func (f *fleet) delete(topic string) (restore func()) {
+	url, err := f.client.resolve(f.t.Context(), topic)
+	if err == nil {
+		_, err = f.client.sends.DeleteQueue(f.t.Context(), &awssqs.DeleteQueueInput{QueueUrl: &url})
+	}
+	if err != nil {
+		f.t.Errorf("delete the queue %q: %v", topic, err)
+	}
+	return func() {
+		if err := createAnew(f.t.Context(), f.client, topic, wanted(brokers.Subscription{}, topic, "")); err != nil {
+			f.t.Errorf("create the queue %q: %v", topic, err)
+		}
+	}
+}
+
+// createAnew creates a deleted queue again. SQS refuses that for a minute.
+func createAnew(ctx context.Context, c *client, topic string, attributes map[string]string) error {
+	for {
+		_, err := c.create(ctx, topic, attributes)
+		if code, _ := codeOf(err); code != "QueueDeletedRecently" {
+			return err
+		}
+		time.Sleep(time.Minute)
+	}
 }
 
 func newFleet(t testing.TB, o Options) *fleet {

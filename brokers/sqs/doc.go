@@ -48,10 +48,13 @@
 // something to store is a copy.
 //
 // What is too large to be copied with its Meta is retried in place whatever speaks
-// against it: its exact Meta is then known to this worker alone.
+// against it: its exact Meta is then known to this worker alone. If the message
+// waits for its dead letter, its copy first says less of why it is dead.
 //
 // On FIFO queues every retry is in place, because a copy would come after what
-// it has to come before. Delays may not exceed 10 h 59 min there.
+// it has to come before. Delays may not exceed 10 h 59 min there. If a message
+// waits there for its dead letter, this worker alone knows that it is dead:
+// another worker runs it again.
 //
 // # Attempts and crashes
 //

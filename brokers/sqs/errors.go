@@ -181,6 +181,16 @@ func isGone(err error) bool {
 	return code == "QueueDoesNotExist"
 }
 
+// isOfIdentity reports whether err is about the credentials of the worker, and so
+// about all queues.
+func isOfIdentity(err error) bool {
+	switch code, message := codeOf(err); code {
+	case "InvalidSecurity", "SignatureDoesNotMatch", "InvalidClientTokenId", "MissingAuthenticationToken":
+		return fixOf(code, message) != ""
+	}
+	return false
+}
+
 // fixOf says what an operator can do, where nobody else can do anything.
 func fixOf(code, message string) string {
 	switch code {

@@ -24,6 +24,7 @@ type feed struct {
 	unheard  []request // of a FIFO queue, whose answers got lost
 	failures int       // in a row
 	rest     time.Time
+	gone     bool // the queue was deleted: restore checks a new queue of its name before a poll
 	pressure pressure
 	single   time.Time // until then a poll asks for one message
 	told     time.Time // when Receive told of a message that is of no use
@@ -32,6 +33,9 @@ type feed struct {
 	since  time.Time     // of the pause
 	keep   time.Duration // for so long a pause leaves the buffer as it is
 }
+
+// idle reports whether no poll of f is open and none of its messages waits.
+func (f *feed) idle() bool { return f.open == 0 && len(f.items) == 0 }
 
 // singly is for how long polls ask for one message after a retry: longer than
 // most retries of a message are apart.

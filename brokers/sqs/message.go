@@ -30,11 +30,11 @@ const (
 	largest = 1 << 20
 
 	// packedRoom is what the packed attribute may take, of which wire.Unpack reads
-	// 64 KiB and 64 headers: packedHeaders, the name of the queue, the signature and
+	// 64 KiB and 64 headers: packedHeaders, the name of the queue, the signatures and
 	// what was moved there.
 	// longestEscape is what JSON makes of one byte.
 	packedRoom    = 60 << 10
-	packedHeaders = 61
+	packedHeaders = 60
 	longestEscape = 6
 
 	idHeader    = "redrive-id"
@@ -372,7 +372,7 @@ func (l *letter) fit(body string) {
 func (l *letter) shed(rest, limit int) (packed string, size int) {
 	all, signing := l.notes, 0
 	if l.sign != nil {
-		signing = adapter.SignatureSize
+		signing = adapter.SignatureSize(all)
 	}
 	rest += packedSize("{}") - len("{}") + signing
 	packed = pack(all, l.moved, l.flags...)

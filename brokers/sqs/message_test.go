@@ -430,9 +430,9 @@ func TestProgressIsReadForTheSameQueueOnly(t *testing.T) {
 		}
 	}
 	forged := with(func(m *brokers.Message) {
-		m.Headers = brokers.Headers{{Name: "redrive-attempt", Value: "7"}, {Name: "redrive-topic", Value: "orders"}, {Name: wire.Packed, Value: `{"attempt":"7"}`}}
+		m.Headers = brokers.Headers{{Name: "redrive-attempt", Value: "7"}, {Name: "redrive-topic", Value: "orders"}, {Name: wire.Packed, Value: `{"attempt":"7"}`}, {Name: "redrive-death-reason", Value: "poison"}}
 	})
-	if got := roundTrip(t, forged, nil, false); got.meta.Attempt != 0 || got.stored || len(got.message.Headers) != 0 {
+	if got := roundTrip(t, forged, nil, false); got.meta.Attempt != 0 || got.meta.Death != nil || got.stored || len(got.message.Headers) != 0 {
 		t.Errorf("forged progress was published: %+v", got)
 	}
 }

@@ -62,6 +62,12 @@ func (s *source) poll(demand int, now time.Time) (next time.Time) {
 			}
 			continue
 		}
+		if f.gone {
+			if f.idle() {
+				s.restore()
+			}
+			continue
+		}
 		batch := f.batch(now)
 		room := free - fetched - f.first
 		if f.tight {
@@ -229,16 +235,21 @@ func (s *source) fail(f *feed, err error, now time.Time) {
 	if isOverLimit(err) {
 		f.pressure.full(now)
 	}
-	if isGone(err) && s.mayCreate() {
-		s.restore()
-	} else {
-		err = fmt.Errorf("sqs: receive from %q: %w", f.topic, err)
-		if errors.Is(err, brokers.ErrMisconfigured) {
-			s.fatal = err
+	rests, gone := now.Before(f.rest), f.gone
+	f.gone = gone || isGone(err)
+	switch {
+	case isOfIdentity(err):
+		s.fatal = fmt.Errorf("sqs: receive from %q: %w", f.topic, err)
+	case !errors.Is(err, brokers.ErrMisconfigured):
+		s.failure = fmt.Errorf("sqs: receive from %q: %w", f.topic, err)
+	case f.gone && !gone, !rests:
+		s.miss(f, err, now)
+		if f.gone && s.mayCreate() {
+			f.rest = now
 		}
-		s.failure = err
+		return
 	}
-	if now.Before(f.rest) {
+	if rests {
 		return
 	}
 	f.failures++

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 )
@@ -132,41 +134,160 @@ func TestOneQueueFails(t *testing.T) {
 	})
 }
 
-// TestMisconfiguredQueue stops the source and touches no message.
-func TestMisconfiguredQueue(t *testing.T) {
-	for name, fault := range map[string]sqstest.Fault{
-		"gone":    {Code: "AWS.SimpleQueueService.NonExistentQueue"},
-		"denied":  {Code: "AccessDenied"},
-		"key":     {Code: "KMS.DisabledException"},
-		"unknown": {Code: "UnrecognizedClientException"},
+// TestUnknownIdentity checks that the source stops, because it can receive from no
+// queue, and that it touches no message.
+func TestUnknownIdentity(t *testing.T) {
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
+		s.publish("b")
+		s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Code: "UnrecognizedClientException"})
+		settled := s.server.Count(changeBatch) + s.server.Count(deleteBatch)
+		var err error
+		for err == nil {
+			_, err = src.Receive(s.Context(), 1)
+		}
+		if !errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, brokers.ErrNotFound) {
+			s.Fatalf("Receive returned %v, want ErrMisconfigured", err)
+		}
+		polls := s.server.Count("ReceiveMessage")
+		for range 3 {
+			if _, again := src.Receive(s.Context(), 1); !errors.Is(again, brokers.ErrMisconfigured) {
+				s.Errorf("another Receive returned %v", again)
+			}
+		}
+		s.demand("ReceiveMessage", polls)
+		if n := s.server.Count(changeBatch) + s.server.Count(deleteBatch) - settled; n != 0 {
+			s.Errorf("%d calls touched messages", n)
+		}
+		s.settle(src, ack(d)) // the worker may still settle the messages that it holds
+	})
+}
+
+// TestLostQueue takes one of two queues away: the queue is deleted, the worker loses its
+// rights, or KMS disables the key. The other queue flows. The source reports the lost
+// queue and looks for it a few times a minute, and receives from it when it is back.
+func TestLostQueue(t *testing.T) {
+	for name, tt := range map[string]struct {
+		code string
+		says []string
+	}{
+		"gone":   {"AWS.SimpleQueueService.NonExistentQueue", []string{"the messages that were in it are lost", "create"}},
+		"denied": {"AccessDenied", []string{"its messages stay in it", "grant the identity"}},
+		"key":    {"KMS.DisabledException", []string{"its messages stay in it", "restore the key"}},
 	} {
 		playAs(t, name, "jobs", Options{}, func(s *scene) {
+			s.sub.Topics = []string{"jobs", "other"}
 			src := s.open()
 			s.broker.options.Create = false
-			s.publish("a", "b")
-			d := s.one(src)
-			fault.Operation = "ReceiveMessage"
-			s.server.Inject(fault)
-			settled := s.server.Count(changeBatch) + s.server.Count(deleteBatch)
-			var err error
-			for err == nil {
-				_, err = src.Receive(s.Context(), 1)
-			}
-			if !errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, brokers.ErrNotFound) != (name == "gone") {
-				s.Fatalf("Receive returned %v, want ErrMisconfigured, and ErrNotFound if it is gone", err)
-			}
-			polls := s.server.Count("ReceiveMessage")
-			for range 3 {
-				if _, again := src.Receive(s.Context(), 1); !errors.Is(again, brokers.ErrMisconfigured) {
-					s.Errorf("another Receive returned %v", again)
+			cured := s.server.Inject(sqstest.Fault{Queue: "jobs", Code: tt.code})
+			begun, losses, got := time.Now(), 0, 0
+			minutes := func(n time.Duration, seen func(*brokers.Delivery)) {
+				for end := time.Now().Add(n * time.Minute); time.Now().Before(end); {
+					time.Sleep(2 * time.Second)
+					s.publishTo("other", "beside")
+					ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
+					ds, err := src.Receive(ctx, 10)
+					cancel()
+					for _, d := range ds {
+						seen(d)
+						s.settle(src, ack(d))
+					}
+					lost, is := errors.AsType[*brokers.TopicError](err)
+					switch {
+					case is:
+						for _, part := range append(tt.says, `"jobs"`) {
+							if lost.Topic != "jobs" || !strings.Contains(err.Error(), part) {
+								s.Errorf("Receive returned %v, want the topic jobs and %q", err, part)
+							}
+						}
+						losses++
+					case err != nil && ctx.Err() == nil:
+						s.Fatalf("Receive returned %v", err)
+					}
 				}
 			}
-			s.demand("ReceiveMessage", polls)
-			if n := s.server.Count(changeBatch) + s.server.Count(deleteBatch) - settled; n != 0 {
-				s.Errorf("%d calls touched messages", n)
+			minutes(10, func(d *brokers.Delivery) { got++ })
+			if perMinute := float64(losses) / time.Since(begun).Minutes(); perMinute < 2 || perMinute > 6 || got < 100 {
+				s.Errorf("%.1f reports a minute, and %d messages of the other queue; want 2 to 6, and 100 messages or more", perMinute, got)
 			}
-			s.settle(src, ack(d)) // what the worker holds it may settle
+			if calls := s.countCalls("jobs"); calls > 20*10 {
+				s.Errorf("%d calls about the queue in ten minutes, want a few for each look", calls)
+			}
+			cured()
+			s.publish("again")
+			again := false
+			minutes(1, func(d *brokers.Delivery) { again = again || string(d.Message.Body) == "again" })
+			if !again {
+				s.Error("the source does not receive from the queue when it is back")
+			}
 		})
+	}
+}
+
+// countCalls returns the number of calls about a queue.
+func (s *scene) countCalls(queue string) (n int) {
+	for _, c := range s.server.Calls() {
+		if c.Queue == queue {
+			n++
+		}
+	}
+	return n
+}
+
+// TestQueueBackWithOtherSettings creates a deleted queue again, with less retention than
+// its retries take. The source refuses this queue, and no other.
+func TestQueueBackWithOtherSettings(t *testing.T) {
+	play(t, "jobs", Options{}, func(s *scene) {
+		s.sub.Topics, s.sub.MaxAge = []string{"jobs", "other"}, 3*24*time.Hour
+		src := s.open()
+		s.broker.options.Create = false
+		s.remake(src, "jobs", map[string]string{nameRetention: "3600"})
+		s.publish("kept")
+		s.publishTo("other", "beside")
+		s.awaits(src, "beside", "MessageRetentionPeriod is 3600")
+		if q := s.server.Queue("jobs"); q.Visible != 1 || q.InFlight != 0 {
+			s.Errorf("the queue has %+v, want the message untouched", q)
+		}
+		s.remake(src, "jobs", map[string]string{nameRetention: "604800"})
+		s.publish("again")
+		s.awaits(src, "again", "")
+	})
+}
+
+// remake deletes a queue, waits until src has noticed, and creates it with attributes.
+func (s *scene) remake(src *source, queue string, attributes map[string]string) {
+	s.Helper()
+	client := s.broker.client
+	url, err := client.resolve(s.Context(), queue)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if _, err := client.sends.DeleteQueue(s.Context(), &awssqs.DeleteQueueInput{QueueUrl: &url}); err != nil {
+		s.Fatal(err)
+	}
+	s.publishTo("other", "meanwhile")
+	s.awaits(src, "meanwhile", "no such queue")
+	if err := createAnew(s.Context(), client, queue, attributes); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// awaits receives until a message with this body has come, and an error that contains
+// part.
+func (s *scene) awaits(src *source, body, part string) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Hour)
+	defer cancel()
+	heard := part == ""
+	for got := false; !got || !heard; {
+		ds, err := src.Receive(ctx, 10)
+		if errors.Is(err, brokers.ErrMisconfigured) || ctx.Err() != nil {
+			s.Fatalf("Receive returned %v; message %q came: %t, error %q came: %t", err, body, got, part, heard)
+		}
+		heard = heard || err != nil && strings.Contains(err.Error(), part)
+		for _, d := range ds {
+			got = got || string(d.Message.Body) == body
+			s.settle(src, ack(d))
+		}
 	}
 }
 

@@ -40,7 +40,8 @@ type source struct {
 	notes    notes
 	sweeper  *time.Timer // nil while nothing is held
 	failure  error       // of a poll, not yet reported
-	fatal    error       // that only an operator can cure
+	losses   []error     // of single topics, not yet reported
+	fatal    error       // of all topics, until an operator cures it
 
 	restoring bool
 	closed    bool
@@ -62,15 +63,20 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 		notes:    newNotes(mostNotes),
 	}
 	for _, q := range queues {
-		s.feeds = append(s.feeds, &feed{
-			queue: q, source: s, groups: make(map[string]int), pace: newPace(b.options.Polls), keep: leastKept,
-			counting: counting{copies: (b.options.Copies || q.tight) && !q.fifo, fifo: q.fifo, maxAttempts: cmp.Or(sub.Attempts[q.topic], sub.MaxAttempts)},
-		})
+		s.feeds = append(s.feeds, s.newFeed(q))
 		limit := messageLimit(q.limit)
 		s.caps.MessageLimit = min(cmp.Or(s.caps.MessageLimit, limit), limit)
 		s.caps.Ordered = q.fifo
 	}
 	return s
+}
+
+func (s *source) newFeed(q queue) *feed {
+	o := s.broker.options
+	return &feed{
+		queue: q, source: s, groups: make(map[string]int), pace: newPace(o.Polls), keep: leastKept,
+		counting: counting{copies: (o.Copies || q.tight) && !q.fifo, fifo: q.fifo, maxAttempts: cmp.Or(s.sub.Attempts[q.topic], s.sub.MaxAttempts)},
+	}
 }
 
 // Capabilities are those of the queues, which are all standard or all FIFO.
@@ -101,6 +107,9 @@ func (s *source) step(ctx context.Context, max int) (ds []*brokers.Delivery, nex
 		return nil, next, context.Cause(ctx)
 	case s.fatal != nil:
 		return nil, next, s.fatal
+	case len(s.losses) > 0:
+		err, s.losses = s.losses[0], s.losses[1:]
+		return nil, next, err
 	}
 	now := time.Now()
 	ds = s.take(max, now)

@@ -8,7 +8,7 @@
 //     unknown names that begin with "redrive-". Handlers see no others.
 //   - Reading never fails, whatever the headers hold. What cannot be read is
 //     absent, numbers and times are clamped to [Limits], texts are bounded and
-//     free of control characters, and no more than 64 headers and 16 KiB of them
+//     free of control characters, and no more than 64 headers and 24 KiB of them
 //     are looked at. A header [Packed] is opened if it has at most 64 KiB, and
 //     what is in it then counts like the others.
 //   - A dead letter's record (redrive-dlq-*, redrive-error-*) is package dlq's,
@@ -16,7 +16,7 @@
 //     back to its queue by hand starts over at attempt 0.
 //
 // It does not authenticate: whoever may write to a queue may write these headers.
-// So progress (attempt, due time, history) is read only where [Limits] say
+// So progress (attempt, due time, history, death) is read only where [Limits] say
 // Trusted, for queues to which workers alone write.
 //
 // docs/reference/headers.md has the grammar, for decoders in other languages.

@@ -50,6 +50,7 @@ func (w *writer) meta(m brokers.Meta) {
 	w.end(nameDelay, appendDuration(w.begin(nameDelay), m.Delay))
 	w.put(nameClass, knownClass(m.Class), "")
 	w.end(nameHistory, appendHistory(w.begin(nameHistory), m.History))
+	w.death(m.Death)
 	for _, detail := range m.Origin[:min(len(m.Origin), maxOrigin)] {
 		if !text.IsWord(detail.Name) {
 			continue
@@ -158,6 +159,7 @@ func (r reader) meta() brokers.Meta {
 		RedriveCount:   r.count(nameRedriveCount),
 		Send:           r.word(nameSend),
 		Origin:         r.origin(),
+		Death:          r.death(),
 	}
 }
 

@@ -13,10 +13,11 @@ const minCut = 64
 
 // step names headers that [Fit] may shed: one, or all with a prefix that ends in
 // "-". A text whose step has cut is cut to the room that is left, if that is
-// worth it, instead of being dropped.
+// worth it, instead of being dropped. A text that is kept is never dropped: at
+// least minCut bytes of it stay.
 type step struct {
 	name, field string
-	cut         bool
+	cut, kept   bool
 }
 
 var steps = [...]step{
@@ -25,35 +26,41 @@ var steps = [...]step{
 	{name: prefix + "error-message", field: "error-message", cut: true},
 	{name: deadPrefix + "origin-", field: "origin"},
 	{name: deadPrefix + "rule", field: "rule"},
+	{name: nameDeathStack, field: "error-stack", cut: true},
 	{name: nameHistory, field: "history"},
+	{name: nameDeathMessage, field: "error-message", cut: true, kept: true},
 	{name: nameOrigin, field: "origin"},
+	{name: nameDeathRule, field: "rule"},
 }
 
 // Fit returns the framework headers h, as [Partition] has them, without what has
 // no room in limit bytes of names and values. These go, in this order: the stack,
 // the history, the error text, the details of the origin and the rule of a dead
-// letter, then the history and the details that a copy carries. Stack and text
-// are cut to the room that is left where that is worth it. What a message needs
-// to be handled stays, even if it alone is over the limit.
+// letter, then the history and the details that a copy carries. A copy that
+// waits for its dead letter sheds, in this order: its stack, its history, its
+// error text except for 64 bytes, the details, and its rule. Stack and text are
+// cut to the room that is left where that is worth it. What a message needs to be
+// handled stays, even if it alone is over the limit.
 //
-// In a dead letter, redrive-dlq-truncated names what went, after what it named
-// before. That counts, too.
+// A header lists the parts that went, after those that it listed before:
+// redrive-dlq-truncated in a dead letter, redrive-death-truncated in a copy that
+// waits for its dead letter. This header counts for the limit, too.
 func Fit(h brokers.Headers, limit int) brokers.Headers {
 	var shed []string
-	dead := h.Get(deadVersion) != ""
-	if dead {
-		shed = text.Words(strings.Split(h.Get(deadTruncated), ","))
+	note := noteOf(h)
+	if note != "" {
+		shed = text.Words(strings.Split(h.Get(note), ","))
 	}
-	h = h.Without(deadTruncated)
+	h = h.Without(note)
 	for _, s := range steps {
-		if size(h)+noteSize(dead, shed) <= limit {
+		if size(h)+noteSize(note, shed) <= limit {
 			break
 		}
 		if !slices.ContainsFunc(h, s.hits) {
 			continue
 		}
 		shed = text.Words(append(shed, s.field))
-		over := size(h) + noteSize(dead, shed) - limit
+		over := size(h) + noteSize(note, shed) - limit
 		kept := h[:0]
 		for _, header := range h {
 			if !s.hits(header) || s.shorten(&header, over) {
@@ -62,10 +69,24 @@ func Fit(h brokers.Headers, limit int) brokers.Headers {
 		}
 		h = kept
 	}
-	if dead && len(shed) > 0 {
-		h = append(h, brokers.Header{Name: deadTruncated, Value: strings.Join(shed, ",")})
+	if note != "" && len(shed) > 0 {
+		h = append(h, brokers.Header{Name: note, Value: strings.Join(shed, ",")})
 	}
 	return h
+}
+
+// noteOf returns the name of the header that lists the parts shed from h: "" if
+// h is neither a dead letter nor a copy that waits for one. A dead letter may be
+// retried, die again and wait: h then has the headers of both deaths, and the
+// list is that of the later one.
+func noteOf(h brokers.Headers) string {
+	switch {
+	case h.Get(nameDeathReason) != "":
+		return nameDeathTruncated
+	case h.Get(deadVersion) != "":
+		return deadTruncated
+	}
+	return ""
 }
 
 func (s step) hits(h brokers.Header) bool {
@@ -76,6 +97,9 @@ func (s step) hits(h brokers.Header) bool {
 // enough of it is left.
 func (s step) shorten(h *brokers.Header, over int) bool {
 	room := len(h.Value) - over
+	if s.kept {
+		room = max(room, minCut)
+	}
 	if !s.cut || room < minCut {
 		return false
 	}
@@ -91,10 +115,10 @@ func size(h brokers.Headers) int {
 	return n
 }
 
-// noteSize is what a dead letter's note about what was shed takes.
-func noteSize(dead bool, shed []string) int {
-	if !dead || len(shed) == 0 {
+// noteSize returns the bytes that the list of shed parts takes.
+func noteSize(note string, shed []string) int {
+	if note == "" || len(shed) == 0 {
 		return 0
 	}
-	return len(deadTruncated) + len(strings.Join(shed, ","))
+	return len(note) + len(strings.Join(shed, ","))
 }

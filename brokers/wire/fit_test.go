@@ -98,3 +98,27 @@ func TestFitKeepsEarlierNotes(t *testing.T) {
 		}
 	}
 }
+
+// A copy that waits for its dead letter keeps its reason, its fingerprint and 64
+// bytes of its error text at any limit. It lists the parts that it has lost.
+func TestFitOfACopyThatWaits(t *testing.T) {
+	msg, meta := waiting()
+	meta.Death.Truncated = nil
+	meta.Death.ErrorText, meta.Death.Stack = strings.Repeat("e", 300), strings.Repeat("s", 300)
+	_, copied := Partition(Encode(msg, meta))
+	for limit, want := range map[int]string{
+		size(copied):       "",
+		size(copied) - 1:   "error-stack",
+		size(copied) - 350: "error-stack,history",
+		size(copied) - 500: "error-stack,history,error-message",
+		1:                  "error-stack,history,error-message,origin,rule",
+	} {
+		got := Fit(copied, limit)
+		_, death := Decode(got, limits())
+		d := death.Death
+		if d == nil || strings.Join(d.Truncated, ",") != want || d.Reason != "poison" || d.Attempt != 3 || d.Fingerprint != meta.Death.Fingerprint || d.By == "" ||
+			len(d.ErrorText) < 64 || !strings.HasPrefix(meta.Death.ErrorText, strings.TrimSuffix(d.ErrorText, "…")) || limit > 1 && size(got) > limit {
+			t.Errorf("in %d of %d bytes: %+v, want %q cut", limit, size(copied), d, want)
+		}
+	}
+}

@@ -34,6 +34,7 @@ func FuzzDecode(f *testing.F) {
 		seed.WriteString(h.Name + ": " + h.Value + "\n")
 	}
 	f.Add(seed.String(), int64(900))
+	f.Add("redrive-attempt: 10\nredrive-death-reason: poison\nredrive-death-error-message: no \\x1b\nredrive-death-at: 9223372036854775807\nredrive-death-attempt: 1\nredrive-death-truncated: a,,b", int64(9))
 	f.Add("redrive-attempt: -1\nredrive-due-at: 9223372036854775807\nredrive-history: 1,,,,;;2,3,4,5,6", int64(-1))
 	f.Add("redrive-origin-: \xff\nredrive-origin-a: b\nredrive-dlq-v: 1\nredrive-meta: {}", int64(1<<40))
 	f.Fuzz(func(t *testing.T, lines string, seconds int64) {
@@ -86,6 +87,13 @@ func checkMeta(t *testing.T, m brokers.Meta, limits Limits) {
 		t.Errorf("%d failures and %d details are too many", len(m.History), len(m.Origin))
 	}
 	texts := []string{m.IdempotencyKey, m.Class, m.Send}
+	if d := m.Death; d != nil {
+		texts = append(texts, d.Reason, d.By, d.ErrorType, d.ErrorCode, d.Fingerprint, d.Rule)
+		if d.Reason == "" || d.Attempt < 0 || d.Attempt > text.MaxCount || d.Abandoned < 0 || d.At.After(limits.Now) || d.DueAt.After(limits.Now.Add(longest)) ||
+			!text.IsLine(d.ErrorText, text.MaxError) || !text.IsLines(d.Stack, text.MaxStack) || len(d.Truncated) > 16 {
+			t.Errorf("death out of bounds: %+v", d)
+		}
+	}
 	for _, h := range m.Origin {
 		texts = append(texts, h.Name, h.Value, h.Type)
 	}

@@ -32,16 +32,29 @@ func golden(t *testing.T, name string, h brokers.Headers) {
 }
 
 func TestHeadersOfVersion1(t *testing.T) {
-	m, meta := full()
-	plain := Encode(m, meta)
-	golden(t, "copy.v1.txt", plain)
-	user, packed := EncodePacked(nil, m, meta)
-	one := append(user, brokers.Header{Name: Packed, Value: string(packed)})
-	golden(t, "packed.v1.txt", one)
-	for _, h := range []brokers.Headers{plain, one} {
-		if gotM, gotMeta := Decode(h, limits()); !reflect.DeepEqual(gotM, m) || !reflect.DeepEqual(gotMeta, meta) {
-			t.Errorf("read %+v and %+v, want %+v and %+v", gotM, gotMeta, m, meta)
+	for name, of := range map[string]func() (brokers.Message, brokers.Meta){"": full, "waiting-": waiting} {
+		m, meta := of()
+		plain := Encode(m, meta)
+		golden(t, name+"copy.v1.txt", plain)
+		user, packed := EncodePacked(nil, m, meta)
+		one := append(user, brokers.Header{Name: Packed, Value: string(packed)})
+		golden(t, name+"packed.v1.txt", one)
+		for _, h := range []brokers.Headers{plain, one} {
+			if gotM, gotMeta := Decode(h, limits()); !reflect.DeepEqual(gotM, m) || !reflect.DeepEqual(gotMeta, meta) {
+				t.Errorf("read %+v and %+v, want %+v and %+v", gotM, gotMeta, m, meta)
+			}
 		}
+	}
+}
+
+// A message that waits for its dead letter has all other headers unchanged. A
+// worker of a version without Death reads from them that no attempt is left.
+func TestDeathLeavesTheRestAsItWas(t *testing.T) {
+	m, meta := waiting()
+	plain := slices.DeleteFunc(Encode(m, meta), func(h brokers.Header) bool { return IsDeath(h.Name) })
+	meta.Death = nil
+	if want := Encode(m, meta); !slices.Equal(plain, want) {
+		t.Errorf("without the death there is\n%v\nwant\n%v", plain, want)
 	}
 }
 

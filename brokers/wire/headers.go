@@ -11,7 +11,7 @@ import (
 // What reading looks at; framework headers beyond it are dropped unread.
 const (
 	maxEntries = 64
-	maxBytes   = 16 << 10 // names and values
+	maxBytes   = 24 << 10 // names and values
 )
 
 // usual is how many headers of the framework the copy of a message has at most,
@@ -156,6 +156,10 @@ func (l Limits) clamp(m *brokers.Meta) {
 	m.DueAt = earlier(m.DueAt, l.Now.Add(maxDelay))
 	m.FirstFailedAt = earlier(m.FirstFailedAt, l.Now)
 	m.LastFailedAt = earlier(m.LastFailedAt, l.Now)
+	if d := m.Death; d != nil {
+		d.At = earlier(d.At, l.Now)
+		d.DueAt = earlier(d.DueAt, l.Now.Add(maxDelay))
+	}
 	for i := range m.History {
 		f := &m.History[i]
 		f.At = earlier(f.At, l.Now)

@@ -105,7 +105,7 @@ func ofMeta(word string) bool {
 	case nameID, nameKey, namePublishedAt, nameTopic, nameSignature, Packed:
 		return false
 	default:
-		return carried(name)
+		return carried(name) && !IsDeath(name)
 	}
 }
 
@@ -115,7 +115,7 @@ func carried(name string) bool {
 		nameFirstFailedAt, nameLastFailedAt, nameDueAt, nameDelay, nameClass, nameHistory, nameSignature, Packed:
 		return true
 	}
-	return strings.HasPrefix(name, nameOrigin)
+	return strings.HasPrefix(name, nameOrigin) || IsDeath(name)
 }
 
 func identity(name string) bool {

@@ -45,6 +45,18 @@ func full() (brokers.Message, brokers.Meta) {
 	return msg, meta
 }
 
+// waiting is a message that waits for its dead letter, with every field set.
+func waiting() (brokers.Message, brokers.Meta) {
+	msg, meta := full()
+	meta.Attempt, meta.Class = 10, "poison"
+	meta.Death = &brokers.Death{
+		Reason: "poison", At: now.Add(-time.Second), By: "worker-1/4711", Abandoned: 2, Attempt: 3, DueAt: now.Add(-2 * time.Second),
+		ErrorType: "*orders.NoArticle", ErrorCode: "404", ErrorText: `no article "7": заказ\n`, Stack: "orders.handle(…)\n\t/src/orders.go:7", Fingerprint: "9f86d081884c7d65", Rule: "permanent",
+		Truncated: []string{"error-stack", "history"},
+	}
+	return msg, meta
+}
+
 func TestMetaRoundTrip(t *testing.T) {
 	msg, meta := full()
 	before := slices.Clone(msg.Headers)
@@ -82,7 +94,7 @@ func TestEmptyMetaWritesNothing(t *testing.T) {
 }
 
 func TestMetaReplacesEarlierProgress(t *testing.T) {
-	msg, meta := full()
+	msg, meta := waiting()
 	msg.Headers = Encode(msg, meta) // as a forger would, among the user's headers
 	got, after := Decode(Encode(msg, brokers.Meta{Attempt: 4}), limits())
 	if want := (brokers.Meta{Attempt: 4}); !reflect.DeepEqual(after, want) {
@@ -114,7 +126,7 @@ func TestNothingComesEarly(t *testing.T) {
 }
 
 func TestIdentity(t *testing.T) {
-	msg, meta := full()
+	msg, meta := waiting()
 	forged := msg
 	forged.Headers = Encode(msg, meta)
 
@@ -227,6 +239,14 @@ func TestHostileHeaders(t *testing.T) {
 				{Attempt: 1, Class: "poison", Fingerprint: "ab", Delay: time.Millisecond},
 				{Attempt: 2, Class: "poison", Fingerprint: "cd", Delay: 2 * time.Millisecond},
 			}}},
+		{"death without a reason", slices.Concat(h(nameDeathMessage, "forged"), h(nameDeathAttempt, "1")), brokers.Meta{}},
+		{"death for no reason", h(nameDeathReason, "poison\x00"), brokers.Meta{}},
+		{"death for a long reason", h(nameDeathReason, strings.Repeat("r", text.MaxWord+1)), brokers.Meta{}},
+		{"death of hostile fields", slices.Concat(
+			h(nameDeathReason, "poison"), h(nameDeathAt, "253402300799999"), h(nameDeathDueAt, "253402300799999"), h(nameDeathAttempt, "99999999999999999999"), h(nameDeathAbandoned, "-1"),
+			h(nameDeathBy, "a\r\nb"), h(nameDeathType, strings.Repeat("t", text.MaxShort+1)), h(nameDeathCode, "\x1b[31m"), h(nameDeathMessage, strings.Repeat("m", text.MaxError+1)),
+			h(nameDeathPrint, "\u202e"), h(nameDeathStack, "a\n\x1b[2J"), h(nameDeathRule, "\xff"), h(nameDeathTruncated, ",,a b,history,history,"), h(DeathSignature, "1.x"),
+		), brokers.Meta{Death: &brokers.Death{Reason: "poison", At: now, DueAt: end, Attempt: 10000, Truncated: []string{"history"}}}},
 		{"origin names and values", slices.Concat(
 			h(nameOrigin, "no name"), h(nameOrigin+"a b", "space"), h(nameOrigin+"é", "letter"), h(nameOrigin+"a{", "bracket"), h(nameOrigin+"nul", "\x00"), h(nameOrigin+"empty", ""),
 			h(nameOrigin+strings.Repeat("n", text.MaxWord+1), "long"), h(nameOrigin+"long", strings.Repeat("v", text.MaxShort+1)),
@@ -316,6 +336,7 @@ func TestReservedAndPartition(t *testing.T) {
 	for name, want := range map[string]bool{
 		nameID: true, Packed: true, nameAttempt: true, nameOrigin + "offset": true, deadVersion: true,
 		deadPrefix + "attempt": true, "redrive-dlq-origin-offset": true, "redrive-error-stack": true,
+		nameDeathReason: true, nameDeathStack: true, DeathSignature: true, nameDeath: false, "redrive-death-color": false, "redrive-dlq-death-reason": false,
 		"redrive-": false, "redrive-color": false, "redrive-dlq-color": false, "redrive-error-color": false,
 		"attempt": false, "": false, "Redrive-Id": false, "redrive-dlq-id": false, "traceparent": false,
 	} {
@@ -351,6 +372,29 @@ func TestRandomRoundTrips(t *testing.T) {
 	}
 }
 
+// Readers take the longest copy that a worker writes as a whole, single and packed.
+func TestLongestCopyIsRead(t *testing.T) {
+	name, short, word := strings.Repeat("n", text.MaxName), strings.Repeat("s", text.MaxShort), strings.Repeat("w", text.MaxWord)
+	msg := brokers.Message{ID: name, Topic: name, Key: name, PublishedAt: now}
+	_, meta := waiting()
+	meta.IdempotencyKey, meta.Send, meta.Origin, meta.History = name, word, nil, nil
+	for i := range maxOrigin {
+		meta.Origin = append(meta.Origin, brokers.Header{Name: fmt.Sprintf("%s%02d", word[:text.MaxWord-2], i), Value: short})
+	}
+	for i := range maxHistory {
+		meta.History = append(meta.History, brokers.Failure{Attempt: text.MaxCount - maxHistory + i, At: now, Class: "environment", Fingerprint: word, Delay: 15 * time.Minute, Ambiguous: true})
+	}
+	d := meta.Death
+	d.Reason, d.By, d.ErrorType, d.ErrorCode, d.Rule, d.Fingerprint = word, short, short, short, short, word
+	d.ErrorText, d.Stack = strings.Repeat("e", text.MaxError), strings.Repeat("\n", text.MaxStack)
+	for _, h := range []brokers.Headers{Encode(msg, meta), packedOf(msg, meta)} {
+		gotMsg, got := Decode(h, limits())
+		if !reflect.DeepEqual(got, meta) || !reflect.DeepEqual(gotMsg, msg) {
+			t.Errorf("a copy of %d bytes is read as\n%+v\nwant\n%+v", size(h), got, meta)
+		}
+	}
+}
+
 func randomMeta(rng *rand.Rand) brokers.Meta {
 	classes := []string{"", "poison", "transient", "throttled", "environment", "shutdown", "lost", "unknown"}
 	past := func() time.Time {
@@ -369,6 +413,12 @@ func randomMeta(rng *rand.Rand) brokers.Meta {
 		m.History = append(m.History, brokers.Failure{
 			Attempt: rng.IntN(20), At: past(), Class: classes[rng.IntN(len(classes))], Fingerprint: fmt.Sprintf("%016x", rng.Uint64()), Delay: delay(), Ambiguous: rng.IntN(2) == 0,
 		})
+	}
+	if rng.IntN(4) == 0 {
+		m.Death = &brokers.Death{
+			Reason: "poison", At: past(), By: randomText(rng, 20), Abandoned: rng.IntN(4), Attempt: rng.IntN(12), DueAt: past(), ErrorType: randomText(rng, 20), ErrorCode: randomText(rng, 5),
+			ErrorText: randomText(rng, text.MaxError/4), Stack: "a\n\tb" + randomText(rng, text.MaxStack/5), Fingerprint: fmt.Sprintf("%016x", rng.Uint64()), Rule: randomText(rng, 20),
+		}
 	}
 	for range rng.IntN(4) {
 		m.Origin = append(m.Origin, brokers.Header{Name: fmt.Sprint("n", rng.IntN(3)), Value: "v" + randomText(rng, 20), Type: []string{"", "long"}[rng.IntN(2)]})

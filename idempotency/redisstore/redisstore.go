@@ -25,6 +25,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redrive-go/redrive/idempotency"
+	"github.com/redrive-go/redrive/internal/redisguard"
 )
 
 const defaultPrefix = "redrive:idempotency:"
@@ -40,10 +41,15 @@ type Store struct {
 // or calls take as long as its own timeouts and retries let them, whatever
 // their context says. Prefix begins the names of the keys in Redis; "" means
 // "redrive:idempotency:".
+//
+// New adds a hook to the client. On connections that the client opens later, a
+// malformed answer, or one that announces more than 512 MiB, becomes an error.
+// A panic of the client becomes an error, too.
 func New(client redis.Scripter, prefix string) (*Store, error) {
 	if client == nil {
 		return nil, errors.New("redisstore: the client is nil: pass what redis.NewClient returns")
 	}
+	redisguard.Protect(client)
 	if prefix == "" {
 		prefix = defaultPrefix
 	}

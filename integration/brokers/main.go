@@ -28,9 +28,9 @@ const usage = `Usage: go run ./integration/brokers COMMAND
   env [NAME...]                 print the addresses, for eval
   run [-only NAME,...] CMD ARGS...
                                 run a command with the addresses in its environment;
-                                brokers that it had to start are stopped afterwards.
-                                Without -only, those that are older only with
-                                REDRIVE_NIGHTLY=true
+                                the last run that uses a broker stops it, if a run
+                                has started it. Without -only, older brokers and
+                                Valkey take part only with REDRIVE_NIGHTLY=true
   start NAME                    start one broker, with the data that it had
   stop NAME                     stop one broker in good order, keep its data
   kill NAME                     end one broker as a crash does, keep its data
@@ -38,7 +38,7 @@ const usage = `Usage: go run ./integration/brokers COMMAND
   ctl NAME ARGS...              run rabbitmqctl against one RabbitMQ
   list                          print names, products, images, ports and variables
 
-[NAME...] are brokers or products (rabbitmq, kafka, sqs, redis); none stand for all brokers.
+[NAME...] are brokers or products (rabbitmq, kafka, sqs, redis, valkey). Without NAME, all brokers are meant.
 REDRIVE_ENGINE=docker or local decides how they run; not set, docker does if it answers.
 As root on Debian or Ubuntu, up and run install what is missing; REDRIVE_INSTALL=no forbids it.
 `
@@ -141,19 +141,19 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	equip(ctx, brokers, others)
-	env, started, had, err := upAll(ctx, brokers)
+	env, uses, had, err := useAll(ctx, brokers)
 	if err == nil {
 		had.addOthers(ctx, others)
 		err = execute(ctx, args, env)
 	}
-	if len(started) > 0 {
-		err = errors.Join(err, down(ctx, started))
+	for _, use := range uses {
+		err = errors.Join(err, release(ctx, use))
 	}
 	if !livetest.IsNightly() {
-		had.leaves(harness.Brokers())
+		had.leaves(slices.DeleteFunc(harness.Brokers(), func(b harness.Broker) bool { return slices.Contains(brokers, b) }))
 	}
 	had.print(os.Stderr)
-	if os.Getenv("CI") == "true" && len(had.not) > 0 {
+	if os.Getenv("CI") == "true" && had.lacking() {
 		err = errors.Join(err, errMissing)
 	}
 	return err
@@ -161,17 +161,19 @@ func run(ctx context.Context, args []string) error {
 
 var errMissing = errors.New("with CI=true, one that is missing is a failure")
 
-// upAll starts the brokers, product by product, where the environment names no
+// useAll starts the brokers, product by product, where the environment names no
 // other ones. An error is that of ctx.
-func upAll(ctx context.Context, brokers []harness.Broker) (env []string, started []harness.Broker, had report, err error) {
+func useAll(ctx context.Context, brokers []harness.Broker) (env []string, uses []*harness.Use, had report, err error) {
 	env = os.Environ()
-	for _, product := range []harness.Product{harness.RabbitMQ, harness.Kafka, harness.SQS, harness.Redis} {
+	for _, product := range []harness.Product{harness.RabbitMQ, harness.Kafka, harness.SQS, harness.Redis, harness.Valkey} {
 		of := ofProduct(brokers, product)
 		if !harness.Provided(of) {
-			ours, err := up(ctx, of)
-			started = append(started, ours...)
+			use, err := use(ctx, of)
+			if use != nil {
+				uses = append(uses, use)
+			}
 			if ctx.Err() != nil {
-				return env, started, had, err
+				return env, uses, had, err
 			}
 			if err != nil {
 				fmt.Fprintf(os.Stderr, "brokers: %s not started, so tests that need it are skipped, or fail where CI=true: %v\n", product, err)
@@ -184,7 +186,7 @@ func upAll(ctx context.Context, brokers []harness.Broker) (env []string, started
 			had.on = append(had.on, harness.Describe(ctx, b))
 		}
 	}
-	return env, started, had, nil
+	return env, uses, had, nil
 }
 
 func ofProduct(brokers []harness.Broker, product harness.Product) []harness.Broker {
@@ -192,7 +194,12 @@ func ofProduct(brokers []harness.Broker, product harness.Product) []harness.Brok
 }
 
 // report is what the tests had to run on.
-type report struct{ on, not, later []string }
+type report struct {
+	on, not, later []string
+	noDetector     error // why the tests ran without the race detector
+}
+
+func (r *report) lacking() bool { return len(r.not) > 0 || r.noDetector != nil }
 
 // lacks takes the ends of an error, where the causes are; the whole of it was
 // printed.
@@ -208,28 +215,39 @@ func (r *report) lacks(name string, err error) {
 // leaves says which brokers wait for make nightly.
 func (r *report) leaves(brokers []harness.Broker) {
 	for _, b := range brokers {
-		if isOlder(b) {
-			r.later = append(r.later, b.Name+" (older: make nightly)")
+		if isNightly(b) {
+			r.later = append(r.later, b.Name+" (make nightly)")
 		}
 	}
 }
 
 func (r *report) addOthers(ctx context.Context, others []harness.Product) {
-	if !slices.Contains(others, harness.Postgres) {
-		return
+	for _, other := range others {
+		switch other {
+		case harness.RaceDetector:
+			r.noDetector = harness.NoRaceDetector(ctx)
+		case harness.Postgres:
+			version, err := harness.DescribePostgres(ctx)
+			if err != nil {
+				r.lacks(string(other), err)
+				continue
+			}
+			r.on = append(r.on, version)
+		default:
+			if err := harness.Lacks(other); err != nil {
+				r.lacks(string(other), err)
+			}
+		}
 	}
-	version, err := harness.DescribePostgres(ctx)
-	if err != nil {
-		r.lacks("postgres", err)
-		return
-	}
-	r.on = append(r.on, version)
 }
 
 func (r *report) print(out io.Writer) {
 	none := func(names []string) string { return cmp.Or(strings.Join(names, ", "), "none") }
 	fmt.Fprintln(out, "brokers: tested on:", none(r.on))
 	fmt.Fprintln(out, "brokers: not tested on:", none(slices.Concat(r.not, r.later)))
+	if r.noDetector != nil {
+		fmt.Fprintln(out, "brokers: race detector: not used,", r.noDetector)
+	}
 }
 
 // parseRun returns the brokers that run is to start, what else tests need where
@@ -249,13 +267,13 @@ func parseRun(args []string) (brokers []harness.Broker, others []harness.Product
 	if len(names) == 0 {
 		others = []harness.Product{harness.Postgres, harness.RedisServer, harness.RaceDetector, harness.Python}
 		if !livetest.IsNightly() {
-			brokers = slices.DeleteFunc(brokers, isOlder)
+			brokers = slices.DeleteFunc(brokers, isNightly)
 		}
 	}
 	return brokers, others, flags.Args(), err
 }
 
-func isOlder(b harness.Broker) bool { return b.Older }
+func isNightly(b harness.Broker) bool { return b.Nightly }
 
 // equip installs what is missing, where that may be. What then cannot start says
 // so itself.
@@ -273,21 +291,17 @@ func equip(ctx context.Context, brokers []harness.Broker, others []harness.Produ
 	}
 }
 
-func up(ctx context.Context, brokers []harness.Broker) (started []harness.Broker, err error) {
+func use(ctx context.Context, brokers []harness.Broker) (*harness.Use, error) {
 	h, err := harness.New(ctx, os.Stderr)
 	if err != nil {
 		return nil, err
 	}
-	return h.Up(ctx, brokers)
+	return h.Use(ctx, brokers)
 }
 
-// down stops brokers also when the command was interrupted.
-func down(ctx context.Context, brokers []harness.Broker) error {
-	ctx = context.WithoutCancel(ctx)
-	h, err := harness.New(ctx, os.Stderr)
-	if err == nil {
-		err = h.Down(ctx, brokers)
-	}
+// release stops brokers also when the command was interrupted.
+func release(ctx context.Context, use *harness.Use) error {
+	err := use.Release(context.WithoutCancel(ctx))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "brokers: not stopped:", err)
 	}

@@ -82,13 +82,18 @@ func (o *own) clean(maxDelay time.Duration) {
 }
 
 func (o *own) ready(queue string) (n int, err error) {
+	q, err := o.look(queue)
+	return q.Messages, err
+}
+
+// look returns the counts of a queue.
+func (o *own) look(queue string) (amqp.Queue, error) {
 	ch, err := o.admin.Channel()
 	if err != nil {
-		return 0, err
+		return amqp.Queue{}, err
 	}
 	defer ch.Close()
-	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-	return q.Messages, err
+	return ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 }
 
 func (o *own) publish(n int) {

@@ -17,6 +17,7 @@ const (
 	Kafka    Product = "kafka"    // Apache Kafka 4.3 and 3.9
 	SQS      Product = "sqs"      // ElasticMQ 1.7, which speaks the protocol of Amazon SQS
 	Redis    Product = "redis"    // Redis 7.0: no broker, but what fleets share
+	Valkey   Product = "valkey"   // Valkey 8.1, which speaks the protocol of Redis
 )
 
 // Broker is one broker of the harness: what it is and where it listens. The
@@ -26,14 +27,14 @@ type Broker struct {
 	Name       string // as docker-compose.yml calls it
 	Product    Product
 	Version    string // how its version begins
-	Older      bool   // the product has a newer one: only make nightly tests this one
+	Nightly    bool   // only make nightly tests it
 	Env        string // the variable that takes its address to the tests
 	Image      string // the container image
 	Port       int    // for clients: AMQP, Kafka's protocol, HTTP, or Redis's protocol
 	Management int    // the HTTP interface of RabbitMQ; 0 for others
 	Controller int    // the quorum of Kafka; 0 for others
 
-	// RabbitMQ and Redis as local processes.
+	// RabbitMQ, Redis and Valkey as local processes.
 	suite string // the Debian release that has the package
 
 	// RabbitMQ as a local process.
@@ -50,7 +51,7 @@ type Broker struct {
 func Brokers() []Broker {
 	return []Broker{
 		{
-			Name: "rabbitmq3", Product: RabbitMQ, Version: "3.10.", Older: true, Env: "REDRIVE_RABBITMQ_URL", Image: "rabbitmq:3.10.8-management",
+			Name: "rabbitmq3", Product: RabbitMQ, Version: "3.10.", Nightly: true, Env: "REDRIVE_RABBITMQ_URL", Image: "rabbitmq:3.10.8-management",
 			Port: 25673, Management: 25683,
 			suite: "bookworm", dist: 25693, epmd: 25703,
 		},
@@ -65,7 +66,7 @@ func Brokers() []Broker {
 			logging: "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
 		},
 		{
-			Name: "kafka39", Product: Kafka, Version: "3.9", Older: true, Env: "REDRIVE_KAFKA39_URL", Image: "apache/kafka:3.9.1",
+			Name: "kafka39", Product: Kafka, Version: "3.9", Nightly: true, Env: "REDRIVE_KAFKA39_URL", Image: "apache/kafka:3.9.1",
 			Port: 25676, Controller: 25686,
 			logging: "org.slf4j:slf4j-reload4j:1.7.36",
 		},
@@ -77,6 +78,11 @@ func Brokers() []Broker {
 			Name: "redis7", Product: Redis, Version: "7.0.", Env: "REDRIVE_REDIS_URL", Image: "redis:7.0.15-alpine",
 			Port:  25678,
 			suite: "bookworm",
+		},
+		{
+			Name: "valkey8", Product: Valkey, Version: "8.1.", Nightly: true, Env: "REDRIVE_VALKEY_URL", Image: "valkey/valkey:8.1.1-alpine",
+			Port:  25679,
+			suite: "trixie",
 		},
 	}
 }
@@ -93,7 +99,7 @@ func Cluster(p Product) []Broker {
 			b.Version, b.suite = "4.", "trixie"
 			b.Port, b.Management, b.dist, b.epmd = 25711+i, 25721+i, 25731+i, 25741
 		case Kafka:
-			newest := Brokers()[slices.IndexFunc(Brokers(), func(b Broker) bool { return b.is(string(Kafka)) && !b.Older })]
+			newest := Brokers()[slices.IndexFunc(Brokers(), func(b Broker) bool { return b.is(string(Kafka)) && !b.Nightly })]
 			b.Version, b.Image, b.logging = newest.Version, newest.Image, newest.logging
 			b.Port, b.Controller = 25751+i, 25761+i
 		}
@@ -142,14 +148,14 @@ func (b Broker) Address() string { return fmt.Sprintf("127.0.0.1:%d", b.Port) }
 
 // URL is the address as the tests are given it: host and port of a Kafka, the
 // AMQP address of a RabbitMQ with the user that every RabbitMQ begins with, the
-// endpoint of an SQS, or that of a Redis with its first database.
+// endpoint of an SQS, or that of a Redis or Valkey with its first database.
 func (b Broker) URL() string {
 	switch b.Product {
 	case Kafka:
 		return b.Address()
 	case SQS:
 		return "http://" + b.Address()
-	case Redis:
+	case Redis, Valkey:
 		return "redis://" + b.Address() + "/0"
 	}
 	return fmt.Sprintf("amqp://guest:guest@%s/", b.Address())

@@ -30,14 +30,15 @@ type tool struct {
 	products []Product
 }
 
-// tools returns the one table of what comes from packages. A RabbitMQ and a Redis
-// run from the machine's own package where its release has their version; from
-// elsewhere debootstrap fetches them.
+// tools returns the table of the programs that come from packages. RabbitMQ,
+// Redis and Valkey run from the machine's own package where its release has
+// their version. Elsewhere debootstrap fetches them.
 func tools() []tool {
 	return []tool{
 		{"rabbitmq-server", "rabbitmq-server", []Product{RabbitMQ}},
 		{"redis-server", "redis-server", []Product{Redis, RedisServer}},
-		{"debootstrap", "debootstrap debian-archive-keyring", []Product{RabbitMQ, Redis}},
+		{"valkey-server", "valkey-server", []Product{Valkey}},
+		{"debootstrap", "debootstrap debian-archive-keyring", []Product{RabbitMQ, Redis, Valkey}},
 		{"java", "default-jre-headless", []Product{Kafka, SQS}},
 		{"mvn", "maven", []Product{Kafka, SQS}},
 		{"initdb", "postgresql", []Product{Postgres}},
@@ -77,7 +78,7 @@ func (s system) needs(b Broker, t tool) bool {
 		return s.root && !s.present(b) && b.suite != s.codename
 	case "rabbitmq-server":
 		return s.root && !s.present(b) && b.suite == s.codename
-	case "redis-server":
+	case "redis-server", "valkey-server":
 		return !s.present(b) && b.suite == s.codename
 	}
 	return !s.present(b) // mvn
@@ -180,11 +181,25 @@ func Initdb() string {
 	return slices.Max(append(found, ""))
 }
 
+// Lacks returns an error if the machine lacks a program that tests of the
+// product need. The error names the program and its packages.
+func Lacks(p Product) error {
+	for _, t := range tools() {
+		if slices.Contains(t.products, p) && !has(t.program) {
+			return errors.New(remedy(t.program))
+		}
+	}
+	return nil
+}
+
 // remedy says how to get a program of the table.
 func remedy(program string) string {
+	return "no " + program + ": apt-get install " + packagesOf(program)
+}
+
+func packagesOf(program string) string {
 	all := tools()
-	t := all[slices.IndexFunc(all, func(t tool) bool { return t.program == program })]
-	return "no " + program + ": apt-get install " + t.packages
+	return all[slices.IndexFunc(all, func(t tool) bool { return t.program == program })].packages
 }
 
 // errLacks is the error of a broker that lacks a program of the table.
@@ -253,6 +268,21 @@ func DescribePostgres(ctx context.Context) (string, error) {
 		return "PostgreSQL " + words[2], nil
 	}
 	return "PostgreSQL", err
+}
+
+// NoRaceDetector returns an error that tells why Go cannot build tests with the
+// race detector here, or nil if it can. The Makefile asks Go the same.
+func NoRaceDetector(ctx context.Context) error {
+	enabled, err := exec.CommandContext(ctx, "go", "env", "CGO_ENABLED").Output()
+	switch {
+	case err != nil:
+		return fmt.Errorf("go env CGO_ENABLED: %w", err)
+	case strings.TrimSpace(string(enabled)) == "1":
+		return nil
+	case os.Getenv("CGO_ENABLED") == "0":
+		return errors.New("CGO_ENABLED=0")
+	}
+	return errors.New("no C compiler: apt-get install " + packagesOf("gcc"))
 }
 
 func lastLines(text []byte) string {

@@ -28,6 +28,8 @@ func TestMissing(t *testing.T) {
 			want: []string{"debootstrap", "java", "mvn"}},
 		{name: "not root on Debian 12", system: system{debian: true, codename: "bookworm"}, brokers: everything,
 			want: []string{"redis-server", "java", "mvn"}},
+		{name: "a fresh Debian 13, which has Valkey 8.1 and no Redis 7.0", system: system{debian: true, codename: "trixie", root: true}, brokers: []string{"redis", "valkey"},
+			want: []string{"valkey-server", "debootstrap"}},
 		{name: "all in the cache", system: system{codename: "bookworm", root: true}, brokers: everything,
 			present: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}, want: []string{"java"}},
 		{name: "one Kafka in the cache", system: system{root: true}, has: []string{"java"}, present: []string{"kafka43"}, brokers: []string{"kafka"},

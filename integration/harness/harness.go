@@ -1,7 +1,8 @@
 // Package harness runs the brokers that the integration tests need: in
 // containers where a Docker engine answers, as local processes elsewhere, from
-// Debian packages (RabbitMQ, Redis) and from the published Java artifacts (Kafka,
-// and ElasticMQ for Amazon SQS). Versions, settings and addresses are the same either way.
+// Debian packages (RabbitMQ, Redis, Valkey) and from the published Java artifacts
+// (Kafka, and ElasticMQ for Amazon SQS). Versions, settings and addresses are the
+// same either way.
 //
 // The brokers are a property of the machine, not of a process: whoever calls
 // Up next finds them running, and Down stops them whoever started them. All
@@ -96,10 +97,12 @@ func newHarness(log io.Writer) (*Harness, error) {
 
 // Up starts those of the brokers that do not run and returns when all are ready.
 // It reports the ones it started. After an error some may be running: Down
-// stops them.
+// stops them. No run of tests stops them, see Use.
 func (h *Harness) Up(ctx context.Context, brokers []Broker) (started []Broker, err error) {
 	err = h.locked(func() error {
-		started, err = h.start(ctx, brokers)
+		if err = h.unmark(brokers); err == nil {
+			started, err = h.start(ctx, brokers)
+		}
 		return err
 	})
 	return started, err
@@ -108,7 +111,14 @@ func (h *Harness) Up(ctx context.Context, brokers []Broker) (started []Broker, e
 // Down stops the brokers and removes what they left: processes, containers,
 // mounts and data. The downloaded packages stay for the next time.
 func (h *Harness) Down(ctx context.Context, brokers []Broker) error {
-	return h.locked(func() error { return h.engine.down(ctx, brokers) })
+	return h.locked(func() error { return h.down(ctx, brokers) })
+}
+
+func (h *Harness) down(ctx context.Context, brokers []Broker) error {
+	if err := h.engine.down(ctx, brokers); err != nil {
+		return err
+	}
+	return h.unmark(brokers)
 }
 
 // Start starts one broker, with the data that it had, and waits until it is

@@ -28,7 +28,7 @@ func newTestBroker(t *testing.T, name string) (*Harness, *local, Broker) {
 		t.Fatal(err)
 	}
 	l := &local{temporary: t.TempDir(), cache: h.cache, log: t.Output()}
-	if _, err := exec.LookPath("java"); b.Product != Redis && err != nil || !l.present(t.Context(), b) {
+	if _, err := exec.LookPath("java"); b.Product != Redis && b.Product != Valkey && err != nil || !l.present(t.Context(), b) {
 		t.Skip("the programs of " + name + " are not there: make up fetches them where no Docker engine runs")
 	}
 	h.engine, b.Port, b.Controller = l, freePort(t), freePort(t)
@@ -58,7 +58,7 @@ func TestBrokersLiveAndDie(t *testing.T) {
 		name  string
 		put   func(t *testing.T, b Broker) (existed bool) // puts something there
 		keeps bool
-	}{{"kafka43", createTopic, true}, {"redis7", setKey, false}} {
+	}{{"kafka43", createTopic, true}, {"redis7", setKey, false}, {"valkey8", setKey, false}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h, l, b := newTestBroker(t, tt.name)

@@ -76,7 +76,7 @@ func (l *local) host(b Broker) host {
 		return kafka{java{l}}
 	case SQS:
 		return elasticmq{java{l}}
-	case Redis:
+	case Redis, Valkey:
 		return redis{l}
 	}
 	return debian{l}
@@ -171,7 +171,7 @@ func (l *local) launch(ctx context.Context, b Broker) error {
 		return err
 	}
 	defer gate.Close()
-	if err := cmd.Start(); errors.Is(err, fs.ErrPermission) && b.Product == RabbitMQ {
+	if err := startAlone(cmd); errors.Is(err, fs.ErrPermission) && b.Product == RabbitMQ {
 		return fmt.Errorf("%w (it takes a root that may make namespaces)", err)
 	} else if err != nil {
 		return err

@@ -13,6 +13,3 @@ const buildTimeout = time.Minute
 func newLocal(string, io.Writer) (engine, error) {
 	return nil, errors.New("no Docker engine with compose answers, and without one the brokers run on Linux only")
 }
-
-// lock is for local processes; the engine of the containers has its own.
-func lock(string) (unlock func(), err error) { return func() {}, nil }

@@ -29,7 +29,7 @@ func Probe(ctx context.Context, product Product, address string) (Greeting, erro
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	greet := map[Product]func(context.Context, string) (Greeting, error){
-		RabbitMQ: greetRabbitMQ, Kafka: greetKafka, SQS: greetSQS, Redis: greetRedis,
+		RabbitMQ: greetRabbitMQ, Kafka: greetKafka, SQS: greetSQS, Redis: greetRedis, Valkey: greetRedis,
 	}[product]
 	greeting, err := greet(ctx, address)
 	if err != nil {

@@ -47,10 +47,16 @@ func readInfo(r io.Reader) (Greeting, error) {
 	if _, err := io.ReadFull(in, text); err != nil {
 		return Greeting{}, err
 	}
+	info := map[string]string{}
 	for line := range strings.Lines(string(text)) {
-		if version, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok && version != "" {
-			return Greeting{Product: "Redis", Version: version}, nil
-		}
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		info[key] = value
+	}
+	if version := info["valkey_version"]; version != "" { // redis_version is the Redis version that it is compatible with
+		return Greeting{Product: "Valkey", Version: version}, nil
+	}
+	if version := info["redis_version"]; version != "" {
+		return Greeting{Product: "Redis", Version: version}, nil
 	}
 	return Greeting{}, fmt.Errorf("%w: it names no version", errMalformed)
 }

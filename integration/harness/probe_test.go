@@ -56,7 +56,7 @@ func web(status, server, body string) string {
 
 // listening returns the address at which tests would be given a product.
 func listening(p Product, address string) string {
-	return map[Product]string{RabbitMQ: "amqp://guest:guest@", SQS: "http://", Redis: "redis://"}[p] + address
+	return map[Product]string{RabbitMQ: "amqp://guest:guest@", SQS: "http://", Redis: "redis://", Valkey: "redis://"}[p] + address
 }
 
 // TestProbe: what answers is described, and nothing else passes for a broker. How
@@ -69,6 +69,7 @@ func TestProbe(t *testing.T) {
 		want    Greeting // none: an error
 	}{
 		{Redis, info("# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n"), Greeting{"Redis", "7.0.15"}},
+		{Valkey, info("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.1\r\n"), Greeting{"Valkey", "8.1.1"}},
 		{Redis, info("redis_version:\r\n"), Greeting{}},
 		{Redis, "-LOADING Redis is loading the dataset in memory\r\n", Greeting{}},
 		{Redis, "$100\r\nredis_version:7.0.15\r\n", Greeting{}},
@@ -176,7 +177,8 @@ func TestDescribe(t *testing.T) {
 
 func TestSelect(t *testing.T) {
 	for _, tt := range []struct{ names, want []string }{ // no want: an error
-		{nil, []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}},
+		{nil, []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7", "valkey8"}},
+		{[]string{"redis"}, []string{"redis7"}},
 		{[]string{"kafka39", "rabbitmq"}, []string{"rabbitmq3", "rabbitmq4", "kafka39"}},
 		{[]string{"kafka43", "kafka"}, []string{"kafka43", "kafka39"}},
 		{[]string{"kafka43", "nats"}, nil},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -136,18 +137,38 @@ func statFields(file string) ([]string, error) {
 	return fields, nil
 }
 
-// lock waits for the file's lock. The kernel takes it away when this process
-// ends, however it ends.
-func lock(file string) (unlock func(), err error) {
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o644)
+// startAlone starts a command that inherits only its three standard files. Go
+// keeps the files that it opens from child processes. But this process may have
+// inherited more, such as the lock of its caller, and a broker would hold that
+// lock as long as it lives. Other commands may need the inherited files, so
+// startAlone hides them from this command only.
+func startAlone(cmd *exec.Cmd) error {
+	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		f.Close()
-		return nil, err
+	for _, entry := range open {
+		fd, err := strconv.Atoi(entry.Name())
+		if err != nil || fd <= 2 {
+			continue
+		}
+		if flags, err := fcntl(fd, syscall.F_GETFD, 0); err != nil || flags&syscall.FD_CLOEXEC != 0 {
+			continue // closed since, or never inherited
+		}
+		if _, err := fcntl(fd, syscall.F_SETFD, syscall.FD_CLOEXEC); err != nil {
+			return err
+		}
+		defer fcntl(fd, syscall.F_SETFD, 0)
 	}
-	return func() { f.Close() }, nil
+	return cmd.Start()
+}
+
+func fcntl(fd, command, argument int) (int, error) {
+	result, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), uintptr(command), uintptr(argument))
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(result), nil
 }
 
 // tail returns the last lines of a log.

@@ -29,8 +29,11 @@ exec chroot --userspec=rabbitmq:rabbitmq "$ROOT" /usr/bin/env -i "$@" /usr/lib/r
 
 var errNotRoot = errors.New("no Docker engine with compose answers, and without one only root can run RabbitMQ (chroot and namespaces): start one, or do this as root")
 
-func (d debian) command(b Broker, root string) *exec.Cmd {
-	cmd := exec.Command("/bin/sh", append([]string{"-ec", enter, "sh"}, environment(b)...)...)
+func (d debian) command(b Broker, root string) *exec.Cmd { return d.shell(enter, b, root) }
+
+// shell runs script in new namespaces.
+func (d debian) shell(script string, b Broker, root string) *exec.Cmd {
+	cmd := exec.Command("/bin/sh", append([]string{"-ec", script, "sh"}, environment(b)...)...)
 	cmd.Env = append(os.Environ(), "STATE="+d.path(b, ""), "ROOT="+root)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid:       true, // an interrupt from the terminal is not for the broker

@@ -21,7 +21,7 @@ import (
 // Target is a broker that a test runs on.
 type Target struct {
 	harness.Broker        // its Name is the one that the harness stops and starts it by
-	URL            string // from the environment: AMQP with user and password, host:port of a Kafka, the endpoint of an SQS, or the URL of a Redis
+	URL            string // from the environment: AMQP with user and password, host:port of a Kafka, the endpoint of an SQS, or the URL of a Redis or Valkey
 	ManagementURL  string // likewise; may be empty
 }
 
@@ -75,11 +75,13 @@ func SQS(t *testing.T, test func(t *testing.T, target Target)) {
 	onEvery(t, harness.SQS, test)
 }
 
-// Redis runs a test on Redis, in a subtest of its name. Others use the same
-// database: name keys after the test, and let them expire.
+// Redis runs a test on Redis, and with REDRIVE_NIGHTLY=true on Valkey too, in a
+// subtest of the server's name. All tests use the same database: name keys after
+// the test, and let them expire.
 func Redis(t *testing.T, test func(t *testing.T, target Target)) {
 	t.Helper()
 	onEvery(t, harness.Redis, test)
+	onEvery(t, harness.Valkey, test)
 }
 
 func onEvery(t *testing.T, product harness.Product, test func(t *testing.T, target Target)) {
@@ -90,7 +92,7 @@ func onEvery(t *testing.T, product harness.Product, test func(t *testing.T, targ
 		}
 		t.Run(b.Name, func(t *testing.T) {
 			t.Helper()
-			if b.Older {
+			if b.Nightly {
 				Nightly(t)
 			}
 			target := Target{Broker: b, URL: Address(t, b.Env)}

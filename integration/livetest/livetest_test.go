@@ -33,14 +33,16 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-func TestOlderBrokersAreForTheNight(t *testing.T) {
+func TestSomeBrokersAreForTheNight(t *testing.T) {
 	t.Setenv("REDRIVE_KAFKA_URL", "mine:9092")
 	t.Setenv("REDRIVE_KAFKA39_URL", "mine:9093")
+	t.Setenv("REDRIVE_REDIS_URL", "redis://mine")
+	t.Setenv("REDRIVE_VALKEY_URL", "redis://other")
 	t.Setenv("REDRIVE_RABBITMQ_URL", "amqp://old")
 	t.Setenv("REDRIVE_RABBITMQ4_URL", "amqp://new")
 	for value, want := range map[string]map[string]string{
-		"":     {"kafka43": "mine:9092", "rabbitmq4": "amqp://new"},
-		"true": {"kafka43": "mine:9092", "kafka39": "mine:9093", "rabbitmq3": "amqp://old", "rabbitmq4": "amqp://new"},
+		"":     {"kafka43": "mine:9092", "rabbitmq4": "amqp://new", "redis7": "redis://mine"},
+		"true": {"kafka43": "mine:9092", "kafka39": "mine:9093", "rabbitmq3": "amqp://old", "rabbitmq4": "amqp://new", "redis7": "redis://mine", "valkey8": "redis://other"},
 	} {
 		t.Setenv("REDRIVE_NIGHTLY", value)
 		got := map[string]string{}
@@ -52,6 +54,7 @@ func TestOlderBrokersAreForTheNight(t *testing.T) {
 		}
 		Kafka(t, note)
 		RabbitMQ(t, note)
+		Redis(t, note)
 		if !maps.Equal(got, want) {
 			t.Errorf("with REDRIVE_NIGHTLY=%q: ran on %q, want %q", value, got, want)
 		}
@@ -59,6 +62,7 @@ func TestOlderBrokersAreForTheNight(t *testing.T) {
 }
 
 func TestProductsHaveTheirOwnAddresses(t *testing.T) {
+	t.Setenv("REDRIVE_NIGHTLY", "")
 	t.Setenv("REDRIVE_REDIS_URL", "redis://mine:6379/3")
 	t.Setenv("REDRIVE_SQS_URL", "http://mine:9324")
 	got := map[string]string{}

@@ -24,6 +24,7 @@ var house = map[string]row{
 	"visibility":               {},
 	"internal/fault":           {},
 	"internal/handling":        {},
+	"internal/redisguard":      {sdk: []string{"github.com/redis/go-redis"}},
 	"internal/text":            {},
 	"brokers/wire":             {imports: []string{"brokers", "internal/text"}},
 	"dlq":                      {imports: []string{"brokers", "classify", "brokers/wire", "internal/text"}},
@@ -31,7 +32,7 @@ var house = map[string]row{
 	"brokers/memory":           {imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
 		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"},
-		tests:   []string{"brokers/brokertest", "integration/livetest", "consumer", "dlq", "retry"},
+		tests:   []string{"brokers/brokertest", "integration/livetest", "integration/rabbitmqtest", "consumer", "dlq", "retry"},
 		sdk:     []string{"github.com/rabbitmq/amqp091-go"},
 	},
 	"brokers/kafka": {
@@ -63,9 +64,9 @@ var house = map[string]row{
 	},
 	"idempotency/storetest": {imports: []string{"brokers", "consumer", "idempotency"}},
 	"idempotency/redisstore": {
-		imports: []string{"idempotency"},
+		imports: []string{"idempotency", "internal/redisguard"},
 		sdk:     []string{"github.com/redis/go-redis"},
-		tests:   []string{"brokers/memory", "consumer", "dlq"},
+		tests:   []string{"brokers", "brokers/memory", "consumer", "dlq", "integration/redistest"},
 	},
 	"idempotency/sqlstore": {imports: []string{"idempotency"}},
 	"metrics": {
@@ -76,14 +77,15 @@ var house = map[string]row{
 	"gallery":                    {imports: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq"}},
 	"retry/budget/internal/pace": {},
 	"retry/budget/redisbudget": {
-		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault"},
+		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault", "internal/redisguard"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"integration/livetest", "integration/redistest"},
 	},
 	"operate/config": {
-		imports: []string{"internal/text", "operate/internal/typo"},
+		imports: []string{"internal/text", "operate/internal/pgaddress", "operate/internal/typo"},
 		sdk:     []string{"github.com/goccy/go-yaml"},
 	},
+	"operate/internal/pgaddress": {sdk: []string{"github.com/jackc/pgx"}},
 	"operate/cmd/redrive/internal/term": {
 		imports: []string{"internal/text"},
 		sdk:     []string{"github.com/rivo/uniseg"},
@@ -97,26 +99,28 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory", "dlq"},
 	},
 	"operate/internal/serve": {
-		imports: []string{"brokers", "internal/text", "retry", "operate/collect", "operate/config", "operate/job", "operate/store"},
+		imports: []string{"brokers", "internal/text", "retry", "operate/collect", "operate/config", "operate/internal/web", "operate/job", "operate/store"},
 		sdk:     []string{"github.com/prometheus/client_golang", "github.com/goccy/go-yaml"},
-		tests:   []string{"brokers/memory", "consumer", "dlq"},
+		tests:   []string{"brokers/memory", "brokers/sqs", "brokers/sqs/sqstest", "consumer", "dlq"},
 	},
+	"operate/internal/web": {sdk: []string{"github.com/prometheus/client_golang"}},
 	"operate/internal/sqldb": {
-		sdk: []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
+		imports: []string{"operate/internal/pgaddress"},
+		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},
 	},
 	"operate/store": {
 		imports: []string{"brokers", "dlq", "operate/internal/sqldb"},
 		tests:   []string{"integration/postgrestest", "operate/internal/breaktest"},
 	},
 	"operate/service": {
-		imports: []string{"classify", "httpretry", "internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
+		imports: []string{"classify", "httpretry", "internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/internal/web", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
 		sdk:     []string{"github.com/google/uuid", "github.com/prometheus/client_golang", "github.com/santhosh-tekuri/jsonschema"}, // the last in tests
 		tests:   []string{"integration/postgrestest", "operate/internal/breaktest", "operate/service/scheduletest"},
 	},
 	"operate/service/redisschedule": {
-		imports: []string{"operate/service"},
+		imports: []string{"operate/service", "internal/redisguard"},
 		sdk:     []string{"github.com/redis/go-redis"},
-		tests:   []string{"integration/redistest", "operate/service/scheduletest"},
+		tests:   []string{"integration/livetest", "integration/redistest", "operate/service/scheduletest"},
 	},
 	"operate/service/scheduletest": {imports: []string{"operate/service"}},
 	"operate/service/bodies": {
@@ -129,7 +133,7 @@ var house = map[string]row{
 		sdk:     []string{"github.com/aws"},
 	},
 	"operate/internal/retries": {
-		imports: []string{"brokers", "classify", "consumer", "dlq", "internal/text", "operate/service", "operate/service/bodies"},
+		imports: []string{"brokers", "classify", "consumer", "dlq", "internal/text", "operate/internal/web", "operate/service", "operate/service/bodies"},
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},

@@ -27,7 +27,7 @@ const modulePath = "github.com/redrive-go/redrive"
 
 // imports are the packages that a fragment may use without an import.
 var imports = byName(
-	"bytes", "cmp", "context", "crypto/tls", "database/sql", "encoding/json", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2",
+	"bytes", "cmp", "context", "crypto/tls", "crypto/x509", "database/sql", "encoding/json", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2",
 	"net", "net/http", "os", "os/signal", "slices", "strconv", "strings", "sync", "sync/atomic", "syscall", "testing", "testing/synctest", "time",
 	modulePath+"/brokers", modulePath+"/brokers/brokertest", modulePath+"/brokers/kafka", modulePath+"/brokers/memory", modulePath+"/brokers/rabbitmq",
 	modulePath+"/brokers/sqs", modulePath+"/brokers/sqs/sqstest", modulePath+"/classify",

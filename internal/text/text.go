@@ -15,6 +15,9 @@ const (
 	MaxName  = 512 // ids, keys, topics
 	MaxShort = 256 // groups, instances, rules, error types, origin details
 	MaxWord  = 64  // reasons, fingerprints, names of origin details, numbers
+
+	MaxError = 2 << 10 // error texts
+	MaxStack = 4 << 10
 )
 
 const ellipsis = "…"

@@ -65,6 +65,10 @@ type Limits struct {
 // is in the broker.
 var ErrLimit = errors.New("a limit is reached, and the rest of the letters stays in the broker")
 
+// ErrRefused reports that the store refuses letters. The letters stay in the
+// broker.
+var ErrRefused = errors.New("the store refuses letters")
+
 // Group is the consumer group to collect with, where the broker has such a notion,
 // unless another is configured. No worker may be in it.
 const Group = "redrive-collect"
@@ -172,8 +176,8 @@ func (c *Collector) note(f func(*Status)) {
 //
 // It returns [ErrLimit] if the rest of the letters is still in the broker, what the
 // store or the broker said last if one of them failed for too long, and at once what
-// only an operator can cure: brokers.ErrMisconfigured and brokers.ErrClosed, and a
-// store that refuses more than 100 letters.
+// only an operator can cure: brokers.ErrMisconfigured, brokers.ErrClosed, a
+// *brokers.TopicError, and [ErrRefused] if the store refuses more than 100 letters.
 func (c *Collector) Run(ctx context.Context) (Result, error) {
 	defer func() { c.settle(ctx, brokers.Release, c.refused) }()
 	for {

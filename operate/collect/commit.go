@@ -159,7 +159,7 @@ func (c *Collector) refuse(d *brokers.Delivery, err error) error {
 	c.cfg.Logger.Error("the store refuses a letter, which stays in the broker", c.attributes(err,
 		slog.String("topic", topic), slog.String("msg_id", id), slog.Int64("bytes", sizeOf(d.Message)))...)
 	if c.refused = append(held(c.refused, time.Now()), d); len(c.refused) > mostRefused {
-		return fmt.Errorf("collect: the store refuses more than %d letters, which stay in %s; the last one with: %w", mostRefused, c.cfg.Broker, err)
+		return fmt.Errorf("collect: %w: more than %d stay in %s; the error of the last one: %w", ErrRefused, mostRefused, c.cfg.Broker, err)
 	}
 	return nil
 }

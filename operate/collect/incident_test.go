@@ -249,7 +249,7 @@ func TestStoreRefusesAll(t *testing.T) {
 		w.publish(letters(0, 1000)...)
 		w.refuses(func(string) bool { return true })
 		got, err := w.collector(collect.Config{Follow: true}).Run(t.Context())
-		if !errors.Is(err, errStrange) || got.Refused != 101 || !strings.Contains(err.Error(), "refuses more than 100 letters") {
+		if !errors.Is(err, errStrange) || !errors.Is(err, collect.ErrRefused) || got.Refused != 101 || !strings.Contains(err.Error(), "more than 100") {
 			t.Errorf("Run = %+v, %v, want it to give up at the 101st", got, err)
 		}
 		if s := w.broker.Stats(dead); s.Ready != 1000 {

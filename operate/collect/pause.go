@@ -32,11 +32,12 @@ func storeFails(err error) error {
 	return &troubleError{"store", fmt.Errorf("nothing is taken out of the broker, because the store fails: %w", err)}
 }
 
-// brokerFails is an error of Receive; it is no trouble if only an operator can cure
-// it.
+// brokerFails is an error of Receive. It is no trouble if only an operator can cure
+// it, or if it is about one topic: another source may read the others.
 func (c *Collector) brokerFails(err error) error {
 	err = fmt.Errorf("from %s: %w", c.cfg.Broker, err)
-	if errors.Is(err, brokers.ErrClosed) || errors.Is(err, brokers.ErrMisconfigured) {
+	_, ofTopic := errors.AsType[*brokers.TopicError](err)
+	if ofTopic || errors.Is(err, brokers.ErrClosed) || errors.Is(err, brokers.ErrMisconfigured) {
 		return fmt.Errorf("collect: %w", err)
 	}
 	return &troubleError{"broker", err}

@@ -1,13 +1,16 @@
 package config
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/redrive-go/redrive/operate/internal/pgaddress"
 )
 
 // check notes what no single key shows.
@@ -29,7 +32,7 @@ func (c *Config) check(d *decoder) {
 
 func (c *Config) checkService(d *decoder) {
 	s := &c.Service
-	checkListen(d, "service.listen", s.Listen, "127.0.0.1:7430", "tokens", len(s.Tokens) > 0)
+	s.Web.check(d, "service.listen", s.Listen, "127.0.0.1:7430", "tokens", len(s.Tokens) > 0)
 	if s.Store != nil {
 		s.Store.check(d, "service.store")
 	}
@@ -171,37 +174,26 @@ func (d *decoder) once(key string, list []string) {
 }
 
 func (s *Store) check(d *decoder, key string) {
-	u, isServer := s.server()
-	switch {
-	case !isServer && (strings.Contains(s.URL, "://") || strings.HasPrefix(s.URL, ":") || strings.HasPrefix(s.URL, "file:")):
-		d.wrong(key+".url", "is no store", "name a file, or a URL that begins with postgres://")
-	case !isServer && s.Password != nil:
-		d.wrong(key+".password", "only Postgres has one", "remove it")
-	case isServer && (u == nil || u.Path == "" || u.Path == "/"):
-		d.wrong(key+".url", "is no URL of a database", "write one such as postgres://redrive@db.example.com/letters")
-	case isServer && !s.AllowPlaintext && exposed(u):
-		d.wrong(key+".url", "lets letters and password travel where others can read them", "add ?sslmode=verify-full, or allow_plaintext: true below it")
+	if !pgaddress.Is(s.URL) {
+		switch {
+		case strings.Contains(s.URL, "://") || strings.HasPrefix(s.URL, ":") || strings.HasPrefix(s.URL, "file:"):
+			d.wrong(key+".url", "is no store", "name a file, or a URL that begins with postgres://")
+		case s.Password != nil:
+			d.wrong(key+".password", "only Postgres has one", "remove it")
+		}
+		return
 	}
-}
-
-// exposed reports whether others may read what a client of Postgres and its server
-// say. Some parameters replace the host of the URL.
-func exposed(u *url.URL) bool {
-	q := u.Query()
-	local := isLocal(cmp.Or(q.Get("host"), u.Hostname())) && !q.Has("hostaddr") && !q.Has("service")
-	return !local && !slices.Contains([]string{"require", "verify-ca", "verify-full"}, q.Get("sslmode"))
-}
-
-// server is the URL of a store on Postgres; nil if it is none.
-func (s *Store) server() (u *url.URL, isServer bool) {
-	if !strings.HasPrefix(s.URL, "postgres://") && !strings.HasPrefix(s.URL, "postgresql://") {
-		return nil, false
+	database, plain, err := pgaddress.Plain(s.URL)
+	switch _, isFile := errors.AsType[*fs.PathError](err); {
+	case isFile: // the file may exist only where the store is used; without it, connecting fails
+	case err != nil:
+		d.wrong(key+".url", err.Error(), "")
+	case database == "":
+		d.wrong(key+".url", "names no database", "write one such as postgres://redrive@db.example.com/letters")
+	case len(plain) > 0 && !s.AllowPlaintext:
+		d.wrong(key+".url", "lets letters and password travel to "+quoted(plain[0])+" where others can read them",
+			"add sslmode=verify-full to it, or allow_plaintext: true below it")
 	}
-	u, err := url.Parse(s.URL)
-	if err != nil {
-		return nil, true
-	}
-	return u, true
 }
 
 // StoreAddress is the store for whoever opens it: the name of a file, or a URL with
@@ -232,7 +224,7 @@ func (c *Config) BodyDirectory() string {
 	}
 	url := "service.db"
 	if s.Store != nil {
-		if _, isServer := s.Store.server(); isServer {
+		if pgaddress.Is(s.Store.URL) {
 			return ""
 		}
 		url = s.Store.URL
@@ -241,27 +233,27 @@ func (c *Config) BodyDirectory() string {
 }
 
 func (c *Config) address(s *Store) (string, error) {
-	u, isServer := s.server()
-	if !isServer {
+	if !pgaddress.Is(s.URL) {
 		return beside(c.file, s.URL), nil
 	}
-	if s.Password != nil {
-		password, err := s.Password.Read()
-		if err != nil {
-			return "", err
-		}
-		u.User = url.UserPassword(u.User.Username(), password)
+	if s.Password == nil {
+		return s.URL, nil
 	}
-	return u.String(), nil
+	password, err := s.Password.Read()
+	if err != nil {
+		return "", err
+	}
+	return pgaddress.WithPassword(s.URL, password), nil
 }
 
 func (s *Serve) check(d *decoder) {
-	checkListen(d, "serve.listen", s.Listen, "127.0.0.1:7420", "token", s.Token != nil)
+	s.Web.check(d, "serve.listen", s.Listen, "127.0.0.1:7420", "token", s.Token != nil)
 }
 
-// checkListen demands an address that others can reach only if they have to show what
-// stands under another key.
-func checkListen(d *decoder, key, listen, such, guard string, guarded bool) {
+// check refuses an address that other machines can reach if guard is not
+// configured: the key of the token that callers must show. It also refuses the
+// address if the token would travel in plain text.
+func (w *Web) check(d *decoder, key, listen, such, guard string, guarded bool) {
 	host, port, err := net.SplitHostPort(listen)
 	switch {
 	case listen == "":
@@ -269,6 +261,8 @@ func checkListen(d *decoder, key, listen, such, guard string, guarded bool) {
 		d.wrong(key, "is no address", "write one such as "+such)
 	case !guarded && (host == "" || !isLocal(host)):
 		d.wrong(key, "other machines can reach it, and everybody may use it", "add "+guard+", or listen on 127.0.0.1")
+	case w.TLS == nil && !w.BehindProxy && (host == "" || !isLocal(host)):
+		d.wrong(key, "lets "+guard+" travel in plain text", "add tls, or behind_proxy: true if a proxy in front encrypts, or listen on 127.0.0.1")
 	}
 }
 
@@ -282,19 +276,23 @@ func isLocal(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// carriesPassword reports whether a text looks like a URL with a password in it,
-// well formed or not.
+// carriesPassword reports whether a text looks like a URL with a password, or
+// like keywords of Postgres with a password. The text need not be well-formed.
 func carriesPassword(s string) bool {
 	_, rest, ok := strings.Cut(s, "://")
 	if !ok {
-		return false
+		return pgaddress.HasPassword(s)
 	}
 	authority, query, _ := strings.Cut(rest, "?")
 	if at := strings.LastIndex(rest, "@"); at >= 0 && strings.Contains(rest[:at], ":") && at < len(authority) {
 		return true
 	}
 	for pair := range strings.SplitSeq(query, "&") {
-		name, _, _ := strings.Cut(strings.ToLower(pair), "=")
+		name, _, _ := strings.Cut(pair, "=")
+		if decoded, err := url.QueryUnescape(name); err == nil {
+			name = decoded
+		}
+		name = strings.ToLower(name)
 		for _, word := range []string{"pass", "pwd", "secret", "token", "credential"} {
 			if strings.Contains(name, word) {
 				return true

@@ -228,17 +228,21 @@ type Redis struct {
 
 // Store is where collected letters are kept.
 type Store struct {
-	// URL is a file for SQLite, such as `letters.db`, or a server and a database of
-	// Postgres, such as `postgres://redrive@db.example.com/letters?sslmode=verify-full`,
-	// without a password.
+	// URL is a file for SQLite, such as `letters.db`, or a server and a
+	// database of Postgres, such as
+	// `postgres://redrive@db.example.com/letters?sslmode=verify-full` or
+	// `host=db.example.com user=redrive dbname=letters sslmode=verify-full`,
+	// without a password. Environment variables such as `PGHOST` and service
+	// files apply, as for other clients of Postgres.
 	URL string `yaml:"url" required:"true"`
 
 	// Password is that of the user in `url`. Only for Postgres.
 	Password *Secret `yaml:"password" unset:"what Postgres clients use: PGPASSWORD, ~/.pgpass"`
 
 	// AllowPlaintext lets password and letters travel to another machine over a
-	// connection that need not be encrypted, which is what `sslmode` allows unless
-	// it is `require`, `verify-ca` or `verify-full`.
+	// connection that need not be encrypted, which is what `sslmode` allows
+	// unless it is `require`, `verify-ca` or `verify-full`. If `url` has
+	// several hosts, this applies to each of them.
 	AllowPlaintext bool `yaml:"allow_plaintext" unset:"refused"`
 }
 
@@ -275,6 +279,34 @@ type Serve struct {
 
 	// Token is what callers must show. It has 16 characters or more.
 	Token *Secret `yaml:"token" unset:"none"`
+
+	Web
+}
+
+// Web says how redrive serve and redrive service accept connections.
+type Web struct {
+	// TLS encrypts the connections, with TLS 1.2 or newer. An address that other
+	// machines can reach needs it, or `behind_proxy`.
+	TLS *Certificate `yaml:"tls" unset:"plain connections"`
+
+	// BehindProxy says that callers connect through a proxy. The proxy encrypts
+	// their connections, because these carry tokens. All connections may come
+	// from the address of the proxy.
+	BehindProxy bool `yaml:"behind_proxy" unset:"callers connect directly, and one address may have half of the connections"`
+
+	// Connections is how many connections may be open at a time.
+	Connections int `yaml:"connections" unset:"a third of the files that the process may have open, from 16 to 2048"`
+}
+
+// Certificate is the certificate that a server shows. Its files are read again
+// while the server runs, so that they can be replaced.
+type Certificate struct {
+	// Cert is a PEM file with the certificate and the intermediate certificates
+	// up to its authority.
+	Cert File `yaml:"cert" required:"true"`
+
+	// Key is a PEM file with the private key of `cert`.
+	Key File `yaml:"key" required:"true"`
 }
 
 // Service is for redrive service.
@@ -322,6 +354,27 @@ type Service struct {
 	// Concurrency is the most calls at a time. One tenant alone makes three quarters of
 	// them at most.
 	Concurrency int `yaml:"concurrency" default:"64"`
+
+	// Quota bounds the tasks, bodies and policies of each tenant.
+	Quota Quota `yaml:"quota" unset:"as below"`
+
+	// Quotas replace keys of `quota` for the tenants that they name.
+	Quotas map[string]*Quota `yaml:"quotas" unset:"none"`
+
+	Web
+}
+
+// Quota bounds the tasks, bodies and policies of a tenant of the retry service.
+type Quota struct {
+	// Tasks is how many tasks may be PENDING or IN_FLIGHT.
+	Tasks int `yaml:"tasks" unset:"1000000"`
+
+	// Bytes is how many bytes the bodies above 16 KiB may have, of all tasks
+	// that are PENDING, IN_FLIGHT or EXHAUSTED.
+	Bytes Room `yaml:"bytes" unset:"10GiB"`
+
+	// Policies is how many versions of policies the tenant may have.
+	Policies int `yaml:"policies" unset:"1000"`
 }
 
 // Bodies is where large bodies are kept. All processes on one store have the same.
@@ -415,6 +468,10 @@ func Parse(file string, text []byte) (*Config, error) {
 	for i := range c.Topics {
 		c.Topics[i].Retention.fill(c.Retention)
 	}
+	c.Service.Quota.fill(Quota{1_000_000, 10 << 30, 1000})
+	for _, q := range c.Service.Quotas {
+		q.fill(c.Service.Quota)
+	}
 	return c, nil
 }
 
@@ -441,6 +498,12 @@ func (r *Retention) fill(all Retention) {
 	r.Confirmed = cmp.Or(r.Confirmed, all.Confirmed)
 	r.Returned = cmp.Or(r.Returned, all.Returned)
 	r.Discarded = cmp.Or(r.Discarded, all.Discarded)
+}
+
+func (q *Quota) fill(all Quota) {
+	q.Tasks = cmp.Or(q.Tasks, all.Tasks)
+	q.Bytes = cmp.Or(q.Bytes, all.Bytes)
+	q.Policies = cmp.Or(q.Policies, all.Policies)
 }
 
 // File is the name of the configuration file.

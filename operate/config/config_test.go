@@ -258,6 +258,9 @@ func TestNoSecretIsRepeated(t *testing.T) {
 		"brokers: {a: {kind: sqs, endpoint: 'http://h?token=%s'}}",
 		"store: {url: 'postgres://u:%s@localhost/d'}",
 		"store: {url: 'postgres://localhost/d?password=%s'}",
+		"store: {url: 'postgres://localhost/d?pass%%77ord=%s'}",
+		"store: {url: 'postgres://u@localhost:%s/d'}",
+		"store: {url: 'host=localhost dbname=d password=%s'}",
 		"store: {url: 'host=localhost password=%s'}",
 		"store: {url: 'mysql://%s'}",
 		"store: {password: %s}",
@@ -282,24 +285,34 @@ func TestNoSecretIsRepeated(t *testing.T) {
 
 func TestStore(t *testing.T) {
 	t.Setenv("STORE_PASSWORD", "p@ss:w/rd")
+	for _, name := range []string{"PGHOST", "PGDATABASE", "PGSSLMODE", "PGSERVICE"} {
+		t.Setenv(name, "") // restores it after the test
+		_ = os.Unsetenv(name)
+	}
 	const above = "brokers: {shop: {kind: memory}}\nstore: {url: %q, %s}\n"
 	for _, tt := range []struct{ url, more, address, fault string }{
 		{"letters.db", "", "etc/letters.db", ""},
 		{"/var/lib/letters.db", "", "/var/lib/letters.db", ""},
 		{"postgres:///letters", "", "postgres:///letters", ""},
 		{"postgres://redrive@localhost/letters", "", "postgres://redrive@localhost/letters", ""},
-		{"postgres://redrive@127.0.0.1:5432/letters", "password: {env: STORE_PASSWORD}", "postgres://redrive:p%40ss%3Aw%2Frd@127.0.0.1:5432/letters", ""},
+		{"postgres://redrive@127.0.0.1:5432/letters", "password: {env: STORE_PASSWORD}", "postgres://redrive@127.0.0.1:5432/letters?password=p%40ss%3Aw%2Frd", ""},
 		{"postgres://redrive@db/letters?sslmode=verify-full", "", "postgres://redrive@db/letters?sslmode=verify-full", ""},
 		{"postgres://redrive@db/letters", "allow_plaintext: true", "postgres://redrive@db/letters", ""},
 		{"postgres://redrive@db/letters", "", "", "lets letters and password travel"},
 		{"postgresql://redrive@db/letters?sslmode=prefer", "", "", "lets letters and password travel"},
 		{"postgres:///letters?host=/run/postgresql", "", "postgres:///letters?host=/run/postgresql", ""},
 		{"postgres://redrive@localhost/letters?host=db", "", "", "lets letters and password travel"},
-		{"postgres://redrive@localhost/letters?hostaddr=10.0.0.1", "", "", "lets letters and password travel"},
-		{"postgres://redrive@localhost/letters?service=db", "", "", "lets letters and password travel"},
-		{"postgres://redrive@localhost,db/letters", "", "", "lets letters and password travel"},
-		{"postgres://redrive@localhost", "", "", "is no URL of a database"},
-		{"postgres://a b", "", "", "is no URL of a database"},
+		{"postgres://redrive@localhost/letters?service=db", "", "", "cannot be used: failed to read service"},
+		{"postgres://redrive@localhost,db.example.com/letters", "", "", `travel to "db.example.com" where others can read them`},
+		{"postgres://redrive@localhost/letters?host=/tmp,db", "", "", "lets letters and password travel"},
+		{"postgres://redrive@localhost/letters?host=localhost&host=db", "", "", "lets letters and password travel"},
+		{"postgres://redrive@db/letters?sslmode=verify-full&sslmode=disable", "", "", "lets letters and password travel"},
+		{"postgres://redrive@db/letters?sslmode=verify-full&sslrootcert=/of/the/server.pem", "", "postgres://redrive@db/letters?sslmode=verify-full&sslrootcert=/of/the/server.pem", ""},
+		{"postgres://redrive@localhost", "", "", "names no database"},
+		{"postgres://a b@h:p/d", "", "", "is no address of a database"},
+		{"host=db user=redrive dbname=letters", "", "", "lets letters and password travel"},
+		{"host=localhost user=redrive dbname=letters", "password: {env: STORE_PASSWORD}", "host=localhost user=redrive dbname=letters password='p@ss:w/rd'", ""},
+		{"host=db user=redrive dbname=letters password=p@ss:w/rd", "", "", "has a password in it"},
 		{":memory:", "", "", "is no store"},
 		{"file:letters.db", "", "", "is no store"},
 		{"mysql://db/letters", "", "", "is no store"},
@@ -333,7 +346,17 @@ func TestListen(t *testing.T) {
 			t.Errorf("listen %q without a token: error %v", listen, err)
 		}
 	}
-	parse(t, smallest+"serve: {listen: '0.0.0.0:80', token: {env: TOKEN}}\n")
+	for more, ok := range map[string]bool{
+		"": false, ", behind_proxy: false": false, ", behind_proxy: true": true, ", tls: {cert: a.pem, key: b.pem}": true,
+		", tls: {cert: a.pem}": false, ", tls: {key: b.pem}": false, ", tls: {}": false, ", behind_proxy: true, connections: 0": false,
+	} {
+		for _, section := range []string{"serve: {listen: '0.0.0.0:80', token: {env: TOKEN}%s}\n", "service: {listen: '0.0.0.0:80', tokens: {shop: [{env: TOKEN}]}%s}\n"} {
+			text := fmt.Sprintf(smallest+section, more)
+			if _, err := Parse("redrive.yaml", []byte(text)); (err == nil) != ok {
+				t.Errorf("%s error %v", text, err)
+			}
+		}
+	}
 }
 
 func TestFind(t *testing.T) {

@@ -12,36 +12,57 @@ type Bytes int
 
 var units = []struct {
 	name string
-	size int
+	size int64
 }{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"", 1}}
 
 // UnmarshalText reads a number of bytes, or one with the unit KiB, MiB or GiB.
 func (b *Bytes) UnmarshalText(text []byte) error {
-	word := string(text)
+	n, ok := parseSize(string(text), math.MaxInt32)
+	if !ok {
+		return form("size: use bytes, or a number with KiB or MiB, such as 16MiB")
+	}
+	*b = Bytes(n)
+	return nil
+}
+
+// String is the size with the largest unit that it is whole in.
+func (b Bytes) String() string { return Room(b).String() }
+
+// Room is a size of stored data, such as 10GiB.
+type Room int64
+
+// UnmarshalText reads a size like the method of Bytes, but up to 1024 TiB.
+func (r *Room) UnmarshalText(text []byte) error {
+	n, ok := parseSize(string(text), 1<<50)
+	if !ok {
+		return form("size: use bytes, or a number with KiB, MiB or GiB, such as 10GiB")
+	}
+	*r = Room(n)
+	return nil
+}
+
+// String returns the size in the largest unit that divides it.
+func (r Room) String() string {
+	best := units[len(units)-1]
+	for _, unit := range units {
+		if int64(r)%unit.size == 0 && unit.size > best.size {
+			best = unit
+		}
+	}
+	return strconv.FormatInt(int64(r)/best.size, 10) + best.name
+}
+
+// parseSize reads a size from 1 to most bytes.
+func parseSize(word string, most int64) (int64, bool) {
 	for _, unit := range units {
 		digits, ok := strings.CutSuffix(word, unit.name)
 		if !ok {
 			continue
 		}
-		n, err := strconv.Atoi(digits)
-		if err != nil || n < 1 || n > math.MaxInt32/unit.size {
-			break
-		}
-		*b = Bytes(n * unit.size)
-		return nil
+		n, err := strconv.ParseInt(digits, 10, 64)
+		return n * unit.size, err == nil && n >= 1 && n <= most/unit.size
 	}
-	return form("size: use bytes, or a number with KiB or MiB, such as 16MiB")
-}
-
-// String is the size with the largest unit that it is whole in.
-func (b Bytes) String() string {
-	best := units[len(units)-1]
-	for _, unit := range units {
-		if int(b)%unit.size == 0 && unit.size > best.size {
-			best = unit
-		}
-	}
-	return strconv.Itoa(int(b)/best.size) + best.name
+	return 0, false
 }
 
 // Percent is a share of a whole, from 1 to 90.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -319,9 +320,9 @@ func TestServe(t *testing.T) {
 
 // TestLog has a line for what matters, and few where something does not work.
 func TestLog(t *testing.T) {
-	var down bool
+	var down atomic.Bool
 	fault := func(op memory.Op) (f memory.Fault) {
-		if op.Operation == memory.Return && down {
+		if op.Operation == memory.Return && down.Load() {
 			f.Err = errors.New("connection refused")
 		}
 		return f
@@ -337,8 +338,8 @@ func TestLog(t *testing.T) {
 			}
 			return a
 		}}))
-		down = true
-		time.AfterFunc(7*time.Minute, func() { down = false })
+		down.Store(true)
+		time.AfterFunc(7*time.Minute, func() { down.Store(false) })
 		_, err := r.Run(t.Context(), w.create(job.Spec{}, store.Filter{}).ID)
 		w.must(err)
 		lines := strings.Split(strings.TrimSpace(log.String()), "\n")

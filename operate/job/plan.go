@@ -15,6 +15,7 @@ import (
 
 // Plan is what a job would do: a dry run. It counts letters, and sends none.
 type Plan struct {
+	At     time.Time    // when the plan was made
 	Filter store.Filter // with UpTo: letters collected since are not in it
 	Spec   Spec         // with what was unset filled in
 
@@ -65,7 +66,7 @@ func NewPlan(ctx context.Context, s *store.Store, now time.Time, targets Targets
 	if err != nil {
 		return Plan{}, err
 	}
-	d := draft{Plan: Plan{Filter: f, Skipped: map[string]int64{}, Other: map[store.State]int64{}}, to: map[destination]*Destination{}}
+	d := draft{Plan: Plan{At: now, Filter: f, Skipped: map[string]int64{}, Other: map[store.State]int64{}}, to: map[destination]*Destination{}}
 	for _, part := range parts {
 		d.add(targets, spec, part)
 	}
@@ -180,7 +181,10 @@ func (p Plan) Create(ctx context.Context, s *store.Store, now time.Time, a store
 	if err := p.Check(a); err != nil {
 		return store.Job{}, err
 	}
-	p.Spec.Planned = p.Letters
+	p.Spec.Planned, p.Spec.PlannedSkips, p.Spec.PlannedAt = p.Letters, 0, p.At
+	for _, n := range p.Skipped {
+		p.Spec.PlannedSkips += n
+	}
 	return s.CreateJob(ctx, now, a, p.Filter, p.Spec.encode())
 }
 

@@ -93,7 +93,7 @@ func TestPlan(t *testing.T) {
 
 	p := plan(t, s, targets, job.Spec{}, store.Filter{})
 	want := job.Plan{
-		Filter: store.Filter{UpTo: 80}, Spec: job.Spec{Rate: 50, Waves: []int{1, 5, 25, 100}, Pass: 0.95, Wait: 5 * time.Minute, MaxReturns: 3},
+		At: p.At, Filter: store.Filter{UpTo: 80}, Spec: job.Spec{Rate: 50, Waves: []int{1, 5, 25, 100}, Pass: 0.95, Wait: 5 * time.Minute, MaxReturns: 3},
 		Letters: 68, Bytes: p.Bytes,
 		To: []job.Destination{
 			{Broker: "kafka", Topic: "refunds", Group: "billing", Letters: 30},
@@ -108,7 +108,7 @@ func TestPlan(t *testing.T) {
 			"no receipt of a worker of refunds was ever seen: whether its letters are handled is not known unless consumer.Config.Receipts is set there, and the receipts are read here",
 		},
 	}
-	if !reflect.DeepEqual(p, want) || p.Bytes == 0 {
+	if !reflect.DeepEqual(p, want) || p.Bytes == 0 || !p.At.Equal(noon) {
 		t.Errorf("the plan is %+v\nwant %+v", p, want)
 	}
 

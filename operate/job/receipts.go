@@ -57,7 +57,7 @@ func (r *Receipts) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			r.settle(ctx, batch, brokers.Release)
 			return context.Cause(ctx)
-		case errors.Is(err, brokers.ErrClosed) || errors.Is(err, brokers.ErrMisconfigured):
+		case errors.Is(err, brokers.ErrClosed) || errors.Is(err, brokers.ErrMisconfigured) || isOfTopic(err):
 			return err
 		case err != nil:
 			sleep(ctx, source.failed(time.Now(), err))
@@ -73,6 +73,12 @@ func (r *Receipts) Run(ctx context.Context) error {
 		saved.over(time.Now())
 		r.settle(ctx, batch, brokers.Ack)
 	}
+}
+
+// isOfTopic reports whether an error is about one topic of several.
+func isOfTopic(err error) bool {
+	_, ok := errors.AsType[*brokers.TopicError](err)
+	return ok
 }
 
 // read tells the store what a batch says.

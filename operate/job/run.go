@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -27,7 +28,8 @@ type Runner struct {
 	// close it.
 	Open func(ctx context.Context, broker string) (brokers.Broker, error)
 
-	// Owner tells others who works on a job, such as anna@host.
+	// Owner names the user who works on a job, such as anna@host. The lease of
+	// the job names the process, too.
 	Owner string
 
 	// Logger has a line for each wave, and for what does not work when that begins,
@@ -129,7 +131,7 @@ func (r *Runner) begin(ctx context.Context, j store.Job) (*run, error) {
 		store: trouble{log: log, what: "store"}, broker: trouble{log: log, what: "broker"},
 	}
 	// A run of its own, so that no second one of this process joins in.
-	owner := r.Owner + " " + rand.Text()[:6]
+	owner := fmt.Sprintf("%s, process %d, run %s", r.Owner, os.Getpid(), rand.Text()[:6])
 	w.lease, err = r.Store.Lease(ctx, w.started, j.ID, owner, leaseLength)
 	return w, err
 }
@@ -220,7 +222,7 @@ func (w *run) step(ctx context.Context) (wait time.Duration, err error) {
 			w.log.Info("wave passed", "wave", s.current().N, "letters", taken(s.current()), "confirmed", s.current().Confirmed)
 		}
 	case doPause:
-		err = w.set(ctx, store.JobPaused, next.note)
+		err = w.pause(ctx, next.note)
 	case doFinish:
 		err = w.finish(ctx)
 	default:
@@ -254,7 +256,7 @@ func (w *run) stand(ctx context.Context) (s standing, err error) {
 	return s, nil
 }
 
-// set ends the work, for the reason in the note.
+// set changes the state of the job. The note says why.
 func (w *run) set(ctx context.Context, state store.JobState, note string) error {
 	err := w.Store.SetOwnJob(ctx, w.now(), w.lease, store.Actor{Who: w.Owner, Command: "job"}, state, note)
 	if err == nil {
@@ -268,11 +270,39 @@ func (w *run) finish(ctx context.Context) error {
 	if err := expire(ctx, w.Store, w.now(), w.id, w.now().Add(time.Millisecond)); err != nil {
 		return err
 	}
+	if err := w.notePassed(ctx); err != nil {
+		return err
+	}
 	j, err := w.Store.Job(ctx, w.id)
 	if err != nil {
 		return err
 	}
 	return w.set(ctx, store.JobDone, outcome(j))
+}
+
+// pause ends the work and pauses the job. The note says why.
+func (w *run) pause(ctx context.Context, note string) error {
+	if err := w.notePassed(ctx); err != nil {
+		return err
+	}
+	return w.set(ctx, store.JobPaused, note)
+}
+
+// notePassed counts letters of the plan that the job could not take.
+func (w *run) notePassed(ctx context.Context) error {
+	j, err := w.Store.Job(ctx, w.id)
+	if err != nil {
+		return err
+	}
+	missing := w.spec.Planned + w.spec.PlannedSkips
+	for _, state := range store.States() {
+		missing -= j.Tally.Of(state)
+	}
+	planned := w.spec.PlannedAt
+	if planned.IsZero() { // an earlier version created the job
+		planned = j.CreatedAt
+	}
+	return w.Store.NotePassed(ctx, w.lease, planned, missing)
 }
 
 // expire gives up on letters of a job that were sent before a time.

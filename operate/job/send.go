@@ -35,7 +35,7 @@ func (w *run) send(ctx context.Context, s standing, n int) error {
 	if err := w.save(ctx); err != nil || misconfigured == nil {
 		return err
 	}
-	return w.set(ctx, store.JobPaused, noteOf(to, misconfigured))
+	return w.pause(ctx, noteOf(to, misconfigured))
 }
 
 // queue queues up to n letters, no more than a batch.

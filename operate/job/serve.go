@@ -51,7 +51,7 @@ func (s *served) lookForJobs(ctx context.Context) error {
 	for _, j := range jobs {
 		now := time.Now()
 		switch {
-		case j.State == store.JobRunning && !j.OwnedUntil.After(now) && s.take(j.ID):
+		case j.State == store.JobRunning && !j.IsHeld(now) && s.take(j.ID):
 			s.running.Go(func() {
 				defer s.leave(j.ID)
 				if _, err := s.Run(ctx, j.ID); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrLeased) {

@@ -47,8 +47,11 @@ type Spec struct {
 	// That takes somebody who collects.
 	WithoutReceipts bool `json:"withoutReceipts,omitempty"`
 
-	// Planned is how many letters the plan had. Create sets it.
-	Planned int64 `json:"planned,omitempty"`
+	// Planned is how many letters the plan had, PlannedSkips how many letters
+	// it would skip, and PlannedAt when it was made. Create sets them.
+	Planned      int64     `json:"planned,omitempty"`
+	PlannedSkips int64     `json:"plannedSkips,omitempty"`
+	PlannedAt    time.Time `json:"plannedAt,omitzero"`
 }
 
 // small is up to how many letters go without waves.

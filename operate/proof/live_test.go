@@ -57,7 +57,7 @@ func TestLetters(t *testing.T) {
 		t.Run(product, func(t *testing.T) {
 			t.Parallel()
 			all := harness.Brokers()
-			i := slices.IndexFunc(all, func(b harness.Broker) bool { return string(b.Product) == product && !b.Older })
+			i := slices.IndexFunc(all, func(b harness.Broker) bool { return string(b.Product) == product && !b.Nightly })
 			if i < 0 {
 				t.Fatalf("there is no broker %q", product)
 			}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-go/redrive/internal/text"
+
+	"github.com/redrive-go/redrive/operate/internal/web"
 	"github.com/redrive-go/redrive/operate/service/bodies"
 )
 
@@ -49,6 +53,10 @@ type API struct {
 	// then the service must listen on loopback only.
 	Tokens []Token
 
+	// Quotas bound the tasks, bodies and policies that are kept for each
+	// tenant. The zero value sets no bound.
+	Quotas Quotas
+
 	// Logger hears of requests that failed for a reason of the service. Nil is
 	// slog.Default().
 	Logger *slog.Logger
@@ -57,6 +65,8 @@ type API struct {
 // tasks is what the API does with a [Store].
 type tasks interface {
 	PutPolicy(ctx context.Context, p Policy) (Policy, error)
+	DeletePolicy(ctx context.Context, tenant, id string) (Policy, error)
+	Usage(ctx context.Context, tenant string) (Quota, error)
 	Policy(ctx context.Context, tenant, id string, version int) (Policy, error)
 	Create(ctx context.Context, t Task) (_ Task, created bool, err error)
 	Same(ctx context.Context, t Task) (Task, error)
@@ -96,6 +106,7 @@ type request struct {
 	w      http.ResponseWriter
 	tenant string
 	large  *shares
+	meter  *meter
 }
 
 // Large requests take some times their size in memory, so only a few are read at once,
@@ -105,6 +116,7 @@ const (
 	mostLarge    = 4
 	mostQueued   = 16 // of one tenant, with those that are read
 	turnTime     = 10 * time.Second
+	shortTurn    = 5 * time.Second // a turn lasts at least so long if another tenant waits
 )
 
 func newTurns() *shares { return newShares(mostLarge, 1, mostQueued) }
@@ -123,6 +135,7 @@ func routes() []route {
 		{http.MethodGet, "/retry-tasks/{taskId}/attempts", (*API).listAttempts},
 		{http.MethodPost, "/retry-tasks/{taskId}/redrive", (*API).redriveTask},
 		{http.MethodPost, "/retry-policies", (*API).putPolicy},
+		{http.MethodDelete, "/retry-policies/{policyId}", (*API).deletePolicy},
 	}
 }
 
@@ -130,14 +143,17 @@ func routes() []route {
 func (a *API) Handler() http.Handler { return a.handler(newTurns()) }
 
 func (a *API) handler(large *shares) http.Handler {
-	gate := newGate(a.Tokens)
+	gate, meter := newGate(a.Tokens), &meter{count: a.Store.Usage}
 	mux := http.NewServeMux()
 	for _, op := range routes() {
 		mux.HandleFunc(op.method+" "+op.path, func(w http.ResponseWriter, r *http.Request) {
 			tenant, p := gate.tenant(r)
 			if p != nil {
 				a.fail(w, r, p)
-			} else if err := op.do(a, request{r, w, tenant, large}); err != nil {
+				return
+			}
+			web.Admit(r)
+			if err := op.do(a, request{r, w, tenant, large, meter}); err != nil {
 				a.fail(w, r, err)
 			}
 		})
@@ -181,6 +197,8 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="redrive"`)
 	case http.StatusServiceUnavailable:
 		w.Header().Set("Retry-After", "1")
+	case http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", quotaRetry)
 	}
 	p.write(w)
 }
@@ -203,10 +221,38 @@ func (c request) read(most int64) (raw []byte, leave func(), _ *problem) {
 		}
 		leave = sync.OnceFunc(func() { c.large.give(c.tenant) })
 		var rest []byte
-		rest, err = io.ReadAll(body)
+		var hurried bool
+		rest, hurried, err = c.readTurn(body)
 		raw = append(raw, rest...)
+		if hurried && err != nil {
+			return nil, leave, slow.because("the request did not arrive within %v while another tenant waited: send it again", shortTurn)
+		}
 	}
 	return raw, leave, unread(err, most)
+}
+
+// readTurn reads the rest of a large request. It stops reading after shortTurn
+// if a tenant waits that has no turn. Otherwise slow requests would block all
+// tenants.
+func (c request) readTurn(body io.Reader) (rest []byte, hurried bool, err error) {
+	done := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for began := time.Now(); !hurried; {
+			select {
+			case <-done:
+				return
+			case now := <-tick.C:
+				hurried = now.Sub(began) >= shortTurn && c.large.wanted() && http.NewResponseController(c.w).SetReadDeadline(now) == nil
+			}
+		}
+	})
+	rest, err = io.ReadAll(body)
+	close(done)
+	watching.Wait()
+	return rest, hurried, err
 }
 
 // unread says why a request could not be read; nil if it was.
@@ -235,6 +281,14 @@ func (a *API) createTask(c request) error {
 	}
 	t.Tenant = c.tenant
 	refusal := a.complete(c.Context(), &t)
+	more := Quota{Tasks: 1}
+	if len(t.Body) > smallBody {
+		t.BodySize = int64(len(t.Body))
+		more.Bytes = t.BodySize
+	}
+	if refusal == nil {
+		refusal = c.meter.admit(c.Context(), c.tenant, a.Quotas.of(c.tenant), more)
+	}
 	if refusal != nil || a.isKept(t) { // before anything else is said, or kept
 		if same, err := a.Store.Same(c.Context(), t); !errors.Is(err, ErrNotFound) {
 			return c.created(t.IdempotencyKey, same, false, err)
@@ -253,6 +307,7 @@ func (a *API) createTask(c request) error {
 	t.ID = id.String()
 	stored, created, err := a.Store.Create(c.Context(), t)
 	if err == nil && created {
+		c.meter.added(c.tenant, more)
 		a.schedule(c.Context(), stored)
 	}
 	return c.created(t.IdempotencyKey, stored, created, err)
@@ -263,6 +318,8 @@ func (c request) created(key string, t Task, created bool, err error) error {
 	switch {
 	case errors.Is(err, ErrKeyReused):
 		return keyReused.because("the task of the key %s has other content: send what was sent before, or use a new key", key)
+	case errors.Is(err, ErrNotFound):
+		return unknownPolicy.in("policyId", "was deleted or replaced while the task was created: register it by POST /retry-policies, and send the task again")
 	case err != nil:
 		return fmt.Errorf("a task could not be stored: %w", err)
 	}
@@ -427,7 +484,7 @@ func (a *API) listAttempts(c request) error {
 	doc := attemptsDoc{Attempts: []attemptDoc{}}
 	for _, attempt := range list[:min(len(list), limit)] {
 		doc.Attempts = append(doc.Attempts, attemptDoc{
-			id, attempt.Number, attempt.StartedAt.UnixMilli(), attempt.Duration.Milliseconds(), attempt.ResponseStatus, attempt.Error,
+			id, attempt.Number, attempt.StartedAt.UnixMilli(), attempt.Duration.Milliseconds(), attempt.ResponseStatus, visible(attempt.Error, attempt.ResponseStatus),
 		})
 	}
 	if len(list) > limit {
@@ -467,10 +524,45 @@ func (a *API) putPolicy(c request) error {
 		return p
 	}
 	policy.Tenant = c.tenant
+	more := Quota{Policies: 1}
+	if a.hasPolicy(c.Context(), policy) {
+		more = Quota{} // it makes no new version
+	}
+	if err := c.meter.admit(c.Context(), c.tenant, a.Quotas.of(c.tenant), more); err != nil {
+		return err
+	}
 	stored, err := a.Store.PutPolicy(c.Context(), policy)
 	if err != nil {
 		return fmt.Errorf("a policy could not be stored: %w", err)
 	}
+	c.meter.added(c.tenant, more)
 	answer(c.w, http.StatusOK, "application/json", stored)
+	return nil
+}
+
+// hasPolicy reports whether a policy equals the newest version of its name.
+// Storing it then makes no new version.
+func (a *API) hasPolicy(ctx context.Context, p Policy) bool {
+	newest, err := a.Store.Policy(ctx, p.Tenant, p.ID, 0)
+	newest.Version = p.Version
+	newest.RetryableStatusCodes, p.RetryableStatusCodes = codes(newest), codes(p)
+	return err == nil && reflect.DeepEqual(newest, p)
+}
+
+func (a *API) deletePolicy(c request) error {
+	id := c.PathValue("policyId")
+	if !text.IsWord(id) {
+		return noSuchPolicy.because("%q cannot be the ID of a policy", shortened(id))
+	}
+	deleted, err := a.Store.DeletePolicy(c.Context(), c.tenant, id)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return noSuchPolicy.because("the tenant %s has no policy %s", c.tenant, id)
+	case errors.Is(err, ErrPolicyUsed):
+		return policyUsed.because("tasks of the tenant use %s: delete it after they have succeeded, were cancelled, or are no longer kept", id)
+	case err != nil:
+		return fmt.Errorf("a policy could not be deleted: %w", err)
+	}
+	answer(c.w, http.StatusOK, "application/json", deleted)
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +30,7 @@ type desk struct {
 	tasks    map[string]Task
 	attempts map[string][]Attempt
 	broken   error
+	counted  int // calls of Usage
 }
 
 func newDesk() *desk {
@@ -37,7 +39,10 @@ func newDesk() *desk {
 
 func (d *desk) PutPolicy(_ context.Context, p Policy) (Policy, error) {
 	id := [2]string{p.Tenant, p.ID}
-	p.Version = len(d.policies[id]) + 1
+	if p.Version = len(d.policies[id]); p.Version > 0 && reflect.DeepEqual(d.policies[id][p.Version-1], p) {
+		return p, d.broken
+	}
+	p.Version++
 	d.policies[id] = append(d.policies[id], p)
 	return p, d.broken
 }
@@ -48,6 +53,38 @@ func (d *desk) Policy(_ context.Context, tenant, id string, _ int) (Policy, erro
 		return Policy{}, errors.Join(ErrNotFound, d.broken)
 	}
 	return versions[len(versions)-1], d.broken
+}
+
+func (d *desk) DeletePolicy(ctx context.Context, tenant, id string) (Policy, error) {
+	p, err := d.Policy(ctx, tenant, id, 0)
+	if err != nil {
+		return p, err
+	}
+	for _, t := range d.tasks {
+		if t.Tenant == tenant && t.PolicyID == id && t.Status != Succeeded && t.Status != Cancelled {
+			return p, ErrPolicyUsed
+		}
+	}
+	delete(d.policies, [2]string{tenant, id})
+	return p, nil
+}
+
+func (d *desk) Usage(_ context.Context, tenant string) (u Quota, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.counted++
+	for _, t := range d.tasks {
+		if t.Tenant == tenant && (t.Status == Pending || t.Status == InFlight) {
+			u.Tasks++
+			u.Bytes += t.BodySize
+		}
+	}
+	for id, versions := range d.policies {
+		if id[0] == tenant {
+			u.Policies += int64(len(versions))
+		}
+	}
+	return u, d.broken
 }
 
 func (d *desk) Same(_ context.Context, t Task) (Task, error) {
@@ -232,6 +269,7 @@ func TestAPI(t *testing.T) {
 	o := newOffice(t)
 	good(o)
 	hostile(o)
+	overQuotas(o)
 	outages(o)
 	withTokens(o)
 	o.described.complete(t)
@@ -285,6 +323,11 @@ func good(o *office) {
 	doc, _ = o.do(exchange{method: "POST", path: "/retry-tasks/" + id + "/redrive", status: http.StatusOK})
 	if doc["status"] != "PENDING" || len(o.scheduled) != 2 || o.scheduled[1].Row != task.Row || !o.scheduled[1].At.After(task.CreatedAt) {
 		o.Errorf("sent again: %v, scheduled: %+v", doc, o.scheduled)
+	}
+
+	o.do(exchange{method: "POST", path: "/retry-policies", body: strings.Replace(policyBody, "quick", "spare", 1), status: http.StatusOK})
+	if doc, _ = o.do(exchange{method: "DELETE", path: "/retry-policies/spare", status: http.StatusOK}); doc["policyId"] != "spare" {
+		o.Errorf("deleted: %v", doc)
 	}
 
 	for size, ref := range map[int]bool{smallBody: false, smallBody + 1: true} {

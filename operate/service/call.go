@@ -172,7 +172,7 @@ func call(ctx context.Context, client *http.Client, t Task, elsewhere *stream, l
 	took = time.Since(began)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return 0, took, fmt.Errorf("no answer within %v: %w", limit, inner(err))
+			return 0, took, fmt.Errorf("%s, within %v: %w", causeLate, limit, inner(err))
 		}
 		if broken := elsewhere.broken(); broken != nil {
 			return 0, took, broken
@@ -196,7 +196,7 @@ func check(resp *http.Response) error {
 	}
 	where := ""
 	if u, err := resp.Location(); err == nil {
-		where = fmt.Sprintf(" to %.100q", hostPort(u))
+		where = fmt.Sprintf(", to %.100q", hostPort(u))
 	}
-	return fmt.Errorf("a redirect%s that is not followed: %w", where, &classify.HTTPError{Method: resp.Request.Method, Status: resp.StatusCode})
+	return fmt.Errorf("%s%s: %w", causeRedirect, where, &classify.HTTPError{Method: resp.Request.Method, Status: resp.StatusCode})
 }

@@ -149,7 +149,7 @@ func TestCallOfATargetInTrouble(t *testing.T) {
 		status int
 		err    string // part of it; none if empty
 	}{
-		{name: "hangs", serve: func(http.ResponseWriter, *http.Request) { <-release }, limit: 50 * time.Millisecond, err: "no answer within 50ms"},
+		{name: "hangs", serve: func(http.ResponseWriter, *http.Request) { <-release }, limit: 50 * time.Millisecond, err: "no answer in time, within 50ms"},
 		{name: "resets", serve: func(w http.ResponseWriter, _ *http.Request) { hijack(w, nil) }, err: "reset"},
 		{name: "is down", url: closed.URL, err: "connection refused"},
 		{name: "slow body", status: 200, serve: func(w http.ResponseWriter, _ *http.Request) {

@@ -21,6 +21,7 @@ type creation struct {
 	identity []byte // a hash of what no two tasks share
 	content  []byte // a hash of what it calls
 	headers  []byte // as they are stored
+	size     int64  // bytes of a body above 16 KiB, for the quota
 
 	// What became of it.
 	result  Task
@@ -100,6 +101,7 @@ func newCreation(t Task) (*creation, error) {
 		identity: hashOf([]byte(t.Tenant), []byte(t.IdempotencyKey)),
 		content:  hashOf([]byte(t.TargetURL), []byte(t.Method), headers, bodySum(t), []byte(t.PolicyID)),
 		headers:  headers,
+		size:     t.BodySize,
 	}, nil
 }
 
@@ -162,17 +164,17 @@ func (c *creation) name() string { return string(c.identity) + string(c.content)
 // insertTasks returns the numbers of the tasks that it stored, by their names. It
 // leaves out those whose key or ID is there already, or whose policy is not.
 func insertTasks(ctx context.Context, tx sqldb.Tx, batch []*creation) (map[string]int64, error) {
-	const statement = `insert into retry_tasks (task_id, identity, content, tenant, policy_id, policy_version, next_attempt_at, created_at, updated_at, budget_since, visible,
+	const statement = `insert into retry_tasks (task_id, identity, content, tenant, policy_id, policy_version, next_attempt_at, created_at, updated_at, budget_since, visible, body_size,
 		idempotency_key, method, target_url, body_ref, headers, body) select v.* from (values ROWS) as v
 		where exists (select 1 from retry_policies p where p.tenant = v.column4 and p.policy_id = v.column5 and p.version = v.column6)
 		order by v.column2 on conflict do nothing returning id, identity, content, task_id`
-	types := slices.Concat(slices.Repeat([]string{"BYTES"}, 5), slices.Repeat([]string{"bigint"}, 6), slices.Repeat([]string{"BYTES"}, 6))
+	types := slices.Concat(slices.Repeat([]string{"BYTES"}, 5), slices.Repeat([]string{"bigint"}, 7), slices.Repeat([]string{"BYTES"}, 6))
 	rows := make([][]any, len(batch))
 	for i, c := range batch {
 		t := c.task
 		rows[i] = []any{
 			t.ID, c.identity, c.content, t.Tenant, t.PolicyID, t.PolicyVersion,
-			t.NextAttemptAt, t.CreatedAt, t.UpdatedAt, t.BudgetSince, t.VisibilityTimeout,
+			t.NextAttemptAt, t.CreatedAt, t.UpdatedAt, t.BudgetSince, t.VisibilityTimeout, c.size,
 			t.IdempotencyKey, t.Method, t.TargetURL, t.BodyRef, c.headers, notNil(t.Body),
 		}
 	}

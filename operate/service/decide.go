@@ -2,7 +2,6 @@ package service
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"syscall"
@@ -22,7 +21,7 @@ type result struct {
 }
 
 // errLeaseOver is the error of an attempt that nobody knows the end of.
-var errLeaseOver = errors.New("lease over: the worker did not finish in time, or died, and the call may have had its effect")
+var errLeaseOver = errors.New(causeLease)
 
 // leaseOver is the result of a task whose lease is over at now.
 func leaseOver(t Task, now time.Time) result {
@@ -62,12 +61,12 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 		PrevDelay:     t.PrevDelay,
 		Verdict:       v,
 	}, random)
-	t.LastError = cut(r.err.Error())
+	t.LastError = cut(r.told())
 	if d.Action == retry.ActionRetry {
 		t.Status, t.NextAttemptAt = Pending, ceil(now.Add(d.Delay))
 	} else {
 		t.Status = Exhausted
-		t.LastError = cut(fmt.Sprintf("%s: %s", d.Reason, r.err))
+		t.LastError = cut(d.Reason + separatesDetail + r.told())
 	}
 	if v.Deferred {
 		return Outcome{Task: t}
@@ -83,7 +82,7 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 func (r result) attempt() *Attempt {
 	a := &Attempt{StartedAt: r.began, Duration: r.took, ResponseStatus: r.status}
 	if r.err != nil {
-		a.Error = cut(r.err.Error())
+		a.Error = cut(r.told())
 	}
 	return a
 }

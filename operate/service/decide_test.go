@@ -87,15 +87,15 @@ func TestDecide(t *testing.T) {
 		{name: "the budget is spent", policy: Policy{TotalBudgetMs: 60_000}, result: response(503), after: 59*time.Second + 980*time.Millisecond, status: Exhausted, attempts: counted, logged: true, err: "expired: http status 503"},
 		{name: "the budget is just enough", policy: Policy{TotalBudgetMs: 60_000}, result: response(503), after: 58*time.Second + 979*time.Millisecond, status: Pending, attempts: counted, logged: true, delay: time.Second},
 		{name: "the budget has no room for the call", policy: Policy{TotalBudgetMs: 60_000}, result: response(503), after: 58*time.Second + 980*time.Millisecond, status: Exhausted, attempts: counted, logged: true},
-		{name: "breaker", result: failure(&deferral{"down", 7 * time.Second}), status: Pending, attempts: free, delay: 7 * time.Second, err: "not called: down"},
-		{name: "breaker at the last attempt", task: func(t *Task) { t.AttemptNumber = 9 }, result: failure(&deferral{"down", 7 * time.Second}), status: Pending, attempts: 9, delay: 7 * time.Second},
-		{name: "breaker for longer than the budget", policy: Policy{TotalBudgetMs: 10_000}, result: failure(&deferral{"down", time.Minute}), status: Pending, attempts: free, delay: 5 * time.Second},
-		{name: "breaker until the budget ends", policy: Policy{TotalBudgetMs: 10_000}, result: failure(&deferral{"down", time.Minute}), after: 9 * time.Second, status: Exhausted, attempts: free, err: "expired: not called"},
-		{name: "breaker of a slow policy", policy: Policy{InitialDelayMs: 600_000, TotalBudgetMs: 900_000}, result: failure(&deferral{"down", 7 * time.Second}),
+		{name: "breaker", result: failure(&deferral{"down", "", 7 * time.Second}), status: Pending, attempts: free, delay: 7 * time.Second, err: "not called: down"},
+		{name: "breaker at the last attempt", task: func(t *Task) { t.AttemptNumber = 9 }, result: failure(&deferral{"down", "", 7 * time.Second}), status: Pending, attempts: 9, delay: 7 * time.Second},
+		{name: "breaker for longer than the budget", policy: Policy{TotalBudgetMs: 10_000}, result: failure(&deferral{"down", "", time.Minute}), status: Pending, attempts: free, delay: 5 * time.Second},
+		{name: "breaker until the budget ends", policy: Policy{TotalBudgetMs: 10_000}, result: failure(&deferral{"down", "", time.Minute}), after: 9 * time.Second, status: Exhausted, attempts: free, err: "expired: not called"},
+		{name: "breaker of a slow policy", policy: Policy{InitialDelayMs: 600_000, TotalBudgetMs: 900_000}, result: failure(&deferral{"down", "", 7 * time.Second}),
 			after: 14 * time.Minute, status: Pending, attempts: free, delay: 7 * time.Second},
 		{name: "no more files of a slow policy", policy: Policy{InitialDelayMs: 600_000}, result: failure(syscall.EMFILE), status: Pending, attempts: free, delay: time.Second},
 		{name: "no more files", result: failure(&net.OpError{Op: "dial", Err: syscall.EMFILE}), status: Pending, attempts: free, delay: time.Second},
-		{name: "forbidden target", result: failure(fmt.Errorf("dial: %w", &TargetError{"10.0.0.1", "it is private"})), status: Exhausted, attempts: counted, logged: true, err: "poison: dial: the target 10.0.0.1 must not be called"},
+		{name: "forbidden target", result: failure(fmt.Errorf("dial: %w", &TargetError{"10.0.0.1", "it is private"})), status: Exhausted, attempts: counted, logged: true, err: "poison: the target must not be called: 10.0.0.1: it is private"},
 		{name: "lease over", result: leaseOver(fresh(), created.Add(time.Minute)), after: time.Minute, status: Pending, attempts: counted, logged: true, delay: time.Second, err: "lease over"},
 		{name: "lease over, and little left", policy: Policy{TotalBudgetMs: 62_000}, result: leaseOver(fresh(), created.Add(time.Minute)), after: time.Minute, status: Pending, attempts: counted, logged: true, delay: time.Second},
 		{name: "the last lease is over", task: func(t *Task) { t.AttemptNumber = 9 }, result: leaseOver(fresh(), created.Add(time.Minute)), after: time.Minute, status: Exhausted, attempts: 10, logged: true},
@@ -139,7 +139,7 @@ func TestDelayIsJittered(t *testing.T) {
 			t.Errorf("random %v: %v, want %v", random, got, want)
 		}
 	}
-	d := decide(fresh(), p, failure(&deferral{"down", 10 * time.Second}), created, 0.3)
+	d := decide(fresh(), p, failure(&deferral{"down", "", 10 * time.Second}), created, 0.3)
 	if got := d.Task.NextAttemptAt.Sub(created); got < 10*time.Second || got > 11*time.Second {
 		t.Errorf("deferred by %v, want 10 s to 11 s", got)
 	}
@@ -164,7 +164,7 @@ func FuzzDecide(f *testing.F) {
 			r = response(status, "Retry-After", text)
 			r.took = millis(took)
 		case status == 1:
-			r.status, r.err = 0, &deferral{text, millis(took)}
+			r.status, r.err = 0, &deferral{text, "", millis(took)}
 		}
 		o := decide(task, p, r, now, random)
 		got := o.Task

@@ -10,6 +10,10 @@ var (
 	// ErrNotFound reports that the tenant has no task, or no policy, of this name.
 	ErrNotFound = errors.New("there is none of this name")
 
+	// ErrPolicyUsed reports that a policy was not deleted, because a task with
+	// it is PENDING, IN_FLIGHT or EXHAUSTED.
+	ErrPolicyUsed = errors.New("tasks need the policy")
+
 	// ErrKeyReused reports a task whose idempotency key another one of the tenant
 	// has, which calls something else. Nothing was stored.
 	ErrKeyReused = errors.New("the idempotency key belongs to a task with other content")

@@ -149,6 +149,13 @@ func hostile(o *office) {
 		{method: "DELETE", path: "/retry-tasks/x", problem: noSuchTask},
 		{method: "POST", path: "/retry-tasks/" + busy + "/redrive", problem: notExhausted, detail: "IN_FLIGHT"},
 		{method: "POST", path: "/retry-tasks/" + other + "/redrive", problem: noSuchTask},
+		{method: "DELETE", path: "/retry-policies/quick", problem: policyUsed, detail: "use quick"},
+		{method: "DELETE", path: "/retry-policies/none", problem: noSuchPolicy, detail: "tenant default"},
+		{method: "DELETE", path: "/retry-policies/a%20b", problem: noSuchPolicy, detail: "cannot be the ID"},
+		with(exchange{method: "DELETE", path: "/retry-policies/quick", problem: noSuchPolicy}, "X-Tenant", "other"),
+		with(exchange{method: "DELETE", path: "/retry-policies/quick", problem: untrustedHost}, "Host", "evil.example"),
+		with(exchange{method: "DELETE", path: "/retry-policies/quick", problem: invalidTenant}, "X-Tenant", "a b"),
+		{method: "GET", path: "/retry-policies/quick", problem: noSuchMethod, detail: "use DELETE"},
 		get("/retry-tasks/"+other, noSuchTask, other),
 		get("/retry-tasks/%00", noSuchTask, "no ID"),
 		get("/retry-tasks/"+strings.ToUpper("00000000-0000-7000-8000-00000000000a"), noSuchTask, "no ID"),
@@ -196,6 +203,22 @@ func hostile(o *office) {
 	}
 }
 
+// overQuotas sends requests of a tenant that has reached its quotas.
+func overQuotas(o *office) {
+	o.api.Quotas.Of = map[string]Quota{"default": {Tasks: 1, Policies: 1}}
+	for _, e := range []exchange{
+		{method: "POST", path: "/retry-tasks", body: taskBody(`"idempotencyKey": "new"`), problem: overQuota, detail: "tasks that wait"},
+		{method: "POST", path: "/retry-policies", body: strings.Replace(policyBody, `"quick"`, `"another"`, 1), problem: overQuota, detail: "versions of policies"},
+	} {
+		before := o.stored()
+		if _, header := o.do(e); header.Get("Retry-After") == "" || o.stored() != before {
+			o.Errorf("%s: Retry-After is %q, %d things stored", e.path, header.Get("Retry-After"), o.stored()-before)
+		}
+	}
+	o.do(exchange{method: "POST", path: "/retry-policies", body: policyBody, status: http.StatusOK}) // the policy exists already
+	o.api.Quotas.Of = nil
+}
+
 // outages has the store fail, and the client hang.
 func outages(o *office) {
 	id := "00000000-0000-7000-8000-000000000001"
@@ -205,6 +228,7 @@ func outages(o *office) {
 		{method: "POST", path: "/retry-policies", body: policyBody, problem: unavailable},
 		{method: "GET", path: "/retry-tasks/" + id, problem: unavailable},
 		{method: "DELETE", path: "/retry-tasks/" + id, problem: unavailable},
+		{method: "DELETE", path: "/retry-policies/quick", problem: unavailable},
 		{method: "POST", path: "/retry-tasks/" + id + "/redrive", problem: unavailable},
 		{method: "GET", path: "/retry-tasks/" + id + "/attempts", problem: unavailable},
 	} {
@@ -247,6 +271,7 @@ func withTokens(plain *office) {
 	for _, op := range []exchange{
 		{method: "POST", path: "/retry-tasks", body: taskBody("")},
 		{method: "POST", path: "/retry-policies", body: policyBody},
+		{method: "DELETE", path: "/retry-policies/quick"},
 		{method: "GET", path: "/retry-tasks/" + id},
 		{method: "DELETE", path: "/retry-tasks/" + id},
 		{method: "POST", path: "/retry-tasks/" + id + "/redrive"},

@@ -48,6 +48,9 @@ var (
 	unknownPolicy   = kind{"unknown-policy", http.StatusUnprocessableEntity, "There is no such policy", "This tenant has no policy with this ID: register it first."}
 	unknownBody     = kind{"unknown-body", http.StatusUnprocessableEntity, "There is no such body", "`bodyRef` names nothing that is kept for this tenant."}
 	targetForbidden = kind{"target-not-allowed", http.StatusUnprocessableEntity, "The target is not allowed", "The service may not call it: see `service.allow` of its configuration."}
+	noSuchPolicy    = kind{"no-such-policy", http.StatusNotFound, "There is no such policy", "This tenant has no policy with this ID."}
+	policyUsed      = kind{"policy-in-use", http.StatusConflict, "Tasks use the policy", "A task with this policy is PENDING, IN_FLIGHT or EXHAUSTED."}
+	overQuota       = kind{"over-quota", http.StatusTooManyRequests, "The tenant has reached its quota", "`detail` names the quota, the amount that is kept, and the fix. `Retry-After` says when to send the request again."}
 	busy            = kind{"too-many-large-requests", http.StatusServiceUnavailable, "There are too many large requests", "Of requests above 1 MiB two of a tenant are read at a time, and fourteen wait, ten seconds at most."}
 	unavailable     = kind{"unavailable", http.StatusServiceUnavailable, "The service cannot store anything now", "Whether the request was stored is not known. Send it again with the same key: it is not stored twice."}
 )
@@ -55,7 +58,7 @@ var (
 // kinds are all of them.
 var kinds = []kind{
 	malformed, unknownField, invalidQuery, invalidTenant, unauthorized, otherTenant, untrustedHost, noSuchPath, noSuchTask, noSuchMethod, slow,
-	keyReused, notPending, notExhausted, tooLarge, noJSON, invalidTask, invalidPolicy, unknownPolicy, unknownBody, targetForbidden, busy, unavailable,
+	noSuchPolicy, policyUsed, overQuota, keyReused, notPending, notExhausted, tooLarge, noJSON, invalidTask, invalidPolicy, unknownPolicy, unknownBody, targetForbidden, busy, unavailable,
 }
 
 // because makes a problem.

@@ -24,7 +24,7 @@ func TestReference(t *testing.T) {
 	}
 	old := strings.ReplaceAll(string(text), "\r\n", "\n")
 	d := readDescription(t)
-	made := map[string]func() string{"operations": d.operations, "fields": d.tables, "problems": problemList}
+	made := map[string]func() string{"operations": d.operations, "fields": d.tables, "problems": problemList, "causes": causeList}
 	section := regexp.MustCompile(`(?s)<!-- generated: ([a-z]+) -->\n.*?<!-- end -->`)
 	page := section.ReplaceAllStringFunc(old, func(old string) string {
 		name := section.FindStringSubmatch(old)[1]
@@ -58,6 +58,16 @@ func (d *description) object(pointer ...string) map[string]any {
 func schemaName(schema any) string {
 	ref, _ := schema.(map[string]any)["$ref"].(string)
 	return ref[strings.LastIndex(ref, "/")+1:]
+}
+
+func causeList() string {
+	var b strings.Builder
+	for _, cause := range causes() {
+		if cause != deferred {
+			fmt.Fprintf(&b, "- `%s`\n", cause)
+		}
+	}
+	return b.String()
 }
 
 func link(schema string) string { return fmt.Sprintf("[%s](#%s)", schema, strings.ToLower(schema)) }

@@ -276,7 +276,7 @@ func TestBudget(t *testing.T) {
 				t.Errorf("called %v, %d in the log, %q", w.callsOf(r), len(got.log), got.LastError)
 			}
 		}
-		if log := w.task(slow).log; len(log) != 1 || log[0].Duration != 10*time.Second || !strings.Contains(log[0].Error, "no answer within 10s") {
+		if log := w.task(slow).log; len(log) != 1 || log[0].Duration != 10*time.Second || !strings.Contains(log[0].Error, "no answer in time, within 10s") {
 			t.Errorf("the log is %+v", log)
 		}
 	})
@@ -329,7 +329,7 @@ func TestLeases(t *testing.T) {
 			stopOther()
 			for _, r := range w.store.rows {
 				for _, a := range r.log {
-					if !strings.Contains(a.Error, "no answer within") {
+					if !strings.Contains(a.Error, "no answer in time, within") {
 						t.Errorf("of %v: %s", visible, a.Error)
 					}
 				}

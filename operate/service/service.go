@@ -107,6 +107,7 @@ type Service struct {
 	open    *shares // of the bodies that are kept elsewhere and are open
 	hands   *shares // of the tasks that are claimed
 	trouble trouble
+	failed  failures
 	now     func() time.Time
 
 	wake    chan struct{} // something was added
@@ -150,6 +151,7 @@ func New(c Config) (*Service, error) {
 		open:     newShares(c.Workers, mostOfOne, 0),
 		hands:    newShares(c.Workers*mostInHand, mostOfOne, 0),
 		trouble:  trouble{log: c.Logger},
+		failed:   failures{log: c.Logger},
 		now:      time.Now,
 		wake:     make(chan struct{}, 1),
 		dead:     make(chan struct{}, 1),
@@ -230,6 +232,7 @@ func (s *Service) work(ctx, calls context.Context, t Task) ending {
 	if isDeferral(r.err) && ctx.Err() != nil {
 		return back(t)
 	}
+	s.failed.note(t, r, s.now())
 	return ending{Outcome: decide(t, p, r, s.now(), rand.Float64())}
 }
 
@@ -303,7 +306,7 @@ func (s *Service) attempt(ctx, calls context.Context, t Task, p Policy) (r resul
 	}
 	to, err := s.targets.of(t.Tenant, u)
 	if err != nil {
-		r.err = &deferral{err.Error(), retryStore} // a bug: defaults are valid
+		r.err = &deferral{reasonNoTarget, err.Error(), retryStore} // a bug: defaults are valid
 		return r
 	}
 	if r.err = to.enter(ctx.Done(), s.now); r.err != nil {
@@ -357,7 +360,7 @@ func (s *Service) callNow(calls context.Context, to *target, t Task, p Policy, b
 	}
 	r.status, r.took, r.err = call(calls, to.client, t, body, limit)
 	if r.err != nil && calls.Err() != nil {
-		r.err = fmt.Errorf("cut off as the service stops: %w", r.err)
+		r.err = fmt.Errorf("%s: %w", causeCut, r.err)
 	}
 	if r.err = to.closed(r.err, s.now()); isDeferral(r.err) {
 		r.took = 0
@@ -369,10 +372,10 @@ func (s *Service) callNow(calls context.Context, to *target, t Task, p Policy, b
 
 var (
 	// errNoWorker puts off a task whose lease would not last for the call.
-	errNoWorker = &deferral{"no worker was free in time", shortestPause}
+	errNoWorker = &deferral{reasonNoWorker, "", shortestPause}
 
 	// errBudgetOver ends a task: what comes after it is too late.
-	errBudgetOver = &deferral{reason: "its budget is over"}
+	errBudgetOver = &deferral{reason: reasonBudget}
 )
 
 func isDeferral(err error) bool {

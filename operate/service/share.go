@@ -81,6 +81,18 @@ func (s *shares) wait(ctx context.Context, tenant string) bool {
 	return false
 }
 
+// wanted reports whether a tenant without a place waits.
+func (s *shares) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for tenant := range s.waiting {
+		if s.held[tenant] == 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // give gives back a place of a tenant, for those that wait, in their order within a
 // tenant.
 func (s *shares) give(tenant string) {

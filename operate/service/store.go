@@ -55,7 +55,7 @@ var migrations embed.FS
 //
 //	tasks.db, sqlite:tasks.db       a file, created with the mode 0600
 //	postgres://user@host/database   tables in the schema redrive_service, or the
-//	                                first one of the parameter search_path
+//	host=… user=… dbname=…          first one of the parameter search_path
 func Open(ctx context.Context, url string) (*Store, error) {
 	db, err := sqldb.Open(ctx, url, sqldb.Options{
 		Schema: "redrive_service", Migrations: migrations, Meta: "retry_meta", Value: stored,

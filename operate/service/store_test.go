@@ -893,8 +893,10 @@ func TestIndexes(t *testing.T) {
 			{"Dead", deadTasks, []any{noon, noon, 100}, "retry_tasks_dead"},
 			{"Forget", forgetTasks, []any{noon, true, 100}, "retry_tasks_over"},
 			{"Stats", statsQuery, nil, "retry_tasks_counts"},
+			{"Usage of tasks", waitingOf, []any{"acme", "acme"}, "retry_tasks_counts"},
+			{"Usage of bytes", bytesOf, []any{"acme"}, "retry_tasks_sizes"},
 		} {
-			if s.db.Postgres() && tt.name == "Stats" {
+			if s.db.Postgres() && (tt.name == "Stats" || tt.name == "Usage of tasks") {
 				continue // most wait here, so it may read the table as well
 			}
 			plan, err := planOf(t.Context(), s, tt.statement, tt.args)

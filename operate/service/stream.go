@@ -15,7 +15,7 @@ import (
 // was called.
 func (s *Service) body(ctx context.Context, ref string) (*stream, error) {
 	if s.cfg.Bodies == nil {
-		return nil, &deferral{"the service has no store of bodies", longestPause / 2}
+		return nil, &deferral{reasonNoBodies, "", longestPause / 2}
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
@@ -25,7 +25,7 @@ func (s *Service) body(ctx context.Context, ref string) (*stream, error) {
 	}
 	s.trouble.note("read a body", err)
 	if err != nil {
-		return nil, &deferral{"its body cannot be read: " + err.Error(), longestPause / 2}
+		return nil, &deferral{reasonBody, err.Error(), longestPause / 2}
 	}
 	return &stream{body: body, size: size}, nil
 }
@@ -84,5 +84,5 @@ func (s *stream) broken() error {
 	if s.err == nil {
 		return nil
 	}
-	return fmt.Errorf("its body could not be read to its end: %v", s.err)
+	return fmt.Errorf("%s: %v", causeBodyBroke, s.err)
 }

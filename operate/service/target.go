@@ -30,15 +30,20 @@ const (
 
 // deferral is why a task is put off that was not called: it does not count.
 type deferral struct {
-	reason string
+	reason string // one of the constants in cause.go
+	detail string
 	wait   time.Duration
 }
 
 func (d *deferral) Error() string {
-	if d.wait == 0 {
-		return "not called: " + d.reason
+	text := deferred + separatesDetail + d.reason
+	if d.detail != "" {
+		text += separatesDetail + d.detail
 	}
-	return fmt.Sprintf("not called: %s; again in about %v", d.reason, d.wait.Round(time.Millisecond))
+	if d.wait == 0 {
+		return text
+	}
+	return fmt.Sprintf("%s; again in about %v", text, d.wait.Round(time.Millisecond))
 }
 
 // Deferred returns true, and RetryAfter how long: package classify looks for them.
@@ -187,7 +192,7 @@ func (t *target) leave(now time.Time, took time.Duration) {
 func (t *target) full(now time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &deferral{"as many calls to " + t.name + " as may be are under way", t.park(now, shortestPause, min(t.each(now), slowestPace))}
+	return &deferral{reasonBusy, t.name, t.park(now, shortestPause, min(t.each(now), slowestPace))}
 }
 
 // each is about how long it takes until a slot is free, while all are in use.
@@ -214,7 +219,7 @@ func (t *target) token(now time.Time, retry bool, random float64) error {
 		return nil
 	}
 	if wait, ok := t.budget.Withdraw(now, longestRefused, random); !ok {
-		return &deferral{"too many retries fail at " + t.name, wait}
+		return &deferral{reasonTokens, t.name, wait}
 	}
 	return nil
 }
@@ -241,5 +246,5 @@ func (t *target) closed(err error, now time.Time) error {
 	wait = wait/2 + time.Duration(rand.Float64()*float64(wait))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &deferral{fmt.Sprintf("%s is down (%s)", t.name, s.Reason), t.park(now, wait, usualPace)}
+	return &deferral{reasonDown, fmt.Sprintf("%s (%s)", t.name, s.Reason), t.park(now, wait, usualPace)}
 }

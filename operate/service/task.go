@@ -33,6 +33,7 @@ type Task struct {
 	Headers        map[string]string
 	Body           []byte // inline, unless BodyRef names it
 	BodyRef        string // where a large body is kept
+	BodySize       int64  // bytes of a body above 16 KiB; set when the task is created, and never read back
 	PolicyID       string
 	PolicyVersion  int
 	Status         Status

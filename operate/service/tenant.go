@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/redrive-go/redrive/internal/text"
+
+	"github.com/redrive-go/redrive/operate/internal/web"
 )
 
 // DefaultTenant is whose requests name no tenant.
@@ -71,6 +73,7 @@ func Local(h http.Handler) http.Handler {
 			p.write(w)
 			return
 		}
+		web.Admit(r)
 		h.ServeHTTP(w, r)
 	})
 }

@@ -85,6 +85,9 @@ type Job struct {
 	queuedTo key   // the last letter that Queue has looked at
 }
 
+// IsHeld reports whether a process has the lease of the job.
+func (j Job) IsHeld(now time.Time) bool { return j.Owner != "" && j.OwnedUntil.After(now) }
+
 // Tally says what became of the letters that a wave took, as they are now, until
 // another job takes them. Those that the broker refused, and those that were
 // queued when the job ended, are collected.
@@ -424,7 +427,7 @@ func (s *Store) Lease(ctx context.Context, now time.Time, job int64, owner strin
 		if err != nil {
 			return err
 		}
-		if j.Owner != owner && j.Owner != "" && j.OwnedUntil.After(now) {
+		if j.Owner != owner && j.IsHeld(now) {
 			return &LeasedError{job, j.Owner, j.OwnedUntil}
 		}
 		_, err = tx.Exec(ctx, "update jobs set owner = ?, until = ? where id = ?", owner, l.Until, job)

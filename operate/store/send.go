@@ -269,7 +269,7 @@ func (s *Store) Expire(ctx context.Context, now time.Time, job int64, before tim
 			return err
 		}
 		states := []State{StateSent}
-		if j.State.ended() && !j.OwnedUntil.After(now) {
+		if j.State.ended() && !j.IsHeld(now) {
 			states = append(states, StateSending)
 		}
 		list, err := tx.Numbers(ctx, "select id from letters where wave > 0 and wave in (select id from waves where job = ?) and state in (IDS) and changed_at < ? limit "+strconv.Itoa(stepLetters),

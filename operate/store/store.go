@@ -21,7 +21,7 @@ var migrations embed.FS
 //
 //	letters.db, sqlite:letters.db   a file, created with the mode 0600
 //	postgres://user@host/database   tables in the schema redrive, or the first
-//	                                one of the parameter search_path
+//	host=… user=… dbname=…          one of the parameter search_path
 //
 // What is wrong with the place is one of [ErrNewer], [ErrDamaged],
 // [ErrReadOnly], [ErrLocked] and [ErrFull], or says why it cannot be reached.

@@ -3,6 +3,7 @@ package store_test
 import (
 	"fmt"
 	"math"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -106,4 +107,24 @@ func idsOf(letters []store.Letter) (ids []int64) {
 		ids = append(ids, l.ID)
 	}
 	return ids
+}
+
+// TestKeywords opens a store on Postgres with keywords instead of a URL.
+func TestKeywords(t *testing.T) {
+	u, err := url.Parse(postgrestest.Schema(t, postgrestest.URL(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, _ := u.User.Password()
+	words := fmt.Sprintf("user='%s' dbname='%s' password='%s'", u.User.Username(), strings.TrimPrefix(u.Path, "/"), password)
+	if u.Host != "" {
+		words += fmt.Sprintf(" host='%s' port='%s'", u.Hostname(), u.Port())
+	}
+	for name := range u.Query() {
+		words += fmt.Sprintf(" %s='%s'", name, u.Query().Get(name))
+	}
+	open(t, words)
+	if _, err := os.Stat(words); err == nil {
+		t.Error("the keywords were taken for the name of a file")
+	}
 }

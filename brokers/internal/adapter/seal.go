@@ -75,6 +75,10 @@ func (s Secret) Seal() (Seal, error) {
 // them, the SHA-256 of the body, and the carried headers, single or packed, in any
 // order. It is not over the headers of the user, types, or the record of a dead
 // letter. It does not end: whoever has seen a signed copy can send it again.
+//
+// The headers of a Death have a signature of their own, which covers the first
+// signature, too. So a worker of a version without Death believes the other
+// headers.
 type Seal struct {
 	keys []func(text []byte) []byte // its HMAC by each key: functions, so that no key is printed
 }
@@ -88,19 +92,31 @@ const SignatureHeader = "redrive-signature"
 
 const signatureVersion = "1."
 
-// SignatureSize is by how many bytes SignPacked makes its text longer, at most.
-var SignatureSize = len(`,"signature":""`) + len(signatureVersion) + base64.RawURLEncoding.EncodedLen(sha256.Size)
+// SignatureSize returns the bytes that SignPacked adds to a text with the headers
+// h.
+func SignatureSize(h brokers.Headers) int {
+	value := len(signatureVersion) + base64.RawURLEncoding.EncodedLen(sha256.Size)
+	size := len(`,"signature":""`) + value
+	if hasDeath(h) {
+		size += len(`,"death-signature":""`) + value
+	}
+	return size
+}
+
+func hasDeath(h brokers.Headers) bool {
+	return slices.ContainsFunc(h, func(header brokers.Header) bool { return wire.IsDeath(header.Name) })
+}
 
 // Signs reports whether there is a key.
 func (s Seal) Signs() bool { return len(s.keys) > 0 }
 
 // Sign returns h, all carried headers of a copy as they are sent, with the
-// signature behind them. ID is "" where h alone has it.
+// signatures behind them. ID is "" where h alone has it.
 func (s Seal) Sign(h brokers.Headers, topic, id string, body []byte) brokers.Headers {
 	if !s.Signs() {
 		return h
 	}
-	return append(slices.Clip(h), brokers.Header{Name: SignatureHeader, Value: s.signature(h, topic, id, body)})
+	return append(slices.Clip(h), s.signatures(h, topic, id, body)...)
 }
 
 // SignPacked is Sign for what [wire.EncodePacked] has appended to nothing.
@@ -110,16 +126,25 @@ func (s Seal) SignPacked(packed []byte, topic, id string, body []byte) []byte {
 	}
 	h, _ := wire.Unpack(string(packed)) // as the reader does
 	end := packed[:len(packed)-1]
-	if len(end) > 1 {
-		end = append(end, ',')
+	for _, signature := range s.signatures(h, topic, id, body) {
+		if len(end) > 1 {
+			end = append(end, ',')
+		}
+		end = fmt.Appendf(end, `%q:%q`, strings.TrimPrefix(signature.Name, "redrive-"), signature.Value)
 	}
-	end = fmt.Appendf(end, `%q:%q`, strings.TrimPrefix(SignatureHeader, "redrive-"), s.signature(h, topic, id, body))
 	return append(end, '}')
 }
 
-func (s Seal) signature(h brokers.Headers, topic, id string, body []byte) string {
-	sum := s.keys[0](canonical(carried(h), topic, id, body))
-	return signatureVersion + base64.RawURLEncoding.EncodeToString(sum)
+func (s Seal) signatures(h brokers.Headers, topic, id string, body []byte) brokers.Headers {
+	notes := carried(h)
+	sign := func(text []byte) string {
+		return signatureVersion + base64.RawURLEncoding.EncodeToString(s.keys[0](text))
+	}
+	all := brokers.Headers{{Name: SignatureHeader, Value: sign(canonical(notes, topic, id, body))}}
+	if hasDeath(notes) {
+		all = append(all, brokers.Header{Name: wire.DeathSignature, Value: sign(canonicalDeath(notes, all[0].Value))})
+	}
+	return all
 }
 
 // Believes reports whether one of the keys has signed the carried headers among h
@@ -130,23 +155,32 @@ func (s Seal) Believes(h brokers.Headers, topic, id string, body []byte) bool {
 		return true
 	}
 	notes := carried(h)
-	signature, ok := parseSignature(notes)
-	if !ok {
-		return false
-	}
-	text := canonical(notes, topic, id, body)
-	for _, key := range s.keys {
-		if hmac.Equal(signature, key(text)) {
-			return true
-		}
-	}
-	return false
+	return s.signed(notes, SignatureHeader, canonical(notes, topic, id, body)) &&
+		(!hasDeath(notes) || s.signed(notes, wire.DeathSignature, canonicalDeath(notes, notes.Get(SignatureHeader))))
 }
 
-// parseSignature reads the one signature among h.
-func parseSignature(h brokers.Headers) (sum []byte, ok bool) {
+// Progress returns the headers to read of h, all single, and whether they are
+// believed. A worker of an earlier version passes the headers of a death on, and
+// signs only the others anew. Then the headers of the death are left out.
+func (s Seal) Progress(h brokers.Headers, topic, id string, body []byte) (brokers.Headers, bool) {
+	if s.Believes(h, topic, id, body) {
+		return h, true
+	}
+	living := slices.DeleteFunc(slices.Clone(h), func(header brokers.Header) bool { return wire.IsDeath(header.Name) })
+	return living, s.Believes(living, topic, id, body)
+}
+
+// signed reports whether notes have one signature of this name, and one of the
+// keys has signed text with it.
+func (s Seal) signed(notes brokers.Headers, name string, text []byte) bool {
+	signature, ok := parseSignature(notes, name)
+	return ok && slices.ContainsFunc(s.keys, func(key func([]byte) []byte) bool { return hmac.Equal(signature, key(text)) })
+}
+
+// parseSignature reads the one signature of this name among h.
+func parseSignature(h brokers.Headers, name string) (sum []byte, ok bool) {
 	for _, header := range h {
-		if header.Name != SignatureHeader {
+		if header.Name != name {
 			continue
 		}
 		text, known := strings.CutPrefix(header.Value, signatureVersion)
@@ -191,7 +225,19 @@ func carried(h brokers.Headers) brokers.Headers {
 // canonical is the text that is signed: each part after its length, so that no two
 // messages have the same.
 func canonical(notes brokers.Headers, topic, id string, body []byte) []byte {
-	notes = slices.DeleteFunc(slices.Clone(notes), func(h brokers.Header) bool { return h.Name == SignatureHeader })
+	sum := sha256.Sum256(body)
+	notes = slices.DeleteFunc(slices.Clone(notes), func(h brokers.Header) bool { return h.Name == SignatureHeader || wire.IsDeath(h.Name) })
+	return joined(notes, SignatureHeader, signatureVersion, topic, id, string(sum[:]))
+}
+
+// canonicalDeath is the text that is signed for a Death: its headers, and the
+// signature of the message that they belong to.
+func canonicalDeath(notes brokers.Headers, signature string) []byte {
+	notes = slices.DeleteFunc(slices.Clone(notes), func(h brokers.Header) bool { return h.Name == wire.DeathSignature || !wire.IsDeath(h.Name) })
+	return joined(notes, wire.DeathSignature, signatureVersion, signature)
+}
+
+func joined(notes brokers.Headers, parts ...string) []byte {
 	slices.SortStableFunc(notes, func(a, b brokers.Header) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Value, b.Value))
 	})
@@ -200,12 +246,9 @@ func canonical(notes brokers.Headers, topic, id string, body []byte) []byte {
 		text = binary.BigEndian.AppendUint32(text, uint32(len(part)))
 		text = append(text, part...)
 	}
-	put(SignatureHeader)
-	put(signatureVersion)
-	put(topic)
-	put(id)
-	sum := sha256.Sum256(body)
-	put(string(sum[:]))
+	for _, part := range parts {
+		put(part)
+	}
 	for _, note := range notes {
 		put(note.Name)
 		put(note.Value)

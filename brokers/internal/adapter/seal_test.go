@@ -39,8 +39,8 @@ func TestSeal(t *testing.T) {
 	single := seal.Sign(wire.Encode(m, meta), m.Topic, m.ID, m.Body)
 	user, packed := wire.EncodePacked(nil, m, meta)
 	inOne := append(user, brokers.Header{Name: wire.Packed, Value: string(seal.SignPacked(packed, m.Topic, m.ID, m.Body))})
-	if grown := len(inOne.Get(wire.Packed)) - len(packed); grown > SignatureSize {
-		t.Errorf("a signature takes %d bytes, more than SignatureSize", grown)
+	if grown := len(inOne.Get(wire.Packed)) - len(packed); grown != SignatureSize(single) {
+		t.Errorf("a signature takes %d bytes, not SignatureSize", grown)
 	}
 	for name, h := range map[string]brokers.Headers{"single": single, "packed": inOne} {
 		believes := func(what string, want bool, h brokers.Headers, topic, id, body string) {
@@ -105,6 +105,60 @@ func TestSealWithDamage(t *testing.T) {
 		if seal.Believes(append(changed[:i:i], changed[i+1:]...), m.Topic, m.ID, m.Body) {
 			t.Errorf("without its %s it is believed", header.Name)
 		}
+	}
+}
+
+// TestSealOfADeath checks that a Death has a signature of its own. A worker of a
+// version without Death believes the other headers. A worker that knows Death
+// believes no header if one of the signatures is wrong.
+func TestSealOfADeath(t *testing.T) {
+	m, meta := copied()
+	seal := sealOf(t, oldKey)
+	alive := seal.Sign(wire.Encode(m, meta), m.Topic, m.ID, m.Body)
+	meta.Death = &brokers.Death{Reason: "poison", ErrorText: "no article", Attempt: 1}
+	single := seal.Sign(wire.Encode(m, meta), m.Topic, m.ID, m.Body)
+	user, packed := wire.EncodePacked(nil, m, meta)
+	signed := seal.SignPacked(packed, m.Topic, m.ID, m.Body)
+	if grown := len(signed) - len(packed); grown != SignatureSize(single) {
+		t.Errorf("the signatures take %d bytes, not SignatureSize", grown)
+	}
+	inOne := append(user, brokers.Header{Name: wire.Packed, Value: string(signed)})
+	for name, h := range map[string]brokers.Headers{"single": single, "packed": inOne} {
+		if !seal.Believes(h, m.Topic, m.ID, m.Body) || seal.Believes(h, m.Topic, m.ID, []byte("other")) {
+			t.Errorf("%s: want it believed for its own message, and for no other", name)
+		}
+	}
+	if before := alive.Get(SignatureHeader); single.Get(SignatureHeader) != before {
+		t.Errorf("with a death the signature is %s, but a worker of a version without Death expects %s", single.Get(SignatureHeader), before)
+	}
+	for i, header := range single {
+		if !wire.IsDeath(header.Name) {
+			continue
+		}
+		changed := append(brokers.Headers(nil), single...)
+		changed[i].Value = "2"
+		if seal.Believes(changed, m.Topic, m.ID, m.Body) || seal.Believes(append(changed[:i:i], changed[i+1:]...), m.Topic, m.ID, m.Body) {
+			t.Errorf("a copy with another %s, or without it, is believed", header.Name)
+		}
+	}
+	forged := append(alive[:len(alive):len(alive)], brokers.Header{Name: "redrive-death-reason", Value: "poison"})
+	if seal.Believes(forged, m.Topic, m.ID, m.Body) {
+		t.Error("an unsigned death is believed beside a signature of the other headers")
+	}
+	if h, ok := seal.Progress(forged, m.Topic, m.ID, m.Body); !ok || hasDeath(h) || len(h) != len(alive) {
+		t.Errorf("of a signed copy with a death that nobody signed %v is read, believed %t; want the rest, believed", h, ok)
+	}
+	if h, ok := seal.Progress(single, m.Topic, m.ID, m.Body); !ok || len(h) != len(single) {
+		t.Errorf("of a signed copy with a death %v is read, believed %t; want all, believed", h, ok)
+	}
+	if h, ok := seal.Progress(single, m.Topic, m.ID, []byte("other")); ok || hasDeath(h) {
+		t.Errorf("of another copy %v is read, believed %t; want no death, and nothing believed", h, ok)
+	}
+	other := m
+	other.Body = []byte("other")
+	h := seal.Sign(wire.Encode(other, meta), m.Topic, m.ID, other.Body)
+	if seal.Believes(h.With(wire.DeathSignature, single.Get(wire.DeathSignature)), m.Topic, m.ID, other.Body) {
+		t.Error("the death of another message is believed")
 	}
 }
 
@@ -199,7 +253,7 @@ func FuzzSeal(f *testing.F) {
 			t.Fatal("a forged signature is believed")
 		}
 		for _, header := range carried(h) {
-			if header.Name == SignatureHeader {
+			if header.Name == SignatureHeader || header.Name == wire.DeathSignature {
 				return
 			}
 		}

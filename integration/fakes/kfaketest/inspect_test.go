@@ -60,6 +60,7 @@ func TestInspectOfACluster(t *testing.T) {
 		{1, nil, "replication factor 1"},
 		{3, []string{"min.insync.replicas", "1"}, "min.insync.replicas 1"},
 		{3, []string{"unclean.leader.election.enable", "true"}, "unclean.leader.election.enable true"},
+		{3, []string{"retention.ms", "60000"}, "retention.ms 60000"},
 	} {
 		topic, want := "orders-"+strconv.Itoa(i), []string(nil)
 		create(topic, tt.replicas, tt.configs...)

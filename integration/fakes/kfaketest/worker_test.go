@@ -536,6 +536,73 @@ func TestTopicMadeAMomentAgo(t *testing.T) {
 	}
 }
 
+// A program publishes to a topic that the other brokers do not know of yet, and
+// its message is stored once. The program can publish to another topic
+// meanwhile.
+func TestPublishToATopicMadeAMomentAgo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create("refunds")
+	b := w.broker()
+	w.publish(b, "refunds", "before") // the program knows the existing topics
+	w.create("orders")
+	var hidden atomic.Bool
+	var asked atomic.Int32
+	hidden.Store(true)
+	w.cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		w.cluster.KeepControl()
+		m := req.(*kmsg.MetadataRequest)
+		if !hidden.Load() || !slices.ContainsFunc(m.Topics, func(t kmsg.MetadataRequestTopic) bool { return t.Topic != nil && *t.Topic == "orders" }) {
+			return nil, nil, false
+		}
+		asked.Add(1)
+		res := req.ResponseKind().(*kmsg.MetadataResponse)
+		for _, topic := range m.Topics {
+			res.Topics = append(res.Topics, kmsg.MetadataResponseTopic{Topic: topic.Topic, ErrorCode: kerr.UnknownTopicOrPartition.Code})
+		}
+		return res, nil, true
+	})
+	published := make(chan error, 1)
+	go func() { published <- b.Publish(t.Context(), "orders", brokers.Message{Key: "a", Body: []byte("a")}) }()
+	w.until("a look at the topic", func() bool { return asked.Load() > 0 || len(published) > 0 })
+	w.publish(b, "refunds", "beside")
+	hidden.Store(false)
+	if err := <-published; err != nil || w.stored("orders") != 1 || w.stored("refunds") != 2 {
+		t.Errorf("Publish: %v; %d and %d messages are stored, want 1 and 2", err, w.stored("orders"), w.stored("refunds"))
+	}
+}
+
+// A dead-letter topic is deleted while the worker runs. Only the dead letters
+// for that topic wait, and no other message. They are stored when the topic
+// exists again.
+func TestDeletedDeadLetterTopicHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, topic := range []string{"orders", "orders-dead", "refunds"} {
+		w.create(topic)
+	}
+	b := w.broker()
+	w.run(w.broker(), "orders", "refunds")
+	w.publish(b, "orders", "dead a")
+	w.until("a dead letter", func() bool { return w.stored("orders-dead") == 1 })
+	if err := w.cluster.DeleteTopic("orders-dead"); err != nil {
+		t.Fatal(err)
+	}
+	w.publish(b, "orders", "dead b")
+	w.until("a dead letter that has no topic", func() bool { return w.ran("dead b") == 1 })
+	w.publish(b, "orders", "good", "retry")
+	w.publish(b, "refunds", "dead refund", "retry refund")
+	w.until("all others", func() bool {
+		return w.succeeded("good") && w.succeeded("retry") && w.succeeded("retry refund") && w.stored("refunds-dead") == 1
+	})
+	w.until("an error", func() bool { return strings.Contains(w.log(), `dead letter to \"orders-dead\"`) })
+	w.create("orders-dead")
+	w.until("the dead letter", func() bool { return w.stored("orders-dead") == 1 })
+	if n := w.ran("dead b"); n != 1 {
+		t.Errorf("the dead letter's message ran %d times, want once", n)
+	}
+}
+
 // A broker that makes topics when they are asked for gets none made by a worker: not
 // when it starts, and not when the group changes after one was deleted.
 func TestTopicsThatMakeThemselves(t *testing.T) {

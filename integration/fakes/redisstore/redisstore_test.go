@@ -19,11 +19,6 @@ import (
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
-// serverURL names a real server to test on besides miniredis, such as
-// redis://127.0.0.1:6379/0. Keys with the prefix of the tests are left to
-// expire there.
-const serverURL = "REDRIVE_REDIS_URL"
-
 func TestMain(m *testing.M) {
 	storetest.Victim(func(address string) (idempotency.Store, error) {
 		url, prefix, _ := strings.Cut(address, " ")
@@ -87,9 +82,11 @@ func TestStoreOnMiniredis(t *testing.T) {
 	storetest.Run(t, h)
 }
 
+// TestStoreOnRedis leaves keys with the prefix of the tests to expire.
 func TestStoreOnRedis(t *testing.T) {
-	url := livetest.Address(t, serverURL)
-	storetest.Run(t, harness(func(testing.TB) string { return url }))
+	livetest.Redis(t, func(t *testing.T, target livetest.Target) {
+		storetest.Run(t, harness(func(testing.TB) string { return target.URL }))
+	})
 }
 
 func TestPrefix(t *testing.T) {

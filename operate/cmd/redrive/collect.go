@@ -171,11 +171,8 @@ func warnings(w io.Writer) *slog.Logger {
 	}}))
 }
 
-// closing is how long brokers may take to close when a command is over.
-const closing = 10 * time.Second
-
 func closeBrokers(ctx context.Context, b *serve.Brokers) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serve.Closing)
 	defer cancel()
 	return b.Close(ctx)
 }
@@ -234,6 +231,9 @@ func (d *desk) progress(p *term.Progress, done func() int, work func() error) er
 func collectRows(statuses map[string]serve.Status) (rows []collectRow) {
 	for _, broker := range slices.Sorted(maps.Keys(statuses)) {
 		s := statuses[broker]
+		if s.Received == 0 && !slices.Contains(slices.Collect(maps.Values(s.Paused)), nil) {
+			continue // no topic of the broker could be read
+		}
 		rows = append(rows, collectRow{broker, s.Received, s.Added, s.Known, s.Refused, s.Unacked})
 	}
 	return rows

@@ -29,8 +29,9 @@ func newConfigCheck(streams term.Streams, s *setup) *cobra.Command {
 		Use:   "check",
 		Short: "Say what is wrong with the configuration, and what it means",
 		Long: `Check reads the configuration, and every secret and certificate that it names. It
-connects to nothing. It says all faults, each with its line, on standard error; if
-there are none, it prints the topics.`,
+checks that each broker allows the names of its topics. It connects to nothing. It
+prints all faults, each with its line, on standard error. If there are no faults, it
+prints the topics.`,
 		Example: `  redrive config check
   redrive config check --config shop.yaml -o wide`,
 		Args: noArgs,

@@ -66,6 +66,20 @@ func TestConfigFaults(t *testing.T) {
 		{"of a login that others can read", replaced("amqps://rabbit-1", "amqp://rabbit-1"), []string{
 			"redrive.yaml:2:3: brokers.shop: rabbitmq: entry 0 of urls would send the password to another machine where others can read it: use amqps://, or set allow_plaintext",
 		}},
+		{"of a topic that its broker cannot have", replaced("dead: [payments-dead]", "dead: [payments-dead, 'payments dead']"), []string{
+			`redrive.yaml:23:27: topics[1].dead[1]: kafka: topology of ["payments dead"]: "payments dead" cannot be the name of a topic: use at most 249 letters, digits, dots, hyphens and underscores`,
+		}},
+		{"of a queue for dead letters with a long name", replaced("dead: [orders-dead]", "dead: ["+strings.Repeat("d", 250)+"]"), nil},
+		{"of queues that SQS cannot have", `
+brokers: {aws: {kind: sqs, region: eu-central-1}}
+topics:
+  - {name: orders, broker: aws, dead: [orders.dead], collect: true, receipts: order receipts}
+  - {name: payments.fifo, broker: aws, dead: [payments-dead.fifo], collect: true}
+store: {url: letters.db}
+`, []string{
+			`redrive.yaml:4:40: topics[0].dead[0]: sqs: topology of ["orders.dead"]: "orders.dead" cannot be the name of a queue: use at most 80 letters, digits, hyphens and underscores, and the ending .fifo for a FIFO queue`,
+			`redrive.yaml:4:69: topics[0].receipts: sqs: topology of ["order receipts"]: "order receipts" cannot be the name of a queue: use at most 80 letters, digits, hyphens and underscores, and the ending .fifo for a FIFO queue`,
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Chdir(t.TempDir())

@@ -69,7 +69,7 @@ func TestReference(t *testing.T) {
 // the file is read into, and reads its examples.
 func TestConfiguration(t *testing.T) {
 	page, documented := withTables(t, readPage(t, configPage), "../../config", "keys", keyTable)
-	want := []string{"Config", "Broker", "TLS", "Key", "Topic", "Retry", "Redis", "Store", "Collect", "Retention", "Serve", "Service", "Bodies", "S3", "Dead", "Secret"}
+	want := []string{"Config", "Broker", "TLS", "Key", "Topic", "Retry", "Redis", "Store", "Collect", "Retention", "Serve", "Service", "Quota", "Bodies", "S3", "Dead", "Web", "Certificate", "Secret"}
 	if !slices.Equal(documented, want) {
 		t.Errorf("%s has the tables %q, want %q", configPage, documented, want)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/serve"
 )
 
 // checking is the page about doctor.
@@ -31,12 +32,6 @@ type inspector interface {
 	Inspect(context.Context, brokers.Subscription) ([]brokers.Finding, error)
 }
 
-// topologist is a broker that can say what subscriptions need, in the form that its
-// own tools take.
-type topologist interface {
-	Topology(...brokers.Subscription) (string, error)
-}
-
 func newDoctor(streams term.Streams, open opener) *cobra.Command {
 	d := &desk{Streams: streams, open: open}
 	v := &view{}
@@ -45,8 +40,9 @@ func newDoctor(streams term.Streams, open opener) *cobra.Command {
 		Use:   "doctor [broker or budget ...]",
 		Short: "Find what voids a promise on the brokers, and say how to mend it",
 		Long: `Doctor looks at the queues and topics that workers need, for all topics of the
-configuration or for those of some brokers, and at the Redis of shared retry budgets.
-It changes nothing. What it finds is
+configuration or for those of some brokers. It also looks at the queues and topics
+from which redrive reads dead letters and receipts, and at the Redis of shared retry
+budgets. It changes nothing. What it finds is
 
   refused     a worker does not start, or messages would be lost, or repeated without
               end; what is missing is refused only where no worker creates it
@@ -177,7 +173,8 @@ func (d *desk) examineAll(ctx context.Context, c *config.Config, names []string)
 	return slices.CompactFunc(rows, findingRow.repeats)
 }
 
-// examine looks at a broker or budget. The first error ends that.
+// examine looks at a broker or budget. After an error about some topics, it
+// still looks at the others, while there is time.
 func (d *desk) examine(ctx context.Context, c *config.Config, name string) []findingRow {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it took longer than %v", patience))
 	defer cancel()
@@ -197,16 +194,40 @@ func (d *desk) examine(ctx context.Context, c *config.Config, name string) []fin
 	for nth := 0; ; nth++ {
 		subs := connect.Subscriptions(c, name, nth)
 		if len(subs) == 0 {
-			return rows
+			break
 		}
 		for _, sub := range subs {
-			found, err := looks.Inspect(ctx, sub)
-			if err != nil {
-				return append(rows, failure(name, strings.Join(sub.Topics, ", "), err))
-			}
-			rows = append(rows, rowsOf(name, c.Brokers[name], found)...)
+			rows = append(rows, inspect(ctx, looks, c, name, sub)...)
 		}
 	}
+	for _, sub := range serve.Reads(c, name) {
+		rows = append(rows, inspect(ctx, looks, c, name, sub)...)
+	}
+	return rows
+}
+
+// inspect looks at the queues and topics that a subscription needs, if there is
+// time. For a read-only subscription, it returns only findings that are
+// refused, and none about missing queues or topics: the subscriptions of
+// workers cover the others.
+func inspect(ctx context.Context, looks inspector, c *config.Config, broker string, sub brokers.Subscription) (rows []findingRow) {
+	var found []brokers.Finding
+	err := context.Cause(ctx)
+	if err == nil {
+		found, err = looks.Inspect(ctx, sub)
+	}
+	switch {
+	case errors.Is(err, brokers.ErrNotFound) && sub.ReadOnly():
+		return nil
+	case err != nil:
+		return []findingRow{failure(broker, strings.Join(sub.Topics, ", "), err)}
+	}
+	for _, r := range rowsOf(broker, c.Brokers[broker], found) {
+		if !sub.ReadOnly() || r.Severity == brokers.Refused.String() && !r.Missing {
+			rows = append(rows, r)
+		}
+	}
+	return rows
 }
 
 // withoutGroups are the topics of Kafka of which it is not known who reads them.
@@ -246,7 +267,7 @@ func (d *desk) topology(ctx context.Context, c *config.Config, names []string) e
 		return faulty(err)
 	}
 	defer broker.Close(ctx) // it was not used
-	plans, ok := broker.(topologist)
+	plans, ok := broker.(connect.Topologist)
 	if !ok {
 		return fmt.Errorf("brokers of the kind %s cannot say what workers need: redrive doctor says what is missing, with commands that make it", c.Brokers[name].Kind)
 	}

@@ -55,7 +55,7 @@ func (c *clinic) call(args ...string) result {
 	var stdout, stderr strings.Builder
 	streams := plain
 	streams.Out, streams.Err = &stdout, &stderr
-	code := execute(c.Context(), newRootOn(streams, c.open), append([]string{"doctor", "--config", file}, args...), streams)
+	code := execute(c.Context(), newRootOn(streams, c.open, c.open), append([]string{"doctor", "--config", file}, args...), streams)
 	return result{code, stdout.String(), stderr.String()}
 }
 
@@ -193,6 +193,54 @@ func TestDoctorGoesOn(t *testing.T) {
 			t.Errorf("%d lines, exit code %d, messages %q", lines, got.code, got.stderr)
 		}
 	})
+}
+
+// TestDoctorReadsDeadLetters tests that doctor finds faults that keep redrive
+// from collecting. An error about one topic must not hide findings about
+// another topic.
+func TestDoctorReadsDeadLetters(t *testing.T) {
+	c := newClinic(t)
+	c.config = `
+brokers:
+  cloud: {kind: sqs, region: us-east-1}
+topics:
+  - {name: orders, broker: cloud, dead: [orders-dead], collect: true, receipts: receipts}
+  - {name: refunds, broker: cloud, dead: [refunds-dead]}
+  - {name: stock.fifo, broker: cloud, dead: [stock-dead.fifo], collect: true}
+store: {url: letters.db}
+`
+	denied := brokers.Finding{Severity: brokers.Refused, Setting: "the identity's rights", Value: "not sqs:ReceiveMessage", Why: "it must not be read", Fix: "grant it"}
+	c.inspect["cloud"] = func(_ context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+		topic := sub.Topics[0]
+		switch {
+		case topic == "orders":
+			return nil, errors.New("throttled")
+		case !sub.ReadOnly() || len(sub.Topics) > 1:
+			return nil, nil
+		case topic == "orders-dead":
+			denied.Topic = topic
+			noted, missing := noNet, missing
+			return []brokers.Finding{denied, noted, missing}, nil
+		case topic == "receipts": // the subscriptions of workers report that it is missing
+			return nil, brokers.ErrNotFound
+		case topic == "stock-dead.fifo":
+			return nil, errors.New("the key of the queue is disabled")
+		}
+		return nil, nil
+	}
+	got := c.call("-o", "jsonl")
+	for _, part := range []string{
+		`{"severity":"error","broker":"cloud","topic":"orders",`, `"why":"throttled"`,
+		`{"severity":"error","broker":"cloud","topic":"stock-dead.fifo",`,
+		`{"severity":"refused","broker":"cloud","topic":"orders-dead","missing":false,"setting":"the identity's rights"`,
+	} {
+		if !strings.Contains(got.stdout, part) {
+			t.Errorf("%s is not in\n%s", part, got.stdout)
+		}
+	}
+	if lines := strings.Count(got.stdout, "\n"); lines != 3 || got.code != exitFailure {
+		t.Errorf("%d lines, exit code %d, messages %q", lines, got.code, got.stderr)
+	}
 }
 
 func TestAimed(t *testing.T) {

@@ -21,22 +21,14 @@ import (
 // lookEvery is how often a job is looked at that is under way.
 const lookEvery = 250 * time.Millisecond
 
+// closing is how long the store may take when a command ends or is interrupted.
+const closing = 10 * time.Second
+
 // work works on a job until it is done or pauses, or watches another process do so.
 // In the end it prints what became of it.
 func (o *order) work(ctx context.Context, id int64, plan job.Plan) error {
 	p := term.NewProgress(o.Streams, "letters", int(plan.Letters), time.Now())
-	watch := &watcher{order: o, id: id, progress: p}
-	var err error
-	mine := !o.isElsewhere(plan)
-	if mine {
-		err = o.run(ctx, id, plan, watch)
-		if errors.Is(err, store.ErrLeased) {
-			mine, err = false, nil
-		}
-	}
-	if !mine {
-		err = watch.until(ctx, "redrive serve works on it; this only watches.")
-	}
+	mine, err := o.runOrWatch(ctx, id, plan, &watcher{order: o, id: id, progress: p})
 	p.Close()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
 	defer cancel()
@@ -54,6 +46,34 @@ func (o *order) work(ctx context.Context, id int64, plan job.Plan) error {
 	return o.conclude(ctx, j, mine, err)
 }
 
+// runOrWatch works on a job while no other process does, and watches the other
+// process otherwise. Mine is true if this command worked on the job last.
+func (o *order) runOrWatch(ctx context.Context, id int64, plan job.Plan, watch *watcher) (mine bool, err error) {
+	if o.isElsewhere(plan) {
+		watch.say("Only redrive serve can reach the broker of job %d: this command watches.", id)
+		return false, watch.until(ctx, func(store.Job) bool { return true })
+	}
+	for {
+		err = o.run(ctx, id, plan, watch)
+		leased, taken := errors.AsType[*store.LeasedError](err)
+		if !taken {
+			return true, err
+		}
+		if leased.Owner == "" {
+			continue // the other process has given up the job
+		}
+		watch.say("%s works on job %d, and has it until %s, unless it renews its lease. This command watches, and goes on with the job if that process does not.",
+			leased.Owner, id, term.ISO(leased.Until))
+		if err := watch.until(ctx, func(j store.Job) bool { return j.IsHeld(time.Now()) }); err != nil {
+			return false, err
+		}
+		if j, err := o.store.Job(ctx, id); err != nil || j.State != store.JobRunning {
+			return false, err
+		}
+		watch.say("No process works on job %d any more: this command goes on with it.", id)
+	}
+}
+
 // conclude prints a job that this command has nothing more to do with.
 func (o *order) conclude(ctx context.Context, j store.Job, mine bool, err error) error {
 	if err := o.showJob(j); err != nil {
@@ -62,6 +82,9 @@ func (o *order) conclude(ctx context.Context, j store.Job, mine bool, err error)
 	next := []string{"redrive", "dlq", "jobs", "resume", strconv.FormatInt(j.ID, 10)}
 	switch {
 	case j.State == store.JobRunning && ctx.Err() != nil && !mine:
+		if rowOfJob(j).Idle {
+			return o.resume(fmt.Errorf("%w: no process works on the job", context.Cause(ctx)), next...)
+		}
 		return o.resume(fmt.Errorf("%w: the job goes on without this command", context.Cause(ctx)), next...)
 	case err != nil:
 		return o.resume(&partialError{err}, next...)
@@ -102,7 +125,7 @@ func (o *order) run(ctx context.Context, id int64, plan job.Plan, watch *watcher
 		}
 		server.Follow(beside, dead, reachable(o.cfg, o.cfg.Topics))
 	})
-	running.Go(func() { _ = watch.until(beside, "") })
+	running.Go(func() { _ = watch.until(beside, func(store.Job) bool { return true }) })
 	_, err = server.Runner().Run(ctx, id)
 	stop()
 	running.Wait()
@@ -128,14 +151,18 @@ type watcher struct {
 	told     int // the last one that was told of
 }
 
-// until watches the job until it does not run any more, or until ctx ends, whose
-// cause it returns then.
-func (w *watcher) until(ctx context.Context, first string) error {
+// say writes a message above the progress bar.
+func (w *watcher) say(format string, args ...any) {
+	for _, line := range term.Wrap(term.Safe(fmt.Sprintf(format, args...)), w.Width) {
+		fmt.Fprintln(w.progress, line)
+	}
+}
+
+// until watches the job while it runs and more returns true. If ctx ends, it
+// returns the cause.
+func (w *watcher) until(ctx context.Context, more func(store.Job) bool) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	if first != "" {
-		fmt.Fprintln(w.progress, first)
-	}
 	for {
 		j, err := w.store.Job(ctx, w.id)
 		switch {
@@ -147,7 +174,7 @@ func (w *watcher) until(ctx context.Context, first string) error {
 		if err := w.tell(ctx, j); err != nil && ctx.Err() == nil {
 			return err
 		}
-		if j.State != store.JobRunning {
+		if j.State != store.JobRunning || !more(j) {
 			return nil
 		}
 		select {

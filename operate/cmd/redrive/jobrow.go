@@ -22,6 +22,9 @@ type jobRow struct {
 	// State is `running`, `paused`, `done` or `cancelled`.
 	State string `json:"state"`
 
+	// Idle says that the job is running, but no process works on it.
+	Idle bool `json:"idle"`
+
 	// Note is why it is in this state.
 	Note string `json:"note"`
 
@@ -49,8 +52,13 @@ type jobRow struct {
 	// Refused is how many the broker refused.
 	Refused int64 `json:"refused"`
 
-	// Skipped is how many were not sent, by reason.
+	// Skipped is how many were not sent, by reason. Some reasons are about
+	// letters that changed after the job was planned: `taken by job` and the
+	// number of the other job, `discarded`, `confirmed`, `returned`, or
+	// `changed meanwhile` for other changes.
 	Skipped map[string]int64 `json:"skipped"`
+
+	passed int64 // letters in Skipped that changed after the job was planned
 
 	// Left is how many are still to be sent.
 	Left int64 `json:"left"`
@@ -70,8 +78,12 @@ type jobRow struct {
 	// Command is the command that created it.
 	Command string `json:"command"`
 
-	// Owner is the process that works on it, or that did so last.
+	// Owner is the process that works on the job. If that process died, it
+	// stays here until another one takes the job over. Empty if there is none.
 	Owner string `json:"owner"`
+
+	// OwnedUntil is when that process loses the job, unless it renews its lease.
+	OwnedUntil instant `json:"owned_until"`
 
 	// Created is when it was created.
 	Created instant `json:"created"`
@@ -86,9 +98,10 @@ type jobRow struct {
 func rowOfJob(j store.Job) jobRow {
 	t := j.Tally
 	r := jobRow{
-		ID: j.ID, State: string(j.State), Note: j.Note, Wave: j.Wave, Owner: j.Owner,
+		ID: j.ID, State: string(j.State), Note: j.Note, Wave: j.Wave, Owner: j.Owner, OwnedUntil: instant{j.OwnedUntil},
+		Idle:  j.State == store.JobRunning && !j.IsHeld(time.Now()),
 		Moved: t.Sent + t.Confirmed + t.Unknown + t.Returned, Confirmed: t.Confirmed, Returned: t.Returned, Waiting: t.Sent, Unknown: t.Unknown,
-		Failed: t.Failed, Refused: t.Collected, Skipped: map[string]int64{},
+		Failed: t.Failed, Refused: t.Collected, Skipped: map[string]int64{}, passed: j.Passed(),
 		Who: j.Actor.Who, Because: j.Actor.Reason, Command: j.Actor.Command,
 		Created: instant{j.CreatedAt}, Changed: instant{j.ChangedAt}, Ended: instant{j.EndedAt},
 	}
@@ -97,7 +110,7 @@ func rowOfJob(j store.Job) jobRow {
 		r.Letters, r.Rate = spec.Planned, spec.Rate
 	}
 	if r.Left = t.Queued + t.Sending; !j.Exhausted {
-		r.Left = max(r.Left, r.Letters-r.Moved-r.Refused)
+		r.Left = max(r.Left, r.Letters-r.Moved-r.Refused-r.passed)
 	}
 	return r
 }
@@ -110,7 +123,7 @@ func (r jobRow) skipped() (n int64) {
 }
 
 // over is how many letters nothing more is going to happen to.
-func (r jobRow) over() int64 { return r.Moved - r.Waiting + r.Refused }
+func (r jobRow) over() int64 { return r.Moved - r.Waiting + r.Refused + r.passed }
 
 // summary is what became of a job, in a sentence.
 func (r jobRow) summary() string {
@@ -128,14 +141,37 @@ func (r jobRow) summary() string {
 		add(r.Skipped[reason], "skipped ("+reason+")")
 	}
 	parts = append(parts, fmt.Sprintf("%d left", r.Left))
-	return fmt.Sprintf("Job %d is %s: %s", r.ID, r.State, strings.Join(parts, ", "))
+	return fmt.Sprintf("Job %d is %s: %s", r.ID, r.standing(), strings.Join(parts, ", "))
+}
+
+// idle is the word for a job that is running while no process works on it.
+const idle = "idle"
+
+// standing returns the state of a job for people: its state, or idle.
+func (r jobRow) standing() string {
+	if r.Idle {
+		return idle
+	}
+	return r.State
+}
+
+// holder names the process that works on a running job, and the end of its
+// lease.
+func (r jobRow) holder() string {
+	switch {
+	case !r.Idle:
+		return fmt.Sprintf("%s, which has it until %s, unless it renews its lease", r.Owner, term.ISO(r.OwnedUntil.Time))
+	case r.Owner != "":
+		return fmt.Sprintf("no process: %s had it until %s", r.Owner, term.ISO(r.OwnedUntil.Time))
+	}
+	return "no process"
 }
 
 func jobColumns(v *view) []column[jobRow] {
 	return []column[jobRow]{
 		{head: "id", right: true, whole: true, text: func(r jobRow) string { return number(r.ID) }},
 		{head: "created", whole: true, text: func(r jobRow) string { return v.time(r.Created.Time) }, style: func(jobRow) term.Style { return term.Dim }},
-		{head: "state", whole: true, text: func(r jobRow) string { return r.State }, style: func(r jobRow) term.Style { return jobStyle(store.JobState(r.State)) }},
+		{head: "state", whole: true, text: jobRow.standing, style: func(r jobRow) term.Style { return jobStyle(r.standing()) }},
 		{head: "letters", right: true, text: func(r jobRow) string { return number(r.Letters) }},
 		{head: "moved", right: true, text: func(r jobRow) string { return number(r.Moved) }},
 		{head: "confirmed", right: true, text: func(r jobRow) string { return number(r.Confirmed) }},
@@ -149,11 +185,11 @@ func jobColumns(v *view) []column[jobRow] {
 	}
 }
 
-func jobStyle(s store.JobState) term.Style {
-	switch s {
-	case store.JobRunning:
+func jobStyle(standing string) term.Style {
+	switch standing {
+	case string(store.JobRunning):
 		return term.Green
-	case store.JobPaused:
+	case string(store.JobPaused), idle:
 		return term.Yellow
 	}
 	return ""
@@ -286,7 +322,7 @@ func (doc jobDoc) sheet() *term.Sheet {
 	s.Pair("changed", term.ISO(doc.Changed.Time))
 	s.Pair("rate", shortNumber(doc.Rate)+" letters a second")
 	if doc.State == string(store.JobRunning) {
-		s.Pair("worked on by", doc.Owner)
+		s.Pair("worked on by", doc.holder())
 	}
 	s.Title("Waves")
 	for _, w := range doc.Waves {

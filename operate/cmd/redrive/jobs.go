@@ -22,7 +22,9 @@ func newJobs(d *desk) *cobra.Command {
 		Short: "List the jobs that send letters back, and show, pause, resume and cancel them",
 		Long: `Jobs lists the jobs that send letters back, the latest first. Letters a job has moved
 were confirmed by the broker; they are confirmed when a receipt of a worker says that
-they were handled, and returned when they are dead again.`,
+they were handled, and returned when they are dead again. An idle job has not paused,
+but no process works on it: redrive serve or redrive dlq jobs resume will go on with
+it.`,
 		Example: `  redrive dlq jobs
   redrive dlq jobs show 12`,
 	}
@@ -172,9 +174,10 @@ func newJobsResume(d *desk) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume job",
 		Short: "Go on with a job, or watch the process that works on it",
-		Long: `Resume goes on with a job that has paused, or that nobody works on, until it is done
-or pauses again: as redrive dlq send does. If redrive serve works on it, resume shows
-how far it is.`,
+		Long: `Resume goes on with a job that has paused or is idle, until it is done or pauses
+again, as redrive dlq send does. If another process works on the job, resume names
+that process and shows the progress. If the process dies, it loses the job within
+30 s. Resume waits for this, and then goes on with the job itself.`,
 		Example: `  redrive dlq jobs resume 12
   redrive dlq jobs resume 12 --detach --because 'the bank is back'`,
 		Args: oneJob,

@@ -85,10 +85,13 @@ func exitCode(ctx context.Context, err error, started bool) int {
 	return exitFailure
 }
 
-func newRoot(streams term.Streams) *cobra.Command { return newRootOn(streams, connect.Broker) }
+func newRoot(streams term.Streams) *cobra.Command {
+	return newRootOn(streams, connect.Broker, connect.Brief)
+}
 
-// newRootOn is the command with a way to open brokers.
-func newRootOn(streams term.Streams, open opener) *cobra.Command {
+// newRootOn returns the command. Brief opens brokers for commands that end by
+// themselves, and open for the others.
+func newRootOn(streams term.Streams, open, brief opener) *cobra.Command {
 	root := group(&cobra.Command{
 		Use:   "redrive",
 		Short: "See what retries do before they do it, and handle dead letters",
@@ -100,7 +103,7 @@ all is well, 1 if something failed, 2 if the command was called wrongly, 3 if a
 part was done, and 130 if it was interrupted.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-	}, newStorm(), newPlan(), newConfig(streams), newDLQ(streams, open), newServe(streams, open), newService(streams, open), newDoctor(streams, open))
+	}, newStorm(), newPlan(), newConfig(streams), newDLQ(streams, brief), newServe(streams, open), newService(streams, open), newDoctor(streams, open))
 	root.CompletionOptions.HiddenDefaultCmd = true
 	// Groups can run to refuse what is no command of theirs, and are of no other use.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))

@@ -19,8 +19,15 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files and the generated parts of the documentation")
 
+// asCommand is a variable that makes the binary of this test run as the
+// command.
+const asCommand = "REDRIVE_TEST_COMMAND"
+
 // TestMain says at once what tests would wait for in vain.
 func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
 	if err := roomToCollect(); err != nil {
 		fmt.Fprintln(os.Stderr, "the tests collect letters with the default limits:", err)
 		os.Exit(1)

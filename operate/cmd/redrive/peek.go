@@ -167,7 +167,7 @@ func (d *desk) peek(ctx context.Context, v *view, c *config.Config, t config.Top
 }
 
 func closeAfter(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serve.Closing)
 	defer cancel()
 	return f(ctx)
 }

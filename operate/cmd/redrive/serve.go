@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/store"
@@ -48,13 +49,18 @@ func (d *desk) serve(ctx context.Context, c *config.Config, s *store.Store) (err
 			return faulty(err)
 		}
 	}
+	log := slog.New(slog.NewTextHandler(d.Err, nil))
+	options, err := connect.Web(c, "serve", &c.Serve.Web, log)
+	if err != nil {
+		return faulty(err)
+	}
 	listener, err := net.Listen("tcp", c.Serve.Listen)
 	if err != nil {
 		return fmt.Errorf("nothing was done: serve.listen of %s cannot be used: %w: is another redrive serve running?", c.File(), err)
 	}
 	server := d.server(c, s, d.Err)
-	server.Logger = slog.New(slog.NewTextHandler(d.Err, nil))
+	server.Logger, server.Web = log, options
 	defer func() { err = errors.Join(err, closeBrokers(ctx, server.Brokers)) }()
-	server.Logger.Info("serving", "metrics", "http://"+listener.Addr().String()+"/metrics", "config", c.File())
+	server.Logger.Info("serving", "metrics", options.Scheme()+"://"+listener.Addr().String()+"/metrics", "config", c.File())
 	return server.ServeOn(ctx, listener, token)
 }

@@ -36,12 +36,12 @@ func serving(t *testing.T, more string) (address string, broker *memory.Broker, 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() {
-		ended <- execute(ctx, newRootOn(streams, open), []string{"serve"}, streams)
+		ended <- execute(ctx, newRootOn(streams, open, open), []string{"serve"}, streams)
 		to.Close()
 	}()
 	lines := bufio.NewReader(log)
 	line, err := lines.ReadString('\n')
-	found := regexp.MustCompile(`metrics=(http://\S+)/metrics`).FindStringSubmatch(line)
+	found := regexp.MustCompile(`metrics=(https?://\S+)/metrics`).FindStringSubmatch(line)
 	if err != nil || found == nil {
 		t.Fatalf("the first line of the log is %q, error %v", line, err)
 	}

@@ -118,6 +118,10 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 	if s.Guard, err = connect.Guard(c); err != nil {
 		return faulty(err)
 	}
+	s.Quotas = connect.Quotas(c)
+	if s.Web, err = connect.Web(c, "service", &c.Service.Web, s.Logger); err != nil {
+		return faulty(err)
+	}
 	if s.Letters, err = d.letters(ctx, c); err != nil {
 		return faulty(err)
 	}
@@ -147,7 +151,7 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return fmt.Errorf("nothing was done: the address %s cannot be used: %w: is another redrive service running?", c.Service.Listen, err)
 	}
-	d.greet(listener.Addr().String(), len(s.Tokens) > 0)
+	d.greet(s.Web.Scheme()+"://"+listener.Addr().String(), len(s.Tokens) > 0)
 	s.Logger.Info("the store is open", "id", s.Store.ID())
 	return s.ServeOn(ctx, listener)
 }
@@ -189,10 +193,10 @@ func (d *desk) greet(address string, tokens bool) {
 	if tokens {
 		token = ` -H "Authorization: Bearer $TOKEN"`
 	}
-	fmt.Fprintf(d.Err, `The retry service listens at http://%[1]s. Register a policy, and send it a call:
+	fmt.Fprintf(d.Err, `The retry service listens at %[1]s. Register a policy, and send it a call:
 
-  curl http://%[1]s/retry-policies%[2]s -H 'Content-Type: application/json' -d '{"policyId": "standard"}'
-  curl http://%[1]s/retry-tasks%[2]s -H 'Content-Type: application/json' -d '{"policyId": "standard", "idempotencyKey": "order-1", "targetUrl": "https://api.example.com/orders"}'
+  curl %[1]s/retry-policies%[2]s -H 'Content-Type: application/json' -d '{"policyId": "standard"}'
+  curl %[1]s/retry-tasks%[2]s -H 'Content-Type: application/json' -d '{"policyId": "standard", "idempotencyKey": "order-1", "targetUrl": "https://api.example.com/orders"}'
 
 `, address, token)
 }

@@ -100,7 +100,7 @@ func (s *shop) callWith(ctx context.Context, args ...string) result {
 	var stdout, stderr strings.Builder
 	streams := s.streams
 	streams.Out, streams.Err = &stdout, &stderr
-	code := execute(ctx, newRootOn(streams, s.open), args, streams)
+	code := execute(ctx, newRootOn(streams, s.open, s.open), args, streams)
 	return result{code, stdout.String(), stderr.String()}
 }
 

@@ -152,7 +152,7 @@ func typeIn(t *testing.T, bank, line string) string {
 	}
 	var terminal strings.Builder
 	streams := term.Streams{In: strings.NewReader(""), Out: &terminal, Err: &terminal, Width: 80}
-	if code := execute(t.Context(), newRootOn(streams, connect.Broker), words[1:], streams); code == exitUsage || code == exitFailure {
+	if code := execute(t.Context(), newRootOn(streams, connect.Broker, connect.Broker), words[1:], streams); code == exitUsage || code == exitFailure {
 		t.Errorf("%s: exit code %d: %s", line, code, &terminal)
 	}
 	return terminal.String()

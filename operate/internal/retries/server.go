@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/redrive-go/redrive/operate/internal/web"
 	"github.com/redrive-go/redrive/operate/service"
 	"github.com/redrive-go/redrive/operate/service/bodies"
 )
@@ -31,13 +32,14 @@ type Server struct {
 	MetricsToken string   // empty opens /metrics to this machine where there are no Tokens, and closes it where there are
 	Letters      *Letters // nil leaves exhausted tasks in the store
 	Workers      int
+	Quotas       service.Quotas
 	Retention    time.Duration
+	Web          web.Options
 	Logger       *slog.Logger
 }
 
 const (
 	closing     = 10 * time.Second // for requests under way
-	healthTime  = 5 * time.Second
 	sweepEvery  = time.Hour
 	bodiesKept  = 24 * time.Hour // without a task that needs them
 	scrapeLimit = 10 * time.Second
@@ -57,12 +59,13 @@ func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	server := service.Server(s.handler(runner, metrics), s.Logger)
+	connections := web.New(s.Web, s.Logger)
+	server := service.Server(s.handler(runner, metrics, connections), s.Logger)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var running sync.WaitGroup
 	running.Go(func() {
-		if fault := server.Serve(listener); !errors.Is(fault, http.ErrServerClosed) {
+		if fault := connections.Serve(server, listener); !errors.Is(fault, http.ErrServerClosed) {
 			err = fault
 			stop()
 		}
@@ -83,16 +86,16 @@ func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-func (s *Server) handler(runner *service.Service, metrics *service.Metrics) http.Handler {
+func (s *Server) handler(runner *service.Service, metrics ...prometheus.Collector) http.Handler {
 	api := &service.API{
-		Store: s.Store, Bodies: s.Bodies, Scheduled: runner.Scheduled, Allowed: s.Guard.Allowed, Tokens: s.Tokens, Logger: s.Logger,
+		Store: s.Store, Bodies: s.Bodies, Scheduled: runner.Scheduled, Allowed: s.Guard.Allowed, Tokens: s.Tokens, Quotas: s.Quotas, Logger: s.Logger,
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(metrics, newTaskMetrics(s.Store))
+	registry.MustRegister(append(metrics, newTaskMetrics(s.Store))...)
 	mux := http.NewServeMux()
 	mux.Handle("/", api.Handler())
 	mux.Handle("GET /metrics", s.guarded(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
-	mux.HandleFunc("GET /healthz", s.health)
+	mux.Handle("GET /healthz", web.Health(s.answers))
 	return mux
 }
 
@@ -109,20 +112,18 @@ func (s *Server) guarded(h http.Handler) http.Handler {
 		case s.MetricsToken == "":
 			service.Local(h).ServeHTTP(w, r)
 		default:
+			web.Admit(r)
 			h.ServeHTTP(w, r)
 		}
 	})
 }
 
-func (s *Server) health(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), healthTime)
-	defer cancel()
-	if _, err := s.Store.Policy(ctx, service.DefaultTenant, "health", 0); err != nil && !errors.Is(err, service.ErrNotFound) {
-		http.Error(w, "the store does not answer", http.StatusServiceUnavailable)
-		return
+// answers returns nil if the store answers a cheap query.
+func (s *Server) answers(ctx context.Context) error {
+	if _, err := s.Store.Policy(ctx, service.DefaultTenant, "health", 0); !errors.Is(err, service.ErrNotFound) {
+		return err
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n"))
+	return nil
 }
 
 // sweep deletes bodies that no task needs any more.

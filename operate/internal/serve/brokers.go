@@ -63,37 +63,3 @@ func (b *Brokers) Close(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
-
-// openSource opens a source of those topics that can be read. The others are
-// missing, and the error says why; without a source it is why there is none.
-func openSource(ctx context.Context, b brokers.Broker, subscribe func(topics ...string) brokers.Subscription, topics []string) (source brokers.Source, missing []string, err error) {
-	source, err = b.Open(ctx, subscribe(topics...))
-	if err == nil || len(topics) == 1 || !errors.Is(err, brokers.ErrMisconfigured) {
-		return source, nil, err
-	}
-	var good []string
-	var faults []error
-	for _, topic := range topics {
-		alone, err := b.Open(ctx, subscribe(topic))
-		switch {
-		case errors.Is(err, brokers.ErrMisconfigured):
-			missing, faults = append(missing, topic), append(faults, err)
-			continue
-		case err == nil:
-			err = alone.Close(ctx)
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		good = append(good, topic)
-	}
-	err = errors.Join(faults...)
-	if len(good) == 0 {
-		return nil, missing, err
-	}
-	source, fault := b.Open(ctx, subscribe(good...))
-	if fault != nil {
-		return nil, nil, fault
-	}
-	return source, missing, err
-}

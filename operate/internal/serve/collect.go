@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/operate/collect"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/web"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -25,6 +26,9 @@ type Server struct {
 
 	// Owner tells others who works on a job, such as anna@host.
 	Owner string
+
+	// Web says how ServeOn accepts connections.
+	Web web.Options
 
 	// Logger gets what an operator should know. Default slog.Default().
 	Logger *slog.Logger
@@ -72,31 +76,22 @@ func (s *Server) isLog(broker string) bool { return s.Config.Brokers[broker].Kin
 // with, where there are groups.
 func Group(b *config.Broker) string { return cmp.Or(b.Group, collect.Group) }
 
-func (s *Server) subscribe(broker string) func(topics ...string) brokers.Subscription {
-	return func(topics ...string) brokers.Subscription {
-		return collect.Subscription(Group(s.Config.Brokers[broker]), topics...)
-	}
-}
-
-// watched is a collector, and what else there is to see of it.
+// watched is the state of the collecting from a broker.
 type watched struct {
-	mu        sync.Mutex
-	collector *collect.Collector
-	before    collect.Result // of the collectors before this one
-	trouble   error          // why there is none
-	missing   []string
-	lag       time.Duration
+	mu      sync.Mutex
+	before  collect.Result                  // the sum of the collectors that have ended
+	now     map[*collect.Collector][]string // the topics of the collectors that work
+	stopped map[string]error                // why a topic without a collector failed; nil if it did not fail
+	lag     time.Duration
 }
 
 // Status is what is collected from a broker.
 type Status struct {
 	collect.Result
 
-	// Paused is why nothing is received now; nil while letters are.
-	Paused error
-
-	// Missing are the topics that cannot be read.
-	Missing []string
+	// Paused has each topic with dead letters, and the reason why no letter is
+	// received from it now. The reason is nil while letters are received.
+	Paused map[string]error
 
 	// Lag is how long before it was collected the latest letter had died.
 	Lag time.Duration
@@ -105,11 +100,13 @@ type Status struct {
 func (w *watched) status() Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := Status{Result: w.before, Paused: w.trouble, Missing: w.missing, Lag: w.lag}
-	if w.collector != nil {
-		now := w.collector.Status()
+	s := Status{Result: w.before, Paused: maps.Clone(w.stopped), Lag: w.lag}
+	for c, topics := range w.now {
+		now := c.Status()
 		s.Result = sum(s.Result, now.Result)
-		s.Paused = now.Paused
+		for _, topic := range topics {
+			s.Paused[topic] = now.Paused
+		}
 	}
 	return s
 }
@@ -132,17 +129,20 @@ func (s *Server) Statuses() map[string]Status {
 	return all
 }
 
-// watch returns what is seen of the collector of a broker.
-func (s *Server) watch(broker string) *watched {
+// watch returns the state of the collecting from a broker, and adds topics to
+// it.
+func (s *Server) watch(broker string, topics []string) *watched {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.collectors == nil {
 		s.collectors = map[string]*watched{}
 	}
 	if s.collectors[broker] == nil {
-		s.collectors[broker] = &watched{}
+		s.collectors[broker] = &watched{now: map[*collect.Collector][]string{}, stopped: map[string]error{}}
 	}
-	return s.collectors[broker]
+	w := s.collectors[broker]
+	w.stop(topics, nil)
+	return w
 }
 
 // Collect takes the dead letters of topics into the store, those of each broker
@@ -151,7 +151,7 @@ func (s *Server) Collect(ctx context.Context, topics []config.Topic) error {
 	sources := byBroker(topics, deadOf)
 	errs := make(chan error, len(sources))
 	for broker, dead := range sources {
-		go func() { errs <- s.collectOnce(ctx, broker, dead) }()
+		go func() { errs <- s.collector(broker, dead, false).run(ctx, dead) }()
 	}
 	var all []error
 	for range sources {
@@ -160,47 +160,52 @@ func (s *Server) Collect(ctx context.Context, topics []config.Topic) error {
 	return errors.Join(all...)
 }
 
-func (s *Server) collectOnce(ctx context.Context, broker string, dead []string) error {
-	b, err := s.Brokers.Open(ctx, broker)
-	if err != nil {
-		return err
+// collector is a keeper that collects the dead letters of topics.
+func (s *Server) collector(broker string, topics []string, lasts bool) *keeper {
+	w := s.watch(broker, topics)
+	k := &keeper{server: s, broker: broker, what: "collecting dead letters", lasts: lasts, tell: w.stop}
+	k.work = func(ctx context.Context, source brokers.Source, topics []string) error {
+		return s.collectFrom(ctx, broker, source, topics, w, lasts)
 	}
-	source, missing, err := openSource(ctx, b, s.subscribe(broker), dead)
-	if source == nil {
-		return fmt.Errorf("nothing is collected from %s: %w", broker, err)
-	}
-	if missing != nil {
-		err = fmt.Errorf("not all of %s is collected: %w", broker, err)
-	}
-	return errors.Join(err, s.collectFrom(ctx, broker, source, s.watch(broker), false))
+	return k
 }
 
-// collectFrom collects from a source, and closes it.
-func (s *Server) collectFrom(ctx context.Context, broker string, source brokers.Source, w *watched, follow bool) error {
+// collectFrom collects from the source of topics, and closes the source.
+func (s *Server) collectFrom(ctx context.Context, broker string, source brokers.Source, topics []string, w *watched, follow bool) error {
 	limits := collect.Limits{FreeDisk: float64(s.Config.Collect.FreeDisk) / 100, Letters: int64(s.Config.Collect.MaxLetters)}
 	c, err := collect.New(collect.Config{
-		Store: lagging{s.Store, w}, Source: source, Broker: broker, Log: s.isLog(broker), Limits: limits, Follow: follow, Logger: s.log(),
+		Store: lagging{s.Store, w}, Source: source, Broker: broker, Log: s.isLog(broker), Limits: limits, Follow: follow, Logger: s.log().With("topics", topics),
 	})
 	if err != nil {
-		return errors.Join(err, source.Close(ctx))
+		return errors.Join(err, closeSource(ctx, source))
 	}
-	w.begin(c)
+	w.begin(c, topics)
 	_, err = c.Run(ctx)
-	w.end(err)
+	w.end(c, topics)
 	return errors.Join(err, closeSource(ctx, source))
 }
 
-func (w *watched) begin(c *collect.Collector) {
+func (w *watched) begin(c *collect.Collector, topics []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.collector, w.trouble = c, nil
+	w.now[c] = topics
 }
 
-func (w *watched) end(err error) {
+func (w *watched) end(c *collect.Collector, topics []string) {
+	w.stop(topics, nil)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.before = sum(w.before, w.collector.Status().Result)
-	w.collector, w.trouble = nil, err
+	w.before = sum(w.before, c.Status().Result)
+	delete(w.now, c)
+}
+
+// stop notes why topics are not collected.
+func (w *watched) stop(topics []string, why error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, topic := range topics {
+		w.stopped[topic] = why
+	}
 }
 
 // lagging notes how late letters are collected.
@@ -232,11 +237,12 @@ func (w *watched) late(now time.Time, letters []store.Collected) {
 	}
 }
 
-// closing is how long a source or broker may take to close when the work is over.
-const closing = 10 * time.Second
+// Closing is how long a source or broker may take to close when the work is
+// over. On SQS, closing waits for open polls, up to 20 s.
+const Closing = 30 * time.Second
 
 func closeSource(ctx context.Context, source brokers.Source) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Closing)
 	defer cancel()
 	return source.Close(ctx)
 }

@@ -3,121 +3,187 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/collect"
 	"github.com/redrive-go/redrive/operate/job"
 	"github.com/redrive-go/redrive/retry"
 )
 
-// keeper keeps a source of topics of a broker open, as far as these can be read.
+// keeper reads topics of a broker. The topics share a source. If the source
+// fails, the keeper opens each topic alone. Topics that fail then get a source
+// of their own: see parts. So no topic stops another topic, on any broker.
 type keeper struct {
 	server *Server
 	broker string
-	topics []string
 	what   string // for the log
+	lasts  bool   // it tries failed topics again, until the context ends
 
-	// work receives from a source until ctx ends.
-	work func(ctx context.Context, source brokers.Source) error
+	// work receives from the source of topics until ctx ends. If lasts is
+	// false, it may return earlier: with nil when the topics are empty.
+	work func(ctx context.Context, source brokers.Source, topics []string) error
 
-	// tell, unless it is nil, hears why there is no source, and which topics cannot
-	// be read.
-	tell func(err error, missing []string)
-
-	said string // to the log, and when
-	at   time.Time
+	// tell, unless it is nil, is called when topics are not read, with the
+	// reason.
+	tell func(topics []string, err error)
 }
 
-// remind is how often the log has a trouble that goes on.
-const remind = 5 * time.Minute
+const (
+	// remind is how often the log repeats a lasting failure.
+	remind = 5 * time.Minute
 
-// errMore ends work when a topic that was missing can be read.
-var errMore = errors.New("there are more topics to read")
+	// outages is how often in a row topics must fail together before each is
+	// opened alone, if the error may be temporary. So topics still share a
+	// source after their broker restarts.
+	outages = 3
+
+	// opening is how many topics are opened alone at the same time.
+	opening = 8
+)
 
 var again = retry.Backoff{Base: 2 * time.Second, Cap: time.Minute, Jitter: retry.EqualJitter}
 
-// run does so until ctx ends.
-func (k *keeper) run(ctx context.Context) {
-	for failures := 0; ctx.Err() == nil; {
+// sourceError is a failure of a source. Perhaps only one of its topics is the
+// cause.
+type sourceError struct{ error }
+
+func (e *sourceError) Unwrap() error { return e.error }
+
+// run reads topics until ctx ends, and then returns nil. If lasts is false, it
+// also returns when all topics are empty or have failed. Its error names the
+// topics that failed.
+func (k *keeper) run(ctx context.Context, topics []string) error {
+	said := reminder{}
+	for failures := 0; ; {
 		began := time.Now()
-		err := k.once(ctx)
-		if ctx.Err() != nil || errors.Is(err, errMore) {
-			continue
+		err := k.once(ctx, topics)
+		if ctx.Err() != nil || err == nil {
+			return nil
 		}
 		if time.Since(began) > 10*again.Cap {
 			failures = 0
 		}
 		failures++
-		k.say(err, nil)
+		if k.tell != nil {
+			k.tell(topics, err)
+		}
+		if parts := k.parts(ctx, topics, err, failures); parts != nil {
+			return k.runAll(ctx, parts)
+		}
+		if !k.lasts {
+			return fmt.Errorf("%s of %s on %s has failed: %w", k.what, strings.Join(topics, ", "), k.broker, err)
+		}
+		if why, _ := text.Line(err.Error(), 2048); said.isDue(why) {
+			k.server.log().Warn(k.what+" does not work: nothing is lost, and it is tried again",
+				slog.String("broker", k.broker), slog.Any("topics", topics), slog.String("error", why))
+		}
 		sleep(ctx, again.Delay(failures, 0, rand.Float64()))
 	}
 }
 
+// runAll reads several groups of topics at the same time.
+func (k *keeper) runAll(ctx context.Context, groups [][]string) error {
+	errs := make([]error, len(groups))
+	var running sync.WaitGroup
+	for i, topics := range groups {
+		running.Go(func() { errs[i] = k.run(ctx, topics) })
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
 // once opens a source and works with it.
-func (k *keeper) once(ctx context.Context) error {
-	b, err := k.server.Brokers.Open(ctx, k.broker)
+func (k *keeper) once(ctx context.Context, topics []string) error {
+	source, err := k.open(ctx, topics...)
 	if err != nil {
-		return err
+		return &sourceError{err}
 	}
-	source, missing, err := openSource(ctx, b, k.server.subscribe(k.broker), k.topics)
-	if source == nil {
-		return err
+	err = k.work(ctx, source, topics)
+	if isLasting(err) {
+		err = &sourceError{err}
 	}
-	if missing != nil {
-		k.say(err, missing)
-	} else if k.tell != nil {
-		k.tell(nil, nil)
-	}
-	work, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var looking sync.WaitGroup
-	looking.Go(func() { k.await(work, b, missing, stop) })
-	err = k.work(work, source)
-	if errors.Is(context.Cause(work), errMore) {
-		err = errMore
-	}
-	stop(nil)
-	looking.Wait()
 	return err
 }
 
-// await stops the work when one of the topics can be read that were missing.
-func (k *keeper) await(ctx context.Context, b brokers.Broker, missing []string, stop context.CancelCauseFunc) {
-	for len(missing) > 0 && ctx.Err() == nil {
-		sleep(ctx, again.Cap)
-		for _, topic := range missing {
-			source, err := b.Open(ctx, k.server.subscribe(k.broker)(topic))
-			if err != nil {
-				continue
-			}
-			if err := closeSource(ctx, source); err == nil {
-				stop(errMore)
-				return
-			}
-		}
-	}
+// isLasting reports whether err may be of one topic alone, and lasts until an
+// operator has done something.
+func isLasting(err error) bool {
+	_, ofTopic := errors.AsType[*brokers.TopicError](err)
+	return ofTopic || errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, collect.ErrRefused)
 }
 
-// say tells of a trouble.
-func (k *keeper) say(err error, missing []string) {
-	if k.tell != nil {
-		k.tell(err, missing)
+func (k *keeper) open(ctx context.Context, topics ...string) (brokers.Source, error) {
+	b, err := k.server.Brokers.Open(ctx, k.broker)
+	if err != nil {
+		return nil, err
 	}
-	topics := k.topics
-	if missing != nil {
-		topics = missing
+	return b.Open(ctx, collect.Subscription(Group(k.server.Config.Brokers[k.broker]), topics...))
+}
+
+// parts returns the groups in which to read topics that failed together, after
+// so many failures in a row; nil means to try them together again. It opens
+// each topic alone. If no topic opens, the broker is the cause, and it returns
+// nil. If some fail, each of them becomes a group, and the others stay
+// together. If none fails, every topic becomes a group.
+func (k *keeper) parts(ctx context.Context, topics []string, err error, failures int) (groups [][]string) {
+	if _, ofSource := errors.AsType[*sourceError](err); !ofSource || len(topics) == 1 {
+		return nil
 	}
-	why, _ := text.Line(err.Error(), 2048)
-	if why == k.said && time.Since(k.at) < remind {
-		return
+	if k.lasts && failures < outages && !isLasting(err) {
+		return nil
 	}
-	k.said, k.at = why, time.Now()
-	k.server.log().Warn(k.what+" does not work: nothing is lost, and it is tried again", slog.String("broker", k.broker), slog.Any("topics", slices.Clone(topics)), slog.String("error", why))
+	opens := make([]bool, len(topics))
+	slots := make(chan struct{}, opening)
+	var looking sync.WaitGroup
+	for i, topic := range topics {
+		slots <- struct{}{}
+		looking.Go(func() {
+			if source, err := k.open(ctx, topic); err == nil {
+				opens[i] = true
+				_ = closeSource(ctx, source)
+			}
+			<-slots
+		})
+	}
+	looking.Wait()
+	var good []string
+	for i, topic := range topics {
+		if opens[i] {
+			good = append(good, topic)
+		} else {
+			groups = append(groups, []string{topic})
+		}
+	}
+	switch len(good) {
+	case 0:
+		return nil
+	case len(topics):
+		return slices.Collect(slices.Chunk(topics, 1))
+	}
+	return append(groups, good)
+}
+
+// reminder says when to log a failure: when its text changes, and then every 5
+// minutes.
+type reminder struct {
+	said string
+	at   time.Time
+}
+
+func (r *reminder) isDue(why string) bool {
+	if why == r.said && time.Since(r.at) < remind {
+		return false
+	}
+	r.said, r.at = why, time.Now()
+	return true
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -132,19 +198,22 @@ func sleep(ctx context.Context, d time.Duration) {
 // reader is the receipts of a broker that are read.
 type reader struct {
 	mu     sync.Mutex
-	now    *job.Receipts
-	before job.ReceiptCounts
+	now    []*job.Receipts
+	before job.ReceiptCounts // counts of the Receipts that have ended
 }
 
 func (r *reader) counts() job.ReceiptCounts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.before
-	if r.now != nil {
-		n := r.now.Counts()
-		c = job.ReceiptCounts{Believed: c.Believed + n.Believed, Forged: c.Forged + n.Forged, Unreadable: c.Unreadable + n.Unreadable}
+	for _, now := range r.now {
+		c = sumReceipts(c, now.Counts())
 	}
 	return c
+}
+
+func sumReceipts(a, b job.ReceiptCounts) job.ReceiptCounts {
+	return job.ReceiptCounts{Believed: a.Believed + b.Believed, Forged: a.Forged + b.Forged, Unreadable: a.Unreadable + b.Unreadable}
 }
 
 // receiptCounts are what was read, by broker.
@@ -158,9 +227,16 @@ func (s *Server) receiptCounts() map[string]job.ReceiptCounts {
 	return all
 }
 
-func (r *reader) set(now *job.Receipts) {
-	before := r.counts()
+// read reads receipts until ctx ends, and closes their source.
+func (r *reader) read(ctx context.Context, receipts *job.Receipts) error {
+	r.mu.Lock()
+	r.now = append(r.now, receipts)
+	r.mu.Unlock()
+	err := receipts.Run(ctx)
+	_ = closeSource(ctx, receipts.Source)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.now, r.before = now, before
+	r.before = sumReceipts(r.before, receipts.Counts())
+	r.now = slices.DeleteFunc(r.now, func(other *job.Receipts) bool { return other == receipts })
+	return err
 }

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,11 +11,11 @@ import (
 
 // descs describe the metrics.
 type descs struct {
-	up, letters, oldest, newGroups, bytes                *prometheus.Desc
-	jobs, pausedFor                                      *prometheus.Desc
-	collected, collectPaused, collectMissing, collectLag *prometheus.Desc
-	receipts                                             *prometheus.Desc
-	diskFree, diskSize                                   *prometheus.Desc
+	up, letters, oldest, newGroups, bytes *prometheus.Desc
+	jobs, pausedFor                       *prometheus.Desc
+	collected, collectPaused, collectLag  *prometheus.Desc
+	receipts                              *prometheus.Desc
+	diskFree, diskSize                    *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -24,20 +23,19 @@ func newDescs() descs {
 		return prometheus.NewDesc("redrive_"+name, help, labels, nil)
 	}
 	return descs{
-		up:             desc("store_up", "1 if the store answers; otherwise 0, and what it would say is missing."),
-		letters:        desc("letters", "Letters in the store. The topic is one of the configuration, or other.", "broker", "topic", "state"),
-		oldest:         desc("letters_oldest_seconds", "How long ago the oldest letter died that nobody has dealt with; 0 if there is none.", "broker", "topic"),
-		bytes:          desc("letters_bytes", "Size of the messages in the store.", "broker", "topic"),
-		newGroups:      desc("letter_groups_new", "Groups of letters that failed alike, which were first seen in the last hour."),
-		jobs:           desc("jobs", "Jobs that send letters back and have not ended.", "state"),
-		pausedFor:      desc("jobs_paused_seconds", "How long ago the job paused that has been paused for longest; 0 if there is none."),
-		collected:      desc("collected_letters_total", "Letters that came from the broker: new ones, those that the store knew, and those that it refused and that stay there.", "broker", "result"),
-		collectPaused:  desc("collect_paused", "1 while nothing is taken from the broker: it or the store fails, or a limit is reached; otherwise 0.", "broker"),
-		collectMissing: desc("collect_missing_topics", "Topics that should be collected and cannot be read.", "broker"),
-		collectLag:     desc("collect_lag_seconds", "How long before it was collected the latest letter had died.", "broker"),
-		receipts:       desc("receipts_total", "Receipts that were read: believed, forged or stale, and unreadable ones.", "broker", "result"),
-		diskFree:       desc("store_disk_free_bytes", "What the disk of a store in a file has left."),
-		diskSize:       desc("store_disk_bytes", "Size of the disk of a store in a file."),
+		up:            desc("store_up", "1 if the store answers; otherwise 0, and what it would say is missing."),
+		letters:       desc("letters", "Letters in the store. The topic is one of the configuration, or other.", "broker", "topic", "state"),
+		oldest:        desc("letters_oldest_seconds", "How long ago the oldest letter died that nobody has dealt with; 0 if there is none.", "broker", "topic"),
+		bytes:         desc("letters_bytes", "Size of the messages in the store.", "broker", "topic"),
+		newGroups:     desc("letter_groups_new", "Groups of letters that failed alike, which were first seen in the last hour."),
+		jobs:          desc("jobs", "Jobs that send letters back and have not ended.", "state"),
+		pausedFor:     desc("jobs_paused_seconds", "How long ago the job paused that has been paused for longest; 0 if there is none."),
+		collected:     desc("collected_letters_total", "Letters that came from the broker: new ones, those that the store knew, and those that it refused and that stay there.", "broker", "result"),
+		collectPaused: desc("collect_paused", "1 while no dead letters are collected from the topic, because it is missing, the broker or the store fails, or a limit is reached; otherwise 0.", "broker", "topic"),
+		collectLag:    desc("collect_lag_seconds", "How long before it was collected the latest letter had died.", "broker"),
+		receipts:      desc("receipts_total", "Receipts that were read: believed, forged or stale, and unreadable ones.", "broker", "result"),
+		diskFree:      desc("store_disk_free_bytes", "What the disk of a store in a file has left."),
+		diskSize:      desc("store_disk_bytes", "Size of the disk of a store in a file."),
 	}
 }
 
@@ -53,7 +51,7 @@ func newMetrics(s *Server) *metrics { return &metrics{s, newDescs()} }
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	d := m.descs
 	for _, desc := range []*prometheus.Desc{
-		d.up, d.letters, d.oldest, d.newGroups, d.bytes, d.jobs, d.pausedFor, d.collected, d.collectPaused, d.collectMissing, d.collectLag,
+		d.up, d.letters, d.oldest, d.newGroups, d.bytes, d.jobs, d.pausedFor, d.collected, d.collectPaused, d.collectLag,
 		d.receipts, d.diskFree, d.diskSize,
 	} {
 		out <- desc
@@ -198,12 +196,13 @@ func (m *metrics) collectReading(to sink) {
 		to.counter(m.descs.collected, s.Added, broker, "new")
 		to.counter(m.descs.collected, s.Known, broker, "known")
 		to.counter(m.descs.collected, s.Refused, broker, "refused")
-		paused := 0.0
-		if s.Paused != nil {
-			paused = 1
+		for topic, why := range s.Paused {
+			paused := 0.0
+			if why != nil {
+				paused = 1
+			}
+			to.gauge(m.descs.collectPaused, paused, broker, topic)
 		}
-		to.gauge(m.descs.collectPaused, paused, broker)
-		to.gauge(m.descs.collectMissing, float64(len(slices.Compact(s.Missing))), broker)
 		to.gauge(m.descs.collectLag, s.Lag.Seconds(), broker)
 	}
 	for broker, r := range m.server.receiptCounts() {

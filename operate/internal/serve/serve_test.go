@@ -42,6 +42,7 @@ type world struct {
 	*testing.T
 	server  *serve.Server
 	store   *store.Store
+	file    string // the file of the store
 	brokers map[string]*memory.Broker
 	mu      sync.Mutex
 	down    map[string]error
@@ -56,7 +57,8 @@ func inWorld(t *testing.T, test func(w *world)) {
 		w := &world{T: t, down: map[string]error{}, brokers: map[string]*memory.Broker{"shop": memory.New(memory.Options{}), "events": memory.New(memory.Options{})}}
 		c, err := config.Parse("redrive.yaml", []byte(text))
 		w.must(err)
-		w.store, err = store.Open(t.Context(), filepath.Join(t.TempDir(), "letters.db"))
+		w.file = filepath.Join(t.TempDir(), "letters.db")
+		w.store, err = store.Open(t.Context(), w.file)
 		w.must(err)
 		w.server = &serve.Server{
 			Config: c, Store: w.store, Owner: "serve@host", Logger: slog.New(slog.DiscardHandler),
@@ -156,9 +158,9 @@ func TestOthersGoOn(t *testing.T) {
 		if n := w.letters("orders"); n != 3 {
 			w.Errorf("%d letters of orders, want 3", n)
 		}
-		w.wants(`redrive_collect_paused{broker="shop"}`, "0")
-		w.wants(`redrive_collect_missing_topics{broker="shop"}`, "1")
-		w.wants(`redrive_collect_paused{broker="events"}`, "1")
+		w.wants(`redrive_collect_paused{broker="shop",topic="orders-dead"}`, "0")
+		w.wants(`redrive_collect_paused{broker="shop",topic="refunds-dead"}`, "1")
+		w.wants(`redrive_collect_paused{broker="events",topic="payments-dead"}`, "1")
 		w.publish("shop", "refunds-dead", 2)
 		w.publish("events", "payments-dead", 1)
 		w.mu.Lock()
@@ -168,8 +170,8 @@ func TestOthersGoOn(t *testing.T) {
 		if n, m := w.letters("refunds"), w.letters("payments"); n != 2 || m != 1 {
 			w.Errorf("%d letters of refunds and %d of payments, want 2 and 1", n, m)
 		}
-		w.wants(`redrive_collect_missing_topics{broker="shop"}`, "0")
-		w.wants(`redrive_collect_paused{broker="events"}`, "0")
+		w.wants(`redrive_collect_paused{broker="shop",topic="refunds-dead"}`, "0")
+		w.wants(`redrive_collect_paused{broker="events",topic="payments-dead"}`, "0")
 		w.wants(`redrive_collected_letters_total{broker="shop",result="new"}`, "5")
 		if lag := w.metric(`redrive_collect_lag_seconds{broker="events"}`); !strings.HasPrefix(lag, "36") { // an hour and some seconds
 			w.Errorf("the lag is %s", lag)

@@ -3,11 +3,13 @@ package serve
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/operate/collect"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/job"
 	"github.com/redrive-go/redrive/operate/store"
@@ -18,38 +20,31 @@ import (
 func (s *Server) Follow(ctx context.Context, dead, receipts []config.Topic) {
 	var running sync.WaitGroup
 	for broker, topics := range byBroker(dead, deadOf) {
-		w := s.watch(broker)
-		k := &keeper{server: s, broker: broker, topics: topics, what: "collecting dead letters", tell: w.tell}
-		k.work = func(ctx context.Context, source brokers.Source) error {
-			return s.collectFrom(ctx, broker, source, w, true)
-		}
-		running.Go(func() { k.run(ctx) })
+		running.Go(func() { _ = s.collector(broker, topics, true).run(ctx, topics) }) // the keeper has logged its errors
 	}
 	for broker, topics := range byBroker(receipts, receiptsOf) {
-		r := s.read(broker)
-		k := &keeper{server: s, broker: broker, topics: topics, what: "reading receipts"}
-		k.work = func(ctx context.Context, source brokers.Source) error {
-			receipts := &job.Receipts{Store: s.Store, Source: source, Logger: s.log()}
-			r.set(receipts)
-			err := receipts.Run(ctx)
-			_ = closeSource(ctx, source)
-			return err
+		r := s.reader(broker)
+		k := &keeper{server: s, broker: broker, what: "reading receipts", lasts: true}
+		k.work = func(ctx context.Context, source brokers.Source, topics []string) error {
+			return r.read(ctx, &job.Receipts{Store: s.Store, Source: source, Logger: s.log().With("broker", broker, "topics", topics)})
 		}
-		running.Go(func() { k.run(ctx) })
+		running.Go(func() { _ = k.run(ctx, topics) })
 	}
 	running.Wait()
 }
 
-func (w *watched) tell(err error, missing []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.missing = missing; missing == nil {
-		w.trouble = err
+// Reads returns the subscriptions that collect dead letters and read receipts
+// of a broker: one for each topic.
+func Reads(c *config.Config, broker string) (subs []brokers.Subscription) {
+	dead, receipts := byBroker(Collected(c), deadOf), byBroker(c.Topics, receiptsOf)
+	for _, topic := range slices.Concat(dead[broker], receipts[broker]) {
+		subs = append(subs, collect.Subscription(Group(c.Brokers[broker]), topic))
 	}
+	return subs
 }
 
-// read returns what is seen of the receipts of a broker.
-func (s *Server) read(broker string) *reader {
+// reader returns the reader of the receipts of a broker.
+func (s *Server) reader(broker string) *reader {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.readers == nil {

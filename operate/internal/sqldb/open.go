@@ -18,6 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite" // the driver
+
+	"github.com/redrive-go/redrive/operate/internal/pgaddress"
 )
 
 const (
@@ -104,7 +106,7 @@ func privateFile(path string) error {
 func (s *DB) openPostgres(ctx context.Context, source string) error {
 	config, err := pgx.ParseConfig(source)
 	if err != nil {
-		return fmt.Errorf("store: %w", err) // pgx leaves the password out
+		return fmt.Errorf("store: the address %w", pgaddress.Failure(err))
 	}
 	s.name, s.dialect = fmt.Sprintf("%s@%s/%s", config.User, config.Host, config.Database), postgresDialect(s.options)
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // most statements are written anew

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+
+	"github.com/redrive-go/redrive/operate/internal/pgaddress"
 )
 
 // Options say what the tables are.
@@ -50,7 +52,7 @@ type DB struct {
 //
 //	letters.db, sqlite:letters.db   a file, created with the mode 0600
 //	postgres://user@host/database   tables in the schema of the options, or the
-//	                                first one of the parameter search_path
+//	host=… user=… dbname=…          first one of the parameter search_path
 //
 // What is wrong with the place is one of [ErrNewer], [ErrDamaged],
 // [ErrReadOnly], [ErrLocked] and [ErrFull], or says why it cannot be reached.
@@ -58,7 +60,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	s := &DB{options: o, writing: make(chan struct{}, 1)}
 	var err error
 	switch scheme, _, found := strings.Cut(url, "://"); {
-	case scheme == "postgres" || scheme == "postgresql":
+	case pgaddress.Is(url):
 		err = s.openPostgres(ctx, url)
 	case found && scheme != "sqlite":
 		err = fmt.Errorf("store: %q is no store: use the name of a file, or postgres://", scheme+"://")

@@ -28,6 +28,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redrive-go/redrive/internal/redisguard"
 	"github.com/redrive-go/redrive/operate/service"
 )
 
@@ -58,6 +59,10 @@ var _ service.Schedule = (*Schedule)(nil)
 // timeouts and retries let them, whatever their context says. Prefix begins the names
 // of the keys, which are those of one store: two services with one Redis need two.
 // It must not have braces; "" means "redrive:retry".
+//
+// New adds a hook to the client. On connections that the client opens later, a
+// malformed answer, or one that announces more than 512 MiB, becomes an error.
+// A panic of the client becomes an error, too.
 func New(client redis.UniversalClient, prefix string) (*Schedule, error) {
 	switch {
 	case client == nil:
@@ -67,6 +72,7 @@ func New(client redis.UniversalClient, prefix string) (*Schedule, error) {
 	case prefix == "":
 		prefix = defaultPrefix
 	}
+	redisguard.Protect(client)
 	return &Schedule{client: client, prefix: prefix}, nil
 }
 

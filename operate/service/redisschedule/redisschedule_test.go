@@ -11,13 +11,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redrive-go/redrive/integration/livetest"
 	"github.com/redrive-go/redrive/integration/redistest"
 	"github.com/redrive-go/redrive/operate/service"
 	"github.com/redrive-go/redrive/operate/service/scheduletest"
 )
 
-// serverURL names a real server to test on. Without it, each test starts one of its
-// own, or is skipped where there is none.
+// serverURL is the variable with the URL of a real server for the tests.
+// Without it, each test starts its own Redis, or is skipped if there is no such
+// program.
 const serverURL = "REDRIVE_REDIS_URL"
 
 // quiet drops what go-redis logs of servers that are down.
@@ -50,23 +52,25 @@ func newSchedule(t testing.TB, connect func() redis.UniversalClient) *Schedule {
 	return s
 }
 
-func onRedis(t testing.TB) func() redis.UniversalClient {
+// onRedis runs a test on each kind of server that speaks the protocol of Redis.
+func onRedis(t *testing.T, test func(t *testing.T, connect func() redis.UniversalClient)) {
 	t.Helper()
-	options := &redis.Options{}
-	if url := os.Getenv(serverURL); url != "" {
-		var err error
-		if options, err = redis.ParseURL(url); err != nil {
+	if os.Getenv(serverURL) == "" {
+		t.Setenv(serverURL, "redis://"+redistest.New(t).Addr)
+	}
+	livetest.Redis(t, func(t *testing.T, target livetest.Target) {
+		options, err := redis.ParseURL(target.URL)
+		if err != nil {
 			t.Fatal(err)
 		}
-	} else {
-		options.Addr = redistest.New(t).Addr
-	}
-	return func() redis.UniversalClient { return redis.NewClient(options) }
+		test(t, func() redis.UniversalClient { return redis.NewClient(options) })
+	})
 }
 
 func TestContract(t *testing.T) {
-	connect := onRedis(t)
-	scheduletest.Run(t, func(t *testing.T) service.Schedule { return unclosed{newSchedule(t, connect)} })
+	onRedis(t, func(t *testing.T, connect func() redis.UniversalClient) {
+		scheduletest.Run(t, func(t *testing.T) service.Schedule { return unclosed{newSchedule(t, connect)} })
+	})
 }
 
 // unclosed is left open for the end of the test, which removes its keys.
@@ -85,8 +89,9 @@ func TestContractOnCluster(t *testing.T) {
 
 // TestTwoProcesses has two clients share a schedule: what one adds the other takes,
 // while it takes itself.
-func TestTwoProcesses(t *testing.T) {
-	connect := onRedis(t)
+func TestTwoProcesses(t *testing.T) { onRedis(t, testTwoProcesses) }
+
+func testTwoProcesses(t *testing.T, connect func() redis.UniversalClient) {
 	a := newSchedule(t, connect)
 	b, err := New(connect(), a.prefix)
 	if err != nil {
@@ -171,8 +176,10 @@ func TestRedisIsLost(t *testing.T) {
 
 // TestHalfAnAdd has a process die between the tasks and the index: the next Add of
 // the same, by the sweeper, mends it.
-func TestHalfAnAdd(t *testing.T) {
-	s := newSchedule(t, onRedis(t))
+func TestHalfAnAdd(t *testing.T) { onRedis(t, testHalfAnAdd) }
+
+func testHalfAnAdd(t *testing.T, connect func() redis.UniversalClient) {
+	s := newSchedule(t, connect)
 	now := time.Now()
 	if err := s.client.ZAdd(t.Context(), s.tasks("a"), redis.Z{Score: float64(now.UnixMilli()), Member: 1}).Err(); err != nil {
 		t.Fatal(err)
@@ -188,8 +195,10 @@ func TestHalfAnAdd(t *testing.T) {
 	}
 }
 
-func TestKeyOfAnother(t *testing.T) {
-	s := newSchedule(t, onRedis(t))
+func TestKeyOfAnother(t *testing.T) { onRedis(t, testKeyOfAnother) }
+
+func testKeyOfAnother(t *testing.T, connect func() redis.UniversalClient) {
+	s := newSchedule(t, connect)
 	now := time.Now()
 	if err := s.Add(t.Context(), service.Due{Row: 1, Tenant: "a", At: now}); err != nil {
 		t.Fatal(err)

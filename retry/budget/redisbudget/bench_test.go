@@ -48,9 +48,9 @@ func BenchmarkDeposit(b *testing.B) {
 
 // BenchmarkCall is the server's work and the round trip of one call.
 func BenchmarkCall(b *testing.B) {
-	url := os.Getenv(serverURL)
+	url := os.Getenv("REDRIVE_REDIS_URL")
 	if url == "" {
-		b.Skipf("%s is not set", serverURL)
+		b.Skip("REDRIVE_REDIS_URL is not set")
 	}
 	options, err := redis.ParseURL(url)
 	if err != nil {

@@ -204,7 +204,11 @@ func (b *Budget) resize(now time.Time) {
 func (b *Budget) run(c *call) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	a, policy, err := b.tryExchange(ctx, c)
+	policy := ""
+	a, err := b.exchange(ctx, c.request)
+	if err == nil && c.inspect {
+		policy = b.evicting(ctx)
+	}
 	took := time.Since(c.started)
 	b.mu.Lock()
 	reports := b.finish(c, a, err, took, policy)
@@ -216,21 +220,6 @@ func (b *Budget) run(c *call) {
 			b.onError(fmt.Errorf("redisbudget %s: %w", b.key, report))
 		}
 	}
-}
-
-// tryExchange makes the exchange of a call, and looks at the server's policy if that has
-// to be done. The client panics on lengths that no memory has room for, so an
-// answer of a few bytes could end the process.
-func (b *Budget) tryExchange(ctx context.Context, c *call) (a answer, policy string, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			a, policy, err = answer{}, "", fmt.Errorf("the client of Redis panicked on the server's answer: %v", v)
-		}
-	}()
-	if a, err = b.exchange(ctx, c.request); err == nil && c.inspect {
-		policy = b.evicting(ctx)
-	}
-	return a, policy, err
 }
 
 // finish takes in what came of a call, and returns what is to be reported.

@@ -18,10 +18,6 @@ import (
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
-// serverURL names a real server to test on, such as
-// redis://127.0.0.1:6379/0. Keys of the tests are left to expire there.
-const serverURL = "REDRIVE_REDIS_URL"
-
 // idle waits until no call is under way, and every report is made.
 func (b *Budget) idle() { b.running.Wait() }
 
@@ -155,7 +151,7 @@ func (l *live) check() {
 // all processors.
 func TestLive(t *testing.T) {
 	t.Run("fleet while Redis is killed", testFleetWhileRedisIsKilled)
-	t.Run("fleet on Redis", testFleetOnRedis)
+	livetest.Redis(t, testFleetOnRedis)
 	t.Run("fleet on a cluster", testFleetOnCluster)
 	t.Run("faults", testRealFaults)
 }
@@ -185,10 +181,11 @@ func testFleetWhileRedisIsKilled(t *testing.T) {
 	l.check()
 }
 
-// testFleetOnRedis is the fleet on the server of the environment.
-func testFleetOnRedis(t *testing.T) {
+// testFleetOnRedis runs the fleet on a server that the environment names. It
+// leaves its keys there to expire.
+func testFleetOnRedis(t *testing.T, target livetest.Target) {
 	t.Parallel()
-	options, err := redis.ParseURL(livetest.Address(t, serverURL))
+	options, err := redis.ParseURL(target.URL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redrive-go/redrive/internal/redisguard"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -38,6 +39,10 @@ type Budget struct {
 // New returns a Budget, and makes no call. The client stays the caller's to
 // close, after the last use of the Budget. The error names every fault of c at
 // once.
+//
+// New adds a hook to the client. On connections that the client opens later, a
+// malformed answer, or one that announces more than 512 MiB, becomes an error.
+// A panic of the client becomes an error, too.
 func New(client redis.UniversalClient, c Config) (*Budget, error) {
 	err := c.faults()
 	if client == nil {
@@ -61,6 +66,7 @@ func New(client redis.UniversalClient, c Config) (*Budget, error) {
 		onError: c.OnError,
 		own:     own,
 	}
+	redisguard.Protect(client)
 	b.seat = rand.Int64N(b.seats)
 	b.patience, b.batch, b.err = usualPatience, 1, errNoContact
 	return b, nil

@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redrive-go/redrive/integration/redistest"
+	"github.com/redrive-go/redrive/internal/redisguard"
 )
 
 // stub is a server that answers INFO and CONFIG GET, and says no to all else.
@@ -159,4 +162,20 @@ func TestInspectWithoutAnswer(t *testing.T) {
 		}
 		client.Close()
 	}
+}
+
+// TestAttackAbsurdAnswers inspects a broken or hostile server.
+func TestAttackAbsurdAnswers(t *testing.T) {
+	good := map[string]string{"info": "$13\r\nrole:master\r\n\r\n", "config": "*2\r\n$4\r\nsave\r\n$0\r\n\r\n"}
+	redistest.Hostile(t, good, func(t *testing.T, client redis.UniversalClient) func() error {
+		alone, ok := client.(*redis.Client)
+		if !ok {
+			t.Skip("the command connects to one server")
+		}
+		redisguard.Protect(alone)
+		return func() error {
+			_, err := Inspect(t.Context(), alone)
+			return err
+		}
+	})
 }

@@ -10,14 +10,20 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
+	"io"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/redisguard"
 	"github.com/redrive-go/redrive/operate/config"
 )
 
@@ -254,4 +260,41 @@ func certificate(t *testing.T) (cert, key string) {
 		t.Fatal(err)
 	}
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
+}
+
+// TestAttackAbsurdAnswers connects to what is named as the Redis of a budget and of a
+// schedule. It announces more than the memory has, on which the runtime would end the
+// process.
+func TestAttackAbsurdAnswers(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "*9000000000000\r\n")
+			defer c.Close()
+		}
+	}()
+	text := fmt.Sprintf("brokers: {b: {kind: memory}}\nstore: {url: letters.db}\nbudgets: {shared: {redis: %q}}\nservice: {schedule: {redis: %[1]q}}\n", l.Addr())
+	c, err := config.Parse("redrive.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	budget, e1 := Budget(c, "shared")
+	schedule, e2 := Schedule(c)
+	if err := errors.Join(e1, e2); err != nil {
+		t.Fatal(err)
+	}
+	for _, client := range []*redis.Client{budget, schedule} {
+		defer client.Close()
+		if err := client.Ping(t.Context()).Err(); !errors.Is(err, redisguard.ErrMalformed) {
+			t.Errorf("error %v, want ErrMalformed", err)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/web"
 	"github.com/redrive-go/redrive/operate/service"
 	"github.com/redrive-go/redrive/operate/service/bodies"
 	"github.com/redrive-go/redrive/operate/service/bodies/s3bodies"
@@ -68,6 +70,18 @@ func Tokens(c *config.Config) (list []service.Token, metrics string, err error) 
 	return list, metrics, err
 }
 
+// Quotas returns the quotas of the tenants of the retry service.
+func Quotas(c *config.Config) service.Quotas {
+	of := func(q config.Quota) service.Quota {
+		return service.Quota{Tasks: int64(q.Tasks), Bytes: int64(q.Bytes), Policies: int64(q.Policies)}
+	}
+	all := service.Quotas{All: of(c.Service.Quota), Of: map[string]service.Quota{}}
+	for tenant, q := range c.Service.Quotas {
+		all.Of[tenant] = of(*q)
+	}
+	return all
+}
+
 // Guard is what the retry service may call. The error is a *config.Fault.
 func Guard(c *config.Config) (*service.Guard, error) {
 	var t service.Targets
@@ -85,6 +99,34 @@ func Guard(c *config.Config) (*service.Guard, error) {
 	return g, nil
 }
 
+// Web returns the options for the connections of a server, from the
+// configuration at a key such as "serve". The error is a *config.Fault.
+func Web(c *config.Config, key string, w *config.Web, log *slog.Logger) (o web.Options, err error) {
+	o.Most, o.BehindProxy = w.Connections, w.BehindProxy
+	if err := o.Check(); err != nil {
+		return o, c.Fault(key+".connections", err)
+	}
+	if w.TLS == nil {
+		return o, nil
+	}
+	o.Certificate, err = web.LoadCertificate(func() (cert, private []byte, err error) {
+		if cert, err = w.TLS.Cert.Read(); err == nil {
+			private, err = w.TLS.Key.Read()
+		}
+		return cert, private, err
+	}, log)
+	if _, ok := errors.AsType[*config.Fault](err); err != nil && !ok {
+		err = c.Fault(key+".tls", err)
+	}
+	return o, err
+}
+
+// CheckServe does the part of [Check] for redrive serve.
+func CheckServe(c *config.Config) error {
+	_, err := Web(c, "serve", &c.Serve.Web, slog.New(slog.DiscardHandler))
+	return err
+}
+
 // CheckService is [Check] for the retry service.
 func CheckService(ctx context.Context, c *config.Config) error {
 	_, _, noTokens := Tokens(c)
@@ -94,5 +136,6 @@ func CheckService(ctx context.Context, c *config.Config) error {
 	if client != nil {
 		noSchedule = client.Close()
 	}
-	return errors.Join(noTokens, noGuard, noBodies, noSchedule)
+	_, noWeb := Web(c, "service", &c.Service.Web, slog.New(slog.DiscardHandler))
+	return errors.Join(noTokens, noGuard, noBodies, noSchedule, noWeb)
 }
