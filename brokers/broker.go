@@ -188,6 +188,11 @@ type Capabilities struct {
 	// before its due time, may be held for longer. (RabbitMQ: 20 ms.)
 	MaxHold time.Duration
 
+	// Retention is how long the broker keeps a message from its publication on,
+	// however often that is retried: the shortest of the topics. 0 means for as
+	// long as that takes. (SQS: 4 days, unless the queue says otherwise.)
+	Retention time.Duration
+
 	// Granularity is the step to which delays are rounded up; 0 means exact.
 	Granularity time.Duration
 
