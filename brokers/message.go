@@ -104,9 +104,9 @@ type Meta struct {
 	// the default MaxAge: the dependency was overloaded or down.
 	Excused time.Duration
 
-	// Crashes is Delivery.Abandoned when the worker last put the message aside
-	// because of it: from then on each lost delivery had begun to run. 0 means that
-	// this was not necessary.
+	// Crashes is Delivery.Abandoned when a worker sent the message back because of
+	// it: each delivery that is lost from then on had begun to run. 0 means that it
+	// was never necessary, or that a run has ended since.
 	Crashes int
 
 	// DueAt is the time before which the message must not be handled; zero on

@@ -10,10 +10,10 @@ import (
 )
 
 // A broker counts every delivery that ended without a settlement, and cannot say
-// whether a handler had begun. So a message whose count is one below CrashLimit is
-// put aside: it goes back to its queue with the count in its Meta, and when it
-// comes again it runs at once or goes back. If one more delivery is lost then, it
-// had begun to run, and the message is dead.
+// whether a handler had begun. So a message whose count is one below CrashLimit
+// goes on trial: it goes back to its queue, with a mark, and when it comes again it
+// runs at once or goes back. Deliveries that are lost from then on had begun to
+// run.
 var onSuspicion = deferral{reasonCrashLoop, errors.New("several deliveries ended without a settlement: the message goes back to its queue, to run at once when it comes again")}
 
 // suspicion is what the lost deliveries of a message say about it.
@@ -27,19 +27,14 @@ const (
 
 // suspicion weighs the lost deliveries of d.
 func (p *pipeline) suspicion(d *delivery, now time.Time) suspicion {
-	limit, lost, before := p.cfg.CrashLimit, d.Abandoned, d.Meta.Crashes
+	limit := p.cfg.CrashLimit
 	switch {
-	case limit <= 0, lost == 0, p.leases.inTrouble(now):
-	case p.caps.Ordered: // it stores no Meta
-		if lost >= limit {
-			return guilty
-		}
-	case before == 0:
-		if lost >= max(1, limit-1) {
-			return suspect
-		}
-	case lost != before: // where a copy starts anew, or one was lost since
+	case limit <= 0, d.Abandoned == 0, p.leases.inTrouble(now):
+		return innocent
+	case d.Abandoned >= limit && (d.onTrial() || p.caps.Ordered): // such a broker stores no mark
 		return guilty
+	case d.Abandoned >= limit-1 && !d.onTrial() && !p.caps.Ordered:
+		return suspect
 	}
 	return innocent
 }
