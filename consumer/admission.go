@@ -262,6 +262,9 @@ func (p *pipeline) releaseAll(job []*delivery) {
 // mu is held.
 func (p *pipeline) backUntil(job []*delivery, next, now time.Time) {
 	wait := max(next.Sub(now), recheck)
+	if len(job) > 0 && job[0].returned() {
+		wait = max(wait, sentBackWait)
+	}
 	for _, d := range job {
 		d.refund(now)
 		p.deferLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), noRoom)

@@ -81,6 +81,13 @@ func (d *dependency) done() int {
 	return len(d.served)
 }
 
+// guarded is quiet with the default Guard.
+func guarded() consumer.Config {
+	cfg := quiet()
+	cfg.Guard = consumer.Guard{}
+	return cfg
+}
+
 func (d *dependency) register(topic string, settings ...consumer.Topic) func(*consumer.Consumer) {
 	return func(c *consumer.Consumer) { c.Handle(topic, d.handle, settings...) }
 }
