@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 )
@@ -47,15 +48,17 @@ func (d *dependency) handle(_ context.Context, m *brokers.Message) error {
 		time.Sleep(d.takes)
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.under--
+	if down == nil {
+		if d.served == nil {
+			d.served = map[string]time.Time{}
+		}
+		d.served[string(m.Body)] = time.Now()
+	}
+	d.mu.Unlock()
 	if down != nil {
 		return down()
 	}
-	if d.served == nil {
-		d.served = map[string]time.Time{}
-	}
-	d.served[string(m.Body)] = time.Now()
 	return nil
 }
 
@@ -123,5 +126,116 @@ type only struct {
 func (o only) Observe(ctx context.Context, e consumer.Event) {
 	if e.Kind == o.kind {
 		o.to.Observe(ctx, e)
+	}
+}
+
+// Which failures of the message "bad" count, once a minute, beside successes at
+// certain times.
+func TestFailuresThatCount(t *testing.T) {
+	named := consumer.Topic{DependencyOf: func(m *brokers.Message) string { return m.Key }}
+	for _, tt := range []struct {
+		name  string
+		first time.Duration // when bad comes
+		good  []time.Duration
+		key   string // of the good messages; bad has "a"
+		topic consumer.Topic
+		want  string
+	}{
+		{"alone", 0, nil, "", consumer.Topic{}, "nnnn"},
+		{"before the first failure", time.Minute, []time.Duration{0}, "", consumer.Topic{}, "ynnn"},
+		{"long before the first failure", 121 * time.Second, []time.Duration{0}, "", consumer.Topic{}, "nnnn"},
+		{"after the first failure", 0, []time.Duration{10 * time.Second}, "", consumer.Topic{}, "nynn"},
+		{"before each failure", time.Second, []time.Duration{0, 50 * time.Second, 110 * time.Second, 170 * time.Second}, "", consumer.Topic{}, "yyyy"},
+		{"of the same name", time.Second, []time.Duration{0}, "a", named, "ynnn"},
+		{"of another name", time.Second, []time.Duration{0}, "b", named, "nnnn"},
+		{"of no name", time.Second, []time.Duration{0}, "", named, "nnnn"},
+	} {
+		bubble(t, tt.name, func(t *testing.T) {
+			broker, began := memory.New(memory.Options{}), time.Now()
+			var seen recorder
+			cfg := guarded()
+			cfg.Retry, cfg.Observers = every(time.Minute, 9), []consumer.Observer{only{consumer.EventFailed, &seen}}
+			w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+				if string(m.Body) == "bad" {
+					return errBusy
+				}
+				return nil
+			}, tt.topic))
+			send := func(at time.Duration, m brokers.Message) {
+				time.Sleep(time.Until(began.Add(at)))
+				if err := broker.Publish(t.Context(), "orders", m); err != nil {
+					t.Error(err)
+				}
+			}
+			go send(tt.first, brokers.Message{Key: "a", Body: []byte("bad")})
+			for _, at := range tt.good {
+				send(at, brokers.Message{Key: tt.key})
+			}
+			time.Sleep(time.Until(began.Add(tt.first + 190*time.Second)))
+			w.mustShutdown()
+			got := ""
+			for _, e := range seen.events {
+				got += map[bool]string{true: "y", false: "n"}[e.Decision.Counted]
+			}
+			if got != tt.want {
+				t.Errorf("counted: %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// An outage of an hour costs no attempt and next to no calls, whatever the
+// handler's error; the worker is deployed anew in it.
+func TestOutage(t *testing.T) {
+	hang := func() error { time.Sleep(31 * time.Second); return classify.Transient(errBusy) }
+	for name, fail := range map[string]func() error{
+		"refused":     unavailable,
+		"environment": func() error { return errDisk },
+		"hangs":       hang,
+		"throttled":   func() error { return classify.Throttled(errBusy, 10*time.Second) },
+		"unknown":     func() error { return errBusy },
+		"panic":       func() error { panic("no connection") },
+	} {
+		bubble(t, name, func(t *testing.T) {
+			broker := newTap(memory.Options{})
+			d := &dependency{takes: 10 * time.Millisecond}
+			var seen recorder
+			cfg := guarded()
+			cfg.Rules, cfg.HandlerTimeout, cfg.DrainTimeout = []classify.Rule{verdicts}, 30*time.Second, 2*time.Minute
+			cfg.Observers = []consumer.Observer{&seen}
+			begin := func() *worker { return start(t, broker, cfg, d.register("orders")) }
+			send := func(from, minutes int) { // one a second
+				for i := range 60 * minutes {
+					publish(t, broker.Broker, "orders", fmt.Sprint(60*from+i))
+					time.Sleep(time.Second)
+				}
+			}
+			w := begin()
+			send(0, 10)
+			d.set(fail)
+			down := time.Now()
+			send(10, 30)
+			w.mustShutdown()
+			w = begin()
+			send(40, 30)
+			unknown := name == "unknown" || name == "panic" // one run always goes on
+			if n := len(d.since(down)); n > 2100 && !unknown {
+				t.Errorf("%d calls in an hour of outage, want one a second at first and fewer later", n)
+			}
+			if n := len(seen.of(consumer.EventPaused)); n != 2 && !unknown {
+				t.Errorf("paused %d times, want once for each worker", n)
+			}
+			uncounted(t, &seen, 2) // the first failures came beside successes
+			d.set(nil)
+			time.Sleep(20 * time.Minute) // the longest delay of a failure that does not count is 9 minutes
+			w.mustShutdown()
+			if d.done() != 70*60 {
+				t.Errorf("%d of 4,200 served 20 minutes after the outage", d.done())
+			}
+			if p, r := len(seen.of(consumer.EventPaused)), len(seen.of(consumer.EventResumed)); r > p || p > r+1 {
+				t.Errorf("paused %d times and resumed %d times", p, r) // the first worker stopped in its pause
+			}
+			empty(t, broker.Broker, "orders", "orders.dead")
+		})
 	}
 }
