@@ -81,12 +81,32 @@ func (g *dependency) start(now time.Time) bool {
 
 // returnPass gives back what a job held that does not run.
 func (p *pipeline) returnPass(s *subscription, held pass, now time.Time) {
-	if held.place && s.dependency.limiter.Done(now, now, 0, flow.Neutral) {
-		p.follow(s.dependency, now)
+	if held.place {
+		p.ended(s.dependency, now, s.dependency.limiter.Done(now, now, 0, flow.Neutral))
 	}
 	if held.slot {
 		p.slotFree(s.returned)
 	}
+}
+
+// freePlace gives back the place of a job that goes on without one, or not at all.
+// Changed reports whether another may start now.
+func freePlace(job []*delivery, began, now time.Time, o flow.Outcome) (changed bool) {
+	for _, d := range job {
+		if d.pass.place {
+			d.pass.place = false
+			return d.sub.dependency.limiter.Done(now, began, d.who(), o)
+		}
+	}
+	return false
+}
+
+// who tells messages, or the names that they depend on, apart.
+func (d *delivery) who() uint64 {
+	if d.name != 0 {
+		return d.name
+	}
+	return identity(keyOf(&d.Message))
 }
 
 // deferral is why a run is put off: in one word, and in a sentence.
@@ -170,17 +190,19 @@ func (p *pipeline) tell(d *delivery, began, now time.Time, o flow.Outcome) {
 		d.refund(now)
 	}
 	d.token = false
-	g, who := d.sub.dependency, identity(keyOf(&d.Message))
+	g, who := d.sub.dependency, d.who()
 	if d.name != 0 {
-		who = d.name
 		d.sub.names.done(now, began, d.name, o)
 	}
 	if d.returned() && o != flow.Success { // a dead letter failed before, for reasons that may be its own
 		o = flow.Neutral
 	}
 	held := takePass(d.self[:])
-	if held.place && g.limiter.Done(now, began, who, o) || !held.place && g.limiter != nil && g.limiter.Note(now, began, who, o) {
-		p.follow(g, now)
+	switch {
+	case held.place:
+		p.ended(g, now, g.limiter.Done(now, began, who, o))
+	case g.limiter != nil:
+		p.ended(g, now, g.limiter.Note(now, began, who, o))
 	}
 	if held.slot {
 		p.slotFree(d.sub.returned)
@@ -235,12 +257,15 @@ func (p *pipeline) await(job []*delivery, now time.Time) {
 	default:
 		p.wait(job)
 		g.line.add(job)
+		g.crowd.Store(int32(g.line.len())) // before the look: a run that ends from now on dispatches
 	}
 	p.dispatch(g, now)
 }
 
 // far reports whether the next start is not near.
-func far(v flow.View, now time.Time) bool { return !v.Allowed && v.Next.Sub(now) > near }
+func far(v flow.View, now time.Time) bool {
+	return !v.Allowed && (v.Limit == 0 || v.Next.Sub(now) > near)
+}
 
 // wait moves the members of job to waiting. mu is held.
 func (p *pipeline) wait(job []*delivery) {
@@ -335,7 +360,11 @@ func (p *pipeline) dispatch(g *dependency, now time.Time) {
 // shorten sends jobs in line back to the broker that cannot wait for the next
 // start, or are too many if that is not near. mu is held.
 func (p *pipeline) shorten(g *dependency, v flow.View, now time.Time) {
-	lasts := func(d *delivery) bool { return p.lasts(d, v.Next) }
+	start := v.Next
+	if start.IsZero() {
+		start = now.Add(recheck)
+	}
+	lasts := func(d *delivery) bool { return p.lasts(d, start) }
 	for rank, jobs := range g.line {
 		g.line[rank] = slices.DeleteFunc(jobs, func(job []*delivery) bool {
 			job = those(job, func(d *delivery) bool { return !d.isNotWaiting() })
@@ -396,6 +425,13 @@ func (p *pipeline) follow(g *dependency, now time.Time) {
 		p.lookAgain()
 	}
 	p.wake(g, now, v.Next)
+}
+
+// ended follows the end of a run of g. Changed is what the limiter said of it.
+func (p *pipeline) ended(g *dependency, now time.Time, changed bool) {
+	if changed || g.crowd.Load() > 0 {
+		p.follow(g, now)
+	}
 }
 
 // announce reports that single runs try out a dependency from now on, or that it

@@ -2,15 +2,22 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/retry/budget"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // dependency is what handlers call. It is down from one time to another.
@@ -236,6 +243,185 @@ func TestOutage(t *testing.T) {
 				t.Errorf("paused %d times and resumed %d times", p, r) // the first worker stopped in its pause
 			}
 			empty(t, broker.Broker, "orders", "orders.dead")
+		})
+	}
+}
+
+// A person pauses a dependency, and ends the pause. Nothing is received in it, the
+// broker is not asked, and the load comes back in a ramp.
+func TestPauseByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, d := newTap(memory.Options{}), &dependency{takes: 10 * time.Millisecond}
+		limiter := flow.New(10, rand.Float64)
+		var seen recorder
+		cfg := guarded()
+		cfg.Guard.Limiter, cfg.Observers = limiter, []consumer.Observer{&seen}
+		w := start(t, broker, cfg, d.register("orders"))
+		for i := range 600 {
+			publish(t, broker.Broker, "orders", fmt.Sprint("before-", i))
+			time.Sleep(100 * time.Millisecond)
+		}
+		limiter.Pause("the provider migrates")
+		time.Sleep(time.Second + time.Millisecond)
+		asked := len(broker.askedIn)
+		flood(t, broker.Broker, "orders", 500)
+		time.Sleep(time.Hour)
+		if stats := broker.Stats("orders"); stats != (memory.Stats{Ready: 500}) || broker.paused() != "orders" || len(broker.askedIn) > asked+1 {
+			t.Errorf("topic %+v, paused %q, asked %d times in an hour", stats, broker.paused(), len(broker.askedIn)-asked)
+		}
+		paused := seen.of(consumer.EventPaused)
+		if len(paused) != 1 || paused[0].Dependency != "orders" || !paused[0].Until.IsZero() || !strings.Contains(paused[0].Err.Error(), "the provider migrates") {
+			t.Errorf("paused: %+v, want once, with the reason and no end", paused)
+		}
+		limiter.Resume(time.Now())
+		time.Sleep(3 * time.Second)
+		if n := d.done() - 600; n < 3 || n > 60 {
+			t.Errorf("%d served in the first 3 s, want twice the normal 10 a second at most", n)
+		}
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		if d.done() != 1100 || len(seen.of(consumer.EventResumed)) != 1 {
+			t.Errorf("%d of 1,100 served a minute later, resumed %d times", d.done(), len(seen.of(consumer.EventResumed)))
+		}
+	})
+}
+
+// Two Consumers whose other settings contradict each other share a Limiter and a
+// Budget: an outage that one of them meets paces the other, which finds its end.
+func TestConsumersShareAGuard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, d := memory.New(memory.Options{}), &dependency{takes: 10 * time.Millisecond}
+		limiter := flow.New(10, rand.Float64)
+		a, b := guarded(), guarded()
+		a.Guard = consumer.Guard{Limiter: limiter, Budget: must(budget.New(budget.Queue()))}
+		b.Guard = a.Guard
+		a.Concurrency, a.HandlerTimeout, a.Retry.MaxAttempts = 1, time.Second, 2
+		b.Concurrency, b.HandlerTimeout, b.Prefetch = 100, time.Hour, -1
+		first, second := start(t, broker, a, d.register("orders")), start(t, broker, b, d.register("refunds"))
+		d.set(unavailable)
+		flood(t, broker, "orders", 50)
+		time.Sleep(5 * time.Minute)
+		calls := d.runs()
+		flood(t, broker, "refunds", 500)
+		time.Sleep(5 * time.Minute)
+		if n := d.runs() - calls; n > 310 {
+			t.Errorf("%d calls in five minutes, want one a second for both", n)
+		}
+		if err := first.shutdown(); err != nil { // in the outage
+			t.Error(err)
+		}
+		d.set(nil)
+		time.Sleep(15 * time.Minute)
+		if n := broker.Len("refunds") + broker.Len("refunds.dead"); n != 0 {
+			t.Errorf("%d refunds left 15 minutes after the outage", n)
+		}
+		first = start(t, broker, a, d.register("orders"))
+		time.Sleep(15 * time.Minute)
+		first.mustShutdown()
+		second.mustShutdown()
+		empty(t, broker, "orders", "refunds", "orders.dead", "refunds.dead")
+		if s := limiter.Status(time.Now()); s.Running != 0 {
+			t.Errorf("%d runs are counted after all have ended", s.Running)
+		}
+	})
+}
+
+// Handlers that never return keep their slots, and nothing else: the limit does not
+// wait for them, neither in an outage nor in a Consumer that comes after.
+func TestHandlersThatNeverReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, d := memory.New(memory.Options{}), &dependency{takes: 10 * time.Millisecond}
+		release := make(chan struct{})
+		limiter := flow.New(10, rand.Float64)
+		cfg := guarded()
+		cfg.HandlerTimeout, cfg.Guard.Limiter = time.Minute, limiter
+		begin := func() *worker {
+			return start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+				if strings.HasPrefix(string(m.Body), "stuck") {
+					<-release
+				}
+				return d.handle(ctx, m)
+			}))
+		}
+		w := begin()
+		flood(t, broker, "orders", 1000)
+		publish(t, broker, "orders", numbered("stuck", 5)...)
+		time.Sleep(5 * time.Minute)
+		d.set(func() error { return errBusy }) // the limit falls to one run
+		flood(t, broker, "orders", 100)
+		time.Sleep(10 * time.Minute)
+		if n := d.runs() - 1000; n < 200 {
+			t.Errorf("%d runs in ten minutes of errors beside handlers that never return", n)
+		}
+		d.set(nil)
+		time.Sleep(30 * time.Minute)
+		if n := broker.Stats("orders"); n.Ready+n.Delayed != 0 || n.InFlight != 5 {
+			t.Errorf("%+v left, want the 5 whose handlers never return", n)
+		}
+		if err := w.shutdown(); !errors.Is(err, consumer.ErrUnclean) {
+			t.Errorf("Run = %v", err)
+		}
+		if s := limiter.Status(time.Now()); s.Running != 0 {
+			t.Errorf("%d runs are counted after the Consumer has stopped", s.Running)
+		}
+		close(release)
+		w = begin()
+		time.Sleep(10 * time.Minute)
+		w.mustShutdown()
+		empty(t, broker, "orders", "orders.dead")
+	})
+}
+
+// A topic of batches has an outage as any other: batches probe it, and the load
+// comes back with full ones. A batch may be larger than all slots.
+func TestBatchesInAnOutage(t *testing.T) {
+	for _, tt := range []struct{ size, slots int }{{1, 10}, {100, 10}, {500, 1}} {
+		bubble(t, fmt.Sprintf("%d of %d", tt.size, tt.slots), func(t *testing.T) {
+			broker, d := memory.New(memory.Options{}), &dependency{takes: 50 * time.Millisecond}
+			var mu sync.Mutex
+			var sizes []int
+			var seen recorder
+			cfg := guarded()
+			cfg.Concurrency, cfg.Observers = tt.slots, []consumer.Observer{&seen}
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+					mu.Lock()
+					sizes = append(sizes, len(batch))
+					mu.Unlock()
+					if err := d.handle(ctx, batch[0].Message); err != nil {
+						return slices.Repeat([]error{err}, len(batch))
+					}
+					return nil
+				}, consumer.Topic{BatchSize: tt.size})
+			})
+			calls := func(play func()) (int, int) {
+				mu.Lock()
+				sizes = nil
+				mu.Unlock()
+				play()
+				mu.Lock()
+				defer mu.Unlock()
+				return len(sizes), slices.Max(sizes)
+			}
+			load := func(seconds int) { // 50 messages a second
+				for range seconds {
+					flood(t, broker, "orders", 50)
+					time.Sleep(time.Second)
+				}
+			}
+			load(60)
+			d.set(unavailable)
+			if n, _ := calls(func() { load(20 * 60) }); n > 3000 {
+				t.Errorf("%d calls in 20 minutes of outage", n)
+			}
+			uncounted(t, &seen, 2)
+			d.set(nil)
+			if _, largest := calls(func() { load(60) }); largest < min(tt.size, 50) {
+				t.Errorf("batches of %d at most after the outage", largest)
+			}
+			time.Sleep(time.Hour)
+			w.mustShutdown()
+			empty(t, broker, "orders", "orders.dead")
 		})
 	}
 }

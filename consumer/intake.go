@@ -139,9 +139,9 @@ func (p *pipeline) room(s *subscription, now time.Time) int {
 	switch {
 	case v.Full:
 	case v.Limit < 1:
-		return min(1, inLineMost-line.len()-max(0, s.active-v.Running))
+		return min(1, inLineMost-line.len()-max(0, (s.active-s.hung)/size-v.Running))
 	default:
-		window = min(window, 2*size*int(math.Ceil(v.Limit)))
+		window = min(window, 2*size*int(math.Ceil(v.Limit))+s.hung)
 	}
 	inLine := len(line[fresh]) + len(line[retried]) // messages that were sent back let others pass
 	return p.roomForLetters(s, window-size*inLine-s.active, now)

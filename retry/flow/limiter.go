@@ -155,7 +155,7 @@ func (l *Limiter) hold(t float64) { l.held, l.heldAt, l.meter.disturbed = true, 
 
 // View is what a Limiter lets start at one time.
 type View struct {
-	Limit   float64 // how many runs may go at once; below 1 they have pauses
+	Limit   float64 // how many runs may go at once; below 1 they have pauses; 0 in a pause by hand
 	Running int
 	Full    bool      // nothing is held back
 	Allowed bool      // Start would let one more run start
@@ -166,7 +166,10 @@ type View struct {
 func (l *Limiter) Look(now time.Time) View {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v := View{Limit: l.limit, Running: l.running, Full: l.limit >= l.slots && l.paused == ""}
+	v := View{Limit: l.limit, Running: l.running, Full: l.limit >= l.slots}
+	if l.paused != "" {
+		v.Limit, v.Full = 0, false
+	}
 	t := l.seconds(now)
 	at := l.next(t)
 	if v.Allowed = at <= t+exact; !v.Allowed {
@@ -204,7 +207,8 @@ func (l *Limiter) next(t float64) float64 {
 
 // Done takes in how a run ended that began at began. Who tells messages apart, or
 // the names that they depend on: several failures of one count once. Changed
-// reports whether [Limiter.Start] may answer differently now.
+// reports whether [Limiter.Start] may answer differently now, apart from the place
+// that is free again.
 func (l *Limiter) Done(now, began time.Time, who uint64, o Outcome) (changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
