@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/retry/flow"
 )
@@ -421,6 +423,221 @@ func TestBatchesInAnOutage(t *testing.T) {
 			}
 			time.Sleep(time.Hour)
 			w.mustShutdown()
+			empty(t, broker, "orders", "orders.dead")
+		})
+	}
+}
+
+// Messages that wait for their dependency go back to the broker before their lease
+// becomes too short for a run, uncounted, and each runs once.
+func TestLeasesWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := newTap(memory.Options{MaxLease: 2 * time.Minute})
+		limiter, release := flow.New(2, rand.Float64), make(chan struct{})
+		var mu sync.Mutex
+		runs := map[string]int{}
+		var seen recorder
+		cfg := guarded()
+		cfg.Guard.Limiter, cfg.Concurrency, cfg.Prefetch, cfg.HandlerTimeout = limiter, 2, 4, time.Minute
+		cfg.Observers = []consumer.Observer{&seen}
+		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+			mu.Lock()
+			runs[string(m.Body)]++
+			mu.Unlock()
+			<-release
+			return nil
+		}))
+		flood(t, broker.Broker, "orders", 6)
+		time.Sleep(time.Second)
+		limiter.Pause("by hand")
+		close(release)
+		time.Sleep(10 * time.Minute)
+		if n := broker.Stats("orders").InFlight; n != 0 {
+			t.Errorf("%d messages are held longer than their leases", n)
+		}
+		if n := len(seen.of(consumer.EventHeld)); n > 20 {
+			t.Errorf("4 messages were held %d times", n)
+		}
+		limiter.Resume(time.Now())
+		time.Sleep(10 * time.Minute)
+		w.mustShutdown()
+		for body, n := range runs {
+			if n != 1 {
+				t.Errorf("%s ran %d times", body, n)
+			}
+		}
+		if len(runs) != 6 || len(seen.of(consumer.EventLeaseLost)) != 0 {
+			t.Errorf("%d of 6 ran, %d leases lost", len(runs), len(seen.of(consumer.EventLeaseLost)))
+		}
+		uncounted(t, &seen, 0)
+	})
+}
+
+// When the worker stops, all messages that wait go back, uncounted: those that wait
+// for their dependency, a token, their time, their key, a slot, or their batch.
+func TestDrainWithEverythingWaiting(t *testing.T) {
+	for _, byKey := range []bool{false, true} {
+		bubble(t, fmt.Sprint("by key ", byKey), func(t *testing.T) {
+			broker, limiter, release := newTap(memory.Options{}), flow.New(1, rand.Float64), make(chan struct{})
+			noTokens := newLedgered()
+			noTokens.withdraw = func(time.Duration) (time.Duration, bool) { return time.Second, false }
+			cfg := guarded()
+			cfg.Concurrency, cfg.Prefetch, cfg.OrderByKey, cfg.HoldLimit = 1, 9, byKey, time.Hour
+			cfg.Retry = every(time.Second, 9)
+			cfg.Guards = map[string]consumer.Guard{"limit": {Limiter: limiter}, "token": {Budget: noTokens}}
+			block := func(context.Context, *brokers.Message) error { <-release; return nil }
+			fail := func(context.Context, *brokers.Message) error { return errBusy }
+			long := every(time.Hour, 9)
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.Handle("limit", block)
+				c.Handle("token", fail)
+				c.Handle("time", fail, consumer.Topic{Retry: &long})
+				c.Handle("slot", block)
+				c.Handle("doubt", func(context.Context, *brokers.Message) error { return classify.Permanent(errBusy) })
+				c.HandleBatch("batch", func(context.Context, []consumer.Item) []error { return nil }, consumer.Topic{BatchSize: 100, BatchWait: time.Hour})
+			})
+			topics := []string{"limit", "token", "time", "slot", "doubt", "batch"}
+			for _, topic := range topics {
+				for i := range 8 {
+					if err := broker.Broker.Publish(t.Context(), topic, brokers.Message{Key: fmt.Sprint(i % 4), Body: []byte(fmt.Sprint(topic, i))}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			time.Sleep(time.Second)
+			limiter.Pause("by hand")
+			release <- struct{}{} // the one of limit, or of slot
+			time.Sleep(5 * time.Second)
+			w.stop()
+			time.Sleep(time.Second)
+			close(release)
+			if err := <-w.done; err != nil {
+				t.Errorf("Run = %v", err)
+			}
+			left := 0
+			for _, topic := range topics {
+				stats := broker.Stats(topic)
+				left += stats.Ready + stats.Delayed
+				if stats.InFlight != 0 {
+					t.Errorf("%s: %+v, want none in flight", topic, stats)
+				}
+				for _, record := range broker.Records(topic) {
+					if record.Meta.Attempt > 1 || record.Abandoned != 0 {
+						t.Errorf("%s has %d attempts, and was abandoned %d times", record.Message.Body, record.Meta.Attempt, record.Abandoned)
+					}
+				}
+			}
+			if acked := len(broker.of("ack")); acked+left != 48 || limiter.Status(time.Now()).Running != 0 {
+				t.Errorf("%d acked and %d left of 48, %d runs counted", acked, left, limiter.Status(time.Now()).Running)
+			}
+		})
+	}
+}
+
+// A key keeps its order over pauses of its dependency.
+func TestKeysInAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, limiter := memory.New(memory.Options{}), flow.New(10, rand.Float64)
+		cfg := guarded()
+		cfg.OrderByKey, cfg.Guard.Limiter = true, limiter
+		var mu sync.Mutex
+		last, under := map[string]int{}, map[string]int{}
+		enter := func(key string, n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			if n <= last[key] || under[key] > 0 {
+				t.Errorf("key %s: %d ran after or beside %d", key, n, last[key])
+			}
+			last[key] = n
+			under[key]++
+		}
+		handled := 0
+		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+			n, _ := strconv.Atoi(string(m.Body))
+			enter(m.Key, n)
+			time.Sleep(50 * time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			under[m.Key]--
+			handled++
+			return nil
+		}))
+		for i := range 600 {
+			if err := broker.Publish(t.Context(), "orders", brokers.Message{Key: fmt.Sprint("k", i%7), Body: []byte(strconv.Itoa(i + 1))}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+			switch i {
+			case 100, 300:
+				limiter.Pause("by hand")
+			case 200, 400:
+				limiter.Resume(time.Now())
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		w.mustShutdown()
+		if handled != 600 {
+			t.Errorf("%d of 600 handled", handled)
+		}
+	})
+}
+
+// Whatever the settings, and whatever a shared budget answers, an outage loses no
+// message and ends for all of them.
+func TestAbsurdSettings(t *testing.T) {
+	const weeks = 6 * 7 * 24 * time.Hour
+	budgetOf := func(b *ledgered) func(*consumer.Config, *consumer.Topic) {
+		return func(c *consumer.Config, _ *consumer.Topic) { c.Guard.Budget = b }
+	}
+	for name, set := range map[string]func(*consumer.Config, *consumer.Topic){
+		"one slot":                  func(c *consumer.Config, _ *consumer.Topic) { c.Concurrency, c.Prefetch = 1, -1 },
+		"one slot of all topics":    func(c *consumer.Config, _ *consumer.Topic) { c.MaxConcurrency = 1 },
+		"a million slots":           func(c *consumer.Config, _ *consumer.Topic) { c.Concurrency, c.Prefetch = 1<<20, 1<<20 },
+		"a timeout of a nanosecond": func(c *consumer.Config, _ *consumer.Topic) { c.HandlerTimeout = 1 },
+		"a timeout of weeks":        func(c *consumer.Config, _ *consumer.Topic) { c.HandlerTimeout = weeks },
+		"no delays": func(c *consumer.Config, _ *consumer.Topic) {
+			c.Retry = retry.Policy{Backoff: retry.Backoff{Base: 1, Cap: 1}}
+		},
+		"no age":       func(c *consumer.Config, _ *consumer.Topic) { c.Retry.MaxAge = 100 * 365 * 24 * time.Hour },
+		"nothing held": func(c *consumer.Config, _ *consumer.Topic) { c.HoldLimit, c.MaxHeld, c.MaxHeldBytes = -1, 1, 1 },
+		"all held":     func(c *consumer.Config, _ *consumer.Topic) { c.HoldLimit = weeks },
+		"no chance":    func(c *consumer.Config, _ *consumer.Topic) { c.Random = func() float64 { return 0 } },
+		"all chance":   func(c *consumer.Config, _ *consumer.Topic) { c.Random = func() float64 { return 1 - 1e-16 } },
+		"a name for each message": func(_ *consumer.Config, s *consumer.Topic) {
+			s.DependencyOf = func(m *brokers.Message) string { return m.ID }
+		},
+		"one name": func(_ *consumer.Config, s *consumer.Topic) {
+			s.DependencyOf = func(*brokers.Message) string { return "acme" }
+		},
+		"names that panic": func(_ *consumer.Config, s *consumer.Topic) {
+			s.DependencyOf = func(*brokers.Message) string { panic("no name") }
+		},
+		"a budget that fails":   budgetOf(&ledgered{Pacer: must(budget.New(budget.Queue())), panics: true}),
+		"a budget that is slow": budgetOf(&ledgered{Pacer: must(budget.New(budget.Queue())), takes: 100 * time.Millisecond}),
+		"a budget that grants all": budgetOf(&ledgered{Pacer: must(budget.New(budget.Queue())),
+			withdraw: func(time.Duration) (time.Duration, bool) { return weeks, true }}),
+		"a budget without waits": budgetOf(&ledgered{Pacer: must(budget.New(budget.Queue())), withdraw: everyTenth(-weeks)}),
+	} {
+		bubble(t, name, func(t *testing.T) {
+			broker, d := memory.New(memory.Options{}), &dependency{}
+			cfg, topic := guarded(), consumer.Topic{}
+			set(&cfg, &topic)
+			w := start(t, broker, cfg, d.register("orders", topic))
+			for i := range 300 { // one a second
+				switch i {
+				case 60:
+					d.set(unavailable)
+				case 240:
+					d.set(nil)
+				}
+				publish(t, broker, "orders", fmt.Sprint(i))
+				time.Sleep(time.Second)
+			}
+			time.Sleep(2 * time.Hour)
+			w.mustShutdown()
+			if d.done() != 300 || d.runs() > 300+2000 {
+				t.Errorf("%d of 300 served, in %d runs", d.done(), d.runs())
+			}
 			empty(t, broker, "orders", "orders.dead")
 		})
 	}

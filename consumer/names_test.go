@@ -33,6 +33,11 @@ func TestNames(t *testing.T) {
 		{"a run that is out for ten times the usual", 10, time.Second, []string{"0s start a", "10s start a", "10.001s refused a"}},
 		{"a run that is out for twice the longest success", 10, time.Second, []string{
 			"0s start b", "20s success b", "20s start a", "60s start a", "60.001s refused a"}},
+		{"long runs leave a slot to others", 3, 10 * time.Second, []string{
+			"0s start a", "9s success a", "9s start b", "9s start a", "10.001s refused a", "10.001s start c", "10.1s success c", "19s success a", "19s start a"}},
+		{"long runs of the only name have all slots", 3, 10 * time.Second, []string{
+			"0s start a", "9s success a", "61s start a", "61s start a", "61s start a"}},
+		{"a quick name has all slots", 4, 0, []string{"0s start a", "0s start a", "1s start a", "1s start a"}},
 		{"a slow run that succeeds", 10, 0, []string{"0s start a", "2s refused a", "5s success a", "5s start a", "5s start a"}},
 		{"names in trouble share half of the slots", 5, 0, []string{
 			"0s start a", "0s start b", "0s start c", "1s timeout a", "1s timeout b", "1s timeout c",
