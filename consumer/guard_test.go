@@ -642,3 +642,167 @@ func TestAbsurdSettings(t *testing.T) {
 		})
 	}
 }
+
+// Trouble of one message says nothing about the others.
+func TestOneOfManySaysNothing(t *testing.T) {
+	for name, fail := range map[string]error{
+		"throttled":   classify.Throttled(errBusy, 30*time.Second),
+		"retry after": classify.RetryAfter(errBusy, 30*time.Second),
+		"environment": errDisk,
+		"transient":   classify.Transient(errBusy),
+		"deferred":    classify.Defer(errBusy, 30*time.Second),
+	} {
+		bubble(t, name, func(t *testing.T) {
+			broker, d := newTap(memory.Options{}), &dependency{takes: 10 * time.Millisecond}
+			cfg := guarded()
+			cfg.Rules, cfg.Retry.MaxAttempts = []classify.Rule{verdicts}, 50
+			began := time.Now()
+			w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+				if string(m.Body) == "odd" && time.Since(began) < 3*time.Minute {
+					return fail
+				}
+				return d.handle(ctx, m)
+			}))
+			publish(t, broker.Broker, "orders", "odd")
+			for minute := range 20 {
+				publish(t, broker.Broker, "orders", numbered(fmt.Sprint(minute), 100)...)
+				time.Sleep(time.Second)
+				if n := d.runs(); n < 100*(minute+1) {
+					t.Errorf("%d others served within a second, want 100 a minute for %d minutes", n, minute+1)
+				}
+				time.Sleep(59 * time.Second)
+			}
+			w.mustShutdown()
+			if broker.paused() != "" || d.done() != 2001 {
+				t.Errorf("the source was told to pause %q, %d of 2,001 served", broker.paused(), d.done())
+			}
+		})
+	}
+}
+
+// Messages that always fail are dead after their attempts beside good ones, which
+// they do not delay; and where nothing succeeds, they cost little.
+func TestHopelessMessages(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		good        bool // one a minute
+		reason      string
+		least, most int // attempts; 10 for some, because others fail, too
+	}{{"beside good ones", true, "unclassified", 6, 10}, {"alone", false, "expired", 0, 0}} {
+		bubble(t, tt.name, func(t *testing.T) {
+			broker, d, bad := memory.New(memory.Options{}), &dependency{}, &dependency{down: func() error { return errBusy }}
+			w := start(t, broker, guarded(), orders(func(ctx context.Context, m *brokers.Message) error {
+				if strings.HasPrefix(string(m.Body), "bad") {
+					return bad.handle(ctx, m)
+				}
+				return d.handle(ctx, m)
+			}))
+			publish(t, broker, "orders", numbered("bad", 5)...)
+			for i := range 24*60 + 10 {
+				if tt.good {
+					publish(t, broker, "orders", fmt.Sprint(i))
+				}
+				time.Sleep(time.Minute)
+				if tt.good && d.done() != i+1 {
+					t.Errorf("%d of %d good ones served within a minute", d.done(), i+1)
+				}
+			}
+			w.mustShutdown()
+			letters := deadLetters(t, broker, "orders")
+			for _, letter := range letters {
+				if n := letter.Meta.Attempt; n < tt.least || n > tt.most || letter.Reason != tt.reason {
+					t.Errorf("%s is dead by %q after %d attempts, want %s after %d to %d", letter.Message.Body, letter.Reason, n, tt.reason, tt.least, tt.most)
+				}
+			}
+			if n := bad.runs(); len(letters) != 5 || n > 1000 {
+				t.Errorf("%d of 5 dead after a day and %d runs, want all and 1,000 at most", len(letters), n)
+			}
+		})
+	}
+}
+
+// In an outage, fresh messages are tried before those that have failed.
+func TestFreshMessagesProbeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, d := memory.New(memory.Options{}), &dependency{down: unavailable}
+		w := start(t, broker, guarded(), d.register("orders"))
+		publish(t, broker, "orders", numbered("old", 30)...)
+		time.Sleep(10 * time.Minute)
+		fresh := time.Now()
+		publish(t, broker, "orders", numbered("new", 5)...)
+		time.Sleep(2 * time.Minute)
+		probes := slices.Sorted(slices.Values(d.since(fresh)[:5]))
+		if want := numbered("new", 5); !slices.Equal(probes, want) {
+			t.Errorf("the first probes are %v, want %v", probes, want)
+		}
+		d.set(nil)
+		time.Sleep(15 * time.Minute)
+		w.mustShutdown()
+		empty(t, broker, "orders", "orders.dead")
+	})
+}
+
+// A message whose last failure is yet to come, since a clock was set back, is tried
+// as any other, and ends.
+func TestFailureThatIsYetToCome(t *testing.T) {
+	whereHeld(t, func(t *testing.T, hold time.Duration) {
+		broker, future := newTap(memory.Options{}), time.Now().Add(100*time.Hour)
+		broker.deliver = func(d *brokers.Delivery) {
+			if d.Meta.Attempt == 0 && string(d.Message.Body) == "bad" {
+				d.Meta.Attempt, d.Meta.FirstFailedAt, d.Meta.LastFailedAt = 1, future, future
+			}
+		}
+		cfg := guarded()
+		cfg.HoldLimit = hold
+		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+			if string(m.Body) == "bad" {
+				return errBusy
+			}
+			return nil
+		}))
+		publish(t, broker.Broker, "orders", "bad")
+		for range 60 {
+			publish(t, broker.Broker, "orders", "good")
+			time.Sleep(time.Minute)
+		}
+		w.mustShutdown()
+		if entry := oneDeadLetter(t, broker.Broker, "orders"); entry.Meta.Attempt != 6 {
+			t.Errorf("dead after %d attempts, want 6", entry.Meta.Attempt)
+		}
+	})
+}
+
+// A run that may have had its effect is not repeated where that was asked for.
+func TestNoRepeat(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		config, topic bool
+		fails         []error
+		runs, dead    int
+	}{
+		{"on the topic", false, true, []error{context.DeadlineExceeded, nil}, 1, 1},
+		{"for all", true, false, []error{context.DeadlineExceeded, nil}, 1, 1},
+		{"after failures without effect", true, true, []error{errBusy, errBusy, context.DeadlineExceeded, nil}, 3, 1},
+		{"without effect", true, true, []error{errBusy, nil}, 2, 0},
+		{"by default", false, false, []error{context.DeadlineExceeded, context.DeadlineExceeded, nil}, 3, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			whereHeld(t, func(t *testing.T, hold time.Duration) {
+				broker := memory.New(memory.Options{})
+				publish(t, broker, "orders", "one")
+				cfg := guarded()
+				cfg.NoRepeat, cfg.HoldLimit, cfg.Retry = tt.config, hold, every(time.Second, 9)
+				runs := 0
+				w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+					runs++
+					return tt.fails[runs-1]
+				}, consumer.Topic{NoRepeat: tt.topic}))
+				time.Sleep(time.Hour)
+				w.mustShutdown()
+				if runs != tt.runs || broker.Len("orders.dead") != tt.dead || tt.dead > 0 && oneDeadLetter(t, broker, "orders").Reason != "ambiguous" {
+					t.Errorf("%d runs and %d dead, want %d and %d as ambiguous", runs, broker.Len("orders.dead"), tt.runs, tt.dead)
+				}
+			})
+		})
+	}
+}

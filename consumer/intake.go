@@ -139,7 +139,11 @@ func (p *pipeline) room(s *subscription, now time.Time) int {
 	switch {
 	case v.Full:
 	case v.Limit < 1:
-		return min(1, inLineMost-line.len()-max(0, (s.active-s.hung)/size-v.Running))
+		most := inLineMost
+		if len(line[fresh]) == 0 { // look behind those that have failed for one that has not
+			most *= 2
+		}
+		return min(1, most-line.len()-max(0, (s.active-s.hung)/size-v.Running))
 	default:
 		window = min(window, 2*size*int(math.Ceil(v.Limit))+s.hung)
 	}
