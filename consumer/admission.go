@@ -253,7 +253,7 @@ func (p *pipeline) await(job []*delivery, now time.Time) {
 	case far(v, now) && g.line.len() >= inLineMost, slices.ContainsFunc(job, func(d *delivery) bool {
 		return d.yields() || d.onTrial() || !p.roomToWait(d) || !p.lasts(d, now.Add(recheck))
 	}):
-		p.backUntil(job, v.Next, now)
+		p.back(job, v, now)
 	default:
 		p.wait(job)
 		g.line.add(job)
@@ -283,17 +283,33 @@ func (p *pipeline) releaseAll(job []*delivery) {
 	}
 }
 
-// backUntil has the broker bring job again when its dependency may let it start.
-// mu is held.
-func (p *pipeline) backUntil(job []*delivery, next, now time.Time) {
-	wait := max(next.Sub(now), recheck)
+// back has the broker bring job again when its dependency may let it start. mu is
+// held.
+func (p *pipeline) back(job []*delivery, v flow.View, now time.Time) {
+	wait := max(v.Next.Sub(now), recheck)
 	if len(job) > 0 && job[0].returned() {
 		wait = max(wait, sentBackWait)
 	}
 	for _, d := range job {
-		d.refund(now)
+		if d.token { // a budget may be slow
+			d.token = false
+			go d.budget().Refund(now)
+		}
+		if d.turn && first(d.meta) && far(v, now) {
+			p.releaseKey(d)
+			continue
+		}
 		p.deferLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), noRoom)
 	}
+}
+
+// releaseKey gives d and the messages behind its key back, so that the broker brings
+// them in their order once the topic is received again. mu is held.
+func (p *pipeline) releaseKey(d *delivery) {
+	behind := p.keys.clear(d)
+	d.turn = false
+	p.settleLocked(d, brokers.Release)
+	p.releaseAll(behind)
 }
 
 // deferRun puts the run of d off, which is not an attempt.
@@ -392,7 +408,7 @@ func (p *pipeline) leave(job []*delivery, v flow.View, now time.Time) {
 	for _, d := range job {
 		p.to(d, queued)
 	}
-	p.backUntil(job, v.Next, now)
+	p.back(job, v, now)
 }
 
 // wake has g looked at again at next, if that is not done before. With the zero

@@ -228,7 +228,7 @@ func TestOutage(t *testing.T) {
 			w = begin()
 			send(40, 30)
 			unknown := name == "unknown" || name == "panic" // one run always goes on
-			if n := len(d.since(down)); n > 2100 && !unknown {
+			if n := len(d.since(down)); n > 2700 && !unknown {
 				t.Errorf("%d calls in an hour of outage, want one a second at first and fewer later", n)
 			}
 			if n := len(seen.of(consumer.EventPaused)); n != 2 && !unknown {
