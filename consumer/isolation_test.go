@@ -98,7 +98,7 @@ func TestTopicsTakeNothingFromOthers(t *testing.T) {
 			if strings.Contains(broker.paused(), "quick") {
 				t.Errorf("the source was told to pause %s", broker.paused())
 			}
-			for _, e := range paused.events {
+			for _, e := range paused.of(consumer.EventPaused) {
 				if e.Dependency != "bad" {
 					t.Errorf("%s pauses: %v", e.Dependency, e.Err)
 				}

@@ -83,6 +83,13 @@ func (b *tap) paused() string {
 	return b.pauses[len(b.pauses)-1]
 }
 
+// asked returns how often the source was asked.
+func (b *tap) asked() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.askedIn)
+}
+
 // Publish notes the call when it is made, and is counted as a call on topic.
 func (b *tap) Publish(ctx context.Context, topic string, msgs ...brokers.Message) error {
 	err := b.Broker.Publish(ctx, topic, msgs...)
