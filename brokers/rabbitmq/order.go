@@ -112,7 +112,6 @@ func (l *lane) drain(in *intake) error {
 				return err
 			}
 		}
-		// The broker answers 0 and 0 if its queue does not answer in time.
 		if q, err := n.lookAt(in.queue); err != nil || q.Messages == 0 && q.Consumers > 0 {
 			return nil // an error of the connection ends the session by itself
 		}
@@ -133,12 +132,13 @@ const vacancy = time.Second
 // intakes have ended. Until then, the broker would send a new consumer later
 // messages before the messages of the old channel. If other workers consume
 // from the queue there is no order to keep, and vacate waits until vacancy is
-// over.
+// over. So it does if no message that went back is in the queue any more.
 func (n *session) vacate(ins []*intake) {
 	end := time.Now().Add(vacancy)
 	for _, in := range ins {
 		for in.ordered && !in.single && time.Now().Before(end) {
-			if q, err := n.lookAt(in.queue); err != nil || q.Consumers == 0 {
+			q, err := n.lookAt(in.queue)
+			if err != nil || q.Consumers == 0 && (q.Messages > 0 || in.back == 0) {
 				break
 			}
 			select {
@@ -149,7 +149,8 @@ func (n *session) vacate(ins []*intake) {
 	}
 }
 
-// lookAt returns the numbers of ready messages and of consumers of a queue.
+// lookAt returns the numbers of ready messages and of consumers of a queue. The
+// broker answers 0 and 0 if its quorum queue does not answer within 250 ms.
 func (n *session) lookAt(queue string) (q amqp.Queue, err error) {
 	err = n.request(func(ch *amqp.Channel) (err error) {
 		q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)

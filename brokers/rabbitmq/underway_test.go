@@ -14,11 +14,12 @@ import (
 )
 
 const (
-	classQueue    = 50
-	methodDeclare = 10
-	methodConsume = 20
-	methodCancel  = 30
-	methodNack    = 120
+	classQueue     = 50
+	methodDeclare  = 10
+	methodDeclared = 11
+	methodConsume  = 20
+	methodCancel   = 30
+	methodNack     = 120
 )
 
 // underway stops deliveries of a broker on their way. Inside RabbitMQ a
@@ -205,6 +206,48 @@ func TestOrderWhenABufferGoesBackAgain(t *testing.T) {
 			}
 			w.inOrder(ds, next)
 			w.settleAll(ds)
+		}
+	})
+}
+
+// A broker that is busy answers that a queue has no messages and no consumers. The
+// worker must not believe that when it has just given messages back.
+func TestOrderOfABusyBroker(t *testing.T) {
+	withBuffer(t, 2*time.Second, func(w *two) {
+		name := append([]byte{byte(len(w.topic))}, w.topic...) // of the queue, in a frame
+		var mu sync.Mutex
+		var closed, consumes bool
+		looks := 0
+		w.tap.hear(func(f frame) {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case f.is(classChannel, methodClose):
+				closed = true
+			case closed && f.is(classBasic, methodConsume) && bytes.Contains(f.raw, name):
+				consumes = true
+			case closed && !consumes && f.is(classQueue, methodDeclare) && bytes.Contains(f.raw, name):
+				looks++
+			}
+		})
+		w.tap.set(func(_ *tapped, f frame) verdict {
+			mu.Lock()
+			defer mu.Unlock()
+			if looks == 1 && f.is(classQueue, methodDeclared) {
+				clear(f.raw[len(f.raw)-9 : len(f.raw)-1]) // both numbers
+			}
+			return pass
+		})
+		w.await("all are back", func() bool {
+			w.nothing(0)
+			return w.depth(w.topic) == 99
+		})
+		w.source.Pause()
+		w.settleAll(w.receive(1))
+		mu.Lock()
+		defer mu.Unlock()
+		if looks < 3 { // for a true answer, and to see that the queue still exists
+			w.Errorf("the worker looked %d times at the queue before it consumed again, want 3", looks)
 		}
 	})
 }
