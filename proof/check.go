@@ -107,6 +107,8 @@ type delivery struct {
 	order     int // among those of its worker
 	excess    int // of its attempt, which is an estimate
 	abandoned int
+	onTrial   bool
+	suspect   bool // must not run
 
 	attempt, throttles int
 	first, failed      time.Duration // when it failed first, and last
@@ -139,6 +141,7 @@ type life struct {
 	drain                          time.Duration
 	concurrency, crashLimit        int
 	received                       int
+	trouble                        time.Duration // when a lease was lost or not extended last
 	running                        map[*topic]int
 	dependencies                   map[string]*dependency // by topic
 	deliveries, unfinished         []*delivery
@@ -393,7 +396,7 @@ func (c *checker) free(d *delivery) {
 		return
 	}
 	f, w := d.fate, d.worker
-	d.freed = true
+	d.freed, w.trouble = true, max(c.now, 1)
 	f.disturbed++
 	f.free += d.runs // whatever they counted is forgotten
 	f.losses++
