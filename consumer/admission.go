@@ -304,7 +304,7 @@ const freshGrace = time.Second
 // dispatch starts the jobs in line at g, as far as the limit lets it. mu is held.
 func (p *pipeline) dispatch(g *dependency, now time.Time) {
 	g.crowd.Store(int32(g.line.len())) // before the look, or the end of a run may miss it
-	defer func() { g.crowd.Store(int32(g.line.len())) }()
+	defer p.thinned(g)
 	for !p.draining.Load() && g.line.len() > 0 {
 		v := g.look(now)
 		last := ranks
@@ -338,6 +338,17 @@ func (p *pipeline) dispatch(g *dependency, now time.Time) {
 		}
 		job[0].pass.place = true
 		p.pool.add(job[0].sub.line, job)
+	}
+}
+
+// thinned takes in that jobs have left the line of g, also those whose deliveries
+// were lost: there may be room for others. mu is held.
+func (p *pipeline) thinned(g *dependency) {
+	g.crowd.Store(int32(g.line.len()))
+	for _, s := range p.subs {
+		if s.dependency == g {
+			p.roomFor(s)
+		}
 	}
 }
 
