@@ -106,7 +106,7 @@ func classOf(c classify.Class) int { return index(classes[1:], string(c)) + 1 }
 
 // reasons end with other.
 var reasons = [...]string{
-	"exhausted", "expired", "poison",
+	"exhausted", "expired", "outage", "poison",
 	"undecodable", "validation", "panic", "timeout", "unclassified",
 	"ambiguous", "crash-loop", "oversize", "refused", "unreadable", "unroutable", "redrive-limit", "operator",
 	other,
