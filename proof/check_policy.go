@@ -79,7 +79,8 @@ func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 
 // uncounted is decide for a failure that is no attempt.
 func (c *checker) uncounted(d *delivery, p retry.Policy, v classify.Verdict) judgement {
-	const longest, least = 9 * time.Minute, 0.75
+	const least = 0.75
+	longest := max(9*time.Minute, p.Backoff.Base, p.Backoff.Floor)
 	p.MaxAttempts = math.MaxInt
 	p.Backoff.Cap = min(or(p.Backoff.Cap, longest), longest)
 	v.MaxAttempts = 0
