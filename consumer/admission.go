@@ -419,10 +419,12 @@ func (p *pipeline) follow(g *dependency, now time.Time) {
 }
 
 // announce reports that single runs try out a dependency from now on, or that it
-// serves again. mu is held.
+// serves again. Single runs alone are no news: a dependency that allows few calls has
+// them too. mu is held.
 func (p *pipeline) announce(g *dependency, now time.Time) {
 	s := g.limiter.Status(now)
-	switch pausing := s.Paused != "" || s.Interval >= recheck; {
+	down := s.Limit < 1 && (s.Interval >= recheck || 10*s.Failing > 9*s.Sampled)
+	switch pausing := s.Paused != "" || down; {
 	case pausing && !g.pausing:
 		g.pausing = true
 		why := fmt.Errorf("%d of the last %d messages failed: single runs try it out, %s apart", s.Failing, s.Sampled, s.Interval.Round(time.Second/10))
