@@ -105,7 +105,7 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 	t := trial{counts: d.counts(now), excused: d.meta.Excused}
 	o := outcomeOf(v, errors.Is(cause, classify.ErrAttemptTimeout))
 	if o == flow.Throttled && t.counts && d.isRetry() { // others are served: it is the limit of one customer
-		o = flow.Neutral
+		o, d.token = flow.Neutral, false // but its token is spent
 	}
 	p.tell(d, began, now, o)
 	t.spread = d.spread(now)

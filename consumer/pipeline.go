@@ -79,6 +79,7 @@ type subscription struct {
 	anonymous sync.Once // tells of messages without an ID
 
 	active  int // deliveries in the window
+	hung    int // of those: of handlers that do not return
 	waiting int
 	dying   int
 	stuck   int              // of those dying: held because the broker refuses every end
