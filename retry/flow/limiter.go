@@ -150,16 +150,17 @@ func (l *Limiter) hold(t float64) { l.held, l.heldAt, l.meter.disturbed = true, 
 type View struct {
 	Limit   float64 // how many runs may go at once; below 1 they have pauses
 	Running int
-	Full    bool      // nothing is held back
-	Allowed bool      // Start would let one more run start
-	Next    time.Time // if not Allowed, as Start returns it
+	Apart   time.Duration // between two starts; zero from a limit of 1 on
+	Full    bool          // nothing is held back
+	Allowed bool          // Start would let one more run start
+	Next    time.Time     // if not Allowed, as Start returns it
 }
 
 // Look reports what [Limiter.Start] would do, and counts nothing.
 func (l *Limiter) Look(now time.Time) View {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v := View{Limit: l.limit, Running: l.running, Full: l.limit >= l.slots && l.paused == ""}
+	v := View{Limit: l.limit, Running: l.running, Apart: l.apart(), Full: l.limit >= l.slots && l.paused == ""}
 	t := l.seconds(now)
 	at := l.next(t)
 	if v.Allowed = at <= t+exact; !v.Allowed {
@@ -358,7 +359,7 @@ func (l *Limiter) Status(now time.Time) Status {
 	t := l.seconds(now)
 	n := l.sample.counts(t)
 	s := Status{
-		Limit: l.limit, Slots: int(l.slots), Running: l.running,
+		Limit: l.limit, Slots: int(l.slots), Running: l.running, Interval: l.apart(),
 		Usual:       time.Duration(l.meter.usual * float64(time.Second)),
 		LastSuccess: l.lastSuccess(),
 		Failing:     n.bad(),
@@ -366,8 +367,13 @@ func (l *Limiter) Status(now time.Time) Status {
 		Poisoned:    n.poisoned(),
 		Paused:      l.paused,
 	}
-	if l.limit < 1 {
-		s.Interval = time.Duration(l.meter.duration() / l.limit * float64(time.Second))
-	}
 	return s
+}
+
+// apart is how far apart runs start. mu is held.
+func (l *Limiter) apart() time.Duration {
+	if l.limit >= 1 {
+		return 0
+	}
+	return time.Duration(l.meter.duration() / l.limit * float64(time.Second))
 }
