@@ -260,7 +260,7 @@ func (l *Limiter) cut(t float64, o Outcome, full bool) {
 	least := m.duration() * max(m.normal*probeShare, 1/min(max(m.silence(t)/probeEvery, probeMin), probeMax))
 	switch o {
 	case Throttled:
-		least = max(least, m.rate()*m.duration())
+		least = max(least, m.served()*m.duration())
 	case Unknown:
 		least = 1
 	}
