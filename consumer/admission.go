@@ -331,7 +331,7 @@ func (p *pipeline) deferLocked(d *delivery, now time.Time, wait time.Duration, w
 }
 
 // freshGrace is how long a probe waits for a message that has not failed before,
-// if only others are in line.
+// if only others are in line. Runs that start closer than that do not wait.
 const freshGrace = time.Second
 
 // dispatch starts the jobs in line at g, as far as the limit lets it. mu is held.
@@ -346,7 +346,7 @@ func (p *pipeline) dispatch(g *dependency, now time.Time) {
 			p.shorten(g, v, now)
 			p.wake(g, now, v.Next)
 			return
-		case v.Limit >= 1:
+		case v.Apart < freshGrace:
 		case g.alone.IsZero():
 			g.alone, last = now, retried
 		case now.Before(g.alone.Add(freshGrace)):

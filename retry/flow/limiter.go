@@ -158,16 +158,17 @@ func (l *Limiter) hold(t float64) { l.held, l.heldAt, l.meter.disturbed = true, 
 type View struct {
 	Limit   float64 // how many runs may go at once; below 1 they have pauses; 0 in a pause by hand
 	Running int
-	Full    bool      // nothing is held back
-	Allowed bool      // Start would let one more run start
-	Next    time.Time // if not Allowed, as Start returns it
+	Apart   time.Duration // between two starts; zero from a limit of 1 on
+	Full    bool          // nothing is held back
+	Allowed bool          // Start would let one more run start
+	Next    time.Time     // if not Allowed, as Start returns it
 }
 
 // Look reports what [Limiter.Start] would do, and counts nothing.
 func (l *Limiter) Look(now time.Time) View {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v := View{Limit: l.limit, Running: l.running, Full: l.limit >= l.slots}
+	v := View{Limit: l.limit, Running: l.running, Apart: l.apart(), Full: l.limit >= l.slots}
 	if l.paused != "" {
 		v.Limit, v.Full = 0, false
 	}
@@ -274,9 +275,11 @@ func (l *Limiter) cut(t float64, o Outcome, full bool) {
 	least := m.duration() * max(m.normal*probeShare, 1/min(max(m.silence(t)/probeEvery, probeMin), probeMax))
 	switch o {
 	case Throttled:
-		least = max(least, m.rate()*m.duration())
-	case Unknown:
-		least = 1
+		least = max(least, m.served()*m.duration())
+	case Unknown: // after two minutes it may be this worker: it leaves most of the work to others
+		if least = 1; m.silence(t) > sampleAge {
+			least = min(1, m.duration()/probeMin)
+		}
 	}
 	l.limit = min(l.limit, max(l.limit*part, least))
 	l.cutAt, l.grewAt, l.grown, l.held = t, t, false, false
@@ -366,7 +369,7 @@ func (l *Limiter) Status(now time.Time) Status {
 	t := l.seconds(now)
 	n := l.sample.counts(t)
 	s := Status{
-		Limit: l.limit, Slots: int(l.slots), Running: l.running,
+		Limit: l.limit, Slots: int(l.slots), Running: l.running, Interval: l.apart(),
 		Usual:       time.Duration(l.meter.usual * float64(time.Second)),
 		LastSuccess: l.success,
 		Failing:     n.bad(),
@@ -374,8 +377,13 @@ func (l *Limiter) Status(now time.Time) Status {
 		Poisoned:    n.poisoned(),
 		Paused:      l.paused,
 	}
-	if l.limit < 1 {
-		s.Interval = time.Duration(l.meter.duration() / l.limit * float64(time.Second))
-	}
 	return s
+}
+
+// apart is how far apart runs start. mu is held.
+func (l *Limiter) apart() time.Duration {
+	if l.limit >= 1 {
+		return 0
+	}
+	return time.Duration(l.meter.duration() / l.limit * float64(time.Second))
 }
