@@ -90,17 +90,18 @@ type Event struct {
 	// Operation names the operation that failed: "receive", from all topics, or
 	// from Topic alone if it is set; "ack", "retry", "release" or "reject", the end
 	// of a delivery; "extend", the extension of its lease; "dead-letter", the
-	// publishing of a dead letter; "receipt", the publishing of receipts; or a
-	// function of the user: "dependency-of", Topic.DependencyOf, and "budget",
-	// Guard.Budget.
+	// publishing of a dead letter; "receipt", the publishing of receipts;
+	// "deadline", the reading of a DeadlineHeader; or a function of the user:
+	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
 	Operation string
 
 	Verdict classify.Verdict
 
 	// Decision is what becomes of the message. In EventDeferred its Reason is
 	// "budget", there was no token for a retry; "guard", what this message alone
-	// depends on is down; or "room", it has to wait for a slot, or for its topic
-	// to go on, and cannot do so in the process.
+	// depends on is down; "room", it has to wait for a slot, or for its topic to go
+	// on, and cannot do so in the process; or "start-after", it arrived before its
+	// Topic.StartAfter.
 	Decision retry.Decision
 
 	DeadLetter *dlq.Entry

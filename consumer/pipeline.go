@@ -251,6 +251,7 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 	}
 	p.watchSessions(received)
 	p.mu.Unlock()
+	now := time.Now()
 	for _, d := range ds {
 		d.name = p.nameOf(d)
 		if d.Anonymous {
@@ -259,8 +260,9 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 		if p.observed() {
 			p.observe(d, Event{Kind: EventReceived})
 		}
+		d.deadline = p.deadlineOf(d, now)
 	}
-	deposit(ds, time.Now())
+	deposit(ds, now)
 }
 
 // deposit has budgets earn by messages that are delivered for the first time.
@@ -292,13 +294,14 @@ func (p *pipeline) stray(topic string) *subscription {
 	return s
 }
 
-// refuse dead-letters what must not run, or sends it on if it is not due by far.
+// refuse dead-letters what must not run, or sends it on if it is not due by far,
+// as a first run may be.
 // It reports whether it did.
 func (p *pipeline) refuse(d *delivery) bool {
 	reason, err := "", error(nil)
 	if d.letter == nil {
 		if reason, err = p.refusal(d); err == nil {
-			return p.putOnTrial(d, time.Now())
+			return p.postpone(d) || p.putOnTrial(d, time.Now())
 		}
 	}
 	if time.Until(d.meta.DueAt) > earlyLimit { // the broker was asked for no longer delay
