@@ -294,9 +294,9 @@ func (p *pipeline) stray(topic string) *subscription {
 	return s
 }
 
-// refuse dead-letters what must not run, or sends it on if it is not due by far,
-// as a first run may be.
-// It reports whether it did.
+// refuse dead-letters a message that must not run, sends on one that is not due by
+// far, and puts off one that has to wait before its first run. It reports whether
+// it did.
 func (p *pipeline) refuse(d *delivery) bool {
 	reason, err := "", error(nil)
 	if d.letter == nil {
