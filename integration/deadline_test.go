@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"slices"
@@ -11,13 +12,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/brokers/sqs"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/integration/livetest"
+	"github.com/redrive-go/redrive/retry"
 )
 
 // A first run that is put off waits in the broker, where it outlives the worker,
@@ -177,6 +183,88 @@ func firstRuns(t *testing.T, b brokers.Broker, err error, topic string) {
 	s.await(t, 1)
 	stop()
 	s.expect(t, map[string]int{"plain": 1, "retried": 2, "cut": 1, "passed": 1}, "passed", "cut")
+}
+
+// RabbitMQ may not know when a message was published, or have been told a time in
+// the future. Then the first arrival counts, and copies carry it.
+func TestDeadlineFromTheFirstArrival(t *testing.T) {
+	livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
+		topic := "arrival-" + strings.ToLower(rand.Text()[:10])
+		t.Cleanup(func() { dropQueues(t, target.URL, topic, topic+"-dead", "redrive.retry.v1."+topic) })
+		b, err := rabbitmq.New(rabbitmq.Options{URLs: []string{target.URL}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close(context.WithoutCancel(t.Context()))
+		const deadline = 4 * time.Second
+		dead := make(chan dlq.Entry, 10)
+		c, err := consumer.New(b, consumer.Config{
+			DeadLetter: dlq.Suffix("-dead"), Logger: slog.New(slog.DiscardHandler), HoldLimit: -1,
+			Guard: consumer.Guard{Off: true}, Retry: retry.Policy{MaxAttempts: 100, Backoff: retry.Backoff{Base: time.Second, Multiplier: 1, Jitter: retry.NoJitter}},
+			Observers: []consumer.Observer{observing(func(e consumer.Event) {
+				if e.Kind == consumer.EventDeadLettered {
+					dead <- *e.DeadLetter
+				}
+			})},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Handle(topic, func(_ context.Context, m *brokers.Message) error {
+			if age := time.Since(m.PublishedAt); age < 0 || age >= deadline {
+				t.Errorf("a run %v after %v", age, m.PublishedAt)
+			}
+			return classify.Transient(errors.New("busy"))
+		}, consumer.Topic{Deadline: deadline})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		publishForeign(t, target.URL, topic,
+			amqp.Publishing{MessageId: "unknown", Body: []byte("order")},
+			amqp.Publishing{MessageId: "future", Body: []byte("order"), Timestamp: time.Now().AddDate(100, 0, 0)})
+		for range 2 {
+			select {
+			case letter := <-dead:
+				if n := letter.Meta.Attempt; letter.Reason != "expired" || n < 2 || letter.ErrorText != "busy" {
+					t.Errorf("dead letter %+v, want it expired after a few attempts", letter)
+				}
+			case <-time.After(time.Minute):
+				t.Error("a message did not end within a minute")
+			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// publishForeign publishes messages as another program does, once there is a queue
+// for them.
+func publishForeign(t *testing.T, url, queue string, messages ...amqp.Publishing) {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for tries := 0; ; tries++ {
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil && tries < 30 {
+			time.Sleep(time.Second)
+			continue
+		}
+		for _, m := range messages {
+			err = errors.Join(err, ch.Publish("", queue, false, false, m))
+		}
+		if err = errors.Join(err, ch.Close()); err != nil { // which waits for the broker
+			t.Fatal(err)
+		}
+		return
+	}
 }
 
 // expect compares runs and dead letters. A broker may deliver a message twice, as
