@@ -32,7 +32,7 @@ func takePass(job []*delivery) (held pass) {
 // While they wait they hold nothing but the token of a retry.
 func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 	s, held := job[0].sub, takePass(job)
-	job = those(p.startable(job), func(d *delivery) bool { return p.pays(d, now) })
+	job = those(p.startable(job), func(d *delivery) bool { return p.inTime(d, now) && p.pays(d, now) })
 	if len(job) > 0 && !held.place && s.dependency.limiter != nil {
 		if held.place = s.dependency.start(now); !held.place {
 			p.await(job, now)
