@@ -264,7 +264,7 @@ func (p *pipeline) await(job []*delivery, now time.Time) {
 
 // far reports whether the next start is not near.
 func far(v flow.View, now time.Time) bool {
-	return !v.Allowed && (v.Limit == 0 || v.Next.Sub(now) > near)
+	return !v.Allowed && (v.Limit < 1 && v.Next.IsZero() || v.Next.Sub(now) > near)
 }
 
 // wait moves the members of job to waiting. mu is held.
@@ -283,12 +283,19 @@ func (p *pipeline) releaseAll(job []*delivery) {
 	}
 }
 
+// farWait is how long a message waits in the broker, at least, if the next start is
+// not near: longer than the default HoldLimit, or the process would hold it.
+const farWait = 5 * time.Second
+
 // back has the broker bring job again when its dependency may let it start. mu is
 // held.
 func (p *pipeline) back(job []*delivery, v flow.View, now time.Time) {
 	wait := max(v.Next.Sub(now), recheck)
-	if len(job) > 0 && job[0].returned() {
+	switch {
+	case len(job) > 0 && job[0].returned():
 		wait = max(wait, sentBackWait)
+	case far(v, now):
+		wait = max(wait, farWait)
 	}
 	for _, d := range job {
 		if d.token { // a budget may be slow

@@ -82,7 +82,7 @@ func ExampleJSON() {
 		ID     string
 		Amount int
 	}
-	broker := brokerWith("orders", `{"ID": "7"`, `{"ID": "8", "Amount": 3}`)
+	broker := brokerWith("orders", `{"ID": "6", "Amount": 2}`, `{"ID": "7"`, `{"ID": "8", "Amount": 3}`)
 	c, err := consumer.New(broker, exampleConfig())
 	if err != nil {
 		log.Fatal(err)
@@ -90,7 +90,9 @@ func ExampleJSON() {
 	ctx, stop := context.WithCancel(context.Background())
 	c.Handle("orders", consumer.JSON(func(_ context.Context, o Order) error {
 		fmt.Printf("%+v\n", o)
-		stop()
+		if o.ID == "8" {
+			stop()
+		}
 		return nil
 	}))
 	if err := c.Run(ctx); err != nil {
@@ -101,6 +103,7 @@ func ExampleJSON() {
 		fmt.Printf("%s: %s\n", entry.Reason, entry.Message.Body)
 	}
 	// Output:
+	// {ID:6 Amount:2}
 	// {ID:8 Amount:3}
 	// undecodable: {"ID": "7"
 }
