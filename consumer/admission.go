@@ -469,21 +469,20 @@ func (p *pipeline) ended(g *dependency, now time.Time, changed bool) {
 	}
 }
 
-// announce reports that single runs try out a dependency from now on, or that it
-// serves again. Single runs alone are no news: a dependency that allows few calls has
-// them too. mu is held.
+// announce reports that practically no run succeeds and single ones try out a
+// dependency from now on, or that most succeed again. mu is held.
 func (p *pipeline) announce(g *dependency, now time.Time) {
 	s := g.limiter.Status(now)
-	down := s.Limit < 1 && (s.Interval >= recheck || 10*s.Failing > 9*s.Sampled)
-	switch pausing := s.Paused != "" || down; {
-	case pausing && !g.pausing:
+	down, up := s.Limit < 1 && 10*s.Failing > 9*s.Sampled, s.Limit >= 1 || 2*s.Failing < s.Sampled
+	switch {
+	case (s.Paused != "" || down) && !g.pausing:
 		g.pausing = true
-		why := fmt.Errorf("%d of the last %d messages failed: single runs try it out, %s apart", s.Failing, s.Sampled, s.Interval.Round(time.Second/10))
+		why := fmt.Errorf("%d of the last %d messages failed: single runs try it out", s.Failing, s.Sampled)
 		if s.Paused != "" {
 			why = fmt.Errorf("paused by hand: %s", s.Paused)
 		}
 		p.report(p.values, Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: g.look(now).Next, Err: why})
-	case g.pausing && s.Paused == "" && s.Limit >= 1:
+	case g.pausing && s.Paused == "" && up:
 		g.pausing = false
 		p.report(p.values, Event{Kind: EventResumed, Dependency: g.name, Time: now})
 	}
