@@ -188,6 +188,11 @@ type Capabilities struct {
 	// before its due time, may be held for longer. (RabbitMQ: 20 ms.)
 	MaxHold time.Duration
 
+	// Retention is how long the broker keeps a message from its publication on,
+	// however often that is retried: the shortest of the topics. 0 means for as
+	// long as that takes. (SQS: 4 days, unless the queue says otherwise.)
+	Retention time.Duration
+
 	// Granularity is the step to which delays are rounded up; 0 means exact.
 	Granularity time.Duration
 
@@ -216,8 +221,8 @@ type Delivery struct {
 	Message Message
 	Meta    Meta
 
-	// Abandoned counts earlier deliveries of this message that ended without
-	// a settlement: the worker died, or its lease ran out. The pipeline takes
+	// Abandoned counts the deliveries of this message, since it was last settled
+	// with a Retry that changed its Meta, that ended without a settlement: the worker died, or its lease ran out. The pipeline takes
 	// it as evidence against the message, so an adapter whose broker also
 	// counts releases or bystanders subtracts a margin for them. 0 where
 	// nothing counts.

@@ -100,6 +100,15 @@ type Meta struct {
 	FirstFailedAt time.Time
 	LastFailedAt  time.Time
 
+	// Excused is the part of the time since FirstFailedAt that does not count for
+	// the default MaxAge: the dependency was overloaded or down.
+	Excused time.Duration
+
+	// Crashes is Delivery.Abandoned when a worker sent the message back because of
+	// it: each delivery that is lost from then on had begun to run. 0 means that it
+	// was never necessary, or that a run has ended since.
+	Crashes int
+
 	// DueAt is the time before which the message must not be handled; zero on
 	// a message that was never retried. The pipeline sets it with every Retry
 	// and, should the delivery arrive before, holds it until then.
@@ -161,8 +170,8 @@ type Death struct {
 }
 
 // Restart returns the Meta of a message that comes back from a dead-letter queue
-// once more: attempts, throttles, failure times, due time, delay, class and death
-// start over. Idempotency key, send token, history and origin stay.
+// once more: attempts, throttles, failure times, due time, delay, class, crashes and
+// death start over. Idempotency key, send token, history and origin stay.
 func (m Meta) Restart() Meta {
 	return Meta{
 		History:        m.History,

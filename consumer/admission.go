@@ -40,7 +40,7 @@ func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 		}
 	}
 	if len(job) > 0 && job[0].returned() {
-		if held.slot = s.returned.acquire(); !held.slot {
+		if held.slot = s.returned.acquire(s.dependency, now); !held.slot {
 			p.awaitSlot(job, now)
 			job = nil
 		}
@@ -229,7 +229,7 @@ func (p *pipeline) await(job []*delivery, now time.Time) {
 	case p.draining.Load():
 		p.releaseAll(job)
 	case far(v, now) && g.line.len() >= inLineMost, slices.ContainsFunc(job, func(d *delivery) bool {
-		return d.yields() || !p.roomToWait(d) || !p.lasts(d, now.Add(recheck))
+		return d.yields() || d.onTrial() || !p.roomToWait(d) || !p.lasts(d, now.Add(recheck))
 	}):
 		p.backUntil(job, v.Next, now)
 	default:

@@ -112,10 +112,11 @@ func (a *attempt) finish() (cause error) {
 	return cause
 }
 
-// Shares is what package handling asks: whether shared is the budget of a
-// dependency of the runs.
+// Shares is what package handling asks: whether the runs depend on something that
+// a Limiter paces and whose budget is shared.
 func (a *attempt) Shares(shared any) bool {
-	return a.runs[0].sub.dependency.isGiven(shared)
+	g := a.runs[0].sub.dependency
+	return g.limiter != nil && g.isGiven(shared)
 }
 
 // Returned is what package handling asks: whether the runs are of messages that

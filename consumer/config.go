@@ -359,6 +359,7 @@ type route struct {
 	batchWait  time.Duration
 	policy     retry.Policy
 	attempts   int    // the most runs that policy allows
+	excuses    bool   // MaxAge is the default, and leaves out the time of overload
 	deadLetter string // "" discards
 	timeout    time.Duration
 	maxBody    int
@@ -411,6 +412,7 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		r.policy.MaxAttempts = t.MaxAttempts
 	}
 	r.attempts, _, _ = r.policy.Limits()
+	r.excuses = r.policy.MaxAge == 0
 	for i, rule := range t.Rules {
 		faults = append(faults, missing(fmt.Sprintf("%s.Rules[%d]", field, i), rule == nil))
 	}

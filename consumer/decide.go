@@ -28,6 +28,7 @@ const (
 const (
 	reasonAmbiguous  = "ambiguous"
 	reasonCrashLoop  = "crash-loop"
+	reasonOutage     = "outage"
 	reasonOversize   = "oversize"
 	reasonRefused    = "refused"
 	reasonUnreadable = "unreadable"
@@ -101,24 +102,30 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 		return
 	}
 	v := verdict(err, cause, d.sub.rules)
-	t := trial{counts: d.counts(now)}
+	t := trial{counts: d.counts(now), excused: d.meta.Excused}
 	o := outcomeOf(v, errors.Is(cause, classify.ErrAttemptTimeout))
 	if o == flow.Throttled && t.counts && d.isRetry() { // others are served: it is the limit of one customer
 		o = flow.Neutral
 	}
 	p.tell(d, began, now, o)
 	t.spread = d.spread(now)
+	if !t.counts && o >= flow.Overload && d.sub.excuses {
+		t.excused += d.sinceFailure(now)
+	}
+	if t.excused > 0 {
+		t.end = p.outageEnd(d)
+	}
 	decision := d.sub.decide(d.failure(now, now.Sub(began), v), t, p.cfg.Random())
-	p.carryOut(d, decision, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: v, Decision: decision, Err: err}, cause)
+	p.carryOut(d, decision, t, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: v, Decision: decision, Err: err}, cause)
 }
 
 // carryOut does what was decided on the failure that e reports.
-func (p *pipeline) carryOut(d *delivery, decision retry.Decision, e Event, cause error) {
+func (p *pipeline) carryOut(d *delivery, decision retry.Decision, t trial, e Event, cause error) {
 	var letter dlq.Entry
 	if decision.Action == retry.ActionRetry || decision.Action == retry.ActionDeadLetter {
 		letter = p.letter(d, e.Err, e.Verdict)
 		first := !d.isRetry()
-		d.setMeta(d.failed(e.Time, e.Verdict, letter.Fingerprint, decision))
+		d.setMeta(d.failed(e.Time, e.Verdict, letter.Fingerprint, decision, t.excused))
 		if first {
 			p.receipt(d, dlq.Receipt{Outcome: dlq.OutcomeFailed, Class: d.meta.Class, Fingerprint: letter.Fingerprint})
 		}
@@ -155,10 +162,42 @@ func (d *delivery) spread(now time.Time) bool {
 	return limiter != nil && limiter.Status(now).Failing > 1
 }
 
+// sinceFailure is how long ago d failed last; zero if it did not.
+func (d *delivery) sinceFailure(now time.Time) time.Duration {
+	if d.meta.LastFailedAt.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(d.meta.LastFailedAt))
+}
+
+// A message waits for the end of an outage for so long, as far as the default
+// MaxAge is concerned: a part of the retention of its queue, which deletes what is
+// older, or outageMost where there is none.
+const (
+	outageShare = 0.8
+	outageMost  = 7 * 24 * time.Hour
+)
+
+// outageEnd is until when d waits for the end of an outage. It has the default
+// MaxAge in any case: Open has seen to the retention for that.
+func (p *pipeline) outageEnd(d *delivery) time.Time {
+	_, _, age := d.sub.policy.Limits()
+	if p.caps.Retention == 0 || d.Message.PublishedAt.IsZero() {
+		return d.meta.FirstFailedAt.Add(max(age, outageMost))
+	}
+	end := d.Message.PublishedAt.Add(time.Duration(outageShare * float64(p.caps.Retention)))
+	if least := d.meta.FirstFailedAt.Add(age); end.Before(least) {
+		return least
+	}
+	return end
+}
+
 // trial is what other runs say about a failed one.
 type trial struct {
-	counts bool // it is an attempt
-	spread bool // others fail, too
+	counts  bool          // it is an attempt
+	spread  bool          // others fail, too
+	excused time.Duration // of the age, which does not count
+	end     time.Time     // of the wait for the end of an outage; zero if nothing is excused
 }
 
 // decide says what happens after a failure. A failure that does not count ends no
@@ -168,6 +207,18 @@ type trial struct {
 func (r *route) decide(f retry.Run, t trial, random float64) retry.Decision {
 	if r.noRepeat && f.Verdict.Ambiguous {
 		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonAmbiguous, Counted: true}
+	}
+	d := r.weigh(f, t, random)
+	if d.Action == retry.ActionRetry && !t.end.IsZero() && f.Now.Add(d.Delay).After(t.end) {
+		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonOutage, Counted: d.Counted}
+	}
+	return d
+}
+
+// weigh is decide without the limits of single topics.
+func (r *route) weigh(f retry.Run, t trial, random float64) retry.Decision {
+	if !f.FirstFailedAt.IsZero() {
+		f.FirstFailedAt = f.FirstFailedAt.Add(t.excused)
 	}
 	v := &f.Verdict
 	if v.Class == classify.ClassPoison || v.Skip || v.Deferred {
@@ -213,7 +264,7 @@ func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict)
 const historyLimit = 10
 
 // failed is the Meta after a failed run.
-func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string, decision retry.Decision) brokers.Meta {
+func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string, decision retry.Decision, excused time.Duration) brokers.Meta {
 	m, class := *d.meta, string(v.Class)
 	failure := brokers.Failure{Attempt: m.Attempt + 1, At: now, Class: class, Fingerprint: fingerprint, Delay: decision.Delay, Ambiguous: v.Ambiguous}
 	if decision.Counted {
@@ -224,7 +275,7 @@ func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string,
 	if m.FirstFailedAt.IsZero() || m.FirstFailedAt.After(now) {
 		m.FirstFailedAt = now
 	}
-	m.LastFailedAt = now
+	m.LastFailedAt, m.Excused, m.Crashes = now, excused, 0
 	m.Class = class
 	m.Delay = decision.Delay
 	if decision.Action == retry.ActionRetry {

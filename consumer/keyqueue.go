@@ -27,14 +27,15 @@ func (q keyQueues) enter(d *delivery) bool {
 // has.
 func (q keyQueues) next(d *delivery) *delivery {
 	behind := q[d.topicKey()]
-	if len(behind) == 0 {
-		delete(q, d.topicKey())
-		return nil
+	for i, next := range behind {
+		if state(next.state.Load()) != gone {
+			next.turn = true
+			q[d.topicKey()] = behind[i+1:]
+			return next
+		}
 	}
-	next := behind[0]
-	next.turn = true
-	q[d.topicKey()] = behind[1:]
-	return next
+	delete(q, d.topicKey())
+	return nil
 }
 
 // clear ends the queue behind d and returns it.

@@ -102,10 +102,10 @@ func (n *names) lastSuccess(name uint64) time.Time {
 }
 
 // nameOf identifies what the message of d depends on by Topic.DependencyOf; 0 if
-// nothing is named. A function that panics is the user's fault, not the message's:
+// nothing is named, or d was sent back and has slots apart. A function that panics is the user's fault, not the message's:
 // the dependency of the topic is enough then.
 func (p *pipeline) nameOf(d *delivery) (name uint64) {
-	if d.sub.names == nil {
+	if d.sub.names == nil || d.returned() {
 		return 0
 	}
 	defer func() {

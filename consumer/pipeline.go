@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/visibility"
 )
 
@@ -49,6 +48,7 @@ type pipeline struct {
 	receipts *sender[brokers.Message] // nil if none are wanted
 	stages   sync.WaitGroup           // keeper and senders
 	stubs    stubs
+	leases   leaseWatch
 
 	mu       sync.Mutex
 	intake   intake
@@ -148,7 +148,7 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	if r.dependencyOf != nil {
 		s.names = newNames(slots)
 	}
-	s.returned = &semaphore{slots: int32(max(1, slots/2)), budget: must(budget.New(budget.Queue()))}
+	s.returned = newSemaphore(min(slots, s.window/max(1, r.batchSize)))
 	return s
 }
 
@@ -203,11 +203,24 @@ func (p *pipeline) accept(received []*brokers.Delivery) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.keys != nil { // all at once, so that one that does not stay finds who is behind it
-		ds = slices.DeleteFunc(ds, func(d *delivery) bool { return !p.keys.enter(d) })
+		ds = slices.DeleteFunc(ds, p.behindKey)
 	}
 	for _, d := range ds {
 		p.enqueue(d)
 	}
+}
+
+// behindKey reports whether d has to wait for the turn of its key. It does so
+// outside the window, so that other keys go on, as long as there is room. mu is
+// held.
+func (p *pipeline) behindKey(d *delivery) bool {
+	if p.keys.enter(d) {
+		return false
+	}
+	if p.roomToWait(d) {
+		p.to(d, waiting)
+	}
+	return true
 }
 
 // track begins to look after what was received, and lists it in ds.
@@ -285,7 +298,7 @@ func (p *pipeline) refuse(d *delivery) bool {
 	reason, err := "", error(nil)
 	if d.letter == nil {
 		if reason, err = p.refusal(d); err == nil {
-			return false
+			return p.putOnTrial(d, time.Now())
 		}
 	}
 	if time.Until(d.meta.DueAt) > earlyLimit { // the broker was asked for no longer delay
@@ -308,7 +321,7 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 		return reasonUnroutable, fmt.Errorf("no handler is registered for topic %q", m.Topic)
 	case d.Unreadable != nil:
 		return reasonUnreadable, d.Unreadable
-	case p.cfg.CrashLimit > 0 && d.Abandoned >= p.cfg.CrashLimit:
+	case p.suspicion(d, time.Now()) == guilty:
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
 	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
 		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
@@ -398,6 +411,7 @@ func (p *pipeline) loseSession(session context.Context) {
 // may have the delivery.
 func (p *pipeline) lose(d *delivery, cause error) {
 	cause = leaseLost(cause)
+	p.leases.loss(d.Message.ID, time.Now())
 	d.lose(cause)
 	if state(d.state.Load()) == waiting { // nobody else looks at it
 		p.drop(d, cause)
@@ -448,6 +462,7 @@ func (p *pipeline) advance(d *delivery, succeeded bool) {
 		return
 	}
 	if next := p.keys.next(d); next != nil {
+		p.to(next, queued)
 		p.enqueue(next)
 	}
 }

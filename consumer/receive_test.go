@@ -199,37 +199,6 @@ func TestUnfinishedDeliveriesAreBounded(t *testing.T) {
 	})
 }
 
-func TestCrashLoopIsDeadLetteredWithoutARun(t *testing.T) {
-	for _, test := range []struct {
-		limit, abandoned int
-		refused          bool
-	}{
-		{0, 2, false}, {0, 3, true}, {0, 7, true}, {1, 1, true}, {5, 4, false}, {-1, 100, false},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			broker := newTap(memory.Options{})
-			broker.deliver = func(d *brokers.Delivery) { d.Abandoned = test.abandoned }
-			publish(t, broker.Broker, "orders", "one")
-			cfg := quiet()
-			cfg.CrashLimit = test.limit
-			var runs atomic.Int32
-			w := start(t, broker, cfg, counting(&runs))
-			synctest.Wait()
-			w.mustShutdown()
-			if !test.refused {
-				if runs.Load() != 1 || broker.Len("orders.dead") != 0 {
-					t.Errorf("%+v: %d runs and %d dead letters, want a run", test, runs.Load(), broker.Len("orders.dead"))
-				}
-				return
-			}
-			entry := oneDeadLetter(t, broker.Broker, "orders")
-			if runs.Load() != 0 || entry.Reason != "crash-loop" || entry.Abandoned != test.abandoned || entry.Meta.Attempt != 0 {
-				t.Errorf("%+v: %d runs, entry %+v", test, runs.Load(), entry)
-			}
-		})
-	}
-}
-
 func TestMessageOfAnUnknownTopicIsDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})

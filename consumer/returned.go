@@ -23,13 +23,26 @@ type semaphore struct {
 	line   [][]*delivery // under the mu of the pipeline
 }
 
-// acquire takes a slot, if one is free.
-func (s *semaphore) acquire() bool {
-	if s.used.Add(1) > s.slots {
+// newSemaphore returns one with half of so many slots.
+func newSemaphore(slots int) *semaphore {
+	return &semaphore{slots: int32(max(1, slots/2)), budget: must(budget.New(budget.Queue()))}
+}
+
+// acquire takes a slot, if one is free: of half of the runs that g lets go at once.
+func (s *semaphore) acquire(g *dependency, now time.Time) bool {
+	if s.used.Add(1) > s.most(g, now) {
 		s.used.Add(-1)
 		return false
 	}
 	return true
+}
+
+// most is how many slots there are now.
+func (s *semaphore) most(g *dependency, now time.Time) int32 {
+	if v := g.look(now); !v.Full {
+		return min(s.slots, max(1, int32(v.Limit/2)))
+	}
+	return s.slots
 }
 
 // sentBackWait is how long a message that was sent back waits in the broker, at
@@ -46,7 +59,7 @@ func (p *pipeline) awaitSlot(job []*delivery, now time.Time) {
 		switch {
 		case p.draining.Load():
 			p.settleLocked(d, brokers.Release)
-		case d.yields() || !p.roomToWait(d) || !p.lasts(d, now.Add(d.sub.timeout)):
+		case d.yields() || d.onTrial() || !p.roomToWait(d) || !p.lasts(d, now.Add(d.sub.timeout)):
 			d.refund(now)
 			p.deferLocked(d, now, sentBackWait+time.Duration(p.cfg.Random()*float64(sentBackWait)), noSlot)
 		default:
@@ -74,7 +87,7 @@ func (p *pipeline) slotFree(s *semaphore) {
 
 // nextOf lets the next job in line go on, if a slot is free. mu is held.
 func (p *pipeline) nextOf(s *semaphore) {
-	for !p.draining.Load() && len(s.line) > 0 && s.used.Load() < s.slots {
+	for !p.draining.Load() && len(s.line) > 0 && s.used.Load() < s.most(s.line[0][0].sub.dependency, time.Now()) {
 		job := those(s.line[0], func(d *delivery) bool { return !d.isNotWaiting() })
 		s.line = s.line[1:]
 		if len(job) > 0 {

@@ -177,6 +177,7 @@ func (p *pipeline) extend(ctx context.Context, lease time.Duration, ds []*delive
 		case errs == nil || i < len(errs) && errs[i] == nil:
 			p.observe(d, Event{Kind: EventExtended})
 		case i < len(errs) && !final(errs[i]):
+			p.leases.failed(time.Now())
 			p.observe(d, Event{Kind: EventError, Operation: "extend", Err: fmt.Errorf("extend the lease: %w", errs[i])})
 		}
 	}

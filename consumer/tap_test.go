@@ -25,11 +25,12 @@ type tap struct {
 	*memory.Broker
 	born time.Time
 
-	maxHold time.Duration           // of the capabilities
-	group   string                  // likewise
-	deliver func(*brokers.Delivery) // edits what Receive returns
-	settle  func(batch []brokers.Settlement, errs []error) []error
-	extend  func(errs []error) []error
+	maxHold   time.Duration           // of the capabilities
+	group     string                  // likewise
+	retention time.Duration           // likewise
+	deliver   func(*brokers.Delivery) // edits what Receive returns
+	settle    func(batch []brokers.Settlement, errs []error) []error
+	extend    func(errs []error) []error
 
 	mu      sync.Mutex
 	calls   []call
@@ -105,7 +106,7 @@ type tapSource struct {
 
 func (s *tapSource) Capabilities() brokers.Capabilities {
 	caps := s.Source.Capabilities()
-	caps.MaxHold, caps.Group = s.b.maxHold, s.b.group
+	caps.MaxHold, caps.Group, caps.Retention = s.b.maxHold, s.b.group, s.b.retention
 	return caps
 }
 

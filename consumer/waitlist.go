@@ -96,7 +96,8 @@ func (p *pipeline) resumeDue() {
 	p.resumeAt(next)
 }
 
-// held returns all that waits. mu is held.
+// held returns all that waits, but for those behind their key: these go when the
+// one before them does. mu is held.
 func (p *pipeline) held() []*delivery {
 	var all []*delivery
 	for _, g := range p.dependencies {

@@ -25,16 +25,17 @@
 // # Breaker and budget
 //
 // Each dependency has one of each. Those of a [Policy] without any are the
-// Transport's own. Those that you put into it may be shared with a consumer, as
-// those of the [consumer.Guard] of what its topics depend on. For a handler with
-// that guard the consumer has counted the delivery and asked the breaker already.
-// So a call in such a handler does not count as another delivery, and while the
-// breaker is half-open it passes as a part of the run that probes.
+// Transport's own. A budget may be shared with the [consumer.Guard] of the topics
+// whose handlers make the calls. For these calls the consumer has counted the
+// delivery already, and its limit decides how many run at once. So they count as
+// no further delivery, and the breaker neither stops them nor hears of them. It
+// remains for all other calls.
 //
-// All calls report to the breaker how they went, those of one message as outcomes
-// of that message, and those outside of handlers each for itself. A timeout or a
-// rejected credential is severe. A Retry-After is obeyed for the message alone:
-// it may be meant for one customer, and does not keep the breaker from probing.
+// The other calls report to the breaker how they went: those of one message as
+// outcomes of that message, and those outside of handlers each for itself. A
+// timeout or a rejected credential is severe. A Retry-After is obeyed for the
+// message alone: it may be meant for one customer, and does not keep the breaker
+// from probing.
 //
 // A call is known to be a handler's by its context: make requests with
 // [http.NewRequestWithContext] and the handler's context. Without it there is no

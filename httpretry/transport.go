@@ -89,13 +89,17 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.base.RoundTrip(req)
 	}
 	d := t.dependency(req)
-	c := &call{base: t.base, dependency: d, req: req, returned: handling.Returned(req.Context())}
-	permit, err := d.start(req.Context())
+	c := &call{base: t.base, dependency: d, req: req, returned: handling.Returned(req.Context()), gate: d.Breaker}
+	paced := d.paced(req.Context())
+	if paced {
+		c.gate = nil
+	}
+	permit, err := c.start()
 	if err != nil {
 		c.close()
 		return nil, err
 	}
-	if d.Budget != nil && !c.returned && !(d.sharesBudget && handling.Shares(req.Context(), d.Budget)) {
+	if d.Budget != nil && !c.returned && !paced {
 		d.Budget.Deposit(time.Now(), 1)
 	}
 	c.prepare()
@@ -126,10 +130,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 type call struct {
 	*dependency
 	base     http.RoundTripper
-	req      *http.Request // the caller's: not to be changed
-	key      string        // the Idempotency-Key that is added; may be empty
-	astray   bool          // a redirect led to a host that the handler did not name
-	returned bool          // it is for a message that was sent back from a dead-letter queue
+	req      *http.Request    // the caller's: not to be changed
+	key      string           // the Idempotency-Key that is added; may be empty
+	astray   bool             // a redirect led to a host that the handler did not name
+	returned bool             // it is for a message that was sent back from a dead-letter queue
+	gate     *breaker.Breaker // nil if there is none, or a consumer paces the call
 	body     io.ReadCloser
 	record   *recorder // nil if nothing is kept
 }
@@ -148,6 +153,25 @@ func (c *call) close() {
 	if c.req.Body != nil {
 		_ = c.req.Body.Close()
 	}
+}
+
+// start asks the breaker for an attempt.
+func (c *call) start() (permit breaker.Permit, err error) {
+	if c.gate == nil {
+		return permit, nil
+	}
+	now := time.Now()
+	permit, ok := c.gate.Start(now)
+	if !ok {
+		return permit, c.closed(now)
+	}
+	return permit, nil
+}
+
+// retryable reports whether the breaker lets a retry pass. One that is half-open
+// has better use for its probes.
+func (c *call) retryable(now time.Time) bool {
+	return c.gate == nil || c.gate.Snapshot(now).State == breaker.Closed
 }
 
 // prepare finds the key of the request, and sees to it that its body can be had
@@ -207,8 +231,8 @@ func (c *call) try(body io.ReadCloser, permit breaker.Permit) result {
 	c.judge(&r)
 	r.ended = time.Now()
 	r.ran = r.ended.Sub(began)
-	if c.Breaker != nil {
-		c.Breaker.Done(r.ended, permit, c.message(), c.evidence(permit, r.outcome()), rand.Float64())
+	if c.gate != nil {
+		c.gate.Done(r.ended, permit, c.message(), c.evidence(permit, r.outcome()), rand.Float64())
 	}
 	return r
 }
@@ -337,6 +361,6 @@ func (c *call) wait(delay, ran time.Duration) (permit breaker.Permit, ok bool) {
 	if !c.retryable(time.Now()) {
 		return permit, false
 	}
-	permit, err := c.start(c.req.Context())
+	permit, err := c.start()
 	return permit, err == nil
 }

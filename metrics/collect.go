@@ -9,7 +9,7 @@ type descs struct {
 	attempts, deliveries, settlements, leasesLost, deadLetters, discarded *prometheus.Desc
 	settleErrors, letterErrors, extensions, extensionErrors               *prometheus.Desc
 	inFlight, running, held, stuck, lastSuccess                           *prometheus.Desc
-	deferred, paused, pauses, pausedTenants, receiveErrors, topicErrors   *prometheus.Desc
+	deferred, paused, pauses, receiveErrors, topicErrors                  *prometheus.Desc
 	lettersRefused, returned, receiptErrors, receiptsLost                 *prometheus.Desc
 }
 
@@ -35,12 +35,11 @@ func newDescs() descs {
 		deferred:      desc("redrive_runs_deferred_total", "Times that a run was put off before it started, which counts as no attempt.", "topic", "reason"),
 		inFlight:      desc("redrive_messages_in_flight", "Deliveries that the worker has and has not settled.", "topic"),
 		running:       desc("redrive_messages_running", "Messages whose handler runs, each in a slot; those of a batch share one.", "topic"),
-		held:          desc("redrive_messages_held", "Messages that wait in the process, for their due time or for their guard to open.", "topic"),
+		held:          desc("redrive_messages_held", "Messages that wait in the process, for their due time, or until the limit of their dependency lets them start.", "topic"),
 		stuck:         desc("redrive_messages_stuck", "Messages whose handler ignores that its context has ended.", "topic"),
 		lastSuccess:   desc("redrive_last_success_timestamp_seconds", "When a handler last succeeded; 0 if none has.", "topic"),
-		paused:        desc("redrive_paused", "1 while the topics of the dependency pause, but for single messages as probes; otherwise 0.", "dependency"),
-		pauses:        desc("redrive_pauses_total", "Times that the topics of the dependency paused: breaker, throttle, or practically all messages poison.", "dependency"),
-		pausedTenants: desc("redrive_paused_tenants", "Names of Topic.DependencyOf, such as tenants, that pause while the rest of the topic goes on, until one of their messages succeeds.", "topic"),
+		paused:        desc("redrive_paused", "1 while the dependency pauses: single runs try it out, at least a second apart, or it is paused by hand; otherwise 0.", "dependency"),
+		pauses:        desc("redrive_pauses_total", "Times that the dependency began to pause.", "dependency"),
 		receiveErrors: desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
 		topicErrors: desc("redrive_topic_errors_total",
 			"Times that the worker could receive nothing from the topic while others went on, as after its queue was deleted: a few a minute while that lasts.", "topic"),
@@ -55,7 +54,7 @@ func (d *descs) all() []*prometheus.Desc {
 		d.attempts, d.deliveries, d.settlements, d.leasesLost, d.deadLetters, d.discarded,
 		d.settleErrors, d.letterErrors, d.extensions, d.extensionErrors,
 		d.inFlight, d.running, d.held, d.stuck, d.lastSuccess,
-		d.deferred, d.paused, d.pauses, d.pausedTenants, d.receiveErrors, d.topicErrors, d.lettersRefused,
+		d.deferred, d.paused, d.pauses, d.receiveErrors, d.topicErrors, d.lettersRefused,
 		d.returned, d.receiptErrors, d.receiptsLost,
 	}
 }
@@ -143,7 +142,6 @@ func (s *series) collect(d *descs, to sink) {
 	for i, result := range results {
 		to.counter(d.returned, s.returned[i].Load(), s.topic, result)
 	}
-	to.gauge(d.pausedTenants, float64(max(0, s.pausedTenants.Load())), s.topic)
 	n := s.states.count()
 	to.gauge(d.running, float64(n[running]+n[stuck]), s.topic)
 	to.gauge(d.held, float64(n[held]), s.topic)

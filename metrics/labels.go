@@ -113,7 +113,7 @@ var reasons = [...]string{
 }
 
 // deferrals are why runs are put off. They end with other.
-var deferrals = [...]string{"budget", "guard", "room", other}
+var deferrals = [...]string{"budget", "dependency", "poison", "room", other}
 
 func reasonOf(entry *dlq.Entry) int {
 	if entry == nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/redrive-go/redrive/metrics"
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 func TestBudget(t *testing.T) {
@@ -44,6 +45,40 @@ func TestBudget(t *testing.T) {
 			"redrive_budget_deferred_total{dependency=bank}":      float64(want.Deferred),
 			"redrive_budget_waits_seconds_total{dependency=bank}": want.Waits,
 		})
+	})
+}
+
+func TestLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := flow.New(10, func() float64 { return 0.5 })
+		c := metrics.NewLimiter("bank", l)
+		want := map[string]float64{
+			"redrive_limit{dependency=bank}":                  5,
+			"redrive_limit_slots{dependency=bank}":            10,
+			"redrive_limit_running{dependency=bank}":          0,
+			"redrive_limit_interval_seconds{dependency=bank}": 0,
+			"redrive_limit_sampled{dependency=bank}":          0,
+			"redrive_limit_failing{dependency=bank}":          0,
+			"redrive_limit_paused{dependency=bank}":           0,
+		}
+		expect(t, c, want)
+		for who := range uint64(20) {
+			began := time.Now()
+			l.Start(began)
+			time.Sleep(2 * time.Second)
+			l.Done(time.Now(), began, who, flow.Overload)
+		}
+		l.Pause("maintenance")
+		now := l.Status(time.Now())
+		if now.Limit >= 1 || now.Interval == 0 {
+			t.Fatalf("20 failures left %+v", now)
+		}
+		want["redrive_limit{dependency=bank}"] = now.Limit
+		want["redrive_limit_interval_seconds{dependency=bank}"] = now.Interval.Seconds()
+		want["redrive_limit_sampled{dependency=bank}"] = 20
+		want["redrive_limit_failing{dependency=bank}"] = 20
+		want["redrive_limit_paused{dependency=bank}"] = 1
+		expect(t, c, want)
 	})
 }
 

@@ -109,13 +109,12 @@ type delivery struct {
 	abandoned int
 
 	attempt, throttles int
-	first              time.Duration
+	first, failed      time.Duration // when it failed first, and last
 	due, dueBefore     time.Duration // of the next run, and of the last one
 	began, ended       time.Duration
 	runs               int
 	running            bool
 	last               outcome
-	mayProbe           bool        // the last run may have been one that a closed guard let through
 	paid               bool        // it took a token of the budget
 	next               []judgement // after a run that failed
 	buried             bool        // a dead letter was written
@@ -141,7 +140,7 @@ type life struct {
 	concurrency, crashLimit        int
 	received                       int
 	running                        map[*topic]int
-	guards                         map[string]*guarded
+	dependencies                   map[string]*dependency // by topic
 	deliveries, unfinished         []*delivery
 	letters                        map[*fate]int  // confirmed and not yet followed by an ack
 	burying                        map[*fate]int  // on their way
@@ -163,6 +162,7 @@ type checker struct {
 	publishes   int // sends, confirms and failures
 	buried      int // dead letters that were confirmed
 	now         time.Duration
+	index       int           // of the event that is taken
 	storm, calm time.Duration // when any connection may be lost, 0 is never
 }
 
@@ -178,7 +178,7 @@ func check(r *record) verdict {
 		keys:       map[string][]*fate{},
 	}
 	for i := range r.events {
-		c.now = r.events[i].At
+		c.now, c.index = r.events[i].At, i
 		c.take(&r.events[i])
 	}
 	c.finish()
@@ -229,8 +229,9 @@ func (c *checker) take(e *event) {
 		c.takeBuried(e)
 	case faulted:
 		c.takeFault(e)
-	case paused, resumed:
+	case paused:
 		c.takePaused(e)
+	case resumed:
 	case ousted:
 		c.sever(c.workers[e.Worker])
 	case overdue:

@@ -18,7 +18,7 @@ func (c *checker) takeReceived(e *event) {
 	d := &delivery{
 		number: e.Delivery, fate: f, topic: c.scenario.topic(e.Topic), worker: w, order: w.received,
 		got:     token{attempt: e.Attempt, throttles: e.Throttles, due: e.Due, soon: e.Due, least: e.Attempt, death: e.Death},
-		attempt: e.Attempt, throttles: e.Throttles, first: e.First, due: e.Due, abandoned: e.Abandoned,
+		attempt: e.Attempt, throttles: e.Throttles, first: e.First, failed: e.Last, due: e.Due, abandoned: e.Abandoned,
 		received: e.At, low: or(e.Until, forever), high: or(e.Until, forever), // or held for as long as its session
 	}
 	w.deliveries = append(w.deliveries, d)
@@ -32,7 +32,7 @@ func (c *checker) takeReceived(e *event) {
 		c.violate(promiseContent, e.ID, "was received with another %s", e.Note)
 	}
 	if e.First == 0 && e.Due == 0 {
-		c.guards(d)[0].delivered++
+		w.dependency(d.topic.name).delivered++
 	}
 	c.account(d)
 	if known := c.interruptions(f); e.Abandoned > known && !f.doubt {
@@ -166,7 +166,6 @@ func (c *checker) takeStarted(e *event, d *delivery) {
 	if f.id != e.ID || e.Note != "" {
 		c.violate(promiseContent, f.id, "was given to a handler with another %s (as %s)", e.Note, e.ID)
 	}
-	d.mayProbe = slices.ContainsFunc(c.guards(d), func(g *guarded) bool { return c.wasPaused(g, c.now) })
 	c.startPaced(d, e)
 	c.startCount(d, e)
 	if d.due = max(d.due, e.Due); e.At < d.due {
@@ -261,7 +260,7 @@ func (c *checker) takeEnded(e *event, d *delivery) {
 	for _, why := range causes {
 		d.next = append(d.next, c.judge(d, e, why)...)
 	}
-	c.report(d, e, causes)
+	c.report(d, e)
 	uncounted := func(j judgement) bool { return !j.counted && !j.acks }
 	if slices.ContainsFunc(d.next, uncounted) {
 		f.free++
@@ -273,7 +272,7 @@ func (c *checker) takeEnded(e *event, d *delivery) {
 		}
 	}
 	if first := d.next[0]; !first.split && (first.retries || first.dies) {
-		d.first = or(d.first, e.At)
+		d.first, d.failed = or(d.first, e.At), e.At
 	}
 	switch e.Outcome {
 	case okay:
@@ -405,7 +404,7 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 		}
 		early := d.got.due+c.scenario.pace.slack > asked
 		waits := c.sentToWait(d, e) || d.worker.halting()
-		if !keeps || !early && !(waits && c.mayWait(d)) {
+		if !keeps || !early && !waits {
 			c.violate(promiseSettlement, f.id, "is sent to a retry without having been handled")
 		}
 	case !slices.ContainsFunc(d.next, retries):
@@ -413,7 +412,7 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 	case !slices.ContainsFunc(d.next, counts):
 		c.violate(promiseCount, f.id, "is retried with attempt %d and %d throttles, the ledger says %+v", e.Attempt, e.Throttles, d.next)
 	case c.sentToWait(d, e):
-	case e.At+e.Delay < e.Due-rounding && !d.mayProbe: // for whom it may come back before, and is sent on
+	case e.At+e.Delay < e.Due-rounding:
 		c.violate(promiseEarly, f.id, "is asked for in %v, which is before it is due at %v", e.Delay, e.Due)
 	default:
 		c.checkDelay(d, e)

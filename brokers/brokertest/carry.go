@@ -45,6 +45,8 @@ func (tr *trial) story(w *worker, d *brokers.Delivery) brokers.Meta {
 	meta := brokers.Meta{
 		Attempt:        tr.attempt(d, 7),
 		Throttles:      2,
+		Excused:        time.Hour,
+		Crashes:        2,
 		FirstFailedAt:  now.Add(-90 * time.Minute),
 		LastFailedAt:   now.Add(-123456 * time.Microsecond),
 		DueAt:          now.Add(tr.Unit),

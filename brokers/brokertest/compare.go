@@ -89,6 +89,8 @@ func (tr *trial) equalMeta(a *arrival, want brokers.Meta) error {
 	}
 	check("Attempt", got.Attempt == want.Attempt, got.Attempt, want.Attempt)
 	check("Throttles", got.Throttles == want.Throttles, got.Throttles, want.Throttles)
+	check("Excused", got.Excused == want.Excused, got.Excused, want.Excused)
+	check("Crashes", got.Crashes == want.Crashes, got.Crashes, want.Crashes)
 	check("FirstFailedAt", sameTime(got.FirstFailedAt, want.FirstFailedAt), got.FirstFailedAt, want.FirstFailedAt)
 	check("LastFailedAt", sameTime(got.LastFailedAt, want.LastFailedAt), got.LastFailedAt, want.LastFailedAt)
 	check("DueAt", sameTime(got.DueAt, want.DueAt), got.DueAt, want.DueAt)

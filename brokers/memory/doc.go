@@ -10,7 +10,8 @@
 //   - Delays and leases are exact. A message comes back at its due time and
 //     never before; a lease that ends at some time is lost from that very time
 //     on, and a settlement that comes too late has no effect.
-//   - Counts are exact. Abandoned counts expired leases and nothing else.
+//   - Counts are exact. Abandoned counts expired leases since the last Retry, and
+//     nothing else.
 //   - Messages are handed out in the order in which they became available,
 //     and a released or abandoned one takes its old place again. With
 //     [Options].Ordered the messages of one key keep their order over retries.

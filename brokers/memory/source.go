@@ -301,6 +301,7 @@ func (s *source) settle(now time.Duration, st brokers.Settlement, fault Fault) e
 	case brokers.Retry:
 		b.win(h)
 		e.storeMeta(st.Meta)
+		e.abandoned = 0
 		b.postpone(e, now, st.Delay)
 	case brokers.Release:
 		b.drop(h, settled)

@@ -53,6 +53,8 @@ type queue struct {
 	// maxDelay is how far ahead the due time of a message may lie; 0 means 14
 	// days, the longest retention.
 	maxDelay time.Duration
+
+	retention time.Duration // how long the queue keeps a message
 }
 
 // record is a message as a poll brought it.

@@ -331,7 +331,7 @@ func (b *Broker) learnAll(sub brokers.Subscription, sites map[string]*site) []qu
 	var queues []queue
 	for topic, s := range sites {
 		q := queue{
-			topic: topic, url: s.url, fifo: isFIFO(topic), limit: cmp.Or(s.attrs.limit, largest), maxDelay: furthest(topic, sub.MaxDelay), seal: b.seal,
+			topic: topic, url: s.url, fifo: isFIFO(topic), limit: cmp.Or(s.attrs.limit, largest), retention: cmp.Or(s.attrs.retention, leastRetention), maxDelay: furthest(topic, sub.MaxDelay), seal: b.seal,
 		}
 		if !sub.ReadOnly() {
 			q.tight, q.receives = s.tight(sub), s.attrs.maxReceives

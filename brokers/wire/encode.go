@@ -46,6 +46,8 @@ func (w *writer) meta(m brokers.Meta) {
 	w.count(nameThrottles, m.Throttles)
 	w.time(nameFirstFailedAt, m.FirstFailedAt)
 	w.time(nameLastFailedAt, m.LastFailedAt)
+	w.end(nameExcused, appendDuration(w.begin(nameExcused), m.Excused))
+	w.count(nameCrashes, m.Crashes)
 	w.time(nameDueAt, roundUp(m.DueAt))
 	w.end(nameDelay, appendDuration(w.begin(nameDelay), m.Delay))
 	w.put(nameClass, knownClass(m.Class), "")
@@ -151,6 +153,8 @@ func (r reader) meta() brokers.Meta {
 		Throttles:      r.count(nameThrottles),
 		FirstFailedAt:  r.time(nameFirstFailedAt),
 		LastFailedAt:   r.time(nameLastFailedAt),
+		Excused:        parseDuration(r.value(nameExcused)),
+		Crashes:        r.count(nameCrashes),
 		DueAt:          r.time(nameDueAt),
 		Delay:          parseDuration(r.value(nameDelay)),
 		Class:          knownClass(r.value(nameClass)),

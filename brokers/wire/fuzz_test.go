@@ -72,7 +72,7 @@ func FuzzDecode(f *testing.F) {
 func checkMeta(t *testing.T, m brokers.Meta, limits Limits) {
 	t.Helper()
 	longest := max(limits.MaxDelay, 0)
-	for name, n := range map[string]int{"attempt": m.Attempt, "throttles": m.Throttles, "redrive count": m.RedriveCount} {
+	for name, n := range map[string]int{"attempt": m.Attempt, "throttles": m.Throttles, "crashes": m.Crashes, "redrive count": m.RedriveCount} {
 		if n < 0 || n > text.MaxCount {
 			t.Errorf("%s %d is out of bounds", name, n)
 		}

@@ -156,6 +156,10 @@ func (l Limits) clamp(m *brokers.Meta) {
 	m.DueAt = earlier(m.DueAt, l.Now.Add(maxDelay))
 	m.FirstFailedAt = earlier(m.FirstFailedAt, l.Now)
 	m.LastFailedAt = earlier(m.LastFailedAt, l.Now)
+	if m.FirstFailedAt.IsZero() {
+		m.Excused = 0
+	}
+	m.Excused = min(m.Excused, l.Now.Sub(m.FirstFailedAt))
 	if d := m.Death; d != nil {
 		d.At = earlier(d.At, l.Now)
 		d.DueAt = earlier(d.DueAt, l.Now.Add(maxDelay))

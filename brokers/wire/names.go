@@ -27,6 +27,8 @@ const (
 	nameThrottles     = prefix + "throttles"
 	nameFirstFailedAt = prefix + "first-failed-at"
 	nameLastFailedAt  = prefix + "failed-at"
+	nameExcused       = prefix + "excused-ms"
+	nameCrashes       = prefix + "crashes"
 	nameDueAt         = prefix + "due-at"
 	nameDelay         = prefix + "delay-ms"
 	nameClass         = prefix + "class"
@@ -112,7 +114,7 @@ func ofMeta(word string) bool {
 func carried(name string) bool {
 	switch name {
 	case nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount, nameSend, nameTopic, nameAttempt, nameThrottles,
-		nameFirstFailedAt, nameLastFailedAt, nameDueAt, nameDelay, nameClass, nameHistory, nameSignature, Packed:
+		nameFirstFailedAt, nameLastFailedAt, nameExcused, nameCrashes, nameDueAt, nameDelay, nameClass, nameHistory, nameSignature, Packed:
 		return true
 	}
 	return strings.HasPrefix(name, nameOrigin) || IsDeath(name)

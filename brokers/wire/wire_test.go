@@ -197,6 +197,10 @@ func TestHostileHeaders(t *testing.T) {
 		{"attempt overflow", h(nameAttempt, "99999999999999999999999"), brokers.Meta{Attempt: 10000}},
 		{"attempt endless", h(nameAttempt, strings.Repeat("9", 1<<20)), brokers.Meta{}},
 		{"attempt leading zeros", h(nameAttempt, "007"), brokers.Meta{Attempt: 7}},
+		{"excused before any failure", h(nameExcused, "60000"), brokers.Meta{}},
+		{"excused for too long", append(h(nameFirstFailedAt, fmt.Sprint(now.Add(-time.Minute).UnixMilli())), h(nameExcused, "60001")...),
+			brokers.Meta{FirstFailedAt: now.Add(-time.Minute), Excused: time.Minute}},
+		{"crashes huge", h(nameCrashes, "9223372036854775808"), brokers.Meta{Crashes: 10000}},
 		{"throttles huge", h(nameThrottles, "9223372036854775808"), brokers.Meta{Throttles: 10000}},
 		{"redrive count huge", h(nameRedriveCount, "1000000"), brokers.Meta{RedriveCount: 10000}},
 		{"send no word", h(nameSend, "two words"), brokers.Meta{}},
@@ -405,9 +409,12 @@ func randomMeta(rng *rand.Rand) brokers.Meta {
 	}
 	delay := func() time.Duration { return time.Duration(rng.IntN(900_001)) * time.Millisecond }
 	m := brokers.Meta{
-		Attempt: rng.IntN(text.MaxCount + 1), Throttles: rng.IntN(6), FirstFailedAt: past(), LastFailedAt: past(),
+		Attempt: rng.IntN(text.MaxCount + 1), Throttles: rng.IntN(6), FirstFailedAt: past(), LastFailedAt: past(), Crashes: rng.IntN(4),
 		DueAt: now.Add(delay()), Delay: delay(), Class: classes[rng.IntN(len(classes))],
 		IdempotencyKey: randomText(rng, 40), RedriveCount: rng.IntN(4), Send: []string{"", "12.3.f00d"}[rng.IntN(2)],
+	}
+	if !m.FirstFailedAt.IsZero() {
+		m.Excused = now.Sub(m.FirstFailedAt) / 3 * 2 / time.Millisecond * time.Millisecond
 	}
 	for range rng.IntN(maxHistory + 1) {
 		m.History = append(m.History, brokers.Failure{

@@ -77,6 +77,7 @@ type Limiter struct {
 	running int
 	sample  sample
 	meter   meter
+	success time.Time // the last one
 
 	good    float64 // the limit before the last cut under full load
 	relapse int     // cuts above the normal load in the last minutes: a ramp doubles every 2^relapse × 1.25 s
@@ -252,6 +253,7 @@ func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full bool) (
 	l.meter.ended(t, o)
 	switch {
 	case o == Success:
+		l.success = now // as seconds it would be rounded
 		l.meter.succeeded(t, took)
 		l.grow(t)
 	case o.bad() && t-took > l.cutAt && l.convincing(t, o):
@@ -357,14 +359,7 @@ func (l *Limiter) Resume(now time.Time) {
 func (l *Limiter) LastSuccess() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lastSuccess()
-}
-
-func (l *Limiter) lastSuccess() time.Time {
-	if l.meter.lastSuccess == never {
-		return time.Time{}
-	}
-	return l.time(l.meter.lastSuccess)
+	return l.success
 }
 
 // Status is what a Limiter knows at one time.
@@ -394,7 +389,7 @@ func (l *Limiter) Status(now time.Time) Status {
 	s := Status{
 		Limit: l.limit, Slots: int(l.slots), Running: l.running,
 		Usual:       time.Duration(l.meter.usual * float64(time.Second)),
-		LastSuccess: l.lastSuccess(),
+		LastSuccess: l.success,
 		Failing:     n.bad(),
 		Sampled:     n.bad() + n[Success],
 		Poisoned:    n.poisoned(),

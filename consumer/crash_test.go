@@ -1,0 +1,197 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+)
+
+// killing is a broker with a worker that is killed from time to time.
+type killing struct {
+	*mortal
+	cfg      consumer.Config
+	register func(*consumer.Consumer)
+	w        *worker
+}
+
+func startKilling(t *testing.T, broker *mortal, cfg consumer.Config, register func(*consumer.Consumer)) *killing {
+	return &killing{broker, cfg, register, start(t, broker, cfg, register)}
+}
+
+// kill kills the worker and starts another.
+func (k *killing) kill(t *testing.T) {
+	k.Crash(k.source)
+	k.w.shutdown()
+	k.w = start(t, k, k.cfg, k.register)
+}
+
+// A message that kills each worker that runs it is dead after CrashLimit such runs,
+// from when it is suspect on. Others are not.
+func TestCrashLoop(t *testing.T) {
+	for _, test := range []struct{ limit, kills int }{{0, 2 + 3}, {1, 1 + 1}, {2, 1 + 2}, {5, 4 + 5}} {
+		bubble(t, fmt.Sprint("limit ", test.limit), func(t *testing.T) {
+			broker := &mortal{tap: newTap(memory.Options{})}
+			cfg := quiet()
+			cfg.CrashLimit = test.limit
+			var mu sync.Mutex
+			runs := map[string]int{}
+			dies := make(chan struct{}, 1)
+			k := startKilling(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+				mu.Lock()
+				runs[string(m.Body)]++
+				mu.Unlock()
+				if string(m.Body) == "killer" {
+					dies <- struct{}{}
+					<-ctx.Done()
+				}
+				return nil
+			}))
+			publish(t, broker.Broker, "orders", "one", "killer", "two")
+			for range test.kills {
+				<-dies
+				time.Sleep(time.Second)
+				k.kill(t)
+			}
+			time.Sleep(time.Minute)
+			k.w.mustShutdown()
+			letter := oneDeadLetter(t, broker.Broker, "orders")
+			if letter.Reason != "crash-loop" || string(letter.Message.Body) != "killer" || runs["killer"] != test.kills || runs["one"] != 1 || runs["two"] != 1 {
+				t.Errorf("%q is dead by %q after runs %v, want the killer after %d", letter.Message.Body, letter.Reason, runs, test.kills)
+			}
+		})
+	}
+}
+
+// Messages that waited in workers that were killed are not to blame.
+func TestWaitingIsNoCrashLoop(t *testing.T) {
+	for name, takes := range map[string]time.Duration{"refused": 0, "slow": 10 * time.Second} {
+		bubble(t, name, func(t *testing.T) {
+			broker := &mortal{tap: newTap(memory.Options{})}
+			var mu sync.Mutex
+			up, served := false, 0
+			cfg := quiet()
+			cfg.Guard = consumer.Guard{}
+			k := startKilling(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if up {
+					served++
+					return nil
+				}
+				mu.Unlock()
+				time.Sleep(takes)
+				mu.Lock()
+				return classify.Transient(errBusy)
+			}))
+			flood(t, broker.Broker, "orders", 40)
+			for range 24 {
+				time.Sleep(10 * time.Minute)
+				k.kill(t)
+			}
+			mu.Lock()
+			up = true
+			mu.Unlock()
+			time.Sleep(time.Hour)
+			k.w.mustShutdown()
+			if dead := deadLetters(t, broker.Broker, "orders"); len(dead) != 0 || served != 40 {
+				t.Errorf("%d of 40 served, %d dead, want 0", served, len(dead))
+			}
+		})
+	}
+}
+
+// While leases cannot be extended, or many are lost together, messages are lost
+// that kill nobody.
+func TestLostLeasesAreNoCrashLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		broker := newTap(memory.Options{Lease: 30 * time.Second, Fault: func(op memory.Op) memory.Fault {
+			if op.Operation == memory.Extend && time.Since(began) < 20*time.Minute {
+				return memory.Fault{Err: errors.New("connection refused")}
+			}
+			return memory.Fault{}
+		}})
+		cfg := quiet()
+		cfg.Guard = consumer.Guard{}
+		served := map[string]bool{}
+		var mu sync.Mutex
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Minute):
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			served[string(m.Body)] = true
+			return nil
+		}))
+		flood(t, broker.Broker, "orders", 300)
+		time.Sleep(4 * time.Hour)
+		w.mustShutdown()
+		if dead := deadLetters(t, broker.Broker, "orders"); len(dead) != 0 || len(served) != 300 {
+			t.Errorf("%d of 300 served, %d dead, want 0", len(served), len(dead))
+		}
+	})
+}
+
+// One of many keys hangs. Its messages wait outside the window, so that the other
+// keys go on, and they stay in order.
+func TestHangingKeyStopsNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		cfg := quiet()
+		cfg.Guard, cfg.OrderByKey = consumer.Guard{}, true
+		var mu sync.Mutex
+		var longest time.Duration
+		var order []string
+		hung := false
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if m.Key == "bad" {
+				if !hung {
+					hung = true
+					mu.Unlock()
+					<-ctx.Done()
+					mu.Lock()
+					return ctx.Err()
+				}
+				order = append(order, m.ID)
+				return nil
+			}
+			longest = max(longest, time.Since(m.PublishedAt))
+			return nil
+		}))
+		var want []string
+		for i := range 3000 { // 5 min
+			m := brokers.Message{ID: fmt.Sprint(i), Key: fmt.Sprint("key-", i%100), PublishedAt: time.Now()}
+			if i%10 == 0 {
+				m.Key = "bad"
+				want = append(want, m.ID)
+			}
+			if err := broker.Publish(t.Context(), "orders", m); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(10 * time.Minute)
+		w.mustShutdown()
+		if longest > 2*time.Second {
+			t.Errorf("a message of another key waited for %v", longest)
+		}
+		if !slices.Equal(order, want) {
+			t.Errorf("%d of %d messages of the key that hung, in order: %v", len(order), len(want), slices.IsSorted(order))
+		}
+	})
+}
