@@ -81,11 +81,19 @@ func (g *dependency) start(now time.Time) bool {
 
 // returnPass gives back what a job held that does not run.
 func (p *pipeline) returnPass(s *subscription, held pass, now time.Time) {
-	if held.place && s.dependency.limiter.Done(now, now, 0, flow.Neutral) {
-		p.follow(s.dependency, now)
+	if held.place {
+		p.ended(s.dependency, s.dependency.limiter.Done(now, now, 0, flow.Neutral), now)
 	}
 	if held.slot {
 		p.slotFree(s.returned)
+	}
+}
+
+// ended follows the end of a run, if the limiter may let others start or jobs are in
+// line: also at the highest limit, where the end of a run changes nothing else.
+func (p *pipeline) ended(g *dependency, changed bool, now time.Time) {
+	if changed || g.crowd.Load() > 0 {
+		p.follow(g, now)
 	}
 }
 
@@ -179,8 +187,11 @@ func (p *pipeline) tell(d *delivery, began, now time.Time, o flow.Outcome) {
 		o = flow.Neutral
 	}
 	held := takePass(d.self[:])
-	if held.place && g.limiter.Done(now, began, who, o) || !held.place && g.limiter != nil && g.limiter.Note(now, began, who, o) {
-		p.follow(g, now)
+	switch {
+	case held.place:
+		p.ended(g, g.limiter.Done(now, began, who, o), now)
+	case g.limiter != nil:
+		p.ended(g, g.limiter.Note(now, began, who, o), now)
 	}
 	if held.slot {
 		p.slotFree(d.sub.returned)
@@ -292,7 +303,8 @@ const freshGrace = time.Second
 
 // dispatch starts the jobs in line at g, as far as the limit lets it. mu is held.
 func (p *pipeline) dispatch(g *dependency, now time.Time) {
-	defer func() { g.crowd.Store(int32(g.line.len())) }()
+	g.crowd.Store(int32(g.line.len())) // before the look, or the end of a run may miss it
+	defer p.thinned(g)
 	for !p.draining.Load() && g.line.len() > 0 {
 		v := g.look(now)
 		last := ranks
@@ -326,6 +338,17 @@ func (p *pipeline) dispatch(g *dependency, now time.Time) {
 		}
 		job[0].pass.place = true
 		p.pool.add(job[0].sub.line, job)
+	}
+}
+
+// thinned takes in that jobs have left the line of g, also those whose deliveries
+// were lost: there may be room for others. mu is held.
+func (p *pipeline) thinned(g *dependency) {
+	g.crowd.Store(int32(g.line.len()))
+	for _, s := range p.subs {
+		if s.dependency == g {
+			p.roomFor(s)
+		}
 	}
 }
 
@@ -396,10 +419,12 @@ func (p *pipeline) follow(g *dependency, now time.Time) {
 }
 
 // announce reports that single runs try out a dependency from now on, or that it
-// serves again. mu is held.
+// serves again. Single runs alone are no news: a dependency that allows few calls has
+// them too. mu is held.
 func (p *pipeline) announce(g *dependency, now time.Time) {
 	s := g.limiter.Status(now)
-	switch pausing := s.Paused != "" || s.Interval >= recheck; {
+	down := s.Limit < 1 && (s.Interval >= recheck || 10*s.Failing > 9*s.Sampled)
+	switch pausing := s.Paused != "" || down; {
 	case pausing && !g.pausing:
 		g.pausing = true
 		why := fmt.Errorf("%d of the last %d messages failed: single runs try it out, %s apart", s.Failing, s.Sampled, s.Interval.Round(time.Second/10))

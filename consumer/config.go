@@ -114,8 +114,8 @@ type Config struct {
 	// one of its own; its zero value protects.
 	Guard Guard
 
-	// Guards are those of dependencies that need others settings, by name: the
-	// topic, Topic.Dependency, or what Topic.DependencyOf returns.
+	// Guards are those of dependencies that need other settings, by name: the
+	// topic or Topic.Dependency.
 	Guards map[string]Guard
 
 	// NoRepeat says that a handler must not run again after a run that may have
@@ -173,7 +173,7 @@ type Topic struct {
 	Middleware     []Middleware    // inside that of Config
 
 	// Dependency names what the handler depends on, such as "payments". Topics
-	// that name the same one share its guard: they pause together. Default: the
+	// that name the same one share its limit and its budget. Default: the
 	// topic's own name.
 	Dependency string
 
@@ -186,11 +186,10 @@ type Topic struct {
 	BatchWait time.Duration
 
 	// DependencyOf names what one message depends on: its tenant, or the host
-	// that it is for. Each name has a guard of its own, of which the thousand
-	// used last are kept, and at most half of the slots of the topic. While it
-	// is closed its messages wait, uncounted, and the others flow; the topic
-	// pauses only when nine in ten of the names fail. "" means none but the
-	// guard of the topic. It must be quick and may be called at the same time.
+	// that it is for. A name that times out or hangs has one slot, until one of
+	// its messages succeeds. Its other messages wait, uncounted, and those of
+	// other names go on. "" means none. The function must be quick, and may be
+	// called at the same time.
 	DependencyOf func(m *brokers.Message) string
 }
 

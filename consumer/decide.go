@@ -232,7 +232,9 @@ func (r *route) weigh(f retry.Run, t trial, random float64) retry.Decision {
 	}
 	policy := r.policy
 	policy.MaxAttempts = math.MaxInt
-	policy.Backoff.Cap = min(cmp.Or(policy.Backoff.Cap, uncountedCap), uncountedCap)
+	b := &policy.Backoff
+	longest := max(uncountedCap, b.Base, b.Floor)
+	b.Cap = min(cmp.Or(b.Cap, longest), longest)
 	v.MaxAttempts = 0
 	f.Attempt += f.Throttles
 	d := retry.Decide(policy, f, uncountedShare+(1-uncountedShare)*random)
@@ -241,7 +243,8 @@ func (r *route) weigh(f retry.Run, t trial, random float64) retry.Decision {
 }
 
 // A failure that does not count lengthens the delay of its message all the same,
-// up to uncountedCap, of which no less than uncountedShare is drawn.
+// up to uncountedCap, or its first delay if that is longer. No less than
+// uncountedShare of it is drawn.
 const (
 	uncountedCap   = 9 * time.Minute
 	uncountedShare = 0.75

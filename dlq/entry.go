@@ -36,6 +36,7 @@ type Entry struct {
 	//
 	//	exhausted      the last attempt failed
 	//	expired        the next attempt would not be over before MaxAge
+	//	outage         what its handler depends on was overloaded or down for days
 	//	poison         no attempt can succeed
 	//	undecodable    the body is not what the handler expects
 	//	validation     a service refused the content

@@ -38,7 +38,7 @@ func newDescs() descs {
 		held:          desc("redrive_messages_held", "Messages that wait in the process, for their due time, or until the limit of their dependency lets them start.", "topic"),
 		stuck:         desc("redrive_messages_stuck", "Messages whose handler ignores that its context has ended.", "topic"),
 		lastSuccess:   desc("redrive_last_success_timestamp_seconds", "When a handler last succeeded; 0 if none has.", "topic"),
-		paused:        desc("redrive_paused", "1 while the dependency pauses: single runs try it out, at least a second apart, or it is paused by hand; otherwise 0.", "dependency"),
+		paused:        desc("redrive_paused", "1 while single runs try the dependency out, because practically none succeeds or they are a second apart, or while it is paused by hand; otherwise 0.", "dependency"),
 		pauses:        desc("redrive_pauses_total", "Times that the dependency began to pause.", "dependency"),
 		receiveErrors: desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
 		topicErrors: desc("redrive_topic_errors_total",

@@ -324,8 +324,10 @@ func bugs() []bug {
 			}
 		}), []promise{promiseEarly}},
 		{"a pause without failures", config(func(c *consumer.Config, _ []topic) {
-			c.Guard.Limiter = flow.New(c.Concurrency, c.Random)
-			c.Guard.Limiter.Pause("bug")
+			limiter := flow.New(c.Concurrency, c.Random)
+			limiter.Pause("bug")
+			time.AfterFunc(time.Minute, func() { limiter.Resume(time.Now()) })
+			c.Guard.Limiter = limiter
 		}), []promise{promiseContrast}},
 		{"every failure counts", config(func(c *consumer.Config, _ []topic) { c.Guard.Off = true }), []promise{promiseCount, promiseLetter}},
 		{"retries without a budget", config(func(c *consumer.Config, ts []topic) {

@@ -107,6 +107,8 @@ type delivery struct {
 	order     int // among those of its worker
 	excess    int // of its attempt, which is an estimate
 	abandoned int
+	onTrial   bool
+	suspect   bool // must not run
 
 	attempt, throttles int
 	first, failed      time.Duration // when it failed first, and last
@@ -139,6 +141,7 @@ type life struct {
 	drain                          time.Duration
 	concurrency, crashLimit        int
 	received                       int
+	trouble                        time.Duration // when a lease was lost or not extended last
 	running                        map[*topic]int
 	dependencies                   map[string]*dependency // by topic
 	deliveries, unfinished         []*delivery
@@ -186,7 +189,14 @@ func check(r *record) verdict {
 	return c.verdict
 }
 
+// most violations are kept: a bug that has messages come again for ever breaks
+// millions.
+const most = 10_000
+
 func (c *checker) violate(p promise, id, format string, args ...any) {
+	if len(c.violations) == most {
+		return
+	}
 	c.violations = append(c.violations, violation{promise: p, at: c.now, id: id, text: fmt.Sprintf(format, args...)})
 }
 
@@ -393,7 +403,7 @@ func (c *checker) free(d *delivery) {
 		return
 	}
 	f, w := d.fate, d.worker
-	d.freed = true
+	d.freed, w.trouble = true, max(c.now, 1)
 	f.disturbed++
 	f.free += d.runs // whatever they counted is forgotten
 	f.losses++

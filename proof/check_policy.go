@@ -79,7 +79,8 @@ func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 
 // uncounted is decide for a failure that is no attempt.
 func (c *checker) uncounted(d *delivery, p retry.Policy, v classify.Verdict) judgement {
-	const longest, least = 9 * time.Minute, 0.75
+	const least = 0.75
+	longest := max(9*time.Minute, p.Backoff.Base, p.Backoff.Floor)
 	p.MaxAttempts = math.MaxInt
 	p.Backoff.Cap = min(or(p.Backoff.Cap, longest), longest)
 	v.MaxAttempts = 0
@@ -94,39 +95,49 @@ func (c *checker) uncounted(d *delivery, p retry.Policy, v classify.Verdict) jud
 // judgePoison is j, which ends d as poison; or d is put aside, where practically all
 // is poison, or no message has succeeded lately. Then d does not end for an hour.
 func (c *checker) judgePoison(d *delivery, j judgement) []judgement {
-	const longest, most, enough = 13 * time.Minute, time.Hour, 10
+	const longest, most, many = 13 * time.Minute, time.Hour, 10
 	if !j.dies {
 		return []judgement{j}
 	}
 	slack := c.scenario.pace.slack
-	least, row, poison, ended, fresh := 1, 1, 1, false, false // a row of poison is least to row long
-	for r := range c.reports(d, -slack) {
-		switch {
-		case r.as == isPoison && r.sure && r.at < c.now-slack && !ended:
-			least++
-			row++
-		case r.as == isPoison:
-			row++
-		case r.as == succeeds && r.sure && r.at < c.now-slack:
-			fresh = r.at >= c.now-successLasts+slack
-		}
-		if r.as == isPoison && r.at >= c.now-successLasts-slack {
-			poison++
-		}
-		ended = ended || r.as == succeeds
-		if r.as == succeeds && r.sure && r.at < c.now-slack {
-			break
+	lately := 0
+	for r := range c.reports(d, max(0, c.now-successLasts-slack)) {
+		if r.as == isPoison {
+			lately++
 		}
 	}
+	least, row, fresh := c.poisonRow(d)
 	aside := judgement{retries: true, attempt: d.attempt, throttles: d.throttles, high: longest}
 	j.dies = least < poisonRow || d.first > 0 && c.now-d.first >= most-slack
 	switch {
 	case !j.dies:
 		return []judgement{aside}
-	case fresh && row < poisonRow && poison < enough:
+	case fresh && row < poisonRow && lately+1 < many:
 		return []judgement{j}
 	}
 	return []judgement{j, aside}
+}
+
+// poisonRow returns how many messages have been poison in a row, with d, at least and
+// at most, and whether another one surely succeeded before, not long ago.
+func (c *checker) poisonRow(d *delivery) (least, most int, fresh bool) {
+	slack, ended := c.scenario.pace.slack, false
+	least, most = 1, 1
+	for r := range c.reports(d, 0) {
+		known := r.sure && r.at < c.now-slack
+		switch {
+		case r.as == succeeds && known:
+			return least, most, r.at >= c.now-successLasts+slack
+		case r.as == succeeds:
+			ended = true
+		case r.as == isPoison:
+			most++
+			if known && !ended {
+				least++
+			}
+		}
+	}
+	return least, most, false
 }
 
 // decide is [retry.Decide] for a run with this number, whose delay draws least or

@@ -61,6 +61,7 @@ type event struct {
 
 	// What the framework carries.
 	Attempt, Throttles, Abandoned int
+	Crashes                       int           // above 0 on trial: it runs at once or goes back
 	First, Last, Due              time.Duration // 0 is none
 	Death                         death         // of a message that waits for its dead letter
 	Died                          time.Duration // when; 0 is none
@@ -237,7 +238,7 @@ func (l *ledger) newWorker() int {
 }
 
 func (e *event) meta(l *ledger, m brokers.Meta) {
-	e.Attempt, e.Throttles = m.Attempt, m.Throttles
+	e.Attempt, e.Throttles, e.Crashes = m.Attempt, m.Throttles, m.Crashes
 	// As the message carries them, by the wall clock alone: a thread that is held
 	// up while it reads the time has the two clocks milliseconds apart.
 	e.First, e.Last, e.Due = l.since(m.FirstFailedAt.Round(0)), l.since(m.LastFailedAt.Round(0)), l.since(m.DueAt.Round(0))

@@ -309,7 +309,6 @@ func TestTranscript(t *testing.T) {
 	var out bytes.Buffer
 	v := newView(&out, false, limiter)
 	v.due["waits"] = time.Now().Add(time.Minute)
-	v.show(v.frame(time.Second, healthy, 1000, 1))
 	fail(limiter, 20)
 	v.show(v.frame(time.Second, outage, 1000, 1))
 	r := report{OK: true, Read: 1000, Handled: 982, DeadLettered: 18, Attempts: map[int]int{1: 1000}}
