@@ -334,13 +334,13 @@ func TestUnbounded(t *testing.T) {
 	t.Run("ends when it refuses nothing for 10 s", func(t *testing.T) {
 		w := calls()
 		down(w)
-		w.offer(20, 9*time.Second)
+		w.offer(0.5, 8*time.Second)
 		if s := w.Status(w.now); s.Full() {
-			t.Errorf("9 s after an outage: %+v", s)
+			t.Errorf("8 s after an outage: %+v", s)
 		}
-		w.offer(20, 30*time.Second)
+		w.offer(0.5, 10*time.Second)
 		if s := w.Status(w.now); !s.Full() {
-			t.Errorf("39 s after an outage: %+v", s)
+			t.Errorf("18 s after an outage: %+v", s)
 		}
 	})
 	t.Run("a lost call delays the next for 30 s", func(t *testing.T) {
