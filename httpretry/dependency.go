@@ -30,7 +30,7 @@ func newDependency(name string, p Policy) *dependency {
 	}
 	d.Rules = slices.Clone(p.Rules)
 	if d.Breaker == nil && !d.NoBreaker {
-		d.Breaker = must(breaker.New(breaker.Config{}))
+		d.Breaker = breaker.New(breaker.Config{})
 	}
 	if !d.sharesBudget && !d.NoBudget {
 		d.Budget = must(budget.New(budget.Mesh()))
@@ -74,12 +74,8 @@ func (d *dependency) paced(ctx context.Context) bool {
 	return d.sharesBudget && handling.Shares(ctx, d.Budget)
 }
 
-// closed says why the breaker lets nothing pass.
+// closed says why the breaker refuses a call.
 func (d *dependency) closed(now time.Time) *OpenError {
 	s := d.Breaker.Snapshot(now)
-	e := &OpenError{Dependency: d.name, State: s.State, Reason: s.Reason, Wait: shortestWait}
-	if !s.Next.IsZero() {
-		e.Wait = max(s.Next.Sub(now), shortestWait)
-	}
-	return e
+	return &OpenError{Dependency: d.name, State: s.State, Reason: s.Reason, Wait: max(s.Wait, shortestWait)}
 }

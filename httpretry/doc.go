@@ -3,8 +3,8 @@
 //
 // A [Transport] guarantees that
 //
-//   - a request is sent at least once, unless the breaker of its dependency is
-//     open, and at most twice;
+//   - a request is sent at least once, unless the breaker of its dependency
+//     refuses it, and at most twice;
 //   - it is sent again only if that is safe by its method (RFC 9110, section
 //     9.2.2) or it carries an Idempotency-Key, if its body can be sent again,
 //     and if the failure is one that passes;
@@ -13,8 +13,8 @@
 //     for with Retry-After. It is not made if there is no token, if the wait
 //     takes longer than MaxWait or than the context has left, or while the
 //     breaker is not closed;
-//   - while the breaker is open nothing is sent: the error is an [*OpenError],
-//     which defers the message of a handler, uncounted, until then;
+//   - a request that the breaker refuses is not sent: the error is an
+//     [*OpenError], which defers the message of a handler, uncounted;
 //   - POST, PATCH and the like carry the idempotency key of the message, which
 //     is the same in every run;
 //   - what the caller gets is what a server or the network answered: a response
@@ -33,9 +33,9 @@
 //
 // The other calls report to the breaker how they went: those of one message as
 // outcomes of that message, and those outside of handlers each for itself. A
-// timeout or a rejected credential is severe. A Retry-After is obeyed for the
-// message alone: it may be meant for one customer, and does not keep the breaker
-// from probing.
+// throttled call of a handler says nothing to the breaker, since its consumer paces
+// the handlers by it. A Retry-After is obeyed for the message alone: it may be meant
+// for one customer, and the breaker goes on calling.
 //
 // A call is known to be a handler's by its context: make requests with
 // [http.NewRequestWithContext] and the handler's context. Without it there is no

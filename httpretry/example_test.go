@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
@@ -89,11 +88,11 @@ func Example() {
 	// handled at attempt 1
 }
 
-// While the breaker is open nothing is sent, and the error says when to come
-// back.
+// A call that the breaker refuses is not sent, and the error says when to try
+// again.
 func ExampleOpenError() {
-	gate, _ := breaker.New(breaker.Config{})
-	gate.Isolate(time.Now(), "the bank moves its database")
+	gate := breaker.New(breaker.Config{})
+	gate.Isolate("the bank moves its database")
 	transport, err := httpretry.New(httpretry.Config{
 		Policies: map[string]httpretry.Policy{"bank.example": {Breaker: gate}},
 	})

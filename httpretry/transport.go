@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/internal/handling"
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // Transport is an [http.RoundTripper] with a breaker, a budget and at most one
@@ -94,7 +95,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if paced {
 		c.gate = nil
 	}
-	permit, err := c.start()
+	began, err := c.start()
 	if err != nil {
 		c.close()
 		return nil, err
@@ -103,7 +104,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		d.Budget.Deposit(time.Now(), 1)
 	}
 	c.prepare()
-	first := c.try(c.body, permit)
+	first := c.try(c.body, began)
 	delay, ok := c.delay(first)
 	if !ok {
 		return first.resp, first.err
@@ -112,15 +113,15 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok {
 		return first.resp, first.err
 	}
-	if permit, ok = c.wait(delay, first.ran); !ok {
+	if began, ok = c.wait(delay, first.ran); !ok {
 		if body != nil {
 			_ = body.Close()
 		}
 		return first.resp, first.err
 	}
 	first.attempt.discard(first.resp)
-	second := c.try(body, permit)
-	if second.outcome() == breaker.Success {
+	second := c.try(body, began)
+	if second.outcome() == flow.Success {
 		c.refund()
 	}
 	return second.resp, second.err
@@ -155,21 +156,20 @@ func (c *call) close() {
 	}
 }
 
-// start asks the breaker for an attempt.
-func (c *call) start() (permit breaker.Permit, err error) {
+// start asks the breaker for an attempt, which begins at now.
+func (c *call) start() (now time.Time, err error) {
+	now = time.Now()
 	if c.gate == nil {
-		return permit, nil
+		return now, nil
 	}
-	now := time.Now()
-	permit, ok := c.gate.Start(now)
-	if !ok {
-		return permit, c.closed(now)
+	if ok, _ := c.gate.Start(now); !ok {
+		return now, c.closed(now)
 	}
-	return permit, nil
+	return now, nil
 }
 
-// retryable reports whether the breaker lets a retry pass. One that is half-open
-// has better use for its probes.
+// retryable reports whether the breaker lets a retry pass. One that is not closed
+// keeps its few calls for other requests.
 func (c *call) retryable(now time.Time) bool {
 	return c.gate == nil || c.gate.Snapshot(now).State == breaker.Closed
 }
@@ -212,7 +212,11 @@ func (c *call) bodyAgain() (body io.ReadCloser, ok bool) {
 }
 
 // try sends the request once, and reports to the breaker how that went.
-func (c *call) try(body io.ReadCloser, permit breaker.Permit) result {
+func (c *call) try(body io.ReadCloser, began time.Time) result {
+	o := flow.Neutral // of an attempt that panics
+	if c.gate != nil {
+		defer func() { c.gate.Done(time.Now(), began, c.message(), o) }()
+	}
 	a := c.attempt(c.req.Context())
 	out := c.req.Clone(a.ctx)
 	out.Body = body
@@ -225,23 +229,21 @@ func (c *call) try(body io.ReadCloser, permit breaker.Permit) result {
 	if c.Propagate != nil && !c.astray {
 		c.Propagate(a.parent, out.Header)
 	}
-	began := time.Now()
 	resp, err := c.base.RoundTrip(out)
 	r := result{attempt: a, resp: resp, err: err}
 	c.judge(&r)
 	r.ended = time.Now()
 	r.ran = r.ended.Sub(began)
-	if c.gate != nil {
-		c.gate.Done(r.ended, permit, c.message(), c.evidence(permit, r.outcome()), rand.Float64())
-	}
+	o = c.evidence(r.outcome())
 	return r
 }
 
-// evidence is what an attempt says to the breaker. For a message that was sent
-// back it says nothing, unless it is a probe that succeeds.
-func (c *call) evidence(permit breaker.Permit, o breaker.Outcome) breaker.Outcome {
-	if c.returned && !(permit.Probe() && o == breaker.Success) {
-		return breaker.Ignored
+// evidence is what an attempt says to the breaker. A message that was sent back
+// failed before, for reasons that may be its own. A throttled handler is paced by
+// its consumer, which a refusal here would tell nothing.
+func (c *call) evidence(o flow.Outcome) flow.Outcome {
+	if c.returned && o != flow.Success || c.message() != 0 && o == flow.Throttled {
+		return flow.Neutral
 	}
 	return o
 }
@@ -271,27 +273,32 @@ func (c *call) judge(r *result) {
 // outcome is what r says about the dependency. A server that refuses a request,
 // or finds it in conflict with another, is up. What is deferred says nothing: it
 // may not have been sent at all, by a Transport that is the base of this one.
-func (r *result) outcome() breaker.Outcome {
+func (r *result) outcome() flow.Outcome {
 	v := r.verdict
 	answered := r.resp != nil && (v.Class == classify.ClassPoison || v.Class == classify.ClassTransient && v.MaxAttempts > 0)
 	switch {
 	case v.Deferred:
-		return breaker.Ignored
+		return flow.Neutral
 	case v.Class == "" || answered:
-		return breaker.Success
+		return flow.Success
 	case r.err != nil && errors.Is(r.attempt.parent.Err(), context.Canceled):
-		return breaker.Ignored
+		return flow.Neutral
 	}
 	switch v.Class {
+	case classify.ClassThrottled:
+		return flow.Throttled
 	case classify.ClassEnvironment:
-		return breaker.Severe
-	case classify.ClassTransient, classify.ClassThrottled, classify.ClassUnknown:
-		if r.timedOut() {
-			return breaker.Severe
+		return flow.Overload
+	case classify.ClassTransient, classify.ClassUnknown:
+		switch {
+		case r.timedOut():
+			return flow.Timeout
+		case v.Class == classify.ClassUnknown:
+			return flow.Unknown
 		}
-		return breaker.Failure
+		return flow.Overload
 	}
-	return breaker.Ignored
+	return flow.Neutral
 }
 
 func (r *result) timedOut() bool {
@@ -340,11 +347,11 @@ func (c *call) fits(d time.Duration) bool {
 	return !ok || time.Until(deadline) > d
 }
 
-// wait waits for delay and returns the permit for a retry that takes about as
-// long as ran; false if there is to be none.
-func (c *call) wait(delay, ran time.Duration) (permit breaker.Permit, ok bool) {
+// wait waits for delay and then begins a retry that takes about as long as ran;
+// false if there is to be none.
+func (c *call) wait(delay, ran time.Duration) (began time.Time, ok bool) {
 	if delay > c.MaxWait || !c.fits(delay+ran) || !c.withdraw() {
-		return permit, false
+		return began, false
 	}
 	defer func() {
 		if !ok {
@@ -355,12 +362,12 @@ func (c *call) wait(delay, ran time.Duration) (permit breaker.Permit, ok bool) {
 	defer timer.Stop()
 	select {
 	case <-c.req.Context().Done():
-		return permit, false
+		return began, false
 	case <-timer.C:
 	}
 	if !c.retryable(time.Now()) {
-		return permit, false
+		return began, false
 	}
-	permit, err := c.start()
-	return permit, err == nil
+	began, err := c.start()
+	return began, err == nil
 }

@@ -465,7 +465,7 @@ func everything(t *testing.T) *prometheus.Registry {
 	registry.MustRegister(must(metrics.New(metrics.Topic{Name: "orders"})),
 		metrics.NewLimiter("bank", flow.New(10, rand.Float64)),
 		metrics.NewBudget("bank", must(budget.New(budget.Queue()))),
-		metrics.NewBreaker("bank", must(breaker.New(breaker.Config{}))))
+		metrics.NewBreaker("bank", breaker.New(breaker.Config{})))
 	return registry
 }
 

@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,7 +85,7 @@ func TestLimiter(t *testing.T) {
 
 func TestBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := must(breaker.New(breaker.Config{MinOpen: 10 * time.Second}))
+		b := breaker.New(breaker.Config{Random: func() float64 { return 0.5 }})
 		c := metrics.NewBreaker("bank", b)
 		state := func(now breaker.State) map[string]float64 {
 			want := map[string]float64{}
@@ -95,27 +96,34 @@ func TestBreaker(t *testing.T) {
 			return want
 		}
 		expect(t, c, state(breaker.Closed))
-		expect(t, c, map[string]float64{"redrive_breaker_next_timestamp_seconds{dependency=bank}": 0})
+		expect(t, c, map[string]float64{
+			"redrive_breaker_next_timestamp_seconds{dependency=bank}": 0,
+			"redrive_breaker_limit{dependency=bank}":                  math.Inf(1),
+		})
 
 		for range 20 {
-			p, _ := b.Start(time.Now())
-			b.Done(time.Now(), p, 0, breaker.Failure, 0)
+			began := time.Now()
+			if ok, _ := b.Start(began); ok {
+				time.Sleep(time.Millisecond)
+				b.Done(time.Now(), began, 0, flow.Overload)
+			}
+		}
+		now := b.Snapshot(time.Now())
+		if now.Messages == 0 || now.Limit >= 1 {
+			t.Fatalf("failures left %+v", now)
 		}
 		expect(t, c, state(breaker.Open))
 		expect(t, c, map[string]float64{
-			"redrive_breaker_next_timestamp_seconds{dependency=bank}": float64(time.Now().Add(10 * time.Second).Unix()),
-			"redrive_breaker_openings{dependency=bank}":               1,
-			"redrive_breaker_window_messages{dependency=bank}":        20,
-			"redrive_breaker_window_failures{dependency=bank}":        20,
-			"redrive_breaker_streak{dependency=bank}":                 20,
+			"redrive_breaker_next_timestamp_seconds{dependency=bank}": float64(now.Next.UnixNano()) / 1e9,
+			"redrive_breaker_limit{dependency=bank}":                  now.Limit,
+			"redrive_breaker_window_messages{dependency=bank}":        float64(now.Messages),
+			"redrive_breaker_window_failures{dependency=bank}":        float64(now.Failures),
 		})
 
-		time.Sleep(10 * time.Second)
-		b.Start(time.Now())
+		time.Sleep(time.Until(now.Next))
 		expect(t, c, state(breaker.HalfOpen))
-		expect(t, c, map[string]float64{"redrive_breaker_probes{dependency=bank}": 1})
 
-		b.Isolate(time.Now(), "maintenance")
+		b.Isolate("maintenance")
 		expect(t, c, state(breaker.Isolated))
 	})
 }

@@ -20,7 +20,7 @@ var house = map[string]row{
 	"classify":                 {},
 	"retry":                    {imports: []string{"classify", "internal/fault"}},
 	"retry/budget":             {imports: []string{"internal/fault", "retry/budget/internal/pace"}},
-	"retry/breaker":            {imports: []string{"internal/fault"}},
+	"retry/breaker":            {imports: []string{"retry/flow"}},
 	"retry/flow":               {},
 	"visibility":               {},
 	"internal/fault":           {},
@@ -56,7 +56,7 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {
-		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget", "internal/fault", "internal/handling"},
+		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget", "retry/flow", "internal/fault", "internal/handling"},
 		tests:   []string{"brokers", "brokers/memory", "consumer/consumertest", "dlq"},
 	},
 	"idempotency": {

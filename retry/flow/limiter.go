@@ -19,6 +19,7 @@
 package flow
 
 import (
+	"cmp"
 	"math"
 	"sync"
 	"time"
@@ -60,6 +61,8 @@ const (
 	relapses   = 6        // the slowest ramp doubles once in 2^6 × 1.25 s
 	assumed    = 0.1      // the usual duration of a run while it is unknown
 	slowStart  = 0.1      // a ramp starts at so many runs a second at least
+	calm       = 10.0     // an unbounded limit that refuses nothing for so long ends
+	unbounded  = 1e9      // the slots of a Limiter that has no highest limit
 )
 
 // Limiter decides when a run may start. Its methods may be called from any number
@@ -102,6 +105,17 @@ func New(slots int, random func() float64) *Limiter {
 	}
 }
 
+// Unbounded returns a Limiter for calls that do not wait: a call that may not start
+// is refused. There is no limit until calls fail, and none again once the limit has
+// refused nothing for 10 s. The first cut begins at twice the usual number of calls
+// at once. The limit admits as many calls in one burst. A call that is never
+// reported to [Limiter.Done] delays the others for 30 s at most.
+func Unbounded(random func() float64) *Limiter {
+	l := New(unbounded, random)
+	l.limit = l.slots
+	return l
+}
+
 const (
 	never = -1e9 // a time before all others
 	exact = 1e-6 // times that differ by less are the same
@@ -135,7 +149,7 @@ func (l *Limiter) Start(now time.Time) (ok bool, next time.Time) {
 		return false, l.time(at)
 	}
 	l.running++
-	l.lastAt, l.gap = t, 1
+	l.lastAt, l.gap = max(min(l.lastAt+l.spacing(), t), t-l.credit()), 1
 	if l.limit < 1 {
 		l.gap = 0.8 + 0.4*l.random()
 	}
@@ -197,14 +211,27 @@ func (l *Limiter) next(t float64) float64 {
 	if float64(l.running) < l.limit && (l.limit >= l.slots || l.meter.usual == 0 && l.limit >= 1) {
 		return t
 	}
-	at := l.lastAt + l.gap*l.meter.duration()/l.limit
+	at := l.lastAt + l.spacing()
 	switch {
 	case float64(l.running) < l.limit:
 		return at
-	case l.limit >= 1, l.running >= probes:
-		return math.MaxFloat64
+	case l.limit < 1 && l.running < probes:
+		return max(at, l.lastAt+probeOut)
+	case l.slots == unbounded:
+		return max(at, l.lastAt+probeMax)
 	}
-	return max(at, l.lastAt+probeOut)
+	return math.MaxFloat64
+}
+
+// spacing is the time from the last start to the next.
+func (l *Limiter) spacing() float64 { return l.gap * l.meter.duration() / l.limit }
+
+// credit is how far the calls of an unbounded Limiter may be ahead of their spacing.
+func (l *Limiter) credit() float64 {
+	if l.slots != unbounded {
+		return 0
+	}
+	return max(0, l.limit-1) * l.meter.duration() / l.limit
 }
 
 // Done takes in how a run ended that began at began. Who tells messages apart, or
@@ -262,6 +289,9 @@ func (l *Limiter) convincing(t float64, o Outcome) bool {
 func (l *Limiter) cut(t float64, o Outcome, full bool) {
 	m := &l.meter
 	normal := 2 * m.normal * m.duration()
+	if l.limit == unbounded {
+		l.limit = cmp.Or(normal, float64(l.running+1))
+	}
 	if l.grown && t-l.heldAt < 1 || l.limit >= l.slots && full {
 		if o != Throttled && normal < l.limit && l.limit < l.slots {
 			l.relapse = min(l.relapse+1, relapses)
@@ -294,6 +324,9 @@ func (l *Limiter) grow(t float64) {
 			l.relapse--
 			l.cutAt = t - memory/2
 		}
+	}
+	if l.slots == unbounded && (l.grown || !l.held) && t-max(l.heldAt, l.cutAt) > calm {
+		l.limit = unbounded
 	}
 	m := &l.meter
 	if l.limit >= l.slots || !l.held || m.recent > 2*m.usual && m.rate() >= m.normal {
@@ -353,6 +386,7 @@ type Status struct {
 	Interval    time.Duration // between two starts; zero from a limit of 1 on
 	Usual       time.Duration // the mean of successes over ten minutes; zero if there was none
 	LastSuccess time.Time     // zero if there was none
+	Silence     time.Duration // since the last success, or else the first end of a run; zero if none ended
 	Failing     int           // different messages of the sample that fail for a reason not their own
 	Sampled     int           // different messages of the sample, poison left out
 	Poisoned    bool          // practically all messages are poison
@@ -376,6 +410,9 @@ func (l *Limiter) Status(now time.Time) Status {
 		Sampled:     n.bad() + n[Success],
 		Poisoned:    n.poisoned(),
 		Paused:      l.paused,
+	}
+	if l.meter.since != never {
+		s.Silence = time.Duration(l.meter.silence(t) * float64(time.Second))
 	}
 	return s
 }
