@@ -45,7 +45,8 @@
 //   - [github.com/redrive-go/redrive/dlq] says where dead letters go, and reads
 //     them.
 //   - [github.com/redrive-go/redrive/retry] is the policy: how often and how far
-//     apart. retry/breaker and retry/budget spare what is down.
+//     apart. retry/flow and retry/budget spare what is down, and retry/breaker
+//     does so for clients.
 //   - [github.com/redrive-go/redrive/httpretry] is an HTTP client for handlers,
 //     [github.com/redrive-go/redrive/idempotency] keeps duplicates out, and
 //     [github.com/redrive-go/redrive/metrics] is for Prometheus.

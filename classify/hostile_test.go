@@ -95,7 +95,7 @@ func TestHostileTrees(t *testing.T) {
 		{"uncomparable", list{io.EOF}, unknown("", "")},
 		{"join of nothing", fmt.Errorf("nothing: %w", errors.Join(bush{0}, list{})), unknown("", "")},
 		{"nil pointer", (*classify.HTTPError)(nil), unknown("panic in a method of the error", "")},
-		{"nil panic error", (*classify.PanicError)(nil), unknown("panic in a method of the error", "")},
+		{"nil panic error", (*classify.PanicError)(nil), classify.Verdict{Class: classify.ClassUnknown, Ambiguous: true, MaxAttempts: 6, Reason: "panic", Rule: "panic"}},
 		{"nil in %w", fmt.Errorf("%w", error(nil)), unknown("", "")},
 		{"panic in Unwrap after a status", statusBomb{bomb{in: "Unwrap"}}, transient("http status 502", "502")},
 		{"panic beside an outage", errors.Join(bomb{in: "Unwrap"}, syscall.ECONNREFUSED), transient("errno ECONNREFUSED", "ECONNREFUSED")},

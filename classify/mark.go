@@ -3,7 +3,6 @@ package classify
 import (
 	"cmp"
 	"fmt"
-	"net/http"
 	"time"
 )
 
@@ -87,9 +86,8 @@ func Undecodable(err error) error {
 	return newMark(err, "Undecodable", finding{rankDecode, Verdict{Class: ClassPoison, Reason: "undecodable", Rule: "undecodable"}})
 }
 
-// PanicError is a panic that was recovered from a handler. It is poison after a
-// second run, which sorts out races, and ambiguous. http.ErrAbortHandler as the
-// value makes it unknown: that panic is a way to give up, not a bug.
+// PanicError is a panic that was recovered from a handler. It is unknown, because a
+// race, a bug or the reply of a dependency may have caused it, and ambiguous.
 type PanicError struct {
 	// Value is what recover returned.
 	Value any
@@ -107,9 +105,5 @@ func (e *PanicError) Unwrap() error {
 }
 
 func (e *PanicError) finding() *finding {
-	v := Verdict{Class: ClassUnknown, Ambiguous: true, MaxAttempts: runsUnknown, Reason: "panic", Rule: "panic"}
-	if e.Value == any(http.ErrAbortHandler) {
-		v.Class, v.MaxAttempts, v.Rule = ClassUnknown, 0, "panic: http.ErrAbortHandler"
-	}
-	return &finding{rankPanic, v}
+	return &finding{rankPanic, Verdict{Class: ClassUnknown, Ambiguous: true, MaxAttempts: runsUnknown, Reason: "panic", Rule: "panic"}}
 }

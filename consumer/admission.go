@@ -32,7 +32,7 @@ func takePass(job []*delivery) (held pass) {
 // While they wait they hold nothing but the token of a retry.
 func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 	s, held := job[0].sub, takePass(job)
-	job = those(p.startable(job), func(d *delivery) bool { return p.pays(d, now) })
+	job = those(p.startable(job), func(d *delivery) bool { return p.inTime(d, now) && p.pays(d, now) })
 	if len(job) > 0 && !held.place && s.dependency.limiter != nil {
 		if held.place = s.dependency.start(now); !held.place {
 			p.await(job, now)
@@ -338,12 +338,13 @@ func (p *pipeline) deferLocked(d *delivery, now time.Time, wait time.Duration, w
 }
 
 // freshGrace is how long a probe waits for a message that has not failed before,
-// if only others are in line.
+// if only others are in line. Runs that start closer than that do not wait.
 const freshGrace = time.Second
 
 // dispatch starts the jobs in line at g, as far as the limit lets it. mu is held.
 func (p *pipeline) dispatch(g *dependency, now time.Time) {
-	defer func() { g.crowd.Store(int32(g.line.len())) }()
+	g.crowd.Store(int32(g.line.len())) // before the look, or the end of a run may miss it
+	defer p.thinned(g)
 	for !p.draining.Load() && g.line.len() > 0 {
 		v := g.look(now)
 		last := ranks
@@ -352,7 +353,7 @@ func (p *pipeline) dispatch(g *dependency, now time.Time) {
 			p.shorten(g, v, now)
 			p.wake(g, now, v.Next)
 			return
-		case v.Limit >= 1:
+		case v.Apart < freshGrace:
 		case g.alone.IsZero():
 			g.alone, last = now, retried
 		case now.Before(g.alone.Add(freshGrace)):
@@ -377,6 +378,17 @@ func (p *pipeline) dispatch(g *dependency, now time.Time) {
 		}
 		job[0].pass.place = true
 		p.pool.add(job[0].sub.line, job)
+	}
+}
+
+// thinned takes in that jobs have left the line of g, also those whose deliveries
+// were lost: there may be room for others. mu is held.
+func (p *pipeline) thinned(g *dependency) {
+	g.crowd.Store(int32(g.line.len()))
+	for _, s := range p.subs {
+		if s.dependency == g {
+			p.roomFor(s)
+		}
 	}
 }
 
@@ -457,19 +469,20 @@ func (p *pipeline) ended(g *dependency, now time.Time, changed bool) {
 	}
 }
 
-// announce reports that single runs try out a dependency from now on, or that it
-// serves again. mu is held.
+// announce reports that practically no run succeeds and single ones try out a
+// dependency from now on, or that most succeed again. mu is held.
 func (p *pipeline) announce(g *dependency, now time.Time) {
 	s := g.limiter.Status(now)
-	switch pausing := s.Paused != "" || s.Interval >= recheck; {
-	case pausing && !g.pausing:
+	down, up := s.Limit < 1 && 10*s.Failing > 9*s.Sampled, s.Limit >= 1 || 2*s.Failing < s.Sampled
+	switch {
+	case (s.Paused != "" || down) && !g.pausing:
 		g.pausing = true
-		why := fmt.Errorf("%d of the last %d messages failed: single runs try it out, %s apart", s.Failing, s.Sampled, s.Interval.Round(time.Second/10))
+		why := fmt.Errorf("%d of the last %d messages failed: single runs try it out", s.Failing, s.Sampled)
 		if s.Paused != "" {
 			why = fmt.Errorf("paused by hand: %s", s.Paused)
 		}
 		p.report(p.values, Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: g.look(now).Next, Err: why})
-	case g.pausing && s.Paused == "" && s.Limit >= 1:
+	case g.pausing && s.Paused == "" && up:
 		g.pausing = false
 		p.report(p.values, Event{Kind: EventResumed, Dependency: g.name, Time: now})
 	}

@@ -28,6 +28,7 @@ const (
 const (
 	reasonAmbiguous  = "ambiguous"
 	reasonCrashLoop  = "crash-loop"
+	reasonExpired    = "expired"
 	reasonOutage     = "outage"
 	reasonOversize   = "oversize"
 	reasonRefused    = "refused"
@@ -107,6 +108,9 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 	if o == flow.Throttled && t.counts && d.isRetry() { // others are served: it is the limit of one customer
 		o, d.token = flow.Neutral, false // but its token is spent
 	}
+	if errors.Is(cause, ErrDeadline) { // the dependency had less than the usual time
+		o = flow.Neutral
+	}
 	p.tell(d, began, now, o)
 	t.spread = d.spread(now)
 	if !t.counts && o >= flow.Overload && d.sub.excuses {
@@ -116,6 +120,9 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 		t.end = p.outageEnd(d)
 	}
 	decision := d.sub.decide(d.failure(now, now.Sub(began), v), t, p.cfg.Random())
+	if decision.Action == retry.ActionRetry && d.expires(now.Add(decision.Delay)) {
+		decision = retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonExpired, Counted: decision.Counted}
+	}
 	p.carryOut(d, decision, t, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: v, Decision: decision, Err: err}, cause)
 }
 
@@ -232,7 +239,9 @@ func (r *route) weigh(f retry.Run, t trial, random float64) retry.Decision {
 	}
 	policy := r.policy
 	policy.MaxAttempts = math.MaxInt
-	policy.Backoff.Cap = min(cmp.Or(policy.Backoff.Cap, uncountedCap), uncountedCap)
+	b := &policy.Backoff
+	longest := max(uncountedCap, b.Base, b.Floor)
+	b.Cap = min(cmp.Or(b.Cap, longest), longest)
 	v.MaxAttempts = 0
 	f.Attempt += f.Throttles
 	d := retry.Decide(policy, f, uncountedShare+(1-uncountedShare)*random)
@@ -241,7 +250,8 @@ func (r *route) weigh(f retry.Run, t trial, random float64) retry.Decision {
 }
 
 // A failure that does not count lengthens the delay of its message all the same,
-// up to uncountedCap, of which no less than uncountedShare is drawn.
+// up to uncountedCap, or its first delay if that is longer. No less than
+// uncountedShare of it is drawn.
 const (
 	uncountedCap   = 9 * time.Minute
 	uncountedShare = 0.75

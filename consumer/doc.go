@@ -21,13 +21,15 @@
 //     copy, wait for the confirmation, then settle the original.
 //   - Never early. No retry starts before its due time.
 //   - Not every error is a failure. A shutdown, a lost lease, the first few
-//     throttles and the probes of an outage are not counted as attempts and
-//     never dead-letter a message.
+//     throttles, and failures that no other message succeeds beside are not
+//     counted as attempts. So an outage uses up no attempts.
 //   - Every message ends: in success, or as a dead letter after
-//     retry.Policy.MaxAttempts counted runs or retry.Policy.MaxAge.
+//     retry.Policy.MaxAttempts counted runs or retry.Policy.MaxAge. A message
+//     that is alone ends by its age.
 //   - Topics do not hurt each other. Each has slots, room and a [Guard] of its
 //     own, so that one which fails, hangs or is slow stops no other. A guard
-//     pauses its topics only while practically nothing succeeds.
+//     lowers how many handlers run at once only while practically no message
+//     succeeds or the dependency throttles.
 //   - Bounded harm. Retries are a small share of the load until they succeed,
 //     what is held is bounded in number and bytes, and a failing dead-letter
 //     topic or settlement is tried again with backoff, without running the

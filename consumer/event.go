@@ -28,7 +28,7 @@ const (
 	EventSucceeded    EventKind = "succeeded"     // a handler returned nil
 	EventFailed       EventKind = "failed"        // a handler failed; Verdict, Decision and Err are set
 	EventAcked        EventKind = "acked"         // the message is removed
-	EventHeld         EventKind = "held"          // waits in the process, for its due time or its guard to open
+	EventHeld         EventKind = "held"          // waits in the process: for its due time, for the limit, or because its verdict is in doubt
 	EventDeferred     EventKind = "deferred"      // its run was put off, uncounted; Decision and Err say why, Meta.DueAt until when
 	EventRetried      EventKind = "retried"       // rescheduled durably in the broker; DeadLetter is set if it is dead and waits there for its dead letter
 	EventReleased     EventKind = "released"      // given back, not counted
@@ -39,8 +39,8 @@ const (
 	EventLeaseLost    EventKind = "lease-lost"    // somebody else has the delivery; Err says why
 	EventStuck        EventKind = "stuck"         // a handler ignores that its context has ended
 	EventUnstuck      EventKind = "unstuck"       // a stuck handler has returned after all
-	EventPaused       EventKind = "paused"        // nothing that depends on Dependency starts for now; Err says why, Until at least until when
-	EventResumed      EventKind = "resumed"       // all of Dependency starts again
+	EventPaused       EventKind = "paused"        // single runs try Dependency out, or it is paused by hand; Err says why, Until when the next may start
+	EventResumed      EventKind = "resumed"       // Dependency serves again
 	EventError        EventKind = "error"         // the broker failed an operation, which is tried again; Operation and Err are set
 
 	// EventReceiptDropped says that a receipt (Config.Receipts) is not published:
@@ -80,27 +80,30 @@ type Event struct {
 	// Lateness is how long after its due time a retry started.
 	Lateness time.Duration
 
-	// Dependency is what pauses, in EventPaused and EventResumed: a topic,
-	// Topic.Dependency, or, if Topic is set, what its DependencyOf returned.
+	// Dependency is what pauses, in EventPaused and EventResumed: a topic or
+	// Topic.Dependency.
 	Dependency string
 
-	// Until is when a pause may end; zero if nobody knows.
+	// Until is when the next run may start in a pause; zero if that is not known.
 	Until time.Time
 
 	// Operation names the operation that failed: "receive", from all topics, or
 	// from Topic alone if it is set; "ack", "retry", "release" or "reject", the end
 	// of a delivery; "extend", the extension of its lease; "dead-letter", the
-	// publishing of a dead letter; "receipt", the publishing of receipts; or a
-	// function of the user: "dependency-of", Topic.DependencyOf, and "budget",
-	// Guard.Budget.
+	// publishing of a dead letter; "receipt", the publishing of receipts;
+	// "deadline", the reading of a DeadlineHeader; or a function of the user:
+	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
 	Operation string
 
 	Verdict classify.Verdict
 
 	// Decision is what becomes of the message. In EventDeferred its Reason is
-	// "budget", there was no token for a retry; "guard", what this message alone
-	// depends on is down; or "room", it has to wait for a slot, or for its topic
-	// to go on, and cannot do so in the process.
+	// "budget", there was no token for a retry; "dependency", the name that
+	// Topic.DependencyOf returned is in trouble; "poison", practically all
+	// messages are poison; "room", it has to wait for a slot or for the limit,
+	// and cannot do so in the process; "crash-loop", several deliveries of it were
+	// lost, and it goes back to run at once when it comes again; or "start-after",
+	// it arrived before its Topic.StartAfter.
 	Decision retry.Decision
 
 	DeadLetter *dlq.Entry

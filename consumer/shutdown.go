@@ -63,6 +63,11 @@ func (p *pipeline) giveBack() {
 		}
 	}
 	for _, d := range p.held() {
+		if d.judgement != nil {
+			p.to(d, queued)
+			p.putAside(d, time.Now())
+			continue
+		}
 		p.settleLocked(d, d.actionOnStop())
 	}
 	p.waitlist.due = nil // for a resume that is about to begin

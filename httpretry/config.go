@@ -75,17 +75,17 @@ type Policy struct {
 	MaxBody int64
 
 	// Breaker keeps calls from a dependency that is down. Nil means one of the
-	// Transport's own with the zero breaker.Config. Set the one of the consumer
-	// whose handlers make the calls, if both depend on the same thing.
+	// Transport's own with the zero breaker.Config. A call that a consumer paces
+	// neither asks it nor reports to it, see Budget.
 	Breaker *breaker.Breaker
 
 	// NoBreaker goes on calling whatever fails.
 	NoBreaker bool
 
 	// Budget bounds the retries: one without a token is not made. Nil means one
-	// of the Transport's own with budget.Mesh: 20 % of the calls and 10/s. Set
-	// the one of the consumer whose handlers make the calls, if both depend on
-	// the same thing.
+	// of the Transport's own with budget.Mesh: 20 % of the calls and 10/s. If
+	// handlers call what their topic depends on, set the Budget of its
+	// consumer.Guard: then the consumer paces their calls, and counts them.
 	Budget budget.Pacer
 
 	// NoBudget retries however many calls fail.

@@ -15,7 +15,7 @@ import (
 )
 
 func TestConfigFaults(t *testing.T) {
-	b := newBreaker(t, breaker.Config{})
+	b := breaker.New(breaker.Config{})
 	tests := []struct {
 		field  string
 		policy httpretry.Policy

@@ -19,7 +19,6 @@ import (
 type dependency struct {
 	Policy       // its defaults filled in; Breaker and Budget are nil only if switched off
 	name         string
-	sharesGate   bool // Breaker may be that of a consumer
 	sharesBudget bool // Budget may be that of a consumer
 }
 
@@ -27,12 +26,11 @@ func newDependency(name string, p Policy) *dependency {
 	d := &dependency{
 		Policy:       p.withDefaults(),
 		name:         name,
-		sharesGate:   p.Breaker != nil,
 		sharesBudget: p.Budget != nil,
 	}
 	d.Rules = slices.Clone(p.Rules)
-	if !d.sharesGate && !d.NoBreaker {
-		d.Breaker = must(breaker.New(breaker.Config{}))
+	if d.Breaker == nil && !d.NoBreaker {
+		d.Breaker = breaker.New(breaker.Config{})
 	}
 	if !d.sharesBudget && !d.NoBudget {
 		d.Budget = must(budget.New(budget.Mesh()))
@@ -70,35 +68,14 @@ func usualPort(u *url.URL) string {
 	return ""
 }
 
-// start asks the breaker for an attempt. A call inside a run of a consumer that
-// the same breaker has let start is a part of its probe.
-func (d *dependency) start(ctx context.Context) (breaker.Permit, error) {
-	if d.Breaker == nil {
-		return breaker.Permit{}, nil
-	}
-	now := time.Now()
-	if d.sharesGate && handling.Shares(ctx, d.Breaker) && d.Breaker.Snapshot(now).State == breaker.HalfOpen {
-		return breaker.Permit{}, nil
-	}
-	permit, ok := d.Breaker.Start(now)
-	if !ok {
-		return permit, d.closed(now)
-	}
-	return permit, nil
+// paced reports whether a consumer paces a call with ctx: it runs the handler that
+// makes the call, and shares the budget.
+func (d *dependency) paced(ctx context.Context) bool {
+	return d.sharesBudget && handling.Shares(ctx, d.Budget)
 }
 
-// closed says why the breaker lets nothing pass.
+// closed says why the breaker refuses a call.
 func (d *dependency) closed(now time.Time) *OpenError {
 	s := d.Breaker.Snapshot(now)
-	e := &OpenError{Dependency: d.name, State: s.State, Reason: s.Reason, Wait: shortestWait}
-	if !s.Next.IsZero() {
-		e.Wait = max(s.Next.Sub(now), shortestWait)
-	}
-	return e
-}
-
-// retryable reports whether the breaker lets a retry pass. One that is half-open
-// has better use for its probes.
-func (d *dependency) retryable(now time.Time) bool {
-	return d.Breaker == nil || d.Breaker.Snapshot(now).State == breaker.Closed
+	return &OpenError{Dependency: d.name, State: s.State, Reason: s.Reason, Wait: max(s.Wait, shortestWait)}
 }

@@ -3,8 +3,8 @@
 //
 // A [Transport] guarantees that
 //
-//   - a request is sent at least once, unless the breaker of its dependency is
-//     open, and at most twice;
+//   - a request is sent at least once, unless the breaker of its dependency
+//     refuses it, and at most twice;
 //   - it is sent again only if that is safe by its method (RFC 9110, section
 //     9.2.2) or it carries an Idempotency-Key, if its body can be sent again,
 //     and if the failure is one that passes;
@@ -13,8 +13,8 @@
 //     for with Retry-After. It is not made if there is no token, if the wait
 //     takes longer than MaxWait or than the context has left, or while the
 //     breaker is not closed;
-//   - while the breaker is open nothing is sent: the error is an [*OpenError],
-//     which defers the message of a handler, uncounted, until then;
+//   - a request that the breaker refuses is not sent: the error is an
+//     [*OpenError], which defers the message of a handler, uncounted;
 //   - POST, PATCH and the like carry the idempotency key of the message, which
 //     is the same in every run;
 //   - what the caller gets is what a server or the network answered: a response
@@ -25,16 +25,17 @@
 // # Breaker and budget
 //
 // Each dependency has one of each. Those of a [Policy] without any are the
-// Transport's own. Those that you put into it may be shared with a consumer, as
-// those of the [consumer.Guard] of what its topics depend on. For a handler with
-// that guard the consumer has counted the delivery and asked the breaker already.
-// So a call in such a handler does not count as another delivery, and while the
-// breaker is half-open it passes as a part of the run that probes.
+// Transport's own. A budget may be shared with the [consumer.Guard] of the topics
+// whose handlers make the calls. For these calls the consumer has counted the
+// delivery already, and its limit decides how many run at once. So they count as
+// no further delivery, and the breaker neither stops them nor hears of them. It
+// remains for all other calls.
 //
-// All calls report to the breaker how they went, those of one message as outcomes
-// of that message, and those outside of handlers each for itself. A timeout or a
-// rejected credential is severe. A Retry-After is obeyed for the message alone:
-// it may be meant for one customer, and does not keep the breaker from probing.
+// The other calls report to the breaker how they went: those of one message as
+// outcomes of that message, and those outside of handlers each for itself. A
+// throttled call of a handler says nothing to the breaker, since its consumer paces
+// the handlers by it. A Retry-After is obeyed for the message alone: it may be meant
+// for one customer, and the breaker goes on calling.
 //
 // A call is known to be a handler's by its context: make requests with
 // [http.NewRequestWithContext] and the handler's context. Without it there is no

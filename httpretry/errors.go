@@ -7,22 +7,21 @@ import (
 	"github.com/redrive-go/redrive/retry/breaker"
 )
 
-// shortestWait is the hint of a breaker that may open any moment, or not before
-// somebody restores it.
+// shortestWait is the least hint of a breaker.
 const shortestWait = time.Second
 
 // OpenError says that a request was not sent, because the breaker of its
-// dependency let nothing pass. That is no failure of the message, nor of what
+// dependency refused it. That is no failure of the message, nor of what
 // else its handler depends on: package classify takes it for deferred, so that
 // the message is run again after Wait, and the run is not counted.
 type OpenError struct {
 	Dependency string
 	State      breaker.State
-	Reason     string        // why the breaker opened
-	Wait       time.Duration // until it may let something pass, at least 1 s
+	Reason     string        // why the breaker refuses calls
+	Wait       time.Duration // for how long to wait before the next request, at least 1 s
 }
 
-// Error says why the request was not sent, and for how long none will be.
+// Error says why the request was not sent, and when to try again.
 func (e *OpenError) Error() string {
 	text := fmt.Sprintf("httpretry: not sent: the breaker of %q is %v", e.Dependency, e.State)
 	if e.Reason != "" {

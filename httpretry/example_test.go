@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
@@ -22,9 +21,9 @@ import (
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
-// A worker and the calls of its handlers spare one dependency together: its guard
-// and the policy of its calls have the same breaker and the same budget. The bank
-// fails once, which the message never notices.
+// A worker and the calls of its handlers spare one dependency together: the guard
+// of its topics and the policy of its calls have the same budget. The bank fails
+// once, and the client repeats the call within the same run of the handler.
 func Example() {
 	calls := 0
 	bank := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -38,16 +37,12 @@ func Example() {
 	}))
 	defer bank.Close()
 
-	gate, err := breaker.New(breaker.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
 	retries, err := budget.New(budget.Queue())
 	if err != nil {
 		log.Fatal(err)
 	}
 	transport, err := httpretry.New(httpretry.Config{
-		Policies:   map[string]httpretry.Policy{"payments": {Breaker: gate, Budget: retries}},
+		Policies:   map[string]httpretry.Policy{"payments": {Budget: retries}},
 		Dependency: func(*http.Request) string { return "payments" }, // usually the host of the bank
 	})
 	if err != nil {
@@ -58,7 +53,7 @@ func Example() {
 	broker := memory.New(memory.Options{})
 	worker, err := consumer.New(broker, consumer.Config{
 		DeadLetter: dlq.Suffix("-dead"),
-		Guards:     map[string]consumer.Guard{"payments": {Breaker: gate, Budget: retries}},
+		Guards:     map[string]consumer.Guard{"payments": {Budget: retries}},
 		Logger:     slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -93,11 +88,11 @@ func Example() {
 	// handled at attempt 1
 }
 
-// While the breaker is open nothing is sent, and the error says when to come
-// back.
+// A call that the breaker refuses is not sent, and the error says when to try
+// again.
 func ExampleOpenError() {
-	gate, _ := breaker.New(breaker.Config{})
-	gate.Isolate(time.Now(), "the bank moves its database")
+	gate := breaker.New(breaker.Config{})
+	gate.Isolate("the bank moves its database")
 	transport, err := httpretry.New(httpretry.Config{
 		Policies: map[string]httpretry.Policy{"bank.example": {Breaker: gate}},
 	})

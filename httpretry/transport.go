@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/internal/handling"
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // Transport is an [http.RoundTripper] with a breaker, a budget and at most one
@@ -89,17 +90,21 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.base.RoundTrip(req)
 	}
 	d := t.dependency(req)
-	c := &call{base: t.base, dependency: d, req: req, returned: handling.Returned(req.Context())}
-	permit, err := d.start(req.Context())
+	c := &call{base: t.base, dependency: d, req: req, returned: handling.Returned(req.Context()), gate: d.Breaker}
+	paced := d.paced(req.Context())
+	if paced {
+		c.gate = nil
+	}
+	began, err := c.start()
 	if err != nil {
 		c.close()
 		return nil, err
 	}
-	if d.Budget != nil && !c.returned && !(d.sharesBudget && handling.Shares(req.Context(), d.Budget)) {
+	if d.Budget != nil && !c.returned && !paced {
 		d.Budget.Deposit(time.Now(), 1)
 	}
 	c.prepare()
-	first := c.try(c.body, permit)
+	first := c.try(c.body, began)
 	delay, ok := c.delay(first)
 	if !ok {
 		return first.resp, first.err
@@ -108,15 +113,15 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok {
 		return first.resp, first.err
 	}
-	if permit, ok = c.wait(delay, first.ran); !ok {
+	if began, ok = c.wait(delay, first.ran); !ok {
 		if body != nil {
 			_ = body.Close()
 		}
 		return first.resp, first.err
 	}
 	first.attempt.discard(first.resp)
-	second := c.try(body, permit)
-	if second.outcome() == breaker.Success {
+	second := c.try(body, began)
+	if second.outcome() == flow.Success {
 		c.refund()
 	}
 	return second.resp, second.err
@@ -126,10 +131,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 type call struct {
 	*dependency
 	base     http.RoundTripper
-	req      *http.Request // the caller's: not to be changed
-	key      string        // the Idempotency-Key that is added; may be empty
-	astray   bool          // a redirect led to a host that the handler did not name
-	returned bool          // it is for a message that was sent back from a dead-letter queue
+	req      *http.Request    // the caller's: not to be changed
+	key      string           // the Idempotency-Key that is added; may be empty
+	astray   bool             // a redirect led to a host that the handler did not name
+	returned bool             // it is for a message that was sent back from a dead-letter queue
+	gate     *breaker.Breaker // nil if there is none, or a consumer paces the call
 	body     io.ReadCloser
 	record   *recorder // nil if nothing is kept
 }
@@ -148,6 +154,24 @@ func (c *call) close() {
 	if c.req.Body != nil {
 		_ = c.req.Body.Close()
 	}
+}
+
+// start asks the breaker for an attempt, which begins at now.
+func (c *call) start() (now time.Time, err error) {
+	now = time.Now()
+	if c.gate == nil {
+		return now, nil
+	}
+	if ok, _ := c.gate.Start(now); !ok {
+		return now, c.closed(now)
+	}
+	return now, nil
+}
+
+// retryable reports whether the breaker lets a retry pass. One that is not closed
+// keeps its few calls for other requests.
+func (c *call) retryable(now time.Time) bool {
+	return c.gate == nil || c.gate.Snapshot(now).State == breaker.Closed
 }
 
 // prepare finds the key of the request, and sees to it that its body can be had
@@ -188,7 +212,11 @@ func (c *call) bodyAgain() (body io.ReadCloser, ok bool) {
 }
 
 // try sends the request once, and reports to the breaker how that went.
-func (c *call) try(body io.ReadCloser, permit breaker.Permit) result {
+func (c *call) try(body io.ReadCloser, began time.Time) result {
+	o := flow.Neutral // of an attempt that panics
+	if c.gate != nil {
+		defer func() { c.gate.Done(time.Now(), began, c.message(), o) }()
+	}
 	a := c.attempt(c.req.Context())
 	out := c.req.Clone(a.ctx)
 	out.Body = body
@@ -201,23 +229,21 @@ func (c *call) try(body io.ReadCloser, permit breaker.Permit) result {
 	if c.Propagate != nil && !c.astray {
 		c.Propagate(a.parent, out.Header)
 	}
-	began := time.Now()
 	resp, err := c.base.RoundTrip(out)
 	r := result{attempt: a, resp: resp, err: err}
 	c.judge(&r)
 	r.ended = time.Now()
 	r.ran = r.ended.Sub(began)
-	if c.Breaker != nil {
-		c.Breaker.Done(r.ended, permit, c.message(), c.evidence(permit, r.outcome()), rand.Float64())
-	}
+	o = c.evidence(r.outcome())
 	return r
 }
 
-// evidence is what an attempt says to the breaker. For a message that was sent
-// back it says nothing, unless it is a probe that succeeds.
-func (c *call) evidence(permit breaker.Permit, o breaker.Outcome) breaker.Outcome {
-	if c.returned && !(permit.Probe() && o == breaker.Success) {
-		return breaker.Ignored
+// evidence is what an attempt says to the breaker. A message that was sent back
+// failed before, for reasons that may be its own. A throttled handler is paced by
+// its consumer, which a refusal here would tell nothing.
+func (c *call) evidence(o flow.Outcome) flow.Outcome {
+	if c.returned && o != flow.Success || c.message() != 0 && o == flow.Throttled {
+		return flow.Neutral
 	}
 	return o
 }
@@ -247,27 +273,32 @@ func (c *call) judge(r *result) {
 // outcome is what r says about the dependency. A server that refuses a request,
 // or finds it in conflict with another, is up. What is deferred says nothing: it
 // may not have been sent at all, by a Transport that is the base of this one.
-func (r *result) outcome() breaker.Outcome {
+func (r *result) outcome() flow.Outcome {
 	v := r.verdict
 	answered := r.resp != nil && (v.Class == classify.ClassPoison || v.Class == classify.ClassTransient && v.MaxAttempts > 0)
 	switch {
 	case v.Deferred:
-		return breaker.Ignored
+		return flow.Neutral
 	case v.Class == "" || answered:
-		return breaker.Success
+		return flow.Success
 	case r.err != nil && errors.Is(r.attempt.parent.Err(), context.Canceled):
-		return breaker.Ignored
+		return flow.Neutral
 	}
 	switch v.Class {
+	case classify.ClassThrottled:
+		return flow.Throttled
 	case classify.ClassEnvironment:
-		return breaker.Severe
-	case classify.ClassTransient, classify.ClassThrottled, classify.ClassUnknown:
-		if r.timedOut() {
-			return breaker.Severe
+		return flow.Overload
+	case classify.ClassTransient, classify.ClassUnknown:
+		switch {
+		case r.timedOut():
+			return flow.Timeout
+		case v.Class == classify.ClassUnknown:
+			return flow.Unknown
 		}
-		return breaker.Failure
+		return flow.Overload
 	}
-	return breaker.Ignored
+	return flow.Neutral
 }
 
 func (r *result) timedOut() bool {
@@ -316,11 +347,11 @@ func (c *call) fits(d time.Duration) bool {
 	return !ok || time.Until(deadline) > d
 }
 
-// wait waits for delay and returns the permit for a retry that takes about as
-// long as ran; false if there is to be none.
-func (c *call) wait(delay, ran time.Duration) (permit breaker.Permit, ok bool) {
+// wait waits for delay and then begins a retry that takes about as long as ran;
+// false if there is to be none.
+func (c *call) wait(delay, ran time.Duration) (began time.Time, ok bool) {
 	if delay > c.MaxWait || !c.fits(delay+ran) || !c.withdraw() {
-		return permit, false
+		return began, false
 	}
 	defer func() {
 		if !ok {
@@ -331,12 +362,12 @@ func (c *call) wait(delay, ran time.Duration) (permit breaker.Permit, ok bool) {
 	defer timer.Stop()
 	select {
 	case <-c.req.Context().Done():
-		return permit, false
+		return began, false
 	case <-timer.C:
 	}
 	if !c.retryable(time.Now()) {
-		return permit, false
+		return began, false
 	}
-	permit, err := c.start(c.req.Context())
-	return permit, err == nil
+	began, err := c.start()
+	return began, err == nil
 }

@@ -10,31 +10,27 @@ import (
 
 // NewBreaker returns a collector that reads b at every scrape. Dependency is
 // what b guards, such as "bank", and becomes a label. One breaker that several
-// Consumers share is registered once.
+// Transports share is registered once.
 func NewBreaker(dependency string, b *breaker.Breaker) prometheus.Collector {
 	desc := describer(dependency)
 	return &breakerCollector{
 		breaker:  b,
 		state:    desc("redrive_breaker_state", "1 for the state that the breaker is in, 0 for the others.", "state"),
-		openings: desc("redrive_breaker_openings", "How often the breaker has opened in a row; a new row begins once it stayed closed for MinOpen."),
-		next:     desc("redrive_breaker_next_timestamp_seconds", "When the breaker lets something through again by itself; 0 if it does now, or only after Restore."),
-		probes:   desc("redrive_breaker_probes", "Probes that are out."),
-		messages: desc("redrive_breaker_window_messages", "Different messages in the window, which stands still while the breaker is not closed."),
+		limit:    desc("redrive_breaker_limit", "Calls that may go at once; below 1, single calls at a distance; +Inf while the breaker is closed."),
+		next:     desc("redrive_breaker_next_timestamp_seconds", "When the breaker lets a call through though no other ends; 0 if it does now, or only after Restore."),
+		messages: desc("redrive_breaker_window_messages", "Different messages that the breaker knows, poison left out: the last 64 at most, of the last 2 minutes."),
 		failures: desc("redrive_breaker_window_failures", "Those of the messages that failed last."),
-		streak:   desc("redrive_breaker_streak", "Failed runs since the last success, timeouts and rejected credentials counted twice; stands still while the breaker is not closed."),
 	}
 }
 
 type breakerCollector struct {
-	breaker                    *breaker.Breaker
-	state, openings, next      *prometheus.Desc
-	probes                     *prometheus.Desc
-	messages, failures, streak *prometheus.Desc
+	breaker                                *breaker.Breaker
+	state, limit, next, messages, failures *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (c *breakerCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.state, c.openings, c.next, c.probes, c.messages, c.failures, c.streak} {
+	for _, d := range []*prometheus.Desc{c.state, c.limit, c.next, c.messages, c.failures} {
 		out <- d
 	}
 }
@@ -53,10 +49,8 @@ func (c *breakerCollector) Collect(out chan<- prometheus.Metric) {
 	if !snapshot.Next.IsZero() {
 		next = float64(snapshot.Next.UnixNano()) / 1e9
 	}
-	s.gauge(c.openings, float64(snapshot.Openings))
+	s.gauge(c.limit, snapshot.Limit)
 	s.gauge(c.next, next)
-	s.gauge(c.probes, float64(snapshot.Probes))
 	s.gauge(c.messages, float64(snapshot.Messages))
 	s.gauge(c.failures, float64(snapshot.Failures))
-	s.gauge(c.streak, float64(snapshot.Streak))
 }

@@ -6,11 +6,11 @@ import (
 
 // descs describe what is computed from series at a scrape.
 type descs struct {
-	attempts, deliveries, settlements, leasesLost, deadLetters, discarded *prometheus.Desc
-	settleErrors, letterErrors, extensions, extensionErrors               *prometheus.Desc
-	inFlight, running, held, stuck, lastSuccess                           *prometheus.Desc
-	deferred, paused, pauses, pausedTenants, receiveErrors, topicErrors   *prometheus.Desc
-	lettersRefused, returned, receiptErrors, receiptsLost                 *prometheus.Desc
+	attempts, deliveries, settlements, leasesLost, deadLetters, discarded   *prometheus.Desc
+	settleErrors, letterErrors, deadlineErrors, extensions, extensionErrors *prometheus.Desc
+	inFlight, running, held, stuck, lastSuccess                             *prometheus.Desc
+	deferred, paused, pauses, receiveErrors, topicErrors                    *prometheus.Desc
+	lettersRefused, returned, receiptErrors, receiptsLost                   *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -30,17 +30,17 @@ func newDescs() descs {
 		extensions:      desc("redrive_lease_extensions_total", "Extensions of leases: one for each delivery whose lease the broker has extended, each time.", "topic"),
 		extensionErrors: desc("redrive_lease_extension_errors_total", "Extensions of a lease that the broker failed and that are tried again, while the lease lasts.", "topic"),
 		letterErrors:    desc("redrive_dead_letter_errors_total", "Dead letters that the broker did not take and that are tried again.", "topic"),
+		deadlineErrors:  desc("redrive_deadline_errors_total", "Messages whose header redrive-deadline is not a time of RFC 3339. They have no deadline by it.", "topic"),
 		lettersRefused: desc("redrive_dead_letters_refused_total",
 			"Times that the broker took neither a dead letter nor the message for its own dead-lettering, or that the message was a dead letter itself and not to be discarded: it is kept, and tried again in minutes.", "topic"),
 		deferred:      desc("redrive_runs_deferred_total", "Times that a run was put off before it started, which counts as no attempt.", "topic", "reason"),
 		inFlight:      desc("redrive_messages_in_flight", "Deliveries that the worker has and has not settled.", "topic"),
 		running:       desc("redrive_messages_running", "Messages whose handler runs, each in a slot; those of a batch share one.", "topic"),
-		held:          desc("redrive_messages_held", "Messages that wait in the process, for their due time or for their guard to open.", "topic"),
+		held:          desc("redrive_messages_held", "Messages that wait in the process, for their due time, or until the limit of their dependency lets them start.", "topic"),
 		stuck:         desc("redrive_messages_stuck", "Messages whose handler ignores that its context has ended.", "topic"),
 		lastSuccess:   desc("redrive_last_success_timestamp_seconds", "When a handler last succeeded; 0 if none has.", "topic"),
-		paused:        desc("redrive_paused", "1 while the topics of the dependency pause, but for single messages as probes; otherwise 0.", "dependency"),
-		pauses:        desc("redrive_pauses_total", "Times that the topics of the dependency paused: breaker, throttle, or practically all messages poison.", "dependency"),
-		pausedTenants: desc("redrive_paused_tenants", "Names of Topic.DependencyOf, such as tenants, that pause while the rest of the topic goes on, until one of their messages succeeds.", "topic"),
+		paused:        desc("redrive_paused", "1 while single runs try the dependency out, because practically none succeeds, or while it is paused by hand; otherwise 0.", "dependency"),
+		pauses:        desc("redrive_pauses_total", "Times that the dependency began to pause.", "dependency"),
 		receiveErrors: desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
 		topicErrors: desc("redrive_topic_errors_total",
 			"Times that the worker could receive nothing from the topic while others went on, as after its queue was deleted: a few a minute while that lasts.", "topic"),
@@ -53,9 +53,9 @@ func newDescs() descs {
 func (d *descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.attempts, d.deliveries, d.settlements, d.leasesLost, d.deadLetters, d.discarded,
-		d.settleErrors, d.letterErrors, d.extensions, d.extensionErrors,
+		d.settleErrors, d.letterErrors, d.deadlineErrors, d.extensions, d.extensionErrors,
 		d.inFlight, d.running, d.held, d.stuck, d.lastSuccess,
-		d.deferred, d.paused, d.pauses, d.pausedTenants, d.receiveErrors, d.topicErrors, d.lettersRefused,
+		d.deferred, d.paused, d.pauses, d.receiveErrors, d.topicErrors, d.lettersRefused,
 		d.returned, d.receiptErrors, d.receiptsLost,
 	}
 }
@@ -133,6 +133,7 @@ func (s *series) collect(d *descs, to sink) {
 	to.counter(d.extensions, s.extensions.Load(), s.topic)
 	to.counter(d.extensionErrors, s.extensionErrors.Load(), s.topic)
 	to.counter(d.letterErrors, s.letterErrors.Load(), s.topic)
+	to.counter(d.deadlineErrors, s.deadlineErrors.Load(), s.topic)
 	to.counter(d.lettersRefused, s.lettersRefused.Load(), s.topic)
 	to.counter(d.topicErrors, s.topicErrors.Load(), s.topic)
 	for i, reason := range deferrals {
@@ -143,7 +144,6 @@ func (s *series) collect(d *descs, to sink) {
 	for i, result := range results {
 		to.counter(d.returned, s.returned[i].Load(), s.topic, result)
 	}
-	to.gauge(d.pausedTenants, float64(max(0, s.pausedTenants.Load())), s.topic)
 	n := s.states.count()
 	to.gauge(d.running, float64(n[running]+n[stuck]), s.topic)
 	to.gauge(d.held, float64(n[held]), s.topic)

@@ -106,14 +106,14 @@ func classOf(c classify.Class) int { return index(classes[1:], string(c)) + 1 }
 
 // reasons end with other.
 var reasons = [...]string{
-	"exhausted", "expired", "poison",
+	"exhausted", "expired", "outage", "poison",
 	"undecodable", "validation", "panic", "timeout", "unclassified",
 	"ambiguous", "crash-loop", "oversize", "refused", "unreadable", "unroutable", "redrive-limit", "operator",
 	other,
 }
 
 // deferrals are why runs are put off. They end with other.
-var deferrals = [...]string{"budget", "guard", "room", other}
+var deferrals = [...]string{"budget", "crash-loop", "dependency", "poison", "room", "start-after", other}
 
 func reasonOf(entry *dlq.Entry) int {
 	if entry == nil {

@@ -78,13 +78,8 @@ type dependency struct {
 	pauses atomic.Uint64
 }
 
-// pauses counts that something has paused, 1, or resumed, -1. What DependencyOf
-// names has the topic of that: there are too many to tell them apart.
+// pauses counts that a dependency has paused, 1, or resumed, -1.
 func (m *Metrics) pauses(e *consumer.Event, change int64) {
-	if e.Topic != "" {
-		m.series(e.Topic).pausedTenants.Add(change)
-		return
-	}
 	d := m.dependencies[e.Dependency]
 	if d == nil {
 		d = &m.strange
@@ -124,13 +119,13 @@ type series struct {
 	discarded       [len(reasons)]atomic.Uint64
 	settleErrors    [len(settlements)]atomic.Uint64
 	letterErrors    atomic.Uint64
+	deadlineErrors  atomic.Uint64
 	lettersRefused  atomic.Uint64
 	topicErrors     atomic.Uint64
 	extensions      atomic.Uint64
 	extensionErrors atomic.Uint64
 	putOff          [len(deferrals)]atomic.Uint64
 	returned        [len(results)]atomic.Uint64
-	pausedTenants   atomic.Int64
 	lastSuccess     atomic.Int64 // Unix time in nanoseconds; 0 if there was none
 	states          states
 
@@ -211,6 +206,8 @@ func (s *series) errs(op string) {
 		s.extensionErrors.Add(1)
 	case "dead-letter":
 		s.letterErrors.Add(1)
+	case "deadline":
+		s.deadlineErrors.Add(1)
 	}
 }
 

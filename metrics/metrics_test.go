@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -268,7 +270,7 @@ func TestTrouble(t *testing.T) {
 	}
 	s.see(received, consumer.EventExtended, consumer.EventExtended)
 	for i, op := range []string{
-		"ack", "retry", "release", "extend", "dead-letter",
+		"ack", "retry", "release", "extend", "dead-letter", "deadline",
 	} {
 		for range i + 1 {
 			s.event(consumer.Event{Kind: consumer.EventError, Operation: op})
@@ -288,6 +290,7 @@ func TestTrouble(t *testing.T) {
 		"redrive_lease_extension_errors_total{topic=orders}":        4,
 		"redrive_lease_extensions_total{topic=orders}":              2,
 		"redrive_dead_letter_errors_total{topic=orders}":            5,
+		"redrive_deadline_errors_total{topic=orders}":               6,
 		"redrive_dead_letters_total{reason=ambiguous,topic=orders}": 1,
 		"redrive_discarded_total{reason=other,topic=orders}":        2,
 	})
@@ -310,7 +313,7 @@ func TestReturned(t *testing.T) {
 func TestDeferred(t *testing.T) {
 	s := newScript(t)
 	s.see(received)
-	for n, reason := range []string{"", "budget", "guard", "room"} {
+	for n, reason := range []string{"", "budget", "dependency", "room", "poison"} {
 		for range n {
 			s.event(consumer.Event{Kind: consumer.EventDeferred, Decision: retry.Decision{Action: retry.ActionRetry, Reason: reason}})
 			s.see(held)
@@ -318,18 +321,19 @@ func TestDeferred(t *testing.T) {
 	}
 	s.see(retried)
 	expect(t, s.m, map[string]float64{
-		"redrive_runs_deferred_total{reason=budget,topic=orders}": 1,
-		"redrive_runs_deferred_total{reason=guard,topic=orders}":  2,
-		"redrive_runs_deferred_total{reason=room,topic=orders}":   3,
-		"redrive_messages_held{topic=orders}":                     0,
-		"redrive_messages_in_flight{topic=orders}":                0,
+		"redrive_runs_deferred_total{reason=budget,topic=orders}":     1,
+		"redrive_runs_deferred_total{reason=dependency,topic=orders}": 2,
+		"redrive_runs_deferred_total{reason=room,topic=orders}":       3,
+		"redrive_runs_deferred_total{reason=poison,topic=orders}":     4,
+		"redrive_messages_held{topic=orders}":                         0,
+		"redrive_messages_in_flight{topic=orders}":                    0,
 	})
 }
 
 func TestPaused(t *testing.T) {
 	m := must(metrics.New(metrics.Topic{Name: "orders", Dependency: "payments"}, metrics.Topic{Name: "refunds", Dependency: "payments"}, metrics.Topic{Name: "mails"}))
-	see := func(kind consumer.EventKind, topic, dependency string) {
-		m.Observe(t.Context(), consumer.Event{Kind: kind, Topic: topic, Dependency: dependency})
+	see := func(kind consumer.EventKind, dependency string) {
+		m.Observe(t.Context(), consumer.Event{Kind: kind, Dependency: dependency})
 	}
 	want := map[string]float64{
 		"redrive_paused{dependency=payments}":       1,
@@ -338,24 +342,14 @@ func TestPaused(t *testing.T) {
 		"redrive_pauses_total{dependency=mails}":    0,
 		"redrive_paused{dependency=other}":          1,
 		"redrive_pauses_total{dependency=other}":    3,
-		"redrive_paused_tenants{topic=orders}":      0,
-		"redrive_paused_tenants{topic=refunds}":     0,
-		"redrive_paused_tenants{topic=mails}":       999,
-		"redrive_paused_tenants{topic=other}":       1,
 	}
-	see(consumer.EventPaused, "", "payments")
-	see(consumer.EventResumed, "", "payments")
-	see(consumer.EventPaused, "", "payments")
+	see(consumer.EventPaused, "payments")
+	see(consumer.EventResumed, "payments")
+	see(consumer.EventPaused, "payments")
 	for _, name := range []string{"a", "b", "c"} {
-		see(consumer.EventPaused, "", name)
+		see(consumer.EventPaused, name)
 	}
-	see(consumer.EventResumed, "", "b")
-	see(consumer.EventPaused, "mails", "mails") // a tenant of this name
-	see(consumer.EventPaused, "unknown", "acme")
-	for i := range 999 {
-		see(consumer.EventPaused, "mails", fmt.Sprint(i))
-	}
-	see(consumer.EventResumed, "mails", "mails")
+	see(consumer.EventResumed, "b")
 	got := values(t, m)
 	for name, v := range got {
 		if w, ok := want[name]; strings.HasPrefix(name, "redrive_pause") && (!ok || w != v) {
@@ -383,7 +377,6 @@ func TestSeriesAreBounded(t *testing.T) {
 					m.Observe(t.Context(), e)
 				}
 				m.Observe(t.Context(), consumer.Event{Kind: consumer.EventDeferred, Topic: topic, Message: message, Decision: retry.Decision{Reason: word}})
-				m.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused, Topic: topic, Dependency: word})
 				m.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused, Dependency: word})
 			}
 		}
@@ -470,8 +463,9 @@ func everything(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(must(metrics.New(metrics.Topic{Name: "orders"})),
+		metrics.NewLimiter("bank", flow.New(10, rand.Float64)),
 		metrics.NewBudget("bank", must(budget.New(budget.Queue()))),
-		metrics.NewBreaker("bank", must(breaker.New(breaker.Config{}))))
+		metrics.NewBreaker("bank", breaker.New(breaker.Config{})))
 	return registry
 }
 
@@ -482,12 +476,12 @@ func TestSeveralWorkers(t *testing.T) {
 		worker := prometheus.WrapRegistererWith(prometheus.Labels{"worker": name}, registry)
 		worker.MustRegister(must(metrics.New(metrics.Topic{Name: "orders"})))
 	}
-	registry.MustRegister(metrics.NewBreaker("bank", must(breaker.New(breaker.Config{}))),
-		metrics.NewBreaker("post", must(breaker.New(breaker.Config{}))))
+	registry.MustRegister(metrics.NewLimiter("bank", flow.New(10, rand.Float64)),
+		metrics.NewLimiter("post", flow.New(10, rand.Float64)))
 	families, err := registry.Gather()
 	n := 0
 	for _, f := range families {
-		if name := f.GetName(); name == "redrive_paused" || name == "redrive_breaker_probes" {
+		if name := f.GetName(); name == "redrive_paused" || name == "redrive_limit" {
 			n += len(f.GetMetric())
 		}
 	}

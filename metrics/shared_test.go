@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/redrive-go/redrive/metrics"
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 func TestBudget(t *testing.T) {
@@ -47,9 +49,43 @@ func TestBudget(t *testing.T) {
 	})
 }
 
+func TestLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := flow.New(10, func() float64 { return 0.5 })
+		c := metrics.NewLimiter("bank", l)
+		want := map[string]float64{
+			"redrive_limit{dependency=bank}":                  5,
+			"redrive_limit_slots{dependency=bank}":            10,
+			"redrive_limit_running{dependency=bank}":          0,
+			"redrive_limit_interval_seconds{dependency=bank}": 0,
+			"redrive_limit_sampled{dependency=bank}":          0,
+			"redrive_limit_failing{dependency=bank}":          0,
+			"redrive_limit_paused{dependency=bank}":           0,
+		}
+		expect(t, c, want)
+		for who := range uint64(20) {
+			began := time.Now()
+			l.Start(began)
+			time.Sleep(2 * time.Second)
+			l.Done(time.Now(), began, who, flow.Overload)
+		}
+		l.Pause("maintenance")
+		now := l.Status(time.Now())
+		if now.Limit >= 1 || now.Interval == 0 {
+			t.Fatalf("20 failures left %+v", now)
+		}
+		want["redrive_limit{dependency=bank}"] = now.Limit
+		want["redrive_limit_interval_seconds{dependency=bank}"] = now.Interval.Seconds()
+		want["redrive_limit_sampled{dependency=bank}"] = 20
+		want["redrive_limit_failing{dependency=bank}"] = 20
+		want["redrive_limit_paused{dependency=bank}"] = 1
+		expect(t, c, want)
+	})
+}
+
 func TestBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := must(breaker.New(breaker.Config{MinOpen: 10 * time.Second}))
+		b := breaker.New(breaker.Config{Random: func() float64 { return 0.5 }})
 		c := metrics.NewBreaker("bank", b)
 		state := func(now breaker.State) map[string]float64 {
 			want := map[string]float64{}
@@ -60,27 +96,34 @@ func TestBreaker(t *testing.T) {
 			return want
 		}
 		expect(t, c, state(breaker.Closed))
-		expect(t, c, map[string]float64{"redrive_breaker_next_timestamp_seconds{dependency=bank}": 0})
+		expect(t, c, map[string]float64{
+			"redrive_breaker_next_timestamp_seconds{dependency=bank}": 0,
+			"redrive_breaker_limit{dependency=bank}":                  math.Inf(1),
+		})
 
 		for range 20 {
-			p, _ := b.Start(time.Now())
-			b.Done(time.Now(), p, 0, breaker.Failure, 0)
+			began := time.Now()
+			if ok, _ := b.Start(began); ok {
+				time.Sleep(time.Millisecond)
+				b.Done(time.Now(), began, 0, flow.Overload)
+			}
+		}
+		now := b.Snapshot(time.Now())
+		if now.Messages == 0 || now.Limit >= 1 {
+			t.Fatalf("failures left %+v", now)
 		}
 		expect(t, c, state(breaker.Open))
 		expect(t, c, map[string]float64{
-			"redrive_breaker_next_timestamp_seconds{dependency=bank}": float64(time.Now().Add(10 * time.Second).Unix()),
-			"redrive_breaker_openings{dependency=bank}":               1,
-			"redrive_breaker_window_messages{dependency=bank}":        20,
-			"redrive_breaker_window_failures{dependency=bank}":        20,
-			"redrive_breaker_streak{dependency=bank}":                 20,
+			"redrive_breaker_next_timestamp_seconds{dependency=bank}": float64(now.Next.UnixNano()) / 1e9,
+			"redrive_breaker_limit{dependency=bank}":                  now.Limit,
+			"redrive_breaker_window_messages{dependency=bank}":        float64(now.Messages),
+			"redrive_breaker_window_failures{dependency=bank}":        float64(now.Failures),
 		})
 
-		time.Sleep(10 * time.Second)
-		b.Start(time.Now())
+		time.Sleep(time.Until(now.Next))
 		expect(t, c, state(breaker.HalfOpen))
-		expect(t, c, map[string]float64{"redrive_breaker_probes{dependency=bank}": 1})
 
-		b.Isolate(time.Now(), "maintenance")
+		b.Isolate("maintenance")
 		expect(t, c, state(breaker.Isolated))
 	})
 }

@@ -107,12 +107,12 @@ func TestExtensions(t *testing.T) {
 	})
 }
 
-// TestPause lets the breaker open.
+// TestPause lets the limit fall to probes.
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := must(metrics.New(metrics.Topic{Name: "orders"}))
 		work(t, m, func(context.Context, *brokers.Message) error {
-			return errors.New("down")
+			return classify.Transient(errors.New("down"))
 		}, slices.Repeat([]string{"order"}, 100)...)
 		got := values(t, m)
 		pauses, inFlight := got["redrive_pauses_total{dependency=orders}"], got["redrive_messages_in_flight{topic=orders}"]

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // tap is a broker with a bug. Functions that are nil pass everything on.
@@ -323,15 +323,15 @@ func bugs() []bug {
 				ts[i].policy.Backoff = retry.Backoff{Base: time.Nanosecond, Cap: time.Nanosecond}
 			}
 		}), []promise{promiseEarly}},
-		{"a pause after two failures", config(func(c *consumer.Config, _ []topic) {
-			hasty, err := breaker.New(breaker.Config{Window: 2, MinRuns: 1, Streak: 2})
-			if err != nil {
-				panic(err)
-			}
-			c.Guard.Breaker = hasty
+		{"a pause without failures", config(func(c *consumer.Config, _ []topic) {
+			limiter := flow.New(c.Concurrency, c.Random)
+			limiter.Pause("bug")
+			time.AfterFunc(time.Minute, func() { limiter.Resume(time.Now()) })
+			c.Guard.Limiter = limiter
 		}), []promise{promiseContrast}},
+		{"every failure counts", config(func(c *consumer.Config, _ []topic) { c.Guard.Off = true }), []promise{promiseCount, promiseLetter}},
 		{"retries without a budget", config(func(c *consumer.Config, ts []topic) {
-			c.Guard.NoBudget = true
+			c.Guard.Off = true
 			for i := range ts { // of which there are many, then
 				ts[i].policy.MaxAttempts = 1000
 			}

@@ -107,15 +107,16 @@ type delivery struct {
 	order     int // among those of its worker
 	excess    int // of its attempt, which is an estimate
 	abandoned int
+	onTrial   bool
+	suspect   bool // must not run
 
 	attempt, throttles int
-	first              time.Duration
+	first, failed      time.Duration // when it failed first, and last
 	due, dueBefore     time.Duration // of the next run, and of the last one
 	began, ended       time.Duration
 	runs               int
 	running            bool
 	last               outcome
-	mayProbe           bool        // the last run may have been one that a closed guard let through
 	paid               bool        // it took a token of the budget
 	next               []judgement // after a run that failed
 	buried             bool        // a dead letter was written
@@ -140,8 +141,9 @@ type life struct {
 	drain                          time.Duration
 	concurrency, crashLimit        int
 	received                       int
+	trouble                        time.Duration // when a lease was lost or not extended last
 	running                        map[*topic]int
-	guards                         map[string]*guarded
+	dependencies                   map[string]*dependency // by topic
 	deliveries, unfinished         []*delivery
 	letters                        map[*fate]int  // confirmed and not yet followed by an ack
 	burying                        map[*fate]int  // on their way
@@ -163,6 +165,7 @@ type checker struct {
 	publishes   int // sends, confirms and failures
 	buried      int // dead letters that were confirmed
 	now         time.Duration
+	index       int           // of the event that is taken
 	storm, calm time.Duration // when any connection may be lost, 0 is never
 }
 
@@ -178,7 +181,7 @@ func check(r *record) verdict {
 		keys:       map[string][]*fate{},
 	}
 	for i := range r.events {
-		c.now = r.events[i].At
+		c.now, c.index = r.events[i].At, i
 		c.take(&r.events[i])
 	}
 	c.finish()
@@ -186,7 +189,14 @@ func check(r *record) verdict {
 	return c.verdict
 }
 
+// most violations are kept: a bug that has messages come again for ever breaks
+// millions.
+const most = 10_000
+
 func (c *checker) violate(p promise, id, format string, args ...any) {
+	if len(c.violations) == most {
+		return
+	}
 	c.violations = append(c.violations, violation{promise: p, at: c.now, id: id, text: fmt.Sprintf(format, args...)})
 }
 
@@ -229,8 +239,9 @@ func (c *checker) take(e *event) {
 		c.takeBuried(e)
 	case faulted:
 		c.takeFault(e)
-	case paused, resumed:
+	case paused:
 		c.takePaused(e)
+	case resumed:
 	case ousted:
 		c.sever(c.workers[e.Worker])
 	case overdue:
@@ -392,7 +403,7 @@ func (c *checker) free(d *delivery) {
 		return
 	}
 	f, w := d.fate, d.worker
-	d.freed = true
+	d.freed, w.trouble = true, max(c.now, 1)
 	f.disturbed++
 	f.free += d.runs // whatever they counted is forgotten
 	f.losses++

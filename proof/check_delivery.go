@@ -18,9 +18,10 @@ func (c *checker) takeReceived(e *event) {
 	d := &delivery{
 		number: e.Delivery, fate: f, topic: c.scenario.topic(e.Topic), worker: w, order: w.received,
 		got:     token{attempt: e.Attempt, throttles: e.Throttles, due: e.Due, soon: e.Due, least: e.Attempt, death: e.Death},
-		attempt: e.Attempt, throttles: e.Throttles, first: e.First, due: e.Due, abandoned: e.Abandoned,
+		attempt: e.Attempt, throttles: e.Throttles, first: e.First, failed: e.Last, due: e.Due, abandoned: e.Abandoned, onTrial: e.Crashes > 0,
 		received: e.At, low: or(e.Until, forever), high: or(e.Until, forever), // or held for as long as its session
 	}
+	d.suspect = c.suspects(d)
 	w.deliveries = append(w.deliveries, d)
 	f.deliveries = append(f.deliveries, d)
 	f.open = append(f.open, d)
@@ -32,7 +33,7 @@ func (c *checker) takeReceived(e *event) {
 		c.violate(promiseContent, e.ID, "was received with another %s", e.Note)
 	}
 	if e.First == 0 && e.Due == 0 {
-		c.guards(d)[0].delivered++
+		w.dependency(d.topic.name).delivered++
 	}
 	c.account(d)
 	if known := c.interruptions(f); e.Abandoned > known && !f.doubt {
@@ -166,7 +167,6 @@ func (c *checker) takeStarted(e *event, d *delivery) {
 	if f.id != e.ID || e.Note != "" {
 		c.violate(promiseContent, f.id, "was given to a handler with another %s (as %s)", e.Note, e.ID)
 	}
-	d.mayProbe = slices.ContainsFunc(c.guards(d), func(g *guarded) bool { return c.wasPaused(g, c.now) })
 	c.startPaced(d, e)
 	c.startCount(d, e)
 	if d.due = max(d.due, e.Due); e.At < d.due {
@@ -191,8 +191,8 @@ func (c *checker) takeStarted(e *event, d *delivery) {
 		c.violate(promiseShutdown, f.id, "is started by worker %d, which was told to stop at %v", w.number, end)
 	case d.isDead():
 		c.violate(promiseAttempts, f.id, "is run although it is dead of %q, and waits for its dead letter", d.got.death.Reason)
-	case d.crashLoop():
-		c.violate(promiseAttempts, f.id, "is run although it was abandoned %d times", d.abandoned)
+	case d.suspect:
+		c.violate(promiseAttempts, f.id, "is run although it was abandoned %d times, on trial: %v", d.abandoned, d.onTrial)
 	}
 	d.running, d.began, d.buried, d.dueBefore = true, e.At, false, e.Due
 	d.runs++
@@ -261,7 +261,7 @@ func (c *checker) takeEnded(e *event, d *delivery) {
 	for _, why := range causes {
 		d.next = append(d.next, c.judge(d, e, why)...)
 	}
-	c.report(d, e, causes)
+	c.report(d, e)
 	uncounted := func(j judgement) bool { return !j.counted && !j.acks }
 	if slices.ContainsFunc(d.next, uncounted) {
 		f.free++
@@ -273,7 +273,7 @@ func (c *checker) takeEnded(e *event, d *delivery) {
 		}
 	}
 	if first := d.next[0]; !first.split && (first.retries || first.dies) {
-		d.first = or(d.first, e.At)
+		d.first, d.failed = or(d.first, e.At), e.At
 	}
 	switch e.Outcome {
 	case okay:
@@ -405,7 +405,8 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 		}
 		early := d.got.due+c.scenario.pace.slack > asked
 		waits := c.sentToWait(d, e) || d.worker.halting()
-		if !keeps || !early && !(waits && c.mayWait(d)) {
+		trial := e.Crashes > 0 && !d.onTrial && d.abandoned >= d.worker.crashLimit-1
+		if !keeps || !early && !waits && !trial {
 			c.violate(promiseSettlement, f.id, "is sent to a retry without having been handled")
 		}
 	case !slices.ContainsFunc(d.next, retries):
@@ -413,7 +414,7 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 	case !slices.ContainsFunc(d.next, counts):
 		c.violate(promiseCount, f.id, "is retried with attempt %d and %d throttles, the ledger says %+v", e.Attempt, e.Throttles, d.next)
 	case c.sentToWait(d, e):
-	case e.At+e.Delay < e.Due-rounding && !d.mayProbe: // for whom it may come back before, and is sent on
+	case e.At+e.Delay < e.Due-rounding:
 		c.violate(promiseEarly, f.id, "is asked for in %v, which is before it is due at %v", e.Delay, e.Due)
 	default:
 		c.checkDelay(d, e)
@@ -499,7 +500,7 @@ func (c *checker) takeSettled(e *event, d *delivery) {
 // takeExtended moves the end of a lease, or notes why it stays.
 func (c *checker) takeExtended(e *event, d *delivery) {
 	if e.Err != fine {
-		d.excused = true
+		d.excused, d.worker.trouble = true, max(c.now, 1)
 		d.high = max(d.high, e.At+e.Delay) // it may have been extended all the same
 		if e.Err == leaseLost || e.Err == isClosed {
 			c.tell(d)
@@ -570,6 +571,9 @@ func (c *checker) story(e *event) *delivery {
 	return nil
 }
 
+// mostCounted is the highest count that a header carries.
+const mostCounted = 10_000
+
 // diesOf reports whether d is dead as said: since before it was received, without a
 // run, or of the last one.
 func (d *delivery) diesOf(of death, throttles int) bool {
@@ -583,7 +587,7 @@ func (d *delivery) diesOf(of death, throttles int) bool {
 		return true
 	}
 	return slices.ContainsFunc(d.next, func(j judgement) bool {
-		return j.dies && of.Reason == j.reason && of.Attempt == j.attempt && throttles == j.throttles
+		return j.dies && of.Reason == j.reason && of.Attempt == j.attempt && throttles == min(j.throttles, mostCounted)
 	})
 }
 
@@ -609,8 +613,24 @@ func (d *delivery) refusedFor(reason string) bool {
 	return false
 }
 
+// crashLoop reports whether d may be dead-lettered as one that kills its worker. A
+// broker that keeps the order takes no mark that a message is on trial.
 func (d *delivery) crashLoop() bool {
 	return d.worker.crashLimit > 0 && d.abandoned >= d.worker.crashLimit
+}
+
+// suspects reports whether d, just received, must not run: it goes on trial, or died
+// there. While leases are lost without a fault of handlers, no message is suspected.
+func (c *checker) suspects(d *delivery) bool {
+	const troubleLasts = 10 * time.Minute
+	w, limit := d.worker, d.worker.crashLimit
+	if w.trouble > 0 && c.now < w.trouble+troubleLasts+c.scenario.pace.slack {
+		return false
+	}
+	if !d.onTrial && !c.scenario.options.Ordered {
+		limit = max(1, limit-1)
+	}
+	return w.crashLimit > 0 && d.abandoned >= limit
 }
 
 // exhausted reports whether d came back after its last attempt, because the

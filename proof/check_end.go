@@ -37,7 +37,7 @@ func (c *checker) takeWorker(e *event) {
 
 func newLife(e *event, crashLimit int) *life {
 	return &life{number: e.Worker, up: e.At, drain: e.Delay, concurrency: e.Attempt, crashLimit: crashLimit,
-		running: map[*topic]int{}, guards: map[string]*guarded{}, letters: map[*fate]int{}, burying: map[*fate]int{},
+		running: map[*topic]int{}, dependencies: map[string]*dependency{}, letters: map[*fate]int{}, burying: map[*fate]int{},
 		lanes: map[string]int{}, busy: map[string]*delivery{}}
 }
 

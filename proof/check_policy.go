@@ -1,6 +1,8 @@
 package main
 
 import (
+	"hash/fnv"
+	"iter"
 	"math"
 	"slices"
 	"time"
@@ -50,47 +52,110 @@ func (c *checker) judge(d *delivery, e *event, why cause) []judgement {
 }
 
 // judgeAlone says what may follow a run of d that was no part of a batch which
-// failed as a whole. A probe ends no message, but by its age, and waits until
-// others have been tried. Which runs are probes the consumer does not tell: those
-// that start while a guard is closed may be.
+// failed as a whole. A failure counts if another message has succeeded since d
+// failed last.
 func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 	p := d.topic.policy
-	if !d.mayProbe {
-		return []judgement{c.decide(d, p, v, d.attempt+1, 0)}
+	if v.Class == classify.ClassPoison || v.Skip || v.Deferred {
+		return c.judgePoison(d, c.decide(d, p, v, d.attempt+1, 0))
 	}
-	wait := min(c.scenario.pace.pause, p.HintLimit())
-	j := c.decide(d, p, v, d.attempt+1, wait)
-	if !j.retries && !j.dies {
-		return []judgement{j}
+	may, must := c.isAttempt(d)
+	verdicts := []classify.Verdict{v}
+	if v.Class == classify.ClassUnknown && v.MaxAttempts > 0 && c.othersFail(d) {
+		v.MaxAttempts = 0
+		verdicts = append(verdicts, v)
 	}
-	v.MaxAttempts = 0
-	if v.Class == classify.ClassPoison {
-		v.Class = classify.ClassTransient
+	var all []judgement
+	for _, v := range verdicts {
+		if may {
+			all = append(all, c.decide(d, p, v, d.attempt+1, 0))
+		}
+		if !must {
+			all = append(all, c.uncounted(d, p, v))
+		}
 	}
-	p.MaxAttempts = max(or(p.MaxAttempts, 10), 2)
-	probe := c.decide(d, p, v, 1, wait)
-	probe.attempt, probe.counted, probe.throttles = d.attempt, false, d.throttles
-	if v.Class == classify.ClassThrottled {
-		probe.throttles++
-	}
-	return []judgement{j, probe}
+	return all
 }
 
-// decide is [retry.Decide] for a run with this number, which may have to wait.
-func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number int, wait time.Duration) judgement {
+// uncounted is decide for a failure that is no attempt.
+func (c *checker) uncounted(d *delivery, p retry.Policy, v classify.Verdict) judgement {
+	const least = 0.75
+	longest := max(9*time.Minute, p.Backoff.Base, p.Backoff.Floor)
+	p.MaxAttempts = math.MaxInt
+	p.Backoff.Cap = min(or(p.Backoff.Cap, longest), longest)
+	v.MaxAttempts = 0
+	j := c.decide(d, p, v, d.attempt+1+d.throttles, least)
+	j.attempt, j.counted = d.attempt, false
+	if j.retries || j.dies {
+		j.throttles = d.throttles + 1
+	}
+	return j
+}
+
+// judgePoison is j, which ends d as poison; or d is put aside, where practically all
+// is poison, or no message has succeeded lately. Then d does not end for an hour.
+func (c *checker) judgePoison(d *delivery, j judgement) []judgement {
+	const longest, most, many = 13 * time.Minute, time.Hour, 10
+	if !j.dies {
+		return []judgement{j}
+	}
+	slack := c.scenario.pace.slack
+	lately := 0
+	for r := range c.reports(d, max(0, c.now-successLasts-slack)) {
+		if r.as == isPoison {
+			lately++
+		}
+	}
+	least, row, fresh := c.poisonRow(d)
+	aside := judgement{retries: true, attempt: d.attempt, throttles: d.throttles, high: longest}
+	j.dies = least < poisonRow || d.first > 0 && c.now-d.first >= most-slack
+	switch {
+	case !j.dies:
+		return []judgement{aside}
+	case fresh && row < poisonRow && lately+1 < many:
+		return []judgement{j}
+	}
+	return []judgement{j, aside}
+}
+
+// poisonRow returns how many messages have been poison in a row, with d, at least and
+// at most, and whether another one surely succeeded before, not long ago.
+func (c *checker) poisonRow(d *delivery) (least, most int, fresh bool) {
+	slack, ended := c.scenario.pace.slack, false
+	least, most = 1, 1
+	for r := range c.reports(d, 0) {
+		known := r.sure && r.at < c.now-slack
+		switch {
+		case r.as == succeeds && known:
+			return least, most, r.at >= c.now-successLasts+slack
+		case r.as == succeeds:
+			ended = true
+		case r.as == isPoison:
+			most++
+			if known && !ended {
+				least++
+			}
+		}
+	}
+	return least, most, false
+}
+
+// decide is [retry.Decide] for a run with this number, whose delay draws least or
+// more.
+func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number int, least float64) judgement {
 	const rounding, unknown, ageless = time.Microsecond, 24 * time.Hour, 1 << 60
 	slack, start := c.scenario.pace.slack+rounding, time.Unix(1e9, 0)
-	f := retry.Run{Attempt: number, Throttles: d.throttles, Now: start.Add(c.now), PrevDelay: unknown, Verdict: v}
+	f := retry.Run{Attempt: number, Throttles: d.throttles, Now: start.Add(c.now), Verdict: v}
 	if d.first > 0 {
 		f.FirstFailedAt = start.Add(d.first)
 	}
 	f.Ran = max(0, c.now-d.began-slack)
-	soonest := retry.Decide(p, f, 0)
+	soonest := retry.Decide(p, f, least)
 	f.Ran = c.now - d.began + slack
 	if c.scenario.served { // on a busy machine a run may begin long before its handler gets to say so
 		f.Ran = c.now - d.received + slack
 	}
-	f.Verdict.RetryAfter = max(v.RetryAfter, wait)
+	f.PrevDelay = unknown
 	latest := retry.Decide(p, f, 1)
 	p.MaxAge = ageless
 	widest := retry.Decide(p, f, 1)
@@ -103,157 +168,187 @@ func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number
 		attempt:  d.attempt, throttles: d.throttles,
 		low: max(0, soonest.Delay-rounding), high: widest.Delay + rounding,
 	}
-	if j.counted {
+	switch {
+	case j.counted:
 		j.attempt++
-	} else if v.Class == classify.ClassThrottled {
+	case j.retries || j.dies:
 		j.throttles++
 	}
 	return j
 }
 
-// The checker does not follow every step of a guard: it knows when observers
-// were told of a pause, and holds what happens meanwhile against what is
-// promised of guards. A pause needs contrast. While it lasts, only probes run.
-// What waits keeps its count and starts within bounded time. And retries are
-// paced, by what is delivered and by what succeeds.
+// The checker does not follow every step of a limit. It knows how runs ended, and
+// from that which failures are attempts, and when poison is put aside. A message
+// that waits keeps its count and starts within bounded time. A pause needs contrast.
+// And retries are paced, by the deliveries and by the retries that succeed.
 
-// guarded is what the checker knows of one dependency, as one worker saw it.
-type guarded struct {
-	paused bool
-	until  time.Duration // the end of the last pause
-	runs   []reported
-	failed int
+// dependency is that of a topic, as one worker saw it.
+type dependency struct {
+	runs      []reported
+	contrasts bool // practically nothing has succeeded at some time
 
 	delivered, retried, refunded int // by its budget
 }
 
 // reported is what a run said about a dependency.
 type reported struct {
-	of   string
+	who  string // the message, or the name that it depends on
+	name uint64 // where its worker keeps what it knows of that name; 0 is none
 	at   time.Duration
-	fine bool
+	as   evidence
+	sure bool // the worker takes it into account
 }
 
-func (w *life) guard(name string) *guarded {
-	g := w.guards[name]
+type evidence uint8
+
+const (
+	fails evidence = iota
+	throttles
+	isPoison
+	succeeds
+	silent
+)
+
+const (
+	successLasts = 2 * time.Minute // so long a run speaks for the dependency
+	poisonRow    = 5               // poison messages without a success between them that are put aside
+)
+
+func (w *life) dependency(topic string) *dependency {
+	g := w.dependencies[topic]
 	if g == nil {
-		g = &guarded{}
-		w.guards[name] = g
+		g = &dependency{}
+		w.dependencies[topic] = g
 	}
 	return g
 }
 
-// dependency is that of a message, "" if it has none but that of its topic.
-func (d *delivery) dependency() string {
-	if d.fate.message == nil {
-		return ""
+// reported is what the end of a run says, and for whom.
+func (c *checker) reported(e *event) reported {
+	r := reported{who: e.ID, at: e.At}
+	if m := c.scenario.message(e.ID); m != nil {
+		if name := c.scenario.topics[m.topic].dependency(m.Headers); name != "" {
+			const buckets = 1 << 13
+			h := fnv.New64a()
+			h.Write([]byte(name))
+			r.who, r.name = name, h.Sum64()%buckets+1
+		}
 	}
-	return d.topic.dependency(d.fate.message.Headers)
+	switch v := e.Outcome.verdict(e.Cause, e.Delay); {
+	case e.Outcome == okay:
+		r.as = succeeds
+	case e.Outcome == skipping, v.Class == classify.ClassShutdown, v.Class == classify.ClassLost:
+		r.as = silent
+	case v.Class == classify.ClassPoison:
+		r.as = isPoison
+	case v.Class == classify.ClassThrottled:
+		r.as = throttles
+	}
+	return r
 }
 
-// guards are those of a delivery, its nearest first.
-func (c *checker) guards(d *delivery) []*guarded {
-	of := d.worker.guard(d.topic.name)
-	if own := d.dependency(); own != "" {
-		return []*guarded{d.worker.guard(own), of}
+// reports are those of the topic of d, the latest first: those that come next, which
+// its worker may have seen before the end of d, and those before, back to from. From
+// is no limit if it is below 0.
+func (c *checker) reports(d *delivery, from time.Duration) iter.Seq[reported] {
+	return func(yield func(reported) bool) {
+		for i := c.index + 1; i < len(c.events) && c.events[i].At <= c.now+c.scenario.pace.slack; i++ {
+			e := &c.events[i]
+			if e.Kind == ended && e.Worker == d.worker.number && e.Topic == d.topic.name && !yield(c.reported(e)) {
+				return
+			}
+		}
+		for _, r := range slices.Backward(d.worker.dependency(d.topic.name).runs) {
+			if r.at < from || !yield(r) {
+				return
+			}
+		}
 	}
-	return []*guarded{of}
 }
 
-// enough is how many runs fail before a guard can have closed.
-const enough = 10
-
-// wasPaused reports whether a guard may have been closed at a time since from.
-func (c *checker) wasPaused(g *guarded, from time.Duration) bool {
-	if !c.scenario.slots[0].observed {
-		return g.failed >= enough
+// isAttempt reports whether a failure of d may be an attempt, and whether it must be.
+func (c *checker) isAttempt(d *delivery) (may, must bool) {
+	slack, rounding := c.scenario.pace.slack, max(c.scenario.pace.rounding, time.Microsecond)
+	name := c.reported(&event{ID: d.fate.id}).name
+	for r := range c.reports(d, max(0, c.now-successLasts-slack)) {
+		if r.as != succeeds || name != 0 && r.name != name {
+			continue
+		}
+		may = may || r.at >= d.failed-rounding-slack
+		must = must || r.sure && r.at < c.now-slack && r.at > d.failed+rounding+slack && r.at >= c.now-successLasts+slack
 	}
-	return g.paused || g.until > 0 && g.until+c.scenario.pace.slack >= from
+	return may, must
 }
 
-// takePaused follows what observers are told of guards.
+// othersFail reports whether another message may have failed beside d.
+func (c *checker) othersFail(d *delivery) bool {
+	who := c.reported(&event{ID: d.fate.id}).who
+	for r := range c.reports(d, max(0, c.now-successLasts-c.scenario.pace.slack)) {
+		if r.as <= throttles && r.who != who {
+			return true
+		}
+	}
+	return false
+}
+
+// takePaused holds a pause against the runs before it: practically none succeeded,
+// or many were throttled.
 func (c *checker) takePaused(e *event) {
 	w := c.workers[e.Worker]
-	g := w.guard(e.Note)
-	if e.Kind == resumed {
-		g.paused, g.until = false, e.At
-		return
-	}
-	g.paused = true
-	if w.crashed == 0 && c.scenario.pace.slack == 0 && !g.contrasts(c.now) {
+	if g := w.dependency(e.Note); w.crashed == 0 && c.scenario.pace.slack == 0 && !g.contrasts {
 		c.violate(promiseContrast, "", "worker %d pauses what depends on %q after %+v", w.number, e.Note, g.runs[max(0, len(g.runs)-25):])
 	}
 }
 
-// contrasts reports whether practically nothing succeeds: of some number of the
-// last messages nine in ten fail, or all there were.
-func (g *guarded) contrasts(now time.Duration) bool {
-	const share = 0.9
-	latest, failing, row, succeeds := map[string]bool{}, 0, 0, false
+// contrast reports whether of some number of the last messages nine in ten fail, or
+// one in ten is throttled. What the worker may not have seen yet is left out.
+func (g *dependency) contrast(now time.Duration) bool {
+	const enough, failing, throttled = 3, 0.9, 0.1
+	latest, n := map[string]bool{}, [silent + 1]int{}
 	for _, r := range slices.Backward(g.runs) {
-		if r.at == now && r.fine {
-			continue // its worker may not have come to it
-		}
-		if succeeds = succeeds || r.fine; !succeeds {
-			row++
-		}
-		if _, known := latest[r.of]; known {
+		if latest[r.who] || r.as == succeeds && (r.at == now || !r.sure) {
 			continue
 		}
-		latest[r.of] = true
-		if !r.fine {
-			failing++
-		}
-		if n := len(latest); n >= enough && float64(failing) >= share*float64(n) {
+		latest[r.who] = true
+		n[r.as]++
+		bad := n[fails] + n[throttles]
+		if all := bad + n[succeeds]; all >= enough && (float64(bad) >= failing*float64(all) || float64(n[throttles]) >= throttled*float64(all)) {
 			return true
 		}
 	}
-	return row >= enough && failing == len(latest)
+	return false
 }
 
-// report takes in what a run that has ended says about its dependencies. What
-// its worker does not know for sure, because the lease may be lost, is no
-// success.
-func (c *checker) report(d *delivery, e *event, causes []cause) {
-	if d.next[0].split && e.Flags&isFirst == 0 {
+// report takes in what a run that has ended says about its dependency. The worker
+// may not know for sure of a success whose lease may be lost.
+func (c *checker) report(d *delivery, e *event) {
+	part := d.next[0].split
+	if part && e.Flags&isFirst == 0 {
 		return // one run is evidence once
 	}
-	guards, sure := c.guards(d), !d.freed && d.toldAt == 0 && !d.excused && e.Cause != lost
-	v := e.Outcome.verdict(e.Cause, e.Delay)
-	silent := e.Outcome == skipping || v.Class == classify.ClassShutdown || v.Class == classify.ClassLost
-	if d.paid && (e.Outcome == okay || silent) {
-		guards[0].refunded++
+	g, r := d.worker.dependency(d.topic.name), c.reported(e)
+	r.sure = !d.freed && d.toldAt == 0 && !d.excused && e.Cause != lost && !part
+	if d.paid && (r.as == succeeds || r.as == silent || r.as == throttles) {
+		g.refunded++
 	}
-	for i, g := range guards {
-		r := reported{of: d.fate.id, at: e.At, fine: e.Outcome == okay}
-		if i > 0 {
-			r.of = d.dependency()
-		}
-		switch {
-		case r.fine:
-			if !sure || d.began < g.until {
-				continue
-			}
-		case silent:
-			continue
-		default:
-			g.failed++
-		}
-		g.runs = append(g.runs, r)
+	if r.as == silent {
+		return
 	}
+	g.runs = append(g.runs, r)
+	g.contrasts = g.contrasts || r.as <= throttles && g.contrast(e.At)
 }
 
-// startPaced holds the start of a retry against the budget: a share of what is
-// delivered, some each second, and what was given back.
+// startPaced holds the start of a retry against the budget: a share of the
+// deliveries, some each second, and the tokens that were given back.
 func (c *checker) startPaced(d *delivery, e *event) {
 	const saved, share, floor = 20, 0.1, 1.0
 	if slices.ContainsFunc(d.next, func(j judgement) bool { return j.split }) {
 		return // in a smaller batch, with the token that it has
 	}
-	if d.paid = e.First > 0 && !d.mayProbe; !d.paid {
+	if d.paid = e.First > 0; !d.paid {
 		return
 	}
-	g := c.guards(d)[0]
+	g := d.worker.dependency(d.topic.name)
 	g.retried++
 	allowed := saved + share*float64(g.delivered) + floor*(c.now-d.worker.up).Seconds() + float64(g.refunded)
 	if float64(g.retried) > math.Ceil(allowed)+1 {
@@ -261,24 +356,17 @@ func (c *checker) startPaced(d *delivery, e *event) {
 	}
 }
 
-// mayWait reports whether d, which was not run, may be sent to wait: for its
-// guard to open, or for a token of the budget.
-func (c *checker) mayWait(d *delivery) bool {
-	if d.first > 0 || d.topic.tenants {
-		return true
-	}
-	return slices.ContainsFunc(c.guards(d), func(g *guarded) bool {
-		return c.wasPaused(g, d.received) || g.contrasts(c.now) // and observers are about to be told
-	})
-}
-
-// sentToWait holds a wait that is not due to a failure against its bounds. It
+// sentToWait holds a wait that is not due to a failure against its bounds: for the
+// limit of its dependency, for the slot of its name, or for a token of the budget. It
 // reports whether e may ask for one.
 func (c *checker) sentToWait(d *delivery, e *event) bool {
-	p := c.scenario.pace
+	p, limit := c.scenario.pace, c.scenario.pace.pause
+	if d.first == 0 {
+		limit = min(limit, 2*time.Minute) // it needs no token
+	}
 	waits := e.Due > d.due+p.rounding && c.now+p.rounding >= d.due
-	if waits && e.Due > c.now+p.pause {
-		c.violate(promiseLate, d.fate.id, "waits for %v without a failure, allowed are %v", e.Due-c.now, p.pause)
+	if waits && e.Due > c.now+limit {
+		c.violate(promiseLate, d.fate.id, "waits for %v without a failure, allowed are %v", e.Due-c.now, limit)
 	}
 	return waits
 }

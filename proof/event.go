@@ -35,8 +35,8 @@ const (
 	down                  // Run has returned
 	overdue               // the run was given up: messages are left
 	ousted                // the session of a worker has ended
-	paused                // the consumer told its observer that the guard of what Note names has closed
-	resumed               // and that it is open again
+	paused                // the consumer told its observer that single runs try out what Note names
+	resumed               // and that it serves again
 )
 
 var kindNames = [...]string{"sent", "confirmed", "not confirmed", "received", "handler starts", "handler ends",
@@ -61,7 +61,8 @@ type event struct {
 
 	// What the framework carries.
 	Attempt, Throttles, Abandoned int
-	First, Due                    time.Duration // 0 is none
+	Crashes                       int           // above 0 on trial: it runs at once or goes back
+	First, Last, Due              time.Duration // 0 is none
 	Death                         death         // of a message that waits for its dead letter
 	Died                          time.Duration // when; 0 is none
 
@@ -237,10 +238,10 @@ func (l *ledger) newWorker() int {
 }
 
 func (e *event) meta(l *ledger, m brokers.Meta) {
-	e.Attempt, e.Throttles = m.Attempt, m.Throttles
+	e.Attempt, e.Throttles, e.Crashes = m.Attempt, m.Throttles, m.Crashes
 	// As the message carries them, by the wall clock alone: a thread that is held
 	// up while it reads the time has the two clocks milliseconds apart.
-	e.First, e.Due = l.since(m.FirstFailedAt.Round(0)), l.since(m.DueAt.Round(0))
+	e.First, e.Last, e.Due = l.since(m.FirstFailedAt.Round(0)), l.since(m.LastFailedAt.Round(0)), l.since(m.DueAt.Round(0))
 	if d := m.Death; d != nil {
 		e.Death, e.Died = death{d.Reason, d.Attempt, d.Abandoned}, l.since(d.At.Round(0))
 	}

@@ -96,7 +96,7 @@ type pace struct {
 	base     [2]time.Duration
 	longest  time.Duration    // delay
 	age      [2]time.Duration // of a message that nothing succeeds beside
-	pause    time.Duration    // the longest that a guard has messages wait
+	pause    time.Duration    // the longest that a message waits without a failure, or put aside
 	drain    time.Duration
 	closing  time.Duration // what the adapter waits for when its source is closed
 	work     time.Duration // of a quick handler

@@ -72,7 +72,7 @@ func newServedScenario(j job) *scenario {
 		if t.dead != "" {
 			t.dead = name(t.dead)
 		}
-		if t.outage.how == permanent { // the stop after poison is a minute at least: that is for virtual time
+		if t.outage.how == permanent { // poison is put aside for minutes: that is for virtual time
 			t.outage.how = interrupted
 		}
 	}

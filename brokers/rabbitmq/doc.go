@@ -166,5 +166,6 @@
 // its way, and keeps it over a pause. When its first buffered message has used
 // up three eighths of its lease, or a large message finds no room in the
 // buffer, the worker closes the topic's channel. The broker then requeues the
-// topic's unacked messages in order.
+// topic's unacked messages in order. The worker first takes all messages that an
+// earlier close has left in the queue, and gives them back too.
 package rabbitmq

@@ -22,6 +22,19 @@ func IsCalm(s brokers.Source) bool {
 	return b.session != nil && !b.session.busy.Load()
 }
 
+// HoldChanges keeps a calm source from starting and ending consumers until release
+// is called.
+func HoldChanges(s brokers.Source) (release func(), ok bool) {
+	b := s.(*source)
+	b.mu.Lock()
+	n := b.session
+	b.mu.Unlock()
+	if n == nil || !n.busy.CompareAndSwap(false, true) {
+		return nil, false
+	}
+	return n.changed, true
+}
+
 // HoldAcks makes acks wait for those of earlier deliveries for d, so that no
 // machine is too slow for them to travel together. Call it before Open.
 func (b *Broker) HoldAcks(d time.Duration) { b.paces = paces{d, d, d} }

@@ -15,7 +15,8 @@ import (
 // their way at once, and deliver them before the earlier messages of the buffer.
 //
 // So the queue has a channel of its own. Before it ends, the worker must have settled
-// all messages that it has begun with, or they would run twice.
+// all messages that it has begun with, or they would run twice. It must also have
+// received all messages that went back before, see drain.
 
 // ends reports whether in spills and its consumers may end. The consumers of an
 // ordered intake may end when the worker has no unsettled message of it.
@@ -57,11 +58,15 @@ func (l *lane) shut(in *intake) error {
 	if err := l.flush(len(l.tags.waiting)); err != nil {
 		return err
 	}
+	if err := l.drain(in); err != nil {
+		return err
+	}
 	l.retire()
 	if err := n.call(l.ch.Close); err != nil {
 		return err
 	}
 	in.pumps.Wait()
+	in.back = int(in.unackedOn(l).Load())
 	in.granted.Store(0)
 	in.last.Store(0) // the tags of the next channel begin anew
 	delete(in.unacked, l)
@@ -69,6 +74,53 @@ func (l *lane) shut(in *intake) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.lanes = slices.DeleteFunc(n.lanes, func(other *lane) bool { return other == l })
+	return nil
+}
+
+// drainage is how long drain waits at most.
+const drainage = 5 * time.Second
+
+// drain has the broker send all messages that went back before. A message that
+// stays in the queue then comes before the messages that go back now, even if it
+// is a later one. If the newest delivery is not a redelivery, nothing is left: the
+// broker sends redeliveries first. Otherwise drain replaces the consumer, each time
+// by one that gets more, until the broker sends a first delivery or has no more
+// messages. The worker spills meanwhile, so no message takes memory. The caller
+// holds the lock.
+//
+// drain leaves messages that went back often where they are, and the order with
+// them: their next redeliveries could make the broker dead-letter them. It does
+// nothing for a queue with a single active consumer: the next consumer would be
+// that of another worker.
+func (l *lane) drain(in *intake) error {
+	n, guess := l.session, 0
+	for end := time.Now().Add(drainage); in.again.Load() && !in.single && time.Now().Before(end); {
+		g, found := l.consumers[in]
+		if !found {
+			return nil
+		}
+		if in.quiet(g.prefetch) {
+			more := in.back - int(in.last.Load())
+			if more < 1 { // what is left went back from another worker or session
+				guess = max(1, 2*guess)
+				more = guess
+			}
+			if guess > 0 && n.source.readOnly || n.isGone(in) { // a reader keeps to its limit
+				return nil
+			}
+			if err := l.swap(in, min(more, mostWindow)); err != nil {
+				return err
+			}
+		}
+		if q, err := n.lookAt(in.queue); err != nil || q.Messages == 0 && q.Consumers > 0 {
+			return nil // an error of the connection ends the session by itself
+		}
+		select {
+		case <-time.After(drainage / 500):
+		case <-n.ctx.Done():
+			return n.over()
+		}
+	}
 	return nil
 }
 
@@ -80,11 +132,15 @@ const vacancy = time.Second
 // intakes have ended. Until then, the broker would send a new consumer later
 // messages before the messages of the old channel. If other workers consume
 // from the queue there is no order to keep, and vacate waits until vacancy is
-// over.
+// over. So it does if no message that went back is in the queue any more.
 func (n *session) vacate(ins []*intake) {
 	end := time.Now().Add(vacancy)
 	for _, in := range ins {
-		for in.ordered && !in.single && n.consumersOf(in.queue) > 0 && time.Now().Before(end) {
+		for in.ordered && !in.single && time.Now().Before(end) {
+			q, err := n.lookAt(in.queue)
+			if err != nil || q.Consumers == 0 && (q.Messages > 0 || in.back == 0) {
+				break
+			}
 			select {
 			case <-time.After(vacancy / 20):
 			case <-n.ctx.Done():
@@ -93,13 +149,12 @@ func (n *session) vacate(ins []*intake) {
 	}
 }
 
-// consumersOf returns the number of consumers of a queue, or 0 if it is not
-// known.
-func (n *session) consumersOf(queue string) (consumers int) {
-	_ = n.request(func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		consumers = q.Consumers
+// lookAt returns the numbers of ready messages and of consumers of a queue. The
+// broker answers 0 and 0 if its quorum queue does not answer within 250 ms.
+func (n *session) lookAt(queue string) (q amqp.Queue, err error) {
+	err = n.request(func(ch *amqp.Channel) (err error) {
+		q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 		return err
 	})
-	return consumers
+	return q, err
 }

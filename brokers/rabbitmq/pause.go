@@ -49,6 +49,8 @@ func (f *feed) ready(now time.Time) int {
 		return 0
 	case !f.ordered:
 		return len(f.items)
+	case now.After(f.items[0].token.deadline):
+		return 0 // the buffer is about to go back
 	case f.trial != nil && f.trial.pending() && now.Sub(f.tried) < seclusion(f.trial.count):
 		return 0
 	}
@@ -65,7 +67,7 @@ func (f *feed) ready(now time.Time) int {
 // parks reports since when in is to be parked after its grace, or looked at
 // again if consumers linger. An ordered intake keeps its consumers until its
 // buffer is old: the buffer goes back as a whole, and the broker counts a
-// delivery for each message. The prefetch bounds that cost.
+// delivery for each message. The prefetch before the first return bounds that cost.
 func (in *intake) parks() (since time.Time, ok bool) {
 	f := in.feed
 	if in.parked {

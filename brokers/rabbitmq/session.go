@@ -57,6 +57,7 @@ type intake struct {
 	consumers int                     // so many there were
 	unacked   map[*lane]*atomic.Int64 // deliveries that are, on the wire
 	pumps     sync.WaitGroup          // of those that there are
+	back      int                     // messages that went back when the last channel ended
 	parked    bool                    // there are none, but for those that linger; guarded by the lock of the source
 	ended     bool                    // the broker has ended one; guarded by the lock of the source
 	lingers   bool                    // some do; likewise
@@ -113,6 +114,7 @@ type token struct {
 	unacked  *atomic.Int64 // deliveries of its intake on its lane
 	count    int           // deliveries of this copy that the broker has counted
 	deadline time.Time     // after which it is the broker's again
+	begun    atomic.Bool   // it has been handed out
 	copied   bool          // the copy of a retry is confirmed; belongs to whoever is settling
 	renews   bool          // a release is done by a copy; likewise
 }
@@ -478,13 +480,14 @@ func (n *session) giveBack(ts []*token) {
 	}
 }
 
-// expired takes what was held until the end of its lease from whoever holds it.
+// expired takes what was held until the end of its lease from whoever holds it. The
+// messages in an ordered buffer stay there: turnBack gives them back in order.
 func (n *session) expired(now time.Time) (ts []*token) {
 	n.leases.Lock()
 	defer n.leases.Unlock()
 	n.held = unsettled(n.held)
 	for _, t := range n.held {
-		if t.deadline.Before(now) && t.lose() {
+		if t.deadline.Before(now) && (t.begun.Load() || !t.intake.ordered) && t.lose() {
 			ts = append(ts, t)
 		}
 	}

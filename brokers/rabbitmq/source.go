@@ -397,6 +397,7 @@ func (s *source) gather(most int) []*brokers.Delivery {
 
 // next hands out the next item of a feed.
 func (s *source) next(f *feed, i item, now time.Time) *brokers.Delivery {
+	i.token.begun.Store(true)
 	d := s.delivery(f, i, now)
 	if alone := seclusion(i.token.count); f.ordered && alone > 0 {
 		f.trial, f.tried = i.token, now

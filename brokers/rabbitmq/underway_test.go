@@ -14,11 +14,12 @@ import (
 )
 
 const (
-	classQueue    = 50
-	methodDeclare = 10
-	methodConsume = 20
-	methodCancel  = 30
-	methodNack    = 120
+	classQueue     = 50
+	methodDeclare  = 10
+	methodDeclared = 11
+	methodConsume  = 20
+	methodCancel   = 30
+	methodNack     = 120
 )
 
 // underway stops deliveries of a broker on their way. Inside RabbitMQ a
@@ -166,6 +167,139 @@ func TestOrderWhenABufferGoesBack(t *testing.T) {
 				w.Errorf("the broker has counted %d deliveries of %s, want 1", n, d.Message.Body)
 			}
 		}
+		w.settleAll(ds)
+	})
+}
+
+// withBuffer runs f with an ordered source of a paused topic. Its buffer gets 32 of
+// 99 messages. The worker has settled another one before.
+func withBuffer(t *testing.T, timeout time.Duration, f func(w *two)) {
+	inTwo(t, rabbitmq.Options{ConsumerTimeout: timeout}, 10*time.Millisecond, func(w *two) {
+		w.closeSource()
+		w.openOrdered(1000)
+		w.number(w.topic, 0, 1)
+		first := w.receive(1)
+		w.nothing(100 * time.Millisecond) // the prefetch grows
+		w.source.Pause(w.topic)
+		w.settleAll(first)
+		w.number(w.topic, 1, 99)
+		f(w)
+	})
+}
+
+// A queue delivers requeued messages in the order of their return. So when a small
+// buffer goes back, the worker must also give back the messages that an earlier,
+// larger buffer has left in the queue.
+func TestOrderWhenABufferGoesBackAgain(t *testing.T) {
+	withBuffer(t, 2*time.Second, func(w *two) {
+		for next := 1; next < 100; next++ {
+			if next < 3 { // the prefetch is 2 after the first pause
+				w.await("all are back", func() bool {
+					w.nothing(0)
+					return w.depth(w.topic) == 100-next
+				})
+				w.source.Pause()
+			}
+			ds := w.receive(1)
+			if next < 2 {
+				w.source.Pause(w.topic)
+			}
+			w.inOrder(ds, next)
+			w.settleAll(ds)
+		}
+	})
+}
+
+// A broker that is busy answers that a queue has no messages and no consumers. The
+// worker must not believe that when it has just given messages back.
+func TestOrderOfABusyBroker(t *testing.T) {
+	withBuffer(t, 2*time.Second, func(w *two) {
+		name := append([]byte{byte(len(w.topic))}, w.topic...) // of the queue, in a frame
+		var mu sync.Mutex
+		var closed, consumes bool
+		looks := 0
+		w.tap.hear(func(f frame) {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case f.is(classChannel, methodClose):
+				closed = true
+			case closed && f.is(classBasic, methodConsume) && bytes.Contains(f.raw, name):
+				consumes = true
+			case closed && !consumes && f.is(classQueue, methodDeclare) && bytes.Contains(f.raw, name):
+				looks++
+			}
+		})
+		w.tap.set(func(_ *tapped, f frame) verdict {
+			mu.Lock()
+			defer mu.Unlock()
+			if looks == 1 && f.is(classQueue, methodDeclared) {
+				clear(f.raw[len(f.raw)-9 : len(f.raw)-1]) // both numbers
+			}
+			return pass
+		})
+		w.await("all are back", func() bool {
+			w.nothing(0)
+			return w.depth(w.topic) == 99
+		})
+		w.source.Pause()
+		w.settleAll(w.receive(1))
+		mu.Lock()
+		defer mu.Unlock()
+		if looks < 3 { // for a true answer, and to see that the queue still exists
+			w.Errorf("the worker looked %d times at the queue before it consumed again, want 3", looks)
+		}
+	})
+}
+
+// The broker counts each return, and dead-letters a message after 20. So the worker
+// takes no message to give it back again that has gone back fourteen times.
+func TestOrderedMessagesThatGoBackOften(t *testing.T) {
+	withBuffer(t, time.Second, func(w *two) {
+		for n := range 18 {
+			w.await("all are back", func() bool {
+				w.nothing(0)
+				return w.depth(w.topic)+w.depth(w.retries()) >= 99-n
+			})
+			w.source.Pause()
+			ds := w.receive(1)
+			w.source.Pause(w.topic)
+			if n := rabbitmq.DeliveryCount(ds[0]); n > bystanders+1 {
+				w.Errorf("the broker has counted %d deliveries of %s, want at most %d", n, ds[0].Message.Body, bystanders+1)
+			}
+			w.settle(brokers.Settlement{Delivery: ds[0]}) // its lease is short and may have ended
+		}
+	})
+}
+
+// If other consumers are being changed for long, the leases of some messages in the
+// buffer end before the buffer can go back. Then it goes back in order, too.
+func TestOrderWhenLeasesEndInTheBuffer(t *testing.T) {
+	inTwo(t, rabbitmq.Options{ConsumerTimeout: 2 * time.Second}, 10*time.Millisecond, func(w *two) {
+		w.closeSource()
+		w.openOrdered(1000)
+		w.number(w.topic, 0, 1)
+		ds := w.receive(1)
+		w.nothing(100 * time.Millisecond) // the prefetch grows
+		w.settleAll(ds)
+		w.source.Pause(w.topic)
+		var release func()
+		w.await("no consumer is being changed", func() (ok bool) {
+			release, ok = rabbitmq.HoldChanges(w.source)
+			return ok
+		})
+		w.number(w.topic, 1, 5)
+		w.nothing(time.Second)
+		w.number(w.topic, 6, 5)
+		w.nothing(time.Second) // the leases of the first five end after 1.8 s
+		release()
+		w.await("all are back", func() bool {
+			w.nothing(0)
+			return w.depth(w.topic) == 10
+		})
+		w.source.Pause()
+		ds = w.receive(10)
+		w.inOrder(ds, 1)
 		w.settleAll(ds)
 	})
 }

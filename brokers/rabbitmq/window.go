@@ -13,6 +13,7 @@ type window struct {
 	gone   atomic.Int64  // of these, the ones that the broker was told the end of
 	last   atomic.Uint64 // the newest tag
 	base   atomic.Uint64 // the newest tag of the consumer before
+	again  atomic.Bool   // the newest delivery is a redelivery that may go back once more
 }
 
 // mostWindow is the largest prefetch that the protocol can say.
@@ -25,8 +26,9 @@ func (w *window) begin() {
 	w.gone.Store(0)
 }
 
-func (w *window) arrived(tag uint64) {
+func (w *window) arrived(tag uint64, again bool) {
 	w.last.Store(tag)
+	w.again.Store(again)
 	w.got.Add(1)
 }
 
@@ -86,13 +88,19 @@ func (l *lane) replace(in *intake) error {
 	if l.ended || g.prefetch == 0 || wanted <= g.prefetch || !in.quiet(g.prefetch) || l.session.isGone(in) {
 		return nil
 	}
-	if err := l.end(in, g.tag); err != nil {
+	return l.swap(in, wanted)
+}
+
+// swap starts a consumer with this prefetch instead of the one that there is; the
+// caller holds the lock.
+func (l *lane) swap(in *intake, prefetch int) error {
+	if err := l.end(in, l.consumers[in].tag); err != nil {
 		return err
 	}
 	in.pumps.Wait()
 	in.granted.Store(0)
 	in.window.begin()
-	g, err := l.start(in, wanted)
+	g, err := l.start(in, prefetch)
 	if err != nil {
 		return err
 	}

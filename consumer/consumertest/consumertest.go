@@ -42,8 +42,9 @@ type Result struct {
 }
 
 // Run gives m to h as its first delivery. The zero Config will do: dead
-// letters then go to topic + "-dead". Faults of cfg or settings fail the test
-// at once.
+// letters then go to topic + "-dead". Guards of cfg have no effect: each failure
+// counts, as it does beside other messages that succeed. Faults of cfg or settings
+// fail the test at once.
 func Run(t testing.TB, h consumer.Handler, m brokers.Message, cfg consumer.Config, settings ...consumer.Topic) Result {
 	t.Helper()
 	return Deliver(t, h, brokers.Delivery{Message: m}, cfg, settings...)
@@ -67,6 +68,7 @@ func Deliver(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.HoldLimit, cfg.Receipts = -1, ""
+	cfg.Guard, cfg.Guards = consumer.Guard{Off: true}, nil
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	bench := &bench{delivery: &d, finished: stop}

@@ -159,8 +159,8 @@ func TestPanic(t *testing.T) {
 	if p, ok := errors.AsType[*classify.PanicError](got.Err); !ok || p.Value != "boom" || got.Decision.Action != retry.ActionRetry {
 		t.Errorf("%v, %+v; want the panic and another try", got.Err, got.Decision)
 	}
-	second := brokers.Delivery{Meta: brokers.Meta{Attempt: 1}}
-	got = consumertest.Deliver(t, boom, second, consumer.Config{Stacks: true})
+	sixth := brokers.Delivery{Meta: brokers.Meta{Attempt: 5}}
+	got = consumertest.Deliver(t, boom, sixth, consumer.Config{Stacks: true})
 	if reasonOf(got.DeadLetter) != "panic" || !strings.Contains(got.DeadLetter.Stack, "consumertest_test.go") {
 		t.Errorf("dead letter %+v, want reason panic with the stack", got.DeadLetter)
 	}
@@ -215,7 +215,8 @@ func TestWhatIsNotRun(t *testing.T) {
 		settle brokers.Action
 	}{
 		{"oversize", brokers.Delivery{Message: brokers.Message{Body: []byte("0123456789")}}, consumer.Config{MaxBody: 9}, "oversize", brokers.Ack},
-		{"crash loop", brokers.Delivery{Abandoned: 3}, consumer.Config{}, "crash-loop", brokers.Ack},
+		{"suspect", brokers.Delivery{Abandoned: 3}, consumer.Config{}, "", brokers.Retry},
+		{"crash loop", brokers.Delivery{Abandoned: 3, Meta: brokers.Meta{Crashes: 2}}, consumer.Config{}, "crash-loop", brokers.Ack},
 		{"not due", brokers.Delivery{Meta: brokers.Meta{DueAt: time.Now().Add(time.Hour)}}, consumer.Config{}, "", brokers.Retry},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -43,8 +43,8 @@ type scene struct {
 
 func badDay() day {
 	return day{second: time.Second, patience: time.Second, scenes: []scene{
-		{0, healthy}, {3, outage}, {6.5, healthy}, {14, limiting}, {16.5, healthy},
-		{17.5, resetting}, {19.5, healthy}, {20.5, slow}, {22.5, healthy},
+		{0, healthy}, {3, outage}, {6.5, healthy}, {14, resetting}, {16, healthy},
+		{18, slow}, {20, healthy}, {29, limiting}, {31.5, healthy},
 	}}
 }
 

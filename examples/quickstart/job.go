@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"path/filepath"
 	"sync"
@@ -16,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // stage is what surrounds the worker for the sake of the show.
@@ -82,18 +83,14 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if o.json {
 		messages = stderr
 	}
-	gate, err := breaker.New(breaker.Config{}) // the default one, made here so that the view can show it
-	if err != nil {
-		fmt.Fprintln(stderr, "quickstart:", err)
-		return exitBroken
-	}
+	limiter := flow.New(concurrency, rand.Float64) // as the default one, made here so that the view can show it
 	watch := stage{
 		day:       badDay(),
 		policy:    demoPolicy(),
-		guard:     consumer.Guard{Breaker: gate},
+		guard:     consumer.Guard{Limiter: limiter},
 		transport: http.DefaultTransport,
 		ledger:    newLedger(),
-		view:      newView(messages, isTerminal(messages) && !o.log, gate),
+		view:      newView(messages, isTerminal(messages) && !o.log, limiter),
 		logger:    slog.New(slog.DiscardHandler),
 	}
 	watch.observers = []consumer.Observer{watch.view}

@@ -5,8 +5,8 @@
 //	go run ./examples/quickstart [-json] [-log] [-metrics ADDRESS] [-orders FILE]
 //
 // The worker is in this file; the other files are the stage around it. Its guard
-// is the default one: it pauses the topic when practically nothing succeeds, and
-// lets single orders find out when that is over.
+// is the default one: it lowers the number of orders that run at once while the
+// server fails, down to single orders that find out when that is over.
 package main
 
 import (
@@ -43,11 +43,15 @@ type order struct {
 	Labels   map[string]string `json:"labels,omitempty"`
 }
 
+// concurrency is how many orders run at once, at most.
+const concurrency = 10
+
 // newWorker returns a consumer that charges the orders of the topic "orders".
 func newWorker(broker brokers.Broker, pay payments, watch stage) (*consumer.Consumer, error) {
 	worker, err := consumer.New(broker, consumer.Config{
 		DeadLetter:   dlq.Topic(deadTopic),
 		Retry:        watch.policy,
+		Concurrency:  concurrency,
 		DrainTimeout: 5 * time.Second,
 		MaxBody:      maxBody,
 		Middleware:   []consumer.Middleware{watch.ledger.watch},
@@ -64,7 +68,7 @@ func newWorker(broker brokers.Broker, pay payments, watch stage) (*consumer.Cons
 
 // demoPolicy is made for a short day. The zero Policy suits a real one.
 func demoPolicy() retry.Policy {
-	return retry.Policy{MaxAttempts: 12, Backoff: retry.Backoff{Base: 300 * time.Millisecond, Cap: 4 * time.Second}}
+	return retry.Policy{MaxAttempts: 12, MaxAge: 2 * time.Minute, Backoff: retry.Backoff{Base: 300 * time.Millisecond, Cap: 4 * time.Second}}
 }
 
 // payments is the client of the payment server.

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 var update = flag.Bool("update", false, "write what tests compare with anew")
@@ -225,7 +223,7 @@ func TestNextSteps(t *testing.T) {
 }
 
 func TestView(t *testing.T) {
-	v := newView(&bytes.Buffer{}, false, closedGate(t))
+	v := newView(&bytes.Buffer{}, false, newLimiter())
 	now := time.Now()
 	observe := func(id string, e consumer.Event) {
 		e.Message = &brokers.Message{ID: id}
@@ -255,45 +253,41 @@ func TestView(t *testing.T) {
 	}
 }
 
-func closedGate(t *testing.T) *breaker.Breaker {
-	t.Helper()
-	gate, err := breaker.New(breaker.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return gate
-}
+func newLimiter() *flow.Limiter { return flow.New(concurrency, func() float64 { return 0.5 }) }
 
-// TestViewWhilePaused reads what a frame says of the guard as it opens, lets a
-// probe through that fails, and finds that practically all is poison.
-func TestViewWhilePaused(t *testing.T) {
+// TestViewOfTheLimit reads what a frame says of the limit as it starts, as all
+// runs fail, and as an order is put aside.
+func TestViewOfTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate := closedGate(t)
-		v := newView(io.Discard, false, gate)
+		limiter := newLimiter()
+		var out bytes.Buffer
+		v := newView(&out, false, limiter)
 		says := func(want string) {
 			t.Helper()
-			if got := v.frame(0, healthy, 1000, 0).guard; got != want {
-				t.Errorf("the guard says %q, want %q", got, want)
+			if got := v.frame(0, healthy, 1000, 0).limit; got != want {
+				t.Errorf("the view says %q, want %q", got, want)
 			}
 		}
-		says("")
-		gate.Trip(time.Now(), "nobody is there", 0)
-		says("paused, 1,000 wait, the next probe in 5.0 s: nobody is there (breaker open)")
-		time.Sleep(2 * time.Second)
-		says("paused, 1,000 wait, the next probe in 3.0 s: nobody is there (breaker open)")
-		time.Sleep(3 * time.Second)
-		says("paused, 1,000 wait, single orders find out: nobody is there (breaker half-open)")
-		gate.Trip(time.Now(), "still nobody", 0)
-		says("paused, 1,000 wait, the next probe in 5.0 s: still nobody (breaker open)")
-		gate.Restore(time.Now())
-		p, _ := gate.Start(time.Now())
-		gate.Done(time.Now(), p, 0, breaker.Success, 0)
-		says("")
-		v.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused, Err: errors.New("all is poison")})
-		says("paused, 1,000 wait, single orders find out: all is poison")
-		v.Observe(t.Context(), consumer.Event{Kind: consumer.EventResumed})
-		says("")
+		says("5 of 10")
+		fail(limiter, 20)
+		says("one in 1.0 s")
+		for range 2 {
+			v.Observe(t.Context(), consumer.Event{Kind: consumer.EventDeferred, Message: &brokers.Message{}, Err: errors.New("all is poison"), Decision: retry.Decision{Reason: "poison"}})
+		}
+		if want := "         orders are put aside: all is poison\n"; out.String() != want {
+			t.Errorf("the view writes %q, want %q", &out, want)
+		}
 	})
+}
+
+// fail has so many runs of a second each fail.
+func fail(l *flow.Limiter, n int) {
+	now := time.Now()
+	for who := range uint64(n) {
+		l.Start(now)
+		now = now.Add(time.Second)
+		l.Done(now, now.Add(-time.Second), who, flow.Overload)
+	}
 }
 
 // TestTranscript holds what the README shows of a run to what a run shows: lines
@@ -311,21 +305,12 @@ func TestTranscript(t *testing.T) {
 	number := regexp.MustCompile(`\d([\d,.]*\d)?`)
 	blank := func(line string) string { return number.ReplaceAllString(line, "0") }
 
-	gate, now := closedGate(t), time.Now()
-	for of := range uint64(60) {
-		outcome := breaker.Success
-		if of >= 40 {
-			outcome = breaker.Failure
-		}
-		p, _ := gate.Start(now)
-		gate.Done(now, p, of+1, outcome, 0.5)
-	}
-	s := gate.Snapshot(now)
+	limiter := newLimiter()
 	var out bytes.Buffer
-	v := newView(&out, false, gate)
-	v.Observe(t.Context(), consumer.Event{Kind: consumer.EventPaused, Dependency: topic, Err: fmt.Errorf("%s (breaker %s)", s.Reason, s.State), Until: s.Next})
-	v.show(v.frame(time.Second, outage, 1000, 0))
-	v.Observe(t.Context(), consumer.Event{Kind: consumer.EventResumed, Dependency: topic})
+	v := newView(&out, false, limiter)
+	v.due["waits"] = time.Now().Add(time.Minute)
+	fail(limiter, 20)
+	v.show(v.frame(time.Second, outage, 1000, 1))
 	r := report{OK: true, Read: 1000, Handled: 982, DeadLettered: 18, Attempts: map[int]int{1: 1000}}
 	shown := strings.Split(blank(out.String()+r.headline()), "\n")
 	reported := strings.Split(r.text(), "\n")
@@ -339,18 +324,17 @@ func TestTranscript(t *testing.T) {
 
 func TestFrame(t *testing.T) {
 	f := frame{elapsed: 4200 * time.Millisecond, mood: outage, total: 1000, handled: 480, dead: 20, retries: 1234,
-		held: 30, inBroker: 12, nextDue: 250 * time.Millisecond, rate: 85.4, guard: "paused, 500 wait, the next probe in 6.1 s: 20 runs in a row failed (breaker open)"}
-	open := f
-	open.guard = ""
-	golden(t, "line.txt", f.line()+"\n"+open.line()+"\n"+frame{total: 1}.line()+"\n")
+		held: 30, inBroker: 12, nextDue: 250 * time.Millisecond, rate: 85.4, limit: "one in 1.2 s"}
+	empty := frame{total: 1, limit: "10 of 10"}
+	golden(t, "line.txt", f.line()+"\n"+empty.line()+"\n")
 	plain := func(_ int, s string) string { return s }
-	lines := append(f.lines(plain), frame{total: 1}.lines(plain)...)
+	lines := append(f.lines(plain), empty.lines(plain)...)
 	golden(t, "frame.txt", strings.Join(lines, "\n")+"\n")
 }
 
 func TestShowRedrawsInPlace(t *testing.T) {
 	var out bytes.Buffer
-	v := newView(&out, true, closedGate(t))
+	v := newView(&out, true, newLimiter())
 	v.show(frame{total: 2})
 	first := out.String()
 	v.show(frame{total: 2, handled: 1})
@@ -361,7 +345,7 @@ func TestShowRedrawsInPlace(t *testing.T) {
 
 func TestNoColor(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
-	if newView(&bytes.Buffer{}, true, closedGate(t)).color {
+	if newView(&bytes.Buffer{}, true, newLimiter()).color {
 		t.Error("NO_COLOR is not honoured")
 	}
 }

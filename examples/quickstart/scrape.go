@@ -39,7 +39,7 @@ func scrape(address string, guard *consumer.Guard) (*scraped, error) {
 		return nil, err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(watch, metrics.NewBudget("bank", retries), metrics.NewBreaker("bank", guard.Breaker))
+	registry.MustRegister(watch, metrics.NewBudget("bank", retries), metrics.NewLimiter("bank", guard.Limiter))
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err

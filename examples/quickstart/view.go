@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // view shows the job while it runs: a few lines redrawn in place on a
@@ -30,8 +30,8 @@ type view struct {
 	dead    int
 	due     map[string]time.Time // of messages that wait for their retry
 	held    map[string]bool      // those of due that wait in the process
-	pause   string               // why all is poison, "" if it is not
-	gate    *breaker.Breaker
+	aside   bool                 // it was said that orders are put aside
+	limiter *flow.Limiter
 
 	drawn   bool
 	samples []sample // of the last rateSpan
@@ -43,9 +43,9 @@ const (
 	rateSpan  = 2 * time.Second
 )
 
-func newView(out io.Writer, live bool, gate *breaker.Breaker) *view {
+func newView(out io.Writer, live bool, limiter *flow.Limiter) *view {
 	return &view{
-		out: out, live: live, color: live && os.Getenv("NO_COLOR") == "", gate: gate,
+		out: out, live: live, color: live && os.Getenv("NO_COLOR") == "", limiter: limiter,
 		due: map[string]time.Time{}, held: map[string]bool{},
 	}
 }
@@ -66,11 +66,9 @@ func (v *view) Observe(_ context.Context, e consumer.Event) {
 	defer v.mu.Unlock()
 	switch e.Kind {
 	case consumer.EventPaused:
-		v.pause = e.Err.Error()
-		v.say("%s pauses: %v; it looks again in %.1f s", e.Dependency, e.Err, time.Until(e.Until).Seconds())
+		v.say("%s: %v", e.Dependency, e.Err)
 	case consumer.EventResumed:
-		v.pause = ""
-		v.say("%s goes on: a single order went through", e.Dependency)
+		v.say("%s: the payment server serves again", e.Dependency)
 	}
 	if e.Message == nil {
 		return
@@ -88,28 +86,26 @@ func (v *view) Observe(_ context.Context, e consumer.Event) {
 		}
 	case consumer.EventDeferred:
 		v.due[id] = e.Meta.DueAt
+		if e.Decision.Reason == "poison" && !v.aside {
+			v.aside = true
+			v.say("orders are put aside: %v", e.Err)
+		}
 	case consumer.EventHeld:
 		v.held[id] = true
 	case consumer.EventStarted, consumer.EventReleased, consumer.EventLeaseLost:
 		delete(v.due, id)
 		delete(v.held, id)
+	case consumer.EventRetried:
+		delete(v.held, id)
 	}
 }
 
-// guard says that orders wait, for what, and why; "" if they do not. mu is held.
-func (v *view) guard(waiting int, now time.Time) string {
-	s := v.gate.Snapshot(now)
-	why, next := v.pause, "single orders find out"
-	switch s.State {
-	case breaker.Open:
-		why, next = s.Reason+" (breaker open)", fmt.Sprintf("the next probe in %.1f s", s.Next.Sub(now).Seconds())
-	case breaker.HalfOpen:
-		why = s.Reason + " (breaker half-open)"
+// limitOf says how many orders may run at once.
+func limitOf(s flow.Status) string {
+	if s.Limit < 1 {
+		return fmt.Sprintf("one in %.1f s", s.Interval.Seconds())
 	}
-	if why == "" {
-		return ""
-	}
-	return fmt.Sprintf("paused, %s wait, %s: %s", thousands(waiting), next, why)
+	return fmt.Sprintf("%d of %d", int(s.Limit), s.Slots)
 }
 
 // say writes a line between the frames of a log. mu is held.
@@ -129,7 +125,7 @@ type frame struct {
 	held, inBroker int // that wait for their due time
 	nextDue        time.Duration
 	rate           float64 // finished a second
-	guard          string  // what the orders wait for, "" if they do not
+	limit          string  // how many orders may run at once
 }
 
 // run shows frames until ctx ends.
@@ -160,7 +156,7 @@ func (v *view) frame(elapsed time.Duration, m mood, total, inBroker int) frame {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	f.handled, f.dead, f.retries = v.handled, v.dead, v.retries
-	f.guard = v.guard(total-v.handled-v.dead, now)
+	f.limit = limitOf(v.limiter.Status(now))
 	for id, due := range v.due {
 		wait := due.Sub(now)
 		if wait <= 0 {
@@ -244,7 +240,7 @@ func (f frame) lines(paint func(int, string) string) []string {
 	}
 	return []string{
 		"  payment server: " + paint(weather, f.mood.String()),
-		"  guard: " + or(f.guard, "lets orders through"),
+		"  runs at once:   " + f.limit,
 		"",
 		fmt.Sprintf("  %s%s %3d %%  %s", paint(green, filled), rest, 100*done/f.total, brief(f.elapsed)),
 		"",
@@ -264,14 +260,10 @@ func (f frame) waits() string {
 
 // line is the frame for a log.
 func (f frame) line() string {
-	if f.guard != "" {
-		return fmt.Sprintf("%7s  handled %s, retried %s, dead %s; payment server: %s; orders %s", brief(f.elapsed),
-			thousands(f.handled), thousands(f.retries), thousands(f.dead), f.mood, f.guard)
-	}
 	waiting := thousands(f.held + f.inBroker)
 	if f.nextDue > 0 {
 		waiting += fmt.Sprintf(" (next due in %.2f s)", f.nextDue.Seconds())
 	}
-	return fmt.Sprintf("%7s  handled %s, waiting %s, retried %s, dead %s, %.0f a second; payment server: %s", brief(f.elapsed),
-		thousands(f.handled), waiting, thousands(f.retries), thousands(f.dead), f.rate, f.mood)
+	return fmt.Sprintf("%7s  handled %s, waiting %s, retried %s, dead %s, %.0f a second; payment server: %s; runs at once: %s", brief(f.elapsed),
+		thousands(f.handled), waiting, thousands(f.retries), thousands(f.dead), f.rate, f.mood, f.limit)
 }

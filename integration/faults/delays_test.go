@@ -122,7 +122,7 @@ func (o *own) eventually(limit time.Duration, what string, done func() bool) {
 
 // unguarded is for tests in which every message fails at first, on purpose: a
 // guard takes that for an outage.
-var unguarded = consumer.Guard{NoBudget: true, NoBreaker: true, NoPoisonStop: true}
+var unguarded = consumer.Guard{Off: true}
 
 // run works until the returned function is called.
 func (o *own) run(config consumer.Config, handler consumer.Handler) (stop func() error) {

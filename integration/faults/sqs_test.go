@@ -384,7 +384,7 @@ func testSQSPoison(t *testing.T, code string) {
 	defer broker.Close(context.WithoutCancel(t.Context()))
 	c, err := consumer.New(broker, consumer.Config{
 		Concurrency: 5,
-		Guard:       consumer.Guard{NoPoisonStop: true}, // which would keep most of the flood away
+		Guard:       unguarded, // a guard would put most of the flood aside
 		DeadLetter:  dlq.Suffix("-dead"),
 		Lease:       workerLease,
 		Logger:      slog.New(slog.DiscardHandler),

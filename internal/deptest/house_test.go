@@ -20,7 +20,8 @@ var house = map[string]row{
 	"classify":                 {},
 	"retry":                    {imports: []string{"classify", "internal/fault"}},
 	"retry/budget":             {imports: []string{"internal/fault", "retry/budget/internal/pace"}},
-	"retry/breaker":            {imports: []string{"internal/fault"}},
+	"retry/breaker":            {imports: []string{"retry/flow"}},
+	"retry/flow":               {},
 	"visibility":               {},
 	"internal/fault":           {},
 	"internal/handling":        {},
@@ -51,11 +52,11 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "classify", "retry", "retry/breaker", "retry/budget", "visibility", "dlq", "internal/fault", "internal/handling", "internal/text"},
+		imports: []string{"brokers", "classify", "retry", "retry/budget", "retry/flow", "visibility", "dlq", "internal/fault", "internal/handling", "internal/text"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {
-		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget", "internal/fault", "internal/handling"},
+		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget", "retry/flow", "internal/fault", "internal/handling"},
 		tests:   []string{"brokers", "brokers/memory", "consumer/consumertest", "dlq"},
 	},
 	"idempotency": {
@@ -70,7 +71,7 @@ var house = map[string]row{
 	},
 	"idempotency/sqlstore": {imports: []string{"idempotency"}},
 	"metrics": {
-		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget", "internal/fault"},
+		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget", "retry/flow", "internal/fault"},
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},

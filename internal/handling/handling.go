@@ -7,9 +7,8 @@ import "context"
 // Key is the key under which the context of a handler has its attempt.
 type Key struct{}
 
-// Shares reports whether ctx is that of a handler, or comes from one, whose run
-// has been let start by shared, a breaker, or whose delivery it has counted, a
-// budget.
+// Shares reports whether ctx is that of a handler, or comes from one, whose
+// dependency is paced by a consumer and has the budget shared.
 func Shares(ctx context.Context, shared any) bool {
 	run, ok := ctx.Value(Key{}).(interface{ Shares(any) bool })
 	return ok && run.Shares(shared)

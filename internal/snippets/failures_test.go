@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/redrive-go/redrive/consumer/consumertest"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // kind of failure: a row of the table. All its causes have the same.
@@ -75,7 +77,7 @@ func TestFailures(t *testing.T) {
 		fmt.Fprintf(&b, "| %s | %s |\n", k.name, row)
 	}
 	fmt.Fprintf(&b, "| a whole batch, with one error | %s |\n", cellsOfBatch(t))
-	fmt.Fprintf(&b, "| any of these in a probe, while the guard is closed | %s |\n", cellsOfProbe(t))
+	fmt.Fprintf(&b, "| any of these, while no other message succeeds | %s |\n", cellsAlone(t))
 	fmt.Fprintf(&b, "| work cut off because the worker stops | %s |\n", cellsOfStop(t))
 	fmt.Fprintf(&b, "| the lease is gone | %s |\n", cellsOfLoss(t))
 	old, found := readFile(t, failures), false
@@ -99,14 +101,7 @@ type run struct {
 // cellsOf describes the life of a message whose handler is h, and of a topic.
 func cellsOf(t *testing.T, h consumer.Handler) string {
 	shortest, longest := lifeOf(t, h, 0.000_001), lifeOf(t, h, 0.999_999)
-	pauses := "the others go on"
-	if pausesWith(t, h, 200, 0) {
-		pauses = "their topic pauses"
-	}
-	if pausesWith(t, h, 5, 360) {
-		t.Error("a topic pauses for five messages that fail beside others that succeed")
-	}
-	return strings.Join([]string{string(longest[0].class), again(shortest, longest), counted(longest), end(longest), pauses}, " | ")
+	return strings.Join([]string{string(longest[0].class), again(shortest, longest), counted(longest), end(longest), slows(t, h)}, " | ")
 }
 
 // lifeOf runs a message again and again, each delay drawn with random, until it
@@ -217,19 +212,35 @@ func (e *events) Observe(_ context.Context, event consumer.Event) {
 	e.byKind[event.Kind] = append(e.byKind[event.Kind], event)
 }
 
-// pausesWith reports whether a topic pauses within an hour in which h is called
-// for some messages, and others succeed.
-func pausesWith(t *testing.T, h consumer.Handler, some, others int) (paused bool) {
+// slows says what becomes of a topic within an hour in which h is called for 200
+// messages. It must slow nothing down for five that fail beside others that succeed.
+func slows(t *testing.T, h consumer.Handler) (what string) {
 	synctest.Test(t, func(t *testing.T) {
-		seen := work(t, time.Hour, h, some, others)
-		paused = len(seen.byKind[consumer.EventPaused]) > 0
+		few := flow.New(10, rand.Float64)
+		work(t, time.Hour, few, h, 5, 360)
+		if s := few.Status(time.Now()); s.Limit < 1 {
+			t.Errorf("a topic has the limit %v for five messages that fail beside others that succeed", s.Limit)
+		}
+		all := flow.New(10, rand.Float64)
+		seen := work(t, time.Hour, all, h, 200, 0)
+		aside := func(e consumer.Event) bool { return e.Decision.Reason == "poison" }
+		switch s := all.Status(time.Now()); {
+		case slices.ContainsFunc(seen.byKind[consumer.EventDeferred], aside):
+			what = "they are put aside, and run again for an hour"
+		case s.Limit < 1:
+			what = "single runs try it out"
+		case s.Limit <= 2:
+			what = "one or two runs at a time"
+		default:
+			what = "the others go on"
+		}
 	})
-	return paused
+	return what
 }
 
 // work has a worker call h for some messages, while others, which succeed, come
 // in all the time.
-func work(t *testing.T, patience time.Duration, h consumer.Handler, some, others int) *events {
+func work(t *testing.T, patience time.Duration, l *flow.Limiter, h consumer.Handler, some, others int) *events {
 	seen, broker := &events{}, memory.New(memory.Options{})
 	publish := func(body string) {
 		if err := broker.Publish(t.Context(), "orders", brokers.Message{Body: []byte(body)}); err != nil {
@@ -246,7 +257,7 @@ func work(t *testing.T, patience time.Duration, h consumer.Handler, some, others
 			time.Sleep(patience / time.Duration(others))
 		}
 	})
-	start(t, broker, seen, patience, func(ctx context.Context, m *brokers.Message) error {
+	start(t, broker, seen, patience, l, func(ctx context.Context, m *brokers.Message) error {
 		if string(m.Body) == "good" {
 			return nil
 		}
@@ -257,11 +268,12 @@ func work(t *testing.T, patience time.Duration, h consumer.Handler, some, others
 }
 
 // start runs a worker for a time.
-func start(t *testing.T, broker brokers.Broker, seen *events, patience time.Duration, h consumer.Handler) {
+func start(t *testing.T, broker brokers.Broker, seen *events, patience time.Duration, l *flow.Limiter, h consumer.Handler) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead"), Observers: []consumer.Observer{seen},
-		Logger: slog.New(slog.DiscardHandler), DrainTimeout: -1})
+		Logger: slog.New(slog.DiscardHandler), DrainTimeout: -1,
+		Guards: map[string]consumer.Guard{"orders": {Limiter: l}, "rows": {Off: true}}}) // of rows every failure counts
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +295,7 @@ func cellsOfBatch(t *testing.T) string {
 				t.Fatal(err)
 			}
 		}
-		start(t, broker, seen, time.Second, with(errAny)[0])
+		start(t, broker, seen, time.Second, nil, with(errAny)[0])
 		want := map[string]bool{"any, for 4 rows": false, "any, for 2 rows": false, "any, for 1 rows": true}
 		for _, e := range seen.byKind[consumer.EventFailed] {
 			if counts, ok := want[e.Err.Error()]; !ok || e.Decision.Counted != counts || !counts && e.Decision.Delay > 0 {
@@ -294,22 +306,33 @@ func cellsOfBatch(t *testing.T) string {
 	return "as the error says | at once, in halves, down to alone | alone | as the error says | as the error says"
 }
 
-// cellsOfProbe is cellsOf for what fails while a guard is closed.
-func cellsOfProbe(t *testing.T) string {
+// cellsAlone is cellsOf for messages that fail while no other succeeds.
+func cellsAlone(t *testing.T) string {
 	synctest.Test(t, func(t *testing.T) {
-		seen := work(t, 23*time.Hour, with(syscall.ECONNREFUSED)[0], 200, 0)
+		seen := work(t, 50*time.Hour, nil, with(syscall.ECONNREFUSED)[0], 200, 0)
 		uncounted := slices.DeleteFunc(seen.byKind[consumer.EventFailed], func(e consumer.Event) bool { return e.Decision.Counted })
 		if dead := len(seen.byKind[consumer.EventDeadLettered]); dead > 0 || len(uncounted) < 1000 {
 			t.Errorf("%d dead letters, %d runs uncounted, want none and many", dead, len(uncounted))
 		}
 	})
-	return "as the error says | when it is probed again | only once another message has succeeded | after 24 h | it stays paused"
+	synctest.Test(t, func(t *testing.T) {
+		seen := work(t, 25*time.Hour, nil, with(errAny)[0], 5, 0)
+		for _, e := range seen.byKind[consumer.EventFailed] {
+			if e.Decision.Counted {
+				t.Errorf("%+v, want no attempt", e.Decision)
+			}
+		}
+		if dead := len(seen.byKind[consumer.EventDeadLettered]); dead != 5 {
+			t.Errorf("%d dead letters after 25 hours, want 5", dead)
+		}
+	})
+	return "as the error says | within 1 s, doubling to 9 min | never | unknown after 24 h, an outage after 7 days, poison as above | as above"
 }
 
 // cellsOfStop is cellsOf for a handler that a stop interrupts.
 func cellsOfStop(t *testing.T) (cells string) {
 	synctest.Test(t, func(t *testing.T) {
-		seen := work(t, time.Second, func(ctx context.Context, _ *brokers.Message) error { <-ctx.Done(); return ctx.Err() }, 1, 0)
+		seen := work(t, time.Second, nil, func(ctx context.Context, _ *brokers.Message) error { <-ctx.Done(); return ctx.Err() }, 1, 0)
 		failed, released := seen.byKind[consumer.EventFailed], seen.byKind[consumer.EventReleased]
 		if len(failed) != 1 || len(released) != 1 || failed[0].Decision.Counted || released[0].Meta.Attempt != 0 {
 			t.Fatalf("failed %+v, released %+v, want one of each, uncounted", failed, released)

@@ -240,7 +240,6 @@ var marks = []sample{
 	{"`classify.Skip`: acked and forgotten", classify.Skip(errAny)},
 	{"`classify.Undecodable`, and a body that `consumer.JSON` cannot decode", classify.Undecodable(errAny)},
 	{"`*classify.PanicError`", &classify.PanicError{Value: "any"}},
-	{"a panic with `http.ErrAbortHandler`", &classify.PanicError{Value: http.ErrAbortHandler}},
 	{"`classify.ErrAttemptTimeout`", classify.ErrAttemptTimeout},
 	{"anything that no rule knows", errAny},
 }

@@ -10,11 +10,14 @@ import (
 // of the places, and three together nine tenths.
 const mostOfOne = 3
 
-// shares divides places among tenants. One gets another place while it has less than
-// factor times as many as are free, and the last free one goes only to a tenant that has
-// none; but each gets one, if there is one.
+// shares divides places among tenants. The last free places go only to tenants that
+// have none: as many places as there are tenants with some, up to a sixteenth of all,
+// and at least one. So if many tenants hold all that they can get, several new ones
+// still find a place. A tenant gets another place while it has less than factor times
+// as many as are free, all but one of those places left out.
 type shares struct {
 	factor int
+	places int
 	most   int // that a tenant may have and wait for; 0 is any number
 
 	mu      sync.Mutex
@@ -24,7 +27,7 @@ type shares struct {
 }
 
 func newShares(places, factor, most int) *shares {
-	return &shares{factor: factor, most: most, free: places, held: map[string]int{}, waiting: map[string][]chan struct{}{}}
+	return &shares{factor: factor, places: places, most: most, free: places, held: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
 // left returns how many places are free.
@@ -42,8 +45,8 @@ func (s *shares) take(tenant string) bool {
 }
 
 func (s *shares) takeLocked(tenant string) bool {
-	held := s.held[tenant]
-	if s.free == 0 || held > 0 && (s.free == 1 || held >= s.factor*s.free) {
+	held, kept := s.held[tenant], max(1, min(len(s.held), s.places/16))
+	if s.free == 0 || held > 0 && (s.free <= kept || held >= s.factor*(s.free-kept+1)) {
 		return false
 	}
 	s.free--

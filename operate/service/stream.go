@@ -15,7 +15,7 @@ import (
 // was called.
 func (s *Service) body(ctx context.Context, ref string) (*stream, error) {
 	if s.cfg.Bodies == nil {
-		return nil, &deferral{reasonNoBodies, "", longestPause / 2}
+		return nil, &deferral{reasonNoBodies, "", bodyPause}
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
@@ -25,7 +25,7 @@ func (s *Service) body(ctx context.Context, ref string) (*stream, error) {
 	}
 	s.trouble.note("read a body", err)
 	if err != nil {
-		return nil, &deferral{reasonBody, err.Error(), longestPause / 2}
+		return nil, &deferral{reasonBody, err.Error(), bodyPause}
 	}
 	return &stream{body: body, size: size}, nil
 }

@@ -20,7 +20,7 @@ const (
 	mostTargets    = 5000             // of each generation
 	longestQueue   = time.Second      // in the process, for a call to the same target to end
 	queuedPerSlot  = 12               // tasks in that queue at most, for each call that a target may have
-	longestPause   = time.Minute      // of a task whose target is down, if not many are
+	bodyPause      = 30 * time.Second // of a task whose body could not be had
 	shortestPause  = time.Second      // of a task that is put off
 	longestPark    = 30 * time.Minute // of one that many others are put off before
 	usualPace      = 2 * time.Millisecond
@@ -105,11 +105,7 @@ type target struct {
 }
 
 func (ts *targets) newTarget(name string) (*target, error) {
-	// A probe takes as long as any call.
-	gate, err := breaker.New(breaker.Config{Lease: longestCall + connectTimeout})
-	if err != nil {
-		return nil, err
-	}
+	gate := breaker.New(breaker.Config{})
 	tokens, err := budget.New(budget.Mesh())
 	if err != nil {
 		return nil, err
@@ -235,16 +231,15 @@ func (t *target) ended(now time.Time, retry bool, err error) {
 	}
 }
 
-// closed makes a deferral of an open breaker's error: the longer the more often it has
-// opened, and tasks do not come back together.
+// closed makes a deferral of a breaker's refusal: the longer the longer nothing has
+// succeeded, and tasks do not come back together.
 func (t *target) closed(err error, now time.Time) error {
-	if _, ok := errors.AsType[*httpretry.OpenError](err); !ok {
+	open, ok := errors.AsType[*httpretry.OpenError](err)
+	if !ok {
 		return err
 	}
-	s := t.breaker.Snapshot(now)
-	wait := max(shortestPause, s.Next.Sub(now), min(shortestPause<<min(s.Openings, 16), longestPause))
-	wait = wait/2 + time.Duration(rand.Float64()*float64(wait))
+	wait := open.Wait/2 + time.Duration(rand.Float64()*float64(open.Wait))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &deferral{reasonDown, fmt.Sprintf("%s (%s)", t.name, s.Reason), t.park(now, wait, usualPace)}
+	return &deferral{reasonDown, fmt.Sprintf("%s (%s)", t.name, open.Reason), t.park(now, wait, usualPace)}
 }

@@ -1,10 +1,6 @@
 package storm
 
-import (
-	"time"
-
-	"github.com/redrive-go/redrive/retry/breaker"
-)
+import "time"
 
 // kind is what happens at a task's time.
 type kind uint8
@@ -30,7 +26,6 @@ type task struct {
 	failedAt  time.Duration // for the first time
 	delay     time.Duration // before the last call
 	disturbed bool          // it failed, or was held back
-	permit    breaker.Permit
 }
 
 // agenda is a heap of tasks by time; those of one time come in the order that

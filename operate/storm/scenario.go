@@ -8,7 +8,6 @@ import (
 
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -54,9 +53,9 @@ type Scenario struct {
 // Client is what the callers do about failures.
 type Client struct {
 	Retry   retry.Policy
-	Gauss   bool            // draw the delay around the middle of the envelope instead of evenly
-	Budget  *budget.Config  // nil means none
-	Breaker *breaker.Config // nil means none
+	Gauss   bool           // draw the delay around the middle of the envelope instead of evenly
+	Budget  *budget.Config // nil means none
+	Breaker bool
 }
 
 // Validate reports every fault of s at once, by the names of the flags that set
@@ -86,8 +85,8 @@ func (s Scenario) Validate() error {
 	)
 }
 
-// Validate reports every fault of c's policy at once. Those of the budget and
-// the breaker are reported by Simulate.
+// Validate reports every fault of c's policy at once. Those of the budget are
+// reported by Simulate.
 func (c Client) Validate() error { return spelledOut(c.Retry) }
 
 // spelledOut reports the faults of p, and unset fields too: who writes 0 for a

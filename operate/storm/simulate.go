@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // longestWait is the cap of a policy that names none.
@@ -67,10 +68,8 @@ func (w *world) protect() error {
 			return err
 		}
 	}
-	if w.client.Breaker != nil {
-		if w.breaker, err = breaker.New(*w.client.Breaker); err != nil {
-			return err
-		}
+	if w.client.Breaker {
+		w.breaker = breaker.New(breaker.Config{Random: w.chance.Float64})
 	}
 	return nil
 }
@@ -128,13 +127,12 @@ func (w *world) dispatch() {
 			w.schedule(t, due, w.now+wait)
 			continue
 		}
-		permit, ok := w.admit()
-		if !ok {
+		if !w.admit() {
 			w.refund(t)
 			return
 		}
 		w.ready[0], w.ready = nil, w.ready[1:]
-		w.call(t, permit)
+		w.call(t)
 	}
 }
 
@@ -156,19 +154,19 @@ func (w *world) refund(t *task) {
 
 // admit asks the breaker for one call, and if it refuses, has it asked again
 // when it says so.
-func (w *world) admit() (breaker.Permit, bool) {
+func (w *world) admit() bool {
 	if w.breaker == nil {
-		return breaker.Permit{}, true
+		return true
 	}
-	now := clock(w.now)
-	if ok, next := w.breaker.Allows(now); !ok {
+	state := w.breaker.Snapshot(clock(w.now)).State
+	ok, next := w.breaker.Start(clock(w.now))
+	switch {
+	case !ok:
 		w.wakeAt(next.Sub(clock(0)))
-		return breaker.Permit{}, false
-	}
-	if state := w.breaker.Snapshot(now).State; state == breaker.Open || state == breaker.Isolated {
+	case state == breaker.Open, state == breaker.Isolated:
 		w.result.OpenCalls++
 	}
-	return w.breaker.Start(now)
+	return ok
 }
 
 func (w *world) wakeAt(at time.Duration) {
@@ -178,7 +176,7 @@ func (w *world) wakeAt(at time.Duration) {
 	w.schedule(w.wake, woken, at)
 }
 
-func (w *world) call(t *task, permit breaker.Permit) {
+func (w *world) call(t *task) {
 	if w.budget != nil && t.calls == 0 {
 		w.budget.Deposit(clock(w.now), 1)
 	}
@@ -187,7 +185,7 @@ func (w *world) call(t *task, permit breaker.Permit) {
 	}
 	w.running++
 	t.calls++
-	t.calledAt, t.permit = w.now, permit
+	t.calledAt = w.now
 	w.offered.add(w.now)
 	if w.over(w.now) {
 		w.result.duringCalls++
@@ -246,11 +244,11 @@ func (w *world) report(t *task) {
 	if w.breaker == nil {
 		return
 	}
-	outcome := breaker.Success
+	outcome := flow.Success
 	if t.failed {
-		outcome = breaker.Failure
+		outcome = flow.Overload
 	}
-	w.breaker.Done(clock(w.now), t.permit, t.of, outcome, w.chance.Float64())
+	w.breaker.Done(clock(w.now), clock(t.calledAt), t.of, outcome)
 }
 
 func (w *world) close(t *task) {

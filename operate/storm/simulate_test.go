@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -24,7 +23,7 @@ func client(jitter retry.Jitter, attempts int, base time.Duration) Client {
 	}}
 }
 
-func (c Client) with(b *budget.Config, fuse *breaker.Config) Client {
+func (c Client) with(b *budget.Config, fuse bool) Client {
 	c.Budget, c.Breaker = b, fuse
 	return c
 }
@@ -160,7 +159,7 @@ func TestBudgetBoundsAmplification(t *testing.T) {
 			c := client(jitter, 10, 100*ms)
 			unbound := simulate(t, s, c, 1).Amplification
 			for _, config := range []budget.Config{budget.Queue(), budget.Mesh(), {Share: 0.5, Floor: 2}} {
-				got := simulate(t, s, c.with(&config, nil), 1).Amplification
+				got := simulate(t, s, c.with(&config, false), 1).Amplification
 				// At its start an outage can take what is saved: 5 s of income.
 				peak := max(rate, 10*config.Floor)
 				saved := 5 * (config.Share*peak + config.Floor) / (rate * outage.Seconds())
@@ -189,7 +188,7 @@ func TestRetriesKeepAnOverloadedDependencyDown(t *testing.T) {
 			if n := last(simulate(t, s, c, seed)); n > 200 {
 				t.Errorf("seed %d, jitter %d: %d of about 2000 answered without a budget, want next to none", seed, jitter, n)
 			}
-			r := simulate(t, s, c.with(queue(), nil), seed)
+			r := simulate(t, s, c.with(queue(), false), seed)
 			if n := last(r); n < 1600 || r.Lost > 0 {
 				t.Errorf("seed %d, jitter %d: %d of about 2000 answered with a budget, %d lost", seed, jitter, n, r.Lost)
 			}
@@ -198,9 +197,8 @@ func TestRetriesKeepAnOverloadedDependencyDown(t *testing.T) {
 }
 
 func TestOpenBreakerLetsNothingThrough(t *testing.T) {
-	fuse := &breaker.Config{MinOpen: time.Second}
 	for _, b := range []*budget.Config{nil, queue()} {
-		sum := summarize(t, behindQueue(), client(retry.FullJitter, 10, time.Second).with(b, fuse), 2)
+		sum := summarize(t, behindQueue(), client(retry.FullJitter, 10, time.Second).with(b, true), 2)
 		if sum.OpenCalls.Max != 0 {
 			t.Errorf("budget %v: %v attempts began while the breaker was open", b, sum.OpenCalls.Max)
 		}
@@ -288,9 +286,7 @@ func anyStorm(seed uint64) (Scenario, Client) {
 	if chance.IntN(2) == 0 {
 		c.Budget = queue()
 	}
-	if chance.IntN(2) == 0 {
-		c.Breaker = &breaker.Config{MinOpen: 100 * ms}
-	}
+	c.Breaker = chance.IntN(2) == 0
 	return s, c
 }
 
@@ -331,8 +327,7 @@ func TestStop(t *testing.T) {
 func TestRefusedParts(t *testing.T) {
 	good := client(retry.FullJitter, 6, 100*ms)
 	for name, c := range map[string]Client{
-		"Share":   good.with(&budget.Config{Share: 2, Floor: 1}, nil),
-		"Ratio":   good.with(nil, &breaker.Config{Ratio: 2}),
+		"Share":   good.with(&budget.Config{Share: 2, Floor: 1}, false),
 		"attempt": client(retry.FullJitter, MaxAttempts+1, ms),
 		"base":    client(retry.FullJitter, 3, 0),
 	} {

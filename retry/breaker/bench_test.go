@@ -1,77 +1,74 @@
-package breaker
+package breaker_test
 
-import "testing"
+import (
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/retry/flow"
+)
+
+// inState returns a breaker in a state, and when it is.
+func inState(s breaker.State) (*breaker.Breaker, time.Time) {
+	b, now := breaker.New(breaker.Config{}), epoch
+	switch s {
+	case breaker.Open:
+		now = fail(b, now, 100, anonymous)
+	case breaker.Isolated:
+		b.Isolate("test")
+	}
+	return b, now
+}
 
 func BenchmarkStart(b *testing.B) {
-	for _, state := range []State{Closed, Open, HalfOpen, Isolated} {
-		b.Run(state.String(), func(b *testing.B) {
-			breaker := inState(b, state)
+	for _, s := range []breaker.State{breaker.Closed, breaker.Open, breaker.Isolated} {
+		b.Run(s.String(), func(b *testing.B) {
+			breaker, now := inState(s)
 			b.ReportAllocs()
 			for b.Loop() {
-				breaker.Start(noon)
+				breaker.Start(now)
 			}
 		})
 	}
 }
 
 func BenchmarkStartParallel(b *testing.B) {
-	breaker := newBreaker(b, Config{})
+	breaker, now := inState(breaker.Closed)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			breaker.Start(noon)
+			breaker.Start(now)
 		}
 	})
 }
 
-func BenchmarkAllows(b *testing.B) {
-	for _, state := range []State{Closed, Open, HalfOpen} {
-		b.Run(state.String(), func(b *testing.B) {
-			breaker := inState(b, state)
-			b.ReportAllocs()
-			for b.Loop() {
-				breaker.Allows(noon)
-			}
-		})
-	}
-}
-
-// BenchmarkDone reports one failure in so many runs.
 func BenchmarkDone(b *testing.B) {
 	for _, bench := range []struct {
 		name  string
 		every uint64
 	}{{"healthy", 0}, {"1% fail", 100}, {"half fail", 2}} {
 		b.Run(bench.name, func(b *testing.B) {
-			breaker := newBreaker(b, Config{})
-			p := start(b, breaker, noon)
-			for of := range uint64(100) {
-				breaker.Done(noon, p, of+1, Success, 0.5)
-			}
+			breaker, now := inState(breaker.Closed)
 			of := uint64(100)
 			b.ReportAllocs()
 			for b.Loop() {
 				of++
-				o := Success
+				o := flow.Success
 				if bench.every > 0 && of%bench.every == 0 {
-					o = Failure
+					o = flow.Overload
 				}
-				breaker.Done(noon, p, of, o, 0.5)
+				breaker.Done(now.Add(ms), now, of, o)
 			}
 		})
 	}
 }
 
 func BenchmarkDoneParallel(b *testing.B) {
-	breaker := newBreaker(b, Config{})
-	p := start(b, breaker, noon)
-	for of := range uint64(100) {
-		breaker.Done(noon, p, of+1, Success, 0.5)
-	}
+	breaker, now := inState(breaker.Closed)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for of := uint64(1000); pb.Next(); of++ {
-			breaker.Done(noon, p, of, Success, 0.5)
+			breaker.Done(now.Add(ms), now, of, flow.Success)
 		}
 	})
 }

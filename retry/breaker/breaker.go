@@ -1,19 +1,24 @@
 package breaker
 
 import (
-	"sync"
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
+
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
-// State is what a Breaker lets pass.
+// State is what a Breaker does with the next call.
 type State uint8
 
 const (
-	Closed   State = iota // everything
-	Open                  // nothing, until its time is over
-	HalfOpen              // a few probes at a time
-	Isolated              // nothing, until Restore
+	Closed   State = iota // it may start, and so may any number
+	Open                  // it is refused until Snapshot.Next, or until another ends
+	HalfOpen              // it may start, but not any number
+	Isolated              // it is refused until Restore
 )
 
 // String returns the state as a word for logs and metrics, such as "half-open".
@@ -31,228 +36,98 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// Outcome is what a run says about the dependency.
-type Outcome uint8
-
-const (
-	Ignored Outcome = iota // nothing: it was poison, lost, stopped, or never started
-	Success                // it is up
-	Failure                // it is down, or too slow
-	Severe                 // a Failure that counts twice in a streak: a run that timed out, or whose credentials were rejected
-)
-
-// Permit is the leave to run. It is a plain value; the zero Permit is none.
-type Permit struct {
-	era  uint64
-	id   uint64 // of the lease, never used again; 0 if the breaker was closed
-	slot uint8  // of the lease
+// Config is how a [Breaker] is made. The zero Config suits every dependency.
+type Config struct {
+	// Random returns numbers in [0, 1), from any number of goroutines. They spread
+	// the calls of a fleet. Nil means [rand.Float64].
+	Random func() float64
 }
 
-// Probe reports whether the permit is one of the few of a half-open breaker.
-func (p Permit) Probe() bool { return p.id != 0 }
-
-// lease is a probe that is out. It is free if id is 0, and may be taken over
-// from until on.
-type lease struct {
-	id    uint64
-	until time.Time
-}
-
-// Breaker guards one dependency. Make one with [New]; its methods may be called
+// Breaker guards one dependency. Make one with [New]. Its methods may be called
 // from any number of goroutines.
 type Breaker struct {
-	cfg Config
-
-	closed  atomic.Uint64 // era while it is closed, else 0: Start then needs no lock
-	healthy atomic.Uint64 // era while a success changes nothing, else 0: Done then needs no lock
-
-	mu        sync.Mutex
-	state     State
-	era       uint64    // number of states so far; a permit holds in its own only
-	since     time.Time // when state began; zero if the breaker never tripped
-	until     time.Time // when Open ends
-	reason    string
-	openings  int // in a row
-	window    window
-	leases    [maxProbes]lease
-	lastLease uint64
-	successes int // of probes in this half-open era
+	limiter   *flow.Limiter
+	anonymous atomic.Uint64 // reports of no message
 }
 
-// New returns a closed breaker. The error names every fault of c at once, each
-// a *consumer.ConfigError.
-func New(c Config) (*Breaker, error) {
-	c = c.withDefaults()
-	if err := c.faults(); err != nil {
-		return nil, err
+// New returns a closed breaker.
+func New(c Config) *Breaker {
+	if c.Random == nil {
+		c.Random = rand.Float64
 	}
-	b := &Breaker{cfg: c, era: 1, window: window{size: c.Window}}
-	b.closed.Store(b.era)
-	return b, nil
+	return &Breaker{limiter: flow.Unbounded(c.Random)}
 }
 
-// Start asks whether a run may begin, and returns the permit to report it with.
-// A half-open breaker grants a few probes at a time, each a lease.
-func (b *Breaker) Start(now time.Time) (p Permit, ok bool) {
-	if era := b.closed.Load(); era != 0 {
-		return Permit{era: era}, true
+// Start reports whether a call may start now, and counts it if so. Each call that
+// starts must be reported to [Breaker.Done] once. If it may not start, next is when
+// to ask again; it may start sooner if another ends. The zero time means that only
+// [Breaker.Restore] lets it start.
+func (b *Breaker) Start(now time.Time) (ok bool, next time.Time) { return b.limiter.Start(now) }
+
+// Done takes in how a call ended that began at began, the time given to Start. Of
+// identifies the message that it was for, such as a hash of its ID; with 0 it was
+// for another message each time. [flow.Neutral] says nothing about the dependency,
+// as for a call that was cancelled.
+func (b *Breaker) Done(now, began time.Time, of uint64, o flow.Outcome) {
+	if of == 0 {
+		of = -b.anonymous.Add(1)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch b.advance(now) {
-	case Closed:
-		return Permit{era: b.era}, true
-	case HalfOpen:
-		return b.lend(now)
-	}
-	return Permit{}, false
+	b.limiter.Done(now, began, of, o)
 }
 
-// Closed reports whether everything passes.
-func (b *Breaker) Closed() bool { return b.closed.Load() != 0 }
+// Isolate refuses every call until [Breaker.Restore]. Reason is for logs.
+func (b *Breaker) Isolate(reason string) { b.limiter.Pause(cmp.Or(reason, "by hand")) }
 
-// Allows reports whether Start would grant a run now, without taking a permit.
-// If it would not, next is when to ask again: the end of the open time, or of
-// the lease that ends first. A call that returns changed may make it sooner.
-// Next is zero if only Restore can change the answer, or if ok.
-func (b *Breaker) Allows(now time.Time) (ok bool, next time.Time) {
-	if b.closed.Load() != 0 {
-		return true, time.Time{}
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if state := b.advance(now); state == Closed || state == HalfOpen && b.spare(now) >= 0 {
-		return true, time.Time{}
-	}
-	return false, b.next(now)
-}
+// Restore ends an isolation. Calls come back slowly, as after an outage.
+func (b *Breaker) Restore(now time.Time) { b.limiter.Resume(now) }
 
-// Done reports how a run ended, or with Ignored that there was none. Of
-// identifies the message, such as a hash of its ID, so that one which fails
-// again and again counts as one; with 0, each report is about another message.
-// Random, a number in [0, 1), sets the time that the breaker stays open if this
-// opens it. A permit counts once, and only in the state that it was given in;
-// otherwise nothing happens.
-//
-// Changed reports whether Start may answer differently now, so that who was
-// refused should ask again.
-func (b *Breaker) Done(now time.Time, p Permit, of uint64, o Outcome, random float64) (changed bool) {
-	if !p.Probe() && (o == Ignored || o == Success && b.healthy.Load() == p.era) {
-		return false
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	state := b.advance(now)
-	if !b.current(p) {
-		return false
-	}
-	if state == HalfOpen {
-		b.probed(now, p, of, o, random)
-		return true
-	}
-	return b.ran(now, of, o, random)
-}
-
-// NotBefore keeps an open breaker open until the given time at least, for a
-// dependency that said when to come back. Changed reports whether that is later
-// than it would have been; in other states nothing happens. The breaker sets no
-// limit to it.
-func (b *Breaker) NotBefore(now, until time.Time) (changed bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.advance(now) != Open || !until.After(b.until) {
-		return false
-	}
-	b.until = until
-	return true
-}
-
-// Trip opens the breaker at once, by hand or because the caller knows what the
-// outcomes of runs cannot tell. Random is as for Done. Changed reports whether
-// the breaker was closed or half-open.
-func (b *Breaker) Trip(now time.Time, reason string, random float64) (changed bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if state := b.advance(now); state != Closed && state != HalfOpen {
-		return false
-	}
-	b.open(now, reason, random)
-	return true
-}
-
-// Isolate keeps everything from the dependency until Restore, for reason.
-// Changed reports whether the breaker was not isolated before.
-func (b *Breaker) Isolate(now time.Time, reason string) (changed bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.reason = reason
-	if b.state == Isolated {
-		return false
-	}
-	b.enter(Isolated, now)
-	return true
-}
-
-// Restore ends the open time, or the isolation, at once: the breaker becomes
-// half-open and lets probes through. Changed reports whether it was open or
-// isolated.
-func (b *Breaker) Restore(now time.Time) (changed bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch b.advance(now) {
-	case Open:
-	case Isolated:
-		b.reason = "" // it was that of the isolation
-	default:
-		return false
-	}
-	b.enter(HalfOpen, now)
-	return true
-}
-
-// Snapshot is what a Breaker was doing at one moment.
+// Snapshot is what a Breaker knows at one time.
 type Snapshot struct {
 	State State
-	// Since is when the state began; zero if the breaker never left Closed.
-	Since time.Time
-	// Reason is why it opened last, or is isolated; empty if it is closed.
+	// Reason is why calls are refused; empty if the breaker is closed.
 	Reason string
-	// Next is when Start may answer differently though nothing is reported: the
-	// end of the open time, or of a lease if all probes are out. Zero if there
-	// is no such time.
+	// Next is when a call may start though no other ends. It is zero if a call may
+	// start now, or only after Restore.
 	Next time.Time
-	// Openings is how often it has opened in a row. The row ends once the breaker
-	// stays closed for MinOpen; the next opening is then the first.
-	Openings int
-	// Messages is how many different messages are known, at most Config.Window,
-	// and Failures how many of them failed last. While the breaker is not closed
-	// these and Streak are those of the last time that it was.
+	// Wait is for how long a refused call best waits, so that callers do not all
+	// ask for each probe: half of the time for which nothing has succeeded, 1 s to
+	// 30 s, and at least until Next. Zero if a call may start now.
+	Wait time.Duration
+	// Limit is how many calls may go at once. Below 1, single calls start at a
+	// distance. It is +Inf while the breaker is closed.
+	Limit float64
+	// Messages is how many different messages the breaker knows, poison left out,
+	// and Failures how many of them failed last.
 	Messages, Failures int
-	// Streak is the failed runs since the last success, Severe ones counted
-	// twice.
-	Streak int
-	// Probes is how many probes are out.
-	Probes int
 }
 
-// Snapshot returns the state at now, for metrics and people.
+// Between these times a refused call best waits.
+const (
+	shortestWait = time.Second
+	longestWait  = 30 * time.Second
+)
+
+// Snapshot returns what is known at now, for metrics and people.
 func (b *Breaker) Snapshot(now time.Time) Snapshot {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.advance(now)
-	s := Snapshot{
-		State: b.state, Since: b.since, Reason: b.reason, Openings: b.openings,
-		Messages: len(b.window.entries), Failures: b.window.failures, Streak: b.window.streak(),
+	v, known := b.limiter.Look(now), b.limiter.Status(now)
+	s := Snapshot{Next: v.Next, Limit: v.Limit, Messages: known.Sampled, Failures: known.Failing}
+	switch {
+	case known.Paused != "":
+		s.State, s.Reason = Isolated, known.Paused
+	case v.Full:
+		s.State, s.Limit = Closed, math.Inf(1)
+		return s
+	case known.Failing == 0:
+		s.State, s.Reason = HalfOpen, "it serves again, and calls come back slowly"
+	default:
+		s.State, s.Reason = HalfOpen, fmt.Sprintf("%d of the last %d messages failed", known.Failing, known.Sampled)
 	}
-	if b.state == HalfOpen {
-		for i := range b.leases {
-			if !b.free(i, now) {
-				s.Probes++
-			}
-		}
+	if v.Allowed {
+		return s
 	}
-	if b.state == Open || s.Probes >= b.allowed() {
-		s.Next = b.next(now)
+	if s.State == HalfOpen {
+		s.State = Open
 	}
+	s.Wait = max(v.Next.Sub(now), min(max(known.Silence/2, shortestWait), longestWait))
 	return s
 }

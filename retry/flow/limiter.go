@@ -19,6 +19,7 @@
 package flow
 
 import (
+	"cmp"
 	"math"
 	"sync"
 	"time"
@@ -60,6 +61,8 @@ const (
 	relapses   = 6        // the slowest ramp doubles once in 2^6 × 1.25 s
 	assumed    = 0.1      // the usual duration of a run while it is unknown
 	slowStart  = 0.1      // a ramp starts at so many runs a second at least
+	calm       = 10.0     // an unbounded limit that refuses nothing for so long ends
+	unbounded  = 1e9      // the slots of a Limiter that has no highest limit
 )
 
 // Limiter decides when a run may start. Its methods may be called from any number
@@ -75,6 +78,7 @@ type Limiter struct {
 	running int
 	sample  sample
 	meter   meter
+	success time.Time // the last one
 
 	good    float64 // the limit before the last cut under full load
 	relapse int     // cuts above the normal load in the last minutes: a ramp doubles every 2^relapse × 1.25 s
@@ -99,6 +103,17 @@ func New(slots int, random func() float64) *Limiter {
 		limit: max(1, float64(slots)/2), good: 2 * float64(max(1, slots)), gap: 1,
 		lastAt: never, cutAt: never, heldAt: never, rampAt: never, meter: newMeter(),
 	}
+}
+
+// Unbounded returns a Limiter for calls that do not wait: a call that may not start
+// is refused. There is no limit until calls fail, and none again once the limit has
+// refused nothing for 10 s. The first cut begins at twice the usual number of calls
+// at once. The limit admits as many calls in one burst. A call that is never
+// reported to [Limiter.Done] delays the others for 30 s at most.
+func Unbounded(random func() float64) *Limiter {
+	l := New(unbounded, random)
+	l.limit = l.slots
+	return l
 }
 
 const (
@@ -134,7 +149,7 @@ func (l *Limiter) Start(now time.Time) (ok bool, next time.Time) {
 		return false, l.time(at)
 	}
 	l.running++
-	l.lastAt, l.gap = t, 1
+	l.lastAt, l.gap = max(min(l.lastAt+l.spacing(), t), t-l.credit()), 1
 	if l.limit < 1 {
 		l.gap = 0.8 + 0.4*l.random()
 	}
@@ -157,16 +172,17 @@ func (l *Limiter) hold(t float64) { l.held, l.heldAt, l.meter.disturbed = true, 
 type View struct {
 	Limit   float64 // how many runs may go at once; below 1 they have pauses; 0 in a pause by hand
 	Running int
-	Full    bool      // nothing is held back
-	Allowed bool      // Start would let one more run start
-	Next    time.Time // if not Allowed, as Start returns it
+	Apart   time.Duration // between two starts; zero from a limit of 1 on
+	Full    bool          // nothing is held back
+	Allowed bool          // Start would let one more run start
+	Next    time.Time     // if not Allowed, as Start returns it
 }
 
 // Look reports what [Limiter.Start] would do, and counts nothing.
 func (l *Limiter) Look(now time.Time) View {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v := View{Limit: l.limit, Running: l.running, Full: l.limit >= l.slots}
+	v := View{Limit: l.limit, Running: l.running, Apart: l.apart(), Full: l.limit >= l.slots}
 	if l.paused != "" {
 		v.Limit, v.Full = 0, false
 	}
@@ -195,14 +211,27 @@ func (l *Limiter) next(t float64) float64 {
 	if float64(l.running) < l.limit && (l.limit >= l.slots || l.meter.usual == 0 && l.limit >= 1) {
 		return t
 	}
-	at := l.lastAt + l.gap*l.meter.duration()/l.limit
+	at := l.lastAt + l.spacing()
 	switch {
 	case float64(l.running) < l.limit:
 		return at
-	case l.limit >= 1, l.running >= probes:
-		return math.MaxFloat64
+	case l.limit < 1 && l.running < probes:
+		return max(at, l.lastAt+probeOut)
+	case l.slots == unbounded:
+		return max(at, l.lastAt+probeMax)
 	}
-	return max(at, l.lastAt+probeOut)
+	return math.MaxFloat64
+}
+
+// spacing is the time from the last start to the next.
+func (l *Limiter) spacing() float64 { return l.gap * l.meter.duration() / l.limit }
+
+// credit is how far the calls of an unbounded Limiter may be ahead of their spacing.
+func (l *Limiter) credit() float64 {
+	if l.slots != unbounded {
+		return 0
+	}
+	return max(0, l.limit-1) * l.meter.duration() / l.limit
 }
 
 // Done takes in how a run ended that began at began. Who tells messages apart, or
@@ -238,6 +267,7 @@ func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full, run bo
 	case o == Success && !run:
 		l.meter.lastSuccess = t
 	case o == Success:
+		l.success = now // as seconds it would be rounded
 		l.meter.succeeded(t, took)
 		l.grow(t)
 	case o.bad() && t-took > l.cutAt && l.convincing(t, o):
@@ -259,6 +289,9 @@ func (l *Limiter) convincing(t float64, o Outcome) bool {
 func (l *Limiter) cut(t float64, o Outcome, full bool) {
 	m := &l.meter
 	normal := 2 * m.normal * m.duration()
+	if l.limit == unbounded {
+		l.limit = cmp.Or(normal, float64(l.running+1))
+	}
 	if l.grown && t-l.heldAt < 1 || l.limit >= l.slots && full {
 		if o != Throttled && normal < l.limit && l.limit < l.slots {
 			l.relapse = min(l.relapse+1, relapses)
@@ -272,9 +305,11 @@ func (l *Limiter) cut(t float64, o Outcome, full bool) {
 	least := m.duration() * max(m.normal*probeShare, 1/min(max(m.silence(t)/probeEvery, probeMin), probeMax))
 	switch o {
 	case Throttled:
-		least = max(least, m.rate()*m.duration())
-	case Unknown:
-		least = 1
+		least = max(least, m.served()*m.duration())
+	case Unknown: // after two minutes it may be this worker: it leaves most of the work to others
+		if least = 1; m.silence(t) > sampleAge {
+			least = min(1, m.duration()/probeMin)
+		}
 	}
 	l.limit = min(l.limit, max(l.limit*part, least))
 	l.cutAt, l.grewAt, l.grown, l.held = t, t, false, false
@@ -289,6 +324,9 @@ func (l *Limiter) grow(t float64) {
 			l.relapse--
 			l.cutAt = t - memory/2
 		}
+	}
+	if l.slots == unbounded && (l.grown || !l.held) && t-max(l.heldAt, l.cutAt) > calm {
+		l.limit = unbounded
 	}
 	m := &l.meter
 	if l.limit >= l.slots || !l.held || m.recent > 2*m.usual && m.rate() >= m.normal {
@@ -337,14 +375,7 @@ func (l *Limiter) Resume(now time.Time) {
 func (l *Limiter) LastSuccess() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lastSuccess()
-}
-
-func (l *Limiter) lastSuccess() time.Time {
-	if l.meter.lastSuccess == never {
-		return time.Time{}
-	}
-	return l.time(l.meter.lastSuccess)
+	return l.success
 }
 
 // Status is what a Limiter knows at one time.
@@ -355,6 +386,7 @@ type Status struct {
 	Interval    time.Duration // between two starts; zero from a limit of 1 on
 	Usual       time.Duration // the mean of successes over ten minutes; zero if there was none
 	LastSuccess time.Time     // zero if there was none
+	Silence     time.Duration // since the last success, or else the first end of a run; zero if none ended
 	Failing     int           // different messages of the sample that fail for a reason not their own
 	Sampled     int           // different messages of the sample, poison left out
 	Poisoned    bool          // practically all messages are poison
@@ -371,16 +403,24 @@ func (l *Limiter) Status(now time.Time) Status {
 	t := l.seconds(now)
 	n := l.sample.counts(t)
 	s := Status{
-		Limit: l.limit, Slots: int(l.slots), Running: l.running,
+		Limit: l.limit, Slots: int(l.slots), Running: l.running, Interval: l.apart(),
 		Usual:       time.Duration(l.meter.usual * float64(time.Second)),
-		LastSuccess: l.lastSuccess(),
+		LastSuccess: l.success,
 		Failing:     n.bad(),
 		Sampled:     n.bad() + n[Success],
 		Poisoned:    n.poisoned(),
 		Paused:      l.paused,
 	}
-	if l.limit < 1 {
-		s.Interval = time.Duration(l.meter.duration() / l.limit * float64(time.Second))
+	if l.meter.since != never {
+		s.Silence = time.Duration(l.meter.silence(t) * float64(time.Second))
 	}
 	return s
+}
+
+// apart is how far apart runs start. mu is held.
+func (l *Limiter) apart() time.Duration {
+	if l.limit >= 1 {
+		return 0
+	}
+	return time.Duration(l.meter.duration() / l.limit * float64(time.Second))
 }

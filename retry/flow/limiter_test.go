@@ -303,6 +303,78 @@ func TestPauseByHand(t *testing.T) {
 	}
 }
 
+func TestUnbounded(t *testing.T) {
+	calls := func() *world {
+		w := newWorld(1)
+		w.Limiter = flow.Unbounded(rand.New(rand.NewPCG(1, 2)).Float64)
+		w.offer(20, time.Minute)
+		return w
+	}
+	down := func(w *world) {
+		w.call = ends(flow.Overload, 3*time.Millisecond)
+		w.offer(20, 10*time.Second)
+		w.call = answers(10 * time.Millisecond)
+	}
+	t.Run("has no limit at first", func(t *testing.T) {
+		w := calls()
+		for n := range 10_000 {
+			if ok, _ := w.Start(w.now); !ok {
+				t.Fatalf("call %d may not start", n)
+			}
+		}
+	})
+	t.Run("is cut to twice the usual, whatever is out", func(t *testing.T) {
+		w := calls()
+		w.call = ends(flow.Timeout, 10*time.Second)
+		w.offer(20, 10*time.Second+4*time.Second) // the first 64 time out
+		if s := w.Status(w.now); s.Full() || s.Limit > 2*20*0.01 || s.Running < 100 {
+			t.Errorf("after the first timeouts: %+v", s)
+		}
+	})
+	t.Run("ends when it refuses nothing for 10 s", func(t *testing.T) {
+		w := calls()
+		down(w)
+		w.offer(0.5, 8*time.Second)
+		if s := w.Status(w.now); s.Full() {
+			t.Errorf("8 s after an outage: %+v", s)
+		}
+		w.offer(0.5, 10*time.Second)
+		if s := w.Status(w.now); !s.Full() {
+			t.Errorf("18 s after an outage: %+v", s)
+		}
+	})
+	t.Run("a lost call delays the next for 30 s", func(t *testing.T) {
+		w := calls()
+		down(w)
+		lost := 0
+		for range 10 {
+			if ok, next := w.Start(w.now); ok {
+				lost++
+			} else if wait := next.Sub(w.now); next.IsZero() || wait > 31*time.Second {
+				t.Fatalf("%d calls are lost: the next in %v", lost, wait)
+			} else {
+				w.now = next
+			}
+		}
+		if lost < 4 {
+			t.Errorf("%d calls started", lost)
+		}
+	})
+	t.Run("lets as many start in a burst as the limit", func(t *testing.T) {
+		w := calls()
+		down(w)
+		w.flood(12 * time.Second)
+		w.offer(0.1, 5*time.Second)
+		burst := 0
+		for ok := true; ok; burst++ {
+			ok, _ = w.Start(w.now)
+		}
+		if s := w.Status(w.now); s.Limit < 2 || burst-1 < int(s.Limit) || burst-1 > int(s.Limit)+1 {
+			t.Errorf("%d start at once with a limit of %v", burst-1, s.Limit)
+		}
+	})
+}
+
 // Absurd times and numbers neither stop the limiter nor open it.
 func TestAbsurdInput(t *testing.T) {
 	for _, slots := range []int{-1, 0, 1, 1 << 20} {

@@ -7,13 +7,13 @@ const (
 	sampleAge  = 120.0
 )
 
-// sample is the last outcome of each of the last different messages, oldest
-// first.
+// sample is the last outcome of each of the last different messages, in a ring,
+// oldest first.
 type sample struct {
-	entries [sampleSize]entry
-	n       int
-	good    int     // entries that are successes
-	renewed float64 // when a success was last left out because all entries were successes
+	entries  [sampleSize]entry
+	first, n int
+	tally    counts  // of the entries
+	renewed  float64 // when a success was last left out because all entries were successes
 }
 
 type entry struct {
@@ -22,45 +22,55 @@ type entry struct {
 	o   Outcome
 }
 
+// entry returns the nth oldest.
+func (s *sample) entry(n int) *entry { return &s.entries[(s.first+n)%sampleSize] }
+
 // add takes in the outcome of one message. A success after nothing but successes
 // changes nothing but their age, so that a healthy run costs no search.
 func (s *sample) add(t float64, who uint64, o Outcome) {
-	if o == Success && s.good == sampleSize {
+	if o == Success && s.tally[Success] == sampleSize {
 		s.renewed = t
 		return
 	}
-	kept := s.entries[:0]
-	s.good = 0
-	for _, e := range s.entries[:s.n] {
-		if e.who != who {
-			kept = append(kept, e)
-			s.good += success(e.o)
-		}
+	if i := s.find(who); i >= 0 {
+		s.remove(i)
+	} else if s.n == sampleSize {
+		s.remove(0)
 	}
-	if len(kept) == sampleSize {
-		s.good -= success(kept[0].o)
-		kept = kept[:copy(kept, kept[1:])]
-	}
-	kept = append(kept, entry{who, t, o})
-	s.good += success(o)
-	s.n = len(kept)
+	*s.entry(s.n) = entry{who, t, o}
+	s.n++
+	s.tally[o]++
 }
 
-func success(o Outcome) int {
-	if o == Success {
-		return 1
-	}
-	return 0
-}
-
-// counts returns how many messages ended in each way.
-func (s *sample) counts(t float64) (n counts) {
-	for _, e := range s.entries[:s.n] {
-		if t-max(e.at, s.renewed) <= sampleAge {
-			n[e.o]++
+// find returns the place of a message, or -1.
+func (s *sample) find(who uint64) int {
+	for i := range s.entries {
+		if place := (i - s.first + sampleSize) % sampleSize; s.entries[i].who == who && place < s.n {
+			return place
 		}
 	}
-	return n
+	return -1
+}
+
+// remove forgets the ith oldest message.
+func (s *sample) remove(i int) {
+	s.tally[s.entry(i).o]--
+	s.n--
+	if i == 0 {
+		s.first = (s.first + 1) % sampleSize
+		return
+	}
+	for ; i < s.n; i++ {
+		*s.entry(i) = *s.entry(i + 1)
+	}
+}
+
+// counts returns how many messages ended in each way, and forgets the old ones.
+func (s *sample) counts(t float64) counts {
+	for s.n > 0 && t-max(s.entry(0).at, s.renewed) > sampleAge {
+		s.remove(0)
+	}
+	return s.tally
 }
 
 // counts is a number of messages for each Outcome.

@@ -108,8 +108,8 @@ func (rs rates) compare(s *figure.Samples, name, of, to string) {
 var errBusy = errors.New("the service is busy")
 
 // unguarded is for figures in which every message fails at first: a guard takes
-// that for an outage, rightly, and these are about what retries cost.
-var unguarded = consumer.Guard{NoBudget: true, NoBreaker: true, NoPoisonStop: true}
+// that for an outage, rightly, and these are about the cost of retries.
+var unguarded = consumer.Guard{Off: true}
 
 // beyondHold is a delay that no worker waits for in process by default.
 const beyondHold = 2100 * time.Millisecond
@@ -117,14 +117,14 @@ const beyondHold = 2100 * time.Millisecond
 // failing is redrive with a handler that fails percent of the messages when it
 // sees them first. As long as there are new messages, those that are done count:
 // the time it takes is extrapolated to all. What is left then is waited for, and
-// not timed. There is no budget: the usual one has retries of 10 % failures begin
-// at one a second when there are no new messages.
+// not timed. There is no guard: with the usual budget the retries of 10 % failures
+// begin at one a second when there are no new messages.
 func failing(w contender.World, cfg consumer.Config, percent uint64) func(context.Context, string, int) (time.Duration, error) {
 	return func(ctx context.Context, queue string, n int) (took time.Duration, err error) {
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
 		cfg := cfg
-		cfg.Guard.NoBudget = true
+		cfg.Guard = unguarded
 		var firsts, done, start atomic.Int64
 		begin := time.Now()
 		err = contender.Work(ctx, w, cfg, func(ctx context.Context, m *brokers.Message) error {

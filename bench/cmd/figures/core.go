@@ -130,7 +130,7 @@ func flood(ctx context.Context, s *figure.Samples) error {
 		}
 	}()
 	cfg := quiet()
-	cfg.Guard = consumer.Guard{NoBudget: true, NoBreaker: true} // or practically nothing would run, as everything fails
+	cfg.Guard = unguarded // or practically nothing would run, as everything fails
 	cfg.Retry = retry.Policy{MaxAttempts: 3, Backoff: retry.Backoff{Base: time.Millisecond, Cap: 10 * time.Millisecond}}
 	cfg.DeadLetter = dlq.Discard
 	cfg.Observers = []consumer.Observer{observed(func(e consumer.Event) {

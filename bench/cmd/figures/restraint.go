@@ -12,9 +12,9 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/metrics"
-	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/retry/budget/redisbudget"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // restraint measures what guards cost. What they are worth is in package
@@ -61,34 +61,26 @@ func withdrawal(_ context.Context, s *figure.Samples) error {
 	return nil
 }
 
-// permission measures what a guard costs a run that succeeds: the leave to start
-// by both of its breakers, and the reports of how it ended.
+// permission measures what a guard costs a run that succeeds: the question whether
+// it may start, and the report of how it ended.
 func permission(_ context.Context, s *figure.Samples) error {
-	health, err := breaker.New(breaker.Config{})
-	if err != nil {
-		return err
+	limiter := flow.New(10, func() float64 { return 0.5 })
+	now, who := time.Now(), uint64(0)
+	run := func(o flow.Outcome) {
+		who++
+		now = now.Add(time.Millisecond)
+		limiter.Start(now)
+		limiter.Done(now, now.Add(-time.Millisecond), who, o)
 	}
-	poison, err := breaker.New(breaker.Config{Window: 100, Ratio: 0.95, Streak: 60})
-	if err != nil {
-		return err
-	}
-	now, of := time.Now(), uint64(0)
-	run := func(o breaker.Outcome) {
-		of++
-		first, _ := health.Start(now)
-		second, _ := poison.Start(now)
-		health.Done(now, first, of, o, 0.5)
-		poison.Done(now, second, of, o, 0.5)
-	}
-	check := benchmark(func() { run(breaker.Success) })
+	check := benchmark(func() { run(flow.Success) })
 	s.Add("guard_ns", check.nanos)
 	s.Add("guard_allocs", check.allocs)
 	mixed := benchmark(func() {
-		if of%20 == 0 {
-			run(breaker.Failure)
+		if who%20 == 0 {
+			run(flow.Overload)
 			return
 		}
-		run(breaker.Success)
+		run(flow.Success)
 	})
 	figure.Note("where one run in 20 fails, a run costs the guard %.0f ns", mixed.nanos)
 	return nil

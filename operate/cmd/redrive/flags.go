@@ -6,11 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redrive-go/redrive/operate/storm"
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -163,33 +161,11 @@ func shareAndFloor(s string) (share, floor float64, err error) {
 	return share, floor, nil
 }
 
-// fuse is a breaker by name; nil means none.
-type fuse struct {
-	name   string
-	config *breaker.Config
-}
-
-const breakerForms = "off, on, or the shortest open time such as 1s"
-
-func parseBreaker(s string) (fuse, error) {
-	var config breaker.Config
-	switch s {
-	case "off":
-		return fuse{name: s}, nil
-	case "on":
-	default:
-		var err error
-		if config.MinOpen, err = time.ParseDuration(s); err != nil {
-			return fuse{}, fmt.Errorf("%q is no breaker: use %s", s, breakerForms)
-		}
-		if config.MinOpen <= 0 {
-			return fuse{}, fmt.Errorf("%q is no breaker: use a time above 0", s)
-		}
+func parseBreaker(s string) (string, error) {
+	if s != "on" && s != "off" {
+		return "", fmt.Errorf("%q is no breaker: use off or on", s)
 	}
-	if _, err := breaker.New(config); err != nil {
-		return fuse{}, err
-	}
-	return fuse{s, &config}, nil
+	return s, nil
 }
 
 // maxHopAttempts keeps the product of all hops a number that can be printed.

@@ -151,7 +151,6 @@ func TestExitCodes(t *testing.T) {
 		{"bad budget", []string{"storm", "--budget", "10"}, exitUsage, `"10" is no budget`, false},
 		{"budget refused", []string{"storm", "--budget", "200%+1/s"}, exitUsage, "Config.Share is 2", false},
 		{"bad breaker", []string{"storm", "--breaker", "1"}, exitUsage, `"1" is no breaker`, false},
-		{"breaker refused", []string{"storm", "--breaker", "2000000h"}, exitUsage, "at least twice MinOpen", false},
 		{"bad scenario", []string{"storm", "--rate", "-1"}, exitUsage, "--rate is -1", false},
 		{"bad policy of storm", []string{"storm", "--base", "1h"}, exitUsage, "Backoff.Cap", false},
 		{"nothing to do", []string{"storm", "--attempts", "0"}, exitUsage, "--attempts is 0", false},

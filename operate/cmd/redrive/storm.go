@@ -23,7 +23,7 @@ type stormFlags struct {
 
 	policies *list[strategy]
 	budgets  *list[allowance]
-	breakers *list[fuse]
+	breakers *list[string]
 	retry    retry.Policy
 
 	seed  uint64
@@ -78,7 +78,7 @@ func (f *stormFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.preset, "preset", "", "start from these settings: "+anyOf(presetNames()))
 	flags.Var(f.policies, "policy", "retry policies: no-retry, none (no jitter), equal, full, decorrelated, gaussian")
 	flags.Var(f.budgets, "budget", "retry budgets: "+budgetForms)
-	flags.Var(f.breakers, "breaker", "breakers: "+breakerForms)
+	flags.Var(f.breakers, "breaker", "breakers: off, on")
 	flags.IntVar(&f.retry.MaxAttempts, "attempts", 6, "runs of a message, the first included")
 	flags.DurationVar(&f.retry.Backoff.Base, "base", 100*time.Millisecond, "the first delay, before jitter")
 	flags.DurationVar(&f.retry.Backoff.Cap, "cap", 15*time.Minute, "the longest delay")
@@ -162,7 +162,7 @@ func (f *stormFlags) play(ctx context.Context, title string) (stormCase, error) 
 	for _, p := range f.policies.values {
 		for _, b := range f.budgets.values {
 			for _, fuse := range f.breakers.values {
-				client := storm.Client{Retry: f.retry, Gauss: p.gauss, Budget: b.config, Breaker: fuse.config}
+				client := storm.Client{Retry: f.retry, Gauss: p.gauss, Budget: b.config, Breaker: fuse == "on"}
 				client.Retry.Backoff.Jitter = p.Jitter
 				if !p.retry {
 					client.Retry.MaxAttempts = 1
@@ -174,7 +174,7 @@ func (f *stormFlags) play(ctx context.Context, title string) (stormCase, error) 
 				if err != nil {
 					return c, err
 				}
-				c.Rows = append(c.Rows, row{Policy: p.name, Budget: b.name, Breaker: fuse.name, Summary: sum})
+				c.Rows = append(c.Rows, row{Policy: p.name, Budget: b.name, Breaker: fuse, Summary: sum})
 			}
 		}
 	}

@@ -143,7 +143,7 @@ func consumerPreset() preset {
 		name:  "consumer",
 		about: "the same dependency, called by a consumer of a queue, and a longer outage",
 		settings: map[string]string{
-			"policy": "full", "budget": "off,queue", "breaker": "off,1s", "attempts": "10", "base": "1s",
+			"policy": "full", "budget": "off,queue", "breaker": "off,on", "attempts": "10", "base": "1s",
 			"messages": "15000", "rate": "100", "arrivals": "poisson", "together": "0",
 			"outage-at": "30s", "outage": "1m0s",
 			"capacity": "120", "patience": "500ms", "concurrency": "20", "bin": "1s",
