@@ -413,8 +413,8 @@ func TestBatchesInAnOutage(t *testing.T) {
 			}
 			load(60)
 			d.set(unavailable)
-			if n, _ := calls(func() { load(20 * 60) }); n > 3000 {
-				t.Errorf("%d calls in 20 minutes of outage", n)
+			if n, _ := calls(func() { load(20 * 60) }); n > 3300 {
+				t.Errorf("%d calls in 20 minutes of outage, want a twentieth of the usual 60,000 and a round", n)
 			}
 			uncounted(t, &seen, 2)
 			d.set(nil)
