@@ -50,7 +50,7 @@ const (
 //     have ended, and the run is not counted;
 //   - another payload: [ErrMismatch], a dead letter;
 //   - the store failed: its error, classified like any other, except that it is
-//     never poison nor ambiguous, so that a breaker can pause the topic
+//     never poison nor ambiguous, so that the limit of the topic falls
 //     while the store is down.
 //
 // A success that the store does not record, after three tries, is a success

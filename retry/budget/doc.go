@@ -74,7 +74,7 @@
 //
 // A dependency that bears less than its traffic and the failing retries, 1.11
 // times its traffic with [Queue], is kept down by the traffic itself. That is
-// what a breaker and a bound on concurrency are for.
+// what a limit on runs at once (retry/flow) is for.
 //
 // # Sources
 //
