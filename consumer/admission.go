@@ -32,7 +32,7 @@ func takePass(job []*delivery) (held pass) {
 // While they wait they hold nothing but the token of a retry.
 func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 	s, held := job[0].sub, takePass(job)
-	job = those(p.startable(job), func(d *delivery) bool { return p.pays(d, now) })
+	job = those(p.startable(job), func(d *delivery) bool { return p.inTime(d, now) && p.pays(d, now) })
 	if len(job) > 0 && !held.place && s.dependency.limiter != nil {
 		if held.place = s.dependency.start(now); !held.place {
 			p.await(job, now)
@@ -82,19 +82,31 @@ func (g *dependency) start(now time.Time) bool {
 // returnPass gives back what a job held that does not run.
 func (p *pipeline) returnPass(s *subscription, held pass, now time.Time) {
 	if held.place {
-		p.ended(s.dependency, s.dependency.limiter.Done(now, now, 0, flow.Neutral), now)
+		p.ended(s.dependency, now, s.dependency.limiter.Done(now, now, 0, flow.Neutral))
 	}
 	if held.slot {
 		p.slotFree(s.returned)
 	}
 }
 
-// ended follows the end of a run, if the limiter may let others start or jobs are in
-// line: also at the highest limit, where the end of a run changes nothing else.
-func (p *pipeline) ended(g *dependency, changed bool, now time.Time) {
-	if changed || g.crowd.Load() > 0 {
-		p.follow(g, now)
+// freePlace gives back the place of a job that goes on without one, or not at all.
+// Changed reports whether another may start now.
+func freePlace(job []*delivery, began, now time.Time, o flow.Outcome) (changed bool) {
+	for _, d := range job {
+		if d.pass.place {
+			d.pass.place = false
+			return d.sub.dependency.limiter.Done(now, began, d.who(), o)
+		}
 	}
+	return false
+}
+
+// who tells messages, or the names that they depend on, apart.
+func (d *delivery) who() uint64 {
+	if d.name != 0 {
+		return d.name
+	}
+	return identity(keyOf(&d.Message))
 }
 
 // deferral is why a run is put off: in one word, and in a sentence.
@@ -178,9 +190,8 @@ func (p *pipeline) tell(d *delivery, began, now time.Time, o flow.Outcome) {
 		d.refund(now)
 	}
 	d.token = false
-	g, who := d.sub.dependency, identity(keyOf(&d.Message))
+	g, who := d.sub.dependency, d.who()
 	if d.name != 0 {
-		who = d.name
 		d.sub.names.done(now, began, d.name, o)
 	}
 	if d.returned() && o != flow.Success { // a dead letter failed before, for reasons that may be its own
@@ -189,9 +200,9 @@ func (p *pipeline) tell(d *delivery, began, now time.Time, o flow.Outcome) {
 	held := takePass(d.self[:])
 	switch {
 	case held.place:
-		p.ended(g, g.limiter.Done(now, began, who, o), now)
+		p.ended(g, now, g.limiter.Done(now, began, who, o))
 	case g.limiter != nil:
-		p.ended(g, g.limiter.Note(now, began, who, o), now)
+		p.ended(g, now, g.limiter.Note(now, began, who, o))
 	}
 	if held.slot {
 		p.slotFree(d.sub.returned)
@@ -242,16 +253,19 @@ func (p *pipeline) await(job []*delivery, now time.Time) {
 	case far(v, now) && g.line.len() >= inLineMost, slices.ContainsFunc(job, func(d *delivery) bool {
 		return d.yields() || d.onTrial() || !p.roomToWait(d) || !p.lasts(d, now.Add(recheck))
 	}):
-		p.backUntil(job, v.Next, now)
+		p.back(job, v, now)
 	default:
 		p.wait(job)
 		g.line.add(job)
+		g.crowd.Store(int32(g.line.len())) // before the look: a run that ends from now on dispatches
 	}
 	p.dispatch(g, now)
 }
 
 // far reports whether the next start is not near.
-func far(v flow.View, now time.Time) bool { return !v.Allowed && v.Next.Sub(now) > near }
+func far(v flow.View, now time.Time) bool {
+	return !v.Allowed && (v.Limit < 1 && v.Next.IsZero() || v.Next.Sub(now) > near)
+}
 
 // wait moves the members of job to waiting. mu is held.
 func (p *pipeline) wait(job []*delivery) {
@@ -269,14 +283,40 @@ func (p *pipeline) releaseAll(job []*delivery) {
 	}
 }
 
-// backUntil has the broker bring job again when its dependency may let it start.
-// mu is held.
-func (p *pipeline) backUntil(job []*delivery, next, now time.Time) {
-	wait := max(next.Sub(now), recheck)
+// farWait is how long a message waits in the broker, at least, if the next start is
+// not near: longer than the default HoldLimit, or the process would hold it.
+const farWait = 5 * time.Second
+
+// back has the broker bring job again when its dependency may let it start. mu is
+// held.
+func (p *pipeline) back(job []*delivery, v flow.View, now time.Time) {
+	wait := max(v.Next.Sub(now), recheck)
+	switch {
+	case len(job) > 0 && job[0].returned():
+		wait = max(wait, sentBackWait)
+	case far(v, now):
+		wait = max(wait, farWait)
+	}
 	for _, d := range job {
-		d.refund(now)
+		if d.token { // a budget may be slow
+			d.token = false
+			go d.budget().Refund(now)
+		}
+		if d.turn && first(d.meta) && far(v, now) {
+			p.releaseKey(d)
+			continue
+		}
 		p.deferLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), noRoom)
 	}
+}
+
+// releaseKey gives d and the messages behind its key back, so that the broker brings
+// them in their order once the topic is received again. mu is held.
+func (p *pipeline) releaseKey(d *delivery) {
+	behind := p.keys.clear(d)
+	d.turn = false
+	p.settleLocked(d, brokers.Release)
+	p.releaseAll(behind)
 }
 
 // deferRun puts the run of d off, which is not an attempt.
@@ -298,7 +338,7 @@ func (p *pipeline) deferLocked(d *delivery, now time.Time, wait time.Duration, w
 }
 
 // freshGrace is how long a probe waits for a message that has not failed before,
-// if only others are in line.
+// if only others are in line. Runs that start closer than that do not wait.
 const freshGrace = time.Second
 
 // dispatch starts the jobs in line at g, as far as the limit lets it. mu is held.
@@ -313,7 +353,7 @@ func (p *pipeline) dispatch(g *dependency, now time.Time) {
 			p.shorten(g, v, now)
 			p.wake(g, now, v.Next)
 			return
-		case v.Limit >= 1:
+		case v.Apart < freshGrace:
 		case g.alone.IsZero():
 			g.alone, last = now, retried
 		case now.Before(g.alone.Add(freshGrace)):
@@ -355,7 +395,11 @@ func (p *pipeline) thinned(g *dependency) {
 // shorten sends jobs in line back to the broker that cannot wait for the next
 // start, or are too many if that is not near. mu is held.
 func (p *pipeline) shorten(g *dependency, v flow.View, now time.Time) {
-	lasts := func(d *delivery) bool { return p.lasts(d, v.Next) }
+	start := v.Next
+	if start.IsZero() {
+		start = now.Add(recheck)
+	}
+	lasts := func(d *delivery) bool { return p.lasts(d, start) }
 	for rank, jobs := range g.line {
 		g.line[rank] = slices.DeleteFunc(jobs, func(job []*delivery) bool {
 			job = those(job, func(d *delivery) bool { return !d.isNotWaiting() })
@@ -383,7 +427,7 @@ func (p *pipeline) leave(job []*delivery, v flow.View, now time.Time) {
 	for _, d := range job {
 		p.to(d, queued)
 	}
-	p.backUntil(job, v.Next, now)
+	p.back(job, v, now)
 }
 
 // wake has g looked at again at next, if that is not done before. With the zero
@@ -418,21 +462,27 @@ func (p *pipeline) follow(g *dependency, now time.Time) {
 	p.wake(g, now, v.Next)
 }
 
-// announce reports that single runs try out a dependency from now on, or that it
-// serves again. Single runs alone are no news: a dependency that allows few calls has
-// them too. mu is held.
+// ended follows the end of a run of g. Changed is what the limiter said of it.
+func (p *pipeline) ended(g *dependency, now time.Time, changed bool) {
+	if changed || g.crowd.Load() > 0 {
+		p.follow(g, now)
+	}
+}
+
+// announce reports that practically no run succeeds and single ones try out a
+// dependency from now on, or that most succeed again. mu is held.
 func (p *pipeline) announce(g *dependency, now time.Time) {
 	s := g.limiter.Status(now)
-	down := s.Limit < 1 && (s.Interval >= recheck || 10*s.Failing > 9*s.Sampled)
-	switch pausing := s.Paused != "" || down; {
-	case pausing && !g.pausing:
+	down, up := s.Limit < 1 && 10*s.Failing > 9*s.Sampled, s.Limit >= 1 || 2*s.Failing < s.Sampled
+	switch {
+	case (s.Paused != "" || down) && !g.pausing:
 		g.pausing = true
-		why := fmt.Errorf("%d of the last %d messages failed: single runs try it out, %s apart", s.Failing, s.Sampled, s.Interval.Round(time.Second/10))
+		why := fmt.Errorf("%d of the last %d messages failed: single runs try it out", s.Failing, s.Sampled)
 		if s.Paused != "" {
 			why = fmt.Errorf("paused by hand: %s", s.Paused)
 		}
 		p.report(p.values, Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: g.look(now).Next, Err: why})
-	case g.pausing && s.Paused == "" && s.Limit >= 1:
+	case g.pausing && s.Paused == "" && up:
 		g.pausing = false
 		p.report(p.values, Event{Kind: EventResumed, Dependency: g.name, Time: now})
 	}

@@ -30,7 +30,21 @@ type attempt struct {
 // Deadline implements context.Context.
 func (a *attempt) Deadline() (time.Time, bool) { return a.deadline(), true }
 
-func (a *attempt) deadline() time.Time { return a.started.Add(a.runs[0].sub.timeout) }
+func (a *attempt) deadline() time.Time {
+	at, _ := a.limit()
+	return at
+}
+
+// limit returns when the context ends, and with which cause: after the timeout, or
+// at the deadline of a message that runs alone.
+func (a *attempt) limit() (time.Time, error) {
+	d := a.runs[0]
+	at := a.started.Add(d.sub.timeout)
+	if a.single && d.expires(at) {
+		return d.deadline, ErrDeadline
+	}
+	return at, classify.ErrAttemptTimeout
+}
 
 // Done implements context.Context.
 func (a *attempt) Done() <-chan struct{} {
@@ -69,7 +83,8 @@ func (a *attempt) context() context.Context {
 	if a.inner != nil {
 		return a.inner
 	}
-	timed, cancel := context.WithDeadlineCause(a.base, a.deadline(), classify.ErrAttemptTimeout)
+	at, cause := a.limit()
+	timed, cancel := context.WithDeadlineCause(a.base, at, cause)
 	inner, stop := context.WithCancelCause(timed)
 	a.inner = inner
 	a.stop = func(cause error) {

@@ -153,6 +153,7 @@ func TestRetryWithoutATokenWaits(t *testing.T) {
 		flood(t, broker.Broker, "orders", 200)
 		cfg := quiet()
 		cfg.HoldLimit, cfg.Retry = hold, every(5*time.Second, 9)
+		cfg.Guard.Budget = must(budget.New(budget.Queue()))
 		var mu sync.Mutex
 		runs, early, attempts := 0, 0, 0
 		began := time.Now()
@@ -192,6 +193,7 @@ func TestBudgetBoundsRetries(t *testing.T) {
 		d := &dependency{down: unavailable}
 		cfg := quiet()
 		cfg.Retry = every(time.Second, 100)
+		cfg.Guard.Budget = must(budget.New(budget.Queue()))
 		w := start(t, broker, cfg, d.register("orders"))
 		for i := range 600 { // 10/s for a minute, all of which fail
 			publish(t, broker, "orders", fmt.Sprint(i))

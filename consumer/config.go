@@ -177,6 +177,23 @@ type Topic struct {
 	// topic's own name.
 	Dependency string
 
+	// Deadline ends a message that is not handled in time: no run starts later
+	// than this after Message.PublishedAt, or after the first arrival if that is
+	// unknown. The header [DeadlineHeader] sets a deadline for one message; the
+	// earlier one counts. After it the message is a dead letter with the reason
+	// "expired", as soon as its turn comes. The same happens at once when a run
+	// fails whose retry would start too late. The context of a run ends at the
+	// deadline, with the cause [ErrDeadline]; that of a batch does not. A message
+	// that was sent back from a dead-letter topic has no deadline. Default: none.
+	Deadline time.Duration
+
+	// StartAfter puts off the first run of a message until this long after
+	// Message.PublishedAt, or after the first arrival if that is unknown. It waits
+	// in the broker, which costs no attempt, but a copy of each message. A message
+	// that was sent back does not wait. Config.OrderByKey and brokers that keep the
+	// order of keys exclude it. Default: messages run as they arrive.
+	StartAfter time.Duration
+
 	// BatchSize is the most messages of one batch of [Consumer.HandleBatch],
 	// which requires it.
 	BatchSize int
@@ -363,6 +380,8 @@ type route struct {
 	timeout    time.Duration
 	maxBody    int
 	noRepeat   bool
+	deadline   time.Duration // 0 means none
+	startAfter time.Duration
 	rules      []classify.Rule
 
 	batchHandler BatchHandler
@@ -383,6 +402,14 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		count(field+".Concurrency", t.Concurrency, 0, "or 0 for that of Config"),
 		count(field+".Prefetch", t.Prefetch, -1, "0 for that of Config, or -1 for the least"),
 		below(field+".BatchWait", t.BatchWait, 0, "use a positive duration, or 0 for 100ms"),
+		below(field+".Deadline", t.Deadline, 0, "use a positive duration, or 0 for none"),
+		below(field+".StartAfter", t.StartAfter, 0, "use a positive duration, or 0 for none"),
+	}
+	if t.Deadline > 0 && t.StartAfter >= t.Deadline {
+		faults = append(faults, faulty(field+".StartAfter", fmt.Sprintf("%s is not less than the Deadline of %s: no message would run", t.StartAfter, t.Deadline), "use a shorter one"))
+	}
+	if t.StartAfter > 0 && c.OrderByKey {
+		faults = append(faults, faulty(field+".StartAfter", "is set beside Config.OrderByKey: messages of a key overtake each other while they wait", "set one of them"))
 	}
 	r := &route{
 		topic:   topic,
@@ -394,6 +421,8 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		batchSize:    t.BatchSize,
 		batchWait:    setting(t.BatchWait, defaultBatchWait, defaultBatchWait),
 		noRepeat:     c.NoRepeat || t.NoRepeat,
+		deadline:     t.Deadline,
+		startAfter:   t.StartAfter,
 		concurrency:  setting(t.Concurrency, c.Concurrency, c.Concurrency),
 		dependency:   cmp.Or(t.Dependency, topic),
 		dependencyOf: t.DependencyOf,
@@ -436,17 +465,18 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 
 // unfit returns what of c the source cannot do, joined.
 func (c Config) unfit(caps brokers.Capabilities, routes []*route) error {
-	if caps.MaxLease == 0 {
-		return nil
-	}
 	var faults []error
 	for _, r := range routes {
-		if r.timeout >= caps.MaxLease {
+		if r.startAfter > 0 && caps.Ordered {
+			faults = append(faults, faulty(fmt.Sprintf("Topic(%q).StartAfter", r.topic),
+				"is set, and the broker keeps the order of keys: it would hold back a key for each of its messages", "use a queue without order, or have the queue itself delay"))
+		}
+		if caps.MaxLease > 0 && r.timeout >= caps.MaxLease {
 			faults = append(faults, faulty(fmt.Sprintf("Topic(%q).HandlerTimeout", r.topic),
 				fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", r.timeout, caps.MaxLease), "use a shorter timeout"))
 		}
 	}
-	if c.HoldLimit >= caps.MaxLease {
+	if caps.MaxLease > 0 && c.HoldLimit >= caps.MaxLease {
 		faults = append(faults, faulty("Config.HoldLimit",
 			fmt.Sprintf("%s is not less than the %s that the broker lets anybody hold a message", c.HoldLimit, caps.MaxLease), "use a shorter limit"))
 	}
@@ -491,7 +521,7 @@ func (c Config) subscription(routes []*route) brokers.Subscription {
 		attempts, delay, age := r.policy.Limits()
 		sub.Attempts[r.topic] = attempts
 		sub.MaxAttempts = max(sub.MaxAttempts, attempts)
-		sub.MaxDelay = max(sub.MaxDelay, delay)
+		sub.MaxDelay = max(sub.MaxDelay, delay, r.startAfter)
 		sub.MaxAge = max(sub.MaxAge, age)
 	}
 	maps.DeleteFunc(sub.Attempts, func(_ string, attempts int) bool { return attempts == sub.MaxAttempts })

@@ -247,6 +247,12 @@ consumer: Topic("refunds").DeadLetter: it names the topic itself, which would re
 			c.Handle("orders", done)
 			c.Handle("orders.dead", done)
 		}, `consumer: Topic("orders.dead"): "orders.dead" is a topic and a dead-letter topic at once: consume dead letters with a Consumer of its own`},
+		{"time that does not pass", func(c *consumer.Consumer) { c.Handle("orders", done, consumer.Topic{Deadline: -1, StartAfter: -1}) }, `
+consumer: Topic("orders").Deadline: -1ns is out of range: use a positive duration, or 0 for none
+consumer: Topic("orders").StartAfter: -1ns is out of range: use a positive duration, or 0 for none`},
+		{"deadline at the start", func(c *consumer.Consumer) {
+			c.Handle("orders", done, consumer.Topic{Deadline: time.Second, StartAfter: time.Second})
+		}, `consumer: Topic("orders").StartAfter: 1s is not less than the Deadline of 1s: no message would run: use a shorter one`},
 		{"batch of none", func(c *consumer.Consumer) { c.HandleBatch("orders", doneBatch, consumer.Topic{BatchWait: -1}) }, `
 consumer: Topic("orders").BatchWait: -1ns is out of range: use a positive duration, or 0 for 100ms
 consumer: Topic("orders").BatchSize: 0 is out of range: use 1 or more`},
@@ -279,6 +285,14 @@ consumer: Topic(""): the topic has no name: name the topic to receive from`},
 			checkFaults(t, register(t, quiet(), tt.handle), tt.want)
 		})
 	}
+}
+
+// Messages of a key that wait for their first run would overtake each other.
+func TestFaultsOfOrder(t *testing.T) {
+	cfg := quiet()
+	cfg.OrderByKey = true
+	err := register(t, cfg, func(c *consumer.Consumer) { c.Handle("orders", done, consumer.Topic{StartAfter: time.Second}) })
+	checkFaults(t, err, `consumer: Topic("orders").StartAfter: is set beside Config.OrderByKey: messages of a key overtake each other while they wait: set one of them`)
 }
 
 // A topic of receipts is for nothing else.

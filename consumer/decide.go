@@ -28,6 +28,7 @@ const (
 const (
 	reasonAmbiguous  = "ambiguous"
 	reasonCrashLoop  = "crash-loop"
+	reasonExpired    = "expired"
 	reasonOutage     = "outage"
 	reasonOversize   = "oversize"
 	reasonRefused    = "refused"
@@ -105,6 +106,9 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 	t := trial{counts: d.counts(now), excused: d.meta.Excused}
 	o := outcomeOf(v, errors.Is(cause, classify.ErrAttemptTimeout))
 	if o == flow.Throttled && t.counts && d.isRetry() { // others are served: it is the limit of one customer
+		o, d.token = flow.Neutral, false // but its token is spent
+	}
+	if errors.Is(cause, ErrDeadline) { // the dependency had less than the usual time
 		o = flow.Neutral
 	}
 	p.tell(d, began, now, o)
@@ -116,6 +120,9 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 		t.end = p.outageEnd(d)
 	}
 	decision := d.sub.decide(d.failure(now, now.Sub(began), v), t, p.cfg.Random())
+	if decision.Action == retry.ActionRetry && d.expires(now.Add(decision.Delay)) {
+		decision = retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonExpired, Counted: decision.Counted}
+	}
 	p.carryOut(d, decision, t, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: v, Decision: decision, Err: err}, cause)
 }
 

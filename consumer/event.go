@@ -90,9 +90,9 @@ type Event struct {
 	// Operation names the operation that failed: "receive", from all topics, or
 	// from Topic alone if it is set; "ack", "retry", "release" or "reject", the end
 	// of a delivery; "extend", the extension of its lease; "dead-letter", the
-	// publishing of a dead letter; "receipt", the publishing of receipts; or a
-	// function of the user: "dependency-of", Topic.DependencyOf, and "budget",
-	// Guard.Budget.
+	// publishing of a dead letter; "receipt", the publishing of receipts;
+	// "deadline", the reading of a DeadlineHeader; or a function of the user:
+	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
 	Operation string
 
 	Verdict classify.Verdict
@@ -101,8 +101,9 @@ type Event struct {
 	// "budget", there was no token for a retry; "dependency", the name that
 	// Topic.DependencyOf returned is in trouble; "poison", practically all
 	// messages are poison; "room", it has to wait for a slot or for the limit,
-	// and cannot do so in the process; or "crash-loop", several deliveries of it
-	// were lost, and it goes back to run at once when it comes again.
+	// and cannot do so in the process; "crash-loop", several deliveries of it were
+	// lost, and it goes back to run at once when it comes again; or "start-after",
+	// it arrived before its Topic.StartAfter.
 	Decision retry.Decision
 
 	DeadLetter *dlq.Entry

@@ -82,7 +82,7 @@ func ExampleJSON() {
 		ID     string
 		Amount int
 	}
-	broker := brokerWith("orders", `{"ID": "7"`, `{"ID": "8", "Amount": 3}`)
+	broker := brokerWith("orders", `{"ID": "6", "Amount": 2}`, `{"ID": "7"`, `{"ID": "8", "Amount": 3}`)
 	c, err := consumer.New(broker, exampleConfig())
 	if err != nil {
 		log.Fatal(err)
@@ -90,7 +90,9 @@ func ExampleJSON() {
 	ctx, stop := context.WithCancel(context.Background())
 	c.Handle("orders", consumer.JSON(func(_ context.Context, o Order) error {
 		fmt.Printf("%+v\n", o)
-		stop()
+		if o.ID == "8" {
+			stop()
+		}
 		return nil
 	}))
 	if err := c.Run(ctx); err != nil {
@@ -101,12 +103,14 @@ func ExampleJSON() {
 		fmt.Printf("%s: %s\n", entry.Reason, entry.Message.Body)
 	}
 	// Output:
+	// {ID:6 Amount:2}
 	// {ID:8 Amount:3}
 	// undecodable: {"ID": "7"
 }
 
-// Topics share a worker and its settings; one of them gives up sooner, and
-// keeps its dead elsewhere.
+// Topics share a worker and its settings. One of them gives up sooner, and keeps
+// its dead letters in another topic. A failure is an attempt if other messages
+// succeed beside it.
 func ExampleConsumer_Handle() {
 	broker := brokerWith("reminders", "pay!")
 	c, err := consumer.New(broker, exampleConfig())
@@ -115,22 +119,25 @@ func ExampleConsumer_Handle() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	c.Handle("orders", func(context.Context, *brokers.Message) error { return nil })
-	c.Handle("reminders", func(ctx context.Context, m *brokers.Message) error {
-		attempt := consumer.MetaFrom(ctx).Attempt
-		fmt.Println("attempt", attempt)
-		if attempt == 2 {
-			stop()
+	c.Handle("reminders", func(_ context.Context, m *brokers.Message) error {
+		if string(m.Body) == "pay!" {
+			return errors.New("no such mailbox")
 		}
-		return errors.New("no such mailbox")
+		return nil
 	}, consumer.Topic{MaxAttempts: 2, DeadLetter: dlq.Topic("unsent")})
+	go func() {
+		for ; broker.Len("unsent") == 0; time.Sleep(time.Millisecond) {
+			_ = broker.Publish(ctx, "reminders", brokers.Message{Body: []byte("hello")})
+		}
+		stop()
+	}()
 	if err := c.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("unsent:", broker.Len("unsent"))
+	letter, _ := dlq.Decode(broker.Messages("unsent")[0])
+	fmt.Printf("%s is dead after %d attempts\n", letter.Message.Body, letter.Meta.Attempt)
 	// Output:
-	// attempt 1
-	// attempt 2
-	// unsent: 1
+	// pay! is dead after 2 attempts
 }
 
 // One statement for many rows, and a result for each of them.

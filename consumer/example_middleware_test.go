@@ -46,7 +46,7 @@ func ExampleMiddleware() {
 // twice, whatever became of the first attempt.
 func ExampleMetaFrom() {
 	charges := map[string]string{} // the payment server's, by idempotency key
-	c, err := consumer.New(brokerWith("orders", "coffee"), exampleConfig())
+	c, err := consumer.New(brokerWith("orders", "tea", "coffee"), exampleConfig())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -54,7 +54,10 @@ func ExampleMetaFrom() {
 	c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
 		meta := consumer.MetaFrom(ctx)
 		charges[meta.IdempotencyKey] = string(m.Body)
-		fmt.Printf("attempt %d, last failure %q\n", meta.Attempt, meta.Class)
+		fmt.Printf("%s: attempt %d, last failure %q\n", m.Body, meta.Attempt, meta.Class)
+		if string(m.Body) == "tea" {
+			return nil
+		}
 		if meta.Attempt == 1 {
 			return classify.Transient(errors.New("connection lost before the answer"))
 		}
@@ -66,9 +69,10 @@ func ExampleMetaFrom() {
 	}
 	fmt.Println("charges:", len(charges))
 	// Output:
-	// attempt 1, last failure ""
-	// attempt 2, last failure "transient"
-	// charges: 1
+	// tea: attempt 1, last failure ""
+	// coffee: attempt 1, last failure ""
+	// coffee: attempt 2, last failure "transient"
+	// charges: 2
 }
 
 // counter counts what becomes of messages.
@@ -90,25 +94,29 @@ func ExampleObserver() {
 	cfg := exampleConfig()
 	counts := &counter{}
 	cfg.Observers = []consumer.Observer{counts}
-	cfg.Retry.MaxAttempts = 3
-	c, err := consumer.New(brokerWith("orders", "coffee"), cfg)
+	c, err := consumer.New(brokerWith("orders", "tea", "caviar", "coffee"), cfg)
 	if err != nil {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
-		if consumer.MetaFrom(ctx).Attempt == 3 {
+		switch order := string(m.Body); {
+		case order == "caviar":
+			return classify.Permanent(errors.New("card declined"))
+		case order == "coffee" && consumer.MetaFrom(ctx).Attempt == 1:
+			return classify.Transient(errors.New("no water"))
+		case order == "coffee":
 			stop()
 		}
-		return classify.Transient(errors.New("no water"))
+		return nil
 	})
 	if err := c.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("retries:", counts.retries, "dead:", counts.dead)
 	// Output:
-	// coffee is dead: exhausted after 3 attempts
-	// retries: 2 dead: 1
+	// caviar is dead: poison after 1 attempts
+	// retries: 1 dead: 1
 }
 
 // All faults of a Config are reported at once, each with its cure.

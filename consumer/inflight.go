@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
@@ -46,6 +47,8 @@ type delivery struct {
 	sub  *subscription
 	meta *brokers.Meta // as of the last failure; replaced under mu, never changed
 	name uint64        // what it depends on besides (Topic.DependencyOf); 0 if nothing
+
+	deadline time.Time // no run starts at or after it; zero if there is none
 
 	state     atomic.Uint32
 	turn      bool           // it is the turn of its key

@@ -135,15 +135,20 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 // window. While a limit holds runs back the window is no larger than the next runs
 // need. mu is held.
 func (p *pipeline) room(s *subscription, now time.Time) int {
-	v, window, inLine := s.dependency.seen, s.window, s.dependency.line.len()
+	v, window, line, size := s.dependency.seen, s.window, &s.dependency.line, max(1, s.batchSize)
 	switch {
 	case v.Full:
 	case v.Limit < 1:
-		return min(1, inLineMost-inLine-max(0, s.active-v.Running))
+		most := inLineMost
+		if len(line[fresh]) == 0 { // look behind those that have failed for one that has not
+			most *= 2
+		}
+		return min(1, most-line.len()-max(0, (s.active-s.hung)/size-v.Running))
 	default:
-		window = min(window, 2*int(math.Ceil(v.Limit)))
+		window = min(window, 2*size*int(math.Ceil(v.Limit))+s.hung)
 	}
-	return p.roomForLetters(s, window-inLine-s.active, now)
+	inLine := len(line[fresh]) + len(line[retried]) // messages that were sent back let others pass
+	return p.roomForLetters(s, window-size*inLine-s.active, now)
 }
 
 // roomForLetters returns how much of room is left while dead letters are under

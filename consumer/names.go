@@ -12,17 +12,21 @@ import (
 // names is what is known of the names that messages of a topic depend on
 // (Topic.DependencyOf): tenants, or hosts. A name is in trouble after a run that
 // timed out, until one succeeds, and while a run takes far longer than usual. It
-// has one slot then, and all names in trouble share half of the slots.
+// has one slot then, and all names in trouble share half of the slots. The last slot
+// is for names whose runs are quick, if others than one have messages.
 //
 // Names share buckets by their hash, so that any number of them takes the same
 // memory. A name may so be taken for another, which costs it some waiting.
 type names struct {
-	most int // runs of names in trouble at once
+	slots int
+	most  int // runs of names in trouble at once
 
 	mu      sync.Mutex
 	buckets []bucket
 	out     []run
 	longest time.Duration // of the recent successes
+	latest  uint64        // the name that started last
+	mixed   time.Time     // when that was another than the one before
 }
 
 // bucketCount is how many names are told apart.
@@ -31,6 +35,7 @@ const bucketCount = 1 << 13
 type bucket struct {
 	lastSuccess time.Time
 	trouble     bool
+	long        bool // the last run took longer than slowLeast
 }
 
 // run is a handler that runs for a name.
@@ -45,8 +50,11 @@ const (
 	slowTimes = 10 // the usual duration
 )
 
+// mixedFor is how long a slot is kept for other names, after one has come.
+const mixedFor = time.Minute
+
 func newNames(slots int) *names {
-	return &names{most: max(1, slots/2), buckets: make([]bucket, bucketCount)}
+	return &names{slots: slots, most: max(1, slots/2), buckets: make([]bucket, bucketCount)}
 }
 
 func (n *names) of(name uint64) *bucket { return &n.buckets[name%bucketCount] }
@@ -55,26 +63,32 @@ func (n *names) of(name uint64) *bucket { return &n.buckets[name%bucketCount] }
 func (n *names) start(now time.Time, name uint64, usual time.Duration) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if name != n.latest {
+		n.latest, n.mixed = name, now
+	}
 	slow := max(slowLeast, slowTimes*usual, 2*n.longest)
-	if n.troubled(now, name, slow) {
-		running, troubled := false, 0
-		for _, r := range n.out {
-			running = running || r.name == name
-			if n.of(r.name).trouble || now.Sub(r.began) > slow {
-				troubled++
-			}
+	trouble, long, own, troubled, longs := n.of(name).trouble, n.of(name).long, 0, 0, 0
+	for _, r := range n.out {
+		took, b := now.Sub(r.began), n.of(r.name)
+		if r.name == name {
+			own++
+			trouble, long = trouble || took > slow, long || took > slowLeast
 		}
-		if running || troubled >= n.most {
-			return false
+		if b.trouble || took > slow {
+			troubled++
 		}
+		if b.long || took > slowLeast {
+			longs++
+		}
+	}
+	switch {
+	case trouble && (own > 0 || troubled >= n.most):
+		return false
+	case long && longs > 0 && longs >= n.slots-1 && now.Sub(n.mixed) < mixedFor:
+		return false
 	}
 	n.out = append(n.out, run{name, now})
 	return true
-}
-
-// troubled reports whether name is in trouble. mu is held.
-func (n *names) troubled(now time.Time, name uint64, slow time.Duration) bool {
-	return n.of(name).trouble || slices.ContainsFunc(n.out, func(r run) bool { return r.name == name && now.Sub(r.began) > slow })
 }
 
 // done takes in how a run for name ended.
@@ -87,7 +101,7 @@ func (n *names) done(now, began time.Time, name uint64, o flow.Outcome) {
 	}
 	switch b := n.of(name); o {
 	case flow.Success:
-		*b = bucket{lastSuccess: now}
+		*b = bucket{lastSuccess: now, long: now.Sub(began) > slowLeast}
 		n.longest = max(now.Sub(began), n.longest-n.longest/256)
 	case flow.Timeout:
 		b.trouble = true
@@ -102,8 +116,9 @@ func (n *names) lastSuccess(name uint64) time.Time {
 }
 
 // nameOf identifies what the message of d depends on by Topic.DependencyOf; 0 if
-// nothing is named, or d was sent back and has slots apart. A function that panics is the user's fault, not the message's:
-// the dependency of the topic is enough then.
+// nothing is named, or d was sent back and has slots apart. A function that panics
+// is the user's fault, not the message's: the dependency of the topic is enough
+// then.
 func (p *pipeline) nameOf(d *delivery) (name uint64) {
 	if d.sub.names == nil || d.returned() {
 		return 0

@@ -79,6 +79,7 @@ type subscription struct {
 	anonymous sync.Once // tells of messages without an ID
 
 	active  int // deliveries in the window
+	hung    int // of those: of handlers that do not return
 	waiting int
 	dying   int
 	stuck   int              // of those dying: held because the broker refuses every end
@@ -251,6 +252,7 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 	}
 	p.watchSessions(received)
 	p.mu.Unlock()
+	now := time.Now()
 	for _, d := range ds {
 		d.name = p.nameOf(d)
 		if d.Anonymous {
@@ -259,8 +261,9 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 		if p.observed() {
 			p.observe(d, Event{Kind: EventReceived})
 		}
+		d.deadline = p.deadlineOf(d, now)
 	}
-	deposit(ds, time.Now())
+	deposit(ds, now)
 }
 
 // deposit has budgets earn by messages that are delivered for the first time.
@@ -292,13 +295,14 @@ func (p *pipeline) stray(topic string) *subscription {
 	return s
 }
 
-// refuse dead-letters what must not run, or sends it on if it is not due by far.
-// It reports whether it did.
+// refuse dead-letters a message that must not run, sends on one that is not due by
+// far, and puts off one that has to wait before its first run. It reports whether
+// it did.
 func (p *pipeline) refuse(d *delivery) bool {
 	reason, err := "", error(nil)
 	if d.letter == nil {
 		if reason, err = p.refusal(d); err == nil {
-			return p.putOnTrial(d, time.Now())
+			return p.postpone(d) || p.putOnTrial(d, time.Now())
 		}
 	}
 	if time.Until(d.meta.DueAt) > earlyLimit { // the broker was asked for no longer delay

@@ -168,7 +168,7 @@ func TestReturnedLettersHarmNobody(t *testing.T) {
 					return fate(ctx, body)
 				})
 				var seen recorder
-				cfg := quiet()
+				cfg := guarded()
 				cfg.OrderByKey = shape == "ordered"
 				cfg.Observers = []consumer.Observer{only{consumer.EventPaused, &seen}}
 				w := start(t, broker, cfg, func(c *consumer.Consumer) { register(c, p) })
@@ -210,12 +210,12 @@ func TestReturnedRetriesSpendNoTokenOfOthers(t *testing.T) {
 		const letters, each, length = 500, 250 * time.Millisecond, 20 * time.Minute
 		broker, p := memory.New(memory.Options{}), newPost(fates["transient"])
 		b := newLedgered()
-		cfg := quiet()
+		cfg := guarded()
 		cfg.Guard.Budget = b
 		failed := 0
 		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
 			body := string(m.Body)
-			if strings.HasPrefix(body, "live") && strings.HasSuffix(body, "0") && consumer.MetaFrom(ctx).Attempt == 1 {
+			if strings.HasPrefix(body, "live") && strings.HasSuffix(body, "0") && consumer.MetaFrom(ctx).Class == "" {
 				p.mu.Lock()
 				failed++
 				p.mu.Unlock()
@@ -252,7 +252,7 @@ func TestReturnedAloneWhileDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, d := memory.New(memory.Options{}), &dependency{down: unavailable}
 		var seen recorder
-		cfg := quiet()
+		cfg := guarded()
 		cfg.Observers = []consumer.Observer{only{consumer.EventPaused, &seen}}
 		w := start(t, broker, cfg, d.register("orders"))
 		sendBack(t, broker, "orders", numbered("back", 100)...)
@@ -266,53 +266,37 @@ func TestReturnedAloneWhileDown(t *testing.T) {
 	})
 }
 
-// After a stop for poison, letters that succeed end it.
-func TestReturnedEndAStopForPoison(t *testing.T) {
+// Messages that were sent back pass while others are put aside as poison, and
+// their success says that the others are at fault themselves.
+func TestReturnedPassBesidePoison(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker, d := memory.New(memory.Options{}), &dependency{down: func() error { return classify.Permanent(errBusy) }}
-		flood(t, broker, "orders", 20)
-		var resumed recorder
-		cfg := quiet()
-		cfg.Observers = []consumer.Observer{only{consumer.EventResumed, &resumed}}
-		w := start(t, broker, cfg, d.register("orders"))
-		time.Sleep(time.Second)
-		d.set(nil)
+		broker, p := memory.New(memory.Options{}), newPost(func(context.Context, string) error { return nil })
+		cfg := guarded()
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			if strings.HasPrefix(string(m.Body), "bad") {
+				return classify.Permanent(errBusy)
+			}
+			return p.handle(ctx, m)
+		}))
+		publish(t, broker, "orders", numbered("bad", 20)...)
+		time.Sleep(time.Minute)
+		if n := broker.Len("orders.dead"); n != 0 {
+			t.Errorf("%d are dead after a minute in which all were poison", n)
+		}
 		sendBack(t, broker, "orders", numbered("back", 20)...)
-		time.Sleep(50 * time.Second)
-		if d.done() != 0 {
-			t.Errorf("%d served during the stop", d.done())
+		time.Sleep(time.Second)
+		for _, body := range numbered("back", 20) {
+			if p.ran(body) != 1 {
+				t.Errorf("%s waits", body)
+			}
 		}
-		time.Sleep(10 * time.Minute)
+		time.Sleep(time.Hour + 10*time.Minute)
 		w.mustShutdown()
-		if d.done() != 20 || len(resumed.events) != 1 {
-			t.Errorf("%d of 20 served, resumed %d times", d.done(), len(resumed.events))
+		if n := broker.Len("orders.dead"); n != 20 {
+			t.Errorf("%d of the 20 poison messages are dead in the end", n)
 		}
+		empty(t, broker, "orders")
 	})
-}
-
-// What succeeds of what was sent back is no reason to go on while live traffic
-// fails.
-func TestReturnedSuccessesKeepNoGuardOpen(t *testing.T) {
-	for name, fail := range map[string]error{"transient": classify.Transient(errBusy), "poison": classify.Permanent(errBusy)} {
-		bubble(t, name, func(t *testing.T) {
-			broker := newTap(memory.Options{})
-			w := start(t, broker, quiet(), orders(func(_ context.Context, m *brokers.Message) error {
-				if strings.HasPrefix(string(m.Body), "live") {
-					return fail
-				}
-				return nil
-			}))
-			for i := range 60 {
-				sendBack(t, broker, "orders", fmt.Sprint("back-", i))
-				publish(t, broker.Broker, "orders", fmt.Sprint("live-", i))
-				time.Sleep(10 * time.Millisecond)
-			}
-			if broker.paused() != "orders" {
-				t.Error("the topic does not pause")
-			}
-			w.mustShutdown()
-		})
-	}
 }
 
 // Half of the slots and of the room are for others, however many letters there
@@ -326,7 +310,7 @@ func TestReturnedUseHalfOfTheSlots(t *testing.T) {
 			p.fate = func(ctx context.Context, body string) error {
 				return d.handle(ctx, &brokers.Message{Body: []byte(body)})
 			}
-			cfg := quiet()
+			cfg := guarded()
 			if name == "of all topics" {
 				cfg.Concurrency, cfg.MaxConcurrency = 100, 10
 			}
@@ -372,7 +356,7 @@ func TestReturnedUseHalfOfTheSlots(t *testing.T) {
 func TestReturnedRunInBatchesOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, d := memory.New(memory.Options{}), newDiary()
-		w := start(t, broker, quiet(), batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, allDone))
+		w := start(t, broker, guarded(), batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, allDone))
 		publish(t, broker, "orders", "live-1")
 		sendBack(t, broker, "orders", "back-1")
 		publish(t, broker, "orders", "live-2")
@@ -398,7 +382,7 @@ func TestReturnedLettersHoldNoKey(t *testing.T) {
 	} {
 		bubble(t, name, func(t *testing.T) {
 			broker, p := memory.New(memory.Options{}), newPost(fate)
-			cfg := quiet()
+			cfg := guarded()
 			cfg.OrderByKey, cfg.Retry = true, every(time.Second, 9)
 			w := start(t, broker, cfg, orders(p.handle))
 			sendBack(t, broker, "orders", "busy-1", "busy-2", "busy-3", "busy-4", "busy-5", "back-0")

@@ -77,10 +77,8 @@ func (p *pipeline) giveBack() {
 		}
 	}
 	for _, job := range p.pool.close() {
+		freePlace(job, time.Now(), time.Now(), flow.Neutral) // another Consumer may share the limiter
 		for _, d := range job {
-			if d.pass.place { // another Consumer may share the limiter
-				d.sub.dependency.limiter.Done(time.Now(), time.Now(), 0, flow.Neutral)
-			}
 			p.settleLocked(d, brokers.Release)
 		}
 	}
@@ -123,6 +121,7 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 		if a == nil {
 			continue
 		}
+		freePlace(a.runs, a.started, time.Now(), flow.Neutral)
 		for _, d := range a.runs {
 			p.observe(d, Event{Kind: EventStuck, Duration: time.Since(a.started), Err: errStuck})
 			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; message %q is given back while it still runs",

@@ -134,7 +134,7 @@ var deaths = map[string]struct {
 	"exhausted": {body: "transient", reason: "exhausted", runs: 3, text: "the bank is closed: run 3"},
 	"unknown":   {body: "unknown", reason: "unclassified", runs: 3, text: "who knows: run 3"},
 	"decode":    {body: "{", reason: "undecodable", runs: 1, text: "decode the body as JSON for map[string]interface {}: unexpected EOF"},
-	"panic":     {body: "panic", reason: "panic", runs: 2, text: "panic: index out of range"},
+	"panic":     {body: "panic", reason: "panic", runs: 3, text: "panic: index out of range"},
 	"ambiguous": {body: "ambiguous", reason: "ambiguous", runs: 1, text: "status 500", cfg: func(c *consumer.Config) { c.NoRepeat = true }},
 	"crash-loop": {body: "killer", reason: "crash-loop", text: "5 deliveries ended without a settlement: the message seems to kill its worker",
 		deliver: func(d *brokers.Delivery) { d.Abandoned, d.Meta.Crashes = 5, 2 }},

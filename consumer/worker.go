@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // stuckAfter is how long after the end of its context a handler may take to
@@ -212,6 +213,7 @@ func (w *worker) finish(a *attempt, results []error) {
 		return
 	}
 	if unstuck {
+		w.p.hang(a.runs, -1)
 		for _, d := range a.runs {
 			w.p.observe(d, Event{Kind: EventUnstuck, Time: now, Duration: now.Sub(a.started)})
 		}
@@ -281,10 +283,20 @@ func (w *worker) watch() {
 		return
 	}
 	w.stuck = true
+	changed := freePlace(a.runs, a.started, now, flow.Timeout)
 	w.mu.Unlock()
+	w.p.hang(a.runs, 1)
+	w.p.ended(a.runs[0].sub.dependency, now, changed)
 	for _, d := range a.runs {
 		w.p.observe(d, Event{Kind: EventStuck, Time: now, Duration: now.Sub(a.started), Err: errStuck})
 	}
+}
+
+// hang counts the deliveries of a handler that does not return, or has returned.
+func (p *pipeline) hang(runs []*delivery, change int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	runs[0].sub.hung += change * len(runs)
 }
 
 // stop ends the timer of an idle worker.

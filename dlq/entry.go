@@ -35,7 +35,7 @@ type Entry struct {
 	// Reason says why the message is dead, in one word:
 	//
 	//	exhausted      the last attempt failed
-	//	expired        the next attempt would not be over before MaxAge
+	//	expired        its deadline has passed, or the next attempt would be too late for it or for MaxAge
 	//	outage         what its handler depends on was overloaded or down for days
 	//	poison         no attempt can succeed
 	//	undecodable    the body is not what the handler expects

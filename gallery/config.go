@@ -14,6 +14,8 @@ func (i Incident) config() consumer.Config {
 	return consumer.Config{
 		DeadLetter:     dlq.Suffix(".dead"),
 		HandlerTimeout: i.Timeout,
+		Concurrency:    i.Handlers,
+		OrderByKey:     i.Ordered,
 		Logger:         slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 }

@@ -14,9 +14,12 @@ import (
 
 // Call is a call of the dependency by a handler.
 type Call struct {
-	On    bool          // the incident lasts
-	Since time.Duration // its beginning
-	Draw  float64       // in [0, 1), by chance, but always the same for this run of the message
+	On     bool          // the incident lasts
+	Since  time.Duration // its beginning
+	Left   time.Duration // until its end
+	Draw   float64       // in [0, 1), by chance, but always the same for this run of the message
+	Worker int           // which one calls, from 0
+	Kill   func()        // kills the worker, as the kernel does when memory is short
 }
 
 // Dependency is what handlers call: nil is an answer, anything else a failure.
@@ -43,34 +46,53 @@ func hangs(ctx context.Context, _ Call) error {
 	return ctx.Err()
 }
 
-// meanwhile is bad as long as the incident lasts, and otherwise fine.
-func meanwhile(bad Dependency) Dependency {
+// panics is a handler with a bug.
+func panics(context.Context, Call) error { panic("assignment to entry in nil map") }
+
+// when is bad in the calls that are so, and otherwise good.
+func when(so func(Call) bool, bad, good Dependency) Dependency {
 	return func(ctx context.Context, c Call) error {
-		if c.On {
+		if so(c) {
 			return bad(ctx, c)
 		}
-		return fine(ctx, c)
+		return good(ctx, c)
 	}
 }
 
+func inIncident(c Call) bool { return c.On }
+
+// meanwhile is bad as long as the incident lasts, and otherwise fine.
+func meanwhile(bad Dependency) Dependency { return when(inIncident, bad, fine) }
+
 // flapping is up for a while, then bad for a while, and so on.
-func flapping(each time.Duration, bad Dependency) Dependency {
-	return func(ctx context.Context, c Call) error {
-		if c.Since/each%2 == 1 {
-			return bad(ctx, c)
-		}
-		return fine(ctx, c)
-	}
+func flapping(up, down time.Duration, bad Dependency) Dependency {
+	return when(func(c Call) bool { return c.Since%(up+down) >= up }, bad, fine)
 }
 
 // some is bad in a share of the calls.
 func some(share float64, bad Dependency) Dependency {
+	return when(func(c Call) bool { return c.Draw < share }, bad, fine)
+}
+
+// onOneWorker is bad for the first worker.
+func onOneWorker(bad Dependency) Dependency {
+	return when(func(c Call) bool { return c.Worker == 0 }, bad, fine)
+}
+
+// between answers after a time between low and high, by chance.
+func between(low, high time.Duration) Dependency {
 	return func(ctx context.Context, c Call) error {
-		if c.Draw < share {
-			return bad(ctx, c)
-		}
-		return fine(ctx, c)
+		return wait(ctx, low+time.Duration(c.Draw*float64(high-low)))
 	}
+}
+
+// quota answers with status 429, and Retry-After says when the incident ends.
+func quota(ctx context.Context, c Call) error { return fails(throttled(c.Left))(ctx, c) }
+
+// kills is a call that kills its worker.
+func kills(ctx context.Context, c Call) error {
+	c.Kill()
+	return hangs(ctx, c)
 }
 
 var (

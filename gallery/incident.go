@@ -15,9 +15,15 @@ type Incident struct {
 	Wants   []Want
 
 	Timeout       time.Duration // HandlerTimeout, unless it is the default
+	Handlers      int           // Concurrency, unless it is the default
 	Batch         int           // handlers take that many messages at once
 	Bulkhead      bool          // Topic.DependencyOf is the message's key
+	Ordered       bool          // OrderByKey
+	Workers       int           // Consumers on the broker, unless it is one
+	Server        Server        // the dependency of streams that name none
 	NoDeadLetters bool          // the dead-letter topic refuses, as long as the incident lasts
+	NoExtensions  bool          // leases cannot be extended, as long as the incident lasts
+	KillEvery     time.Duration // each worker is killed and started again, as long as the incident lasts
 }
 
 // end is when the incident is over.
@@ -38,6 +44,13 @@ type Stream struct {
 type Load struct {
 	Count int
 	Every time.Duration // between two; 0 means all at once
+	Begin time.Duration
+}
+
+// from is l, but begun later.
+func (l Load) from(begin time.Duration) Load {
+	l.Begin = begin
+	return l
 }
 
 // atOnce publishes count messages at the beginning.

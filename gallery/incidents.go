@@ -1,6 +1,9 @@
 package gallery
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	second = time.Second
@@ -15,7 +18,11 @@ var steadyOrders = Stream{Name: "orders", Good: true, Load: rate(20, second, hou
 var liveOrders = Stream{Name: "orders", Good: true, Load: rate(20, second, 20*minute), Calls: fine}
 
 // Incidents lists what can happen.
-var Incidents = []Incident{
+var Incidents = slices.Concat(parts, capacity, fleets, tenants, messages, long, daily)
+
+// parts are incidents of a dependency, of one of two topics, of a few messages, or
+// of a part of the traffic.
+var parts = []Incident{
 	// One dependency, and all of it is down.
 	{
 		Name:   "dependency hangs, timeout 30 s",
@@ -275,7 +282,7 @@ var Incidents = []Incident{
 		Name:  "30 s up, 30 s down",
 		Story: "The dependency is up for 30 s and down for 30 s, again and again for an hour, at 50 messages a second.",
 		Warm:  10 * minute, Length: hour, Watch: 25 * hour,
-		Traffic: []Stream{{Name: "orders", Load: rate(50, second, hour+20*minute), Calls: meanwhile(flapping(30*second, fails(errRefused)))}},
+		Traffic: []Stream{{Name: "orders", Load: rate(50, second, hour+20*minute), Calls: meanwhile(flapping(30*second, 30*second, fails(errRefused)))}},
 		Wants:   []Want{served(""), doneWithin(6 * minute)},
 	},
 	{

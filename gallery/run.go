@@ -15,37 +15,29 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 )
 
-// Run lets the incident happen to one Consumer, and reports what became of the
+// Run lets the incident happen to its workers, and reports what became of the
 // messages. It belongs into a bubble of testing/synctest. Changes are made to the default Config.
 func (i Incident) Run(ctx context.Context, changes ...func(*consumer.Config)) (Report, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	t := newTally(i)
-	var broker brokers.Broker = memory.New(memory.Options{})
-	if i.NoDeadLetters {
-		broker = refusing{broker, t}
+	if i.Server != nil {
+		t.server = i.Server(t)
 	}
+	broker := memory.New(memory.Options{})
 	cfg := i.config()
 	cfg.Observers = []consumer.Observer{t}
 	for _, change := range changes {
 		change(&cfg)
 	}
-	c, err := consumer.New(broker, cfg)
-	if err != nil {
-		return Report{}, err
-	}
-	for _, topic := range i.topics() {
-		if i.Batch > 0 {
-			c.HandleBatch(topic, t.batch, i.settings())
-		} else {
-			c.Handle(topic, t.handle, i.settings())
-		}
-	}
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer stop()
-	failed := make(chan error, 1+len(i.Traffic))
-	group.Go(func() { failed <- c.Run(ctx) })
+	workers := max(1, i.Workers)
+	failed := make(chan error, workers+len(i.Traffic))
+	for n := range workers {
+		group.Go(func() { failed <- t.work(ctx, broker, cfg, n) })
+	}
 	for n, s := range i.Traffic {
 		group.Go(func() {
 			if err := t.publish(ctx, broker, n, s); err != nil {
@@ -64,25 +56,31 @@ func (i Incident) Run(ctx context.Context, changes ...func(*consumer.Config)) (R
 	return t.result(), nil
 }
 
-// refusing is a broker that takes no dead letter as long as the incident lasts.
-type refusing struct {
-	brokers.Broker
-	*tally
-}
-
-func (b refusing) Publish(ctx context.Context, topic string, ms ...brokers.Message) error {
-	at := time.Since(b.began)
-	if strings.HasSuffix(topic, ".dead") && b.Warm <= at && at < b.end() {
-		return fmt.Errorf("topic %q is full", topic)
+// work runs the nth worker until ctx ends. A killed worker is started again.
+func (t *tally) work(ctx context.Context, broker *memory.Broker, cfg consumer.Config, n int) error {
+	var lives sync.WaitGroup
+	defer lives.Wait()
+	for {
+		w, ended := newWorker(ctx, broker, t, n), make(chan error, 1)
+		lives.Go(func() { ended <- w.run(cfg) })
+		select {
+		case err := <-ended:
+			if ctx.Err() != nil || w.killed.Err() == nil {
+				return err
+			}
+		case <-w.killed.Done():
+			if ctx.Err() != nil {
+				return <-ended
+			}
+		}
 	}
-	return b.Broker.Publish(ctx, topic, ms...)
 }
 
 // publish publishes the stream s, the nth.
 func (t *tally) publish(ctx context.Context, broker brokers.Broker, nth int, s Stream) error {
 	random := rand.New(rand.NewPCG(uint64(nth), 0))
 	for n := range s.Load.Count {
-		due := time.Duration((float64(n) + random.Float64()) * float64(s.Load.Every))
+		due := s.Load.Begin + time.Duration((float64(n)+random.Float64())*float64(s.Load.Every))
 		if late := due - time.Since(t.began); late > 0 && wait(ctx, late) != nil {
 			return nil // the run is over
 		}
@@ -104,31 +102,6 @@ func (s Stream) send(ctx context.Context, broker brokers.Broker, m brokers.Messa
 		return broker.Return(ctx, "", s.topic(), brokers.Returned{Message: m})
 	}
 	return broker.Publish(ctx, s.topic(), m)
-}
-
-// handle is the handler of single messages.
-func (t *tally) handle(ctx context.Context, m *brokers.Message) error {
-	stream, nth := place(m)
-	return t.Traffic[stream].Calls(ctx, t.runs(stream, nth))
-}
-
-// batch is the handler of batches: one call for all, which any of them can make
-// fail for all.
-func (t *tally) batch(ctx context.Context, batch []consumer.Item) []error {
-	calls := make([]error, len(batch))
-	var group sync.WaitGroup
-	for i, item := range batch {
-		group.Go(func() { calls[i] = t.handle(ctx, item.Message) })
-	}
-	group.Wait()
-	err := errors.Join(calls...)
-	if err == nil {
-		return nil
-	}
-	for i := range calls {
-		calls[i] = err
-	}
-	return calls
 }
 
 // place is which stream m belongs to, and which message of that it is.

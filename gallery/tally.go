@@ -26,7 +26,22 @@ type Report struct {
 	// Peak is the most runs in a minute after the incident, by what is published
 	// in a minute on average in it.
 	Peak float64
+
+	// Load is the runs in each second from the first run after the incident on.
+	Load [rampFor]int
+
+	// Recovered is how long after the incident the last message was done that
+	// waited longer than 2 s.
+	Recovered time.Duration
+
+	Collapses int     // of a dependency that a load can break
+	Calls     float64 // of the broker by the workers, per second of the incident
 }
+
+const (
+	rampFor = 600             // seconds
+	slow    = 2 * time.Second // a wait that shows in a latency
+)
 
 // Figures are those of one stream, or of all.
 type Figures struct {
@@ -43,6 +58,7 @@ const late = 10 * time.Second
 type tally struct {
 	Incident
 	began    time.Time
+	server   Dependency
 	finished chan struct{} // closed when every message is done
 
 	mu      sync.Mutex
@@ -52,6 +68,12 @@ type tally struct {
 	during  int           // runs in the incident
 	minutes []int         // runs in each
 	last    time.Duration // when a message from before its end was done
+
+	first     time.Duration // the first run after the incident
+	load      [rampFor]int  // runs in each second from then on
+	slow      time.Duration // when the last message was done that waited for long
+	calls     int           // of the broker in the incident
+	collapses int
 }
 
 // count is what is known about one stream.
@@ -98,14 +120,47 @@ func (t *tally) runs(stream, nth int) Call {
 	s, at := &t.streams[stream], time.Since(t.began)
 	m := &s.messages[nth]
 	draw := rand.New(rand.NewPCG(uint64(nth), uint64(m.runs))).Float64()
-	call := Call{On: t.Warm <= at && at < t.end(), Since: at - t.Warm, Draw: draw}
+	call := Call{On: t.lasts(at), Since: at - t.Warm, Left: t.end() - at, Draw: draw}
 	m.runs++
 	s.Runs++
 	if call.On {
 		t.during++
 	}
+	if at >= t.end() {
+		t.ramps(at)
+	}
 	t.minutes[at/time.Minute]++
 	return call
+}
+
+// lasts reports whether the incident does.
+func (t *tally) lasts(at time.Duration) bool { return t.Warm <= at && at < t.end() }
+
+// ramps counts a run after the incident. mu is held.
+func (t *tally) ramps(at time.Duration) {
+	if t.first == 0 {
+		t.first = at
+	}
+	if s := (at - t.first) / time.Second; s < rampFor {
+		t.load[s]++
+	}
+}
+
+// asked counts a call of the broker, and reports whether the incident lasts.
+func (t *tally) asked() (lasts bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if lasts = t.lasts(time.Since(t.began)); lasts {
+		t.calls++
+	}
+	return lasts
+}
+
+// collapsed counts a dependency that broke.
+func (t *tally) collapsed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.collapses++
 }
 
 // Observe implements consumer.Observer.
@@ -131,6 +186,9 @@ func (t *tally) Observe(_ context.Context, e consumer.Event) {
 	}
 	at := time.Since(t.began)
 	s.waited(at - m.published)
+	if at-m.published > slow {
+		t.slow = at
+	}
 	if m.published < t.end() {
 		t.last = max(t.last, at)
 	}
@@ -149,7 +207,14 @@ func (f *Figures) waited(d time.Duration) {
 func (t *tally) result() Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := Report{Streams: map[string]Figures{}, DoneAfter: max(0, t.last-t.end())}
+	r := Report{
+		Streams:   map[string]Figures{},
+		DoneAfter: max(0, t.last-t.end()),
+		Load:      t.load,
+		Recovered: max(0, t.slow-t.end()),
+		Collapses: t.collapses,
+		Calls:     float64(t.calls) / t.Length.Seconds(),
+	}
 	now := time.Since(t.began)
 	during := 0
 	for i := range t.streams {

@@ -87,6 +87,47 @@ func amplifiedUpTo(most float64) Want {
 	}}
 }
 
+// rampUpTo wants no more than twice the normal load, in runs a second, in the
+// first seconds after the incident, and later at most twice that of the second before.
+func rampUpTo(normal int) Want {
+	const first, jitter = 5, 1.05
+	text := fmt.Sprintf("at most %d runs a second for the first %d s after it, then at most doubled from one second to the next (and %v %%)", 2*normal, first, 5)
+	return Want{text, func(r Report) string {
+		for s, n := range r.Load[:first] {
+			if n > 2*normal {
+				return fmt.Sprintf("%d in second %d", n, s+1)
+			}
+		}
+		for s, n := range r.Load[first:] {
+			if before := r.Load[first+s-1]; float64(n) > jitter*2*float64(max(before, normal)) {
+				return fmt.Sprintf("%d after %d in second %d", n, before, first+s+1)
+			}
+		}
+		return ""
+	}}
+}
+
+// recoveredWithin wants short waits again that soon after the incident.
+func recoveredWithin(most time.Duration) Want {
+	return Want{"none waits longer than " + short(slow) + " from " + short(most) + " after it on", func(r Report) string {
+		return unless(r.Recovered <= most, "one waited until %s after it", short(r.Recovered))
+	}}
+}
+
+// collapsesUpTo bounds how often the dependency breaks.
+func collapsesUpTo(most int) Want {
+	return Want{fmt.Sprintf("at most %d collapses", most), func(r Report) string {
+		return unless(r.Collapses <= most, "%d", r.Collapses)
+	}}
+}
+
+// callsUpTo bounds the calls of the broker.
+func callsUpTo(most float64) Want {
+	return Want{fmt.Sprintf("at most %v calls of the broker a second in the incident", most), func(r Report) string {
+		return unless(r.Calls <= most, "%.2f", r.Calls)
+	}}
+}
+
 func (r Report) of(stream string) Figures {
 	if stream == "" {
 		return r.All

@@ -50,13 +50,19 @@ func (b *walled) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 // group, and the good messages are handled. A broker may deliver a message twice, as
 // after a lost connection.
 func TestLettersThatWaitTellWhy(t *testing.T) {
-	topic := "letters-" + strings.ToLower(rand.Text()[:10])
+	onBrokers(t, "letters", lettersThatWait)
+}
+
+// onBrokers runs a test on each of the real brokers, with a topic of its own. The
+// test closes the broker.
+func onBrokers(t *testing.T, name string, test func(t *testing.T, b brokers.Broker, err error, topic string)) {
+	topic := name + "-" + strings.ToLower(rand.Text()[:10])
 	t.Run("rabbitmq", func(t *testing.T) {
 		t.Parallel()
 		livetest.RabbitMQ(t, func(t *testing.T, target livetest.Target) {
 			t.Cleanup(func() { dropQueues(t, target.URL, topic, topic+"-dead", "redrive.retry.v1."+topic) })
 			b, err := rabbitmq.New(rabbitmq.Options{URLs: []string{target.URL}})
-			lettersThatWait(t, b, err, topic)
+			test(t, b, err, topic)
 		})
 	})
 	t.Run("kafka", func(t *testing.T) {
@@ -73,7 +79,7 @@ func TestLettersThatWaitTellWhy(t *testing.T) {
 				admin.DeleteTopics(context.WithoutCancel(t.Context()), &kafkago.DeleteTopicsRequest{Topics: names}) // the policy makes only some of them
 			})
 			b, err := kafka.New(kafka.Options{Brokers: strings.Split(target.URL, ","), Group: topic})
-			lettersThatWait(t, b, err, topic)
+			test(t, b, err, topic)
 		})
 	})
 	t.Run("sqs", func(t *testing.T) {
@@ -96,7 +102,7 @@ func TestLettersThatWaitTellWhy(t *testing.T) {
 				}
 			})
 			b, err := sqs.New(sqs.Options{Config: config, Create: true})
-			lettersThatWait(t, b, err, topic)
+			test(t, b, err, topic)
 		})
 	})
 }

@@ -6,11 +6,11 @@ import (
 
 // descs describe what is computed from series at a scrape.
 type descs struct {
-	attempts, deliveries, settlements, leasesLost, deadLetters, discarded *prometheus.Desc
-	settleErrors, letterErrors, extensions, extensionErrors               *prometheus.Desc
-	inFlight, running, held, stuck, lastSuccess                           *prometheus.Desc
-	deferred, paused, pauses, receiveErrors, topicErrors                  *prometheus.Desc
-	lettersRefused, returned, receiptErrors, receiptsLost                 *prometheus.Desc
+	attempts, deliveries, settlements, leasesLost, deadLetters, discarded   *prometheus.Desc
+	settleErrors, letterErrors, deadlineErrors, extensions, extensionErrors *prometheus.Desc
+	inFlight, running, held, stuck, lastSuccess                             *prometheus.Desc
+	deferred, paused, pauses, receiveErrors, topicErrors                    *prometheus.Desc
+	lettersRefused, returned, receiptErrors, receiptsLost                   *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -30,6 +30,7 @@ func newDescs() descs {
 		extensions:      desc("redrive_lease_extensions_total", "Extensions of leases: one for each delivery whose lease the broker has extended, each time.", "topic"),
 		extensionErrors: desc("redrive_lease_extension_errors_total", "Extensions of a lease that the broker failed and that are tried again, while the lease lasts.", "topic"),
 		letterErrors:    desc("redrive_dead_letter_errors_total", "Dead letters that the broker did not take and that are tried again.", "topic"),
+		deadlineErrors:  desc("redrive_deadline_errors_total", "Messages whose header redrive-deadline is not a time of RFC 3339. They have no deadline by it.", "topic"),
 		lettersRefused: desc("redrive_dead_letters_refused_total",
 			"Times that the broker took neither a dead letter nor the message for its own dead-lettering, or that the message was a dead letter itself and not to be discarded: it is kept, and tried again in minutes.", "topic"),
 		deferred:      desc("redrive_runs_deferred_total", "Times that a run was put off before it started, which counts as no attempt.", "topic", "reason"),
@@ -38,7 +39,7 @@ func newDescs() descs {
 		held:          desc("redrive_messages_held", "Messages that wait in the process, for their due time, or until the limit of their dependency lets them start.", "topic"),
 		stuck:         desc("redrive_messages_stuck", "Messages whose handler ignores that its context has ended.", "topic"),
 		lastSuccess:   desc("redrive_last_success_timestamp_seconds", "When a handler last succeeded; 0 if none has.", "topic"),
-		paused:        desc("redrive_paused", "1 while single runs try the dependency out, because practically none succeeds or they are a second apart, or while it is paused by hand; otherwise 0.", "dependency"),
+		paused:        desc("redrive_paused", "1 while single runs try the dependency out, because practically none succeeds, or while it is paused by hand; otherwise 0.", "dependency"),
 		pauses:        desc("redrive_pauses_total", "Times that the dependency began to pause.", "dependency"),
 		receiveErrors: desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
 		topicErrors: desc("redrive_topic_errors_total",
@@ -52,7 +53,7 @@ func newDescs() descs {
 func (d *descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.attempts, d.deliveries, d.settlements, d.leasesLost, d.deadLetters, d.discarded,
-		d.settleErrors, d.letterErrors, d.extensions, d.extensionErrors,
+		d.settleErrors, d.letterErrors, d.deadlineErrors, d.extensions, d.extensionErrors,
 		d.inFlight, d.running, d.held, d.stuck, d.lastSuccess,
 		d.deferred, d.paused, d.pauses, d.receiveErrors, d.topicErrors, d.lettersRefused,
 		d.returned, d.receiptErrors, d.receiptsLost,
@@ -132,6 +133,7 @@ func (s *series) collect(d *descs, to sink) {
 	to.counter(d.extensions, s.extensions.Load(), s.topic)
 	to.counter(d.extensionErrors, s.extensionErrors.Load(), s.topic)
 	to.counter(d.letterErrors, s.letterErrors.Load(), s.topic)
+	to.counter(d.deadlineErrors, s.deadlineErrors.Load(), s.topic)
 	to.counter(d.lettersRefused, s.lettersRefused.Load(), s.topic)
 	to.counter(d.topicErrors, s.topicErrors.Load(), s.topic)
 	for i, reason := range deferrals {

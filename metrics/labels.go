@@ -113,7 +113,7 @@ var reasons = [...]string{
 }
 
 // deferrals are why runs are put off. They end with other.
-var deferrals = [...]string{"budget", "crash-loop", "dependency", "poison", "room", other}
+var deferrals = [...]string{"budget", "crash-loop", "dependency", "poison", "room", "start-after", other}
 
 func reasonOf(entry *dlq.Entry) int {
 	if entry == nil {

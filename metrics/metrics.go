@@ -119,6 +119,7 @@ type series struct {
 	discarded       [len(reasons)]atomic.Uint64
 	settleErrors    [len(settlements)]atomic.Uint64
 	letterErrors    atomic.Uint64
+	deadlineErrors  atomic.Uint64
 	lettersRefused  atomic.Uint64
 	topicErrors     atomic.Uint64
 	extensions      atomic.Uint64
@@ -205,6 +206,8 @@ func (s *series) errs(op string) {
 		s.extensionErrors.Add(1)
 	case "dead-letter":
 		s.letterErrors.Add(1)
+	case "deadline":
+		s.deadlineErrors.Add(1)
 	}
 }
 

@@ -270,7 +270,7 @@ func TestTrouble(t *testing.T) {
 	}
 	s.see(received, consumer.EventExtended, consumer.EventExtended)
 	for i, op := range []string{
-		"ack", "retry", "release", "extend", "dead-letter",
+		"ack", "retry", "release", "extend", "dead-letter", "deadline",
 	} {
 		for range i + 1 {
 			s.event(consumer.Event{Kind: consumer.EventError, Operation: op})
@@ -290,6 +290,7 @@ func TestTrouble(t *testing.T) {
 		"redrive_lease_extension_errors_total{topic=orders}":        4,
 		"redrive_lease_extensions_total{topic=orders}":              2,
 		"redrive_dead_letter_errors_total{topic=orders}":            5,
+		"redrive_deadline_errors_total{topic=orders}":               6,
 		"redrive_dead_letters_total{reason=ambiguous,topic=orders}": 1,
 		"redrive_discarded_total{reason=other,topic=orders}":        2,
 	})

@@ -73,6 +73,7 @@ type Limiter struct {
 
 	mu      sync.Mutex
 	epoch   time.Time
+	latest  float64 // the latest time that was told
 	limit   float64
 	running int
 	sample  sample
@@ -120,13 +121,19 @@ const (
 	exact = 1e-6 // times that differ by less are the same
 )
 
-// seconds turns now into the time of the Limiter. A clock that steps back stands
-// still. mu is held.
+// stepsBack is how much earlier a time is than the latest one, in seconds, if the
+// clock was set back. Goroutines that report at about the same time differ by less.
+const stepsBack = 1.0
+
+// seconds turns now into the time of the Limiter, which never goes back: if the
+// clock was set back, it goes on from the latest time. mu is held.
 func (l *Limiter) seconds(now time.Time) float64 {
-	if l.epoch.IsZero() {
-		l.epoch = now
+	t := now.Sub(l.epoch).Seconds()
+	if l.epoch.IsZero() || t < l.latest-stepsBack {
+		l.epoch, t = now.Add(-time.Duration(l.latest*float64(time.Second))), l.latest
 	}
-	return now.Sub(l.epoch).Seconds()
+	l.latest = max(l.latest, t)
+	return l.latest
 }
 
 // Start reports whether a run may start now, and counts it if so. Each run that
@@ -163,18 +170,22 @@ func (l *Limiter) hold(t float64) { l.held, l.heldAt, l.meter.disturbed = true, 
 
 // View is what a Limiter lets start at one time.
 type View struct {
-	Limit   float64 // how many runs may go at once; below 1 they have pauses
+	Limit   float64 // how many runs may go at once; below 1 they have pauses; 0 in a pause by hand
 	Running int
-	Full    bool      // nothing is held back
-	Allowed bool      // Start would let one more run start
-	Next    time.Time // if not Allowed, as Start returns it
+	Apart   time.Duration // between two starts; zero from a limit of 1 on
+	Full    bool          // nothing is held back
+	Allowed bool          // Start would let one more run start
+	Next    time.Time     // if not Allowed, as Start returns it
 }
 
 // Look reports what [Limiter.Start] would do, and counts nothing.
 func (l *Limiter) Look(now time.Time) View {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v := View{Limit: l.limit, Running: l.running, Full: l.limit >= l.slots && l.paused == ""}
+	v := View{Limit: l.limit, Running: l.running, Apart: l.apart(), Full: l.limit >= l.slots}
+	if l.paused != "" {
+		v.Limit, v.Full = 0, false
+	}
 	t := l.seconds(now)
 	at := l.next(t)
 	if v.Allowed = at <= t+exact; !v.Allowed {
@@ -225,25 +236,26 @@ func (l *Limiter) credit() float64 {
 
 // Done takes in how a run ended that began at began. Who tells messages apart, or
 // the names that they depend on: several failures of one count once. Changed
-// reports whether [Limiter.Start] may answer differently now.
+// reports whether [Limiter.Start] may answer differently now, apart from the place
+// that is free again.
 func (l *Limiter) Done(now, began time.Time, who uint64, o Outcome) (changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	full := float64(l.running) >= l.limit
 	l.running--
-	return l.note(now, began, who, o, full)
+	return l.note(now, began, who, o, full, true)
 }
 
-// Note is Done for what one more message of the same run says.
+// Note takes in what one more message of the same run says, which is a run no more.
 func (l *Limiter) Note(now, began time.Time, who uint64, o Outcome) (changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.note(now, began, who, o, false)
+	return l.note(now, began, who, o, false, false)
 }
 
-// note takes in an outcome. Full says that the run used the last place. mu is
-// held.
-func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full bool) (changed bool) {
+// note takes in an outcome. Full says that the run used the last place, and run
+// that it is the first outcome of a run. mu is held.
+func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full, run bool) (changed bool) {
 	before, t := l.limit, l.seconds(now)
 	if o == Neutral {
 		return before < l.slots
@@ -252,6 +264,8 @@ func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full bool) (
 	l.sample.add(t, who, o)
 	l.meter.ended(t, o)
 	switch {
+	case o == Success && !run:
+		l.meter.lastSuccess = t
 	case o == Success:
 		l.success = now // as seconds it would be rounded
 		l.meter.succeeded(t, took)
@@ -291,9 +305,11 @@ func (l *Limiter) cut(t float64, o Outcome, full bool) {
 	least := m.duration() * max(m.normal*probeShare, 1/min(max(m.silence(t)/probeEvery, probeMin), probeMax))
 	switch o {
 	case Throttled:
-		least = max(least, m.rate()*m.duration())
-	case Unknown:
-		least = 1
+		least = max(least, m.served()*m.duration())
+	case Unknown: // after two minutes it may be this worker: it leaves most of the work to others
+		if least = 1; m.silence(t) > sampleAge {
+			least = min(1, m.duration()/probeMin)
+		}
 	}
 	l.limit = min(l.limit, max(l.limit*part, least))
 	l.cutAt, l.grewAt, l.grown, l.held = t, t, false, false
@@ -387,7 +403,7 @@ func (l *Limiter) Status(now time.Time) Status {
 	t := l.seconds(now)
 	n := l.sample.counts(t)
 	s := Status{
-		Limit: l.limit, Slots: int(l.slots), Running: l.running,
+		Limit: l.limit, Slots: int(l.slots), Running: l.running, Interval: l.apart(),
 		Usual:       time.Duration(l.meter.usual * float64(time.Second)),
 		LastSuccess: l.success,
 		Failing:     n.bad(),
@@ -398,8 +414,13 @@ func (l *Limiter) Status(now time.Time) Status {
 	if l.meter.since != never {
 		s.Silence = time.Duration(l.meter.silence(t) * float64(time.Second))
 	}
-	if l.limit < 1 {
-		s.Interval = time.Duration(l.meter.duration() / l.limit * float64(time.Second))
-	}
 	return s
+}
+
+// apart is how far apart runs start. mu is held.
+func (l *Limiter) apart() time.Duration {
+	if l.limit >= 1 {
+		return 0
+	}
+	return time.Duration(l.meter.duration() / l.limit * float64(time.Second))
 }

@@ -395,6 +395,71 @@ func TestAbsurdInput(t *testing.T) {
 	}
 }
 
+// A clock that steps, forward or back, neither stops the limiter nor opens it.
+func TestClockSteps(t *testing.T) {
+	for _, step := range []time.Duration{-6 * 7 * 24 * time.Hour, -time.Hour, -time.Second, time.Second, time.Hour, 6 * 7 * 24 * time.Hour} {
+		t.Run(step.String(), func(t *testing.T) {
+			w := newWorld(10)
+			w.offer(20, 10*time.Minute)
+			w.step(step)
+			healthy := w.ended[flow.Success]
+			if w.offer(20, time.Minute); w.ended[flow.Success]-healthy < 1190 {
+				t.Errorf("%d of 1,200 runs in the minute after the step", w.ended[flow.Success]-healthy)
+			}
+			w.call = ends(flow.Overload, 3*time.Millisecond)
+			w.flood(20 * time.Minute)
+			w.step(step)
+			failed := w.ended[flow.Overload]
+			w.flood(10 * time.Minute)
+			if n := w.ended[flow.Overload] - failed; n < 20 || n > 1200 {
+				t.Errorf("%d probes in 10 minutes of outage after the step", n)
+			}
+			w.call = answers(10 * time.Millisecond)
+			if w.flood(2 * time.Minute); w.limit() != 10 {
+				t.Errorf("two minutes after the outage the limit is %v, want 10", w.limit())
+			}
+		})
+	}
+}
+
+// step sets the clock while runs are under way.
+func (w *world) step(by time.Duration) {
+	w.now = w.now.Add(by)
+	for i := range w.pending {
+		w.pending[i].end = w.pending[i].end.Add(by)
+	}
+}
+
+// A batch is one run, however many of its messages are reported.
+func TestBatchesAreRuns(t *testing.T) {
+	l, now := flow.New(10, func() float64 { return 0.5 }), epoch
+	for n := range uint64(600) { // two batches of a hundred a second
+		if ok, _ := l.Start(now); !ok {
+			t.Fatal("a healthy run may not start")
+		}
+		began := now
+		now = now.Add(500 * time.Millisecond)
+		l.Done(now, began, 100*n, flow.Success)
+		for i := range uint64(99) {
+			l.Note(now, began, 100*n+i+1, flow.Success)
+		}
+	}
+	runs := 0
+	for end := now.Add(10 * time.Minute); now.Before(end); {
+		ok, next := l.Start(now)
+		if !ok {
+			now = next
+			continue
+		}
+		runs++
+		l.Done(now.Add(time.Millisecond), now, uint64(runs), flow.Overload)
+		now = now.Add(time.Millisecond)
+	}
+	if runs > 700 {
+		t.Errorf("%d runs in ten minutes of outage, want one a second at most, and a round until it was seen", runs)
+	}
+}
+
 func TestConcurrentUse(t *testing.T) {
 	l := flow.New(10, rand.Float64)
 	var group sync.WaitGroup

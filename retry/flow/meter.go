@@ -13,6 +13,7 @@ type meter struct {
 
 	second      float64 // the second that is counted
 	now, before int     // successes in it, and in the one before
+	best        [2]int  // successes in the best second of these bestOf seconds, and of those before
 
 	period    float64 // the begin of ten seconds in which normal is measured
 	count     int     // successes in them
@@ -20,6 +21,9 @@ type meter struct {
 }
 
 func newMeter() meter { return meter{lastSuccess: never, since: never, second: never} }
+
+// bestOf is how many seconds share their best one.
+const bestOf = 4
 
 // window is the number of successes of the recent mean.
 const window = 32
@@ -38,6 +42,11 @@ func (m *meter) silence(t float64) float64 { return t - m.since }
 // rate is how many runs a second succeed now.
 func (m *meter) rate() float64 { return float64(max(m.now, m.before)) }
 
+// served is how many runs succeeded in the best second of the last few.
+// A share of failures that has nothing to do with the load does not lower it again
+// and again, as it would the number of this second.
+func (m *meter) served() float64 { return float64(max(m.now, m.best[0], m.best[1])) }
+
 // ended counts a run.
 func (m *meter) ended(t float64, o Outcome) {
 	if m.since == never || o == Success {
@@ -47,6 +56,10 @@ func (m *meter) ended(t float64, o Outcome) {
 		m.before = 0
 		if s == m.second+1 {
 			m.before = m.now
+		}
+		m.best[0] = max(m.best[0], m.now)
+		if math.Floor(s/bestOf) != math.Floor(m.second/bestOf) {
+			m.best = [2]int{0, m.best[0]}
 		}
 		m.now, m.second = 0, s
 	}

@@ -1,0 +1,78 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"log/slog"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
+)
+
+// A quote is worth sending for a minute after its publication. A producer that
+// knows better sets an earlier time in a header.
+func ExampleTopic_deadline() {
+	ctx, stop := context.WithCancel(context.Background())
+	broker := memory.New(memory.Options{})
+	now := time.Now()
+	past := now.Add(-time.Second).Format(time.RFC3339Nano)
+	err := broker.Publish(ctx, "quotes",
+		brokers.Message{Body: []byte("EUR"), PublishedAt: now.Add(-time.Hour)}, // it waited for a worker
+		brokers.Message{Body: []byte("GBP"), Headers: brokers.Headers{{Name: consumer.DeadlineHeader, Value: past}}},
+		brokers.Message{Body: []byte("USD")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead"), Concurrency: 1, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	c.Handle("quotes", func(ctx context.Context, m *brokers.Message) error {
+		until, _ := ctx.Deadline() // a call of another service gets it with ctx
+		fmt.Printf("sent %s in time: %v\n", m.Body, time.Until(until) <= time.Minute)
+		stop()
+		return nil
+	}, consumer.Topic{Deadline: time.Minute})
+	if err := c.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for _, m := range broker.Messages("quotes-dead") {
+		letter, err := dlq.Decode(m)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s is dead: %s\n", letter.Message.Body, letter.Reason)
+	}
+	// Output:
+	// sent USD in time: true
+	// EUR is dead: expired
+	// GBP is dead: expired
+}
+
+// A reminder is due a while after the order that it is about.
+func ExampleTopic_startAfter() {
+	ctx, stop := context.WithCancel(context.Background())
+	broker := memory.New(memory.Options{})
+	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead"), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	c.Handle("reminders", func(ctx context.Context, m *brokers.Message) error {
+		early := time.Since(m.PublishedAt) < 50*time.Millisecond
+		fmt.Printf("reminded %s, attempt %d, early: %v\n", m.Body, consumer.MetaFrom(ctx).Attempt, early)
+		stop()
+		return nil
+	}, consumer.Topic{StartAfter: 50 * time.Millisecond})
+	if err := broker.Publish(ctx, "reminders", brokers.Message{Body: []byte("Ada")}); err != nil {
+		log.Fatal(err)
+	}
+	if err := c.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// reminded Ada, attempt 1, early: false
+}

@@ -1,0 +1,122 @@
+package consumer_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/consumer"
+)
+
+// TestPoison plays messages that are poison, beside good ones, and counts dead
+// letters after a time. Of the bodies, "bad" is poison until a faulty deployment is
+// mended, and "odd" fails once for another reason before.
+func TestPoison(t *testing.T) {
+	type sent struct {
+		at     time.Duration
+		bodies []string
+	}
+	type dead struct {
+		at          time.Duration
+		least, most int
+	}
+	many := func(name string, n int) []string { return numbered(name, n) }
+	for _, tt := range []struct {
+		name   string
+		mended time.Duration // zero: never
+		sent   []sent
+		dead   []dead
+		config func(*consumer.Config)
+	}{
+		{"one, after a success", 0, []sent{{0, many("good", 1)}, {time.Minute, many("bad", 1)}}, []dead{{time.Minute, 1, 1}}, nil},
+		{"one, long after a success", 0, []sent{{0, many("good", 1)}, {3 * time.Minute, many("bad", 1)}}, []dead{{3*time.Minute + 9*time.Second, 0, 0}, {3*time.Minute + 10*time.Second, 1, 1}}, nil},
+		{"one, before a success", 0, []sent{{0, many("bad", 1)}, {5 * time.Second, many("good", 1)}}, []dead{{4 * time.Second, 0, 0}, {5 * time.Second, 1, 1}}, nil},
+		{"four", 0, []sent{{0, many("bad", 4)}}, []dead{{9 * time.Second, 0, 0}, {10 * time.Second, 4, 4}}, nil},
+		{"five", 0, []sent{{0, many("bad", 5)}}, []dead{{59 * time.Minute, 0, 0}, {72 * time.Minute, 5, 5}}, nil},
+		{"five, then good ones", 0, []sent{{0, many("bad", 5)}, {time.Minute, many("good", 20)}}, []dead{{59 * time.Second, 0, 0}, {10 * time.Minute, 4, 5}, {72 * time.Minute, 5, 5}}, nil},
+		{"a bad deployment", 50 * time.Minute, []sent{{0, many("bad", 200)}, {20 * time.Minute, many("bad", 200)}}, []dead{{2 * time.Hour, 0, 0}}, nil},
+		{"a bad import", 0, []sent{{0, many("bad", 500)}, {10 * time.Second, many("good", 1)}, {30 * time.Minute, many("good", 1)}}, []dead{{2 * time.Hour, 500, 500}}, nil},
+		{"one in two", 0, []sent{{0, strings.Fields(strings.Repeat("bad good ", 100))}}, []dead{{time.Minute, 100, 100}}, nil},
+		{"after another error", 0, []sent{{0, many("odd", 5)}}, []dead{{time.Hour, 0, 0}, {80 * time.Minute, 5, 5}}, nil},
+		{"room for one to wait", 0, []sent{{0, many("bad", 2)}}, []dead{{10 * time.Second, 0, 1}, {72 * time.Minute, 2, 2}}, func(c *consumer.Config) { c.MaxHeld = 1 }},
+		{"one attempt", 0, []sent{{0, many("bad", 5)}}, []dead{{59 * time.Minute, 0, 0}, {72 * time.Minute, 5, 5}}, func(c *consumer.Config) { c.Retry.MaxAttempts = 1 }},
+		{"switched off", 0, []sent{{0, many("bad", 100)}}, []dead{{0, 100, 100}}, func(c *consumer.Config) { c.Guard.Off = true }},
+	} {
+		bubble(t, tt.name, func(t *testing.T) {
+			broker, began := memory.New(memory.Options{}), time.Now()
+			cfg := guarded()
+			if tt.config != nil {
+				tt.config(&cfg)
+			}
+			var seen recorder
+			cfg.Observers = []consumer.Observer{&seen}
+			w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+				switch body := string(m.Body); {
+				case strings.HasPrefix(body, "odd") && consumer.MetaFrom(ctx).Class == "":
+					return errBusy
+				case !strings.HasPrefix(body, "good") && (tt.mended == 0 || time.Since(began) < tt.mended):
+					return classify.Permanent(errBusy)
+				}
+				return nil
+			}))
+			total := 0
+			for _, s := range tt.sent {
+				time.Sleep(time.Until(began.Add(s.at)))
+				publish(t, broker, "orders", s.bodies...)
+				total += len(s.bodies)
+			}
+			for _, d := range tt.dead {
+				time.Sleep(time.Until(began.Add(d.at + time.Millisecond)))
+				if n := broker.Len("orders.dead"); n < d.least || n > d.most {
+					t.Errorf("%d dead after %v, want %d to %d", n, d.at, d.least, d.most)
+				}
+			}
+			w.mustShutdown()
+			letters := deadLetters(t, broker, "orders")
+			for _, letter := range letters {
+				if letter.Reason != "poison" || letter.Meta.Attempt > 2 {
+					t.Errorf("%s is dead by %q after %d attempts", letter.Message.Body, letter.Reason, letter.Meta.Attempt)
+				}
+			}
+			if served := len(seen.of(consumer.EventSucceeded)); served+len(letters) != total {
+				t.Errorf("%d served and %d dead of %d", served, len(letters), total)
+			}
+			if len(seen.of(consumer.EventPaused)) != 0 {
+				t.Error("the topic paused")
+			}
+			empty(t, broker, "orders")
+		})
+	}
+}
+
+// A message whose verdict is in doubt survives that its worker stops.
+func TestPoisonInDoubtWhenTheWorkerStops(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		bad := true
+		begin := func() *worker {
+			return start(t, broker, guarded(), orders(func(context.Context, *brokers.Message) error {
+				if bad {
+					return classify.Permanent(errBusy)
+				}
+				return nil
+			}))
+		}
+		publish(t, broker, "orders", numbered("bad", 3)...)
+		w := begin()
+		time.Sleep(5 * time.Second)
+		w.mustShutdown()
+		if n := broker.Len("orders"); n != 3 {
+			t.Errorf("%d of 3 are in the topic", n)
+		}
+		bad = false
+		w = begin()
+		time.Sleep(time.Minute)
+		w.mustShutdown()
+		empty(t, broker, "orders", "orders.dead")
+	})
+}
