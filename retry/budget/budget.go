@@ -38,23 +38,14 @@ type Pacer interface {
 
 // Snapshot is what a budget was doing at one moment.
 type Snapshot struct {
-	// Tokens is how many retries could start at once, but for the limit.
-	Tokens float64
-	// Capacity is how many tokens are saved at most.
-	Capacity float64
-	// Limit is how many retries a second may start, whatever the tokens.
-	Limit float64
-	// Waiting is about how many retries were told to ask again, and are not due
-	// yet.
-	Waiting int
-	// Granted is how many retries got their token, ever.
-	Granted uint64
-	// Refunded is how many tokens were given back, ever.
-	Refunded uint64
-	// Deferred is how often a retry was told to wait or not to start, ever.
-	Deferred uint64
-	// Waits is the sum of these waits, in seconds.
-	Waits float64
+	Tokens   float64 // retries that could start at once, but for the limit
+	Capacity float64 // tokens that are saved at most
+	Limit    float64 // retries that may start in a second, whatever the tokens
+	Waiting  int     // about how many retries were told to ask again, and are not due yet
+	Granted  uint64  // retries that got their token, ever
+	Refunded uint64  // tokens that were given back, ever
+	Deferred uint64  // times that a retry was told to wait or not to start, ever
+	Waits    float64 // the sum of these waits, in seconds
 }
 
 // Budget paces the retries of one process to one dependency. Make one with
@@ -69,19 +60,23 @@ type Budget struct {
 	room     float64 // retries that may start now under the limit
 
 	origin time.Time
+	recent
+
+	granted, refunded, deferred uint64
+	waits                       float64
+}
+
+// recent is what a Budget knows of the latest minutes.
+type recent struct {
 	last   time.Duration // the latest now, since origin
 	second int64         // of last
 
-	deliveries counter
-	starts     counter
-	refunds    counter
+	deliveries, refunds counter
+	started             int64 // retries in this second
 
 	line    [due]uint32   // retries that wait, by the second in which they ask again
 	waiting int64         // sum of line
 	since   time.Duration // when it began, or retries began to fail or to succeed
-
-	granted, refunded, deferred uint64
-	waits                       float64
 }
 
 // counter counts what happens in the latest seconds, the current one included.
@@ -103,15 +98,14 @@ func (c *counter) expire(second int64) {
 }
 
 // New returns a budget that is full. The error names every fault of c at once,
-// each a *[ConfigError].
+// each a *consumer.ConfigError.
 func New(c Config) (*Budget, error) {
 	if err := c.faults(); err != nil {
 		return nil, err
 	}
 	b := &Budget{rates: pace.Rates{Share: c.Share, Floor: c.Floor}}
-	b.setPeak(b.rates.Fade(0))
-	b.limit = pace.NewLimit(b.ceiling)
-	b.tokens, b.room = b.capacity, b.most()
+	b.restart(time.Time{}, 0)
+	b.tokens = b.capacity
 	return b, nil
 }
 
@@ -137,7 +131,7 @@ func (b *Budget) Withdraw(now time.Time, most time.Duration, random float64) (wa
 		b.tokens--
 		b.room--
 		b.granted++
-		b.starts.add(b.second, 1)
+		b.started++
 		return 0, true
 	}
 	b.deferred++
@@ -232,26 +226,24 @@ func (b *Budget) advance(now time.Time) {
 // tick moves to the next second.
 func (b *Budget) tick() {
 	b.setPeak(max(b.rates.Fade(time.Second), float64(b.deliveries.total)/pace.Span.Seconds()))
-	at, lowest := b.second%seconds, b.rates.Floor+b.earned()
-	if b.limit.Adapt(b.second, float64(b.starts.each[at]), float64(b.refunds.each[at]), lowest, b.ceiling) {
+	succeeded, lowest := b.refunds.each[b.second%seconds], b.rates.Floor+b.earned()
+	if b.limit.Adapt(b.second, float64(b.started), float64(succeeded), lowest, b.ceiling) {
 		b.since = b.last
 	}
+	b.started = 0
 	gone := &b.line[b.second%due]
 	b.waiting -= int64(*gone)
 	*gone = 0
 	b.second++
 	b.deliveries.expire(b.second)
-	b.starts.expire(b.second)
 	b.refunds.expire(b.second)
 }
 
-// restart begins anew at now, since all that is known has passed.
+// restart begins anew at now, after a time in which all that is known has passed.
 func (b *Budget) restart(now time.Time, elapsed time.Duration) {
 	b.setPeak(b.rates.Fade(elapsed))
 	b.tokens = min(b.tokens+b.rates.Floor*elapsed.Seconds(), b.capacity)
 	b.limit = pace.NewLimit(b.ceiling)
 	b.room = b.most()
-	b.origin, b.last, b.second, b.since = now, 0, 0, 0
-	b.deliveries, b.starts, b.refunds = counter{}, counter{}, counter{}
-	b.line, b.waiting = [due]uint32{}, 0
+	b.origin, b.recent = now, recent{}
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/fault"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -33,11 +35,11 @@ func TestNewReportsAllFaults(t *testing.T) {
 		{"mesh", Mesh(), nil},
 		{"limits", Config{Share: 1, Floor: 1e6}, nil},
 		{"small", Config{Share: 1e-9, Floor: 1e-9}, nil},
-		{"empty", Config{}, []string{"Share", "Floor"}},
-		{"percent", Config{Share: 10, Floor: 1}, []string{"Share"}},
-		{"not numbers", Config{Share: math.NaN(), Floor: math.NaN()}, []string{"Share", "Floor"}},
-		{"endless", Config{Share: 0.1, Floor: math.Inf(1)}, []string{"Floor"}},
-		{"negative", Config{Share: -1, Floor: -1}, []string{"Share", "Floor"}},
+		{"empty", Config{}, []string{"Config.Share", "Config.Floor"}},
+		{"percent", Config{Share: 10, Floor: 1}, []string{"Config.Share"}},
+		{"not numbers", Config{Share: math.NaN(), Floor: math.NaN()}, []string{"Config.Share", "Config.Floor"}},
+		{"endless", Config{Share: 0.1, Floor: math.Inf(1)}, []string{"Config.Floor"}},
+		{"negative", Config{Share: -1, Floor: -1}, []string{"Config.Share", "Config.Floor"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b, err := New(tt.c)
@@ -47,7 +49,7 @@ func TestNewReportsAllFaults(t *testing.T) {
 			var got []string
 			if all, ok := err.(interface{ Unwrap() []error }); ok {
 				for _, e := range all.Unwrap() {
-					var c *ConfigError
+					var c *fault.Error
 					if errors.As(e, &c) {
 						got = append(got, c.Field)
 					}

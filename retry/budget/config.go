@@ -2,7 +2,8 @@ package budget
 
 import (
 	"errors"
-	"fmt"
+
+	"github.com/redrive-go/redrive/internal/fault"
 )
 
 // maxFloor is more than any dependency bears, and keeps the arithmetic exact.
@@ -27,29 +28,17 @@ func Queue() Config { return Config{Share: 0.1, Floor: 1} }
 // a second, the defaults of Finagle and Linkerd.
 func Mesh() Config { return Config{Share: 0.2, Floor: 10} }
 
-// ConfigError is one fault of a Config.
-type ConfigError struct {
-	Field   string // such as "Share"
-	Problem string
-	Fix     string
-}
-
-// Error says what is wrong and what to write instead.
-func (e *ConfigError) Error() string {
-	return fmt.Sprintf("budget: Config.%s %s: %s", e.Field, e.Problem, e.Fix)
-}
-
 // faults returns every fault of c at once.
 func (c Config) faults() error {
-	var faults []error
-	refuse := func(field string, value float64, fix string) {
-		faults = append(faults, &ConfigError{Field: field, Problem: fmt.Sprintf("is %v", value), Fix: fix})
+	return errors.Join(
+		refuse(c.Share > 0 && c.Share <= 1, "Share", c.Share, "use a number above 0 and at most %v, such as 0.1 for 10 %%", 1),
+		refuse(c.Floor > 0 && c.Floor <= maxFloor, "Floor", c.Floor, "use a number of retries a second above 0 and at most %d, such as 1; without it, no retry could start once traffic stops", int(maxFloor)),
+	)
+}
+
+func refuse(ok bool, field string, value float64, fix string, limit any) error {
+	if ok {
+		return nil
 	}
-	if !(c.Share > 0 && c.Share <= 1) {
-		refuse("Share", c.Share, "use a number above 0 and at most 1, such as 0.1 for 10 %")
-	}
-	if !(c.Floor > 0 && c.Floor <= maxFloor) {
-		refuse("Floor", c.Floor, "use a number of retries a second above 0 and at most 1000000, such as 1; without it, no retry could start once traffic stops")
-	}
-	return errors.Join(faults...)
+	return fault.Of("budget", "Config."+field, value, fix, limit)
 }

@@ -69,6 +69,6 @@ func ExampleNew() {
 	_, err := budget.New(budget.Config{Share: 10, Floor: -1})
 	fmt.Println(err)
 	// Output:
-	// budget: Config.Share is 10: use a number above 0 and at most 1, such as 0.1 for 10 %
-	// budget: Config.Floor is -1: use a number of retries a second above 0 and at most 1000000, such as 1; without it, no retry could start once traffic stops
+	// budget: Config.Share: is 10: use a number above 0 and at most 1, such as 0.1 for 10 %
+	// budget: Config.Floor: is -1: use a number of retries a second above 0 and at most 1000000, such as 1; without it, no retry could start once traffic stops
 }

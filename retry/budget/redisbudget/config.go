@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -36,25 +37,12 @@ type Config struct {
 	OnError func(error)
 }
 
-// ConfigError is one fault of a Config. Those of Config.Budget are each a
-// *budget.ConfigError.
-type ConfigError struct {
-	Field   string // such as "Name"
-	Problem string
-	Fix     string
-}
-
-// Error says what is wrong and what to write instead.
-func (e *ConfigError) Error() string {
-	return fmt.Sprintf("redisbudget: %s %s: %s", e.Field, e.Problem, e.Fix)
-}
-
 // faults returns every fault of c at once.
 func (c Config) faults() error {
 	_, err := budget.New(c.Budget)
 	faults := []error{err}
 	refuse := func(field, problem, fix string) {
-		faults = append(faults, &ConfigError{"Config." + field, problem, fix})
+		faults = append(faults, &fault.Error{Package: "redisbudget", Field: "Config." + field, Problem: problem, Fix: fix})
 	}
 	control := func(r rune) bool { return r < ' ' || r == 0x7f || r == '{' || r == '}' }
 	switch {

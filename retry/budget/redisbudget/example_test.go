@@ -52,7 +52,7 @@ func ExampleNew() {
 	_, err := redisbudget.New(client, redisbudget.Config{Budget: budget.Config{Share: 10, Floor: 1}})
 	fmt.Println(err)
 	// Output:
-	// budget: Config.Share is 10: use a number above 0 and at most 1, such as 0.1 for 10 %
-	// redisbudget: Config.Name is empty: name the dependency that the workers share, such as "payments"
-	// redisbudget: Config.Workers is 0: say how many workers the fleet has at most, 1 to 10000
+	// budget: Config.Share: is 10: use a number above 0 and at most 1, such as 0.1 for 10 %
+	// redisbudget: Config.Name: is empty: name the dependency that the workers share, such as "payments"
+	// redisbudget: Config.Workers: is 0: say how many workers the fleet has at most, 1 to 10000
 }

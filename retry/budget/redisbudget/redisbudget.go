@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/internal/redisguard"
 	"github.com/redrive-go/redrive/retry/budget"
 )
@@ -46,7 +47,7 @@ type Budget struct {
 func New(client redis.UniversalClient, c Config) (*Budget, error) {
 	err := c.faults()
 	if client == nil {
-		err = errors.Join(&ConfigError{"client", "is nil", "pass what redis.NewClient or redis.NewClusterClient returns"}, err)
+		err = errors.Join(&fault.Error{Package: "redisbudget", Field: "client", Problem: "is nil", Fix: "pass the client of redis.NewClient or redis.NewClusterClient"}, err)
 	}
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redrive-go/redrive/integration/redistest"
+	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
@@ -37,8 +38,8 @@ func TestNewReportsAllFaults(t *testing.T) {
 		{"control characters", client, func(c *Config) { c.Name = "a\r\nb" }, []string{"Config.Name"}},
 		{"negative workers", client, func(c *Config) { c.Workers = -1 }, []string{"Config.Workers"}},
 		{"too many workers", client, func(c *Config) { c.Workers = 10_001 }, []string{"Config.Workers"}},
-		{"share in percent", client, func(c *Config) { c.Budget.Share = 10 }, []string{"Share"}},
-		{"everything", nil, func(c *Config) { *c = Config{} }, []string{"client", "Share", "Floor", "Config.Name", "Config.Workers"}},
+		{"share in percent", client, func(c *Config) { c.Budget.Share = 10 }, []string{"Config.Share"}},
+		{"everything", nil, func(c *Config) { *c = Config{} }, []string{"client", "Config.Share", "Config.Floor", "Config.Name", "Config.Workers"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,10 +65,7 @@ func fields(err error) []string {
 		}
 		return found
 	}
-	if e, ok := errors.AsType[*ConfigError](err); ok {
-		return []string{e.Field}
-	}
-	if e, ok := errors.AsType[*budget.ConfigError](err); ok {
+	if e, ok := errors.AsType[*fault.Error](err); ok {
 		return []string{e.Field}
 	}
 	return nil
