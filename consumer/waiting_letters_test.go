@@ -180,7 +180,7 @@ func (b *mortal) Open(ctx context.Context, sub brokers.Subscription) (brokers.So
 	return &tapSource{source, b.tap}, err
 }
 
-// earlier returns the letter of a message that met all of this by d earlier.
+// earlier returns letter with all of its times moved back by d.
 func earlier(letter dlq.Entry, d time.Duration) dlq.Entry {
 	for _, at := range []*time.Time{&letter.DeadAt, &letter.Meta.FirstFailedAt, &letter.Meta.LastFailedAt, &letter.Meta.DueAt} {
 		if !at.IsZero() {
@@ -217,7 +217,7 @@ func TestLetterThatWaitedIsTheSame(t *testing.T) {
 					var open atomic.Bool
 					broker := &mortal{tap: newTap(memory.Options{Fault: closedUntil(&open)})}
 					var first atomic.Bool
-					var late time.Duration // the crowd may delay the first delivery
+					var late time.Duration // of the first delivery: the crowd may delay it
 					broker.deliver = func(d *brokers.Delivery) {
 						if d.Message.ID == "m-1" && !first.Swap(true) {
 							late = time.Since(broker.born)

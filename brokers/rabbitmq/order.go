@@ -16,7 +16,7 @@ import (
 //
 // So the queue has a channel of its own. Before it ends, the worker must have settled
 // all messages that it has begun with, or they would run twice. It must also have
-// received all messages that went back before, see drain.
+// received all messages that went back earlier: see drain.
 
 // ends reports whether in spills and its consumers may end. The consumers of an
 // ordered intake may end when the worker has no unsettled message of it.
@@ -77,24 +77,24 @@ func (l *lane) shut(in *intake) error {
 	return nil
 }
 
-// drainage is how long drain waits at most.
-const drainage = 5 * time.Second
+// drainTime is how long drain waits at most.
+const drainTime = 5 * time.Second
 
-// drain has the broker send all messages that went back before. A message that
-// stays in the queue then comes before the messages that go back now, even if it
-// is a later one. If the newest delivery is not a redelivery, nothing is left: the
-// broker sends redeliveries first. Otherwise drain replaces the consumer, each time
-// by one that gets more, until the broker sends a first delivery or has no more
-// messages. The worker spills meanwhile, so no message takes memory. The caller
-// holds the lock.
+// drain has the broker send all messages that went back earlier. A message left in
+// the queue would come before the messages that go back now, even if it is a later
+// one. The broker sends redeliveries first, so nothing is left if the newest
+// delivery is not a redelivery. Otherwise drain replaces the consumer by one with a
+// larger prefetch, again and again, until the broker sends a first delivery or has
+// no more messages. The intake spills meanwhile, so no message takes memory. The
+// caller holds the lock.
 //
-// drain leaves messages that went back often where they are, and the order with
-// them: their next redeliveries could make the broker dead-letter them. It does
-// nothing for a queue with a single active consumer: the next consumer would be
-// that of another worker.
+// drain gives up the order in three cases. After drainTime, the rest stays in the
+// queue. So do messages that went back often: the broker could dead-letter them
+// after another redelivery. A queue with a single active consumer is not drained:
+// its next consumer would be that of another worker.
 func (l *lane) drain(in *intake) error {
 	n, guess := l.session, 0
-	for end := time.Now().Add(drainage); in.again.Load() && !in.single && time.Now().Before(end); {
+	for end := time.Now().Add(drainTime); in.again.Load() && !in.single && time.Now().Before(end); {
 		g, found := l.consumers[in]
 		if !found {
 			return nil
@@ -105,7 +105,7 @@ func (l *lane) drain(in *intake) error {
 				guess = max(1, 2*guess)
 				more = guess
 			}
-			if guess > 0 && n.source.readOnly || n.isGone(in) { // a reader keeps to its limit
+			if n.isGone(in) || guess > 0 && n.source.readOnly { // a reader takes no more messages than it gave back
 				return nil
 			}
 			if err := l.swap(in, min(more, mostWindow)); err != nil {
@@ -116,7 +116,7 @@ func (l *lane) drain(in *intake) error {
 			return nil // an error of the connection ends the session by itself
 		}
 		select {
-		case <-time.After(drainage / 500):
+		case <-time.After(drainTime / 500):
 		case <-n.ctx.Done():
 			return n.over()
 		}
@@ -130,9 +130,9 @@ const vacancy = time.Second
 
 // vacate waits until the broker has noticed that the channels of ordered
 // intakes have ended. Until then, the broker would send a new consumer later
-// messages before the messages of the old channel. If other workers consume
-// from the queue there is no order to keep, and vacate waits until vacancy is
-// over. So it does if no message that went back is in the queue any more.
+// messages before the messages of the old channel. It waits for all of vacancy if
+// other workers consume from the queue, where there is no order to keep, and if
+// they have taken all messages that went back.
 func (n *session) vacate(ins []*intake) {
 	end := time.Now().Add(vacancy)
 	for _, in := range ins {

@@ -191,7 +191,7 @@ func withBuffer(t *testing.T, timeout time.Duration, f func(w *two)) {
 // buffer goes back, the worker must also give back the messages that an earlier,
 // larger buffer has left in the queue.
 func TestOrderWhenABufferGoesBackAgain(t *testing.T) {
-	withBuffer(t, 2*time.Second, func(w *two) {
+	withBuffer(t, 4*time.Second, func(w *two) {
 		for next := 1; next < 100; next++ {
 			if next < 3 { // the prefetch is 2 after the first pause
 				w.await("all are back", func() bool {
@@ -213,7 +213,7 @@ func TestOrderWhenABufferGoesBackAgain(t *testing.T) {
 // A broker that is busy answers that a queue has no messages and no consumers. The
 // worker must not believe that when it has just given messages back.
 func TestOrderOfABusyBroker(t *testing.T) {
-	withBuffer(t, 2*time.Second, func(w *two) {
+	withBuffer(t, 4*time.Second, func(w *two) {
 		name := append([]byte{byte(len(w.topic))}, w.topic...) // of the queue, in a frame
 		var mu sync.Mutex
 		var closed, consumes bool

@@ -7,14 +7,14 @@ import (
 )
 
 // mostOfOne is the usual factor of shares: one tenant alone has at most three quarters
-// of the places, and three together nine tenths.
+// of the places, and three together have at most nine tenths (56 of 64).
 const mostOfOne = 3
 
-// shares divides places among tenants. The last free places go only to tenants that
-// have none: as many places as there are tenants with some, up to a sixteenth of all,
-// and at least one. So if many tenants hold all that they can get, several new ones
-// still find a place. A tenant gets another place while it has less than factor times
-// as many as are free, all but one of those places left out.
+// shares divides places among tenants. Some free places are kept for tenants that have
+// none: one for each tenant that has a place, at most a sixteenth of all, at least one.
+// So several new tenants find a place even if the others hold all that they can get. A
+// tenant with places gets another one while it has less than factor times as many as
+// are free, where all of the kept places count as one.
 type shares struct {
 	factor int
 	places int

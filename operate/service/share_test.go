@@ -21,6 +21,15 @@ func TestShares(t *testing.T) {
 			t.Errorf("one tenant gets %d of %d places, want %d", got, places, want)
 		}
 	}
+	three := newShares(64, mostOfOne, 0)
+	for range 64 {
+		for i := range 3 {
+			three.take(fmt.Sprint("tenant ", i))
+		}
+	}
+	if used := 64 - three.left(); used != 56 {
+		t.Errorf("three tenants get %d of 64 places, want 56", used)
+	}
 }
 
 // TestSharesOfMany has tenants that take all they can, whenever one of them gives
