@@ -306,9 +306,9 @@ func (l *Limiter) cut(t float64, o Outcome, full bool) {
 	switch o {
 	case Throttled:
 		least = max(least, m.served()*m.duration())
-	case Unknown: // after two minutes it may be this worker: it leaves most of the work to others
-		if least = 1; m.silence(t) > sampleAge {
-			least = min(1, m.duration()/probeMin)
+	case Unknown:
+		if m.silence(t) < sampleAge {
+			least = 1
 		}
 	}
 	l.limit = min(l.limit, max(l.limit*part, least))
