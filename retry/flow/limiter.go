@@ -307,9 +307,7 @@ func (l *Limiter) cut(t float64, o Outcome, full bool) {
 	case Throttled:
 		least = max(least, m.served()*m.duration())
 	case Unknown:
-		if m.silence(t) < sampleAge {
-			least = 1
-		}
+		least = 1
 	}
 	l.limit = min(l.limit, max(l.limit*part, least))
 	l.cutAt, l.grewAt, l.grown, l.held = t, t, false, false
