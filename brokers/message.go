@@ -190,4 +190,5 @@ type Failure struct {
 	Fingerprint string        // groups equal faults, see package dlq
 	Delay       time.Duration // chosen before the next run
 	Ambiguous   bool          // the run may have had its effect
+	TimedOut    bool          // the handler ran into its time limit
 }

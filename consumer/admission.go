@@ -153,20 +153,26 @@ func (d *delivery) refund(now time.Time) {
 	d.token = false
 }
 
-// Between these times a message waits in the broker whose name has its one slot.
+// A message whose name has its one slot waits in the broker for one to three times
+// nameFloor. One that timed out waits for longer, the longer that was ago.
 const (
-	nameFloor = 5 * time.Second
-	nameCap   = 15 * time.Second
+	nameFloor    = 5 * time.Second
+	timedOutMost = 5 * time.Minute
 )
 
-// enters reports whether the name that d depends on lets it start. Otherwise d is
-// put off.
+// enters reports whether those that d shares a slot with let it start. Otherwise d
+// is put off.
 func (p *pipeline) enters(d *delivery, now time.Time) bool {
-	if d.name == 0 || d.sub.names.start(now, d.name, d.sub.dependency.usual(now)) {
+	name := d.sharesSlot()
+	if name == 0 || d.sub.names.start(now, name, d.sub.dependency.usual(now)) {
 		return true
 	}
 	d.refund(now)
-	p.deferRun(d, now, nameFloor+time.Duration(p.cfg.Random()*float64(nameCap-nameFloor)), noName)
+	wait := nameFloor
+	if name == timedOut {
+		wait = min(max(wait, d.sinceFailure(now)/2), timedOutMost)
+	}
+	p.deferRun(d, now, wait+time.Duration(p.cfg.Random()*2*float64(wait)), noName)
 	return false
 }
 
@@ -191,8 +197,10 @@ func (p *pipeline) tell(d *delivery, began, now time.Time, o flow.Outcome) {
 	}
 	d.token = false
 	g, who := d.sub.dependency, d.who()
-	if d.name != 0 {
-		d.sub.names.done(now, began, d.name, o)
+	if name := d.sharesSlot(); name != 0 {
+		d.sub.names.done(now, began, name, o)
+	} else if o == flow.Timeout {
+		d.sub.names.done(now, began, timedOut, o)
 	}
 	if d.returned() && o != flow.Success { // a dead letter failed before, for reasons that may be its own
 		o = flow.Neutral

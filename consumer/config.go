@@ -485,7 +485,9 @@ func (c Config) unfit(caps brokers.Capabilities, routes []*route) error {
 
 // window is how many deliveries of the topic are received, in slots or waiting
 // for one.
-func (r *route) window() int { return r.concurrency + max(r.prefetch, r.batchSize) }
+func (r *route) window() int {
+	return r.concurrency*max(1, r.batchSize) + max(r.prefetch, r.batchSize)
+}
 
 // heldPerTopic is the part of MaxHeld that each of n topics has.
 func (c Config) heldPerTopic(n int) int { return (c.MaxHeld + n - 1) / n }

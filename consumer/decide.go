@@ -32,6 +32,7 @@ const (
 	reasonOutage     = "outage"
 	reasonOversize   = "oversize"
 	reasonRefused    = "refused"
+	reasonTimeout    = "timeout" // of package classify
 	reasonUnreadable = "unreadable"
 	reasonUnroutable = "unroutable"
 	reasonBatch      = "batch" // of a retry: its batch failed as a whole, and runs in parts
@@ -231,7 +232,7 @@ func (r *route) weigh(f retry.Run, t trial, random float64) retry.Decision {
 	if v.Class == classify.ClassPoison || v.Skip || v.Deferred {
 		return retry.Decide(r.policy, f, random)
 	}
-	if v.Class == classify.ClassUnknown && t.spread {
+	if t.spread && (v.Class == classify.ClassUnknown || v.Reason == reasonTimeout) {
 		v.MaxAttempts = 0
 	}
 	if t.counts {
@@ -276,7 +277,7 @@ const historyLimit = 10
 // failed is the Meta after a failed run.
 func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string, decision retry.Decision, excused time.Duration) brokers.Meta {
 	m, class := *d.meta, string(v.Class)
-	failure := brokers.Failure{Attempt: m.Attempt + 1, At: now, Class: class, Fingerprint: fingerprint, Delay: decision.Delay, Ambiguous: v.Ambiguous}
+	failure := brokers.Failure{Attempt: m.Attempt + 1, At: now, Class: class, Fingerprint: fingerprint, Delay: decision.Delay, Ambiguous: v.Ambiguous, TimedOut: v.Reason == reasonTimeout}
 	if decision.Counted {
 		m.Attempt++
 	} else {

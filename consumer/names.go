@@ -53,11 +53,25 @@ const (
 // mixedFor is how long a slot is kept for other names, after one has come.
 const mixedFor = time.Minute
 
-func newNames(slots int) *names {
-	return &names{slots: slots, most: max(1, slots/2), buckets: make([]bucket, bucketCount)}
+func newNames(slots, buckets int) *names {
+	return &names{slots: slots, most: max(1, slots/2), buckets: make([]bucket, buckets)}
 }
 
-func (n *names) of(name uint64) *bucket { return &n.buckets[name%bucketCount] }
+func (n *names) of(name uint64) *bucket { return &n.buckets[name%uint64(len(n.buckets))] }
+
+// timedOut is the name that messages share which have none and whose last run timed
+// out.
+const timedOut = 1
+
+// sharesSlot returns the name with which d shares a slot while that is in trouble; 0
+// if it shares none.
+func (d *delivery) sharesSlot() uint64 {
+	history := d.meta.History
+	if d.name == 0 && len(history) > 0 && history[len(history)-1].TimedOut && !d.returned() {
+		return timedOut
+	}
+	return d.name
+}
 
 // start counts a run for name, if it may start.
 func (n *names) start(now time.Time, name uint64, usual time.Duration) bool {
@@ -120,7 +134,7 @@ func (n *names) lastSuccess(name uint64) time.Time {
 // is the user's fault, not the message's: the dependency of the topic is enough
 // then.
 func (p *pipeline) nameOf(d *delivery) (name uint64) {
-	if d.sub.names == nil || d.returned() {
+	if d.sub.dependencyOf == nil || d.returned() {
 		return 0
 	}
 	defer func() {

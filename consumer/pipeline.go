@@ -68,7 +68,7 @@ type subscription struct {
 	*route
 	line         *line
 	dependency   *dependency
-	names        *names     // nil without DependencyOf
+	names        *names
 	returned     *semaphore // slots and budget of messages that were sent back
 	window       int        // the most that is queued, running or settling
 	least        int        // room that it is received for
@@ -146,8 +146,9 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 		s.least = max(1, (s.window-r.concurrency+1)/2)
 	}
 	slots := p.cfg.slots(r.concurrency)
+	s.names = newNames(slots, 1)
 	if r.dependencyOf != nil {
-		s.names = newNames(slots)
+		s.names = newNames(slots, bucketCount)
 	}
 	s.returned = newSemaphore(min(slots, s.window/max(1, r.batchSize)))
 	return s

@@ -63,6 +63,7 @@ func (tr *trial) story(w *worker, d *brokers.Delivery) brokers.Meta {
 			At:          now.Add(time.Duration(n-20) * time.Minute),
 			Class:       "transient",
 			Ambiguous:   n%3 == 0,
+			TimedOut:    n%2 == 0,
 			Fingerprint: fmt.Sprintf("%016x", n*n),
 			Delay:       time.Duration(n) * 1500 * time.Millisecond,
 		})

@@ -110,7 +110,7 @@ func (tr *trial) equalMeta(a *arrival, want brokers.Meta) error {
 }
 
 func sameFailure(a, b brokers.Failure) bool {
-	return a.Attempt == b.Attempt && sameTime(a.At, b.At) && a.Class == b.Class && a.Ambiguous == b.Ambiguous &&
+	return a.Attempt == b.Attempt && sameTime(a.At, b.At) && a.Class == b.Class && a.Ambiguous == b.Ambiguous && a.TimedOut == b.TimedOut &&
 		a.Fingerprint == b.Fingerprint && sameDelay(a.Delay, b.Delay)
 }
 

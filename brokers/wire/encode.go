@@ -198,8 +198,8 @@ func knownClass(class string) string {
 }
 
 // A history is "attempt,time,class,fingerprint,delay" per failure, with
-// semicolons between them, nothing for what is zero, and ",a" at the end of
-// what was ambiguous.
+// semicolons between them, nothing for what is zero, and a flag at the end: ",a"
+// for what was ambiguous, ",t" for what timed out, ",at" for both.
 
 func appendHistory(b []byte, failures []brokers.Failure) []byte {
 	failures = failures[max(0, len(failures)-maxHistory):]
@@ -216,8 +216,14 @@ func appendHistory(b []byte, failures []brokers.Failure) []byte {
 		b = append(append(b, knownClass(f.Class)...), ',')
 		b = append(append(b, fingerprint...), ',')
 		b = appendDuration(b, f.Delay)
+		if f.Ambiguous || f.TimedOut {
+			b = append(b, ',')
+		}
 		if f.Ambiguous {
-			b = append(b, ',', 'a')
+			b = append(b, 'a')
+		}
+		if f.TimedOut {
+			b = append(b, 't')
 		}
 	}
 	return b
@@ -248,7 +254,7 @@ func parseFailure(s string) (brokers.Failure, bool) {
 	at, s, _ := strings.Cut(s, ",")
 	class, s, _ := strings.Cut(s, ",")
 	fingerprint, s, ok := strings.Cut(s, ",")
-	delay, flag, _ := strings.Cut(s, ",")
+	delay, flags, _ := strings.Cut(s, ",")
 	n, isNumber := text.Number(attempt)
 	if !ok || !isNumber {
 		return brokers.Failure{}, false
@@ -262,7 +268,8 @@ func parseFailure(s string) (brokers.Failure, bool) {
 		Class:       knownClass(class),
 		Fingerprint: fingerprint,
 		Delay:       parseDuration(delay),
-		Ambiguous:   flag == "a",
+		Ambiguous:   strings.Contains(flags, "a"),
+		TimedOut:    strings.Contains(flags, "t"),
 	}, true
 }
 
