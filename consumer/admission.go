@@ -130,11 +130,24 @@ func (p *pipeline) pays(d *delivery, now time.Time) bool {
 	if pacer == nil || !d.isRetry() || d.token {
 		return true
 	}
-	wait, ok := pacer.Withdraw(now, d.sub.longestDelay, p.cfg.Random())
+	most := d.sub.longestDelay
+	if d.sub.dependency.silentSince(d.meta.LastFailedAt) {
+		most = min(most, max(silentFloor, now.Sub(d.meta.FirstFailedAt)*2/3))
+	}
+	wait, ok := pacer.Withdraw(now, most, p.cfg.Random())
 	if d.token = ok; !ok {
 		p.deferRun(d, now, wait, noToken)
 	}
 	return ok
+}
+
+// silentFloor is the least that bounds the wait of a retry while nothing succeeds.
+const silentFloor = 5 * time.Second
+
+// silentSince reports whether no run has succeeded here since t. It may be this
+// worker that fails, so a retry does not wait for a turn that only this one gives.
+func (g *dependency) silentSince(t time.Time) bool {
+	return g.limiter != nil && !g.limiter.LastSuccess().After(t)
 }
 
 // budget is the one for retries of d; nil if they need no tokens.

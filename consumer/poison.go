@@ -9,10 +9,10 @@ import (
 )
 
 // A handler that takes practically every message for poison is itself at fault, as
-// after a bad deployment. So a verdict of poison ends a message at once only if
-// another message has just succeeded. Otherwise it is in doubt: the message waits a
-// little for a success, and if more and more are poison they are put aside and run
-// again later, uncounted.
+// after a bad deployment. So a verdict of poison is in doubt until another message
+// succeeds: the message waits for that, and dies after doubtLasts in any case. But if
+// several are poison without a success between them, they are put aside and run again
+// later, uncounted.
 const (
 	poisonRow   = 5                // poison messages without a success between them that put all aside
 	doubtLasts  = 10 * time.Second // a verdict in doubt holds after this time
@@ -34,17 +34,14 @@ func (p *pipeline) judge(d *delivery, reason string, letter dlq.Entry, now time.
 	s := d.sub
 	s.poisonRow++
 	s.doubted.Store(int32(s.poisonRow))
-	known := s.dependency.limiter.Status(now)
 	switch {
 	case d.poisonFor(now) >= asideMost:
 		p.deadLetterLocked(d, reason, letter)
-	case s.poisonRow >= poisonRow, known.Poisoned:
+	case s.poisonRow >= poisonRow, s.dependency.limiter.Status(now).Poisoned:
 		p.putAside(d, now)
 		for _, other := range p.inDoubt(s) {
 			p.putAside(other, now)
 		}
-	case now.Sub(known.LastSuccess) <= successLasts:
-		p.deadLetterLocked(d, reason, letter)
 	case p.draining.Load(), !p.roomToWait(d), !p.lasts(d, now.Add(doubtLasts)):
 		p.putAside(d, now)
 	case p.to(d, waiting):
