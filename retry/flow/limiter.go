@@ -330,18 +330,18 @@ func (l *Limiter) grow(t float64) {
 	if l.limit >= l.slots || !l.held || m.recent > 2*m.usual && m.rate() >= m.normal {
 		return
 	}
+	if !l.grown && l.limit < m.usual*max(m.normal, 2/probeMin) { // probes may be more than the normal rate
+		l.rampAt = t
+	}
 	part := min((t-l.grewAt)/(doubling*math.Exp2(float64(l.relapse))), 1)
 	if l.limit < l.good/2 {
 		l.limit *= math.Exp2(part)
 	} else {
 		l.limit += linear * l.good * part
 	}
-	if !l.grown && l.limit < m.normal*m.usual {
-		l.rampAt = t
-	}
 	l.limit = max(l.limit, min(1, m.usual*max(slowStart, m.normal/8)))
 	if t-l.rampAt < rampFor {
-		l.limit = min(l.limit, m.usual*max(slowStart, 1.5*m.normal))
+		l.limit = min(l.limit, m.usual*max(1/probeMin, 1.5*m.normal))
 	}
 	l.limit = min(l.limit, l.slots)
 	l.good = max(l.good, l.limit)
