@@ -49,7 +49,7 @@ func TestNames(t *testing.T) {
 		{"a clock that is set back", 4, 0, []string{"100h start a", "100h timeout a", "100h start a", "0s refused a", "0s start b", "0s start b", "1s timeout a", "1s start a"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n, out := newNames(tt.slots), map[string][]time.Time{}
+			n, out := newNames(tt.slots, bucketCount), map[string][]time.Time{}
 			for _, line := range tt.events {
 				var after, event, name string
 				if _, err := fmt.Sscan(line, &after, &event, &name); err != nil {
@@ -84,7 +84,7 @@ func TestNames(t *testing.T) {
 
 // A million names in trouble take no memory of their own, and let another start.
 func TestNamesWithoutEnd(t *testing.T) {
-	n, now := newNames(10), time.Unix(1e9, 0)
+	n, now := newNames(10, bucketCount), time.Unix(1e9, 0)
 	if allocated := testing.AllocsPerRun(1, func() {
 		for i := range uint64(1_000_000) {
 			if n.start(now, 2*i+1, 0) {

@@ -34,15 +34,20 @@ func (p *pipeline) judge(d *delivery, reason string, letter dlq.Entry, now time.
 	s := d.sub
 	s.poisonRow++
 	s.doubted.Store(int32(s.poisonRow))
+	known := s.dependency.limiter.Status(now)
 	switch {
 	case d.poisonFor(now) >= asideMost:
 		p.deadLetterLocked(d, reason, letter)
-	case s.poisonRow >= poisonRow, s.dependency.limiter.Status(now).Poisoned:
+	case s.poisonRow >= poisonRow, known.Poisoned:
 		p.putAside(d, now)
 		for _, other := range p.inDoubt(s) {
 			p.putAside(other, now)
 		}
 	case p.draining.Load(), !p.roomToWait(d), !p.lasts(d, now.Add(doubtLasts)):
+		if now.Sub(known.LastSuccess) <= successLasts {
+			p.deadLetterLocked(d, reason, letter)
+			return
+		}
 		p.putAside(d, now)
 	case p.to(d, waiting):
 		d.judgement = &judgement{reason, letter}

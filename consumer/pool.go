@@ -88,14 +88,6 @@ func (p *pool) ready() *line {
 	return nil
 }
 
-// allow changes how many jobs of a line may be done at once.
-func (p *pool) allow(l *line, n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	l.limit = n
-	p.call()
-}
-
 // arrived says that a new worker is ready for its first job.
 func (p *pool) arrived() {
 	p.mu.Lock()
