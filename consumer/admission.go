@@ -147,7 +147,7 @@ const silentFloor = 5 * time.Second
 // silentSince reports whether no run has succeeded here since t. It may be this
 // worker that fails, so a retry does not wait for a turn that only this one gives.
 func (g *dependency) silentSince(t time.Time) bool {
-	return g.limiter != nil && !g.limiter.LastSuccess().After(t)
+	return g.limiter != nil && g.limiter.LastSuccess().Before(t)
 }
 
 // budget is the one for retries of d; nil if they need no tokens.
@@ -244,7 +244,7 @@ func (d *delivery) succeededSince(t, now time.Time) bool {
 	case d.sub.dependency.limiter != nil:
 		at = d.sub.dependency.limiter.LastSuccess()
 	}
-	return !at.IsZero() && at.After(t) && !at.After(now) && now.Sub(at) <= successLasts
+	return !at.IsZero() && !at.Before(t) && !at.After(now) && now.Sub(at) <= successLasts
 }
 
 // successLasts is how long a success speaks for the dependency.

@@ -32,12 +32,12 @@ func TestPoison(t *testing.T) {
 		dead   []dead
 		config func(*consumer.Config)
 	}{
-		{"one, after a success", 0, []sent{{0, many("good", 1)}, {time.Minute, many("bad", 1)}}, []dead{{time.Minute, 1, 1}}, nil},
-		{"one, long after a success", 0, []sent{{0, many("good", 1)}, {3 * time.Minute, many("bad", 1)}}, []dead{{3*time.Minute + 9*time.Second, 0, 0}, {3*time.Minute + 10*time.Second, 1, 1}}, nil},
-		{"one, before a success", 0, []sent{{0, many("bad", 1)}, {5 * time.Second, many("good", 1)}}, []dead{{4 * time.Second, 0, 0}, {5 * time.Second, 1, 1}}, nil},
-		{"four", 0, []sent{{0, many("bad", 4)}}, []dead{{9 * time.Second, 0, 0}, {10 * time.Second, 4, 4}}, nil},
+		{"one, after a success", 0, []sent{{0, many("good", 1)}, {time.Minute, many("bad", 1)}}, []dead{{time.Minute + 4*time.Second, 0, 0}, {time.Minute + 5*time.Second, 1, 1}}, nil},
+		{"one, long after a success", 0, []sent{{0, many("good", 1)}, {3 * time.Minute, many("bad", 1)}}, []dead{{3*time.Minute + 4*time.Second, 0, 0}, {3*time.Minute + 5*time.Second, 1, 1}}, nil},
+		{"one, before a success", 0, []sent{{0, many("bad", 1)}, {3 * time.Second, many("good", 1)}}, []dead{{2 * time.Second, 0, 0}, {3 * time.Second, 1, 1}}, nil},
+		{"four", 0, []sent{{0, many("bad", 4)}}, []dead{{4 * time.Second, 0, 0}, {5 * time.Second, 4, 4}}, nil},
 		{"five", 0, []sent{{0, many("bad", 5)}}, []dead{{59 * time.Minute, 0, 0}, {72 * time.Minute, 5, 5}}, nil},
-		{"five, then good ones", 0, []sent{{0, many("bad", 5)}, {time.Minute, many("good", 20)}}, []dead{{59 * time.Second, 0, 0}, {10 * time.Minute, 4, 5}, {72 * time.Minute, 5, 5}}, nil},
+		{"five, then good ones", 0, []sent{{0, many("bad", 5)}, {time.Minute, many("good", 1)}, {2 * time.Minute, many("good", 1)}, {3 * time.Minute, many("good", 1)}, {4 * time.Minute, many("good", 1)}}, []dead{{10 * time.Minute, 4, 5}, {72 * time.Minute, 5, 5}}, nil},
 		{"a bad deployment", 50 * time.Minute, []sent{{0, many("bad", 200)}, {20 * time.Minute, many("bad", 200)}}, []dead{{2 * time.Hour, 0, 0}}, nil},
 		{"a bad import", 0, []sent{{0, many("bad", 500)}, {10 * time.Second, many("good", 1)}, {30 * time.Minute, many("good", 1)}}, []dead{{2 * time.Hour, 500, 500}}, nil},
 		{"one in two", 0, []sent{{0, strings.Fields(strings.Repeat("bad good ", 100))}}, []dead{{time.Minute, 100, 100}}, nil},
@@ -108,7 +108,7 @@ func TestPoisonInDoubtWhenTheWorkerStops(t *testing.T) {
 		}
 		publish(t, broker, "orders", numbered("bad", 3)...)
 		w := begin()
-		time.Sleep(5 * time.Second)
+		time.Sleep(3 * time.Second)
 		w.mustShutdown()
 		if n := broker.Len("orders"); n != 3 {
 			t.Errorf("%d of 3 are in the topic", n)

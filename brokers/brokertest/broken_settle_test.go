@@ -56,7 +56,7 @@ func brokenSettling() []broken {
 		},
 		{
 			name:  "release counts an attempt",
-			fails: []string{"release-keeps-meta"},
+			fails: []string{"abandoned-counted", "release-keeps-meta"}, // a Retry begins the count anew,
 			hooks: changed(brokers.Release, func(st *brokers.Settlement) {
 				st.Action, st.Delay, st.Meta = brokers.Retry, 0, st.Delivery.Meta
 				st.Meta.Attempt++
