@@ -285,7 +285,7 @@ func (p *pipeline) await(job []*delivery, now time.Time) {
 
 // far reports whether the next start is not near.
 func far(v flow.View, now time.Time) bool {
-	return !v.Allowed && (v.Limit < 1 && v.Next.IsZero() || v.Next.Sub(now) > near)
+	return !v.Allowed && v.Limit < 1 && (v.Next.IsZero() || v.Next.Sub(now) > near)
 }
 
 // wait moves the members of job to waiting. mu is held.

@@ -67,7 +67,7 @@ const timedOut = 1
 // if it shares none.
 func (d *delivery) sharesSlot() uint64 {
 	history := d.meta.History
-	if d.name == 0 && len(history) > 0 && history[len(history)-1].TimedOut && !d.returned() {
+	if d.name == 0 && len(history) > 0 && history[len(history)-1].TimedOut && !d.returned() && d.sub.dependency.limiter != nil {
 		return timedOut
 	}
 	return d.name

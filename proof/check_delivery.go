@@ -222,10 +222,16 @@ func (c *checker) startCount(d *delivery, e *event) {
 	}
 }
 
+// hasTurns reports whether messages of the key of d wait for each other.
+func (c *checker) hasTurns(d *delivery) bool {
+	m := d.fate.message
+	return m != nil && m.Key != "" && (c.scenario.options.Ordered || c.scenario.slots[0].config.OrderByKey)
+}
+
 // startLane checks that one key is worked on in order.
 func (c *checker) startLane(d *delivery) {
 	m, ordered := d.fate.message, c.scenario.options.Ordered
-	if m == nil || m.Key == "" || !ordered && !c.scenario.slots[0].config.OrderByKey {
+	if !c.hasTurns(d) {
 		return
 	}
 	key, w := d.topic.name+"\x00"+m.Key, d.worker
@@ -451,7 +457,7 @@ func (c *checker) mayRelease(d *delivery) {
 			c.violate(promiseSettlement, f.id, "is released while its handler runs")
 		}
 	case d.runs == 0:
-		if !w.halting() && !c.scenario.options.Ordered {
+		if !w.halting() && !c.hasTurns(d) { // whose dependency is down, and so that they keep their order
 			c.violate(promiseSettlement, f.id, "is released without a reason")
 		}
 	case !late && !slices.ContainsFunc(d.next, may):

@@ -61,7 +61,7 @@ func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 	}
 	may, must := c.isAttempt(d)
 	verdicts := []classify.Verdict{v}
-	if v.Class == classify.ClassUnknown && v.MaxAttempts > 0 && c.othersFail(d) {
+	if (v.Class == classify.ClassUnknown || v.Reason == "timeout") && v.MaxAttempts > 0 && c.othersFail(d) {
 		v.MaxAttempts = 0
 		verdicts = append(verdicts, v)
 	}
@@ -92,52 +92,32 @@ func (c *checker) uncounted(d *delivery, p retry.Policy, v classify.Verdict) jud
 	return j
 }
 
-// judgePoison is j, which ends d as poison; or d is put aside, where practically all
-// is poison, or no message has succeeded lately. Then d does not end for an hour.
+// judgePoison is j, which ends d as poison; or d is put aside, because more messages
+// are poison before one succeeds, or its worker stops. Then d does not end for an hour.
 func (c *checker) judgePoison(d *delivery, j judgement) []judgement {
-	const longest, most, many = 13 * time.Minute, time.Hour, 10
+	const longest, most = 13 * time.Minute, time.Hour
 	if !j.dies {
 		return []judgement{j}
 	}
-	slack := c.scenario.pace.slack
-	lately := 0
-	for r := range c.reports(d, max(0, c.now-successLasts-slack)) {
-		if r.as == isPoison {
-			lately++
-		}
-	}
-	least, row, fresh := c.poisonRow(d)
 	aside := judgement{retries: true, attempt: d.attempt, throttles: d.throttles, high: longest}
-	j.dies = least < poisonRow || d.first > 0 && c.now-d.first >= most-slack
-	switch {
-	case !j.dies:
-		return []judgement{aside}
-	case fresh && row < poisonRow && lately+1 < many:
-		return []judgement{j}
+	if c.poisonBefore(d) < poisonRow || d.first > 0 && c.now-d.first >= most-c.scenario.pace.slack {
+		return []judgement{j, aside}
 	}
-	return []judgement{j, aside}
+	return []judgement{aside}
 }
 
-// poisonRow returns how many messages have been poison in a row, with d, at least and
-// at most, and whether another one surely succeeded before, not long ago.
-func (c *checker) poisonRow(d *delivery) (least, most int, fresh bool) {
-	slack, ended := c.scenario.pace.slack, false
-	least, most = 1, 1
+// poisonBefore returns how many messages have been poison in a row, with d, at least.
+func (c *checker) poisonBefore(d *delivery) (n int) {
+	n = 1
 	for r := range c.reports(d, 0) {
-		known := r.sure && r.at < c.now-slack
 		switch {
-		case r.as == succeeds && known:
-			return least, most, r.at >= c.now-successLasts+slack
 		case r.as == succeeds:
-			ended = true
-		case r.as == isPoison:
-			most++
-			if known && !ended {
-				least++
-			}
+			return n
+		case r.as == isPoison && r.sure && r.at < c.now-c.scenario.pace.slack:
+			n++
 		}
 	}
-	return least, most, false
+	return n
 }
 
 // decide is [retry.Decide] for a run with this number, whose delay draws least or

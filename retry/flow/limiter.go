@@ -264,10 +264,12 @@ func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full, run bo
 	l.sample.add(t, who, o)
 	l.meter.ended(t, o)
 	switch {
-	case o == Success && !run:
-		l.meter.lastSuccess = t
 	case o == Success:
 		l.success = now // as seconds it would be rounded
+		if !run {
+			l.meter.lastSuccess = t
+			break
+		}
 		l.meter.succeeded(t, took)
 		l.grow(t)
 	case o.bad() && t-took > l.cutAt && l.convincing(t, o):
