@@ -244,7 +244,7 @@ func (r *route) weigh(f retry.Run, t trial, random float64) retry.Decision {
 	longest := max(uncountedCap, b.Base, b.Floor)
 	b.Cap = min(cmp.Or(b.Cap, longest), longest)
 	v.MaxAttempts = 0
-	f.Attempt += f.Throttles
+	f.Attempt, f.Throttles = f.Attempt+f.Throttles, 0
 	d := retry.Decide(policy, f, uncountedShare+(1-uncountedShare)*random)
 	d.Counted = false
 	return d

@@ -57,7 +57,7 @@ func (c *checker) judge(d *delivery, e *event, why cause) []judgement {
 func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 	p := d.topic.policy
 	if v.Class == classify.ClassPoison || v.Skip || v.Deferred {
-		return c.judgePoison(d, c.decide(d, p, v, d.attempt+1, 0))
+		return c.judgePoison(d, c.decide(d, p, v, d.attempt+1, d.throttles, 0))
 	}
 	may, must := c.isAttempt(d)
 	verdicts := []classify.Verdict{v}
@@ -68,7 +68,7 @@ func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 	var all []judgement
 	for _, v := range verdicts {
 		if may {
-			all = append(all, c.decide(d, p, v, d.attempt+1, 0))
+			all = append(all, c.decide(d, p, v, d.attempt+1, d.throttles, 0))
 		}
 		if !must {
 			all = append(all, c.uncounted(d, p, v))
@@ -84,7 +84,7 @@ func (c *checker) uncounted(d *delivery, p retry.Policy, v classify.Verdict) jud
 	p.MaxAttempts = math.MaxInt
 	p.Backoff.Cap = min(or(p.Backoff.Cap, longest), longest)
 	v.MaxAttempts = 0
-	j := c.decide(d, p, v, d.attempt+1+d.throttles, least)
+	j := c.decide(d, p, v, d.attempt+1+d.throttles, 0, least)
 	j.attempt, j.counted = d.attempt, false
 	if j.retries || j.dies {
 		j.throttles = d.throttles + 1
@@ -120,12 +120,12 @@ func (c *checker) poisonBefore(d *delivery) (n int) {
 	return n
 }
 
-// decide is [retry.Decide] for a run with this number, whose delay draws least or
+// decide is [retry.Decide] for a run with these numbers, whose delay draws least or
 // more.
-func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number int, least float64) judgement {
+func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number, throttles int, least float64) judgement {
 	const rounding, unknown, ageless = time.Microsecond, 24 * time.Hour, 1 << 60
 	slack, start := c.scenario.pace.slack+rounding, time.Unix(1e9, 0)
-	f := retry.Run{Attempt: number, Throttles: d.throttles, Now: start.Add(c.now), Verdict: v}
+	f := retry.Run{Attempt: number, Throttles: throttles, Now: start.Add(c.now), Verdict: v}
 	if d.first > 0 {
 		f.FirstFailedAt = start.Add(d.first)
 	}

@@ -262,6 +262,9 @@ func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full, run bo
 	}
 	took := max(0, now.Sub(began).Seconds())
 	l.sample.add(t, who, o)
+	if o == Timeout {
+		l.sample.age = 2 * took
+	}
 	l.meter.ended(t, o)
 	switch {
 	case o == Success:

@@ -1,7 +1,7 @@
 package flow
 
 // The sample holds the last outcomes of so many different messages, none older
-// than sampleAge seconds.
+// than sampleAge seconds, or twice as long as runs take that time out.
 const (
 	sampleSize = 64
 	sampleAge  = 120.0
@@ -14,6 +14,7 @@ type sample struct {
 	first, n int
 	tally    counts  // of the entries
 	renewed  float64 // when a success was last left out because all entries were successes
+	age      float64 // how old an entry gets
 }
 
 type entry struct {
@@ -67,7 +68,7 @@ func (s *sample) remove(i int) {
 
 // counts returns how many messages ended in each way, and forgets the old ones.
 func (s *sample) counts(t float64) counts {
-	for s.n > 0 && t-max(s.entry(0).at, s.renewed) > sampleAge {
+	for s.n > 0 && t-max(s.entry(0).at, s.renewed) > max(s.age, sampleAge) {
 		s.remove(0)
 	}
 	return s.tally
