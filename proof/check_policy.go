@@ -272,10 +272,15 @@ func (c *checker) othersFail(d *delivery) bool {
 }
 
 // takePaused holds a pause against the runs before it: practically none succeeded,
-// or many were throttled.
+// or many were throttled. A handler that does not return after its timeout counts, too.
 func (c *checker) takePaused(e *event) {
 	w := c.workers[e.Worker]
-	if g := w.dependency(e.Note); w.crashed == 0 && c.scenario.pace.slack == 0 && !g.contrasts {
+	stuck := slices.ContainsFunc(c.order, func(f *fate) bool {
+		return slices.ContainsFunc(f.deliveries, func(d *delivery) bool {
+			return d.running && d.worker == w && d.topic.name == e.Note && c.now-d.began >= d.topic.timeout
+		})
+	})
+	if g := w.dependency(e.Note); w.crashed == 0 && c.scenario.pace.slack == 0 && !g.contrasts && !stuck {
 		c.violate(promiseContrast, "", "worker %d pauses what depends on %q after %+v", w.number, e.Note, g.runs[max(0, len(g.runs)-25):])
 	}
 }
