@@ -276,7 +276,7 @@ figures: ## Print the measured figures against their goals (AREA=core, restraint
 # Virtual time needs a test: the table is printed by one.
 .PHONY: gallery
 gallery: ## Let incidents happen on the default Config, print what became of the messages, and write it into the docs
-	@$(GO) -C gallery test -count=1 -timeout 20m -run '^TestIncidents$$' -page
+	@GOGC=800 $(GO) -C gallery test -count=1 -timeout 20m -run '^TestIncidents$$' -page
 
 # On SQS retries wait in place, or all of them are copies; and there are FIFO queues.
 PROOF = $(GO) run ./proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES) -kills $(KILLS)

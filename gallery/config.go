@@ -20,11 +20,6 @@ func (i Incident) config() consumer.Config {
 	}
 }
 
-// unguarded switches off what guards a dependency.
-func unguarded(cfg *consumer.Config) {
-	cfg.Guard.Off = true
-}
-
 // settings are those of the incident's topics.
 func (i Incident) settings() consumer.Topic {
 	settings := consumer.Topic{BatchSize: i.Batch}

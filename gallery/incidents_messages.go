@@ -226,7 +226,7 @@ var daily = []Incident{
 		Story: "Calls are refused for 40 s, at 50 messages a second.",
 		Warm:  10 * minute, Length: 40 * second, Watch: 25 * hour,
 		Traffic: []Stream{{Name: "orders", Load: rate(50, second, 15*minute), Calls: meanwhile(fails(errRefused))}},
-		Wants:   []Want{served(""), doneWithin(2 * minute), rampUpTo(50)},
+		Wants:   []Want{served(""), doneWithin(2 * minute), rampUpTo(50, 1)},
 	},
 	{
 		Name:  "slow name server",

@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-var page = flag.Bool("page", false, "run without a guard, too, print the table, and write it into the page")
+var page = flag.Bool("page", false, "print the table, and write it into the page")
 
 const pageFile = "../docs/explanation/gallery.md"
 
@@ -50,10 +50,10 @@ func anonymous(text string) string {
 	return b.String()
 }
 
-// outcome is what an incident did with the guard, and without it.
+// outcome is what became of the messages in an incident.
 type outcome struct {
-	with, without Report
-	wrong         bool
+	Report
+	wrong bool
 }
 
 // pageTables are the tables of the page.
@@ -74,8 +74,7 @@ func pageTables(outcomes []outcome) string {
 	row(append([]string{"Incident"}, columns...)...)
 	rule(1 + len(columns))
 	for n, i := range Incidents {
-		row(append([]string{"**" + i.Name + "**"}, i.cells(outcomes[n].with)...)...)
-		row(append([]string{"no guard"}, i.cells(outcomes[n].without)...)...)
+		row(append([]string{i.Name}, i.cells(outcomes[n].Report)...)...)
 	}
 	return b.String()
 }
@@ -90,8 +89,7 @@ func textTable(outcomes []outcome) string {
 		if outcomes[n].wrong {
 			holds = "NO"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", i.Name, strings.Join(i.cells(outcomes[n].with), "\t"), holds)
-		fmt.Fprintf(w, "  no guard\t%s\t\n", strings.Join(i.cells(outcomes[n].without), "\t"))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", i.Name, strings.Join(i.cells(outcomes[n].Report), "\t"), holds)
 	}
 	w.Flush()
 	return b.String()

@@ -87,21 +87,23 @@ func amplifiedUpTo(most float64) Want {
 	}}
 }
 
-// rampUpTo wants no more than twice the normal load, in runs a second, in the
-// first seconds after the incident, and later at most twice that of the second before.
-func rampUpTo(normal int) Want {
+// rampUpTo wants no more than twice the normal load, in runs a second, in the first
+// seconds after the incident, and later at most twice the highest load before. A run of
+// each worker may fall into this second or the next.
+func rampUpTo(normal, workers int) Want {
 	const first, jitter = 5, 1.05
-	text := fmt.Sprintf("at most %d runs a second for the first %d s after it, then at most doubled from one second to the next (and %v %%)", 2*normal, first, 5)
+	text := fmt.Sprintf("at most %d runs a second for the first %d s after it, then at most doubled in a second (and %d %%, and a run of each worker)", 2*normal, first, 5)
 	return Want{text, func(r Report) string {
-		for s, n := range r.Load[:first] {
-			if n > 2*normal {
-				return fmt.Sprintf("%d in second %d", n, s+1)
+		highest := normal
+		for s, n := range r.Load {
+			most := 2 * normal
+			if s >= first {
+				most = int(jitter*2*float64(highest)) + workers
 			}
-		}
-		for s, n := range r.Load[first:] {
-			if before := r.Load[first+s-1]; float64(n) > jitter*2*float64(max(before, normal)) {
-				return fmt.Sprintf("%d after %d in second %d", n, before, first+s+1)
+			if n > most {
+				return fmt.Sprintf("%d in second %d, at most %d in a second before", n, s+1, highest)
 			}
+			highest = max(highest, n)
 		}
 		return ""
 	}}
