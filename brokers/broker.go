@@ -221,11 +221,11 @@ type Delivery struct {
 	Message Message
 	Meta    Meta
 
-	// Abandoned counts the deliveries of this message, since it was last settled
-	// with a Retry that changed its Meta, that ended without a settlement: the worker died, or its lease ran out. The pipeline takes
-	// it as evidence against the message, so an adapter whose broker also
-	// counts releases or bystanders subtracts a margin for them. 0 where
-	// nothing counts.
+	// Abandoned counts the deliveries of this message that ended without a
+	// settlement since the last Retry that changed its Meta: the worker died, or
+	// its lease ran out. The pipeline takes it as evidence against the message, so
+	// an adapter whose broker also counts releases or bystanders subtracts a margin
+	// for them. 0 where nothing counts.
 	Abandoned int
 
 	// Unreadable says why the adapter could not read all of the message. Such a

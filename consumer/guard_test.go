@@ -374,6 +374,51 @@ func TestHandlersThatNeverReturn(t *testing.T) {
 	})
 }
 
+// Messages that timed out share one slot, until one of them succeeds: they take no
+// slots from messages that have not run.
+func TestMessagesThatHangShareASlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		cfg := guarded()
+		cfg.HandlerTimeout = time.Minute
+		var mu sync.Mutex
+		hung, most, well := 0, 0, false
+		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if well || !strings.HasPrefix(string(m.Body), "bad") {
+				return nil
+			}
+			again := !consumer.MetaFrom(ctx).FirstFailedAt.IsZero()
+			if again {
+				hung++
+				most = max(most, hung)
+			}
+			mu.Unlock()
+			<-ctx.Done()
+			mu.Lock()
+			if again {
+				hung--
+			}
+			return ctx.Err()
+		}))
+		publish(t, broker, "orders", numbered("bad", 8)...)
+		for range 3600 {
+			time.Sleep(time.Second)
+			publish(t, broker, "orders", "good")
+		}
+		mu.Lock()
+		if most != 1 {
+			t.Errorf("%d messages that timed out ran at once, want 1", most)
+		}
+		well = true
+		mu.Unlock()
+		time.Sleep(time.Hour)
+		w.mustShutdown()
+		empty(t, broker, "orders")
+	})
+}
+
 // A topic of batches has an outage as any other: batches probe it, and the load
 // comes back with full ones. A batch may be larger than all slots.
 func TestBatchesInAnOutage(t *testing.T) {

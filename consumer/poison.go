@@ -14,10 +14,10 @@ import (
 // several are poison without a success between them, they are put aside and run again
 // later, uncounted.
 const (
-	poisonRow   = 5                // poison messages without a success between them that put all aside
+	poisonRow   = 5               // poison messages without a success between them that put all aside
 	doubtLasts  = 5 * time.Second // a verdict in doubt holds after this time
-	asideMost   = time.Hour        // a message that is still poison after this time is dead
-	asideLeast  = time.Second      // between two runs of a message that is put aside
+	asideMost   = time.Hour       // a message that is still poison after this time is dead
+	asideLeast  = time.Second     // between two runs of a message that is put aside
 	asideLonger = 10 * time.Minute
 )
 

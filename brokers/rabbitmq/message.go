@@ -226,7 +226,7 @@ func (b *Broker) understand(d *amqp.Delivery, topic string, retried bool, limits
 	}
 	m.ID = cmp.Or(m.ID, b.id(h))
 	m.Topic, m.Body = topic, d.Body
-	if m.PublishedAt.IsZero() && !d.Timestamp.IsZero() {
+	if m.PublishedAt.IsZero() && !d.Timestamp.After(limits.Now) {
 		m.PublishedAt = d.Timestamp
 	}
 	if meta.Origin == nil {
