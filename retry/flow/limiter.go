@@ -335,7 +335,7 @@ func (l *Limiter) grow(t float64) {
 	if l.limit >= l.slots || !l.held || m.recent > 2*m.usual && m.rate() >= m.normal {
 		return
 	}
-	if !l.grown && l.limit < m.usual*max(m.normal, 2/probeMin) { // probes may be more than the normal rate
+	if m.normal > 0 && !l.grown && l.limit < m.usual*max(m.normal, 2/probeMin) { // probes may be more than the normal rate
 		l.rampAt = t
 	}
 	part := min((t-l.grewAt)/(doubling*math.Exp2(float64(l.relapse))), 1)
