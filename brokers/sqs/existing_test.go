@@ -46,6 +46,9 @@ func TestQueuesThatExist(t *testing.T) {
 					a.send("", fmt.Sprintf("slow %d", i), nil)
 				}
 				a.send("", "hopeless", nil)
+				for m := range 4 * 60 { // failures count beside successes
+					time.AfterFunc(time.Duration(m)*time.Minute, func() { a.send("", "later", nil) })
+				}
 				a.work(5*time.Hour, func(body string, run int) error {
 					if body == "hopeless" || strings.HasPrefix(body, "slow") && run < 8 {
 						return classify.Transient(errors.New("busy"))

@@ -90,7 +90,7 @@ type Summary struct {
 
 // Summarize plays the storm with n seeds from first on.
 func Summarize(ctx context.Context, s Scenario, c Client, first uint64, n int) (Summary, error) {
-	if err := errors.Join(s.Validate(), c.Validate(), ValidateSeeds(n)); err != nil {
+	if err := errors.Join(s.Validate(), c.Validate(), ValidateSeeds(n), c.Fits(s)); err != nil {
 		return Summary{}, err
 	}
 	var sum Summary

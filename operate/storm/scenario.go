@@ -52,10 +52,10 @@ type Scenario struct {
 
 // Client is what the callers do about failures.
 type Client struct {
-	Retry   retry.Policy
-	Gauss   bool           // draw the delay around the middle of the envelope instead of evenly
-	Budget  *budget.Config // nil means none
-	Breaker bool
+	Retry  retry.Policy
+	Gauss  bool           // draw the delay around the middle of the envelope instead of evenly
+	Budget *budget.Config // nil means none
+	Gate   Gate           // "" means NoGate
 }
 
 // Validate reports every fault of s at once, by the names of the flags that set
@@ -88,6 +88,11 @@ func (s Scenario) Validate() error {
 // Validate reports every fault of c's policy at once. Those of the budget are
 // reported by Simulate.
 func (c Client) Validate() error { return spelledOut(c.Retry) }
+
+// Fits reports whether c can call in s.
+func (c Client) Fits(s Scenario) error {
+	return demand(c.Gate != Limit || s.Concurrency > 0, "breaker", c.Gate, "use --concurrency, too: the limit needs a highest value")
+}
 
 // spelledOut reports the faults of p, and unset fields too: who writes 0 for a
 // flag does not mean a default.

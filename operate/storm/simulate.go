@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/retry/flow"
 )
@@ -23,17 +22,17 @@ type draws = rand.Rand
 // world is one run under way.
 type world struct {
 	Scenario
-	client  Client
-	chance  *draws
-	budget  *budget.Budget   // nil if there is none
-	breaker *breaker.Breaker // nil if there is none
+	client Client
+	chance *draws
+	budget *budget.Budget // nil if there is none
+	gate   gate           // nil if there is none
 
 	now     time.Duration
 	events  agenda
-	ready   []*task // may be called, but for the breaker and Concurrency
+	ready   []*task // may be called, but for the gate and Concurrency
 	running int
 	free    time.Duration // when the dependency can begin the next call
-	wake    *task         // asks the breaker again
+	wake    *task         // asks the gate again
 
 	offered, served, answered load
 	result                    Result
@@ -68,9 +67,7 @@ func (w *world) protect() error {
 			return err
 		}
 	}
-	if w.client.Breaker {
-		w.breaker = breaker.New(breaker.Config{Random: w.chance.Float64})
-	}
+	w.gate = w.newGate()
 	return nil
 }
 
@@ -152,18 +149,18 @@ func (w *world) refund(t *task) {
 	}
 }
 
-// admit asks the breaker for one call, and if it refuses, has it asked again
-// when it says so.
+// admit asks the gate for one call, and if it refuses, has it asked again when it
+// says so, or when a call has ended.
 func (w *world) admit() bool {
-	if w.breaker == nil {
+	if w.gate == nil {
 		return true
 	}
-	state := w.breaker.Snapshot(clock(w.now)).State
-	ok, next := w.breaker.Start(clock(w.now))
+	open := isOpen(w.gate, clock(w.now))
+	ok, next := w.gate.Start(clock(w.now))
 	switch {
-	case !ok:
+	case !ok && !next.IsZero():
 		w.wakeAt(next.Sub(clock(0)))
-	case state == breaker.Open, state == breaker.Isolated:
+	case ok && open:
 		w.result.OpenCalls++
 	}
 	return ok
@@ -241,14 +238,14 @@ func (w *world) end(t *task) {
 }
 
 func (w *world) report(t *task) {
-	if w.breaker == nil {
+	if w.gate == nil {
 		return
 	}
 	outcome := flow.Success
 	if t.failed {
 		outcome = flow.Overload
 	}
-	w.breaker.Done(clock(w.now), clock(t.calledAt), t.of, outcome)
+	w.gate.Done(clock(w.now), clock(t.calledAt), t.of, outcome)
 }
 
 func (w *world) close(t *task) {

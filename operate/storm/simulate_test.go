@@ -24,7 +24,9 @@ func client(jitter retry.Jitter, attempts int, base time.Duration) Client {
 }
 
 func (c Client) with(b *budget.Config, fuse bool) Client {
-	c.Budget, c.Breaker = b, fuse
+	if c.Budget = b; fuse {
+		c.Gate = Breaker
+	}
 	return c
 }
 
@@ -286,7 +288,10 @@ func anyStorm(seed uint64) (Scenario, Client) {
 	if chance.IntN(2) == 0 {
 		c.Budget = queue()
 	}
-	c.Breaker = chance.IntN(2) == 0
+	c.Gate = []Gate{NoGate, Classic, Breaker, Limit}[chance.IntN(4)]
+	if s.Concurrency == 0 && c.Gate == Limit {
+		c.Gate = NoGate
+	}
 	return s, c
 }
 

@@ -162,10 +162,11 @@ func shareAndFloor(s string) (share, floor float64, err error) {
 }
 
 func parseBreaker(s string) (string, error) {
-	if s != "on" && s != "off" {
-		return "", fmt.Errorf("%q is no breaker: use off or on", s)
+	switch storm.Gate(s) {
+	case storm.NoGate, storm.Classic, storm.Breaker, storm.Limit:
+		return s, nil
 	}
-	return s, nil
+	return "", fmt.Errorf("%q is no breaker: use off, classic, on or limit", s)
 }
 
 // maxHopAttempts keeps the product of all hops a number that can be printed.

@@ -49,7 +49,7 @@ func TestParseBudget(t *testing.T) {
 }
 
 func TestParseBreaker(t *testing.T) {
-	for in, ok := range map[string]bool{"off": true, "on": true, "": false, "1s": false, "On": false} {
+	for in, ok := range map[string]bool{"off": true, "on": true, "classic": true, "limit": true, "": false, "1s": false, "On": false} {
 		if got, err := parseBreaker(in); (err == nil) != ok || ok && got != in {
 			t.Errorf("parseBreaker(%q) = %q, error %v", in, got, err)
 		}

@@ -54,6 +54,10 @@ A preset is nothing but values for the other flags, and a flag of your own
 overrides it. There are:
 
 ` + presetHelp() + `
+What stands before calls (--breaker) is nothing (off), a breaker that opens for
+10 s when half of the last 20 calls have failed (classic), that of retry/breaker
+(on), or the limit that workers have, up to --concurrency (limit).
+
 All callers act as one process: they share one budget and one breaker. With
 --concurrency they are a consumer of a queue, whose other messages wait; without
 it, each message is a caller of its own, and comes when it likes.`,
@@ -78,7 +82,7 @@ func (f *stormFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.preset, "preset", "", "start from these settings: "+anyOf(presetNames()))
 	flags.Var(f.policies, "policy", "retry policies: no-retry, none (no jitter), equal, full, decorrelated, gaussian")
 	flags.Var(f.budgets, "budget", "retry budgets: "+budgetForms)
-	flags.Var(f.breakers, "breaker", "breakers: off, on")
+	flags.Var(f.breakers, "breaker", "what stands before calls: off, classic, on, limit")
 	flags.IntVar(&f.retry.MaxAttempts, "attempts", 6, "runs of a message, the first included")
 	flags.DurationVar(&f.retry.Backoff.Base, "base", 100*time.Millisecond, "the first delay, before jitter")
 	flags.DurationVar(&f.retry.Backoff.Cap, "cap", 15*time.Minute, "the longest delay")
@@ -162,7 +166,7 @@ func (f *stormFlags) play(ctx context.Context, title string) (stormCase, error) 
 	for _, p := range f.policies.values {
 		for _, b := range f.budgets.values {
 			for _, fuse := range f.breakers.values {
-				client := storm.Client{Retry: f.retry, Gauss: p.gauss, Budget: b.config, Breaker: fuse == "on"}
+				client := storm.Client{Retry: f.retry, Gauss: p.gauss, Budget: b.config, Gate: storm.Gate(fuse)}
 				client.Retry.Backoff.Jitter = p.Jitter
 				if !p.retry {
 					client.Retry.MaxAttempts = 1
@@ -183,5 +187,5 @@ func (f *stormFlags) play(ctx context.Context, title string) (stormCase, error) 
 
 // check reports what Summarize would refuse, before any storm is played.
 func (f *stormFlags) check(c storm.Client) error {
-	return errors.Join(f.world.Validate(), c.Validate(), storm.ValidateSeeds(f.seeds))
+	return errors.Join(f.world.Validate(), c.Validate(), storm.ValidateSeeds(f.seeds), c.Fits(f.world))
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // preset is a storm with a name: values for the flags, and the same with
@@ -45,7 +46,7 @@ func (v variant) settings(common map[string]string) map[string]string {
 }
 
 func presets() []preset {
-	return []preset{seedPreset(), spreadPreset(), overloadPreset(), consumerPreset()}
+	return []preset{seedPreset(), spreadPreset(), overloadPreset(), consumerPreset(), recoveryPreset()}
 }
 
 func findPreset(name string) (preset, error) {
@@ -151,3 +152,32 @@ func consumerPreset() preset {
 		variants: []variant{{"20 workers, 100 messages a second, a dependency that can do 120, down for 1 min", nil}},
 	}
 }
+
+// recoveryPreset is the dependency of the others after a short outage, at loads from
+// half of what it can do to nearly all. Callers give up after a second.
+func recoveryPreset() preset {
+	p := preset{
+		name:  "recovery",
+		about: "how long a dependency takes to recover, by its load: without a guard, with a breaker, with a limit",
+		settings: map[string]string{
+			"policy": "full", "budget": "off", "breaker": "off,classic,limit", "attempts": "10", "base": "1s", "cap": "1m0s",
+			"arrivals": "poisson", "together": "0", "outage-at": "1m0s", "outage": "5s",
+			"capacity": "120", "service": "5ms", "patience": "1s", "concurrency": "200", "bin": "1s",
+		},
+	}
+	for load := recoveryFrom; load < 100; load += recoveryStep {
+		rate := 1.2 * float64(load)
+		p.variants = append(p.variants, variant{fmt.Sprintf("%d %% of 120 calls a second, down for 5 s", load), map[string]string{
+			"rate": fmt.Sprint(rate), "messages": fmt.Sprintf("%.0f", rate*recoveryFor.Seconds()),
+		}})
+	}
+	return p
+}
+
+// The recovery preset goes from here up in these steps, in percent, and sends messages
+// for so long.
+const (
+	recoveryFrom = 50
+	recoveryStep = 5
+	recoveryFor  = 5 * time.Minute
+)

@@ -151,8 +151,29 @@ func (w *errorWriter) Write(p []byte) (int, error) {
 	return len(p), w.err
 }
 
+// recoveryChart draws how long recovery takes at each load, up to when no more
+// messages come.
+func (r report) recoveryChart() chart.Load {
+	const half = recoveryStep / 2.0
+	p := chart.Panel{
+		Title: fmt.Sprintf("Seconds until the last message that waited is done, %.0f at most, over load", recoveryFor.Seconds()),
+		Bin:   recoveryStep, Unit: "%", Begin: recoveryFrom - half, End: 100 - half,
+	}
+	for n, line := range r.Cases[0].Rows {
+		l := chart.Line{Name: line.name(r.Cases[0])}
+		for _, c := range r.Cases {
+			l.Values = append(l.Values, min(c.Rows[n].Settled.Median, recoveryFor.Seconds()))
+		}
+		p.Lines = append(p.Lines, l)
+	}
+	return chart.Load{Title: "Recovery from an outage of 5 s", Panels: []chart.Panel{p}}
+}
+
 // chart draws the first seed of every case.
 func (r report) chart() chart.Load {
+	if r.Preset == recoveryPreset().name {
+		return r.recoveryChart()
+	}
 	c := chart.Load{Title: "Calls per second"}
 	for _, each := range r.Cases {
 		c.Panels = append(c.Panels, each.panels()...)

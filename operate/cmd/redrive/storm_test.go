@@ -133,3 +133,20 @@ func TestWrapped(t *testing.T) {
 		t.Errorf("wrapped %q", got)
 	}
 }
+
+// TestRecovery holds the chart of the recovery preset against what is said of it: the
+// limit recovers at each load, the others do not from 60 % on.
+func TestRecovery(t *testing.T) {
+	r := storms(t, "--preset", "recovery", "--seeds", "1")
+	before, most := 0.0, recoveryFor.Seconds()
+	for i, c := range r.Cases {
+		took := map[string]float64{}
+		for _, row := range c.Rows {
+			took[row.Breaker] = row.Settled.Median
+		}
+		if load := recoveryFrom + i*recoveryStep; load >= 60 && (took["off"] < most || took["classic"] < most) || took["limit"] > 100 || took["limit"] < before {
+			t.Errorf("at %d %% recovery takes %v", load, took)
+		}
+		before = took["limit"]
+	}
+}

@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"cmp"
 	"io"
 	"math"
 	"strconv"
@@ -12,7 +13,8 @@ const (
 	columns            = 250 // points of a line at most
 )
 
-// Load is a chart of calls per second over time, one panel below the other.
+// Load is a chart of calls per second over time, or of other values, one panel below
+// the other.
 type Load struct {
 	Title  string
 	Panels []Panel
@@ -21,8 +23,12 @@ type Load struct {
 // Panel is one coordinate system.
 type Panel struct {
 	Title string
-	// Bin is how many seconds each value of a line stands for.
+	// Bin is how many seconds each value of a line stands for, or how much of Unit.
 	Bin float64
+	// Unit is that of what the panel begins and ends with; "" means "s".
+	Unit string
+	// Begin is the first second shown.
+	Begin float64
 	// From and To, in seconds, are shaded: the outage. None if they are equal.
 	From, To float64
 	// End is the last second shown.
@@ -76,7 +82,9 @@ func lineClass(i int) string { return "line-" + strconv.Itoa(i%lines) }
 
 func (d *drawing) panel(p Panel, top, height float64) {
 	bottom := top + height
-	x := func(second float64) float64 { return left + min(max(second/p.End, 0), 1)*plot }
+	x := func(second float64) float64 {
+		return left + min(max((second-p.Begin)/(p.End-p.Begin), 0), 1)*plot
+	}
 	highest := 1.0
 	for _, l := range p.Lines {
 		for _, v := range l.Values {
@@ -95,14 +103,14 @@ func (d *drawing) panel(p Panel, top, height float64) {
 		d.path("grid", "", 1, []point{{left, y(v)}, {width - right, y(v)}})
 		d.text("faint", "end", left-6, y(v)+4, strconv.FormatFloat(v, 'f', -1, 64))
 	}
-	step = niceStep(p.End / 8)
-	for s := 0.0; s <= p.End*1.001; s += step {
-		d.text("faint", "middle", x(s), bottom+16, strconv.FormatFloat(math.Round(s*1e6)/1e6, 'f', -1, 64)+" s")
+	step = niceStep((p.End - p.Begin) / 8)
+	for s := math.Ceil(p.Begin/step) * step; s <= p.End*1.001; s += step {
+		d.text("faint", "middle", x(s), bottom+16, strconv.FormatFloat(math.Round(s*1e6)/1e6, 'f', -1, 64)+" "+cmp.Or(p.Unit, "s"))
 	}
 	for i, l := range p.Lines {
 		var points []point
-		for _, s := range thinned(l.Values, p.Bin, p.End) {
-			points = append(points, point{x(s.x), y(s.y)})
+		for _, s := range thinned(l.Values, p.Bin, p.End-p.Begin) {
+			points = append(points, point{x(p.Begin + s.x), y(s.y)})
 		}
 		d.path(lineClass(i), dash(i), 1.5, points)
 	}
