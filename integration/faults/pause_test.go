@@ -15,14 +15,15 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/brokers/sqs"
+	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
 // What mails need is down for 25 s. The Consumer has the default Config: it
-// pauses mails at the broker, orders flow, and in the end all mails are sent.
-// So on each broker.
+// pauses mails at the broker, orders flow, the load comes back as a ramp, and in the end
+// all mails are sent. Then a backlog of mails meets a rate limit. So on each broker.
 
 func TestOnRabbitMQOneTopicPausesAndTheOtherFlows(t *testing.T) {
 	t.Parallel() // with the others that do, when the rest is done
@@ -97,7 +98,21 @@ type watch struct {
 	letters   []string
 	received  int // mails while paused, but for the first moments
 	probes    int // mails that ran while paused
+
+	recovered time.Time // when what mails need was up again
+	ramp      [5]int    // mails that ran in each second from the first one on
+	limited   bool      // what mails need answers rateLimit calls a second
+	tokens    float64
+	filled    time.Time
+	calls     int
 }
+
+// usualRate is how many mails are published in a second, and rateLimit how many calls
+// are answered in a second while the rate is limited.
+const (
+	usualRate = 50
+	rateLimit = 100
+)
 
 // onItsWay is how long after the beginning of a pause a mail may still come.
 const onItsWay = 3 * time.Second
@@ -128,8 +143,10 @@ func (w *watch) Observe(_ context.Context, e consumer.Event) {
 func (w *watch) handle(_ context.Context, m *brokers.Message) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if m.Topic == w.mails && w.down {
-		return fmt.Errorf("dial the mail server: %w", syscall.ECONNREFUSED)
+	if m.Topic == w.mails {
+		if err := w.call(time.Now()); err != nil {
+			return err
+		}
 	}
 	if at, known := w.published[m.ID]; known && m.Topic == w.orders && !w.handled[m.ID] {
 		w.waited = max(w.waited, time.Since(at))
@@ -138,10 +155,33 @@ func (w *watch) handle(_ context.Context, m *brokers.Message) error {
 	return nil
 }
 
+// call is a call of what mails need. mu is held.
+func (w *watch) call(now time.Time) error {
+	if w.down {
+		return fmt.Errorf("dial the mail server: %w", syscall.ECONNREFUSED)
+	}
+	if second := int(now.Sub(w.recovered) / time.Second); !w.recovered.IsZero() && second < len(w.ramp) {
+		w.ramp[second]++
+	}
+	if !w.limited {
+		return nil
+	}
+	w.calls++
+	w.tokens = min(rateLimit, w.tokens+rateLimit*now.Sub(w.filled).Seconds())
+	w.filled = now
+	if w.tokens < 1 {
+		return &classify.HTTPError{Status: http.StatusTooManyRequests}
+	}
+	w.tokens--
+	return nil
+}
+
 func (w *watch) set(down bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.down = down
+	if w.down = down; !down {
+		w.recovered = time.Now()
+	}
 }
 
 // count returns how many of a topic are published, and how many are handled.
@@ -208,7 +248,7 @@ func testPause(t *testing.T, broker brokers.Broker, orders, mails, dead string) 
 		until(t, time.Minute, func() bool { return broker.Publish(ctx, topic, brokers.Message{ID: "first"}) == nil })
 	}
 	traffic.Go(func() { w.publish(flowing, t, broker) })
-	until(t, time.Minute, func() bool { _, n := w.count(mails); return n > 50 })
+	until(t, 2*time.Minute, func() bool { _, n := w.count(mails); return n > 25*usualRate }) // the worker learns the usual rate
 
 	w.mu.Lock()
 	w.waited = 0 // for the start of the worker
@@ -248,8 +288,46 @@ func testPause(t *testing.T, broker brokers.Broker, orders, mails, dead string) 
 	}
 	t.Logf("all are handled %v after the outage", time.Since(recovered))
 	w.mu.Lock()
+	t.Logf("mails in the first seconds after the outage: %v", w.ramp)
+	for second, n := range w.ramp {
+		if n > 2*usualRate {
+			t.Errorf("%d mails ran in second %d after the outage, want at most twice the usual %d", n, second+1, usualRate)
+		}
+	}
+	w.mu.Unlock()
+	w.meetRateLimit(t, broker)
+	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.letters) > 0 {
 		t.Errorf("%d dead letters: %q", len(w.letters), w.letters[:min(3, len(w.letters))])
+	}
+}
+
+// meetRateLimit has a backlog of mails meet a dependency that answers rateLimit calls a
+// second, and others with status 429.
+func (w *watch) meetRateLimit(t *testing.T, broker brokers.Broker) {
+	const backlog, batch = 3000, 10
+	w.mu.Lock()
+	w.limited, w.filled, w.tokens = true, time.Now(), rateLimit
+	w.mu.Unlock()
+	begun := time.Now()
+	for n := range backlog / batch {
+		ms := make([]brokers.Message, batch)
+		w.mu.Lock()
+		for i := range ms {
+			ms[i] = brokers.Message{ID: fmt.Sprintf("%s backlog %d", w.mails, batch*n+i), Body: []byte("{}")}
+			w.published[ms[i].ID] = time.Now()
+		}
+		w.mu.Unlock()
+		if err := broker.Publish(t.Context(), w.mails, ms...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, 5*time.Minute, func() bool { sent, handled := w.count(w.mails); return handled == sent })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.Logf("%d mails against %d calls a second took %v and %d calls", backlog, rateLimit, time.Since(begun), w.calls)
+	if w.calls > backlog*3/2 {
+		t.Errorf("%d calls for %d mails, want at most 1.5 for each", w.calls, backlog)
 	}
 }
