@@ -99,6 +99,7 @@ func (w *worker) run(ctx context.Context) error {
 	c, err := consumer.New(w, consumer.Config{
 		DeadLetter: w.dead, Receipts: w.receipts, Group: w.group,
 		Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{w},
+		Guard: consumer.Guard{Off: true}, // it dead-letters on purpose, and nothing else succeeds
 	})
 	if err != nil {
 		return err
