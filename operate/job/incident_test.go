@@ -312,7 +312,7 @@ func TestBrokerDown(t *testing.T) {
 
 // TestMisconfiguredBroker asks, since waiting does not help.
 func TestMisconfiguredBroker(t *testing.T) {
-	broken := true
+	broken := false
 	fault := func(op memory.Op) (f memory.Fault) {
 		if op.Operation == memory.Return && broken {
 			f.Err = fmt.Errorf("%w: the queue is gone", brokers.ErrMisconfigured)
@@ -320,6 +320,8 @@ func TestMisconfiguredBroker(t *testing.T) {
 		return f
 	}
 	inWorld(t, memory.Options{Fault: fault}, func(t *testing.T, w *world) {
+		w.prove()
+		broken = true
 		w.die(3)
 		w.letters(good)
 		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
