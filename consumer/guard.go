@@ -25,7 +25,8 @@ type Guard struct {
 	// tokens, and a retry that succeeds gives its own back. A retry without a
 	// token waits, uncounted. Nil means a budget of the dependency's own with
 	// budget.Queue: 10 % of the deliveries and 1/s. One that is set here is
-	// shared by all dependencies that this Guard is for.
+	// shared by all dependencies that this Guard is for. If it is a budget.Fleet,
+	// the limits of its workers recover together.
 	Budget budget.Pacer
 
 	// Limiter says how many runs may go at once. It lowers its limit when the
@@ -88,6 +89,9 @@ func (p *pipeline) newDependency(name string, g Guard, slots int) *dependency {
 		if made.limiter == nil {
 			made.limiter = flow.New(slots, p.cfg.Random)
 		}
+	}
+	if f, ok := g.Budget.(budget.Fleet); ok && made.limiter != nil {
+		made.limiter.SetFleet(f.Workers())
 	}
 	if g.Budget != nil {
 		made.budget = &given{g.Budget, own, func(err error) {

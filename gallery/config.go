@@ -7,6 +7,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry/budget"
 )
 
 // config is the default one, with what the incident itself names.
@@ -28,3 +29,12 @@ func (i Incident) settings() consumer.Topic {
 	}
 	return settings
 }
+
+// shared is a budget of several workers, as redisbudget has it.
+type shared struct {
+	budget.Pacer
+	workers int
+}
+
+// Workers implements budget.Fleet.
+func (s shared) Workers() int { return s.workers }

@@ -20,6 +20,7 @@ type Incident struct {
 	Bulkhead      bool          // Topic.DependencyOf is the message's key
 	Ordered       bool          // OrderByKey
 	Workers       int           // Consumers on the broker, unless it is one
+	Shared        bool          // they share a budget
 	Server        Server        // the dependency of streams that name none
 	NoDeadLetters bool          // the dead-letter topic refuses, as long as the incident lasts
 	NoExtensions  bool          // leases cannot be extended, as long as the incident lasts

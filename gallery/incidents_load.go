@@ -95,6 +95,13 @@ var fleets = []Incident{
 		Traffic: []Stream{{Name: "orders", Load: rate(20, second, 30*minute), Calls: meanwhile(fails(errRefused))}},
 		Wants:   []Want{served(""), rampUpTo(20, 10), doneWithin(10 * minute)},
 	},
+	{
+		Name:  "load after an outage of 5 min, a hundred workers",
+		Story: "For five minutes nothing can be reached, at 20 messages a second. The workers share a budget.",
+		Warm:  10 * minute, Length: 5 * minute, Watch: 25 * hour, Workers: 100, Shared: true,
+		Traffic: []Stream{{Name: "orders", Load: rate(20, second, 30*minute), Calls: meanwhile(fails(errRefused))}},
+		Wants:   []Want{served(""), rampUpTo(20, 100), doneWithin(10 * minute)},
+	},
 	rolling("poison", fails(errPoison)),
 	rolling("panics", panics),
 	rolling("errors of no known class", fails(errPlain)),

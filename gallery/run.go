@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/retry/budget"
 )
 
 // Run lets the incident happen to its workers, and reports what became of the
@@ -27,6 +28,13 @@ func (i Incident) Run(ctx context.Context, changes ...func(*consumer.Config)) (R
 	broker := memory.New(memory.Options{})
 	cfg := i.config()
 	cfg.Observers = []consumer.Observer{t}
+	if i.Shared {
+		of, err := budget.New(budget.Queue())
+		if err != nil {
+			return Report{}, err
+		}
+		cfg.Guard.Budget = shared{of, i.Workers}
+	}
 	for _, change := range changes {
 		change(&cfg)
 	}

@@ -36,6 +36,14 @@ type Pacer interface {
 	Snapshot(now time.Time) Snapshot
 }
 
+// Fleet is what a Pacer implements, too, that several workers share. A Consumer whose
+// Guard has such a budget recovers from an outage together with the others: their ramps
+// and probes together are like those of one worker.
+type Fleet interface {
+	// Workers is how many workers share the budget, at most.
+	Workers() int
+}
+
 // Snapshot is what a budget was doing at one moment.
 type Snapshot struct {
 	Tokens   float64 // retries that could start at once, but for the limit

@@ -70,6 +70,7 @@ const (
 type Limiter struct {
 	random func() float64
 	slots  float64 // the highest limit
+	fleet  float64 // workers that use the dependency together, each with a Limiter
 
 	mu      sync.Mutex
 	epoch   time.Time
@@ -99,7 +100,7 @@ type Limiter struct {
 // slots and ramps up.
 func New(slots int, random func() float64) *Limiter {
 	return &Limiter{
-		random: random, slots: float64(max(1, slots)),
+		random: random, slots: float64(max(1, slots)), fleet: 1,
 		limit: max(1, float64(slots)/2), good: 2 * float64(max(1, slots)), gap: 1,
 		lastAt: never, cutAt: never, heldAt: never, rampAt: never, meter: newMeter(),
 	}
@@ -115,6 +116,18 @@ func Unbounded(random func() float64) *Limiter {
 	l.limit = l.slots
 	return l
 }
+
+// SetFleet says that so many workers use the dependency together, each with a Limiter
+// of its own. Their ramps together begin like that of one, and so do their probes, as
+// far as none probes more rarely than every 30 s. Without it each counts as one.
+func (l *Limiter) SetFleet(workers int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fleet = float64(max(1, workers))
+}
+
+// probeLeast is the shortest time between two probes of this worker.
+func (l *Limiter) probeLeast() float64 { return min(probeMin*l.fleet, probeMax) }
 
 const (
 	never = -1e9 // a time before all others
@@ -307,7 +320,7 @@ func (l *Limiter) cut(t float64, o Outcome, full bool) {
 	if l.sample.counts(t)[Success] == 0 {
 		part = stopTo
 	}
-	least := m.duration() * max(m.normal*probeShare, 1/min(max(m.silence(t)/probeEvery, probeMin), probeMax))
+	least := m.duration() * max(m.normal*probeShare, 1/min(max(m.silence(t)/probeEvery, l.probeLeast()), probeMax))
 	switch o {
 	case Throttled:
 		least = max(least, m.served()*m.duration())
@@ -335,7 +348,7 @@ func (l *Limiter) grow(t float64) {
 	if l.limit >= l.slots || !l.held || m.recent > 2*m.usual && m.rate() >= m.normal {
 		return
 	}
-	if m.normal > 0 && !l.grown && l.limit < m.usual*max(m.normal, 2/probeMin) { // probes may be more than the normal rate
+	if m.normal > 0 && !l.grown && l.limit < m.usual*max(m.normal, 2/l.probeLeast()) { // probes may be more than the normal rate
 		l.rampAt = t
 	}
 	part := min((t-l.grewAt)/(doubling*math.Exp2(float64(l.relapse))), 1)
@@ -344,9 +357,9 @@ func (l *Limiter) grow(t float64) {
 	} else {
 		l.limit += linear * l.good * part
 	}
-	l.limit = max(l.limit, min(1, m.usual*max(slowStart, m.normal/8)))
+	l.limit = max(l.limit, min(1, m.usual*max(slowStart/l.fleet, m.normal/8)))
 	if t-l.rampAt < rampFor {
-		l.limit = min(l.limit, m.usual*max(1/probeMin, 1.5*m.normal))
+		l.limit = min(l.limit, m.usual*max(1/(probeMin*l.fleet), 1.5*m.normal))
 	}
 	l.limit = min(l.limit, l.slots)
 	l.good = max(l.good, l.limit)
@@ -370,7 +383,7 @@ func (l *Limiter) Resume(now time.Time) {
 	}
 	t := l.seconds(now)
 	l.paused = ""
-	l.limit = min(l.limit, 1, l.meter.duration()*max(slowStart, l.meter.normal/8))
+	l.limit = min(l.limit, 1, l.meter.duration()*max(slowStart/l.fleet, l.meter.normal/8))
 	l.cutAt, l.grewAt, l.grown, l.held = t, t, false, false
 }
 

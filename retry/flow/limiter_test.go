@@ -190,6 +190,30 @@ func TestOutageIsProbedAndRamps(t *testing.T) {
 
 // More than 20 calls at once break the dependency for 30 s; then it is cold and
 // bears 2 for two minutes.
+// A worker of a fleet of a hundred probes and ramps as a hundredth of one worker does,
+// but probes every 30 s at least.
+func TestFleet(t *testing.T) {
+	w := newWorld(10)
+	w.SetFleet(100)
+	w.offer(0.2, 10*time.Minute)
+	w.call = ends(flow.Overload, 3*time.Millisecond)
+	w.flood(5 * time.Minute)
+	if n := w.startsIn(660, 900); n < 240/30-1 || n > 240/24+1 {
+		t.Errorf("%d probes in 4 min of an outage, want one every 30 s, give or take the jitter of 20 %%", n)
+	}
+	w.call = answers(10 * time.Millisecond)
+	w.flood(time.Minute)
+	for s := int64(900); s < 960; s++ {
+		if n := w.startsIn(s, s+5); s < 905 && n > 3 {
+			t.Errorf("%d runs start in 5 s from %d s after the outage on, want at most 1.5 times the normal rate", n, s-900)
+		}
+	}
+	w.flood(5 * time.Minute)
+	if got := w.limit(); got != 10 {
+		t.Errorf("six minutes after the outage the limit is %v, want 10", got)
+	}
+}
+
 func TestCollapsesEnd(t *testing.T) {
 	w := newWorld(100)
 	broken, collapses := epoch, 0

@@ -141,6 +141,9 @@ func (b *Budget) Snapshot(now time.Time) budget.Snapshot {
 	return s
 }
 
+// Workers implements [budget.Fleet]: it is Config.Workers.
+func (b *Budget) Workers() int { return int(b.seats) }
+
 // Status says how a worker gets on with Redis.
 type Status struct {
 	// Fleet says that the tokens in Redis are in use; otherwise the worker has
