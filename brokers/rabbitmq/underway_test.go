@@ -112,11 +112,11 @@ func (u *underway) edit(c *tapped, p []byte) []byte {
 	}
 }
 
-// inOrderWith runs f with an ordered source whose lease is 1.8 s. The worker
+// inOrderWith runs f with an ordered source whose lease is 4.5 s. The worker
 // has settled the first two of ten messages and has the others in its buffer.
 // Five more are on their way to it.
 func inOrderWith(t *testing.T, f func(w *two, u *underway)) {
-	inTwo(t, rabbitmq.Options{ConsumerTimeout: 2 * time.Second}, 10*time.Millisecond, func(w *two) {
+	inTwo(t, rabbitmq.Options{ConsumerTimeout: 5 * time.Second}, 10*time.Millisecond, func(w *two) {
 		w.closeSource()
 		u := w.underway()
 		w.openOrdered(1000)
