@@ -75,7 +75,7 @@ var house = map[string]row{
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},
-	"gallery":                    {imports: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq"}},
+	"gallery":                    {imports: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq", "retry/budget"}},
 	"retry/budget/internal/pace": {},
 	"retry/budget/redisbudget": {
 		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault", "internal/redisguard"},
