@@ -35,6 +35,9 @@ func (c *checker) takeWorker(e *event) {
 	}
 }
 
+// busyMachine is how much longer a real process may take to stop than its worker has.
+const busyMachine = 20 * time.Second
+
 func newLife(e *event, crashLimit int) *life {
 	return &life{number: e.Worker, up: e.At, drain: e.Delay, concurrency: e.Attempt, crashLimit: crashLimit,
 		running: map[*topic]int{}, dependencies: map[string]*dependency{}, letters: map[*fate]int{}, burying: map[*fate]int{},
@@ -94,12 +97,14 @@ func (c *checker) takeDown(w *life, e *event) {
 	if c.storm > 0 && w.stopping <= c.calm { // it began to stop in a fault, be that over now
 		limit += 2 * callTimeout // to close the source without answers
 	}
+	if c.scenario.served {
+		limit += busyMachine
+	}
 	switch {
 	case unconnected && (w.stopping == 0 || e.At-w.stopping <= limit):
 	case w.stopping == 0:
 		c.violate(promiseShutdown, "", "worker %d stopped by itself: %s", w.number, e.Note)
-	// Real processes take as long as the machine lets them, and in a storm it may stand still.
-	case e.At-w.stopping > limit && !c.scenario.served && !(c.stormy() && w.stopping >= c.storm):
+	case e.At-w.stopping > limit && !(c.stormy() && w.stopping >= c.storm): // in which it may stand still
 		c.violate(promiseShutdown, "", "worker %d took %v to stop, allowed are %v", w.number, e.At-w.stopping, limit)
 	case e.Note != "" && clean:
 		c.violate(promiseShutdown, "", "worker %d stopped with %s", w.number, e.Note)

@@ -201,6 +201,9 @@ func TestMixedDelaysOnKafka(t *testing.T) {
 		t.Run("undisturbed", func(t *testing.T) {
 			lines, _ := runDelays(t, target, messages, false)
 			summarize(t, lines, messages)
+			if len(lines) != messages {
+				t.Errorf("%d are handled, want each of %d once", len(lines), messages)
+			}
 		})
 		t.Run("killed", func(t *testing.T) {
 			lines, killed := runDelays(t, target, messages, true)

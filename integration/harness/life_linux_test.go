@@ -4,16 +4,18 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/integration/freeport"
 )
 
 // newTestBroker returns an engine that shares nothing but the cached programs
@@ -32,29 +34,19 @@ func newTestBroker(t *testing.T, name string) (*Harness, *local, Broker) {
 	if _, err := exec.LookPath("java"); b.Product != Redis && b.Product != Valkey && err != nil || !l.present(t.Context(), b) {
 		t.Skip("the programs of " + name + " are not there: make up fetches them where no Docker engine runs")
 	}
-	h.engine, b.Port, b.Controller = l, freePort(t), freePort(t)
+	ports, err := freeport.Ports(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.engine = l
+	b.Port, _ = strconv.Atoi(ports[0])
+	b.Controller, _ = strconv.Atoi(ports[1])
 	t.Cleanup(func() {
 		if err := l.down(context.Background(), []Broker{b}); err != nil {
 			t.Error(err)
 		}
 	})
 	return h, l, b
-}
-
-// freePort returns a port on which nothing listens. It is below those that the kernel
-// gives to connections, or one of them could take it before the broker does.
-func freePort(t *testing.T) int {
-	t.Helper()
-	for range 100 {
-		port := 20_000 + rand.IntN(10_000)
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			listener.Close()
-			return port
-		}
-	}
-	t.Fatal("no free port")
-	return 0
 }
 
 // TestBrokersLiveAndDie takes brokers of its own through their lives: what they

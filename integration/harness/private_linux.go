@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/integration/freeport"
 )
 
 // Private starts a RabbitMQ for one test, of the release of like. It keeps the
@@ -27,10 +29,12 @@ func Private(ctx context.Context, like Broker, dir string, files map[string]stri
 	d := debian{&local{temporary: dir, cache: h.cache, log: io.Discard}}
 	b = like
 	b.Name, b.Env = "private", ""
-	for _, port := range []*int{&b.Port, &b.Management, &b.dist, &b.epmd} {
-		if *port, err = unusedPort(); err != nil {
-			return Broker{}, nil, err
-		}
+	ports, err := freeport.Ports(4)
+	if err != nil {
+		return Broker{}, nil, err
+	}
+	for i, port := range []*int{&b.Port, &b.Management, &b.dist, &b.epmd} {
+		*port, _ = strconv.Atoi(ports[i])
 	}
 	root, err := d.install(ctx, b)
 	if err != nil {
@@ -102,13 +106,4 @@ func (d debian) runTied(b Broker, root string) (ended <-chan struct{}, kill func
 		return nil, nil, err
 	}
 	return over, kill, nil
-}
-
-func unusedPort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }

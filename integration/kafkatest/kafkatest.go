@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-go/redrive/integration/freeport"
 	"github.com/redrive-go/redrive/integration/harness"
 )
 
@@ -47,8 +48,13 @@ func New(tb testing.TB, b harness.Broker) *Server {
 		tb.Skipf("start %s for this test: %v", b.Name, err)
 	}
 	s := &Server{dir: tb.TempDir()}
-	for _, address := range []*string{&s.Plain, &s.TLS, &s.Mutual, &s.Login, &s.Scram, &s.controller} {
-		*address = freeAddress(tb)
+	addresses := []*string{&s.Plain, &s.TLS, &s.Mutual, &s.Login, &s.Scram, &s.controller}
+	ports, err := freeport.Ports(len(addresses))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for i, address := range addresses {
+		*address = net.JoinHostPort("127.0.0.1", ports[i])
 	}
 	if err := s.certify(); err != nil {
 		tb.Fatal(err)
@@ -146,14 +152,4 @@ listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plai
 		}
 	}
 	return b.String()
-}
-
-func freeAddress(tb testing.TB) string {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

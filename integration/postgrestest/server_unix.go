@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redrive-go/redrive/integration/freeport"
 	"github.com/redrive-go/redrive/integration/harness"
 )
 
@@ -62,8 +63,12 @@ func (s *Server) create(initdb string) (err error) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	s.port, err = freePort()
-	return err
+	ports, err := freeport.Ports(1)
+	if err != nil {
+		return err
+	}
+	s.port = ports[0]
+	return nil
 }
 
 // Restart starts the server on the data that it had.
@@ -111,16 +116,6 @@ func ownerOf(dir string) (*syscall.SysProcAttr, error) {
 		return nil, err
 	}
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
-}
-
-func freePort() (port string, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	_, port, err = net.SplitHostPort(l.Addr().String())
-	return port, err
 }
 
 // answers waits until the server does.

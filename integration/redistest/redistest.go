@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redrive-go/redrive/integration/freeport"
 )
 
 // program is what runs, of the Debian package of the same name.
@@ -109,13 +111,11 @@ func NewCluster(tb testing.TB) (addrs []string) {
 	return addrs
 }
 
-func freePort(tb testing.TB) (port string) {
+func freePort(tb testing.TB) string {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := freeport.Ports(1)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer l.Close()
-	_, port, _ = net.SplitHostPort(l.Addr().String())
-	return port
+	return ports[0]
 }

@@ -34,6 +34,7 @@ func (s *Service) body(ctx context.Context, ref string) (*stream, error) {
 type stream struct {
 	body io.ReadCloser
 	size int64
+	read int64 // so much of it
 
 	mu     sync.Mutex
 	closed bool
@@ -49,6 +50,9 @@ func (*unreadError) Deferred() bool { return true }
 // Read implements io.Reader.
 func (s *stream) Read(p []byte) (int, error) {
 	n, err := s.body.Read(p)
+	if s.read += int64(n); err == io.EOF && s.read < s.size {
+		err = io.ErrUnexpectedEOF // it is shorter than its store said
+	}
 	if err == nil || err == io.EOF {
 		return n, err
 	}
