@@ -28,7 +28,7 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race -gcflags=modernc.o
 
 # Tests of that kind, and with megabytes, in packages whose other tests need the
 # detector.
-SIMULATIONS := ^(TestScenarios|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*|TestAttack(LargestMessages|FullSize.*|Swollen.*|Newer.*))$$
+SIMULATIONS := ^(TestScenarios|TestOutage|TestBatchesInAnOutage|TestAgeInAnOutage|TestCustomersInTrouble|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*|TestAttack(LargestMessages|FullSize.*|Swollen.*|Newer.*))$$
 
 # The modules that go.work joins, but for the tools.
 MODULES := . bench integration/faults integration/fakes operate
