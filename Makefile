@@ -176,7 +176,7 @@ live:
 rest:
 	@others=$$($(GO) list $(CORE_PKGS) $(LIVE) $(SIMULATED)) && all=$$($(GO) list $(TESTED)) || exit 1; \
 	$(GO) test $(RACE) $$(echo "$$all" | grep -vxF "$$others")
-	$(GO) test $(SIMULATED)
+	GOGC=800 $(GO) test $(SIMULATED)
 	REDRIVE_NIGHTLY= $(GO) test -run '$(SIMULATIONS)' ./proof ./operate/proof ./consumer ./brokers/sqs
 	$(GO) -C tools test -count=1 ./... # the cache of results does not see changes of files outside
 

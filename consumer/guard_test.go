@@ -766,7 +766,8 @@ func TestHopelessMessages(t *testing.T) {
 	}
 }
 
-// In an outage, fresh messages are tried before those that have failed.
+// In an outage, fresh messages are tried before those that have failed. One of them
+// may be tried again before the worker holds the last.
 func TestFreshMessagesProbeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, d := memory.New(memory.Options{}), &dependency{down: unavailable}
@@ -776,7 +777,13 @@ func TestFreshMessagesProbeFirst(t *testing.T) {
 		fresh := time.Now()
 		publish(t, broker, "orders", numbered("new", 5)...)
 		time.Sleep(2 * time.Minute)
-		probes := slices.Sorted(slices.Values(d.since(fresh)[:5]))
+		var probes []string
+		for _, m := range d.since(fresh) {
+			if len(probes) < 5 && !slices.Contains(probes, m) {
+				probes = append(probes, m)
+			}
+		}
+		slices.Sort(probes)
 		if want := numbered("new", 5); !slices.Equal(probes, want) {
 			t.Errorf("the first probes are %v, want %v", probes, want)
 		}

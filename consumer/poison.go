@@ -44,11 +44,8 @@ func (p *pipeline) judge(d *delivery, reason string, letter dlq.Entry, now time.
 			p.putAside(other, now)
 		}
 	case p.draining.Load(), !p.roomToWait(d), !p.lasts(d, now.Add(doubtLasts)):
-		if now.Sub(known.LastSuccess) <= successLasts {
-			p.deadLetterLocked(d, reason, letter)
-			return
-		}
-		p.putAside(d, now)
+		d.judgement = &judgement{reason, letter}
+		p.decideNow(d, now)
 	case p.to(d, waiting):
 		d.judgement = &judgement{reason, letter}
 		s.inDoubt = append(s.inDoubt, d)
@@ -78,6 +75,16 @@ func (p *pipeline) believe(s *subscription) {
 	for _, d := range p.inDoubt(s) {
 		p.condemn(d)
 	}
+}
+
+// decideNow ends the doubt about a verdict that cannot wait: it holds if a message has
+// succeeded lately. mu is held.
+func (p *pipeline) decideNow(d *delivery, now time.Time) {
+	if now.Sub(d.sub.dependency.limiter.LastSuccess()) <= successLasts {
+		p.condemn(d)
+		return
+	}
+	p.putAside(d, now)
 }
 
 // condemn dead-letters a delivery whose verdict was in doubt. mu is held.

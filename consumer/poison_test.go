@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -93,30 +94,39 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// A message whose verdict is in doubt survives that its worker stops.
+// A worker stops while the verdict on a message is in doubt: it holds if another
+// message has succeeded lately. Otherwise the message stays in the topic.
 func TestPoisonInDoubtWhenTheWorkerStops(t *testing.T) {
-	bubble(t, "", func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		bad := true
-		begin := func() *worker {
-			return start(t, broker, guarded(), orders(func(context.Context, *brokers.Message) error {
-				if bad {
-					return classify.Permanent(errBusy)
-				}
-				return nil
-			}))
-		}
-		publish(t, broker, "orders", numbered("bad", 3)...)
-		w := begin()
-		time.Sleep(3 * time.Second)
-		w.mustShutdown()
-		if n := broker.Len("orders"); n != 3 {
-			t.Errorf("%d of 3 are in the topic", n)
-		}
-		bad = false
-		w = begin()
-		time.Sleep(time.Minute)
-		w.mustShutdown()
-		empty(t, broker, "orders", "orders.dead")
-	})
+	for _, succeeded := range []bool{false, true} {
+		bubble(t, fmt.Sprint("after a success: ", succeeded), func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			mended := false
+			begin := func() *worker {
+				return start(t, broker, guarded(), orders(func(_ context.Context, m *brokers.Message) error {
+					if strings.HasPrefix(string(m.Body), "bad") && !mended {
+						return classify.Permanent(errBusy)
+					}
+					return nil
+				}))
+			}
+			w := begin()
+			want := 3
+			if succeeded {
+				publish(t, broker, "orders", "good")
+				time.Sleep(time.Minute)
+				want = 0
+			}
+			publish(t, broker, "orders", numbered("bad", 3)...)
+			time.Sleep(3 * time.Second)
+			w.mustShutdown()
+			if n, dead := broker.Len("orders"), broker.Len("orders.dead"); n != want || dead != 3-want {
+				t.Errorf("%d of 3 are in the topic and %d are dead, want %d and %d", n, dead, want, 3-want)
+			}
+			mended = true
+			w = begin()
+			time.Sleep(time.Minute)
+			w.mustShutdown()
+			empty(t, broker, "orders")
+		})
+	}
 }

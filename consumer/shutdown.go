@@ -65,7 +65,7 @@ func (p *pipeline) giveBack() {
 	for _, d := range p.held() {
 		if d.judgement != nil {
 			p.to(d, queued)
-			p.putAside(d, time.Now())
+			p.decideNow(d, time.Now())
 			continue
 		}
 		p.settleLocked(d, d.actionOnStop())

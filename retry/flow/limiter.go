@@ -47,7 +47,6 @@ const (
 	cutTo      = 0.7      // the part of the limit that a cut leaves, as in CUBIC and the AWS SDKs
 	stopTo     = 0.3      // the same if nothing in the sample succeeded
 	cutShare   = 0.9      // a share of failures above which the limit is cut
-	paceShare  = 0.1      // a share of throttles above which it is cut; fewer are single customers
 	doubling   = 1.25     // the limit doubles at most once in this time
 	linear     = 1.0 / 20 // growth per second above half of the good limit, as a part of it
 	rampFor    = 5.0      // for this long a ramp stays below 1.5 times the normal rate
@@ -79,6 +78,7 @@ type Limiter struct {
 	running int
 	sample  sample
 	meter   meter
+	pace    throttles
 	success time.Time // the last one
 
 	good    float64 // the limit before the last cut under full load
@@ -279,6 +279,12 @@ func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full, run bo
 		l.sample.age = 2 * took
 	}
 	l.meter.ended(t, o)
+	if higher := l.pace.ended(o, l.limit); higher > l.limit {
+		l.limit = higher
+		if l.slots == unbounded {
+			l.limit = unbounded
+		}
+	}
 	switch {
 	case o == Success:
 		l.success = now // as seconds it would be rounded
@@ -299,7 +305,7 @@ func (l *Limiter) convincing(t float64, o Outcome) bool {
 	n := l.sample.counts(t)
 	bad, all := n.bad(), n.bad()+n[Success]
 	return all >= 3 && (float64(bad) > cutShare*float64(all) ||
-		o == Throttled && float64(n[Throttled]) > paceShare*float64(all))
+		o == Throttled && float64(n[Throttled]) > l.pace.most()*float64(all))
 }
 
 // cut lowers the limit, but not below that at which probes find the end of the

@@ -134,24 +134,57 @@ func TestNewLimiterIsFullAfterThreeSeconds(t *testing.T) {
 	}
 }
 
-// 45,000 messages meet a dependency that serves 50 calls a second and throttles
-// the others.
-func TestRateLimitIsFoundAndKept(t *testing.T) {
-	w := newWorld(10)
+// limited serves so many calls in each second of the clock, and throttles the others.
+func limited(most int) func(time.Time, int, uint64) (flow.Outcome, time.Duration) {
 	var second int64
 	served := 0
-	w.call = func(now time.Time, _ int, _ uint64) (flow.Outcome, time.Duration) {
+	return func(now time.Time, _ int, _ uint64) (flow.Outcome, time.Duration) {
 		if now.Unix() != second {
 			second, served = now.Unix(), 0
 		}
-		if served++; served > 50 {
+		if served++; served > most {
 			return flow.Throttled, 3 * time.Millisecond
 		}
 		return flow.Success, 10 * time.Millisecond
 	}
+}
+
+// 45,000 messages meet a dependency that serves 50 calls a second and throttles
+// the others.
+func TestRateLimitIsFoundAndKept(t *testing.T) {
+	w := newWorld(10)
+	w.call = limited(50)
 	w.flood(15 * time.Minute)
 	if ok, no := w.ended[flow.Success], w.ended[flow.Throttled]; ok < 0.95*45_000 || no > ok/8 {
 		t.Errorf("%d served and %d throttled in 15 min, want 95 %% of 45,000 and at most an eighth of that", ok, no)
+	}
+}
+
+// Some customers are throttled, however rarely the dependency is called: that slows
+// nobody else. A limit of calls a second is still found afterwards.
+func TestThrottlesThatFewerCallsDoNotLessen(t *testing.T) {
+	for _, share := range []float64{0.15, 0.2, 0.3, 0.4} {
+		w := newWorld(10)
+		w.offer(100, time.Minute)
+		random := rand.New(rand.NewPCG(3, 4))
+		w.call = func(time.Time, int, uint64) (flow.Outcome, time.Duration) {
+			if random.Float64() < share {
+				return flow.Throttled, 3 * time.Millisecond
+			}
+			return flow.Success, 10 * time.Millisecond
+		}
+		clear(w.ended)
+		w.flood(10 * time.Minute)
+		if ok := w.ended[flow.Success]; ok < 450_000 {
+			t.Errorf("%v are throttled: %d served in 10 min, want at least 450,000 of 600,000", share, ok)
+		}
+		w.call = limited(50)
+		w.flood(10 * time.Minute)
+		clear(w.ended)
+		w.flood(10 * time.Minute)
+		if ok, no := w.ended[flow.Success], w.ended[flow.Throttled]; ok < 29_500 || no > ok/4 {
+			t.Errorf("%v were throttled: %d served and %d throttled in 10 min, want 98 %% of 30,000 and at most a quarter of that", share, ok, no)
+		}
 	}
 }
 
