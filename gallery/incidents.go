@@ -248,11 +248,11 @@ var parts = []Incident{
 	},
 	{
 		Name:  "a fifth of the customers: 429",
-		Story: "For 20 minutes calls for 20 of 100 customers are answered with status 429, however few they are, at 50 messages a second. Topic.DependencyOf is not set.",
-		Warm:  10 * minute, Length: 20 * minute, Watch: minute,
+		Story: "For ten minutes calls for 20 of 100 customers are answered with status 429, however few they are, at 50 messages a second. Topic.DependencyOf is not set.",
+		Warm:  10 * minute, Length: 10 * minute, Watch: minute,
 		Traffic: []Stream{
-			{Name: "others", Topic: "orders", Good: true, Load: rate(40, second, 30*minute), Keys: 80, Calls: fine},
-			{Name: "fifth", Topic: "orders", Load: rate(10, second, 30*minute), Keys: 20, Calls: meanwhile(fails(status(429)))},
+			{Name: "others", Topic: "orders", Good: true, Load: rate(40, second, 20*minute), Keys: 80, Calls: fine},
+			{Name: "fifth", Topic: "orders", Load: rate(10, second, 20*minute), Keys: 20, Calls: meanwhile(fails(status(429)))},
 		},
 		Wants: []Want{served("others"), waitUpTo("others", 30*second)},
 	},

@@ -289,9 +289,9 @@ var daily = []Incident{
 	},
 	{
 		Name:  "batches in an outage",
-		Story: "For an hour nothing can be reached, at 20 messages a second, and handlers take batches of a hundred.",
-		Warm:  10 * minute, Length: hour, Watch: 25 * hour, Batch: 100,
-		Traffic: []Stream{{Name: "orders", Load: rate(20, second, hour+20*minute), Calls: meanwhile(fails(errRefused))}},
+		Story: "For half an hour nothing can be reached, at 20 messages a second, and handlers take batches of a hundred.",
+		Warm:  10 * minute, Length: 30 * minute, Watch: 25 * hour, Batch: 100,
+		Traffic: []Stream{{Name: "orders", Load: rate(20, second, 45*minute), Calls: meanwhile(fails(errRefused))}},
 		Wants:   []Want{served(""), doneWithin(10 * minute)},
 	},
 	{
