@@ -279,11 +279,8 @@ func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full, run bo
 		l.sample.age = 2 * took
 	}
 	l.meter.ended(t, o)
-	if higher := l.pace.ended(o, l.limit); higher > l.limit {
-		l.limit = higher
-		if l.slots == unbounded {
-			l.limit = unbounded
-		}
+	if run {
+		l.limit = max(l.limit, l.pace.ended(o, min(l.limit, float64(l.running+1))))
 	}
 	switch {
 	case o == Success:
