@@ -96,6 +96,7 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 		return
 	}
 	if err == nil {
+		d.repeated(flow.Success)
 		p.tell(d, began, now, flow.Success)
 		if p.observed() {
 			p.observe(d, Event{Kind: EventSucceeded, Time: now, Duration: now.Sub(began)})
@@ -106,9 +107,7 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 	v := verdict(err, cause, d.sub.rules)
 	t := trial{counts: d.counts(now), excused: d.meta.Excused}
 	o := outcomeOf(v, errors.Is(cause, classify.ErrAttemptTimeout))
-	if o == flow.Throttled && t.counts && d.isRetry() { // others are served: it is the limit of one customer
-		o, d.token = flow.Neutral, false // but its token is spent
-	}
+	d.repeated(o)
 	if errors.Is(cause, ErrDeadline) { // the dependency had less than the usual time
 		o = flow.Neutral
 	}
@@ -125,6 +124,13 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 		decision = retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonExpired, Counted: decision.Counted}
 	}
 	p.carryOut(d, decision, t, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: v, Decision: decision, Err: err}, cause)
+}
+
+// repeated says how a run of d ended, if it was throttled in the run before.
+func (d *delivery) repeated(o flow.Outcome) {
+	if l := d.sub.dependency.limiter; l != nil && d.meta.Class == throttledClass {
+		l.Repeated(o)
+	}
 }
 
 // carryOut does what was decided on the failure that e reports.

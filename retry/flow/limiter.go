@@ -266,6 +266,14 @@ func (l *Limiter) Note(now, began time.Time, who uint64, o Outcome) (changed boo
 	return l.note(now, began, who, o, false, false)
 }
 
+// Repeated says how a run will be reported to have ended whose message was throttled
+// in the run before.
+func (l *Limiter) Repeated(o Outcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pace.repeated(o)
+}
+
 // note takes in an outcome. Full says that the run used the last place, and run
 // that it is the first outcome of a run. mu is held.
 func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full, run bool) (changed bool) {
@@ -279,9 +287,7 @@ func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full, run bo
 		l.sample.age = 2 * took
 	}
 	l.meter.ended(t, o)
-	if run {
-		l.limit = max(l.limit, l.pace.ended(o, min(l.limit, float64(l.running+1))))
-	}
+	l.pace.ended(o)
 	switch {
 	case o == Success:
 		l.success = now // as seconds it would be rounded
@@ -302,7 +308,7 @@ func (l *Limiter) convincing(t float64, o Outcome) bool {
 	n := l.sample.counts(t)
 	bad, all := n.bad(), n.bad()+n[Success]
 	return all >= 3 && (float64(bad) > cutShare*float64(all) ||
-		o == Throttled && float64(n[Throttled]) > l.pace.most()*float64(all))
+		o == Throttled && float64(n[Throttled]) > paceShare*float64(all) && !l.pace.same())
 }
 
 // cut lowers the limit, but not below that at which probes find the end of the

@@ -43,8 +43,6 @@ func (m *meter) silence(t float64) float64 { return t - m.since }
 func (m *meter) rate() float64 { return float64(max(m.now, m.before)) }
 
 // served is how many runs succeeded in the best second of the last few.
-// A share of failures that has nothing to do with the load does not lower it again
-// and again, as it would the number of this second.
 func (m *meter) served() float64 { return float64(max(m.now, m.best[0], m.best[1])) }
 
 // ended counts a run.
