@@ -254,7 +254,7 @@ var parts = []Incident{
 			{Name: "others", Topic: "orders", Good: true, Load: rate(40, second, 20*minute), Keys: 80, Calls: fine},
 			{Name: "fifth", Topic: "orders", Load: rate(10, second, 20*minute), Keys: 20, Calls: meanwhile(fails(status(429)))},
 		},
-		Wants: []Want{served("others"), waitUpTo("others", 10*second)},
+		Wants: []Want{served("others"), waitUpTo("others", 30*second)},
 	},
 	{
 		Name:   "bulkhead, one customer in a hundred: down",
