@@ -417,7 +417,7 @@ func (s *scene) codecAt(p partition, offset int64) compress.Compression {
 	ctx := withinTime(s.T)
 	var batch kmsg.RecordBatch
 	err := retry(ctx, func() error {
-		res, err := s.admin.RoundTrip(ctx, s.admin.addr, &fetchRequest{partition: p, offset: offset, maxBytes: 8 << 20, wait: time.Second})
+		res, err := s.admin.RoundTrip(ctx, s.admin.addr, &fetchRequest{wants: []want{{p, offset, 8 << 20}}, node: anyNode, maxBytes: 8 << 20, wait: time.Second, epoch: noSession})
 		if err != nil {
 			return err
 		}

@@ -123,12 +123,21 @@ func (c *client) RoundTrip(ctx context.Context, addr net.Addr, req kafka.Request
 	switch stale := cmp.Or(err, routing(res)); {
 	case isConnectionLost(stale):
 		c.renew(p, freshConnections)
+	case isUnknownTopic(stale) && isForMany(req): // who asks finds out which are gone
 	case isUnknownTopic(stale) && c.isGone(ctx, topicOf(req)):
 		return nil, errGone // a new pool would not help, and cost all others their connections
 	case isLayoutOld(stale):
 		c.renew(p, freshLayout)
 	}
 	return res, err
+}
+
+// outdated renews the pool, whose layout turned out to be old.
+func (c *client) outdated() {
+	c.mu.Lock()
+	p := c.pool
+	c.mu.Unlock()
+	c.renew(p, freshLayout)
 }
 
 // isGone reports whether the cluster says that it has no such topic.

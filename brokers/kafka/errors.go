@@ -185,11 +185,17 @@ func isUnknownTopic(err error) bool {
 	return errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) || errors.Is(err, kafka.UnknownTopicOrPartition)
 }
 
+// isForMany reports whether a request is about many topics.
+func isForMany(req kafka.Request) bool {
+	f, ok := req.(*fetchRequest)
+	return ok && f.node != anyNode
+}
+
 // topicOf returns the topic that a request is about, if there is one.
 func topicOf(req kafka.Request) string {
 	switch req := req.(type) {
 	case *fetchRequest:
-		return req.topic
+		return req.wants[0].topic
 	case *produce.Request:
 		return req.Topics[0].Topic
 	case *rawproduce.Request:

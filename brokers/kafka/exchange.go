@@ -21,19 +21,21 @@ const fetchVersion = 11
 
 const readCommitted = 1
 
-// fetchRequest asks for the records of one partition. kafka-go takes it to the
-// leader of the partition, but it and its answer go over kafka-go's connection
-// in the encoding of franz-go: kafka-go does not say where a batch ends, which
-// matters where compaction has emptied it, and takes a fifth of all that a
-// message costs for decoding it.
+// fetchRequest asks one broker for the records of partitions. kafka-go takes it
+// there, but it and its answer go over kafka-go's connection in the encoding of
+// franz-go: kafka-go does not say where a batch ends, which matters where compaction
+// has emptied it, and takes a fifth of all that a message costs for decoding it.
 type fetchRequest struct {
-	partition
-	offset   int64
+	wants    []want
+	node     int32 // anyNode for the leader of the first
 	maxBytes int
 	wait     time.Duration // for the first record; 0 returns at once
-	room     room          // for what it becomes
 	clientID string
 	version  int16 // as it was agreed on for the connection
+
+	// Of a fetch session.
+	session, epoch int32
+	forgotten      []partition
 }
 
 // ApiKey implements protocol.Message.
@@ -43,9 +45,12 @@ func (r *fetchRequest) ApiKey() protocol.ApiKey { return protocol.Fetch }
 
 // Broker implements protocol.BrokerMessage.
 func (r *fetchRequest) Broker(cluster protocol.Cluster) (protocol.Broker, error) {
+	if r.node != anyNode {
+		return (&call{node: r.node}).Broker(cluster)
+	}
 	return (&fetch.Request{Topics: []fetch.RequestTopic{{
-		Topic:      r.topic,
-		Partitions: []fetch.RequestPartition{{Partition: int32(r.number)}},
+		Topic:      r.wants[0].topic,
+		Partitions: []fetch.RequestPartition{{Partition: int32(r.wants[0].number)}},
 	}}}).Broker(cluster)
 }
 
@@ -75,14 +80,29 @@ func (r *fetchRequest) message() *kmsg.FetchRequest {
 	}
 	req.MaxBytes = int32(r.maxBytes)
 	req.IsolationLevel = readCommitted
-	part := kmsg.NewFetchRequestTopicPartition()
-	part.Partition = int32(r.number)
-	part.FetchOffset = r.offset
-	part.PartitionMaxBytes = int32(r.maxBytes)
-	topic := kmsg.NewFetchRequestTopic()
-	topic.Topic = r.topic
-	topic.Partitions = append(topic.Partitions, part)
-	req.Topics = append(req.Topics, topic)
+	req.SessionID, req.SessionEpoch = r.session, r.epoch
+	topics := make(map[string]int)
+	for _, w := range r.wants {
+		part := kmsg.NewFetchRequestTopicPartition()
+		part.Partition, part.FetchOffset, part.PartitionMaxBytes = int32(w.number), w.offset, int32(w.maxBytes)
+		at, ok := topics[w.topic]
+		if !ok {
+			at = len(req.Topics)
+			topics[w.topic] = at
+			req.Topics = append(req.Topics, kmsg.FetchRequestTopic{Topic: w.topic})
+		}
+		req.Topics[at].Partitions = append(req.Topics[at].Partitions, part)
+	}
+	gone := make(map[string]int)
+	for _, p := range r.forgotten {
+		at, ok := gone[p.topic]
+		if !ok {
+			at = len(req.ForgottenTopics)
+			gone[p.topic] = at
+			req.ForgottenTopics = append(req.ForgottenTopics, kmsg.FetchRequestForgottenTopic{Topic: p.topic})
+		}
+		req.ForgottenTopics[at].Partitions = append(req.ForgottenTopics[at].Partitions, int32(p.number))
+	}
 	return req
 }
 
@@ -143,8 +163,10 @@ func (a *fetchAnswer) ApiKey() protocol.ApiKey { return protocol.Fetch }
 
 // release gives the buffer back: nothing of the answer may be used any more.
 func (a *fetchAnswer) release() {
-	a.buffer.Reset()
-	buffers.Put(a.buffer)
+	if a.buffer != nil {
+		a.buffer.Reset()
+		buffers.Put(a.buffer)
+	}
 }
 
 // partition is what the answer says of the one that was asked for.

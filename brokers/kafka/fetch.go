@@ -89,17 +89,22 @@ func (c *client) fetch(ctx context.Context, p partition, offset int64, maxBytes 
 	wait = min(max(wait, 0), longestWait)
 	call, cancel := linger(ctx, wait+c.options.timeout, wait+longestWait)
 	defer cancel()
-	got, err := c.fetchOnce(call, ctx, fetchRequest{partition: p, offset: offset, maxBytes: maxBytes, wait: wait, room: within, clientID: c.options.clientID})
+	got, err := c.fetchOnce(call, ctx, fetchRequest{wants: []want{{p, offset, maxBytes}}, node: anyNode, maxBytes: maxBytes, wait: wait, clientID: c.options.clientID, epoch: noSession}, within)
+	if err != nil {
+		return c.failed(ctx, err, p, offset)
+	}
+	return got, nil
+}
+
+// failed says why nothing could be fetched.
+func (c *client) failed(ctx context.Context, err error, p partition, offset int64) (fetched, error) {
 	switch {
 	case errors.Is(err, kafka.OffsetOutOfRange):
 		err = c.outOfRange(ctx, p, offset)
 	case errors.Is(err, kafka.InvalidMessage):
 		err = fmt.Errorf("%w: %w", errCorrupt, err)
 	}
-	if err != nil {
-		return fetched{next: offset}, explain(err, "fetch %s from offset %d", p, offset)
-	}
-	return got, nil
+	return fetched{next: offset}, explain(err, "fetch %s from offset %d", p, offset)
 }
 
 func (c *client) outOfRange(ctx context.Context, p partition, offset int64) error {
@@ -126,7 +131,7 @@ func linger(ctx context.Context, length, grace time.Duration) (context.Context, 
 	return call, func() { stop(); cancel() }
 }
 
-func (c *client) fetchOnce(call, ctx context.Context, req fetchRequest) (fetched, error) {
+func (c *client) fetchOnce(call, ctx context.Context, req fetchRequest, within room) (fetched, error) {
 	var answer *fetchAnswer
 	var found *kmsg.FetchResponseTopicPartition
 	err := retry(ctx, func() error {
@@ -143,5 +148,5 @@ func (c *client) fetchOnce(call, ctx context.Context, req fetchRequest) (fetched
 		return fetched{}, err
 	}
 	defer answer.release()
-	return c.decompressor.read(found, req.offset, req.room)
+	return c.decompressor.read(found, req.wants[0].offset, within)
 }

@@ -60,6 +60,7 @@ type generation struct {
 	stop   context.CancelCauseFunc
 	kick   chan struct{} // commit now
 
+	fetches *fetches
 	memory  memory   // of each partition
 	foreign sync.Map // topics of retries that were passed on, as keys
 	readers []*reader
@@ -75,6 +76,7 @@ func (s *source) serve(ctx context.Context, a assignment) {
 	g := &generation{source: s, id: a.generation, member: a.member, kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
 	g.work, g.stop = context.WithCancelCause(ctx)
+	g.fetches = newFetches(g.work, s.broker.client)
 	defer g.cancel(brokers.ErrLeaseLost)
 	var heart sync.WaitGroup
 	defer heart.Wait()
@@ -114,6 +116,7 @@ func (s *source) serve(ctx context.Context, a assignment) {
 	g.drain()
 	g.stop(nil)
 	work.Wait()
+	g.fetches.work.Wait()
 	g.close()
 }
 

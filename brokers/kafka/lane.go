@@ -150,7 +150,9 @@ func (r *reader) pause(topic string, paused bool) {
 		return
 	}
 	if l.paused = paused; paused {
-		r.halt(l, time.Now())
+		if r.halt(l, time.Now()); r.halted == len(r.lanes) {
+			r.generation.fetches.withdraw(r.partition)
+		}
 	} else {
 		r.goOn(l, time.Now())
 	}

@@ -147,7 +147,7 @@ func (r *reader) read(ctx context.Context) {
 func (r *reader) fetch(ctx context.Context) (fetched, error) {
 	for {
 		next := r.next
-		got, err := r.generation.source.broker.client.fetch(ctx, r.partition, next, r.ask, fetchWait, r.room())
+		got, err := r.generation.fetches.get(ctx, want{r.partition, next, r.ask}, r.room(), !r.begun || r.unsure)
 		if err == nil && r.unsure {
 			err = r.verify(ctx)
 		}
@@ -213,6 +213,7 @@ func (r *reader) waitForRoom(ctx context.Context) bool {
 			r.unsure = r.unsure || !paused.IsZero() && time.Since(paused) >= longPause
 			return true
 		}
+		r.generation.fetches.rests(r.partition)
 		select {
 		case <-r.more:
 		case <-ctx.Done():

@@ -50,6 +50,7 @@ func readerOn(t *testing.T, s *stub, p partition, stored commitment, has span, l
 	g := &generation{source: src, memory: limits, id: 1, member: "m", kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
 	g.ctx, g.cancel = context.WithCancelCause(src.ctx)
 	g.work, g.stop = context.WithCancelCause(src.ctx)
+	g.fetches = newFetches(g.work, b.client)
 	r, err := newReader(g, p, stored, has)
 	g.readers = []*reader{r}
 	src.generation = g
@@ -57,6 +58,7 @@ func readerOn(t *testing.T, s *stub, p partition, stored commitment, has span, l
 		g.stop(nil)
 		src.cancel(nil)
 		src.work.Wait()
+		g.fetches.work.Wait()
 		b.Close(context.WithoutCancel(t.Context()))
 	}}, err
 }

@@ -220,15 +220,36 @@ func (s *stub) offsets(req *listoffsets.Request) protocol.Message {
 	return res
 }
 
-// fetch answers from the batch on that the offset belongs to: at least with one
+// fetch answers from the batch on that an offset belongs to: at least with one
 // batch, and with others while they fit.
 func (s *stub) fetch(req *fetch.Request) kmsg.Response {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	asked := req.Topics[0].Partitions[0]
 	if req.IsolationLevel != readCommitted {
 		s.t.Errorf("isolation level %d is fetched with, so that aborted records come", req.IsolationLevel)
 	}
+	res, found := kmsg.NewPtrFetchResponse(), false
+	res.Version = fetchVersion
+	for _, asked := range req.Topics {
+		topic := kmsg.NewFetchResponseTopic()
+		topic.Topic = asked.Topic
+		for _, p := range asked.Partitions {
+			part := s.part(p)
+			found = found || len(part.RecordBatches) > 0
+			topic.Partitions = append(topic.Partitions, part)
+		}
+		res.Topics = append(res.Topics, topic)
+	}
+	if !found && req.MinBytes > 0 {
+		s.mu.Unlock()
+		time.Sleep(time.Duration(req.MaxWaitTime) * time.Millisecond) // as a broker does
+		s.mu.Lock()
+	}
+	return res
+}
+
+// part is what a partition has from an offset on. mu is held.
+func (s *stub) part(asked fetch.RequestPartition) kmsg.FetchResponseTopicPartition {
 	part := kmsg.NewFetchResponseTopicPartition()
 	part.Partition, part.HighWatermark, part.LastStableOffset, part.LogStartOffset = asked.Partition, s.end(), s.end(), s.start
 	if s.stable > 0 {
@@ -258,13 +279,8 @@ func (s *stub) fetch(req *fetch.Request) kmsg.Response {
 		}
 		part.RecordBatches = append(part.RecordBatches, raw...)
 	}
-	if len(part.RecordBatches) == 0 && req.MinBytes > 0 {
-		s.mu.Unlock()
-		time.Sleep(time.Duration(req.MaxWaitTime) * time.Millisecond) // as a broker does
-		s.mu.Lock()
-	}
 	part.AbortedTransactions = s.aborted
-	return fetchResponse(req.Topics[0].Topic, part)
+	return part
 }
 
 func fetchResponse(name string, part kmsg.FetchResponseTopicPartition) kmsg.Response {

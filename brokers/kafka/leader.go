@@ -1,0 +1,495 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/metadata"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+const (
+	// mostAnswer bounds an answer with the records of many partitions.
+	mostAnswer = 16 << 20
+
+	// regather is how long the next fetch waits for those that have got something
+	// and may ask again.
+	regather = 20 * time.Millisecond
+
+	// lateWait is how long a fetch waits of those that ask while another one waits.
+	lateWait = 100 * time.Millisecond
+)
+
+// fetches gets the records of all partitions of a generation: one fetch at a time
+// from each leader, for all of its partitions whose readers ask, and a second one for
+// those that ask while it waits.
+type fetches struct {
+	client *client
+	ctx    context.Context // ends with the generation
+
+	mu      sync.Mutex
+	leaders map[int32]*leader
+	where   map[partition]int32 // the leader, as last seen
+	work    sync.WaitGroup
+}
+
+// want is what a reader asks for: what follows an offset.
+type want struct {
+	partition
+	offset   int64
+	maxBytes int
+}
+
+// errand is a want and who waits for it.
+type errand struct {
+	want
+	first bool // also answered if there is nothing
+	found chan found
+}
+
+// found is what an errand brought. Without a part there is nothing.
+type found struct {
+	part   *kmsg.FetchResponseTopicPartition
+	answer *sharedAnswer // that the part belongs to
+	err    error
+}
+
+// sharedAnswer is released by the last one who needs it.
+type sharedAnswer struct {
+	*fetchAnswer
+	users atomic.Int32
+}
+
+func (a *sharedAnswer) release() {
+	if a.users.Add(-1) == 0 {
+		a.fetchAnswer.release()
+	}
+}
+
+func newFetches(ctx context.Context, c *client) *fetches {
+	return &fetches{client: c, ctx: ctx, leaders: make(map[int32]*leader), where: make(map[partition]int32)}
+}
+
+// get returns what follows an offset, as fetch of the client does. It waits for that,
+// but with first only for what there is now. It returns nothing after withdraw.
+func (f *fetches) get(ctx context.Context, w want, within room, first bool) (fetched, error) {
+	var got found
+	err := retry(ctx, func() error {
+		got = f.once(ctx, w, first)
+		return got.err
+	})
+	if err != nil {
+		return f.client.failed(ctx, err, w.partition, w.offset)
+	}
+	if got.part == nil {
+		return fetched{next: w.offset}, nil
+	}
+	defer got.answer.release()
+	all, err := f.client.decompressor.read(got.part, w.offset, within)
+	if err != nil {
+		return f.client.failed(ctx, err, w.partition, w.offset)
+	}
+	return all, nil
+}
+
+// once runs one errand.
+func (f *fetches) once(ctx context.Context, w want, first bool) found {
+	node, err := f.leaderOf(ctx, w.partition)
+	if err != nil {
+		return found{err: err}
+	}
+	e := &errand{want: w, first: first, found: make(chan found, 1)}
+	l := f.leader(node)
+	l.add(e)
+	var got found
+	select {
+	case got = <-e.found:
+	case <-ctx.Done():
+		l.withdraw(w.partition)
+		select {
+		case got = <-e.found:
+			if got.answer != nil {
+				got.answer.release()
+			}
+		default:
+		}
+		return found{err: context.Cause(ctx)}
+	}
+	if got.err != nil && (isLayoutOld(got.err) || isConnectionLost(got.err)) {
+		f.forget(w.partition)
+		switch {
+		case !isUnknownTopic(got.err):
+		case f.client.isGone(ctx, w.topic):
+			got.err = errGone
+		default:
+			f.client.outdated()
+		}
+	}
+	return got
+}
+
+// leaderOf returns the node that leads p, as the client remembers it.
+func (f *fetches) leaderOf(ctx context.Context, p partition) (int32, error) {
+	f.mu.Lock()
+	node, ok := f.where[p]
+	f.mu.Unlock()
+	if ok {
+		return node, nil
+	}
+	res, err := f.client.RoundTrip(ctx, f.client.addr, &metadata.Request{TopicNames: []string{p.topic}})
+	if err != nil {
+		return 0, err
+	}
+	err = kafka.UnknownTopicOrPartition
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, topic := range res.(*metadata.Response).Topics {
+		for _, found := range topic.Partitions {
+			at := partition{topic.Name, int(found.PartitionIndex)}
+			switch {
+			case at == p && found.LeaderID < 0:
+				err = cmp.Or(codeError(found.ErrorCode), error(kafka.LeaderNotAvailable))
+			case at == p:
+				node, err = found.LeaderID, nil
+			}
+			if found.LeaderID >= 0 {
+				f.where[at] = found.LeaderID
+			}
+		}
+	}
+	return node, err
+}
+
+// forget has the leader of p be looked up again.
+func (f *fetches) forget(p partition) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.where, p)
+}
+
+func (f *fetches) leader(node int32) *leader {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.leaders[node]
+	if l == nil {
+		l = &leader{fetches: f, node: node, errands: make(map[partition]*errand), owed: make(map[partition]bool), more: make(chan struct{}, 1), late: make(chan struct{}, 1)}
+		l.session.reset()
+		f.leaders[node] = l
+		f.work.Go(l.fetchAlways)
+		f.work.Go(l.fetchLate)
+	}
+	return l
+}
+
+// at returns the leader that p was last asked from, if there is one.
+func (f *fetches) at(p partition) *leader {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.leaders[f.where[p]]
+}
+
+// withdraw ends the errand of p, if there is one, which then brings nothing.
+func (f *fetches) withdraw(p partition) {
+	if l := f.at(p); l != nil {
+		l.withdraw(p)
+	}
+}
+
+// rests says that p, which has got something, does not ask again for now.
+func (f *fetches) rests(p partition) {
+	if l := f.at(p); l != nil {
+		l.settle(p)
+	}
+}
+
+// leader fetches from one broker.
+type leader struct {
+	fetches *fetches
+	node    int32
+	session session // belongs to fetchAlways
+
+	mu      sync.Mutex
+	errands map[partition]*errand
+	order   []partition        // of errands: who comes first
+	waiting map[partition]bool // in the fetch that waits; nil if none does
+	lately  map[partition]bool // in the late one
+	owed    map[partition]bool // have got something, and may ask again at once
+	more    chan struct{}      // signalled when errands or owed change
+	late    chan struct{}      // signalled when an errand comes while a fetch waits
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (l *leader) add(e *errand) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.errands[e.partition] = e
+	l.order = append(l.order, e.partition)
+	delete(l.owed, e.partition)
+	signal(l.more)
+	if l.waiting != nil {
+		signal(l.late)
+	}
+}
+
+// settle expects no errand of p any more.
+func (l *leader) settle(p partition) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.owed[p] {
+		delete(l.owed, p)
+		signal(l.more)
+	}
+}
+
+func (l *leader) withdraw(p partition) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.take(p); e != nil {
+		e.found <- found{}
+	}
+	delete(l.owed, p)
+	signal(l.more)
+}
+
+// take takes the errand of p out. mu is held.
+func (l *leader) take(p partition) *errand {
+	e := l.errands[p]
+	delete(l.errands, p)
+	return e
+}
+
+// fetchAlways is the one fetch after the other, each for all that ask.
+func (l *leader) fetchAlways() {
+	for {
+		wants := l.gather()
+		if wants == nil {
+			return
+		}
+		req := l.session.next(wants)
+		req.wait = fetchWait
+		answer, err := l.exchange(req)
+		l.session.answered(req, answer, err)
+		l.mu.Lock()
+		asked := l.waiting
+		l.waiting = nil
+		l.mu.Unlock()
+		l.hand(asked, answer, err)
+	}
+}
+
+// gather waits until there is something to ask for, and returns it; nil once the
+// generation is over.
+func (l *leader) gather() []want {
+	var timer *time.Timer
+	var due <-chan time.Time
+	defer func() {
+		if timer != nil {
+			timer.Stop()
+		}
+	}()
+	for {
+		l.mu.Lock()
+		wants := l.wanted(l.lately)
+		if len(wants) > 0 && (len(l.owed) == 0 || timer != nil && due == nil) {
+			clear(l.owed)
+			l.waiting = make(map[partition]bool, len(wants))
+			for _, w := range wants {
+				l.waiting[w.partition] = true
+			}
+			l.mu.Unlock()
+			return wants
+		}
+		l.mu.Unlock()
+		if len(wants) > 0 && timer == nil {
+			timer = time.NewTimer(regather)
+			due = timer.C
+		}
+		select {
+		case <-l.more:
+		case <-due:
+			due = nil
+		case <-l.fetches.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// wanted returns the errands that are in no other fetch, those first that have waited
+// longest. mu is held.
+func (l *leader) wanted(besides map[partition]bool) (wants []want) {
+	kept := l.order[:0]
+	listed := make(map[partition]bool, len(l.errands))
+	for _, p := range l.order {
+		e := l.errands[p]
+		if e == nil || listed[p] {
+			continue
+		}
+		listed[p] = true
+		kept = append(kept, p)
+		if !besides[p] {
+			wants = append(wants, e.want)
+		}
+	}
+	l.order = kept
+	return wants
+}
+
+// fetchLate fetches what is asked for while the other fetch waits, so that a partition
+// that had no room does not wait for those that have nothing.
+func (l *leader) fetchLate() {
+	for {
+		select {
+		case <-l.late:
+		case <-l.fetches.ctx.Done():
+			return
+		}
+		l.mu.Lock()
+		var wants []want
+		if l.waiting != nil {
+			wants = l.wanted(l.waiting)
+		}
+		asked := make(map[partition]bool, len(wants))
+		for _, w := range wants {
+			asked[w.partition] = true
+		}
+		l.lately = asked
+		l.mu.Unlock()
+		if len(wants) == 0 {
+			continue
+		}
+		answer, err := l.exchange(&fetchRequest{wants: wants, node: l.node, maxBytes: mostAnswer, wait: lateWait, epoch: noSession})
+		l.mu.Lock()
+		l.lately = nil
+		l.mu.Unlock()
+		l.hand(asked, answer, err)
+		signal(l.more) // what brought nothing joins the others
+	}
+}
+
+// exchange asks the broker. When the generation ends, a fetch that waits is given the
+// time to end, so that its connection can serve others.
+func (l *leader) exchange(req *fetchRequest) (*fetchAnswer, error) {
+	c := l.fetches.client
+	req.node, req.clientID = l.node, c.options.clientID
+	call, cancel := linger(l.fetches.ctx, req.wait+c.options.timeout, req.wait+longestWait)
+	defer cancel()
+	res, err := c.RoundTrip(call, c.addr, req)
+	if err != nil {
+		return nil, err
+	}
+	return res.(*fetchAnswer), nil
+}
+
+// hand gives those that were asked for what came of it.
+func (l *leader) hand(asked map[partition]bool, answer *fetchAnswer, err error) {
+	if err == nil && answer.ErrorCode != 0 && !isSessionLost(codeError(answer.ErrorCode)) {
+		err = codeError(answer.ErrorCode)
+	}
+	if answer == nil {
+		answer = &fetchAnswer{FetchResponse: new(kmsg.FetchResponse)}
+	}
+	shared := &sharedAnswer{fetchAnswer: answer}
+	shared.users.Store(1)
+	defer shared.release()
+	parts := make(map[partition]*kmsg.FetchResponseTopicPartition)
+	for i := range answer.Topics {
+		for j := range answer.Topics[i].Partitions {
+			part := &answer.Topics[i].Partitions[j]
+			parts[partition{answer.Topics[i].Topic, int(part.Partition)}] = part
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for p := range asked {
+		part, e := parts[p], l.errands[p]
+		switch {
+		case e == nil: // withdrawn
+		case err != nil:
+			l.take(p).found <- found{err: err}
+		case part != nil && part.ErrorCode != 0:
+			l.take(p).found <- found{err: codeError(part.ErrorCode)}
+		case part != nil && (len(part.RecordBatches) > 0 || e.first):
+			shared.users.Add(1)
+			l.owed[p] = true
+			l.take(p).found <- found{part: part, answer: shared}
+		case e.first && answer.ErrorCode == 0:
+			l.owed[p] = true
+			l.take(p).found <- found{}
+		}
+	}
+}
+
+// session is what the broker remembers of a fetch (KIP-227): only what changes is
+// asked for, and only partitions with news are answered.
+type session struct {
+	id, epoch int32
+	known     map[partition]want
+}
+
+// The epochs of a fetch that begins a session, and of one that wants none.
+const (
+	newSession = 0
+	noSession  = -1
+)
+
+func (s *session) reset() { *s = session{known: make(map[partition]want)} }
+
+// next is the fetch that follows, for wants.
+func (s *session) next(wants []want) *fetchRequest {
+	req := &fetchRequest{session: s.id, epoch: s.epoch, maxBytes: mostAnswer}
+	asks := make(map[partition]bool, len(wants))
+	for _, w := range wants {
+		asks[w.partition] = true
+		if s.known[w.partition] != w {
+			req.wants = append(req.wants, w)
+			s.known[w.partition] = w
+		}
+	}
+	for p := range s.known {
+		if !asks[p] {
+			req.forgotten = append(req.forgotten, p)
+			delete(s.known, p)
+		}
+	}
+	return req
+}
+
+// answered takes in how the fetch ended.
+func (s *session) answered(req *fetchRequest, answer *fetchAnswer, err error) {
+	if err != nil || answer.ErrorCode != 0 || answer.SessionID == 0 {
+		s.reset()
+		return
+	}
+	s.id = answer.SessionID
+	if s.epoch++; s.epoch < 0 {
+		s.epoch = 1
+	}
+	for _, topic := range answer.Topics {
+		for _, part := range topic.Partitions {
+			if part.ErrorCode != 0 { // the broker may have dropped it
+				delete(s.known, partition{topic.Topic, int(part.Partition)})
+			}
+		}
+	}
+}
+
+// isSessionLost reports whether err says that the broker does not know the session:
+// the next fetch begins a new one.
+func isSessionLost(err error) bool {
+	return errors.Is(err, kafka.FetchSessionIDNotFound) || errors.Is(err, kafka.InvalidFetchSessionEpoch) ||
+		errors.Is(err, kafka.Error(kmsgFetchSessionTopicID))
+}
+
+// kmsgFetchSessionTopicID says that a topic of the session was made anew.
+const kmsgFetchSessionTopicID = 106
