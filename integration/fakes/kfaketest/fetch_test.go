@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers/kafka"
+)
+
+// counted is a dialer that counts what is open.
+type counted struct{ open, most atomic.Int64 }
+
+func (c *counted) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c.open.Add(1)
+	return &countedConn{Conn: conn, of: c}, nil
+}
+
+type countedConn struct {
+	net.Conn
+	of   *counted
+	once sync.Once
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(func() { c.of.open.Add(-1) })
+	return c.Conn.Close()
+}
+
+// A thousand partitions on three brokers cost what brokers cost: two fetches a
+// second of each, which name no partition, and few connections.
+func TestIdlePartitionsCostNothing(t *testing.T) {
+	w := newWorld(t)
+	if err := w.cluster.CreateTopic("orders", 1000, nil); err != nil {
+		t.Fatal(err)
+	}
+	var conns counted
+	w.run(w.broker(func(o *kafka.Options) { o.Dial = conns.dial }), "orders")
+	first := w.broker()
+	w.publish(first, "orders", "first")
+	w.until("the first message", func() bool { return w.succeeded("first") })
+	time.Sleep(2 * time.Second) // what was begun before
+
+	var named atomic.Int64
+	fetches := w.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Observe: true, TopLevel: true, Count: -1, When: func(r kmsg.Request) bool {
+		named.Add(int64(len(r.(*kmsg.FetchRequest).Topics)))
+		return true
+	}})
+	time.Sleep(6 * time.Second)
+	n := fetches.Hits()
+	if n < 3 || n > 40 || named.Load() > 0 {
+		t.Errorf("%d fetches in 6 s that name topics %d times, want at most 40 that name none", n, named.Load())
+	}
+	if n := conns.open.Load(); n > 10 {
+		t.Errorf("%d connections are open, want at most 10", n)
+	}
+	for i := range 40 { // all of them are still heard
+		w.publish(first, "orders", fmt.Sprint("later ", i))
+	}
+	w.until("later messages", func() bool {
+		for i := range 40 {
+			if !w.succeeded(fmt.Sprint("later ", i)) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A session that the broker has forgotten, or counts otherwise, is begun anew.
+func TestLostFetchSessions(t *testing.T) {
+	for _, lost := range []*kerr.Error{kerr.FetchSessionIDNotFound, kerr.InvalidFetchSessionEpoch, kerr.FetchSessionTopicIDError} {
+		t.Run(lost.Message, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.create("orders")
+			w.run(w.broker(), "orders")
+			from := w.broker()
+			for round := range 3 {
+				fault := w.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, TopLevel: true, Err: lost, Count: 3})
+				for i := range 8 {
+					w.publish(from, "orders", fmt.Sprint(round, " ", i))
+				}
+				w.until("all", func() bool {
+					for i := range 8 {
+						if !w.succeeded(fmt.Sprint(round, " ", i)) {
+							return false
+						}
+					}
+					return fault.Hits() >= 3
+				})
+				fault.Remove()
+			}
+		})
+	}
+}
+
+// One broker of three takes fetches and never answers. Partitions of the others go
+// on, and its own when it answers again.
+func TestHungBrokerDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if err := w.cluster.CreateTopic("orders", 30, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.run(w.broker(), "orders")
+	from := w.broker()
+	w.publish(from, "orders", "first")
+	w.until("the first message", func() bool { return w.succeeded("first") })
+
+	hung, hangs := w.cluster.LeaderFor("orders", 0), make(chan struct{})
+	w.cluster.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+		w.cluster.KeepControl()
+		if w.cluster.CurrentNode() == hung {
+			select {
+			case <-hangs:
+			default:
+				w.cluster.SleepControl(func() { <-hangs })
+			}
+		}
+		return nil, nil, false
+	})
+	time.Sleep(time.Second) // for the fetch that was on its way
+	var there, elsewhere []string
+	for i := range 200 {
+		body := fmt.Sprint("message ", i)
+		before := w.cluster.PartitionInfos("orders")
+		w.publish(from, "orders", body)
+		for n, p := range w.cluster.PartitionInfos("orders") {
+			if p.HighWatermark > before[n].HighWatermark {
+				if w.cluster.LeaderFor("orders", int32(n)) == hung {
+					there = append(there, body)
+				} else {
+					elsewhere = append(elsewhere, body)
+				}
+			}
+		}
+	}
+	all := func(bodies []string) func() bool {
+		return func() bool {
+			for _, body := range bodies {
+				if !w.succeeded(body) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	w.until("those of other brokers", all(elsewhere))
+	if len(there) < 20 || all(there)() {
+		t.Errorf("%d messages are on the broker that hangs; it does not hang", len(there))
+	}
+	close(hangs)
+	w.until("those of the broker that hung", all(there))
+}
+
+// A partition whose answers are errors delays no other of its leader.
+func TestFailingPartitionDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, kfake.NumBrokers(1))
+	if err := w.cluster.CreateTopic("orders", 10, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.run(w.broker(), "orders")
+	from := w.broker()
+	w.publish(from, "orders", "first")
+	w.until("the first message", func() bool { return w.succeeded("first") })
+	fault := w.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "orders", Partitions: []int32{3}, Err: kerr.KafkaStorageError, Count: -1})
+	done := 0
+	for i := range 100 {
+		body := fmt.Sprint("message ", i)
+		before := w.cluster.PartitionInfos("orders")[3].HighWatermark
+		w.publish(from, "orders", body)
+		if w.cluster.PartitionInfos("orders")[3].HighWatermark == before {
+			w.until(body, func() bool { return w.succeeded(body) })
+			done++
+		}
+	}
+	if done < 50 {
+		t.Errorf("%d of 100 messages are of other partitions", done)
+	}
+	fault.Remove()
+	w.until("those of the partition", func() bool {
+		for i := range 100 {
+			if !w.succeeded(fmt.Sprint("message ", i)) {
+				return false
+			}
+		}
+		return true
+	})
+}
