@@ -228,7 +228,7 @@ func isPassing(err error) bool {
 func isRegrouping(err error) bool {
 	code, _ := errors.AsType[kafka.Error](err)
 	switch code {
-	case kafka.RebalanceInProgress, kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.MemberIDRequired:
+	case kafka.RebalanceInProgress, kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.MemberIDRequired, kafka.FencedInstanceID:
 		return true
 	}
 	return errors.Is(err, brokers.ErrLeaseLost)

@@ -46,6 +46,20 @@ type Options struct {
 	// subscribe to the same topics.
 	Group string
 
+	// InstanceID makes the worker a static member of its group (KIP-345): one that
+	// comes back with the same ID within SessionTimeout has its partitions again, and
+	// no other worker stops for it. So a rollout moves nothing. Each worker needs an ID
+	// of its own that it keeps, such as the name of its pod in a StatefulSet
+	// (os.Hostname). If two have the same, Kafka goes on with the one that came last,
+	// and the other one ends with an error. Empty means none: partitions move when the
+	// worker stops and when it comes back. A source for each group has it, so only
+	// one of them can be open. Needs Kafka 2.4.
+	InstanceID string
+
+	// LeaveGroup lets a worker with an InstanceID leave its group when it is closed,
+	// so that others have its partitions at once, and not after SessionTimeout.
+	LeaveGroup bool
+
 	// Verify lets Open create no topic: it fails where one is missing, or
 	// voids a promise.
 	Verify bool
@@ -175,6 +189,12 @@ func (o Options) check() error {
 	if o.Prefix != "" && !isName(o.Prefix) {
 		faults = append(faults, fmt.Errorf("Options.Prefix is %q: use letters, digits, dots, hyphens and underscores", o.Prefix))
 	}
+	if o.InstanceID != "" && !isName(o.InstanceID) {
+		faults = append(faults, fmt.Errorf("Options.InstanceID is %q: use at most 249 letters, digits, dots, hyphens and underscores", o.InstanceID))
+	}
+	if o.LeaveGroup && o.InstanceID == "" {
+		faults = append(faults, errors.New("Options.LeaveGroup is set without an InstanceID: a worker without one leaves its group in any case"))
+	}
 	return errors.Join(faults...)
 }
 
@@ -233,6 +253,9 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 	}
 	if b.sources.Closed() {
 		return nil, brokers.ErrClosed
+	}
+	if id := b.options.InstanceID; id != "" && slices.ContainsFunc(b.sources.Open(), func(s *source) bool { return s.plan.group == plan.group }) {
+		return nil, fmt.Errorf("%w: another source of the group %q has the InstanceID %q: close it first, or use a Broker with another ID", brokers.ErrMisconfigured, plan.group, id)
 	}
 	layout, taken, err := b.establish(ctx, &plan)
 	if err != nil {

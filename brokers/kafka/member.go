@@ -43,7 +43,7 @@ func (m *member) join(ctx context.Context, topics []string) (assignment, error) 
 		return assignment{}, err
 	}
 	sync := kmsg.NewPtrSyncGroupRequest()
-	sync.Group, sync.Generation, sync.MemberID = m.group, joined.Generation, m.id
+	sync.Group, sync.Generation, sync.MemberID, sync.InstanceID = m.group, joined.Generation, m.id, m.instance()
 	var led map[string]int
 	if joined.LeaderID == m.id {
 		sync.GroupAssignment, led = m.lead(ctx, joined.Members)
@@ -66,7 +66,7 @@ func (m *member) join(ctx context.Context, topics []string) (assignment, error) 
 func (m *member) enter(ctx context.Context, topics []string) (*kmsg.JoinGroupResponse, error) {
 	const names = 3 // that the group may have forgotten, each with one that it gave
 	req := kmsg.NewPtrJoinGroupRequest()
-	req.Group, req.ProtocolType = m.group, protocolType
+	req.Group, req.ProtocolType, req.InstanceID = m.group, protocolType, m.instance()
 	req.SessionTimeoutMillis = int32(m.options.SessionTimeout.Milliseconds())
 	req.RebalanceTimeoutMillis = int32(m.options.RebalanceTimeout.Milliseconds())
 	offer := kmsg.NewJoinGroupRequestProtocol()
@@ -119,7 +119,7 @@ func (m *member) lead(ctx context.Context, members []kmsg.JoinGroupResponseMembe
 // beat tells the group that the member of a generation lives.
 func (m *member) beat(ctx context.Context, timeout time.Duration, generation int32, id string) error {
 	req := kmsg.NewPtrHeartbeatRequest()
-	req.Group, req.Generation, req.MemberID = m.group, generation, id
+	req.Group, req.Generation, req.MemberID, req.InstanceID = m.group, generation, id, m.instance()
 	answer, err := m.ask(ctx, timeout, req)
 	if err != nil {
 		return err
@@ -127,10 +127,18 @@ func (m *member) beat(ctx context.Context, timeout time.Duration, generation int
 	return codeError(answer.(*kmsg.HeartbeatResponse).ErrorCode)
 }
 
+// instance is what the group knows a static member by; nil if it is none.
+func (m *member) instance() *string {
+	if m.options.InstanceID == "" {
+		return nil
+	}
+	return &m.options.InstanceID
+}
+
 // leave has the group go on without this member, whatever it is doing: waiting for
-// others to join, too.
+// others to join, too. A static member stays for the session, unless it is to leave.
 func (m *member) leave(ctx context.Context) error {
-	if m.id == "" {
+	if m.id == "" || m.instance() != nil && !m.options.LeaveGroup {
 		return nil
 	}
 	return m.client.expel(ctx, m.options.CallTimeout, m.group, m.id)

@@ -124,6 +124,13 @@ func (s *source) join() {
 			failed = 0
 			s.serve(s.ctx, a)
 			continue
+		case errors.Is(err, kafka.FencedInstanceID):
+			s.member.id = "" // it is another's
+			err = fmt.Errorf("%w: another worker of the group %q came later with the Options.InstanceID %q, and has the partitions now: give each worker an ID of its own: %w",
+				brokers.ErrMisconfigured, s.plan.group, s.broker.options.InstanceID, err)
+			s.attempted(err)
+			s.alarm(err)
+			return
 		case isRegrouping(err) || isUncoordinated(err) && failed <= coordinating:
 		default:
 			err = explain(err, "join group %q", s.plan.group)
