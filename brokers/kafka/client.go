@@ -36,6 +36,7 @@ type clientOptions struct {
 	tls      *tls.Config
 	sasl     sasl.Mechanism // Start is called for every connection, so credentials may rotate
 	clientID string
+	rack     string        // of this process: a leader may name a replica near to it
 	timeout  time.Duration // of one call; 10 s unless set
 }
 

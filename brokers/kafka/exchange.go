@@ -31,6 +31,7 @@ type fetchRequest struct {
 	maxBytes int
 	wait     time.Duration // for the first record; 0 returns at once
 	clientID string
+	rack     string
 	version  int16 // as it was agreed on for the connection
 
 	// Of a fetch session.
@@ -80,6 +81,7 @@ func (r *fetchRequest) message() *kmsg.FetchRequest {
 	}
 	req.MaxBytes = int32(r.maxBytes)
 	req.IsolationLevel = readCommitted
+	req.Rack = r.rack
 	req.SessionID, req.SessionEpoch = r.session, r.epoch
 	topics := make(map[string]int)
 	for _, w := range r.wants {

@@ -60,6 +60,12 @@ type Options struct {
 	// so that others have its partitions at once, and not after SessionTimeout.
 	LeaveGroup bool
 
+	// Rack is where the worker runs, such as the zone of a cloud, by the names of
+	// broker.rack: partitions are read from a replica there, if the brokers have
+	// replica.selector.class set (KIP-392), and otherwise from their leaders. Empty
+	// means the leaders.
+	Rack string
+
 	// Verify lets Open create no topic: it fails where one is missing, or
 	// voids a promise.
 	Verify bool
@@ -149,7 +155,7 @@ func New(options Options) (*Broker, error) {
 		return nil, fmt.Errorf("kafka: %w: %w", brokers.ErrMisconfigured, err)
 	}
 	o := options.withDefaults()
-	reach := clientOptions{brokers: o.Brokers, dial: o.Dial, tls: o.TLS, sasl: o.SASL, clientID: o.ClientID, timeout: o.CallTimeout}
+	reach := clientOptions{brokers: o.Brokers, dial: o.Dial, tls: o.TLS, sasl: o.SASL, clientID: o.ClientID, rack: o.Rack, timeout: o.CallTimeout}
 	return &Broker{
 		options:  o,
 		seal:     seal,

@@ -34,9 +34,25 @@ type fetches struct {
 
 	mu      sync.Mutex
 	leaders map[int32]*leader
-	where   map[partition]int32 // the leader, as last seen
+	where   map[partition]place
+	alone   time.Time // until then no replica is asked
 	work    sync.WaitGroup
 }
+
+// place is the broker to ask for a partition: its leader, as last seen, or until some
+// time a replica that the leader has named.
+type place struct {
+	node  int32
+	until time.Time // zero for the leader
+}
+
+const (
+	// replicaFor is how long a replica is asked before the leader is again.
+	replicaFor = 5 * time.Minute
+
+	// noReplica is for how long no replica is asked after one has failed.
+	noReplica = time.Minute
+)
 
 // want is what a reader asks for: what follows an offset.
 type want struct {
@@ -57,6 +73,7 @@ type found struct {
 	part   *kmsg.FetchResponseTopicPartition
 	answer *sharedAnswer // that the part belongs to
 	err    error
+	moved  bool // another broker is to be asked
 }
 
 // sharedAnswer is released by the last one who needs it.
@@ -72,7 +89,7 @@ func (a *sharedAnswer) release() {
 }
 
 func newFetches(ctx context.Context, c *client) *fetches {
-	return &fetches{client: c, ctx: ctx, leaders: make(map[int32]*leader), where: make(map[partition]int32)}
+	return &fetches{client: c, ctx: ctx, leaders: make(map[int32]*leader), where: make(map[partition]place)}
 }
 
 // get returns what follows an offset, as fetch of the client does. It waits for that,
@@ -81,6 +98,9 @@ func (f *fetches) get(ctx context.Context, w want, within room, first bool) (fet
 	var got found
 	err := retry(ctx, func() error {
 		got = f.once(ctx, w, first)
+		for got.moved {
+			got = f.once(ctx, w, first)
+		}
 		return got.err
 	})
 	if err != nil {
@@ -120,9 +140,11 @@ func (f *fetches) once(ctx context.Context, w want, first bool) found {
 		}
 		return found{err: context.Cause(ctx)}
 	}
-	if got.err != nil && (isLayoutOld(got.err) || isConnectionLost(got.err)) {
-		f.forget(w.partition)
+	if got.err != nil {
+		replica := f.forget(w.partition)
 		switch {
+		case replica && ctx.Err() == nil: // its leader knows better
+			return found{moved: true}
 		case !isUnknownTopic(got.err):
 		case f.client.isGone(ctx, w.topic):
 			got.err = errGone
@@ -136,11 +158,12 @@ func (f *fetches) once(ctx context.Context, w want, first bool) found {
 // leaderOf returns the node that leads p, as the client remembers it.
 func (f *fetches) leaderOf(ctx context.Context, p partition) (int32, error) {
 	f.mu.Lock()
-	node, ok := f.where[p]
+	at, ok := f.where[p]
 	f.mu.Unlock()
-	if ok {
-		return node, nil
+	if ok && (at.until.IsZero() || time.Now().Before(at.until)) {
+		return at.node, nil
 	}
+	node := int32(anyNode)
 	res, err := f.client.RoundTrip(ctx, f.client.addr, &metadata.Request{TopicNames: []string{p.topic}})
 	if err != nil {
 		return 0, err
@@ -158,18 +181,41 @@ func (f *fetches) leaderOf(ctx context.Context, p partition) (int32, error) {
 				node, err = found.LeaderID, nil
 			}
 			if found.LeaderID >= 0 {
-				f.where[at] = found.LeaderID
+				if _, known := f.where[at]; !known || at == p {
+					f.where[at] = place{node: found.LeaderID}
+				}
 			}
 		}
 	}
 	return node, err
 }
 
-// forget has the leader of p be looked up again.
-func (f *fetches) forget(p partition) {
+// forget has the leader of p be looked up again. It reports whether a replica was asked.
+func (f *fetches) forget(p partition) (replica bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if replica = !f.where[p].until.IsZero(); replica {
+		f.alone = time.Now().Add(noReplica)
+	}
 	delete(f.where, p)
+	return replica
+}
+
+// rack is where replicas are wanted; "" for the leaders.
+func (f *fetches) rack() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Now().Before(f.alone) {
+		return ""
+	}
+	return f.client.options.rack
+}
+
+// prefer has a replica be asked for p.
+func (f *fetches) prefer(p partition, node int32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.where[p] = place{node, time.Now().Add(replicaFor)}
 }
 
 func (f *fetches) leader(node int32) *leader {
@@ -190,7 +236,7 @@ func (f *fetches) leader(node int32) *leader {
 func (f *fetches) at(p partition) *leader {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.leaders[f.where[p]]
+	return f.leaders[f.where[p].node]
 }
 
 // withdraw ends the errand of p, if there is one, which then brings nothing.
@@ -381,7 +427,7 @@ func (l *leader) fetchLate() {
 // time to end, so that its connection can serve others.
 func (l *leader) exchange(req *fetchRequest) (*fetchAnswer, error) {
 	c := l.fetches.client
-	req.node, req.clientID = l.node, c.options.clientID
+	req.node, req.clientID, req.rack = l.node, c.options.clientID, l.fetches.rack()
 	call, cancel := linger(l.fetches.ctx, req.wait+c.options.timeout, req.wait+longestWait)
 	defer cancel()
 	res, err := c.RoundTrip(call, c.addr, req)
@@ -419,6 +465,9 @@ func (l *leader) hand(asked map[partition]bool, answer *fetchAnswer, err error) 
 			l.take(p).found <- found{err: err}
 		case part != nil && part.ErrorCode != 0:
 			l.take(p).found <- found{err: codeError(part.ErrorCode)}
+		case part != nil && part.PreferredReadReplica >= 0 && part.PreferredReadReplica != l.node && len(part.RecordBatches) == 0:
+			l.fetches.prefer(p, part.PreferredReadReplica)
+			l.take(p).found <- found{moved: true}
 		case part != nil && (len(part.RecordBatches) > 0 || e.first):
 			shared.users.Add(1)
 			l.owed[p] = true

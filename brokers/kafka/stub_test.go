@@ -57,6 +57,9 @@ type stub struct {
 	// answer may answer instead: with a message, or with an error that ends
 	// the connection.
 	answer func(req protocol.Message, call int) (protocol.Message, error)
+
+	// fetching may answer a fetch instead, by the broker's address.
+	fetching func(address string, req *fetch.Request) kmsg.Response
 }
 
 // answering answers requests of one kind, unless it has nothing to say.
@@ -86,12 +89,12 @@ func (s *stub) client(change ...func(*clientOptions)) *client {
 	return newClient(o)
 }
 
-func (s *stub) dial(context.Context, string, string) (net.Conn, error) {
+func (s *stub) dial(_ context.Context, _, address string) (net.Conn, error) {
 	s.mu.Lock()
 	s.dials++
 	s.mu.Unlock()
 	ours, theirs := net.Pipe()
-	go s.serve(theirs)
+	go s.serve(theirs, address)
 	return ours, nil
 }
 
@@ -101,7 +104,7 @@ func (s *stub) count(key protocol.ApiKey) int {
 	return s.calls[key]
 }
 
-func (s *stub) serve(conn net.Conn) {
+func (s *stub) serve(conn net.Conn, address string) {
 	defer conn.Close()
 	in := bufio.NewReader(conn)
 	for {
@@ -109,7 +112,7 @@ func (s *stub) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		res, raw, err := s.respond(req)
+		res, raw, err := s.respond(req, address)
 		if err == errSilence {
 			io.Copy(io.Discard, in)
 			return
@@ -128,7 +131,7 @@ func (s *stub) serve(conn net.Conn) {
 	}
 }
 
-func (s *stub) respond(req protocol.Message) (protocol.Message, kmsg.Response, error) {
+func (s *stub) respond(req protocol.Message, address string) (protocol.Message, kmsg.Response, error) {
 	s.mu.Lock()
 	s.calls[req.ApiKey()]++
 	call, answer := s.calls[req.ApiKey()], s.answer
@@ -148,6 +151,11 @@ func (s *stub) respond(req protocol.Message) (protocol.Message, kmsg.Response, e
 	case *listoffsets.Request:
 		return s.offsets(req), nil, nil
 	case *fetch.Request:
+		if s.fetching != nil {
+			if res := s.fetching(address, req); res != nil {
+				return nil, res, nil
+			}
+		}
 		return nil, s.fetch(req), nil
 	}
 	s.t.Errorf("the stub has no answer to %s", req.ApiKey())
