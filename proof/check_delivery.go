@@ -450,7 +450,9 @@ func (c *checker) mayRelease(d *delivery) {
 		f.free += d.runs
 	}
 	late := w.stopping > 0 && d.ended >= w.stopping+w.drain && c.scenario.pace.slack > 0 // it was given up as stuck while it returned
-	may := func(j judgement) bool { return j.releases || w.halting() && (j.split || j.dies) }
+	may := func(j judgement) bool {
+		return j.releases || w.halting() && (j.split || j.dies) || c.hasTurns(d) && j.split // its part of the batch waits as if it had not run
+	}
 	switch {
 	case d.running:
 		if !w.halting() || w.stopping > 0 && c.now < w.stopping+w.drain {

@@ -230,7 +230,8 @@ func (a *attack) attackWithFullSize(limit int) {
 		a.send(fmt.Sprint(i), body, attributes)
 		a.send("good", "good "+fmt.Sprint(i), nil)
 	}
-	a.work(30*time.Second, func(body string, _ int) error {
+	// Five that are poison without a good one between them are put aside for an hour.
+	a.work(2*time.Hour, func(body string, _ int) error {
 		if strings.HasPrefix(body, "poison") {
 			return classify.Permanent(errors.New("not wanted"))
 		}
