@@ -26,10 +26,10 @@ const (
 )
 
 // suspicion weighs the lost deliveries of d.
-func (p *pipeline) suspicion(d *delivery, now time.Time) suspicion {
+func (p *pipeline) suspicion(d *delivery) suspicion {
 	limit := p.cfg.CrashLimit
 	switch {
-	case limit <= 0, d.Abandoned == 0, p.leases.inTrouble(now):
+	case limit <= 0, d.Abandoned == 0, p.leases.inTrouble(time.Now()):
 		return innocent
 	case d.Abandoned >= limit && (d.onTrial() || p.caps.Ordered): // such a broker stores no mark
 		return guilty
@@ -40,10 +40,11 @@ func (p *pipeline) suspicion(d *delivery, now time.Time) suspicion {
 }
 
 // putOnTrial sends d back to its queue if it is suspect, and reports whether it did.
-func (p *pipeline) putOnTrial(d *delivery, now time.Time) bool {
-	if p.suspicion(d, now) != suspect {
+func (p *pipeline) putOnTrial(d *delivery) bool {
+	if p.suspicion(d) != suspect {
 		return false
 	}
+	now := time.Now()
 	m := *d.meta
 	m.Crashes, m.DueAt = d.Abandoned, now
 	d.setMeta(m)

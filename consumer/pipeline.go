@@ -303,7 +303,7 @@ func (p *pipeline) refuse(d *delivery) bool {
 	reason, err := "", error(nil)
 	if d.letter == nil {
 		if reason, err = p.refusal(d); err == nil {
-			return p.postpone(d) || p.putOnTrial(d, time.Now())
+			return p.postpone(d) || p.putOnTrial(d)
 		}
 	}
 	if time.Until(d.meta.DueAt) > earlyLimit { // the broker was asked for no longer delay
@@ -326,7 +326,7 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 		return reasonUnroutable, fmt.Errorf("no handler is registered for topic %q", m.Topic)
 	case d.Unreadable != nil:
 		return reasonUnreadable, d.Unreadable
-	case p.suspicion(d, time.Now()) == guilty:
+	case p.suspicion(d) == guilty:
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
 	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
 		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)

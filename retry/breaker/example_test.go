@@ -40,7 +40,7 @@ func Example() {
 	// Output:
 	// 12:00:00: open "3 of the last 3 messages failed"
 	// 12:00:18: closed ""
-	// 531 started, 69 were refused
+	// 530 started, 70 were refused
 }
 
 // An operator keeps all calls from a dependency, for as long as it takes.

@@ -162,6 +162,10 @@ func (l *Limiter) Start(now time.Time) (ok bool, next time.Time) {
 		return false, l.time(at)
 	}
 	l.running++
+	if l.limit >= l.slots {
+		l.lastAt, l.gap = t, 1
+		return true, time.Time{}
+	}
 	l.lastAt, l.gap = max(min(l.lastAt+l.spacing(), t), t-l.credit()), 1
 	if l.limit < 1 {
 		l.gap = 0.8 + 0.4*l.random()
@@ -221,7 +225,7 @@ func (l *Limiter) next(t float64) float64 {
 	if l.paused != "" {
 		return math.MaxFloat64
 	}
-	if float64(l.running) < l.limit && (l.limit >= l.slots || l.meter.usual == 0 && l.limit >= 1) {
+	if float64(l.running) < l.limit && (l.limit >= l.slots || l.limit >= 1 && (l.meter.usual == 0 || l.cutAt == never)) {
 		return t
 	}
 	at := l.lastAt + l.spacing()
@@ -295,7 +299,11 @@ func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full, run bo
 			l.meter.lastSuccess = t
 			break
 		}
+		usual := l.meter.duration()
 		l.meter.succeeded(t, took)
+		if l.limit < 1 { // it is a rate, which slow runs do not change
+			l.limit = min(l.limit*l.meter.duration()/usual, 1)
+		}
 		l.grow(t)
 	case o.bad() && t-took > l.cutAt && l.convincing(t, o):
 		l.cut(t, o, full)

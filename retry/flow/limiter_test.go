@@ -232,6 +232,26 @@ func TestOutageIsProbedAndRamps(t *testing.T) {
 // bears 2 for two minutes.
 // A worker of a fleet of a hundred probes and ramps as a hundredth of one worker does,
 // but probes every 30 s at least.
+// After an outage a run takes ten thousand times as long as usual: the next ones do not
+// wait for that.
+func TestSlowRunAfterAnOutage(t *testing.T) {
+	w := newWorld(10)
+	w.call = answers(500 * time.Microsecond)
+	w.offer(1, 10*time.Minute)
+	w.call = ends(flow.Overload, time.Millisecond)
+	w.offer(1, 10*time.Minute)
+	w.call = answers(500 * time.Microsecond)
+	w.offer(1, 4*time.Second)
+	w.call = answers(5 * time.Second)
+	w.offer(1, 2*time.Second)
+	w.call = answers(500 * time.Microsecond)
+	clear(w.ended)
+	w.offer(1, time.Minute)
+	if n := w.ended[flow.Success]; n < 55 {
+		t.Errorf("%d runs in a minute, want 55 of 60", n)
+	}
+}
+
 func TestFleet(t *testing.T) {
 	w := newWorld(10)
 	w.SetFleet(100)

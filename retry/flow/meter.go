@@ -82,8 +82,11 @@ func (m *meter) succeeded(t, took float64) {
 	m.now++
 	m.successes++
 	took = max(took, 1e-4)
-	few := 1 / min(m.successes, window)
+	few := 1.0 / window
+	if m.successes < window {
+		few = 1 / m.successes
+	}
 	m.recent += (took - m.recent) * few
-	m.usual += (took - m.usual) * max(1/m.successes, min(few, (t-m.lastSuccess)/memory))
+	m.usual += (took - m.usual) * max(1/m.successes, min(few, (t-m.lastSuccess)*(1/memory)))
 	m.lastSuccess = t
 }

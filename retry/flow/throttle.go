@@ -2,7 +2,7 @@ package flow
 
 const (
 	paceShare = 0.1 // a share of throttles above which the limit is cut; fewer are single customers
-	sameShare = 0.8 // a share of messages throttled again above which they are themselves the reason
+	sameParts = 5   // if all but one in so many messages are throttled again, they are themselves the reason
 	sameLeast = 10  // of at least so many messages
 	lately    = 512 // runs
 )
@@ -10,7 +10,7 @@ const (
 // throttles tells a limit on calls from one on the calls of some customers, which
 // fewer calls of all would not meet. There, nearly all messages that were throttled
 // are throttled again, and most others are not.
-type throttles struct{ all, again struct{ runs, throttled float64 } }
+type throttles struct{ all, again struct{ runs, throttled int } }
 
 // ended counts a run.
 func (h *throttles) ended(o Outcome) {
@@ -18,7 +18,7 @@ func (h *throttles) ended(o Outcome) {
 		h.all.throttled++
 	}
 	if h.all.runs >= lately {
-		for _, n := range []*float64{&h.all.runs, &h.all.throttled, &h.again.runs, &h.again.throttled} {
+		for _, n := range []*int{&h.all.runs, &h.all.throttled, &h.again.runs, &h.again.throttled} {
 			*n /= 2
 		}
 	}
@@ -33,5 +33,5 @@ func (h *throttles) repeated(o Outcome) {
 
 // same reports whether it is some messages that are throttled.
 func (h *throttles) same() bool {
-	return h.again.runs >= sameLeast && h.again.throttled >= sameShare*h.again.runs && h.all.throttled < h.all.runs/2
+	return h.again.runs >= sameLeast && sameParts*h.again.throttled >= (sameParts-1)*h.again.runs && h.all.throttled < h.all.runs/2
 }

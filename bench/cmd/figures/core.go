@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // core measures the pipeline on the memory broker, and the decision alone.
@@ -202,13 +203,30 @@ func bareLoop(broker *memory.Broker, topics []string, n int) {
 	must(source.Close(ctx))
 }
 
+// started returns the limiter of a worker that has been busy for four seconds: it lets
+// all slots run at once. A new one begins with half of them.
+func started(slots int) *flow.Limiter {
+	l, now := flow.New(slots, rand.Float64), time.Now().Add(-4*time.Second)
+	for n := range uint64(80) {
+		l.Hold(now)
+		if ok, _ := l.Start(now); ok {
+			l.Done(now.Add(time.Microsecond), now, n, flow.Success)
+		}
+		now = now.Add(50 * time.Millisecond)
+	}
+	return l
+}
+
 // noop works n messages with a handler that does nothing.
 func noop(broker *memory.Broker, topics []string, n, slots int) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	var handled atomic.Int64
 	cfg := quiet()
-	cfg.Concurrency = slots
+	cfg.Concurrency, cfg.Guards = slots, make(map[string]consumer.Guard)
+	for _, topic := range topics {
+		cfg.Guards[topic] = consumer.Guard{Limiter: started(slots)}
+	}
 	work(ctx, broker, topics, cfg, func(context.Context, *brokers.Message) error {
 		if handled.Add(1) == int64(n) {
 			stop()
