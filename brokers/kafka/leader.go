@@ -262,8 +262,8 @@ type leader struct {
 	mu      sync.Mutex
 	errands map[partition]*errand
 	order   []partition        // of errands: who comes first
-	waiting map[partition]bool // in the fetch that waits; nil if none does
-	lately  map[partition]bool // in the late one
+	waiting map[partition]want // in the fetch that waits; nil if none does
+	lately  map[partition]want // in the late one
 	owed    map[partition]bool // have got something, and may ask again at once
 	more    chan struct{}      // signalled when errands or owed change
 	late    chan struct{}      // signalled when an errand comes while a fetch waits
@@ -326,11 +326,7 @@ func (l *leader) fetchAlways() {
 		req.wait = fetchWait
 		answer, err := l.exchange(req)
 		l.session.answered(req, answer, err)
-		l.mu.Lock()
-		asked := l.waiting
-		l.waiting = nil
-		l.mu.Unlock()
-		l.hand(asked, answer, err)
+		l.hand(&l.waiting, answer, err)
 	}
 }
 
@@ -349,10 +345,7 @@ func (l *leader) gather() []want {
 		wants := l.wanted(l.lately)
 		if len(wants) > 0 && (len(l.owed) == 0 || timer != nil && due == nil) {
 			clear(l.owed)
-			l.waiting = make(map[partition]bool, len(wants))
-			for _, w := range wants {
-				l.waiting[w.partition] = true
-			}
+			l.waiting = byPartition(wants)
 			l.mu.Unlock()
 			return wants
 		}
@@ -373,7 +366,7 @@ func (l *leader) gather() []want {
 
 // wanted returns the errands that are in no other fetch, those first that have waited
 // longest. mu is held.
-func (l *leader) wanted(besides map[partition]bool) (wants []want) {
+func (l *leader) wanted(besides map[partition]want) (wants []want) {
 	kept := l.order[:0]
 	listed := make(map[partition]bool, len(l.errands))
 	for _, p := range l.order {
@@ -383,12 +376,20 @@ func (l *leader) wanted(besides map[partition]bool) (wants []want) {
 		}
 		listed[p] = true
 		kept = append(kept, p)
-		if !besides[p] {
+		if _, asked := besides[p]; !asked {
 			wants = append(wants, e.want)
 		}
 	}
 	l.order = kept
 	return wants
+}
+
+func byPartition(wants []want) map[partition]want {
+	all := make(map[partition]want, len(wants))
+	for _, w := range wants {
+		all[w.partition] = w
+	}
+	return all
 }
 
 // fetchLate fetches what is asked for while the other fetch waits, so that a partition
@@ -405,20 +406,13 @@ func (l *leader) fetchLate() {
 		if l.waiting != nil {
 			wants = l.wanted(l.waiting)
 		}
-		asked := make(map[partition]bool, len(wants))
-		for _, w := range wants {
-			asked[w.partition] = true
-		}
-		l.lately = asked
+		l.lately = byPartition(wants)
 		l.mu.Unlock()
 		if len(wants) == 0 {
 			continue
 		}
 		answer, err := l.exchange(&fetchRequest{wants: wants, node: l.node, maxBytes: mostAnswer, wait: lateWait, epoch: noSession})
-		l.mu.Lock()
-		l.lately = nil
-		l.mu.Unlock()
-		l.hand(asked, answer, err)
+		l.hand(&l.lately, answer, err)
 		signal(l.more) // what brought nothing joins the others
 	}
 }
@@ -437,8 +431,9 @@ func (l *leader) exchange(req *fetchRequest) (*fetchAnswer, error) {
 	return res.(*fetchAnswer), nil
 }
 
-// hand gives those that were asked for what came of it.
-func (l *leader) hand(asked map[partition]bool, answer *fetchAnswer, err error) {
+// hand gives those that were asked for what came of it. Who has asked for something
+// else since has to wait for that.
+func (l *leader) hand(asked *map[partition]want, answer *fetchAnswer, err error) {
 	if err == nil && answer.ErrorCode != 0 && !isSessionLost(codeError(answer.ErrorCode)) {
 		err = codeError(answer.ErrorCode)
 	}
@@ -457,10 +452,10 @@ func (l *leader) hand(asked map[partition]bool, answer *fetchAnswer, err error) 
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for p := range asked {
+	for p, w := range *asked {
 		part, e := parts[p], l.errands[p]
 		switch {
-		case e == nil: // withdrawn
+		case e == nil, e.offset != w.offset: // withdrawn
 		case err != nil:
 			l.take(p).found <- found{err: err}
 		case part != nil && part.ErrorCode != 0:
@@ -477,6 +472,7 @@ func (l *leader) hand(asked map[partition]bool, answer *fetchAnswer, err error) 
 			l.take(p).found <- found{}
 		}
 	}
+	*asked = nil
 }
 
 // session is what the broker remembers of a fetch (KIP-227): only what changes is
