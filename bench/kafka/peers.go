@@ -3,14 +3,17 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 	watermillkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/bench/contender"
 )
@@ -142,6 +145,72 @@ func readAll(b kafka.Bytes) error {
 		b.Close()
 	}
 	return err
+}
+
+// Franz is a member of a group by franz-go, which commits what is marked.
+func (w *World) Franz() contender.Contender {
+	return func(ctx context.Context, topic string, handle func()) error {
+		c, err := kgo.NewClient(kgo.SeedBrokers(w.Options.Brokers...), kgo.ConsumerGroup(w.Options.Group), kgo.ConsumeTopics(topic),
+			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.AutoCommitMarks())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for ctx.Err() == nil {
+			fetches := c.PollFetches(ctx)
+			if ctx.Err() != nil {
+				break
+			}
+			if err := fetches.Err(); err != nil {
+				return err
+			}
+			fetches.EachRecord(func(r *kgo.Record) {
+				handle()
+				c.MarkCommitRecords(r)
+			})
+		}
+		return c.CommitMarkedOffsets(context.WithoutCancel(ctx))
+	}
+}
+
+// SinceJoined times c for n messages from when its group has formed. Some clients
+// fetch ahead before they hand out the first message.
+func (w *World) SinceJoined(c contender.Contender) func(ctx context.Context, topic string, n int) (time.Duration, error) {
+	return func(ctx context.Context, topic string, n int) (time.Duration, error) {
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		joined := make(chan time.Time, 1)
+		go w.stable(ctx, joined)
+		var handled atomic.Int64
+		var last time.Time
+		err := c(ctx, topic, func() {
+			if handled.Add(1) == int64(n) {
+				last = time.Now()
+				stop()
+			}
+		})
+		if handled.Load() < int64(n) {
+			return 0, errors.Join(fmt.Errorf("%d of %d messages handled", handled.Load(), n), err)
+		}
+		select {
+		case at := <-joined:
+			return last.Sub(at), err
+		default:
+			return 0, errors.Join(errors.New("the group was never seen to have formed"), err)
+		}
+	}
+}
+
+// stable sends the time when the group has formed.
+func (w *World) stable(ctx context.Context, joined chan<- time.Time) {
+	for ctx.Err() == nil {
+		res, err := w.client.DescribeGroups(ctx, &kafka.DescribeGroupsRequest{GroupIDs: []string{w.Options.Group}})
+		if err == nil && len(res.Groups) > 0 && res.Groups[0].GroupState == "Stable" {
+			joined <- time.Now()
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
 }
 
 // Watermill is a router of Watermill with one handler.

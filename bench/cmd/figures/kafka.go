@@ -42,11 +42,19 @@ func kafkaArea(context.Context) ([]figure.Measurement, func(context.Context) err
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &kafkaSession{kafka.NewWorld(address, 4)}
+	s, many := &kafkaSession{kafka.NewWorld(address, 4)}, kafka.NewWorld(address, 300)
 	return []figure.Measurement{
 		{Name: "throughput", Run: s.throughput("kafka"), Figures: []*figure.Figure{
 			figure.AtLeast("kafka_vs_raw", "ratio", 0.9),
 			figure.AtLeast("kafka_vs_watermill", "ratio", 5),
+		}},
+		{Name: "franz-go", Run: s.franz("", s.world), Figures: []*figure.Figure{
+			figure.AtLeast("kafka_vs_franz", "ratio", 0.6),
+			figure.AtLeast("kafka_default_vs_tuned", "ratio", 0.9),
+		}},
+		{Name: "franz-go, 300 partitions", Run: s.franz("_300", many), Figures: []*figure.Figure{
+			figure.AtLeast("kafka_vs_franz_300", "ratio", 0.5),
+			figure.AtLeast("kafka_default_vs_tuned_300", "ratio", 0.9),
 		}},
 		{Name: "failures", Run: s.failures, Figures: []*figure.Figure{
 			figure.AtLeast("kafka_fail1", "ratio", 0.9),
@@ -68,7 +76,7 @@ func kafkaArea(context.Context) ([]figure.Measurement, func(context.Context) err
 			figure.AtLeast("kfake_vs_raw", "ratio", 0.9),
 			figure.AtLeast("kfake_vs_watermill", "ratio", 5),
 		}},
-	}, s.world.Close, nil
+	}, func(ctx context.Context) error { return errors.Join(s.world.Close(ctx), many.Close(ctx)) }, nil
 }
 
 func onFake(ctx context.Context, samples *figure.Samples) error {
@@ -95,6 +103,23 @@ func (s *kafkaSession) throughput(prefix string) func(context.Context, *figure.S
 		figure.Note("the faster of the raw ones is %s", raw)
 		all.compare(samples, prefix+"_vs_raw", "redrive", raw)
 		all.compare(samples, prefix+"_vs_watermill", "redrive", "watermill")
+		return err
+	}
+}
+
+// franz compares redrive with franz-go, from the forming of the group on, and on its
+// default Config with itself.
+func (s *kafkaSession) franz(suffix string, w *kafka.World) func(context.Context, *figure.Samples) error {
+	return func(ctx context.Context, samples *figure.Samples) error {
+		of := &kafkaSession{w}
+		tuned := contender.Redrive(w, consumer.Config{Prefetch: kafkaConfig.Prefetch})
+		all, err := of.contest(ctx, "franz", 3, []entrant{
+			{"franz-go", kafkaBacklog, w.SinceJoined(w.Franz())},
+			{"redrive", kafkaBacklog, w.SinceJoined(tuned)},
+			{"redrive-default", kafkaBacklog, w.SinceJoined(contender.Redrive(w, consumer.Config{}))},
+		})
+		all.compare(samples, "kafka_vs_franz"+suffix, "redrive", "franz-go")
+		all.compare(samples, "kafka_default_vs_tuned"+suffix, "redrive-default", "redrive")
 		return err
 	}
 }
