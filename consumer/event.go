@@ -97,13 +97,14 @@ type Event struct {
 
 	Verdict classify.Verdict
 
-	// Decision is what becomes of the message. In EventDeferred its Reason is
-	// "budget", there was no token for a retry; "dependency", the name that
-	// Topic.DependencyOf returned is in trouble; "poison", practically all
-	// messages are poison; "room", it has to wait for a slot or for the limit,
-	// and cannot do so in the process; "crash-loop", several deliveries of it were
-	// lost, and it goes back to run at once when it comes again; or "start-after",
-	// it arrived before its Topic.StartAfter.
+	// Decision is what becomes of the message. In EventDeferred its Reason says why the
+	// run was put off:
+	//   - "budget": there was no token for a retry
+	//   - "dependency": the name that Topic.DependencyOf returned is in trouble
+	//   - "poison": practically all messages are poison
+	//   - "room": it has to wait for a slot or for the limit, and there is no place for it here
+	//   - "crash-loop": several deliveries were lost; it runs at once when it comes again
+	//   - "start-after": it arrived before its Topic.StartAfter
 	Decision retry.Decision
 
 	DeadLetter *dlq.Entry
