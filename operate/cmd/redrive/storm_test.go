@@ -144,7 +144,7 @@ func TestRecovery(t *testing.T) {
 		for _, row := range c.Rows {
 			took[row.Breaker] = row.Settled.Median
 		}
-		if load := recoveryFrom + i*recoveryStep; load >= 60 && (took["off"] < most || took["classic"] < most) || took["limit"] > 100 || took["limit"] < before {
+		if load := recoveryFrom + i*recoveryStep; load >= 60 && (took["off"] < most || took["classic"] < most) || took["limit"] > 250 || took["limit"] < before {
 			t.Errorf("at %d %% recovery takes %v", load, took)
 		}
 		before = took["limit"]
