@@ -121,7 +121,7 @@ func (f *fetches) get(ctx context.Context, w want, within room, first bool) (fet
 func (f *fetches) once(ctx context.Context, w want, first bool) found {
 	node, err := f.leaderOf(ctx, w.partition)
 	if err != nil {
-		return found{err: err}
+		return found{err: f.reread(ctx, w.topic, err)}
 	}
 	e := &errand{want: w, first: first, found: make(chan found, 1)}
 	l := f.leader(node)
@@ -141,18 +141,24 @@ func (f *fetches) once(ctx context.Context, w want, first bool) found {
 		return found{err: context.Cause(ctx)}
 	}
 	if got.err != nil {
-		replica := f.forget(w.partition)
-		switch {
-		case replica && ctx.Err() == nil: // its leader knows better
+		if f.forget(w.partition) && ctx.Err() == nil { // a replica: its leader knows better
 			return found{moved: true}
-		case !isUnknownTopic(got.err):
-		case f.client.isGone(ctx, w.topic):
-			got.err = errGone
-		default:
-			f.client.outdated()
 		}
+		got.err = f.reread(ctx, w.topic, got.err)
 	}
 	return got
+}
+
+// reread has the client read the layout of the cluster anew if err says that it is out
+// of date. It returns err, or that the topic is gone.
+func (f *fetches) reread(ctx context.Context, topic string, err error) error {
+	switch {
+	case isUnknownTopic(err) && f.client.isGone(ctx, topic):
+		return errGone
+	case isLayoutOld(err):
+		f.client.outdated()
+	}
+	return err
 }
 
 // leaderOf returns the node that leads p, as the client remembers it.
