@@ -177,6 +177,7 @@ type reported struct {
 	at   time.Duration
 	as   evidence
 	sure bool // the worker takes it into account
+	of   *delivery
 }
 
 type evidence uint8
@@ -255,7 +256,8 @@ func (c *checker) isAttempt(d *delivery) (may, must bool) {
 			continue
 		}
 		may = may || r.at >= d.failed-rounding-slack
-		must = must || r.sure && r.at < c.now-slack && r.at > d.failed+rounding+slack && r.at >= c.now-successLasts+slack
+		acked := r.of != nil && r.of.asked > 0 // or its lease may have been lost before the worker took it in
+		must = must || acked && r.sure && r.at < c.now-slack && r.at > d.failed+rounding+slack && r.at >= c.now-successLasts+slack
 	}
 	return may, must
 }
@@ -312,6 +314,7 @@ func (c *checker) report(d *delivery, e *event) {
 		return // one run is evidence once
 	}
 	g, r := d.worker.dependency(d.topic.name), c.reported(e)
+	r.of = d
 	r.sure = !d.freed && d.toldAt == 0 && !d.excused && e.Cause != lost && !part
 	if d.paid && (r.as == succeeds || r.as == silent || r.as == throttles) {
 		g.refunded++
