@@ -17,7 +17,7 @@ import (
 )
 
 // counted is a dialer that counts what is open.
-type counted struct{ open, most atomic.Int64 }
+type counted struct{ open atomic.Int64 }
 
 func (c *counted) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
