@@ -38,8 +38,8 @@ func TestSQS(t *testing.T) {
 		"scripted with copies": func(t *testing.T) { testSQSScript(t, "-copies") },
 		"frozen workers":       testSQSFrozenWorkers,
 		"stale worker":         testSQSStaleWorker,
-		"crash loop":           func(t *testing.T) { testSQSCrashLoop(t, false, 22) }, // as the documentation counts
-		"crash loop, copies":   func(t *testing.T) { testSQSCrashLoop(t, true, 13) },
+		"crash loop":           func(t *testing.T) { testSQSCrashLoop(t, false, 34) }, // as the documentation counts
+		"crash loop, copies":   func(t *testing.T) { testSQSCrashLoop(t, true, 25) },
 		"letters not taken":    testSQSLettersNotTaken,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -331,7 +331,8 @@ func testSQSCrashLoop(t *testing.T, copies bool, runs int) {
 			next.Wait()
 		}()
 		buried := func() bool {
-			return w.server.Queue(w.queue+"-dead").Visible > 0 && w.server.Queue(w.queue).Deleted == 5
+			q := w.server.Queue(w.queue)
+			return w.server.Queue(w.queue+"-dead").Visible > 0 && q.Deleted == q.Sent
 		}
 		until(t, 30*time.Second, func() bool {
 			select {
