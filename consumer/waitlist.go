@@ -38,7 +38,6 @@ func (p *pipeline) waitLocked(d *delivery, limit time.Duration) {
 // resume ends the wait of d at due. mu is held.
 func (p *pipeline) resume(d *delivery, due time.Time) {
 	w := &p.waitlist
-	d.wakes = due
 	heap.Push(&w.due, appointment{due, d})
 	if w.fires.IsZero() || due.Before(w.fires) {
 		p.resumeAt(due)
@@ -78,10 +77,9 @@ func (p *pipeline) resumeDue() {
 	w, now := &p.waitlist, time.Now()
 	w.fires = time.Time{}
 	for len(w.due) > 0 && !w.due[0].at.After(now) {
-		a := heap.Pop(&w.due).(appointment)
-		d := a.delivery
+		d := heap.Pop(&w.due).(appointment).delivery
 		switch {
-		case a.isVoid() || !p.to(d, queued):
+		case !p.to(d, queued):
 		case d.judgement != nil:
 			p.condemn(d)
 		default:
@@ -109,9 +107,7 @@ func (p *pipeline) held() []*delivery {
 		all = append(all, slices.Concat(s.line...)...)
 	}
 	for _, a := range p.waitlist.due {
-		if !a.isVoid() {
-			all = append(all, a.delivery)
-		}
+		all = append(all, a.delivery)
 	}
 	return slices.DeleteFunc(all, (*delivery).isNotWaiting)
 }
@@ -121,9 +117,6 @@ type appointment struct {
 	at       time.Time
 	delivery *delivery
 }
-
-// isVoid reports whether its delivery waits for something else by now, or for nothing.
-func (a appointment) isVoid() bool { return a.delivery.isNotWaiting() || !a.at.Equal(a.delivery.wakes) }
 
 // schedule is a heap of appointments.
 type schedule []appointment
