@@ -38,6 +38,7 @@ func (p *pipeline) waitLocked(d *delivery, limit time.Duration) {
 // resume ends the wait of d at due. mu is held.
 func (p *pipeline) resume(d *delivery, due time.Time) {
 	w := &p.waitlist
+	d.wakes = due
 	heap.Push(&w.due, appointment{due, d})
 	if w.fires.IsZero() || due.Before(w.fires) {
 		p.resumeAt(due)
@@ -77,9 +78,10 @@ func (p *pipeline) resumeDue() {
 	w, now := &p.waitlist, time.Now()
 	w.fires = time.Time{}
 	for len(w.due) > 0 && !w.due[0].at.After(now) {
-		d := heap.Pop(&w.due).(appointment).delivery
+		a := heap.Pop(&w.due).(appointment)
+		d := a.delivery
 		switch {
-		case !p.to(d, queued):
+		case a.isVoid() || !p.to(d, queued):
 		case d.judgement != nil:
 			p.condemn(d)
 		default:
@@ -107,7 +109,9 @@ func (p *pipeline) held() []*delivery {
 		all = append(all, slices.Concat(s.line...)...)
 	}
 	for _, a := range p.waitlist.due {
-		all = append(all, a.delivery)
+		if !a.isVoid() {
+			all = append(all, a.delivery)
+		}
 	}
 	return slices.DeleteFunc(all, (*delivery).isNotWaiting)
 }
@@ -117,6 +121,9 @@ type appointment struct {
 	at       time.Time
 	delivery *delivery
 }
+
+// isVoid reports whether its delivery waits for something else by now, or for nothing.
+func (a appointment) isVoid() bool { return a.delivery.isNotWaiting() || !a.at.Equal(a.delivery.wakes) }
 
 // schedule is a heap of appointments.
 type schedule []appointment
