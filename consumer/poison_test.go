@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -129,4 +130,43 @@ func TestPoisonInDoubtWhenTheWorkerStops(t *testing.T) {
 			empty(t, broker, "orders")
 		})
 	}
+}
+
+// A message that was in doubt and is put aside waits for its new time only: when the
+// doubt would have ended it runs already, and must not run beside itself.
+func TestPoisonPutAsideRunsOnce(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		var mu sync.Mutex
+		under, runs := map[string]int{}, map[string]int{}
+		w := start(t, broker, guarded(), orders(func(_ context.Context, m *brokers.Message) error {
+			mu.Lock()
+			body := string(m.Body)
+			runs[body]++
+			if under[body]++; under[body] > 1 {
+				t.Errorf("%s runs %d times at once", body, under[body])
+			}
+			slow := runs[body] > 1
+			mu.Unlock()
+			if slow {
+				time.Sleep(10 * time.Second)
+			}
+			mu.Lock()
+			under[body]--
+			mu.Unlock()
+			return classify.Permanent(errBusy)
+		}))
+		publish(t, broker, "orders", numbered("bad", 4)...)
+		time.Sleep(time.Second)
+		publish(t, broker, "orders", "last") // the fifth in a row
+		time.Sleep(12 * time.Second)
+		mu.Lock()
+		for body, n := range runs {
+			if n != 2 {
+				t.Errorf("%s ran %d times in 13 s, want twice", body, n)
+			}
+		}
+		mu.Unlock()
+		w.mustShutdown()
+	})
 }
