@@ -23,6 +23,7 @@ import (
 
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/retry/flow"
 )
 
@@ -38,9 +39,15 @@ func testStage(t *testing.T) stage {
 	}
 	limiter := flow.New(concurrency, rand.Float64)
 	view := newView(io.Discard, false, limiter)
+	paces := budget.Queue()
+	paces.Floor *= 20
+	retries, err := budget.New(paces)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return stage{
 		day:       d,
-		guard:     consumer.Guard{Limiter: limiter},
+		guard:     consumer.Guard{Limiter: limiter, Budget: retries},
 		observers: []consumer.Observer{view},
 		transport: http.DefaultTransport,
 		policy:    retry.Policy{MaxAttempts: 50, Backoff: retry.Backoff{Base: 30 * time.Millisecond, Cap: 400 * time.Millisecond}},

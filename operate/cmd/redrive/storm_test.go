@@ -139,12 +139,13 @@ func TestWrapped(t *testing.T) {
 func TestRecovery(t *testing.T) {
 	r := storms(t, "--preset", "recovery", "--seeds", "1")
 	before, most := 0.0, recoveryFor.Seconds()
+	longest := map[bool]float64{false: 60, true: 250} // at 95 % it takes 94 to 241 s, by the seed
 	for i, c := range r.Cases {
 		took := map[string]float64{}
 		for _, row := range c.Rows {
 			took[row.Breaker] = row.Settled.Median
 		}
-		if load := recoveryFrom + i*recoveryStep; load >= 60 && (took["off"] < most || took["classic"] < most) || took["limit"] > 250 || took["limit"] < before {
+		if load := recoveryFrom + i*recoveryStep; load >= 60 && (took["off"] < most || took["classic"] < most) || took["limit"] > longest[load == 95] || took["limit"] < before {
 			t.Errorf("at %d %% recovery takes %v", load, took)
 		}
 		before = took["limit"]
