@@ -270,19 +270,24 @@ func (c *checker) othersFail(d *delivery) bool {
 			return true
 		}
 	}
-	return false
+	return c.isStuck(d.worker, d.topic.name)
+}
+
+// isStuck reports whether a handler does not return after its timeout. For its worker
+// it has failed.
+func (c *checker) isStuck(w *life, topic string) bool {
+	return slices.ContainsFunc(c.order, func(f *fate) bool {
+		return slices.ContainsFunc(f.deliveries, func(d *delivery) bool {
+			return d.running && d.worker == w && d.topic.name == topic && c.now-d.began >= d.topic.timeout
+		})
+	})
 }
 
 // takePaused holds a pause against the runs before it: practically none succeeded,
-// or many were throttled. A handler that does not return after its timeout counts, too.
+// or many were throttled.
 func (c *checker) takePaused(e *event) {
 	w := c.workers[e.Worker]
-	stuck := slices.ContainsFunc(c.order, func(f *fate) bool {
-		return slices.ContainsFunc(f.deliveries, func(d *delivery) bool {
-			return d.running && d.worker == w && d.topic.name == e.Note && c.now-d.began >= d.topic.timeout
-		})
-	})
-	if g := w.dependency(e.Note); w.crashed == 0 && c.scenario.pace.slack == 0 && !g.contrasts && !stuck {
+	if g := w.dependency(e.Note); w.crashed == 0 && c.scenario.pace.slack == 0 && !g.contrasts && !c.isStuck(w, e.Note) {
 		c.violate(promiseContrast, "", "worker %d pauses what depends on %q after %+v", w.number, e.Note, g.runs[max(0, len(g.runs)-25):])
 	}
 }
