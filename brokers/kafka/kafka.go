@@ -52,8 +52,8 @@ type Options struct {
 	// of its own that it keeps, such as the name of its pod in a StatefulSet
 	// (os.Hostname). If two have the same, Kafka goes on with the one that came last,
 	// and the other one ends with an error. Empty means none: partitions move when the
-	// worker stops and when it comes back. A source for each group has it, so only
-	// one of them can be open. Needs Kafka 2.4.
+	// worker stops and when it comes back. A Broker with an InstanceID can have one
+	// open source of a group. Needs Kafka 2.4.
 	InstanceID string
 
 	// LeaveGroup lets a worker with an InstanceID leave its group when it is closed,

@@ -17,11 +17,11 @@ const (
 	// mostAnswer bounds an answer with the records of many partitions.
 	mostAnswer = 16 << 20
 
-	// regather is how long the next fetch waits for those that have got something
-	// and may ask again.
+	// regather is how long the next fetch waits for readers that have just been
+	// answered and may ask again.
 	regather = 20 * time.Millisecond
 
-	// lateWait is how long a fetch waits of those that ask while another one waits.
+	// lateWait is how long the second fetch waits for records.
 	lateWait = 100 * time.Millisecond
 )
 
@@ -32,11 +32,11 @@ type fetches struct {
 	client *client
 	ctx    context.Context // ends with the generation
 
-	mu      sync.Mutex
-	leaders map[int32]*leader
-	where   map[partition]place
-	alone   time.Time // until then no replica is asked
-	work    sync.WaitGroup
+	mu          sync.Mutex
+	leaders     map[int32]*leader
+	where       map[partition]place
+	leadersOnly time.Time // until then no replica is asked
+	work        sync.WaitGroup
 }
 
 // place is the broker to ask for a partition: its leader, as last seen, or until some
@@ -61,14 +61,14 @@ type want struct {
 	maxBytes int
 }
 
-// errand is a want and who waits for it.
-type errand struct {
+// request is a want and the channel of its reader.
+type request struct {
 	want
-	first bool // also answered if there is nothing
+	first bool // answered also if there is nothing
 	found chan found
 }
 
-// found is what an errand brought. Without a part there is nothing.
+// found is the answer to a request. Without a part the partition has nothing.
 type found struct {
 	part   *kmsg.FetchResponseTopicPartition
 	answer *sharedAnswer // that the part belongs to
@@ -92,8 +92,9 @@ func newFetches(ctx context.Context, c *client) *fetches {
 	return &fetches{client: c, ctx: ctx, leaders: make(map[int32]*leader), where: make(map[partition]place)}
 }
 
-// get returns what follows an offset, as fetch of the client does. It waits for that,
-// but with first only for what there is now. It returns nothing after withdraw.
+// get returns the records from an offset on, as fetch of the client does. It waits
+// until there are some; with first it returns after one fetch in any case. After
+// withdraw it returns none.
 func (f *fetches) get(ctx context.Context, w want, within room, first bool) (fetched, error) {
 	var got found
 	err := retry(ctx, func() error {
@@ -117,13 +118,13 @@ func (f *fetches) get(ctx context.Context, w want, within room, first bool) (fet
 	return all, nil
 }
 
-// once runs one errand.
+// once runs one request.
 func (f *fetches) once(ctx context.Context, w want, first bool) found {
 	node, err := f.leaderOf(ctx, w.partition)
 	if err != nil {
 		return found{err: f.reread(ctx, w.topic, err)}
 	}
-	e := &errand{want: w, first: first, found: make(chan found, 1)}
+	e := &request{want: w, first: first, found: make(chan found, 1)}
 	l := f.leader(node)
 	l.add(e)
 	var got found
@@ -201,7 +202,7 @@ func (f *fetches) forget(p partition) (replica bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if replica = !f.where[p].until.IsZero(); replica {
-		f.alone = time.Now().Add(noReplica)
+		f.leadersOnly = time.Now().Add(noReplica)
 	}
 	delete(f.where, p)
 	return replica
@@ -211,7 +212,7 @@ func (f *fetches) forget(p partition) (replica bool) {
 func (f *fetches) rack() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Now().Before(f.alone) {
+	if time.Now().Before(f.leadersOnly) {
 		return ""
 	}
 	return f.client.options.rack
@@ -229,7 +230,7 @@ func (f *fetches) leader(node int32) *leader {
 	defer f.mu.Unlock()
 	l := f.leaders[node]
 	if l == nil {
-		l = &leader{fetches: f, node: node, errands: make(map[partition]*errand), owed: make(map[partition]bool), more: make(chan struct{}, 1), late: make(chan struct{}, 1)}
+		l = &leader{fetches: f, node: node, pending: make(map[partition]*request), owed: make(map[partition]bool), more: make(chan struct{}, 1), late: make(chan struct{}, 1)}
 		l.session.reset()
 		f.leaders[node] = l
 		f.work.Go(l.fetchAlways)
@@ -245,17 +246,17 @@ func (f *fetches) at(p partition) *leader {
 	return f.leaders[f.where[p].node]
 }
 
-// withdraw ends the errand of p, if there is one, which then brings nothing.
+// withdraw ends the request of p, if there is one, without records.
 func (f *fetches) withdraw(p partition) {
 	if l := f.at(p); l != nil {
 		l.withdraw(p)
 	}
 }
 
-// rests says that p, which has got something, does not ask again for now.
+// rests says that the reader of p was answered, and does not ask again for now.
 func (f *fetches) rests(p partition) {
 	if l := f.at(p); l != nil {
-		l.settle(p)
+		l.rests(p)
 	}
 }
 
@@ -266,13 +267,13 @@ type leader struct {
 	session session // belongs to fetchAlways
 
 	mu      sync.Mutex
-	errands map[partition]*errand
-	order   []partition        // of errands: who comes first
-	waiting map[partition]want // in the fetch that waits; nil if none does
-	lately  map[partition]want // in the late one
-	owed    map[partition]bool // have got something, and may ask again at once
-	more    chan struct{}      // signalled when errands or owed change
-	late    chan struct{}      // signalled when an errand comes while a fetch waits
+	pending map[partition]*request
+	order   []partition        // of pending, the oldest first
+	waiting map[partition]want // in the fetch on its way; nil if there is none
+	second  map[partition]want // in the second one
+	owed    map[partition]bool // were just answered, and may ask again at once
+	more    chan struct{}      // signalled when pending or owed change
+	late    chan struct{}      // signalled when a request comes while a fetch is on its way
 }
 
 func signal(c chan struct{}) {
@@ -282,10 +283,10 @@ func signal(c chan struct{}) {
 	}
 }
 
-func (l *leader) add(e *errand) {
+func (l *leader) add(e *request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.errands[e.partition] = e
+	l.pending[e.partition] = e
 	l.order = append(l.order, e.partition)
 	delete(l.owed, e.partition)
 	signal(l.more)
@@ -294,8 +295,8 @@ func (l *leader) add(e *errand) {
 	}
 }
 
-// settle expects no errand of p any more.
-func (l *leader) settle(p partition) {
+// rests expects no request of p any more.
+func (l *leader) rests(p partition) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.owed[p] {
@@ -314,10 +315,10 @@ func (l *leader) withdraw(p partition) {
 	signal(l.more)
 }
 
-// take takes the errand of p out. mu is held.
-func (l *leader) take(p partition) *errand {
-	e := l.errands[p]
-	delete(l.errands, p)
+// take takes the request of p out. mu is held.
+func (l *leader) take(p partition) *request {
+	e := l.pending[p]
+	delete(l.pending, p)
 	return e
 }
 
@@ -331,8 +332,8 @@ func (l *leader) fetchAlways() {
 		req := l.session.next(wants)
 		req.wait = fetchWait
 		answer, err := l.exchange(req)
-		l.session.answered(req, answer, err)
-		l.hand(&l.waiting, answer, err)
+		l.session.answered(answer, err)
+		l.answerTo(&l.waiting, answer, err)
 	}
 }
 
@@ -348,7 +349,7 @@ func (l *leader) gather() []want {
 	}()
 	for {
 		l.mu.Lock()
-		wants := l.wanted(l.lately)
+		wants := l.wanted(l.second)
 		if len(wants) > 0 && (len(l.owed) == 0 || timer != nil && due == nil) {
 			clear(l.owed)
 			l.waiting = byPartition(wants)
@@ -370,13 +371,13 @@ func (l *leader) gather() []want {
 	}
 }
 
-// wanted returns the errands that are in no other fetch, those first that have waited
+// wanted returns the pending that are in no other fetch, those first that have waited
 // longest. mu is held.
 func (l *leader) wanted(besides map[partition]want) (wants []want) {
 	kept := l.order[:0]
-	listed := make(map[partition]bool, len(l.errands))
+	listed := make(map[partition]bool, len(l.pending))
 	for _, p := range l.order {
-		e := l.errands[p]
+		e := l.pending[p]
 		if e == nil || listed[p] {
 			continue
 		}
@@ -412,13 +413,13 @@ func (l *leader) fetchLate() {
 		if l.waiting != nil {
 			wants = l.wanted(l.waiting)
 		}
-		l.lately = byPartition(wants)
+		l.second = byPartition(wants)
 		l.mu.Unlock()
 		if len(wants) == 0 {
 			continue
 		}
 		answer, err := l.exchange(&fetchRequest{wants: wants, node: l.node, maxBytes: mostAnswer, wait: lateWait, epoch: noSession})
-		l.hand(&l.lately, answer, err)
+		l.answerTo(&l.second, answer, err)
 		signal(l.more) // what brought nothing joins the others
 	}
 }
@@ -437,9 +438,9 @@ func (l *leader) exchange(req *fetchRequest) (*fetchAnswer, error) {
 	return res.(*fetchAnswer), nil
 }
 
-// hand gives those that were asked for what came of it. Who has asked for something
-// else since has to wait for that.
-func (l *leader) hand(asked *map[partition]want, answer *fetchAnswer, err error) {
+// answerTo gives each request of a fetch its part of the answer. A request for another
+// offset than the fetch had stays.
+func (l *leader) answerTo(asked *map[partition]want, answer *fetchAnswer, err error) {
 	if err == nil && answer.ErrorCode != 0 && !isSessionLost(codeError(answer.ErrorCode)) {
 		err = codeError(answer.ErrorCode)
 	}
@@ -459,7 +460,7 @@ func (l *leader) hand(asked *map[partition]want, answer *fetchAnswer, err error)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for p, w := range *asked {
-		part, e := parts[p], l.errands[p]
+		part, e := parts[p], l.pending[p]
 		switch {
 		case e == nil, e.offset != w.offset: // withdrawn
 		case err != nil:
@@ -488,11 +489,8 @@ type session struct {
 	known     map[partition]want
 }
 
-// The epochs of a fetch that begins a session, and of one that wants none.
-const (
-	newSession = 0
-	noSession  = -1
-)
+// noSession is the epoch of a fetch without a session. The first of a session has 0.
+const noSession = -1
 
 func (s *session) reset() { *s = session{known: make(map[partition]want)} }
 
@@ -517,7 +515,7 @@ func (s *session) next(wants []want) *fetchRequest {
 }
 
 // answered takes in how the fetch ended.
-func (s *session) answered(req *fetchRequest, answer *fetchAnswer, err error) {
+func (s *session) answered(answer *fetchAnswer, err error) {
 	if err != nil || answer.ErrorCode != 0 || answer.SessionID == 0 {
 		s.reset()
 		return
@@ -539,8 +537,9 @@ func (s *session) answered(req *fetchRequest, answer *fetchAnswer, err error) {
 // the next fetch begins a new one.
 func isSessionLost(err error) bool {
 	return errors.Is(err, kafka.FetchSessionIDNotFound) || errors.Is(err, kafka.InvalidFetchSessionEpoch) ||
-		errors.Is(err, kafka.Error(kmsgFetchSessionTopicID))
+		errors.Is(err, fetchSessionTopicID)
 }
 
-// kmsgFetchSessionTopicID says that a topic of the session was made anew.
-const kmsgFetchSessionTopicID = 106
+// fetchSessionTopicID says that a topic of the session was made anew. kafka-go has no
+// name for it.
+const fetchSessionTopicID kafka.Error = 106
