@@ -66,17 +66,7 @@ func TestIdlePartitionsCostNothing(t *testing.T) {
 	if n := conns.open.Load(); n > 10 {
 		t.Errorf("%d connections are open, want at most 10", n)
 	}
-	for i := range 40 { // all of them are still heard
-		w.publish(first, "orders", fmt.Sprint("later ", i))
-	}
-	w.until("later messages", func() bool {
-		for i := range 40 {
-			if !w.succeeded(fmt.Sprint("later ", i)) {
-				return false
-			}
-		}
-		return true
-	})
+	w.served(first, "later") // all partitions are still heard
 }
 
 // A session that the broker has forgotten, or counts otherwise, is begun anew.
@@ -90,17 +80,8 @@ func TestLostFetchSessions(t *testing.T) {
 			from := w.broker()
 			for round := range 3 {
 				fault := w.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, TopLevel: true, Err: lost, Count: 3})
-				for i := range 8 {
-					w.publish(from, "orders", fmt.Sprint(round, " ", i))
-				}
-				w.until("all", func() bool {
-					for i := range 8 {
-						if !w.succeeded(fmt.Sprint(round, " ", i)) {
-							return false
-						}
-					}
-					return fault.Hits() >= 3
-				})
+				w.served(from, fmt.Sprint("round ", round))
+				w.until("the faults", func() bool { return fault.Hits() >= 3 })
 				fault.Remove()
 			}
 		})
@@ -148,22 +129,12 @@ func TestHungBrokerDelaysNoOther(t *testing.T) {
 			}
 		}
 	}
-	all := func(bodies []string) func() bool {
-		return func() bool {
-			for _, body := range bodies {
-				if !w.succeeded(body) {
-					return false
-				}
-			}
-			return true
-		}
-	}
-	w.until("those of other brokers", all(elsewhere))
-	if len(there) < 20 || all(there)() {
+	w.until("those of other brokers", w.all(elsewhere))
+	if len(there) < 20 || w.all(there)() {
 		t.Errorf("%d messages are on the broker that hangs; it does not hang", len(there))
 	}
 	close(hangs)
-	w.until("those of the broker that hung", all(there))
+	w.until("those of the broker that hung", w.all(there))
 }
 
 // A partition whose answers are errors delays no other of its leader.
@@ -179,8 +150,10 @@ func TestFailingPartitionDelaysNoOther(t *testing.T) {
 	w.until("the first message", func() bool { return w.succeeded("first") })
 	fault := w.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "orders", Partitions: []int32{3}, Err: kerr.KafkaStorageError, Count: -1})
 	done := 0
+	var bodies []string
 	for i := range 100 {
 		body := fmt.Sprint("message ", i)
+		bodies = append(bodies, body)
 		before := w.cluster.PartitionInfos("orders")[3].HighWatermark
 		w.publish(from, "orders", body)
 		if w.cluster.PartitionInfos("orders")[3].HighWatermark == before {
@@ -192,12 +165,5 @@ func TestFailingPartitionDelaysNoOther(t *testing.T) {
 		t.Errorf("%d of 100 messages are of other partitions", done)
 	}
 	fault.Remove()
-	w.until("those of the partition", func() bool {
-		for i := range 100 {
-			if !w.succeeded(fmt.Sprint("message ", i)) {
-				return false
-			}
-		}
-		return true
-	})
+	w.until("those of the partition", w.all(bodies))
 }

@@ -35,24 +35,6 @@ func (w *world) joins() *kfake.FaultHandle {
 	return w.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup, kmsg.LeaveGroup}, Group: group, Observe: true, TopLevel: true, Count: -1})
 }
 
-// served publishes messages for all partitions and waits until they are handled.
-func (w *world) served(from *kafka.Broker, round string) {
-	w.Helper()
-	var bodies []string
-	for i := range 60 {
-		bodies = append(bodies, fmt.Sprint(round, " ", i))
-	}
-	w.publish(from, "orders", bodies...)
-	w.until(round, func() bool {
-		for _, body := range bodies {
-			if !w.succeeded(body) {
-				return false
-			}
-		}
-		return true
-	})
-}
-
 // Ten workers with InstanceIDs are stopped and started again, one after the other: the
 // group forms no new generation.
 func TestRolloutOfStaticWorkersMovesNothing(t *testing.T) {

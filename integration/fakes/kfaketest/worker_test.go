@@ -168,6 +168,22 @@ func (w *world) until(what string, ok func() bool) {
 	}
 }
 
+// all says whether all bodies are handled.
+func (w *world) all(bodies []string) func() bool {
+	return func() bool { return !slices.ContainsFunc(bodies, func(body string) bool { return !w.succeeded(body) }) }
+}
+
+// served publishes messages to orders, and waits until they are handled.
+func (w *world) served(from *kafka.Broker, round string) {
+	w.Helper()
+	var bodies []string
+	for i := range 60 {
+		bodies = append(bodies, fmt.Sprint(round, " ", i))
+	}
+	w.publish(from, "orders", bodies...)
+	w.until(round, w.all(bodies))
+}
+
 // stored counts the records of a topic.
 func (w *world) stored(topic string) (n int64) {
 	for _, p := range w.cluster.PartitionInfos(topic) {
