@@ -101,10 +101,10 @@ type Config struct {
 	// choice.
 	Lease time.Duration
 
-	// CrashLimit dead-letters a message, without running it, whose deliveries
-	// were lost this often while it was on trial: it presumably kills its
-	// worker. One lost delivery before this number it goes on trial: it goes back
-	// to run at once when it comes again. Default 3; -1 never does.
+	// CrashLimit ends messages that presumably kill their worker. After
+	// CrashLimit-1 lost deliveries a message goes on trial: back to its queue, to
+	// run at once when it comes again. After CrashLimit lost deliveries on trial it
+	// is dead-lettered without a run. Default 3; -1 never does.
 	CrashLimit int
 
 	// MaxBody dead-letters larger messages without running them, in bytes.

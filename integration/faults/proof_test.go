@@ -339,7 +339,7 @@ func TestCrashLoop(t *testing.T) {
 		p.finish()
 		most := 70 // a RabbitMQ also counts what was lost with its connection: 50 were usual
 		if target.Product == harness.Kafka {
-			most = 10 // two or three to be suspect, three or four more on trial, and some of which nobody saw a mark
+			most = 10 // two before the trial, three on it, and those that died before their marks were committed
 		}
 		if n := p.figure("kills_by_messages"); n < 1 || n > most {
 			t.Errorf("the message has killed %d workers, want 1 to %d", n, most)

@@ -270,8 +270,8 @@ func (l *Limiter) Note(now, began time.Time, who uint64, o Outcome) (changed boo
 	return l.note(now, began, who, o, false, false)
 }
 
-// Repeated says how a run will be reported to have ended whose message was throttled
-// in the run before.
+// Repeated takes in how a run ended whose message was throttled in its last run, too.
+// Call it besides [Limiter.Done].
 func (l *Limiter) Repeated(o Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
