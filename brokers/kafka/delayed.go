@@ -311,9 +311,7 @@ func (r *reader) moveDue(now time.Time) {
 				ready = append(ready, rec)
 			}
 		}
-		if r.fill(l, ready); len(ready) > 0 {
-			r.generation.source.woken.Wake()
-		}
+		r.fill(l, ready)
 	}
 }
 

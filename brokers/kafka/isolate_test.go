@@ -205,8 +205,14 @@ func TestSuspectsFollowEachOther(t *testing.T) {
 		t.Errorf("tried %v beside a suspect that is still there", got)
 	}
 	settle(0, 1)
+	for len(g.source.woken) > 0 { // by what came while it was not ready
+		<-g.source.woken
+	}
 	if got := r.try(time.Now()); got != nil || !r.wary.IsZero() || len(r.cleared) > 0 {
 		t.Errorf("tried %v, wary until %v, marked %d; want an end of the trials", got, r.wary, len(r.cleared))
+	}
+	if len(g.source.woken) == 0 {
+		t.Error("a Receive that waits is not told that all is ready")
 	}
 	if got := r.ready(); got != 2*maxMarks {
 		t.Errorf("%d records are ready, want %d", got, 2*maxMarks)

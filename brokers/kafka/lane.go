@@ -90,12 +90,13 @@ func (r *reader) fill(l *lane, records []*record) {
 	r.activate(l)
 }
 
-// activate has l hand out what it has, if it has something and is not paused.
-// mu is held.
+// activate has l hand out what it has, if it has something and is not paused, and
+// wakes who waits for it. mu is held.
 func (r *reader) activate(l *lane) {
 	if !l.active && !l.paused && l.ready() > 0 {
 		l.active = true
 		r.active = append(r.active, l)
+		r.generation.source.woken.Wake()
 	}
 }
 

@@ -137,7 +137,6 @@ func (r *reader) read(ctx context.Context) {
 		}
 		pause = fetchPause
 		r.accept(got)
-		s.woken.Wake()
 	}
 }
 
@@ -401,6 +400,7 @@ func (r *reader) try(now time.Time) []*record {
 		r.wary, r.trial = time.Time{}, 0
 		r.handBack(r.cleared)
 		r.cleared = nil
+		r.generation.source.woken.Wake() // what came meanwhile was not ready before
 		return nil
 	}
 	worst := r.gravest()

@@ -112,7 +112,6 @@ func (t *token) release() {
 	t.state.Store(settled)
 	t.reader.giveBack(t.record)
 	t.reader.generation.settled(1)
-	t.reader.generation.source.woken.Wake()
 }
 
 // retry stores the copies of the given entries of batch, and returns the errors

@@ -211,7 +211,6 @@ func (s *source) Pause(topics ...string) {
 		if last != s.pauses {
 			delete(s.paused, topic)
 			s.generation.pauseTopic(topic, false)
-			s.woken.Wake()
 		}
 	}
 }
