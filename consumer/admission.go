@@ -234,8 +234,8 @@ func (p *pipeline) tell(d *delivery, began, now time.Time, o flow.Outcome) {
 }
 
 // succeededSince reports whether a run of the dependency of d, or of the name that
-// d depends on, has succeeded since t, and not long ago. One that seems to be yet
-// to come is from before the clock was set back.
+// d depends on, has succeeded since t, and not long before or after now: another
+// goroutine may have been a moment later, and faster to say so.
 func (d *delivery) succeededSince(t, now time.Time) bool {
 	var at time.Time
 	switch {
@@ -244,7 +244,7 @@ func (d *delivery) succeededSince(t, now time.Time) bool {
 	case d.sub.dependency.limiter != nil:
 		at = d.sub.dependency.limiter.LastSuccess()
 	}
-	return !at.IsZero() && !at.Before(t) && !at.After(now) && now.Sub(at) <= successLasts
+	return !at.IsZero() && !at.Before(t) && now.Sub(at).Abs() <= successLasts
 }
 
 // successLasts is how long a success speaks for the dependency.

@@ -193,6 +193,30 @@ func TestFailuresThatCount(t *testing.T) {
 	}
 }
 
+// A success that is reported before a failure, and came a moment after it, is one
+// beside it.
+func TestSuccessAMomentLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		var seen recorder
+		cfg := guarded()
+		limiter := flow.New(16, cfg.Random)
+		cfg.Guard = consumer.Guard{Limiter: limiter}
+		cfg.Retry, cfg.Observers = every(time.Minute, 9), []consumer.Observer{only{consumer.EventFailed, &seen}}
+		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+			later := time.Now().Add(time.Millisecond)
+			limiter.Note(later, later, 1, flow.Success)
+			return errBusy
+		}))
+		publish(t, broker, "orders", "bad")
+		synctest.Wait()
+		w.mustShutdown()
+		if e := seen.events[0]; !e.Decision.Counted {
+			t.Errorf("the failure does not count: %+v", e.Decision)
+		}
+	})
+}
+
 // An outage of an hour costs no attempt and next to no calls, whatever the
 // handler's error; the worker is deployed anew in it.
 func TestOutage(t *testing.T) {
