@@ -27,7 +27,8 @@ const overdue = 15 * time.Minute
 //
 // It finds more than Open, all of it Noted: delay topics with fewer partitions than
 // Open gives them, unless the topics that are read have as few; and delay topics in
-// which a retry waits for more than 15 minutes longer than any delay.
+// which a retry waits for more than 15 minutes longer than any delay. With Options.Rack
+// it finds why partitions are read from leaders elsewhere.
 func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
 	sub.Group = cmp.Or(sub.Group, b.options.Group)
 	found, err := b.inspect(ctx, sub)
@@ -69,7 +70,8 @@ func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]broke
 		}
 		found = append(found, waiting...)
 	}
-	return found, nil
+	racks, err := b.racks(ctx)
+	return append(found, racks...), err
 }
 
 // hasFewPartitions is about a delay topic with fewer partitions than the topics that

@@ -106,6 +106,10 @@ type Broker struct {
 	// No worker may be in it.
 	Group string `yaml:"group" kinds:"kafka" default:"redrive-collect"`
 
+	// Rack is where the workers run, by the names of `broker.rack`: that of their
+	// `Options.Rack`. `redrive doctor` then says what keeps them from reading there.
+	Rack string `yaml:"rack" kinds:"kafka" unset:"the workers set none"`
+
 	// Region is the region of AWS.
 	Region string `yaml:"region" kinds:"sqs" unset:"what the environment and the profile say"`
 

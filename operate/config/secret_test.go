@@ -113,7 +113,7 @@ func TestCheckFiles(t *testing.T) {
 			lines = append(lines, fault.Line)
 		}
 	}
-	if want := "[7 8 8 8 15 16 21 55 56 60 70 75 76 78 78 79 80 90 90]"; fmt.Sprint(lines) != want {
+	if want := "[7 8 8 8 15 16 21 56 57 61 71 76 77 79 79 80 81 91 91]"; fmt.Sprint(lines) != want {
 		t.Errorf("faults in the lines %v, want %s", lines, want)
 	}
 	if err := inFolder(t, smallest, nil).CheckFiles(); err != nil {

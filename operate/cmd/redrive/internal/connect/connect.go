@@ -223,7 +223,7 @@ func again(s *config.Secret, first string) string {
 }
 
 func openKafka(b *config.Broker, secret [][]byte, certs *tls.Config) (brokers.Broker, error) {
-	o := kafka.Options{Brokers: b.Addresses, TLS: certs, AllowPlaintext: b.AllowPlaintext, Group: b.Group, Prefix: b.Prefix, MessageLimit: int(b.MessageLimit), Secret: secret, Verify: b.Verify}
+	o := kafka.Options{Brokers: b.Addresses, TLS: certs, AllowPlaintext: b.AllowPlaintext, Group: b.Group, Prefix: b.Prefix, Rack: b.Rack, MessageLimit: int(b.MessageLimit), Secret: secret, Verify: b.Verify}
 	if b.Password != nil {
 		m := &login{broker: b}
 		if _, err := m.mechanism(); err != nil {

@@ -1,0 +1,108 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+const (
+	rackAware   = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+	rackSetting = "broker.rack"
+	selector    = "replica.selector.class"
+)
+
+// node is what is known of a broker about racks.
+type node struct {
+	id       int
+	rack     string
+	selector string
+	hidden   bool // the user may not see its settings
+}
+
+// racks finds why a worker with Options.Rack reads from leaders in other racks.
+func (b *Broker) racks(ctx context.Context) ([]brokers.Finding, error) {
+	if b.options.Rack == "" {
+		return nil, nil
+	}
+	nodes, err := b.client.nodes(ctx)
+	if err != nil {
+		return nil, explain(err, "ask the brokers at %s about their racks", strings.Join(b.options.Brokers, ", "))
+	}
+	return b.options.judgeRacks(nodes), nil
+}
+
+// nodes asks each broker for its rack and its replica selector.
+func (c *client) nodes(ctx context.Context) (nodes []node, err error) {
+	err = retry(ctx, func() error {
+		cluster, err := c.calls.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{}})
+		if err != nil {
+			return err
+		}
+		nodes = nil
+		for _, at := range cluster.Brokers {
+			n := node{id: at.ID, rack: at.Rack}
+			res, err := c.calls.DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{Resources: []kafka.DescribeConfigRequestResource{
+				{ResourceType: kafka.ResourceTypeBroker, ResourceName: strconv.Itoa(at.ID), ConfigNames: []string{selector}},
+			}})
+			if err != nil {
+				return err
+			}
+			for _, resource := range res.Resources {
+				if n.hidden = errors.Is(resource.Error, kafka.ClusterAuthorizationFailed); resource.Error != nil && !n.hidden {
+					return resource.Error
+				}
+				for _, entry := range resource.ConfigEntries {
+					n.selector = entry.ConfigValue
+				}
+			}
+			nodes = append(nodes, n)
+		}
+		return nil
+	})
+	return nodes, err
+}
+
+// judgeRacks finds what keeps brokers from naming replicas in the rack of the worker.
+func (o Options) judgeRacks(nodes []node) (found []brokers.Finding) {
+	var racks, without, hidden []string
+	for _, n := range nodes {
+		name := "broker " + strconv.Itoa(n.id)
+		switch racks = append(racks, n.rack); {
+		case n.hidden:
+			hidden = append(hidden, name)
+		case n.selector != rackAware:
+			without = append(without, name)
+		}
+	}
+	slices.Sort(racks)
+	about := brokers.Finding{Severity: brokers.Noted, Topic: "cluster", See: checking}
+	if !slices.Contains(racks, o.Rack) {
+		f := about
+		f.Setting, f.Value, f.Want = rackSetting, strings.Trim(strings.Join(slices.Compact(racks), ", "), ", "), o.Rack
+		f.Why = "no broker is in Options.Rack, so partitions are read from their leaders, in whatever rack these are"
+		f.Fix = "correct Options.Rack, or set broker.rack=" + o.Rack + " in server.properties of the brokers there, and restart them"
+		found = append(found, f)
+	}
+	if len(without) > 0 {
+		f := about
+		f.Topic, f.Setting, f.Want = strings.Join(without, ", "), selector, rackAware
+		f.Why = "as a leader it names no replica in Options.Rack, so its partitions are read from itself"
+		f.Fix = "set " + selector + "=" + rackAware + " in server.properties, and restart it"
+		found = append(found, f)
+	}
+	if len(hidden) > 0 {
+		f := about
+		f.Severity, f.Topic, f.Setting = brokers.Unverified, strings.Join(hidden, ", "), selector
+		f.Why = "the user may not see whether it names replicas in Options.Rack"
+		f.Fix = o.grant([]string{"DescribeConfigs"}, "--cluster")
+		found = append(found, f)
+	}
+	return found
+}
