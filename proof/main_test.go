@@ -23,6 +23,7 @@ func TestCommandRefusesWrongUse(t *testing.T) {
 		{[]string{"-messages", "0"}, "-messages is 0: send at least 1"},
 		{[]string{"-seed", "x"}, "invalid value"},
 		{[]string{"-messages", "50", "-loops", "6"}, "-loops is 6: use 0 to a tenth of -messages"},
+		{[]string{"-partitions", "0"}, "-partitions is 0: use 1 or more"},
 		{[]string{"more"}, `unexpected argument "more"`},
 	} {
 		var out, problems bytes.Buffer

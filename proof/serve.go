@@ -26,6 +26,7 @@ type job struct {
 	Messages, Kills int
 	Stops           int  // in good order
 	Loops           int  // messages that kill the worker that runs them, each time
+	Partitions      int  // on Kafka: of each topic
 	Copies          bool // on SQS: no retry in place
 	FIFO            bool // on SQS: FIFO queues
 	Number, Slot    int

@@ -59,10 +59,12 @@ advertised.listeners=PLAINTEXT://%[1]s
 	}
 	return text + fmt.Sprintf(`controller.quorum.voters=%s
 node.id=%d
+broker.rack=%s
+replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector
 default.replication.factor=3
 min.insync.replicas=2
 offsets.topic.replication.factor=3
-`, strings.Join(voters, ","), b.node)
+`, strings.Join(voters, ","), b.node, b.Name)
 }
 
 func (k kafka) command(b Broker, root string) *exec.Cmd {
