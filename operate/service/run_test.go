@@ -762,6 +762,7 @@ func TestMetrics(t *testing.T) {
 				t.Errorf("%s is %v, want %v", series, got[series], want)
 			}
 		}
+		delete(got, "defer default") // after three failures the target may be taken for down: by chance
 		if len(got) != 2+99+1 || ages != 154 {
 			t.Errorf("%d series, and %d ages, want 102 and 154", len(got), ages)
 		}
