@@ -126,6 +126,26 @@ func TestLittleIsPrefetched(t *testing.T) {
 	}
 }
 
+// TestGivenBackWhereFewReceivesAreAllowed gives a message back more often than SQS lets
+// it be received: it comes again each time.
+func TestGivenBackWhereFewReceivesAreAllowed(t *testing.T) {
+	for _, receives := range []int{1, 3} {
+		play(t, "jobs", Options{}, func(s *scene) {
+			s.create("dead", nil)
+			s.create("jobs", map[string]string{namePolicy: policy("arn:aws:sqs:us-east-1:123456789012:dead", receives)})
+			s.publish("m")
+			src := s.open()
+			for range 5 {
+				s.settle(src, release(s.receive(src, 1)[0]))
+			}
+			s.settle(src, ack(s.receive(src, 1)[0]))
+			if n := len(s.server.Messages("dead")); n > 0 {
+				s.Errorf("with %d receives allowed SQS dead-lettered %d messages that were given back", receives, n)
+			}
+		})
+	}
+}
+
 // TestForgottenQueues restarts a server that keeps nothing, and deletes the
 // dead-letter queue alone, under a worker that may create them.
 func TestForgottenQueues(t *testing.T) {
