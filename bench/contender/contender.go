@@ -38,9 +38,15 @@ const Dead = "-dead"
 
 const digits = 8
 
-// Body is that of a message: 256 bytes that begin with its number.
-func Body(number int) []byte {
-	return append(fmt.Appendf(nil, "%0*d", digits, number), bytes.Repeat([]byte("x"), 256-digits)...)
+// Size is that of most bodies, in bytes.
+const Size = 256
+
+// Body is that of a message: Size bytes that begin with its number.
+func Body(number int) []byte { return Sized(number, Size) }
+
+// Sized is Body with so many bytes.
+func Sized(number, size int) []byte {
+	return append(fmt.Appendf(nil, "%0*d", digits, number), bytes.Repeat([]byte("x"), size-digits)...)
 }
 
 // Number is the number of a message with that body.

@@ -25,6 +25,9 @@ type World struct {
 	// Options are those of the adapter. Their group is the current one.
 	Options adapter.Options
 
+	// Size is that of the bodies, in bytes.
+	Size int
+
 	name       string
 	client     *kafka.Client
 	partitions int
@@ -37,6 +40,7 @@ func NewWorld(address string, partitions int) *World {
 	addresses := strings.Split(address, ",")
 	w := &World{
 		Options:    adapter.Options{Brokers: addresses},
+		Size:       contender.Size,
 		name:       fmt.Sprintf("bench-%d", time.Now().UnixNano()),
 		client:     &kafka.Client{Addr: kafka.TCP(addresses...), Transport: &kafka.Transport{}, Timeout: 30 * time.Second},
 		partitions: partitions,
@@ -123,17 +127,17 @@ func (w *World) Publish(ctx context.Context, topic string, n int) error {
 	errs := make([]error, fillers)
 	var wg sync.WaitGroup
 	for f := range fillers {
-		wg.Go(func() { errs[f] = fill(ctx, writer, n*f/fillers, n*(f+1)/fillers) })
+		wg.Go(func() { errs[f] = w.fill(ctx, writer, n*f/fillers, n*(f+1)/fillers) })
 	}
 	wg.Wait()
 	return errors.Join(append(errs, writer.Close())...)
 }
 
-func fill(ctx context.Context, writer *kafka.Writer, from, to int) error {
+func (w *World) fill(ctx context.Context, writer *kafka.Writer, from, to int) error {
 	for from < to {
 		batch := make([]kafka.Message, min(together, to-from))
 		for i := range batch {
-			body := contender.Body(from + i)
+			body := contender.Sized(from+i, w.Size)
 			batch[i] = kafka.Message{Key: body[:8], Value: body}
 		}
 		if err := writer.WriteMessages(ctx, batch...); err != nil {

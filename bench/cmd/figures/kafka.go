@@ -18,6 +18,7 @@ import (
 const (
 	kafkaEnv         = "REDRIVE_KAFKA_URL" // Kafka 4.3
 	kafkaBacklog     = 1_000_000           // messages that each contender consumes in a round
+	kafkaLarge       = 50_000              // the same of 10 KiB
 	kafkaOutstanding = 100_000             // retries that wait together
 	kafkaWaiting     = 1_000_000           // those whose memory is measured
 )
@@ -42,19 +43,23 @@ func kafkaArea(context.Context) ([]figure.Measurement, func(context.Context) err
 	if err != nil {
 		return nil, nil, err
 	}
-	s, many := &kafkaSession{kafka.NewWorld(address, 4)}, kafka.NewWorld(address, 300)
+	s, many, large := &kafkaSession{kafka.NewWorld(address, 4)}, kafka.NewWorld(address, 300), kafka.NewWorld(address, 4)
+	large.Size = 10 << 10
 	return []figure.Measurement{
 		{Name: "throughput", Run: s.throughput("kafka"), Figures: []*figure.Figure{
 			figure.AtLeast("kafka_vs_raw", "ratio", 0.9),
 			figure.AtLeast("kafka_vs_watermill", "ratio", 5),
 		}},
-		{Name: "franz-go", Run: s.franz("", s.world), Figures: []*figure.Figure{
+		{Name: "franz-go", Run: franz("", s.world, kafkaBacklog), Figures: []*figure.Figure{
 			figure.AtLeast("kafka_vs_franz", "ratio", 0.6),
 			figure.AtLeast("kafka_default_vs_tuned", "ratio", 0.9),
 		}},
-		{Name: "franz-go, 300 partitions", Run: s.franz("_300", many), Figures: []*figure.Figure{
+		{Name: "franz-go, 300 partitions", Run: franz("_300", many, kafkaBacklog), Figures: []*figure.Figure{
 			figure.AtLeast("kafka_vs_franz_300", "ratio", 0.5),
 			figure.AtLeast("kafka_default_vs_tuned_300", "ratio", 0.9),
+		}},
+		{Name: "franz-go, 10 KiB", Run: franz("_10k", large, kafkaLarge), Figures: []*figure.Figure{
+			figure.Reported("kafka_vs_franz_10k", "ratio"), figure.Reported("kafka_default_vs_tuned_10k", "ratio"),
 		}},
 		{Name: "failures", Run: s.failures, Figures: []*figure.Figure{
 			figure.AtLeast("kafka_fail1", "ratio", 0.9),
@@ -72,11 +77,16 @@ func kafkaArea(context.Context) ([]figure.Measurement, func(context.Context) err
 			figure.AtMost("kafka_repeated_after_kill", "records", 0), // what the killed one did in its last second
 		}},
 		{Name: "filled range", Run: s.filledRange},
+		starting(address, 300),
+		starting(address, 1000),
 		{Name: "throughput on a fake", Run: onFake, Figures: []*figure.Figure{ // last: it leaves a large heap
 			figure.AtLeast("kfake_vs_raw", "ratio", 0.9),
 			figure.AtLeast("kfake_vs_watermill", "ratio", 5),
+			figure.Reported("kafka_vs_franz_kfake", "ratio"), figure.Reported("kafka_default_vs_tuned_kfake", "ratio"),
 		}},
-	}, func(ctx context.Context) error { return errors.Join(s.world.Close(ctx), many.Close(ctx)) }, nil
+	}, func(ctx context.Context) error {
+		return errors.Join(s.world.Close(ctx), many.Close(ctx), large.Close(ctx))
+	}, nil
 }
 
 func onFake(ctx context.Context, samples *figure.Samples) error {
@@ -85,8 +95,8 @@ func onFake(ctx context.Context, samples *figure.Samples) error {
 		return err
 	}
 	defer cluster.Close()
-	s := &kafkaSession{kafka.NewWorld(strings.Join(cluster.ListenAddrs(), ","), 4)}
-	return s.throughput("kfake")(ctx, samples)
+	w := kafka.NewWorld(strings.Join(cluster.ListenAddrs(), ","), 4)
+	return errors.Join((&kafkaSession{w}).throughput("kfake")(ctx, samples), franz("_kfake", w, kafkaBacklog)(ctx, samples))
 }
 
 // throughput compares redrive with its peers, for the figures prefix_vs_raw and
@@ -109,14 +119,13 @@ func (s *kafkaSession) throughput(prefix string) func(context.Context, *figure.S
 
 // franz compares redrive with franz-go, from the forming of the group on, and on its
 // default Config with itself.
-func (s *kafkaSession) franz(suffix string, w *kafka.World) func(context.Context, *figure.Samples) error {
+func franz(suffix string, w *kafka.World, messages int) func(context.Context, *figure.Samples) error {
 	return func(ctx context.Context, samples *figure.Samples) error {
-		of := &kafkaSession{w}
 		tuned := contender.Redrive(w, consumer.Config{Prefetch: kafkaConfig.Prefetch})
-		all, err := of.contest(ctx, "franz", 3, []entrant{
-			{"franz-go", kafkaBacklog, w.SinceJoined(w.Franz())},
-			{"redrive", kafkaBacklog, w.SinceJoined(tuned)},
-			{"redrive-default", kafkaBacklog, w.SinceJoined(contender.Redrive(w, consumer.Config{}))},
+		all, err := (&kafkaSession{w}).contest(ctx, "franz", 3, []entrant{
+			{"franz-go", messages, w.SinceJoined(w.Franz())},
+			{"redrive", messages, w.SinceJoined(tuned)},
+			{"redrive-default", messages, w.SinceJoined(contender.Redrive(w, consumer.Config{}))},
 		})
 		all.compare(samples, "kafka_vs_franz"+suffix, "redrive", "franz-go")
 		all.compare(samples, "kafka_default_vs_tuned"+suffix, "redrive-default", "redrive")
@@ -142,7 +151,7 @@ func (s *kafkaSession) failures(ctx context.Context, samples *figure.Samples) er
 // or two, its heap grows, and every page of that costs as much as some messages:
 // a worker has that once.
 func (s *kafkaSession) contest(ctx context.Context, topic string, rounds int, entrants []entrant) (rates, error) {
-	topics, err := s.world.Fill(ctx, kafkaBacklog, topic)
+	topics, err := s.world.Fill(ctx, entrants[0].n, topic)
 	if err != nil {
 		return nil, err
 	}
