@@ -284,14 +284,26 @@ func TestBoundsOfMany(t *testing.T) {
 			ps = append(ps, partition{"orders", n})
 		}
 		s.answer = answering(func(req *listoffsets.Request) protocol.Message {
-			if req.Topics[0].Partitions[0].Partition != 3 {
-				return nil
+			res := s.offsets(req).(*listoffsets.Response)
+			for i := range res.Topics[0].Partitions {
+				switch p := &res.Topics[0].Partitions[i]; p.Partition {
+				case 3:
+					p.ErrorCode = 29
+				case 7:
+					p.Partition = 700
+				}
 			}
-			return &listoffsets.Response{Topics: []listoffsets.ResponseTopic{{Topic: "orders", Partitions: []listoffsets.ResponsePartition{{Partition: 3, ErrorCode: 29}}}}}
+			return res
 		})
 		got, err := c.bounds(t.Context(), ps)
-		if !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "partition 3 of") || len(got) != 29 || got[ps[29]] != (span{5, 10}) {
+		if !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "partition 3 of") || len(got) != 28 || got[ps[29]] != (span{5, 10}) {
 			t.Errorf("%d bounds, the last is %v, %v", len(got), got[ps[29]], err)
+		}
+		if !errors.Is(err, errNoAnswer) || !strings.Contains(err.Error(), "partition 7 of") {
+			t.Errorf("a partition that is not in the answer: %v", err)
+		}
+		if n := s.count(protocol.ListOffsets); n != 2 {
+			t.Errorf("%d requests, want 2", n)
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -122,7 +120,7 @@ func (f *fetches) get(ctx context.Context, w want, within room, first bool) (fet
 func (f *fetches) once(ctx context.Context, w want, first bool) found {
 	node, err := f.leaderOf(ctx, w.partition)
 	if err != nil {
-		return found{err: f.reread(ctx, w.topic, err)}
+		return found{err: f.client.reread(ctx, w.topic, err)}
 	}
 	e := &request{want: w, first: first, found: make(chan found, 1)}
 	l := f.leader(node)
@@ -145,21 +143,9 @@ func (f *fetches) once(ctx context.Context, w want, first bool) found {
 		if f.forget(w.partition) && ctx.Err() == nil { // a replica: its leader knows better
 			return found{moved: true}
 		}
-		got.err = f.reread(ctx, w.topic, got.err)
+		got.err = f.client.reread(ctx, w.topic, got.err)
 	}
 	return got
-}
-
-// reread has the client read the layout of the cluster anew if err says that it is out
-// of date. It returns err, or that the topic is gone.
-func (f *fetches) reread(ctx context.Context, topic string, err error) error {
-	switch {
-	case isUnknownTopic(err) && f.client.isGone(ctx, topic):
-		return errGone
-	case isLayoutOld(err):
-		f.client.outdated()
-	}
-	return err
 }
 
 // leaderOf returns the node that leads p, as the client remembers it.
@@ -170,31 +156,25 @@ func (f *fetches) leaderOf(ctx context.Context, p partition) (int32, error) {
 	if ok && (at.until.IsZero() || time.Now().Before(at.until)) {
 		return at.node, nil
 	}
-	node := int32(anyNode)
-	res, err := f.client.RoundTrip(ctx, f.client.addr, &metadata.Request{TopicNames: []string{p.topic}})
+	leaders, err := f.client.leaders(ctx, p.topic)
 	if err != nil {
 		return 0, err
 	}
-	err = kafka.UnknownTopicOrPartition
+	node, known := leaders[p]
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, topic := range res.(*metadata.Response).Topics {
-		for _, found := range topic.Partitions {
-			at := partition{topic.Name, int(found.PartitionIndex)}
-			switch {
-			case at == p && found.LeaderID < 0:
-				err = cmp.Or(codeError(found.ErrorCode), error(kafka.LeaderNotAvailable))
-			case at == p:
-				node, err = found.LeaderID, nil
-			}
-			if found.LeaderID >= 0 {
-				if _, known := f.where[at]; !known || at == p {
-					f.where[at] = place{node: found.LeaderID}
-				}
-			}
+	for at, leader := range leaders {
+		if _, placed := f.where[at]; leader >= 0 && (!placed || at == p) {
+			f.where[at] = place{node: leader}
 		}
 	}
-	return node, err
+	switch {
+	case !known:
+		return 0, kafka.UnknownTopicOrPartition
+	case node < 0:
+		return 0, kafka.LeaderNotAvailable
+	}
+	return node, nil
 }
 
 // forget has the leader of p be looked up again. It reports whether a replica was asked.

@@ -2,14 +2,11 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
 )
@@ -126,7 +123,7 @@ func (b *Broker) begin(ctx context.Context, known map[string]int, stored map[par
 			stored[p] = commitment{offset: spans[p].last}
 		}
 	case fromTime:
-		offsets, err := b.client.offsetsAt(ctx, open, start.at)
+		offsets, err := b.client.offsets(ctx, open, start.at.UnixMilli())
 		if err != nil {
 			return err
 		}
@@ -139,33 +136,4 @@ func (b *Broker) begin(ctx context.Context, known map[string]int, stored map[par
 		}
 	}
 	return nil
-}
-
-// offsetsAt returns the first offset of each of ps whose record is of t or later, -1 if
-// there is none.
-func (c *client) offsetsAt(ctx context.Context, ps []partition, t time.Time) (map[partition]int64, error) {
-	req := &kafka.ListOffsetsRequest{Topics: make(map[string][]kafka.OffsetRequest)}
-	for _, p := range ps {
-		req.Topics[p.topic] = append(req.Topics[p.topic], kafka.TimeOffsetOf(p.number, t))
-	}
-	found := make(map[partition]int64, len(ps))
-	err := retry(ctx, func() error {
-		res, err := c.calls.ListOffsets(ctx, req)
-		if err != nil {
-			return err
-		}
-		var failed []error
-		for topic, partitions := range res.Topics {
-			for _, p := range partitions {
-				failed = append(failed, p.Error)
-				at := int64(-1)
-				for offset := range p.Offsets {
-					at = offset
-				}
-				found[partition{topic, p.Partition}] = at
-			}
-		}
-		return errors.Join(failed...)
-	})
-	return found, explain(err, "look for the records of %s", t.UTC().Format(time.RFC3339))
 }

@@ -5,64 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
-
-// span is what a partition has: from first up to, not including, last.
-type span struct{ first, last int64 }
-
-// bounds returns the spans of ps. Partitions that could not be asked about are
-// missing, and in the error.
-func (c *client) bounds(ctx context.Context, ps []partition) (map[partition]span, error) {
-	const together = 8 // the library opens two connections for each
-	all := make(map[partition]span, len(ps))
-	var failed []error
-	for chunk := range slices.Chunk(ps, together) {
-		failed = append(failed, c.boundsOf(ctx, chunk, all)...)
-	}
-	return all, errors.Join(failed...)
-}
-
-func (c *client) boundsOf(ctx context.Context, ps []partition, all map[partition]span) []error {
-	req := &kafka.ListOffsetsRequest{Topics: make(map[string][]kafka.OffsetRequest)}
-	for _, p := range ps {
-		req.Topics[p.topic] = append(req.Topics[p.topic], kafka.FirstOffsetOf(p.number), kafka.LastOffsetOf(p.number))
-	}
-	failed := make(map[partition]error)
-	err := retry(ctx, func() error {
-		clear(failed)
-		res, err := c.calls.ListOffsets(ctx, req)
-		if err != nil {
-			return err
-		}
-		var passing error
-		for topic, partitions := range res.Topics {
-			for _, p := range partitions {
-				at := partition{topic, p.Partition}
-				if p.Error == nil {
-					all[at] = span{p.FirstOffset, p.LastOffset}
-					continue
-				}
-				failed[at] = explain(p.Error, "read the offsets of %s", at)
-				if isPassing(p.Error) {
-					passing = p.Error
-				}
-			}
-		}
-		return passing
-	})
-	if len(failed) == 0 && err != nil {
-		return []error{explain(err, "read the offsets of %s", ps[0])}
-	}
-	return slices.Collect(maps.Values(failed))
-}
 
 // topicState is what the cluster knows of a topic.
 type topicState struct {

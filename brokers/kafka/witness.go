@@ -74,7 +74,7 @@ func (r *reader) verify(ctx context.Context) error {
 	if w == (witness{}) {
 		return nil
 	}
-	got, err := r.generation.source.broker.client.fetch(ctx, r.partition, w.offset, 1, 0, r.room())
+	got, err := r.generation.fetches.get(ctx, want{r.partition, w.offset, 1}, r.room(), true)
 	if _, out := errors.AsType[*rangeError](err); out {
 		return nil
 	}

@@ -75,6 +75,7 @@ func starting(address string, partitions int) figure.Measurement {
 			samples.Add(goroutines, float64(runtime.NumGoroutine()-before))
 			samples.Add(heapSize, (float64(heap(2).HeapInuse)-float64(memory))/(1<<20))
 			samples.Add(connections, float64(requests.Open()))
+			figure.Note("start with %d partitions: %v", partitions, requests.Take())
 			return nil
 		},
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/kafka"
 )
 
-// counted is a dialer that counts what is open.
-type counted struct{ open atomic.Int64 }
+// counted is a dialer that counts what is open, and what ever was.
+type counted struct{ open, ever atomic.Int64 }
 
 func (c *counted) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
@@ -25,6 +25,7 @@ func (c *counted) dial(ctx context.Context, network, address string) (net.Conn, 
 		return nil, err
 	}
 	c.open.Add(1)
+	c.ever.Add(1)
 	return &countedConn{Conn: conn, of: c}, nil
 }
 
@@ -67,6 +68,36 @@ func TestIdlePartitionsCostNothing(t *testing.T) {
 		t.Errorf("%d connections are open, want at most 10", n)
 	}
 	w.served(first, "later") // all partitions are still heard
+}
+
+// A worker that begins with a thousand partitions, each of which has records that
+// another worker has handled, asks three brokers, not a thousand partitions.
+func TestStartWithManyPartitions(t *testing.T) {
+	w := newWorld(t)
+	if err := w.cluster.CreateTopic("orders", 1000, nil); err != nil {
+		t.Fatal(err)
+	}
+	stop, _ := w.run(w.broker(), "orders")
+	var bodies []string
+	for i := range 3000 {
+		bodies = append(bodies, fmt.Sprint("before ", i))
+	}
+	from := w.broker()
+	w.publish(from, "orders", bodies...)
+	w.until("what came before", w.all(bodies))
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	offsets := w.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Observe: true, TopLevel: true, Count: -1})
+	var conns counted
+	w.run(w.broker(func(o *kafka.Options) { o.Dial = conns.dial }), "orders")
+	w.served(from, "after")
+	if n := offsets.Hits(); n > 2*3 {
+		t.Errorf("offsets were asked for %d times, want the first and the last of each broker", n)
+	}
+	if n := conns.ever.Load(); n > 25 {
+		t.Errorf("%d connections were opened, want at most 25", n)
+	}
 }
 
 // A session that the broker has forgotten, or counts otherwise, is begun anew.

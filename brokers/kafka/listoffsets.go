@@ -1,0 +1,178 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/metadata"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Times that stand for the ends of a log where one is asked for an offset.
+const (
+	earliest = -2
+	latest   = -1
+)
+
+var errNoAnswer = errors.New("the broker says nothing about it")
+
+// span is what a partition has: from first up to, not including, last.
+type span struct{ first, last int64 }
+
+// bounds returns the spans of ps. Partitions that could not be asked about are
+// missing, and in the error.
+func (c *client) bounds(ctx context.Context, ps []partition) (map[partition]span, error) {
+	first, err := c.offsets(ctx, ps, earliest)
+	if len(first) == 0 {
+		return nil, err
+	}
+	last, e := c.offsets(ctx, slices.DeleteFunc(slices.Clone(ps), func(p partition) bool { _, ok := first[p]; return !ok }), latest)
+	all := make(map[partition]span, len(last))
+	for p, end := range last {
+		all[p] = span{first[p], end}
+	}
+	return all, errors.Join(err, e)
+}
+
+// offsets returns for each of ps the first offset whose record is of a time or later, in
+// Unix milliseconds, -1 if there is none. Each leader is asked once for all that it
+// leads. Partitions that could not be asked about are missing, and in the error.
+func (c *client) offsets(ctx context.Context, ps []partition, at int64) (map[partition]int64, error) {
+	found, failed := make(map[partition]int64, len(ps)), make(map[partition]error)
+	err := retry(ctx, func() error {
+		clear(failed)
+		led, err := c.byLeader(ctx, ps, failed)
+		if err != nil {
+			return err
+		}
+		var mu sync.Mutex
+		var work sync.WaitGroup
+		for node, ps := range led {
+			work.Go(func() {
+				res, err := c.askNode(ctx, c.options.timeout, node, offsetsRequest(ps, at))
+				mu.Lock()
+				defer mu.Unlock()
+				for _, p := range ps {
+					failed[p] = cmp.Or(err, errNoAnswer)
+				}
+				if err == nil {
+					takeOffsets(res.(*kmsg.ListOffsetsResponse), found, failed)
+				}
+			})
+		}
+		work.Wait()
+		var passing error
+		for p, err := range failed {
+			if err == nil {
+				delete(failed, p)
+				continue
+			}
+			if failed[p] = c.reread(ctx, p.topic, err); isPassing(failed[p]) {
+				passing = failed[p]
+			}
+		}
+		return passing
+	})
+	if len(failed) == 0 && err != nil {
+		return nil, explain(err, "read the offsets of %s", ps[0])
+	}
+	var errs []error
+	for _, p := range ps {
+		if err := failed[p]; err != nil {
+			delete(found, p)
+			errs = append(errs, explain(err, "read the offsets of %s", p))
+		}
+	}
+	return found, errors.Join(errs...)
+}
+
+// byLeader sorts ps by the nodes that lead them. Those that have no leader are in failed.
+func (c *client) byLeader(ctx context.Context, ps []partition, failed map[partition]error) (map[int32][]partition, error) {
+	var names []string
+	for _, p := range ps {
+		if !slices.Contains(names, p.topic) {
+			names = append(names, p.topic)
+		}
+	}
+	leaders, err := c.leaders(ctx, names...)
+	if err != nil {
+		return nil, err
+	}
+	led := make(map[int32][]partition)
+	for _, p := range ps {
+		switch node, known := leaders[p]; {
+		case !known:
+			failed[p] = kafka.UnknownTopicOrPartition
+		case node < 0:
+			failed[p] = kafka.LeaderNotAvailable
+		default:
+			led[node] = append(led[node], p)
+		}
+	}
+	return led, nil
+}
+
+// leaders returns the nodes that lead the partitions of topics, as far as the client
+// remembers: below 0 where there is none.
+func (c *client) leaders(ctx context.Context, topics ...string) (map[partition]int32, error) {
+	leaders := make(map[partition]int32)
+	res, err := c.RoundTrip(ctx, c.addr, &metadata.Request{TopicNames: topics})
+	if err != nil {
+		return nil, err
+	}
+	for _, topic := range res.(*metadata.Response).Topics {
+		for _, p := range topic.Partitions {
+			leaders[partition{topic.Name, int(p.PartitionIndex)}] = p.LeaderID
+		}
+	}
+	if len(leaders) == 0 { // there may be no layout at all
+		_, err = c.RoundTrip(ctx, c.addr, &metadata.Request{TopicNames: []string{}})
+	}
+	return leaders, err
+}
+
+func offsetsRequest(ps []partition, at int64) kmsg.Request {
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.ReplicaID = -1
+	for _, p := range ps {
+		i := slices.IndexFunc(req.Topics, func(t kmsg.ListOffsetsRequestTopic) bool { return t.Topic == p.topic })
+		if i < 0 {
+			i = len(req.Topics)
+			topic := kmsg.NewListOffsetsRequestTopic()
+			topic.Topic = p.topic
+			req.Topics = append(req.Topics, topic)
+		}
+		one := kmsg.NewListOffsetsRequestTopicPartition()
+		one.Partition, one.Timestamp = int32(p.number), at
+		req.Topics[i].Partitions = append(req.Topics[i].Partitions, one)
+	}
+	return req
+}
+
+// takeOffsets takes what an answer says of each partition that it was asked about.
+func takeOffsets(res *kmsg.ListOffsetsResponse, found map[partition]int64, failed map[partition]error) {
+	for _, topic := range res.Topics {
+		for _, p := range topic.Partitions {
+			at := partition{topic.Topic, int(p.Partition)}
+			if _, asked := failed[at]; asked {
+				found[at], failed[at] = p.Offset, codeError(p.ErrorCode)
+			}
+		}
+	}
+}
+
+// reread has the layout of the cluster be read anew if err says that it is out
+// of date. It returns err, or that the topic is gone.
+func (c *client) reread(ctx context.Context, topic string, err error) error {
+	switch {
+	case isUnknownTopic(err) && c.isGone(ctx, topic):
+		return errGone
+	case isLayoutOld(err):
+		c.outdated()
+	}
+	return err
+}
