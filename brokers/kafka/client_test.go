@@ -341,6 +341,17 @@ func TestMissingTopicCostsNobodyConnections(t *testing.T) {
 		if c.pool != pool {
 			t.Error("the pool was renewed for a topic that is not there")
 		}
+		some := []partition{first}
+		for n := range 30 {
+			some = append(some, partition{"gone", n})
+		}
+		before := s.count(protocol.Metadata)
+		if got, err := c.bounds(t.Context(), some); !errors.Is(err, kafka.UnknownTopicOrPartition) || !strings.Contains(err.Error(), "partition 29 of") || len(got) != 1 {
+			t.Errorf("bounds of a topic that is gone, and of another: %v, %v", got, err)
+		}
+		if n := s.count(protocol.Metadata) - before; n != 1 {
+			t.Errorf("whether a topic is gone was asked %d times, want once", n)
+		}
 		_, err := c.bounds(t.Context(), []partition{{"orders", 9}})
 		if !errors.Is(err, kafka.UnknownTopicOrPartition) {
 			t.Errorf("bounds of a partition that is not there: %v", err)

@@ -65,17 +65,7 @@ func (c *client) offsets(ctx context.Context, ps []partition, at int64) (map[par
 			})
 		}
 		work.Wait()
-		var passing error
-		for p, err := range failed {
-			if err == nil {
-				delete(failed, p)
-				continue
-			}
-			if failed[p] = c.reread(ctx, p.topic, err); isPassing(failed[p]) {
-				passing = failed[p]
-			}
-		}
-		return passing
+		return c.judge(ctx, failed)
 	})
 	if len(failed) == 0 && err != nil {
 		return nil, explain(err, "read the offsets of %s", ps[0])
@@ -90,23 +80,43 @@ func (c *client) offsets(ctx context.Context, ps []partition, at int64) (map[par
 	return found, errors.Join(errs...)
 }
 
-// byLeader sorts ps by the nodes that lead them. Those that have no leader are in failed.
-func (c *client) byLeader(ctx context.Context, ps []partition, failed map[partition]error) (map[int32][]partition, error) {
-	var names []string
-	for _, p := range ps {
-		if !slices.Contains(names, p.topic) {
-			names = append(names, p.topic)
+// judge has the layout of the cluster be read anew where an error asks for that. It
+// returns one that may pass, if there is any.
+func (c *client) judge(ctx context.Context, failed map[partition]error) (passing error) {
+	for p, err := range failed {
+		if err == nil {
+			delete(failed, p)
+			continue
+		}
+		if !errors.Is(err, errGone) {
+			failed[p] = c.reread(ctx, p.topic, err)
+		}
+		if isPassing(failed[p]) {
+			passing = failed[p]
 		}
 	}
-	leaders, err := c.leaders(ctx, names...)
-	if err != nil {
-		return nil, err
+	return passing
+}
+
+// byLeader sorts ps by the nodes that lead them. Those that have no leader are in failed.
+func (c *client) byLeader(ctx context.Context, ps []partition, failed map[partition]error) (map[int32][]partition, error) {
+	type layout struct {
+		leaders map[partition]int32
+		err     error // that the topic is unknown
 	}
-	led := make(map[int32][]partition)
+	topics, led := make(map[string]layout), make(map[int32][]partition)
 	for _, p := range ps {
-		switch node, known := leaders[p]; {
+		topic, seen := topics[p.topic]
+		if !seen {
+			topic.leaders, topic.err = c.leaders(ctx, p.topic)
+			if topic.err != nil && !isUnknownTopic(topic.err) {
+				return nil, topic.err
+			}
+			topics[p.topic] = topic
+		}
+		switch node, known := topic.leaders[p]; {
 		case !known:
-			failed[p] = kafka.UnknownTopicOrPartition
+			failed[p] = cmp.Or(topic.err, error(kafka.UnknownTopicOrPartition))
 		case node < 0:
 			failed[p] = kafka.LeaderNotAvailable
 		default:
@@ -116,11 +126,11 @@ func (c *client) byLeader(ctx context.Context, ps []partition, failed map[partit
 	return led, nil
 }
 
-// leaders returns the nodes that lead the partitions of topics, as far as the client
+// leaders returns the nodes that lead the partitions of a topic, as far as the client
 // remembers: below 0 where there is none.
-func (c *client) leaders(ctx context.Context, topics ...string) (map[partition]int32, error) {
+func (c *client) leaders(ctx context.Context, topic string) (map[partition]int32, error) {
 	leaders := make(map[partition]int32)
-	res, err := c.RoundTrip(ctx, c.addr, &metadata.Request{TopicNames: topics})
+	res, err := c.RoundTrip(ctx, c.addr, &metadata.Request{TopicNames: []string{topic}})
 	if err != nil {
 		return nil, err
 	}
