@@ -14,7 +14,7 @@ const (
 	burst   = time.Second / 4 // in which retries may start at once
 	stepped = 10 * time.Second
 
-	leastBurst = 5 // retries, however low the ceiling is
+	leastBurst = 5 // retries, however low the limit is
 )
 
 // Pacer paces the retries to one dependency. [Budget] is one for a process, and
@@ -46,7 +46,7 @@ type Fleet interface {
 
 // Snapshot is what a budget was doing at one moment.
 type Snapshot struct {
-	Tokens   float64 // retries that could start at once, but for Limit
+	Tokens   float64 // retries that could start at once, but for the limit
 	Capacity float64 // tokens that are saved at most
 	Limit    float64 // retries that may start in a second, whatever the tokens
 	Waiting  int     // about how many retries were told to ask again, and are not due yet
@@ -64,7 +64,8 @@ type Budget struct {
 	ceiling  float64 // of rates
 	capacity float64 // of rates
 	tokens   float64
-	room     float64 // retries that may start now under the ceiling
+	limit    pace.Limit
+	room     float64 // retries that may start now under the limit
 
 	origin time.Time
 	recent
@@ -79,10 +80,11 @@ type recent struct {
 	second int64         // of last
 
 	deliveries, refunds counter
+	started             int64 // retries in this second
 
 	line    [due]uint32   // retries that wait, by the second in which they ask again
 	waiting int64         // sum of line
-	since   time.Duration // when it began
+	since   time.Duration // when it began, or retries began to fail or to succeed
 }
 
 // counter counts what happens in the latest seconds, the current one included.
@@ -137,6 +139,7 @@ func (b *Budget) Withdraw(now time.Time, most time.Duration, random float64) (wa
 		b.tokens--
 		b.room--
 		b.granted++
+		b.started++
 		return 0, true
 	}
 	b.deferred++
@@ -170,7 +173,7 @@ func (b *Budget) Snapshot(now time.Time) Snapshot {
 	defer b.mu.Unlock()
 	b.advance(now)
 	return Snapshot{
-		Tokens: b.tokens, Capacity: b.capacity, Limit: b.ceiling,
+		Tokens: b.tokens, Capacity: b.capacity, Limit: b.limit.Now,
 		Waiting: int(math.Round(b.ahead().Waiting)),
 		Granted: b.granted, Refunded: b.refunded, Deferred: b.deferred, Waits: b.waits,
 	}
@@ -183,13 +186,18 @@ func (b *Budget) ahead() pace.Line {
 	return pace.Line{
 		Waiting: float64(b.waiting) - asked*float64(b.line[b.second%due]),
 		Age:     b.last - b.since,
-		Rate:    min(b.rates.Floor+(b.rates.Share*float64(b.deliveries.total)+float64(b.refunds.total))/pace.Span.Seconds(), b.ceiling),
-		Ceiling: b.ceiling,
+		Rate:    min(b.rates.Floor+b.earned()+float64(b.refunds.total)/pace.Span.Seconds(), b.limit.Now),
+		Ceiling: b.limit.Best(b.ceiling),
 	}
 }
 
-// most returns how many retries may start at once under the ceiling.
-func (b *Budget) most() float64 { return max(leastBurst, b.ceiling*burst.Seconds()) }
+// earned returns what deliveries earn in a second.
+func (b *Budget) earned() float64 {
+	return b.rates.Share * float64(b.deliveries.total) / pace.Span.Seconds()
+}
+
+// most returns how many retries may start at once under the limit.
+func (b *Budget) most() float64 { return max(leastBurst, b.limit.Now*burst.Seconds()) }
 
 func (b *Budget) setPeak(peak float64) {
 	b.rates.Peak = peak
@@ -220,12 +228,17 @@ func (b *Budget) advance(now time.Time) {
 		b.tick()
 	}
 	b.tokens = min(b.tokens+b.rates.Floor*gain, b.capacity)
-	b.room = min(b.room+b.ceiling*gain, b.most())
+	b.room = min(b.room+b.limit.Now*gain, b.most())
 }
 
 // tick moves to the next second.
 func (b *Budget) tick() {
 	b.setPeak(max(b.rates.Fade(time.Second), float64(b.deliveries.total)/pace.Span.Seconds()))
+	succeeded, lowest := b.refunds.each[b.second%seconds], b.rates.Floor+b.earned()
+	if b.limit.Adapt(b.second, float64(b.started), float64(succeeded), lowest, b.ceiling) {
+		b.since = b.last
+	}
+	b.started = 0
 	gone := &b.line[b.second%due]
 	b.waiting -= int64(*gone)
 	*gone = 0
@@ -238,6 +251,7 @@ func (b *Budget) tick() {
 func (b *Budget) restart(now time.Time, elapsed time.Duration) {
 	b.setPeak(b.rates.Fade(elapsed))
 	b.tokens = min(b.tokens+b.rates.Floor*elapsed.Seconds(), b.capacity)
+	b.limit = pace.NewLimit(b.ceiling)
 	b.room = b.most()
 	b.origin, b.recent = now, recent{}
 }

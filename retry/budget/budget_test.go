@@ -243,7 +243,7 @@ func TestBeginsAnewAfterAPause(t *testing.T) {
 			b.Withdraw(now, time.Hour, 0.5)
 		}
 	}
-	if s := b.Snapshot(now); s.Tokens >= fresh.Tokens || s.Waiting == 0 {
+	if s := b.Snapshot(now); s.Limit >= fresh.Limit || s.Waiting == 0 {
 		t.Fatalf("before the pause: %+v", s)
 	}
 	now = now.Add(20 * time.Minute)

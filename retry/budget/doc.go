@@ -11,6 +11,8 @@
 //   - retries never start faster than the highest rate of deliveries lately, plus
 //     Floor. So a dependency that recovers sees at most twice the traffic that
 //     it had, and Floor;
+//   - if they begin to fail again within 20 s of a rise, their limit is divided by
+//     three, and grows by 1 % a second from there;
 //   - a retry without a token is only told to wait, never for longer than it
 //     allows and never for longer than 15 min; no retry is dropped or counted as
 //     an attempt;
@@ -30,9 +32,13 @@
 // times Floor. As many retries as start in a quarter of a second, and at least
 // five, may start at once.
 //
+// Retries fail when fewer than half of the latest dozen or so succeed, and fewer
+// than half as many in a second as lately. They succeed again when 70 % do. While
+// they fail, they start no faster than tokens are earned, and saved tokens stay.
+//
 // A retry waits for about the time that the line before it takes at the tokens a
 // second that came lately, times a random factor from 1/2 to 1. It waits for no
-// longer than half the time for which there has been a line, unless the line takes
+// longer than half the time for which retries have failed, unless the line takes
 // longer even at the highest rate. The shortest wait is 250 ms, or the longest that
 // the retry allows if that is less. In a simulation with 100 deliveries a second, of
 // which a third fails for an hour, a retry asks 1.4 times until it is granted.
@@ -43,12 +49,12 @@
 // to one process and starts anew with it. A fleet may spend the sum of its budgets,
 // so divide Floor by the number of workers (each counts its own deliveries), or
 // share one with package redisbudget. A burst of deliveries keeps the highest rate
-// high for some minutes. A budget does not see whether a dependency is overloaded:
-// one that bears less than twice its traffic needs a limit of concurrency besides,
-// as of package flow, which every Consumer has.
+// high for some minutes. A dependency that bears less than its traffic and the
+// failing retries needs a limit of concurrency besides, as of package flow.
 //
 // # Sources
 //
 // Share and floor: RetryBudget of Finagle, which Linkerd follows. Tokens that come
-// back: the retry quota of the AWS SDKs.
+// back: the retry quota of the AWS SDKs. The limit that falls by a factor and grows
+// slowly: TCP (RFC 5681), on rates.
 package budget

@@ -303,3 +303,23 @@ func TestSlowHandlers(t *testing.T) {
 		}
 	}
 }
+
+// TestDependencyWithoutRoom has one that fails while it gets more than 140 runs
+// a second: retries must not keep it there.
+func TestDependencyWithoutRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 100, nil)
+	w.fails = func(m *message, at time.Duration) bool {
+		if at > minute && at < 3*minute {
+			return true
+		}
+		last := int(at/second) - 1
+		return last >= 0 && last < len(w.perSecond) && w.perSecond[last] > 140
+	}
+	w.run(30 * minute)
+	fails := w.runs - w.messages
+	t.Logf("done %v after 2 min of outage, %d failures", w.done-3*minute, fails)
+	if w.open > 100 || w.done-3*minute > 20*minute {
+		t.Errorf("%d open, done %v after the outage", w.open, w.done-3*minute)
+	}
+}

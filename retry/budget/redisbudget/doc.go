@@ -22,7 +22,7 @@
 //
 // # How it works
 //
-// Redis keeps the tokens, the ceiling and the line of those that wait, by the
+// Redis keeps the tokens, the limit and the line of those that wait, by the
 // formulas of package budget and by its own clock. One call of a script, which
 // is atomic, reports what a worker has delivered, refunded and deferred, and
 // takes tokens ahead of need: as many as it asked for lately in 2.5 s, up to

@@ -135,7 +135,7 @@ func (b *Budget) Snapshot(now time.Time) budget.Snapshot {
 	b.expire(now)
 	if b.fleet {
 		s.Tokens, s.Capacity = max(b.pool.tokens, 0)+float64(b.leased), b.pool.capacity
-		s.Limit, s.Waiting = b.pool.line.Ceiling, int(math.Round(b.ahead(now).Waiting))
+		s.Limit, s.Waiting = b.pool.limit, int(math.Round(b.ahead(now).Waiting))
 	}
 	s.Granted, s.Refunded, s.Deferred, s.Waits = b.granted, b.refunds, b.deferrals, b.waits
 	return s

@@ -76,7 +76,7 @@ func fields(err error) []string {
 // why.
 func TestAttackAbsurdAnswers(t *testing.T) {
 	good := map[string]string{
-		"evalsha": "*8\r\n:0\r\n:0\r\n$3\r\n4.5\r\n$3\r\n110\r\n$3\r\n106\r\n$2\r\n11\r\n$1\r\n0\r\n$1\r\n0\r\n",
+		"evalsha": "*9\r\n:0\r\n:0\r\n$3\r\n4.5\r\n$3\r\n110\r\n$2\r\n50\r\n$3\r\n106\r\n$2\r\n11\r\n$1\r\n0\r\n$1\r\n0\r\n",
 		"info":    "$0\r\n\r\n",
 	}
 	redistest.Hostile(t, good, func(t *testing.T, client redis.UniversalClient) func() error {

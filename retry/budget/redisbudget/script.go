@@ -47,8 +47,8 @@ type answer struct {
 
 // pool is the state of the tokens in Redis.
 type pool struct {
-	tokens, capacity float64
-	line             pace.Line
+	tokens, capacity, limit float64
+	line                    pace.Line
 }
 
 // once is a command that the client must not repeat: a repeated call would
@@ -62,6 +62,7 @@ func (b *Budget) arguments(r request) []any {
 	args := []any{
 		b.share, b.floor,
 		pace.Span.Seconds(), pace.Saved.Seconds(), pace.HalfLife.Seconds(), pace.LeastPeak, pace.Longest.Seconds(),
+		pace.Sample, pace.Failing, pace.Passing, pace.Smooth, pace.Forget, pace.Quiet, pace.Trial, pace.Backoff, pace.Growth,
 		b.id, r.seat, b.seats,
 		r.delivered, r.refunded, r.elapsed.Seconds(), r.surplus, r.want,
 	}
@@ -96,10 +97,10 @@ func (b *Budget) exchange(ctx context.Context, r request) (answer, error) {
 // parse reads a reply to a call that wanted so many tokens.
 func parse(reply any, want int) (answer, error) {
 	fields, ok := reply.([]any)
-	if !ok || len(fields) != 8 {
+	if !ok || len(fields) != 9 {
 		return answer{}, fmt.Errorf("the answer is not one of the script: %.80v", reply)
 	}
-	var n [8]float64
+	var n [9]float64
 	for i, field := range fields {
 		var err error
 		if n[i], err = strconv.ParseFloat(fmt.Sprint(field), 64); err != nil || math.IsNaN(n[i]) || math.Abs(n[i]) > 1e15 {
@@ -109,14 +110,14 @@ func parse(reply any, want int) (answer, error) {
 	if n[1] < 0 || n[1] > float64(want) {
 		return answer{}, fmt.Errorf("the answer grants %v tokens of %d", n[1], want)
 	}
-	if n[3] <= 0 || n[4] <= 0 || n[5] <= 0 || n[6] < 0 || n[7] < 0 {
+	if n[3] <= 0 || n[4] <= 0 || n[5] <= 0 || n[6] <= 0 || n[7] < 0 || n[8] < 0 {
 		return answer{}, fmt.Errorf("the answer has a number out of range: %.80v", fields)
 	}
 	return answer{seat: int64(n[0]), granted: int(n[1]), pool: pool{
-		tokens: n[2], capacity: n[3],
+		tokens: n[2], capacity: n[3], limit: n[4],
 		line: pace.Line{
-			Ceiling: n[4], Rate: n[5], Waiting: n[6],
-			Age: time.Duration(min(n[7], 1e9) * float64(time.Second)),
+			Ceiling: n[5], Rate: n[6], Waiting: n[7],
+			Age: time.Duration(min(n[8], 1e9) * float64(time.Second)),
 		},
 	}}, nil
 }
