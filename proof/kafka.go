@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,8 +17,9 @@ import (
 )
 
 const (
-	kafkaSession   = 3 * time.Second // after which a killed worker's partitions are free
-	kafkaRebalance = 6 * time.Second
+	kafkaPartitions = 4               // of each topic, unless the job says otherwise
+	kafkaSession    = 3 * time.Second // after which a killed worker's partitions are free
+	kafkaRebalance  = 6 * time.Second
 )
 
 // partition is one of a topic on a log.
@@ -41,7 +43,7 @@ func newKafka(ctx context.Context, j job, s *scenario) (*kafkaServer, error) {
 	request := &kafkago.CreateTopicsRequest{}
 	for _, topic := range s.topics {
 		t.consumed = append(t.consumed, topic.name)
-		request.Topics = append(request.Topics, kafkago.TopicConfig{Topic: topic.name, NumPartitions: j.Partitions, ReplicationFactor: -1})
+		request.Topics = append(request.Topics, kafkago.TopicConfig{Topic: topic.name, NumPartitions: cmp.Or(j.Partitions, kafkaPartitions), ReplicationFactor: -1})
 	}
 	if err := t.create(ctx, request); err != nil {
 		return nil, fmt.Errorf("create the topics: %w", err)

@@ -98,7 +98,7 @@ func command(ctx context.Context, args []string, out, problems io.Writer) (statu
 	flags.IntVar(&o.Kills, "kills", 20, "how many worker processes to kill")
 	flags.IntVar(&o.Stops, "stops", 0, "how many workers to stop in good order; 0 is 2 and a tenth of the kills")
 	flags.IntVar(&o.Loops, "loops", 0, "how many of the messages kill the worker process that runs them, each time")
-	flags.IntVar(&o.Partitions, "partitions", 4, "how many partitions each topic has; for kafka")
+	flags.IntVar(&o.Partitions, "partitions", kafkaPartitions, "how many partitions each topic has; for kafka")
 	flags.BoolVar(&o.Copies, "copies", false, "make every retry a copy; for sqs")
 	flags.BoolVar(&o.FIFO, "fifo", false, "use FIFO queues, and hold the order of each key; for sqs")
 	flags.StringVar(&o.URL, "url", "", "where the broker listens, unless an environment variable such as REDRIVE_KAFKA_URL tells")
