@@ -54,7 +54,7 @@ type delivery struct {
 	turn      bool           // it is the turn of its key
 	pass      pass           // of the job that it is the first of
 	judgement *judgement     // what it dies of if that is believed
-	wakes     time.Time      // when its wait in the waitlist ends: earlier appointments of it are void
+	wakes     int64          // when its wait in the waitlist ends, in nanoseconds: earlier appointments of it are void
 	token     bool           // its run is a retry that spent a token
 	split     bool           // from a batch that failed as a whole
 	action    brokers.Action // how it is settled

@@ -38,7 +38,7 @@ func (p *pipeline) waitLocked(d *delivery, limit time.Duration) {
 // resume ends the wait of d at due. mu is held.
 func (p *pipeline) resume(d *delivery, due time.Time) {
 	w := &p.waitlist
-	d.wakes = due
+	d.wakes = due.UnixNano()
 	heap.Push(&w.due, appointment{due, d})
 	if w.fires.IsZero() || due.Before(w.fires) {
 		p.resumeAt(due)
@@ -123,7 +123,9 @@ type appointment struct {
 }
 
 // isVoid reports whether its delivery waits for something else by now, or for nothing.
-func (a appointment) isVoid() bool { return a.delivery.isNotWaiting() || !a.at.Equal(a.delivery.wakes) }
+func (a appointment) isVoid() bool {
+	return a.delivery.isNotWaiting() || a.at.UnixNano() != a.delivery.wakes
+}
 
 // schedule is a heap of appointments.
 type schedule []appointment
