@@ -30,6 +30,7 @@ func startKilling(t *testing.T, broker *mortal, cfg consumer.Config, register fu
 
 // kill kills the worker and starts another.
 func (k *killing) kill(t *testing.T) {
+	synctest.Wait() // the worker has opened its source
 	k.Crash(k.source)
 	k.w.shutdown()
 	k.w = start(t, k, k.cfg, k.register)

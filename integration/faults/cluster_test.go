@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -165,7 +166,9 @@ func testRacks(t *testing.T, nodes []harness.Broker, urls []string) {
 			for i, d := range ds {
 				acks[i].Delivery = d
 			}
-			source.Settle(ctx, acks)
+			if err := errors.Join(source.Settle(ctx, acks)...); err != nil {
+				t.Fatal(err)
+			}
 		}
 		after := make(map[string]int64)
 		read.Range(func(address, n any) bool {

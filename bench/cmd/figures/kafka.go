@@ -45,48 +45,49 @@ func kafkaArea(context.Context) ([]figure.Measurement, func(context.Context) err
 	}
 	s, many, large := &kafkaSession{kafka.NewWorld(address, 4)}, kafka.NewWorld(address, 300), kafka.NewWorld(address, 4)
 	large.Size = 10 << 10
+	closing := func(ctx context.Context) error {
+		return errors.Join(s.world.Close(ctx), many.Close(ctx), large.Close(ctx))
+	}
 	return []figure.Measurement{
-			{Name: "throughput", Run: s.throughput("kafka"), Figures: []*figure.Figure{
-				figure.AtLeast("kafka_vs_raw", "ratio", 0.9),
-				figure.AtLeast("kafka_vs_watermill", "ratio", 5),
-			}},
-			{Name: "franz-go", Run: franz("", s.world, kafkaBacklog), Figures: []*figure.Figure{
-				figure.AtLeast("kafka_vs_franz", "ratio", 0.6),
-				figure.AtLeast("kafka_default_vs_tuned", "ratio", 0.9),
-			}},
-			{Name: "franz-go, 300 partitions", Run: franz("_300", many, kafkaBacklog), Figures: []*figure.Figure{
-				figure.AtLeast("kafka_vs_franz_300", "ratio", 0.5),
-				figure.AtLeast("kafka_default_vs_tuned_300", "ratio", 0.9),
-			}},
-			{Name: "franz-go, 10 KiB", Run: franz("_10k", large, kafkaLarge), Figures: []*figure.Figure{
-				figure.Reported("kafka_vs_franz_10k", "ratio"), figure.Reported("kafka_default_vs_tuned_10k", "ratio"),
-			}},
-			{Name: "failures", Run: s.failures, Figures: []*figure.Figure{
-				figure.AtLeast("kafka_fail1", "ratio", 0.9),
-				figure.AtLeast("kafka_fail10", "ratio", 0.6),
-			}},
-			{Name: "lateness", Run: punctuality(s.world, kafkaLater, "kafka", 1, kafkaOutstanding), Figures: []*figure.Figure{
-				figure.AtMost("kafka_late_p99_ms", "ms", 20),
-				figure.AtMost("kafka_early", "retries", 0),
-			}},
-			{Name: "waiting", Run: s.waiting, Figures: []*figure.Figure{
-				figure.AtMost("kafka_bytes_per_waiting", "B", 64),
-				figure.AtMost("kafka_restart_s", "s", 10),
-			}},
-			{Name: "kill", Run: s.killed, Figures: []*figure.Figure{
-				figure.AtMost("kafka_repeated_after_kill", "records", 0), // what the killed one did in its last second
-			}},
-			{Name: "filled range", Run: s.filledRange},
-			starting(address, 300),
-			starting(address, 1000),
-			{Name: "throughput on a fake", Run: onFake, Figures: []*figure.Figure{ // last: it leaves a large heap
-				figure.AtLeast("kfake_vs_raw", "ratio", 0.9),
-				figure.AtLeast("kfake_vs_watermill", "ratio", 5),
-				figure.Reported("kafka_vs_franz_kfake", "ratio"), figure.Reported("kafka_default_vs_tuned_kfake", "ratio"),
-			}},
-		}, func(ctx context.Context) error {
-			return errors.Join(s.world.Close(ctx), many.Close(ctx), large.Close(ctx))
-		}, nil
+		{Name: "throughput", Run: s.throughput("kafka"), Figures: []*figure.Figure{
+			figure.AtLeast("kafka_vs_raw", "ratio", 0.9),
+			figure.AtLeast("kafka_vs_watermill", "ratio", 5),
+		}},
+		{Name: "franz-go", Run: franz("", s.world, kafkaBacklog), Figures: []*figure.Figure{
+			figure.AtLeast("kafka_vs_franz", "ratio", 0.6),
+			figure.AtLeast("kafka_default_vs_tuned", "ratio", 0.9),
+		}},
+		{Name: "franz-go, 300 partitions", Run: franz("_300", many, kafkaBacklog), Figures: []*figure.Figure{
+			figure.AtLeast("kafka_vs_franz_300", "ratio", 0.5),
+			figure.AtLeast("kafka_default_vs_tuned_300", "ratio", 0.9),
+		}},
+		{Name: "franz-go, 10 KiB", Run: franz("_10k", large, kafkaLarge), Figures: []*figure.Figure{
+			figure.Reported("kafka_vs_franz_10k", "ratio"), figure.Reported("kafka_default_vs_tuned_10k", "ratio"),
+		}},
+		{Name: "failures", Run: s.failures, Figures: []*figure.Figure{
+			figure.AtLeast("kafka_fail1", "ratio", 0.9),
+			figure.AtLeast("kafka_fail10", "ratio", 0.6),
+		}},
+		{Name: "lateness", Run: punctuality(s.world, kafkaLater, "kafka", 1, kafkaOutstanding), Figures: []*figure.Figure{
+			figure.AtMost("kafka_late_p99_ms", "ms", 20),
+			figure.AtMost("kafka_early", "retries", 0),
+		}},
+		{Name: "waiting", Run: s.waiting, Figures: []*figure.Figure{
+			figure.AtMost("kafka_bytes_per_waiting", "B", 64),
+			figure.AtMost("kafka_restart_s", "s", 10),
+		}},
+		{Name: "kill", Run: s.killed, Figures: []*figure.Figure{
+			figure.AtMost("kafka_repeated_after_kill", "records", 0), // what the killed one did in its last second
+		}},
+		{Name: "filled range", Run: s.filledRange},
+		starting(address, 300),
+		starting(address, 1000),
+		{Name: "throughput on a fake", Run: onFake, Figures: []*figure.Figure{ // last: it leaves a large heap
+			figure.AtLeast("kfake_vs_raw", "ratio", 0.9),
+			figure.AtLeast("kfake_vs_watermill", "ratio", 5),
+			figure.Reported("kafka_vs_franz_kfake", "ratio"), figure.Reported("kafka_default_vs_tuned_kfake", "ratio"),
+		}},
+	}, closing, nil
 }
 
 func onFake(ctx context.Context, samples *figure.Samples) error {
