@@ -192,8 +192,8 @@ func TestConformanceOfLeases(t *testing.T) {
 	})
 }
 
-// bystanders is how many lost deliveries are not in Delivery.Abandoned.
-const bystanders = 14
+// How many lost deliveries are not in Delivery.Abandoned.
+const bystanders, bystandersOrdered = 4, 14
 
 func tapOf(taps *sync.Map, b brokers.Broker) *tap {
 	t, _ := taps.Load(b)

@@ -136,8 +136,9 @@
 //
 // The broker charges a lost connection to every message on it, and before
 // RabbitMQ 4.3 also each release. Delivery.Abandoned is therefore what exceeds
-// fourteen, and a release that would be charged beyond that is done by a copy,
-// which begins at zero.
+// four, fourteen of an ordered topic, and eight of a message on trial
+// (Meta.Crashes). A release that would be charged beyond the first two is done by
+// a copy, which begins at zero.
 //
 // # Connections
 //

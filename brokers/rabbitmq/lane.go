@@ -208,7 +208,7 @@ func (l *lane) pump(in *intake, deliveries <-chan amqp.Delivery, unacked *atomic
 		if out, granted := in.out.Add(1), in.granted.Load(); out >= granted-granted/4 {
 			in.full.Store(true)
 		}
-		in.window.arrived(d.DeliveryTag, d.Redelivered && t.count < bystanders)
+		in.window.arrived(d.DeliveryTag, d.Redelivered && !t.often())
 		in.note(len(d.Body))
 		n.hold(t)
 		n.source.push(n, in.feed, item{delivery: d, token: t})

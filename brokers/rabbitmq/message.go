@@ -25,12 +25,36 @@ const (
 	// copy: its routing, its expiry, or a check of who publishes it.
 	setAside = "redrive-amqp-"
 
-	// bystanders is how many uncounted deliveries say nothing about a message:
-	// the broker charges everything that a lost connection held. With the
-	// pipeline's CrashLimit of 3 it leaves room below deliveryLimit, where the
-	// broker would end the message without a word.
-	bystanders = 14
+	// How many lost deliveries say nothing about a message: the broker charges
+	// everything that a lost connection held. With the pipeline's CrashLimit of 3
+	// each leaves room below deliveryLimit, where the broker would end the message
+	// without a word. What exceeds bystanders costs a copy at first, and a message
+	// on trial may still be lost before it runs. A copy has lost its place, which
+	// ordered messages keep for longer.
+	bystanders        = 4
+	bystandersTrial   = 8
+	bystandersOrdered = 14
 )
+
+// often reports whether t was lost as often as says nothing about its message: a
+// release must not be charged any more, and is done by a copy.
+func (t *token) often() bool {
+	if t.intake.ordered {
+		return t.count >= bystandersOrdered
+	}
+	return t.count >= bystanders
+}
+
+// abandoned is Delivery.Abandoned.
+func (t *token) abandoned(m *brokers.Meta) int {
+	switch {
+	case m.Crashes > 0:
+		return max(0, t.count-bystandersTrial)
+	case t.intake.ordered:
+		return max(0, t.count-bystandersOrdered)
+	}
+	return max(0, t.count-bystanders)
+}
 
 type property struct {
 	name string

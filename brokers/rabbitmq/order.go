@@ -31,7 +31,7 @@ func (s *source) turnBack(n *session, ins []*intake) {
 	feeds := s.restart(ins)
 	if s.broker.publisher.blocked() == nil {
 		ctx, cancel := context.WithTimeout(s.ctx, s.broker.options.ConfirmTimeout)
-		s.renew(ctx, feeds, func(t *token) bool { return t.count >= bystanders })
+		s.renew(ctx, feeds, (*token).often)
 		cancel()
 	}
 	s.mu.Lock()

@@ -222,7 +222,7 @@ func (s *source) queued(f *feed) int {
 func (s *source) handBack(n *session, ins []*intake) {
 	feeds := s.restart(ins)
 	often := func(t *token) bool {
-		return t.count >= bystanders || t.count == suspicious-1
+		return t.often() || t.count == suspicious-1
 	}
 	limit := time.Now().Add(s.caps.Lease * 5 / 8)
 	var ts []*token

@@ -449,13 +449,13 @@ func TestPauseWhenNobodyReceives(t *testing.T) {
 	})
 }
 
-// What the broker has counted fourteen times is given back by a copy, also when it
+// What the broker has counted as often as says nothing about a message is given back by a copy, also when it
 // waited in the buffer of a worker that ends.
 func TestCloseRenewsWhatWasLostOften(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
 		w.publish("unlucky")
-		for range 14 {
+		for range bystanders {
 			w.lose(1)
 		}
 		w.source = w.open(w.topic)

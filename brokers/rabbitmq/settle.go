@@ -60,7 +60,7 @@ func (b *settlement) sort() {
 			b.rejects = append(b.rejects, i)
 		case s.Action == brokers.Retry && !t.copied:
 			b.copies = append(b.copies, i)
-		case s.Action == brokers.Release && (t.renews || t.count >= bystanders || t.intake.deleted.Load()):
+		case s.Action == brokers.Release && (t.renews || t.often() || t.intake.deleted.Load()):
 			b.copies = append(b.copies, i) // its copy begins to count anew, or outlives the deleted queue
 		case s.Action == brokers.Release && !t.copied:
 			b.releases = append(b.releases, i)

@@ -95,6 +95,8 @@ func TestSettlementsAreSorted(t *testing.T) {
 		"release, to count anew":       {release, func(t *token) { t.renews = true }, "copy"},
 		"release, lost nearly often":   {release, func(t *token) { t.count = bystanders - 1 }, "release"},
 		"release, lost often":          {release, func(t *token) { t.count = bystanders }, "copy"},
+		"release in order, lost often": {release, func(t *token) { t.count, t.intake.feed.ordered = bystandersOrdered-1, true }, "release"},
+		"release in order, too often":  {release, func(t *token) { t.count, t.intake.feed.ordered = bystandersOrdered, true }, "copy"},
 		"rejection":                    {brokers.Reject, func(*token) {}, "reject"},
 		"rejection of what was copied": {brokers.Reject, func(t *token) { t.copied = true }, "ack"},
 		"none":                         {brokers.Reject + 1, func(*token) {}, ""},
@@ -167,4 +169,26 @@ func TestBlockade(t *testing.T) {
 		t.Error("still blocked after the end")
 	}
 	b.set(false)
+}
+
+// How often a message may be lost before that speaks against it.
+func TestAbandoned(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ordered bool
+		crashes int
+		says    int // so many lost deliveries are the first that count
+	}{
+		"before a trial":        {says: 5},
+		"in order":              {ordered: true, says: 15},
+		"on trial":              {crashes: 2, says: 9},
+		"on trial and in order": {ordered: true, crashes: 2, says: 9},
+	} {
+		tok := &token{intake: &intake{feed: &feed{ordered: tt.ordered}}}
+		for lost := range tt.says + 3 {
+			tok.count = lost
+			if got, want := tok.abandoned(&brokers.Meta{Crashes: tt.crashes}), max(0, lost-tt.says+1); got != want {
+				t.Errorf("%s: %d after %d lost deliveries, want %d", name, got, lost, want)
+			}
+		}
+	}
 }

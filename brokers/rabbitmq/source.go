@@ -421,7 +421,7 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 		Message:    m,
 		Meta:       meta,
 		Unreadable: unreadableError(&i.delivery),
-		Abandoned:  max(0, i.token.count-bystanders),
+		Abandoned:  i.token.abandoned(&meta),
 		ReceivedAt: now,
 		LeaseUntil: i.token.deadline,
 		Session:    i.token.lane.session.ctx,
@@ -483,7 +483,7 @@ func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delive
 }
 
 func (s *source) Close(ctx context.Context) error {
-	s.renew(ctx, s.feeds, func(t *token) bool { return t.count >= bystanders || t.intake.deleted.Load() }) // if that fails, they are given back as the others are
+	s.renew(ctx, s.feeds, func(t *token) bool { return t.often() || t.intake.deleted.Load() }) // if that fails, they are given back as the others are
 	s.mu.Lock()
 	n := s.session
 	s.closed, s.session = true, nil

@@ -264,8 +264,8 @@ func TestOrderedMessagesThatGoBackOften(t *testing.T) {
 			w.source.Pause()
 			ds := w.receive(1)
 			w.source.Pause(w.topic)
-			if n := rabbitmq.DeliveryCount(ds[0]); n > bystanders+1 {
-				w.Errorf("the broker has counted %d deliveries of %s, want at most %d", n, ds[0].Message.Body, bystanders+1)
+			if n := rabbitmq.DeliveryCount(ds[0]); n > bystandersOrdered+1 {
+				w.Errorf("the broker has counted %d deliveries of %s, want at most %d", n, ds[0].Message.Body, bystandersOrdered+1)
 			}
 			w.settle(brokers.Settlement{Delivery: ds[0]}) // its lease is short and may have ended
 		}

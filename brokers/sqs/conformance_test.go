@@ -47,7 +47,7 @@ var kinds = []struct {
 }{
 	{name: "standard", estimates: true, margin: bystanders},
 	{name: "copies", options: Options{Copies: true}, margin: bystanders},
-	{name: "fifo", suffix: fifoSuffix, estimates: true, margin: batchSize * bystanders},
+	{name: "fifo", suffix: fifoSuffix, estimates: true, margin: bystandersFIFO},
 }
 
 // harness is what is the same on the fake and on servers. Each source has

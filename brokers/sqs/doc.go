@@ -62,7 +62,7 @@
 // or could not hand it out. Where messages are retried in place, a receive that
 // the worker cannot account for counts as an attempt, up to the last attempt
 // but one before the message is exhausted; with Options.Copies none does.
-// Beyond that, and less ten for releases and bystanders, or a hundred on FIFO
+// Beyond that, and less four for releases and bystanders, or a hundred on FIFO
 // queues, they are Delivery.Abandoned.
 //
 // On FIFO queues nothing but receives tells other workers of attempts. So they

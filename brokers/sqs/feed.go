@@ -163,13 +163,13 @@ func (f *feed) release(tokens []*token) {
 	}
 }
 
-// renew replaces those of tokens that have come for the last time by copies, and
+// renew replaces those of tokens by copies whose receives must not count any more, and
 // returns the others, with what could not be copied.
 func (f *feed) renew(tokens []*token) (rest []*token) {
 	var out []outgoing
 	var old []*token
 	for _, t := range tokens {
-		if t.last() && t.record.err == nil && t.record.unreadable == nil {
+		if t.renews() && t.record.err == nil && t.record.unreadable == nil {
 			meta := t.delivery.Meta
 			if o, err := f.compose(t.record.message, &meta, 0); err == nil {
 				out, old = append(out, o), append(old, t)

@@ -96,10 +96,16 @@ func (t *token) history() history {
 	return h
 }
 
-// last reports whether SQS itself dead-letters t if it is received once more. What
-// is not to end so goes back as a copy, for which no receives count yet.
-func (t *token) last() bool {
-	return t.feed.receives > 0 && t.record.receives >= t.feed.receives && !t.feed.fifo
+// renews reports whether t goes back as a copy, for which no receives count yet: one
+// more would have SQS itself dead-letter it, or look to others as if it had killed a
+// worker.
+func (t *token) renews() bool {
+	f := t.feed
+	if f.fifo || f.source.readOnly {
+		return false
+	}
+	_, lost := f.counting.read(t.record.history(), t.record.receives+1)
+	return lost > bystanders || f.receives > 0 && t.record.receives >= f.receives
 }
 
 // hand makes a delivery of t.
@@ -109,7 +115,7 @@ func (t *token) hand(now time.Time, lease time.Duration) *brokers.Delivery {
 	d := &t.delivery
 	d.Message = t.record.message
 	if !t.feed.source.readOnly { // what others did with it says nothing about it here
-		d.Abandoned = t.feed.counting.abandoned(t.lost)
+		d.Abandoned = t.feed.counting.abandoned(t.lost, &d.Meta)
 	}
 	d.ReceivedAt, d.LeaseUntil, d.Token = now, t.until, t
 	return d

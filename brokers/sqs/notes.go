@@ -18,12 +18,15 @@ const (
 	// pipeline holds it.
 	early = 2 * time.Second
 
-	// bystanders is how many receives without a settlement count neither as
-	// attempts nor as deaths: releases by workers, and messages that were in a
-	// worker when another one killed it. On FIFO queues it is ten times as many,
-	// since others count receives there that were throttled, or came with a
-	// message before them.
-	bystanders = 10
+	// How many receives without a settlement count neither as attempts nor as
+	// deaths: releases by workers, and messages that were in a worker when another
+	// one killed it. What exceeds bystanders costs a copy at first; so many more
+	// are forgiven when that is on trial. On FIFO queues there is no trial, and
+	// others count receives that were throttled, or came with a message before
+	// them.
+	bystanders      = 4
+	bystandersTrial = 4
+	bystandersFIFO  = 100
 
 	mostNotes = 20_000
 	noteLife  = time.Hour // after the message can be received again
@@ -61,14 +64,14 @@ func (c counting) read(h history, receives int) (meta brokers.Meta, lost int) {
 }
 
 // abandoned is Delivery.Abandoned after so many unexplained receives.
-func (c counting) abandoned(lost int) int { return max(0, lost-forgiven(c.fifo)) }
-
-// forgiven is how many unexplained receives do not count.
-func forgiven(fifo bool) int {
-	if fifo {
-		return batchSize * bystanders
+func (c counting) abandoned(lost int, m *brokers.Meta) int {
+	switch {
+	case c.fifo:
+		return max(0, lost-bystandersFIFO)
+	case m.Crashes > 0:
+		return max(0, lost-bystandersTrial)
 	}
-	return bystanders
+	return max(0, lost-bystanders)
 }
 
 // stored is the history that the message itself tells.

@@ -72,12 +72,15 @@ func TestCounting(t *testing.T) {
 }
 
 func TestAbandoned(t *testing.T) {
-	for lost, want := range map[int]int{0: 0, 10: 0, 11: 1, 13: 3} {
-		if got := (counting{}).abandoned(lost); got != want {
+	for lost, want := range map[int]int{0: 0, 4: 0, 5: 1, 7: 3} {
+		if got := (counting{}).abandoned(lost, &brokers.Meta{}); got != want {
 			t.Errorf("abandoned(%d) = %d, want %d", lost, got, want)
 		}
-		if got := (counting{fifo: true}).abandoned(lost + 90); got != want {
-			t.Errorf("on a FIFO queue, abandoned(%d) = %d, want %d", lost+90, got, want)
+		if got := (counting{}).abandoned(lost, &brokers.Meta{Crashes: 2}); got != want {
+			t.Errorf("on trial, abandoned(%d) = %d, want %d", lost, got, want)
+		}
+		if got := (counting{fifo: true}).abandoned(lost+96, &brokers.Meta{}); got != want {
+			t.Errorf("on a FIFO queue, abandoned(%d) = %d, want %d", lost+96, got, want)
 		}
 	}
 }

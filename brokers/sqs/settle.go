@@ -141,7 +141,7 @@ func (j *job) add(i int, t *token, now time.Time) {
 	case st.Action == brokers.Ack || t.copied:
 		j.acks = append(j.acks, i)
 		return
-	case st.Action == brokers.Release && t.last():
+	case st.Action == brokers.Release && t.renews():
 		j.copies = append(j.copies, i)
 		return
 	case st.Action == brokers.Release:
@@ -189,7 +189,7 @@ func (s *source) inPlace(t *token, st brokers.Settlement, now time.Time) (delay 
 	if s.readOnly { // no receive is an attempt
 		return delay, fits && sameMeta(st.Meta, t.record.meta), nil
 	}
-	if t.last() {
+	if t.renews() {
 		return 0, false, nil
 	}
 	stored := t.record.history()

@@ -30,10 +30,13 @@ const (
 
 // leastReceives is the least maxReceiveCount of a RedrivePolicy that leaves it to
 // workers to end a message: each attempt may cost two receives more, by a crash, a
-// release or a hop of a long delay, and what is forgiven before a message is
-// Delivery.Abandoned comes on top.
+// release or a hop of a long delay, and what is forgiven on top of that before a
+// message is Delivery.Abandoned, with room.
 func leastReceives(topic string, maxAttempts int) int {
-	return 3*max(1, maxAttempts) + forgiven(isFIFO(topic))
+	if isFIFO(topic) {
+		return 3*max(1, maxAttempts) + bystandersFIFO
+	}
+	return 3*max(1, maxAttempts) + 10
 }
 
 func isFIFO(topic string) bool { return strings.HasSuffix(topic, fifoSuffix) }

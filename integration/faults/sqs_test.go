@@ -38,8 +38,8 @@ func TestSQS(t *testing.T) {
 		"scripted with copies": func(t *testing.T) { testSQSScript(t, "-copies") },
 		"frozen workers":       testSQSFrozenWorkers,
 		"stale worker":         testSQSStaleWorker,
-		"crash loop":           func(t *testing.T) { testSQSCrashLoop(t, false, 34) }, // as the documentation counts
-		"crash loop, copies":   func(t *testing.T) { testSQSCrashLoop(t, true, 25) },
+		"crash loop":           func(t *testing.T) { testSQSCrashLoop(t, false, 22) }, // as the documentation counts
+		"crash loop, copies":   func(t *testing.T) { testSQSCrashLoop(t, true, 13) },
 		"letters not taken":    testSQSLettersNotTaken,
 	} {
 		t.Run(name, func(t *testing.T) {
