@@ -82,7 +82,7 @@ func (g *dependency) start(now time.Time) bool {
 // returnPass gives back what a job held that does not run.
 func (p *pipeline) returnPass(s *subscription, held pass, now time.Time) {
 	if held.place {
-		p.ended(s.dependency, now, s.dependency.limiter.Done(now, now, 0, flow.Neutral))
+		p.ended(s.dependency, now, s.dependency.limiter.Done(now, flow.End{}))
 	}
 	if held.slot {
 		p.slotFree(s.returned)
@@ -95,7 +95,7 @@ func freePlace(job []*delivery, began, now time.Time, o flow.Outcome) (changed b
 	for _, d := range job {
 		if d.pass.place {
 			d.pass.place = false
-			return d.sub.dependency.limiter.Done(now, began, d.who(), o)
+			return d.sub.dependency.limiter.Done(now, flow.End{Began: began, Who: d.who(), Outcome: o})
 		}
 	}
 	return false
@@ -131,7 +131,7 @@ func (p *pipeline) pays(d *delivery, now time.Time) bool {
 		return true
 	}
 	most := d.sub.longestDelay
-	if d.sub.dependency.silentSince(d.meta.LastFailedAt) {
+	if d.sub.dependency.silentSince(d.meta.LastFailedAt, now) {
 		most = min(most, max(silentFloor, now.Sub(d.meta.FirstFailedAt)*2/3))
 	}
 	wait, ok := pacer.Withdraw(now, most, p.cfg.Random())
@@ -146,8 +146,8 @@ const silentFloor = 5 * time.Second
 
 // silentSince reports whether no run has succeeded here since t. It may be this
 // worker that fails, so a retry does not wait for a turn that only this one gives.
-func (g *dependency) silentSince(t time.Time) bool {
-	return g.limiter != nil && g.limiter.LastSuccess().Before(t)
+func (g *dependency) silentSince(t, now time.Time) bool {
+	return g.limiter != nil && g.look(now).LastSuccess.Before(t)
 }
 
 // budget is the one for retries of d; nil if they need no tokens.
@@ -177,7 +177,7 @@ const (
 // is put off.
 func (p *pipeline) enters(d *delivery, now time.Time) bool {
 	name := d.sharesSlot()
-	if name == 0 || d.sub.names.start(now, name, d.sub.dependency.usual(now)) {
+	if name == 0 || d.sub.names.start(now, name, d.sub.dependency.look(now).Usual) {
 		return true
 	}
 	d.refund(now)
@@ -187,14 +187,6 @@ func (p *pipeline) enters(d *delivery, now time.Time) bool {
 	}
 	p.deferRun(d, now, wait+time.Duration(p.cfg.Random()*2*float64(wait)), noName)
 	return false
-}
-
-// usual is how long a run usually takes; zero if that is unknown.
-func (g *dependency) usual(now time.Time) time.Duration {
-	if g.limiter == nil {
-		return 0
-	}
-	return g.limiter.Status(now).Usual
 }
 
 // notStarted gives back what d holds, which does not run after all.
@@ -218,12 +210,13 @@ func (p *pipeline) tell(d *delivery, began, now time.Time, o flow.Outcome) {
 	if d.returned() && o != flow.Success { // a dead letter failed before, for reasons that may be its own
 		o = flow.Neutral
 	}
-	held := takePass(d.self[:])
+	held, end := takePass(d.self[:]), flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass}
 	switch {
 	case held.place:
-		p.ended(g, now, g.limiter.Done(now, began, who, o))
+		p.ended(g, now, g.limiter.Done(now, end))
 	case g.limiter != nil:
-		p.ended(g, now, g.limiter.Note(now, began, who, o))
+		end.More = true
+		p.ended(g, now, g.limiter.Done(now, end))
 	}
 	if held.slot {
 		p.slotFree(d.sub.returned)
@@ -242,7 +235,7 @@ func (d *delivery) succeededSince(t, now time.Time) bool {
 	case d.name != 0:
 		at = d.sub.names.lastSuccess(d.name)
 	case d.sub.dependency.limiter != nil:
-		at = d.sub.dependency.limiter.LastSuccess()
+		at = d.sub.dependency.look(now).LastSuccess
 	}
 	return !at.IsZero() && !at.Before(t) && now.Sub(at).Abs() <= successLasts
 }
@@ -284,8 +277,8 @@ func (p *pipeline) await(job []*delivery, now time.Time) {
 }
 
 // far reports whether the next start is not near.
-func far(v flow.View, now time.Time) bool {
-	return !v.Allowed && v.Limit < 1 && (v.Next.IsZero() || v.Next.Sub(now) > near)
+func far(v flow.Status, now time.Time) bool {
+	return v.Held && v.Limit < 1 && (v.Next.IsZero() || v.Next.Sub(now) > near)
 }
 
 // wait moves the members of job to waiting. mu is held.
@@ -310,7 +303,7 @@ const farWait = 5 * time.Second
 
 // back has the broker bring job again when its dependency may let it start. mu is
 // held.
-func (p *pipeline) back(job []*delivery, v flow.View, now time.Time) {
+func (p *pipeline) back(job []*delivery, v flow.Status, now time.Time) {
 	wait := max(v.Next.Sub(now), recheck)
 	switch {
 	case len(job) > 0 && job[0].returned():
@@ -370,11 +363,11 @@ func (p *pipeline) dispatch(g *dependency, now time.Time) {
 		v := g.look(now)
 		last := ranks
 		switch {
-		case !v.Allowed:
+		case v.Held:
 			p.shorten(g, v, now)
 			p.wake(g, now, v.Next)
 			return
-		case v.Apart < freshGrace:
+		case v.Interval < freshGrace:
 		case g.alone.IsZero():
 			g.alone, last = now, retried
 		case now.Before(g.alone.Add(freshGrace)):
@@ -415,7 +408,7 @@ func (p *pipeline) thinned(g *dependency) {
 
 // shorten sends jobs in line back to the broker that cannot wait for the next
 // start, or are too many if that is not near. mu is held.
-func (p *pipeline) shorten(g *dependency, v flow.View, now time.Time) {
+func (p *pipeline) shorten(g *dependency, v flow.Status, now time.Time) {
 	start := v.Next
 	if start.IsZero() {
 		start = now.Add(recheck)
@@ -444,7 +437,7 @@ func (p *pipeline) shorten(g *dependency, v flow.View, now time.Time) {
 }
 
 // leave sends a job that waited back to the broker. mu is held.
-func (p *pipeline) leave(job []*delivery, v flow.View, now time.Time) {
+func (p *pipeline) leave(job []*delivery, v flow.Status, now time.Time) {
 	for _, d := range job {
 		p.to(d, queued)
 	}

@@ -159,9 +159,9 @@ func runChaos(t *testing.T, seed uint64) {
 			c.bad = []float64{0.05, 1, 0.3, 0.02, 0.9, 0.5}[(i/200+int(seed))%6]
 			c.mu.Unlock()
 		case 50:
-			limiter.Pause("by chance")
+			limiter.Adjust(time.Now(), flow.Change{Pause: "by chance"})
 		case 90:
-			limiter.Resume(time.Now())
+			limiter.Adjust(time.Now(), flow.Change{Resume: true})
 		case 120: // another worker goes on
 			if err := w.shutdown(); err != nil && !errors.Is(err, consumer.ErrUnclean) {
 				t.Errorf("Run = %v", err)

@@ -96,7 +96,6 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 		return
 	}
 	if err == nil {
-		d.repeated(flow.Success)
 		p.tell(d, began, now, flow.Success)
 		if p.observed() {
 			p.observe(d, Event{Kind: EventSucceeded, Time: now, Duration: now.Sub(began)})
@@ -107,7 +106,6 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 	v := verdict(err, cause, d.sub.rules)
 	t := trial{counts: d.counts(now), excused: d.meta.Excused}
 	o := outcomeOf(v, errors.Is(cause, classify.ErrAttemptTimeout))
-	d.repeated(o)
 	if errors.Is(cause, ErrDeadline) { // the dependency had less than the usual time
 		o = flow.Neutral
 	}
@@ -124,13 +122,6 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 		decision = retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonExpired, Counted: decision.Counted}
 	}
 	p.carryOut(d, decision, t, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: v, Decision: decision, Err: err}, cause)
-}
-
-// repeated says how a run of d ended, if it was throttled in the run before.
-func (d *delivery) repeated(o flow.Outcome) {
-	if l := d.sub.dependency.limiter; l != nil && d.meta.Class == throttledClass {
-		l.Repeated(o)
-	}
 }
 
 // carryOut does what was decided on the failure that e reports.
@@ -172,8 +163,7 @@ func (d *delivery) counts(now time.Time) bool {
 
 // spread reports whether more than one message fails.
 func (d *delivery) spread(now time.Time) bool {
-	limiter := d.sub.dependency.limiter
-	return limiter != nil && limiter.Status(now).Failing > 1
+	return d.sub.dependency.look(now).Failing > 1
 }
 
 // sinceFailure is how long ago d failed last; zero if it did not.

@@ -50,11 +50,11 @@ func ExampleGuard() {
 		stop()
 		return nil
 	})
-	limiter.Pause("the provider migrates")
+	limiter.Adjust(time.Now(), flow.Change{Pause: "the provider migrates"})
 	go func() {
 		e := <-paused
 		fmt.Printf("%s: %v\n", e.Dependency, e.Err)
-		limiter.Resume(time.Now())
+		limiter.Adjust(time.Now(), flow.Change{Resume: true})
 	}()
 	if err := c.Run(ctx); err != nil {
 		log.Fatal(err)

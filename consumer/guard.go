@@ -64,21 +64,21 @@ type dependency struct {
 	timer   *time.Timer // looks again when the next run may start
 	fires   time.Time   // when it does
 	alone   time.Time   // when a probe was first allowed and only retries were in line
-	seen    flow.View   // what the intake looked at last
+	seen    flow.Status // what the intake looked at last
 	pausing bool        // EventPaused was reported last
 }
 
 // look returns what may start at now.
-func (g *dependency) look(now time.Time) flow.View {
+func (g *dependency) look(now time.Time) flow.Status {
 	if g.limiter == nil {
-		return flow.View{Full: true, Allowed: true}
+		return flow.Status{}
 	}
-	return g.limiter.Look(now)
+	return g.limiter.Status(now)
 }
 
 // changed reports whether the intake would do something else by v than by w.
-func changed(v, w flow.View) bool {
-	return v.Full != w.Full || v.Allowed != w.Allowed || int(v.Limit) != int(w.Limit)
+func changed(v, w flow.Status) bool {
+	return v.Full() != w.Full() || v.Held != w.Held || int(v.Limit) != int(w.Limit)
 }
 
 // newDependency makes what is unset of g and not switched off, for so many slots.
@@ -91,7 +91,7 @@ func (p *pipeline) newDependency(name string, g Guard, slots int) *dependency {
 		}
 	}
 	if f, ok := g.Budget.(budget.Fleet); ok && made.limiter != nil {
-		made.limiter.SetFleet(f.Workers())
+		made.limiter.Adjust(time.Time{}, flow.Change{Workers: f.Workers()})
 	}
 	if g.Budget != nil {
 		made.budget = &given{g.Budget, own, func(err error) {

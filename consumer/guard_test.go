@@ -205,7 +205,7 @@ func TestSuccessAMomentLater(t *testing.T) {
 		cfg.Retry, cfg.Observers = every(time.Minute, 9), []consumer.Observer{only{consumer.EventFailed, &seen}}
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
 			later := time.Now().Add(time.Millisecond)
-			limiter.Note(later, later, 1, flow.Success)
+			limiter.Done(later, flow.End{Began: later, Who: 1, Outcome: flow.Success, More: true})
 			return errBusy
 		}))
 		publish(t, broker, "orders", "bad")
@@ -287,7 +287,7 @@ func TestPauseByHand(t *testing.T) {
 			publish(t, broker.Broker, "orders", fmt.Sprint("before-", i))
 			time.Sleep(100 * time.Millisecond)
 		}
-		limiter.Pause("the provider migrates")
+		limiter.Adjust(time.Now(), flow.Change{Pause: "the provider migrates"})
 		time.Sleep(time.Second + time.Millisecond)
 		asked := broker.asked()
 		flood(t, broker.Broker, "orders", 500)
@@ -299,7 +299,7 @@ func TestPauseByHand(t *testing.T) {
 		if len(paused) != 1 || paused[0].Dependency != "orders" || !paused[0].Until.IsZero() || !strings.Contains(paused[0].Err.Error(), "the provider migrates") {
 			t.Errorf("paused: %+v, want once, with the reason and no end", paused)
 		}
-		limiter.Resume(time.Now())
+		limiter.Adjust(time.Now(), flow.Change{Resume: true})
 		time.Sleep(3 * time.Second)
 		if n := d.done() - 600; n < 3 || n > 60 {
 			t.Errorf("%d served in the first 3 s, want twice the normal 10 a second at most", n)
@@ -518,7 +518,7 @@ func TestLeasesWhileWaiting(t *testing.T) {
 		}))
 		flood(t, broker.Broker, "orders", 6)
 		time.Sleep(time.Second)
-		limiter.Pause("by hand")
+		limiter.Adjust(time.Now(), flow.Change{Pause: "by hand"})
 		close(release)
 		time.Sleep(10 * time.Minute)
 		if n := broker.Stats("orders").InFlight; n != 0 {
@@ -527,7 +527,7 @@ func TestLeasesWhileWaiting(t *testing.T) {
 		if n := len(seen.of(consumer.EventHeld)); n > 20 {
 			t.Errorf("4 messages were held %d times", n)
 		}
-		limiter.Resume(time.Now())
+		limiter.Adjust(time.Now(), flow.Change{Resume: true})
 		time.Sleep(10 * time.Minute)
 		w.mustShutdown()
 		for body, n := range runs {
@@ -574,7 +574,7 @@ func TestDrainWithEverythingWaiting(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Second)
-			limiter.Pause("by hand")
+			limiter.Adjust(time.Now(), flow.Change{Pause: "by hand"})
 			release <- struct{}{} // the one of limit, or of slot
 			time.Sleep(5 * time.Second)
 			w.stop()
@@ -638,9 +638,9 @@ func TestKeysInAPause(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			switch i {
 			case 100, 300:
-				limiter.Pause("by hand")
+				limiter.Adjust(time.Now(), flow.Change{Pause: "by hand"})
 			case 200, 400:
-				limiter.Resume(time.Now())
+				limiter.Adjust(time.Now(), flow.Change{Resume: true})
 			}
 		}
 		time.Sleep(5 * time.Minute)

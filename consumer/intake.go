@@ -101,8 +101,8 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 	p.intake.stale = false
 	full := false
 	for _, g := range p.dependencies {
-		if g.seen = g.look(now); !g.seen.Full {
-			g.limiter.Hold(now)
+		if g.seen = g.look(now); !g.seen.Full() {
+			g.limiter.Adjust(now, flow.Change{Waits: true})
 		}
 	}
 	for _, s := range p.subs {
@@ -110,7 +110,7 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 		room := p.room(s, now)
 		s.full = false
 		switch {
-		case !g.seen.Allowed && g.seen.Limit < 1:
+		case g.seen.Held && g.seen.Limit < 1:
 			paused = append(paused, s.topic)
 			p.wake(g, now, g.seen.Next)
 		case room < s.enough(g.seen):
@@ -137,7 +137,7 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 func (p *pipeline) room(s *subscription, now time.Time) int {
 	v, window, line, size := s.dependency.seen, s.window, &s.dependency.line, max(1, s.batchSize)
 	switch {
-	case v.Full:
+	case v.Full():
 	case v.Limit < 1:
 		most := inLineMost
 		if len(line[fresh]) == 0 { // look behind those that have failed for one that has not
@@ -173,8 +173,8 @@ func (p *pipeline) roomForLetters(s *subscription, room int, now time.Time) int 
 }
 
 // enough returns the room for which it is worth to receive.
-func (s *subscription) enough(v flow.View) int {
-	if v.Full {
+func (s *subscription) enough(v flow.Status) int {
+	if v.Full() {
 		return s.least
 	}
 	return 1

@@ -34,7 +34,7 @@ func (p *pipeline) judge(d *delivery, reason string, letter dlq.Entry, now time.
 	s := d.sub
 	s.poisonRow++
 	s.doubted.Store(int32(s.poisonRow))
-	known := s.dependency.limiter.Status(now)
+	known := s.dependency.look(now)
 	switch {
 	case d.poisonFor(now) >= asideMost:
 		p.deadLetterLocked(d, reason, letter)
@@ -80,7 +80,7 @@ func (p *pipeline) believe(s *subscription) {
 // decideNow ends the doubt about a verdict that cannot wait: it holds if a message has
 // succeeded lately. mu is held.
 func (p *pipeline) decideNow(d *delivery, now time.Time) {
-	if now.Sub(d.sub.dependency.limiter.LastSuccess()) <= successLasts {
+	if now.Sub(d.sub.dependency.look(now).LastSuccess) <= successLasts {
 		p.condemn(d)
 		return
 	}

@@ -39,7 +39,7 @@ func (s *semaphore) acquire(g *dependency, now time.Time) bool {
 
 // most is how many slots there are now.
 func (s *semaphore) most(g *dependency, now time.Time) int32 {
-	if v := g.look(now); !v.Full {
+	if v := g.look(now); !v.Full() {
 		return min(s.slots, max(1, int32(v.Limit/2)))
 	}
 	return s.slots

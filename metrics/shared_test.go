@@ -67,9 +67,9 @@ func TestLimiter(t *testing.T) {
 			began := time.Now()
 			l.Start(began)
 			time.Sleep(2 * time.Second)
-			l.Done(time.Now(), began, who, flow.Overload)
+			l.Done(time.Now(), flow.End{Began: began, Who: who, Outcome: flow.Overload})
 		}
-		l.Pause("maintenance")
+		l.Adjust(time.Now(), flow.Change{Pause: "maintenance"})
 		now := l.Status(time.Now())
 		if now.Limit >= 1 || now.Interval == 0 {
 			t.Fatalf("20 failures left %+v", now)

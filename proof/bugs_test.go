@@ -325,8 +325,8 @@ func bugs() []bug {
 		}), []promise{promiseEarly}},
 		{"a pause without failures", config(func(c *consumer.Config, _ []topic) {
 			limiter := flow.New(c.Concurrency, c.Random)
-			limiter.Pause("bug")
-			time.AfterFunc(time.Minute, func() { limiter.Resume(time.Now()) })
+			limiter.Adjust(time.Now(), flow.Change{Pause: "bug"})
+			time.AfterFunc(time.Minute, func() { limiter.Adjust(time.Now(), flow.Change{Resume: true}) })
 			c.Guard.Limiter = limiter
 		}), []promise{promiseContrast}},
 		{"every failure counts", config(func(c *consumer.Config, _ []topic) { c.Guard.Off = true }), []promise{promiseCount, promiseLetter}},

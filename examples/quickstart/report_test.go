@@ -286,7 +286,7 @@ func fail(l *flow.Limiter, n int) {
 	for who := range uint64(n) {
 		l.Start(now)
 		now = now.Add(time.Second)
-		l.Done(now, now.Add(-time.Second), who, flow.Overload)
+		l.Done(now, flow.End{Began: now.Add(-time.Second), Who: who, Outcome: flow.Overload})
 	}
 }
 

@@ -55,7 +55,7 @@ func isOpen(g gate, now time.Time) bool {
 type limit struct{ *flow.Limiter }
 
 func (l limit) Done(now, began time.Time, of uint64, o flow.Outcome) {
-	l.Limiter.Done(now, began, of, o)
+	l.Limiter.Done(now, flow.End{Began: began, Who: of, Outcome: o})
 }
 
 type classic struct {

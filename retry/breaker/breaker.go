@@ -72,14 +72,16 @@ func (b *Breaker) Done(now, began time.Time, of uint64, o flow.Outcome) {
 	if of == 0 {
 		of = -b.anonymous.Add(1)
 	}
-	b.limiter.Done(now, began, of, o)
+	b.limiter.Done(now, flow.End{Began: began, Who: of, Outcome: o})
 }
 
 // Isolate refuses every call until [Breaker.Restore]. Reason is for logs.
-func (b *Breaker) Isolate(reason string) { b.limiter.Pause(cmp.Or(reason, "by hand")) }
+func (b *Breaker) Isolate(reason string) {
+	b.limiter.Adjust(time.Time{}, flow.Change{Pause: cmp.Or(reason, "by hand")})
+}
 
 // Restore ends an isolation. Calls come back slowly, as after an outage.
-func (b *Breaker) Restore(now time.Time) { b.limiter.Resume(now) }
+func (b *Breaker) Restore(now time.Time) { b.limiter.Adjust(now, flow.Change{Resume: true}) }
 
 // Snapshot is what a Breaker knows at one time.
 type Snapshot struct {
@@ -109,12 +111,12 @@ const (
 
 // Snapshot returns what is known at now, for metrics and people.
 func (b *Breaker) Snapshot(now time.Time) Snapshot {
-	v, known := b.limiter.Look(now), b.limiter.Status(now)
-	s := Snapshot{Next: v.Next, Limit: v.Limit, Messages: known.Sampled, Failures: known.Failing}
+	known := b.limiter.Status(now)
+	s := Snapshot{Next: known.Next, Limit: known.Limit, Messages: known.Sampled, Failures: known.Failing}
 	switch {
 	case known.Paused != "":
 		s.State, s.Reason = Isolated, known.Paused
-	case v.Full:
+	case known.Full():
 		s.State, s.Limit = Closed, math.Inf(1)
 		return s
 	case known.Failing == 0:
@@ -122,12 +124,12 @@ func (b *Breaker) Snapshot(now time.Time) Snapshot {
 	default:
 		s.State, s.Reason = HalfOpen, fmt.Sprintf("%d of the last %d messages failed", known.Failing, known.Sampled)
 	}
-	if v.Allowed {
+	if !known.Held {
 		return s
 	}
 	if s.State == HalfOpen {
 		s.State = Open
 	}
-	s.Wait = max(v.Next.Sub(now), min(max(known.Silence/2, shortestWait), longestWait))
+	s.Wait = max(known.Next.Sub(now), min(max(known.Silence/2, shortestWait), longestWait))
 	return s
 }

@@ -92,7 +92,7 @@ type Limiter struct {
 	lastAt  float64 // the last start
 	gap     float64 // jitter of the distance to the next start
 
-	paused string // why nothing may start until Resume; "" if it may
+	paused string // why nothing may start until it is resumed; "" if it may
 }
 
 // New returns a Limiter for at most slots runs at once. Random returns numbers in
@@ -115,15 +115,6 @@ func Unbounded(random func() float64) *Limiter {
 	l := New(unbounded, random)
 	l.limit = l.slots
 	return l
-}
-
-// SetFleet says that so many workers use the dependency together, each with a Limiter
-// of its own. Their ramps together begin like that of one, and so do their probes, as
-// far as none probes more rarely than every 30 s. Without it each counts as one.
-func (l *Limiter) SetFleet(workers int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.fleet = float64(max(1, workers))
 }
 
 // probeLeast is the shortest time between two probes of this worker.
@@ -151,7 +142,7 @@ func (l *Limiter) seconds(now time.Time) float64 {
 
 // Start reports whether a run may start now, and counts it if so. Each run that
 // starts must be reported to [Limiter.Done]. If it may not, next is when to ask
-// again; the zero time means when a run has ended, or after [Limiter.Resume].
+// again; the zero time means when a run has ended, or the pause by hand.
 func (l *Limiter) Start(now time.Time) (ok bool, next time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,43 +164,7 @@ func (l *Limiter) Start(now time.Time) (ok bool, next time.Time) {
 	return true, time.Time{}
 }
 
-// Hold says that the limit keeps work waiting which does not ask for a start, such
-// as messages that are not received. Only a limit that holds work back grows.
-func (l *Limiter) Hold(now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.limit < l.slots {
-		l.hold(l.seconds(now))
-	}
-}
-
 func (l *Limiter) hold(t float64) { l.held, l.heldAt, l.meter.disturbed = true, t, true }
-
-// View is what a Limiter lets start at one time.
-type View struct {
-	Limit   float64 // how many runs may go at once; below 1 they have pauses; 0 in a pause by hand
-	Running int
-	Apart   time.Duration // between two starts; zero from a limit of 1 on
-	Full    bool          // nothing is held back
-	Allowed bool          // Start would let one more run start
-	Next    time.Time     // if not Allowed, as Start returns it
-}
-
-// Look reports what [Limiter.Start] would do, and counts nothing.
-func (l *Limiter) Look(now time.Time) View {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	v := View{Limit: l.limit, Running: l.running, Apart: l.apart(), Full: l.limit >= l.slots}
-	if l.paused != "" {
-		v.Limit, v.Full = 0, false
-	}
-	t := l.seconds(now)
-	at := l.next(t)
-	if v.Allowed = at <= t+exact; !v.Allowed {
-		v.Next = l.time(at)
-	}
-	return v
-}
 
 // time turns seconds into a time, and math.MaxFloat64 into the zero time.
 func (l *Limiter) time(t float64) time.Time {
@@ -251,51 +206,47 @@ func (l *Limiter) credit() float64 {
 	return max(0, l.limit-1) * l.meter.duration() / l.limit
 }
 
-// Done takes in how a run ended that began at began. Who tells messages apart, or
-// the names that they depend on: several failures of one count once. Changed
-// reports whether [Limiter.Start] may answer differently now, apart from the place
-// that is free again.
-func (l *Limiter) Done(now, began time.Time, who uint64, o Outcome) (changed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	full := float64(l.running) >= l.limit
-	l.running--
-	return l.note(now, began, who, o, full, true)
+// End is how a run ended.
+type End struct {
+	Began   time.Time
+	Outcome Outcome
+
+	// Who tells messages apart, or the names that they depend on: several failures
+	// of one count once.
+	Who uint64
+
+	// Again says that the message was throttled in its last run, too.
+	Again bool
+
+	// More says that the run was reported before: this is what one more of its
+	// messages says.
+	More bool
 }
 
-// Note takes in what one more message of the same run says, which is a run no more.
-func (l *Limiter) Note(now, began time.Time, who uint64, o Outcome) (changed bool) {
+// Done takes in how a run ended. Changed reports whether [Limiter.Start] may answer
+// differently now, apart from the place that is free again.
+func (l *Limiter) Done(now time.Time, e End) (changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.note(now, began, who, o, false, false)
-}
-
-// Repeated takes in how a run ended whose message was throttled in its last run, too.
-// Call it besides [Limiter.Done].
-func (l *Limiter) Repeated(o Outcome) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.pace.repeated(o)
-}
-
-// note takes in an outcome. Full says that the run used the last place, and run
-// that it is the first outcome of a run. mu is held.
-func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full, run bool) (changed bool) {
+	full := !e.More && float64(l.running) >= l.limit // it used the last place
+	if !e.More {
+		l.running--
+	}
 	before, t := l.limit, l.seconds(now)
-	if o == Neutral {
+	if e.Outcome == Neutral {
 		return before < l.slots
 	}
-	took := max(0, now.Sub(began).Seconds())
-	l.sample.add(t, who, o)
-	if o == Timeout {
+	took := max(0, now.Sub(e.Began).Seconds())
+	l.sample.add(t, e.Who, e.Outcome)
+	if e.Outcome == Timeout {
 		l.sample.age = 2 * took
 	}
-	l.meter.ended(t, o)
-	l.pace.ended(o)
+	l.meter.ended(t, e.Outcome)
+	l.pace.ended(e)
 	switch {
-	case o == Success:
+	case e.Outcome == Success:
 		l.success = now // as seconds it would be rounded
-		if !run {
+		if e.More {
 			l.meter.lastSuccess = t
 			break
 		}
@@ -305,8 +256,8 @@ func (l *Limiter) note(now, began time.Time, who uint64, o Outcome, full, run bo
 			l.limit = min(l.limit*l.meter.duration()/usual, 1)
 		}
 		l.grow(t)
-	case o.bad() && t-took > l.cutAt && l.convincing(t, o):
-		l.cut(t, o, full)
+	case e.Outcome.bad() && t-took > l.cutAt && l.convincing(t, e.Outcome):
+		l.cut(t, e.Outcome, full)
 	}
 	return min(before, l.limit) < l.slots
 }
@@ -383,39 +334,50 @@ func (l *Limiter) grow(t float64) {
 	l.grown, l.grewAt, l.held = true, t, false
 }
 
-// Pause lets nothing start until [Limiter.Resume]. Why is for logs. It must not be
-// empty.
-func (l *Limiter) Pause(why string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.paused = why
+// Change is what a Limiter is told besides the ends of runs. What is zero says nothing.
+type Change struct {
+	// Workers is how many workers use the dependency together, each with a Limiter
+	// of its own; one until it is told. Their ramps together begin like that of one,
+	// and so do their probes, as far as none probes more rarely than every 30 s.
+	Workers int
+
+	// Waits says that the limit keeps work waiting which does not ask for a start,
+	// such as messages that are not received. Only a limit that holds work back
+	// grows.
+	Waits bool
+
+	// Pause is why nothing starts until Resume.
+	Pause string
+
+	// Resume ends a pause. The limit ramps up as after an outage.
+	Resume bool
 }
 
-// Resume ends a pause by hand. The limit ramps up as after an outage.
-func (l *Limiter) Resume(now time.Time) {
+// Adjust takes in a change. Only Waits and Resume ask for the time.
+func (l *Limiter) Adjust(now time.Time, c Change) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.paused == "" {
-		return
+	l.fleet = cmp.Or(float64(max(0, c.Workers)), l.fleet)
+	l.paused = cmp.Or(c.Pause, l.paused)
+	if c.Waits && l.limit < l.slots {
+		l.hold(l.seconds(now))
 	}
-	t := l.seconds(now)
-	l.paused = ""
-	l.limit = min(l.limit, 1, l.meter.duration()*max(slowStart/l.fleet, l.meter.normal/8))
-	l.cutAt, l.grewAt, l.grown, l.held = t, t, false, false
+	if c.Resume && l.paused != "" {
+		t := l.seconds(now)
+		l.paused = ""
+		l.limit = min(l.limit, 1, l.meter.duration()*max(slowStart/l.fleet, l.meter.normal/8))
+		l.cutAt, l.grewAt, l.grown, l.held = t, t, false, false
+	}
 }
 
-// LastSuccess returns when a run last succeeded; the zero time if none did.
-func (l *Limiter) LastSuccess() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.success
-}
-
-// Status is what a Limiter knows at one time.
+// Status is what a Limiter knows and lets start at one time. The zero value is that of
+// no limit.
 type Status struct {
-	Limit       float64 // how many runs may go at once; below 1 their distance is Interval
+	Limit       float64 // how many runs may go at once; below 1 their distance is Interval; 0 in a pause by hand
 	Slots       int
 	Running     int
+	Held        bool          // Start would not let one more run start
+	Next        time.Time     // if Held, when to ask again, as Start returns it
 	Interval    time.Duration // between two starts; zero from a limit of 1 on
 	Usual       time.Duration // the mean of successes over ten minutes; zero if there was none
 	LastSuccess time.Time     // zero if there was none
@@ -423,20 +385,20 @@ type Status struct {
 	Failing     int           // different messages of the sample that fail for a reason not their own
 	Sampled     int           // different messages of the sample, poison left out
 	Poisoned    bool          // practically all messages are poison
-	Paused      string        // why nothing starts until Resume; "" unless paused by hand
+	Paused      string        // why nothing starts until it is resumed; "" unless paused by hand
 }
 
 // Full reports whether nothing is held back.
-func (s Status) Full() bool { return s.Limit >= float64(s.Slots) && s.Paused == "" }
+func (s Status) Full() bool { return s.Limit >= float64(s.Slots) }
 
-// Status returns what is known at now.
+// Status returns what is known at now. It counts nothing.
 func (l *Limiter) Status(now time.Time) Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.seconds(now)
 	n := l.sample.counts(t)
 	s := Status{
-		Limit: l.limit, Slots: int(l.slots), Running: l.running, Interval: l.apart(),
+		Limit: l.limit, Slots: int(l.slots), Running: l.running,
 		Usual:       time.Duration(l.meter.usual * float64(time.Second)),
 		LastSuccess: l.success,
 		Failing:     n.bad(),
@@ -444,16 +406,17 @@ func (l *Limiter) Status(now time.Time) Status {
 		Poisoned:    n.poisoned(),
 		Paused:      l.paused,
 	}
+	if s.Paused != "" {
+		s.Limit = 0
+	}
+	if l.limit < 1 {
+		s.Interval = time.Duration(l.meter.duration() / l.limit * float64(time.Second))
+	}
 	if l.meter.since != never {
 		s.Silence = time.Duration(l.meter.silence(t) * float64(time.Second))
 	}
-	return s
-}
-
-// apart is how far apart runs start. mu is held.
-func (l *Limiter) apart() time.Duration {
-	if l.limit >= 1 {
-		return 0
+	if at := l.next(t); at > t+exact {
+		s.Held, s.Next = true, l.time(at)
 	}
-	return time.Duration(l.meter.duration() / l.limit * float64(time.Second))
+	return s
 }

@@ -16,6 +16,7 @@ type world struct {
 	now     time.Time
 	running int
 	next    uint64 // the next message
+	again   bool   // its last run was throttled
 	pending runs
 	starts  map[int64]int // runs that started in each second
 	ended   map[flow.Outcome]int
@@ -28,6 +29,7 @@ type run struct {
 	message    uint64
 	began, end time.Time
 	outcome    flow.Outcome
+	again      bool
 }
 
 type runs []run
@@ -100,7 +102,7 @@ func (w *world) play(length, every time.Duration) {
 			r := heap.Pop(&w.pending).(run)
 			w.running--
 			w.ended[r.outcome]++
-			w.Done(w.now, r.began, r.message, r.outcome)
+			w.Done(w.now, flow.End{Began: r.began, Who: r.message, Outcome: r.outcome, Again: r.again})
 		}
 	}
 }
@@ -108,9 +110,10 @@ func (w *world) play(length, every time.Duration) {
 func (w *world) begin() {
 	w.next++
 	w.starts[w.now.Unix()]++
+	w.again = false
 	o, d := w.call(w.now, w.running, w.next)
 	w.running++
-	heap.Push(&w.pending, run{w.next, w.now, w.now.Add(d), o})
+	heap.Push(&w.pending, run{w.next, w.now, w.now.Add(d), o, w.again})
 }
 
 // startsIn is how many runs started from so many seconds after the epoch on.
@@ -170,7 +173,7 @@ func TestThrottlesOfSomeCustomers(t *testing.T) {
 		case 0, 1, 2: // a new message of such a customer
 			return flow.Throttled, 3 * time.Millisecond
 		case 3: // it runs again
-			w.Repeated(flow.Throttled)
+			w.again = true
 			return flow.Throttled, 3 * time.Millisecond
 		}
 		return flow.Success, 10 * time.Millisecond
@@ -182,10 +185,8 @@ func TestThrottlesOfSomeCustomers(t *testing.T) {
 	}
 	limit := limited(50)
 	w.call = func(now time.Time, running int, message uint64) (o flow.Outcome, after time.Duration) {
-		if o, after = limit(now, running, message); message%10 == 0 {
-			w.Repeated(o)
-		}
-		return o, after
+		w.again = message%10 == 0
+		return limit(now, running, message)
 	}
 	w.flood(10 * time.Minute)
 	clear(w.ended)
@@ -254,7 +255,7 @@ func TestSlowRunAfterAnOutage(t *testing.T) {
 
 func TestFleet(t *testing.T) {
 	w := newWorld(10)
-	w.SetFleet(100)
+	w.Adjust(w.now, flow.Change{Workers: 100})
 	w.offer(0.2, 10*time.Minute)
 	w.call = ends(flow.Overload, 3*time.Millisecond)
 	w.flood(5 * time.Minute)
@@ -343,9 +344,9 @@ func TestEvidence(t *testing.T) {
 				}
 				began := now
 				now = now.Add(10 * time.Millisecond)
-				l.Hold(now)
+				l.Adjust(now, flow.Change{Waits: true})
 				o, who := tt.call(n)
-				l.Done(now, began, who, o)
+				l.Done(now, flow.End{Began: began, Who: who, Outcome: o})
 			}
 			if s := l.Status(now); !tt.want(s) {
 				t.Errorf("%+v", s)
@@ -370,14 +371,14 @@ func TestHungProbes(t *testing.T) {
 func TestPauseByHand(t *testing.T) {
 	w := newWorld(10)
 	w.offer(20, time.Minute)
-	w.Pause("maintenance")
+	w.Adjust(w.now, flow.Change{Pause: "maintenance"})
 	if ok, next := w.Start(w.now); ok || !next.IsZero() {
 		t.Errorf("a run may start in a pause: %v, %v", ok, next)
 	}
 	if s := w.Status(w.now); s.Paused != "maintenance" {
 		t.Errorf("paused for %q", s.Paused)
 	}
-	w.Resume(w.now)
+	w.Adjust(w.now, flow.Change{Resume: true})
 	if got := w.limit(); got >= 1 {
 		t.Errorf("after a pause the limit is %v, want a ramp", got)
 	}
@@ -470,7 +471,7 @@ func TestAbsurdInput(t *testing.T) {
 					t.Fatalf("%d slots: nothing may start at the time that Start named", slots)
 				}
 			}
-			l.Done(now, now.Add(time.Hour), n, flow.Outcome(n%7)) // it ends before it begins
+			l.Done(now, flow.End{Began: now.Add(time.Hour), Who: n, Outcome: flow.Outcome(n % 7)}) // it ends before it begins
 		}
 		s := l.Status(epoch)
 		if !(s.Limit > 0) || s.Limit > float64(max(slots, 1)) {
@@ -523,9 +524,9 @@ func TestBatchesAreRuns(t *testing.T) {
 		}
 		began := now
 		now = now.Add(500 * time.Millisecond)
-		l.Done(now, began, 100*n, flow.Success)
+		l.Done(now, flow.End{Began: began, Who: 100 * n, Outcome: flow.Success})
 		for i := range uint64(99) {
-			l.Note(now, began, 100*n+i+1, flow.Success)
+			l.Done(now, flow.End{Began: began, Who: 100*n + i + 1, Outcome: flow.Success, More: true})
 		}
 	}
 	runs := 0
@@ -536,7 +537,7 @@ func TestBatchesAreRuns(t *testing.T) {
 			continue
 		}
 		runs++
-		l.Done(now.Add(time.Millisecond), now, uint64(runs), flow.Overload)
+		l.Done(now.Add(time.Millisecond), flow.End{Began: now, Who: uint64(runs), Outcome: flow.Overload})
 		now = now.Add(time.Millisecond)
 	}
 	if runs > 700 {
@@ -552,10 +553,10 @@ func TestConcurrentUse(t *testing.T) {
 			for n := range uint64(2000) {
 				now := epoch.Add(time.Duration(n) * time.Millisecond)
 				if ok, _ := l.Start(now); ok {
-					l.Done(now.Add(time.Millisecond), now, g<<32|n, flow.Outcome(n%7))
+					l.Done(now.Add(time.Millisecond), flow.End{Began: now, Who: g<<32 | n, Outcome: flow.Outcome(n % 7)})
 				}
 				l.Status(now)
-				l.Look(now)
+				l.Adjust(now, flow.Change{Waits: true})
 			}
 		})
 	}
@@ -574,6 +575,6 @@ func BenchmarkStartDone(b *testing.B) {
 		began := now
 		now = now.Add(time.Millisecond)
 		l.Start(began)
-		l.Done(now, began, n, flow.Success)
+		l.Done(now, flow.End{Began: began, Who: n, Outcome: flow.Success})
 	}
 }

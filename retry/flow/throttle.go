@@ -12,22 +12,20 @@ const (
 // are throttled again, and most others are not.
 type throttles struct{ all, again struct{ runs, throttled int } }
 
-// ended counts a run.
-func (h *throttles) ended(o Outcome) {
-	if h.all.runs++; o == Throttled {
+// ended counts what a message says.
+func (h *throttles) ended(e End) {
+	if h.all.runs++; e.Outcome == Throttled {
 		h.all.throttled++
+	}
+	if e.Again {
+		if h.again.runs++; e.Outcome == Throttled {
+			h.again.throttled++
+		}
 	}
 	if h.all.runs >= lately {
 		for _, n := range []*int{&h.all.runs, &h.all.throttled, &h.again.runs, &h.again.throttled} {
 			*n /= 2
 		}
-	}
-}
-
-// repeated counts a run of a message that was throttled before.
-func (h *throttles) repeated(o Outcome) {
-	if h.again.runs++; o == Throttled {
-		h.again.throttled++
 	}
 }
 

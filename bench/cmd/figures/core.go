@@ -208,9 +208,9 @@ func bareLoop(broker *memory.Broker, topics []string, n int) {
 func started(slots int) *flow.Limiter {
 	l, now := flow.New(slots, rand.Float64), time.Now().Add(-4*time.Second)
 	for n := range uint64(80) {
-		l.Hold(now)
+		l.Adjust(now, flow.Change{Waits: true})
 		if ok, _ := l.Start(now); ok {
-			l.Done(now.Add(time.Microsecond), now, n, flow.Success)
+			l.Done(now.Add(time.Microsecond), flow.End{Began: now, Who: n, Outcome: flow.Success})
 		}
 		now = now.Add(50 * time.Millisecond)
 	}

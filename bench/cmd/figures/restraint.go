@@ -70,7 +70,7 @@ func permission(_ context.Context, s *figure.Samples) error {
 		who++
 		now = now.Add(time.Millisecond)
 		limiter.Start(now)
-		limiter.Done(now, now.Add(-time.Millisecond), who, o)
+		limiter.Done(now, flow.End{Began: now.Add(-time.Millisecond), Who: who, Outcome: o})
 	}
 	check := benchmark(func() { run(flow.Success) })
 	s.Add("guard_ns", check.nanos)
