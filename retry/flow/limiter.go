@@ -96,8 +96,8 @@ type Limiter struct {
 }
 
 // New returns a Limiter for at most slots runs at once. Random returns numbers in
-// [0, 1); it spreads the probes of a fleet. A new Limiter starts at half of the
-// slots and ramps up.
+// [0, 1); it spreads the probes of a fleet. A new Limiter starts at half of the slots,
+// and stays there until that keeps work waiting.
 func New(slots int, random func() float64) *Limiter {
 	return &Limiter{
 		random: random, slots: float64(max(1, slots)), fleet: 1,
