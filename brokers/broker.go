@@ -219,7 +219,12 @@ type Capabilities struct {
 // Delivery is a message that this worker holds until it settles it.
 type Delivery struct {
 	Message Message
-	Meta    Meta
+
+	// Carried is what the message carries from earlier deliveries. Deliveries may
+	// share one: do not change it, and take a copy from [Delivery.Meta]. Nil means
+	// that it carries nothing, as on nearly all first deliveries. An adapter may
+	// then leave the Origin to its Token.
+	Carried *Meta
 
 	// Abandoned counts the deliveries of this message that ended without a
 	// settlement since the last Retry that changed its Meta: the worker died, or
@@ -254,8 +259,20 @@ type Delivery struct {
 	// means that the session cannot end.
 	Session context.Context
 
-	// Token is the adapter's own.
+	// Token is the adapter's own. If Carried is nil, and Token has a method
+	// Origin() Headers, that returns Meta.Origin.
 	Token any
+}
+
+// Meta returns a copy of what the message carries, with its Origin.
+func (d *Delivery) Meta() (m Meta) {
+	if d.Carried != nil {
+		return *d.Carried
+	}
+	if t, ok := d.Token.(interface{ Origin() Headers }); ok {
+		m.Origin = t.Origin()
+	}
+	return m
 }
 
 // Action is how a delivery ends.

@@ -343,7 +343,7 @@ func (p *pipeline) deferRun(d *delivery, now time.Time, wait time.Duration, why 
 // deferLocked is deferRun with mu held.
 func (p *pipeline) deferLocked(d *delivery, now time.Time, wait time.Duration, why deferral) {
 	wait = min(wait, p.longestDelay) // that the broker was told of: a longer one would be cut
-	m := *d.meta
+	m := d.metaNow()
 	m.DueAt = now.Add(wait)
 	d.setMeta(m)
 	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: why.err,

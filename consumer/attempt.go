@@ -15,16 +15,20 @@ import (
 // standard context behind it is made only when somebody asks for Done, so
 // that quick handlers pay nothing.
 type attempt struct {
-	base    context.Context // of Run, without its cancellation
 	runs    []*delivery
-	single  bool            // the handler takes single messages
-	message brokers.Message // its own copy then
+	message brokers.Message // its own copy, for a handler that takes single messages
 	started time.Time
+	single  bool // the handler does
 
 	mu       sync.Mutex
-	inner    context.Context
-	stop     context.CancelCauseFunc
 	finished bool
+	standard *standard // nil until somebody asks for it
+}
+
+// standard is the standard context of an attempt, and how to end it.
+type standard struct {
+	context.Context
+	stop context.CancelCauseFunc
 }
 
 // Deadline implements context.Context.
@@ -41,7 +45,7 @@ func (a *attempt) limit() (time.Time, error) {
 	d := a.runs[0]
 	at := a.started.Add(d.sub.timeout)
 	if a.single && d.expires(at) {
-		return d.deadline, ErrDeadline
+		return *d.deadline, ErrDeadline
 	}
 	return at, classify.ErrAttemptTimeout
 }
@@ -57,7 +61,7 @@ func (a *attempt) Done() <-chan struct{} {
 func (a *attempt) Err() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.inner == nil && !a.finished {
+	if a.standard == nil && !a.finished {
 		return nil
 	}
 	return a.context().Err()
@@ -70,39 +74,40 @@ func (a *attempt) Value(key any) any {
 		return a
 	}
 	a.mu.Lock()
-	inner := a.inner
+	inner := a.standard
 	a.mu.Unlock()
 	if inner == nil {
-		return a.base.Value(key)
+		return a.base().Value(key)
 	}
 	return inner.Value(key)
 }
 
+// base is the context of Run, without its cancellation.
+func (a *attempt) base() context.Context { return a.runs[0].sub.values }
+
 // context returns the standard context. mu is held.
-func (a *attempt) context() context.Context {
-	if a.inner != nil {
-		return a.inner
+func (a *attempt) context() *standard {
+	if a.standard != nil {
+		return a.standard
 	}
 	at, cause := a.limit()
-	timed, cancel := context.WithDeadlineCause(a.base, at, cause)
+	timed, cancel := context.WithDeadlineCause(a.base(), at, cause)
 	inner, stop := context.WithCancelCause(timed)
-	a.inner = inner
-	a.stop = func(cause error) {
+	a.standard = &standard{inner, func(cause error) {
 		stop(cause)
 		cancel()
-	}
+	}}
 	if a.finished {
-		a.stop(context.Canceled)
+		a.standard.stop(context.Canceled)
 	}
-	return a.inner
+	return a.standard
 }
 
 // end ends the context with cause; the first cause stays.
 func (a *attempt) end(cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.context()
-	a.stop(cause)
+	a.context().stop(cause)
 }
 
 // expire sees to it that a context whose deadline has passed has ended: the
@@ -119,11 +124,11 @@ func (a *attempt) finish() (cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.finished = true
-	if a.inner == nil {
+	if a.standard == nil {
 		return nil
 	}
-	cause = context.Cause(a.inner)
-	a.stop(context.Canceled)
+	cause = context.Cause(a.standard)
+	a.standard.stop(context.Canceled)
 	return cause
 }
 
@@ -147,10 +152,7 @@ func (g *dependency) isGiven(b any) bool {
 // allLost reports whether no delivery of the attempt has a lease left.
 func (a *attempt) allLost() bool {
 	for _, d := range a.runs {
-		d.mu.Lock()
-		lost := d.loss != nil
-		d.mu.Unlock()
-		if !lost {
+		if d.loss.Load() == nil {
 			return false
 		}
 	}

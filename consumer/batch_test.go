@@ -269,7 +269,7 @@ func TestBatchMetaTellsEachAttempt(t *testing.T) {
 		broker := newTap(memory.Options{})
 		broker.deliver = func(d *brokers.Delivery) {
 			if string(d.Message.Body) == "old" {
-				d.Meta.Attempt, d.Meta.IdempotencyKey = 4, "key"
+				d.Carried = &brokers.Meta{Attempt: 4, IdempotencyKey: "key"}
 			}
 		}
 		publish(t, broker.Broker, "orders", "new", "old")

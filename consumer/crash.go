@@ -45,7 +45,7 @@ func (p *pipeline) putOnTrial(d *delivery) bool {
 		return false
 	}
 	now := time.Now()
-	m := *d.meta
+	m := d.metaNow()
 	m.Crashes, m.DueAt = d.Abandoned, now
 	d.setMeta(m)
 	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: onSuspicion.err, Decision: retry.Decision{Action: retry.ActionRetry, Reason: onSuspicion.reason}})

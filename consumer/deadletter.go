@@ -37,7 +37,7 @@ func (p *pipeline) deadLetterLocked(d *delivery, reason string, letter dlq.Entry
 
 // kill records why d is dead. Its dead letter may be published much later.
 func (p *pipeline) kill(d *delivery, reason string, letter dlq.Entry) {
-	letter.Reason, letter.Meta, letter.Abandoned = reason, *d.meta, d.Abandoned
+	letter.Reason, letter.Meta, letter.Abandoned = reason, d.metaNow(), d.Abandoned
 	letter.Group, letter.DeadBy, letter.DeadAt = p.group(), p.cfg.Instance, time.Now()
 	d.letter = &letter
 }

@@ -41,24 +41,25 @@ func shortened(letter *dlq.Entry) dlq.Entry {
 // recall restores the dead letter of d from the Death that d carried while it
 // waited. It also restores the Meta of d, except for the due time.
 func (p *pipeline) recall(d *delivery) {
-	was := d.Meta.Death
+	was := d.came().Death
 	letter := dlq.Entry{
-		Message: d.Message, Meta: d.Meta,
+		Message: d.Message, Meta: d.Meta(),
 		Reason: was.Reason, DeadAt: was.At, DeadBy: was.By, Abandoned: was.Abandoned, Group: p.group(),
 		ErrorType: was.ErrorType, ErrorCode: was.ErrorCode, ErrorText: was.ErrorText, Stack: was.Stack, Fingerprint: was.Fingerprint, Rule: was.Rule,
 		Truncated: was.Truncated,
 	}
 	letter.Meta.Attempt, letter.Meta.DueAt, letter.Meta.Death = was.Attempt, was.DueAt, nil
 	meta := letter.Meta
-	meta.DueAt = d.Meta.DueAt
-	d.letter, d.meta = &letter, &meta
+	meta.DueAt = d.came().DueAt
+	d.letter = &letter
+	d.setMeta(meta)
 }
 
 // metaToKeep returns the Meta that a Retry of d stores. For a dead message it has
 // the Death, and no attempt left: a worker of a version without Death then does
 // not run the message.
 func (d *delivery) metaToKeep() brokers.Meta {
-	m := *d.meta
+	m := d.metaNow()
 	if d.letter == nil {
 		return m
 	}
@@ -85,7 +86,7 @@ var (
 func (p *pipeline) pauseDead(d *delivery, w pause) {
 	now := time.Now()
 	longest := min(max(now.Sub(d.letter.DeadAt), w.first), w.most)
-	m := *d.meta
+	m := d.metaNow()
 	m.DueAt = now.Add(w.least + time.Duration(p.cfg.Random()*float64(longest-w.least)))
 	d.setMeta(m)
 }

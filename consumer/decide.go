@@ -272,7 +272,7 @@ const historyLimit = 10
 
 // failed is the Meta after a failed run.
 func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string, decision retry.Decision, excused time.Duration) brokers.Meta {
-	m, class := *d.meta, string(v.Class)
+	m, class := d.metaNow(), string(v.Class)
 	failure := brokers.Failure{Attempt: m.Attempt + 1, At: now, Class: class, Fingerprint: fingerprint, Delay: decision.Delay, Ambiguous: v.Ambiguous, TimedOut: v.Reason == reasonTimeout}
 	if decision.Counted {
 		m.Attempt++
@@ -308,7 +308,7 @@ func (p *pipeline) holdLimit(d *delivery) time.Duration {
 	if d.yields() {
 		return 0
 	}
-	if p.caps.MaxHold == 0 || d.turn || !first(&d.Meta) {
+	if p.caps.MaxHold == 0 || d.turn || !first(d.came()) {
 		return p.cfg.HoldLimit
 	}
 	return min(p.cfg.HoldLimit, p.caps.MaxHold)

@@ -77,7 +77,7 @@ func TestDrainReschedulesEarlyArrivals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})
 		due := time.Now().Add(time.Minute)
-		broker.deliver = func(d *brokers.Delivery) { d.Meta.DueAt, d.Meta.Attempt = due, 2 }
+		broker.deliver = func(d *brokers.Delivery) { d.Carried = &brokers.Meta{DueAt: due, Attempt: 2} }
 		publish(t, broker.Broker, "orders", "one")
 		cfg := quiet()
 		cfg.HoldLimit = time.Hour

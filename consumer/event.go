@@ -132,11 +132,11 @@ func (p *pipeline) observe(d *delivery, e Event) {
 	e.Topic = d.Message.Topic
 	e.Message = &d.Message
 	d.mu.Lock()
-	meta, last, current := d.meta, d.last, d.current
+	last, current := int(d.last), d.current
+	e.Meta = d.metaNow()
 	d.mu.Unlock()
-	e.Meta = *meta
 	if e.Attempt = last; last == 0 {
-		e.Attempt = meta.Attempt
+		e.Attempt = e.Meta.Attempt
 	}
 	ctx := p.values
 	switch e.Kind {

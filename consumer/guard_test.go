@@ -820,8 +820,8 @@ func TestFailureThatIsYetToCome(t *testing.T) {
 	whereHeld(t, func(t *testing.T, hold time.Duration) {
 		broker, future := newTap(memory.Options{}), time.Now().Add(100*time.Hour)
 		broker.deliver = func(d *brokers.Delivery) {
-			if d.Meta.Attempt == 0 && string(d.Message.Body) == "bad" {
-				d.Meta.Attempt, d.Meta.FirstFailedAt, d.Meta.LastFailedAt = 1, future, future
+			if d.Meta().Attempt == 0 && string(d.Message.Body) == "bad" {
+				d.Carried = &brokers.Meta{Attempt: 1, FirstFailedAt: future, LastFailedAt: future}
 			}
 		}
 		cfg := guarded()

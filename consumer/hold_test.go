@@ -235,7 +235,7 @@ func TestEarlyArrivalIsNeverRunEarly(t *testing.T) {
 			broker := newTap(memory.Options{})
 			due := time.Now().Add(early)
 			broker.deliver = func(delivery *brokers.Delivery) {
-				delivery.Meta.DueAt, delivery.Meta.Attempt = due, 3
+				delivery.Carried = &brokers.Meta{DueAt: due, Attempt: 3}
 			}
 			publish(t, broker, "orders", "one")
 			var seen recorder

@@ -44,35 +44,34 @@ func (s state) inWindow() bool { return s == queued || s == running || s == sett
 // lease away.
 type delivery struct {
 	*brokers.Delivery
-	sub  *subscription
-	meta *brokers.Meta // as of the last failure; replaced under mu, never changed
-	name uint64        // what it depends on besides (Topic.DependencyOf); 0 if nothing
+	sub      *subscription
+	meta     *brokers.Meta // as of the last failure; replaced under mu, never changed
+	name     uint64        // what it depends on besides (Topic.DependencyOf); 0 if nothing
+	deadline *time.Time    // no run starts at or after it; nil if there is none
 
-	deadline time.Time // no run starts at or after it; zero if there is none
+	state   atomic.Uint32
+	last    int32          // number of the run of current; under mu
+	turn    bool           // it is the turn of its key
+	pass    pass           // of the job that it is the first of
+	token   bool           // its run is a retry that spent a token
+	split   bool           // from a batch that failed as a whole
+	action  brokers.Action // how it is settled
+	form    form           // what of its dead letter the broker has not refused
+	short   bool           // its Death is shortened: the broker refused the whole
+	stuck   bool           // the broker refuses to take it back, too
+	changed bool           // meta is not what it came with; under mu
 
-	state     atomic.Uint32
-	turn      bool           // it is the turn of its key
-	pass      pass           // of the job that it is the first of
-	judgement *judgement     // what it dies of if that is believed
-	wakes     int64          // when its wait in the waitlist ends, in nanoseconds: earlier appointments of it are void
-	token     bool           // its run is a retry that spent a token
-	split     bool           // from a batch that failed as a whole
-	action    brokers.Action // how it is settled
-	letter    *dlq.Entry     // its dead letter; nil if it is not dead
-	form      form           // what of that the broker has not refused
-	short     bool           // its Death is shortened: the broker refused the whole
-	stub      stubKey        // of the stub that is out
-	stuck     bool           // the broker refuses to take it back, too
+	wakes     int64      // when its wait in the waitlist ends, in nanoseconds: earlier appointments of it are void
+	judgement *judgement // what it dies of if that is believed
+	letter    *dlq.Entry // its dead letter; nil if it is not dead
+	stub      *stubKey   // of the stub that is out
 
 	self  [1]*delivery // the job of this delivery alone
 	first attempt      // saves an allocation; later attempts have their own
 
-	taken atomic.Bool // loss is set: nobody need lock to see that it is not
-
+	loss    atomic.Pointer[error] // why the lease is lost; set once
 	mu      sync.Mutex
-	loss    error    // why the lease is lost
 	current *attempt // of the handler that runs
-	last    int      // number of that run
 }
 
 // to moves d to next. It reports false, and does nothing, if what was decided
@@ -122,7 +121,7 @@ func (d *delivery) isRetry() bool { return !d.meta.FirstFailedAt.IsZero() }
 // metaOfRun is what the handler sees. It may be asked after the run.
 func (d *delivery) metaOfRun() brokers.Meta {
 	d.mu.Lock()
-	m := *d.meta
+	m := d.metaNow()
 	d.mu.Unlock()
 	m.Attempt++
 	if m.IdempotencyKey == "" {
@@ -143,19 +142,36 @@ func keyOf(m *brokers.Message) string {
 	return key
 }
 
+// unfailed is the Meta of deliveries that carry none. It is never changed.
+var unfailed brokers.Meta
+
+// came returns what d carried when it was received, but for the Origin.
+func (d *delivery) came() *brokers.Meta {
+	if d.Carried == nil {
+		return &unfailed
+	}
+	return d.Carried
+}
+
+// metaNow returns a copy of meta, with the Origin. mu is held, unless d is the
+// caller's own.
+func (d *delivery) metaNow() brokers.Meta {
+	if d.meta == &unfailed {
+		return d.Meta()
+	}
+	return *d.meta
+}
+
 func (d *delivery) setMeta(m brokers.Meta) {
 	d.mu.Lock()
-	d.meta = &m
+	d.meta, d.changed = &m, true
 	d.mu.Unlock()
 }
 
 // lose marks the lease as lost and stops the work on it.
 func (d *delivery) lose(cause error) {
+	d.loss.CompareAndSwap(nil, &cause)
 	d.mu.Lock()
-	if d.loss == nil {
-		d.loss = cause
-		d.taken.Store(true)
-	}
 	current := d.current
 	d.mu.Unlock()
 	if current != nil && current.allLost() {
@@ -165,21 +181,17 @@ func (d *delivery) lose(cause error) {
 
 // lost returns why the delivery belongs to somebody else, nil if it does not.
 func (d *delivery) lost() error {
-	ended := d.Session != nil && d.Session.Err() != nil
-	if !ended && !d.taken.Load() {
-		return nil
+	if d.Session != nil && d.Session.Err() != nil {
+		d.loss.CompareAndSwap(nil, new(leaseLost(context.Cause(d.Session))))
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.loss == nil {
-		d.loss = leaseLost(context.Cause(d.Session))
-		d.taken.Store(true)
+	if loss := d.loss.Load(); loss != nil {
+		return *loss
 	}
-	return d.loss
+	return nil
 }
 
 func (d *delivery) setCurrent(a *attempt) {
 	d.mu.Lock()
-	d.current, d.last = a, d.meta.Attempt+1
+	d.current, d.last = a, int32(d.meta.Attempt)+1
 	d.mu.Unlock()
 }

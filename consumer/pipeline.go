@@ -66,6 +66,7 @@ type pipeline struct {
 // and only pipeline.to changes them.
 type subscription struct {
 	*route
+	values       context.Context // of Run, without its cancellation
 	line         *line
 	dependency   *dependency
 	names        *names
@@ -135,6 +136,7 @@ func (p *pipeline) subscribe(r *route, routes []*route) {
 func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	s := &subscription{
 		route:    r,
+		values:   p.values,
 		line:     &line{limit: r.concurrency},
 		window:   r.window(),
 		least:    1,
@@ -193,9 +195,9 @@ func (p *pipeline) start() {
 	p.watchShared()
 }
 
-// block is how many deliveries share a piece of memory: one that is held for
-// long keeps the others, too.
-const block = 16
+// block is how many deliveries share a piece of memory, which fits a size class:
+// one that is held for long keeps the others, too.
+const block = 21
 
 // accept takes deliveries over from the source.
 func (p *pipeline) accept(received []*brokers.Delivery) {
@@ -234,9 +236,14 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 		}
 		d := &some[0]
 		some = some[1:]
-		d.Delivery, d.meta, d.sub = from, &from.Meta, p.byTopic[from.Message.Topic]
-		if death := from.Meta.Death; death != nil && death.Reason != "" {
+		d.Delivery, d.sub = from, p.byTopic[from.Message.Topic]
+		d.meta = d.came()
+		if death := d.meta.Death; death != nil && death.Reason != "" {
 			p.recall(d)
+		}
+		if p.observed() && d.meta == &unfailed { // each event has the Origin
+			m := d.Meta()
+			d.meta = &m
 		}
 		d.self[0] = d
 		ds[i] = d
@@ -262,7 +269,9 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 		if p.observed() {
 			p.observe(d, Event{Kind: EventReceived})
 		}
-		d.deadline = p.deadlineOf(d, now)
+		if at := p.deadlineOf(d, now); !at.IsZero() {
+			d.deadline = new(at)
+		}
 	}
 	deposit(ds, now)
 }
@@ -330,11 +339,11 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
 	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
 		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
-	case d.Meta.Attempt >= d.sub.attempts && d.Meta.Class == poisonClass:
+	case d.meta.Attempt >= d.sub.attempts && d.meta.Class == poisonClass:
 		return "poison", errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
-	case d.Meta.Attempt >= d.sub.attempts && d.sub.noRepeat && ambiguous(d.Meta.History):
+	case d.meta.Attempt >= d.sub.attempts && d.sub.noRepeat && ambiguous(d.meta.History):
 		return reasonAmbiguous, errors.New("its last run may have had its effect, but no dead letter was confirmed then; the history has the failure")
-	case d.Meta.Attempt >= d.sub.attempts:
+	case d.meta.Attempt >= d.sub.attempts:
 		return "exhausted", spent(d)
 	}
 	return "", nil
@@ -348,10 +357,10 @@ func ambiguous(history []brokers.Failure) bool {
 // spent says why d has no attempt left. Versions before brokers.Death stored no
 // other reason with a message whose dead letter found no room.
 func spent(d *delivery) error {
-	if h := d.Meta.History; len(h) > 0 && h[len(h)-1].Attempt < d.sub.attempts {
+	if h := d.meta.History; len(h) > 0 && h[len(h)-1].Attempt < d.sub.attempts {
 		return errors.New("it had to be dead-lettered before this delivery, but no dead letter was confirmed; the history has its failures")
 	}
-	return fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.Meta.Attempt)
+	return fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.meta.Attempt)
 }
 
 // first reports whether meta is that of a first delivery.

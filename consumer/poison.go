@@ -111,7 +111,7 @@ func (d *delivery) poisonFor(now time.Time) time.Duration {
 // been poison. mu is held.
 func (p *pipeline) putAside(d *delivery, now time.Time) {
 	d.judgement = nil
-	m := *d.meta
+	m := d.metaNow()
 	m.Attempt = max(0, m.Attempt-1)
 	d.setMeta(m)
 	been := d.poisonFor(now)

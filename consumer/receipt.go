@@ -21,7 +21,7 @@ var (
 // receipt tells whoever sent d back what became of it, if they asked. It waits for
 // nothing: where too many wait already, it is dropped.
 func (p *pipeline) receipt(d *delivery, r dlq.Receipt) {
-	if p.receipts == nil || d.Meta.Send == "" {
+	if p.receipts == nil || d.came().Send == "" {
 		return
 	}
 	if p.receipts.unsent() >= maxReceipts {
@@ -29,9 +29,9 @@ func (p *pipeline) receipt(d *delivery, r dlq.Receipt) {
 		return
 	}
 	d.mu.Lock()
-	r.Attempt = max(d.last, d.meta.Attempt)
+	r.Attempt = max(int(d.last), d.meta.Attempt)
 	d.mu.Unlock()
-	r.Send, r.MessageID, r.Topic = d.Meta.Send, d.Message.ID, d.Message.Topic
+	r.Send, r.MessageID, r.Topic = d.came().Send, d.Message.ID, d.Message.Topic
 	r.Group, r.By, r.At = p.group(), p.cfg.Instance, time.Now()
 	p.receipts.add(r.Message())
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // returned reports whether d was sent back from a dead-letter queue.
-func (d *delivery) returned() bool { return d.Meta.RedriveCount > 0 }
+func (d *delivery) returned() bool { return d.came().RedriveCount > 0 }
 
 // yields reports whether the messages behind d of its key go on while d waits.
 func (d *delivery) yields() bool { return d.turn && d.returned() }

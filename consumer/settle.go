@@ -66,7 +66,7 @@ func (d *delivery) actionOnStop() brokers.Action {
 // keepMeta returns Retry instead of Release for a message that has failed or died
 // in this process. A release would forget its attempts and its death.
 func (d *delivery) keepMeta(action brokers.Action) brokers.Action {
-	if action == brokers.Release && (d.letter != nil || d.meta != &d.Delivery.Meta) {
+	if action == brokers.Release && (d.letter != nil || d.changed) {
 		return brokers.Retry
 	}
 	return action
@@ -154,7 +154,7 @@ func (p *pipeline) settled(ds []*delivery) {
 			p.observe(d, e)
 		}
 		if d.action == brokers.Reject {
-			p.stubs.forget(d.stub)
+			p.stubs.forget(d)
 		}
 		if d.action == brokers.Ack || d.action == brokers.Reject {
 			p.receiptOfEnd(d)

@@ -45,7 +45,7 @@ func (p *pipeline) stay(d *delivery) bool {
 		d.stuck = true
 		d.sub.stuck++
 	}
-	if d.stub == (stubKey{}) { // which is refused, too
+	if d.stub == nil { // which is refused, too
 		p.lettersTo(d.sub.deadLetter).add(d)
 		return true
 	}
@@ -84,7 +84,7 @@ func (s *stubs) has(d *delivery) bool {
 	if !s.known[key] {
 		return false
 	}
-	d.stub = key
+	d.stub = &key
 	return true
 }
 
@@ -99,14 +99,18 @@ func (s *stubs) add(d *delivery) {
 	if s.known == nil {
 		s.known = map[stubKey]bool{}
 	}
-	d.stub = stubKeyOf(&d.Message)
-	s.known[d.stub] = true
-	s.order = append(s.order, d.stub)
+	key := stubKeyOf(&d.Message)
+	d.stub = &key
+	s.known[key] = true
+	s.order = append(s.order, key)
 }
 
-// forget forgets a stub whose original is gone.
-func (s *stubs) forget(key stubKey) {
+// forget forgets the stub of d, which is gone.
+func (s *stubs) forget(d *delivery) {
+	if d.stub == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.known, key)
+	delete(s.known, *d.stub)
 }

@@ -108,10 +108,10 @@ func (p *pipeline) startable(job []*delivery) []*delivery {
 
 func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 	a := &job[0].first
-	if a.base != nil {
+	if a.runs != nil {
 		a = new(attempt)
 	}
-	a.base, a.runs, a.started = w.p.values, job, now
+	a.runs, a.started = job, now
 	if job[0].sub.batchHandler == nil {
 		a.single, a.message = true, job[0].Message
 	}

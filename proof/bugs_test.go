@@ -188,7 +188,7 @@ func bugs() []bug {
 		{"a retry is acked", rig{above: change(brokers.Retry, func(st *brokers.Settlement) { st.Action = brokers.Ack })}, []promise{promiseSettlement}},
 		{"a release is acked", rig{above: change(brokers.Release, func(st *brokers.Settlement) { st.Action = brokers.Ack })}, []promise{promiseSettlement}},
 		{"a release is counted", rig{above: change(brokers.Release, func(st *brokers.Settlement) {
-			st.Action, st.Meta = brokers.Retry, st.Delivery.Meta
+			st.Action, st.Meta = brokers.Retry, st.Delivery.Meta()
 			st.Meta.Attempt++
 		})}, []promise{promiseSettlement, promiseCount}},
 		{"an ack becomes a release", rig{above: change(brokers.Ack, func(st *brokers.Settlement) {

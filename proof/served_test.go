@@ -93,7 +93,9 @@ type impatient struct{ brokers.Source }
 func (s impatient) Receive(ctx context.Context, limit int) ([]*brokers.Delivery, error) {
 	ds, err := s.Source.Receive(ctx, limit)
 	for _, d := range ds {
-		d.Meta.DueAt = time.Time{}
+		m := d.Meta()
+		m.DueAt = time.Time{}
+		d.Carried = &m
 	}
 	return ds, err
 }
@@ -118,8 +120,9 @@ type doubling struct{ brokers.Source }
 func (s doubling) Receive(ctx context.Context, limit int) ([]*brokers.Delivery, error) {
 	ds, err := s.Source.Receive(ctx, limit)
 	for _, d := range ds {
-		if d.Meta.Attempt == 1 {
-			d.Meta.Attempt++
+		if m := d.Meta(); m.Attempt == 1 {
+			m.Attempt++
+			d.Carried = &m
 		}
 	}
 	return ds, err

@@ -125,7 +125,7 @@ func readLetters(ctx context.Context, b brokers.Broker, topic, group string, lef
 		acks := make([]brokers.Settlement, len(ds))
 		for i, d := range ds {
 			all = append(all, d.Message)
-			if d.Meta.Origin.Get("death-reason") == "delivery_limit" {
+			if d.Meta().Origin.Get("death-reason") == "delivery_limit" {
 				moved[d.Message.ID] = true
 			}
 			acks[i] = brokers.Settlement{Delivery: d}

@@ -122,7 +122,7 @@ func (s *watched) Receive(ctx context.Context, limit int) ([]*brokers.Delivery, 
 		h := &held{number: l.newDelivery(), id: d.Message.ID, topic: d.Message.Topic}
 		e := h.event(received, s.witness.worker)
 		e.Abandoned, e.Until, e.Note = d.Abandoned, l.since(d.LeaseUntil), s.witness.scenario.differs(d.Message)
-		e.meta(l, d.Meta)
+		e.meta(l, d.Meta())
 		s.watch(d.Session)
 		d.Message.Body = append(make([]byte, 0, len(d.Message.Body)+1), d.Message.Body...)
 		s.deliveries[d], s.bodies[address(d.Message.Body)] = h, h

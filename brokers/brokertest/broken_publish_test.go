@@ -258,7 +258,7 @@ func brokenMessages() []broken {
 			fails: []string{"headers-hostile"},
 			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) {
 				if string(d.Message.Body) == "hostile" {
-					d.Meta.DueAt = time.UnixMilli(9999999999999)
+					edit(d, func(m *brokers.Meta) { m.DueAt = time.UnixMilli(9999999999999) })
 				}
 			}),
 		},
@@ -298,12 +298,12 @@ func brokenMessages() []broken {
 		{
 			name:  "the first delivery counts as an attempt",
 			fails: []string{"meta-fresh"},
-			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Meta.Attempt++ }),
+			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { edit(d, func(m *brokers.Meta) { m.Attempt++ }) }),
 		},
 		{
 			name:  "the first delivery has no origin",
 			fails: []string{"meta-fresh"},
-			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Meta.Origin = nil }),
+			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { edit(d, func(m *brokers.Meta) { m.Origin = nil }) }),
 		},
 		{
 			name:  "deliveries do not say when they were received",

@@ -44,8 +44,8 @@ func brokenReturning() []broken {
 			fails: []string{"return-starts-over"},
 			hooks: func() hooks {
 				return onDelivery(func(_ *faultySource, d *brokers.Delivery) {
-					if d.Meta.RedriveCount == 2 && d.Meta.Attempt == 0 {
-						d.Meta.Attempt = 10
+					if d.Meta().RedriveCount == 2 && d.Meta().Attempt == 0 {
+						edit(d, func(m *brokers.Meta) { m.Attempt = 10 })
 					}
 				})()
 			},

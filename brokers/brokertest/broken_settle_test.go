@@ -49,7 +49,7 @@ func brokenSettling() []broken {
 			fails: []string{"release-returns"},
 			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
 				if st.Action == brokers.Release && st.Delay > 0 {
-					st.Action, st.Meta = brokers.Retry, st.Delivery.Meta
+					st.Action, st.Meta = brokers.Retry, st.Delivery.Meta()
 				}
 				return nil
 			}),
@@ -58,7 +58,7 @@ func brokenSettling() []broken {
 			name:  "release counts an attempt",
 			fails: []string{"abandoned-counted", "release-keeps-meta"}, // a Retry begins the count anew,
 			hooks: changed(brokers.Release, func(st *brokers.Settlement) {
-				st.Action, st.Delay, st.Meta = brokers.Retry, 0, st.Delivery.Meta
+				st.Action, st.Delay, st.Meta = brokers.Retry, 0, st.Delivery.Meta()
 				st.Meta.Attempt++
 			}),
 		},
@@ -365,7 +365,7 @@ func brokenRetries() []broken {
 				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
 					ds, err := s.inner.Receive(ctx, max)
 					return slices.DeleteFunc(ds, func(d *brokers.Delivery) bool {
-						forgets := d.Meta.Delay > s.sub.MaxDelay && !s.sub.ReadOnly()
+						forgets := d.Meta().Delay > s.sub.MaxDelay && !s.sub.ReadOnly()
 						if forgets {
 							s.inner.Settle(ctx, []brokers.Settlement{{Delivery: d}})
 						}
@@ -387,14 +387,14 @@ func brokenRetries() []broken {
 		{
 			name:  "retry drops the meta",
 			fails: []string{"retry-keeps-meta"},
-			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Meta = st.Delivery.Meta }),
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Meta = st.Delivery.Meta() }),
 		},
 		{
 			name:  "retry merges the meta with the old one",
 			fails: []string{"retry-keeps-meta"},
 			hooks: changed(brokers.Retry, func(st *brokers.Settlement) {
 				if st.Meta.IdempotencyKey == "" {
-					st.Meta.IdempotencyKey = st.Delivery.Meta.IdempotencyKey
+					st.Meta.IdempotencyKey = st.Delivery.Meta().IdempotencyKey
 				}
 			}),
 		},
@@ -419,7 +419,7 @@ func brokenRetries() []broken {
 			fails: []string{"retry-keeps-death"},
 			hooks: changed(brokers.Retry, func(st *brokers.Settlement) {
 				if st.Meta.Death == nil {
-					st.Meta.Death = st.Delivery.Meta.Death
+					st.Meta.Death = st.Delivery.Meta().Death
 				}
 			}),
 		},
@@ -546,10 +546,17 @@ func onRetry(change func(ctx context.Context, s *faultySource, st *brokers.Settl
 	})
 }
 
+// edit changes the Meta of d, and of no other delivery.
+func edit(d *brokers.Delivery, change func(m *brokers.Meta)) {
+	m := d.Meta()
+	change(&m)
+	d.Carried = &m
+}
+
 // onRetried changes deliveries of messages that were retried.
 func onRetried(change func(d *brokers.Delivery)) func() hooks {
 	return onDelivery(func(_ *faultySource, d *brokers.Delivery) {
-		if d.Meta.Attempt > 0 {
+		if d.Meta().Attempt > 0 {
 			change(d)
 		}
 	})

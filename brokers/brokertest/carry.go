@@ -55,7 +55,7 @@ func (tr *trial) story(w *worker, d *brokers.Delivery) brokers.Meta {
 		IdempotencyKey: "clé of order 7, \"quoted\"",
 		RedriveCount:   3,
 		Send:           "7.2.c0ffee",
-		Origin:         d.Meta.Origin,
+		Origin:         d.Meta().Origin,
 	}
 	for n := range max(0, min(historyLimit, (room-rest)/failure)) {
 		meta.History = append(meta.History, brokers.Failure{
@@ -74,7 +74,7 @@ func (tr *trial) story(w *worker, d *brokers.Delivery) brokers.Meta {
 // attempt is want, or what a counter can know of after one more Retry.
 func (tr *trial) attempt(d *brokers.Delivery, want int) int {
 	if tr.EstimatesMeta {
-		return d.Meta.Attempt + 1
+		return d.Meta().Attempt + 1
 	}
 	return want
 }

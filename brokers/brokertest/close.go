@@ -139,7 +139,7 @@ func closeReleases(tr *trial) {
 	tr.note("one message was acked, three were received and four were not when the source was closed")
 	got := w.expect(w.soon(), bodies...)
 	for _, a := range got {
-		tr.must(tr.sameMeta(a, brokers.Meta{Origin: a.Meta.Origin}))
+		tr.must(tr.sameMeta(a, brokers.Meta{Origin: a.Meta().Origin}))
 	}
 	w.ack(got...)
 }
@@ -153,7 +153,7 @@ func closeEndsSettling(tr *trial) {
 	tr.must(verdict)
 	for i, a := range got {
 		if !tr.mayCopy(a) {
-			tr.must(tr.sameMeta(a, old[i].Meta))
+			tr.must(tr.sameMeta(a, old[i].Meta()))
 		}
 	}
 	w.stale(old, "after Close of its source, and while another one holds it,")

@@ -70,7 +70,7 @@ func (tr *trial) arranged(h brokers.Headers) brokers.Headers {
 // sameMeta demands that a carries want, times and delays to the millisecond.
 func (tr *trial) sameMeta(a *arrival, want brokers.Meta) error {
 	if tr.EstimatesMeta {
-		if got := a.Meta.Attempt; got < want.Attempt {
+		if got := a.Meta().Attempt; got < want.Attempt {
 			return fmt.Errorf("%s: Meta.Attempt is %d, and at least %d runs have failed", a, got, want.Attempt)
 		}
 		return nil
@@ -80,7 +80,7 @@ func (tr *trial) sameMeta(a *arrival, want brokers.Meta) error {
 
 // equalMeta is sameMeta of what was just stored, which no broker has to estimate.
 func (tr *trial) equalMeta(a *arrival, want brokers.Meta) error {
-	got := a.Meta
+	got := a.Meta()
 	var errs []error
 	check := func(field string, same bool, got, want any) {
 		if !same {

@@ -44,8 +44,8 @@ func crashLosesNothing(tr *trial) {
 	w := tr.open(dead.sub.Topics...)
 	tr.note("after the crash of another worker")
 	got := w.consume(dead.caps.Lease+tr.patience, "retried", "held", "waiting")
-	if got[0].Meta.Attempt < 1 {
-		tr.must(duplicate{fmt.Errorf("%s was retried with attempt 1 before the crash, and has attempt %d", got[0], got[0].Meta.Attempt)})
+	if got[0].Meta().Attempt < 1 {
+		tr.must(duplicate{fmt.Errorf("%s was retried with attempt 1 before the crash, and has attempt %d", got[0], got[0].Meta().Attempt)})
 	}
 	w.quiet(2 * tr.Unit)
 }

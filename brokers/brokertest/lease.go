@@ -75,7 +75,7 @@ func leaseHolds(tr *trial) {
 
 func leaseEnds(tr *trial) {
 	w, got := tr.leased("abandoned")
-	meta := got[0].Meta
+	meta := got[0].Meta()
 	other := tr.open(w.sub.Topics...)
 	tr.note("the lease ended at %v", got[0].LeaseUntil)
 	again := other.expect(w.caps.Lease+tr.patience, "abandoned")
@@ -113,7 +113,7 @@ func (tr *trial) sameAbandoned(a *arrival, lost int) {
 		least = 0
 	}
 	if tr.EstimatesMeta {
-		count += a.Meta.Attempt
+		count += a.Meta().Attempt
 	}
 	if count < least || count > lost {
 		tr.failf("%s: Abandoned is %d after %d lost deliveries, and Harness.AbandonedMargin is %d", a, count, lost, tr.AbandonedMargin)
@@ -145,7 +145,7 @@ func settleExpired(tr *trial) {
 	verdict := caught(func() { w.stale(got, "after its lease ran out") })
 	before := make(map[string]brokers.Meta)
 	for _, a := range got {
-		before[a.body()] = a.Meta
+		before[a.body()] = a.Meta()
 	}
 	tr.note("after a settlement that came too late")
 	got = w.expect(tr.patience, endings[:]...)

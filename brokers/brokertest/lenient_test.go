@@ -138,14 +138,16 @@ func countedDeliveries() hooks {
 	return onDelivery(func(s *faultySource, d *brokers.Delivery) {
 		s.b.mu.Lock()
 		defer s.b.mu.Unlock()
-		d.Meta = brokers.Meta{
-			Attempt:        counts[d.Message.ID],
-			Origin:         d.Meta.Origin,
-			IdempotencyKey: d.Meta.IdempotencyKey,
-			RedriveCount:   d.Meta.RedriveCount,
-			Send:           d.Meta.Send,
-			History:        d.Meta.History,
-		}
+		edit(d, func(m *brokers.Meta) {
+			*m = brokers.Meta{
+				Attempt:        counts[d.Message.ID],
+				Origin:         m.Origin,
+				IdempotencyKey: m.IdempotencyKey,
+				RedriveCount:   m.RedriveCount,
+				Send:           m.Send,
+				History:        m.History,
+			}
+		})
 		d.Abandoned = 0
 		counts[d.Message.ID]++
 	})()
@@ -162,12 +164,14 @@ func sortedHeaders() hooks {
 		d.Message.Headers = slices.SortedStableFunc(slices.Values(d.Message.Headers), func(a, b brokers.Header) int {
 			return cmp.Compare(a.Name, b.Name)
 		})
-		if d.Meta.RedriveCount == 0 {
-			d.Meta.Origin = d.Meta.Origin.With("offset", "7")
-		}
-		if d.Meta.Attempt > 0 {
-			slices.Reverse(d.Meta.Origin)
-		}
+		edit(d, func(m *brokers.Meta) {
+			if m.RedriveCount == 0 {
+				m.Origin = m.Origin.With("offset", "7")
+			}
+			if m.Attempt > 0 {
+				slices.Reverse(m.Origin)
+			}
+		})
 	})()
 }
 

@@ -151,9 +151,9 @@ func headersReserved(tr *trial) {
 	}, record...)}
 	_, got := tr.deliverMessages(m)
 	a := got[0]
-	if a.Meta.IdempotencyKey != "key-7" || a.Meta.RedriveCount != 2 || a.Meta.Send != "12.3.f00d" {
+	if a.Meta().IdempotencyKey != "key-7" || a.Meta().RedriveCount != 2 || a.Meta().Send != "12.3.f00d" {
 		tr.failf("%s was published with the headers %q, and has the idempotency key %q, the redrive count %d and the Send %q",
-			a, m.Headers[:3], a.Meta.IdempotencyKey, a.Meta.RedriveCount, a.Meta.Send)
+			a, m.Headers[:3], a.Meta().IdempotencyKey, a.Meta().RedriveCount, a.Meta().Send)
 	}
 	for _, h := range record {
 		if !slices.Contains(a.Message.Headers, h) {
@@ -185,14 +185,14 @@ func headersHostile(tr *trial) {
 		w.fetch(until)
 	}
 	a := w.inbox[0]
-	if wait := a.Meta.DueAt.Sub(a.raw); wait > w.sub.MaxDelay+precision {
+	if wait := a.Meta().DueAt.Sub(a.raw); wait > w.sub.MaxDelay+precision {
 		tr.failf("%s is due in %v, MaxDelay is %v", a, wait, w.sub.MaxDelay)
 	}
-	if a.Meta.Attempt < 0 || a.Meta.RedriveCount < 0 || a.Meta.Delay < 0 || len(a.Meta.History) > historyLimit {
-		tr.failf("%s has the Meta %+v", a, a.Meta)
+	if a.Meta().Attempt < 0 || a.Meta().RedriveCount < 0 || a.Meta().Delay < 0 || len(a.Meta().History) > historyLimit {
+		tr.failf("%s has the Meta %+v", a, a.Meta())
 	}
-	if a.Meta.Death != nil {
-		tr.failf("%s is dead, as its publisher claims: %+v", a, a.Meta.Death)
+	if a.Meta().Death != nil {
+		tr.failf("%s is dead, as its publisher claims: %+v", a, a.Meta().Death)
 	}
 	if !slices.Contains(a.Message.Headers, user) {
 		tr.failf("%s lost the header %q among those of the framework: %q", a, user, a.Message.Headers)
@@ -249,10 +249,10 @@ func topicNamed(tr *trial) {
 func metaFresh(tr *trial) {
 	_, got := tr.deliver("fresh")
 	a := got[0]
-	if len(a.Meta.Origin) == 0 {
+	if len(a.Meta().Origin) == 0 {
 		tr.failf("%s was delivered for the first time and has no Meta.Origin", a)
 	}
-	tr.must(tr.sameMeta(a, brokers.Meta{Origin: a.Meta.Origin}))
+	tr.must(tr.sameMeta(a, brokers.Meta{Origin: a.Meta().Origin}))
 }
 
 func receivedAt(tr *trial) {

@@ -243,8 +243,8 @@ func pauseNotCounted(tr *trial) {
 
 // ackUnchanged acks a message to which nothing has happened.
 func (w *worker) ackUnchanged(a *arrival) {
-	if a.Meta.Attempt != 0 || a.Abandoned != 0 {
-		w.tr.failf("%s came with Attempt %d and Abandoned %d, want 0 and 0", a, a.Meta.Attempt, a.Abandoned)
+	if a.Meta().Attempt != 0 || a.Abandoned != 0 {
+		w.tr.failf("%s came with Attempt %d and Abandoned %d, want 0 and 0", a, a.Meta().Attempt, a.Abandoned)
 	}
 	w.ack(a)
 }

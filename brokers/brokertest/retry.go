@@ -118,7 +118,7 @@ func retryNotEarly(tr *trial) {
 	_, hops := tr.hops()
 	for _, h := range hops {
 		if waited := h.at.Sub(h.before); waited < h.delay-precision {
-			tr.must(duplicate{fmt.Errorf("%s was retried in %v and came after %v (Meta.DueAt %v)", h, h.delay, waited, h.Meta.DueAt)})
+			tr.must(duplicate{fmt.Errorf("%s was retried in %v and came after %v (Meta.DueAt %v)", h, h.delay, waited, h.Meta().DueAt)})
 		} else if waited := h.raw.Sub(h.before); h.delay == 4*tr.Unit && waited < h.delay/2 {
 			tr.must(duplicate{fmt.Errorf("%s was retried in %v and came after %v, which is not close; its Meta.DueAt cannot excuse that",
 				h, h.delay, waited)})
@@ -208,8 +208,8 @@ func retryKeepsDeath(tr *trial) {
 			w = w.reopen()
 		}
 		got = w.expect(tr.Unit+tr.patience, "dead")
-		if !sameDeath(got[0].Meta.Death, meta.Death) {
-			tr.failf("%s: Meta.Death is %+v, want %+v", got[0], got[0].Meta.Death, meta.Death)
+		if !sameDeath(got[0].Meta().Death, meta.Death) {
+			tr.failf("%s: Meta.Death is %+v, want %+v", got[0], got[0].Meta().Death, meta.Death)
 		}
 	}
 	again("after Retry")
@@ -265,7 +265,7 @@ func retryRefused(tr *trial) {
 	got := w.expect(tr.patience, body)
 	want := tr.story(w, got[0].Delivery)
 	if err := caught(func() { w.retryWith(got[0], tr.Unit, want) }); errors.Is(err, brokers.ErrRefused) {
-		want = got[0].Meta
+		want = got[0].Meta()
 		tr.note("after ErrRefused")
 		w.release(got[0])
 	} else {

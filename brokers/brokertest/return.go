@@ -154,7 +154,7 @@ func returnSurvives(tr *trial) {
 	for retries := range 3 {
 		tr.note("after %d retries", retries)
 		a := w.expect(tr.Unit+tr.patience, "returned")[0]
-		if m := a.Meta; a.Message.ID != letter.Message.ID || m.IdempotencyKey != want.IdempotencyKey || m.RedriveCount != want.RedriveCount || m.Send != want.Send {
+		if m := a.Meta(); a.Message.ID != letter.Message.ID || m.IdempotencyKey != want.IdempotencyKey || m.RedriveCount != want.RedriveCount || m.Send != want.Send {
 			tr.failf("%s has the idempotency key %q, the redrive count %d and the Send %q, want the ID %q, %q, %d and %q", a,
 				m.IdempotencyKey, m.RedriveCount, m.Send, letter.Message.ID, want.IdempotencyKey, want.RedriveCount, want.Send)
 		}
@@ -218,7 +218,7 @@ func returnRepeated(tr *trial) {
 			tr.failf("from %q: of two messages with one ID and body, returned in two calls, %d did not come within %v", topic, len(missing), tr.patience)
 		}
 		w.ack(a)
-		delete(missing, a.Meta.Send)
+		delete(missing, a.Meta().Send)
 	}
 }
 

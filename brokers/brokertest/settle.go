@@ -169,7 +169,7 @@ func releaseKeepsMeta(tr *trial) {
 		s.Meta = brokers.Meta{Attempt: 9, Class: "not of a retry"}
 		w.do(s)
 	}
-	fresh := got[0].Meta
+	fresh := got[0].Meta()
 	got = w.expect(tr.patience, "fresh", "retried")
 	tr.must(errors.Join(tr.sameMeta(got[0], fresh), tr.sameMeta(got[1], want)))
 }

@@ -61,7 +61,7 @@ func (w *worker) next(until time.Time) *arrival {
 			if a.raw.After(until) {
 				continue
 			}
-			if due := a.Meta.DueAt; due.After(now) {
+			if due := a.Meta().DueAt; due.After(now) {
 				wake = earlier(wake, due)
 				continue
 			}
@@ -80,12 +80,12 @@ func (w *worker) next(until time.Time) *arrival {
 func (w *worker) postpone(now time.Time) {
 	kept := w.inbox[:0]
 	for _, a := range w.inbox {
-		due := a.Meta.DueAt
+		due := a.Meta().DueAt
 		if a.LeaseUntil.IsZero() || !due.After(now) || due.Add(w.tr.Slack).Before(a.LeaseUntil) {
 			kept = append(kept, a)
 			continue
 		}
-		s := brokers.Settlement{Delivery: a.Delivery, Action: brokers.Retry, Delay: due.Sub(now), Meta: a.Meta}
+		s := brokers.Settlement{Delivery: a.Delivery, Action: brokers.Retry, Delay: due.Sub(now), Meta: a.Meta()}
 		if err := w.settle(s)[0]; err != nil {
 			w.tr.failf("%s came %v before Meta.DueAt, to be retried then: %w", a, s.Delay, err)
 		}
@@ -333,7 +333,7 @@ func (w *worker) release(a *arrival) { w.do(a.back()) }
 // failed is the Meta of d after one more handler run that failed now.
 func failed(d *brokers.Delivery, delay time.Duration) brokers.Meta {
 	now := time.Now()
-	meta := d.Meta
+	meta := d.Meta()
 	meta.Attempt++
 	if meta.FirstFailedAt.IsZero() {
 		meta.FirstFailedAt = now

@@ -193,8 +193,8 @@ func TestAttackBombIsOneDelivery(t *testing.T) {
 		d := ds[3]
 		want := brokers.Headers{{Name: "topic", Value: "orders"}, {Name: "partition", Value: "0"}, {Name: "offset", Value: "3"},
 			{Name: "last-offset", Value: "12"}, {Name: "bytes", Value: fmt.Sprint(len(s.log[1].raw))}, {Name: "codec", Value: "zstd"}}
-		if d.Message.ID != "orders/0/3" || d.Message.Topic != "orders" || d.Message.Body != nil || !slices.Equal(d.Meta.Origin, want) {
-			t.Errorf("%+v, origin %v; want %v", d.Message, d.Meta.Origin, want)
+		if d.Message.ID != "orders/0/3" || d.Message.Topic != "orders" || d.Message.Body != nil || !slices.Equal(d.Meta().Origin, want) {
+			t.Errorf("%+v, origin %v; want %v", d.Message, d.Meta().Origin, want)
 		}
 		for _, text := range []string{"3 to 12", "zstd", "MaxDecompressed", "kafka-console-consumer.sh --topic orders --partition 0 --offset 3 --max-messages 10"} {
 			if !strings.Contains(d.Unreadable.Error(), text) {
@@ -260,7 +260,7 @@ func TestAttackLargestMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, d := range ds {
-				if d.Unreadable != nil || len(d.Message.Body) != size || d.Token.(*token).record.offset != seen {
+				if d.Unreadable != nil || len(d.Message.Body) != size || d.Token.(*token).offset != seen {
 					t.Fatalf("message %s has %d bytes, %v", d.Message.ID, len(d.Message.Body), d.Unreadable)
 				}
 				seen++
@@ -448,7 +448,7 @@ func TestAttackCompressedOnABroker(t *testing.T) {
 		ds, _ := w.receive(4)
 		innocents(s.T, runnable(ds), "before", "behind")
 		for _, d := range ds {
-			switch number := d.Token.(*token).record.offset; {
+			switch number := d.Token.(*token).offset; {
 			case (d.Unreadable != nil) != (number == 1):
 				s.Errorf("offset %d is unreadable: %v", number, d.Unreadable)
 			case number == 2:
@@ -461,8 +461,8 @@ func TestAttackCompressedOnABroker(t *testing.T) {
 			}
 		}
 		ds, _ = w.receive(1)
-		if m := ds[0].Message; len(m.Body) != 3<<20 || m.Key != "k" || ds[0].Meta.Attempt != 1 {
-			s.Errorf("%d bytes came again, attempt %d", len(m.Body), ds[0].Meta.Attempt)
+		if m := ds[0].Message; len(m.Body) != 3<<20 || m.Key != "k" || ds[0].Meta().Attempt != 1 {
+			s.Errorf("%d bytes came again, attempt %d", len(m.Body), ds[0].Meta().Attempt)
 		}
 		w.ack(ds...)
 		w.close()

@@ -8,6 +8,8 @@ import (
 	"hash/crc32"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -114,6 +116,7 @@ func (d *decompressor) read(res *kmsg.FetchResponseTopicPartition, offset int64,
 		in = in[size:]
 		r.used = len(res.RecordBatches) - len(in)
 	}
+	r.copies.close()
 	switch {
 	case r.next > offset: // the next fetch begins with what is damaged
 		return r.fetched, nil
@@ -301,7 +304,7 @@ func (r *decoding) leave(offset int64, what unread) error {
 	}
 	if !r.isFull(baseCost) {
 		kept := r.copies.next()
-		*kept = record{offset: offset, unread: &what}
+		kept.offset, kept.unread = offset, &what
 		r.keep(kept, false)
 		r.next = what.last + 1
 	}
@@ -380,16 +383,35 @@ func (r *rawRecord) cost() int {
 
 // slab gives memory to many small records at a time.
 type slab struct {
-	free    []byte
-	records []record // not used yet
+	free  []byte
+	block *recordBlock // not full; nil if there is none
+	used  int          // records of block
+}
+
+// recordBlock is memory for records. When all that are in it are settled, it serves
+// others: nothing outside this package refers to a record.
+type recordBlock struct {
+	records [slabRecords]record
+	left    atomic.Int32 // records that are not settled
+}
+
+var recordBlocks = sync.Pool{New: func() any { return new(recordBlock) }}
+
+// settled says that r is used no more.
+func (r *record) settled() {
+	if b := r.block; b != nil && b.left.Add(-1) == 0 {
+		clear(b.records[:])
+		recordBlocks.Put(b)
+	}
 }
 
 const (
 	slabSize = 8 << 10
 	slabMost = slabSize / 8 // larger records have their own
 
-	// Few enough that one that is kept for long keeps little else in memory.
-	slabRecords = 32
+	// Few enough that one that is kept for long keeps little else in memory. A
+	// block of them fits a size class.
+	slabRecords = 31
 )
 
 func (s *slab) take(n int) []byte {
@@ -413,12 +435,23 @@ func (s *slab) copy(b []byte) []byte {
 
 // next returns a record that is empty.
 func (s *slab) next() *record {
-	if len(s.records) == 0 {
-		s.records = make([]record, slabRecords)
+	if s.block == nil {
+		s.block, s.used = recordBlocks.Get().(*recordBlock), 0
 	}
-	r := &s.records[0]
-	s.records = s.records[1:]
+	r := &s.block.records[s.used]
+	r.block = s.block
+	if s.used++; s.used == slabRecords {
+		s.close()
+	}
 	return r
+}
+
+// close says that no more records follow. None may be handed out before.
+func (s *slab) close() {
+	if s.block != nil {
+		s.block.left.Store(int32(s.used))
+		s.block = nil
+	}
 }
 
 // fill copies what a record has out of the memory of its batch.

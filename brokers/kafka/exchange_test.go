@@ -156,7 +156,7 @@ func TestRecordsAreCopies(t *testing.T) {
 	a.release()
 	clear(memory)
 	for i, r := range got.records {
-		r.time = time.Time{}
+		r.time, r.block = time.Time{}, nil
 		clone := r.clone()
 		if !reflect.DeepEqual(*r, want[i]) || !reflect.DeepEqual(clone, r) {
 			t.Errorf("record %d is %+v, its clone %+v; want %+v", i, *r, *clone, want[i])

@@ -32,8 +32,9 @@ type record struct {
 	key, value []byte
 	headers    []kafka.Header
 
-	unread   *unread // nil, unless it stands for records that are not read
-	unsigned bool    // in a delay topic, by anyone who has the secret of this worker
+	block    *recordBlock // that it is in; nil if it has memory of its own
+	unread   *unread      // nil, unless it stands for records that are not read
+	unsigned bool         // in a delay topic, by anyone who has the secret of this worker
 }
 
 // clone returns a record that keeps no others in memory.

@@ -68,8 +68,8 @@ func TestAttackForgedDelay(t *testing.T) {
 		note := func(ds []*brokers.Delivery) {
 			for _, d := range ds {
 				at := d.ReceivedAt.Sub(start).Round(time.Second)
-				if got = append(got, fmt.Sprintf("%s after %v", d.Message.Body, at)); d.Meta.DueAt.After(d.ReceivedAt) {
-					t.Errorf("%s is handed out at %v, due at %v", d.Message.Body, d.ReceivedAt, d.Meta.DueAt)
+				if got = append(got, fmt.Sprintf("%s after %v", d.Message.Body, at)); d.Meta().DueAt.After(d.ReceivedAt) {
+					t.Errorf("%s is handed out at %v, due at %v", d.Message.Body, d.ReceivedAt, d.Meta().DueAt)
 				}
 			}
 		}
@@ -149,7 +149,7 @@ func TestAttackForgedDelayUnderSecret(t *testing.T) {
 		}
 		var got []string
 		for _, d := range f.collect(2 * time.Minute) {
-			text := fmt.Sprintf("%s: %s, attempt %d after %v", d.Message.Topic, d.Message.Body, d.Meta.Attempt, d.ReceivedAt.Sub(start).Round(time.Second))
+			text := fmt.Sprintf("%s: %s, attempt %d after %v", d.Message.Topic, d.Message.Body, d.Meta().Attempt, d.ReceivedAt.Sub(start).Round(time.Second))
 			if d.Unreadable != nil {
 				text += ", unreadable"
 			}
@@ -209,8 +209,8 @@ func TestAttackForgedDelayOnABroker(t *testing.T) {
 		ds, errs := w.receive(3)
 		innocents(s.T, runnable(ds), "a", "b")
 		for _, d := range ds {
-			if want := map[bool]int{true: 0, false: 1}[string(d.Message.Body) == "forged"]; d.Meta.Attempt != want {
-				s.Errorf("%s has attempt %d, want %d", d.Message.Body, d.Meta.Attempt, want)
+			if want := map[bool]int{true: 0, false: 1}[string(d.Message.Body) == "forged"]; d.Meta().Attempt != want {
+				s.Errorf("%s has attempt %d, want %d", d.Message.Body, d.Meta().Attempt, want)
 			}
 		}
 		w.ack(ds...)

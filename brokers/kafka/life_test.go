@@ -345,8 +345,8 @@ func TestBadInput(t *testing.T) {
 		ds, errs := w.receive(len(in))
 		before := make(map[string]brokers.Message)
 		for i, d := range ds {
-			if d.Message.Topic != s.topic || d.Meta.Attempt != 0 || !d.Meta.DueAt.IsZero() || d.Meta.Throttles != 0 || d.Meta.Class != "" {
-				s.Errorf("record %d: %+v %+v", i, d.Message, d.Meta)
+			if d.Message.Topic != s.topic || d.Meta().Attempt != 0 || !d.Meta().DueAt.IsZero() || d.Meta().Throttles != 0 || d.Meta().Class != "" {
+				s.Errorf("record %d: %+v %+v", i, d.Message, d.Meta())
 			}
 			if (d.Message.Body == nil) != (in[i].value == nil) {
 				s.Errorf("record %d: a body of %#v became %#v", i, in[i].value, d.Message.Body)
@@ -358,8 +358,8 @@ func TestBadInput(t *testing.T) {
 		for _, d := range again {
 			was, now := before[d.Message.ID], d.Message
 			now.PublishedAt = was.PublishedAt // which is the same instant
-			if !reflect.DeepEqual(now, was) || d.Meta.Attempt != 1 {
-				s.Errorf("%+v became %+v, attempt %d", was, now, d.Meta.Attempt)
+			if !reflect.DeepEqual(now, was) || d.Meta().Attempt != 1 {
+				s.Errorf("%+v became %+v, attempt %d", was, now, d.Meta().Attempt)
 			}
 			delete(before, d.Message.ID)
 		}
@@ -388,8 +388,8 @@ func TestLargestMessages(t *testing.T) {
 		ds, _ := w.receive(1)
 		w.retry(50*time.Millisecond, ds...)
 		ds, _ = w.receive(1)
-		if m := ds[0].Message; len(m.Body) != len(large.value) || !slices.Equal(m.Headers, brokers.Headers{{Name: "trace", Value: "1"}}) || ds[0].Meta.Attempt != 1 {
-			s.Errorf("%d bytes came again, want %d; headers %v, attempt %d", len(m.Body), len(large.value), m.Headers, ds[0].Meta.Attempt)
+		if m := ds[0].Message; len(m.Body) != len(large.value) || !slices.Equal(m.Headers, brokers.Headers{{Name: "trace", Value: "1"}}) || ds[0].Meta().Attempt != 1 {
+			s.Errorf("%d bytes came again, want %d; headers %v, attempt %d", len(m.Body), len(large.value), m.Headers, ds[0].Meta().Attempt)
 		}
 		letter := ds[0].Message
 		letter.Headers = append(letter.Headers, brokers.Header{Name: "redrive-dead-error", Value: strings.Repeat("e", 16<<10)})

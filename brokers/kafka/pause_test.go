@@ -176,7 +176,7 @@ func TestDelaysAreExact(t *testing.T) {
 				f.pauseOnly("orders")
 				seen := make(map[string]bool)
 				for _, d := range f.collect(10 * time.Second) {
-					offset := d.Token.(*token).record.offset
+					offset := d.Token.(*token).offset
 					if late := d.ReceivedAt.Sub(dues[offset]); d.Message.Topic != "refunds" || seen[d.Message.ID] || late < 0 || late > 2*time.Millisecond {
 						t.Errorf("offset %d of %q is %v late, or came twice", offset, d.Message.Topic, late)
 					}

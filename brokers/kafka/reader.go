@@ -280,7 +280,7 @@ func (r *reader) ready() int {
 
 // together is how many deliveries share a piece of memory: one that is held for
 // long keeps the others, too.
-const together = 16
+const together = 15
 
 // handed is a delivery with its token, in one piece of memory.
 type handed struct {
@@ -357,11 +357,11 @@ func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []
 	for i := range records {
 		if len(block) == 0 {
 			n := min(together, len(records)-i)
-			block, texts = make([]handed, n), newTexts(r.partition, n)
+			block, texts = make([]handed, n), newTexts(r.partition, records[i:i+n])
 		}
 		h := &block[0]
 		block = block[1:]
-		h.token.reader, h.token.record = r, records[i]
+		h.token.reader, h.token.record, h.token.offset = r, records[i], records[i].offset
 		understand(&h.Delivery, records[i], r.partition, retried, limits, texts)
 		if what := records[i].unread; what != nil {
 			h.Unreadable = what.fault(r.partition, records[i].offset)
@@ -372,10 +372,10 @@ func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []
 			h.Unreadable = fmt.Errorf("offset %d of %s: nobody who has Options.Secret signed it, and it is of no topic of this worker",
 				records[i].offset, r.partition)
 		case foreign:
-			g.source.work.Go(func() { g.source.passOn(&h.token, h.Message, h.Meta) })
+			g.source.work.Go(func() { g.source.passOn(&h.token, h.Message, h.Meta()) })
 			continue
-		case retried && h.Meta.DueAt.After(now): // it says more than is believed
-			h.Meta.DueAt = now
+		case retried && h.Carried != nil && h.Carried.DueAt.After(now): // it says more than is believed
+			h.Carried.DueAt = now
 		}
 		if abandoned != nil {
 			h.Abandoned = abandoned[i]
@@ -539,7 +539,7 @@ func (r *reader) abandon() {
 func (s *source) passOn(t *token, m brokers.Message, meta brokers.Meta) {
 	if _, told := t.reader.generation.foreign.LoadOrStore(m.Topic, true); !told {
 		s.fail(fmt.Errorf("offset %d of %s is a retry of topic %q, which this worker does not subscribe to: this and others like it are put back; "+
-			"let all workers of the group subscribe to the same topics, or give them groups of their own", t.record.offset, t.reader.partition, m.Topic))
+			"let all workers of the group subscribe to the same topics, or give them groups of their own", t.offset, t.reader.partition, m.Topic))
 	}
 	meta.DueAt = time.Now().Add(passOnDelay)
 	out := outgoing{topic: s.plan.pick(passOnDelay), partition: anywhere, record: copyOf(s.broker.seal, m, meta)}

@@ -285,7 +285,7 @@ func TestCrashLoopsEnd(t *testing.T) {
 					}
 					var received []*brokers.Delivery
 					for _, d := range f.hand(nil, inFlight) {
-						offset := d.Token.(*token).record.offset
+						offset := d.Token.(*token).offset
 						if offset != killer {
 							worst = max(worst, d.Abandoned)
 						} else if d.Abandoned < 3 {
@@ -299,7 +299,7 @@ func TestCrashLoopsEnd(t *testing.T) {
 					if alive || random.IntN(2) == 0 {
 						for _, d := range received {
 							d.Token.(*token).done()
-							if offset := d.Token.(*token).record.offset; offset != killer {
+							if offset := d.Token.(*token).offset; offset != killer {
 								handled[offset] = true
 							}
 						}
@@ -441,7 +441,7 @@ func TestFailedCommitsWhileWaryLoseNothing(t *testing.T) {
 				t.Fatalf("%d are ready after a commit that failed", before)
 			}
 			for _, d := range f.hand(nil, 1000) {
-				offset := d.Token.(*token).record.offset
+				offset := d.Token.(*token).offset
 				if seen[offset]++; seen[offset] == 1 && offset%10 == 0 {
 					d.Token.(*token).release()
 					continue

@@ -46,7 +46,7 @@ func TestReadOnly(t *testing.T) {
 			if string(d.Message.Body) == "released" {
 				number, action = "1", brokers.Release
 			}
-			if o := d.Meta.Origin; o.Get("topic") != letters || o.Get("partition") != number || o.Get("offset") != "0" {
+			if o := d.Meta().Origin; o.Get("topic") != letters || o.Get("partition") != number || o.Get("offset") != "0" {
 				s.Errorf("%s has the origin %v", d.Message.Body, o)
 			}
 			w.settle(action, 0, d)

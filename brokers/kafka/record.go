@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -27,10 +26,11 @@ const (
 // retried one is what its copy says, for the caller to check. The text in d is
 // made in t.
 func understand(d *brokers.Delivery, r *record, p partition, retried bool, limits wire.Limits, t *texts) {
-	m, meta := &d.Message, &d.Meta
+	m := &d.Message
 	limits.Trusted = retried && !r.unsigned
+	var meta brokers.Meta
 	if h := headersOf(r); len(h) > 0 {
-		*m, *meta = wire.Decode(h, limits)
+		*m, meta = wire.Decode(h, limits)
 	}
 	if r.unsigned {
 		m.Topic = string(retriedTopic(r))
@@ -45,38 +45,49 @@ func understand(d *brokers.Delivery, r *record, p partition, retried bool, limit
 		}
 	}
 	m.Key, m.Body = t.text(r.key), r.value
+	if m.ID == "" && meta.Origin != nil {
+		m.ID = meta.Origin.Get("topic") + "/" + meta.Origin.Get("partition") + "/" + meta.Origin.Get("offset")
+	} else if m.ID == "" {
+		m.ID = t.place(r.offset)
+	}
+	if !limits.Trusted && r.unread == nil && meta.IdempotencyKey == "" && meta.RedriveCount == 0 && meta.Send == "" {
+		return // it carries nothing, and its token has the origin
+	}
 	if meta.Origin == nil {
-		place := t.place(r.offset)
-		meta.Origin = t.origin(place)
+		meta.Origin = originOf(p, r.offset)
 		if r.unread != nil {
 			meta.Origin = r.unread.origin(meta.Origin)
 		}
-		m.ID = cmp.Or(m.ID, place)
-	} else if m.ID == "" {
-		m.ID = meta.Origin.Get("topic") + "/" + meta.Origin.Get("partition") + "/" + meta.Origin.Get("offset")
+	}
+	d.Carried = new(meta)
+}
+
+// originOf says where a message came from.
+func originOf(p partition, offset int64) brokers.Headers {
+	return brokers.Headers{
+		{Name: "topic", Value: p.topic},
+		{Name: "partition", Value: strconv.Itoa(p.number)},
+		{Name: "offset", Value: strconv.FormatInt(offset, 10)},
 	}
 }
 
-// texts makes the strings and origins of many messages of a partition in a few
-// pieces of memory.
+// texts makes the strings of some messages of a partition in one piece of memory.
 type texts struct {
-	topic   string
-	number  string
 	before  string // what places begin with
-	many    int
 	written strings.Builder
-	details brokers.Headers // not used yet
 }
 
-const (
-	textSize   = 64 // about what a message has: its key and its place
-	originSize = 3
-)
-
-func newTexts(p partition, messages int) *texts {
-	t := &texts{topic: p.topic, number: strconv.Itoa(p.number), many: messages}
-	t.before = t.topic + "/" + t.number + "/"
-	t.written.Grow(textSize * messages)
+// newTexts returns one with room for the keys and the places of records.
+func newTexts(p partition, records []*record) *texts {
+	t := &texts{before: p.topic + "/" + strconv.Itoa(p.number) + "/"}
+	size, place := 0, len(t.before)+len(strconv.FormatInt(records[len(records)-1].offset, 10))
+	for _, r := range records {
+		size += len(r.key)
+		if len(r.headers) == 0 { // its place is its ID
+			size += place
+		}
+	}
+	t.written.Grow(size)
 	return t
 }
 
@@ -94,19 +105,6 @@ func (t *texts) place(offset int64) string {
 	t.written.WriteString(t.before)
 	t.written.Write(strconv.AppendInt(digits[:0], offset, 10))
 	return t.written.String()[from:]
-}
-
-// origin says where the message of a place came from.
-func (t *texts) origin(place string) brokers.Headers {
-	if len(t.details) < originSize {
-		t.details = make(brokers.Headers, originSize*t.many)
-	}
-	var o brokers.Headers
-	o, t.details = t.details[:originSize:originSize], t.details[originSize:]
-	o[0].Name, o[0].Value = "topic", t.topic
-	o[1].Name, o[1].Value = "partition", t.number
-	o[2].Name, o[2].Value = "offset", place[len(t.before):]
-	return o
 }
 
 // headersOf returns the headers of a record, in order.

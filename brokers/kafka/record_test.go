@@ -24,9 +24,9 @@ var (
 )
 
 func understood(r record, p partition, retried bool, limits wire.Limits) (brokers.Message, brokers.Meta) {
-	var d brokers.Delivery
-	understand(&d, &r, p, retried, limits, newTexts(p, 1))
-	return d.Message, d.Meta
+	d := brokers.Delivery{Token: &token{reader: &reader{partition: p}, offset: r.offset}}
+	understand(&d, &r, p, retried, limits, newTexts(p, []*record{&r}))
+	return d.Message, d.Meta()
 }
 
 func TestForeignRecord(t *testing.T) {

@@ -101,7 +101,7 @@ func TestReturnIsSigned(t *testing.T) {
 		ds, _ := w.receive(2)
 		s.sameBodies("returned", ds, []string{"signed", "not signed"})
 		for _, d := range ds {
-			m, stories := d.Meta, map[string]int{"signed": 1}[string(d.Message.Body)]
+			m, stories := d.Meta(), map[string]int{"signed": 1}[string(d.Message.Body)]
 			if m.Attempt != 0 || m.RedriveCount != 1 || m.Send != "1.1.token" || m.IdempotencyKey != "once" || len(m.History) != stories {
 				s.Errorf("%s has %+v, want what identifies it, and %d failures", d.Message.Body, m, stories)
 			}

@@ -333,7 +333,7 @@ func (w *worker) settle(action brokers.Action, delay time.Duration, ds ...*broke
 	w.t.Helper()
 	var batch []brokers.Settlement
 	for _, d := range ds {
-		meta := d.Meta
+		meta := d.Meta()
 		meta.Attempt++
 		meta.DueAt = time.Now().Add(delay)
 		batch = append(batch, brokers.Settlement{Delivery: d, Action: action, Delay: delay, Meta: meta})

@@ -13,10 +13,14 @@ import (
 // token is what a delivery carries for its source.
 type token struct {
 	state  atomic.Int32
-	reader *reader
-	record *record
 	copied bool // the copy of a retry is confirmed; belongs to whoever is settling
+	reader *reader
+	record *record // nil when it is settled; belongs to whoever is settling
+	offset int64
 }
+
+// Origin is that of the message on its first delivery.
+func (t *token) Origin() brokers.Headers { return originOf(t.reader.partition, t.offset) }
 
 // How far the settlement of a delivery is.
 const (
@@ -99,7 +103,11 @@ func finish(tokens []*token) {
 	offsets := make([]int64, 0, len(tokens))
 	for i, t := range tokens {
 		t.state.Store(settled)
-		offsets = append(offsets, t.record.offset)
+		offsets = append(offsets, t.offset)
+		if t.reader.delayed == nil { // where records are kept by offset, too
+			t.record.settled()
+		}
+		t.record = nil
 		if i+1 == len(tokens) || tokens[i+1].reader != t.reader {
 			t.reader.done(offsets...)
 			t.reader.generation.settled(len(offsets))
@@ -111,6 +119,7 @@ func finish(tokens []*token) {
 func (t *token) release() {
 	t.state.Store(settled)
 	t.reader.giveBack(t.record)
+	t.record = nil
 	t.reader.generation.settled(1)
 }
 

@@ -317,8 +317,8 @@ func TestRetryThatLeavesACopy(t *testing.T) {
 		w.settle(w.source, s, nil)
 		w.stats("in", memory.Stats{Delayed: 2})
 		for _, d := range w.expect(w.source, "a", "a") {
-			if d.Meta.Attempt != 1 {
-				w.Errorf("Attempt = %d, want 1", d.Meta.Attempt)
+			if d.Meta().Attempt != 1 {
+				w.Errorf("Attempt = %d, want 1", d.Meta().Attempt)
 			}
 		}
 	})

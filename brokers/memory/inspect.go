@@ -66,8 +66,7 @@ func (b *Broker) Records(topic string) []Record {
 	}
 	records := make([]Record, 0, t.len())
 	for e := t.first; e != nil; e = e.next {
-		r := Record{Message: e.message, Abandoned: int(e.abandoned)}
-		e.loadMeta(&r.Meta)
+		r := Record{Message: e.message, Meta: *e.carried(), Abandoned: int(e.abandoned)}
 		switch e.state {
 		case delayed:
 			r.DueAt = b.start.Add(b.delays[e.pos-1].at)

@@ -143,9 +143,9 @@ func (b *Broker) topic(name string) *topic {
 		t.deleted = false
 	} else {
 		t = &topic{
-			name:   name,
-			origin: origin(name),
-			lanes:  make(map[string]*lane),
+			name:    name,
+			carried: brokers.Meta{Origin: origin(name)},
+			lanes:   make(map[string]*lane),
 		}
 		b.topics[name] = t
 	}

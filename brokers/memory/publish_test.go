@@ -52,8 +52,8 @@ func TestIdentityHeaders(t *testing.T) {
 		w.send("in", brokers.Message{Headers: headers})
 		w.send("in", brokers.Message{ID: "explicit", Headers: headers})
 		for _, d := range w.expect(w.source, "first-hop", "explicit") {
-			if d.Meta.IdempotencyKey != "key" || d.Meta.RedriveCount != 2 || d.Meta.Origin.Get("topic") != "in" {
-				w.Errorf("Meta = %+v, want the identity of the headers and an origin", d.Meta)
+			if d.Meta().IdempotencyKey != "key" || d.Meta().RedriveCount != 2 || d.Meta().Origin.Get("topic") != "in" {
+				w.Errorf("Meta = %+v, want the identity of the headers and an origin", d.Meta())
 			}
 			if want := time.UnixMilli(1000); !d.Message.PublishedAt.Equal(want) {
 				w.Errorf("PublishedAt = %v, want that of the header, %v", d.Message.PublishedAt, want)
@@ -268,10 +268,10 @@ func TestNothingIsShared(t *testing.T) {
 		for _, editor := range []string{"the settler", "a receiver"} {
 			meta.History[0].Class = "edited"
 			d = w.one(w.source)
-			if d.Meta.History[0].Class != "transient" {
+			if d.Meta().History[0].Class != "transient" {
 				w.Errorf("%s edited the history of the message", editor)
 			}
-			meta = d.Meta
+			meta = d.Meta()
 			w.release(w.source, d)
 		}
 		w.one(w.source)

@@ -55,8 +55,8 @@ func TestReleaseGoesToTheFront(t *testing.T) {
 		w.release(w.source, ds[0], ds[1])
 		again := w.expect(w.source, "a", "b", "c", "e")
 		for _, d := range again {
-			if d.Abandoned != 0 || d.Meta.Attempt != 0 {
-				w.Errorf("%s came back with Abandoned %d and Attempt %d, want both 0", d.Message.ID, d.Abandoned, d.Meta.Attempt)
+			if d.Abandoned != 0 || d.Meta().Attempt != 0 {
+				w.Errorf("%s came back with Abandoned %d and Attempt %d, want both 0", d.Message.ID, d.Abandoned, d.Meta().Attempt)
 			}
 		}
 	})

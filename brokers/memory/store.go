@@ -17,7 +17,7 @@ func (b *Broker) hand(e *entry, s *source, now time.Duration) *brokers.Delivery 
 	h.LeaseUntil = b.start.Add(h.until)
 	h.Session = s.session
 	h.Token = h
-	e.loadMeta(&h.Meta)
+	h.Carried = e.carried()
 	e.holds = h
 	b.leases.push(timed{at: h.until, seq: e.seq, entry: e, hold: h})
 	return &h.Delivery
@@ -126,12 +126,13 @@ func later(now, d time.Duration) time.Duration {
 	return now + d
 }
 
-func (e *entry) loadMeta(m *brokers.Meta) {
+// carried is what a delivery of e has. First deliveries share that of their topic.
+func (e *entry) carried() *brokers.Meta {
 	if e.meta == nil {
-		m.Origin = e.topic.origin
-	} else {
-		*m = cloneMeta(*e.meta)
+		return &e.topic.carried
 	}
+	m := cloneMeta(*e.meta)
+	return &m
 }
 
 func (e *entry) storeMeta(m brokers.Meta) {

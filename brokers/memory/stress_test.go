@@ -172,8 +172,8 @@ func (s *stress) inspect(ds []*brokers.Delivery) {
 		if settled && d.ReceivedAt.Before(a.due) {
 			s.Errorf("seed %d: %s came %v early", s.seed, id, a.due.Sub(d.ReceivedAt))
 		}
-		if settled && d.Meta.Attempt < a.confirmed || d.Meta.Attempt > a.retries {
-			s.Errorf("seed %d: %s has Attempt %d after %d confirmed of %d retries", s.seed, id, d.Meta.Attempt, a.confirmed, a.retries)
+		if settled && d.Meta().Attempt < a.confirmed || d.Meta().Attempt > a.retries {
+			s.Errorf("seed %d: %s has Attempt %d after %d confirmed of %d retries", s.seed, id, d.Meta().Attempt, a.confirmed, a.retries)
 		}
 		if batch[id] {
 			continue
@@ -199,7 +199,7 @@ func (s *stress) handle(src brokers.Source, ds []*brokers.Delivery, r *rand.Rand
 		if r.IntN(4) == 0 {
 			src.Extend(s.Context(), stressLease, ds)
 		}
-		st := brokers.Settlement{Delivery: d, Action: brokers.Action(r.IntN(3)), Meta: d.Meta}
+		st := brokers.Settlement{Delivery: d, Action: brokers.Action(r.IntN(3)), Meta: d.Meta()}
 		st.Delay = time.Duration(r.Int64N(int64(3*stressLease))) - stressLease
 		st.Meta.Attempt++
 		if s.ordered && given[d.Message.Key] {

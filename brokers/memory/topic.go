@@ -80,7 +80,7 @@ type lane struct {
 
 type topic struct {
 	name        string
-	origin      brokers.Headers
+	carried     brokers.Meta // of first deliveries; never changed
 	ready       queue
 	again       []*entry // to be handed out a second time, by a fault
 	lanes       map[string]*lane

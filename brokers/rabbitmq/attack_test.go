@@ -194,8 +194,8 @@ func TestAttackForgedRetry(t *testing.T) {
 		}})
 		w.publish("good")
 		for _, d := range w.receive(2) {
-			if d.Message.ID == "forged" && time.Until(d.Meta.DueAt) > 24*time.Hour+time.Minute {
-				w.Errorf("due at %v, want at most a day from now", d.Meta.DueAt)
+			if d.Message.ID == "forged" && time.Until(d.Meta().DueAt) > 24*time.Hour+time.Minute {
+				w.Errorf("due at %v, want at most a day from now", d.Meta().DueAt)
 			}
 			w.ack(d)
 		}
@@ -226,8 +226,8 @@ func TestAttackForgedRetryUnderSecret(t *testing.T) {
 			if d.Message.ID == "forged" {
 				want = 0
 			}
-			if d.Meta.Attempt != want || d.Meta.Death != nil {
-				w.Errorf("message %.9q has come %d attempts, want %d", d.Message.ID, d.Meta.Attempt, want)
+			if d.Meta().Attempt != want || d.Meta().Death != nil {
+				w.Errorf("message %.9q has come %d attempts, want %d", d.Message.ID, d.Meta().Attempt, want)
 			}
 			w.ack(d)
 		}

@@ -76,7 +76,7 @@ func TestQueueBehindOtherExchanges(t *testing.T) {
 				w.Fatalf("%s: %v", tt.kind, err)
 			}
 			d := w.receive(1)[0]
-			origin := d.Meta.Origin
+			origin := d.Meta().Origin
 			if string(d.Message.Body) != tt.kind || origin.Get("exchange") != exchange || origin.Get("routing-key") != "order.placed" {
 				w.Errorf("%s: received %q from %q", tt.kind, d.Message.Body, origin)
 			}

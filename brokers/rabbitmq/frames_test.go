@@ -184,12 +184,12 @@ func TestShortDelaysNeedNoShelf(t *testing.T) {
 		}
 		early := w.receive(direct) // before those that are on a shelf
 		for _, d := range early {
-			if body := string(d.Message.Body); !slices.Contains(bodies[:direct], body) || d.Meta.Attempt != 1 || time.Until(d.Meta.DueAt) > delay {
+			if body := string(d.Message.Body); !slices.Contains(bodies[:direct], body) || d.Meta().Attempt != 1 || time.Until(d.Meta().DueAt) > delay {
 				w.Errorf("%s came first, due in %v, with attempt %d; want %v, up to %v, and 1",
-					body, time.Until(d.Meta.DueAt), d.Meta.Attempt, bodies[:direct], delay)
+					body, time.Until(d.Meta().DueAt), d.Meta().Attempt, bodies[:direct], delay)
 			}
 		}
-		again := brokers.Settlement{Delivery: early[0], Action: brokers.Retry, Meta: early[0].Meta, Delay: delay / 2} // what is left, or more
+		again := brokers.Settlement{Delivery: early[0], Action: brokers.Retry, Meta: early[0].Meta(), Delay: delay / 2} // what is left, or more
 		before := published()
 		if err := w.settle(again)[0]; err != nil {
 			w.Fatalf("Retry of what came early: %v", err)

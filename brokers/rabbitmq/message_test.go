@@ -51,8 +51,8 @@ func TestForeignMessage(t *testing.T) {
 		})
 		w.await("the copy that CC asked for", func() bool { return w.depth(other) == 1 })
 		d := w.receive(1)[0]
-		if d.Message.ID == "" || d.Meta.Attempt != 0 || !d.Meta.DueAt.IsZero() || d.Meta.Death != nil {
-			w.Errorf("ID %q, attempt %d, due at %v; want an ID and nothing of what was forged", d.Message.ID, d.Meta.Attempt, d.Meta.DueAt)
+		if d.Message.ID == "" || d.Meta().Attempt != 0 || !d.Meta().DueAt.IsZero() || d.Meta().Death != nil {
+			w.Errorf("ID %q, attempt %d, due at %v; want an ID and nothing of what was forged", d.Message.ID, d.Meta().Attempt, d.Meta().DueAt)
 		}
 		if want := time.Unix(1790000000, 0); !d.Message.PublishedAt.Equal(want) {
 			w.Errorf("published at %v, want the timestamp %v", d.Message.PublishedAt, want)
@@ -71,8 +71,8 @@ func TestForeignMessage(t *testing.T) {
 					w.Errorf("after %d retries the header %q is missing: %q", hop, h, d.Message.Headers)
 				}
 			}
-			if len(d.Message.Headers) != len(want) || d.Meta.Attempt != hop {
-				w.Errorf("after %d retries: attempt %d, headers %q", hop, d.Meta.Attempt, d.Message.Headers)
+			if len(d.Message.Headers) != len(want) || d.Meta().Attempt != hop {
+				w.Errorf("after %d retries: attempt %d, headers %q", hop, d.Meta().Attempt, d.Message.Headers)
 			}
 			id := d.Message.ID
 			if d = w.again(d); d.Message.ID != id {
@@ -182,7 +182,7 @@ func TestDeadLetteredByTheBroker(t *testing.T) {
 		w.source = src
 		want := map[string]string{"limit": "delivery_limit", "expired": "expired"}
 		for _, d := range w.receive(2) {
-			origin := d.Meta.Origin
+			origin := d.Meta().Origin
 			if got := origin.Get("death-reason"); got != want[d.Message.ID] {
 				w.Errorf("%s: death-reason %q, want %q, in %q", d.Message.ID, got, want[d.Message.ID], origin)
 			}
@@ -210,7 +210,7 @@ func TestForgedDeath(t *testing.T) {
 		} {
 			w.foreign(w.topic, amqp.Publishing{Body: []byte("a"), Headers: amqp.Table{"x-death": forged}})
 			d := w.receive(1)[0]
-			if got := d.Meta.Origin.Get("death-reason"); got != "" {
+			if got := d.Meta().Origin.Get("death-reason"); got != "" {
 				w.Errorf("x-death %v: death-reason %.20q, want none", forged, got)
 			}
 			w.ack(w.again(d))

@@ -224,7 +224,7 @@ func TestPauseRenewsWhatWasLostOften(t *testing.T) {
 		w.await("a copy has taken its place", func() bool { return w.depth(w.topic) == 0 && w.depth(w.retries()) == 1 })
 		w.source.Pause()
 		d := w.receive(1)[0]
-		if d.Message.ID != "unlucky" || d.Meta.Attempt != 0 {
+		if d.Message.ID != "unlucky" || d.Meta().Attempt != 0 {
 			w.Errorf("received %+v, want the message as it was", d)
 		}
 		w.ack(d)

@@ -76,7 +76,7 @@ func TestReturnToWorkers(t *testing.T) {
 		w.depths(map[string]int{w.retries(): 2, w.topic: 0, w.topic + ".dead": 0, neighbour: 0})
 		w.source = w.open(w.topic)
 		for _, d := range w.receive(2) {
-			m := d.Meta
+			m := d.Meta()
 			if d.Message.Topic != w.topic || m.Attempt != 0 || !m.DueAt.IsZero() || m.RedriveCount != 1 || m.Send != "1.1.token" || len(m.History) != 1 {
 				w.Errorf("%s of %q came with %+v", d.Message.Body, d.Message.Topic, m)
 			}
@@ -144,7 +144,7 @@ func TestReturnIsSigned(t *testing.T) {
 		}
 		var got []string
 		for _, d := range w.receive(2) {
-			m, stories := d.Meta, map[string]int{"signed": 1}[string(d.Message.Body)]
+			m, stories := d.Meta(), map[string]int{"signed": 1}[string(d.Message.Body)]
 			if m.RedriveCount != 1 || m.Send != "1.1.token" || m.IdempotencyKey != "once" || len(m.History) != stories {
 				w.Errorf("%s has %+v, want what identifies it, and %d failures", d.Message.Body, m, stories)
 			}

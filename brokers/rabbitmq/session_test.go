@@ -99,7 +99,7 @@ func TestSessionLostAfterConfirm(t *testing.T) {
 		}
 		w.tap.set(nil)
 		ds := w.receive(2)
-		if first, second := ds[0].Meta.Attempt, ds[1].Meta.Attempt; first+second != 1 {
+		if first, second := ds[0].Meta().Attempt, ds[1].Meta().Attempt; first+second != 1 {
 			w.Errorf("attempts are %d and %d, want the original and its copy", first, second)
 		}
 	})
@@ -463,7 +463,7 @@ func TestCloseRenewsWhatWasLostOften(t *testing.T) {
 		w.closeSource()
 		w.await("a copy has taken its place", func() bool { return w.depth(w.topic) == 0 && w.depth(w.retries()) == 1 })
 		w.source = w.open(w.topic)
-		if d := w.receive(1)[0]; d.Abandoned != 0 || d.Message.ID != "unlucky" || d.Meta.Attempt != 0 {
+		if d := w.receive(1)[0]; d.Abandoned != 0 || d.Message.ID != "unlucky" || d.Meta().Attempt != 0 {
 			t.Errorf("received %+v, want the message as it was", d)
 		} else {
 			w.ack(d)

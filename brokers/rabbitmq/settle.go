@@ -211,7 +211,7 @@ func (b *settlement) retry(ctx context.Context) {
 func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, error) {
 	m, meta, delay := st.Delivery.Message, st.Meta, st.Delay
 	if st.Action == brokers.Release {
-		meta, delay = st.Delivery.Meta, 0
+		meta, delay = st.Delivery.Meta(), 0
 	} else if delay > 0 && meta.DueAt.IsZero() {
 		meta.DueAt = time.Now().Add(delay)
 	}
@@ -220,7 +220,7 @@ func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, er
 		return outgoing{}, err
 	}
 	o := outgoing{exchange: s.broker.names.copies(), key: s.broker.names.retry(m.Topic), message: p}
-	if max(delay, time.Until(meta.DueAt)) < hold && !meta.DueAt.Equal(st.Delivery.Meta.DueAt) {
+	if max(delay, time.Until(meta.DueAt)) < hold && !meta.DueAt.Equal(st.Delivery.Meta().DueAt) {
 		return o, nil
 	}
 	if shelf := s.shelves.pick(delay); shelf > 0 {

@@ -416,10 +416,11 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 	if anonymous {
 		m.ID = newID()
 	}
-	return &brokers.Delivery{
+	h := &handed{meta: meta}
+	h.Delivery = brokers.Delivery{
 		Anonymous:  anonymous,
 		Message:    m,
-		Meta:       meta,
+		Carried:    &h.meta,
 		Unreadable: unreadableError(&i.delivery),
 		Abandoned:  i.token.abandoned(&meta),
 		ReceivedAt: now,
@@ -427,6 +428,13 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 		Session:    i.token.lane.session.ctx,
 		Token:      i.token,
 	}
+	return &h.Delivery
+}
+
+// handed is a delivery and what it carries, in one piece of memory.
+type handed struct {
+	brokers.Delivery
+	meta brokers.Meta
 }
 
 // refresh takes out of the buffers what has waited there for so long that too

@@ -213,8 +213,8 @@ func (n *secureNode) works(t *testing.T, options rabbitmq.Options) {
 		t.Fatal(err)
 	}
 	d = w.receive(1)[0]
-	if string(d.Message.Body) != "paid" || d.Meta.Attempt != 1 {
-		t.Errorf("received %q with attempt %d, want paid and 1", d.Message.Body, d.Meta.Attempt)
+	if string(d.Message.Body) != "paid" || d.Meta().Attempt != 1 {
+		t.Errorf("received %q with attempt %d, want paid and 1", d.Message.Body, d.Meta().Attempt)
 	}
 	w.ack(d)
 	w.closeSource()

@@ -354,8 +354,8 @@ func TestTakesOverFromOlderWorkers(t *testing.T) {
 		for _, attempt := range []int{3, 4} {
 			ds := w.receive(3)
 			for _, d := range ds {
-				if d.Meta.Attempt != attempt {
-					w.Errorf("%q is at attempt %d, want %d", d.Message.Body, d.Meta.Attempt, attempt)
+				if d.Meta().Attempt != attempt {
+					w.Errorf("%q is at attempt %d, want %d", d.Message.Body, d.Meta().Attempt, attempt)
 				}
 			}
 			if attempt == 4 {

@@ -150,7 +150,7 @@ func (w *world) ack(ds ...*brokers.Delivery) {
 }
 
 func retry(d *brokers.Delivery, delay time.Duration) brokers.Settlement {
-	meta := d.Meta
+	meta := d.Meta()
 	meta.Attempt++
 	meta.DueAt = time.Now().Add(delay)
 	meta.Delay = delay

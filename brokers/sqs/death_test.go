@@ -37,8 +37,8 @@ func TestDeathIsCopied(t *testing.T) {
 					}
 					src = s.openOn(s.start(o))
 					d = s.one(src)
-					if !reflect.DeepEqual(d.Meta.Death, want) || d.Meta.Attempt != s.sub.MaxAttempts || d.Abandoned != 0 {
-						s.Errorf("after %v another worker has attempt %d and %+v, want %+v", wait, d.Meta.Attempt, d.Meta.Death, want)
+					if !reflect.DeepEqual(d.Meta().Death, want) || d.Meta().Attempt != s.sub.MaxAttempts || d.Abandoned != 0 {
+						s.Errorf("after %v another worker has attempt %d and %+v, want %+v", wait, d.Meta().Attempt, d.Meta().Death, want)
 					}
 				}
 				s.settle(src, ack(d))
@@ -53,15 +53,15 @@ func TestDeathOnFIFO(t *testing.T) {
 	hold(t, "jobs.fifo", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		st := s.dying(d, time.Minute)
 		s.settle(src, st)
-		if d = s.one(src); !reflect.DeepEqual(d.Meta, st.Meta) {
-			s.Errorf("the worker has\n%+v, want\n%+v", d.Meta, st.Meta)
+		if d = s.one(src); !reflect.DeepEqual(d.Meta(), st.Meta) {
+			s.Errorf("the worker has\n%+v, want\n%+v", d.Meta(), st.Meta)
 		}
 		s.settle(src, s.dying(d, time.Minute))
 		if err := src.Close(s.Context()); err != nil {
 			s.Error(err)
 		}
-		if d = s.one(s.openOn(s.start(Options{}))); d.Meta.Death != nil || d.Meta.Attempt < 1 || d.Meta.Attempt >= s.sub.MaxAttempts {
-			s.Errorf("another worker has attempt %d and %+v, want an estimate and no death", d.Meta.Attempt, d.Meta.Death)
+		if d = s.one(s.openOn(s.start(Options{}))); d.Meta().Death != nil || d.Meta().Attempt < 1 || d.Meta().Attempt >= s.sub.MaxAttempts {
+			s.Errorf("another worker has attempt %d and %+v, want an estimate and no death", d.Meta().Attempt, d.Meta().Death)
 		}
 	})
 }
@@ -95,7 +95,7 @@ func TestDeathIsShortened(t *testing.T) {
 					src = s.openOn(s.start(Options{}))
 				}
 				d = s.one(src)
-				got, want := d.Meta.Death, st.Meta.Death
+				got, want := d.Meta().Death, st.Meta.Death
 				if got == nil || got.Reason != want.Reason || got.Attempt != 1 || got.Fingerprint != want.Fingerprint || len(got.ErrorText) < 64 ||
 					!strings.HasPrefix(want.ErrorText, strings.TrimSuffix(got.ErrorText, "…")) || slices.Contains(got.Truncated, "error-message") != tt.short || (got.ErrorText == want.ErrorText) == tt.short {
 					s.Errorf("the message waited with %+v, want %+v", got, want)

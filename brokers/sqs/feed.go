@@ -170,7 +170,7 @@ func (f *feed) renew(tokens []*token) (rest []*token) {
 	var old []*token
 	for _, t := range tokens {
 		if t.renews() && t.record.err == nil && t.record.unreadable == nil {
-			meta := t.delivery.Meta
+			meta := t.meta
 			if o, err := f.compose(t.record.message, &meta, 0); err == nil {
 				out, old = append(out, o), append(old, t)
 				continue

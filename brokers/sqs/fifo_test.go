@@ -33,8 +33,8 @@ func TestFIFORetryBlocksTheGroup(t *testing.T) {
 			if waited := time.Since(begun); string(d.Message.Body) != "a/0" || waited != time.Duration(n+1)*40*time.Second {
 				s.Fatalf("received %q after %v, want a/0 when its retry is due", d.Message.Body, waited)
 			}
-			if d.Meta.Attempt != n+1 || n == 0 && !reflect.DeepEqual(d.Meta, st.Meta) {
-				s.Errorf("after %d retries its Meta is %+v", n+1, d.Meta)
+			if d.Meta().Attempt != n+1 || n == 0 && !reflect.DeepEqual(d.Meta(), st.Meta) {
+				s.Errorf("after %d retries its Meta is %+v", n+1, d.Meta())
 			}
 			if n < 2 {
 				s.settle(src, again(d, 40*time.Second))
@@ -44,8 +44,8 @@ func TestFIFORetryBlocksTheGroup(t *testing.T) {
 		}
 		for _, body := range []string{"a/1", "a/2", "a/3", "a/4"} {
 			d := s.expect(src, body)[0]
-			if d.Meta.Attempt != 0 || d.Abandoned != 0 {
-				s.Errorf("%q was never run, and has attempt %d, abandoned %d", d.Message.Body, d.Meta.Attempt, d.Abandoned)
+			if d.Meta().Attempt != 0 || d.Abandoned != 0 {
+				s.Errorf("%q was never run, and has attempt %d, abandoned %d", d.Message.Body, d.Meta().Attempt, d.Abandoned)
 			}
 			s.settle(src, ack(d))
 		}

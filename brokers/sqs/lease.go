@@ -86,12 +86,13 @@ type token struct {
 	copied    bool          // its retry is durable: remove the original
 	extension chan struct{} // closed when the extension under way has ended
 
-	delivery brokers.Delivery // handed out, or to be; its Meta is there from the start and stays
+	delivery brokers.Delivery // handed out, or to be
+	meta     brokers.Meta     // that it carries; there from the start
 }
 
 // history is what is known of a message that is given back as it came.
 func (t *token) history() history {
-	h := history{meta: t.delivery.Meta, receives: t.record.receives, lost: t.lost}
+	h := history{meta: t.meta, receives: t.record.receives, lost: t.lost}
 	h.hops = max(0, t.record.history().hops-(t.record.receives-1))
 	return h
 }
@@ -113,9 +114,10 @@ func (t *token) hand(now time.Time, lease time.Duration) *brokers.Delivery {
 	t.until = earlier(now.Add(lease), t.limit)
 	t.end = now.Add(maxTotal)
 	d := &t.delivery
+	d.Carried = &t.meta
 	d.Message = t.record.message
 	if !t.feed.source.readOnly { // what others did with it says nothing about it here
-		d.Abandoned = t.feed.counting.abandoned(t.lost, &d.Meta)
+		d.Abandoned = t.feed.counting.abandoned(t.lost, &t.meta)
 	}
 	d.ReceivedAt, d.LeaseUntil, d.Token = now, t.until, t
 	return d

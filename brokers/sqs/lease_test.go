@@ -55,9 +55,9 @@ func TestLeaseCountsFromThePoll(t *testing.T) {
 			}
 			other := s.openOn(s.start(Options{}))
 			s.nothing(other, time.Until(d.LeaseUntil))
-			if again := s.one(other); again.Meta.Attempt != 1 || time.Since(d.LeaseUntil) > 25*time.Second {
+			if again := s.one(other); again.Meta().Attempt != 1 || time.Since(d.LeaseUntil) > 25*time.Second {
 				s.Errorf("it came again %v after the lease, with attempt %d; want 22 s at most, and 1: the receive may have been one",
-					time.Since(d.LeaseUntil), again.Meta.Attempt)
+					time.Since(d.LeaseUntil), again.Meta().Attempt)
 			}
 		})
 	}

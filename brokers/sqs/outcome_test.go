@@ -54,8 +54,8 @@ func TestUnknownOutcomes(t *testing.T) {
 		if calls != 0 {
 			s.Errorf("%d calls for a message that may be somebody else's", calls)
 		}
-		if d := s.one(src); d.Meta.Attempt != 1 {
-			s.Errorf("it came with attempt %d, want 1", d.Meta.Attempt)
+		if d := s.one(src); d.Meta().Attempt != 1 {
+			s.Errorf("it came with attempt %d, want 1", d.Meta().Attempt)
 		}
 	})
 	// A copy that nobody confirmed replaces nothing.

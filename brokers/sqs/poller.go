@@ -187,9 +187,9 @@ func (s *source) store(f *feed, records []record, begun, now time.Time) (damaged
 		s.seq++
 		r := &came
 		t := &token{feed: f, record: r, seq: s.seq, begun: begun, limit: limit}
-		t.delivery.Meta, t.lost = f.counting.read(s.notes.about(r), r.receives)
+		t.meta, t.lost = f.counting.read(s.notes.about(r), r.receives)
 		if t.delivery.Unreadable = r.unreadable; r.unreadable != nil {
-			t.delivery.Meta, t.lost = r.meta, 0 // nobody has run it
+			t.meta, t.lost = r.meta, 0 // nobody has run it
 		}
 		pause, err := f.pauseOf(r)
 		switch {

@@ -46,7 +46,7 @@ func TestReader(t *testing.T) {
 				if err := s.errorOf(src, again(d, time.Minute)); !errors.Is(err, brokers.ErrRefused) || !strings.Contains(err.Error(), "only reads") {
 					s.Errorf("Retry with another Meta: %v, want ErrRefused and why", err)
 				}
-				s.settle(src, brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: time.Minute, Meta: d.Meta})
+				s.settle(src, brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: time.Minute, Meta: d.Meta()})
 			}
 		}
 		s.settle(src, ack(s.expect(src, "released")[0]))
@@ -163,7 +163,7 @@ func TestReaderOnServers(t *testing.T) {
 			if err != nil || len(ds) != 1 || string(ds[0].Message.Body) != "a" {
 				t.Fatalf("Receive before %s: %v, %v", end.Action, bodiesOf(ds), err)
 			}
-			end.Delivery, end.Meta = ds[0], ds[0].Meta
+			end.Delivery, end.Meta = ds[0], ds[0].Meta()
 			if errs := src.Settle(ctx, []brokers.Settlement{end}); errs != nil {
 				t.Fatal(errs)
 			}

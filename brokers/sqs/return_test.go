@@ -81,7 +81,7 @@ func TestReturnIsSigned(t *testing.T) {
 					s.Fatal(err)
 				}
 				d := s.one(src)
-				if m := d.Meta; m.Attempt != 0 || m.RedriveCount != 1 || m.Send != "1.1.token" || m.IdempotencyKey != "once" || len(m.History) != tt.stories {
+				if m := d.Meta(); m.Attempt != 0 || m.RedriveCount != 1 || m.Send != "1.1.token" || m.IdempotencyKey != "once" || len(m.History) != tt.stories {
 					s.Errorf("it came with %+v, want what identifies it, and %d failures", m, tt.stories)
 				}
 				s.settle(src, ack(d))

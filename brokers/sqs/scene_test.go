@@ -224,7 +224,7 @@ func release(d *brokers.Delivery) brokers.Settlement {
 // again is what the pipeline settles after a failed run.
 func again(d *brokers.Delivery, delay time.Duration) brokers.Settlement {
 	now := time.Now()
-	meta := d.Meta
+	meta := d.Meta()
 	meta.Attempt++
 	if meta.FirstFailedAt.IsZero() {
 		meta.FirstFailedAt = now

@@ -417,7 +417,7 @@ func (j *job) copyOf(i int) (outgoing, error) {
 	st := j.batch[i]
 	meta := st.Meta
 	if st.Action == brokers.Release {
-		meta = j.token(i).delivery.Meta
+		meta = j.token(i).meta
 	}
 	if meta.DueAt.IsZero() && st.Delay > 0 {
 		meta.DueAt = time.Now().Add(st.Delay)

@@ -32,8 +32,8 @@ func TestRetryInPlace(t *testing.T) {
 			begun := time.Now()
 			s.settle(src, st)
 			d = s.one(src)
-			if !reflect.DeepEqual(d.Meta, st.Meta) {
-				s.Errorf("after %d retries the Meta is\n%+v, want\n%+v", n, d.Meta, st.Meta)
+			if !reflect.DeepEqual(d.Meta(), st.Meta) {
+				s.Errorf("after %d retries the Meta is\n%+v, want\n%+v", n, d.Meta(), st.Meta)
 			}
 			if d.Abandoned != 0 {
 				s.Errorf("after %d retries it was abandoned %d times", n, d.Abandoned)
@@ -64,20 +64,20 @@ func TestOtherWorkersEstimate(t *testing.T) {
 		}
 		other := s.openOn(s.start(Options{}))
 		d = s.one(other)
-		if d.Meta.Attempt != 2 || d.Abandoned != 0 {
-			s.Errorf("another worker received attempt %d, abandoned %d; want 2 and 0", d.Meta.Attempt, d.Abandoned)
+		if d.Meta().Attempt != 2 || d.Abandoned != 0 {
+			s.Errorf("another worker received attempt %d, abandoned %d; want 2 and 0", d.Meta().Attempt, d.Abandoned)
 		}
 		s.settle(other, release(d))
-		if d = s.one(other); d.Meta.Attempt != 2 {
-			s.Errorf("after a release the worker that released it has attempt %d, want 2", d.Meta.Attempt)
+		if d = s.one(other); d.Meta().Attempt != 2 {
+			s.Errorf("after a release the worker that released it has attempt %d, want 2", d.Meta().Attempt)
 		}
 		s.settle(other, release(d))
 		third := s.openOn(s.start(Options{}))
 		if err := other.Close(s.Context()); err != nil {
 			s.Error(err)
 		}
-		if d = s.one(third); d.Meta.Attempt < 4 {
-			s.Errorf("after two releases by another worker it has attempt %d, want 4 at least: each may have been one", d.Meta.Attempt)
+		if d = s.one(third); d.Meta().Attempt < 4 {
+			s.Errorf("after two releases by another worker it has attempt %d, want 4 at least: each may have been one", d.Meta().Attempt)
 		}
 	})
 }
@@ -95,8 +95,8 @@ func TestEstimateEndsBeforeTheLastAttempt(t *testing.T) {
 		if err := src.Close(s.Context()); err != nil {
 			s.Error(err)
 		}
-		if d := s.one(s.openOn(s.start(Options{}))); d.Meta.Attempt != 2 {
-			s.Errorf("after six receives or more another worker has attempt %d, want 2: the third is the last", d.Meta.Attempt)
+		if d := s.one(s.openOn(s.start(Options{}))); d.Meta().Attempt != 2 {
+			s.Errorf("after six receives or more another worker has attempt %d, want 2: the third is the last", d.Meta().Attempt)
 		}
 	})
 }
@@ -114,9 +114,9 @@ func TestNoteAfterAnotherWorker(t *testing.T) {
 		s.settle(second, again(d, 30*time.Second))
 		time.Sleep(25 * time.Second)
 		d = s.one(first)
-		if d.Meta.Attempt != 2 || d.Meta.Class != "transient" || d.Abandoned != 0 {
+		if d.Meta().Attempt != 2 || d.Meta().Class != "transient" || d.Abandoned != 0 {
 			s.Errorf("attempt %d, class %q, abandoned %d; want 2, of which one is the other worker's, and the class that this one noted",
-				d.Meta.Attempt, d.Meta.Class, d.Abandoned)
+				d.Meta().Attempt, d.Meta().Class, d.Abandoned)
 		}
 		s.settle(first, ack(d))
 	})
@@ -189,8 +189,8 @@ func TestWhenARetryIsACopy(t *testing.T) {
 			}
 			time.Sleep(st.Delay - time.Minute) // without polls, where that is long
 			d := s.one(src)
-			if !d.Meta.DueAt.Equal(st.Meta.DueAt.Truncate(time.Millisecond)) || d.Meta.Attempt != st.Meta.Attempt || d.Abandoned != 0 {
-				s.Errorf("it came with attempt %d due at %v, want %d and %v", d.Meta.Attempt, d.Meta.DueAt, st.Meta.Attempt, st.Meta.DueAt)
+			if !d.Meta().DueAt.Equal(st.Meta.DueAt.Truncate(time.Millisecond)) || d.Meta().Attempt != st.Meta.Attempt || d.Abandoned != 0 {
+				s.Errorf("it came with attempt %d due at %v, want %d and %v", d.Meta().Attempt, d.Meta().DueAt, st.Meta.Attempt, st.Meta.DueAt)
 			}
 			s.settle(src, ack(d))
 		})
@@ -220,14 +220,14 @@ func TestLongDelay(t *testing.T) {
 					time.Sleep(min(time.Until(due)-time.Minute, 11*time.Hour)) // without polls
 				}
 				d = s.one(src)
-				if got, want := fmt.Sprintf("%+v", d.Meta), fmt.Sprintf("%+v", st.Meta); got != want || d.Abandoned != 0 {
+				if got, want := fmt.Sprintf("%+v", d.Meta()), fmt.Sprintf("%+v", st.Meta); got != want || d.Abandoned != 0 {
 					s.Errorf("after %d hops, abandoned %d:\n%s, want\n%s", hops, d.Abandoned, got, want)
 				}
 				left := time.Until(due)
 				if left <= 0 || hops > 10 {
 					break
 				}
-				s.settle(src, brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: left, Meta: d.Meta})
+				s.settle(src, brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: left, Meta: d.Meta()})
 			}
 			if late := time.Since(due); late < 0 || late > 2*time.Second || hops != 3 {
 				s.Errorf("it came %v late after %d hops, want 3: after 15 min, and twice after nearly 12 h", late, hops)
@@ -254,8 +254,8 @@ func TestPastTotal(t *testing.T) {
 		s.state(sqstest.Queue{Delayed: 1, InFlight: 1})
 		got := s.receive(src, 2)
 		for _, d := range got {
-			if d.Meta.Attempt != 1 {
-				s.Errorf("%q has attempt %d, want 1", d.Message.Body, d.Meta.Attempt)
+			if d.Meta().Attempt != 1 {
+				s.Errorf("%q has attempt %d, want 1", d.Message.Body, d.Meta().Attempt)
 			}
 		}
 	})
@@ -466,8 +466,8 @@ func TestRetryThatSQSRefuses(t *testing.T) {
 				}
 				s.state(sqstest.Queue{InFlight: 1})
 				d = s.one(src)
-				if waited := time.Since(begun); !reflect.DeepEqual(d.Meta, st.Meta) || waited != time.Minute {
-					s.Errorf("after %v it came with %+v, want after a minute %+v", waited, d.Meta, st.Meta)
+				if waited := time.Since(begun); !reflect.DeepEqual(d.Meta(), st.Meta) || waited != time.Minute {
+					s.Errorf("after %v it came with %+v, want after a minute %+v", waited, d.Meta(), st.Meta)
 				}
 			}
 			s.settle(src, ack(d))
@@ -490,14 +490,14 @@ func TestRetryInPlaceForWhatIsLeft(t *testing.T) {
 		s.settle(src, st)
 		time.Sleep(11 * time.Hour) // without polls
 		d := s.one(src)
-		if waited := time.Since(begun); waited > 12*time.Hour || !d.Meta.DueAt.Equal(st.Meta.DueAt) || d.Meta.Attempt != 1 {
-			s.Errorf("after %v it came with %+v, want within the 12 h and due at %v", waited, d.Meta, st.Meta.DueAt)
+		if waited := time.Since(begun); waited > 12*time.Hour || !d.Meta().DueAt.Equal(st.Meta.DueAt) || d.Meta().Attempt != 1 {
+			s.Errorf("after %v it came with %+v, want within the 12 h and due at %v", waited, d.Meta(), st.Meta.DueAt)
 		}
-		s.settle(src, brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: time.Until(d.Meta.DueAt), Meta: d.Meta})
+		s.settle(src, brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: time.Until(d.Meta().DueAt), Meta: d.Meta()})
 		time.Sleep(time.Until(st.Meta.DueAt) - time.Minute)
 		d = s.one(src)
-		if late := time.Since(st.Meta.DueAt); late < 0 || late > 2*time.Second || d.Meta.Attempt != 1 || d.Abandoned != 0 {
-			s.Errorf("it came %v late with %+v", late, d.Meta)
+		if late := time.Since(st.Meta.DueAt); late < 0 || late > 2*time.Second || d.Meta().Attempt != 1 || d.Abandoned != 0 {
+			s.Errorf("it came %v late with %+v", late, d.Meta())
 		}
 		s.settle(src, ack(d))
 	})

@@ -121,8 +121,8 @@ func TestBuffered(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		s.state(sqstest.Queue{Visible: 6, InFlight: 2})
 		for _, d := range s.receive(src, 6) {
-			if d.Meta.Attempt != 0 || d.Abandoned != 0 {
-				s.Errorf("%q was given back unstarted, and has attempt %d and was abandoned %d times", d.Message.Body, d.Meta.Attempt, d.Abandoned)
+			if d.Meta().Attempt != 0 || d.Abandoned != 0 {
+				s.Errorf("%q was given back unstarted, and has attempt %d and was abandoned %d times", d.Message.Body, d.Meta().Attempt, d.Abandoned)
 			}
 		}
 	})

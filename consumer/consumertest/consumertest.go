@@ -50,9 +50,9 @@ func Run(t testing.TB, h consumer.Handler, m brokers.Message, cfg consumer.Confi
 	return Deliver(t, h, brokers.Delivery{Message: m}, cfg, settings...)
 }
 
-// Deliver gives a delivery to h: with a Meta of your choice, such as that of a
-// last attempt. A Session that ends takes the delivery away, and a Meta.DueAt
-// ahead keeps it from being run.
+// Deliver gives a delivery to h, which may carry the Meta of your choice, such as
+// that of a last attempt. A Session that ends takes the delivery away, and a
+// Meta.DueAt ahead keeps it from being run.
 func Deliver(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.Config, settings ...consumer.Topic) Result {
 	t.Helper()
 	if d.Message.Topic == "" {

@@ -135,7 +135,7 @@ func TestDiscardLeavesNoDeadLetter(t *testing.T) {
 func TestLastAttempt(t *testing.T) {
 	busy := returns(classify.Transient(errors.New("busy")))
 	for attempt, want := range map[int]retry.Action{8: retry.ActionRetry, 9: retry.ActionDeadLetter} {
-		d := brokers.Delivery{Meta: brokers.Meta{Attempt: attempt, FirstFailedAt: time.Now().Add(-time.Hour)}}
+		d := brokers.Delivery{Carried: &brokers.Meta{Attempt: attempt, FirstFailedAt: time.Now().Add(-time.Hour)}}
 		got := consumertest.Deliver(t, busy, d, consumer.Config{})
 		if got.Decision.Action != want {
 			t.Errorf("run %d: %+v, want %v", attempt+1, got.Decision, want)
@@ -159,7 +159,7 @@ func TestPanic(t *testing.T) {
 	if p, ok := errors.AsType[*classify.PanicError](got.Err); !ok || p.Value != "boom" || got.Decision.Action != retry.ActionRetry {
 		t.Errorf("%v, %+v; want the panic and another try", got.Err, got.Decision)
 	}
-	sixth := brokers.Delivery{Meta: brokers.Meta{Attempt: 5}}
+	sixth := brokers.Delivery{Carried: &brokers.Meta{Attempt: 5}}
 	got = consumertest.Deliver(t, boom, sixth, consumer.Config{Stacks: true})
 	if reasonOf(got.DeadLetter) != "panic" || !strings.Contains(got.DeadLetter.Stack, "consumertest_test.go") {
 		t.Errorf("dead letter %+v, want reason panic with the stack", got.DeadLetter)
@@ -192,7 +192,7 @@ func TestTimeout(t *testing.T) {
 func TestContext(t *testing.T) {
 	d := brokers.Delivery{
 		Message: brokers.Message{ID: "m-1"},
-		Meta:    brokers.Meta{Attempt: 2, RedriveCount: 1, IdempotencyKey: "key"},
+		Carried: &brokers.Meta{Attempt: 2, RedriveCount: 1, IdempotencyKey: "key"},
 	}
 	consumertest.Deliver(t, func(ctx context.Context, m *brokers.Message) error {
 		meta := consumer.MetaFrom(ctx)
@@ -216,8 +216,8 @@ func TestWhatIsNotRun(t *testing.T) {
 	}{
 		{"oversize", brokers.Delivery{Message: brokers.Message{Body: []byte("0123456789")}}, consumer.Config{MaxBody: 9}, "oversize", brokers.Ack},
 		{"suspect", brokers.Delivery{Abandoned: 3}, consumer.Config{}, "", brokers.Retry},
-		{"crash loop", brokers.Delivery{Abandoned: 3, Meta: brokers.Meta{Crashes: 2}}, consumer.Config{}, "crash-loop", brokers.Ack},
-		{"not due", brokers.Delivery{Meta: brokers.Meta{DueAt: time.Now().Add(time.Hour)}}, consumer.Config{}, "", brokers.Retry},
+		{"crash loop", brokers.Delivery{Abandoned: 3, Carried: &brokers.Meta{Crashes: 2}}, consumer.Config{}, "crash-loop", brokers.Ack},
+		{"not due", brokers.Delivery{Carried: &brokers.Meta{DueAt: time.Now().Add(time.Hour)}}, consumer.Config{}, "", brokers.Retry},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := consumertest.Deliver(t, func(context.Context, *brokers.Message) error { t.Error("run"); return nil }, tt.d, tt.cfg)

@@ -44,7 +44,7 @@ func ExampleRun() {
 func ExampleDeliver() {
 	test := func(t testing.TB) {
 		busy := func(context.Context, *brokers.Message) error { return classify.Transient(errors.New("busy")) }
-		last := brokers.Delivery{Meta: brokers.Meta{Attempt: 9}}
+		last := brokers.Delivery{Carried: &brokers.Meta{Attempt: 9}}
 		t.Log(consumertest.Deliver(t, busy, last, consumer.Config{}).DeadLetter.Reason)
 	}
 	test(printer{})

@@ -117,7 +117,7 @@ func lifeOf(t *testing.T, h consumer.Handler, random float64) (life []run) {
 				return
 			}
 			time.Sleep(got.Decision.Delay)
-			d.Meta = got.Settlement.Meta
+			d.Carried = &got.Settlement.Meta
 		}
 	})
 	return life

@@ -166,7 +166,9 @@ type onLog struct{ brokers.Source }
 func (l onLog) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
 	ds, err := l.Source.Receive(ctx, max)
 	for _, d := range ds {
-		d.Meta.Origin = brokers.Headers{{Name: "topic", Value: dead}, {Name: "partition", Value: "3"}, {Name: "offset", Value: string(d.Message.Body)}}
+		m := d.Meta()
+		m.Origin = brokers.Headers{{Name: "topic", Value: dead}, {Name: "partition", Value: "3"}, {Name: "offset", Value: string(d.Message.Body)}}
+		d.Carried = &m
 	}
 	return ds, err
 }

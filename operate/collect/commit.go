@@ -30,7 +30,8 @@ func (c *Collector) letterOf(d *brokers.Delivery) store.Collected {
 			l.Entry.DescribeError("", "", d.Unreadable.Error(), "")
 		}
 	}
-	partition, offset := d.Meta.Origin.Get("partition"), d.Meta.Origin.Get("offset")
+	origin := d.Meta().Origin
+	partition, offset := origin.Get("partition"), origin.Get("offset")
 	if c.cfg.Log && offset != "" {
 		l.Position = partition + "/" + offset
 	}

@@ -60,7 +60,7 @@ func Decode(d *brokers.Delivery) (dlq.Entry, Format) {
 	if entry, err := dlq.Decode(d.Message); err == nil {
 		return entry, Redrive
 	}
-	l := letter{Entry: dlq.Entry{Message: d.Message, Meta: carried(d.Meta)}, written: d.Message.PublishedAt}
+	l := letter{Entry: dlq.Entry{Message: d.Message, Meta: carried(d.Meta())}, written: d.Message.PublishedAt}
 	l.Message.Topic = ""
 	for _, p := range peers {
 		if notes := p.notes(d); slices.ContainsFunc(notes, p.marks) {

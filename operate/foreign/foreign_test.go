@@ -31,9 +31,9 @@ func TestHostile(t *testing.T) {
 		{Name: "kafka_dlt-exception-fqcn", Value: "a\nb" + long},
 		{Name: "kafka_dlt-exception-message", Value: "password=hunter2 \xff\u202e" + strings.Repeat("x ", 5000)},
 		{Name: "kafka_dlt-exception-stacktrace", Value: "password=hunter2\n\x07" + strings.Repeat("at x\n", 5000)},
-	}}, Meta: brokers.Meta{Attempt: 3, Class: "poison", RedriveCount: 1 << 40, Send: "no word", IdempotencyKey: "a\nb"}}
+	}}, Carried: &brokers.Meta{Attempt: 3, Class: "poison", RedriveCount: 1 << 40, Send: "no word", IdempotencyKey: "a\nb"}}
 	for i := range 40 {
-		d.Meta.Origin = append(d.Meta.Origin, brokers.Header{Name: fmt.Sprint("d", i), Value: long, Type: "\x1b"})
+		d.Carried.Origin = append(d.Carried.Origin, brokers.Header{Name: fmt.Sprint("d", i), Value: long, Type: "\x1b"})
 	}
 	e, format := Decode(d)
 	if format != SpringKafka || len(e.Message.Headers) > 0 {
@@ -86,8 +86,9 @@ func TestOtherHeadersStay(t *testing.T) {
 // What came back from a dead-letter topic before says so when it is dead again.
 func TestWhatTheMessageCarriesStays(t *testing.T) {
 	meta := brokers.Meta{IdempotencyKey: "k", RedriveCount: 2, Send: "letter.1.x"}
-	d := &brokers.Delivery{Meta: meta, Message: brokers.Message{Headers: brokers.Headers{{Name: "reason_poisoned", Value: "x"}}}}
-	d.Meta.Attempt, d.Meta.DueAt = 4, time.Unix(1790000000, 0) // of its deliveries from the dead-letter topic
+	carried := meta
+	carried.Attempt, carried.DueAt = 4, time.Unix(1790000000, 0) // of its deliveries from the dead-letter topic
+	d := &brokers.Delivery{Carried: &carried, Message: brokers.Message{Headers: brokers.Headers{{Name: "reason_poisoned", Value: "x"}}}}
 	if e, _ := Decode(d); !reflect.DeepEqual(e.Meta, meta) {
 		t.Errorf("meta %+v, want %+v", e.Meta, meta)
 	}
@@ -142,7 +143,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, headers, origin string, published int64) {
 		d := &brokers.Delivery{
 			Message: brokers.Message{ID: "x", Topic: "orders.dead", Body: []byte("body"), Headers: listOf(headers)},
-			Meta:    brokers.Meta{Origin: listOf(origin)},
+			Carried: &brokers.Meta{Origin: listOf(origin)},
 		}
 		if published >= 0 && published < 1<<47 {
 			d.Message.PublishedAt = time.UnixMilli(published).UTC()

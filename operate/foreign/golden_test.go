@@ -53,7 +53,7 @@ func (g golden) delivery(t *testing.T) *brokers.Delivery {
 	if g.PublishedAt > 0 {
 		m.PublishedAt = time.UnixMilli(g.PublishedAt).UTC()
 	}
-	return &brokers.Delivery{Message: m, Meta: brokers.Meta{Origin: list(g.Origin)}}
+	return &brokers.Delivery{Message: m, Carried: &brokers.Meta{Origin: list(g.Origin)}}
 }
 
 // told has what an entry says, by the names of its fields.

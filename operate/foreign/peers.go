@@ -54,7 +54,7 @@ func (f field) detail() string { return strings.TrimPrefix(string(f), string(ori
 
 func (p peer) notes(d *brokers.Delivery) brokers.Headers {
 	if p.ofBroker {
-		return d.Meta.Origin
+		return d.Meta().Origin
 	}
 	return d.Message.Headers
 }

@@ -76,7 +76,7 @@ func (s *kafkaSession) reread(ctx context.Context, topic string) (took time.Dura
 		if err != nil {
 			return 0, 0, errors.Join(err, w.broker.Close(ctx))
 		}
-		if ds[0].Meta.Attempt > 0 {
+		if ds[0].Meta().Attempt > 0 {
 			break
 		}
 		fresh++
@@ -151,7 +151,7 @@ func (w *bare) settle(ctx context.Context, least, most int, delay func() time.Du
 			return back, first, err
 		}
 		for _, d := range ds {
-			if d.Meta.Attempt > 0 {
+			if d.Meta().Attempt > 0 {
 				batch = append(batch, brokers.Settlement{Delivery: d})
 				back++
 				continue
@@ -166,7 +166,7 @@ func (w *bare) settle(ctx context.Context, least, most int, delay func() time.Du
 // postponed is what the pipeline would settle d with after its first failure.
 func postponed(d *brokers.Delivery, delay time.Duration) brokers.Settlement {
 	now := time.Now()
-	meta := d.Meta
+	meta := d.Meta()
 	meta.Attempt, meta.FirstFailedAt, meta.LastFailedAt, meta.Class = 1, now, now, "transient"
 	meta.DueAt, meta.Delay = now.Add(delay), delay
 	meta.History = []brokers.Failure{{Attempt: 1, At: now, Class: meta.Class, Fingerprint: "0123456789abcdef", Delay: delay}}
