@@ -191,7 +191,7 @@ func (p *pipeline) enters(d *delivery, now time.Time) bool {
 
 // notStarted gives back what d holds, which does not run after all.
 func (p *pipeline) notStarted(d *delivery, now time.Time) {
-	p.returnPass(d.sub, takePass(d.self[:]), now)
+	p.returnPass(d.sub, takePass(d.alone()), now)
 	d.refund(now)
 }
 
@@ -210,7 +210,7 @@ func (p *pipeline) tell(d *delivery, began, now time.Time, o flow.Outcome) {
 	if d.returned() && o != flow.Success { // a dead letter failed before, for reasons that may be its own
 		o = flow.Neutral
 	}
-	held, end := takePass(d.self[:]), flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass}
+	held, end := takePass(d.alone()), flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass}
 	switch {
 	case held.place:
 		p.ended(g, now, g.limiter.Done(now, end))

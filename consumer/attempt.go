@@ -15,10 +15,10 @@ import (
 // standard context behind it is made only when somebody asks for Done, so
 // that quick handlers pay nothing.
 type attempt struct {
-	runs    []*delivery
-	message brokers.Message // its own copy, for a handler that takes single messages
+	one     [1]*delivery    // of a handler of single messages
+	batch   *[]*delivery    // of one of batches; nil otherwise
+	message brokers.Message // its own copy of that of one
 	started time.Time
-	single  bool // the handler does
 
 	mu       sync.Mutex
 	finished bool
@@ -29,6 +29,14 @@ type attempt struct {
 type standard struct {
 	context.Context
 	stop context.CancelCauseFunc
+}
+
+// runs are the deliveries that the handler works on.
+func (a *attempt) runs() []*delivery {
+	if a.batch != nil {
+		return *a.batch
+	}
+	return a.one[:]
 }
 
 // Deadline implements context.Context.
@@ -42,10 +50,10 @@ func (a *attempt) deadline() time.Time {
 // limit returns when the context ends, and with which cause: after the timeout, or
 // at the deadline of a message that runs alone.
 func (a *attempt) limit() (time.Time, error) {
-	d := a.runs[0]
+	d := a.runs()[0]
 	at := a.started.Add(d.sub.timeout)
-	if a.single && d.expires(at) {
-		return *d.deadline, ErrDeadline
+	if a.batch == nil && d.expires(at) {
+		return d.deadline, ErrDeadline
 	}
 	return at, classify.ErrAttemptTimeout
 }
@@ -83,7 +91,7 @@ func (a *attempt) Value(key any) any {
 }
 
 // base is the context of Run, without its cancellation.
-func (a *attempt) base() context.Context { return a.runs[0].sub.values }
+func (a *attempt) base() context.Context { return a.runs()[0].sub.values }
 
 // context returns the standard context. mu is held.
 func (a *attempt) context() *standard {
@@ -135,13 +143,13 @@ func (a *attempt) finish() (cause error) {
 // Shares is what package handling asks: whether the runs depend on something that
 // a Limiter paces and whose budget is shared.
 func (a *attempt) Shares(shared any) bool {
-	g := a.runs[0].sub.dependency
+	g := a.runs()[0].sub.dependency
 	return g.limiter != nil && g.isGiven(shared)
 }
 
 // Returned is what package handling asks: whether the runs are of messages that
 // were sent back.
-func (a *attempt) Returned() bool { return a.runs[0].returned() }
+func (a *attempt) Returned() bool { return a.runs()[0].returned() }
 
 // isGiven reports whether the budget is that of the user's.
 func (g *dependency) isGiven(b any) bool {
@@ -151,7 +159,7 @@ func (g *dependency) isGiven(b any) bool {
 
 // allLost reports whether no delivery of the attempt has a lease left.
 func (a *attempt) allLost() bool {
-	for _, d := range a.runs {
+	for _, d := range a.runs() {
 		if d.loss.Load() == nil {
 			return false
 		}

@@ -24,7 +24,7 @@ func (p *pipeline) collect(d *delivery) {
 	s := d.sub
 	c := &s.batches[d.rank()]
 	if d.split {
-		p.pool.add(s.line, d.self[:])
+		p.pool.add(s.line, d.alone())
 		return
 	}
 	c.members = append(c.members, d)
@@ -58,15 +58,15 @@ func (p *pipeline) complete(s *subscription, c *collector) {
 // before that counts against any of them: one may fail the others. After a timeout
 // each runs alone. It reports whether it did. A part of one has failed by itself.
 func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time) bool {
-	if len(a.runs) < 2 || !asWhole(results) {
+	if len(a.runs()) < 2 || !asWhole(results) {
 		return false
 	}
-	v := verdict(results[0], cause, a.runs[0].sub.rules)
+	v := verdict(results[0], cause, a.runs()[0].sub.rules)
 	alike := func(err error) bool {
-		other := verdict(err, cause, a.runs[0].sub.rules)
+		other := verdict(err, cause, a.runs()[0].sub.rules)
 		return other.Class == v.Class && other.Skip == v.Skip && other.Deferred == v.Deferred
 	}
-	if a.runs[0].sub.noRepeat && v.Ambiguous || slices.ContainsFunc(results, func(err error) bool { return !alike(err) }) {
+	if a.runs()[0].sub.noRepeat && v.Ambiguous || slices.ContainsFunc(results, func(err error) bool { return !alike(err) }) {
 		return false
 	}
 	if v.Skip || v.Deferred || v.Class != classify.ClassPoison && v.Class != classify.ClassTransient && v.Class != classify.ClassUnknown {
@@ -75,7 +75,7 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 	again := retry.Decision{Action: retry.ActionRetry, Reason: reasonBatch}
 	timedOut := errors.Is(cause, classify.ErrAttemptTimeout)
 	o := outcomeOf(v, timedOut)
-	for i, d := range a.runs {
+	for i, d := range a.runs() {
 		token := d.token
 		d.token = false
 		p.tell(d, a.started, now, o)
@@ -84,13 +84,13 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 		p.observe(d, Event{Kind: EventFailed, Time: now, Duration: now.Sub(a.started), Verdict: v, Decision: again, Err: results[i]})
 	}
 	if timedOut { // halves would hang one after the other
-		for i := range a.runs {
-			p.requeue(a.runs[i : i+1 : i+1])
+		for i := range a.runs() {
+			p.requeue(a.runs()[i : i+1 : i+1])
 		}
 		return true
 	}
-	half := len(a.runs) / 2
-	for _, part := range [][]*delivery{a.runs[:half:half], a.runs[half:]} {
+	half := len(a.runs()) / 2
+	for _, part := range [][]*delivery{a.runs()[:half:half], a.runs()[half:]} {
 		p.requeue(part)
 	}
 	return true

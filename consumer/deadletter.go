@@ -39,7 +39,7 @@ func (p *pipeline) deadLetterLocked(d *delivery, reason string, letter dlq.Entry
 func (p *pipeline) kill(d *delivery, reason string, letter dlq.Entry) {
 	letter.Reason, letter.Meta, letter.Abandoned = reason, d.metaNow(), d.Abandoned
 	letter.Group, letter.DeadBy, letter.DeadAt = p.group(), p.cfg.Instance, time.Now()
-	d.letter = &letter
+	d.own().letter = &letter
 }
 
 // bury publishes the dead letter of d, and acks d when the dead letter is durable.
@@ -84,7 +84,7 @@ func (p *pipeline) retryRefused(d *delivery, err error) {
 	kept := true
 	switch {
 	case d.letter != nil && !d.short:
-		d.short = true
+		d.own().short = true
 		p.sendBack(d)
 	case state(d.state.Load()) == dying:
 		kept = p.stay(d)
@@ -146,7 +146,7 @@ func (p *pipeline) publishLetters(ctx context.Context, topic string, ds []*deliv
 				confirmed = append(confirmed, d)
 			case refused && d.form < stub:
 				p.unpublishedFor(d, topic, cause)
-				d.form++
+				d.own().form++
 				smaller = append(smaller, d)
 			case !refused && p.lasts(d, time.Now().Add(letterBackoff.Cap)):
 				p.unpublishedFor(d, topic, cause)
@@ -199,7 +199,7 @@ func (p *pipeline) unpublished(ds []*delivery) []*delivery {
 			continue
 		}
 		if p.stubs.has(d) {
-			d.form = stub
+			d.own().form = stub
 			p.send(d, brokers.Reject)
 			continue
 		}

@@ -57,7 +57,7 @@ func (d *delivery) publishedAt(now time.Time) time.Time {
 }
 
 // expires reports whether d may not run any more at t.
-func (d *delivery) expires(t time.Time) bool { return d.deadline != nil && !t.Before(*d.deadline) }
+func (d *delivery) expires(t time.Time) bool { return d.expiring && !t.Before(d.deadline) }
 
 // inTime reports whether d may still run. Otherwise it becomes a dead letter.
 func (p *pipeline) inTime(d *delivery, now time.Time) bool {

@@ -51,7 +51,7 @@ func (p *pipeline) recall(d *delivery) {
 	letter.Meta.Attempt, letter.Meta.DueAt, letter.Meta.Death = was.Attempt, was.DueAt, nil
 	meta := letter.Meta
 	meta.DueAt = d.came().DueAt
-	d.letter = &letter
+	d.own().letter = &letter
 	d.setMeta(meta)
 }
 

@@ -44,35 +44,53 @@ func (s state) inWindow() bool { return s == queued || s == running || s == sett
 // lease away.
 type delivery struct {
 	*brokers.Delivery
-	sub      *subscription
-	meta     *brokers.Meta // as of the last failure; replaced under mu, never changed
-	name     uint64        // what it depends on besides (Topic.DependencyOf); 0 if nothing
-	deadline *time.Time    // no run starts at or after it; nil if there is none
+	sub  *subscription
+	meta *brokers.Meta // as of the last failure; replaced under mu, never changed
+	*rare
 
-	state   atomic.Uint32
-	last    int32          // number of the run of current; under mu
-	turn    bool           // it is the turn of its key
-	pass    pass           // of the job that it is the first of
-	token   bool           // its run is a retry that spent a token
-	split   bool           // from a batch that failed as a whole
-	action  brokers.Action // how it is settled
-	form    form           // what of its dead letter the broker has not refused
-	short   bool           // its Death is shortened: the broker refused the whole
-	stuck   bool           // the broker refuses to take it back, too
-	changed bool           // meta is not what it came with; under mu
+	state    atomic.Uint32
+	last     int32          // number of the run of current; under mu
+	turn     bool           // it is the turn of its key
+	pass     pass           // of the job that it is the first of
+	token    bool           // its run is a retry that spent a token
+	split    bool           // from a batch that failed as a whole
+	action   brokers.Action // how it is settled
+	changed  bool           // meta is not what it came with; under mu
+	expiring bool           // it has a deadline; from the start, as contexts of runs may always ask
 
-	wakes     int64      // when its wait in the waitlist ends, in nanoseconds: earlier appointments of it are void
-	judgement *judgement // what it dies of if that is believed
-	letter    *dlq.Entry // its dead letter; nil if it is not dead
-	stub      *stubKey   // of the stub that is out
-
-	self  [1]*delivery // the job of this delivery alone
-	first attempt      // saves an allocation; later attempts have their own
+	first attempt // saves an allocation; later attempts have their own
 
 	loss    atomic.Pointer[error] // why the lease is lost; set once
 	mu      sync.Mutex
 	current *attempt // of the handler that runs
 }
+
+// rare is what few deliveries have. The others share nothing, and own makes one
+// that may be changed.
+type rare struct {
+	name      uint64     // what it depends on besides (Topic.DependencyOf); 0 if nothing
+	deadline  time.Time  // no run starts at or after it, if it is expiring
+	wakes     int64      // when its wait in the waitlist ends, in nanoseconds: earlier appointments of it are void
+	judgement *judgement // what it dies of if that is believed
+	letter    *dlq.Entry // its dead letter; nil if it is not dead
+	form      form       // what of that the broker has not refused
+	short     bool       // its Death is shortened: the broker refused the whole
+	stub      stubKey    // of the stub that is out
+	stuck     bool       // the broker refuses to take it back, too
+}
+
+var nothing rare // is never changed
+
+// own returns the rare part of d, to be changed.
+func (d *delivery) own() *rare {
+	if d.rare == &nothing {
+		d.rare = new(rare)
+	}
+	return d.rare
+}
+
+// alone is the job of this delivery alone.
+func (d *delivery) alone() []*delivery { return d.first.one[:] }
 
 // to moves d to next. It reports false, and does nothing, if what was decided
 // before excludes that. It alone changes the counters of the topic: mu is held

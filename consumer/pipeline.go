@@ -195,9 +195,9 @@ func (p *pipeline) start() {
 	p.watchShared()
 }
 
-// block is how many deliveries share a piece of memory, which fits a size class:
-// one that is held for long keeps the others, too.
-const block = 21
+// block is how many deliveries share a piece of memory, which fits a size class
+// with its header of 8 bytes: one that is held for long keeps the others, too.
+const block = 26
 
 // accept takes deliveries over from the source.
 func (p *pipeline) accept(received []*brokers.Delivery) {
@@ -236,6 +236,7 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 		}
 		d := &some[0]
 		some = some[1:]
+		d.rare, d.first.one[0] = &nothing, d
 		d.Delivery, d.sub = from, p.byTopic[from.Message.Topic]
 		d.meta = d.came()
 		if death := d.meta.Death; death != nil && death.Reason != "" {
@@ -245,7 +246,6 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 			m := d.Meta()
 			d.meta = &m
 		}
-		d.self[0] = d
 		ds[i] = d
 	}
 	if p.keeper != nil {
@@ -262,7 +262,9 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 	p.mu.Unlock()
 	now := time.Now()
 	for _, d := range ds {
-		d.name = p.nameOf(d)
+		if name := p.nameOf(d); name != 0 {
+			d.own().name = name
+		}
 		if d.Anonymous {
 			d.sub.anonymous.Do(func() { p.log.anonymous(d.Message.Topic) })
 		}
@@ -270,7 +272,7 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 			p.observe(d, Event{Kind: EventReceived})
 		}
 		if at := p.deadlineOf(d, now); !at.IsZero() {
-			d.deadline = new(at)
+			d.own().deadline, d.expiring = at, true
 		}
 	}
 	deposit(ds, now)
@@ -381,7 +383,7 @@ func (p *pipeline) enqueue(d *delivery) {
 	case d.sub.batchHandler != nil:
 		p.collect(d)
 	default:
-		p.pool.add(d.sub.line, d.self[:])
+		p.pool.add(d.sub.line, d.alone())
 	}
 }
 

@@ -44,10 +44,10 @@ func (p *pipeline) judge(d *delivery, reason string, letter dlq.Entry, now time.
 			p.putAside(other, now)
 		}
 	case p.draining.Load(), !p.roomToWait(d), !p.lasts(d, now.Add(doubtLasts)):
-		d.judgement = &judgement{reason, letter}
+		d.own().judgement = &judgement{reason, letter}
 		p.decideNow(d, now)
 	case p.to(d, waiting):
-		d.judgement = &judgement{reason, letter}
+		d.own().judgement = &judgement{reason, letter}
 		s.inDoubt = append(s.inDoubt, d)
 		p.resume(d, now.Add(doubtLasts))
 		p.observe(d, Event{Kind: EventHeld})
@@ -90,7 +90,7 @@ func (p *pipeline) decideNow(d *delivery, now time.Time) {
 // condemn dead-letters a delivery whose verdict was in doubt. mu is held.
 func (p *pipeline) condemn(d *delivery) {
 	v := d.judgement
-	d.judgement = nil
+	d.own().judgement = nil
 	p.deadLetterLocked(d, v.reason, v.letter)
 }
 
@@ -110,7 +110,7 @@ func (d *delivery) poisonFor(now time.Time) time.Duration {
 // putAside lets d run again later, uncounted: about half as long again as it has
 // been poison. mu is held.
 func (p *pipeline) putAside(d *delivery, now time.Time) {
-	d.judgement = nil
+	d.own().judgement = nil
 	m := d.metaNow()
 	m.Attempt = max(0, m.Attempt-1)
 	d.setMeta(m)

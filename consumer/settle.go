@@ -154,7 +154,7 @@ func (p *pipeline) settled(ds []*delivery) {
 			p.observe(d, e)
 		}
 		if d.action == brokers.Reject {
-			p.stubs.forget(d)
+			p.stubs.forget(d.stub)
 		}
 		if d.action == brokers.Ack || d.action == brokers.Reject {
 			p.receiptOfEnd(d)

@@ -121,8 +121,8 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 		if a == nil {
 			continue
 		}
-		freePlace(a.runs, a.started, time.Now(), flow.Neutral)
-		for _, d := range a.runs {
+		freePlace(a.runs(), a.started, time.Now(), flow.Neutral)
+		for _, d := range a.runs() {
 			p.observe(d, Event{Kind: EventStuck, Duration: time.Since(a.started), Err: errStuck})
 			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; message %q is given back while it still runs",
 				ErrUnclean, d.Message.Topic, d.Message.ID))

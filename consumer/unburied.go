@@ -42,10 +42,10 @@ func (p *pipeline) stay(d *delivery) bool {
 	case !d.stuck && d.sub.stuck >= maxStuck && p.caps.Lease > 0:
 		return false
 	case !d.stuck:
-		d.stuck = true
+		d.own().stuck = true
 		d.sub.stuck++
 	}
-	if d.stub == nil { // which is refused, too
+	if d.stub == (stubKey{}) { // which is refused, too
 		p.lettersTo(d.sub.deadLetter).add(d)
 		return true
 	}
@@ -84,7 +84,7 @@ func (s *stubs) has(d *delivery) bool {
 	if !s.known[key] {
 		return false
 	}
-	d.stub = &key
+	d.own().stub = key
 	return true
 }
 
@@ -99,18 +99,14 @@ func (s *stubs) add(d *delivery) {
 	if s.known == nil {
 		s.known = map[stubKey]bool{}
 	}
-	key := stubKeyOf(&d.Message)
-	d.stub = &key
-	s.known[key] = true
-	s.order = append(s.order, key)
+	d.own().stub = stubKeyOf(&d.Message)
+	s.known[d.stub] = true
+	s.order = append(s.order, d.stub)
 }
 
-// forget forgets the stub of d, which is gone.
-func (s *stubs) forget(d *delivery) {
-	if d.stub == nil {
-		return
-	}
+// forget forgets a stub whose original is gone.
+func (s *stubs) forget(key stubKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.known, *d.stub)
+	delete(s.known, key)
 }

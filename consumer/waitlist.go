@@ -38,7 +38,7 @@ func (p *pipeline) waitLocked(d *delivery, limit time.Duration) {
 // resume ends the wait of d at due. mu is held.
 func (p *pipeline) resume(d *delivery, due time.Time) {
 	w := &p.waitlist
-	d.wakes = due.UnixNano()
+	d.own().wakes = due.UnixNano()
 	heap.Push(&w.due, appointment{due, d})
 	if w.fires.IsZero() || due.Before(w.fires) {
 		p.resumeAt(due)

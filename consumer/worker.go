@@ -108,12 +108,15 @@ func (p *pipeline) startable(job []*delivery) []*delivery {
 
 func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 	a := &job[0].first
-	if a.runs != nil {
+	if !a.started.IsZero() {
 		a = new(attempt)
 	}
-	a.runs, a.started = job, now
-	if job[0].sub.batchHandler == nil {
-		a.single, a.message = true, job[0].Message
+	a.started = now
+	if job[0].sub.batchHandler != nil {
+		batch := job
+		a.batch = &batch
+	} else {
+		a.one[0], a.message = job[0], job[0].Message
 	}
 	for _, d := range job {
 		w.p.to(d, running)
@@ -137,7 +140,7 @@ func (w *worker) announce(a *attempt) {
 	if !w.p.observed() {
 		return
 	}
-	for _, d := range a.runs {
+	for _, d := range a.runs() {
 		e := Event{Kind: EventStarted, Time: a.started}
 		if !d.meta.DueAt.IsZero() {
 			e.Lateness = a.started.Sub(d.meta.DueAt)
@@ -157,13 +160,13 @@ func (w *worker) call(a *attempt) {
 		err := errGoexit
 		if v := recover(); v != nil {
 			err = &classify.PanicError{Value: v, Stack: debug.Stack()}
-			w.finish(a, same(err, len(a.runs)))
+			w.finish(a, same(err, len(a.runs())))
 			return
 		}
-		w.finish(a, same(err, len(a.runs)))
+		w.finish(a, same(err, len(a.runs())))
 		w.p.pool.working.Go(w.loop)
 	}()
-	r := a.runs[0].sub.route
+	r := a.runs()[0].sub.route
 	var results []error
 	if r.batchHandler != nil {
 		results = r.callBatch(a)
@@ -177,9 +180,9 @@ func (w *worker) call(a *attempt) {
 
 // callBatch returns one result for each run of a.
 func (r *route) callBatch(a *attempt) []error {
-	copies := make([]brokers.Message, len(a.runs))
-	batch := make([]Item, len(a.runs))
-	for i, member := range a.runs {
+	copies := make([]brokers.Message, len(a.runs()))
+	batch := make([]Item, len(a.runs()))
+	for i, member := range a.runs() {
 		copies[i] = member.Message
 		batch[i] = Item{Message: &copies[i], Meta: member.metaOfRun()}
 	}
@@ -213,15 +216,15 @@ func (w *worker) finish(a *attempt, results []error) {
 		return
 	}
 	if unstuck {
-		w.p.hang(a.runs, -1)
-		for _, d := range a.runs {
+		w.p.hang(a.runs(), -1)
+		for _, d := range a.runs() {
 			w.p.observe(d, Event{Kind: EventUnstuck, Time: now, Duration: now.Sub(a.started)})
 		}
 	}
 	if w.p.split(a, results, cause, now) {
 		return
 	}
-	for i, d := range a.runs {
+	for i, d := range a.runs() {
 		w.p.conclude(d, results[i], cause, a.started, now)
 	}
 }
@@ -233,7 +236,7 @@ func (w *worker) deliveries() []*delivery {
 	if w.current == nil {
 		return nil
 	}
-	return w.current.runs
+	return w.current.runs()
 }
 
 // abandon takes the attempt of a stuck handler away from the worker, which
@@ -283,11 +286,11 @@ func (w *worker) watch() {
 		return
 	}
 	w.stuck = true
-	changed := freePlace(a.runs, a.started, now, flow.Timeout)
+	changed := freePlace(a.runs(), a.started, now, flow.Timeout)
 	w.mu.Unlock()
-	w.p.hang(a.runs, 1)
-	w.p.ended(a.runs[0].sub.dependency, now, changed)
-	for _, d := range a.runs {
+	w.p.hang(a.runs(), 1)
+	w.p.ended(a.runs()[0].sub.dependency, now, changed)
+	for _, d := range a.runs() {
 		w.p.observe(d, Event{Kind: EventStuck, Time: now, Duration: now.Sub(a.started), Err: errStuck})
 	}
 }

@@ -238,6 +238,7 @@ func isAbort(plain []byte) (bool, error) {
 // records reads the records of a batch that ends at last.
 func (r *decoding) records(b *kmsg.RecordBatch, plain []byte, last int64, whole unread) error {
 	before := b.FirstOffset - 1
+	r.fetched.records = slices.Grow(r.fetched.records, min(int(b.NumRecords), len(plain)/leastRecord))
 	var raw rawRecord
 	for range b.NumRecords {
 		rest, err := raw.read(plain)
@@ -339,8 +340,12 @@ func (r *rawRecord) read(b []byte) (rest []byte, err error) {
 	return all.left, nil
 }
 
-// leastHeader is what a header takes at least: the lengths of its name and value.
-const leastHeader = 2
+// leastHeader is what a header takes at least, the lengths of its name and value,
+// and leastRecord a record, with its own length.
+const (
+	leastHeader = 2
+	leastRecord = 7
+)
 
 // cursor reads the parts of a record. It is bad, with nothing left, when one is cut.
 type cursor struct {

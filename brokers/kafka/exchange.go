@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go/protocol"
@@ -115,14 +114,13 @@ type fetchAnswer struct {
 	buffer *bytes.Buffer
 }
 
-var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
-
-// mostReserved is what is allocated for an answer before it begins to arrive.
+// mostReserved is what is allocated for an answer before it begins to arrive, or
+// else twice of what has arrived.
 const mostReserved = 1 << 20
 
 // readAnswer reads the answer to a request from conn.
 func readAnswer(conn io.Reader, req *kmsg.FetchRequest, id int32) (*fetchAnswer, error) {
-	a := &fetchAnswer{req.ResponseKind().(*kmsg.FetchResponse), buffers.Get().(*bytes.Buffer)}
+	a := &fetchAnswer{req.ResponseKind().(*kmsg.FetchResponse), buffers.get()}
 	if err := readInto(a.buffer, conn, a.FetchResponse, id); err != nil {
 		a.release()
 		return nil, err
@@ -141,12 +139,16 @@ func readInto(buffer *bytes.Buffer, conn io.Reader, answer kmsg.Response, id int
 	if answered := int32(binary.BigEndian.Uint32(head[4:])); size < 0 || answered != id {
 		return fmt.Errorf("%w: an answer to request %d instead of %d, of %d bytes", errCorrupt, answered, id, size)
 	}
-	buffer.Grow(min(int(size), mostReserved) + bytes.MinRead)
-	if _, err := io.CopyN(buffer, conn, int64(size)); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
+	for rest, most := int(size), mostReserved; rest > 0; most = 2 * buffer.Len() {
+		part := min(rest, most)
+		buffer.Grow(part + bytes.MinRead)
+		if _, err := io.CopyN(buffer, conn, int64(part)); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
 		}
-		return err
+		rest -= part
 	}
 	text := buffer.Bytes()
 	if answer.IsFlexible() { // then it begins with how many additions the head has, which is none
@@ -166,8 +168,7 @@ func (a *fetchAnswer) ApiKey() protocol.ApiKey { return protocol.Fetch }
 // release gives the buffer back: nothing of the answer may be used any more.
 func (a *fetchAnswer) release() {
 	if a.buffer != nil {
-		a.buffer.Reset()
-		buffers.Put(a.buffer)
+		buffers.put(a.buffer)
 	}
 }
 

@@ -45,6 +45,7 @@ const (
 type reader struct {
 	generation *generation
 	partition  partition
+	places     string // what those of its records begin with
 	memory     memory
 	delayed    *delayed // nil unless it is a partition of a delay topic
 	has        span     // when it was assigned
@@ -81,7 +82,7 @@ type reader struct {
 // newReader begins where the last owner has committed. An error is an alarm:
 // the reader goes on with what there is.
 func newReader(g *generation, p partition, stored commitment, has span) (*reader, error) {
-	r := &reader{generation: g, partition: p, memory: g.memory, has: has, unsure: true, ask: g.memory.buffer, more: make(chan struct{}, 1), last: commitment{offset: -1}}
+	r := &reader{generation: g, partition: p, places: placesOf(p), memory: g.memory, has: has, unsure: true, ask: g.memory.buffer, more: make(chan struct{}, 1), last: commitment{offset: -1}}
 	low := stored.offset
 	var alarm error
 	if low >= 0 && (low < has.first || low > has.last) {
@@ -353,16 +354,17 @@ func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []
 	limits := wire.Limits{Now: now, MaxDelay: r.longest()}
 	retried := r.delayed != nil
 	var block []handed
-	var texts *texts
+	texts := texts{before: r.places}
 	for i := range records {
 		if len(block) == 0 {
 			n := min(together, len(records)-i)
-			block, texts = make([]handed, n), newTexts(r.partition, records[i:i+n])
+			block = make([]handed, n)
+			texts.reserve(records[i : i+n])
 		}
 		h := &block[0]
 		block = block[1:]
 		h.token.reader, h.token.record, h.token.offset = r, records[i], records[i].offset
-		understand(&h.Delivery, records[i], r.partition, retried, limits, texts)
+		understand(&h.Delivery, records[i], r.partition, retried, limits, &texts)
 		if what := records[i].unread; what != nil {
 			h.Unreadable = what.fault(r.partition, records[i].offset)
 		}

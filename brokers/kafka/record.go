@@ -77,9 +77,11 @@ type texts struct {
 	written strings.Builder
 }
 
-// newTexts returns one with room for the keys and the places of records.
-func newTexts(p partition, records []*record) *texts {
-	t := &texts{before: p.topic + "/" + strconv.Itoa(p.number) + "/"}
+// placesOf returns what the places of a partition begin with.
+func placesOf(p partition) string { return p.topic + "/" + strconv.Itoa(p.number) + "/" }
+
+// reserve makes room for the keys and the places of records.
+func (t *texts) reserve(records []*record) {
 	size, place := 0, len(t.before)+len(strconv.FormatInt(records[len(records)-1].offset, 10))
 	for _, r := range records {
 		size += len(r.key)
@@ -87,8 +89,8 @@ func newTexts(p partition, records []*record) *texts {
 			size += place
 		}
 	}
+	t.written.Reset() // what was written stays as it is
 	t.written.Grow(size)
-	return t
 }
 
 func (t *texts) text(b []byte) string {

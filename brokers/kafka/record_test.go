@@ -25,7 +25,7 @@ var (
 
 func understood(r record, p partition, retried bool, limits wire.Limits) (brokers.Message, brokers.Meta) {
 	d := brokers.Delivery{Token: &token{reader: &reader{partition: p}, offset: r.offset}}
-	understand(&d, &r, p, retried, limits, newTexts(p, []*record{&r}))
+	understand(&d, &r, p, retried, limits, &texts{before: placesOf(p)})
 	return d.Message, d.Meta()
 }
 

@@ -234,6 +234,9 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 	ready := func(i int) int { return readers[i].ready() }
 	s.turn.Take(most, len(readers), ready, func(i, most int) int {
 		before := len(ds)
+		if before == 0 {
+			ds = make([]*brokers.Delivery, 0, min(most, ready(i)))
+		}
 		ds = readers[i].hand(ds, most)
 		return len(ds) - before
 	})
