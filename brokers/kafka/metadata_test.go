@@ -42,7 +42,7 @@ func readBack(t *testing.T, p *progress, limit int) *progress {
 	for from, to := range p.settled.runs(p.low) {
 		kept := got.settled.firstAbsent(from)
 		if kept < to {
-			if next, more := got.settled.firstPresent(kept); more {
+			for next := range got.settled.runs(kept) {
 				t.Fatalf("offset %d is done and does not read so, %d does: not the lowest ones were kept", kept, next)
 			}
 			break
@@ -126,7 +126,7 @@ func TestMetadataCapacity(t *testing.T) {
 		p := scattered(rand.New(rand.NewPCG(seed, 4)), 1<<32, tt.span, tt.density)
 		got := readBack(t, p, metadataLimit)
 		_, bitmap := p.encodeSet(packed(metadataLimit-len(metadataVersion)) - checksumSize - headSize)
-		end, _ := p.settled.firstPresent(p.low)
+		end := p.low
 		for _, to := range got.settled.runs(got.low) {
 			end = to
 		}
@@ -225,7 +225,7 @@ func TestMarksOfWhatIsDoneAreForgotten(t *testing.T) {
 func worstMetadata(low int64) string {
 	data := []byte{0}
 	for range 1500 {
-		data = binary.AppendUvarint(data, 2*pageSize)
+		data = binary.AppendUvarint(data, 2048)
 	}
 	return sealed(low, data...)
 }
@@ -259,8 +259,8 @@ func FuzzReadProgress(f *testing.F) {
 		if p.lowWater() != low || p.isDone(low) || len(p.suspects()) > maxMarks {
 			t.Fatalf("it reads as low-water mark %d with %d suspects", p.lowWater(), len(p.suspects()))
 		}
-		if chunks := len(p.settled.chunks); chunks > 3*4*metadataLimit {
-			t.Fatalf("%d characters take %d chunks", len(text), chunks)
+		if n := len(slices.Concat(p.settled.parts...)); n > 3*4*metadataLimit {
+			t.Fatalf("%d characters take %d intervals", len(text), n)
 		}
 		for _, limit := range []int{20, metadataLimit} {
 			readBack(t, p, limit)

@@ -2,275 +2,165 @@ package kafka
 
 import (
 	"iter"
-	"math/bits"
+	"math"
 	"slices"
 )
 
-// offsetSet is a set of offsets. It keeps them as a sorted list of chunks, each
-// a page of bits or a run of pages that are full, so that a set with few gaps
-// is small however far it reaches. The zero value is empty.
-type offsetSet struct {
-	chunks []chunk
-	last   int   // the chunk found last, which is likely to be wanted again
-	spare  *page // a page that is free again, all zero
-}
+// offsetSet is a set of offsets: a sorted list of intervals with gaps between
+// them. The list is in parts, so that a change moves only a few intervals in
+// memory. Only the last part may be empty. The zero value is empty.
+type offsetSet struct{ parts [][]span }
 
-// chunk covers the offsets [from, to), both multiples of pageSize.
-type chunk struct {
-	from, to int64
-	bits     *page // of a single page; nil means that all of [from, to) is in the set
-}
+// mostSpans is how many intervals a part has at most.
+const mostSpans = 512
 
-// page has one bit for each of pageSize offsets.
-type page [pageSize / 64]uint64
-
-const pageSize = 1024
-
-func pageOf(offset int64) int64 { return offset &^ (pageSize - 1) }
-
-// position returns the word of a page that has the bit of offset, and the bit.
-func position(offset int64) (word int, bit uint64) {
-	in := offset & (pageSize - 1)
-	return int(in / 64), 1 << (in % 64)
-}
-
-// scan returns the first position from at on whose bit differs from those of
-// same, which is 0 or ^0, or pageSize if there is none.
-func (p *page) scan(at int, same uint64) int {
-	word := at / 64
-	found := (p[word] ^ same) >> (at % 64) << (at % 64)
-	for found == 0 {
-		word++
-		if word == len(p) {
-			return pageSize
-		}
-		found = p[word] ^ same
-	}
-	return word*64 + bits.TrailingZeros64(found)
-}
-
-func (p *page) count() int {
-	n := 0
-	for _, word := range p {
-		n += bits.OnesCount64(word)
-	}
-	return n
-}
-
-// find returns the first chunk that ends above offset, which is the one that
-// covers offset if there is one.
-func (s *offsetSet) find(offset int64) int {
-	if s.last < len(s.chunks) && s.chunks[s.last].from <= offset && offset < s.chunks[s.last].to {
-		return s.last
-	}
-	low, high := 0, len(s.chunks)
-	for low < high {
-		middle := int(uint(low+high) / 2)
-		if s.chunks[middle].to > offset {
-			high = middle
+// find returns the place of the first interval that ends at offset or later.
+func (s *offsetSet) find(offset int64) (part, at int) {
+	for end := len(s.parts); part < end; {
+		if middle := (part + end) / 2; endOfSpans(s.parts[middle]) < offset {
+			part = middle + 1
 		} else {
-			low = middle + 1
+			end = middle
 		}
 	}
-	s.last = low
-	return low
+	if part == len(s.parts) {
+		return part, 0
+	}
+	list := s.parts[part]
+	for end := len(list); at < end; {
+		if middle := (at + end) / 2; list[middle].last < offset {
+			at = middle + 1
+		} else {
+			end = middle
+		}
+	}
+	return part, at
 }
 
-// covered reports whether chunk i, found for offset, covers it.
-func (s *offsetSet) covered(i int, offset int64) bool {
-	return i < len(s.chunks) && s.chunks[i].from <= offset
+func endOfSpans(part []span) int64 {
+	if len(part) == 0 {
+		return math.MinInt64
+	}
+	return part[len(part)-1].last
+}
+
+// covering returns the place of the interval that has offset.
+func (s *offsetSet) covering(offset int64) (part, at int, ok bool) {
+	part, at = s.find(offset + 1)
+	return part, at, part < len(s.parts) && s.parts[part][at].first <= offset
 }
 
 func (s *offsetSet) has(offset int64) bool {
-	i := s.find(offset)
-	if !s.covered(i, offset) {
-		return false
-	}
-	word, bit := position(offset)
-	return s.chunks[i].bits == nil || s.chunks[i].bits[word]&bit != 0
+	_, _, ok := s.covering(offset)
+	return ok
 }
 
-// add reports whether offset was not in the set before.
-func (s *offsetSet) add(offset int64) bool {
-	i := s.find(offset)
-	if !s.covered(i, offset) {
-		from := pageOf(offset)
-		s.chunks = slices.Insert(s.chunks, i, chunk{from: from, to: from + pageSize, bits: s.take()})
-	}
-	c := &s.chunks[i]
-	word, bit := position(offset)
-	if c.bits == nil || c.bits[word]&bit != 0 {
-		return false
-	}
-	c.bits[word] |= bit
-	if c.bits[word] == ^uint64(0) && c.bits.scan(0, ^uint64(0)) == pageSize {
-		s.free(c)
-		s.merge(i)
-	}
-	return true
-}
-
-// addRange adds [from, to) and returns how many of these were not in the set.
-func (s *offsetSet) addRange(from, to int64) int64 {
-	added := int64(0)
-	for from < to {
-		if end := pageOf(to); pageOf(from) == from && from < end {
-			added += s.fill(from, end)
-			from = end
-			continue
-		}
-		if s.add(from) {
-			added++
-		}
-		from++
-	}
-	return added
-}
-
-// fill adds whole pages.
-func (s *offsetSet) fill(from, to int64) int64 {
+// add adds [from, to) and returns how many of these were not in the set.
+func (s *offsetSet) add(from, to int64) int64 {
 	added := to - from
-	run := chunk{from: from, to: to}
-	first := s.find(from)
-	end := first
-	for ; end < len(s.chunks) && s.chunks[end].from < to; end++ {
-		c := &s.chunks[end]
-		if c.bits != nil {
-			added -= int64(c.bits.count())
-			s.free(c)
-			continue
+	part, at := s.find(from)
+	if part == len(s.parts) || s.parts[part][at].first > to {
+		s.insert(part, at, span{from, to})
+		return added
+	}
+	r := &s.parts[part][at]
+	added -= max(0, min(to, r.last)-max(from, r.first))
+	r.first, r.last = min(from, r.first), max(to, r.last)
+	for { // it may reach the intervals that follow
+		p, i := part, at+1
+		if i == len(s.parts[p]) {
+			p, i = p+1, 0
 		}
-		added -= min(c.to, to) - max(c.from, from)
-		run.from, run.to = min(run.from, c.from), max(run.to, c.to)
+		if p == len(s.parts) || len(s.parts[p]) == 0 || s.parts[p][i].first > r.last {
+			return added
+		}
+		next := s.parts[p][i]
+		added -= max(0, min(to, next.last)-next.first)
+		r.last = max(r.last, next.last)
+		s.cut(p, i, 1)
 	}
-	s.chunks = slices.Replace(s.chunks, first, end, run)
-	s.merge(first)
-	return added
-}
-
-// merge joins the run that is chunk i with the runs that it touches.
-func (s *offsetSet) merge(i int) {
-	first, end := i, i+1
-	if i > 0 && s.chunks[i-1].bits == nil && s.chunks[i-1].to == s.chunks[i].from {
-		first--
-	}
-	if end < len(s.chunks) && s.chunks[end].bits == nil && s.chunks[end].from == s.chunks[i].to {
-		end++
-	}
-	s.chunks[first].to = s.chunks[end-1].to
-	s.chunks = slices.Delete(s.chunks, first+1, end)
 }
 
 func (s *offsetSet) remove(offset int64) {
-	i := s.find(offset)
-	if !s.covered(i, offset) {
+	part, at, ok := s.covering(offset)
+	if !ok {
 		return
 	}
-	if s.chunks[i].bits == nil {
-		i = s.split(i, offset)
-	}
-	c := &s.chunks[i]
-	word, bit := position(offset)
-	c.bits[word] &^= bit
-	if c.bits[word] == 0 && c.bits.scan(0, 0) == pageSize {
-		s.free(c)
-		s.chunks = slices.Delete(s.chunks, i, i+1)
+	r := &s.parts[part][at]
+	before, after := span{r.first, offset}, span{offset + 1, r.last}
+	switch {
+	case before.first < before.last && after.first < after.last:
+		*r = before
+		s.insert(part, at+1, after)
+	case before.first < before.last:
+		*r = before
+	case after.first < after.last:
+		*r = after
+	default:
+		s.cut(part, at, 1)
 	}
 }
 
-// split takes the page of offset out of the run that is chunk i, and returns
-// which chunk it is now.
-func (s *offsetSet) split(i int, offset int64) int {
-	run, from := s.chunks[i], pageOf(offset)
-	full := s.take()
-	for word := range full {
-		full[word] = ^uint64(0)
+// insert adds an interval at a place.
+func (s *offsetSet) insert(part, at int, r span) {
+	if part == len(s.parts) { // behind all others
+		if part == 0 {
+			s.parts = append(s.parts, nil)
+		} else {
+			part--
+		}
+		at = len(s.parts[part])
 	}
-	parts := make([]chunk, 0, 3)
-	if run.from < from {
-		parts = append(parts, chunk{from: run.from, to: from})
+	list := slices.Insert(s.parts[part], at, r)
+	if s.parts[part] = list; len(list) > mostSpans {
+		s.parts[part] = list[:mostSpans/2]
+		s.parts = slices.Insert(s.parts, part+1, slices.Clone(list[mostSpans/2:]))
 	}
-	at := i + len(parts)
-	parts = append(parts, chunk{from: from, to: from + pageSize, bits: full})
-	if from+pageSize < run.to {
-		parts = append(parts, chunk{from: from + pageSize, to: run.to})
-	}
-	s.chunks = slices.Replace(s.chunks, i, i+1, parts...)
-	return at
 }
 
-// dropBelow forgets the chunks that end at or below low. What the set says of
+// cut removes n intervals of a part.
+func (s *offsetSet) cut(part, at, n int) {
+	if n == len(s.parts[part]) && part < len(s.parts)-1 {
+		s.parts = slices.Delete(s.parts, part, part+1)
+		return
+	}
+	s.parts[part] = slices.Delete(s.parts[part], at, at+n)
+}
+
+// dropBelow forgets the intervals that end at or below low. What the set says of
 // offsets below low means nothing from now on.
 func (s *offsetSet) dropBelow(low int64) {
-	for len(s.chunks) > 0 && s.chunks[0].to <= low {
-		s.free(&s.chunks[0])
-		s.chunks = s.chunks[1:]
-		s.last = max(s.last-1, 0)
+	if len(s.parts) == 0 || len(s.parts[0]) == 0 || s.parts[0][0].last > low {
+		return
+	}
+	part, at := s.find(low + 1)
+	if part == len(s.parts) { // all of them
+		part--
+		at = len(s.parts[part])
+	}
+	s.parts = slices.Delete(s.parts, 0, part)
+	if at > 0 {
+		s.cut(0, 0, at)
 	}
 }
 
 // firstAbsent returns the first offset from offset on that is not in the set.
 func (s *offsetSet) firstAbsent(offset int64) int64 {
-	for i := s.find(offset); s.covered(i, offset); i++ {
-		c := s.chunks[i]
-		if c.bits == nil {
-			offset = c.to
-			continue
-		}
-		offset = c.from + int64(c.bits.scan(int(offset-c.from), ^uint64(0)))
-		if offset < c.to {
-			break
-		}
+	if part, at, ok := s.covering(offset); ok {
+		return s.parts[part][at].last
 	}
 	return offset
 }
 
-// firstPresent returns the first offset from offset on that is in the set.
-func (s *offsetSet) firstPresent(offset int64) (int64, bool) {
-	for i := s.find(offset); i < len(s.chunks); i++ {
-		c := s.chunks[i]
-		offset = max(offset, c.from)
-		if c.bits == nil {
-			return offset, true
-		}
-		offset = c.from + int64(c.bits.scan(int(offset-c.from), 0))
-		if offset < c.to {
-			return offset, true
-		}
-	}
-	return 0, false
-}
-
-// runs yields the set from low on, as runs [from, to) with gaps between them.
+// runs yields the set from low on, as intervals [from, to) with gaps between them.
 func (s *offsetSet) runs(low int64) iter.Seq2[int64, int64] {
 	return func(yield func(from, to int64) bool) {
-		for to := low; ; {
-			from, ok := s.firstPresent(to)
-			if !ok {
-				return
-			}
-			to = s.firstAbsent(from)
-			if !yield(from, to) {
-				return
+		for _, part := range s.parts {
+			for _, r := range part {
+				if r.last > low && !yield(max(r.first, low), r.last) {
+					return
+				}
 			}
 		}
 	}
-}
-
-// take returns a page that is all zero.
-func (s *offsetSet) take() *page {
-	if p := s.spare; p != nil {
-		s.spare = nil
-		return p
-	}
-	return new(page)
-}
-
-// free turns c into a run, and keeps its page for later.
-func (s *offsetSet) free(c *chunk) {
-	if c.bits != nil && s.spare == nil {
-		*c.bits = page{}
-		s.spare = c.bits
-	}
-	c.bits = nil
 }

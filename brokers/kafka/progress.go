@@ -32,9 +32,7 @@ func (p *progress) done(offset int64) {
 	p.out.remove(offset)
 	delete(p.lost, offset)
 	if offset > p.low {
-		if p.settled.add(offset) {
-			p.ahead++
-		}
+		p.ahead += p.settled.add(offset, offset+1)
 		return
 	}
 	p.low++
@@ -49,7 +47,7 @@ func (p *progress) skip(from, to int64) {
 		return
 	}
 	maps.DeleteFunc(p.lost, func(offset int64, _ int) bool { return from <= offset && offset < to })
-	p.ahead += p.settled.addRange(from, to)
+	p.ahead += p.settled.add(from, to)
 	if from == p.low {
 		p.advance()
 	}
@@ -82,7 +80,7 @@ func (p *progress) behind() int { return int(p.ahead) }
 // owner as lost, too, until the record is settled or released.
 func (p *progress) start(offset int64) {
 	if !p.isDone(offset) {
-		p.out.add(offset)
+		p.out.add(offset, offset+1)
 	}
 }
 

@@ -15,8 +15,8 @@ func TestSkipOfAWideHole(t *testing.T) {
 	if p.lowWater() != 10 || p.behind() != 1<<40-11 || !p.isDone(1<<40-1) || p.isDone(1<<40) {
 		t.Errorf("low-water mark %d and %d behind, want 10 and all but one", p.lowWater(), p.behind())
 	}
-	if p.done(10); p.lowWater() != 1<<40 || p.behind() != 0 || len(p.settled.chunks) > 0 {
-		t.Errorf("low-water mark %d, %d behind, and %d chunks; want %d and nothing", p.lowWater(), p.behind(), len(p.settled.chunks), int64(1<<40))
+	if p.done(10); p.lowWater() != 1<<40 || p.behind() != 0 || len(slices.Concat(p.settled.parts...)) > 0 {
+		t.Errorf("low-water mark %d, %d behind, and %d intervals; want %d and nothing", p.lowWater(), p.behind(), len(slices.Concat(p.settled.parts...)), int64(1<<40))
 	}
 }
 
@@ -190,14 +190,14 @@ func TestProgressInOrderAllocatesNothing(t *testing.T) {
 		for ; next < 10_000; next++ {
 			inOrder(p, next, width)
 		}
-		perPage := testing.AllocsPerRun(20, func() {
-			for range pageSize {
+		allocated := testing.AllocsPerRun(20, func() {
+			for range 1024 {
 				inOrder(p, next, width)
 				next++
 			}
 		})
-		if perPage > 1 {
-			t.Errorf("%d records in flight: %v allocations per %d records, want at most 1", width, perPage, pageSize)
+		if allocated > 1 {
+			t.Errorf("%d records in flight: %v allocations per %d records, want at most 1", width, allocated, 1024)
 		}
 	}
 }
