@@ -417,11 +417,15 @@ func (s *scene) codecAt(p partition, offset int64) compress.Compression {
 	ctx := withinTime(s.T)
 	var batch kmsg.RecordBatch
 	err := retry(ctx, func() error {
-		res, err := s.admin.RoundTrip(ctx, s.admin.addr, &fetchRequest{wants: []want{{p, offset, 8 << 20}}, node: anyNode, maxBytes: 8 << 20, wait: time.Second, epoch: noSession})
+		leaders, err := s.admin.Leaders(ctx, p.topic)
 		if err != nil {
 			return err
 		}
-		found, err := res.(*fetchAnswer).partition()
+		res, err := s.admin.exchange(ctx, leaders[int32(p.number)], newFetch([]want{{p, offset, 8 << 20}}, 8<<20, time.Second))
+		if err != nil {
+			return err
+		}
+		found, err := res.partition()
 		if err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ func spread(members map[string][]string, partitions map[string]int) map[string]m
 // missing: the group goes on with the others. If nobody answers it is as if all were
 // missing; watch sees when they are there.
 func (c *client) partitions(ctx context.Context, topics []string) map[string]int {
-	ctx, cancel := context.WithTimeout(ctx, c.options.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.options.CallTimeout)
 	defer cancel()
 	counts := make(map[string]int, len(topics))
 	states, _ := c.topics(ctx, topics...)

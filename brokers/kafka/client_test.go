@@ -30,6 +30,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 func mustFetch(t *testing.T, c *client, p partition, offset int64, maxBytes int, wait time.Duration) fetched {
@@ -125,7 +126,7 @@ func TestRecordsOfTheOldFormat(t *testing.T) {
 		}
 		s.corrupt = 1
 		got, err := c.fetch(t.Context(), first, 1, 1<<20, 0, usualRoom)
-		if !errors.Is(err, errCorrupt) || got.next != 1 {
+		if !errors.Is(err, cluster.ErrCorrupt) || got.next != 1 {
 			t.Errorf("a damaged one: next %d, %v", got.next, err)
 		}
 	})
@@ -183,7 +184,7 @@ func TestFetchErrors(t *testing.T) {
 		6:  {kafka.NotLeaderForPartition, 7},
 		29: {brokers.ErrMisconfigured, 1},
 		35: {brokers.ErrMisconfigured, 1},
-		2:  {errCorrupt, 1},
+		2:  {cluster.ErrCorrupt, 1},
 		78: {kafka.OffsetNotAvailable, 1},
 	} {
 		onStub(t, func(t *testing.T, s *stub, c *client) {
@@ -330,7 +331,7 @@ func TestMissingTopicCostsNobodyConnections(t *testing.T) {
 		s.log = []rawBatch{{records: numbered(0, 1)}}
 		mustFetch(t, c, first, 0, 1<<20, 0)
 		time.Sleep(time.Second)
-		pool := c.pool
+		dials := s.dials
 		for range 20 {
 			start := time.Now()
 			_, err := c.fetch(t.Context(), partition{"gone", 0}, 0, 1<<20, 0, usualRoom)
@@ -338,8 +339,8 @@ func TestMissingTopicCostsNobodyConnections(t *testing.T) {
 				t.Fatalf("after %v: %v", time.Since(start), err)
 			}
 		}
-		if c.pool != pool {
-			t.Error("the pool was renewed for a topic that is not there")
+		if n := s.dials - dials; n > 1 {
+			t.Errorf("%d connections were made for a topic that is not there", n)
 		}
 		some := []partition{first}
 		for n := range 30 {
@@ -360,11 +361,14 @@ func TestMissingTopicCostsNobodyConnections(t *testing.T) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	refused := errors.New("connection refused")
-	set := connections{dial: func(context.Context, string, string) (net.Conn, error) { return nil, refused }}
-	if conn, err := set.open(t.Context(), "tcp", "stub:9092"); conn != nil || err != refused {
-		t.Errorf("opened %v, %v, want the error of the dial", conn, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("connection refused")
+		c := newClient(Options{Brokers: []string{"stub:9092"}, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, refused }})
+		defer c.Close()
+		if _, err := c.topics(t.Context(), "orders"); !errors.Is(err, refused) {
+			t.Errorf("topics: %v, want the error of the dial", err)
+		}
+	})
 }
 
 func TestLostConnections(t *testing.T) {
@@ -431,7 +435,7 @@ func TestFrozenBrokerHoldsNobodyForLong(t *testing.T) {
 		}
 		start := time.Now()
 		_, err := c.fetch(t.Context(), first, 0, 1000, time.Hour, usualRoom)
-		if err == nil || !isEnded(err) || time.Since(start) != defaultTimeout+longestWait {
+		if err == nil || !cluster.IsEnded(err) || time.Since(start) != defaultTimeout+longestWait {
 			t.Errorf("fetch gave up after %v: %v", time.Since(start), err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -459,7 +463,7 @@ func TestFrozenBrokerHoldsNobodyForLong(t *testing.T) {
 		if err := p.close(t.Context()); err != nil {
 			t.Errorf("close again: %v", err)
 		}
-		c.close()
+		c.Close()
 	}) // which fails if a goroutine is left
 }
 
@@ -519,8 +523,8 @@ func TestLogin(t *testing.T) {
 				}
 				return nil, nil
 			}
-			c := s.client(func(o *clientOptions) { o.sasl = plain.Mechanism{Username: "user", Password: secret} })
-			defer c.close()
+			c := s.client(func(o *Options) { o.SASL = plain.Mechanism{Username: "user", Password: secret} })
+			defer c.Close()
 			for call, err := range map[string]error{
 				"topics":    second(c.topics(t.Context(), "orders")),
 				"committed": second(c.committed(t.Context(), "g", []partition{first})),
@@ -551,17 +555,17 @@ func TestTLSErrors(t *testing.T) {
 // connection. The hint names the options that may be wrong.
 func TestHint(t *testing.T) {
 	for name, tt := range map[string]struct {
-		options clientOptions
+		options Options
 		err     error
 		want    string // "" for the error as it is
 	}{
-		"neither":       {clientOptions{}, io.EOF, "if it wants a login, set Options.SASL, and if it wants TLS, set Options.TLS"},
-		"TLS":           {clientOptions{tls: &tls.Config{}}, io.ErrUnexpectedEOF, "if it wants a login, set Options.SASL, and if it speaks no TLS, leave Options.TLS out"},
-		"a login":       {clientOptions{sasl: plain.Mechanism{}}, io.EOF, "answer: if it wants TLS, set Options.TLS"},
-		"both":          {clientOptions{tls: &tls.Config{}, sasl: plain.Mechanism{}}, io.EOF, "answer: if it speaks no TLS, leave Options.TLS out"},
-		"an answer":     {clientOptions{}, kafka.SASLAuthenticationFailed, ""},
-		"no connection": {clientOptions{}, syscall.ECONNREFUSED, ""},
-		"no error":      {clientOptions{}, nil, ""},
+		"neither":       {Options{}, io.EOF, "if it wants a login, set Options.SASL, and if it wants TLS, set Options.TLS"},
+		"TLS":           {Options{TLS: &tls.Config{}}, io.ErrUnexpectedEOF, "if it wants a login, set Options.SASL, and if it speaks no TLS, leave Options.TLS out"},
+		"a login":       {Options{SASL: plain.Mechanism{}}, io.EOF, "answer: if it wants TLS, set Options.TLS"},
+		"both":          {Options{TLS: &tls.Config{}, SASL: plain.Mechanism{}}, io.EOF, "answer: if it speaks no TLS, leave Options.TLS out"},
+		"an answer":     {Options{}, kafka.SASLAuthenticationFailed, ""},
+		"no connection": {Options{}, syscall.ECONNREFUSED, ""},
+		"no error":      {Options{}, nil, ""},
 	} {
 		err := newClient(tt.options).hint(tt.err)
 		if !errors.Is(err, tt.err) || tt.want != "" && !strings.Contains(err.Error(), tt.want) || tt.want == "" && err != tt.err {
@@ -577,18 +581,12 @@ func TestNothingStaysAfterClose(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- second(c.fetch(t.Context(), first, 1, 1000, time.Second, usualRoom)) }()
 		synctest.Wait()
-		c.close()
+		c.Close()
 		if err := <-done; err == nil {
 			t.Error("a fetch that was on its way says nothing of the close")
 		}
 		if _, err := c.fetch(t.Context(), first, 0, 1000, 0, usualRoom); !errors.Is(err, brokers.ErrClosed) {
 			t.Errorf("fetch after close: %v", err)
-		}
-		if n := c.conns.count(); n != 0 {
-			t.Errorf("%d connections are open", n)
-		}
-		if _, err := c.conns.open(t.Context(), "tcp", "stub:9092"); !errors.Is(err, brokers.ErrClosed) {
-			t.Errorf("dial after close: %v", err)
 		}
 		time.Sleep(time.Second) // the stub is still thinking about the answer
 	}) // which fails if a goroutine is left
@@ -596,7 +594,7 @@ func TestNothingStaysAfterClose(t *testing.T) {
 
 // producer is closed by its test.
 func (s *stub) producer() *producer {
-	return newProducer(clientOptions{brokers: []string{"stub:9092"}, dial: s.dial})
+	return newProducer(Options{Brokers: []string{"stub:9092"}, Dial: s.dial})
 }
 
 // confirming answers requests to store records with a code.

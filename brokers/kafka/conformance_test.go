@@ -54,8 +54,8 @@ func TestConformance(t *testing.T) {
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
 		t.Parallel()
 		addresses := strings.Split(target.URL, ",")
-		admin := newClient(clientOptions{brokers: addresses, timeout: patience})
-		t.Cleanup(admin.close)
+		admin := newClient(Options{Brokers: addresses, CallTimeout: patience})
+		t.Cleanup(admin.Close)
 		brokertest.Run(t, brokertest.Harness{
 			Open: func(t testing.TB) brokers.Broker {
 				f := &fleet{t: t, options: Options{Brokers: addresses, SessionTimeout: patience, RebalanceTimeout: 15 * time.Second}}
@@ -81,7 +81,7 @@ func TestConformance(t *testing.T) {
 			Rejected: func(string, string) string { return "" },
 			Crash:    func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
 			Delete: func(_ brokers.Broker, topic string) (restore func()) {
-				if _, err := admin.calls.DeleteTopics(t.Context(), &kafka.DeleteTopicsRequest{Topics: []string{topic}}); err != nil {
+				if _, err := sdk(addresses).DeleteTopics(t.Context(), &kafka.DeleteTopicsRequest{Topics: []string{topic}}); err != nil {
 					t.Errorf("delete topic %q: %v", topic, err)
 				}
 				return func() {
@@ -119,7 +119,9 @@ func (f *fleet) start() (*Broker, *link) {
 	if err != nil {
 		f.t.Fatalf("New: %v", err)
 	}
-	b.producer.client.conns.dial = store.dial
+	o = b.options
+	o.Dial = store.dial
+	b.producer = newProducer(o)
 	b.pace = 200 * time.Millisecond // so that changes of a group are seen soon
 	f.mu.Lock()
 	defer f.mu.Unlock()

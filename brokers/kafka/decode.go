@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 // room is what an answer may take when it is decoded.
@@ -126,7 +127,7 @@ func (d *decompressor) read(res *kmsg.FetchResponseTopicPartition, offset int64,
 		err = fmt.Errorf("in the %d bytes of its answer there is nothing to decode from there on", len(res.RecordBatches))
 	}
 	if !errors.Is(err, errBomb) {
-		err = fmt.Errorf("%w: %w", errCorrupt, err)
+		err = fmt.Errorf("%w: %w", cluster.ErrCorrupt, err)
 	}
 	return r.fetched, &unreadableError{behind: max(behind, offset+1), err: err}
 }

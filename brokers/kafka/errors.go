@@ -5,30 +5,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
-	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/listoffsets"
-	"github.com/segmentio/kafka-go/protocol/metadata"
-	"github.com/segmentio/kafka-go/protocol/produce"
-	"github.com/segmentio/kafka-go/protocol/rawproduce"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
-
-// errCorrupt reports records that cannot be read: neither they nor what lies
-// behind them is handed out.
-var errCorrupt = errors.New("the broker sends records that cannot be read")
-
-// errGone is kafka.UnknownTopicOrPartition after the cluster was asked again.
-var errGone = fmt.Errorf("%w", kafka.UnknownTopicOrPartition)
 
 // rangeError reports an offset that the partition does not have: the records
 // fell off the log, or the topic was made anew. Where the bounds are unknown
@@ -62,7 +47,6 @@ func explain(err error, doing string, args ...any) error {
 	if err == nil {
 		return nil
 	}
-	err = plainly(err)
 	doing = fmt.Sprintf(doing, args...)
 	if fix, kind := cure(err); kind != nil && !errors.Is(err, kind) {
 		if fix != "" {
@@ -71,17 +55,6 @@ func explain(err error, doing string, args ...any) error {
 		return fmt.Errorf("%s: %w: %w", doing, kind, err)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
-}
-
-// plainly gives the library's own errors about topics the code of the protocol.
-func plainly(err error) error {
-	switch {
-	case errors.Is(err, protocol.ErrNoTopic), errors.Is(err, protocol.ErrNoPartition):
-		return kafka.UnknownTopicOrPartition
-	case errors.Is(err, protocol.ErrNoLeader):
-		return kafka.LeaderNotAvailable
-	}
-	return err
 }
 
 // cure says how to fix err, and of which kind it is.
@@ -148,71 +121,9 @@ func isTLS(err error) bool {
 		strings.Contains(err.Error(), "broker appears to be expecting TLS")
 }
 
-// isConnectionLost reports whether err says that a connection cannot be used,
-// or was ended by the other side.
-func isConnectionLost(err error) bool {
-	if err == nil || isEnded(err) {
-		return false
-	}
-	_, op := errors.AsType[*net.OpError](err)
-	return op || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) ||
-		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
-
-// isEnded reports whether a call came to its end before there was an answer.
-func isEnded(err error) bool {
-	op, ok := errors.AsType[*net.OpError](err)
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || ok && op.Timeout()
-}
-
-// isLayoutOld reports whether err may be due to an old layout of the cluster:
-// a topic that is new or was deleted, a leader that moved.
-func isLayoutOld(err error) bool {
-	for _, old := range []error{
-		protocol.ErrNoTopic, protocol.ErrNoPartition, protocol.ErrNoLeader,
-		kafka.UnknownTopicOrPartition, kafka.LeaderNotAvailable, kafka.NotLeaderForPartition, kafka.BrokerNotAvailable,
-		kafka.ReplicaNotAvailable, kafka.KafkaStorageError, kafka.FencedLeaderEpoch, kafka.UnknownLeaderEpoch,
-		kafka.Unknown, // also what the library makes of a part of a call that failed
-	} {
-		if errors.Is(err, old) {
-			return true
-		}
-	}
-	return false
-}
-
-func isUnknownTopic(err error) bool {
-	return errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) || errors.Is(err, kafka.UnknownTopicOrPartition)
-}
-
-// isForMany reports whether a request is about many topics.
-func isForMany(req kafka.Request) bool {
-	f, ok := req.(*fetchRequest)
-	return ok && f.node != anyNode
-}
-
-// topicOf returns the topic that a request is about, if there is one.
-func topicOf(req kafka.Request) string {
-	switch req := req.(type) {
-	case *fetchRequest:
-		return req.wants[0].topic
-	case *produce.Request:
-		return req.Topics[0].Topic
-	case *rawproduce.Request:
-		return req.Topics[0].Topic
-	case *listoffsets.Request:
-		return req.Topics[0].Topic
-	case *metadata.Request:
-		if len(req.TopicNames) > 0 {
-			return req.TopicNames[0]
-		}
-	}
-	return ""
-}
-
 // isPassing reports whether a call that failed with err may go well at once.
 func isPassing(err error) bool {
-	if isTLS(err) || errors.Is(err, errGone) {
+	if isTLS(err) || errors.Is(err, cluster.ErrGone) {
 		return false
 	}
 	code, _ := errors.AsType[kafka.Error](err)
@@ -220,7 +131,7 @@ func isPassing(err error) bool {
 	case kafka.GroupLoadInProgress, kafka.GroupCoordinatorNotAvailable, kafka.NotCoordinatorForGroup, kafka.NotController, kafka.ConcurrentTransactions:
 		return true
 	}
-	return isConnectionLost(err) || isLayoutOld(err)
+	return cluster.IsConnectionLost(err) || cluster.IsLayoutOld(err)
 }
 
 // isRegrouping reports whether err says that the group has changed, or is about to:
@@ -244,49 +155,6 @@ func isUncoordinated(err error) bool {
 		return true
 	}
 	return false
-}
-
-// routing returns the first error of an answer that is about the layout of the
-// cluster.
-func routing(res kafka.Response) error {
-	var codes []int16
-	switch res := res.(type) {
-	case *fetchAnswer:
-		for _, topic := range res.Topics {
-			for _, p := range topic.Partitions {
-				codes = append(codes, p.ErrorCode)
-			}
-		}
-	case *produce.Response:
-		for _, topic := range res.Topics {
-			for _, p := range topic.Partitions {
-				codes = append(codes, p.ErrorCode)
-			}
-		}
-	case *metadata.Response:
-		for _, topic := range res.Topics {
-			codes = append(codes, topic.ErrorCode)
-		}
-	case *listoffsets.Response:
-		for _, topic := range res.Topics {
-			for _, p := range topic.Partitions {
-				codes = append(codes, p.ErrorCode)
-			}
-		}
-	}
-	for _, code := range codes {
-		if err := codeError(code); isLayoutOld(err) {
-			return err
-		}
-	}
-	return nil
-}
-
-func codeError(code int16) error {
-	if code == 0 {
-		return nil
-	}
-	return kafka.Error(code)
 }
 
 // retry calls f until it succeeds, fails with what is there to stay, or has

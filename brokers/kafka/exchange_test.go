@@ -12,6 +12,8 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 // frame is the answer to request 7 of which batches are the records.
@@ -24,7 +26,8 @@ func frame(batches ...[]byte) []byte {
 func answerOf(frame []byte) (*fetchAnswer, error) {
 	req := kmsg.NewPtrFetchRequest()
 	req.Version = fetchVersion
-	return readAnswer(bytes.NewReader(frame), req, 7)
+	a := &fetchAnswer{FetchResponse: req.ResponseKind().(*kmsg.FetchResponse), buffer: new(bytes.Buffer)}
+	return a, cluster.ReadInto(a.buffer, bytes.NewReader(frame), a.FetchResponse, 7)
 }
 
 // recount changes the number of records that a batch claims to have.
@@ -58,10 +61,10 @@ func TestStrangeAnswers(t *testing.T) {
 		"cut in its head":           {good[:6], io.ErrUnexpectedEOF},
 		"cut in its body":           {good[:len(good)-1], io.ErrUnexpectedEOF},
 		"of two gigabytes, it says": {changed(0, 0x7f), io.ErrUnexpectedEOF},
-		"of negative size":          {changed(0, 0xff), errCorrupt},
-		"shorter than its head":     {[]byte{0, 0, 0, 3, 0, 0, 0, 7}, errCorrupt},
-		"to another request":        {changed(7, 8), errCorrupt},
-		"with an impossible array":  {changed(18, 0x7f), errCorrupt},
+		"of negative size":          {changed(0, 0xff), cluster.ErrCorrupt},
+		"shorter than its head":     {[]byte{0, 0, 0, 3, 0, 0, 0, 7}, cluster.ErrCorrupt},
+		"to another request":        {changed(7, 8), cluster.ErrCorrupt},
+		"with an impossible array":  {changed(18, 0x7f), cluster.ErrCorrupt},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, err := answerOf(c.frame)
@@ -120,7 +123,7 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 			}
 			for _, offset := range []int64{end, 8} {
 				got, err := readBatches(offset, tt.bad, of(9, 1))
-				if !errors.Is(err, errCorrupt) || len(got.records) > 0 {
+				if !errors.Is(err, cluster.ErrCorrupt) || len(got.records) > 0 {
 					t.Errorf("from %d: %q, %v; want an error, for nothing may be passed over", offset, values(got.records), err)
 				}
 			}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 // longestWait bounds how long a fetch waits for records: the connection of one
@@ -88,9 +90,27 @@ type fetched struct {
 // time to end, so that its connection can serve the next one.
 func (c *client) fetch(ctx context.Context, p partition, offset int64, maxBytes int, wait time.Duration, within room) (fetched, error) {
 	wait = min(max(wait, 0), longestWait)
-	call, cancel := linger(ctx, wait+c.options.timeout, wait+longestWait)
-	defer cancel()
-	got, err := c.fetchOnce(call, ctx, fetchRequest{wants: []want{{p, offset, maxBytes}}, node: anyNode, maxBytes: maxBytes, wait: wait, clientID: c.options.clientID, epoch: noSession}, within)
+	var answer *fetchAnswer
+	var found *kmsg.FetchResponseTopicPartition
+	err := retry(ctx, func() error {
+		leaders, err := c.Leaders(ctx, p.topic)
+		if err != nil {
+			return err
+		}
+		node, err := leading(leaders, p)
+		if err == nil {
+			answer, err = c.exchange(ctx, node, newFetch([]want{{p, offset, maxBytes}}, maxBytes, wait))
+		}
+		if err == nil {
+			found, err = answer.partition()
+		}
+		return c.Reread(ctx, p.topic, err)
+	})
+	if err != nil {
+		return c.failed(ctx, err, p, offset)
+	}
+	defer answer.release()
+	got, err := c.decompressor.read(found, offset, within)
 	if err != nil {
 		return c.failed(ctx, err, p, offset)
 	}
@@ -103,7 +123,7 @@ func (c *client) failed(ctx context.Context, err error, p partition, offset int6
 	case errors.Is(err, kafka.OffsetOutOfRange):
 		err = c.outOfRange(ctx, p, offset)
 	case errors.Is(err, kafka.InvalidMessage):
-		err = fmt.Errorf("%w: %w", errCorrupt, err)
+		err = fmt.Errorf("%w: %w", cluster.ErrCorrupt, err)
 	}
 	return fetched{next: offset}, explain(err, "fetch %s from offset %d", p, offset)
 }
@@ -130,24 +150,4 @@ func linger(ctx context.Context, length, grace time.Duration) (context.Context, 
 		context.AfterFunc(call, func() { timer.Stop() })
 	})
 	return call, func() { stop(); cancel() }
-}
-
-func (c *client) fetchOnce(call, ctx context.Context, req fetchRequest, within room) (fetched, error) {
-	var answer *fetchAnswer
-	var found *kmsg.FetchResponseTopicPartition
-	err := retry(ctx, func() error {
-		attempt := req
-		m, err := c.RoundTrip(call, c.addr, &attempt)
-		if err != nil {
-			return err
-		}
-		answer = m.(*fetchAnswer)
-		found, err = answer.partition()
-		return err
-	})
-	if err != nil {
-		return fetched{}, err
-	}
-	defer answer.release()
-	return c.decompressor.read(found, req.wants[0].offset, within)
 }

@@ -3,14 +3,10 @@ package kafka
 import (
 	"context"
 	"errors"
-	"maps"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
-
-// longestMetadata is what brokers take by default. Of more than 32 kB the
-// library sends a wrong length, and the broker stores what that leaves.
-const longestMetadata = 4096
 
 // commitment is what a group has stored for a partition.
 type commitment struct {
@@ -26,56 +22,45 @@ func (c *client) commit(ctx context.Context, group string, generation int32, mem
 	if len(m) == 0 {
 		return nil, nil
 	}
-	req := &kafka.OffsetCommitRequest{
-		GroupID: group, GenerationID: int(generation), MemberID: member,
-		Topics: make(map[string][]kafka.OffsetCommit),
-	}
-	tooLong := make(map[partition]error)
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.Group, req.Generation, req.MemberID = group, generation, member
+	var topics byTopic[kmsg.OffsetCommitRequestTopic]
 	for p, at := range m {
-		if len(at.metadata) > longestMetadata {
-			tooLong[p] = explain(kafka.OffsetMetadataTooLarge, "commit offset %d of %s for group %q with %d bytes of metadata", at.offset, p, group, len(at.metadata))
-			continue
-		}
-		req.Topics[p.topic] = append(req.Topics[p.topic], kafka.OffsetCommit{Partition: p.number, Offset: at.offset, Metadata: at.metadata})
+		one := kmsg.NewOffsetCommitRequestTopicPartition()
+		one.Partition, one.Offset, one.Metadata = int32(p.number), at.offset, &at.metadata
+		topic := topics.of(p.topic, kmsg.OffsetCommitRequestTopic{Topic: p.topic})
+		topic.Partitions = append(topic.Partitions, one)
 	}
-	if len(req.Topics) == 0 {
-		return tooLong, nil
-	}
-	failed, err := c.commitTo(ctx, req, m)
-	maps.Copy(failed, tooLong)
-	if len(failed) == 0 {
+	req.Topics = topics.list
+	var failed map[partition]error
+	err := retry(ctx, func() (passing error) {
 		failed = nil
-	}
-	return failed, err
-}
-
-func (c *client) commitTo(ctx context.Context, req *kafka.OffsetCommitRequest, m map[partition]commitment) (map[partition]error, error) {
-	failed := make(map[partition]error)
-	err := retry(ctx, func() error {
-		clear(failed)
-		res, err := c.calls.OffsetCommit(ctx, req)
+		res, err := c.askGroup(ctx, c.options.CallTimeout, group, req)
 		if err != nil {
 			return err
 		}
-		var passing error
-		for topic, partitions := range res.Topics {
-			for _, p := range partitions {
-				if p.Error == nil {
+		for _, topic := range res.(*kmsg.OffsetCommitResponse).Topics {
+			for _, p := range topic.Partitions {
+				err := codeError(p.ErrorCode)
+				if err == nil {
 					continue
 				}
-				at := partition{topic, p.Partition}
-				failed[at] = explain(p.Error, "commit offset %d of %s for group %q", m[at].offset, at, req.GroupID)
-				if isPassing(p.Error) {
-					passing = p.Error
+				if failed == nil {
+					failed = make(map[partition]error)
+				}
+				at := partition{topic.Topic, int(p.Partition)}
+				failed[at] = explain(err, "commit offset %d of %s for group %q", m[at].offset, at, group)
+				if isPassing(err) {
+					passing = err
 				}
 			}
 		}
 		return passing
 	})
-	if len(failed) > 0 {
+	if failed != nil {
 		err = nil
 	}
-	return failed, explain(err, "commit offsets of group %q", req.GroupID)
+	return failed, explain(err, "commit offsets of group %q", group)
 }
 
 // committed returns what group has stored for each of ps.
@@ -83,39 +68,41 @@ func (c *client) committed(ctx context.Context, group string, ps []partition) (m
 	if len(ps) == 0 {
 		return nil, nil
 	}
-	req := &kafka.OffsetFetchRequest{GroupID: group, Topics: make(map[string][]int)}
-	for _, p := range ps {
-		req.Topics[p.topic] = append(req.Topics[p.topic], p.number)
-	}
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.Group = group
 	found := make(map[partition]commitment, len(ps))
+	var topics byTopic[kmsg.OffsetFetchRequestTopic]
+	for _, p := range ps {
+		found[p] = commitment{offset: -1}
+		topic := topics.of(p.topic, kmsg.OffsetFetchRequestTopic{Topic: p.topic})
+		topic.Partitions = append(topic.Partitions, int32(p.number))
+	}
+	req.Topics = topics.list
 	err := retry(ctx, func() error {
-		res, err := c.calls.OffsetFetch(ctx, req)
+		answer, err := c.askGroup(ctx, c.options.CallTimeout, group, req)
 		if err != nil {
 			return err
 		}
-		if errors.Is(res.Error, kafka.GroupIdNotFound) { // as some brokers say before the first commit
-			return nil
+		res := answer.(*kmsg.OffsetFetchResponse)
+		if err := codeError(res.ErrorCode); err != nil && !errors.Is(err, kafka.GroupIdNotFound) { // as some brokers say before the first commit
+			return err
 		}
-		if res.Error != nil {
-			return res.Error
-		}
-		for topic, partitions := range res.Topics {
-			for _, p := range partitions {
-				if p.Error != nil {
-					return explain(p.Error, "%s", partition{topic, p.Partition})
+		for _, topic := range res.Topics {
+			for _, p := range topic.Partitions {
+				at := partition{topic.Topic, int(p.Partition)}
+				if err := codeError(p.ErrorCode); err != nil {
+					return explain(err, "%s", at)
 				}
-				found[partition{topic, p.Partition}] = commitment{offset: p.CommittedOffset, metadata: p.Metadata}
+				found[at] = commitment{offset: p.Offset}
+				if p.Metadata != nil {
+					found[at] = commitment{p.Offset, *p.Metadata}
+				}
 			}
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, explain(err, "read the committed offsets of group %q", group)
-	}
-	for _, p := range ps {
-		if _, ok := found[p]; !ok {
-			found[p] = commitment{offset: -1}
-		}
 	}
 	return found, nil
 }

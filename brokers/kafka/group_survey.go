@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 // groupState is what a user is shown of a group.
@@ -46,7 +47,7 @@ func (c *client) describe(ctx context.Context, group string) (groupState, error)
 func (c *client) describeOnce(ctx context.Context, group string) (groupState, error) {
 	req := kmsg.NewPtrDescribeGroupsRequest()
 	req.Groups, req.IncludeAuthorizedOperations = []string{group}, true
-	res, err := c.askGroup(ctx, c.options.timeout, group, req)
+	res, err := c.askGroup(ctx, c.options.CallTimeout, group, req)
 	if err != nil {
 		return groupState{}, err
 	}
@@ -69,8 +70,8 @@ func (c *client) describeOnce(ctx context.Context, group string) (groupState, er
 func (c *client) describeNew(ctx context.Context, group string, state groupState) (groupState, error) {
 	req := kmsg.NewPtrConsumerGroupDescribeRequest()
 	req.Groups = []string{group}
-	res, err := c.askGroup(ctx, c.options.timeout, group, req)
-	if errors.Is(err, errNoSuchCall) {
+	res, err := c.askGroup(ctx, c.options.CallTimeout, group, req)
+	if errors.Is(err, cluster.ErrNoSuchCall) {
 		return state, nil
 	}
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 // A worker that reads other topics than its group is told of on both sides.
@@ -53,7 +54,7 @@ func TestConsumersOfTheNewProtocol(t *testing.T) {
 		s.waitFor("a consumer of the new protocol", func() bool {
 			var err error
 			joined, err = s.heartbeat(0)
-			if errors.Is(err, errNoSuchCall) || errors.Is(err, kafka.UnsupportedVersion) {
+			if errors.Is(err, cluster.ErrNoSuchCall) || errors.Is(err, kafka.UnsupportedVersion) {
 				s.Skip("this broker has no such protocol")
 			}
 			return err == nil

@@ -155,12 +155,11 @@ func New(options Options) (*Broker, error) {
 		return nil, fmt.Errorf("kafka: %w: %w", brokers.ErrMisconfigured, err)
 	}
 	o := options.withDefaults()
-	reach := clientOptions{brokers: o.Brokers, dial: o.Dial, tls: o.TLS, sasl: o.SASL, clientID: o.ClientID, rack: o.Rack, timeout: o.CallTimeout}
 	return &Broker{
 		options:  o,
 		seal:     seal,
-		client:   newClient(reach),
-		producer: newProducer(reach),
+		client:   newClient(o),
+		producer: newProducer(o),
 		memory:   memory{bufferBytes, mostWaiting, bodyBytes, soonBytes},
 		pace:     heartbeatPace(o),
 	}, nil
@@ -335,6 +334,6 @@ func (b *Broker) hasDeadLetters(topic string) bool {
 // connections when ctx ends. Its error has those of the sources, too.
 func (b *Broker) Close(ctx context.Context) error {
 	err := errors.Join(b.sources.Close(ctx), b.producer.close(ctx))
-	b.client.close()
+	b.client.Close()
 	return err
 }

@@ -3,8 +3,8 @@ package kafka
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -69,21 +69,9 @@ type request struct {
 // found is the answer to a request. Without a part the partition has nothing.
 type found struct {
 	part   *kmsg.FetchResponseTopicPartition
-	answer *sharedAnswer // that the part belongs to
+	answer *fetchAnswer // that the part belongs to
 	err    error
 	moved  bool // another broker is to be asked
-}
-
-// sharedAnswer is released by the last one who needs it.
-type sharedAnswer struct {
-	*fetchAnswer
-	users atomic.Int32
-}
-
-func (a *sharedAnswer) release() {
-	if a.users.Add(-1) == 0 {
-		a.fetchAnswer.release()
-	}
 }
 
 func newFetches(ctx context.Context, c *client) *fetches {
@@ -120,7 +108,7 @@ func (f *fetches) get(ctx context.Context, w want, within room, first bool) (fet
 func (f *fetches) once(ctx context.Context, w want, first bool) found {
 	node, err := f.leaderOf(ctx, w.partition)
 	if err != nil {
-		return found{err: f.client.reread(ctx, w.topic, err)}
+		return found{err: f.client.Reread(ctx, w.topic, err)}
 	}
 	e := &request{want: w, first: first, found: make(chan found, 1)}
 	l := f.leader(node)
@@ -143,7 +131,7 @@ func (f *fetches) once(ctx context.Context, w want, first bool) found {
 		if f.forget(w.partition) && ctx.Err() == nil { // a replica: its leader knows better
 			return found{moved: true}
 		}
-		got.err = f.client.reread(ctx, w.topic, got.err)
+		got.err = f.client.Reread(ctx, w.topic, got.err)
 	}
 	return got
 }
@@ -156,25 +144,19 @@ func (f *fetches) leaderOf(ctx context.Context, p partition) (int32, error) {
 	if ok && (at.until.IsZero() || time.Now().Before(at.until)) {
 		return at.node, nil
 	}
-	leaders, err := f.client.leaders(ctx, p.topic)
+	leaders, err := f.client.Leaders(ctx, p.topic)
 	if err != nil {
 		return 0, err
 	}
-	node, known := leaders[p]
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for at, leader := range leaders {
+	for number, leader := range leaders {
+		at := partition{p.topic, int(number)}
 		if _, placed := f.where[at]; leader >= 0 && (!placed || at == p) {
 			f.where[at] = place{node: leader}
 		}
 	}
-	switch {
-	case !known:
-		return 0, kafka.UnknownTopicOrPartition
-	case node < 0:
-		return 0, kafka.LeaderNotAvailable
-	}
-	return node, nil
+	return leading(leaders, p)
 }
 
 // forget has the leader of p be looked up again. It reports whether a replica was asked.
@@ -195,7 +177,7 @@ func (f *fetches) rack() string {
 	if time.Now().Before(f.leadersOnly) {
 		return ""
 	}
-	return f.client.options.rack
+	return f.client.options.Rack
 }
 
 // prefer has a replica be asked for p.
@@ -309,9 +291,7 @@ func (l *leader) fetchAlways() {
 		if wants == nil {
 			return
 		}
-		req := l.session.next(wants)
-		req.wait = fetchWait
-		answer, err := l.exchange(req)
+		answer, err := l.exchange(l.session.next(wants))
 		l.session.answered(answer, err)
 		l.answerTo(&l.waiting, answer, err)
 	}
@@ -398,24 +378,15 @@ func (l *leader) fetchLate() {
 		if len(wants) == 0 {
 			continue
 		}
-		answer, err := l.exchange(&fetchRequest{wants: wants, node: l.node, maxBytes: mostAnswer, wait: lateWait, epoch: noSession})
+		answer, err := l.exchange(newFetch(wants, mostAnswer, lateWait))
 		l.answerTo(&l.second, answer, err)
 		signal(l.more) // what brought nothing joins the others
 	}
 }
 
-// exchange asks the broker. When the generation ends, a fetch that waits is given the
-// time to end, so that its connection can serve others.
-func (l *leader) exchange(req *fetchRequest) (*fetchAnswer, error) {
-	c := l.fetches.client
-	req.node, req.clientID, req.rack = l.node, c.options.clientID, l.fetches.rack()
-	call, cancel := linger(l.fetches.ctx, req.wait+c.options.timeout, req.wait+longestWait)
-	defer cancel()
-	res, err := c.RoundTrip(call, c.addr, req)
-	if err != nil {
-		return nil, err
-	}
-	return res.(*fetchAnswer), nil
+func (l *leader) exchange(req *kmsg.FetchRequest) (*fetchAnswer, error) {
+	req.Rack = l.fetches.rack()
+	return l.fetches.client.exchange(l.fetches.ctx, l.node, req)
 }
 
 // answerTo gives each request of a fetch its part of the answer. A request for another
@@ -427,9 +398,8 @@ func (l *leader) answerTo(asked *map[partition]want, answer *fetchAnswer, err er
 	if answer == nil {
 		answer = &fetchAnswer{FetchResponse: new(kmsg.FetchResponse)}
 	}
-	shared := &sharedAnswer{fetchAnswer: answer}
-	shared.users.Store(1)
-	defer shared.release()
+	answer.users.Store(1)
+	defer answer.release()
 	parts := make(map[partition]*kmsg.FetchResponseTopicPartition)
 	for i := range answer.Topics {
 		for j := range answer.Topics[i].Partitions {
@@ -451,9 +421,9 @@ func (l *leader) answerTo(asked *map[partition]want, answer *fetchAnswer, err er
 			l.fetches.prefer(p, part.PreferredReadReplica)
 			l.take(p).found <- found{moved: true}
 		case part != nil && (len(part.RecordBatches) > 0 || e.first):
-			shared.users.Add(1)
+			answer.users.Add(1)
 			l.owed[p] = true
-			l.take(p).found <- found{part: part, answer: shared}
+			l.take(p).found <- found{part: part, answer: answer}
 		case e.first && answer.ErrorCode == 0:
 			l.owed[p] = true
 			l.take(p).found <- found{}
@@ -475,22 +445,23 @@ const noSession = -1
 func (s *session) reset() { *s = session{known: make(map[partition]want)} }
 
 // next is the fetch that follows, for wants.
-func (s *session) next(wants []want) *fetchRequest {
-	req := &fetchRequest{session: s.id, epoch: s.epoch, maxBytes: mostAnswer}
-	asks := make(map[partition]bool, len(wants))
-	for _, w := range wants {
-		asks[w.partition] = true
-		if s.known[w.partition] != w {
-			req.wants = append(req.wants, w)
-			s.known[w.partition] = w
-		}
+func (s *session) next(wants []want) *kmsg.FetchRequest {
+	asks := byPartition(wants)
+	news := slices.DeleteFunc(wants, func(w want) bool { return s.known[w.partition] == w })
+	req := newFetch(news, mostAnswer, fetchWait)
+	req.SessionID, req.SessionEpoch = s.id, s.epoch
+	for _, w := range news {
+		s.known[w.partition] = w
 	}
+	var forgotten byTopic[kmsg.FetchRequestForgottenTopic]
 	for p := range s.known {
-		if !asks[p] {
-			req.forgotten = append(req.forgotten, p)
+		if _, asked := asks[p]; !asked {
+			topic := forgotten.of(p.topic, kmsg.FetchRequestForgottenTopic{Topic: p.topic})
+			topic.Partitions = append(topic.Partitions, int32(p.number))
 			delete(s.known, p)
 		}
 	}
+	req.ForgottenTopics = forgotten.list
 	return req
 }
 

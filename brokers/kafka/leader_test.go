@@ -48,8 +48,8 @@ func TestNearReplica(t *testing.T) {
 			}
 			return nil
 		}
-		c := s.client(func(o *clientOptions) { o.rack = "a" })
-		defer c.close()
+		c := s.client(func(o *Options) { o.Rack = "a" })
+		defer c.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		f := newFetches(ctx, c)
 		get := func(offset int64, body, by string) {

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 // Times that stand for the ends of a log where one is asked for an offset.
@@ -53,7 +53,7 @@ func (c *client) offsets(ctx context.Context, ps []partition, at int64) (map[par
 		var work sync.WaitGroup
 		for node, ps := range led {
 			work.Go(func() {
-				res, err := c.askNode(ctx, c.options.timeout, node, offsetsRequest(ps, at))
+				res, err := c.ask(ctx, node, offsetsRequest(ps, at))
 				mu.Lock()
 				defer mu.Unlock()
 				for _, p := range ps {
@@ -88,8 +88,8 @@ func (c *client) judge(ctx context.Context, failed map[partition]error) (passing
 			delete(failed, p)
 			continue
 		}
-		if !errors.Is(err, errGone) {
-			failed[p] = c.reread(ctx, p.topic, err)
+		if !errors.Is(err, cluster.ErrGone) {
+			failed[p] = c.Reread(ctx, p.topic, err)
 		}
 		if isPassing(failed[p]) {
 			passing = failed[p]
@@ -101,65 +101,40 @@ func (c *client) judge(ctx context.Context, failed map[partition]error) (passing
 // byLeader sorts ps by the nodes that lead them. Those that have no leader are in failed.
 func (c *client) byLeader(ctx context.Context, ps []partition, failed map[partition]error) (map[int32][]partition, error) {
 	type layout struct {
-		leaders map[partition]int32
+		leaders map[int32]int32
 		err     error // that the topic is unknown
 	}
 	topics, led := make(map[string]layout), make(map[int32][]partition)
 	for _, p := range ps {
 		topic, seen := topics[p.topic]
 		if !seen {
-			topic.leaders, topic.err = c.leaders(ctx, p.topic)
-			if topic.err != nil && !isUnknownTopic(topic.err) {
+			topic.leaders, topic.err = c.Leaders(ctx, p.topic)
+			if topic.err != nil && !cluster.IsUnknownTopic(topic.err) {
 				return nil, topic.err
 			}
 			topics[p.topic] = topic
 		}
-		switch node, known := topic.leaders[p]; {
-		case !known:
-			failed[p] = cmp.Or(topic.err, error(kafka.UnknownTopicOrPartition))
-		case node < 0:
-			failed[p] = kafka.LeaderNotAvailable
-		default:
-			led[node] = append(led[node], p)
+		node, err := leading(topic.leaders, p)
+		if err = cmp.Or(topic.err, err); err != nil {
+			failed[p] = err
+			continue
 		}
+		led[node] = append(led[node], p)
 	}
 	return led, nil
-}
-
-// leaders returns the nodes that lead the partitions of a topic, as far as the client
-// remembers: below 0 where there is none.
-func (c *client) leaders(ctx context.Context, topic string) (map[partition]int32, error) {
-	leaders := make(map[partition]int32)
-	res, err := c.RoundTrip(ctx, c.addr, &metadata.Request{TopicNames: []string{topic}})
-	if err != nil {
-		return nil, err
-	}
-	for _, topic := range res.(*metadata.Response).Topics {
-		for _, p := range topic.Partitions {
-			leaders[partition{topic.Name, int(p.PartitionIndex)}] = p.LeaderID
-		}
-	}
-	if len(leaders) == 0 { // there may be no layout at all
-		_, err = c.RoundTrip(ctx, c.addr, &metadata.Request{TopicNames: []string{}})
-	}
-	return leaders, err
 }
 
 func offsetsRequest(ps []partition, at int64) kmsg.Request {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
+	var topics byTopic[kmsg.ListOffsetsRequestTopic]
 	for _, p := range ps {
-		i := slices.IndexFunc(req.Topics, func(t kmsg.ListOffsetsRequestTopic) bool { return t.Topic == p.topic })
-		if i < 0 {
-			i = len(req.Topics)
-			topic := kmsg.NewListOffsetsRequestTopic()
-			topic.Topic = p.topic
-			req.Topics = append(req.Topics, topic)
-		}
 		one := kmsg.NewListOffsetsRequestTopicPartition()
 		one.Partition, one.Timestamp = int32(p.number), at
-		req.Topics[i].Partitions = append(req.Topics[i].Partitions, one)
+		topic := topics.of(p.topic, kmsg.ListOffsetsRequestTopic{Topic: p.topic})
+		topic.Partitions = append(topic.Partitions, one)
 	}
+	req.Topics = topics.list
 	return req
 }
 
@@ -173,16 +148,4 @@ func takeOffsets(res *kmsg.ListOffsetsResponse, found map[partition]int64, faile
 			}
 		}
 	}
-}
-
-// reread has the layout of the cluster be read anew if err says that it is out
-// of date. It returns err, or that the topic is gone.
-func (c *client) reread(ctx context.Context, topic string, err error) error {
-	switch {
-	case isUnknownTopic(err) && c.isGone(ctx, topic):
-		return errGone
-	case isLayoutOld(err):
-		c.outdated()
-	}
-	return err
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/segmentio/kafka-go/compress"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 // oldMessage is a message of format 0 or 1 that has its offset, and its time, as
@@ -92,7 +94,7 @@ func TestDamagedOldFormats(t *testing.T) {
 		"nothing to be wider": sealMessage((&kmsg.MessageV1{Offset: 5, Magic: 1, Attributes: gzip}).AppendTo(nil)),
 	} {
 		got, err := readBatches(3, raw, goodBatch(6, 1))
-		if stuck, ok := errors.AsType[*unreadableError](err); !ok || stuck.behind != 6 || len(got.records) > 0 || !errors.Is(err, errCorrupt) {
+		if stuck, ok := errors.AsType[*unreadableError](err); !ok || stuck.behind != 6 || len(got.records) > 0 || !errors.Is(err, cluster.ErrCorrupt) {
 			t.Errorf("%s: %d records, %v", name, len(got.records), err)
 		} else if strings.Contains(err.Error(), "%!") {
 			t.Error(err)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -15,10 +14,10 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
-	"github.com/segmentio/kafka-go/protocol"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 const (
@@ -27,6 +26,8 @@ const (
 	batchMessages = 250
 	batchBytes    = 1_000_000
 	aloneBytes    = batchBytes / 2
+
+	allReplicas = -1 // in sync
 
 	byKey    = -1
 	anywhere = -2
@@ -47,30 +48,13 @@ type outgoing struct {
 // has connections of its own.
 type producer struct {
 	client *client
-	writer *kafka.Writer
 
 	mu     sync.Mutex
 	closed bool
 	calls  sync.WaitGroup
 }
 
-func newProducer(o clientOptions) *producer {
-	c := newClient(o)
-	return &producer{client: c, writer: &kafka.Writer{
-		Addr:            c.addr,
-		Transport:       c,
-		Balancer:        kafka.BalancerFunc(balance),
-		RequiredAcks:    kafka.RequireAll,
-		MaxAttempts:     3,
-		WriteBackoffMin: 50 * time.Millisecond,
-		WriteBackoffMax: 250 * time.Millisecond,
-		BatchSize:       batchMessages,
-		BatchBytes:      batchBytes,
-		BatchTimeout:    5 * time.Millisecond,
-		ReadTimeout:     c.options.timeout,
-		WriteTimeout:    c.options.timeout,
-	}}
-}
+func newProducer(o Options) *producer { return &producer{client: newClient(o)} }
 
 // balance spreads records without a key, and puts those with one where the Java
 // client does.
@@ -96,8 +80,12 @@ func (p *producer) produce(ctx context.Context, out []outgoing) []error {
 		return errs
 	}
 	defer p.calls.Done()
+	topics := make(map[string][]int) // the library refuses a whole call for one topic that it does not know
+	for i, o := range out {
+		topics[o.topic] = append(topics[o.topic], i)
+	}
 	var wg sync.WaitGroup
-	for topic, indexes := range byTopic(out) {
+	for topic, indexes := range topics {
 		wg.Go(func() { p.produceTo(ctx, topic, out, indexes, errs) })
 	}
 	wg.Wait()
@@ -117,7 +105,7 @@ func (p *producer) produce(ctx context.Context, out []outgoing) []error {
 // It returns one error per entry, or nil.
 func (p *producer) publish(ctx context.Context, out []outgoing) []error {
 	errs := p.produce(ctx, out)
-	over := time.Now().Add(min(newTopic, p.client.options.timeout))
+	over := time.Now().Add(min(newTopic, p.client.options.CallTimeout))
 	for pause := newcomerPause / 2; ; pause = min(2*pause, time.Second) {
 		var missed []int
 		for i, err := range errs {
@@ -154,16 +142,6 @@ func (p *producer) enter(ctx context.Context) error {
 	return nil
 }
 
-// byTopic returns the indexes by topic: the writer refuses a whole call for one
-// topic that it does not know.
-func byTopic(out []outgoing) map[string][]int {
-	topics := make(map[string][]int)
-	for i, o := range out {
-		topics[o.topic] = append(topics[o.topic], i)
-	}
-	return topics
-}
-
 func (p *producer) produceTo(ctx context.Context, topic string, out []outgoing, indexes []int, errs []error) {
 	var batch []kafka.Message
 	var batched, alone []int
@@ -174,10 +152,14 @@ func (p *producer) produceTo(ctx context.Context, topic string, out []outgoing, 
 		}
 		batch, batched = append(batch, message(out[i])), append(batched, i)
 	}
-	err := retry(ctx, func() error { return notStarted(p.writer.WriteMessages(ctx, batch...), batched, errs) })
-	for _, i := range batched {
-		if err != nil {
-			errs[i] = err
+	var each []error
+	err := retry(ctx, func() (err error) {
+		each, err = p.client.Write(ctx, batch)
+		return err
+	})
+	for n, i := range batched {
+		if errs[i] = err; err == nil {
+			errs[i] = each[n]
 		}
 		if isUnfit(errs[i]) {
 			alone = append(alone, i) // the topic's limit is for the batch, which was not compressed
@@ -186,22 +168,6 @@ func (p *producer) produceTo(ctx context.Context, topic string, out []outgoing, 
 	for _, i := range alone {
 		errs[i] = p.produceAlone(ctx, out[i])
 	}
-}
-
-// notStarted spreads what a write came to over errs, unless nothing was sent at
-// all: then it returns why.
-func notStarted(err error, indexes []int, errs []error) error {
-	each, isEach := errors.AsType[kafka.WriteErrors](err)
-	if err != nil && !isEach && !isEnded(err) {
-		return err
-	}
-	for n, i := range indexes {
-		errs[i] = err
-		if isEach {
-			errs[i] = each[n]
-		}
-	}
-	return nil
 }
 
 // produceAlone stores one record in a batch of its own. It compresses the record
@@ -229,31 +195,41 @@ func (p *producer) produceAlone(ctx context.Context, o outgoing) (err error) {
 
 // send stores a batch with the record of o.
 func (p *producer) send(ctx context.Context, o outgoing, batch []byte) error {
-	size := binary.BigEndian.AppendUint32(nil, uint32(len(batch)))
 	return retry(ctx, func() error {
-		topics, err := p.client.calls.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{o.topic}})
+		leaders, err := p.client.Leaders(ctx, o.topic)
 		if err != nil {
 			return err
 		}
-		if err := topics.Topics[0].Error; err != nil {
-			return err
-		}
-		numbers := make([]int, len(topics.Topics[0].Partitions))
+		numbers := make([]int, len(leaders))
 		for i := range numbers {
 			numbers[i] = i
 		}
 		if len(numbers) == 0 {
-			return kafka.LeaderNotAvailable
+			return p.client.Reread(ctx, o.topic, kafka.UnknownTopicOrPartition)
 		}
-		res, err := p.client.calls.RawProduce(ctx, &kafka.RawProduceRequest{
-			Topic: o.topic, Partition: balance(message(o), numbers...), RequiredAcks: kafka.RequireAll,
-			RawRecords: protocol.RawRecordSet{Reader: io.MultiReader(bytes.NewReader(size), bytes.NewReader(batch))},
-		})
-		if err != nil {
-			return err
+		at := partition{o.topic, balance(message(o), numbers...)}
+		node, err := leading(leaders, at)
+		if err == nil {
+			err = p.sendTo(ctx, node, at, batch)
 		}
-		return res.Error
+		return p.client.Reread(ctx, o.topic, err)
 	})
+}
+
+func (p *producer) sendTo(ctx context.Context, node int32, to partition, batch []byte) error {
+	req := kmsg.NewPtrProduceRequest()
+	req.Acks, req.TimeoutMillis = allReplicas, int32(p.client.options.CallTimeout.Milliseconds())
+	req.Topics = []kmsg.ProduceRequestTopic{{Topic: to.topic, Partitions: []kmsg.ProduceRequestTopicPartition{{Partition: int32(to.number), Records: batch}}}}
+	res, err := p.client.ask(ctx, node, req)
+	if err != nil {
+		return err
+	}
+	for _, topic := range res.(*kmsg.ProduceResponse).Topics {
+		for _, one := range topic.Partitions {
+			return codeError(one.ErrorCode)
+		}
+	}
+	return kafka.NetworkException // which leaves open what became of it
 }
 
 // tooLargeError says how large a record is as the broker counts it.
@@ -329,7 +305,7 @@ func undelivered(err error, o outgoing) error {
 
 // isUnknown reports whether a record may be stored although err came back.
 func isUnknown(err error) bool {
-	return isEnded(err) || isConnectionLost(err) || errors.Is(err, kafka.RequestTimedOut) ||
+	return cluster.IsEnded(err) || cluster.IsConnectionLost(err) || errors.Is(err, kafka.RequestTimedOut) ||
 		errors.Is(err, kafka.NotEnoughReplicasAfterAppend) || errors.Is(err, kafka.NetworkException) || errors.Is(err, kafka.Unknown)
 }
 
@@ -342,14 +318,14 @@ func (p *producer) close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { // ends soon after the connections, at the latest
 		p.calls.Wait()
-		p.writer.Close()
+		p.client.Close()
 		close(done)
 	}()
-	defer p.client.close()
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
+		p.client.Cut()
 		return fmt.Errorf("close the producer: records are not confirmed, and may or may not be stored: %w", context.Cause(ctx))
 	}
 }

@@ -2,14 +2,14 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 const (
@@ -40,28 +40,22 @@ func (b *Broker) racks(ctx context.Context) ([]brokers.Finding, error) {
 
 // nodes asks each broker for its rack and its replica selector.
 func (c *client) nodes(ctx context.Context) (nodes []node, err error) {
-	err = retry(ctx, func() error {
-		cluster, err := c.calls.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{}})
-		if err != nil {
-			return err
-		}
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{} // none, where nil means all
+	err = answered(ctx, c, cluster.AnyNode, req, func(res *kmsg.MetadataResponse) error {
 		nodes = nil
-		for _, at := range cluster.Brokers {
-			n := node{id: at.ID, rack: at.Rack}
-			res, err := c.calls.DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{Resources: []kafka.DescribeConfigRequestResource{
-				{ResourceType: kafka.ResourceTypeBroker, ResourceName: strconv.Itoa(at.ID), ConfigNames: []string{selector}},
-			}})
+		for _, at := range res.Brokers {
+			n := node{id: int(at.NodeID)}
+			if at.Rack != nil {
+				n.rack = *at.Rack
+			}
+			name := strconv.Itoa(n.id)
+			settings, err := c.settings(ctx, at.NodeID, kmsg.ConfigResourceTypeBroker, []string{name}, selector)
 			if err != nil {
 				return err
 			}
-			for _, resource := range res.Resources {
-				if n.hidden = errors.Is(resource.Error, kafka.ClusterAuthorizationFailed); resource.Error != nil && !n.hidden {
-					return resource.Error
-				}
-				for _, entry := range resource.ConfigEntries {
-					n.selector = entry.ConfigValue
-				}
-			}
+			own, seen := settings[name]
+			n.selector, n.hidden = own[selector], !seen
 			nodes = append(nodes, n)
 		}
 		return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 const delayOfOrders = "redrive.delay.v1.g.1m"
@@ -688,7 +689,7 @@ func TestNoAlarmIsDropped(t *testing.T) {
 	defer f.close()
 	src := f.generation.source
 	for range 10 * mostFailures {
-		src.fail(errCorrupt)
+		src.fail(cluster.ErrCorrupt)
 	}
 	for n := range 10 {
 		src.alarm(&rangeError{partition: partition{"orders", n}, offset: 5, first: 8, last: 10})
@@ -699,7 +700,7 @@ func TestNoAlarmIsDropped(t *testing.T) {
 			t.Errorf("no alarm for partition %d: %v", n, err)
 		}
 	}
-	if n := strings.Count(fmt.Sprint(err), errCorrupt.Error()); n != mostFailures {
+	if n := strings.Count(fmt.Sprint(err), cluster.ErrCorrupt.Error()); n != mostFailures {
 		t.Errorf("%d of the other errors are kept, want %d", n, mostFailures)
 	}
 	if err := src.failures.take(); err != nil {
@@ -722,7 +723,7 @@ func TestCorruptRecordsKeepTheirPlace(t *testing.T) {
 		f.run()
 		time.Sleep(10 * time.Second)
 		alarms := f.alarms()
-		if !anyContains(alarms, `partition 0 of topic "orders" from offset 6`) || !errors.Is(alarms[0], errCorrupt) || errors.Is(alarms[0], brokers.ErrMisconfigured) || len(alarms) > mostFailures {
+		if !anyContains(alarms, `partition 0 of topic "orders" from offset 6`) || !errors.Is(alarms[0], cluster.ErrCorrupt) || errors.Is(alarms[0], brokers.ErrMisconfigured) || len(alarms) > mostFailures {
 			t.Errorf("alarms: %v", alarms)
 		}
 		f.change(func(s *stub) { s.corrupt = -1 })

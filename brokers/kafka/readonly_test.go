@@ -75,7 +75,7 @@ func TestReadOnly(t *testing.T) {
 // hasOnly demands that of all topics of the cluster these alone are of this scene.
 func (s *scene) hasOnly(topics ...string) {
 	s.Helper()
-	res, err := s.admin.calls.Metadata(withinTime(s.T), &kafka.MetadataRequest{})
+	res, err := s.sdk().Metadata(withinTime(s.T), &kafka.MetadataRequest{})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -51,7 +51,7 @@ type quality struct {
 	longest  time.Duration     // delay that may wait in it
 	needed   time.Duration     // the longest delay that the subscription asks for: in a delay topic, or after an entry topic
 	made     kafka.TopicConfig // as Open creates it
-	state    look
+	state    topicState
 	settings map[string]string // those in force; empty if they could not be read
 	like     baseline
 }
@@ -63,7 +63,7 @@ type baseline struct {
 	inSync   int // min.insync.replicas, 0 if that is not known
 }
 
-func (l baseline) with(topic look, settings map[string]string) baseline {
+func (l baseline) with(topic topicState, settings map[string]string) baseline {
 	if topic.exists() && (l.replicas == 0 || topic.replication < l.replicas) {
 		l.replicas = topic.replication
 	}

@@ -106,7 +106,7 @@ func TestRights(t *testing.T) {
 		{letters, read | configs, false, brokers.Refused, "--operation Write --topic"},
 		{receipts, write, false, 0, ""},
 	} {
-		found := Options{SASL: plain.Mechanism{Username: "it's me"}}.rightsOn(quality{name: "topic", role: tt.role, state: look{rights: tt.rights}}, tt.readOnly)
+		found := Options{SASL: plain.Mechanism{Username: "it's me"}}.rightsOn(quality{name: "topic", role: tt.role, state: topicState{rights: tt.rights}}, tt.readOnly)
 		if tt.severity == 0 {
 			if len(found) > 0 {
 				t.Errorf("%+v: %v", tt, found)

@@ -43,12 +43,19 @@ func onKafka(t *testing.T, partitions int, test func(s *scene)) {
 			Brokers: strings.Split(target.URL, ","), SessionTimeout: patience, RebalanceTimeout: 6 * time.Second,
 			Group: s.group, DelayPartitions: 1,
 		}
-		s.admin = newClient(clientOptions{brokers: s.options.Brokers, timeout: patience})
-		t.Cleanup(s.admin.close)
+		s.admin = newClient(Options{Brokers: s.options.Brokers, CallTimeout: patience})
+		t.Cleanup(s.admin.Close)
 		s.create(s.topic, partitions, nil)
 		test(s)
 	})
 }
+
+// sdk is the client library on its own.
+func sdk(addresses []string) *kafka.Client {
+	return &kafka.Client{Addr: kafka.TCP(addresses...), Timeout: patience}
+}
+
+func (s *scene) sdk() *kafka.Client { return sdk(s.options.Brokers) }
 
 // onFake reports whether the broker is one that takes any name and setting.
 func onFake() bool { return os.Getenv("REDRIVE_KAFKA_FAKE") == "true" }
@@ -76,7 +83,7 @@ func (s *scene) create(topic string, partitions int, configs map[string]string) 
 
 func (s *scene) drop(topic string) {
 	s.Helper()
-	res, err := s.admin.calls.DeleteTopics(withinTime(s.T), &kafka.DeleteTopicsRequest{Topics: []string{topic}})
+	res, err := s.sdk().DeleteTopics(withinTime(s.T), &kafka.DeleteTopicsRequest{Topics: []string{topic}})
 	if err == nil {
 		err = res.Errors[topic]
 	}
@@ -87,7 +94,7 @@ func (s *scene) drop(topic string) {
 
 func (s *scene) grow(topic string, partitions int) {
 	s.Helper()
-	res, err := s.admin.calls.CreatePartitions(withinTime(s.T), &kafka.CreatePartitionsRequest{
+	res, err := s.sdk().CreatePartitions(withinTime(s.T), &kafka.CreatePartitionsRequest{
 		Topics: []kafka.TopicPartitionsConfig{{Name: topic, Count: int32(partitions)}}})
 	if err == nil {
 		err = res.Errors[topic]
@@ -115,7 +122,7 @@ func storeBatch(ctx context.Context, admin *client, p partition, codec kafka.Com
 		for i, r := range records {
 			list[i] = kafka.Record{Key: bytesOf(r.key), Value: bytesOf(r.value), Headers: r.headers}
 		}
-		res, err := admin.calls.Produce(ctx, &kafka.ProduceRequest{
+		res, err := sdk(admin.options.Brokers).Produce(ctx, &kafka.ProduceRequest{
 			Topic: p.topic, Partition: p.number, RequiredAcks: kafka.RequireAll, Compression: codec,
 			Records: kafka.NewRecordReader(list...),
 		})
@@ -255,8 +262,8 @@ func dieOut(t testing.TB, s *source, l *link) {
 		}
 	}
 	l.cut()
-	admin := newClient(clientOptions{brokers: s.broker.options.Brokers, timeout: patience})
-	defer admin.close()
+	admin := newClient(Options{Brokers: s.broker.options.Brokers, CallTimeout: patience})
+	defer admin.Close()
 	for err := errors.New("nobody"); err != nil; {
 		if err = admin.expel(context.Background(), patience, s.plan.group, id); err != nil && time.Now().After(over) {
 			t.Fatalf("expel a member: %v", err)

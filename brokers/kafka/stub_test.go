@@ -26,6 +26,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
+// fetchVersion is the version of the fetches that come.
+const fetchVersion = 11
+
 var first = partition{"orders", 0}
 
 // onStub runs test in virtual time.
@@ -34,7 +37,7 @@ func onStub(t *testing.T, test func(t *testing.T, s *stub, c *client)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStub(t)
 		c := s.client()
-		defer c.close()
+		defer c.Close()
 		test(t, s, c)
 	})
 }
@@ -81,8 +84,8 @@ func newStub(t *testing.T) *stub {
 	return &stub{t: t, topics: map[string]int{"orders": 4}, corrupt: -1, calls: make(map[protocol.ApiKey]int)}
 }
 
-func (s *stub) client(change ...func(*clientOptions)) *client {
-	o := clientOptions{brokers: []string{"stub:9092"}, dial: s.dial}
+func (s *stub) client(change ...func(*Options)) *client {
+	o := Options{Brokers: []string{"stub:9092"}, Dial: s.dial}
 	for _, f := range change {
 		f(&o)
 	}

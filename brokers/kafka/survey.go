@@ -115,7 +115,7 @@ func namesOf(delays []delayTopic) (names []string) {
 }
 
 // qualities are the topics of p, with how they are made.
-func (b *Broker) qualities(p plan, like baseline, looked map[string]look) (all []quality) {
+func (b *Broker) qualities(p plan, like baseline, looked map[string]topicState) (all []quality) {
 	for _, name := range p.topics {
 		all = append(all, quality{name: name, role: entry, needed: p.maxDelay, like: like})
 	}

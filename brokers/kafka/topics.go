@@ -11,93 +11,48 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
-// topicState is what the cluster knows of a topic.
+// topicState is what a user is shown of a topic.
 type topicState struct {
 	missing     bool
+	denied      bool // the user may not see whether it exists
 	partitions  int
-	replication int  // the least of the partitions
-	leaders     bool // every partition has one, so that the topic can be used
-}
-
-// topics asks the cluster about names: what it returns is not from memory, and
-// nothing is created by asking. It opens a connection of its own, so it is not
-// for every second.
-func (c *client) topics(ctx context.Context, names ...string) (map[string]topicState, error) {
-	if len(names) == 0 {
-		return nil, nil
-	}
-	var states map[string]topicState
-	err := retry(ctx, func() (err error) {
-		states, err = c.topicsOnce(ctx, names)
-		return err
-	})
-	if err != nil {
-		return nil, explain(err, "ask the brokers at %s about topics", strings.Join(c.options.brokers, ", "))
-	}
-	return states, nil
-}
-
-func (c *client) topicsOnce(ctx context.Context, names []string) (map[string]topicState, error) {
-	once := c.transport(names...)
-	defer once.CloseIdleConnections()
-	calls := &kafka.Client{Addr: c.addr, Timeout: c.options.timeout, Transport: once}
-	res, err := calls.Metadata(ctx, &kafka.MetadataRequest{Topics: names})
-	if err != nil {
-		return nil, err
-	}
-	states := make(map[string]topicState, len(names))
-	for _, topic := range res.Topics {
-		state, err := stateOf(topic)
-		if err != nil {
-			return nil, explain(err, "topic %q", topic.Name)
-		}
-		states[topic.Name] = state
-	}
-	return states, nil
-}
-
-func stateOf(topic kafka.Topic) (topicState, error) {
-	switch {
-	case errors.Is(topic.Error, kafka.UnknownTopicOrPartition):
-		return topicState{missing: true}, nil
-	case errors.Is(topic.Error, kafka.LeaderNotAvailable):
-	case topic.Error != nil:
-		return topicState{}, topic.Error
-	}
-	state := topicState{partitions: len(topic.Partitions), leaders: len(topic.Partitions) > 0}
-	for i, p := range topic.Partitions {
-		if i == 0 || len(p.Replicas) < state.replication {
-			state.replication = len(p.Replicas)
-		}
-		if p.Error != nil && !errors.Is(p.Error, kafka.ReplicaNotAvailable) {
-			state.leaders = false
-		}
-	}
-	return state, nil
-}
-
-// look is what a user is shown of a topic.
-type look struct {
-	topicState
-	brokers int   // of the cluster
-	denied  bool  // the user may not see whether it exists
-	rights  int32 // a bit for each operation, or unknownRights
+	replication int   // the least of the partitions
+	leaders     bool  // every partition has one, so that the topic can be used
+	rights      int32 // a bit for each operation, or unknownRights
+	brokers     int   // of the cluster
 }
 
 const unknownRights = math.MinInt32
 
-func (l look) exists() bool { return !l.missing && !l.denied }
+func (s topicState) exists() bool { return !s.missing && !s.denied }
 
 // may reports whether the user has a right, or whether nobody says so.
-func (l look) may(operation kmsg.ACLOperation) bool {
-	return l.rights == unknownRights || l.rights&(1<<operation) != 0
+func (s topicState) may(operation kmsg.ACLOperation) bool {
+	return s.rights == unknownRights || s.rights&(1<<operation) != 0
+}
+
+// topics asks the cluster about names: what it returns is not from memory, and
+// nothing is created by asking. A topic that the user may not see is an error.
+func (c *client) topics(ctx context.Context, names ...string) (map[string]topicState, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	states, err := c.look(ctx, names)
+	for name, state := range states {
+		if state.denied && err == nil {
+			err = explain(kafka.TopicAuthorizationFailed, "topic %q", name)
+		}
+	}
+	return states, err
 }
 
 // look asks what there is of topics, and what the user may do with them. Nothing is
 // created by asking.
-func (c *client) look(ctx context.Context, names []string) (map[string]look, error) {
+func (c *client) look(ctx context.Context, names []string) (map[string]topicState, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	req.IncludeTopicAuthorizedOperations = true
 	for _, name := range names {
@@ -105,34 +60,36 @@ func (c *client) look(ctx context.Context, names []string) (map[string]look, err
 		topic.Topic = &name
 		req.Topics = append(req.Topics, topic)
 	}
-	looks := make(map[string]look, len(names))
-	err := retry(ctx, func() error {
-		res, err := c.ask(ctx, c.options.timeout, req)
-		if err != nil {
-			return err
-		}
-		answer := res.(*kmsg.MetadataResponse)
-		for _, topic := range answer.Topics {
-			l := look{brokers: len(answer.Brokers), rights: topic.AuthorizedOperations}
+	states := make(map[string]topicState, len(names))
+	err := answered(ctx, c, cluster.AnyNode, req, func(res *kmsg.MetadataResponse) error {
+		for _, topic := range res.Topics {
+			state := topicState{brokers: len(res.Brokers), rights: topic.AuthorizedOperations, partitions: len(topic.Partitions), leaders: len(topic.Partitions) > 0}
 			switch err := codeError(topic.ErrorCode); {
 			case errors.Is(err, kafka.UnknownTopicOrPartition):
-				l.missing = true
+				state.missing = true
 			case errors.Is(err, kafka.TopicAuthorizationFailed):
-				l.denied = true
+				state.denied = true
 			case err != nil && !errors.Is(err, kafka.LeaderNotAvailable):
 				return explain(err, "topic %q", *topic.Topic)
 			}
-			l.partitions = len(topic.Partitions)
 			for i, p := range topic.Partitions {
-				if i == 0 || len(p.Replicas) < l.replication {
-					l.replication = len(p.Replicas)
+				if i == 0 || len(p.Replicas) < state.replication {
+					state.replication = len(p.Replicas)
+				}
+				if err := codeError(p.ErrorCode); err != nil && !errors.Is(err, kafka.ReplicaNotAvailable) {
+					state.leaders = false
 				}
 			}
-			looks[*topic.Topic] = l
+			states[*topic.Topic] = state
 		}
 		return nil
 	})
-	return looks, explain(c.hint(err), "ask the brokers at %s about topics", strings.Join(c.options.brokers, ", "))
+	return states, c.aboutTopics(c.hint(err), "topics")
+}
+
+// aboutTopics says what the brokers were asked about when err came back.
+func (c *client) aboutTopics(err error, what string) error {
+	return explain(err, "ask the brokers at %s about %s", strings.Join(c.options.Brokers, ", "), what)
 }
 
 // hint adds to err the options that may be wrong. A broker does not say that it waits
@@ -142,10 +99,10 @@ func (c *client) hint(err error) error {
 		return err
 	}
 	fix := "if it wants TLS, set Options.TLS"
-	if c.options.tls != nil {
+	if c.options.TLS != nil {
 		fix = "if it speaks no TLS, leave Options.TLS out"
 	}
-	if c.options.sasl == nil {
+	if c.options.SASL == nil {
 		fix = "if it wants a login, set Options.SASL, and " + fix
 	}
 	return fmt.Errorf("the broker ended the connection without an answer: %s: %w", fix, err)
@@ -158,41 +115,44 @@ func (c *client) configs(ctx context.Context, topics ...string) (map[string]map[
 	if len(topics) == 0 {
 		return nil, nil
 	}
-	req := &kafka.DescribeConfigsRequest{}
-	for _, name := range topics {
-		req.Resources = append(req.Resources, kafka.DescribeConfigRequestResource{ResourceType: kafka.ResourceTypeTopic, ResourceName: name})
+	all, err := c.settings(ctx, cluster.AnyNode, kmsg.ConfigResourceTypeTopic, topics)
+	return all, c.aboutTopics(err, "the settings of topics")
+}
+
+// settings asks a node for the settings of topics or brokers by name, for those of
+// keys or for all. Those that the user may not read are missing.
+func (c *client) settings(ctx context.Context, node int32, kind kmsg.ConfigResourceType, names []string, keys ...string) (map[string]map[string]string, error) {
+	req := kmsg.NewPtrDescribeConfigsRequest()
+	for _, name := range names {
+		req.Resources = append(req.Resources, kmsg.DescribeConfigsRequestResource{ResourceType: kind, ResourceName: name, ConfigNames: keys})
 	}
-	all := make(map[string]map[string]string, len(topics))
-	err := retry(ctx, func() error {
-		res, err := c.calls.DescribeConfigs(ctx, req)
-		if err != nil {
-			return err
-		}
+	all := make(map[string]map[string]string, len(names))
+	err := answered(ctx, c, node, req, func(res *kmsg.DescribeConfigsResponse) error {
 		for _, resource := range res.Resources {
-			if errors.Is(resource.Error, kafka.TopicAuthorizationFailed) {
+			err := codeError(resource.ErrorCode)
+			if errors.Is(err, kafka.TopicAuthorizationFailed) || errors.Is(err, kafka.ClusterAuthorizationFailed) {
 				continue
 			}
-			if resource.Error != nil {
-				return explain(resource.Error, "topic %q", resource.ResourceName)
+			if err != nil {
+				return explain(err, "%q", resource.ResourceName)
 			}
-			settings := make(map[string]string, len(resource.ConfigEntries))
-			for _, entry := range resource.ConfigEntries {
-				settings[entry.ConfigName] = entry.ConfigValue
+			settings := make(map[string]string, len(resource.Configs))
+			for _, entry := range resource.Configs {
+				if entry.Value != nil {
+					settings[entry.Name] = *entry.Value
+				}
 			}
 			all[resource.ResourceName] = settings
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, explain(err, "ask the brokers at %s about the settings of topics", strings.Join(c.options.brokers, ", "))
-	}
-	return all, nil
+	return all, err
 }
 
 // create makes a topic and waits until it can be used. One that exists is left
 // as it is.
 func (c *client) create(ctx context.Context, topic kafka.TopicConfig) error {
-	ctx, cancel := context.WithTimeout(ctx, c.options.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.options.CallTimeout)
 	defer cancel()
 	errs, err := c.createTopics(ctx, false, topic)
 	if err == nil {
@@ -214,14 +174,13 @@ func (c *client) tryCreate(ctx context.Context, topics []quality) (map[string]er
 		made = append(made, q.made)
 	}
 	errs, err := c.createTopics(ctx, true, made...)
-	return errs, explain(err, "ask the brokers at %s whether topics can be created", strings.Join(c.options.brokers, ", "))
+	return errs, explain(err, "ask the brokers at %s whether topics can be created", strings.Join(c.options.Brokers, ", "))
 }
 
-// createTopics does not use the library's call, which waits for the topics to appear
-// where it was only a try.
+// createTopics returns by name how the creation of topics ended, or would end.
 func (c *client) createTopics(ctx context.Context, onlyTry bool, topics ...kafka.TopicConfig) (map[string]error, error) {
 	req := kmsg.NewPtrCreateTopicsRequest()
-	req.ValidateOnly, req.TimeoutMillis = onlyTry, int32(min(c.options.timeout, time.Minute).Milliseconds())
+	req.ValidateOnly, req.TimeoutMillis = onlyTry, int32(min(c.options.CallTimeout, time.Minute).Milliseconds())
 	for _, topic := range topics {
 		one := kmsg.NewCreateTopicsRequestTopic()
 		one.Topic, one.NumPartitions, one.ReplicationFactor = topic.Topic, int32(topic.NumPartitions), int16(topic.ReplicationFactor)
@@ -231,13 +190,8 @@ func (c *client) createTopics(ctx context.Context, onlyTry bool, topics ...kafka
 		req.Topics = append(req.Topics, one)
 	}
 	errs := make(map[string]error, len(topics))
-	err := retry(ctx, func() error {
-		res, err := c.askNode(ctx, c.options.timeout, controller, req)
-		if err != nil {
-			return err
-		}
-		var passing error
-		for _, topic := range res.(*kmsg.CreateTopicsResponse).Topics {
+	err := answered(ctx, c, cluster.Controller, req, func(res *kmsg.CreateTopicsResponse) (passing error) {
+		for _, topic := range res.Topics {
 			err := codeError(topic.ErrorCode)
 			if err != nil && topic.ErrorMessage != nil {
 				err = fmt.Errorf("%w: %s", err, *topic.ErrorMessage)
@@ -260,10 +214,8 @@ func (c *client) untilUsable(ctx context.Context, topic string) error {
 		if states[topic].leaders {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !rest(ctx, pause) {
 			return fmt.Errorf("it has no leader for every partition yet: %w", context.Cause(ctx))
-		case <-time.After(pause):
 		}
 	}
 }

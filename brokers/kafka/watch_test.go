@@ -34,7 +34,7 @@ func TestWatch(t *testing.T) {
 				s := newStub(t)
 				s.topics["of others"] = 2
 				c := s.client()
-				defer c.close()
+				defer c.Close()
 				src := &source{broker: &Broker{client: c}, plan: plan{topics: []string{"orders"}}, layout: tt.seen}
 				g := &generation{source: src}
 				g.work, g.stop = context.WithCancelCause(t.Context())
@@ -62,8 +62,8 @@ func TestLeaderRemembersWhatItSpread(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStub(t)
-				c := s.client(func(o *clientOptions) { o.timeout = time.Second })
-				defer c.close()
+				c := s.client(func(o *Options) { o.CallTimeout = time.Second })
+				defer c.Close()
 				want := map[string]int{"orders": 4, "of others": 0}
 				if silent {
 					s.answer = func(protocol.Message, int) (protocol.Message, error) { return nil, errSilence }

@@ -37,9 +37,13 @@ var house = map[string]row{
 		sdk:     []string{"github.com/rabbitmq/amqp091-go"},
 	},
 	"brokers/kafka": {
-		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter", "internal/text"},
+		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter", "brokers/kafka/internal/cluster", "internal/text"},
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
 		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go/pkg/kmsg", "github.com/klauspost/compress"},
+	},
+	"brokers/kafka/internal/cluster": {
+		imports: []string{"brokers"},
+		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go/pkg/kmsg"},
 	},
 	"brokers/sqs": {
 		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"},
