@@ -37,11 +37,12 @@ type client struct {
 	options Options
 	addr    net.Addr
 	writer  *kafka.Writer
-	conns   connections
 
-	mu     sync.Mutex
-	pool   *pool
-	closed bool
+	ctx context.Context // of the connections, ends with Cut
+	cut context.CancelFunc
+
+	mu   sync.Mutex
+	pool *pool
 }
 
 // pool is a transport and how many calls use it: closing it while one of them
@@ -56,7 +57,7 @@ type pool struct {
 // New returns a client that connects when it is first used.
 func New(o Options) Client {
 	c := &client{options: o, addr: kafka.TCP(o.Brokers...)}
-	c.conns.dial = o.Dial
+	c.ctx, c.cut = context.WithCancel(context.Background())
 	c.writer = &kafka.Writer{
 		Addr:            c.addr,
 		Transport:       c,
@@ -77,7 +78,7 @@ func New(o Options) Client {
 
 func (c *client) newPool() *pool {
 	return &pool{made: time.Now(), transport: &kafka.Transport{
-		Dial:        c.conns.open,
+		Dial:        c.dial,
 		DialTimeout: c.options.Timeout,
 		ClientID:    c.options.ClientID,
 		TLS:         c.options.TLS,
@@ -95,10 +96,29 @@ func (c *client) Close() {
 // Cut implements Client.
 func (c *client) Cut() {
 	c.mu.Lock()
-	c.closed = true
+	defer c.mu.Unlock()
+	c.cut()
 	c.retire()
-	c.mu.Unlock()
-	c.conns.close()
+}
+
+// dial makes a connection that ends with Cut.
+func (c *client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := c.options.Dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &connection{conn, context.AfterFunc(c.ctx, func() { conn.Close() })}, nil
+}
+
+type connection struct {
+	net.Conn
+	forget func() bool
+}
+
+// Close implements net.Conn.
+func (c *connection) Close() error {
+	c.forget()
+	return c.Conn.Close()
 }
 
 // Ask implements Client.
@@ -227,7 +247,7 @@ func written(req kafka.Request, res kafka.Response) (topic string, code error) {
 func (c *client) acquire() (*pool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.ctx.Err() != nil {
 		return nil, brokers.ErrClosed
 	}
 	c.pool.users++
@@ -247,7 +267,7 @@ func (c *client) release(p *pool) {
 func (c *client) renew(p *pool, age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || p != c.pool || time.Since(p.made) < age {
+	if c.ctx.Err() != nil || p != c.pool || time.Since(p.made) < age {
 		return
 	}
 	c.retire()
