@@ -75,13 +75,13 @@ func TestConformance(t *testing.T) {
 			Groups:  true,
 			Refused: func() brokers.Message { return brokers.Message{Body: noise(4 << 20)} }, // more than a delay topic takes
 			PublishUnreadable: func(ctx context.Context, _ brokers.Broker, topic string) error {
-				_, err := storeBatch(ctx, admin, partition{topic, 0}, kafka.Zstd, record{value: make([]byte, 20<<20)})
+				_, err := storeBatch(ctx, addresses, partition{topic, 0}, kafka.Zstd, record{value: make([]byte, 20<<20)})
 				return err
 			},
 			Rejected: func(string, string) string { return "" },
 			Crash:    func(b brokers.Broker, s brokers.Source) { b.(*fleet).crash(s) },
 			Delete: func(_ brokers.Broker, topic string) (restore func()) {
-				if _, err := sdk(addresses).DeleteTopics(t.Context(), &kafka.DeleteTopicsRequest{Topics: []string{topic}}); err != nil {
+				if err := deleteTopic(t.Context(), addresses, topic); err != nil {
 					t.Errorf("delete topic %q: %v", topic, err)
 				}
 				return func() {

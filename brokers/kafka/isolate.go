@@ -48,7 +48,7 @@ func (g *generation) allowed() []*reader {
 func (r *reader) isGrave() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.lonely || !r.wary.IsZero() && r.gravest() >= grave
+	return !r.wary.IsZero() && (r.progress.isTrying(grave) || r.gravest() >= grave)
 }
 
 // gravest returns how many owners were lost with the worst suspect that is
@@ -69,5 +69,5 @@ func (r *reader) gravest() (count int) {
 func (r *reader) isTrying() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.trial > 0
+	return r.trial() > 0
 }

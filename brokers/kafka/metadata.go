@@ -216,7 +216,7 @@ func (p *progress) readRuns(data []byte) bool {
 		}
 		last += distance + length
 		data = rest
-		p.ahead += p.settled.add(last-length, last)
+		p.settled.add(last-length, last)
 	}
 	return true
 }
@@ -224,7 +224,7 @@ func (p *progress) readRuns(data []byte) bool {
 func (p *progress) readBitmap(data []byte) {
 	for bit := range int64(len(data)) * 8 {
 		if data[bit/8]&(1<<(bit%8)) != 0 {
-			p.ahead += p.settled.add(p.low+1+bit, p.low+2+bit)
+			p.settled.add(p.low+1+bit, p.low+2+bit)
 		}
 	}
 }

@@ -9,7 +9,10 @@ import (
 // offsetSet is a set of offsets: a sorted list of intervals with gaps between
 // them. The list is in parts, so that a change moves only a few intervals in
 // memory. Only the last part may be empty. The zero value is empty.
-type offsetSet struct{ parts [][]span }
+type offsetSet struct {
+	parts [][]span
+	size  int64 // how many offsets it has
+}
 
 // mostSpans is how many intervals a part has at most.
 const mostSpans = 512
@@ -55,16 +58,16 @@ func (s *offsetSet) has(offset int64) bool {
 	return ok
 }
 
-// add adds [from, to) and returns how many of these were not in the set.
-func (s *offsetSet) add(from, to int64) int64 {
-	added := to - from
+// add adds [from, to).
+func (s *offsetSet) add(from, to int64) {
 	part, at := s.find(from)
 	if part == len(s.parts) || s.parts[part][at].first > to {
+		s.size += to - from
 		s.insert(part, at, span{from, to})
-		return added
+		return
 	}
 	r := &s.parts[part][at]
-	added -= max(0, min(to, r.last)-max(from, r.first))
+	s.size += max(0, r.first-from) + max(0, to-r.last)
 	r.first, r.last = min(from, r.first), max(to, r.last)
 	for { // it may reach the intervals that follow
 		p, i := part, at+1
@@ -72,10 +75,10 @@ func (s *offsetSet) add(from, to int64) int64 {
 			p, i = p+1, 0
 		}
 		if p == len(s.parts) || len(s.parts[p]) == 0 || s.parts[p][i].first > r.last {
-			return added
+			return
 		}
 		next := s.parts[p][i]
-		added -= max(0, min(to, next.last)-next.first)
+		s.size -= min(to, next.last) - next.first
 		r.last = max(r.last, next.last)
 		s.cut(p, i, 1)
 	}
@@ -86,6 +89,7 @@ func (s *offsetSet) remove(offset int64) {
 	if !ok {
 		return
 	}
+	s.size--
 	r := &s.parts[part][at]
 	before, after := span{r.first, offset}, span{offset + 1, r.last}
 	switch {
@@ -137,6 +141,14 @@ func (s *offsetSet) dropBelow(low int64) {
 	if part == len(s.parts) { // all of them
 		part--
 		at = len(s.parts[part])
+	}
+	for i, list := range s.parts[:part+1] {
+		if i == part {
+			list = list[:at]
+		}
+		for _, r := range list {
+			s.size -= r.last - r.first
+		}
 	}
 	s.parts = slices.Delete(s.parts, 0, part)
 	if at > 0 {

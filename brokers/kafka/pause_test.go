@@ -393,12 +393,12 @@ func TestSuspectsOfAPausedTopic(t *testing.T) {
 		other := suspiciousReader(g, 1, nil, 5)
 		other.partition.topic, other.lanes = "refunds", map[string]*lane{"refunds": other.own}
 		f.commitNow()
-		if g.alone != r || len(r.cleared) != 1 || !r.lonely {
+		if g.alone != r || len(r.cleared) != 1 || !r.progress.isTrying(grave) {
 			t.Fatal("the suspect is not on trial")
 		}
 		f.pauseOnly("orders")
-		if len(r.cleared) > 0 || r.trial > 0 || len(r.progress.marks()) != 1 || r.progress.marks()[0].count != 2 {
-			t.Errorf("paused: %d are marked, %d on trial, marks %v", len(r.cleared), r.trial, r.progress.marks())
+		if len(r.cleared) > 0 || r.trial() > 0 || len(r.progress.marks()) != 1 || r.progress.marks()[0].count != 2 {
+			t.Errorf("paused: %d are marked, %d on trial, marks %v", len(r.cleared), r.trial(), r.progress.marks())
 		}
 		f.commitNow()
 		if ds, err := g.source.take(10); len(ds) != 1 || err != nil || g.alone != nil {

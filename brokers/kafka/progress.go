@@ -13,7 +13,6 @@ import (
 type progress struct {
 	low     int64         // every offset below is done
 	settled offsetSet     // the offsets above low that are done
-	ahead   int64         // how many those are
 	out     offsetSet     // handed out, and neither settled nor released
 	lost    map[int64]int // the suspects, and how many owners were lost with each
 }
@@ -32,7 +31,7 @@ func (p *progress) done(offset int64) {
 	p.out.remove(offset)
 	delete(p.lost, offset)
 	if offset > p.low {
-		p.ahead += p.settled.add(offset, offset+1)
+		p.settled.add(offset, offset+1)
 		return
 	}
 	p.low++
@@ -47,7 +46,7 @@ func (p *progress) skip(from, to int64) {
 		return
 	}
 	maps.DeleteFunc(p.lost, func(offset int64, _ int) bool { return from <= offset && offset < to })
-	p.ahead += p.settled.add(from, to)
+	p.settled.add(from, to)
 	if from == p.low {
 		p.advance()
 	}
@@ -55,11 +54,7 @@ func (p *progress) skip(from, to int64) {
 
 // advance moves the low-water mark over what is done.
 func (p *progress) advance() {
-	if p.ahead > 0 {
-		low := p.settled.firstAbsent(p.low)
-		p.ahead -= low - p.low
-		p.low = low
-	}
+	p.low = p.settled.firstAbsent(p.low)
 	p.settled.dropBelow(p.low)
 	p.out.dropBelow(p.low)
 }
@@ -74,7 +69,7 @@ func (p *progress) lowWater() int64 { return p.low }
 
 // behind returns how many offsets above the low-water mark are done, skipped
 // ones included: what a commit of the low-water mark alone would not tell.
-func (p *progress) behind() int { return int(p.ahead) }
+func (p *progress) behind() int { return int(p.settled.size) }
 
 // start says that a record is handed out. From now on its mark counts this
 // owner as lost, too, until the record is settled or released.
@@ -96,6 +91,16 @@ func (p *progress) releaseAll() { p.out = offsetSet{} }
 // abandoned returns how many earlier owners were lost while they had the
 // record. An unsettled record with more than 0 is a suspect.
 func (p *progress) abandoned(offset int64) int { return p.lost[offset] }
+
+// isTrying reports whether a suspect is handed out that was lost with so many owners.
+func (p *progress) isTrying(least int) bool {
+	for offset, count := range p.lost {
+		if count >= least && p.out.has(offset) {
+			return true
+		}
+	}
+	return false
+}
 
 // suspects returns the offsets of all suspects, lowest first.
 func (p *progress) suspects() []int64 {

@@ -71,8 +71,6 @@ type reader struct {
 	// tried apart.
 	wary    time.Time // until then
 	cleared []*record // marked, and ready
-	trial   int       // of those handed out, or about to be
-	lonely  bool      // that is a grave suspect
 
 	dirty   int // settled since the last commit
 	last    commitment
@@ -396,10 +394,10 @@ func (r *reader) try(now time.Time) []*record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.wary.IsZero() || r.lonely:
+	case r.wary.IsZero() || r.progress.isTrying(grave):
 		return nil
 	case r.begun && len(r.progress.suspects()) == 0 && now.After(r.wary):
-		r.wary, r.trial = time.Time{}, 0
+		r.wary = time.Time{}
 		r.handBack(r.cleared)
 		r.cleared = nil
 		r.generation.source.woken.Wake() // what came meanwhile was not ready before
@@ -413,13 +411,11 @@ func (r *reader) try(now time.Time) []*record {
 	case worst > 0:
 		most = someSuspects
 	}
+	most -= r.trial()
 	var trial []*record
 	for _, l := range slices.Clone(r.active) {
-		chosen := r.choose(l, most-r.trial-len(trial), min(worst, grave))
-		trial = append(trial, chosen...)
+		trial = append(trial, r.choose(l, most-len(trial), min(worst, grave))...)
 	}
-	r.trial += len(trial)
-	r.lonely = worst >= grave && len(trial) > 0
 	r.makeRoom()
 	if r.delayed != nil {
 		r.delayed.look()
@@ -476,8 +472,6 @@ func (r *reader) notCommitted(trial []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.handBack(trial)
-	r.trial -= len(trial)
-	r.lonely = false
 }
 
 // done settles deliveries. After the end of the generation the progress belongs
@@ -500,15 +494,17 @@ func (r *reader) done(offsets ...int64) {
 	}
 }
 
-// tried counts the end of a trial. mu is held.
+// trial returns how many are on trial: handed out, or about to be. mu is held.
+func (r *reader) trial() int {
+	if r.wary.IsZero() {
+		return 0
+	}
+	return int(r.progress.out.size)
+}
+
+// tried says that one less is on trial than before. mu is held.
 func (r *reader) tried() {
-	if r.trial == 0 {
-		return
-	}
-	if r.trial--; r.trial == 0 {
-		r.lonely = false
-	}
-	if r.trial%(someSuspects/2) == 0 { // others may follow
+	if !r.wary.IsZero() && r.trial()%(someSuspects/2) == 0 { // others may follow
 		r.generation.commitSoon()
 	}
 }

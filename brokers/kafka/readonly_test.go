@@ -75,7 +75,11 @@ func TestReadOnly(t *testing.T) {
 // hasOnly demands that of all topics of the cluster these alone are of this scene.
 func (s *scene) hasOnly(topics ...string) {
 	s.Helper()
-	res, err := s.sdk().Metadata(withinTime(s.T), &kafka.MetadataRequest{})
+	var res *kafka.MetadataResponse
+	err := withSDK(s.options.Brokers, func(c *kafka.Client) (err error) {
+		res, err = c.Metadata(withinTime(s.T), &kafka.MetadataRequest{})
+		return err
+	})
 	if err != nil {
 		s.Fatal(err)
 	}

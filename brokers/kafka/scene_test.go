@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/integration/livetest"
@@ -50,12 +51,24 @@ func onKafka(t *testing.T, partitions int, test func(s *scene)) {
 	})
 }
 
-// sdk is the client library on its own.
-func sdk(addresses []string) *kafka.Client {
-	return &kafka.Client{Addr: kafka.TCP(addresses...), Timeout: patience}
+// withSDK makes a call of the client library on connections of its own, which know
+// what the cluster knows now.
+func withSDK(addresses []string, call func(c *kafka.Client) error) error {
+	own := &kafka.Transport{}
+	defer own.CloseIdleConnections()
+	return call(&kafka.Client{Addr: kafka.TCP(addresses...), Timeout: patience, Transport: own})
 }
 
-func (s *scene) sdk() *kafka.Client { return sdk(s.options.Brokers) }
+// deleteTopic deletes a topic.
+func deleteTopic(ctx context.Context, addresses []string, topic string) error {
+	return withSDK(addresses, func(c *kafka.Client) error {
+		res, err := c.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{topic}})
+		if err == nil {
+			err = res.Errors[topic]
+		}
+		return err
+	})
+}
 
 // onFake reports whether the broker is one that takes any name and setting.
 func onFake() bool { return os.Getenv("REDRIVE_KAFKA_FAKE") == "true" }
@@ -83,22 +96,21 @@ func (s *scene) create(topic string, partitions int, configs map[string]string) 
 
 func (s *scene) drop(topic string) {
 	s.Helper()
-	res, err := s.sdk().DeleteTopics(withinTime(s.T), &kafka.DeleteTopicsRequest{Topics: []string{topic}})
-	if err == nil {
-		err = res.Errors[topic]
-	}
-	if err != nil {
+	if err := deleteTopic(withinTime(s.T), s.options.Brokers, topic); err != nil {
 		s.Errorf("delete topic %q: %v", topic, err)
 	}
 }
 
 func (s *scene) grow(topic string, partitions int) {
 	s.Helper()
-	res, err := s.sdk().CreatePartitions(withinTime(s.T), &kafka.CreatePartitionsRequest{
-		Topics: []kafka.TopicPartitionsConfig{{Name: topic, Count: int32(partitions)}}})
-	if err == nil {
-		err = res.Errors[topic]
-	}
+	err := withSDK(s.options.Brokers, func(c *kafka.Client) error {
+		res, err := c.CreatePartitions(withinTime(s.T), &kafka.CreatePartitionsRequest{
+			Topics: []kafka.TopicPartitionsConfig{{Name: topic, Count: int32(partitions)}}})
+		if err == nil {
+			err = res.Errors[topic]
+		}
+		return err
+	})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -108,31 +120,38 @@ func (s *scene) grow(topic string, partitions int) {
 // returns the offset of the first.
 func (s *scene) store(p partition, codec kafka.Compression, records ...record) int64 {
 	s.Helper()
-	base, err := storeBatch(withinTime(s.T), s.admin, p, codec, records...)
+	base, err := storeBatch(withinTime(s.T), s.options.Brokers, p, codec, records...)
 	if err != nil {
 		s.Fatalf("store %d records in %s: %v", len(records), p, err)
 	}
 	return base
 }
 
-// storeBatch is what a producer does that is not redrive.
-func storeBatch(ctx context.Context, admin *client, p partition, codec kafka.Compression, records ...record) (base int64, err error) {
-	err = retry(ctx, func() error {
-		list := make([]kafka.Record, len(records)) // anew, as an attempt uses it up
-		for i, r := range records {
-			list[i] = kafka.Record{Key: bytesOf(r.key), Value: bytesOf(r.value), Headers: r.headers}
-		}
-		res, err := sdk(admin.options.Brokers).Produce(ctx, &kafka.ProduceRequest{
-			Topic: p.topic, Partition: p.number, RequiredAcks: kafka.RequireAll, Compression: codec,
-			Records: kafka.NewRecordReader(list...),
+// storeBatch is what a producer does that is not redrive. It waits until the cluster
+// knows the topic.
+func storeBatch(ctx context.Context, addresses []string, p partition, codec kafka.Compression, records ...record) (base int64, err error) {
+	early := []error{protocol.ErrNoTopic, protocol.ErrNoPartition, protocol.ErrNoLeader, kafka.UnknownTopicOrPartition, kafka.LeaderNotAvailable, kafka.NotLeaderForPartition}
+	for {
+		err = withSDK(addresses, func(c *kafka.Client) error {
+			list := make([]kafka.Record, len(records)) // anew, as an attempt uses it up
+			for i, r := range records {
+				list[i] = kafka.Record{Key: bytesOf(r.key), Value: bytesOf(r.value), Headers: r.headers}
+			}
+			res, err := c.Produce(ctx, &kafka.ProduceRequest{
+				Topic: p.topic, Partition: p.number, RequiredAcks: kafka.RequireAll, Compression: codec,
+				Records: kafka.NewRecordReader(list...),
+			})
+			if err != nil {
+				return err
+			}
+			base = res.BaseOffset
+			return res.Error
 		})
-		if err != nil {
-			return err
+		if ctx.Err() != nil || !slices.ContainsFunc(early, func(e error) bool { return errors.Is(err, e) }) {
+			return base, err
 		}
-		base = res.BaseOffset
-		return res.Error
-	})
-	return base, err
+		pause(50 * time.Millisecond)
+	}
 }
 
 // write stores values in partition 0 of topic, one record each.
