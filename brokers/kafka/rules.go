@@ -78,136 +78,121 @@ func intOf(setting string) int {
 	return n
 }
 
-// rule finds one fault of a topic that exists. An empty why finds none.
-type rule func(q quality) brokers.Finding
+// rule is about a setting of topics with one of the roles. Either a single value is
+// good, or there is a least one, where -1 means that there is no limit.
+type rule struct {
+	setting  string
+	roles    []role
+	severity brokers.Severity
+	good     string
+	least    func(q quality) int
+	want     func(q quality) int // unless it is good, or the least
+	why      string              // with names of facts in braces
+}
 
-// rules are for topics that others may have made, in the order of their harm.
-var rules = []rule{compacts, isBounded, expires, dropsLetters, isSmall, hasFewReplicas, hasFewInSync, electsUnclean}
+const replicas = "replication factor" // which is no setting, but has rules as if it were
+
+var (
+	copies    = []role{delays, letters}
+	messages  = []role{entry, delays, letters}
+	afterLong = func(q quality) int { return int((q.needed + outage).Milliseconds()) }
+	withRoom  = func(q quality) int { return q.like.largest + headroom }
+)
+
+// rules are for topics that others may have made, in the order of their harm. Of the
+// rules for a setting only the first that a topic breaks counts.
+var rules = []rule{
+	{setting: "cleanup.policy", roles: copies, severity: brokers.Refused, good: "delete",
+		why: "compaction drops {copies} with equal keys"},
+	{setting: "retention.bytes", roles: []role{delays}, severity: brokers.Refused, good: "-1",
+		why: "retries are deleted because there are many"},
+	{setting: "retention.ms", roles: []role{delays}, severity: brokers.Refused, least: quality.leastRetention, want: afterLong,
+		why: "retries wait there for up to {delay}, and for the end of an outage: the least is {least}"},
+	{setting: "retention.ms", roles: []role{entry}, severity: brokers.Noted, least: quality.leastRetention, want: afterLong, // its owner decides on it
+		why: "the broker deletes messages of that age, even if no worker has handled them yet, as in an outage. Retries take up to {delay}: the least is {least}"},
+	{setting: "retention.ms", roles: []role{letters}, severity: brokers.Noted, least: func(quality) int { return int(briefLetters.Milliseconds()) }, want: func(quality) int { return -1 },
+		why: "dead letters are deleted after so long, whether anybody has looked at them or not"},
+	// What a producer stores counts as it is, compressed or not.
+	{setting: "max.message.bytes", roles: copies, severity: brokers.Refused, least: func(q quality) int { return q.like.largest }, want: withRoom,
+		why: "messages of up to {largest} bytes come in, and their copies have more headers: those that do not fit stop their partition"},
+	{setting: "max.message.bytes", roles: copies, severity: brokers.Noted, least: withRoom,
+		why: "it leaves no room for the headers of copies of the largest messages, of up to {largest} bytes: those that do not fit are not copied, or lose their body"},
+	{setting: replicas, roles: copies, severity: brokers.Noted, least: func(q quality) int { return q.like.replicas },
+		why: "{copies} are lost with fewer brokers than the messages that come in"},
+	{setting: replicas, roles: messages, severity: brokers.Noted, least: quality.leastReplicas,
+		why: "it is on one of {brokers} brokers: it stands still while that is down, and is lost with its disk"},
+	{setting: "min.insync.replicas", roles: copies, severity: brokers.Noted,
+		least: func(q quality) int { return min(q.like.inSync, q.state.replication) }, want: func(q quality) int { return q.like.inSync },
+		why: "{copies} are confirmed by fewer brokers than the messages that come in, and lost with them"},
+	{setting: "min.insync.replicas", roles: messages, severity: brokers.Noted, least: quality.leastInSync,
+		why: "what a single broker has confirmed is lost with its disk, although others have copies of the topic"},
+	{setting: "unclean.leader.election.enable", roles: messages, severity: brokers.Noted, good: "false",
+		why: "a replica that is behind may become the leader, and what it lacks is lost, confirmed or not"},
+}
+
+// leastRetention is 0 for a topic that is read and only compacts: it deletes nothing
+// by age.
+func (q quality) leastRetention() int {
+	if q.role == entry && q.settings["cleanup.policy"] == "compact" {
+		return 0
+	}
+	return int((q.needed + leastOutage).Milliseconds())
+}
+
+func (q quality) leastReplicas() int {
+	if q.state.replication != 1 {
+		return 0
+	}
+	return min(q.state.brokers, usualReplicas)
+}
+
+func (q quality) leastInSync() int {
+	if q.state.replication < usualReplicas {
+		return 0
+	}
+	return 2
+}
 
 // judge finds all that is wrong with a topic.
 func (q quality) judge() (found []brokers.Finding) {
-	for _, rule := range rules {
-		if f := rule(q); f.Why != "" {
+	for _, r := range rules {
+		told := slices.ContainsFunc(found, func(f brokers.Finding) bool { return f.Setting == r.setting })
+		if f, broken := r.judge(q); broken && !told {
 			found = append(found, f)
 		}
 	}
 	return found
 }
 
-// differs is a finding about a setting that can be changed.
-func (q quality) differs(s brokers.Severity, setting, want, why string) brokers.Finding {
-	return brokers.Finding{
-		Severity: s, Topic: q.name, Setting: setting, Value: q.settings[setting], Want: want, Why: why, See: setUp,
-		Fix: fmt.Sprintf("kafka-configs.sh --alter --entity-type topics --entity-name %s --add-config %s=%s", q.name, setting, want),
+func (r rule) judge(q quality) (f brokers.Finding, broken bool) {
+	value := q.settings[r.setting]
+	if r.setting == replicas {
+		value = strconv.Itoa(q.state.replication)
 	}
-}
-
-func (q quality) isCopy() bool { return q.role == delays || q.role == letters }
-
-func compacts(q quality) brokers.Finding {
-	const setting = "cleanup.policy"
-	if policy := q.settings[setting]; !q.isCopy() || policy == "" || policy == "delete" {
-		return brokers.Finding{}
+	want, least := r.good, 0
+	if r.least != nil {
+		least = r.least(q)
+		want = strconv.Itoa(least)
 	}
-	return q.differs(brokers.Refused, setting, "delete", "compaction drops "+q.what()+" with equal keys")
-}
-
-func (q quality) what() string {
+	if r.want != nil {
+		want = strconv.Itoa(r.want(q))
+	}
+	n, err := strconv.Atoi(value)
+	isBelow := err == nil && n >= 0 && n < least
+	if !slices.Contains(r.roles, q.role) || value == "" || value == r.good || r.good == "" && !isBelow {
+		return f, false
+	}
+	copies := "dead letters"
 	if q.role == delays {
-		return "retries"
+		copies = "retries"
 	}
-	return "dead letters"
-}
-
-func isBounded(q quality) brokers.Finding {
-	const setting = "retention.bytes"
-	if size := q.settings[setting]; q.role != delays || size == "" || size == "-1" {
-		return brokers.Finding{}
+	why := strings.NewReplacer("{copies}", copies, "{delay}", q.needed.String(), "{least}", strconv.Itoa(least),
+		"{largest}", strconv.Itoa(q.like.largest), "{brokers}", strconv.Itoa(q.state.brokers)).Replace(r.why)
+	fix := fmt.Sprintf("kafka-configs.sh --alter --entity-type topics --entity-name %s --add-config %s=%s", q.name, r.setting, want)
+	if r.setting == replicas {
+		fix = "kafka-reassign-partitions.sh; or delete it when it is empty, set Options.Replication and let Run create it anew"
 	}
-	return q.differs(brokers.Refused, setting, "-1", "retries are deleted because there are many")
-}
-
-// expires finds topics that delete messages or retries before workers have handled
-// them. For an entry topic this is only noted, because its owner decides on its
-// settings. A topic that only compacts deletes nothing by age.
-func expires(q quality) brokers.Finding {
-	const setting = "retention.ms"
-	least := int((q.needed + leastOutage).Milliseconds())
-	want := strconv.Itoa(int((q.needed + outage).Milliseconds()))
-	switch {
-	case !q.isBelow(setting, least):
-	case q.role == delays:
-		return q.differs(brokers.Refused, setting, want,
-			fmt.Sprintf("retries wait there for up to %v, and for the end of an outage: the least is %d", q.needed, least))
-	case q.role == entry && q.settings["cleanup.policy"] != "compact":
-		return q.differs(brokers.Noted, setting, want,
-			fmt.Sprintf("the broker deletes messages of that age, even if no worker has handled them yet, as in an outage. Retries take up to %v: the least is %d", q.needed, least))
-	}
-	return brokers.Finding{}
-}
-
-// isBelow reports whether a setting for which -1 means no limit is less than least.
-func (q quality) isBelow(setting string, least int) bool {
-	n, err := strconv.Atoi(q.settings[setting])
-	return err == nil && n >= 0 && n < least
-}
-
-func dropsLetters(q quality) brokers.Finding {
-	const setting = "retention.ms"
-	if q.role != letters || !q.isBelow(setting, int(briefLetters.Milliseconds())) {
-		return brokers.Finding{}
-	}
-	return q.differs(brokers.Noted, setting, "-1", "dead letters are deleted after so long, whether anybody has looked at them or not")
-}
-
-// isSmall is about what a producer stores: the limit is for that as it is, compressed
-// or not.
-func isSmall(q quality) brokers.Finding {
-	const setting = "max.message.bytes"
-	want := q.like.largest + headroom
-	if !q.isCopy() || !q.isBelow(setting, want) {
-		return brokers.Finding{}
-	}
-	if q.isBelow(setting, q.like.largest) {
-		return q.differs(brokers.Refused, setting, strconv.Itoa(want),
-			fmt.Sprintf("messages of up to %d bytes come in, and their copies have more headers: those that do not fit stop their partition", q.like.largest))
-	}
-	return q.differs(brokers.Noted, setting, strconv.Itoa(want), fmt.Sprintf("it leaves no room for the headers of copies of the largest messages, "+
-		"of up to %d bytes: those that do not fit are not copied, or lose their body", q.like.largest))
-}
-
-func hasFewReplicas(q quality) brokers.Finding {
-	is, want, why := q.state.replication, q.like.replicas, q.what()+" are lost with fewer brokers than the messages that come in"
-	if !q.isCopy() || is >= want {
-		want = min(q.state.brokers, usualReplicas)
-		why = fmt.Sprintf("it is on one of %d brokers: it stands still while that is down, and is lost with its disk", q.state.brokers)
-		if q.role == receipts || is != 1 || want < 2 {
-			return brokers.Finding{}
-		}
-	}
-	return brokers.Finding{
-		Severity: brokers.Noted, Topic: q.name, Setting: "replication factor", Value: strconv.Itoa(is), Want: strconv.Itoa(want), Why: why, See: setUp,
-		Fix: "kafka-reassign-partitions.sh; or delete it when it is empty, set Options.Replication and let Run create it anew",
-	}
-}
-
-func hasFewInSync(q quality) brokers.Finding {
-	const setting = "min.insync.replicas"
-	switch {
-	case q.isCopy() && q.isBelow(setting, min(q.like.inSync, q.state.replication)):
-		return q.differs(brokers.Noted, setting, strconv.Itoa(q.like.inSync), q.what()+" are confirmed by fewer brokers than the messages that come in, and lost with them")
-	case q.role != receipts && q.state.replication >= usualReplicas && q.isBelow(setting, 2):
-		return q.differs(brokers.Noted, setting, "2", "what a single broker has confirmed is lost with its disk, although others have copies of the topic")
-	}
-	return brokers.Finding{}
-}
-
-func electsUnclean(q quality) brokers.Finding {
-	const setting = "unclean.leader.election.enable"
-	if q.role == receipts || q.settings[setting] != "true" {
-		return brokers.Finding{}
-	}
-	return q.differs(brokers.Noted, setting, "false", "a replica that is behind may become the leader, and what it lacks is lost, confirmed or not")
+	return brokers.Finding{Severity: r.severity, Topic: q.name, Setting: r.setting, Value: value, Want: want, Why: why, Fix: fix, See: setUp}, true
 }
 
 // gap is a finding of what is not there. A topic that is read is its owner's to
