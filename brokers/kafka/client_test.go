@@ -397,7 +397,7 @@ func TestLostConnections(t *testing.T) {
 			"commit":    second(c.commit(t.Context(), "g", 1, "m", map[partition]commitment{first: {}})),
 			"configs":   second(c.configs(t.Context(), "orders")),
 			"topics":    second(c.topics(t.Context(), "orders")),
-			"create":    c.create(t.Context(), kafka.TopicConfig{Topic: "x"}),
+			"create":    c.create(t.Context(), newTopic{Topic: "x"}),
 			"look":      second(c.look(t.Context(), []string{"orders"})),
 		} {
 			if err == nil || errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, brokers.ErrLeaseLost) {
@@ -494,11 +494,11 @@ func TestCreateWaitsUntilTheTopicCanBeUsed(t *testing.T) {
 			}
 			return nil, nil
 		}
-		if err := c.create(t.Context(), kafka.TopicConfig{Topic: "new", NumPartitions: -1, ReplicationFactor: -1}); err != nil || asked.Load() < patient.Load() {
+		if err := c.create(t.Context(), newTopic{Topic: "new", NumPartitions: -1, ReplicationFactor: -1}); err != nil || asked.Load() < patient.Load() {
 			t.Errorf("after asking for the layout %d times: %v", asked.Load(), err)
 		}
 		patient.Store(1 << 30)
-		if err := c.create(t.Context(), kafka.TopicConfig{Topic: "never", NumPartitions: -1, ReplicationFactor: -1}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"never"`) {
+		if err := c.create(t.Context(), newTopic{Topic: "never", NumPartitions: -1, ReplicationFactor: -1}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"never"`) {
 			t.Errorf("create of a topic that gets no leader: %v", err)
 		}
 	})
@@ -780,7 +780,7 @@ func TestPublishRightAfterCreation(t *testing.T) {
 			programs.Go(func() {
 				for range 5 {
 					topic := uniqueName("new")
-					errs, err := s.admin.createTopics(ctx, false, kafka.TopicConfig{Topic: topic, NumPartitions: 12, ReplicationFactor: 1})
+					errs, err := s.admin.createTopics(ctx, false, newTopic{Topic: topic, NumPartitions: 12, ReplicationFactor: 1})
 					if err == nil {
 						err = errs[topic]
 					}

@@ -64,7 +64,7 @@ func TestConformance(t *testing.T) {
 			},
 			Topic: func(name string) string {
 				topic := uniqueName(name)
-				if err := admin.create(t.Context(), kafka.TopicConfig{Topic: topic, NumPartitions: 2, ReplicationFactor: 1}); err != nil {
+				if err := admin.create(t.Context(), newTopic{Topic: topic, NumPartitions: 2, ReplicationFactor: 1}); err != nil {
 					t.Errorf("create topic %q: %v", topic, err)
 				}
 				return topic
@@ -85,7 +85,7 @@ func TestConformance(t *testing.T) {
 					t.Errorf("delete topic %q: %v", topic, err)
 				}
 				return func() {
-					if err := admin.create(t.Context(), kafka.TopicConfig{Topic: topic, NumPartitions: 2, ReplicationFactor: 1}); err != nil {
+					if err := admin.create(t.Context(), newTopic{Topic: topic, NumPartitions: 2, ReplicationFactor: 1}); err != nil {
 						t.Errorf("create topic %q: %v", topic, err)
 					}
 				}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,59 +58,58 @@ func explain(err error, doing string, args ...any) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
+// cures are the codes of which more is known than their text: of which kind an error
+// is, and what an operator can do, where nobody else can do anything.
+var cures = []struct {
+	kind  error
+	codes []kafka.Error
+	fix   string
+}{
+	{brokers.ErrLeaseLost, []kafka.Error{kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.RebalanceInProgress, kafka.FencedInstanceID}, ""},
+	{brokers.ErrRefused, []kafka.Error{kafka.MessageSizeTooLarge, kafka.InvalidRecord, kafka.InvalidTimestamp, kafka.InvalidMessageSize}, ""},
+	{brokers.ErrNotFound, []kafka.Error{kafka.UnknownTopicOrPartition},
+		"create the topic, or correct its name; without the right to describe it, it looks missing too"},
+	{brokers.ErrMisconfigured, []kafka.Error{kafka.InvalidTopic},
+		"a name has 1 to 249 letters, digits, dots, underscores and hyphens"},
+	{brokers.ErrMisconfigured, []kafka.Error{kafka.TopicAuthorizationFailed},
+		"grant the user the rights on the topic: Read and Describe to consume, Write to retry and dead-letter, DescribeConfigs, and Create for delay topics"},
+	{brokers.ErrMisconfigured, []kafka.Error{kafka.GroupAuthorizationFailed},
+		"grant the user the right Read on the group"},
+	{brokers.ErrMisconfigured, []kafka.Error{kafka.ClusterAuthorizationFailed},
+		"grant the user the right on the cluster, such as Create, or create the topics beforehand"},
+	{brokers.ErrMisconfigured, []kafka.Error{kafka.SASLAuthenticationFailed, kafka.IllegalSASLState},
+		"check user and password, and the mechanism, in Options.SASL"},
+	{brokers.ErrMisconfigured, []kafka.Error{kafka.UnsupportedSASLMechanism},
+		"the broker offers no such mechanism: change the mechanism in Options.SASL, or sasl.enabled.mechanisms there"},
+	{brokers.ErrMisconfigured, []kafka.Error{kafka.InvalidReplicationFactor},
+		"the cluster has fewer brokers than replicas are asked for"},
+	{brokers.ErrMisconfigured, []kafka.Error{kafka.InvalidPartitionNumber, kafka.InvalidReplicaAssignment, kafka.InvalidConfiguration, kafka.PolicyViolation},
+		"the broker does not allow a topic like this"},
+	{brokers.ErrMisconfigured, []kafka.Error{kafka.OffsetMetadataTooLarge},
+		"offset.metadata.max.bytes is below the default of 4096: raise it"},
+	{brokers.ErrMisconfigured, []kafka.Error{kafka.InvalidGroupId, kafka.InvalidSessionTimeout, kafka.InconsistentGroupProtocol},
+		"other members of the group, or the broker's settings for groups, do not allow this one"},
+	{brokers.ErrMisconfigured, []kafka.Error{kafka.UnsupportedVersion, kafka.UnsupportedForMessageFormat},
+		"use Kafka 2.4 or newer"},
+}
+
 // cure says how to fix err, and of which kind it is.
 func cure(err error) (fix string, kind error) {
 	if isTLS(err) {
 		return "check Options.TLS, and that the address is a TLS listener of the broker", brokers.ErrMisconfigured
 	}
-	code, ok := errors.AsType[kafka.Error](err)
-	if !ok {
-		return "", nil
+	for _, c := range cures {
+		if is(err, c.codes...) {
+			return c.fix, c.kind
+		}
 	}
-	switch code {
-	case kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.RebalanceInProgress, kafka.FencedInstanceID:
-		return "", brokers.ErrLeaseLost
-	case kafka.MessageSizeTooLarge, kafka.InvalidRecord, kafka.InvalidTimestamp, kafka.InvalidMessageSize:
-		return "", brokers.ErrRefused
-	}
-	switch fix = fixOf(code); {
-	case code == kafka.UnknownTopicOrPartition:
-		kind = brokers.ErrNotFound
-	case fix != "":
-		kind = brokers.ErrMisconfigured
-	}
-	return fix, kind
+	return "", nil
 }
 
-// fixOf says what an operator can do, where nobody else can do anything.
-func fixOf(code kafka.Error) string {
-	switch code {
-	case kafka.UnknownTopicOrPartition:
-		return "create the topic, or correct its name; without the right to describe it, it looks missing too"
-	case kafka.InvalidTopic:
-		return "a name has 1 to 249 letters, digits, dots, underscores and hyphens"
-	case kafka.TopicAuthorizationFailed:
-		return "grant the user the rights on the topic: Read and Describe to consume, Write to retry and dead-letter, DescribeConfigs, and Create for delay topics"
-	case kafka.GroupAuthorizationFailed:
-		return "grant the user the right Read on the group"
-	case kafka.ClusterAuthorizationFailed:
-		return "grant the user the right on the cluster, such as Create, or create the topics beforehand"
-	case kafka.SASLAuthenticationFailed, kafka.IllegalSASLState:
-		return "check user and password, and the mechanism, in Options.SASL"
-	case kafka.UnsupportedSASLMechanism:
-		return "the broker offers no such mechanism: change the mechanism in Options.SASL, or sasl.enabled.mechanisms there"
-	case kafka.InvalidReplicationFactor:
-		return "the cluster has fewer brokers than replicas are asked for"
-	case kafka.InvalidPartitionNumber, kafka.InvalidReplicaAssignment, kafka.InvalidConfiguration, kafka.PolicyViolation:
-		return "the broker does not allow a topic like this"
-	case kafka.OffsetMetadataTooLarge:
-		return "offset.metadata.max.bytes is below the default of 4096: raise it"
-	case kafka.InvalidGroupId, kafka.InvalidSessionTimeout, kafka.InconsistentGroupProtocol:
-		return "other members of the group, or the broker's settings for groups, do not allow this one"
-	case kafka.UnsupportedVersion, kafka.UnsupportedForMessageFormat:
-		return "use Kafka 2.4 or newer"
-	}
-	return ""
+// is reports whether err is of one of these codes.
+func is(err error, codes ...kafka.Error) bool {
+	code, ok := errors.AsType[kafka.Error](err)
+	return ok && slices.Contains(codes, code)
 }
 
 // isTLS reports whether err is what one side has against the certificates or
@@ -126,35 +126,21 @@ func isPassing(err error) bool {
 	if isTLS(err) || errors.Is(err, cluster.ErrGone) {
 		return false
 	}
-	code, _ := errors.AsType[kafka.Error](err)
-	switch code {
-	case kafka.GroupLoadInProgress, kafka.GroupCoordinatorNotAvailable, kafka.NotCoordinatorForGroup, kafka.NotController, kafka.ConcurrentTransactions:
-		return true
-	}
-	return cluster.IsConnectionLost(err) || cluster.IsLayoutOld(err)
+	return isUncoordinated(err) || is(err, kafka.NotController, kafka.ConcurrentTransactions) || cluster.IsConnectionLost(err) || cluster.IsLayoutOld(err)
 }
 
 // isRegrouping reports whether err says that the group has changed, or is about to:
 // a member joins again.
 func isRegrouping(err error) bool {
-	code, _ := errors.AsType[kafka.Error](err)
-	switch code {
-	case kafka.RebalanceInProgress, kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.MemberIDRequired, kafka.FencedInstanceID:
-		return true
-	}
-	return errors.Is(err, brokers.ErrLeaseLost)
+	return is(err, kafka.MemberIDRequired, kafka.RebalanceInProgress, kafka.IllegalGeneration, kafka.UnknownMemberId, kafka.FencedInstanceID) ||
+		errors.Is(err, brokers.ErrLeaseLost)
 }
 
 // isUncoordinated reports whether err says that a group has no coordinator yet, or
 // another one: a fresh cluster makes the topic of offsets for its first group, and a
 // broker that takes a group over reads its past.
 func isUncoordinated(err error) bool {
-	code, _ := errors.AsType[kafka.Error](err)
-	switch code {
-	case kafka.GroupCoordinatorNotAvailable, kafka.GroupLoadInProgress, kafka.NotCoordinatorForGroup:
-		return true
-	}
-	return false
+	return is(err, kafka.GroupCoordinatorNotAvailable, kafka.GroupLoadInProgress, kafka.NotCoordinatorForGroup)
 }
 
 // retry calls f until it succeeds, fails with what is there to stay, or has
@@ -169,12 +155,8 @@ func retry(ctx context.Context, f func() error) error {
 		if err == nil || attempt == attempts || !isPassing(err) {
 			return err
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause/2))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !rest(ctx, pause/2+rand.N(pause/2)) {
 			return err
-		case <-timer.C:
 		}
 		pause = min(2*pause, 400*time.Millisecond)
 	}

@@ -32,9 +32,9 @@ const (
 	byKey    = -1
 	anywhere = -2
 
-	// newTopic is how long publish waits at most for a topic that the cluster does
+	// newcomerWait is how long publish waits at most for a topic that the cluster does
 	// not know.
-	newTopic = 5 * time.Second
+	newcomerWait = 5 * time.Second
 )
 
 // outgoing is a record to store in a topic.
@@ -101,11 +101,11 @@ func (p *producer) produce(ctx context.Context, out []outgoing) []error {
 }
 
 // publish is produce for topics that not every broker knows yet: it waits for a
-// topic that was just created, up to newTopic and up to the timeout of one call.
+// topic that was just created, up to newcomerWait and up to the timeout of one call.
 // It returns one error per entry, or nil.
 func (p *producer) publish(ctx context.Context, out []outgoing) []error {
 	errs := p.produce(ctx, out)
-	over := time.Now().Add(min(newTopic, p.client.options.CallTimeout))
+	over := time.Now().Add(min(newcomerWait, p.client.options.CallTimeout))
 	for pause := newcomerPause / 2; ; pause = min(2*pause, time.Second) {
 		var missed []int
 		for i, err := range errs {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -48,9 +47,9 @@ const (
 type quality struct {
 	name     string
 	role     role
-	longest  time.Duration     // delay that may wait in it
-	needed   time.Duration     // the longest delay that the subscription asks for: in a delay topic, or after an entry topic
-	made     kafka.TopicConfig // as Open creates it
+	longest  time.Duration // delay that may wait in it
+	needed   time.Duration // the longest delay that the subscription asks for: in a delay topic, or after an entry topic
+	made     newTopic      // as Open creates it
 	state    topicState
 	settings map[string]string // those in force; empty if they could not be read
 	like     baseline
@@ -215,15 +214,15 @@ func (q quality) creation() string {
 	if q.made.NumPartitions > 0 {
 		fmt.Fprintf(&b, " --partitions %d", q.made.NumPartitions)
 	}
-	replicas := q.made.ReplicationFactor
+	replicas := int(q.made.ReplicationFactor)
 	if replicas < 1 {
 		replicas = q.like.replicas
 	}
 	if replicas > 0 {
 		fmt.Fprintf(&b, " --replication-factor %d", replicas)
 	}
-	for _, entry := range q.made.ConfigEntries {
-		fmt.Fprintf(&b, " --config %s=%s", entry.ConfigName, entry.ConfigValue)
+	for _, entry := range q.made.Configs {
+		fmt.Fprintf(&b, " --config %s=%s", entry.Name, *entry.Value)
 	}
 	if q.like.inSync > 1 {
 		fmt.Fprintf(&b, " --config min.insync.replicas=%d", q.like.inSync)

@@ -138,15 +138,14 @@ func (b *Broker) qualities(p plan, like baseline, looked map[string]topicState) 
 }
 
 // made is a topic as Open creates it. Zero partitions mean the broker's default.
-func (b *Broker) made(name string, partitions int, settings map[string]string) kafka.TopicConfig {
-	config := kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: b.options.Replication}
-	if partitions == 0 {
-		config.NumPartitions = -1
-	}
+func (b *Broker) made(name string, partitions int, settings map[string]string) newTopic {
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, int32(cmp.Or(partitions, -1)), int16(b.options.Replication)
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		config.ConfigEntries = append(config.ConfigEntries, kafka.ConfigEntry{ConfigName: key, ConfigValue: settings[key]})
+		value := settings[key]
+		topic.Configs = append(topic.Configs, kmsg.CreateTopicsRequestTopicConfig{Name: key, Value: &value})
 	}
-	return config
+	return topic
 }
 
 // missing are the topics to create.

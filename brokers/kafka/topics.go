@@ -149,9 +149,12 @@ func (c *client) settings(ctx context.Context, node int32, kind kmsg.ConfigResou
 	return all, err
 }
 
+// newTopic is a topic that is to be made.
+type newTopic = kmsg.CreateTopicsRequestTopic
+
 // create makes a topic and waits until it can be used. One that exists is left
 // as it is.
-func (c *client) create(ctx context.Context, topic kafka.TopicConfig) error {
+func (c *client) create(ctx context.Context, topic newTopic) error {
 	ctx, cancel := context.WithTimeout(ctx, c.options.CallTimeout)
 	defer cancel()
 	errs, err := c.createTopics(ctx, false, topic)
@@ -169,7 +172,7 @@ func (c *client) tryCreate(ctx context.Context, topics []quality) (map[string]er
 	if len(topics) == 0 {
 		return nil, nil
 	}
-	var made []kafka.TopicConfig
+	var made []newTopic
 	for _, q := range topics {
 		made = append(made, q.made)
 	}
@@ -178,17 +181,9 @@ func (c *client) tryCreate(ctx context.Context, topics []quality) (map[string]er
 }
 
 // createTopics returns by name how the creation of topics ended, or would end.
-func (c *client) createTopics(ctx context.Context, onlyTry bool, topics ...kafka.TopicConfig) (map[string]error, error) {
+func (c *client) createTopics(ctx context.Context, onlyTry bool, topics ...newTopic) (map[string]error, error) {
 	req := kmsg.NewPtrCreateTopicsRequest()
-	req.ValidateOnly, req.TimeoutMillis = onlyTry, int32(min(c.options.CallTimeout, time.Minute).Milliseconds())
-	for _, topic := range topics {
-		one := kmsg.NewCreateTopicsRequestTopic()
-		one.Topic, one.NumPartitions, one.ReplicationFactor = topic.Topic, int32(topic.NumPartitions), int16(topic.ReplicationFactor)
-		for _, entry := range topic.ConfigEntries {
-			one.Configs = append(one.Configs, kmsg.CreateTopicsRequestTopicConfig{Name: entry.ConfigName, Value: &entry.ConfigValue})
-		}
-		req.Topics = append(req.Topics, one)
-	}
+	req.Topics, req.ValidateOnly, req.TimeoutMillis = topics, onlyTry, int32(min(c.options.CallTimeout, time.Minute).Milliseconds())
 	errs := make(map[string]error, len(topics))
 	err := answered(ctx, c, cluster.Controller, req, func(res *kmsg.CreateTopicsResponse) (passing error) {
 		for _, topic := range res.Topics {
