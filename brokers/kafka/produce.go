@@ -109,7 +109,7 @@ func (p *producer) publish(ctx context.Context, out []outgoing) []error {
 	for pause := newcomerPause / 2; ; pause = min(2*pause, time.Second) {
 		var missed []int
 		for i, err := range errs {
-			if errors.Is(err, kafka.UnknownTopicOrPartition) {
+			if is(err, kafka.UnknownTopicOrPartition, kafka.LeaderNotAvailable, kafka.NotLeaderForPartition) {
 				missed = append(missed, i)
 			}
 		}
