@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -767,66 +766,6 @@ func TestPublishWaitsForANewTopic(t *testing.T) {
 			})
 		})
 	}
-}
-
-// On a real broker: several programs create topics, and each publishes to its new
-// topic at once without an error.
-func TestPublishRightAfterCreation(t *testing.T) {
-	onKafka(t, 1, func(s *scene) {
-		ctx := withinTime(s.T)
-		var programs sync.WaitGroup
-		for range 5 {
-			b, _ := s.broker()
-			programs.Go(func() {
-				for range 5 {
-					topic := uniqueName("new")
-					errs, err := s.admin.createTopics(ctx, false, newTopic{Topic: topic, NumPartitions: 12, ReplicationFactor: 1})
-					if err == nil {
-						err = errs[topic]
-					}
-					if err == nil {
-						err = b.Publish(ctx, topic, brokers.Message{Key: "k", Body: []byte("x")})
-					}
-					if err != nil {
-						s.Error(err)
-					}
-				}
-			})
-		}
-		programs.Wait()
-	})
-}
-
-func TestProduceErrorsPerRecord(t *testing.T) {
-	onKafka(t, 1, func(s *scene) {
-		small := uniqueName("small")
-		s.create(small, 1, map[string]string{"max.message.bytes": "2000"})
-		b, _ := s.broker()
-		var out []outgoing
-		var want []error
-		for _, tt := range []struct {
-			topic string
-			size  int
-			want  error
-		}{
-			{s.topic, 10, nil}, {"nobody-made-this", 10, brokers.ErrMisconfigured}, {small, 1500, nil}, {small, 3000, brokers.ErrRefused},
-			{small, 1500, nil}, {s.topic, 2_000_000, brokers.ErrRefused}, {s.topic, 10, nil},
-		} {
-			out = append(out, outgoing{topic: tt.topic, partition: byKey, record: record{value: noise(tt.size)}})
-			want = append(want, tt.want)
-		}
-		errs := b.producer.produce(withinTime(s.T), out)
-		for i, err := range errs {
-			if !errors.Is(err, want[i]) || (err == nil) != (want[i] == nil) {
-				s.Errorf("record %d: %v, want %v", i, err, want[i])
-			}
-		}
-		for _, topic := range []string{small, s.topic} {
-			if got, _, _ := drain(s.T, s.admin, partition{topic, 0}, 0); len(errs) != len(out) || len(got) != 2 {
-				s.Errorf("%d records in %s, want 2; errors: %v", len(got), topic, errs)
-			}
-		}
-	})
 }
 
 // The partitions of the Java client, from the hashes in its own tests.

@@ -1,4 +1,4 @@
-package kafka
+package kafka_test
 
 import (
 	"bytes"
@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,11 +14,12 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/segmentio/kafka-go"
+	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
+	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
@@ -54,17 +54,15 @@ func TestConformance(t *testing.T) {
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
 		t.Parallel()
 		addresses := strings.Split(target.URL, ",")
-		admin := newClient(Options{Brokers: addresses, CallTimeout: patience})
-		t.Cleanup(admin.Close)
 		brokertest.Run(t, brokertest.Harness{
 			Open: func(t testing.TB) brokers.Broker {
-				f := &fleet{t: t, options: Options{Brokers: addresses, SessionTimeout: patience, RebalanceTimeout: 15 * time.Second}}
+				f := &fleet{t: t, options: kafka.Options{Brokers: addresses, SessionTimeout: kafka.Patience, RebalanceTimeout: 15 * time.Second}}
 				f.Broker, _ = f.start()
 				return f
 			},
 			Topic: func(name string) string {
-				topic := uniqueName(name)
-				if err := admin.create(t.Context(), newTopic{Topic: topic, NumPartitions: 2, ReplicationFactor: 1}); err != nil {
+				topic := kafka.UniqueName(name)
+				if err := createTopic(t.Context(), addresses, topic, 2, nil); err != nil {
 					t.Errorf("create topic %q: %v", topic, err)
 				}
 				return topic
@@ -73,9 +71,9 @@ func TestConformance(t *testing.T) {
 			Slack: 6 * time.Second, // a group that changes stops for as long
 
 			Groups:  true,
-			Refused: func() brokers.Message { return brokers.Message{Body: noise(4 << 20)} }, // more than a delay topic takes
+			Refused: func() brokers.Message { return brokers.Message{Body: kafka.Noise(4 << 20)} }, // more than a delay topic takes
 			PublishUnreadable: func(ctx context.Context, _ brokers.Broker, topic string) error {
-				_, err := storeBatch(ctx, addresses, partition{topic, 0}, kafka.Zstd, record{value: make([]byte, 20<<20)})
+				_, err := storeBatch(ctx, addresses, partition{topic, 0}, kafkago.Zstd, record{value: make([]byte, 20<<20)})
 				return err
 			},
 			Rejected: func(string, string) string { return "" },
@@ -85,7 +83,7 @@ func TestConformance(t *testing.T) {
 					t.Errorf("delete topic %q: %v", topic, err)
 				}
 				return func() {
-					if err := admin.create(t.Context(), newTopic{Topic: topic, NumPartitions: 2, ReplicationFactor: 1}); err != nil {
+					if err := createTopic(t.Context(), addresses, topic, 2, nil); err != nil {
 						t.Errorf("create topic %q: %v", topic, err)
 					}
 				}
@@ -99,30 +97,29 @@ func TestConformance(t *testing.T) {
 // fleet is a Broker whose sources have connections of their own, so that one of
 // them can die.
 type fleet struct {
-	*Broker // for what is published
-	t       testing.TB
-	options Options
+	*kafka.Broker // for what is published
+	t             testing.TB
+	options       kafka.Options
 
 	mu     sync.Mutex
 	links  map[brokers.Source]*link
 	stores []*link // of the producers
-	others []*Broker
+	others []*kafka.Broker
+	closed bool
 }
 
 // start makes a Broker, and returns what all but its producer goes over.
-func (f *fleet) start() (*Broker, *link) {
+func (f *fleet) start() (*kafka.Broker, *link) {
 	f.t.Helper()
-	l, store := newLink(), newLink()
 	o := f.options
+	o.ClientID = kafka.UniqueName("worker")
+	l, store := newLink(), newLink()
+	l.brokers, l.clientID = o.Brokers, o.ClientID
 	o.Dial = l.dial
-	b, err := New(o)
+	b, err := kafka.NewOn(o, store.dial)
 	if err != nil {
 		f.t.Fatalf("New: %v", err)
 	}
-	o = b.options
-	o.Dial = store.dial
-	b.producer = newProducer(o)
-	b.pace = 200 * time.Millisecond // so that changes of a group are seen soon
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stores = append(f.stores, store)
@@ -130,7 +127,10 @@ func (f *fleet) start() (*Broker, *link) {
 }
 
 func (f *fleet) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {
-	if f.Broker.sources.Closed() {
+	f.mu.Lock()
+	closed := f.closed
+	f.mu.Unlock()
+	if closed {
 		return f.Broker.Open(ctx, sub)
 	}
 	b, l := f.start()
@@ -151,6 +151,7 @@ func (f *fleet) Open(ctx context.Context, sub brokers.Subscription) (brokers.Sou
 func (f *fleet) Close(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.closed = true
 	var errs []error
 	for _, b := range append(f.others, f.Broker) {
 		errs = append(errs, b.Close(ctx))
@@ -163,26 +164,14 @@ func (f *fleet) Close(ctx context.Context) error {
 // settled delivery would count as abandoned, and a held delivery would not.
 func (f *fleet) crash(s brokers.Source) {
 	f.t.Helper()
-	src := s.(*source)
-	for over := time.Now().Add(patience); !isCommitted(src); pause(10 * time.Millisecond) {
+	for over := time.Now().Add(kafka.Patience); !kafka.GenerationOf(s).IsCommitted(); pause(10 * time.Millisecond) {
 		if time.Now().After(over) {
 			f.t.Fatal("before its crash the source has not committed all its progress")
 		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	dieOut(f.t, src, f.links[s])
-}
-
-// isCommitted reports whether a source has a generation, and nothing to commit.
-func isCommitted(s *source) bool {
-	s.mu.Lock()
-	g := s.generation
-	s.mu.Unlock()
-	return g != nil && !slices.ContainsFunc(g.readers, func(r *reader) bool {
-		_, ok := r.changed(ownerOpen)
-		return ok
-	})
+	dieOut(f.t, s, f.links[s])
 }
 
 // The clauses about crashes rely on this: crash waits for the commit, even if the
@@ -192,21 +181,21 @@ func TestCrashWaitsForTheCommit(t *testing.T) {
 		f := &fleet{t: s.T, options: s.options}
 		f.Broker, _ = f.start()
 		s.Cleanup(func() { f.Close(context.Background()) })
-		src, err := f.Open(withinTime(s.T), s.subscription())
+		src, err := f.Open(kafka.WithinTime(s.T), s.subscription())
 		if err != nil {
 			s.Fatal(err)
 		}
 		s.writeNumbers(2)
-		w := &worker{source: src.(*source), link: f.links[src], t: s.T}
+		w := &worker{Source: src, link: f.links[src], t: s.T}
 		ds, _ := w.receive(2)
 		s.waitFor("the marks of both", func() bool {
 			at := s.stored(s.topic, 0)
-			_, open := cutWitness(strings.TrimPrefix(at.metadata, ownerOpen), at.offset)
-			return readProgress(at.offset, open).abandoned(1) == 1
+			committed, _ := kafka.ReadCommitted(at.offset, at.metadata)
+			return committed.Abandoned(1) == 1
 		})
 		w.link.freeze()
 		w.ack(ds[0])
-		time.AfterFunc(5*commitPace, w.link.thaw)
+		time.AfterFunc(5*kafka.CommitPace, w.link.thaw)
 		f.crash(src)
 		next := s.open()
 		got, _ := next.receive(1)
@@ -243,6 +232,9 @@ const (
 
 // link is the way from a client to its brokers, which a test can freeze or cut.
 type link struct {
+	brokers  []string
+	clientID string
+
 	mu     sync.Mutex
 	conns  map[*cable]bool
 	frozen chan struct{} // closed while nothing is frozen

@@ -1,14 +1,15 @@
-package kafka
+package kafka_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
 )
 
 func TestTopology(t *testing.T) {
-	b, err := New(Options{Brokers: []string{"kafka-1:9092", "kafka-2:9092"}, Replication: 3})
+	b, err := kafka.New(kafka.Options{Brokers: []string{"kafka-1:9092", "kafka-2:9092"}, Replication: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -195,39 +195,3 @@ func TestUnsignedIsNotCopied(t *testing.T) {
 		}
 	})
 }
-
-// On a real broker: workers that share a secret believe each other, through a
-// retry and done records, and nobody else.
-func TestAttackForgedDelayOnABroker(t *testing.T) {
-	onKafka(t, 1, func(s *scene) {
-		s.options.Secret = [][]byte{keyOf(1)}
-		w := s.open()
-		s.write(s.topic, "a", "b")
-		ds, _ := w.receive(2)
-		w.retry(100*time.Millisecond, ds...)
-		s.store(partition{s.delayTopic(), 0}, 0, noted(noSeal, s.topic, "forged", time.Now().Add(years)))
-		ds, errs := w.receive(3)
-		innocents(s.T, runnable(ds), "a", "b")
-		for _, d := range ds {
-			if want := map[bool]int{true: 0, false: 1}[string(d.Message.Body) == "forged"]; d.Meta().Attempt != want {
-				s.Errorf("%s has attempt %d, want %d", d.Message.Body, d.Meta().Attempt, want)
-			}
-		}
-		w.ack(ds...)
-		w.close()
-		s.noErrors(errs)
-		s.options.Secret = [][]byte{keyOf(2), keyOf(1)} // rotated
-		w = s.open()
-		ds, errs = w.drain(2 * time.Second)
-		s.sameBodies("after all is done", ds, nil)
-		s.noErrors(errs)
-		w.close()
-	})
-}
-
-func TestSecretOfOptions(t *testing.T) {
-	_, err := New(Options{Brokers: []string{"localhost:9092"}, Secret: [][]byte{[]byte("hunter2")}})
-	if !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "Options.Secret[0]") || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("a short key: %v", err)
-	}
-}

@@ -1,27 +1,29 @@
-package kafka
+package kafka_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/segmentio/kafka-go"
+	kafkago "github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 // A worker that reads other topics than its group is told of on both sides.
 func TestOtherTopicsAreReported(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		other := uniqueName("other")
+		other := kafka.UniqueName("other")
 		s.create(other, 1, nil)
 		one := s.open()
 		two := s.open(func(sub *brokers.Subscription) { sub.Topics = append(sub.Topics, other) })
 		for w, others := range map[*worker]string{one: other, two: s.topic} {
-			_, err := w.Receive(withinTime(s.T), 1)
+			_, err := w.Receive(kafka.WithinTime(s.T), 1)
 			if err == nil || brokers.IsFinal(err) || !strings.Contains(err.Error(), "let all workers of a group read the same topics") || !strings.Contains(err.Error(), others) {
 				s.Errorf("Receive: %v, want that the worker with %q reads other topics", err, others)
 			}
@@ -34,12 +36,22 @@ func (s *scene) heartbeat(epoch int32) (*kmsg.ConsumerGroupHeartbeatResponse, er
 	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
 	req.Group, req.MemberID, req.MemberEpoch = s.group, "foreign0000000000000000", epoch
 	req.RebalanceTimeoutMillis, req.SubscribedTopicNames, req.Topics = 30_000, []string{s.topic}, []kmsg.ConsumerGroupHeartbeatRequestTopic{}
-	res, err := s.admin.askGroup(withinTime(s.T), patience, s.group, req)
-	if err != nil {
-		return nil, err
-	}
-	answer := res.(*kmsg.ConsumerGroupHeartbeatResponse)
-	return answer, codeError(answer.ErrorCode)
+	find := kmsg.NewPtrFindCoordinatorRequest()
+	find.CoordinatorKey = s.group
+	var answer *kmsg.ConsumerGroupHeartbeatResponse
+	err := s.ask(func(ctx context.Context, c cluster.Client) error {
+		at, err := c.Ask(ctx, cluster.AnyNode, find, nil)
+		if err != nil {
+			return err
+		}
+		res, err := c.Ask(ctx, at.(*kmsg.FindCoordinatorResponse).NodeID, req, nil)
+		if err != nil {
+			return err
+		}
+		answer = res.(*kmsg.ConsumerGroupHeartbeatResponse)
+		return cluster.CodeError(answer.ErrorCode)
+	})
+	return answer, err
 }
 
 // Consumers of the new protocol in the group are named for what they are, and a worker
@@ -54,14 +66,14 @@ func TestConsumersOfTheNewProtocol(t *testing.T) {
 		s.waitFor("a consumer of the new protocol", func() bool {
 			var err error
 			joined, err = s.heartbeat(0)
-			if errors.Is(err, cluster.ErrNoSuchCall) || errors.Is(err, kafka.UnsupportedVersion) {
+			if errors.Is(err, cluster.ErrNoSuchCall) || errors.Is(err, kafkago.UnsupportedVersion) {
 				s.Skip("this broker has no such protocol")
 			}
 			return err == nil
 		})
 		w := s.open()
 		found := w.Capabilities().Findings
-		if len(found) != 1 || found[0].Severity != brokers.Noted || found[0].Value != newProtocol || !strings.Contains(found[0].Why, "1 other consumers") {
+		if len(found) != 1 || found[0].Severity != brokers.Noted || found[0].Value != kafka.NewProtocol || !strings.Contains(found[0].Why, "1 other consumers") {
 			s.Errorf("findings: %v", found)
 		}
 		if _, err := s.heartbeat(-1); err != nil { // leaves
@@ -70,7 +82,7 @@ func TestConsumersOfTheNewProtocol(t *testing.T) {
 		ds, errs := w.receive(3)
 		s.sameBodies("when it has left", ds, numbers(0, 3))
 		for _, err := range errs {
-			if !strings.Contains(err.Error(), newProtocol) {
+			if !strings.Contains(err.Error(), kafka.NewProtocol) {
 				s.Error(err)
 			}
 		}
@@ -82,22 +94,22 @@ func TestConsumersOfTheNewProtocol(t *testing.T) {
 // Members that share partitions in another way are named, and nothing is created.
 func TestConsumersOfAnotherKindAreNamed(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		old, err := kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{ID: s.group, Brokers: s.options.Brokers, Topics: []string{s.topic},
-			GroupBalancers: []kafka.GroupBalancer{kafka.RangeGroupBalancer{}}, Dialer: &kafka.Dialer{ClientID: "old-billing", Timeout: patience}})
+		old, err := kafkago.NewConsumerGroup(kafkago.ConsumerGroupConfig{ID: s.group, Brokers: s.options.Brokers, Topics: []string{s.topic},
+			GroupBalancers: []kafkago.GroupBalancer{kafkago.RangeGroupBalancer{}}, Dialer: &kafkago.Dialer{ClientID: "old-billing", Timeout: kafka.Patience}})
 		if err != nil {
 			s.Fatal(err)
 		}
 		defer old.Close()
-		if _, err := old.Next(withinTime(s.T)); err != nil {
+		if _, err := old.Next(kafka.WithinTime(s.T)); err != nil {
 			s.Fatal(err)
 		}
 		b, _ := s.broker()
-		_, err = b.Open(withinTime(s.T), s.subscription())
+		_, err = b.Open(kafka.WithinTime(s.T), s.subscription())
 		if refused, ok := errors.AsType[*brokers.RefusedError](err); !ok || !strings.Contains(fmt.Sprint(refused), `"old-billing" at `) || !strings.Contains(err.Error(), "range") {
 			s.Errorf("Open: %v", err)
 		}
-		if states, err := s.admin.topics(withinTime(s.T), s.delayTopic()); err != nil || !states[s.delayTopic()].missing {
-			s.Errorf("a refused Open has created %v, %v", states, err)
+		if n := s.partitions(s.delayTopic()); n != 0 {
+			s.Errorf("a refused Open has created a topic of %d partitions", n)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package kafka
+package kafka_test
 
 import (
 	"context"
@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go"
+	kafkago "github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/wire"
+	"github.com/redrive-go/redrive/brokers/kafka"
 )
 
 // The metadata of a commit cannot hold what is settled here, and done records
@@ -25,7 +25,7 @@ func TestDoneRecordsOutliveACrash(t *testing.T) {
 		w := s.open()
 		var records []record
 		for i := range messages {
-			records = append(records, copyOf(noSeal, brokers.Message{ID: fmt.Sprint(i), Topic: s.topic, Body: fmt.Append(nil, i)}, brokers.Meta{Attempt: 1, DueAt: time.Now()}))
+			records = append(records, copied(brokers.Message{ID: fmt.Sprint(i), Topic: s.topic, Body: fmt.Append(nil, i)}, brokers.Meta{Attempt: 1, DueAt: time.Now()}))
 		}
 		for part := range slices.Chunk(records, 5000) {
 			s.store(p, 0, part...)
@@ -33,12 +33,12 @@ func TestDoneRecordsOutliveACrash(t *testing.T) {
 		ds, _ := w.receive(messages)
 		settled := slices.DeleteFunc(slices.Clone(ds), func(d *brokers.Delivery) bool { return number(d)%1000 == 0 || (number(d)*7919)%5 == 0 })
 		w.ack(settled...)
-		pause(2*donePace + commitPace)
+		pause(2*kafka.DonePace + kafka.CommitPace)
 		w.crash()
 		w = s.open()
 		want := messages - len(settled)
 		got := make(map[int]int)
-		ctx := withinTime(s.T)
+		ctx := kafka.WithinTime(s.T)
 		for len(got) < want {
 			ds, err := w.Receive(ctx, 1000)
 			if ctx.Err() != nil {
@@ -60,27 +60,27 @@ func TestDoneRecordsOutliveACrash(t *testing.T) {
 
 func TestRetryOfSomebodyElsesTopic(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		other := uniqueName("other")
+		other := kafka.UniqueName("other")
 		s.create(other, 1, nil)
 		w := s.open()
-		foreign := copyOf(noSeal, brokers.Message{ID: "foreign", Topic: other, Key: "k", Body: []byte("0")}, brokers.Meta{Attempt: 1, DueAt: time.Now()})
+		foreign := copied(brokers.Message{ID: "foreign", Topic: other, Key: "k", Body: []byte("0")}, brokers.Meta{Attempt: 1, DueAt: time.Now()})
 		s.store(partition{s.delayTopic(), 0}, 0, foreign)
 		var errs []error
 		s.waitFor("the error that names the topic", func() bool {
 			ds, more := w.drain(time.Second)
 			if errs = append(errs, more...); len(ds) > 0 {
-				s.Fatalf("received %v", bodies(ds))
+				s.Fatalf("received %v", kafka.Bodies(ds))
 			}
-			return anyContains(errs, fmt.Sprintf("%q, which this worker does not subscribe to", other)) && anyContains(errs, "same topics")
+			return kafka.AnyContains(errs, fmt.Sprintf("%q, which this worker does not subscribe to", other)) && kafka.AnyContains(errs, "same topics")
 		})
 		s.waitFor("the retry to be put back", func() bool { return s.stored(s.delayTopic(), 0).offset == 1 })
 		w.close()
-		got, err := s.admin.fetch(withinTime(s.T), partition{s.delayTopic(), 0}, 1, 1<<20, 0, usualRoom)
-		if err != nil || len(got.records) != 1 {
-			s.Fatalf("fetched %d records: %v", len(got.records), err)
+		got := s.read(partition{s.delayTopic(), 0}, 1)
+		if len(got) != 1 {
+			s.Fatalf("%d records were put back, want 1", len(got))
 		}
-		m, meta := understood(*got.records[0], partition{s.delayTopic(), 0}, true, wire.Limits{Now: time.Now(), MaxDelay: time.Hour})
-		if m.ID != "foreign" || m.Topic != other || m.Key != "k" || meta.Attempt != 1 || meta.DueAt.Before(time.Now()) {
+		m, meta := kafka.Understood(got[0])
+		if m.ID != "foreign" || m.Topic != other || m.Key != "k" || meta.Attempt != 1 || !meta.DueAt.After(got[0].Time) {
 			s.Errorf("put back: %+v %+v", m, meta)
 		}
 	})
@@ -88,7 +88,7 @@ func TestRetryOfSomebodyElsesTopic(t *testing.T) {
 
 func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		other := uniqueName("other")
+		other := kafka.UniqueName("other")
 		s.create(other, 1, nil)
 		w := s.open(func(sub *brokers.Subscription) { sub.Topics = append(sub.Topics, other) })
 		s.writeNumbers(100)
@@ -101,7 +101,7 @@ func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 		s.waitFor("the error after the topic was deleted", func() bool {
 			_, more := w.drain(100 * time.Millisecond)
 			errs = append(errs, more...)
-			return anyContains(errs, "does not exist any more")
+			return kafka.AnyContains(errs, "does not exist any more")
 		})
 		if w.current() != before {
 			s.Error("the generation has changed because a topic is missing")
@@ -119,9 +119,9 @@ func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 			s.Errorf("%d errors name the lost topic, want 1 for now", lost)
 		}
 		w2 := s.open(func(sub *brokers.Subscription) { sub.Topics = []string{other} }) // the group changes meanwhile
-		s.waitFor("the group to change", func() bool { return w2.current() != nil })
+		s.waitFor("the group to change", func() bool { return w2.isIn() })
 		received := make(chan string, 100)
-		ctx, stop := context.WithCancel(withinTime(s.T))
+		ctx, stop := context.WithCancel(kafka.WithinTime(s.T))
 		for _, w := range []*worker{w, w2} {
 			go func() {
 				for ctx.Err() == nil {
@@ -129,7 +129,7 @@ func TestTopicDeletedAndMadeAnewUnderASource(t *testing.T) {
 					if err != nil {
 						s.Logf("%v: %v", time.Now().Format("05.000"), err)
 					}
-					w.Settle(ctx, acks(ds))
+					w.Settle(ctx, kafka.Acks(ds))
 					for _, d := range ds {
 						received <- string(d.Message.Body)
 					}
@@ -177,7 +177,7 @@ func TestCommittedForAnotherLog(t *testing.T) {
 		w = s.open()
 		ds, errs := w.receive(200)
 		s.sameBodies("of another log", ds, numbers(0, 200))
-		if !anyContains(errs, "another log") || !anyContains(errs, s.topic) {
+		if !kafka.AnyContains(errs, "another log") || !kafka.AnyContains(errs, s.topic) {
 			s.Errorf("alarms: %v", errs)
 		}
 		w.ack(ds...)
@@ -193,11 +193,11 @@ func TestCommittedForAnotherLog(t *testing.T) {
 func TestCommittedBeyondTheEnd(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
 		s.writeNumbers(10)
-		s.commit(partition{s.topic, 0}, commitment{500, ownerClean})
+		s.commit(partition{s.topic, 0}, commitment{500, kafka.OwnerClean})
 		w := s.open()
 		ds, errs := w.receive(10)
 		s.sameBodies("from the beginning", ds, numbers(0, 10))
-		if !anyContains(errs, "has the offsets 0 to 9, and 500 was asked for") || !anyContains(errs, "made anew") {
+		if !kafka.AnyContains(errs, "has the offsets 0 to 9, and 500 was asked for") || !kafka.AnyContains(errs, "made anew") {
 			s.Errorf("alarms: %v", errs)
 		}
 		w.close()
@@ -210,11 +210,11 @@ func TestCommitsDoNotWaitForDoneRecords(t *testing.T) {
 		f := &fleet{t: s.T, options: s.options}
 		f.Broker, _ = f.start()
 		defer f.Close(context.Background())
-		opened, err := f.Open(withinTime(s.T), s.subscription())
+		opened, err := f.Open(kafka.WithinTime(s.T), s.subscription())
 		if err != nil {
 			s.Fatal(err)
 		}
-		w := &worker{source: opened.(*source), t: s.T}
+		w := &worker{Source: opened, t: s.T}
 		s.writeNumbers(10)
 		ds, _ := w.receive(10)
 		w.retry(500*time.Millisecond, ds...)
@@ -222,7 +222,7 @@ func TestCommitsDoNotWaitForDoneRecords(t *testing.T) {
 		ds, _ = w.receive(10)
 		heal := f.lose(requests)
 		w.ack(ds[1:]...) // for which a done record is due
-		pause(donePace)
+		pause(kafka.DonePace)
 		start := time.Now()
 		s.writeNumbers(20)
 		more, _ := w.receive(20)
@@ -245,11 +245,11 @@ func TestCloseOnAFrozenNetwork(t *testing.T) {
 		s.writeNumbers(10)
 		for _, closeSource := range []bool{true, false} {
 			b, l := s.broker()
-			source, err := b.open(withinTime(s.T), s.subscription())
+			source, err := b.Open(kafka.WithinTime(s.T), s.subscription())
 			if err != nil {
 				s.Fatal(err)
 			}
-			s.waitFor("the group", func() bool { return (&worker{source: source}).current() != nil })
+			s.waitFor("the group", func() bool { return (&worker{Source: source}).isIn() })
 			end := b.Close // of the source, too
 			if closeSource {
 				end = source.Close
@@ -259,7 +259,7 @@ func TestCloseOnAFrozenNetwork(t *testing.T) {
 			start := time.Now()
 			err = end(ctx)
 			cancel()
-			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "leave group") || time.Since(start) > patience {
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "leave group") || time.Since(start) > kafka.Patience {
 				s.Errorf("Close returned %v after %v", err, time.Since(start))
 			}
 			l.thaw()
@@ -275,23 +275,20 @@ func TestRetriesOfALongerPolicyAreRead(t *testing.T) {
 		w := s.open(func(sub *brokers.Subscription) { sub.MaxDelay = 10 * time.Minute })
 		ds, _ := w.receive(1)
 		retry := brokers.Settlement{Delivery: ds[0], Action: brokers.Retry, Delay: 2 * time.Minute, Meta: brokers.Meta{Attempt: 1, DueAt: time.Now()}}
-		if errs := w.Settle(withinTime(t), []brokers.Settlement{retry}); errs != nil {
+		if errs := w.Settle(kafka.WithinTime(t), []brokers.Settlement{retry}); errs != nil {
 			t.Fatal(errs)
 		}
 		w.close()
 		again := s.open() // of delays up to a minute
 		ds, _ = again.receive(1)
 		s.sameBodies("after the policy became shorter", ds, []string{"waiting"})
-		if want := "redrive.delay.v1." + s.group + ".15m"; ds[0].Token.(*token).reader.partition.topic != want {
-			t.Errorf("it came from %s, want %s", ds[0].Token.(*token).reader.partition, want)
-		}
 		again.ack(ds...)
 	})
 }
 
 func TestGroupChangesDuringAPause(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		other := uniqueName("other")
+		other := kafka.UniqueName("other")
 		s.create(other, 1, nil)
 		w := s.open(func(sub *brokers.Subscription) { sub.Topics = append(sub.Topics, other) })
 		s.writeNumbers(20)
@@ -301,13 +298,13 @@ func TestGroupChangesDuringAPause(t *testing.T) {
 		w.Pause(s.topic)
 		s.waitForCommit(s.topic, 20)
 		before := w.current()
-		before.end(errors.New("the test ends it"))
-		s.waitFor("the next generation", func() bool { now := w.current(); return now != nil && now != before })
+		before.End(errors.New("the test ends it"))
+		s.waitFor("the next generation", func() bool { return w.isIn() && w.current() != before })
 		fetches := w.link.fetches(s.topic)
 		s.grow(s.topic, 3)
 		s.store(partition{s.topic, 2}, 0, numbered(20, 10)...)
 		s.store(partition{other, 0}, 0, record{value: []byte("other")})
-		s.waitFor("the partitions to be noticed", func() bool { now := w.current(); return now != nil && len(now.readers) >= 5 })
+		s.waitFor("the partitions to be noticed", func() bool { return w.isIn() && w.current().Partitions() >= 5 })
 		ds, errs := w.drain(4 * time.Second)
 		s.sameBodies("while the topic is paused", ds, []string{"other"})
 		if n := fetches(); n != 0 {
@@ -315,11 +312,11 @@ func TestGroupChangesDuringAPause(t *testing.T) {
 		}
 		w.Pause()
 		ds, more := w.receive(20)
-		got := bodies(ds)
+		got := kafka.Bodies(ds)
 		want := slices.DeleteFunc(numbers(0, 30), func(body string) bool { return len(body) == 2 && body[0] == '1' }) // 10 to 19 are done
 		late, last := w.drain(time.Second)
 		if slices.Sort(want); !slices.Equal(got, want) || len(late) > 0 {
-			s.Errorf("received %v and %v, want %v", got, bodies(late), want)
+			s.Errorf("received %v and %v, want %v", got, kafka.Bodies(late), want)
 		}
 		s.noErrors(slices.Concat(errs, more, last))
 		w.ack(ds...)
@@ -330,15 +327,15 @@ func TestGroupChangesDuringAPause(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
 		w := s.open()
-		forged := copyOf(noSeal, brokers.Message{ID: "forged", Topic: "elsewhere", Body: []byte("forged")},
+		forged := copied(brokers.Message{ID: "forged", Topic: "elsewhere", Body: []byte("forged")},
 			brokers.Meta{Attempt: 9, Throttles: 3, DueAt: time.Now().Add(time.Hour), Class: "poison"})
 		in := []record{
 			{value: nil},
 			{value: []byte{}},
 			{key: []byte{}, value: []byte("empty key")},
 			{key: []byte{0xff, 0}, value: []byte{0xfe, 0}},
-			{value: []byte("headers"), headers: []kafka.Header{{Key: "a", Value: []byte("1")}, {Key: "a"}, {Value: []byte{}}}},
-			{value: []byte("mark"), headers: []kafka.Header{{Key: doneHeader, Value: []byte(doneMark)}}},
+			{value: []byte("headers"), headers: []kafkago.Header{{Key: "a", Value: []byte("1")}, {Key: "a"}, {Value: []byte{}}}},
+			{value: []byte("mark"), headers: []kafkago.Header{{Key: kafka.DoneHeader, Value: []byte(kafka.DoneMark)}}},
 			forged,
 		}
 		s.store(partition{s.topic, 0}, 0, in...)
@@ -377,12 +374,12 @@ func TestBadInput(t *testing.T) {
 func TestLargestMessages(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
 		const limit = 1_048_588 // the default of a broker
-		dead := uniqueName("dead")
+		dead := kafka.UniqueName("dead")
 		w := s.open(func(sub *brokers.Subscription) { sub.DeadLetters = map[string]string{s.topic: dead} })
-		large := record{headers: []kafka.Header{{Key: "trace", Value: []byte("1")}}}
+		large := record{headers: []kafkago.Header{{Key: "trace", Value: []byte("1")}}}
 		large.value = []byte(strings.Repeat("x", limit-2*len("trace")-100))
-		for large.size() < limit {
-			large.value = append(large.value, make([]byte, limit-large.size())...)
+		for size := 0; size < limit; size = kafka.SizeOf(kafkago.Message{Value: large.value, Headers: large.headers}) {
+			large.value = append(large.value, make([]byte, max(0, limit-kafka.SizeOf(kafkago.Message{Value: large.value, Headers: large.headers})))...)
 		}
 		s.store(partition{s.topic, 0}, 0, large)
 		ds, _ := w.receive(1)
@@ -393,10 +390,10 @@ func TestLargestMessages(t *testing.T) {
 		}
 		letter := ds[0].Message
 		letter.Headers = append(letter.Headers, brokers.Header{Name: "redrive-dead-error", Value: strings.Repeat("e", 16<<10)})
-		if err := w.broker.Publish(withinTime(s.T), dead, letter); err != nil {
+		if err := w.broker.Publish(kafka.WithinTime(s.T), dead, letter); err != nil {
 			s.Errorf("dead letter: %v", err)
 		}
-		if err := w.broker.Publish(withinTime(s.T), s.topic, letter); !errors.Is(err, brokers.ErrRefused) {
+		if err := w.broker.Publish(kafka.WithinTime(s.T), s.topic, letter); !errors.Is(err, brokers.ErrRefused) {
 			s.Errorf("publish of more than Options.MessageLimit: %v", err)
 		}
 		w.ack(ds...)
@@ -406,13 +403,16 @@ func TestLargestMessages(t *testing.T) {
 
 func TestCompressedBatches(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		for i, codec := range []kafka.Compression{0, kafka.Gzip, kafka.Snappy, kafka.Lz4, kafka.Zstd} {
+		for i, codec := range []kafkago.Compression{0, kafkago.Gzip, kafkago.Snappy, kafkago.Lz4, kafkago.Zstd} {
 			base := s.store(partition{s.topic, 0}, codec, numbered(100*i, 100)...)
-			got := mustFetch(s.T, s.admin, partition{s.topic, 0}, base+57, 1<<20, 0) // from within
-			first, last := fmt.Sprint(100*i+57), fmt.Sprint(100*i+99)
-			if text := values(got.records); !strings.HasPrefix(text, first) || !strings.HasSuffix(text, last) || got.next != base+100 {
-				s.Errorf("codec %d: %s, next %d; want %s to %s, next %d", codec, text, got.next, first, last, base+100)
-			}
+			s.group = kafka.UniqueName("group") // which begins within the batch
+			s.options.Group = s.group
+			s.commit(partition{s.topic, 0}, commitment{offset: base + 57})
+			w := s.open()
+			ds, errs := w.receive(43)
+			s.sameBodies(fmt.Sprintf("codec %d", codec), ds, numbers(100*i+57, 100*i+100))
+			s.noErrors(errs)
+			w.close()
 		}
 	})
 }

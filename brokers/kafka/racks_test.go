@@ -2,10 +2,7 @@ package kafka
 
 import (
 	"fmt"
-	"strings"
 	"testing"
-
-	"github.com/redrive-go/redrive/brokers"
 )
 
 func TestJudgeRacks(t *testing.T) {
@@ -32,31 +29,4 @@ func TestJudgeRacks(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
-}
-
-// A broker out of the box has no rack and names no replicas. Without Options.Rack that
-// is as it should be.
-func TestInspectRacks(t *testing.T) {
-	onKafka(t, 1, func(s *scene) {
-		inspect := func(rack string) (about []string) {
-			s.options.Rack = rack
-			b, _ := s.broker()
-			found, err := b.Inspect(withinTime(s.T), brokers.Subscription{Topics: []string{s.topic}, Group: s.group})
-			if err != nil {
-				s.Fatal(err)
-			}
-			for _, f := range found {
-				if f.Setting == rackSetting || f.Setting == selector {
-					about = append(about, f.Setting)
-				}
-			}
-			return about
-		}
-		if got := strings.Join(inspect("eu-1a"), " "); got != rackSetting+" "+selector {
-			s.Errorf("with a rack it finds %q, want %s and %s", got, rackSetting, selector)
-		}
-		if got := inspect(""); got != nil {
-			s.Errorf("without a rack it finds %q", got)
-		}
-	})
 }

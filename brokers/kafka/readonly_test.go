@@ -1,18 +1,15 @@
-package kafka
+package kafka_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/findcoordinator"
+	kafkago "github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
 )
 
 // reads makes a subscription one that only reads.
@@ -33,7 +30,7 @@ func TestReadOnly(t *testing.T) {
 			s.store(partition{letters, n}, 0, record{key: []byte(value), value: []byte(value)})
 		}
 		w := s.open(reads(group, letters))
-		if w.current() == nil {
+		if !w.isIn() {
 			s.Error("Open returned before messages are on their way")
 		}
 		ds, _ := w.receive(2)
@@ -57,7 +54,7 @@ func TestReadOnly(t *testing.T) {
 		w.ack(ds...)
 		w.close()
 		if ds, _ = s.open(reads(group, letters)).drain(time.Second); len(ds) > 0 {
-			s.Errorf("after a restart %q came again", bodies(ds))
+			s.Errorf("after a restart %q came again", kafka.Bodies(ds))
 		}
 		s.open(reads(group+" too", letters)).receive(2) // they stay for others
 
@@ -65,7 +62,7 @@ func TestReadOnly(t *testing.T) {
 		b, _ := s.broker()
 		var sub brokers.Subscription
 		reads(group, letters, missing)(&sub)
-		if _, err := b.Open(withinTime(s.T), sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"`+missing+`"`) {
+		if _, err := b.Open(kafka.WithinTime(s.T), sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"`+missing+`"`) {
 			s.Errorf("Open of a topic that is missing: %v", err)
 		}
 		s.hasOnly(letters, s.topic)
@@ -75,9 +72,9 @@ func TestReadOnly(t *testing.T) {
 // hasOnly demands that of all topics of the cluster these alone are of this scene.
 func (s *scene) hasOnly(topics ...string) {
 	s.Helper()
-	var res *kafka.MetadataResponse
-	err := withSDK(s.options.Brokers, func(c *kafka.Client) (err error) {
-		res, err = c.Metadata(withinTime(s.T), &kafka.MetadataRequest{})
+	var res *kafkago.MetadataResponse
+	err := withSDK(s.options.Brokers, func(c *kafkago.Client) (err error) {
+		res, err = c.Metadata(kafka.WithinTime(s.T), &kafkago.MetadataRequest{})
 		return err
 	})
 	if err != nil {
@@ -92,32 +89,4 @@ func (s *scene) hasOnly(topics ...string) {
 	if found != len(topics) {
 		s.Errorf("%d topics are of this test, want %q alone", found, topics)
 	}
-}
-
-// Open of a reader waits for the group, and says what keeps it from it.
-func TestReadOnlyAwaitsTheGroup(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStub(t)
-		s.answer = answering(func(*findcoordinator.Request) protocol.Message {
-			return &findcoordinator.Response{ErrorCode: int16(kafka.GroupCoordinatorNotAvailable)}
-		})
-		b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close(t.Context())
-		src := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := src.await(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"g"`) {
-			t.Errorf("within a second: %v, want that the time is over, and the group", err)
-		}
-		if err := src.await(t.Context()); !errors.Is(err, kafka.GroupCoordinatorNotAvailable) {
-			t.Errorf("later: %v, want that there is no coordinator", err)
-		}
-		src.Close(t.Context())
-		if err := src.await(t.Context()); !errors.Is(err, brokers.ErrClosed) {
-			t.Errorf("after Close: %v, want ErrClosed", err)
-		}
-	})
 }

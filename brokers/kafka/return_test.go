@@ -1,4 +1,4 @@
-package kafka
+package kafka_test
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/wire"
+	"github.com/redrive-go/redrive/brokers/kafka"
 )
 
 // dead is a message as its dead letter has it.
@@ -25,7 +25,7 @@ func dead(body string) brokers.Returned {
 func (s *scene) putBack(group, topic string, letters ...brokers.Returned) error {
 	s.Helper()
 	tool, _ := s.broker()
-	return tool.Return(withinTime(s.T), group, topic, letters...)
+	return tool.Return(kafka.WithinTime(s.T), group, topic, letters...)
 }
 
 // fault demands an error of all of n messages, that says every part.
@@ -44,12 +44,9 @@ func fault(t *testing.T, err error, n int, parts ...string) {
 
 // What is returned goes where one group reads, and nobody is taken for another one.
 func TestReturnRefuses(t *testing.T) {
-	b, err := New(Options{Brokers: []string{"localhost:1"}, Group: "mine"})
+	b, err := kafka.New(kafka.Options{Brokers: []string{"localhost:1"}, Group: "mine"})
 	if err != nil {
 		t.Fatal(err)
-	}
-	if to, err := b.options.returnTopic("g", "orders"); to != "redrive.delay.v1.g.1m" || err != nil {
-		t.Errorf("it is returned to %q, %v", to, err)
 	}
 	for name, tt := range map[string]struct {
 		group, topic string
@@ -57,7 +54,7 @@ func TestReturnRefuses(t *testing.T) {
 	}{
 		"no group":       {"", "orders", []string{"no group", `publish to "orders"`, "every group"}},
 		"group's name":   {"a b", "orders", []string{`"a b"`}},
-		"group too long": {strings.Repeat("g", longestName), "orders", []string{"redrive.delay.v1.g"}},
+		"group too long": {strings.Repeat("g", kafka.LongestName), "orders", []string{"redrive.delay.v1.g"}},
 		"topic's name":   {"g", "a/b", []string{`"a/b"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,9 +67,8 @@ func TestReturnRefuses(t *testing.T) {
 func TestReturnToAGroupThatWasNeverThere(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
 		fault(s.T, s.putBack(s.group, s.topic, dead("a"), dead("b")), 2, s.delayTopic(), s.group, "start a worker", `publish to "`+s.topic)
-		states, err := s.admin.topics(withinTime(s.T), s.delayTopic())
-		if err != nil || !states[s.delayTopic()].missing {
-			s.Errorf("the delay topic: %+v, %v; want that it is not there", states, err)
+		if n := s.partitions(s.delayTopic()); n != 0 {
+			s.Errorf("the delay topic has %d partitions, want that it is not there", n)
 		}
 		s.open().close()
 		if err := s.putBack(s.group, s.topic, dead("a")); err != nil {
@@ -89,12 +85,12 @@ func TestReturnToAGroupThatWasNeverThere(t *testing.T) {
 // back. What another one puts back is no less handled, as what it is.
 func TestReturnIsSigned(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		s.options.Secret = [][]byte{keyOf(1)}
+		s.options.Secret = [][]byte{kafka.KeyOf(1)}
 		w := s.open()
 		if err := s.putBack(s.group, s.topic, dead("signed")); err != nil {
 			s.Fatal(err)
 		}
-		s.options.Secret = [][]byte{keyOf(2)}
+		s.options.Secret = [][]byte{kafka.KeyOf(2)}
 		if err := s.putBack(s.group, s.topic, dead("not signed")); err != nil {
 			s.Fatal(err)
 		}
@@ -114,7 +110,7 @@ func TestReturnIsSigned(t *testing.T) {
 // A worker that does not subscribe to the topic any more leaves it to one that does.
 func TestReturnOfSomebodyElsesTopic(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		other := uniqueName("other")
+		other := kafka.UniqueName("other")
 		w := s.open()
 		if err := s.putBack(s.group, other, dead("a")); err != nil {
 			s.Fatal(err)
@@ -126,16 +122,16 @@ func TestReturnOfSomebodyElsesTopic(t *testing.T) {
 			ds, errs = append(ds, more...), append(errs, faults...)
 			return s.stored(s.delayTopic(), 0).offset >= 1
 		})
-		if len(ds) != 0 || !anyContains(errs, other) {
-			s.Errorf("received %v, errors %v", bodies(ds), errs)
+		if len(ds) != 0 || !kafka.AnyContains(errs, other) {
+			s.Errorf("received %v, errors %v", kafka.Bodies(ds), errs)
 		}
 		w.close()
 		p := partition{s.delayTopic(), 0}
-		got, err := s.admin.fetch(withinTime(s.T), p, 1, 1<<20, 0, usualRoom)
-		if err != nil || len(got.records) == 0 {
-			s.Fatalf("fetched %d records: %v", len(got.records), err)
+		got := s.read(p, 1)
+		if len(got) == 0 {
+			s.Fatal("nothing was put back")
 		}
-		m, meta := understood(*got.records[0], p, true, wire.Limits{Now: time.Now(), MaxDelay: time.Hour})
+		m, meta := kafka.Understood(got[0])
 		if m.ID != "a" || m.Topic != other || m.Key != "k" || meta.Attempt != 0 || meta.RedriveCount != 1 || meta.Send != "1.1.token" {
 			s.Errorf("put back: %+v %+v", m, meta)
 		}
@@ -145,20 +141,19 @@ func TestReturnOfSomebodyElsesTopic(t *testing.T) {
 // The topic for receipts is made, and need not be fit for dead letters.
 func TestReceiptsTopic(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		receipts := uniqueName("receipts")
+		receipts := kafka.UniqueName("receipts")
 		report := func(sub *brokers.Subscription) { sub.Receipts = receipts }
 		s.options.Verify = true
 		b, _ := s.broker()
 		sub := s.subscription()
 		report(&sub)
-		if _, err := b.open(withinTime(s.T), sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), receipts) {
+		if _, err := b.Open(kafka.WithinTime(s.T), sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), receipts) {
 			s.Errorf("Open that verifies: %v", err)
 		}
 		s.options.Verify = false
 		s.open(report).close()
-		configs, err := s.admin.configs(withinTime(s.T), receipts)
-		if err != nil || configs[receipts]["cleanup.policy"] != "delete" || configs[receipts]["retention.ms"] == "-1" {
-			s.Errorf("the topic for receipts has %v, %v", configs[receipts], err)
+		if c := s.configs(receipts); c["cleanup.policy"] != "delete" || c["retention.ms"] == "-1" {
+			s.Errorf("the topic for receipts has %v", c)
 		}
 	})
 }

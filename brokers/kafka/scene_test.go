@@ -1,10 +1,10 @@
-package kafka
+package kafka_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -12,23 +12,41 @@ import (
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go"
+	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
-// patience is the deadline of calls that tests are not about: a broker that has
-// just started on a busy machine takes its time.
-const patience = time.Minute
+// partition is one of a topic.
+type partition struct {
+	topic  string
+	number int
+}
+
+// String names it in failures.
+func (p partition) String() string { return fmt.Sprintf("partition %d of topic %q", p.number, p.topic) }
+
+// record is one that a producer stores.
+type record struct {
+	key, value []byte
+	headers    []kafkago.Header
+}
+
+// commitment is what a group has stored for a partition.
+type commitment struct {
+	offset   int64
+	metadata string
+}
 
 // scene is a topic and a group of their own on a real broker, for tests of
 // whole sources.
 type scene struct {
 	*testing.T
-	options Options
-	admin   *client
+	options kafka.Options
 	topic   string
 	group   string
 }
@@ -39,13 +57,11 @@ func onKafka(t *testing.T, partitions int, test func(s *scene)) {
 	t.Helper()
 	t.Parallel()
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
-		s := &scene{T: t, topic: uniqueName("scene"), group: uniqueName("group")}
-		s.options = Options{
-			Brokers: strings.Split(target.URL, ","), SessionTimeout: patience, RebalanceTimeout: 6 * time.Second,
+		s := &scene{T: t, topic: kafka.UniqueName("scene"), group: kafka.UniqueName("group")}
+		s.options = kafka.Options{
+			Brokers: strings.Split(target.URL, ","), SessionTimeout: kafka.Patience, RebalanceTimeout: 6 * time.Second,
 			Group: s.group, DelayPartitions: 1,
 		}
-		s.admin = newClient(Options{Brokers: s.options.Brokers, CallTimeout: patience})
-		t.Cleanup(s.admin.Close)
 		s.create(s.topic, partitions, nil)
 		test(s)
 	})
@@ -53,59 +69,167 @@ func onKafka(t *testing.T, partitions int, test func(s *scene)) {
 
 // withSDK makes a call of the client library on connections of its own, which know
 // what the cluster knows now.
-func withSDK(addresses []string, call func(c *kafka.Client) error) error {
-	own := &kafka.Transport{}
+func withSDK(addresses []string, call func(c *kafkago.Client) error) error {
+	own := &kafkago.Transport{}
 	defer own.CloseIdleConnections()
-	return call(&kafka.Client{Addr: kafka.TCP(addresses...), Timeout: patience, Transport: own})
+	return call(&kafkago.Client{Addr: kafkago.TCP(addresses...), Timeout: kafka.Patience, Transport: own})
 }
 
-// deleteTopic deletes a topic.
+// deleteTopic deletes a topic, and waits until the cluster does not know it any more.
 func deleteTopic(ctx context.Context, addresses []string, topic string) error {
-	return withSDK(addresses, func(c *kafka.Client) error {
-		res, err := c.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{topic}})
+	err := withSDK(addresses, func(c *kafkago.Client) error {
+		res, err := c.DeleteTopics(ctx, &kafkago.DeleteTopicsRequest{Topics: []string{topic}})
 		if err == nil {
 			err = res.Errors[topic]
 		}
 		return err
 	})
+	for gone := false; err == nil && !gone; pause(20 * time.Millisecond) {
+		var states map[string]kafkago.Topic
+		states, err = lookAt(ctx, addresses, topic)
+		gone = errors.Is(states[topic].Error, kafkago.UnknownTopicOrPartition)
+	}
+	return err
 }
 
 // onFake reports whether the broker is one that takes any name and setting.
 func onFake() bool { return os.Getenv("REDRIVE_KAFKA_FAKE") == "true" }
 
-func uniqueName(prefix string) string { return fmt.Sprintf("%s-%08x", prefix, rand.Uint32()) }
-
-// withinTime gives a call of a test no more than a generous time.
-func withinTime(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // pause waits between two looks at what a broker is about to do.
 func pause(d time.Duration) { <-time.After(d) }
 
+// createTopic makes a topic and waits until it can be used.
+func createTopic(ctx context.Context, addresses []string, topic string, partitions int, configs map[string]string) error {
+	config := kafkago.TopicConfig{Topic: topic, NumPartitions: partitions, ReplicationFactor: 1}
+	for name, value := range configs {
+		config.ConfigEntries = append(config.ConfigEntries, kafkago.ConfigEntry{ConfigName: name, ConfigValue: value})
+	}
+	for {
+		err := withSDK(addresses, func(c *kafkago.Client) error {
+			res, err := c.CreateTopics(ctx, &kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{config}})
+			if err == nil {
+				err = res.Errors[topic]
+			}
+			return err
+		})
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, kafkago.TopicAlreadyExists)) {
+			return err
+		}
+		if states, err := lookAt(ctx, addresses, topic); err == nil && len(states[topic].Partitions) >= partitions && !slices.ContainsFunc(states[topic].Partitions, func(p kafkago.Partition) bool { return p.Error != nil }) {
+			return nil
+		}
+		pause(20 * time.Millisecond)
+	}
+}
+
+// lookAt returns what there is of topics.
+func lookAt(ctx context.Context, addresses []string, names ...string) (map[string]kafkago.Topic, error) {
+	states := make(map[string]kafkago.Topic)
+	err := withSDK(addresses, func(c *kafkago.Client) error {
+		res, err := c.Metadata(ctx, &kafkago.MetadataRequest{Topics: names})
+		if err == nil {
+			for _, topic := range res.Topics {
+				states[topic.Name] = topic
+			}
+		}
+		return err
+	})
+	return states, err
+}
+
 func (s *scene) create(topic string, partitions int, configs map[string]string) {
 	s.Helper()
-	maker := &Broker{options: Options{Replication: 1}}
-	if err := s.admin.create(s.Context(), maker.made(topic, partitions, configs)); err != nil {
+	if err := createTopic(kafka.WithinTime(s.T), s.options.Brokers, topic, partitions, configs); err != nil {
+		s.Fatalf("create topic %q: %v", topic, err)
+	}
+}
+
+// partitions is how many a topic has, 0 if there is none.
+func (s *scene) partitions(topic string) int {
+	s.Helper()
+	states, err := lookAt(kafka.WithinTime(s.T), s.options.Brokers, topic)
+	if err != nil {
 		s.Fatal(err)
 	}
+	return len(states[topic].Partitions)
+}
+
+// configs are the settings of a topic.
+func (s *scene) configs(topic string) map[string]string {
+	s.Helper()
+	settings := make(map[string]string)
+	err := withSDK(s.options.Brokers, func(c *kafkago.Client) error {
+		res, err := c.DescribeConfigs(kafka.WithinTime(s.T), &kafkago.DescribeConfigsRequest{
+			Resources: []kafkago.DescribeConfigRequestResource{{ResourceType: kafkago.ResourceTypeTopic, ResourceName: topic}}})
+		if err != nil {
+			return err
+		}
+		for _, entry := range res.Resources[0].ConfigEntries {
+			settings[entry.ConfigName] = entry.ConfigValue
+		}
+		return res.Resources[0].Error
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return settings
+}
+
+// read returns the records of a partition from an offset on.
+func (s *scene) read(p partition, offset int64) (all []kafkago.Message) {
+	s.Helper()
+	r := kafkago.NewReader(kafkago.ReaderConfig{Brokers: s.options.Brokers, Topic: p.topic, Partition: p.number, MaxBytes: 8 << 20, MaxWait: 100 * time.Millisecond})
+	defer r.Close()
+	lag := s.end(p) - offset
+	if err := r.SetOffset(offset); err != nil {
+		s.Fatal(err)
+	}
+	for range lag {
+		m, err := r.ReadMessage(kafka.WithinTime(s.T))
+		if err != nil {
+			s.Fatal(err)
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// end is the offset behind the last record of a partition.
+func (s *scene) end(p partition) (end int64) {
+	s.Helper()
+	err := withSDK(s.options.Brokers, func(c *kafkago.Client) error {
+		res, err := c.ListOffsets(kafka.WithinTime(s.T), &kafkago.ListOffsetsRequest{Topics: map[string][]kafkago.OffsetRequest{p.topic: {kafkago.LastOffsetOf(p.number)}}})
+		if err != nil {
+			return err
+		}
+		end = res.Topics[p.topic][0].LastOffset
+		return res.Topics[p.topic][0].Error
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return end
+}
+
+// ask asks the brokers for what the client library does not know.
+func (s *scene) ask(call func(ctx context.Context, c cluster.Client) error) error {
+	c := cluster.New(cluster.Options{Brokers: s.options.Brokers, Dial: new(net.Dialer).DialContext, Timeout: kafka.Patience})
+	defer c.Close()
+	return call(kafka.WithinTime(s.T), c)
 }
 
 func (s *scene) drop(topic string) {
 	s.Helper()
-	if err := deleteTopic(withinTime(s.T), s.options.Brokers, topic); err != nil {
+	if err := deleteTopic(kafka.WithinTime(s.T), s.options.Brokers, topic); err != nil {
 		s.Errorf("delete topic %q: %v", topic, err)
 	}
 }
 
 func (s *scene) grow(topic string, partitions int) {
 	s.Helper()
-	err := withSDK(s.options.Brokers, func(c *kafka.Client) error {
-		res, err := c.CreatePartitions(withinTime(s.T), &kafka.CreatePartitionsRequest{
-			Topics: []kafka.TopicPartitionsConfig{{Name: topic, Count: int32(partitions)}}})
+	err := withSDK(s.options.Brokers, func(c *kafkago.Client) error {
+		res, err := c.CreatePartitions(kafka.WithinTime(s.T), &kafkago.CreatePartitionsRequest{
+			Topics: []kafkago.TopicPartitionsConfig{{Name: topic, Count: int32(partitions)}}})
 		if err == nil {
 			err = res.Errors[topic]
 		}
@@ -118,9 +242,9 @@ func (s *scene) grow(topic string, partitions int) {
 
 // store writes records into a partition as one batch, compressed by codec, and
 // returns the offset of the first.
-func (s *scene) store(p partition, codec kafka.Compression, records ...record) int64 {
+func (s *scene) store(p partition, codec kafkago.Compression, records ...record) int64 {
 	s.Helper()
-	base, err := storeBatch(withinTime(s.T), s.options.Brokers, p, codec, records...)
+	base, err := storeBatch(kafka.WithinTime(s.T), s.options.Brokers, p, codec, records...)
 	if err != nil {
 		s.Fatalf("store %d records in %s: %v", len(records), p, err)
 	}
@@ -129,17 +253,17 @@ func (s *scene) store(p partition, codec kafka.Compression, records ...record) i
 
 // storeBatch is what a producer does that is not redrive. It waits until the cluster
 // knows the topic.
-func storeBatch(ctx context.Context, addresses []string, p partition, codec kafka.Compression, records ...record) (base int64, err error) {
-	early := []error{protocol.ErrNoTopic, protocol.ErrNoPartition, protocol.ErrNoLeader, kafka.UnknownTopicOrPartition, kafka.LeaderNotAvailable, kafka.NotLeaderForPartition}
+func storeBatch(ctx context.Context, addresses []string, p partition, codec kafkago.Compression, records ...record) (base int64, err error) {
+	early := []error{protocol.ErrNoTopic, protocol.ErrNoPartition, protocol.ErrNoLeader, kafkago.UnknownTopicOrPartition, kafkago.LeaderNotAvailable, kafkago.NotLeaderForPartition}
 	for {
-		err = withSDK(addresses, func(c *kafka.Client) error {
-			list := make([]kafka.Record, len(records)) // anew, as an attempt uses it up
+		err = withSDK(addresses, func(c *kafkago.Client) error {
+			list := make([]kafkago.Record, len(records)) // anew, as an attempt uses it up
 			for i, r := range records {
-				list[i] = kafka.Record{Key: bytesOf(r.key), Value: bytesOf(r.value), Headers: r.headers}
+				list[i] = kafkago.Record{Key: bytesOf(r.key), Value: bytesOf(r.value), Headers: r.headers}
 			}
-			res, err := c.Produce(ctx, &kafka.ProduceRequest{
-				Topic: p.topic, Partition: p.number, RequiredAcks: kafka.RequireAll, Compression: codec,
-				Records: kafka.NewRecordReader(list...),
+			res, err := c.Produce(ctx, &kafkago.ProduceRequest{
+				Topic: p.topic, Partition: p.number, RequiredAcks: kafkago.RequireAll, Compression: codec,
+				Records: kafkago.NewRecordReader(list...),
 			})
 			if err != nil {
 				return err
@@ -172,14 +296,21 @@ func (s *scene) writeNumbers(n int) {
 func (s *scene) delayTopic() string { return "redrive.delay.v1." + s.group + ".1m" }
 
 // stored is what the group has committed for partition n of a topic.
-func (s *scene) stored(topic string, n int) commitment {
+func (s *scene) stored(topic string, n int) (at commitment) {
 	s.Helper()
-	p := partition{topic, n}
-	got, err := s.admin.committed(withinTime(s.T), s.group, []partition{p})
+	err := withSDK(s.options.Brokers, func(c *kafkago.Client) error {
+		res, err := c.OffsetFetch(kafka.WithinTime(s.T), &kafkago.OffsetFetchRequest{GroupID: s.group, Topics: map[string][]int{topic: {n}}})
+		if err != nil {
+			return err
+		}
+		found := res.Topics[topic][0]
+		at = commitment{found.CommittedOffset, found.Metadata}
+		return errors.Join(res.Error, found.Error)
+	})
 	if err != nil {
 		s.Fatal(err)
 	}
-	return got[p]
+	return at
 }
 
 func (s *scene) waitForCommit(topic string, offset int64) {
@@ -190,24 +321,31 @@ func (s *scene) waitForCommit(topic string, offset int64) {
 // commit stores a commitment in a group without members.
 func (s *scene) commit(p partition, at commitment) {
 	s.Helper()
-	failed, err := s.admin.commit(withinTime(s.T), s.group, -1, "", map[partition]commitment{p: at})
-	if err := errors.Join(err, failed[p]); err != nil {
-		s.Fatal(err)
-	}
+	var err error
+	s.waitFor("a commit without a member", func() bool { // once the group has a coordinator
+		err = withSDK(s.options.Brokers, func(c *kafkago.Client) error {
+			res, err := c.OffsetCommit(kafka.WithinTime(s.T), &kafkago.OffsetCommitRequest{GroupID: s.group, GenerationID: -1,
+				Topics: map[string][]kafkago.OffsetCommit{p.topic: {{Partition: p.number, Offset: at.offset, Metadata: at.metadata}}}})
+			if err != nil {
+				return err
+			}
+			return res.Topics[p.topic][0].Error
+		})
+		return err == nil
+	})
 }
 
 // closedInOrder reports whether c is of an owner that ended well and had nothing
 // open.
 func closedInOrder(c commitment) bool {
-	text, clean := strings.CutPrefix(c.metadata, ownerClean)
-	_, open := cutWitness(text, c.offset)
-	return clean && open == ""
+	_, clean := kafka.ReadCommitted(c.offset, c.metadata)
+	return clean
 }
 
 // waitFor fails the test unless ok comes true in time.
 func (s *scene) waitFor(what string, ok func() bool) {
 	s.Helper()
-	for deadline := time.Now().Add(patience); !ok(); pause(20 * time.Millisecond) {
+	for deadline := time.Now().Add(kafka.Patience); !ok(); pause(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.Fatalf("waited in vain for %s", what)
 		}
@@ -216,9 +354,10 @@ func (s *scene) waitFor(what string, ok func() bool) {
 
 // worker is a source with a network of its own.
 type worker struct {
-	*source
-	link *link
-	t    *testing.T
+	brokers.Source
+	broker *kafka.Broker
+	link   *link
+	t      *testing.T
 }
 
 func (s *scene) subscription() brokers.Subscription {
@@ -232,14 +371,14 @@ func (s *scene) open(change ...func(*brokers.Subscription)) *worker {
 		f(&sub)
 	}
 	b, l := s.broker()
-	source, err := b.open(withinTime(s.T), sub)
+	source, err := b.Open(kafka.WithinTime(s.T), sub)
 	if err != nil {
 		s.Fatalf("Open: %v", err)
 	}
-	return &worker{source: source, link: l, t: s.T}
+	return &worker{source, b, l, s.T}
 }
 
-func (s *scene) broker() (*Broker, *link) {
+func (s *scene) broker() (*kafka.Broker, *link) {
 	s.Helper()
 	b, l := (&fleet{t: s.T, options: s.options}).start()
 	s.Cleanup(func() {
@@ -250,49 +389,66 @@ func (s *scene) broker() (*Broker, *link) {
 	return b, l
 }
 
-// current is the generation that hands out, nil between two.
-func (w *worker) current() *generation {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.generation
-}
+// current is the generation that hands out, the zero value between two.
+func (w *worker) current() kafka.Generation { return kafka.GenerationOf(w.Source) }
+
+func (w *worker) isIn() bool { return w.current() != kafka.Generation{} }
 
 // crash cuts the worker off, as if its process had been killed, and a session had
 // passed since.
 func (w *worker) crash() {
 	w.t.Helper()
-	dieOut(w.t, w.source, w.link)
+	dieOut(w.t, w.Source, w.link)
 }
 
 // dieOut has a source die, and its group notice. Sessions are long, so that a
 // machine that is busy ends none.
-func dieOut(t testing.TB, s *source, l *link) {
+func dieOut(t testing.TB, src brokers.Source, l *link) {
 	t.Helper()
-	over := time.Now().Add(patience)
-	id := ""
-	for ; id == ""; pause(10 * time.Millisecond) {
-		s.mu.Lock()
-		if s.generation != nil {
-			id = s.generation.member
-		}
-		s.mu.Unlock()
-		if time.Now().After(over) {
+	ctx, cancel := context.WithTimeout(context.Background(), kafka.Patience)
+	defer cancel()
+	group, member := src.Capabilities().Group, ""
+	for ; member == ""; pause(10 * time.Millisecond) {
+		member = memberOf(ctx, l, group)
+		if ctx.Err() != nil {
 			t.Fatal("a source that is to die has not joined its group")
 		}
 	}
 	l.cut()
-	admin := newClient(Options{Brokers: s.broker.options.Brokers, CallTimeout: patience})
-	defer admin.Close()
 	for err := errors.New("nobody"); err != nil; {
-		if err = admin.expel(context.Background(), patience, s.plan.group, id); err != nil && time.Now().After(over) {
+		err = withSDK(l.brokers, func(c *kafkago.Client) error {
+			res, err := c.LeaveGroup(ctx, &kafkago.LeaveGroupRequest{GroupID: group, Members: []kafkago.LeaveGroupRequestMember{{ID: member}}})
+			if err != nil {
+				return err
+			}
+			return errors.Join(res.Error, res.Members[0].Error)
+		})
+		if err != nil && ctx.Err() != nil {
 			t.Fatalf("expel a member: %v", err)
 		}
 	}
 }
 
+// memberOf returns by which name a group that has formed knows the client of a link.
+func memberOf(ctx context.Context, l *link, group string) (id string) {
+	withSDK(l.brokers, func(c *kafkago.Client) error {
+		res, err := c.DescribeGroups(ctx, &kafkago.DescribeGroupsRequest{GroupIDs: []string{group}})
+		if err != nil || res.Groups[0].GroupState != "Stable" {
+			return err
+		}
+		for _, m := range res.Groups[0].Members {
+			if m.ClientID == l.clientID {
+				id = m.MemberID
+			}
+		}
+		return nil
+	})
+	return id
+}
+
 func (w *worker) close() {
 	w.t.Helper()
-	if err := w.Close(withinTime(w.t)); err != nil {
+	if err := w.Close(kafka.WithinTime(w.t)); err != nil {
 		w.t.Errorf("Close: %v", err)
 	}
 }
@@ -302,11 +458,11 @@ func (w *worker) receive(n int) ([]*brokers.Delivery, []error) {
 	w.t.Helper()
 	var ds []*brokers.Delivery
 	var errs []error
-	ctx := withinTime(w.t)
+	ctx := kafka.WithinTime(w.t)
 	for len(ds) < n {
 		more, err := w.Receive(ctx, n-len(ds))
 		if ctx.Err() != nil {
-			w.t.Fatalf("received %d of %d: %v, then nothing more; errors: %v", len(ds), n, bodies(ds), errors.Join(errs...))
+			w.t.Fatalf("received %d of %d: %v, then nothing more; errors: %v", len(ds), n, kafka.Bodies(ds), errors.Join(errs...))
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -364,7 +520,7 @@ func (w *worker) settle(action brokers.Action, delay time.Duration, ds ...*broke
 		meta.DueAt = time.Now().Add(delay)
 		batch = append(batch, brokers.Settlement{Delivery: d, Action: action, Delay: delay, Meta: meta})
 	}
-	for i, err := range w.Settle(withinTime(w.t), batch) {
+	for i, err := range w.Settle(kafka.WithinTime(w.t), batch) {
 		if err != nil {
 			w.t.Errorf("%s of %s: %v", action, ds[i].Message.Body, err)
 		}
@@ -389,15 +545,6 @@ func number(d *brokers.Delivery) int {
 	return n
 }
 
-func bodies(ds []*brokers.Delivery) []string {
-	var all []string
-	for _, d := range ds {
-		all = append(all, string(d.Message.Body))
-	}
-	slices.Sort(all)
-	return all
-}
-
 func numbers(from, to int) []string {
 	var all []string
 	for i := from; i < to; i++ {
@@ -410,7 +557,7 @@ func numbers(from, to int) []string {
 func (s *scene) sameBodies(what string, got []*brokers.Delivery, want []string) {
 	s.Helper()
 	slices.Sort(want)
-	if have := bodies(got); !slices.Equal(have, want) {
+	if have := kafka.Bodies(got); !slices.Equal(have, want) {
 		s.Errorf("%s: received %v, want %v", what, have, want)
 	}
 }
@@ -422,13 +569,26 @@ func (s *scene) noErrors(errs []error) {
 	}
 }
 
-func anyContains(errs []error, text string) bool {
-	return slices.ContainsFunc(errs, func(err error) bool { return strings.Contains(err.Error(), text) })
-}
-
-func bytesOf(b []byte) kafka.Bytes {
+func bytesOf(b []byte) kafkago.Bytes {
 	if b == nil {
 		return nil
 	}
-	return kafka.NewBytes(b)
+	return kafkago.NewBytes(b)
 }
+
+// numbered are n records with their number as value.
+func numbered(from, n int) []record {
+	records := make([]record, n)
+	for i := range records {
+		records[i].value = fmt.Append(nil, from+i)
+	}
+	return records
+}
+
+// copied is the record of a copy that a worker without a secret stores.
+func copied(m brokers.Message, meta brokers.Meta) record {
+	c := kafka.CopyOf(m, meta)
+	return record{c.Key, c.Value, c.Headers}
+}
+
+const years = 9 * 365 * 24 * time.Hour

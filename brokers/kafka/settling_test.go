@@ -1,4 +1,4 @@
-package kafka
+package kafka_test
 
 import (
 	"context"
@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go"
+	kafkago "github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
 )
 
 func TestOnlyWhatIsUnackedComesBack(t *testing.T) {
@@ -20,15 +21,15 @@ func TestOnlyWhatIsUnackedComesBack(t *testing.T) {
 		"Close": func(_ *scene, w *worker) { w.close() },
 		"crash": func(s *scene, w *worker) {
 			s.waitFor("the commit of what is acked", func() bool {
-				text := s.stored(s.topic, 0).metadata
-				return len(text) > 1 && !readProgress(0, text[1:]).isDone(0) && readProgress(0, text[1:]).isDone(99)
+				committed, _ := kafka.ReadCommitted(0, s.stored(s.topic, 0).metadata)
+				return !committed.IsDone(0) && committed.IsDone(99)
 			})
 			w.crash()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onKafka(t, 1, func(s *scene) {
-				s.options.SessionTimeout = 5 * patience // who leaves is gone at once
+				s.options.SessionTimeout = 5 * kafka.Patience // who leaves is gone at once
 				s.writeNumbers(100)
 				w := s.open()
 				ds, _ := w.receive(100)
@@ -133,28 +134,28 @@ func TestAnotherClientInTheGroup(t *testing.T) {
 		w := s.open()
 		ds, _ := w.receive(20)
 		w.ack(ds[:5]...)
-		stranger, err := kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
+		stranger, err := kafkago.NewConsumerGroup(kafkago.ConsumerGroupConfig{
 			ID: s.group, Brokers: s.options.Brokers, Topics: []string{s.topic}, JoinGroupBackoff: 100 * time.Millisecond,
 		})
 		if err != nil {
 			s.Fatal(err)
 		}
 		defer stranger.Close()
-		if _, err := stranger.Next(withinTime(s.T)); !errors.Is(err, kafka.InconsistentGroupProtocol) {
+		if _, err := stranger.Next(kafka.WithinTime(s.T)); !errors.Is(err, kafkago.InconsistentGroupProtocol) {
 			s.Errorf("the other client joins: %v", err)
 		}
 		w.ack(ds[5:10]...)
 		w.close()
 
-		var theirs *kafka.Generation
+		var theirs *kafkago.Generation
 		for err = errors.New("none"); err != nil && s.Context().Err() == nil; {
-			theirs, err = stranger.Next(withinTime(s.T))
+			theirs, err = stranger.Next(kafka.WithinTime(s.T))
 		}
 		if at := theirs.Assignments[s.topic]; len(at) != 1 || at[0].Offset != 10 {
 			s.Errorf("the other client begins at %+v, want offset 10", at)
 		}
 		b, _ := s.broker()
-		if _, err := b.Open(withinTime(s.T), s.subscription()); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "1 other consumers are in the group") {
+		if _, err := b.Open(kafka.WithinTime(s.T), s.subscription()); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "1 other consumers are in the group") {
 			s.Errorf("while the other client is in the group: %v", err)
 		}
 		if err := theirs.CommitOffsets(map[string]map[int]int64{s.topic: {0: 15}}); err != nil {

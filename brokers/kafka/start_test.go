@@ -1,4 +1,4 @@
-package kafka
+package kafka_test
 
 import (
 	"errors"
@@ -8,19 +8,20 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
 )
 
 // A group goes on where it has committed, and begins elsewhere as it is told, once.
 func TestStart(t *testing.T) {
 	for name, tt := range map[string]struct {
-		start func(between time.Time) Start
+		start func(between time.Time) kafka.Start
 		want  []string // of partitions 1 and 2
 		says  string
 	}{
-		"oldest": {func(time.Time) Start { return Start{} }, []string{"b1", "a1", "a2", "b2"}, "they begin at the oldest message"},
-		"newest": {func(time.Time) Start { return StartNewest() }, nil, "they begin at the newest message"},
-		"a time": {StartAt, []string{"b1", "b2"}, "they begin at 20"},
-		"future": {func(at time.Time) Start { return StartAt(at.Add(time.Hour)) }, nil, "they begin at 20"},
+		"oldest": {func(time.Time) kafka.Start { return kafka.Start{} }, []string{"b1", "a1", "a2", "b2"}, "they begin at the oldest message"},
+		"newest": {func(time.Time) kafka.Start { return kafka.StartNewest() }, nil, "they begin at the newest message"},
+		"a time": {kafka.StartAt, []string{"b1", "b2"}, "they begin at 20"},
+		"future": {func(at time.Time) kafka.Start { return kafka.StartAt(at.Add(time.Hour)) }, nil, "they begin at 20"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onKafka(t, 4, func(s *scene) { // the last of which is empty
@@ -36,7 +37,7 @@ func TestStart(t *testing.T) {
 				write("b0", "b1", "b2")
 				s.commit(partition{s.topic, 0}, commitment{offset: 1})
 				w := s.open()
-				s.waitFor("the group", func() bool { return w.current() != nil })
+				s.waitFor("the group", func() bool { return w.isIn() })
 				write("c0", "c1", "c2")
 				ds, errs := w.receive(4 + len(tt.want))
 				s.noErrors(errs)
@@ -60,10 +61,10 @@ func TestStart(t *testing.T) {
 // A partition that is added while a worker runs has nothing that is old.
 func TestStartOfAPartitionThatIsAdded(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		s.options.Start = StartNewest()
+		s.options.Start = kafka.StartNewest()
 		s.write(s.topic, "old")
 		w := s.open()
-		s.waitFor("the group", func() bool { return w.current() != nil })
+		s.waitFor("the group", func() bool { return w.isIn() })
 		s.grow(s.topic, 2)
 		s.store(partition{s.topic, 1}, 0, record{value: []byte("new")})
 		ds, _ := w.receive(1)
@@ -73,10 +74,10 @@ func TestStartOfAPartitionThatIsAdded(t *testing.T) {
 
 func TestStartRefuses(t *testing.T) {
 	onKafka(t, 3, func(s *scene) {
-		s.options.Start = StartCommitted()
+		s.options.Start = kafka.StartCommitted()
 		s.write(s.topic, "a")
 		b, _ := s.broker()
-		_, err := b.Open(withinTime(s.T), s.subscription())
+		_, err := b.Open(kafka.WithinTime(s.T), s.subscription())
 		if refused, ok := errors.AsType[*brokers.RefusedError](err); !ok || len(refused.Findings) != 1 || !strings.Contains(err.Error(), "1 of 3 partitions") ||
 			!strings.Contains(err.Error(), "--group "+s.group+" --topic "+s.topic+":0 --reset-offsets") {
 			s.Errorf("Open without a commit: %v", err)

@@ -2,14 +2,19 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/findcoordinator"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
 // What the leader spread over the group is what counts: a topic that was missing
@@ -76,4 +81,32 @@ func TestLeaderRemembersWhatItSpread(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Open of a reader waits for the group, and says what keeps it from it.
+func TestReadOnlyAwaitsTheGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStub(t)
+		s.answer = answering(func(*findcoordinator.Request) protocol.Message {
+			return &findcoordinator.Response{ErrorCode: int16(kafka.GroupCoordinatorNotAvailable)}
+		})
+		b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close(t.Context())
+		src := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := src.await(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"g"`) {
+			t.Errorf("within a second: %v, want that the time is over, and the group", err)
+		}
+		if err := src.await(t.Context()); !errors.Is(err, kafka.GroupCoordinatorNotAvailable) {
+			t.Errorf("later: %v, want that there is no coordinator", err)
+		}
+		src.Close(t.Context())
+		if err := src.await(t.Context()); !errors.Is(err, brokers.ErrClosed) {
+			t.Errorf("after Close: %v, want ErrClosed", err)
+		}
+	})
 }

@@ -182,6 +182,8 @@ func (c *client) Reread(ctx context.Context, topic string, err error) error {
 
 // isGone reports whether the cluster says that it has no such topic.
 func (c *client) isGone(ctx context.Context, topic string) bool {
+	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
+	defer cancel()
 	req := kmsg.NewPtrMetadataRequest()
 	asked := kmsg.NewMetadataRequestTopic()
 	asked.Topic = &topic
