@@ -220,7 +220,7 @@ func TestAttackBombInADelayTopic(t *testing.T) {
 		}
 		defer f.stop()
 		f.run()
-		ds, err := f.generation.source.Receive(t.Context(), 10)
+		ds, err := f.source.Receive(t.Context(), 10)
 		if len(ds) > 0 || !errors.Is(err, errBomb) || errors.Is(err, brokers.ErrMisconfigured) {
 			t.Fatalf("%d deliveries, %v", len(ds), err)
 		}
@@ -255,7 +255,7 @@ func TestAttackLargestMessages(t *testing.T) {
 		seen := int64(0)
 		var stats runtime.MemStats
 		for seen < each*batches {
-			ds, err := f.generation.source.Receive(t.Context(), 10)
+			ds, err := f.source.Receive(t.Context(), 10)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -265,7 +265,7 @@ func TestAttackLargestMessages(t *testing.T) {
 				}
 				seen++
 			}
-			f.generation.source.Settle(t.Context(), acks(ds))
+			f.source.Settle(t.Context(), acks(ds))
 			if seen%500 < int64(len(ds)) {
 				runtime.GC()
 				runtime.ReadMemStats(&stats)
@@ -391,7 +391,7 @@ func TestAttackBombIsNotCopied(t *testing.T) {
 		}
 		defer f.stop()
 		f.run()
-		src := f.generation.source
+		src := f.source
 		for _, action := range []brokers.Action{brokers.Retry, brokers.Release} {
 			ds, err := src.Receive(t.Context(), 3)
 			if err != nil || len(ds) != 1 || ds[0].Unreadable == nil {
@@ -428,7 +428,7 @@ func TestRejectLeavesItToTheLog(t *testing.T) {
 		}
 		defer f.stop()
 		f.run()
-		src := f.generation.source
+		src := f.source
 		ds, err := src.Receive(t.Context(), 3)
 		if err != nil || len(ds) != 3 {
 			t.Fatalf("%d deliveries, %v", len(ds), err)

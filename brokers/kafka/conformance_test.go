@@ -164,7 +164,7 @@ func (f *fleet) Close(ctx context.Context) error {
 // settled delivery would count as abandoned, and a held delivery would not.
 func (f *fleet) crash(s brokers.Source) {
 	f.t.Helper()
-	for over := time.Now().Add(kafka.Patience); !kafka.GenerationOf(s).IsCommitted(); pause(10 * time.Millisecond) {
+	for over := time.Now().Add(kafka.Patience); !kafka.IsCommitted(s); pause(10 * time.Millisecond) {
 		if time.Now().After(over) {
 			f.t.Fatal("before its crash the source has not committed all its progress")
 		}

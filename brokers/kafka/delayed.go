@@ -93,7 +93,7 @@ func (r *reader) delay(rec *record, now time.Time) {
 			offsets, err = nil, fmt.Errorf("%w: nobody who has Options.Secret signed it", errDoneRecord)
 		}
 		if err != nil {
-			r.generation.source.fail(fmt.Errorf("offset %d of %s: %w", rec.offset, r.partition, err))
+			r.source.fail(fmt.Errorf("offset %d of %s: %w", rec.offset, r.partition, err))
 		}
 		for _, offset := range offsets {
 			r.progress.done(offset)
@@ -132,7 +132,7 @@ func (d *delayed) keep(rec *record) *record {
 func millis(value []byte) int64 { return max(0, text.Time(string(value)).UnixMilli()) }
 
 // longest is how long after it was made a retry is due at the latest.
-func (r *reader) longest() time.Duration { return max(r.generation.source.sub.MaxDelay, longestNote) }
+func (r *reader) longest() time.Duration { return max(r.source.sub.MaxDelay, longestNote) }
 
 // dueOf is when a record is handed out, in Unix milliseconds. No worker notes a
 // time that is farther from when the record was made, nor makes it in the future
@@ -152,7 +152,7 @@ func (r *reader) dueOf(rec *record, now time.Time) int64 {
 // examine finds which records of a delay topic are not signed. The lock need not be
 // held, as nobody else has them yet.
 func (r *reader) examine(records []*record) {
-	seal := r.generation.source.broker.seal
+	seal := r.source.broker.seal
 	if r.delayed == nil || !seal.Signs() {
 		return
 	}
@@ -187,9 +187,10 @@ func (r *record) note(name string) (note []byte) {
 	return note
 }
 
-// feed moves what is due to the buffer, until ctx ends. It does not wait for
-// what is loaded meanwhile.
-func (r *reader) feed(ctx context.Context) {
+// feed moves what is due to the buffer, as long as the partition is not revoked. It does
+// not wait for what is loaded meanwhile.
+func (r *reader) feed() {
+	ctx := r.work
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var work sync.WaitGroup
@@ -342,7 +343,7 @@ func (d *delayed) drop(offset int64) (rec *record, size int) {
 
 // load fetches what is due soon, as much as there is room for.
 func (r *reader) load(ctx context.Context, missing []missed) {
-	s := r.generation.source
+	s := r.source
 	slices.SortFunc(missing, func(a, b missed) int { return cmp.Compare(a.offset, b.offset) })
 	pause := fetchPause
 	for ctx.Err() == nil {
@@ -360,7 +361,7 @@ func (r *reader) load(ctx context.Context, missing []missed) {
 			continue
 		case isOut && out.first >= 0:
 			s.alarm(err)
-			r.generation.end(err)
+			r.end(err)
 			return
 		case err != nil:
 			s.fail(r.wayOut(err))

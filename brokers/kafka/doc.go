@@ -8,9 +8,10 @@
 //   - Every record is settled on its own. What is committed is never above the
 //     lowest record that is not settled, so a slow or failing one holds up no
 //     other, and none is lost behind it.
-//   - A delivery belongs to one generation of the group. When that has ended,
-//     Delivery.Session ends, settling is brokers.ErrLeaseLost, and nothing is
-//     committed in its name.
+//   - A delivery belongs to its partition, as long as the worker owns that: over
+//     changes of the group that leave it there (KIP-429). When it is revoked, or
+//     lost, Delivery.Session ends, settling is brokers.ErrLeaseLost, and nothing
+//     is committed any more.
 //   - A retry is never early, and becomes due to the millisecond: its due time is
 //     in the copy.
 //   - Keys, bodies and headers come through any number of retries as they were:

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/wire"
@@ -29,6 +30,7 @@ const (
 	LongestName           = longestName
 	LetterPartitions      = letterPartitions
 	NewProtocol           = newProtocol
+	Eager, Cooperative    = eager, cooperative
 )
 
 var (
@@ -84,29 +86,40 @@ func NewOn(o Options, store func(ctx context.Context, network, address string) (
 	return b, nil
 }
 
-// Generation is that of a source which hands out; it is the zero value between two.
+// Generation is that of a source which has begun with its partitions; it is the zero
+// value before.
 type Generation struct{ g *generation }
 
 // GenerationOf returns the generation of a source.
 func GenerationOf(s brokers.Source) Generation {
 	src := s.(*source)
-	src.mu.Lock()
-	defer src.mu.Unlock()
-	return Generation{src.generation}
+	if len(src.all()) == 0 {
+		return Generation{}
+	}
+	return Generation{src.current()}
 }
-
-// Partitions is how many the generation has.
-func (g Generation) Partitions() int { return len(g.g.readers) }
 
 // End ends the generation.
 func (g Generation) End(why error) { g.g.end(why) }
 
-// IsOver reports whether nothing can be settled in it any more.
+// IsOver reports whether the group is to be joined again.
 func (g Generation) IsOver() bool { return g.g.ctx.Err() != nil }
 
-// IsCommitted reports whether there is nothing to commit.
-func (g Generation) IsCommitted() bool {
-	return g.g != nil && !slices.ContainsFunc(g.g.readers, func(r *reader) bool {
+// Owned names the partitions that a source has.
+func Owned(s brokers.Source) (all []string) {
+	for _, r := range s.(*source).all() {
+		all = append(all, r.partition.String())
+	}
+	return all
+}
+
+// PlaceOf names the partition that a delivery is of.
+func PlaceOf(d *brokers.Delivery) string { return d.Token.(*token).reader.partition.String() }
+
+// IsCommitted reports whether a source has partitions, and nothing to commit.
+func IsCommitted(s brokers.Source) bool {
+	readers := s.(*source).all()
+	return len(readers) > 0 && !slices.ContainsFunc(readers, func(r *reader) bool {
 		_, ok := r.changed(ownerOpen)
 		return ok
 	})
@@ -143,4 +156,106 @@ func Understood(copied kafka.Message) (brokers.Message, brokers.Meta) {
 // SizeOf is what a message counts against max.message.bytes.
 func SizeOf(m kafka.Message) int {
 	return record{key: m.Key, value: m.Value, headers: m.Headers}.size()
+}
+
+// OldMember is a worker of a version that knows only the eager protocol, as far as its
+// group sees it: what it owns it gives up before it joins.
+type OldMember struct {
+	member *member
+	t      *testing.T
+	owned  []partition
+}
+
+// NewOldMember returns one that has not joined.
+func NewOldMember(t *testing.T, o Options) *OldMember {
+	o.CallTimeout = patience
+	o = o.withDefaults()
+	return &OldMember{t: t, member: &member{client: newClient(o), group: o.Group, options: o}}
+}
+
+// Owned names the partitions that it has.
+func (o *OldMember) Owned() (all []string) {
+	for _, p := range o.owned {
+		all = append(all, p.String())
+	}
+	return all
+}
+
+// Leave ends it.
+func (o *OldMember) Leave() error {
+	o.owned = nil
+	return o.member.leave(withinTime(o.t))
+}
+
+// Protocol is by which its group shares partitions out.
+func (o *OldMember) Protocol() string {
+	state, err := o.member.client.describe(withinTime(o.t), o.member.group)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return state.protocol
+}
+
+// Refused joins once more as a new member, and returns the error of that.
+func (o *OldMember) Refused() error {
+	join := kmsg.NewPtrJoinGroupRequest()
+	join.Group, join.ProtocolType, join.SessionTimeoutMillis, join.RebalanceTimeoutMillis = o.member.group, protocolType, 10_000, 10_000
+	join.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: eager}}
+	answer, err := o.member.client.askGroup(withinTime(o.t), patience, o.member.group, join)
+	if err != nil {
+		return err
+	}
+	return codeError(answer.(*kmsg.JoinGroupResponse).ErrorCode)
+}
+
+// Join joins once, and then as often as the group changes, until it is at rest.
+func (o *OldMember) Join(topics ...string) {
+	o.t.Helper()
+	said := kmsg.NewConsumerMemberMetadata()
+	said.Topics = topics
+	for ctx := withinTime(o.t); ; {
+		join := kmsg.NewPtrJoinGroupRequest()
+		join.Group, join.MemberID, join.ProtocolType = o.member.group, o.member.id, protocolType
+		join.SessionTimeoutMillis, join.RebalanceTimeoutMillis = int32(o.member.options.SessionTimeout.Milliseconds()), int32(o.member.options.RebalanceTimeout.Milliseconds())
+		join.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: eager, Metadata: said.AppendTo(nil)}}
+		answer, err := o.member.ask(ctx, patience, join)
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		joined := answer.(*kmsg.JoinGroupResponse)
+		if o.member.id = joined.MemberID; codeError(joined.ErrorCode) == kafka.MemberIDRequired {
+			continue
+		}
+		sync := kmsg.NewPtrSyncGroupRequest()
+		sync.Group, sync.Generation, sync.MemberID = o.member.group, joined.Generation, o.member.id
+		if joined.LeaderID == o.member.id {
+			sync.GroupAssignment, _, _ = o.member.lead(ctx, joined.Members)
+			for i := range sync.GroupAssignment { // without the mark of newer versions
+				plan := kmsg.NewConsumerMemberAssignment()
+				if err := plan.ReadFrom(sync.GroupAssignment[i].MemberAssignment); err != nil {
+					o.t.Fatal(err)
+				}
+				plan.UserData = nil
+				sync.GroupAssignment[i].MemberAssignment = plan.AppendTo(nil)
+			}
+		}
+		if answer, err = o.member.ask(ctx, patience, sync); err != nil {
+			o.t.Fatal(err)
+		}
+		err = codeError(answer.(*kmsg.SyncGroupResponse).ErrorCode)
+		if err == nil {
+			o.owned, _, err = readAssigned(answer.(*kmsg.SyncGroupResponse).MemberAssignment)
+		}
+		last := o.member.id
+		for quiet := time.Now(); err == nil && time.Since(quiet) < time.Second; <-time.After(100 * time.Millisecond) {
+			err = o.member.beat(ctx, patience, joined.Generation, last)
+		}
+		if err == nil {
+			return
+		}
+		if !isRegrouping(err) {
+			o.t.Fatal(err)
+		}
+		o.owned = nil
+	}
 }

@@ -104,7 +104,7 @@ func TestDueTimesAreBounded(t *testing.T) {
 	} {
 		rec := noted(noSeal, "orders", "b", now.Add(tt.due))
 		rec.time = now.Add(tt.made)
-		r := &reader{generation: &generation{source: &source{sub: brokers.Subscription{MaxDelay: tt.policy}}}}
+		r := &reader{source: &source{sub: brokers.Subscription{MaxDelay: tt.policy}}}
 		if got := time.UnixMilli(r.dueOf(&rec, now)).Sub(now); got != tt.want {
 			t.Errorf("%s: due in %v, want %v", name, got, tt.want)
 		}
@@ -184,7 +184,7 @@ func TestUnsignedIsNotCopied(t *testing.T) {
 		}
 		defer f.stop()
 		f.run()
-		src := f.generation.source
+		src := f.source
 		ds, err := src.Receive(t.Context(), 1)
 		if err != nil || len(ds) != 1 {
 			t.Fatalf("%d deliveries, %v", len(ds), err)

@@ -57,7 +57,7 @@ func (c *client) describeOnce(ctx context.Context, group string) (groupState, er
 	}
 	state := groupState{rights: got[0].AuthorizedOperations, protocol: got[0].Protocol}
 	for _, m := range got[0].Members {
-		state.members = append(state.members, groupMember{nameOf(m.ClientID, m.ClientHost), readSubscribed(m.ProtocolMetadata)})
+		state.members = append(state.members, groupMember{nameOf(m.ClientID, m.ClientHost), readSubscribed(m.ProtocolMetadata).topics})
 	}
 	if err := codeError(got[0].ErrorCode); err != nil || len(state.members) > 0 {
 		return state, err
@@ -123,7 +123,7 @@ func (b *Broker) surveyGroup(ctx context.Context, p plan) ([]brokers.Finding, er
 
 // strangers finds members of the group that are no workers.
 func (o Options) strangers(p plan, state groupState) []brokers.Finding {
-	if state.protocol == "" || state.protocol == protocolName { // not known while the group forms
+	if slices.Contains([]string{"", eager, cooperative}, state.protocol) { // not known while the group forms
 		return nil
 	}
 	var names []string
@@ -136,7 +136,7 @@ func (o Options) strangers(p plan, state groupState) []brokers.Finding {
 		return nil
 	}
 	f := brokers.Finding{
-		Severity: brokers.Refused, Topic: p.group, Setting: "protocol of the group", Value: state.protocol, Want: protocolName,
+		Severity: brokers.Refused, Topic: p.group, Setting: "protocol of the group", Value: state.protocol, Want: cooperative,
 		Why: fmt.Sprintf("%d other consumers are in the group, and Kafka lets only consumers of one kind share it: %s", len(names), strings.Join(names, ", ")),
 		Fix: "stop them, or choose another group", See: setUp + "#groups",
 	}
@@ -163,8 +163,7 @@ func (o Options) workerTopics(group string, m groupMember) (topics []string, our
 
 // meet tells of members of the group that do not belong there, when its members are
 // known: of the same ones once.
-func (g *generation) meet(ctx context.Context) {
-	s := g.source
+func (s *source) meet(ctx context.Context) {
 	for again := true; again; again = rest(ctx, time.Second) {
 		state, err := s.broker.client.describe(ctx, s.plan.group)
 		if err != nil || state.protocol == "" {

@@ -8,35 +8,33 @@ const grave = 2
 // isolate chooses the reader of the next grave suspect. Until that is settled no
 // other one hands out anything but what it has marked already. It is quiet
 // when all of that is settled, too.
-func (g *generation) isolate() (alone *reader, quiet bool) {
-	s := g.source
+func (s *source) isolate() (alone *reader, quiet bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := g.alone
-	if g.alone != nil && !g.alone.isGrave() {
-		g.alone = nil
+	before := s.alone
+	if s.alone != nil && !s.alone.isGrave() {
+		s.alone = nil
 	}
-	quiet = g.out.Load() == 0
-	for _, r := range g.readers {
-		if g.alone == nil && r.isGrave() {
-			g.alone = r
+	quiet = true
+	for _, r := range s.readers {
+		if s.alone == nil && r.isGrave() {
+			s.alone = r
 		}
-		quiet = quiet && !r.isTrying()
+		quiet = quiet && r.out.Load() == 0 && !r.isTrying()
 	}
-	if before != nil && g.alone != before {
+	if before != nil && s.alone != before {
 		s.woken.Wake()
 	}
-	return g.alone, quiet
+	return s.alone, quiet
 }
 
-// allowed are the readers that may hand out something. The lock of the source
-// is held.
-func (g *generation) allowed() []*reader {
-	if g.alone == nil {
-		return g.readers
+// allowed are the readers that may hand out something. The lock is held.
+func (s *source) allowed() []*reader {
+	if s.alone == nil {
+		return s.readers
 	}
 	var rs []*reader
-	for _, r := range g.readers {
+	for _, r := range s.readers {
 		if r.isTrying() {
 			rs = append(rs, r)
 		}
@@ -44,10 +42,14 @@ func (g *generation) allowed() []*reader {
 	return rs
 }
 
-// isGrave reports whether a grave suspect is ready, or on trial.
+// isGrave reports whether a grave suspect is ready, or on trial. While its partition is
+// revoked only one that runs is.
 func (r *reader) isGrave() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.leaving {
+		return r.progress.isTrying(grave) && r.out.Load() > 0
+	}
 	return !r.wary.IsZero() && (r.progress.isTrying(grave) || r.gravest() >= grave)
 }
 
@@ -69,5 +71,5 @@ func (r *reader) gravest() (count int) {
 func (r *reader) isTrying() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.trial() > 0
+	return r.trial() > 0 && !r.leaving
 }

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -16,27 +17,29 @@ import (
 
 // suspiciousReader has records with these offsets, of which lost were with so
 // many lost owners.
-func suspiciousReader(g *generation, number int, lost map[int64]int, offsets ...int64) *reader {
-	r := &reader{generation: g, partition: partition{"orders", number}, progress: newProgress(0), more: make(chan struct{}, 1), begun: true, wary: time.Now().Add(careful)}
+func suspiciousReader(s *source, number int, lost map[int64]int, offsets ...int64) *reader {
+	r := &reader{source: s, partition: partition{"orders", number}, progress: newProgress(0), more: make(chan struct{}, 1), begun: true, wary: time.Now().Add(careful)}
 	r.progress.lost = lost
+	r.ctx, r.cancel = context.WithCancelCause(context.Background())
+	r.work, r.stop = context.WithCancelCause(context.Background())
 	r.divide(nil)
 	for _, offset := range offsets {
 		r.fill(r.own, []*record{{offset: offset}})
 	}
-	g.readers = append(g.readers, r)
+	s.readers = append(s.readers, r)
 	return r
 }
 
 // Two suspects that were lost with two owners each: one of them kills. Whoever
 // is tried is alone in its worker, so that the other one is not charged.
 func TestGraveSuspectsAreTriedAloneInTheirWorker(t *testing.T) {
-	g := &generation{ctx: t.Context(), source: &source{woken: make(chan struct{}, 1)}, kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
-	first := suspiciousReader(g, 0, map[int64]int{3: 2, 4: 1}, 3, 4, 5)
-	second := suspiciousReader(g, 1, map[int64]int{7: 3}, 6, 7)
+	src := &source{woken: make(chan struct{}, 1), kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
+	first := suspiciousReader(src, 0, map[int64]int{3: 2, 4: 1}, 3, 4, 5)
+	second := suspiciousReader(src, 1, map[int64]int{7: 3}, 6, 7)
 	// step does what a commit does, and returns what may be handed out.
 	step := func() (trial []int64) {
-		alone, quiet := g.isolate()
-		for _, r := range g.readers {
+		alone, quiet := src.isolate()
+		for _, r := range src.readers {
 			if alone != nil && (alone != r || !quiet) {
 				continue
 			}
@@ -47,23 +50,23 @@ func TestGraveSuspectsAreTriedAloneInTheirWorker(t *testing.T) {
 		return trial
 	}
 	handOut := func(r *reader, n int) {
-		g.out.Add(int64(n))
-		if got := g.allowed(); !slices.Contains(got, r) {
+		r.out.Add(int64(n))
+		if got := src.allowed(); !slices.Contains(got, r) {
 			t.Errorf("the reader of partition %d may not hand out what it has marked", r.partition.number)
 		}
 	}
 	settle := func(r *reader, offset int64) {
 		r.done(offset)
-		g.settled(1)
+		r.settled(1)
 	}
-	g.out.Add(1) // from before
+	second.out.Add(1) // from before
 	if got := step(); got != nil {
 		t.Errorf("tried beside another delivery: %v", got)
 	}
-	if got := g.allowed(); len(got) != 0 {
+	if got := src.allowed(); len(got) != 0 {
 		t.Errorf("%d readers go on meanwhile, want none", len(got))
 	}
-	g.settled(1)
+	second.settled(1)
 	if got := step(); !slices.Equal(got, []int64{3}) {
 		t.Errorf("tried first: %v, want 3", got)
 	}
@@ -71,7 +74,7 @@ func TestGraveSuspectsAreTriedAloneInTheirWorker(t *testing.T) {
 	if got := step(); got != nil {
 		t.Errorf("tried beside offset 3: %v", got)
 	}
-	if slices.Contains(g.allowed(), second) {
+	if slices.Contains(src.allowed(), second) {
 		t.Error("the reader of partition 1 goes on beside offset 3")
 	}
 	settle(first, 3)
@@ -83,7 +86,7 @@ func TestGraveSuspectsAreTriedAloneInTheirWorker(t *testing.T) {
 	if got := step(); !slices.Equal(got, []int64{4, 6}) {
 		t.Errorf("tried in the end: %v, want 4, the suspect, and 6 of the other partition", got)
 	}
-	if got := g.allowed(); len(got) != 2 {
+	if got := src.allowed(); len(got) != 2 {
 		t.Errorf("%d readers go on in the end, want both", len(got))
 	}
 }
@@ -99,12 +102,12 @@ func TestCommitTriesOneGraveSuspect(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.stop()
-		g := f.generation
-		g.readers = nil
-		readers := []*reader{suspiciousReader(g, 0, map[int64]int{3: 2}, 3), suspiciousReader(g, 1, map[int64]int{7: 2}, 7)}
+		src := f.source
+		src.readers = nil
+		readers := []*reader{suspiciousReader(src, 0, map[int64]int{3: 2}, 3), suspiciousReader(src, 1, map[int64]int{7: 2}, 7)}
 		trying := func(want ...bool) {
 			t.Helper()
-			if err := g.commit(t.Context(), whatChanged); err != nil {
+			if err := src.commit(t.Context(), whatChanged); err != nil {
 				t.Errorf("commit: %v", err)
 			}
 			for i, r := range readers {
@@ -113,9 +116,9 @@ func TestCommitTriesOneGraveSuspect(t *testing.T) {
 				}
 			}
 		}
-		g.out.Add(1)
+		readers[1].out.Add(1)
 		trying(false, false)
-		g.settled(1)
+		readers[1].settled(1)
 		trying(true, false)
 		readers[0].done(3)
 		trying(false, true)
@@ -137,11 +140,11 @@ func TestCommitTellsOfTheLostLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.stop()
-			g := f.generation
-			g.readers = nil
-			suspiciousReader(g, 0, nil, 3)
-			suspiciousReader(g, 1, nil, 7)
-			if err := g.commit(t.Context(), everything); !errors.Is(err, brokers.ErrLeaseLost) {
+			src := f.source
+			src.readers = nil
+			suspiciousReader(src, 0, nil, 3)
+			suspiciousReader(src, 1, nil, 7)
+			if err := src.commit(t.Context(), everything); !errors.Is(err, brokers.ErrLeaseLost) {
 				t.Errorf("%s: %v, want ErrLeaseLost", name, err)
 			}
 		})
@@ -150,9 +153,9 @@ func TestCommitTellsOfTheLostLease(t *testing.T) {
 
 // What is not marked is not on trial: the next one may begin.
 func TestTrialThatIsNotMarkedEnds(t *testing.T) {
-	g := &generation{ctx: t.Context(), source: &source{woken: make(chan struct{}, 1)}, kick: make(chan struct{}, 1)}
-	r := suspiciousReader(g, 0, map[int64]int{3: 2}, 3)
-	alone, quiet := g.isolate()
+	src := &source{woken: make(chan struct{}, 1), kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
+	r := suspiciousReader(src, 0, map[int64]int{3: 2}, 3)
+	alone, quiet := src.isolate()
 	if alone != r || !quiet {
 		t.Fatalf("isolated %v, quiet %v; want the reader at rest", alone, quiet)
 	}
@@ -168,7 +171,7 @@ func TestTrialThatIsNotMarkedEnds(t *testing.T) {
 // A few suspects are on trial at a time, and the next follow when some of them
 // are settled, not all: one may take long.
 func TestSuspectsFollowEachOther(t *testing.T) {
-	g := &generation{ctx: t.Context(), source: &source{woken: make(chan struct{}, 1)}, kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
+	src := &source{woken: make(chan struct{}, 1), kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
 	lost := make(map[int64]int)
 	var offsets []int64
 	for offset := range int64(2 * maxMarks) {
@@ -176,7 +179,7 @@ func TestSuspectsFollowEachOther(t *testing.T) {
 			lost[offset] = 1
 		}
 	}
-	r := suspiciousReader(g, 0, lost, offsets...)
+	r := suspiciousReader(src, 0, lost, offsets...)
 	try := func(what string, from, to int) {
 		t.Helper()
 		trial := r.try(time.Now())
@@ -205,13 +208,13 @@ func TestSuspectsFollowEachOther(t *testing.T) {
 		t.Errorf("tried %v beside a suspect that is still there", got)
 	}
 	settle(0, 1)
-	for len(g.source.woken) > 0 { // by what came while it was not ready
-		<-g.source.woken
+	for len(src.woken) > 0 { // by what came while it was not ready
+		<-src.woken
 	}
 	if got := r.try(time.Now()); got != nil || !r.wary.IsZero() || len(r.cleared) > 0 {
 		t.Errorf("tried %v, wary until %v, marked %d; want an end of the trials", got, r.wary, len(r.cleared))
 	}
-	if len(g.source.woken) == 0 {
+	if len(src.woken) == 0 {
 		t.Error("a Receive that waits is not told that all is ready")
 	}
 	if got := r.ready(); got != 2*maxMarks {

@@ -48,7 +48,7 @@ type Options struct {
 
 	// InstanceID makes the worker a static member of its group (KIP-345): one that
 	// comes back with the same ID within SessionTimeout has its partitions again, and
-	// no other worker stops for it. So a rollout moves nothing. Each worker needs an ID
+	// the group does not change. So a rollout moves nothing. Each worker needs an ID
 	// of its own that it keeps, such as the name of its pod in a StatefulSet
 	// (os.Hostname). If two have the same, Kafka goes on with the one that came last,
 	// and the other one ends with an error. Empty means none: partitions move when the
@@ -59,6 +59,13 @@ type Options struct {
 	// LeaveGroup lets a worker with an InstanceID leave its group when it is closed,
 	// so that others have its partitions at once, and not after SessionTimeout.
 	LeaveGroup bool
+
+	// CooperativeOnly lets no worker into the group that knows only the eager protocol,
+	// by which all workers stop when one joins or leaves: the versions of redrive before
+	// cooperative rebalancing (KIP-429). Without it a worker offers both protocols, and
+	// the group stops only what moves as soon as all its workers do. Set it in a second
+	// deployment, when all workers offer both.
+	CooperativeOnly bool
 
 	// Rack is where the worker runs, such as the zone of a cloud, by the names of
 	// broker.rack: partitions are read from a replica there, if the brokers have
@@ -90,8 +97,9 @@ type Options struct {
 	SessionTimeout time.Duration
 
 	// RebalanceTimeout is how long the members of a group have to join again
-	// when it changes. A third of it is left to running handlers to come to
-	// their end; what they settle later is brokers.ErrLeaseLost. 0 means 30 s.
+	// when it changes. A third of it is left to running handlers of partitions that
+	// move to come to their end; what they settle later is brokers.ErrLeaseLost. 0
+	// means 30 s.
 	RebalanceTimeout time.Duration
 
 	// CallTimeout is how long an attempt to connect or a single request may
@@ -239,7 +247,7 @@ func (o Options) decompressed(largest int) int {
 // Open creates the delay topics and dead-letter topics that the subscription
 // needs, or only verifies them if Options.Verify is set, and joins the group.
 // The topics of the subscription must exist. Lease is ignored: a delivery is
-// held for as long as its generation lives. Where the subscription only reads, Open
+// held for as long as the worker owns its partition. Where the subscription only reads, Open
 // also waits until the group has let this member in: for some seconds where the
 // group is new, and for Options.SessionTimeout after the death of another member.
 func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.Source, error) {

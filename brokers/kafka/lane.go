@@ -96,7 +96,7 @@ func (r *reader) activate(l *lane) {
 	if !l.active && !l.paused && l.ready() > 0 {
 		l.active = true
 		r.active = append(r.active, l)
-		r.generation.source.woken.Wake()
+		r.source.woken.Wake()
 	}
 }
 
@@ -152,7 +152,7 @@ func (r *reader) pause(topic string, paused bool) {
 	}
 	if l.paused = paused; paused {
 		if r.halt(l, time.Now()); r.halted == len(r.lanes) {
-			r.generation.fetches.withdraw(r.partition)
+			r.source.fetches.withdraw(r.partition)
 		}
 	} else {
 		r.goOn(l, time.Now())

@@ -23,12 +23,12 @@ const (
 	lateWait = 100 * time.Millisecond
 )
 
-// fetches gets the records of all partitions of a generation: one fetch at a time
+// fetches gets the records of all partitions of a source: one fetch at a time
 // from each leader, for all of its partitions whose readers ask, and a second one for
 // those that ask while it waits.
 type fetches struct {
 	client *client
-	ctx    context.Context // ends with the generation
+	ctx    context.Context // ends with the source
 
 	mu          sync.Mutex
 	leaders     map[int32]*leader
@@ -298,7 +298,7 @@ func (l *leader) fetchAlways() {
 }
 
 // gather waits until there is something to ask for, and returns it; nil once the
-// generation is over.
+// source is closed.
 func (l *leader) gather() []want {
 	var timer *time.Timer
 	var due <-chan time.Time

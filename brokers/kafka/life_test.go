@@ -304,7 +304,7 @@ func TestGroupChangesDuringAPause(t *testing.T) {
 		s.grow(s.topic, 3)
 		s.store(partition{s.topic, 2}, 0, numbered(20, 10)...)
 		s.store(partition{other, 0}, 0, record{value: []byte("other")})
-		s.waitFor("the partitions to be noticed", func() bool { return w.isIn() && w.current().Partitions() >= 5 })
+		s.waitFor("the partitions to be noticed", func() bool { return len(kafka.Owned(w.Source)) >= 5 })
 		ds, errs := w.drain(4 * time.Second)
 		s.sameBodies("while the topic is paused", ds, []string{"other"})
 		if n := fetches(); n != 0 {

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -13,7 +14,16 @@ import (
 
 const (
 	protocolType = "consumer"
-	protocolName = "redrive-even"
+
+	// eager is the protocol of all versions: members give up what they own before
+	// they join again. With cooperative (KIP-429) they go on with it, and give up
+	// only what a plan takes from them. A group chooses one that all members offer.
+	eager       = "redrive-even"
+	cooperative = "redrive-cooperative"
+
+	// heeds marks a plan that gives nothing away that a member owns. Leaders of
+	// versions that only know the eager protocol do not set it.
+	heeds = "heeds owners"
 )
 
 // member is one of a consumer group. It stays the same one until it leaves: over
@@ -24,29 +34,41 @@ type member struct {
 	group   string
 	options Options
 
-	id string // by which the group knows it; "" before it does. It belongs to whoever joins
+	// These belong to whoever joins.
+	id     string // by which the group knows it; "" before it does
+	last   int32  // the newest generation that it has joined
+	missed bool   // there was one without it since its last assignment
 }
 
 // assignment is the share that a member has in a generation of its group.
 type assignment struct {
-	generation int32
-	member     string
-	partitions []partition    // by topic and number
-	led        map[string]int // partitions by topic that it has spread over the group, if it is the leader
+	generation  int32
+	member      string
+	cooperative bool           // what it owns goes on while the group forms again
+	partitions  []partition    // by topic and number
+	heeds       bool           // what the member owned, and has not got, has nobody
+	missed      bool           // there was a generation without this member since its last one
+	led         map[string]int // partitions by topic that it has spread over the group, if it is the leader
+	withheld    bool           // from which it has withheld some that are to move
 }
 
-// join takes part in the next generation, for topics. It returns when the group has
-// formed, which takes until all members have joined again.
-func (m *member) join(ctx context.Context, topics []string) (assignment, error) {
-	joined, err := m.enter(ctx, topics)
+// join takes part in the next generation, with what the member claims. It returns when
+// the group has formed, which takes until all members have joined again. Once the group
+// has formed, it takes the assignment also if ctx ends: with that the member can commit.
+func (m *member) join(ctx context.Context, c claim) (assignment, error) {
+	joined, err := m.enter(ctx, c)
 	if err != nil {
 		return assignment{}, err
 	}
+	a := assignment{generation: joined.Generation, member: m.id, cooperative: joined.Protocol != nil && *joined.Protocol == cooperative}
+	m.missed = m.missed || joined.Generation != m.last && joined.Generation != m.last+1
+	m.last = joined.Generation
 	sync := kmsg.NewPtrSyncGroupRequest()
 	sync.Group, sync.Generation, sync.MemberID, sync.InstanceID = m.group, joined.Generation, m.id, m.instance()
-	var led map[string]int
+	ctx, cancel := linger(ctx, 2*m.options.CallTimeout+m.options.SessionTimeout, lastCommit)
+	defer cancel()
 	if joined.LeaderID == m.id {
-		sync.GroupAssignment, led = m.lead(ctx, joined.Members)
+		sync.GroupAssignment, a.led, a.withheld = m.lead(ctx, joined.Members)
 	}
 	answer, err := m.ask(ctx, m.options.CallTimeout+m.options.SessionTimeout, sync) // the leader may take its time
 	if err != nil {
@@ -56,22 +78,25 @@ func (m *member) join(ctx context.Context, topics []string) (assignment, error) 
 	if err := codeError(synced.ErrorCode); err != nil {
 		return assignment{}, err
 	}
-	a := assignment{generation: joined.Generation, member: m.id, led: led}
-	a.partitions, err = readAssigned(synced.MemberAssignment)
+	a.partitions, a.heeds, err = readAssigned(synced.MemberAssignment)
+	a.missed, m.missed = m.missed, false
 	return a, err
 }
 
 // enter joins, first to learn by which name: that answer comes at once, and is
-// waited for, as the group keeps a place for the name.
-func (m *member) enter(ctx context.Context, topics []string) (*kmsg.JoinGroupResponse, error) {
+// waited for, as the group keeps a place for the name. A member that the group has
+// forgotten does not join with a claim.
+func (m *member) enter(ctx context.Context, c claim) (*kmsg.JoinGroupResponse, error) {
 	const names = 3 // that the group may have forgotten, each with one that it gave
 	req := kmsg.NewPtrJoinGroupRequest()
 	req.Group, req.ProtocolType, req.InstanceID = m.group, protocolType, m.instance()
 	req.SessionTimeoutMillis = int32(m.options.SessionTimeout.Milliseconds())
 	req.RebalanceTimeoutMillis = int32(m.options.RebalanceTimeout.Milliseconds())
-	offer := kmsg.NewJoinGroupRequestProtocol()
-	offer.Name, offer.Metadata = protocolName, subscriptionOf(topics)
-	req.Protocols = append(req.Protocols, offer)
+	for _, name := range m.options.protocols() {
+		offer := kmsg.NewJoinGroupRequestProtocol()
+		offer.Name, offer.Metadata = name, subscriptionOf(c)
+		req.Protocols = append(req.Protocols, offer)
+	}
 	for try := 1; ; try++ {
 		call, timeout := ctx, m.options.CallTimeout+m.options.RebalanceTimeout
 		if m.id == "" {
@@ -89,7 +114,7 @@ func (m *member) enter(ctx context.Context, topics []string) (*kmsg.JoinGroupRes
 			return joined, nil
 		case errors.Is(err, kafka.MemberIDRequired) && try < 2*names:
 			m.id = joined.MemberID
-		case errors.Is(err, kafka.UnknownMemberId) && try < 2*names:
+		case errors.Is(err, kafka.UnknownMemberId) && try < 2*names && len(c.owned) == 0:
 			m.id = ""
 		default:
 			return nil, err
@@ -98,22 +123,23 @@ func (m *member) enter(ctx context.Context, topics []string) (*kmsg.JoinGroupRes
 }
 
 // lead spreads the partitions over the group.
-func (m *member) lead(ctx context.Context, members []kmsg.JoinGroupResponseMember) ([]kmsg.SyncGroupRequestGroupAssignment, map[string]int) {
-	subscribed := make(map[string][]string, len(members))
+func (m *member) lead(ctx context.Context, members []kmsg.JoinGroupResponseMember) (plan []kmsg.SyncGroupRequestGroupAssignment, led map[string]int, withheld bool) {
+	claims := make(map[string]claim, len(members))
 	var names []string
 	for _, other := range members {
-		subscribed[other.MemberID] = readSubscribed(other.ProtocolMetadata)
-		names = append(names, subscribed[other.MemberID]...)
+		c := readSubscribed(other.ProtocolMetadata)
+		claims[other.MemberID] = c
+		names = append(names, c.topics...)
 	}
 	slices.Sort(names)
-	counts := m.client.partitions(ctx, slices.Compact(names))
-	var plan []kmsg.SyncGroupRequestGroupAssignment
-	for id, share := range spread(subscribed, counts) {
+	led = m.client.partitions(ctx, slices.Compact(names))
+	shares, withheld := spread(claims, led)
+	for id, share := range shares {
 		one := kmsg.NewSyncGroupRequestGroupAssignment()
 		one.MemberID, one.MemberAssignment = id, assignedOf(share)
 		plan = append(plan, one)
 	}
-	return plan, counts
+	return plan, led, withheld
 }
 
 // beat tells the group that the member of a generation lives.
@@ -165,29 +191,58 @@ func (m *member) ask(ctx context.Context, timeout time.Duration, req kmsg.Reques
 	return m.client.askGroup(ctx, timeout, m.group, req)
 }
 
-// subscriptionOf is what a member says of itself in the group. Of the versions of it
-// this one is read by all.
-func subscriptionOf(topics []string) []byte {
+// protocols are those that a member offers, the best first.
+func (o Options) protocols() []string {
+	if o.CooperativeOnly {
+		return []string{cooperative}
+	}
+	return []string{cooperative, eager}
+}
+
+// subscriptionOf is what a member says of itself in the group. A member that owns
+// nothing always says the same, so that a follower that joins again changes nothing.
+func subscriptionOf(c claim) []byte {
 	m := kmsg.NewConsumerMemberMetadata()
-	m.Version, m.Topics = 0, topics
+	m.Version, m.Topics = 2, c.topics
+	for i, p := range c.owned {
+		if i == 0 || c.owned[i-1].topic != p.topic {
+			one := kmsg.NewConsumerMemberMetadataOwnedPartition()
+			one.Topic = p.topic
+			m.OwnedPartitions = append(m.OwnedPartitions, one)
+		}
+		last := &m.OwnedPartitions[len(m.OwnedPartitions)-1]
+		last.Partitions = append(last.Partitions, int32(p.number))
+	}
+	if len(c.owned) > 0 {
+		m.Generation = c.generation
+	}
 	return m.AppendTo(nil)
 }
 
-// readSubscribed reads the topics of a member: all versions begin with them. Some
-// clients leave out what follows.
-func readSubscribed(metadata []byte) []string {
-	const version = 2
+// readSubscribed reads what a member says of itself: all versions begin with the
+// topics. Some clients leave out what follows, and what cannot be read claims nothing.
+func readSubscribed(metadata []byte) claim {
 	m := kmsg.NewConsumerMemberMetadata()
-	if len(metadata) < version || m.ReadFrom(append(make([]byte, version), metadata[version:]...)) != nil {
-		return nil
+	if m.ReadFrom(metadata) != nil {
+		const version = 2
+		m = kmsg.NewConsumerMemberMetadata()
+		if len(metadata) < version || m.ReadFrom(append(make([]byte, version), metadata[version:]...)) != nil {
+			return claim{}
+		}
 	}
-	return m.Topics
+	c := claim{topics: m.Topics, generation: m.Generation}
+	for _, topic := range m.OwnedPartitions {
+		for _, number := range topic.Partitions {
+			c.owned = append(c.owned, partition{topic.Topic, int(number)})
+		}
+	}
+	return c
 }
 
 // assignedOf is what a leader tells a member of its share.
 func assignedOf(share map[string][]int32) []byte {
 	m := kmsg.NewConsumerMemberAssignment()
-	m.Version = 0
+	m.Version, m.UserData = 0, []byte(heeds)
 	for topic, numbers := range share {
 		one := kmsg.NewConsumerMemberAssignmentTopic()
 		one.Topic, one.Partitions = topic, numbers
@@ -196,26 +251,24 @@ func assignedOf(share map[string][]int32) []byte {
 	return m.AppendTo(nil)
 }
 
-// readAssigned reads what assignedOf, or a broker, has written. Nothing at all is no
-// partition.
-func readAssigned(data []byte) ([]partition, error) {
+// readAssigned reads what a leader, or a broker, has written, and whether the plan
+// heeds what members own. Nothing at all is no partition.
+func readAssigned(data []byte) (ps []partition, isHeeding bool, err error) {
 	m := kmsg.NewConsumerMemberAssignment()
 	if len(data) > 0 {
 		if err := m.ReadFrom(data); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	var ps []partition
 	for _, topic := range m.Topics {
 		for _, number := range topic.Partitions {
 			ps = append(ps, partition{topic.Topic, int(number)})
 		}
 	}
-	slices.SortFunc(ps, func(a, b partition) int {
-		if c := strings.Compare(a.topic, b.topic); c != 0 {
-			return c
-		}
-		return a.number - b.number
-	})
-	return ps, nil
+	slices.SortFunc(ps, comparePartitions)
+	return slices.Compact(ps), string(m.UserData) == heeds, nil
+}
+
+func comparePartitions(a, b partition) int {
+	return cmp.Or(strings.Compare(a.topic, b.topic), a.number-b.number)
 }

@@ -32,7 +32,7 @@ func onOrders(t *testing.T, n int, stored commitment, test func(t *testing.T, f 
 }
 
 // pauseOnly replaces the set of paused topics, as a worker does.
-func (f *follower) pauseOnly(topics ...string) { f.generation.source.Pause(topics...) }
+func (f *follower) pauseOnly(topics ...string) { f.source.Pause(topics...) }
 
 // none fails the test if something is handed out within d.
 func (f *follower) none(when string, d time.Duration) {
@@ -44,7 +44,7 @@ func (f *follower) none(when string, d time.Duration) {
 
 func (f *follower) commitNow() {
 	f.t.Helper()
-	if err := f.generation.commit(f.t.Context(), whatChanged); err != nil {
+	if err := f.source.commit(f.t.Context(), whatChanged); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -52,7 +52,7 @@ func (f *follower) commitNow() {
 func TestPausedTopicIsNotFetched(t *testing.T) {
 	onOrders(t, 100, commitment{-1, ""}, func(t *testing.T, f *follower) {
 		f.run()
-		ds, err := f.generation.source.Receive(t.Context(), 10)
+		ds, err := f.source.Receive(t.Context(), 10)
 		if err != nil || len(ds) != 10 {
 			t.Fatalf("received %d: %v", len(ds), err)
 		}
@@ -74,11 +74,11 @@ func TestPausedTopicIsNotFetched(t *testing.T) {
 		}
 		f.pauseOnly()
 		start := time.Now()
-		got, err := f.generation.source.Receive(t.Context(), 200)
+		got, err := f.source.Receive(t.Context(), 200)
 		if err != nil || len(got) == 0 || time.Since(start) > 0 || string(got[0].Message.Body) != "3" {
 			t.Errorf("resumed: %v after %v, %v; want that which came back first, and at once", bodies(got), time.Since(start), err)
 		}
-		f.generation.source.Settle(t.Context(), acks(got))
+		f.source.Settle(t.Context(), acks(got))
 		all := append(got, f.collect(time.Second)...)
 		if len(all) != 111 || f.stub.count(protocol.Fetch) == before {
 			t.Errorf("received %d in the end, want 111 and by fetches", len(all))
@@ -131,10 +131,10 @@ func TestLogIsMadeAnew(t *testing.T) {
 				})
 				f.pauseOnly()
 				time.Sleep(10 * time.Second)
-				if why := context.Cause(f.generation.work); !strings.Contains(fmt.Sprint(why), "another log") {
-					t.Errorf("the generation ended because of %v, want another log", why)
+				if why := context.Cause(f.work); !strings.Contains(fmt.Sprint(why), "another log") {
+					t.Errorf("the reader ended because of %v, want another log", why)
 				}
-				if alarms := f.alarms(); len(alarms) > 0 == tt.acked { // what is committed tells the next generation
+				if alarms := f.alarms(); len(alarms) > 0 == tt.acked { // what is committed tells the next reader
 					t.Errorf("alarms %v", alarms)
 				}
 			})
@@ -351,7 +351,7 @@ func TestRandomPauses(t *testing.T) {
 				f.pauseOnly(paused...)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.Int64N(int64(300*time.Millisecond))))
 				for ctx.Err() == nil {
-					ds, _ := f.generation.source.Receive(ctx, 1+random.IntN(20))
+					ds, _ := f.source.Receive(ctx, 1+random.IntN(20))
 					for _, d := range ds {
 						if strings.Contains(strings.Join(paused, " "), d.Message.Topic) {
 							t.Errorf("seed %d: received %s of %q, which is paused", seed, d.Message.ID, d.Message.Topic)
@@ -387,13 +387,13 @@ func TestSuspectsOfAPausedTopic(t *testing.T) {
 		s.committing(never)
 		f, _ := readerOn(t, s, first, commitment{0, ownerClean}, span{0, 10}, usualLimits)
 		defer f.stop()
-		g := f.generation
-		g.readers = nil
-		r := suspiciousReader(g, 0, map[int64]int{3: 2}, 3, 4)
-		other := suspiciousReader(g, 1, nil, 5)
+		src := f.source
+		src.readers = nil
+		r := suspiciousReader(src, 0, map[int64]int{3: 2}, 3, 4)
+		other := suspiciousReader(src, 1, nil, 5)
 		other.partition.topic, other.lanes = "refunds", map[string]*lane{"refunds": other.own}
 		f.commitNow()
-		if g.alone != r || len(r.cleared) != 1 || !r.progress.isTrying(grave) {
+		if src.alone != r || len(r.cleared) != 1 || !r.progress.isTrying(grave) {
 			t.Fatal("the suspect is not on trial")
 		}
 		f.pauseOnly("orders")
@@ -401,14 +401,14 @@ func TestSuspectsOfAPausedTopic(t *testing.T) {
 			t.Errorf("paused: %d are marked, %d on trial, marks %v", len(r.cleared), r.trial(), r.progress.marks())
 		}
 		f.commitNow()
-		if ds, err := g.source.take(10); len(ds) != 1 || err != nil || g.alone != nil {
+		if ds, err := src.take(10); len(ds) != 1 || err != nil || src.alone != nil {
 			t.Errorf("the other topic: received %v, %v", bodies(ds), err)
 		} else {
 			ds[0].Token.(*token).done()
 		}
 		f.pauseOnly()
 		f.commitNow()
-		if ds, err := g.source.take(10); len(ds) != 1 || err != nil || ds[0].Abandoned != 2 || g.alone != r {
+		if ds, err := src.take(10); len(ds) != 1 || err != nil || ds[0].Abandoned != 2 || src.alone != r {
 			t.Errorf("resumed: received %v, %v", bodies(ds), err)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -40,19 +41,27 @@ const (
 	longestNote = 24 * time.Hour
 )
 
-// reader follows one partition through a generation: it fetches ahead, hands
+// reader follows one partition as long as this member owns it: it fetches ahead, hands
 // out, and knows what is settled.
 type reader struct {
-	generation *generation
-	partition  partition
-	places     string // what those of its records begin with
-	memory     memory
-	delayed    *delayed // nil unless it is a partition of a delay topic
-	has        span     // when it was assigned
-	unsure     bool     // whether it is the same log; belongs to read
-	ask        int      // bytes that the next fetch asks for; belongs to read
+	source    *source
+	partition partition
+	places    string   // what those of its records begin with
+	delayed   *delayed // nil unless it is a partition of a delay topic
+	has       span     // when it was assigned
+	unsure    bool     // whether it is the same log; belongs to read
+	ask       int      // bytes that the next fetch asks for; belongs to read
+
+	ctx    context.Context // the Session of its deliveries
+	cancel context.CancelCauseFunc
+	work   context.Context // of the goroutines that read, ends before
+	stop   context.CancelCauseFunc
+	tasks  sync.WaitGroup // those
+	out    atomic.Int64   // deliveries that are handed out
 
 	mu       sync.Mutex
+	memory   memory
+	leaving  bool // nothing more is handed out
 	progress *progress
 	next     int64 // to fetch
 	begun    bool  // something was fetched
@@ -72,15 +81,16 @@ type reader struct {
 	wary    time.Time // until then
 	cleared []*record // marked, and ready
 
-	dirty   int // settled since the last commit
-	last    commitment
-	writing []doneValue // belongs to the generation
+	dirty int // settled since the last commit
+	last  commitment
 }
 
 // newReader begins where the last owner has committed. An error is an alarm:
 // the reader goes on with what there is.
-func newReader(g *generation, p partition, stored commitment, has span) (*reader, error) {
-	r := &reader{generation: g, partition: p, places: placesOf(p), memory: g.memory, has: has, unsure: true, ask: g.memory.buffer, more: make(chan struct{}, 1), last: commitment{offset: -1}}
+func newReader(s *source, p partition, stored commitment, has span, limits memory) (*reader, error) {
+	r := &reader{source: s, partition: p, places: placesOf(p), memory: limits, has: has, unsure: true, ask: limits.buffer, more: make(chan struct{}, 1), last: commitment{offset: -1}}
+	r.ctx, r.cancel = context.WithCancelCause(context.Background())
+	r.work, r.stop = context.WithCancelCause(s.ctx)
 	low := stored.offset
 	var alarm error
 	if low >= 0 && (low < has.first || low > has.last) {
@@ -90,11 +100,11 @@ func newReader(g *generation, p partition, stored commitment, has span) (*reader
 		low, stored.metadata = has.first, ""
 	}
 	r.resume(low, stored.metadata)
-	if !g.source.topics[p.topic] {
+	if !s.topics[p.topic] {
 		r.delayed = newDelayed(low, has.last, r.memory)
 	}
-	r.divide(g.source.topics)
-	if k, ok := g.source.kept[p]; ok && k.last == stored {
+	r.divide(s.topics)
+	if k, ok := s.kept[p]; ok && k.last == stored {
 		r.progress, r.next, r.wary = k.progress, k.progress.lowWater(), time.Time{}
 		if len(r.progress.suspects()) > 0 {
 			r.wary = time.Now().Add(careful)
@@ -114,9 +124,45 @@ func (r *reader) resume(low int64, metadata string) {
 	}
 }
 
-// read fetches until ctx ends.
-func (r *reader) read(ctx context.Context) {
-	s := r.generation.source
+// limit bounds from now on what the partition takes. What is here stays.
+func (r *reader) limit(m memory) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.memory == m {
+		return
+	}
+	r.memory = m
+	r.makeRoom()
+	if r.delayed != nil {
+		r.delayed.limits = m
+		r.delayed.look()
+	}
+}
+
+// leave hands out nothing more, and fetches nothing more.
+func (r *reader) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leaving = true
+	r.stop(nil)
+}
+
+// end gives up to read: the source begins anew with the partition.
+func (r *reader) end(cause error) {
+	r.stop(cause)
+	signal(r.source.broken)
+}
+
+// settled notes that n deliveries came back.
+func (r *reader) settled(n int) {
+	if r.out.Add(-int64(n)) == 0 {
+		signal(r.source.idle)
+	}
+}
+
+// read fetches as long as the partition is not revoked.
+func (r *reader) read() {
+	s, ctx := r.source, r.work
 	pause := fetchPause
 	for r.waitForRoom(ctx) {
 		got, err := r.fetch(ctx)
@@ -126,7 +172,7 @@ func (r *reader) read(ctx context.Context) {
 			return
 		case errors.As(err, &out):
 			s.alarm(err)
-			r.generation.end(err) // the next one begins with what there is
+			r.end(err) // the next reader begins with what there is
 			return
 		case err != nil:
 			s.fail(r.wayOut(err))
@@ -145,7 +191,7 @@ func (r *reader) read(ctx context.Context) {
 func (r *reader) fetch(ctx context.Context) (fetched, error) {
 	for {
 		next := r.next
-		got, err := r.generation.fetches.get(ctx, want{r.partition, next, r.ask}, r.room(), !r.begun || r.unsure)
+		got, err := r.source.fetches.get(ctx, want{r.partition, next, r.ask}, r.room(), !r.begun || r.unsure)
 		if err == nil && r.unsure {
 			err = r.verify(ctx)
 		}
@@ -172,12 +218,14 @@ func (r *reader) wayOut(err error) error {
 	}
 	return fmt.Errorf("%w; it is tried again, and nothing behind it in %s is handed out, while all other partitions go on: "+
 		"%s, or skip it while no worker runs, and lose what it has: kafka-consumer-groups.sh --group %s --topic %s:%d --reset-offsets --to-offset %d --execute",
-		err, r.partition, fix, r.generation.source.plan.group, r.partition.topic, r.partition.number, stuck.behind)
+		err, r.partition, fix, r.source.plan.group, r.partition.topic, r.partition.number, stuck.behind)
 }
 
 // adapt has the next fetch ask for what there is room for when it is decoded:
 // the rest would be fetched again.
 func (r *reader) adapt(got fetched) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if got.cut {
 		r.ask = min(max(got.used, leastBuffer), r.memory.buffer)
 		return
@@ -188,7 +236,9 @@ func (r *reader) adapt(got fetched) {
 // room is what an answer may take. Copies in delay topics have more headers than
 // what came in, and must not be passed over.
 func (r *reader) room() room {
-	within := room{batch: cmp.Or(r.generation.source.decompressed, leastDecompressed), records: r.memory.buffer}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	within := room{batch: cmp.Or(r.source.decompressed, leastDecompressed), records: r.memory.buffer}
 	if r.delayed != nil {
 		within.batch, within.strict = within.batch+headroom, true
 	}
@@ -211,7 +261,7 @@ func (r *reader) waitForRoom(ctx context.Context) bool {
 			r.unsure = r.unsure || !paused.IsZero() && time.Since(paused) >= longPause
 			return true
 		}
-		r.generation.fetches.rests(r.partition)
+		r.source.fetches.rests(r.partition)
 		select {
 		case <-r.more:
 		case <-ctx.Done():
@@ -267,6 +317,9 @@ func cost(r *record) int {
 func (r *reader) ready() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.leaving {
+		return 0
+	}
 	if !r.wary.IsZero() {
 		return len(r.cleared)
 	}
@@ -347,8 +400,8 @@ func (r *reader) makeRoom() {
 }
 
 func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []int, now time.Time) []*brokers.Delivery {
-	g := r.generation
-	g.out.Add(int64(len(records)))
+	s := r.source
+	r.out.Add(int64(len(records)))
 	limits := wire.Limits{Now: now, MaxDelay: r.longest()}
 	retried := r.delayed != nil
 	var block []handed
@@ -366,13 +419,13 @@ func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []
 		if what := records[i].unread; what != nil {
 			h.Unreadable = what.fault(r.partition, records[i].offset)
 		}
-		switch foreign := retried && !g.source.topics[h.Message.Topic]; {
+		switch foreign := retried && !s.topics[h.Message.Topic]; {
 		case foreign && records[i].unsigned: // to pass it on would be to sign it
-			h.Message.Topic = g.source.plan.topics[0]
+			h.Message.Topic = s.plan.topics[0]
 			h.Unreadable = fmt.Errorf("offset %d of %s: nobody who has Options.Secret signed it, and it is of no topic of this worker",
 				records[i].offset, r.partition)
 		case foreign:
-			g.source.work.Go(func() { g.source.passOn(&h.token, h.Message, h.Meta()) })
+			s.work.Go(func() { s.passOn(&h.token, h.Message, h.Meta()) })
 			continue
 		case retried && h.Carried != nil && h.Carried.DueAt.After(now): // it says more than is believed
 			h.Carried.DueAt = now
@@ -380,7 +433,7 @@ func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []
 		if abandoned != nil {
 			h.Abandoned = abandoned[i]
 		}
-		h.ReceivedAt, h.Session, h.Token = now, g.ctx, &h.token
+		h.ReceivedAt, h.Session, h.Token = now, r.ctx, &h.token
 		ds = append(ds, &h.Delivery)
 	}
 	return ds
@@ -394,13 +447,13 @@ func (r *reader) try(now time.Time) []*record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.wary.IsZero() || r.progress.isTrying(grave):
+	case r.wary.IsZero() || r.leaving || r.progress.isTrying(grave):
 		return nil
 	case r.begun && len(r.progress.suspects()) == 0 && now.After(r.wary):
 		r.wary = time.Time{}
 		r.handBack(r.cleared)
 		r.cleared = nil
-		r.generation.source.woken.Wake() // what came meanwhile was not ready before
+		r.source.woken.Wake() // what came meanwhile was not ready before
 		return nil
 	}
 	worst := r.gravest()
@@ -474,24 +527,25 @@ func (r *reader) notCommitted(trial []*record) {
 	r.handBack(trial)
 }
 
-// done settles deliveries. After the end of the generation the progress belongs
-// to another one.
-func (r *reader) done(offsets ...int64) {
+// done settles deliveries. It reports whether they are: once the partition is given up,
+// its progress belongs to another reader.
+func (r *reader) done(offsets ...int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.generation.ctx.Err() != nil {
-		return
+	if r.ctx.Err() != nil {
+		return false
 	}
 	for _, offset := range offsets {
 		r.progress.done(offset)
 		r.tried()
 		if r.dirty++; r.dirty == commitBatch {
-			r.generation.commitSoon()
+			r.source.commitSoon()
 		}
 	}
 	if r.delayed != nil {
 		r.delayed.settled = append(r.delayed.settled, offsets...)
 	}
+	return true
 }
 
 // trial returns how many are on trial: handed out, or about to be. mu is held.
@@ -505,7 +559,7 @@ func (r *reader) trial() int {
 // tried says that one less is on trial than before. mu is held.
 func (r *reader) tried() {
 	if !r.wary.IsZero() && r.trial()%(someSuspects/2) == 0 { // others may follow
-		r.generation.commitSoon()
+		r.source.commitSoon()
 	}
 }
 
@@ -513,7 +567,7 @@ func (r *reader) tried() {
 func (r *reader) giveBack(record *record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.generation.ctx.Err() != nil {
+	if r.ctx.Err() != nil {
 		return
 	}
 	r.progress.release(record.offset)
@@ -523,7 +577,7 @@ func (r *reader) giveBack(record *record) {
 	r.tried()
 }
 
-// abandon releases what is handed out at the end of a generation: its worker is
+// abandon releases what is handed out when the partition is given up: its worker is
 // not lost.
 func (r *reader) abandon() {
 	r.mu.Lock()
@@ -533,15 +587,15 @@ func (r *reader) abandon() {
 
 // passOn puts back a retry of a topic that this worker does not subscribe to,
 // for another one that does, who may have any partition of the delay topic. It
-// gives up with the generation.
+// gives up with the partition.
 func (s *source) passOn(t *token, m brokers.Message, meta brokers.Meta) {
-	if _, told := t.reader.generation.foreign.LoadOrStore(m.Topic, true); !told {
+	if _, told := s.foreign.LoadOrStore(m.Topic, true); !told {
 		s.fail(fmt.Errorf("offset %d of %s is a retry of topic %q, which this worker does not subscribe to: this and others like it are put back; "+
 			"let all workers of the group subscribe to the same topics, or give them groups of their own", t.offset, t.reader.partition, m.Topic))
 	}
 	meta.DueAt = time.Now().Add(passOnDelay)
 	out := outgoing{topic: s.plan.pick(passOnDelay), partition: anywhere, record: copyOf(s.broker.seal, m, meta)}
-	ctx := t.reader.generation.ctx // after which it is somebody else's
+	ctx := t.reader.ctx // after which it is somebody else's
 	for s.broker.producer.produce(ctx, []outgoing{out}) != nil {
 		if !rest(ctx, mostPause) {
 			t.release()

@@ -23,7 +23,7 @@ import (
 
 const delayOfOrders = "redrive.delay.v1.g.1m"
 
-// follower is a reader on the stub, in a generation that nobody serves.
+// follower is a reader on the stub, of a source that has not joined its group.
 type follower struct {
 	*reader
 	t     *testing.T
@@ -43,32 +43,30 @@ func readerOn(t *testing.T, s *stub, p partition, stored commitment, has span, l
 	if err != nil {
 		t.Fatal(err)
 	}
-	src := &source{broker: b, sub: sub, plan: plan, topics: make(map[string]bool), paused: make(map[string]int), woken: make(chan struct{}, 1)}
+	src := &source{broker: b, sub: sub, plan: plan, topics: make(map[string]bool), paused: make(map[string]int), woken: make(chan struct{}, 1),
+		kick: make(chan struct{}, 1), idle: make(chan struct{}, 1), broken: make(chan struct{}, 1), committing: make(chan struct{}, 1)}
 	for _, topic := range plan.topics {
 		src.topics[topic] = true
 	}
 	src.ctx, src.cancel = context.WithCancelCause(t.Context())
-	g := &generation{source: src, memory: limits, id: 1, member: "m", kick: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
-	g.ctx, g.cancel = context.WithCancelCause(src.ctx)
-	g.work, g.stop = context.WithCancelCause(src.ctx)
-	g.fetches = newFetches(g.work, b.client)
-	r, err := newReader(g, p, stored, has)
-	g.readers = []*reader{r}
-	src.generation = g
+	src.generation = &generation{id: 1, member: "m"}
+	src.generation.ctx, src.generation.end = context.WithCancelCause(src.ctx)
+	src.fetches = newFetches(src.ctx, b.client)
+	r, err := newReader(src, p, stored, has, limits)
+	src.readers = []*reader{r}
 	return &follower{reader: r, t: t, stub: s, close: func() {
-		g.stop(nil)
 		src.cancel(nil)
 		src.work.Wait()
-		g.fetches.work.Wait()
+		src.fetches.work.Wait()
 		b.Close(context.WithoutCancel(t.Context()))
 	}}, err
 }
 
 // run reads, and feeds what is delayed, until the test ends.
 func (f *follower) run() {
-	go f.read(f.generation.work)
+	go f.read()
 	if f.delayed != nil {
-		go f.feed(f.generation.work)
+		go f.feed()
 	}
 }
 
@@ -85,14 +83,14 @@ func (f *follower) collect(d time.Duration) []*brokers.Delivery {
 	defer cancel()
 	var all []*brokers.Delivery
 	for {
-		ds, err := f.generation.source.Receive(ctx, 10)
+		ds, err := f.source.Receive(ctx, 10)
 		if ctx.Err() != nil {
 			return all
 		}
 		if err != nil {
 			f.t.Errorf("Receive: %v", err)
 		}
-		for i, err := range f.generation.source.Settle(ctx, acks(ds)) {
+		for i, err := range f.source.Settle(ctx, acks(ds)) {
 			f.t.Errorf("ack of %s: %v", ds[i].Message.ID, err)
 		}
 		all = append(all, ds...)
@@ -165,7 +163,7 @@ func TestUnconfirmedCopyKeepsTheOriginal(t *testing.T) {
 			return produced(req, code)
 		})
 		f.run()
-		src := f.generation.source
+		src := f.source
 		ds, err := src.Receive(t.Context(), 10)
 		if err != nil || len(ds) != 2 {
 			t.Fatalf("received %d, %v", len(ds), err)
@@ -178,7 +176,7 @@ func TestUnconfirmedCopyKeepsTheOriginal(t *testing.T) {
 		if errs := src.Settle(t.Context(), retry); errs != nil || low() != 1 {
 			t.Errorf("once more: %v, low-water mark %d", errs, low())
 		}
-		f.generation.cancel(brokers.ErrLeaseLost)
+		f.cancel(brokers.ErrLeaseLost)
 		if errs := src.Settle(t.Context(), acks(ds[1:])); len(errs) != 1 || !errors.Is(errs[0], brokers.ErrLeaseLost) || low() != 1 {
 			t.Errorf("after the generation: %v, low-water mark %d", errs, low())
 		}
@@ -246,8 +244,8 @@ func TestAReaderGoesOnWithWhatItKept(t *testing.T) {
 			f.progress.done(5)
 			f.progress.done(6)
 			f.progress.done(7)
-			f.generation.source.kept = map[partition]kept{first: {last, f.progress}}
-			r, err := newReader(f.generation, first, tt.stored, span{0, 10})
+			f.source.kept = map[partition]kept{first: {last, f.progress}}
+			r, err := newReader(f.source, first, tt.stored, span{0, 10}, usualLimits)
 			if err != nil || r.progress.lowWater() != tt.low || r.next != tt.low || r.wary.IsZero() == tt.wary {
 				t.Errorf("low %d, next %d, wary %v, error %v; want %+v", r.progress.lowWater(), r.next, r.wary, err, tt)
 			}
@@ -281,7 +279,7 @@ func TestCrashLoopsEnd(t *testing.T) {
 				f.run()
 				alive := true
 				for alive && (!buried || int64(len(handled)) < n-1) {
-					if err := f.generation.commit(t.Context(), whatChanged); err != nil {
+					if err := f.source.commit(t.Context(), whatChanged); err != nil {
 						t.Fatal(err)
 					}
 					var received []*brokers.Delivery
@@ -327,7 +325,7 @@ func TestCommitPace(t *testing.T) {
 		s.committing(never)
 		f, _ := readerOn(t, s, first, commitment{-1, ""}, span{0, 1 << 40}, usualLimits)
 		defer f.stop()
-		go f.generation.commitAlways(f.generation.work)
+		go f.source.commitAlways(f.source.ctx)
 		time.Sleep(10 * commitPace)
 		if n := s.count(protocol.OffsetCommit); n != 1 {
 			t.Errorf("%d commits while nothing changes, want that of the state", n)
@@ -366,8 +364,7 @@ func TestCommitsNeverGoBack(t *testing.T) {
 			s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
 				if _, ok := req.(*offsetcommit.Request); ok {
 					commits++
-					if f.generation.committing.TryLock() {
-						f.generation.committing.Unlock()
+					if len(f.source.committing) == 0 {
 						t.Error("another commit may begin while one is on its way")
 					}
 				}
@@ -436,7 +433,7 @@ func TestFailedCommitsWhileWaryLoseNothing(t *testing.T) {
 		f.run()
 		seen := make(map[int64]int)
 		for range 1000 {
-			failed := f.generation.commit(t.Context(), whatChanged) != nil
+			failed := f.source.commit(t.Context(), whatChanged) != nil
 			before := f.ready()
 			if failed && before > 0 && !f.wary.IsZero() {
 				t.Fatalf("%d are ready after a commit that failed", before)
@@ -501,15 +498,11 @@ func onDelays(t *testing.T, limits memory, log func() []rawBatch, test func(t *t
 }
 
 // change makes the log of the stub another one, while nobody looks.
-func (f *follower) change(change func(s *stub)) {
-	f.stub.mu.Lock()
-	defer f.stub.mu.Unlock()
-	change(f.stub)
-}
+func (f *follower) change(change func(s *stub)) { f.stub.change(change) }
 
 func (f *follower) alarms() []error {
 	var all []error
-	for err := f.generation.source.failures.take(); err != nil; err = f.generation.source.failures.take() {
+	for err := f.source.failures.take(); err != nil; err = f.source.failures.take() {
 		all = append(all, err)
 	}
 	return all
@@ -656,7 +649,7 @@ func TestFetchedAgain(t *testing.T) {
 					t.Errorf("alarms: %v, want %q", alarms, tt.alarm)
 				}
 				if tt.want == "" {
-					if f.generation.work.Err() == nil {
+					if f.work.Err() == nil {
 						t.Error("the generation goes on")
 					}
 					return
@@ -671,7 +664,7 @@ func TestFetchedAgain(t *testing.T) {
 				if slices.Sort(got); strings.Join(got, " ") != tt.want || f.progress.lowWater() != 10 || f.progress.behind() != 0 {
 					t.Errorf("handed out %q, low-water mark %d; want %s and 10", got, f.progress.lowWater(), tt.want)
 				}
-				if n := f.generation.out.Load(); n != 0 {
+				if n := f.out.Load(); n != 0 {
 					t.Errorf("%d are still out", n)
 				}
 			})
@@ -687,7 +680,7 @@ func TestNoAlarmIsDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.close()
-	src := f.generation.source
+	src := f.source
 	for range 10 * mostFailures {
 		src.fail(cluster.ErrCorrupt)
 	}
@@ -752,7 +745,7 @@ func TestTrialsOfABacklogMakeRoom(t *testing.T) {
 		f.run()
 		start := time.Now()
 		for seen := 0; seen < backlog; time.Sleep(commitPace) {
-			if err := f.generation.commit(t.Context(), whatChanged); err != nil {
+			if err := f.source.commit(t.Context(), whatChanged); err != nil {
 				t.Fatal(err)
 			}
 			for _, d := range f.hand(nil, 100) {

@@ -56,7 +56,13 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 			acked = append(acked, t)
 		}
 	}
-	finish(acked)
+	if lost := finish(acked); lost != nil {
+		for i := range batch {
+			if t, ok := batch[i].Delivery.Token.(*token); ok && lost[t] {
+				fail(i, brokers.ErrLeaseLost)
+			}
+		}
+	}
 	for i, err := range s.retry(ctx, batch, retries) {
 		fail(i, err)
 	}
@@ -69,7 +75,7 @@ func (s *source) check(d *brokers.Delivery) (*token, error) {
 		return nil, adapter.ErrNotHeld
 	}
 	t, ok := d.Token.(*token)
-	if !ok || t.reader.generation.source != s {
+	if !ok || t.reader.source != s {
 		return nil, adapter.ErrNotHeld
 	}
 	switch {
@@ -77,7 +83,7 @@ func (s *source) check(d *brokers.Delivery) (*token, error) {
 		return nil, brokers.ErrSettled
 	case s.closed.Load():
 		return nil, brokers.ErrClosed
-	case t.reader.generation.ctx.Err() != nil:
+	case t.reader.ctx.Err() != nil:
 		return nil, brokers.ErrLeaseLost
 	}
 	return t, nil
@@ -98,8 +104,8 @@ func (s *source) claim(st *brokers.Settlement) (*token, error) {
 func (t *token) done() { finish([]*token{t}) }
 
 // finish marks deliveries as done, those of one reader that follow each other
-// together.
-func finish(tokens []*token) {
+// together. It returns those whose partition was given up meanwhile: they come again.
+func finish(tokens []*token) (lost map[*token]bool) {
 	offsets := make([]int64, 0, len(tokens))
 	for i, t := range tokens {
 		t.state.Store(settled)
@@ -109,18 +115,26 @@ func finish(tokens []*token) {
 		}
 		t.record = nil
 		if i+1 == len(tokens) || tokens[i+1].reader != t.reader {
-			t.reader.done(offsets...)
-			t.reader.generation.settled(len(offsets))
+			if !t.reader.done(offsets...) {
+				if lost == nil {
+					lost = make(map[*token]bool)
+				}
+				for _, t := range tokens[i+1-len(offsets) : i+1] {
+					lost[t] = true
+				}
+			}
+			t.reader.settled(len(offsets))
 			offsets = offsets[:0]
 		}
 	}
+	return lost
 }
 
 func (t *token) release() {
 	t.state.Store(settled)
 	t.reader.giveBack(t.record)
 	t.record = nil
-	t.reader.generation.settled(1)
+	t.reader.settled(1)
 }
 
 // retry stores the copies of the given entries of batch, and returns the errors
@@ -146,7 +160,12 @@ func (s *source) retry(ctx context.Context, batch []brokers.Settlement, entries 
 		t.copied = true
 		copied = append(copied, t)
 	}
-	finish(copied)
+	lost := finish(copied)
+	for _, i := range entries {
+		if lost[batch[i].Delivery.Token.(*token)] {
+			failed[i] = fmt.Errorf("%w: the copy is stored, and the original comes again, as its partition was given up meanwhile", brokers.ErrUnknownOutcome)
+		}
+	}
 	return failed
 }
 

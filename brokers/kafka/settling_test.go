@@ -60,10 +60,12 @@ func TestOnlyWhatIsUnackedComesBack(t *testing.T) {
 	}
 }
 
-func TestSettleAfterTheGeneration(t *testing.T) {
+// What is handed out of a partition that moves ends, if it takes longer than a third of
+// RebalanceTimeout.
+func TestSettleAfterThePartitionMoved(t *testing.T) {
 	onKafka(t, 2, func(s *scene) {
-		s.options.RebalanceTimeout = 3 * time.Second // handlers get 1 s
-		s.writeNumbers(10)
+		s.options.RebalanceTimeout = 3 * time.Second          // handlers get 1 s
+		s.store(partition{s.topic, 1}, 0, numbered(0, 10)...) // which moves
 		one := s.open()
 		ds, _ := one.receive(10)
 		w := s.open()
@@ -74,7 +76,7 @@ func TestSettleAfterTheGeneration(t *testing.T) {
 		for _, action := range []brokers.Action{brokers.Ack, brokers.Retry, brokers.Release} {
 			for i, err := range one.Settle(s.Context(), []brokers.Settlement{{Delivery: ds[action], Action: action}}) {
 				if !errors.Is(err, brokers.ErrLeaseLost) {
-					s.Errorf("%s of %d after the end of the generation: %v", action, i, err)
+					s.Errorf("%s of %d after the partition moved: %v", action, i, err)
 				}
 			}
 		}
@@ -83,7 +85,7 @@ func TestSettleAfterTheGeneration(t *testing.T) {
 				s.Errorf("extend of %d: %v", i, err)
 			}
 		}
-		if at := s.stored(s.topic, 0); at.offset != 0 {
+		if at := s.stored(s.topic, 1); at.offset != 0 {
 			s.Errorf("committed %+v, want 0", at)
 		}
 		one.close()
@@ -103,7 +105,7 @@ func TestSettleAfterTheGeneration(t *testing.T) {
 func TestHandlersEndDuringARebalance(t *testing.T) {
 	onKafka(t, 2, func(s *scene) {
 		s.options.SessionTimeout, s.options.RebalanceTimeout = 5*time.Second, 30*time.Second
-		s.writeNumbers(10)
+		s.store(partition{s.topic, 1}, 0, numbered(0, 10)...) // which moves
 		one := s.open()
 		ds, _ := one.receive(10)
 		two := s.open()
@@ -120,7 +122,7 @@ func TestHandlersEndDuringARebalance(t *testing.T) {
 		s.sameBodies("again, by the two", more, nil)
 		one.close()
 		two.close()
-		if at := s.stored(s.topic, 0); at.offset != 10 {
+		if at := s.stored(s.topic, 1); at.offset != 10 {
 			s.Errorf("committed %+v", at)
 		}
 	})

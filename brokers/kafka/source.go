@@ -14,8 +14,9 @@ import (
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
-// source is a member of a consumer group. Each generation has its own readers, and
-// what was received in it can be settled in it only.
+// source is a member of a consumer group. It has a reader for each partition that it
+// owns, over generations of the group. What was received from one can be settled while
+// its reader goes on.
 type source struct {
 	broker *Broker
 	sub    brokers.Subscription
@@ -26,7 +27,7 @@ type source struct {
 	findings     []brokers.Finding
 	decompressed int // bytes that a batch may become
 
-	// What one generation leaves to the next.
+	// These belong to the goroutine that joins, and to that of a generation.
 	layout  map[string]topicState // as last seen
 	missed  map[string]time.Time  // missing topics, with the time of the last report
 	kept    map[partition]kept
@@ -39,8 +40,17 @@ type source struct {
 	woken  adapter.Waker
 	work   sync.WaitGroup
 
+	fetches    *fetches
+	foreign    sync.Map      // topics of retries that were passed on in this generation, as keys
+	kick       chan struct{} // commit now
+	idle       chan struct{} // signalled when nothing of a partition is handed out any more
+	broken     chan struct{} // signalled when a reader has ended by itself
+	committing chan struct{} // has one value while a commit is on its way
+
 	mu         sync.Mutex
-	generation *generation    // nil between two
+	generation *generation    // the last one, nil before there was one
+	readers    []*reader      // of what this member owns; a new slice with each change
+	alone      *reader        // of a grave suspect
 	turn       adapter.Turn   // of the readers
 	paused     map[string]int // the topics that are, with the last Pause that said so
 	pauses     int
@@ -90,21 +100,23 @@ const (
 )
 
 func newSource(b *Broker, sub brokers.Subscription, p plan, layout map[string]topicState) *source {
-	s := &source{broker: b, sub: sub, plan: p, layout: layout, missed: make(map[string]time.Time), kept: make(map[partition]kept), topics: make(map[string]bool), paused: make(map[string]int), joined: make(chan error, 1), woken: adapter.NewWaker()}
+	s := &source{broker: b, sub: sub, plan: p, layout: layout, missed: make(map[string]time.Time), kept: make(map[partition]kept), topics: make(map[string]bool), paused: make(map[string]int), joined: make(chan error, 1), woken: adapter.NewWaker(),
+		kick: make(chan struct{}, 1), idle: make(chan struct{}, 1), broken: make(chan struct{}, 1), committing: make(chan struct{}, 1)}
 	for _, topic := range p.topics {
 		s.topics[topic] = true
 	}
 	s.decompressed = b.options.decompressed(p.largest)
 	s.member = &member{client: b.client, group: p.group, options: b.options}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.fetches = newFetches(s.ctx, b.client)
 	s.work.Go(s.join)
 	return s
 }
 
 func heartbeatPace(o Options) time.Duration { return min(3*time.Second, o.SessionTimeout/5) }
 
-// Capabilities are those of a log: a delivery is held as long as the generation
-// lives, and delays are exact.
+// Capabilities are those of a log: a delivery is held as long as this member owns its
+// partition, and delays are exact.
 func (s *source) Capabilities() brokers.Capabilities {
 	return brokers.Capabilities{Group: s.sub.Group, MessageLimit: s.broker.options.MessageLimit, Findings: s.findings}
 }
@@ -112,25 +124,46 @@ func (s *source) Capabilities() brokers.Capabilities {
 // join takes part in one generation after the other, and leaves in the end. That a
 // group changes while it forms is no error.
 func (s *source) join() {
-	defer func() { s.member.leave(context.WithoutCancel(s.ctx)) }() // or the group misses it after a session
-	failed := 0                                                     // times in a row
+	var work, heart sync.WaitGroup
+	ctx, stop := context.WithCancel(s.ctx)
+	work.Go(func() { s.commitAlways(ctx) })
+	work.Go(func() { // apart, as commits must not wait for a topic that takes no records
+		for rest(ctx, donePace) {
+			s.writeDone(ctx, s.all())
+		}
+	})
+	beating, still := context.WithCancel(context.Background())
+	heart.Go(func() { s.beat(beating) }) // also while partitions are revoked
+	defer func() {
+		stop()
+		work.Wait()
+		s.revoke(s.all())
+		still()
+		heart.Wait()
+		s.member.leave(context.WithoutCancel(s.ctx)) // or the group misses it after a session
+	}()
+	failed := 0 // times in a row
 	for s.ctx.Err() == nil {
-		a, err := s.member.join(s.ctx, s.plan.consumed())
+		c := s.leave()
+		a, err := s.member.join(s.ctx, c)
 		failed++
 		switch {
-		case s.ctx.Err() != nil:
-			return
 		case err == nil:
 			failed = 0
-			s.serve(s.ctx, a)
+			s.serve(a, c.owned)
 			continue
+		case s.ctx.Err() != nil:
+			return
 		case errors.Is(err, kafka.FencedInstanceID):
+			s.lose(s.current(), anyPartition)
 			s.member.id = "" // it is another's
 			err = fmt.Errorf("%w: another worker of the group %q came later with the Options.InstanceID %q, and has the partitions now: give each worker an ID of its own: %w",
 				brokers.ErrMisconfigured, s.plan.group, s.broker.options.InstanceID, err)
 			s.attempted(err)
 			s.alarm(err)
 			return
+		case errors.Is(err, kafka.UnknownMemberId):
+			s.lose(s.current(), anyPartition)
 		case isRegrouping(err) || isUncoordinated(err) && failed <= coordinating:
 		default:
 			err = explain(err, "join group %q", s.plan.group)
@@ -203,15 +236,25 @@ func (s *source) Pause(topics ...string) {
 			continue
 		}
 		if _, already := s.paused[topic]; !already {
-			s.generation.pauseTopic(topic, true)
+			s.pauseTopic(topic, true)
 		}
 		s.paused[topic] = s.pauses
 	}
 	for topic, last := range s.paused {
 		if last != s.pauses {
 			delete(s.paused, topic)
-			s.generation.pauseTopic(topic, false)
+			s.pauseTopic(topic, false)
 		}
+	}
+}
+
+// pauseTopic pauses a topic, or resumes it. The lock is held.
+func (s *source) pauseTopic(topic string, paused bool) {
+	for _, r := range s.readers {
+		r.pause(topic, paused)
+	}
+	if s.alone != nil { // perhaps it is of that topic, and keeps the others
+		s.commitSoon()
 	}
 }
 
@@ -225,11 +268,7 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g := s.generation
-	if g == nil {
-		return nil, nil
-	}
-	readers := g.allowed()
+	readers := s.allowed()
 	var ds []*brokers.Delivery
 	ready := func(i int) int { return readers[i].ready() }
 	s.turn.Take(most, len(readers), ready, func(i, most int) int {
@@ -262,6 +301,7 @@ func (s *source) Close(ctx context.Context) error {
 	left := make(chan struct{})
 	go func() {
 		s.work.Wait()
+		s.fetches.work.Wait()
 		close(left)
 	}()
 	defer s.broker.sources.Remove(s)

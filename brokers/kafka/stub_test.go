@@ -101,6 +101,13 @@ func (s *stub) dial(_ context.Context, _, address string) (net.Conn, error) {
 	return ours, nil
 }
 
+// change changes what the stub says while it is in use.
+func (s *stub) change(change func(s *stub)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
 func (s *stub) count(key protocol.ApiKey) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,13 +141,24 @@ func (s *stub) serve(conn net.Conn, address string) {
 	}
 }
 
+// rawAnswer is one that the stub writes as kmsg does.
+type rawAnswer struct{ kmsg.Response }
+
+// ApiKey implements protocol.Message.
+//
+//lint:ignore ST1003 the interface is spelled so
+func (a rawAnswer) ApiKey() protocol.ApiKey { return protocol.ApiKey(a.Key()) }
+
 func (s *stub) respond(req protocol.Message, address string) (protocol.Message, kmsg.Response, error) {
 	s.mu.Lock()
 	s.calls[req.ApiKey()]++
-	call, answer := s.calls[req.ApiKey()], s.answer
+	call, instead := s.calls[req.ApiKey()], s.answer
 	s.mu.Unlock()
-	if answer != nil {
-		if res, err := answer(req, call); res != nil || err != nil {
+	if instead != nil {
+		if res, err := instead(req, call); res != nil || err != nil {
+			if a, ok := res.(rawAnswer); ok {
+				return nil, a.Response, nil
+			}
 			return res, nil, err
 		}
 	}
@@ -171,6 +189,7 @@ func stubVersions() protocol.Message {
 		protocol.Produce: 8, protocol.Fetch: 11, protocol.ListOffsets: 5, protocol.Metadata: 6, protocol.OffsetCommit: 6,
 		protocol.OffsetFetch: 5, protocol.FindCoordinator: 2, protocol.ApiVersions: 0, protocol.SaslHandshake: 1,
 		protocol.SaslAuthenticate: 1, protocol.CreateTopics: 4, protocol.DescribeConfigs: 3,
+		protocol.JoinGroup: 5, protocol.SyncGroup: 3, protocol.Heartbeat: 3, protocol.LeaveGroup: 3,
 	} {
 		res.ApiKeys = append(res.ApiKeys, apiversions.ApiKeyResponse{ApiKey: int16(key), MaxVersion: highest})
 	}

@@ -41,14 +41,14 @@ func TestWatch(t *testing.T) {
 				c := s.client()
 				defer c.Close()
 				src := &source{broker: &Broker{client: c}, plan: plan{topics: []string{"orders"}}, layout: tt.seen}
-				g := &generation{source: src}
-				g.work, g.stop = context.WithCancelCause(t.Context())
-				ctx, cancel := context.WithTimeout(g.work, watchPace/2)
+				ctx, cancel := context.WithTimeout(t.Context(), watchPace/2)
 				defer cancel()
-				g.watch(ctx, tt.led)
+				g := new(generation)
+				g.ctx, g.end = context.WithCancelCause(ctx)
+				src.watch(g, tt.led)
 				ended := ""
-				if g.work.Err() != nil {
-					ended = context.Cause(g.work).Error()
+				if ctx.Err() == nil {
+					ended = context.Cause(g.ctx).Error()
 				}
 				if ended == "" != (tt.want == "") || !strings.Contains(ended, tt.want) {
 					t.Errorf("the generation ended with %q, want %q", ended, tt.want)
@@ -61,7 +61,7 @@ func TestWatch(t *testing.T) {
 func TestLeaderRemembersWhatItSpread(t *testing.T) {
 	var members []kmsg.JoinGroupResponseMember
 	for id, topics := range map[string][]string{"a": {"orders"}, "b": {"orders", "of others"}} {
-		members = append(members, kmsg.JoinGroupResponseMember{MemberID: id, ProtocolMetadata: subscriptionOf(topics)})
+		members = append(members, kmsg.JoinGroupResponseMember{MemberID: id, ProtocolMetadata: subscriptionOf(claim{topics: topics})})
 	}
 	for name, silent := range map[string]bool{"a topic is missing": false, "no broker answers": true} {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestLeaderRemembersWhatItSpread(t *testing.T) {
 					s.answer = func(protocol.Message, int) (protocol.Message, error) { return nil, errSilence }
 					want["orders"] = 0
 				}
-				_, led := (&member{client: c}).lead(t.Context(), members)
+				_, led, _ := (&member{client: c}).lead(t.Context(), members)
 				if !maps.Equal(led, want) {
 					t.Errorf("the leader remembers %v, want %v", led, want)
 				}

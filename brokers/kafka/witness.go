@@ -63,7 +63,7 @@ func (r *reader) testify() witness {
 }
 
 // verify looks for the witness, or before there is one for its candidate. In another log everything is new: the reader
-// begins with it, or ends its generation if it has begun with the old one. A
+// begins with it, or ends if it has begun with the old one. A
 // witness that is not there any more, as logs are deleted and compacted, tells
 // nothing.
 func (r *reader) verify(ctx context.Context) error {
@@ -74,7 +74,7 @@ func (r *reader) verify(ctx context.Context) error {
 	if w == (witness{}) {
 		return nil
 	}
-	got, err := r.generation.fetches.get(ctx, want{r.partition, w.offset, 1}, r.room(), true)
+	got, err := r.source.fetches.get(ctx, want{r.partition, w.offset, 1}, r.room(), true)
 	if _, out := errors.AsType[*rangeError](err); out {
 		return nil
 	}
@@ -83,13 +83,13 @@ func (r *reader) verify(ctx context.Context) error {
 	}
 	alarm := &rangeError{partition: r.partition, offset: offset, first: r.has.first, last: got.highWater, anew: true}
 	if begun {
-		if stored == (witness{}) { // or else the next generation finds the same
-			r.generation.source.alarm(alarm)
+		if stored == (witness{}) { // or else the next reader finds the same
+			r.source.alarm(alarm)
 		}
-		r.generation.end(alarm)
+		r.end(alarm)
 		return alarm
 	}
-	r.generation.source.alarm(alarm)
+	r.source.alarm(alarm)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = commitment{offset: -1}

@@ -35,11 +35,30 @@ func (w *world) joins() *kfake.FaultHandle {
 	return w.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup, kmsg.LeaveGroup}, Group: group, Observe: true, TopLevel: true, Count: -1})
 }
 
+// goByProtocol has the fake take a static member back as Kafka does: by the names of
+// its protocols, whatever it says of itself in them.
+func (w *world) goByProtocol() {
+	said := make(map[string][]kmsg.JoinGroupRequestProtocol) // by InstanceID
+	w.cluster.ControlKey(int16(kmsg.JoinGroup), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		w.cluster.KeepControl()
+		join := req.(*kmsg.JoinGroupRequest)
+		if join.InstanceID == nil {
+			return nil, nil, false
+		}
+		if before := said[*join.InstanceID]; join.MemberID == "" && before != nil {
+			join.Protocols = before
+		}
+		said[*join.InstanceID] = join.Protocols
+		return nil, nil, false
+	})
+}
+
 // Ten workers with InstanceIDs are stopped and started again, one after the other: the
 // group forms no new generation.
 func TestRolloutOfStaticWorkersMovesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.goByProtocol()
 	if err := w.cluster.CreateTopic("orders", 20, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -204,6 +204,7 @@ func TestFaultsLoseNothing(t *testing.T) {
 	w.until("the first message", func() bool { return w.succeeded("first") })
 
 	rejoin := kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Group: group, TopLevel: true, Err: kerr.RebalanceInProgress}
+	forget := kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Group: group, TopLevel: true, Err: kerr.UnknownMemberID} // all partitions are lost
 	commits := func(err *kerr.Error) kfake.Fault {
 		return kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Group: group, Err: err, Count: 3}
 	}
@@ -234,8 +235,8 @@ func TestFaultsLoseNothing(t *testing.T) {
 		{"copy not confirmed in time", nil, []kfake.Fault{copies(kerr.RequestTimedOut)}},
 		{"rebalance", nil, []kfake.Fault{rejoin}},
 		{"sync refused", nil, []kfake.Fault{rejoin, {Keys: []kmsg.Key{kmsg.SyncGroup}, Group: group, TopLevel: true, Err: kerr.UnknownMemberID}}},
-		{"offsets of the group not loaded", nil, []kfake.Fault{rejoin, {Keys: []kmsg.Key{kmsg.OffsetFetch}, Group: group, TopLevel: true, Err: kerr.CoordinatorLoadInProgress, Count: 2}}},
-		{"offsets of another leader", nil, []kfake.Fault{rejoin, {Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "orders", Err: kerr.NotLeaderForPartition, Count: 2}}},
+		{"offsets of the group not loaded", nil, []kfake.Fault{forget, {Keys: []kmsg.Key{kmsg.OffsetFetch}, Group: group, TopLevel: true, Err: kerr.CoordinatorLoadInProgress, Count: 2}}},
+		{"offsets of another leader", nil, []kfake.Fault{forget, {Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "orders", Err: kerr.NotLeaderForPartition, Count: 2}}},
 		{"all leaders move", w.cluster.ShufflePartitionLeaders, nil},
 		{"coordinators move", w.cluster.RehashCoordinators, nil},
 	} {
