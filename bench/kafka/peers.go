@@ -14,6 +14,7 @@ import (
 	watermillkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/bench/contender"
 )
@@ -201,11 +202,19 @@ func (w *World) SinceJoined(c contender.Contender) func(ctx context.Context, top
 	}
 }
 
-// stable sends the time when the group has formed.
+// stable sends the time when the group has formed. The bare client library reads no
+// groups whose members own partitions.
 func (w *World) stable(ctx context.Context, joined chan<- time.Time) {
+	c, err := kgo.NewClient(kgo.SeedBrokers(w.Options.Brokers...))
+	if err != nil { // then the group is never seen
+		return
+	}
+	defer c.Close()
+	req := kmsg.NewPtrDescribeGroupsRequest()
+	req.Groups = []string{w.Options.Group}
 	for ctx.Err() == nil {
-		res, err := w.client.DescribeGroups(ctx, &kafka.DescribeGroupsRequest{GroupIDs: []string{w.Options.Group}})
-		if err == nil && len(res.Groups) > 0 && res.Groups[0].GroupState == "Stable" {
+		res, err := req.RequestWith(ctx, c)
+		if err == nil && len(res.Groups) > 0 && res.Groups[0].State == "Stable" {
 			joined <- time.Now()
 			return
 		}

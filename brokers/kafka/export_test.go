@@ -86,6 +86,25 @@ func NewOn(o Options, store func(ctx context.Context, network, address string) (
 	return b, nil
 }
 
+// MembersOf names the members of a group by their client IDs, and reports whether it has
+// formed. The client library reads no members that own partitions.
+func MembersOf(ctx context.Context, addresses []string, group string) (members map[string]string, stable bool, err error) {
+	c := newClient(Options{Brokers: addresses})
+	defer c.Close()
+	req := kmsg.NewPtrDescribeGroupsRequest()
+	req.Groups = []string{group}
+	res, err := c.askGroup(ctx, patience, group, req)
+	if err != nil {
+		return nil, false, err
+	}
+	found := res.(*kmsg.DescribeGroupsResponse).Groups[0]
+	members = make(map[string]string)
+	for _, m := range found.Members {
+		members[m.ClientID] = m.MemberID
+	}
+	return members, found.State == "Stable", codeError(found.ErrorCode)
+}
+
 // Generation is that of a source which has begun with its partitions; it is the zero
 // value before.
 type Generation struct{ g *generation }

@@ -43,18 +43,11 @@ func TestCloseWhileTheGroupForms(t *testing.T) {
 		defer one.link.thaw()
 		two := s.open()
 		members := func() int {
-			n := 0
-			err := withSDK(s.options.Brokers, func(c *kafkago.Client) error {
-				res, err := c.DescribeGroups(kafka.WithinTime(s.T), &kafkago.DescribeGroupsRequest{GroupIDs: []string{s.group}})
-				if err == nil {
-					n = len(res.Groups[0].Members)
-				}
-				return err
-			})
+			all, _, err := kafka.MembersOf(kafka.WithinTime(s.T), s.options.Brokers, s.group)
 			if err != nil {
 				s.Fatal(err)
 			}
-			return n
+			return len(all)
 		}
 		s.waitFor("the other member", func() bool { return members() == 2 })
 		two.close()

@@ -409,7 +409,9 @@ func dieOut(t testing.TB, src brokers.Source, l *link) {
 	defer cancel()
 	group, member := src.Capabilities().Group, ""
 	for ; member == ""; pause(10 * time.Millisecond) {
-		member = memberOf(ctx, l, group)
+		if members, stable, err := kafka.MembersOf(ctx, l.brokers, group); err == nil && stable {
+			member = members[l.clientID]
+		}
 		if ctx.Err() != nil {
 			t.Fatal("a source that is to die has not joined its group")
 		}
@@ -427,23 +429,6 @@ func dieOut(t testing.TB, src brokers.Source, l *link) {
 			t.Fatalf("expel a member: %v", err)
 		}
 	}
-}
-
-// memberOf returns by which name a group that has formed knows the client of a link.
-func memberOf(ctx context.Context, l *link, group string) (id string) {
-	withSDK(l.brokers, func(c *kafkago.Client) error {
-		res, err := c.DescribeGroups(ctx, &kafkago.DescribeGroupsRequest{GroupIDs: []string{group}})
-		if err != nil || res.Groups[0].GroupState != "Stable" {
-			return err
-		}
-		for _, m := range res.Groups[0].Members {
-			if m.ClientID == l.clientID {
-				id = m.MemberID
-			}
-		}
-		return nil
-	})
-	return id
 }
 
 func (w *worker) close() {
