@@ -1,7 +1,6 @@
 package job
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,17 +13,9 @@ import (
 )
 
 // Receipts reads what workers say of letters that were sent back, and tells the
-// store. The zero Receipts lacks a Store and a Source.
+// store.
 type Receipts struct {
 	Store *store.Store
-
-	// Source receives from the topics that workers publish receipts to. Run does
-	// not close it.
-	Source brokers.Source
-
-	// Logger has a line for what does not work when that begins, every 5 minutes,
-	// and when it is over. Default slog.Default().
-	Logger *slog.Logger
 
 	believed, forged, unreadable atomic.Int64
 }
@@ -44,34 +35,35 @@ func (r *Receipts) Counts() ReceiptCounts {
 // maxReceipts is how many receipts are read at once.
 const maxReceipts = 500
 
-// Run reads receipts until ctx ends, and returns ctx's cause; or until the source is
-// closed, or cannot go on, and returns why. A receipt is acked when the store has
-// it. What is no receipt, or is not believed, is acked and counted. While the store
-// or the broker does not answer, Run waits.
-func (r *Receipts) Run(ctx context.Context) error {
-	log := cmp.Or(r.Logger, slog.Default())
-	source, saved := trouble{log: log, what: "source of receipts"}, trouble{log: log, what: "store of receipts"}
+// Run reads receipts from the topics that workers publish them to, until ctx ends,
+// and returns ctx's cause; or until the source is closed, or cannot go on, and
+// returns why. It does not close the source. A receipt is acked when the store has
+// it. A message that is no receipt, or is not believed, is acked and counted. While
+// the store or the broker does not answer, Run waits. The log has a line when that
+// begins, every 5 minutes, and when it is over.
+func (r *Receipts) Run(ctx context.Context, source brokers.Source, log *slog.Logger) error {
+	read, saved := trouble{log: log, what: "source of receipts"}, trouble{log: log, what: "store of receipts"}
 	for {
-		batch, err := r.Source.Receive(ctx, maxReceipts)
+		batch, err := source.Receive(ctx, maxReceipts)
 		switch {
 		case ctx.Err() != nil:
-			r.settle(ctx, batch, brokers.Release)
+			settle(ctx, source, batch, brokers.Release)
 			return context.Cause(ctx)
 		case errors.Is(err, brokers.ErrClosed) || errors.Is(err, brokers.ErrMisconfigured) || isOfTopic(err):
 			return err
 		case err != nil:
-			sleep(ctx, source.failed(time.Now(), err))
+			sleep(ctx, read.failed(time.Now(), err))
 			continue
 		}
-		source.over(time.Now())
+		read.over(time.Now())
 		for err := r.read(ctx, batch); err != nil; err = r.read(ctx, batch) {
 			if sleep(ctx, saved.failed(time.Now(), err)); ctx.Err() != nil {
-				r.settle(ctx, batch, brokers.Release)
+				settle(ctx, source, batch, brokers.Release)
 				return context.Cause(ctx)
 			}
 		}
 		saved.over(time.Now())
-		r.settle(ctx, batch, brokers.Ack)
+		settle(ctx, source, batch, brokers.Ack)
 	}
 }
 
@@ -101,12 +93,12 @@ func (r *Receipts) read(ctx context.Context, batch []*brokers.Delivery) error {
 
 // settle ends deliveries. One that cannot be settled comes again, and says nothing
 // new then.
-func (r *Receipts) settle(ctx context.Context, batch []*brokers.Delivery, action brokers.Action) {
+func settle(ctx context.Context, source brokers.Source, batch []*brokers.Delivery, action brokers.Action) {
 	settlements := make([]brokers.Settlement, len(batch))
 	for i, d := range batch {
 		settlements[i] = brokers.Settlement{Delivery: d, Action: action}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	_ = r.Source.Settle(ctx, settlements)
+	_ = source.Settle(ctx, settlements)
 }

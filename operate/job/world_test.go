@@ -197,8 +197,8 @@ func (w *world) collect(ctx context.Context) {
 
 func (w *world) readReceipts(ctx context.Context) {
 	w.receive(ctx, "receipts", func(source brokers.Source) {
-		w.reader = &job.Receipts{Store: w.s, Source: source, Logger: slog.New(slog.DiscardHandler)}
-		if err := w.reader.Run(ctx); !errors.Is(err, context.Canceled) {
+		w.reader = &job.Receipts{Store: w.s}
+		if err := w.reader.Run(ctx, source, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
 			w.t.Error(err)
 		}
 	})

@@ -81,24 +81,8 @@ type tasks interface {
 //go:embed openapi.json
 var openAPI []byte
 
-// Limits of connections.
-const (
-	headerTimeout = 10 * time.Second
-	readTimeout   = time.Minute // of a whole request: 16 MiB at 300 KiB a second
-	writeTimeout  = 30 * time.Second
-	idleTimeout   = 2 * time.Minute
-	keepTime      = 30 * time.Second // for a large body, wherever it is kept
-	maxHTTPHeader = 32 << 10         // bytes
-)
-
-// Server is an HTTP server for a handler that callers of the service reach, with
-// limits against those who are slow and what is large.
-func Server(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: readTimeout + writeTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHTTPHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what others send is no warning
-	}
-}
+// keepTime is how long a large body may take, wherever it is kept.
+const keepTime = 30 * time.Second
 
 // request is one of a tenant.
 type request struct {
@@ -264,7 +248,7 @@ func unread(err error, most int64) *problem {
 	case over:
 		return tooLarge.because("the request has more than %d bytes", most)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return slow.because("the request was not there within %v: send it again", readTimeout)
+		return slow.because("the request was not there within %v: send it again", web.ReadTimeout)
 	}
 	return malformed.because("the request ended before its end")
 }

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redrive-go/redrive/operate/internal/web"
 )
 
 // TestLargeRequests reads few of them at once, however many there are, and fewer of a
@@ -104,7 +106,7 @@ func TestSlowClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(t)
 		here := &pipe{conns: make(chan net.Conn)}
-		server := Server(o.handler, slog.New(slog.DiscardHandler))
+		server := web.HTTP(o.handler, slog.New(slog.DiscardHandler))
 		ended := make(chan error)
 		go func() { ended <- server.Serve(here) }()
 		for head, want := range map[string]string{
@@ -120,7 +122,7 @@ func TestSlowClients(t *testing.T) {
 			start := time.Now()
 			_, _ = io.WriteString(client, head)
 			reading.Wait()
-			if took := time.Since(start); took > readTimeout+time.Second || !strings.Contains(string(answer), want) || want == "" && len(answer) > 0 {
+			if took := time.Since(start); took > web.ReadTimeout+time.Second || !strings.Contains(string(answer), want) || want == "" && len(answer) > 0 {
 				t.Errorf("after %v: %q, want %q", took, answer, want)
 			}
 			_ = client.Close()

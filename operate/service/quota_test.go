@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redrive-go/redrive/operate/internal/web"
 )
 
 // TestUsage tests that Usage counts only the tasks, bodies and policies of one
@@ -212,7 +214,7 @@ func TestAttackDrip(t *testing.T) {
 			o.store.policies[[2]string{fmt.Sprint("tenant-", n), "quick"}] = []Policy{{ID: "quick", Version: 1}}
 		}
 		here := &pipe{conns: make(chan net.Conn)}
-		server := Server(o.handler, slog.New(slog.DiscardHandler))
+		server := web.HTTP(o.handler, slog.New(slog.DiscardHandler))
 		ended := make(chan error)
 		go func() { ended <- server.Serve(here) }()
 		body := taskBody(`"body": "` + strings.Repeat("a", smallRequest+1000) + `"`)

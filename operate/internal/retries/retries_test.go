@@ -176,7 +176,7 @@ func TestMetricsAreOfThisMachine(t *testing.T) {
 		r.Host = tt.host
 		r.Header.Set("Authorization", "Bearer "+secret)
 		w := httptest.NewRecorder()
-		d.server.handler(d.runner, service.NewMetrics()).ServeHTTP(w, r)
+		d.server.front(d.runner, service.NewMetrics()).Handler().ServeHTTP(w, r)
 		if w.Code != tt.want || !strings.Contains(w.Body.String(), tt.says) {
 			t.Errorf("%+v: %d %s", tt, w.Code, w.Body)
 		}

@@ -5,17 +5,14 @@ package retries
 
 import (
 	"context"
-	"crypto/subtle"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/redrive-go/redrive/operate/internal/web"
 	"github.com/redrive-go/redrive/operate/service"
@@ -39,7 +36,6 @@ type Server struct {
 }
 
 const (
-	closing     = 10 * time.Second // for requests under way
 	sweepEvery  = time.Hour
 	bodiesKept  = 24 * time.Hour // without a task that needs them
 	scrapeLimit = 10 * time.Second
@@ -59,62 +55,41 @@ func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	connections := web.New(s.Web, s.Logger)
-	server := service.Server(s.handler(runner, metrics, connections), s.Logger)
+	front := s.front(runner, metrics)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var running sync.WaitGroup
-	running.Go(func() {
-		if fault := connections.Serve(server, listener); !errors.Is(fault, http.ErrServerClosed) {
-			err = fault
-			stop()
-		}
+	running.Go(func() { // it takes no new tasks while calls end
+		err = front.Serve(ctx, listener)
+		stop()
 	})
 	running.Go(func() { s.sweep(ctx) })
 	if s.Letters != nil {
 		running.Go(func() { s.Letters.Receive(ctx, s.Logger, s.revive(runner)) })
 	}
-	running.Go(func() { // no new tasks while calls end
-		<-ctx.Done()
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
-		defer cancel()
-		_ = server.Shutdown(last) // who still sends then is cut off
-		_ = server.Close()
-	})
 	runner.Run(ctx)
 	running.Wait()
 	return err
 }
 
-func (s *Server) handler(runner *service.Service, metrics ...prometheus.Collector) http.Handler {
+// front returns the server of the API, with its metrics.
+func (s *Server) front(runner *service.Service, metrics prometheus.Collector) *web.Server {
 	api := &service.API{
 		Store: s.Store, Bodies: s.Bodies, Scheduled: runner.Scheduled, Allowed: s.Guard.Allowed, Tokens: s.Tokens, Quotas: s.Quotas, Logger: s.Logger,
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(append(metrics, newTaskMetrics(s.Store))...)
-	mux := http.NewServeMux()
-	mux.Handle("/", api.Handler())
-	mux.Handle("GET /metrics", s.guarded(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
-	mux.Handle("GET /healthz", web.Health(s.answers))
-	return mux
+	return &web.Server{
+		Options: s.Web, Metrics: []prometheus.Collector{metrics, web.Metrics(s.taskMetrics)}, Check: s.answers, API: api.Handler(), Logger: s.Logger,
+		Token: s.MetricsToken, Setting: "service.metrics_token", Open: s.open,
+	}
 }
 
-// guarded has readers of metrics, which tell about all tenants, show the token.
-func (s *Server) guarded(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		shown, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		switch {
-		case s.MetricsToken == "" && len(s.Tokens) > 0:
-			http.Error(w, "there are no metrics without service.metrics_token", http.StatusForbidden)
-		case s.MetricsToken != "" && (!ok || subtle.ConstantTimeCompare([]byte(shown), []byte(s.MetricsToken)) != 1):
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "show the token of service.metrics_token", http.StatusUnauthorized)
-		case s.MetricsToken == "":
-			service.Local(h).ServeHTTP(w, r)
-		default:
-			web.Admit(r)
-			h.ServeHTTP(w, r)
-		}
+// open guards metrics without a token of their own: they tell about all tenants.
+func (s *Server) open(h http.Handler) http.Handler {
+	if len(s.Tokens) == 0 {
+		return service.Local(h)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "there are no metrics without service.metrics_token", http.StatusForbidden)
 	})
 }
 

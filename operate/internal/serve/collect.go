@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/operate/collect"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/web"
+	"github.com/redrive-go/redrive/operate/job"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -34,8 +35,8 @@ type Server struct {
 	Logger *slog.Logger
 
 	mu         sync.Mutex
-	collectors map[string]*watched // by broker
-	readers    map[string]*reader  // of receipts
+	collectors map[string]*watched // by broker, as receipts are
+	receipts   map[string]*job.Receipts
 }
 
 func (s *Server) log() *slog.Logger {

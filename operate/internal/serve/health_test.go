@@ -42,7 +42,7 @@ func TestAttackHealth(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &serve.Server{Config: c, Store: letters, Logger: slog.New(slog.DiscardHandler)}
-	server := httptest.NewServer(s.Handler("the token of metrics"))
+	server := httptest.NewServer(s.Front("the token of metrics").Handler())
 	defer server.Close()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
 	defer client.CloseIdleConnections()

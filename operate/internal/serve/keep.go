@@ -14,7 +14,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/internal/text"
 	"github.com/redrive-go/redrive/operate/collect"
-	"github.com/redrive-go/redrive/operate/job"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -193,50 +192,4 @@ func sleep(ctx context.Context, d time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-}
-
-// reader is the receipts of a broker that are read.
-type reader struct {
-	mu     sync.Mutex
-	now    []*job.Receipts
-	before job.ReceiptCounts // counts of the Receipts that have ended
-}
-
-func (r *reader) counts() job.ReceiptCounts {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c := r.before
-	for _, now := range r.now {
-		c = sumReceipts(c, now.Counts())
-	}
-	return c
-}
-
-func sumReceipts(a, b job.ReceiptCounts) job.ReceiptCounts {
-	return job.ReceiptCounts{Believed: a.Believed + b.Believed, Forged: a.Forged + b.Forged, Unreadable: a.Unreadable + b.Unreadable}
-}
-
-// receiptCounts are what was read, by broker.
-func (s *Server) receiptCounts() map[string]job.ReceiptCounts {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := map[string]job.ReceiptCounts{}
-	for broker, r := range s.readers {
-		all[broker] = r.counts()
-	}
-	return all
-}
-
-// read reads receipts until ctx ends, and closes their source.
-func (r *reader) read(ctx context.Context, receipts *job.Receipts) error {
-	r.mu.Lock()
-	r.now = append(r.now, receipts)
-	r.mu.Unlock()
-	err := receipts.Run(ctx)
-	_ = closeSource(ctx, receipts.Source)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.before = sumReceipts(r.before, receipts.Counts())
-	r.now = slices.DeleteFunc(r.now, func(other *job.Receipts) bool { return other == receipts })
-	return err
 }

@@ -125,7 +125,7 @@ func (w *world) get(path, token string) *httptest.ResponseRecorder {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	answer := httptest.NewRecorder()
-	w.server.Handler("").ServeHTTP(answer, r)
+	w.server.Front("").Handler().ServeHTTP(answer, r)
 	return answer
 }
 
@@ -315,7 +315,7 @@ func TestStoreIsGone(t *testing.T) {
 
 func TestToken(t *testing.T) {
 	inWorld(t, func(w *world) {
-		h := w.server.Handler("correct horse battery staple")
+		h := w.server.Front("correct horse battery staple").Handler()
 		for _, tt := range []struct {
 			path, authorization string
 			want                int

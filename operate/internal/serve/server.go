@@ -23,10 +23,11 @@ func (s *Server) Follow(ctx context.Context, dead, receipts []config.Topic) {
 		running.Go(func() { _ = s.collector(broker, topics, true).run(ctx, topics) }) // the keeper has logged its errors
 	}
 	for broker, topics := range byBroker(receipts, receiptsOf) {
-		r := s.reader(broker)
+		r := s.receiptsOf(broker)
 		k := &keeper{server: s, broker: broker, what: "reading receipts", lasts: true}
 		k.work = func(ctx context.Context, source brokers.Source, topics []string) error {
-			return r.read(ctx, &job.Receipts{Store: s.Store, Source: source, Logger: s.log().With("broker", broker, "topics", topics)})
+			defer func() { _ = closeSource(ctx, source) }() // the error of Run matters
+			return r.Run(ctx, source, s.log().With("broker", broker, "topics", topics))
 		}
 		running.Go(func() { _ = k.run(ctx, topics) })
 	}
@@ -43,17 +44,17 @@ func Reads(c *config.Config, broker string) (subs []brokers.Subscription) {
 	return subs
 }
 
-// reader returns the reader of the receipts of a broker.
-func (s *Server) reader(broker string) *reader {
+// receiptsOf returns the receipts of a broker.
+func (s *Server) receiptsOf(broker string) *job.Receipts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.readers == nil {
-		s.readers = map[string]*reader{}
+	if s.receipts == nil {
+		s.receipts = map[string]*job.Receipts{}
 	}
-	if s.readers[broker] == nil {
-		s.readers[broker] = &reader{}
+	if s.receipts[broker] == nil {
+		s.receipts[broker] = &job.Receipts{Store: s.Store}
 	}
-	return s.readers[broker]
+	return s.receipts[broker]
 }
 
 // Targets are the topics of a configuration that letters may be sent back to.

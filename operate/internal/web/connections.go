@@ -315,16 +315,15 @@ func (c *conn) set(busy bool) {
 }
 
 // Describe implements prometheus.Collector.
-func (c *Connections) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
+func (c *Connections) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (c *Connections) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	open := prometheus.NewDesc("redrive_http_connections", "Connections that are open.", nil, nil)
-	refused := prometheus.NewDesc("redrive_http_connections_refused_total", "Connections that the server closed because it had too many, by reason: idle, an idle connection made room for a new one; address, a new connection came from an address with its most connections; all, a new connection came while requests used all connections.", []string{"reason"}, nil)
-	out <- prometheus.MustNewConstMetric(open, prometheus.GaugeValue, float64(len(c.open)))
+	to := Sink(out)
+	to.Gauge("http_connections", "Connections that are open.", float64(len(c.open)))
 	for _, why := range refusals() {
-		out <- prometheus.MustNewConstMetric(refused, prometheus.CounterValue, float64(c.refused[why]), string(why))
+		to.Counter("http_connections_refused_total", "Connections that the server closed because it had too many, by reason: idle, an idle connection made room for a new one; address, a new connection came from an address with its most connections; all, a new connection came while requests used all connections.", c.refused[why], "reason", string(why))
 	}
 }

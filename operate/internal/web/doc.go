@@ -1,4 +1,4 @@
-// Package web has the parts that the servers of the command redrive share: a
-// bound on connections, certificates that can be replaced while a server runs,
-// and a cheap check of health.
+// Package web is the server that redrive serve and redrive service share:
+// metrics, health, a bound on connections, and certificates that can be replaced
+// while it runs.
 package web
