@@ -77,7 +77,7 @@ func (c conn) clusters(ctx context.Context, f Filter, by Order, from key, limit 
 	}
 	query := `select c.id, t.broker, t.source, t.topic, c.consumers, c.reason, c.class, c.format, c.error_type, c.fingerprint,
 		c.created_at, c.first_at, c.last_at, c.bytes, ` + rank + `, ` + counters("c.") + `,
-		(select l.error_text from letters l where l.cluster = c.id order by l.state, l.at limit 1)
+		(select l.error_text from letters l where l.cluster = c.id order by l.at, l.id limit 1)
 		from clusters c join topics t on t.id = c.topic where ` + of.String() + `
 		order by ` + rank + ` desc, c.id desc limit ` + strconv.Itoa(limit+1)
 	var last key

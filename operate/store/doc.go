@@ -35,7 +35,7 @@
 // # What is not promised
 //
 // That letters are encrypted, or that a body is understood: what it holds is in
-// the file, which only its owner may read, or in the database. That work for a
-// page is bounded when letters claim more than some ten thousand clusters: those
-// are all looked at. That there is room: watch the disk.
+// the file, which only its owner may read, or in the database. That a page is
+// quick if its filter selects few letters: it walks the index by time, at some
+// million letters a second. That there is room: watch the disk.
 package store

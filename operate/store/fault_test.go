@@ -105,10 +105,31 @@ func TestNewer(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := store.Open(t.Context(), url)
-		if !errors.Is(err, store.ErrNewer) || !strings.Contains(err.Error(), "version 99") || !strings.Contains(err.Error(), "knows 1") {
+		if !errors.Is(err, store.ErrNewer) || !strings.Contains(err.Error(), "version 99") || !strings.Contains(err.Error(), "knows 2") {
 			t.Errorf("Open: %v, want ErrNewer and both versions", err)
 		}
 		wantState(t, s, 1, store.StateCollected)
+	})
+}
+
+// TestOlder opens a store with the first schema.
+func TestOlder(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		collect(t, s, noon, collected(entry(1)), collected(entry(2)))
+		db := raw(t, url)
+		for _, statement := range []string{"drop index letters_cluster", "create index letters_cluster on letters (cluster, state, at, id)", "update meta set version = 1"} {
+			if _, err := db.Exec(statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := list(t, open(t, url), store.Filter{Cluster: 1}, 10); len(got) == 0 {
+			t.Error("the letters are not there")
+		}
+		var version int
+		if err := db.QueryRow("select version from meta").Scan(&version); err != nil || version != 2 {
+			t.Errorf("version %d, %v, want 2", version, err)
+		}
 	})
 }
 
