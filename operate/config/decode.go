@@ -143,7 +143,7 @@ func (d *decoder) mapping(key string, n ast.Node, v reflect.Value) {
 			d.wrong(full, "there is no such key", suggest(name, names))
 			d.meant[strings.TrimPrefix(key+"."+typo.Nearest(name, names), ".")] = true
 		case !fields[i].isOf(kind):
-			d.wrong(full, fmt.Sprintf("is a key of %s, and this broker is of the kind %s", anyOf(fields[i].kinds), kind), "use "+anyOf(namesOf(fields, kind)))
+			d.wrong(full, fmt.Sprintf("is a key of %s, and this broker is of the kind %s", typo.AnyOf(fields[i].kinds), kind), "use "+typo.AnyOf(namesOf(fields, kind)))
 		default:
 			d.decode(full, value, fields[i].value)
 			d.oneOf(full, fields[i], value)

@@ -87,15 +87,6 @@ func quoted(word string) string {
 	return `"` + word + `"`
 }
 
-// anyOf is a list of words for people.
-func anyOf(words []string) string {
-	last := len(words) - 1
-	if last < 1 {
-		return strings.Join(words, "")
-	}
-	return strings.Join(words[:last], ", ") + " or " + words[last]
-}
-
 // suggest says which of the words was meant, or which there are.
 func suggest(word string, words []string) string {
 	switch best := typo.Nearest(word, words); {
@@ -104,5 +95,5 @@ func suggest(word string, words []string) string {
 	case len(words) == 0:
 		return "there are none"
 	}
-	return "use " + anyOf(words)
+	return "use " + typo.AnyOf(words)
 }

@@ -48,7 +48,6 @@ var collectColumns = []column[collectRow]{
 	{head: "new", right: true, text: func(r collectRow) string { return number(r.New) }},
 	{head: "known", right: true, text: func(r collectRow) string { return number(r.Known) }},
 	{head: "refused", right: true, text: func(r collectRow) string { return number(r.Refused) }},
-	{head: "unacked", wide: true, right: true, text: func(r collectRow) string { return number(r.Unacked) }},
 }
 
 func newCollect(d *desk) *cobra.Command {

@@ -33,7 +33,7 @@ checks that each broker allows the names of its topics. It connects to nothing. 
 prints all faults, each with its line, on standard error. If there are no faults, it
 prints the topics.`,
 		Example: `  redrive config check
-  redrive config check --config shop.yaml -o wide`,
+  redrive config check --config shop.yaml -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.check(cmd.Context(), streams, v) },
 	}
@@ -80,10 +80,8 @@ func topicRows(c *config.Config) []topicRow {
 var topicColumns = []column[topicRow]{
 	{head: "topic", text: func(r topicRow) string { return r.Topic }},
 	{head: "broker", text: func(r topicRow) string { return r.Broker }},
-	{head: "kind", wide: true, text: func(r topicRow) string { return r.Kind }},
 	{head: "collect", text: func(r topicRow) string { return yesNo(r.Collect) }},
 	{head: "dead", text: func(r topicRow) string { return strings.Join(r.Dead, ", ") }},
-	{head: "groups", wide: true, text: func(r topicRow) string { return strings.Join(r.Groups, ", ") }},
 	{head: "receipts", text: func(r topicRow) string { return r.Receipts }},
 }
 

@@ -22,7 +22,7 @@ func setSecrets(t *testing.T) {
 func TestConfigGolden(t *testing.T) {
 	setSecrets(t)
 	for _, command := range []string{"check", "show"} {
-		for _, format := range []string{"text", "wide", "json", "jsonl"} {
+		for _, format := range []string{"text", "json"} {
 			got := call(t, "config", command, "--config", "testdata/shop.yaml", "-o", format)
 			if got.code != exitOK || strings.Contains(got.stdout+got.stderr, secret) {
 				t.Errorf("%s -o %s: exit code %d, messages %q, data\n%s", command, format, got.code, got.stderr, got.stdout)

@@ -90,7 +90,6 @@ func TestPeek(t *testing.T) {
 		bad.Message.Body = []byte("\xff")
 		s.publish("orders-dead", died(0, "orders", "poison", "poison", "declined"), bad, died(2, "orders", "poison", "poison", "declined"))
 		s.wants("peek.text", "dlq", "peek", "orders")
-		s.wants("peek.wide", "dlq", "peek", "orders", "-o", "wide", "--time", "iso")
 		s.wants("peek_two.json", "dlq", "peek", "orders", "-n", "2", "-o", "json")
 		if stats := s.brokers["shop"].Stats("orders-dead"); stats.Ready != 3 {
 			s.Errorf("after a look the broker has %+v, want 3 ready", stats)

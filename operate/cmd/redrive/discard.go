@@ -130,11 +130,7 @@ type doneRow struct {
 
 // tellDone says what was done to letters.
 func (d *desk) tellDone(v *view, done string, n int64) error {
-	if v.isTable() {
-		_, err := fmt.Fprintf(d.Out, "%s %s\n", done, count(n, "letter"))
-		return err
-	}
-	return show(d.Streams, v, nil, all([]doneRow{{done, n}}))
+	return showOne(d.Streams, v, doneRow{done, n}, func(r doneRow) string { return r.Done + " " + count(r.Letters, "letter") })
 }
 
 // sliceRow is letters that a command would change.
@@ -183,8 +179,6 @@ func sliceRows(parts []store.Slice, states []store.State) (rows []sliceRow, tota
 
 var sliceColumns = []column[sliceRow]{
 	{head: "letters", right: true, text: func(r sliceRow) string { return number(r.Letters) }},
-	{head: "broker", wide: true, text: func(r sliceRow) string { return r.Broker }},
-	{head: "source", wide: true, text: func(r sliceRow) string { return r.Source }},
 	{head: "topic", text: func(r sliceRow) string { return r.Topic }},
 	{head: "group", text: func(r sliceRow) string { return r.Group }},
 	{head: "reason", text: func(r sliceRow) string { return r.Reason }},

@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/serve"
+	"github.com/redrive-go/redrive/operate/internal/typo"
 )
 
 // checking is the page about doctor.
@@ -100,7 +101,7 @@ func chosen(c *config.Config, named []string) ([]string, error) {
 	}
 	for _, name := range named {
 		if !slices.Contains(all, name) {
-			return nil, fmt.Errorf("there is no broker and no budget %q: name %s", name, anyOf(all))
+			return nil, fmt.Errorf("there is no broker and no budget %q: name %s", name, typo.AnyOf(all))
 		}
 	}
 	return slices.Compact(slices.Sorted(slices.Values(named))), nil
@@ -114,7 +115,7 @@ func (d *desk) doctor(ctx context.Context, v *view, c *config.Config, names []st
 	if err := show(d.Streams, v, findingColumns, all(rows)); err != nil {
 		return err
 	}
-	if v.format.value == "text" && len(rows) > 0 {
+	if !v.isJSON() && len(rows) > 0 {
 		fmt.Fprintln(d.Out)
 		if err := details(rows).Write(d.Out, d.Width, d.Colour); err != nil {
 			return err
@@ -256,7 +257,7 @@ func examineBudget(ctx context.Context, c *config.Config, name string) []finding
 
 func (d *desk) topology(ctx context.Context, c *config.Config, names []string) error {
 	if len(names) != 1 {
-		return usage(fmt.Errorf("--topology is of one broker: name %s", anyOf(names)))
+		return usage(fmt.Errorf("--topology is of one broker: name %s", typo.AnyOf(names)))
 	}
 	name := names[0]
 	if c.Budgets[name] != nil {

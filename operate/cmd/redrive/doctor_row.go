@@ -116,9 +116,6 @@ var findingColumns = []column[findingRow]{
 	{head: "broker", text: func(r findingRow) string { return r.Broker }},
 	{head: "topic", text: func(r findingRow) string { return r.Topic }},
 	{head: "what", text: findingRow.what},
-	{head: "want", wide: true, text: func(r findingRow) string { return r.Want }},
-	{head: "why", wide: true, text: func(r findingRow) string { return r.Why }},
-	{head: "fix", wide: true, text: func(r findingRow) string { return r.Fix }},
 }
 
 // tools are what commands in a fix begin with.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/redrive-go/redrive/operate/internal/typo"
 	"github.com/redrive-go/redrive/operate/storm"
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/budget"
@@ -23,18 +24,10 @@ func (c *choice) Type() string   { return "word" }
 
 func (c *choice) Set(s string) error {
 	if !slices.Contains(c.words, s) {
-		return fmt.Errorf("use %s", anyOf(c.words))
+		return fmt.Errorf("use %s", typo.AnyOf(c.words))
 	}
 	c.value = s
 	return nil
-}
-
-func anyOf(words []string) string {
-	last := len(words) - 1
-	if last == 0 {
-		return words[0]
-	}
-	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 // list is a flag with values between commas, each of which is parsed by itself.

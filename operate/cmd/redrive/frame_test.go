@@ -51,7 +51,6 @@ func (c *trial) command(streams term.Streams) *cobra.Command {
 	}
 	c.setup.register(cmd.Flags())
 	c.view.register(cmd.Flags())
-	c.registerTimes(cmd.Flags())
 	c.consent.register(cmd.Flags())
 	cmd.Flags().StringVar(&c.topic, "group", "", "")
 	if err := cmd.RegisterFlagCompletionFunc("group", c.completion(groupNames)); err != nil {
@@ -67,8 +66,7 @@ func (c *trial) command(streams term.Streams) *cobra.Command {
 func (c *trial) columns() []column[trialRow] {
 	return []column[trialRow]{
 		{head: "id", right: true, text: func(r trialRow) string { return fmt.Sprint(r.ID) }},
-		{head: "dead", text: func(r trialRow) string { return c.time(r.Dead) }, style: func(trialRow) term.Style { return term.Dim }},
-		{head: "size", wide: true, text: func(r trialRow) string { return fmt.Sprint(len(r.Text)) }},
+		{head: "dead", text: func(r trialRow) string { return instant{r.Dead}.ago() }, style: func(trialRow) term.Style { return term.Dim }},
 		{head: "text", text: func(r trialRow) string { return r.Text }},
 	}
 }
@@ -115,11 +113,8 @@ func TestFormats(t *testing.T) {
 			args    []string
 		}{
 			{"text.txt", plain, nil},
-			{"wide.txt", plain, []string{"-o", "wide"}},
-			{"iso.txt", plain, []string{"--time", "iso"}},
 			{"colour.txt", term.Streams{In: plain.In, Width: 60, Colour: true}, nil},
 			{"rows.json", plain, []string{"-o", "json"}},
-			{"rows.jsonl", plain, []string{"-o", "jsonl"}},
 		} {
 			got := (&trial{rows: rows}).call(t.Context(), tt.streams, append([]string{"letters", "--yes"}, tt.args...)...)
 			if got.code != exitOK || got.stderr != "" {
@@ -127,7 +122,7 @@ func TestFormats(t *testing.T) {
 			}
 			golden(t, filepath.Join("testdata", "frame", tt.file), got.stdout)
 		}
-		for format, want := range map[string]string{"json": "[]\n", "jsonl": "", "text": "id  dead  text\n"} {
+		for format, want := range map[string]string{"json": "[]\n", "text": "id  dead  text\n"} {
 			if got := (&trial{}).call(t.Context(), plain, "letters", "--yes", "-o", format); got.code != exitOK || got.stdout != want {
 				t.Errorf("no rows as %s: exit code %d, data %q, want %q", format, got.code, got.stdout, want)
 			}
@@ -137,7 +132,7 @@ func TestFormats(t *testing.T) {
 
 // TestRowsFail demands that output which was cut off cannot pass for complete.
 func TestRowsFail(t *testing.T) {
-	for _, format := range []string{"text", "wide", "json", "jsonl"} {
+	for _, format := range []string{"text", "json"} {
 		c := &trial{rows: []trialRow{{ID: 1}}, fault: errors.New("the store is gone")}
 		got := c.call(t.Context(), plain, "letters", "--yes", "-o", format)
 		if got.code != exitFailure || !strings.Contains(got.stderr, "the store is gone") {
@@ -219,7 +214,7 @@ func TestTypos(t *testing.T) {
 		{[]string{"config", "frobnicate"}, `redrive config: there is no command "frobnicate"` + "\n"},
 		{[]string{"config", "check", "--confg", "x"}, "unknown flag: --confg: did you mean --config?"},
 		{[]string{"plan", "--atempts", "3"}, "unknown flag: --atempts: did you mean --attempts?"},
-		{[]string{"config", "check", "-o", "yaml"}, "use text, wide, json or jsonl"},
+		{[]string{"config", "check", "-o", "yaml"}, "use text or json"},
 	} {
 		if got := call(t, tt.args...); got.code != exitUsage || !strings.Contains(got.stderr, tt.message) || got.stdout != "" {
 			t.Errorf("%q: exit code %d, messages %q, want %q", tt.args, got.code, got.stderr, tt.message)
@@ -236,8 +231,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"letters", "orders", ""}, []string{"payments"}},
 		{[]string{"letters", "--group", ""}, []string{"billing", "ledger"}},
 		{[]string{"letters", "--broker", ""}, []string{"events", "shop"}},
-		{[]string{"letters", "-o", ""}, []string{"text", "wide", "json", "jsonl"}},
-		{[]string{"letters", "--time", ""}, []string{"relative", "iso"}},
+		{[]string{"letters", "-o", ""}, []string{"text", "json"}},
 		{[]string{"plan", "--jitter", ""}, jitters},
 	} {
 		args := append([]string{"__complete"}, tt.args...)

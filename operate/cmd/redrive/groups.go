@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,7 +96,6 @@ are confirmed, returned or discarded.`,
 		},
 	}
 	v.register(cmd.Flags())
-	v.registerTimes(cmd.Flags())
 	s.registerGroups(cmd.Flags(), stateOpen)
 	p.register(cmd.Flags())
 	cmd.Flags().Var(&by, "sort", "what comes first: the last death, or the highest count of letters that need somebody")
@@ -118,7 +118,7 @@ func listGroups(ctx context.Context, d *desk, v *view, p *paging, st *store.Stor
 		rows[i] = groupOf(c, f.States)
 		hasGroups = hasGroups || c.Group != ""
 	}
-	if err := show(d.Streams, v, groupColumns(v, hasGroups), all(rows)); err != nil {
+	if err := show(d.Streams, v, groupColumns(hasGroups), all(rows)); err != nil {
 		return err
 	}
 	p.tell(d.Streams, list.Next)
@@ -145,23 +145,21 @@ func groupOf(c store.Cluster, states []store.State) groupRow {
 	return r
 }
 
-// groupColumns has consumer groups in narrow tables, too, where there are any.
-func groupColumns(v *view, hasGroups bool) []column[groupRow] {
+// groupColumns has consumer groups where there are any.
+func groupColumns(hasGroups bool) []column[groupRow] {
 	dim := func(groupRow) term.Style { return term.Dim }
-	return []column[groupRow]{
+	columns := []column[groupRow]{
 		{head: "id", right: true, whole: true, text: func(r groupRow) string { return number(r.ID) }},
 		{head: "letters", right: true, whole: true, text: func(r groupRow) string { return number(r.Letters) }},
-		{head: "first", whole: true, text: func(r groupRow) string { return v.time(r.First.Time) }, style: dim},
-		{head: "last", whole: true, text: func(r groupRow) string { return v.time(r.Last.Time) }, style: dim},
-		{head: "broker", wide: true, text: func(r groupRow) string { return r.Broker }},
-		{head: "source", wide: true, text: func(r groupRow) string { return r.Source }},
+		{head: "first", whole: true, text: func(r groupRow) string { return r.First.ago() }, style: dim},
+		{head: "last", whole: true, text: func(r groupRow) string { return r.Last.ago() }, style: dim},
 		{head: "topic", text: func(r groupRow) string { return r.Topic }},
-		{head: "group", wide: !hasGroups, text: func(r groupRow) string { return r.Group }},
+		{head: "group", text: func(r groupRow) string { return r.Group }},
 		{head: "reason", text: func(r groupRow) string { return r.Reason }},
-		{head: "class", wide: true, text: func(r groupRow) string { return r.Class }},
-		{head: "format", wide: true, text: func(r groupRow) string { return r.Format }},
-		{head: "type", wide: true, text: func(r groupRow) string { return r.ErrorType }},
-		{head: "size", wide: true, right: true, text: func(r groupRow) string { return bytesText(r.Bytes) }},
 		{head: "error", text: func(r groupRow) string { return r.ErrorText }},
 	}
+	if !hasGroups {
+		columns = slices.Delete(columns, 5, 6)
+	}
+	return columns
 }

@@ -167,22 +167,16 @@ func (r jobRow) holder() string {
 	return "no process"
 }
 
-func jobColumns(v *view) []column[jobRow] {
-	return []column[jobRow]{
-		{head: "id", right: true, whole: true, text: func(r jobRow) string { return number(r.ID) }},
-		{head: "created", whole: true, text: func(r jobRow) string { return v.time(r.Created.Time) }, style: func(jobRow) term.Style { return term.Dim }},
-		{head: "state", whole: true, text: jobRow.standing, style: func(r jobRow) term.Style { return jobStyle(r.standing()) }},
-		{head: "letters", right: true, text: func(r jobRow) string { return number(r.Letters) }},
-		{head: "moved", right: true, text: func(r jobRow) string { return number(r.Moved) }},
-		{head: "confirmed", right: true, text: func(r jobRow) string { return number(r.Confirmed) }},
-		{head: "returned", right: true, text: func(r jobRow) string { return number(r.Returned) }},
-		{head: "left", right: true, text: func(r jobRow) string { return number(r.Left) }},
-		{head: "skipped", wide: true, right: true, text: func(r jobRow) string { return number(r.skipped()) }},
-		{head: "unknown", wide: true, right: true, text: func(r jobRow) string { return number(r.Unknown) }},
-		{head: "who", text: func(r jobRow) string { return r.Who }},
-		{head: "because", wide: true, text: func(r jobRow) string { return r.Because }},
-		{head: "note", wide: true, text: func(r jobRow) string { return r.Note }},
-	}
+var jobColumns = []column[jobRow]{
+	{head: "id", right: true, whole: true, text: func(r jobRow) string { return number(r.ID) }},
+	{head: "created", whole: true, text: func(r jobRow) string { return r.Created.ago() }, style: func(jobRow) term.Style { return term.Dim }},
+	{head: "state", whole: true, text: jobRow.standing, style: func(r jobRow) term.Style { return jobStyle(r.standing()) }},
+	{head: "letters", right: true, text: func(r jobRow) string { return number(r.Letters) }},
+	{head: "moved", right: true, text: func(r jobRow) string { return number(r.Moved) }},
+	{head: "confirmed", right: true, text: func(r jobRow) string { return number(r.Confirmed) }},
+	{head: "returned", right: true, text: func(r jobRow) string { return number(r.Returned) }},
+	{head: "left", right: true, text: func(r jobRow) string { return number(r.Left) }},
+	{head: "who", text: func(r jobRow) string { return r.Who }},
 }
 
 func jobStyle(standing string) term.Style {

@@ -42,7 +42,7 @@ it.`,
 			for i, j := range list.Jobs {
 				rows[i] = rowOfJob(j)
 			}
-			if err := show(d.Streams, v, jobColumns(v), all(rows)); err != nil {
+			if err := show(d.Streams, v, jobColumns, all(rows)); err != nil {
 				return err
 			}
 			p.tell(d.Streams, list.Next)
@@ -50,7 +50,6 @@ it.`,
 		})
 	}
 	v.register(cmd.Flags())
-	v.registerTimes(cmd.Flags())
 	p.register(cmd.Flags())
 	return cmd
 }
@@ -93,14 +92,7 @@ not handled, as far as that is known.`,
 				if err != nil {
 					return err
 				}
-				if !v.isTable() {
-					return show(d.Streams, v, nil, all([]jobDoc{doc}))
-				}
-				width := d.Width
-				if v.format.value == "wide" {
-					width = 0
-				}
-				return doc.sheet().Write(d.Out, width, d.Colour)
+				return showSheet(d.Streams, v, doc)
 			})
 		},
 	}

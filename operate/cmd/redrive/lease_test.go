@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -65,10 +64,7 @@ func TestJobsShowIdle(t *testing.T) {
 	inShop(t, func(s *shop) {
 		s.dead("shop", "orders", 40)
 		s.leave(10)
-		row := func() (r jobRow) {
-			s.must(json.Unmarshal([]byte(s.call("dlq", "jobs", "-o", "jsonl").stdout), &r))
-			return r
-		}
+		row := func() jobRow { return s.jobs()[0] }
 		until := time.Now().Add(30 * time.Second)
 		if r := row(); r.Idle || r.State != "running" || r.Owner != killed || !r.OwnedUntil.Equal(until) {
 			s.Errorf("with a lease: %+v", r)

@@ -19,6 +19,9 @@ func (i instant) MarshalJSON() ([]byte, error) {
 	return []byte(i.UTC().Format(`"2006-01-02T15:04:05.999Z07:00"`)), nil
 }
 
+// ago is how long ago it was, for a table.
+func (i instant) ago() string { return term.Ago(i.Time, time.Now()) }
+
 // letterRow is a letter in the store.
 type letterRow struct {
 	// ID is its number. It rises in the order of collecting.
@@ -140,31 +143,20 @@ func rowOf(l store.Letter) letterRow {
 }
 
 // died is when the letter died as far as anybody knows.
-func (r letterRow) died() time.Time {
+func (r letterRow) died() instant {
 	if r.Dead.IsZero() {
-		return r.Collected.Time
+		return r.Collected
 	}
-	return r.Dead.Time
+	return r.Dead
 }
 
-func letterColumns(v *view) []column[letterRow] {
-	return []column[letterRow]{
-		{head: "id", right: true, whole: true, text: func(r letterRow) string { return number(r.ID) }},
-		{head: "died", whole: true, text: func(r letterRow) string { return v.time(r.died()) }, style: func(letterRow) term.Style { return term.Dim }},
-		{head: "state", whole: true, text: func(r letterRow) string { return r.State }, style: func(r letterRow) term.Style { return stateStyle(store.State(r.State)) }},
-		{head: "broker", wide: true, text: func(r letterRow) string { return r.Broker }},
-		{head: "source", wide: true, text: func(r letterRow) string { return r.Source }},
-		{head: "topic", text: func(r letterRow) string { return r.Topic }},
-		{head: "group", wide: true, text: func(r letterRow) string { return r.Group }},
-		{head: "message", wide: true, text: func(r letterRow) string { return r.MessageID }},
-		{head: "key", wide: true, text: func(r letterRow) string { return r.Key }},
-		{head: "reason", text: func(r letterRow) string { return r.Reason }},
-		{head: "class", wide: true, text: func(r letterRow) string { return r.Class }},
-		{head: "attempts", wide: true, right: true, text: func(r letterRow) string { return strconv.Itoa(r.Attempts) }},
-		{head: "sends", wide: true, right: true, text: func(r letterRow) string { return strconv.Itoa(r.Sends) }},
-		{head: "size", wide: true, right: true, text: func(r letterRow) string { return bytesText(r.Size) }},
-		{head: "error", text: func(r letterRow) string { return r.ErrorText }},
-	}
+var letterColumns = []column[letterRow]{
+	{head: "id", right: true, whole: true, text: func(r letterRow) string { return number(r.ID) }},
+	{head: "died", whole: true, text: func(r letterRow) string { return r.died().ago() }, style: func(letterRow) term.Style { return term.Dim }},
+	{head: "state", whole: true, text: func(r letterRow) string { return r.State }, style: func(r letterRow) term.Style { return stateStyle(store.State(r.State)) }},
+	{head: "topic", text: func(r letterRow) string { return r.Topic }},
+	{head: "reason", text: func(r letterRow) string { return r.Reason }},
+	{head: "error", text: func(r letterRow) string { return r.ErrorText }},
 }
 
 func stateStyle(s store.State) term.Style {

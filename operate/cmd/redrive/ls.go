@@ -24,7 +24,7 @@ Pages do not shift while letters arrive: the last line on standard error says ho
 to go on.`,
 		Example: `  redrive dlq ls --error 3
   redrive dlq ls --topic orders --since 3h --text 'card declined'
-  redrive dlq ls --id order-4711 --state all -o wide`,
+  redrive dlq ls --id order-4711 --state all -o json`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := p.check(); err != nil {
@@ -40,7 +40,7 @@ to go on.`,
 			return d.withStore(cmd.Context(), func(_ *config.Config, st *store.Store) error {
 				next := p.after
 				rows := pageOfLetters(cmd.Context(), st, f, p.limit, &next)
-				if err := show(d.Streams, v, letterColumns(v), rows); err != nil {
+				if err := show(d.Streams, v, letterColumns, rows); err != nil {
 					return err
 				}
 				p.tell(d.Streams, next)
@@ -49,7 +49,6 @@ to go on.`,
 		},
 	}
 	v.register(cmd.Flags())
-	v.registerTimes(cmd.Flags())
 	s.registerLetters(cmd.Flags(), stateOpen)
 	p.register(cmd.Flags())
 	s.completeFrom(cmd, d)

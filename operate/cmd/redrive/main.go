@@ -128,7 +128,7 @@ func noSuchCommand(c *cobra.Command, args []string) error {
 	}
 	hint := ""
 	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-		hint = ": did you mean " + anyOf(near) + "?"
+		hint = ": did you mean " + typo.AnyOf(near) + "?"
 	}
 	return fmt.Errorf("there is no command %q%s", args[0], hint)
 }

@@ -15,22 +15,21 @@ import (
 
 // output is where results go, and how.
 type output struct {
-	format choice
-	svg    string
+	view
+	svg string
 }
 
 func (o *output) register(flags *pflag.FlagSet) {
-	o.format = choice{"text", []string{"text", "json"}}
-	flags.VarP(&o.format, "output", "o", "what to print: text or json")
+	o.view.register(flags)
 	flags.StringVar(&o.svg, "svg", "", "also draw a chart into this file")
 }
 
 // write prints data as JSON, or calls text for everything else.
 func (o *output) write(to io.Writer, data any, text func(io.Writer) error) error {
-	if o.format.value != "json" {
-		return text(to)
+	if o.isJSON() {
+		return term.WriteJSON(to, data)
 	}
-	return term.WriteJSON(to, data)
+	return text(to)
 }
 
 // draw writes the chart, if one is asked for.

@@ -64,20 +64,12 @@ type peekRow struct {
 	Encoding string `json:"encoding"`
 }
 
-func peekColumns(v *view) []column[peekRow] {
-	return []column[peekRow]{
-		{head: "died", whole: true, text: func(r peekRow) string { return v.time(r.Dead.Time) }, style: func(peekRow) term.Style { return term.Dim }},
-		{head: "source", wide: true, text: func(r peekRow) string { return r.Source }},
-		{head: "format", wide: true, text: func(r peekRow) string { return r.Format }},
-		{head: "topic", text: func(r peekRow) string { return r.Topic }},
-		{head: "group", wide: true, text: func(r peekRow) string { return r.Group }},
-		{head: "message", text: func(r peekRow) string { return r.MessageID }},
-		{head: "key", wide: true, text: func(r peekRow) string { return r.Key }},
-		{head: "reason", text: func(r peekRow) string { return r.Reason }},
-		{head: "class", wide: true, text: func(r peekRow) string { return r.Class }},
-		{head: "attempts", wide: true, right: true, text: func(r peekRow) string { return number(int64(r.Attempts)) }},
-		{head: "error", text: func(r peekRow) string { return r.ErrorText }},
-	}
+var peekColumns = []column[peekRow]{
+	{head: "died", whole: true, text: func(r peekRow) string { return r.Dead.ago() }, style: func(peekRow) term.Style { return term.Dim }},
+	{head: "topic", text: func(r peekRow) string { return r.Topic }},
+	{head: "message", text: func(r peekRow) string { return r.MessageID }},
+	{head: "reason", text: func(r peekRow) string { return r.Reason }},
+	{head: "error", text: func(r peekRow) string { return r.ErrorText }},
 }
 
 const mostPeeked = 100
@@ -119,7 +111,6 @@ the broker, and is said first: only Kafka lets anybody read without a trace.`,
 		},
 	}
 	v.register(cmd.Flags())
-	v.registerTimes(cmd.Flags())
 	cmd.Flags().IntVarP(&limit, "limit", "n", limit, "how many `letters` to look at, at most")
 	return cmd
 }
@@ -163,7 +154,7 @@ func (d *desk) peek(ctx context.Context, v *view, c *config.Config, t config.Top
 	for i, delivery := range held {
 		rows[i] = peeked(delivery)
 	}
-	return errors.Join(err, release(ctx, source, held), show(d.Streams, v, peekColumns(v), all(rows)))
+	return errors.Join(err, release(ctx, source, held), show(d.Streams, v, peekColumns, all(rows)))
 }
 
 func closeAfter(ctx context.Context, f func(context.Context) error) error {

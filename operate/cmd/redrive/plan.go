@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/redrive-go/redrive/operate/internal/typo"
 	"github.com/redrive-go/redrive/operate/service"
 	"github.com/redrive-go/redrive/operate/storm"
 )
@@ -65,7 +66,7 @@ func (f *planFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&p.Backoff.Floor, "floor", 0, "the shortest delay")
 	flags.Float64Var(&p.Backoff.Multiplier, "multiplier", 2, "growth of the delay per attempt; 1 means none")
 	flags.DurationVar(&p.Backoff.Step, "step", 0, "let each delay be this much longer than the one before, instead of --multiplier")
-	flags.Var(&f.jitter, "jitter", "how a delay is drawn: "+anyOf(jitters))
+	flags.Var(&f.jitter, "jitter", "how a delay is drawn: "+typo.AnyOf(jitters))
 	flags.DurationVar(&p.MaxAge, "max-age", 24*time.Hour, "how long after its first failure a message may still be retried")
 	flags.StringVar(&f.policy, "policy", "", "instead of all these, a `file` with a policy of the retry service")
 	flags.DurationVar(&f.input.Run, "run", 0, "how long each run takes until it fails")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strconv"
@@ -96,7 +97,7 @@ func hopRows(f *planFlags, budget allowance) []hopRow {
 }
 
 func (r planReport) text(to io.Writer) error {
-	out := &errorWriter{to: to}
+	out := &bytes.Buffer{}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "attempt\treached\tdelay before it\tp50\tp99\tstarts after\tp50\tp90\tp99\tat most")
 	for _, a := range r.plan.Attempts {
@@ -109,13 +110,14 @@ func (r planReport) text(to io.Writer) error {
 		s := a.Start
 		fmt.Fprintf(w, "\t%s\t%s\t%s\t%s\t%s\n", shortDuration(s.Least), shortDuration(s.P50), shortDuration(s.P90), shortDuration(s.P99), shortDuration(s.Most))
 	}
-	w.Flush() // out keeps the error
+	w.Flush() // a buffer takes all
 	e := r.plan.End
 	fmt.Fprintf(out, "\nA message that never succeeds is given up after %s (median), %s (p99), %s (at most).\n",
 		shortDuration(e.P50), shortDuration(e.P99), shortDuration(e.Most))
 	r.sloText(out)
 	r.hopText(out)
-	return out.err
+	_, err := out.WriteTo(to)
+	return err
 }
 
 func between(least, most time.Duration) string {
@@ -155,7 +157,7 @@ func (r planReport) hopText(out io.Writer) {
 		}
 		fmt.Fprintln(w)
 	}
-	w.Flush() // out keeps the error
+	w.Flush() // a buffer takes all
 }
 
 func (r planReport) chart() chart.Schedule {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/typo"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -167,7 +168,7 @@ func byNumber(f store.Filter) bool { return len(f.IDs) > 0 }
 
 func parseState(word string) (string, error) {
 	if !slices.Contains(stateWords(), word) {
-		return "", fmt.Errorf("there is no state %q: use %s", word, anyOf(stateWords()))
+		return "", fmt.Errorf("there is no state %q: use %s", word, typo.AnyOf(stateWords()))
 	}
 	return word, nil
 }
@@ -206,8 +207,9 @@ func (m *moment) Type() string   { return "time" }
 var momentForms = []string{time.RFC3339, "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04", time.DateOnly}
 
 func (m *moment) Set(s string) error {
-	if d, err := ago(s); err == nil {
-		*m = moment{text: s, ago: d}
+	var ago config.Wait
+	if ago.UnmarshalText([]byte(s)) == nil {
+		*m = moment{text: s, ago: time.Duration(ago)}
 		return nil
 	}
 	for _, form := range momentForms {
@@ -224,26 +226,6 @@ func (m *moment) at(now time.Time) time.Time {
 		return now.Add(-m.ago)
 	}
 	return m.time
-}
-
-// ago reads what time.ParseDuration reads, or days before that.
-func ago(s string) (time.Duration, error) {
-	var total time.Duration
-	if days, rest, ok := strings.Cut(s, "d"); ok {
-		n, err := strconv.ParseUint(days, 10, 16)
-		if err != nil {
-			return 0, err
-		}
-		if total = time.Duration(n) * 24 * time.Hour; rest == "" {
-			return total, nil
-		}
-		s = rest
-	}
-	d, err := time.ParseDuration(s)
-	if err == nil && total+d <= 0 {
-		err = errors.New("not in the past")
-	}
-	return total + d, err
 }
 
 // paging is the flags of a list that comes in pages.

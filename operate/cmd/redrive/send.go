@@ -237,12 +237,7 @@ func destinations(p job.Plan) string {
 
 // showJob prints a job as it is now.
 func (o *order) showJob(j store.Job) error {
-	row := rowOfJob(j)
-	if o.v.isTable() {
-		_, err := fmt.Fprintln(o.Out, term.Safe(row.summary()))
-		return err
-	}
-	return show(o.Streams, o.v, nil, all([]jobRow{row}))
+	return showOne(o.Streams, o.v, rowOfJob(j), jobRow.summary)
 }
 
 // showPlan prints a dry run.
@@ -258,14 +253,7 @@ func (o *order) showPlan(p job.Plan) error {
 	for state, n := range p.Other {
 		row.Other[string(state)] = n
 	}
-	if !o.v.isTable() {
-		return show(o.Streams, o.v, nil, all([]draftRow{row}))
-	}
-	width := o.Width
-	if o.v.format.value == "wide" {
-		width = 0
-	}
-	return row.sheet().Write(o.Out, width, o.Colour)
+	return showSheet(o.Streams, o.v, row)
 }
 
 // sheet is a dry run for people.

@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/typo"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -138,7 +139,7 @@ body of one letter and nothing else, as it is.`,
 		},
 	}
 	v.register(cmd.Flags())
-	cmd.Flags().Var(&body, "body", "how to print the body: "+anyOf(body.words))
+	cmd.Flags().Var(&body, "body", "how to print the body: "+typo.AnyOf(body.words))
 	return cmd
 }
 
@@ -160,25 +161,17 @@ func showLetters(ctx context.Context, d *desk, v *view, s *store.Store, ids []in
 			return err
 		}
 		return nil
-	case v.format.value == "json":
+	case v.isJSON():
 		return showJSON(d.Out, iter.Seq2[letterDoc, error](docs))
-	case v.format.value == "jsonl":
-		return showLines(d.Out, iter.Seq2[letterDoc, error](docs))
 	}
-	first := true
+	between := ""
 	for doc, err := range docs {
 		if err != nil {
 			return err
 		}
-		if !first {
-			fmt.Fprintln(d.Out)
-		}
-		first = false
-		width := d.Width
-		if v.format.value == "wide" {
-			width = 0
-		}
-		if err := doc.sheet(body).Write(d.Out, width, d.Colour); err != nil {
+		fmt.Fprint(d.Out, between)
+		between = "\n"
+		if err := doc.sheet(body).Write(d.Out, d.Width, d.Colour); err != nil {
 			return err
 		}
 	}

@@ -54,10 +54,10 @@ store: {url: letters.db}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := call(t, "dlq", "peek", "orders", "-o", "jsonl", "--config", file); got.code != exitOK || strings.Count(got.stdout, "\n") != 10 {
+	if got := call(t, "dlq", "peek", "orders", "-o", "json", "--config", file); got.code != exitOK || strings.Count(got.stdout, "\"source\"") != 10 {
 		t.Errorf("peek: %+v", got)
 	}
-	if got := call(t, "dlq", "collect", "--all", "-o", "jsonl", "--config", file); got.code != exitOK || got.stdout != `{"broker":"aws","received":24,"new":24,"known":0,"refused":0,"unacked":0}`+"\n" {
+	if got := call(t, "dlq", "collect", "--all", "-o", "json", "--config", file); got.code != exitOK || strings.Join(strings.Fields(got.stdout), "") != `[{"broker":"aws","received":24,"new":24,"known":0,"refused":0,"unacked":0}]` {
 		t.Errorf("collect: %+v", got)
 	}
 	for _, queue := range []string{"orders-dead", "payments-dead.fifo"} {

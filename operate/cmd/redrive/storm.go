@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/redrive-go/redrive/operate/internal/typo"
 	"github.com/redrive-go/redrive/operate/storm"
 	"github.com/redrive-go/redrive/retry"
 )
@@ -79,7 +80,7 @@ func (f *stormFlags) register(flags *pflag.FlagSet) {
 	f.budgets = newList("off", parseBudget)
 	f.breakers = newList("off", parseBreaker)
 
-	flags.StringVar(&f.preset, "preset", "", "start from these settings: "+anyOf(presetNames()))
+	flags.StringVar(&f.preset, "preset", "", "start from these settings: "+typo.AnyOf(presetNames()))
 	flags.Var(f.policies, "policy", "retry policies: no-retry, none (no jitter), equal, full, decorrelated, gaussian")
 	flags.Var(f.budgets, "budget", "retry budgets: "+budgetForms)
 	flags.Var(f.breakers, "breaker", "what stands before calls: off, classic, on, limit")

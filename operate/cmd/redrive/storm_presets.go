@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/operate/internal/typo"
 )
 
 // preset is a storm with a name: values for the flags, and the same with
@@ -58,7 +60,7 @@ func findPreset(name string) (preset, error) {
 			return p, nil
 		}
 	}
-	return preset{}, fmt.Errorf("there is no preset %q: use %s", name, anyOf(presetNames()))
+	return preset{}, fmt.Errorf("there is no preset %q: use %s", name, typo.AnyOf(presetNames()))
 }
 
 func presetNames() []string {

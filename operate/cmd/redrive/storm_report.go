@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/storm"
 	"github.com/redrive-go/redrive/operate/storm/chart"
 )
@@ -35,7 +37,7 @@ type row struct {
 }
 
 func (r report) text(to io.Writer) error {
-	w := &errorWriter{to: to}
+	w := &bytes.Buffer{}
 	for i, c := range r.Cases {
 		if i > 0 {
 			fmt.Fprintln(w)
@@ -46,9 +48,10 @@ func (r report) text(to io.Writer) error {
 		c.table(w)
 	}
 	for _, note := range r.Notes {
-		fmt.Fprintf(w, "\n%s\n", wrapped(note, 78))
+		fmt.Fprintf(w, "\n%s\n", strings.Join(term.Wrap(note, 78), "\n"))
 	}
-	return w.err
+	_, err := w.WriteTo(to)
+	return err
 }
 
 func (c stormCase) table(to io.Writer) {
@@ -66,7 +69,7 @@ func (c stormCase) table(to io.Writer) {
 			ranged(r.Settled, func(s float64) string { return fmt.Sprintf("%.1f", s) }) + " s",
 		}, "\t"))
 	}
-	w.Flush() // to keeps the error
+	w.Flush() // a buffer takes all
 }
 
 // describe says what is simulated, where no preset does.
@@ -116,39 +119,6 @@ func ranged(r storm.Range, show func(float64) string) string {
 		return show(r.Median)
 	}
 	return fmt.Sprintf("%s [%s-%s]", show(r.Median), low, high)
-}
-
-// wrapped breaks a paragraph into lines.
-func wrapped(s string, width int) string {
-	var b strings.Builder
-	column := 0
-	for _, word := range strings.Fields(s) {
-		switch {
-		case column == 0:
-		case column+1+len(word) > width:
-			b.WriteByte('\n')
-			column = 0
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += len(word)
-	}
-	return b.String()
-}
-
-// errorWriter keeps the first error of a writer, and writes nothing after it.
-type errorWriter struct {
-	to  io.Writer
-	err error
-}
-
-func (w *errorWriter) Write(p []byte) (int, error) {
-	if w.err == nil {
-		_, w.err = w.to.Write(p)
-	}
-	return len(p), w.err
 }
 
 // recoveryChart draws how long recovery takes at each load, up to when no more

@@ -124,16 +124,6 @@ func TestFlagsOverridePresets(t *testing.T) {
 	}
 }
 
-func TestWrapped(t *testing.T) {
-	const text = "a storm is  what\nretries make of a breeze"
-	if got, want := wrapped(text, 12), "a storm is\nwhat retries\nmake of a\nbreeze"; got != want {
-		t.Errorf("wrapped %q, want %q", got, want)
-	}
-	if got := wrapped("", 5) + wrapped("incomprehensible", 5); got != "incomprehensible" {
-		t.Errorf("wrapped %q", got)
-	}
-}
-
 // TestRecovery holds the chart of the recovery preset against what is said of it: the
 // limit recovers at each load, the others do not from 60 % on.
 func TestRecovery(t *testing.T) {

@@ -4,82 +4,66 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 )
 
-// view is how a command shows a list.
-type view struct {
-	format choice
-	times  choice // relative where there is no flag
-}
+// view is how a command shows its result: as text for people, or as JSON.
+type view struct{ format choice }
 
 func (v *view) register(flags *pflag.FlagSet) {
-	v.format = choice{"text", []string{"text", "wide", "json", "jsonl"}}
-	flags.VarP(&v.format, "output", "o", "what to print: "+anyOf(v.format.words))
+	v.format = choice{"text", []string{"text", "json"}}
+	flags.VarP(&v.format, "output", "o", "what to print: text or json")
 }
 
-// registerTimes is for lists with times.
-func (v *view) registerTimes(flags *pflag.FlagSet) {
-	v.times = choice{"relative", []string{"relative", "iso"}}
-	flags.Var(&v.times, "time", "how text shows times: "+anyOf(v.times.words))
-}
-
-// time is t as the user wants it.
-func (v *view) time(t time.Time) string {
-	if v.times.value == "iso" {
-		return term.ISO(t)
-	}
-	return term.Ago(t, time.Now())
-}
-
-// isTable says that people read it.
-func (v *view) isTable() bool { return v.format.value == "text" || v.format.value == "wide" }
+func (v *view) isJSON() bool { return v.format.value == "json" }
 
 // column is a part of a row that a table shows.
 type column[T any] struct {
 	head  string
 	right bool // numbers
-	wide  bool // only in wide tables
 	whole bool // never cut
 	text  func(T) string
 	style func(T) term.Style // nil for plain text
 }
 
-// show prints rows: text as a table that fits into the lines of the terminal, wide
-// as one with all columns, of any width, JSON as an array, and jsonl with one
-// object a line. JSON has the rows as they are and is written as they come; a table
+// show prints rows: text as a table that fits into the lines of the terminal, JSON
+// as an array. JSON has the rows as they are and is written as they come; a table
 // needs all of them first. An error of rows ends the output.
 func show[T any](s term.Streams, v *view, columns []column[T], rows iter.Seq2[T, error]) error {
-	switch v.format.value {
-	case "json":
+	if v.isJSON() {
 		return showJSON(s.Out, rows)
-	case "jsonl":
-		return showLines(s.Out, rows)
 	}
-	wide := v.format.value == "wide"
-	var shown []column[T]
 	var table term.Table
 	for _, c := range columns {
-		if wide || !c.wide {
-			shown = append(shown, c)
-			table.Columns = append(table.Columns, term.Column{Head: c.head, Right: c.right, Whole: c.whole})
-		}
+		table.Columns = append(table.Columns, term.Column{Head: c.head, Right: c.right, Whole: c.whole})
 	}
 	for row, err := range rows {
 		if err != nil {
 			return err
 		}
-		table.Add(cells(shown, row)...)
+		table.Add(cells(columns, row)...)
 	}
-	width := s.Width
-	if wide {
-		width = 0
+	return table.Write(s.Out, s.Width, s.Colour)
+}
+
+// showOne prints one thing: JSON as an array of it, or text as it says.
+func showOne[T any](s term.Streams, v *view, thing T, text func(T) string) error {
+	if v.isJSON() {
+		return showJSON(s.Out, all([]T{thing}))
 	}
-	return table.Write(s.Out, width, s.Colour)
+	_, err := fmt.Fprintln(s.Out, term.Safe(text(thing)))
+	return err
+}
+
+// showSheet prints one thing: JSON as an array of it, or a sheet.
+func showSheet[T interface{ sheet() *term.Sheet }](s term.Streams, v *view, thing T) error {
+	if v.isJSON() {
+		return showJSON(s.Out, all([]T{thing}))
+	}
+	return thing.sheet().Write(s.Out, s.Width, s.Colour)
 }
 
 func cells[T any](columns []column[T], row T) []term.Cell {
@@ -91,22 +75,6 @@ func cells[T any](columns []column[T], row T) []term.Cell {
 		}
 	}
 	return all
-}
-
-func showLines[T any](to io.Writer, rows iter.Seq2[T, error]) error {
-	for row, err := range rows {
-		if err != nil {
-			return err
-		}
-		line, err := term.JSON(row, "", "")
-		if err != nil {
-			return err
-		}
-		if _, err := to.Write(append(line, '\n')); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // showJSON leaves the array open after an error: what was cut off is no JSON.

@@ -1,4 +1,5 @@
-// Package typo finds what somebody meant who misspelt a word.
+// Package typo finds the word that a user meant, or lists the words that there
+// are.
 package typo
 
 import "strings"
@@ -17,6 +18,15 @@ func Nearest(word string, words []string) string {
 		}
 	}
 	return best
+}
+
+// AnyOf is a list of words for people, such as "a, b or c".
+func AnyOf(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 // distance is how many letters have to be inserted, deleted or replaced to make b
