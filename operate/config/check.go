@@ -97,7 +97,7 @@ func (b *Redis) check(d *decoder, key string) {
 	case b.Redis == "":
 	case err != nil || host == "" || port == "" || strings.ContainsAny(b.Redis, "@/?"):
 		d.wrong(key+".redis", "is no address", "write one such as redis.example.com:6379, and user and password under keys of their own")
-	case b.Password != nil && b.TLS == nil && !b.AllowPlaintext && !isLocal(host):
+	case b.Password != nil && b.TLS == nil && !b.AllowPlaintext && !pgaddress.IsLocal(host):
 		d.wrong(key+".redis", "lets the password travel where others can read it", "add tls: {}, or allow_plaintext: true below it")
 	}
 	d.both(key+".tls", "cert", "key")
@@ -259,21 +259,11 @@ func (w *Web) check(d *decoder, key, listen, such, guard string, guarded bool) {
 	case listen == "":
 	case err != nil || port == "":
 		d.wrong(key, "is no address", "write one such as "+such)
-	case !guarded && (host == "" || !isLocal(host)):
+	case !guarded && !pgaddress.IsLocal(host):
 		d.wrong(key, "other machines can reach it, and everybody may use it", "add "+guard+", or listen on 127.0.0.1")
-	case w.TLS == nil && !w.BehindProxy && (host == "" || !isLocal(host)):
+	case w.TLS == nil && !w.BehindProxy && !pgaddress.IsLocal(host):
 		d.wrong(key, "lets "+guard+" travel in plain text", "add tls, or behind_proxy: true if a proxy in front encrypts, or listen on 127.0.0.1")
 	}
-}
-
-// isLocal reports whether a host is this machine and nobody else's. A folder is
-// that of a Unix socket, and so is no host at all.
-func isLocal(host string) bool {
-	if host == "" || host == "localhost" || strings.HasPrefix(host, "/") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }
 
 // carriesPassword reports whether a text looks like a URL with a password, or

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -84,26 +83,14 @@ func walk(key string, v reflect.Value, visit func(key string, v reflect.Value)) 
 
 // show is a value as the file would have it; empty for one that is not set.
 func show(v reflect.Value) string {
-	switch v := v.Interface().(type) {
+	switch value := v.Interface().(type) {
 	case []string:
-		return strings.Join(v, ", ")
+		return strings.Join(value, ", ")
 	case time.Duration:
-		return durationText(v)
-	case bool:
-		if !v {
-			return ""
-		}
-		return "true"
-	case int:
-		if v == 0 {
-			return ""
-		}
-		return strconv.Itoa(v)
-	case Bytes:
-		if v == 0 {
-			return ""
-		}
-		return v.String()
+		return durationText(value)
+	}
+	if v.IsZero() {
+		return ""
 	}
 	return fmt.Sprint(v)
 }

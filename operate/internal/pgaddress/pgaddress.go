@@ -46,14 +46,15 @@ func Plain(address string) (database string, hosts []string, err error) {
 	tries := append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...)
 	for _, try := range tries {
 		network, _ := pgconn.NetworkAddress(try.Host, try.Port)
-		if try.TLSConfig == nil && network != "unix" && !isLocal(try.Host) && !slices.Contains(hosts, try.Host) {
+		if try.TLSConfig == nil && network != "unix" && !IsLocal(try.Host) && !slices.Contains(hosts, try.Host) {
 			hosts = append(hosts, try.Host)
 		}
 	}
 	return c.Database, hosts, nil
 }
 
-func isLocal(host string) bool {
+// IsLocal reports whether a host is this machine and no other.
+func IsLocal(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
