@@ -54,11 +54,17 @@ func (s *DB) openSQLite(ctx context.Context, path string) error {
 		return s.Failed(err)
 	}
 	s.use(db, 4)
-	// SQLite says nothing when it does not take a setting.
+	// SQLite says nothing when it does not take a setting. It does not wait for
+	// another process that makes the log of a new file.
 	var journal string
 	var synchronous, foreignKeys, secureDelete int
-	err = db.QueryRowContext(ctx, "select * from pragma_journal_mode, pragma_synchronous, pragma_foreign_keys, pragma_secure_delete").
-		Scan(&journal, &synchronous, &foreignKeys, &secureDelete)
+	const settled = "select * from pragma_journal_mode, pragma_synchronous, pragma_foreign_keys, pragma_secure_delete"
+	for end := time.Now().Add(patience); ; time.Sleep(patience / 1000) {
+		err = db.QueryRowContext(ctx, settled).Scan(&journal, &synchronous, &foreignKeys, &secureDelete)
+		if meaningOf(err) != ErrLocked || time.Now().After(end) || ctx.Err() != nil {
+			break
+		}
+	}
 	if err == nil && (journal != "wal" || synchronous != 2 || foreignKeys != 1 || secureDelete != 1) {
 		err = fmt.Errorf("the file system does not allow what the store needs (journal %s, synchronous %d): use a local disk", journal, synchronous)
 	}
