@@ -37,9 +37,7 @@ func serve(ctx context.Context, store *service.Store) (*served, error) {
 		return nil, err
 	}
 	api := &service.API{Store: store, Scheduled: runner.Scheduled, Allowed: guard.Allowed, Logger: quiet}
-	server := httptest.NewUnstartedServer(nil)
-	server.Config = service.Server(api.Handler(), quiet)
-	server.Start()
+	server := httptest.NewServer(api.Handler())
 	end := run(ctx, runner)
 	s := &served{url: server.URL, client: http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers}}}
 	s.stop = func() {
