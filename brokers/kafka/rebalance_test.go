@@ -113,6 +113,13 @@ func (c *coordinator) coordinate(m protocol.Message, _ int) (protocol.Message, e
 	return nil, nil
 }
 
+// offered names the protocols that the last member to join has offered.
+func (c *coordinator) offered() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.Join(c.offers, " ")
+}
+
 func (c *coordinator) join(req *joingroup.Request) protocol.Message {
 	if req.MemberID == "" {
 		return &joingroup.Response{ErrorCode: int16(kafka.MemberIDRequired), MemberID: "m"}
@@ -412,7 +419,10 @@ func TestRefusedCommitIsRepeated(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		c.is("while the leader is waited for, committed", c.committed(0), "1 0o")
-		if c.refused == 0 {
+		c.mu.Lock()
+		refused := c.refused
+		c.mu.Unlock()
+		if refused == 0 {
 			t.Error("no commit is refused")
 		}
 		c.quiet(10 * time.Second)
@@ -465,7 +475,7 @@ func TestCloseCommitsInTheGenerationThatForms(t *testing.T) {
 func TestEagerGroup(t *testing.T) {
 	onGroup(t, 2, Options{}, formed{protocol: eager, share: []int{0, 1}, heedless: true}, func(t *testing.T, c *coordinator) {
 		held := c.take(20)
-		c.is("offers", strings.Join(c.offers, " "), cooperative+" "+eager)
+		c.is("offers", c.offered(), cooperative+" "+eager)
 		c.rebalance(formed{protocol: eager, share: []int{0, 1}, heedless: true}, formed{share: []int{0}})
 		time.Sleep(5 * time.Second)
 		if err := c.ack(held[0]...); err != nil {
@@ -651,6 +661,6 @@ func TestPartitionThatNobodyRevokes(t *testing.T) {
 func TestCooperativeOnly(t *testing.T) {
 	onGroup(t, 1, Options{CooperativeOnly: true}, formed{share: []int{0}}, func(t *testing.T, c *coordinator) {
 		c.take(10)
-		c.is("offers", strings.Join(c.offers, " "), cooperative)
+		c.is("offers", c.offered(), cooperative)
 	})
 }
