@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/apiversions"
 	"github.com/segmentio/kafka-go/protocol/fetch"
@@ -24,6 +25,8 @@ import (
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
 // fetchVersion is the version of the fetches that come.
@@ -422,4 +425,19 @@ func values(records []*record) string {
 		all = append(all, string(r.value))
 	}
 	return strings.Join(all, " ")
+}
+
+// withoutCoordinator returns a source whose group has no coordinator, as on a fresh
+// cluster.
+func withoutCoordinator(t *testing.T) *source {
+	t.Helper()
+	s := newStub(t)
+	s.answer = answering(func(*findcoordinator.Request) protocol.Message {
+		return &findcoordinator.Response{ErrorCode: int16(kafka.GroupCoordinatorNotAvailable)}
+	})
+	b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
 }

@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/findcoordinator"
 	"github.com/segmentio/kafka-go/sasl/plain"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -189,19 +187,11 @@ func TestOpenWithoutABroker(t *testing.T) {
 // it complains.
 func TestJoinWithoutACoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStub(t)
-		s.answer = answering(func(*findcoordinator.Request) protocol.Message {
-			return &findcoordinator.Response{ErrorCode: int16(kafka.GroupCoordinatorNotAvailable)}
-		})
-		b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close(t.Context())
-		src := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
+		src := withoutCoordinator(t)
+		defer src.broker.Close(t.Context())
 		defer src.Close(t.Context())
 		began := time.Now()
-		_, err = src.Receive(t.Context(), 1)
+		_, err := src.Receive(t.Context(), 1)
 		if waited := time.Since(began); !errors.Is(err, kafka.GroupCoordinatorNotAvailable) || waited != coordinating*rejoinPause {
 			t.Errorf("Receive: %v after %v, want that there is no coordinator after %v", err, waited, coordinating*rejoinPause)
 		}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/findcoordinator"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -86,16 +85,8 @@ func TestLeaderRemembersWhatItSpread(t *testing.T) {
 // Open of a reader waits for the group, and says what keeps it from it.
 func TestReadOnlyAwaitsTheGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStub(t)
-		s.answer = answering(func(*findcoordinator.Request) protocol.Message {
-			return &findcoordinator.Response{ErrorCode: int16(kafka.GroupCoordinatorNotAvailable)}
-		})
-		b, err := New(Options{Brokers: []string{"stub:9092"}, Dial: s.dial})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close(t.Context())
-		src := newSource(b, brokers.Subscription{Topics: []string{"orders"}}, plan{group: "g", topics: []string{"orders"}}, nil)
+		src := withoutCoordinator(t)
+		defer src.broker.Close(t.Context())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := src.await(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"g"`) {
