@@ -25,19 +25,20 @@ const (
 	// copy: its routing, its expiry, or a check of who publishes it.
 	setAside = "redrive-amqp-"
 
-	// How many lost deliveries say nothing about a message: the broker charges
-	// everything that a lost connection held. With the pipeline's CrashLimit of 3
-	// each leaves room below deliveryLimit, where the broker would end the message
-	// without a word. What exceeds bystanders costs a copy at first, and a message
-	// on trial may still be lost before it runs. A copy has lost its place, which
-	// ordered messages keep for longer.
+	// How many lost deliveries do not count against a message, since the broker
+	// charges everything that a lost connection held. Before the trial few are
+	// enough: suspicion costs a copy only. On trial more are needed, because a
+	// message may be lost before it runs, and the trial can end in a dead letter.
+	// Ordered messages have the most, because a copy loses its place. With the
+	// pipeline's CrashLimit of 3 each leaves room below deliveryLimit, where the
+	// broker would end the message without a word.
 	bystanders        = 4
 	bystandersTrial   = 8
 	bystandersOrdered = 14
 )
 
-// often reports whether t was lost as often as says nothing about its message: a
-// release must not be charged any more, and is done by a copy.
+// often reports whether one more lost delivery would count against the message of t.
+// A release of it is therefore done by a copy, whose count begins at zero.
 func (t *token) often() bool {
 	if t.intake.ordered {
 		return t.count >= bystandersOrdered

@@ -163,8 +163,8 @@ func (f *feed) release(tokens []*token) {
 	}
 }
 
-// renew replaces those of tokens by copies whose receives must not count any more, and
-// returns the others, with what could not be copied.
+// renew replaces messages by copies if one more receive of them must not count. It
+// returns the others, and those that could not be copied.
 func (f *feed) renew(tokens []*token) (rest []*token) {
 	var out []outgoing
 	var old []*token

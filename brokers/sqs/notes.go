@@ -20,10 +20,10 @@ const (
 
 	// How many receives without a settlement count neither as attempts nor as
 	// deaths: releases by workers, and messages that were in a worker when another
-	// one killed it. What exceeds bystanders costs a copy at first; so many more
-	// are forgiven when that is on trial. On FIFO queues there is no trial, and
-	// others count receives that were throttled, or came with a message before
-	// them.
+	// one killed it. Before the trial few are enough: suspicion costs a copy only.
+	// On trial as many are forgiven again. FIFO queues need the most: they have no
+	// trial, and other workers count receives there that were throttled, or came
+	// with a message before them.
 	bystanders      = 4
 	bystandersTrial = 4
 	bystandersFIFO  = 100

@@ -30,8 +30,8 @@ const (
 
 // leastReceives is the least maxReceiveCount of a RedrivePolicy that leaves it to
 // workers to end a message: each attempt may cost two receives more, by a crash, a
-// release or a hop of a long delay, and what is forgiven on top of that before a
-// message is Delivery.Abandoned, with room.
+// release or a hop of a long delay. On top come the receives that are forgiven before
+// Delivery.Abandoned counts, on standard queues with some room.
 func leastReceives(topic string, maxAttempts int) int {
 	if isFIFO(topic) {
 		return 3*max(1, maxAttempts) + bystandersFIFO

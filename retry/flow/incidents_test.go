@@ -7,10 +7,10 @@ import (
 	"github.com/redrive-go/redrive/retry/flow"
 )
 
-// What the constants in limiter.go say of incidents is how these play. Unless an
-// incident says otherwise, there are ten slots, a run takes 10 ms, and the minute
-// before has 20 messages a second, all of which succeed. That keeps no work waiting,
-// so the limit is still the five that it began with.
+// TestIncidents plays incidents whose figures follow from the constants in limiter.go.
+// Unless an incident says otherwise, there are ten slots, a run takes 10 ms, and the
+// minute before has 20 messages a second, all of which succeed. No work waits in that
+// minute, so the limit is still the five that it began with.
 func TestIncidents(t *testing.T) {
 	for name, tt := range map[string]struct {
 		play        func(w *world) float64
