@@ -137,7 +137,7 @@ func closeReleases(tr *trial) {
 	}
 	w = w.reopen()
 	tr.note("one message was acked, three were received and four were not when the source was closed")
-	got := w.expect(w.soon(), bodies...)
+	got := w.expectSoon(bodies...)
 	for _, a := range got {
 		tr.must(tr.sameMeta(a, brokers.Meta{Origin: a.Meta().Origin}))
 	}

@@ -97,7 +97,7 @@ func abandonedCounted(tr *trial) {
 	if tr.AbandonedMargin == 0 && !tr.EstimatesMeta { // elsewhere a release may be a copy, which begins anew
 		w.release(got[0])
 		tr.note("after a Release of what was lost")
-		got = w.expect(w.soon(), "abandoned")
+		got = w.expectSoon("abandoned")
 		tr.sameAbandoned(got[0], tr.losses())
 	}
 	w.ack(got...)

@@ -53,7 +53,7 @@ func readerReceives(tr *trial) {
 	w.ack(got[0])
 	w.release(got[1])
 	tr.note("after Release by a reader")
-	w.ack(w.expect(w.soon(), "released")...)
+	w.ack(w.expectSoon("released")...)
 	tr.note("after Ack by a reader")
 	for range 1 + tolerated {
 		w = w.reopen()

@@ -148,7 +148,7 @@ func receiveGivesBack(tr *trial) {
 		tr.pause(before)
 		cancel()
 		tr.note("it was published %v before the context of a Receive ended", before)
-		w.ack(w.expect(w.soon(), body)...)
+		w.ack(w.expectSoon(body)...)
 	}
 }
 

@@ -155,7 +155,7 @@ func releaseReturns(tr *trial) {
 	s.Delay = 20 * tr.Unit
 	w.do(s)
 	tr.note("after Release")
-	w.ack(w.expect(w.soon(), "released")...)
+	w.ack(w.expectSoon("released")...)
 }
 
 func releaseKeepsMeta(tr *trial) {
@@ -185,7 +185,7 @@ func releaseRepeated(tr *trial) {
 			w = w.reopen()
 		}
 		tr.note("after %d releases", n+1)
-		got = w.expect(w.soon(), "released")
+		got = w.expectSoon("released")
 		if got[0].Abandoned != 0 {
 			tr.failf("%s: Abandoned is %d after %d releases, want 0", got[0], got[0].Abandoned, n+1)
 		}

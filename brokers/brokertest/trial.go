@@ -29,6 +29,7 @@ type trial struct {
 	workers  []*worker
 	calls    sync.WaitGroup
 	when     string // what has happened so far, for a failure
+	controls int    // messages that expectSoon has published
 
 	mu    sync.Mutex
 	fates map[string]fate // by body

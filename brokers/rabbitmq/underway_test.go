@@ -363,8 +363,9 @@ func TestOrderWaitsForTheRunningMessage(t *testing.T) {
 
 // Messages that are too large for the buffer come in order, too.
 func TestOrderOfLargeMessages(t *testing.T) {
-	inWorlds(t, rabbitmq.Options{}, func(w *world) {
-		const small, large = 100, 40
+	// A busy machine takes its time for so many bytes.
+	inWorlds(t, rabbitmq.Options{CallTimeout: 2 * time.Minute, ConfirmTimeout: 2 * time.Minute}, func(w *world) {
+		const small, large = 100, 25 // of 3 MiB: more than the buffer of 64
 		w.closeSource()
 		w.openOrdered(1000)
 		w.number(w.topic, 0, small)
