@@ -102,9 +102,10 @@ type Config struct {
 	Lease time.Duration
 
 	// CrashLimit ends messages that presumably kill their worker. After
-	// CrashLimit-1 lost deliveries a message goes on trial: back to its queue, to
-	// run at once when it comes again. After CrashLimit lost deliveries on trial it
-	// is dead-lettered without a run. Default 3; -1 never ends it.
+	// CrashLimit-1 lost deliveries a message goes on trial: back to its queue for a
+	// random time of up to a minute, to run at once when it comes again. After
+	// CrashLimit lost deliveries on trial it is dead-lettered without a run. Default
+	// 3; -1 never ends it.
 	CrashLimit int
 
 	// MaxBody dead-letters larger messages without running them, in bytes.

@@ -14,6 +14,10 @@ import (
 // goes on trial: it goes back to its queue, with a mark, and when it comes again it
 // runs at once or goes back. Deliveries that are lost from then on had begun to
 // run.
+//
+// Leases that began together end together. So a message that ran beside one that kills
+// its worker can come again beside it each time, and is lost as often. On the way to
+// its trial each message waits for a time of its own, which parts the two.
 var onSuspicion = deferral{reasonCrashLoop, errors.New("several deliveries ended without a settlement: the message goes back to its queue, to run at once when it comes again")}
 
 // suspicion is what the lost deliveries of a message say about it.
@@ -39,6 +43,9 @@ func (p *pipeline) suspicion(d *delivery) suspicion {
 	return innocent
 }
 
+// trialWait is the longest time that a message waits before its trial.
+const trialWait = time.Minute
+
 // putOnTrial sends d back to its queue if it is suspect, and reports whether it did.
 func (p *pipeline) putOnTrial(d *delivery) bool {
 	if p.suspicion(d) != suspect {
@@ -46,9 +53,10 @@ func (p *pipeline) putOnTrial(d *delivery) bool {
 	}
 	now := time.Now()
 	m := d.metaNow()
-	m.Crashes, m.DueAt = d.Abandoned, now
+	wait := time.Duration(p.cfg.Random() * float64(min(trialWait, p.longestDelay)))
+	m.Crashes, m.DueAt = d.Abandoned, now.Add(wait)
 	d.setMeta(m)
-	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: onSuspicion.err, Decision: retry.Decision{Action: retry.ActionRetry, Reason: onSuspicion.reason}})
+	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: onSuspicion.err, Decision: retry.Decision{Action: retry.ActionRetry, Delay: wait, Reason: onSuspicion.reason}})
 	p.settle(d, brokers.Retry)
 	return true
 }

@@ -2,16 +2,20 @@ package sqs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,6 +38,7 @@ type attack struct {
 	*testing.T
 	server  *sqstest.Server
 	options Options
+	random  func() float64 // of the worker; nil is its own
 	topic   string
 	dead    string
 	client  *awssqs.Client
@@ -104,13 +109,22 @@ func (a *attack) setUp() {
 // work runs a worker for a time. Handle is told the body, and which run it is.
 func (a *attack) work(d time.Duration, handle func(body string, run int) error) {
 	a.Helper()
-	b, err := New(a.options)
+	ctx, cancel := context.WithTimeout(a.Context(), d)
+	defer cancel()
+	if err := a.run(ctx, a.options, handle); err != nil {
+		a.Errorf("Run: %v", err)
+	}
+}
+
+func (a *attack) run(ctx context.Context, options Options, handle func(body string, run int) error) error {
+	a.Helper()
+	b, err := New(options)
 	if err != nil {
 		a.Fatal(err)
 	}
 	defer b.Close(context.WithoutCancel(a.Context()))
 	c, err := consumer.New(b, consumer.Config{
-		DeadLetter: dlq.Topic(a.dead), Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{a},
+		DeadLetter: dlq.Topic(a.dead), Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{a}, Random: a.random,
 	})
 	if err != nil {
 		a.Fatal(err)
@@ -129,10 +143,34 @@ func (a *attack) work(d time.Duration, handle func(body string, run int) error) 
 		}
 		return err
 	})
-	ctx, cancel := context.WithTimeout(a.Context(), d)
-	defer cancel()
-	if err := c.Run(ctx); err != nil {
-		a.Errorf("Run: %v", err)
+	return c.Run(ctx)
+}
+
+// killed runs a worker until it is killed: by handle, or after d. From then on its
+// network is cut, also for a poll that goes on at the server. It reports whether
+// handle killed it.
+func (a *attack) killed(d time.Duration, handle func(body string, kill func()) error) bool {
+	a.Helper()
+	alive, kill := context.WithCancel(a.Context())
+	defer kill()
+	options := a.options
+	next := options.Config.HTTPClient
+	options.Config.HTTPClient = doer(func(r *http.Request) (*http.Response, error) {
+		if err := alive.Err(); err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		context.AfterFunc(alive, cancel)
+		return next.Do(r.WithContext(ctx))
+	})
+	go a.run(alive, options, func(body string, _ int) error {
+		return cmp.Or(handle(body, kill), alive.Err()) // nothing is done after the death
+	})
+	select {
+	case <-alive.Done():
+		return true
+	case <-time.After(d):
+		return false
 	}
 }
 
@@ -530,6 +568,64 @@ func TestAttackNeighboursCount(t *testing.T) {
 		a.unreadable(4)
 		if most > 3 {
 			a.Errorf("a message behind unreadable ones was received %d times, want 3 at most, as those", most)
+		}
+	})
+}
+
+// TestAttackKiller has a message kill each worker a second after it began to run, beside
+// good traffic. A worker that is killed loses other messages, too, and its polls go on at
+// the server and take more. The good message that comes 0.8 s after the killer takes 0.3 s,
+// and comes again as long after it each time. Only the killer ends as a dead letter.
+func TestAttackKiller(t *testing.T) {
+	t.Parallel()
+	under(t, "jobs", Options{}, func(a *attack) {
+		var draws atomic.Uint64
+		a.random = func() float64 { // no draw is like one that is near it
+			return math.Mod(float64(draws.Add(1))*math.Phi, 1)
+		}
+		a.setUp()
+		handle := func(body string, kill func()) error {
+			if body == "killer" {
+				time.Sleep(time.Second)
+				kill()
+			}
+			time.Sleep(300 * time.Millisecond)
+			return nil
+		}
+		var good []string
+		over := make(chan struct{})
+		var traffic sync.WaitGroup
+		traffic.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				case <-time.After(400 * time.Millisecond):
+					good = append(good, fmt.Sprint("good ", len(good)))
+					a.send("", good[len(good)-1], nil)
+				}
+			}
+		})
+		a.send("", "killer", nil)
+		kills := 0
+		for a.killed(3*time.Minute, handle) {
+			kills++
+			time.Sleep(time.Second) // until the next worker runs
+		}
+		close(over)
+		traffic.Wait()
+		a.work(3*time.Minute, func(body string, _ int) error { return handle(body, func() {}) })
+
+		if q := a.server.Queue(a.topic); q.Expired+q.Moved > 0 || len(a.server.Messages(a.dead)) != 1 {
+			a.Errorf("SQS itself ended messages: %d by age, %d by receives; %d are dead", q.Expired, q.Moved, len(a.server.Messages(a.dead)))
+		}
+		if len(a.letters) != 1 || a.letters[0].Reason != "crash-loop" || string(a.letters[0].Message.Body) != "killer" || kills != 22 {
+			a.Errorf("after %d deaths the dead letters are %+v, want the killer alone after 22", kills, a.letters)
+		}
+		for _, body := range good {
+			if a.done[body] == 0 {
+				a.Errorf("%q is not done after %d runs", body, a.runs[body])
+			}
 		}
 	})
 }
