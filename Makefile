@@ -8,8 +8,8 @@ CORE ?= brokers classify retry visibility dlq consumer
 MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
-LIVE := ./proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./operate/service/redisschedule ./integration/... \
-	./integration/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci ./examples/retryservice ./operate/proof
+LIVE := ./lab/proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./operate/service/redisschedule ./integration/... \
+	./lab/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci ./examples/retryservice ./operate/proof
 
 # Packages that use an SDK.
 ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redisbudget
@@ -20,7 +20,7 @@ ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redi
 # of the same code do not: the suite of the contract has it with every adapter, and
 # the limit with the consumer. The nightly has it on them, but for the gallery and the
 # documents.
-SIMULATED := ./gallery ./brokers/brokertest ./retry/flow ./retry/breaker ./internal/redisguard ./internal/snippets \
+SIMULATED := ./lab/gallery ./brokers/brokertest ./retry/flow ./retry/breaker ./internal/redisguard ./internal/snippets \
 	./operate/cmd/... ./operate/storm/... ./operate/job ./operate/collect
 
 # The race detector, but not in SQLite, which is C made Go: it would take three
@@ -33,13 +33,13 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race -gcflags=modernc.o
 SIMULATIONS := ^(TestScenarios|TestOutage|TestBatchesInAnOutage|TestAgeInAnOutage|TestCustomersInTrouble|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*|TestAttack(LargestMessages|FullSize.*|Swollen.*|Newer.*))$$
 
 # The modules that go.work joins, but for the tools.
-MODULES := . bench integration/faults integration/fakes operate
+MODULES := . lab operate
 
 # What make test tests: all but what breaks brokers, and what measures peers.
-TESTED := ./... ./integration/fakes/... ./operate/... ./bench/internal/...
+TESTED := ./... ./operate/... ./lab/bench/internal/... ./lab/fakes/... ./lab/gallery ./lab/proof
 
 # Packages with tests of attacks.
-ATTACKED = $(addprefix ./,$(sort $(dir $(shell grep -rl --include=*_test.go '^func TestAttack' brokers consumer dlq httpretry idempotency operate retry integration proof))))
+ATTACKED = $(addprefix ./,$(sort $(dir $(shell grep -rl --include=*_test.go '^func TestAttack' brokers consumer dlq httpretry idempotency operate retry integration lab/fakes lab/proof))))
 
 # Systems that every package and test must compile for besides this one.
 CROSS ?= darwin windows
@@ -182,15 +182,15 @@ rest:
 	@others=$$($(GO) list $(CORE_PKGS) $(LIVE) $(SIMULATED)) && all=$$($(GO) list $(TESTED)) || exit 1; \
 	$(GO) test $(RACE) $$(echo "$$all" | grep -vxF "$$others")
 	GOGC=800 $(GO) test $(SIMULATED)
-	REDRIVE_NIGHTLY= $(GO) test -run '$(SIMULATIONS)' ./proof ./operate/proof ./consumer ./brokers/sqs
+	REDRIVE_NIGHTLY= $(GO) test -run '$(SIMULATIONS)' ./lab/proof ./operate/proof ./consumer ./brokers/sqs
 	$(GO) -C tools test -count=1 ./... # the cache of results does not see changes of files outside
 
 .PHONY: race
 race: ## Test with the race detector what make test runs without it
 	$(GO) test $(RACE) -timeout 30m -skip '^TestLetters$$' ./operate/... ./brokers/brokertest ./retry/... ./internal/redisguard
 
-# The workspace lifts the SDKs to the newest versions, which integration/faults
-# and integration/fakes require. Without it they are the oldest, from go.mod.
+# The workspace lifts the SDKs to the newest versions, which lab and operate
+# require. Without it they are the oldest, from go.mod.
 .PHONY: test-oldest
 test-oldest: ## Compile the library with the oldest SDKs that it allows, and test the adapters on fakes
 	GOWORK=off $(GO) vet ./...
@@ -199,15 +199,15 @@ test-oldest: ## Compile the library with the oldest SDKs that it allows, and tes
 
 .PHONY: on-fakes
 on-fakes: ## Run the tests of the Kafka adapter on a fake of three brokers, too
-	$(GO) run ./integration/fakes/kfaketest $(GO) test $(RACE) -count=1 -timeout 10m ./brokers/kafka
+	$(GO) run ./lab/fakes/kfaketest $(GO) test $(RACE) -count=1 -timeout 10m ./brokers/kafka
 
 .PHONY: faults
 faults: ## Cut connections, freeze workers and kill brokers under the proof (DELAYED=0: with most messages)
-	$(BROKERS) run $(LIVE_TEST) -C integration/faults test -count=1 -parallel 8 -timeout 30m -v -delayed $(DELAYED) .
+	$(BROKERS) run $(LIVE_TEST) -C lab/faults test -count=1 -parallel 8 -timeout 30m -v -delayed $(DELAYED) .
 
 .PHONY: scenarios
 scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)
-	$(GO) -C proof test -count=1 -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
+	$(GO) -C lab/proof test -count=1 -run '^TestScenarios$$' -scenarios $(SCENARIOS) -seed $(SEED) -timeout 30m
 
 .PHONY: letters
 letters: SCENARIOS = 100
@@ -250,7 +250,7 @@ down: ## Stop the real brokers and remove what they left (ONLY="kafka sqs redis 
 
 .PHONY: cluster
 cluster: ## Kill nodes of clusters of RabbitMQ and Kafka under the proof (Linux, root; not part of check)
-	REDRIVE_ENGINE=local $(GO) -C integration/faults test -count=1 -timeout 10m -v -run 'Cluster$$' -cluster .
+	REDRIVE_ENGINE=local $(GO) -C lab/faults test -count=1 -timeout 10m -v -run 'Cluster$$' -cluster .
 
 .PHONY: fresh
 fresh: ## Run make run and make test in a Debian that has Go and nothing else of ours (Linux, root, make down first)
@@ -276,15 +276,15 @@ fuzz: ## Run every fuzz target in turn, each for FUZZTIME
 
 .PHONY: figures
 figures: ## Print the measured figures against their goals (AREA=core, restraint, letters, service, kafka, rabbitmq, sqs, idle or suite ONLY=regexp)
-	@$(if $(BROKER_OF),$(BROKERS) run -only $(BROKER_OF)) $(GO) run ./bench/cmd/figures -area $(AREA) -only '$(ONLY)'
+	@$(if $(BROKER_OF),$(BROKERS) run -only $(BROKER_OF)) $(GO) run ./lab/bench/cmd/figures -area $(AREA) -only '$(ONLY)'
 
 # Virtual time needs a test: the table is printed by one.
 .PHONY: gallery
 gallery: ## Let incidents happen on the default Config, print what became of the messages, and write it into the docs
-	@GOGC=800 $(GO) -C gallery test -count=1 -timeout 20m -run '^TestIncidents$$' -page
+	@GOGC=800 $(GO) -C lab/gallery test -count=1 -timeout 20m -run '^TestIncidents$$' -page
 
 # On SQS retries wait in place, or all of them are copies; and there are FIFO queues.
-PROOF = $(GO) run ./proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES) -kills $(KILLS)
+PROOF = $(GO) run ./lab/proof -broker $(BROKER) -seed $(SEED) -messages $(MESSAGES) -kills $(KILLS)
 
 .PHONY: proof
 proof: ## Run ledger-checked scenarios (BROKER=memory, in virtual time, rabbitmq, kafka or sqs SEED=n MESSAGES=n KILLS=n)

@@ -7,7 +7,7 @@ import (
 	"github.com/redrive-go/redrive/idempotency/redisstore"
 )
 
-// What a store does on a server is tested in integration/fakes.
+// What a store does on a server is tested in lab/fakes.
 
 func TestNewRefuses(t *testing.T) {
 	if _, err := redisstore.New(nil, ""); err == nil || !strings.Contains(err.Error(), "client is nil") {

@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/idempotency/sqlstore"
 )
 
-// What a store does on a database is tested in integration/fakes, since a driver
+// What a store does on a database is tested in lab/fakes, since a driver
 // would become a requirement of every user's program.
 
 func TestNewRefuses(t *testing.T) {

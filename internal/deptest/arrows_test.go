@@ -14,13 +14,15 @@ func TestArrowsPointDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command, err := load(filepath.Join(root, "operate")) // a module of its own, above all of this one
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range command {
-		p.dir = path.Join("operate", p.dir)
-		pkgs = append(pkgs, p)
+	for _, module := range []string{"operate", "lab"} { // above all of this one
+		others, err := load(filepath.Join(root, module))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range others {
+			p.dir = path.Join(module, p.dir)
+			pkgs = append(pkgs, p)
+		}
 	}
 	for _, v := range violations(pkgs, house) {
 		t.Error(v)
@@ -51,7 +53,10 @@ func TestViolations(t *testing.T) {
 		{"testing in production", pkg{dir: "brokers", imports: []string{"testing"}}, "brokers imports testing"},
 		{"part of testing in production", pkg{dir: "operate/cmd/redrive", imports: []string{"testing/fstest"}}, "operate/cmd/redrive imports testing/fstest"},
 		{"testing in a test kit", pkg{dir: "brokers/brokertest", imports: []string{"testing", ours("brokers")}}, ""},
-		{"testing in a measuring command", pkg{dir: "proof", imports: []string{"testing"}}, ""},
+		{"testing in a command of the lab", pkg{dir: "lab/proof", imports: []string{"testing"}}, ""},
+		{"lab in the command", pkg{dir: "operate/cmd/redrive", testImports: []string{ours("lab/proof")}}, "operate/cmd/redrive imports lab/proof"},
+		{"internal package in the lab", pkg{dir: "lab/proof", imports: []string{ours("internal/text")}}, "lab/proof imports internal/text"},
+		{"internal package of the lab", pkg{dir: "lab/bench/kafka", imports: []string{ours("lab/bench/internal/meter")}}, ""},
 		{"test of its own package", pkg{dir: "brokers", testImports: []string{ours("brokers")}}, ""},
 		{"test with more than the package", pkg{dir: "consumer", testImports: []string{ours("brokers/memory")}}, ""},
 		{"test with too much", pkg{dir: "dlq", testImports: []string{ours("consumer")}}, "dlq (test) imports consumer"},

@@ -1,7 +1,7 @@
 // Package deptest keeps the arrows between the packages pointing down. It has
-// tests only: one reads the imports of every Go file of the module and of the
-// command's, and holds them against the house below, the other builds an
-// application on the core and looks at what its go.mod had to take in.
+// tests only: one reads the imports of every Go file of the modules of the library,
+// the command and the lab, and holds them against the house below. The other builds
+// an application on the core and looks at what its go.mod had to take in.
 package deptest
 
 // row says what a package may import besides the standard library and
@@ -79,7 +79,6 @@ var house = map[string]row{
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},
-	"gallery":                    {imports: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq", "retry/budget"}},
 	"retry/budget/internal/pace": {},
 	"retry/budget/redisbudget": {
 		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault", "internal/redisguard"},
@@ -153,8 +152,4 @@ var house = map[string]row{
 
 // closed are the trees that nobody outside the module can import, or that are
 // not meant to be imported: they need no row.
-var closed = []string{"internal", "operate", "examples", "integration", "proof"}
-
-// measuring are the commands that may import testing, because they run
-// benchmarks and virtual time; no user's program contains them.
-var measuring = []string{"proof"}
+var closed = []string{"internal", "operate", "examples", "integration", "lab"}

@@ -31,6 +31,7 @@ func violations(pkgs []pkg, rows map[string]row) []string {
 				}
 			}
 		}
+		found = append(found, aroundLab(p)...)
 		r, ok := rows[p.dir]
 		if !ok {
 			if !slices.ContainsFunc(closed, func(tree string) bool { return within(p.dir, tree) }) {
@@ -44,6 +45,23 @@ func violations(pkgs []pkg, rows map[string]row) []string {
 	}
 	slices.Sort(found)
 	return slices.Compact(found)
+}
+
+// aroundLab are imports of the lab by other modules, and of their internal
+// packages by the lab, which shows that the public API is enough.
+func aroundLab(p pkg) []string {
+	var found []string
+	for _, path := range slices.Concat(p.imports, p.testImports) {
+		ours, isOurs := strings.CutPrefix(path, modulePath+"/")
+		switch {
+		case !isOurs || within(p.dir, "lab") && within(ours, "lab"):
+		case within(ours, "lab"):
+			found = append(found, fmt.Sprintf("%s imports %s: no other module uses the lab", p.dir, ours))
+		case within(p.dir, "lab") && slices.Contains(strings.Split(ours, "/"), "internal"):
+			found = append(found, fmt.Sprintf("%s imports %s: the lab uses public packages only", p.dir, ours))
+		}
+	}
+	return found
 }
 
 // strangers are the imports that are neither standard library, nor
@@ -74,8 +92,7 @@ func missing(pkgs []pkg, rows map[string]row) []string {
 }
 
 func mayTest(dir string) bool {
-	return strings.HasSuffix(path.Base(dir), "test") ||
-		slices.ContainsFunc(measuring, func(tree string) bool { return within(dir, tree) })
+	return strings.HasSuffix(path.Base(dir), "test") || within(dir, "lab")
 }
 
 // isStandard reports whether an import path has no dot in its first element,
