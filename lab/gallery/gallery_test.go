@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 	"testing/synctest"
-
-	"github.com/redrive-go/redrive/consumer"
 )
 
 // TestIncidents lets every incident happen. With -page it writes the page.
@@ -35,11 +33,11 @@ func TestIncidents(t *testing.T) {
 }
 
 // play runs the incident in virtual time.
-func play(t *testing.T, i Incident, changes ...func(*consumer.Config)) (r Report) {
+func play(t *testing.T, i Incident) (r Report) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var err error
-		if r, err = i.Run(t.Context(), changes...); err != nil {
+		if r, err = i.run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	})

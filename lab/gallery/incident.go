@@ -1,6 +1,10 @@
 package gallery
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+)
 
 // Incident is something that happens to what handlers depend on.
 type Incident struct {
@@ -63,20 +67,12 @@ func rate(n float64, unit, length time.Duration) Load {
 	return Load{Count: int(length / every), Every: every}
 }
 
-func (s Stream) topic() string {
-	if s.Topic != "" {
-		return s.Topic
-	}
-	return s.Name
-}
+func (s Stream) topic() string { return cmp.Or(s.Topic, s.Name) }
 
 // topics lists those of the incident.
-func (i Incident) topics() []string {
-	var names []string
-	known := map[string]bool{}
+func (i Incident) topics() (names []string) {
 	for _, s := range i.Traffic {
-		if !known[s.topic()] {
-			known[s.topic()] = true
+		if !slices.Contains(names, s.topic()) {
 			names = append(names, s.topic())
 		}
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
-// Run lets the incident happen to its workers, and reports what became of the
-// messages. It belongs into a bubble of testing/synctest. Changes are made to the default Config.
-func (i Incident) Run(ctx context.Context, changes ...func(*consumer.Config)) (Report, error) {
+// run lets the incident happen to its workers, and reports what became of the
+// messages. It belongs into a bubble of testing/synctest.
+func (i Incident) run(ctx context.Context) (Report, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	t := newTally(i)
@@ -34,9 +34,6 @@ func (i Incident) Run(ctx context.Context, changes ...func(*consumer.Config)) (R
 			return Report{}, err
 		}
 		cfg.Guard.Budget = shared{of, i.Workers}
-	}
-	for _, change := range changes {
-		change(&cfg)
 	}
 	var group sync.WaitGroup
 	defer group.Wait()

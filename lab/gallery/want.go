@@ -1,7 +1,9 @@
 package gallery
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -137,12 +139,7 @@ func (r Report) of(stream string) Figures {
 	return r.Streams[stream]
 }
 
-func named(stream string) string {
-	if stream == "" {
-		return "the messages"
-	}
-	return stream
-}
+func named(stream string) string { return cmp.Or(stream, "the messages") }
 
 func unless(ok bool, format string, args ...any) string {
 	if ok {
@@ -162,21 +159,7 @@ func short(d time.Duration) string {
 	case d < 10*time.Minute:
 		unit = time.Second
 	}
-	d = d.Round(unit)
-	s := d.String()
-	if d >= time.Minute {
-		s = trim(s, "m0s", "m")
-		s = trim(s, "h0m", "h")
-	}
-	return s
-}
-
-// trim replaces the end of s.
-func trim(s, end, by string) string {
-	if n := len(s) - len(end); n >= 0 && s[n:] == end {
-		return s[:n] + by
-	}
-	return s
+	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.Round(unit).String())
 }
 
 // deadFrom wants that many messages of the stream dead, for any reason.
