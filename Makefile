@@ -203,7 +203,7 @@ on-fakes: ## Run the tests of the Kafka adapter on a fake of three brokers, too
 
 .PHONY: faults
 faults: ## Cut connections, freeze workers and kill brokers under the proof (DELAYED=0: with most messages)
-	$(BROKERS) run $(LIVE_TEST) -C lab/faults test -count=1 -parallel 8 -timeout 30m -v -delayed $(DELAYED) .
+	$(BROKERS) run $(LIVE_TEST) -C lab/faults test -count=1 -parallel 8 -timeout 50m -v -delayed $(DELAYED) .
 
 .PHONY: scenarios
 scenarios: ## Check the promises in random scenarios in virtual time (SCENARIOS=20000 SEED=n)

@@ -100,9 +100,9 @@ func TestQueuesDeletedInUse(t *testing.T) {
 			others++
 			prefix := fmt.Sprintf("other %d-", others)
 			sends(refunds.topic, prefix, 20)
-			o.eventually(20*time.Second, "the other topic flows "+when, func() bool { return seen.has(prefix, 20, 1) })
+			o.eventually("the other topic flows "+when, func() bool { return seen.has(prefix, 20, 1) })
 		}
-		o.eventually(30*time.Second, "the worker consumes", func() bool {
+		o.eventually("the worker consumes", func() bool {
 			q, err := o.look(refunds.topic)
 			return err == nil && q.Consumers > 0
 		})
@@ -114,19 +114,19 @@ func TestQueuesDeletedInUse(t *testing.T) {
 		sends(o.topic, "busy", 10)
 		sends(o.topic, "good", 30)
 		flows("without delay queues")
-		o.eventually(time.Minute, "all retries come back", func() bool { return seen.has("busy", 10, 2) && seen.has("good", 30, 1) })
+		o.eventually("all retries come back", func() bool { return seen.has("busy", 10, 2) && seen.has("good", 30, 1) })
 
 		o.delete(o.topic + ".dead")
 		sends(o.topic, "poison", 4) // of five in a row the handler would be at fault, not they
 		flows("without a dead-letter queue")
-		o.eventually(time.Minute, "the dead letters are there", func() bool {
+		o.eventually("the dead letters are there", func() bool {
 			n, err := o.ready(o.topic + ".dead")
 			return err == nil && n == 4
 		})
 
 		o.delete(o.topic)
 		flows("without the queue of the first topic")
-		o.eventually(time.Minute, "the topic is reported", func() bool {
+		o.eventually("the topic is reported", func() bool {
 			seen.mu.Lock()
 			defer seen.mu.Unlock()
 			return seen.lost[o.topic] > 0
@@ -135,7 +135,7 @@ func TestQueuesDeletedInUse(t *testing.T) {
 			t.Fatal(err)
 		}
 		sends(o.topic, "anew", 10)
-		o.eventually(time.Minute, "the queue that is back is worked off", func() bool { return seen.has("anew", 10, 1) })
+		o.eventually("the queue that is back is worked off", func() bool { return seen.has("anew", 10, 1) })
 		select {
 		case err := <-ended:
 			t.Fatalf("Run ended with %v", err)

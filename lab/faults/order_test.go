@@ -170,7 +170,7 @@ func TestHeldRetriesKeepTheOrderOfTheirKey(t *testing.T) {
 			return q.run(m, 0)
 		}
 		reach := func(fourths int) {
-			until(t, time.Minute, func() bool {
+			until(t, func() bool {
 				done, _ := q.counts()
 				return done >= keys*each*fourths/4
 			})
@@ -200,7 +200,7 @@ func TestRetriesInTheBrokerAreOvertaken(t *testing.T) {
 			}
 			return q.run(m, 0)
 		})
-		until(t, time.Minute, func() bool { done, _ := q.counts(); return done == 10 })
+		until(t, func() bool { done, _ := q.counts(); return done == 10 })
 		if q.order[0] != "key-0/1" || q.order[9] != "key-0/0" {
 			t.Errorf("the order is %q, want key-0/0 last", q.order)
 		}

@@ -245,19 +245,19 @@ func testPause(t *testing.T, broker brokers.Broker, orders, mails, dead string) 
 	defer traffic.Wait()
 	defer end()
 	for _, topic := range []string{orders, mails} { // the worker makes its queues
-		until(t, time.Minute, func() bool { return broker.Publish(ctx, topic, brokers.Message{ID: "first"}) == nil })
+		until(t, func() bool { return broker.Publish(ctx, topic, brokers.Message{ID: "first"}) == nil })
 	}
 	traffic.Go(func() { w.publish(flowing, t, broker) })
-	until(t, 2*time.Minute, func() bool { _, n := w.count(mails); return n > 25*usualRate }) // the worker learns the usual rate
+	until(t, func() bool { _, n := w.count(mails); return n > 25*usualRate }) // the worker learns the usual rate
 
 	w.mu.Lock()
 	w.waited = 0 // for the start of the worker
 	w.mu.Unlock()
 	w.set(true)
 	begun := time.Now()
-	until(t, time.Minute, func() bool { return time.Since(begun) > 25*time.Second })
+	until(t, func() bool { return time.Since(begun) > 25*time.Second })
 	sent, _ := w.count(orders)
-	until(t, time.Minute, func() bool { _, handled := w.count(orders); return handled >= sent }) // in the outage of mails
+	until(t, func() bool { _, handled := w.count(orders); return handled >= sent }) // in the outage of mails
 	w.mu.Lock()
 	t.Logf("in the outage: %d orders handled, the longest waited %v; mails: %d received while paused, %d probes; pauses %q",
 		sent, w.waited, w.received, w.probes, w.pauses)
@@ -275,7 +275,7 @@ func testPause(t *testing.T, broker brokers.Broker, orders, mails, dead string) 
 
 	w.set(false)
 	recovered := time.Now()
-	until(t, 2*time.Minute, func() bool {
+	until(t, func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.paused.IsZero()
@@ -284,7 +284,7 @@ func testPause(t *testing.T, broker brokers.Broker, orders, mails, dead string) 
 	end()
 	traffic.Wait()
 	for _, topic := range []string{orders, mails} {
-		until(t, 3*time.Minute, func() bool { sent, handled := w.count(topic); return handled == sent })
+		until(t, func() bool { sent, handled := w.count(topic); return handled == sent })
 	}
 	t.Logf("all are handled %v after the outage", time.Since(recovered))
 	w.mu.Lock()
@@ -323,7 +323,7 @@ func (w *watch) meetRateLimit(t *testing.T, broker brokers.Broker) {
 			t.Fatal(err)
 		}
 	}
-	until(t, 5*time.Minute, func() bool { sent, handled := w.count(w.mails); return handled == sent })
+	until(t, func() bool { sent, handled := w.count(w.mails); return handled == sent })
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t.Logf("%d mails against %d calls a second took %v and %d calls", backlog, rateLimit, time.Since(begun), w.calls)

@@ -289,14 +289,14 @@ func (w *sqsWorkers) letters() map[string]string {
 func testSQSStaleWorker(t *testing.T) {
 	w := newSQSWorkers(t, false)
 	first := w.start()
-	until(t, 30*time.Second, func() bool { return w.server.Queue(w.queue).Polls > 0 })
+	until(t, func() bool { return w.server.Queue(w.queue).Polls > 0 })
 	w.publish("slow")
-	until(t, 30*time.Second, func() bool { return w.count("begins slow") == 1 })
+	until(t, func() bool { return w.count("begins slow") == 1 })
 	first.Process.Signal(syscall.SIGSTOP)
 	second := w.start()
-	until(t, 30*time.Second, func() bool { return w.count("begins slow") == 2 })
+	until(t, func() bool { return w.count("begins slow") == 2 })
 	first.Process.Signal(syscall.SIGCONT)
-	until(t, 30*time.Second, func() bool { return w.count("ends slow") == 2 && w.server.Queue(w.queue).Deleted > 0 })
+	until(t, func() bool { return w.count("ends slow") == 2 && w.server.Queue(w.queue).Deleted > 0 })
 	w.stop(first)
 	w.stop(second)
 	q := w.server.Queue(w.queue)
@@ -315,7 +315,7 @@ func testSQSCrashLoop(t *testing.T, copies bool, runs int) {
 	const hidden = workerLease + workerWait + time.Second // at most
 	w := newSQSWorkers(t, copies)
 	first := w.start()
-	until(t, 30*time.Second, func() bool { return w.server.Queue(w.queue).Polls > 0 })
+	until(t, func() bool { return w.server.Queue(w.queue).Polls > 0 })
 	w.publish("a", "b", "kill", "c", "d")
 	first.Wait()
 	for deaths := 1; ; deaths++ {
@@ -334,7 +334,7 @@ func testSQSCrashLoop(t *testing.T, copies bool, runs int) {
 			q := w.server.Queue(w.queue)
 			return w.server.Queue(w.queue+"-dead").Visible > 0 && q.Deleted == q.Sent
 		}
-		until(t, 30*time.Second, func() bool {
+		until(t, func() bool {
 			select {
 			case <-ended:
 				return true
@@ -403,7 +403,7 @@ func testSQSPoison(t *testing.T, code string) {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	until(t, 30*time.Second, func() bool { return server.Queue("jobs").Polls > 0 })
+	until(t, func() bool { return server.Queue("jobs").Polls > 0 })
 	ids := make([]brokers.Message, poisonous)
 	for i := range ids {
 		ids[i] = brokers.Message{ID: fmt.Sprint("m", i), Body: []byte("body")}
@@ -411,9 +411,9 @@ func testSQSPoison(t *testing.T, code string) {
 	if err := broker.Publish(t.Context(), "jobs", ids...); err != nil {
 		t.Fatal(err)
 	}
-	until(t, 30*time.Second, func() bool { return len(sendsTo(server, "jobs-dead")) > 0 })
+	until(t, func() bool { return len(sendsTo(server, "jobs-dead")) > 0 })
 	begun := time.Now()
-	until(t, 2*outage, func() bool { return time.Since(begun) > outage })
+	until(t, func() bool { return time.Since(begun) > outage })
 	calls := sendsTo(server, "jobs-dead")
 	t.Logf("%d calls in %v", len(calls), time.Since(begun))
 	if len(calls) < 2 {
@@ -428,7 +428,7 @@ func testSQSPoison(t *testing.T, code string) {
 		t.Errorf("the queue has %+v, want all %d messages in it", q, poisonous)
 	}
 	heal()
-	until(t, time.Minute, func() bool { return server.Queue("jobs").Deleted == poisonous })
+	until(t, func() bool { return server.Queue("jobs").Deleted == poisonous })
 	stop()
 	running.Wait()
 	var letters []string

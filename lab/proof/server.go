@@ -54,7 +54,7 @@ func connect(j job, t *trap, declared func(what, name string)) (brokers.Broker, 
 // await returns when the workers have declared every topic and its dead-letter
 // topic.
 func await(ctx context.Context, b server, s *scenario) error {
-	const limit, pause = 2 * time.Minute, 100 * time.Millisecond
+	const limit, pause = 10 * time.Minute, 100 * time.Millisecond // of a busy machine
 	for begun := time.Now(); ; wait(ctx, pause) {
 		known, err := b.counts(ctx, s.dead()...)
 		missing := slices.DeleteFunc(s.names(), func(name string) bool {
