@@ -26,7 +26,7 @@ func TestPauseByHand(t *testing.T) {
 		w.die(600)
 		j := w.create(job.Spec{}, store.Filter{})
 		for range 2 {
-			p := w.fork(j.ID, never)
+			p := w.fork(j.ID)
 			time.Sleep(5 * time.Second)
 			began := time.Now()
 			w.set(j.ID, store.JobPaused)
@@ -44,9 +44,7 @@ func TestPauseByHand(t *testing.T) {
 			w.set(j.ID, store.JobRunning)
 		}
 		w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 600})
-		if w.doubles() != 0 {
-			t.Errorf("%d doubles", w.doubles())
-		}
+		w.servedOnce()
 	})
 }
 
@@ -57,7 +55,7 @@ func TestCancel(t *testing.T) {
 		w.prove()
 		w.die(500)
 		j := w.create(job.Spec{}, store.Filter{})
-		p := w.fork(j.ID, never)
+		p := w.fork(j.ID)
 		time.Sleep(8 * time.Second)
 		w.deaf()
 		time.Sleep(time.Second)
@@ -79,23 +77,6 @@ func TestCancel(t *testing.T) {
 		}
 		if warning := fmt.Sprintf("%d letters were sent from here before: they may have been handled", c.Sent); !slices.Contains(p2.Warnings, warning) {
 			t.Errorf("the warnings are %q, want %q", p2.Warnings, warning)
-		}
-	})
-}
-
-// TestMeanwhile leaves out what is collected while a job runs.
-func TestMeanwhile(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
-		w.prove()
-		w.die(200)
-		j := w.create(job.Spec{}, store.Filter{})
-		p := w.fork(j.ID, never)
-		time.Sleep(2 * time.Second)
-		w.die(50)
-		w.must(p.exit())
-		w.ends(w.job(j.ID), store.JobDone, store.Counts{Confirmed: 200})
-		if c := w.count(); c.Collected != 50 {
-			t.Errorf("the store has %+v, want 50 that came meanwhile", c)
 		}
 	})
 }
@@ -134,7 +115,7 @@ func TestDeleted(t *testing.T) {
 		w.die(3)
 		w.letters(good)
 		j := w.create(job.Spec{}, store.Filter{})
-		p := w.fork(j.ID, never)
+		p := w.fork(j.ID)
 		time.Sleep(time.Minute)
 		w.ends(w.job(j.ID), store.JobRunning, store.Counts{Sending: 3})
 		if n, err := w.s.Delete(t.Context(), time.Now(), operator, "key"); n != 3 || err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,8 +16,7 @@ import (
 	"github.com/redrive-go/redrive/operate/store"
 )
 
-// process is a runner with a store of its own, which it loses when it crashes: then
-// it changes nothing any more, and nothing that it did not finish is cleaned up.
+// process is a runner with a store of its own.
 type process struct {
 	*world
 	s     *store.Store
@@ -27,100 +25,37 @@ type process struct {
 	err   error
 }
 
-// killer is a broker in a process, which may crash before or after a call.
-type killer struct {
+// hooked is a broker that calls sent after each message that it has sent back.
+type hooked struct {
 	*memory.Broker
-	crashes func(sent bool) bool
+	sent func()
 }
 
-func (k killer) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
-	if k.crashes(false) {
-		return errors.New("the process is gone")
-	}
-	err := k.Broker.Return(ctx, group, topic, msgs...)
-	if k.crashes(true) {
-		return errors.New("the process is gone")
-	}
-	return err
+func (h hooked) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+	defer h.sent()
+	return h.Broker.Return(ctx, group, topic, msgs...)
 }
 
-// fork begins to work on a job in a process of its own. crashes is asked before
-// and after each call of the broker.
-func (w *world) fork(id int64, crashes func(sent bool) bool) *process {
+// fork begins to work on a job in a process of its own.
+func (w *world) fork(id int64) *process { return w.forkOn(w.broker, id) }
+
+func (w *world) forkOn(broker brokers.Broker, id int64) *process {
 	w.t.Helper()
 	ctx, stop := context.WithCancel(w.t.Context())
 	p := &process{world: w, s: w.open(), stop: stop, ended: make(chan struct{})}
-	on := killer{w.broker, func(sent bool) bool {
-		if !crashes(sent) {
-			return false
-		}
-		p.crash()
-		return true
-	}}
 	go func() {
 		defer close(p.ended)
-		_, p.err = w.runnerOn(p.s, on).Run(ctx, id)
+		_, p.err = w.runnerOn(p.s, broker).Run(ctx, id)
 	}()
 	return p
 }
 
-// crash ends a process from one moment to the other.
-func (p *process) crash() {
-	if err := p.s.Close(); err != nil {
-		p.t.Error(err)
-	}
-	p.stop()
-}
-
-// exit ends a process that has crashed, or has done its work.
+// exit waits until a process has ended, and closes its store.
 func (p *process) exit() error {
 	<-p.ended
 	p.stop()
 	p.must(p.s.Close())
 	return p.err
-}
-
-func never(bool) bool { return false }
-
-// TestCrashes kills a process at every step of a job, again and again. No letter is
-// lost, and those that come twice are of the batches that a crash has left.
-func TestCrashes(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
-		w.prove()
-		w.die(200)
-		j := w.create(job.Spec{}, store.Filter{})
-		seed := rand.Uint64()
-		random := rand.New(rand.NewPCG(seed, 1))
-		unsure := 0 // batches that a crash has left
-		for crashes := 0; w.job(j.ID).State == store.JobRunning; crashes++ {
-			calls, late := random.IntN(12), random.IntN(2) == 0 // the call of the broker at which it crashes, and whether after it
-			p := w.fork(j.ID, func(sent bool) bool {
-				if !sent {
-					calls--
-				}
-				now := crashes < 12 && calls == 0 && sent == late
-				if now && sent {
-					unsure++
-				}
-				return now
-			})
-			if crashes < 12 { // or between calls, a moment later
-				select {
-				case <-p.ended:
-				case <-time.After(time.Duration(random.IntN(3000)) * time.Millisecond):
-					p.crash()
-				}
-			}
-			if err := p.exit(); errors.Is(err, store.ErrLeased) {
-				crashes--
-				time.Sleep(time.Second) // as somebody does who types it again
-			}
-		}
-		w.ends(w.job(j.ID), store.JobDone, store.Counts{Confirmed: 200})
-		if len(w.served) != 201 || w.doubles() > 10*unsure {
-			t.Errorf("seed %d: %d letters were served, %d of them again, with %d batches that were left", seed, len(w.served), w.doubles(), unsure)
-		}
-	})
 }
 
 // TestGoesOn finishes what a process has left in any state.
@@ -167,9 +102,7 @@ func TestGoesOn(t *testing.T) {
 				}
 				time.Sleep(31 * time.Second)
 				w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 40})
-				if w.doubles() != 0 {
-					t.Errorf("%d doubles", w.doubles())
-				}
+				w.servedOnce()
 			})
 		})
 	}
@@ -181,18 +114,16 @@ func TestTwoRunners(t *testing.T) {
 		w.prove()
 		w.die(100)
 		j := w.create(job.Spec{}, store.Filter{})
-		first := w.fork(j.ID, never)
+		first := w.fork(j.ID)
 		for range 10 {
 			time.Sleep(100 * time.Millisecond)
-			if err := w.fork(j.ID, never).exit(); !errors.Is(err, store.ErrLeased) {
+			if err := w.fork(j.ID).exit(); !errors.Is(err, store.ErrLeased) {
 				t.Errorf("the second runner: %v, want ErrLeased", err)
 			}
 		}
 		w.must(first.exit())
 		w.ends(w.job(j.ID), store.JobDone, store.Counts{Confirmed: 100})
-		if w.doubles() != 0 {
-			t.Errorf("%d doubles", w.doubles())
-		}
+		w.servedOnce()
 	})
 }
 
@@ -203,7 +134,7 @@ func TestLeaseIsLost(t *testing.T) {
 		w.prove()
 		w.die(500)
 		j := w.create(job.Spec{}, store.Filter{})
-		p := w.fork(j.ID, never)
+		p := w.fork(j.ID)
 		time.Sleep(7 * time.Second)
 		_, err := w.s.Lease(t.Context(), time.Now().Add(time.Hour), j.ID, "another", time.Minute)
 		w.must(err)
@@ -242,9 +173,7 @@ func TestStop(t *testing.T) {
 			}
 		}
 		w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 300})
-		if w.doubles() != 0 {
-			t.Errorf("%d doubles", w.doubles())
-		}
+		w.servedOnce()
 	})
 }
 
@@ -285,22 +214,17 @@ func TestStoreDown(t *testing.T) {
 			}
 		}
 		var once sync.Once
-		p := w.fork(j.ID, func(sent bool) bool {
-			if sent {
-				once.Do(func() {
-					do("create trigger down before update on letters begin select raise(abort, 'down'); end")
-					time.AfterFunc(10*time.Minute, func() { do("drop trigger down") })
-				})
-			}
-			return false
-		})
+		p := w.forkOn(hooked{w.broker, func() {
+			once.Do(func() {
+				do("create trigger down before update on letters begin select raise(abort, 'down'); end")
+				time.AfterFunc(10*time.Minute, func() { do("drop trigger down") })
+			})
+		}}, j.ID)
 		time.Sleep(9 * time.Minute)
 		w.ends(w.job(j.ID), store.JobRunning, store.Counts{Sending: 10})
 		w.must(p.exit())
 		w.ends(w.job(j.ID), store.JobDone, store.Counts{Unknown: 20})
-		if w.doubles() != 0 {
-			t.Errorf("%d doubles", w.doubles())
-		}
+		w.servedOnce()
 		w.must(db.Close())
 	})
 }

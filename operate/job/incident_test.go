@@ -2,7 +2,6 @@ package job_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -27,8 +26,13 @@ func TestAllGood(t *testing.T) {
 		if took := time.Since(began); took < 10*time.Second || took > 16*time.Second {
 			t.Errorf("it took %v, want 10s at the rate, and some for the waves", took)
 		}
-		if w.doubles() != 0 || w.runs[0] != "order-1" || w.runs[499] != "order-500" {
-			t.Errorf("%d doubles, from %s to %s, want the oldest first", w.doubles(), w.runs[0], w.runs[499])
+		w.servedOnce()
+		// The runs of one batch, of 10 letters, may begin in any order.
+		for i, id := range w.runs {
+			var n int
+			if _, err := fmt.Sscanf(id, "order-%d", &n); err != nil || n <= i-9 || n > i+10 {
+				t.Errorf("run %d is of %s, %v, want the oldest letters first", i+1, id, err)
+			}
 		}
 	})
 }
@@ -64,61 +68,6 @@ func TestAllPoison(t *testing.T) {
 	})
 }
 
-// TestSomePoison stops in the third wave.
-func TestSomePoison(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
-		w.prove()
-		w.die(100)
-		w.letters(func(body string) error {
-			if strings.HasSuffix(body, "9") {
-				return errPoison
-			}
-			return nil
-		})
-		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
-		t.Attr("letters_run_before_stop_10", strconv.Itoa(w.ran()))
-		if w.ran() > 31 || j.State != store.JobPaused || !strings.Contains(j.Note, "wave 3") {
-			t.Errorf("%d letters ran before the stop (%s %s), want at most 31", w.ran(), j.State, j.Note)
-		}
-	})
-}
-
-// TestPoisonAmongTheRest stops when letters begin to fail long after the waves.
-func TestPoisonAmongTheRest(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
-		w.prove()
-		w.die(700)
-		w.letters(func(body string) error {
-			if w.ran() > 300 {
-				return errPoison
-			}
-			return nil
-		})
-		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
-		if failed := w.ran() - 300; failed > 150 || j.State != store.JobPaused {
-			t.Errorf("%d letters failed before the stop (%s %s)", failed, j.State, j.Note)
-		}
-	})
-}
-
-// TestFewLetters sends up to 20 letters without waves, and reports.
-func TestFewLetters(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
-		w.die(20)
-		w.letters(func(body string) error {
-			if body < "order-12" {
-				return errPoison
-			}
-			return nil
-		})
-		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
-		w.ends(j, store.JobDone, store.Counts{Confirmed: 16, Returned: 4})
-		if want := "16 confirmed, 4 returned"; j.Note != want {
-			t.Errorf("the note is %q, want %q", j.Note, want)
-		}
-	})
-}
-
 // TestSilence passes no wave of which nobody says anything.
 func TestSilence(t *testing.T) {
 	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
@@ -132,56 +81,6 @@ func TestSilence(t *testing.T) {
 			t.Errorf("it paused after %v and %d letters, want 5m and 1", took, w.ran())
 		}
 		if !strings.Contains(j.Note, "1 not heard of") {
-			t.Errorf("the note is %q", j.Note)
-		}
-	})
-}
-
-// TestWithoutReceipts goes on when nothing came back, which takes longer.
-func TestWithoutReceipts(t *testing.T) {
-	for name, fate := range map[string]func(string) error{"good": good, "poison": poison} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
-				w.deaf()
-				w.die(50)
-				w.letters(fate)
-				began := time.Now()
-				j := w.run(w.create(job.Spec{WithoutReceipts: true, Wait: time.Minute}, store.Filter{}).ID)
-				if name == "poison" {
-					w.ends(j, store.JobPaused, store.Counts{Returned: 1})
-					return
-				}
-				w.ends(j, store.JobDone, store.Counts{Unknown: 50})
-				if took := time.Since(began); took < 4*time.Minute || j.Note != "50 sent and not heard of" {
-					t.Errorf("after %v: %s", took, j.Note)
-				}
-			})
-		})
-	}
-}
-
-// TestTransientFailuresAreWaitedFor passes a wave that fails first and succeeds
-// then, and does not pass one that goes on failing.
-func TestTransientFailuresAreWaitedFor(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
-		w.prove()
-		w.die(30)
-		tries := map[string]int{}
-		w.letters(func(body string) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if tries[body]++; tries[body] < 3 {
-				return errBusy
-			}
-			return nil
-		})
-		w.ends(w.run(w.create(job.Spec{}, store.Filter{}).ID), store.JobDone, store.Counts{Confirmed: 30})
-
-		w.die(30)
-		w.letters(func(string) error { return errBusy })
-		j := w.run(w.create(job.Spec{Wait: 20 * time.Second}, store.Filter{}).ID)
-		w.ends(j, store.JobPaused, store.Counts{Sent: 1})
-		if !strings.Contains(j.Note, "1 failed and tried again") {
 			t.Errorf("the note is %q", j.Note)
 		}
 	})
@@ -278,36 +177,6 @@ func TestUnknownOutcomes(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestBrokerDown waits for a broker that is away.
-func TestBrokerDown(t *testing.T) {
-	var down func() bool
-	fault := func(op memory.Op) (f memory.Fault) {
-		if op.Operation == memory.Return && down() {
-			f.Err = errors.New("connection refused")
-		}
-		return f
-	}
-	inWorld(t, memory.Options{Fault: fault}, func(t *testing.T, w *world) {
-		down = func() bool { return false }
-		w.prove()
-		w.die(100)
-		began, calls := time.Now(), 0
-		down = func() bool {
-			calls++
-			return time.Since(began) < 8*time.Minute
-		}
-		j := w.create(job.Spec{}, store.Filter{})
-		go func() {
-			time.Sleep(5 * time.Minute)
-			w.ends(w.job(j.ID), store.JobRunning, store.Counts{Sending: 1})
-		}()
-		w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 100})
-		if took := time.Since(began); took > 10*time.Minute || calls > 200 || w.doubles() != 0 {
-			t.Errorf("it took %v, with %d calls and %d doubles", took, calls, w.doubles())
-		}
-	})
 }
 
 // TestMisconfiguredBroker asks, since waiting does not help.

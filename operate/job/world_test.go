@@ -48,10 +48,7 @@ var targets = job.Targets{{Broker: "memory", Topic: "orders", Dead: []string{"or
 
 var operator = store.Actor{Who: "anna", Command: "redrive dlq send", Reason: "fixed"}
 
-var (
-	errPoison = classify.Permanent(errors.New("no such product"))
-	errBusy   = classify.Transient(errors.New("connection refused"))
-)
+var errPoison = classify.Permanent(errors.New("no such product"))
 
 // inWorld runs a test in virtual time. The worker and live traffic go on until it
 // returns.
@@ -167,6 +164,14 @@ func (w *world) doubles() (n int) {
 		n += times - 1
 	}
 	return n
+}
+
+// servedOnce fails the test if a letter was served more than once.
+func (w *world) servedOnce() {
+	w.t.Helper()
+	if n := w.doubles(); n != 0 {
+		w.t.Errorf("%d letters were served more than once", n)
+	}
 }
 
 // collect takes dead letters into the store.
