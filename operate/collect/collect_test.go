@@ -79,22 +79,6 @@ func TestEmpty(t *testing.T) {
 	})
 }
 
-func TestFollow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
-		_, stop := w.follow(collect.Config{})
-		for n := range 5 {
-			time.Sleep(time.Duration(n) * time.Hour)
-			w.publish(letter(n))
-			synctest.Wait()
-			w.once(n + 1)
-		}
-		if got, want := stop(), (collect.Result{Received: 5, Added: 5}); got != want {
-			t.Errorf("Run = %+v, want %+v", got, want)
-		}
-	})
-}
-
 func TestNewReportsAllFaults(t *testing.T) {
 	_, err := collect.New(collect.Config{Limits: collect.Limits{FreeDisk: 1, Letters: -1}, Idle: -1})
 	for _, field := range []string{"Store", "Source", "Broker", "Limits.FreeDisk", "Limits.Letters", "Idle"} {

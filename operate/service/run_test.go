@@ -152,29 +152,6 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// TestPoisonOfATenant has all tasks of a tenant refused by a target that others use.
-func TestPoisonOfATenant(t *testing.T) {
-	inVirtualTime(t, func(w *world) {
-		w.targets["shared.example"] = func(_ context.Context, req *http.Request) (*http.Response, error) {
-			if req.Header.Get("X-Poison") != "" {
-				return answered(422), nil
-			}
-			return answered(200), nil
-		}
-		for range 300 {
-			w.add("bad", "shared.example", 0).Headers = map[string]string{"X-Poison": "1"}
-			w.add("good", "shared.example", time.Second)
-		}
-		_, stop := w.start()
-		defer stop()
-		w.within(5*time.Second, "good", Succeeded, 300)
-		if n := w.count("bad", Exhausted); n != 300 {
-			t.Errorf("%d of 300 are exhausted", n)
-		}
-		w.calledOnce()
-	})
-}
-
 // TestHalfOfTheAnswersFail has half of a target's answers be 500: nothing is stopped,
 // and nearly all tasks succeed.
 func TestHalfOfTheAnswersFail(t *testing.T) {
@@ -339,22 +316,6 @@ func TestLeases(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestTwoServices have one store: each task is called once.
-func TestTwoServices(t *testing.T) {
-	inVirtualTime(t, func(w *world) {
-		w.targets["shop.example"] = answers(30*time.Millisecond, always(200))
-		for i := range 500 {
-			w.add("a", "shop.example", time.Duration(i)*5*time.Millisecond)
-		}
-		_, stop := w.start()
-		_, stopOther := w.start()
-		w.within(30*time.Second, "a", Succeeded, 500)
-		stop()
-		stopOther()
-		w.calledOnce()
-	})
 }
 
 // TestClockSteps sets the clock forth and back while calls are under way.

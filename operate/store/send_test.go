@@ -379,24 +379,6 @@ func TestReceipts(t *testing.T) {
 	})
 }
 
-// TestReceiptsTogether has copies of a message end differently.
-func TestReceiptsTogether(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
-		l := running(t, s, 1)
-		queue(t, s, l, 1)
-		send := claim(t, s, l, 1)[0].Token
-		list := []dlq.Receipt{{Send: send, Outcome: "dead"}, {Send: send, Outcome: "failed"}, {Send: send, Outcome: "handled"}, {Send: send, Outcome: "failed"}}
-		if n := receipts(t, s, list...); n != 4 {
-			t.Errorf("Receipts = %d, want 4", n)
-		}
-		wantState(t, s, 1, store.StateConfirmed)
-		if w := wave(t, s, l.Job, 1); w.Failed != 1 {
-			t.Errorf("the wave is %+v, want one that failed", w)
-		}
-	})
-}
-
 // TestReceiptOvertakesConfirm lets a worker be faster than the broker's answer.
 func TestReceiptOvertakesConfirm(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
@@ -589,18 +571,6 @@ func TestUnfinishedJobs(t *testing.T) {
 			t.Fatal(err)
 		}
 		wants("nobody has heard of it")
-	})
-}
-
-// TestJobOfNothing takes nothing that comes later, either.
-func TestJobOfNothing(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
-		l := running(t, s, 0)
-		collect(t, s, noon.Add(time.Hour), collected(entry(1)))
-		if n := queue(t, s, l, 10); n != 0 {
-			t.Errorf("Queue = %d, want 0", n)
-		}
 	})
 }
 

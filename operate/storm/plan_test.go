@@ -26,59 +26,6 @@ func plan(t *testing.T, in PlanInput) Plan {
 	return p
 }
 
-// TestPlanOfExponential has the table of every text on backoff.
-func TestPlanOfExponential(t *testing.T) {
-	c := client(retry.NoJitter, 10, 100*ms)
-	c.Retry.Backoff.Cap = 30 * time.Second
-	p := plan(t, PlanInput{Retry: c.Retry})
-	waits := []time.Duration{0, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600}
-	starts := []time.Duration{0, 100, 300, 700, 1500, 3100, 6300, 12700, 25500, 51100}
-	for i, a := range p.Attempts {
-		delay, start := waits[i]*ms, starts[i]*ms
-		if a.Number != i+1 || a.Reached != 1 || a.Delay != (Spread{delay, delay, delay, delay, delay}) || a.Start != (Spread{start, start, start, start, start}) {
-			t.Errorf("attempt %+v, want it %v after the one before, and %v after the first", a, delay, start)
-		}
-	}
-	if len(p.Attempts) != 10 || p.End.Most != 51100*ms {
-		t.Errorf("%d attempts, given up after %v", len(p.Attempts), p.End.Most)
-	}
-}
-
-func TestPlanWorstCase(t *testing.T) {
-	c := client(retry.FullJitter, 4, 100*ms)
-	c.Retry.Backoff.Cap = 2 * time.Second
-	p := plan(t, PlanInput{Retry: c.Retry, Run: 150 * ms})
-	// Three delays of 100, 200 and 400 ms at most, and four runs.
-	if most := p.End.Most.Round(ms); most != 1300*ms || p.End.Least != 600*ms {
-		t.Errorf("given up after %v to %v, want 600 ms to 1.3 s", p.End.Least, most)
-	}
-	if got := p.Beyond(2 * time.Second); got != 0 {
-		t.Errorf("%v of the messages are beyond the worst case", got)
-	}
-	if got := p.Beyond(599 * ms); got != 1 {
-		t.Errorf("%v of the messages are beyond the best case, want all", got)
-	}
-	if got := p.Beyond(p.End.P50); got < 0.45 || got > 0.55 {
-		t.Errorf("%v of the messages are beyond the median", got)
-	}
-}
-
-func TestPlanEndsWithMaxAge(t *testing.T) {
-	c := client(retry.FullJitter, 10, time.Second)
-	c.Retry.MaxAge = 30 * time.Second
-	p := plan(t, PlanInput{Retry: c.Retry, Run: time.Second})
-	last := p.Attempts[len(p.Attempts)-1]
-	if len(p.Attempts) == 10 || last.Reached >= 1 {
-		t.Errorf("%d attempts, the last reached by %v of the messages: MaxAge ends them before", len(p.Attempts), last.Reached)
-	}
-	if p.End.Most != 31*time.Second || p.Ends[len(p.Ends)-1] > p.End.Most {
-		t.Errorf("given up after %v at most, drawn %v, want a run and MaxAge", p.End.Most, p.Ends[len(p.Ends)-1])
-	}
-	if p.End.Least != p.Ends[0] {
-		t.Errorf("given up after %v at least, want the least drawn, %v", p.End.Least, p.Ends[0])
-	}
-}
-
 // TestPlanBounds draws policies and looks for a draw outside the bounds.
 func TestPlanBounds(t *testing.T) {
 	for seed := range uint64(200) {

@@ -23,10 +23,8 @@ func client(jitter retry.Jitter, attempts int, base time.Duration) Client {
 	}}
 }
 
-func (c Client) with(b *budget.Config, fuse bool) Client {
-	if c.Budget = b; fuse {
-		c.Gate = Breaker
-	}
+func (c Client) with(b budget.Config) Client {
+	c.Budget = &b
 	return c
 }
 
@@ -53,14 +51,6 @@ func summarize(t *testing.T, s Scenario, c Client, seeds int) Summary {
 // together is 1000 callers that fail at one instant, on top of 500 a second.
 func together() Scenario {
 	return Scenario{Messages: 2000, Rate: 500, Together: 1000, OutageAt: 2 * time.Second, Outage: 200 * ms, Service: 5 * ms, Bin: 50 * ms}
-}
-
-// behindQueue is a dependency with a fifth to spare, called by 20 workers.
-func behindQueue() Scenario {
-	return Scenario{
-		Messages: 10000, Rate: 100, Poisson: true, OutageAt: 30 * time.Second, Outage: 30 * time.Second,
-		Capacity: 120, Service: 5 * ms, Patience: 500 * ms, Concurrency: 20, Bin: time.Second,
-	}
 }
 
 // TestByHand compares with what can be worked out on paper.
@@ -117,37 +107,6 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// TestJitterHelpsWhoFailsTogether is the lesson that holds.
-func TestJitterHelpsWhoFailsTogether(t *testing.T) {
-	none := summarize(t, together(), client(retry.NoJitter, 6, 100*ms), 5)
-	full := summarize(t, together(), client(retry.FullJitter, 6, 100*ms), 5)
-	if ratio := none.PeakServed.Min / full.PeakServed.Max; ratio < 2.5 {
-		t.Errorf("the peak without jitter is %.2f times that with full jitter, want 2.5 at least: %+v, %+v", ratio, none.PeakServed, full.PeakServed)
-	}
-	if full.Attempts.Min <= none.Attempts.Max {
-		t.Errorf("full jitter makes %+v attempts, none %+v: half the mean delay should make more of them", full.Attempts, none.Attempts)
-	}
-
-	long := together()
-	long.Messages, long.Rate, long.Outage = 0, 0, time.Second
-	none = summarize(t, long, client(retry.NoJitter, 10, 100*ms), 5)
-	full = summarize(t, long, client(retry.FullJitter, 10, 100*ms), 5)
-	if ratio := none.PeakServed.Min / full.PeakServed.Max; ratio < 8 {
-		t.Errorf("after an outage of 1 s the peak without jitter is %.2f times that with full jitter, want 8 at least", ratio)
-	}
-}
-
-// TestSpreadArrivalsNeedNoJitter is the other half of it.
-func TestSpreadArrivalsNeedNoJitter(t *testing.T) {
-	s := together()
-	s.Together, s.Messages, s.Overrun = 0, 1000, 270*time.Microsecond
-	none := summarize(t, s, client(retry.NoJitter, 6, 100*ms), 10)
-	full := summarize(t, s, client(retry.FullJitter, 6, 100*ms), 10)
-	if full.PeakServed.Median <= none.PeakServed.Median {
-		t.Errorf("callers that fail one by one peak at %v with full jitter and at %v without", full.PeakServed, none.PeakServed)
-	}
-}
-
 // TestBudgetBoundsAmplification holds the retries of an outage against the
 // budget, whatever the policy.
 func TestBudgetBoundsAmplification(t *testing.T) {
@@ -161,7 +120,7 @@ func TestBudgetBoundsAmplification(t *testing.T) {
 			c := client(jitter, 10, 100*ms)
 			unbound := simulate(t, s, c, 1).Amplification
 			for _, config := range []budget.Config{budget.Queue(), budget.Mesh(), {Share: 0.5, Floor: 2}} {
-				got := simulate(t, s, c.with(&config, false), 1).Amplification
+				got := simulate(t, s, c.with(config), 1).Amplification
 				// At its start an outage can take what is saved: 5 s of income.
 				peak := max(rate, 10*config.Floor)
 				saved := 5 * (config.Share*peak + config.Floor) / (rate * outage.Seconds())
@@ -172,40 +131,6 @@ func TestBudgetBoundsAmplification(t *testing.T) {
 					t.Errorf("outage %v, jitter %d: amplification %.2f without the budget, %.2f with it", outage, jitter, unbound, got)
 				}
 			}
-		}
-	}
-}
-
-// TestRetriesKeepAnOverloadedDependencyDown shows the storm that outlives its
-// cause, and that the budget ends it while jitter does not.
-func TestRetriesKeepAnOverloadedDependencyDown(t *testing.T) {
-	s := behindQueue()
-	s.Messages, s.OutageAt, s.Outage, s.Concurrency = 6000, 10*time.Second, 5*time.Second, 0
-	last := func(r Result) int { // in 20 s of arrivals, long after the outage
-		return total(r.Answered[min(35, len(r.Answered)):min(55, len(r.Answered))])
-	}
-	for seed := range uint64(2) {
-		for _, jitter := range []retry.Jitter{retry.NoJitter, retry.FullJitter} {
-			c := client(jitter, 10, 100*ms)
-			if n := last(simulate(t, s, c, seed)); n > 200 {
-				t.Errorf("seed %d, jitter %d: %d of about 2000 answered without a budget, want next to none", seed, jitter, n)
-			}
-			r := simulate(t, s, c.with(queue(), false), seed)
-			if n := last(r); n < 1600 || r.Lost > 0 {
-				t.Errorf("seed %d, jitter %d: %d of about 2000 answered with a budget, %d lost", seed, jitter, n, r.Lost)
-			}
-		}
-	}
-}
-
-func TestOpenBreakerLetsNothingThrough(t *testing.T) {
-	for _, b := range []*budget.Config{nil, queue()} {
-		sum := summarize(t, behindQueue(), client(retry.FullJitter, 10, time.Second).with(b, true), 2)
-		if sum.OpenCalls.Max != 0 {
-			t.Errorf("budget %v: %v attempts began while the breaker was open", b, sum.OpenCalls.Max)
-		}
-		if sum.Amplification.Max > 0.3 || sum.Lost.Max > 0 {
-			t.Errorf("budget %v: amplification %+v, lost %+v, want hardly any calls and no losses", b, sum.Amplification, sum.Lost)
 		}
 	}
 }
@@ -295,15 +220,6 @@ func anyStorm(seed uint64) (Scenario, Client) {
 	return s, c
 }
 
-func TestSeedsDiffer(t *testing.T) {
-	s := together()
-	s.Poisson = true
-	c := client(retry.FullJitter, 6, 100*ms)
-	if a, b := simulate(t, s, c, 1), simulate(t, s, c, 2); reflect.DeepEqual(a, b) {
-		t.Error("two seeds give the same storm")
-	}
-}
-
 func TestSummarize(t *testing.T) {
 	results := []Result{{Lost: 4}, {Lost: 1}, {Lost: 3}, {Lost: 10}}
 	lost := func(r Result) int { return r.Lost }
@@ -332,7 +248,7 @@ func TestStop(t *testing.T) {
 func TestRefusedParts(t *testing.T) {
 	good := client(retry.FullJitter, 6, 100*ms)
 	for name, c := range map[string]Client{
-		"Share":   good.with(&budget.Config{Share: 2, Floor: 1}, false),
+		"Share":   good.with(budget.Config{Share: 2, Floor: 1}),
 		"attempt": client(retry.FullJitter, MaxAttempts+1, ms),
 		"base":    client(retry.FullJitter, 3, 0),
 	} {

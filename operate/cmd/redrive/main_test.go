@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"flag"
 	"fmt"
@@ -221,60 +220,5 @@ func TestOutputFails(t *testing.T) {
 		if code := run(t.Context(), args, streamsTo(fullDisk{}, &stderr)); code != exitFailure || !strings.Contains(stderr.String(), "the disk is full") {
 			t.Errorf("%q: exit code %d, messages %q, want a failure", args, code, stderr.String())
 		}
-	}
-}
-
-func TestCharts(t *testing.T) {
-	for _, args := range [][]string{
-		{"plan", "--slo", "1h"},
-		{"plan", "--attempts", "1"},
-		{"storm", "--policy", "none,full", "--budget", "off,queue", "--breaker", "off,on", "--seeds", "1"},
-		{"storm", "--preset", "overload", "--messages", "2000", "--seeds", "1"},
-		{"storm", "--rate", "0", "--messages", "0", "--outage-at", "0", "--seeds", "1"},
-	} {
-		file := filepath.Join(t.TempDir(), "chart.svg")
-		got := call(t, append(args, "--svg", file)...)
-		if got.code != exitOK || got.stderr != "wrote "+file+"\n" {
-			t.Fatalf("%q: exit code %d, messages %q", args, got.code, got.stderr)
-		}
-		wellFormed(t, file)
-	}
-}
-
-// wellFormed demands that a file is XML whose root is svg.
-func wellFormed(t *testing.T, file string) {
-	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	decoder := xml.NewDecoder(f)
-	root := ""
-	for {
-		token, err := decoder.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		if start, ok := token.(xml.StartElement); ok && root == "" {
-			root = start.Name.Local
-		}
-	}
-	if root != "svg" {
-		t.Errorf("%s: the root is %q, want svg", file, root)
-	}
-}
-
-func TestSameSeedSameOutput(t *testing.T) {
-	args := []string{"storm", "--arrivals", "poisson", "--budget", "queue", "--breaker", "on", "--seeds", "2", "-o", "json"}
-	first, second := call(t, args...), call(t, args...)
-	if first != second {
-		t.Error("two calls with the same seed differ")
-	}
-	if other := call(t, append(args, "--seed", "100")...); other.stdout == first.stdout {
-		t.Error("another seed gives the same output")
 	}
 }

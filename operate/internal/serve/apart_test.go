@@ -124,30 +124,6 @@ func (w *world) collected(n int64, topics ...string) {
 	}
 }
 
-// TestStandardAndFIFO collects from queues that one source cannot read
-// together.
-func TestStandardAndFIFO(t *testing.T) {
-	all := []string{"orders", "payments.fifo", "refunds", "stock.fifo"}
-	t.Run("once", func(t *testing.T) {
-		inQueues(t, nil, func(w *world, _ *sqstest.Server, _ func(string)) {
-			if err := w.server.Collect(w.Context(), serve.Collected(w.server.Config)); err != nil {
-				w.Errorf("Collect: %v", err)
-			}
-			w.collected(3, all...)
-		})
-	})
-	t.Run("serve", func(t *testing.T) {
-		inQueues(t, nil, func(w *world, _ *sqstest.Server, _ func(string)) {
-			w.run()
-			time.Sleep(10 * time.Second)
-			w.collected(3, all...)
-			for _, queue := range []string{"orders-dead", "payments-dead.fifo", "refunds-dead", "stock-dead.fifo"} {
-				w.wants(`redrive_collect_paused{broker="aws",topic="`+queue+`"}`, "0")
-			}
-		})
-	})
-}
-
 // TestQueueIsMissing tests that the server collects from the other queues,
 // names the missing queue, and collects from it once it is created.
 func TestQueueIsMissing(t *testing.T) {

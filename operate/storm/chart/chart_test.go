@@ -247,14 +247,6 @@ func luminance(t *testing.T, colour string) float64 {
 	return 0.2126*linear(n>>16) + 0.7152*linear(n>>8) + 0.0722*linear(n)
 }
 
-func TestNiceStep(t *testing.T) {
-	for least, want := range map[float64]float64{0.25: 0.5, 1: 1, 1.1: 2, 2.5: 5, 7: 10, 260: 500, 0.003: 0.005} {
-		if got := niceStep(least); math.Abs(got-want) > 1e-12 {
-			t.Errorf("niceStep(%v) = %v, want %v", least, got, want)
-		}
-	}
-}
-
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("the disk is full") }
