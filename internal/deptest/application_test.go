@@ -28,9 +28,18 @@ func TestApplicationOnTheCore(t *testing.T) {
 	goCommand(t, root, alone, "mod", "graph")
 	goCommand(t, root, alone, "list", "-deps", "-test", "./"+core[0], "./"+core[1])
 
-	app := t.TempDir()
-	writeFile(t, app, "go.mod", fmt.Sprintf("module app.example\n\ngo 1.26\n\nrequire %s v0.0.0\n\nreplace %s => %q\n", modulePath, modulePath, root))
-	writeFile(t, app, "main.go", application(core))
+	app, imports := t.TempDir(), ""
+	for _, dir := range core {
+		imports += fmt.Sprintf("import _ %q\n", modulePath+"/"+dir)
+	}
+	for name, text := range map[string]string{
+		"go.mod":  fmt.Sprintf("module app.example\n\ngo 1.26\n\nrequire %s v0.0.0\n\nreplace %s => %q\n", modulePath, modulePath, root),
+		"main.go": "package main\n\n" + imports + "\nfunc main() {}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(app, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	offline := []string{"GOPROXY=off", "GOFLAGS=-mod=mod", "GOWORK=off", "GOSUMDB=off"}
 	goCommand(t, app, offline, "mod", "tidy")
 	goCommand(t, app, offline, "build", "-o", os.DevNull, ".")
@@ -79,16 +88,6 @@ func TestRequirements(t *testing.T) {
 	}
 }
 
-func application(packages []string) string {
-	var source strings.Builder
-	source.WriteString("package main\n\n")
-	for _, dir := range packages {
-		fmt.Fprintf(&source, "import _ %q\n", modulePath+"/"+dir)
-	}
-	source.WriteString("\nfunc main() {}\n")
-	return source.String()
-}
-
 // required is a module in a go.mod, as the go command prints it, or in a go.sum.
 var required = regexp.MustCompile(`(?m)^(?:require |\t)?(\S+) v\d.*$`)
 
@@ -101,21 +100,6 @@ func thirdParties(text string) (lines []string) {
 		}
 	}
 	return lines
-}
-
-func TestThirdParties(t *testing.T) {
-	const acme = "github.com/acme/sdk v1.0.0"
-	for text, want := range map[string][]string{
-		"module app.example\n\ngo 1.26\n\nrequire " + modulePath + " v0.0.0\n\nreplace " + modulePath + " => /somewhere\n": nil,
-		"require (\n\tgolang.org/x/sync v0.1.0 // indirect\n\t" + acme + " // indirect\n)\n":                               {acme + " // indirect"},
-		"require " + modulePath + " v0.0.0\nrequire " + acme + "\n":                                                        {"require " + acme},
-		"require " + modulePath + "-fork v1.0.0\n":                                                                         {"require " + modulePath + "-fork v1.0.0"},
-		"golang.org/x/time v0.1.0 h1:a=\n" + acme + "/go.mod h1:a=\n":                                                      {acme + "/go.mod h1:a="},
-	} {
-		if got := thirdParties(text); !slices.Equal(got, want) {
-			t.Errorf("third parties of %q = %q, want %q", text, got, want)
-		}
-	}
 }
 
 // goCommand runs the go command in a directory and returns its standard output.
@@ -131,15 +115,4 @@ func goCommand(t *testing.T, dir string, env []string, args ...string) string {
 		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
 	}
 	return string(out)
-}
-
-func writeFile(t *testing.T, dir, name, text string) {
-	t.Helper()
-	file := filepath.Join(dir, filepath.FromSlash(name))
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
 }

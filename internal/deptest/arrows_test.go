@@ -3,7 +3,6 @@ package deptest
 import (
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -76,45 +75,5 @@ func TestViolations(t *testing.T) {
 				t.Errorf("violations = %q, want one with %q", got, tt.want)
 			}
 		})
-	}
-}
-
-func TestMissing(t *testing.T) {
-	rows := map[string]row{"brokers": {}, "retry": {}, "dlq": {}}
-	got := missing([]pkg{{dir: "retry"}, {dir: "examples/worker"}}, rows)
-	if want := []string{"brokers", "dlq"}; !slices.Equal(got, want) {
-		t.Errorf("missing = %q, want %q", got, want)
-	}
-}
-
-func TestLoad(t *testing.T) {
-	root := t.TempDir()
-	for name, text := range map[string]string{
-		"go.mod":                 "module m\n",
-		"a/a.go":                 "package a\n\nimport \"errors\"\n",
-		"a/a_windows.go":         "package a\n\nimport \"syscall\"\n",
-		"a/a_other.go":           "//go:build never\n\npackage a\n\nimport _ \"embed\"\n",
-		"a/a_test.go":            "package a_test\n\nimport (\n\t\"testing\"\n\n\tother \"m/b\"\n)\n",
-		"a/testdata/broken.go":   "not Go at all",
-		"a/.hidden/h.go":         "not Go at all",
-		"nested/go.mod":          "module nested\n",
-		"nested/n.go":            "package nested\n\nimport \"acme.example/sdk\"\n",
-		"only/documentation.txt": "no package here\n",
-	} {
-		writeFile(t, root, name, text)
-	}
-	got, err := load(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got) != 1 || got[0].dir != "a" {
-		t.Fatalf("packages = %+v, want a alone", got)
-	}
-	slices.Sort(got[0].imports)
-	if want := []string{"embed", "errors", "syscall"}; !slices.Equal(got[0].imports, want) {
-		t.Errorf("imports = %q, want %q", got[0].imports, want)
-	}
-	if want := []string{"testing", "m/b"}; !slices.Equal(got[0].testImports, want) {
-		t.Errorf("test imports = %q, want %q", got[0].testImports, want)
 	}
 }

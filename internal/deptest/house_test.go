@@ -87,6 +87,7 @@ var house = map[string]row{
 	},
 	"operate/config": {
 		imports: []string{"internal/text", "operate/internal/pgaddress", "operate/internal/typo"},
+		tests:   []string{"internal/goldentest"},
 		sdk:     []string{"github.com/goccy/go-yaml"},
 	},
 	"operate/internal/pgaddress": {sdk: []string{"github.com/jackc/pgx"}},
@@ -96,7 +97,7 @@ var house = map[string]row{
 	},
 	"operate/foreign": {
 		imports: []string{"brokers", "dlq", "internal/text"},
-		tests:   []string{"brokers/wire"},
+		tests:   []string{"brokers/wire", "internal/goldentest"},
 	},
 	"operate/collect": {
 		imports: []string{"brokers", "operate/foreign", "operate/store", "retry", "internal/fault", "internal/text"},
@@ -119,7 +120,7 @@ var house = map[string]row{
 	"operate/service": {
 		imports: []string{"classify", "httpretry", "internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/internal/web", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
 		sdk:     []string{"github.com/google/uuid", "github.com/prometheus/client_golang", "github.com/santhosh-tekuri/jsonschema"}, // the last in tests
-		tests:   []string{"integration/postgrestest", "operate/internal/breaktest", "operate/service/scheduletest"},
+		tests:   []string{"integration/postgrestest", "internal/goldentest", "operate/internal/breaktest", "operate/service/scheduletest"},
 	},
 	"operate/service/redisschedule": {
 		imports: []string{"operate/service", "internal/redisguard"},

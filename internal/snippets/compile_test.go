@@ -21,6 +21,7 @@ import (
 	_ "github.com/redrive-go/redrive/consumer/consumertest"
 	_ "github.com/redrive-go/redrive/idempotency/redisstore"
 	_ "github.com/redrive-go/redrive/idempotency/sqlstore"
+	"github.com/redrive-go/redrive/internal/goldentest"
 )
 
 const modulePath = "github.com/redrive-go/redrive"
@@ -261,6 +262,6 @@ func TestWorkersAreWhole(t *testing.T) {
 			t.Errorf("%s has no program", path)
 			continue
 		}
-		wantPage(t, path, p.text, strings.Replace(p.text, p.blocks[i].text, worker, 1))
+		goldentest.File(t, filepath.Join(moduleRoot(t), path), strings.Replace(p.text, p.blocks[i].text, worker, 1))
 	}
 }

@@ -3,13 +3,13 @@ package snippets
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/consumer/consumertest"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/flow"
 )
@@ -57,8 +58,6 @@ var kinds = []kind{
 	{"`classify.Skip`", with(classify.Skip(errAny))},
 }
 
-const failures = "docs/reference/failures.md"
-
 // TestFailures compares the table of failures with what becomes
 // of messages that fail so, on the default Config.
 func TestFailures(t *testing.T) {
@@ -76,20 +75,19 @@ func TestFailures(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", k.name, row)
 	}
-	fmt.Fprintf(&b, "| a whole batch, with one error | %s |\n", cellsOfBatch(t))
-	fmt.Fprintf(&b, "| any of these, while no other message succeeds | %s |\n", cellsAlone(t))
-	fmt.Fprintf(&b, "| work cut off because the worker stops | %s |\n", cellsOfStop(t))
-	fmt.Fprintf(&b, "| the lease is gone | %s |\n", cellsOfLoss(t))
-	old, found := readFile(t, failures), false
-	text := generated.ReplaceAllStringFunc(old, func(string) string {
-		found = true
-		return "<!-- generated: failures -->\n" + b.String() + "<!-- end -->"
-	})
-	if !found {
-		t.Error(failures + " has no table of failures")
-	}
-	wantPage(t, failures, old, text)
+	b.WriteString(others)
+	goldentest.Parts(t, "../../docs/reference/failures.md", map[string]string{"failures": b.String()})
 }
+
+// others are rows that the tests of the consumer hold: TestBadRowOfABatchEndsAlone,
+// TestAgeInAnOutage, TestInterruptedHandlerIsReleasedUncounted and
+// TestLostLeaseEndsTheHandlerAndItsResult.
+const others = "" +
+	"| a whole batch, with one error | as the error says | at once, in halves, down to alone | alone | as the error says | as the error says |\n" +
+	"| any of these, while no other message succeeds | as the error says | within 1 s, doubling to 9 min | never " +
+	"| unknown after 24 h, an outage after 7 days, poison as above | as above |\n" +
+	"| work cut off because the worker stops | shutdown | given back at once | never | never | |\n" +
+	"| the lease is gone | lost | not touched: the broker delivers it again | never | never | |\n"
 
 // run is a failed run of a message.
 type run struct {
@@ -197,39 +195,28 @@ func end(life []run) string {
 	return fmt.Sprintf("after %d runs", len(life))
 }
 
-// events keeps what happened, by kind.
-type events struct {
-	mu     sync.Mutex
-	byKind map[consumer.EventKind][]consumer.Event
-}
+// aside reports whether a message was put aside.
+type aside struct{ atomic.Bool }
 
-func (e *events) Observe(_ context.Context, event consumer.Event) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.byKind == nil {
-		e.byKind = map[consumer.EventKind][]consumer.Event{}
+func (a *aside) Observe(_ context.Context, e consumer.Event) {
+	if e.Kind == consumer.EventDeferred && e.Decision.Reason == "poison" {
+		a.Store(true)
 	}
-	e.byKind[event.Kind] = append(e.byKind[event.Kind], event)
 }
 
 // slows says what becomes of a topic within an hour in which h is called for 200
 // messages. It must slow nothing down for five that fail beside others that succeed.
 func slows(t *testing.T, h consumer.Handler) (what string) {
 	synctest.Test(t, func(t *testing.T) {
-		few := flow.New(10, rand.Float64)
-		work(t, time.Hour, few, h, 5, 360)
-		if s := few.Status(time.Now()); s.Limit < 1 {
-			t.Errorf("a topic has the limit %v for five messages that fail beside others that succeed", s.Limit)
+		if limit, _ := work(t, h, 5, 360); limit < 1 {
+			t.Errorf("a topic has the limit %v for five messages that fail beside others that succeed", limit)
 		}
-		all := flow.New(10, rand.Float64)
-		seen := work(t, time.Hour, all, h, 200, 0)
-		aside := func(e consumer.Event) bool { return e.Decision.Reason == "poison" }
-		switch s := all.Status(time.Now()); {
-		case slices.ContainsFunc(seen.byKind[consumer.EventDeferred], aside):
+		switch limit, putAside := work(t, h, 200, 0); {
+		case putAside:
 			what = "they are put aside, and run again for an hour"
-		case s.Limit < 1:
+		case limit < 1:
 			what = "single runs try it out"
-		case s.Limit <= 2:
+		case limit <= 2:
 			what = "one or two runs at a time"
 		default:
 			what = "the others go on"
@@ -238,10 +225,10 @@ func slows(t *testing.T, h consumer.Handler) (what string) {
 	return what
 }
 
-// work has a worker call h for some messages, while others, which succeed, come
-// in all the time.
-func work(t *testing.T, patience time.Duration, l *flow.Limiter, h consumer.Handler, some, others int) *events {
-	seen, broker := &events{}, memory.New(memory.Options{})
+// work has a worker call h for some messages for an hour, while others, which
+// succeed, come in all the time. It returns the limit of runs at the end.
+func work(t *testing.T, h consumer.Handler, some, others int) (limit float64, putAside bool) {
+	broker, seen, limiter := memory.New(memory.Options{}), &aside{}, flow.New(10, rand.Float64)
 	publish := func(body string) {
 		if err := broker.Publish(t.Context(), "orders", brokers.Message{Body: []byte(body)}); err != nil {
 			t.Error(err)
@@ -254,105 +241,27 @@ func work(t *testing.T, patience time.Duration, l *flow.Limiter, h consumer.Hand
 	producer.Go(func() {
 		for range others {
 			publish("good")
-			time.Sleep(patience / time.Duration(others))
+			time.Sleep(time.Hour / time.Duration(others))
 		}
 	})
-	start(t, broker, seen, patience, l, func(ctx context.Context, m *brokers.Message) error {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	c, err := consumer.New(broker, consumer.Config{
+		DeadLetter: dlq.Suffix("-dead"), Observers: []consumer.Observer{seen}, Logger: slog.New(slog.DiscardHandler), DrainTimeout: -1,
+		Guards: map[string]consumer.Guard{"orders": {Limiter: limiter}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
 		if string(m.Body) == "good" {
 			return nil
 		}
 		return h(ctx, m)
 	})
-	producer.Wait()
-	return seen
-}
-
-// start runs a worker for a time.
-func start(t *testing.T, broker brokers.Broker, seen *events, patience time.Duration, l *flow.Limiter, h consumer.Handler) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead"), Observers: []consumer.Observer{seen},
-		Logger: slog.New(slog.DiscardHandler), DrainTimeout: -1,
-		Guards: map[string]consumer.Guard{"orders": {Limiter: l}, "rows": {Off: true}}}) // of rows every failure counts
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Handle("orders", h)
-	c.HandleBatch("rows", func(_ context.Context, batch []consumer.Item) []error {
-		return slices.Repeat([]error{fmt.Errorf("%w, for %d rows", errAny, len(batch))}, len(batch))
-	}, consumer.Topic{BatchSize: 4})
 	if err := c.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// cellsOfBatch is cellsOf for a batch handler that fails for all members.
-func cellsOfBatch(t *testing.T) string {
-	synctest.Test(t, func(t *testing.T) {
-		broker, seen := memory.New(memory.Options{}), &events{}
-		for range 4 {
-			if err := broker.Publish(t.Context(), "rows", brokers.Message{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		start(t, broker, seen, time.Second, nil, with(errAny)[0])
-		want := map[string]bool{"any, for 4 rows": false, "any, for 2 rows": false, "any, for 1 rows": true}
-		for _, e := range seen.byKind[consumer.EventFailed] {
-			if counts, ok := want[e.Err.Error()]; !ok || e.Decision.Counted != counts || !counts && e.Decision.Delay > 0 {
-				t.Errorf("%v: %+v, want it counted only alone", e.Err, e.Decision)
-			}
-		}
-	})
-	return "as the error says | at once, in halves, down to alone | alone | as the error says | as the error says"
-}
-
-// cellsAlone is cellsOf for messages that fail while no other succeeds.
-func cellsAlone(t *testing.T) string {
-	synctest.Test(t, func(t *testing.T) {
-		seen := work(t, 50*time.Hour, nil, with(syscall.ECONNREFUSED)[0], 200, 0)
-		uncounted := slices.DeleteFunc(seen.byKind[consumer.EventFailed], func(e consumer.Event) bool { return e.Decision.Counted })
-		if dead := len(seen.byKind[consumer.EventDeadLettered]); dead > 0 || len(uncounted) < 1000 {
-			t.Errorf("%d dead letters, %d runs uncounted, want none and many", dead, len(uncounted))
-		}
-	})
-	synctest.Test(t, func(t *testing.T) {
-		seen := work(t, 25*time.Hour, nil, with(errAny)[0], 5, 0)
-		for _, e := range seen.byKind[consumer.EventFailed] {
-			if e.Decision.Counted {
-				t.Errorf("%+v, want no attempt", e.Decision)
-			}
-		}
-		if dead := len(seen.byKind[consumer.EventDeadLettered]); dead != 5 {
-			t.Errorf("%d dead letters after 25 hours, want 5", dead)
-		}
-	})
-	return "as the error says | within 1 s, doubling to 9 min | never | unknown after 24 h, an outage after 7 days, poison as above | as above"
-}
-
-// cellsOfStop is cellsOf for a handler that a stop interrupts.
-func cellsOfStop(t *testing.T) (cells string) {
-	synctest.Test(t, func(t *testing.T) {
-		seen := work(t, time.Second, nil, func(ctx context.Context, _ *brokers.Message) error { <-ctx.Done(); return ctx.Err() }, 1, 0)
-		failed, released := seen.byKind[consumer.EventFailed], seen.byKind[consumer.EventReleased]
-		if len(failed) != 1 || len(released) != 1 || failed[0].Decision.Counted || released[0].Meta.Attempt != 0 {
-			t.Fatalf("failed %+v, released %+v, want one of each, uncounted", failed, released)
-		}
-		cells = fmt.Sprintf("%s | given back at once | never | never |", failed[0].Verdict.Class)
-	})
-	return cells
-}
-
-// cellsOfLoss is cellsOf for a delivery that goes to somebody else.
-func cellsOfLoss(t *testing.T) string {
-	session, lose := context.WithCancelCause(t.Context())
-	d := brokers.Delivery{Session: session}
-	got := consumertest.Deliver(t, func(ctx context.Context, _ *brokers.Message) error {
-		lose(brokers.ErrLeaseLost)
-		<-ctx.Done()
-		return errors.New("cut off")
-	}, d, consumer.Config{})
-	if got.Decision.Action != retry.ActionNone || got.Settlement.Delivery != nil {
-		t.Fatalf("the result is %+v, want nothing done", got)
-	}
-	return "lost | not touched: the broker delivers it again | never | never |"
+	producer.Wait()
+	return limiter.Status(time.Now()).Limit, seen.Load()
 }

@@ -27,11 +27,8 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/internal/goldentest"
 )
-
-const classification = "docs/reference/classification.md"
-
-var generated = regexp.MustCompile(`(?s)<!-- generated: ([a-z-]+) -->\n.*?<!-- end -->`)
 
 // TestClassification compares the tables with what classify.Of says of errors
 // with the codes in its tables.
@@ -50,17 +47,7 @@ func TestClassification(t *testing.T) {
 		"methods":   named(methods),
 		"standard":  named(standard),
 	}
-	old := readFile(t, classification)
-	found := map[string]bool{}
-	text := generated.ReplaceAllStringFunc(old, func(section string) string {
-		name := generated.FindStringSubmatch(section)[1]
-		found[name] = true
-		return fmt.Sprintf("<!-- generated: %s -->\n%s<!-- end -->", name, tables[name])
-	})
-	if want := slices.Sorted(maps.Keys(tables)); !slices.Equal(slices.Sorted(maps.Keys(found)), want) {
-		t.Fatalf("%s has the sections %v, want %q", classification, found, want)
-	}
-	wantPage(t, classification, old, text)
+	goldentest.Parts(t, "../../docs/reference/classification.md", tables)
 }
 
 // sample is an error of which a table speaks.

@@ -106,12 +106,18 @@ func TestCommands(t *testing.T) {
 }
 
 // TestNames looks for the tests and the exported names that the documentation
-// speaks of.
+// speaks of. SECURITY.md must name each test of an attack.
 func TestNames(t *testing.T) {
 	tests, exported := declared(t)
+	security := map[string]bool{}
 	for _, p := range pages(t) {
-		for _, span := range p.spans {
+		spans := p.spans
+		if p.path == "SECURITY.md" {
+			spans = append(spans, p.prose)
+		}
+		for _, span := range spans {
 			for _, name := range testName.FindAllString(span, -1) {
+				security[name] = security[name] || p.path == "SECURITY.md"
 				if !tests[name] && name != "FuzzName" { // which stands for any
 					t.Errorf("%s: there is no test %s", p.path, name)
 				}
@@ -121,6 +127,11 @@ func TestNames(t *testing.T) {
 					t.Errorf("%s: there is no %s", p.path, match[0])
 				}
 			}
+		}
+	}
+	for name := range tests {
+		if strings.HasPrefix(name, "TestAttack") && !strings.HasPrefix(name, "TestAttacks") && !security[name] {
+			t.Errorf("SECURITY.md does not say what %s promises", name)
 		}
 	}
 }

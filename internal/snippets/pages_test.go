@@ -1,18 +1,16 @@
 package snippets
 
 import (
-	"flag"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"unicode"
-)
 
-var update = flag.Bool("update", false, "rewrite the generated parts of the documentation")
+	"github.com/redrive-go/redrive/internal/goldentest"
+)
 
 // page is one Markdown file.
 type page struct {
@@ -79,31 +77,7 @@ func readPage(t *testing.T, path string) *page {
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(moduleRoot(t), filepath.FromSlash(path)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.ReplaceAll(string(text), "\r\n", "\n")
-}
-
-// wantPage demands that the page at path has this text, or gives it to it.
-func wantPage(t *testing.T, path, old, text string) {
-	t.Helper()
-	if text == old {
-		return
-	}
-	if *update {
-		if err := os.WriteFile(filepath.Join(moduleRoot(t), filepath.FromSlash(path)), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	t.Errorf("%s is not what the code does: run go test ./internal/snippets -update", path)
-	for line := range strings.Lines(text) {
-		if !strings.Contains(old, line) {
-			t.Log("the code says: " + strings.TrimSpace(line))
-		}
-	}
+	return goldentest.Read(t, filepath.Join(moduleRoot(t), filepath.FromSlash(path)))
 }
 
 // parse takes a page apart.

@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -13,28 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/internal/text"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-// golden compares got with a file, or rewrites the file.
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != strings.ReplaceAll(string(want), "\r\n", "\n") {
-		t.Errorf("this is not %s; if it is right, run go test ./operate/config -update. Got\n%s", file, got)
-	}
-}
 
 // smallest is the least that is a configuration.
 const smallest = `brokers:
@@ -61,7 +41,7 @@ func TestFull(t *testing.T) {
 	for _, s := range c.Settings() {
 		fmt.Fprintf(&out, "%s\t%s\t%d\n", s.Key, s.Value, s.Line)
 	}
-	golden(t, "testdata/full.txt", out.String())
+	goldentest.File(t, "testdata/full.txt", out.String())
 
 	seen := map[string]bool{}
 	for key := range c.lines {
@@ -132,7 +112,7 @@ func TestFaults(t *testing.T) {
 			if err == nil {
 				t.Fatal("there is no fault")
 			}
-			golden(t, strings.TrimSuffix(file, "yaml")+"txt", err.Error()+"\n")
+			goldentest.File(t, strings.TrimSuffix(file, "yaml")+"txt", err.Error()+"\n")
 			checkFaults(t, err, content)
 		})
 	}

@@ -2,10 +2,7 @@ package foreign
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/goldentest"
 )
 
 // Whoever may write to a dead-letter topic may write anything.
@@ -193,41 +191,13 @@ func checkSafe(t *testing.T, e dlq.Entry) {
 	}
 }
 
-const page = "docs/how-to/read-other-systems-dead-letters.md"
-
 // TestPage compares the tables of the page with those of the code.
 func TestPage(t *testing.T) {
-	file := filepath.Join("..", "..", page)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := strings.ReplaceAll(string(text), "\r\n", "\n")
-	section := regexp.MustCompile(`(?s)<!-- generated: ([a-z-]+) -->\n.*?<!-- end -->`)
-	found := map[string]bool{}
-	now := section.ReplaceAllStringFunc(old, func(s string) string {
-		name := section.FindStringSubmatch(s)[1]
-		i := slices.IndexFunc(peers, func(p peer) bool { return string(p.format) == name })
-		if i < 0 {
-			t.Fatalf("%s has a table of %q, which is no format", page, name)
-		}
-		found[name] = true
-		return fmt.Sprintf("<!-- generated: %s -->\n%s<!-- end -->", name, table(peers[i]))
-	})
+	tables := map[string]string{}
 	for _, p := range peers {
-		if !found[string(p.format)] {
-			t.Errorf("%s has no table of %s", page, p.format)
-		}
+		tables[string(p.format)] = table(p)
 	}
-	switch {
-	case now == old:
-	case *update:
-		if err := os.WriteFile(file, []byte(now), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("the tables of %s are not those of the code: run go test ./operate/foreign -update", page)
-	}
+	goldentest.Parts(t, "../../docs/how-to/read-other-systems-dead-letters.md", tables)
 }
 
 // table has a row for each field, with what tells it.

@@ -3,7 +3,6 @@ package foreign
 import (
 	"encoding/hex"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -14,9 +13,8 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/goldentest"
 )
-
-var update = flag.Bool("update", false, "rewrite what the golden files want, and the tables in the documentation")
 
 // golden is a dead letter as an adapter delivers it, and what it tells. From
 // names where its headers are written down.
@@ -108,7 +106,7 @@ func TestGolden(t *testing.T) {
 			entry, format := Decode(g.delivery(t))
 			seen[format] = true
 			if got := told(entry, format); !maps.Equal(got, g.Want) {
-				if *update {
+				if goldentest.Updates() {
 					g.Want = got
 					write(t, file, g)
 					return

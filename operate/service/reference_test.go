@@ -1,50 +1,22 @@
 package service
 
 import (
-	"flag"
 	"fmt"
 	"maps"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/redrive-go/redrive/internal/goldentest"
 )
 
-var update = flag.Bool("update", false, "rewrite the generated parts of the reference")
-
-const reference = "../../docs/reference/retry-service.md"
-
-// TestReference makes the generated parts of the reference of the API again, from its
+// TestReference compares the generated parts of the reference of the API with its
 // description.
 func TestReference(t *testing.T) {
-	text, err := os.ReadFile(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := strings.ReplaceAll(string(text), "\r\n", "\n")
 	d := readDescription(t)
-	made := map[string]func() string{"operations": d.operations, "fields": d.tables, "problems": problemList, "causes": causeList}
-	section := regexp.MustCompile(`(?s)<!-- generated: ([a-z]+) -->\n.*?<!-- end -->`)
-	page := section.ReplaceAllStringFunc(old, func(old string) string {
-		name := section.FindStringSubmatch(old)[1]
-		write := made[name]
-		if write == nil {
-			t.Fatalf("%s has the section %s, which nobody makes, or which is there twice", reference, name)
-		}
-		delete(made, name)
-		return fmt.Sprintf("<!-- generated: %s -->\n%s<!-- end -->", name, write())
+	goldentest.Parts(t, "../../docs/reference/retry-service.md", map[string]string{
+		"operations": d.operations(), "fields": d.tables(), "problems": problemList(), "causes": causeList(),
 	})
-	if len(made) > 0 {
-		t.Errorf("%s lacks the sections %q", reference, slices.Collect(maps.Keys(made)))
-	}
-	if *update {
-		if err := os.WriteFile(reference, []byte(page), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if page != old {
-		t.Errorf("%s is not what openapi.json says: run go test ./operate/service -update", reference)
-	}
 }
 
 // object is what stands at a pointer, which must be an object.

@@ -3,12 +3,12 @@
 package composecheck
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,8 +30,9 @@ type composeFile struct {
 var composeBlock = regexp.MustCompile("(?ms)^```ya?ml\n([^`]*^services:\n[^`]*)^```")
 
 // composeFiles returns every compose file of the repository and its pages that
-// the schema finds valid. Any other fails the test.
-func composeFiles(t *testing.T) (files []composeFile) {
+// the schema finds valid. Any other fails the test. Clients of the repository's
+// files connect to the brokers of the list.
+func composeFiles(t *testing.T, list string) (files []composeFile) {
 	t.Helper()
 	load := func(from, path, named string) {
 		options, err := cli.NewProjectOptions([]string{path}, cli.WithName("redrive"))
@@ -48,7 +49,7 @@ func composeFiles(t *testing.T) (files []composeFile) {
 	for _, path := range find(t, func(name string) bool {
 		return strings.Contains(name, "compose") && (strings.HasSuffix(name, ".yml") || strings.HasSuffix(name, ".yaml"))
 	}) {
-		load(path, path, brokers(t))
+		load(path, path, list)
 	}
 	for _, page := range find(t, func(name string) bool { return strings.HasSuffix(name, ".md") }) {
 		text := read(t, page)
@@ -91,115 +92,72 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// brokers returns the list of the harness's brokers, with a line for each.
-func brokers(t *testing.T) string {
-	t.Helper()
-	list := exec.CommandContext(t.Context(), "go", "run", "./integration/brokers", "list")
-	list.Dir = root
-	text, err := list.Output()
+// TestComposeFiles demands that docker-compose.yml, and the files that a page
+// gives to users, are valid, run what the local processes run, and have the same
+// settings. They start on any machine, and listen on loopback where the tests go.
+func TestComposeFiles(t *testing.T) {
+	command := exec.CommandContext(t.Context(), "go", "run", "./integration/brokers", "list")
+	command.Dir = root
+	text, err := command.Output()
 	if err != nil {
 		t.Fatalf("list the brokers: %v", err)
 	}
-	return string(text)
-}
-
-// TestComposeFiles demands that docker-compose.yml, and the files that a page
-// gives to users, are valid, run what the local processes run, let up --wait
-// wait, and listen on loopback where the tests go.
-func TestComposeFiles(t *testing.T) {
-	list, services := brokers(t), 0
-	for _, file := range composeFiles(t) {
-		for _, service := range file.project.Services {
+	list, services := string(text), 0 // with a line for each broker
+	var minutes time.Duration         // that the harness waits for a broker
+	_, after, _ := strings.Cut(read(t, filepath.Join(root, "integration/harness/harness.go")), "\tstartTimeout = ")
+	if _, err := fmt.Sscanf(after, "%d * time.Minute\n", &minutes); err != nil {
+		t.Fatalf("harness.go has no startTimeout: %v", err)
+	}
+	settings := map[string]string{ // of the local processes
+		"rabbitmq": "rabbitmq/20-redrive.conf", "rabbitmq-plugins": "rabbitmq/enabled_plugins", "kafka": "kafka/server.properties",
+		"elasticmq": "sqs/elasticmq.conf", "elasticmq-log": "sqs/logback.xml", "redis": "redis/redis.conf",
+	}
+	for _, file := range composeFiles(t, list) {
+		for _, s := range file.project.Services {
 			services++
-			if !strings.Contains(list, " "+service.Image+" ") || service.HealthCheck == nil {
-				t.Errorf("%s: %s runs %s with the health check %v, want a health check, and an image of\n%s", file.from, service.Name, service.Image, service.HealthCheck, list)
-			}
-			for _, port := range service.Ports {
-				if port.HostIP != "127.0.0.1" || !strings.Contains(file.named, port.Published) {
-					t.Errorf("%s: %s publishes %s:%s, which is not on loopback, or which no client uses", file.from, service.Name, port.HostIP, port.Published)
+			wrong := func(is bool, format string, args ...any) {
+				if is {
+					t.Errorf("%s: %s "+format, append([]any{file.from, s.Name}, args...)...)
 				}
 			}
-		}
-	}
-	if want := strings.Count(list, "\n") + 3; services != want {
-		t.Errorf("found %d services, want %d: one for each broker, and for each product of the page", services, want)
-	}
-}
-
-// startTimeout finds how long the harness waits for a broker, in minutes.
-var startTimeout = regexp.MustCompile(`(?m)^\tstartTimeout = (\d+) \* time\.Minute$`)
-
-// TestContainersStartOnAnyMachine checks the settings without which some
-// engine, or some mode of a clone, has broken a broker.
-func TestContainersStartOnAnyMachine(t *testing.T) {
-	minutes := startTimeout.FindStringSubmatch(read(t, filepath.Join(root, "integration/harness/harness.go")))
-	if minutes == nil {
-		t.Fatalf("harness.go has no %v", startTimeout)
-	}
-	patience, err := time.ParseDuration(minutes[1] + "m")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range composeFiles(t) {
-		for _, s := range file.project.Services {
+			wrong(!strings.Contains(list, " "+s.Image+" "), "runs %s, want an image of\n%s", s.Image, list)
+			for _, port := range s.Ports {
+				wrong(port.HostIP != "127.0.0.1" || !strings.Contains(file.named, port.Published), "publishes %+v, not on loopback, or for no client", port)
+			}
+			if s.HealthCheck == nil || s.HealthCheck.StartPeriod == nil {
+				wrong(true, "has the health check %+v, want one with a start_period", s.HealthCheck)
+				continue
+			}
+			wrong(time.Duration(*s.HealthCheck.StartPeriod) < minutes*time.Minute, "counts as unhealthy before the harness gives up")
 			// If a check as root runs before the server, it makes the Erlang
 			// cookie, and the server cannot read that.
-			asUser := []string{"CMD", "gosu", "rabbitmq"}
-			if check := s.HealthCheck; strings.HasPrefix(s.Image, "rabbitmq:") && !slices.Equal(check.Test[:min(len(check.Test), len(asUser))], asUser) {
-				t.Errorf("%s: the health check of %s is %q, want it to begin with %q", file.from, s.Name, check.Test, asUser)
-			}
-			if start := s.HealthCheck.StartPeriod; start == nil || time.Duration(*start) < patience {
-				t.Errorf("%s: %s counts as unhealthy before the harness gives up, after %v: start_period %v", file.from, s.Name, patience, start)
-			}
+			check := strings.Join(s.HealthCheck.Test, " ")
+			wrong(strings.HasPrefix(s.Image, "rabbitmq:") && !strings.HasPrefix(check, "CMD gosu rabbitmq "), "is checked by %q, as root", check)
 			// Engines allow from 1,024 files to a billion by default. RabbitMQ does
 			// not start with few, nor with so many. An engine without privileges
 			// cannot give more than it has itself, such as 20,000.
-			if files := s.Ulimits["nofile"]; files == nil || files.Single < 8192 || files.Single > 20_000 {
-				t.Errorf("%s: %s may open %+v files, want a limit of 8,192 to 20,000", file.from, s.Name, files)
-			}
-			if s.MemLimit < 256<<20 {
-				t.Errorf("%s: %s has the memory limit %d, want at least 256 MiB", file.from, s.Name, s.MemLimit)
-			}
+			files := s.Ulimits["nofile"]
+			wrong(files == nil || files.Single < 8192 || files.Single > 20_000, "may open %+v files, want a limit of 8,192 to 20,000", files)
+			wrong(s.MemLimit < 256<<20, "has the memory limit %d, want at least 256 MiB", s.MemLimit)
 			// A file of a clone under umask 077 or SELinux is closed to a container,
 			// and an engine on another machine has no such file.
 			for _, volume := range s.Volumes {
-				if volume.Type == types.VolumeTypeBind {
-					t.Errorf("%s: %s mounts %s, want its text in configs", file.from, s.Name, volume.Source)
-				}
+				wrong(volume.Type == types.VolumeTypeBind, "mounts %s, want its text in configs", volume.Source)
 			}
 			for _, config := range s.Configs {
-				if file.project.Configs[config.Source].Content == "" {
-					t.Errorf("%s: %s has the config %s, which is a file, want its text", file.from, s.Name, config.Source)
-				}
+				wrong(file.project.Configs[config.Source].Content == "", "has the config %s, which is a file, want its text", config.Source)
 			}
 		}
-	}
-}
-
-// TestContainersHaveTheSameSettings compares the settings of the containers
-// with the files for the local processes, without the comments there.
-func TestContainersHaveTheSameSettings(t *testing.T) {
-	want := map[string]string{
-		"rabbitmq": "rabbitmq/20-redrive.conf", "rabbitmq-plugins": "rabbitmq/enabled_plugins",
-		"kafka":     "kafka/server.properties",
-		"elasticmq": "sqs/elasticmq.conf", "elasticmq-log": "sqs/logback.xml",
-		"redis": "redis/redis.conf",
-	}
-	for _, file := range composeFiles(t) {
 		for name, config := range file.project.Configs {
-			path, ok := want[name]
-			if !ok {
-				t.Errorf("%s: no file of the harness has the settings of the config %s", file.from, name)
-				continue
-			}
-			delete(want, name)
-			if got, settings := config.Content, bare(read(t, filepath.Join(root, "integration/harness", path))); got != settings {
-				t.Errorf("%s: the config %s is\n%s\nand %s has\n%s", file.from, name, got, path, settings)
+			path := settings[name]
+			delete(settings, name)
+			if path == "" || config.Content != bare(read(t, filepath.Join(root, "integration/harness", path))) {
+				t.Errorf("%s: the config %s is\n%s\nwhich %q of the harness has not", file.from, name, config.Content, path)
 			}
 		}
 	}
-	for name, path := range want {
-		t.Errorf("no compose file has the config %s, of %s", name, path)
+	if want := strings.Count(list, "\n") + 3; services != want || len(settings) > 0 {
+		t.Errorf("found %d services, want %d: one for each broker, and for each product of the page; without a config: %v", services, want, settings)
 	}
 }
 
