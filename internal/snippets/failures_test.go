@@ -250,18 +250,14 @@ func work(t *testing.T, h consumer.Handler, some, others int) (limit float64, pu
 		DeadLetter: dlq.Suffix("-dead"), Observers: []consumer.Observer{seen}, Logger: slog.New(slog.DiscardHandler), DrainTimeout: -1,
 		Guards: map[string]consumer.Guard{"orders": {Limiter: limiter}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
 		if string(m.Body) == "good" {
 			return nil
 		}
 		return h(ctx, m)
 	})
-	if err := c.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Run(ctx))
 	producer.Wait()
 	return limiter.Status(time.Now()).Limit, seen.Load()
 }

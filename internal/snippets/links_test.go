@@ -204,9 +204,7 @@ func goFiles(t *testing.T) []goFile {
 		files = append(files, goFile{filepath.ToSlash(relative), strings.HasSuffix(name, "_test.go"), syntax})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return files
 }
 

@@ -12,6 +12,14 @@ import (
 	"github.com/redrive-go/redrive/internal/goldentest"
 )
 
+// must fails the test at once if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // page is one Markdown file.
 type page struct {
 	path   string // relative to the module, with slashes
@@ -32,9 +40,7 @@ type block struct {
 func moduleRoot(t *testing.T) string {
 	t.Helper()
 	root, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return root
 }
 
@@ -43,24 +49,18 @@ func pages(t *testing.T) []*page {
 	t.Helper()
 	root := moduleRoot(t)
 	names, err := filepath.Glob(filepath.Join(root, "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	err = filepath.WalkDir(filepath.Join(root, "docs"), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".md") {
 			names = append(names, path)
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var all []*page
 	for _, name := range names {
 		path, err := filepath.Rel(root, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all = append(all, readPage(t, filepath.ToSlash(path)))
 	}
 	return all
@@ -69,9 +69,7 @@ func pages(t *testing.T) []*page {
 func readPage(t *testing.T, path string) *page {
 	t.Helper()
 	p, err := parse(path, readFile(t, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 

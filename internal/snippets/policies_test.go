@@ -69,34 +69,24 @@ func callsOnSQS(t *testing.T) (published, worked map[string][]string) {
 	defer server.Close()
 	run := func(create bool, handle consumer.Handler) {
 		broker, err := sqs.New(sqs.Options{Config: server.Config(), Create: create})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		worker, err := consumer.New(broker, consumer.Config{
 			DeadLetter: dlq.Suffix("-dead"),
 			Logger:     slog.New(slog.DiscardHandler),
 			Retry:      retry.Policy{Backoff: retry.Backoff{Floor: 5 * time.Second}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		worker.Handle("orders", handle)
-		if err := errors.Join(worker.Run(ctx), broker.Close(ctx)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(worker.Run(ctx), broker.Close(ctx)))
 	}
 	run(true, func(context.Context, *brokers.Message) error { return nil })
 	before := len(server.Calls())
 	producer, err := sqs.New(sqs.Options{Config: server.Config()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, id := range []string{"busy", "throttled", "broken", "slow"} {
-		if err := producer.Publish(t.Context(), "orders", brokers.Message{ID: id, Body: []byte("{}")}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, producer.Publish(t.Context(), "orders", brokers.Message{ID: id, Body: []byte("{}")}))
 	}
 	between := len(server.Calls())
 	run(false, func(ctx context.Context, m *brokers.Message) error {

@@ -431,8 +431,6 @@ func TestLargeReference(t *testing.T) {
 	o := newOffice(t)
 	o.policy()
 	ref, err := o.api.Bodies.Put(t.Context(), "default", strings.NewReader(strings.Repeat("a", maxBody+1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(`"bodyRef": "` + ref + `"`), problem: tooLarge})
 }

@@ -29,13 +29,9 @@ func callOnce(t testing.TB, targets Targets, resolver *net.Resolver, task Task, 
 	ts := newTargets(newTestGuard(t, targets), resolver, 16)
 	t.Cleanup((&http.Client{Transport: ts.base}).CloseIdleConnections)
 	u, err := url.Parse(task.TargetURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	to, err := ts.of("a", u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	status, _, err := call(t.Context(), to.client, task, nil, limit)
 	return status, err
 }
@@ -99,9 +95,7 @@ func TestCallIsSentOnce(t *testing.T) {
 		ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
 		u, _ := url.Parse(target)
 		to, err := ts.of("a", u)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		calls.Store(0)
 		for len(together) > 0 {
 			<-together
@@ -383,9 +377,7 @@ func TestBreakerOfATarget(t *testing.T) {
 	do := func(target string) error {
 		u, _ := url.Parse(target)
 		to, err := ts.of("a", u)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, _, err = call(t.Context(), to.client, post(target), nil, time.Minute)
 		return to.closed(err, time.Now())
 	}
@@ -437,9 +429,7 @@ func TestCallStreams(t *testing.T) {
 		})
 		u, _ := url.Parse(target)
 		to, err := ts.of("a", u)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		task := post(target + tt.path)
 		task.Method, task.Body = tt.method, nil
 		status, _, err := call(t.Context(), to.client, task, &stream{body: io.NopCloser(tt.reader), size: tt.size}, time.Minute)

@@ -19,17 +19,11 @@ func TestFullDisk(t *testing.T) {
 		t.Skip("only root may mount a small disk")
 	}
 	ballast := filepath.Join(dir, "ballast")
-	if err := os.WriteFile(ballast, make([]byte, 2<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(ballast, make([]byte, 2<<20), 0o600))
 	file := filepath.Join(dir, "tasks.db")
 	s, err := Open(t.Context(), file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.PutPolicy(t.Context(), policy("acme", 5)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, errOf(s.PutPolicy(t.Context(), policy("acme", 5))))
 	n := 0
 	for ; err == nil; n++ {
 		var created Task
@@ -68,8 +62,6 @@ func TestFullDisk(t *testing.T) {
 	if half != "" {
 		t.Error(half)
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(ballast))
 	create(t, s, task(n))
 }

@@ -11,9 +11,7 @@ import (
 func newTestGuard(t testing.TB, targets Targets) *Guard {
 	t.Helper()
 	g, err := NewGuard(targets)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return g
 }
 
@@ -40,9 +38,7 @@ func TestAllowed(t *testing.T) {
 		g := newTestGuard(t, Targets{Hosts: strings.Fields(tt.hosts)})
 		check := func(target string, want bool) {
 			u, err := url.Parse(target)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			err = g.Allowed(u)
 			if _, ok := errors.AsType[*TargetError](err); (err == nil) != want || ok == want {
 				t.Errorf("with hosts %q, %s: %v", tt.hosts, target, err)
@@ -114,9 +110,7 @@ func FuzzAllowed(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, target string) {
 		g, err := NewGuard(Targets{Hosts: []string{"*.a.example:*"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		u, err := url.Parse(target)
 		if err != nil {
 			return

@@ -24,13 +24,9 @@ func TestNeededBodies(t *testing.T) {
 		claimAll(t, s, with(4, "called"))
 		for i, end := range []Status{Succeeded, Exhausted} {
 			claimed := claimAll(t, s, with(5+i, string(end)))
-			if err := s.Settle(t.Context(), []Outcome{ended(claimed[0], end, 422)}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Settle(t.Context(), []Outcome{ended(claimed[0], end, 422)}))
 		}
-		if _, err := s.Cancel(t.Context(), "acme", with(7, "cancelled").ID); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Cancel(t.Context(), "acme", with(7, "cancelled").ID)))
 		create(t, s, task(8)) // which has no reference
 		got, err := s.NeededBodies(t.Context(), append(refs, "acme/unknown", "umbrella/waiting"))
 		slices.Sort(got)

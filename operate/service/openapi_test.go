@@ -26,15 +26,11 @@ type description struct {
 func readDescription(t *testing.T) *description {
 	t.Helper()
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(openAPI))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d := &description{doc: doc.(map[string]any), compiler: jsonschema.NewCompiler(), seen: map[string]bool{}}
 	d.compiler.DefaultDraft(jsonschema.Draft2020)
 	d.compiler.AssertFormat()
-	if err := d.compiler.AddResource(descriptionFile, doc); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.compiler.AddResource(descriptionFile, doc))
 	return d
 }
 
@@ -67,9 +63,7 @@ func (d *description) validate(t *testing.T, text string, pointer ...string) {
 		fragment += "/" + escape.Replace(name)
 	}
 	schema, err := d.compiler.Compile(descriptionFile + fragment)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 	if err == nil {
 		err = schema.Validate(doc)
@@ -151,9 +145,7 @@ func (d *description) check(t *testing.T, r *http.Request, body string, w *httpt
 func (d *description) problem(t *testing.T, w *httptest.ResponseRecorder, op []string) {
 	t.Helper()
 	var doc problemDoc
-	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(w.Body.Bytes(), &doc))
 	name := strings.TrimPrefix(doc.Type, problems)
 	d.seen[strings.Join(append(slices.Clone(op), name), " ")] = true
 	if !slices.Contains(d.problems(op), name) {

@@ -44,19 +44,13 @@ func TestUsage(t *testing.T) {
 			}
 			all = append(all, create(t, s, given)...)
 		}
-		if _, err := s.PutPolicy(t.Context(), policy("acme", 6)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.PutPolicy(t.Context(), policy("acme", 6))))
 		kept(Quota{Tasks: 7, Bytes: 111_200, Policies: 2})
 		claimed := claimAll(t, s, all[3], all[4], all[5])
 		kept(Quota{Tasks: 7, Bytes: 111_200, Policies: 2})
-		if err := s.Settle(t.Context(), []Outcome{ended(claimed[0], Pending, 500), ended(claimed[1], Succeeded, 200), ended(claimed[2], Exhausted, 400)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), []Outcome{ended(claimed[0], Pending, 500), ended(claimed[1], Succeeded, 200), ended(claimed[2], Exhausted, 400)}))
 		kept(Quota{Tasks: 5, Bytes: 101_200, Policies: 2}) // the body of an exhausted task counts
-		if _, err := s.Cancel(t.Context(), "acme", all[2].ID); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Cancel(t.Context(), "acme", all[2].ID)))
 		kept(Quota{Tasks: 4, Bytes: 101_100, Policies: 2})
 	})
 }
@@ -78,16 +72,10 @@ func TestDeletePolicy(t *testing.T) {
 		deletes("acme", ErrPolicyUsed)
 		claimed := claimAll(t, s, given)
 		deletes("acme", ErrPolicyUsed)
-		if err := s.Settle(t.Context(), []Outcome{ended(claimed[0], Exhausted, 400)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), []Outcome{ended(claimed[0], Exhausted, 400)}))
 		deletes("acme", ErrPolicyUsed)
-		if _, err := s.Revive(t.Context(), "acme", given.ID); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Cancel(t.Context(), "acme", given.ID); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Revive(t.Context(), "acme", given.ID)))
+		must(t, errOf(s.Cancel(t.Context(), "acme", given.ID)))
 		second, err := s.PutPolicy(t.Context(), policy("acme", 6))
 		if err != nil || second.Version != 2 {
 			t.Fatalf("PutPolicy = %+v, %v", second, err)
@@ -118,9 +106,7 @@ func TestDeletePolicyBesideTasks(t *testing.T) {
 		s := openStore(t, url)
 		for round := range 20 {
 			p, err := s.PutPolicy(t.Context(), policy("acme", 5))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var created error
 			var creating sync.WaitGroup
 			given := task(round)
@@ -132,9 +118,7 @@ func TestDeletePolicyBesideTasks(t *testing.T) {
 				t.Fatalf("creating a task: %v; deleting its policy: %v", created, deleted)
 			}
 			if created == nil {
-				if _, err := s.Cancel(t.Context(), "acme", given.ID); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errOf(s.Cancel(t.Context(), "acme", given.ID)))
 			}
 		}
 	})

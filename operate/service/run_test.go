@@ -80,9 +80,7 @@ func TestCalledWhenDue(t *testing.T) {
 		time.Sleep(3*time.Second + 37*time.Millisecond)
 		for i := range 100 {
 			r := add(time.Duration(i) * 31 * time.Millisecond)
-			if err := s.Scheduled(w.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Scheduled(w.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt}))
 		}
 		time.Sleep(time.Minute)
 		for r, at := range due {
@@ -264,9 +262,7 @@ func TestWorkerDies(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
 		r := w.add("a", "shop.example", 0)
 		r.VisibilityTimeout = 30 * time.Second
-		if _, err := w.store.Claim(t.Context(), []int64{r.Row}, time.Now(), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(w.store.Claim(t.Context(), []int64{r.Row}, time.Now(), 0)))
 		_, stop := w.start()
 		defer stop()
 		w.within(29*time.Second, "a", InFlight, 1)
@@ -480,9 +476,7 @@ func TestScheduleHangs(t *testing.T) {
 			w.add("waits", "shop.example", time.Hour)
 		}
 		died := w.add("b", "shop.example", 0)
-		if _, err := w.store.Claim(t.Context(), []int64{died.Row}, time.Now(), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(w.store.Claim(t.Context(), []int64{died.Row}, time.Now(), 0)))
 		s, stop := w.start()
 		defer stop()
 		w.within(12*time.Second, "a", Succeeded, 300)
@@ -523,9 +517,7 @@ func TestOverdueStops(t *testing.T) {
 			w.add("a", "shop.example", -time.Minute)
 		}
 		s, err := New(w.config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if after := s.overdue(w.Context(), Due{}); full.refused != 1 || after != (Due{}) {
 			t.Errorf("asked %d times, and goes on from %v", full.refused, after)
 		}
@@ -704,9 +696,7 @@ func TestMetrics(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(w.config.Metrics)
 		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, ages := map[string]float64{}, uint64(0)
 		for _, f := range families {
 			for _, m := range f.GetMetric() {

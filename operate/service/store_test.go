@@ -19,6 +19,17 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
+// must fails the test at once if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errOf returns the error of a call alone.
+func errOf[T any](_ T, err error) error { return err }
+
 // noon is when the tests begin.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
@@ -41,18 +52,14 @@ func TestMain(m *testing.M) {
 func openStore(t testing.TB, url string) *Store {
 	t.Helper()
 	s, err := Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	for _, tenant := range []string{"acme", "umbrella"} {
-		if _, err := s.PutPolicy(t.Context(), policy(tenant, 5)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.PutPolicy(t.Context(), policy(tenant, 5))))
 	}
 	return s
 }
@@ -65,9 +72,7 @@ func rawDB(t testing.TB, url string) *sql.DB {
 		driver = "pgx"
 	}
 	db, err := sql.Open(driver, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -269,9 +274,7 @@ func TestCreateTogether(t *testing.T) {
 			given := task(n)
 			change(&given)
 			c, err := newCreation(given)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			batch = append(batch, c)
 		}
 		keep := func(*Task) {}
@@ -288,9 +291,7 @@ func TestCreateTogether(t *testing.T) {
 		for n := range 300 {
 			add(100+n, keep)
 		}
-		if err := s.create(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.create(t.Context(), batch))
 		wants := []string{"created", "none of this name", "version 7", "has its ID", "other content", "created"}
 		for i, want := range wants {
 			c := batch[i]
@@ -327,9 +328,7 @@ func TestCreateRefused(t *testing.T) {
 		if !s.db.Postgres() {
 			refuse = "create trigger refuse before insert on retry_tasks when new.method = cast('BAD' as blob) begin select raise(abort, 'refused'); end"
 		}
-		if _, err := rawDB(t, url).Exec(refuse); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(rawDB(t, url).Exec(refuse)))
 		errs := make([]error, 50)
 		var wg sync.WaitGroup
 		for n := range errs {
@@ -407,9 +406,7 @@ func TestSettle(t *testing.T) {
 		unused := Outcome{Task: claimed[3]}
 		unused.Task.Status = Pending
 		outcomes := []Outcome{again, ended(claimed[1], Succeeded, 200), ended(claimed[2], Exhausted, 400), unused}
-		if err := s.Settle(t.Context(), outcomes); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), outcomes))
 		for _, o := range outcomes {
 			want := o.Task
 			want.Version++
@@ -423,9 +420,7 @@ func TestSettle(t *testing.T) {
 		second := claimAll(t, s, claimed[3], again.Task) // in the order of their times
 		o := ended(second[1], Succeeded, 204)
 		o.Attempt.Number = 77 // does not matter
-		if err := s.Settle(t.Context(), []Outcome{o}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), []Outcome{o}))
 		wantLog(t, s, claimed[0], Attempt{1, after(time.Hour), 250 * time.Millisecond, 503, "no"}, Attempt{2, after(time.Hour), 250 * time.Millisecond, 204, ""})
 		if list, err := s.Attempts(t.Context(), "acme", claimed[0].ID, 1, 10); err != nil || len(list) != 1 || list[0].Number != 2 {
 			t.Errorf("Attempts after 1 = %+v, %v", list, err)
@@ -454,17 +449,13 @@ func TestSettleTooLate(t *testing.T) {
 		s, other := openStore(t, url), openStore(t, url)
 		claimed := claimAll(t, s, create(t, s, task(1), task(2), task(3))...)
 		taken := claimed[0]
-		if err := other.Settle(t.Context(), []Outcome{ended(taken, Pending, 0)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.Settle(t.Context(), []Outcome{ended(taken, Pending, 0)}))
 		claimAll(t, other, taken)
 		twice := ended(claimed[2], Exhausted, 500)
 		twice.Attempt = nil
 		mine := &settlement{outcomes: []Outcome{ended(taken, Succeeded, 200), ended(claimed[1], Succeeded, 200)}}
 		others := &settlement{outcomes: []Outcome{ended(claimed[2], Succeeded, 201), twice}}
-		if err := s.settle(t.Context(), []*settlement{mine, others}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.settle(t.Context(), []*settlement{mine, others}))
 		if !slices.Equal(mine.lost, []string{taken.ID}) || !slices.Equal(others.lost, []string{claimed[2].ID}) {
 			t.Errorf("lost %q and %q, want the first and the third task", mine.lost, others.lost)
 		}
@@ -493,9 +484,7 @@ func TestExpire(t *testing.T) {
 			given := task(i + 1)
 			given.NextAttemptAt, given.VisibilityTimeout = noon, time.Duration(10-i)*time.Minute
 			if created := create(t, s, given); i < 3 {
-				if _, err := s.Claim(t.Context(), rowsOf(created), noon, 0); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errOf(s.Claim(t.Context(), rowsOf(created), noon, 0)))
 			}
 		}
 		if list, err := s.Expire(t.Context(), after(8*time.Minute-1), 10); err != nil || len(list) != 0 {
@@ -510,9 +499,7 @@ func TestExpire(t *testing.T) {
 		}
 		o := ended(list[0], Pending, 0)
 		o.Attempt.Error = "lease over"
-		if err := s.Settle(t.Context(), []Outcome{o}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), []Outcome{o}))
 		if list, err := s.Expire(t.Context(), after(time.Hour), 10); err != nil || !slices.Equal(rowsOf(list), []int64{2, 1}) {
 			t.Errorf("Expire = %+v, %v, want what is still in flight", list, err)
 		}
@@ -524,9 +511,7 @@ func TestCancel(t *testing.T) {
 		s := openStore(t, url)
 		tasks := create(t, s, task(1), task(2), task(3))
 		claimed := claimAll(t, s, tasks[1:]...)
-		if err := s.Settle(t.Context(), []Outcome{ended(claimed[1], Succeeded, 200)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), []Outcome{ended(claimed[1], Succeeded, 200)}))
 		want := tasks[0]
 		got, err := s.Cancel(t.Context(), "acme", want.ID)
 		want.Status, want.Version, want.UpdatedAt = Cancelled, 2, got.UpdatedAt
@@ -535,7 +520,7 @@ func TestCancel(t *testing.T) {
 		}
 		wantTask(t, s, want)
 		for i, status := range []Status{Cancelled, InFlight, Succeeded} {
-			e, ok := errors.AsType[*StateError](second(s.Cancel(t.Context(), "acme", tasks[i].ID)))
+			e, ok := errors.AsType[*StateError](errOf(s.Cancel(t.Context(), "acme", tasks[i].ID)))
 			if !ok || *e != (StateError{tasks[i].ID, status}) {
 				t.Errorf("Cancel of a task that is %s: %v", status, e)
 			}
@@ -550,8 +535,6 @@ func TestCancel(t *testing.T) {
 		}
 	})
 }
-
-func second[T any](_ T, err error) error { return err }
 
 // TestCancelOrClaim has one process cancel what another claims: one of them does.
 func TestCancelOrClaim(t *testing.T) {
@@ -649,9 +632,7 @@ func TestWaiting(t *testing.T) {
 			want = append(want, Due{got.Row, got.Tenant, got.NextAttemptAt})
 		}
 		for _, gone := range []int64{1, 9, 20} {
-			if _, err := s.Claim(t.Context(), []int64{gone}, after(time.Hour), 0); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(s.Claim(t.Context(), []int64{gone}, after(time.Hour), 0)))
 		}
 		want = slices.DeleteFunc(want, func(d Due) bool { return d.Row == 1 || d.Row == 9 || d.Row == 20 })
 		slices.SortStableFunc(want, func(a, b Due) int { return a.At.Compare(b.At) })
@@ -680,9 +661,7 @@ func TestDead(t *testing.T) {
 		die := func(tasks ...Task) {
 			t.Helper()
 			for _, c := range claimAll(t, s, tasks...) {
-				if err := s.Settle(t.Context(), []Outcome{ended(c, Exhausted, 500)}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Settle(t.Context(), []Outcome{ended(c, Exhausted, 500)}))
 			}
 		}
 		clock, other := noon, openStore(t, url)
@@ -700,9 +679,7 @@ func TestDead(t *testing.T) {
 		}
 		bury := func(tasks []Task) {
 			t.Helper()
-			if err := s.Buried(t.Context(), tasks); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Buried(t.Context(), tasks))
 		}
 		tasks := create(t, s, task(1), task(2), task(3))
 		die(tasks[2], tasks[0])
@@ -740,9 +717,7 @@ func TestDead(t *testing.T) {
 		if err != nil || len(claimed) != 1 {
 			t.Fatalf("Claim = %v, %v", claimed, err)
 		}
-		if err := s.Settle(t.Context(), []Outcome{ended(claimed[0], Exhausted, 502)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), []Outcome{ended(claimed[0], Exhausted, 502)}))
 		bury(list) // a late confirm of the letter that came back
 		second := dead(1)
 		bury(second)
@@ -768,14 +743,10 @@ func TestForget(t *testing.T) {
 			n := i + 1
 			o := ended(claimAll(t, s, create(t, s, task(n))...)[0], status, 200)
 			o.Task.UpdatedAt = after(time.Duration(n) * time.Hour)
-			if err := s.Settle(t.Context(), []Outcome{o}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Settle(t.Context(), []Outcome{o}))
 		}
 		claimAll(t, s, create(t, s, task(6))...)
-		if _, err := s.Cancel(t.Context(), "acme", create(t, s, task(7))[0].ID); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Cancel(t.Context(), "acme", create(t, s, task(7))[0].ID)))
 		dead, err := s.Dead(t.Context(), noon, noon, 1)
 		if err != nil || len(dead) != 1 || s.Buried(t.Context(), dead) != nil {
 			t.Fatalf("Dead = %v, %v", dead, err)
@@ -811,15 +782,11 @@ func TestForget(t *testing.T) {
 func allRows(t *testing.T, url string) (rows []int64) {
 	t.Helper()
 	list, err := rawDB(t, url).Query("select id from retry_tasks order by id")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer list.Close()
 	for list.Next() {
 		var row int64
-		if err := list.Scan(&row); err != nil {
-			t.Fatal(err)
-		}
+		must(t, list.Scan(&row))
 		rows = append(rows, row)
 	}
 	return rows
@@ -841,12 +808,8 @@ func TestStats(t *testing.T) {
 			tasks = append(tasks, create(t, s, given)...)
 		}
 		claimed := claimAll(t, s, tasks[:4]...)
-		if err := s.Settle(t.Context(), []Outcome{ended(claimed[0], Succeeded, 200), ended(claimed[1], Exhausted, 400), ended(claimed[2], Exhausted, 400)}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Cancel(t.Context(), "acme", tasks[4].ID); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), []Outcome{ended(claimed[0], Succeeded, 200), ended(claimed[1], Exhausted, 400), ended(claimed[2], Exhausted, 400)}))
+		must(t, errOf(s.Cancel(t.Context(), "acme", tasks[4].ID)))
 		want := Stats{Oldest: after(3 * time.Minute), Policies: []PolicyStats{
 			{Tenant: "acme", PolicyID: "standard", Pending: 2, InFlight: 1, Succeeded: 1, Exhausted: 2, Cancelled: 1},
 			{Tenant: "umbrella", PolicyID: "standard", Pending: 1},
@@ -865,22 +828,14 @@ func TestIndexes(t *testing.T) {
 		var batch []*creation
 		for n := range 3000 {
 			c, err := newCreation(task(n))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			batch = append(batch, c)
 		}
-		if err := s.create(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.create(t.Context(), batch))
 		raw := rawDB(t, url)
-		if _, err := raw.Exec("update retry_tasks set status = 2 where id > 2000"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(raw.Exec("update retry_tasks set status = 2 where id > 2000")))
 		if s.db.Postgres() {
-			if _, err := raw.Exec("analyze retry_tasks"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(raw.Exec("analyze retry_tasks")))
 		}
 		for _, tt := range []struct {
 			name, statement string
@@ -900,9 +855,7 @@ func TestIndexes(t *testing.T) {
 				continue // most wait here, so it may read the table as well
 			}
 			plan, err := planOf(t.Context(), s, tt.statement, tt.args)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if !s.db.Postgres() && tt.name == "Claim" {
 				tt.uses = "SEARCH retry_tasks USING INTEGER PRIMARY KEY"
 			}

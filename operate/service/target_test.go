@@ -11,9 +11,7 @@ import (
 func newTestTarget(t testing.TB, perHost int) *target {
 	t.Helper()
 	to, err := newTargets(newTestGuard(t, Targets{}), nil, perHost).of("a", &url.URL{Scheme: "https", Host: "a.example"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return to
 }
 
@@ -23,9 +21,7 @@ func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := newTestTarget(t, 2)
 		for range 2 {
-			if err := to.enter(nil, time.Now); err != nil {
-				t.Fatal(err)
-			}
+			must(t, to.enter(nil, time.Now))
 		}
 		errs := make(chan error, 30)
 		for range 30 {
@@ -80,9 +76,7 @@ func TestDeferralsEarnNothing(t *testing.T) {
 	}
 	before := to.budget.Snapshot(now).Tokens
 	for range 10_000 {
-		if err := to.token(now, false, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, to.token(now, false, 0))
 		to.ended(now, false, errNoWorker)
 	}
 	if after := to.budget.Snapshot(now).Tokens; after != before {
@@ -98,9 +92,7 @@ func TestTargetsAreBounded(t *testing.T) {
 	ts := newTargets(newTestGuard(t, Targets{}), nil, 2)
 	ofTenant := func(tenant, host string) *target {
 		to, err := ts.of(tenant, &url.URL{Scheme: "https", Host: host})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return to
 	}
 	of := func(host string) *target { return ofTenant("a", host) }

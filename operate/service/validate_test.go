@@ -94,9 +94,7 @@ func TestDelays(t *testing.T) {
 			p := tt.policy
 			p.JitterType = jitter
 			p = p.WithDefaults()
-			if err := p.Validate(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Validate())
 			b := p.Retry().Backoff
 			if got := b.Envelope(1); got != tt.second {
 				t.Errorf("%+v: before the second attempt up to %v, want %v", p, got, tt.second)

@@ -22,9 +22,7 @@ func benchLetters(b *testing.B) int {
 		return 100_000
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return n
 }
 
@@ -76,9 +74,7 @@ func BenchmarkCollect(b *testing.B) {
 					batch := productions(random, n, size)
 					n += size
 					b.StartTimer()
-					if _, err := s.Collect(b.Context(), noon.Add(time.Duration(n)*50*time.Millisecond), batch); err != nil {
-						b.Fatal(err)
-					}
+					must(b, errOf(s.Collect(b.Context(), noon.Add(time.Duration(n)*50*time.Millisecond), batch)))
 				}
 				b.ReportMetric(float64(size)*float64(b.N)/b.Elapsed().Seconds(), "letters/s")
 			})
@@ -119,13 +115,9 @@ func BenchmarkRead(b *testing.B) {
 		s := open(b, url)
 		random := rand.New(rand.NewPCG(1, 1))
 		for n := 0; n < letters; n += 1000 {
-			if _, err := s.Collect(b.Context(), noon.Add(time.Duration(n)*50*time.Millisecond), productions(random, n, 1000)); err != nil {
-				b.Fatal(err)
-			}
+			must(b, errOf(s.Collect(b.Context(), noon.Add(time.Duration(n)*50*time.Millisecond), productions(random, n, 1000))))
 		}
-		if _, err := s.Discard(b.Context(), noon, operator, store.Filter{Fingerprint: "000000000003", UpTo: int64(letters) / 3}); err != nil {
-			b.Fatal(err)
-		}
+		must(b, errOf(s.Discard(b.Context(), noon, operator, store.Filter{Fingerprint: "000000000003", UpTo: int64(letters) / 3})))
 		for _, tt := range filters {
 			b.Run("letters by "+tt.name, slowest(func() (err error) { _, err = s.Letters(b.Context(), tt.f, store.Page{}); return err }))
 		}
@@ -147,9 +139,7 @@ func slowest(f func() error) func(b *testing.B) {
 		var took []time.Duration
 		for b.Loop() {
 			start := time.Now()
-			if err := f(); err != nil {
-				b.Fatal(err)
-			}
+			must(b, f())
 			took = append(took, time.Since(start))
 		}
 		slices.Sort(took)

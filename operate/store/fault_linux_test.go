@@ -26,9 +26,7 @@ func smallDisk(t *testing.T) string {
 func TestFullDisk(t *testing.T) {
 	dir := smallDisk(t)
 	ballast := filepath.Join(dir, "ballast")
-	if err := os.WriteFile(ballast, make([]byte, 2<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(ballast, make([]byte, 2<<20), 0o600))
 	file := filepath.Join(dir, "letters.db")
 	s := open(t, file)
 	n := 0
@@ -50,9 +48,7 @@ func TestFullDisk(t *testing.T) {
 	if got := list(t, s, store.Filter{}, 1000); len(got) != n {
 		t.Errorf("%d letters after the store was opened again, want %d", len(got), n)
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(ballast))
 	collect(t, s, noon, collected(entry(n)))
 	newModelOf(t, s, file).recount("topic", "topics")
 }
@@ -67,9 +63,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	if err == nil {
 		err = syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := store.Open(t.Context(), file); !errors.Is(err, store.ErrReadOnly) {
 		t.Errorf("Open: %v, want ErrReadOnly", err)
 	}

@@ -28,9 +28,7 @@ func raw(t testing.TB, url string) *sql.DB {
 		driver = "pgx"
 	}
 	db, err := sql.Open(driver, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -39,9 +37,7 @@ func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) string {
 		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text), mode))
 		return file
 	}
 	tests := []struct {
@@ -80,9 +76,7 @@ func TestNewFile(t *testing.T) {
 		file := filepath.Join(t.TempDir(), name)
 		for _, url := range []string{file, "sqlite:" + file, "sqlite://" + file} {
 			s := open(t, url)
-			if _, err := s.Collect(t.Context(), noon, []store.Collected{collected(entry(1))}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(s.Collect(t.Context(), noon, []store.Collected{collected(entry(1))})))
 		}
 		found, err := filepath.Glob(filepath.Join(filepath.Dir(file), "*"))
 		for _, f := range found {
@@ -101,9 +95,7 @@ func TestNewer(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := open(t, url)
 		collect(t, s, noon, collected(entry(1)))
-		if _, err := raw(t, url).Exec("update meta set version = 99"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(raw(t, url).Exec("update meta set version = 99")))
 		_, err := store.Open(t.Context(), url)
 		if !errors.Is(err, store.ErrNewer) || !strings.Contains(err.Error(), "version 99") || !strings.Contains(err.Error(), "knows 2") {
 			t.Errorf("Open: %v, want ErrNewer and both versions", err)
@@ -119,9 +111,7 @@ func TestOlder(t *testing.T) {
 		collect(t, s, noon, collected(entry(1)), collected(entry(2)))
 		db := raw(t, url)
 		for _, statement := range []string{"drop index letters_cluster", "create index letters_cluster on letters (cluster, state, at, id)", "update meta set version = 1"} {
-			if _, err := db.Exec(statement); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(db.Exec(statement)))
 		}
 		if got := list(t, open(t, url), store.Filter{Cluster: 1}, 10); len(got) == 0 {
 			t.Error("the letters are not there")
@@ -137,9 +127,7 @@ func TestOlder(t *testing.T) {
 func TestDamaged(t *testing.T) {
 	file := sqliteFile(t)
 	s, err := store.Open(t.Context(), file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for n := range 20 {
 		collect(t, s, noon, collected(entry(n)))
 	}
@@ -153,9 +141,7 @@ func TestDamaged(t *testing.T) {
 	for i := 20 << 10; i < len(text); i++ {
 		text[i] = 0xaa
 	}
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, text, 0o600))
 	s, err = store.Open(t.Context(), file)
 	if err == nil {
 		_, err = s.Collect(t.Context(), noon, []store.Collected{collected(entry(1000))})
@@ -172,17 +158,13 @@ func TestLocked(t *testing.T) {
 		t.Parallel() // each waits for ten seconds
 		s := open(t, url)
 		c, err := raw(t, url).Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		hold := []string{"begin immediate"}
 		if strings.HasPrefix(url, "postgres") {
 			hold = []string{"begin", "lock table ids in exclusive mode"}
 		}
 		for _, statement := range hold {
-			if _, err := c.ExecContext(t.Context(), statement); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(c.ExecContext(t.Context(), statement)))
 		}
 		if _, err := s.Collect(t.Context(), noon, []store.Collected{collected(entry(1))}); !errors.Is(err, store.ErrLocked) {
 			t.Errorf("Collect: %v, want ErrLocked", err)
@@ -190,9 +172,7 @@ func TestLocked(t *testing.T) {
 		if got := list(t, s, store.Filter{}, 10); len(got) != 0 {
 			t.Errorf("the letters are %+v", got)
 		}
-		if _, err := c.ExecContext(t.Context(), "rollback"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(c.ExecContext(t.Context(), "rollback")))
 		collect(t, s, noon, collected(entry(1)))
 	})
 }
@@ -219,9 +199,7 @@ func TestCancelledWhileReading(t *testing.T) {
 		running(t, s, 0)
 	}
 	begin := time.Now()
-	if _, err := s.Jobs(t.Context(), store.Page{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Jobs(t.Context(), store.Page{})))
 	const tries = 100
 	took := time.Since(begin)
 	for n := range tries {
@@ -279,9 +257,7 @@ func TestTwoProcesses(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if err := errors.Join(errs...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(errs...))
 		s := open(t, url)
 		letters := list(t, s, store.Filter{}, 1000)
 		if len(letters) != 100 || added[0]+added[1] != 100 {
@@ -332,20 +308,14 @@ func killVictim(t *testing.T, url string) (last int) {
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), victim+"="+url)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if last, err = strconv.Atoi(lines.Text()); err != nil {
 			t.Fatalf("the process says %q", lines.Text())
 		}
 		if last%20 == 19 {
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cmd.Process.Kill())
 		}
 	}
 	_ = cmd.Wait() // it was killed
@@ -382,9 +352,7 @@ func TestPostgresKilled(t *testing.T) {
 		}
 		err := server.Kill()
 		<-failed
-		if err := errors.Join(err, server.Restart()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(err, server.Restart()))
 		if _, err := s.Collect(t.Context(), noon, batch(n)); err != nil {
 			t.Fatalf("Collect after a restart: %v", err)
 		}

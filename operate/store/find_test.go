@@ -148,9 +148,7 @@ func TestPagesAreStable(t *testing.T) {
 		var got []int64
 		for p := (store.Page{Limit: 3}); ; {
 			page, err := s.Letters(t.Context(), store.Filter{}, p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, l := range page.Letters {
 				if l.ID <= 20 {
 					got = append(got, l.ID)

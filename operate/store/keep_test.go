@@ -30,9 +30,7 @@ func TestBreakdown(t *testing.T) {
 			c := collected(e)
 			collect(t, s, noon.Add(time.Hour), c)
 		}
-		if _, err := s.Discard(t.Context(), noon, operator, store.Filter{IDs: []int64{2}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Discard(t.Context(), noon, operator, store.Filter{IDs: []int64{2}})))
 		with := func(f func(*store.Slice)) store.Slice {
 			slice := store.Slice{
 				Broker: "rabbit", Source: "orders.dead", Topic: "orders", Group: "billing", Reason: "exhausted", Format: "redrive",
@@ -76,12 +74,8 @@ func TestSweep(t *testing.T) {
 			sent(t, s, l, c.ID)
 			receipts(t, s, dlq.Receipt{Send: c.Token, Outcome: []string{"handled", "dead"}[i]}) // an hour after noon
 		}
-		if _, err := s.Discard(t.Context(), noon, operator, store.Filter{IDs: []int64{3}}); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.SetJob(t.Context(), noon, operator, l.Job, store.JobDone, ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Discard(t.Context(), noon, operator, store.Filter{IDs: []int64{3}})))
+		must(t, s.SetJob(t.Context(), noon, operator, l.Job, store.JobDone, ""))
 		steps := []struct {
 			now  time.Duration
 			keep store.Retention
@@ -131,13 +125,9 @@ func TestSweepByTopic(t *testing.T) {
 			hours int
 			left  []int64
 		}{{2, []int64{2, 1}}, {11, []int64{1}}, {21, nil}} {
-			if _, err := s.Sweep(t.Context(), noon.Add(time.Duration(step.hours)*time.Hour), keep); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(s.Sweep(t.Context(), noon.Add(time.Duration(step.hours)*time.Hour), keep)))
 			got, err := s.Letters(t.Context(), store.Filter{}, store.Page{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var left []int64
 			for _, l := range got.Letters {
 				left = append(left, l.ID)
@@ -181,9 +171,7 @@ func TestDelete(t *testing.T) {
 		if n, err := s.Collect(t.Context(), noon, []store.Collected{collected(e)}); n != 1 || err != nil {
 			t.Errorf("Collect of the letter = %d, %v: nothing remembers it", n, err)
 		}
-		if _, err := s.Delete(t.Context(), noon, store.Actor{}, secret); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Delete(t.Context(), noon, store.Actor{}, secret)))
 		files, _ := filepath.Glob(url + "*")
 		for _, file := range files {
 			if text, err := os.ReadFile(file); err != nil || bytes.Contains(text, []byte(secret)) {
@@ -215,9 +203,7 @@ func TestPutBack(t *testing.T) {
 		for id, want := range map[int64]store.State{1: store.StateQueued, 2: store.StateDiscarded, 3: store.StateCollected, 4: store.StateDiscarded, 5: store.StateCollected} {
 			wantState(t, s, id, want)
 		}
-		if _, err := s.Sweep(t.Context(), noon.Add(1000*time.Hour), store.Retention{Discarded: time.Hour}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Sweep(t.Context(), noon.Add(1000*time.Hour), store.Retention{Discarded: time.Hour})))
 		if got := idsOf(list(t, s, store.Filter{MessageID: "message-1"}, 10)); !slices.Equal(got, []int64{5}) {
 			t.Errorf("after retention the letters with that ID are %d, want the one that was collected again", got)
 		}
@@ -232,9 +218,7 @@ func TestDiscardedComesAgain(t *testing.T) {
 		s := open(t, url)
 		c := collected(entry(1))
 		collect(t, s, noon, c)
-		if _, err := s.Discard(t.Context(), noon, operator, store.Filter{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Discard(t.Context(), noon, operator, store.Filter{})))
 		for _, later := range []time.Duration{time.Second, 7 * 24 * time.Hour} {
 			if n, err := s.Collect(t.Context(), noon.Add(later), []store.Collected{c}); n != 0 || err != nil {
 				t.Errorf("Collect %v later = %d, %v, want none", later, n, err)
@@ -249,9 +233,7 @@ func everything(t *testing.T, s *store.Store) (all []any) {
 	t.Helper()
 	add := func(v any, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all = append(all, v)
 	}
 	for _, l := range list(t, s, store.Filter{}, 1000) {
@@ -287,9 +269,7 @@ func TestCopy(t *testing.T) {
 
 		onBoth(t, func(t *testing.T, into string) {
 			to := open(t, into)
-			if err := s.Copy(t.Context(), to); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Copy(t.Context(), to))
 			if got := everything(t, to); !reflect.DeepEqual(got, want) {
 				t.Errorf("the copy is\n%+v\nwant\n%+v", got, want)
 			}
@@ -334,9 +314,7 @@ func TestCopyIsOneMoment(t *testing.T) {
 		<-started
 		err := s.Copy(t.Context(), to)
 		close(done)
-		if err := errors.Join(err, <-errs); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(err, <-errs))
 		letters := list(t, to, store.Filter{}, 1000)
 		stats, err := to.Stats(t.Context(), noon)
 		if n := len(letters); err != nil || n%2 != 0 || stats.Topics[0].Counts.Collected != int64(n) {

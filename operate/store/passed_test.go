@@ -20,9 +20,7 @@ func TestNotePassed(t *testing.T) {
 				at := func(d time.Duration) time.Time { return noon.Add(d) }
 				must := func(err error) {
 					t.Helper()
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 				}
 				create := func(d time.Duration, f store.Filter) store.Lease {
 					j, err := s.CreateJob(t.Context(), at(d), operator, f, nil)

@@ -21,18 +21,14 @@ func running(t testing.TB, s *store.Store, n int) store.Lease {
 		collect(t, s, noon.Add(time.Hour), collected(entry(i)))
 	}
 	j, err := s.CreateJob(t.Context(), noon, operator, store.Filter{}, []byte("spec"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return lease(t, s, j.ID)
 }
 
 func lease(t testing.TB, s *store.Store, job int64) store.Lease {
 	t.Helper()
 	l, err := s.Lease(t.Context(), noon, job, "process 1", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -41,18 +37,14 @@ func sendAll(store.Letter) string { return "" }
 func queue(t testing.TB, s *store.Store, l store.Lease, n int) int {
 	t.Helper()
 	queued, _, err := s.Queue(t.Context(), noon, l, n, sendAll)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return queued
 }
 
 func claim(t testing.TB, s *store.Store, l store.Lease, n int) []store.Sending {
 	t.Helper()
 	claimed, err := s.Claim(t.Context(), noon, l, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return claimed
 }
 
@@ -62,17 +54,13 @@ func sent(t testing.TB, s *store.Store, l store.Lease, letters ...int64) {
 	for _, id := range letters {
 		outcomes = append(outcomes, store.Outcome{Letter: id})
 	}
-	if err := s.Sent(t.Context(), noon, l, outcomes); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sent(t.Context(), noon, l, outcomes))
 }
 
 func receipts(t testing.TB, s *store.Store, list ...dlq.Receipt) int {
 	t.Helper()
 	believed, err := s.Receipts(t.Context(), noon.Add(time.Hour), list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return believed
 }
 
@@ -88,18 +76,14 @@ func wave(t testing.TB, s *store.Store, job int64, n int) store.Wave {
 func job(t testing.TB, s *store.Store, id int64) store.Job {
 	t.Helper()
 	j, err := s.Job(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return j
 }
 
 func letter(t testing.TB, s *store.Store, id int64) store.Letter {
 	t.Helper()
 	l, err := s.Letter(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -206,9 +190,7 @@ func TestQueueInOrder(t *testing.T) {
 			t.Fatalf("Queue of the rest = %d, %v, %v, want 3", n, more, err)
 		}
 		sent(t, s, l, 2)
-		if err := s.Sent(t.Context(), noon, l, []store.Outcome{{Letter: 4, Refused: "too large"}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Sent(t.Context(), noon, l, []store.Outcome{{Letter: 4, Refused: "too large"}}))
 		for {
 			claimed := claim(t, s, l, 2)
 			if len(claimed) == 0 {
@@ -344,9 +326,7 @@ func TestReceipts(t *testing.T) {
 			receipts(t, s, dlq.Receipt{Send: c.Token, Outcome: "handled"})
 		}, token, []string{"failed", "dead"}, 2, store.StateConfirmed, 0},
 		{"of the send before", func(t *testing.T, s *store.Store, l store.Lease, c store.Sending) {
-			if _, err := s.Expire(t.Context(), noon, l.Job, noon.Add(time.Second)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(s.Expire(t.Context(), noon, l.Job, noon.Add(time.Second))))
 			again := running(t, s, 0)
 			queue(t, s, again, 1)
 			sent(t, s, again, claim(t, s, again, 1)[0].ID)
@@ -387,9 +367,7 @@ func TestReceiptOvertakesConfirm(t *testing.T) {
 		queue(t, s, l, 2)
 		claimed := claim(t, s, l, 2)
 		receipts(t, s, dlq.Receipt{Send: claimed[0].Token, Outcome: "handled"}, dlq.Receipt{Send: claimed[1].Token, Outcome: "dead"})
-		if err := s.Sent(t.Context(), noon, l, []store.Outcome{{Letter: 1}, {Letter: 2, Refused: "so it seems"}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Sent(t.Context(), noon, l, []store.Outcome{{Letter: 1}, {Letter: 2, Refused: "so it seems"}}))
 		wantState(t, s, 1, store.StateConfirmed)
 		wantState(t, s, 2, store.StateReturned)
 	})
@@ -454,21 +432,15 @@ func TestPauseAndCancel(t *testing.T) {
 		set := func(state store.JobState) error {
 			return s.SetJob(t.Context(), noon, operator, l.Job, state, "because")
 		}
-		if err := set(store.JobPaused); err != nil {
-			t.Fatal(err)
-		}
+		must(t, set(store.JobPaused))
 		if _, err := s.Claim(t.Context(), noon, l, 1); !errors.Is(err, store.ErrNotRunning) || !strings.Contains(err.Error(), "because") {
 			t.Errorf("Claim of a paused job: %v", err)
 		}
-		if err := set(store.JobRunning); err != nil {
-			t.Fatal(err)
-		}
+		must(t, set(store.JobRunning))
 		if w := wave(t, s, l.Job, 2); !w.Resumed || job(t, s, l.Job).Wave != 2 || wave(t, s, l.Job, 1).Resumed {
 			t.Errorf("the job that was resumed is in wave %+v", w)
 		}
-		if err := set(store.JobCancelled); err != nil {
-			t.Fatal(err)
-		}
+		must(t, set(store.JobCancelled))
 		wantState(t, s, 1, store.StateSending)
 		wantState(t, s, 2, store.StateCollected)
 		if err := set(store.JobRunning); !errors.Is(err, store.ErrNotRunning) {
@@ -501,16 +473,12 @@ func TestJobs(t *testing.T) {
 		s := open(t, url)
 		f := store.Filter{Topic: "\xff\x00", Header: store.HeaderFilter{Name: "base64:", Value: new("\xfe")}, States: []store.State{store.StateUnknown}, Since: noon, IDs: []int64{7}}
 		for range 5 {
-			if _, err := s.CreateJob(t.Context(), noon, operator, f, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(s.CreateJob(t.Context(), noon, operator, f, nil)))
 		}
 		var got []int64
 		for p := (store.Page{Limit: 2}); ; {
 			jobs, err := s.Jobs(t.Context(), p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, j := range jobs.Jobs {
 				got = append(got, j.ID)
 				if j.Filter.Topic != f.Topic || *j.Filter.Header.Value != "\xfe" || j.Filter.Header.Name != "base64:" || !j.Filter.Since.Equal(noon) || j.Filter.States[0] != store.StateUnknown {
@@ -550,9 +518,7 @@ func TestUnfinishedJobs(t *testing.T) {
 		}
 		set := func(job int64, state store.JobState) {
 			t.Helper()
-			if err := s.SetJob(t.Context(), noon, operator, job, state, ""); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.SetJob(t.Context(), noon, operator, job, state, ""))
 		}
 		wants("no job")
 		l := running(t, s, 2)
@@ -567,9 +533,7 @@ func TestUnfinishedJobs(t *testing.T) {
 		set(1, store.JobCancelled)
 		set(2, store.JobCancelled)
 		wants("one of them with a letter on its way", 1)
-		if _, err := s.Expire(t.Context(), noon, 1, noon.Add(time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Expire(t.Context(), noon, 1, noon.Add(time.Second))))
 		wants("nobody has heard of it")
 	})
 }
@@ -582,9 +546,7 @@ func TestDiscardAndRestore(t *testing.T) {
 		for _, c := range claim(t, s, l, 2) {
 			sent(t, s, l, c.ID)
 		}
-		if _, err := s.Expire(t.Context(), noon, l.Job, noon.Add(time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Expire(t.Context(), noon, l.Job, noon.Add(time.Second))))
 		// 1 and 2 are unknown, 3 is queued, 4 and 5 are collected
 		n, err := s.Discard(t.Context(), noon, store.Actor{Who: "bob", Reason: "obsolete"}, store.Filter{UpTo: 4})
 		if err != nil || n != 3 {

@@ -16,6 +16,17 @@ import (
 	"github.com/redrive-go/redrive/operate/store"
 )
 
+// must fails the test at once if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errOf returns the error of a call alone.
+func errOf[T any](_ T, err error) error { return err }
+
 // noon is when the tests begin.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
@@ -48,9 +59,7 @@ func sibling(t testing.TB, url string) string {
 func open(t testing.TB, url string) *store.Store {
 	t.Helper()
 	s, err := store.Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -92,9 +101,7 @@ func list(t testing.TB, s *store.Store, f store.Filter, limit int) (letters []st
 	t.Helper()
 	for p := (store.Page{Limit: limit}); ; {
 		page, err := s.Letters(t.Context(), f, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		letters = append(letters, page.Letters...)
 		if p.After = page.Next; p.After == "" {
 			return letters
@@ -112,9 +119,7 @@ func idsOf(letters []store.Letter) (ids []int64) {
 // TestKeywords opens a store on Postgres with keywords instead of a URL.
 func TestKeywords(t *testing.T) {
 	u, err := url.Parse(postgrestest.Schema(t, postgrestest.URL(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	password, _ := u.User.Password()
 	words := fmt.Sprintf("user='%s' dbname='%s' password='%s'", u.User.Username(), strings.TrimPrefix(u.Path, "/"), password)
 	if u.Host != "" {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/config"
 )
 
@@ -30,7 +31,7 @@ func TestConfigGolden(t *testing.T) {
 			if command == "check" && got.stderr != "testdata/shop.yaml has no faults\n" {
 				t.Errorf("%s -o %s: messages %q", command, format, got.stderr)
 			}
-			golden(t, filepath.Join("testdata", "config", command+"."+format), got.stdout)
+			goldentest.File(t, filepath.Join("testdata", "config", command+"."+format), got.stdout)
 		}
 	}
 }
@@ -38,9 +39,7 @@ func TestConfigGolden(t *testing.T) {
 func TestConfigFaults(t *testing.T) {
 	setSecrets(t)
 	shop, err := os.ReadFile("testdata/shop.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	replaced := func(old, new string) string {
 		text := strings.Replace(string(shop), old, new, 1)
 		if text == string(shop) {
@@ -83,9 +82,7 @@ store: {url: letters.db}
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
-			if err := os.WriteFile(config.DefaultFile, []byte(tt.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(config.DefaultFile, []byte(tt.text), 0o600))
 			got := call(t, "config", "check")
 			if tt.faults == nil {
 				if got.code != exitOK {
@@ -98,23 +95,5 @@ store: {url: letters.db}
 				t.Errorf("exit code %d, data %q, messages\n%s\nwant\n%s", got.code, got.stdout, got.stderr, want)
 			}
 		})
-	}
-}
-
-func TestNoConfig(t *testing.T) {
-	t.Chdir(t.TempDir())
-	t.Setenv(config.Variable, "")
-	for _, command := range []string{"check", "show"} {
-		got := call(t, "config", command)
-		if got.code != exitFailure || !strings.Contains(got.stderr, "there is no configuration: open redrive.yaml") || got.stdout != "" {
-			t.Errorf("%s: exit code %d, messages %q", command, got.code, got.stderr)
-		}
-	}
-	t.Setenv(config.Variable, "of-the-environment.yaml")
-	if got := call(t, "config", "show"); !strings.Contains(got.stderr, "of-the-environment.yaml") {
-		t.Errorf("messages %q, want the file of the environment", got.stderr)
-	}
-	if got := call(t, "config", "show", "--config", "named.yaml"); !strings.Contains(got.stderr, "named.yaml") {
-		t.Errorf("messages %q, want the file that was named", got.stderr)
 	}
 }

@@ -74,15 +74,7 @@ func TestCollectIsInterrupted(t *testing.T) {
 	})
 }
 
-func TestCollectRefuses(t *testing.T) {
-	inShop(t, func(s *shop) {
-		s.refuses(exitUsage, "name topics, or use --all", "dlq", "collect")
-		s.refuses(exitUsage, "name topics, or use --all", "dlq", "collect", "orders", "--all")
-		s.refuses(exitFailure, `has no topic "ordres"`, "dlq", "collect", "ordres")
-		s.refuses(exitFailure, "refunds is not collected: set collect: true for it", "dlq", "collect", "refunds")
-		s.refuses(exitFailure, "demo lives in the process of redrive serve", "dlq", "collect", "visits")
-	})
-}
+func TestCollectRefuses(t *testing.T) { inShop(t, func(s *shop) { s.session("collect_refuses") }) }
 
 func TestPeek(t *testing.T) {
 	inShop(t, func(s *shop) {
@@ -96,9 +88,7 @@ func TestPeek(t *testing.T) {
 		}
 		s.must(s.brokers["events"].Publish(s.Context(), "payments-dead", died(3, "payments", "poison", "poison", "declined").Encode(0)))
 		s.wants("peek_kafka.text", "dlq", "peek", "payments")
-		s.refuses(exitUsage, "name one topic", "dlq", "peek")
-		s.refuses(exitUsage, "-n is 0: use 1 to 100", "dlq", "peek", "orders", "-n", "0")
-		s.refuses(exitFailure, "demo lives in the process of redrive serve", "dlq", "peek", "visits")
+		s.session("peek_refuses")
 		ctx, cancel := context.WithTimeoutCause(s.Context(), time.Second, errInterrupted)
 		defer cancel()
 		if got := s.callWith(ctx, "dlq", "peek", "orders"); got.code != exitInterrupted || s.brokers["shop"].Stats("orders-dead").Ready != 3 {
@@ -111,9 +101,7 @@ func TestPutBack(t *testing.T) {
 	inShop(t, func(s *shop) {
 		s.fill()
 		s.wants("putback_dry.text", "dlq", "putback", "--topic", "orders", "--dry-run")
-		s.refuses(exitFailure, "letters of payments-dead are in the log of Kafka all the time", "dlq", "putback", "--all", "--because", "a test", "--yes")
-		s.refuses(exitUsage, "need a reason", "dlq", "putback", "1", "2")
-		s.refuses(exitUsage, "add --yes", "dlq", "putback", "--topic", "orders", "--because", "a test")
+		s.session("putback_refuses")
 		if n := s.brokers["shop"].Len("orders-dead"); n != 0 {
 			s.Fatalf("what was refused has put back %d letters", n)
 		}

@@ -44,13 +44,7 @@ func TestDiscardAndRestore(t *testing.T) {
 func TestDecisionsRefuse(t *testing.T) {
 	inShop(t, func(s *shop) {
 		s.fill()
-		s.refuses(exitUsage, "say which letters", "dlq", "discard")
-		s.refuses(exitUsage, "use one of them", "dlq", "discard", "4", "--all")
-		s.refuses(exitUsage, "8 letters need a reason: add --because", "dlq", "discard", "--all", "--yes")
-		s.refuses(exitUsage, "2 letters need a reason", "dlq", "discard", "1", "2")
-		s.refuses(exitUsage, "add --yes to do it, or --dry-run", "dlq", "discard", "--error", "1", "--because", "a test")
-		s.refuses(exitFailure, "there is no letter to discard", "dlq", "discard", "--topic", "none", "--yes")
-		s.refuses(exitFailure, "there is no letter to restore", "dlq", "restore", "4")
+		s.session("decisions_refuse")
 		s.streams.Asks, s.streams.In = true, strings.NewReader("7\n")
 		s.refuses(exitFailure, "the number was not typed", "dlq", "discard", "--all", "--because", "a test")
 		if acts := s.acts(); len(acts) > 0 {

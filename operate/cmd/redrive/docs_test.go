@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"go/types"
-	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 )
@@ -31,48 +30,39 @@ const (
 
 func readPage(t *testing.T, page string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.ReplaceAll(string(text), "\r\n", "\n")
+	return goldentest.Read(t, filepath.Join(root, page))
 }
 
-// TestReference holds docs/reference/cli.md against the help of every command, and
-// against the rows that commands print as JSON.
+// TestReference compares docs/reference/cli.md with the help of every command,
+// and with the rows that commands print as JSON.
 func TestReference(t *testing.T) {
-	section := regexp.MustCompile("(?s)<!-- generated: (redrive[ a-z-]*) -->\n.*?<!-- end -->")
-	var documented []string
-	page := section.ReplaceAllStringFunc(readPage(t, cliPage), func(old string) string {
-		name := section.FindStringSubmatch(old)[1]
-		documented = append(documented, name)
+	parts := map[string]string{}
+	for _, name := range commands(newRoot(term.Streams{})) {
 		help := call(t, append(strings.Fields(name)[1:], "--help")...)
 		if help.code != exitOK {
 			t.Fatalf("%s --help: exit code %d, messages %q", name, help.code, help.stderr)
 		}
-		return fmt.Sprintf("<!-- generated: %s -->\n```\n%s```\n<!-- end -->", name, help.stdout)
-	})
-	if want := commands(newRoot(term.Streams{})); !slices.Equal(documented, want) {
-		t.Errorf("%s has the sections %q, want %q", cliPage, documented, want)
+		parts[name] = "```\n" + help.stdout + "```\n"
 	}
-	page, rows := withTables(t, page, ".", "rows", rowTable)
-	for name := range structsOf(t, ".") {
-		others := []string{"trialRow", "planRow", "hopRow", "sloRow"} // of a test, and of redrive plan
-		if (strings.HasSuffix(name, "Row") || strings.HasSuffix(name, "Doc")) && !slices.Contains(others, name) && !slices.Contains(rows, name) {
-			t.Errorf("%s has no table of %s", cliPage, name)
+	others := []string{"planRow", "hopRow", "sloRow"} // of redrive plan
+	for name, fields := range structsOf(t, ".") {
+		if (strings.HasSuffix(name, "Row") || strings.HasSuffix(name, "Doc")) && !slices.Contains(others, name) {
+			parts["rows "+name] = rowTable(fields)
 		}
 	}
-	golden(t, filepath.Join(root, cliPage), page)
+	goldentest.Parts(t, filepath.Join(root, cliPage), parts, "metrics")
 }
 
-// TestConfiguration holds docs/reference/configuration.md against the types that
+// TestConfiguration compares docs/reference/configuration.md with the types that
 // the file is read into, and reads its examples.
 func TestConfiguration(t *testing.T) {
-	page, documented := withTables(t, readPage(t, configPage), "../../config", "keys", keyTable)
-	want := []string{"Config", "Broker", "TLS", "Key", "Topic", "Retry", "Redis", "Store", "Collect", "Retention", "Serve", "Service", "Quota", "Bodies", "S3", "Dead", "Web", "Certificate", "Secret"}
-	if !slices.Equal(documented, want) {
-		t.Errorf("%s has the tables %q, want %q", configPage, documented, want)
+	file, parts, structs := filepath.Join(root, configPage), map[string]string{}, structsOf(t, "../../config")
+	for name := range strings.FieldsSeq("Config Broker TLS Key Topic Retry Redis Store Collect Retention Serve Service Quota " +
+		"Bodies S3 Dead Web Certificate Secret") {
+		parts["keys "+name] = keyTable(structs[name])
 	}
+	goldentest.Parts(t, file, parts)
+	page := goldentest.Read(t, file)
 	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```\n").FindAllStringSubmatch(page, -1)
 	for _, example := range examples {
 		if _, err := config.Parse("redrive.yaml", []byte(example[1])); err != nil {
@@ -80,15 +70,14 @@ func TestConfiguration(t *testing.T) {
 		}
 	}
 	faulty := regexp.MustCompile("(?s)(```yaml faulty\n(.*?)```\n\n)```\n.*?```\n")
-	page = faulty.ReplaceAllStringFunc(page, func(old string) string {
-		part := faulty.FindStringSubmatch(old)
-		_, err := config.Parse("redrive.yaml", []byte(part[2]))
-		return fmt.Sprintf("%s```\n%v\n```\n", part[1], err)
-	})
 	if len(examples) == 0 || !faulty.MatchString(page) {
 		t.Errorf("%s has %d examples, and perhaps no faulty one", configPage, len(examples))
 	}
-	golden(t, filepath.Join(root, configPage), page)
+	goldentest.File(t, file, faulty.ReplaceAllStringFunc(page, func(old string) string {
+		part := faulty.FindStringSubmatch(old)
+		_, err := config.Parse("redrive.yaml", []byte(part[2]))
+		return fmt.Sprintf("%s```\n%v\n```\n", part[1], err)
+	}))
 }
 
 // TestRunPage reads the configuration on the page about running the retry service, and
@@ -115,24 +104,6 @@ func TestRunPage(t *testing.T) {
 	}
 }
 
-// withTables makes the tables of a page that stand for types of a package. It
-// returns the names of the types, too.
-func withTables(t *testing.T, page, dir, what string, table func([]docField) string) (text string, names []string) {
-	t.Helper()
-	structs := structsOf(t, dir)
-	section := regexp.MustCompile("(?s)<!-- generated: " + what + " (\\w+) -->\n.*?<!-- end -->")
-	text = section.ReplaceAllStringFunc(page, func(old string) string {
-		name := section.FindStringSubmatch(old)[1]
-		names = append(names, name)
-		fields := structs[name]
-		if len(fields) == 0 {
-			t.Errorf("there is no type %s in %s", name, dir)
-		}
-		return fmt.Sprintf("<!-- generated: %s %s -->\n%s<!-- end -->", what, name, table(fields))
-	})
-	return text, names
-}
-
 // docField is a field of a struct as its source has it.
 type docField struct {
 	name, typ, doc string
@@ -144,14 +115,10 @@ func structsOf(t *testing.T, dir string) map[string][]docField {
 	t.Helper()
 	structs := map[string][]docField{}
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, file := range files {
 		syntax, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ast.Inspect(syntax, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.TypeSpec); ok {
 				if s, ok := spec.Type.(*ast.StructType); ok {
@@ -249,43 +216,23 @@ func TestPhysics(t *testing.T) {
 	page := shown.ReplaceAllStringFunc(readPage(t, physics), func(old string) string {
 		ran++
 		line := shown.FindStringSubmatch(old)[1]
-		args := strings.Fields(line)
-		compareChart := func() {}
-		if i := slices.Index(args, "--svg"); i >= 0 {
-			chart := filepath.Join(root, args[i+1])
-			drawn := filepath.Join(t.TempDir(), "chart.svg")
-			args[i+1] = drawn
-			compareChart = func() { sameChart(t, chart, drawn) }
+		args, drawn := strings.Fields(line), filepath.Join(t.TempDir(), "chart.svg")
+		i := slices.Index(args, "--svg") + 1
+		chart := args[i]
+		if i > 0 {
+			args[i] = drawn
 		}
 		got := call(t, args...)
 		if got.code == exitUsage {
 			t.Errorf("redrive %s: %s", line, got.stderr)
 		}
-		compareChart()
+		if i > 0 {
+			goldentest.File(t, filepath.Join(root, chart), goldentest.Read(t, drawn))
+		}
 		return fmt.Sprintf("```\n$ redrive %s\n%s```", line, got.stdout)
 	})
 	if ran < 5 {
 		t.Errorf("%s shows %d commands, want them all to be found", physics, ran)
 	}
-	golden(t, filepath.Join(root, physics), page)
-}
-
-func sameChart(t *testing.T, chart, drawn string) {
-	t.Helper()
-	got, err := os.ReadFile(drawn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile(chart, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(chart)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, bytes.ReplaceAll(want, []byte("\r\n"), []byte("\n"))) {
-		t.Errorf("%s is not what its command draws; if that is right, run go test ./operate/cmd/redrive -update", chart)
-	}
+	goldentest.File(t, filepath.Join(root, physics), page)
 }

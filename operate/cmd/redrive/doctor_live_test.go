@@ -8,13 +8,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/segmentio/kafka-go"
 
@@ -30,10 +29,18 @@ import (
 type site struct {
 	*testing.T
 	tag, config string
+	readOnly    []string // changes for workers that may create nothing
 }
 
 func newSite(t *testing.T, config string) *site {
-	return &site{t, strings.ToLower(rand.Text()[:10]), config}
+	return &site{T: t, tag: strings.ToLower(rand.Text()[:10]), config: config}
+}
+
+func (s *site) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
 }
 
 func (s *site) named(text string) string { return strings.ReplaceAll(text, "TAG", s.tag) }
@@ -43,9 +50,7 @@ func (s *site) file(changes ...string) string {
 	s.Helper()
 	file := filepath.Join(s.TempDir(), "redrive.yaml")
 	text := s.named(strings.NewReplacer(changes...).Replace(s.config))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		s.Fatal(err)
-	}
+	s.must(os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
@@ -89,13 +94,9 @@ func (s *site) finds(what string, code int, want []string, changes ...string) {
 func (s *site) connect(changes ...string) (*config.Config, brokers.Broker) {
 	s.Helper()
 	c, err := config.Load(s.file(changes...))
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	broker, err := connect.Broker(s.Context(), c, "b")
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	return c, broker
 }
 
@@ -106,16 +107,25 @@ func (s *site) work(changes ...string) {
 	for _, sub := range connect.Subscriptions(c, "b", 0) {
 		sub.InFlight = 10
 		source, err := broker.Open(s.Context(), sub)
-		if err != nil {
-			s.Fatal(err)
-		}
-		if err := source.Close(s.Context()); err != nil {
-			s.Error(err)
-		}
+		s.must(err)
+		s.must(source.Close(s.Context()))
 	}
-	if err := broker.Close(s.Context()); err != nil {
-		s.Error(err)
+	s.must(broker.Close(s.Context()))
+}
+
+// starts has doctor look before the first worker, with and without the right to
+// create, and after it. Each of missing is a queue or topic that the worker creates.
+func (s *site) starts(missing ...string) {
+	s.Helper()
+	var noted, refused []string
+	for _, name := range missing {
+		noted, refused = append(noted, "noted "+name+" missing"), append(refused, "refused "+name+" missing")
 	}
+	s.finds("before the first worker", exitOK, noted)
+	s.finds("where workers may create nothing", exitFailure, refused, s.readOnly...)
+	s.work()
+	s.finds("a good set-up", exitOK, nil)
+	s.finds("the same", exitOK, nil)
 }
 
 func TestDoctorOnRabbitMQ(t *testing.T) {
@@ -124,13 +134,9 @@ func TestDoctorOnRabbitMQ(t *testing.T) {
 			t.Skip("the address of the management API is not known")
 		}
 		u, err := url.Parse(target.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		management, err := url.Parse(target.ManagementURL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		management.User = nil
 		password, _ := u.User.Password()
 		t.Setenv("DOCTOR_PASSWORD", password)
@@ -141,84 +147,25 @@ topics:
   - {name: orders-TAG, broker: b, dead: [orders-dead-TAG], retry: {attempts: 3, max_delay: 250ms, max_age: 1h}}
 store: {url: letters.db}
 `, u.Host, u.Path, u.User.Username(), management))
-		admin := newRabbit(t, target.URL)
-		queues := []string{"orders-TAG", "orders-dead-TAG", "rTAG.retry.v1.orders-TAG", "rTAG.unroutable.v1", "rTAG.delay.v2.250", "rTAG.delay.v2.86400000"}
+		s.readOnly = []string{"prefix:", "verify: true, prefix:"}
+		queues := []string{"orders-TAG", "orders-dead-TAG", "rTAG.retry.v1.orders-TAG", "rTAG.unroutable.v1", "rTAG.delay.v2.250"}
+		exchanges := []string{"rTAG.dead.v1", "rTAG.return.v1", "rTAG.copy.v1", "rTAG.unroutable.v1", "rTAG.delay.v2.250"}
+		conn, err := amqp.Dial(target.URL)
+		must(t, err)
+		ch, err := conn.Channel()
+		must(t, err)
 		t.Cleanup(func() {
 			for _, name := range queues {
-				admin.do(func(ch *amqp.Channel) error { _, err := ch.QueueDelete(s.named(name), false, false, false); return err })
+				_, err = ch.QueueDelete(s.named(name), false, false, false)
+				s.must(err)
 			}
-			for _, name := range []string{"rTAG.dead.v1", "rTAG.return.v1", "rTAG.copy.v1", "rTAG.unroutable.v1", "rTAG.delay.v2.250"} {
-				admin.do(func(ch *amqp.Channel) error { return ch.ExchangeDelete(s.named(name), false, false) })
+			for _, name := range exchanges {
+				s.must(ch.ExchangeDelete(s.named(name), false, false))
 			}
+			s.must(conn.Close())
 		})
-
-		var missing, refused []string
-		for _, name := range append(queues[:5:5], "rTAG.dead.v1", "rTAG.return.v1", "rTAG.copy.v1", "rTAG.unroutable.v1", "rTAG.delay.v2.250") {
-			missing, refused = append(missing, "noted "+name+" missing"), append(refused, "refused "+name+" missing")
-		}
-		s.finds("before the first worker", exitOK, missing)
-		s.finds("where workers may create nothing", exitFailure, refused, "prefix:", "verify: true, prefix:")
-		s.work()
-		s.finds("a good set-up", exitOK, nil)
-
-		replace := func(name string, durable bool, args amqp.Table) {
-			admin.must(func(ch *amqp.Channel) error { _, err := ch.QueueDelete(s.named(name), false, false, false); return err })
-			admin.must(func(ch *amqp.Channel) error {
-				_, err := ch.QueueDeclare(s.named(name), durable, false, false, false, args)
-				return err
-			})
-		}
-		replace("orders-TAG", true, amqp.Table{"x-message-ttl": 60_000, "x-max-length": 10})
-		replace("orders-dead-TAG", true, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 3})
-		replace("rTAG.retry.v1.orders-TAG", true, amqp.Table{"x-queue-type": "quorum", "x-expires": 3_600_000, "x-dead-letter-exchange": "elsewhere"})
-		admin.must(func(ch *amqp.Channel) error {
-			_, err := ch.QueueDelete(s.named("rTAG.unroutable.v1"), false, false, false)
-			return err
-		})
-		admin.must(func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclare(s.named("rTAG.delay.v2.86400000"), true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
-			return err
-		})
-		faults := []string{
-			"refused orders-TAG x-message-ttl", "refused orders-TAG x-overflow", "noted orders-TAG x-queue-type",
-			"refused orders-dead-TAG x-delivery-limit",
-			"refused rTAG.retry.v1.orders-TAG x-expires", "refused rTAG.retry.v1.orders-TAG x-dead-letter-strategy", "refused rTAG.retry.v1.orders-TAG x-overflow",
-			"noted rTAG.unroutable.v1 missing", "noted rTAG.delay.v2.86400000",
-		}
-		s.finds("a bad one", exitFailure, faults)
-		s.finds("the same", exitFailure, faults)
+		s.starts(slices.Concat(queues, exchanges)...)
 	})
-}
-
-// rabbit plants faults on a RabbitMQ.
-type rabbit struct {
-	*testing.T
-	conn *amqp.Connection
-}
-
-func newRabbit(t *testing.T, address string) *rabbit {
-	conn, err := amqp.Dial(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return &rabbit{t, conn}
-}
-
-func (r *rabbit) do(f func(ch *amqp.Channel) error) error {
-	ch, err := r.conn.Channel()
-	if err != nil {
-		return err
-	}
-	defer ch.Close()
-	return f(ch)
-}
-
-func (r *rabbit) must(f func(ch *amqp.Channel) error) {
-	r.Helper()
-	if err := r.do(f); err != nil {
-		r.Fatal(err)
-	}
 }
 
 func TestDoctorOnKafka(t *testing.T) {
@@ -230,77 +177,31 @@ topics:
   - {name: orders-TAG, broker: b, dead: [orders-dead-TAG], groups: [billing], retry: {max_delay: 15m}}
 store: {url: letters.db}
 `, target.URL))
-		admin := &kafka.Client{Addr: kafka.TCP(target.URL)}
-		create := func(topic string, partitions int, configs ...string) {
-			t.Helper()
-			made := kafka.TopicConfig{Topic: s.named(topic), NumPartitions: partitions, ReplicationFactor: 1}
-			for i := 0; i < len(configs); i += 2 {
-				made.ConfigEntries = append(made.ConfigEntries, kafka.ConfigEntry{ConfigName: configs[i], ConfigValue: configs[i+1]})
-			}
-			answer, err := admin.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{made}})
-			if err == nil {
-				err = answer.Errors[made.Topic]
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		alter := func(topic string, configs ...string) {
-			t.Helper()
-			resource := kafka.IncrementalAlterConfigsRequestResource{ResourceType: kafka.ResourceTypeTopic, ResourceName: s.named(topic)}
-			for i := 0; i < len(configs); i += 2 {
-				resource.Configs = append(resource.Configs, kafka.IncrementalAlterConfigsRequestConfig{Name: configs[i], Value: configs[i+1], ConfigOperation: kafka.ConfigOperationSet})
-			}
-			answer, err := admin.IncrementalAlterConfigs(t.Context(), &kafka.IncrementalAlterConfigsRequest{Resources: []kafka.IncrementalAlterConfigsRequestResource{resource}})
-			if err == nil {
-				err = answer.Resources[0].Error
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		topics := []string{"orders-TAG", "orders-dead-TAG", "rTAG.delay.v1.billing.1m", "rTAG.delay.v1.billing.15m", "rTAG.delay.v1.ledger.1m"}
+		s.readOnly = []string{"prefix:", "verify: true, prefix:"}
+		created := []string{"orders-dead-TAG", "rTAG.delay.v1.billing.1m", "rTAG.delay.v1.billing.15m"}
 		t.Cleanup(func() {
-			var names []string
-			for _, name := range topics {
+			names := []string{s.named("orders-TAG")}
+			for _, name := range created {
 				names = append(names, s.named(name))
 			}
-			admin.DeleteTopics(context.WithoutCancel(t.Context()), &kafka.DeleteTopicsRequest{Topics: names})
+			admin := &kafka.Client{Addr: kafka.TCP(target.URL)}
+			_, err := admin.DeleteTopics(context.WithoutCancel(t.Context()), &kafka.DeleteTopicsRequest{Topics: names})
+			s.must(err)
 		})
-
-		s.finds("before the first worker", exitFailure, []string{
-			"refused orders-TAG missing", "noted orders-dead-TAG missing", "noted rTAG.delay.v1.billing.1m missing", "noted rTAG.delay.v1.billing.15m missing"})
-		create("orders-TAG", 4)
-		s.finds("where workers may create nothing", exitFailure, []string{
-			"refused orders-dead-TAG missing", "refused rTAG.delay.v1.billing.1m missing", "refused rTAG.delay.v1.billing.15m missing"}, "prefix:", "verify: true, prefix:")
-		s.work()
-		s.finds("a good set-up", exitOK, nil)
-
-		alter("rTAG.delay.v1.billing.15m", "cleanup.policy", "compact", "retention.bytes", "1000", "retention.ms", "60000")
-		alter("orders-dead-TAG", "max.message.bytes", "1000", "retention.ms", "3600000")
-		alter("orders-TAG", "unclean.leader.election.enable", "true", "retention.ms", "60000")
-		create("rTAG.delay.v1.ledger.1m", 1, "retention.bytes", "-1", "retention.ms", "604860000", "max.message.bytes", "1114124")
-		for end := time.Now().Add(time.Minute); ; <-time.After(50 * time.Millisecond) {
-			old := kafka.NewRecordReader(kafka.Record{Time: time.Now().Add(-2 * time.Hour), Value: kafka.NewBytes([]byte("a retry"))})
-			answer, err := admin.Produce(t.Context(), &kafka.ProduceRequest{Topic: s.named("rTAG.delay.v1.ledger.1m"), RequiredAcks: kafka.RequireAll, Records: old})
-			if err == nil {
-				err = answer.Error
-			}
-			if err == nil {
-				break
-			}
-			if time.Now().After(end) { // a topic made a moment ago has no leader yet
-				t.Fatal(err)
-			}
-		}
-		faults := []string{
-			"refused rTAG.delay.v1.billing.15m cleanup.policy", "refused rTAG.delay.v1.billing.15m retention.bytes", "refused rTAG.delay.v1.billing.15m retention.ms",
-			"refused orders-dead-TAG max.message.bytes", "noted orders-dead-TAG retention.ms", "noted orders-TAG unclean.leader.election.enable", "noted orders-TAG retention.ms",
-			"noted rTAG.delay.v1.ledger.1m partitions", "noted rTAG.delay.v1.ledger.1m oldest waiting retry", "noted rTAG.delay.v1.ledger.15m missing",
-		}
-		s.finds("a bad one", exitFailure, faults, "[billing]", "[billing, ledger]")
-		s.finds("the same", exitFailure, faults, "[billing]", "[billing, ledger]")
+		s.createTopic(target.URL)
+		s.starts(created...)
 	})
+}
+
+// createTopic creates the topic of orders.
+func (s *site) createTopic(address string) (topic string) {
+	s.Helper()
+	admin := &kafka.Client{Addr: kafka.TCP(address)}
+	config := kafka.TopicConfig{Topic: s.named("orders-TAG"), NumPartitions: 4, ReplicationFactor: 1}
+	made, err := admin.CreateTopics(s.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{config}})
+	s.must(err)
+	s.must(made.Errors[config.Topic])
+	return config.Topic
 }
 
 func TestDoctorOnSQS(t *testing.T) {
@@ -311,63 +212,22 @@ func TestDoctorOnSQS(t *testing.T) {
 		t.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
 		s := newSite(t, fmt.Sprintf(`
 brokers:
-  b: {kind: sqs, region: us-east-1, endpoint: "%s"}
+  b: {kind: sqs, region: us-east-1, create: true, endpoint: "%s"}
 topics:
   - {name: jobs-TAG, broker: b, dead: [dead-TAG]}
 store: {url: letters.db}
 `, target.URL))
-		const creates = "create: true, endpoint:"
+		s.readOnly = []string{"create: true, ", ""}
+		s.starts("jobs-TAG", "dead-TAG")
 		client := sqs.New(sqs.Options{Region: "us-east-1", BaseEndpoint: &target.URL, Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil
 		})})
-		addresses := map[string]*string{}
-		at := func(name string) *string {
-			t.Helper()
-			if addresses[name] == nil {
-				got, err := client.GetQueueUrl(t.Context(), &sqs.GetQueueUrlInput{QueueName: aws.String(s.named(name))})
-				if err != nil {
-					t.Fatal(err)
-				}
-				addresses[name] = got.QueueUrl
-				t.Cleanup(func() {
-					client.DeleteQueue(context.WithoutCancel(t.Context()), &sqs.DeleteQueueInput{QueueUrl: got.QueueUrl})
-				})
-			}
-			return addresses[name]
+		for _, name := range []string{"jobs-TAG", "dead-TAG"} {
+			queue, err := client.GetQueueUrl(t.Context(), &sqs.GetQueueUrlInput{QueueName: aws.String(s.named(name))})
+			s.must(err)
+			_, err = client.DeleteQueue(t.Context(), &sqs.DeleteQueueInput{QueueUrl: queue.QueueUrl})
+			s.must(err)
 		}
-		create := func(name string, attributes map[string]string) {
-			t.Helper()
-			if _, err := client.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String(s.named(name)), Attributes: attributes}); err != nil {
-				t.Fatal(err)
-			}
-			at(name)
-		}
-
-		s.finds("before the first worker", exitOK, []string{"noted jobs-TAG missing", "noted dead-TAG missing"}, "endpoint:", creates)
-		s.finds("where workers may create nothing", exitFailure, []string{"refused jobs-TAG missing", "refused dead-TAG missing"})
-		s.work("endpoint:", creates)
-		if _, err := client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: at("jobs-TAG"), MessageBody: aws.String("a")}); err != nil {
-			t.Fatal(err)
-		}
-		at("dead-TAG")
-		s.finds("a good set-up", exitOK, nil)
-		s.finds("the same", exitOK, nil)
-		got, err := client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: at("jobs-TAG"), WaitTimeSeconds: 5, MessageSystemAttributeNames: []types.MessageSystemAttributeName{"All"}})
-		if err != nil || len(got.Messages) != 1 || got.Messages[0].Attributes["ApproximateReceiveCount"] != "1" {
-			t.Errorf("received %+v, error %v, want the message that nobody has received before", got, err)
-		}
-
-		create("plain-TAG", nil)
-		create("few-TAG", map[string]string{"RedrivePolicy": s.named(`{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead-TAG","maxReceiveCount":"3"}`)})
-		create("odd-TAG.fifo", map[string]string{"FifoQueue": "true"})
-		bad := `
-  - {name: plain-TAG, broker: b, dead: [dead-TAG]}
-  - {name: few-TAG, broker: b, dead: [dead-TAG]}
-  - {name: odd-TAG.fifo, broker: b, dead: [dead-TAG]}
-  - {name: gone-TAG, broker: b, dead: [dead-TAG]}
-store:`
-		s.finds("a bad one", exitFailure, []string{
-			"noted plain-TAG RedrivePolicy", "noted few-TAG maxReceiveCount", "refused dead-TAG FifoQueue", "noted odd-TAG.fifo RedrivePolicy", "refused gone-TAG missing"}, "\nstore:", bad)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/config"
 )
 
@@ -126,7 +127,7 @@ func TestDoctorGolden(t *testing.T) {
 		if want := "redrive doctor: workers do not start"; got.code != exitFailure || !strings.Contains(got.stderr, "3 topics on 3 brokers: 3 refused, 1 unverified, 1 noted, 0 errors\n"+want) {
 			t.Errorf("%s: exit code %d, messages %q", format, got.code, got.stderr)
 		}
-		golden(t, filepath.Join("testdata", "doctor", "found."+format), got.stdout)
+		goldentest.File(t, filepath.Join("testdata", "doctor", "found."+format), got.stdout)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redrive-go/redrive/retry/budget"
 )
@@ -45,32 +44,6 @@ func TestParseBudget(t *testing.T) {
 		case err == nil && (got.name != tt.in || (got.config == nil) != (tt.want == nil) || got.config != nil && *got.config != *tt.want):
 			t.Errorf("parseBudget(%q) = %s %+v, want %+v", tt.in, got.name, got.config, tt.want)
 		}
-	}
-}
-
-func TestParseBreaker(t *testing.T) {
-	for in, ok := range map[string]bool{"off": true, "on": true, "classic": true, "limit": true, "": false, "1s": false, "On": false} {
-		if got, err := parseBreaker(in); (err == nil) != ok || ok && got != in {
-			t.Errorf("parseBreaker(%q) = %q, error %v", in, got, err)
-		}
-	}
-}
-
-func TestParseHops(t *testing.T) {
-	hops := newList("", parseHop)
-	if len(hops.values) != 0 || hops.String() != "" {
-		t.Errorf("hops %v before any is set", hops.values)
-	}
-	if err := hops.Set("3,database=2"); err != nil || len(hops.values) != 2 || hops.values[0].Attempts != 3 || hops.values[1].Name != "database" {
-		t.Errorf("hops %+v, error %v", hops.values, err)
-	}
-	for _, bad := range []string{",", "3,", "0", "1001", "-1", "x", "=3", "db=", "db=x", "1e3", "9999999999999999999", strings.Repeat("1,", 16) + "1"} {
-		if err := hops.Set(bad); err == nil {
-			t.Errorf("hops %q are accepted", bad)
-		}
-	}
-	if hops.String() != "3,database=2" {
-		t.Errorf("hops %q after refused values, want the last good ones", hops)
 	}
 }
 
@@ -132,16 +105,4 @@ func FuzzPolicies(f *testing.F) {
 			t.Errorf("%q gives %q", s, names)
 		}
 	})
-}
-
-func TestShortDuration(t *testing.T) {
-	tests := map[time.Duration]string{
-		0: "0s", 999: "999ns", 99999999: "100ms", 1234567: "1.23ms", 12345678901: "12.3s",
-		61234 * time.Millisecond: "1m1s", 90*time.Hour + 29*time.Second: "90h0m29s",
-	}
-	for d, want := range tests {
-		if got := shortDuration(d); got != want {
-			t.Errorf("shortDuration(%d) = %s, want %s", d, got, want)
-		}
-	}
 }

@@ -84,9 +84,7 @@ func TestAttackIdleConnections(t *testing.T) {
 	t.Setenv("SHOP_TOKEN", "the token of the shop")
 	t.Setenv("METRICS_TOKEN", "the token of metrics")
 	text := `service: {listen: "127.0.0.1:0", tokens: {shop: [{env: SHOP_TOKEN}]}, metrics_token: {env: METRICS_TOKEN}}`
-	if err := os.WriteFile(config.DefaultFile, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config.DefaultFile, []byte(text), 0o600))
 	address, p := withFewFiles(t, `listens at http://(\S+)\. `, "service")
 	for _, ip := range []string{"127.0.0.2", "127.0.0.1"} { // another address, and that of the attacker
 		flood(t, address, 1200)
@@ -151,18 +149,14 @@ topics: [{name: orders, broker: shop, dead: [orders-dead], collect: true}]
 store: {url: letters.db}
 serve: {listen: "127.0.0.1:0", token: {env: METRICS_TOKEN}}
 `
-	if err := os.WriteFile(config.DefaultFile, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config.DefaultFile, []byte(text), 0o600))
 	address, p := withFewFiles(t, `metrics=http://(\S+)/metrics`, "serve")
 	flood(t, address, 1200)
 	client := callFrom(t, "127.0.0.2")
 	for range 20 {
 		for _, path := range []string{"/metrics", "/healthz"} {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.Header.Set("Authorization", "Bearer the token of metrics")
 			answer, err := client.Do(r)
 			if err != nil || answer.StatusCode != http.StatusOK {

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go"
-
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
@@ -79,22 +77,14 @@ store: {url: letters.db}
 // one a dead letter. Plain is the address at which the topic is created.
 func (s *site) works(plain string) {
 	s.Helper()
-	admin := &kafka.Client{Addr: kafka.TCP(plain)}
-	topic := kafka.TopicConfig{Topic: s.named("orders-TAG"), NumPartitions: 4, ReplicationFactor: 1}
-	made, err := admin.CreateTopics(s.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{topic}})
-	if err == nil {
-		err = made.Errors[topic.Topic]
-	}
-	if err != nil {
-		s.Fatal(err)
-	}
+	topic := s.createTopic(plain)
 	s.work()
 	s.finds("a good set-up", exitOK, nil)
 	_, broker := s.connect()
 	ctx, cancel := context.WithTimeout(s.Context(), 5*time.Minute)
 	defer cancel()
 	for _, body := range []string{"good", "retry", "dead"} {
-		if err := broker.Publish(ctx, topic.Topic, brokers.Message{Body: []byte(body)}); err != nil {
+		if err := broker.Publish(ctx, topic, brokers.Message{Body: []byte(body)}); err != nil {
 			s.Fatal(err)
 		}
 	}
@@ -108,7 +98,7 @@ func (s *site) works(plain string) {
 		}
 	}
 	worker := s.consumer(broker, consumer.Config{Group: s.named("billing-TAG"), DeadLetter: dlq.Topic(s.named("orders-dead-TAG")), HoldLimit: -1})
-	worker.Handle(topic.Topic, func(ctx context.Context, m *brokers.Message) error {
+	worker.Handle(topic, func(ctx context.Context, m *brokers.Message) error {
 		switch meta := consumer.MetaFrom(ctx); {
 		case string(m.Body) == "dead":
 			return classify.Permanent(errors.New("never"))

@@ -89,7 +89,7 @@ func TestJobsShowIdle(t *testing.T) {
 // command has finished it.
 func TestResumeWatches(t *testing.T) {
 	inShop(t, func(s *shop) {
-		s.dead("shop", "orders", 600)
+		s.dead("shop", "orders", 100)
 		w, stop := s.work("shop", "orders")
 		defer stop()
 		first := make(chan result)
@@ -99,7 +99,7 @@ func TestResumeWatches(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		got := s.call("dlq", "jobs", "resume", "1")
-		if one := <-first; one.code != exitOK || got.code != exitOK || got.stdout != one.stdout || w.ran() != 600 {
+		if one := <-first; one.code != exitOK || got.code != exitOK || got.stdout != one.stdout || w.ran() != 100 {
 			s.Errorf("%+v\n%+v after %d runs", one, got, w.ran())
 		}
 		if said := strings.Join(strings.Fields(got.stderr), " "); !strings.Contains(said, whoami()+", process ") || strings.Contains(said, "goes on with it") {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 )
@@ -26,27 +27,33 @@ func serving(t *testing.T, more string) (address string, broker *memory.Broker, 
 	t.Chdir(t.TempDir())
 	t.Setenv(config.Variable, "")
 	text := strings.Replace(shopConfig, "events: {kind: kafka, addresses: [\"localhost:9092\"]}", "events: {kind: kafka, addresses: [\"127.0.0.1:1\"]}", 1) + more
-	if err := os.WriteFile(config.DefaultFile, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config.DefaultFile, []byte(text), 0o600))
 	broker = memory.New(memory.Options{})
 	open := func(context.Context, *config.Config, string) (brokers.Broker, error) { return lent{broker}, nil }
+	address, stop = inBackground(t, open, `metrics=(https?://\S+)/metrics`, "serve")
+	return address, broker, stop
+}
+
+// inBackground starts a command on real time. It returns the address that a pattern
+// finds in the first line of its log, and what ends it.
+func inBackground(t *testing.T, open opener, pattern string, args ...string) (address string, stop func() int) {
+	t.Helper()
 	log, to := io.Pipe()
 	streams := term.Streams{In: strings.NewReader(""), Out: io.Discard, Err: to, Width: 80}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() {
-		ended <- execute(ctx, newRootOn(streams, open, open), []string{"serve"}, streams)
+		ended <- execute(ctx, newRootOn(streams, open, open), args, streams)
 		to.Close()
 	}()
 	lines := bufio.NewReader(log)
 	line, err := lines.ReadString('\n')
-	found := regexp.MustCompile(`metrics=(https?://\S+)/metrics`).FindStringSubmatch(line)
+	found := regexp.MustCompile(pattern).FindStringSubmatch(line)
 	if err != nil || found == nil {
 		t.Fatalf("the first line of the log is %q, error %v", line, err)
 	}
 	go func() { _, _ = io.Copy(io.Discard, lines) }() // until the pipe is closed
-	return found[1], broker, func() int {
+	return found[1], func() int {
 		cancel()
 		return <-ended
 	}
@@ -55,63 +62,41 @@ func serving(t *testing.T, more string) (address string, broker *memory.Broker, 
 func get(t *testing.T, address string, header http.Header) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req.Header = header
 	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return answer.StatusCode, string(body)
 }
 
 func TestServe(t *testing.T) {
-	address, broker, stop := serving(t, "serve: {listen: \"127.0.0.1:0\"}\n")
-	if err := broker.Publish(t.Context(), "orders-dead", died(0, "orders", "poison", "poison", "declined").Encode(0)); err != nil {
-		t.Fatal(err)
+	t.Setenv("SERVE_TOKEN", "correct horse battery staple")
+	address, broker, stop := serving(t, "serve: {listen: \"127.0.0.1:0\", token: {env: SERVE_TOKEN}}\n")
+	must(t, broker.Publish(t.Context(), "orders-dead", died(0, "orders", "poison", "poison", "declined").Encode(0)))
+	for _, tt := range []struct {
+		path, token string
+		code        int
+		body        string
+	}{
+		{"/healthz", "", http.StatusOK, "ok\n"},
+		{"/metrics", "", http.StatusUnauthorized, ""},
+		{"/metrics", "Bearer correct horse battery staple", http.StatusOK, "redrive_store_up 1\n"},
+	} {
+		if code, body := get(t, address+tt.path, http.Header{"Authorization": {tt.token}}); code != tt.code || !strings.Contains(body, tt.body) {
+			t.Errorf("%s with the token %q: %d %q, want %d %q", tt.path, tt.token, code, body, tt.code, tt.body)
+		}
 	}
-	if code, body := get(t, address+"/healthz", nil); code != http.StatusOK || body != "ok\n" {
-		t.Errorf("healthz: %d %q", code, body)
-	}
-	if code, body := get(t, address+"/metrics", nil); code != http.StatusOK || !strings.Contains(body, "redrive_store_up 1\n") {
-		t.Errorf("metrics: %d %q", code, body)
+	text := shopConfig + fmt.Sprintf("serve: {listen: %q}\n", strings.TrimPrefix(address, "http://"))
+	must(t, os.WriteFile("second.yaml", []byte(text), 0o600))
+	got := call(t, "serve", "--config", "second.yaml")
+	if want := "serve.listen of second.yaml cannot be used"; got.code != exitFailure || !strings.Contains(got.stderr, want) || !strings.HasSuffix(got.stderr, "is another redrive serve running?\n") {
+		t.Errorf("another one at the same address: %+v, want %q", got, want)
 	}
 	if code := stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
-	}
-}
-
-func TestServeWithToken(t *testing.T) {
-	t.Setenv("SERVE_TOKEN", "correct horse battery staple")
-	address, _, stop := serving(t, "serve: {listen: \"127.0.0.1:0\", token: {env: SERVE_TOKEN}}\n")
-	defer stop()
-	if code, _ := get(t, address+"/metrics", nil); code != http.StatusUnauthorized {
-		t.Errorf("without a token: %d", code)
-	}
-	if code, _ := get(t, address+"/metrics", http.Header{"Authorization": {"Bearer correct horse battery staple"}}); code != http.StatusOK {
-		t.Errorf("with the token: %d", code)
-	}
-}
-
-// TestServeTwice starts another one in the same folder.
-func TestServeTwice(t *testing.T) {
-	address, _, stop := serving(t, "serve: {listen: \"127.0.0.1:0\"}\n")
-	text := shopConfig + fmt.Sprintf("serve: {listen: %q}\n", strings.TrimPrefix(address, "http://"))
-	if err := os.WriteFile("second.yaml", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got := call(t, "serve", "--config", "second.yaml")
-	if got.code != exitFailure || !strings.Contains(got.stderr, "serve.listen of second.yaml cannot be used") || !strings.HasSuffix(got.stderr, "is another redrive serve running?\n") {
-		t.Errorf("%+v", got)
-	}
-	if code := stop(); code != exitOK {
-		t.Errorf("the first one ended with exit code %d", code)
 	}
 }
 
@@ -125,11 +110,8 @@ func TestServeRefuses(t *testing.T) {
 
 // TestMetricsReference holds the table of the metrics of redrive serve.
 func TestMetricsReference(t *testing.T) {
-	page := readPage(t, cliPage)
 	file, err := filepath.Abs(filepath.Join(root, cliPage))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address, _, stop := serving(t, "serve: {listen: \"127.0.0.1:0\"}\n")
 	defer stop()
 	var text string
@@ -156,14 +138,9 @@ func TestMetricsReference(t *testing.T) {
 	}
 	slices.Sort(names)
 	var b strings.Builder
-	b.WriteString("<!-- generated: metrics -->\n| Metric | Type | Labels | What it says |\n|---|---|---|---|\n")
+	b.WriteString("| Metric | Type | Labels | What it says |\n|---|---|---|---|\n")
 	for _, name := range names {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kinds[name], labels[name], help[name])
 	}
-	b.WriteString("<!-- end -->")
-	section := regexp.MustCompile("(?s)<!-- generated: metrics -->.*?<!-- end -->")
-	if !section.MatchString(page) {
-		t.Fatalf("%s has no place for the metrics", cliPage)
-	}
-	golden(t, file, section.ReplaceAllLiteralString(page, b.String()))
+	goldentest.Parts(t, file, map[string]string{"metrics": b.String()}, "redrive", "rows ")
 }

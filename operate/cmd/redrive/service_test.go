@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,25 +33,7 @@ func retrying(t *testing.T, broker brokers.Broker, args ...string) (address stri
 	t.Helper()
 	t.Setenv(config.Variable, "")
 	open := func(context.Context, *config.Config, string) (brokers.Broker, error) { return broker, nil }
-	log, to := io.Pipe()
-	streams := term.Streams{In: strings.NewReader(""), Out: io.Discard, Err: to, Width: 80}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan int, 1)
-	go func() {
-		ended <- execute(ctx, newRootOn(streams, open, open), append([]string{"service"}, args...), streams)
-		to.Close()
-	}()
-	lines := bufio.NewReader(log)
-	line, err := lines.ReadString('\n')
-	found := regexp.MustCompile(`listens at https?://(\S+)\. `).FindStringSubmatch(line)
-	if err != nil || found == nil {
-		t.Fatalf("the first line is %q, error %v", line, err)
-	}
-	go func() { _, _ = io.Copy(io.Discard, lines) }() // until the pipe is closed
-	return found[1], func() int {
-		cancel()
-		return <-ended
-	}
+	return inBackground(t, open, `listens at https?://(\S+)\. `, append([]string{"service"}, args...)...)
 }
 
 // curl does what the command does with these words.
@@ -77,20 +58,41 @@ func curl(t *testing.T, words []string) string {
 		}
 	}
 	r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Header = header
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
+}
+
+const asJSON = "Content-Type: application/json"
+
+// sendTask creates the policy standard and a task for a target, with some fields
+// more. It returns what the service answers, and the task's address.
+func sendTask(t *testing.T, address, target, more string, words ...string) (answer, task string) {
+	t.Helper()
+	words = append(words, "-H", asJSON)
+	curl(t, append(words, "http://"+address+"/retry-policies", "-d", `{"policyId": "standard"}`))
+	answer = curl(t, append(words, "http://"+address+"/retry-tasks", "-d",
+		fmt.Sprintf(`{"policyId": "standard", "idempotencyKey": "k", "targetUrl": %q%s}`, target, more)))
+	var doc struct{ TaskID string }
+	if err := json.Unmarshal([]byte(answer), &doc); err != nil || doc.TaskID == "" {
+		t.Fatalf("%v: %s", err, answer)
+	}
+	return answer, "http://" + address + "/retry-tasks/" + doc.TaskID
+}
+
+// await waits up to a minute until something is so.
+func await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for begin := time.Now(); !so(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatal(what)
+		}
+	}
 }
 
 // down is what fails three times without an answer, is Python's server once it is
@@ -193,9 +195,7 @@ func TestServiceLetters(t *testing.T) {
 	text := `brokers: {shop: {kind: memory}}
 service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: shop, topic: dead}, tokens: {shop: [{env: SHOP_TOKEN}]}, metrics_token: {env: METRICS_TOKEN}}
 `
-	if err := os.WriteFile(config.DefaultFile, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config.DefaultFile, []byte(text), 0o600))
 	t.Setenv("SHOP_TOKEN", "the token of the shop")
 	t.Setenv("METRICS_TOKEN", "the token of metrics")
 	address, stop := retrying(t, lent{broker})
@@ -207,45 +207,30 @@ service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: shop, to
 		}
 	}))
 	defer target.Close()
-	send := func(words ...string) string {
-		return curl(t, append(words, "-H", "Authorization: Bearer the token of the shop", "-H", "Content-Type: application/json"))
-	}
-	send("http://"+address+"/retry-policies", "-d", `{"policyId": "standard"}`)
-	var task struct{ TaskID string }
-	if err := json.Unmarshal([]byte(send("http://"+address+"/retry-tasks", "-d", `{"policyId": "standard", "idempotencyKey": "k", "targetUrl": "`+target.URL+`"}`)), &task); err != nil {
-		t.Fatal(err)
-	}
+	token := []string{"-H", "Authorization: Bearer the token of the shop"}
+	send := func(words ...string) string { return curl(t, append(words, token...)) }
+	_, task := sendTask(t, address, target.URL, "", token...)
 	read := func() dlq.Entry {
 		letter, err := dlq.Decode(receive(t, broker, "dead"))
-		if err != nil || letter.Message.ID != task.TaskID || letter.Message.Topic != "retry-tasks" || letter.Meta.Attempt != 1 || letter.ErrorCode != "422" {
+		if err != nil || !strings.HasSuffix(task, "/"+letter.Message.ID) || letter.Message.Topic != "retry-tasks" || letter.Meta.Attempt != 1 || letter.ErrorCode != "422" {
 			t.Fatalf("letter %+v, error %v", letter, err)
 		}
 		return letter
 	}
 	sendBack := func(letter dlq.Entry) {
-		if err := broker.Return(t.Context(), "", "retry-tasks", brokers.Returned{Message: letter.Message, Meta: letter.Meta}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, broker.Return(t.Context(), "", "retry-tasks", brokers.Returned{Message: letter.Message, Meta: letter.Meta}))
 	}
 	first := read()
-	if again := send("-X", "POST", "http://"+address+"/retry-tasks/"+task.TaskID+"/redrive"); !strings.Contains(again, `"PENDING"`) {
+	if again := send("-X", "POST", task+"/redrive"); !strings.Contains(again, `"PENDING"`) {
 		t.Fatal(again)
 	}
 	second := read()
 	broken.Store(false)
 	sendBack(second)
-	for begin := time.Now(); !strings.Contains(send("http://"+address+"/retry-tasks/"+task.TaskID), `"SUCCEEDED"`); time.Sleep(20 * time.Millisecond) {
-		if time.Since(begin) > time.Minute {
-			t.Fatalf("the task did not come back: %s", send("http://"+address+"/retry-tasks/"+task.TaskID))
-		}
-	}
+	await(t, "the task did not come back", func() bool { return strings.Contains(send(task), `"SUCCEEDED"`) })
 	sendBack(first) // of a task that came back
-	for begin := time.Now(); broker.Len("retry-tasks") > 0; time.Sleep(20 * time.Millisecond) {
-		if time.Since(begin) > time.Minute {
-			t.Fatal("the letter is not acknowledged")
-		}
-	}
-	if log := send("http://" + address + "/retry-tasks/" + task.TaskID + "/attempts"); strings.Count(log, "startedAt") != 3 || broker.Len("dead") != 2 {
+	await(t, "the letter is not acknowledged", func() bool { return broker.Len("retry-tasks") == 0 })
+	if log := send(task + "/attempts"); strings.Count(log, "startedAt") != 3 || broker.Len("dead") != 2 {
 		t.Errorf("%d letters, and its log is %s", broker.Len("dead"), log)
 	}
 	serviceMetrics(t, "http://"+address, page)
@@ -298,9 +283,7 @@ topics: [{name: retry-tasks, broker: events, dead: [retry-tasks-dead], groups: [
 store: {url: letters.db}
 service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: events, topic: retry-tasks-dead}}
 `
-	if err := os.WriteFile(config.DefaultFile, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config.DefaultFile, []byte(text), 0o600))
 	address, stop := retrying(t, broker)
 	var calls atomic.Int64
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -309,12 +292,7 @@ service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: events, 
 		}
 	}))
 	defer target.Close()
-	curl(t, []string{"http://" + address + "/retry-policies", "-H", "Content-Type: application/json", "-d", `{"policyId": "standard"}`})
-	task := curl(t, []string{"http://" + address + "/retry-tasks", "-H", "Content-Type: application/json", "-d", `{"policyId": "standard", "idempotencyKey": "k", "targetUrl": "` + target.URL + `"}`})
-	id := regexp.MustCompile(`"taskId":"([^"]+)"`).FindStringSubmatch(task)
-	if id == nil {
-		t.Fatal(task)
-	}
+	_, task := sendTask(t, address, target.URL, "")
 	call := func(args ...string) {
 		t.Helper()
 		var said strings.Builder
@@ -324,20 +302,10 @@ service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: events, 
 			t.Fatalf("%q: exit code %d, %s", args, code, said.String())
 		}
 	}
-	await := func(what string, so func() bool) {
-		t.Helper()
-		for begin := time.Now(); !so(); time.Sleep(20 * time.Millisecond) {
-			if time.Since(begin) > time.Minute {
-				t.Fatal(what)
-			}
-		}
-	}
-	await("there is no letter", func() bool { return broker.Len("retry-tasks-dead") == 1 })
+	await(t, "there is no letter", func() bool { return broker.Len("retry-tasks-dead") == 1 })
 	call("dlq", "collect", "retry-tasks")
 	call(append(wordsOf(strings.Replace(send[1], "--error 3", "--error 1", 1)), "--yes", "--wait", "1s")...)
-	await("the task did not come back", func() bool {
-		return strings.Contains(curl(t, []string{"http://" + address + "/retry-tasks/" + id[1]}), `"SUCCEEDED"`)
-	})
+	await(t, "the task did not come back", func() bool { return strings.Contains(curl(t, []string{task}), `"SUCCEEDED"`) })
 	if group := broker.groupOf("retry-tasks"); group != "redrive-service" {
 		t.Errorf("the service receives with the group %q", group)
 	}
@@ -358,10 +326,8 @@ func TestServiceBodies(t *testing.T) {
 	}))
 	defer target.Close()
 	body := strings.Repeat("a", 16<<20)
-	curl(t, []string{"http://" + address + "/retry-policies", "-H", "Content-Type: application/json", "-d", `{"policyId": "standard"}`})
-	task := curl(t, []string{"http://" + address + "/retry-tasks", "-H", "Content-Type: application/json", "-d", `{"policyId": "standard", "idempotencyKey": "k", "targetUrl": "` + target.URL + `", "body": "` + body + `"}`})
-	if !strings.Contains(task, `"bodyRef":"default/`) {
-		t.Fatal(task)
+	if answer, _ := sendTask(t, address, target.URL, `, "body": "`+body+`"`); !strings.Contains(answer, `"bodyRef":"default/`) {
+		t.Fatal(answer)
 	}
 	if n := <-arrived; n != len(body) {
 		t.Errorf("%d bytes arrived, want %d", n, len(body))
@@ -378,42 +344,30 @@ func TestServiceBodies(t *testing.T) {
 // store of its own: neither takes what is the other's, or deletes it.
 func TestServicesApart(t *testing.T) {
 	c, err := config.Parse("test", []byte(`service: {schedule: {redis: "`+redistest.New(t).Addr+`"}, bodies: {directory: "`+t.TempDir()+`"}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	later := time.Now().Add(time.Hour)
 	var refs []string
 	var shelves []bodies.Store
 	for _, id := range []string{"one", "two"} {
 		shelf, err := connect.Bodies(t.Context(), c, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ref, err := shelf.Put(t.Context(), "shop", strings.NewReader("a"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		shelves, refs = append(shelves, shelf), append(refs, ref)
 		schedule, err := openSchedule(c, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer schedule.Close()
 		if due, _, err := schedule.Take(t.Context(), later, 10); len(due) > 0 || err != nil {
 			t.Errorf("%s takes %v, error %v", id, due, err)
 		}
-		if err := schedule.Add(t.Context(), service.Due{Row: 1, Tenant: "shop", At: time.Now()}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, schedule.Add(t.Context(), service.Due{Row: 1, Tenant: "shop", At: time.Now()}))
 	}
 	n, err := shelves[0].Sweep(t.Context(), later, func(context.Context, []string) ([]string, error) { return nil, nil })
 	if n != 1 || err != nil {
 		t.Errorf("%d swept, error %v, want 1", n, err)
 	}
 	body, _, err := shelves[1].Open(t.Context(), refs[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := body.Close(); err != nil {
 		t.Error(err)
 	}
@@ -422,13 +376,12 @@ func TestServicesApart(t *testing.T) {
 // receive returns a message of a topic, which may not be there yet.
 func receive(t *testing.T, broker *memory.Broker, topic string) brokers.Message {
 	t.Helper()
-	source, err := broker.Open(t.Context(), brokers.Subscription{Topics: []string{topic}})
-	for begin := time.Now(); err != nil; source, err = broker.Open(t.Context(), brokers.Subscription{Topics: []string{topic}}) {
-		if time.Since(begin) > time.Minute {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	var source brokers.Source
+	await(t, "there is no topic "+topic, func() (ok bool) {
+		var err error
+		source, err = broker.Open(t.Context(), brokers.Subscription{Topics: []string{topic}})
+		return err == nil
+	})
 	deliveries, err := source.Receive(t.Context(), 1)
 	if err != nil || len(deliveries) != 1 {
 		t.Fatalf("%d messages, error %v", len(deliveries), err)

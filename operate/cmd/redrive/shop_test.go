@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/store"
@@ -47,14 +48,10 @@ store: {url: letters.db}
 func inShop(t *testing.T, test func(s *shop)) {
 	t.Helper()
 	files, err := filepath.Abs(filepath.Join("testdata", "dlq"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Chdir(t.TempDir())
 	t.Setenv(config.Variable, "")
-	if err := os.WriteFile(config.DefaultFile, []byte(shopConfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config.DefaultFile, []byte(shopConfig), 0o600))
 	synctest.Test(t, func(t *testing.T) {
 		s := &shop{T: t, golden: files, streams: plain, down: map[string]error{}}
 		s.brokers = map[string]*memory.Broker{
@@ -118,7 +115,28 @@ func (s *shop) wants(file string, args ...string) {
 		text += fmt.Sprintf("--- messages, exit code %d\n%s", got.code, got.stderr)
 	}
 	text = strings.ReplaceAll(text, "went wrong (1 failing)", "went wrong (1 returned)") // which of two receipts of one moment is read first
-	golden(s.T, filepath.Join(s.golden, file), drawn.ReplaceAllString(text, "$1"))
+	goldentest.File(s.T, filepath.Join(s.golden, file), drawn.ReplaceAllString(text, "$1"))
+}
+
+// session calls the commands of a file, which are its lines that begin with "$ redrive".
+// It compares what they print, and their exit codes, with the file.
+func (s *shop) session(name string) {
+	s.Helper()
+	file := filepath.Join(s.golden, name+".session")
+	var text strings.Builder
+	for line := range strings.Lines(goldentest.Read(s, file)) {
+		command, ok := strings.CutPrefix(line, "$ redrive ")
+		if !ok {
+			continue
+		}
+		got := s.call(wordsOf(strings.TrimSuffix(command, "\n"))...)
+		text.WriteString(line + got.stdout + got.stderr)
+		if got.code != exitOK {
+			fmt.Fprintf(&text, "(exit code %d)\n", got.code)
+		}
+		text.WriteString("\n")
+	}
+	goldentest.File(s, file, text.String())
 }
 
 // refuses calls the command, which must fail with a message and print nothing.

@@ -22,9 +22,7 @@ func TestCollectFromSQS(t *testing.T) {
 	server := sqstest.NewServer(sqstest.Options{})
 	defer server.Close()
 	worker, err := sqs.New(sqs.Options{Config: server.Config(), Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for topic, dead := range map[string]string{"orders": "orders-dead", "payments.fifo": "payments-dead.fifo"} {
 		source, err := worker.Open(t.Context(), brokers.Subscription{Topics: []string{topic}, DeadLetters: map[string]string{topic: dead}, InFlight: 1})
 		if err == nil {
@@ -35,13 +33,9 @@ func TestCollectFromSQS(t *testing.T) {
 				err = worker.Publish(t.Context(), dead, died(n, topic, "poison", "poison", "declined").Encode(0))
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
-	if err := worker.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, worker.Close(t.Context()))
 	file := filepath.Join(t.TempDir(), "redrive.yaml")
 	text := `
 brokers:
@@ -51,9 +45,7 @@ topics:
   - {name: payments.fifo, broker: aws, dead: [payments-dead.fifo], collect: true}
 store: {url: letters.db}
 `
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o600))
 	if got := call(t, "dlq", "peek", "orders", "-o", "json", "--config", file); got.code != exitOK || strings.Count(got.stdout, "\"source\"") != 10 {
 		t.Errorf("peek: %+v", got)
 	}

@@ -14,9 +14,7 @@ func storms(t *testing.T, args ...string) report {
 		t.Fatalf("exit code %d, messages %q", got.code, got.stderr)
 	}
 	var r report
-	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(got.stdout), &r))
 	return r
 }
 
@@ -94,6 +92,9 @@ func TestPresets(t *testing.T) {
 					t.Errorf("title %q, want %q", r.Cases[i].Title, v.title)
 				}
 			}
+			if p.name == "recovery" {
+				recovers(t, r)
+			}
 		})
 	}
 }
@@ -124,10 +125,10 @@ func TestFlagsOverridePresets(t *testing.T) {
 	}
 }
 
-// TestRecovery holds the chart of the recovery preset against what is said of it: the
-// limit recovers at each load, the others do not from 60 % on.
-func TestRecovery(t *testing.T) {
-	r := storms(t, "--preset", "recovery", "--seeds", "1")
+// recovers compares the recovery preset with what is said of it: the limit recovers
+// at each load, the others do not from 60 % on.
+func recovers(t *testing.T, r report) {
+	t.Helper()
 	before, most := 0.0, recoveryFor.Seconds()
 	longest := map[bool]float64{false: 60, true: 250} // at 95 % it takes 94 to 241 s, by the seed
 	for i, c := range r.Cases {
@@ -135,7 +136,8 @@ func TestRecovery(t *testing.T) {
 		for _, row := range c.Rows {
 			took[row.Breaker] = row.Settled.Median
 		}
-		if load := recoveryFrom + i*recoveryStep; load >= 60 && (took["off"] < most || took["classic"] < most) || took["limit"] > longest[load == 95] || took["limit"] < before {
+		load := recoveryFrom + i*recoveryStep
+		if load >= 60 && (took["off"] < most || took["classic"] < most) || took["limit"] > longest[load == 95] || took["limit"] < before {
 			t.Errorf("at %d %% recovery takes %v", load, took)
 		}
 		before = took["limit"]

@@ -26,19 +26,13 @@ import (
 func newCertificate(t *testing.T, end time.Time) *http.Client {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: end.Add(-48 * time.Hour), NotAfter: end}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	private, wrong := x509.MarshalPKCS8PrivateKey(key)
-	if err := errors.Join(err, wrong); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, wrong))
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
-	if err := errors.Join(os.WriteFile("cert.pem", text, 0o600), os.WriteFile("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile("cert.pem", text, 0o600), os.WriteFile("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600)))
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(text)
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, ServerName: "localhost"}, DisableKeepAlives: true}}
@@ -62,9 +56,7 @@ func TestServersWithTLS(t *testing.T) {
 	}
 	t.Chdir(t.TempDir())
 	first := newCertificate(t, time.Now().Add(time.Hour))
-	if err := os.WriteFile(config.DefaultFile, []byte("service: {tokens: {a: [{env: A_TOKEN}]}, "+keys+"}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config.DefaultFile, []byte("service: {tokens: {a: [{env: A_TOKEN}]}, "+keys+"}"), 0o600))
 	address, stop := retrying(t, nil)
 	if err := healthy(first, address); err != nil {
 		t.Errorf("the service: %v", err)
@@ -94,9 +86,7 @@ func TestServersWithTLS(t *testing.T) {
 		}
 	})
 	third, dir := newCertificate(t, time.Now().Add(time.Hour)), t.TempDir()
-	if err := errors.Join(os.Rename("cert.pem", filepath.Join(dir, "cert.pem")), os.Rename("key.pem", filepath.Join(dir, "key.pem"))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Rename("cert.pem", filepath.Join(dir, "cert.pem")), os.Rename("key.pem", filepath.Join(dir, "key.pem"))))
 	address, _, stop = serving(t, "serve: {"+strings.NewReplacer("cert.pem", filepath.Join(dir, "cert.pem"), "key.pem", filepath.Join(dir, "key.pem")).Replace(keys)+"}\n")
 	if err := healthy(third, strings.TrimPrefix(address, "https://")); err != nil {
 		t.Errorf("serve: %v", err)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/demo"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
@@ -93,7 +94,7 @@ func TestTutorial(t *testing.T) {
 			}
 			return fmt.Sprintf("```\n$ %s\n%s```", part[1], text)
 		})
-		golden(t, filepath.Join(root, tutorial), now)
+		goldentest.File(t, filepath.Join(root, tutorial), now)
 	})
 	if typed < 10 {
 		t.Errorf("%s shows %d commands, want them all to be found", tutorial, typed)
@@ -119,15 +120,11 @@ func alike(a, b string) bool {
 func awaitReturned(t *testing.T) {
 	t.Helper()
 	s, err := store.Open(t.Context(), filepath.Join(filepath.Dir(os.Getenv(config.Variable)), "letters.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	for tick := time.Tick(10 * time.Millisecond); ; <-tick {
 		list, err := s.Letters(t.Context(), store.Filter{States: []store.State{store.StateReturned}}, store.Page{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !slices.ContainsFunc(list.Letters, func(l store.Letter) bool { return l.Next == 0 }) {
 			return
 		}
@@ -140,14 +137,10 @@ func typeIn(t *testing.T, bank, line string) string {
 	words := wordsOf(line)
 	if words[0] == "curl" {
 		resp, err := http.Post(strings.Replace(words[len(words)-1], "http://127.0.0.1:7421", bank, 1), "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(body)
 	}
 	var terminal strings.Builder

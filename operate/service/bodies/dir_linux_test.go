@@ -19,13 +19,9 @@ func TestUnreadableFolder(t *testing.T) {
 	dir := t.TempDir()
 	d := bodies.Dir(dir)
 	for _, tenant := range []string{"a", "z"} {
-		if _, err := d.Put(t.Context(), tenant, strings.NewReader("a")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(d.Put(t.Context(), tenant, strings.NewReader("a"))))
 	}
-	if err := os.Mkdir(filepath.Join(dir, "lost+found"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(dir, "lost+found"), 0))
 	unprivileged(t, dir)
 	n, err := d.Sweep(t.Context(), time.Now().Add(time.Hour), nobody)
 	if n != 2 || !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "lost+found") {
@@ -44,13 +40,9 @@ func unprivileged(t *testing.T, dir string) {
 	err := filepath.WalkDir(filepath.Dir(dir), func(name string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(name, nobody, nobody))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	runtime.LockOSThread()
-	if err := syscall.Setfsuid(nobody); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Setfsuid(nobody))
 	t.Cleanup(func() {
 		_ = syscall.Setfsuid(0)
 		runtime.UnlockOSThread()

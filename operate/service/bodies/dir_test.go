@@ -17,6 +17,17 @@ import (
 	"github.com/redrive-go/redrive/operate/service/bodies/bodiestest"
 )
 
+// must fails the test at once if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errOf returns the error of a call alone.
+func errOf[T any](_ T, err error) error { return err }
+
 func TestDir(t *testing.T) {
 	bodiestest.Run(t, func(t *testing.T) bodies.Store { return bodies.Dir(filepath.Join(t.TempDir(), "a", "b")) })
 }
@@ -30,9 +41,7 @@ func filesIn(t *testing.T, dir string) (files []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return files
 }
 
@@ -51,9 +60,7 @@ func TestUnfinished(t *testing.T) {
 		t.Errorf("there is %q", files)
 	}
 	left := filepath.Join(dir, "shop", "tmp-123")
-	if err := os.WriteFile(left, []byte("half a bo"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(left, []byte("half a bo"), 0o600))
 	for _, step := range []struct {
 		before time.Time
 		want   int
@@ -68,12 +75,8 @@ func TestUnfinished(t *testing.T) {
 func TestForeignFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"service.db", "shop/notes.txt", "shop/ab/notes.txt", "shop/ab/c/tmp-1"} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	if n, err := bodies.Dir(dir).Sweep(t.Context(), time.Now().Add(time.Hour), nobody); n > 0 || err != nil || len(filesIn(t, dir)) != 4 {
 		t.Errorf("%d swept, error %v, %q left", n, err, filesIn(t, dir))
@@ -86,9 +89,7 @@ func TestLinksHaveALimit(t *testing.T) {
 	dir := t.TempDir()
 	d := bodies.Dir(dir)
 	ref, err := d.Put(t.Context(), "shop", strings.NewReader("a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	links := map[string]int{} // by the file that they are of
 	of := map[string]string{}
 	link := func(file, name string) error {
@@ -106,13 +107,9 @@ func TestLinksHaveALimit(t *testing.T) {
 	for range 9 {
 		old := time.Now().Add(-48 * time.Hour)
 		for _, file := range filesIn(t, dir) {
-			if err := os.Chtimes(file, old, old); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chtimes(file, old, old))
 		}
-		if err := d.KeepBy(t.Context(), ref, link); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.KeepBy(t.Context(), ref, link))
 	}
 	if len(links) != 3 {
 		t.Errorf("%d files have links, want 3 of 10 names: %v", len(links), links)
@@ -121,9 +118,7 @@ func TestLinksHaveALimit(t *testing.T) {
 		t.Errorf("%d swept, error %v, want 6: all names but of the latest copy, and of what it was made of", n, err)
 	}
 	body, size, err := d.Open(t.Context(), ref)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if text, err := io.ReadAll(body); string(text) != "a" || size != 1 || errors.Join(err, body.Close()) != nil {
 		t.Errorf("%q of %d bytes, error %v", text, size, err)
 	}

@@ -48,9 +48,7 @@ func TestAttackAbsurdAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			redistest.Hostile(t, tt.good, func(t *testing.T, client redis.UniversalClient) func() error {
 				s, err := New(client, "")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return func() error { return tt.call(t, s) }
 			})
 		})

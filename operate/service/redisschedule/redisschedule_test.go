@@ -17,6 +17,14 @@ import (
 	"github.com/redrive-go/redrive/operate/service/scheduletest"
 )
 
+// must fails the test at once if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // serverURL is the variable with the URL of a real server for the tests.
 // Without it, each test starts its own Redis, or is skipped if there is no such
 // program.
@@ -36,9 +44,7 @@ func TestMain(m *testing.M) {
 func newSchedule(t testing.TB, connect func() redis.UniversalClient) *Schedule {
 	t.Helper()
 	s, err := New(connect(), fmt.Sprintf("redrive:test:%x", rand.Uint64()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		c := connect()
 		tenants := c.ZRange(context.Background(), s.tenants(), 0, -1).Val()
@@ -60,9 +66,7 @@ func onRedis(t *testing.T, test func(t *testing.T, connect func() redis.Universa
 	}
 	livetest.Redis(t, func(t *testing.T, target livetest.Target) {
 		options, err := redis.ParseURL(target.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		test(t, func() redis.UniversalClient { return redis.NewClient(options) })
 	})
 }
@@ -94,9 +98,7 @@ func TestTwoProcesses(t *testing.T) { onRedis(t, testTwoProcesses) }
 func testTwoProcesses(t *testing.T, connect func() redis.UniversalClient) {
 	a := newSchedule(t, connect)
 	b, err := New(connect(), a.prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Close()
 	now := time.Now().Truncate(time.Millisecond)
 	const tasks = 300
@@ -145,30 +147,20 @@ func TestRedisIsLost(t *testing.T) {
 	})
 	now := time.Now()
 	add := func() error { return s.Add(t.Context(), service.Due{Row: 1, Tenant: "a", At: now}) }
-	if err := add(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.client.FlushDB(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, add())
+	must(t, s.client.FlushDB(t.Context()).Err())
 	if due, next, err := s.Take(t.Context(), now, 10); len(due) > 0 || !next.IsZero() || err != nil {
 		t.Errorf("emptied: Take = %v, %v, %v", due, next, err)
 	}
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Kill())
 	if _, _, err := s.Take(t.Context(), now, 10); err == nil || !strings.Contains(err.Error(), "redisschedule: Redis did not give tasks") {
 		t.Errorf("killed: Take: %v", err)
 	}
 	if err := add(); err == nil || !strings.Contains(err.Error(), "redisschedule: Redis did not take tasks") {
 		t.Errorf("killed: Add: %v", err)
 	}
-	if err := server.Restart(); err != nil {
-		t.Fatal(err)
-	}
-	if err := add(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Restart())
+	must(t, add())
 	if due, _, err := s.Take(t.Context(), now, 10); len(due) != 1 || err != nil {
 		t.Errorf("back: Take = %v, %v", due, err)
 	}
@@ -181,15 +173,11 @@ func TestHalfAnAdd(t *testing.T) { onRedis(t, testHalfAnAdd) }
 func testHalfAnAdd(t *testing.T, connect func() redis.UniversalClient) {
 	s := newSchedule(t, connect)
 	now := time.Now()
-	if err := s.client.ZAdd(t.Context(), s.tasks("a"), redis.Z{Score: float64(now.UnixMilli()), Member: 1}).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.client.ZAdd(t.Context(), s.tasks("a"), redis.Z{Score: float64(now.UnixMilli()), Member: 1}).Err())
 	if due, _, err := s.Take(t.Context(), now, 10); len(due) > 0 || err != nil {
 		t.Errorf("Take = %v, %v", due, err)
 	}
-	if err := s.Add(t.Context(), service.Due{Row: 1, Tenant: "a", At: now}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Add(t.Context(), service.Due{Row: 1, Tenant: "a", At: now}))
 	if due, _, err := s.Take(t.Context(), now, 10); len(due) != 1 || err != nil {
 		t.Errorf("Take = %v, %v", due, err)
 	}
@@ -200,18 +188,12 @@ func TestKeyOfAnother(t *testing.T) { onRedis(t, testKeyOfAnother) }
 func testKeyOfAnother(t *testing.T, connect func() redis.UniversalClient) {
 	s := newSchedule(t, connect)
 	now := time.Now()
-	if err := s.Add(t.Context(), service.Due{Row: 1, Tenant: "a", At: now}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.client.Set(t.Context(), s.tasks("b"), "mine", time.Minute).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Add(t.Context(), service.Due{Row: 1, Tenant: "a", At: now}))
+	must(t, s.client.Set(t.Context(), s.tasks("b"), "mine", time.Minute).Err())
 	if err := s.Add(t.Context(), service.Due{Row: 2, Tenant: "b", At: now}); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Errorf("Add: %v", err)
 	}
-	if err := s.client.ZAdd(t.Context(), s.tenants(), redis.Z{Score: 1, Member: "b"}).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.client.ZAdd(t.Context(), s.tenants(), redis.Z{Score: 1, Member: "b"}).Err())
 	if due, _, err := s.Take(t.Context(), now, 10); len(due) != 1 || err != nil {
 		t.Errorf("Take = %v, %v: want the task of the other tenant", due, err)
 	}

@@ -27,6 +27,14 @@ import (
 	"github.com/redrive-go/redrive/operate/config"
 )
 
+// must fails the test at once if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 const secret = "correct horse battery staple"
 
 // parse reads a configuration with a broker called b, in a folder with files.
@@ -34,15 +42,11 @@ func parse(t *testing.T, broker string, files map[string]string) *config.Config 
 	t.Helper()
 	folder := t.TempDir()
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600))
 	}
 	text := "store: {url: letters.db}\nbrokers:\n  b: {" + broker + "}\n"
 	c, err := config.Parse(filepath.Join(folder, "redrive.yaml"), []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -122,9 +126,7 @@ func TestBudget(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if o := client.Options(); o.Addr != "localhost:6379" || o.Username != "u" || o.Password != secret || o.TLSConfig.RootCAs == nil || o.TLSConfig.ServerName != "redis.example.com" {
 			t.Errorf("%s: %+v", tt.budget, o)
 		}
@@ -148,16 +150,12 @@ func TestRotation(t *testing.T) {
 	c := parse(t, "kind: kafka, addresses: ['localhost:9092'], tls: {cert: cert.pem, key: key.pem}, user: u, password: {file: password}",
 		map[string]string{"password": "old", "cert.pem": cert, "key.pem": key})
 	write := func(name, content string) {
-		if err := os.WriteFile(filepath.Join(filepath.Dir(c.File()), name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(filepath.Dir(c.File()), name), []byte(content), 0o600))
 	}
 	b := c.Brokers["b"]
 	sent := func() string {
 		_, first, err := (&login{b}).Start(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(first)
 	}
 	if got := sent(); got != "\x00u\x00old" {
@@ -170,28 +168,20 @@ func TestRotation(t *testing.T) {
 	if got := again(b.Password, "old"); got != "new" {
 		t.Errorf("the password is %q, want the new one", got)
 	}
-	if err := os.Remove(filepath.Join(filepath.Dir(c.File()), "password")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(filepath.Dir(c.File()), "password")))
 	if got := again(b.Password, "old"); got != "old" {
 		t.Errorf("the password is %q, want the last one that could be read", got)
 	}
 
 	shown, err := certificates(c, "brokers.b.tls", b.TLS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before, err := shown.GetClientCertificate(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cert, key = certificate(t)
 	write("cert.pem", cert)
 	write("key.pem", key)
 	after, err := shown.GetClientCertificate(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if before.Leaf.Equal(after.Leaf) {
 		t.Error("the client certificate is the old one")
 	}
@@ -202,13 +192,9 @@ func TestRotation(t *testing.T) {
 func TestTLS(t *testing.T) {
 	cert, key := certificate(t)
 	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	spoken := make(chan error, 1)
 	go func() { // ends with the server, whose result it sends
 		conn, err := server.Accept()
@@ -225,9 +211,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("others than the configured authority are trusted; error %v", err)
 	}
 	broker, err := Broker(t.Context(), c, "b")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	_ = broker.Publish(ctx, "orders", brokers.Message{ID: "1"}) // of a server that hangs up
@@ -244,21 +228,15 @@ func TestTLS(t *testing.T) {
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "broker"}, DNSNames: []string{"broker.example.com"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
 }
 
@@ -267,9 +245,7 @@ func certificate(t *testing.T) (cert, key string) {
 // process.
 func TestAttackAbsurdAnswers(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	go func() {
 		for {
@@ -283,14 +259,10 @@ func TestAttackAbsurdAnswers(t *testing.T) {
 	}()
 	text := fmt.Sprintf("brokers: {b: {kind: memory}}\nstore: {url: letters.db}\nbudgets: {shared: {redis: %q}}\nservice: {schedule: {redis: %[1]q}}\n", l.Addr())
 	c, err := config.Parse("redrive.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	budget, e1 := Budget(c, "shared")
 	schedule, e2 := Schedule(c)
-	if err := errors.Join(e1, e2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(e1, e2))
 	for _, client := range []*redis.Client{budget, schedule} {
 		defer client.Close()
 		if err := client.Ping(t.Context()).Err(); !errors.Is(err, redisguard.ErrMalformed) {

@@ -25,9 +25,7 @@ topics:
   - {name: h, broker: sqs, dead: [h-dead], retry: {max_delay: 2s}}
 store: {url: letters.db}
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, tt := range []struct {
 		broker string
 		nth    int
