@@ -38,31 +38,19 @@ func TestViolations(t *testing.T) {
 		pkg  pkg
 		want string // a part of the only violation; "" for none
 	}{
-		{"arrow of the house", pkg{dir: "retry", imports: []string{"time", ours("classify")}}, ""},
 		{"arrow upwards", pkg{dir: "classify", imports: []string{ours("retry")}}, "classify imports retry"},
-		{"arrow sideways", pkg{dir: "visibility", imports: []string{ours("brokers")}}, "visibility imports brokers"},
 		{"arrow to a longer path", pkg{dir: "consumer", imports: []string{ours("brokers/memory")}}, "consumer imports brokers/memory"},
 		{"arrow to the module's root", pkg{dir: "dlq", imports: []string{modulePath}}, "dlq imports " + modulePath},
-		{"extended library", pkg{dir: "consumer", imports: []string{"golang.org/x/time/rate"}}, ""},
-		{"third party", pkg{dir: "consumer", imports: []string{"github.com/aws/smithy-go"}}, "consumer imports github.com/aws/smithy-go"},
 		{"look-alike of the extended library", pkg{dir: "dlq", imports: []string{"golang.org/xtra"}}, "dlq imports golang.org/xtra"},
 		{"look-alike of this module", pkg{dir: "dlq", imports: []string{modulePath + "-fork/brokers"}}, "-fork/brokers"},
 		{"third party in a test", pkg{dir: "brokers", testImports: []string{"github.com/stretchr/testify/require"}}, "brokers (test) imports github.com/stretchr"},
-		{"testing in a test", pkg{dir: "brokers", testImports: []string{"testing", "testing/synctest"}}, ""},
 		{"testing in production", pkg{dir: "brokers", imports: []string{"testing"}}, "brokers imports testing"},
-		{"part of testing in production", pkg{dir: "operate/cmd/redrive", imports: []string{"testing/fstest"}}, "operate/cmd/redrive imports testing/fstest"},
 		{"testing in a test kit", pkg{dir: "brokers/brokertest", imports: []string{"testing", ours("brokers")}}, ""},
-		{"testing in a command of the lab", pkg{dir: "lab/proof", imports: []string{"testing"}}, ""},
 		{"lab in the command", pkg{dir: "operate/cmd/redrive", testImports: []string{ours("lab/proof")}}, "operate/cmd/redrive imports lab/proof"},
 		{"internal package in the lab", pkg{dir: "lab/proof", imports: []string{ours("internal/text")}}, "lab/proof imports internal/text"},
 		{"internal package of the lab", pkg{dir: "lab/bench/kafka", imports: []string{ours("lab/bench/internal/meter")}}, ""},
-		{"test of its own package", pkg{dir: "brokers", testImports: []string{ours("brokers")}}, ""},
-		{"test with more than the package", pkg{dir: "consumer", testImports: []string{ours("brokers/memory")}}, ""},
 		{"test with too much", pkg{dir: "dlq", testImports: []string{ours("consumer")}}, "dlq (test) imports consumer"},
-		{"example with everything", pkg{dir: "examples/worker", imports: []string{ours("consumer"), "github.com/acme/sdk"}}, ""},
-		{"SDK of an adapter", pkg{dir: "brokers/rabbitmq", imports: []string{"github.com/rabbitmq/amqp091-go"}}, ""},
 		{"SDK of another", pkg{dir: "brokers/rabbitmq", imports: []string{"github.com/aws/smithy-go"}}, "brokers/rabbitmq imports github.com/aws/smithy-go"},
-		{"SDK in the core", pkg{dir: "consumer", imports: []string{"github.com/rabbitmq/amqp091-go"}}, "consumer imports github.com/rabbitmq"},
 		{"package without a row", pkg{dir: "brokers/other"}, "brokers/other has no row"},
 	}
 	for _, tt := range tests {

@@ -108,7 +108,7 @@ var house = map[string]row{
 		sdk:     []string{"github.com/prometheus/client_golang", "github.com/goccy/go-yaml"},
 		tests:   []string{"brokers/memory", "brokers/sqs", "brokers/sqs/sqstest", "consumer", "dlq"},
 	},
-	"operate/internal/web": {sdk: []string{"github.com/prometheus/client_golang"}},
+	"operate/internal/web": {sdk: []string{"github.com/prometheus/client_golang"}, tests: []string{"operate/internal/certtest"}},
 	"operate/internal/sqldb": {
 		imports: []string{"operate/internal/pgaddress"},
 		sdk:     []string{"modernc.org/sqlite", "github.com/jackc/pgx"},

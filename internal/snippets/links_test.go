@@ -142,41 +142,15 @@ func declared(t *testing.T) (tests, exported map[string]bool) {
 	t.Helper()
 	tests, exported = map[string]bool{}, map[string]bool{}
 	for _, f := range goFiles(t) {
-		for _, d := range f.syntax.Decls {
-			for _, name := range names(d) {
-				if f.isTest {
-					tests[name] = true
-				} else if ast.IsExported(name) {
-					exported[f.syntax.Name.Name+"."+name] = true
-				}
+		for name := range f.syntax.Scope.Objects { // all but methods
+			if f.isTest {
+				tests[name] = true
+			} else if ast.IsExported(name) {
+				exported[f.syntax.Name.Name+"."+name] = true
 			}
 		}
 	}
 	return tests, exported
-}
-
-// names returns what d declares at the top level, without methods.
-func names(d ast.Decl) []string {
-	switch d := d.(type) {
-	case *ast.FuncDecl:
-		if d.Recv == nil {
-			return []string{d.Name.Name}
-		}
-	case *ast.GenDecl:
-		var all []string
-		for _, spec := range d.Specs {
-			switch s := spec.(type) {
-			case *ast.TypeSpec:
-				all = append(all, s.Name.Name)
-			case *ast.ValueSpec:
-				for _, name := range s.Names {
-					all = append(all, name.Name)
-				}
-			}
-		}
-		return all
-	}
-	return nil
 }
 
 type goFile struct {

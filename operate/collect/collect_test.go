@@ -17,13 +17,13 @@ import (
 )
 
 func TestCollect(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Deliver && op.ID == "torn" {
-				return memory.Fault{Unreadable: errors.New("its headers are torn")}
-			}
-			return memory.Fault{}
-		})
+	fault := func(op memory.Op) memory.Fault {
+		if op.Operation == memory.Deliver && op.ID == "torn" {
+			return memory.Fault{Unreadable: errors.New("its headers are torn")}
+		}
+		return memory.Fault{}
+	}
+	inWorld(t, fault, func(t *testing.T, w *world) {
 		w.publish(letter(1))
 		w.publish(
 			brokers.Message{ID: "torn", Body: []byte("\x00\xff")},
@@ -70,8 +70,7 @@ func TestCollect(t *testing.T) {
 // TestEmpty ends by itself, later than after a letter: a broker that has just been
 // connected may take a moment.
 func TestEmpty(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		began := time.Now()
 		if got := w.collect(collect.Config{}); got != (collect.Result{}) || time.Since(began) != 10*time.Second {
 			t.Errorf("Run = %+v after %v, want nothing after 10 s", got, time.Since(began))
@@ -93,8 +92,7 @@ func TestNewReportsAllFaults(t *testing.T) {
 
 // TestNextIsReceivedMeanwhile holds a commit until the next letters are received.
 func TestNextIsReceivedMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.publish(letters(0, 1500)...)
 		c := w.collector(collect.Config{})
 		var sizes []int
@@ -124,8 +122,7 @@ func TestNextIsReceivedMeanwhile(t *testing.T) {
 // TestLargeLetters commits at most 8 MiB at once, and more only where one letter
 // has more.
 func TestLargeLetters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		for i, mib := range []int{3, 3, 3, 9, 1} {
 			m := letter(i)
 			m.Body = make([]byte, mib<<20)
@@ -159,8 +156,7 @@ func (l onLog) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error
 
 // TestLog knows a letter of a log by its place, whoever wrote it.
 func TestLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		place := func(offset string) brokers.Message { return brokers.Message{ID: "raw", Body: []byte(offset)} }
 		w.publish(place("7"), place("8"), place("7"))
 		source := onLog{w.source()}
@@ -185,10 +181,10 @@ func TestLog(t *testing.T) {
 // TestTwoCollectors has two processes, as it were, collect from one queue into one
 // store.
 func TestTwoCollectors(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(op memory.Op) memory.Fault {
-			return memory.Fault{Duplicate: op.Operation == memory.Deliver && op.Nth == 1 && strings.HasSuffix(op.ID, "7")}
-		})
+	fault := func(op memory.Op) memory.Fault {
+		return memory.Fault{Duplicate: op.Operation == memory.Deliver && op.Nth == 1 && strings.HasSuffix(op.ID, "7")}
+	}
+	inWorld(t, fault, func(t *testing.T, w *world) {
 		w.publish(letters(0, 3000)...)
 		_, stopOne := w.follow(collect.Config{})
 		_, stopOther := w.follow(collect.Config{})
@@ -204,8 +200,7 @@ func TestTwoCollectors(t *testing.T) {
 // TestStopped stops it while a commit is under way: what is committed is acked, and
 // the rest released, not lost.
 func TestStopped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.publish(letters(0, 1200)...)
 		begun, goOn := make(chan bool, 10), make(chan bool)
 		w.store.collect = func(_ context.Context, _ []store.Collected, do func() (int, error)) (int, error) {
@@ -239,8 +234,7 @@ func TestStopped(t *testing.T) {
 
 // TestStoppedWhileTheStoreHangs does not wait for it for long.
 func TestStoppedWhileTheStoreHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.publish(letter(1))
 		w.store.collect = func(ctx context.Context, _ []store.Collected, _ func() (int, error)) (int, error) {
 			<-ctx.Done()

@@ -22,8 +22,7 @@ const day = 24 * time.Hour
 // TestStoreDownForDays costs the broker one release of what was in hand, and the
 // log a line every few minutes.
 func TestStoreDownForDays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		began := time.Now()
 		var probes atomic.Int32
 		down := func() bool { return time.Since(began) >= time.Hour && time.Since(began) < time.Hour+3*day }
@@ -69,8 +68,7 @@ func TestStoreDownForDays(t *testing.T) {
 // is tried costs the broker a release, so it is probed with as much as it did not
 // take, and rarely.
 func TestStoreThatOnlyLooksGood(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		var full atomic.Bool
 		w.store.collect = func(context.Context, []store.Collected, func() (int, error)) (int, error) {
 			full.Store(true)
@@ -100,8 +98,7 @@ func TestStoreThatOnlyLooksGood(t *testing.T) {
 }
 
 func TestStoreFailsWithoutFollow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.store.fails(func() bool { return true })
 		w.publish(letter(1))
 		began := time.Now()
@@ -118,8 +115,7 @@ func TestStoreFailsWithoutFollow(t *testing.T) {
 
 // TestStoreFailsLate fails the last letters when nothing more has come for long.
 func TestStoreFailsLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.publish(letters(0, 10)...)
 		calls := 0
 		w.store.collect = func(_ context.Context, _ []store.Collected, do func() (int, error)) (int, error) {
@@ -140,8 +136,7 @@ func TestStoreFailsLate(t *testing.T) {
 func TestKilled(t *testing.T) {
 	for _, point := range []string{"before the commit", "after the commit"} {
 		t.Run(point, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nil)
+			inWorld(t, nil, func(t *testing.T, w *world) {
 				w.publish(letters(0, 20)...)
 				w.publish(brokers.Message{ID: "raw"})
 				source := w.source()
@@ -197,8 +192,7 @@ func (w *world) refuses(bad func(id string) bool) (calls *atomic.Int32) {
 
 // TestOneHostileLetter is among a thousand, and the store never takes it.
 func TestOneHostileLetter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		bad := letter(777)
 		bad.ID = "evil\x1b[2J\n"
 		w.publish(letters(0, 777)...)
@@ -224,8 +218,7 @@ func TestOneHostileLetter(t *testing.T) {
 
 // TestHostileLetterStays tries it again when its lease is over, no sooner.
 func TestHostileLetterStays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.publish(letters(0, 10)...)
 		var cured atomic.Bool
 		w.refuses(func(id string) bool { return id == "message-3" && !cured.Load() })
@@ -244,8 +237,7 @@ func TestHostileLetterStays(t *testing.T) {
 
 // TestStoreRefusesAll gives up rather than hold all that there is.
 func TestStoreRefusesAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.publish(letters(0, 1000)...)
 		w.refuses(func(string) bool { return true })
 		got, err := w.collector(collect.Config{Follow: true}).Run(t.Context())
@@ -261,8 +253,7 @@ func TestStoreRefusesAll(t *testing.T) {
 // TestGlitch fails once, and no letter is blamed for it.
 func TestGlitch(t *testing.T) {
 	for _, n := range []int{1, 10} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, nil)
+		inWorld(t, nil, func(t *testing.T, w *world) {
 			w.publish(letters(0, n)...)
 			calls := 0
 			w.store.collect = func(_ context.Context, _ []store.Collected, do func() (int, error)) (int, error) {
@@ -283,8 +274,7 @@ func TestGlitch(t *testing.T) {
 // TestSlowStore is slower than the leases last: nothing is committed that somebody
 // else may have by then.
 func TestSlowStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		const lease = 10 * time.Second
 		sub := collect.Subscription("", dead)
 		sub.Lease = lease
@@ -316,8 +306,7 @@ func TestSlowStore(t *testing.T) {
 // TestSessionEnds while letters wait for their commit: they come again, and are not
 // committed now.
 func TestSessionEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		for range 1000 {
 			w.publish(brokers.Message{})
 		}
@@ -387,13 +376,13 @@ func TestBrokerGone(t *testing.T) {
 		})
 	})
 	t.Run("for good", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, func(op memory.Op) memory.Fault {
-				if op.Operation == memory.Receive {
-					return memory.Fault{Err: brokers.ErrMisconfigured}
-				}
-				return memory.Fault{}
-			})
+		fault := func(op memory.Op) memory.Fault {
+			if op.Operation == memory.Receive {
+				return memory.Fault{Err: brokers.ErrMisconfigured}
+			}
+			return memory.Fault{}
+		}
+		inWorld(t, fault, func(t *testing.T, w *world) {
 			if _, err := w.collector(collect.Config{Follow: true}).Run(t.Context()); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "main") {
 				t.Errorf("Run = %v, want ErrMisconfigured, and of which broker", err)
 			}
@@ -414,13 +403,13 @@ func TestAcks(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, func(op memory.Op) memory.Fault {
-					if op.Operation == memory.Settle && op.Action == brokers.Ack && op.ID == "message-3" && op.Nth == 1 {
-						return tt.fault
-					}
-					return memory.Fault{}
-				})
+			fault := func(op memory.Op) memory.Fault {
+				if op.Operation == memory.Settle && op.Action == brokers.Ack && op.ID == "message-3" && op.Nth == 1 {
+					return tt.fault
+				}
+				return memory.Fault{}
+			}
+			inWorld(t, fault, func(t *testing.T, w *world) {
 				w.publish(letters(0, 10)...)
 				if got := w.collect(collect.Config{}); got != tt.want {
 					t.Errorf("Run = %+v, want %+v", got, tt.want)
@@ -432,8 +421,7 @@ func TestAcks(t *testing.T) {
 }
 
 func TestLimitOfLetters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.publish(letters(0, 1000)...)
 		limits := collect.Limits{Letters: 700}
 		got, err := w.collector(collect.Config{Limits: limits}).Run(t.Context())
@@ -465,8 +453,7 @@ func TestLimitOfLetters(t *testing.T) {
 
 // TestLimitCountsWhatIsKnown does not stop early because letters merge.
 func TestLimitCountsWhatIsKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		for range 4 {
 			w.publish(letters(0, 50)...)
 		}
@@ -478,8 +465,7 @@ func TestLimitCountsWhatIsKnown(t *testing.T) {
 }
 
 func TestLimitOfDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		var free atomic.Int64
 		free.Store(99)
 		w.store.disk = func() (int64, int64, error) { return free.Load(), 1000, nil }

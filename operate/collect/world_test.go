@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -29,7 +30,6 @@ var (
 )
 
 // world is a memory broker with dead letters, and a store on a file that can fail.
-// It is made inside a bubble of synctest.
 type world struct {
 	*testing.T
 	broker *memory.Broker
@@ -123,6 +123,12 @@ func (j *journal) count(part string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return strings.Count(j.text.String(), part)
+}
+
+// inWorld runs a test in virtual time.
+func inWorld(t *testing.T, fault func(memory.Op) memory.Fault, test func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, newWorld(t, fault)) })
 }
 
 func newWorld(t *testing.T, fault func(memory.Op) memory.Fault) *world {

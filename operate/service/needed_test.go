@@ -9,8 +9,7 @@ import (
 )
 
 func TestNeededBodies(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		var refs []string
 		with := func(n int, ref string) Task {
 			one := task(n)

@@ -19,8 +19,7 @@ import (
 // TestUsage tests that Usage counts only the tasks, bodies and policies of one
 // tenant.
 func TestUsage(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		kept := func(want Quota) {
 			t.Helper()
 			if got, err := s.Usage(t.Context(), "acme"); err != nil || got != want {
@@ -58,8 +57,7 @@ func TestUsage(t *testing.T) {
 // TestDeletePolicy tests that only policies without tasks are deleted, and that
 // a version never stands for two policies.
 func TestDeletePolicy(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		given := create(t, s, task(1))[0]
 		deletes := func(tenant string, want error) Policy {
 			t.Helper()
@@ -102,8 +100,7 @@ func TestDeletePolicy(t *testing.T) {
 // TestDeletePolicyBesideTasks creates tasks while their policy is deleted. No
 // task may remain without a policy.
 func TestDeletePolicyBesideTasks(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		for round := range 20 {
 			p, err := s.PutPolicy(t.Context(), policy("acme", 5))
 			must(t, err)

@@ -41,6 +41,11 @@ func onBoth(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("postgres", func(t *testing.T) { test(t, postgrestest.Schema(t, postgrestest.URL(t))) })
 }
 
+// onStores is onBoth for tests that need one open store.
+func onStores(t *testing.T, test func(t *testing.T, s *Store)) {
+	onBoth(t, func(t *testing.T, url string) { test(t, openStore(t, url)) })
+}
+
 func TestMain(m *testing.M) {
 	code := m.Run()
 	postgrestest.Stop()
@@ -143,8 +148,7 @@ func ended(task Task, status Status, responded int) Outcome {
 }
 
 func TestCreate(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		plain := task(1)
 		plain.Headers, plain.Body, plain.BodyRef = nil, nil, "sha256:cafe"
 		plain.CreatedAt = noon.Add(1_234_567 * time.Nanosecond)
@@ -237,8 +241,7 @@ func TestKeyReused(t *testing.T) {
 		{"another tenant", func(t *Task) { t.Tenant = "umbrella" }, true, nil},
 		{"another key", func(t *Task) { t.IdempotencyKey = "" }, true, nil},
 	}
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		first := create(t, s, task(0))[0]
 		if p, err := s.PutPolicy(t.Context(), policy("acme", 9)); err != nil || p.Version != 2 {
 			t.Fatalf("PutPolicy = %+v, %v", p, err)
@@ -266,8 +269,7 @@ func TestKeyReused(t *testing.T) {
 
 // TestCreateTogether stores tasks in one transaction, some of which cannot be stored.
 func TestCreateTogether(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		create(t, s, task(0))
 		var batch []*creation
 		add := func(n int, change func(*Task)) {
@@ -397,8 +399,7 @@ func TestClaimOnce(t *testing.T) {
 }
 
 func TestSettle(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		claimed := claimAll(t, s, create(t, s, task(1), task(2), task(3), task(4))...)
 		again := ended(claimed[0], Pending, 503)
 		again.Task.NextAttemptAt, again.Task.FirstFailedAt, again.Task.PrevDelay = after(time.Minute+1500*time.Millisecond), after(time.Hour), 1500*time.Millisecond
@@ -478,8 +479,7 @@ func TestSettleTooLate(t *testing.T) {
 }
 
 func TestExpire(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		for i := range 4 {
 			given := task(i + 1)
 			given.NextAttemptAt, given.VisibilityTimeout = noon, time.Duration(10-i)*time.Minute
@@ -507,8 +507,7 @@ func TestExpire(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		tasks := create(t, s, task(1), task(2), task(3))
 		claimed := claimAll(t, s, tasks[1:]...)
 		must(t, s.Settle(t.Context(), []Outcome{ended(claimed[1], Succeeded, 200)}))
@@ -558,8 +557,7 @@ func TestCancelOrClaim(t *testing.T) {
 }
 
 func TestPolicies(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		put := func(p Policy, want int) {
 			t.Helper()
 			if got, err := s.PutPolicy(t.Context(), p); err != nil || got.Version != want || got.Tenant != p.Tenant {
@@ -619,8 +617,7 @@ func TestPoliciesAtOnce(t *testing.T) {
 }
 
 func TestWaiting(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		var want []Due
 		for n := range 20 {
 			given := task(n)
@@ -793,8 +790,7 @@ func allRows(t *testing.T, url string) (rows []int64) {
 }
 
 func TestStats(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := openStore(t, url)
+	onStores(t, func(t *testing.T, s *Store) {
 		if got, err := s.Stats(t.Context()); err != nil || !reflect.DeepEqual(got, Stats{}) {
 			t.Errorf("Stats of nothing = %+v, %v", got, err)
 		}

@@ -17,8 +17,7 @@ import (
 )
 
 func TestCollect(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		c := collected(entry(1))
 		collect(t, s, noon.Add(time.Minute), c)
 
@@ -65,8 +64,7 @@ func TestContentSurvives(t *testing.T) {
 	other := foreign
 	other.Position, other.Raw.Body, other.Entry.Message.Body = "other body", large, large[:2<<20]
 	empty := store.Collected{Entry: dlq.Entry{Message: brokers.Message{}}}
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		all := []store.Collected{foreign, other, empty}
 		collect(t, s, noon, all...)
 		for i, c := range all {
@@ -91,8 +89,7 @@ func TestContentSurvives(t *testing.T) {
 
 // TestLongTexts tells IDs apart that differ where rows have no room.
 func TestLongTexts(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		long := strings.Repeat("é", 4000)
 		for n, end := range []string{"a", "b"} {
 			e := entry(n)
@@ -141,8 +138,7 @@ func TestMerge(t *testing.T) {
 			change(func(c *store.Collected) { c.Position = "0/1"; c.Raw.Body = []byte("other") }), false},
 		{"another place in a log", change(func(c *store.Collected) { c.Position = "0/1" }), change(func(c *store.Collected) { c.Position = "0/2" }), false},
 	}
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		for i, tt := range tests {
 			t.Run(tt.name, func(t *testing.T) {
 				a, b := tt.letter, tt.again
@@ -203,8 +199,7 @@ func statsAreBounded(t *testing.T, s *store.Store) {
 }
 
 func TestClustersAndStats(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		a, b := entry(1), entry(2)
 		b.Fingerprint, b.ErrorText = "f2", "no such customer"
 		late := entry(30)

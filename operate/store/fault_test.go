@@ -178,8 +178,7 @@ func TestLocked(t *testing.T) {
 }
 
 func TestCancelledContext(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := s.Collect(ctx, noon, []store.Collected{collected(entry(1))}); !errors.Is(err, context.Canceled) {
@@ -213,8 +212,7 @@ func TestCancelledWhileReading(t *testing.T) {
 
 // TestClockJumpsBack shows that order and leases do not need a clock that runs.
 func TestClockJumpsBack(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		l := running(t, s, 2)
 		collect(t, s, noon.Add(-24*time.Hour), collected(entry(5)), collected(entry(6)))
 		if got := list(t, s, store.Filter{}, 1); len(got) != 4 || got[0].ID != 2 || !got[3].CollectedAt.Equal(noon.Add(-24*time.Hour)) {

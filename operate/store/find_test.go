@@ -15,8 +15,7 @@ import (
 
 // TestLettersByFilter holds pages against a plain loop over all letters.
 func TestLettersByFilter(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		seed := rand.Uint64()
 		random := rand.New(rand.NewPCG(seed, 1))
 		var all []store.Collected
@@ -140,8 +139,7 @@ func selects(f store.Filter, id int64, c store.Collected) bool {
 
 // TestPagesAreStable collects between pages, and misses or repeats nothing.
 func TestPagesAreStable(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		for n := range 20 {
 			collect(t, s, noon.Add(time.Hour), collected(entry(2*n)))
 		}
@@ -197,8 +195,7 @@ func TestBadFilters(t *testing.T) {
 
 // TestEmptyClusters finds letters behind many clusters that have none left.
 func TestEmptyClusters(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		var batch []store.Collected
 		for n := range 350 {
 			e := entry(n)

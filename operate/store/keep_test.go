@@ -18,8 +18,7 @@ import (
 )
 
 func TestBreakdown(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		for n := range 5 {
 			e := entry(n)
 			e.Fingerprint = fmt.Sprint(n) // clusters are not told apart
@@ -66,8 +65,7 @@ func TestBreakdown(t *testing.T) {
 }
 
 func TestSweep(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		l := running(t, s, 4)
 		queue(t, s, l, 2)
 		for i, c := range claim(t, s, l, 2) {
@@ -109,8 +107,7 @@ func TestSweep(t *testing.T) {
 
 // TestSweepByTopic keeps the letters of a topic for another time than the others.
 func TestSweepByTopic(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		list := []store.Collected{collected(entry(1)), collected(entry(2)), collected(entry(3))}
 		list[1].Broker, list[2].Entry.Message.Topic = "another", "payments"
 		collect(t, s, noon, list...)
@@ -183,8 +180,7 @@ func TestDelete(t *testing.T) {
 
 func TestPutBack(t *testing.T) {
 	refused := errors.New("the second one is too large")
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		l := running(t, s, 4) // letters 1 to 4
 		queue(t, s, l, 1)
 		again := collected(entry(1))
@@ -214,8 +210,7 @@ func TestPutBack(t *testing.T) {
 // TestDiscardedComesAgain delivers a letter once more after it was discarded: in
 // a moment, because an ack got lost, and after a week.
 func TestDiscardedComesAgain(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		c := collected(entry(1))
 		collect(t, s, noon, c)
 		must(t, errOf(s.Discard(t.Context(), noon, operator, store.Filter{})))

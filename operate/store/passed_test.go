@@ -15,8 +15,7 @@ import (
 func TestNotePassed(t *testing.T) {
 	for name, filter := range map[string]store.Filter{"all": {}, "by content": {Text: `"order"`}} {
 		t.Run(name, func(t *testing.T) {
-			onBoth(t, func(t *testing.T, url string) {
-				s := open(t, url)
+			onStores(t, func(t *testing.T, s *store.Store) {
 				at := func(d time.Duration) time.Time { return noon.Add(d) }
 				must := func(err error) {
 					t.Helper()

@@ -96,8 +96,7 @@ func wantState(t testing.TB, s *store.Store, id int64, want store.State) {
 
 // TestLife follows a letter from the first collecting to the second.
 func TestLife(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		l := running(t, s, 1)
 		if n := queue(t, s, l, 10); n != 1 {
 			t.Fatalf("Queue = %d, want 1", n)
@@ -162,8 +161,7 @@ func TestLife(t *testing.T) {
 
 // TestQueueInOrder takes letters once, oldest first, in waves.
 func TestQueueInOrder(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		for _, n := range []int{5, 3, 9, 1, 7, 8} {
 			collect(t, s, noon.Add(time.Hour), collected(entry(n)))
 		}
@@ -224,8 +222,7 @@ func TestQueueInOrder(t *testing.T) {
 
 // TestQueueGetsOnWhereManyAreSkipped needs few calls to skip many letters.
 func TestQueueGetsOnWhereManyAreSkipped(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		l := running(t, s, 30)
 		last := func(l store.Letter) string {
 			if l.ID < 30 {
@@ -244,8 +241,7 @@ func TestQueueGetsOnWhereManyAreSkipped(t *testing.T) {
 
 // TestJobOfAnEmptyStore takes nothing that comes later, either.
 func TestJobOfAnEmptyStore(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		l := running(t, s, 0)
 		if last, err := s.Last(t.Context()); last != -1 || err != nil {
 			t.Errorf("Last = %d, %v, want -1", last, err)
@@ -278,8 +274,7 @@ func TestClaimAgain(t *testing.T) {
 }
 
 func TestClaimIsBounded(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		for n := range 3 {
 			e := entry(n)
 			e.Message.Body = make([]byte, 10<<20)
@@ -361,8 +356,7 @@ func TestReceipts(t *testing.T) {
 
 // TestReceiptOvertakesConfirm lets a worker be faster than the broker's answer.
 func TestReceiptOvertakesConfirm(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		l := running(t, s, 2)
 		queue(t, s, l, 2)
 		claimed := claim(t, s, l, 2)
@@ -374,8 +368,7 @@ func TestReceiptOvertakesConfirm(t *testing.T) {
 }
 
 func TestLease(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		l := running(t, s, 2)
 		queue(t, s, l, 2)
 		_, err := s.Lease(t.Context(), noon.Add(59*time.Second), l.Job, "process 2", time.Minute)
@@ -424,8 +417,7 @@ func TestLease(t *testing.T) {
 }
 
 func TestPauseAndCancel(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		l := running(t, s, 3)
 		queue(t, s, l, 3)
 		claim(t, s, l, 1)
@@ -469,8 +461,7 @@ func TestPauseAndCancel(t *testing.T) {
 }
 
 func TestJobs(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		f := store.Filter{Topic: "\xff\x00", Header: store.HeaderFilter{Name: "base64:", Value: new("\xfe")}, States: []store.State{store.StateUnknown}, Since: noon, IDs: []int64{7}}
 		for range 5 {
 			must(t, errOf(s.CreateJob(t.Context(), noon, operator, f, nil)))
@@ -503,8 +494,7 @@ func TestJobs(t *testing.T) {
 
 // TestUnfinishedJobs leaves out those with which nothing is to be done any more.
 func TestUnfinishedJobs(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		wants := func(what string, want ...int64) {
 			t.Helper()
 			jobs, err := s.UnfinishedJobs(t.Context())
@@ -539,8 +529,7 @@ func TestUnfinishedJobs(t *testing.T) {
 }
 
 func TestDiscardAndRestore(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
+	onStores(t, func(t *testing.T, s *store.Store) {
 		l := running(t, s, 5) // letters 1 to 5
 		queue(t, s, l, 3)
 		for _, c := range claim(t, s, l, 2) {

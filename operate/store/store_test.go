@@ -36,6 +36,11 @@ func onBoth(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("postgres", func(t *testing.T) { test(t, postgrestest.Schema(t, postgrestest.URL(t))) })
 }
 
+// onStores is onBoth for tests that need one open store.
+func onStores(t *testing.T, test func(t *testing.T, s *store.Store)) {
+	onBoth(t, func(t *testing.T, url string) { test(t, open(t, url)) })
+}
+
 func TestMain(m *testing.M) {
 	if url := os.Getenv(victim); url != "" {
 		beVictim(url)

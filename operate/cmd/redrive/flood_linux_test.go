@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,11 +18,14 @@ import (
 	"github.com/redrive-go/redrive/operate/internal/breaktest"
 )
 
-// withFewFiles starts a command in its own process, which may have 1,024 files
-// open, a usual limit. It returns the address at which the command listens.
-func withFewFiles(t *testing.T, listens string, args ...string) (address string, p *breaktest.Process) {
+// withFewFiles starts a command in its own process and folder, which may have 1,024
+// files open, a usual limit. It returns the address at which the command listens.
+func withFewFiles(t *testing.T, listens, command, text string) (address string, p *breaktest.Process) {
 	t.Helper()
-	cmd := exec.Command("sh", append([]string{"-c", `ulimit -n 1024 && exec "$0" "$@"`, os.Args[0]}, args...)...)
+	t.Chdir(t.TempDir())
+	t.Setenv("METRICS_TOKEN", "the token of metrics")
+	must(t, os.WriteFile(config.DefaultFile, []byte(text), 0o600))
+	cmd := exec.Command("sh", "-c", `ulimit -n 1024 && exec "$0" "$@"`, os.Args[0], command)
 	cmd.Env = append(os.Environ(), asCommand+"=yes", config.Variable+"=")
 	p = breaktest.Start(cmd)
 	t.Cleanup(func() { p.Kill() })
@@ -66,59 +69,73 @@ func flood(t *testing.T, address string, n int) {
 	opening.Wait()
 }
 
-// callFrom returns a client whose connections come from an address of this
-// machine.
-func callFrom(t *testing.T, ip string) *http.Client {
+// callsFrom returns a function that makes requests with a token, from an address of
+// this machine.
+func callsFrom(t *testing.T, ip, token string) func(method, url, body string) (int, error) {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
-	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-		return dialer.DialContext(ctx, network, address)
-	}, MaxIdleConnsPerHost: 16}
+	transport := &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 16}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: time.Minute}
+	client := &http.Client{Transport: transport, Timeout: time.Minute}
+	return func(method, url, body string) (int, error) {
+		r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+		if err != nil {
+			return 0, err
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Content-Type", "application/json")
+		answer, err := client.Do(r)
+		if err != nil {
+			return 0, err
+		}
+		_, err = io.Copy(io.Discard, answer.Body)
+		return answer.StatusCode, errors.Join(err, answer.Body.Close())
+	}
 }
 
 // TestAttackIdleConnections opens 1,200 connections of a caller without a
 // token. The service must still serve all callers with a token.
 func TestAttackIdleConnections(t *testing.T) {
-	t.Chdir(t.TempDir())
 	t.Setenv("SHOP_TOKEN", "the token of the shop")
-	t.Setenv("METRICS_TOKEN", "the token of metrics")
-	text := `service: {listen: "127.0.0.1:0", tokens: {shop: [{env: SHOP_TOKEN}]}, metrics_token: {env: METRICS_TOKEN}}`
-	must(t, os.WriteFile(config.DefaultFile, []byte(text), 0o600))
-	address, p := withFewFiles(t, `listens at http://(\S+)\. `, "service")
+	address, p := withFewFiles(t, `listens at http://(\S+)\. `, "service",
+		`service: {listen: "127.0.0.1:0", tokens: {shop: [{env: SHOP_TOKEN}]}, metrics_token: {env: METRICS_TOKEN}}`)
 	for _, ip := range []string{"127.0.0.2", "127.0.0.1"} { // another address, and that of the attacker
 		flood(t, address, 1200)
-		client := callFrom(t, ip)
-		post := func(path, body string) (int, string, error) {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+path, strings.NewReader(body))
-			if err != nil {
-				return 0, "", err
-			}
-			r.Header.Set("Authorization", "Bearer the token of the shop")
-			r.Header.Set("Content-Type", "application/json")
-			answer, err := client.Do(r)
-			if err != nil {
-				return 0, "", err
-			}
-			defer answer.Body.Close()
-			text, err := io.ReadAll(answer.Body)
-			return answer.StatusCode, string(text), err
-		}
-		if code, said, err := post("/retry-policies", `{"policyId": "standard"}`); code != http.StatusOK {
-			t.Fatalf("from %s: the policy is answered with %d %s, %v", ip, code, said, err)
+		call := callsFrom(t, ip, "the token of the shop")
+		if code, err := call(http.MethodPost, "http://"+address+"/retry-policies", `{"policyId": "standard"}`); code != http.StatusOK {
+			t.Fatalf("from %s: the policy is answered with %d, %v", ip, code, err)
 		}
 		var callers sync.WaitGroup
 		for caller := range 8 {
 			callers.Go(func() {
 				for n := range 10 {
 					task := fmt.Sprintf(`{"policyId": "standard", "idempotencyKey": "%s-%d-%d", "targetUrl": "https://api.example.com", "delayMs": 3600000}`, ip, caller, n)
-					if code, said, err := post("/retry-tasks", task); code != http.StatusAccepted {
-						t.Errorf("from %s: a task is answered with %d %s, %v", ip, code, said, err)
+					if code, err := call(http.MethodPost, "http://"+address+"/retry-tasks", task); code != http.StatusAccepted {
+						t.Errorf("from %s: a task is answered with %d, %v", ip, code, err)
 					}
 				}
 			})
 		}
 		callers.Wait()
+	}
+	flooded(t, address, p)
+}
+
+// TestAttackIdleConnectionsOfServe does the same with redrive serve, and
+// requests its metrics and health.
+func TestAttackIdleConnectionsOfServe(t *testing.T) {
+	address, p := withFewFiles(t, `metrics=http://(\S+)/metrics`, "serve", `brokers: {shop: {kind: memory}}
+topics: [{name: orders, broker: shop, dead: [orders-dead], collect: true}]
+store: {url: letters.db}
+serve: {listen: "127.0.0.1:0", token: {env: METRICS_TOKEN}}
+`)
+	flood(t, address, 1200)
+	call := callsFrom(t, "127.0.0.2", "the token of metrics")
+	for range 20 {
+		for _, path := range []string{"/metrics", "/healthz"} {
+			if code, err := call(http.MethodGet, "http://"+address+path, ""); code != http.StatusOK {
+				t.Fatalf("%s is answered with %d, %v", path, code, err)
+			}
+		}
 	}
 	flooded(t, address, p)
 }
@@ -137,34 +154,4 @@ func flooded(t *testing.T, address string, p *breaktest.Process) {
 	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}
-}
-
-// TestAttackIdleConnectionsOfServe does the same with redrive serve, and
-// requests its metrics and health.
-func TestAttackIdleConnectionsOfServe(t *testing.T) {
-	t.Chdir(t.TempDir())
-	t.Setenv("METRICS_TOKEN", "the token of metrics")
-	text := `brokers: {shop: {kind: memory}}
-topics: [{name: orders, broker: shop, dead: [orders-dead], collect: true}]
-store: {url: letters.db}
-serve: {listen: "127.0.0.1:0", token: {env: METRICS_TOKEN}}
-`
-	must(t, os.WriteFile(config.DefaultFile, []byte(text), 0o600))
-	address, p := withFewFiles(t, `metrics=http://(\S+)/metrics`, "serve")
-	flood(t, address, 1200)
-	client := callFrom(t, "127.0.0.2")
-	for range 20 {
-		for _, path := range []string{"/metrics", "/healthz"} {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
-			must(t, err)
-			r.Header.Set("Authorization", "Bearer the token of metrics")
-			answer, err := client.Do(r)
-			if err != nil || answer.StatusCode != http.StatusOK {
-				t.Fatalf("%s is answered with %+v, %v", path, answer, err)
-			}
-			_, _ = io.Copy(io.Discard, answer.Body)
-			_ = answer.Body.Close()
-		}
-	}
-	flooded(t, address, p)
 }

@@ -1,16 +1,11 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,22 +14,17 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/certtest"
 )
 
 // newCertificate writes a certificate for this machine and its key as cert.pem
 // and key.pem. It returns a client that trusts only this certificate.
 func newCertificate(t *testing.T, end time.Time) *http.Client {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: end.Add(-48 * time.Hour), NotAfter: end}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	private, wrong := x509.MarshalPKCS8PrivateKey(key)
-	must(t, errors.Join(err, wrong))
-	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
-	must(t, errors.Join(os.WriteFile("cert.pem", text, 0o600), os.WriteFile("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600)))
+	cert, key := certtest.New(t, "localhost", end)
+	must(t, errors.Join(os.WriteFile("cert.pem", cert, 0o600), os.WriteFile("key.pem", key, 0o600)))
 	trusted := x509.NewCertPool()
-	trusted.AppendCertsFromPEM(text)
+	trusted.AppendCertsFromPEM(cert)
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, ServerName: "localhost"}, DisableKeepAlives: true}}
 }
 

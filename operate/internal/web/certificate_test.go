@@ -2,42 +2,19 @@ package web
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-)
 
-// pairOf makes a certificate for a name, which expires at a time, and its key.
-func pairOf(t *testing.T, name string, end time.Time) (cert, key []byte) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: end.Add(-365 * 24 * time.Hour), NotAfter: end}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
-}
+	"github.com/redrive-go/redrive/operate/internal/certtest"
+)
 
 // TestCertificateIsReplaced renews a certificate whose files are written one
 // after the other, and tries files with faults.
@@ -48,7 +25,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 		var cert, key []byte
 		var unreadable error
 		read := func() ([]byte, []byte, error) { return cert, key, unreadable }
-		cert, key = pairOf(t, "first", year)
+		cert, key = certtest.New(t, "first", year)
 		c, err := LoadCertificate(read, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
@@ -67,7 +44,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 			}
 		}
 		shows("first", "")
-		newCert, newKey := pairOf(t, "second", year)
+		newCert, newKey := certtest.New(t, "second", year)
 		cert = newCert
 		shows("first", "are no pair")
 		shows("first", "") // the fault was logged already
@@ -81,17 +58,17 @@ func TestCertificateIsReplaced(t *testing.T) {
 		time.Sleep(complains)
 		shows("second", "no such file") // the fault lasts
 		unreadable = nil
-		cert, key = pairOf(t, "third", time.Now().Add(-time.Hour))
+		cert, key = certtest.New(t, "third", time.Now().Add(-time.Hour))
 		shows("second", "has expired")
-		cert, key = pairOf(t, "fourth", year)
+		cert, key = certtest.New(t, "fourth", year)
 		shows("fourth", "was replaced")
 	})
 }
 
 func TestCertificateIsRefused(t *testing.T) {
-	cert, key := pairOf(t, "a", time.Now().Add(time.Hour))
-	_, other := pairOf(t, "b", time.Now().Add(time.Hour))
-	late, lateKey := pairOf(t, "c", time.Now().Add(-time.Hour))
+	cert, key := certtest.New(t, "a", time.Now().Add(time.Hour))
+	_, other := certtest.New(t, "b", time.Now().Add(time.Hour))
+	late, lateKey := certtest.New(t, "c", time.Now().Add(-time.Hour))
 	for says, files := range map[string][2][]byte{"no pair": {cert, other}, "failed to find any PEM": {nil, key}, "has expired": {late, lateKey}} {
 		_, err := LoadCertificate(func() ([]byte, []byte, error) { return files[0], files[1], nil }, slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), says) {
@@ -103,7 +80,7 @@ func TestCertificateIsRefused(t *testing.T) {
 // TestTLS tests that a server demands TLS 1.2, and that each connection takes
 // one place.
 func TestTLS(t *testing.T) {
-	cert, key := pairOf(t, "retries.example.com", time.Now().Add(time.Hour))
+	cert, key := certtest.New(t, "retries.example.com", time.Now().Add(time.Hour))
 	loaded, err := LoadCertificate(func() ([]byte, []byte, error) { return cert, key, nil }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

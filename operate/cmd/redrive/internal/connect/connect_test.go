@@ -2,17 +2,11 @@ package connect
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,6 +19,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/internal/redisguard"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/certtest"
 )
 
 // must fails the test at once if there is an error.
@@ -227,17 +222,8 @@ func TestTLS(t *testing.T) {
 // certificate makes one that is its own authority.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "broker"}, DNSNames: []string{"broker.example.com"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	must(t, err)
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	must(t, err)
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
+	pair, private := certtest.New(t, "broker.example.com", time.Now().Add(time.Hour))
+	return string(pair), string(private)
 }
 
 // TestAttackAbsurdAnswers connects to what is named as the Redis of a budget and of a
