@@ -197,8 +197,21 @@ type exchange struct {
 	detail       string // a part of it
 }
 
-// do makes a request, and holds the answer against the description of the API.
+// do is send for an answer that is known.
 func (o *office) do(e exchange) (doc map[string]any, header http.Header) {
+	o.Helper()
+	doc, header, code := o.send(e)
+	if want := max(e.status, e.problem.status); code != want {
+		o.Errorf("%s %s: status %d, %v; want %d", e.method, e.path, code, doc, want)
+	}
+	if e.problem.name != "" && (doc["type"] != problems+e.problem.name || !strings.Contains(doc["detail"].(string), e.detail)) {
+		o.Errorf("%s %s: %v; want %s, %q", e.method, e.path, doc, e.problem.name, e.detail)
+	}
+	return doc, header
+}
+
+// send makes a request, and compares the answer with the description of the API.
+func (o *office) send(e exchange) (doc map[string]any, header http.Header, code int) {
 	o.Helper()
 	r := httptest.NewRequest(e.method, e.path, strings.NewReader(e.body))
 	r.Host = "127.0.0.1:7430"
@@ -215,13 +228,7 @@ func (o *office) do(e exchange) (doc map[string]any, header http.Header) {
 	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
 		o.Fatalf("the answer is no JSON: %v: %s", err, w.Body)
 	}
-	if w.Code != max(e.status, e.problem.status) {
-		o.Errorf("%s %s: status %d, %s; want %d", e.method, e.path, w.Code, w.Body, max(e.status, e.problem.status))
-	}
-	if e.problem.name != "" && (doc["type"] != problems+e.problem.name || !strings.Contains(doc["detail"].(string), e.detail)) {
-		o.Errorf("%s %s: %s; want %s, %q", e.method, e.path, w.Body, e.problem.name, e.detail)
-	}
-	return doc, w.Header()
+	return doc, w.Header(), w.Code
 }
 
 const policyBody = `{"policyId": "quick", "backoff": "EXPONENTIAL", "maxAttempts": 4, "initialDelayMs": 10, "multiplier": 2, "maxDelayMs": 100, "totalBudgetMs": 60000, "jitterType": "NONE", "retryableStatusCodes": [503], "visibilityTimeoutMs": 5000}`

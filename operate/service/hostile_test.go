@@ -8,19 +8,22 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
+
+	"github.com/redrive-go/redrive/internal/goldentest"
 )
 
-// hostile sends what must be refused, and demands that it says why and stores nothing.
+// hostile sends requests that must be refused, and store nothing. The session has
+// those that fit into a line.
 func hostile(o *office) {
 	busy := "00000000-0000-7000-8000-000000000001"
 	o.store.tasks[busy] = Task{ID: busy, Tenant: "default", IdempotencyKey: "busy", Status: InFlight}
 	other := "00000000-0000-7000-8000-000000000002"
 	o.store.tasks[other] = Task{ID: other, Tenant: "other", IdempotencyKey: "key-1", Status: Pending}
 	foreign, err := o.api.Bodies.Put(o.Context(), "other", strings.NewReader("a secret"))
-	if err != nil {
-		o.Fatal(err)
-	}
+	must(o, err)
 	large := strings.Repeat("a", maxBody+1)
 	nested := strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)
 	var many []string
@@ -31,176 +34,74 @@ func hostile(o *office) {
 		return exchange{method: "POST", path: "/retry-tasks", body: body, problem: k, detail: detail}
 	}
 	task := func(change string, k kind, detail string) exchange { return post(taskBody(change), k, detail) }
-	policy := func(from, to string, k kind, detail string) exchange {
-		return exchange{method: "POST", path: "/retry-policies", body: strings.Replace(policyBody, from, to, 1), problem: k, detail: detail}
-	}
 	with := func(e exchange, name string, values ...string) exchange {
 		e.header = http.Header{name: values}
 		return e
 	}
-	get := func(path string, k kind, detail string) exchange {
-		return exchange{method: "GET", path: path, problem: k, detail: detail}
-	}
 	for _, e := range []exchange{
-		// JSON
-		post(``, malformed, "line 1"),
-		post(`[]`, malformed, "begin with {"),
-		post(`{`, malformed, "unexpected end"),
 		post("{\n\"method\" \"GET\"}", malformed, "line 2, byte 10"),
-		post(taskBody("")+"{}", malformed, "after top-level value"),
 		post(taskBody("")+"\x00", malformed, "after top-level value"),
 		post("{\"method\": \"\xff\"}", malformed, "UTF-8"),
-		post(`{"body": "\ud800"}`, malformed, "bodyBase64"),
-		post(`{"method": "GET", "method": "PUT"}`, malformed, "twice"),
-		post(`{"headers": {"A": "1", "A": "2"}}`, malformed, `"headers.A" is there twice`),
-		post(`{"method": null}`, malformed, "method is null"),
-		post(`{"method": 5}`, malformed, "method must be a string"),
-		post(`{"headers": ["A"]}`, malformed, "must be an object"),
-		post(`{"headers": {"A": {"B": {"C": {}}}}}`, malformed, "nested"),
 		post(`{"headers": `+nested+`}`, malformed, "depth"),
 		post(`{"headers": `+nested[15_000:25_000]+`}`, malformed, "nested"),
-		post(`{"delayMs": 1e999}`, malformed, "whole number"),
-		post(`{"delayMs": 99999999999999999999}`, malformed, "whole number"),
-		post(`{"delayMs": 0.5}`, malformed, "whole number"),
-		post(`{"targetURL": "https://api.example.com"}`, unknownField, "did you mean targetUrl?"),
 		post(`{"`+strings.Repeat("x", 5000)+`": 1}`, unknownField, "…"),
-		task(`"status": "SUCCEEDED"`, unknownField, "status"),
-		with(task("", noJSON, "Content-Type"), "Content-Type", "text/plain"),
-		// Targets
-		task(`"targetUrl": null`, invalidTask, "http://"),
-		task(`"targetUrl": "ftp://api.example.com"`, invalidTask, "http://"),
-		task(`"targetUrl": "//api.example.com"`, invalidTask, "http://"),
-		task(`"targetUrl": "http:api.example.com"`, invalidTask, "name a host"),
-		task(`"targetUrl": "http://:80/"`, invalidTask, "name a host"),
-		task(`"targetUrl": "https://u:p@api.example.com"`, invalidTask, "Authorization"),
-		task(`"targetUrl": "https://api.example.com/#x"`, invalidTask, "fragment"),
-		task(`"targetUrl": "https://api.example.com/#"`, invalidTask, "fragment"),
-		task(`"targetUrl": "https://api.example.com:99999/"`, invalidTask, "port"),
-		task(`"targetUrl": "https://api.example.com:x/"`, invalidTask, "no URL"),
-		task(`"targetUrl": "https://api.example.com/\r\nX: y"`, invalidTask, "visible"),
-		task(`"targetUrl": "https://api.example.com/é"`, invalidTask, "%XX"),
 		task(`"targetUrl": "https://api.example.com/`+strings.Repeat("a", maxURL)+`"`, invalidTask, "2048"),
-		task(`"idempotencyKey": "new", "targetUrl": "https://forbidden.example/"`, targetForbidden, "on no list"),
-		task(`"method": "get"`, invalidTask, "capitals"),
-		task(`"method": "GET / HTTP/1.1\r\nX:"`, invalidTask, "capitals"),
-		task(`"method": "CONNECT"`, invalidTask, "CONNECT"),
-		// Headers
-		task(`"headers": {"X": "a\r\nY: b"}`, invalidTask, "value of X"),
-		task(`"headers": {"X": "a\u0000"}`, invalidTask, "value of X"),
-		task(`"headers": {"X": " a"}`, invalidTask, "value of X"),
-		task(`"headers": {"X\r\nY": "a"}`, invalidTask, "which is none"),
-		task(`"headers": {"": "a"}`, invalidTask, "which is none"),
-		task(`"headers": {"X:": "a"}`, invalidTask, "which is none"),
-		task(`"headers": {"x-a": "1", "X-A": "2"}`, invalidTask, "X-A twice"),
-		task(`"headers": {"host": "internal"}`, invalidTask, "Host"),
-		task(`"headers": {"content-length": "1"}`, invalidTask, "Content-Length"),
-		task(`"headers": {"transfer-encoding": "chunked"}`, invalidTask, "Transfer-Encoding"),
-		task(`"headers": {"idempotency-key": "another"}`, invalidTask, "Idempotency-Key"),
 		task(`"headers": {`+strings.Join(many, ",")+`}`, invalidTask, "65"),
 		task(`"headers": {"X": "`+strings.Repeat("a", maxHeaderBytes)+`"}`, invalidTask, "16384"),
-		// Keys
-		task(`"idempotencyKey": null`, invalidTask, "idempotencyKey must have"),
-		task(`"idempotencyKey": "a b"`, invalidTask, "visible"),
-		task(`"idempotencyKey": "a\r\nX: b"`, invalidTask, "visible"),
-		task(`"idempotencyKey": "`+strings.Repeat("k", maxKey+1)+`"`, invalidTask, "200"),
-		with(task("", invalidTask, "not that of the header"), "Idempotency-Key", "key-9"),
 		with(task(`"idempotencyKey": null`, invalidTask, "more than one"), "Idempotency-Key", "a", "b"),
-		task(`"targetUrl": "https://other.example/"`, keyReused, "key-1"),
-		// Policies
-		task(`"policyId": null`, invalidTask, "policyId"),
-		task(`"policyId": "../quick"`, invalidTask, "policyId"),
-		task(`"policyId": "none", "idempotencyKey": "new"`, unknownPolicy, "none"),
-		with(task(`"idempotencyKey": "new"`, unknownPolicy, "other"), "X-Tenant", "other"),
-		policy(`"maxAttempts": 4`, `"maxAttempts": -1`, invalidPolicy, "maxAttempts is -1"),
-		policy(`"maxAttempts": 4`, `"maxAttempts": 2000000000`, invalidPolicy, "use 1 to 100"),
-		policy(`"maxAttempts": 4`, `"maxAttempts": 0`, invalidPolicy, "for the default"),
-		policy(`"maxDelayMs": 100`, `"maxDelayMs": -100`, invalidPolicy, "maxDelayMs is -100"),
-		policy(`"maxDelayMs": 100`, `"maxDelayMs": 5`, invalidPolicy, "initialDelayMs"),
-		policy(`"EXPONENTIAL"`, `""`, invalidPolicy, "backoff"),
-		policy(`"EXPONENTIAL"`, `"FIXED"`, invalidPolicy, "multiplier"),
-		policy(`"NONE"`, `"SOME"`, invalidPolicy, "FULL, EQUAL"),
-		policy(`[503]`, `[400]`, invalidPolicy, "retryableStatusCodes"),
-		policy(`"maxDelayMs": 100`, `"maxDelayMs": 9223372036854775808`, malformed, "maxDelayMs"),
-		policy(`"maxDelayMs": 100`, `"maxDelayMs": "100"`, malformed, "must be a whole number"),
-		policy(`"quick"`, `"a b"`, invalidPolicy, "policyId"),
-		policy(`"quick"`, `""`, invalidPolicy, "policyId"),
-		policy(`"maxAttempts": 4`, `"version": 7`, unknownField, "version"),
-		policy(`"maxAttempts": 4`, `"multiplier": NaN`, malformed, "invalid character"),
-		// Times
-		task(`"delayMs": -1`, invalidTask, "-1"),
-		task(`"delayMs": 9223372036854775807`, invalidTask, "a year"),
-		task(`"nextAttemptAt": 1790000000`, invalidTask, "milliseconds since 1970"),
-		task(`"nextAttemptAt": -1`, invalidTask, "milliseconds since 1970"),
-		task(`"nextAttemptAt": 9223372036854775807`, invalidTask, "a year ahead"),
-		task(`"nextAttemptAt": 1, "delayMs": 1`, invalidTask, "one of them"),
-		task(`"idempotencyKey": "new", "delayMs": 60000`, invalidTask, "60000"),
-		// Bodies
-		task(`"body": "a", "bodyBase64": "YQ=="`, invalidTask, "more than once"),
-		task(`"bodyBase64": "no base64"`, invalidTask, "base64"),
 		task(`"bodyBase64": "`+base64.StdEncoding.EncodeToString([]byte(large))+`"`, tooLarge, "16777217 bytes"),
 		post(`{"body": "`+large+large+`"}`, tooLarge, "the request"),
-		task(`"idempotencyKey": "new", "bodyRef": "default/`+strings.Repeat("0", 64)+`"`, unknownBody, "names nothing"),
 		task(`"idempotencyKey": "new", "bodyRef": "`+foreign+`"`, unknownBody, "names nothing"),
 		task(`"idempotencyKey": "new", "bodyRef": "default/../`+foreign+`"`, unknownBody, "names nothing"),
-		task(`"idempotencyKey": "new", "bodyRef": "/etc/passwd"`, unknownBody, "names nothing"),
-		// Tasks
-		{method: "DELETE", path: "/retry-tasks/" + busy, problem: notPending, detail: "IN_FLIGHT"},
-		{method: "DELETE", path: "/retry-tasks/" + other, problem: noSuchTask},
-		{method: "DELETE", path: "/retry-tasks/x", problem: noSuchTask},
-		{method: "POST", path: "/retry-tasks/" + busy + "/redrive", problem: notExhausted, detail: "IN_FLIGHT"},
-		{method: "POST", path: "/retry-tasks/" + other + "/redrive", problem: noSuchTask},
-		{method: "DELETE", path: "/retry-policies/quick", problem: policyUsed, detail: "use quick"},
-		{method: "DELETE", path: "/retry-policies/none", problem: noSuchPolicy, detail: "tenant default"},
-		{method: "DELETE", path: "/retry-policies/a%20b", problem: noSuchPolicy, detail: "cannot be the ID"},
-		with(exchange{method: "DELETE", path: "/retry-policies/quick", problem: noSuchPolicy}, "X-Tenant", "other"),
-		with(exchange{method: "DELETE", path: "/retry-policies/quick", problem: untrustedHost}, "Host", "evil.example"),
-		with(exchange{method: "DELETE", path: "/retry-policies/quick", problem: invalidTenant}, "X-Tenant", "a b"),
-		{method: "GET", path: "/retry-policies/quick", problem: noSuchMethod, detail: "use DELETE"},
-		get("/retry-tasks/"+other, noSuchTask, other),
-		get("/retry-tasks/%00", noSuchTask, "no ID"),
-		get("/retry-tasks/"+strings.ToUpper("00000000-0000-7000-8000-00000000000a"), noSuchTask, "no ID"),
-		get("/retry-tasks/"+other+"/attempts", noSuchTask, other),
-		get("/retry-tasks/x/attempts", noSuchTask, "no ID"),
-		get("/retry-tasks/"+busy+"/attempts?limit=0", invalidQuery, "limit"),
-		get("/retry-tasks/"+busy+"/attempts?limit=501", invalidQuery, "500"),
-		get("/retry-tasks/"+busy+"/attempts?limit=1&limit=2", invalidQuery, "one whole number"),
-		get("/retry-tasks/"+busy+"/attempts?cursor=-1", invalidQuery, "cursor"),
-		get("/retry-tasks/"+busy+"/attempts?cursor=99999999999", invalidQuery, "cursor"),
-		get("/retry-tasks/"+busy+"/attempts?page=2", invalidQuery, "page"),
-		// Tenants, paths and methods
-		with(get("/retry-tasks/"+busy, untrustedHost, "tokens"), "Host", "[2001:db8::1]:7430"),
-		with(get("/retry-tasks/"+busy+"/attempts", untrustedHost, "tokens"), "Host", "localhost.evil.example"),
-		with(exchange{method: "DELETE", path: "/retry-tasks/" + busy, problem: untrustedHost}, "Host", "127.0.0.1.evil.example"),
 		with(task("", invalidTenant, "X-Tenant"), "X-Tenant", strings.Repeat("t", 65)),
-		with(get("/retry-tasks/"+busy, invalidTenant, "X-Tenant"), "X-Tenant", "a", "b"),
-		with(get("/retry-tasks/"+busy+"/attempts", invalidTenant, "X-Tenant"), "X-Tenant", ".."),
-		with(exchange{method: "DELETE", path: "/retry-tasks/" + busy, problem: invalidTenant}, "X-Tenant", "a/b"),
-		with(policy("", "", invalidTenant, ""), "X-Tenant", ""),
-		with(exchange{method: "POST", path: "/retry-tasks/" + busy + "/redrive", problem: invalidTenant}, "X-Tenant", "a b"),
-		with(exchange{method: "POST", path: "/retry-tasks/" + busy + "/redrive", problem: untrustedHost, detail: "web pages"}, "Sec-Fetch-Site", "cross-site"),
-		with(exchange{method: "DELETE", path: "/retry-tasks/" + busy, problem: untrustedHost, detail: "web pages"}, "Origin", "https://evil.example"),
-		with(task("", untrustedHost, "tokens"), "Host", "evil.example:7430"),
-		with(policy("", "", untrustedHost, "tokens"), "Host", "evil.example"),
-		with(policy("", "", noJSON, "Content-Type"), "Content-Type", ""),
+		with(exchange{method: "GET", path: "/retry-tasks/" + busy, problem: invalidTenant}, "X-Tenant", "a", "b"),
 		{method: "POST", path: "/retry-policies", body: `{"policyId": "` + large[:maxPolicy] + `"}`, problem: tooLarge},
-		get("/", noSuchPath, "/openapi.json"),
-		get("/retry-tasks/"+busy+"/attempts/1", noSuchPath, "/openapi.json"),
-		get("/retry-tasks", noSuchMethod, "use POST"),
-		{method: "PATCH", path: "/retry-tasks/" + busy, problem: noSuchMethod, detail: "use GET or DELETE"},
 	} {
-		name := e.body
-		if len(name) > 200 {
-			name = name[:200]
-		}
-		before := o.stored()
-		o.do(e)
-		if o.stored() != before {
-			o.Errorf("%s %s stored something: %s", e.method, e.path, name)
-		}
-		if o.Failed() {
-			o.Fatalf("sent: %s", name)
-		}
+		o.refused(e, func() { o.do(e) })
 	}
+	o.session("hostile")
+}
+
+// refused fails the test at once if a request stores something, or an answer to it
+// is wrong.
+func (o *office) refused(e exchange, send func()) {
+	o.Helper()
+	before := o.stored()
+	if send(); o.stored() != before || o.Failed() {
+		o.Fatalf("%s %s, with %d things stored: %.200s", e.method, e.path, o.stored()-before, e.body)
+	}
+}
+
+var yearAround = regexp.MustCompile(`which is \d+ to \d+ now`)
+
+// session sends the requests of a file, which are its lines that begin with "$ ", and
+// perhaps a header in brackets. It compares the problems that they are answered with.
+func (o *office) session(name string) {
+	o.Helper()
+	file := filepath.Join("testdata", name+".session")
+	var text strings.Builder
+	for line := range strings.Lines(goldentest.Read(o, file)) {
+		line = strings.TrimSuffix(line, "\n")
+		request, ok := strings.CutPrefix(line, "$ ")
+		if !ok {
+			continue
+		}
+		e := exchange{header: http.Header{}}
+		if strings.HasPrefix(request, "[") {
+			header, rest, _ := strings.Cut(request[1:], "] ")
+			field, value, _ := strings.Cut(header, ": ")
+			e.header[field], request = []string{value}, rest
+		}
+		e.method, request, _ = strings.Cut(request, " ")
+		e.path, e.body, _ = strings.Cut(request, " ")
+		o.refused(e, func() {
+			doc, _, code := o.send(e)
+			name, _ := strings.CutPrefix(fmt.Sprint(doc["type"]), problems)
+			detail := yearAround.ReplaceAllString(fmt.Sprint(doc["detail"]), "which is … now")
+			fmt.Fprintf(&text, "%s\n%d %s: %s\n\n", line, code, name, detail)
+		})
+	}
+	goldentest.File(o, file, text.String())
 }
 
 // overQuotas sends requests of a tenant that has reached its quotas.
