@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,8 +36,12 @@ func TestThreeFailuresToSuccess(t *testing.T) {
 		w.within(20*time.Second, "a", Succeeded, 1)
 		stop()
 		got := w.task(r)
-		if got.AttemptNumber != 4 || len(got.log) != 4 || got.log[3].ResponseStatus != 200 || got.log[0].ResponseStatus != 503 || got.log[0].Duration != 20*time.Millisecond {
-			t.Errorf("%d attempts: %+v", got.AttemptNumber, got.log)
+		var answered []int
+		for _, a := range got.log {
+			answered = append(answered, a.ResponseStatus)
+		}
+		if want := []int{503, 503, 503, 200}; got.AttemptNumber != 4 || !slices.Equal(answered, want) || got.log[0].Duration != 20*time.Millisecond {
+			t.Errorf("%d attempts: %+v, want the answers %d, and 20 ms", got.AttemptNumber, got.log, want)
 		}
 	})
 }

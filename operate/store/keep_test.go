@@ -150,7 +150,8 @@ func TestDelete(t *testing.T) {
 		e.Message.Body = bytes.Repeat([]byte(secret+" "), 200<<10) // in parts, too
 		e.Message.Headers = brokers.Headers{{Name: "user", Value: secret}}
 		collect(t, s, noon.Add(time.Hour), collected(e), collected(entry(2)))
-		n, err := s.Delete(t.Context(), noon, store.Actor{Who: "anna", Command: "delete", Reason: "asked for, ticket 7"}, secret)
+		anna := store.Actor{Who: "anna", Command: "delete", Reason: "asked for, ticket 7"}
+		n, err := s.Delete(t.Context(), noon, anna, secret)
 		if err != nil || n != 1 {
 			t.Fatalf("Delete = %d, %v, want 1", n, err)
 		}
@@ -162,8 +163,8 @@ func TestDelete(t *testing.T) {
 			t.Errorf("Clusters = %+v, %v", clusters, err)
 		}
 		audit, err := s.Audit(t.Context(), store.Page{})
-		if err != nil || len(audit.Acts) != 1 || audit.Acts[0].What != "delete" || audit.Acts[0].Letters != 1 || audit.Acts[0].Actor.Reason != "asked for, ticket 7" {
-			t.Errorf("Audit = %+v, %v", audit, err)
+		if want := []store.Act{{ID: 1, At: noon, Actor: anna, What: "delete", Letters: 1}}; err != nil || !slices.Equal(audit.Acts, want) {
+			t.Errorf("Audit = %+v, %v, want %+v", audit, err, want)
 		}
 		if n, err := s.Collect(t.Context(), noon, []store.Collected{collected(e)}); n != 1 || err != nil {
 			t.Errorf("Collect of the letter = %d, %v: nothing remembers it", n, err)
