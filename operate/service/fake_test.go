@@ -184,10 +184,12 @@ func inVirtualTime(t *testing.T, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, store: newFakeStore(), calls: map[string][]time.Time{}, targets: map[string]func(context.Context, *http.Request) (*http.Response, error){}}
 		w.config = Config{Store: w.store, Logger: slog.New(slog.NewTextHandler(&w.log, nil))}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Log(w.log.String())
+			}
+		})
 		test(w)
-		if t.Failed() {
-			t.Log(w.log.String())
-		}
 	})
 }
 
@@ -259,7 +261,7 @@ func (w *world) add(tenant, host string, in time.Duration) *fakeRow {
 	return r
 }
 
-// start runs a service, and returns what ends it and waits.
+// start runs a service until the end of the test, or until stop, which waits.
 func (w *world) start() (s *Service, stop func()) {
 	w.Helper()
 	s, err := New(w.config)
@@ -271,7 +273,9 @@ func (w *world) start() (s *Service, stop func()) {
 	ctx, cancel := context.WithCancel(w.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); s.Run(ctx) }()
-	return s, func() { cancel(); <-done }
+	stop = func() { cancel(); <-done }
+	w.Cleanup(stop)
+	return s, stop
 }
 
 // task returns what a row is now.

@@ -80,8 +80,7 @@ func TestCalledWhenDue(t *testing.T) {
 		for i := range 100 {
 			add(time.Duration(i*i) * time.Millisecond)
 		}
-		s, stop := w.start()
-		defer stop()
+		s, _ := w.start()
 		time.Sleep(3*time.Second + 37*time.Millisecond)
 		for i := range 100 {
 			r := add(time.Duration(i) * 31 * time.Millisecond)
@@ -115,8 +114,7 @@ func TestHangingTarget(t *testing.T) {
 		for range 300 {
 			w.add("b", "good.example", 0)
 		}
-		_, stop := w.start()
-		defer stop()
+		w.start()
 		w.within(5*time.Second, "b", Succeeded, 300)
 		for range 20 {
 			w.add("b", "good.example", time.Second)
@@ -163,8 +161,7 @@ func TestHalfOfTheAnswersFail(t *testing.T) {
 		for i := range 1000 {
 			w.add("a", "half.example", time.Duration(i)*10*time.Millisecond)
 		}
-		_, stop := w.start()
-		defer stop()
+		w.start()
 		w.within(10*time.Minute, "a", Pending, 0)
 		if n := w.count("a", Succeeded); n < 985 { // one of 1024 fails ten times
 			t.Errorf("%d of 1000 tasks succeeded", n)
@@ -186,8 +183,7 @@ func TestWrongPolicy(t *testing.T) {
 		}
 		w.add("b", "good.example", 0).PolicyID = "nowhere"
 		w.add("c", "good.example", 0)
-		_, stop := w.start()
-		defer stop()
+		w.start()
 		w.within(time.Minute, "c", Succeeded, 1)
 		if calls := w.made(); calls > 400 {
 			t.Errorf("%d calls in a minute, for 200 tasks to a target that is down", calls)
@@ -211,8 +207,7 @@ func TestManyAtOnce(t *testing.T) {
 		for range 500 {
 			w.add("a", "shop.example", 6*time.Minute).PolicyID = "slow"
 		}
-		_, stop := w.start()
-		defer stop()
+		w.start()
 		w.within(7*time.Minute, "a", Succeeded, 500)
 		w.calledOnce()
 	})
@@ -246,8 +241,7 @@ func TestBudget(t *testing.T) {
 		late.BudgetSince = back.BudgetSince
 		w.targets["slow.example"] = answers(25*time.Second, always(200))
 		slow := add("c", "slow.example")
-		_, stop := w.start()
-		defer stop()
+		w.start()
 		w.within(0, "a", Exhausted, 2) // without as much as a look at the body
 		w.within(0, "b", Succeeded, 1)
 		w.within(10*time.Second, "c", Exhausted, 1)
@@ -268,8 +262,7 @@ func TestWorkerDies(t *testing.T) {
 		r := w.add("a", "shop.example", 0)
 		r.VisibilityTimeout = 30 * time.Second
 		must(t, errOf(w.store.Claim(t.Context(), []int64{r.Row}, time.Now(), 0)))
-		_, stop := w.start()
-		defer stop()
+		w.start()
 		w.within(29*time.Second, "a", InFlight, 1)
 		w.within(20*time.Second, "a", Succeeded, 1)
 		got := w.task(r)
@@ -325,8 +318,7 @@ func TestClockSteps(t *testing.T) {
 		w.targets["slow.example"] = answers(20*time.Second, always(200))
 		slow := w.add("a", "slow.example", 0)
 		later := w.add("a", "shop.example", 30*time.Minute)
-		_, stop := w.start()
-		defer stop()
+		w.start()
 		time.Sleep(time.Second)
 		w.setClock(time.Hour)
 		w.within(25*time.Second, "a", Succeeded, 2)
@@ -409,7 +401,6 @@ func TestStoreFails(t *testing.T) {
 			w.store.down = err
 		}
 		_, stop := w.start()
-		defer stop()
 		time.Sleep(time.Second)
 		set(errors.New("the disk is full"))
 		time.Sleep(20 * time.Second)
@@ -443,20 +434,18 @@ func TestScheduleFails(t *testing.T) {
 		for i := range 1000 {
 			w.add("a", "shop.example", time.Duration(i)*10*time.Millisecond)
 		}
-		_, stop := w.start()
+		w.start()
 		w.within(15*time.Second, "a", Succeeded, 1000)
-		stop()
 	})
 	inVirtualTime(t, func(w *world) {
 		heap := NewHeap()
 		w.config.Schedule = heap
-		_, stop := w.start()
+		w.start()
 		time.Sleep(time.Second)
 		for i := range 3000 { // which the schedule never hears of
 			w.add("a", "shop.example", time.Duration(i)*time.Millisecond)
 		}
 		w.within(3*time.Second+6*time.Second, "a", Succeeded, 3000)
-		stop()
 	})
 }
 
@@ -482,8 +471,7 @@ func TestScheduleHangs(t *testing.T) {
 		}
 		died := w.add("b", "shop.example", 0)
 		must(t, errOf(w.store.Claim(t.Context(), []int64{died.Row}, time.Now(), 0)))
-		s, stop := w.start()
-		defer stop()
+		s, _ := w.start()
 		w.within(12*time.Second, "a", Succeeded, 300)
 		began := time.Now()
 		if err := s.Scheduled(w.Context(), Due{died.Row, died.Tenant, died.NextAttemptAt}); err == nil || time.Since(began) != addTime {
@@ -501,8 +489,7 @@ func TestScheduleBack(t *testing.T) {
 		for i := range 3 * pageSize {
 			w.add("a", "shop.example", time.Hour+time.Duration(i)*10*time.Millisecond)
 		}
-		_, stop := w.start()
-		defer stop()
+		w.start()
 		time.Sleep(65 * time.Second)
 		full.mu.Lock()
 		defer full.mu.Unlock()
@@ -643,8 +630,7 @@ func TestRetention(t *testing.T) {
 			w.add("b", "shop.example", time.Hour)
 			w.add("c", "shop.example", 4*time.Hour)
 			w.add("d", "bad.example", 0)
-			_, stop := w.start()
-			defer stop()
+			w.start()
 			w.within(2*time.Hour-time.Minute, "a", Succeeded, 3*mostForgotten)
 			w.within(3*time.Minute, "a", Succeeded, 0)
 			w.within(0, "b", Succeeded, 1)
@@ -746,8 +732,7 @@ func TestBodies(t *testing.T) {
 		}
 		r := w.add("a", "shop.example", 0)
 		r.BodyRef = "a/1"
-		_, stop := w.start()
-		defer stop()
+		w.start()
 		w.within(59*time.Second, "a", Succeeded, 0)
 		w.within(time.Minute, "a", Succeeded, 1)
 		if got := w.task(r); got.AttemptNumber != 1 || len(got.log) != 1 || sent != "large" {
@@ -790,8 +775,7 @@ func TestBodiesThatHang(t *testing.T) {
 			w.add("a", "shop.example", 0).BodyRef = "a/1"
 		}
 		w.add("b", "shop.example", 500*time.Millisecond)
-		_, stop := w.start()
-		defer stop()
+		w.start()
 		w.within(2*time.Second, "b", Succeeded, 1)
 		w.within(time.Minute, "a", Succeeded, 0)
 		for _, r := range w.store.rows {
@@ -817,8 +801,7 @@ func TestBodiesThatBreak(t *testing.T) {
 			w.config.Bodies = shelf
 			r := w.add("a", "shop.example", 0)
 			r.BodyRef = "a/1"
-			s, stop := w.start()
-			defer stop()
+			s, _ := w.start()
 			w.within(5*time.Minute, "a", Succeeded, 1)
 			got := w.task(r)
 			if got.AttemptNumber != 3 || len(w.callsOf(r)) != 1 || w.sent != "large" {
@@ -844,8 +827,7 @@ func TestBodiesThatAreTooLarge(t *testing.T) {
 		w.config.Bodies = &rack{do: func(context.Context) (io.Reader, int64, error) { return nil, 0, bodies.ErrTooLarge }}
 		r := w.add("a", "shop.example", 0)
 		r.BodyRef = "a/1"
-		_, stop := w.start()
-		defer stop()
+		w.start()
 		w.within(time.Second, "a", Exhausted, 1)
 		if got := w.task(r); !strings.HasPrefix(got.LastError, "poison: ") || !strings.Contains(got.LastError, "16777216") || w.made() > 0 {
 			t.Errorf("%+v after %d calls", got, w.made())
