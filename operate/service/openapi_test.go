@@ -3,7 +3,6 @@ package service
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -203,22 +202,6 @@ func (d *description) complete(t *testing.T) {
 			if !d.seen["components schemas "+name+" "+field] {
 				t.Errorf("the field %s of %s was in no request and no answer", field, name)
 			}
-		}
-	}
-}
-
-// TestFields holds the fields of the description against those of the types.
-func TestFields(t *testing.T) {
-	d := readDescription(t)
-	for name, want := range map[string][]string{
-		"NewTask": namesOf[taskRequest](), "RetryTask": namesOf[taskDoc](), "AttemptLog": namesOf[attemptDoc](), "Attempts": namesOf[attemptsDoc](),
-		"NewPolicy": policyNames(), "RetryPolicy": namesOf[Policy](), "Problem": namesOf[problemDoc](),
-	} {
-		properties, _ := d.at("components", "schemas", name, "properties")
-		got := slices.Sorted(maps.Keys(properties.(map[string]any)))
-		slices.Sort(want)
-		if !slices.Equal(got, want) {
-			t.Errorf("%s has the fields %q of %s, the code %q", descriptionFile, got, name, want)
 		}
 	}
 }
