@@ -274,7 +274,7 @@ func (r *decoding) records(b *kmsg.RecordBatch, plain []byte, last int64, whole 
 		if err := r.copies.fill(kept, &raw); err != nil {
 			return err
 		}
-		r.keep(kept, b.Attributes&brokersTime == 0)
+		r.keep(kept)
 	}
 	if len(plain) > 0 {
 		return fmt.Errorf("a batch claims %d records, and has %d bytes more", b.NumRecords, len(plain))
@@ -290,13 +290,10 @@ func (r *decoding) isFull(cost int) bool {
 	return r.cut
 }
 
-func (r *decoding) keep(rec *record, producersTime bool) {
+func (r *decoding) keep(rec *record) {
 	r.kept += cost(rec)
 	r.fetched.records = append(r.fetched.records, rec)
 	r.next = rec.offset + 1
-	if r.witness == (witness{}) && producersTime {
-		r.witness = witnessOf(rec)
-	}
 }
 
 // leave has a record stand for what is not read.
@@ -307,7 +304,7 @@ func (r *decoding) leave(offset int64, what unread) error {
 	if !r.isFull(baseCost) {
 		kept := r.copies.next()
 		kept.offset, kept.unread = offset, &what
-		r.keep(kept, false)
+		r.keep(kept)
 		r.next = what.last + 1
 	}
 	return nil

@@ -74,8 +74,6 @@ type fetched struct {
 	stable    int64 // one beyond the last that no open transaction holds up
 	logStart  int64 // the first offset that is still there
 
-	witness witness // one of the records, if there is one that can be
-
 	// With cut there was no room for more: next is in what was fetched, and all
 	// before it took used bytes of the answer.
 	cut  bool

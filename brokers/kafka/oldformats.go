@@ -81,7 +81,7 @@ func (r *decoding) oldRecord(m *kmsg.MessageV1) {
 	kept := r.copies.next()
 	kept.offset, kept.time = m.Offset, time.UnixMilli(m.Timestamp)
 	kept.key, kept.value = r.copies.copy(m.Key), r.copies.copy(m.Value)
-	r.keep(kept, m.Magic == 1 && m.Attributes&brokersTime == 0)
+	r.keep(kept)
 }
 
 // cutMessage takes the first message off b, and returns the rest. One of format 0

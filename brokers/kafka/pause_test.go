@@ -114,6 +114,7 @@ func TestLogIsMadeAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onOrders(t, 100, commitment{-1, ""}, func(t *testing.T, f *follower) {
+				f.change(func(s *stub) { s.id = "C/T" })
 				f.run()
 				synctest.Wait()
 				if tt.acked {
@@ -127,14 +128,17 @@ func TestLogIsMadeAnew(t *testing.T) {
 				time.Sleep(time.Minute)
 				f.alarms()
 				f.change(func(s *stub) {
-					s.answer, s.log = nil, []rawBatch{{records: numbered(0, 300), made: 1_000_000_000_000}}
+					s.answer, s.log, s.id = nil, []rawBatch{{records: numbered(0, 300)}}, "C/U"
 				})
 				f.pauseOnly()
 				time.Sleep(10 * time.Second)
 				if why := context.Cause(f.work); !strings.Contains(fmt.Sprint(why), "another log") {
 					t.Errorf("the reader ended because of %v, want another log", why)
 				}
-				if alarms := f.alarms(); len(alarms) > 0 == tt.acked { // what is committed tells the next reader
+				if c, _ := f.changed(ownerClean); !strings.HasPrefix(c.metadata, ownerClean+"tC/T;") {
+					t.Errorf("the last commit says %q, which does not tell the next reader", c.metadata)
+				}
+				if alarms := f.alarms(); len(alarms) > 0 { // the next reader tells
 					t.Errorf("alarms %v", alarms)
 				}
 			})

@@ -63,18 +63,18 @@ type reader struct {
 	memory   memory
 	leaving  bool // nothing more is handed out
 	progress *progress
-	next     int64 // to fetch
-	begun    bool  // something was fetched
+	next     int64  // to fetch
+	begun    bool   // something was fetched
+	log      string // the ID of the topic, "" if it is not known
 
-	witness, candidate witness
-	own                *lane            // of the topic, or in a delay topic of all that nobody subscribes to
-	lanes              map[string]*lane // by topic
-	active             []*lane          // that have something to hand out
-	turn               int              // the one of them to serve next
-	halted             int              // how many of lanes are paused
-	bytes              int              // in the buffers of those that are not
-	aside              int              // in the buffers of those that are
-	more               chan struct{}    // signalled when there is room for more
+	own    *lane            // of the topic, or in a delay topic of all that nobody subscribes to
+	lanes  map[string]*lane // by topic
+	active []*lane          // that have something to hand out
+	turn   int              // the one of them to serve next
+	halted int              // how many of lanes are paused
+	bytes  int              // in the buffers of those that are not
+	aside  int              // in the buffers of those that are
+	more   chan struct{}    // signalled when there is room for more
 
 	// After a lost owner: what is handed out is marked first, and suspects are
 	// tried apart.
@@ -117,7 +117,7 @@ func newReader(s *source, p partition, stored commitment, has span, limits memor
 func (r *reader) resume(low int64, metadata string) {
 	text, open := strings.CutPrefix(metadata, ownerOpen)
 	text = strings.TrimPrefix(text, ownerClean)
-	r.witness, text = cutWitness(text, low)
+	r.log, text = cutLog(text)
 	r.progress, r.next, r.wary = readProgress(low, text), low, time.Time{}
 	if open || len(r.progress.suspects()) > 0 {
 		r.wary = time.Now().Add(careful)
@@ -186,8 +186,7 @@ func (r *reader) read() {
 }
 
 // fetch gets what follows, and makes sure that it is of the same log. It does so
-// afterwards: a log that has what follows has the witness, too, where one that is
-// made anew may have neither yet when it is asked.
+// afterwards: by then a broker that has records of a new topic knows its ID.
 func (r *reader) fetch(ctx context.Context) (fetched, error) {
 	for {
 		next := r.next
@@ -279,9 +278,7 @@ func (r *reader) accept(got fetched) {
 	if !r.begun && !r.wary.IsZero() { // nobody was careful before there was something
 		r.wary = now.Add(careful)
 	}
-	if r.begun = true; r.candidate == (witness{}) {
-		r.candidate = got.witness
-	}
+	r.begun = true
 	for _, record := range got.records {
 		r.progress.skip(at, record.offset)
 		at = record.offset + 1
@@ -503,7 +500,9 @@ func (r *reader) changed(state string) (commitment, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	low := r.progress.lowWater()
-	state += r.testify().text(low)
+	if r.log != "" {
+		state += logMark + r.log + ";"
+	}
 	c := commitment{low, state + r.progress.metadata(metadataLimit-len(state))}
 	if c == r.last || c.offset < r.last.offset {
 		return c, false

@@ -37,7 +37,7 @@ func readerOn(t *testing.T, s *stub, p partition, stored commitment, has span, l
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.memory = limits
+	b.client.Client, b.memory = identified{b.client.Client, s}, limits
 	sub := brokers.Subscription{Topics: []string{"orders", "refunds"}, Group: "g", MaxDelay: time.Minute}
 	plan, err := b.options.plan(sub)
 	if err != nil {

@@ -50,6 +50,7 @@ func onStub(t *testing.T, test func(t *testing.T, s *stub, c *client)) {
 type stub struct {
 	t      *testing.T
 	topics map[string]int // and their partitions
+	id     string         // of each, and of the cluster; "" as before Kafka 2.8
 
 	mu      sync.Mutex
 	log     []rawBatch
@@ -337,7 +338,6 @@ func frameOf(res kmsg.Response, id int32) []byte {
 type rawBatch struct {
 	old           bool
 	timeless      bool // the record is of format 0, and not 1
-	stamped       bool // the times are the broker's
 	base          int64
 	producer      int64
 	transactional bool
@@ -357,9 +357,6 @@ func (b rawBatch) bytes() []byte {
 		return b.message(made)
 	}
 	batch := kmsg.RecordBatch{FirstOffset: b.base, Magic: 2, FirstTimestamp: made, MaxTimestamp: made, ProducerID: b.producer}
-	if b.stamped {
-		batch.Attributes |= 1 << 3
-	}
 	if b.transactional || b.mark != "" {
 		batch.Attributes |= 1 << 4
 	}
