@@ -135,10 +135,10 @@ func (s *source) writeDone(ctx context.Context, rs []*reader) {
 		if r.delayed == nil {
 			continue
 		}
-		for _, value := range r.doneValues() {
-			done := doneRecord(s.broker.seal, r.partition, value.encoded)
+		for _, offsets := range r.unwritten() {
+			done := doneRecord(s.broker.seal, r.partition, doneValue(offsets))
 			out = append(out, outgoing{topic: r.partition.topic, partition: r.partition.number, record: done})
-			notWritten = append(notWritten, func() { r.notWritten(value.offsets) })
+			notWritten = append(notWritten, func() { r.notWritten(offsets) })
 		}
 	}
 	if len(out) == 0 {

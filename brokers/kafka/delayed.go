@@ -73,15 +73,7 @@ func (d *delayed) reached(next int64) {
 	if next >= d.target || d.full() {
 		d.target = 0
 	}
-	d.look()
-}
-
-// look has feed look again.
-func (d *delayed) look() {
-	select {
-	case d.changed <- struct{}{}:
-	default:
-	}
+	signal(d.changed)
 }
 
 // delay files a record of a delay partition. mu is held.
@@ -229,7 +221,7 @@ func (r *reader) due(now time.Time, more bool) (missing []missed, next time.Time
 	if more && d.wants(now) {
 		missing = r.sweep(now)
 	}
-	r.makeRoom()
+	signal(r.more)
 	r.moveDue(now)
 	next = now.Add(time.Minute)
 	for _, l := range d.lanes {
@@ -424,30 +416,20 @@ func (r *reader) loaded(missing []missed, got fetched) (left []missed, gone int)
 		d.hasten(w.lane, d.keep(records[0]), w.due)
 	}
 	r.moveDue(time.Now())
-	d.look()
+	signal(d.changed)
 	return missing, gone
 }
 
-// doneValue is what a done record says.
-type doneValue struct {
-	encoded []byte
-	offsets []int64
-}
-
-// doneValues takes what is settled above the low-water mark and has no done
-// record.
-func (r *reader) doneValues() []doneValue {
+// unwritten takes what is settled above the low-water mark and has no done record,
+// in portions for one each.
+func (r *reader) unwritten() [][]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.delayed
 	low := r.progress.lowWater()
 	fresh := slices.DeleteFunc(d.settled, func(offset int64) bool { return offset < low })
 	d.settled = nil
-	var values []doneValue
-	for batch := range doneBatches(fresh) {
-		values = append(values, doneValue{appendDone(nil, batch), batch})
-	}
-	return values
+	return slices.Collect(doneBatches(fresh))
 }
 
 // notWritten takes back what has no done record after all.

@@ -30,19 +30,12 @@ func doneBatches(offsets []int64) iter.Seq[[]int64] {
 	return slices.Chunk(slices.Compact(offsets), doneBatch)
 }
 
-// appendDone appends the value of the done record that names offsets, which
-// may be in any order: a byte with the version, and then uvarints: the lowest
-// offset, and for each other one the distance from the one before.
-func appendDone(b []byte, offsets []int64) []byte {
-	if !slices.IsSorted(offsets) {
-		offsets = slices.Sorted(slices.Values(offsets))
-	}
-	b = append(b, doneVersion)
-	last := int64(0)
-	for i, offset := range offsets {
-		if i > 0 && offset == last {
-			continue
-		}
+// doneValue is the value of the done record that names offsets, each once and the
+// lowest first: a byte with the version, and then uvarints: the lowest offset, and
+// for each other one the distance from the one before.
+func doneValue(offsets []int64) []byte {
+	b, last := []byte{doneVersion}, int64(0)
+	for _, offset := range offsets {
 		b = binary.AppendUvarint(b, uint64(offset-last))
 		last = offset
 	}
@@ -59,8 +52,7 @@ func readDone(value []byte, below int64) ([]int64, error) {
 		return nil, fmt.Errorf("%w: it has version %d, this program reads %d", errDoneRecord, value[0], doneVersion)
 	}
 	value = value[1:]
-	offsets := make([]int64, 0, uvarints(value))
-	last := int64(0)
+	offsets, last := make([]int64, 0, min(len(value), doneBatch)), int64(0)
 	for len(value) > 0 {
 		distance, size := binary.Uvarint(value)
 		switch {
@@ -76,15 +68,4 @@ func readDone(value []byte, below int64) ([]int64, error) {
 		value = value[size:]
 	}
 	return offsets, nil
-}
-
-// uvarints returns how many uvarints end in data.
-func uvarints(data []byte) int {
-	n := 0
-	for _, b := range data {
-		if b < 0x80 {
-			n++
-		}
-	}
-	return n
 }

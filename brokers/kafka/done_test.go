@@ -10,15 +10,6 @@ import (
 	"testing"
 )
 
-func TestDoneInAnyOrder(t *testing.T) {
-	offsets := []int64{200, 5, 0, 6, 5, 0}
-	value := appendDone([]byte("x"), offsets)
-	got, err := readDone(value[1:], 201)
-	if want := []int64{0, 5, 6, 200}; err != nil || value[0] != 'x' || !slices.Equal(got, want) || offsets[0] != 200 {
-		t.Errorf("%v reads as %v, %v; want %v", offsets, got, err, want)
-	}
-}
-
 func TestReadDoneRefuses(t *testing.T) {
 	overflow := binary.AppendUvarint([]byte{doneVersion, 5}, math.MaxUint64-2)
 	for _, tt := range []struct {
@@ -29,10 +20,10 @@ func TestReadDoneRefuses(t *testing.T) {
 		{"a tombstone", nil, 100},
 		{"another version", []byte{doneVersion + 1, 3}, 100},
 		{"text", []byte("done"), 100},
-		{"its own offset", appendDone(nil, []int64{5, 100}), 100},
-		{"a later offset", appendDone(nil, []int64{101}), 100},
-		{"offset 0 in the first record", appendDone(nil, []int64{0}), 0},
-		{"any offset without an own one", appendDone(nil, []int64{0}), -1},
+		{"its own offset", doneValue([]int64{5, 100}), 100},
+		{"a later offset", doneValue([]int64{101}), 100},
+		{"offset 0 in the first record", doneValue([]int64{0}), 0},
+		{"any offset without an own one", doneValue([]int64{0}), -1},
 		{"one offset twice", []byte{doneVersion, 5, 0}, 100},
 		{"a broken number", []byte{doneVersion, 5, 0x80}, 100},
 		{"a number too long", append([]byte{doneVersion}, bytes.Repeat([]byte{0xff}, 11)...), 100},
@@ -59,7 +50,7 @@ func TestDoneBatches(t *testing.T) {
 		want := slices.Compact(slices.Sorted(slices.Values(offsets)))
 		var got []int64
 		for batch := range doneBatches(offsets) {
-			value := appendDone(nil, batch)
+			value := doneValue(batch)
 			if len(value) >= doneLimit {
 				t.Errorf("seed %d: %d offsets below %d take %d bytes, want less than %d", seed, len(batch), span, len(value), doneLimit)
 			}
@@ -85,7 +76,7 @@ func TestDoneBatchFitsWhateverItHolds(t *testing.T) {
 }
 
 func FuzzReadDone(f *testing.F) {
-	f.Add(appendDone(nil, []int64{3, 4, 900}), int64(901))
+	f.Add(doneValue([]int64{3, 4, 900}), int64(901))
 	f.Add([]byte{doneVersion, 0, 1, 0x80, 1}, int64(math.MaxInt64))
 	f.Add([]byte{doneVersion, 0x85, 0, 1}, int64(50))
 	f.Fuzz(func(t *testing.T, value []byte, below int64) {
@@ -101,7 +92,7 @@ func FuzzReadDone(f *testing.F) {
 				t.Fatalf("offset %d of %v is not between its neighbours and %d", i, offsets, below)
 			}
 		}
-		again := appendDone(nil, offsets)
+		again := doneValue(offsets)
 		if len(again) > len(value) {
 			t.Fatalf("%d bytes became %d", len(value), len(again))
 		}

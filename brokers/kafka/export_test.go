@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -143,6 +144,9 @@ func IsCommitted(s brokers.Source) bool {
 		return ok
 	})
 }
+
+// suspects returns the offsets of all suspects, lowest first.
+func (p *progress) suspects() []int64 { return slices.Sorted(maps.Keys(p.lost)) }
 
 // Committed is what the metadata of a commit says.
 type Committed struct{ *progress }

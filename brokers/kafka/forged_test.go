@@ -132,9 +132,9 @@ func TestAttackForgedDelayUnderSecret(t *testing.T) {
 			changed, moved,
 			noted(noSeal, "elsewhere", "of no topic", now.Add(years)),
 			noted(ours, "orders", "done", now.Add(time.Minute)),
-			doneRecord(noSeal, delayPartition, appendDone(nil, []int64{0, 1})),
-			doneRecord(ours, partition{delayOfOrders, 1}, appendDone(nil, []int64{0, 1})),
-			doneRecord(ours, delayPartition, appendDone(nil, []int64{8})),
+			doneRecord(noSeal, delayPartition, doneValue([]int64{0, 1})),
+			doneRecord(ours, partition{delayOfOrders, 1}, doneValue([]int64{0, 1})),
+			doneRecord(ours, delayPartition, doneValue([]int64{8})),
 		)
 		f, err := readerOn(t, s, delayPartition, commitment{-1, ""}, span{0, s.end()}, usualLimits, next, keyOf(1))
 		if err != nil {

@@ -1,11 +1,11 @@
 package kafka
 
+import "container/heap"
+
 // index holds the records of a delay partition that wait, in the order in
-// which they become due: a heap in which every entry has up to indexArity
-// children, which lie next to each other in memory. Records of one millisecond
-// leave in the order of the log.
+// which they become due. Records of one millisecond leave in the order of the log.
 type index struct {
-	heap []waiting
+	heap dueFirst
 }
 
 // waiting is a record that is not due yet.
@@ -14,31 +14,25 @@ type waiting struct {
 	offset int64
 }
 
-const (
-	indexArity = 4
+// indexKept is the capacity that an index keeps however empty it is.
+const indexKept = 128
 
-	// indexKept is the capacity that an index keeps however empty it is.
-	indexKept = 128
-)
+// dueFirst is a heap of which only heap.Fix is used, which allocates nothing.
+type dueFirst []waiting
 
-func (w waiting) before(other waiting) bool {
-	return w.due < other.due || w.due == other.due && w.offset < other.offset
+func (h dueFirst) Len() int      { return len(h) }
+func (h dueFirst) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (dueFirst) Push(any)        {}
+func (dueFirst) Pop() any        { return nil }
+
+func (h dueFirst) Less(i, j int) bool {
+	return h[i].due < h[j].due || h[i].due == h[j].due && h[i].offset < h[j].offset
 }
 
 // add adds a record that is due at the given Unix milliseconds.
 func (x *index) add(offset, due int64) {
-	w := waiting{due: due, offset: offset}
-	x.heap = append(x.heap, w)
-	i := len(x.heap) - 1
-	for i > 0 {
-		parent := (i - 1) / indexArity
-		if !w.before(x.heap[parent]) {
-			break
-		}
-		x.heap[i] = x.heap[parent]
-		i = parent
-	}
-	x.heap[i] = w
+	x.heap = append(x.heap, waiting{due: due, offset: offset})
+	heap.Fix(&x.heap, len(x.heap)-1)
 }
 
 // len returns how many records wait.
@@ -59,13 +53,10 @@ func (x *index) pop(now int64) (offset, due int64, ok bool) {
 		return 0, 0, false
 	}
 	first := x.heap[0]
-	end := len(x.heap) - 1
-	w := x.heap[end]
-	x.heap = x.heap[:end]
-	if end > 0 {
-		x.sink(w)
+	if last := x.cut(); len(x.heap) > 0 {
+		x.heap[0] = last
+		heap.Fix(&x.heap, 0)
 	}
-	x.shrink()
 	return first.offset, first.due, true
 }
 
@@ -76,29 +67,6 @@ func (x *index) cut() waiting {
 	x.heap = x.heap[:end]
 	x.shrink()
 	return w
-}
-
-// sink puts w, from the top on, where it belongs.
-func (x *index) sink(w waiting) {
-	i := 0
-	for {
-		child := indexArity*i + 1
-		if child >= len(x.heap) {
-			break
-		}
-		least := child
-		for c := child + 1; c < min(child+indexArity, len(x.heap)); c++ {
-			if x.heap[c].before(x.heap[least]) {
-				least = c
-			}
-		}
-		if !x.heap[least].before(w) {
-			break
-		}
-		x.heap[i] = x.heap[least]
-		i = least
-	}
-	x.heap[i] = w
 }
 
 // shrink gives memory back when three quarters of it are empty.

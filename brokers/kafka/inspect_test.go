@@ -46,7 +46,7 @@ func TestFirstWaiting(t *testing.T) {
 		for i := range int64(4) {
 			r := &record{offset: 10 + i, time: began.Add(time.Duration(i) * time.Second), key: []byte("k")}
 			if i == 2 {
-				done := doneRecord(adapter.Seal{}, partition{"delays", 0}, appendDone(nil, []int64{10}))
+				done := doneRecord(adapter.Seal{}, partition{"delays", 0}, doneValue([]int64{10}))
 				done.offset, done.time, r = r.offset, r.time, &done
 			}
 			records = append(records, r)

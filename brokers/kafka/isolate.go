@@ -56,7 +56,7 @@ func (r *reader) isGrave() bool {
 // gravest returns how many owners were lost with the worst suspect that is
 // ready, 0 if there is none. mu is held.
 func (r *reader) gravest() (count int) {
-	if len(r.progress.suspects()) == 0 {
+	if len(r.progress.lost) == 0 {
 		return 0
 	}
 	for _, l := range r.active {

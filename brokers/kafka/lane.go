@@ -130,17 +130,6 @@ func (r *reader) takeInTurn(n int) (records []*record) {
 	return records
 }
 
-// handBack has records that were about to be handed out wait before all others.
-// mu is held.
-func (r *reader) handBack(records []*record) {
-	for _, record := range slices.Backward(records) {
-		r.progress.release(record.offset)
-		l := r.laneOf(record)
-		l.again = slices.Insert(l.again, 0, record)
-		r.activate(l)
-	}
-}
-
 // pause stops what is handed out of a topic, or resumes it. What is here stays,
 // as far as there is room.
 func (r *reader) pause(topic string, paused bool) {
@@ -157,7 +146,7 @@ func (r *reader) pause(topic string, paused bool) {
 	} else {
 		r.goOn(l, time.Now())
 	}
-	r.makeRoom()
+	signal(r.more)
 	if r.delayed != nil {
 		r.delayed.reached(r.next) // it may be full now
 	}
@@ -208,14 +197,11 @@ func (r *reader) unmark(records []*record) (others []*record) {
 		return records
 	}
 	for _, record := range records {
-		l := r.laneOf(record)
-		if !l.paused {
+		if r.laneOf(record).paused {
+			r.giveBack(record)
+		} else {
 			others = append(others, record)
-			continue
 		}
-		r.progress.release(record.offset)
-		l.again = append(l.again, record)
-		r.tried()
 	}
 	return others
 }

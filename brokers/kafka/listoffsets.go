@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 // Times that stand for the ends of a log where one is asked for an offset.
@@ -23,101 +20,69 @@ var errNoAnswer = errors.New("the broker says nothing about it")
 // span is what a partition has: from first up to, not including, last.
 type span struct{ first, last int64 }
 
-// bounds returns the spans of ps. Partitions that could not be asked about are
-// missing, and in the error.
+// bounds returns the spans of ps.
 func (c *client) bounds(ctx context.Context, ps []partition) (map[partition]span, error) {
 	first, err := c.offsets(ctx, ps, earliest)
-	if len(first) == 0 {
+	if err != nil {
 		return nil, err
 	}
-	last, e := c.offsets(ctx, slices.DeleteFunc(slices.Clone(ps), func(p partition) bool { _, ok := first[p]; return !ok }), latest)
+	last, err := c.offsets(ctx, ps, latest)
 	all := make(map[partition]span, len(last))
 	for p, end := range last {
 		all[p] = span{first[p], end}
 	}
-	return all, errors.Join(err, e)
+	return all, err
 }
 
 // offsets returns for each of ps the first offset whose record is of a time or later, in
 // Unix milliseconds, -1 if there is none. Each leader is asked once for all that it
-// leads. Partitions that could not be asked about are missing, and in the error.
+// leads.
 func (c *client) offsets(ctx context.Context, ps []partition, at int64) (map[partition]int64, error) {
-	found, failed := make(map[partition]int64, len(ps)), make(map[partition]error)
+	found := make(map[partition]int64, len(ps))
 	err := retry(ctx, func() error {
-		clear(failed)
-		led, err := c.byLeader(ctx, ps, failed)
+		led, err := c.byLeader(ctx, ps)
 		if err != nil {
 			return err
 		}
 		var mu sync.Mutex
+		var errs []error
 		var work sync.WaitGroup
 		for node, ps := range led {
 			work.Go(func() {
 				res, err := c.ask(ctx, node, offsetsRequest(ps, at))
 				mu.Lock()
 				defer mu.Unlock()
-				for _, p := range ps {
-					failed[p] = cmp.Or(err, errNoAnswer)
-				}
-				if err == nil {
-					takeOffsets(res.(*kmsg.ListOffsetsResponse), found, failed)
-				}
+				errs = append(errs, c.takeOffsets(ctx, ps, res, err, found))
 			})
 		}
 		work.Wait()
-		return c.judge(ctx, failed)
+		return errors.Join(errs...)
 	})
-	if len(failed) == 0 && err != nil {
-		return nil, explain(err, "read the offsets of %s", ps[0])
+	if err != nil {
+		return nil, err
 	}
-	var errs []error
-	for _, p := range ps {
-		if err := failed[p]; err != nil {
-			delete(found, p)
-			errs = append(errs, explain(err, "read the offsets of %s", p))
-		}
-	}
-	return found, errors.Join(errs...)
+	return found, nil
 }
 
-// judge has the layout of the cluster be read anew where an error asks for that. It
-// returns one that may pass, if there is any.
-func (c *client) judge(ctx context.Context, failed map[partition]error) (passing error) {
-	for p, err := range failed {
-		if err == nil {
-			delete(failed, p)
-			continue
-		}
-		if !errors.Is(err, cluster.ErrGone) {
-			failed[p] = c.Reread(ctx, p.topic, err)
-		}
-		if isPassing(failed[p]) {
-			passing = failed[p]
-		}
-	}
-	return passing
+// unread says that the offsets of p could not be read.
+func (c *client) unread(ctx context.Context, p partition, err error) error {
+	return explain(c.Reread(ctx, p.topic, err), "read the offsets of %s", p)
 }
 
-// byLeader sorts ps by the nodes that lead them. Those that have no leader are in failed.
-func (c *client) byLeader(ctx context.Context, ps []partition, failed map[partition]error) (map[int32][]partition, error) {
-	type layout struct {
-		leaders map[int32]int32
-		err     error // that the topic is unknown
-	}
-	topics, led := make(map[string]layout), make(map[int32][]partition)
+// byLeader sorts ps by the nodes that lead them.
+func (c *client) byLeader(ctx context.Context, ps []partition) (map[int32][]partition, error) {
+	topics, led := make(map[string]map[int32]int32), make(map[int32][]partition)
 	for _, p := range ps {
-		topic, seen := topics[p.topic]
-		if !seen {
-			topic.leaders, topic.err = c.Leaders(ctx, p.topic)
-			if topic.err != nil && !cluster.IsUnknownTopic(topic.err) {
-				return nil, topic.err
+		if _, asked := topics[p.topic]; !asked {
+			leaders, err := c.Leaders(ctx, p.topic)
+			if err != nil {
+				return nil, explain(err, "read the offsets of %s", p)
 			}
-			topics[p.topic] = topic
+			topics[p.topic] = leaders
 		}
-		node, err := leading(topic.leaders, p)
-		if err = cmp.Or(topic.err, err); err != nil {
-			failed[p] = err
-			continue
+		node, err := leading(topics[p.topic], p)
+		if err != nil {
+			return nil, c.unread(ctx, p, err)
 		}
 		led[node] = append(led[node], p)
 	}
@@ -138,14 +103,26 @@ func offsetsRequest(ps []partition, at int64) kmsg.Request {
 	return req
 }
 
-// takeOffsets takes what an answer says of each partition that it was asked about.
-func takeOffsets(res *kmsg.ListOffsetsResponse, found map[partition]int64, failed map[partition]error) {
-	for _, topic := range res.Topics {
-		for _, p := range topic.Partitions {
-			at := partition{topic.Topic, int(p.Partition)}
-			if _, asked := failed[at]; asked {
-				found[at], failed[at] = p.Offset, codeError(p.ErrorCode)
+// takeOffsets takes what an answer says of the partitions that were asked about. Its
+// error is about the first of which it says nothing good.
+func (c *client) takeOffsets(ctx context.Context, ps []partition, res kmsg.Response, err error, found map[partition]int64) error {
+	said := make(map[partition]error)
+	if err == nil {
+		for _, topic := range res.(*kmsg.ListOffsetsResponse).Topics {
+			for _, p := range topic.Partitions {
+				at := partition{topic.Topic, int(p.Partition)}
+				found[at], said[at] = p.Offset, codeError(p.ErrorCode)
 			}
 		}
 	}
+	for _, p := range ps {
+		bad, answered := said[p]
+		if !answered {
+			bad = cmp.Or(err, errNoAnswer)
+		}
+		if bad != nil {
+			return c.unread(ctx, p, bad)
+		}
+	}
+	return nil
 }

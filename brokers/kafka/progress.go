@@ -102,11 +102,6 @@ func (p *progress) isTrying(least int) bool {
 	return false
 }
 
-// suspects returns the offsets of all suspects, lowest first.
-func (p *progress) suspects() []int64 {
-	return slices.Sorted(maps.Keys(p.lost))
-}
-
 // mark says how many owners will have been lost with a record if the present
 // one gets lost now.
 type mark struct {

@@ -106,7 +106,7 @@ func newReader(s *source, p partition, stored commitment, has span, limits memor
 	r.divide(s.topics)
 	if k, ok := s.kept[p]; ok && k.last == stored {
 		r.progress, r.next, r.wary = k.progress, k.progress.lowWater(), time.Time{}
-		if len(r.progress.suspects()) > 0 {
+		if len(r.progress.lost) > 0 {
 			r.wary = time.Now().Add(careful)
 		}
 	}
@@ -119,7 +119,7 @@ func (r *reader) resume(low int64, metadata string) {
 	text = strings.TrimPrefix(text, ownerClean)
 	r.log, text = cutLog(text)
 	r.progress, r.next, r.wary = readProgress(low, text), low, time.Time{}
-	if open || len(r.progress.suspects()) > 0 {
+	if open || len(r.progress.lost) > 0 {
 		r.wary = time.Now().Add(careful)
 	}
 }
@@ -131,12 +131,10 @@ func (r *reader) limit(m memory) {
 	if r.memory == m {
 		return
 	}
-	r.memory = m
-	r.makeRoom()
-	if r.delayed != nil {
+	if r.memory = m; r.delayed != nil {
 		r.delayed.limits = m
-		r.delayed.look()
 	}
+	r.roomMade()
 }
 
 // leave hands out nothing more, and fetches nothing more.
@@ -382,17 +380,15 @@ func (r *reader) taken(l *lane, records []*record) {
 		r.bytes -= size
 	}
 	if r.bytes < r.memory.buffer {
-		r.makeRoom()
-		if r.delayed != nil {
-			r.delayed.look()
-		}
+		r.roomMade()
 	}
 }
 
-func (r *reader) makeRoom() {
-	select {
-	case r.more <- struct{}{}:
-	default:
+// roomMade has the partition be read on, where it had no room.
+func (r *reader) roomMade() {
+	signal(r.more)
+	if r.delayed != nil {
+		signal(r.delayed.changed)
 	}
 }
 
@@ -446,9 +442,9 @@ func (r *reader) try(now time.Time) []*record {
 	switch {
 	case r.wary.IsZero() || r.leaving || r.progress.isTrying(grave):
 		return nil
-	case r.begun && len(r.progress.suspects()) == 0 && now.After(r.wary):
+	case r.begun && len(r.progress.lost) == 0 && now.After(r.wary):
 		r.wary = time.Time{}
-		r.handBack(r.cleared)
+		r.giveBack(r.cleared...)
 		r.cleared = nil
 		r.source.woken.Wake() // what came meanwhile was not ready before
 		return nil
@@ -466,10 +462,7 @@ func (r *reader) try(now time.Time) []*record {
 	for _, l := range slices.Clone(r.active) {
 		trial = append(trial, r.choose(l, most-len(trial), min(worst, grave))...)
 	}
-	r.makeRoom()
-	if r.delayed != nil {
-		r.delayed.look()
-	}
+	r.roomMade()
 	return trial
 }
 
@@ -523,7 +516,7 @@ func (r *reader) committed(c commitment, trial []*record) {
 func (r *reader) notCommitted(trial []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.handBack(trial)
+	r.giveBack(trial...)
 }
 
 // done settles deliveries. It reports whether they are: once the partition is given up,
@@ -562,18 +555,24 @@ func (r *reader) tried() {
 	}
 }
 
-// giveBack hands a record out again.
-func (r *reader) giveBack(record *record) {
+// release hands a record out again.
+func (r *reader) release(record *record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ctx.Err() != nil {
-		return
+	if r.ctx.Err() == nil {
+		r.giveBack(record)
 	}
-	r.progress.release(record.offset)
-	l := r.laneOf(record)
-	l.again = append(l.again, record)
-	r.activate(l)
-	r.tried()
+}
+
+// giveBack has records wait that are not with a handler any more. mu is held.
+func (r *reader) giveBack(records ...*record) {
+	for _, record := range records {
+		r.progress.release(record.offset)
+		l := r.laneOf(record)
+		l.again = append(l.again, record)
+		r.activate(l)
+		r.tried()
+	}
 }
 
 // abandon releases what is handed out when the partition is given up: its worker is

@@ -512,7 +512,7 @@ func (f *follower) alarms() []error {
 func TestNothingIsHandedOutBeforeTheEndIsReached(t *testing.T) {
 	onDelays(t, usualLimits, func() []rawBatch {
 		log := retries(make([]time.Time, 10), 0) // due for long
-		done := doneRecord(noSeal, delayPartition, appendDone(nil, []int64{1, 2, 3, 4, 5, 6, 7, 8}))
+		done := doneRecord(noSeal, delayPartition, doneValue([]int64{1, 2, 3, 4, 5, 6, 7, 8}))
 		done.offset = 10
 		return append(log, rawBatch{base: 10, records: []record{done}})
 	}, func(t *testing.T, f *follower) {
@@ -536,7 +536,7 @@ func TestNothingIsHandedOutBeforeTheEndIsReached(t *testing.T) {
 }
 
 func TestHostileDoneRecords(t *testing.T) {
-	values := [][]byte{nil, {}, {0}, {99}, {doneVersion, 0xff, 0xff}, appendDone(nil, []int64{0, 1, 500}), append(appendDone(nil, []int64{1}), 0)}
+	values := [][]byte{nil, {}, {0}, {99}, {doneVersion, 0xff, 0xff}, doneValue([]int64{0, 1, 500}), append(doneValue([]int64{1}), 0)}
 	onDelays(t, usualLimits, func() []rawBatch {
 		log := retries(make([]time.Time, 3), 0)
 		for i, value := range values {

@@ -3,11 +3,11 @@ package kafka
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
@@ -199,18 +199,11 @@ func (r record) length() int {
 
 // appendTo appends r as the first one of a batch.
 func (r record) appendTo(b []byte) []byte {
-	n := r.length()
-	b = slices.Grow(b, n+binary.MaxVarintLen64)
-	b = binary.AppendVarint(b, int64(n))
-	b = append(b, 0, 0, 0) // attributes, and the differences in time and offset
-	b = appendBytes(b, r.key)
-	b = appendBytes(b, r.value)
-	b = binary.AppendVarint(b, int64(len(r.headers)))
+	encoded := kmsg.Record{Length: int32(r.length()), Key: r.key, Value: r.value}
 	for _, h := range r.headers {
-		b = append(binary.AppendVarint(b, int64(len(h.Key))), h.Key...)
-		b = appendBytes(b, h.Value)
+		encoded.Headers = append(encoded.Headers, kmsg.Header{Key: h.Key, Value: h.Value})
 	}
-	return b
+	return encoded.AppendTo(b)
 }
 
 // checkSize refuses a record that is larger than limit, if there is one.
@@ -219,14 +212,6 @@ func checkSize(r record, limit int) error {
 		return fmt.Errorf("%d bytes with key and headers, the limit is %d (max.message.bytes of the topic): %w", size, limit, brokers.ErrRefused)
 	}
 	return nil
-}
-
-// appendBytes appends the length of p, -1 for nil, and p.
-func appendBytes(b, p []byte) []byte {
-	if p == nil {
-		return binary.AppendVarint(b, -1)
-	}
-	return append(binary.AppendVarint(b, int64(len(p))), p...)
 }
 
 func sizeOfBytes(b []byte) int {

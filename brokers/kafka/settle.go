@@ -108,31 +108,34 @@ func (t *token) done() { finish([]*token{t}) }
 func finish(tokens []*token) (lost map[*token]bool) {
 	offsets := make([]int64, 0, len(tokens))
 	for i, t := range tokens {
-		t.state.Store(settled)
 		offsets = append(offsets, t.offset)
-		if t.reader.delayed == nil { // where records are kept by offset, too
-			t.record.settled()
+		if i+1 < len(tokens) && tokens[i+1].reader == t.reader {
+			continue
 		}
-		t.record = nil
-		if i+1 == len(tokens) || tokens[i+1].reader != t.reader {
-			if !t.reader.done(offsets...) {
+		of := tokens[i+1-len(offsets) : i+1]
+		isDone := t.reader.done(offsets...)
+		for _, t := range of {
+			t.state.Store(settled)
+			if t.reader.delayed == nil { // where records are kept by offset, too
+				t.record.settled()
+			}
+			t.record = nil
+			if !isDone {
 				if lost == nil {
 					lost = make(map[*token]bool)
 				}
-				for _, t := range tokens[i+1-len(offsets) : i+1] {
-					lost[t] = true
-				}
+				lost[t] = true
 			}
-			t.reader.settled(len(offsets))
-			offsets = offsets[:0]
 		}
+		t.reader.settled(len(of))
+		offsets = offsets[:0]
 	}
 	return lost
 }
 
 func (t *token) release() {
 	t.state.Store(settled)
-	t.reader.giveBack(t.record)
+	t.reader.release(t.record)
 	t.record = nil
 	t.reader.settled(1)
 }
