@@ -34,60 +34,25 @@
 //
 // # What Open creates
 //
-// The topics of a subscription must exist. For the group "billing" with a topic
-// "orders", the longest delay 15 minutes, and Options.Prefix unset:
+// The topics of a subscription must exist. For the group "billing", the longest delay
+// 15 minutes, and Options.Prefix unset, Open creates the dead-letter topics as the
+// subscription names them, and topics for retries:
 //
 //	redrive.delay.v1.billing.1m    retries that wait for up to 1 minute
 //	redrive.delay.v1.billing.15m   for up to 15 minutes
-//	orders-dead                    the dead-letter topic, as the subscription names it
 //
 // and the same for 3h and 24h where delays are longer; the last takes any delay
-// beyond. Delay topics have Options.DelayPartitions, cleanup.policy=delete,
-// retention.bytes=-1, retention.ms as above, and max.message.bytes with room for
-// headers. A dead-letter topic has 3 partitions, or as many as the first topic by name
-// if those are fewer, cleanup.policy=delete, and no end of retention. Topics for longer delays
-// that exist already are read as well: an earlier policy may have left retries
-// in them.
-//
-// # What is verified
-//
-// At every Open, before anything is created: that the topics exist, or can be created;
-// that the user has the rights that they need, and those on the group; that delay
-// topics have cleanup.policy=delete, retention.bytes=-1 and the least retention; that
-// dead-letter topics have cleanup.policy=delete; and that both take messages as
-// large as those that come in. All else fails it with a [brokers.RefusedError] that
+// beyond. Topics for longer delays that exist already are read as well: an earlier
+// policy may have left retries in them. Before anything is created, Open looks at
+// topics, settings, rights and the group. It fails with a [brokers.RefusedError] that
 // lists all that is wrong, with the commands that mend it. What is weaker than it could
 // be is taken, and in brokers.Capabilities. With Options.Verify nothing is created.
-// The number of partitions is never compared, and topics may grow while workers run.
-//
-// # How a retry waits
-//
-// The worker that owns a partition of a delay topic reads ahead in it and keeps
-// the due time and the offset of each record, 16 bytes, in an index. When a
-// record is due the handler runs off the delay topic; nothing is moved back.
-//
-// Records become due out of order. What is done above the committed offset is
-// kept in the metadata of the commit, as far as 4,000 characters go, and, on
-// delay partitions, once a second in a done record: a record in the partition
-// itself that names the offsets that are done. The next owner reads the
-// partition from the committed offset anyway, and the done records with it.
-//
-// # Who only reads
 //
 // For a subscription that only reads (brokers.Subscription.ReadOnly) nothing is created
 // or verified but that its topics exist, and every Retry is refused. Give it a group of
 // its own: it begins with the oldest record, and leaves offsets there and nothing else.
 // It needs the right Read on topics and group. Without DescribeConfigs, what a batch
 // may become is 16 MiB unless Options.MaxDecompressed says more.
-//
-// # Crash loops
-//
-// Kafka counts no deliveries for a group. The metadata of a commit names up to
-// 64 records that are with handlers. A worker that stops in good order, or whose
-// partitions are taken while it lives, leaves none. After one that did not, the
-// next owner hands nothing out that is not named in a commit before, those that
-// were named by the lost one apart, and in the end one by one.
-// Delivery.Abandoned is how many owners were lost with a record.
 //
 // # Groups
 //
@@ -97,17 +62,17 @@
 // it. A group begins with the oldest record of each partition for which it has no
 // commit, or as Options.Start says.
 //
-// When a member joins or leaves, the whole group stops. Handlers that run may
-// come to their end for a third of Options.RebalanceTimeout. A worker that is
-// killed is noticed after Options.SessionTimeout.
+// Handlers of partitions that move may come to their end for a third of
+// Options.RebalanceTimeout. A worker that is killed is noticed after
+// Options.SessionTimeout. Kafka counts no deliveries for a group, so each commit names
+// up to 64 records that are with handlers: Delivery.Abandoned is how many owners of the
+// partition were lost with a record.
 //
-// # Headers and IDs
+// # More
 //
-// brokers.Header.Type is "" for text, "null" for a header with no value. Type
-// "key" is no header at all: the key of the record is empty, which is not none.
-// A record that names no redrive-id has the ID topic/partition/offset, which its
-// retries keep. What a producer claims about attempts and due times is read in
-// delay topics only, and with Options.Secret only where a worker has signed it. A
-// due time counts for the longest delay, but at least 24 hours, from when the
-// record was made.
+// Options, settings, formats and errors are in [the reference], and how it works, and
+// why, in [the explanation].
+//
+// [the reference]: https://github.com/redrive-go/redrive/blob/main/docs/reference/kafka.md
+// [the explanation]: https://github.com/redrive-go/redrive/blob/main/docs/explanation/kafka.md
 package kafka

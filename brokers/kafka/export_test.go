@@ -148,6 +148,12 @@ func IsCommitted(s brokers.Source) bool {
 // suspects returns the offsets of all suspects, lowest first.
 func (p *progress) suspects() []int64 { return slices.Sorted(maps.Keys(p.lost)) }
 
+// withDefaults is complete for options that are good.
+func (o Options) withDefaults() Options {
+	o, _ = o.complete()
+	return o
+}
+
 // Committed is what the metadata of a commit says.
 type Committed struct{ *progress }
 

@@ -104,19 +104,18 @@ func (c *client) fetch(ctx context.Context, p partition, offset int64, maxBytes 
 		}
 		return c.Reread(ctx, p.topic, err)
 	})
-	if err != nil {
-		return c.failed(ctx, err, p, offset)
-	}
-	defer answer.release()
-	got, err := c.decompressor.read(found, offset, within)
-	if err != nil {
-		return c.failed(ctx, err, p, offset)
-	}
-	return got, nil
+	return c.decode(ctx, found, answer, err, p, offset, within)
 }
 
-// failed says why nothing could be fetched.
-func (c *client) failed(ctx context.Context, err error, p partition, offset int64) (fetched, error) {
+// decode takes the records out of what a fetch has found, or says why it has none.
+func (c *client) decode(ctx context.Context, found *kmsg.FetchResponseTopicPartition, in *fetchAnswer, err error, p partition, offset int64, within room) (fetched, error) {
+	if err == nil {
+		defer in.release()
+		var got fetched
+		if got, err = c.decompressor.read(found, offset, within); err == nil {
+			return got, nil
+		}
+	}
 	switch {
 	case errors.Is(err, kafka.OffsetOutOfRange):
 		err = c.outOfRange(ctx, p, offset)

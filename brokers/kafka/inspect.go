@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -52,13 +51,6 @@ func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]broke
 		return nil, err
 	}
 	found := append(s.findings, absent...)
-	for _, q := range s.missing() {
-		if !slices.ContainsFunc(absent, func(f brokers.Finding) bool { return f.Topic == q.name }) {
-			f := q.gap("there is no such topic: the first worker that starts creates it")
-			f.Severity = brokers.Noted
-			found = append(found, f)
-		}
-	}
 	for _, q := range s.topics {
 		if q.role != delays || !q.state.exists() {
 			continue

@@ -132,15 +132,6 @@ type Options struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-const (
-	defaultClientID         = "redrive"
-	defaultPrefix           = "redrive"
-	defaultDelayPartitions  = 4
-	defaultSessionTimeout   = 30 * time.Second
-	defaultRebalanceTimeout = 30 * time.Second
-	defaultMessageLimit     = 1_000_000
-)
-
 // Broker is a Kafka cluster. It connects when it is first used.
 type Broker struct {
 	options  Options // without the Secret
@@ -159,10 +150,10 @@ var _ brokers.Broker = (*Broker)(nil)
 func New(options Options) (*Broker, error) {
 	seal, fault := options.Secret.Seal()
 	options.Secret = nil
-	if err := errors.Join(options.check(), fault); err != nil {
+	o, faults := options.complete()
+	if err := errors.Join(faults, fault); err != nil {
 		return nil, fmt.Errorf("kafka: %w: %w", brokers.ErrMisconfigured, err)
 	}
-	o := options.withDefaults()
 	return &Broker{
 		options:  o,
 		seal:     seal,
@@ -173,8 +164,18 @@ func New(options Options) (*Broker, error) {
 	}, nil
 }
 
-func (o Options) check() error {
-	var faults []error
+// complete returns o with its defaults, and all that is wrong with it.
+func (o Options) complete() (Options, error) {
+	faults := []error{ // each with its least value and its default, or with its default
+		duration("SessionTimeout", &o.SessionTimeout, 100*time.Millisecond, 30*time.Second),
+		duration("RebalanceTimeout", &o.RebalanceTimeout, time.Second, 30*time.Second),
+		duration("CallTimeout", &o.CallTimeout, 1, defaultTimeout),
+		number("DelayPartitions", &o.DelayPartitions, 4),
+		number("Replication", &o.Replication, -1), // that of the broker
+		number("MessageLimit", &o.MessageLimit, 1_000_000),
+		number("MaxDecompressed", &o.MaxDecompressed, 0), // see decompressed
+	}
+	o.ClientID, o.Prefix = cmp.Or(o.ClientID, "redrive"), cmp.Or(o.Prefix, "redrive")
 	if len(o.Brokers) == 0 {
 		faults = append(faults, errors.New("no address: name at least one broker in Options.Brokers, such as localhost:9092"))
 	}
@@ -190,16 +191,7 @@ func (o Options) check() error {
 		faults = append(faults, fmt.Errorf("Options.SASL would log in by %s on plain connections, where others can read the secret: "+
 			"set Options.TLS, use SCRAM, or set Options.AllowPlaintext", name))
 	}
-	faults = append(faults,
-		adapter.AtLeast("SessionTimeout", o.SessionTimeout, 100*time.Millisecond),
-		adapter.AtLeast("RebalanceTimeout", o.RebalanceTimeout, time.Second),
-		adapter.AtLeast("CallTimeout", o.CallTimeout, 1),
-		adapter.NotNegative("DelayPartitions", o.DelayPartitions),
-		adapter.NotNegative("Replication", o.Replication),
-		adapter.NotNegative("MessageLimit", o.MessageLimit),
-		adapter.NotNegative("MaxDecompressed", o.MaxDecompressed),
-	)
-	if o.Prefix != "" && !isName(o.Prefix) {
+	if !isName(o.Prefix) {
 		faults = append(faults, fmt.Errorf("Options.Prefix is %q: use letters, digits, dots, hyphens and underscores", o.Prefix))
 	}
 	if o.InstanceID != "" && !isName(o.InstanceID) {
@@ -208,7 +200,21 @@ func (o Options) check() error {
 	if o.LeaveGroup && o.InstanceID == "" {
 		faults = append(faults, errors.New("Options.LeaveGroup is set without an InstanceID: a worker without one leaves its group in any case"))
 	}
-	return errors.Join(faults...)
+	return o, errors.Join(faults...)
+}
+
+// duration sets a default, and says what is wrong with what was set.
+func duration(field string, value *time.Duration, least, usual time.Duration) error {
+	fault := adapter.AtLeast(field, *value, least)
+	*value = cmp.Or(*value, usual)
+	return fault
+}
+
+// number does the same, where less than 0 is wrong.
+func number(field string, value *int, usual int) error {
+	fault := adapter.NotNegative(field, *value)
+	*value = cmp.Or(*value, usual)
+	return fault
 }
 
 // exposed returns the mechanism of a login that whoever is on the way could read,
@@ -224,18 +230,6 @@ func (o Options) exposed() string {
 func isRemote(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err != nil || adapter.IsRemote(host)
-}
-
-func (o Options) withDefaults() Options {
-	o.ClientID = cmp.Or(o.ClientID, defaultClientID)
-	o.Prefix = cmp.Or(o.Prefix, defaultPrefix)
-	o.DelayPartitions = cmp.Or(o.DelayPartitions, defaultDelayPartitions)
-	o.Replication = cmp.Or(o.Replication, -1)
-	o.SessionTimeout = cmp.Or(o.SessionTimeout, defaultSessionTimeout)
-	o.RebalanceTimeout = cmp.Or(o.RebalanceTimeout, defaultRebalanceTimeout)
-	o.CallTimeout = cmp.Or(o.CallTimeout, defaultTimeout)
-	o.MessageLimit = cmp.Or(o.MessageLimit, defaultMessageLimit)
-	return o
 }
 
 // decompressed is what a batch may become of topics that take batches as large as

@@ -90,18 +90,10 @@ func (f *fetches) get(ctx context.Context, w want, within room, first bool) (fet
 		}
 		return got.err
 	})
-	if err != nil {
-		return f.client.failed(ctx, err, w.partition, w.offset)
-	}
-	if got.part == nil {
+	if err == nil && got.part == nil {
 		return fetched{next: w.offset}, nil
 	}
-	defer got.answer.release()
-	all, err := f.client.decompressor.read(got.part, w.offset, within)
-	if err != nil {
-		return f.client.failed(ctx, err, w.partition, w.offset)
-	}
-	return all, nil
+	return f.client.decode(ctx, got.part, got.answer, err, w.partition, w.offset, within)
 }
 
 // once runs one request.

@@ -3,10 +3,8 @@ package kafka
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
+	"github.com/segmentio/kafka-go/protocol"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -175,13 +174,12 @@ func (p *producer) produceTo(ctx context.Context, topic string, out []outgoing, 
 // the copy of a compressed message may not fit otherwise. Gzip comes first, as
 // every client reads it without another package. Zstd takes less room.
 func (p *producer) produceAlone(ctx context.Context, o outgoing) (err error) {
-	records := o.record.appendTo(nil)
 	refused := math.MaxInt // bytes of the smallest batch that was refused
 	for _, codec := range []compress.Compression{compress.None, compress.Gzip, compress.Zstd} {
 		if codec == compress.None && o.record.size() > batchBytes {
 			continue // most topics refuse it
 		}
-		batch := batchOf(records, codec, time.Now())
+		batch := batchOf(o.record, codec, time.Now())
 		if len(batch) >= refused {
 			continue
 		}
@@ -246,32 +244,19 @@ func (e *tooLargeError) Unwrap() error { return e.err }
 
 // batchOf is a batch of one record, in the format of Kafka since 0.11. It is
 // compressed only if that makes it smaller.
-func batchOf(records []byte, codec compress.Compression, made time.Time) []byte {
-	ms := made.UnixMilli()
-	b := kmsg.RecordBatch{
-		PartitionLeaderEpoch: -1, Magic: 2, FirstTimestamp: ms, MaxTimestamp: ms,
-		ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: 1, Records: records,
+func batchOf(r record, codec compress.Compression, made time.Time) []byte {
+	one := protocol.Record{Time: made, Key: protocol.NewBytes(r.key), Value: protocol.NewBytes(r.value), Headers: r.headers}
+	batch := protocol.RecordSet{Version: 2, Attributes: protocol.Attributes(codec), Records: protocol.NewRecordReader(one)}
+	var out bytes.Buffer
+	batch.WriteTo(&out) // a write to memory does not fail
+	if codec != compress.None && out.Len()-batchSize > r.size() {
+		return batchOf(r, compress.None, made)
 	}
-	if smaller := compressed(records, codec); len(smaller) < len(records) {
-		b.Records, b.Attributes = smaller, int16(codec)
-	}
-	raw := b.AppendTo(make([]byte, 0, len(b.Records)+batchHead))
-	const length, sum, summed = 8, 17, 21
-	binary.BigEndian.PutUint32(raw[length:], uint32(len(raw)-length-4))
-	binary.BigEndian.PutUint32(raw[sum:], crc32.Checksum(raw[summed:], castagnoli))
-	return raw
+	return out.Bytes()[batchSize:]
 }
 
-func compressed(records []byte, codec compress.Compression) []byte {
-	if codec == compress.None {
-		return records
-	}
-	var out bytes.Buffer
-	w := codec.Codec().NewWriter(&out)
-	w.Write(records) // a write to memory does not fail
-	w.Close()
-	return out.Bytes()
-}
+// batchSize is the size of a batch in a request, which comes before it.
+const batchSize = 4
 
 func message(o outgoing) kafka.Message {
 	m := kafka.Message{Topic: o.topic, Key: o.record.key, Value: o.record.value, Headers: o.record.headers}

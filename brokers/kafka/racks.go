@@ -76,27 +76,26 @@ func (o Options) judgeRacks(nodes []node) (found []brokers.Finding) {
 		}
 	}
 	slices.Sort(racks)
-	about := brokers.Finding{Severity: brokers.Noted, Topic: "cluster", See: checking}
 	if !slices.Contains(racks, o.Rack) {
-		f := about
-		f.Setting, f.Value, f.Want = rackSetting, strings.Trim(strings.Join(slices.Compact(racks), ", "), ", "), o.Rack
-		f.Why = "no broker is in Options.Rack, so partitions are read from their leaders, in whatever rack these are"
-		f.Fix = "correct Options.Rack, or set broker.rack=" + o.Rack + " in server.properties of the brokers there, and restart them"
-		found = append(found, f)
+		found = append(found, brokers.Finding{
+			Topic: "cluster", Setting: rackSetting, Value: strings.Trim(strings.Join(slices.Compact(racks), ", "), ", "), Want: o.Rack, Severity: brokers.Noted, See: checking,
+			Why: "no broker is in Options.Rack, so partitions are read from their leaders, in whatever rack these are",
+			Fix: "correct Options.Rack, or set broker.rack=" + o.Rack + " in server.properties of the brokers there, and restart them",
+		})
 	}
 	if len(without) > 0 {
-		f := about
-		f.Topic, f.Setting, f.Want = strings.Join(without, ", "), selector, rackAware
-		f.Why = "as a leader it names no replica in Options.Rack, so its partitions are read from itself"
-		f.Fix = "set " + selector + "=" + rackAware + " in server.properties, and restart it"
-		found = append(found, f)
+		found = append(found, brokers.Finding{
+			Topic: strings.Join(without, ", "), Setting: selector, Want: rackAware, Severity: brokers.Noted, See: checking,
+			Why: "as a leader it names no replica in Options.Rack, so its partitions are read from itself",
+			Fix: "set " + selector + "=" + rackAware + " in server.properties, and restart it",
+		})
 	}
 	if len(hidden) > 0 {
-		f := about
-		f.Severity, f.Topic, f.Setting = brokers.Unverified, strings.Join(hidden, ", "), selector
-		f.Why = "the user may not see whether it names replicas in Options.Rack"
-		f.Fix = o.grant([]string{"DescribeConfigs"}, "--cluster")
-		found = append(found, f)
+		found = append(found, brokers.Finding{
+			Topic: strings.Join(hidden, ", "), Setting: selector, Severity: brokers.Unverified, See: checking,
+			Why: "the user may not see whether it names replicas in Options.Rack",
+			Fix: o.grant([]string{"DescribeConfigs"}, "--cluster"),
+		})
 	}
 	return found
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
@@ -195,15 +194,6 @@ func (r record) length() int {
 		n += sizeOfVarint(len(h.Key)) + len(h.Key) + sizeOfBytes(h.Value)
 	}
 	return n
-}
-
-// appendTo appends r as the first one of a batch.
-func (r record) appendTo(b []byte) []byte {
-	encoded := kmsg.Record{Length: int32(r.length()), Key: r.key, Value: r.value}
-	for _, h := range r.headers {
-		encoded.Headers = append(encoded.Headers, kmsg.Header{Key: h.Key, Value: h.Value})
-	}
-	return encoded.AppendTo(b)
 }
 
 // checkSize refuses a record that is larger than limit, if there is one.

@@ -44,6 +44,7 @@ func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState,
 	if err != nil {
 		return nil, nil, err
 	}
+	absent = slices.DeleteFunc(absent, func(f brokers.Finding) bool { return f.Severity == brokers.Noted })
 	taken, err := adapter.Taken(append(found.findings, absent...))
 	if err != nil {
 		return nil, nil, err
@@ -103,7 +104,11 @@ func (b *Broker) survey(ctx context.Context, p *plan) (survey, error) {
 	}
 	group, err := b.surveyGroup(ctx, *p)
 	s.findings = append(s.findings, group...)
-	s.findings = append(s.findings, gaps(s.unseen(), "there is no such topic, or the user may not see it")...)
+	for _, q := range s.topics {
+		if q.state.denied || q.state.missing && q.role == entry {
+			s.findings = append(s.findings, q.gap("there is no such topic, or the user may not see it"))
+		}
+	}
 	return s, err
 }
 
@@ -158,49 +163,30 @@ func (s survey) missing() (missing []quality) {
 	return missing
 }
 
-// unseen are the topics of which nobody else can make sure.
-func (s survey) unseen() (unseen []quality) {
-	for _, q := range s.topics {
-		if q.state.denied || q.state.missing && q.role == entry {
-			unseen = append(unseen, q)
-		}
+// absent finds for each topic that is missing whether Open creates it, which is Noted.
+// It has the cluster say why it would not, and creates nothing.
+func (b *Broker) absent(ctx context.Context, missing []quality) (found []brokers.Finding, err error) {
+	var errs map[string]error
+	if !b.options.Verify {
+		errs, err = b.client.tryCreate(ctx, missing)
 	}
-	return unseen
-}
-
-// gaps are what is missing, where it is not to be created.
-func gaps(missing []quality, why string) (found []brokers.Finding) {
 	for _, q := range missing {
-		found = append(found, q.gap(why))
-	}
-	return found
-}
-
-// absent are the findings about what is missing that Open does not create.
-func (b *Broker) absent(ctx context.Context, missing []quality) ([]brokers.Finding, error) {
-	if b.options.Verify {
-		return gaps(missing, "there is no such topic, and Options.Verify lets Run create none"), nil
-	}
-	return b.uncreatable(ctx, missing)
-}
-
-// uncreatable has the cluster say of what is missing why it would not create it. It
-// creates nothing.
-func (b *Broker) uncreatable(ctx context.Context, missing []quality) (found []brokers.Finding, err error) {
-	errs, err := b.client.tryCreate(ctx, missing)
-	for _, q := range missing {
-		refusal := errs[q.name]
-		switch {
+		var f brokers.Finding
+		switch refusal := errs[q.name]; {
+		case b.options.Verify:
+			f = q.gap("there is no such topic, and Options.Verify lets Run create none")
 		case refusal == nil || errors.Is(refusal, kafka.TopicAlreadyExists):
-		case errors.Is(refusal, kafka.TopicAuthorizationFailed), errors.Is(refusal, kafka.ClusterAuthorizationFailed):
-			found = append(found, q.gap("there is no such topic, and the user may not create it"))
+			f = q.gap("there is no such topic: the first worker that starts creates it")
+			f.Severity = brokers.Noted
+		case is(refusal, kafka.TopicAuthorizationFailed, kafka.ClusterAuthorizationFailed):
+			f = q.gap("there is no such topic, and the user may not create it")
 		default:
-			f := q.gap(fmt.Sprintf("there is no such topic, and the cluster does not create it: %v", refusal))
+			f = q.gap(fmt.Sprintf("there is no such topic, and the cluster does not create it: %v", refusal))
 			if fix, _ := cure(refusal); fix != "" {
 				f.Fix = fix
 			}
-			found = append(found, f)
 		}
+		found = append(found, f)
 	}
 	return found, err
 }
