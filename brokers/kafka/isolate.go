@@ -1,5 +1,7 @@
 package kafka
 
+import "slices"
+
 // grave is from how many lost owners on a suspect is tried with nothing else in
 // the hands of its worker, whatever partition that is of: what dies beside the
 // one that kills must not be charged again and again.
@@ -53,18 +55,37 @@ func (r *reader) isGrave() bool {
 	return !r.wary.IsZero() && (r.progress.isTrying(grave) || r.gravest() >= grave)
 }
 
+// suspect sets a record apart if it is a suspect, and reports whether it is. mu is held.
+func (r *reader) suspect(record *record) bool {
+	is := r.progress.abandoned(record.offset) > 0
+	if is {
+		r.suspects = append(r.suspects, record)
+	}
+	return is
+}
+
 // gravest returns how many owners were lost with the worst suspect that is
 // ready, 0 if there is none. mu is held.
 func (r *reader) gravest() (count int) {
-	if len(r.progress.lost) == 0 {
-		return 0
-	}
-	for _, l := range r.active {
-		for record := range l.records() {
+	for _, record := range r.suspects {
+		if !r.laneOf(record).paused {
 			count = max(count, r.progress.abandoned(record.offset))
 		}
 	}
 	return count
+}
+
+// takeSuspects takes at most n that are ready, and that at least so many owners were
+// lost with. mu is held.
+func (r *reader) takeSuspects(n, least int) (taken []*record) {
+	r.suspects = slices.DeleteFunc(r.suspects, func(record *record) bool {
+		if len(taken) >= n || r.laneOf(record).paused || r.progress.abandoned(record.offset) < least {
+			return false
+		}
+		taken = append(taken, record)
+		return true
+	})
+	return taken
 }
 
 // isTrying reports whether something is on trial.

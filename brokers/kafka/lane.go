@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"iter"
 	"slices"
 	"time"
 )
@@ -25,24 +24,6 @@ type lane struct {
 }
 
 func (l *lane) ready() int { return len(l.again) + l.buffer.len() }
-
-// records yields what is ready.
-func (l *lane) records() iter.Seq[*record] {
-	return func(yield func(*record) bool) {
-		for _, record := range l.again {
-			if !yield(record) {
-				return
-			}
-		}
-		for _, part := range l.buffer.parts {
-			for _, record := range part {
-				if !yield(record) {
-					return
-				}
-			}
-		}
-	}
-}
 
 // divide makes the lanes.
 func (r *reader) divide(topics map[string]bool) {
@@ -71,8 +52,11 @@ func (r *reader) laneOf(rec *record) *lane {
 // retriedTopic reads what topic a record of a delay topic is of.
 func retriedTopic(r *record) []byte { return r.note(topicHeader) }
 
-// fill appends to the buffer of l. mu is held.
+// fill appends to the buffer of l, suspects apart. mu is held.
 func (r *reader) fill(l *lane, records []*record) {
+	if len(r.progress.lost) > 0 {
+		records = slices.DeleteFunc(records, r.suspect)
+	}
 	if len(records) == 0 {
 		return
 	}

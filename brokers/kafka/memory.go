@@ -3,6 +3,7 @@ package kafka
 const (
 	bufferBytes = 2 << 20 // that a fetch asks for, and from which on in a buffer nothing more is fetched
 	leastBuffer = 64 << 10
+	firstAsk    = 512 << 10 // that the first fetch asks for; the next ones ask for more
 
 	// mostWaiting is how many records of a delay partition are kept in mind;
 	// then reading stops until some of them were due. Those of paused topics

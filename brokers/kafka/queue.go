@@ -1,7 +1,5 @@
 package kafka
 
-import "slices"
-
 // queue has the records of several fetches, which it does not copy.
 type queue struct {
 	parts [][]*record
@@ -40,11 +38,4 @@ func (q *queue) cut() []*record {
 	q.parts = q.parts[:last]
 	q.size -= len(part)
 	return part
-}
-
-// all removes and returns all records.
-func (q *queue) all() []*record {
-	all := slices.Concat(q.parts...)
-	*q = queue{}
-	return all
 }

@@ -78,8 +78,9 @@ type reader struct {
 
 	// After a lost owner: what is handed out is marked first, and suspects are
 	// tried apart.
-	wary    time.Time // until then
-	cleared []*record // marked, and ready
+	wary     time.Time // until then
+	suspects []*record // that are not on trial, at most maxMarks
+	cleared  []*record // marked, and ready
 
 	dirty int // settled since the last commit
 	last  commitment
@@ -88,7 +89,7 @@ type reader struct {
 // newReader begins where the last owner has committed. An error is an alarm:
 // the reader goes on with what there is.
 func newReader(s *source, p partition, stored commitment, has span, limits memory) (*reader, error) {
-	r := &reader{source: s, partition: p, places: placesOf(p), memory: limits, has: has, unsure: true, ask: limits.buffer, more: make(chan struct{}, 1), last: commitment{offset: -1}}
+	r := &reader{source: s, partition: p, places: placesOf(p), memory: limits, has: has, unsure: true, ask: min(firstAsk, limits.buffer), more: make(chan struct{}, 1), last: commitment{offset: -1}}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.work, r.stop = context.WithCancelCause(s.ctx)
 	low := stored.offset
@@ -436,7 +437,7 @@ func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []
 // suspect, or a few of those that were lost with one owner, or others. Unless it
 // is grave it joins those that are on trial, so that a slow one keeps nobody.
 // The caller commits the marks.
-func (r *reader) try(now time.Time) []*record {
+func (r *reader) try(now time.Time) (trial []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -449,43 +450,20 @@ func (r *reader) try(now time.Time) []*record {
 		r.source.woken.Wake() // what came meanwhile was not ready before
 		return nil
 	}
-	worst := r.gravest()
-	most := maxMarks
-	switch {
+	switch worst := r.gravest(); {
 	case worst >= grave:
-		most = 1
+		trial = r.takeSuspects(1-r.trial(), grave)
 	case worst > 0:
-		most = someSuspects
-	}
-	most -= r.trial()
-	var trial []*record
-	for _, l := range slices.Clone(r.active) {
-		trial = append(trial, r.choose(l, most-len(trial), min(worst, grave))...)
-	}
-	r.roomMade()
-	return trial
-}
-
-// choose takes at most n records out of l that at least so many owners were lost
-// with. mu is held.
-func (r *reader) choose(l *lane, n, least int) (chosen []*record) {
-	all := append(l.again, l.buffer.all()...)
-	l.again = nil
-	r.bytes, l.bytes = r.bytes-l.bytes, 0
-	var rest []*record
-	for _, record := range all {
-		if len(chosen) >= n || r.progress.abandoned(record.offset) < least {
-			rest = append(rest, record)
-			continue
+		trial = r.takeSuspects(someSuspects-r.trial(), 1)
+	default:
+		for n := maxMarks - r.trial(); len(trial) < n && len(r.active) > 0; {
+			trial = append(trial, r.takeInTurn(n-len(trial))...)
 		}
-		chosen = append(chosen, record)
+	}
+	for _, record := range trial {
 		r.progress.start(record.offset)
 	}
-	r.fill(l, rest)
-	if l.ready() == 0 {
-		r.deactivate(l)
-	}
-	return chosen
+	return trial
 }
 
 // changed returns what there is to commit.
@@ -568,9 +546,10 @@ func (r *reader) release(record *record) {
 func (r *reader) giveBack(records ...*record) {
 	for _, record := range records {
 		r.progress.release(record.offset)
-		l := r.laneOf(record)
-		l.again = append(l.again, record)
-		r.activate(l)
+		if l := r.laneOf(record); !r.suspect(record) {
+			l.again = append(l.again, record)
+			r.activate(l)
+		}
 		r.tried()
 	}
 }
