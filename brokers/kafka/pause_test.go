@@ -114,7 +114,7 @@ func TestLogIsMadeAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onOrders(t, 100, commitment{-1, ""}, func(t *testing.T, f *follower) {
-				f.change(func(s *stub) { s.id = "C/T" })
+				f.change(func(s *stub) { s.id = [16]byte{1} })
 				f.run()
 				synctest.Wait()
 				if tt.acked {
@@ -128,14 +128,14 @@ func TestLogIsMadeAnew(t *testing.T) {
 				time.Sleep(time.Minute)
 				f.alarms()
 				f.change(func(s *stub) {
-					s.answer, s.log, s.id = nil, []rawBatch{{records: numbered(0, 300)}}, "C/U"
+					s.answer, s.log, s.id = nil, []rawBatch{{records: numbered(0, 300)}}, [16]byte{2}
 				})
 				f.pauseOnly()
 				time.Sleep(10 * time.Second)
 				if why := context.Cause(f.work); !strings.Contains(fmt.Sprint(why), "another log") {
 					t.Errorf("the reader ended because of %v, want another log", why)
 				}
-				if c, _ := f.changed(ownerClean); !strings.HasPrefix(c.metadata, ownerClean+"tC/T;") {
+				if c, _ := f.changed(ownerClean); !strings.HasPrefix(c.metadata, ownerClean+inCommit("C", [16]byte{1})) {
 					t.Errorf("the last commit says %q, which does not tell the next reader", c.metadata)
 				}
 				if alarms := f.alarms(); len(alarms) > 0 { // the next reader tells

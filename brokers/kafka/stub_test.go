@@ -50,7 +50,7 @@ func onStub(t *testing.T, test func(t *testing.T, s *stub, c *client)) {
 type stub struct {
 	t      *testing.T
 	topics map[string]int // and their partitions
-	id     string         // of each, and of the cluster; "" as before Kafka 2.8
+	id     [16]byte       // of each; zero as before Kafka 2.8
 
 	mu      sync.Mutex
 	log     []rawBatch

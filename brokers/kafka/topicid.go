@@ -2,7 +2,13 @@ package kafka
 
 import (
 	"context"
+	"encoding/base64"
+	"slices"
 	"strings"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 // logMark begins the ID of the topic in the metadata of a commit, which a semicolon
@@ -29,7 +35,7 @@ func (r *reader) verify(ctx context.Context) error {
 	err := retry(ctx, func() error {
 		node, err := s.fetches.leaderOf(ctx, r.partition) // which knows of a new topic before it has records of it
 		if err == nil {
-			id, err = s.broker.client.TopicID(ctx, node, topic)
+			id, err = s.broker.client.topicID(ctx, node, topic)
 		}
 		return s.broker.client.Reread(ctx, topic, err)
 	})
@@ -38,8 +44,8 @@ func (r *reader) verify(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	cluster, _, _ := strings.Cut(id, "/")
-	if r.log == id || !strings.HasPrefix(r.log, cluster+"/") {
+	where, _, _ := strings.Cut(id, "/")
+	if r.log == id || !strings.HasPrefix(r.log, where+"/") {
 		r.log = id
 		return nil
 	}
@@ -56,4 +62,37 @@ func (r *reader) verify(ctx context.Context) error {
 		r.delayed.target = r.has.last
 	}
 	return nil
+}
+
+// pinned is a request that keeps its version, which is newer than those that the
+// library knows.
+type pinned struct{ kmsg.Request }
+
+// SetVersion implements kmsg.Request.
+func (pinned) SetVersion(int16) {}
+
+// topicID returns the IDs of the cluster and of a topic as a node knows them, with a
+// slash between them: "" if it has none for topics, as before Kafka 2.8.
+func (c *client) topicID(ctx context.Context, node int32, topic string) (string, error) {
+	const firstWithIDs = 10
+	res, err := c.ask(ctx, node, kmsg.NewPtrApiVersionsRequest())
+	if err != nil {
+		return "", err
+	}
+	hasIDs := func(k kmsg.ApiVersionsResponseApiKey) bool {
+		return k.ApiKey == int16(kmsg.Metadata) && k.MaxVersion >= firstWithIDs
+	}
+	if !slices.ContainsFunc(res.(*kmsg.ApiVersionsResponse).ApiKeys, hasIDs) {
+		return "", nil
+	}
+	req := cluster.About(topic)
+	req.Version = firstWithIDs
+	if res, err = c.ask(ctx, node, pinned{req}); err != nil {
+		return "", err
+	}
+	got := res.(*kmsg.MetadataResponse)
+	if len(got.Topics) != 1 || got.Topics[0].TopicID == [16]byte{} || got.ClusterID == nil {
+		return "", nil // brokers are being upgraded
+	}
+	return *got.ClusterID + "/" + base64.RawURLEncoding.EncodeToString(got.Topics[0].TopicID[:]), nil
 }

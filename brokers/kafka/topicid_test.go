@@ -1,7 +1,9 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"strings"
 	"testing"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/fetch"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
@@ -20,10 +23,24 @@ type identified struct {
 	stub *stub
 }
 
-func (c identified) TopicID(context.Context, int32, string) (string, error) {
+func (c identified) Ask(ctx context.Context, node int32, req kmsg.Request, buffer *bytes.Buffer) (kmsg.Response, error) {
 	c.stub.mu.Lock()
 	defer c.stub.mu.Unlock()
-	return c.stub.id, nil
+	switch req.(type) {
+	case *kmsg.ApiVersionsRequest:
+		return &kmsg.ApiVersionsResponse{ApiKeys: []kmsg.ApiVersionsResponseApiKey{{ApiKey: int16(kmsg.Metadata), MaxVersion: 12}}}, nil
+	case pinned:
+		name := "C"
+		return &kmsg.MetadataResponse{ClusterID: &name, Topics: []kmsg.MetadataResponseTopic{{TopicID: c.stub.id}}}, nil
+	}
+	c.stub.mu.Unlock()
+	defer c.stub.mu.Lock()
+	return c.Client.Ask(ctx, node, req, buffer)
+}
+
+// inCommit is what a commit says of the ID of a topic.
+func inCommit(cluster string, id [16]byte) string {
+	return "t" + cluster + "/" + base64.RawURLEncoding.EncodeToString(id[:]) + ";"
 }
 
 func TestIDInMetadata(t *testing.T) {
@@ -46,22 +63,23 @@ func TestIDInMetadata(t *testing.T) {
 func TestAnotherLogIsFoundOut(t *testing.T) {
 	const low, end = 5, 10
 	all := numbered(0, end)
+	old, fresh, none, before := [16]byte{1}, [16]byte{2}, [16]byte{}, inCommit("C", [16]byte{1})
 	for name, tt := range map[string]struct {
 		metadata string
 		has      span
-		id       string
+		id       [16]byte
 		next     int64 // the first record that is read
 		alarm    bool
 	}{
-		"the same":             {"tC/T;", span{0, end}, "C/T", low, false},
-		"another":              {"tC/T;", span{0, end}, "C/U", 0, true},
-		"another, shortened":   {"tC/T;", span{4, end}, "C/U", 4, true},
-		"no ID in the commit":  {"", span{0, end}, "C/U", low, false},
-		"no ID in the broker":  {"tC/T;", span{0, end}, "", low, false},
-		"of another cluster":   {"tC/T;", span{0, end}, "D/T", low, false},
-		"of another's client":  {"worker-7", span{0, end}, "C/T", low, false},
-		"of a version before":  {"w3mv.lfls6q3v.3uw;", span{0, end}, "C/T", low, false},
-		"another, and no more": {"tC/T;r1:", span{0, end}, "C/U", 0, true},
+		"the same":             {before, span{0, end}, old, low, false},
+		"another":              {before, span{0, end}, fresh, 0, true},
+		"another, shortened":   {before, span{4, end}, fresh, 4, true},
+		"no ID in the commit":  {"", span{0, end}, fresh, low, false},
+		"no ID in the broker":  {before, span{0, end}, none, low, false},
+		"of another cluster":   {inCommit("D", fresh), span{0, end}, old, low, false},
+		"of another's client":  {"worker-7", span{0, end}, old, low, false},
+		"of a version before":  {"w3mv.lfls6q3v.3uw;", span{0, end}, old, low, false},
+		"another, and no more": {before + "r1:", span{0, end}, fresh, 0, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStub(t)
@@ -79,8 +97,8 @@ func TestAnotherLogIsFoundOut(t *testing.T) {
 			if (len(alarms) > 0) != tt.alarm || tt.alarm && !strings.Contains(alarms[0].Error(), "another log") {
 				t.Errorf("%s: alarms %v", name, alarms)
 			}
-			if c, _ := f.changed(ownerOpen); tt.id != "" && c.metadata != ownerOpen+logMark+tt.id+";" {
-				t.Errorf("%s: the next commit says %q, want the ID %s", name, c.metadata, tt.id)
+			if c, _ := f.changed(ownerOpen); tt.id != none && c.metadata != ownerOpen+inCommit("C", tt.id) {
+				t.Errorf("%s: the next commit says %q, want the ID %v", name, c.metadata, tt.id)
 			}
 		})
 	}
@@ -92,14 +110,14 @@ func TestLogThatIsFilledMeanwhile(t *testing.T) {
 	const low, end = 5, 10
 	synctest.Test(t, func(t *testing.T) {
 		s := newStub(t)
-		s.id = "C/U"
+		s.id = [16]byte{2}
 		s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
 			if _, ok := req.(*fetch.Request); ok && call == 2 {
 				s.log = []rawBatch{{base: 0, last: end - 1, records: numbered(0, end)}}
 			}
 			return nil, nil
 		}
-		f, err := readerOn(t, s, first, commitment{low, ownerClean + "tC/T;"}, span{0, end}, usualLimits)
+		f, err := readerOn(t, s, first, commitment{low, ownerClean + inCommit("C", [16]byte{1})}, span{0, end}, usualLimits)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -53,13 +53,8 @@ func (c *client) topics(ctx context.Context, names ...string) (map[string]topicS
 // look asks what there is of topics, and what the user may do with them. Nothing is
 // created by asking.
 func (c *client) look(ctx context.Context, names []string) (map[string]topicState, error) {
-	req := kmsg.NewPtrMetadataRequest()
+	req := cluster.About(names...)
 	req.IncludeTopicAuthorizedOperations = true
-	for _, name := range names {
-		topic := kmsg.NewMetadataRequestTopic()
-		topic.Topic = &name
-		req.Topics = append(req.Topics, topic)
-	}
 	states := make(map[string]topicState, len(names))
 	err := answered(ctx, c, cluster.AnyNode, req, func(res *kmsg.MetadataResponse) error {
 		for _, topic := range res.Topics {

@@ -25,10 +25,6 @@ type Client interface {
 	// client remembers: below 0 where there is none.
 	Leaders(ctx context.Context, topic string) (map[int32]int32, error)
 
-	// TopicID returns the IDs of the cluster and of a topic as a node knows them, with a
-	// slash between them: "" if the broker has none for topics, as before Kafka 2.8.
-	TopicID(ctx context.Context, node int32, topic string) (string, error)
-
 	// Write stores messages with the confirmation of all replicas in sync, in
 	// batches with those of other calls. It returns an error for each message, or
 	// one error if it has sent nothing.

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -149,47 +147,6 @@ func (c *client) Leaders(ctx context.Context, topic string) (map[int32]int32, er
 	return leaders, nil
 }
 
-// about asks about a topic.
-func about(topic string) *kmsg.MetadataRequest {
-	req, asked := kmsg.NewPtrMetadataRequest(), kmsg.NewMetadataRequestTopic()
-	asked.Topic = &topic
-	req.Topics = append(req.Topics, asked)
-	return req
-}
-
-// pinned is a request that keeps its version, which is newer than those that the
-// library knows.
-type pinned struct{ kmsg.Request }
-
-// SetVersion implements kmsg.Request.
-func (pinned) SetVersion(int16) {}
-
-// TopicID implements Client.
-func (c *client) TopicID(ctx context.Context, node int32, topic string) (string, error) {
-	const firstWithIDs = 10
-	res, err := c.Ask(ctx, node, kmsg.NewPtrApiVersionsRequest(), nil)
-	if err != nil {
-		return "", err
-	}
-	hasIDs := func(k kmsg.ApiVersionsResponseApiKey) bool {
-		return k.ApiKey == int16(kmsg.Metadata) && k.MaxVersion >= firstWithIDs
-	}
-	if !slices.ContainsFunc(res.(*kmsg.ApiVersionsResponse).ApiKeys, hasIDs) {
-		return "", nil
-	}
-	req := about(topic)
-	req.Version = firstWithIDs
-	if res, err = c.Ask(ctx, node, pinned{req}, nil); err != nil {
-		return "", err
-	}
-	got := res.(*kmsg.MetadataResponse)
-	if len(got.Topics) != 1 || got.Topics[0].TopicID == [16]byte{} || got.ClusterID == nil {
-		return "", nil // some are being upgraded
-	}
-	id := base64.RawURLEncoding.EncodeToString(got.Topics[0].TopicID[:])
-	return *got.ClusterID + "/" + id, nil
-}
-
 // Write implements Client.
 func (c *client) Write(ctx context.Context, messages []kafka.Message) ([]error, error) {
 	err := c.writer.WriteMessages(ctx, messages...)
@@ -223,11 +180,22 @@ func (c *client) Reread(ctx context.Context, topic string, err error) error {
 	return err
 }
 
+// About asks about topics.
+func About(topics ...string) *kmsg.MetadataRequest {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, topic := range topics {
+		asked := kmsg.NewMetadataRequestTopic()
+		asked.Topic = &topic
+		req.Topics = append(req.Topics, asked)
+	}
+	return req
+}
+
 // isGone reports whether the cluster says that it has no such topic.
 func (c *client) isGone(ctx context.Context, topic string) bool {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
-	res, err := c.Ask(ctx, AnyNode, about(topic), nil)
+	res, err := c.Ask(ctx, AnyNode, About(topic), nil)
 	if err != nil {
 		return false
 	}
