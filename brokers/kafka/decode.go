@@ -99,7 +99,7 @@ type decoding struct {
 func (d *decompressor) read(res *kmsg.FetchResponseTopicPartition, offset int64, within room) (fetched, error) {
 	within.batch = cmp.Or(within.batch, leastDecompressed)
 	r := &decoding{decompressor: d, room: within, aborted: abortedOf(res)}
-	r.fetched = fetched{next: offset, highWater: res.HighWatermark, stable: res.LastStableOffset, logStart: res.LogStartOffset}
+	r.fetched = fetched{next: offset, stable: res.LastStableOffset}
 	var err error
 	var behind int64
 	in := res.RecordBatches

@@ -145,6 +145,9 @@ func IsCommitted(s brokers.Source) bool {
 	})
 }
 
+// behind returns how many offsets above the low-water mark are done or skipped.
+func (p *progress) behind() int { return int(p.settled.size) }
+
 // suspects returns the offsets of all suspects, lowest first.
 func (p *progress) suspects() []int64 { return slices.Sorted(maps.Keys(p.lost)) }
 

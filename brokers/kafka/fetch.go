@@ -70,9 +70,7 @@ type fetched struct {
 	// out: marks of transactions, aborted records, holes that compaction left.
 	next int64
 
-	highWater int64 // one beyond the last record
-	stable    int64 // one beyond the last that no open transaction holds up
-	logStart  int64 // the first offset that is still there
+	stable int64 // one beyond the last that no open transaction holds up
 
 	// With cut there was no room for more: next is in what was fetched, and all
 	// before it took used bytes of the answer.

@@ -67,10 +67,6 @@ func (p *progress) isDone(offset int64) bool {
 // lowWater returns the offset to commit: every offset below it is done.
 func (p *progress) lowWater() int64 { return p.low }
 
-// behind returns how many offsets above the low-water mark are done, skipped
-// ones included: what a commit of the low-water mark alone would not tell.
-func (p *progress) behind() int { return int(p.settled.size) }
-
 // start says that a record is handed out. From now on its mark counts this
 // owner as lost, too, until the record is settled or released.
 func (p *progress) start(offset int64) {

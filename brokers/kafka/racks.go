@@ -94,7 +94,7 @@ func (o Options) judgeRacks(nodes []node) (found []brokers.Finding) {
 		found = append(found, brokers.Finding{
 			Topic: strings.Join(hidden, ", "), Setting: selector, Severity: brokers.Unverified, See: checking,
 			Why: "the user may not see whether it names replicas in Options.Rack",
-			Fix: o.grant([]string{"DescribeConfigs"}, "--cluster"),
+			Fix: o.grant([]string{describe}, "--cluster"),
 		})
 	}
 	return found

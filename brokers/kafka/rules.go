@@ -230,50 +230,42 @@ func (q quality) creation() string {
 	return b.String()
 }
 
-// operations are the rights that this package asks for, by the words of kafka-acls.sh.
-var operations = []struct {
-	operation kmsg.ACLOperation
+// rights are what a worker needs on topics, by the words of kafka-acls.sh.
+var rights = []struct {
 	name      string
+	operation kmsg.ACLOperation
+	roles     []role
 }{
-	{kmsg.ACLOperationRead, "Read"}, {kmsg.ACLOperationWrite, "Write"}, {kmsg.ACLOperationDescribeConfigs, "DescribeConfigs"},
+	{"Read", kmsg.ACLOperationRead, []role{entry, delays}},
+	{"Write", kmsg.ACLOperationWrite, []role{delays, letters, receipts}},
+	{describe, kmsg.ACLOperationDescribeConfigs, messages},
 }
 
-// wants are the rights that a worker needs on a topic.
-func (q quality) wants() []string {
-	switch q.role {
-	case entry:
-		return []string{"Read", "DescribeConfigs"}
-	case delays:
-		return []string{"Read", "Write", "DescribeConfigs"}
-	case letters:
-		return []string{"Write", "DescribeConfigs"}
-	}
-	return []string{"Write"}
-}
+const describe = "DescribeConfigs"
 
 // rightsOn finds the rights that the user lacks on a topic. Without DescribeConfigs
-// work goes on.
+// work goes on, and who only reads takes topics as they are.
 func (o Options) rightsOn(q quality, readOnly bool) []brokers.Finding {
-	var has, lacks []string
-	for _, op := range operations {
-		switch {
-		case q.state.may(op.operation):
-			has = append(has, op.name)
-		case slices.Contains(q.wants(), op.name):
-			lacks = append(lacks, op.name)
+	var has, lacks, wants []string
+	for _, right := range rights {
+		wanted := slices.Contains(right.roles, q.role)
+		if wanted {
+			wants = append(wants, right.name)
 		}
-	}
-	if readOnly { // takes topics as they are
-		lacks = slices.DeleteFunc(lacks, func(name string) bool { return name == "DescribeConfigs" })
+		if q.state.may(right.operation) {
+			has = append(has, right.name)
+		} else if wanted && !(readOnly && right.name == describe) {
+			lacks = append(lacks, right.name)
+		}
 	}
 	if len(lacks) == 0 {
 		return nil
 	}
 	f := brokers.Finding{
-		Severity: brokers.Refused, Topic: q.name, Setting: "the user's right", Value: cmp.Or(strings.Join(has, ", "), "none"), Want: strings.Join(q.wants(), ", "),
+		Severity: brokers.Refused, Topic: q.name, Setting: "the user's right", Value: cmp.Or(strings.Join(has, ", "), "none"), Want: strings.Join(wants, ", "),
 		Why: "the worker cannot work without it", Fix: o.grant(lacks, "--topic "+q.name), See: setUp + "#rights-of-a-worker",
 	}
-	if slices.Equal(lacks, []string{"DescribeConfigs"}) {
+	if slices.Equal(lacks, []string{describe}) {
 		f.Severity, f.Why = brokers.Unverified, "nobody could look at its settings: with some of them messages are lost"
 	}
 	return []brokers.Finding{f}
