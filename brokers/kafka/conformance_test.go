@@ -1,12 +1,13 @@
 package kafka_test
 
 import (
-	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
@@ -326,8 +328,13 @@ func (l *link) fetches(topic string) func() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.requests = func(frame []byte) {
-		const fetch = "\x00\x01" // behind the length
-		if len(frame) > 6 && string(frame[4:6]) == fetch && bytes.Contains(frame, []byte(topic)) {
+		const key, version, client = 4, 6, 12
+		if len(frame) < client+2 || binary.BigEndian.Uint16(frame[key:]) != uint16(kmsg.Fetch) {
+			return
+		}
+		req := kmsg.FetchRequest{Version: int16(binary.BigEndian.Uint16(frame[version:]))}
+		named := func(asked kmsg.FetchRequestTopic) bool { return asked.Topic == topic } // and not only forgotten by its session
+		if body := client + 2 + int(binary.BigEndian.Uint16(frame[client:])); req.ReadFrom(frame[body:]) != nil || slices.ContainsFunc(req.Topics, named) {
 			count.Add(1)
 		}
 	}
