@@ -4,54 +4,110 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/retry/flow"
 )
 
-// pass is what a job holds while it runs. Its first member has it.
-type pass struct {
+// admission decides which runs may start. It knows the dependencies with their
+// limits and budgets, and the jobs in line at them. A job that may start has a
+// ticket, which release gives back with what the run says about its dependency.
+// The pipeline is told of jobs in line that go on, by opened.
+//
+// mu guards the lines and the timers. It is not held while opened is called, and
+// who holds the mu of the pipeline calls only look, inLine, lineUp, waiting and
+// close.
+type admission struct {
+	*reporter
+	random       func() float64
+	opened       func(opening) (unused int) // of the jobs that may start
+	dependencies []*dependency
+	semaphores   []*semaphore
+
+	mu     sync.Mutex
+	closed bool
+	watch  *time.Timer // looks at shared limiters; nil if there are none
+}
+
+// opening is what becomes of jobs in line. They still wait.
+type opening struct {
+	at     *dependency // whose limit lets them start; nil if it is a semaphore
+	now    time.Time
+	start  [][]*delivery
+	leave  [][]*delivery // for the broker: they cannot wait here any longer
+	status flow.Status   // of the dependency
+	news   bool          // the status may have changed
+}
+
+// ticket is what a job holds while it runs. Its first member has it.
+type ticket struct {
 	place bool // counted by the limiter of its dependency
 	slot  bool // one of the slots for messages that were sent back
 }
 
-// takePass returns what a job holds, and takes it away.
-func takePass(job []*delivery) (held pass) {
+// takeTicket returns what a job holds, and takes it away.
+func takeTicket(job []*delivery) (held ticket) {
 	for _, d := range job {
-		held.place = held.place || d.pass.place
-		held.slot = held.slot || d.pass.slot
-		d.pass = pass{}
+		held.place = held.place || d.ticket.place
+		held.slot = held.slot || d.ticket.slot
+		d.ticket = ticket{}
 	}
 	return held
 }
 
-// admitted returns those of job that may start now. The others wait, uncounted.
-// While they wait they hold nothing but the token of a retry.
-func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
-	s, held := job[0].sub, takePass(job)
-	job = those(p.startable(job), func(d *delivery) bool { return p.inTime(d, now) && p.pays(d, now) })
+// answer is what acquire says of a job.
+type answer struct {
+	start []*delivery // with a ticket
+	off   []putOff
+	wait  []*delivery // until the limit, or else a slot for messages that were sent back, lets them start
+	slot  bool        // they wait for a slot
+}
+
+// putOff is a delivery whose run is put off.
+type putOff struct {
+	*delivery
+	wait time.Duration
+	why  deferral
+}
+
+// acquire decides which of job, deliveries of s, may start now. Held is the ticket
+// that the job has from its time in line. What does not start holds nothing but the
+// token of a retry.
+func (a *admission) acquire(s *subscription, job []*delivery, held ticket, now time.Time) (v answer) {
+	job = those(job, func(d *delivery) bool {
+		wait, ok := a.pays(d, now)
+		if !ok {
+			v.off = append(v.off, putOff{d, wait, noToken})
+		}
+		return ok
+	})
 	if len(job) > 0 && !held.place && s.dependency.limiter != nil {
 		if held.place = s.dependency.start(now); !held.place {
-			p.await(job, now)
-			return nil
+			v.wait = job
+			return v
 		}
 	}
 	if len(job) > 0 && job[0].returned() {
 		if held.slot = s.returned.acquire(s.dependency, now); !held.slot {
-			p.awaitSlot(job, now)
-			job = nil
+			v.wait, v.slot, job = job, true, nil
 		}
 	}
-	job = those(job, func(d *delivery) bool { return p.enters(d, now) })
-	if len(job) == 0 {
-		p.returnPass(s, held, now)
-		return nil
+	v.start = those(job, func(d *delivery) bool {
+		wait, ok := a.enters(d, now)
+		if !ok {
+			v.off = append(v.off, putOff{d, wait, noName})
+		}
+		return ok
+	})
+	if len(v.start) == 0 {
+		a.giveBack(s, held, now)
+		return v
 	}
-	job[0].pass = held
-	return job
+	v.start[0].ticket = held
+	return v
 }
 
 // those returns the members of job that are so. It leaves job as it is: the
@@ -70,22 +126,13 @@ func those(job []*delivery, so func(*delivery) bool) []*delivery {
 	return kept
 }
 
-// start counts one more run, if the limit lets it start and no other is in line.
-func (g *dependency) start(now time.Time) bool {
-	if g.crowd.Load() > 0 {
-		return false
-	}
-	ok, _ := g.limiter.Start(now)
-	return ok
-}
-
-// returnPass gives back what a job held that does not run.
-func (p *pipeline) returnPass(s *subscription, held pass, now time.Time) {
+// giveBack takes back what a job of s held that does not run.
+func (a *admission) giveBack(s *subscription, held ticket, now time.Time) {
 	if held.place {
-		p.ended(s.dependency, now, s.dependency.limiter.Done(now, flow.End{}))
+		a.ended(s.dependency, now, s.dependency.limiter.Done(now, flow.End{}))
 	}
 	if held.slot {
-		p.slotFree(s.returned)
+		a.freeSlot(s.returned, now)
 	}
 }
 
@@ -93,20 +140,41 @@ func (p *pipeline) returnPass(s *subscription, held pass, now time.Time) {
 // Changed reports whether another may start now.
 func freePlace(job []*delivery, began, now time.Time, o flow.Outcome) (changed bool) {
 	for _, d := range job {
-		if d.pass.place {
-			d.pass.place = false
+		if d.ticket.place {
+			d.ticket.place = false
 			return d.sub.dependency.limiter.Done(now, flow.End{Began: began, Who: d.who(), Outcome: o})
 		}
 	}
 	return false
 }
 
-// who tells messages, or the names that they depend on, apart.
-func (d *delivery) who() uint64 {
-	if d.name != 0 {
-		return d.name
+// release takes back the ticket of d, with what the end of its run says about its
+// dependency.
+func (a *admission) release(d *delivery, began, now time.Time, o flow.Outcome) {
+	if o == flow.Success || o == flow.Neutral {
+		d.refund(now)
 	}
-	return identity(keyOf(&d.Message))
+	d.token = false
+	g, who := d.sub.dependency, d.who()
+	if name := d.sharesSlot(); name != 0 {
+		d.sub.names.done(now, began, name, o)
+	} else if o == flow.Timeout {
+		d.sub.names.done(now, began, timedOut, o)
+	}
+	if d.returned() && o != flow.Success { // a dead letter failed before, for reasons that may be its own
+		o = flow.Neutral
+	}
+	held, end := takeTicket(d.alone()), flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass}
+	switch {
+	case held.place:
+		a.ended(g, now, g.limiter.Done(now, end))
+	case g.limiter != nil:
+		end.More = true
+		a.ended(g, now, g.limiter.Done(now, end))
+	}
+	if held.slot {
+		a.freeSlot(d.sub.returned, now)
+	}
 }
 
 // deferral is why a run is put off: in one word, and in a sentence.
@@ -123,48 +191,24 @@ var (
 	onPoison = deferral{"poison", errors.New("practically all messages are poison, as after a faulty deployment: it is tried again, uncounted, for an hour at most")}
 )
 
-// pays reports whether d has the token that a retry needs. Otherwise d is put
-// off.
-func (p *pipeline) pays(d *delivery, now time.Time) bool {
+// pays reports whether d has the token that a retry needs, or for how long it has
+// to wait for one.
+func (a *admission) pays(d *delivery, now time.Time) (wait time.Duration, ok bool) {
 	pacer := d.budget()
 	if pacer == nil || !d.isRetry() || d.token {
-		return true
+		return 0, true
 	}
 	most := d.sub.longestDelay
 	if d.sub.dependency.silentSince(d.meta.LastFailedAt, now) {
 		most = min(most, max(silentFloor, now.Sub(d.meta.FirstFailedAt)*2/3))
 	}
-	wait, ok := pacer.Withdraw(now, most, p.cfg.Random())
-	if d.token = ok; !ok {
-		p.deferRun(d, now, wait, noToken)
-	}
-	return ok
+	wait, ok = pacer.Withdraw(now, most, a.random())
+	d.token = ok
+	return wait, ok
 }
 
 // silentFloor is the least that bounds the wait of a retry while nothing succeeds.
 const silentFloor = 5 * time.Second
-
-// silentSince reports whether no run has succeeded here since t. It may be this
-// worker that fails, so a retry does not wait for a turn that only this one gives.
-func (g *dependency) silentSince(t, now time.Time) bool {
-	return g.limiter != nil && g.look(now).LastSuccess.Before(t)
-}
-
-// budget is the one for retries of d; nil if they need no tokens.
-func (d *delivery) budget() budget.Pacer {
-	if d.returned() {
-		return d.sub.returned.budget
-	}
-	return d.sub.dependency.budget
-}
-
-// refund gives back the token of d, which succeeded or did not run.
-func (d *delivery) refund(now time.Time) {
-	if d.token {
-		d.budget().Refund(now)
-	}
-	d.token = false
-}
 
 // A message whose name has its one slot waits in the broker for one to three times
 // nameFloor. One that timed out waits for longer, the longer that was ago.
@@ -173,75 +217,93 @@ const (
 	timedOutMost = 5 * time.Minute
 )
 
-// enters reports whether those that d shares a slot with let it start. Otherwise d
-// is put off.
-func (p *pipeline) enters(d *delivery, now time.Time) bool {
+// enters reports whether those that d shares a slot with let it start, or for how
+// long it has to wait.
+func (a *admission) enters(d *delivery, now time.Time) (wait time.Duration, ok bool) {
 	name := d.sharesSlot()
 	if name == 0 || d.sub.names.start(now, name, d.sub.dependency.look(now).Usual) {
-		return true
+		return 0, true
 	}
 	d.refund(now)
-	wait := nameFloor
+	wait = nameFloor
 	if name == timedOut {
 		wait = min(max(wait, d.sinceFailure(now)/2), timedOutMost)
 	}
-	p.deferRun(d, now, wait+time.Duration(p.cfg.Random()*2*float64(wait)), noName)
-	return false
+	return wait + time.Duration(a.random()*2*float64(wait)), false
 }
 
-// notStarted gives back what d holds, which does not run after all.
-func (p *pipeline) notStarted(d *delivery, now time.Time) {
-	p.returnPass(d.sub, takePass(d.alone()), now)
-	d.refund(now)
+// look returns what may start at g, for the intake. If that is not all, the
+// pipeline is told when it changes.
+func (a *admission) look(g *dependency, now time.Time) flow.Status {
+	v := g.look(now)
+	if !v.Full() {
+		g.limiter.Adjust(now, flow.Change{Waits: true})
+	}
+	if v.Held && v.Limit < 1 {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.wake(g, now, v.Next)
+	}
+	return v
 }
 
-// tell reports what the end of a run of d says about its dependency.
-func (p *pipeline) tell(d *delivery, began, now time.Time, o flow.Outcome) {
-	if o == flow.Success || o == flow.Neutral {
-		d.refund(now)
+// inLine returns how many jobs of each rank are in line at g.
+func (a *admission) inLine(g *dependency) (n [ranks]int) {
+	if g.crowd.Load() == 0 {
+		return n
 	}
-	d.token = false
-	g, who := d.sub.dependency, d.who()
-	if name := d.sharesSlot(); name != 0 {
-		d.sub.names.done(now, began, name, o)
-	} else if o == flow.Timeout {
-		d.sub.names.done(now, began, timedOut, o)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for rank, jobs := range g.line {
+		n[rank] = len(jobs)
 	}
-	if d.returned() && o != flow.Success { // a dead letter failed before, for reasons that may be its own
-		o = flow.Neutral
-	}
-	held, end := takePass(d.alone()), flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass}
-	switch {
-	case held.place:
-		p.ended(g, now, g.limiter.Done(now, end))
-	case g.limiter != nil:
-		end.More = true
-		p.ended(g, now, g.limiter.Done(now, end))
-	}
-	if held.slot {
-		p.slotFree(d.sub.returned)
-	}
-	if o == flow.Success && d.sub.doubted.Load() > 0 {
-		p.believe(d.sub)
-	}
+	return n
 }
 
-// succeededSince reports whether a run of the dependency of d, or of the name that
-// d depends on, has succeeded since t, and not long before or after now: another
-// goroutine may have been a moment later, and faster to say so.
-func (d *delivery) succeededSince(t, now time.Time) bool {
-	var at time.Time
-	switch {
-	case d.name != 0:
-		at = d.sub.names.lastSuccess(d.name)
-	case d.sub.dependency.limiter != nil:
-		at = d.sub.dependency.look(now).LastSuccess
+// lineUp adds job, which waits, to those in line at its dependency, or for a slot.
+// After that open or openSlot sees whether it may start since.
+func (a *admission) lineUp(job []*delivery, slot bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := job[0].sub.returned; slot {
+		s.line = append(s.line, job)
+		s.crowd.Store(int32(len(s.line)))
+		return
 	}
-	return !at.IsZero() && !at.Before(t) && now.Sub(at).Abs() <= successLasts
+	g := job[0].sub.dependency
+	g.line.add(job)
+	g.crowd.Store(int32(g.line.len())) // before the look of open: a run that ends from now on opens
 }
 
-// successLasts is how long a success speaks for the dependency.
-const successLasts = 2 * time.Minute
+// waiting returns every delivery in line.
+func (a *admission) waiting() (ds []*delivery) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, g := range a.dependencies {
+		for _, jobs := range g.line {
+			ds = append(ds, slices.Concat(jobs...)...)
+		}
+	}
+	for _, s := range a.semaphores {
+		ds = append(ds, slices.Concat(s.line...)...)
+	}
+	return ds
+}
+
+// close lets no other job go on.
+func (a *admission) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	if a.watch != nil {
+		a.watch.Stop()
+	}
+	for _, g := range a.dependencies {
+		if g.timer != nil {
+			g.timer.Stop()
+		}
+	}
+}
 
 // recheck is how often a limiter is looked at that may change without our doing.
 const recheck = time.Second
@@ -253,120 +315,50 @@ const inLineMost = 3
 // near is the time for which every job may wait in the process, if there is room.
 const near = 2 * time.Second
 
-// await lets job wait until the limit lets it start: in the process, or in the
-// broker if there is no room for it here, its lease would not last, or the next
-// start is not near.
-func (p *pipeline) await(job []*delivery, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	g := job[0].sub.dependency
-	v := g.look(now)
-	switch {
-	case p.draining.Load():
-		p.releaseAll(job)
-	case far(v, now) && g.line.len() >= inLineMost, slices.ContainsFunc(job, func(d *delivery) bool {
-		return d.yields() || d.onTrial() || !p.roomToWait(d) || !p.lasts(d, now.Add(recheck))
-	}):
-		p.back(job, v, now)
-	default:
-		p.wait(job)
-		g.line.add(job)
-		g.crowd.Store(int32(g.line.len())) // before the look: a run that ends from now on dispatches
-	}
-	p.dispatch(g, now)
-}
-
 // far reports whether the next start is not near.
 func far(v flow.Status, now time.Time) bool {
 	return v.Held && v.Limit < 1 && (v.Next.IsZero() || v.Next.Sub(now) > near)
-}
-
-// wait moves the members of job to waiting. mu is held.
-func (p *pipeline) wait(job []*delivery) {
-	for _, d := range job {
-		if p.to(d, waiting) {
-			p.observe(d, Event{Kind: EventHeld})
-		}
-	}
-}
-
-// releaseAll gives job back to the broker. mu is held.
-func (p *pipeline) releaseAll(job []*delivery) {
-	for _, d := range job {
-		p.settleLocked(d, brokers.Release)
-	}
-}
-
-// farWait is how long a message waits in the broker, at least, if the next start is
-// not near: longer than the default HoldLimit, or the process would hold it.
-const farWait = 5 * time.Second
-
-// back has the broker bring job again when its dependency may let it start. mu is
-// held.
-func (p *pipeline) back(job []*delivery, v flow.Status, now time.Time) {
-	wait := max(v.Next.Sub(now), recheck)
-	switch {
-	case len(job) > 0 && job[0].returned():
-		wait = max(wait, sentBackWait)
-	case far(v, now):
-		wait = max(wait, farWait)
-	}
-	for _, d := range job {
-		if d.token { // a budget may be slow
-			d.token = false
-			go d.budget().Refund(now)
-		}
-		if d.turn && first(d.meta) && far(v, now) {
-			p.releaseKey(d)
-			continue
-		}
-		p.deferLocked(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), noRoom)
-	}
-}
-
-// releaseKey gives d and the messages behind its key back, so that the broker brings
-// them in their order once the topic is received again. mu is held.
-func (p *pipeline) releaseKey(d *delivery) {
-	behind := p.keys.clear(d)
-	d.turn = false
-	p.settleLocked(d, brokers.Release)
-	p.releaseAll(behind)
-}
-
-// deferRun puts the run of d off, which is not an attempt.
-func (p *pipeline) deferRun(d *delivery, now time.Time, wait time.Duration, why deferral) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.deferLocked(d, now, wait, why)
-}
-
-// deferLocked is deferRun with mu held.
-func (p *pipeline) deferLocked(d *delivery, now time.Time, wait time.Duration, why deferral) {
-	wait = min(wait, p.longestDelay) // that the broker was told of: a longer one would be cut
-	m := d.metaNow()
-	m.DueAt = now.Add(wait)
-	d.setMeta(m)
-	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: why.err,
-		Decision: retry.Decision{Action: retry.ActionRetry, Delay: wait, Reason: why.reason}})
-	p.waitLocked(d, p.holdLimit(d))
 }
 
 // freshGrace is how long a probe waits for a message that has not failed before,
 // if only others are in line. Runs that start closer than that do not wait.
 const freshGrace = time.Second
 
-// dispatch starts the jobs in line at g, as far as the limit lets it. mu is held.
-func (p *pipeline) dispatch(g *dependency, now time.Time) {
+// open has the jobs in line at g go on, as far as the limit lets them. News says
+// that the limiter may answer differently now.
+func (a *admission) open(g *dependency, now time.Time, news bool) {
+	a.mu.Lock()
+	if a.closed {
+		a.mu.Unlock()
+		return
+	}
+	if news {
+		a.announce(g, now)
+	}
+	o := a.next(g, now)
+	o.status, o.news = g.look(now), news
+	if news {
+		a.wake(g, now, o.status.Next)
+	}
+	a.mu.Unlock()
+	for range a.opened(o) {
+		a.ended(g, now, g.limiter.Done(now, flow.End{}))
+	}
+}
+
+// next takes out of line at g what may start, and what cannot wait. mu is held.
+func (a *admission) next(g *dependency, now time.Time) opening {
+	o := opening{at: g, now: now}
 	g.crowd.Store(int32(g.line.len())) // before the look, or the end of a run may miss it
-	defer p.thinned(g)
-	for !p.draining.Load() && g.line.len() > 0 {
+	defer func() { g.crowd.Store(int32(g.line.len())) }()
+	for g.line.len() > 0 {
 		v := g.look(now)
 		last := ranks
 		switch {
 		case v.Held:
-			p.shorten(g, v, now)
-			p.wake(g, now, v.Next)
-			return
+			o.leave = g.shorten(v, now)
+			a.wake(g, now, v.Next)
+			return o
 		case v.Interval < freshGrace:
 		case g.alone.IsZero():
 			g.alone, last = now, retried
@@ -375,83 +367,31 @@ func (p *pipeline) dispatch(g *dependency, now time.Time) {
 		}
 		job := g.line.next(last)
 		if job == nil && last < ranks {
-			p.wake(g, now, g.alone.Add(freshGrace))
-			return
+			a.wake(g, now, g.alone.Add(freshGrace))
+			return o
 		}
 		if job == nil {
-			return
+			return o
 		}
 		g.alone = time.Time{}
 		if ok, _ := g.limiter.Start(now); !ok { // another Consumer took the place
 			g.line.add(job)
-			p.wake(g, now, now.Add(recheck))
-			return
+			a.wake(g, now, now.Add(recheck))
+			return o
 		}
-		for _, d := range job {
-			p.to(d, queued)
-		}
-		job[0].pass.place = true
-		p.pool.add(job[0].sub.line, job)
+		o.start = append(o.start, job)
 	}
-}
-
-// thinned takes in that jobs have left the line of g, also those whose deliveries
-// were lost: there may be room for others. mu is held.
-func (p *pipeline) thinned(g *dependency) {
-	g.crowd.Store(int32(g.line.len()))
-	for _, s := range p.subs {
-		if s.dependency == g {
-			p.roomFor(s)
-		}
-	}
-}
-
-// shorten sends jobs in line back to the broker that cannot wait for the next
-// start, or are too many if that is not near. mu is held.
-func (p *pipeline) shorten(g *dependency, v flow.Status, now time.Time) {
-	start := v.Next
-	if start.IsZero() {
-		start = now.Add(recheck)
-	}
-	lasts := func(d *delivery) bool { return p.lasts(d, start) }
-	for rank, jobs := range g.line {
-		g.line[rank] = slices.DeleteFunc(jobs, func(job []*delivery) bool {
-			job = those(job, func(d *delivery) bool { return !d.isNotWaiting() })
-			if len(those(job, lasts)) == len(job) && len(job) > 0 {
-				return false
-			}
-			p.leave(job, v, now)
-			return true
-		})
-	}
-	for far(v, now) && g.line.len() > inLineMost {
-		for rank := ranks - 1; rank >= 0; rank-- {
-			if n := len(g.line[rank]); n > 0 {
-				job := g.line[rank][n-1]
-				g.line[rank] = g.line[rank][:n-1]
-				p.leave(those(job, func(d *delivery) bool { return !d.isNotWaiting() }), v, now)
-				break
-			}
-		}
-	}
-}
-
-// leave sends a job that waited back to the broker. mu is held.
-func (p *pipeline) leave(job []*delivery, v flow.Status, now time.Time) {
-	for _, d := range job {
-		p.to(d, queued)
-	}
-	p.back(job, v, now)
+	return o
 }
 
 // wake has g looked at again at next, if that is not done before. With the zero
 // time the end of a run does that. mu is held.
-func (p *pipeline) wake(g *dependency, now, next time.Time) {
+func (a *admission) wake(g *dependency, now, next time.Time) {
 	switch {
 	case next.IsZero():
 		return
 	case g.timer == nil:
-		g.timer = time.AfterFunc(next.Sub(now), func() { p.follow(g, time.Now()) })
+		g.timer = time.AfterFunc(next.Sub(now), func() { a.open(g, time.Now(), true) })
 	case g.fires.After(now) && !next.Before(g.fires):
 		return
 	default:
@@ -460,32 +400,16 @@ func (p *pipeline) wake(g *dependency, now, next time.Time) {
 	g.fires = next
 }
 
-// follow does what a limiter lets it that may answer differently now.
-func (p *pipeline) follow(g *dependency, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.draining.Load() {
-		return
-	}
-	p.announce(g, now)
-	p.dispatch(g, now)
-	v := g.look(now)
-	if changed(v, g.seen) {
-		p.lookAgain()
-	}
-	p.wake(g, now, v.Next)
-}
-
 // ended follows the end of a run of g. Changed is what the limiter said of it.
-func (p *pipeline) ended(g *dependency, now time.Time, changed bool) {
+func (a *admission) ended(g *dependency, now time.Time, changed bool) {
 	if changed || g.crowd.Load() > 0 {
-		p.follow(g, now)
+		a.open(g, now, true)
 	}
 }
 
 // announce reports that practically no run succeeds and single ones try out a
 // dependency from now on, or that most succeed again. mu is held.
-func (p *pipeline) announce(g *dependency, now time.Time) {
+func (a *admission) announce(g *dependency, now time.Time) {
 	s := g.limiter.Status(now)
 	down, up := s.Limit < 1 && 10*s.Failing > 9*s.Sampled, s.Limit >= 1 || 2*s.Failing < s.Sampled
 	switch {
@@ -495,31 +419,97 @@ func (p *pipeline) announce(g *dependency, now time.Time) {
 		if s.Paused != "" {
 			why = fmt.Errorf("paused by hand: %s", s.Paused)
 		}
-		p.report(p.values, Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: g.look(now).Next, Err: why})
+		a.report(Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: g.look(now).Next, Err: why})
 	case g.pausing && s.Paused == "" && up:
 		g.pausing = false
-		p.report(p.values, Event{Kind: EventResumed, Dependency: g.name, Time: now})
+		a.report(Event{Kind: EventResumed, Dependency: g.name, Time: now})
 	}
 }
 
-// watchShared looks at limiters that others may change without our doing: another
-// Consumer, or a person.
-func (p *pipeline) watchShared() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !slices.ContainsFunc(p.dependencies, func(g *dependency) bool { return g.shared }) {
+// start begins to look at limiters that others may change without our doing:
+// another Consumer, or a person.
+func (a *admission) start() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.ContainsFunc(a.dependencies, func(g *dependency) bool { return g.shared }) {
 		return
 	}
-	p.watch = time.AfterFunc(recheck, func() {
-		for _, g := range p.dependencies {
+	a.watch = time.AfterFunc(recheck, func() {
+		for _, g := range a.dependencies {
 			if g.shared {
-				p.follow(g, time.Now())
+				a.open(g, time.Now(), true)
 			}
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if !p.draining.Load() {
-			p.watch.Reset(recheck)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if !a.closed {
+			a.watch.Reset(recheck)
 		}
 	})
+}
+
+// semaphore limits the runs of messages of a topic that were sent back.
+type semaphore struct {
+	slots  int32
+	used   atomic.Int32
+	crowd  atomic.Int32 // jobs in line
+	budget budget.Pacer
+	line   [][]*delivery // under the mu of the admission
+}
+
+// newSemaphore returns one with half of so many slots.
+func newSemaphore(slots int) *semaphore {
+	return &semaphore{slots: int32(max(1, slots/2)), budget: must(budget.New(budget.Queue()))}
+}
+
+// acquire takes a slot, if one is free: of half of the runs that g lets go at once.
+func (s *semaphore) acquire(g *dependency, now time.Time) bool {
+	if s.used.Add(1) > s.most(g, now) {
+		s.used.Add(-1)
+		return false
+	}
+	return true
+}
+
+// most is how many slots there are now.
+func (s *semaphore) most(g *dependency, now time.Time) int32 {
+	if v := g.look(now); !v.Full() {
+		return min(s.slots, max(1, int32(v.Limit/2)))
+	}
+	return s.slots
+}
+
+// next takes the next job out of line, if a slot is free.
+func (s *semaphore) next(now time.Time) (job []*delivery) {
+	for len(job) == 0 && len(s.line) > 0 && s.used.Load() < s.most(s.line[0][0].sub.dependency, now) {
+		job = those(s.line[0], func(d *delivery) bool { return !d.isNotWaiting() })
+		s.line = s.line[1:]
+	}
+	s.crowd.Store(int32(len(s.line)))
+	return job
+}
+
+// freeSlot gives a slot back and lets the next job in line go on.
+func (a *admission) freeSlot(s *semaphore, now time.Time) {
+	s.used.Add(-1)
+	if s.crowd.Load() > 0 {
+		a.openSlot(s, now)
+	}
+}
+
+// openSlot lets the next job in line go on, if a slot is free: the one after that
+// when it has started, or not.
+func (a *admission) openSlot(s *semaphore, now time.Time) {
+	for unused := 1; unused > 0; {
+		a.mu.Lock()
+		var job []*delivery
+		if !a.closed {
+			job = s.next(now)
+		}
+		a.mu.Unlock()
+		if len(job) == 0 {
+			return
+		}
+		unused = a.opened(opening{now: now, start: [][]*delivery{job}})
+	}
 }

@@ -3,6 +3,7 @@ package consumer
 import (
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -11,54 +12,54 @@ import (
 	"github.com/redrive-go/redrive/retry/flow"
 )
 
-// collector gathers the next batch of a topic.
+// collector gathers the next batch of a topic, of one rank, and hands it to the
+// pool when it is full or old enough. So a row that fails its batch again and again
+// fails no fresh one.
 type collector struct {
+	sub  *subscription
+	pool *pool
+
+	mu      sync.Mutex
 	members []*delivery
 	timer   *time.Timer
 }
 
-// collect adds d to the batch of its topic and rank, and hands the batch over when
-// it is full. So a row that fails its batch again and again fails no fresh one. A
-// message that was split off a batch before runs alone. mu is held.
-func (p *pipeline) collect(d *delivery) {
-	s := d.sub
-	c := &s.batches[d.rank()]
-	if d.split {
-		p.pool.add(s.line, d.alone())
-		return
-	}
+// add adds d to the batch.
+func (c *collector) add(d *delivery) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.members = append(c.members, d)
 	switch len(c.members) {
-	case s.batchSize:
-		p.complete(s, c)
+	case c.sub.batchSize:
+		c.complete()
 	case 1:
-		c.timer = time.AfterFunc(s.batchWait, func() { p.expire(s, c) })
+		c.timer = time.AfterFunc(c.sub.batchWait, c.flush)
 	}
 }
 
-// expire ends the wait of a batch.
-func (p *pipeline) expire(s *subscription, c *collector) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.complete(s, c)
+// flush hands the batch over as it is.
+func (c *collector) flush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.complete()
 }
 
-// complete hands the batch over as it is. mu is held.
-func (p *pipeline) complete(s *subscription, c *collector) {
+// complete is flush with mu held.
+func (c *collector) complete() {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
 	if members := c.members; len(members) > 0 {
 		c.members = nil
-		p.pool.add(s.line, members)
+		c.pool.add(c.sub.line, members)
 	}
 }
 
 // split runs the members of a batch that failed as a whole again, in two parts,
 // before that counts against any of them: one may fail the others. After a timeout
-// each runs alone. It reports whether it did. A part of one has failed by itself.
+// each runs alone. It reports whether it did.
 func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time) bool {
-	if len(a.runs()) < 2 || !asWhole(results) {
+	if !asWhole(results) {
 		return false
 	}
 	v := verdict(results[0], cause, a.runs()[0].sub.rules)
@@ -78,7 +79,7 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 	for i, d := range a.runs() {
 		token := d.token
 		d.token = false
-		p.tell(d, a.started, now, o)
+		p.admission.release(d, a.started, now, o)
 		d.token = token  // it still has to spend it
 		o = flow.Neutral // one run is evidence once
 		p.observe(d, Event{Kind: EventFailed, Time: now, Duration: now.Sub(a.started), Verdict: v, Decision: again, Err: results[i]})
@@ -104,7 +105,7 @@ func (p *pipeline) requeue(part []*delivery) {
 		d.split = true
 		p.to(d, queued)
 		if p.draining.Load() {
-			p.settleLocked(d, brokers.Release)
+			p.settle(brokers.Release, d)
 		}
 	}
 	if !p.draining.Load() {

@@ -141,10 +141,12 @@ func (c *Consumer) Run(ctx context.Context) error {
 	p := newPipeline(life, c, source)
 	p.start()
 	p.log.started(c, p.caps.Findings)
-	err = errors.Join(p.receive(ctx), p.drain(), p.closeSource())
+	err = errors.Join(p.intake.receive(ctx), p.drain(), closeSource(p.values, source))
 	end()
 	p.stages.Wait()
-	p.dropReceipts()
+	if p.receipts != nil {
+		p.receipts.dropRest()
+	}
 	p.log.stopped(err)
 	return err
 }

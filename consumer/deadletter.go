@@ -1,10 +1,13 @@
 package consumer
 
 import (
-	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -12,34 +15,45 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// letter begins the dead letter of d, in case it comes to that.
-func (p *pipeline) letter(d *delivery, err error, v classify.Verdict) dlq.Entry {
+var refusedVerdict = classify.Verdict{Class: classify.ClassPoison, Rule: "refused"}
+
+// deadLetters writes and publishes the dead letters of messages that have no more
+// runs, with a sender for each dead-letter topic. It hands each original to the
+// settlers once its dead letter is durable, or has it come back from the broker.
+type deadLetters struct {
+	*reporter
+	*lifetime
+	cfg         Config
+	group       string
+	broker      brokers.Broker
+	headerLimit int
+	settlers    *settlers
+	drop        func(d *delivery, cause error) // of what others have
+	stubs       stubs
+
+	mu      sync.Mutex
+	senders map[string]*sender[*delivery] // by topic
+}
+
+// write begins the dead letter of d, in case it comes to that.
+func (l *deadLetters) write(d *delivery, err error, v classify.Verdict) dlq.Entry {
 	letter := dlq.Entry{Message: d.Message}
-	letter.SetError(err, v, p.cfg.Redact, p.cfg.Stacks)
+	letter.SetError(err, v, l.cfg.Redact, l.cfg.Stacks)
 	return letter
 }
 
-var refusedVerdict = classify.Verdict{Class: classify.ClassPoison, Rule: "refused"}
+// kill records why d is dead. Its dead letter may be published much later.
+func (l *deadLetters) kill(d *delivery, reason string, letter dlq.Entry) {
+	letter.Reason, letter.Meta, letter.Abandoned = reason, d.metaNow(), d.Abandoned
+	letter.Group, letter.DeadBy, letter.DeadAt = l.group, l.cfg.Instance, time.Now()
+	d.own().letter = &letter
+}
 
 // deadLetter ends the life of d: d has no more runs, and the worker publishes its
-// dead letter.
+// dead letter. mu is held.
 func (p *pipeline) deadLetter(d *delivery, reason string, letter dlq.Entry) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.deadLetterLocked(d, reason, letter)
-}
-
-// deadLetterLocked is deadLetter with mu held.
-func (p *pipeline) deadLetterLocked(d *delivery, reason string, letter dlq.Entry) {
-	p.kill(d, reason, letter)
+	p.letters.kill(d, reason, letter)
 	p.bury(d)
-}
-
-// kill records why d is dead. Its dead letter may be published much later.
-func (p *pipeline) kill(d *delivery, reason string, letter dlq.Entry) {
-	letter.Reason, letter.Meta, letter.Abandoned = reason, d.metaNow(), d.Abandoned
-	letter.Group, letter.DeadBy, letter.DeadAt = p.group(), p.cfg.Instance, time.Now()
-	d.own().letter = &letter
 }
 
 // bury publishes the dead letter of d, and acks d when the dead letter is durable.
@@ -47,95 +61,157 @@ func (p *pipeline) kill(d *delivery, reason string, letter dlq.Entry) {
 // stops no other message. If there is no room for d, it waits in its queue, with
 // its Death. mu is held.
 func (p *pipeline) bury(d *delivery) {
-	if p.roomToDie(d) {
+	if d.sub.roomToDie(d) {
 		p.die(d)
 		return
 	}
-	p.pauseDead(d, forRoom)
-	p.settleLocked(d, brokers.Retry)
+	p.letters.pause(d, forRoom)
+	p.settle(brokers.Retry, d)
 }
 
 // die is bury for a delivery that has room. mu is held.
 func (p *pipeline) die(d *delivery) {
 	if p.to(d, dying) {
-		p.lettersTo(d.sub.deadLetter).add(d)
+		p.letters.publish(d)
 		p.advance(d, true)
 	}
 }
 
-// group names the workers that share the messages: as the source says, where the
-// broker has such a notion.
-func (p *pipeline) group() string { return cmp.Or(p.caps.Group, p.cfg.Group) }
-
-// roomToDie reports whether one more dead letter of its topic may wait. There is
-// always room for as many as the window holds. mu is held.
-func (p *pipeline) roomToDie(d *delivery) bool {
-	s := d.sub
+// roomToDie reports whether the dead letter of d, too, may wait. There is always
+// room for as many as the window holds. The mu of the pipeline is held.
+func (s *subscription) roomToDie(d *delivery) bool {
 	return s.dying < s.window || s.waiting+s.dying < s.maxHeld && s.held+size(d) <= s.maxBytes
 }
 
-// retryRefused deals with a message whose retry the broker will never take. A
-// message that was alive is dead now, with the broker's reason and not the
+// refused deals with a message whose retry or reject the broker will never take.
+// It reports whether to try the same again. If the retry of a message that was
+// alive is refused, the message is dead now, with the broker's reason and not the
 // handler's. A dead message is retried once more with a shortened Death. If the
 // broker refuses that, too, the message waits in the worker; if it came from
 // there, it stays there or is left to its lease.
-func (p *pipeline) retryRefused(d *delivery, err error) {
+func (p *pipeline) refused(d *delivery, err error) (again bool) {
+	if d.action == brokers.Reject {
+		return p.letters.unburied(d, err)
+	}
 	p.mu.Lock()
 	kept := true
 	switch {
 	case d.letter != nil && !d.short:
 		d.own().short = true
-		p.sendBack(d)
+		p.letters.sendBack(d)
 	case state(d.state.Load()) == dying:
 		kept = p.stay(d)
 	case d.letter != nil:
 		p.die(d)
 	default:
-		p.kill(d, reasonRefused, p.letter(d, err, refusedVerdict))
+		p.letters.kill(d, reasonRefused, p.letters.write(d, err, refusedVerdict))
 		p.die(d)
 	}
 	p.mu.Unlock()
 	if !kept {
 		p.drop(d, leaseLost(errLeftToItsLease))
 	}
+	return false
+}
+
+// maxStuck bounds the messages of a topic that are held because the broker does
+// not even take them back for later.
+const maxStuck = 64
+
+var errLeftToItsLease = errors.New("the broker refuses its dead letter, to reject it, and to take it back for later: it is left until its lease ends")
+
+// stay holds a dead message that the broker does not even take back for later, if
+// there are not too many of these yet, or nothing else would bring it back. It
+// reports false if it has to be left to its lease. mu is held.
+func (p *pipeline) stay(d *delivery) bool {
+	switch {
+	case p.draining.Load():
+		p.settlers.sendLate(d, brokers.Release)
+		return true
+	case !d.stuck && d.sub.stuck >= maxStuck && p.caps.Lease > 0:
+		return false
+	case !d.stuck:
+		d.own().stuck = true
+		d.sub.stuck++
+	}
+	if d.stub == (stubKey{}) { // which is refused, too
+		p.letters.publish(d)
+	} else {
+		p.settlers.send(d, brokers.Reject)
+	}
+	return true
 }
 
 // sendBack has the broker deliver the dead message d again.
-func (p *pipeline) sendBack(d *delivery) {
-	if d.action = brokers.Retry; p.draining.Load() { // the retrier may have stopped
-		p.settler.add(d)
+func (l *deadLetters) sendBack(d *delivery) {
+	if l.draining.Load() {
+		l.settlers.sendLate(d, brokers.Retry)
 	} else {
-		p.retrier.add(d)
+		l.settlers.send(d, brokers.Retry)
 	}
 }
 
-// lettersTo returns the sender to a dead-letter topic. mu is held.
-func (p *pipeline) lettersTo(topic string) *sender[*delivery] {
-	s := p.letters[topic]
+// unburied deals with a dead message that the broker takes neither as a dead
+// letter, be it a stub, nor rejected, or that must not be discarded: it goes back
+// to its queue for minutes, without a place in the process, and then dies again.
+// It reports whether to try the same again instead.
+func (l *deadLetters) unburied(d *delivery, cause error) (again bool) {
+	l.observe(d, Event{Kind: EventDeadLetterRefused, DeadLetter: d.published(),
+		Err: fmt.Errorf("%w; the message is kept, and comes back in minutes", cause)})
+	if d.stuck {
+		return true
+	}
+	l.pause(d, forMending)
+	l.sendBack(d)
+	return false
+}
+
+// publish has the dead letter of d published.
+func (l *deadLetters) publish(d *delivery) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	topic := d.sub.deadLetter
+	s := l.senders[topic]
 	if s == nil {
-		s = newSender(letterBackoff, func(ctx context.Context, ds []*delivery) []*delivery { return p.publishLetters(ctx, topic, ds) })
-		p.letters[topic] = s
-		p.stages.Go(func() { s.run(p.life) })
+		s = newSender(letterBackoff, func(ctx context.Context, ds []*delivery) []*delivery { return l.send(ctx, topic, ds) })
+		l.senders[topic] = s
+		l.stages.Go(func() { s.run(l.life) })
 	}
-	return s
+	s.add(d)
 }
 
-// publishLetters publishes the dead letters of ds and returns those to publish
+// all returns the senders.
+func (l *deadLetters) all() []*sender[*delivery] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Values(l.senders))
+}
+
+// move reports whether the dead-letter topic takes what is published, as far as is
+// known.
+func (l *deadLetters) move(topic string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.senders[topic]
+	return s != nil && s.moves(now)
+}
+
+// send publishes the dead letters of ds to topic and returns those to publish
 // again. The originals are settled only after the confirmation. What is refused
 // is published with less, at once.
-func (p *pipeline) publishLetters(ctx context.Context, topic string, ds []*delivery) (failed []*delivery) {
-	ds = p.unpublished(ds)
+func (l *deadLetters) send(ctx context.Context, topic string, ds []*delivery) (failed []*delivery) {
+	ds = l.unpublished(ds)
 	if topic == "" {
-		return p.discard(ds)
+		return l.discard(ds)
 	}
 	for len(ds) > 0 {
 		letters := make([]brokers.Message, len(ds))
 		for i, d := range ds {
-			letters[i] = p.encode(d)
+			letters[i] = l.encode(d)
 		}
-		causes := publishErrors(p.broker.Publish(ctx, topic, letters...), len(ds))
+		causes := publishErrors(l.broker.Publish(ctx, topic, letters...), len(ds))
 		if causes == nil {
-			p.dead(ds, EventDeadLettered)
+			l.dead(ds, EventDeadLettered)
 			return failed
 		}
 		var confirmed, smaller []*delivery
@@ -145,21 +221,21 @@ func (p *pipeline) publishLetters(ctx context.Context, topic string, ds []*deliv
 			case cause == nil:
 				confirmed = append(confirmed, d)
 			case refused && d.form < stub:
-				p.unpublishedFor(d, topic, cause)
+				l.failed(d, topic, cause)
 				d.own().form++
 				smaller = append(smaller, d)
-			case !refused && p.lasts(d, time.Now().Add(letterBackoff.Cap)):
-				p.unpublishedFor(d, topic, cause)
+			case !refused && d.lasts(time.Now().Add(letterBackoff.Cap)):
+				l.failed(d, topic, cause)
 				failed = append(failed, d)
 			case !refused: // its lease would end, and another worker would run it
-				p.unpublishedFor(d, topic, cause)
-				p.pauseDead(d, forRoom)
-				p.sendBack(d)
-			case p.unburied(d, fmt.Errorf("stub in %q: %w", topic, cause)):
+				l.failed(d, topic, cause)
+				l.pause(d, forRoom)
+				l.sendBack(d)
+			case l.unburied(d, fmt.Errorf("stub in %q: %w", topic, cause)):
 				failed = append(failed, d)
 			}
 		}
-		p.dead(confirmed, EventDeadLettered)
+		l.dead(confirmed, EventDeadLettered)
 		ds = smaller
 	}
 	return failed
@@ -170,37 +246,37 @@ var errNotDiscarded = errors.New("it is a dead letter itself, and dlq.Discard wo
 
 // discard drops ds, as dlq.Discard asks, but for those that are dead letters
 // themselves: these are kept. It returns those to deal with again.
-func (p *pipeline) discard(ds []*delivery) (failed []*delivery) {
+func (l *deadLetters) discard(ds []*delivery) (failed []*delivery) {
 	var dropped []*delivery
 	for _, d := range ds {
 		if _, err := dlq.Decode(d.Message); err != nil {
 			dropped = append(dropped, d)
-		} else if p.unburied(d, errNotDiscarded) {
+		} else if l.unburied(d, errNotDiscarded) {
 			failed = append(failed, d)
 		}
 	}
-	p.dead(dropped, EventDiscarded)
+	l.dead(dropped, EventDiscarded)
 	return failed
 }
 
-// unpublishedFor reports a dead letter that is tried again.
-func (p *pipeline) unpublishedFor(d *delivery, topic string, cause error) {
-	p.observe(d, Event{Kind: EventError, Operation: "dead-letter", DeadLetter: d.published(),
+// failed reports a dead letter that is tried again.
+func (l *deadLetters) failed(d *delivery, topic string, cause error) {
+	l.observe(d, Event{Kind: EventError, Operation: "dead-letter", DeadLetter: d.published(),
 		Err: fmt.Errorf("dead letter to %q: %w; the message is kept and the dead letter tried again", topic, cause)})
 }
 
 // unpublished returns those of ds whose dead letter is to be published: what is
 // lost is somebody else's, and that of which a stub is out needs no other.
-func (p *pipeline) unpublished(ds []*delivery) []*delivery {
+func (l *deadLetters) unpublished(ds []*delivery) []*delivery {
 	kept := ds[:0:0]
 	for _, d := range ds {
 		if loss := d.lost(); loss != nil {
-			p.drop(d, loss)
+			l.drop(d, loss)
 			continue
 		}
-		if p.stubs.has(d) {
+		if l.stubs.has(d) {
 			d.own().form = stub
-			p.send(d, brokers.Reject)
+			l.settlers.send(d, brokers.Reject)
 			continue
 		}
 		kept = append(kept, d)
@@ -227,11 +303,11 @@ func (d *delivery) published() *dlq.Entry {
 }
 
 // encode returns the dead letter of d to publish.
-func (p *pipeline) encode(d *delivery) brokers.Message {
+func (l *deadLetters) encode(d *delivery) brokers.Message {
 	if d.form == bare {
 		return d.letter.Encode(1)
 	}
-	return d.published().Encode(p.caps.HeaderLimit)
+	return d.published().Encode(l.headerLimit)
 }
 
 // publishErrors returns one error per message, nil if all are durable.
@@ -252,14 +328,155 @@ func publishErrors(err error, n int) []error {
 
 // dead settles deliveries whose dead letter is durable, or not wanted. The
 // original of a stub is left to the broker's own dead-lettering.
-func (p *pipeline) dead(ds []*delivery, kind EventKind) {
+func (l *deadLetters) dead(ds []*delivery, kind EventKind) {
 	for _, d := range ds {
-		p.observe(d, Event{Kind: kind, DeadLetter: d.published()})
+		l.observe(d, Event{Kind: kind, DeadLetter: d.published()})
 		if d.form == stub {
-			p.stubs.add(d)
-			p.send(d, brokers.Reject)
+			l.stubs.add(d)
+			l.settlers.send(d, brokers.Reject)
 			continue
 		}
-		p.send(d, brokers.Ack)
+		l.settlers.send(d, brokers.Ack)
 	}
+}
+
+// deathOf returns the Death that a message carries while it waits for its dead
+// letter. It is shortened if short is set, for a broker that refuses the message
+// with the whole of it.
+func deathOf(letter *dlq.Entry, short bool) *brokers.Death {
+	l := *letter
+	if short {
+		l = shortened(letter)
+	}
+	return &brokers.Death{
+		Reason: l.Reason, At: l.DeadAt, By: l.DeadBy, Abandoned: l.Abandoned,
+		Attempt: letter.Meta.Attempt, DueAt: letter.Meta.DueAt,
+		ErrorType: l.ErrorType, ErrorCode: l.ErrorCode, ErrorText: l.ErrorText, Stack: l.Stack, Fingerprint: l.Fingerprint, Rule: l.Rule,
+		Truncated: l.Truncated,
+	}
+}
+
+// shortened returns letter with its texts as short as those of a stub.
+func shortened(letter *dlq.Entry) dlq.Entry {
+	cut := *letter
+	cut.Message, cut.Meta = brokers.Message{}, brokers.Meta{}
+	cut = cut.Stub()
+	cut.Truncated = append(cut.Truncated, letter.Truncated...)
+	if letter.Stack != "" {
+		cut.Truncated = append(cut.Truncated, "error-stack")
+	}
+	if len(letter.Meta.History) > 0 {
+		cut.Truncated = append(cut.Truncated, "history")
+	}
+	return cut
+}
+
+// recall restores the dead letter of d from the Death that d carried while it
+// waited. It also restores the Meta of d, except for the due time.
+func (l *deadLetters) recall(d *delivery) {
+	was := d.came().Death
+	letter := dlq.Entry{
+		Message: d.Message, Meta: d.Meta(),
+		Reason: was.Reason, DeadAt: was.At, DeadBy: was.By, Abandoned: was.Abandoned, Group: l.group,
+		ErrorType: was.ErrorType, ErrorCode: was.ErrorCode, ErrorText: was.ErrorText, Stack: was.Stack, Fingerprint: was.Fingerprint, Rule: was.Rule,
+		Truncated: was.Truncated,
+	}
+	letter.Meta.Attempt, letter.Meta.DueAt, letter.Meta.Death = was.Attempt, was.DueAt, nil
+	meta := letter.Meta
+	meta.DueAt = d.came().DueAt
+	d.own().letter = &letter
+	d.setMeta(meta)
+}
+
+// metaToKeep returns the Meta that a Retry of d stores. For a dead message it has
+// the Death, and no attempt left: a worker of a version without Death then does
+// not run the message.
+func (d *delivery) metaToKeep() brokers.Meta {
+	m := d.metaNow()
+	if d.letter == nil {
+		return m
+	}
+	m.Attempt = max(m.Attempt, d.sub.attempts)
+	m.Death = deathOf(d.letter, d.short)
+	if d.short {
+		m.History = nil
+	}
+	return m
+}
+
+// pause bounds how long a dead message waits in the broker. The time is random,
+// between least and the time since its death. The time since its death counts as
+// at least first and at most most. So the next try comes within about as long
+// after an outage as that lasted, and long outages cost the broker few deliveries.
+type pause struct{ least, first, most time.Duration }
+
+var (
+	forRoom    = pause{2 * time.Second, 10 * time.Second, 3 * time.Minute} // in the worker
+	forMending = pause{time.Minute, 2 * time.Minute, time.Hour}            // of a broker that refuses the dead letter
+)
+
+// pause sets the time at which the dead message d comes back from the broker.
+func (l *deadLetters) pause(d *delivery, w pause) {
+	now := time.Now()
+	longest := min(max(now.Sub(d.letter.DeadAt), w.first), w.most)
+	m := d.metaNow()
+	m.DueAt = now.Add(w.least + time.Duration(l.cfg.Random()*float64(longest-w.least)))
+	d.setMeta(m)
+}
+
+// stubs remembers of which messages a stub is in the dead-letter topic while the
+// original comes back, so that it gets no other. It forgets the oldest of too
+// many, and all at the end of the process.
+type stubs struct {
+	mu    sync.Mutex
+	known map[stubKey]bool
+	order []stubKey // may hold forgotten ones
+}
+
+const maxStubs = 10_000
+
+// stubKey stands for a message.
+type stubKey [sha256.Size]byte
+
+func stubKeyOf(m *brokers.Message) stubKey {
+	body := sha256.Sum256(m.Body)
+	return sha256.Sum256(fmt.Appendf(body[:], "%q %q", m.Topic, m.ID))
+}
+
+// has reports whether a stub of d is out, and notes that on d.
+func (s *stubs) has(d *delivery) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) == 0 {
+		return false
+	}
+	key := stubKeyOf(&d.Message)
+	if !s.known[key] {
+		return false
+	}
+	d.own().stub = key
+	return true
+}
+
+// add notes that a stub of d is out.
+func (s *stubs) add(d *delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.order) >= maxStubs {
+		delete(s.known, s.order[0])
+		s.order = s.order[1:]
+	}
+	if s.known == nil {
+		s.known = map[stubKey]bool{}
+	}
+	d.own().stub = stubKeyOf(&d.Message)
+	s.known[d.stub] = true
+	s.order = append(s.order, d.stub)
+}
+
+// forget forgets a stub whose original is gone.
+func (s *stubs) forget(key stubKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.known, key)
 }

@@ -88,19 +88,36 @@ func interrupted(err error) (yes bool) {
 	return panicked || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// conclude takes d from its handler to what comes next.
+// finish takes the deliveries of a from their handler to what comes next.
+func (p *pipeline) finish(a *attempt, results []error, cause error, now time.Time) {
+	if len(a.runs()) > 1 && p.split(a, results, cause, now) {
+		return
+	}
+	for i, d := range a.runs() {
+		p.conclude(d, results[i], cause, a.started, now)
+	}
+}
+
+// conclude is finish for one of them.
 func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time) {
 	if loss := d.lost(); loss != nil {
-		p.tell(d, began, now, flow.Neutral)
+		p.admission.release(d, began, now, flow.Neutral)
 		p.drop(d, loss)
 		return
 	}
 	if err == nil {
-		p.tell(d, began, now, flow.Success)
+		p.admission.release(d, began, now, flow.Success)
+		if d.sub.doubted.Load() > 0 {
+			p.believe(d.sub)
+		}
 		if p.observed() {
 			p.observe(d, Event{Kind: EventSucceeded, Time: now, Duration: now.Sub(began)})
 		}
-		p.settle(d, brokers.Ack)
+		if d.turn {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+		}
+		p.settle(brokers.Ack, d)
 		return
 	}
 	v := verdict(err, cause, d.sub.rules)
@@ -109,13 +126,13 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 	if errors.Is(cause, ErrDeadline) { // the dependency had less than the usual time
 		o = flow.Neutral
 	}
-	p.tell(d, began, now, o)
+	p.admission.release(d, began, now, o)
 	t.spread = d.spread(now)
 	if !t.counts && o >= flow.Overload && d.sub.excuses {
 		t.excused += d.sinceFailure(now)
 	}
 	if t.excused > 0 {
-		t.end = p.outageEnd(d)
+		t.end = d.outageEnd(p.caps.Retention)
 	}
 	decision := d.sub.decide(d.failure(now, now.Sub(began), v), t, p.cfg.Random())
 	if decision.Action == retry.ActionRetry && d.expires(now.Add(decision.Delay)) {
@@ -128,17 +145,23 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 func (p *pipeline) carryOut(d *delivery, decision retry.Decision, t trial, e Event, cause error) {
 	var letter dlq.Entry
 	if decision.Action == retry.ActionRetry || decision.Action == retry.ActionDeadLetter {
-		letter = p.letter(d, e.Err, e.Verdict)
+		letter = p.letters.write(d, e.Err, e.Verdict)
 		first := !d.isRetry()
 		d.setMeta(d.failed(e.Time, e.Verdict, letter.Fingerprint, decision, t.excused))
-		if first {
-			p.receipt(d, dlq.Receipt{Outcome: dlq.OutcomeFailed, Class: d.meta.Class, Fingerprint: letter.Fingerprint})
+		if first && p.receipts != nil {
+			p.receipts.tell(d, dlq.Receipt{Outcome: dlq.OutcomeFailed, Class: d.meta.Class, Fingerprint: letter.Fingerprint})
 		}
 	}
 	p.observe(d, e)
+	if decision.Action == retry.ActionNone {
+		p.drop(d, leaseLost(cause))
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch decision.Action {
 	case retry.ActionRetry:
-		p.reschedule(d)
+		p.wait(d, p.holdLimit(d))
 	case retry.ActionDeadLetter:
 		if d.mayDoubt(e.Verdict) {
 			p.judge(d, decision.Reason, letter, e.Time)
@@ -146,11 +169,9 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, t trial, e Eve
 		}
 		p.deadLetter(d, decision.Reason, letter)
 	case retry.ActionAck:
-		p.settle(d, brokers.Ack)
+		p.settle(brokers.Ack, d)
 	case retry.ActionRelease:
-		p.settle(d, brokers.Release)
-	default:
-		p.drop(d, leaseLost(cause))
+		p.settle(brokers.Release, d)
 	}
 }
 
@@ -183,13 +204,14 @@ const (
 )
 
 // outageEnd is until when d waits for the end of an outage. It has the default
-// MaxAge in any case: Open has seen to the retention for that.
-func (p *pipeline) outageEnd(d *delivery) time.Time {
+// MaxAge in any case: Open has seen to the retention for that. A retention of 0 is
+// unlimited.
+func (d *delivery) outageEnd(retention time.Duration) time.Time {
 	_, _, age := d.sub.policy.Limits()
-	if p.caps.Retention == 0 || d.Message.PublishedAt.IsZero() {
+	if retention == 0 || d.Message.PublishedAt.IsZero() {
 		return d.meta.FirstFailedAt.Add(max(age, outageMost))
 	}
-	end := d.Message.PublishedAt.Add(time.Duration(outageShare * float64(p.caps.Retention)))
+	end := d.Message.PublishedAt.Add(time.Duration(outageShare * float64(retention)))
 	if least := d.meta.FirstFailedAt.Add(age); end.Before(least) {
 		return least
 	}
@@ -291,14 +313,6 @@ func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string,
 	old := m.History[max(0, len(m.History)-historyLimit+1):]
 	m.History = append(append(make([]brokers.Failure, 0, len(old)+1), old...), failure)
 	return m
-}
-
-// reschedule lets d wait for its due time: in the process if that is near, in
-// the broker otherwise.
-func (p *pipeline) reschedule(d *delivery) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.waitLocked(d, p.holdLimit(d))
 }
 
 // holdLimit is the longest that d may be held after a failure. Where holding is

@@ -59,12 +59,13 @@ type dependency struct {
 	shared  bool          // another Consumer, or a person, may change the limiter
 	crowd   atomic.Int32  // jobs in line
 
-	// The rest belongs to the pipeline, under its mu.
+	seen flow.Status // what the intake looked at last; under the mu of the pipeline
+
+	// The rest belongs to the admission, under its mu.
 	line    lineup
 	timer   *time.Timer // looks again when the next run may start
 	fires   time.Time   // when it does
 	alone   time.Time   // when a probe was first allowed and only retries were in line
-	seen    flow.Status // what the intake looked at last
 	pausing bool        // EventPaused was reported last
 }
 
@@ -76,18 +77,52 @@ func (g *dependency) look(now time.Time) flow.Status {
 	return g.limiter.Status(now)
 }
 
+// start counts one more run, if the limit lets it start and no other is in line.
+func (g *dependency) start(now time.Time) bool {
+	if g.crowd.Load() > 0 {
+		return false
+	}
+	ok, _ := g.limiter.Start(now)
+	return ok
+}
+
+// silentSince reports whether no run has succeeded here since t. It may be this
+// worker that fails, so a retry does not wait for a turn that only this one gives.
+func (g *dependency) silentSince(t, now time.Time) bool {
+	return g.limiter != nil && g.look(now).LastSuccess.Before(t)
+}
+
 // changed reports whether the intake would do something else by v than by w.
 func changed(v, w flow.Status) bool {
 	return v.Full() != w.Full() || v.Held != w.Held || int(v.Limit) != int(w.Limit)
 }
 
+// add returns the dependency of s, which it shares with others of routes.
+func (a *admission) add(s *subscription, cfg Config, routes []*route) *dependency {
+	a.semaphores = append(a.semaphores, s.returned)
+	for _, g := range a.dependencies {
+		if g.name == s.route.dependency {
+			return g
+		}
+	}
+	slots := 0
+	for _, other := range routes {
+		if other.dependency == s.route.dependency {
+			slots += other.concurrency
+		}
+	}
+	g := a.newDependency(s.route.dependency, cfg.guardOf(s.route.dependency), cfg.slots(slots))
+	a.dependencies = append(a.dependencies, g)
+	return g
+}
+
 // newDependency makes what is unset of g and not switched off, for so many slots.
-func (p *pipeline) newDependency(name string, g Guard, slots int) *dependency {
+func (a *admission) newDependency(name string, g Guard, slots int) *dependency {
 	made, own := &dependency{name: name, limiter: g.Limiter, shared: g.Limiter != nil}, must(budget.New(budget.Queue()))
 	if !g.Off {
 		made.budget = own
 		if made.limiter == nil {
-			made.limiter = flow.New(slots, p.cfg.Random)
+			made.limiter = flow.New(slots, a.random)
 		}
 	}
 	if f, ok := g.Budget.(budget.Fleet); ok && made.limiter != nil {
@@ -95,7 +130,7 @@ func (p *pipeline) newDependency(name string, g Guard, slots int) *dependency {
 	}
 	if g.Budget != nil {
 		made.budget = &given{g.Budget, own, func(err error) {
-			p.report(p.values, Event{Kind: EventError, Dependency: name, Operation: "budget", Err: err})
+			a.report(Event{Kind: EventError, Dependency: name, Operation: "budget", Err: err})
 		}}
 	}
 	return made
@@ -185,14 +220,32 @@ func (l *lineup) len() (n int) {
 	return n
 }
 
-// all returns every delivery in line.
-func (l *lineup) all() (ds []*delivery) {
-	for _, jobs := range l {
-		for _, job := range jobs {
-			ds = append(ds, job...)
+// shorten takes jobs out of line that cannot wait for the next start, or are too
+// many if that is not near.
+func (g *dependency) shorten(v flow.Status, now time.Time) (leave [][]*delivery) {
+	start := v.Next
+	if start.IsZero() {
+		start = now.Add(recheck)
+	}
+	waits := func(d *delivery) bool { return !d.isNotWaiting() }
+	for rank, jobs := range g.line {
+		g.line[rank] = slices.DeleteFunc(jobs, func(job []*delivery) bool {
+			job = those(job, waits)
+			if len(job) > 0 && !slices.ContainsFunc(job, func(d *delivery) bool { return !d.lasts(start) }) {
+				return false
+			}
+			leave = append(leave, job)
+			return true
+		})
+	}
+	for far(v, now) && g.line.len() > inLineMost {
+		for rank := ranks - 1; rank >= 0; rank-- {
+			if n := len(g.line[rank]); n > 0 {
+				leave = append(leave, those(g.line[rank][n-1], waits))
+				g.line[rank] = g.line[rank][:n-1]
+				break
+			}
 		}
 	}
-	return ds
+	return leave
 }
-
-func (d *delivery) isNotWaiting() bool { return state(d.state.Load()) != waiting }

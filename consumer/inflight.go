@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry/budget"
 )
 
 // state says where a delivery is on its way. It is in one at a time.
@@ -51,7 +52,7 @@ type delivery struct {
 	state    atomic.Uint32
 	last     int32          // number of the run of current; under mu
 	turn     bool           // it is the turn of its key
-	pass     pass           // of the job that it is the first of
+	ticket   ticket         // of the job that it is the first of
 	token    bool           // its run is a retry that spent a token
 	split    bool           // from a batch that failed as a whole
 	action   brokers.Action // how it is settled
@@ -92,27 +93,30 @@ func (d *delivery) own() *rare {
 // alone is the job of this delivery alone.
 func (d *delivery) alone() []*delivery { return d.first.one[:] }
 
-// to moves d to next. It reports false, and does nothing, if what was decided
-// before excludes that. It alone changes the counters of the topic: mu is held
-// if d enters or leaves the window.
-func (p *pipeline) to(d *delivery, next state) bool {
+// move moves d to next, from where it was. It reports false, and does nothing, if
+// what was decided before excludes that.
+func (d *delivery) move(next state) (from state, ok bool) {
 	for {
 		from := state(d.state.Load())
 		if transitions[from]&(1<<next) == 0 {
-			return false
+			return from, false
 		}
 		if d.state.CompareAndSwap(uint32(from), uint32(next)) {
-			if next == gone && d.stuck {
-				d.sub.stuck--
-			}
-			if !from.inWindow() || !next.inWindow() {
-				d.sub.count(from, -1, d)
-				d.sub.count(next, 1, d)
-				p.roomFor(d.sub)
-			}
-			return true
+			return from, true
 		}
 	}
+}
+
+// to is move for any delivery, and reports whether it did. It alone changes the
+// counters of the topic: mu is held if d enters or leaves the window.
+func (p *pipeline) to(d *delivery, next state) bool {
+	from, ok := d.move(next)
+	if ok && (!from.inWindow() || !next.inWindow()) {
+		d.sub.count(from, -1, d)
+		d.sub.count(next, 1, d)
+		p.intake.roomFor(d.sub)
+	}
+	return ok
 }
 
 // count adds n deliveries in a state, of which d is one.
@@ -125,13 +129,90 @@ func (s *subscription) count(in state, n int, d *delivery) {
 		s.dying += n
 		s.held += n * size(d)
 	case gone:
+		if d.stuck {
+			s.stuck--
+		}
 	default:
 		s.active += n
 	}
 }
 
+// roomToWait reports whether d may wait outside the window. The mu of the pipeline
+// is held.
+func (s *subscription) roomToWait(d *delivery) bool {
+	share := 1
+	if d.returned() {
+		share = 2
+	}
+	return s.waiting+s.dying < s.maxHeld/share && s.held+size(d) <= s.maxBytes/share
+}
+
+// lasts reports whether d can be held until a run that begins at start is over.
+func (d *delivery) lasts(start time.Time) bool {
+	most := d.sub.maxLease
+	return most == 0 || start.Add(d.sub.timeout).Before(d.ReceivedAt.Add(most))
+}
+
 // size is about what d occupies in memory beside its fixed part.
 func size(d *delivery) int { return len(d.Message.Body) }
+
+// first reports whether meta is that of a first delivery.
+func first(meta *brokers.Meta) bool { return meta.FirstFailedAt.IsZero() && meta.DueAt.IsZero() }
+
+// onTrial reports whether d goes back to its queue if it cannot run at once.
+func (d *delivery) onTrial() bool { return d.meta.Crashes > 0 }
+
+// returned reports whether d was sent back from a dead-letter queue.
+func (d *delivery) returned() bool { return d.came().RedriveCount > 0 }
+
+// yields reports whether the messages behind d of its key go on while d waits.
+func (d *delivery) yields() bool { return d.turn && d.returned() }
+
+// expires reports whether d may not run any more at t.
+func (d *delivery) expires(t time.Time) bool { return d.expiring && !t.Before(d.deadline) }
+
+func (d *delivery) isNotWaiting() bool { return state(d.state.Load()) != waiting }
+
+// who tells messages, or the names that they depend on, apart.
+func (d *delivery) who() uint64 {
+	if d.name != 0 {
+		return d.name
+	}
+	return identity(keyOf(&d.Message))
+}
+
+// budget is the one for retries of d; nil if they need no tokens.
+func (d *delivery) budget() budget.Pacer {
+	if d.returned() {
+		return d.sub.returned.budget
+	}
+	return d.sub.dependency.budget
+}
+
+// refund gives back the token of d, which succeeded or did not run.
+func (d *delivery) refund(now time.Time) {
+	if d.token {
+		d.budget().Refund(now)
+	}
+	d.token = false
+}
+
+// succeededSince reports whether a run of the dependency of d, or of the name that
+// d depends on, has succeeded since t, and not long before or after now: another
+// goroutine may have been a moment later, and faster to say so.
+func (d *delivery) succeededSince(t, now time.Time) bool {
+	var at time.Time
+	switch {
+	case d.name != 0:
+		at = d.sub.names.lastSuccess(d.name)
+	case d.sub.dependency.limiter != nil:
+		at = d.sub.dependency.look(now).LastSuccess
+	}
+	return !at.IsZero() && !at.Before(t) && now.Sub(at).Abs() <= successLasts
+}
+
+// successLasts is how long a success speaks for the dependency.
+const successLasts = 2 * time.Minute
 
 // isRetry reports whether a handler has failed with this message before.
 func (d *delivery) isRetry() bool { return !d.meta.FirstFailedAt.IsZero() }

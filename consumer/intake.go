@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -13,9 +14,19 @@ import (
 	"github.com/redrive-go/redrive/retry/flow"
 )
 
-// intake is what may be received, and the Receive under way. It belongs to the
-// pipeline, under its mu.
+// intake receives from the source what there is room for, and hands it to accept.
+// It knows what of each topic is in the process, and asks the admission what may
+// start, and the dead letters whether they move.
 type intake struct {
+	*reporter
+	source    brokers.Source
+	subs      []*subscription
+	admission *admission
+	letters   *deadLetters
+	accept    func([]*brokers.Delivery)
+	random    func() float64
+
+	mu      *sync.Mutex        // of the pipeline, for the counters of subs
 	changed chan struct{}      // look again
 	stale   bool               // since the last look
 	end     context.CancelFunc // of the Receive under way; nil if none is
@@ -25,18 +36,18 @@ type intake struct {
 }
 
 // receive takes deliveries in until ctx ends or the source fails for good.
-func (p *pipeline) receive(ctx context.Context) error {
+func (in *intake) receive(ctx context.Context) error {
 	backoff := retry.Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second, Floor: 10 * time.Millisecond}
 	for failures := 0; ; {
-		n := p.awaitRoom(ctx)
+		n := in.awaitRoom(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		deliveries, err := p.fetch(ctx, n)
+		deliveries, err := in.fetch(ctx, n)
 		switch {
 		case err == nil:
 			failures = 0
-			p.accept(deliveries)
+			in.accept(deliveries)
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, errLookAgain):
@@ -44,8 +55,8 @@ func (p *pipeline) receive(ctx context.Context) error {
 			return fmt.Errorf("consumer: receive: %w", err)
 		default:
 			failures++
-			p.report(p.values, Event{Kind: EventError, Operation: "receive", Topic: lostTopic(err), Err: fmt.Errorf("receive: %w", err)})
-			sleep(ctx, backoff.Delay(failures, 0, p.cfg.Random()))
+			in.report(Event{Kind: EventError, Operation: "receive", Topic: lostTopic(err), Err: fmt.Errorf("receive: %w", err)})
+			sleep(ctx, backoff.Delay(failures, 0, in.random()))
 		}
 	}
 }
@@ -74,15 +85,15 @@ const receiveLimit = 256
 
 // awaitRoom returns how many deliveries may be received, at least 1 unless ctx
 // has ended, and has the source pause the topics that none may be received of.
-func (p *pipeline) awaitRoom(ctx context.Context) int {
+func (in *intake) awaitRoom(ctx context.Context) int {
 	for {
-		p.mu.Lock()
-		n, paused := p.look(time.Now())
-		news := !slices.Equal(paused, p.intake.paused)
-		p.intake.paused = paused
-		p.mu.Unlock()
+		in.mu.Lock()
+		n, paused := in.look(time.Now())
+		news := !slices.Equal(paused, in.paused)
+		in.paused = paused
+		in.mu.Unlock()
 		if news {
-			p.source.Pause(paused...)
+			in.source.Pause(paused...)
 		}
 		if n > 0 {
 			return n
@@ -90,29 +101,26 @@ func (p *pipeline) awaitRoom(ctx context.Context) int {
 		select {
 		case <-ctx.Done():
 			return 0
-		case <-p.intake.changed:
+		case <-in.changed:
 		}
 	}
 }
 
 // look returns how many deliveries there is room for in every topic that is not
 // to be paused, 0 if all are. mu is held.
-func (p *pipeline) look(now time.Time) (n int, paused []string) {
-	p.intake.stale = false
+func (in *intake) look(now time.Time) (n int, paused []string) {
+	in.stale = false
 	full := false
-	for _, g := range p.dependencies {
-		if g.seen = g.look(now); !g.seen.Full() {
-			g.limiter.Adjust(now, flow.Change{Waits: true})
-		}
+	for _, g := range in.admission.dependencies {
+		g.seen = in.admission.look(g, now)
 	}
-	for _, s := range p.subs {
+	for _, s := range in.subs {
 		g := s.dependency
-		room := p.room(s, now)
+		room := in.room(s, now)
 		s.full = false
 		switch {
 		case g.seen.Held && g.seen.Limit < 1:
 			paused = append(paused, s.topic)
-			p.wake(g, now, g.seen.Next)
 		case room < s.enough(g.seen):
 			s.full, full = true, true
 		case n == 0:
@@ -122,7 +130,7 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 		}
 	}
 	if n > 0 && full {
-		for _, s := range p.subs {
+		for _, s := range in.subs {
 			if s.full {
 				paused = append(paused, s.topic)
 			}
@@ -134,40 +142,40 @@ func (p *pipeline) look(now time.Time) (n int, paused []string) {
 // room returns how many more deliveries of a topic there is room for in the
 // window. While a limit holds runs back the window is no larger than the next runs
 // need. mu is held.
-func (p *pipeline) room(s *subscription, now time.Time) int {
-	v, window, line, size := s.dependency.seen, s.window, &s.dependency.line, max(1, s.batchSize)
+func (in *intake) room(s *subscription, now time.Time) int {
+	v, window, size := s.dependency.seen, s.window, max(1, s.batchSize)
+	inLine := in.admission.inLine(s.dependency)
 	switch {
 	case v.Full():
 	case v.Limit < 1:
 		most := inLineMost
-		if len(line[fresh]) == 0 { // look behind those that have failed for one that has not
+		if inLine[fresh] == 0 { // look behind those that have failed for one that has not
 			most *= 2
 		}
-		return min(1, most-line.len()-max(0, (s.active-s.hung)/size-v.Running))
+		return min(1, most-inLine[fresh]-inLine[retried]-inLine[sentBack]-max(0, (s.active-s.hung)/size-v.Running))
 	default:
 		window = min(window, 2*size*int(math.Ceil(v.Limit))+s.hung)
 	}
-	inLine := len(line[fresh]) + len(line[retried]) // messages that were sent back let others pass
-	return p.roomForLetters(s, window-size*inLine-s.active, now)
+	// Messages that were sent back let others pass.
+	return in.roomForLetters(s, window-size*(inLine[fresh]+inLine[retried])-s.active, now)
 }
 
 // roomForLetters returns how much of room is left while dead letters are under
 // way: there must also be room for those of the whole window, because handlers may
 // fail faster than a healthy dead-letter topic confirms. mu is held.
-func (p *pipeline) roomForLetters(s *subscription, room int, now time.Time) int {
-	letters := p.letters[s.deadLetter]
-	if letters == nil || s.dying == 0 || room <= 0 {
+func (in *intake) roomForLetters(s *subscription, room int, now time.Time) int {
+	if s.dying == 0 || room <= 0 {
 		return room
 	}
 	left := s.window - s.dying
 	if s.held <= s.maxBytes/2 {
 		left = max(left, s.maxHeld-s.waiting-s.dying)
 	}
-	if left -= s.active; left >= room || !letters.moves(now) {
+	if left -= s.active; left >= room || !in.letters.move(s.deadLetter, now) {
 		return room
 	}
 	if left < s.least { // if the dead letters stop moving, nothing else has the intake look
-		p.lookIn(movesWithin)
+		in.lookIn(movesWithin)
 	}
 	return left
 }
@@ -182,26 +190,33 @@ func (s *subscription) enough(v flow.Status) int {
 
 // roomFor has the intake look again if a topic that was full has room. mu is
 // held.
-func (p *pipeline) roomFor(s *subscription) {
-	if s.full && p.room(s, time.Now()) >= s.enough(s.dependency.seen) {
-		p.lookAgain()
+func (in *intake) roomFor(s *subscription) {
+	if s.full && in.room(s, time.Now()) >= s.enough(s.dependency.seen) {
+		in.lookAgain()
 	}
 }
 
 // lookIn has the intake look again after d. mu is held.
-func (p *pipeline) lookIn(d time.Duration) {
-	t := &p.intake.timer
+func (in *intake) lookIn(d time.Duration) {
+	t := &in.timer
 	if *t == nil {
 		*t = time.AfterFunc(d, func() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.intake.due = false
-			p.lookAgain()
+			in.mu.Lock()
+			defer in.mu.Unlock()
+			in.due = false
+			in.lookAgain()
 		})
-	} else if !p.intake.due {
+	} else if !in.due {
 		(*t).Reset(d)
 	}
-	p.intake.due = true
+	in.due = true
+}
+
+// close stops the timer. mu is held.
+func (in *intake) close() {
+	if in.timer != nil {
+		in.timer.Stop()
+	}
 }
 
 // errLookAgain ends a Receive, because others may be received now.
@@ -209,31 +224,31 @@ var errLookAgain = errors.New("consumer: what may be received has changed")
 
 // lookAgain has the intake look what may be received, even if a Receive is under
 // way. mu is held.
-func (p *pipeline) lookAgain() {
-	p.intake.stale = true
-	if p.intake.end != nil {
-		p.intake.end()
+func (in *intake) lookAgain() {
+	in.stale = true
+	if in.end != nil {
+		in.end()
 	}
 	select {
-	case p.intake.changed <- struct{}{}:
+	case in.changed <- struct{}{}:
 	default:
 	}
 }
 
 // fetch receives up to n deliveries, unless lookAgain ends that.
-func (p *pipeline) fetch(ctx context.Context, n int) ([]*brokers.Delivery, error) {
+func (in *intake) fetch(ctx context.Context, n int) ([]*brokers.Delivery, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	p.mu.Lock()
-	if p.intake.stale {
-		p.mu.Unlock()
+	in.mu.Lock()
+	if in.stale {
+		in.mu.Unlock()
 		return nil, errLookAgain
 	}
-	p.intake.end = func() { end(errLookAgain) }
-	p.mu.Unlock()
-	deliveries, err := p.source.Receive(ctx, n)
-	p.mu.Lock()
-	p.intake.end = nil
-	p.mu.Unlock()
+	in.end = func() { end(errLookAgain) }
+	in.mu.Unlock()
+	deliveries, err := in.source.Receive(ctx, n)
+	in.mu.Lock()
+	in.end = nil
+	in.mu.Unlock()
 	return deliveries, err
 }

@@ -11,6 +11,74 @@ import (
 	"github.com/redrive-go/redrive/internal/text"
 )
 
+// reporter tells the log and the observers what happens.
+type reporter struct {
+	log       *logObserver
+	observers []Observer
+	values    context.Context // of Run, without its cancellation
+}
+
+// observed reports whether anybody wants routine events. Who asks before making
+// one spares a message without Observers the copies.
+func (r *reporter) observed() bool { return len(r.observers) > 0 }
+
+// observe reports an event about d. The caller sets what belongs to its kind.
+func (r *reporter) observe(d *delivery, e Event) {
+	if !r.observed() && e.Kind.routine() {
+		return
+	}
+	e.Topic = d.Message.Topic
+	e.Message = &d.Message
+	d.mu.Lock()
+	last, current := int(d.last), d.current
+	e.Meta = d.metaNow()
+	d.mu.Unlock()
+	if e.Attempt = last; last == 0 {
+		e.Attempt = e.Meta.Attempt
+	}
+	ctx := r.values
+	switch e.Kind {
+	case EventStarted, EventSucceeded, EventFailed:
+		if current != nil {
+			ctx = current
+		}
+	}
+	r.hand(ctx, e)
+}
+
+// report reports an event about no message.
+func (r *reporter) report(e Event) { r.hand(r.values, e) }
+
+// hand hands an event to the log and to the observers. An observer that panics is
+// the user's fault, not the message's.
+func (r *reporter) hand(ctx context.Context, e Event) {
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	r.log.Observe(ctx, e)
+	for _, observer := range r.observers {
+		r.guarded(ctx, observer, e)
+	}
+}
+
+func (r *reporter) guarded(ctx context.Context, observer Observer, e Event) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.log.panicked(ctx, observer, e, v)
+		}
+	}()
+	observer.Observe(ctx, e)
+}
+
+// routine kinds are of no interest to the log.
+func (k EventKind) routine() bool {
+	switch k {
+	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventDeferred, EventRetried, EventExtended:
+		return true
+	}
+	return false
+}
+
 // logObserver writes events to a slog.Logger: failed attempts as warnings;
 // dead letters, stuck handlers and troubles of the broker as errors. Of equal
 // events it writes the first few in each period and counts the rest, so that a

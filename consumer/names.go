@@ -133,18 +133,17 @@ func (n *names) lastSuccess(name uint64) time.Time {
 // nothing is named, or d was sent back and has slots apart. A function that panics
 // is the user's fault, not the message's: the dependency of the topic is enough
 // then.
-func (p *pipeline) nameOf(d *delivery) (name uint64) {
+func (d *delivery) nameOf() (name uint64, err error) {
 	if d.sub.dependencyOf == nil || d.returned() {
-		return 0
+		return 0, nil
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			p.observe(d, Event{Kind: EventError, Operation: "dependency-of",
-				Err: fmt.Errorf("Topic.DependencyOf panicked: %v; only the dependency of the topic paces the message", v)})
+			err = fmt.Errorf("Topic.DependencyOf panicked: %v; only the dependency of the topic paces the message", v)
 		}
 	}()
 	if s := d.sub.dependencyOf(&d.Message); s != "" {
-		return max(identity(s), 1)
+		return max(identity(s), 1), nil
 	}
-	return 0
+	return 0, nil
 }

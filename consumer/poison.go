@@ -27,30 +27,27 @@ type judgement struct {
 	letter dlq.Entry
 }
 
-// judge decides on d, whose run said that it is poison.
+// judge decides on d, whose run said that it is poison. mu is held.
 func (p *pipeline) judge(d *delivery, reason string, letter dlq.Entry, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	s := d.sub
 	s.poisonRow++
 	s.doubted.Store(int32(s.poisonRow))
 	known := s.dependency.look(now)
 	switch {
 	case d.poisonFor(now) >= asideMost:
-		p.deadLetterLocked(d, reason, letter)
+		p.deadLetter(d, reason, letter)
 	case s.poisonRow >= poisonRow, known.Poisoned:
 		p.putAside(d, now)
 		for _, other := range p.inDoubt(s) {
 			p.putAside(other, now)
 		}
-	case p.draining.Load(), !p.roomToWait(d), !p.lasts(d, now.Add(doubtLasts)):
+	case p.draining.Load(), !s.roomToWait(d), !d.lasts(now.Add(doubtLasts)):
 		d.own().judgement = &judgement{reason, letter}
 		p.decideNow(d, now)
-	case p.to(d, waiting):
+	case p.hold(d):
 		d.own().judgement = &judgement{reason, letter}
 		s.inDoubt = append(s.inDoubt, d)
-		p.resume(d, now.Add(doubtLasts))
-		p.observe(d, Event{Kind: EventHeld})
+		p.waitlist.add(d, now.Add(doubtLasts))
 	}
 }
 
@@ -91,7 +88,7 @@ func (p *pipeline) decideNow(d *delivery, now time.Time) {
 func (p *pipeline) condemn(d *delivery) {
 	v := d.judgement
 	d.own().judgement = nil
-	p.deadLetterLocked(d, v.reason, v.letter)
+	p.deadLetter(d, v.reason, v.letter)
 }
 
 // poisonFor is how long d has been poison in every run.
@@ -123,10 +120,10 @@ func (p *pipeline) putAside(d *delivery, now time.Time) {
 	if p.draining.Load() {
 		m.DueAt = now.Add(wait)
 		d.setMeta(m)
-		p.settleLocked(d, brokers.Retry)
+		p.settle(brokers.Retry, d)
 		return
 	}
-	p.deferLocked(d, now, wait, onPoison)
+	p.deferRun(d, now, wait, onPoison)
 }
 
 // mayDoubt reports whether a verdict on d may be in doubt.

@@ -18,62 +18,77 @@ var (
 	errReceiptsStopped = errors.New("the worker has stopped before it was published")
 )
 
-// receipt tells whoever sent d back what became of it, if they asked. It waits for
-// nothing: where too many wait already, it is dropped.
-func (p *pipeline) receipt(d *delivery, r dlq.Receipt) {
-	if p.receipts == nil || d.came().Send == "" {
+// receipts tell whoever sent a message back what became of it, if they asked. No
+// message waits for them: where too many wait already, one is dropped.
+type receipts struct {
+	*reporter
+	*sender[brokers.Message]
+	broker              brokers.Broker
+	topic, group, owner string
+}
+
+// newReceipts returns nil if none are wanted.
+func newReceipts(r *reporter, broker brokers.Broker, cfg Config, group string) *receipts {
+	if cfg.Receipts == "" {
+		return nil
+	}
+	rs := &receipts{reporter: r, broker: broker, topic: cfg.Receipts, group: group, owner: cfg.Instance}
+	rs.sender = newSender(settleBackoff, rs.publish)
+	return rs
+}
+
+// tell publishes r about d.
+func (rs *receipts) tell(d *delivery, r dlq.Receipt) {
+	if d.came().Send == "" {
 		return
 	}
-	if p.receipts.unsent() >= maxReceipts {
-		p.dropReceipt(errReceiptsFull)
+	if rs.unsent() >= maxReceipts {
+		rs.drop(errReceiptsFull)
 		return
 	}
 	d.mu.Lock()
 	r.Attempt = max(int(d.last), d.meta.Attempt)
 	d.mu.Unlock()
 	r.Send, r.MessageID, r.Topic = d.came().Send, d.Message.ID, d.Message.Topic
-	r.Group, r.By, r.At = p.group(), p.cfg.Instance, time.Now()
-	p.receipts.add(r.Message())
+	r.Group, r.By, r.At = rs.group, rs.owner, time.Now()
+	rs.add(r.Message())
 }
 
-// receiptOfEnd is receipt for a message that is gone.
-func (p *pipeline) receiptOfEnd(d *delivery) {
+// end is tell for a message that is gone.
+func (rs *receipts) end(d *delivery) {
 	r := dlq.Receipt{Outcome: dlq.OutcomeHandled}
 	if l := d.letter; l != nil {
 		r = dlq.Receipt{Outcome: dlq.OutcomeDead, Class: l.Meta.Class, Fingerprint: l.Fingerprint, Reason: l.Reason}
 	}
-	p.receipt(d, r)
+	rs.tell(d, r)
 }
 
-// publishReceipts publishes receipts and returns those to publish again.
-func (p *pipeline) publishReceipts(ctx context.Context, receipts []brokers.Message) (failed []brokers.Message) {
-	err := p.broker.Publish(ctx, p.cfg.Receipts, receipts...)
-	for i, cause := range publishErrors(err, len(receipts)) {
+// publish publishes some and returns those to publish again.
+func (rs *receipts) publish(ctx context.Context, some []brokers.Message) (failed []brokers.Message) {
+	err := rs.broker.Publish(ctx, rs.topic, some...)
+	for i, cause := range publishErrors(err, len(some)) {
 		switch {
 		case cause == nil:
 		case errors.Is(cause, brokers.ErrRefused):
-			p.dropReceipt(cause)
+			rs.drop(cause)
 		default:
-			failed = append(failed, receipts[i])
+			failed = append(failed, some[i])
 		}
 	}
 	if len(failed) > 0 {
-		p.report(p.values, Event{Kind: EventError, Operation: "receipt",
-			Err: fmt.Errorf("%d receipts to %q: %w; messages are not affected", len(failed), p.cfg.Receipts, err)})
+		rs.report(Event{Kind: EventError, Operation: "receipt",
+			Err: fmt.Errorf("%d receipts to %q: %w; messages are not affected", len(failed), rs.topic, err)})
 	}
 	return failed
 }
 
-// dropReceipts drops what could not be published before the end.
-func (p *pipeline) dropReceipts() {
-	if p.receipts == nil {
-		return
-	}
-	for range p.receipts.abandon() {
-		p.dropReceipt(errReceiptsStopped)
+// dropRest drops what could not be published before the end.
+func (rs *receipts) dropRest() {
+	for range rs.abandon() {
+		rs.drop(errReceiptsStopped)
 	}
 }
 
-func (p *pipeline) dropReceipt(cause error) {
-	p.report(p.values, Event{Kind: EventReceiptDropped, Err: fmt.Errorf("receipt to %q: %w; whoever sent its message back is not told", p.cfg.Receipts, cause)})
+func (rs *receipts) drop(cause error) {
+	rs.report(Event{Kind: EventReceiptDropped, Err: fmt.Errorf("receipt to %q: %w; whoever sent its message back is not told", rs.topic, cause)})
 }

@@ -16,51 +16,57 @@ func final(err error) bool {
 	return errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrSettled) || errors.Is(err, brokers.ErrClosed)
 }
 
-// settle decides how d ends, unless that is decided already, and lets its key
-// go on.
-func (p *pipeline) settle(d *delivery, action brokers.Action) {
-	if !d.turn {
-		if p.to(d, settling) {
-			p.send(d, action)
-		}
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.settleLocked(d, action)
+// settlers end deliveries at the source, and tell the owner how that went.
+// Retries have a sender of their own, because they may have to wait for a copy to
+// be confirmed, and so has what is rejected, which the broker may refuse for ever.
+type settlers struct {
+	*reporter
+	source       brokers.Source
+	longestDelay time.Duration // that the broker was told of
+	owner        owner
+
+	settler, retrier, rejecter *sender[*delivery]
 }
 
-// settleLocked is settle for what waits, or has the turn of its key. mu is held.
-func (p *pipeline) settleLocked(d *delivery, action brokers.Action) {
-	if !p.to(d, settling) {
-		return
-	}
-	p.send(d, action)
-	p.advance(d, action == brokers.Ack)
+// owner is told the ends of deliveries.
+type owner interface {
+	settled(ds []*delivery)                      // they are durable
+	forget(ds ...*delivery)                      // others have them
+	refused(d *delivery, err error) (again bool) // for good
 }
 
-// send hands d to the settlers. Retries have one of their own, because they
-// may have to wait for a copy to be confirmed, and so has what is rejected, which
-// the broker may refuse for ever.
-func (p *pipeline) send(d *delivery, action brokers.Action) {
+func newSettlers(r *reporter, source brokers.Source, longestDelay time.Duration, o owner) *settlers {
+	s := &settlers{reporter: r, source: source, longestDelay: longestDelay, owner: o}
+	s.settler, s.retrier, s.rejecter = s.sender(settleBackoff), s.sender(settleBackoff), s.sender(letterBackoff)
+	return s
+}
+
+func (s *settlers) sender(backoff retry.Backoff) *sender[*delivery] {
+	var batch []brokers.Settlement // reused
+	return newSender(backoff, func(ctx context.Context, ds []*delivery) (failed []*delivery) {
+		batch, failed = s.settle(ctx, batch[:0], ds)
+		return failed
+	})
+}
+
+// send ends d by action.
+func (s *settlers) send(d *delivery, action brokers.Action) {
 	d.action = d.keepMeta(action)
 	switch d.action {
 	case brokers.Retry:
-		p.retrier.add(d)
+		s.retrier.add(d)
 	case brokers.Reject:
-		p.rejecter.add(d)
+		s.rejecter.add(d)
 	default:
-		p.settler.add(d)
+		s.settler.add(d)
 	}
 }
 
-// actionOnStop is how a delivery ends that waits in the process when that stops:
-// one that waits for its time is rescheduled, one for its guard was not handled.
-func (d *delivery) actionOnStop() brokers.Action {
-	if d.meta.DueAt.After(time.Now()) {
-		return brokers.Retry
-	}
-	return brokers.Release
+// sendLate ends d by action in a drain, when the retrier and the rejecter may have
+// stopped.
+func (s *settlers) sendLate(d *delivery, action brokers.Action) {
+	d.action = action
+	s.settler.add(d)
 }
 
 // keepMeta returns Retry instead of Release for a message that has failed or died
@@ -72,37 +78,23 @@ func (d *delivery) keepMeta(action brokers.Action) brokers.Action {
 	return action
 }
 
-// settler is a sender to the source.
-type settler struct {
-	*sender[*delivery]
-	p     *pipeline
-	batch []brokers.Settlement // reused
-}
-
-func newSettler(p *pipeline, backoff retry.Backoff) *settler {
-	s := &settler{p: p}
-	s.sender = newSender(backoff, s.settle)
-	return s
-}
-
-// settle settles ds and returns those to settle again.
-func (s *settler) settle(ctx context.Context, ds []*delivery) (failed []*delivery) {
+// settle settles ds and returns those to settle again, and the batch for the next.
+func (s *settlers) settle(ctx context.Context, batch []brokers.Settlement, ds []*delivery) (_ []brokers.Settlement, failed []*delivery) {
 	now := time.Now()
 	for _, d := range ds {
 		entry := brokers.Settlement{Delivery: d.Delivery, Action: d.action}
 		if d.action == brokers.Retry {
 			// It may have to wait for longer than the broker was told of: it then
 			// comes back before, with its due time, and is sent on.
-			entry.Meta, entry.Delay = d.metaToKeep(), min(max(0, d.meta.DueAt.Sub(now)), s.p.longestDelay)
+			entry.Meta, entry.Delay = d.metaToKeep(), min(max(0, d.meta.DueAt.Sub(now)), s.longestDelay)
 		}
-		s.batch = append(s.batch, entry)
+		batch = append(batch, entry)
 	}
-	errs := s.p.source.Settle(ctx, s.batch)
-	clear(s.batch)
-	s.batch = s.batch[:0]
+	errs := s.source.Settle(ctx, batch)
+	clear(batch)
 	if errs == nil {
-		s.p.settled(ds)
-		return nil
+		s.owner.settled(ds)
+		return batch, nil
 	}
 	done := make([]*delivery, 0, len(ds))
 	for i, d := range ds {
@@ -112,74 +104,29 @@ func (s *settler) settle(ctx context.Context, ds []*delivery) (failed []*deliver
 		}
 		if err == nil || errors.Is(err, brokers.ErrSettled) {
 			done = append(done, d) // now, or by an earlier call whose answer got lost
-		} else if s.p.unsettled(d, err) {
+		} else if s.unsettled(d, err) {
 			failed = append(failed, d)
 		}
 	}
-	s.p.settled(done)
-	return failed
+	s.owner.settled(done)
+	return batch, failed
 }
 
 // unsettled deals with a settlement that failed. It reports whether to settle
 // again. Where only an operator can help, this goes on until then: the message
 // takes room in the window of its own topic, and stops no other topic.
-func (p *pipeline) unsettled(d *delivery, err error) bool {
+func (s *settlers) unsettled(d *delivery, err error) bool {
 	err = fmt.Errorf("%s: %w", d.action, err)
 	switch {
 	case final(err):
-		p.observe(d, Event{Kind: EventLeaseLost, Err: err})
-		p.forget(d)
+		s.observe(d, Event{Kind: EventLeaseLost, Err: err})
+		s.owner.forget(d)
 		return false
-	case errors.Is(err, brokers.ErrRefused) && d.action == brokers.Reject:
-		return p.unburied(d, err)
-	case errors.Is(err, brokers.ErrRefused) && d.action == brokers.Retry:
-		p.retryRefused(d, err)
-		return false
+	case errors.Is(err, brokers.ErrRefused) && (d.action == brokers.Reject || d.action == brokers.Retry):
+		return s.owner.refused(d, err)
 	}
-	p.observe(d, Event{Kind: EventError, Operation: d.action.String(), Err: err})
+	s.observe(d, Event{Kind: EventError, Operation: d.action.String(), Err: err})
 	return true
 }
 
-// settled ends the life of deliveries whose settlement is durable.
-func (p *pipeline) settled(ds []*delivery) {
-	if len(ds) == 0 {
-		return
-	}
-	for _, d := range ds {
-		if kind := settledKind[d.action]; p.observed() || !kind.routine() {
-			e := Event{Kind: kind}
-			if kind == EventRetried && d.letter != nil {
-				e.DeadLetter = d.letter
-			}
-			p.observe(d, e)
-		}
-		if d.action == brokers.Reject {
-			p.stubs.forget(d.stub)
-		}
-		if d.action == brokers.Ack || d.action == brokers.Reject {
-			p.receiptOfEnd(d)
-		}
-	}
-	p.forget(ds...)
-}
-
 var settledKind = [...]EventKind{brokers.Ack: EventAcked, brokers.Retry: EventRetried, brokers.Release: EventReleased, brokers.Reject: EventRejected}
-
-// extend is the keeper's way to the source.
-func (p *pipeline) extend(ctx context.Context, lease time.Duration, ds []*delivery) []error {
-	deliveries := make([]*brokers.Delivery, len(ds))
-	for i, d := range ds {
-		deliveries[i] = d.Delivery
-	}
-	errs := p.source.Extend(ctx, lease, deliveries)
-	for i, d := range ds {
-		switch {
-		case errs == nil || i < len(errs) && errs[i] == nil:
-			p.observe(d, Event{Kind: EventExtended})
-		case i < len(errs) && !final(errs[i]):
-			p.leases.failed(time.Now())
-			p.observe(d, Event{Kind: EventError, Operation: "extend", Err: fmt.Errorf("extend the lease: %w", errs[i])})
-		}
-	}
-	return errs
-}

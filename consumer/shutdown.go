@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -37,6 +35,7 @@ func (p *pipeline) drain() error {
 		p.receipts.close()
 		until(end.Add(2*grace), p.receipts.emptied)
 	}
+	p.leases.close()
 	return errors.Join(stuck, unsent)
 }
 
@@ -57,40 +56,35 @@ func (p *pipeline) giveBack() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.draining.Store(true)
-	for _, timer := range p.timers() {
-		if timer != nil {
-			timer.Stop()
-		}
-	}
+	p.intake.close()
+	p.admission.close()
 	for _, d := range p.held() {
 		if d.judgement != nil {
 			p.to(d, queued)
 			p.decideNow(d, time.Now())
 			continue
 		}
-		p.settleLocked(d, d.actionOnStop())
+		p.settle(d.actionOnStop(), d)
 	}
-	p.waitlist.due = nil // for a resume that is about to begin
+	p.waitlist.close()
 	for _, s := range p.subs {
 		for i := range s.batches {
-			p.complete(s, &s.batches[i])
+			s.batches[i].flush()
 		}
 	}
 	for _, job := range p.pool.close() {
 		freePlace(job, time.Now(), time.Now(), flow.Neutral) // another Consumer may share the limiter
-		for _, d := range job {
-			p.settleLocked(d, brokers.Release)
-		}
+		p.settle(brokers.Release, job...)
 	}
 }
 
-// timers returns those that make something move. mu is held.
-func (p *pipeline) timers() []*time.Timer {
-	timers := []*time.Timer{p.waitlist.timer, p.watch, p.intake.timer}
-	for _, g := range p.dependencies {
-		timers = append(timers, g.timer)
+// actionOnStop is how a delivery ends that waits in the process when that stops:
+// one that waits for its time is rescheduled, one for its guard was not handled.
+func (d *delivery) actionOnStop() brokers.Action {
+	if d.meta.DueAt.After(time.Now()) {
+		return brokers.Retry
 	}
-	return timers
+	return brokers.Release
 }
 
 // awaitHandlers waits for the workers, interrupts them when the time is up,
@@ -126,8 +120,10 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 			p.observe(d, Event{Kind: EventStuck, Duration: time.Since(a.started), Err: errStuck})
 			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; message %q is given back while it still runs",
 				ErrUnclean, d.Message.Topic, d.Message.ID))
-			p.settle(d, brokers.Release)
 		}
+		p.mu.Lock()
+		p.settle(brokers.Release, a.runs()...)
+		p.mu.Unlock()
 	}
 	return errors.Join(stuck...)
 }
@@ -136,24 +132,22 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 // becomes a dead letter, then dead letters, which become acks or rejects, then
 // those. What cannot be published or rejected by lettersEnd is given back.
 func (p *pipeline) awaitSenders(lettersEnd, end time.Time) error {
-	p.retrier.close()
-	until(lettersEnd, p.retrier.emptied)
-	p.mu.Lock()
-	letters := append(slices.Collect(maps.Values(p.letters)), p.rejecter.sender)
-	p.mu.Unlock()
+	settler, retrier := p.settlers.settler, p.settlers.retrier
+	retrier.close()
+	until(lettersEnd, retrier.emptied)
+	letters := append(p.letters.all(), p.settlers.rejecter)
 	for _, s := range letters {
 		s.close()
 		if !until(lettersEnd, s.emptied) {
 			for _, d := range s.abandon() {
-				d.action = d.keepMeta(brokers.Release)
-				p.settler.add(d) // the retrier may have stopped
+				p.settlers.sendLate(d, d.keepMeta(brokers.Release))
 			}
 		}
 	}
-	p.settler.close()
-	until(end, p.settler.emptied)
-	until(end, p.retrier.emptied)
-	unsent := p.settler.unsent() + p.retrier.unsent()
+	settler.close()
+	until(end, settler.emptied)
+	until(end, retrier.emptied)
+	unsent := settler.unsent() + retrier.unsent()
 	for _, s := range letters {
 		unsent += s.unsent()
 	}
@@ -164,11 +158,10 @@ func (p *pipeline) awaitSenders(lettersEnd, end time.Time) error {
 }
 
 // closeSource releases what is left with the source.
-func (p *pipeline) closeSource() error {
-	p.unwatch()
-	ctx, cancel := context.WithTimeout(p.values, closing)
+func closeSource(ctx context.Context, source brokers.Source) error {
+	ctx, cancel := context.WithTimeout(ctx, closing)
 	defer cancel()
-	if err := p.source.Close(ctx); err != nil {
+	if err := source.Close(ctx); err != nil {
 		return fmt.Errorf("consumer: close the source: %w", err)
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,7 +19,11 @@ const stuckAfter = 10 * time.Second
 // worker runs handlers, one job at a time. One timer watches the handler: it
 // is left running between jobs, because most end long before their time.
 type worker struct {
-	p      *pipeline
+	*reporter
+	pool      *pool
+	admission *admission
+	jobs      jobs
+
 	called chan struct{} // by the pool, when idle
 	line   *line         // of its job, nil if it has none; under the mu of the pool
 	timer  *time.Timer
@@ -31,8 +34,21 @@ type worker struct {
 	stuck   bool
 }
 
-func newWorker(p *pipeline) *worker {
-	w := &worker{p: p, called: make(chan struct{}, 1)}
+// jobs is what a worker asks about the deliveries that it works on, and whom it
+// tells of them.
+type jobs interface {
+	// admitted returns those that may start.
+	admitted(job []*delivery, now time.Time) []*delivery
+
+	// hang counts the deliveries of handlers that do not return, or have returned.
+	hang(runs []*delivery, change int)
+
+	// finish takes the deliveries of a to what comes next.
+	finish(a *attempt, results []error, cause error, now time.Time)
+}
+
+func newWorker(r *reporter, p *pool, a *admission, j jobs) *worker {
+	w := &worker{reporter: r, pool: p, admission: a, jobs: j, called: make(chan struct{}, 1)}
 	w.timer = time.AfterFunc(time.Hour, w.watch)
 	w.timer.Stop()
 	return w
@@ -40,7 +56,7 @@ func newWorker(p *pipeline) *worker {
 
 // loop works until no jobs are left.
 func (w *worker) loop() {
-	for job := w.p.pool.next(w); job != nil; job = w.p.pool.next(w) {
+	for job := w.pool.next(w); job != nil; job = w.pool.next(w) {
 		w.do(job)
 	}
 }
@@ -48,8 +64,7 @@ func (w *worker) loop() {
 // do runs the handler for job and concludes each.
 func (w *worker) do(job []*delivery) {
 	now := time.Now()
-	w.p.loseExpired(job, now)
-	job = w.p.admitted(job, now)
+	job = w.jobs.admitted(job, now)
 	if len(job) == 0 {
 		return
 	}
@@ -69,43 +84,6 @@ func (w *worker) isAbandoned(a *attempt) bool {
 	return w.current != a
 }
 
-// loseExpired loses what of job is over by the clock of this worker: it may have
-// stood still since, its keeper too. A session tells by itself that it has
-// ended. Where there is none, nothing else may tell of a machine that was
-// suspended, in which the monotonic clock may stand still, so a lease is over if
-// the wall clock says so. If that was only set forward, it comes again.
-func (p *pipeline) loseExpired(job []*delivery, now time.Time) {
-	if p.keeper == nil {
-		return
-	}
-	p.keeper.Expire(now, job...)
-	if job[0].Session == nil {
-		p.keeper.Expire(now.Round(0), job...)
-	}
-}
-
-// startable drops from job what is lost, and gives it back if the worker is
-// stopping.
-func (p *pipeline) startable(job []*delivery) []*delivery {
-	draining := p.draining.Load()
-	if !draining && !slices.ContainsFunc(job, func(d *delivery) bool { return d.lost() != nil }) {
-		return job
-	}
-	kept := make([]*delivery, 0, len(job)) // the context of an earlier attempt may still read job
-	for _, d := range job {
-		if loss := d.lost(); loss != nil {
-			p.notStarted(d, time.Now())
-			p.drop(d, loss)
-		} else if draining {
-			p.notStarted(d, time.Now())
-			p.settle(d, brokers.Release)
-		} else {
-			kept = append(kept, d)
-		}
-	}
-	return kept
-}
-
 func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 	a := &job[0].first
 	if !a.started.IsZero() {
@@ -119,7 +97,7 @@ func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 		a.one[0], a.message = job[0], job[0].Message
 	}
 	for _, d := range job {
-		w.p.to(d, running)
+		d.move(running)
 		d.setCurrent(a)
 	}
 	w.mu.Lock()
@@ -137,7 +115,7 @@ func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 }
 
 func (w *worker) announce(a *attempt) {
-	if !w.p.observed() {
+	if !w.observed() {
 		return
 	}
 	for _, d := range a.runs() {
@@ -145,7 +123,7 @@ func (w *worker) announce(a *attempt) {
 		if !d.meta.DueAt.IsZero() {
 			e.Lateness = a.started.Sub(d.meta.DueAt)
 		}
-		w.p.observe(d, e)
+		w.observe(d, e)
 	}
 }
 
@@ -164,7 +142,7 @@ func (w *worker) call(a *attempt) {
 			return
 		}
 		w.finish(a, same(err, len(a.runs())))
-		w.p.pool.working.Go(w.loop)
+		w.pool.working.Go(w.loop)
 	}()
 	r := a.runs()[0].sub.route
 	var results []error
@@ -216,17 +194,12 @@ func (w *worker) finish(a *attempt, results []error) {
 		return
 	}
 	if unstuck {
-		w.p.hang(a.runs(), -1)
+		w.jobs.hang(a.runs(), -1)
 		for _, d := range a.runs() {
-			w.p.observe(d, Event{Kind: EventUnstuck, Time: now, Duration: now.Sub(a.started)})
+			w.observe(d, Event{Kind: EventUnstuck, Time: now, Duration: now.Sub(a.started)})
 		}
 	}
-	if w.p.split(a, results, cause, now) {
-		return
-	}
-	for i, d := range a.runs() {
-		w.p.conclude(d, results[i], cause, a.started, now)
-	}
+	w.jobs.finish(a, results, cause, now)
 }
 
 // deliveries returns what the worker works on.
@@ -288,18 +261,11 @@ func (w *worker) watch() {
 	w.stuck = true
 	changed := freePlace(a.runs(), a.started, now, flow.Timeout)
 	w.mu.Unlock()
-	w.p.hang(a.runs(), 1)
-	w.p.ended(a.runs()[0].sub.dependency, now, changed)
+	w.jobs.hang(a.runs(), 1)
+	w.admission.ended(a.runs()[0].sub.dependency, now, changed)
 	for _, d := range a.runs() {
-		w.p.observe(d, Event{Kind: EventStuck, Time: now, Duration: now.Sub(a.started), Err: errStuck})
+		w.observe(d, Event{Kind: EventStuck, Time: now, Duration: now.Sub(a.started), Err: errStuck})
 	}
-}
-
-// hang counts the deliveries of a handler that does not return, or has returned.
-func (p *pipeline) hang(runs []*delivery, change int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	runs[0].sub.hung += change * len(runs)
 }
 
 // stop ends the timer of an idle worker.

@@ -1,0 +1,310 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
+)
+
+// block is how many deliveries share a piece of memory, which fits a size class
+// with its header of 8 bytes: one that is held for long keeps the others, too.
+const block = 26
+
+// accept takes deliveries over from the source.
+func (p *pipeline) accept(received []*brokers.Delivery) {
+	ds := make([]*delivery, len(received))
+	p.track(ds, received)
+	ds = slices.DeleteFunc(ds, p.refuse)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.keys != nil { // all at once, so that one that does not stay finds who is behind it
+		ds = slices.DeleteFunc(ds, p.behindKey)
+	}
+	for _, d := range ds {
+		p.enqueue(d)
+	}
+}
+
+// behindKey reports whether d has to wait for the turn of its key. It does so
+// outside the window, so that other keys go on, as long as there is room. mu is
+// held.
+func (p *pipeline) behindKey(d *delivery) bool {
+	if p.keys.enter(d) {
+		return false
+	}
+	if d.sub.roomToWait(d) {
+		p.to(d, waiting)
+	}
+	return true
+}
+
+// track begins to look after what was received, and lists it in ds.
+func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
+	var some []delivery
+	for i, from := range received {
+		if len(some) == 0 {
+			some = make([]delivery, min(block, len(received)-i))
+		}
+		d := &some[0]
+		some = some[1:]
+		d.rare, d.first.one[0] = &nothing, d
+		d.Delivery, d.sub = from, p.byTopic[from.Message.Topic]
+		d.meta = d.came()
+		if death := d.meta.Death; death != nil && death.Reason != "" {
+			p.letters.recall(d)
+		}
+		if p.observed() && d.meta == &unfailed { // each event has the Origin
+			m := d.Meta()
+			d.meta = &m
+		}
+		ds[i] = d
+	}
+	p.leases.track(ds)
+	p.mu.Lock()
+	for _, d := range ds {
+		if d.sub == nil {
+			d.sub = p.stray(d.Message.Topic)
+		}
+		d.sub.active++
+	}
+	p.mu.Unlock()
+	now := time.Now()
+	for _, d := range ds {
+		if name, err := d.nameOf(); err != nil {
+			p.observe(d, Event{Kind: EventError, Operation: "dependency-of", Err: err})
+		} else if name != 0 {
+			d.own().name = name
+		}
+		if d.Anonymous {
+			d.sub.anonymous.Do(func() { p.log.anonymous(d.Message.Topic) })
+		}
+		if p.observed() {
+			p.observe(d, Event{Kind: EventReceived})
+		}
+		at, err := d.deadlineOf(now)
+		if err != nil && first(d.meta) {
+			p.observe(d, Event{Kind: EventError, Operation: "deadline", Err: err})
+		}
+		if !at.IsZero() {
+			d.own().deadline, d.expiring = at, true
+		}
+	}
+	deposit(ds, now)
+}
+
+// deposit has budgets earn by messages that are delivered for the first time.
+func deposit(ds []*delivery, now time.Time) {
+	for len(ds) > 0 {
+		g, n, firsts := ds[0].sub.dependency, 0, 0
+		for ; n < len(ds) && ds[n].sub.dependency == g; n++ {
+			if first(ds[n].meta) && !ds[n].returned() {
+				firsts++
+			}
+		}
+		ds = ds[n:]
+		if firsts > 0 && g.budget != nil {
+			g.budget.Deposit(now, firsts)
+		}
+	}
+}
+
+// stray returns the subscription of a topic without a handler, should a source
+// deliver any of it. mu is held.
+func (p *pipeline) stray(topic string) *subscription {
+	s := p.byTopic[topic]
+	if s == nil {
+		r := &route{topic: topic, dependency: topic, stray: true, deadLetter: p.cfg.DeadLetter(topic), policy: p.cfg.Retry, timeout: p.cfg.HandlerTimeout}
+		s = p.newSubscription(r, len(p.subs))
+		s.dependency = p.admission.newDependency(topic, Guard{Off: true}, 0)
+		p.byTopic[topic] = s
+	}
+	return s
+}
+
+// refuse dead-letters a message that must not run, sends on one that is not due by
+// far, and puts off one that has to wait before its first run. It reports whether
+// it did.
+func (p *pipeline) refuse(d *delivery) bool {
+	reason, err := "", error(nil)
+	if d.letter == nil {
+		if reason, err = p.refusal(d); err == nil {
+			return p.postpone(d) || p.putOnTrial(d)
+		}
+	}
+	early := time.Until(d.meta.DueAt) > earlyLimit // the broker was asked for no longer delay
+	if d.letter == nil && !early {
+		p.letters.kill(d, reason, p.letters.write(d, err, refusedVerdict))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if early {
+		p.settle(brokers.Retry, d)
+	} else {
+		p.bury(d)
+	}
+	return true
+}
+
+func (p *pipeline) refusal(d *delivery) (reason string, err error) {
+	m := &d.Message
+	switch {
+	case d.sub.stray:
+		return reasonUnroutable, fmt.Errorf("no handler is registered for topic %q", m.Topic)
+	case d.Unreadable != nil:
+		return reasonUnreadable, d.Unreadable
+	case p.suspicion(d) == guilty:
+		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
+	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
+		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
+	case d.meta.Attempt >= d.sub.attempts && d.meta.Class == poisonClass:
+		return "poison", errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
+	case d.meta.Attempt >= d.sub.attempts && d.sub.noRepeat && ambiguous(d.meta.History):
+		return reasonAmbiguous, errors.New("its last run may have had its effect, but no dead letter was confirmed then; the history has the failure")
+	case d.meta.Attempt >= d.sub.attempts:
+		return "exhausted", spent(d)
+	}
+	return "", nil
+}
+
+// ambiguous reports whether the last failure was.
+func ambiguous(history []brokers.Failure) bool {
+	return len(history) > 0 && history[len(history)-1].Ambiguous
+}
+
+// spent says why d has no attempt left. Versions before brokers.Death stored no
+// other reason with a message whose dead letter found no room.
+func spent(d *delivery) error {
+	if h := d.meta.History; len(h) > 0 && h[len(h)-1].Attempt < d.sub.attempts {
+		return errors.New("it had to be dead-lettered before this delivery, but no dead letter was confirmed; the history has its failures")
+	}
+	return fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.meta.Attempt)
+}
+
+// earlyLimit is how early a delivery may be and is still held, even if
+// HoldLimit is less: a broker that came that close may come no closer.
+const earlyLimit = 2 * time.Second
+
+var notYet = deferral{"start-after", errors.New("Topic.StartAfter has not passed since the message was published: it waits, uncounted")}
+
+// postpone puts off the first run of d until Topic.StartAfter has passed. It
+// reports whether it did.
+func (p *pipeline) postpone(d *delivery) bool {
+	if d.sub.startAfter == 0 || !first(d.meta) || d.returned() {
+		return false
+	}
+	now := time.Now()
+	wait := d.publishedAt(now).Add(d.sub.startAfter).Sub(now)
+	if wait <= 0 {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deferRun(d, now, wait, notYet)
+	return true
+}
+
+// A broker counts every delivery that ended without a settlement, and cannot say
+// whether a handler had begun. So a message whose count is one below CrashLimit
+// goes on trial: it goes back to its queue, with a mark, and when it comes again it
+// runs at once or goes back. Deliveries that are lost from then on had begun to
+// run.
+//
+// Leases that began together end together. So a message that ran beside one that kills
+// its worker can come again beside it each time, and is lost as often. On the way to
+// its trial each message waits for a time of its own, which parts the two.
+var onSuspicion = deferral{reasonCrashLoop, errors.New("several deliveries ended without a settlement: the message goes back to its queue, to run at once when it comes again")}
+
+// suspicion is what the lost deliveries of a message say about it.
+type suspicion uint8
+
+const (
+	innocent suspicion = iota
+	suspect
+	guilty
+)
+
+// suspicion weighs the lost deliveries of d.
+func (p *pipeline) suspicion(d *delivery) suspicion {
+	limit := p.cfg.CrashLimit
+	switch {
+	case limit <= 0, d.Abandoned == 0, p.leases.inTrouble(time.Now()):
+		return innocent
+	case d.Abandoned >= limit && (d.onTrial() || p.caps.Ordered): // such a broker stores no mark
+		return guilty
+	case d.Abandoned >= limit-1 && !d.onTrial() && !p.caps.Ordered:
+		return suspect
+	}
+	return innocent
+}
+
+// trialWait is the longest time that a message waits before its trial.
+const trialWait = time.Minute
+
+// putOnTrial sends d back to its queue if it is suspect, and reports whether it did.
+func (p *pipeline) putOnTrial(d *delivery) bool {
+	if p.suspicion(d) != suspect {
+		return false
+	}
+	now := time.Now()
+	m := d.metaNow()
+	wait := time.Duration(p.cfg.Random() * float64(min(trialWait, p.longestDelay)))
+	m.Crashes, m.DueAt = d.Abandoned, now.Add(wait)
+	d.setMeta(m)
+	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: onSuspicion.err, Decision: retry.Decision{Action: retry.ActionRetry, Delay: wait, Reason: onSuspicion.reason}})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settle(brokers.Retry, d)
+	return true
+}
+
+// DeadlineHeader names the header in which a producer says until when its message
+// may run: a time of RFC 3339, such as "2026-11-28T18:30:00Z". See [Topic.Deadline].
+const DeadlineHeader = "redrive-deadline"
+
+// ErrDeadline is the cause with which the context of a run ends at the deadline
+// of its message. The run is the last one, and says nothing about its dependency.
+var ErrDeadline = errors.New("the deadline of the message has passed")
+
+var expiredVerdict = classify.Verdict{Class: classify.ClassUnknown, Rule: "deadline"}
+
+// deadlineOf returns the time until which d may run; zero if there is no limit.
+// A message that was dead before has no deadline, whether a tool or a person
+// sent it back. The error is that of a header that is ignored.
+func (d *delivery) deadlineOf(now time.Time) (deadline time.Time, ignored error) {
+	value, given := d.Message.Headers.Lookup(DeadlineHeader)
+	if !given && d.sub.deadline == 0 || d.returned() {
+		return deadline, nil
+	}
+	if _, err := dlq.Decode(d.Message); err == nil {
+		return deadline, nil
+	}
+	if d.sub.deadline > 0 {
+		deadline = d.publishedAt(now).Add(d.sub.deadline)
+	}
+	if !given {
+		return deadline, nil
+	}
+	at, err := time.Parse(time.RFC3339, value)
+	switch {
+	case err != nil:
+		return deadline, fmt.Errorf("header %s: %.40q is not a time of RFC 3339, such as 2006-01-02T15:04:05Z: it is ignored", DeadlineHeader, value)
+	case !at.IsZero() && (deadline.IsZero() || at.Before(deadline)):
+		return at, nil
+	}
+	return deadline, nil
+}
+
+// publishedAt returns the time at which d was published. If that is unknown, or in
+// the future, it is now, and the copies of d keep this time.
+func (d *delivery) publishedAt(now time.Time) time.Time {
+	if at := d.Message.PublishedAt; at.IsZero() || at.After(now) {
+		d.Message.PublishedAt = now
+	}
+	return d.Message.PublishedAt
+}
