@@ -153,12 +153,13 @@ func (p *pipeline) refuse(d *delivery) bool {
 
 func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 	m := &d.Message
+	_, guilty := p.suspicion(d)
 	switch {
 	case d.sub.stray:
 		return reasonUnroutable, fmt.Errorf("no handler is registered for topic %q", m.Topic)
 	case d.Unreadable != nil:
 		return reasonUnreadable, d.Unreadable
-	case p.suspicion(d) == guilty:
+	case guilty:
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
 	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
 		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
@@ -200,13 +201,10 @@ func (p *pipeline) postpone(d *delivery) bool {
 	}
 	now := time.Now()
 	wait := d.publishedAt(now).Add(d.sub.startAfter).Sub(now)
-	if wait <= 0 {
-		return false
+	if wait > 0 {
+		p.putOff(d, now, wait, notYet)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.deferRun(d, now, wait, notYet)
-	return true
+	return wait > 0
 }
 
 // A broker counts every delivery that ended without a settlement, and cannot say
@@ -220,27 +218,13 @@ func (p *pipeline) postpone(d *delivery) bool {
 // its trial each message waits for a time of its own, which parts the two.
 var onSuspicion = deferral{reasonCrashLoop, errors.New("several deliveries ended without a settlement: the message goes back to its queue, to run at once when it comes again")}
 
-// suspicion is what the lost deliveries of a message say about it.
-type suspicion uint8
-
-const (
-	innocent suspicion = iota
-	suspect
-	guilty
-)
-
-// suspicion weighs the lost deliveries of d.
-func (p *pipeline) suspicion(d *delivery) suspicion {
-	limit := p.cfg.CrashLimit
-	switch {
-	case limit <= 0, d.Abandoned == 0, p.leases.inTrouble(time.Now()):
-		return innocent
-	case d.Abandoned >= limit && (d.onTrial() || p.caps.Ordered): // such a broker stores no mark
-		return guilty
-	case d.Abandoned >= limit-1 && !d.onTrial() && !p.caps.Ordered:
-		return suspect
+// suspicion says what the lost deliveries of d say about it.
+func (p *pipeline) suspicion(d *delivery) (suspect, guilty bool) {
+	limit, marked := p.cfg.CrashLimit, d.onTrial() || p.caps.Ordered // which stores no mark
+	if limit <= 0 || d.Abandoned == 0 || p.leases.inTrouble(time.Now()) {
+		return false, false
 	}
-	return innocent
+	return d.Abandoned >= limit-1 && !marked, d.Abandoned >= limit && marked
 }
 
 // trialWait is the longest time that a message waits before its trial.
@@ -248,7 +232,7 @@ const trialWait = time.Minute
 
 // putOnTrial sends d back to its queue if it is suspect, and reports whether it did.
 func (p *pipeline) putOnTrial(d *delivery) bool {
-	if p.suspicion(d) != suspect {
+	if suspect, _ := p.suspicion(d); !suspect {
 		return false
 	}
 	now := time.Now()

@@ -15,24 +15,36 @@ import (
 // admission decides which runs may start. It knows the dependencies with their
 // limits and budgets, and the jobs in line at them. A job that may start has a
 // ticket, which release gives back with what the run says about its dependency.
-// The pipeline is told of jobs in line that go on, by opened.
 //
-// mu guards the lines and the timers. It is not held while opened is called, and
-// who holds the mu of the pipeline calls only look, inLine, lineUp, waiting and
-// close.
+// mu guards the lines and the timers. It is never held while queues are told. Who
+// holds the mu of the pipeline calls only look, inLine, lineUp, waiting and close.
 type admission struct {
 	*reporter
 	random       func() float64
-	opened       func(opening) (unused int) // of the jobs that may start
+	queues       queues
 	dependencies []*dependency
 	semaphores   []*semaphore
 
 	mu     sync.Mutex
 	closed bool
-	watch  *time.Timer // looks at shared limiters; nil if there are none
 }
 
-// opening is what becomes of jobs in line. They still wait.
+// queues are told by the admission of deliveries that may not start now, or may
+// start since.
+type queues interface {
+	// putOff puts off the run of d.
+	putOff(d *delivery, now time.Time, wait time.Duration, why deferral)
+
+	// await lets job wait until the limit lets it start, or else until a slot for
+	// messages that were sent back does, and has it lined up.
+	await(job []*delivery, now time.Time, slot bool)
+
+	// opened takes jobs that wait out of line. It returns how many of those that
+	// may start do not.
+	opened(opening) (unused int)
+}
+
+// opening is what becomes of jobs in line.
 type opening struct {
 	at     *dependency // whose limit lets them start; nil if it is a semaphore
 	now    time.Time
@@ -58,56 +70,30 @@ func takeTicket(job []*delivery) (held ticket) {
 	return held
 }
 
-// answer is what acquire says of a job.
-type answer struct {
-	start []*delivery // with a ticket
-	off   []putOff
-	wait  []*delivery // until the limit, or else a slot for messages that were sent back, lets them start
-	slot  bool        // they wait for a slot
-}
-
-// putOff is a delivery whose run is put off.
-type putOff struct {
-	*delivery
-	wait time.Duration
-	why  deferral
-}
-
-// acquire decides which of job, deliveries of s, may start now. Held is the ticket
-// that the job has from its time in line. What does not start holds nothing but the
-// token of a retry.
-func (a *admission) acquire(s *subscription, job []*delivery, held ticket, now time.Time) (v answer) {
-	job = those(job, func(d *delivery) bool {
-		wait, ok := a.pays(d, now)
-		if !ok {
-			v.off = append(v.off, putOff{d, wait, noToken})
-		}
-		return ok
-	})
+// acquire returns those of job, deliveries of s, that may start now. Held is the
+// ticket that the job has from its time in line. Those that do not start hold
+// nothing but the token of a retry.
+func (a *admission) acquire(s *subscription, job []*delivery, held ticket, now time.Time) []*delivery {
+	job = those(job, func(d *delivery) bool { return a.pays(d, now) })
 	if len(job) > 0 && !held.place && s.dependency.limiter != nil {
 		if held.place = s.dependency.start(now); !held.place {
-			v.wait = job
-			return v
+			a.queues.await(job, now, false)
+			return nil
 		}
 	}
 	if len(job) > 0 && job[0].returned() {
 		if held.slot = s.returned.acquire(s.dependency, now); !held.slot {
-			v.wait, v.slot, job = job, true, nil
+			a.queues.await(job, now, true)
+			job = nil
 		}
 	}
-	v.start = those(job, func(d *delivery) bool {
-		wait, ok := a.enters(d, now)
-		if !ok {
-			v.off = append(v.off, putOff{d, wait, noName})
-		}
-		return ok
-	})
-	if len(v.start) == 0 {
+	job = those(job, func(d *delivery) bool { return a.enters(d, now) })
+	if len(job) == 0 {
 		a.giveBack(s, held, now)
-		return v
+		return nil
 	}
-	v.start[0].ticket = held
-	return v
+	job[0].ticket = held
+	return job
 }
 
 // those returns the members of job that are so. It leaves job as it is: the
@@ -164,13 +150,9 @@ func (a *admission) release(d *delivery, began, now time.Time, o flow.Outcome) {
 	if d.returned() && o != flow.Success { // a dead letter failed before, for reasons that may be its own
 		o = flow.Neutral
 	}
-	held, end := takeTicket(d.alone()), flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass}
-	switch {
-	case held.place:
-		a.ended(g, now, g.limiter.Done(now, end))
-	case g.limiter != nil:
-		end.More = true
-		a.ended(g, now, g.limiter.Done(now, end))
+	held := takeTicket(d.alone())
+	if g.limiter != nil {
+		a.ended(g, now, g.limiter.Done(now, flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass, More: !held.place}))
 	}
 	if held.slot {
 		a.freeSlot(d.sub.returned, now)
@@ -191,20 +173,22 @@ var (
 	onPoison = deferral{"poison", errors.New("practically all messages are poison, as after a faulty deployment: it is tried again, uncounted, for an hour at most")}
 )
 
-// pays reports whether d has the token that a retry needs, or for how long it has
-// to wait for one.
-func (a *admission) pays(d *delivery, now time.Time) (wait time.Duration, ok bool) {
+// pays reports whether d has the token that a retry needs. Otherwise d is put
+// off.
+func (a *admission) pays(d *delivery, now time.Time) bool {
 	pacer := d.budget()
 	if pacer == nil || !d.isRetry() || d.token {
-		return 0, true
+		return true
 	}
 	most := d.sub.longestDelay
 	if d.sub.dependency.silentSince(d.meta.LastFailedAt, now) {
 		most = min(most, max(silentFloor, now.Sub(d.meta.FirstFailedAt)*2/3))
 	}
-	wait, ok = pacer.Withdraw(now, most, a.random())
-	d.token = ok
-	return wait, ok
+	wait, ok := pacer.Withdraw(now, most, a.random())
+	if d.token = ok; !ok {
+		a.queues.putOff(d, now, wait, noToken)
+	}
+	return ok
 }
 
 // silentFloor is the least that bounds the wait of a retry while nothing succeeds.
@@ -217,19 +201,20 @@ const (
 	timedOutMost = 5 * time.Minute
 )
 
-// enters reports whether those that d shares a slot with let it start, or for how
-// long it has to wait.
-func (a *admission) enters(d *delivery, now time.Time) (wait time.Duration, ok bool) {
+// enters reports whether those that d shares a slot with let it start. Otherwise d
+// is put off.
+func (a *admission) enters(d *delivery, now time.Time) bool {
 	name := d.sharesSlot()
 	if name == 0 || d.sub.names.start(now, name, d.sub.dependency.look(now).Usual) {
-		return 0, true
+		return true
 	}
 	d.refund(now)
-	wait = nameFloor
+	wait := nameFloor
 	if name == timedOut {
 		wait = min(max(wait, d.sinceFailure(now)/2), timedOutMost)
 	}
-	return wait + time.Duration(a.random()*2*float64(wait)), false
+	a.queues.putOff(d, now, wait+time.Duration(a.random()*2*float64(wait)), noName)
+	return false
 }
 
 // look returns what may start at g, for the intake. If that is not all, the
@@ -295,9 +280,6 @@ func (a *admission) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
-	if a.watch != nil {
-		a.watch.Stop()
-	}
 	for _, g := range a.dependencies {
 		if g.timer != nil {
 			g.timer.Stop()
@@ -341,7 +323,7 @@ func (a *admission) open(g *dependency, now time.Time, news bool) {
 		a.wake(g, now, o.status.Next)
 	}
 	a.mu.Unlock()
-	for range a.opened(o) {
+	for range a.queues.opened(o) {
 		a.ended(g, now, g.limiter.Done(now, flow.End{}))
 	}
 }
@@ -385,8 +367,12 @@ func (a *admission) next(g *dependency, now time.Time) opening {
 }
 
 // wake has g looked at again at next, if that is not done before. With the zero
-// time the end of a run does that. mu is held.
+// time the end of a run does that, unless others may change the limiter. mu is
+// held.
 func (a *admission) wake(g *dependency, now, next time.Time) {
+	if soon := now.Add(recheck); g.shared && (next.IsZero() || next.After(soon)) {
+		next = soon
+	}
 	switch {
 	case next.IsZero():
 		return
@@ -426,26 +412,13 @@ func (a *admission) announce(g *dependency, now time.Time) {
 	}
 }
 
-// start begins to look at limiters that others may change without our doing:
-// another Consumer, or a person.
+// start begins to look at limiters that others may change.
 func (a *admission) start() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !slices.ContainsFunc(a.dependencies, func(g *dependency) bool { return g.shared }) {
-		return
+	for _, g := range a.dependencies {
+		a.wake(g, time.Now(), time.Time{})
 	}
-	a.watch = time.AfterFunc(recheck, func() {
-		for _, g := range a.dependencies {
-			if g.shared {
-				a.open(g, time.Now(), true)
-			}
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if !a.closed {
-			a.watch.Reset(recheck)
-		}
-	})
 }
 
 // semaphore limits the runs of messages of a topic that were sent back.
@@ -510,6 +483,6 @@ func (a *admission) openSlot(s *semaphore, now time.Time) {
 		if len(job) == 0 {
 			return
 		}
-		unused = a.opened(opening{now: now, start: [][]*delivery{job}})
+		unused = a.queues.opened(opening{now: now, start: [][]*delivery{job}})
 	}
 }

@@ -84,14 +84,11 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 		o = flow.Neutral // one run is evidence once
 		p.observe(d, Event{Kind: EventFailed, Time: now, Duration: now.Sub(a.started), Verdict: v, Decision: again, Err: results[i]})
 	}
+	size := (len(a.runs()) + 1) / 2
 	if timedOut { // halves would hang one after the other
-		for i := range a.runs() {
-			p.requeue(a.runs()[i : i+1 : i+1])
-		}
-		return true
+		size = 1
 	}
-	half := len(a.runs()) / 2
-	for _, part := range [][]*delivery{a.runs()[:half:half], a.runs()[half:]} {
+	for part := range slices.Chunk(a.runs(), size) {
 		p.requeue(part)
 	}
 	return true

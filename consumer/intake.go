@@ -56,7 +56,7 @@ func (in *intake) receive(ctx context.Context) error {
 		default:
 			failures++
 			in.report(Event{Kind: EventError, Operation: "receive", Topic: lostTopic(err), Err: fmt.Errorf("receive: %w", err)})
-			sleep(ctx, backoff.Delay(failures, 0, in.random()))
+			until(time.Now().Add(backoff.Delay(failures, 0, in.random())), ctx.Done())
 		}
 	}
 }
@@ -68,16 +68,6 @@ func lostTopic(err error) string {
 		return lost.Topic
 	}
 	return ""
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // receiveLimit bounds one Receive, so that a batch stays in the cache.

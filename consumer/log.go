@@ -57,17 +57,15 @@ func (r *reporter) hand(ctx context.Context, e Event) {
 	}
 	r.log.Observe(ctx, e)
 	for _, observer := range r.observers {
-		r.guarded(ctx, observer, e)
+		func() {
+			defer func() {
+				if v := recover(); v != nil {
+					r.log.panicked(ctx, observer, e, v)
+				}
+			}()
+			observer.Observe(ctx, e)
+		}()
 	}
-}
-
-func (r *reporter) guarded(ctx context.Context, observer Observer, e Event) {
-	defer func() {
-		if v := recover(); v != nil {
-			r.log.panicked(ctx, observer, e, v)
-		}
-	}()
-	observer.Observe(ctx, e)
 }
 
 // routine kinds are of no interest to the log.

@@ -113,7 +113,7 @@ func newPipeline(life context.Context, c *Consumer, source brokers.Source) *pipe
 		reporter: p.reporter, lifetime: p.lifetime, cfg: c.cfg, group: group, broker: c.broker, headerLimit: caps.HeaderLimit,
 		settlers: p.settlers, drop: p.drop, senders: map[string]*sender[*delivery]{},
 	}
-	p.admission = &admission{reporter: p.reporter, random: c.cfg.Random, opened: p.opened}
+	p.admission = &admission{reporter: p.reporter, random: c.cfg.Random, queues: p}
 	p.pool = &pool{most: c.cfg.MaxConcurrency, start: func() *worker { return newWorker(p.reporter, p.pool, p.admission, p) }}
 	for _, r := range c.routes {
 		p.subscribe(r, c.routes)
@@ -208,22 +208,7 @@ func (p *pipeline) settle(action brokers.Action, ds ...*delivery) {
 func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 	p.leases.expire(job, now)
 	s, held := job[0].sub, takeTicket(job)
-	v := p.admission.acquire(s, those(job, func(d *delivery) bool { return p.startable(d, now) }), held, now)
-	if len(v.off) > 0 {
-		p.mu.Lock()
-		for _, o := range v.off {
-			p.deferRun(o.delivery, now, o.wait, o.why)
-		}
-		p.mu.Unlock()
-	}
-	switch {
-	case len(v.wait) == 0:
-	case v.slot:
-		p.awaitSlot(v.wait, now)
-	default:
-		p.await(v.wait, now)
-	}
-	return v.start
+	return p.admission.acquire(s, those(job, func(d *delivery) bool { return p.startable(d, now) }), held, now)
 }
 
 // startable reports whether d may start, as far as d itself is concerned. If it is

@@ -116,60 +116,44 @@ func (p *pipeline) hold(d *delivery) bool {
 	return held
 }
 
-// await lets job wait until the limit lets it start: in the process, or in the
-// broker if there is no room for it here, its lease would not last, or the next
-// start is not near.
-func (p *pipeline) await(job []*delivery, now time.Time) {
-	p.mu.Lock()
-	g := job[0].sub.dependency
-	v := g.look(now)
-	switch {
-	case p.draining.Load():
-		p.settle(brokers.Release, job...)
-	case far(v, now) && g.crowd.Load() >= inLineMost, slices.ContainsFunc(job, func(d *delivery) bool {
-		return d.yields() || d.onTrial() || !d.sub.roomToWait(d) || !d.lasts(now.Add(recheck))
-	}):
-		p.back(job, v, now)
-	default:
-		for _, d := range job {
-			p.hold(d)
-		}
-		p.admission.lineUp(job, false)
+// await lets job wait in the process, until the limit or else a slot lets it start.
+// It goes back to the broker if there is no room for it here, its lease would not
+// last, or the next start is not near. A job that waits for the limit stays whole.
+func (p *pipeline) await(job []*delivery, now time.Time, slot bool) {
+	s, g := job[0].sub, job[0].sub.dependency
+	v, until, why := g.look(now), now.Add(recheck), noRoom
+	if slot {
+		v, until, why = flow.Status{}, now.Add(s.timeout), noSlot
 	}
-	p.mu.Unlock()
-	p.admission.open(g, now, false)
-}
-
-// sentBackWait is how long a message that was sent back waits in the broker, at
-// least, if it finds no slot and no room to wait for one. There may be thousands,
-// in no hurry.
-const sentBackWait = 15 * time.Second
-
-// awaitSlot lets job wait until fewer messages run that were sent back.
-func (p *pipeline) awaitSlot(job []*delivery, now time.Time) {
-	s := job[0].sub.returned
+	leaves := func(d *delivery) bool {
+		return d.yields() || d.onTrial() || !s.roomToWait(d) || !d.lasts(until)
+	}
 	p.mu.Lock()
+	all := !slot && (far(v, now) && g.crowd.Load() >= inLineMost || slices.ContainsFunc(job, leaves))
 	job = those(job, func(d *delivery) bool {
 		switch {
 		case p.draining.Load():
 			p.settle(brokers.Release, d)
-		case d.yields() || d.onTrial() || !d.sub.roomToWait(d) || !d.lasts(now.Add(d.sub.timeout)):
-			d.refund(now)
-			p.deferRun(d, now, sentBackWait+time.Duration(p.cfg.Random()*float64(sentBackWait)), noSlot)
+		case all || slot && leaves(d):
+			p.back(d, v, now, why)
 		default:
 			return p.hold(d)
 		}
 		return false
 	})
 	if len(job) > 0 {
-		p.admission.lineUp(job, true)
+		p.admission.lineUp(job, slot)
 	}
 	p.mu.Unlock()
-	p.admission.openSlot(s, now)
+	if slot {
+		p.admission.openSlot(s.returned, now)
+	} else {
+		p.admission.open(g, now, false)
+	}
 }
 
-// opened is told by the admission which jobs in line go on. It returns how many of
-// those that may start do not.
+// opened takes jobs that wait out of line, and gives them back in a drain. It
+// returns how many of those that may start do not.
 func (p *pipeline) opened(o opening) (unused int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -189,7 +173,9 @@ func (p *pipeline) opened(o opening) (unused int) {
 		p.pool.add(job[0].sub.line, job)
 	}
 	for _, job := range o.leave {
-		p.back(those(job, goOn), o.status, o.now)
+		for _, d := range those(job, goOn) {
+			p.back(d, o.status, o.now, noRoom)
+		}
 	}
 	if o.at == nil {
 		return unused
@@ -205,40 +191,45 @@ func (p *pipeline) opened(o opening) (unused int) {
 	return unused
 }
 
-// farWait is how long a message waits in the broker, at least, if the next start is
-// not near: longer than the default HoldLimit, or the process would hold it.
-const farWait = 5 * time.Second
+const (
+	// farWait is how long a message waits in the broker, at least, if the next start
+	// is not near: longer than the default HoldLimit, or the process would hold it.
+	farWait = 5 * time.Second
 
-// back has the broker bring job again when its dependency may let it start. mu is
-// held.
-func (p *pipeline) back(job []*delivery, v flow.Status, now time.Time) {
+	// sentBackWait is the same for messages that were sent back. There may be
+	// thousands, in no hurry.
+	sentBackWait = 15 * time.Second
+)
+
+// back has the broker bring d again when it may start: v is the status of its
+// dependency. mu is held.
+func (p *pipeline) back(d *delivery, v flow.Status, now time.Time, why deferral) {
+	if d.token { // a budget may be slow
+		d.token = false
+		go d.budget().Refund(now)
+	}
+	if d.turn && first(d.meta) && far(v, now) { // the broker brings the rest of its key again, too, in their order
+		behind := p.keys.clear(d)
+		d.turn = false
+		p.settle(brokers.Release, d)
+		p.settle(brokers.Release, behind...)
+		return
+	}
 	wait := max(v.Next.Sub(now), recheck)
 	switch {
-	case len(job) > 0 && job[0].returned():
+	case d.returned():
 		wait = max(wait, sentBackWait)
 	case far(v, now):
 		wait = max(wait, farWait)
 	}
-	for _, d := range job {
-		if d.token { // a budget may be slow
-			d.token = false
-			go d.budget().Refund(now)
-		}
-		if d.turn && first(d.meta) && far(v, now) {
-			p.releaseKey(d)
-			continue
-		}
-		p.deferRun(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), noRoom)
-	}
+	p.deferRun(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), why)
 }
 
-// releaseKey gives d and the messages behind its key back, so that the broker brings
-// them in their order once the topic is received again. mu is held.
-func (p *pipeline) releaseKey(d *delivery) {
-	behind := p.keys.clear(d)
-	d.turn = false
-	p.settle(brokers.Release, d)
-	p.settle(brokers.Release, behind...)
+// putOff is deferRun without mu.
+func (p *pipeline) putOff(d *delivery, now time.Time, wait time.Duration, why deferral) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deferRun(d, now, wait, why)
 }
 
 // deferRun puts the run of d off, which is not an attempt. mu is held.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -135,14 +136,14 @@ func (w *worker) call(a *attempt) {
 		if returned {
 			return
 		}
-		err := errGoexit
-		if v := recover(); v != nil {
+		err, v := errGoexit, recover()
+		if v != nil {
 			err = &classify.PanicError{Value: v, Stack: debug.Stack()}
-			w.finish(a, same(err, len(a.runs())))
-			return
 		}
-		w.finish(a, same(err, len(a.runs())))
-		w.pool.working.Go(w.loop)
+		w.finish(a, slices.Repeat([]error{err}, len(a.runs())))
+		if v == nil {
+			w.pool.working.Go(w.loop)
+		}
 	}()
 	r := a.runs()[0].sub.route
 	var results []error
@@ -169,17 +170,10 @@ func (r *route) callBatch(a *attempt) []error {
 	case results == nil:
 		return make([]error, len(batch))
 	case len(results) != len(batch):
-		return same(fmt.Errorf("the batch handler of %q returned %d results for %d messages", r.topic, len(results), len(batch)), len(batch))
+		err := fmt.Errorf("the batch handler of %q returned %d results for %d messages", r.topic, len(results), len(batch))
+		return slices.Repeat([]error{err}, len(batch))
 	}
 	return results
-}
-
-func same(err error, n int) []error {
-	errs := make([]error, n)
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
 }
 
 // finish ends the attempt and takes its deliveries to what comes next.
