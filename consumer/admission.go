@@ -89,7 +89,7 @@ func (a *admission) acquire(s *subscription, job []*delivery, held ticket, now t
 	}
 	job = those(job, func(d *delivery) bool { return a.enters(d, now) })
 	if len(job) == 0 {
-		a.giveBack(s, held, now)
+		a.giveBack(s, held, now, flow.End{})
 		return nil
 	}
 	job[0].ticket = held
@@ -112,13 +112,15 @@ func those(job []*delivery, so func(*delivery) bool) []*delivery {
 	return kept
 }
 
-// giveBack takes back what a job of s held that does not run.
-func (a *admission) giveBack(s *subscription, held ticket, now time.Time) {
-	if held.place {
-		a.ended(s.dependency, now, s.dependency.limiter.Done(now, flow.End{}))
+// giveBack takes back what a job of s held that does not run any more, or not at
+// all.
+func (a *admission) giveBack(s *subscription, held ticket, now time.Time, end flow.End) {
+	if held.place || end.More && s.dependency.limiter != nil {
+		a.ended(s.dependency, now, s.dependency.limiter.Done(now, end))
 	}
 	if held.slot {
-		a.freeSlot(s.returned, now)
+		s.returned.used.Add(-1)
+		a.openSlot(s, now)
 	}
 }
 
@@ -141,7 +143,7 @@ func (a *admission) release(d *delivery, began, now time.Time, o flow.Outcome) {
 		d.refund(now)
 	}
 	d.token = false
-	g, who := d.sub.dependency, d.who()
+	who := d.who()
 	if name := d.sharesSlot(); name != 0 {
 		d.sub.names.done(now, began, name, o)
 	} else if o == flow.Timeout {
@@ -151,12 +153,7 @@ func (a *admission) release(d *delivery, began, now time.Time, o flow.Outcome) {
 		o = flow.Neutral
 	}
 	held := takeTicket(d.alone())
-	if g.limiter != nil {
-		a.ended(g, now, g.limiter.Done(now, flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass, More: !held.place}))
-	}
-	if held.slot {
-		a.freeSlot(d.sub.returned, now)
-	}
+	a.giveBack(d.sub, held, now, flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass, More: !held.place})
 }
 
 // deferral is why a run is put off: in one word, and in a sentence.
@@ -234,30 +231,22 @@ func (a *admission) look(g *dependency, now time.Time) flow.Status {
 
 // inLine returns how many jobs of each rank are in line at g.
 func (a *admission) inLine(g *dependency) (n [ranks]int) {
-	if g.crowd.Load() == 0 {
-		return n
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for rank, jobs := range g.line {
-		n[rank] = len(jobs)
+	if g.line.crowd.Load() > 0 {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for rank, jobs := range g.line.jobs {
+			n[rank] = len(jobs)
+		}
 	}
 	return n
 }
 
-// lineUp adds job, which waits, to those in line at its dependency, or for a slot.
-// After that open or openSlot sees whether it may start since.
-func (a *admission) lineUp(job []*delivery, slot bool) {
+// lineUp adds job, which waits, to those in line. After that open or openSlot sees
+// whether it may start since.
+func (a *admission) lineUp(l *lineup, job []*delivery) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := job[0].sub.returned; slot {
-		s.line = append(s.line, job)
-		s.crowd.Store(int32(len(s.line)))
-		return
-	}
-	g := job[0].sub.dependency
-	g.line.add(job)
-	g.crowd.Store(int32(g.line.len())) // before the look of open: a run that ends from now on opens
+	l.add(job)
 }
 
 // waiting returns every delivery in line.
@@ -265,12 +254,10 @@ func (a *admission) waiting() (ds []*delivery) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, g := range a.dependencies {
-		for _, jobs := range g.line {
-			ds = append(ds, slices.Concat(jobs...)...)
-		}
+		ds = append(ds, g.line.all()...)
 	}
 	for _, s := range a.semaphores {
-		ds = append(ds, slices.Concat(s.line...)...)
+		ds = append(ds, s.line.all()...)
 	}
 	return ds
 }
@@ -331,14 +318,12 @@ func (a *admission) open(g *dependency, now time.Time, news bool) {
 // next takes out of line at g what may start, and what cannot wait. mu is held.
 func (a *admission) next(g *dependency, now time.Time) opening {
 	o := opening{at: g, now: now}
-	g.crowd.Store(int32(g.line.len())) // before the look, or the end of a run may miss it
-	defer func() { g.crowd.Store(int32(g.line.len())) }()
-	for g.line.len() > 0 {
+	for g.line.crowd.Load() > 0 {
 		v := g.look(now)
 		last := ranks
 		switch {
 		case v.Held:
-			o.leave = g.shorten(v, now)
+			o.leave = g.line.shorten(v, now)
 			a.wake(g, now, v.Next)
 			return o
 		case v.Interval < freshGrace:
@@ -388,7 +373,7 @@ func (a *admission) wake(g *dependency, now, next time.Time) {
 
 // ended follows the end of a run of g. Changed is what the limiter said of it.
 func (a *admission) ended(g *dependency, now time.Time, changed bool) {
-	if changed || g.crowd.Load() > 0 {
+	if changed || g.line.crowd.Load() > 0 {
 		a.open(g, now, true)
 	}
 }
@@ -425,9 +410,8 @@ func (a *admission) start() {
 type semaphore struct {
 	slots  int32
 	used   atomic.Int32
-	crowd  atomic.Int32 // jobs in line
 	budget budget.Pacer
-	line   [][]*delivery // under the mu of the admission
+	line   lineup
 }
 
 // newSemaphore returns one with half of so many slots.
@@ -452,32 +436,14 @@ func (s *semaphore) most(g *dependency, now time.Time) int32 {
 	return s.slots
 }
 
-// next takes the next job out of line, if a slot is free.
-func (s *semaphore) next(now time.Time) (job []*delivery) {
-	for len(job) == 0 && len(s.line) > 0 && s.used.Load() < s.most(s.line[0][0].sub.dependency, now) {
-		job = those(s.line[0], func(d *delivery) bool { return !d.isNotWaiting() })
-		s.line = s.line[1:]
-	}
-	s.crowd.Store(int32(len(s.line)))
-	return job
-}
-
-// freeSlot gives a slot back and lets the next job in line go on.
-func (a *admission) freeSlot(s *semaphore, now time.Time) {
-	s.used.Add(-1)
-	if s.crowd.Load() > 0 {
-		a.openSlot(s, now)
-	}
-}
-
-// openSlot lets the next job in line go on, if a slot is free: the one after that
-// when it has started, or not.
-func (a *admission) openSlot(s *semaphore, now time.Time) {
-	for unused := 1; unused > 0; {
-		a.mu.Lock()
+// openSlot lets the next job in line at the semaphore of s go on, if a slot is
+// free: the one after that when it has started, or not.
+func (a *admission) openSlot(s *subscription, now time.Time) {
+	for unused := 1; unused > 0 && s.returned.line.crowd.Load() > 0; {
 		var job []*delivery
-		if !a.closed {
-			job = s.next(now)
+		a.mu.Lock()
+		if !a.closed && s.returned.used.Load() < s.returned.most(s.dependency, now) {
+			job = s.returned.line.next(ranks)
 		}
 		a.mu.Unlock()
 		if len(job) == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -179,12 +180,7 @@ func (c *Consumer) topics() string {
 // backwards joins the lists and reverses the result, so that the first of
 // outer is applied last.
 func backwards(outer, inner []Middleware) []Middleware {
-	out := make([]Middleware, 0, len(outer)+len(inner))
-	for i := len(inner) - 1; i >= 0; i-- {
-		out = append(out, inner[i])
-	}
-	for i := len(outer) - 1; i >= 0; i-- {
-		out = append(out, outer[i])
-	}
-	return out
+	all := slices.Concat(outer, inner)
+	slices.Reverse(all)
+	return all
 }

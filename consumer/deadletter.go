@@ -5,8 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -30,9 +28,7 @@ type deadLetters struct {
 	settlers    *settlers
 	drop        func(d *delivery, cause error) // of what others have
 	stubs       stubs
-
-	mu      sync.Mutex
-	senders map[string]*sender[*delivery] // by topic
+	senders     map[string]*sender[*delivery] // by topic; under the mu of the pipeline
 }
 
 // write begins the dead letter of d, in case it comes to that.
@@ -72,7 +68,7 @@ func (p *pipeline) bury(d *delivery) {
 // die is bury for a delivery that has room. mu is held.
 func (p *pipeline) die(d *delivery) {
 	if p.to(d, dying) {
-		p.letters.publish(d)
+		d.sub.letters.add(d)
 		p.advance(d, true)
 	}
 }
@@ -135,7 +131,7 @@ func (p *pipeline) stay(d *delivery) bool {
 		d.sub.stuck++
 	}
 	if d.stub == (stubKey{}) { // which is refused, too
-		p.letters.publish(d)
+		d.sub.letters.add(d)
 	} else {
 		p.settlers.send(d, brokers.Reject)
 	}
@@ -166,34 +162,15 @@ func (l *deadLetters) unburied(d *delivery, cause error) (again bool) {
 	return false
 }
 
-// publish has the dead letter of d published.
-func (l *deadLetters) publish(d *delivery) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	topic := d.sub.deadLetter
+// to returns the sender to topic. The mu of the pipeline is held.
+func (l *deadLetters) to(topic string) *sender[*delivery] {
 	s := l.senders[topic]
 	if s == nil {
 		s = newSender(letterBackoff, func(ctx context.Context, ds []*delivery) []*delivery { return l.send(ctx, topic, ds) })
 		l.senders[topic] = s
 		l.stages.Go(func() { s.run(l.life) })
 	}
-	s.add(d)
-}
-
-// all returns the senders.
-func (l *deadLetters) all() []*sender[*delivery] {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Collect(maps.Values(l.senders))
-}
-
-// move reports whether the dead-letter topic takes what is published, as far as is
-// known.
-func (l *deadLetters) move(topic string, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.senders[topic]
-	return s != nil && s.moves(now)
+	return s
 }
 
 // send publishes the dead letters of ds to topic and returns those to publish
@@ -207,7 +184,11 @@ func (l *deadLetters) send(ctx context.Context, topic string, ds []*delivery) (f
 	for len(ds) > 0 {
 		letters := make([]brokers.Message, len(ds))
 		for i, d := range ds {
-			letters[i] = l.encode(d)
+			if d.form == bare {
+				letters[i] = d.letter.Encode(1)
+			} else {
+				letters[i] = d.published().Encode(l.headerLimit)
+			}
 		}
 		causes := publishErrors(l.broker.Publish(ctx, topic, letters...), len(ds))
 		if causes == nil {
@@ -300,14 +281,6 @@ func (d *delivery) published() *dlq.Entry {
 	}
 	letter := d.letter.Stub()
 	return &letter
-}
-
-// encode returns the dead letter of d to publish.
-func (l *deadLetters) encode(d *delivery) brokers.Message {
-	if d.form == bare {
-		return d.letter.Encode(1)
-	}
-	return d.published().Encode(l.headerLimit)
 }
 
 // publishErrors returns one error per message, nil if all are durable.

@@ -107,7 +107,7 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 	}
 	if err == nil {
 		p.admission.release(d, began, now, flow.Success)
-		if d.sub.doubted.Load() > 0 {
+		if d.sub.poisonRow.Load() > 0 {
 			p.believe(d.sub)
 		}
 		if p.observed() {
@@ -127,7 +127,7 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 		o = flow.Neutral
 	}
 	p.admission.release(d, began, now, o)
-	t.spread = d.spread(now)
+	t.spread = d.sub.dependency.look(now).Failing > 1 // also other messages fail
 	if !t.counts && o >= flow.Overload && d.sub.excuses {
 		t.excused += d.sinceFailure(now)
 	}
@@ -180,11 +180,6 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, t trial, e Eve
 // failed before, and each of its failures counts.
 func (d *delivery) counts(now time.Time) bool {
 	return d.returned() || d.sub.dependency.limiter == nil || d.succeededSince(d.meta.LastFailedAt, now)
-}
-
-// spread reports whether more than one message fails.
-func (d *delivery) spread(now time.Time) bool {
-	return d.sub.dependency.look(now).Failing > 1
 }
 
 // sinceFailure is how long ago d failed last; zero if it did not.

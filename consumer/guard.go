@@ -57,12 +57,12 @@ type dependency struct {
 	limiter *flow.Limiter // nil if switched off
 	budget  budget.Pacer  // nil if switched off
 	shared  bool          // another Consumer, or a person, may change the limiter
-	crowd   atomic.Int32  // jobs in line
 
 	seen flow.Status // what the intake looked at last; under the mu of the pipeline
 
+	line lineup
+
 	// The rest belongs to the admission, under its mu.
-	line    lineup
 	timer   *time.Timer // looks again when the next run may start
 	fires   time.Time   // when it does
 	alone   time.Time   // when a probe was first allowed and only retries were in line
@@ -79,7 +79,7 @@ func (g *dependency) look(now time.Time) flow.Status {
 
 // start counts one more run, if the limit lets it start and no other is in line.
 func (g *dependency) start(now time.Time) bool {
-	if g.crowd.Load() > 0 {
+	if g.line.crowd.Load() > 0 {
 		return false
 	}
 	ok, _ := g.limiter.Start(now)
@@ -170,9 +170,12 @@ func identity(s string) uint64 {
 	return h
 }
 
-// lineup is the jobs that wait for a dependency: fresh messages go first, then
-// retries, then those that were sent back.
-type lineup [ranks][][]*delivery
+// lineup is the jobs that wait for a dependency or a semaphore: fresh messages go
+// first, then retries, then those that were sent back.
+type lineup struct {
+	jobs  [ranks][][]*delivery // under the mu of the admission
+	crowd atomic.Int32         // how many
+}
 
 const (
 	fresh = iota
@@ -194,58 +197,87 @@ func (d *delivery) rank() int {
 
 func (l *lineup) add(job []*delivery) {
 	rank := job[0].rank()
-	l[rank] = append(l[rank], job)
+	l.jobs[rank] = append(l.jobs[rank], job)
+	l.crowd.Add(1)
 }
 
 // next takes the job that goes first out of those that rank below last.
 func (l *lineup) next(last int) []*delivery {
-	for rank := range l[:last] {
-		for len(l[rank]) > 0 {
-			job := l[rank][0]
-			l[rank] = l[rank][1:]
-			if job = slices.DeleteFunc(slices.Clone(job), (*delivery).isNotWaiting); len(job) > 0 {
+	for rank := range l.jobs[:last] {
+		for jobs := l.jobs[rank]; len(jobs) > 0; jobs = l.jobs[rank] {
+			l.jobs[rank] = jobs[1:]
+			l.crowd.Add(-1)
+			if job := those(jobs[0], (*delivery).isWaiting); len(job) > 0 {
 				return job
 			}
 		}
-		l[rank] = nil
+		l.jobs[rank] = nil
 	}
 	return nil
 }
 
-// len is the number of jobs.
-func (l *lineup) len() (n int) {
-	for _, jobs := range l {
-		n += len(jobs)
+// all returns every delivery in line.
+func (l *lineup) all() (ds []*delivery) {
+	for _, jobs := range l.jobs {
+		ds = append(ds, slices.Concat(jobs...)...)
 	}
-	return n
+	return ds
 }
 
 // shorten takes jobs out of line that cannot wait for the next start, or are too
 // many if that is not near.
-func (g *dependency) shorten(v flow.Status, now time.Time) (leave [][]*delivery) {
-	start := v.Next
+func (l *lineup) shorten(v flow.Status, now time.Time) (leave [][]*delivery) {
+	start, n := v.Next, 0
 	if start.IsZero() {
 		start = now.Add(recheck)
 	}
-	waits := func(d *delivery) bool { return !d.isNotWaiting() }
-	for rank, jobs := range g.line {
-		g.line[rank] = slices.DeleteFunc(jobs, func(job []*delivery) bool {
-			job = those(job, waits)
-			if len(job) > 0 && !slices.ContainsFunc(job, func(d *delivery) bool { return !d.lasts(start) }) {
+	lasts := func(d *delivery) bool { return d.lasts(start) }
+	for rank, jobs := range l.jobs {
+		l.jobs[rank] = slices.DeleteFunc(jobs, func(job []*delivery) bool {
+			job = those(job, (*delivery).isWaiting)
+			if n++; len(job) > 0 && len(those(job, lasts)) == len(job) && (n <= inLineMost || !far(v, now)) {
 				return false
 			}
+			n--
 			leave = append(leave, job)
+			l.crowd.Add(-1)
 			return true
 		})
 	}
-	for far(v, now) && g.line.len() > inLineMost {
-		for rank := ranks - 1; rank >= 0; rank-- {
-			if n := len(g.line[rank]); n > 0 {
-				leave = append(leave, those(g.line[rank][n-1], waits))
-				g.line[rank] = g.line[rank][:n-1]
-				break
-			}
-		}
-	}
 	return leave
+}
+
+// given is a budget of the user's, from whose faults messages are kept: local
+// stands in for it when it panics, and waits are what they have to be.
+type given struct {
+	budget.Pacer
+	local  budget.Pacer
+	report func(error)
+}
+
+// Deposit implements budget.Pacer.
+func (g *given) Deposit(now time.Time, n int) {
+	defer g.rescue("Deposit", func() { g.local.Deposit(now, n) })
+	g.Pacer.Deposit(now, n)
+}
+
+// Withdraw implements budget.Pacer.
+func (g *given) Withdraw(now time.Time, most time.Duration, random float64) (wait time.Duration, ok bool) {
+	defer g.rescue("Withdraw", func() { wait, ok = g.local.Withdraw(now, most, random) })
+	wait, ok = g.Pacer.Withdraw(now, most, random)
+	return min(max(wait, resumeEvery), most), ok
+}
+
+// Refund implements budget.Pacer.
+func (g *given) Refund(now time.Time) {
+	defer g.rescue("Refund", func() { g.local.Refund(now) })
+	g.Pacer.Refund(now)
+}
+
+// rescue is to be deferred. It does instead what a method could not.
+func (g *given) rescue(method string, instead func()) {
+	if v := recover(); v != nil {
+		g.report(fmt.Errorf("Guard.Budget: %s panicked: %v; a budget of the process stands in", method, v))
+		instead()
+	}
 }

@@ -171,7 +171,7 @@ func (d *delivery) yields() bool { return d.turn && d.returned() }
 // expires reports whether d may not run any more at t.
 func (d *delivery) expires(t time.Time) bool { return d.expiring && !t.Before(d.deadline) }
 
-func (d *delivery) isNotWaiting() bool { return state(d.state.Load()) != waiting }
+func (d *delivery) isWaiting() bool { return state(d.state.Load()) == waiting }
 
 // who tells messages, or the names that they depend on, apart.
 func (d *delivery) who() uint64 {

@@ -16,13 +16,12 @@ import (
 
 // intake receives from the source what there is room for, and hands it to accept.
 // It knows what of each topic is in the process, and asks the admission what may
-// start, and the dead letters whether they move.
+// start.
 type intake struct {
 	*reporter
 	source    brokers.Source
 	subs      []*subscription
 	admission *admission
-	letters   *deadLetters
 	accept    func([]*brokers.Delivery)
 	random    func() float64
 
@@ -31,8 +30,7 @@ type intake struct {
 	stale   bool               // since the last look
 	end     context.CancelFunc // of the Receive under way; nil if none is
 	paused  []string           // topics, as the source was told
-	timer   *time.Timer        // to look again; nil before its first use
-	due     bool               // timer runs
+	timer   *time.Timer        // to look again; nil if it does not run
 }
 
 // receive takes deliveries in until ctx ends or the source fails for good.
@@ -55,19 +53,14 @@ func (in *intake) receive(ctx context.Context) error {
 			return fmt.Errorf("consumer: receive: %w", err)
 		default:
 			failures++
-			in.report(Event{Kind: EventError, Operation: "receive", Topic: lostTopic(err), Err: fmt.Errorf("receive: %w", err)})
+			e := Event{Kind: EventError, Operation: "receive", Err: fmt.Errorf("receive: %w", err)}
+			if lost, ok := errors.AsType[*brokers.TopicError](err); ok {
+				e.Topic = lost.Topic
+			}
+			in.report(e)
 			until(time.Now().Add(backoff.Delay(failures, 0, in.random())), ctx.Done())
 		}
 	}
-}
-
-// lostTopic returns the topic of err, an error of Receive: "" if err is about all
-// topics.
-func lostTopic(err error) string {
-	if lost, ok := errors.AsType[*brokers.TopicError](err); ok {
-		return lost.Topic
-	}
-	return ""
 }
 
 // receiveLimit bounds one Receive, so that a batch stays in the cache.
@@ -161,7 +154,7 @@ func (in *intake) roomForLetters(s *subscription, room int, now time.Time) int {
 	if s.held <= s.maxBytes/2 {
 		left = max(left, s.maxHeld-s.waiting-s.dying)
 	}
-	if left -= s.active; left >= room || !in.letters.move(s.deadLetter, now) {
+	if left -= s.active; left >= room || !s.letters.moves(now) {
 		return room
 	}
 	if left < s.least { // if the dead letters stop moving, nothing else has the intake look
@@ -188,18 +181,15 @@ func (in *intake) roomFor(s *subscription) {
 
 // lookIn has the intake look again after d. mu is held.
 func (in *intake) lookIn(d time.Duration) {
-	t := &in.timer
-	if *t == nil {
-		*t = time.AfterFunc(d, func() {
-			in.mu.Lock()
-			defer in.mu.Unlock()
-			in.due = false
-			in.lookAgain()
-		})
-	} else if !in.due {
-		(*t).Reset(d)
+	if in.timer != nil {
+		return
 	}
-	in.due = true
+	in.timer = time.AfterFunc(d, func() {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.timer = nil
+		in.lookAgain()
+	})
 }
 
 // close stops the timer. mu is held.

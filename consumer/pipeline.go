@@ -67,11 +67,12 @@ type subscription struct {
 	line         *line
 	dependency   *dependency
 	names        *names
-	returned     *semaphore // slots and budget of messages that were sent back
-	window       int        // the most that is queued, running or settling
-	least        int        // room that it is received for
-	maxHeld      int        // the most that waits or dies
-	maxBytes     int        // and the sum of its bodies
+	letters      *sender[*delivery] // to its dead-letter topic
+	returned     *semaphore         // slots and budget of messages that were sent back
+	window       int                // the most that is queued, running or settling
+	least        int                // room that it is received for
+	maxHeld      int                // the most that waits or dies
+	maxBytes     int                // and the sum of its bodies
 	longestDelay time.Duration
 	maxLease     time.Duration // no delivery is held for longer; 0 means no limit
 
@@ -86,8 +87,7 @@ type subscription struct {
 	full    bool             // not received for, because there is no room
 	batches [ranks]collector // no batch holds fresh messages, retries and those that were sent back
 
-	poisonRow int          // poison messages since the last success
-	doubted   atomic.Int32 // the same, to be read without mu
+	poisonRow atomic.Int32 // poison messages since the last success; written under mu
 	inDoubt   []*delivery  // whose verdict waits for a success
 }
 
@@ -119,7 +119,7 @@ func newPipeline(life context.Context, c *Consumer, source brokers.Source) *pipe
 		p.subscribe(r, c.routes)
 	}
 	p.intake = &intake{
-		reporter: p.reporter, source: source, subs: p.subs, admission: p.admission, letters: p.letters, accept: p.accept,
+		reporter: p.reporter, source: source, subs: p.subs, admission: p.admission, accept: p.accept,
 		random: c.cfg.Random, mu: &p.mu, changed: make(chan struct{}, 1),
 	}
 	return p
@@ -145,6 +145,7 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 		maxHeld:  p.cfg.heldPerTopic(n),
 		maxBytes: p.cfg.MaxHeldBytes / n,
 		maxLease: p.caps.MaxLease,
+		letters:  p.letters.to(r.deadLetter),
 	}
 	_, s.longestDelay, _ = r.policy.Limits()
 	if n > 1 {
@@ -273,7 +274,9 @@ func (p *pipeline) loseSession(session context.Context, cause error) {
 	ds := p.held()
 	p.mu.Unlock()
 	for _, w := range p.pool.members() {
-		ds = append(ds, w.deliveries()...)
+		if a := w.attempt(); a != nil {
+			ds = append(ds, a.runs()...)
+		}
 	}
 	for _, d := range ds {
 		if d.Session == session {

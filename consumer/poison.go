@@ -30,13 +30,12 @@ type judgement struct {
 // judge decides on d, whose run said that it is poison. mu is held.
 func (p *pipeline) judge(d *delivery, reason string, letter dlq.Entry, now time.Time) {
 	s := d.sub
-	s.poisonRow++
-	s.doubted.Store(int32(s.poisonRow))
+	row := s.poisonRow.Add(1)
 	known := s.dependency.look(now)
 	switch {
 	case d.poisonFor(now) >= asideMost:
 		p.deadLetter(d, reason, letter)
-	case s.poisonRow >= poisonRow, known.Poisoned:
+	case row >= poisonRow, known.Poisoned:
 		p.putAside(d, now)
 		for _, other := range p.inDoubt(s) {
 			p.putAside(other, now)
@@ -67,8 +66,7 @@ func (p *pipeline) inDoubt(s *subscription) (ds []*delivery) {
 func (p *pipeline) believe(s *subscription) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.poisonRow = 0
-	s.doubted.Store(0)
+	s.poisonRow.Store(0)
 	for _, d := range p.inDoubt(s) {
 		p.condemn(d)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -104,7 +106,9 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 		return nil
 	}
 	for _, w := range p.pool.members() {
-		w.interrupt(ErrShutdown)
+		if a := w.attempt(); a != nil {
+			a.end(ErrShutdown)
+		}
 	}
 	if until(end.Add(grace), worked) {
 		return nil
@@ -135,7 +139,9 @@ func (p *pipeline) awaitSenders(lettersEnd, end time.Time) error {
 	settler, retrier := p.settlers.settler, p.settlers.retrier
 	retrier.close()
 	until(lettersEnd, retrier.emptied)
-	letters := append(p.letters.all(), p.settlers.rejecter)
+	p.mu.Lock()
+	letters := append(slices.Collect(maps.Values(p.letters.senders)), p.settlers.rejecter)
+	p.mu.Unlock()
 	for _, s := range letters {
 		s.close()
 		if !until(lettersEnd, s.emptied) {

@@ -129,7 +129,7 @@ func (p *pipeline) await(job []*delivery, now time.Time, slot bool) {
 		return d.yields() || d.onTrial() || !s.roomToWait(d) || !d.lasts(until)
 	}
 	p.mu.Lock()
-	all := !slot && (far(v, now) && g.crowd.Load() >= inLineMost || slices.ContainsFunc(job, leaves))
+	all := !slot && (far(v, now) && g.line.crowd.Load() >= inLineMost || slices.ContainsFunc(job, leaves))
 	job = those(job, func(d *delivery) bool {
 		switch {
 		case p.draining.Load():
@@ -141,15 +141,15 @@ func (p *pipeline) await(job []*delivery, now time.Time, slot bool) {
 		}
 		return false
 	})
+	line, open := &g.line, func() { p.admission.open(g, now, false) }
+	if slot {
+		line, open = &s.returned.line, func() { p.admission.openSlot(s, now) }
+	}
 	if len(job) > 0 {
-		p.admission.lineUp(job, slot)
+		p.admission.lineUp(line, job)
 	}
 	p.mu.Unlock()
-	if slot {
-		p.admission.openSlot(s.returned, now)
-	} else {
-		p.admission.open(g, now, false)
-	}
+	open()
 }
 
 // opened takes jobs that wait out of line, and gives them back in a drain. It
@@ -246,7 +246,7 @@ func (p *pipeline) deferRun(d *delivery, now time.Time, wait time.Duration, why 
 // held returns all that waits, but for those behind their key: these go when the
 // one before them does. mu is held.
 func (p *pipeline) held() []*delivery {
-	return slices.DeleteFunc(append(p.admission.waiting(), p.waitlist.all()...), (*delivery).isNotWaiting)
+	return those(append(p.admission.waiting(), p.waitlist.all()...), (*delivery).isWaiting)
 }
 
 // appointment is when a delivery is due.
@@ -257,7 +257,7 @@ type appointment struct {
 
 // isVoid reports whether its delivery waits for something else by now, or for nothing.
 func (a appointment) isVoid() bool {
-	return a.delivery.isNotWaiting() || a.at.UnixNano() != a.delivery.wakes
+	return !a.delivery.isWaiting() || a.at.UnixNano() != a.delivery.wakes
 }
 
 // schedule is a heap of appointments.

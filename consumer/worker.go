@@ -1,8 +1,10 @@
 package consumer
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/internal/handling"
 	"github.com/redrive-go/redrive/retry/flow"
 )
 
@@ -71,18 +74,19 @@ func (w *worker) do(job []*delivery) {
 	}
 	a := w.begin(job, now)
 	w.announce(a)
-	if w.isAbandoned(a) { // before it began: this goroutine had no processor, and what it works on was given back
+	if w.attempt() != a { // before it began: this goroutine had no processor, and what it works on was given back
 		a.finish()
 		return
 	}
 	w.call(a)
 }
 
-// isAbandoned reports whether a was taken away from the worker.
-func (w *worker) isAbandoned(a *attempt) bool {
+// attempt returns that of the handler that runs; nil if none does, or it was
+// taken away.
+func (w *worker) attempt() *attempt {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.current != a
+	return w.current
 }
 
 func (w *worker) begin(job []*delivery, now time.Time) *attempt {
@@ -196,16 +200,6 @@ func (w *worker) finish(a *attempt, results []error) {
 	w.jobs.finish(a, results, cause, now)
 }
 
-// deliveries returns what the worker works on.
-func (w *worker) deliveries() []*delivery {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.current == nil {
-		return nil
-	}
-	return w.current.runs()
-}
-
 // abandon takes the attempt of a stuck handler away from the worker, which
 // then ignores what it returns; nil if no handler runs.
 func (w *worker) abandon() *attempt {
@@ -214,16 +208,6 @@ func (w *worker) abandon() *attempt {
 	a := w.current
 	w.current = nil
 	return a
-}
-
-// interrupt ends the context of the running handler.
-func (w *worker) interrupt(cause error) {
-	w.mu.Lock()
-	current := w.current
-	w.mu.Unlock()
-	if current != nil {
-		current.end(cause)
-	}
 }
 
 // rearm lets the timer fire at t. mu is held.
@@ -270,3 +254,151 @@ func (w *worker) stop() {
 }
 
 var errStuck = errors.New("the handler ignores that its context has ended; its slot stays in use until it returns")
+
+// attempt is one call of a handler, and the context that it gets. The
+// standard context behind it is made only when somebody asks for Done, so
+// that quick handlers pay nothing.
+type attempt struct {
+	one     [1]*delivery    // of a handler of single messages
+	batch   *[]*delivery    // of one of batches; nil otherwise
+	message brokers.Message // its own copy of that of one
+	started time.Time
+
+	mu       sync.Mutex
+	finished bool
+	standard *standard // nil until somebody asks for it
+}
+
+// standard is the standard context of an attempt, and how to end it.
+type standard struct {
+	context.Context
+	stop context.CancelCauseFunc
+}
+
+// runs are the deliveries that the handler works on.
+func (a *attempt) runs() []*delivery {
+	if a.batch != nil {
+		return *a.batch
+	}
+	return a.one[:]
+}
+
+// Deadline implements context.Context.
+func (a *attempt) Deadline() (time.Time, bool) { return a.deadline(), true }
+
+func (a *attempt) deadline() time.Time {
+	at, _ := a.limit()
+	return at
+}
+
+// limit returns when the context ends, and with which cause: after the timeout, or
+// at the deadline of a message that runs alone.
+func (a *attempt) limit() (time.Time, error) {
+	d := a.runs()[0]
+	at := a.started.Add(d.sub.timeout)
+	if a.batch == nil && d.expires(at) {
+		return d.deadline, ErrDeadline
+	}
+	return at, classify.ErrAttemptTimeout
+}
+
+// Done implements context.Context.
+func (a *attempt) Done() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.context().Done()
+}
+
+// Err implements context.Context.
+func (a *attempt) Err() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.standard == nil && !a.finished {
+		return nil
+	}
+	return a.context().Err()
+}
+
+// Value implements context.Context. Going through the inner context lets the
+// standard library find it and attach children without a goroutine.
+func (a *attempt) Value(key any) any {
+	if key == (handling.Key{}) {
+		return a
+	}
+	a.mu.Lock()
+	inner := a.standard
+	a.mu.Unlock()
+	if inner == nil {
+		return a.base().Value(key)
+	}
+	return inner.Value(key)
+}
+
+// base is the context of Run, without its cancellation.
+func (a *attempt) base() context.Context { return a.runs()[0].sub.values }
+
+// context returns the standard context. mu is held.
+func (a *attempt) context() *standard {
+	if a.standard != nil {
+		return a.standard
+	}
+	at, cause := a.limit()
+	timed, cancel := context.WithDeadlineCause(a.base(), at, cause)
+	inner, stop := context.WithCancelCause(timed)
+	a.standard = &standard{inner, func(cause error) {
+		stop(cause)
+		cancel()
+	}}
+	if a.finished {
+		a.standard.stop(context.Canceled)
+	}
+	return a.standard
+}
+
+// end ends the context with cause; the first cause stays.
+func (a *attempt) end(cause error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.context().stop(cause)
+}
+
+// expire sees to it that a context whose deadline has passed has ended: the
+// standard one does so by itself, once there is one.
+func (a *attempt) expire() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.context()
+}
+
+// finish ends the context of a handler that has returned and tells why it had
+// ended before, if it had.
+func (a *attempt) finish() (cause error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.finished = true
+	if a.standard == nil {
+		return nil
+	}
+	cause = context.Cause(a.standard)
+	a.standard.stop(context.Canceled)
+	return cause
+}
+
+// Shares is what package handling asks: whether the runs depend on something that
+// a Limiter paces and whose budget is shared.
+func (a *attempt) Shares(shared any) bool {
+	g := a.runs()[0].sub.dependency
+	of, ok := g.budget.(*given)
+	return ok && g.limiter != nil && reflect.ValueOf(shared).Comparable() && shared == any(of.Pacer)
+}
+
+// Returned is what package handling asks: whether the runs are of messages that
+// were sent back.
+func (a *attempt) Returned() bool { return a.runs()[0].returned() }
+
+// allLost reports whether no delivery of the attempt has a lease left.
+func (a *attempt) allLost() bool {
+	return !slices.ContainsFunc(a.runs(), func(d *delivery) bool { return d.loss.Load() == nil })
+}
+
+var _ context.Context = (*attempt)(nil)
