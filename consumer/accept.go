@@ -18,9 +18,7 @@ const block = 26
 
 // accept takes deliveries over from the source.
 func (p *pipeline) accept(received []*brokers.Delivery) {
-	ds := make([]*delivery, len(received))
-	p.track(ds, received)
-	ds = slices.DeleteFunc(ds, p.refuse)
+	ds := slices.DeleteFunc(p.track(received), p.refuse)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.keys != nil { // all at once, so that one that does not stay finds who is behind it
@@ -44,8 +42,9 @@ func (p *pipeline) behindKey(d *delivery) bool {
 	return true
 }
 
-// track begins to look after what was received, and lists it in ds.
-func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
+// track begins to look after received.
+func (p *pipeline) track(received []*brokers.Delivery) []*delivery {
+	ds := make([]*delivery, len(received))
 	var some []delivery
 	for i, from := range received {
 		if len(some) == 0 {
@@ -60,8 +59,7 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 			p.letters.recall(d)
 		}
 		if p.observed() && d.meta == &unfailed { // each event has the Origin
-			m := d.Meta()
-			d.meta = &m
+			d.meta = new(d.Meta())
 		}
 		ds[i] = d
 	}
@@ -76,10 +74,13 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 	p.mu.Unlock()
 	now := time.Now()
 	for _, d := range ds {
-		if name, err := d.nameOf(); err != nil {
-			p.observe(d, Event{Kind: EventError, Operation: "dependency-of", Err: err})
-		} else if name != 0 {
-			d.own().name = name
+		if d.sub.dependencyOf != nil && !d.returned() { // which has slots apart
+			name, err := d.nameOf()
+			if err != nil {
+				p.observe(d, Event{Kind: EventError, Operation: "dependency-of", Err: err})
+			} else if name != 0 {
+				d.own().name = name
+			}
 		}
 		if d.Anonymous {
 			d.sub.anonymous.Do(func() { p.log.anonymous(d.Message.Topic) })
@@ -96,6 +97,7 @@ func (p *pipeline) track(ds []*delivery, received []*brokers.Delivery) {
 		}
 	}
 	deposit(ds, now)
+	return ds
 }
 
 // deposit has budgets earn by messages that are delivered for the first time.
@@ -163,28 +165,24 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
 	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
 		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
-	case d.meta.Attempt >= d.sub.attempts && d.meta.Class == poisonClass:
-		return "poison", errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
-	case d.meta.Attempt >= d.sub.attempts && d.sub.noRepeat && ambiguous(d.meta.History):
-		return reasonAmbiguous, errors.New("its last run may have had its effect, but no dead letter was confirmed then; the history has the failure")
 	case d.meta.Attempt >= d.sub.attempts:
-		return "exhausted", spent(d)
+		return d.spent()
 	}
 	return "", nil
 }
 
-// ambiguous reports whether the last failure was.
-func ambiguous(history []brokers.Failure) bool {
-	return len(history) > 0 && history[len(history)-1].Ambiguous
-}
-
 // spent says why d has no attempt left. Versions before brokers.Death stored no
 // other reason with a message whose dead letter found no room.
-func spent(d *delivery) error {
-	if h := d.meta.History; len(h) > 0 && h[len(h)-1].Attempt < d.sub.attempts {
-		return errors.New("it had to be dead-lettered before this delivery, but no dead letter was confirmed; the history has its failures")
+func (d *delivery) spent() (reason string, err error) {
+	switch last := d.lastFailure(); {
+	case d.meta.Class == poisonClass:
+		return "poison", errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
+	case d.sub.noRepeat && last.Ambiguous:
+		return reasonAmbiguous, errors.New("its last run may have had its effect, but no dead letter was confirmed then; the history has the failure")
+	case last.Attempt > 0 && last.Attempt < d.sub.attempts:
+		return "exhausted", errors.New("it had to be dead-lettered before this delivery, but no dead letter was confirmed; the history has its failures")
 	}
-	return fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.meta.Attempt)
+	return "exhausted", fmt.Errorf("all %d attempts were used before this delivery, but no dead letter was confirmed", d.meta.Attempt)
 }
 
 // earlyLimit is how early a delivery may be and is still held, even if

@@ -16,7 +16,7 @@ import (
 // limits and budgets, and the jobs in line at them. A job that may start has a
 // ticket, which release gives back with what the run says about its dependency.
 //
-// mu guards the lines and the timers. It is never held while queues are told. Who
+// mu guards the lines and the timers. It is not held while queues are told. Who
 // holds the mu of the pipeline calls only look, inLine, lineUp, waiting and close.
 type admission struct {
 	*reporter
@@ -25,8 +25,9 @@ type admission struct {
 	dependencies []*dependency
 	semaphores   []*semaphore
 
-	mu     sync.Mutex
-	closed bool
+	mu      sync.Mutex
+	closed  bool
+	telling sync.WaitGroup // queues of what opened
 }
 
 // queues are told by the admission of deliveries that may not start now, or may
@@ -34,11 +35,9 @@ type admission struct {
 type queues interface {
 	// putOff puts off the run of d.
 	putOff(d *delivery, now time.Time, wait time.Duration, why deferral)
-
 	// await lets job wait until the limit lets it start, or else until a slot for
 	// messages that were sent back does, and has it lined up.
 	await(job []*delivery, now time.Time, slot bool)
-
 	// opened takes jobs that wait out of line. It returns how many of those that
 	// may start do not.
 	opened(opening) (unused int)
@@ -75,8 +74,11 @@ func takeTicket(job []*delivery) (held ticket) {
 // nothing but the token of a retry.
 func (a *admission) acquire(s *subscription, job []*delivery, held ticket, now time.Time) []*delivery {
 	job = those(job, func(d *delivery) bool { return a.pays(d, now) })
-	if len(job) > 0 && !held.place && s.dependency.limiter != nil {
-		if held.place = s.dependency.start(now); !held.place {
+	if g := s.dependency; len(job) > 0 && !held.place && g.limiter != nil {
+		if g.line.crowd.Load() == 0 {
+			held.place, _ = g.limiter.Start(now)
+		}
+		if !held.place {
 			a.queues.await(job, now, false)
 			return nil
 		}
@@ -113,7 +115,7 @@ func those(job []*delivery, so func(*delivery) bool) []*delivery {
 }
 
 // giveBack takes back what a job of s held that does not run any more, or not at
-// all.
+// all. End says how its run ended.
 func (a *admission) giveBack(s *subscription, held ticket, now time.Time, end flow.End) {
 	if held.place || end.More && s.dependency.limiter != nil {
 		a.ended(s.dependency, now, s.dependency.limiter.Done(now, end))
@@ -122,18 +124,6 @@ func (a *admission) giveBack(s *subscription, held ticket, now time.Time, end fl
 		s.returned.used.Add(-1)
 		a.openSlot(s, now)
 	}
-}
-
-// freePlace gives back the place of a job that goes on without one, or not at all.
-// Changed reports whether another may start now.
-func freePlace(job []*delivery, began, now time.Time, o flow.Outcome) (changed bool) {
-	for _, d := range job {
-		if d.ticket.place {
-			d.ticket.place = false
-			return d.sub.dependency.limiter.Done(now, flow.End{Began: began, Who: d.who(), Outcome: o})
-		}
-	}
-	return false
 }
 
 // release takes back the ticket of d, with what the end of its run says about its
@@ -177,8 +167,10 @@ func (a *admission) pays(d *delivery, now time.Time) bool {
 	if pacer == nil || !d.isRetry() || d.token {
 		return true
 	}
-	most := d.sub.longestDelay
-	if d.sub.dependency.silentSince(d.meta.LastFailedAt, now) {
+	// While nothing succeeds, it may be this worker that fails: a retry does not wait
+	// for a turn that only this one gives.
+	most, g := d.sub.longestDelay, d.sub.dependency
+	if g.limiter != nil && g.look(now).LastSuccess.Before(d.meta.LastFailedAt) {
 		most = min(most, max(silentFloor, now.Sub(d.meta.FirstFailedAt)*2/3))
 	}
 	wait, ok := pacer.Withdraw(now, most, a.random())
@@ -262,7 +254,7 @@ func (a *admission) waiting() (ds []*delivery) {
 	return ds
 }
 
-// close lets no other job go on.
+// close lets no other job go on. Those that go on already are in telling.
 func (a *admission) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -309,10 +301,17 @@ func (a *admission) open(g *dependency, now time.Time, news bool) {
 	if news {
 		a.wake(g, now, o.status.Next)
 	}
-	a.mu.Unlock()
-	for range a.queues.opened(o) {
+	for range a.tell(o) {
 		a.ended(g, now, g.limiter.Done(now, flow.End{}))
 	}
+}
+
+// tell unlocks mu and tells the queues of o.
+func (a *admission) tell(o opening) (unused int) {
+	a.telling.Add(1)
+	defer a.telling.Done()
+	a.mu.Unlock()
+	return a.queues.opened(o)
 }
 
 // next takes out of line at g what may start, and what cannot wait. mu is held.
@@ -440,15 +439,15 @@ func (s *semaphore) most(g *dependency, now time.Time) int32 {
 // free: the one after that when it has started, or not.
 func (a *admission) openSlot(s *subscription, now time.Time) {
 	for unused := 1; unused > 0 && s.returned.line.crowd.Load() > 0; {
-		var job []*delivery
 		a.mu.Lock()
-		if !a.closed && s.returned.used.Load() < s.returned.most(s.dependency, now) {
-			job = s.returned.line.next(ranks)
-		}
-		a.mu.Unlock()
-		if len(job) == 0 {
+		if a.closed || s.returned.used.Load() >= s.returned.most(s.dependency, now) {
+			a.mu.Unlock()
 			return
 		}
-		unused = a.queues.opened(opening{now: now, start: [][]*delivery{job}})
+		o := opening{now: now}
+		if job := s.returned.line.next(ranks); job != nil {
+			o.start = [][]*delivery{job}
+		}
+		unused = a.tell(o)
 	}
 }

@@ -67,10 +67,10 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 		other := verdict(err, cause, a.runs()[0].sub.rules)
 		return other.Class == v.Class && other.Skip == v.Skip && other.Deferred == v.Deferred
 	}
-	if a.runs()[0].sub.noRepeat && v.Ambiguous || slices.ContainsFunc(results, func(err error) bool { return !alike(err) }) {
+	switch {
+	case v.Skip, v.Deferred, a.runs()[0].sub.noRepeat && v.Ambiguous, slices.ContainsFunc(results, func(err error) bool { return !alike(err) }):
 		return false
-	}
-	if v.Skip || v.Deferred || v.Class != classify.ClassPoison && v.Class != classify.ClassTransient && v.Class != classify.ClassUnknown {
+	case v.Class != classify.ClassPoison && v.Class != classify.ClassTransient && v.Class != classify.ClassUnknown:
 		return false
 	}
 	again := retry.Decision{Action: retry.ActionRetry, Reason: reasonBatch}

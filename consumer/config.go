@@ -336,11 +336,6 @@ func missing(field string, isNil bool) error {
 	return faulty(field, "is nil", "remove it or set it")
 }
 
-func noDeadLetter(field string) error {
-	return faulty(field, "is not set: exhausted messages would have nowhere to go",
-		"use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose")
-}
-
 // policyFaults returns each fault of p, joined.
 func policyFaults(field string, p retry.Policy) error {
 	var faults []error
@@ -490,9 +485,6 @@ func (c Config) unfit(caps brokers.Capabilities, routes []*route) error {
 func (r *route) window() int {
 	return r.concurrency*max(1, r.batchSize) + max(r.prefetch, r.batchSize)
 }
-
-// heldPerTopic is the part of MaxHeld that each of n topics has.
-func (c Config) heldPerTopic(n int) int { return (c.MaxHeld + n - 1) / n }
 
 // guardOf returns the settings for a dependency.
 func (c Config) guardOf(name string) Guard {

@@ -31,7 +31,8 @@ func New(broker brokers.Broker, cfg Config) (*Consumer, error) {
 		err = errors.Join(faulty("broker", "is nil", "pass a broker, such as memory.New(memory.Options{})"), err)
 	}
 	if cfg.DeadLetter == nil {
-		err = errors.Join(err, noDeadLetter("Config.DeadLetter"))
+		err = errors.Join(err, faulty("Config.DeadLetter", "is not set: exhausted messages would have nowhere to go",
+			"use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose"))
 	}
 	if err != nil {
 		return nil, err

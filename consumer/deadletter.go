@@ -197,23 +197,28 @@ func (l *deadLetters) send(ctx context.Context, topic string, ds []*delivery) (f
 		}
 		var confirmed, smaller []*delivery
 		for i, d := range ds {
-			cause := causes[i]
-			switch refused := errors.Is(cause, brokers.ErrRefused); {
+			cause, refused := causes[i], errors.Is(causes[i], brokers.ErrRefused)
+			switch {
 			case cause == nil:
 				confirmed = append(confirmed, d)
-			case refused && d.form < stub:
-				l.failed(d, topic, cause)
+				continue
+			case refused && d.form == stub:
+				if l.unburied(d, fmt.Errorf("stub in %q: %w", topic, cause)) {
+					failed = append(failed, d)
+				}
+				continue
+			}
+			l.observe(d, Event{Kind: EventError, Operation: "dead-letter", DeadLetter: d.published(),
+				Err: fmt.Errorf("dead letter to %q: %w; the message is kept and the dead letter tried again", topic, cause)})
+			switch {
+			case refused:
 				d.own().form++
 				smaller = append(smaller, d)
-			case !refused && d.lasts(time.Now().Add(letterBackoff.Cap)):
-				l.failed(d, topic, cause)
+			case d.lasts(time.Now().Add(letterBackoff.Cap)):
 				failed = append(failed, d)
-			case !refused: // its lease would end, and another worker would run it
-				l.failed(d, topic, cause)
+			default: // its lease would end, and another worker would run it
 				l.pause(d, forRoom)
 				l.sendBack(d)
-			case l.unburied(d, fmt.Errorf("stub in %q: %w", topic, cause)):
-				failed = append(failed, d)
 			}
 		}
 		l.dead(confirmed, EventDeadLettered)
@@ -240,27 +245,21 @@ func (l *deadLetters) discard(ds []*delivery) (failed []*delivery) {
 	return failed
 }
 
-// failed reports a dead letter that is tried again.
-func (l *deadLetters) failed(d *delivery, topic string, cause error) {
-	l.observe(d, Event{Kind: EventError, Operation: "dead-letter", DeadLetter: d.published(),
-		Err: fmt.Errorf("dead letter to %q: %w; the message is kept and the dead letter tried again", topic, cause)})
-}
-
 // unpublished returns those of ds whose dead letter is to be published: what is
 // lost is somebody else's, and that of which a stub is out needs no other.
 func (l *deadLetters) unpublished(ds []*delivery) []*delivery {
 	kept := ds[:0:0]
 	for _, d := range ds {
-		if loss := d.lost(); loss != nil {
+		loss := d.lost()
+		switch {
+		case loss != nil:
 			l.drop(d, loss)
-			continue
-		}
-		if l.stubs.has(d) {
+		case l.stubs.has(d):
 			d.own().form = stub
 			l.settlers.send(d, brokers.Reject)
-			continue
+		default:
+			kept = append(kept, d)
 		}
-		kept = append(kept, d)
 	}
 	return kept
 }
@@ -279,8 +278,7 @@ func (d *delivery) published() *dlq.Entry {
 	if d.form != stub {
 		return d.letter
 	}
-	letter := d.letter.Stub()
-	return &letter
+	return new(d.letter.Stub())
 }
 
 // publishErrors returns one error per message, nil if all are durable.
@@ -307,9 +305,9 @@ func (l *deadLetters) dead(ds []*delivery, kind EventKind) {
 		if d.form == stub {
 			l.stubs.add(d)
 			l.settlers.send(d, brokers.Reject)
-			continue
+		} else {
+			l.settlers.send(d, brokers.Ack)
 		}
-		l.settlers.send(d, brokers.Ack)
 	}
 }
 

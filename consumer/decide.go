@@ -121,7 +121,11 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 		return
 	}
 	v := verdict(err, cause, d.sub.rules)
-	t := trial{counts: d.counts(now), excused: d.meta.Excused}
+	// A failure is an attempt if another message has succeeded since d failed last, and
+	// not long ago. A message that was sent back failed before, and each of its
+	// failures counts.
+	counts := d.returned() || d.sub.dependency.limiter == nil || d.succeededSince(d.meta.LastFailedAt, now)
+	t := trial{counts: counts, excused: d.meta.Excused}
 	o := outcomeOf(v, errors.Is(cause, classify.ErrAttemptTimeout))
 	if errors.Is(cause, ErrDeadline) { // the dependency had less than the usual time
 		o = flow.Neutral
@@ -163,23 +167,16 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, t trial, e Eve
 	case retry.ActionRetry:
 		p.wait(d, p.holdLimit(d))
 	case retry.ActionDeadLetter:
-		if d.mayDoubt(e.Verdict) {
+		if e.Verdict.Class == classify.ClassPoison && !d.returned() && d.sub.dependency.limiter != nil {
 			p.judge(d, decision.Reason, letter, e.Time)
-			return
+		} else {
+			p.deadLetter(d, decision.Reason, letter)
 		}
-		p.deadLetter(d, decision.Reason, letter)
 	case retry.ActionAck:
 		p.settle(brokers.Ack, d)
 	case retry.ActionRelease:
 		p.settle(brokers.Release, d)
 	}
-}
-
-// counts reports whether a failure of d is an attempt: another message has
-// succeeded since d failed last, and not long ago. A message that was sent back
-// failed before, and each of its failures counts.
-func (d *delivery) counts(now time.Time) bool {
-	return d.returned() || d.sub.dependency.limiter == nil || d.succeededSince(d.meta.LastFailedAt, now)
 }
 
 // sinceFailure is how long ago d failed last; zero if it did not.

@@ -77,21 +77,6 @@ func (g *dependency) look(now time.Time) flow.Status {
 	return g.limiter.Status(now)
 }
 
-// start counts one more run, if the limit lets it start and no other is in line.
-func (g *dependency) start(now time.Time) bool {
-	if g.line.crowd.Load() > 0 {
-		return false
-	}
-	ok, _ := g.limiter.Start(now)
-	return ok
-}
-
-// silentSince reports whether no run has succeeded here since t. It may be this
-// worker that fails, so a retry does not wait for a turn that only this one gives.
-func (g *dependency) silentSince(t, now time.Time) bool {
-	return g.limiter != nil && g.look(now).LastSuccess.Before(t)
-}
-
 // changed reports whether the intake would do something else by v than by w.
 func changed(v, w flow.Status) bool {
 	return v.Full() != w.Full() || v.Held != w.Held || int(v.Limit) != int(w.Limit)

@@ -181,6 +181,23 @@ func (d *delivery) who() uint64 {
 	return identity(keyOf(&d.Message))
 }
 
+// lastFailure returns the last one in the history of d; zero if there is none.
+func (d *delivery) lastFailure() (last brokers.Failure) {
+	if n := len(d.meta.History); n > 0 {
+		last = d.meta.History[n-1]
+	}
+	return last
+}
+
+// sharesSlot returns the name with which d shares a slot while that is in trouble; 0
+// if it shares none.
+func (d *delivery) sharesSlot() uint64 {
+	if d.name == 0 && d.lastFailure().TimedOut && !d.returned() && d.sub.dependency.limiter != nil {
+		return timedOut
+	}
+	return d.name
+}
+
 // budget is the one for retries of d; nil if they need no tokens.
 func (d *delivery) budget() budget.Pacer {
 	if d.returned() {

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -33,15 +34,10 @@ func (r *reporter) observe(d *delivery, e Event) {
 	last, current := int(d.last), d.current
 	e.Meta = d.metaNow()
 	d.mu.Unlock()
-	if e.Attempt = last; last == 0 {
-		e.Attempt = e.Meta.Attempt
-	}
+	e.Attempt = cmp.Or(last, e.Meta.Attempt)
 	ctx := r.values
-	switch e.Kind {
-	case EventStarted, EventSucceeded, EventFailed:
-		if current != nil {
-			ctx = current
-		}
+	if current != nil && (e.Kind == EventStarted || e.Kind == EventSucceeded || e.Kind == EventFailed) {
+		ctx = current
 	}
 	r.hand(ctx, e)
 }

@@ -63,16 +63,6 @@ func (n *names) of(name uint64) *bucket { return &n.buckets[name%uint64(len(n.bu
 // out.
 const timedOut = 1
 
-// sharesSlot returns the name with which d shares a slot while that is in trouble; 0
-// if it shares none.
-func (d *delivery) sharesSlot() uint64 {
-	history := d.meta.History
-	if d.name == 0 && len(history) > 0 && history[len(history)-1].TimedOut && !d.returned() && d.sub.dependency.limiter != nil {
-		return timedOut
-	}
-	return d.name
-}
-
 // start counts a run for name, if it may start.
 func (n *names) start(now time.Time, name uint64, usual time.Duration) bool {
 	n.mu.Lock()
@@ -130,13 +120,9 @@ func (n *names) lastSuccess(name uint64) time.Time {
 }
 
 // nameOf identifies what the message of d depends on by Topic.DependencyOf; 0 if
-// nothing is named, or d was sent back and has slots apart. A function that panics
-// is the user's fault, not the message's: the dependency of the topic is enough
-// then.
+// nothing is named. A function that panics is the user's fault, not the message's:
+// the dependency of the topic is enough then.
 func (d *delivery) nameOf() (name uint64, err error) {
-	if d.sub.dependencyOf == nil || d.returned() {
-		return 0, nil
-	}
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("Topic.DependencyOf panicked: %v; only the dependency of the topic paces the message", v)

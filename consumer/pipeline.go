@@ -18,16 +18,19 @@ import (
 //	                        '---- waiting <----+--------------------|
 //	                                                                '-> dead letters -> settlers
 //
-// Where each delivery is, its state says (inflight.go). Read on in this order:
-// intake.go (what is received), accept.go (what may not run), admission.go (what
-// may start now), worker.go (the run), decide.go (what becomes of a failure),
-// deadletter.go and settle.go (the ends). The pipeline moves deliveries from one
-// to the next; what each needs to know for that, it keeps itself.
+// Read the files in this order: inflight.go (a delivery and its states), intake.go
+// (how much is received), accept.go (which messages do not run), waitlist.go,
+// pool.go, admission.go and guard.go (which runs start now), worker.go (the run),
+// decide.go and poison.go (what becomes of a failure), deadletter.go, settle.go and
+// lease.go.
 //
-// mu guards what decides whether a delivery may move on: the state of deliveries
-// that enter or leave the window, and the counters of topics. Who holds it may
-// take any other lock. The other types have locks of their own, but for the
-// intake. None of them calls the pipeline while it holds its lock.
+// The pipeline moves deliveries between these types. Each of them owns its state,
+// and tells the pipeline through a function or a small interface.
+//
+// The order of the locks: mu comes first. It guards the counters of topics, the
+// keys, the waitlist and the intake. Whoever holds it may take the lock of the
+// admission, and then that of a limiter or a delivery. No other type calls the
+// pipeline while it holds a lock of its own.
 type pipeline struct {
 	*reporter
 	*lifetime
@@ -59,8 +62,8 @@ type lifetime struct {
 }
 
 // subscription is what a Consumer has for one topic: slots and room of its own, so
-// that it takes none from others. The counters are the pipeline's, under its mu, and only
-// pipeline.to changes them.
+// that it takes none from others. The counters are the pipeline's, under its mu,
+// and only pipeline.to changes them.
 type subscription struct {
 	*route
 	values       context.Context // of Run, without its cancellation
@@ -142,7 +145,7 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 		line:     &line{limit: r.concurrency},
 		window:   r.window(),
 		least:    1,
-		maxHeld:  p.cfg.heldPerTopic(n),
+		maxHeld:  (p.cfg.MaxHeld + n - 1) / n,
 		maxBytes: p.cfg.MaxHeldBytes / n,
 		maxLease: p.caps.MaxLease,
 		letters:  p.letters.to(r.deadLetter),
@@ -239,6 +242,7 @@ func (p *pipeline) startable(d *delivery, now time.Time) bool {
 	return false
 }
 
+// hang counts deliveries whose handler does not return, or has returned.
 func (p *pipeline) hang(runs []*delivery, change int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,9 +251,6 @@ func (p *pipeline) hang(runs []*delivery, change int) {
 
 // settled ends the life of deliveries whose settlement is durable.
 func (p *pipeline) settled(ds []*delivery) {
-	if len(ds) == 0 {
-		return
-	}
 	for _, d := range ds {
 		if kind := settledKind[d.action]; p.observed() || !kind.routine() {
 			e := Event{Kind: kind}
@@ -291,7 +292,7 @@ func (p *pipeline) lose(d *delivery, cause error) {
 	cause = leaseLost(cause)
 	p.leases.loss(d.Message.ID, time.Now())
 	d.lose(cause)
-	if state(d.state.Load()) == waiting { // nobody else looks at it
+	if d.isWaiting() { // nobody else looks at it
 		p.drop(d, cause)
 	}
 }
@@ -304,11 +305,10 @@ func (p *pipeline) drop(d *delivery, cause error) {
 		p.advance(d, false)
 	}
 	p.mu.Unlock()
-	if !dropped {
-		return
+	if dropped {
+		p.leases.forget(d)
+		p.observe(d, Event{Kind: EventLeaseLost, Err: cause})
 	}
-	p.leases.forget(d)
-	p.observe(d, Event{Kind: EventLeaseLost, Err: cause})
 }
 
 // forget ends the life of deliveries in this process.

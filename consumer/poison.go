@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
 )
 
@@ -122,9 +121,4 @@ func (p *pipeline) putAside(d *delivery, now time.Time) {
 		return
 	}
 	p.deferRun(d, now, wait, onPoison)
-}
-
-// mayDoubt reports whether a verdict on d may be in doubt.
-func (d *delivery) mayDoubt(v classify.Verdict) bool {
-	return v.Class == classify.ClassPoison && !d.returned() && d.sub.dependency.limiter != nil
 }

@@ -88,13 +88,6 @@ func (p *pool) ready() *line {
 	return nil
 }
 
-// arrived says that a new worker is ready for its first job.
-func (p *pool) arrived() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.calling = false
-}
-
 // take removes the oldest job.
 func (l *line) take() []*delivery {
 	job := l.jobs[l.head]
@@ -126,7 +119,9 @@ func (p *pool) call() {
 	w := p.start()
 	p.workers = append(p.workers, w)
 	p.working.Go(func() {
-		p.arrived()
+		p.mu.Lock()
+		p.calling = false // it is ready for its first job
+		p.mu.Unlock()
 		w.loop()
 	})
 }

@@ -309,9 +309,7 @@ func (s *sender[T]) sent(batch []T, n int, failed []T) {
 func (s *sender[T]) await(ctx context.Context, wait time.Duration) {
 	var elapsed <-chan time.Time
 	if wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		elapsed = timer.C
+		elapsed = time.After(wait)
 	}
 	select {
 	case <-ctx.Done():

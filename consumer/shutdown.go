@@ -31,6 +31,7 @@ const (
 func (p *pipeline) drain() error {
 	end := time.Now().Add(p.cfg.DrainTimeout)
 	p.giveBack()
+	p.admission.telling.Wait()
 	stuck := p.awaitHandlers(end)
 	unsent := p.awaitSenders(end.Add(grace), end.Add(2*grace))
 	if p.receipts != nil {
@@ -43,12 +44,10 @@ func (p *pipeline) drain() error {
 
 // until waits for done, and reports false if that takes longer than t.
 func until(t time.Time, done <-chan struct{}) bool {
-	timer := time.NewTimer(time.Until(t))
-	defer timer.Stop()
 	select {
 	case <-done:
 		return true
-	case <-timer.C:
+	case <-time.After(time.Until(t)):
 		return false
 	}
 }
@@ -75,7 +74,7 @@ func (p *pipeline) giveBack() {
 		}
 	}
 	for _, job := range p.pool.close() {
-		freePlace(job, time.Now(), time.Now(), flow.Neutral) // another Consumer may share the limiter
+		p.admission.giveBack(job[0].sub, takeTicket(job), time.Now(), flow.End{}) // another Consumer may share the limiter
 		p.settle(brokers.Release, job...)
 	}
 }
@@ -119,7 +118,7 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 		if a == nil {
 			continue
 		}
-		freePlace(a.runs(), a.started, time.Now(), flow.Neutral)
+		p.admission.giveBack(a.runs()[0].sub, takeTicket(a.runs()), time.Now(), flow.End{})
 		for _, d := range a.runs() {
 			p.observe(d, Event{Kind: EventStuck, Duration: time.Since(a.started), Err: errStuck})
 			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; message %q is given back while it still runs",

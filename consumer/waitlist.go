@@ -52,11 +52,7 @@ func (w *waitlist) next(now time.Time) *delivery {
 	}
 	w.fires = time.Time{}
 	if len(w.waiting) > 0 {
-		next, soonest := w.waiting[0].at, now.Add(resumeEvery)
-		if next.Before(soonest) {
-			next = soonest
-		}
-		w.set(next)
+		w.set(now.Add(max(resumeEvery, w.waiting[0].at.Sub(now))))
 	}
 	return nil
 }
@@ -209,10 +205,8 @@ func (p *pipeline) back(d *delivery, v flow.Status, now time.Time, why deferral)
 		go d.budget().Refund(now)
 	}
 	if d.turn && first(d.meta) && far(v, now) { // the broker brings the rest of its key again, too, in their order
-		behind := p.keys.clear(d)
 		d.turn = false
-		p.settle(brokers.Release, d)
-		p.settle(brokers.Release, behind...)
+		p.settle(brokers.Release, append([]*delivery{d}, p.keys.clear(d)...)...)
 		return
 	}
 	wait := max(v.Next.Sub(now), recheck)

@@ -43,10 +43,8 @@ type worker struct {
 type jobs interface {
 	// admitted returns those that may start.
 	admitted(job []*delivery, now time.Time) []*delivery
-
 	// hang counts the deliveries of handlers that do not return, or have returned.
 	hang(runs []*delivery, change int)
-
 	// finish takes the deliveries of a to what comes next.
 	finish(a *attempt, results []error, cause error, now time.Time)
 }
@@ -96,8 +94,7 @@ func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 	}
 	a.started = now
 	if job[0].sub.batchHandler != nil {
-		batch := job
-		a.batch = &batch
+		a.batch = new(job)
 	} else {
 		a.one[0], a.message = job[0], job[0].Message
 	}
@@ -237,10 +234,11 @@ func (w *worker) watch() {
 		return
 	}
 	w.stuck = true
-	changed := freePlace(a.runs(), a.started, now, flow.Timeout)
+	held, first := takeTicket(a.runs()), a.runs()[0]
+	first.ticket.slot = held.slot // which stays in use
 	w.mu.Unlock()
 	w.jobs.hang(a.runs(), 1)
-	w.admission.ended(a.runs()[0].sub.dependency, now, changed)
+	w.admission.giveBack(first.sub, ticket{place: held.place}, now, flow.End{Began: a.started, Who: first.who(), Outcome: flow.Timeout})
 	for _, d := range a.runs() {
 		w.observe(d, Event{Kind: EventStuck, Time: now, Duration: now.Sub(a.started), Err: errStuck})
 	}
