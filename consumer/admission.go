@@ -16,8 +16,9 @@ import (
 // limits and budgets, and the jobs in line at them. A job that may start has a
 // ticket, which release gives back with what the run says about its dependency.
 //
-// mu guards the lines and the timers. It is not held while queues are told. Who
-// holds the mu of the pipeline calls only look, inLine, lineUp, waiting and close.
+// mu guards the lines and the timers. The admission does not hold it while it tells
+// the queues. A caller that holds the mu of the pipeline may use look, inLine,
+// lineUp, waiting and close, and giveBack after close.
 type admission struct {
 	*reporter
 	random       func() float64
@@ -27,7 +28,7 @@ type admission struct {
 
 	mu      sync.Mutex
 	closed  bool
-	telling sync.WaitGroup // queues of what opened
+	telling sync.WaitGroup // of openings that the queues are being told
 }
 
 // queues are told by the admission of deliveries that may not start now, or may
@@ -254,7 +255,7 @@ func (a *admission) waiting() (ds []*delivery) {
 	return ds
 }
 
-// close lets no other job go on. Those that go on already are in telling.
+// close lets no other job go on. The openings under way are in telling.
 func (a *admission) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -486,14 +486,6 @@ func (r *route) window() int {
 	return r.concurrency*max(1, r.batchSize) + max(r.prefetch, r.batchSize)
 }
 
-// guardOf returns the settings for a dependency.
-func (c Config) guardOf(name string) Guard {
-	if g, ok := c.Guards[name]; ok {
-		return g
-	}
-	return c.Guard
-}
-
 // slots is how many of n handlers may run at once.
 func (c Config) slots(n int) int { return min(n, cmp.Or(c.MaxConcurrency, n)) }
 

@@ -96,7 +96,11 @@ func (a *admission) add(s *subscription, cfg Config, routes []*route) *dependenc
 			slots += other.concurrency
 		}
 	}
-	g := a.newDependency(s.route.dependency, cfg.guardOf(s.route.dependency), cfg.slots(slots))
+	guard, ok := cfg.Guards[s.route.dependency]
+	if !ok {
+		guard = cfg.Guard
+	}
+	g := a.newDependency(s.route.dependency, guard, cfg.slots(slots))
 	a.dependencies = append(a.dependencies, g)
 	return g
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/redrive-go/redrive/visibility"
 )
 
-// leases keeps the leases of all deliveries in the process, and notices the loss
-// of one. It tells the holder of every loss, once.
+// leases keeps the leases of all deliveries in the process. It knows the sessions
+// that they came in and the losses of the last minutes. It tells the holder of every
+// lost lease, once.
 type leases struct {
 	*reporter
 	source brokers.Source
@@ -25,7 +26,7 @@ type leases struct {
 	lostAt   time.Time
 }
 
-// holder holds the deliveries.
+// holder is told of leases that are lost.
 type holder interface {
 	lose(d *delivery, cause error)
 	loseSession(session context.Context, cause error)
@@ -73,14 +74,14 @@ func (l *leases) watch(session context.Context) {
 	})
 }
 
-// forget ends the care for ds.
+// forget stops keeping the leases of ds.
 func (l *leases) forget(ds ...*delivery) {
 	if l.keeper != nil {
 		l.keeper.Forget(ds...)
 	}
 }
 
-// close stops to watch sessions: nothing is left to lose.
+// close ends the watch over sessions: no delivery is left to lose.
 func (l *leases) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -28,9 +28,8 @@ import (
 // and tells the pipeline through a function or a small interface.
 //
 // The order of the locks: mu comes first. It guards the counters of topics, the
-// keys, the waitlist and the intake. Whoever holds it may take the lock of the
-// admission, and then that of a limiter or a delivery. No other type calls the
-// pipeline while it holds a lock of its own.
+// keys, the waitlist and the intake. The lock of the admission comes next, then all
+// others. So no other type calls the pipeline while it holds a lock of its own.
 type pipeline struct {
 	*reporter
 	*lifetime

@@ -23,8 +23,8 @@ var (
 type receipts struct {
 	*reporter
 	*sender[brokers.Message]
-	broker              brokers.Broker
-	topic, group, owner string
+	broker                 brokers.Broker
+	topic, group, instance string
 }
 
 // newReceipts returns nil if none are wanted.
@@ -32,7 +32,7 @@ func newReceipts(r *reporter, broker brokers.Broker, cfg Config, group string) *
 	if cfg.Receipts == "" {
 		return nil
 	}
-	rs := &receipts{reporter: r, broker: broker, topic: cfg.Receipts, group: group, owner: cfg.Instance}
+	rs := &receipts{reporter: r, broker: broker, topic: cfg.Receipts, group: group, instance: cfg.Instance}
 	rs.sender = newSender(settleBackoff, rs.publish)
 	return rs
 }
@@ -50,7 +50,7 @@ func (rs *receipts) tell(d *delivery, r dlq.Receipt) {
 	r.Attempt = max(int(d.last), d.meta.Attempt)
 	d.mu.Unlock()
 	r.Send, r.MessageID, r.Topic = d.came().Send, d.Message.ID, d.Message.Topic
-	r.Group, r.By, r.At = rs.group, rs.owner, time.Now()
+	r.Group, r.By, r.At = rs.group, rs.instance, time.Now()
 	rs.add(r.Message())
 }
 

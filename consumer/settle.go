@@ -18,7 +18,8 @@ func final(err error) bool {
 	return errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrSettled) || errors.Is(err, brokers.ErrClosed)
 }
 
-// settlers end deliveries at the source, and tell the owner how that went.
+// settlers end deliveries at the source, and tell the owner how that ended. What
+// fails is repeated with backoff.
 // Retries have a sender of their own, because they may have to wait for a copy to
 // be confirmed, and so has what is rejected, which the broker may refuse for ever.
 type settlers struct {
@@ -30,11 +31,11 @@ type settlers struct {
 	settler, retrier, rejecter *sender[*delivery]
 }
 
-// owner is told the ends of deliveries.
+// owner is told how the settlement of deliveries ended.
 type owner interface {
-	settled(ds []*delivery)                      // they are durable
-	forget(ds ...*delivery)                      // others have them
-	refused(d *delivery, err error) (again bool) // for good
+	settled(ds []*delivery)                      // it is durable
+	forget(ds ...*delivery)                      // another worker has them
+	refused(d *delivery, err error) (again bool) // the broker will never take it
 }
 
 func newSettlers(r *reporter, source brokers.Source, longestDelay time.Duration, o owner) *settlers {

@@ -31,6 +31,7 @@ type worker struct {
 	called chan struct{} // by the pool, when idle
 	line   *line         // of its job, nil if it has none; under the mu of the pool
 	timer  *time.Timer
+	result [1]error // of a handler of single messages
 
 	mu      sync.Mutex
 	current *attempt
@@ -147,12 +148,11 @@ func (w *worker) call(a *attempt) {
 		}
 	}()
 	r := a.runs()[0].sub.route
-	var results []error
+	results := w.result[:]
 	if r.batchHandler != nil {
 		results = r.callBatch(a)
 	} else {
-		single := [1]error{r.handler(a, &a.message)}
-		results = single[:]
+		results[0] = r.handler(a, &a.message)
 	}
 	returned = true
 	w.finish(a, results)
