@@ -212,7 +212,7 @@ type Capabilities struct {
 	MessageLimit int
 
 	// Findings are the settings of queues and topics that weaken a promise, as Open
-	// found them; none of them is Refused.
+	// found them; none of them is blocking.
 	Findings []Finding
 }
 

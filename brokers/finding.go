@@ -11,26 +11,26 @@ import (
 type Severity uint8
 
 const (
-	// Noted is a promise that is weaker on this queue, or a net of the broker that
+	// SeverityNoted is a promise that is weaker on this queue, or a net of the broker that
 	// is missing. Open takes the queue as it is.
-	Noted Severity = iota + 1
+	SeverityNoted Severity = iota + 1
 
-	// Unverified is what nobody could look at: the protocol does not show it, or
+	// SeverityUnverified is what nobody could look at: the protocol does not show it, or
 	// the user has no right to. Open goes on, and it is for an operator to see to.
-	Unverified
+	SeverityUnverified
 
-	// Refused is what would lose messages, or repeat them without end. Open fails.
-	Refused
+	// SeverityBlocking is what would lose messages, or repeat them without end. Open fails.
+	SeverityBlocking
 )
 
 // String is one lower-case word.
 func (s Severity) String() string {
 	switch s {
-	case Noted:
+	case SeverityNoted:
 		return "noted"
-	case Unverified:
+	case SeverityUnverified:
 		return "unverified"
-	case Refused:
+	case SeverityBlocking:
 		return "refused"
 	}
 	return fmt.Sprintf("Severity(%d)", uint8(s))
@@ -91,14 +91,14 @@ func orNotSet(value string) string {
 	return value
 }
 
-// RefusedError says all that is wrong with what a subscription needs. It is
+// TopologyError says all that is wrong with what a subscription needs. It is
 // ErrMisconfigured, and ErrNotFound if something is missing.
-type RefusedError struct {
+type TopologyError struct {
 	Findings []Finding
 }
 
 // Error has a line for each finding.
-func (e *RefusedError) Error() string {
+func (e *TopologyError) Error() string {
 	lines := make([]string, len(e.Findings))
 	for i, f := range e.Findings {
 		lines[i] = f.String()
@@ -107,7 +107,7 @@ func (e *RefusedError) Error() string {
 }
 
 // Is makes it ErrMisconfigured or ErrNotFound.
-func (e *RefusedError) Is(target error) bool {
+func (e *TopologyError) Is(target error) bool {
 	return target == ErrMisconfigured ||
 		target == ErrNotFound && slices.ContainsFunc(e.Findings, func(f Finding) bool { return f.Missing })
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/settings"
 )
 
 // Config holds what all topics of a Consumer share. Only DeadLetter is
@@ -212,15 +212,8 @@ type Topic struct {
 	DependencyOf func(m *brokers.Message) string
 }
 
-// ConfigError is one fault of the settings of any package of this module, such
-// as a Config, a Topic or a retry.Policy, or of a registration. Its fields are
-// texts: Package, such as "consumer"; Field, such as "Config.Lease" or
-// `Topic("orders").MaxAttempts`; Problem; and Fix, what to write instead. All
-// faults are reported at once, joined.
-type ConfigError = fault.Error
-
 func faulty(field, problem, fix string) error {
-	return &ConfigError{Package: "consumer", Field: field, Problem: problem, Fix: fix}
+	return &settings.Error{Package: "consumer", Field: field, Problem: problem, Fix: fix}
 }
 
 const (
@@ -340,7 +333,7 @@ func missing(field string, isNil bool) error {
 func policyFaults(field string, p retry.Policy) error {
 	var faults []error
 	for _, err := range leaves(p.Validate()) {
-		if f, ok := errors.AsType[*ConfigError](err); ok {
+		if f, ok := errors.AsType[*settings.Error](err); ok {
 			err = faulty(field+strings.TrimPrefix(f.Field, "Policy"), f.Problem, f.Fix)
 		}
 		faults = append(faults, err)

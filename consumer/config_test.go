@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/flow"
+	"github.com/redrive-go/redrive/settings"
 )
 
 func done(context.Context, *brokers.Message) error { return nil }
@@ -51,9 +52,9 @@ func checkFaults(t *testing.T, err error, want string) {
 		t.Errorf("faults:\n%s\nwant:\n%s", got, strings.TrimSpace(want))
 	}
 	for _, leaf := range leaves(err) {
-		fault, ok := errors.AsType[*consumer.ConfigError](leaf)
+		fault, ok := errors.AsType[*settings.Error](leaf)
 		if !ok {
-			t.Errorf("%q is a %T, want a *ConfigError", leaf, leaf)
+			t.Errorf("%q is a %T, want a *settings.Error", leaf, leaf)
 			continue
 		}
 		if fault.Field == "" || fault.Problem == "" || fault.Fix == "" {

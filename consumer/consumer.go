@@ -24,7 +24,7 @@ type Consumer struct {
 }
 
 // New returns a Consumer that receives from broker. The error joins every
-// fault of cfg as a *ConfigError.
+// fault of cfg as a *settings.Error.
 func New(broker brokers.Broker, cfg Config) (*Consumer, error) {
 	err := cfg.faults()
 	if broker == nil {
@@ -119,7 +119,7 @@ func (c *Consumer) register(topic string, settings []Topic, handle func(field st
 // Run receives and handles messages until ctx ends, then drains: running
 // handlers get DrainTimeout to finish, everything else is given back. It
 // returns nil after a clean drain. It returns an error without having received
-// anything if the registrations are faulty (each a *ConfigError) or the broker
+// anything if the registrations are faulty (each a *settings.Error) or the broker
 // cannot be used as it is set up, and later if the broker reports
 // brokers.ErrMisconfigured for all topics together, as when it refuses the
 // password; an unclean drain is ErrUnclean. A topic that is deleted, and a message

@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/settings"
 )
 
 // until is a message with a deadline in its header.
@@ -472,7 +473,7 @@ func TestStartAfterOnAnOrderedBroker(t *testing.T) {
 	}
 	c.Handle("orders", done, consumer.Topic{StartAfter: time.Second})
 	err = c.Run(t.Context())
-	if _, ok := errors.AsType[*consumer.ConfigError](err); !ok || !strings.Contains(err.Error(), `Topic("orders").StartAfter`) {
+	if _, ok := errors.AsType[*settings.Error](err); !ok || !strings.Contains(err.Error(), `Topic("orders").StartAfter`) {
 		t.Errorf("Run = %v, want a fault of StartAfter", err)
 	}
 }

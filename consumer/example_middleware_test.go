@@ -120,7 +120,7 @@ func ExampleObserver() {
 }
 
 // All faults of a Config are reported at once, each with its cure.
-func ExampleConfigError() {
+func Example_faultySettings() {
 	_, err := consumer.New(brokerWith("orders"), consumer.Config{Concurrency: -1})
 	fmt.Println(err)
 	// Output:

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
-	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
+	"github.com/redrive-go/redrive/settings"
 )
 
 const (
@@ -120,7 +120,7 @@ func (c Config) faults() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
 		field := fmt.Sprintf("Policies[%q]", name)
 		if c.Dependency == nil && (name == "" || name != strings.ToLower(name) || strings.ContainsAny(name, "/@?# ")) {
-			all = append(all, &fault.Error{Package: "httpretry", Field: "Config." + field, Problem: "is not named like a host", Fix: `use the host in lower case, with the port if it is unusual, such as "bank.example" or "localhost:8080", or set Dependency`})
+			all = append(all, &settings.Error{Package: "httpretry", Field: "Config." + field, Problem: "is not named like a host", Fix: `use the host in lower case, with the port if it is unusual, such as "bank.example" or "localhost:8080", or set Dependency`})
 		}
 		all = append(all, c.Policies[name].faults(field))
 	}
@@ -149,7 +149,7 @@ func refuse(bad bool, of, field string, value any, fix string, limit any) error 
 	if !bad {
 		return nil
 	}
-	return fault.Of("httpretry", "Config."+of+"."+field, value, fix, limit)
+	return settings.NewError("httpretry", "Config."+of+"."+field, value, fix, limit)
 }
 
 // withDefaults fills what is unset, but for breaker and budget.

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
-	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/httpretry"
 	"github.com/redrive-go/redrive/retry/breaker"
+	"github.com/redrive-go/redrive/settings"
 )
 
 func TestConfigFaults(t *testing.T) {
@@ -40,7 +40,7 @@ func TestConfigFaults(t *testing.T) {
 			{httpretry.Config{Policies: map[string]httpretry.Policy{"a:8080": tt.policy}}, `Policies["a:8080"].` + tt.field},
 		} {
 			transport, err := httpretry.New(c.config)
-			var fault *consumer.ConfigError
+			var fault *settings.Error
 			if transport != nil || !errors.As(err, &fault) || fault.Field != "Config."+c.field || fault.Problem == "" || fault.Fix == "" {
 				t.Errorf("New = %v, want a fault of %s with a fix", err, c.field)
 			}

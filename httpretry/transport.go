@@ -34,7 +34,7 @@ type Transport struct {
 }
 
 // New returns a Transport. The error names every fault of c at once, each a
-// *consumer.ConfigError.
+// *settings.Error.
 func New(c Config) (*Transport, error) {
 	if err := c.faults(); err != nil {
 		return nil, err

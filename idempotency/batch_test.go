@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/idempotency"
+	"github.com/redrive-go/redrive/settings"
 )
 
 // batched is a batch handler that notes what it gets, and fails as then says.
@@ -256,7 +257,7 @@ func TestBatchWithoutAStore(t *testing.T) {
 
 func TestOnceBatchReportsFaults(t *testing.T) {
 	_, err := idempotency.OnceBatch(nil, idempotency.Options{Redrive: week})
-	var fault *consumer.ConfigError
+	var fault *settings.Error
 	if !errors.As(err, &fault) || fault.Field != "Options.Retention" || !strings.Contains(err.Error(), "the store is nil") {
 		t.Errorf("%v, want both faults", err)
 	}

@@ -40,7 +40,7 @@ const (
 // Once makes a middleware that runs a handler once for each key, see the
 // package documentation for what that means. It belongs innermost, so that
 // other middleware sees every run. It returns the faults of o, joined, each a
-// *consumer.ConfigError.
+// *settings.Error.
 //
 // What happens to a message whose handler is not run:
 //

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/fault"
+	"github.com/redrive-go/redrive/settings"
 )
 
 const (
@@ -105,7 +105,7 @@ func refuse(bad bool, field string, value any, fix string, limit any) error {
 	if !bad {
 		return nil
 	}
-	return fault.Of("idempotency", "Options."+field, value, fix, limit)
+	return settings.NewError("idempotency", "Options."+field, value, fix, limit)
 }
 
 // withDefaults fills what is unset.

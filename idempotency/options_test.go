@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/idempotency"
+	"github.com/redrive-go/redrive/settings"
 )
 
 const (
@@ -70,9 +71,9 @@ func faultyFields(t *testing.T, err error) (fields []string) {
 		}
 		return fields
 	}
-	fault, ok := errors.AsType[*consumer.ConfigError](err)
+	fault, ok := errors.AsType[*settings.Error](err)
 	if !ok {
-		t.Fatalf("%v is no *ConfigError", err)
+		t.Fatalf("%v is no *settings.Error", err)
 	}
 	return []string{strings.TrimPrefix(fault.Field, "Options.")}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/internal/fault"
+	"github.com/redrive-go/redrive/settings"
 )
 
 // MaxTopics is how many topics one Metrics tells apart.
@@ -36,7 +36,7 @@ func faults(topics []Topic) error {
 	var found []error
 	refuse := func(bad bool, field, problem, fix string) {
 		if bad {
-			found = append(found, &fault.Error{Package: "metrics", Field: field, Problem: problem, Fix: fix})
+			found = append(found, &settings.Error{Package: "metrics", Field: field, Problem: problem, Fix: fix})
 		}
 	}
 	refuse(len(topics) == 0, "topics", "are missing", "name every topic that the Consumer has a handler for")

@@ -33,7 +33,7 @@ type Metrics struct {
 // New returns a Metrics for the topics that the Consumer has handlers for.
 // Events of all others are counted under the topic "other", and pauses of what no
 // topic depends on under the dependency "other". The error names every fault at
-// once, each a *consumer.ConfigError.
+// once, each a *settings.Error.
 func New(topics ...Topic) (*Metrics, error) {
 	if err := faults(topics); err != nil {
 		return nil, err

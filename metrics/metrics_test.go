@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/retry/flow"
+	"github.com/redrive-go/redrive/settings"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -426,8 +427,8 @@ func TestNewReportsAllFaults(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := metrics.New(tt.topics...)
-			if _, ok := errors.AsType[*consumer.ConfigError](err); !ok {
-				t.Fatalf("error %v, want a *ConfigError", err)
+			if _, ok := errors.AsType[*settings.Error](err); !ok {
+				t.Fatalf("error %v, want a *settings.Error", err)
 			}
 			if lines := strings.Count(err.Error(), "\n") + 1; lines != len(tt.want) {
 				t.Errorf("%d faults, want %d:\n%v", lines, len(tt.want), err)

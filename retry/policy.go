@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/redrive-go/redrive/internal/fault"
+	"github.com/redrive-go/redrive/settings"
 )
 
 const (
@@ -58,7 +58,7 @@ func (p Policy) inline() Policy {
 }
 
 // Validate returns nil if the policy can be used as it is, otherwise every
-// fault at once, joined, each a *consumer.ConfigError: the field, its value and
+// fault at once, joined, each a *settings.Error: the field, its value and
 // what to write instead. Unset fields are valid, and are compared with others by
 // their default.
 func (p Policy) Validate() error {
@@ -106,7 +106,7 @@ func refuse[V, L any](bad bool, field string, value V, fix string, limit L) erro
 	if !bad {
 		return nil
 	}
-	return fault.Of("retry", "Policy."+field, value, fix, limit)
+	return settings.NewError("retry", "Policy."+field, value, fix, limit)
 }
 
 func (p Policy) withDefaults() Policy {

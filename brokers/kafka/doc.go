@@ -44,7 +44,7 @@
 // and the same for 3h and 24h where delays are longer; the last takes any delay
 // beyond. Topics for longer delays that exist already are read as well: an earlier
 // policy may have left retries in them. Before anything is created, Open looks at
-// topics, settings, rights and the group. It fails with a [brokers.RefusedError] that
+// topics, settings, rights and the group. It fails with a [brokers.TopologyError] that
 // lists all that is wrong, with the commands that mend it. What is weaker than it could
 // be is taken, and in brokers.Capabilities. With Options.Verify nothing is created.
 //

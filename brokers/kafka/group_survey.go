@@ -113,7 +113,7 @@ func (b *Broker) surveyGroup(ctx context.Context, p plan) ([]brokers.Finding, er
 	}
 	if state.denied || state.rights != unknownRights && state.rights&(1<<kmsg.ACLOperationRead) == 0 {
 		return []brokers.Finding{{
-			Severity: brokers.Refused, Topic: p.group, Setting: "the user's right on the group", Value: "none", Want: "Read", Why: "the worker cannot join it",
+			Severity: brokers.SeverityBlocking, Topic: p.group, Setting: "the user's right on the group", Value: "none", Want: "Read", Why: "the worker cannot join it",
 			Fix: b.options.grant([]string{"Read"}, "--group "+shell(p.group)), See: setUp + "#rights-of-a-worker",
 		}}, nil
 	}
@@ -136,12 +136,12 @@ func (o Options) strangers(p plan, state groupState) []brokers.Finding {
 		return nil
 	}
 	f := brokers.Finding{
-		Severity: brokers.Refused, Topic: p.group, Setting: "protocol of the group", Value: state.protocol, Want: cooperative,
+		Severity: brokers.SeverityBlocking, Topic: p.group, Setting: "protocol of the group", Value: state.protocol, Want: cooperative,
 		Why: fmt.Sprintf("%d other consumers are in the group, and Kafka lets only consumers of one kind share it: %s", len(names), strings.Join(names, ", ")),
 		Fix: "stop them, or choose another group", See: setUp + "#groups",
 	}
 	if state.protocol == newProtocol {
-		f.Severity = brokers.Noted
+		f.Severity = brokers.SeverityNoted
 		f.Why = fmt.Sprintf("%d other consumers are in the group: they take their share, and messages that were done out of order are handled again when they commit: %s", len(names), strings.Join(names, ", "))
 	}
 	return []brokers.Finding{f}

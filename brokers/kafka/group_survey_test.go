@@ -73,7 +73,7 @@ func TestConsumersOfTheNewProtocol(t *testing.T) {
 		})
 		w := s.open()
 		found := w.Capabilities().Findings
-		if len(found) != 1 || found[0].Severity != brokers.Noted || found[0].Value != kafka.NewProtocol || !strings.Contains(found[0].Why, "1 other consumers") {
+		if len(found) != 1 || found[0].Severity != brokers.SeverityNoted || found[0].Value != kafka.NewProtocol || !strings.Contains(found[0].Why, "1 other consumers") {
 			s.Errorf("findings: %v", found)
 		}
 		if _, err := s.heartbeat(-1); err != nil { // leaves
@@ -105,7 +105,7 @@ func TestConsumersOfAnotherKindAreNamed(t *testing.T) {
 		}
 		b, _ := s.broker()
 		_, err = b.Open(kafka.WithinTime(s.T), s.subscription())
-		if refused, ok := errors.AsType[*brokers.RefusedError](err); !ok || !strings.Contains(fmt.Sprint(refused), `"old-billing" at `) || !strings.Contains(err.Error(), "range") {
+		if refused, ok := errors.AsType[*brokers.TopologyError](err); !ok || !strings.Contains(fmt.Sprint(refused), `"old-billing" at `) || !strings.Contains(err.Error(), "range") {
 			s.Errorf("Open: %v", err)
 		}
 		if n := s.partitions(s.delayTopic()); n != 0 {

@@ -78,7 +78,7 @@ func (q quality) hasFewPartitions(topics map[string]int, usual int) []brokers.Fi
 		return nil
 	}
 	return []brokers.Finding{{
-		Severity: brokers.Noted, Topic: q.name, Setting: "partitions", Value: strconv.Itoa(q.state.partitions), Want: want, See: checking,
+		Severity: brokers.SeverityNoted, Topic: q.name, Setting: "partitions", Value: strconv.Itoa(q.state.partitions), Want: want, See: checking,
 		Why: "retries go through fewer workers than the messages that come in, and wait for each other in their indexes",
 		Fix: fmt.Sprintf("kafka-topics.sh --alter --topic %s --partitions %s", q.name, want),
 	}}
@@ -163,7 +163,7 @@ func (q quality) late(group string, lag int64, oldest, now time.Time) []brokers.
 		return nil
 	}
 	return []brokers.Finding{{
-		Severity: brokers.Noted, Topic: q.name, Setting: "oldest waiting retry", Value: fmt.Sprintf("%v old (up to %d wait)", age, lag), Want: fmt.Sprintf("at most %v", most), See: checking,
+		Severity: brokers.SeverityNoted, Topic: q.name, Setting: "oldest waiting retry", Value: fmt.Sprintf("%v old (up to %d wait)", age, lag), Want: fmt.Sprintf("at most %v", most), See: checking,
 		Why: fmt.Sprintf("it was due: no worker of the group %q runs, or its workers do not keep up, and what is older than the retention of the topic is lost", group),
 		Fix: "kafka-consumer-groups.sh --describe --group " + shell(group),
 	}}

@@ -115,7 +115,7 @@ func TestOpenRefuses(t *testing.T) {
 			}
 			defer b.Close(s.Context())
 			_, err = b.Open(kafka.WithinTime(s.T), brokers.Subscription{Topics: []string{s.topic}, Group: group, DeadLetters: map[string]string{s.topic: dead}, MaxDelay: time.Minute})
-			if refused, ok := errors.AsType[*brokers.RefusedError](err); !ok || errors.Is(err, brokers.ErrNotFound) != (tt.topic == nil) {
+			if refused, ok := errors.AsType[*brokers.TopologyError](err); !ok || errors.Is(err, brokers.ErrNotFound) != (tt.topic == nil) {
 				s.Errorf("%s: %v, %+v", name, err, refused)
 				continue
 			}

@@ -78,21 +78,21 @@ func (o Options) judgeRacks(nodes []node) (found []brokers.Finding) {
 	slices.Sort(racks)
 	if !slices.Contains(racks, o.Rack) {
 		found = append(found, brokers.Finding{
-			Topic: "cluster", Setting: rackSetting, Value: strings.Trim(strings.Join(slices.Compact(racks), ", "), ", "), Want: o.Rack, Severity: brokers.Noted, See: checking,
+			Topic: "cluster", Setting: rackSetting, Value: strings.Trim(strings.Join(slices.Compact(racks), ", "), ", "), Want: o.Rack, Severity: brokers.SeverityNoted, See: checking,
 			Why: "no broker is in Options.Rack, so partitions are read from their leaders, in whatever rack these are",
 			Fix: "correct Options.Rack, or set broker.rack=" + o.Rack + " in server.properties of the brokers there, and restart them",
 		})
 	}
 	if len(without) > 0 {
 		found = append(found, brokers.Finding{
-			Topic: strings.Join(without, ", "), Setting: selector, Want: rackAware, Severity: brokers.Noted, See: checking,
+			Topic: strings.Join(without, ", "), Setting: selector, Want: rackAware, Severity: brokers.SeverityNoted, See: checking,
 			Why: "as a leader it names no replica in Options.Rack, so its partitions are read from itself",
 			Fix: "set " + selector + "=" + rackAware + " in server.properties, and restart it",
 		})
 	}
 	if len(hidden) > 0 {
 		found = append(found, brokers.Finding{
-			Topic: strings.Join(hidden, ", "), Setting: selector, Severity: brokers.Unverified, See: checking,
+			Topic: strings.Join(hidden, ", "), Setting: selector, Severity: brokers.SeverityUnverified, See: checking,
 			Why: "the user may not see whether it names replicas in Options.Rack",
 			Fix: o.grant([]string{describe}, "--cluster"),
 		})

@@ -17,7 +17,7 @@ func TestRules(t *testing.T) {
 		"min.insync.replicas": "2", "unclean.leader.election.enable": "false",
 	}
 	type costs map[role]brokers.Severity // of topics that have a finding
-	const refused, noted = brokers.Refused, brokers.Noted
+	const refused, noted = brokers.SeverityBlocking, brokers.SeverityNoted
 	for _, tt := range []struct {
 		setting, value string
 		costs          costs
@@ -96,14 +96,14 @@ func TestRights(t *testing.T) {
 	}{
 		{delays, unknownRights, false, 0, ""},
 		{delays, read | write | configs, false, 0, ""},
-		{delays, read | configs, false, brokers.Refused, "--operation Write --topic"},
-		{delays, 0, false, brokers.Refused, "--operation Read --operation Write --operation DescribeConfigs --topic"},
-		{delays, read | write, false, brokers.Unverified, "--operation DescribeConfigs --topic"},
-		{entry, read, false, brokers.Unverified, "--operation DescribeConfigs --topic"},
+		{delays, read | configs, false, brokers.SeverityBlocking, "--operation Write --topic"},
+		{delays, 0, false, brokers.SeverityBlocking, "--operation Read --operation Write --operation DescribeConfigs --topic"},
+		{delays, read | write, false, brokers.SeverityUnverified, "--operation DescribeConfigs --topic"},
+		{entry, read, false, brokers.SeverityUnverified, "--operation DescribeConfigs --topic"},
 		{entry, read, true, 0, ""},
-		{entry, configs, true, brokers.Refused, "--operation Read --topic"},
+		{entry, configs, true, brokers.SeverityBlocking, "--operation Read --topic"},
 		{letters, write | configs, false, 0, ""},
-		{letters, read | configs, false, brokers.Refused, "--operation Write --topic"},
+		{letters, read | configs, false, brokers.SeverityBlocking, "--operation Write --topic"},
 		{receipts, write, false, 0, ""},
 	} {
 		found := Options{SASL: plain.Mechanism{Username: "it's me"}}.rightsOn(quality{name: "topic", role: tt.role, state: topicState{rights: tt.rights}}, tt.readOnly)

@@ -93,13 +93,13 @@ func (s Start) judge(group string, topics map[string]int, open []partition) (fou
 			numbers = append(numbers, strconv.Itoa(open[0].number))
 		}
 		f := brokers.Finding{
-			Severity: brokers.Noted, Topic: topic, See: setUp + "#where-a-group-begins",
+			Severity: brokers.SeverityNoted, Topic: topic, See: setUp + "#where-a-group-begins",
 			Why: fmt.Sprintf("%d of %d partitions with messages have no commit of the group %q: they begin %s (Options.Start)", len(numbers), topics[topic], group, s),
 			Fix: fmt.Sprintf("kafka-consumer-groups.sh --group %s --topic %s:%s --reset-offsets --to-latest --execute, or --to-earliest, while no worker runs",
 				shell(group), topic, strings.Join(numbers, ",")),
 		}
 		if s.kind == committed {
-			f.Severity = brokers.Refused
+			f.Severity = brokers.SeverityBlocking
 			f.Why = fmt.Sprintf("%d of %d partitions have messages and no commit of the group %q, and Options.Start is StartCommitted", len(numbers), topics[topic], group)
 		}
 		found = append(found, f)

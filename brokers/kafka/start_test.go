@@ -42,7 +42,7 @@ func TestStart(t *testing.T) {
 				ds, errs := w.receive(4 + len(tt.want))
 				s.noErrors(errs)
 				s.sameBodies("from a partition with a commit and two without", ds, append([]string{"b0", "c0", "c1", "c2"}, tt.want...))
-				if found := uncommitted(w); len(found) != 1 || found[0].Severity != brokers.Noted ||
+				if found := uncommitted(w); len(found) != 1 || found[0].Severity != brokers.SeverityNoted ||
 					!strings.Contains(found[0].Why, "2 of 4 partitions") || !strings.Contains(found[0].Why, tt.says) || !strings.Contains(found[0].Fix, s.topic+":1,2 ") {
 					s.Errorf("findings: %v", found)
 				}
@@ -78,7 +78,7 @@ func TestStartRefuses(t *testing.T) {
 		s.write(s.topic, "a")
 		b, _ := s.broker()
 		_, err := b.Open(kafka.WithinTime(s.T), s.subscription())
-		if refused, ok := errors.AsType[*brokers.RefusedError](err); !ok || len(refused.Findings) != 1 || !strings.Contains(err.Error(), "1 of 3 partitions") ||
+		if refused, ok := errors.AsType[*brokers.TopologyError](err); !ok || len(refused.Findings) != 1 || !strings.Contains(err.Error(), "1 of 3 partitions") ||
 			!strings.Contains(err.Error(), "--group "+s.group+" --topic "+s.topic+":0 --reset-offsets") {
 			s.Errorf("Open without a commit: %v", err)
 		}

@@ -44,7 +44,7 @@ func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState,
 	if err != nil {
 		return nil, nil, err
 	}
-	absent = slices.DeleteFunc(absent, func(f brokers.Finding) bool { return f.Severity == brokers.Noted })
+	absent = slices.DeleteFunc(absent, func(f brokers.Finding) bool { return f.Severity == brokers.SeverityNoted })
 	taken, err := adapter.Taken(append(found.findings, absent...))
 	if err != nil {
 		return nil, nil, err
@@ -177,7 +177,7 @@ func (b *Broker) absent(ctx context.Context, missing []quality) (found []brokers
 			f = q.gap("there is no such topic, and Options.Verify lets Run create none")
 		case refusal == nil || errors.Is(refusal, kafka.TopicAlreadyExists):
 			f = q.gap("there is no such topic: the first worker that starts creates it")
-			f.Severity = brokers.Noted
+			f.Severity = brokers.SeverityNoted
 		case is(refusal, kafka.TopicAuthorizationFailed, kafka.ClusterAuthorizationFailed):
 			f = q.gap("there is no such topic, and the user may not create it")
 		default:

@@ -79,7 +79,7 @@
 //
 // Open looks at all that it needs before it creates anything. What exists is
 // compared, and what would lose messages is refused, all of it in one
-// *brokers.RefusedError:
+// *brokers.TopologyError:
 //
 //	durable=false, auto_delete, exclusive      lost with the broker or the consumer
 //	a stream                                   nothing can be taken from it

@@ -120,7 +120,7 @@ func (l *link) survey(ctx context.Context, t topology, b *Broker) (survey, error
 // gaps are what is missing: Refused where Open declares none of it.
 func (s survey) gaps(verify bool) (gaps []brokers.Finding) {
 	missing := func(name, what string) {
-		f := brokers.Finding{Severity: brokers.Refused, Missing: true, Topic: name, Why: "there is no such " + what, See: existing,
+		f := brokers.Finding{Severity: brokers.SeverityBlocking, Missing: true, Topic: name, Why: "there is no such " + what, See: existing,
 			Fix: "import the definitions that redrive doctor --topology prints, with rabbitmqctl import_definitions"}
 		switch {
 		case verify:
@@ -128,7 +128,7 @@ func (s survey) gaps(verify bool) (gaps []brokers.Finding) {
 		case s.denied != nil:
 			f.Why += ", and the user may not declare what is missing"
 		default:
-			f.Severity = brokers.Noted
+			f.Severity = brokers.SeverityNoted
 			f.Why += ": the first worker that starts declares it"
 			f.Fix = "start a worker, or " + f.Fix
 		}
@@ -287,11 +287,11 @@ func (l *link) lookAt(x binding, s *survey) error {
 	case e == nil:
 		return err
 	case e.Code == amqp.AccessRefused:
-		s.findings = append(s.findings, brokers.Finding{Severity: brokers.Unverified, Topic: x.exchange, See: existing,
+		s.findings = append(s.findings, brokers.Finding{Severity: brokers.SeverityUnverified, Topic: x.exchange, See: existing,
 			Why: fmt.Sprintf("that it is a durable %s exchange could not be compared: the broker does that only for users with the right to configure it", x.kind),
 			Fix: "grant that right, or look yourself"})
 	case e.Code == amqp.PreconditionFailed:
-		s.findings = append(s.findings, brokers.Finding{Severity: brokers.Refused, Topic: x.exchange, See: existing,
+		s.findings = append(s.findings, brokers.Finding{Severity: brokers.SeverityBlocking, Topic: x.exchange, See: existing,
 			Why: fmt.Sprintf("the exchange must be a durable %s exchange, and retries and dead letters would not arrive: %s", x.kind, e.Reason),
 			Fix: "delete it when it is empty and let Run declare it anew"})
 	default:
@@ -314,7 +314,7 @@ func (l *link) bind(x binding, s *survey) error {
 	if e == nil || e.Code != amqp.AccessRefused || fresh || !old {
 		return err
 	}
-	s.findings = append(s.findings, brokers.Finding{Severity: brokers.Unverified, Topic: x.queue, See: existing,
+	s.findings = append(s.findings, brokers.Finding{Severity: brokers.SeverityUnverified, Topic: x.queue, See: existing,
 		Why: fmt.Sprintf("its binding to the exchange %q (routing key %q) could not be made sure of: that takes the rights to write to the queue and to read from the exchange", x.exchange, x.key),
 		Fix: "grant them, or see to the binding yourself"})
 	return nil

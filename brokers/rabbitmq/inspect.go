@@ -65,7 +65,7 @@ func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]broke
 func (b *Broker) inspectCluster(ctx context.Context, vhost string, t topology, s survey) (found []brokers.Finding) {
 	unseen := func(what string, err error) {
 		if err != nil {
-			found = append(found, brokers.Finding{Severity: brokers.Unverified, Topic: what, Why: err.Error(), See: checking,
+			found = append(found, brokers.Finding{Severity: brokers.SeverityUnverified, Topic: what, Why: err.Error(), See: checking,
 				Fix: "see to it that the user may use the management API: nodes need the tag monitoring"})
 		}
 	}
@@ -128,7 +128,7 @@ func onOneNode(q quality, nodes []string, what, pattern string) brokers.Finding 
 	for _, node := range others[:min(len(others), replicas-1)] {
 		commands = append(commands, fmt.Sprintf("rabbitmq-queues grow %s all --vhost-pattern %s --queue-pattern %s", shell(node), shell("^"+regexp.QuoteMeta(q.vhost)+"$"), shell(pattern)))
 	}
-	f := q.finding(brokers.Noted, "members", q.members[0], fmt.Sprintf("%d nodes", min(len(nodes), replicas)),
+	f := q.finding(brokers.SeverityNoted, "members", q.members[0], fmt.Sprintf("%d nodes", min(len(nodes), replicas)),
 		fmt.Sprintf("%s is on one of %d nodes: it stands still while that is down, and is lost with its disk", what, len(nodes)), strings.Join(commands, " && "))
 	f.See = checking
 	return f
@@ -152,7 +152,7 @@ func (b *Broker) unused(ctx context.Context, vhost string, t topology) (found []
 		if needed || !strings.HasPrefix(q.Name, shelves) || q.Messages == nil || *q.Messages > 0 {
 			continue
 		}
-		found = append(found, brokers.Finding{Severity: brokers.Noted, Topic: q.Name, See: checking,
+		found = append(found, brokers.Finding{Severity: brokers.SeverityNoted, Topic: q.Name, See: checking,
 			Why: "it is empty, and no delay of these topics is so long: unless other workers have the same prefix and longer delays, nobody needs it",
 			Fix: fmt.Sprintf("rabbitmqctl delete_queue -p %s %s", shell(vhost), shell(q.Name))})
 	}
@@ -190,7 +190,7 @@ func (b *Broker) health(ctx context.Context) (found []brokers.Finding, err error
 		if a.Resource == "file descriptors" {
 			why = "the node takes no new connections until it is over"
 		}
-		found = append(found, brokers.Finding{Severity: brokers.Noted, Topic: a.Node, Setting: a.Resource + " alarm", Value: "in effect", Want: "none", Why: why, See: checking,
+		found = append(found, brokers.Finding{Severity: brokers.SeverityNoted, Topic: a.Node, Setting: a.Resource + " alarm", Value: "in effect", Want: "none", Why: why, See: checking,
 			Fix: fmt.Sprintf("see what uses the %s on that node, and free some", a.Resource)})
 	}
 	return found, err

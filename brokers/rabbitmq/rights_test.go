@@ -279,7 +279,7 @@ func TestInspectWithoutRights(t *testing.T) {
 		b := open(w.T, w.options(w.user("^$", ".*", ".*"), false))
 		found, err := b.Inspect(w.Context(), w.subscription(w.topic+".missing"))
 		missing := slices.DeleteFunc(found, func(f brokers.Finding) bool {
-			return !f.Missing || f.Severity != brokers.Refused || !strings.Contains(f.Why, "the user may not declare")
+			return !f.Missing || f.Severity != brokers.SeverityBlocking || !strings.Contains(f.Why, "the user may not declare")
 		})
 		if err != nil || len(missing) != 3 { // of the topic, its retries and its dead letters
 			w.Errorf("found %v, error %v, want 3 queues that are missing", found, err)

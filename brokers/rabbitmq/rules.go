@@ -58,7 +58,7 @@ var rules = []rule{
 // judge finds all that is wrong with a queue.
 func (q quality) judge() (found []brokers.Finding) {
 	if q.unknown {
-		return []brokers.Finding{q.finding(brokers.Unverified, "", "", "",
+		return []brokers.Finding{q.finding(brokers.SeverityUnverified, "", "", "",
 			"its arguments could not be compared: the broker does that only for users with the right to configure the queue",
 			"grant that right, or give the address of the management API (Options.ManagementURL)")}
 	}
@@ -95,14 +95,14 @@ func isStream(q quality) brokers.Finding {
 	if q.kind != typeStream {
 		return brokers.Finding{}
 	}
-	return q.finding(brokers.Refused, argType, typeStream, typeQuorum, "nothing can be taken out of a stream, and all of it is read again", "read it with a client of streams, or use another name")
+	return q.finding(brokers.SeverityBlocking, argType, typeStream, typeQuorum, "nothing can be taken out of a stream, and all of it is read again", "read it with a client of streams, or use another name")
 }
 
 func isFleeting(q quality) brokers.Finding {
 	if len(q.flaws) == 0 {
 		return brokers.Finding{}
 	}
-	return q.finding(brokers.Refused, q.flaws[0], "", "", "what is in it is lost when the broker restarts, or when its consumer leaves", another)
+	return q.finding(brokers.SeverityBlocking, q.flaws[0], "", "", "what is in it is lost when the broker restarts, or when its consumer leaves", another)
 }
 
 // expiry is about time that a queue gives its messages, or itself.
@@ -112,7 +112,7 @@ func expiry(setting, why string) rule {
 		if !set {
 			return brokers.Finding{}
 		}
-		return q.finding(brokers.Refused, setting, strconv.FormatInt(n, 10), "not set", why, q.without(strings.TrimPrefix(setting, "x-")))
+		return q.finding(brokers.SeverityBlocking, setting, strconv.FormatInt(n, 10), "not set", why, q.without(strings.TrimPrefix(setting, "x-")))
 	}
 }
 
@@ -120,7 +120,7 @@ func dropsHead(q quality) brokers.Finding {
 	overflow := cmp.Or(q.text(argOverflow), overflowDrop)
 	for _, limit := range []string{argMaxLength, argMaxBytes} {
 		if n, set := q.args[limit].(int64); set && overflow == overflowDrop {
-			return q.finding(brokers.Refused, argOverflow, overflow, overflowReject, fmt.Sprintf("above %s of %d the oldest messages are lost", limit, n)+q.unless(),
+			return q.finding(brokers.SeverityBlocking, argOverflow, overflow, overflowReject, fmt.Sprintf("above %s of %d the oldest messages are lost", limit, n)+q.unless(),
 				q.mend(map[string]any{"overflow": overflowReject}))
 		}
 	}
@@ -133,13 +133,13 @@ func limitsDeliveries(q quality) brokers.Finding {
 	if q.kind != typeQuorum || !set || n >= deliveryLimit || n < 0 && q.drops {
 		return brokers.Finding{}
 	}
-	severity, why := brokers.Refused, "a message is lost that came back so often, as in deployments and crashes: the queue has no dead-letter exchange"
+	severity, why := brokers.SeverityBlocking, "a message is lost that came back so often, as in deployments and crashes: the queue has no dead-letter exchange"
 	fix := ""
 	if q.text(argExchange) == "" {
 		why += q.unless()
 		fix = q.mend(q.netPolicy(), beside...)
 	} else {
-		severity, why = brokers.Noted, "the broker itself dead-letters a message that came back so often, as in deployments and crashes, without its story"
+		severity, why = brokers.SeverityNoted, "the broker itself dead-letters a message that came back so often, as in deployments and crashes, without its story"
 		fix = q.mend(map[string]any{"delivery-limit": deliveryLimit})
 	}
 	return q.finding(severity, argLimit, strconv.FormatInt(n, 10), strconv.Itoa(deliveryLimit), why, fix)
@@ -156,16 +156,16 @@ func losesDeaths(q quality) brokers.Finding {
 		if _, set := q.args[argLimit]; set || !q.drops {
 			return brokers.Finding{}
 		}
-		return q.finding(brokers.Noted, argLimit, "", strconv.Itoa(unlimited), "the broker drops a dead letter that was looked at and given back 20 times",
+		return q.finding(brokers.SeverityNoted, argLimit, "", strconv.Itoa(unlimited), "the broker drops a dead letter that was looked at and given back 20 times",
 			q.mend(map[string]any{"delivery-limit": -1}))
 	case exchange == "" && !q.kept:
 		return brokers.Finding{}
 	case exchange == "":
-		return q.finding(brokers.Noted, argExchange, "", q.queue.args[argExchange].(string),
+		return q.finding(brokers.SeverityNoted, argExchange, "", q.queue.args[argExchange].(string),
 			"a message with which all workers die is dropped by the broker after 20 deliveries, and one that no dead letter has room for stays with the worker",
 			q.mend(q.netPolicy(), beside...))
 	case q.role == entry && (q.text(argStrategy) != atLeastOnce || q.text(argOverflow) != overflowReject):
-		return q.finding(brokers.Noted, argStrategy, q.text(argStrategy), atLeastOnce, "what the broker itself dead-letters may be lost on its way",
+		return q.finding(brokers.SeverityNoted, argStrategy, q.text(argStrategy), atLeastOnce, "what the broker itself dead-letters may be lost on its way",
 			q.mend(map[string]any{"dead-letter-strategy": atLeastOnce, "overflow": overflowReject}))
 	}
 	return brokers.Finding{}
@@ -179,7 +179,7 @@ func isClassic(q quality) brokers.Finding {
 	if q.role == entry {
 		why += ", and does not count deliveries: a message that kills its workers is never found, and is delivered again without end"
 	}
-	return q.finding(brokers.Noted, argType, typeClassic, typeQuorum, why, "move to a quorum queue, as the page says")
+	return q.finding(brokers.SeverityNoted, argType, typeClassic, typeQuorum, why, "move to a quorum queue, as the page says")
 }
 
 // isUnread is about policies of queues that others have made: arguments of ours
@@ -188,7 +188,7 @@ func isUnread(q quality) brokers.Finding {
 	if q.read || maps.EqualFunc(q.args, q.queue.args, func(a, b any) bool { return a == b }) {
 		return brokers.Finding{}
 	}
-	return q.finding(brokers.Unverified, "policy", "not visible to AMQP", "",
+	return q.finding(brokers.SeverityUnverified, "policy", "not visible to AMQP", "",
 		"a policy could have messages expire, or drop the oldest ones", "look with rabbitmqctl list_queues name policy, or give the address of the management API (Options.ManagementURL)")
 }
 
@@ -202,7 +202,7 @@ var harmless = []string{
 // compare finds how a queue of ours differs from what it must be.
 func (q quality) compare() (found []brokers.Finding) {
 	differs := func(setting, value, want string) {
-		found = append(found, q.finding(brokers.Refused, setting, value, want, "retries would be late, lost or stuck", another))
+		found = append(found, q.finding(brokers.SeverityBlocking, setting, value, want, "retries would be late, lost or stuck", another))
 	}
 	if q.kind != typeQuorum {
 		differs(argType, q.kind, typeQuorum)

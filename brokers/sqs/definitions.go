@@ -23,7 +23,7 @@ func (b *Broker) Topology(subs ...brokers.Subscription) (string, error) {
 	for _, sub := range subs {
 		err := check(sub, termsOf(sub, b.options))
 		if refused := mixed(sub); len(refused) > 0 {
-			err = errors.Join(err, &brokers.RefusedError{Findings: refused})
+			err = errors.Join(err, &brokers.TopologyError{Findings: refused})
 		}
 		if err != nil {
 			return "", fmt.Errorf("sqs: topology of %q: %w", printable(sub.Topics...), err)

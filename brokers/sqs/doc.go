@@ -106,7 +106,7 @@
 // Open looks at all queues before it creates any, and takes those that lose nothing.
 // It fails with brokers.ErrMisconfigured if standard and FIFO queues are mixed, a
 // dead-letter queue is of the other type, MaxDelay does not fit a FIFO queue, or
-// Lease the 12 hours of SQS; and with a *brokers.RefusedError, which names each fault
+// Lease the 12 hours of SQS; and with a *brokers.TopologyError, which names each fault
 // and the command that mends it, if
 //
 //   - a queue is missing, and Options.Create is not set or it is named by a URL;

@@ -88,7 +88,7 @@ func (s *site) barelyKeeps() []brokers.Finding {
 	if s.net == nil || isFIFO(s.topic) || s.net.attrs.retention == 0 || s.net.attrs.retention != s.attrs.retention || s.attrs.retention == retention {
 		return nil
 	}
-	return s.net.more(brokers.Noted, nameRetention, inSeconds(s.net.attrs.retention), inSeconds(retention),
+	return s.net.more(brokers.SeverityNoted, nameRetention, inSeconds(s.net.attrs.retention), inSeconds(retention),
 		fmt.Sprintf("what SQS itself moves here from %q keeps its age, and is deleted when it would have been deleted there", s.topic),
 		s.net.mend(nameRetention, inSeconds(retention)))
 }
@@ -97,7 +97,7 @@ func (s *site) isPlain() []brokers.Finding {
 	if !s.attrs.plain {
 		return nil
 	}
-	return s.more(brokers.Noted, nameManaged, "false", "true", "messages are stored unencrypted", s.mend(nameManaged, "true"))
+	return s.more(brokers.SeverityNoted, nameManaged, "false", "true", "messages are stored unencrypted", s.mend(nameManaged, "true"))
 }
 
 // exposesLetters is about letters that are protected less than their messages were.
@@ -105,7 +105,7 @@ func (s *site) exposesLetters() []brokers.Finding {
 	if s.attrs.key == "" || s.letters == nil || s.letters.attrs.arn == "" || s.letters.attrs.key != "" {
 		return nil
 	}
-	return s.letters.more(brokers.Noted, nameKey, "", s.attrs.key,
+	return s.letters.more(brokers.SeverityNoted, nameKey, "", s.attrs.key,
 		fmt.Sprintf("messages of %q are encrypted with a key of yours, and their dead letters are not", s.topic), s.letters.mend(nameKey, s.attrs.key))
 }
 
@@ -168,7 +168,7 @@ func (b *Broker) denied(ctx context.Context, sub brokers.Subscription, s *site) 
 	if lacks == nil || err != nil {
 		return nil, err
 	}
-	return s.more(brokers.Refused, "the identity's rights", "not "+strings.Join(lacks, ", "), strings.Join(wants, ", "),
+	return s.more(brokers.SeverityBlocking, "the identity's rights", "not "+strings.Join(lacks, ", "), strings.Join(wants, ", "),
 		"the worker stops at the first call that it must not make", s.grant(lacks)), nil
 }
 

@@ -56,7 +56,7 @@ func (s *site) finding(severity brokers.Severity, setting, value, want, why, fix
 // gap is what is missing. Topics have a policy that sub asks for.
 func (s *site) gap(sub brokers.Subscription, create bool) brokers.Finding {
 	const missing = "there is no such queue, or none for this identity"
-	f := s.finding(brokers.Refused, "", "", "", missing+", and it is not created by its URL",
+	f := s.finding(brokers.SeverityBlocking, "", "", "", missing+", and it is not created by its URL",
 		"correct its name, account or region; in another account its policy must let this one in")
 	f.Missing = true
 	if !creatable(s.topic) {
@@ -64,7 +64,7 @@ func (s *site) gap(sub brokers.Subscription, create bool) brokers.Finding {
 	}
 	f.Fix = s.creation(sub)
 	if create {
-		f.Severity, f.Why = brokers.Noted, missing+": the first worker that starts creates it (Options.Create)"
+		f.Severity, f.Why = brokers.SeverityNoted, missing+": the first worker that starts creates it (Options.Create)"
 	} else {
 		f.Why = missing + ", and Options.Create does not let Run create it; a queue of another account needs its URL"
 	}
@@ -83,7 +83,7 @@ func (s *site) creation(sub brokers.Subscription) string {
 }
 
 func (s *site) unread() brokers.Finding {
-	return s.finding(brokers.Unverified, "", "", "",
+	return s.finding(brokers.SeverityUnverified, "", "", "",
 		"its attributes must not be read: retention, size and RedrivePolicy are for you to see to; where it is received from, as few messages as with a low maxReceiveCount, and retried by copy",
 		"grant the identity sqs:GetQueueAttributes on the queue")
 }
@@ -121,9 +121,9 @@ func forgets(s *site, sub brokers.Subscription) brokers.Finding {
 func (s *site) tooLong(need time.Duration, value string) brokers.Finding {
 	why := fmt.Sprintf("retries may take %v (MaxAge and the longest delay), and SQS deletes what is older", need)
 	if need > retention {
-		return s.finding(brokers.Refused, nameRetention, value, "", why, "lower the MaxAge of the retry policy: 14 days is the most that there is")
+		return s.finding(brokers.SeverityBlocking, nameRetention, value, "", why, "lower the MaxAge of the retry policy: 14 days is the most that there is")
 	}
-	return s.finding(brokers.Refused, nameRetention, value, inSeconds(need), why, s.mend(nameRetention, inSeconds(need)))
+	return s.finding(brokers.SeverityBlocking, nameRetention, value, inSeconds(need), why, s.mend(nameRetention, inSeconds(need)))
 }
 
 // lettersTooSmall is about messages that would be tried again and again, and be gone
@@ -133,7 +133,7 @@ func lettersTooSmall(s *site, _ brokers.Subscription) brokers.Finding {
 		return brokers.Finding{}
 	}
 	want := strconv.Itoa(s.attrs.limit)
-	return s.letters.finding(brokers.Refused, nameSize, strconv.Itoa(s.letters.attrs.limit), want,
+	return s.letters.finding(brokers.SeverityBlocking, nameSize, strconv.Itoa(s.letters.attrs.limit), want,
 		fmt.Sprintf("what %q takes beyond that could never be dead-lettered, and is lost when its retention ends", s.topic), s.letters.mend(nameSize, want))
 }
 
@@ -142,12 +142,12 @@ func netMissing(s *site, _ brokers.Subscription) brokers.Finding {
 	case s.net == nil:
 		return brokers.Finding{}
 	case s.net.hidden && s.net != s.letters: // else it is told already
-		return s.net.finding(brokers.Unverified, "", "", "", fmt.Sprintf("the RedrivePolicy of %q leads here, and its attributes must not be read", s.topic),
+		return s.net.finding(brokers.SeverityUnverified, "", "", "", fmt.Sprintf("the RedrivePolicy of %q leads here, and its attributes must not be read", s.topic),
 			"grant the identity sqs:GetQueueAttributes on the queue, or see to it that it keeps messages for 14 days")
 	case !s.net.missing, s.net == s.letters:
 		return brokers.Finding{}
 	}
-	f := s.finding(brokers.Refused, namePolicy, s.attrs.deadLetter, "", "the queue to which SQS moves what was received too often does not exist", s.mend(namePolicy, ""))
+	f := s.finding(brokers.SeverityBlocking, namePolicy, s.attrs.deadLetter, "", "the queue to which SQS moves what was received too often does not exist", s.mend(namePolicy, ""))
 	f.Missing = true
 	return f
 }
@@ -158,7 +158,7 @@ func netForgets(s *site, _ brokers.Subscription) brokers.Finding {
 	if s.net == nil || isFIFO(s.topic) || !forgetsBefore(s.net, s) {
 		return brokers.Finding{}
 	}
-	return s.net.keepFor(brokers.Refused, s, fmt.Sprintf("what SQS itself moves here from %q keeps its age, and may be deleted at once", s.topic))
+	return s.net.keepFor(brokers.SeverityBlocking, s, fmt.Sprintf("what SQS itself moves here from %q keeps its age, and may be deleted at once", s.topic))
 }
 
 // lettersForgotten is about letters that workers write, which are new.
@@ -166,7 +166,7 @@ func lettersForgotten(s *site, sub brokers.Subscription) brokers.Finding {
 	if s.letters == nil || !forgetsBefore(s.letters, s) || s.letters == s.net && netForgets(s, sub).Why != "" {
 		return brokers.Finding{}
 	}
-	return s.letters.keepFor(brokers.Noted, s, "after that a dead letter is deleted, whether anybody has seen it or not")
+	return s.letters.keepFor(brokers.SeverityNoted, s, "after that a dead letter is deleted, whether anybody has seen it or not")
 }
 
 func forgetsBefore(dead, s *site) bool {
@@ -192,9 +192,9 @@ func countsReceives(s *site, sub brokers.Subscription) brokers.Finding {
 	}
 	least := leastReceives(s.topic, sub.MaxAttempts)
 	if least > mostReceives {
-		return s.finding(brokers.Noted, nameReceives, strconv.Itoa(s.attrs.maxReceives), "without "+namePolicy, why, s.mend(namePolicy, ""))
+		return s.finding(brokers.SeverityNoted, nameReceives, strconv.Itoa(s.attrs.maxReceives), "without "+namePolicy, why, s.mend(namePolicy, ""))
 	}
-	return s.finding(brokers.Noted, nameReceives, strconv.Itoa(s.attrs.maxReceives), strconv.Itoa(least)+" or more", why, s.mend(namePolicy, policy(s.attrs.deadLetter, least)))
+	return s.finding(brokers.SeverityNoted, nameReceives, strconv.Itoa(s.attrs.maxReceives), strconv.Itoa(least)+" or more", why, s.mend(namePolicy, policy(s.attrs.deadLetter, least)))
 }
 
 // lacksNet is about what no worker survives to bury.
@@ -206,7 +206,7 @@ func lacksNet(s *site, sub brokers.Subscription) brokers.Finding {
 	if least := leastReceives(s.topic, sub.MaxAttempts); s.letters.attrs.arn != "" && least <= mostReceives {
 		fix = s.mend(namePolicy, policy(s.letters.attrs.arn, least))
 	}
-	return s.finding(brokers.Noted, namePolicy, "", "one to the dead-letter queue",
+	return s.finding(brokers.SeverityNoted, namePolicy, "", "one to the dead-letter queue",
 		"a message with which all workers die before they can dead-letter it is lost when the retention ends, and move tasks do not work", fix)
 }
 
@@ -218,7 +218,7 @@ func mixed(sub brokers.Subscription) (found []brokers.Finding) {
 			continue
 		}
 		s := &site{topic: dead}
-		found = append(found, s.finding(brokers.Refused, nameFIFO, strconv.FormatBool(isFIFO(dead)), strconv.FormatBool(isFIFO(topic)),
+		found = append(found, s.finding(brokers.SeverityBlocking, nameFIFO, strconv.FormatBool(isFIFO(dead)), strconv.FormatBool(isFIFO(topic)),
 			fmt.Sprintf("it is the dead-letter queue of %q, and one of them alone is a FIFO queue", printable(topic)[0]),
 			"make both of one type: name another queue, which ends in .fifo or does not, as the other one"))
 	}

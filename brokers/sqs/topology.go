@@ -271,7 +271,7 @@ func (b *Broker) establish(ctx context.Context, sub brokers.Subscription) (sites
 		return nil, nil, created, err
 	}
 	found, err = adapter.Taken(findings(sub, sites, false))
-	if refused, ok := errors.AsType[*brokers.RefusedError](err); ok {
+	if refused, ok := errors.AsType[*brokers.TopologyError](err); ok {
 		err = fmt.Errorf("%w: somebody else has made queues meanwhile: %v", brokers.ErrMisconfigured, refused.Findings)
 	}
 	return sites, found, created, err

@@ -262,7 +262,7 @@ func TestUnverified(t *testing.T) {
 			if err != nil {
 				s.Fatalf("Open, with %+v: %v", tt.fault, err)
 			}
-			if got := src.Capabilities().Findings; len(got) != 1 || got[0].Severity != brokers.Unverified || got[0].Topic != tt.topic {
+			if got := src.Capabilities().Findings; len(got) != 1 || got[0].Severity != brokers.SeverityUnverified || got[0].Topic != tt.topic {
 				s.Errorf("found %v, want that %q was not looked at", got, tt.topic)
 			}
 			s.publish("a")

@@ -18,12 +18,12 @@ var house = map[string]row{
 	".":                        {tests: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq"}}, // an overview without code
 	"brokers":                  {},
 	"classify":                 {},
-	"retry":                    {imports: []string{"classify", "internal/fault"}},
-	"retry/budget":             {imports: []string{"internal/fault", "retry/budget/internal/pace"}},
+	"retry":                    {imports: []string{"classify", "settings"}},
+	"retry/budget":             {imports: []string{"settings", "retry/budget/internal/pace"}},
 	"retry/breaker":            {imports: []string{"retry/flow"}},
 	"retry/flow":               {},
 	"visibility":               {},
-	"internal/fault":           {},
+	"settings":                 {},
 	"internal/handling":        {},
 	"internal/redisguard":      {sdk: []string{"github.com/redis/go-redis"}},
 	"internal/text":            {},
@@ -56,15 +56,15 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "classify", "retry", "retry/budget", "retry/flow", "visibility", "dlq", "internal/fault", "internal/handling", "internal/text"},
+		imports: []string{"brokers", "classify", "retry", "retry/budget", "retry/flow", "visibility", "dlq", "settings", "internal/handling", "internal/text"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {
-		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget", "retry/flow", "internal/fault", "internal/handling"},
+		imports: []string{"classify", "consumer", "retry", "retry/breaker", "retry/budget", "retry/flow", "settings", "internal/handling"},
 		tests:   []string{"brokers", "brokers/memory", "consumer/consumertest", "dlq"},
 	},
 	"idempotency": {
-		imports: []string{"brokers", "classify", "consumer", "internal/fault", "internal/text"},
+		imports: []string{"brokers", "classify", "consumer", "settings", "internal/text"},
 		tests:   []string{"brokers/memory", "consumer/consumertest", "dlq", "retry", "idempotency/storetest"},
 	},
 	"idempotency/storetest": {imports: []string{"brokers", "consumer", "idempotency"}},
@@ -75,13 +75,13 @@ var house = map[string]row{
 	},
 	"idempotency/sqlstore": {imports: []string{"idempotency"}},
 	"metrics": {
-		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget", "retry/flow", "internal/fault"},
+		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget", "retry/flow", "settings"},
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},
 	"retry/budget/internal/pace": {},
 	"retry/budget/redisbudget": {
-		imports: []string{"retry/budget", "retry/budget/internal/pace", "internal/fault", "internal/redisguard"},
+		imports: []string{"retry/budget", "retry/budget/internal/pace", "settings", "internal/redisguard"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"integration/livetest", "integration/redistest"},
 	},
@@ -100,7 +100,7 @@ var house = map[string]row{
 		tests:   []string{"brokers/wire", "internal/goldentest"},
 	},
 	"operate/collect": {
-		imports: []string{"brokers", "operate/foreign", "operate/store", "retry", "internal/fault", "internal/text"},
+		imports: []string{"brokers", "operate/foreign", "operate/store", "retry", "settings", "internal/text"},
 		tests:   []string{"brokers/memory", "dlq"},
 	},
 	"operate/internal/serve": {
@@ -143,7 +143,7 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"operate/job": {
-		imports: []string{"brokers", "brokers/wire", "classify", "dlq", "internal/fault", "internal/text", "operate/store", "retry"},
+		imports: []string{"brokers", "brokers/wire", "classify", "dlq", "settings", "internal/text", "operate/store", "retry"},
 		tests:   []string{"brokers/memory", "consumer"},
 	},
 	"consumer/consumertest": {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/operate/store"
+	"github.com/redrive-go/redrive/settings"
 )
 
 // Store is where letters go: a *store.Store.
@@ -131,7 +131,7 @@ func New(cfg Config) (*Collector, error) {
 	var faults []error
 	add := func(bad bool, field, problem, fix string) {
 		if bad {
-			faults = append(faults, &fault.Error{Package: "collect", Field: "Config." + field, Problem: problem, Fix: fix})
+			faults = append(faults, &settings.Error{Package: "collect", Field: "Config." + field, Problem: problem, Fix: fix})
 		}
 	}
 	add(cfg.Store == nil, "Store", "is nil", "open one with store.Open")

@@ -11,9 +11,9 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
-	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/operate/collect"
 	"github.com/redrive-go/redrive/operate/store"
+	"github.com/redrive-go/redrive/settings"
 )
 
 func TestCollect(t *testing.T) {
@@ -85,8 +85,8 @@ func TestNewReportsAllFaults(t *testing.T) {
 			t.Errorf("New: %v, want the fault of %s", err, field)
 		}
 	}
-	if _, ok := errors.AsType[*fault.Error](err); !ok {
-		t.Errorf("New: %T, want a *fault.Error in it", err)
+	if _, ok := errors.AsType[*settings.Error](err); !ok {
+		t.Errorf("New: %T, want a *settings.Error in it", err)
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/operate/store"
+	"github.com/redrive-go/redrive/settings"
 )
 
 // Spec says how a job sends. The zero Spec is careful; each field says what unset
@@ -93,7 +93,7 @@ const maxRate = 100_000
 func (s Spec) validate() error {
 	var faults []error
 	wrong := func(field string, value any, fix string) {
-		faults = append(faults, fault.Of("job", "Spec."+field, value, "%s", fix))
+		faults = append(faults, settings.NewError("job", "Spec."+field, value, "%s", fix))
 	}
 	if !(s.Rate > 0 && s.Rate <= maxRate) {
 		wrong("Rate", s.Rate, fmt.Sprintf("use more than 0 and at most %d letters a second", maxRate))

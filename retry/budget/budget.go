@@ -106,7 +106,7 @@ func (c *counter) expire(second int64) {
 }
 
 // New returns a budget that is full. The error names every fault of c at once,
-// each a *consumer.ConfigError.
+// each a *settings.Error.
 func New(c Config) (*Budget, error) {
 	if err := c.faults(); err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-go/redrive/internal/fault"
+	"github.com/redrive-go/redrive/settings"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -49,7 +49,7 @@ func TestNewReportsAllFaults(t *testing.T) {
 			var got []string
 			if all, ok := err.(interface{ Unwrap() []error }); ok {
 				for _, e := range all.Unwrap() {
-					var c *fault.Error
+					var c *settings.Error
 					if errors.As(e, &c) {
 						got = append(got, c.Field)
 					}

@@ -3,7 +3,7 @@ package budget
 import (
 	"errors"
 
-	"github.com/redrive-go/redrive/internal/fault"
+	"github.com/redrive-go/redrive/settings"
 )
 
 // maxFloor is more than any dependency bears, and keeps the arithmetic exact.
@@ -40,5 +40,5 @@ func refuse(ok bool, field string, value float64, fix string, limit any) error {
 	if ok {
 		return nil
 	}
-	return fault.Of("budget", "Config."+field, value, fix, limit)
+	return settings.NewError("budget", "Config."+field, value, fix, limit)
 }

@@ -71,18 +71,18 @@ func store[T any](topic string, n int, compose func(i int) (T, error), send func
 }
 
 // Taken returns the findings that Open takes, and those that it refuses as a
-// *[brokers.RefusedError], nil if there are none.
+// *[brokers.TopologyError], nil if there are none.
 func Taken(findings []brokers.Finding) (taken []brokers.Finding, err error) {
 	var refused []brokers.Finding
 	for _, f := range findings {
-		if f.Severity == brokers.Refused {
+		if f.Severity == brokers.SeverityBlocking {
 			refused = append(refused, f)
 		} else {
 			taken = append(taken, f)
 		}
 	}
 	if refused != nil {
-		err = &brokers.RefusedError{Findings: refused}
+		err = &brokers.TopologyError{Findings: refused}
 	}
 	return taken, err
 }

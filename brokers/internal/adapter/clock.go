@@ -20,7 +20,7 @@ func Clock(host, see string, before, after, date time.Time) []brokers.Finding {
 	if off < 0 {
 		direction = "behind"
 	}
-	return []brokers.Finding{{Severity: brokers.Noted, Topic: host, Setting: "clock", See: see,
+	return []brokers.Finding{{Severity: brokers.SeverityNoted, Topic: host, Setting: "clock", See: see,
 		Value: fmt.Sprintf("%v %s this machine", off.Abs().Round(time.Second), direction), Want: "within a second",
 		Why: "workers note by their own clocks when a retry is due: where these differ, retries come early or late",
 		Fix: "synchronize both machines, as with chrony: chronyc tracking"}}

@@ -323,7 +323,7 @@ func TestRefusedWithAllThatIsMissing(t *testing.T) {
 	for _, verify := range []bool{true, false} {
 		b := w.broker(login(group, "secret"), func(o *kafka.Options) { o.Verify = verify })
 		_, err := b.Open(t.Context(), sub)
-		refused, ok := errors.AsType[*brokers.RefusedError](err)
+		refused, ok := errors.AsType[*brokers.TopologyError](err)
 		if !ok || !errors.Is(err, brokers.ErrNotFound) {
 			t.Fatalf("Open: %v", err)
 		}

@@ -126,9 +126,9 @@ func (d *desk) doctor(ctx context.Context, v *view, c *config.Config, names []st
 		found[r.Severity]++
 	}
 	d.say("%s: %d refused, %d unverified, %d noted, %d errors", lookedAt(c, names),
-		found[brokers.Refused.String()], found[brokers.Unverified.String()], found[brokers.Noted.String()], found[failed])
+		found[brokers.SeverityBlocking.String()], found[brokers.SeverityUnverified.String()], found[brokers.SeverityNoted.String()], found[failed])
 	switch {
-	case found[brokers.Refused.String()] > 0:
+	case found[brokers.SeverityBlocking.String()] > 0:
 		return errors.New("workers do not start, or would lose messages: mend what is refused")
 	case found[failed] > 0:
 		return errors.New("not everything was looked at")
@@ -189,7 +189,7 @@ func (d *desk) examine(ctx context.Context, c *config.Config, name string) []fin
 	defer broker.Close(ctx) // it has sent nothing
 	looks, ok := broker.(inspector)
 	if !ok {
-		return []findingRow{{Severity: brokers.Unverified.String(), Broker: name, Why: "brokers of the kind " + c.Brokers[name].Kind + " cannot be looked at", See: checking}}
+		return []findingRow{{Severity: brokers.SeverityUnverified.String(), Broker: name, Why: "brokers of the kind " + c.Brokers[name].Kind + " cannot be looked at", See: checking}}
 	}
 	rows := withoutGroups(c, name)
 	for nth := 0; ; nth++ {
@@ -224,7 +224,7 @@ func inspect(ctx context.Context, looks inspector, c *config.Config, broker stri
 		return []findingRow{failure(broker, strings.Join(sub.Topics, ", "), err)}
 	}
 	for _, r := range rowsOf(broker, c.Brokers[broker], found) {
-		if !sub.ReadOnly() || r.Severity == brokers.Refused.String() && !r.Missing {
+		if !sub.ReadOnly() || r.Severity == brokers.SeverityBlocking.String() && !r.Missing {
 			rows = append(rows, r)
 		}
 	}
@@ -235,7 +235,7 @@ func inspect(ctx context.Context, looks inspector, c *config.Config, broker stri
 func withoutGroups(c *config.Config, name string) (rows []findingRow) {
 	for _, t := range c.Topics {
 		if t.Broker == name && c.Brokers[name].Kind == config.Kafka && len(t.Groups) == 0 {
-			rows = append(rows, findingRow{Severity: brokers.Unverified.String(), Broker: name, Topic: t.Name, See: checking,
+			rows = append(rows, findingRow{Severity: brokers.SeverityUnverified.String(), Broker: name, Topic: t.Name, See: checking,
 				Why: "the configuration names no groups that read it, so what they need is not known", Fix: "add groups to the topic in the configuration"})
 		}
 	}

@@ -15,7 +15,7 @@ import (
 const failed = "error"
 
 // severities begin with the worst one.
-var severities = []string{failed, brokers.Refused.String(), brokers.Unverified.String(), brokers.Noted.String()}
+var severities = []string{failed, brokers.SeverityBlocking.String(), brokers.SeverityUnverified.String(), brokers.SeverityNoted.String()}
 
 // findingRow is what redrive doctor finds.
 type findingRow struct {
@@ -103,9 +103,9 @@ func (r findingRow) what() string {
 
 func (r findingRow) style() term.Style {
 	switch r.Severity {
-	case failed, brokers.Refused.String():
+	case failed, brokers.SeverityBlocking.String():
 		return term.Red
-	case brokers.Unverified.String():
+	case brokers.SeverityUnverified.String():
 		return term.Yellow
 	}
 	return ""

@@ -104,14 +104,14 @@ func (c *clinic) finds(broker string, found ...brokers.Finding) {
 }
 
 var (
-	expires = brokers.Finding{Severity: brokers.Refused, Topic: "orders", Setting: "x-message-ttl", Value: "60000", Want: "not set",
+	expires = brokers.Finding{Severity: brokers.SeverityBlocking, Topic: "orders", Setting: "x-message-ttl", Value: "60000", Want: "not set",
 		Why: "what nobody has taken by then is lost", Fix: "take it out of the policy", See: "https://example.com/existing"}
-	unread = brokers.Finding{Severity: brokers.Unverified, Topic: "orders-dead", Setting: "policy", Value: "not visible to AMQP",
+	unread = brokers.Finding{Severity: brokers.SeverityUnverified, Topic: "orders-dead", Setting: "policy", Value: "not visible to AMQP",
 		Why: "a policy could have messages expire", Fix: "give the address of the management API (Options.ManagementURL)"}
-	missing = brokers.Finding{Severity: brokers.Refused, Topic: "payments-dead", Missing: true, Why: "there is no such topic",
+	missing = brokers.Finding{Severity: brokers.SeverityBlocking, Topic: "payments-dead", Missing: true, Why: "there is no such topic",
 		Fix: "kafka-topics.sh --create --if-not-exists --topic payments-dead --partitions 12 --replication-factor 3 --config cleanup.policy=delete --config retention.ms=-1"}
-	toCome = brokers.Finding{Severity: brokers.Noted, Topic: "orders", Missing: true, Why: "there is no such queue: the first worker that starts declares it"}
-	noNet  = brokers.Finding{Severity: brokers.Noted, Topic: "visits", Setting: "RedrivePolicy", Why: "a message with which all workers die is lost"}
+	toCome = brokers.Finding{Severity: brokers.SeverityNoted, Topic: "orders", Missing: true, Why: "there is no such queue: the first worker that starts declares it"}
+	noNet  = brokers.Finding{Severity: brokers.SeverityNoted, Topic: "visits", Setting: "RedrivePolicy", Why: "a message with which all workers die is lost"}
 )
 
 // TestDoctorGolden holds what is printed: its JSON is a promise.
@@ -219,7 +219,7 @@ topics:
   - {name: stock.fifo, broker: cloud, dead: [stock-dead.fifo], collect: true}
 store: {url: letters.db}
 `
-	denied := brokers.Finding{Severity: brokers.Refused, Setting: "the identity's rights", Value: "not sqs:ReceiveMessage", Why: "it must not be read", Fix: "grant it"}
+	denied := brokers.Finding{Severity: brokers.SeverityBlocking, Setting: "the identity's rights", Value: "not sqs:ReceiveMessage", Why: "it must not be read", Fix: "grant it"}
 	c.inspect["cloud"] = func(_ context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
 		topic := sub.Topics[0]
 		switch {

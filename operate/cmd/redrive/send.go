@@ -11,12 +11,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/serve"
 	"github.com/redrive-go/redrive/operate/job"
 	"github.com/redrive-go/redrive/operate/store"
+	"github.com/redrive-go/redrive/settings"
 )
 
 // draftRow is what a job would do.
@@ -179,7 +179,7 @@ type order struct {
 
 func (o *order) send(ctx context.Context, spec job.Spec, f store.Filter, detach bool) error {
 	plan, err := job.NewPlan(ctx, o.store, time.Now(), serve.Targets(o.cfg), spec, f)
-	if _, wrong := errors.AsType[*fault.Error](err); wrong {
+	if _, wrong := errors.AsType[*settings.Error](err); wrong {
 		return usage(fmt.Errorf("nothing was done: %w", err))
 	}
 	if err != nil {

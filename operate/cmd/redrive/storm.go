@@ -135,7 +135,7 @@ func (f *stormFlags) run(cmd *cobra.Command) error {
 		if f.preset == "" {
 			r.Notes = c.conclusion()
 		}
-		c.Settings = settings(cmd.Flags())
+		c.Settings = valuesOf(cmd.Flags())
 		r.Cases = append(r.Cases, c)
 	}
 	if err := f.write(cmd.OutOrStdout(), r, r.text); err != nil {
@@ -150,8 +150,8 @@ func changed(flags *pflag.FlagSet) map[string]bool {
 	return names
 }
 
-// settings returns what decides the result.
-func settings(flags *pflag.FlagSet) map[string]string {
+// valuesOf returns what decides the result.
+func valuesOf(flags *pflag.FlagSet) map[string]string {
 	values := map[string]string{}
 	flags.VisitAll(func(flag *pflag.Flag) { values[flag.Name] = flag.Value.String() })
 	for _, name := range []string{"preset", "output", "svg", "help"} {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry/budget"
+	"github.com/redrive-go/redrive/settings"
 )
 
 const (
@@ -42,7 +42,7 @@ func (c Config) faults() error {
 	_, err := budget.New(c.Budget)
 	faults := []error{err}
 	refuse := func(field, problem, fix string) {
-		faults = append(faults, &fault.Error{Package: "redisbudget", Field: "Config." + field, Problem: problem, Fix: fix})
+		faults = append(faults, &settings.Error{Package: "redisbudget", Field: "Config." + field, Problem: problem, Fix: fix})
 	}
 	control := func(r rune) bool { return r < ' ' || r == 0x7f || r == '{' || r == '}' }
 	switch {

@@ -12,9 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/internal/redisguard"
 	"github.com/redrive-go/redrive/retry/budget"
+	"github.com/redrive-go/redrive/settings"
 )
 
 // Budget paces the retries of one worker, as part of its fleet. Make one with
@@ -47,7 +47,7 @@ type Budget struct {
 func New(client redis.UniversalClient, c Config) (*Budget, error) {
 	err := c.faults()
 	if client == nil {
-		err = errors.Join(&fault.Error{Package: "redisbudget", Field: "client", Problem: "is nil", Fix: "pass the client of redis.NewClient or redis.NewClusterClient"}, err)
+		err = errors.Join(&settings.Error{Package: "redisbudget", Field: "client", Problem: "is nil", Fix: "pass the client of redis.NewClient or redis.NewClusterClient"}, err)
 	}
 	if err != nil {
 		return nil, err

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redrive-go/redrive/integration/redistest"
-	"github.com/redrive-go/redrive/internal/fault"
 	"github.com/redrive-go/redrive/retry/budget"
+	"github.com/redrive-go/redrive/settings"
 )
 
 var _ budget.Pacer = (*Budget)(nil)
@@ -65,7 +65,7 @@ func fields(err error) []string {
 		}
 		return found
 	}
-	if e, ok := errors.AsType[*fault.Error](err); ok {
+	if e, ok := errors.AsType[*settings.Error](err); ok {
 		return []string{e.Field}
 	}
 	return nil

@@ -1,7 +1,7 @@
 // Package budget looks at the Redis through which workers share a retry budget, and
 // says what makes the budget weaker. It changes nothing.
 //
-// No finding is worse than brokers.Noted: without Redis each worker has its own part of
+// No finding is worse than brokers.SeverityNoted: without Redis each worker has its own part of
 // the budget, and a retry is told to wait, never dropped. The clock does not matter, as
 // Redis alone tells the time.
 package budget
@@ -36,7 +36,7 @@ func Inspect(ctx context.Context, client *redis.Client) ([]brokers.Finding, erro
 	s := server{address: client.Options().Addr, cli: cli(client.Options())}
 	text, err := client.Info(ctx).Result()
 	if isDenied(err) {
-		return []brokers.Finding{s.finding(brokers.Unverified, "", "", "", "it may evict the budget, or forget it: the user may not ask (INFO)", s.grant("+info"))}, nil
+		return []brokers.Finding{s.finding(brokers.SeverityUnverified, "", "", "", "it may evict the budget, or forget it: the user may not ask (INFO)", s.grant("+info"))}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask Redis at %s: %w", s.address, err)
@@ -91,7 +91,7 @@ func isReplica(s server) brokers.Finding {
 	if s.info["role"] != "slave" {
 		return brokers.Finding{}
 	}
-	return s.finding(brokers.Noted, "role", "replica", "primary", "workers cannot write there, and each has its own part of the budget alone",
+	return s.finding(brokers.SeverityNoted, "role", "replica", "primary", "workers cannot write there, and each has its own part of the budget alone",
 		"name the primary, "+net.JoinHostPort(s.info["master_host"], s.info["master_port"]))
 }
 
@@ -100,11 +100,11 @@ func evicts(s server) brokers.Finding {
 	limit, policy := s.info["maxmemory"], s.info["maxmemory_policy"]
 	switch {
 	case policy == "":
-		return s.finding(brokers.Unverified, setting, "", want, "the server does not say whether it evicts keys, and with them the budget", s.set(setting, want))
+		return s.finding(brokers.SeverityUnverified, setting, "", want, "the server does not say whether it evicts keys, and with them the budget", s.set(setting, want))
 	case policy == want || limit == "0":
 		return brokers.Finding{}
 	}
-	return s.finding(brokers.Noted, setting, policy, want, "the server may remove the budget to save memory, which begins anew with one token then: retries wait", s.set(setting, want))
+	return s.finding(brokers.SeverityNoted, setting, policy, want, "the server may remove the budget to save memory, which begins anew with one token then: retries wait", s.set(setting, want))
 }
 
 func forgets(s server) brokers.Finding {
@@ -113,17 +113,17 @@ func forgets(s server) brokers.Finding {
 	case s.info["aof_enabled"] == "1" || s.saves != "":
 		return brokers.Finding{}
 	case s.managed:
-		return s.finding(brokers.Unverified, setting, "no", want, "whether the server makes snapshots is not to be known: without, a restart has the budget begin anew with one token",
+		return s.finding(brokers.SeverityUnverified, setting, "no", want, "whether the server makes snapshots is not to be known: without, a restart has the budget begin anew with one token",
 			"look where the server is configured, or let the user ask: "+s.grant("+config|get"))
 	}
-	return s.finding(brokers.Noted, setting, "no, and no snapshots", want, "a restart has the budget begin anew with one token: retries wait until more are earned", s.set(setting, want))
+	return s.finding(brokers.SeverityNoted, setting, "no, and no snapshots", want, "a restart has the budget begin anew with one token: retries wait until more are earned", s.set(setting, want))
 }
 
 // cannotSave is about a server that takes no writes, as it cannot save them.
 func cannotSave(s server) brokers.Finding {
 	for _, setting := range []string{"aof_last_write_status", "rdb_last_bgsave_status"} {
 		if s.info[setting] == "err" {
-			return s.finding(brokers.Noted, setting, "err", "ok", "a server that cannot save takes no writes, and each worker has its own part of the budget alone",
+			return s.finding(brokers.SeverityNoted, setting, "err", "ok", "a server that cannot save takes no writes, and each worker has its own part of the budget alone",
 				"see to the disk of the server: "+s.cli+" INFO persistence")
 		}
 	}

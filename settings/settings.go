@@ -1,0 +1,29 @@
+// Package settings has the error for settings that cannot be meant. All packages
+// report with it, so that a program finds every fault in one way:
+//
+//	if fault, ok := errors.AsType[*settings.Error](err); ok {
+//		log.Printf("%s: set %s: %s", fault.Package, fault.Field, fault.Fix)
+//	}
+package settings
+
+import "fmt"
+
+// Error is one fault of the settings of a package. Functions that find several join
+// them.
+type Error struct {
+	Package string // such as "consumer"
+	Field   string // such as "Config.Lease"
+	Problem string // what is wrong with it
+	Fix     string // what to write instead
+}
+
+// Error says what is wrong and how to mend it.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s: %s: %s: %s", e.Package, e.Field, e.Problem, e.Fix)
+}
+
+// NewError returns an Error that says that field has this value. Fix is a format for
+// limit.
+func NewError(pkg, field string, value any, fix string, limit any) error {
+	return &Error{pkg, field, fmt.Sprintf("is %v", value), fmt.Sprintf(fix, limit)}
+}
