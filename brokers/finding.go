@@ -31,7 +31,7 @@ func (s Severity) String() string {
 	case SeverityUnverified:
 		return "unverified"
 	case SeverityBlocking:
-		return "refused"
+		return "blocking"
 	}
 	return fmt.Sprintf("Severity(%d)", uint8(s))
 }

@@ -20,11 +20,11 @@ const checking = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/ch
 const overdue = 15 * time.Minute
 
 // Inspect returns what Open would find of the topics that sub needs, and of the rights
-// of the user, and changes nothing. What does not exist is Noted where Open would
-// create it, and Refused where it would not: with Options.Verify, or where the cluster
+// of the user, and changes nothing. What does not exist is noted where Open would
+// create it, and blocking where it would not: with Options.Verify, or where the cluster
 // says that it would not let it.
 //
-// It finds more than Open, all of it Noted: delay topics with fewer partitions than
+// It finds more than Open, all of it noted: delay topics with fewer partitions than
 // Open gives them, unless the topics that are read have as few; and delay topics in
 // which a retry waits for more than 15 minutes longer than any delay. With Options.Rack
 // it finds why partitions are read from leaders elsewhere.

@@ -163,7 +163,7 @@ func (s survey) missing() (missing []quality) {
 	return missing
 }
 
-// absent finds for each topic that is missing whether Open creates it, which is Noted.
+// absent finds for each topic that is missing whether Open creates it, which is noted.
 // It has the cluster say why it would not, and creates nothing.
 func (b *Broker) absent(ctx context.Context, missing []quality) (found []brokers.Finding, err error) {
 	var errs map[string]error

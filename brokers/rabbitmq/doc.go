@@ -99,7 +99,7 @@
 // to configure the queue, and so is the kind of an exchange; bindings are not
 // shown, so Open makes them once more, which changes nothing where they are, and
 // takes the rights to write to the queue and to read from the exchange. What the
-// user has no right to is an Unverified finding, and Open goes on. So are policies,
+// user has no right to is an unverified finding, and Open goes on. So are policies,
 // which AMQP does not show, on queues that others made; with Options.ManagementURL
 // they are read, and count.
 //

@@ -117,7 +117,7 @@ func (l *link) survey(ctx context.Context, t topology, b *Broker) (survey, error
 	return s, nil
 }
 
-// gaps are what is missing: Refused where Open declares none of it.
+// gaps are what is missing: blocking where Open declares none of it.
 func (s survey) gaps(verify bool) (gaps []brokers.Finding) {
 	missing := func(name, what string) {
 		f := brokers.Finding{Severity: brokers.SeverityBlocking, Missing: true, Topic: name, Why: "there is no such " + what, See: existing,

@@ -18,15 +18,15 @@ import (
 const checking = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/check-a-set-up.md#rabbitmq"
 
 // Inspect returns what Open would find of the queues and exchanges that sub needs,
-// and changes nothing. What does not exist is Noted where Open would declare it, and
-// Refused where it would not: with Options.Verify, or without the right to.
+// and changes nothing. What does not exist is noted where Open would declare it, and
+// blocking where it would not: with Options.Verify, or without the right to.
 //
-// With Options.ManagementURL it finds more. All of that is Noted, since no message is
+// With Options.ManagementURL it finds more. All of that is noted, since no message is
 // lost by it alone: quorum queues with one member in a cluster of several nodes;
 // alarms, during which publishing waits and the originals stay in their queues; delay
 // queues of the prefix that are empty and that no delay of sub reaches; and a clock
 // that differs from this machine's by more than a second. What of these the user may
-// not see is Unverified.
+// not see is unverified.
 func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
 	found, err := b.inspect(ctx, sub)
 	if err != nil {

@@ -25,11 +25,11 @@ import (
 const checking = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/check-a-set-up.md#sqs"
 
 // Inspect returns what Open would find of the queues that sub needs, and changes
-// nothing. What does not exist is Noted where Open would create it (Options.Create),
-// and Refused where it would not.
+// nothing. What does not exist is noted where Open would create it (Options.Create),
+// and blocking where it would not.
 //
-// It finds more than Open: rights that the identity lacks, which are Refused; and as
-// Noted a dead-letter queue that keeps messages no longer than the queue from which
+// It finds more than Open: rights that the identity lacks, which are blocking; and as
+// noted a dead-letter queue that keeps messages no longer than the queue from which
 // SQS itself moves them, queues that are not encrypted, or less than the queue whose
 // dead letters they have, and a clock that differs from this machine's by more than a
 // second. Of rights it finds those whose lack SQS tells before it looks at what a call

@@ -45,14 +45,14 @@ configuration or for those of some brokers. It also looks at the queues and topi
 from which redrive reads dead letters and receipts, and at the Redis of shared retry
 budgets. It changes nothing. What it finds is
 
-  refused     a worker does not start, or messages would be lost, or repeated without
-              end; what is missing is refused only where no worker creates it
+  blocking    a worker does not start, or messages would be lost, or repeated without
+              end; what is missing is blocking only where no worker creates it
   unverified  nobody could look at it: the user lacks a right
   noted       a promise is weaker, or a net of the broker is missing; or something is
               missing, and the first worker that starts creates it
   error       the broker could not be looked at, such as one that is down
 
-The exit code is 1 if there is anything refused or an error, and 0 otherwise. Each
+The exit code is 1 if there is anything blocking or an error, and 0 otherwise. Each
 broker may take 15 s and holds up no other.
 
 With --topology it prints instead what workers need, where they may create nothing
@@ -125,11 +125,11 @@ func (d *desk) doctor(ctx context.Context, v *view, c *config.Config, names []st
 	for _, r := range rows {
 		found[r.Severity]++
 	}
-	d.say("%s: %d refused, %d unverified, %d noted, %d errors", lookedAt(c, names),
+	d.say("%s: %d blocking, %d unverified, %d noted, %d errors", lookedAt(c, names),
 		found[brokers.SeverityBlocking.String()], found[brokers.SeverityUnverified.String()], found[brokers.SeverityNoted.String()], found[failed])
 	switch {
 	case found[brokers.SeverityBlocking.String()] > 0:
-		return errors.New("workers do not start, or would lose messages: mend what is refused")
+		return errors.New("workers do not start, or would lose messages: mend what is blocking")
 	case found[failed] > 0:
 		return errors.New("not everything was looked at")
 	}
@@ -209,7 +209,7 @@ func (d *desk) examine(ctx context.Context, c *config.Config, name string) []fin
 
 // inspect looks at the queues and topics that a subscription needs, if there is
 // time. For a read-only subscription, it returns only findings that are
-// refused, and none about missing queues or topics: the subscriptions of
+// blocking, and none about missing queues or topics: the subscriptions of
 // workers cover the others.
 func inspect(ctx context.Context, looks inspector, c *config.Config, broker string, sub brokers.Subscription) (rows []findingRow) {
 	var found []brokers.Finding

@@ -119,7 +119,7 @@ func (s *site) starts(missing ...string) {
 	s.Helper()
 	var noted, refused []string
 	for _, name := range missing {
-		noted, refused = append(noted, "noted "+name+" missing"), append(refused, "refused "+name+" missing")
+		noted, refused = append(noted, "noted "+name+" missing"), append(refused, "blocking "+name+" missing")
 	}
 	s.finds("before the first worker", exitOK, noted)
 	s.finds("where workers may create nothing", exitFailure, refused, s.readOnly...)

@@ -19,7 +19,7 @@ var severities = []string{failed, brokers.SeverityBlocking.String(), brokers.Sev
 
 // findingRow is what redrive doctor finds.
 type findingRow struct {
-	// Severity is `error`, `refused`, `unverified` or `noted`.
+	// Severity is `error`, `blocking`, `unverified` or `noted`.
 	Severity string `json:"severity"`
 
 	// Broker is the name of the broker, or of the budget.

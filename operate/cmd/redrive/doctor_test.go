@@ -124,7 +124,7 @@ func TestDoctorGolden(t *testing.T) {
 		c.finds("events", missing, other) // of both groups
 		c.finds("cloud", noNet)
 		got := c.call("-o", format)
-		if want := "redrive doctor: workers do not start"; got.code != exitFailure || !strings.Contains(got.stderr, "3 topics on 3 brokers: 3 refused, 1 unverified, 1 noted, 0 errors\n"+want) {
+		if want := "redrive doctor: workers do not start"; got.code != exitFailure || !strings.Contains(got.stderr, "3 topics on 3 brokers: 3 blocking, 1 unverified, 1 noted, 0 errors\n"+want) {
 			t.Errorf("%s: exit code %d, messages %q", format, got.code, got.stderr)
 		}
 		goldentest.File(t, filepath.Join("testdata", "doctor", "found."+format), got.stdout)
@@ -140,18 +140,18 @@ func TestDoctorCodes(t *testing.T) {
 		out   string
 		err   string
 	}{
-		{"all is well", func(*clinic) {}, nil, exitOK, "severity  broker  topic  what\n", "0 refused, 0 unverified, 0 noted, 0 errors\n"},
+		{"all is well", func(*clinic) {}, nil, exitOK, "severity  broker  topic  what\n", "0 blocking, 0 unverified, 0 noted, 0 errors\n"},
 		{"noted", func(c *clinic) { c.finds("cloud", noNet) }, nil, exitOK, "RedrivePolicy: not set", "1 noted"},
 		{"unverified", func(c *clinic) { c.finds("shop", unread) }, nil, exitOK, "the management API (management)", "1 unverified"},
-		{"refused", func(c *clinic) { c.finds("shop", expires) }, nil, exitFailure, "refused", "mend what is refused"},
+		{"blocking", func(c *clinic) { c.finds("shop", expires) }, nil, exitFailure, "blocking", "mend what is blocking"},
 		{"elsewhere", func(c *clinic) { c.finds("shop", expires) }, []string{"cloud", "events"}, exitOK, "", "2 topics on 2 brokers"},
 		{"cannot be looked at", func(c *clinic) { delete(c.inspect, "cloud") }, nil, exitOK, "brokers of the kind sqs cannot be looked at", "1 unverified"},
 		{"groups are not known", func(c *clinic) { c.config = strings.Replace(c.config, ", groups: [billing, ledger]", "", 1) }, nil, exitOK, "names no groups", "1 unverified"},
 		{"no such broker", func(*clinic) {}, []string{"shpo"}, exitUsage, "", `there is no broker and no budget "shpo": name cloud, events or shop`},
-		{"is created by a worker", func(c *clinic) { c.finds("shop", toCome) }, nil, exitOK, "is missing", "0 refused, 0 unverified, 1 noted"},
-		{"a broker that is down", func(c *clinic) { c.inspect["cloud"] = isDown; c.finds("shop", noNet) }, nil, exitFailure, "RedrivePolicy", "0 refused, 0 unverified, 1 noted, 1 errors\nredrive doctor: not everything was looked at"},
-		{"a budget that is down", func(c *clinic) { c.config += downBudget; c.finds("shop", noNet) }, nil, exitFailure, "ask Redis at 127.0.0.1:1", "3 topics on 3 brokers, 1 budget: 0 refused, 0 unverified, 1 noted, 1 errors"},
-		{"but not this budget", func(c *clinic) { c.config += downBudget }, []string{"shop"}, exitOK, "", "1 topic on 1 broker: 0 refused"},
+		{"is created by a worker", func(c *clinic) { c.finds("shop", toCome) }, nil, exitOK, "is missing", "0 blocking, 0 unverified, 1 noted"},
+		{"a broker that is down", func(c *clinic) { c.inspect["cloud"] = isDown; c.finds("shop", noNet) }, nil, exitFailure, "RedrivePolicy", "0 blocking, 0 unverified, 1 noted, 1 errors\nredrive doctor: not everything was looked at"},
+		{"a budget that is down", func(c *clinic) { c.config += downBudget; c.finds("shop", noNet) }, nil, exitFailure, "ask Redis at 127.0.0.1:1", "3 topics on 3 brokers, 1 budget: 0 blocking, 0 unverified, 1 noted, 1 errors"},
+		{"but not this budget", func(c *clinic) { c.config += downBudget }, []string{"shop"}, exitOK, "", "1 topic on 1 broker: 0 blocking"},
 		{"topology beside a budget", func(c *clinic) { c.config = oneBroker + downBudget }, []string{"--topology"}, exitOK, "what orders need\n", ""},
 		{"topology of a budget", func(c *clinic) { c.config += downBudget }, []string{"tokens", "--topology"}, exitUsage, "", "workers need nothing of the Redis"},
 		{"a fault of the configuration", func(c *clinic) { c.config += "x: y\n" }, nil, exitFailure, "", "there is no such key"},
@@ -242,7 +242,7 @@ store: {url: letters.db}
 	for _, part := range []string{
 		`{"severity":"error","broker":"cloud","topic":"orders",`, `"why":"throttled"`,
 		`{"severity":"error","broker":"cloud","topic":"stock-dead.fifo",`,
-		`{"severity":"refused","broker":"cloud","topic":"orders-dead","missing":false,"setting":"the identity's rights"`,
+		`{"severity":"blocking","broker":"cloud","topic":"orders-dead","missing":false,"setting":"the identity's rights"`,
 	} {
 		if !strings.Contains(squeezed(got.stdout), part) {
 			t.Errorf("%s is not in\n%s", part, got.stdout)
