@@ -162,7 +162,7 @@ cross: ## Type-check code and tests for the other systems
 .PHONY: cover
 cover: ## Test the core with the race detector, and gate its coverage
 	$(GO) test $(RACE) -timeout 30m -skip '$(SIMULATIONS)' $(CORE_PKGS)
-	$(GO) test -skip '$(SIMULATIONS)' -coverprofile=coverage.out \
+	$(GO) test -timeout 30m -skip '$(SIMULATIONS)' -coverprofile=coverage.out \
 		-coverpkg=$(subst $(space),$(comma),$(CORE_PKGS)) $(CORE_PKGS)
 	$(GO) -C tools run ./covergate -min $(MIN_COVERAGE) -profile $(CURDIR)/coverage.out $(CORE)
 
@@ -180,9 +180,9 @@ live:
 .PHONY: rest
 rest:
 	@others=$$($(GO) list $(CORE_PKGS) $(LIVE) $(SIMULATED)) && all=$$($(GO) list $(TESTED)) || exit 1; \
-	$(GO) test $(RACE) $$(echo "$$all" | grep -vxF "$$others")
-	GOGC=800 $(GO) test $(SIMULATED)
-	REDRIVE_NIGHTLY= $(GO) test -run '$(SIMULATIONS)' ./lab/proof ./operate/proof ./consumer ./brokers/sqs
+	$(GO) test $(RACE) -timeout 30m $$(echo "$$all" | grep -vxF "$$others")
+	GOGC=800 $(GO) test -timeout 30m $(SIMULATED)
+	REDRIVE_NIGHTLY= $(GO) test -timeout 30m -run '$(SIMULATIONS)' ./lab/proof ./operate/proof ./consumer ./brokers/sqs
 	$(GO) -C tools test -count=1 ./... # the cache of results does not see changes of files outside
 
 .PHONY: race
