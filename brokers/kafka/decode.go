@@ -190,6 +190,9 @@ func (r *decoding) batch(raw []byte) error {
 	case last < r.next:
 		return nil
 	}
+	if b.PartitionLeaderEpoch >= 0 {
+		r.seen = epochEnd{b.PartitionLeaderEpoch, last + 1}
+	}
 	aborts := r.aborted[b.ProducerID]
 	if b.Attributes&transactional == 0 || len(aborts) == 0 || b.FirstOffset < aborts[0] {
 		aborts = nil

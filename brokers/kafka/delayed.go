@@ -421,11 +421,15 @@ func (r *reader) loaded(missing []missed, got fetched) (left []missed, gone int)
 }
 
 // unwritten takes what is settled above the low-water mark and has no done record,
-// in portions for one each.
+// in portions for one each. A log that is not the same any more gets none: there the
+// offsets are those of other records.
 func (r *reader) unwritten() [][]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.delayed
+	if _, out := errors.AsType[*rangeError](context.Cause(r.work)); out {
+		return nil
+	}
 	low := r.progress.lowWater()
 	fresh := slices.DeleteFunc(d.settled, func(offset int64) bool { return offset < low })
 	d.settled = nil

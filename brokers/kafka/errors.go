@@ -24,12 +24,16 @@ type rangeError struct {
 	offset      int64
 	first, last int64 // what there is: from first up to, not including, last
 	anew        bool  // another log has the same offsets
+	cut         bool  // at last: what follows are other records than those before offset
 }
 
 // Error says what is there instead, and what that means.
 func (e *rangeError) Error() string {
 	if e.anew {
 		return fmt.Sprintf("%s is another log than the one of which offset %d was reached: the topic was deleted and made anew; it is read from its first record, %d", e.partition, e.offset, e.first)
+	}
+	if e.cut {
+		return fmt.Sprintf("the log of %s was read up to offset %d and has been cut at offset %d since: records that were acknowledged got lost with a broker (unclean leader election); those that have their offsets now are read", e.partition, e.offset, e.last)
 	}
 	what := "the log is shorter than that: the topic was deleted and made anew, or records that were acknowledged got lost with a broker"
 	if e.offset < e.first {

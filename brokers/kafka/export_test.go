@@ -164,7 +164,7 @@ type Committed struct{ *progress }
 func ReadCommitted(offset int64, metadata string) (c Committed, clean bool) {
 	text, open := strings.CutPrefix(metadata, ownerOpen)
 	text, clean = strings.CutPrefix(text, ownerClean)
-	_, text = cutLog(text)
+	_, _, text = cutLog(text)
 	return Committed{readProgress(offset, text)}, clean && !open && text == ""
 }
 

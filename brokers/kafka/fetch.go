@@ -70,7 +70,8 @@ type fetched struct {
 	// out: marks of transactions, aborted records, holes that compaction left.
 	next int64
 
-	stable int64 // one beyond the last that no open transaction holds up
+	stable int64    // one beyond the last that no open transaction holds up
+	seen   epochEnd // of the last batch, unless it is in an old format
 
 	// With cut there was no room for more: next is in what was fetched, and all
 	// before it took used bytes of the answer.

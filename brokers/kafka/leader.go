@@ -98,7 +98,7 @@ func (f *fetches) get(ctx context.Context, w want, within room, first bool) (fet
 
 // once runs one request.
 func (f *fetches) once(ctx context.Context, w want, first bool) found {
-	node, err := f.leaderOf(ctx, w.partition)
+	node, err := f.nodeOf(ctx, w.partition, true)
 	if err != nil {
 		return found{err: f.client.Reread(ctx, w.topic, err)}
 	}
@@ -128,12 +128,13 @@ func (f *fetches) once(ctx context.Context, w want, first bool) found {
 	return got
 }
 
-// leaderOf returns the node that leads p, as the client remembers it.
-func (f *fetches) leaderOf(ctx context.Context, p partition) (int32, error) {
+// nodeOf returns the node that leads p, as the client remembers it, or with replicas the
+// one that the leader has named.
+func (f *fetches) nodeOf(ctx context.Context, p partition, replicas bool) (int32, error) {
 	f.mu.Lock()
 	at, ok := f.where[p]
 	f.mu.Unlock()
-	if ok && (at.until.IsZero() || time.Now().Before(at.until)) {
+	if ok && (at.until.IsZero() || replicas && time.Now().Before(at.until)) {
 		return at.node, nil
 	}
 	leaders, err := f.client.Leaders(ctx, p.topic)
@@ -228,6 +229,11 @@ type leader struct {
 	owed    map[partition]bool // were just answered, and may ask again at once
 	more    chan struct{}      // signalled when pending or owed change
 	late    chan struct{}      // signalled when a request comes while a fetch is on its way
+
+	questions []*question     // that wait for those on their way
+	asking    bool            // some are on their way, to which the others belong:
+	versions  map[int16]int16 // the newest that the broker knows of each request
+	asked     time.Time       // for those
 }
 
 func signal(c chan struct{}) {

@@ -14,12 +14,13 @@ import (
 type kept struct {
 	last     commitment
 	progress *progress
+	seen     epochEnd
 }
 
 func (r *reader) keep() kept {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return kept{r.last, r.progress}
+	return kept{r.last, r.progress, r.seen}
 }
 
 // owned gives up what is lost, and returns the readers of what this member owns.

@@ -52,6 +52,20 @@ func (p *progress) skip(from, to int64) {
 	}
 }
 
+// cut returns what is left of p if the log ends at end: what follows there are other
+// records.
+func (p *progress) cut(end int64) *progress {
+	left := newProgress(min(p.low, end))
+	for from, to := range p.settled.runs(left.low) {
+		if to = min(to, end); from < to {
+			left.settled.add(from, to)
+		}
+	}
+	left.lost = maps.Clone(p.lost)
+	maps.DeleteFunc(left.lost, func(offset int64, _ int) bool { return offset >= end })
+	return left
+}
+
 // advance moves the low-water mark over what is done.
 func (p *progress) advance() {
 	p.low = p.settled.firstAbsent(p.low)

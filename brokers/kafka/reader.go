@@ -63,9 +63,10 @@ type reader struct {
 	memory   memory
 	leaving  bool // nothing more is handed out
 	progress *progress
-	next     int64  // to fetch
-	begun    bool   // something was fetched
-	log      string // the ID of the topic, "" if it is not known
+	next     int64    // to fetch
+	begun    bool     // something was fetched
+	log      string   // the IDs of cluster and topic, "" if they are not known
+	seen     epochEnd // of the newest batch that was read
 
 	own    *lane            // of the topic, or in a delay topic of all that nobody subscribes to
 	lanes  map[string]*lane // by topic
@@ -106,7 +107,7 @@ func newReader(s *source, p partition, stored commitment, has span, limits memor
 	}
 	r.divide(s.topics)
 	if k, ok := s.kept[p]; ok && k.last == stored {
-		r.progress, r.next, r.wary = k.progress, k.progress.lowWater(), time.Time{}
+		r.progress, r.next, r.seen, r.wary = k.progress, k.progress.lowWater(), k.seen, time.Time{}
 		if len(r.progress.lost) > 0 {
 			r.wary = time.Now().Add(careful)
 		}
@@ -118,7 +119,7 @@ func newReader(s *source, p partition, stored commitment, has span, limits memor
 func (r *reader) resume(low int64, metadata string) {
 	text, open := strings.CutPrefix(metadata, ownerOpen)
 	text = strings.TrimPrefix(text, ownerClean)
-	r.log, text = cutLog(text)
+	r.log, r.seen, text = cutLog(text)
 	r.progress, r.next, r.wary = readProgress(low, text), low, time.Time{}
 	if open || len(r.progress.lost) > 0 {
 		r.wary = time.Now().Add(careful)
@@ -184,21 +185,22 @@ func (r *reader) read() {
 	}
 }
 
-// fetch gets what follows, and makes sure that it is of the same log. It does so
+// fetch gets what follows, and makes sure that it is of the same log: of the first
+// records, after an error or a pause, and when there is a new leader. It does so
 // afterwards: by then a broker that has records of a new topic knows its ID.
 func (r *reader) fetch(ctx context.Context) (fetched, error) {
 	for {
-		next := r.next
-		got, err := r.source.fetches.get(ctx, want{r.partition, next, r.ask}, r.room(), !r.begun || r.unsure)
-		if err == nil && r.unsure {
-			err = r.verify(ctx)
+		same := true
+		got, err := r.source.fetches.get(ctx, want{r.partition, r.next, r.ask}, r.room(), !r.begun || r.unsure)
+		if err == nil && (r.unsure || got.seen.epoch > r.seen.epoch) {
+			same, err = r.verify(ctx, got.stable)
 		}
 		r.unsure = err != nil
 		if err != nil {
 			return got, err
 		}
 		r.adapt(got)
-		if r.next == next {
+		if same {
 			return got, nil
 		}
 	}
@@ -287,6 +289,9 @@ func (r *reader) accept(got fetched) {
 	}
 	r.progress.skip(at, got.next)
 	r.next = got.next
+	if got.seen.end > r.seen.end {
+		r.seen = got.seen
+	}
 	if r.delayed != nil {
 		r.delayed.reached(r.next)
 		return
@@ -471,9 +476,7 @@ func (r *reader) changed(state string) (commitment, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	low := r.progress.lowWater()
-	if r.log != "" {
-		state += logMark + r.log + ";"
-	}
+	state += logText(r.log, r.seen)
 	c := commitment{low, state + r.progress.metadata(metadataLimit-len(state))}
 	if c == r.last || c.offset < r.last.offset {
 		return c, false

@@ -244,7 +244,7 @@ func TestAReaderGoesOnWithWhatItKept(t *testing.T) {
 			f.progress.done(5)
 			f.progress.done(6)
 			f.progress.done(7)
-			f.source.kept = map[partition]kept{first: {last, f.progress}}
+			f.source.kept = map[partition]kept{first: {last: last, progress: f.progress}}
 			r, err := newReader(f.source, first, tt.stored, span{0, 10}, usualLimits)
 			if err != nil || r.progress.lowWater() != tt.low || r.next != tt.low || r.wary.IsZero() == tt.wary {
 				t.Errorf("low %d, next %d, wary %v, error %v; want %+v", r.progress.lowWater(), r.next, r.wary, err, tt)

@@ -51,6 +51,7 @@ type stub struct {
 	t      *testing.T
 	topics map[string]int // and their partitions
 	id     [16]byte       // of each; zero as before Kafka 2.8
+	epochs epochs         // nil as before Kafka 2.3
 
 	mu      sync.Mutex
 	log     []rawBatch
@@ -339,6 +340,7 @@ type rawBatch struct {
 	old           bool
 	timeless      bool // the record is of format 0, and not 1
 	base          int64
+	epoch         int32
 	producer      int64
 	transactional bool
 	mark          string // "commit" or "abort" makes it a control batch
@@ -356,7 +358,7 @@ func (b rawBatch) bytes() []byte {
 	if b.old {
 		return b.message(made)
 	}
-	batch := kmsg.RecordBatch{FirstOffset: b.base, Magic: 2, FirstTimestamp: made, MaxTimestamp: made, ProducerID: b.producer}
+	batch := kmsg.RecordBatch{FirstOffset: b.base, Magic: 2, FirstTimestamp: made, MaxTimestamp: made, ProducerID: b.producer, PartitionLeaderEpoch: b.epoch}
 	if b.transactional || b.mark != "" {
 		batch.Attributes |= 1 << 4
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -89,15 +90,76 @@ func TestStartWithManyPartitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	offsets := w.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Observe: true, TopLevel: true, Count: -1})
+	var versions, logs atomic.Int64
+	for _, key := range []kmsg.Key{kmsg.ApiVersions, kmsg.Metadata, kmsg.OffsetForLeaderEpoch} {
+		w.cluster.ControlKey(int16(key), func(r kmsg.Request) (kmsg.Response, error, bool) {
+			w.cluster.KeepControl()
+			switch {
+			case key == kmsg.ApiVersions:
+				versions.Add(1)
+			case key != kmsg.Metadata || r.GetVersion() >= 10: // the library asks for the layout in others
+				logs.Add(1)
+			}
+			return nil, nil, false
+		})
+	}
 	var conns counted
 	w.run(w.broker(func(o *kafka.Options) { o.Dial = conns.dial }), "orders")
 	w.served(from, "after")
+	if n := logs.Load(); n == 0 || n > 200 {
+		t.Errorf("%d questions whether the logs are the same, want those of each broker together: a tenth of 2 for each partition at most", n)
+	}
+	if n := versions.Load() - conns.ever.Load(); n > 3 {
+		t.Errorf("versions were asked for %d times besides those of each connection, want one for each broker", n)
+	}
 	if n := offsets.Hits(); n > 2*3 {
 		t.Errorf("offsets were asked for %d times, want the first and the last of each broker", n)
 	}
 	if n := conns.ever.Load(); n > 25 {
 		t.Errorf("%d connections were opened, want at most 25", n)
 	}
+}
+
+// A new leader has what was read, unless it was elected uncleanly. Then what it has
+// instead is read, and the loss reported.
+func TestNewLeaders(t *testing.T) {
+	w := newWorld(t)
+	w.create("orders")
+	stop, _ := w.run(w.broker(), "orders")
+	from := w.broker()
+	for round := range 3 {
+		w.served(from, fmt.Sprint("round ", round))
+		w.cluster.ShufflePartitionLeaders()
+	}
+	w.served(from, "after")
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	stop, _ = w.run(w.broker(), "orders")
+	w.served(from, "later")
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if log := w.log(); strings.Contains(log, "has been cut") {
+		t.Errorf("no log was cut, and it is reported:\n%s", log)
+	}
+	w.cluster.ControlKey(int16(kmsg.OffsetForLeaderEpoch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		w.cluster.KeepControl()
+		res := r.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse)
+		for _, topic := range r.(*kmsg.OffsetForLeaderEpochRequest).Topics {
+			out := kmsg.OffsetForLeaderEpochResponseTopic{Topic: topic.Topic}
+			for _, p := range topic.Partitions {
+				one := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
+				one.Partition, one.LeaderEpoch, one.EndOffset = p.Partition, p.LeaderEpoch, 0
+				out.Partitions = append(out.Partitions, one)
+			}
+			res.Topics = append(res.Topics, out)
+		}
+		return res, nil, true
+	})
+	w.run(w.broker(), "orders")
+	w.until("the first message, again", func() bool { return w.ran("round 0 0") == 2 })
+	w.until("a report", func() bool { return strings.Contains(w.log(), "has been cut at offset 0") })
 }
 
 // A session that the broker has forgotten, or counts otherwise, is begun anew.
