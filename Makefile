@@ -173,7 +173,7 @@ LIVE_TEST := nice -n 10 $(GO)
 
 .PHONY: live
 live:
-	$(LIVE_TEST) test $(RACE) -count=1 -p 3 -timeout 30m -skip '$(SIMULATIONS)' $(LIVE)
+	$(LIVE_TEST) test $(RACE) -count=1 -p 2 -timeout 30m -skip '$(SIMULATIONS)' $(LIVE)
 
 # With cover and live, every test runs once. The stages scenarios and attack have
 # more for a nightly.

@@ -318,7 +318,7 @@ func TestExistingOnServers(t *testing.T) {
 	t.Parallel()
 	livetest.SQS(t, func(t *testing.T, target livetest.Target) {
 		config := aws.Config{Region: "us-east-1", Credentials: anyCredentials()}
-		o := Options{Config: config, Endpoint: target.URL, Create: true, PollWait: time.Second}
+		o := Options{Config: config, Endpoint: target.URL, Create: true, PollWait: time.Second, CallTimeout: time.Minute} // for a busy machine
 		for name, receives := range map[string]int{"default settings": 0, "one receive": 1} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

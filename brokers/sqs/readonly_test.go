@@ -126,12 +126,12 @@ func TestReaderTakesWhatCannotBeRead(t *testing.T) {
 func TestReaderOnServers(t *testing.T) {
 	t.Parallel()
 	livetest.SQS(t, func(t *testing.T, target livetest.Target) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		name := "letters-" + rand.Text()
 		b, err := New(Options{
 			Config: aws.Config{Region: "us-east-1", Credentials: anyCredentials()}, Endpoint: target.URL,
-			Create: true, PollWait: time.Second,
+			Create: true, PollWait: time.Second, CallTimeout: time.Minute, // for a busy machine
 		})
 		if err != nil {
 			t.Fatal(err)
