@@ -363,13 +363,12 @@ func TestLogIsCutWhileItIsRead(t *testing.T) {
 				if p == delayPartition && cut && len(f.unwritten()) > 0 {
 					t.Errorf("%s: done records for another log", name)
 				}
-				next := f.reader
 				if cut {
 					f.leave()
 					if err := f.source.commit(t.Context(), atTheEnd); err != nil {
 						t.Fatal(err)
 					}
-					next, err = newReader(f.source, p, stored[p], span{0, 30}, usualLimits) // it was longer for a moment
+					next, err := newReader(f.source, p, stored[p], span{0, 30}, usualLimits) // it was longer for a moment
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -117,17 +117,16 @@ func (a *attack) work(d time.Duration, handle func(body string, run int) error) 
 }
 
 func (a *attack) run(ctx context.Context, options Options, handle func(body string, run int) error) error {
-	a.Helper()
 	b, err := New(options)
 	if err != nil {
-		a.Fatal(err)
+		return err
 	}
 	defer b.Close(context.WithoutCancel(a.Context()))
 	c, err := consumer.New(b, consumer.Config{
 		DeadLetter: dlq.Topic(a.dead), Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{a}, Random: a.random,
 	})
 	if err != nil {
-		a.Fatal(err)
+		return err
 	}
 	c.Handle(a.topic, func(_ context.Context, m *brokers.Message) error {
 		body := string(m.Body[:min(len(m.Body), 20)])
@@ -163,9 +162,14 @@ func (a *attack) killed(d time.Duration, handle func(body string, kill func()) e
 		context.AfterFunc(alive, cancel)
 		return next.Do(r.WithContext(ctx))
 	})
-	go a.run(alive, options, func(body string, _ int) error {
-		return cmp.Or(handle(body, kill), alive.Err()) // nothing is done after the death
-	})
+	go func() {
+		err := a.run(alive, options, func(body string, _ int) error {
+			return cmp.Or(handle(body, kill), alive.Err()) // nothing is done after the death
+		})
+		if err != nil && alive.Err() == nil {
+			a.Errorf("Run: %v", err)
+		}
+	}()
 	select {
 	case <-alive.Done():
 		return true
