@@ -228,11 +228,10 @@ type leader struct {
 	second  map[partition]want // in the second one
 	owed    map[partition]bool // were just answered, and may ask again at once
 	more    chan struct{}      // signalled when pending or owed change
-	late    chan struct{}      // signalled when a request comes while a fetch is on its way
+	late    chan struct{}      // signalled when a request comes while a fetch is on its way, or a question
 
 	questions []*question     // that wait for those on their way
-	asking    bool            // some are on their way, to which the others belong:
-	versions  map[int16]int16 // the newest that the broker knows of each request
+	versions  map[int16]int16 // belongs to fetchLate: the newest that the broker knows of each request
 	asked     time.Time       // for those
 }
 
@@ -358,7 +357,8 @@ func byPartition(wants []want) map[partition]want {
 }
 
 // fetchLate fetches what is asked for while the other fetch waits, so that a partition
-// that had no room does not wait for those that have nothing.
+// that had no room does not wait for those that have nothing. It also asks about logs, as
+// that needs no connection of its own.
 func (l *leader) fetchLate() {
 	for {
 		select {
@@ -366,6 +366,7 @@ func (l *leader) fetchLate() {
 		case <-l.fetches.ctx.Done():
 			return
 		}
+		l.askAll()
 		l.mu.Lock()
 		var wants []want
 		if l.waiting != nil {

@@ -137,11 +137,8 @@ func (l *leader) ask(ctx context.Context, p partition, epoch int32) identity {
 	q := &question{p, epoch, make(chan identity, 1)}
 	l.mu.Lock()
 	l.questions = append(l.questions, q)
-	if !l.asking {
-		l.asking = true
-		l.fetches.work.Go(l.askAll)
-	}
 	l.mu.Unlock()
+	signal(l.late)
 	select {
 	case is := <-q.answer:
 		return is
@@ -151,20 +148,18 @@ func (l *leader) ask(ctx context.Context, p partition, epoch int32) identity {
 }
 
 func (l *leader) askAll() {
-	for {
-		l.mu.Lock()
-		all := l.questions
-		l.questions, l.asking = nil, len(all) > 0
-		l.mu.Unlock()
-		if len(all) == 0 {
-			return
-		}
-		found, err := l.identify(all)
-		for _, q := range all {
-			is := found[q.partition]
-			is.err = cmp.Or(err, is.err)
-			q.answer <- is
-		}
+	l.mu.Lock()
+	all := l.questions
+	l.questions = nil
+	l.mu.Unlock()
+	if len(all) == 0 {
+		return
+	}
+	found, err := l.identify(all)
+	for _, q := range all {
+		is := found[q.partition]
+		is.err = cmp.Or(err, is.err)
+		q.answer <- is
 	}
 }
 
