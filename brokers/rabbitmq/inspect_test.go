@@ -124,8 +124,8 @@ func TestGaps(t *testing.T) {
 	}{
 		{"nothing", survey{}, true, ""},
 		{"declared", missing, false, `noted "NAME": there is no such WHAT: the first worker that starts declares it. To mend it: start a worker, or import the definitions`},
-		{"with Verify", missing, true, `refused "NAME": there is no such WHAT, and Options.Verify lets Run declare none. To mend it: import the definitions`},
-		{"without rights", denied, false, `refused "NAME": there is no such WHAT, and the user may not declare what is missing. To mend it: import the definitions`},
+		{"with Verify", missing, true, `blocking "NAME": there is no such WHAT, and Options.Verify lets Run declare none. To mend it: import the definitions`},
+		{"without rights", denied, false, `blocking "NAME": there is no such WHAT, and the user may not declare what is missing. To mend it: import the definitions`},
 	} {
 		var names []string
 		for _, f := range tt.s.gaps(tt.verify) {

@@ -48,16 +48,16 @@ func TestInspect(t *testing.T) {
 		"letters that anybody can read":  {dead: settings{nameManaged: "false"}, want: []string{`noted "dead": SqsManagedSseEnabled is false, and should be true`}},
 		"a key for messages alone":       {jobs: settings{nameKey: key}, want: []string{`noted "dead": KmsMasterKeyId is not set, and should be alias/shop: messages of "jobs" are encrypted`}},
 		"a key for both":                 {jobs: settings{nameKey: key}, dead: settings{nameKey: "alias/other", nameManaged: "false"}},
-		"a standard queue for letters of FIFO": {topic: "jobs.fifo", pair: "dead", want: []string{`refused "dead": FifoQueue is false, and should be true: it is the dead-letter queue of "jobs.fifo"`,
+		"a standard queue for letters of FIFO": {topic: "jobs.fifo", pair: "dead", want: []string{`blocking "dead": FifoQueue is false, and should be true: it is the dead-letter queue of "jobs.fifo"`,
 			`noted "jobs.fifo": RedrivePolicy is not set`}},
 		"rights of a reader and a sender": {faults: []sqstest.Fault{denies("ReceiveMessage", "jobs"), denies("DeleteMessageBatch", "jobs"), denies("ChangeMessageVisibilityBatch", "jobs"), denies("SendMessageBatch", "")}, want: []string{
-			`refused "dead": the identity's rights is not sqs:SendMessage, and should be sqs:SendMessage: `,
-			`refused "jobs": the identity's rights is not sqs:ReceiveMessage, sqs:DeleteMessage, sqs:ChangeMessageVisibility, sqs:SendMessage, and should be`}},
+			`blocking "dead": the identity's rights is not sqs:SendMessage, and should be sqs:SendMessage: `,
+			`blocking "jobs": the identity's rights is not sqs:ReceiveMessage, sqs:DeleteMessage, sqs:ChangeMessageVisibility, sqs:SendMessage, and should be`}},
 		"one right": {faults: []sqstest.Fault{denies("DeleteMessageBatch", "jobs")}, want: []string{
 			`To mend it: aws iam put-role-policy --role-name ROLE --policy-name 'redrive-jobs' --policy-document '{"Statement":[{"Action":["sqs:DeleteMessage"],"Effect":"Allow","Resource":"arn:aws:sqs:us-east-1:123456789012:jobs"}],"Version":"2012-10-17"}'`}},
 		"nobody creates what is missing": {missing: true, want: []string{
-			`refused "dead": there is no such queue, or none for this identity, and Options.Create does not let Run create it; a queue of another account needs its URL. To mend it: aws sqs create-queue --queue-name 'dead' --attributes '{"MessageRetentionPeriod":"1209600"}'`,
-			`refused "jobs": there is no such queue`}},
+			`blocking "dead": there is no such queue, or none for this identity, and Options.Create does not let Run create it; a queue of another account needs its URL. To mend it: aws sqs create-queue --queue-name 'dead' --attributes '{"MessageRetentionPeriod":"1209600"}'`,
+			`blocking "jobs": there is no such queue`}},
 		"workers create what is missing": {missing: true, create: true, want: []string{`noted "dead": there is no such queue`, `noted "jobs": there is no such queue, or none for this identity: the first worker that starts creates it`}},
 		"a clock ahead":                  {off: time.Minute, want: []string{`: clock is 1m0s ahead of this machine, and should be within a second`}},
 		"a clock behind":                 {off: -time.Minute, want: []string{`is 59s behind this machine, and should be within a second`}},
