@@ -45,7 +45,9 @@ func (s *source) commitAlways(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		err := s.commit(ctx, whatChanged)
+		call, cancel := linger(ctx, 8*s.broker.options.CallTimeout, lastCommit) // or it may overtake the last commit
+		err := s.commit(call, whatChanged)
+		cancel()
 		if ctx.Err() == nil && err != nil && !isRegrouping(err) {
 			s.fail(err)
 			rest(ctx, commitPause)
