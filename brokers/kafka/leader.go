@@ -145,7 +145,7 @@ func (f *fetches) nodeOf(ctx context.Context, p partition, replicas bool) (int32
 	defer f.mu.Unlock()
 	for number, leader := range leaders {
 		at := partition{p.topic, int(number)}
-		if _, placed := f.where[at]; leader >= 0 && (!placed || at == p) {
+		if _, placed := f.where[at]; leader >= 0 && (!placed || replicas && at == p) {
 			f.where[at] = place{node: leader}
 		}
 	}
