@@ -130,36 +130,6 @@ func (w *world) balanced(t *testing.T) {
 	}
 }
 
-func TestSpread(t *testing.T) {
-	for _, tt := range []struct {
-		name                        string
-		members, topics, partitions int
-	}{
-		{"topics of one partition", 3, 20, 1},
-		{"one topic", 3, 1, 10},
-		{"more members than partitions", 5, 1, 3},
-		{"many", 4, 7, 6},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(tt.members, tt.topics, tt.partitions)
-			if revoked, free := w.round(t); revoked > 0 || free > 0 {
-				t.Errorf("%d partitions are revoked and %d have nobody", revoked, free)
-			}
-			w.balanced(t)
-		})
-	}
-	if got, withheld := spread(nil, map[string]int{"a": 3}); len(got) > 0 || withheld {
-		t.Errorf("without members %v have a share", got)
-	}
-}
-
-func TestSpreadByTopic(t *testing.T) {
-	got, _ := spread(map[string]claim{"a": {topics: []string{"x"}}, "b": {topics: []string{"x", "y", "x"}}}, map[string]int{"x": 1, "y": 2, "z": 1})
-	if len(got["a"]["y"]) != 0 || len(got["b"]["y"]) != 2 || len(got["a"]["x"])+len(got["b"]["x"]) != 1 || len(got["a"]["z"])+len(got["b"]["z"]) != 0 {
-		t.Errorf("spread = %v, want each topic with those who subscribe to it", got)
-	}
-}
-
 // What is balanced stays. A member that comes takes its share and nothing besides
 // moves; of one that goes only its own partitions move.
 func TestSpreadMovesLittle(t *testing.T) {
@@ -321,19 +291,5 @@ func TestSpreadOfDifferentTopics(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
-	}
-}
-
-func BenchmarkSpread(b *testing.B) {
-	for _, n := range []struct{ members, topics, partitions int }{{3, 20, 3}, {100, 1, 10_000}, {100, 100, 12}, {300, 300, 1}} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			w := newWorld(n.members, n.topics, n.partitions)
-			w.round(new(testing.T))
-			w.join("new")
-			b.ReportAllocs()
-			for b.Loop() {
-				spread(w.claims, w.topics)
-			}
-		})
 	}
 }

@@ -1,4 +1,4 @@
-package kafka
+package kafka_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
 )
 
 var codecs = []compress.Compression{compress.Gzip, compress.Snappy, compress.Lz4, compress.Zstd}
@@ -70,7 +71,7 @@ func noise(n int) []byte {
 }
 
 func goodBatch(base int64, n int) []byte {
-	b := rawBatch{base: base, made: stubTime}
+	b := batch{base: base, made: stubTime}
 	for i := range n {
 		b.records = append(b.records, record{offset: base + int64(i), value: fmt.Appendf(nil, "good %d", base+int64(i))})
 	}
@@ -87,11 +88,10 @@ func goods(offsets ...int) []string {
 }
 
 // valuesRead are those of the records that were read.
-func valuesRead(records []*record) []string {
-	var all []string
+func valuesRead(records []kafka.Read) (all []string) {
 	for _, r := range records {
-		if r.unread == nil {
-			all = append(all, string(r.value))
+		if r.Unread() == nil {
+			all = append(all, string(r.Message().Value))
 		}
 	}
 	return all
@@ -122,31 +122,37 @@ func innocents(t *testing.T, came []string, want ...string) {
 	t.Attr("innocents_harmed", strconv.Itoa(harmed))
 }
 
-// readAll reads as fetches do, one after the other, and returns what is handed
-// out in the order of the log. alloc is the most that one of them allocates, with
-// what it grows out of.
-func readAll(t *testing.T, within room, batches ...[]byte) (all []*record, alloc uint64) {
+// readAll reads as fetches do, one after the other, and returns what is handed out in the
+// order of the log. alloc is the most that one of them allocates, with what it grows out
+// of.
+func readAll(t *testing.T, room int, batches ...[]byte) (all []kafka.Read, alloc uint64) {
 	t.Helper()
-	d := new(decompressor)
-	log := bytes.Join(batches, nil)
-	end := endOf(batches[len(batches)-1])
+	d := new(kafka.Decoder)
+	log, last := bytes.Join(batches, nil), batches[len(batches)-1]
+	end := int64(binary.BigEndian.Uint64(last)) + 1 // of an old format
+	if last[16] == 2 {
+		end += int64(binary.BigEndian.Uint32(last[23:]))
+	}
 	for offset := int64(0); offset < end; {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		got, err := d.read(&kmsg.FetchResponseTopicPartition{RecordBatches: log}, offset, within)
+		got, next, err := d.Read(log, offset, room)
 		runtime.ReadMemStats(&after)
-		if err != nil || got.next <= offset {
-			t.Fatalf("from %d: next %d, %v", offset, got.next, err)
+		if err != nil || next <= offset {
+			t.Fatalf("from %d: next %d, %v", offset, next, err)
 		}
 		kept := 0
-		for _, r := range got.records {
-			kept += cost(r)
+		for _, r := range got {
+			kept += r.Cost()
 		}
-		if kept > within.records && len(got.records) > 1 {
-			t.Errorf("from %d: %d records take %d bytes, and there is room for %d", offset, len(got.records), kept, within.records)
+		if kept > room && len(got) > 1 {
+			t.Errorf("from %d: %d records take %d bytes, and there is room for %d", offset, len(got), kept, room)
 		}
 		alloc = max(alloc, after.TotalAlloc-before.TotalAlloc)
-		all, offset = append(all, got.records...), got.next
+		all, offset = append(all, got...), next
+	}
+	if most := 4 * kafka.LeastDecompressed; d.Scratch() > most {
+		t.Errorf("the decoder keeps %d bytes, at most %d are allowed", d.Scratch(), most)
 	}
 	return all, alloc
 }

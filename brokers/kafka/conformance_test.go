@@ -2,12 +2,10 @@ package kafka_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +15,6 @@ import (
 	"github.com/klauspost/compress/zstd"
 	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
@@ -63,7 +60,7 @@ func TestConformance(t *testing.T) {
 				return f
 			},
 			Topic: func(name string) string {
-				topic := kafka.UniqueName(name)
+				topic := uniqueName(name)
 				if err := createTopic(t.Context(), addresses, topic, 2, nil); err != nil {
 					t.Errorf("create topic %q: %v", topic, err)
 				}
@@ -73,7 +70,7 @@ func TestConformance(t *testing.T) {
 			Slack: 6 * time.Second, // a group that changes stops for as long
 
 			Groups:  true,
-			Refused: func() brokers.Message { return brokers.Message{Body: kafka.Noise(4 << 20)} }, // more than a delay topic takes
+			Refused: func() brokers.Message { return brokers.Message{Body: noise(4 << 20)} }, // more than a delay topic takes
 			PublishUnreadable: func(ctx context.Context, _ brokers.Broker, topic string) error {
 				_, err := storeBatch(ctx, addresses, partition{topic, 0}, kafkago.Zstd, record{value: make([]byte, 20<<20)})
 				return err
@@ -114,7 +111,7 @@ type fleet struct {
 func (f *fleet) start() (*kafka.Broker, *link) {
 	f.t.Helper()
 	o := f.options
-	o.ClientID = kafka.UniqueName("worker")
+	o.ClientID = uniqueName("worker")
 	l, store := newLink(), newLink()
 	l.brokers, l.clientID = o.Brokers, o.ClientID
 	o.Dial = l.dial
@@ -176,38 +173,6 @@ func (f *fleet) crash(s brokers.Source) {
 	dieOut(f.t, s, f.links[s])
 }
 
-// The clauses about crashes rely on this: crash waits for the commit, even if the
-// commit is late.
-func TestCrashWaitsForTheCommit(t *testing.T) {
-	onKafka(t, 1, func(s *scene) {
-		f := &fleet{t: s.T, options: s.options}
-		f.Broker, _ = f.start()
-		s.Cleanup(func() { f.Close(context.Background()) })
-		src, err := f.Open(kafka.WithinTime(s.T), s.subscription())
-		if err != nil {
-			s.Fatal(err)
-		}
-		s.writeNumbers(2)
-		w := &worker{Source: src, link: f.links[src], t: s.T}
-		ds, _ := w.receive(2)
-		s.waitFor("the marks of both", func() bool {
-			at := s.stored(s.topic, 0)
-			committed, _ := kafka.ReadCommitted(at.offset, at.metadata)
-			return committed.Abandoned(1) == 1
-		})
-		w.link.freeze()
-		w.ack(ds[0])
-		time.AfterFunc(5*kafka.CommitPace, w.link.thaw)
-		f.crash(src)
-		next := s.open()
-		got, _ := next.receive(1)
-		if string(got[0].Message.Body) != "1" || got[0].Abandoned != 1 {
-			s.Errorf("after the crash %q came first, and was abandoned %d times, want \"1\", once", got[0].Message.Body, got[0].Abandoned)
-		}
-		next.ack(got...)
-	})
-}
-
 // lose makes the network lose what producers send, or the answers.
 func (f *fleet) lose(what loss) (heal func()) {
 	f.mu.Lock()
@@ -232,33 +197,24 @@ const (
 	confirms
 )
 
-// link is the way from a client to its brokers, which a test can freeze or cut.
+// link is the way from a client to its brokers, which a test can cut.
 type link struct {
 	brokers  []string
 	clientID string
 
 	mu     sync.Mutex
 	conns  map[*cable]bool
-	frozen chan struct{} // closed while nothing is frozen
 	dead   bool
 	losing loss
-
-	requests func(frame []byte) // is called with all that is written, if it is set
 }
 
 type cable struct {
 	net.Conn
-	link   *link
-	once   sync.Once
-	closed chan struct{}
-	loses  atomic.Int32 // a loss, from the first record that was to be stored then
+	link  *link
+	loses atomic.Int32 // a loss, from the first record that was to be stored then
 }
 
-func newLink() *link {
-	l := &link{conns: make(map[*cable]bool), frozen: make(chan struct{})}
-	close(l.frozen)
-	return l
-}
+func newLink() *link { return &link{conns: make(map[*cable]bool)} }
 
 var errCut = errors.New("the link is cut")
 
@@ -273,31 +229,9 @@ func (l *link) dial(ctx context.Context, network, address string) (net.Conn, err
 		conn.Close()
 		return nil, errCut
 	}
-	c := &cable{Conn: conn, link: l, closed: make(chan struct{})}
+	c := &cable{Conn: conn, link: l}
 	l.conns[c] = true
 	return c, nil
-}
-
-// freeze lets no bytes through until thaw is called.
-func (l *link) freeze() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.frozen = make(chan struct{})
-}
-
-func (l *link) thaw() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	close(l.frozen)
-}
-
-// drop ends all connections; new ones can be made.
-func (l *link) drop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := range l.conns {
-		c.Conn.Close()
-	}
 }
 
 // cut ends all connections, for good.
@@ -322,43 +256,9 @@ func (l *link) lose(what loss) {
 	}
 }
 
-// fetches counts the requests for records of a topic from now on.
-func (l *link) fetches(topic string) func() int {
-	var count atomic.Int64
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.requests = func(frame []byte) {
-		const key, version, client = 4, 6, 12
-		if len(frame) < client+2 || binary.BigEndian.Uint16(frame[key:]) != uint16(kmsg.Fetch) {
-			return
-		}
-		req := kmsg.FetchRequest{Version: int16(binary.BigEndian.Uint16(frame[version:]))}
-		named := func(asked kmsg.FetchRequestTopic) bool { return asked.Topic == topic } // and not only forgotten by its session
-		if body := client + 2 + int(binary.BigEndian.Uint16(frame[client:])); req.ReadFrom(frame[body:]) != nil || slices.ContainsFunc(req.Topics, named) {
-			count.Add(1)
-		}
-	}
-	return func() int { return int(count.Load()) }
-}
-
-func (c *cable) pass() error {
-	c.link.mu.Lock()
-	frozen := c.link.frozen
-	c.link.mu.Unlock()
-	select {
-	case <-frozen:
-		return nil
-	case <-c.closed:
-		return net.ErrClosed
-	}
-}
-
 func (c *cable) Read(b []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(b)
-		if blocked := c.pass(); blocked != nil {
-			return 0, blocked
-		}
 		if err != nil || loss(c.loses.Load()) != confirms {
 			return n, err
 		}
@@ -366,15 +266,9 @@ func (c *cable) Read(b []byte) (int, error) {
 }
 
 func (c *cable) Write(b []byte) (int, error) {
-	if err := c.pass(); err != nil {
-		return 0, err
-	}
 	c.link.mu.Lock()
-	look, losing := c.link.requests, c.link.losing
+	losing := c.link.losing
 	c.link.mu.Unlock()
-	if look != nil {
-		look(b)
-	}
 	const produce = "\x00\x00" // behind the length
 	if losing != nothing && len(b) > 6 && string(b[4:6]) == produce {
 		c.loses.Store(int32(losing))
@@ -386,7 +280,6 @@ func (c *cable) Write(b []byte) (int, error) {
 }
 
 func (c *cable) Close() error {
-	c.once.Do(func() { close(c.closed) })
 	c.link.mu.Lock()
 	delete(c.link.conns, c)
 	c.link.mu.Unlock()

@@ -1,10 +1,10 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
-	"fmt"
+	"errors"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -15,62 +15,66 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/wire"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
+	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
 // What tests of the public face need besides it.
 const (
-	Patience   = patience
 	CommitPace = commitPace
 	DonePace   = donePace
 	DoneHeader = doneHeader
 	DoneMark   = doneMark
 	OwnerClean = ownerClean
+	OwnerOpen  = ownerOpen
 
 	RackSetting, Selector = rackSetting, selector
 	LongestName           = longestName
 	LetterPartitions      = letterPartitions
 	NewProtocol           = newProtocol
 	Eager, Cooperative    = eager, cooperative
+	Heeds                 = heeds
+	TopicHeader           = topicHeader
+	LeastBuffer           = leastBuffer
+	LeastDecompressed     = leastDecompressed
+	LeastScratch          = leastScratch
+	BaseCost              = baseCost
+	AloneBytes            = aloneBytes
+	BatchBytes            = batchBytes
+	CommitBatch           = commitBatch
+	Careful               = careful
+	MaxMarks              = maxMarks
+	SomeSuspects          = someSuspects
+	Ahead                 = ahead
+	LongestWait           = longestWait
 )
+
+// Limits bound what a partition takes.
+type Limits struct{ Buffer, Waiting, Bodies, Soon int }
+
+// UsualLimits are those of a source of few partitions.
+var UsualLimits = Limits{bufferBytes, mostWaiting, bodyBytes, soonBytes}
+
+// Limit sets those of what a Broker opens.
+func Limit(b *Broker, l Limits) { b.memory = memory{l.Buffer, l.Waiting, l.Bodies, l.Soon} }
 
 var (
-	WithinTime  = withinTime
-	UniqueName  = uniqueName
-	Bodies      = bodies
-	AnyContains = anyContains
-	Acks        = acks
-	KeyOf       = keyOf
-	Noise       = noise
-	Innocents   = innocents
-	Runnable    = runnable
+	ErrDoneRecord = errDoneRecord
+	ErrCorrupt    = cluster.ErrCorrupt
+	ErrBomb       = errBomb
+	ChunkMark     = chunkMark
 )
 
-// patience is the deadline of calls that tests are not about: a broker that has
+// Patience is the deadline of calls that tests are not about: a broker that has
 // just started on a busy machine takes its time.
-const patience = time.Minute
+const Patience = time.Minute
 
-// withinTime gives a call of a test no more than a generous time.
-func withinTime(t *testing.T) context.Context {
+// WithinTime gives a call of a test no more than a generous time.
+func WithinTime(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-func uniqueName(prefix string) string { return fmt.Sprintf("%s-%08x", prefix, rand.Uint32()) }
-
-func bodies(ds []*brokers.Delivery) []string {
-	var all []string
-	for _, d := range ds {
-		all = append(all, string(d.Message.Body))
-	}
-	slices.Sort(all)
-	return all
-}
-
-func anyContains(errs []error, text string) bool {
-	return slices.ContainsFunc(errs, func(err error) bool { return strings.Contains(err.Error(), text) })
 }
 
 // NewOn is New for a Broker that stores over connections of their own, and sees
@@ -87,44 +91,6 @@ func NewOn(o Options, store func(ctx context.Context, network, address string) (
 	return b, nil
 }
 
-// MembersOf names the members of a group by their client IDs, and reports whether it has
-// formed. The client library reads no members that own partitions.
-func MembersOf(ctx context.Context, addresses []string, group string) (members map[string]string, stable bool, err error) {
-	c := newClient(Options{Brokers: addresses})
-	defer c.Close()
-	req := kmsg.NewPtrDescribeGroupsRequest()
-	req.Groups = []string{group}
-	res, err := c.askGroup(ctx, patience, group, req)
-	if err != nil {
-		return nil, false, err
-	}
-	found := res.(*kmsg.DescribeGroupsResponse).Groups[0]
-	members = make(map[string]string)
-	for _, m := range found.Members {
-		members[m.ClientID] = m.MemberID
-	}
-	return members, found.State == "Stable", codeError(found.ErrorCode)
-}
-
-// Generation is that of a source which has begun with its partitions; it is the zero
-// value before.
-type Generation struct{ g *generation }
-
-// GenerationOf returns the generation of a source.
-func GenerationOf(s brokers.Source) Generation {
-	src := s.(*source)
-	if len(src.all()) == 0 {
-		return Generation{}
-	}
-	return Generation{src.current()}
-}
-
-// End ends the generation.
-func (g Generation) End(why error) { g.g.end(why) }
-
-// IsOver reports whether the group is to be joined again.
-func (g Generation) IsOver() bool { return g.g.ctx.Err() != nil }
-
 // Owned names the partitions that a source has.
 func Owned(s brokers.Source) (all []string) {
 	for _, r := range s.(*source).all() {
@@ -133,8 +99,15 @@ func Owned(s brokers.Source) (all []string) {
 	return all
 }
 
-// PlaceOf names the partition that a delivery is of.
-func PlaceOf(d *brokers.Delivery) string { return d.Token.(*token).reader.partition.String() }
+// FinishLate ends settlements as if their partition was given up after they began. It
+// returns how many are lost.
+func FinishLate(ds ...*brokers.Delivery) int {
+	var tokens []*token
+	for _, d := range ds {
+		tokens = append(tokens, d.Token.(*token))
+	}
+	return len(finish(tokens))
+}
 
 // IsCommitted reports whether a source has partitions, and nothing to commit.
 func IsCommitted(s brokers.Source) bool {
@@ -143,6 +116,29 @@ func IsCommitted(s brokers.Source) bool {
 		_, ok := r.changed(ownerOpen)
 		return ok
 	})
+}
+
+// Committed is what the metadata of a commit says.
+type Committed struct{ *progress }
+
+// ReadCommitted reads the commit of an offset.
+func ReadCommitted(offset int64, metadata string) (c Committed, clean bool) {
+	text, open := strings.CutPrefix(metadata, ownerOpen)
+	text, clean = strings.CutPrefix(text, ownerClean)
+	_, _, text = cutLog(text)
+	return Committed{readProgress(offset, text)}, clean && !open && text == ""
+}
+
+// MetadataOf is what an owner writes that has come to an offset: one that is
+// lost afterwards, or has ended well. lost is how many owners were lost with suspects,
+// and done what is done above the offset.
+func MetadataOf(offset int64, open bool, lost map[int64]int, done ...int64) string {
+	p := newProgress(offset)
+	for _, offset := range done {
+		p.done(offset)
+	}
+	p.lost = lost
+	return map[bool]string{true: ownerOpen, false: ownerClean}[open] + p.metadata(metadataLimit)
 }
 
 // behind returns how many offsets above the low-water mark are done or skipped.
@@ -157,137 +153,115 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Committed is what the metadata of a commit says.
-type Committed struct{ *progress }
-
-// ReadCommitted reads the commit of an offset.
-func ReadCommitted(offset int64, metadata string) (c Committed, clean bool) {
-	text, open := strings.CutPrefix(metadata, ownerOpen)
-	text, clean = strings.CutPrefix(text, ownerClean)
-	_, _, text = cutLog(text)
-	return Committed{readProgress(offset, text)}, clean && !open && text == ""
-}
-
 // IsDone reports whether an offset is done, and Abandoned how many owners will have
 // been lost with it if the present one is.
 func (c Committed) IsDone(offset int64) bool   { return c.isDone(offset) }
 func (c Committed) Abandoned(offset int64) int { return c.abandoned(offset) }
 
-// CopyOf is the copy of a message that a worker without a secret stores.
-func CopyOf(m brokers.Message, meta brokers.Meta) kafka.Message {
-	r := copyOf(noSeal, m, meta)
+// CopyOf is the copy of a message that a worker with this secret, or without one, stores.
+func CopyOf(m brokers.Message, meta brokers.Meta, secret ...[]byte) kafka.Message {
+	return exported(copyOf(sealOf(secret), m, meta))
+}
+
+// DoneRecord is a done record for a partition with this value.
+func DoneRecord(topic string, number int, value []byte, secret ...[]byte) kafka.Message {
+	return exported(doneRecord(sealOf(secret), partition{topic, number}, value))
+}
+
+// DoneValue names offsets in a done record.
+func DoneValue(offsets ...int64) []byte { return doneValue(offsets) }
+
+// KeyOf is a key of a secret.
+func KeyOf(b byte) []byte { return bytes.Repeat([]byte{b}, 32) }
+
+func sealOf(secret [][]byte) adapter.Seal {
+	seal, err := adapter.Secret(secret).Seal()
+	if err != nil {
+		panic(err)
+	}
+	return seal
+}
+
+func exported(r record) kafka.Message {
 	return kafka.Message{Key: r.key, Value: r.value, Headers: r.headers}
 }
 
-// Understood is what a copy says.
-func Understood(copied kafka.Message) (brokers.Message, brokers.Meta) {
-	r := record{offset: copied.Offset, time: copied.Time, key: copied.Key, value: copied.Value, headers: copied.Headers}
-	return understood(r, partition{copied.Topic, copied.Partition}, true, wire.Limits{Now: time.Now(), MaxDelay: time.Hour})
+// Decoder reads the batches of fetches.
+type Decoder struct{ d decompressor }
+
+// Read returns the records of batches from an offset on that have room, and the offset to
+// go on from.
+func (d *Decoder) Read(batches []byte, offset int64, most int) (found []Read, next int64, err error) {
+	got, err := d.d.read(&kmsg.FetchResponseTopicPartition{RecordBatches: batches}, offset, room{records: most})
+	for _, r := range got.records {
+		found = append(found, Read{r})
+	}
+	return found, got.next, err
+}
+
+// Scratch is how much memory the Decoder keeps.
+func (d *Decoder) Scratch() int { return cap(d.d.scratch) }
+
+// Read is a record that was read, or one that stands for what was not.
+type Read struct{ r *record }
+
+// Unread is what was not read.
+type Unread struct {
+	Last  int64
+	Bytes int
+	Codec string
+}
+
+// Message is the record.
+func (r Read) Message() kafka.Message {
+	m := exported(*r.r)
+	m.Offset, m.Time = r.r.offset, r.r.time
+	return m
+}
+
+// Clone is one that keeps no others in memory.
+func (r Read) Clone() Read { return Read{r.r.clone()} }
+
+// Cost is what it takes in memory.
+func (r Read) Cost() int { return cost(r.r) }
+
+// Unread is what it stands for, nil if it is a record.
+func (r Read) Unread() *Unread {
+	if u := r.r.unread; u != nil {
+		return &Unread{u.last, u.bytes, u.codec}
+	}
+	return nil
+}
+
+// Behind is the offset behind what cannot be read.
+func Behind(err error) (int64, bool) {
+	if stuck, ok := errors.AsType[*unreadableError](err); ok {
+		return stuck.behind, true
+	}
+	return 0, false
+}
+
+// Held is what a source has in memory: bytes, and entries of the index of what waits.
+type Held struct{ Buffered, Aside, Delayed, Early, Waiting int }
+
+// Holds returns what a source has in memory of all its partitions.
+func Holds(s brokers.Source) (h Held) {
+	for _, r := range s.(*source).all() {
+		r.mu.Lock()
+		h.Buffered += r.bytes
+		h.Aside += r.aside
+		if d := r.delayed; d != nil {
+			h.Aside, h.Delayed, h.Early = h.Aside+d.halted, h.Delayed+d.bytes, h.Early+d.early
+			for _, l := range d.lanes {
+				h.Waiting += l.waiting.len()
+			}
+		}
+		r.mu.Unlock()
+	}
+	return h
 }
 
 // SizeOf is what a message counts against max.message.bytes.
 func SizeOf(m kafka.Message) int {
 	return record{key: m.Key, value: m.Value, headers: m.Headers}.size()
-}
-
-// OldMember is a worker of a version that knows only the eager protocol, as far as its
-// group sees it: what it owns it gives up before it joins.
-type OldMember struct {
-	member *member
-	t      *testing.T
-	owned  []partition
-}
-
-// NewOldMember returns one that has not joined.
-func NewOldMember(t *testing.T, o Options) *OldMember {
-	o.CallTimeout = patience
-	o = o.withDefaults()
-	return &OldMember{t: t, member: &member{client: newClient(o), group: o.Group, options: o}}
-}
-
-// Owned names the partitions that it has.
-func (o *OldMember) Owned() (all []string) {
-	for _, p := range o.owned {
-		all = append(all, p.String())
-	}
-	return all
-}
-
-// Leave ends it.
-func (o *OldMember) Leave() error {
-	o.owned = nil
-	return o.member.leave(withinTime(o.t))
-}
-
-// Protocol is by which its group shares partitions out.
-func (o *OldMember) Protocol() string {
-	state, err := o.member.client.describe(withinTime(o.t), o.member.group)
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	return state.protocol
-}
-
-// Refused joins once more as a new member, and returns the error of that.
-func (o *OldMember) Refused() error {
-	join := kmsg.NewPtrJoinGroupRequest()
-	join.Group, join.ProtocolType, join.SessionTimeoutMillis, join.RebalanceTimeoutMillis = o.member.group, protocolType, 10_000, 10_000
-	join.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: eager}}
-	answer, err := o.member.client.askGroup(withinTime(o.t), patience, o.member.group, join)
-	if err != nil {
-		return err
-	}
-	return codeError(answer.(*kmsg.JoinGroupResponse).ErrorCode)
-}
-
-// Join joins once, and then as often as the group changes, until it is at rest.
-func (o *OldMember) Join(topics ...string) {
-	o.t.Helper()
-	said := kmsg.NewConsumerMemberMetadata()
-	said.Topics = topics
-	for ctx := withinTime(o.t); ; {
-		join := kmsg.NewPtrJoinGroupRequest()
-		join.Group, join.MemberID, join.ProtocolType = o.member.group, o.member.id, protocolType
-		join.SessionTimeoutMillis, join.RebalanceTimeoutMillis = int32(o.member.options.SessionTimeout.Milliseconds()), int32(o.member.options.RebalanceTimeout.Milliseconds())
-		join.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: eager, Metadata: said.AppendTo(nil)}}
-		answer, err := o.member.ask(ctx, patience, join)
-		if err != nil {
-			o.t.Fatal(err)
-		}
-		joined := answer.(*kmsg.JoinGroupResponse)
-		if o.member.id = joined.MemberID; codeError(joined.ErrorCode) == kafka.MemberIDRequired {
-			continue
-		}
-		sync := kmsg.NewPtrSyncGroupRequest()
-		sync.Group, sync.Generation, sync.MemberID = o.member.group, joined.Generation, o.member.id
-		if joined.LeaderID == o.member.id {
-			sync.GroupAssignment, _, _ = o.member.lead(ctx, joined.Members)
-			for i := range sync.GroupAssignment { // without the mark of newer versions
-				plan := kmsg.NewConsumerMemberAssignment()
-				if err := plan.ReadFrom(sync.GroupAssignment[i].MemberAssignment); err != nil {
-					o.t.Fatal(err)
-				}
-				plan.UserData = nil
-				sync.GroupAssignment[i].MemberAssignment = plan.AppendTo(nil)
-			}
-		}
-		if answer, err = o.member.ask(ctx, patience, sync); err != nil {
-			o.t.Fatal(err)
-		}
-		err = codeError(answer.(*kmsg.SyncGroupResponse).ErrorCode)
-		if err == nil {
-			o.owned, _, err = readAssigned(answer.(*kmsg.SyncGroupResponse).MemberAssignment)
-		}
-		last := o.member.id
-		for quiet := time.Now(); err == nil && time.Since(quiet) < time.Second; <-time.After(100 * time.Millisecond) {
-			err = o.member.beat(ctx, patience, joined.Generation, last)
-		}
-		if err == nil {
-			return
-		}
-		if !isRegrouping(err) {
-			o.t.Fatal(err)
-		}
-		o.owned = nil
-	}
 }

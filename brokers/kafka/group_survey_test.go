@@ -1,9 +1,7 @@
 package kafka_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -18,7 +16,7 @@ import (
 // A worker that reads other topics than its group is told of on both sides.
 func TestOtherTopicsAreReported(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		other := kafka.UniqueName("other")
+		other := uniqueName("other")
 		s.create(other, 1, nil)
 		one := s.open()
 		two := s.open(func(sub *brokers.Subscription) { sub.Topics = append(sub.Topics, other) })
@@ -36,22 +34,12 @@ func (s *scene) heartbeat(epoch int32) (*kmsg.ConsumerGroupHeartbeatResponse, er
 	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
 	req.Group, req.MemberID, req.MemberEpoch = s.group, "foreign0000000000000000", epoch
 	req.RebalanceTimeoutMillis, req.SubscribedTopicNames, req.Topics = 30_000, []string{s.topic}, []kmsg.ConsumerGroupHeartbeatRequestTopic{}
-	find := kmsg.NewPtrFindCoordinatorRequest()
-	find.CoordinatorKey = s.group
-	var answer *kmsg.ConsumerGroupHeartbeatResponse
-	err := s.ask(func(ctx context.Context, c cluster.Client) error {
-		at, err := c.Ask(ctx, cluster.AnyNode, find, nil)
-		if err != nil {
-			return err
-		}
-		res, err := c.Ask(ctx, at.(*kmsg.FindCoordinatorResponse).NodeID, req, nil)
-		if err != nil {
-			return err
-		}
-		answer = res.(*kmsg.ConsumerGroupHeartbeatResponse)
-		return cluster.CodeError(answer.ErrorCode)
-	})
-	return answer, err
+	res, err := askGroup(kafka.WithinTime(s.T), s.options.Brokers, s.group, req)
+	if err != nil {
+		return nil, err
+	}
+	answer := res.(*kmsg.ConsumerGroupHeartbeatResponse)
+	return answer, cluster.CodeError(answer.ErrorCode)
 }
 
 // Consumers of the new protocol in the group are named for what they are, and a worker
@@ -88,28 +76,5 @@ func TestConsumersOfTheNewProtocol(t *testing.T) {
 		}
 		w.ack(ds...)
 		w.close()
-	})
-}
-
-// Members that share partitions in another way are named, and nothing is created.
-func TestConsumersOfAnotherKindAreNamed(t *testing.T) {
-	onKafka(t, 1, func(s *scene) {
-		old, err := kafkago.NewConsumerGroup(kafkago.ConsumerGroupConfig{ID: s.group, Brokers: s.options.Brokers, Topics: []string{s.topic},
-			GroupBalancers: []kafkago.GroupBalancer{kafkago.RangeGroupBalancer{}}, Dialer: &kafkago.Dialer{ClientID: "old-billing", Timeout: kafka.Patience}})
-		if err != nil {
-			s.Fatal(err)
-		}
-		defer old.Close()
-		if _, err := old.Next(kafka.WithinTime(s.T)); err != nil {
-			s.Fatal(err)
-		}
-		b, _ := s.broker()
-		_, err = b.Open(kafka.WithinTime(s.T), s.subscription())
-		if refused, ok := errors.AsType[*brokers.TopologyError](err); !ok || !strings.Contains(fmt.Sprint(refused), `"old-billing" at `) || !strings.Contains(err.Error(), "range") {
-			s.Errorf("Open: %v", err)
-		}
-		if n := s.partitions(s.delayTopic()); n != 0 {
-			s.Errorf("a refused Open has created a topic of %d partitions", n)
-		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,68 +14,51 @@ import (
 	"github.com/redrive-go/redrive/brokers/kafka"
 )
 
-// A member stays what it is while its connections break, over and over: no generation
-// ends, and what was handed out can be settled.
-func TestMembershipOutlivesConnections(t *testing.T) {
-	onKafka(t, 1, func(s *scene) {
-		s.writeNumbers(3)
-		w := s.open()
-		ds, _ := w.receive(3)
-		before := w.current()
-		for range 20 {
-			w.link.drop()
-			pause(100 * time.Millisecond)
-		}
-		w.ack(ds...)
-		s.waitForCommit(s.topic, 3)
-		if w.current() != before || before.IsOver() {
-			s.Error("the generation has ended")
-		}
-	})
+// oldMember is a worker of a version that knows only the eager protocol, as far as its
+// group sees it.
+type oldMember struct {
+	*kafkago.ConsumerGroup
+	owned atomic.Pointer[map[string][]kafkago.PartitionAssignment]
 }
 
-// Who closes while others are still waited for is gone from the group at once.
-func TestCloseWhileTheGroupForms(t *testing.T) {
-	onKafka(t, 1, func(s *scene) {
-		s.options.SessionTimeout, s.options.RebalanceTimeout = 5*kafka.Patience, 5*kafka.Patience
-		one := s.open()
-		s.waitFor("the group", func() bool { return one.isIn() })
-		one.link.freeze()
-		defer one.link.thaw()
-		two := s.open()
-		members := func() int {
-			all, _, err := kafka.MembersOf(kafka.WithinTime(s.T), s.options.Brokers, s.group)
-			if err != nil {
-				s.Fatal(err)
-			}
-			return len(all)
-		}
-		s.waitFor("the other member", func() bool { return members() == 2 })
-		two.close()
-		if n := members(); n != 1 {
-			s.Errorf("%d members are left, want the one that is frozen", n)
-		}
+// eagerly shares partitions out as members of old versions do.
+type eagerly struct{ kafkago.RangeGroupBalancer }
+
+// ProtocolName implements kafkago.GroupBalancer.
+func (eagerly) ProtocolName() string { return kafka.Eager }
+
+func (s *scene) oldMember() *oldMember {
+	g, err := kafkago.NewConsumerGroup(kafkago.ConsumerGroupConfig{
+		ID: s.group, Brokers: s.options.Brokers, Topics: []string{s.topic, s.delayTopic()}, JoinGroupBackoff: 100 * time.Millisecond,
+		HeartbeatInterval: 200 * time.Millisecond, GroupBalancers: []kafkago.GroupBalancer{eagerly{}},
 	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return &oldMember{ConsumerGroup: g}
 }
 
-// owners are who has which partitions of the topic: the number of the worker.
-func owners(ws []*worker, old *kafka.OldMember) (all map[string]int, twice bool) {
-	all = make(map[string]int)
-	add := func(i int, places []string) {
-		for _, p := range places {
-			if _, has := all[p]; has {
-				twice = true
+// run takes part in one generation after the other.
+func (o *oldMember) run(ctx context.Context) {
+	for {
+		g, err := o.Next(ctx)
+		if err != nil {
+			return
+		}
+		o.owned.Store(&g.Assignments)
+	}
+}
+
+// places names the partitions that it has.
+func (o *oldMember) places() (all []string) {
+	if owned := o.owned.Load(); owned != nil {
+		for topic, ps := range *owned {
+			for _, p := range ps {
+				all = append(all, partition{topic, p.ID}.String())
 			}
-			all[p] = i
 		}
 	}
-	for i, w := range ws {
-		add(i, kafka.Owned(w.Source))
-	}
-	if old != nil {
-		add(len(ws), old.Owned())
-	}
-	return all, twice
+	return all
 }
 
 // The two steps of an upgrade, and one back. A worker of an old version beside new ones
@@ -82,21 +66,35 @@ func owners(ws []*worker, old *kafka.OldMember) (all map[string]int, twice bool)
 // with CooperativeOnly do not let it in again.
 func TestUpgradeFromTheEagerProtocol(t *testing.T) {
 	onKafka(t, 6, func(s *scene) {
-		spread := func(ws []*worker, old *kafka.OldMember) func() bool {
+		spread := func(ws []*worker, old *oldMember) func() bool {
 			return func() bool {
-				all, twice := owners(ws, old)
-				return len(all) == 7 && !twice
+				var all []string
+				for _, w := range ws {
+					all = append(all, kafka.Owned(w.Source)...)
+				}
+				if old != nil {
+					all = append(all, old.places()...)
+				}
+				slices.Sort(all)
+				return len(all) == 7 && len(slices.Compact(all)) == 7 // each has one owner
 			}
 		}
 		one := s.open()
 		s.waitFor("the first worker", spread([]*worker{one}, nil))
-		old := kafka.NewOldMember(s.T, s.options)
-		old.Join(s.topic, s.delayTopic())
-		s.waitFor("the old one beside the new one", spread([]*worker{one}, old))
-		if got := old.Protocol(); got != kafka.Eager || len(old.Owned()) < 3 {
-			s.Errorf("protocol %q, and the old one has %v", got, old.Owned())
+		protocol := func() string {
+			found, err := describe(kafka.WithinTime(s.T), s.options.Brokers, s.group)
+			if err != nil {
+				s.Error(err)
+			}
+			return found.Protocol
 		}
-		if err := old.Leave(); err != nil {
+		old := s.oldMember()
+		go old.run(s.Context())
+		s.waitFor("the old one beside the new one", func() bool { return len(old.places()) >= 3 && spread([]*worker{one}, old)() })
+		if got := protocol(); got != kafka.Eager {
+			s.Errorf("protocol %q", got)
+		}
+		if err := old.Close(); err != nil {
 			s.Fatal(err)
 		}
 		s.waitFor("the new one alone", spread([]*worker{one}, nil))
@@ -106,19 +104,19 @@ func TestUpgradeFromTheEagerProtocol(t *testing.T) {
 		held, _ := one.receive(60)
 		two := s.open()
 		s.waitFor("a second new one", func() bool { return len(kafka.Owned(two.Source)) > 0 })
-		if got := old.Protocol(); got != kafka.Cooperative {
+		if got := protocol(); got != kafka.Cooperative {
 			s.Errorf("protocol %q", got)
 		}
 		stays := kafka.Owned(one.Source)
 		for _, d := range held {
-			if p := kafka.PlaceOf(d); slices.Contains(stays, p) != (d.Session.Err() == nil) {
+			if p := (partition{s.topic, partitionOf(d)}).String(); slices.Contains(stays, p) != (d.Session.Err() == nil) {
 				s.Errorf("%v stays: %v, and the session of its message ended with %v", p, slices.Contains(stays, p), context.Cause(d.Session))
 			}
 		}
 		ended := slices.DeleteFunc(slices.Clone(held), func(d *brokers.Delivery) bool { return d.Session.Err() == nil })
 		one.ack(slices.DeleteFunc(held, func(d *brokers.Delivery) bool { return d.Session.Err() != nil })...)
 		again, _ := two.receive(len(ended))
-		s.sameBodies("what has moved", again, kafka.Bodies(ended))
+		s.sameBodies("what has moved", again, bodies(ended))
 		two.ack(again...)
 		for n := range 6 {
 			s.waitFor("the commits", func() bool { return s.stored(s.topic, n).offset == 10 })
@@ -128,56 +126,11 @@ func TestUpgradeFromTheEagerProtocol(t *testing.T) {
 		two = s.open()
 		s.waitFor("the second step", func() bool { return len(kafka.Owned(two.Source)) > 0 })
 		one.close()
-		if err := old.Refused(); !errors.Is(err, kafkago.InconsistentGroupProtocol) {
+		old = s.oldMember()
+		defer old.Close()
+		if _, err := old.Next(kafka.WithinTime(s.T)); !errors.Is(err, kafkago.InconsistentGroupProtocol) {
 			s.Errorf("an old version joins: %v", err)
 		}
 		two.close()
-	})
-}
-
-// 300 partitions move between workers that come and go, while messages are handled. No
-// message is lost, nor handled by two.
-func TestManyPartitionsBetweenWorkers(t *testing.T) {
-	onKafka(t, 300, func(s *scene) {
-		for n := range 300 {
-			s.store(partition{s.topic, n}, 0, numbered(10*n, 10)...)
-		}
-		var ws []*worker
-		for range 3 {
-			ws = append(ws, s.open())
-			s.waitFor("a share for each", func() bool {
-				all, twice := owners(ws, nil)
-				return len(all) == 301 && !twice && !slices.ContainsFunc(ws, func(w *worker) bool { return len(kafka.Owned(w.Source)) < 301/len(ws) })
-			})
-		}
-		ws[0].close()
-		s.waitFor("what the first has left", func() bool {
-			all, twice := owners(ws[1:], nil)
-			return len(all) == 301 && !twice
-		})
-		results := make(chan []*brokers.Delivery, 2)
-		for _, w := range ws[1:] {
-			go func() {
-				var got []*brokers.Delivery
-				for {
-					ds, _ := w.drain(2 * time.Second)
-					if len(ds) == 0 {
-						break
-					}
-					w.ack(ds...)
-					got = append(got, ds...)
-				}
-				results <- got
-			}()
-		}
-		s.sameBodies("by both", append(<-results, <-results...), numbers(0, 3000))
-		for _, w := range ws[1:] {
-			w.close()
-		}
-		for n := range 300 {
-			if at := s.stored(s.topic, n); at.offset != 10 || !closedInOrder(at) {
-				s.Errorf("partition %d: committed %+v", n, at)
-			}
-		}
 	})
 }

@@ -11,23 +11,18 @@ import (
 	"testing"
 )
 
-func checkText(t *testing.T, text string, limit int) {
-	t.Helper()
-	if len(text) > max(limit, 0) || len(text) > 4000 { // of the 4096 that brokers take
-		t.Fatalf("%d characters of metadata, the limit is %d", len(text), limit)
-	}
-	if i := strings.IndexFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
-		t.Fatalf("character %d of the metadata is %q, want printable ASCII", i, text[i])
-	}
-}
-
 // readBack writes p, reads it, and checks what must hold however little fits:
 // only what is done reads as done, from the lowest on, and writing what was
 // read gives the same again.
 func readBack(t *testing.T, p *progress, limit int) *progress {
 	t.Helper()
 	text := p.metadata(limit)
-	checkText(t, text, limit)
+	if len(text) > max(limit, 0) || len(text) > 4000 { // of the 4096 that brokers take
+		t.Fatalf("%d characters of metadata, the limit is %d", len(text), limit)
+	}
+	if i := strings.IndexFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
+		t.Fatalf("character %d of the metadata is %q, want printable ASCII", i, text[i])
+	}
 	got := readProgress(p.lowWater(), text)
 	if got.lowWater() != p.lowWater() || got.behind() > p.behind() {
 		t.Fatalf("low-water mark %d and %d behind became %d and %d", p.lowWater(), p.behind(), got.lowWater(), got.behind())
@@ -221,17 +216,12 @@ func TestMarksOfWhatIsDoneAreForgotten(t *testing.T) {
 	}
 }
 
-// worstMetadata names offsets that are as far apart as makes reading it dear.
-func worstMetadata(low int64) string {
+func TestHostileMetadataTakesLittleMemory(t *testing.T) {
 	data := []byte{0}
 	for range 1500 {
 		data = binary.AppendUvarint(data, 2048)
 	}
-	return sealed(low, data...)
-}
-
-func TestHostileMetadataTakesLittleMemory(t *testing.T) {
-	text := worstMetadata(0)
+	text := sealed(0, data...) // offsets as far apart as makes reading it dear
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	p := readProgress(0, text)

@@ -13,9 +13,9 @@ import (
 
 func TestOpenCreates(t *testing.T) {
 	onKafka(t, 3, func(s *scene) {
-		large := kafka.UniqueName("large")
+		large := uniqueName("large")
 		s.create(large, 5, map[string]string{"max.message.bytes": "3000000"})
-		dead := kafka.UniqueName("dead")
+		dead := uniqueName("dead")
 		s.options.DelayPartitions = 2
 		sub := brokers.Subscription{Topics: []string{large, s.topic}, DeadLetters: map[string]string{s.topic: dead}, MaxDelay: 30 * time.Hour}
 		b, _ := s.broker()
@@ -94,7 +94,7 @@ func TestOpenRefuses(t *testing.T) {
 			"only to verify":   {nil, nil, []string{"no such topic", "Verify", ".1m --partitions 1 --replication-factor 1 --config cleanup.policy=delete --config max.message.bytes=1114124 --config retention.bytes=-1 --config retention.ms=604860000"}},
 			"no replicas left": {nil, nil, []string{"fewer brokers than replicas"}},
 		} {
-			group, dead := kafka.UniqueName("group"), kafka.UniqueName("dead")
+			group, dead := uniqueName("group"), uniqueName("dead")
 			o := s.options
 			wants := tt.wants
 			switch {

@@ -2,13 +2,16 @@ package kafka
 
 import (
 	"bytes"
-	"errors"
+	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/compress"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
@@ -69,24 +72,7 @@ func TestForeignRecord(t *testing.T) {
 	}
 }
 
-func TestKeysAndBodies(t *testing.T) {
-	for name, r := range map[string]record{
-		"nothing":        {},
-		"empty":          {key: []byte{}, value: []byte{}},
-		"tombstone":      {key: []byte("k")},
-		"no key":         {value: []byte("v")},
-		"empty, headers": {key: []byte{}, value: []byte("v"), headers: []kafka.Header{{Key: "key", Value: []byte("key")}}},
-	} {
-		m, meta := understood(r, orders, false, recordLimits)
-		for _, again := range []record{copyOf(noSeal, m, meta), published(m)} {
-			if !reflect.DeepEqual(again.key, r.key) || !reflect.DeepEqual(again.value, r.value) {
-				t.Errorf("%s: key %#v, value %#v; want %#v, %#v", name, again.key, again.value, r.key, r.value)
-			}
-			if len(again.headers) < len(r.headers) || !reflect.DeepEqual(again.headers[:len(r.headers)], append([]kafka.Header{}, r.headers...)) {
-				t.Errorf("%s: headers %v, want those of %v first", name, again.headers, r.headers)
-			}
-		}
-	}
+func TestHeadersOfOddTypes(t *testing.T) {
 	with := recordOf(brokers.Message{Key: "k"}, brokers.Headers{{Type: typeKey}, {Name: "n", Value: "text", Type: typeNull}, {Name: "i", Value: "3", Type: "int32"}})
 	want := record{key: []byte("k"), headers: []kafka.Header{{Key: "n", Value: []byte("text")}, {Key: "i", Value: []byte("3")}}}
 	if !reflect.DeepEqual(with, want) {
@@ -167,20 +153,6 @@ func TestLongNamesKeepTheirID(t *testing.T) {
 	}
 }
 
-func TestCheckSize(t *testing.T) {
-	r := record{value: make([]byte, 1000)}
-	if err := checkSize(r, 0); err != nil {
-		t.Errorf("without a limit: %v", err)
-	}
-	if err := checkSize(r, r.size()); err != nil {
-		t.Errorf("at the limit: %v", err)
-	}
-	err := checkSize(r, 1000)
-	if !errors.Is(err, brokers.ErrRefused) || !strings.Contains(err.Error(), "limit is 1000") {
-		t.Errorf("above the limit: %v", err)
-	}
-}
-
 // TestSizeIsThatOfTheWire compares with batches as the broker stores them.
 func TestSizeIsThatOfTheWire(t *testing.T) {
 	for _, r := range []record{
@@ -190,8 +162,75 @@ func TestSizeIsThatOfTheWire(t *testing.T) {
 		{value: make([]byte, 64), headers: []kafka.Header{{Key: "a"}, {Key: "b", Value: []byte{}}, {Key: "c", Value: make([]byte, 9000)}}},
 		{key: make([]byte, 70), value: make([]byte, 1_000_000)},
 	} {
-		if got, want := r.size(), len(rawBatch{records: []record{r}}.bytes()); got != want {
+		if got, want := r.size(), len(batchOf(r, compress.None, time.Time{})); got != want {
 			t.Errorf("size %d, the batch has %d bytes", got, want)
+		}
+	}
+}
+
+// What a producer compressed must go back: as a retry, as a dead letter, into
+// topics that take no more than its own.
+func TestAttackCompressedMessageGoesBack(t *testing.T) {
+	random := make([]byte, aloneBytes)
+	for i := range random {
+		random[i] = byte(rand.Uint32())
+	}
+	headers := []kafka.Header{{Key: "a", Value: []byte("b")}, {Key: "null"}, {Key: "", Value: []byte{}}}
+	for name, tt := range map[string]struct {
+		record record
+		most   int // bytes of its batch
+	}{
+		"zeros":                {record{key: []byte("k"), value: make([]byte, 3<<20), headers: headers}, 4000},
+		"text":                 {record{key: []byte{}, value: bytes.Repeat([]byte(`{"order":17,"customer":"a","lines":[1,2,3]}`), 50_000), headers: headers}, 10_000},
+		"what is not smaller":  {record{value: random}, record{value: random}.size()},
+		"nothing":              {record{}, record{}.size()},
+		"no value, but a head": {record{headers: headers}, record{headers: headers}.size()},
+	} {
+		for _, codec := range []compress.Compression{compress.None, compress.Gzip, compress.Zstd} {
+			batch := batchOf(tt.record, codec, recordNow)
+			if codec != compress.None && len(batch) > tt.most {
+				t.Errorf("%s, %s: a batch of %d bytes, at most %d are allowed", name, codec, len(batch), tt.most)
+			}
+			got, err := new(decompressor).read(&kmsg.FetchResponseTopicPartition{RecordBatches: batch}, 0, room{records: bufferBytes})
+			if err != nil || len(got.records) != 1 || got.next != 1 {
+				t.Errorf("%s, %s: %d records, %v", name, codec, len(got.records), err)
+				continue
+			}
+			r := got.records[0]
+			if !bytes.Equal(r.value, tt.record.value) || (r.value == nil) != (tt.record.value == nil) || !bytes.Equal(r.key, tt.record.key) || (r.key == nil) != (tt.record.key == nil) ||
+				fmt.Sprintf("%#v", r.headers) != fmt.Sprintf("%#v", tt.record.headers) || !r.time.Equal(recordNow) {
+				t.Errorf("%s, %s: it came as %.200v", name, codec, *r)
+			}
+		}
+	}
+}
+
+// The partitions of the Java client, from the hashes in its own tests.
+func TestKeysGoWhereJavaPutsThem(t *testing.T) {
+	hashes := map[string]int32{
+		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536, "a-little-bit-longer-string": -1486304829,
+		"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971, "abc": 479470107, "": 275646681,
+	}
+	for key, hash := range hashes {
+		for n := 1; n < 40; n++ {
+			numbers := make([]int, n)
+			for i := range numbers {
+				numbers[i] = i
+			}
+			if got, want := balance(kafka.Message{Key: []byte(key)}, numbers...), int(hash&0x7fffffff)%n; got != want {
+				t.Errorf("key %q goes to partition %d of %d, want %d", key, got, n, want)
+			}
+		}
+	}
+	for name, o := range map[string]outgoing{"no key": {partition: byKey}, "anywhere": {partition: anywhere, record: record{key: []byte("k")}}} {
+		seen := make(map[int]int)
+		for range 4000 {
+			seen[balance(message(o), 0, 1, 2, 3)]++
+		}
+		for n := range 4 {
+			if seen[n] < 500 {
+				t.Errorf("%s: partition %d got %d of 4000 records", name, n, seen[n])
+			}
 		}
 	}
 }
@@ -215,6 +254,9 @@ func FuzzRecord(f *testing.F) {
 		m, meta := understood(r, orders, false, recordLimits)
 		if meta.Attempt != 0 || !meta.DueAt.IsZero() || m.ID == "" || m.Topic != "orders" || len(meta.Origin) != 3 {
 			t.Fatalf("an entry topic gives %+v, %+v", m, meta)
+		}
+		if p := published(m); !bytes.Equal(p.key, key) || (p.key == nil) != (key == nil) || !bytes.Equal(p.value, value) || (p.value == nil) != (value == nil) {
+			t.Fatalf("published again it is %+v", p)
 		}
 		meta.Attempt, meta.DueAt = 3, recordNow.Add(time.Minute)
 		c := copyOf(noSeal, m, meta)

@@ -63,6 +63,16 @@ func TestReturnRefuses(t *testing.T) {
 	}
 }
 
+// What is returned to a group goes where that group reads, and no other.
+func TestReturnTopic(t *testing.T) {
+	onBroker(t, func(s *stub) {
+		if err := s.broker.Return(s.Context(), "g", "orders", dead("a")); err != nil {
+			s.Error(err)
+		}
+		s.is("records by topic", s.stored, map[string]int{delayOfOrders: 1})
+	})
+}
+
 // A group that has never had a worker has nowhere for it, and nothing is made.
 func TestReturnToAGroupThatWasNeverThere(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
@@ -104,56 +114,5 @@ func TestReturnIsSigned(t *testing.T) {
 		}
 		w.ack(ds...)
 		w.close()
-	})
-}
-
-// A worker that does not subscribe to the topic any more leaves it to one that does.
-func TestReturnOfSomebodyElsesTopic(t *testing.T) {
-	onKafka(t, 1, func(s *scene) {
-		other := kafka.UniqueName("other")
-		w := s.open()
-		if err := s.putBack(s.group, other, dead("a")); err != nil {
-			s.Fatal(err)
-		}
-		var ds []*brokers.Delivery
-		var errs []error
-		s.waitFor("the message to be put back", func() bool {
-			more, faults := w.drain(100 * time.Millisecond)
-			ds, errs = append(ds, more...), append(errs, faults...)
-			return s.stored(s.delayTopic(), 0).offset >= 1
-		})
-		if len(ds) != 0 || !kafka.AnyContains(errs, other) {
-			s.Errorf("received %v, errors %v", kafka.Bodies(ds), errs)
-		}
-		w.close()
-		p := partition{s.delayTopic(), 0}
-		got := s.read(p, 1)
-		if len(got) == 0 {
-			s.Fatal("nothing was put back")
-		}
-		m, meta := kafka.Understood(got[0])
-		if m.ID != "a" || m.Topic != other || m.Key != "k" || meta.Attempt != 0 || meta.RedriveCount != 1 || meta.Send != "1.1.token" {
-			s.Errorf("put back: %+v %+v", m, meta)
-		}
-	})
-}
-
-// The topic for receipts is made, and need not be fit for dead letters.
-func TestReceiptsTopic(t *testing.T) {
-	onKafka(t, 1, func(s *scene) {
-		receipts := kafka.UniqueName("receipts")
-		report := func(sub *brokers.Subscription) { sub.Receipts = receipts }
-		s.options.Verify = true
-		b, _ := s.broker()
-		sub := s.subscription()
-		report(&sub)
-		if _, err := b.Open(kafka.WithinTime(s.T), sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), receipts) {
-			s.Errorf("Open that verifies: %v", err)
-		}
-		s.options.Verify = false
-		s.open(report).close()
-		if c := s.configs(receipts); c["cleanup.policy"] != "delete" || c["retention.ms"] == "-1" {
-			s.Errorf("the topic for receipts has %v", c)
-		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/kafka"
@@ -30,8 +32,10 @@ type partition struct {
 // String names it in failures.
 func (p partition) String() string { return fmt.Sprintf("partition %d of topic %q", p.number, p.topic) }
 
-// record is one that a producer stores.
+// record is one of a log, or one that a producer stores.
 type record struct {
+	offset     int64
+	time       time.Time
 	key, value []byte
 	headers    []kafkago.Header
 }
@@ -57,7 +61,7 @@ func onKafka(t *testing.T, partitions int, test func(s *scene)) {
 	t.Helper()
 	t.Parallel()
 	livetest.Kafka(t, func(t *testing.T, target livetest.Target) {
-		s := &scene{T: t, topic: kafka.UniqueName("scene"), group: kafka.UniqueName("group")}
+		s := &scene{T: t, topic: uniqueName("scene"), group: uniqueName("group")}
 		s.options = kafka.Options{
 			Brokers: strings.Split(target.URL, ","), SessionTimeout: kafka.Patience, RebalanceTimeout: 6 * time.Second,
 			Group: s.group, DelayPartitions: 1,
@@ -65,6 +69,21 @@ func onKafka(t *testing.T, partitions int, test func(s *scene)) {
 		s.create(s.topic, partitions, nil)
 		test(s)
 	})
+}
+
+func uniqueName(prefix string) string { return fmt.Sprintf("%s-%08x", prefix, rand.Uint32()) }
+
+func bodies(ds []*brokers.Delivery) []string {
+	var all []string
+	for _, d := range ds {
+		all = append(all, string(d.Message.Body))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func anyContains(errs []error, text string) bool {
+	return slices.ContainsFunc(errs, func(err error) bool { return strings.Contains(err.Error(), text) })
 }
 
 // withSDK makes a call of the client library on connections of its own, which know
@@ -175,54 +194,34 @@ func (s *scene) configs(topic string) map[string]string {
 	return settings
 }
 
-// read returns the records of a partition from an offset on.
-func (s *scene) read(p partition, offset int64) (all []kafkago.Message) {
-	s.Helper()
-	r := kafkago.NewReader(kafkago.ReaderConfig{Brokers: s.options.Brokers, Topic: p.topic, Partition: p.number, MaxBytes: 8 << 20, MaxWait: 100 * time.Millisecond})
-	defer r.Close()
-	lag := s.end(p) - offset
-	if err := r.SetOffset(offset); err != nil {
-		s.Fatal(err)
-	}
-	for range lag {
-		m, err := r.ReadMessage(kafka.WithinTime(s.T))
-		if err != nil {
-			s.Fatal(err)
-		}
-		all = append(all, m)
-	}
-	return all
-}
-
-// end is the offset behind the last record of a partition.
-func (s *scene) end(p partition) (end int64) {
-	s.Helper()
-	err := withSDK(s.options.Brokers, func(c *kafkago.Client) error {
-		res, err := c.ListOffsets(kafka.WithinTime(s.T), &kafkago.ListOffsetsRequest{Topics: map[string][]kafkago.OffsetRequest{p.topic: {kafkago.LastOffsetOf(p.number)}}})
-		if err != nil {
-			return err
-		}
-		end = res.Topics[p.topic][0].LastOffset
-		return res.Topics[p.topic][0].Error
-	})
-	if err != nil {
-		s.Fatal(err)
-	}
-	return end
-}
-
-// ask asks the brokers for what the client library does not know.
-func (s *scene) ask(call func(ctx context.Context, c cluster.Client) error) error {
-	c := cluster.New(cluster.Options{Brokers: s.options.Brokers, Dial: new(net.Dialer).DialContext, Timeout: kafka.Patience})
+// askGroup asks the coordinator of a group for what the client library does not know.
+func askGroup(ctx context.Context, addresses []string, group string, req kmsg.Request) (kmsg.Response, error) {
+	c := cluster.New(cluster.Options{Brokers: addresses, Dial: new(net.Dialer).DialContext, Timeout: kafka.Patience})
 	defer c.Close()
-	return call(kafka.WithinTime(s.T), c)
+	find := kmsg.NewPtrFindCoordinatorRequest()
+	find.CoordinatorKey = group
+	res, err := c.Ask(ctx, cluster.AnyNode, find, nil)
+	if err != nil {
+		return nil, err
+	}
+	at := res.(*kmsg.FindCoordinatorResponse)
+	if err := cluster.CodeError(at.ErrorCode); err != nil {
+		return nil, err
+	}
+	return c.Ask(ctx, at.NodeID, req, nil)
 }
 
-func (s *scene) drop(topic string) {
-	s.Helper()
-	if err := deleteTopic(kafka.WithinTime(s.T), s.options.Brokers, topic); err != nil {
-		s.Errorf("delete topic %q: %v", topic, err)
+// describe says what there is of a group. The client library reads no members that own
+// partitions.
+func describe(ctx context.Context, addresses []string, group string) (kmsg.DescribeGroupsResponseGroup, error) {
+	req := kmsg.NewPtrDescribeGroupsRequest()
+	req.Groups = []string{group}
+	res, err := askGroup(ctx, addresses, group, req)
+	if err != nil {
+		return kmsg.DescribeGroupsResponseGroup{}, err
 	}
+	found := res.(*kmsg.DescribeGroupsResponse).Groups[0]
+	return found, cluster.CodeError(found.ErrorCode)
 }
 
 func (s *scene) grow(topic string, partitions int) {
@@ -313,11 +312,6 @@ func (s *scene) stored(topic string, n int) (at commitment) {
 	return at
 }
 
-func (s *scene) waitForCommit(topic string, offset int64) {
-	s.Helper()
-	s.waitFor("the commit", func() bool { return s.stored(topic, 0).offset == offset })
-}
-
 // commit stores a commitment in a group without members.
 func (s *scene) commit(p partition, at commitment) {
 	s.Helper()
@@ -333,13 +327,6 @@ func (s *scene) commit(p partition, at commitment) {
 		})
 		return err == nil
 	})
-}
-
-// closedInOrder reports whether c is of an owner that ended well and had nothing
-// open.
-func closedInOrder(c commitment) bool {
-	_, clean := kafka.ReadCommitted(c.offset, c.metadata)
-	return clean
 }
 
 // waitFor fails the test unless ok comes true in time.
@@ -389,10 +376,7 @@ func (s *scene) broker() (*kafka.Broker, *link) {
 	return b, l
 }
 
-// current is the generation that hands out, the zero value between two.
-func (w *worker) current() kafka.Generation { return kafka.GenerationOf(w.Source) }
-
-func (w *worker) isIn() bool { return w.current() != kafka.Generation{} }
+func (w *worker) isIn() bool { return len(kafka.Owned(w.Source)) > 0 }
 
 // crash cuts the worker off, as if its process had been killed, and a session had
 // passed since.
@@ -409,8 +393,12 @@ func dieOut(t testing.TB, src brokers.Source, l *link) {
 	defer cancel()
 	group, member := src.Capabilities().Group, ""
 	for ; member == ""; pause(10 * time.Millisecond) {
-		if members, stable, err := kafka.MembersOf(ctx, l.brokers, group); err == nil && stable {
-			member = members[l.clientID]
+		if found, err := describe(ctx, l.brokers, group); err == nil && found.State == "Stable" {
+			for _, m := range found.Members {
+				if m.ClientID == l.clientID {
+					member = m.MemberID
+				}
+			}
 		}
 		if ctx.Err() != nil {
 			t.Fatal("a source that is to die has not joined its group")
@@ -447,7 +435,7 @@ func (w *worker) receive(n int) ([]*brokers.Delivery, []error) {
 	for len(ds) < n {
 		more, err := w.Receive(ctx, n-len(ds))
 		if ctx.Err() != nil {
-			w.t.Fatalf("received %d of %d: %v, then nothing more; errors: %v", len(ds), n, kafka.Bodies(ds), errors.Join(errs...))
+			w.t.Fatalf("received %d of %d: %v, then nothing more; errors: %v", len(ds), n, bodies(ds), errors.Join(errs...))
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -479,20 +467,6 @@ func (w *worker) drain(quiet time.Duration) ([]*brokers.Delivery, []error) {
 			errs = append(errs, err)
 		}
 	}
-}
-
-// receiveAll receives n deliveries and acks each at once, as whoever follows a
-// lost owner gets a few at a time, and then whatever else comes.
-func (w *worker) receiveAll(n int) []*brokers.Delivery {
-	w.t.Helper()
-	var got []*brokers.Delivery
-	for len(got) < n {
-		more, _ := w.receive(1)
-		w.ack(more...)
-		got = append(got, more...)
-	}
-	more, _ := w.drain(500 * time.Millisecond)
-	return append(got, more...)
 }
 
 // settle does action to ds. A retry is due after delay.
@@ -542,7 +516,7 @@ func numbers(from, to int) []string {
 func (s *scene) sameBodies(what string, got []*brokers.Delivery, want []string) {
 	s.Helper()
 	slices.Sort(want)
-	if have := kafka.Bodies(got); !slices.Equal(have, want) {
+	if have := bodies(got); !slices.Equal(have, want) {
 		s.Errorf("%s: received %v, want %v", what, have, want)
 	}
 }
@@ -565,15 +539,15 @@ func bytesOf(b []byte) kafkago.Bytes {
 func numbered(from, n int) []record {
 	records := make([]record, n)
 	for i := range records {
-		records[i].value = fmt.Append(nil, from+i)
+		records[i] = record{offset: int64(i), value: fmt.Append(nil, from+i)}
 	}
 	return records
 }
 
-// copied is the record of a copy that a worker without a secret stores.
-func copied(m brokers.Message, meta brokers.Meta) record {
-	c := kafka.CopyOf(m, meta)
-	return record{c.Key, c.Value, c.Headers}
+// copied is the record of a copy that a worker with this secret, or without one, stores.
+func copied(m brokers.Message, meta brokers.Meta, secret ...[]byte) record {
+	c := kafka.CopyOf(m, meta, secret...)
+	return record{key: c.Key, value: c.Value, headers: c.Headers}
 }
 
 const years = 9 * 365 * 24 * time.Hour

@@ -1,0 +1,349 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	kafkago "github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/fetch"
+	"github.com/segmentio/kafka-go/protocol/offsetcommit"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/kafka"
+)
+
+// lostAt is the commit of an owner that was lost, at offset 0, with what it suspects.
+func lostAt(suspects map[int64]int) commitment {
+	return commitment{metadata: kafka.MetadataOf(0, true, suspects)}
+}
+
+// ready is what a Receive returns after a second, nil if it returns nothing.
+func (s *stub) ready(most int) []*brokers.Delivery {
+	s.Helper()
+	time.Sleep(time.Second)
+	ctx, cancel := context.WithTimeout(s.Context(), time.Millisecond)
+	defer cancel()
+	ds, err := s.src.Receive(ctx, most)
+	if err != nil && ctx.Err() == nil {
+		s.Error(err)
+	}
+	return ds
+}
+
+func offsetOf(d *brokers.Delivery) int64 {
+	offset, _ := strconv.ParseInt(d.Meta().Origin.Get("offset"), 10, 64)
+	return offset
+}
+
+// A few suspects are on trial at a time, and the next follow when some of them are
+// settled, not all: one may take long. A Receive that waits gets what came meanwhile.
+func TestSuspectsFollowEachOther(t *testing.T) {
+	const records = 2 * kafka.MaxMarks
+	onStub(t, func(s *stub) {
+		lost := make(map[int64]int)
+		for offset := range int64(20) {
+			lost[offset] = 1
+		}
+		s.log, s.owned[first] = []batch{{records: numbered(0, records)}}, lostAt(lost)
+	}, func(s *stub) {
+		held := make(map[int64]*brokers.Delivery)
+		comes := func(when string, from, to int64) {
+			s.Helper()
+			ds := s.ready(records)
+			for i, d := range ds {
+				if held[offsetOf(d)] = d; offsetOf(d) != from+int64(i) || d.Abandoned != map[bool]int{true: 1}[offsetOf(d) < 20] {
+					s.Errorf("%s: offset %d, abandoned %d times, is number %d", when, offsetOf(d), d.Abandoned, i)
+				}
+			}
+			s.is(when, len(ds), to-from)
+		}
+		settle := func(from, to int64) {
+			for offset := from; offset < to; offset++ {
+				s.ack(held[offset])
+			}
+		}
+		comes("at first", 0, kafka.SomeSuspects)
+		comes("while they are on trial", 0, 0)
+		settle(1, 5) // the first one takes long
+		comes("when some are settled", 8, 12)
+		settle(5, 12)
+		comes("and again", 12, 19)
+		settle(12, 19)
+		comes("the last suspect, and others", 19, 20+kafka.MaxMarks-2)
+		settle(19, 20)
+		comes("one more", 20+kafka.MaxMarks-2, 20+kafka.MaxMarks-1)
+		time.Sleep(kafka.Careful)
+		comes("beside a suspect that is still there", 0, 0)
+		go func() {
+			time.Sleep(time.Second)
+			settle(0, 1)
+		}()
+		ctx, cancel := context.WithTimeout(s.Context(), kafka.Careful)
+		defer cancel()
+		ds, err := s.src.Receive(ctx, records)
+		if len(ds) != records-20-kafka.MaxMarks+1 || err != nil {
+			s.Errorf("received %d in the end, %v", len(ds), err)
+		}
+	})
+}
+
+// Two partitions have suspects that two owners were lost with: one of them kills. Either
+// is tried alone in its worker, so that nothing beside it is charged.
+func TestGraveSuspectsAreTriedAloneInTheirWorker(t *testing.T) {
+	second := partition{"orders", 1}
+	onStub(t, func(s *stub) {
+		s.topics["orders"], s.next = 3, []formed{{share: []int{2}}, {share: []int{0, 1, 2}}}
+		s.owned[first], s.owned[second] = lostAt(map[int64]int{3: 2, 4: 1}), lostAt(map[int64]int{7: 3})
+	}, func(s *stub) {
+		before := s.take(2)
+		s.rebalance(s.next[1])
+		time.Sleep(10 * time.Second)
+		s.is("beside deliveries from before", len(s.ready(30)), 0)
+		s.ack(before...)
+		seen := make(map[partition]bool)
+		for range 2 {
+			ds := s.ready(30)
+			if len(ds) != 1 {
+				s.Fatalf("received %d, want one suspect alone", len(ds))
+			}
+			at := partition{"orders", partitionOf(ds[0])}
+			want, lost := int64(3), 2
+			if at == second {
+				want, lost = 7, 3
+			}
+			if offsetOf(ds[0]) != want || ds[0].Abandoned != lost || seen[at] {
+				s.Errorf("offset %d of %s is tried, lost with %d", offsetOf(ds[0]), at, ds[0].Abandoned)
+			}
+			seen[at] = true
+			s.change(func(s *stub) {
+				for p, marks := range map[partition]int64{first: 3, second: 7} {
+					c, _ := kafka.ReadCommitted(0, s.owned[p].metadata)
+					if marked := c.Abandoned(marks) > map[bool]int{true: 2, false: 3}[p == first]; marked != (p == at) && !c.IsDone(marks) {
+						s.Errorf("while one of %s is tried, that of %s is marked: %v", at, p, marked)
+					}
+				}
+			})
+			s.is("beside a suspect", len(s.ready(30)), 0)
+			s.ack(ds...)
+		}
+		ds := s.comes(2 * kafka.Careful)
+		s.is("messages in the end", len(ds), 30-4)
+	})
+}
+
+// A worker that dies while a topic is paused does not die of its messages, and a suspect
+// among them does not keep the others.
+func TestSuspectsOfAPausedTopic(t *testing.T) {
+	onStub(t, func(s *stub) {
+		s.topics["refunds"], s.sub.Topics = 1, []string{"orders", "refunds"}
+		s.next = []formed{{share: []int{0}, also: []string{"refunds"}}}
+		s.owned[first], s.owned[partition{"refunds", 0}] = lostAt(map[int64]int{3: 2}), lostAt(nil)
+	}, func(s *stub) {
+		time.Sleep(time.Second) // the suspect is marked
+		s.src.Pause("orders")
+		ds := s.ready(30)
+		for _, d := range ds {
+			s.is("while orders is paused", d.Message.Topic, "refunds")
+		}
+		s.is("messages of the other topic", len(ds), 10)
+		s.change(func(s *stub) {
+			c, _ := kafka.ReadCommitted(0, s.owned[first].metadata)
+			s.is("owners lost with the suspect, if this one dies now", c.Abandoned(3), 2)
+		})
+		s.ack(ds...)
+		s.src.Pause()
+		if ds = s.ready(30); len(ds) != 1 || offsetOf(ds[0]) != 3 || ds[0].Abandoned != 2 {
+			s.Errorf("resumed: received %v", ids(ds))
+		}
+	})
+}
+
+// A message that kills every worker that receives it must be found out before many have
+// died, and its neighbours must not be blamed.
+func TestCrashLoopsEnd(t *testing.T) {
+	for seed := range uint64(60) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		n := 1 + random.Int64N(200)
+		killer, inFlight := random.Int64N(n), 1+random.IntN(100)
+		onStub(t, func(s *stub) { s.log = []batch{{records: numbered(0, int(n))}} }, func(s *stub) {
+			worst, handled, buried := 0, make(map[int64]bool), false
+			isOver := func() bool { return buried && int64(len(handled)) == n-1 }
+			for deaths := 0; !isOver(); deaths++ {
+				if deaths > 4 { // the first of them without a mark
+					s.Fatalf("seed %d: offset %d of %d, %d in flight, has killed %d workers", seed, killer, n, inFlight, deaths)
+				}
+				if deaths > 0 {
+					s.crash()
+					s.open()
+				}
+				for alive := true; alive && !isOver(); {
+					ctx, cancel := context.WithTimeout(s.Context(), 50*time.Millisecond)
+					ds, _ := s.src.Receive(ctx, inFlight)
+					cancel()
+					var received []*brokers.Delivery
+					for _, d := range ds {
+						switch {
+						case offsetOf(d) != killer:
+							worst = max(worst, d.Abandoned)
+						case d.Abandoned < 3:
+							alive = false
+						default:
+							buried = true
+						}
+						if !alive {
+							break
+						}
+						received = append(received, d)
+					}
+					if !alive && random.IntN(2) == 0 {
+						time.Sleep(2 * kafka.CommitPace)
+					}
+					if alive || random.IntN(2) == 0 {
+						s.ack(received...)
+						for _, d := range received {
+							handled[offsetOf(d)] = offsetOf(d) != killer
+						}
+						delete(handled, killer)
+					}
+				}
+			}
+			if worst >= 3 {
+				s.Errorf("seed %d: an innocent message counts %d lost workers", seed, worst)
+			}
+		})
+	}
+}
+
+// A reader is careful for some time after its first fetch, which pauses do not use up.
+func TestWarinessEnds(t *testing.T) {
+	for name, paused := range map[string]bool{"read all the time": false, "paused meanwhile": true} {
+		t.Run(name, func(t *testing.T) {
+			const records = 500
+			onStub(t, func(s *stub) {
+				s.log, s.owned[first] = []batch{{records: numbered(0, records)}}, lostAt(nil)
+				s.answer = answering(func(*fetch.Request) protocol.Message { return fetchError(kafkago.OffsetNotAvailable) })
+			}, func(s *stub) {
+				s.collect(2 * kafka.Careful) // errors: the time begins with the first answer
+				s.says(nil)
+				time.Sleep(5 * time.Second)
+				if paused {
+					s.src.Pause("orders")
+					time.Sleep(10 * kafka.Careful)
+					s.src.Pause()
+				}
+				ds, err := s.src.Receive(s.Context(), records)
+				for err != nil {
+					ds, err = s.src.Receive(s.Context(), records)
+				}
+				s.is("records at first: as many as can be marked", len(ds), kafka.MaxMarks)
+				s.is("records beside them", len(s.ready(records)), 0)
+				time.Sleep(kafka.Careful)
+				s.is("records in the end", len(s.ready(records)), records-kafka.MaxMarks)
+			})
+		})
+	}
+}
+
+// Whatever commits fail: what is handed out after a lost owner is marked before, and
+// nothing is lost.
+func TestFailedCommitsWhileWaryLoseNothing(t *testing.T) {
+	const records = 300
+	onStub(t, func(s *stub) {
+		s.log, s.owned[first] = []batch{{records: numbered(0, records)}}, lostAt(map[int64]int{3: 1, 4: 2, 5: 1})
+		s.answer = func(req protocol.Message, call int) (protocol.Message, error) {
+			if _, ok := req.(*offsetcommit.Request); ok && call%3 != 0 {
+				return commitResponse(kafkago.InvalidCommitOffsetSize), nil // not one to repeat at once
+			}
+			return nil, nil
+		}
+	}, func(s *stub) {
+		start, seen := time.Now(), make(map[int64]int)
+		for time.Since(start) < 10*kafka.Careful {
+			ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
+			ds, _ := s.src.Receive(ctx, 1000)
+			cancel()
+			for _, d := range ds {
+				if time.Since(start) < kafka.Careful {
+					s.change(func(s *stub) {
+						at := s.owned[first]
+						if c, _ := kafka.ReadCommitted(at.offset, at.metadata); c.Abandoned(offsetOf(d)) != d.Abandoned+1 {
+							s.Errorf("offset %d is handed out without a mark", offsetOf(d))
+						}
+					})
+				}
+			}
+			for _, d := range ds {
+				action := brokers.Ack
+				if seen[offsetOf(d)]++; seen[offsetOf(d)] == 1 && offsetOf(d)%10 == 0 {
+					action = brokers.Release
+				}
+				if err := s.settle(action, d); err != nil {
+					s.Error(err)
+				}
+			}
+		}
+		for offset := range int64(records) {
+			if want := map[bool]int{true: 2, false: 1}[offset%10 == 0]; seen[offset] != want {
+				s.Errorf("offset %d was handed out %d times, want %d", offset, seen[offset], want)
+			}
+		}
+		s.committed(first, records)
+	})
+}
+
+// After a lost owner what is due is taken out of the buffer by trials. That makes room
+// for more, also when the index is full and nothing is read.
+func TestTrialsOfABacklogMakeRoom(t *testing.T) {
+	const backlog = 450 // more than is loaded at a time
+	limits := kafka.UsualLimits
+	limits.Waiting, limits.Bodies = 100, 0
+	onDelays(t, limits, func(s *stub) []record {
+		s.owned[delayPartition] = lostAt(nil)
+		return retriesTo(backlog, 50_000, dueForLong)
+	}, func(s *stub) { s.is("messages while it is wary", len(s.comes(kafka.Careful*9/10)), backlog) })
+}
+
+// commitResponse has the codes of the first partitions of orders.
+func commitResponse(codes ...kafkago.Error) protocol.Message {
+	topic := offsetcommit.ResponseTopic{Name: "orders"}
+	for n, code := range codes {
+		topic.Partitions = append(topic.Partitions, offsetcommit.ResponsePartition{PartitionIndex: int32(n), ErrorCode: int16(code)})
+	}
+	return &offsetcommit.Response{Topics: []offsetcommit.ResponseTopic{topic}}
+}
+
+// fetchError is an answer about the first partition of orders.
+func fetchError(code kafkago.Error) protocol.Message {
+	return &fetch.Response{Topics: []fetch.ResponseTopic{{Topic: "orders", Partitions: []fetch.ResponsePartition{{
+		ErrorCode: int16(code), HighWatermark: -1, RecordSet: protocol.RecordSet{Version: 2, Records: kafkago.NewRecordReader(kafkago.Record{})},
+	}}}}}
+}
+
+// That the partitions belong to another worker ends the generation, whatever else fails.
+func TestCommitTellsOfTheLostLease(t *testing.T) {
+	for name, codes := range map[string][]kafkago.Error{
+		"first": {kafkago.UnknownMemberId, kafkago.GroupAuthorizationFailed},
+		"last":  {kafkago.GroupAuthorizationFailed, kafkago.UnknownMemberId},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onGroup(t, 2, kafka.Options{}, formed{share: []int{0, 1}}, func(t *testing.T, s *stub) {
+				held := s.takeBy(20)
+				s.says(answering(func(*offsetcommit.Request) protocol.Message {
+					s.says(nil)
+					return commitResponse(codes...)
+				}))
+				s.ack(held[0][0], held[1][0])
+				time.Sleep(2 * kafka.CommitPace) // before a heartbeat
+				s.is("sessions", sessions(held), "[]")
+				if cause := context.Cause(held[0][1].Session); !errors.Is(cause, brokers.ErrLeaseLost) {
+					s.Errorf("the sessions end with %v", cause)
+				}
+			})
+		})
+	}
+}
