@@ -30,6 +30,7 @@ const (
 type underway struct {
 	mu    sync.Mutex
 	stops bool
+	let   int // deliveries that have gone on to the worker
 	parts int // content frames still to come of a stopped delivery
 	tags  map[way][]uint64
 }
@@ -55,6 +56,13 @@ func (u *underway) stop(yes bool) {
 	u.stops = yes
 }
 
+// through returns the number of deliveries that have gone on to the worker.
+func (u *underway) through() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.let
+}
+
 // stopped returns the number of stopped deliveries.
 func (u *underway) stopped() (n int) {
 	u.mu.Lock()
@@ -75,6 +83,8 @@ func (u *underway) filter(c *tapped, f frame) verdict {
 		u.tags[at] = append(u.tags[at], tag)
 		u.parts = 2 // a header and a short body
 		return drop
+	case f.is(classBasic, methodDeliver):
+		u.let++
 	case u.parts > 0 && f.class == 0:
 		u.parts--
 		return drop
@@ -112,11 +122,11 @@ func (u *underway) edit(c *tapped, p []byte) []byte {
 	}
 }
 
-// inOrderWith runs f with an ordered source whose lease is 4.5 s. The worker
+// inOrderWith runs f with an ordered source whose lease is 9 s. The worker
 // has settled the first two of ten messages and has the others in its buffer.
 // Five more are on their way to it.
 func inOrderWith(t *testing.T, f func(w *two, u *underway)) {
-	inTwo(t, rabbitmq.Options{ConsumerTimeout: 5 * time.Second}, 10*time.Millisecond, func(w *two) {
+	inTwo(t, rabbitmq.Options{ConsumerTimeout: 10 * time.Second}, 10*time.Millisecond, func(w *two) {
 		w.closeSource()
 		u := w.underway()
 		w.openOrdered(1000)
@@ -124,7 +134,7 @@ func inOrderWith(t *testing.T, f func(w *two, u *underway)) {
 		first := w.receive(1)
 		w.nothing(100 * time.Millisecond) // the prefetch grows
 		w.number(w.topic, 1, 9)
-		w.await("nine wait with the worker", func() bool { return w.depth(w.topic) == 0 })
+		w.await("nine are with the worker", func() bool { return u.through() == 10 })
 		w.settleAll(first)
 		w.settleAll(w.receive(1))
 		u.stop(true)
