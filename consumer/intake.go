@@ -99,7 +99,7 @@ func (in *intake) look(now time.Time) (n int, paused []string) {
 	}
 	for _, s := range in.subs {
 		g := s.dependency
-		room := in.room(s, now)
+		room := in.room(s)
 		s.full = false
 		switch {
 		case g.seen.Held && g.seen.Limit < 1:
@@ -125,7 +125,7 @@ func (in *intake) look(now time.Time) (n int, paused []string) {
 // room returns how many more deliveries of a topic there is room for in the
 // window. While a limit holds runs back the window is no larger than the next runs
 // need. mu is held.
-func (in *intake) room(s *subscription, now time.Time) int {
+func (in *intake) room(s *subscription) int {
 	v, window, size := s.dependency.seen, s.window, max(1, s.batchSize)
 	inLine := in.admission.inLine(s.dependency)
 	switch {
@@ -140,13 +140,13 @@ func (in *intake) room(s *subscription, now time.Time) int {
 		window = min(window, 2*size*int(math.Ceil(v.Limit))+s.hung)
 	}
 	// Messages that were sent back let others pass.
-	return in.roomForLetters(s, window-size*(inLine[fresh]+inLine[retried])-s.active, now)
+	return in.roomForLetters(s, window-size*(inLine[fresh]+inLine[retried])-s.active)
 }
 
 // roomForLetters returns how much of room is left while dead letters are under
 // way: there must also be room for those of the whole window, because handlers may
 // fail faster than a healthy dead-letter topic confirms. mu is held.
-func (in *intake) roomForLetters(s *subscription, room int, now time.Time) int {
+func (in *intake) roomForLetters(s *subscription, room int) int {
 	if s.dying == 0 || room <= 0 {
 		return room
 	}
@@ -154,7 +154,7 @@ func (in *intake) roomForLetters(s *subscription, room int, now time.Time) int {
 	if s.held <= s.maxBytes/2 {
 		left = max(left, s.maxHeld-s.waiting-s.dying)
 	}
-	if left -= s.active; left >= room || !s.letters.moves(now) {
+	if left -= s.active; left >= room || !s.letters.moves(time.Now()) {
 		return room
 	}
 	if left < s.least { // if the dead letters stop moving, nothing else has the intake look
@@ -174,7 +174,7 @@ func (s *subscription) enough(v flow.Status) int {
 // roomFor has the intake look again if a topic that was full has room. mu is
 // held.
 func (in *intake) roomFor(s *subscription) {
-	if s.full && in.room(s, time.Now()) >= s.enough(s.dependency.seen) {
+	if s.full && in.room(s) >= s.enough(s.dependency.seen) {
 		in.lookAgain()
 	}
 }
