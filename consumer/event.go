@@ -56,7 +56,7 @@ const (
 )
 
 // Event is one thing that happened. Fields that do not belong to its kind are
-// zero.
+// zero: docs/reference/events.md has the fields of each kind.
 type Event struct {
 	Kind  EventKind
 	Time  time.Time
@@ -80,8 +80,8 @@ type Event struct {
 	// Lateness is how long after its due time a retry started.
 	Lateness time.Duration
 
-	// Dependency is what pauses, in EventPaused and EventResumed: a topic or
-	// Topic.Dependency.
+	// Dependency is what pauses, in EventPaused and EventResumed, or whose budget
+	// failed, in an EventError: a topic or Topic.Dependency.
 	Dependency string
 
 	// Until is when the next run may start in a pause; zero if that is not known.

@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -325,4 +328,41 @@ func TestAnonymousMessagesAreToldOnceATopic(t *testing.T) {
 			t.Errorf("told of the topics %q, want %q:\n%s", told, want, log.String())
 		}
 	})
+}
+
+// fieldsOf has the fields of each kind of event, by the table of kinds in the
+// documentation.
+var fieldsOf = sync.OnceValue(func() map[string][]string {
+	page, err := os.ReadFile("../docs/reference/events.md")
+	if err != nil {
+		panic(err)
+	}
+	fields := map[string][]string{}
+	quoted := regexp.MustCompile("`([A-Za-z]+)`")
+	for _, row := range regexp.MustCompile("(?m)^\\| `Event[A-Za-z]+` \\| ([a-z-]+) \\|.*\\|([^|]*)\\|$").FindAllStringSubmatch(string(page), -1) {
+		fields[row[1]] = []string{}
+		for _, name := range quoted.FindAllStringSubmatch(row[2], -1) {
+			fields[row[1]] = append(fields[row[1]], name[1])
+		}
+	}
+	return fields
+})
+
+// checkFields holds an event against the table of kinds: what the table does not
+// name is zero, and Err is set where it does.
+func checkFields(t *testing.T, e consumer.Event) {
+	documented, known := fieldsOf()[string(e.Kind)]
+	if !known {
+		t.Errorf("the table of kinds has no %s", e.Kind)
+	}
+	of := reflect.ValueOf(e)
+	for i := range of.NumField() {
+		switch name := of.Type().Field(i).Name; {
+		case slices.Contains([]string{"Kind", "Time", "Topic", "Message", "Meta", "Attempt"}, name):
+		case !slices.Contains(documented, name) && !of.Field(i).IsZero():
+			t.Errorf("%s has %s = %v, which the table of kinds does not name", e.Kind, name, of.Field(i))
+		case name == "Err" && slices.Contains(documented, name) && e.Err == nil:
+			t.Errorf("%s has no Err, which the table of kinds names", e.Kind)
+		}
+	}
 }

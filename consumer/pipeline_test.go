@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -38,6 +39,9 @@ type worker struct {
 // start runs a Consumer with the handlers that register adds.
 func start(t *testing.T, broker brokers.Broker, cfg consumer.Config, register func(*consumer.Consumer)) *worker {
 	t.Helper()
+	if len(cfg.Observers) > 0 { // observing costs what a worker without it does not pay
+		cfg.Observers = append(slices.Clip(cfg.Observers), observing(func(e consumer.Event) { checkFields(t, e) }))
+	}
 	c, err := consumer.New(broker, cfg)
 	if err != nil {
 		t.Fatal(err)
