@@ -3,7 +3,7 @@
 //
 // Guarantees:
 //
-//   - [Of] is pure and total: every non-nil error gets exactly one of the seven
+//   - [Of] is pure and total: every non-nil error gets exactly one of the eight
 //     classes, without I/O, clock or shared state. Errors whose methods panic,
 //     and trees that are cyclic or huge, harm nobody: what cannot be read counts
 //     as unknown.
@@ -65,6 +65,8 @@ const (
 	ClassShutdown Class = "shutdown"
 	// ClassLost is a delivery that belongs to somebody else by now.
 	ClassLost Class = "lost"
+	// ClassSkipped is no failure: the handler wants the message acked and forgotten.
+	ClassSkipped Class = "skipped"
 	// ClassUnknown is everything that no rule recognises.
 	ClassUnknown Class = "unknown"
 )
@@ -72,7 +74,7 @@ const (
 // Verdict is what is known about an error. The zero value is the verdict on
 // nil.
 type Verdict struct {
-	// Class is one of the seven classes, empty only for nil.
+	// Class is one of the eight classes, empty only for nil.
 	Class Class
 	// Ambiguous reports that the failed call may have had its effect: the
 	// request was sent, and the answer did not arrive or does not tell.
@@ -86,8 +88,6 @@ type Verdict struct {
 	// Deferred reports that the run is to be repeated later and not counted,
 	// however often.
 	Deferred bool
-	// Skip reports that the handler wants the message acked and forgotten.
-	Skip bool
 	// Reason is one word for the dead letter if this verdict ends the message,
 	// such as "undecodable", "panic", "timeout", "validation" or
 	// "unclassified". Empty leaves it to the policy.

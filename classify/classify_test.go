@@ -105,7 +105,7 @@ func TestMarks(t *testing.T) {
 		{"throttled for no time", classify.Throttled(cause, -time.Minute), throttled("mark: throttled", "", 0)},
 		{"defer", classify.Defer(cause, time.Minute), classify.Verdict{Class: classify.ClassTransient, Deferred: true, RetryAfter: time.Minute, Rule: "mark: defer"}},
 		{"throttled for ages", classify.Throttled(cause, 1<<62), throttled("mark: throttled", "", 365*24*time.Hour)},
-		{"skip", classify.Skip(cause), classify.Verdict{Class: classify.ClassPoison, Skip: true, MaxAttempts: 1, Rule: "mark: skip"}},
+		{"skip", classify.Skip(cause), classify.Verdict{Class: classify.ClassSkipped, Rule: "mark: skip"}},
 		{"undecodable", classify.Undecodable(cause), classify.Verdict{Class: classify.ClassPoison, MaxAttempts: 1, Reason: "undecodable", Rule: "undecodable"}},
 	}
 	for _, tt := range tests {
@@ -162,7 +162,7 @@ func TestWith(t *testing.T) {
 	reset := os.NewSyscallError("read", syscall.ECONNRESET)
 	tooMany := &classify.HTTPError{Status: 429, Wait: 9 * time.Second}
 	whole := classify.Verdict{Class: classify.ClassUnknown, Ambiguous: true, RetryAfter: time.Second, MaxAttempts: 9,
-		Deferred: true, Skip: true, Reason: "paper", Rule: "printer", Code: "7"}
+		Deferred: true, Reason: "paper", Rule: "printer", Code: "7"}
 	tests := []struct {
 		name  string
 		err   error

@@ -59,8 +59,8 @@ func ExampleWith() {
 func ExampleSkip() {
 	err := classify.Skip(errors.New("the order was cancelled meanwhile"))
 
-	fmt.Println(classify.Of(err).Skip)
-	// Output: true
+	fmt.Println(classify.Of(err).Class)
+	// Output: skipped
 }
 
 // A rule of the application knows its own errors better.

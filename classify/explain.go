@@ -192,9 +192,6 @@ func (v Verdict) describe() string {
 	if v.Deferred {
 		s += ", deferred"
 	}
-	if v.Skip {
-		s += ", skip"
-	}
 	if v.Reason != "" {
 		s += ", reason " + v.Reason
 	}

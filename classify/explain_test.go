@@ -50,11 +50,11 @@ verdict: poison by "declined", code ECONNREFUSED, runs at most 1`},
     *fs.PathError: dial /run/pay: connection refused
       syscall.Errno: connection refused => transient by "errno ECONNREFUSED"
   => joined: transient by "errno ECONNREFUSED"
-  classify.Skip: http status 500 Internal Server Error => poison by "mark: skip"
+  classify.Skip: http status 500 Internal Server Error => skipped by "mark: skip"
     *classify.HTTPError: http status 500 Internal Server Error => transient by "http status 500"
-=> joined: poison by "mark: skip"
+=> joined: skipped by "mark: skip"
 user rules: not asked
-verdict: poison by "mark: skip", code 500, may have had its effect, runs at most 1, skip`},
+verdict: skipped by "mark: skip", code 500, may have had its effect`},
 		{"panicking method", bomb{in: "Unwrap", error: refused}, nil, `
 classify_test.bomb: bomb => unknown by "panic in a method of the error"
 verdict: unknown by "panic in a method of the error", runs at most 6, reason unclassified`},

@@ -64,9 +64,9 @@ func Defer(err error, d time.Duration) error {
 }
 
 // Skip marks err as a reason to forget the message: it is acked, and leaves
-// neither a retry nor a dead letter. Its class is poison. nil stays nil.
+// neither a retry nor a dead letter. Its class is skipped. nil stays nil.
 func Skip(err error) error {
-	return newMark(err, "Skip", finding{rankMark, Verdict{Class: ClassPoison, Skip: true, Rule: "mark: skip"}})
+	return newMark(err, "Skip", finding{rankMark, Verdict{Class: ClassSkipped, Rule: "mark: skip"}})
 }
 
 // With marks err with a whole verdict, for what the other marks cannot say, such

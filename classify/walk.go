@@ -190,9 +190,6 @@ func outweighs(b, a finding) bool {
 	if x, y := b.tier(), a.tier(); x != y {
 		return x > y
 	}
-	if b.Skip != a.Skip {
-		return a.Skip
-	}
 	if x, y := weight(b.Class), weight(a.Class); x != y {
 		return x > y
 	}
@@ -220,18 +217,20 @@ func (f finding) tier() int {
 func weight(c Class) int {
 	switch c {
 	case ClassThrottled:
-		return 7
+		return 8
 	case ClassEnvironment:
-		return 6
+		return 7
 	case ClassTransient:
-		return 5
+		return 6
 	case ClassUnknown:
-		return 4
+		return 5
 	case ClassLost:
-		return 3
+		return 4
 	case ClassShutdown:
-		return 2
+		return 3
 	case ClassPoison:
+		return 2
+	case ClassSkipped:
 		return 1
 	}
 	return 0

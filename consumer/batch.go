@@ -65,10 +65,10 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 	v := verdict(results[0], cause, a.runs()[0].sub.rules)
 	alike := func(err error) bool {
 		other := verdict(err, cause, a.runs()[0].sub.rules)
-		return other.Class == v.Class && other.Skip == v.Skip && other.Deferred == v.Deferred
+		return other.Class == v.Class && other.Deferred == v.Deferred
 	}
 	switch {
-	case v.Skip, v.Deferred, a.runs()[0].sub.noRepeat && v.Ambiguous, slices.ContainsFunc(results, func(err error) bool { return !alike(err) }):
+	case v.Deferred, a.runs()[0].sub.noRepeat && v.Ambiguous, slices.ContainsFunc(results, func(err error) bool { return !alike(err) }):
 		return false
 	case v.Class != classify.ClassPoison && v.Class != classify.ClassTransient && v.Class != classify.ClassUnknown:
 		return false

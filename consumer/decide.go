@@ -239,7 +239,7 @@ func (r *route) weigh(f retry.Run, t trial, random float64) retry.Decision {
 		f.FirstFailedAt = f.FirstFailedAt.Add(t.excused)
 	}
 	v := &f.Verdict
-	if v.Class == classify.ClassPoison || v.Skip || v.Deferred {
+	if v.Class == classify.ClassPoison || v.Class == classify.ClassSkipped || v.Deferred {
 		return retry.Decide(r.policy, f, random)
 	}
 	if t.spread && (v.Class == classify.ClassUnknown || v.Reason == reasonTimeout) {

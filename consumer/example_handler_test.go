@@ -71,7 +71,7 @@ func ExampleHandler() {
 	// Output:
 	// caviar: poison, dead-letter
 	// tea: throttled, retry
-	// coffee: poison, ack
+	// coffee: skipped, ack
 	// cake: unknown, retry
 }
 

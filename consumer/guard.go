@@ -136,7 +136,7 @@ func must[T any](v T, err error) T {
 // outcomeOf says what a failed run tells about the dependency.
 func outcomeOf(v classify.Verdict, timedOut bool) flow.Outcome {
 	switch {
-	case v.Skip, v.Deferred, v.Class == classify.ClassShutdown, v.Class == classify.ClassLost:
+	case v.Deferred, v.Class == classify.ClassSkipped, v.Class == classify.ClassShutdown, v.Class == classify.ClassLost:
 		return flow.Neutral
 	case v.Class == classify.ClassPoison:
 		return flow.Poison

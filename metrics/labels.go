@@ -98,7 +98,7 @@ const noClass = 0
 var classes = [...]string{
 	"none",
 	string(classify.ClassTransient), string(classify.ClassThrottled), string(classify.ClassEnvironment),
-	string(classify.ClassUnknown), string(classify.ClassPoison), string(classify.ClassShutdown), string(classify.ClassLost),
+	string(classify.ClassUnknown), string(classify.ClassPoison), string(classify.ClassShutdown), string(classify.ClassLost), string(classify.ClassSkipped),
 	other,
 }
 

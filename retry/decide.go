@@ -105,8 +105,8 @@ type Decision struct {
 // a number in [0, 1), is its only source of chance, and must be drawn anew for
 // every decision. By class of the verdict:
 //
-//   - lost: ActionNone. Skip, whatever the class: ActionAck. Shutdown:
-//     ActionRelease. None of them counts.
+//   - lost: ActionNone; skipped: ActionAck; shutdown: ActionRelease. None of
+//     them counts.
 //   - deferred, whatever the class: retried after the hint, or the backoff of a
 //     first attempt, and never counted. MaxAge alone ends it.
 //   - environment: retried between EnvironmentDelay/2 and EnvironmentDelay, and
@@ -131,7 +131,7 @@ func Decide(p Policy, f Run, random float64) Decision {
 	switch {
 	case f.Verdict.Class == classify.ClassLost:
 		return Decision{Action: ActionNone, Reason: "lost"}
-	case f.Verdict.Skip:
+	case f.Verdict.Class == classify.ClassSkipped:
 		return Decision{Action: ActionAck, Reason: "skipped"}
 	case f.Verdict.Class == classify.ClassShutdown:
 		return Decision{Action: ActionRelease, Reason: "shutdown"}
@@ -153,7 +153,7 @@ func (f Run) sane() Run {
 	f.Throttles = max(f.Throttles, 0)
 	switch f.Verdict.Class {
 	case classify.ClassPoison, classify.ClassTransient, classify.ClassThrottled,
-		classify.ClassEnvironment, classify.ClassShutdown, classify.ClassLost:
+		classify.ClassEnvironment, classify.ClassShutdown, classify.ClassLost, classify.ClassSkipped:
 	default:
 		f.Verdict.Class = classify.ClassUnknown
 	}

@@ -30,14 +30,10 @@ func TestDecide(t *testing.T) {
 		random float64
 		want   Decision
 	}{
-		{"skip", flat, with(failure("transient", 1), func(f *Run) { f.Verdict.Skip = true }), 0,
+		{"skip", flat, failure("skipped", 1), 0,
 			Decision{ActionAck, 0, "skipped", false}},
-		{"skip of poison after the last attempt", flat, with(failure("poison", 99), func(f *Run) { f.Verdict.Skip = true }), 0,
+		{"skip after the last attempt", flat, failure("skipped", 99), 0,
 			Decision{ActionAck, 0, "skipped", false}},
-		{"skip during shutdown", flat, with(failure("shutdown", 1), func(f *Run) { f.Verdict.Skip = true }), 0,
-			Decision{ActionAck, 0, "skipped", false}},
-		{"skip with a lost lease", flat, with(failure("lost", 1), func(f *Run) { f.Verdict.Skip = true }), 0,
-			Decision{ActionNone, 0, "lost", false}},
 		{"shutdown after the last attempt", flat, failure("shutdown", 99), 0,
 			Decision{ActionRelease, 0, "shutdown", false}},
 		{"lost", flat, failure("lost", 1), 0, Decision{ActionNone, 0, "lost", false}},
@@ -263,13 +259,13 @@ func anyPolicy(rng *rand.Rand) Policy {
 
 func TestDecideSurvivesNonsense(t *testing.T) {
 	rng := generator(t, 51)
-	classes := []classify.Class{"poison", "transient", "throttled", "environment", "shutdown", "lost", "unknown", "", "no such class"}
+	classes := []classify.Class{"poison", "transient", "throttled", "environment", "shutdown", "lost", "skipped", "unknown", "", "no such class"}
 	for range 50000 {
 		f := Run{
 			Attempt: int(rng.Uint64()), Throttles: int(rng.Uint64()), Ran: time.Duration(rng.Uint64()), PrevDelay: time.Duration(rng.Uint64()),
 			FirstFailedAt: time.Unix(int64(rng.Uint64()), 0), Now: time.Unix(int64(rng.Uint64()), 0),
 			Verdict: classify.Verdict{
-				Class: classes[rng.IntN(len(classes))], Skip: rng.IntN(10) == 0,
+				Class:      classes[rng.IntN(len(classes))],
 				RetryAfter: time.Duration(rng.Uint64()), MaxAttempts: int(rng.Uint64()),
 			},
 		}
@@ -293,7 +289,7 @@ func checkDecision(t *testing.T, p Policy, f Run, random float64) Decision {
 	ok := d.Delay == 0
 	switch d.Action {
 	case ActionAck:
-		ok = ok && f.Verdict.Skip && !d.Counted
+		ok = ok && f.Verdict.Class == "skipped" && !d.Counted
 	case ActionRelease:
 		ok = ok && f.Verdict.Class == classify.ClassShutdown && !d.Counted
 	case ActionNone:

@@ -77,7 +77,7 @@ func TestDo(t *testing.T) {
 			"gave up after 2 attempts in 1s (another one cannot succeed): run 2: trouble"},
 		{"poison after a retry", exact(), []*trouble{class("transient"), class("poison")}, []time.Duration{0, s},
 			"gave up after 2 attempts in 1s (another one cannot succeed): run 2: trouble"},
-		{"skip", exact(), repeat(&trouble{classify.Verdict{Class: "transient", Skip: true}}, 9), []time.Duration{0},
+		{"skip", exact(), repeat(&trouble{classify.Verdict{Class: "skipped"}}, 9), []time.Duration{0},
 			"gave up after 1 attempt in 0s (skipped): run 1: trouble"},
 		{"shutdown", exact(), repeat(class("shutdown"), 9), []time.Duration{0}, "(shutdown): run 1"},
 		{"lost", exact(), repeat(class("lost"), 9), []time.Duration{0}, "(lost): run 1"},

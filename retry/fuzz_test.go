@@ -10,16 +10,17 @@ import (
 )
 
 func FuzzDecide(f *testing.F) {
-	f.Add("transient", 1, 0, 0, int64(0), int64(0), int64(0), int64(0), false, 0.5, uint64(0))
-	f.Add("throttled", 9, 5, 0, int64(time.Second), int64(time.Second), int64(30*time.Second), int64(time.Hour), false, 0.0, uint64(1))
-	f.Add("environment", math.MaxInt, math.MaxInt, math.MaxInt, int64(-1), int64(-1), int64(math.MaxInt64), int64(math.MaxInt64), false, 1.0, uint64(2))
-	f.Add("poison", math.MinInt, math.MinInt, 2, int64(math.MinInt64), int64(math.MinInt64), int64(math.MinInt64), int64(math.MinInt64), false, math.NaN(), uint64(3))
-	f.Add("lost", 1, 0, 0, int64(0), int64(0), int64(0), int64(0), true, -1.0, uint64(4))
-	f.Add("shutdown", 1, 0, 0, int64(0), int64(0), int64(0), int64(0), false, math.Inf(1), uint64(5))
-	f.Add("", 1, 0, -1, int64(0), int64(0), int64(0), int64(0), false, 0.9, uint64(6))
-	f.Fuzz(func(t *testing.T, class string, attempt, throttles, maxAttempts int, ran, prev, hint, elapsed int64, skip bool, random float64, policySeed uint64) {
+	f.Add("transient", 1, 0, 0, int64(0), int64(0), int64(0), int64(0), 0.5, uint64(0))
+	f.Add("throttled", 9, 5, 0, int64(time.Second), int64(time.Second), int64(30*time.Second), int64(time.Hour), 0.0, uint64(1))
+	f.Add("environment", math.MaxInt, math.MaxInt, math.MaxInt, int64(-1), int64(-1), int64(math.MaxInt64), int64(math.MaxInt64), 1.0, uint64(2))
+	f.Add("poison", math.MinInt, math.MinInt, 2, int64(math.MinInt64), int64(math.MinInt64), int64(math.MinInt64), int64(math.MinInt64), math.NaN(), uint64(3))
+	f.Add("lost", 1, 0, 0, int64(0), int64(0), int64(0), int64(0), -1.0, uint64(4))
+	f.Add("skipped", 1, 0, 0, int64(0), int64(0), int64(0), int64(0), -1.0, uint64(4))
+	f.Add("shutdown", 1, 0, 0, int64(0), int64(0), int64(0), int64(0), math.Inf(1), uint64(5))
+	f.Add("", 1, 0, -1, int64(0), int64(0), int64(0), int64(0), 0.9, uint64(6))
+	f.Fuzz(func(t *testing.T, class string, attempt, throttles, maxAttempts int, ran, prev, hint, elapsed int64, random float64, policySeed uint64) {
 		p := anyPolicy(rand.New(rand.NewPCG(policySeed, 0)))
-		v := classify.Verdict{Class: classify.Class(class), Skip: skip, RetryAfter: time.Duration(hint), MaxAttempts: maxAttempts}
+		v := classify.Verdict{Class: classify.Class(class), RetryAfter: time.Duration(hint), MaxAttempts: maxAttempts}
 		checkDecision(t, p, Run{
 			Attempt: attempt, Throttles: throttles, Ran: time.Duration(ran), PrevDelay: time.Duration(prev),
 			FirstFailedAt: noon, Now: noon.Add(time.Duration(elapsed)), Verdict: v,

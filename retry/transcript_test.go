@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "rewrite the decisions in testdata/decid
 //
 //	policy key=value …       start a message under this policy, unset fields by default
 //	message                  start another message under the same policy
-//	fail class key=value …   a run fails: ran=100ms hint=30s max=2 reason=decode skip=true random=0.5 times=3
+//	fail class key=value …   a run fails: ran=100ms hint=30s max=2 reason=decode random=0.5 times=3
 //	clock ±2h                the wall clock is set
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/decide/*.txt")
@@ -124,8 +124,6 @@ func (tr *transcript) fail(class classify.Class, args map[string]string) {
 			v.MaxAttempts = tr.int(value)
 		case "reason":
 			v.Reason = value
-		case "skip":
-			v.Skip = value == "true"
 		case "random":
 			random = tr.float(value)
 		case "times":

@@ -58,7 +58,7 @@ func TestFailuresOfEachClass(t *testing.T) {
 	}{
 		{name: "poison", err: classify.Permanent(odd), class: classify.ClassPoison,
 			want: retry.Decision{Action: retry.ActionDeadLetter, Reason: "poison", Counted: true}, settle: brokers.Ack, dead: "poison"},
-		{name: "skip", err: classify.Skip(odd), class: classify.ClassPoison,
+		{name: "skip", err: classify.Skip(odd), class: classify.ClassSkipped,
 			want: retry.Decision{Action: retry.ActionAck, Reason: "skipped"}, settle: brokers.Ack},
 		{name: "transient", err: classify.Transient(odd), class: classify.ClassTransient,
 			want: retry.Decision{Action: retry.ActionRetry, Reason: "transient", Counted: true}, settle: brokers.Retry},

@@ -56,7 +56,7 @@ func (c *checker) judge(d *delivery, e *event, why cause) []judgement {
 // failed last.
 func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 	p := d.topic.policy
-	if v.Class == classify.ClassPoison || v.Skip || v.Deferred {
+	if v.Class == classify.ClassPoison || v.Class == classify.ClassSkipped || v.Deferred {
 		return c.judgePoison(d, c.decide(d, p, v, d.attempt+1, d.throttles, 0))
 	}
 	may, must := c.isAttempt(d)
