@@ -222,7 +222,7 @@ type trial struct {
 // message but by its age. An error of no known class ends a message sooner if no
 // other message fails. A run that may have had its effect is not repeated where
 // that was asked for.
-func (r *route) decide(f retry.Run, t trial, random float64) retry.Decision {
+func (r *route) decide(f retry.FailedRun, t trial, random float64) retry.Decision {
 	if r.noRepeat && f.Verdict.Ambiguous {
 		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonAmbiguous, Counted: true}
 	}
@@ -234,7 +234,7 @@ func (r *route) decide(f retry.Run, t trial, random float64) retry.Decision {
 }
 
 // weigh is decide without the limits of single topics.
-func (r *route) weigh(f retry.Run, t trial, random float64) retry.Decision {
+func (r *route) weigh(f retry.FailedRun, t trial, random float64) retry.Decision {
 	if !f.FirstFailedAt.IsZero() {
 		f.FirstFailedAt = f.FirstFailedAt.Add(t.excused)
 	}
@@ -269,8 +269,8 @@ const (
 )
 
 // failure is what retry.Decide needs to know about a failed run of d.
-func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.Run {
-	return retry.Run{
+func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.FailedRun {
+	return retry.FailedRun{
 		Attempt:       d.meta.Attempt + 1,
 		Throttles:     d.meta.Throttles,
 		FirstFailedAt: d.meta.FirstFailedAt,

@@ -50,7 +50,7 @@ func TestDecide(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			now := time.Unix(1e9, 0)
-			f := retry.Run{Attempt: tt.attempt, Throttles: tt.uncounted, FirstFailedAt: now.Add(-tt.old), Now: now, Verdict: tt.verdict}
+			f := retry.FailedRun{Attempt: tt.attempt, Throttles: tt.uncounted, FirstFailedAt: now.Add(-tt.old), Now: now, Verdict: tt.verdict}
 			r := &route{noRepeat: tt.noRepeat}
 			low, high := r.decide(f, tt.trial, 0), r.decide(f, tt.trial, 0.9999)
 			reason := ""

@@ -37,8 +37,8 @@ const (
 	reasonPoison    = "poison"
 )
 
-// Run is what [Decide] needs to know about a failed run.
-type Run struct {
+// FailedRun is what [Decide] needs to know about a failed run.
+type FailedRun struct {
 	// Attempt is the number that this run has if it counts: one more than the
 	// counted runs before it. Less than 1 counts as 1.
 	Attempt int
@@ -126,7 +126,7 @@ type Decision struct {
 // jitter of up to a tenth of it or 5 s, whichever is less. One longer than
 // MaxRetryAfter is not waited out: the delay then ends within that jitter
 // below MaxRetryAfter. Verdict.Ambiguous has no influence.
-func Decide(p Policy, f Run, random float64) Decision {
+func Decide(p Policy, f FailedRun, random float64) Decision {
 	p, f = p.withDefaults(), f.sane()
 	switch {
 	case f.Verdict.Class == classify.ClassLost:
@@ -148,7 +148,7 @@ func Decide(p Policy, f Run, random float64) Decision {
 }
 
 // sane moves out-of-range values to the nearest meaningful one.
-func (f Run) sane() Run {
+func (f FailedRun) sane() FailedRun {
 	f.Attempt = max(f.Attempt, 1)
 	f.Throttles = max(f.Throttles, 0)
 	switch f.Verdict.Class {
@@ -160,7 +160,7 @@ func (f Run) sane() Run {
 	return f
 }
 
-func (p Policy) counts(f Run) bool {
+func (p Policy) counts(f FailedRun) bool {
 	if f.Verdict.Deferred {
 		return false
 	}
@@ -197,7 +197,7 @@ func endReason(v classify.Verdict) string {
 	}
 }
 
-func (p Policy) delay(f Run, random float64) time.Duration {
+func (p Policy) delay(f FailedRun, random float64) time.Duration {
 	var own time.Duration
 	if f.Verdict.Deferred {
 		f.Attempt = 1
@@ -242,7 +242,7 @@ func secondDraw(random float64) float64 {
 }
 
 // expires reports whether a retry after delay would not be over before MaxAge.
-func (p Policy) expires(f Run, delay time.Duration) bool {
+func (p Policy) expires(f FailedRun, delay time.Duration) bool {
 	left := p.MaxAge
 	if !f.FirstFailedAt.IsZero() {
 		left -= max(f.Now.Sub(f.FirstFailedAt), 0)

@@ -13,20 +13,20 @@ import (
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
 // failure is a run that failed at noon with the class's plain verdict.
-func failure(class classify.Class, attempt int) Run {
-	return Run{Attempt: attempt, FirstFailedAt: noon, Now: noon, Verdict: classify.Verdict{Class: class}}
+func failure(class classify.Class, attempt int) FailedRun {
+	return FailedRun{Attempt: attempt, FirstFailedAt: noon, Now: noon, Verdict: classify.Verdict{Class: class}}
 }
 
 func TestDecide(t *testing.T) {
 	flat := Policy{Backoff: Backoff{Jitter: NoJitter}}
-	with := func(f Run, change func(*Run)) Run {
+	with := func(f FailedRun, change func(*FailedRun)) FailedRun {
 		change(&f)
 		return f
 	}
 	tests := []struct {
 		name   string
 		policy Policy
-		f      Run
+		f      FailedRun
 		random float64
 		want   Decision
 	}{
@@ -39,11 +39,11 @@ func TestDecide(t *testing.T) {
 		{"lost", flat, failure("lost", 1), 0, Decision{ActionNone, 0, "lost", false}},
 
 		{"poison", flat, failure("poison", 1), 0, Decision{ActionDeadLetter, 0, "poison", true}},
-		{"poison with a reason", flat, with(failure("poison", 1), func(f *Run) { f.Verdict.Reason = "decode" }), 0,
+		{"poison with a reason", flat, with(failure("poison", 1), func(f *FailedRun) { f.Verdict.Reason = "decode" }), 0,
 			Decision{ActionDeadLetter, 0, "decode", true}},
-		{"poison that may be run twice", flat, with(failure("poison", 1), func(f *Run) { f.Verdict.MaxAttempts = 2 }), 0,
+		{"poison that may be run twice", flat, with(failure("poison", 1), func(f *FailedRun) { f.Verdict.MaxAttempts = 2 }), 0,
 			Decision{ActionRetry, time.Second, "poison", true}},
-		{"poison that was run twice", flat, with(failure("poison", 2), func(f *Run) { f.Verdict.MaxAttempts = 2 }), 0,
+		{"poison that was run twice", flat, with(failure("poison", 2), func(f *FailedRun) { f.Verdict.MaxAttempts = 2 }), 0,
 			Decision{ActionDeadLetter, 0, "poison", true}},
 
 		{"transient", flat, failure("transient", 3), 0, Decision{ActionRetry, 4 * time.Second, "transient", true}},
@@ -51,22 +51,22 @@ func TestDecide(t *testing.T) {
 			Decision{ActionRetry, time.Second, "transient", true}},
 		{"transient, last but one", flat, failure("transient", 9), 0, Decision{ActionRetry, 256 * time.Second, "transient", true}},
 		{"transient, last", flat, failure("transient", 10), 0, Decision{ActionDeadLetter, 0, "exhausted", true}},
-		{"transient, last, with a reason", flat, with(failure("transient", 10), func(f *Run) { f.Verdict.Reason = "timeout" }), 0,
+		{"transient, last, with a reason", flat, with(failure("transient", 10), func(f *FailedRun) { f.Verdict.Reason = "timeout" }), 0,
 			Decision{ActionDeadLetter, 0, "timeout", true}},
-		{"transient, verdict allows fewer", flat, with(failure("transient", 5), func(f *Run) { f.Verdict.MaxAttempts = 5 }), 0,
+		{"transient, verdict allows fewer", flat, with(failure("transient", 5), func(f *FailedRun) { f.Verdict.MaxAttempts = 5 }), 0,
 			Decision{ActionDeadLetter, 0, "exhausted", true}},
-		{"transient, verdict asks for more", flat, with(failure("transient", 10), func(f *Run) { f.Verdict.MaxAttempts = 99 }), 0,
+		{"transient, verdict asks for more", flat, with(failure("transient", 10), func(f *FailedRun) { f.Verdict.MaxAttempts = 99 }), 0,
 			Decision{ActionDeadLetter, 0, "exhausted", true}},
-		{"transient, negative verdict limit is none", flat, with(failure("transient", 9), func(f *Run) { f.Verdict.MaxAttempts = -1 }), 0,
+		{"transient, negative verdict limit is none", flat, with(failure("transient", 9), func(f *FailedRun) { f.Verdict.MaxAttempts = -1 }), 0,
 			Decision{ActionRetry, 256 * time.Second, "transient", true}},
-		{"transient, short hint", flat, with(failure("transient", 3), func(f *Run) { f.Verdict.RetryAfter = time.Second }), 0,
+		{"transient, short hint", flat, with(failure("transient", 3), func(f *FailedRun) { f.Verdict.RetryAfter = time.Second }), 0,
 			Decision{ActionRetry, 4 * time.Second, "transient", true}},
-		{"transient, long hint", flat, with(failure("transient", 3), func(f *Run) { f.Verdict.RetryAfter = 30 * time.Second }), 0,
+		{"transient, long hint", flat, with(failure("transient", 3), func(f *FailedRun) { f.Verdict.RetryAfter = 30 * time.Second }), 0,
 			Decision{ActionRetry, 30 * time.Second, "transient", true}},
-		{"transient, negative hint", flat, with(failure("transient", 3), func(f *Run) { f.Verdict.RetryAfter = -time.Hour }), 0,
+		{"transient, negative hint", flat, with(failure("transient", 3), func(f *FailedRun) { f.Verdict.RetryAfter = -time.Hour }), 0,
 			Decision{ActionRetry, 4 * time.Second, "transient", true}},
 		{"transient, backoff beyond MaxRetryAfter", Policy{MaxRetryAfter: time.Second, Backoff: Backoff{Jitter: NoJitter}},
-			with(failure("transient", 3), func(f *Run) { f.Verdict.RetryAfter = 30 * time.Second }), 0.9,
+			with(failure("transient", 3), func(f *FailedRun) { f.Verdict.RetryAfter = 30 * time.Second }), 0.9,
 			Decision{ActionRetry, 4 * time.Second, "transient", true}},
 
 		{"unknown", flat, failure("unknown", 1), 0, Decision{ActionRetry, time.Second, "unknown", true}},
@@ -74,25 +74,25 @@ func TestDecide(t *testing.T) {
 		{"a class of the future", flat, failure("weather", 10), 0, Decision{ActionDeadLetter, 0, "exhausted", true}},
 
 		{"throttled, free", flat, failure("throttled", 10), 0, Decision{ActionRetry, 512 * time.Second, "throttled", false}},
-		{"throttled, last free one", flat, with(failure("throttled", 1), func(f *Run) { f.Throttles = 4 }), 0,
+		{"throttled, last free one", flat, with(failure("throttled", 1), func(f *FailedRun) { f.Throttles = 4 }), 0,
 			Decision{ActionRetry, 16 * time.Second, "throttled", false}},
-		{"throttled, counted", flat, with(failure("throttled", 1), func(f *Run) { f.Throttles = 5 }), 0,
+		{"throttled, counted", flat, with(failure("throttled", 1), func(f *FailedRun) { f.Throttles = 5 }), 0,
 			Decision{ActionRetry, 32 * time.Second, "throttled", true}},
-		{"throttled, exhausted", flat, with(failure("throttled", 10), func(f *Run) { f.Throttles = 5 }), 0,
+		{"throttled, exhausted", flat, with(failure("throttled", 10), func(f *FailedRun) { f.Throttles = 5 }), 0,
 			Decision{ActionDeadLetter, 0, "exhausted", true}},
-		{"throttled, none free", Policy{FreeThrottles: -1, Backoff: flat.Backoff}, with(failure("throttled", 10), func(f *Run) { f.Throttles = -7 }), 0,
+		{"throttled, none free", Policy{FreeThrottles: -1, Backoff: flat.Backoff}, with(failure("throttled", 10), func(f *FailedRun) { f.Throttles = -7 }), 0,
 			Decision{ActionDeadLetter, 0, "exhausted", true}},
-		{"throttled, attempt below 1", flat, with(failure("throttled", -5), func(f *Run) { f.Throttles = 2 }), 0,
+		{"throttled, attempt below 1", flat, with(failure("throttled", -5), func(f *FailedRun) { f.Throttles = 2 }), 0,
 			Decision{ActionRetry, 4 * time.Second, "throttled", false}},
-		{"throttled, huge counts", flat, with(failure("throttled", math.MaxInt), func(f *Run) { f.Throttles = 4 }), 0,
+		{"throttled, huge counts", flat, with(failure("throttled", math.MaxInt), func(f *FailedRun) { f.Throttles = 4 }), 0,
 			Decision{ActionRetry, 15 * time.Minute, "throttled", false}},
-		{"throttled, hint plus a tenth", flat, with(failure("throttled", 1), func(f *Run) { f.Verdict.RetryAfter = 20 * time.Second }), lastRandom,
+		{"throttled, hint plus a tenth", flat, with(failure("throttled", 1), func(f *FailedRun) { f.Verdict.RetryAfter = 20 * time.Second }), lastRandom,
 			Decision{ActionRetry, 22*time.Second - 1, "throttled", false}},
-		{"throttled, hint plus at most 5s", flat, with(failure("throttled", 1), func(f *Run) { f.Verdict.RetryAfter = 2 * time.Minute }), lastRandom,
+		{"throttled, hint plus at most 5s", flat, with(failure("throttled", 1), func(f *FailedRun) { f.Verdict.RetryAfter = 2 * time.Minute }), lastRandom,
 			Decision{ActionRetry, 125*time.Second - 1, "throttled", false}},
-		{"throttled, hint at the limit", flat, with(failure("throttled", 1), func(f *Run) { f.Verdict.RetryAfter = 15 * time.Minute }), lastRandom,
+		{"throttled, hint at the limit", flat, with(failure("throttled", 1), func(f *FailedRun) { f.Verdict.RetryAfter = 15 * time.Minute }), lastRandom,
 			Decision{ActionRetry, 15 * time.Minute, "throttled", false}},
-		{"throttled, hint beyond the limit", flat, with(failure("throttled", 1), func(f *Run) { f.Verdict.RetryAfter = math.MaxInt64 }), 0,
+		{"throttled, hint beyond the limit", flat, with(failure("throttled", 1), func(f *FailedRun) { f.Verdict.RetryAfter = math.MaxInt64 }), 0,
 			Decision{ActionRetry, 15*time.Minute - 5*time.Second, "throttled", false}},
 		{"throttled, backoff capped by MaxRetryAfter", Policy{MaxRetryAfter: 3 * time.Second, Backoff: flat.Backoff}, failure("throttled", 5), 0,
 			Decision{ActionRetry, 3 * time.Second, "throttled", false}},
@@ -100,9 +100,9 @@ func TestDecide(t *testing.T) {
 		{"environment, at once", flat, failure("environment", 1), 0, Decision{ActionRetry, 30 * time.Second, "environment", false}},
 		{"environment, long after the last attempt", flat, failure("environment", math.MaxInt), lastRandom,
 			Decision{ActionRetry, time.Minute - 1, "environment", false}},
-		{"environment, hint", flat, with(failure("environment", 1), func(f *Run) { f.Verdict.RetryAfter = 2 * time.Minute }), 0,
+		{"environment, hint", flat, with(failure("environment", 1), func(f *FailedRun) { f.Verdict.RetryAfter = 2 * time.Minute }), 0,
 			Decision{ActionRetry, 2 * time.Minute, "environment", false}},
-		{"ambiguous makes no difference", flat, with(failure("transient", 1), func(f *Run) { f.Verdict.Ambiguous = true }), 0,
+		{"ambiguous makes no difference", flat, with(failure("transient", 1), func(f *FailedRun) { f.Verdict.Ambiguous = true }), 0,
 			Decision{ActionRetry, time.Second, "transient", true}},
 	}
 	for _, tt := range tests {
@@ -212,12 +212,12 @@ func TestDecideAllocatesNothing(t *testing.T) {
 // message keeps the books that a consumer keeps for a failing message.
 type message struct {
 	policy Policy
-	f      Run
+	f      FailedRun
 	last   Decision
 }
 
 func newMessage(p Policy) *message {
-	return &message{policy: p, f: Run{Attempt: 1, Now: noon}}
+	return &message{policy: p, f: FailedRun{Attempt: 1, Now: noon}}
 }
 
 // fail lets a run fail, ran after its begin, and waits for the next.
@@ -261,7 +261,7 @@ func TestDecideSurvivesNonsense(t *testing.T) {
 	rng := generator(t, 51)
 	classes := []classify.Class{"poison", "transient", "throttled", "environment", "shutdown", "lost", "skipped", "unknown", "", "no such class"}
 	for range 50000 {
-		f := Run{
+		f := FailedRun{
 			Attempt: int(rng.Uint64()), Throttles: int(rng.Uint64()), Ran: time.Duration(rng.Uint64()), PrevDelay: time.Duration(rng.Uint64()),
 			FirstFailedAt: time.Unix(int64(rng.Uint64()), 0), Now: time.Unix(int64(rng.Uint64()), 0),
 			Verdict: classify.Verdict{
@@ -278,7 +278,7 @@ func TestDecideSurvivesNonsense(t *testing.T) {
 
 // checkDecision fails the test unless Decide's answer is one that a consumer
 // can carry out.
-func checkDecision(t *testing.T, p Policy, f Run, random float64) Decision {
+func checkDecision(t *testing.T, p Policy, f FailedRun, random float64) Decision {
 	t.Helper()
 	d := Decide(p, f, random)
 	p = p.withDefaults()
@@ -316,12 +316,12 @@ func checkDecision(t *testing.T, p Policy, f Run, random float64) Decision {
 func TestDeferredIsNeverCounted(t *testing.T) {
 	v := classify.Of(classify.Defer(errors.New("somebody else is at it"), 30*time.Second))
 	for _, attempt := range []int{1, 10, 1000} {
-		d := Decide(Policy{MaxAttempts: 1}, Run{Attempt: attempt, Now: noon, Verdict: v}, 0.5)
+		d := Decide(Policy{MaxAttempts: 1}, FailedRun{Attempt: attempt, Now: noon, Verdict: v}, 0.5)
 		if d.Action != ActionRetry || d.Counted || d.Delay < 30*time.Second || d.Delay > 35*time.Second {
 			t.Errorf("attempt %d: %+v, want an uncounted retry after 30 s", attempt, d)
 		}
 	}
-	d := Decide(Policy{}, Run{Attempt: 1, Now: noon, FirstFailedAt: noon.Add(-25 * time.Hour), Verdict: v}, 0.5)
+	d := Decide(Policy{}, FailedRun{Attempt: 1, Now: noon, FirstFailedAt: noon.Add(-25 * time.Hour), Verdict: v}, 0.5)
 	if d.Action != ActionDeadLetter || d.Reason != reasonExpired {
 		t.Errorf("after MaxAge: %+v, want it expired", d)
 	}
@@ -346,12 +346,12 @@ func TestDecideFollowsMarks(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Decide(p, Run{Verdict: classify.Of(tt.err)}, 0); got != tt.want {
+			if got := Decide(p, FailedRun{Verdict: classify.Of(tt.err)}, 0); got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
 	}
-	last := Run{Attempt: 10, Verdict: classify.Of(classify.RetryAfter(odd, time.Minute))}
+	last := FailedRun{Attempt: 10, Verdict: classify.Of(classify.RetryAfter(odd, time.Minute))}
 	if got := Decide(p, last, 0); got.Action != ActionDeadLetter || got.Reason != reasonExhausted {
 		t.Errorf("the last attempt of a message that asked to wait: %+v, want it exhausted", got)
 	}

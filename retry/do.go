@@ -45,7 +45,7 @@ func Do(ctx context.Context, p Policy, fn func(context.Context) error, rules ...
 		return fmt.Errorf("retry: not started: %w", context.Cause(ctx))
 	}
 	p = p.withDefaults()
-	f := Run{FirstFailedAt: time.Now()}
+	f := FailedRun{FirstFailedAt: time.Now()}
 	for {
 		began := time.Now()
 		err := fn(ctx)
@@ -70,7 +70,7 @@ func Do(ctx context.Context, p Policy, fn func(context.Context) error, rules ...
 
 // refuseToWait says in words why Do should not wait for another attempt, or
 // returns "" if it should.
-func (p Policy) refuseToWait(ctx context.Context, f Run, d Decision) string {
+func (p Policy) refuseToWait(ctx context.Context, f FailedRun, d Decision) string {
 	deadline, hasDeadline := ctx.Deadline()
 	switch {
 	case d.Action == ActionDeadLetter && d.Reason == reasonExpired:
@@ -104,7 +104,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 
 // giveUp makes Do's error. If ctx has ended, that is the reason, whatever why
 // says.
-func giveUp(ctx context.Context, f Run, why string, last error) error {
+func giveUp(ctx context.Context, f FailedRun, why string, last error) error {
 	e := &stopError{attempts: f.Attempt, took: f.Now.Sub(f.FirstFailedAt), why: why, wrapped: []error{last}}
 	if ctx.Err() != nil {
 		cause := context.Cause(ctx)

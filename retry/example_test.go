@@ -40,7 +40,7 @@ func ExampleBackoff() {
 func ExampleDecide() {
 	policy := retry.Policy{MaxAttempts: 3}
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
-	failure := retry.Run{Attempt: 1, FirstFailedAt: now, Now: now}
+	failure := retry.FailedRun{Attempt: 1, FirstFailedAt: now, Now: now}
 
 	failure.Verdict = classify.Verdict{Class: classify.ClassThrottled, RetryAfter: 30 * time.Second}
 	fmt.Printf("%+v\n", retry.Decide(policy, failure, 0.5))

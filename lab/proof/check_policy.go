@@ -125,7 +125,7 @@ func (c *checker) poisonBefore(d *delivery) (n int) {
 func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number, throttles int, least float64) judgement {
 	const rounding, unknown, ageless = time.Microsecond, 24 * time.Hour, 1 << 60
 	slack, start := c.scenario.pace.slack+rounding, time.Unix(1e9, 0)
-	f := retry.Run{Attempt: number, Throttles: throttles, Now: start.Add(c.now), Verdict: v}
+	f := retry.FailedRun{Attempt: number, Throttles: throttles, Now: start.Add(c.now), Verdict: v}
 	if d.first > 0 {
 		f.FirstFailedAt = start.Add(d.first)
 	}

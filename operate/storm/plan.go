@@ -100,7 +100,7 @@ func (in PlanInput) life(chance *rand.Rand, run func(attempt int, delay, start t
 	for attempt := 1; ; attempt++ {
 		run(attempt, delay, start)
 		end := start + in.Run
-		d := retry.Decide(in.Retry, retry.Run{
+		d := retry.Decide(in.Retry, retry.FailedRun{
 			Attempt:       attempt,
 			FirstFailedAt: clock(in.born()),
 			Now:           clock(end),

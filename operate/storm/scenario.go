@@ -131,7 +131,7 @@ func (c Client) decide(t *task, now time.Duration, d *draws) retry.Decision {
 	if c.Gauss {
 		random = 0.5 + d.NormFloat64()/6
 	}
-	return retry.Decide(c.Retry, retry.Run{
+	return retry.Decide(c.Retry, retry.FailedRun{
 		Attempt:       t.calls,
 		FirstFailedAt: clock(t.failedAt),
 		Now:           clock(now),
