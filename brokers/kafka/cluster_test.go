@@ -765,6 +765,7 @@ type formed struct {
 	share      []int         // partitions of orders
 	also       []string      // topics of which partition 0 is, too
 	heedless   bool          // the leader is of an old version
+	cut        bool          // another member joins before the leader has a plan
 	skipped    int32         // generations without the member
 	join, sync time.Duration // that the other members, and the leader, take
 	beside     []byte        // what another member says, which the member leads
@@ -841,6 +842,10 @@ func (s *stub) sync(req *syncgroup.Request) protocol.Message {
 	}
 	f := s.next[0]
 	s.pass(f.sync)
+	if f.cut {
+		s.state = preparing
+		return &syncgroup.Response{ErrorCode: int16(kafkago.RebalanceInProgress)}
+	}
 	s.state = stable
 	for _, plan := range req.Assignments {
 		if plan.MemberID == "m" {

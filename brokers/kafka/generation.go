@@ -58,6 +58,22 @@ func (s *source) leave() claim {
 	return c
 }
 
+// rename has heartbeats and commits name a generation that ended before the member was
+// assigned its share: the group refuses any other. What the member owns it still owns,
+// as a cooperative group gives nothing of it to others before the member revokes it.
+func (s *source) rename(a assignment) {
+	if !a.cooperative || a.missed {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.generation; g != nil && g.cooperative {
+		next := *g
+		next.id = a.generation
+		s.generation = &next
+	}
+}
+
 // serve takes part in one generation, until the group is to be joined again: it revokes
 // what belongs to others now, and begins with what is new. In the eager protocol it
 // revokes all in the end. Whatever was lost is given up in the name of the generation

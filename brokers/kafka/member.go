@@ -55,14 +55,16 @@ type assignment struct {
 // join takes part in the next generation, with what the member claims. It returns when
 // the group has formed, which takes until all members have joined again. Once the group
 // has formed, it takes the assignment also if ctx ends: with that the member can commit.
+// If the group forms again before there is an assignment, the error comes with the
+// generation, in whose name the group lets the member commit until then.
 func (m *member) join(ctx context.Context, c claim) (assignment, error) {
 	joined, err := m.enter(ctx, c)
 	if err != nil {
 		return assignment{}, err
 	}
-	a := assignment{generation: joined.Generation, member: m.id, cooperative: joined.Protocol != nil && *joined.Protocol == cooperative}
 	m.missed = m.missed || joined.Generation != m.last && joined.Generation != m.last+1
 	m.last = joined.Generation
+	a := assignment{generation: joined.Generation, member: m.id, missed: m.missed, cooperative: joined.Protocol != nil && *joined.Protocol == cooperative}
 	sync := kmsg.NewPtrSyncGroupRequest()
 	sync.Group, sync.Generation, sync.MemberID, sync.InstanceID = m.group, joined.Generation, m.id, m.instance()
 	ctx, cancel := linger(ctx, 2*m.options.CallTimeout+m.options.SessionTimeout, lastCommit)
@@ -72,14 +74,14 @@ func (m *member) join(ctx context.Context, c claim) (assignment, error) {
 	}
 	answer, err := m.ask(ctx, m.options.CallTimeout+m.options.SessionTimeout, sync) // the leader may take its time
 	if err != nil {
-		return assignment{}, err
+		return a, err
 	}
 	synced := answer.(*kmsg.SyncGroupResponse)
 	if err := codeError(synced.ErrorCode); err != nil {
-		return assignment{}, err
+		return a, err
 	}
 	a.partitions, a.heeds, err = readAssigned(synced.MemberAssignment)
-	a.missed, m.missed = m.missed, false
+	m.missed = false
 	return a, err
 }
 

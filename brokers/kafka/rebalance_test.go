@@ -245,6 +245,38 @@ func TestEagerGroup(t *testing.T) {
 	})
 }
 
+// While members come and go so fast that no plan is ready before the next one joins,
+// a member goes on to commit, in the name of the generation that was cut short.
+func TestGenerationsThatAreCutShort(t *testing.T) {
+	onGroup(t, 2, kafka.Options{}, formed{share: []int{0, 1}}, func(t *testing.T, s *stub) {
+		held := s.takeBy(20)
+		s.rebalance(formed{cut: true}, formed{cut: true, join: 5 * time.Second}, formed{share: []int{0, 1}, join: 20 * time.Second})
+		for i := range 2 {
+			time.Sleep(4 * time.Second)
+			s.ack(held[i]...)
+			time.Sleep(time.Second)
+			s.is("committed", s.committedBy(i), fmt.Sprintf("%d 10o", 2+i))
+		}
+		time.Sleep(30 * time.Second)
+		s.is("sessions", sessions(held), "[0 1]")
+		s.is("claims", s.claims(1), "[0 1]@1 [0 1]@2 [0 1]@3")
+	})
+}
+
+// A worker that stops at such a time commits, too.
+func TestCloseInAGenerationThatIsCutShort(t *testing.T) {
+	onGroup(t, 1, kafka.Options{}, formed{share: []int{0}}, func(t *testing.T, s *stub) {
+		held := s.takeBy(10)
+		s.rebalance(formed{cut: true, sync: time.Second}, formed{share: []int{0}})
+		time.Sleep(4 * time.Second)
+		s.ack(held[0]...)
+		if err := s.src.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		s.is("committed", s.committedBy(0), "2 10c")
+	})
+}
+
 // A leader of an old version that comes into a cooperative group has given away what it
 // does not assign: it is lost at once, and nothing of it is committed any more.
 func TestLeaderThatHeedsNoOwners(t *testing.T) {

@@ -146,6 +146,9 @@ func (s *source) join() {
 	for s.ctx.Err() == nil {
 		c := s.leave()
 		a, err := s.member.join(s.ctx, c)
+		if isRegrouping(err) {
+			s.rename(a)
+		}
 		failed++
 		switch {
 		case err == nil:
