@@ -77,8 +77,8 @@ func (s *source) rename(a assignment) {
 // serve takes part in one generation, until the group is to be joined again: it revokes
 // what belongs to others now, and begins with what is new. In the eager protocol it
 // revokes all in the end. Whatever was lost is given up in the name of the generation
-// before, so that nothing is committed for it in this one.
-func (s *source) serve(a assignment, claimed []partition) {
+// before, so that nothing is committed for it in this one. serve returns why it ended.
+func (s *source) serve(a assignment, claimed []partition) error {
 	mine := make(map[partition]bool, len(a.partitions))
 	for _, p := range a.partitions {
 		mine[p] = true
@@ -137,6 +137,7 @@ func (s *source) serve(a assignment, claimed []partition) {
 	if !g.cooperative {
 		s.revoke(s.owned())
 	}
+	return context.Cause(g.ctx)
 }
 
 // beat keeps the membership until ctx ends, also while the group forms again. It gives

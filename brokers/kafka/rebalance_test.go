@@ -15,6 +15,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/fetch"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
+	"github.com/segmentio/kafka-go/protocol/offsetcommit"
 	"github.com/segmentio/kafka-go/protocol/produce"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -260,6 +261,31 @@ func TestGenerationsThatAreCutShort(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		s.is("sessions", sessions(held), "[0 1]")
 		s.is("claims", s.claims(1), "[0 1]@1 [0 1]@2 [0 1]@3")
+	})
+}
+
+// A coordinator that does not know the member any more when it commits is not asked
+// without a pause.
+func TestCommitsThatAreRefusedForEver(t *testing.T) {
+	onGroup(t, 1, kafka.Options{}, formed{share: []int{0}}, func(t *testing.T, s *stub) {
+		s.takeBy(10)
+		s.says(answering(func(req *offsetcommit.Request) protocol.Message {
+			res := &offsetcommit.Response{}
+			for _, topic := range req.Topics {
+				out := offsetcommit.ResponseTopic{Name: topic.Name}
+				for _, p := range topic.Partitions {
+					out.Partitions = append(out.Partitions, offsetcommit.ResponsePartition{PartitionIndex: p.PartitionIndex, ErrorCode: int16(kafkago.UnknownMemberId)})
+				}
+				res.Topics = append(res.Topics, out)
+			}
+			return res
+		}))
+		s.rebalance(formed{share: []int{0}})
+		before := s.count(protocol.JoinGroup)
+		time.Sleep(time.Minute)
+		if n := s.count(protocol.JoinGroup) - before; n < 10 || n > 130 {
+			t.Errorf("the member has joined %d times in a minute, want one or two a second", n)
+		}
 	})
 }
 

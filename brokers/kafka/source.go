@@ -153,7 +153,9 @@ func (s *source) join() {
 		switch {
 		case err == nil:
 			failed = 0
-			s.serve(a, c.owned)
+			if errors.Is(s.serve(a, c.owned), brokers.ErrLeaseLost) {
+				rest(s.ctx, rejoinPause) // what cost it the last one may cost it the next
+			}
 			continue
 		case s.ctx.Err() != nil:
 			return
