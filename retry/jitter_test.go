@@ -43,6 +43,18 @@ func requireEven(t *testing.T, samples []float64) {
 	}
 }
 
+// drawEvenly calls delay with random numbers, and demands that the delays are drawn
+// evenly from low to high.
+func drawEvenly(t *testing.T, seed uint64, low, high time.Duration, delay func(random float64) time.Duration) {
+	t.Helper()
+	rng := generator(t, seed)
+	samples := make([]float64, draws)
+	for i := range samples {
+		samples[i] = float64(delay(rng.Float64())-low) / float64(high-low)
+	}
+	requireEven(t, samples)
+}
+
 func TestJitterIsEven(t *testing.T) {
 	const env = 12800 * ms
 	tests := []struct {
@@ -58,13 +70,7 @@ func TestJitterIsEven(t *testing.T) {
 	}
 	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			rng := generator(t, uint64(10+i))
-			samples := make([]float64, draws)
-			for j := range samples {
-				d := tt.backoff.Delay(8, time.Hour, rng.Float64())
-				samples[j] = float64(d-tt.low) / float64(tt.high-tt.low)
-			}
-			requireEven(t, samples)
+			drawEvenly(t, uint64(10+i), tt.low, tt.high, func(random float64) time.Duration { return tt.backoff.Delay(8, time.Hour, random) })
 		})
 	}
 }
@@ -134,12 +140,10 @@ func TestHintJitterIsIndependentOfBackoff(t *testing.T) {
 	samples := make([]float64, 0, draws)
 	for len(samples) < draws {
 		random := rng.Float64()
-		f := failure("throttled", 5) // backoff: 0 … 16 s
-		if (Backoff{}).Delay(5, 0, random) >= hint {
+		if (Backoff{}).Delay(5, 0, random) >= hint { // of 0 … 16 s
 			continue
 		}
-		f.Verdict.RetryAfter = hint
-		d := Decide(Policy{}, f, random)
+		d := Decide(Policy{}, failure("throttled", 5, asks(hint)), random)
 		samples = append(samples, float64(d.Delay-hint)/float64(hint/10))
 	}
 	requireEven(t, samples)
@@ -147,23 +151,13 @@ func TestHintJitterIsIndependentOfBackoff(t *testing.T) {
 
 // A hint beyond MaxRetryAfter is cut, but must not gather all messages on it.
 func TestCutHintKeepsItsJitter(t *testing.T) {
-	rng := generator(t, 41)
-	samples := make([]float64, draws)
-	for i := range samples {
-		f := failure("throttled", 1)
-		f.Verdict.RetryAfter = time.Hour
-		d := Decide(Policy{}, f, rng.Float64())
-		samples[i] = float64(d.Delay-(15*time.Minute-5*time.Second)) / float64(5*time.Second)
-	}
-	requireEven(t, samples)
+	drawEvenly(t, 41, 15*time.Minute-5*time.Second, 15*time.Minute, func(random float64) time.Duration {
+		return Decide(Policy{}, failure("throttled", 1, asks(time.Hour)), random).Delay
+	})
 }
 
 func TestEnvironmentDelayIsEven(t *testing.T) {
-	rng := generator(t, 42)
-	samples := make([]float64, draws)
-	for i := range samples {
-		d := Decide(Policy{}, failure("environment", 1), rng.Float64())
-		samples[i] = float64(d.Delay-30*time.Second) / float64(30*time.Second)
-	}
-	requireEven(t, samples)
+	drawEvenly(t, 42, 30*time.Second, time.Minute, func(random float64) time.Duration {
+		return Decide(Policy{}, failure("environment", 1), random).Delay
+	})
 }

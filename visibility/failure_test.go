@@ -14,12 +14,8 @@ import (
 )
 
 func TestTemporaryErrorsAreTriedAgainUntilExpiry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0)
-		w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error {
-			return slices.Repeat([]error{fmt.Errorf("change visibility: %w", errBusy)}, len(leases))
-		})
-		defer w.run()()
+	play(t, 0, func(w *world) {
+		w.answers(fmt.Errorf("change visibility: %w", errBusy))
 		l := take("lease")
 		w.Track(l)
 		pass(lease - 1)
@@ -27,9 +23,7 @@ func TestTemporaryErrorsAreTriedAgainUntilExpiry(t *testing.T) {
 		pass(time.Hour)
 		cause := w.wantLost(lease, l)[0]
 		w.wantLen(0)
-		if !errors.Is(cause, visibility.ErrExpired) || !errors.Is(cause, errBusy) {
-			t.Errorf("cause %q is not both ErrExpired and the last error of Extend", cause)
-		}
+		w.wantCause(cause, visibility.ErrExpired, errBusy)
 		if want := "(held for 30s): change visibility: "; !strings.Contains(cause.Error(), want) {
 			t.Errorf("cause = %q, want it to contain %q", cause, want)
 		}
@@ -40,17 +34,12 @@ func TestTemporaryErrorsAreTriedAgainUntilExpiry(t *testing.T) {
 }
 
 func TestRecoversFromTemporaryErrors(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0)
-		w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error {
-			if time.Since(w.start) < lease*4/6 {
-				return slices.Repeat([]error{errBusy}, len(leases))
-			}
-			return nil
-		})
-		defer w.run()()
+	play(t, 0, func(w *world) {
+		w.answers(errBusy)
 		l := take("lease")
 		w.Track(l)
+		pass(lease * 4 / 6)
+		w.answers(nil)
 		pass(time.Hour)
 		w.wantLost(0)
 		w.wantLen(1)
@@ -58,34 +47,31 @@ func TestRecoversFromTemporaryErrors(t *testing.T) {
 		w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error { time.Sleep(lease); return nil })
 		end := time.Since(w.start) + w.left(l)
 		pass(2 * lease)
-		cause := w.wantLost(end, l)[0]
-		if errors.Is(cause, errBusy) {
+		if cause := w.wantLost(end, l)[0]; errors.Is(cause, errBusy) {
 			t.Errorf("cause %q blames an error that was overcome", cause)
 		}
 	})
 }
 
 func TestFinalErrorsLoseAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0)
-		var asked time.Duration
+	play(t, 0, func(w *world) {
 		w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error {
-			asked = time.Since(w.start)
 			time.Sleep(50 * time.Millisecond)
 			return slices.Repeat([]error{fmt.Errorf("change visibility: %w", errGone)}, len(leases))
 		})
-		defer w.run()()
 		leases := takeMany(3)
 		w.Track(leases...)
 		pass(time.Hour)
-		for _, cause := range w.wantLost(asked+50*time.Millisecond, leases...) {
-			if !errors.Is(cause, errGone) || errors.Is(cause, visibility.ErrExpired) {
+		calls := w.made()
+		for _, cause := range w.wantLost(calls[0].at+50*time.Millisecond, leases...) {
+			w.wantCause(cause, errGone)
+			if errors.Is(cause, visibility.ErrExpired) {
 				t.Errorf("cause = %q, want the error of Extend alone", cause)
 			}
 		}
 		w.wantLen(0)
-		if len(w.made()) != 1 {
-			t.Errorf("Extend was called %d times, want once: a lost lease is not asked for", len(w.made()))
+		if len(calls) != 1 {
+			t.Errorf("Extend was called %d times, want once: a lost lease is not asked for", len(calls))
 		}
 	})
 }
@@ -107,33 +93,29 @@ func TestAnswers(t *testing.T) {
 		{name: "too long", errs: []error{nil, errGone, nil, errGone, errBusy}, gone: []int{1}},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 0)
-				w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error {
-					if len(leases) == 3 {
-						return test.errs
-					}
-					return nil
-				})
-				defer w.run()()
-				w.Track(takeMany(3)...)
-				pass(lease * 2 / 3) // before what is extended is due again
-
-				calls := w.made()
-				first := calls[0]
-				w.wantLost(first.at, pick(first.leases, test.gone)...)
-				w.wantLen(3 - len(test.gone))
-				var again []*held
-				if len(calls) > 1 {
-					again = calls[1].leases
+		play(t, 0, func(w *world) {
+			w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error {
+				if len(leases) == 3 {
+					return test.errs
 				}
-				for i, l := range first.leases {
-					if got, want := slices.Contains(again, l), slices.Contains(test.again, i); got != want {
-						t.Errorf("entry %d of the answer: asked for again %t, want %t", i, got, want)
-					}
-				}
+				return nil
 			})
+			w.Track(takeMany(3)...)
+			pass(lease * 2 / 3) // before what is extended is due again
+
+			calls := w.made()
+			first := calls[0]
+			w.wantLost(first.at, pick(first.leases, test.gone)...)
+			w.wantLen(3 - len(test.gone))
+			var again []*held
+			if len(calls) > 1 {
+				again = calls[1].leases
+			}
+			for i, l := range first.leases {
+				if got, want := slices.Contains(again, l), slices.Contains(test.again, i); got != want {
+					t.Errorf("%s: entry %d of the answer: asked for again %t, want %t", test.name, i, got, want)
+				}
+			}
 		})
 	}
 }
@@ -146,10 +128,8 @@ func pick(leases []*held, indexes []int) (picked []*held) {
 }
 
 func TestMissingAnswersAreExplained(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0)
+	play(t, 0, func(w *world) {
 		w.reply(func(context.Context, time.Duration, []*held) []error { return []error{} })
-		defer w.run()()
 		l := take("lease")
 		w.Track(l)
 		pass(2 * lease)
@@ -161,43 +141,38 @@ func TestMissingAnswersAreExplained(t *testing.T) {
 }
 
 func TestForgetBetweenRequestAndAnswer(t *testing.T) {
-	for _, again := range []bool{false, true} {
-		t.Run(fmt.Sprintf("tracked again=%t", again), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 0)
-				asked, answer := make(chan bool, 1), make(chan bool)
-				w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error {
-					asked <- true
-					<-answer
-					return slices.Repeat([]error{errGone}, len(leases))
-				})
-				defer w.run()()
-				l := take("lease")
-				w.Track(l)
-				<-asked
-				w.Forget(l)
-				w.Forget(take("unknown"))
-				at := time.Since(w.start)
-				if again {
-					w.Track(l)
-					synctest.Wait()
-				}
-				close(answer)
-				pass(time.Hour)
-				if again { // the lease is as gone as before
-					w.wantLost(at, l)
-				} else {
-					w.wantLost(0)
-				}
-				w.wantLen(0)
+	for _, again := range []bool{false, true} { // it is tracked
+		play(t, 0, func(w *world) {
+			asked, answer := make(chan bool, 1), make(chan bool)
+			w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error {
+				asked <- true
+				<-answer
+				return slices.Repeat([]error{errGone}, len(leases))
 			})
+			l := take("lease")
+			w.Track(l)
+			<-asked
+			w.Forget(l)
+			w.Forget(take("unknown"))
+			at := time.Since(w.start)
+			if again {
+				w.Track(l)
+				synctest.Wait()
+			}
+			close(answer)
+			pass(time.Hour)
+			if again { // the lease is as gone as before
+				w.wantLost(at, l)
+			} else {
+				w.wantLost(0)
+			}
+			w.wantLen(0)
 		})
 	}
 }
 
 func TestHangingExtend(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0)
+	play(t, 0, func(w *world) {
 		hangs := take("hangs")
 		w.reply(func(ctx context.Context, _ time.Duration, leases []*held) []error {
 			if !slices.Contains(leases, hangs) {
@@ -210,16 +185,12 @@ func TestHangingExtend(t *testing.T) {
 			}
 			return slices.Repeat([]error{ctx.Err()}, len(leases))
 		})
-		defer w.run()()
 		w.Track(hangs)
 		pass(lease / 2)
 		fine := take("fine")
 		w.Track(fine)
 		pass(lease / 2)
-		cause := w.wantLost(lease, hangs)[0]
-		if !errors.Is(cause, context.DeadlineExceeded) {
-			t.Errorf("cause = %q, want it to wrap the error of Extend", cause)
-		}
+		w.wantCause(w.wantLost(lease, hangs)[0], context.DeadlineExceeded)
 		if len(w.made()) < 2 {
 			t.Errorf("Extend was tried %d times, want a second try after the one that hung", len(w.made()))
 		}
@@ -268,13 +239,12 @@ func TestExtendThatIgnoresItsContext(t *testing.T) {
 // answers. Each is lost at its time, and that neither cuts off the extension
 // of the others nor makes the keeper ask more often.
 func TestRecoveryFromOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	play(t, 0, func(w *world) {
 		const (
 			gap       = 50 * time.Millisecond
 			roundTrip = 200 * time.Millisecond
 			outage    = lease + 10*time.Second
 		)
-		w := newWorld(t, 0)
 		w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error {
 			time.Sleep(roundTrip)
 			if time.Since(w.start) < outage {
@@ -282,7 +252,6 @@ func TestRecoveryFromOutage(t *testing.T) {
 			}
 			return nil
 		})
-		defer w.run()()
 		for i := range 600 {
 			w.Track(take(fmt.Sprint("lease ", i)))
 			pass(gap)

@@ -2,7 +2,6 @@ package visibility_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -49,13 +48,11 @@ func TestExtendsBetweenAThirdAndAHalf(t *testing.T) {
 }
 
 func TestExtendsInBatches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 12*time.Hour)
-		defer w.run()()
+	play(t, 12*time.Hour, func(w *world) {
 		w.Track(takeMany(100)...)
 		pass(lease / 2)
-		if len(w.made()) != 1 || len(w.made()[0].leases) != 100 || w.made()[0].length != lease {
-			t.Errorf("100 leases of one age took %d calls, want one for %s", len(w.made()), lease)
+		if calls := w.made(); len(calls) != 1 || len(calls[0].leases) != 100 || calls[0].length != lease {
+			t.Errorf("100 leases of one age took %d calls, want one for %s", len(calls), lease)
 		}
 	})
 }
@@ -85,9 +82,7 @@ func TestKeepersAreNotInLockstep(t *testing.T) {
 
 // Leases wait for a worker, then for their retry, and are kept all the time.
 func TestKeepsWaitingLeases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0)
-		defer w.run()()
+	play(t, 0, func(w *world) {
 		queue := takeMany(5)
 		w.Track(queue...)
 		for i, l := range queue {
@@ -104,8 +99,7 @@ func TestKeepsWaitingLeases(t *testing.T) {
 
 func TestMaxLease(t *testing.T) {
 	const maxLease = 100 * time.Second
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, maxLease)
+	play(t, maxLease, func(w *world) {
 		w.reply(func(_ context.Context, length time.Duration, leases []*held) []error {
 			if length != lease && length%time.Second != 0 {
 				t.Errorf("asked for %s, want whole seconds near the limit", length)
@@ -121,7 +115,6 @@ func TestMaxLease(t *testing.T) {
 			}
 			return nil
 		})
-		defer w.run()()
 		for i := range 40 {
 			w.Track(take(fmt.Sprint("lease ", i)))
 			pass(rand.N(time.Second))
@@ -137,23 +130,19 @@ func TestMaxLease(t *testing.T) {
 			if unused := maxLease - lost.lease.until.Sub(lost.lease.received); unused > time.Second {
 				t.Errorf("%s of the limit stayed unused, want at most a second", unused)
 			}
-			if !errors.Is(lost.cause, visibility.ErrExpired) {
-				t.Errorf("cause = %q, want ErrExpired", lost.cause)
-			}
+			w.wantCause(lost.cause, visibility.ErrExpired)
 		}
 	})
 }
 
 func TestLeaseThatCannotBeExtended(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, lease)
-		defer w.run()()
+	play(t, lease, func(w *world) {
 		l := take("lease")
 		w.Track(l)
 		pass(time.Hour)
 		w.wantLost(lease, l)
-		if len(w.made()) != 0 {
-			t.Errorf("Extend was called %d times, want never: the lease is the limit", len(w.made()))
+		if n := len(w.made()); n != 0 {
+			t.Errorf("Extend was called %d times, want never: the lease is the limit", n)
 		}
 	})
 }
@@ -172,9 +161,7 @@ func TestExpire(t *testing.T) {
 		pass(lease / 2)
 		w.Expire(time.Now(), over, settled, fresh, take("unknown"))
 		w.Expire(time.Now(), over)
-		if cause := w.wantLost(lease, over)[0]; !errors.Is(cause, visibility.ErrExpired) {
-			t.Errorf("the lease was lost because of %v, want ErrExpired", cause)
-		}
+		w.wantCause(w.wantLost(lease, over)[0], visibility.ErrExpired)
 		w.wantLen(2)
 	})
 }
@@ -209,9 +196,7 @@ func TestTrackBeforeRun(t *testing.T) {
 }
 
 func TestWakesUpAfterIdling(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0)
-		defer w.run()()
+	play(t, 0, func(w *world) {
 		for range 10 {
 			pass(rand.N(time.Minute))
 			l := take("lease")
@@ -230,38 +215,34 @@ func TestWakesUpAfterIdling(t *testing.T) {
 // next look, whether the keeper is idle or not.
 func TestTrackWithLittleLeft(t *testing.T) {
 	for _, others := range []int{0, 1} {
-		t.Run(fmt.Sprintf("others=%d", others), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 0)
-				defer w.run()()
-				w.Track(takeMany(others)...)
-				synctest.Wait()
+		play(t, 0, func(w *world) {
+			w.Track(takeMany(others)...)
+			synctest.Wait()
 
-				late, short, dead := take("late"), take("short"), take("dead")
-				late.until = time.Now().Add(10 * time.Millisecond)
-				short.until = time.Now().Add(10 * time.Millisecond)
-				dead.until = time.Now()
-				w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error {
-					errs := make([]error, len(leases))
-					if i := slices.Index(leases, short); i >= 0 {
-						errs[i] = errBusy
-					}
-					return errs
-				})
-				w.Track(late, short)
-				synctest.Wait()
-				if got := w.left(late); got != lease {
-					t.Errorf("a lease tracked with little left has %s left, want %s at once", got, lease)
+			late, short, dead := take("late"), take("short"), take("dead")
+			late.until = time.Now().Add(10 * time.Millisecond)
+			short.until = late.until
+			dead.until = time.Now()
+			w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error {
+				errs := make([]error, len(leases))
+				if i := slices.Index(leases, short); i >= 0 {
+					errs[i] = errBusy
 				}
-				w.Track(dead)
-				synctest.Wait()
-				w.wantLost(0, dead)
-				w.Forget(late)
-				pass(lease)
-				if last := w.lost[len(w.lost)-1]; last.lease != short || last.at != 10*time.Millisecond {
-					t.Errorf("lost %s after %s, want %s after 10ms", last.lease.name, last.at, short.name)
-				}
+				return errs
 			})
+			w.Track(late, short)
+			synctest.Wait()
+			if got := w.left(late); got != lease {
+				t.Errorf("beside %d others, a lease tracked with little left has %s left, want %s at once", others, got, lease)
+			}
+			w.Track(dead)
+			synctest.Wait()
+			w.wantLost(0, dead)
+			w.Forget(late)
+			pass(lease)
+			if last := w.lost[len(w.lost)-1]; last.lease != short || last.at != 10*time.Millisecond {
+				t.Errorf("beside %d others, lost %s after %s, want %s after 10ms", others, last.lease.name, last.at, short.name)
+			}
 		})
 	}
 }
@@ -278,7 +259,7 @@ func TestIdleKeeperSetsNoTimers(t *testing.T) {
 		w := newWorld(t, 0)
 		w.run()
 		forgotten, lost := take("forgotten"), take("lost")
-		w.reply(func(context.Context, time.Duration, []*held) []error { return []error{errGone, errGone} })
+		w.answers(errGone)
 		w.Track(forgotten, lost)
 		w.Forget(forgotten)
 		pass(lease / 2)

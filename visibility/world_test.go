@@ -83,6 +83,33 @@ func newWorld(t *testing.T, maxLease time.Duration) *world {
 	return w
 }
 
+// play runs f in virtual time, with a world whose keeper runs.
+func play(t *testing.T, maxLease time.Duration, f func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, maxLease)
+		defer w.run()()
+		f(w)
+	})
+}
+
+// answers has each lease in a call of Extend end so from now on.
+func (w *world) answers(err error) {
+	w.reply(func(_ context.Context, _ time.Duration, leases []*held) []error {
+		return slices.Repeat([]error{err}, len(leases))
+	})
+}
+
+// wantCause checks that a lease was lost for all of these reasons.
+func (w *world) wantCause(cause error, reasons ...error) {
+	w.t.Helper()
+	for _, reason := range reasons {
+		if !errors.Is(cause, reason) {
+			w.t.Errorf("a lease was lost because of %q, want %q", cause, reason)
+		}
+	}
+}
+
 // run starts the keeper and returns what stops it.
 func (w *world) run() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
