@@ -14,15 +14,20 @@ import (
 
 var errBadDay = errors.New("a bad day")
 
-// once returns options with a hook that gives fault to the first operation of
-// this kind on each message.
-func once(operation memory.Operation, fault memory.Fault) memory.Options {
+// when returns options with a hook that gives fault to some operations.
+func when(some func(op memory.Op) bool, fault memory.Fault) memory.Options {
 	return memory.Options{Lease: time.Minute, Fault: func(op memory.Op) memory.Fault {
-		if op.Operation == operation && op.Nth == 1 {
+		if some(op) {
 			return fault
 		}
 		return memory.Fault{}
 	}}
+}
+
+// once returns options with a hook that gives fault to the first operation of
+// this kind on each message.
+func once(operation memory.Operation, fault memory.Fault) memory.Options {
+	return when(func(op memory.Op) bool { return op.Operation == operation && op.Nth == 1 }, fault)
 }
 
 func TestFaultSeesEveryOperation(t *testing.T) {
@@ -85,13 +90,7 @@ func TestFaultyPublish(t *testing.T) {
 }
 
 func TestFaultyPartOfAPublish(t *testing.T) {
-	options := memory.Options{Fault: func(op memory.Op) memory.Fault {
-		if op.ID == "b" {
-			return memory.Fault{Err: errBadDay}
-		}
-		return memory.Fault{}
-	}}
-	run(t, options, func(w *world) {
+	run(t, when(func(op memory.Op) bool { return op.ID == "b" }, memory.Fault{Err: errBadDay}), func(w *world) {
 		err := w.broker.Publish(w.Context(), "in", brokers.Message{ID: "a"}, brokers.Message{ID: "b"}, brokers.Message{ID: "c"})
 		failed, ok := errors.AsType[*brokers.PublishError](err)
 		if !ok || len(failed.Failed) != 1 || failed.Failed[1] != errBadDay {
@@ -102,81 +101,57 @@ func TestFaultyPartOfAPublish(t *testing.T) {
 }
 
 func TestFaultyReceive(t *testing.T) {
-	run(t, once(memory.Receive, memory.Fault{Err: errBadDay}), func(w *world) {
+	tests := []struct {
+		name      string
+		operation memory.Operation
+		fault     memory.Fault
+		abandoned int // when it comes back
+		after     time.Duration
+	}{
+		{"failed before it took anything", memory.Receive, memory.Fault{Err: errBadDay}, 0, 0},
+		{"failed, and the message was given back", memory.Deliver, memory.Fault{Err: errBadDay}, 0, 0},
+		{"response lost", memory.Deliver, memory.Fault{Err: brokers.ErrUnknownOutcome, Done: true}, 1, time.Minute},
+	}
+	for _, tt := range tests {
+		run(t, once(tt.operation, tt.fault), func(w *world) {
+			w.publish("in", "a")
+			if _, err := w.source.Receive(w.Context(), 1); !errors.Is(err, tt.fault.Err) {
+				w.Errorf("%s: Receive = %v, want %v", tt.name, err, tt.fault.Err)
+			}
+			start := time.Now()
+			w.abandoned(tt.abandoned)
+			if after := time.Since(start); after != tt.after {
+				w.Errorf("%s: it came back after %v, want %v", tt.name, after, tt.after)
+			}
+		})
+	}
+}
+
+func TestLeaseLostOnDelivery(t *testing.T) {
+	run(t, once(memory.Deliver, memory.Fault{Lost: true}), func(w *world) {
 		w.publish("in", "a")
-		if _, err := w.source.Receive(w.Context(), 1); !errors.Is(err, errBadDay) {
-			w.Errorf("Receive = %v, want %v", err, errBadDay)
-		}
-		w.stats("in", memory.Stats{Ready: 1})
-		if d := w.one(w.source); d.Abandoned != 0 {
-			w.Errorf("Abandoned = %d, want 0", d.Abandoned)
-		}
+		old := w.one(w.source)
+		again := w.abandoned(1)
+		w.settle(w.source, brokers.Settlement{Delivery: old}, brokers.ErrLeaseLost)
+		w.ack(w.source, again)
 	})
 }
 
-func TestFaultyDelivery(t *testing.T) {
-	t.Run("failed", func(t *testing.T) {
-		run(t, once(memory.Deliver, memory.Fault{Err: errBadDay}), func(w *world) {
-			w.publish("in", "a")
-			if _, err := w.source.Receive(w.Context(), 1); !errors.Is(err, errBadDay) {
-				w.Errorf("Receive = %v, want %v", err, errBadDay)
-			}
-			if d := w.one(w.source); d.Abandoned != 0 {
-				w.Errorf("Abandoned = %d, want 0: it was given back", d.Abandoned)
-			}
-		})
-	})
-	t.Run("response lost", func(t *testing.T) {
-		run(t, once(memory.Deliver, memory.Fault{Err: brokers.ErrUnknownOutcome, Done: true}), func(w *world) {
-			w.publish("in", "a")
-			if _, err := w.source.Receive(w.Context(), 1); !errors.Is(err, brokers.ErrUnknownOutcome) {
-				w.Errorf("Receive = %v, want ErrUnknownOutcome", err)
-			}
-			start := time.Now()
-			if d := w.one(w.source); d.Abandoned != 1 || time.Since(start) != time.Minute {
-				w.Errorf("it came back after %v with Abandoned %d, want after its lease, 1m, with 1", time.Since(start), d.Abandoned)
-			}
-		})
-	})
-	t.Run("lease lost", func(t *testing.T) {
-		run(t, once(memory.Deliver, memory.Fault{Lost: true}), func(w *world) {
-			w.publish("in", "a")
-			old := w.one(w.source)
-			again := w.one(w.source)
-			w.settle(w.source, brokers.Settlement{Delivery: old}, brokers.ErrLeaseLost)
-			if again.Abandoned != 1 {
-				w.Errorf("Abandoned = %d, want 1", again.Abandoned)
-			}
-			w.ack(w.source, again)
-		})
-	})
-	t.Run("some of a batch", func(t *testing.T) {
-		options := memory.Options{Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Deliver && op.ID == "b" && op.Nth == 1 {
-				return memory.Fault{Err: errBadDay}
-			}
-			return memory.Fault{}
-		}}
-		run(t, options, func(w *world) {
-			w.publish("in", "a", "b", "c")
-			if got := idsOf(w.receive(w.source, 3)); !slices.Equal(got, []string{"a", "c"}) {
-				w.Errorf("Receive(3) = %v, want a and c", got)
-			}
-			w.expect(w.source, "b")
-		})
+func TestFaultyPartOfADelivery(t *testing.T) {
+	first := func(op memory.Op) bool { return op.Operation == memory.Deliver && op.ID == "b" && op.Nth == 1 }
+	run(t, when(first, memory.Fault{Err: errBadDay}), func(w *world) {
+		w.publish("in", "a", "b", "c")
+		if got := idsOf(w.receive(w.source, 3)); !slices.Equal(got, []string{"a", "c"}) {
+			w.Errorf("Receive(3) = %v, want a and c", got)
+		}
+		w.expect(w.source, "b")
 	})
 }
 
 func TestFaultyDeliveryKeepsOrder(t *testing.T) {
-	for _, fault := range []memory.Fault{
-		{Err: errBadDay}, {Err: errBadDay, Done: true}, {Latency: 40 * time.Second},
-	} {
-		options := memory.Options{Lease: time.Minute, Ordered: true, Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Deliver && op.ID == "a2" && op.Nth == 1 {
-				return fault
-			}
-			return memory.Fault{}
-		}}
+	for _, fault := range []memory.Fault{{Err: errBadDay}, {Err: errBadDay, Done: true}, {Latency: 40 * time.Second}} {
+		options := when(func(op memory.Op) bool { return op.Operation == memory.Deliver && op.ID == "a2" && op.Nth == 1 }, fault)
+		options.Ordered = true
 		run(t, options, func(w *world) {
 			w.keyed("a1", "a2", "a3", "b1")
 			var got []string
@@ -224,9 +199,7 @@ func TestDuplicateOutlivesItsTwin(t *testing.T) {
 		w.settle(w.source, brokers.Settlement{Delivery: second}, brokers.ErrLeaseLost)
 		w.stats("in", memory.Stats{InFlight: 1})
 		w.release(w.source, first)
-		if d := w.one(w.source); d.Abandoned != 1 {
-			w.Errorf("Abandoned = %d, want 1", d.Abandoned)
-		}
+		w.abandoned(1)
 	})
 }
 
@@ -299,9 +272,7 @@ func TestLeaseLostBeforeSettlement(t *testing.T) {
 				w.extend(w.source, d, time.Hour, brokers.ErrLeaseLost)
 			}
 			w.settle(w.source, brokers.Settlement{Delivery: d}, brokers.ErrLeaseLost)
-			if d := w.one(w.source); d.Abandoned != 1 {
-				w.Errorf("%s: Abandoned = %d, want 1", operation, d.Abandoned)
-			}
+			w.abandoned(1)
 		})
 	}
 }
@@ -346,10 +317,8 @@ func TestFaultyExtend(t *testing.T) {
 }
 
 func TestLatency(t *testing.T) {
-	slow := memory.Options{Lease: time.Minute, Fault: func(op memory.Op) memory.Fault {
-		return memory.Fault{Latency: time.Second}
-	}}
-	run(t, slow, func(w *world) {
+	always := func(memory.Op) bool { return true }
+	run(t, when(always, memory.Fault{Latency: time.Second}), func(w *world) {
 		start := time.Now()
 		w.publish("in", "a")
 		d := w.one(w.source) // twice: the call, and the message
@@ -380,9 +349,7 @@ func TestLatencyAndEndedContext(t *testing.T) {
 					w.Errorf("%s: Receive = %v, want the cause of its context", operation, err)
 				}
 				w.stats("in", memory.Stats{Ready: 1})
-				if d := w.one(w.source); d.Abandoned != 0 {
-					w.Errorf("%s: Abandoned = %d, want 0", operation, d.Abandoned)
-				}
+				w.abandoned(0)
 				return
 			}
 			if operation == memory.Settle {
@@ -412,10 +379,9 @@ func TestLatencyOfADelivery(t *testing.T) {
 		run(t, once(memory.Deliver, memory.Fault{Latency: tt.latency}), func(w *world) {
 			w.publish("in", "a")
 			start := time.Now()
-			d := w.one(w.source)
-			if d.Abandoned != tt.abandoned || time.Since(start) != tt.took {
-				w.Errorf("latency %v: received after %v with Abandoned %d, want %v and %d",
-					tt.latency, time.Since(start), d.Abandoned, tt.took, tt.abandoned)
+			d := w.abandoned(tt.abandoned)
+			if took := time.Since(start); took != tt.took {
+				w.Errorf("latency %v: received after %v, want %v", tt.latency, took, tt.took)
 			}
 			if left := time.Until(d.LeaseUntil); left < 30*time.Second {
 				w.Errorf("latency %v: %v of the lease are left, want at least half of 1m", tt.latency, left)
@@ -438,13 +404,8 @@ func TestCloseDuringLatency(t *testing.T) {
 }
 
 func TestClosedIsStrongerThanFaults(t *testing.T) {
-	always := memory.Options{Fault: func(op memory.Op) memory.Fault {
-		if op.Operation == memory.Deliver {
-			return memory.Fault{}
-		}
-		return memory.Fault{Err: errBadDay, Done: op.Operation == memory.Publish}
-	}}
-	run(t, always, func(w *world) {
+	always := func(memory.Op) bool { return true }
+	run(t, when(always, memory.Fault{Err: errBadDay}), func(w *world) {
 		if _, err := w.source.Receive(w.Context(), 1); !errors.Is(err, errBadDay) {
 			w.Errorf("Receive = %v, want %v", err, errBadDay)
 		}

@@ -94,6 +94,16 @@ func (w *world) one(src brokers.Source) *brokers.Delivery {
 	return w.receive(src, 1)[0]
 }
 
+// abandoned receives one message, and checks how often it was abandoned.
+func (w *world) abandoned(want int) *brokers.Delivery {
+	w.Helper()
+	d := w.one(w.source)
+	if d.Abandoned != want {
+		w.Errorf("Abandoned = %d, want %d", d.Abandoned, want)
+	}
+	return d
+}
+
 // nothing checks that nothing is delivered within d.
 func (w *world) nothing(src brokers.Source, d time.Duration) {
 	w.Helper()

@@ -132,6 +132,16 @@ func TestPublishFails(t *testing.T) {
 	})
 }
 
+// wantAll checks how some Publishes ended.
+func (w *world) wantAll(want error, outs ...<-chan error) {
+	w.Helper()
+	for i, out := range outs {
+		if err := <-out; !errors.Is(err, want) {
+			w.Errorf("Publish %d = %v, want %v", i, err, want)
+		}
+	}
+}
+
 // blocked starts a Publish and returns where its error will be.
 func (w *world) blocked(ctx context.Context, ids ...string) <-chan error {
 	out := make(chan error, 1)
@@ -157,12 +167,7 @@ func TestFullTopicBlocksPublish(t *testing.T) {
 		synctest.Wait()
 		w.stats("in", memory.Stats{Ready: 2, Delayed: 1})
 		w.ack(w.source, w.expect(w.source, "b", "d")...)
-		if err := <-first; err != nil {
-			w.Errorf("the first Publish: %v", err)
-		}
-		if err := <-second; err != nil {
-			w.Errorf("the second Publish: %v", err)
-		}
+		w.wantAll(nil, first, second)
 		got := ids(w.broker.Messages("in"))
 		slices.Sort(got)
 		if want := []string{"a", "e", "f"}; !slices.Equal(got, want) {
@@ -201,9 +206,7 @@ func TestRoomIsPassedOn(t *testing.T) {
 			if err := <-first; err == nil {
 				w.ack(w.source, w.expect(w.source, "b")...)
 			}
-			if err := <-second; err != nil {
-				w.Errorf("the second Publish: %v", err)
-			}
+			w.wantAll(nil, second)
 			w.expect(w.source, "c")
 		})
 	}
@@ -214,11 +217,7 @@ func TestFullTopicAndClose(t *testing.T) {
 		w.publish("in", "a")
 		first, second := w.blocked(w.Context(), "b"), w.blocked(w.Context(), "c")
 		w.broker.Close(w.Context())
-		for _, out := range []<-chan error{first, second} {
-			if err := <-out; !errors.Is(err, brokers.ErrClosed) {
-				w.Errorf("Publish = %v, want ErrClosed", err)
-			}
-		}
+		w.wantAll(brokers.ErrClosed, first, second)
 		w.stats("in", memory.Stats{Ready: 1})
 	})
 }
@@ -236,11 +235,7 @@ func TestManyPublishersGetTheirTurn(t *testing.T) {
 				w.ack(w.source, d)
 			}
 		}
-		for i, out := range outs {
-			if err := <-out; err != nil {
-				w.Errorf("publisher %d: %v", i, err)
-			}
-		}
+		w.wantAll(nil, outs...)
 		w.stats("in", memory.Stats{})
 	})
 }
