@@ -22,53 +22,38 @@ func inState(s breaker.State) (*breaker.Breaker, time.Time) {
 
 func BenchmarkStart(b *testing.B) {
 	for _, s := range []breaker.State{breaker.Closed, breaker.Open, breaker.Isolated} {
-		b.Run(s.String(), func(b *testing.B) {
-			breaker, now := inState(s)
-			b.ReportAllocs()
-			for b.Loop() {
-				breaker.Start(now)
-			}
-		})
+		breaker, now := inState(s)
+		parallel(b, s.String(), func(uint64) { breaker.Start(now) })
 	}
-}
-
-func BenchmarkStartParallel(b *testing.B) {
-	breaker, now := inState(breaker.Closed)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			breaker.Start(now)
-		}
-	})
 }
 
 func BenchmarkDone(b *testing.B) {
-	for _, bench := range []struct {
-		name  string
-		every uint64
-	}{{"healthy", 0}, {"1% fail", 100}, {"half fail", 2}} {
-		b.Run(bench.name, func(b *testing.B) {
-			breaker, now := inState(breaker.Closed)
-			of := uint64(100)
-			b.ReportAllocs()
-			for b.Loop() {
-				of++
-				o := flow.Success
-				if bench.every > 0 && of%bench.every == 0 {
-					o = flow.Overload
-				}
-				breaker.Done(now.Add(ms), now, of, o)
+	for name, every := range map[string]uint64{"healthy": 1 << 62, "1% fail": 100, "half fail": 2} {
+		breaker, now := inState(breaker.Closed)
+		parallel(b, name, func(n uint64) {
+			o := flow.Success
+			if n%every == 0 {
+				o = flow.Overload
 			}
+			breaker.Done(now.Add(ms), now, n, o)
 		})
 	}
 }
 
-func BenchmarkDoneParallel(b *testing.B) {
-	breaker, now := inState(breaker.Closed)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for of := uint64(1000); pb.Next(); of++ {
-			breaker.Done(now.Add(ms), now, of, flow.Success)
+// parallel calls f with numbers, on one processor and on all.
+func parallel(b *testing.B, name string, f func(n uint64)) {
+	b.Run(name, func(b *testing.B) {
+		b.ReportAllocs()
+		for n := uint64(101); b.Loop(); n++ {
+			f(n)
 		}
+	})
+	b.Run(name+", parallel", func(b *testing.B) {
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			for n := uint64(101); pb.Next(); n++ {
+				f(n)
+			}
+		})
 	})
 }
