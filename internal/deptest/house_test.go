@@ -1,7 +1,7 @@
 // Package deptest keeps the arrows between the packages pointing down. It has
 // tests only: one reads the imports of every Go file of the modules of the library,
-// the command and the lab, and holds them against the house below. The other builds
-// an application on the core and looks at what its go.mod had to take in.
+// the command and the lab, and holds them against the house below. Another builds an
+// application on the core and looks at what its go.mod had to take in.
 package deptest
 
 // row says what a package may import besides the standard library and

@@ -2,7 +2,6 @@ package deptest
 
 import (
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -80,15 +79,6 @@ func strangers(who string, imports, allowed []string, modules ...string) []strin
 		}
 	}
 	return found
-}
-
-// missing returns the rows that no package of the module answers to.
-func missing(pkgs []pkg, rows map[string]row) []string {
-	left := maps.Clone(rows)
-	for _, p := range pkgs {
-		delete(left, p.dir)
-	}
-	return slices.Sorted(maps.Keys(left))
 }
 
 func mayTest(dir string) bool {
