@@ -23,10 +23,7 @@ const (
 // rcode, or not at all.
 func resolver(t *testing.T, rcode byte) *net.Resolver {
 	t.Helper()
-	server, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -128,43 +128,32 @@ func leaf(b byte) error {
 
 func build(program []byte) error {
 	stack := []error{leaf(0)}
+	wrappers := map[byte]func(error) error{
+		'w': func(err error) error { return fmt.Errorf("w: %w", err) },
+		'P': Permanent,
+		'T': Transient,
+		'R': func(err error) error { return RetryAfter(err, time.Duration(len(stack))<<58) },
+		'Q': func(err error) error { return Throttled(err, time.Duration(len(stack))<<58) },
+		'F': func(err error) error { return Defer(err, time.Duration(len(stack))) },
+		'W': func(err error) error { return With(err, hostileVerdict(program)) },
+		'S': Skip,
+		'U': Undecodable,
+		'H': func(err error) error { return &url.Error{Op: http.MethodPost, Err: err} },
+		'D': func(err error) error { return &net.OpError{Op: "dial", Err: err} },
+		'V': func(err error) error { return &PanicError{Value: err} },
+	}
 	for _, b := range program {
 		top := len(stack) - 1
-		err := stack[top]
-		switch b {
-		case 'w':
-			stack[top] = fmt.Errorf("w: %w", err)
-		case 'P':
-			stack[top] = Permanent(err)
-		case 'T':
-			stack[top] = Transient(err)
-		case 'R':
-			stack[top] = RetryAfter(err, time.Duration(len(stack))<<58)
-		case 'Q':
-			stack[top] = Throttled(err, time.Duration(len(stack))<<58)
-		case 'F':
-			stack[top] = Defer(err, time.Duration(len(stack)))
-		case 'W':
-			stack[top] = With(err, hostileVerdict(program))
-		case 'S':
-			stack[top] = Skip(err)
-		case 'U':
-			stack[top] = Undecodable(err)
-		case 'H':
-			stack[top] = &url.Error{Op: http.MethodPost, Err: err}
-		case 'D':
-			stack[top] = &net.OpError{Op: "dial", Err: err}
-		case 'V':
-			stack[top] = &PanicError{Value: err}
-		case 'J':
+		switch wrap := wrappers[b]; {
+		case wrap != nil:
+			stack[top] = wrap(stack[top])
+		case b == 'J':
 			stack = []error{errors.Join(stack...)}
-		case 'L':
+		case b == 'L':
 			stack = []error{&loop{stack}}
-		case 'j':
-			if top > 0 {
-				stack = append(stack[:top-1], errors.Join(stack[top-1], err))
-			}
-		default:
+		case b == 'j' && top > 0:
+			stack = append(stack[:top-1], errors.Join(stack[top-1], stack[top]))
+		case b != 'j':
 			stack = append(stack, leaf(b))
 		}
 	}

@@ -19,10 +19,7 @@ func respond(t *testing.T, path string, answer http.HandlerFunc) *http.Response 
 	t.Helper()
 	srv := httptest.NewServer(answer)
 	t.Cleanup(srv.Close)
-	resp, err := newClient(t, &http.Transport{}).Do(get(t, srv.URL+path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must(newClient(t, &http.Transport{}).Do(get(t, srv.URL+path)))(t)
 	t.Cleanup(func() { resp.Body.Close() })
 	return resp
 }
@@ -84,11 +81,7 @@ func TestRetryAfterHeader(t *testing.T) {
 				}
 				w.WriteHeader(http.StatusTooManyRequests)
 			})
-			err := classify.FromResponse(resp)
-			if got := httpError(t, err).RetryAfter(); got != tt.want {
-				t.Errorf("Retry-After %q: %v, want %v", tt.value, got, tt.want)
-			}
-			check(t, err, throttled("http status 429", "429", tt.want))
+			check(t, classify.FromResponse(resp), throttled("http status 429", "429", tt.want))
 		})
 	}
 }
@@ -190,18 +183,14 @@ func TestHTTPErrorText(t *testing.T) {
 	if got := classify.FromResponse(resp).Error(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	tests := []struct {
-		err  classify.HTTPError
-		want string
-	}{
-		{classify.HTTPError{Status: 404}, "http status 404 Not Found"},
-		{classify.HTTPError{Status: 599}, "http status 599"},
-		{*httpError(t, classify.FromResponse(&http.Response{StatusCode: 404, Request: &http.Request{URL: &url.URL{Path: "/a"}}})), "GET /a: http status 404 Not Found"},
-		{*httpError(t, classify.FromResponse(&http.Response{StatusCode: 404, Request: &http.Request{Method: "PUT"}})), "PUT: http status 404 Not Found"},
-	}
-	for _, tt := range tests {
-		if got := tt.err.Error(); got != tt.want {
-			t.Errorf("got %q, want %q", got, tt.want)
+	for want, err := range map[string]error{
+		"http status 404 Not Found":         &classify.HTTPError{Status: 404},
+		"http status 599":                   &classify.HTTPError{Status: 599},
+		"GET /a: http status 404 Not Found": classify.FromResponse(&http.Response{StatusCode: 404, Request: &http.Request{URL: &url.URL{Path: "/a"}}}),
+		"PUT: http status 404 Not Found":    classify.FromResponse(&http.Response{StatusCode: 404, Request: &http.Request{Method: "PUT"}}),
+	} {
+		if got := err.Error(); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }
